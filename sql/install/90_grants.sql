@@ -1,0 +1,1 @@
+-- Roles: who may call what.  Nothing is granted to PUBLIC.

@@ -1,0 +1,41 @@
+/*-------------------------------------------------------------------------
+ *
+ * idempotency.c
+ *		Entry point of the library: announces each subsystem, nothing else.
+ *
+ * Every subsystem is initialised in the backend that loads the library, and
+ * additionally in the postmaster when the library is preloaded.  Claims and
+ * the outbox work either way; the relay needs shared memory and background
+ * workers and therefore the preload.
+ *
+ * Copyright (c) 2026, the idempotency developers
+ *
+ * IDENTIFICATION
+ *		src/idempotency.c
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "postgres.h"
+
+#include "fmgr.h"
+#include "utils/guc.h"
+
+#include "claim/claim.h"
+#include "outbox/outbox.h"
+#include "relay/relay.h"
+#include "shared/catalog.h"
+
+PG_MODULE_MAGIC;
+
+extern PGDLLEXPORT void _PG_init(void);
+
+void
+_PG_init(void)
+{
+	idem_catalog_init();
+	idem_claim_init();
+	idem_outbox_init();
+	idem_relay_init();
+
+	MarkGUCPrefixReserved("idempotency");
+}

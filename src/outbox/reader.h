@@ -1,0 +1,153 @@
+/*-------------------------------------------------------------------------
+ *
+ * reader.h
+ *		Reads the outbox as differences of snapshots, in order, bounded.
+ *
+ * A position says what was delivered: every event whose top-level transaction
+ * is visible in "done", and, while the difference between "done" and "cur" is
+ * being worked through, those visible in "cur" with seq <= k.  The reader
+ * yields what "cur" sees, "done" does not, and seq > k, in ascending seq.
+ * Reading the same position again yields the same rows in the same order.
+ *
+ * Copyright (c) 2026, the idempotency developers
+ *
+ * IDENTIFICATION
+ *		src/outbox/reader.h
+ *
+ *-------------------------------------------------------------------------
+ */
+#ifndef IDEM_OUTBOX_READER_H
+#define IDEM_OUTBOX_READER_H
+
+#include "postgres.h"
+
+#include "access/transam.h"
+#include "datatype/timestamp.h"
+#include "utils/palloc.h"
+#include "utils/uuid.h"
+
+/*
+ * A snapshot of top-level transactions.  The layout is that of the SQL type
+ * pg_snapshot, so PointerGetDatum() of it can be stored in such a column and
+ * a detoasted column be used as one.
+ */
+typedef struct IdemSnap
+{
+	int32		vl_len_;		/* varlena header, do not touch directly */
+	uint32		nxip;			/* entries in xip, ascending */
+	FullTransactionId xmin;		/* all before are visible (if committed) */
+	FullTransactionId xmax;		/* this and all after are not */
+	FullTransactionId xip[FLEXIBLE_ARRAY_MEMBER];
+} IdemSnap;
+
+/* The active snapshot's; palloc'd in the current context. */
+extern IdemSnap *idem_snap_current(void);
+
+/* One that sees nothing: the position of a relay that starts at 'earliest'. */
+extern IdemSnap *idem_snap_empty(void);
+
+/* A copy in the current context. */
+extern IdemSnap *idem_snap_copy(const IdemSnap *snap);
+
+extern bool idem_snap_sees(const IdemSnap *snap, FullTransactionId xid);
+extern bool idem_snap_equal(const IdemSnap *a, const IdemSnap *b);
+
+typedef struct IdemPosition
+{
+	IdemSnap   *done;			/* never NULL */
+	IdemSnap   *cur;			/* NULL: no difference is being worked through */
+	int64		k;				/* last seq delivered of it; 0 = none */
+} IdemPosition;
+
+/*
+ * One event as it stands in the log.  Pointers are into the reader's memory
+ * and stay valid until the next idem_reader_next / _suspend.  Strings are not
+ * zero-terminated and in the server encoding.
+ */
+typedef struct IdemEventText
+{
+	const char *data;
+	int			len;
+} IdemEventText;
+
+typedef struct IdemEvent
+{
+	FullTransactionId xid;		/* top-level transaction */
+	int64		seq;
+	pg_uuid_t	event_id;
+	TimestampTz enqueued_at;
+	IdemEventText aggregate_type;
+	IdemEventText aggregate_id;
+	IdemEventText event_type;
+	bool		is_json;		/* payload is jsonb, else bytea */
+	Datum		payload;		/* jsonb or bytea, perhaps still toasted */
+	bool		has_content_type;
+	IdemEventText content_type;
+	bool		has_headers;
+	Datum		headers;		/* jsonb, perhaps still toasted */
+} IdemEvent;
+
+typedef struct IdemReader IdemReader;
+
+/* A reader with a bounded buffer of keys, all in a context below parent. */
+extern IdemReader *idem_reader_create(MemoryContext parent);
+extern void idem_reader_free(IdemReader *reader);
+
+/*
+ * Work through the difference cur - done from seq > k on.  Copies what it
+ * needs.  Equal to where the reader stands already: keeps its keys.
+ */
+extern void idem_reader_seek(IdemReader *reader, const IdemPosition *pos);
+
+/*
+ * The next event of the difference; false at its end.  Needs a transaction
+ * and an active snapshot not older than "cur".
+ */
+extern bool idem_reader_next(IdemReader *reader, IdemEvent *event);
+
+/*
+ * Put the event that idem_reader_next just gave back: the next call gives it
+ * again (a batch was full).
+ */
+extern void idem_reader_unget(IdemReader *reader);
+
+/*
+ * Before the transaction ends: closes scans and relations, keeps the keys.
+ * After an abort idem_reader_reset must be called instead; it forgets keys.
+ */
+extern void idem_reader_suspend(IdemReader *reader);
+extern void idem_reader_reset(IdemReader *reader);
+
+/*
+ * Look one event up by its place in the log, or by its id (a scan of every
+ * segment); false if it is not, or no longer, there.
+ */
+extern bool idem_reader_fetch(IdemReader *reader, FullTransactionId xid,
+							  int64 seq, IdemEvent *event);
+extern bool idem_reader_find(IdemReader *reader, const pg_uuid_t *event_id,
+							 IdemEvent *event);
+
+/* Events and bytes not yet delivered at a position: an estimate, O(segments). */
+typedef struct IdemLag
+{
+	int64		events;
+	int64		bytes;
+	TimestampTz oldest;			/* enqueued_at of the oldest; 0 = none */
+} IdemLag;
+
+extern void idem_reader_lag(const IdemPosition *pos, IdemLag *lag);
+
+/* Last number the event sequence gave out; nothing after it is in the log. */
+extern int64 idem_outbox_last_seq(void);
+
+/*
+ * Housekeeping, called by the relay worker in a transaction of its own: make
+ * the next segment current if the current one is due, and empty in place those
+ * closed segments all of whose events are delivered at each of the npos
+ * positions' "done" and older than idempotency.outbox_retention.  Takes locks
+ * conditionally, so it never waits; must be the transaction's last act.
+ * Returns the number of segments emptied.  npos = 0 releases nothing.
+ */
+extern int	idem_outbox_maintain(IdemSnap *const *done, int npos);
+
+#endif							/* IDEM_OUTBOX_READER_H */

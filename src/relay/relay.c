@@ -1,0 +1,8 @@
+#include "postgres.h"
+
+#include "relay/relay.h"
+
+void
+idem_relay_init(void)
+{
+}

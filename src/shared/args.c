@@ -1,0 +1,84 @@
+/*-------------------------------------------------------------------------
+ *
+ * args.c
+ *		Checks on SQL arguments: NULL, empty, over-long, not yet built.
+ *
+ * Copyright (c) 2026, the idempotency developers
+ *
+ * IDENTIFICATION
+ *		src/shared/args.c
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "postgres.h"
+
+#include "access/xact.h"
+#include "miscadmin.h"
+#include "tcop/utility.h"
+#include "utils/builtins.h"
+
+#include "shared/args.h"
+
+void
+idem_require_arg(FunctionCallInfo fcinfo, int argno, const char *name)
+{
+	if (PG_ARGISNULL(argno))
+		ereport(ERROR,
+				(errcode(ERRCODE_NULL_VALUE_NOT_ALLOWED),
+				 errmsg("argument \"%s\" must not be null", name)));
+}
+
+void
+idem_null_element(const char *name, int ord)
+{
+	ereport(ERROR,
+			(errcode(ERRCODE_NULL_VALUE_NOT_ALLOWED),
+			 errmsg("element %d of argument \"%s\" must not be null",
+					ord, name)));
+}
+
+void
+idem_reject_arg(FunctionCallInfo fcinfo, int argno, const char *name)
+{
+	if (!PG_ARGISNULL(argno))
+		ereport(ERROR,
+				(errcode(ERRCODE_FEATURE_NOT_SUPPORTED),
+				 errmsg("argument \"%s\" is not supported by this version",
+						name),
+				 errhint("Leave it out, or pass NULL.")));
+}
+
+void
+idem_check_length(const char *name, int bytes, int max)
+{
+	if (bytes == 0)
+		ereport(ERROR,
+				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
+				 errmsg("argument \"%s\" must not be empty", name)));
+	if (bytes > max)
+		ereport(ERROR,
+				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
+				 errmsg("argument \"%s\" is too long", name),
+				 errdetail("It has %d bytes; at most %d are allowed.",
+						   bytes, max)));
+}
+
+text *
+idem_get_text_arg(FunctionCallInfo fcinfo, int argno, const char *name, int max)
+{
+	text	   *value;
+
+	idem_require_arg(fcinfo, argno, name);
+	value = PG_GETARG_TEXT_PP(argno);
+	idem_check_length(name, VARSIZE_ANY_EXHDR(value), max);
+	return value;
+}
+
+void
+idem_prevent_read_only(const char *function_name)
+{
+	/* Recovery first: there the transaction is read-only as well. */
+	PreventCommandDuringRecovery(function_name);
+	PreventCommandIfReadOnly(function_name);
+	PreventCommandIfParallelMode(function_name);
+}

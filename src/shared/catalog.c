@@ -1,0 +1,154 @@
+/*-------------------------------------------------------------------------
+ *
+ * catalog.c
+ *		Finds the extension's own objects by pg_extension, never by search_path.
+ *
+ * A hostile search_path, temporary objects of the same name, or a role that
+ * may create in some schema must not be able to put another object in our
+ * place, so names are resolved through the extension's catalog row only.
+ *
+ * LOCKING: none is taken; the caller opens what it was given with the lock it
+ * needs and thereby learns whether it is still there.
+ *
+ * MEMORY: refs are static variables of their users; nothing is allocated that
+ * outlives the call.
+ *
+ * Copyright (c) 2026, the idempotency developers
+ *
+ * IDENTIFICATION
+ *		src/shared/catalog.c
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "postgres.h"
+
+#include "access/genam.h"
+#include "access/htup_details.h"
+#include "access/table.h"
+#include "catalog/indexing.h"
+#include "catalog/pg_extension.h"
+#include "commands/extension.h"
+#include "utils/fmgroids.h"
+#include "utils/inval.h"
+#include "utils/lsyscache.h"
+#include "utils/rel.h"
+
+#include "shared/catalog.h"
+
+/* Every ref that holds an OID; walked by the invalidation callback. */
+static IdemRelRef *registered_refs = NULL;
+
+static void
+forget_relation(Datum arg, Oid relid)
+{
+	for (IdemRelRef *ref = registered_refs; ref != NULL; ref = ref->next)
+	{
+		if (relid == InvalidOid || relid == ref->oid)
+			ref->oid = InvalidOid;
+	}
+}
+
+void
+idem_catalog_init(void)
+{
+	CacheRegisterRelcacheCallback(forget_relation, (Datum) 0);
+}
+
+Oid
+idem_extension_oid(void)
+{
+	return get_extension_oid(IDEM_EXTENSION_NAME, true);
+}
+
+/*
+ * Read one column of an extension's row.  Returns false if there is no row.
+ * pg_extension has no syscache in the older versions, so this is an index scan.
+ */
+static bool
+extension_row(const char *extname, Oid *owner, Oid *schema)
+{
+	Relation	rel = table_open(ExtensionRelationId, AccessShareLock);
+	ScanKeyData key;
+	SysScanDesc scan;
+	HeapTuple	tup;
+	bool		found;
+
+	ScanKeyInit(&key, Anum_pg_extension_extname,
+				BTEqualStrategyNumber, F_NAMEEQ, CStringGetDatum(extname));
+	scan = systable_beginscan(rel, ExtensionNameIndexId, true, NULL, 1, &key);
+	tup = systable_getnext(scan);
+	found = HeapTupleIsValid(tup);
+	if (found)
+	{
+		Form_pg_extension ext = (Form_pg_extension) GETSTRUCT(tup);
+
+		*owner = ext->extowner;
+		*schema = ext->extnamespace;
+	}
+	systable_endscan(scan);
+	table_close(rel, AccessShareLock);
+	return found;
+}
+
+static void pg_attribute_noreturn()
+report_missing(const char *extname)
+{
+	ereport(ERROR,
+			(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
+			 errmsg("extension \"%s\" is not installed in this database",
+					extname),
+			 errhint("Run CREATE EXTENSION idempotency CASCADE.")));
+}
+
+Oid
+idem_extension_owner(void)
+{
+	Oid			owner,
+				schema;
+
+	if (!extension_row(IDEM_EXTENSION_NAME, &owner, &schema))
+		report_missing(IDEM_EXTENSION_NAME);
+	return owner;
+}
+
+Oid
+idem_schema_of_extension(const char *extname)
+{
+	Oid			owner,
+				schema;
+
+	if (!extension_row(extname, &owner, &schema))
+		report_missing(extname);
+	return schema;
+}
+
+Oid
+idem_schema_oid(void)
+{
+	return idem_schema_of_extension(IDEM_EXTENSION_NAME);
+}
+
+Oid
+idem_relref_oid(IdemRelRef *ref)
+{
+	Oid			oid = ref->oid;
+
+	if (OidIsValid(oid))
+		return oid;
+
+	oid = get_relname_relid(ref->name, idem_schema_oid());
+	if (!OidIsValid(oid))
+		ereport(ERROR,
+				(errcode(ERRCODE_UNDEFINED_TABLE),
+				 errmsg("relation \"%s.%s\" does not exist",
+						IDEM_SCHEMA_NAME, ref->name),
+				 errhint("Objects of the extension must not be dropped; re-create the extension.")));
+	if (!ref->registered)
+	{
+		ref->next = registered_refs;
+		registered_refs = ref;
+		ref->registered = true;
+	}
+	ref->oid = oid;
+	return oid;
+}

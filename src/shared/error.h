@@ -1,0 +1,46 @@
+/*-------------------------------------------------------------------------
+ *
+ * error.h
+ *		The SQLSTATEs of our own, class ID; all others are PostgreSQL's.
+ *
+ * A standard code is used wherever one exists:
+ *		22004	a NULL where a value is needed (the message names it)
+ *		22023	a value that is empty, over-long, out of range or malformed
+ *		23505	an event id given by the caller was enqueued before
+ *		25006	a write on a standby or in a read-only transaction
+ *		40001	the snapshot is too old to answer; retry the transaction
+ *		42704 / 42710	a relay that does not exist / exists already
+ *		53400	a resource limit that a setting governs
+ *		54000	a payload over idempotency.max_payload_size
+ *		55000	the library is not preloaded, or the object is in the wrong state
+ *		55P03	another transaction holds what is needed just now
+ *		0A000	an argument whose feature is not built
+ *
+ * The table of all of them is in doc/reference/errors.md.
+ *
+ * Copyright (c) 2026, the idempotency developers
+ *
+ * IDENTIFICATION
+ *		src/shared/error.h
+ *
+ *-------------------------------------------------------------------------
+ */
+#ifndef IDEM_ERROR_H
+#define IDEM_ERROR_H
+
+#include "utils/elog.h"
+
+/* COMMIT or PREPARE with a claim neither completed nor released */
+#define ERRCODE_IDEM_UNCOMPLETED_CLAIM		MAKE_SQLSTATE('I','D','0','0','1')
+/* complete_event or release_event without a claim of this transaction */
+#define ERRCODE_IDEM_CLAIM_NOT_HELD			MAKE_SQLSTATE('I','D','0','0','2')
+/* the database is not the one the relay was created or adopted in */
+#define ERRCODE_IDEM_RELAY_UNADOPTED		MAKE_SQLSTATE('I','D','0','0','3')
+/* the sink's position and the log of positions contradict each other */
+#define ERRCODE_IDEM_RELAY_DIVERGED			MAKE_SQLSTATE('I','D','0','0','4')
+/* the sink refused the message */
+#define ERRCODE_IDEM_SINK_REJECTED			MAKE_SQLSTATE('I','D','0','0','5')
+/* the sink cannot be reached or broke the protocol */
+#define ERRCODE_IDEM_SINK_OUTAGE			MAKE_SQLSTATE('I','D','0','0','6')
+
+#endif							/* IDEM_ERROR_H */
