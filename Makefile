@@ -9,6 +9,7 @@ MODULE_big = idempotency
 SQL_SCRIPT = sql/$(EXTENSION)--$(EXTVERSION).sql
 
 OBJS = $(patsubst %.c,%.o,$(filter-out src/sink/%,$(wildcard src/*.c src/*/*.c)))
+OBJS += $(patsubst %.c,%.o,$(wildcard src/sink/protocol/*.c))
 DATA_built = $(SQL_SCRIPT)
 EXTRA_CLEAN = $(OBJS:.o=.d)
 
@@ -20,6 +21,8 @@ PG_CFLAGS = -Wall -Wextra -Werror -Wno-unused-parameter -Wno-sign-compare \
 PG_CONFIG ?= pg_config
 PGXS := $(shell $(PG_CONFIG) --pgxs)
 include $(PGXS)
+
+include $(srcdir)/src/sink/sink.mk
 
 # PGXS knows nothing of headers; the compiler writes what it read.
 -include $(OBJS:.o=.d)
