@@ -21,4 +21,18 @@
 #error "idempotency needs PostgreSQL 15 or newer"
 #endif
 
+/*
+ * Are synchronous standbys configured, as the checkpointer told everybody?
+ * Needs walsender_private.h.  15.13, 16.9, 17.5: "Fix race condition with
+ * synchronous_standby_names at startup" turned the flag into a bit mask.
+ */
+#ifdef SYNC_STANDBY_DEFINED
+#define IDEM_SYNC_STANDBYS_DEFINED() \
+	((((volatile WalSndCtlData *) WalSndCtl)->sync_standbys_status & \
+	  SYNC_STANDBY_DEFINED) != 0)
+#else
+#define IDEM_SYNC_STANDBYS_DEFINED() \
+	(((volatile WalSndCtlData *) WalSndCtl)->sync_standbys_defined)
+#endif
+
 #endif							/* IDEM_COMPAT_H */

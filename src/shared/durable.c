@@ -1,0 +1,82 @@
+/*-------------------------------------------------------------------------
+ *
+ * durable.c
+ *		Waits until what a snapshot saw can no longer be un-committed.
+ *
+ * The commit log keeps LSNs of asynchronous commits only.  A commit whose wait
+ * for a synchronous standby was cancelled is visible and locally flushed, but
+ * nothing tells it from a replicated one.  So the position to wait for is the
+ * local flush position as of now, which is not before any commit record that
+ * is visible and flushed.
+ *
+ * We do not join the queue of waiting commits: SyncRepWaitForLSN() waits only
+ * as far as this session's synchronous_commit says, and turns a cancel into a
+ * warning, whereas the caller must not go on as if the standby had answered.
+ * Walsenders publish the confirmed positions in shared memory whether anybody
+ * waits or not, so looking there now and then is enough.
+ *
+ * LOCKING: SyncRepLock, shared, for a moment.
+ *
+ * MEMORY: none.
+ *
+ * Copyright (c) 2026, the idempotency developers
+ *
+ * IDENTIFICATION
+ *		src/shared/durable.c
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "postgres.h"
+
+#include "access/xlog.h"
+#include "miscadmin.h"
+#include "replication/syncrep.h"
+#include "replication/walsender.h"
+#include "replication/walsender_private.h"
+#include "storage/latch.h"
+#include "storage/lwlock.h"
+#include "utils/wait_event.h"
+
+#include "compat.h"
+#include "shared/durable.h"
+
+/* The first pause is about a local round trip, the last a few per second. */
+#define MIN_PAUSE_MS	1
+#define MAX_PAUSE_MS	100
+
+XLogRecPtr
+idem_durable_target(XLogRecPtr commit_lsn)
+{
+	if (!XLogRecPtrIsInvalid(commit_lsn))
+		XLogFlush(commit_lsn);
+	return GetFlushRecPtr(NULL);
+}
+
+bool
+idem_durable_reached(XLogRecPtr target)
+{
+	XLogRecPtr	confirmed;
+
+	if (max_wal_senders == 0 || !IDEM_SYNC_STANDBYS_DEFINED())
+		return true;
+	LWLockAcquire(SyncRepLock, LW_SHARED);
+	confirmed = WalSndCtl->lsn[SYNC_REP_WAIT_FLUSH];
+	LWLockRelease(SyncRepLock);
+	return confirmed >= target;
+}
+
+void
+idem_durable_wait(XLogRecPtr target)
+{
+	long		pause = MIN_PAUSE_MS;
+
+	while (!idem_durable_reached(target))
+	{
+		(void) WaitLatch(MyLatch,
+						 WL_LATCH_SET | WL_TIMEOUT | WL_EXIT_ON_PM_DEATH,
+						 pause, PG_WAIT_EXTENSION);
+		ResetLatch(MyLatch);
+		CHECK_FOR_INTERRUPTS();
+		pause = Min(pause * 2, MAX_PAUSE_MS);
+	}
+}

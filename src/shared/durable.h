@@ -1,0 +1,43 @@
+/*-------------------------------------------------------------------------
+ *
+ * durable.h
+ *		Waits until what a snapshot saw can no longer be un-committed.
+ *
+ * A committed transaction that is visible may still be lost: it committed
+ * asynchronously and its WAL is not flushed, or it is waiting for a
+ * synchronous standby, or gave that wait up.  Use:
+ *
+ *		target = idem_durable_target(largest commit LSN seen);
+ *		idem_durable_wait(target);
+ *
+ * Copyright (c) 2026, the idempotency developers
+ *
+ * IDENTIFICATION
+ *		src/shared/durable.h
+ *
+ *-------------------------------------------------------------------------
+ */
+#ifndef IDEM_DURABLE_H
+#define IDEM_DURABLE_H
+
+#include "postgres.h"
+
+#include "access/xlogdefs.h"
+
+/*
+ * Flush WAL up to commit_lsn (InvalidXLogRecPtr: nothing to flush), which is
+ * the largest TransactionIdGetCommitLSN() of the transactions in question, and
+ * return the position that a standby must have for them to survive a failover.
+ */
+extern XLogRecPtr idem_durable_target(XLogRecPtr commit_lsn);
+
+/* Does a synchronous standby have it, or is none configured?  Never waits. */
+extern bool idem_durable_reached(XLogRecPtr target);
+
+/*
+ * Wait for idem_durable_reached().  Serves interrupts, so a cancel or a
+ * timeout leaves it as an error.  Call without LWLocks and buffer locks.
+ */
+extern void idem_durable_wait(XLogRecPtr target);
+
+#endif							/* IDEM_DURABLE_H */
