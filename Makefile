@@ -2,6 +2,31 @@
 #
 #   make                 build the library, the install script and the sink programs
 #   make install         install into the server that pg_config belongs to
+#   make test            everything, from nothing; AREA=regress|isolation|tap|sink|lint
+#                        TESTS="names" runs a part (see test/README.md); make check
+#                        and make installcheck are the same
+#   make test-matrix     the suites on every supported server; VERSIONS="17 18"
+#   make server          psql in a throw-away server with this tree's extension
+#   make lint, indent    check the sources; rewrite them with pg_bsd_indent
+#
+# PG_CONFIG=... chooses another server than the one of pg_config in the PATH.
+
+PG_CONFIG ?= pg_config
+export PG_CONFIG
+
+# PGXS' own targets check and installcheck print "not supported" or nothing and
+# succeed.  It cannot be told not to define them, and make warns about a
+# recipe that is replaced; so where one is asked for, PGXS is left out and the
+# other goals are passed on.
+FALSE_GREEN = check installcheck
+TEST_GOALS = test test-matrix lint indent server packages
+ifneq (,$(filter $(FALSE_GREEN),$(MAKECMDGOALS)))
+OTHER_GOALS = $(filter-out $(FALSE_GREEN) test,$(MAKECMDGOALS))
+.PHONY: $(OTHER_GOALS)
+$(OTHER_GOALS):
+	+$(MAKE) $@
+$(FALSE_GREEN): test
+else
 
 EXTENSION = idempotency
 EXTVERSION = 1.0
@@ -11,15 +36,20 @@ SQL_SCRIPT = sql/$(EXTENSION)--$(EXTVERSION).sql
 OBJS = $(patsubst %.c,%.o,$(filter-out src/sink/%,$(wildcard src/*.c src/*/*.c)))
 OBJS += $(patsubst %.c,%.o,$(wildcard src/sink/protocol/*.c))
 DATA_built = $(SQL_SCRIPT)
-EXTRA_CLEAN = $(OBJS:.o=.d)
+EXTRA_CLEAN = $(OBJS:.o=.d) build
 
 PG_CPPFLAGS = -I$(srcdir)/src
 PG_CFLAGS = -Wall -Wextra -Werror -Wno-unused-parameter -Wno-sign-compare \
 	-Wno-missing-field-initializers -Wno-cast-function-type \
 	-fvisibility=hidden -MMD -MP
 
-PG_CONFIG ?= pg_config
-PGXS := $(shell $(PG_CONFIG) --pgxs)
+# No bitcode: it lets the JIT inline SQL-callable C functions into expressions,
+# which gains nothing for functions that take locks and write rows, and it
+# would make clang of the server's own version a need of every build.
+override with_llvm = no
+
+PGXS := $(shell $(PG_CONFIG) --pgxs 2>/dev/null)
+ifneq (,$(wildcard $(PGXS)))
 include $(PGXS)
 
 include $(srcdir)/src/sink/sink.mk
@@ -27,6 +57,39 @@ include $(srcdir)/src/sink/sink.mk
 # PGXS knows nothing of headers; the compiler writes what it read.
 -include $(OBJS:.o=.d)
 
+# Objects of one server or compiler are never linked into a library for another.
+BUILD_ID := $(VERSION) $(CC) $(CFLAGS) $(CPPFLAGS)
+$(OBJS): build/id
+ifneq ($(BUILD_ID),$(shell cat build/id 2>/dev/null))
+.PHONY: build/id
+endif
+build/id:
+	@mkdir -p build
+	@echo '$(BUILD_ID)' > $@
+
 # The install script is put together from one file per area, in name order.
 $(SQL_SCRIPT): $(sort $(wildcard $(srcdir)/sql/install/*.sql))
 	cat $^ > $@.tmp && mv $@.tmp $@
+
+else ifneq (,$(filter-out $(TEST_GOALS) clean,$(or $(MAKECMDGOALS),all)))
+$(error $(PG_CONFIG) names no PGXS: install the server's development files with test/setup/packages.sh build, or give PG_CONFIG=...)
+endif
+endif
+
+# None of these needs a compiler or a server to begin with: the scripts install
+# what is missing.
+.PHONY: $(TEST_GOALS) $(FALSE_GREEN)
+test:
+	+@AREA='$(AREA)' TESTS='$(TESTS)' test/setup/run.sh
+lint:
+	+@AREA=lint TESTS='$(TESTS)' test/setup/run.sh
+indent:
+	@test/setup/packages.sh lint
+	@test/lint/indent.sh
+test-matrix:
+	+@VERSIONS='$(VERSIONS)' AREA='$(AREA)' TESTS='$(TESTS)' test/matrix/run.sh
+server:
+	@test/setup/packages.sh build
+	@test/setup/server.sh shell
+packages:
+	@test/setup/packages.sh build test lint

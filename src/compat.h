@@ -17,8 +17,32 @@
 
 #include "postgres.h"
 
+#include "fmgr.h"
+
 #if PG_VERSION_NUM < 150000
 #error "idempotency needs PostgreSQL 15 or newer"
+#endif
+
+/*
+ * 16: "Default to hidden visibility for extension libraries where possible"
+ * made the server's own macros export what fmgr looks up.  Before, with
+ * -fvisibility=hidden, neither the magic block nor a SQL-callable function
+ * would be found.
+ */
+#if PG_VERSION_NUM < 160000
+#undef PGDLLEXPORT
+#define PGDLLEXPORT __attribute__((visibility("default")))
+#undef PG_FUNCTION_INFO_V1
+#define PG_FUNCTION_INFO_V1(fn) \
+	extern PGDLLEXPORT Datum fn(PG_FUNCTION_ARGS); \
+	extern PGDLLEXPORT const Pg_finfo_record *CppConcat(pg_finfo_, fn) (void); \
+	const Pg_finfo_record * \
+	CppConcat(pg_finfo_, fn) (void) \
+	{ \
+		static const Pg_finfo_record version_1 = {1}; \
+		return &version_1; \
+	} \
+	StaticAssertDecl(true, "takes the semicolon of the caller")
 #endif
 
 /*

@@ -21,6 +21,7 @@
 #include "utils/guc.h"
 
 #include "claim/claim.h"
+#include "compat.h"
 #include "outbox/outbox.h"
 #include "relay/relay.h"
 #include "shared/catalog.h"

@@ -20,6 +20,8 @@
 
 #include "fmgr.h"
 
+#include "compat.h"
+
 /* Limits in bytes of the server encoding. */
 #define IDEM_MAX_ID_BYTES		1024	/* event ids */
 #define IDEM_MAX_NAME_BYTES		255		/* consumers, types, aggregate ids */

@@ -1,0 +1,264 @@
+# Shell functions shared by everything that runs a throw-away server.
+#
+# Source it with the working directory anywhere; it finds the tree itself.
+# One work directory holds all that a run makes: the staged installation, the
+# data directories, the socket, the logs.  It is made under ${TMPDIR:-/tmp}
+# and removed on exit unless KEEP=1.  Nothing is installed system-wide.
+#
+# The server refuses to run as root, so root runs it as the user "postgres"
+# (or "nobody" where there is none); anybody else runs it as himself.  The
+# checkout may be readable by root alone: what the server user needs is copied
+# into the work directory.
+
+# shellcheck shell=bash
+
+IDEM_TOP=$(cd "$(dirname "${BASH_SOURCE[0]}")/../.." && pwd)
+PG_CONFIG=${PG_CONFIG:-pg_config}
+
+idem_say()
+{
+	echo "== $*"
+}
+
+idem_die()
+{
+	echo "error: $*" >&2
+	exit 1
+}
+
+# Learn where the server that PG_CONFIG belongs to lives.
+idem_find_server()
+{
+	command -v "$PG_CONFIG" >/dev/null 2>&1 ||
+		idem_die "$PG_CONFIG not found; run test/setup/packages.sh build"
+	IDEM_BINDIR=$("$PG_CONFIG" --bindir)
+	IDEM_PKGLIBDIR=$("$PG_CONFIG" --pkglibdir)
+	IDEM_SHAREDIR=$("$PG_CONFIG" --sharedir)
+	IDEM_PGXS=$("$PG_CONFIG" --pgxs)
+	IDEM_PGSRC=$(cd "$(dirname "$IDEM_PGXS")/../.." && pwd) ||
+		idem_die "no PGXS for $PG_CONFIG; run test/setup/packages.sh build"
+	IDEM_MAJOR=$("$PG_CONFIG" --version | sed 's/^PostgreSQL \([0-9]*\).*/\1/')
+	[ -x "$IDEM_BINDIR/postgres" ] ||
+		idem_die "no server in $IDEM_BINDIR; run test/setup/packages.sh build"
+}
+
+# The user that runs servers and tests.
+idem_find_user()
+{
+	if [ "$(id -u)" != 0 ]; then
+		IDEM_USER=$(id -un)
+	elif id postgres >/dev/null 2>&1; then
+		IDEM_USER=postgres
+	else
+		IDEM_USER=nobody
+	fi
+}
+
+# Run a command as that user, with a home of its own and without the caller's
+# PG* variables.
+idem_as()
+{
+	local clean=(env -u PGHOST -u PGPORT -u PGUSER -u PGDATABASE -u PGPASSWORD
+		-u PGSERVICE -u PGOPTIONS -u PGSSLMODE -u PGPASSFILE -u MAKEFLAGS
+		-u MAKELEVEL -u MFLAGS LC_ALL=C HOME="$IDEM_WORK/home" TMPDIR="$IDEM_WORK/tmp")
+
+	if [ "$(id -u)" = 0 ]; then
+		setpriv --reuid "$IDEM_USER" --regid "$(id -g "$IDEM_USER")" \
+			--init-groups -- "${clean[@]}" "$@"
+	else
+		"${clean[@]}" "$@"
+	fi
+}
+
+# Make the directories inside IDEM_WORK, which exists already.
+idem_prepare_work()
+{
+	chmod 755 "$IDEM_WORK"
+	IDEM_STAGE=$IDEM_WORK/stage
+	mkdir -p "$IDEM_STAGE" "$IDEM_WORK"/{home,tmp,sock,log}
+	if [ "$(id -u)" = 0 ]; then
+		chown "$IDEM_USER" "$IDEM_WORK"/{home,tmp,sock,log}
+	fi
+	chmod 700 "$IDEM_WORK/home" "$IDEM_WORK/tmp"
+}
+
+# Make a work directory and have it removed on exit.
+idem_make_work()
+{
+	idem_find_server
+	idem_find_user
+	IDEM_WORK=$(mktemp -d "${TMPDIR:-/tmp}/idem.XXXXXX")
+	trap idem_cleanup EXIT
+	trap 'exit 130' INT
+	trap 'exit 143' TERM HUP
+	idem_prepare_work
+	IDEM_SHM_BEFORE=$(idem_shm_list)
+}
+
+# Segments of shared memory that the server user owns, one per line.
+idem_shm_list()
+{
+	ipcs -m 2>/dev/null | awk -v u="$IDEM_USER" '$3 == u && $6 == 0 { print "sysv " $2 }'
+	find /dev/shm -maxdepth 1 -name 'PostgreSQL.*' -user "$IDEM_USER" \
+		-printf 'posix %p\n' 2>/dev/null
+}
+
+# A server killed with -9 leaves its shared memory; drop what appeared during
+# this run and nobody has mapped.
+idem_shm_drop()
+{
+	local kind name
+
+	while read -r kind name; do
+		if [ "$kind" = sysv ]; then
+			idem_as ipcrm -m "$name" 2>/dev/null || true
+		elif ! grep -qsF "$name" /proc/[0-9]*/maps; then
+			rm -f "$name"
+		fi
+	done < <(comm -13 <(echo "$IDEM_SHM_BEFORE" | sort) <(idem_shm_list | sort))
+}
+
+# Stop every server whose data directory lies in the work directory, by the
+# process id in its own pid file, and remove the directory.
+idem_cleanup()
+{
+	local status=$? pidfile
+
+	trap - EXIT INT TERM HUP
+	while read -r pidfile; do
+		idem_stop_by_pidfile "$pidfile"
+	done < <(find "$IDEM_WORK" -name postmaster.pid 2>/dev/null)
+	idem_shm_drop
+	if [ -n "${KEEP:-}" ]; then
+		echo "kept: $IDEM_WORK" >&2
+	else
+		rm -rf "$IDEM_WORK"
+	fi
+	exit "$status"
+}
+
+idem_stop_by_pidfile()
+{
+	local pid try
+
+	pid=$(head -n 1 "$1" 2>/dev/null) || return 0
+	idem_is_postmaster "$pid" "$1" || return 0
+	kill -INT "$pid" 2>/dev/null || return 0
+	for try in $(seq 300); do
+		kill -0 "$pid" 2>/dev/null || return 0
+		[ "$try" != 200 ] || kill -QUIT "$pid" 2>/dev/null || true
+		sleep 0.1
+	done
+	kill -KILL "$pid" 2>/dev/null || true
+}
+
+# Does this process still serve the data directory of this pid file?
+idem_is_postmaster()
+{
+	[ -n "$1" ] && [ "$(readlink "/proc/$1/cwd" 2>/dev/null)" = "$(realpath "$(dirname "$2")")" ]
+}
+
+# Build in the tree and install into the stage.
+idem_build_stage()
+{
+	local log=$IDEM_WORK/build.log
+
+	# shellcheck disable=SC2086 # MAKE_ARGS is a list
+	if ! "${MAKE:-make}" -C "$IDEM_TOP" --no-print-directory -j"$(nproc)" \
+		PG_CONFIG="$PG_CONFIG" all ${MAKE_ARGS:-} >"$log" 2>&1 ||
+		! "${MAKE:-make}" -C "$IDEM_TOP" --no-print-directory \
+			PG_CONFIG="$PG_CONFIG" DESTDIR="$IDEM_STAGE" install ${MAKE_ARGS:-} >>"$log" 2>&1; then
+		cat "$log" >&2
+		return 1
+	fi
+	chmod -R a+rX "$IDEM_STAGE"
+	idem_write_conf >"$IDEM_WORK/extension.conf"
+}
+
+# The configuration that makes a server use the staged extension.  Preloading
+# is apart (idem_preload_conf): some tests want a server without it.
+idem_write_conf()
+{
+	local known
+
+	known=$("$IDEM_BINDIR/postgres" --describe-config | cut -f 1)
+	if grep -qx extension_control_path <<<"$known"; then
+		echo "extension_control_path = '$IDEM_STAGE$IDEM_SHAREDIR:\$system'"
+	elif grep -qx extension_destdir <<<"$known"; then
+		echo "extension_destdir = '$IDEM_STAGE'"
+	else
+		idem_die "this server has neither extension_control_path nor extension_destdir: it cannot use a staged extension"
+	fi
+	echo "dynamic_library_path = '$IDEM_STAGE$IDEM_PKGLIBDIR:\$libdir'"
+	# Where the library knows the setting, the staged sink programs.
+	if grep -qa 'idempotency\.sink_directory' "$IDEM_STAGE$IDEM_PKGLIBDIR/idempotency.so"; then
+		echo "idempotency.sink_directory = '$IDEM_STAGE$IDEM_PKGLIBDIR/idempotency-sinks'"
+	fi
+}
+
+# idem_initdb DATADIR [preload]
+idem_initdb()
+{
+	idem_as "$IDEM_BINDIR/initdb" -D "$1" -U postgres -A trust -E UTF8 \
+		--locale=C -N >"$IDEM_WORK/log/initdb.log" 2>&1 || {
+		cat "$IDEM_WORK/log/initdb.log" >&2
+		return 1
+	}
+	{
+		cat "$IDEM_WORK/extension.conf"
+		[ "${2:-}" != preload ] || echo "shared_preload_libraries = 'idempotency'"
+		cat <<-END
+			listen_addresses = '127.0.0.1'
+			unix_socket_directories = '$IDEM_WORK/sock'
+			max_worker_processes = 32
+			max_prepared_transactions = 10
+			wal_level = logical
+			fsync = off
+			log_line_prefix = '%m [%p] %q%a '
+			log_min_messages = info
+			timezone = 'UTC'
+		END
+	} | idem_as tee -a "$1/postgresql.conf" >/dev/null
+}
+
+# A TCP port nobody listens on right now.
+idem_free_port()
+{
+	perl -MIO::Socket::INET -e '
+		my $s = IO::Socket::INET->new(LocalAddr => "127.0.0.1", LocalPort => 0,
+			Listen => 1) or die "no free port: $!\n";
+		print $s->sockport, "\n";'
+}
+
+# idem_start DATADIR LOGFILE; idem_client reaches that server from then on.
+# A port taken in between by somebody else is answered with another one.
+idem_start()
+{
+	local try
+
+	for try in 1 2 3 4 5; do
+		IDEM_PORT=$(idem_free_port)
+		if idem_as "$IDEM_BINDIR/pg_ctl" -D "$1" -l "$2" -w -t 60 -s \
+			-o "-p $IDEM_PORT" start >&2; then
+			IDEM_SOCK=$IDEM_WORK/sock
+			return 0
+		fi
+		grep -q 'could not bind' "$2" || break
+	done
+	tail -n 40 "$2" >&2
+	return 1
+}
+
+idem_stop()
+{
+	idem_as "$IDEM_BINDIR/pg_ctl" -D "$1" -w -m fast -s stop
+}
+
+# Run a client program against the server started last.
+idem_client()
+{
+	local program=$1
+	shift
+	idem_as env PGHOST="$IDEM_SOCK" PGPORT="$IDEM_PORT" PGUSER=postgres \
+		"$IDEM_BINDIR/$program" "$@"
+}

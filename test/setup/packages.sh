@@ -1,0 +1,197 @@
+#!/bin/bash
+# Install what building and testing needs, by Debian package name.
+#
+#	packages.sh build|test|sink|lint|real|bench|matrix ...
+#
+# Every need is probed first (a command, a pkg-config module, a Perl module),
+# so a machine that has everything, however it got it, is left alone and apt
+# is not even asked.  A need that cannot be met ends the run with one line
+# that names it.  Packages stay installed; services they bring are not
+# started and no database cluster is created.
+set -euo pipefail
+
+missing=()
+
+die()
+{
+	echo "packages.sh: $*" >&2
+	exit 1
+}
+
+# need_cmd COMMAND PACKAGE
+need_cmd()
+{
+	PATH=$PATH:/usr/sbin:/sbin command -v "$1" >/dev/null 2>&1 || missing+=("$2")
+}
+
+need_perl()
+{
+	perl -M"$1" -e 1 2>/dev/null || missing+=("$2")
+}
+
+need_lib()
+{
+	pkg-config --exists "$1" 2>/dev/null || missing+=("$2")
+}
+
+# A library that ships no pkg-config module is found by its header.
+need_header()
+{
+	echo "#include <$1>" | cc -E -x c - >/dev/null 2>&1 || missing+=("$2")
+}
+
+# The major version to install where no server is there yet: the one this
+# Debian release calls postgresql.
+default_major()
+{
+	apt-cache depends postgresql 2>/dev/null |
+		sed -n 's/^ *Depends: postgresql-\([0-9]*\)$/\1/p' | head -n 1
+}
+
+need_server()
+{
+	local pg_config=${PG_CONFIG:-pg_config} major pgxs bindir
+
+	if command -v "$pg_config" >/dev/null 2>&1; then
+		pgxs=$("$pg_config" --pgxs 2>/dev/null || true)
+		bindir=$("$pg_config" --bindir 2>/dev/null || true)
+		if [ -f "$pgxs" ] && [ -x "$bindir/postgres" ]; then
+			return
+		fi
+		major=$("$pg_config" --version 2>/dev/null |
+			sed 's/^PostgreSQL \([0-9]*\).*/\1/')
+	fi
+	[ -z "${PG_CONFIG:-}" ] || die "PG_CONFIG=$PG_CONFIG has no server and no PGXS beside it"
+	major=${PG_MAJOR:-${major:-}}
+	if [ -z "$major" ]; then
+		update_lists
+		major=$(default_major)
+	fi
+	[ -n "$major" ] || die "no PostgreSQL server is installed and apt offers none"
+	missing+=("postgresql-$major" "postgresql-server-dev-$major" libpq-dev)
+}
+
+need_build()
+{
+	need_cmd gcc gcc
+	need_cmd make make
+	need_cmd pkg-config pkg-config
+	need_header stdio.h libc6-dev
+	need_server
+	need_lib libpq libpq-dev
+	# Each sink program whose folder is in the tree needs its client library.
+	[ ! -d src/sink/kafka ] || need_lib rdkafka librdkafka-dev
+	[ ! -d src/sink/rabbitmq ] || need_lib librabbitmq librabbitmq-dev
+	[ ! -d src/sink/redis ] || need_lib hiredis libhiredis-dev
+	[ ! -d src/sink/nats ] || need_lib libnats libnats-dev
+	[ ! -d src/sink/http ] || need_lib libcurl libcurl4-openssl-dev
+}
+
+need_test()
+{
+	need_build
+	need_cmd perl perl
+	need_cmd prove perl
+	need_perl IPC::Run libipc-run-perl
+	need_cmd setpriv util-linux
+}
+
+need_sink()
+{
+	need_build
+	need_cmd python3 python3
+}
+
+need_lint()
+{
+	need_build
+	need_cmd clang clang
+	need_cmd pg_bsd_indent pg-bsd-indent
+	need_cmd shellcheck shellcheck
+	need_cmd nm binutils
+}
+
+need_real()
+{
+	need_test
+	need_cmd npm npm
+	need_cmd node nodejs
+}
+
+need_bench()
+{
+	need_build
+}
+
+need_matrix()
+{
+	need_cmd debootstrap debootstrap
+	need_cmd mount mount
+	need_cmd chroot coreutils
+}
+
+as_root()
+{
+	if [ "$(id -u)" = 0 ]; then
+		"$@"
+	elif command -v sudo >/dev/null 2>&1; then
+		sudo -n "$@" || die "sudo refused to run: $*"
+	else
+		die "not root and no sudo; install first: ${missing[*]:-apt package lists}"
+	fi
+}
+
+lists_updated=
+update_lists()
+{
+	[ -z "$lists_updated" ] || return 0
+	command -v apt-get >/dev/null 2>&1 || die "no apt-get; install first: ${missing[*]:-a PostgreSQL server and its headers}"
+	as_root apt-get -q update >&2 || die "apt-get update failed"
+	lists_updated=1
+}
+
+cluster_conf=/etc/postgresql-common/createcluster.d/idempotency-test.conf
+policy=/usr/sbin/policy-rc.d
+policy_ours=
+
+undo_install_policy()
+{
+	as_root rm -f "$cluster_conf"
+	[ -z "$policy_ours" ] || as_root rm -f "$policy"
+}
+
+# While packages are unpacked: no service starts, no cluster is made.
+set_install_policy()
+{
+	trap undo_install_policy EXIT
+	as_root mkdir -p "${cluster_conf%/*}"
+	echo "create_main_cluster = false" | as_root tee "$cluster_conf" >/dev/null
+	if [ ! -e "$policy" ]; then
+		policy_ours=1
+		printf '#!/bin/sh\nexit 101\n' | as_root tee "$policy" >/dev/null
+		as_root chmod 755 "$policy"
+	fi
+}
+
+install_missing()
+{
+	local packages
+
+	mapfile -t packages < <(printf '%s\n' "${missing[@]}" | sort -u)
+	echo "packages.sh: installing ${packages[*]}" >&2
+	update_lists
+	set_install_policy
+	as_root env DEBIAN_FRONTEND=noninteractive apt-get -q -y \
+		--no-install-recommends install "${packages[@]}" >&2 </dev/null ||
+		die "apt-get could not install: ${packages[*]}"
+}
+
+cd "$(dirname "$0")/../.."
+[ $# -gt 0 ] || die "usage: packages.sh build|test|sink|lint|real|bench|matrix ..."
+for group; do
+	case $group in
+		build | test | sink | lint | real | bench | matrix) "need_$group" ;;
+		*) die "unknown group: $group" ;;
+	esac
+done
+[ ${#missing[@]} = 0 ] || install_missing
