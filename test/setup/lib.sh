@@ -70,15 +70,20 @@ idem_as()
 	fi
 }
 
+# Make directories that the server user owns.
+idem_mkdir()
+{
+	mkdir -p "$@"
+	[ "$(id -u)" != 0 ] || chown "$IDEM_USER" "$@"
+}
+
 # Make the directories inside IDEM_WORK, which exists already.
 idem_prepare_work()
 {
 	chmod 755 "$IDEM_WORK"
 	IDEM_STAGE=$IDEM_WORK/stage
-	mkdir -p "$IDEM_STAGE" "$IDEM_WORK"/{home,tmp,sock,log}
-	if [ "$(id -u)" = 0 ]; then
-		chown "$IDEM_USER" "$IDEM_WORK"/{home,tmp,sock,log}
-	fi
+	mkdir -p "$IDEM_STAGE"
+	idem_mkdir "$IDEM_WORK"/{home,tmp,sock,log}
 	chmod 700 "$IDEM_WORK/home" "$IDEM_WORK/tmp"
 }
 

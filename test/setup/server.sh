@@ -51,8 +51,7 @@ start()
 	fi
 	idem_prepare_work
 	idem_build_stage
-	mkdir -p "$IDEM_WORK/data"
-	[ "$(id -u)" != 0 ] || chown "$IDEM_USER" "$IDEM_WORK/data"
+	idem_mkdir "$IDEM_WORK/data"
 	idem_initdb "$IDEM_WORK/data" preload
 	idem_start "$IDEM_WORK/data" "$IDEM_WORK/log/server.log"
 	save_env

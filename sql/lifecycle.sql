@@ -1,0 +1,52 @@
+-- The extension itself: created, complete in privileges and comments, dropped.
+CREATE EXTENSION idempotency CASCADE;
+
+-- Nothing is open to everybody.
+SELECT p.oid::regprocedure AS executable_by_public
+FROM pg_proc p
+WHERE p.pronamespace = 'idempotency'::regnamespace
+  AND has_function_privilege('public', p.oid, 'EXECUTE')
+ORDER BY 1;
+SELECT c.oid::regclass AS readable_by_public
+FROM pg_class c
+WHERE c.relnamespace = 'idempotency'::regnamespace
+  AND c.relkind IN ('r', 'v', 'm', 'f', 'p')
+  AND has_table_privilege('public', c.oid, 'SELECT')
+ORDER BY 1;
+
+-- Every object says what it is for.
+SELECT pg_describe_object(d.classid, d.objid, 0) AS without_comment
+FROM pg_depend d
+JOIN pg_extension e ON e.oid = d.refobjid AND d.refclassid = 'pg_extension'::regclass
+LEFT JOIN pg_class c ON d.classid = 'pg_class'::regclass AND c.oid = d.objid
+LEFT JOIN pg_type t ON d.classid = 'pg_type'::regclass AND t.oid = d.objid
+WHERE e.extname = 'idempotency'
+  AND d.deptype = 'e'
+  AND (d.classid IN ('pg_proc'::regclass, 'pg_foreign_data_wrapper'::regclass, 'pg_namespace'::regclass)
+       OR c.relkind IN ('r', 'v', 'm', 'f', 'p', 'S')
+       OR t.typtype IN ('d', 'e', 'c') AND t.typrelid = 0)
+  AND obj_description(d.objid, d.classid::regclass::name) IS NULL
+ORDER BY 1;
+
+-- No function is STRICT, so that a NULL is answered with the argument's name;
+-- none may run in a parallel worker unless it says so.
+SELECT p.oid::regprocedure AS strict
+FROM pg_proc p
+WHERE p.pronamespace = 'idempotency'::regnamespace AND p.proisstrict
+ORDER BY 1;
+
+-- Every table whose rows are state is dumped with the database.
+SELECT c.oid::regclass AS not_dumped
+FROM pg_class c
+JOIN pg_depend d ON d.classid = 'pg_class'::regclass AND d.objid = c.oid AND d.deptype = 'e'
+JOIN pg_extension e ON e.oid = d.refobjid
+WHERE e.extname = 'idempotency'
+  AND c.relkind IN ('r', 'S')
+  AND c.oid <> ALL (COALESCE(e.extconfig, '{}'))
+ORDER BY 1;
+
+DROP EXTENSION idempotency;
+SELECT count(*) AS objects_left
+FROM pg_class
+WHERE relnamespace = (SELECT oid FROM pg_namespace WHERE nspname = 'idempotency');
+CREATE EXTENSION idempotency;

@@ -1,0 +1,106 @@
+
+# Copyright (c) 2026, the idempotency developers
+
+=pod
+
+=head1 NAME
+
+IdemTest - clusters that use the staged extension
+
+=head1 SYNOPSIS
+
+  use IdemTest;
+
+  my $node = IdemTest::cluster('main');                  # initialised and started
+  my $node = IdemTest::cluster('p', allows_streaming => 1, start => 0,
+      preload => 0, extension => 0, conf => "wal_level = logical\n");
+  IdemTest::wait_for($node, 'SELECT ...');               # until it returns t
+  IdemTest::kill9_backend($node, $pid);
+
+=head1 DESCRIPTION
+
+What test/setup/run.sh installed into its work directory is made known to each
+cluster through IDEM_EXTENSION_CONF; nothing is installed system-wide.  A node
+made from a backup of such a cluster has the same configuration.
+
+=cut
+
+package IdemTest;
+
+use strict;
+use warnings FATAL => 'all';
+
+use PostgreSQL::Test::Cluster;
+use PostgreSQL::Test::Utils;
+use Test::More;
+
+# The lines that make a server find the staged extension.
+sub extension_conf
+{
+	my $file = $ENV{IDEM_EXTENSION_CONF}
+	  or BAIL_OUT('IDEM_EXTENSION_CONF is not set: run "make test AREA=tap"');
+
+	return slurp_file($file);
+}
+
+# A cluster with the extension: preloaded, created in database postgres and
+# started, unless told otherwise.
+sub cluster
+{
+	my ($name, %opt) = @_;
+	my $node = PostgreSQL::Test::Cluster->new($name);
+
+	$node->init(
+		allows_streaming => $opt{allows_streaming} // 0,
+		extra => $opt{extra} // []);
+	$node->append_conf('postgresql.conf', extension_conf());
+	$node->append_conf('postgresql.conf', "shared_preload_libraries = 'idempotency'\n")
+	  if $opt{preload} // 1;
+	$node->append_conf('postgresql.conf', <<'END');
+max_worker_processes = 32
+max_prepared_transactions = 10
+restart_after_crash = on
+END
+	$node->append_conf('postgresql.conf', $opt{conf}) if defined $opt{conf};
+	return $node unless $opt{start} // 1;
+
+	$node->start;
+	create_extension($node) if $opt{extension} // 1;
+	return $node;
+}
+
+sub create_extension
+{
+	my ($node, $database) = @_;
+
+	$node->safe_psql($database // 'postgres',
+		'SET client_min_messages = warning; CREATE EXTENSION idempotency CASCADE');
+	return;
+}
+
+# Poll until the query returns t; a connection that is refused in between, as
+# after a crash, is tried again.  Fails the test when it never does.
+sub wait_for
+{
+	my ($node, $query, $expected, $database) = @_;
+
+	ok($node->poll_query_until($database // 'postgres', $query, $expected // 't'),
+		"reached: $query");
+	return;
+}
+
+# Kill one process of the server with -9 and wait until the server, which
+# restarts itself, accepts connections again as another incarnation.
+sub kill9_backend
+{
+	my ($node, $pid) = @_;
+	my $log_at = -s $node->logfile;
+
+	kill 'KILL', $pid or die "could not kill process $pid: $!";
+	$node->wait_for_log(qr/database system is ready to accept connections/, $log_at);
+	$node->poll_query_until('postgres', 'SELECT true')
+	  or die "server did not come back after kill -9 of $pid";
+	return;
+}
+
+1;

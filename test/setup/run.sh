@@ -1,0 +1,336 @@
+#!/bin/bash
+# Run the tests: from a bare machine to the line "N passed, N failed".
+#
+#	AREA="regress isolation tap sink lint real"	what to run, default: all
+#	TESTS="claim 010_crash"						only tests of these names
+#	KEEP=1										leave the work directory behind
+#	SKIP_PACKAGES=1								do not look for missing packages
+#
+# Areas run one after another.  Each test counts once as passed or failed
+# (a TAP file by its top-level checks); something that could not be run is
+# a failure, never a skip.  What failed leaves its diffs or its output in
+# build/test-output and at the end of this script's output.
+set -uo pipefail
+# shellcheck source=test/setup/lib.sh
+. "$(dirname "$0")/lib.sh"
+cd "$IDEM_TOP" || exit 1
+
+ALL_AREAS="regress isolation tap sink lint real"
+passed=0
+failed=0
+failures=()
+started=$SECONDS
+OUTPUT=$IDEM_TOP/build/test-output
+
+pass()
+{
+	passed=$((passed + 1))
+	printf 'ok       %s\n' "$1"
+}
+
+# fail NAME [FILE]: the file's tail is shown at once, so that a log cut short
+# still says why.
+fail()
+{
+	failed=$((failed + 1))
+	failures+=("$1")
+	printf 'NOT OK   %s\n' "$1"
+	if [ -n "${2:-}" ] && [ -s "$2" ]; then
+		tail -n "${FAIL_LINES:-60}" "$2" | sed 's/^/    | /'
+		mkdir -p "$OUTPUT"
+		cp -f "$2" "$OUTPUT/$(tr '/ ' '__' <<<"$1").${2##*/}"
+	fi
+}
+
+finish()
+{
+	local name
+
+	[ ${#failures[@]} = 0 ] || idem_say "failed:"
+	for name in ${failures[@]+"${failures[@]}"}; do
+		echo "   $name"
+	done
+	idem_say "$((SECONDS - started)) s"
+	echo "$passed passed, $failed failed"
+	[ "$failed" = 0 ] && [ "$passed" -gt 0 ]
+}
+
+give_up()
+{
+	fail "$1"
+	finish
+	exit 1
+}
+
+# Is this test among those asked for?
+wanted()
+{
+	local name
+
+	[ -n "${TESTS:-}" ] || return 0
+	for name in $TESTS; do
+		[ "$name" != "$1" ] || return 0
+	done
+	return 1
+}
+
+has_area()
+{
+	[[ " $areas " == *" $1 "* ]]
+}
+
+copy_tests()
+{
+	mkdir -p "$IDEM_WORK"/tests/{expected,test/isolation/expected}
+	cp -R sql expected test "$IDEM_WORK/tests/" 2>/dev/null
+	[ "$(id -u)" != 0 ] || chown -R "$IDEM_USER" "$IDEM_WORK/tests"
+}
+
+# start_server NAME [preload]
+start_server()
+{
+	local data=$IDEM_WORK/data-$1
+
+	idem_mkdir "$data"
+	IDEM_LOG=$IDEM_WORK/log/server-$1.log
+	idem_initdb "$data" "${2:-}" && idem_start "$data" "$IDEM_LOG"
+}
+
+stop_server()
+{
+	idem_stop "$IDEM_WORK/data-$1" || fail "server $1 stops" "$IDEM_LOG"
+	if grep -qE 'TRAP:|PANIC:|terminated by signal' "$IDEM_LOG"; then
+		grep -nE -A5 'TRAP:|PANIC:|terminated by signal' "$IDEM_LOG" >"$IDEM_WORK/log/crash.txt"
+		fail "server $1 did not crash" "$IDEM_WORK/log/crash.txt"
+	fi
+	rm -rf "$IDEM_WORK/data-$1"
+}
+
+# pg_regress_one KIND INPUTDIR NAME FILE: in a database of its own, with the
+# extension unless the test creates it itself.
+pg_regress_one()
+{
+	local kind=$1 inputdir=$2 name=$3 file=$4
+	local out=$IDEM_WORK/out-$kind/$name program=regress/pg_regress load=() db="regress_$name"
+
+	[ "$kind" != isolation ] || program=isolation/pg_isolation_regress
+	grep -qiE 'create[[:space:]]+extension.*idempotency' "$file" ||
+		load=(--load-extension=pgcrypto --load-extension=idempotency)
+	idem_mkdir "$IDEM_WORK/out-$kind" "$out"
+	# Without an expected output the whole output is the difference.
+	[ -e "$inputdir/expected/$name.out" ] || touch "$inputdir/expected/$name.out"
+	if idem_as env PATH="$IDEM_BINDIR:$PATH" PGUSER=postgres timeout -k 10 600 \
+		"$IDEM_PGSRC/src/test/$program" --inputdir="$inputdir" \
+		--outputdir="$out" --bindir="$IDEM_BINDIR" --dlpath="$IDEM_STAGE$IDEM_PKGLIBDIR" \
+		--host="$IDEM_SOCK" --port="$IDEM_PORT" --user=postgres \
+		--dbname="$db" "${load[@]}" "$name" >"$IDEM_WORK/log/$kind-$name.log" 2>&1; then
+		pass "$kind/$name"
+	elif [ -s "$out/regression.diffs" ]; then
+		fail "$kind/$name" "$out/regression.diffs"
+		[ ! -f "$out/results/$name.out" ] || cp "$out/results/$name.out" "$OUTPUT/"
+	else
+		fail "$kind/$name" "$IDEM_WORK/log/$kind-$name.log"
+	fi
+	idem_client dropdb --if-exists --force "$db" >/dev/null 2>&1 ||
+		fail "$kind/$name: database can be dropped" "$IDEM_LOG"
+}
+
+# Files "nopreload*" run on a server that does not preload the library.
+run_regress()
+{
+	local mode file name names
+
+	for mode in preload nopreload; do
+		names=()
+		for file in sql/*.sql; do
+			name=$(basename "$file" .sql)
+			[[ $name != idempotency--* ]] || continue
+			case $name in nopreload*) [ $mode = nopreload ] ;; *) [ $mode = preload ] ;; esac || continue
+			[ ! -e "$file" ] || ! wanted "$name" || names+=("$name")
+		done
+		[ ${#names[@]} -gt 0 ] || continue
+		idem_say "regress, $mode"
+		start_server "$mode" "$mode" || {
+			fail "regress: server starts ($mode)" "$IDEM_LOG"
+			continue
+		}
+		for name in "${names[@]}"; do
+			pg_regress_one regress "$IDEM_WORK/tests" "$name" "sql/$name.sql"
+		done
+		stop_server "$mode"
+	done
+}
+
+run_isolation()
+{
+	local file name names=()
+
+	for file in test/isolation/specs/*.spec; do
+		name=$(basename "$file" .spec)
+		[ ! -e "$file" ] || ! wanted "$name" || names+=("$name")
+	done
+	[ ${#names[@]} -gt 0 ] || return 0
+	idem_say "isolation"
+	start_server isolation preload || {
+		fail "isolation: server starts" "$IDEM_LOG"
+		return
+	}
+	for name in "${names[@]}"; do
+		pg_regress_one isolation "$IDEM_WORK/tests/test/isolation" "$name" \
+			"test/isolation/specs/$name.spec"
+	done
+	stop_server isolation
+}
+
+# One TAP file: its top-level ok and not ok lines count.
+tap_one()
+{
+	local name=$1 log=$IDEM_WORK/log/tap-$1.log dir=$IDEM_WORK/tap/$1 status good bad
+
+	idem_mkdir "$IDEM_WORK/tap" "$dir"
+	(
+		cd "$IDEM_WORK/tests" || exit 1
+		idem_as env PATH="$IDEM_BINDIR:$PATH" \
+			PERL5LIB="$IDEM_PGSRC/src/test/perl:$IDEM_WORK/tests/test/perl${PERL5LIB:+:$PERL5LIB}" \
+			PG_REGRESS="$IDEM_PGSRC/src/test/regress/pg_regress" \
+			TESTDIR="$dir" TESTDATADIR="$dir/tmp_check" TESTLOGDIR="$dir/tmp_check/log" \
+			top_builddir="$IDEM_PGSRC" PG_TEST_PORT_DIR="$IDEM_WORK/tmp/portlock" \
+			IDEM_EXTENSION_CONF="$IDEM_WORK/extension.conf" \
+			IDEM_STAGE_LIBDIR="$IDEM_STAGE$IDEM_PKGLIBDIR" \
+			IDEM_STAGE_SHAREDIR="$IDEM_STAGE$IDEM_SHAREDIR" IDEM_BINDIR="$IDEM_BINDIR" \
+			timeout -k 20 "${TAP_TIMEOUT:-900}" prove --verbose "test/t/$name.pl"
+	) >"$log" 2>&1 </dev/null
+	status=$?
+	good=$(grep -cE '^ok [0-9]+' "$log")
+	bad=$(grep -cE '^not ok [0-9]+' "$log")
+	# A skip would hide that something was not tested.
+	if grep -qE '^ok [0-9]+ # skip|^1\.\.0 # SKIP' "$log"; then
+		echo "tests were skipped" >>"$log"
+		status=1
+	fi
+	if [ $status = 0 ] && [ "$bad" = 0 ] && [ "$good" -gt 0 ]; then
+		passed=$((passed + good - 1))
+		pass "tap/$name ($good)"
+	else
+		[ $status != 124 ] || echo "timed out after ${TAP_TIMEOUT:-900} s" >>"$log"
+		passed=$((passed + good))
+		failed=$((failed + (bad > 1 ? bad - 1 : 0)))
+		tail -n 30 "$dir"/tmp_check/log/regress_log_* >>"$log" 2>/dev/null
+		fail "tap/$name" "$log"
+		[ ! -d "$dir/tmp_check/log" ] || cp -R "$dir/tmp_check/log" "$OUTPUT/tap-$name-log"
+	fi
+	stop_leftovers "$dir"
+	[ -n "${KEEP:-}" ] || rm -rf "$dir"
+}
+
+# A test that died may have left its servers running.
+stop_leftovers()
+{
+	local pidfile
+
+	while read -r pidfile; do
+		idem_stop_by_pidfile "$pidfile"
+	done < <(find "$1" -name postmaster.pid 2>/dev/null)
+}
+
+run_tap()
+{
+	local file name
+
+	for file in test/t/*.pl; do
+		name=$(basename "$file" .pl)
+		# 5xx need something from outside; they are area "real".
+		[ -e "$file" ] && [[ $name != 5* ]] && wanted "$name" || continue
+		[ "${said:-}" = tap ] || idem_say "TAP"
+		said=tap
+		tap_one "$name"
+	done
+}
+
+run_real()
+{
+	local file name
+
+	for file in test/t/5*.pl; do
+		name=$(basename "$file" .pl)
+		[ -e "$file" ] && wanted "$name" || continue
+		idem_say "real input"
+		if ! test/real/fetch.sh "$IDEM_WORK/tests/test/real" >"$IDEM_WORK/log/fetch.log" 2>&1; then
+			fail "real/$name: input cannot be had (offline?)" "$IDEM_WORK/log/fetch.log"
+			continue
+		fi
+		tap_one "$name"
+	done
+}
+
+# Run another script of the tree that prints "ok NAME" and "not ok NAME" lines
+# or ends with "N passed, N failed", or at least exits with a status.
+run_counted()
+{
+	local name=$1 log=$IDEM_WORK/log/$1.log good bad status last
+	shift
+
+	"$@" >"$log" 2>&1 </dev/null
+	status=$?
+	last=$(grep -E '^[0-9]+ passed, [0-9]+ failed$' "$log" | tail -n 1)
+	if [ -n "$last" ]; then
+		good=${last%% passed*}
+		bad=${last##*, }
+		bad=${bad%% failed}
+	else
+		good=$(grep -cE '^ok( |$)' "$log")
+		bad=$(grep -cE '^not ok( |$)' "$log")
+	fi
+	[ $((good + bad)) -gt 0 ] || [ $status != 0 ] || good=1
+	[ $status = 0 ] || [ "$bad" -gt 0 ] || bad=1
+	passed=$((passed + good))
+	if [ "$bad" = 0 ]; then
+		printf 'ok       %s (%s)\n' "$name" "$good"
+	else
+		failed=$((failed + bad - 1))
+		FAIL_LINES=120 fail "$name" "$log"
+	fi
+}
+
+run_sink()
+{
+	grep -qE '^check-sink:' src/sink/*.mk || return 0
+	idem_say "sink programs"
+	run_counted sink timeout -k 20 900 "${MAKE:-make}" --no-print-directory check-sink
+}
+
+run_lint()
+{
+	idem_say "lint"
+	run_counted lint env WORK="$IDEM_WORK" test/lint/lint.sh
+}
+
+areas=${AREA:-$ALL_AREAS}
+for area in $areas; do
+	[[ " $ALL_AREAS " == *" $area "* ]] || give_up "no such area: $area (there are: $ALL_AREAS)"
+done
+
+rm -rf "$OUTPUT"
+if [ -z "${SKIP_PACKAGES:-}" ]; then
+	groups=(build)
+	! has_area tap || groups+=(test)
+	! has_area sink || groups+=(sink)
+	! has_area lint || groups+=(lint)
+	! has_area real || groups+=(real)
+	test/setup/packages.sh "${groups[@]}" || give_up "packages: what is needed could not be installed"
+fi
+
+# The functions of lib.sh run with an unchecked status here.
+idem_make_work
+mkdir -p "$OUTPUT"
+if [ "$areas" != lint ]; then
+	idem_say "building for $("$PG_CONFIG" --version)"
+	idem_build_stage || give_up "build"
+	pass build
+	copy_tests
+fi
+for area in $areas; do
+	"run_$area"
+done
+[ "$failed" != 0 ] || rm -rf "$OUTPUT"
+finish
