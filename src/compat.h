@@ -23,6 +23,15 @@
 #error "idempotency needs PostgreSQL 15 or newer"
 #endif
 
+/* 18: index_beginscan() takes a place for EXPLAIN's counters as well. */
+#if PG_VERSION_NUM >= 180000
+#define idem_compat_index_beginscan(heap, index, snapshot, nkeys) \
+	index_beginscan(heap, index, snapshot, NULL, nkeys, 0)
+#else
+#define idem_compat_index_beginscan(heap, index, snapshot, nkeys) \
+	index_beginscan(heap, index, snapshot, nkeys, 0)
+#endif
+
 /*
  * 16: "Default to hidden visibility for extension libraries where possible"
  * made the server's own macros export what fmgr looks up.  Before, with

@@ -1,1 +1,244 @@
--- claim
+-- Claims: one effect per (consumer, event).
+
+-- Types
+
+CREATE TYPE @extschema@.claim_result AS ENUM ('claimed', 'duplicate', 'busy', 'expired');
+COMMENT ON TYPE @extschema@.claim_result IS
+'verdict of a claim: claimed = make the effect and complete it; duplicate = done, acknowledge after COMMIT; busy = another transaction has it, try later; expired = too old to be answered';
+
+CREATE TYPE @extschema@.event_status AS ENUM ('processing', 'completed');
+COMMENT ON TYPE @extschema@.event_status IS
+'what is remembered of an event: processing = claimed and kept uncompleted, another may take it over; completed = its effect was made';
+
+-- What is remembered.  Rows are only ever inserted, so pages are filled, and
+-- frozen by the first vacuum that visits them.
+
+CREATE TABLE @extschema@.processed (
+	claimed_at timestamptz NOT NULL,
+	completed_at timestamptz,
+	event_id text COLLATE "C" NOT NULL,
+	consumer text COLLATE "C" NOT NULL,
+	result jsonb,
+	CONSTRAINT processed_pkey PRIMARY KEY (event_id, consumer)
+) WITH (
+	autovacuum_freeze_min_age = 0,
+	autovacuum_vacuum_insert_scale_factor = 0.1
+);
+COMMENT ON TABLE @extschema@.processed IS
+'events that were completed, one row per event and consumer; written by the claim functions only, read it through processed_events';
+COMMENT ON COLUMN @extschema@.processed.claimed_at IS 'when the event was claimed';
+COMMENT ON COLUMN @extschema@.processed.completed_at IS
+'when it was completed, or null if its claim was kept uncompleted';
+COMMENT ON COLUMN @extschema@.processed.event_id IS 'id of the event, compared by bytes';
+COMMENT ON COLUMN @extschema@.processed.consumer IS 'who processed it; names that start with @ are the extension''s own';
+COMMENT ON COLUMN @extschema@.processed.result IS 'result given to complete_event';
+SELECT pg_catalog.pg_extension_config_dump('@extschema@.processed', '');
+
+CREATE TABLE @extschema@.consumers (
+	consumer text COLLATE "C" NOT NULL,
+	foreign_lockers boolean NOT NULL,
+	CONSTRAINT consumers_pkey PRIMARY KEY (consumer)
+);
+COMMENT ON TABLE @extschema@.consumers IS
+'consumers that differ from the ordinary; see consumer_create';
+COMMENT ON COLUMN @extschema@.consumers.consumer IS 'name of the consumer';
+COMMENT ON COLUMN @extschema@.consumers.foreign_lockers IS
+'clients without this extension take the advisory locks of its events';
+SELECT pg_catalog.pg_extension_config_dump('@extschema@.consumers', '');
+
+CREATE VIEW @extschema@.processed_events WITH (security_barrier) AS
+SELECT p.consumer,
+	   p.event_id,
+	   CASE WHEN p.completed_at IS NULL
+			THEN 'processing'::@extschema@.event_status
+			ELSE 'completed'::@extschema@.event_status
+	   END AS status,
+	   p.claimed_at,
+	   p.completed_at,
+	   p.result
+  FROM @extschema@.processed p
+ WHERE NOT pg_catalog.starts_with(p.consumer, '@');
+COMMENT ON VIEW @extschema@.processed_events IS
+'events that are remembered, per consumer';
+COMMENT ON COLUMN @extschema@.processed_events.consumer IS 'who processed the event';
+COMMENT ON COLUMN @extschema@.processed_events.event_id IS 'id of the event';
+COMMENT ON COLUMN @extschema@.processed_events.status IS
+'completed, or processing if its claim was kept uncompleted';
+COMMENT ON COLUMN @extschema@.processed_events.claimed_at IS 'when the event was claimed';
+COMMENT ON COLUMN @extschema@.processed_events.completed_at IS 'when it was completed';
+COMMENT ON COLUMN @extschema@.processed_events.result IS 'result given to complete_event';
+
+CREATE VIEW @extschema@.stat_claims AS
+SELECT pg_catalog.int8(GREATEST(c.reltuples, 0)) AS remembered,
+	   i.idx_scan AS probes,
+	   t.n_tup_ins AS rows_written,
+	   t.n_tup_del AS rows_removed,
+	   t.n_dead_tup AS dead_rows,
+	   pg_catalog.pg_table_size(c.oid) AS table_bytes,
+	   pg_catalog.pg_indexes_size(c.oid) AS index_bytes,
+	   GREATEST(t.last_vacuum, t.last_autovacuum) AS last_vacuum
+  FROM pg_catalog.pg_class c
+  JOIN pg_catalog.pg_stat_all_tables t ON t.relid = c.oid
+  JOIN pg_catalog.pg_stat_all_indexes i ON i.relid = c.oid AND i.indexrelname = 'processed_pkey'
+ WHERE c.oid = '@extschema@.processed'::pg_catalog.regclass;
+COMMENT ON VIEW @extschema@.stat_claims IS
+'what the claims of this database cost: one row of sizes and cumulative counters';
+COMMENT ON COLUMN @extschema@.stat_claims.remembered IS 'rows remembered, as estimated by the last vacuum or analyze';
+COMMENT ON COLUMN @extschema@.stat_claims.probes IS 'look-ups of an event, by claims that got its lock and by event_result';
+COMMENT ON COLUMN @extschema@.stat_claims.rows_written IS 'rows written, those of aborted transactions included';
+COMMENT ON COLUMN @extschema@.stat_claims.rows_removed IS 'rows replaced or given up: claims kept or released past the budget of locks';
+COMMENT ON COLUMN @extschema@.stat_claims.dead_rows IS 'dead rows, as estimated; stays near zero unless transactions abort';
+COMMENT ON COLUMN @extschema@.stat_claims.table_bytes IS 'size of the table, TOAST included';
+COMMENT ON COLUMN @extschema@.stat_claims.index_bytes IS 'size of its indexes';
+COMMENT ON COLUMN @extschema@.stat_claims.last_vacuum IS 'when it was last vacuumed';
+
+-- Claiming
+
+CREATE FUNCTION @extschema@.claim_event(event_id text, consumer text = 'default', wait interval = '0', valid_until timestamptz = NULL)
+RETURNS @extschema@.claim_result
+LANGUAGE c VOLATILE PARALLEL UNSAFE
+AS 'MODULE_PATHNAME', 'idem_claim_event_sql';
+COMMENT ON FUNCTION @extschema@.claim_event(event_id text, consumer text, wait interval, valid_until timestamptz) IS
+'claim an event for this transaction: claimed = make the effect and complete it, duplicate = it was made, busy = another transaction has it (after trying for up to wait)';
+
+CREATE FUNCTION @extschema@.complete_event(event_id text, consumer text = 'default', result jsonb = NULL, token bigint = NULL)
+RETURNS void
+LANGUAGE c VOLATILE PARALLEL UNSAFE
+AS 'MODULE_PATHNAME', 'idem_complete_event_sql';
+COMMENT ON FUNCTION @extschema@.complete_event(event_id text, consumer text, result jsonb, token bigint) IS
+'complete an event that this transaction claimed; its result is given to later askers by event_result';
+
+CREATE FUNCTION @extschema@.release_event(event_id text, consumer text = 'default')
+RETURNS void
+LANGUAGE c VOLATILE PARALLEL UNSAFE
+AS 'MODULE_PATHNAME', 'idem_release_event_sql';
+COMMENT ON FUNCTION @extschema@.release_event(event_id text, consumer text) IS
+'give up a claim of this transaction, which may then commit without completing it';
+
+CREATE FUNCTION @extschema@.event_result(event_id text, consumer text = 'default')
+RETURNS jsonb
+LANGUAGE c VOLATILE PARALLEL UNSAFE
+AS 'MODULE_PATHNAME', 'idem_event_result_sql';
+COMMENT ON FUNCTION @extschema@.event_result(event_id text, consumer text) IS
+'result stored with the completion of an event; null if there is none';
+
+CREATE FUNCTION @extschema@.lock_key(event_id text, consumer text = 'default')
+RETURNS bigint
+LANGUAGE c IMMUTABLE PARALLEL SAFE
+AS 'MODULE_PATHNAME', 'idem_lock_key_sql';
+COMMENT ON FUNCTION @extschema@.lock_key(event_id text, consumer text) IS
+'advisory lock that a claim of the event takes: the first 8 bytes, big-endian, of SHA-256 over the id as UTF-8, for other consumers than the default over consumer, a zero byte and id';
+
+CREATE FUNCTION @extschema@.claim_event(event_id uuid, consumer text = 'default', wait interval = '0', valid_until timestamptz = NULL)
+RETURNS @extschema@.claim_result
+LANGUAGE c VOLATILE PARALLEL UNSAFE
+AS 'MODULE_PATHNAME', 'idem_claim_event_uuid_sql';
+COMMENT ON FUNCTION @extschema@.claim_event(event_id uuid, consumer text, wait interval, valid_until timestamptz) IS
+'claim an event for this transaction, keyed on the uuid''s canonical text: claimed = make the effect and complete it, duplicate = it was made, busy = another transaction has it (after trying for up to wait)';
+
+CREATE FUNCTION @extschema@.complete_event(event_id uuid, consumer text = 'default', result jsonb = NULL, token bigint = NULL)
+RETURNS void
+LANGUAGE c VOLATILE PARALLEL UNSAFE
+AS 'MODULE_PATHNAME', 'idem_complete_event_uuid_sql';
+COMMENT ON FUNCTION @extschema@.complete_event(event_id uuid, consumer text, result jsonb, token bigint) IS
+'complete an event that this transaction claimed, keyed on the uuid''s canonical text; its result is given to later askers by event_result';
+
+CREATE FUNCTION @extschema@.release_event(event_id uuid, consumer text = 'default')
+RETURNS void
+LANGUAGE c VOLATILE PARALLEL UNSAFE
+AS 'MODULE_PATHNAME', 'idem_release_event_uuid_sql';
+COMMENT ON FUNCTION @extschema@.release_event(event_id uuid, consumer text) IS
+'give up a claim of this transaction, keyed on the uuid''s canonical text, which may then commit without completing it';
+
+CREATE FUNCTION @extschema@.event_result(event_id uuid, consumer text = 'default')
+RETURNS jsonb
+LANGUAGE c VOLATILE PARALLEL UNSAFE
+AS 'MODULE_PATHNAME', 'idem_event_result_uuid_sql';
+COMMENT ON FUNCTION @extschema@.event_result(event_id uuid, consumer text) IS
+'result stored with the completion of an event, keyed on the uuid''s canonical text; null if there is none';
+
+CREATE FUNCTION @extschema@.lock_key(event_id uuid, consumer text = 'default')
+RETURNS bigint
+LANGUAGE c IMMUTABLE PARALLEL SAFE
+AS 'MODULE_PATHNAME', 'idem_lock_key_uuid_sql';
+COMMENT ON FUNCTION @extschema@.lock_key(event_id uuid, consumer text) IS
+'advisory lock that a claim of the event takes, keyed on the uuid''s canonical text: the first 8 bytes, big-endian, of SHA-256 over the id as UTF-8, for other consumers than the default over consumer, a zero byte and id';
+
+CREATE FUNCTION @extschema@.claim_events(event_ids text[], consumer text = 'default', OUT ord int, OUT event_id text, OUT result @extschema@.claim_result)
+RETURNS SETOF record
+LANGUAGE c VOLATILE PARALLEL UNSAFE ROWS 100
+AS 'MODULE_PATHNAME', 'idem_claim_events_sql';
+COMMENT ON FUNCTION @extschema@.claim_events(event_ids text[], consumer text) IS
+'claim many events at once: one verdict per element, in order; of repeats the first may be claimed, the rest are duplicates of it';
+
+CREATE FUNCTION @extschema@.complete_events(event_ids text[], consumer text = 'default', results jsonb[] = NULL)
+RETURNS void
+LANGUAGE c VOLATILE PARALLEL UNSAFE
+AS 'MODULE_PATHNAME', 'idem_complete_events_sql';
+COMMENT ON FUNCTION @extschema@.complete_events(event_ids text[], consumer text, results jsonb[]) IS
+'complete many events that this transaction claimed; results, if given, has as many elements';
+
+CREATE FUNCTION @extschema@.verify_lock_key(event_id text, consumer text = 'default')
+RETURNS void
+LANGUAGE c STABLE PARALLEL SAFE
+AS 'MODULE_PATHNAME', 'idem_verify_lock_key_sql';
+COMMENT ON FUNCTION @extschema@.verify_lock_key(event_id text, consumer text) IS
+'fail unless lock_key of the event is what pgcrypto''s digest makes of it';
+
+-- The key must be the published one, or claims would not exclude others' locks.
+SELECT @extschema@.verify_lock_key(id, consumer)
+  FROM (VALUES ('evt-1'), ('hello world'), ('')) AS ids (id),
+	   (VALUES ('default'), ('billing')) AS consumers (consumer);
+
+-- Consumers
+
+CREATE FUNCTION @extschema@.consumer_create(consumer text, foreign_lockers boolean = false)
+RETURNS void
+LANGUAGE plpgsql VOLATILE PARALLEL UNSAFE SECURITY DEFINER
+SET search_path = pg_catalog, pg_temp
+AS $$
+BEGIN
+	IF consumer_create.consumer IS NULL OR consumer_create.foreign_lockers IS NULL THEN
+		RAISE EXCEPTION 'argument "%" must not be null',
+			CASE WHEN consumer_create.consumer IS NULL THEN 'consumer' ELSE 'foreign_lockers' END
+			USING ERRCODE = 'null_value_not_allowed';
+	ELSIF octet_length(consumer_create.consumer) NOT BETWEEN 1 AND 255 THEN
+		RAISE EXCEPTION 'argument "consumer" must have 1 to 255 bytes'
+			USING ERRCODE = 'invalid_parameter_value';
+	ELSIF starts_with(consumer_create.consumer, '@') THEN
+		RAISE EXCEPTION 'consumer "%" is reserved', consumer_create.consumer
+			USING ERRCODE = 'invalid_parameter_value',
+				DETAIL = 'Names that start with "@" belong to the extension.';
+	END IF;
+	INSERT INTO @extschema@.consumers (consumer, foreign_lockers)
+	VALUES (consumer_create.consumer, consumer_create.foreign_lockers)
+	ON CONFLICT ON CONSTRAINT consumers_pkey DO NOTHING;
+	IF NOT FOUND THEN
+		RAISE EXCEPTION 'consumer "%" already exists', consumer_create.consumer
+			USING ERRCODE = 'duplicate_object';
+	END IF;
+END
+$$;
+COMMENT ON FUNCTION @extschema@.consumer_create(consumer text, foreign_lockers boolean) IS
+'register a consumer that differs from the ordinary: with foreign_lockers its claims keep the advisory lock to the end of the transaction, and are busy past the budget of locks';
+
+CREATE FUNCTION @extschema@.consumer_drop(consumer text)
+RETURNS void
+LANGUAGE plpgsql VOLATILE PARALLEL UNSAFE SECURITY DEFINER
+SET search_path = pg_catalog, pg_temp
+AS $$
+BEGIN
+	IF consumer_drop.consumer IS NULL THEN
+		RAISE EXCEPTION 'argument "consumer" must not be null'
+			USING ERRCODE = 'null_value_not_allowed';
+	END IF;
+	DELETE FROM @extschema@.consumers c WHERE c.consumer = consumer_drop.consumer;
+	IF NOT FOUND THEN
+		RAISE EXCEPTION 'consumer "%" does not exist', consumer_drop.consumer
+			USING ERRCODE = 'undefined_object';
+	END IF;
+END
+$$;
+COMMENT ON FUNCTION @extschema@.consumer_drop(consumer text) IS
+'undo consumer_create; what the consumer processed stays remembered';
+

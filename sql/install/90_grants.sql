@@ -1,1 +1,141 @@
 -- Roles: who may call what.  Nothing is granted to PUBLIC.
+
+CREATE FUNCTION @extschema@.grant_role(kind text, role name)
+RETURNS void
+LANGUAGE plpgsql VOLATILE PARALLEL UNSAFE
+SET search_path = pg_catalog, pg_temp
+AS $$
+DECLARE
+	functions name[];
+	relations name[];
+	object text;
+BEGIN
+	IF kind IS NULL OR role IS NULL THEN
+		RAISE EXCEPTION 'argument "%" must not be null',
+			CASE WHEN kind IS NULL THEN 'kind' ELSE 'role' END
+			USING ERRCODE = 'null_value_not_allowed';
+	END IF;
+
+	-- What each kind may call and read; one name per line, all its overloads.
+	CASE kind
+	WHEN 'producer' THEN
+		functions := ARRAY[
+			'outbox_enqueue',
+			'outbox_enqueue_bytes',
+			'outbox_enqueue_many'
+		];
+		relations := '{}';
+	WHEN 'consumer' THEN
+		functions := ARRAY[
+			'claim_event',
+			'claim_events',
+			'complete_event',
+			'complete_events',
+			'event_result',
+			'lock_key',
+			'release_event'
+		];
+		relations := ARRAY[
+			'processed_events'
+		];
+	WHEN 'operator' THEN
+		functions := ARRAY[
+			'consumer_create',
+			'consumer_drop',
+			'relay_adopt',
+			'relay_alter',
+			'relay_create',
+			'relay_discard',
+			'relay_drop',
+			'relay_pause',
+			'relay_redrive',
+			'relay_replay',
+			'relay_resume',
+			'verify_lock_key'
+		];
+		relations := ARRAY[
+			'dead_letters',
+			'outbox_events',
+			'processed_events',
+			'stat_claims',
+			'stat_outbox',
+			'stat_relay'
+		];
+	WHEN 'monitor' THEN
+		functions := '{}';
+		relations := ARRAY[
+			'stat_claims',
+			'stat_outbox',
+			'stat_relay'
+		];
+	ELSE
+		RAISE EXCEPTION 'unknown kind of role "%"', kind
+			USING ERRCODE = 'invalid_parameter_value',
+				HINT = 'Use producer, consumer, operator or monitor.';
+	END CASE;
+
+	-- Not left to GRANT: it would take the name "public" for everybody.
+	PERFORM FROM pg_roles r WHERE r.rolname = grant_role.role;
+	IF NOT FOUND THEN
+		RAISE EXCEPTION 'role "%" does not exist', role
+			USING ERRCODE = 'undefined_object';
+	END IF;
+
+	FOR object IN
+		SELECT format(CASE d.classid
+					  WHEN 'pg_proc'::regclass THEN
+						  (SELECT 'EXECUTE ON FUNCTION ' || p.oid::regprocedure
+							 FROM pg_proc p
+							WHERE p.oid = d.objid AND p.proname = ANY (functions))
+					  WHEN 'pg_class'::regclass THEN
+						  (SELECT 'SELECT ON ' || c.oid::regclass
+							 FROM pg_class c
+							WHERE c.oid = d.objid AND c.relname = ANY (relations))
+					  WHEN 'pg_type'::regclass THEN
+						  (SELECT 'USAGE ON TYPE ' || t.oid::regtype
+							 FROM pg_type t
+							WHERE t.oid = d.objid AND t.typtype = 'e')
+					  END)
+		  FROM pg_depend d
+		  JOIN pg_extension e ON e.oid = d.refobjid
+		 WHERE d.refclassid = 'pg_extension'::regclass
+		   AND d.deptype = 'e'
+		   AND e.extname = 'idempotency'
+	LOOP
+		CONTINUE WHEN object IS NULL;
+		EXECUTE format('GRANT %s TO %I', object, role);
+	END LOOP;
+	EXECUTE format('GRANT USAGE ON SCHEMA @extschema@ TO %I', role);
+END
+$$;
+COMMENT ON FUNCTION @extschema@.grant_role(kind text, role name) IS
+'let a role do what its kind needs: producer enqueues, consumer claims, operator manages relays and consumers, monitor reads stat_*';
+
+-- Functions and types are everybody's by default.
+DO $$
+DECLARE
+	object text;
+BEGIN
+	FOR object IN
+		SELECT CASE WHEN p.oid IS NOT NULL
+					THEN 'ROUTINE ' || p.oid::pg_catalog.regprocedure
+					ELSE 'TYPE ' || t.oid::pg_catalog.regtype
+			   END
+		  FROM pg_catalog.pg_depend d
+		  JOIN pg_catalog.pg_extension e ON e.oid = d.refobjid
+		  LEFT JOIN pg_catalog.pg_proc p
+			ON d.classid = 'pg_catalog.pg_proc'::pg_catalog.regclass AND p.oid = d.objid
+		  LEFT JOIN pg_catalog.pg_type t
+			ON d.classid = 'pg_catalog.pg_type'::pg_catalog.regclass AND t.oid = d.objid
+			   AND t.typtype IN ('e', 'd')
+		 WHERE d.refclassid = 'pg_catalog.pg_extension'::pg_catalog.regclass
+		   AND d.deptype = 'e'
+		   AND e.extname = 'idempotency'
+		   AND (p.oid IS NOT NULL OR t.oid IS NOT NULL)
+	LOOP
+		EXECUTE pg_catalog.format('REVOKE ALL ON %s FROM PUBLIC', object);
+	END LOOP;
+END
+$$;
+
+SELECT @extschema@.grant_role('monitor', 'pg_monitor');

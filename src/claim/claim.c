@@ -1,8 +1,503 @@
+/*-------------------------------------------------------------------------
+ *
+ * claim.c
+ *		Transactional claims: one effect per (consumer, event).
+ *
+ * Invariant: for one (consumer, event) at most one committed transaction saw
+ * "claimed" and completed.  Every probe-and-claim of an event runs under the
+ * event's lock, so these sections are totally ordered, and a claimant stays
+ * visible to later ones: as the holder of the lock, or, where it let the lock
+ * go, as the writer of an uncommitted row.  Locks fall only after a commit is
+ * visible.  Nothing in a section waits for another transaction, so claims of
+ * many events cannot deadlock, in whatever order.
+ *
+ * One tuple per event: as long as the transaction keeps few locks, the lock is
+ * the claim and complete_event writes the row.  Past the budget the row is
+ * written at once, as completed already, and the lock is let go; whether
+ * complete_event was called is then a matter of the transaction's own state,
+ * and COMMIT is refused if it was not.
+ *
+ * "duplicate" is an acknowledgement: it is given only for a completion that
+ * can no longer be lost, and waits for that if need be (durable.c), after the
+ * event's lock was given back.
+ *
+ * A crash leaves the committed rows and nothing else.  A prepared transaction
+ * keeps its locks and its uncommitted rows, by either of which it is seen.
+ *
+ * LOCKING: per event its advisory lock, never waited for while another is
+ * wanted; below it table, index and buffer locks of the store.
+ *
+ * MEMORY: state.c for the transaction; all else in the caller's context.
+ *
+ * Copyright (c) 2026, the idempotency developers
+ *
+ * IDENTIFICATION
+ *		src/claim/claim.c
+ *
+ *-------------------------------------------------------------------------
+ */
 #include "postgres.h"
 
+#include "access/xact.h"
+#include "access/xlog.h"
+#include "miscadmin.h"
+#include "storage/latch.h"
+#include "storage/lock.h"
+#include "utils/timestamp.h"
+#include "utils/wait_event.h"
+
 #include "claim/claim.h"
+#include "claim/consumer.h"
+#include "claim/finish.h"
+#include "claim/lock.h"
+#include "claim/setting.h"
+#include "claim/state.h"
+#include "claim/store.h"
+#include "shared/durable.h"
+#include "shared/error.h"
+
+/* Pauses between tries of a waiting claim, in milliseconds */
+#define MIN_PAUSE_MS	1
+#define MAX_PAUSE_MS	50
+
+/* One call's work on the events of one consumer. */
+typedef struct ClaimRun
+{
+	IdemStore  *store;
+	IdemKeyMaker keys;
+	TimestampTz now;
+	bool		foreign_known;	/* was foreign_lockers looked up? */
+	bool		foreign_lockers;
+
+	/* Completions to be durable before the verdicts are given out */
+	bool		saw_completed;
+	XLogRecPtr	commit_lsn;
+
+	/* Rows to be written, with their claims */
+	int			nrows;
+	IdemNewRow	rows[IDEM_STORE_CHUNK];
+	IdemClaim  *claims[IDEM_STORE_CHUNK];
+	bool		early;			/* of claims past the budget, lock still held */
+} ClaimRun;
 
 void
 idem_claim_init(void)
 {
+	idem_claim_setting_init();
+	idem_state_init();
+	idem_finish_init();
+}
+
+static ClaimRun *
+begin_run(const char *consumer, int consumerlen, bool early)
+{
+	ClaimRun   *run = palloc(sizeof(ClaimRun));
+
+	run->store = idem_store_open(true);
+	idem_keymaker_begin(&run->keys, consumer, consumerlen);
+	run->now = GetCurrentTimestamp();
+	run->saw_completed = false;
+	run->commit_lsn = InvalidXLogRecPtr;
+	run->nrows = 0;
+	run->early = early;
+	run->foreign_known = false;
+	return run;
+}
+
+/* Write the rows collected, and let the locks go that they replace. */
+static void
+flush_rows(ClaimRun *run)
+{
+	if (run->nrows == 0)
+		return;
+	idem_store_insert(run->store, run->rows, run->nrows);
+
+	for (int i = 0; i < run->nrows; i++)
+	{
+		IdemClaim  *claim = run->claims[i];
+		IdemClaimState state = claim->state;
+
+		state.row_kind = IDEM_CLAIM_OWN_ROW;
+		state.row = run->rows[i].ref;
+		state.phase = run->early ? IDEM_PHASE_CLAIMED : IDEM_PHASE_COMPLETED;
+		idem_state_set(claim, &state);
+		if (run->early)
+			idem_lock_release(claim->key.lock_key);
+	}
+	run->nrows = 0;
+}
+
+static void
+end_run(ClaimRun *run)
+{
+	flush_rows(run);
+	idem_keymaker_end(&run->keys);
+	idem_store_close(run->store);
+	if (run->saw_completed)
+		idem_durable_wait(idem_durable_target(run->commit_lsn));
+	pfree(run);
+}
+
+/* Collect a completed row of the claim; it replaces the one there may be. */
+static void
+add_row(ClaimRun *run, IdemClaim *claim, Datum result, bool has_result)
+{
+	IdemNewRow *row = &run->rows[run->nrows];
+
+	if (claim->state.row_kind != IDEM_CLAIM_NO_ROW)
+		idem_store_delete(run->store, &claim->state.row);
+
+	row->key = claim->key;
+	row->claimed_at = claim->state.claimed_at;
+	row->completed = true;
+	row->completed_at = run->now;
+	row->has_result = has_result;
+	row->result = result;
+	run->claims[run->nrows++] = claim;
+	if (run->nrows == IDEM_STORE_CHUNK)
+		flush_rows(run);
+}
+
+/* Claiming */
+
+static int
+lock_budget(void)
+{
+	return idem_max_claim_locks >= 0 ? idem_max_claim_locks : max_locks_per_xact;
+}
+
+static bool
+has_foreign_lockers(ClaimRun *run)
+{
+	if (!run->foreign_known)
+	{
+		run->foreign_lockers = idem_consumer_foreign_lockers(run->keys.consumer,
+															 run->keys.consumerlen);
+		run->foreign_known = true;
+	}
+	return run->foreign_lockers;
+}
+
+/* Make the event this transaction's; its lock is held, and no other has it. */
+static IdemClaimResult
+take(ClaimRun *run, const IdemClaimKey *key, const IdemRow *row)
+{
+	bool		keep_lock = idem_state_counts()->locks < lock_budget();
+	IdemClaim  *claim;
+	IdemClaimState state;
+
+	if (!keep_lock && has_foreign_lockers(run))
+	{
+		idem_lock_release(key->lock_key);
+		return IDEM_CLAIM_BUSY;
+	}
+
+	claim = idem_state_get(key);
+	state.phase = IDEM_PHASE_CLAIMED;
+	state.row_kind = row->status == IDEM_ROW_NONE ? IDEM_CLAIM_NO_ROW :
+		IDEM_CLAIM_OLD_ROW;
+	state.row = row->ref;
+	state.lock_kept = keep_lock || claim->state.lock_kept;
+	state.lock_subid = GetCurrentSubTransactionId();
+	state.claimed_at = run->now;
+	idem_state_set(claim, &state);
+
+	if (!keep_lock)
+		add_row(run, claim, (Datum) 0, false);
+	return IDEM_CLAIM_CLAIMED;
+}
+
+/* The lock is held: what do the rows say? */
+static IdemClaimResult
+judge(ClaimRun *run, const IdemClaimKey *key, const IdemRow *row)
+{
+	if (row->status == IDEM_ROW_NONE)
+		return IDEM_CLAIM_CLAIMED;
+	if (row->status == IDEM_ROW_BUSY)
+		return IDEM_CLAIM_BUSY;
+
+	/*
+	 * The caller's snapshot is older than the row.  Whatever its statements
+	 * still read, the effect included, is from before it: only a retry can be
+	 * right, and it will get the answer.
+	 */
+	if (!row->in_snapshot)
+		ereport(ERROR,
+				(errcode(ERRCODE_T_R_SERIALIZATION_FAILURE),
+				 errmsg("could not serialize access due to concurrent completion of event \"%s\"",
+						pnstrdup(key->id, key->idlen)),
+				 errdetail("Another transaction committed it for consumer \"%s\" after this one took its snapshot.",
+						   pnstrdup(key->consumer, key->consumerlen)),
+				 errhint("Retry the transaction.")));
+
+	if (row->status == IDEM_ROW_PROCESSING)
+		return IDEM_CLAIM_CLAIMED;
+	run->saw_completed = true;
+	run->commit_lsn = Max(run->commit_lsn, row->commit_lsn);
+	return IDEM_CLAIM_DUPLICATE;
+}
+
+static IdemClaimResult
+claim_one(ClaimRun *run, const char *id, int idlen)
+{
+	IdemClaimKey key;
+	IdemClaim  *own;
+	IdemRow		row;
+	IdemClaimResult result;
+
+	idem_keymaker_make(&run->keys, id, idlen, &key);
+
+	own = idem_state_find(&key);
+	if (own != NULL && (own->state.phase == IDEM_PHASE_CLAIMED ||
+						own->state.phase == IDEM_PHASE_COMPLETED))
+		return IDEM_CLAIM_DUPLICATE;
+
+	if (!idem_lock_try(key.lock_key))
+		return IDEM_CLAIM_BUSY;
+	idem_store_probe(run->store, &key, &row);
+	result = judge(run, &key, &row);
+	if (result == IDEM_CLAIM_CLAIMED)
+		return take(run, &key, &row);
+	idem_lock_release(key.lock_key);
+	return result;
+}
+
+static IdemClaimResult
+try_claim(const char *id, int idlen, const char *consumer, int consumerlen)
+{
+	ClaimRun   *run = begin_run(consumer, consumerlen, true);
+	IdemClaimResult result;
+
+	result = claim_one(run, id, idlen);
+	end_run(run);
+	return result;
+}
+
+/*
+ * Waiting is trying again: the lock of an event may be let go long before its
+ * claim is decided, so there is no one thing to wait for.  The pause grows
+ * with the time waited already, which keeps a crowd of waiters cheap.
+ */
+IdemClaimResult
+idem_claim_event(const char *id, int idlen, const char *consumer,
+				 int consumerlen, long wait_ms)
+{
+	IdemClaimResult result = try_claim(id, idlen, consumer, consumerlen);
+	TimestampTz start;
+	long		waited = 0;
+
+	if (result != IDEM_CLAIM_BUSY || wait_ms <= 0)
+		return result;
+
+	start = GetCurrentTimestamp();
+	while (result == IDEM_CLAIM_BUSY && waited < wait_ms)
+	{
+		long		pause = Max(MIN_PAUSE_MS, Min(waited / 8, MAX_PAUSE_MS));
+
+		(void) WaitLatch(MyLatch,
+						 WL_LATCH_SET | WL_TIMEOUT | WL_EXIT_ON_PM_DEATH,
+						 Min(pause, wait_ms - waited), PG_WAIT_EXTENSION);
+		ResetLatch(MyLatch);
+		CHECK_FOR_INTERRUPTS();
+		result = try_claim(id, idlen, consumer, consumerlen);
+		waited = TimestampDifferenceMilliseconds(start, GetCurrentTimestamp());
+	}
+	return result;
+}
+
+/* By id, then by place in the input: neighbours in the index, repeats adjacent. */
+static int
+compare_items(const void *a, const void *b)
+{
+	const IdemClaimItem *ia = *(const IdemClaimItem *const *) a;
+	const IdemClaimItem *ib = *(const IdemClaimItem *const *) b;
+	int			res = memcmp(ia->id, ib->id, Min(ia->idlen, ib->idlen));
+
+	if (res == 0)
+		res = ia->idlen - ib->idlen;
+	return res != 0 ? res : (ia < ib ? -1 : 1);
+}
+
+static IdemClaimItem **
+sort_items(const IdemClaimItem *items, int n)
+{
+	IdemClaimItem **sorted = palloc_extended(sizeof(IdemClaimItem *) * n,
+											 MCXT_ALLOC_HUGE);
+
+	for (int i = 0; i < n; i++)
+		sorted[i] = unconstify(IdemClaimItem *, &items[i]);
+	qsort(sorted, n, sizeof(IdemClaimItem *), compare_items);
+	return sorted;
+}
+
+void
+idem_claim_events(IdemClaimItem *items, int n, const char *consumer,
+				  int consumerlen)
+{
+	ClaimRun   *run;
+	IdemClaimItem **sorted;
+
+	if (n == 0)
+		return;
+	run = begin_run(consumer, consumerlen, true);
+	sorted = sort_items(items, n);
+	for (int i = 0; i < n; i++)
+	{
+		IdemClaimItem *item = sorted[i];
+		IdemClaimItem *last = i > 0 ? sorted[i - 1] : NULL;
+
+		CHECK_FOR_INTERRUPTS();
+		if (last != NULL && last->idlen == item->idlen &&
+			memcmp(last->id, item->id, item->idlen) == 0)
+			item->result = last->result == IDEM_CLAIM_CLAIMED ?
+				IDEM_CLAIM_DUPLICATE : last->result;
+		else
+			item->result = claim_one(run, item->id, item->idlen);
+	}
+	pfree(sorted);
+	end_run(run);
+}
+
+/* Completing and releasing */
+
+/* The transaction's claim of that name, still to be decided; else an error. */
+static IdemClaim *
+find_held(const IdemClaimKey *key)
+{
+	IdemClaim  *claim = idem_state_find(key);
+
+	if (claim == NULL || claim->state.phase != IDEM_PHASE_CLAIMED)
+		ereport(ERROR,
+				(errcode(ERRCODE_IDEM_CLAIM_NOT_HELD),
+				 errmsg("event \"%s\" is not claimed by this transaction",
+						pnstrdup(key->id, key->idlen)),
+				 claim == NULL || claim->state.phase == IDEM_PHASE_NONE ?
+				 errdetail("No claim for consumer \"%s\" is in effect.",
+						   pnstrdup(key->consumer, key->consumerlen)) :
+				 claim->state.phase == IDEM_PHASE_COMPLETED ?
+				 errdetail("It was completed for consumer \"%s\" already.",
+						   pnstrdup(key->consumer, key->consumerlen)) :
+				 errdetail("It was released for consumer \"%s\".",
+						   pnstrdup(key->consumer, key->consumerlen)),
+				 errhint("Complete or release an event once, after claim_event answered \"claimed\" in the same transaction.")));
+	return claim;
+}
+
+static void
+complete_one(ClaimRun *run, const IdemClaimItem *item, Datum result,
+			 bool has_result)
+{
+	IdemClaimKey key;
+	IdemClaim  *claim;
+	IdemClaimState state;
+
+	idem_keymaker_make(&run->keys, item->id, item->idlen, &key);
+	claim = find_held(&key);
+
+	state = claim->state;
+	state.phase = IDEM_PHASE_COMPLETED;
+	idem_state_set(claim, &state);
+
+	/* Past the budget the row says so already. */
+	if (state.row_kind != IDEM_CLAIM_OWN_ROW || has_result)
+		add_row(run, claim, result, has_result);
+}
+
+void
+idem_complete_events(const IdemClaimItem *items, int n, const char *consumer,
+					 int consumerlen, const Datum *results,
+					 const bool *has_result)
+{
+	ClaimRun   *run;
+	IdemClaimItem **sorted;
+
+	if (n == 0)
+		return;
+	run = begin_run(consumer, consumerlen, false);
+	sorted = sort_items(items, n);
+	for (int i = 0; i < n; i++)
+	{
+		int			ord = sorted[i] - items;
+		bool		has = has_result != NULL && has_result[ord];
+
+		CHECK_FOR_INTERRUPTS();
+		complete_one(run, sorted[i], has ? results[ord] : (Datum) 0, has);
+	}
+	pfree(sorted);
+	end_run(run);
+}
+
+void
+idem_complete_event(const char *id, int idlen, const char *consumer,
+					int consumerlen, Datum result, bool has_result)
+{
+	ClaimRun   *run = begin_run(consumer, consumerlen, false);
+	IdemClaimItem item = {id, idlen, IDEM_CLAIM_CLAIMED};
+
+	complete_one(run, &item, result, has_result);
+	end_run(run);
+}
+
+/*
+ * A lock taken outside of the current subtransaction is not ours to give back:
+ * rolling back to the savepoint must find the claim as it was.  It then stays
+ * until the transaction ends, like a row that was written.
+ */
+void
+idem_release_event(const char *id, int idlen, const char *consumer,
+				   int consumerlen)
+{
+	ClaimRun   *run = begin_run(consumer, consumerlen, false);
+	IdemClaimKey key;
+	IdemClaim  *claim;
+	IdemClaimState state;
+
+	idem_keymaker_make(&run->keys, id, idlen, &key);
+	claim = find_held(&key);
+	state = claim->state;
+
+	if (state.row_kind == IDEM_CLAIM_OWN_ROW)
+		idem_store_delete(run->store, &state.row);
+	state.row_kind = IDEM_CLAIM_NO_ROW;
+	state.phase = IDEM_PHASE_RELEASED;
+	if (state.lock_kept && state.lock_subid >= GetCurrentSubTransactionId())
+	{
+		idem_lock_release(key.lock_key);
+		state.lock_kept = false;
+	}
+	idem_state_set(claim, &state);
+	end_run(run);
+}
+
+/* Results */
+
+bool
+idem_claim_get_result(const char *id, int idlen, const char *consumer,
+					  int consumerlen, Datum *result)
+{
+	IdemStore  *store = idem_store_open(false);
+	IdemKeyMaker keys;
+	IdemClaimKey key;
+	IdemClaim  *own;
+	IdemRow		row;
+	bool		found = false;
+
+	idem_keymaker_begin(&keys, consumer, consumerlen);
+	idem_keymaker_make(&keys, id, idlen, &key);
+	own = idem_state_find(&key);
+
+	/* A row written ahead of its completion is nobody's business yet. */
+	if (own == NULL || own->state.phase != IDEM_PHASE_CLAIMED)
+	{
+		idem_store_probe(store, &key, &row);
+		if (row.status == IDEM_ROW_COMPLETED && row.in_snapshot)
+		{
+			found = idem_store_result(store, &row.ref, result);
+			if (!row.own && !RecoveryInProgress())
+				idem_durable_wait(idem_durable_target(row.commit_lsn));
+		}
+	}
+	idem_keymaker_end(&keys);
+	idem_store_close(store);
+	return found;
 }

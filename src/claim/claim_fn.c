@@ -1,0 +1,475 @@
+/*-------------------------------------------------------------------------
+ *
+ * claim_fn.c
+ *		Claims for SQL: arguments in, verdicts out.
+ *
+ * Arguments are checked before the first lock is taken, and writing functions
+ * refuse a standby, a read-only transaction and a parallel worker before that.
+ * The set-returning form makes all of its claims in the first call, so that a
+ * cursor which fetches one row, or is closed early, has claimed them all.
+ *
+ * Copyright (c) 2026, the idempotency developers
+ *
+ * IDENTIFICATION
+ *		src/claim/claim_fn.c
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "postgres.h"
+
+#include <limits.h>
+#include <math.h>
+
+#include "catalog/pg_enum.h"
+#include "catalog/pg_type.h"
+#include "fmgr.h"
+#include "funcapi.h"
+#include "mb/pg_wchar.h"
+#include "port/pg_bswap.h"
+#include "utils/array.h"
+#include "utils/builtins.h"
+#include "utils/lsyscache.h"
+#include "utils/syscache.h"
+#include "utils/timestamp.h"
+#include "utils/tuplestore.h"
+#include "utils/uuid.h"
+
+#include "claim/claim.h"
+#include "claim/lock.h"
+#include "shared/args.h"
+#include "shared/digest.h"
+
+PG_FUNCTION_INFO_V1(idem_claim_event_sql);
+PG_FUNCTION_INFO_V1(idem_claim_event_uuid_sql);
+PG_FUNCTION_INFO_V1(idem_claim_events_sql);
+PG_FUNCTION_INFO_V1(idem_complete_event_sql);
+PG_FUNCTION_INFO_V1(idem_complete_event_uuid_sql);
+PG_FUNCTION_INFO_V1(idem_complete_events_sql);
+PG_FUNCTION_INFO_V1(idem_release_event_sql);
+PG_FUNCTION_INFO_V1(idem_release_event_uuid_sql);
+PG_FUNCTION_INFO_V1(idem_event_result_sql);
+PG_FUNCTION_INFO_V1(idem_event_result_uuid_sql);
+PG_FUNCTION_INFO_V1(idem_lock_key_sql);
+PG_FUNCTION_INFO_V1(idem_lock_key_uuid_sql);
+PG_FUNCTION_INFO_V1(idem_verify_lock_key_sql);
+
+/* Longest wait, so that milliseconds since the start fit a long everywhere */
+#define MAX_WAIT_MS		INT_MAX
+
+/* A string inside an argument, or made from one. */
+typedef struct Str
+{
+	const char *data;
+	int			len;
+} Str;
+
+static Str
+text_str(text *t)
+{
+	Str			s = {VARDATA_ANY(t), VARSIZE_ANY_EXHDR(t)};
+
+	return s;
+}
+
+static Str
+get_id(FunctionCallInfo fcinfo, int argno)
+{
+	return text_str(idem_get_text_arg(fcinfo, argno, "event_id",
+									  IDEM_MAX_ID_BYTES));
+}
+
+/* The canonical text: lower case, with hyphens. */
+static Str
+get_uuid_id(FunctionCallInfo fcinfo, int argno)
+{
+	Str			s;
+
+	idem_require_arg(fcinfo, argno, "event_id");
+	s.data = DatumGetCString(DirectFunctionCall1(uuid_out,
+												 PG_GETARG_DATUM(argno)));
+	s.len = strlen(s.data);
+	return s;
+}
+
+static Str
+get_consumer(FunctionCallInfo fcinfo, int argno)
+{
+	Str			s = text_str(idem_get_text_arg(fcinfo, argno, "consumer",
+											   IDEM_MAX_NAME_BYTES));
+
+	if (s.data[0] == '@')
+		ereport(ERROR,
+				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
+				 errmsg("consumer \"%s\" is reserved", pnstrdup(s.data, s.len)),
+				 errdetail("Names that start with \"@\" belong to the extension.")));
+	return s;
+}
+
+/* An interval in milliseconds, rounded up, so that the least is a wait. */
+static long
+get_wait(FunctionCallInfo fcinfo, int argno)
+{
+	Interval   *wait;
+	double		ms;
+
+	idem_require_arg(fcinfo, argno, "wait");
+	wait = PG_GETARG_INTERVAL_P(argno);
+	ms = ceil((wait->time +
+			   ((double) wait->month * DAYS_PER_MONTH + wait->day) * USECS_PER_DAY) /
+			  1000.0);
+	if (ms < 0)
+		ereport(ERROR,
+				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
+				 errmsg("argument \"wait\" must not be negative")));
+	return ms > MAX_WAIT_MS ? MAX_WAIT_MS : (long) ms;
+}
+
+/* The label's OID in the enum type claim_result. */
+static Datum
+result_datum(Oid enumtype, IdemClaimResult result)
+{
+	static const char *const labels[] = {"claimed", "duplicate", "busy", "expired"};
+	Oid			oid = GetSysCacheOid2(ENUMTYPOIDNAME, Anum_pg_enum_oid,
+									  ObjectIdGetDatum(enumtype),
+									  CStringGetDatum(labels[result]));
+
+	if (!OidIsValid(oid))
+		elog(ERROR, "enum type %u has no label \"%s\"", enumtype, labels[result]);
+	return ObjectIdGetDatum(oid);
+}
+
+/* claim_event(event_id, consumer, wait, valid_until) */
+
+static Datum
+claim_event(FunctionCallInfo fcinfo, Str (*get) (FunctionCallInfo, int))
+{
+	Str			id,
+				consumer;
+	long		wait_ms;
+	IdemClaimResult result;
+
+	idem_prevent_read_only("claim_event()");
+	id = get(fcinfo, 0);
+	consumer = get_consumer(fcinfo, 1);
+	wait_ms = get_wait(fcinfo, 2);
+	idem_reject_arg(fcinfo, 3, "valid_until");
+
+	result = idem_claim_event(id.data, id.len, consumer.data, consumer.len,
+							  wait_ms);
+	return result_datum(get_func_rettype(fcinfo->flinfo->fn_oid), result);
+}
+
+Datum
+idem_claim_event_sql(PG_FUNCTION_ARGS)
+{
+	return claim_event(fcinfo, get_id);
+}
+
+Datum
+idem_claim_event_uuid_sql(PG_FUNCTION_ARGS)
+{
+	return claim_event(fcinfo, get_uuid_id);
+}
+
+/* complete_event(event_id, consumer, result, token) */
+
+static Datum
+complete_event(FunctionCallInfo fcinfo, Str (*get) (FunctionCallInfo, int))
+{
+	Str			id,
+				consumer;
+	bool		has_result = !PG_ARGISNULL(2);
+
+	idem_prevent_read_only("complete_event()");
+	id = get(fcinfo, 0);
+	consumer = get_consumer(fcinfo, 1);
+	idem_reject_arg(fcinfo, 3, "token");
+
+	idem_complete_event(id.data, id.len, consumer.data, consumer.len,
+						has_result ? PG_GETARG_DATUM(2) : (Datum) 0, has_result);
+	PG_RETURN_VOID();
+}
+
+Datum
+idem_complete_event_sql(PG_FUNCTION_ARGS)
+{
+	return complete_event(fcinfo, get_id);
+}
+
+Datum
+idem_complete_event_uuid_sql(PG_FUNCTION_ARGS)
+{
+	return complete_event(fcinfo, get_uuid_id);
+}
+
+/* release_event(event_id, consumer) */
+
+static Datum
+release_event(FunctionCallInfo fcinfo, Str (*get) (FunctionCallInfo, int))
+{
+	Str			id,
+				consumer;
+
+	idem_prevent_read_only("release_event()");
+	id = get(fcinfo, 0);
+	consumer = get_consumer(fcinfo, 1);
+
+	idem_release_event(id.data, id.len, consumer.data, consumer.len);
+	PG_RETURN_VOID();
+}
+
+Datum
+idem_release_event_sql(PG_FUNCTION_ARGS)
+{
+	return release_event(fcinfo, get_id);
+}
+
+Datum
+idem_release_event_uuid_sql(PG_FUNCTION_ARGS)
+{
+	return release_event(fcinfo, get_uuid_id);
+}
+
+/* event_result(event_id, consumer) */
+
+static Datum
+event_result(FunctionCallInfo fcinfo, Str (*get) (FunctionCallInfo, int))
+{
+	Str			id = get(fcinfo, 0);
+	Str			consumer = get_consumer(fcinfo, 1);
+	Datum		result;
+
+	if (!idem_claim_get_result(id.data, id.len, consumer.data, consumer.len,
+							   &result))
+		PG_RETURN_NULL();
+	return result;
+}
+
+Datum
+idem_event_result_sql(PG_FUNCTION_ARGS)
+{
+	return event_result(fcinfo, get_id);
+}
+
+Datum
+idem_event_result_uuid_sql(PG_FUNCTION_ARGS)
+{
+	return event_result(fcinfo, get_uuid_id);
+}
+
+/* The array forms */
+
+/*
+ * The elements of a one-dimensional array, or of an empty one; nulls is NULL
+ * where the elements must not be.
+ */
+static int
+get_array(FunctionCallInfo fcinfo, int argno, const char *name, Oid elemtype,
+		  Datum **elems, bool **nulls)
+{
+	ArrayType  *array = PG_GETARG_ARRAYTYPE_P(argno);
+	int			n;
+	bool	   *isnull;
+
+	if (ARR_NDIM(array) > 1)
+		ereport(ERROR,
+				(errcode(ERRCODE_ARRAY_SUBSCRIPT_ERROR),
+				 errmsg("argument \"%s\" must be a one-dimensional array", name)));
+	/* text and jsonb are alike: of any length, aligned as int */
+	deconstruct_array(array, elemtype, -1, false, TYPALIGN_INT,
+					  elems, &isnull, &n);
+	for (int i = 0; nulls == NULL && i < n; i++)
+	{
+		if (isnull[i])
+			idem_null_element(name, i + 1);
+	}
+	if (nulls != NULL)
+		*nulls = isnull;
+	return n;
+}
+
+static void pg_attribute_noreturn()
+report_bad_element(int ord, int len)
+{
+	ereport(ERROR,
+			(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
+			 len == 0 ?
+			 errmsg("element %d of argument \"%s\" must not be empty", ord, "event_ids") :
+			 errmsg("element %d of argument \"%s\" is too long", ord, "event_ids"),
+			 len == 0 ? 0 :
+			 errdetail("It has %d bytes; at most %d are allowed.",
+					   len, IDEM_MAX_ID_BYTES)));
+}
+
+static IdemClaimItem *
+get_items(FunctionCallInfo fcinfo, int argno, int *n)
+{
+	Datum	   *elems;
+	IdemClaimItem *items;
+
+	idem_require_arg(fcinfo, argno, "event_ids");
+	*n = get_array(fcinfo, argno, "event_ids", TEXTOID, &elems, NULL);
+	items = palloc_extended(sizeof(IdemClaimItem) * Max(*n, 1), MCXT_ALLOC_HUGE);
+	for (int i = 0; i < *n; i++)
+	{
+		Str			id = text_str(DatumGetTextPP(elems[i]));
+
+		if (id.len == 0 || id.len > IDEM_MAX_ID_BYTES)
+			report_bad_element(i + 1, id.len);
+		items[i].id = id.data;
+		items[i].idlen = id.len;
+	}
+	return items;
+}
+
+/* claim_events(event_ids, consumer) -> setof (ord, event_id, result) */
+Datum
+idem_claim_events_sql(PG_FUNCTION_ARGS)
+{
+	ReturnSetInfo *rsinfo = (ReturnSetInfo *) fcinfo->resultinfo;
+	IdemClaimItem *items;
+	Str			consumer;
+	Datum		labels[IDEM_CLAIM_EXPIRED + 1];
+	int			n;
+
+	idem_prevent_read_only("claim_events()");
+	items = get_items(fcinfo, 0, &n);
+	consumer = get_consumer(fcinfo, 1);
+	InitMaterializedSRF(fcinfo, 0);
+	for (int i = 0; i <= IDEM_CLAIM_EXPIRED; i++)
+		labels[i] = result_datum(TupleDescAttr(rsinfo->setDesc, 2)->atttypid, i);
+
+	idem_claim_events(items, n, consumer.data, consumer.len);
+
+	for (int i = 0; i < n; i++)
+	{
+		bool		nulls[3] = {false, false, false};
+		Datum		values[3];
+		text	   *id = cstring_to_text_with_len(items[i].id, items[i].idlen);
+
+		values[0] = Int32GetDatum(i + 1);
+		values[1] = PointerGetDatum(id);
+		values[2] = labels[items[i].result];
+		tuplestore_putvalues(rsinfo->setResult, rsinfo->setDesc, values, nulls);
+		pfree(id);
+	}
+	return (Datum) 0;
+}
+
+/* complete_events(event_ids, consumer, results) */
+Datum
+idem_complete_events_sql(PG_FUNCTION_ARGS)
+{
+	IdemClaimItem *items;
+	Str			consumer;
+	Datum	   *results = NULL;
+	bool	   *has_result = NULL;
+	int			n;
+
+	idem_prevent_read_only("complete_events()");
+	items = get_items(fcinfo, 0, &n);
+	consumer = get_consumer(fcinfo, 1);
+	if (!PG_ARGISNULL(2))
+	{
+		int			nresults = get_array(fcinfo, 2, "results", JSONBOID,
+										 &results, &has_result);
+
+		if (nresults != n)
+			ereport(ERROR,
+					(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
+					 errmsg("arguments \"event_ids\" and \"results\" must have the same number of elements"),
+					 errdetail("They have %d and %d.", n, nresults)));
+		for (int i = 0; i < n; i++)
+			has_result[i] = !has_result[i];
+	}
+
+	idem_complete_events(items, n, consumer.data, consumer.len,
+						 results, has_result);
+	PG_RETURN_VOID();
+}
+
+/* lock_key(event_id, consumer): of the empty id as well, as was published */
+
+static Str
+get_any_id(FunctionCallInfo fcinfo, int argno)
+{
+	idem_require_arg(fcinfo, argno, "event_id");
+	return text_str(PG_GETARG_TEXT_PP(argno));
+}
+
+static int64
+compute_lock_key(Str id, Str consumer)
+{
+	IdemKeyMaker maker;
+	IdemClaimKey key;
+
+	idem_keymaker_begin(&maker, consumer.data, consumer.len);
+	idem_keymaker_make(&maker, id.data, id.len, &key);
+	idem_keymaker_end(&maker);
+	return key.lock_key;
+}
+
+static Datum
+lock_key(FunctionCallInfo fcinfo, Str (*get) (FunctionCallInfo, int))
+{
+	Str			id = get(fcinfo, 0);
+	Str			consumer = get_consumer(fcinfo, 1);
+
+	PG_RETURN_INT64(compute_lock_key(id, consumer));
+}
+
+Datum
+idem_lock_key_sql(PG_FUNCTION_ARGS)
+{
+	return lock_key(fcinfo, get_any_id);
+}
+
+Datum
+idem_lock_key_uuid_sql(PG_FUNCTION_ARGS)
+{
+	return lock_key(fcinfo, get_uuid_id);
+}
+
+/* What the lock key is made of, put together independently of lock.c. */
+static bytea *
+lock_key_input(Str id, Str consumer)
+{
+	StringInfoData buf;
+	char	   *utf8_id = pg_server_to_any(id.data, id.len, PG_UTF8);
+	char	   *utf8_consumer = pg_server_to_any(consumer.data, consumer.len,
+												 PG_UTF8);
+
+	initStringInfo(&buf);
+	appendStringInfoSpaces(&buf, VARHDRSZ);
+	if (strncmp(consumer.data, IDEM_DEFAULT_CONSUMER, consumer.len) != 0 ||
+		consumer.len != strlen(IDEM_DEFAULT_CONSUMER))
+	{
+		appendBinaryStringInfo(&buf, utf8_consumer,
+							   utf8_consumer == consumer.data ? consumer.len :
+							   strlen(utf8_consumer));
+		appendStringInfoChar(&buf, '\0');
+	}
+	appendBinaryStringInfo(&buf, utf8_id,
+						   utf8_id == id.data ? id.len : strlen(utf8_id));
+	SET_VARSIZE(buf.data, buf.len);
+	return (bytea *) buf.data;
+}
+
+/* verify_lock_key(event_id, consumer): error unless pgcrypto says the same */
+Datum
+idem_verify_lock_key_sql(PG_FUNCTION_ARGS)
+{
+	Str			id = get_any_id(fcinfo, 0);
+	Str			consumer = get_consumer(fcinfo, 1);
+	bytea	   *digest = idem_digest_sha256(lock_key_input(id, consumer));
+	uint64		first;
+
+	memcpy(&first, VARDATA_ANY(digest), sizeof(first));
+	if (compute_lock_key(id, consumer) != (int64) pg_ntoh64(first))
+		ereport(ERROR,
+				(errcode(ERRCODE_INTERNAL_ERROR),
+				 errmsg("lock key of event \"%s\" differs from pgcrypto's SHA-256",
+						pnstrdup(id.data, id.len)),
+				 errhint("Claims of this server would not exclude other clients of the published key; do not use it.")));
+	PG_RETURN_VOID();
+}

@@ -1,0 +1,127 @@
+/*-------------------------------------------------------------------------
+ *
+ * finish.c
+ *		What COMMIT and PREPARE TRANSACTION do about claims.
+ *
+ * A claim that was neither completed nor released is most likely a handler
+ * that went another way out: committing its effect without the completion
+ * would make the effect twice.  So it is an error, unless the user asked for
+ * such claims to be kept as in progress.
+ *
+ * A transaction that completed something is committed synchronously: its
+ * client acknowledges the event to a broker right after, and the broker forgets
+ * it.  Flushing locally is forced without touching settings; only where
+ * synchronous standbys are configured and the session would not wait for them,
+ * synchronous_commit is raised for the rest of the transaction.
+ *
+ * All of this runs before anything of the commit is irrevocable, and may fail.
+ *
+ * LOCKING: as claim.c.
+ *
+ * MEMORY: the context of the committing transaction.
+ *
+ * Copyright (c) 2026, the idempotency developers
+ *
+ * IDENTIFICATION
+ *		src/claim/finish.c
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "postgres.h"
+
+#include "access/xact.h"
+#include "replication/walsender.h"
+#include "replication/walsender_private.h"
+#include "utils/guc.h"
+
+#include "claim/finish.h"
+#include "claim/setting.h"
+#include "claim/state.h"
+#include "claim/store.h"
+#include "compat.h"
+#include "shared/error.h"
+
+static void pg_attribute_noreturn()
+report_pending(void)
+{
+	int64		n = idem_state_counts()->pending;
+	IdemClaim  *first = idem_state_pending()[0];
+
+	ereport(ERROR,
+			(errcode(ERRCODE_IDEM_UNCOMPLETED_CLAIM),
+			 errmsg("event \"%s\" was claimed but neither completed nor released",
+					pnstrdup(first->key.id, first->key.idlen)),
+			 errdetail("The transaction ends with %lld such claims; this one is for consumer \"%s\".",
+					   (long long) n,
+					   pnstrdup(first->key.consumer, first->key.consumerlen)),
+			 errhint("Call complete_event or release_event before the transaction ends, or set idempotency.uncompleted_claims to \"keep\".")));
+}
+
+/*
+ * Write a claim's row as in progress.  One that was taken over in that state
+ * and not touched since is as it should be.
+ */
+static void
+keep_claim(IdemStore *store, IdemClaim *claim)
+{
+	IdemClaimState state = claim->state;
+	IdemNewRow	row;
+
+	if (state.row_kind == IDEM_CLAIM_OLD_ROW)
+		return;
+	if (state.row_kind == IDEM_CLAIM_OWN_ROW)
+		idem_store_delete(store, &state.row);
+
+	row.key = claim->key;
+	row.claimed_at = state.claimed_at;
+	row.completed = false;
+	row.has_result = false;
+	idem_store_insert(store, &row, 1);
+}
+
+static void
+keep_pending(void)
+{
+	int64		n = idem_state_counts()->pending;
+	IdemClaim **pending = idem_state_pending();
+	IdemStore  *store = idem_store_open(true);
+
+	for (int64 i = 0; i < n; i++)
+		keep_claim(store, pending[i]);
+	idem_store_close(store);
+	pfree(pending);
+}
+
+static void
+force_durable_commit(void)
+{
+	ForceSyncCommit();
+	if (max_wal_senders > 0 && IDEM_SYNC_STANDBYS_DEFINED() &&
+		synchronous_commit < SYNCHRONOUS_COMMIT_REMOTE_FLUSH)
+		(void) set_config_option("synchronous_commit", "on",
+								 PGC_USERSET, PGC_S_SESSION,
+								 GUC_ACTION_LOCAL, true, 0, false);
+}
+
+static void
+on_xact_event(XactEvent event, void *arg)
+{
+	const IdemClaimCounts *counts = idem_state_counts();
+
+	if (event != XACT_EVENT_PRE_COMMIT && event != XACT_EVENT_PRE_PREPARE)
+		return;
+	if (counts->pending > 0)
+	{
+		if (idem_uncompleted_claims == IDEM_UNCOMPLETED_ERROR)
+			report_pending();
+		keep_pending();
+	}
+	if (counts->completed > 0 && idem_durable_complete)
+		force_durable_commit();
+}
+
+void
+idem_finish_init(void)
+{
+	RegisterXactCallback(on_xact_event, NULL);
+}

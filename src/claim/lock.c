@@ -1,0 +1,163 @@
+/*-------------------------------------------------------------------------
+ *
+ * lock.c
+ *		What a claim is called, and the advisory lock that guards its section.
+ *
+ * The lock key of consumer "default" is the published one, so that clients
+ * which know nothing of this extension and use pg_try_advisory_xact_lock()
+ * exclude us, and we them: the first 8 bytes, big-endian, of SHA-256 over the
+ * id.  Any other consumer's is that of the consumer, a zero byte and the id.
+ * Everything is hashed as UTF-8 whatever the server encoding is; a zero byte
+ * occurs in no text value, so two names never run together.
+ *
+ * Two keys may collide.  That costs somebody a false "busy"; no verdict rests
+ * on the key alone.
+ *
+ * LOCKING: the lock is the one that pg_advisory_xact_lock(bigint) takes.  It
+ * is owned by the subtransaction, not by the portal that happens to run: a
+ * cursor opened outside of a savepoint and fetched from inside would otherwise
+ * keep locks whose claims ROLLBACK TO has undone, or lose them on CLOSE.
+ *
+ * MEMORY: a key maker lives in the current context; its hash is released by
+ * the resource owner on error.
+ *
+ * Copyright (c) 2026, the idempotency developers
+ *
+ * IDENTIFICATION
+ *		src/claim/lock.c
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "postgres.h"
+
+#include "common/sha2.h"
+#include "mb/pg_wchar.h"
+#include "miscadmin.h"
+#include "port/pg_bswap.h"
+#include "storage/lock.h"
+#include "utils/resowner.h"
+
+#include "claim/claim.h"
+#include "claim/lock.h"
+
+/* SET_LOCKTAG_ADVISORY's fourth field for a key of one bigint */
+#define SINGLE_BIGINT_KEY	1
+
+static void pg_attribute_noreturn()
+report_hash_failure(IdemKeyMaker *maker)
+{
+	ereport(ERROR,
+			(errcode(ERRCODE_INTERNAL_ERROR),
+			 errmsg("could not compute SHA-256: %s",
+					maker->hash ? pg_cryptohash_error(maker->hash) : "out of memory")));
+}
+
+/* In UTF-8; returns s itself where nothing needs converting. */
+static const char *
+to_utf8(const char *s, int *len)
+{
+	char	   *utf8 = pg_server_to_any(s, *len, PG_UTF8);
+
+	if (utf8 != s)
+		*len = strlen(utf8);
+	return utf8;
+}
+
+void
+idem_keymaker_begin(IdemKeyMaker *maker, const char *consumer, int consumerlen)
+{
+	maker->consumer = consumer;
+	maker->consumerlen = consumerlen;
+	maker->prefix = NULL;
+	maker->prefixlen = 0;
+
+	if (consumerlen != strlen(IDEM_DEFAULT_CONSUMER) ||
+		memcmp(consumer, IDEM_DEFAULT_CONSUMER, consumerlen) != 0)
+	{
+		int			len = consumerlen;
+		const char *utf8 = to_utf8(consumer, &len);
+		char	   *prefix = palloc(len + 1);
+
+		memcpy(prefix, utf8, len);
+		prefix[len] = '\0';
+		maker->prefix = prefix;
+		maker->prefixlen = len + 1;
+	}
+
+	maker->hash = pg_cryptohash_create(PG_SHA256);
+	if (maker->hash == NULL)
+		report_hash_failure(maker);
+}
+
+void
+idem_keymaker_make(IdemKeyMaker *maker, const char *id, int idlen,
+				   IdemClaimKey *key)
+{
+	uint8		digest[PG_SHA256_DIGEST_LENGTH];
+	uint64		first;
+	int			len = idlen;
+	const char *utf8 = to_utf8(id, &len);
+
+	if (pg_cryptohash_init(maker->hash) < 0 ||
+		(maker->prefix != NULL &&
+		 pg_cryptohash_update(maker->hash, (const uint8 *) maker->prefix,
+							  maker->prefixlen) < 0) ||
+		pg_cryptohash_update(maker->hash, (const uint8 *) utf8, len) < 0 ||
+		pg_cryptohash_final(maker->hash, digest, sizeof(digest)) < 0)
+		report_hash_failure(maker);
+
+	memcpy(&first, digest, sizeof(first));
+	key->lock_key = (int64) pg_ntoh64(first);
+	key->id = id;
+	key->idlen = idlen;
+	key->consumer = maker->consumer;
+	key->consumerlen = maker->consumerlen;
+
+	if (utf8 != id)
+		pfree(unconstify(char *, utf8));
+}
+
+void
+idem_keymaker_end(IdemKeyMaker *maker)
+{
+	pg_cryptohash_free(maker->hash);
+	if (maker->prefix != NULL)
+		pfree(unconstify(char *, maker->prefix));
+}
+
+static void
+set_locktag(LOCKTAG *tag, int64 lock_key)
+{
+	SET_LOCKTAG_ADVISORY(*tag, MyDatabaseId,
+						 (uint32) (lock_key >> 32), (uint32) lock_key,
+						 SINGLE_BIGINT_KEY);
+}
+
+bool
+idem_lock_try(int64 lock_key)
+{
+	ResourceOwner saved = CurrentResourceOwner;
+	LockAcquireResult res;
+	LOCKTAG		tag;
+
+	set_locktag(&tag, lock_key);
+
+	/* Should this raise, the aborting (sub)transaction sets the owner anew. */
+	CurrentResourceOwner = CurTransactionResourceOwner;
+	res = LockAcquire(&tag, ExclusiveLock, false, true);
+	CurrentResourceOwner = saved;
+
+	return res != LOCKACQUIRE_NOT_AVAIL;
+}
+
+void
+idem_lock_release(int64 lock_key)
+{
+	ResourceOwner saved = CurrentResourceOwner;
+	LOCKTAG		tag;
+
+	set_locktag(&tag, lock_key);
+	CurrentResourceOwner = CurTransactionResourceOwner;
+	(void) LockRelease(&tag, ExclusiveLock, false);
+	CurrentResourceOwner = saved;
+}

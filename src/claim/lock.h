@@ -1,0 +1,64 @@
+/*-------------------------------------------------------------------------
+ *
+ * lock.h
+ *		What a claim is called, and the advisory lock that guards its section.
+ *
+ * Copyright (c) 2026, the idempotency developers
+ *
+ * IDENTIFICATION
+ *		src/claim/lock.h
+ *
+ *-------------------------------------------------------------------------
+ */
+#ifndef IDEM_CLAIM_LOCK_H
+#define IDEM_CLAIM_LOCK_H
+
+#include "postgres.h"
+
+#include "common/cryptohash.h"
+
+/* The name of a claim; the strings belong to whoever made it. */
+typedef struct IdemClaimKey
+{
+	int64		lock_key;		/* a function of the rest; may collide */
+	const char *id;				/* server encoding, not zero-terminated */
+	const char *consumer;
+	int			idlen;			/* bytes */
+	int			consumerlen;
+} IdemClaimKey;
+
+static inline bool
+idem_claim_key_equal(const IdemClaimKey *a, const IdemClaimKey *b)
+{
+	return a->lock_key == b->lock_key &&
+		a->idlen == b->idlen &&
+		a->consumerlen == b->consumerlen &&
+		memcmp(a->id, b->id, a->idlen) == 0 &&
+		memcmp(a->consumer, b->consumer, a->consumerlen) == 0;
+}
+
+/* Makes the keys of one consumer's events; put it on the stack. */
+typedef struct IdemKeyMaker
+{
+	pg_cryptohash_ctx *hash;
+	const char *consumer;		/* server encoding */
+	int			consumerlen;
+	const char *prefix;			/* hashed before the id; UTF-8, NULL for none */
+	int			prefixlen;		/* with its zero byte */
+} IdemKeyMaker;
+
+extern void idem_keymaker_begin(IdemKeyMaker *maker, const char *consumer,
+								int consumerlen);
+
+/* key points to id and to the maker's consumer; nothing is copied. */
+extern void idem_keymaker_make(IdemKeyMaker *maker, const char *id, int idlen,
+							   IdemClaimKey *key);
+extern void idem_keymaker_end(IdemKeyMaker *maker);
+
+/* Take the lock for the current subtransaction, if that needs no waiting. */
+extern bool idem_lock_try(int64 lock_key);
+
+/* Give back a lock that the current subtransaction, or a child of it, took. */
+extern void idem_lock_release(int64 lock_key);
+
+#endif							/* IDEM_CLAIM_LOCK_H */

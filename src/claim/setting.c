@@ -1,0 +1,54 @@
+/*-------------------------------------------------------------------------
+ *
+ * setting.c
+ *		The settings of claims.
+ *
+ * Copyright (c) 2026, the idempotency developers
+ *
+ * IDENTIFICATION
+ *		src/claim/setting.c
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "postgres.h"
+
+#include <limits.h>
+
+#include "utils/guc.h"
+
+#include "claim/setting.h"
+
+int			idem_uncompleted_claims = IDEM_UNCOMPLETED_ERROR;
+bool		idem_durable_complete = true;
+int			idem_max_claim_locks = -1;
+
+static const struct config_enum_entry uncompleted_options[] = {
+	{"error", IDEM_UNCOMPLETED_ERROR, false},
+	{"keep", IDEM_UNCOMPLETED_KEEP, false},
+	{NULL, 0, false}
+};
+
+void
+idem_claim_setting_init(void)
+{
+	DefineCustomEnumVariable("idempotency.uncompleted_claims",
+							 "What COMMIT and PREPARE TRANSACTION do with a claim that was neither completed nor released.",
+							 "\"error\" refuses to commit; \"keep\" remembers the event as in progress, for another claim to take over.",
+							 &idem_uncompleted_claims,
+							 IDEM_UNCOMPLETED_ERROR, uncompleted_options,
+							 PGC_USERSET, 0, NULL, NULL, NULL);
+
+	DefineCustomBoolVariable("idempotency.durable_complete",
+							 "Makes a transaction that completed a claim commit synchronously, whatever synchronous_commit says.",
+							 "Without it, an event acknowledged after an asynchronous commit may be lost with its effect.",
+							 &idem_durable_complete,
+							 true,
+							 PGC_USERSET, 0, NULL, NULL, NULL);
+
+	DefineCustomIntVariable("idempotency.max_claim_locks",
+							"Number of claims per transaction that keep their advisory lock until it ends.",
+							"Further claims are written at once and let their lock go. -1 means max_locks_per_transaction.",
+							&idem_max_claim_locks,
+							-1, -1, INT_MAX,
+							PGC_USERSET, 0, NULL, NULL, NULL);
+}

@@ -1,0 +1,33 @@
+/*-------------------------------------------------------------------------
+ *
+ * setting.h
+ *		The settings of claims.
+ *
+ * Copyright (c) 2026, the idempotency developers
+ *
+ * IDENTIFICATION
+ *		src/claim/setting.h
+ *
+ *-------------------------------------------------------------------------
+ */
+#ifndef IDEM_CLAIM_SETTING_H
+#define IDEM_CLAIM_SETTING_H
+
+typedef enum IdemUncompletedClaims
+{
+	IDEM_UNCOMPLETED_ERROR,
+	IDEM_UNCOMPLETED_KEEP
+} IdemUncompletedClaims;
+
+/* idempotency.uncompleted_claims: an IdemUncompletedClaims */
+extern int	idem_uncompleted_claims;
+
+/* idempotency.durable_complete */
+extern bool idem_durable_complete;
+
+/* idempotency.max_claim_locks: -1 is max_locks_per_transaction */
+extern int	idem_max_claim_locks;
+
+extern void idem_claim_setting_init(void);
+
+#endif							/* IDEM_CLAIM_SETTING_H */

@@ -1,0 +1,284 @@
+/*-------------------------------------------------------------------------
+ *
+ * state.c
+ *		The claims of the current transaction, savepoints included.
+ *
+ * A table of claims by name, and a log of what each change made in a
+ * subtransaction replaced.  Subtransaction ids only rise, and while a
+ * subtransaction is the current one, everything logged since its start has its
+ * id or a higher one (of a child that committed into it).  So what its abort
+ * must undo is exactly the log's tail with ids from its own on, and its commit
+ * has nothing to reparent.  Changes outside of any subtransaction are not
+ * logged: only the end of the transaction undoes them.
+ *
+ * A crash or a PREPARE leaves nothing of this, and needs nothing: by then every
+ * claim is a row or given up.
+ *
+ * LOCKING: none, all is private to the backend.
+ *
+ * MEMORY: one context below TopTransactionContext, made by the first claim of
+ * a transaction and dropped with it.  Undoing allocates nothing, so it cannot
+ * fail.
+ *
+ * Copyright (c) 2026, the idempotency developers
+ *
+ * IDENTIFICATION
+ *		src/claim/state.c
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "postgres.h"
+
+#include "access/xact.h"
+#include "utils/memutils.h"
+
+#include "claim/state.h"
+
+/* The table's elements; a key is the first field of its IdemClaim. */
+typedef struct ClaimSlot
+{
+	const IdemClaimKey *key;
+	char		status;
+} ClaimSlot;
+
+#define SH_PREFIX claimtab
+#define SH_ELEMENT_TYPE ClaimSlot
+#define SH_KEY_TYPE const IdemClaimKey *
+#define SH_KEY key
+#define SH_HASH_KEY(tb, key) ((uint32) (key)->lock_key)
+#define SH_EQUAL(tb, a, b) idem_claim_key_equal(a, b)
+#define SH_SCOPE static inline
+#define SH_DECLARE
+#define SH_DEFINE
+#include "lib/simplehash.h"
+
+/* What a change made in a subtransaction replaced. */
+typedef struct UndoRecord
+{
+	SubTransactionId subid;
+	IdemClaim  *claim;
+	IdemClaimState before;
+} UndoRecord;
+
+#define INITIAL_CLAIMS	16
+#define INITIAL_UNDO	16
+
+static MemoryContext state_context = NULL;	/* NULL: no claim yet */
+static claimtab_hash *claims = NULL;
+static UndoRecord *undo_log = NULL;
+static int	undo_used = 0;
+static int	undo_size = 0;
+static IdemClaimCounts counts;
+
+static void
+forget_all(void)
+{
+	state_context = NULL;
+	claims = NULL;
+	undo_log = NULL;
+	undo_used = undo_size = 0;
+	memset(&counts, 0, sizeof(counts));
+}
+
+static void
+count(const IdemClaimState *state, int by)
+{
+	if (state->phase == IDEM_PHASE_CLAIMED)
+		counts.pending += by;
+	if (state->phase == IDEM_PHASE_COMPLETED)
+		counts.completed += by;
+	if (state->lock_kept)
+		counts.locks += by;
+}
+
+/* Restore what the log's last record replaced. */
+static void
+undo_last(void)
+{
+	UndoRecord *rec = &undo_log[--undo_used];
+	IdemClaim  *claim = rec->claim;
+
+	count(&claim->state, -1);
+	claim->state = rec->before;
+	count(&claim->state, 1);
+
+	/* Made by that change: nothing older refers to it. */
+	if (claim->state.phase == IDEM_PHASE_NONE)
+	{
+		claimtab_delete(claims, &claim->key);
+		pfree(claim);
+	}
+}
+
+static void
+on_subxact_event(SubXactEvent event, SubTransactionId subid,
+				 SubTransactionId parent, void *arg)
+{
+	if (event == SUBXACT_EVENT_ABORT_SUB)
+	{
+		while (undo_used > 0 && undo_log[undo_used - 1].subid >= subid)
+			undo_last();
+	}
+	else if (event == SUBXACT_EVENT_COMMIT_SUB && parent == TopSubTransactionId)
+		undo_used = 0;			/* none is left that could abort */
+}
+
+static void
+on_xact_event(XactEvent event, void *arg)
+{
+	switch (event)
+	{
+		case XACT_EVENT_COMMIT:
+		case XACT_EVENT_ABORT:
+		case XACT_EVENT_PREPARE:
+			forget_all();
+			break;
+		default:
+			break;
+	}
+}
+
+void
+idem_state_init(void)
+{
+	RegisterXactCallback(on_xact_event, NULL);
+	RegisterSubXactCallback(on_subxact_event, NULL);
+}
+
+static void
+start_state(void)
+{
+	state_context = AllocSetContextCreate(TopTransactionContext,
+										  "idempotency claims",
+										  ALLOCSET_DEFAULT_SIZES);
+	claims = claimtab_create(state_context, INITIAL_CLAIMS, NULL);
+}
+
+IdemClaim *
+idem_state_find(const IdemClaimKey *key)
+{
+	ClaimSlot  *slot;
+
+	if (claims == NULL)
+		return NULL;
+	slot = claimtab_lookup(claims, key);
+	return slot ? (IdemClaim *) slot->key : NULL;
+}
+
+/* One chunk: the claim and both of its strings. */
+static IdemClaim *
+make_claim(const IdemClaimKey *key)
+{
+	IdemClaim  *claim;
+	char	   *strings;
+
+	claim = MemoryContextAllocZero(state_context, sizeof(IdemClaim) +
+								   key->idlen + key->consumerlen);
+	strings = (char *) (claim + 1);
+	memcpy(strings, key->id, key->idlen);
+	memcpy(strings + key->idlen, key->consumer, key->consumerlen);
+
+	claim->key = *key;
+	claim->key.id = strings;
+	claim->key.consumer = strings + key->idlen;
+	claim->state.phase = IDEM_PHASE_NONE;
+	return claim;
+}
+
+IdemClaim *
+idem_state_get(const IdemClaimKey *key)
+{
+	IdemClaim  *claim = idem_state_find(key);
+	bool		found;
+
+	if (claim != NULL)
+		return claim;
+
+	if (state_context == NULL)
+		start_state();
+	claim = make_claim(key);
+	(void) claimtab_insert(claims, &claim->key, &found);
+	Assert(!found);
+	return claim;
+}
+
+static void
+log_undo(IdemClaim *claim)
+{
+	UndoRecord *rec;
+
+	if (undo_log == NULL)
+	{
+		undo_log = MemoryContextAlloc(state_context,
+									  INITIAL_UNDO * sizeof(UndoRecord));
+		undo_size = INITIAL_UNDO;
+	}
+	else if (undo_used == undo_size)
+	{
+		undo_log = repalloc_huge(undo_log,
+								 sizeof(UndoRecord) * undo_size * 2);
+		undo_size *= 2;
+	}
+
+	rec = &undo_log[undo_used++];
+	rec->subid = GetCurrentSubTransactionId();
+	rec->claim = claim;
+	rec->before = claim->state;
+}
+
+void
+idem_state_set(IdemClaim *claim, const IdemClaimState *state)
+{
+	if (GetCurrentTransactionNestLevel() > 1)
+		log_undo(claim);
+
+	count(&claim->state, -1);
+	claim->state = *state;
+	count(&claim->state, 1);
+}
+
+const IdemClaimCounts *
+idem_state_counts(void)
+{
+	return &counts;
+}
+
+static int
+compare_claims(const void *a, const void *b)
+{
+	const IdemClaimKey *ka = &(*(IdemClaim *const *) a)->key;
+	const IdemClaimKey *kb = &(*(IdemClaim *const *) b)->key;
+	int			res = memcmp(ka->id, kb->id, Min(ka->idlen, kb->idlen));
+
+	if (res == 0)
+		res = ka->idlen - kb->idlen;
+	if (res == 0)
+		res = memcmp(ka->consumer, kb->consumer,
+					 Min(ka->consumerlen, kb->consumerlen));
+	return res != 0 ? res : ka->consumerlen - kb->consumerlen;
+}
+
+IdemClaim **
+idem_state_pending(void)
+{
+	IdemClaim **pending = palloc_extended(counts.pending * sizeof(IdemClaim *),
+										  MCXT_ALLOC_HUGE);
+	claimtab_iterator it;
+	ClaimSlot  *slot;
+	int64		n = 0;
+
+	if (claims == NULL)
+		return pending;
+
+	claimtab_start_iterate(claims, &it);
+	while ((slot = claimtab_iterate(claims, &it)) != NULL)
+	{
+		IdemClaim  *claim = (IdemClaim *) slot->key;
+
+		if (claim->state.phase == IDEM_PHASE_CLAIMED)
+			pending[n++] = claim;
+	}
+	Assert(n == counts.pending);
+	qsort(pending, n, sizeof(IdemClaim *), compare_claims);
+	return pending;
+}

@@ -1,0 +1,413 @@
+/*-------------------------------------------------------------------------
+ *
+ * store.c
+ *		The rows that remember which events were completed.
+ *
+ * One table, idempotency.processed, with one row per (event_id, consumer): a
+ * row without completed_at is a claim that was kept.  Rows are inserted, never
+ * updated; replacing one is a delete and an insert.
+ *
+ * Heap and index are called directly.  SPI would cost several times as much,
+ * and would let a row security policy, a rule, session_replication_role or the
+ * search_path have a say in what is remembered.  It also means that triggers on
+ * the table do not fire; its indexes, however many, are all maintained.
+ *
+ * Probes use a dirty snapshot: a statement's own is older than the lock which
+ * the claim took inside that statement, and would miss what the lock's former
+ * holder committed.  Uniqueness is guaranteed by probing and writing under that
+ * lock; the unique index is a backstop.
+ *
+ * LOCKING: AccessShareLock to read, RowExclusiveLock to write, on table and
+ * indexes, kept to the end of the transaction.  Rows of one event are written
+ * under the event's advisory lock (lock.c).
+ *
+ * MEMORY: a store and all it needs are in the context current at its opening.
+ *
+ * Copyright (c) 2026, the idempotency developers
+ *
+ * IDENTIFICATION
+ *		src/claim/store.c
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "postgres.h"
+
+#include "access/genam.h"
+#include "access/heapam.h"
+#include "access/htup_details.h"
+#include "access/relscan.h"
+#include "access/table.h"
+#include "access/tableam.h"
+#include "access/transam.h"
+#include "access/xact.h"
+#include "catalog/index.h"
+#include "executor/executor.h"
+#include "executor/tuptable.h"
+#include "nodes/execnodes.h"
+#include "storage/bufmgr.h"
+#include "utils/fmgroids.h"
+#include "utils/memutils.h"
+#include "utils/rel.h"
+#include "utils/snapmgr.h"
+#include "utils/timestamp.h"
+
+#include "claim/store.h"
+#include "compat.h"
+#include "shared/args.h"
+#include "shared/catalog.h"
+
+/* Columns of idempotency.processed, in order; later versions may add more. */
+enum
+{
+	COL_CLAIMED_AT,
+	COL_COMPLETED_AT,
+	COL_EVENT_ID,
+	COL_CONSUMER,
+	COL_RESULT
+};
+
+/* Columns of its primary key */
+#define KEY_EVENT_ID	1
+#define KEY_CONSUMER	2
+
+static IdemRelRef processed = IDEM_RELREF("processed");
+static IdemRelRef processed_pkey = IDEM_RELREF("processed_pkey");
+
+/* A text value without an allocation of its own. */
+typedef struct TextBuffer
+{
+	union
+	{
+		int32		align;
+		char		data[VARHDRSZ + IDEM_MAX_ID_BYTES];
+	}			u;
+} TextBuffer;
+
+/* An index to maintain. */
+typedef struct StoreIndex
+{
+	Relation	rel;
+	IndexInfo  *info;
+	ExprState  *predicate;		/* NULL: every row is in it */
+} StoreIndex;
+
+struct IdemStore
+{
+	MemoryContext context;
+	Relation	heap;
+	Relation	pkey;
+
+	/* Probing, made by the first probe */
+	SnapshotData dirty;
+	IndexScanDesc scan;
+	TupleTableSlot *found;
+	TextBuffer	id;
+	TextBuffer	consumer;
+
+	/* Writing, made by the first insert */
+	int			nindexes;
+	StoreIndex *indexes;
+	EState	   *estate;			/* NULL: no index has expressions */
+	int			nslots;
+	TupleTableSlot *slots[IDEM_STORE_CHUNK];
+	MemoryContext chunk_context;	/* NULL: only single rows so far */
+};
+
+IdemStore *
+idem_store_open(bool for_write)
+{
+	LOCKMODE	mode = for_write ? RowExclusiveLock : AccessShareLock;
+	IdemStore  *store = palloc0(sizeof(IdemStore));
+
+	store->context = CurrentMemoryContext;
+	store->heap = table_open(idem_relref_oid(&processed), mode);
+	store->pkey = index_open(idem_relref_oid(&processed_pkey), mode);
+	return store;
+}
+
+void
+idem_store_close(IdemStore *store)
+{
+	if (store->scan != NULL)
+		index_endscan(store->scan);
+	if (store->found != NULL)
+		ExecDropSingleTupleTableSlot(store->found);
+	for (int i = 0; i < store->nslots; i++)
+		ExecDropSingleTupleTableSlot(store->slots[i]);
+	for (int i = 0; i < store->nindexes; i++)
+		index_close(store->indexes[i].rel, NoLock);
+	if (store->estate != NULL)
+		FreeExecutorState(store->estate);
+	if (store->chunk_context != NULL)
+		MemoryContextDelete(store->chunk_context);
+	index_close(store->pkey, NoLock);
+	table_close(store->heap, NoLock);
+	pfree(store);
+}
+
+/* Reading */
+
+static Datum
+fill_text(TextBuffer *buf, const char *data, int len)
+{
+	Assert(len <= IDEM_MAX_ID_BYTES);
+	SET_VARSIZE(buf->u.data, VARHDRSZ + len);
+	memcpy(VARDATA(buf->u.data), data, len);
+	return PointerGetDatum(buf->u.data);
+}
+
+static void
+start_probing(IdemStore *store)
+{
+	InitDirtySnapshot(store->dirty);
+	store->scan = idem_compat_index_beginscan(store->heap, store->pkey,
+											  &store->dirty, 2);
+	store->found = table_slot_create(store->heap, NULL);
+}
+
+/* Describe the committed or own row that the scan returned. */
+static void
+describe_row(IdemStore *store, IdemRow *row)
+{
+	TupleTableSlot *slot = store->found;
+	HeapTuple	tup = ((HeapTupleTableSlot *) slot)->tuple;
+	Buffer		buffer = ((BufferHeapTupleTableSlot *) slot)->buffer;
+	TransactionId xmin = HeapTupleHeaderGetRawXmin(tup->t_data);
+
+	row->status = slot_attisnull(slot, COL_COMPLETED_AT + 1) ?
+		IDEM_ROW_PROCESSING : IDEM_ROW_COMPLETED;
+	row->ref.tid = slot->tts_tid;
+	row->own = TransactionIdIsCurrentTransactionId(xmin);
+	row->in_snapshot = row->own || !IsolationUsesXactSnapshot() ||
+		table_tuple_satisfies_snapshot(store->heap, slot,
+									   GetTransactionSnapshot());
+
+	/*
+	 * A frozen tuple's transaction may have left the commit log, but it was
+	 * frozen by a WAL record after its commit record, and the page is not
+	 * older than that one.
+	 */
+	if (row->own)
+		row->commit_lsn = InvalidXLogRecPtr;
+	else if (HeapTupleHeaderXminFrozen(tup->t_data))
+		row->commit_lsn = BufferGetLSNAtomic(buffer);
+	else
+		row->commit_lsn = TransactionIdGetCommitLSN(xmin);
+}
+
+void
+idem_store_probe(IdemStore *store, const IdemClaimKey *key, IdemRow *row)
+{
+	ScanKeyData scankeys[2];
+
+	if (store->scan == NULL)
+		start_probing(store);
+
+	ScanKeyInit(&scankeys[0], KEY_EVENT_ID, BTEqualStrategyNumber, F_TEXTEQ,
+				fill_text(&store->id, key->id, key->idlen));
+	ScanKeyInit(&scankeys[1], KEY_CONSUMER, BTEqualStrategyNumber, F_TEXTEQ,
+				fill_text(&store->consumer, key->consumer, key->consumerlen));
+	index_rescan(store->scan, scankeys, 2, NULL, 0);
+
+	row->status = IDEM_ROW_NONE;
+	while (index_getnext_slot(store->scan, ForwardScanDirection, store->found))
+	{
+		/* Set by the visibility test when somebody else is at it. */
+		if (TransactionIdIsValid(store->dirty.xmin) ||
+			TransactionIdIsValid(store->dirty.xmax))
+		{
+			row->status = IDEM_ROW_BUSY;
+			break;
+		}
+		describe_row(store, row);
+	}
+	ExecClearTuple(store->found);
+}
+
+bool
+idem_store_result(IdemStore *store, const IdemRowRef *ref, Datum *result)
+{
+	ItemPointerData tid = ref->tid;
+	bool		isnull = true;
+	Datum		value;
+
+	if (store->found == NULL)
+		start_probing(store);
+	if (table_tuple_fetch_row_version(store->heap, &tid, SnapshotAny,
+									  store->found))
+	{
+		value = slot_getattr(store->found, COL_RESULT + 1, &isnull);
+		if (!isnull)
+			*result = PointerGetDatum(PG_DETOAST_DATUM_COPY(value));
+	}
+	ExecClearTuple(store->found);
+	return !isnull;
+}
+
+/* Writing */
+
+/* Open one index; the expression state, if it needs any, is made on the way. */
+static void
+open_index(IdemStore *store, Oid indexid, StoreIndex *index)
+{
+	index->rel = index_open(indexid, RowExclusiveLock);
+	index->info = BuildIndexInfo(index->rel);
+	index->predicate = NULL;
+
+	if (index->info->ii_ExclusionOps != NULL)
+		ereport(ERROR,
+				(errcode(ERRCODE_FEATURE_NOT_SUPPORTED),
+				 errmsg("exclusion constraint \"%s\" on \"%s.%s\" is not supported",
+						RelationGetRelationName(index->rel),
+						IDEM_SCHEMA_NAME, processed.name),
+				 errhint("Drop the constraint.")));
+
+	if (store->estate == NULL &&
+		(index->info->ii_Expressions != NIL || index->info->ii_Predicate != NIL))
+		store->estate = CreateExecutorState();
+	if (index->info->ii_Predicate != NIL)
+		index->predicate = ExecPrepareQual(index->info->ii_Predicate,
+										   store->estate);
+}
+
+static void
+start_writing(IdemStore *store)
+{
+	MemoryContext old = MemoryContextSwitchTo(store->context);
+	List	   *oids = RelationGetIndexList(store->heap);
+	ListCell   *lc;
+
+	store->indexes = palloc(list_length(oids) * sizeof(StoreIndex));
+	foreach(lc, oids)
+	{
+		open_index(store, lfirst_oid(lc), &store->indexes[store->nindexes]);
+		store->nindexes++;
+	}
+	list_free(oids);
+	MemoryContextSwitchTo(old);
+}
+
+/* The next slot, holding the row as a heap tuple. */
+static TupleTableSlot *
+form_row(IdemStore *store, int n, const IdemNewRow *row)
+{
+	TupleDesc	desc = RelationGetDescr(store->heap);
+	Datum		values[MaxHeapAttributeNumber];
+	bool		nulls[MaxHeapAttributeNumber];
+	TupleTableSlot *slot;
+
+	if (n == store->nslots)
+	{
+		MemoryContext old = MemoryContextSwitchTo(store->context);
+
+		store->slots[n] = MakeSingleTupleTableSlot(desc, &TTSOpsHeapTuple);
+		store->nslots++;
+		MemoryContextSwitchTo(old);
+	}
+	slot = store->slots[n];
+
+	memset(nulls, true, desc->natts * sizeof(bool));
+	nulls[COL_CLAIMED_AT] = nulls[COL_EVENT_ID] = nulls[COL_CONSUMER] = false;
+	nulls[COL_COMPLETED_AT] = !row->completed;
+	nulls[COL_RESULT] = !row->has_result;
+	values[COL_CLAIMED_AT] = TimestampTzGetDatum(row->claimed_at);
+	values[COL_COMPLETED_AT] = TimestampTzGetDatum(row->completed_at);
+	values[COL_EVENT_ID] = fill_text(&store->id, row->key.id, row->key.idlen);
+	values[COL_CONSUMER] = fill_text(&store->consumer, row->key.consumer,
+									 row->key.consumerlen);
+	values[COL_RESULT] = row->result;
+
+	return ExecStoreHeapTuple(heap_form_tuple(desc, values, nulls), slot, true);
+}
+
+static void
+insert_index_entry(IdemStore *store, StoreIndex *index, TupleTableSlot *slot)
+{
+	Datum		values[INDEX_MAX_KEYS];
+	bool		nulls[INDEX_MAX_KEYS];
+
+	if (!index->info->ii_ReadyForInserts)
+		return;
+	if (store->estate != NULL)
+		GetPerTupleExprContext(store->estate)->ecxt_scantuple = slot;
+	if (index->predicate != NULL &&
+		!ExecQual(index->predicate, GetPerTupleExprContext(store->estate)))
+		return;
+
+	FormIndexDatum(index->info, slot, store->estate, values, nulls);
+	index_insert(index->rel, values, nulls, &slot->tts_tid, store->heap,
+				 index->info->ii_Unique ? UNIQUE_CHECK_YES : UNIQUE_CHECK_NO,
+				 false, index->info);
+}
+
+static void
+insert_rows(IdemStore *store, IdemNewRow *rows, int n)
+{
+	CommandId	cid = GetCurrentCommandId(true);
+	TupleTableSlot *slot;
+
+	for (int i = 0; i < n; i++)
+		form_row(store, i, &rows[i]);
+
+	if (n == 1)
+		table_tuple_insert(store->heap, store->slots[0], cid, 0, NULL);
+	else
+		table_multi_insert(store->heap, store->slots, n, cid, 0, NULL);
+
+	for (int i = 0; i < n; i++)
+	{
+		slot = store->slots[i];
+		for (int k = 0; k < store->nindexes; k++)
+			insert_index_entry(store, &store->indexes[k], slot);
+		if (store->estate != NULL)
+			ResetPerTupleExprContext(store->estate);
+		rows[i].ref.tid = slot->tts_tid;
+		ExecClearTuple(slot);
+	}
+}
+
+void
+idem_store_insert(IdemStore *store, IdemNewRow *rows, int n)
+{
+	MemoryContext old = CurrentMemoryContext;
+
+	Assert(n > 0 && n <= IDEM_STORE_CHUNK);
+	if (store->indexes == NULL)
+		start_writing(store);
+
+	if (n == 1)
+	{
+		insert_rows(store, rows, n);
+		return;
+	}
+
+	/* heap_multi_insert leaves a page's worth of memory behind each time. */
+	if (store->chunk_context == NULL)
+		store->chunk_context = AllocSetContextCreate(store->context,
+													 "idempotency rows",
+													 ALLOCSET_DEFAULT_SIZES);
+	MemoryContextSwitchTo(store->chunk_context);
+	insert_rows(store, rows, n);
+	MemoryContextSwitchTo(old);
+	MemoryContextReset(store->chunk_context);
+}
+
+void
+idem_store_delete(IdemStore *store, const IdemRowRef *ref)
+{
+	ItemPointerData tid = ref->tid;
+	TM_FailureData tmfd;
+	TM_Result	res;
+
+	/* The row may be of this very command, which cannot remove its own. */
+	CommandCounterIncrement();
+	res = table_tuple_delete(store->heap, &tid, GetCurrentCommandId(true),
+							 InvalidSnapshot, InvalidSnapshot, true, &tmfd,
+							 false);
+	if (res != TM_Ok)
+		ereport(ERROR,
+				(errcode(ERRCODE_T_R_SERIALIZATION_FAILURE),
+				 errmsg("could not serialize access due to concurrent change of \"%s.%s\"",
+						IDEM_SCHEMA_NAME, processed.name),
+				 errhint("Retry the transaction.")));
+}

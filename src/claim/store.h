@@ -1,0 +1,96 @@
+/*-------------------------------------------------------------------------
+ *
+ * store.h
+ *		The rows that remember which events were completed.
+ *
+ * How the rows are kept is known to store.c only: callers see the status of an
+ * event, and references to rows which they hand back.
+ *
+ * Copyright (c) 2026, the idempotency developers
+ *
+ * IDENTIFICATION
+ *		src/claim/store.h
+ *
+ *-------------------------------------------------------------------------
+ */
+#ifndef IDEM_CLAIM_STORE_H
+#define IDEM_CLAIM_STORE_H
+
+#include "postgres.h"
+
+#include "access/xlogdefs.h"
+#include "datatype/timestamp.h"
+#include "storage/itemptr.h"
+
+#include "claim/lock.h"
+
+/* Where a row is; good until the transaction that saw or made it ends. */
+typedef struct IdemRowRef
+{
+	ItemPointerData tid;
+} IdemRowRef;
+
+typedef enum IdemRowStatus
+{
+	IDEM_ROW_NONE,				/* no transaction committed or is writing one */
+	IDEM_ROW_BUSY,				/* another is writing or removing it just now */
+	IDEM_ROW_PROCESSING,		/* claimed and kept, not completed */
+	IDEM_ROW_COMPLETED
+} IdemRowStatus;
+
+/* What a probe found; all but status only if it is one of the last two. */
+typedef struct IdemRow
+{
+	IdemRowStatus status;
+	bool		own;			/* written by the current transaction */
+	bool		in_snapshot;	/* own, or the transaction snapshot sees it */
+	IdemRowRef	ref;
+	XLogRecPtr	commit_lsn;		/* to be flushed for the row to be durable */
+} IdemRow;
+
+/* A row to be written. */
+typedef struct IdemNewRow
+{
+	IdemClaimKey key;
+	TimestampTz claimed_at;
+	bool		completed;
+	TimestampTz completed_at;	/* if completed */
+	bool		has_result;
+	Datum		result;			/* jsonb, if has_result */
+	IdemRowRef	ref;			/* out */
+} IdemNewRow;
+
+/* Rows written by one call at most. */
+#define IDEM_STORE_CHUNK	64
+
+typedef struct IdemStore IdemStore;
+
+/*
+ * Open the store for the current command; close it in the same.  What was
+ * locked stays so until the transaction ends.  An error needs no close.
+ */
+extern IdemStore *idem_store_open(bool for_write);
+extern void idem_store_close(IdemStore *store);
+
+/*
+ * What is known of an event as of now, uncommitted work of others included,
+ * whatever the caller's snapshot.  Unless the caller holds the event's lock
+ * the answer may be overtaken at once.
+ */
+extern void idem_store_probe(IdemStore *store, const IdemClaimKey *key,
+							 IdemRow *row);
+
+/* The row's result, copied; false if it has none. */
+extern bool idem_store_result(IdemStore *store, const IdemRowRef *ref,
+							  Datum *result);
+
+/* Write n <= IDEM_STORE_CHUNK rows of events that have none; sets their ref. */
+extern void idem_store_insert(IdemStore *store, IdemNewRow *rows, int n);
+
+/*
+ * Remove a row that a probe found or an insert made.  Error 40001 if another
+ * transaction changed it meanwhile.
+ */
+extern void idem_store_delete(IdemStore *store, const IdemRowRef *ref);
+
+#endif							/* IDEM_CLAIM_STORE_H */
