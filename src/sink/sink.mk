@@ -1,9 +1,59 @@
 # The sink protocol and the sink programs.  Included by the top-level Makefile
-# after PGXS; src/sink/protocol is linked into the server library, too.
+# after PGXS.  src/sink/protocol is linked into the server library, too; the
+# programs compile their own objects, without the server's headers and flags.
+#
+#   make sinks            build the programs
+#   make check-sink       test codec, framework and programs, in about a minute
 
+SINK_SRC = $(srcdir)/src/sink
 SINK_BINDIR = src/sink/bin
 SINK_BUILDDIR = src/sink/build
 sinkdir = $(pkglibdir)/idempotency-sinks
 
-SINK_CFLAGS = -std=gnu11 -O2 -g -Wall -Wextra -Werror -fno-strict-aliasing \
-	-fwrapv -fstack-protector-strong -MMD -MP -I$(srcdir)/src
+SINK_WARN = -Wall -Wextra -Werror -Wmissing-prototypes
+SINK_CFLAGS = -std=gnu11 -O2 -g $(SINK_WARN) -fno-strict-aliasing -fwrapv \
+	-fstack-protector-strong -D_FORTIFY_SOURCE=2 -fPIE -MMD -MP -I$(srcdir)/src
+SINK_LDFLAGS = -pie -Wl,-z,relro -Wl,-z,now -Wl,--as-needed
+
+SINK_SHARED = $(wildcard $(SINK_SRC)/protocol/*.c) $(wildcard $(SINK_SRC)/common/*.c)
+SINK_NULL = $(SINK_SHARED) $(wildcard $(SINK_SRC)/null/*.c)
+SINK_POSTGRES = $(SINK_SHARED) $(wildcard $(SINK_SRC)/postgres/*.c)
+SINK_POSTGRES_CFLAGS = -I$(shell $(PG_CONFIG) --includedir)
+SINK_POSTGRES_LIBS = -L$(shell $(PG_CONFIG) --libdir) -lpq
+
+SINK_PROGRAMS = $(SINK_BINDIR)/idempotency-sink-null
+
+# $(call sink_objs,directory,sources)
+sink_objs = $(patsubst $(SINK_SRC)/%.c,$(1)/%.o,$(2))
+
+all: sinks
+sinks: $(SINK_PROGRAMS)
+
+$(SINK_BUILDDIR)/%.o: $(SINK_SRC)/%.c
+	@mkdir -p $(@D)
+	$(CC) $(SINK_CFLAGS) $(if $(findstring /postgres/,$<),$(SINK_POSTGRES_CFLAGS)) -c -o $@ $<
+
+$(SINK_BINDIR)/idempotency-sink-null: $(call sink_objs,$(SINK_BUILDDIR),$(SINK_NULL))
+	@mkdir -p $(@D)
+	$(CC) $(SINK_LDFLAGS) -o $@ $^
+
+$(SINK_BINDIR)/idempotency-sink-postgres: $(call sink_objs,$(SINK_BUILDDIR),$(SINK_POSTGRES))
+	@mkdir -p $(@D)
+	$(CC) $(SINK_LDFLAGS) -o $@ $^ $(SINK_POSTGRES_LIBS)
+
+-include $(wildcard $(SINK_BUILDDIR)/*/*.d $(SINK_BUILDDIR)/*/*/*.d)
+
+install: install-sinks
+install-sinks: sinks
+	$(MKDIR_P) '$(DESTDIR)$(sinkdir)'
+	$(INSTALL_PROGRAM) $(SINK_PROGRAMS) '$(DESTDIR)$(sinkdir)/'
+
+uninstall: uninstall-sinks
+uninstall-sinks:
+	rm -f $(patsubst $(SINK_BINDIR)/%,'$(DESTDIR)$(sinkdir)/%',$(SINK_PROGRAMS))
+
+clean: clean-sinks
+clean-sinks:
+	rm -rf $(SINK_BINDIR) $(SINK_BUILDDIR)
+
+.PHONY: sinks install-sinks uninstall-sinks clean-sinks check-sink

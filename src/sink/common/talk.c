@@ -1,0 +1,237 @@
+/*-------------------------------------------------------------------------
+ *
+ * talk.c
+ *		The frames a sink program sends, and its options.
+ *
+ * INVARIANT
+ *		Text leaves in a form that the worker can log: one line of valid UTF-8,
+ *		at most IDEM_PROTO_MAX_MESSAGE bytes.
+ *
+ * MEMORY
+ *		Options are copied for their caller; the HELLO stays for good.
+ *		LOCKING: none.
+ *
+ * Copyright (c) 2026, the idempotency developers
+ *
+ * IDENTIFICATION
+ *		src/sink/common/talk.c
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "sink/common/program.h"
+
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "sink/common/stream.h"
+
+/* Clean text into buf, which holds IDEM_PROTO_MAX_MESSAGE + 1 bytes. */
+static IdemProtoStr
+clean(char *buf, const char *text)
+{
+	IdemProtoStr s = {text, 0};
+
+	if (text != NULL)
+		s.len = (uint32_t) strnlen(text, IDEM_PROTO_MAX_MESSAGE);
+	s.len = (uint32_t) idem_proto_clean_text(buf, IDEM_PROTO_MAX_MESSAGE + 1, s);
+	s.data = buf;
+	return s;
+}
+
+static void
+put_sqlstate(char *dst, const char *sqlstate)
+{
+	const char *valid = "0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZ";
+
+	if (sqlstate == NULL || strlen(sqlstate) != 5 || strspn(sqlstate, valid) != 5)
+		sqlstate = "00000";
+	memcpy(dst, sqlstate, 6);
+}
+
+void
+idem_sink_failed(IdemSink *s, IdemProtoOutcome outcome, const char *sqlstate,
+				 const char *fmt,...)
+{
+	IdemProtoFrame frame = {.type = IDEM_PROTO_FAILED};
+	char		text[IDEM_PROTO_MAX_MESSAGE + 1];
+	char		buf[IDEM_PROTO_MAX_MESSAGE + 1];
+	va_list		ap;
+
+	va_start(ap, fmt);
+	vsnprintf(text, sizeof(text), fmt, ap);
+	va_end(ap);
+	frame.u.failed.outcome = outcome;
+	put_sqlstate(frame.u.failed.sqlstate, sqlstate);
+	frame.u.failed.message = clean(buf, text);
+	idem_sink_send(s, &frame);
+	idem_sink_finish(s);
+}
+
+void
+idem_sink_log(IdemSink *s, IdemProtoLogLevel level, const char *fmt,...)
+{
+	IdemProtoFrame frame = {.type = IDEM_PROTO_LOG};
+	char		text[IDEM_PROTO_MAX_MESSAGE + 1];
+	char		buf[IDEM_PROTO_MAX_MESSAGE + 1];
+	va_list		ap;
+
+	va_start(ap, fmt);
+	vsnprintf(text, sizeof(text), fmt, ap);
+	va_end(ap);
+	frame.u.log.level = level;
+	frame.u.log.message = clean(buf, text);
+	idem_sink_send(s, &frame);
+}
+
+void
+idem_sink_result(IdemSink *s, uint64_t batch, uint32_t first, uint32_t last,
+				 IdemProtoOutcome outcome, const char *sqlstate, const char *message)
+{
+	IdemProtoFrame frame = {.type = IDEM_PROTO_RESULT};
+	char		buf[IDEM_PROTO_MAX_MESSAGE + 1];
+
+	frame.u.result.batch = batch;
+	frame.u.result.first = first;
+	frame.u.result.last = last;
+	frame.u.result.outcome = outcome;
+	put_sqlstate(frame.u.result.sqlstate, sqlstate);
+	frame.u.result.message = clean(buf, message);
+	idem_sink_send(s, &frame);
+}
+
+/* The names of a table's options, for the message about an unknown one. */
+static void
+list_options(const IdemSinkOption *table, char *dst, size_t cap)
+{
+	size_t		n = 0;
+
+	dst[0] = '\0';
+	for (; table->name != NULL && n < cap; table++)
+		n += (size_t) snprintf(dst + n, cap - n, "%s%s", n > 0 ? ", " : "", table->name);
+}
+
+static void
+check_option(IdemSink *s, const IdemSinkOption *table, IdemProtoStr key, IdemProtoStr value)
+{
+	char	   *name = idem_sink_strdup(key.data, key.len);
+	char	   *text = idem_sink_strdup(value.data, value.len);
+	const IdemSinkOption *option = idem_sink_option_find(table, name);
+	char		problem[512];
+
+	if (option == NULL)
+	{
+		list_options(table, problem, sizeof(problem));
+		idem_sink_failed(s, IDEM_PROTO_REJECTED, "HV00D",
+						 "option \"%s\" is not known to the %s sink; it takes: %s",
+						 name, s->name, problem);
+	}
+	if (!idem_sink_option_check(option, text, problem, sizeof(problem)))
+		idem_sink_failed(s, IDEM_PROTO_REJECTED, "HV024", "option \"%s\" %s",
+						 name, problem);
+	free(name);
+	free(text);
+}
+
+/* Keep the HELLO beyond the input buffer. */
+static IdemProtoHello
+keep_hello(IdemSink *s, const IdemProtoHello *hello)
+{
+	size_t		size = (size_t) (hello->options_end - (s->in + s->in_start));
+	size_t		used;
+	IdemProtoFrame frame;
+
+	s->hello = idem_sink_alloc(size);
+	memcpy(s->hello, s->in + s->in_start, size);
+	if (idem_proto_next(IDEM_PROTO_FROM_WORKER, s->hello, size, &frame, &used) != IDEM_PROTO_OK)
+		idem_sink_broken(s, "lost the HELLO");
+	s->in_start += size;
+	return frame.u.hello;
+}
+
+IdemProtoHello
+idem_sink_hello(IdemSink *s, const IdemSinkOption *table)
+{
+	IdemProtoFrame frame;
+	IdemProtoStatus status;
+	size_t		size;
+	IdemProtoHello hello;
+	IdemProtoHello walk;
+	IdemProtoStr key;
+	IdemProtoStr value;
+
+	while ((status = idem_proto_next(IDEM_PROTO_FROM_WORKER, s->in + s->in_start,
+									 s->in_end - s->in_start, &frame, &size)) == IDEM_PROTO_NEED_MORE)
+		idem_sink_wait(s, -1, 0, -1, true);
+	if (status == IDEM_PROTO_ERR_VERSION)
+		idem_sink_failed(s, IDEM_PROTO_REJECTED, "0A000",
+						 "worker speaks version %d of the sink protocol, program \"idempotency-sink-%s\" version %d; install programs and library of one release",
+						 frame.u.hello.version, s->name, IDEM_PROTO_VERSION);
+	hello = keep_hello(s, &frame.u.hello);
+	walk = hello;
+	while (idem_proto_next_option(&walk, &key, &value))
+		check_option(s, table, key, value);
+	return hello;
+}
+
+char *
+idem_sink_option(const IdemProtoHello *hello, const char *name, const char *dflt)
+{
+	IdemProtoHello walk = *hello;
+	IdemProtoStr key;
+	IdemProtoStr value;
+
+	while (idem_proto_next_option(&walk, &key, &value))
+		if (key.len == strlen(name) && memcmp(key.data, name, key.len) == 0)
+			return idem_sink_strdup(value.data, value.len);
+	return dflt ? idem_sink_strdup(dflt, strlen(dflt)) : NULL;
+}
+
+long
+idem_sink_option_int(const IdemProtoHello *hello, const char *name, long dflt)
+{
+	char	   *text = idem_sink_option(hello, name, NULL);
+	long		value = text ? strtol(text, NULL, 10) : dflt;
+
+	free(text);
+	return value;
+}
+
+void
+idem_sink_ready(IdemSink *s, IdemProtoReady *ready)
+{
+	IdemProtoFrame frame = {.type = IDEM_PROTO_READY};
+
+	ready->version = IDEM_PROTO_VERSION;
+	frame.u.ready = *ready;
+	idem_sink_send(s, &frame);
+	s->credit_messages = ready->credit_messages;
+	s->credit_bytes = ready->credit_bytes;
+	s->stream.credit_messages = ready->credit_messages;
+	s->stream.credit_bytes = ready->credit_bytes;
+}
+
+void
+idem_sink_grant(IdemSink *s, uint32_t messages, uint64_t bytes, bool now)
+{
+	IdemProtoFrame frame = {.type = IDEM_PROTO_CREDIT};
+
+	s->owed_messages += messages;
+	s->owed_bytes += bytes;
+	if (s->owed_messages == 0 && s->owed_bytes == 0)
+		return;
+	if (!now && s->owed_messages < s->credit_messages / 4 &&
+		s->owed_bytes < s->credit_bytes / 4)
+		return;
+	while (s->owed_messages > 0 || s->owed_bytes > 0)
+	{
+		frame.u.credit.messages = s->owed_messages > UINT32_MAX ? UINT32_MAX : (uint32_t) s->owed_messages;
+		frame.u.credit.bytes = s->owed_bytes > UINT32_MAX ? UINT32_MAX : (uint32_t) s->owed_bytes;
+		idem_sink_send(s, &frame);
+		s->owed_messages -= frame.u.credit.messages;
+		s->owed_bytes -= frame.u.credit.bytes;
+		s->stream.credit_messages += frame.u.credit.messages;
+		s->stream.credit_bytes += frame.u.credit.bytes;
+	}
+}

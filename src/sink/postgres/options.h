@@ -1,0 +1,82 @@
+/*-------------------------------------------------------------------------
+ *
+ * options.h
+ *		The options of the postgres sink.
+ *
+ * Those that libpq knows, too, have its names and are handed to it as they
+ * are.  The list is closed: what is not here (service, passfile, options,
+ * ...) would let a relay's owner use what belongs to the server's OS user.
+ * Exactly one of function and table is required, and dbname; the program
+ * checks that.
+ *
+ * Copyright (c) 2026, the idempotency developers
+ *
+ * IDENTIFICATION
+ *		src/sink/postgres/options.h
+ *
+ *-------------------------------------------------------------------------
+ */
+#ifndef IDEM_SINK_POSTGRES_OPTIONS_H
+#define IDEM_SINK_POSTGRES_OPTIONS_H
+
+#include "sink/protocol/option.h"
+
+#define IDEM_SINK_POSTGRES_POSITION_TABLE "public.idempotency_sink_position"
+
+static const IdemSinkOption idem_sink_postgres_options[] = {
+	/* handed to libpq */
+	{.name = "host", .where = IDEM_OPTION_SERVER, .type = IDEM_OPTION_TEXT},
+	{.name = "hostaddr", .where = IDEM_OPTION_SERVER, .type = IDEM_OPTION_TEXT},
+	{.name = "port", .where = IDEM_OPTION_SERVER, .type = IDEM_OPTION_TEXT},
+	{.name = "dbname", .where = IDEM_OPTION_SERVER, .type = IDEM_OPTION_TEXT},
+	{.name = "application_name", .where = IDEM_OPTION_SERVER, .type = IDEM_OPTION_TEXT},
+	{.name = "connect_timeout", .where = IDEM_OPTION_SERVER,
+	.type = IDEM_OPTION_INT, .min = 2, .max = 3600},
+	{.name = "tcp_user_timeout", .where = IDEM_OPTION_SERVER,
+	.type = IDEM_OPTION_INT, .min = 1000, .max = 3600000},
+	{.name = "target_session_attrs", .where = IDEM_OPTION_SERVER,
+	.type = IDEM_OPTION_CHOICE, .choices = "any read-write primary"},
+	{.name = "channel_binding", .where = IDEM_OPTION_SERVER,
+	.type = IDEM_OPTION_CHOICE, .choices = "disable prefer require"},
+	{.name = "sslmode", .where = IDEM_OPTION_SERVER, .type = IDEM_OPTION_CHOICE,
+	.choices = "disable allow prefer require verify-ca verify-full"},
+	{.name = "ssl_min_protocol_version", .where = IDEM_OPTION_SERVER,
+	.type = IDEM_OPTION_CHOICE, .choices = "TLSv1.2 TLSv1.3"},
+	{.name = "sslrootcert", .where = IDEM_OPTION_SERVER,
+	.type = IDEM_OPTION_TEXT, .superuser = true},
+	{.name = "sslcrl", .where = IDEM_OPTION_SERVER,
+	.type = IDEM_OPTION_TEXT, .superuser = true},
+
+	/* what to do with an event: one of the two */
+	{.name = "function", .where = IDEM_OPTION_SERVER, .type = IDEM_OPTION_QUALIFIED},
+	{.name = "table", .where = IDEM_OPTION_SERVER, .type = IDEM_OPTION_QUALIFIED},
+
+	{.name = "position_table", .where = IDEM_OPTION_SERVER, .type = IDEM_OPTION_QUALIFIED},
+	/* claim the events there: auto means if the extension is installed */
+	{.name = "claim", .where = IDEM_OPTION_SERVER,
+	.type = IDEM_OPTION_CHOICE, .choices = "auto on off"},
+	/* for those claims; the relay's name by default */
+	{.name = "consumer", .where = IDEM_OPTION_SERVER, .type = IDEM_OPTION_TEXT},
+	/* milliseconds, of a batch as a whole; 0: none */
+	{.name = "statement_timeout", .where = IDEM_OPTION_SERVER,
+	.type = IDEM_OPTION_INT, .min = 0, .max = 86400000},
+	/* milliseconds until the target drops a batch whose sink is silent */
+	{.name = "idle_timeout", .where = IDEM_OPTION_SERVER,
+	.type = IDEM_OPTION_INT, .min = 1000, .max = 3600000},
+
+	{.name = "user", .where = IDEM_OPTION_USER_MAPPING, .type = IDEM_OPTION_TEXT},
+	{.name = "password", .where = IDEM_OPTION_USER_MAPPING,
+	.type = IDEM_OPTION_TEXT, .secret = true},
+	/* a file with the password in its first line, read by the program */
+	{.name = "secret_file", .where = IDEM_OPTION_USER_MAPPING,
+	.type = IDEM_OPTION_TEXT, .superuser = true},
+	{.name = "sslcert", .where = IDEM_OPTION_USER_MAPPING,
+	.type = IDEM_OPTION_TEXT, .superuser = true},
+	{.name = "sslkey", .where = IDEM_OPTION_USER_MAPPING,
+	.type = IDEM_OPTION_TEXT, .superuser = true},
+	{.name = "sslpassword", .where = IDEM_OPTION_USER_MAPPING,
+	.type = IDEM_OPTION_TEXT, .secret = true},
+	{.name = NULL}
+};
+
+#endif							/* IDEM_SINK_POSTGRES_OPTIONS_H */

@@ -1,0 +1,146 @@
+/*-------------------------------------------------------------------------
+ *
+ * option.c
+ *		Finds and checks sink options, for the server and for the programs.
+ *
+ * INVARIANT
+ *		A value appears in no message: it may be a secret.
+ *
+ * MEMORY
+ *		None of its own.  LOCKING: none; reentrant.
+ *
+ * Copyright (c) 2026, the idempotency developers
+ *
+ * IDENTIFICATION
+ *		src/sink/protocol/option.c
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "sink/protocol/option.h"
+
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define NAME_BYTES	64			/* NAMEDATALEN of a stock server */
+
+const IdemSinkOption *
+idem_sink_option_find(const IdemSinkOption *table, const char *name)
+{
+	for (; table->name != NULL; table++)
+		if (strcmp(table->name, name) == 0)
+			return table;
+	return NULL;
+}
+
+static bool
+is_bool(const char *value)
+{
+	return strcmp(value, "on") == 0 || strcmp(value, "true") == 0 ||
+		strcmp(value, "off") == 0 || strcmp(value, "false") == 0;
+}
+
+bool
+idem_sink_option_bool(const char *value)
+{
+	return strcmp(value, "on") == 0 || strcmp(value, "true") == 0;
+}
+
+static bool
+is_int(const char *value, long min, long max)
+{
+	char	   *end;
+	long		v;
+
+	if (value[0] == '\0' || strspn(value, "0123456789") != strlen(value))
+		return false;
+	errno = 0;
+	v = strtol(value, &end, 10);
+	return errno == 0 && *end == '\0' && v >= min && v <= max;
+}
+
+/* Is the value one of the words in choices? */
+static bool
+is_choice(const char *value, const char *choices)
+{
+	size_t		len = strlen(value);
+
+	if (len == 0 || strchr(value, ' ') != NULL)
+		return false;
+	for (const char *p = choices; (p = strstr(p, value)) != NULL; p += len)
+		if ((p == choices || p[-1] == ' ') && (p[len] == '\0' || p[len] == ' '))
+			return true;
+	return false;
+}
+
+/* Read one part of a qualified name; returns what follows it, or NULL. */
+static const char *
+split_part(const char *p, char *dst, size_t cap)
+{
+	size_t		n = 0;
+	bool		quoted = (*p == '"');
+
+	if (quoted)
+		p++;
+	for (;; p++)
+	{
+		if (quoted && p[0] == '"')
+		{
+			if (p[1] != '"')
+				break;
+			p++;
+		}
+		else if (*p == '\0' || (!quoted && *p == '.'))
+			break;
+		else if (!quoted && (*p == '"' || *p == ' '))
+			return NULL;
+		if (n + 1 >= cap)
+			return NULL;
+		dst[n++] = (!quoted && *p >= 'A' && *p <= 'Z') ? (char) (*p + 32) : *p;
+	}
+	if (quoted && *p++ != '"')
+		return NULL;
+	dst[n] = '\0';
+	return n > 0 ? p : NULL;
+}
+
+bool
+idem_sink_split_name(const char *value, char *schema, char *name, size_t cap)
+{
+	const char *p = split_part(value, schema, cap);
+
+	if (p == NULL || *p != '.')
+		return false;
+	p = split_part(p + 1, name, cap);
+	return p != NULL && *p == '\0';
+}
+
+bool
+idem_sink_option_check(const IdemSinkOption *option, const char *value,
+					   char *problem, size_t cap)
+{
+	char		schema[NAME_BYTES];
+	char		name[NAME_BYTES];
+
+	switch (option->type)
+	{
+		case IDEM_OPTION_TEXT:
+			snprintf(problem, cap, "must not be empty");
+			return value[0] != '\0';
+		case IDEM_OPTION_BOOL:
+			snprintf(problem, cap, "must be \"on\" or \"off\"");
+			return is_bool(value);
+		case IDEM_OPTION_INT:
+			snprintf(problem, cap, "must be an integer from %ld to %ld",
+					 option->min, option->max);
+			return is_int(value, option->min, option->max);
+		case IDEM_OPTION_CHOICE:
+			snprintf(problem, cap, "must be one of: %s", option->choices);
+			return is_choice(value, option->choices);
+		case IDEM_OPTION_QUALIFIED:
+			snprintf(problem, cap, "must be a name with its schema, as in app.on_order");
+			return idem_sink_split_name(value, schema, name, NAME_BYTES);
+	}
+	return false;
+}

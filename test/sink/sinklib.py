@@ -1,0 +1,189 @@
+"""What the tests of the sinks share: a fake worker and a throw-away server."""
+import importlib.machinery
+import importlib.util
+import os
+import pathlib
+import select
+import socket
+import subprocess
+import sys
+import time
+import uuid
+
+HERE = pathlib.Path(__file__).resolve().parent
+PYTEST_SINK = HERE / "idempotency-sink-pytest"
+
+
+def _load_codec():
+    sys.dont_write_bytecode = True
+    loader = importlib.machinery.SourceFileLoader("sink_codec", str(PYTEST_SINK))
+    module = importlib.util.module_from_spec(
+        importlib.util.spec_from_loader("sink_codec", loader))
+    loader.exec_module(module)
+    return module
+
+
+codec = _load_codec()
+
+
+def read_hex(path):
+    """The bytes of a golden frame: "61 62" are two, "00*5" five."""
+    out = bytearray()
+    for word in path.read_text().split():
+        byte, _, count = word.partition("*")
+        out += bytes([int(byte, 16)]) * int(count or 1)
+    return bytes(out)
+
+
+class Worker:
+    """The worker's end of a sink program, driven step by step."""
+
+    def __init__(self, program, options=(), relay="orders", incarnation="log-1",
+                 flags=codec.WANT_POSITION, version=None, hello=True, env=None):
+        ours, theirs = socket.socketpair()
+        self.stderr_r, stderr_w = os.pipe()
+        self.proc = subprocess.Popen([str(program)], stdin=theirs, stdout=stderr_w,
+                                     stderr=stderr_w, env=env or {})
+        theirs.close()
+        os.close(stderr_w)
+        self.sock = ours
+        self.buf = bytearray()
+        self.batch = 0
+        self.seq = 0
+        self.ready = None
+        if hello:
+            self.send("HELLO", version=version or codec.VERSION, flags=flags, relay=relay,
+                      incarnation=incarnation, options=list(dict(options).items()))
+
+    def send(self, name, **fields):
+        self.sock.sendall(codec.encode(name, **fields))
+
+    def raw(self, data):
+        self.sock.sendall(data)
+
+    def recv(self, timeout=20):
+        """The next frame as (name, fields); None on end of file."""
+        deadline = time.monotonic() + timeout
+        while True:
+            found = codec.decode("sink", bytes(self.buf))
+            if found:
+                del self.buf[:found[2]]
+                return found[0], found[1]
+            left = deadline - time.monotonic()
+            if left <= 0 or not select.select([self.sock], [], [], left)[0]:
+                raise TimeoutError("no frame from the sink")
+            try:
+                data = self.sock.recv(1 << 18)
+            except ConnectionResetError:
+                data = b""
+            if not data:
+                return None
+            self.buf += data
+
+    def expect(self, name, timeout=20, **fields):
+        """The next frame but CREDIT and LOG; it must have that name and fields."""
+        while True:
+            got = self.recv(timeout)
+            if got and got[0] in ("CREDIT", "LOG") and got[0] != name:
+                continue
+            break
+        assert got is not None, f"end of file instead of {name}: {self.stderr()}"
+        assert got[0] == name, f"{got} instead of {name}"
+        for field, value in fields.items():
+            assert got[1][field] == value, f"{field} is {got[1][field]!r}, not {value!r}: {got}"
+        return got[1]
+
+    def hello(self, timeout=20):
+        self.ready = self.expect("READY", timeout)
+        return self.ready
+
+    def events(self, events, end=True, row_id=None, k=0, chunk=60000):
+        """Send a batch of dicts; returns its number and the ids."""
+        self.batch += 1
+        out = bytearray()
+        ids = []
+        for index, e in enumerate(events):
+            self.seq += 1
+            headers = e.get("headers", b"")
+            payload = e.get("payload", b'{"n": %d}' % self.seq)
+            data = headers + payload
+            event_id = e.get("id") or uuid.uuid4()
+            ids.append(event_id)
+            flags = (codec.PAYLOAD_JSON if e.get("json", True) else 0) | \
+                (codec.HAS_HEADERS if headers else 0) | \
+                (codec.HAS_CONTENT_TYPE if e.get("content_type") else 0)
+            out += codec.encode(
+                "EVENT", batch=self.batch, index=index, flags=flags, event_id=event_id.bytes,
+                seq=self.seq, enqueued_at=1795248000000000 + self.seq,
+                committed_at=e.get("committed_at", 0), headers_len=len(headers),
+                payload_len=len(payload), aggregate_type=e.get("aggregate_type", "order"),
+                aggregate_id=e.get("key", "1"), event_type=e.get("type", "T"),
+                content_type=e.get("content_type", ""), chunk=data[:chunk])
+            for at in range(chunk, len(data), chunk):
+                out += codec.encode("CHUNK", batch=self.batch, index=index, offset=at,
+                                    data=data[at:at + chunk])
+        if end:
+            out += codec.encode("END", batch=self.batch, count=len(events),
+                                row_id=self.batch if row_id is None else row_id, k=k)
+        self.sock.sendall(out)
+        return self.batch, ids
+
+    def outcomes(self, batch, count, timeout=20):
+        """Outcome names of all events of a batch, by index, and the messages."""
+        names = {v: k for k, v in codec.OUTCOMES.items()}
+        out = [None] * count
+        notes = {}
+        while None in out:
+            r = self.expect("RESULT", timeout, batch=batch)
+            for i in range(r["first"], r["last"] + 1):
+                assert out[i] is None, f"second result for {i}"
+                out[i] = names[r["outcome"]]
+                if r["message"]:
+                    notes[i] = (r["sqlstate"], r["message"])
+        self.notes = notes
+        return out
+
+    def stderr(self):
+        out = b""
+        while select.select([self.stderr_r], [], [], 0.2)[0]:
+            data = os.read(self.stderr_r, 65536)
+            if not data:
+                break
+            out += data
+        return out.decode("utf-8", "replace")
+
+    def exit_status(self, timeout=10):
+        return self.proc.wait(timeout)
+
+    def close(self):
+        """Close the socket; the program must exit with status 0."""
+        self.sock.close()
+        status = self.exit_status()
+        assert status == 0, f"status {status}: {self.stderr()}"
+        os.close(self.stderr_r)
+
+    def kill(self):
+        self.proc.kill()
+        self.proc.wait()
+        self.sock.close()
+        os.close(self.stderr_r)
+
+
+def run_tests(tests):
+    """Run functions, one line each; exit status for the caller."""
+    failed = 0
+    only = sys.argv[1:]
+    for test in tests:
+        name = test.__name__
+        if only and name not in only:
+            continue
+        started = time.monotonic()
+        try:
+            test()
+            print(f"ok   {name} ({time.monotonic() - started:.1f} s)", flush=True)
+        except Exception as e:      # noqa: each test stands alone
+            failed += 1
+            import traceback
+            traceback.print_exc()
+            print(f"FAIL {name}: {type(e).__name__}: {e}", flush=True)
+    return 1 if failed else 0
