@@ -68,4 +68,11 @@
 	(((volatile WalSndCtlData *) WalSndCtl)->sync_standbys_defined)
 #endif
 
+/* Number of a relation's file.  16: relfilenode became relfilenumber. */
+#if PG_VERSION_NUM >= 160000
+#define IDEM_REL_FILE_NUMBER(rel) ((rel)->rd_locator.relNumber)
+#else
+#define IDEM_REL_FILE_NUMBER(rel) ((rel)->rd_node.relNode)
+#endif
+
 #endif							/* IDEM_COMPAT_H */

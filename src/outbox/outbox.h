@@ -1,9 +1,66 @@
+/*-------------------------------------------------------------------------
+ *
+ * outbox.h
+ *		Appends events to the outbox within the caller's transaction.
+ *
+ * The log of events is a ring of segments (segment.h).  What is appended here
+ * is read by the relay through reader.h, and by SQL through outbox_events.
+ *
+ * Copyright (c) 2026, the idempotency developers
+ *
+ * IDENTIFICATION
+ *		src/outbox/outbox.h
+ *
+ *-------------------------------------------------------------------------
+ */
 #ifndef IDEM_OUTBOX_H
 #define IDEM_OUTBOX_H
 
 #include "postgres.h"
 
+#include "utils/uuid.h"
+
+/* Settings; all but the first are for the relay's housekeeping. */
+extern int	idem_max_payload_size;	/* bytes */
+extern int	idem_outbox_retention;	/* seconds */
+extern int	idem_outbox_segment_size;	/* kB */
+extern int	idem_outbox_rotation_interval;	/* seconds */
+
+/*
+ * An event to append.  The Datums are varlenas, toasted or not, and are only
+ * read; text in the server encoding.
+ */
+typedef struct IdemOutboxRow
+{
+	pg_uuid_t	event_id;
+	Datum		aggregate_type; /* text */
+	Datum		aggregate_id;	/* text */
+	Datum		event_type;		/* text */
+	bool		is_json;		/* payload is jsonb, else bytea */
+	Datum		payload;
+	bool		has_content_type;
+	Datum		content_type;	/* text */
+	bool		has_headers;
+	Datum		headers;		/* jsonb */
+} IdemOutboxRow;
+
 /* Defines the subsystem's settings and hooks; called once per process. */
 extern void idem_outbox_init(void);
+
+/*
+ * Append n events, numbered in the order given.  The caller has checked the
+ * values and refused recovery and read-only transactions.  Allocates in the
+ * current memory context, to be reset by the caller.
+ */
+extern void idem_outbox_insert(const IdemOutboxRow *rows, int n);
+
+/*
+ * Called once per idem_outbox_insert, after the insert, in the transaction
+ * that made it; NULL if nobody listens.  Whoever sets it calls the previous.
+ */
+extern void (*idem_outbox_enqueued_hook) (void);
+
+/* A new version 7 UUID; ascending within a backend. */
+extern void idem_uuid7_generate(pg_uuid_t *uuid);
 
 #endif							/* IDEM_OUTBOX_H */

@@ -1,0 +1,307 @@
+/*-------------------------------------------------------------------------
+ *
+ * maintain.c
+ *		Closes the current segment and empties those that are done with.
+ *
+ * Closing: the current segment is due when its oldest event is older than a
+ * sixth of the retention, so that six closed segments span the retention, one
+ * is current and one is spare; or when it is larger than outbox_segment_size
+ * and at least half of the ring is empty.  Never more often than once in
+ * outbox_rotation_interval.  The next empty segment in the ring becomes
+ * current; segments that cannot be emptied, because a transaction of a month
+ * has events in them, are stepped over.  If none is empty the current one
+ * grows.
+ *
+ * Emptying: a closed segment is emptied in place when every event in it is
+ * delivered at each position and older than the retention.  Delivered means
+ * that its transaction is visible in the snapshot: the last xid in the index
+ * is before its xmax, and no xid that was running then is in the index.  The
+ * snapshot's xmin plays no part, so an idle writer stops the emptying of those
+ * segments only that it wrote to.
+ *
+ * Files are truncated, nothing is deleted: no dead tuples, in catalogs either
+ * (index_build updates pg_class in place), so a pinned xmin horizon does not
+ * matter.  As with TRUNCATE, a snapshot that is older than the emptying sees
+ * the segment empty; a transaction that has read the segment holds a lock that
+ * keeps it from being emptied.
+ *
+ * Invariant: a segment is made current only if all its files are as new, and
+ * emptied only if it is not current and no transaction holds a lock on it.
+ *
+ * What a crash leaves: every step is WAL-logged on its own.  The index goes
+ * first, and a segment whose index has no blocks is empty to its readers
+ * whatever else it has; the rest is finished by the next call, because such a
+ * segment is not as new.  Until then a plan that uses the segment fails, since
+ * the planner reads the index's meta page.
+ *
+ * LOCKING: ShareUpdateExclusiveLock on outbox_generation, then AccessShareLock
+ * on one segment at a time, and for emptying AccessExclusiveLock on its heap,
+ * index, TOAST table and TOAST index, in this order.  None is waited for.
+ * The exclusive ones are kept to the end of the transaction, which must come
+ * next.
+ *
+ * Copyright (c) 2026, the idempotency developers
+ *
+ * IDENTIFICATION
+ *		src/outbox/maintain.c
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "postgres.h"
+
+#include "access/heapam.h"
+#include "access/relation.h"
+#include "access/table.h"
+#include "catalog/heap.h"
+#include "catalog/storage.h"
+#include "miscadmin.h"
+#include "nodes/pg_list.h"
+#include "storage/bufmgr.h"
+#include "storage/lmgr.h"
+#include "utils/rel.h"
+#include "utils/timestamp.h"
+
+#include "outbox/outbox.h"
+#include "outbox/reader.h"
+#include "outbox/segment.h"
+
+/* Closed segments that a retention is spread over. */
+#define RETENTION_SLICES	6
+
+/* Empty segments that closing for size must leave. */
+#define MIN_EMPTY			(IDEM_OUTBOX_SEGMENTS / 2)
+
+/*
+ * Heap, index, TOAST table, TOAST index; and what a REINDEX CONCURRENTLY that
+ * failed has left on the TOAST table.
+ */
+#define MAX_LOCKS			8
+
+static bool
+older_than(TimestampTz time, int seconds)
+{
+	return GetCurrentTimestamp() - time >= seconds * USECS_PER_SEC;
+}
+
+/*
+ * Closing
+ */
+
+static bool
+is_pristine(int number)
+{
+	IdemSegment seg;
+	bool		pristine;
+
+	if (!idem_segment_open_nowait(&seg, number))
+		return false;
+	pristine = idem_segment_is_pristine(&seg);
+	idem_segment_close(&seg);
+	return pristine;
+}
+
+/* Steps to the next segment that may become current, and how many may. */
+static int
+steps_to_empty(int current, int *nempty)
+{
+	int			steps = 0;
+
+	*nempty = 0;
+	for (int i = 1; i < IDEM_OUTBOX_SEGMENTS; i++)
+	{
+		if (!is_pristine((current + i) % IDEM_OUTBOX_SEGMENTS))
+			continue;
+		if (steps == 0)
+			steps = i;
+		(*nempty)++;
+	}
+	return steps;
+}
+
+static bool
+is_due(const IdemSegment *seg, int nempty)
+{
+	IdemPageSummary first;
+
+	if (idem_segment_is_empty(seg))
+		return false;
+	idem_segment_summarize(seg, false, &first);
+	if (first.tuples == 0 ||
+		!older_than(first.oldest, idem_outbox_rotation_interval))
+		return false;
+	if (older_than(first.oldest, idem_outbox_retention / RETENTION_SLICES))
+		return true;
+	return nempty >= MIN_EMPTY &&
+		idem_segment_bytes(seg) / 1024 >= idem_outbox_segment_size;
+}
+
+static void
+close_if_due(void)
+{
+	int64		generation = idem_outbox_generation();
+	int			current = idem_segment_of(generation);
+	IdemSegment seg;
+	int			nempty;
+	int			steps;
+	bool		due;
+
+	if (!idem_segment_open_nowait(&seg, current))
+		return;
+	steps = steps_to_empty(current, &nempty);
+	due = steps > 0 && is_due(&seg, nempty);
+	idem_segment_close(&seg);
+	if (due)
+		idem_outbox_set_generation(generation + steps);
+}
+
+/*
+ * Emptying
+ */
+
+/* Is every transaction with events in the segment visible in the snapshot? */
+static bool
+is_delivered(const IdemSegment *seg, const IdemSnap *done,
+			 const IdemEntry *first, const IdemEntry *last)
+{
+	if (last->xid >= U64FromFullTransactionId(done->xmax))
+		return false;
+	for (uint32 i = 0; i < done->nxip; i++)
+	{
+		uint64		xid = U64FromFullTransactionId(done->xip[i]);
+
+		if (xid >= first->xid && xid <= last->xid &&
+			idem_segment_has_xid(seg, xid))
+			return false;
+	}
+	return true;
+}
+
+static bool
+is_releasable(const IdemSegment *seg, IdemSnap *const *done, int npos)
+{
+	IdemEntry	first;
+	IdemEntry	last;
+	IdemPageSummary summary;
+
+	if (idem_segment_is_pristine(seg))
+		return false;
+	if (!idem_segment_first(seg, 0, &first) || !idem_segment_last(seg, &last))
+		return true;			/* remains only, of a crash or an abort */
+	if (npos == 0)
+		return false;
+	for (int i = 0; i < npos; i++)
+	{
+		if (!is_delivered(seg, done[i], &first, &last))
+			return false;
+	}
+	idem_segment_summarize(seg, true, &summary);
+	return summary.tuples == 0 ||
+		older_than(summary.newest, idem_outbox_retention);
+}
+
+/* Locks that were got, to be given back if one is not to be had. */
+typedef struct LockSet
+{
+	Oid			oids[MAX_LOCKS];
+	int			n;
+} LockSet;
+
+static bool
+lock_exclusively(LockSet *locks, Oid oid)
+{
+	if (locks->n == MAX_LOCKS ||
+		!ConditionalLockRelationOid(oid, AccessExclusiveLock))
+		return false;
+	locks->oids[locks->n++] = oid;
+	return true;
+}
+
+static bool
+lock_table_exclusively(LockSet *locks, Oid oid)
+{
+	Relation	rel;
+	List	   *indexes;
+	ListCell   *cell;
+	bool		locked = true;
+
+	if (!lock_exclusively(locks, oid))
+		return false;
+	rel = table_open(oid, NoLock);
+	indexes = RelationGetIndexList(rel);
+	foreach(cell, indexes)
+		locked = locked && lock_exclusively(locks, lfirst_oid(cell));
+	list_free(indexes);
+	table_close(rel, NoLock);
+	return locked;
+}
+
+static bool
+lock_segment_exclusively(LockSet *locks, const IdemSegment *seg)
+{
+	if (lock_table_exclusively(locks, RelationGetRelid(seg->heap)) &&
+		lock_table_exclusively(locks, seg->heap->rd_rel->reltoastrelid))
+		return true;
+	while (locks->n > 0)
+		UnlockRelationOid(locks->oids[--locks->n], AccessExclusiveLock);
+	return false;
+}
+
+/*
+ * Nothing may come between the steps but a crash; a cancel can wait for the
+ * few milliseconds.  See the file header for the order.
+ */
+static void
+empty_in_place(const IdemSegment *seg)
+{
+	HOLD_INTERRUPTS();
+	RelationTruncate(seg->index, 0);
+	heap_truncate_one_rel(seg->heap);
+	RESUME_INTERRUPTS();
+}
+
+static bool
+try_to_empty(int number, IdemSnap *const *done, int npos)
+{
+	IdemSegment seg;
+	LockSet		locks = {.n = 0};
+	bool		emptied = false;
+
+	if (!idem_segment_open_nowait(&seg, number))
+		return false;
+
+	/*
+	 * Look before locking, because locking writes WAL; look again after it,
+	 * because only then no writer is left that found the segment current.  A
+	 * reference besides ours is an open cursor of this very session.
+	 */
+	if (seg.heap->rd_refcnt == 1 && is_releasable(&seg, done, npos) &&
+		lock_segment_exclusively(&locks, &seg) &&
+		is_releasable(&seg, done, npos))
+	{
+		empty_in_place(&seg);
+		emptied = true;
+	}
+	idem_segment_close(&seg);
+	return emptied;
+}
+
+int
+idem_outbox_maintain(IdemSnap *const *done, int npos)
+{
+	int			current;
+	int			emptied = 0;
+
+	if (RecoveryInProgress() ||
+		!ConditionalLockRelationOid(idem_outbox_generation_oid(),
+									ShareUpdateExclusiveLock))
+		return 0;
+	close_if_due();
+	current = idem_segment_of(idem_outbox_generation());
+	for (int i = 0; i < IDEM_OUTBOX_SEGMENTS; i++)
+	{
+		CHECK_FOR_INTERRUPTS();
+		if (i != current && try_to_empty(i, done, npos))
+			emptied++;
+	}
+	return emptied;
+}

@@ -1,0 +1,403 @@
+/*-------------------------------------------------------------------------
+ *
+ * outbox_fn.c
+ *		SQL functions that enqueue events: arguments in, rows to the writer.
+ *
+ * All values are checked before anything is written, so that a call that fails
+ * has changed nothing even in a subtransaction that goes on.  Event ids given
+ * by the caller are claimed under a consumer of the extension's own; this file
+ * is where claims and the outbox meet, neither knows the other.
+ *
+ * Copyright (c) 2026, the idempotency developers
+ *
+ * IDENTIFICATION
+ *		src/outbox/outbox_fn.c
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "postgres.h"
+
+#include "access/detoast.h"
+#include "catalog/pg_type.h"
+#include "fmgr.h"
+#include "funcapi.h"
+#include "miscadmin.h"
+#include "storage/proc.h"
+#include "utils/array.h"
+#include "utils/builtins.h"
+#include "utils/jsonb.h"
+#include "utils/timestamp.h"
+#include "utils/uuid.h"
+
+#include "claim/claim.h"
+#include "compat.h"
+#include "outbox/outbox.h"
+#include "shared/args.h"
+#include "shared/error.h"
+
+/* Event ids are unique under this consumer, which SQL cannot name. */
+#define OUTBOX_CONSUMER		"@outbox"
+
+#define UUID_TEXT_LENGTH	36
+
+/* How long to wait for another transaction's event id without lock_timeout. */
+#define DEFAULT_WAIT_MS		10000
+
+PG_FUNCTION_INFO_V1(idem_outbox_enqueue_fn);
+PG_FUNCTION_INFO_V1(idem_outbox_enqueue_bytes_fn);
+PG_FUNCTION_INFO_V1(idem_outbox_enqueue_many_fn);
+
+/* Bytes of a payload or of headers, as the limit counts them. */
+static void
+check_size(Datum value, const char *name)
+{
+	Size		size = toast_raw_datum_size(value) - VARHDRSZ;
+
+	if (size > idem_max_payload_size)
+		ereport(ERROR,
+				(errcode(ERRCODE_PROGRAM_LIMIT_EXCEEDED),
+				 errmsg("argument \"%s\" is too large", name),
+				 errdetail("It has %zu bytes; idempotency.max_payload_size is %d.",
+						   size, idem_max_payload_size),
+				 errhint("Store the data elsewhere and enqueue a reference, or raise the setting.")));
+}
+
+static void
+check_headers(Datum value)
+{
+	check_size(value, "headers");
+	if (!JB_ROOT_IS_OBJECT(DatumGetJsonbP(value)))
+		ereport(ERROR,
+				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
+				 errmsg("argument \"headers\" must be a JSON object")));
+}
+
+/* It becomes a header of the message at many sinks: one printable line. */
+static void
+check_content_type(const text *value)
+{
+	const char *p = VARDATA_ANY(value);
+	const char *end = p + VARSIZE_ANY_EXHDR(value);
+
+	for (; p < end; p++)
+	{
+		if (*p < 0x20 || *p > 0x7e)
+			ereport(ERROR,
+					(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
+					 errmsg("argument \"content_type\" must consist of printable ASCII characters")));
+	}
+}
+
+/* A text element of an array or an argument, already not null. */
+static Datum
+checked_name(Datum value, const char *name)
+{
+	text	   *txt = DatumGetTextPP(value);
+
+	idem_check_length(name, VARSIZE_ANY_EXHDR(txt), IDEM_MAX_NAME_BYTES);
+	return PointerGetDatum(txt);
+}
+
+/*
+ * Unique ids
+ */
+
+static void
+uuid_to_text(const pg_uuid_t *uuid, char *buf)
+{
+	static const char hex[] = "0123456789abcdef";
+
+	for (int i = 0; i < UUID_LEN; i++)
+	{
+		if (i == 4 || i == 6 || i == 8 || i == 10)
+			*buf++ = '-';
+		*buf++ = hex[uuid->data[i] >> 4];
+		*buf++ = hex[uuid->data[i] & 0xF];
+	}
+	*buf = '\0';
+}
+
+static void pg_attribute_noreturn()
+report_duplicate(const char *id)
+{
+	ereport(ERROR,
+			(errcode(ERRCODE_UNIQUE_VIOLATION),
+			 errmsg("event id \"%s\" was enqueued before", id),
+			 errhint("Leave event_id out to have one generated.")));
+}
+
+/*
+ * Another transaction is enqueueing the id: its end decides.  A unique index
+ * would wait for it too, for lock_timeout at most.
+ */
+static void
+wait_for_id(const char *id, TimestampTz *deadline)
+{
+	long		wait_ms;
+	IdemClaimResult result;
+
+	if (*deadline == 0)
+		*deadline = TimestampTzPlusMilliseconds(GetCurrentTimestamp(),
+												LockTimeout > 0 ? LockTimeout : DEFAULT_WAIT_MS);
+	wait_ms = TimestampDifferenceMilliseconds(GetCurrentTimestamp(), *deadline);
+	result = idem_claim_event(id, UUID_TEXT_LENGTH, OUTBOX_CONSUMER,
+							  strlen(OUTBOX_CONSUMER), wait_ms);
+	if (result == IDEM_CLAIM_CLAIMED)
+		return;
+	if (result == IDEM_CLAIM_DUPLICATE)
+		report_duplicate(id);
+	ereport(ERROR,
+			(errcode(ERRCODE_LOCK_NOT_AVAILABLE),
+			 errmsg("event id \"%s\" is being enqueued by another transaction", id),
+			 errhint("Try again after that transaction has ended; lock_timeout sets how long to wait for it.")));
+}
+
+/* Make n ids this transaction's own, or fail. */
+static void
+claim_ids(IdemClaimItem *items, int n)
+{
+	TimestampTz deadline = 0;
+
+	idem_claim_events(items, n, OUTBOX_CONSUMER, strlen(OUTBOX_CONSUMER));
+	for (int i = 0; i < n; i++)
+	{
+		if (items[i].result == IDEM_CLAIM_DUPLICATE)
+			report_duplicate(items[i].id);
+	}
+	for (int i = 0; i < n; i++)
+	{
+		if (items[i].result != IDEM_CLAIM_CLAIMED)
+			wait_for_id(items[i].id, &deadline);
+	}
+	idem_complete_events(items, n, OUTBOX_CONSUMER, strlen(OUTBOX_CONSUMER),
+						 NULL, NULL);
+}
+
+/*
+ * One event
+ */
+
+/* Take the id that was given, or generate one. */
+static void
+take_event_id(FunctionCallInfo fcinfo, int argno, IdemOutboxRow *row)
+{
+	char		id[UUID_TEXT_LENGTH + 1];
+	IdemClaimItem item = {.id = id,.idlen = UUID_TEXT_LENGTH};
+
+	if (PG_ARGISNULL(argno))
+	{
+		idem_uuid7_generate(&row->event_id);
+		return;
+	}
+	row->event_id = *PG_GETARG_UUID_P(argno);
+	uuid_to_text(&row->event_id, id);
+	claim_ids(&item, 1);
+}
+
+/* Headers, event id and the arguments of later features come last in both. */
+static Datum
+enqueue_one(FunctionCallInfo fcinfo, IdemOutboxRow *row, int headers_argno)
+{
+	pg_uuid_t  *result;
+
+	row->aggregate_type = PointerGetDatum(idem_get_text_arg(fcinfo, 0, "aggregate_type",
+															IDEM_MAX_NAME_BYTES));
+	row->aggregate_id = PointerGetDatum(idem_get_text_arg(fcinfo, 1, "aggregate_id",
+														  IDEM_MAX_NAME_BYTES));
+	row->event_type = PointerGetDatum(idem_get_text_arg(fcinfo, 2, "event_type",
+														IDEM_MAX_NAME_BYTES));
+	idem_require_arg(fcinfo, 3, "payload");
+	row->payload = PG_GETARG_DATUM(3);
+	check_size(row->payload, "payload");
+	row->has_headers = !PG_ARGISNULL(headers_argno);
+	if (row->has_headers)
+	{
+		row->headers = PG_GETARG_DATUM(headers_argno);
+		check_headers(row->headers);
+	}
+	idem_reject_arg(fcinfo, headers_argno + 2, "dedup_id");
+	idem_reject_arg(fcinfo, headers_argno + 3, "dedup_window");
+
+	take_event_id(fcinfo, headers_argno + 1, row);
+	idem_outbox_insert(row, 1);
+
+	result = palloc(sizeof(pg_uuid_t));
+	*result = row->event_id;
+	PG_RETURN_UUID_P(result);
+}
+
+Datum
+idem_outbox_enqueue_fn(PG_FUNCTION_ARGS)
+{
+	IdemOutboxRow row = {.is_json = true};
+
+	idem_prevent_read_only("outbox_enqueue()");
+	return enqueue_one(fcinfo, &row, 4);
+}
+
+Datum
+idem_outbox_enqueue_bytes_fn(PG_FUNCTION_ARGS)
+{
+	IdemOutboxRow row = {.is_json = false};
+	text	   *content_type;
+
+	idem_prevent_read_only("outbox_enqueue_bytes()");
+	content_type = idem_get_text_arg(fcinfo, 4, "content_type", IDEM_MAX_NAME_BYTES);
+	check_content_type(content_type);
+	row.has_content_type = true;
+	row.content_type = PointerGetDatum(content_type);
+	return enqueue_one(fcinfo, &row, 5);
+}
+
+/*
+ * Many events
+ */
+
+/* An array argument taken apart. */
+typedef struct Elements
+{
+	const char *name;
+	Datum	   *values;
+	bool	   *nulls;
+	int			n;
+} Elements;
+
+static void
+get_elements(FunctionCallInfo fcinfo, int argno, const char *name,
+			 Oid type, int typlen, char typalign, Elements *elements)
+{
+	ArrayType  *array = PG_GETARG_ARRAYTYPE_P(argno);
+
+	if (ARR_NDIM(array) > 1)
+		ereport(ERROR,
+				(errcode(ERRCODE_ARRAY_SUBSCRIPT_ERROR),
+				 errmsg("argument \"%s\" must be a one-dimensional array", name)));
+	elements->name = name;
+	deconstruct_array(array, type, typlen, false, typalign,
+					  &elements->values, &elements->nulls, &elements->n);
+}
+
+static void
+check_same_length(const Elements *a, const Elements *b)
+{
+	if (a->n != b->n)
+		ereport(ERROR,
+				(errcode(ERRCODE_ARRAY_SUBSCRIPT_ERROR),
+				 errmsg("arguments \"%s\" and \"%s\" must have the same number of elements",
+						a->name, b->name),
+				 errdetail("They have %d and %d.", a->n, b->n)));
+}
+
+/* The i-th element, which must be there. */
+static Datum
+required_element(const Elements *elements, int i)
+{
+	if (elements->nulls[i])
+		idem_null_element(elements->name, i + 1);
+	return elements->values[i];
+}
+
+/* Use the ids that were given, generate the rest. */
+static void
+take_event_ids(const Elements *ids, IdemOutboxRow *rows, int n)
+{
+	IdemClaimItem *items = palloc(sizeof(IdemClaimItem) * Max(n, 1));
+	int			given = 0;
+
+	for (int i = 0; i < n; i++)
+	{
+		char	   *id;
+
+		if (ids->n == 0 || ids->nulls[i])
+		{
+			idem_uuid7_generate(&rows[i].event_id);
+			continue;
+		}
+		rows[i].event_id = *DatumGetUUIDP(ids->values[i]);
+		id = palloc(UUID_TEXT_LENGTH + 1);
+		uuid_to_text(&rows[i].event_id, id);
+		items[given].id = id;
+		items[given].idlen = UUID_TEXT_LENGTH;
+		given++;
+	}
+	if (given > 0)
+		claim_ids(items, given);
+}
+
+static IdemOutboxRow *
+rows_of_arrays(FunctionCallInfo fcinfo, int *n)
+{
+	Elements	aggregate_ids,
+				event_types,
+				payloads,
+				headers = {0},
+				event_ids = {0};
+	Datum		aggregate_type;
+	IdemOutboxRow *rows;
+
+	aggregate_type = PointerGetDatum(idem_get_text_arg(fcinfo, 0, "aggregate_type",
+													   IDEM_MAX_NAME_BYTES));
+	idem_require_arg(fcinfo, 1, "aggregate_ids");
+	idem_require_arg(fcinfo, 2, "event_types");
+	idem_require_arg(fcinfo, 3, "payloads");
+	get_elements(fcinfo, 1, "aggregate_ids", TEXTOID, -1, TYPALIGN_INT, &aggregate_ids);
+	get_elements(fcinfo, 2, "event_types", TEXTOID, -1, TYPALIGN_INT, &event_types);
+	get_elements(fcinfo, 3, "payloads", JSONBOID, -1, TYPALIGN_INT, &payloads);
+	check_same_length(&aggregate_ids, &event_types);
+	check_same_length(&aggregate_ids, &payloads);
+	if (!PG_ARGISNULL(4))
+	{
+		get_elements(fcinfo, 4, "headers", JSONBOID, -1, TYPALIGN_INT, &headers);
+		check_same_length(&aggregate_ids, &headers);
+	}
+	if (!PG_ARGISNULL(5))
+	{
+		get_elements(fcinfo, 5, "event_ids", UUIDOID, UUID_LEN, TYPALIGN_CHAR, &event_ids);
+		check_same_length(&aggregate_ids, &event_ids);
+	}
+
+	*n = aggregate_ids.n;
+	rows = palloc0(sizeof(IdemOutboxRow) * Max(*n, 1));
+	for (int i = 0; i < *n; i++)
+	{
+		rows[i].aggregate_type = aggregate_type;
+		rows[i].aggregate_id = checked_name(required_element(&aggregate_ids, i),
+											"aggregate_ids");
+		rows[i].event_type = checked_name(required_element(&event_types, i),
+										  "event_types");
+		rows[i].is_json = true;
+		rows[i].payload = required_element(&payloads, i);
+		check_size(rows[i].payload, "payloads");
+		rows[i].has_headers = headers.n > 0 && !headers.nulls[i];
+		if (rows[i].has_headers)
+		{
+			rows[i].headers = headers.values[i];
+			check_headers(rows[i].headers);
+		}
+	}
+	take_event_ids(&event_ids, rows, *n);
+	return rows;
+}
+
+Datum
+idem_outbox_enqueue_many_fn(PG_FUNCTION_ARGS)
+{
+	ReturnSetInfo *rsinfo = (ReturnSetInfo *) fcinfo->resultinfo;
+	IdemOutboxRow *rows;
+	int			n;
+
+	idem_prevent_read_only("outbox_enqueue_many()");
+	InitMaterializedSRF(fcinfo, MAT_SRF_USE_EXPECTED_DESC);
+	rows = rows_of_arrays(fcinfo, &n);
+	if (n > 0)
+		idem_outbox_insert(rows, n);
+
+	for (int i = 0; i < n; i++)
+	{
+		Datum		value = UUIDPGetDatum(&rows[i].event_id);
+		bool		isnull = false;
+
+		tuplestore_putvalues(rsinfo->setResult, rsinfo->setDesc, &value, &isnull);
+	}
+	PG_RETURN_NULL();
+}

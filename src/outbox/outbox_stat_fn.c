@@ -1,0 +1,142 @@
+/*-------------------------------------------------------------------------
+ *
+ * outbox_stat_fn.c
+ *		SQL functions that show the state of the outbox, and the trigger that
+ *		receives events from a dump.
+ *
+ * LOCKING: AccessShareLock on one segment at a time.
+ *
+ * Copyright (c) 2026, the idempotency developers
+ *
+ * IDENTIFICATION
+ *		src/outbox/outbox_stat_fn.c
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "postgres.h"
+
+#include "access/htup_details.h"
+#include "access/xact.h"
+#include "commands/trigger.h"
+#include "fmgr.h"
+#include "funcapi.h"
+#include "miscadmin.h"
+#include "storage/bufmgr.h"
+#include "utils/builtins.h"
+#include "utils/rel.h"
+#include "utils/timestamp.h"
+#include "utils/xid8.h"
+
+#include "compat.h"
+#include "outbox/outbox.h"
+#include "outbox/reader.h"
+#include "outbox/segment.h"
+
+#define SEGMENT_COLUMNS		8
+
+PG_FUNCTION_INFO_V1(idem_outbox_segments_fn);
+PG_FUNCTION_INFO_V1(idem_outbox_generation_fn);
+PG_FUNCTION_INFO_V1(idem_outbox_last_seq_fn);
+PG_FUNCTION_INFO_V1(idem_outbox_restamp_fn);
+
+/* Rows of a segment by the fill of its first and last page. */
+static int64
+estimate_events(const IdemSegment *seg, const IdemPageSummary *first,
+				const IdemPageSummary *last)
+{
+	BlockNumber nblocks = RelationGetNumberOfBlocks(seg->heap);
+
+	if (nblocks <= 1)
+		return first->tuples;
+	if (nblocks == 2)
+		return first->tuples + last->tuples;
+	return (int64) first->tuples * (nblocks - 1) + last->tuples;
+}
+
+static void
+describe_segment(const IdemSegment *seg, bool current, Datum *values, bool *nulls)
+{
+	IdemEntry	first;
+	IdemEntry	last;
+	IdemPageSummary head;
+	IdemPageSummary tail;
+
+	memset(nulls, false, SEGMENT_COLUMNS * sizeof(bool));
+	values[0] = Int32GetDatum(seg->number);
+	values[1] = BoolGetDatum(current);
+	values[2] = Int64GetDatum(0);
+	values[3] = Int64GetDatum(idem_segment_bytes(seg));
+	if (!idem_segment_first(seg, 0, &first) || !idem_segment_last(seg, &last))
+	{
+		nulls[4] = nulls[5] = nulls[6] = nulls[7] = true;
+		return;
+	}
+	idem_segment_summarize(seg, false, &head);
+	idem_segment_summarize(seg, true, &tail);
+	values[2] = Int64GetDatum(estimate_events(seg, &head, &tail));
+	values[4] = FullTransactionIdGetDatum(FullTransactionIdFromU64(first.xid));
+	values[5] = FullTransactionIdGetDatum(FullTransactionIdFromU64(last.xid));
+	nulls[6] = nulls[7] = head.tuples == 0;
+	values[6] = TimestampTzGetDatum(head.oldest);
+	values[7] = TimestampTzGetDatum(tail.newest);
+}
+
+Datum
+idem_outbox_segments_fn(PG_FUNCTION_ARGS)
+{
+	ReturnSetInfo *rsinfo = (ReturnSetInfo *) fcinfo->resultinfo;
+	int			current = idem_segment_of(idem_outbox_generation());
+
+	InitMaterializedSRF(fcinfo, 0);
+	for (int i = 0; i < IDEM_OUTBOX_SEGMENTS; i++)
+	{
+		IdemSegment seg;
+		Datum		values[SEGMENT_COLUMNS];
+		bool		nulls[SEGMENT_COLUMNS];
+
+		CHECK_FOR_INTERRUPTS();
+		idem_segment_open(&seg, i);
+		describe_segment(&seg, i == current, values, nulls);
+		idem_segment_close(&seg);
+		tuplestore_putvalues(rsinfo->setResult, rsinfo->setDesc, values, nulls);
+	}
+	PG_RETURN_NULL();
+}
+
+Datum
+idem_outbox_generation_fn(PG_FUNCTION_ARGS)
+{
+	PG_RETURN_INT64(idem_outbox_generation());
+}
+
+Datum
+idem_outbox_last_seq_fn(PG_FUNCTION_ARGS)
+{
+	PG_RETURN_INT64(idem_outbox_last_seq());
+}
+
+/*
+ * Rows that come by SQL come from a dump: the writer does not fire triggers.
+ * The transaction ids in a dump are another cluster's and mean nothing here;
+ * an event enters this log with the transaction that restores it.
+ */
+Datum
+idem_outbox_restamp_fn(PG_FUNCTION_ARGS)
+{
+	TriggerData *trigger = (TriggerData *) fcinfo->context;
+	int			column = IDEM_ATT_XID + 1;
+	Datum		value;
+	bool		isnull = false;
+
+	if (!CALLED_AS_TRIGGER(fcinfo) ||
+		!TRIGGER_FIRED_BEFORE(trigger->tg_event) ||
+		!TRIGGER_FIRED_BY_INSERT(trigger->tg_event) ||
+		!TRIGGER_FIRED_FOR_ROW(trigger->tg_event))
+		ereport(ERROR,
+				(errcode(ERRCODE_E_R_I_E_TRIGGER_PROTOCOL_VIOLATED),
+				 errmsg("function \"outbox_restamp\" must be fired before insert for each row")));
+	value = FullTransactionIdGetDatum(GetTopFullTransactionId());
+	return PointerGetDatum(heap_modify_tuple_by_cols(trigger->tg_trigtuple,
+													 RelationGetDescr(trigger->tg_relation),
+													 1, &column, &value, &isnull));
+}

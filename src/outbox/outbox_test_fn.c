@@ -1,0 +1,239 @@
+/*-------------------------------------------------------------------------
+ *
+ * outbox_test_fn.c
+ *		Lets the tests and benchmarks drive the reader and the housekeeping.
+ *
+ * The install script does not declare these functions; test scripts do, which
+ * takes a superuser, as for any function in C.
+ *
+ * Copyright (c) 2026, the idempotency developers
+ *
+ * IDENTIFICATION
+ *		src/outbox/outbox_test_fn.c
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "postgres.h"
+
+#include "access/detoast.h"
+#include "fmgr.h"
+#include "funcapi.h"
+#include "miscadmin.h"
+#include "utils/array.h"
+#include "utils/builtins.h"
+#include "utils/lsyscache.h"
+#include "utils/memutils.h"
+#include "utils/snapmgr.h"
+#include "utils/timestamp.h"
+#include "utils/xid8.h"
+
+#include "compat.h"
+#include "outbox/outbox.h"
+#include "outbox/reader.h"
+
+#define READ_COLUMNS	9
+
+PG_FUNCTION_INFO_V1(idem_outbox_test_snapshot);
+PG_FUNCTION_INFO_V1(idem_outbox_test_read);
+PG_FUNCTION_INFO_V1(idem_outbox_test_scan);
+PG_FUNCTION_INFO_V1(idem_outbox_test_find);
+PG_FUNCTION_INFO_V1(idem_outbox_test_lag);
+PG_FUNCTION_INFO_V1(idem_outbox_test_maintain);
+
+static IdemSnap *
+snap_arg(FunctionCallInfo fcinfo, int argno)
+{
+	return PG_ARGISNULL(argno) ? idem_snap_empty() :
+		(IdemSnap *) PG_GETARG_VARLENA_P(argno);
+}
+
+/* test_snapshot() -> pg_snapshot */
+Datum
+idem_outbox_test_snapshot(PG_FUNCTION_ARGS)
+{
+	PG_RETURN_POINTER(idem_snap_current());
+}
+
+static Datum
+text_datum(const IdemEventText *txt)
+{
+	return PointerGetDatum(cstring_to_text_with_len(txt->data, txt->len));
+}
+
+static void
+put_event(ReturnSetInfo *rsinfo, const IdemEvent *event)
+{
+	Datum		values[READ_COLUMNS];
+	bool		nulls[READ_COLUMNS] = {false};
+
+	values[0] = Int64GetDatum(event->seq);
+	values[1] = FullTransactionIdGetDatum(event->xid);
+	values[2] = UUIDPGetDatum(&event->event_id);
+	values[3] = text_datum(&event->aggregate_type);
+	values[4] = text_datum(&event->aggregate_id);
+	values[5] = text_datum(&event->event_type);
+	values[6] = event->payload;
+	nulls[6] = !event->is_json;
+	values[7] = event->payload;
+	nulls[7] = event->is_json;
+	values[8] = event->headers;
+	nulls[8] = !event->has_headers;
+	tuplestore_putvalues(rsinfo->setResult, rsinfo->setDesc, values, nulls);
+}
+
+/*
+ * test_read(done pg_snapshot, cur pg_snapshot, k bigint, max int) -> setof
+ * (seq, xid, event_id, aggregate_type, aggregate_id, event_type, payload,
+ * payload_bytes, headers).  Each event is put back once and the reader
+ * suspended and sought again after every other one.
+ */
+Datum
+idem_outbox_test_read(PG_FUNCTION_ARGS)
+{
+	ReturnSetInfo *rsinfo = (ReturnSetInfo *) fcinfo->resultinfo;
+	IdemPosition pos = {snap_arg(fcinfo, 0), snap_arg(fcinfo, 1), PG_GETARG_INT64(2)};
+	int			max = PG_GETARG_INT32(3);
+	IdemReader *reader = idem_reader_create(CurrentMemoryContext);
+	IdemEvent	event;
+
+	InitMaterializedSRF(fcinfo, 0);
+	idem_reader_seek(reader, &pos);
+	for (int i = 0; i < max && idem_reader_next(reader, &event); i++)
+	{
+		int64		seq = event.seq;
+
+		idem_reader_unget(reader);
+		if (!idem_reader_next(reader, &event) || event.seq != seq)
+			elog(ERROR, "event %lld was not given again", (long long) seq);
+		put_event(rsinfo, &event);
+		if (i % 2 == 1)
+		{
+			idem_reader_suspend(reader);
+			pos.k = seq;
+			idem_reader_seek(reader, &pos);
+		}
+	}
+	idem_reader_free(reader);
+	PG_RETURN_NULL();
+}
+
+/*
+ * test_scan(done pg_snapshot, cur pg_snapshot, batch int) -> (events bigint,
+ * first_seq bigint, last_seq bigint, ordered bool, bytes bigint, memory
+ * bigint): read all in batches, a suspension after each; nothing is kept.
+ */
+Datum
+idem_outbox_test_scan(PG_FUNCTION_ARGS)
+{
+	IdemPosition pos = {snap_arg(fcinfo, 0), snap_arg(fcinfo, 1), 0};
+	int			batch = PG_GETARG_INT32(2);
+	MemoryContext context = AllocSetContextCreate(CurrentMemoryContext, "test",
+												  ALLOCSET_DEFAULT_SIZES);
+	IdemReader *reader = idem_reader_create(context);
+	IdemEvent	event;
+	int64		events = 0;
+	int64		first = 0;
+	int64		last = 0;
+	int64		bytes = 0;
+	Size		memory = 0;
+	bool		ordered = true;
+	TupleDesc	desc;
+	Datum		values[6];
+	bool		nulls[6] = {false};
+
+	if (get_call_result_type(fcinfo, NULL, &desc) != TYPEFUNC_COMPOSITE)
+		elog(ERROR, "return type must be a row type");
+
+	idem_reader_seek(reader, &pos);
+	while (idem_reader_next(reader, &event))
+	{
+		if (events++ == 0)
+			first = event.seq;
+		ordered = ordered && event.seq > last;
+		last = event.seq;
+		bytes += toast_raw_datum_size(event.payload) - VARHDRSZ;
+		if (events % batch == 0)
+		{
+			memory = Max(memory, MemoryContextMemAllocated(context, true));
+			idem_reader_suspend(reader);
+			pos.k = last;
+			idem_reader_seek(reader, &pos);
+		}
+	}
+	idem_reader_free(reader);
+
+	values[0] = Int64GetDatum(events);
+	values[1] = Int64GetDatum(first);
+	values[2] = Int64GetDatum(last);
+	values[3] = BoolGetDatum(ordered);
+	values[4] = Int64GetDatum(bytes);
+	values[5] = Int64GetDatum(memory);
+	PG_RETURN_DATUM(HeapTupleGetDatum(heap_form_tuple(BlessTupleDesc(desc), values, nulls)));
+}
+
+/* test_find(event_id uuid) -> (found bool, fetched bool, seq bigint) */
+Datum
+idem_outbox_test_find(PG_FUNCTION_ARGS)
+{
+	IdemReader *reader = idem_reader_create(CurrentMemoryContext);
+	IdemEvent	event;
+	IdemEvent	again;
+	TupleDesc	desc;
+	Datum		values[3];
+	bool		nulls[3] = {false};
+	bool		found;
+
+	if (get_call_result_type(fcinfo, NULL, &desc) != TYPEFUNC_COMPOSITE)
+		elog(ERROR, "return type must be a row type");
+	found = idem_reader_find(reader, PG_GETARG_UUID_P(0), &event);
+	values[0] = BoolGetDatum(found);
+	values[1] = BoolGetDatum(found &&
+							 idem_reader_fetch(reader, event.xid, event.seq, &again) &&
+							 memcmp(&again.event_id, PG_GETARG_UUID_P(0), UUID_LEN) == 0);
+	nulls[2] = !found;
+	values[2] = Int64GetDatum(found ? again.seq : 0);
+	idem_reader_free(reader);
+	PG_RETURN_DATUM(HeapTupleGetDatum(heap_form_tuple(BlessTupleDesc(desc), values, nulls)));
+}
+
+/* test_lag(done pg_snapshot, cur pg_snapshot, k bigint) -> (events bigint, bytes bigint, oldest timestamptz) */
+Datum
+idem_outbox_test_lag(PG_FUNCTION_ARGS)
+{
+	IdemPosition pos = {
+		snap_arg(fcinfo, 0),
+		PG_ARGISNULL(1) ? NULL : snap_arg(fcinfo, 1),
+		PG_GETARG_INT64(2)
+	};
+	IdemLag		lag;
+	TupleDesc	desc;
+	Datum		values[3];
+	bool		nulls[3] = {false};
+
+	if (get_call_result_type(fcinfo, NULL, &desc) != TYPEFUNC_COMPOSITE)
+		elog(ERROR, "return type must be a row type");
+	idem_reader_lag(&pos, &lag);
+	values[0] = Int64GetDatum(lag.events);
+	values[1] = Int64GetDatum(lag.bytes);
+	nulls[2] = lag.oldest == 0;
+	values[2] = TimestampTzGetDatum(lag.oldest);
+	PG_RETURN_DATUM(HeapTupleGetDatum(heap_form_tuple(BlessTupleDesc(desc), values, nulls)));
+}
+
+/* test_maintain(done pg_snapshot[]) -> int */
+Datum
+idem_outbox_test_maintain(PG_FUNCTION_ARGS)
+{
+	ArrayType  *array = PG_GETARG_ARRAYTYPE_P(0);
+	Datum	   *values;
+	bool	   *nulls;
+	int			n;
+	IdemSnap  **done;
+
+	deconstruct_array(array, ARR_ELEMTYPE(array), -1, false, TYPALIGN_DOUBLE,
+					  &values, &nulls, &n);
+	done = palloc(sizeof(IdemSnap *) * Max(n, 1));
+	for (int i = 0; i < n; i++)
+		done[i] = (IdemSnap *) PG_DETOAST_DATUM(values[i]);
+	PG_RETURN_INT32(idem_outbox_maintain(done, n));
+}

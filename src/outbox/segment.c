@@ -1,0 +1,453 @@
+/*-------------------------------------------------------------------------
+ *
+ * segment.c
+ *		The ring of segments: finding, opening and probing them.
+ *
+ * The log of events is a ring of eight tables made by the install script, each
+ * with one btree on (xid, seq).  New events go to the current one.  Which one
+ * that is stands in a cell that is changed in place, outside transactions, and
+ * WAL-logged: the last value of the sequence outbox_generation, modulo eight.
+ *
+ * Invariant: an event of a running or committed transaction that has not been
+ * delivered everywhere is in some segment's heap and index.
+ *
+ * What a crash leaves: the generation is recovered to a value at least as new
+ * as any that a committed transaction used, because it precedes that use in
+ * WAL.  See maintain.c for a crash in the middle of emptying.
+ *
+ * LOCKING
+ *		writers			RowExclusiveLock on a segment's heap, to the end of the
+ *						transaction; then the generation is read (writer.c)
+ *		readers			AccessShareLock on heap and index
+ *		maintenance		ShareUpdateExclusiveLock on outbox_generation against
+ *						each other; AccessExclusiveLock on what is emptied
+ * A segment's lock is taken before the generation is looked at, and no two
+ * segments' locks are waited for in another order than one after the other by
+ * a writer that finds itself overtaken, holding no lock of the first.
+ *
+ * Dropping the extension locks every member first, so whoever has a lock on
+ * one segment can read the sequences without a lock on them.
+ *
+ * Copyright (c) 2026, the idempotency developers
+ *
+ * IDENTIFICATION
+ *		src/outbox/segment.c
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "postgres.h"
+
+#include "access/htup_details.h"
+#include "access/itup.h"
+#include "access/relscan.h"
+#include "access/relation.h"
+#include "access/table.h"
+#include "catalog/pg_type.h"
+#include "commands/sequence.h"
+#include "miscadmin.h"
+#include "nodes/pg_list.h"
+#include "storage/bufmgr.h"
+#include "storage/lmgr.h"
+#include "utils/builtins.h"
+#include "utils/fmgroids.h"
+#include "utils/rel.h"
+#include "utils/snapmgr.h"
+#include "utils/xid8.h"
+
+#include "compat.h"
+#include "outbox/reader.h"
+#include "outbox/segment.h"
+#include "shared/catalog.h"
+
+/* A btree without entries: its meta page. */
+#define EMPTY_INDEX_BLOCKS	1
+
+static IdemRelRef segment_refs[IDEM_OUTBOX_SEGMENTS] = {
+	IDEM_RELREF("outbox_segment_0"),
+	IDEM_RELREF("outbox_segment_1"),
+	IDEM_RELREF("outbox_segment_2"),
+	IDEM_RELREF("outbox_segment_3"),
+	IDEM_RELREF("outbox_segment_4"),
+	IDEM_RELREF("outbox_segment_5"),
+	IDEM_RELREF("outbox_segment_6"),
+	IDEM_RELREF("outbox_segment_7"),
+};
+static IdemRelRef seq_ref = IDEM_RELREF("outbox_seq");
+static IdemRelRef generation_ref = IDEM_RELREF("outbox_generation");
+
+Oid
+idem_segment_oid(int number)
+{
+	return idem_relref_oid(&segment_refs[number]);
+}
+
+Oid
+idem_outbox_seq_oid(void)
+{
+	return idem_relref_oid(&seq_ref);
+}
+
+Oid
+idem_outbox_generation_oid(void)
+{
+	return idem_relref_oid(&generation_ref);
+}
+
+/*
+ * The cell of a sequence, as it stands; nextval's own cache does not matter,
+ * since it is one value.
+ */
+static int64
+read_sequence_cell(Relation rel, bool *is_called)
+{
+	Buffer		buffer = ReadBuffer(rel, 0);
+	Page		page;
+	HeapTupleHeader tuple;
+	Form_pg_sequence_data data;
+	int64		value;
+
+	LockBuffer(buffer, BUFFER_LOCK_SHARE);
+	page = BufferGetPage(buffer);
+	tuple = (HeapTupleHeader) PageGetItem(page,
+										  PageGetItemId(page, FirstOffsetNumber));
+	data = (Form_pg_sequence_data) ((char *) tuple + tuple->t_hoff);
+	value = data->last_value;
+	*is_called = data->is_called;
+	UnlockReleaseBuffer(buffer);
+	return value;
+}
+
+int64
+idem_outbox_generation_locked(void)
+{
+	Relation	rel = RelationIdGetRelation(idem_outbox_generation_oid());
+	int64		value;
+	bool		is_called;
+
+	if (!RelationIsValid(rel))
+		elog(ERROR, "could not open sequence \"outbox_generation\"");
+	value = read_sequence_cell(rel, &is_called);
+	RelationClose(rel);
+	return value;
+}
+
+int64
+idem_outbox_generation(void)
+{
+	Relation	rel = relation_open(idem_outbox_generation_oid(), AccessShareLock);
+	bool		is_called;
+	int64		value = read_sequence_cell(rel, &is_called);
+
+	relation_close(rel, AccessShareLock);
+	return value;
+}
+
+int64
+idem_outbox_last_seq(void)
+{
+	Relation	rel = relation_open(idem_outbox_seq_oid(), AccessShareLock);
+	bool		is_called;
+	int64		value = read_sequence_cell(rel, &is_called);
+
+	relation_close(rel, AccessShareLock);
+	return is_called ? value : value - 1;
+}
+
+/* setval checks the privileges of the current user: be the owner for it. */
+void
+idem_outbox_set_generation(int64 generation)
+{
+	Oid			save_userid;
+	int			save_sec_context;
+
+	GetUserIdAndSecContext(&save_userid, &save_sec_context);
+	SetUserIdAndSecContext(idem_extension_owner(),
+						   save_sec_context | SECURITY_LOCAL_USERID_CHANGE);
+	DirectFunctionCall2(setval_oid,
+						ObjectIdGetDatum(idem_outbox_generation_oid()),
+						Int64GetDatum(generation));
+	SetUserIdAndSecContext(save_userid, save_sec_context);
+}
+
+/* The one index of a segment; anything else would not be maintained. */
+static Oid
+index_of(Relation heap)
+{
+	List	   *indexes = RelationGetIndexList(heap);
+	Oid			oid;
+
+	if (list_length(indexes) != 1 || RelationGetNumberOfAttributes(heap) != IDEM_NATTS)
+		ereport(ERROR,
+				(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
+				 errmsg("table \"%s\" was altered", RelationGetRelationName(heap)),
+				 errdetail("A segment of the outbox has exactly one index and %d columns.",
+						   IDEM_NATTS),
+				 errhint("Drop the indexes and columns that were added.")));
+	oid = linitial_oid(indexes);
+	list_free(indexes);
+	return oid;
+}
+
+void
+idem_segment_open(IdemSegment *seg, int number)
+{
+	seg->number = number;
+	seg->heap = table_open(idem_segment_oid(number), AccessShareLock);
+	seg->index = index_open(index_of(seg->heap), AccessShareLock);
+}
+
+bool
+idem_segment_open_nowait(IdemSegment *seg, int number)
+{
+	Oid			oid = idem_segment_oid(number);
+
+	if (!ConditionalLockRelationOid(oid, AccessShareLock))
+		return false;
+	seg->number = number;
+	seg->heap = table_open(oid, NoLock);
+	oid = index_of(seg->heap);
+	if (!ConditionalLockRelationOid(oid, AccessShareLock))
+	{
+		table_close(seg->heap, AccessShareLock);
+		return false;
+	}
+	seg->index = index_open(oid, NoLock);
+	return true;
+}
+
+void
+idem_segment_close(IdemSegment *seg)
+{
+	index_close(seg->index, AccessShareLock);
+	table_close(seg->heap, AccessShareLock);
+	seg->heap = seg->index = NULL;
+}
+
+bool
+idem_segment_is_empty(const IdemSegment *seg)
+{
+	return RelationGetNumberOfBlocks(seg->index) <= EMPTY_INDEX_BLOCKS;
+}
+
+static bool
+indexes_are_pristine(Relation heap)
+{
+	List	   *indexes = RelationGetIndexList(heap);
+	bool		pristine = true;
+	ListCell   *cell;
+
+	foreach(cell, indexes)
+	{
+		Relation	index = index_open(lfirst_oid(cell), AccessShareLock);
+
+		if (RelationGetNumberOfBlocks(index) != EMPTY_INDEX_BLOCKS)
+			pristine = false;
+		index_close(index, AccessShareLock);
+	}
+	list_free(indexes);
+	return pristine;
+}
+
+bool
+idem_segment_is_pristine(const IdemSegment *seg)
+{
+	Oid			toast_oid = seg->heap->rd_rel->reltoastrelid;
+	Relation	toast;
+	bool		pristine;
+
+	if (RelationGetNumberOfBlocks(seg->heap) != 0 ||
+		RelationGetNumberOfBlocks(seg->index) != EMPTY_INDEX_BLOCKS)
+		return false;
+
+	toast = table_open(toast_oid, AccessShareLock);
+	pristine = RelationGetNumberOfBlocks(toast) == 0 &&
+		indexes_are_pristine(toast);
+	table_close(toast, AccessShareLock);
+	return pristine;
+}
+
+int64
+idem_segment_bytes(const IdemSegment *seg)
+{
+	return DatumGetInt64(DirectFunctionCall1(pg_total_relation_size,
+											 ObjectIdGetDatum(RelationGetRelid(seg->heap))));
+}
+
+/*
+ * No snapshot is given to the scan: entries are told apart by their xids, and
+ * the heap is not visited.
+ */
+IndexScanDesc
+idem_segment_beginscan(const IdemSegment *seg, int nkeys)
+{
+	IndexScanDesc scan = idem_compat_index_beginscan(seg->heap, seg->index,
+													 SnapshotAny, nkeys);
+
+	scan->xs_want_itup = true;
+	return scan;
+}
+
+bool
+idem_segment_next(IndexScanDesc scan, ScanDirection direction, IdemEntry *entry)
+{
+	ItemPointer tid = index_getnext_tid(scan, direction);
+	char	   *data;
+
+	if (tid == NULL)
+		return false;
+	data = (char *) scan->xs_itup + IndexInfoFindDataOffset(scan->xs_itup->t_info);
+	memcpy(&entry->xid, data, sizeof(entry->xid));
+	memcpy(&entry->seq, data + sizeof(entry->xid), sizeof(entry->seq));
+	entry->tid = *tid;
+	return true;
+}
+
+static RegProcedure
+comparison(StrategyNumber strategy, bool is_xid)
+{
+	switch (strategy)
+	{
+		case BTLessEqualStrategyNumber:
+			return is_xid ? F_XID8LE : F_INT8LE;
+		case BTEqualStrategyNumber:
+			return is_xid ? F_XID8EQ : F_INT8EQ;
+		case BTGreaterEqualStrategyNumber:
+			return is_xid ? F_XID8GE : F_INT8GE;
+		default:
+			elog(ERROR, "unexpected strategy number %d", (int) strategy);
+			return InvalidOid;
+	}
+}
+
+void
+idem_key_xid(ScanKey key, StrategyNumber strategy, uint64 xid)
+{
+	ScanKeyInit(key, IDEM_ATT_XID + 1, strategy, comparison(strategy, true),
+				FullTransactionIdGetDatum(FullTransactionIdFromU64(xid)));
+}
+
+void
+idem_key_seq(ScanKey key, StrategyNumber strategy, int64 seq)
+{
+	ScanKeyInit(key, IDEM_ATT_SEQ + 1, strategy, comparison(strategy, false),
+				Int64GetDatum(seq));
+}
+
+/* The first entry a scan with these keys finds. */
+static bool
+probe(const IdemSegment *seg, ScanKey keys, int nkeys, ScanDirection direction,
+	  IdemEntry *entry)
+{
+	IndexScanDesc scan;
+	bool		found;
+
+	if (idem_segment_is_empty(seg))
+		return false;
+	scan = idem_segment_beginscan(seg, nkeys);
+	index_rescan(scan, keys, nkeys, NULL, 0);
+	found = idem_segment_next(scan, direction, entry);
+	index_endscan(scan);
+	return found;
+}
+
+bool
+idem_segment_first(const IdemSegment *seg, uint64 xid, IdemEntry *entry)
+{
+	ScanKeyData key;
+
+	idem_key_xid(&key, BTGreaterEqualStrategyNumber, xid);
+	return probe(seg, &key, 1, ForwardScanDirection, entry);
+}
+
+bool
+idem_segment_last(const IdemSegment *seg, IdemEntry *entry)
+{
+	return probe(seg, NULL, 0, BackwardScanDirection, entry);
+}
+
+bool
+idem_segment_has_xid(const IdemSegment *seg, uint64 xid)
+{
+	ScanKeyData key;
+	IdemEntry	entry;
+
+	idem_key_xid(&key, BTEqualStrategyNumber, xid);
+	return probe(seg, &key, 1, ForwardScanDirection, &entry);
+}
+
+static TimestampTz
+tuple_time(Relation heap, Page page, ItemId lp, ItemPointer tid)
+{
+	HeapTupleData tuple;
+	bool		isnull;
+
+	tuple.t_tableOid = RelationGetRelid(heap);
+	tuple.t_data = (HeapTupleHeader) PageGetItem(page, lp);
+	tuple.t_len = ItemIdGetLength(lp);
+	tuple.t_self = *tid;
+	return DatumGetTimestampTz(heap_getattr(&tuple, IDEM_ATT_ENQUEUED_AT + 1,
+											RelationGetDescr(heap), &isnull));
+}
+
+static void
+summarize_page(Relation heap, BlockNumber block, IdemPageSummary *summary)
+{
+	Buffer		buffer = ReadBuffer(heap, block);
+	Page		page;
+
+	LockBuffer(buffer, BUFFER_LOCK_SHARE);
+	page = BufferGetPage(buffer);
+	for (OffsetNumber off = FirstOffsetNumber;
+		 !PageIsNew(page) && off <= PageGetMaxOffsetNumber(page); off++)
+	{
+		ItemId		lp = PageGetItemId(page, off);
+		ItemPointerData tid;
+		TimestampTz time;
+
+		if (!ItemIdIsNormal(lp))
+			continue;
+		ItemPointerSet(&tid, block, off);
+		time = tuple_time(heap, page, lp, &tid);
+		if (summary->tuples == 0 || time < summary->oldest)
+			summary->oldest = time;
+		if (summary->tuples == 0 || time > summary->newest)
+			summary->newest = time;
+		summary->tuples++;
+	}
+	UnlockReleaseBuffer(buffer);
+}
+
+void
+idem_segment_summarize(const IdemSegment *seg, bool last,
+					   IdemPageSummary *summary)
+{
+	BlockNumber nblocks = RelationGetNumberOfBlocks(seg->heap);
+
+	memset(summary, 0, sizeof(*summary));
+	for (BlockNumber i = 0; i < nblocks && summary->tuples == 0; i++)
+	{
+		CHECK_FOR_INTERRUPTS();
+		summarize_page(seg->heap, last ? nblocks - 1 - i : i, summary);
+	}
+}
+
+TimestampTz
+idem_segment_time_at(const IdemSegment *seg, ItemPointer tid)
+{
+	BlockNumber block = ItemPointerGetBlockNumber(tid);
+	OffsetNumber off = ItemPointerGetOffsetNumber(tid);
+	TimestampTz time = 0;
+	Buffer		buffer;
+	Page		page;
+
+	if (block >= RelationGetNumberOfBlocks(seg->heap))
+		return 0;
+	buffer = ReadBuffer(seg->heap, block);
+	LockBuffer(buffer, BUFFER_LOCK_SHARE);
+	page = BufferGetPage(buffer);
+	if (!PageIsNew(page) && off <= PageGetMaxOffsetNumber(page) &&
+		ItemIdIsNormal(PageGetItemId(page, off)))
+		time = tuple_time(seg->heap, page, PageGetItemId(page, off), tid);
+	UnlockReleaseBuffer(buffer);
+	return time;
+}

@@ -1,0 +1,132 @@
+/*-------------------------------------------------------------------------
+ *
+ * segment.h
+ *		The ring of segments that the outbox consists of.
+ *
+ * Private to src/outbox.
+ *
+ * Copyright (c) 2026, the idempotency developers
+ *
+ * IDENTIFICATION
+ *		src/outbox/segment.h
+ *
+ *-------------------------------------------------------------------------
+ */
+#ifndef IDEM_OUTBOX_SEGMENT_H
+#define IDEM_OUTBOX_SEGMENT_H
+
+#include "postgres.h"
+
+#include "access/genam.h"
+#include "access/skey.h"
+#include "access/transam.h"
+#include "datatype/timestamp.h"
+#include "storage/block.h"
+#include "storage/itemptr.h"
+#include "storage/lockdefs.h"
+#include "utils/relcache.h"
+
+#define IDEM_OUTBOX_SEGMENTS	8
+
+/* Columns of a segment, in the order of the install script, from 0. */
+enum
+{
+	IDEM_ATT_XID,
+	IDEM_ATT_SEQ,
+	IDEM_ATT_EVENT_ID,
+	IDEM_ATT_ENQUEUED_AT,
+	IDEM_ATT_AGGREGATE_TYPE,
+	IDEM_ATT_AGGREGATE_ID,
+	IDEM_ATT_EVENT_TYPE,
+	IDEM_ATT_PAYLOAD,
+	IDEM_ATT_PAYLOAD_BYTES,
+	IDEM_ATT_CONTENT_TYPE,
+	IDEM_ATT_HEADERS,
+	IDEM_NATTS
+};
+
+/* What the index of a segment knows of an event. */
+typedef struct IdemEntry
+{
+	uint64		xid;
+	int64		seq;
+	ItemPointerData tid;
+} IdemEntry;
+
+/* An open segment. */
+typedef struct IdemSegment
+{
+	int			number;
+	Relation	heap;
+	Relation	index;
+} IdemSegment;
+
+/* How many segments were opened so far; the current one is this modulo 8. */
+extern int64 idem_outbox_generation(void);
+
+/* The same, for one who holds a lock on a segment already; much cheaper. */
+extern int64 idem_outbox_generation_locked(void);
+
+/* Make another segment current; the caller holds the maintenance lock. */
+extern void idem_outbox_set_generation(int64 generation);
+
+static inline int
+idem_segment_of(int64 generation)
+{
+	return (int) (generation % IDEM_OUTBOX_SEGMENTS);
+}
+
+extern Oid	idem_segment_oid(int number);
+extern Oid	idem_outbox_seq_oid(void);
+extern Oid	idem_outbox_generation_oid(void);
+
+/*
+ * Open a segment for reading.  The first form waits for the lock; the second
+ * returns false if it is not available at once.  Closing gives the lock back.
+ */
+extern void idem_segment_open(IdemSegment *seg, int number);
+extern bool idem_segment_open_nowait(IdemSegment *seg, int number);
+extern void idem_segment_close(IdemSegment *seg);
+
+/*
+ * True if no event is in the segment.  An index of no blocks is what a crash
+ * in the middle of emptying leaves; what else is there then does not count.
+ */
+extern bool idem_segment_is_empty(const IdemSegment *seg);
+
+/* True if every file of it is as freshly made, so that it may become current. */
+extern bool idem_segment_is_pristine(const IdemSegment *seg);
+
+/* Bytes on disk: heap, TOAST and indexes. */
+extern int64 idem_segment_bytes(const IdemSegment *seg);
+
+/* Scans of the index, which needs blocks; entries come in (xid, seq) order. */
+extern IndexScanDesc idem_segment_beginscan(const IdemSegment *seg, int nkeys);
+extern bool idem_segment_next(IndexScanDesc scan, ScanDirection direction,
+							  IdemEntry *entry);
+
+/* Scan keys on the index's columns. */
+extern void idem_key_xid(ScanKey key, StrategyNumber strategy, uint64 xid);
+extern void idem_key_seq(ScanKey key, StrategyNumber strategy, int64 seq);
+
+/* First entry with that xid or a later one; last entry of all. */
+extern bool idem_segment_first(const IdemSegment *seg, uint64 xid,
+							   IdemEntry *entry);
+extern bool idem_segment_last(const IdemSegment *seg, IdemEntry *entry);
+extern bool idem_segment_has_xid(const IdemSegment *seg, uint64 xid);
+
+/* Summary of the events, visible or not, on the first or last filled page. */
+typedef struct IdemPageSummary
+{
+	int			tuples;			/* 0: the segment has no filled page */
+	TimestampTz oldest;
+	TimestampTz newest;
+} IdemPageSummary;
+
+extern void idem_segment_summarize(const IdemSegment *seg, bool last,
+								   IdemPageSummary *summary);
+
+/* enqueued_at of the tuple at tid, visible or not; 0 if there is none. */
+extern TimestampTz idem_segment_time_at(const IdemSegment *seg, ItemPointer tid);
+
+#endif							/* IDEM_OUTBOX_SEGMENT_H */

@@ -1,0 +1,256 @@
+/*-------------------------------------------------------------------------
+ *
+ * writer.c
+ *		Appends events to the current segment.
+ *
+ * Invariant: an event is put only into a segment that was current while the
+ * writer already held its lock.  A writer that reads which segment is current,
+ * stalls, and takes the lock after that segment was closed and emptied would
+ * otherwise put its event where nobody expects one; therefore the generation
+ * is read after the lock, and a writer that finds itself overtaken starts over.
+ *
+ * The top-level transaction id is assigned before a number is drawn: events of
+ * a transaction that starts after a number was given out have higher numbers.
+ *
+ * What a crash leaves: rows of a transaction that never committed, as any
+ * aborted insert does.  They vanish with the segment.
+ *
+ * LOCKING: RowExclusiveLock on the segment's heap, kept to the end of the
+ * transaction; none on its index, which nothing can touch while writers hold
+ * the heap's lock; nextval's on the number sequence.
+ *
+ * MEMORY: tuples in the caller's context, for many events in a context that is
+ * reset after each chunk.  Slots for chunks live as long as the backend.
+ *
+ * Copyright (c) 2026, the idempotency developers
+ *
+ * IDENTIFICATION
+ *		src/outbox/writer.c
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "postgres.h"
+
+#include "access/heapam.h"
+#include "access/htup_details.h"
+#include "access/table.h"
+#include "access/xact.h"
+#include "commands/sequence.h"
+#include "executor/tuptable.h"
+#include "miscadmin.h"
+#include "nodes/execnodes.h"
+#include "storage/lmgr.h"
+#include "utils/memutils.h"
+#include "utils/rel.h"
+#include "utils/timestamp.h"
+#include "utils/uuid.h"
+#include "utils/xid8.h"
+
+#include "outbox/outbox.h"
+#include "outbox/segment.h"
+
+/* A chunk of a multi-insert ends at either. */
+#define MAX_CHUNK_ROWS		256
+#define MAX_CHUNK_BYTES		(256 * 1024)
+
+/* What all events of one call have in common. */
+typedef struct Writer
+{
+	IdemSegment segment;
+	FullTransactionId xid;
+	Oid			seq_oid;
+	TimestampTz now;
+	CommandId	cid;
+} Writer;
+
+/* The segment that was current last time; only a guess, verified each time. */
+static int	guessed_segment = 0;
+
+/* The index access method asks nothing of it for a plain btree. */
+static IndexInfo index_info = {.type = T_IndexInfo};
+
+static TupleTableSlot *chunk_slots[MAX_CHUNK_ROWS];
+
+/*
+ * Open the index of a locked segment.  The relcache's list is read in place;
+ * copying it out would cost more than the check is worth.
+ */
+static Relation
+open_index(Relation heap)
+{
+	Relation	index;
+
+	if (!heap->rd_indexvalid)
+		list_free(RelationGetIndexList(heap));
+	if (list_length(heap->rd_indexlist) != 1 ||
+		RelationGetNumberOfAttributes(heap) != IDEM_NATTS)
+		ereport(ERROR,
+				(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
+				 errmsg("table \"%s\" was altered", RelationGetRelationName(heap)),
+				 errdetail("A segment of the outbox has exactly one index and %d columns.",
+						   IDEM_NATTS),
+				 errhint("Drop the indexes and columns that were added.")));
+	index = RelationIdGetRelation(linitial_oid(heap->rd_indexlist));
+	if (!RelationIsValid(index))
+		elog(ERROR, "could not open the index of table \"%s\"",
+			 RelationGetRelationName(heap));
+	return index;
+}
+
+/* Lock, then look whether it is still the current one; see the file header. */
+static void
+open_current_segment(IdemSegment *seg)
+{
+	for (;;)
+	{
+		int			current;
+
+		seg->number = guessed_segment;
+		seg->heap = table_open(idem_segment_oid(seg->number), RowExclusiveLock);
+		current = idem_segment_of(idem_outbox_generation_locked());
+		if (current == seg->number)
+			break;
+		table_close(seg->heap, RowExclusiveLock);
+		guessed_segment = current;
+		CHECK_FOR_INTERRUPTS();
+	}
+	seg->index = open_index(seg->heap);
+}
+
+static HeapTuple
+form_tuple(const Writer *writer, const IdemOutboxRow *row, Datum *values)
+{
+	bool		nulls[IDEM_NATTS] = {false};
+
+	values[IDEM_ATT_XID] = FullTransactionIdGetDatum(writer->xid);
+	values[IDEM_ATT_SEQ] = Int64GetDatum(nextval_internal(writer->seq_oid, false));
+	values[IDEM_ATT_EVENT_ID] = PointerGetDatum(&row->event_id);
+	values[IDEM_ATT_ENQUEUED_AT] = TimestampTzGetDatum(writer->now);
+	values[IDEM_ATT_AGGREGATE_TYPE] = row->aggregate_type;
+	values[IDEM_ATT_AGGREGATE_ID] = row->aggregate_id;
+	values[IDEM_ATT_EVENT_TYPE] = row->event_type;
+	values[IDEM_ATT_PAYLOAD] = values[IDEM_ATT_PAYLOAD_BYTES] = row->payload;
+	nulls[row->is_json ? IDEM_ATT_PAYLOAD_BYTES : IDEM_ATT_PAYLOAD] = true;
+	values[IDEM_ATT_CONTENT_TYPE] = row->content_type;
+	nulls[IDEM_ATT_CONTENT_TYPE] = !row->has_content_type;
+	values[IDEM_ATT_HEADERS] = row->headers;
+	nulls[IDEM_ATT_HEADERS] = !row->has_headers;
+
+	return heap_form_tuple(RelationGetDescr(writer->segment.heap), values, nulls);
+}
+
+static void
+insert_index_entry(const Writer *writer, Datum *values, ItemPointer tid)
+{
+	bool		nulls[2] = {false, false};
+
+	index_insert(writer->segment.index, values, nulls, tid,
+				 writer->segment.heap, UNIQUE_CHECK_NO, false, &index_info);
+}
+
+static void
+insert_one(const Writer *writer, const IdemOutboxRow *row)
+{
+	Datum		values[IDEM_NATTS];
+	HeapTuple	tuple = form_tuple(writer, row, values);
+
+	heap_insert(writer->segment.heap, tuple, writer->cid, 0, NULL);
+	insert_index_entry(writer, values, &tuple->t_self);
+	heap_freetuple(tuple);
+}
+
+/* The slots only carry finished tuples, so any descriptor of a segment does. */
+static void
+make_chunk_slots(Relation heap, int n)
+{
+	static TupleDesc desc = NULL;
+	MemoryContext old;
+
+	if (chunk_slots[n - 1] != NULL)
+		return;
+	old = MemoryContextSwitchTo(TopMemoryContext);
+	if (desc == NULL)
+		desc = CreateTupleDescCopy(RelationGetDescr(heap));
+	for (int i = 0; i < n; i++)
+	{
+		if (chunk_slots[i] == NULL)
+			chunk_slots[i] = MakeSingleTupleTableSlot(desc, &TTSOpsHeapTuple);
+	}
+	MemoryContextSwitchTo(old);
+}
+
+/* Append as many of the rows as make a chunk; returns their number. */
+static int
+insert_chunk(const Writer *writer, const IdemOutboxRow *rows, int n)
+{
+	Datum		keys[MAX_CHUNK_ROWS][2];
+	Size		bytes = 0;
+	int			count = 0;
+
+	n = Min(n, MAX_CHUNK_ROWS);
+	make_chunk_slots(writer->segment.heap, n);
+	while (count < n && bytes < MAX_CHUNK_BYTES)
+	{
+		Datum		values[IDEM_NATTS];
+		HeapTuple	tuple = form_tuple(writer, &rows[count], values);
+
+		bytes += tuple->t_len;
+		keys[count][IDEM_ATT_XID] = values[IDEM_ATT_XID];
+		keys[count][IDEM_ATT_SEQ] = values[IDEM_ATT_SEQ];
+		ExecStoreHeapTuple(tuple, chunk_slots[count], false);
+		count++;
+	}
+
+	heap_multi_insert(writer->segment.heap, chunk_slots, count, writer->cid, 0,
+					  NULL);
+	for (int i = 0; i < count; i++)
+	{
+		insert_index_entry(writer, keys[i], &chunk_slots[i]->tts_tid);
+		ExecClearTuple(chunk_slots[i]);
+	}
+	return count;
+}
+
+static void
+insert_many(const Writer *writer, const IdemOutboxRow *rows, int n)
+{
+	MemoryContext chunk_context = AllocSetContextCreate(CurrentMemoryContext,
+														"outbox chunk",
+														ALLOCSET_DEFAULT_SIZES);
+	MemoryContext old = MemoryContextSwitchTo(chunk_context);
+
+	while (n > 0)
+	{
+		int			done = insert_chunk(writer, rows, n);
+
+		rows += done;
+		n -= done;
+		MemoryContextReset(chunk_context);
+		CHECK_FOR_INTERRUPTS();
+	}
+	MemoryContextSwitchTo(old);
+	MemoryContextDelete(chunk_context);
+}
+
+void
+idem_outbox_insert(const IdemOutboxRow *rows, int n)
+{
+	Writer		writer;
+
+	writer.xid = GetTopFullTransactionId();
+	writer.seq_oid = idem_outbox_seq_oid();
+	writer.now = GetCurrentTimestamp();
+	open_current_segment(&writer.segment);
+	writer.cid = GetCurrentCommandId(true);
+
+	if (n == 1)
+		insert_one(&writer, rows);
+	else
+		insert_many(&writer, rows, n);
+
+	RelationClose(writer.segment.index);
+	table_close(writer.segment.heap, NoLock);
+
+	if (idem_outbox_enqueued_hook != NULL)
+		(*idem_outbox_enqueued_hook) ();
+}
