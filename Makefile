@@ -2,7 +2,7 @@
 #
 #   make                 build the library, the install script and the sink programs
 #   make install         install into the server that pg_config belongs to
-#   make test            everything, from nothing; AREA=regress|isolation|tap|sink|lint
+#   make test            everything, from nothing; AREA=compile|lint|regress|isolation|tap|sink|real
 #                        TESTS="names" runs a part (see test/README.md); make check
 #                        and make installcheck are the same
 #   make test-matrix     the suites on every supported server; VERSIONS="17 18"
@@ -82,7 +82,7 @@ endif
 test:
 	+@AREA='$(AREA)' TESTS='$(TESTS)' test/setup/run.sh
 lint:
-	+@AREA=lint TESTS='$(TESTS)' test/setup/run.sh
+	+@AREA='compile lint' TESTS='$(TESTS)' test/setup/run.sh
 indent:
 	@test/setup/packages.sh lint
 	@test/lint/indent.sh
@@ -92,4 +92,4 @@ server:
 	@test/setup/packages.sh build
 	@test/setup/server.sh shell
 packages:
-	@test/setup/packages.sh build test lint
+	@test/setup/packages.sh build test compile lint

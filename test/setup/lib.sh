@@ -11,6 +11,7 @@
 # into the work directory.
 
 # shellcheck shell=bash
+# shellcheck disable=SC2034 # what it finds out is for those who source it
 
 IDEM_TOP=$(cd "$(dirname "${BASH_SOURCE[0]}")/../.." && pwd)
 PG_CONFIG=${PG_CONFIG:-pg_config}

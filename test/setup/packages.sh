@@ -1,7 +1,7 @@
 #!/bin/bash
 # Install what building and testing needs, by Debian package name.
 #
-#	packages.sh build|test|sink|lint|real|bench|matrix ...
+#	packages.sh build|test|sink|compile|lint|real|bench|matrix ...
 #
 # Every need is probed first (a command, a pkg-config module, a Perl module),
 # so a machine that has everything, however it got it, is left alone and apt
@@ -102,10 +102,15 @@ need_sink()
 	need_cmd python3 python3
 }
 
-need_lint()
+need_compile()
 {
 	need_build
 	need_cmd clang clang
+}
+
+need_lint()
+{
+	need_build
 	need_cmd pg_bsd_indent pg-bsd-indent
 	need_cmd shellcheck shellcheck
 	need_cmd nm binutils
@@ -146,16 +151,18 @@ update_lists()
 {
 	[ -z "$lists_updated" ] || return 0
 	command -v apt-get >/dev/null 2>&1 || die "no apt-get; install first: ${missing[*]:-a PostgreSQL server and its headers}"
-	as_root apt-get -q update >&2 || die "apt-get update failed"
+	as_root apt-get -qq update >&2 </dev/null || die "apt-get update failed"
 	lists_updated=1
 }
 
 cluster_conf=/etc/postgresql-common/createcluster.d/idempotency-test.conf
 policy=/usr/sbin/policy-rc.d
 policy_ours=
+log=
 
 undo_install_policy()
 {
+	[ -z "$log" ] || rm -f "$log"
 	as_root rm -f "$cluster_conf"
 	[ -z "$policy_ours" ] || as_root rm -f "$policy"
 }
@@ -181,16 +188,19 @@ install_missing()
 	echo "packages.sh: installing ${packages[*]}" >&2
 	update_lists
 	set_install_policy
+	log=$(mktemp "${TMPDIR:-/tmp}/idem-packages.XXXXXX")
 	as_root env DEBIAN_FRONTEND=noninteractive apt-get -q -y \
-		--no-install-recommends install "${packages[@]}" >&2 </dev/null ||
+		--no-install-recommends install "${packages[@]}" >"$log" 2>&1 </dev/null || {
+		tail -n 30 "$log" >&2
 		die "apt-get could not install: ${packages[*]}"
+	}
 }
 
 cd "$(dirname "$0")/../.."
-[ $# -gt 0 ] || die "usage: packages.sh build|test|sink|lint|real|bench|matrix ..."
+[ $# -gt 0 ] || die "usage: packages.sh build|test|sink|compile|lint|real|bench|matrix ..."
 for group; do
 	case $group in
-		build | test | sink | lint | real | bench | matrix) "need_$group" ;;
+		build | test | sink | compile | lint | real | bench | matrix) "need_$group" ;;
 		*) die "unknown group: $group" ;;
 	esac
 done

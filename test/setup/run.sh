@@ -1,7 +1,7 @@
 #!/bin/bash
 # Run the tests: from a bare machine to the line "N passed, N failed".
 #
-#	AREA="regress isolation tap sink lint real"	what to run, default: all
+#	AREA="compile lint regress isolation tap sink real"	what to run, default: all
 #	TESTS="claim 010_crash"						only tests of these names
 #	KEEP=1										leave the work directory behind
 #	SKIP_PACKAGES=1								do not look for missing packages
@@ -15,7 +15,7 @@ set -uo pipefail
 . "$(dirname "$0")/lib.sh"
 cd "$IDEM_TOP" || exit 1
 
-ALL_AREAS="regress isolation tap sink lint real"
+ALL_AREAS="compile lint regress isolation tap sink real"
 passed=0
 failed=0
 failures=()
@@ -240,7 +240,9 @@ run_tap()
 	for file in test/t/*.pl; do
 		name=$(basename "$file" .pl)
 		# 5xx need something from outside; they are area "real".
-		[ -e "$file" ] && [[ $name != 5* ]] && wanted "$name" || continue
+		if [ ! -e "$file" ] || [[ $name = 5* ]] || ! wanted "$name"; then
+			continue
+		fi
 		[ "${said:-}" = tap ] || idem_say "TAP"
 		said=tap
 		tap_one "$name"
@@ -253,7 +255,9 @@ run_real()
 
 	for file in test/t/5*.pl; do
 		name=$(basename "$file" .pl)
-		[ -e "$file" ] && wanted "$name" || continue
+		if [ ! -e "$file" ] || ! wanted "$name"; then
+			continue
+		fi
 		idem_say "real input"
 		if ! test/real/fetch.sh "$IDEM_WORK/tests/test/real" >"$IDEM_WORK/log/fetch.log" 2>&1; then
 			fail "real/$name: input cannot be had (offline?)" "$IDEM_WORK/log/fetch.log"
@@ -299,10 +303,18 @@ run_sink()
 	run_counted sink timeout -k 20 900 "${MAKE:-make}" --no-print-directory check-sink
 }
 
+# Both compilers, and with assertions.
+run_compile()
+{
+	idem_say "compile"
+	run_counted compile env WORK="$IDEM_WORK" test/lint/lint.sh compile
+}
+
 run_lint()
 {
 	idem_say "lint"
-	run_counted lint env WORK="$IDEM_WORK" test/lint/lint.sh
+	# shellcheck disable=SC2086 # a list
+	run_counted lint env WORK="$IDEM_WORK" test/lint/lint.sh ${TESTS:-rules}
 }
 
 areas=${AREA:-$ALL_AREAS}
@@ -315,6 +327,7 @@ if [ -z "${SKIP_PACKAGES:-}" ]; then
 	groups=(build)
 	! has_area tap || groups+=(test)
 	! has_area sink || groups+=(sink)
+	! has_area compile || groups+=(compile)
 	! has_area lint || groups+=(lint)
 	! has_area real || groups+=(real)
 	test/setup/packages.sh "${groups[@]}" || give_up "packages: what is needed could not be installed"
@@ -323,7 +336,7 @@ fi
 # The functions of lib.sh run with an unchecked status here.
 idem_make_work
 mkdir -p "$OUTPUT"
-if [ "$areas" != lint ]; then
+if [ "$areas" != lint ] && [ "$areas" != compile ]; then
 	idem_say "building for $("$PG_CONFIG" --version)"
 	idem_build_stage || give_up "build"
 	pass build

@@ -22,7 +22,7 @@ usage()
 # Take up the directory of an earlier start.
 attach()
 {
-	[ $# -gt 0 ] && [ -f "$1/server.env" ] || idem_die "${1:-no DIR}: not a directory made by server.sh start"
+	[ -f "${1:-}/server.env" ] || idem_die "${1:-no DIR}: not a directory made by server.sh start"
 	IDEM_WORK=$(realpath "$1")
 	# shellcheck disable=SC1091
 	. "$IDEM_WORK/server.env"

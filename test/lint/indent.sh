@@ -1,0 +1,78 @@
+#!/bin/bash
+# Indent the C sources as PostgreSQL does, in place or (--check) only say which
+# files differ.
+#
+#	indent.sh [--check] [FILE...]
+#
+# pg_bsd_indent must know which names are types.  No list is kept in the tree:
+# the types are read from the debug information of the objects as they are
+# built here, as upstream makes its list, and from the typedefs of the sources
+# and of the server's headers; names that the sources never use are dropped.
+set -euo pipefail
+cd "$(dirname "$0")/../.."
+
+OPTIONS=(-bad -bap -bbb -bc -bl -cli1 -cp33 -cdb -nce -d0 -di12 -nfc1 -i4 -l79
+	-lp -lpl -nip -npro -sac -tpg -ts4)
+
+check=
+if [ "${1:-}" = --check ]; then
+	check=1
+	shift
+fi
+[ $# -gt 0 ] || mapfile -t files < <(find src test -name '*.[ch]' | sort)
+[ $# = 0 ] || files=("$@")
+
+work=$(mktemp -d "${TMPDIR:-/tmp}/idem-indent.XXXXXX")
+trap 'rm -rf "$work"' EXIT
+
+"${MAKE:-make}" --no-print-directory -s -j"$(nproc)" all >"$work/build.log" 2>&1 || {
+	cat "$work/build.log" >&2
+	exit 1
+}
+
+# Names of types in the debug information of an object.
+types_of_object()
+{
+	objdump -Wi "$1" | awk '/DW_TAG_typedef/ { want = 1; next }
+		/DW_TAG_/ { want = 0 }
+		want && /DW_AT_name/ { print $NF; want = 0 }'
+}
+
+{
+	find src -name '*.o' -print0 | while IFS= read -r -d '' object; do
+		types_of_object "$object"
+	done
+	find src test "$("${PG_CONFIG:-pg_config}" --includedir-server)" -name '*.[ch]' -exec sed -nE \
+		's/^typedef .*[ *]([A-Za-z_][A-Za-z0-9_]*);.*/\1/p
+		s/^\} ?([A-Za-z_][A-Za-z0-9_]*);.*/\1/p
+		s/^typedef .*\(\*([A-Za-z_][A-Za-z0-9_]*)\) ?\(.*/\1/p' {} +
+	echo bool
+} | sort -u >"$work/all"
+find src test -name '*.[ch]' -exec grep -ohE '[A-Za-z_][A-Za-z0-9_]*' {} + | sort -u >"$work/used"
+comm -12 "$work/all" "$work/used" >"$work/typedefs"
+
+# Upstream's step after pg_bsd_indent: one space in "type *" on a line of its own.
+indent_one()
+{
+	pg_bsd_indent "${OPTIONS[@]}" -U"$work/typedefs" <"$1" 2>"$work/err" |
+		sed -E 's/^([A-Za-z_][A-Za-z0-9_]*( [A-Za-z_][A-Za-z0-9_]*)*)[ \t]+\*$/\1 */' >"$work/out"
+	[ ! -s "$work/err" ]
+}
+
+status=0
+for file in "${files[@]}"; do
+	if ! indent_one "$file"; then
+		echo "$file: $(head -n 1 "$work/err")"
+		status=1
+	elif ! cmp -s "$file" "$work/out"; then
+		if [ -n "$check" ]; then
+			echo "$file: not indented; run make indent"
+			diff -u "$file" "$work/out" | sed -n '3,20p' || true
+			status=1
+		else
+			cat "$work/out" >"$file"
+			echo "indented $file"
+		fi
+	fi
+done
+exit $status

@@ -1,0 +1,171 @@
+#!/bin/bash
+# Check the sources: what the compilers, the layout rules and the tools say.
+#
+#	lint.sh [CHECK...]		default: all
+#
+# Prints "ok CHECK" or "not ok CHECK" with the reason above it, and exits
+# nonzero if any is not ok.  Builds happen in copies of the tree.
+#
+# shellcheck disable=SC2317 # the checks are called by name
+set -u
+cd "$(dirname "$0")/../.." || exit 1
+
+PG_CONFIG=${PG_CONFIG:-pg_config}
+work=$(mktemp -d "${WORK:-${TMPDIR:-/tmp}}/idem-lint.XXXXXX")
+trap 'rm -rf "$work"' EXIT
+status=0
+
+# Fail with the lines on standard input, if there are any.
+none()
+{
+	local lines
+
+	lines=$(cat)
+	[ -n "$lines" ] || return 0
+	printf '%s\n' "$1" "$lines"
+	return 1
+}
+
+# The tree's own files: those of the commit to be, or all but build products.
+tree_files()
+{
+	if git -c safe.directory='*' rev-parse --is-inside-work-tree >/dev/null 2>&1; then
+		git -c safe.directory='*' ls-files -z --cached --others --exclude-standard
+	else
+		find . -type f ! -path './.git/*' ! -path './build/*' ! -path './src/sink/b*/*' \
+			! -name '*.[od]' ! -name '*.so' -printf '%P\0'
+	fi | while IFS= read -r -d '' file; do [ ! -f "$file" ] || printf '%s\0' "$file"; done
+}
+
+# build_copy NAME MAKE-ARG...: a clean build in a copy, quiet unless it fails.
+# Warnings are errors (see the Makefile), so success means none.
+build_copy()
+{
+	local dir=$work/$1
+	shift
+
+	mkdir -p "$dir"
+	tree_files | tar -c --null -T - -f - | tar -x -C "$dir"
+	env -u MAKEFLAGS -u MAKELEVEL -u MFLAGS make -C "$dir" --no-print-directory -s -j"$(nproc)" \
+		PG_CONFIG="$PG_CONFIG" all "$@" >"$work/build.log" 2>&1 || {
+		cat "$work/build.log"
+		return 1
+	}
+}
+
+check_gcc()
+{
+	build_copy gcc CC=gcc
+}
+
+# The server's flags were chosen for the compiler that built it; clang does not
+# know all of gcc's.
+check_clang()
+{
+	build_copy clang CC=clang \
+		COPT='-Wno-unknown-warning-option -Wno-ignored-optimization-argument -Wno-ignored-attributes'
+}
+
+# Assertions are compiled in assert-enabled servers only; they must not rot.
+check_assert()
+{
+	build_copy assert CC=gcc COPT=-DUSE_ASSERT_CHECKING
+}
+
+check_indent()
+{
+	test/lint/indent.sh --check
+}
+
+check_shellcheck()
+{
+	local files
+
+	mapfile -t files < <(tree_files | xargs -0 grep -lE '^#!/bin/(ba)?sh|^# shellcheck shell=')
+	shellcheck -x "${files[@]}"
+}
+
+check_version_tests()
+{
+	grep -rn 'PG_VERSION_NUM\|CATALOG_VERSION_NO' src --include='*.[ch]' |
+		grep -v '^src/compat\.h:' | none "PG_VERSION_NUM belongs into src/compat.h:"
+}
+
+# The compiler wrote down what each sink program includes.
+check_sink_headers()
+{
+	local server
+
+	[ -d src/sink ] || return 0
+	server=$("$PG_CONFIG" --includedir-server)
+	[ -d "$work/gcc" ] || check_gcc || return 1
+	find "$work/gcc/src/sink" -name '*.d' -print0 | xargs -0 grep -HF "$server" |
+		none "a sink program includes headers of the server:"
+}
+
+# What fmgr and the loader look up, and nothing else.
+check_exports()
+{
+	local names
+
+	[ -f "$work/gcc/idempotency.so" ] || check_gcc || return 1
+	names=$(nm -D --defined-only "$work/gcc/idempotency.so" | awk '{ print $NF }')
+	while read -r name; do
+		case $name in
+			Pg_magic_func | _PG_init | pg_finfo_*) ;;
+			*) grep -qx "pg_finfo_$name" <<<"$names" || echo "$name" ;;
+		esac
+	done <<<"$names" | none "exported without need:"
+}
+
+# claim and outbox do not know each other; the sinks and shared know nobody.
+check_layers()
+{
+	{
+		grep -rnE '#include "(outbox|relay)/' src/claim
+		grep -rnE '#include "(claim|relay)/' src/outbox
+		grep -rnE '#include "(claim|outbox|relay|request)/' src/shared src/sink
+	} 2>/dev/null | none "includes must point down:"
+}
+
+check_file_length()
+{
+	find src -name '*.[ch]' -exec wc -l {} + | awk '$2 != "total" && $1 > 800' |
+		none "files of more than 800 lines:"
+}
+
+check_unfinished()
+{
+	grep -rnE '\b(TODO|FIXME|XXX)\b' src sql/install | none "unfinished:"
+}
+
+check_install_sql()
+{
+	{
+		grep -niE 'create +or +replace|if +not +exists|if +exists' sql/install/*.sql
+		grep -nE '(^|[^A-Z])STRICT([^A-Z]|$)' sql/install/*.sql
+	} | none "not in an install script:"
+}
+
+compilers=(gcc clang assert)
+rules=(version_tests sink_headers exports layers file_length unfinished install_sql
+	shellcheck indent)
+case ${*:-all} in
+	all) set -- "${compilers[@]}" "${rules[@]}" ;;
+	compile) set -- "${compilers[@]}" ;;
+	rules) set -- "${rules[@]}" ;;
+esac
+for check; do
+	if ! declare -F "check_$check" >/dev/null; then
+		echo "no such check: $check (there are: ${compilers[*]} ${rules[*]})"
+		echo "not ok $check"
+		status=1
+	elif "check_$check" >"$work/output" 2>&1; then
+		echo "ok $check"
+	else
+		tail -n 60 "$work/output"
+		echo "not ok $check"
+		status=1
+	fi
+done
+exit $status

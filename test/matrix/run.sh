@@ -1,0 +1,188 @@
+#!/bin/bash
+# Run the suites on every supported server.
+#
+#	VERSIONS="15 17 18 19"	which, default all
+#	AREA="compile regress isolation tap"	default: these
+#	TESTS=...				as for make test
+#
+# The version that this machine has runs as it is.  Every other one lives in a
+# folder that debootstrap makes from the Debian release that carries it, out of
+# the mirror this machine uses, and that is kept between runs in
+# ${IDEMPOTENCY_MATRIX_CACHE:-$HOME/.cache/idempotency-matrix}.
+#
+# A run inside has mount, process and IPC namespaces of its own: when it ends,
+# however it ends, its mounts are gone, its processes dead and its shared memory
+# freed.  The sources and all output lie on a tmpfs that goes with them.
+set -uo pipefail
+# shellcheck source=test/setup/lib.sh
+. "$(dirname "$0")/../setup/lib.sh"
+cd "$IDEM_TOP" || exit 1
+
+VERSIONS=${VERSIONS:-15 17 18 19}
+AREA=${AREA:-compile regress isolation tap}
+cache=${IDEMPOTENCY_MATRIX_CACHE:-$HOME/.cache/idempotency-matrix}
+passed=0
+failed=0
+summary=()
+
+# The Debian release that carries a major version, and another that is to be
+# used on top of it.
+suite_of()
+{
+	case $1 in
+		15) echo bookworm ;;
+		17) echo trixie ;;
+		18) echo forky ;;
+		19) echo "sid experimental" ;;
+		*) return 1 ;;
+	esac
+}
+
+count()
+{
+	local version=$1 last=$2 why=$3
+
+	if [[ $last =~ ^([0-9]+)\ passed,\ ([0-9]+)\ failed$ ]]; then
+		passed=$((passed + BASH_REMATCH[1]))
+		failed=$((failed + BASH_REMATCH[2]))
+		summary+=("$version: $last")
+	else
+		failed=$((failed + 1))
+		summary+=("$version: $why")
+	fi
+}
+
+# The mirror that apt on this machine gets Debian from.
+find_mirror()
+{
+	# shellcheck disable=SC2016 # apt expands it
+	apt-get indextargets --format '$(ORIGIN) $(CODENAME) $(REPO_URI)' 2>/dev/null |
+		awk '$1 == "Debian" && $2 !~ /-security/ { print $NF; exit }'
+}
+
+apt_opts()
+{
+	local proxy
+
+	cat <<-END
+		Acquire::Check-Valid-Until "false";
+		Acquire::Retries "3";
+		APT::Install-Recommends "false";
+	END
+	# A proxy that this machine's apt goes through is needed inside, too.
+	proxy=$(apt-config dump 2>/dev/null | grep -iE '^Acquire::https?::Proxy ')
+	[ -z "$proxy" ] || echo "$proxy"
+}
+
+# make_root VERSION: the folder, complete or not at all.
+make_root()
+{
+	local version=$1 root=$cache/pg$1 new=$cache/pg$1.new suite extra mirror
+
+	[ ! -x "$root/usr/lib/postgresql/$version/bin/postgres" ] || return 0
+	read -r suite extra < <(suite_of "$version") || {
+		echo "no Debian release is known for PostgreSQL $version" >&2
+		return 1
+	}
+	mirror=$(find_mirror)
+	[ -n "$mirror" ] || { apt-get -q update && mirror=$(find_mirror); }
+	[ -n "$mirror" ] || {
+		echo "apt names no Debian mirror" >&2
+		return 1
+	}
+	mkdir -p "$cache"
+	rm -rf "$root" "$new"
+	# One script fits every release; an older debootstrap lacks the newest names.
+	debootstrap --variant=minbase "$suite" "$new" "$mirror" \
+		/usr/share/debootstrap/scripts/sid || return 1
+	apt_opts >"$new/etc/apt/apt.conf.d/90idempotency"
+	echo "deb $mirror $suite main" >"$new/etc/apt/sources.list"
+	[ -z "$extra" ] || echo "deb $mirror $extra main" >>"$new/etc/apt/sources.list"
+	# Only what the first release does not have comes from the other: apt ranks
+	# experimental that low by itself.
+	printf '#!/bin/sh\nexit 101\n' >"$new/usr/sbin/policy-rc.d"
+	chmod 755 "$new/usr/sbin/policy-rc.d"
+	mkdir -p "$new/etc/postgresql-common/createcluster.d"
+	echo "create_main_cluster = false" >"$new/etc/postgresql-common/createcluster.d/idempotency-test.conf"
+	inside "$new" "apt-get -q update && DEBIAN_FRONTEND=noninteractive apt-get -q -y install \
+		postgresql-$version postgresql-server-dev-$version libpq-dev" || return 1
+	mv "$new" "$root"
+}
+
+# inside ROOT COMMAND: in namespaces of its own, with the usual file systems.
+inside()
+{
+	local root=$1 command=$2
+
+	# shellcheck disable=SC2016 # expanded inside
+	ROOT=$root COMMAND=$command unshare --mount --pid --ipc --fork --kill-child bash -c '
+		set -e
+		mount -t proc proc "$ROOT/proc"
+		mount --rbind /dev "$ROOT/dev"
+		mount -t tmpfs -o mode=1777 tmpfs "$ROOT/dev/shm"
+		mount -t tmpfs -o mode=1777 tmpfs "$ROOT/tmp"
+		[ -z "${SOURCES:-}" ] || tar -x -C "$ROOT/tmp" -f "$SOURCES"
+		cp -L /etc/resolv.conf "$ROOT/etc/resolv.conf" 2>/dev/null || true
+		exec env -i PATH=/usr/sbin:/usr/bin:/sbin:/bin HOME=/root LC_ALL=C.UTF-8 \
+			AREA="$AREA" TESTS="${TESTS:-}" PG_CONFIG="${INSIDE_PG_CONFIG:-}" \
+			TERM="${TERM:-dumb}" chroot "$ROOT" /bin/bash -c "$COMMAND"' </dev/null
+}
+
+# What a commit of the tree as it is would hold, as one archive.
+pack_sources()
+{
+	mkdir "$work/idempotency"
+	if git -c safe.directory='*' rev-parse --is-inside-work-tree >/dev/null 2>&1; then
+		git -c safe.directory='*' ls-files -z --cached --others --exclude-standard |
+			while IFS= read -r -d '' file; do [ ! -f "$file" ] || printf '%s\0' "$file"; done |
+			tar -c --null -T - -f - | tar -x -C "$work/idempotency"
+	else
+		tar -c --exclude=./build --exclude='*.o' --exclude='*.d' --exclude='*.so' -f - . |
+			tar -x -C "$work/idempotency"
+	fi
+	tar -c -C "$work" -f "$work/sources.tar" idempotency
+}
+
+run_native()
+{
+	idem_say "PostgreSQL $1, this machine"
+	AREA=$AREA TESTS=${TESTS:-} test/setup/run.sh 2>&1 | tee "$work/$1.log"
+	count "$1" "$(tail -n 1 "$work/$1.log")" "did not run"
+}
+
+run_inside()
+{
+	local version=$1
+
+	idem_say "PostgreSQL $version"
+	if ! make_root "$version" >"$work/$version.root" 2>&1; then
+		tail -n 30 "$work/$version.root"
+		count "$version" "" "its folder could not be made"
+		return
+	fi
+	SOURCES=$work/sources.tar INSIDE_PG_CONFIG=/usr/lib/postgresql/$version/bin/pg_config \
+		inside "$cache/pg$version" "cd /tmp/idempotency && exec test/setup/run.sh" 2>&1 |
+		tee "$work/$version.log"
+	count "$version" "$(tail -n 1 "$work/$version.log")" "did not run"
+}
+
+[ "$(id -u)" = 0 ] || [ "$VERSIONS" = "$(pg_config --version 2>/dev/null | sed 's/^PostgreSQL \([0-9]*\).*/\1/')" ] ||
+	idem_die "the matrix makes folders with debootstrap and mounts in them: run it as root"
+work=$(mktemp -d "${TMPDIR:-/tmp}/idem-matrix.XXXXXX")
+trap 'rm -rf "$work"' EXIT
+trap 'exit 130' INT
+trap 'exit 143' TERM HUP
+test/setup/packages.sh build matrix || idem_die "packages could not be installed"
+pack_sources
+here=$("$PG_CONFIG" --version | sed 's/^PostgreSQL \([0-9]*\).*/\1/')
+for version in $VERSIONS; do
+	if [ "$version" = "$here" ]; then
+		run_native "$version"
+	else
+		run_inside "$version"
+	fi
+done
+idem_say "matrix"
+printf '   %s\n' "${summary[@]}"
+echo "$passed passed, $failed failed"
+[ "$failed" = 0 ] && [ "$passed" -gt 0 ]
