@@ -54,6 +54,11 @@
 	StaticAssertDecl(true, "takes the semicolon of the caller")
 #endif
 
+/* 18: "Add pg_noreturn" replaced pg_attribute_noreturn(), which went away. */
+#if PG_VERSION_NUM < 180000
+#define pg_noreturn __attribute__((noreturn))
+#endif
+
 /*
  * Are synchronous standbys configured, as the checkpointer told everybody?
  * Needs walsender_private.h.  15.13, 16.9, 17.5: "Fix race condition with

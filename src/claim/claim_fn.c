@@ -36,6 +36,7 @@
 
 #include "claim/claim.h"
 #include "claim/lock.h"
+#include "compat.h"
 #include "shared/args.h"
 #include "shared/digest.h"
 
@@ -288,7 +289,7 @@ get_array(FunctionCallInfo fcinfo, int argno, const char *name, Oid elemtype,
 	return n;
 }
 
-static void pg_attribute_noreturn()
+pg_noreturn static void
 report_bad_element(int ord, int len)
 {
 	ereport(ERROR,

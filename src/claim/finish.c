@@ -41,7 +41,7 @@
 #include "compat.h"
 #include "shared/error.h"
 
-static void pg_attribute_noreturn()
+pg_noreturn static void
 report_pending(void)
 {
 	int64		n = idem_state_counts()->pending;

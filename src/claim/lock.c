@@ -39,11 +39,12 @@
 
 #include "claim/claim.h"
 #include "claim/lock.h"
+#include "compat.h"
 
 /* SET_LOCKTAG_ADVISORY's fourth field for a key of one bigint */
 #define SINGLE_BIGINT_KEY	1
 
-static void pg_attribute_noreturn()
+pg_noreturn static void
 report_hash_failure(IdemKeyMaker *maker)
 {
 	ereport(ERROR,

@@ -24,13 +24,13 @@
 
 /* Limits in bytes of the server encoding. */
 #define IDEM_MAX_ID_BYTES		1024	/* event ids */
-#define IDEM_MAX_NAME_BYTES		255		/* consumers, types, aggregate ids */
+#define IDEM_MAX_NAME_BYTES		255 /* consumers, types, aggregate ids */
 
 /* 22004 unless the argument is there. */
 extern void idem_require_arg(FunctionCallInfo fcinfo, int argno, const char *name);
 
 /* 22004 for a NULL inside an array argument; ord counts from 1. */
-extern void idem_null_element(const char *name, int ord) pg_attribute_noreturn();
+pg_noreturn extern void idem_null_element(const char *name, int ord);
 
 /* 0A000 if an argument of a later feature was given. */
 extern void idem_reject_arg(FunctionCallInfo fcinfo, int argno, const char *name);

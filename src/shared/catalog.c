@@ -33,6 +33,7 @@
 #include "utils/lsyscache.h"
 #include "utils/rel.h"
 
+#include "compat.h"
 #include "shared/catalog.h"
 
 /* Every ref that holds an OID; walked by the invalidation callback. */
@@ -90,7 +91,7 @@ extension_row(const char *extname, Oid *owner, Oid *schema)
 	return found;
 }
 
-static void pg_attribute_noreturn()
+pg_noreturn static void
 report_missing(const char *extname)
 {
 	ereport(ERROR,

@@ -38,24 +38,41 @@ types_of_object()
 		want && /DW_AT_name/ { print $NF; want = 0 }'
 }
 
+# list_types OUTPUT OBJECT-DIRECTORY HEADER-DIRECTORY...: of these objects and
+# the typedefs in these headers, the types that the sources use.
+list_types()
 {
-	find src -name '*.o' -print0 | while IFS= read -r -d '' object; do
-		types_of_object "$object"
-	done
-	find src test "$("${PG_CONFIG:-pg_config}" --includedir-server)" -name '*.[ch]' -exec sed -nE \
-		's/^typedef .*[ *]([A-Za-z_][A-Za-z0-9_]*);.*/\1/p
-		s/^\} ?([A-Za-z_][A-Za-z0-9_]*);.*/\1/p
-		s/^typedef .*\(\*([A-Za-z_][A-Za-z0-9_]*)\) ?\(.*/\1/p' {} +
-	echo bool
-} | sort -u >"$work/all"
-find src test -name '*.[ch]' -exec grep -ohE '[A-Za-z_][A-Za-z0-9_]*' {} + | sort -u >"$work/used"
-comm -12 "$work/all" "$work/used" >"$work/typedefs"
+	local output=$1 objects=$2
+	shift 2
 
-# Upstream's step after pg_bsd_indent: one space in "type *" on a line of its own.
+	{
+		find "$objects" -name '*.o' -print0 | while IFS= read -r -d '' object; do
+			types_of_object "$object"
+		done
+		find "$@" -name '*.[ch]' -exec sed -nE \
+			's/^typedef .*[ *]([A-Za-z_][A-Za-z0-9_]*);.*/\1/p
+			s/^\} ?([A-Za-z_][A-Za-z0-9_]*);.*/\1/p
+			s/^typedef .*\(\*([A-Za-z_][A-Za-z0-9_]*)\) ?\(.*/\1/p' {} +
+		echo bool
+	} | sort -u >"$work/all"
+	find src test -name '*.[ch]' -exec grep -ohE '[A-Za-z_][A-Za-z0-9_]*' {} + | sort -u >"$work/used"
+	comm -12 "$work/all" "$work/used" >"$output"
+}
+
+# A type of the server ("text") is a variable's name in a program without it.
+list_types "$work/server" src src "$("${PG_CONFIG:-pg_config}" --includedir-server)"
+list_types "$work/program" src/sink src/sink test
+
+# What pg_bsd_indent gets wrong: "type *" on a line of its own has one space (a
+# step of upstream's, too), and a designator follows its comma after one.
 indent_one()
 {
-	pg_bsd_indent "${OPTIONS[@]}" -U"$work/typedefs" <"$1" 2>"$work/err" |
-		sed -E 's/^([A-Za-z_][A-Za-z0-9_]*( [A-Za-z_][A-Za-z0-9_]*)*)[ \t]+\*$/\1 */' >"$work/out"
+	local types=$work/server
+
+	[[ $1 != src/sink/* && $1 != test/sink/* ]] || types=$work/program
+	pg_bsd_indent "${OPTIONS[@]}" -U"$types" <"$1" 2>"$work/err" |
+		sed -E 's/^([A-Za-z_][A-Za-z0-9_]*( [A-Za-z_][A-Za-z0-9_]*)*)[ \t]+\*$/\1 */
+			s/,(\.[a-z_]+ = )/, \1/g' >"$work/out"
 	[ ! -s "$work/err" ]
 }
 

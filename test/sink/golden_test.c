@@ -33,7 +33,7 @@ static int	failures;
 static char text[MAX_TEXT];
 static size_t text_len;
 
-static void __attribute__((format(printf, 1, 2)))
+__attribute__((format(printf, 1, 2))) static void
 put(const char *fmt,...)
 {
 	va_list		ap;
@@ -43,7 +43,7 @@ put(const char *fmt,...)
 	va_end(ap);
 }
 
-static void __attribute__((format(printf, 2, 3)))
+__attribute__((format(printf, 2, 3))) static void
 fail(const char *name, const char *fmt,...)
 {
 	va_list		ap;

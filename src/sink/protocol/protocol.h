@@ -91,11 +91,14 @@ typedef enum IdemProtoPeer
 /* What became of an event.  Values go over the wire. */
 typedef enum IdemProtoOutcome
 {
-	IDEM_PROTO_ACKED = 1,		/* done; with a VERDICT to come: done if committed */
+	IDEM_PROTO_ACKED = 1,		/* done; with a VERDICT to come: done if
+								 * committed */
 	IDEM_PROTO_RETRY = 2,		/* not now; not the message's fault for sure */
 	IDEM_PROTO_REJECTED = 3,	/* refused, the message itself is at fault */
-	IDEM_PROTO_UNKNOWN = 4,		/* sent, no answer: may or may not have arrived */
-	IDEM_PROTO_SKIPPED = 5,		/* not sent: an earlier event of its key failed */
+	IDEM_PROTO_UNKNOWN = 4,		/* sent, no answer: may or may not have
+								 * arrived */
+	IDEM_PROTO_SKIPPED = 5,		/* not sent: an earlier event of its key
+								 * failed */
 	IDEM_PROTO_OUTAGE = 6,		/* not sent or refused: the target is down */
 	IDEM_PROTO_FENCED = 7		/* another instance took the sink over */
 } IdemProtoOutcome;
@@ -117,21 +120,26 @@ typedef enum IdemProtoLogLevel
 } IdemProtoLogLevel;
 
 /* HELLO flags */
-#define IDEM_PROTO_KEY_ORDER		0x01	/* order per (aggregate_type, aggregate_id) */
+#define IDEM_PROTO_KEY_ORDER		0x01	/* order per (aggregate_type,
+											 * aggregate_id) */
 #define IDEM_PROTO_WANT_POSITION	0x02	/* store positions if the sink can */
-#define IDEM_PROTO_REQUIRE_PASSWORD 0x04	/* owner is no superuser: log in with own password */
+#define IDEM_PROTO_REQUIRE_PASSWORD 0x04	/* owner is no superuser: log in
+											 * with own password */
 #define IDEM_PROTO_HELLO_FLAGS		0x07
 
 /* EVENT flags */
-#define IDEM_PROTO_PAYLOAD_JSON		0x01	/* payload is JSON text in UTF-8; else bytes */
+#define IDEM_PROTO_PAYLOAD_JSON		0x01	/* payload is JSON text in UTF-8;
+											 * else bytes */
 #define IDEM_PROTO_HAS_HEADERS		0x02	/* else headers_len is 0 */
 #define IDEM_PROTO_HAS_CONTENT_TYPE 0x04	/* else content_type is empty */
 #define IDEM_PROTO_EVENT_FLAGS		0x07
 
 /* READY capabilities */
-#define IDEM_PROTO_STORES_POSITION	0x01	/* keeps each batch's position with its effects */
+#define IDEM_PROTO_STORES_POSITION	0x01	/* keeps each batch's position
+											 * with its effects */
 #define IDEM_PROTO_TRANSACTIONAL	0x02	/* sends a VERDICT for each batch */
-#define IDEM_PROTO_DEDUPLICATES		0x04	/* a repeated event id has no second effect */
+#define IDEM_PROTO_DEDUPLICATES		0x04	/* a repeated event id has no
+											 * second effect */
 #define IDEM_PROTO_CAPABILITIES		0x07
 
 /* Bytes inside a buffer; not terminated. */
@@ -186,8 +194,8 @@ typedef struct IdemProtoEvent
 	IdemProtoStr aggregate_id;
 	IdemProtoStr event_type;
 	IdemProtoStr content_type;
-	const uint8_t *chunk;		/* encoder: NULL leaves chunk_len bytes for the
-								 * caller to fill at the end of the frame */
+	const uint8_t *chunk;		/* encoder: NULL leaves chunk_len bytes for
+								 * the caller to fill at the end of the frame */
 	uint32_t	chunk_len;
 } IdemProtoEvent;
 

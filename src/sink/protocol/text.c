@@ -26,7 +26,7 @@ utf8_length(const uint8_t *p, size_t len)
 {
 	static const uint32_t least[5] = {0, 0, 0x80, 0x800, 0x10000};
 	size_t		n = p[0] < 0x80 ? 1 : p[0] < 0xC2 ? 0 : p[0] < 0xE0 ? 2 :
-		p[0] < 0xF0 ? 3 : p[0] < 0xF5 ? 4 : 0;
+	p[0] < 0xF0 ? 3 : p[0] < 0xF5 ? 4 : 0;
 	uint32_t	code = n > 1 ? p[0] & (0x7F >> n) : p[0];
 
 	if (n == 0 || n > len)
