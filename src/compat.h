@@ -23,13 +23,32 @@
 #error "idempotency needs PostgreSQL 15 or newer"
 #endif
 
-/* 18: index_beginscan() takes a place for EXPLAIN's counters as well. */
+/*
+ * 18: index_beginscan() takes a place for EXPLAIN's counters as well.
+ * 19: scans take the caller's flags; a delete says by a flag, not by an argument,
+ * that the row moves to another partition.
+ */
+#if PG_VERSION_NUM >= 190000
+#define idem_compat_index_beginscan(heap, index, snapshot, nkeys) \
+	index_beginscan(heap, index, snapshot, NULL, nkeys, 0, SO_NONE)
+#define idem_compat_table_beginscan(heap, snapshot) \
+	table_beginscan(heap, snapshot, 0, NULL, SO_NONE)
+#define idem_compat_table_tuple_delete(heap, tid, cid, tmfd) \
+	table_tuple_delete(heap, tid, cid, 0, InvalidSnapshot, InvalidSnapshot, \
+					   true, tmfd)
+#else
 #if PG_VERSION_NUM >= 180000
 #define idem_compat_index_beginscan(heap, index, snapshot, nkeys) \
 	index_beginscan(heap, index, snapshot, NULL, nkeys, 0)
 #else
 #define idem_compat_index_beginscan(heap, index, snapshot, nkeys) \
 	index_beginscan(heap, index, snapshot, nkeys, 0)
+#endif
+#define idem_compat_table_beginscan(heap, snapshot) \
+	table_beginscan(heap, snapshot, 0, NULL)
+#define idem_compat_table_tuple_delete(heap, tid, cid, tmfd) \
+	table_tuple_delete(heap, tid, cid, InvalidSnapshot, InvalidSnapshot, \
+					   true, tmfd, false)
 #endif
 
 /*
@@ -52,6 +71,11 @@
 		return &version_1; \
 	} \
 	StaticAssertDecl(true, "takes the semicolon of the caller")
+#endif
+
+/* 16: "New header varatt.h split off from postgres.h". */
+#if PG_VERSION_NUM >= 160000
+#include "varatt.h"
 #endif
 
 /* 18: "Add pg_noreturn" replaced pg_attribute_noreturn(), which went away. */

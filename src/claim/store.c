@@ -401,9 +401,8 @@ idem_store_delete(IdemStore *store, const IdemRowRef *ref)
 
 	/* The row may be of this very command, which cannot remove its own. */
 	CommandCounterIncrement();
-	res = table_tuple_delete(store->heap, &tid, GetCurrentCommandId(true),
-							 InvalidSnapshot, InvalidSnapshot, true, &tmfd,
-							 false);
+	res = idem_compat_table_tuple_delete(store->heap, &tid,
+										 GetCurrentCommandId(true), &tmfd);
 	if (res != TM_Ok)
 		ereport(ERROR,
 				(errcode(ERRCODE_T_R_SERIALIZATION_FAILURE),

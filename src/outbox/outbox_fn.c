@@ -27,6 +27,7 @@
 #include "utils/builtins.h"
 #include "utils/jsonb.h"
 #include "utils/timestamp.h"
+#include "utils/tuplestore.h"
 #include "utils/uuid.h"
 
 #include "claim/claim.h"
@@ -117,7 +118,7 @@ uuid_to_text(const pg_uuid_t *uuid, char *buf)
 	*buf = '\0';
 }
 
-static void pg_attribute_noreturn()
+pg_noreturn static void
 report_duplicate(const char *id)
 {
 	ereport(ERROR,

@@ -449,7 +449,7 @@ find_in_segment(const IdemSegment *segment, const pg_uuid_t *event_id,
 	HeapTuple	tuple;
 	bool		found = false;
 
-	scan = table_beginscan(segment->heap, GetActiveSnapshot(), 0, NULL);
+	scan = idem_compat_table_beginscan(segment->heap, GetActiveSnapshot());
 	while (!found && (tuple = heap_getnext(scan, ForwardScanDirection)) != NULL)
 	{
 		TupleDesc	desc = RelationGetDescr(segment->heap);

@@ -22,6 +22,7 @@
 #include "access/xact.h"
 #include "utils/snapmgr.h"
 
+#include "compat.h"
 #include "outbox/reader.h"
 
 #define SNAP_SIZE(nxip) \

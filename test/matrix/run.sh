@@ -19,7 +19,7 @@ set -uo pipefail
 cd "$IDEM_TOP" || exit 1
 
 VERSIONS=${VERSIONS:-15 17 18 19}
-AREA=${AREA:-compile regress isolation tap}
+export AREA=${AREA:-compile regress isolation tap}
 cache=${IDEMPOTENCY_MATRIX_CACHE:-$HOME/.cache/idempotency-matrix}
 passed=0
 failed=0
@@ -97,9 +97,11 @@ make_root()
 		/usr/share/debootstrap/scripts/sid || return 1
 	apt_opts >"$new/etc/apt/apt.conf.d/90idempotency"
 	echo "deb $mirror $suite main" >"$new/etc/apt/sources.list"
-	[ -z "$extra" ] || echo "deb $mirror $extra main" >>"$new/etc/apt/sources.list"
-	# Only what the first release does not have comes from the other: apt ranks
-	# experimental that low by itself.
+	if [ -n "$extra" ]; then
+		echo "deb $mirror $extra main" >>"$new/etc/apt/sources.list"
+		printf 'Package: src:postgresql-%s\nPin: release a=%s\nPin-Priority: 990\n' \
+			"$version" "$extra" >"$new/etc/apt/preferences.d/idempotency"
+	fi
 	printf '#!/bin/sh\nexit 101\n' >"$new/usr/sbin/policy-rc.d"
 	chmod 755 "$new/usr/sbin/policy-rc.d"
 	mkdir -p "$new/etc/postgresql-common/createcluster.d"

@@ -170,7 +170,7 @@ idem_build_stage()
 	local log=$IDEM_WORK/build.log
 
 	# shellcheck disable=SC2086 # MAKE_ARGS is a list
-	if ! "${MAKE:-make}" -C "$IDEM_TOP" --no-print-directory -j"$(nproc)" \
+	if ! "${MAKE:-make}" -C "$IDEM_TOP" --no-print-directory -s -j"$(nproc)" \
 		PG_CONFIG="$PG_CONFIG" all ${MAKE_ARGS:-} >"$log" 2>&1 ||
 		! "${MAKE:-make}" -C "$IDEM_TOP" --no-print-directory \
 			PG_CONFIG="$PG_CONFIG" DESTDIR="$IDEM_STAGE" install ${MAKE_ARGS:-} >>"$log" 2>&1; then
