@@ -54,8 +54,12 @@
 #define MAX_RANGES		8192
 #define RANGE_ENTRIES	4096
 
-/* Unwanted entries of one transaction after which the walk jumps over them. */
-#define MAX_RUN			64
+/*
+ * Unwanted entries of one transaction after which the walk jumps over them.  A
+ * jump reads a leaf page, which costs as much as walking through a few hundred
+ * entries, and may leave a range behind, so it must be worth it.
+ */
+#define MAX_RUN			2048
 
 /* Entries of a segment from (xid_lo, seq_lo) to (xid_hi, seq_hi), inclusive. */
 typedef struct KeyRange

@@ -118,7 +118,12 @@ uuid_to_text(const pg_uuid_t *uuid, char *buf)
 	*buf = '\0';
 }
 
+<<<<<<< HEAD
 pg_noreturn static void
+=======
+static void
+pg_attribute_noreturn()
+>>>>>>> a4458d0 (Let the wrappers of the outbox include claim.h; indent)
 report_duplicate(const char *id)
 {
 	ereport(ERROR,
@@ -183,7 +188,7 @@ static void
 take_event_id(FunctionCallInfo fcinfo, int argno, IdemOutboxRow *row)
 {
 	char		id[UUID_TEXT_LENGTH + 1];
-	IdemClaimItem item = {.id = id,.idlen = UUID_TEXT_LENGTH};
+	IdemClaimItem item = {.id = id, .idlen = UUID_TEXT_LENGTH};
 
 	if (PG_ARGISNULL(argno))
 	{

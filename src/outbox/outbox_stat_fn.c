@@ -21,7 +21,6 @@
 #include "fmgr.h"
 #include "funcapi.h"
 #include "miscadmin.h"
-#include "storage/bufmgr.h"
 #include "utils/builtins.h"
 #include "utils/rel.h"
 #include "utils/timestamp.h"
@@ -39,20 +38,6 @@ PG_FUNCTION_INFO_V1(idem_outbox_segments_fn);
 PG_FUNCTION_INFO_V1(idem_outbox_generation_fn);
 PG_FUNCTION_INFO_V1(idem_outbox_last_seq_fn);
 PG_FUNCTION_INFO_V1(idem_outbox_restamp_fn);
-
-/* Rows of a segment by the fill of its first and last page. */
-static int64
-estimate_events(const IdemSegment *seg, const IdemPageSummary *first,
-				const IdemPageSummary *last)
-{
-	BlockNumber nblocks = RelationGetNumberOfBlocks(seg->heap);
-
-	if (nblocks <= 1)
-		return first->tuples;
-	if (nblocks == 2)
-		return first->tuples + last->tuples;
-	return (int64) first->tuples * (nblocks - 1) + last->tuples;
-}
 
 static void
 describe_segment(const IdemSegment *seg, bool current, Datum *values, bool *nulls)
@@ -74,7 +59,7 @@ describe_segment(const IdemSegment *seg, bool current, Datum *values, bool *null
 	}
 	idem_segment_summarize(seg, false, &head);
 	idem_segment_summarize(seg, true, &tail);
-	values[2] = Int64GetDatum(estimate_events(seg, &head, &tail));
+	values[2] = Int64GetDatum(idem_segment_estimate_events(seg));
 	values[4] = FullTransactionIdGetDatum(FullTransactionIdFromU64(first.xid));
 	values[5] = FullTransactionIdGetDatum(FullTransactionIdFromU64(last.xid));
 	nulls[6] = nulls[7] = head.tuples == 0;

@@ -59,7 +59,7 @@ typedef struct ReaderSegment
 	IdemSegment segment;
 	bool		open;
 	BlockNumber nblocks;		/* of the heap, or fewer than it has now */
-	Oid			file;			/* heap's file when keys were last read; 0 = not */
+	Oid			file;			/* heap's file when keys were read, or 0 */
 } ReaderSegment;
 
 struct IdemReader

@@ -64,6 +64,9 @@
 /* A btree without entries: its meta page. */
 #define EMPTY_INDEX_BLOCKS	1
 
+/* Pages that the number of events is estimated by. */
+#define MAX_SAMPLES			10
+
 static IdemRelRef segment_refs[IDEM_OUTBOX_SEGMENTS] = {
 	IDEM_RELREF("outbox_segment_0"),
 	IDEM_RELREF("outbox_segment_1"),
@@ -431,6 +434,20 @@ idem_segment_summarize(const IdemSegment *seg, bool last,
 		CHECK_FOR_INTERRUPTS();
 		summarize_page(seg->heap, last ? nblocks - 1 - i : i, summary);
 	}
+}
+
+int64
+idem_segment_estimate_events(const IdemSegment *seg)
+{
+	BlockNumber nblocks = RelationGetNumberOfBlocks(seg->heap);
+	BlockNumber samples = Min(nblocks, MAX_SAMPLES);
+	IdemPageSummary sum = {0};
+
+	if (samples == 0)
+		return 0;
+	for (BlockNumber i = 0; i < samples; i++)
+		summarize_page(seg->heap, (uint64) nblocks * i / samples, &sum);
+	return (int64) sum.tuples * nblocks / samples;
 }
 
 TimestampTz

@@ -126,6 +126,9 @@ typedef struct IdemPageSummary
 extern void idem_segment_summarize(const IdemSegment *seg, bool last,
 								   IdemPageSummary *summary);
 
+/* Events in the segment, visible or not; exact if it has few pages. */
+extern int64 idem_segment_estimate_events(const IdemSegment *seg);
+
 /* enqueued_at of the tuple at tid, visible or not; 0 if there is none. */
 extern TimestampTz idem_segment_time_at(const IdemSegment *seg, ItemPointer tid);
 

@@ -86,11 +86,11 @@ void
 idem_uuid7_generate(pg_uuid_t *uuid)
 {
 	uint64		step = next_step();
-	uint64		high = (step / STEPS_PER_MS) << 16 | UINT64CONST(0x7000) |
-		(step % STEPS_PER_MS);
-	uint64		low = (random_bits() & UINT64CONST(0x3FFFFFFFFFFFFFFF)) |
-		UINT64CONST(0x8000000000000000);
+	uint64		high = (step / STEPS_PER_MS) << 16 | (step % STEPS_PER_MS);
+	uint64		low = random_bits() & UINT64CONST(0x3FFFFFFFFFFFFFFF);
 
+	high |= UINT64CONST(0x7000);	/* version 7 */
+	low |= UINT64CONST(0x8000000000000000); /* variant of the RFC */
 	high = pg_hton64(high);
 	low = pg_hton64(low);
 	memcpy(uuid->data, &high, sizeof(high));
