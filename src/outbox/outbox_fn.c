@@ -118,12 +118,7 @@ uuid_to_text(const pg_uuid_t *uuid, char *buf)
 	*buf = '\0';
 }
 
-<<<<<<< HEAD
 pg_noreturn static void
-=======
-static void
-pg_attribute_noreturn()
->>>>>>> a4458d0 (Let the wrappers of the outbox include claim.h; indent)
 report_duplicate(const char *id)
 {
 	ereport(ERROR,
