@@ -1,0 +1,263 @@
+-- Savepoints, exception blocks, cursors and isolation levels; with the lock
+-- kept, and once more past the budget of locks.
+\set SHOW_CONTEXT never
+CREATE VIEW locks AS
+SELECT count(*) AS locks FROM pg_locks WHERE locktype = 'advisory' AND pid = pg_backend_pid();
+
+-- ROLLBACK TO forgets the claim, and gives its lock back
+BEGIN;
+SELECT idempotency.claim_event('a');
+SAVEPOINT s;
+SELECT idempotency.claim_event('b');
+SELECT * FROM locks;
+ROLLBACK TO s;
+SELECT * FROM locks;
+SELECT idempotency.claim_event('a'), idempotency.claim_event('b');
+SELECT idempotency.complete_events('{a,b}');
+COMMIT;
+
+-- It restores what was before: a completion undone leaves the claim
+BEGIN;
+SELECT idempotency.claim_event('c');
+SAVEPOINT s;
+SELECT idempotency.complete_event('c', result => '"undone"');
+ROLLBACK TO s;
+SELECT idempotency.event_result('c') IS NULL AS undone;
+SELECT * FROM locks;
+SELECT idempotency.claim_event('c');
+SELECT idempotency.complete_event('c', result => '"second"');
+COMMIT;
+SELECT idempotency.event_result('c');
+
+-- and without another completion COMMIT fails
+BEGIN;
+SELECT idempotency.claim_event('d');
+SAVEPOINT s;
+SELECT idempotency.complete_event('d');
+ROLLBACK TO s;
+COMMIT;
+
+-- A release undone leaves the claim, with its lock
+BEGIN;
+SELECT idempotency.claim_event('d');
+SAVEPOINT s;
+SELECT idempotency.release_event('d');
+SELECT * FROM locks;
+ROLLBACK TO s;
+SELECT * FROM locks;
+SELECT idempotency.claim_event('d');
+COMMIT;
+
+-- A release inside a savepoint that is kept gives the claim up
+BEGIN;
+SELECT idempotency.claim_event('d');
+SAVEPOINT s;
+SELECT idempotency.release_event('d');
+RELEASE s;
+SELECT idempotency.claim_event('d');
+SELECT idempotency.release_event('d');
+COMMIT;
+SELECT * FROM locks;
+
+-- A release of a claim from a savepoint that was released frees the lock
+BEGIN;
+SAVEPOINT s;
+SELECT idempotency.claim_event('d');
+RELEASE s;
+SELECT * FROM locks;
+SELECT idempotency.release_event('d');
+SELECT * FROM locks;
+COMMIT;
+
+-- Nested: claimed in the inner, which commits into one that aborts
+BEGIN;
+SAVEPOINT s1;
+SAVEPOINT s2;
+SELECT idempotency.claim_event('e'), idempotency.complete_event('e');
+RELEASE s2;
+SAVEPOINT s3;
+SELECT idempotency.claim_event('e');
+ROLLBACK TO s1;
+SELECT * FROM locks;
+SELECT idempotency.claim_event('e'), idempotency.complete_event('e');
+COMMIT;
+SELECT idempotency.claim_event('e');
+
+-- Exception blocks
+CREATE FUNCTION handle(id text, fail text) RETURNS text LANGUAGE plpgsql AS $$
+DECLARE
+	verdict idempotency.claim_result;
+BEGIN
+	BEGIN
+		verdict := idempotency.claim_event(id);
+		IF fail = 'after claim' THEN
+			RAISE 'failed';
+		END IF;
+		PERFORM idempotency.complete_event(id);
+		IF fail = 'after completion' THEN
+			RAISE 'failed';
+		END IF;
+		RETURN verdict;
+	EXCEPTION WHEN raise_exception THEN
+		RETURN verdict || ', then failed ' || fail;
+	END;
+END
+$$;
+SELECT handle('x1', 'after claim'), handle('x1', 'after completion'), handle('x1', 'never');
+SELECT handle('x2', 'after claim');
+SELECT event_id, status FROM idempotency.processed_events WHERE event_id LIKE 'x%';
+
+-- Thousands of them in one transaction
+SELECT count(*) FILTER (WHERE r = 'claimed') AS claimed, count(*)
+  FROM (SELECT handle('loop-' || i % 500, CASE WHEN i < 500 THEN 'after completion' ELSE 'never' END) AS r
+		  FROM generate_series(0, 999) i) t;
+SELECT count(*) FROM idempotency.processed_events WHERE event_id LIKE 'loop-%';
+
+-- A cursor of the outer transaction, fetched inside a savepoint: the claim and
+-- its lock go with the savepoint
+BEGIN;
+DECLARE c CURSOR FOR SELECT id, idempotency.claim_event(id) FROM unnest('{k1,k2,k3}'::text[]) id;
+FETCH 1 FROM c;
+SAVEPOINT s;
+FETCH 1 FROM c;
+SELECT * FROM locks;
+ROLLBACK TO s;
+SELECT * FROM locks;
+SELECT idempotency.claim_event('k1'), idempotency.claim_event('k2');
+FETCH ALL FROM c;
+CLOSE c;
+SELECT * FROM locks;
+SELECT idempotency.complete_events('{k1,k2,k3}');
+COMMIT;
+SELECT result, count(*) FROM idempotency.claim_events('{k1,k2,k3}') GROUP BY 1;
+
+-- A holdable cursor claims at COMMIT at the latest
+BEGIN;
+DECLARE h CURSOR WITH HOLD FOR SELECT idempotency.claim_event('h1');
+COMMIT;
+CLOSE h;
+BEGIN;
+DECLARE h CURSOR WITH HOLD FOR SELECT idempotency.claim_event('h1'), idempotency.complete_event('h1');
+COMMIT;
+FETCH h;
+CLOSE h;
+
+-- A deferred trigger claims and completes inside of COMMIT
+CREATE TABLE orders (id text);
+CREATE FUNCTION on_order() RETURNS trigger LANGUAGE plpgsql AS $$
+BEGIN
+	IF idempotency.claim_event(NEW.id) = 'claimed' AND NEW.id <> 'o2' THEN
+		PERFORM idempotency.complete_event(NEW.id);
+	END IF;
+	RETURN NULL;
+END
+$$;
+CREATE CONSTRAINT TRIGGER on_order AFTER INSERT ON orders DEFERRABLE INITIALLY DEFERRED
+	FOR EACH ROW EXECUTE FUNCTION on_order();
+INSERT INTO orders VALUES ('o1');
+INSERT INTO orders VALUES ('o2');
+TABLE orders;
+
+-- Procedures that commit
+CREATE PROCEDURE work() LANGUAGE plpgsql AS $$
+BEGIN
+	FOR i IN 1 .. 3 LOOP
+		IF idempotency.claim_event('w' || i % 2) = 'claimed' THEN
+			PERFORM idempotency.complete_event('w' || i % 2);
+		END IF;
+		COMMIT;
+	END LOOP;
+	PERFORM idempotency.claim_event('w-left');
+	COMMIT;
+END
+$$;
+CALL work();
+SELECT event_id FROM idempotency.processed_events WHERE event_id LIKE 'w%' ORDER BY 1;
+
+-- Isolation levels, alone
+BEGIN ISOLATION LEVEL REPEATABLE READ;
+SELECT idempotency.claim_event('a');
+SELECT idempotency.claim_event('rr'), idempotency.complete_event('rr', result => '1');
+SELECT idempotency.claim_event('rr'), idempotency.event_result('rr');
+COMMIT;
+BEGIN ISOLATION LEVEL SERIALIZABLE;
+SELECT idempotency.claim_event('rr');
+SELECT idempotency.claim_event('ser'), idempotency.complete_event('ser', result => '1');
+COMMIT;
+SELECT result FROM idempotency.claim_events('{rr,ser}');
+
+-- Prepared transactions
+BEGIN;
+SELECT idempotency.claim_event('2pc-1'), idempotency.complete_event('2pc-1', result => '1');
+PREPARE TRANSACTION 'claims-1';
+SELECT idempotency.claim_event('2pc-1');
+SELECT idempotency.event_result('2pc-1') IS NULL AS undecided;
+COMMIT PREPARED 'claims-1';
+SELECT idempotency.claim_event('2pc-1'), idempotency.event_result('2pc-1');
+BEGIN;
+SELECT idempotency.claim_event('2pc-2'), idempotency.complete_event('2pc-2');
+PREPARE TRANSACTION 'claims-2';
+ROLLBACK PREPARED 'claims-2';
+BEGIN;
+SELECT idempotency.claim_event('2pc-2');
+ROLLBACK;
+SET idempotency.uncompleted_claims = keep;
+BEGIN;
+SELECT idempotency.claim_event('2pc-3');
+PREPARE TRANSACTION 'claims-3';
+COMMIT PREPARED 'claims-3';
+SELECT status FROM idempotency.processed_events WHERE event_id = '2pc-3';
+RESET idempotency.uncompleted_claims;
+
+-- Past the budget
+SET idempotency.max_claim_locks = 0;
+BEGIN;
+SELECT idempotency.claim_event('pa');
+SAVEPOINT s;
+SELECT idempotency.claim_event('pb'), idempotency.complete_event('pa');
+SELECT * FROM locks;
+ROLLBACK TO s;
+SELECT idempotency.claim_event('pa'), idempotency.claim_event('pb');
+COMMIT;
+BEGIN;
+SELECT idempotency.claim_event('pa');
+SAVEPOINT s;
+SELECT idempotency.complete_event('pa', result => '"undone"');
+ROLLBACK TO s;
+SELECT idempotency.complete_event('pa', result => '"second"');
+SAVEPOINT s;
+SELECT idempotency.claim_event('pb');
+SAVEPOINT t;
+SELECT idempotency.release_event('pb');
+ROLLBACK TO t;
+SELECT idempotency.complete_event('pb');
+COMMIT;
+SELECT idempotency.claim_event('pa'), idempotency.event_result('pa');
+SELECT idempotency.claim_event('pb');
+SELECT handle('px1', 'after claim'), handle('px1', 'after completion'), handle('px1', 'never');
+BEGIN;
+SELECT idempotency.claim_event('p2pc');
+PREPARE TRANSACTION 'claims-p';
+BEGIN;
+SELECT idempotency.claim_event('p2pc'), idempotency.complete_event('p2pc');
+PREPARE TRANSACTION 'claims-p';
+SELECT idempotency.claim_event('p2pc');
+COMMIT PREPARED 'claims-p';
+SELECT idempotency.claim_event('p2pc');
+BEGIN ISOLATION LEVEL SERIALIZABLE;
+SELECT idempotency.claim_event('pser'), idempotency.complete_event('pser');
+SELECT idempotency.claim_event('pser');
+COMMIT;
+SELECT idempotency.claim_event('pser');
+RESET idempotency.max_claim_locks;
+
+-- A subtransaction's budget comes back with it
+SET idempotency.max_claim_locks = 2;
+BEGIN;
+SAVEPOINT s;
+SELECT result FROM idempotency.claim_events('{b1,b2,b3}');
+SELECT * FROM locks;
+ROLLBACK TO s;
+SELECT result FROM idempotency.claim_events('{b4,b5,b6}');
+SELECT * FROM locks;
+ROLLBACK;
