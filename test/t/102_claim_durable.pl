@@ -1,0 +1,118 @@
+
+# Copyright (c) 2026, the idempotency developers
+
+# "duplicate" is an acknowledgement: a completion is made durable at its commit,
+# and where it was not, before anybody is told of it.  That goes for synchronous
+# standbys too, a cancelled wait for one included.
+
+use strict;
+use warnings FATAL => 'all';
+
+use IdemTest;
+use Test::More;
+
+# Nothing but commits and claims is to flush WAL.
+my $primary = IdemTest::cluster('primary',
+	allows_streaming => 1,
+	conf => "wal_writer_delay = 10s\nautovacuum = off\n");
+
+sub crash
+{
+	$primary->stop('immediate');
+	$primary->start;
+	return;
+}
+
+sub claim
+{
+	my ($id) = @_;
+
+	return $primary->safe_psql('postgres',
+		"BEGIN; SELECT idempotency.claim_event('$id'); ROLLBACK");
+}
+
+# A session that committed asynchronously all the same
+crash();
+$primary->safe_psql('postgres', <<'END');
+SET synchronous_commit = off;
+SELECT idempotency.claim_event('forced'), idempotency.complete_event('forced');
+END
+crash();
+is(claim('forced'), 'duplicate', 'a completion is flushed whatever synchronous_commit says');
+
+# One that was allowed to, and somebody who was told of it
+foreach my $budget (-1, 0)
+{
+	$primary->safe_psql('postgres', <<"END");
+SET synchronous_commit = off;
+SET idempotency.durable_complete = off;
+SET idempotency.max_claim_locks = $budget;
+SELECT idempotency.claim_event('told$budget'), idempotency.complete_event('told$budget');
+END
+	is(claim("told$budget"), 'duplicate', 'an asynchronous completion is seen');
+	crash();
+	is(claim("told$budget"), 'duplicate', 'and was flushed before');
+}
+
+# Synchronous standby
+$primary->backup('b');
+my $standby = PostgreSQL::Test::Cluster->new('standby');
+$standby->init_from_backup($primary, 'b', has_streaming => 1);
+$standby->append_conf('postgresql.conf', "primary_conninfo = '"
+	  . $primary->connstr
+	  . " application_name=sync'\n");
+$standby->start;
+$primary->safe_psql('postgres', q{ALTER SYSTEM SET synchronous_standby_names = 'sync'});
+$primary->reload;
+IdemTest::wait_for($primary,
+	q{SELECT count(*) = 1 FROM pg_stat_replication WHERE sync_state = 'sync'});
+
+# A session that would not wait for it
+$primary->safe_psql('postgres', <<'END');
+SET synchronous_commit = local;
+SELECT idempotency.claim_event('with standby'), idempotency.complete_event('with standby');
+END
+is(claim('with standby'), 'duplicate', 'answered while the standby is there');
+
+$standby->stop;
+my $session = $primary->background_psql('postgres', on_error_stop => 0);
+my $pid = $session->query('SELECT pg_backend_pid()');
+$session->query_until(qr/go/, <<'END');
+\echo go
+SET synchronous_commit = off;
+SELECT idempotency.claim_event('cancelled'), idempotency.complete_event('cancelled');
+END
+IdemTest::wait_for($primary,
+	"SELECT wait_event = 'SyncRep' FROM pg_stat_activity WHERE pid = $pid");
+pass('a completion waits for the standby whatever synchronous_commit says');
+is(claim('cancelled'), 'busy', 'until then it is busy');
+$primary->safe_psql('postgres', "SELECT pg_cancel_backend($pid)");
+IdemTest::wait_for($primary,
+	q{SELECT count(*) = 1 FROM idempotency.processed_events WHERE event_id = 'cancelled'});
+
+# Visible now, but a failover would lose it: no verdict, rather than duplicate
+foreach my $call (q{claim_event('cancelled')}, q{claim_events('{other,cancelled}')},
+	q{event_result('cancelled')})
+{
+	my ($ret, $out, $err) = $primary->psql('postgres',
+		"\\set VERBOSITY verbose\nSET statement_timeout = '500ms'; SELECT idempotency.$call");
+	is($out, '', "no answer: $call");
+	like($err, qr/57014/, "but an error: $call");
+}
+# One that gives up leaves no lock behind
+is( $primary->safe_psql('postgres',
+		q{SELECT count(*) FROM pg_locks WHERE locktype = 'advisory'}),
+	'0', 'no lock is left');
+
+$standby->start;
+is(claim('cancelled'), 'duplicate', 'answered when the standby has it');
+$session->quit;
+
+$primary->stop('immediate');
+$standby->promote;
+$standby->safe_psql('postgres', q{ALTER SYSTEM RESET synchronous_standby_names});
+$standby->reload;
+is($standby->safe_psql('postgres', 'SELECT idempotency.claim_event(id) FROM unnest(\'{cancelled,"with standby"}\'::text[]) id'),
+	"duplicate\nduplicate", 'nothing answered was lost in the failover');
+$standby->stop;
+done_testing();

@@ -1,0 +1,67 @@
+
+# Copyright (c) 2026, the idempotency developers
+
+# What was completed survives dump and restore, grants included, and lock keys
+# are the same in a database of another encoding.
+
+use strict;
+use warnings FATAL => 'all';
+
+use IdemTest;
+use PostgreSQL::Test::Utils;
+use Test::More;
+
+my $node = IdemTest::cluster('main');
+my $dump = $node->basedir . '/dump.sql';
+
+$node->safe_psql('postgres', <<'END');
+CREATE ROLE claimer LOGIN;
+SELECT idempotency.grant_role('consumer', 'claimer');
+SELECT idempotency.consumer_create('migrating', foreign_lockers => true);
+SELECT idempotency.claim_event('a'), idempotency.complete_event('a', result => '{"of": "a"}');
+SELECT idempotency.claim_event('b', 'billing'), idempotency.complete_event('b', 'billing');
+SET idempotency.uncompleted_claims = keep;
+SELECT idempotency.claim_event('kept');
+END
+command_ok([ 'pg_dump', '-h', $node->host, '-p', $node->port, '-f', $dump, 'postgres' ], 'dump');
+$node->safe_psql('postgres', 'CREATE DATABASE restored TEMPLATE template0');
+command_ok(
+	[ 'psql', '-X', '-q', '-v', 'ON_ERROR_STOP=1', '-h', $node->host, '-p', $node->port,
+		'-d', 'restored', '-f', $dump ],
+	'restore');
+
+my $rows = q{SELECT consumer, event_id, status, claimed_at, completed_at, result
+	FROM idempotency.processed_events ORDER BY 1, 2};
+is($node->safe_psql('restored', $rows), $node->safe_psql('postgres', $rows), 'the same rows');
+is( $node->safe_psql('restored', 'TABLE idempotency.consumers'),
+	'migrating|t', 'the same consumers');
+is( $node->safe_psql('restored', <<'END'),
+SET ROLE claimer;
+BEGIN;
+SELECT idempotency.claim_event('a'), idempotency.claim_event('b', 'billing'), idempotency.claim_event('kept');
+ROLLBACK;
+END
+	'duplicate|duplicate|claimed',
+	'the same verdicts, by the role that was granted them');
+
+# Lock keys do not depend on the encoding
+$node->safe_psql('postgres',
+	q{CREATE DATABASE latin ENCODING LATIN1 LOCALE 'C' TEMPLATE template0});
+IdemTest::create_extension($node, 'latin');
+is( $node->safe_psql('latin',
+		q{SET client_encoding = UTF8;
+		  SELECT octet_length('é'), idempotency.lock_key('é'), idempotency.verify_lock_key('é', 'ö')}),
+	'1|5375421630974772051|', 'lock keys are made of UTF-8');
+is( $node->safe_psql('latin',
+		q{SET client_encoding = UTF8;
+		  SELECT idempotency.lock_key('é', 'ö')}),
+	$node->safe_psql('postgres', q{SELECT idempotency.lock_key('é', 'ö')}),
+	'those of other consumers too');
+is( $node->safe_psql('latin',
+		q{SET client_encoding = UTF8;
+		  SELECT idempotency.claim_event('é'), idempotency.complete_event('é');
+		  SELECT idempotency.claim_event('é')}),
+	"claimed|\nduplicate", 'and claims work there');
+
+$node->stop;
+done_testing();
