@@ -123,6 +123,7 @@ sub consume
 	my ($name, @all) = @_;
 	my @queue = @all;
 	my $connection = $node->connstr('postgres') . " application_name=$name";
+	my $file = "$PostgreSQL::Test::Utils::tmp_check/$name.sql";
 	my $kills = 0;
 	my $next_kill = 1 + int rand 3;
 
@@ -139,8 +140,11 @@ sub consume
 			delivery_script($batch[$_], $_ == $kill_in ? int rand 7 : undef)
 		} 0 .. $#batch;
 
-		IPC::Run::run [ 'psql', '-XAtq', '-v', 'ON_ERROR_STOP=1', '-d', $connection ],
-		  '<', \$script, '>', \$out, '2>', \$err;
+		# From a file: a psql that finds no server never reads its input.
+		PostgreSQL::Test::Utils::append_to_file($file, $script);
+		IPC::Run::run [ 'psql', '-XAtq', '-v', 'ON_ERROR_STOP=1', '-d', $connection, '-f', $file ],
+		  '>', \$out, '2>', \$err;
+		unlink $file;
 		my $status = $?;
 		my %acked = map { $_ => 1 } $out =~ /^ack (.*)$/mg;
 
