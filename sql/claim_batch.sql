@@ -56,13 +56,13 @@ COMMIT;
 TRUNCATE idempotency.processed;
 CREATE TABLE ids AS SELECT 'e-' || i AS id FROM generate_series(1, 100000) i;
 BEGIN;
-SELECT result, count(*) FROM idempotency.claim_events(ARRAY(SELECT id FROM ids)) GROUP BY 1;
+SELECT result, count(*) FROM idempotency.claim_events(ARRAY(SELECT id FROM ids)) GROUP BY 1 ORDER BY 1;
 SELECT count(*) = current_setting('max_locks_per_transaction')::int AS locks_within_budget
   FROM pg_locks WHERE locktype = 'advisory' AND pid = pg_backend_pid();
-SELECT result, count(*) FROM idempotency.claim_events(ARRAY(SELECT id FROM ids)) GROUP BY 1;
+SELECT result, count(*) FROM idempotency.claim_events(ARRAY(SELECT id FROM ids)) GROUP BY 1 ORDER BY 1;
 SELECT idempotency.complete_events(ARRAY(SELECT id FROM ids));
 COMMIT;
-SELECT result, count(*) FROM idempotency.claim_events(ARRAY(SELECT id FROM ids)) GROUP BY 1;
+SELECT result, count(*) FROM idempotency.claim_events(ARRAY(SELECT id FROM ids)) GROUP BY 1 ORDER BY 1;
 SELECT tuple_count, dead_tuple_count FROM pgstattuple('idempotency.processed');
 SELECT count(*), count(DISTINCT event_id) FROM idempotency.processed_events WHERE status = 'completed';
 
@@ -151,7 +151,7 @@ CREATE INDEX on_completed ON idempotency.processed (completed_at);
 CREATE INDEX on_expr ON idempotency.processed (upper(event_id)) WHERE result IS NOT NULL;
 BEGIN;
 SELECT idempotency.claim_event('i1'), idempotency.complete_event('i1', result => '1');
-SELECT result, count(*) FROM idempotency.claim_events(ARRAY(SELECT 'i' || i FROM generate_series(1, 200) i)) GROUP BY 1;
+SELECT result, count(*) FROM idempotency.claim_events(ARRAY(SELECT 'i' || i FROM generate_series(1, 200) i)) GROUP BY 1 ORDER BY 1;
 SELECT idempotency.complete_events(ARRAY(SELECT 'i' || i FROM generate_series(2, 200) i));
 COMMIT;
 SET enable_seqscan = off;

@@ -129,7 +129,7 @@ CLOSE c;
 SELECT * FROM locks;
 SELECT idempotency.complete_events('{k1,k2,k3}');
 COMMIT;
-SELECT result, count(*) FROM idempotency.claim_events('{k1,k2,k3}') GROUP BY 1;
+SELECT result, count(*) FROM idempotency.claim_events('{k1,k2,k3}') GROUP BY 1 ORDER BY 1;
 
 -- A holdable cursor claims at COMMIT at the latest
 BEGIN;

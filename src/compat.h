@@ -97,11 +97,53 @@
 	(((volatile WalSndCtlData *) WalSndCtl)->sync_standbys_defined)
 #endif
 
+/* 17 replaced PGPROC.pgprocno by the variable MyProcNumber (024c5211). */
+#if PG_VERSION_NUM >= 170000
+#define IDEM_MY_PROCNO MyProcNumber
+#else
+#define IDEM_MY_PROCNO (MyProc->pgprocno)
+#endif
+
+/* 16 replaced the pg_*_aclcheck family by object_aclcheck (c727f511). */
+#if PG_VERSION_NUM >= 160000
+#define idem_server_usage_check(serverid, roleid) \
+	object_aclcheck(ForeignServerRelationId, (serverid), (roleid), ACL_USAGE)
+#else
+#define idem_server_usage_check(serverid, roleid) \
+	pg_foreign_server_aclcheck((serverid), (roleid), ACL_USAGE)
+#endif
+
 /* Number of a relation's file.  16: relfilenode became relfilenumber. */
 #if PG_VERSION_NUM >= 160000
 #define IDEM_REL_FILE_NUMBER(rel) ((rel)->rd_locator.relNumber)
 #else
 #define IDEM_REL_FILE_NUMBER(rel) ((rel)->rd_node.relNode)
+#endif
+
+/*
+ * 17 gave CreateWaitEventSet a resource owner instead of a memory context
+ * (50c67c2019).
+ */
+#if PG_VERSION_NUM >= 170000
+#define IDEM_CREATE_WAIT_EVENT_SET(n) CreateWaitEventSet(NULL, (n))
+#else
+#define IDEM_CREATE_WAIT_EVENT_SET(n) CreateWaitEventSet(TopMemoryContext, (n))
+#endif
+
+/* 16 gave stringToQualifiedNameList an error context (1ff3f420). */
+#if PG_VERSION_NUM >= 160000
+#define idem_string_to_name_list(s) stringToQualifiedNameList((s), NULL)
+#else
+#define idem_string_to_name_list(s) stringToQualifiedNameList(s)
+#endif
+
+/* All functions of a name, whatever their arguments. */
+#if PG_VERSION_NUM >= 190000
+#define idem_funcname_candidates(names) \
+	FuncnameGetCandidates((names), -1, NIL, false, false, false, true, &(int) {0})
+#else
+#define idem_funcname_candidates(names) \
+	FuncnameGetCandidates((names), -1, NIL, false, false, false, true)
 #endif
 
 #endif							/* IDEM_COMPAT_H */

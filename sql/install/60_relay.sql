@@ -1,1 +1,246 @@
--- relay
+-- ---------------------------------------------------------------------------
+-- relay: what is sent where, how far it got, and what was refused
+-- ---------------------------------------------------------------------------
+
+CREATE TYPE @extschema@.relay_start AS ENUM ('earliest', 'latest');
+COMMENT ON TYPE @extschema@.relay_start IS
+    'Where a new relay begins: with the earliest event still in the outbox, or after the latest.';
+
+CREATE TYPE @extschema@.relay_ordering AS ENUM ('none', 'key');
+COMMENT ON TYPE @extschema@.relay_ordering IS
+    'key: no event overtakes an earlier one of the same aggregate; none: a retried event is overtaken.';
+
+CREATE TYPE @extschema@.relay_on_dead AS ENUM ('skip', 'block_key', 'stop');
+COMMENT ON TYPE @extschema@.relay_on_dead IS
+    'What a dead letter does: later events pass it, later events of its aggregate wait, or the relay stops.';
+
+CREATE TYPE @extschema@.parked_state AS ENUM ('retry', 'waiting', 'dead');
+COMMENT ON TYPE @extschema@.parked_state IS
+    'retry: refused, to be tried again; waiting: behind a parked event of its aggregate; dead: given up.';
+
+CREATE TABLE @extschema@.relays (
+    relay_id int PRIMARY KEY,
+    relay text COLLATE "C" NOT NULL UNIQUE,
+    owner regrole NOT NULL,
+    server text COLLATE "C" NOT NULL,
+    aggregate_types text[] COLLATE "C",
+    ordering @extschema@.relay_ordering NOT NULL,
+    on_dead @extschema@.relay_on_dead NOT NULL,
+    max_attempts int NOT NULL,
+    min_backoff interval NOT NULL,
+    max_backoff interval NOT NULL,
+    batch_events int NOT NULL,
+    batch_bytes bigint NOT NULL,
+    max_lag_bytes bigint,
+    paused boolean NOT NULL DEFAULT false,
+    halted text,
+    epoch bigint NOT NULL,
+    incarnation text COLLATE "C" NOT NULL,
+    identity text COLLATE "C" NOT NULL,
+    created_at timestamptz NOT NULL DEFAULT pg_catalog.now()
+);
+COMMENT ON TABLE @extschema@.relays IS
+    'One row per relay: its configuration and what it is bound to. Changed by the relay_* functions only.';
+COMMENT ON COLUMN @extschema@.relays.halted IS
+    'Why the relay stands until an operator acts (a dead letter under on_dead = stop, an exceeded max_lag_size); NULL: it does not.';
+COMMENT ON COLUMN @extschema@.relays.epoch IS
+    'Raised when an operator moves the position; rows of the position log with another epoch do not count.';
+COMMENT ON COLUMN @extschema@.relays.incarnation IS
+    'Names this log to a sink that stores positions; new after relay_adopt.';
+COMMENT ON COLUMN @extschema@.relays.identity IS
+    'Publish identity and database the relay is bound to; another one sends nothing.';
+SELECT pg_catalog.pg_extension_config_dump('@extschema@.relays', '');
+
+-- Positions are appended to one of these two; when it has grown, the last rows
+-- go to the other and the first is emptied in place.
+CREATE TABLE @extschema@.relay_log_0 (
+    id bigint NOT NULL,
+    relay_id int NOT NULL,
+    epoch bigint NOT NULL,
+    k bigint NOT NULL,
+    at timestamptz NOT NULL,
+    done pg_catalog.pg_snapshot NOT NULL,
+    cur pg_catalog.pg_snapshot
+) WITH (autovacuum_enabled = off, toast.autovacuum_enabled = off);
+CREATE TABLE @extschema@.relay_log_1 (LIKE @extschema@.relay_log_0)
+    WITH (autovacuum_enabled = off, toast.autovacuum_enabled = off);
+COMMENT ON TABLE @extschema@.relay_log_0 IS
+    'Position log, appended: delivered is what "done" sees, and what "cur" sees with seq <= k. relay_id 0: a bare snapshot, to cut a long backlog.';
+COMMENT ON TABLE @extschema@.relay_log_1 IS
+    'The other half of the position log; see relay_log_0.';
+CREATE SEQUENCE @extschema@.relay_log_id;
+COMMENT ON SEQUENCE @extschema@.relay_log_id IS
+    'Numbers the rows of the position log; a sink that stores positions stores this number.';
+
+CREATE TABLE @extschema@.relay_parked (
+    parked_id bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
+    relay_id int NOT NULL,
+    state @extschema@.parked_state NOT NULL,
+    attempts int NOT NULL,
+    next_attempt_at timestamptz,
+    batch_row bigint,
+    xid pg_catalog.xid8 NOT NULL,
+    seq bigint NOT NULL,
+    event_id uuid NOT NULL,
+    enqueued_at timestamptz NOT NULL,
+    aggregate_type text COLLATE "C" NOT NULL,
+    aggregate_id text COLLATE "C" NOT NULL,
+    event_type text COLLATE "C" NOT NULL,
+    payload jsonb,
+    payload_bytes bytea,
+    content_type text COLLATE "C",
+    headers jsonb,
+    sqlstate text COLLATE "C",
+    error text,
+    first_failed_at timestamptz,
+    last_failed_at timestamptz,
+    UNIQUE (relay_id, event_id)
+);
+COMMENT ON TABLE @extschema@.relay_parked IS
+    'Events a relay has taken out of the log''s order: to be retried, waiting behind one, or dead. Copies, so that the log can be emptied.';
+COMMENT ON COLUMN @extschema@.relay_parked.batch_row IS
+    'Position row of the repetition under way to a sink that stores positions: once the sink has stored it, the event is done.';
+CREATE INDEX relay_parked_due ON @extschema@.relay_parked (relay_id, state, next_attempt_at);
+CREATE INDEX relay_parked_key ON @extschema@.relay_parked (relay_id, aggregate_type, aggregate_id, seq);
+SELECT pg_catalog.pg_extension_config_dump('@extschema@.relay_parked', '');
+
+-- ---------------------------------------------------------------------------
+-- One foreign-data wrapper per kind of sink
+-- ---------------------------------------------------------------------------
+
+CREATE FUNCTION @extschema@.sink_function_validator(options text[], catalog oid) RETURNS void
+    LANGUAGE c AS 'MODULE_PATHNAME', 'idem_sink_function_validator';
+COMMENT ON FUNCTION @extschema@.sink_function_validator(text[], oid) IS
+    'Checks the options of CREATE SERVER and CREATE USER MAPPING for idempotency_function.';
+CREATE FUNCTION @extschema@.sink_postgres_validator(options text[], catalog oid) RETURNS void
+    LANGUAGE c AS 'MODULE_PATHNAME', 'idem_sink_postgres_validator';
+COMMENT ON FUNCTION @extschema@.sink_postgres_validator(text[], oid) IS
+    'Checks the options of CREATE SERVER and CREATE USER MAPPING for idempotency_postgres.';
+CREATE FUNCTION @extschema@.sink_null_validator(options text[], catalog oid) RETURNS void
+    LANGUAGE c AS 'MODULE_PATHNAME', 'idem_sink_null_validator';
+COMMENT ON FUNCTION @extschema@.sink_null_validator(text[], oid) IS
+    'Checks the options of CREATE SERVER and CREATE USER MAPPING for idempotency_null.';
+CREATE FUNCTION @extschema@.sink_program_validator(options text[], catalog oid) RETURNS void
+    LANGUAGE c AS 'MODULE_PATHNAME', 'idem_sink_program_validator';
+COMMENT ON FUNCTION @extschema@.sink_program_validator(text[], oid) IS
+    'Checks the options of CREATE SERVER and CREATE USER MAPPING for idempotency_program.';
+
+CREATE FOREIGN DATA WRAPPER idempotency_function VALIDATOR @extschema@.sink_function_validator;
+COMMENT ON FOREIGN DATA WRAPPER idempotency_function IS
+    'Sink: a SQL function of this database, called in the transaction that stores the position. Exactly once.';
+CREATE FOREIGN DATA WRAPPER idempotency_postgres VALIDATOR @extschema@.sink_postgres_validator;
+COMMENT ON FOREIGN DATA WRAPPER idempotency_postgres IS
+    'Sink: another PostgreSQL; position and effect commit in one remote transaction. Exactly once.';
+CREATE FOREIGN DATA WRAPPER idempotency_null VALIDATOR @extschema@.sink_null_validator;
+COMMENT ON FOREIGN DATA WRAPPER idempotency_null IS
+    'Sink: a program that acknowledges and forgets, for measuring.';
+CREATE FOREIGN DATA WRAPPER idempotency_program VALIDATOR @extschema@.sink_program_validator;
+COMMENT ON FOREIGN DATA WRAPPER idempotency_program IS
+    'Sink: any program named by the option "program" in idempotency.sink_directory that speaks the sink protocol.';
+
+-- ---------------------------------------------------------------------------
+-- Operating a relay
+-- ---------------------------------------------------------------------------
+
+CREATE FUNCTION @extschema@.relay_create(
+    relay text, server text, aggregate_types text[] DEFAULT NULL,
+    start_at @extschema@.relay_start DEFAULT 'earliest',
+    ordering @extschema@.relay_ordering DEFAULT 'key',
+    on_dead @extschema@.relay_on_dead DEFAULT 'skip',
+    max_attempts int DEFAULT 10, min_backoff interval DEFAULT '100 ms',
+    max_backoff interval DEFAULT '1 min', batch_events int DEFAULT 1000,
+    batch_size text DEFAULT '1MB', max_lag_size text DEFAULT NULL) RETURNS void
+    LANGUAGE c VOLATILE PARALLEL UNSAFE AS 'MODULE_PATHNAME', 'idem_relay_create_fn';
+COMMENT ON FUNCTION @extschema@.relay_create(text, text, text[], @extschema@.relay_start,
+    @extschema@.relay_ordering, @extschema@.relay_on_dead, int, interval, interval, int, text, text) IS
+    'Creates a relay from the outbox of this database to a server; it acts as the role that creates it.';
+
+CREATE FUNCTION @extschema@.relay_alter(
+    relay text, server text DEFAULT NULL, aggregate_types text[] DEFAULT NULL,
+    start_at @extschema@.relay_start DEFAULT NULL,
+    ordering @extschema@.relay_ordering DEFAULT NULL,
+    on_dead @extschema@.relay_on_dead DEFAULT NULL,
+    max_attempts int DEFAULT NULL, min_backoff interval DEFAULT NULL,
+    max_backoff interval DEFAULT NULL, batch_events int DEFAULT NULL,
+    batch_size text DEFAULT NULL, max_lag_size text DEFAULT NULL) RETURNS void
+    LANGUAGE c VOLATILE PARALLEL UNSAFE AS 'MODULE_PATHNAME', 'idem_relay_alter_fn';
+COMMENT ON FUNCTION @extschema@.relay_alter(text, text, text[], @extschema@.relay_start,
+    @extschema@.relay_ordering, @extschema@.relay_on_dead, int, interval, interval, int, text, text) IS
+    'Changes a relay; NULL keeps what is set. A start_at moves the position.';
+
+CREATE FUNCTION @extschema@.relay_drop(relay text) RETURNS void
+    LANGUAGE c VOLATILE PARALLEL UNSAFE AS 'MODULE_PATHNAME', 'idem_relay_drop_fn';
+COMMENT ON FUNCTION @extschema@.relay_drop(text) IS
+    'Drops a relay, its position and what it had parked.';
+
+CREATE FUNCTION @extschema@.relay_pause(relay text) RETURNS void
+    LANGUAGE c VOLATILE PARALLEL UNSAFE AS 'MODULE_PATHNAME', 'idem_relay_pause_fn';
+COMMENT ON FUNCTION @extschema@.relay_pause(text) IS
+    'Stops sending after what is in flight; the position stays, and the outbox keeps what follows it.';
+
+CREATE FUNCTION @extschema@.relay_resume(relay text) RETURNS void
+    LANGUAGE c VOLATILE PARALLEL UNSAFE AS 'MODULE_PATHNAME', 'idem_relay_resume_fn';
+COMMENT ON FUNCTION @extschema@.relay_resume(text) IS
+    'Lets a paused or halted relay go on.';
+
+CREATE FUNCTION @extschema@.relay_adopt(relay text) RETURNS void
+    LANGUAGE c VOLATILE PARALLEL UNSAFE AS 'MODULE_PATHNAME', 'idem_relay_adopt_fn';
+COMMENT ON FUNCTION @extschema@.relay_adopt(text) IS
+    'Binds a relay to this cluster and database under a new incarnation: after a copy, a restore, or when it is diverged.';
+
+CREATE FUNCTION @extschema@.relay_replay(relay text, since timestamptz DEFAULT NULL, event_id uuid DEFAULT NULL) RETURNS void
+    LANGUAGE c VOLATILE PARALLEL UNSAFE AS 'MODULE_PATHNAME', 'idem_relay_replay_fn';
+COMMENT ON FUNCTION @extschema@.relay_replay(text, timestamptz, uuid) IS
+    'Sends again what is still in the outbox: one event, or at least everything enqueued since a time.';
+
+CREATE FUNCTION @extschema@.relay_redrive(relay text, event_ids uuid[] DEFAULT NULL) RETURNS bigint
+    LANGUAGE c VOLATILE PARALLEL UNSAFE AS 'MODULE_PATHNAME', 'idem_relay_redrive_fn';
+COMMENT ON FUNCTION @extschema@.relay_redrive(text, uuid[]) IS
+    'Tries dead letters again, all or the given ones; returns how many.';
+
+CREATE FUNCTION @extschema@.relay_discard(relay text, event_ids uuid[] DEFAULT NULL) RETURNS bigint
+    LANGUAGE c VOLATILE PARALLEL UNSAFE AS 'MODULE_PATHNAME', 'idem_relay_discard_fn';
+COMMENT ON FUNCTION @extschema@.relay_discard(text, uuid[]) IS
+    'Forgets dead letters, all or the given ones; returns how many.';
+
+CREATE FUNCTION @extschema@.sink_setup_sql(server text) RETURNS text
+    LANGUAGE c VOLATILE PARALLEL UNSAFE AS 'MODULE_PATHNAME', 'idem_sink_setup_sql_fn';
+COMMENT ON FUNCTION @extschema@.sink_setup_sql(text) IS
+    'The statements to run on the remote side before a relay to this server can work; nothing is created silently.';
+
+CREATE FUNCTION @extschema@.relay_status(
+    OUT relay_id int, OUT state text, OUT waiting_for text, OUT rate float8, OUT sent bigint,
+    OUT retried bigint, OUT last_error text, OUT last_error_at timestamptz, OUT pid int,
+    OUT sink_pid int) RETURNS SETOF record
+    LANGUAGE c VOLATILE PARALLEL UNSAFE AS 'MODULE_PATHNAME', 'idem_relay_status_fn';
+COMMENT ON FUNCTION @extschema@.relay_status() IS
+    'What the workers of this database report of their relays; the source of stat_relay.';
+
+CREATE FUNCTION @extschema@.relay_lag(relay_id int,
+    OUT position text, OUT lag_events bigint, OUT lag interval, OUT lag_bytes bigint) RETURNS record
+    LANGUAGE c VOLATILE PARALLEL UNSAFE AS 'MODULE_PATHNAME', 'idem_relay_lag_fn';
+COMMENT ON FUNCTION @extschema@.relay_lag(int) IS
+    'Position of a relay as stored, and what is behind it; the source of stat_relay.';
+
+CREATE VIEW @extschema@.stat_relay AS
+SELECT r.relay, r.server,
+       COALESCE(s.state, CASE WHEN r.paused THEN 'paused' ELSE 'not running' END) AS state,
+       COALESCE(s.waiting_for,
+                CASE WHEN s.state IS NULL AND NOT r.paused THEN 'worker' END) AS waiting_for,
+       l.position, l.lag_events, l.lag, l.lag_bytes,
+       s.rate, s.sent, s.retried,
+       (SELECT pg_catalog.count(*) FROM @extschema@.relay_parked p
+         WHERE p.relay_id = r.relay_id AND p.state = 'dead') AS dead,
+       s.last_error, s.last_error_at, s.pid, s.sink_pid
+  FROM @extschema@.relays r
+  LEFT JOIN @extschema@.relay_status() s ON s.relay_id = r.relay_id
+  CROSS JOIN LATERAL @extschema@.relay_lag(r.relay_id) l;
+COMMENT ON VIEW @extschema@.stat_relay IS
+    'One row per relay: state, what it waits for, position, lag, counters since its worker started, last error.';
+
+CREATE VIEW @extschema@.dead_letters AS
+SELECT r.relay, p.event_id, p.attempts, p.sqlstate, p.error, p.first_failed_at, p.last_failed_at
+  FROM @extschema@.relay_parked p JOIN @extschema@.relays r USING (relay_id)
+ WHERE p.state = 'dead';
+COMMENT ON VIEW @extschema@.dead_letters IS
+    'Events a relay has given up; relay_redrive and relay_discard act on them.';

@@ -1,8 +1,75 @@
+/*-------------------------------------------------------------------------
+ *
+ * relay.c
+ *		Settings of the relay, and what it installs at preload.
+ *
+ * Without the preload nothing of it runs: claims and outbox work, relays can
+ * be inspected, and relay_create says what to do.  Nothing is installed during
+ * pg_upgrade, which starts the new server with the library loaded and must
+ * find no process that writes.
+ *
+ * Copyright (c) 2026, the idempotency developers
+ *
+ * IDENTIFICATION
+ *		src/relay/relay.c
+ *
+ *-------------------------------------------------------------------------
+ */
 #include "postgres.h"
 
+#include "miscadmin.h"
+#include "utils/guc.h"
+
+#include "relay/config.h"
+#include "relay/hooks.h"
+#include "relay/launcher.h"
+#include "relay/parked.h"
+#include "relay/process.h"
 #include "relay/relay.h"
+#include "relay/shmem.h"
+
+int			idem_sink_timeout_ms = 30000;
+
+/* Only a mark for the launcher; see launcher.c. */
+static bool relay_database = false;
+
+static void
+define_settings(void)
+{
+	DefineCustomStringVariable("idempotency.sink_directory",
+							   "Directory the sink programs are started from.",
+							   "Empty: idempotency-sinks in the server's library directory.",
+							   &idem_sink_directory,
+							   "", PGC_SIGHUP, GUC_SUPERUSER_ONLY, NULL, NULL, NULL);
+	DefineCustomStringVariable("idempotency.publish_as",
+							   "Name under which this server publishes; the same on all members of one HA group.",
+							   "Empty: derived from the machine and the place of the data directory.",
+							   &idem_publish_as,
+							   "", PGC_SIGHUP, 0, NULL, NULL, NULL);
+	DefineCustomIntVariable("idempotency.sink_timeout",
+							"Time after which a sink program that does not answer is killed.",
+							NULL,
+							&idem_sink_timeout_ms,
+							30000, 100, INT_MAX / 2, PGC_SIGHUP, GUC_UNIT_MS, NULL, NULL, NULL);
+	DefineCustomIntVariable("idempotency.max_parked",
+							"Parked events at which a relay takes no new events from the outbox.",
+							NULL,
+							&idem_max_parked,
+							10000, 1, 10000000, PGC_SIGHUP, 0, NULL, NULL, NULL);
+	DefineCustomBoolVariable("idempotency.relay_database",
+							 "Set by relay_create: this database has relays.",
+							 NULL,
+							 &relay_database,
+							 false, PGC_SUSET, GUC_NO_SHOW_ALL | GUC_NOT_IN_SAMPLE, NULL, NULL, NULL);
+}
 
 void
 idem_relay_init(void)
 {
+	define_settings();
+	if (!process_shared_preload_libraries_in_progress || IsBinaryUpgrade)
+		return;
+	idem_shmem_init();
+	idem_hooks_init();
+	idem_launcher_register();
 }

@@ -1,0 +1,352 @@
+/*-------------------------------------------------------------------------
+ *
+ * config.c
+ *		A relay's configuration, resolved: row, server, options, owner's rights.
+ *
+ * A relay acts as its owner, so what the owner may no longer do (USAGE on the
+ * server) is a problem of the relay, and the user mapping is the owner's.  A
+ * problem is a state to show, not an error: one broken relay must not keep the
+ * others of its database from running.
+ *
+ * MEMORY: all results in the caller's context.
+ *
+ * Copyright (c) 2026, the idempotency developers
+ *
+ * IDENTIFICATION
+ *		src/relay/config.c
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "postgres.h"
+
+#include <fcntl.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "access/xlog.h"
+#include "catalog/pg_foreign_server.h"
+#include "catalog/pg_foreign_data_wrapper.h"
+#include "commands/defrem.h"
+#include "executor/spi.h"
+#include "foreign/foreign.h"
+#include "miscadmin.h"
+#include "storage/fd.h"
+#include "utils/acl.h"
+#include "utils/array.h"
+#include "utils/builtins.h"
+#include "utils/lsyscache.h"
+#include "utils/memutils.h"
+#include "utils/syscache.h"
+#include "utils/timestamp.h"
+
+#include "compat.h"
+#include "relay/config.h"
+#include "relay/spi.h"
+#include "shared/catalog.h"
+
+#define WRAPPER_PREFIX "idempotency_"
+#define MAX_SECRET_BYTES 4096
+
+char	   *idem_publish_as = NULL;
+
+static const char *const config_query =
+"SELECT relay_id, relay, owner::pg_catalog.oid, server, aggregate_types,"
+" ordering::text, on_dead::text, max_attempts,"
+" (pg_catalog.date_part('epoch', min_backoff) * 1000)::int,"
+" (pg_catalog.date_part('epoch', max_backoff) * 1000)::int,"
+" batch_events, batch_bytes, COALESCE(max_lag_bytes, 0), paused, halted, epoch,"
+" incarnation, identity"
+" FROM %s.relays ORDER BY relay_id";
+
+static List *
+text_array_to_list(Datum array)
+{
+	Datum	   *elems;
+	int			nelems;
+	List	   *result = NIL;
+
+	deconstruct_array(DatumGetArrayTypeP(array), TEXTOID, -1, false, TYPALIGN_INT,
+					  &elems, NULL, &nelems);
+	for (int i = 0; i < nelems; i++)
+		result = lappend(result, TextDatumGetCString(elems[i]));
+	return result;
+}
+
+static IdemRelayConfig *
+config_from_row(HeapTuple tup, TupleDesc desc)
+{
+	IdemRelayConfig *c = palloc0(sizeof(*c));
+	bool		isnull;
+	Datum		types;
+
+	c->relay_id = DatumGetInt32(idem_spi_value(tup, desc, 1));
+	c->name = idem_spi_text(tup, desc, 2);
+	c->owner = DatumGetObjectId(idem_spi_value(tup, desc, 3));
+	c->server = idem_spi_text(tup, desc, 4);
+	types = SPI_getbinval(tup, desc, 5, &isnull);
+	c->aggregate_types = isnull ? NIL : text_array_to_list(types);
+	c->ordering = strcmp(idem_spi_text(tup, desc, 6), "key") == 0 ?
+		IDEM_ORDERING_KEY : IDEM_ORDERING_NONE;
+	c->on_dead = strcmp(idem_spi_text(tup, desc, 7), "skip") == 0 ? IDEM_ON_DEAD_SKIP :
+		strcmp(idem_spi_text(tup, desc, 7), "stop") == 0 ? IDEM_ON_DEAD_STOP :
+		IDEM_ON_DEAD_BLOCK_KEY;
+	c->max_attempts = DatumGetInt32(idem_spi_value(tup, desc, 8));
+	c->min_backoff_ms = DatumGetInt32(idem_spi_value(tup, desc, 9));
+	c->max_backoff_ms = DatumGetInt32(idem_spi_value(tup, desc, 10));
+	c->batch_events = DatumGetInt32(idem_spi_value(tup, desc, 11));
+	c->batch_bytes = DatumGetInt64(idem_spi_value(tup, desc, 12));
+	c->max_lag_bytes = DatumGetInt64(idem_spi_value(tup, desc, 13));
+	c->paused = DatumGetBool(idem_spi_value(tup, desc, 14));
+	c->halted = idem_spi_text(tup, desc, 15);
+	c->epoch = DatumGetInt64(idem_spi_value(tup, desc, 16));
+	c->incarnation = idem_spi_text(tup, desc, 17);
+	c->identity = idem_spi_text(tup, desc, 18);
+	return c;
+}
+
+/*
+ * The first line of a file as the password.  Only a superuser can have named
+ * the file (the validators see to that), since it is read as the server's user.
+ */
+static char *
+read_secret_file(const char *path, char **problem)
+{
+	char		buf[MAX_SECRET_BYTES + 1];
+	int			fd = OpenTransientFile(path, O_RDONLY);
+	ssize_t		n;
+
+	if (fd < 0)
+	{
+		*problem = psprintf("could not open secret_file \"%s\": %m", path);
+		return NULL;
+	}
+	n = read(fd, buf, MAX_SECRET_BYTES);
+	CloseTransientFile(fd);
+	if (n <= 0)
+	{
+		*problem = psprintf("could not read secret_file \"%s\"", path);
+		return NULL;
+	}
+	buf[n] = '\0';
+	buf[strcspn(buf, "\r\n")] = '\0';
+	return pstrdup(buf);
+}
+
+static void
+resolve_secret_file(IdemRelayConfig *c)
+{
+	ListCell   *lc;
+
+	foreach(lc, c->options)
+	{
+		DefElem    *def = lfirst(lc);
+		char	   *secret;
+
+		if (strcmp(def->defname, "secret_file") != 0)
+			continue;
+		secret = read_secret_file(defGetString(def), &c->problem);
+		if (secret == NULL)
+			return;
+		lfirst(lc) = makeDefElem(pstrdup("password"), (Node *) makeString(secret), -1);
+		return;
+	}
+}
+
+/* The owner's mapping, or the public one; unlike GetUserMapping, none is fine. */
+static List *
+user_mapping_options(Oid owner, Oid serverid)
+{
+	HeapTuple	tup = SearchSysCache2(USERMAPPINGUSERSERVER,
+									  ObjectIdGetDatum(owner),
+									  ObjectIdGetDatum(serverid));
+	List	   *options = NIL;
+	Datum		datum;
+	bool		isnull;
+
+	if (!HeapTupleIsValid(tup))
+		tup = SearchSysCache2(USERMAPPINGUSERSERVER,
+							  ObjectIdGetDatum(InvalidOid),
+							  ObjectIdGetDatum(serverid));
+	if (!HeapTupleIsValid(tup))
+		return NIL;
+	datum = SysCacheGetAttr(USERMAPPINGUSERSERVER, tup,
+							Anum_pg_user_mapping_umoptions, &isnull);
+	if (!isnull)
+		options = untransformRelOptions(datum);
+	ReleaseSysCache(tup);
+	return options;
+}
+
+static void
+resolve_server(IdemRelayConfig *c)
+{
+	ForeignServer *server = GetForeignServerByName(c->server, true);
+	ForeignDataWrapper *wrapper;
+
+	if (server == NULL)
+	{
+		c->problem = psprintf("server \"%s\" does not exist", c->server);
+		return;
+	}
+	if (!SearchSysCacheExists1(AUTHOID, ObjectIdGetDatum(c->owner)))
+	{
+		c->problem = pstrdup("the role that owns the relay does not exist");
+		return;
+	}
+	if (idem_server_usage_check(server->serverid, c->owner) != ACLCHECK_OK)
+	{
+		c->problem = psprintf("owner \"%s\" has no USAGE on server \"%s\"",
+							  GetUserNameFromId(c->owner, true), c->server);
+		return;
+	}
+	wrapper = GetForeignDataWrapper(server->fdwid);
+	if (strncmp(wrapper->fdwname, WRAPPER_PREFIX, strlen(WRAPPER_PREFIX)) != 0)
+	{
+		c->problem = psprintf("server \"%s\" is of wrapper \"%s\", which is no sink",
+							  c->server, wrapper->fdwname);
+		return;
+	}
+	c->kind = pstrdup(wrapper->fdwname + strlen(WRAPPER_PREFIX));
+	c->options = list_concat(list_copy(server->options),
+							 user_mapping_options(c->owner, server->serverid));
+	c->require_password = !superuser_arg(c->owner);
+	if (strcmp(c->kind, "program") == 0)
+	{
+		const char *name = idem_relay_option(c, "program");
+
+		if (name == NULL)
+			c->problem = psprintf("server \"%s\" has no option \"program\"", c->server);
+		else
+			c->program = psprintf("idempotency-sink-%s", name);
+	}
+	else if (strcmp(c->kind, "function") != 0)
+		c->program = psprintf("idempotency-sink-%s", c->kind);
+	resolve_secret_file(c);
+}
+
+List *
+idem_relay_configs(void)
+{
+	MemoryContext caller = CurrentMemoryContext;
+	List	   *configs = NIL;
+	ListCell   *lc;
+	MemoryContext old;
+
+	SPI_connect();
+	if (SPI_execute(idem_spi_sql(config_query), true, 0) != SPI_OK_SELECT)
+		elog(ERROR, "could not read the relays");
+	old = MemoryContextSwitchTo(caller);
+	for (uint64 i = 0; i < SPI_processed; i++)
+		configs = lappend(configs, config_from_row(SPI_tuptable->vals[i],
+												   SPI_tuptable->tupdesc));
+	MemoryContextSwitchTo(old);
+	SPI_finish();
+
+	foreach(lc, configs)
+		resolve_server(lfirst(lc));
+	return configs;
+}
+
+static char *
+copy_string(const char *s)
+{
+	return s ? pstrdup(s) : NULL;
+}
+
+IdemRelayConfig *
+idem_relay_config_copy(const IdemRelayConfig *config)
+{
+	IdemRelayConfig *c = palloc(sizeof(*c));
+	ListCell   *lc;
+
+	*c = *config;
+	c->name = copy_string(config->name);
+	c->server = copy_string(config->server);
+	c->halted = copy_string(config->halted);
+	c->incarnation = copy_string(config->incarnation);
+	c->identity = copy_string(config->identity);
+	c->kind = copy_string(config->kind);
+	c->program = copy_string(config->program);
+	c->problem = copy_string(config->problem);
+	c->aggregate_types = NIL;
+	foreach(lc, config->aggregate_types)
+		c->aggregate_types = lappend(c->aggregate_types, pstrdup(lfirst(lc)));
+	c->options = copyObject(config->options);
+	return c;
+}
+
+const char *
+idem_relay_option(const IdemRelayConfig *config, const char *name)
+{
+	ListCell   *lc;
+
+	foreach(lc, config->options)
+	{
+		DefElem    *def = lfirst(lc);
+
+		if (strcmp(def->defname, name) == 0)
+			return defGetString(def);
+	}
+	return NULL;
+}
+
+bool
+idem_relay_config_same_sink(const IdemRelayConfig *a, const IdemRelayConfig *b)
+{
+	ListCell   *la,
+			   *lb;
+
+	if (a->epoch != b->epoch || a->owner != b->owner ||
+		a->ordering != b->ordering || a->require_password != b->require_password ||
+		strcmp(a->server, b->server) != 0 ||
+		strcmp(a->incarnation, b->incarnation) != 0 ||
+		strcmp(a->kind ? a->kind : "", b->kind ? b->kind : "") != 0 ||
+		list_length(a->options) != list_length(b->options))
+		return false;
+	forboth(la, a->options, lb, b->options)
+	{
+		DefElem    *da = lfirst(la);
+		DefElem    *db = lfirst(lb);
+
+		if (strcmp(da->defname, db->defname) != 0 ||
+			strcmp(defGetString(da), defGetString(db)) != 0)
+			return false;
+	}
+	return true;
+}
+
+/*
+ * Without publish_as the identity is the machine and place of this data
+ * directory: a copy elsewhere, or beside it, is another one.  The system
+ * identifier alone is not enough, since a copy keeps it.
+ */
+static uint64
+place_hash(void)
+{
+	char		buf[MAXPGPATH + 256];
+	char		machine[64] = "";
+	struct stat st;
+	int			fd = OpenTransientFile("/etc/machine-id", O_RDONLY);
+
+	if (fd >= 0)
+	{
+		ssize_t		n = read(fd, machine, sizeof(machine) - 1);
+
+		machine[n > 0 ? n : 0] = '\0';
+		CloseTransientFile(fd);
+	}
+	if (stat(DataDir, &st) != 0)
+		memset(&st, 0, sizeof(st));
+	snprintf(buf, sizeof(buf), UINT64_FORMAT "|%s|%s|%llu|%llu",
+			 GetSystemIdentifier(), machine, DataDir,
+			 (unsigned long long) st.st_dev, (unsigned long long) st.st_ino);
+	return DatumGetUInt64(hash_any_extended((unsigned char *) buf, strlen(buf), 0));
+}
+
+char *
+idem_publish_identity(void)
+{
+	if (idem_publish_as != NULL && idem_publish_as[0] != '\0')
+		return psprintf("%s/%u", idem_publish_as, MyDatabaseId);
+	return psprintf("auto-%016llx/%u", (unsigned long long) place_hash(), MyDatabaseId);
+}

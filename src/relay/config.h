@@ -1,0 +1,82 @@
+/*-------------------------------------------------------------------------
+ *
+ * config.h
+ *		A relay's configuration, resolved: row, server, options, owner's rights.
+ *
+ * Copyright (c) 2026, the idempotency developers
+ *
+ * IDENTIFICATION
+ *		src/relay/config.h
+ *
+ *-------------------------------------------------------------------------
+ */
+#ifndef IDEM_RELAY_CONFIG_H
+#define IDEM_RELAY_CONFIG_H
+
+#include "postgres.h"
+
+#include "nodes/pg_list.h"
+
+typedef enum IdemOrdering
+{
+	IDEM_ORDERING_NONE,
+	IDEM_ORDERING_KEY
+} IdemOrdering;
+
+typedef enum IdemOnDead
+{
+	IDEM_ON_DEAD_SKIP,
+	IDEM_ON_DEAD_BLOCK_KEY,
+	IDEM_ON_DEAD_STOP
+} IdemOnDead;
+
+/* Everything palloc'd in the context the list was asked for in. */
+typedef struct IdemRelayConfig
+{
+	int			relay_id;
+	char	   *name;
+	Oid			owner;
+	char	   *server;
+	List	   *aggregate_types;	/* of char *; NIL: all */
+	IdemOrdering ordering;
+	IdemOnDead	on_dead;
+	int			max_attempts;
+	int			min_backoff_ms;
+	int			max_backoff_ms;
+	int			batch_events;
+	int64		batch_bytes;
+	int64		max_lag_bytes;	/* 0: unlimited */
+	bool		start_latest;
+	bool		paused;
+	char	   *halted;			/* NULL: not */
+	int64		epoch;
+	char	   *incarnation;
+	char	   *identity;
+
+	/* resolved from the server */
+	char	   *kind;			/* function, postgres, ...; NULL: see problem */
+	char	   *program;		/* file name below sink_directory; NULL: none */
+	List	   *options;		/* of DefElem, server's then user mapping's */
+	bool		require_password;	/* the owner is no superuser */
+	char	   *problem;		/* why it cannot run; NULL: nothing */
+} IdemRelayConfig;
+
+/* Every relay of this database, in order of relay_id.  In a transaction. */
+extern List *idem_relay_configs(void);
+
+/* A deep copy in the current context. */
+extern IdemRelayConfig *idem_relay_config_copy(const IdemRelayConfig *config);
+
+/* The value of an option, or NULL. */
+extern const char *idem_relay_option(const IdemRelayConfig *config, const char *name);
+
+/* Two configurations that need no restart of the sink to get from one to the other. */
+extern bool idem_relay_config_same_sink(const IdemRelayConfig *a, const IdemRelayConfig *b);
+
+/* What this process and database are to a relay: publish identity + database. */
+extern char *idem_publish_identity(void);
+
+/* The GUC idempotency.publish_as. */
+extern char *idem_publish_as;
+
+#endif							/* IDEM_RELAY_CONFIG_H */

@@ -1,0 +1,312 @@
+/*-------------------------------------------------------------------------
+ *
+ * hooks.c
+ *		What the relay does in other people's sessions: wake-ups and DDL.
+ *
+ * A transaction that enqueued wakes the worker of its database after it has
+ * become visible.  The commit callback may not fail: it touches shared atomics
+ * and sets latches, nothing else.  COMMIT PREPARED is woken for after the
+ * command, because that session knows nothing of what was prepared.
+ *
+ * A worker is a session of its database, and serving interrupts does not make
+ * it leave.  So commands that need a database empty, and DROP EXTENSION, keep
+ * its workers down while they run.  DROP SERVER: a relay is a row and has no
+ * pg_depend entry, so its dependency on the server is kept here.
+ *
+ * Copyright (c) 2026, the idempotency developers
+ *
+ * IDENTIFICATION
+ *		src/relay/hooks.c
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "postgres.h"
+
+#include "access/xact.h"
+#include "catalog/pg_type.h"
+#include "commands/dbcommands.h"
+#include "executor/spi.h"
+#include "miscadmin.h"
+#include "nodes/parsenodes.h"
+#include "tcop/utility.h"
+#include "utils/builtins.h"
+#include "utils/snapmgr.h"
+
+#include "compat.h"
+#include "outbox/outbox.h"
+#include "relay/hooks.h"
+#include "relay/relay.h"
+#include "relay/shmem.h"
+#include "relay/spi.h"
+#include "shared/catalog.h"
+
+static ProcessUtility_hook_type prev_process_utility = NULL;
+static void (*prev_enqueued_hook) (void) = NULL;
+
+/* What the current transaction will have to tell at its commit. */
+static bool enqueued = false;
+static bool config_changed = false;
+static bool tell_launcher = false;
+static bool callback_registered = false;
+
+static void
+xact_callback(XactEvent event, void *arg)
+{
+	switch (event)
+	{
+		case XACT_EVENT_COMMIT:
+			if (enqueued || config_changed)
+				idem_wake_database(MyDatabaseId, config_changed);
+			if (tell_launcher)
+				idem_wake_launcher();
+			enqueued = config_changed = tell_launcher = false;
+			break;
+		case XACT_EVENT_ABORT:
+		case XACT_EVENT_PREPARE:
+			enqueued = config_changed = tell_launcher = false;
+			break;
+		default:
+			break;
+	}
+}
+
+/* Once per backend; registering allocates, so not from the callback. */
+static void
+ensure_callback(void)
+{
+	if (callback_registered)
+		return;
+	RegisterXactCallback(xact_callback, NULL);
+	callback_registered = true;
+}
+
+static void
+on_enqueued(void)
+{
+	if (prev_enqueued_hook)
+		prev_enqueued_hook();
+	ensure_callback();
+	enqueued = true;
+}
+
+void
+idem_relay_config_changed(bool launcher_too)
+{
+	ensure_callback();
+	config_changed = true;
+	tell_launcher |= launcher_too;
+}
+
+/* The database a command needs without sessions; InvalidOid: none. */
+static Oid
+database_to_clear(Node *parsetree)
+{
+	const char *name = NULL;
+
+	switch (nodeTag(parsetree))
+	{
+		case T_DropdbStmt:
+			name = ((DropdbStmt *) parsetree)->dbname;
+			break;
+		case T_AlterDatabaseStmt:
+			name = ((AlterDatabaseStmt *) parsetree)->dbname;
+			break;
+		case T_RenameStmt:
+			if (((RenameStmt *) parsetree)->renameType == OBJECT_DATABASE)
+				name = ((RenameStmt *) parsetree)->subname;
+			break;
+		case T_CreatedbStmt:
+			{
+				ListCell   *lc;
+
+				foreach(lc, ((CreatedbStmt *) parsetree)->options)
+				{
+					DefElem    *def = lfirst(lc);
+
+					if (strcmp(def->defname, "template") == 0 && def->arg)
+						name = defGetString(def);
+				}
+				break;
+			}
+		default:
+			break;
+	}
+	return name ? get_database_oid(name, true) : InvalidOid;
+}
+
+static bool
+names_our_extension(List *objects)
+{
+	ListCell   *lc;
+
+	foreach(lc, objects)
+	{
+		if (strcmp(strVal(lfirst(lc)), IDEM_EXTENSION_NAME) == 0)
+			return true;
+	}
+	return false;
+}
+
+/* The relays that send to a server, as a readable list; NULL: none. */
+static char *
+relays_of_server(const char *server)
+{
+	Oid			types[1] = {TEXTOID};
+	Datum		values[1] = {CStringGetTextDatum(server)};
+	MemoryContext caller = CurrentMemoryContext;
+	char	   *names = NULL;
+
+	SPI_connect();
+	if (idem_spi_run("SELECT pg_catalog.string_agg(pg_catalog.quote_ident(relay), ', ' ORDER BY relay)"
+					 " FROM %s.relays WHERE server = $1", 1, types, values, NULL) == 1)
+	{
+		names = SPI_getvalue(SPI_tuptable->vals[0], SPI_tuptable->tupdesc, 1);
+		if (names)
+			names = MemoryContextStrdup(caller, names);
+	}
+	SPI_finish();
+	return names;
+}
+
+/* RESTRICT refuses while relays send there; CASCADE drops them. */
+static void
+before_drop_server(DropStmt *stmt)
+{
+	ListCell   *lc;
+
+	if (!OidIsValid(idem_extension_oid()))
+		return;
+	foreach(lc, stmt->objects)
+	{
+		const char *server = strVal(lfirst(lc));
+		char	   *relays = relays_of_server(server);
+		Oid			types[1] = {TEXTOID};
+		Datum		values[1] = {CStringGetTextDatum(server)};
+
+		if (relays == NULL)
+			continue;
+		if (stmt->behavior != DROP_CASCADE)
+			ereport(ERROR,
+					(errcode(ERRCODE_DEPENDENT_OBJECTS_STILL_EXIST),
+					 errmsg("cannot drop server %s because relays send to it", server),
+					 errdetail("Relays: %s.", relays),
+					 errhint("Use relay_drop, or DROP ... CASCADE to drop the relays too.")));
+		SPI_connect();
+		idem_spi_run("WITH gone AS (DELETE FROM %s.relays WHERE server = $1 RETURNING relay_id)"
+					 " DELETE FROM %s.relay_parked WHERE relay_id IN (SELECT relay_id FROM gone)",
+					 1, types, values, NULL);
+		SPI_finish();
+		idem_relay_config_changed(false);
+	}
+}
+
+/* A renamed server keeps its relays. */
+static void
+after_rename_server(RenameStmt *stmt)
+{
+	Oid			types[2] = {TEXTOID, TEXTOID};
+	Datum		values[2];
+
+	if (!OidIsValid(idem_extension_oid()))
+		return;
+	values[0] = CStringGetTextDatum(strVal(stmt->object));
+	values[1] = CStringGetTextDatum(stmt->newname);
+	SPI_connect();
+	PushActiveSnapshot(GetTransactionSnapshot());
+	idem_spi_run("UPDATE %s.relays SET server = $2 WHERE server = $1", 2, types, values, NULL);
+	PopActiveSnapshot();
+	SPI_finish();
+	idem_relay_config_changed(false);
+}
+
+static void
+call_next(PlannedStmt *pstmt, const char *queryString, bool readOnlyTree,
+		  ProcessUtilityContext context, ParamListInfo params,
+		  QueryEnvironment *queryEnv, DestReceiver *dest, QueryCompletion *qc)
+{
+	if (prev_process_utility)
+		prev_process_utility(pstmt, queryString, readOnlyTree, context, params,
+							 queryEnv, dest, qc);
+	else
+		standard_ProcessUtility(pstmt, queryString, readOnlyTree, context, params,
+								queryEnv, dest, qc);
+}
+
+/* Things that change what a relay may do or where it goes. */
+static bool
+concerns_relays(Node *parsetree)
+{
+	switch (nodeTag(parsetree))
+	{
+		case T_AlterForeignServerStmt:
+		case T_CreateForeignServerStmt:
+		case T_CreateUserMappingStmt:
+		case T_AlterUserMappingStmt:
+		case T_DropUserMappingStmt:
+		case T_GrantStmt:
+			return true;
+		case T_DropStmt:
+			return ((DropStmt *) parsetree)->removeType == OBJECT_FOREIGN_SERVER;
+		case T_RenameStmt:
+			return ((RenameStmt *) parsetree)->renameType == OBJECT_FOREIGN_SERVER;
+		default:
+			return false;
+	}
+}
+
+static void
+process_utility(PlannedStmt *pstmt, const char *queryString, bool readOnlyTree,
+				ProcessUtilityContext context, ParamListInfo params,
+				QueryEnvironment *queryEnv, DestReceiver *dest, QueryCompletion *qc)
+{
+	Node	   *parsetree = pstmt->utilityStmt;
+	Oid			clear = InvalidOid;
+	bool		commit_prepared = IsA(parsetree, TransactionStmt) &&
+		((TransactionStmt *) parsetree)->kind == TRANS_STMT_COMMIT_PREPARED;
+	bool		drop_server = IsA(parsetree, DropStmt) &&
+		((DropStmt *) parsetree)->removeType == OBJECT_FOREIGN_SERVER;
+	bool		rename_server = IsA(parsetree, RenameStmt) &&
+		((RenameStmt *) parsetree)->renameType == OBJECT_FOREIGN_SERVER;
+
+	if (IsA(parsetree, DropStmt) &&
+		((DropStmt *) parsetree)->removeType == OBJECT_EXTENSION &&
+		names_our_extension(((DropStmt *) parsetree)->objects))
+		clear = MyDatabaseId;
+	else if (!commit_prepared && IsTransactionState())
+		clear = database_to_clear(parsetree);
+
+	if (drop_server)
+		before_drop_server((DropStmt *) parsetree);
+
+	if (OidIsValid(clear))
+	{
+		PG_TRY();
+		{
+			idem_workers_hold(clear);
+			call_next(pstmt, queryString, readOnlyTree, context, params, queryEnv, dest, qc);
+		}
+		PG_FINALLY();
+		{
+			idem_workers_release();
+		}
+		PG_END_TRY();
+	}
+	else
+		call_next(pstmt, queryString, readOnlyTree, context, params, queryEnv, dest, qc);
+
+	if (commit_prepared)
+		idem_wake_database(MyDatabaseId, false);
+	if (rename_server)
+		after_rename_server((RenameStmt *) parsetree);
+	if (concerns_relays(parsetree))
+		idem_relay_config_changed(false);
+}
+
+void
+idem_hooks_init(void)
+{
+	prev_process_utility = ProcessUtility_hook;
+	ProcessUtility_hook = process_utility;
+	prev_enqueued_hook = idem_outbox_enqueued_hook;
+	idem_outbox_enqueued_hook = on_enqueued;
+}

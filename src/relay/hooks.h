@@ -1,0 +1,21 @@
+/*-------------------------------------------------------------------------
+ *
+ * hooks.h
+ *		What the relay does in other people's sessions: wake-ups and DDL.
+ *
+ * Copyright (c) 2026, the idempotency developers
+ *
+ * IDENTIFICATION
+ *		src/relay/hooks.h
+ *
+ *-------------------------------------------------------------------------
+ */
+#ifndef IDEM_RELAY_HOOKS_H
+#define IDEM_RELAY_HOOKS_H
+
+#include "postgres.h"
+
+/* Installed at preload only; without shared memory there is nobody to wake. */
+extern void idem_hooks_init(void);
+
+#endif							/* IDEM_RELAY_HOOKS_H */

@@ -1,0 +1,387 @@
+/*-------------------------------------------------------------------------
+ *
+ * launcher.c
+ *		The process that keeps a worker running per database with relays.
+ *
+ * Which databases have relays stands in pg_db_role_setting, as the setting
+ * idempotency.relay_database of the database: a shared catalog that can be
+ * read without connecting anywhere, that is crash-safe, replicated, and cleaned
+ * by DROP DATABASE.  The launcher reads it at start and when poked, and starts
+ * what is missing; the worker of a database asks in shared memory for further
+ * workers (one per function relay) and the launcher starts those as well.
+ *
+ * A worker that ends is started again after a delay that grows while it fails
+ * at once.  Databases whose DDL wants them empty are left alone until the
+ * statement's backend is done, or gone.
+ *
+ * It starts when recovery has finished, so a promoted standby relays without
+ * anyone's help.  A crash leaves nothing of it; the next one reads the catalog.
+ *
+ * LOCKING: the lock of shmem.h, never across a wait, a fork request or a scan.
+ *
+ * Copyright (c) 2026, the idempotency developers
+ *
+ * IDENTIFICATION
+ *		src/relay/launcher.c
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "postgres.h"
+
+#include <signal.h>
+
+#include "access/genam.h"
+#include "access/htup_details.h"
+#include "access/table.h"
+#include "access/xact.h"
+#include "catalog/indexing.h"
+#include "catalog/pg_authid.h"
+#include "catalog/pg_db_role_setting.h"
+#include "miscadmin.h"
+#include "nodes/makefuncs.h"
+#include "nodes/parsenodes.h"
+#include "pgstat.h"
+#include "postmaster/bgworker.h"
+#include "postmaster/interrupt.h"
+#include "storage/ipc.h"
+#include "storage/latch.h"
+#include "storage/proc.h"
+#include "storage/procarray.h"
+#include "tcop/tcopprot.h"
+#include "utils/builtins.h"
+#include "utils/array.h"
+#include "utils/guc.h"
+#include "utils/memutils.h"
+#include "utils/snapmgr.h"
+#include "utils/timestamp.h"
+#include "utils/wait_event.h"
+
+#include "compat.h"
+#include "relay/launcher.h"
+#include "relay/shmem.h"
+
+#define ENLIST_SETTING "idempotency.relay_database"
+#define RESCAN_MS 60000L		/* safety net; commits poke the launcher */
+#define BUSY_MS 200L			/* while something waits to be started */
+#define MAX_RESTART_MS 10000
+
+static BackgroundWorkerHandle **handles = NULL; /* by slot number */
+
+void
+idem_launcher_register(void)
+{
+	BackgroundWorker worker;
+
+	memset(&worker, 0, sizeof(worker));
+	worker.bgw_flags = BGWORKER_SHMEM_ACCESS | BGWORKER_BACKEND_DATABASE_CONNECTION;
+	worker.bgw_start_time = BgWorkerStart_RecoveryFinished;
+	worker.bgw_restart_time = 1;
+	strlcpy(worker.bgw_library_name, "idempotency", sizeof(worker.bgw_library_name));
+	strlcpy(worker.bgw_function_name, "idem_launcher_main", sizeof(worker.bgw_function_name));
+	strlcpy(worker.bgw_name, "idempotency launcher", BGW_MAXLEN);
+	strlcpy(worker.bgw_type, "idempotency launcher", BGW_MAXLEN);
+	RegisterBackgroundWorker(&worker);
+}
+
+/*
+ * The catalog row belongs to the database, not to the role that happens to
+ * create a relay, hence the switch to the bootstrap superuser for the check of
+ * the setting's name and value.
+ */
+void
+idem_launcher_enlist_database(bool enlist)
+{
+	VariableSetStmt *stmt = makeNode(VariableSetStmt);
+	Oid			save_userid;
+	int			save_sec_context;
+
+	stmt->kind = enlist ? VAR_SET_VALUE : VAR_RESET;
+	stmt->name = pstrdup(ENLIST_SETTING);
+	if (enlist)
+	{
+		A_Const    *value = makeNode(A_Const);
+
+		value->val.sval.type = T_String;
+		value->val.sval.sval = pstrdup("on");
+		value->location = -1;
+		stmt->args = list_make1(value);
+	}
+	GetUserIdAndSecContext(&save_userid, &save_sec_context);
+	SetUserIdAndSecContext(BOOTSTRAP_SUPERUSERID,
+						   save_sec_context | SECURITY_LOCAL_USERID_CHANGE);
+	AlterSetting(MyDatabaseId, InvalidOid, stmt);
+	SetUserIdAndSecContext(save_userid, save_sec_context);
+}
+
+static bool
+setting_is_on(ArrayType *settings)
+{
+	Datum	   *elems;
+	int			nelems;
+
+	deconstruct_array(settings, TEXTOID, -1, false, TYPALIGN_INT,
+					  &elems, NULL, &nelems);
+	for (int i = 0; i < nelems; i++)
+	{
+		if (strcmp(TextDatumGetCString(elems[i]), ENLIST_SETTING "=on") == 0)
+			return true;
+	}
+	return false;
+}
+
+/* The databases that have relays, as a list of OIDs in the current context. */
+static List *
+scan_databases(void)
+{
+	MemoryContext caller = CurrentMemoryContext;
+	List	   *result = NIL;
+	Relation	rel;
+	SysScanDesc scan;
+	HeapTuple	tup;
+
+	StartTransactionCommand();
+	PushActiveSnapshot(GetTransactionSnapshot());
+	rel = table_open(DbRoleSettingRelationId, AccessShareLock);
+	scan = systable_beginscan(rel, InvalidOid, false, NULL, 0, NULL);
+	while (HeapTupleIsValid(tup = systable_getnext(scan)))
+	{
+		Form_pg_db_role_setting form = (Form_pg_db_role_setting) GETSTRUCT(tup);
+		bool		isnull;
+		Datum		settings;
+
+		if (!OidIsValid(form->setdatabase) || OidIsValid(form->setrole))
+			continue;
+		settings = heap_getattr(tup, Anum_pg_db_role_setting_setconfig,
+								RelationGetDescr(rel), &isnull);
+		if (!isnull && setting_is_on(DatumGetArrayTypeP(settings)))
+		{
+			MemoryContext old = MemoryContextSwitchTo(caller);
+
+			result = lappend_oid(result, form->setdatabase);
+			MemoryContextSwitchTo(old);
+		}
+	}
+	systable_endscan(scan);
+	table_close(rel, AccessShareLock);
+	PopActiveSnapshot();
+	CommitTransactionCommand();
+	MemoryContextSwitchTo(caller);
+	return result;
+}
+
+/* Bring the slots in line with the catalog; workers ask for their own extras. */
+static void
+reconcile_slots(List *databases)
+{
+	ListCell   *lc;
+
+	LWLockAcquire(idem_relay_shmem->lock, LW_EXCLUSIVE);
+	for (int i = 0; i < idem_relay_shmem->nworkers; i++)
+	{
+		IdemWorkerSlot *slot = &idem_worker_slots[i];
+
+		if (!OidIsValid(slot->dboid))
+			continue;
+		if (!list_member_oid(databases, slot->dboid))
+			slot->wanted = false;
+	}
+	foreach(lc, databases)
+	{
+		IdemWorkerSlot *slot = idem_worker_slot_find(lfirst_oid(lc), 0);
+
+		if (slot == NULL)
+		{
+			slot = idem_worker_slot_occupy(lfirst_oid(lc), 0);
+			if (slot == NULL)
+			{
+				ereport(LOG,
+						(errcode(ERRCODE_CONFIGURATION_LIMIT_EXCEEDED),
+						 errmsg("no idempotency worker is left for database %u",
+								lfirst_oid(lc)),
+						 errhint("Raise idempotency.max_workers.")));
+				break;
+			}
+		}
+		slot->wanted = true;
+	}
+	LWLockRelease(idem_relay_shmem->lock);
+}
+
+/* A worker that is gone: note it, and when it may come back. */
+static void
+reap_workers(void)
+{
+	for (int i = 0; i < idem_relay_shmem->nworkers; i++)
+	{
+		IdemWorkerSlot *slot = &idem_worker_slots[i];
+		pid_t		pid;
+		int			delay;
+
+		if (handles[i] == NULL ||
+			GetBackgroundWorkerPid(handles[i], &pid) != BGWH_STOPPED)
+			continue;
+		pfree(handles[i]);
+		handles[i] = NULL;
+
+		LWLockAcquire(idem_relay_shmem->lock, LW_EXCLUSIVE);
+		slot->pid = 0;
+		slot->procno = -1;
+		slot->starting = false;
+		delay = Min(MAX_RESTART_MS, 50 << Min(slot->failures, 10));
+		slot->failures++;
+		slot->not_before = TimestampTzPlusMilliseconds(GetCurrentTimestamp(), delay);
+		if (!slot->wanted)
+			idem_worker_slot_free(slot);
+		LWLockRelease(idem_relay_shmem->lock);
+	}
+}
+
+/* Under the lock: may this slot's worker be started now? */
+static bool
+slot_is_startable(IdemWorkerSlot *slot, TimestampTz now)
+{
+	if (!OidIsValid(slot->dboid) || slot->pid != 0 || slot->starting)
+		return false;
+	if (!slot->wanted)
+	{
+		idem_worker_slot_free(slot);
+		return false;
+	}
+	/* A holder that died without releasing holds no longer. */
+	if (slot->held_by != 0 && BackendPidGetProc(slot->held_by) == NULL)
+		slot->held_by = 0;
+	return slot->held_by == 0 && slot->not_before <= now;
+}
+
+static bool
+register_worker(int slotno, Oid dboid, int relay_id)
+{
+	BackgroundWorker worker;
+
+	memset(&worker, 0, sizeof(worker));
+	worker.bgw_flags = BGWORKER_SHMEM_ACCESS | BGWORKER_BACKEND_DATABASE_CONNECTION;
+	worker.bgw_start_time = BgWorkerStart_RecoveryFinished;
+	worker.bgw_restart_time = BGW_NEVER_RESTART;
+	strlcpy(worker.bgw_library_name, "idempotency", sizeof(worker.bgw_library_name));
+	strlcpy(worker.bgw_function_name, "idem_worker_main", sizeof(worker.bgw_function_name));
+	if (relay_id == 0)
+		snprintf(worker.bgw_name, BGW_MAXLEN, "idempotency relay for database %u", dboid);
+	else
+		snprintf(worker.bgw_name, BGW_MAXLEN,
+				 "idempotency function relay %d for database %u", relay_id, dboid);
+	strlcpy(worker.bgw_type, "idempotency relay", BGW_MAXLEN);
+	worker.bgw_main_arg = Int32GetDatum(slotno);
+	worker.bgw_notify_pid = MyProcPid;
+	return RegisterDynamicBackgroundWorker(&worker, &handles[slotno]);
+}
+
+/* Start what is wanted and not there.  Returns whether something is pending. */
+static bool
+start_workers(void)
+{
+	TimestampTz now = GetCurrentTimestamp();
+	bool		pending = false;
+
+	for (int i = 0; i < idem_relay_shmem->nworkers; i++)
+	{
+		IdemWorkerSlot *slot = &idem_worker_slots[i];
+		Oid			dboid;
+		int			relay_id;
+		bool		start;
+
+		LWLockAcquire(idem_relay_shmem->lock, LW_EXCLUSIVE);
+		start = handles[i] == NULL && slot_is_startable(slot, now);
+		if (start)
+			slot->starting = true;
+		else if (OidIsValid(slot->dboid) && slot->wanted && slot->pid == 0)
+			pending = true;
+		dboid = slot->dboid;
+		relay_id = slot->relay_id;
+		LWLockRelease(idem_relay_shmem->lock);
+		if (!start)
+			continue;
+
+		if (!register_worker(i, dboid, relay_id))
+		{
+			LWLockAcquire(idem_relay_shmem->lock, LW_EXCLUSIVE);
+			slot->starting = false;
+			slot->no_slot = true;
+			LWLockRelease(idem_relay_shmem->lock);
+			pending = true;
+		}
+	}
+	return pending;
+}
+
+static void
+launcher_detach(int code, Datum arg)
+{
+	LWLockAcquire(idem_relay_shmem->lock, LW_EXCLUSIVE);
+	idem_relay_shmem->launcher_pid = 0;
+	idem_relay_shmem->launcher_procno = -1;
+	LWLockRelease(idem_relay_shmem->lock);
+}
+
+static void
+launcher_attach(void)
+{
+	LWLockAcquire(idem_relay_shmem->lock, LW_EXCLUSIVE);
+	idem_relay_shmem->launcher_pid = MyProcPid;
+	idem_relay_shmem->launcher_procno = IDEM_MY_PROCNO;
+
+	/*
+	 * Workers of a launcher before this one cannot be waited for by handle;
+	 * they detach by themselves, and until then their slots stay taken.
+	 */
+	for (int i = 0; i < idem_relay_shmem->nworkers; i++)
+		idem_worker_slots[i].starting = false;
+	LWLockRelease(idem_relay_shmem->lock);
+	before_shmem_exit(launcher_detach, (Datum) 0);
+	pg_atomic_write_u32(&idem_relay_shmem->launcher_wake, 1);
+}
+
+void
+idem_launcher_main(Datum arg)
+{
+	MemoryContext cycle;
+
+	pqsignal(SIGTERM, die);
+	pqsignal(SIGHUP, SignalHandlerForConfigReload);
+	BackgroundWorkerUnblockSignals();
+	BackgroundWorkerInitializeConnection(NULL, NULL, 0);
+
+	handles = MemoryContextAllocZero(TopMemoryContext,
+									 sizeof(*handles) * idem_relay_shmem->nworkers);
+	cycle = AllocSetContextCreate(TopMemoryContext, "idempotency launcher",
+								  ALLOCSET_DEFAULT_SIZES);
+	launcher_attach();
+
+	for (;;)
+	{
+		bool		pending;
+
+		CHECK_FOR_INTERRUPTS();
+		if (ConfigReloadPending)
+		{
+			ConfigReloadPending = false;
+			ProcessConfigFile(PGC_SIGHUP);
+		}
+		MemoryContextSwitchTo(cycle);
+		MemoryContextReset(cycle);
+
+		reap_workers();
+		if (pg_atomic_exchange_u32(&idem_relay_shmem->launcher_wake, 0) != 0)
+			reconcile_slots(scan_databases());
+		pending = start_workers();
+		pgstat_report_activity(STATE_IDLE, NULL);
+
+		if (WaitLatch(MyLatch, WL_LATCH_SET | WL_TIMEOUT | WL_EXIT_ON_PM_DEATH,
+					  pending ? BUSY_MS : RESCAN_MS,
+					  PG_WAIT_EXTENSION) & WL_TIMEOUT)
+		{
+			if (!pending)
+				pg_atomic_write_u32(&idem_relay_shmem->launcher_wake, 1);
+		}
+		ResetLatch(MyLatch);
+	}
+}

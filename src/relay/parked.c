@@ -1,0 +1,417 @@
+/*-------------------------------------------------------------------------
+ *
+ * parked.c
+ *		Events a relay took out of the log's order: to be retried, or dead.
+ *
+ * An event is parked in the same transaction in which the position passes it,
+ * or in an earlier one, so that a crash finds it in the log or here, never in
+ * neither.  Parked events are copies: the log may be emptied behind them.
+ *
+ * In key order an event may be sent while no earlier one of its aggregate is
+ * parked and not yet due, or dead and blocking; the order among them is seq,
+ * which for producers that lock their aggregate is the order of commit.
+ *
+ * This is not the hot path: rows here are updated and deleted, as many as
+ * messages were refused.
+ *
+ * MEMORY: the index is bounded by idempotency.max_parked plus one batch.
+ *
+ * Copyright (c) 2026, the idempotency developers
+ *
+ * IDENTIFICATION
+ *		src/relay/parked.c
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "postgres.h"
+
+#include "catalog/pg_type.h"
+#include "common/hashfn.h"
+#include "executor/spi.h"
+#include "utils/builtins.h"
+#include "utils/memutils.h"
+#include "common/pg_prng.h"
+#include "utils/timestamp.h"
+#include "utils/xid8.h"
+
+#include "compat.h"
+#include "relay/parked.h"
+#include "relay/spi.h"
+
+int			idem_max_parked = 10000;
+
+static uint64
+key_hash(IdemEventText type, IdemEventText id)
+{
+	return hash_combine64(hash_bytes_extended((const unsigned char *) type.data, type.len, 0),
+						  hash_bytes_extended((const unsigned char *) id.data, id.len, 1));
+}
+
+IdemParkedIndex *
+idem_parked_index_create(MemoryContext parent)
+{
+	MemoryContext cxt = AllocSetContextCreate(parent, "parked events",
+											  ALLOCSET_DEFAULT_SIZES);
+	IdemParkedIndex *index = MemoryContextAllocZero(parent, sizeof(*index));
+
+	index->cxt = cxt;
+	return index;
+}
+
+static HTAB *
+make_set(MemoryContext cxt, const char *name)
+{
+	HASHCTL		ctl;
+
+	memset(&ctl, 0, sizeof(ctl));
+	ctl.keysize = sizeof(uint64);
+	ctl.entrysize = sizeof(uint64);
+	ctl.hcxt = cxt;
+	return hash_create(name, 64, &ctl, HASH_ELEM | HASH_BLOBS | HASH_CONTEXT);
+}
+
+static void
+add_to_index(IdemParkedIndex *index, const IdemRelayConfig *config,
+			 HeapTuple tup, TupleDesc desc)
+{
+	uint64		seq = (uint64) DatumGetInt64(idem_spi_value(tup, desc, 1));
+	char	   *state = idem_spi_text(tup, desc, 2);
+	bool		dead = strcmp(state, "dead") == 0;
+
+	(void) hash_search(index->seqs, &seq, HASH_ENTER, NULL);
+	if (config->ordering == IDEM_ORDERING_KEY &&
+		(!dead || config->on_dead != IDEM_ON_DEAD_SKIP))
+	{
+		char	   *type = idem_spi_text(tup, desc, 3);
+		char	   *id = idem_spi_text(tup, desc, 4);
+		IdemEventText t = {type, strlen(type)};
+		IdemEventText i = {id, strlen(id)};
+		uint64		hash = key_hash(t, i);
+
+		(void) hash_search(index->keys, &hash, HASH_ENTER, NULL);
+	}
+	index->total++;
+}
+
+void
+idem_parked_index_load(IdemParkedIndex *index, const IdemRelayConfig *config)
+{
+	Oid			types[1] = {INT4OID};
+	Datum		values[1] = {Int32GetDatum(config->relay_id)};
+	uint64		n;
+
+	MemoryContextReset(index->cxt);
+	index->keys = make_set(index->cxt, "parked keys");
+	index->seqs = make_set(index->cxt, "parked seqs");
+	index->total = 0;
+	index->next_due = 0;
+
+	SPI_connect();
+	n = idem_spi_run("SELECT seq, state::text, aggregate_type, aggregate_id FROM %s.relay_parked WHERE relay_id = $1",
+					 1, types, values, NULL);
+	for (uint64 i = 0; i < n; i++)
+		add_to_index(index, config, SPI_tuptable->vals[i], SPI_tuptable->tupdesc);
+
+	/* A waiting event is due when the one before it is, or is gone. */
+	n = idem_spi_run("SELECT pg_catalog.min(next_attempt_at) FROM %s.relay_parked"
+					 " WHERE relay_id = $1 AND state = 'retry'",
+					 1, types, values, NULL);
+	if (index->total > 0 && n == 1)
+	{
+		bool		isnull;
+		Datum		due = SPI_getbinval(SPI_tuptable->vals[0], SPI_tuptable->tupdesc,
+										1, &isnull);
+
+		if (!isnull)
+			index->next_due = DatumGetTimestampTz(due);
+	}
+	SPI_finish();
+}
+
+bool
+idem_parked_has_seq(const IdemParkedIndex *index, int64 seq)
+{
+	uint64		key = (uint64) seq;
+
+	return index->total > 0 && hash_search(index->seqs, &key, HASH_FIND, NULL) != NULL;
+}
+
+bool
+idem_parked_blocks(const IdemParkedIndex *index, const IdemEvent *event)
+{
+	uint64		hash;
+
+	if (index->total == 0)
+		return false;
+	hash = key_hash(event->aggregate_type, event->aggregate_id);
+	return hash_search(index->keys, &hash, HASH_FIND, NULL) != NULL;
+}
+
+static Datum
+text_datum(IdemEventText t)
+{
+	return PointerGetDatum(cstring_to_text_with_len(t.data, t.len));
+}
+
+/* The next try: the backoff doubles per attempt, with up to half of it jitter. */
+static TimestampTz
+next_attempt(const IdemRelayConfig *config, int attempts, const IdemFailure *failure)
+{
+	double		ms = config->min_backoff_ms;
+
+	for (int i = 1; i < attempts && ms < config->max_backoff_ms; i++)
+		ms *= 2;
+	ms = Min(ms, config->max_backoff_ms);
+	ms = ms * (0.5 + 0.5 * pg_prng_double(&pg_global_prng_state));
+	ms = Max(ms, failure->retry_after_ms);
+	if (!failure->counts)
+		ms = failure->retry_after_ms;
+	return TimestampTzPlusMilliseconds(GetCurrentTimestamp(), (int64) ms);
+}
+
+static void
+insert_parked(const IdemRelayConfig *config, const IdemEvent *ev, const char *state,
+			  int attempts, const IdemFailure *failure)
+{
+	Oid			types[16] = {INT4OID, TEXTOID, INT4OID, TIMESTAMPTZOID, XID8OID,
+		INT8OID, UUIDOID, TIMESTAMPTZOID, TEXTOID, TEXTOID, TEXTOID, JSONBOID,
+	BYTEAOID, TEXTOID, JSONBOID, TEXTOID};
+	Datum		values[16];
+	char		nulls[17];
+
+	memset(nulls, ' ', 16);
+	nulls[16] = '\0';
+	values[0] = Int32GetDatum(config->relay_id);
+	values[1] = CStringGetTextDatum(state);
+	values[2] = Int32GetDatum(attempts);
+	values[3] = failure ? TimestampTzGetDatum(next_attempt(config, attempts, failure)) : (Datum) 0;
+	values[4] = FullTransactionIdGetDatum(ev->xid);
+	values[5] = Int64GetDatum(ev->seq);
+	values[6] = UUIDPGetDatum(&ev->event_id);
+	values[7] = TimestampTzGetDatum(ev->enqueued_at);
+	values[8] = text_datum(ev->aggregate_type);
+	values[9] = text_datum(ev->aggregate_id);
+	values[10] = text_datum(ev->event_type);
+	values[11] = values[12] = ev->payload;
+	nulls[ev->is_json ? 12 : 11] = 'n';
+	values[13] = ev->has_content_type ? text_datum(ev->content_type) : (Datum) 0;
+	values[14] = ev->headers;
+	nulls[13] = ev->has_content_type ? ' ' : 'n';
+	nulls[14] = ev->has_headers ? ' ' : 'n';
+	nulls[3] = failure ? ' ' : 'n';
+	values[15] = failure ? CStringGetTextDatum(psprintf("%s%s", failure->sqlstate,
+														failure->message)) : (Datum) 0;
+	nulls[15] = failure ? ' ' : 'n';
+
+	SPI_connect();
+	idem_spi_run("INSERT INTO %s.relay_parked (relay_id, state, attempts, next_attempt_at,"
+				 " xid, seq, event_id, enqueued_at, aggregate_type, aggregate_id, event_type,"
+				 " payload, payload_bytes, content_type, headers, sqlstate, error,"
+				 " first_failed_at, last_failed_at)"
+				 " VALUES ($1, $2::%s.parked_state, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13,"
+				 " $14, $15, pg_catalog.substr($16, 1, 5), pg_catalog.substr($16, 6),"
+				 " CASE WHEN $16 IS NOT NULL THEN pg_catalog.clock_timestamp() END,"
+				 " CASE WHEN $16 IS NOT NULL THEN pg_catalog.clock_timestamp() END)"
+				 " ON CONFLICT (relay_id, event_id) DO NOTHING",
+				 16, types, values, nulls);
+	SPI_finish();
+}
+
+/* on_dead = stop: the relay stands until an operator has looked. */
+static void
+halt_relay(const IdemRelayConfig *config)
+{
+	Oid			types[1] = {INT4OID};
+	Datum		values[1] = {Int32GetDatum(config->relay_id)};
+
+	if (config->on_dead != IDEM_ON_DEAD_STOP)
+		return;
+	SPI_connect();
+	idem_spi_run("UPDATE %s.relays SET halted = 'a dead letter' WHERE relay_id = $1",
+				 1, types, values, NULL);
+	SPI_finish();
+}
+
+void
+idem_parked_add(const IdemRelayConfig *config, const IdemEvent *event,
+				const IdemFailure *failure)
+{
+	int			attempts = failure->counts ? 1 : 0;
+	bool		dead = attempts >= config->max_attempts;
+
+	insert_parked(config, event, dead ? "dead" : "retry", attempts, failure);
+	if (dead)
+		halt_relay(config);
+}
+
+void
+idem_parked_add_waiting(const IdemRelayConfig *config, const IdemEvent *event)
+{
+	insert_parked(config, event, "waiting", 0, NULL);
+}
+
+/* Pieces of a row as an event; all in the current context. */
+static IdemEventText
+text_of(HeapTuple tup, TupleDesc desc, int column, bool *present)
+{
+	IdemEventText t = {NULL, 0};
+	char	   *s = idem_spi_text(tup, desc, column);
+
+	if (present)
+		*present = s != NULL;
+	if (s)
+	{
+		t.data = s;
+		t.len = strlen(s);
+	}
+	return t;
+}
+
+static Datum
+copied_varlena(HeapTuple tup, TupleDesc desc, int column, bool *present)
+{
+	bool		isnull;
+	Datum		d = SPI_getbinval(tup, desc, column, &isnull);
+
+	*present = !isnull;
+	return isnull ? (Datum) 0 : PointerGetDatum(PG_DETOAST_DATUM_COPY(d));
+}
+
+static IdemParkedEvent *
+parked_from_row(HeapTuple tup, TupleDesc desc)
+{
+	IdemParkedEvent *p = palloc0(sizeof(*p));
+	IdemEvent  *ev = &p->event;
+	bool		has_bytes;
+	Datum		bytes;
+
+	p->parked_id = DatumGetInt64(idem_spi_value(tup, desc, 1));
+	p->attempts = DatumGetInt32(idem_spi_value(tup, desc, 2));
+	ev->xid = DatumGetFullTransactionId(idem_spi_value(tup, desc, 3));
+	ev->seq = DatumGetInt64(idem_spi_value(tup, desc, 4));
+	ev->event_id = *DatumGetUUIDP(idem_spi_value(tup, desc, 5));
+	ev->enqueued_at = DatumGetTimestampTz(idem_spi_value(tup, desc, 6));
+	ev->aggregate_type = text_of(tup, desc, 7, NULL);
+	ev->aggregate_id = text_of(tup, desc, 8, NULL);
+	ev->event_type = text_of(tup, desc, 9, NULL);
+	ev->payload = copied_varlena(tup, desc, 10, &ev->is_json);
+	bytes = copied_varlena(tup, desc, 11, &has_bytes);
+	if (!ev->is_json)
+		ev->payload = bytes;
+	ev->content_type = text_of(tup, desc, 12, &ev->has_content_type);
+	ev->headers = copied_varlena(tup, desc, 13, &ev->has_headers);
+	return p;
+}
+
+List *
+idem_parked_due(const IdemRelayConfig *config, int limit)
+{
+	MemoryContext caller = CurrentMemoryContext;
+	Oid			types[4] = {INT4OID, INT4OID, BOOLOID, BOOLOID};
+	Datum		values[4];
+	List	   *result = NIL;
+	MemoryContext old;
+	uint64		n;
+
+	values[0] = Int32GetDatum(config->relay_id);
+	values[1] = Int32GetDatum(limit);
+	values[2] = BoolGetDatum(config->ordering == IDEM_ORDERING_KEY);
+	values[3] = BoolGetDatum(config->on_dead != IDEM_ON_DEAD_SKIP);
+	SPI_connect();
+	n = idem_spi_run("SELECT p.parked_id, p.attempts, p.xid, p.seq, p.event_id, p.enqueued_at,"
+					 " p.aggregate_type, p.aggregate_id, p.event_type, p.payload, p.payload_bytes,"
+					 " p.content_type, p.headers"
+					 " FROM %s.relay_parked p"
+					 " WHERE p.relay_id = $1 AND p.state <> 'dead'"
+					 " AND (p.state = 'waiting' OR p.next_attempt_at <= pg_catalog.clock_timestamp())"
+					 " AND NOT ($3 AND EXISTS (SELECT FROM %s.relay_parked q"
+					 "  WHERE q.relay_id = p.relay_id AND q.aggregate_type = p.aggregate_type"
+					 "  AND q.aggregate_id = p.aggregate_id AND q.seq < p.seq"
+					 "  AND ((q.state = 'retry' AND q.next_attempt_at > pg_catalog.clock_timestamp())"
+					 "   OR (q.state = 'dead' AND $4))))"
+					 " ORDER BY p.seq LIMIT $2",
+					 4, types, values, NULL);
+	old = MemoryContextSwitchTo(caller);
+	for (uint64 i = 0; i < n; i++)
+		result = lappend(result, parked_from_row(SPI_tuptable->vals[i],
+												 SPI_tuptable->tupdesc));
+	MemoryContextSwitchTo(old);
+	SPI_finish();
+	return result;
+}
+
+void
+idem_parked_done(int64 parked_id)
+{
+	Oid			types[1] = {INT8OID};
+	Datum		values[1] = {Int64GetDatum(parked_id)};
+
+	SPI_connect();
+	idem_spi_run("DELETE FROM %s.relay_parked WHERE parked_id = $1", 1, types, values, NULL);
+	SPI_finish();
+}
+
+void
+idem_parked_failed(const IdemRelayConfig *config, int64 parked_id, const IdemFailure *failure)
+{
+	Oid			types[7] = {INT8OID, INT4OID, INT4OID, TEXTOID, TEXTOID, TIMESTAMPTZOID, INT4OID};
+	Datum		values[7];
+	bool		isnull;
+
+	values[0] = Int64GetDatum(parked_id);
+	values[1] = Int32GetDatum(failure->counts ? 1 : 0);
+	values[2] = Int32GetDatum(config->max_attempts);
+	values[3] = CStringGetTextDatum(failure->sqlstate);
+	values[4] = CStringGetTextDatum(failure->message);
+
+	SPI_connect();
+	if (idem_spi_run("SELECT attempts FROM %s.relay_parked WHERE parked_id = $1 FOR UPDATE",
+					 1, types, values, NULL) == 1)
+	{
+		int			attempts = DatumGetInt32(SPI_getbinval(SPI_tuptable->vals[0],
+														   SPI_tuptable->tupdesc, 1, &isnull));
+
+		attempts += failure->counts ? 1 : 0;
+		values[5] = TimestampTzGetDatum(next_attempt(config, attempts, failure));
+		values[6] = Int32GetDatum(attempts);
+		idem_spi_run("UPDATE %s.relay_parked SET attempts = $7, batch_row = NULL,"
+					 " state = CASE WHEN $7 >= $3 THEN 'dead' ELSE 'retry' END::%s.parked_state,"
+					 " next_attempt_at = $6, sqlstate = $4, error = $5,"
+					 " first_failed_at = COALESCE(first_failed_at, pg_catalog.clock_timestamp()),"
+					 " last_failed_at = pg_catalog.clock_timestamp() WHERE parked_id = $1 AND $2 IS NOT NULL",
+					 7, types, values, NULL);
+		if (attempts >= config->max_attempts)
+			halt_relay(config);
+	}
+	SPI_finish();
+}
+
+void
+idem_parked_mark(List *parked_events, int64 batch_row)
+{
+	Oid			types[2] = {INT8OID, INT8OID};
+	ListCell   *lc;
+
+	SPI_connect();
+	foreach(lc, parked_events)
+	{
+		IdemParkedEvent *p = lfirst(lc);
+		Datum		values[2] = {Int64GetDatum(p->parked_id), Int64GetDatum(batch_row)};
+
+		idem_spi_run("UPDATE %s.relay_parked SET batch_row = $2 WHERE parked_id = $1",
+					 2, types, values, NULL);
+	}
+	SPI_finish();
+}
+
+void
+idem_parked_resolve(const IdemRelayConfig *config, int64 stored_row)
+{
+	Oid			types[2] = {INT4OID, INT8OID};
+	Datum		values[2] = {Int32GetDatum(config->relay_id), Int64GetDatum(stored_row)};
+
+	SPI_connect();
+	idem_spi_run("DELETE FROM %s.relay_parked WHERE relay_id = $1 AND batch_row <= $2",
+				 2, types, values, NULL);
+	SPI_finish();
+}

@@ -1,0 +1,87 @@
+/*-------------------------------------------------------------------------
+ *
+ * parked.h
+ *		Events a relay took out of the log's order: to be retried, or dead.
+ *
+ * States of a parked event:
+ *
+ *		retry    refused or unanswered; due again at next_attempt_at
+ *		waiting  not refused itself, but behind a parked event of its key
+ *		dead     attempts used up; only an operator moves it
+ *
+ * Copyright (c) 2026, the idempotency developers
+ *
+ * IDENTIFICATION
+ *		src/relay/parked.h
+ *
+ *-------------------------------------------------------------------------
+ */
+#ifndef IDEM_RELAY_PARKED_H
+#define IDEM_RELAY_PARKED_H
+
+#include "postgres.h"
+
+#include "nodes/pg_list.h"
+#include "utils/hsearch.h"
+
+#include "outbox/reader.h"
+#include "relay/config.h"
+
+/* What a worker must know of the parked events of a relay, in memory. */
+typedef struct IdemParkedIndex
+{
+	MemoryContext cxt;
+	HTAB	   *keys;			/* hashes of the keys later events wait for */
+	HTAB	   *seqs;			/* seq of every parked event */
+	int64		total;
+	TimestampTz next_due;		/* 0: nothing will be due by itself */
+} IdemParkedIndex;
+
+/* A parked event, to be sent again; palloc'd. */
+typedef struct IdemParkedEvent
+{
+	int64		parked_id;
+	int			attempts;
+	IdemEvent	event;
+} IdemParkedEvent;
+
+/* Why an event was not accepted. */
+typedef struct IdemFailure
+{
+	bool		counts;			/* an attempt is used up */
+	int			retry_after_ms; /* not before; 0: as the backoff says */
+	char		sqlstate[6];
+	const char *message;
+} IdemFailure;
+
+/* More parked events than this, and the relay takes no new ones. */
+extern int	idem_max_parked;
+
+extern IdemParkedIndex *idem_parked_index_create(MemoryContext parent);
+
+/* Read the table again.  In a transaction, like all below. */
+extern void idem_parked_index_load(IdemParkedIndex *index, const IdemRelayConfig *config);
+
+extern bool idem_parked_has_seq(const IdemParkedIndex *index, int64 seq);
+extern bool idem_parked_blocks(const IdemParkedIndex *index, const IdemEvent *event);
+
+/* Park an event of the log; one that is parked already stays as it is. */
+extern void idem_parked_add(const IdemRelayConfig *config, const IdemEvent *event,
+							const IdemFailure *failure);
+extern void idem_parked_add_waiting(const IdemRelayConfig *config, const IdemEvent *event);
+
+/* Those due now, in the order to be sent; at most limit. */
+extern List *idem_parked_due(const IdemRelayConfig *config, int limit);
+
+/* Accepted: forget it.  Refused again: count, and set when it is due. */
+extern void idem_parked_done(int64 parked_id);
+extern void idem_parked_failed(const IdemRelayConfig *config, int64 parked_id,
+							   const IdemFailure *failure);
+
+/* Before a repetition is sent to a sink that stores positions. */
+extern void idem_parked_mark(List *parked_events, int64 batch_row);
+
+/* What such a sink has stored tells which repetitions arrived. */
+extern void idem_parked_resolve(const IdemRelayConfig *config, int64 stored_row);
+
+#endif							/* IDEM_RELAY_PARKED_H */

@@ -1,0 +1,556 @@
+/*-------------------------------------------------------------------------
+ *
+ * position.c
+ *		The log of positions: appended rows in two tables that take turns.
+ *
+ * A position is never updated.  Rows are numbered by a sequence, and the last
+ * row of a relay is the one with the highest number, whichever table it is in.
+ * When the current table has grown, a row is put into the other, which thereby
+ * becomes current; the next maintenance copies what is still needed over, under
+ * its own numbers since a sink may name them; the one after that empties the
+ * table that is not current in place.  A crash between any two leaves both
+ * tables filled, which reads the same, and so does a writer that still appends
+ * to the former table: a table is emptied only if, under its exclusive lock,
+ * every needed row of it stands in the other.  A pinned xmin horizon changes
+ * nothing: no tuple is ever dead.
+ *
+ * Rows needed: the last few of each relay in its last epoch, and the ticks
+ * that some relay has not passed.
+ *
+ * There is no index.  The tables are read when a worker starts a relay or an
+ * operator asks; the number of rows is bounded by the take-over.
+ *
+ * LOCKING: RowExclusiveLock on the table written; emptying takes what
+ * idem_empty_in_place takes, conditionally.
+ *
+ * MEMORY: rows are allocated in the caller's context.
+ *
+ * Copyright (c) 2026, the idempotency developers
+ *
+ * IDENTIFICATION
+ *		src/relay/position.c
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "postgres.h"
+
+#include "access/heapam.h"
+#include "access/htup_details.h"
+#include "access/table.h"
+#include "access/tableam.h"
+#include "access/xact.h"
+#include "commands/sequence.h"
+#include "miscadmin.h"
+#include "storage/bufmgr.h"
+#include "storage/lmgr.h"
+#include "utils/rel.h"
+#include "utils/snapmgr.h"
+#include "utils/timestamp.h"
+
+#include "relay/position.h"
+#include "shared/catalog.h"
+#include "shared/empty.h"
+
+/* Rows are about 100 bytes; a take-over every few megabytes. */
+#define LOG_MAX_BLOCKS 512
+
+/*
+ * Rows of a relay that a sink storing positions may still name: one for each
+ * difference that can be in flight, and the one before.
+ */
+#define LOG_KEEP_ROWS 8
+
+enum
+{
+	ATT_ID, ATT_RELAY, ATT_EPOCH, ATT_K, ATT_AT, ATT_DONE, ATT_CUR, NATTS
+};
+
+static IdemRelRef log_ref[2] = {IDEM_RELREF("relay_log_0"), IDEM_RELREF("relay_log_1")};
+static IdemRelRef log_id_ref = IDEM_RELREF("relay_log_id");
+
+/* Which table is written to; -1: look.  Only a hint, both are always read. */
+static int	current_log = -1;
+
+typedef bool (*row_predicate) (const IdemPositionRow *row, const void *arg);
+
+static IdemPositionRow *
+row_from_tuple(HeapTuple tup, TupleDesc desc)
+{
+	Datum		values[NATTS];
+	bool		nulls[NATTS];
+	IdemPositionRow *row = palloc0(sizeof(*row));
+
+	heap_deform_tuple(tup, desc, values, nulls);
+	row->id = DatumGetInt64(values[ATT_ID]);
+	row->relay_id = DatumGetInt32(values[ATT_RELAY]);
+	row->epoch = DatumGetInt64(values[ATT_EPOCH]);
+	row->at = DatumGetTimestampTz(values[ATT_AT]);
+	row->pos.k = DatumGetInt64(values[ATT_K]);
+	row->pos.done = (IdemSnap *) PG_DETOAST_DATUM_COPY(values[ATT_DONE]);
+	if (!nulls[ATT_CUR])
+		row->pos.cur = (IdemSnap *) PG_DETOAST_DATUM_COPY(values[ATT_CUR]);
+	return row;
+}
+
+static void
+row_free(IdemPositionRow *row)
+{
+	if (row == NULL)
+		return;
+	pfree(row->pos.done);
+	if (row->pos.cur)
+		pfree(row->pos.cur);
+	pfree(row);
+}
+
+/*
+ * Visit every row of one table.  Only the id and relay are looked at before
+ * the callback decides, so that a scan does not detoast what nobody wants.
+ */
+static void
+scan_log(int n, void (*visit) (HeapTuple, TupleDesc, void *), void *arg)
+{
+	Relation	rel = table_open(idem_relref_oid(&log_ref[n]), AccessShareLock);
+	Snapshot	snapshot = RegisterSnapshot(GetLatestSnapshot());
+	TableScanDesc scan = table_beginscan(rel, snapshot, 0, NULL);
+	HeapTuple	tup;
+
+	while ((tup = heap_getnext(scan, ForwardScanDirection)) != NULL)
+	{
+		CHECK_FOR_INTERRUPTS();
+		visit(tup, RelationGetDescr(rel), arg);
+	}
+	table_endscan(scan);
+	UnregisterSnapshot(snapshot);
+	table_close(rel, AccessShareLock);
+}
+
+/* The best row of those that pass, highest or lowest id. */
+typedef struct BestRow
+{
+	row_predicate passes;
+	const void *arg;
+	bool		lowest;
+	int			relay_id;
+	IdemPositionRow *best;
+} BestRow;
+
+static void
+visit_best(HeapTuple tup, TupleDesc desc, void *arg)
+{
+	BestRow    *b = arg;
+	IdemPositionRow *row;
+	bool		isnull;
+	int64		id = DatumGetInt64(heap_getattr(tup, ATT_ID + 1, desc, &isnull));
+
+	if (DatumGetInt32(heap_getattr(tup, ATT_RELAY + 1, desc, &isnull)) != b->relay_id)
+		return;
+	if (b->best && (b->lowest ? id >= b->best->id : id <= b->best->id))
+		return;
+	row = row_from_tuple(tup, desc);
+	if (b->passes(row, b->arg))
+	{
+		row_free(b->best);
+		b->best = row;
+	}
+	else
+		row_free(row);
+}
+
+static IdemPositionRow *
+find_best(int relay_id, row_predicate passes, const void *arg, bool lowest)
+{
+	BestRow		b = {passes, arg, lowest, relay_id, NULL};
+
+	scan_log(0, visit_best, &b);
+	scan_log(1, visit_best, &b);
+	return b.best;
+}
+
+static bool
+is_of_epoch(const IdemPositionRow *row, const void *arg)
+{
+	return row->epoch == *(const int64 *) arg;
+}
+
+IdemPositionRow *
+idem_position_last(int relay_id, int64 epoch)
+{
+	return find_best(relay_id, is_of_epoch, &epoch, false);
+}
+
+typedef struct IdAndEpoch
+{
+	int64		id;
+	int64		epoch;
+} IdAndEpoch;
+
+static bool
+is_row(const IdemPositionRow *row, const void *arg)
+{
+	const IdAndEpoch *wanted = arg;
+
+	return row->id == wanted->id && row->epoch == wanted->epoch;
+}
+
+IdemPositionRow *
+idem_position_by_id(int relay_id, int64 epoch, int64 id)
+{
+	IdAndEpoch	wanted = {id, epoch};
+
+	return find_best(relay_id, is_row, &wanted, false);
+}
+
+static bool
+is_not_after(const IdemPositionRow *row, const void *arg)
+{
+	return row->at <= *(const TimestampTz *) arg;
+}
+
+IdemPositionRow *
+idem_position_tick_before(TimestampTz at)
+{
+	return find_best(IDEM_TICK_RELAY, is_not_after, &at, false);
+}
+
+/* Snapshots of one log are ordered, so xmax and then the xips decide. */
+static bool
+sees_more(const IdemPositionRow *row, const void *arg)
+{
+	const IdemSnap *old = arg;
+	const IdemSnap *new = row->pos.done;
+
+	if (FullTransactionIdEquals(new->xmax, old->xmax))
+		return new->nxip < old->nxip;
+	return FullTransactionIdFollows(new->xmax, old->xmax);
+}
+
+IdemPositionRow *
+idem_position_tick_after(const IdemSnap *snap)
+{
+	return find_best(IDEM_TICK_RELAY, sees_more, snap, true);
+}
+
+/* The last row of each relay and epoch, and the last tick. */
+static void
+visit_last(HeapTuple tup, TupleDesc desc, void *arg)
+{
+	List	  **rows = arg;
+	ListCell   *lc;
+	bool		isnull;
+	int64		id = DatumGetInt64(heap_getattr(tup, ATT_ID + 1, desc, &isnull));
+	int			relay_id = DatumGetInt32(heap_getattr(tup, ATT_RELAY + 1, desc, &isnull));
+	int64		epoch = DatumGetInt64(heap_getattr(tup, ATT_EPOCH + 1, desc, &isnull));
+
+	foreach(lc, *rows)
+	{
+		IdemPositionRow *row = lfirst(lc);
+
+		if (row->relay_id != relay_id || row->epoch > epoch)
+			continue;
+		if (row->epoch < epoch || row->id < id)
+		{
+			lfirst(lc) = row_from_tuple(tup, desc);
+			row_free(row);
+		}
+		return;
+	}
+	*rows = lappend(*rows, row_from_tuple(tup, desc));
+}
+
+List *
+idem_position_all_last(void)
+{
+	List	   *rows = NIL;
+
+	scan_log(0, visit_last, &rows);
+	scan_log(1, visit_last, &rows);
+	return rows;
+}
+
+static BlockNumber
+log_blocks(int n)
+{
+	Relation	rel = table_open(idem_relref_oid(&log_ref[n]), AccessShareLock);
+	BlockNumber blocks = RelationGetNumberOfBlocks(rel);
+
+	table_close(rel, AccessShareLock);
+	return blocks;
+}
+
+static void
+visit_max_id(HeapTuple tup, TupleDesc desc, void *arg)
+{
+	bool		isnull;
+	int64		id = DatumGetInt64(heap_getattr(tup, ATT_ID + 1, desc, &isnull));
+
+	if (id > *(int64 *) arg)
+		*(int64 *) arg = id;
+}
+
+/* The table with the highest number is the one written to. */
+static int
+find_current_log(void)
+{
+	int64		max_id[2] = {0, 0};
+
+	if (log_blocks(1) == 0)
+		return 0;
+	if (log_blocks(0) == 0)
+		return 1;
+	scan_log(0, visit_max_id, &max_id[0]);
+	scan_log(1, visit_max_id, &max_id[1]);
+	return max_id[1] > max_id[0] ? 1 : 0;
+}
+
+static void
+insert_row(int n, int64 id, int relay_id, int64 epoch, TimestampTz at,
+		   const IdemPosition *pos)
+{
+	Relation	rel = table_open(idem_relref_oid(&log_ref[n]), RowExclusiveLock);
+	Datum		values[NATTS];
+	bool		nulls[NATTS] = {false};
+	HeapTuple	tup;
+
+	values[ATT_ID] = Int64GetDatum(id);
+	values[ATT_RELAY] = Int32GetDatum(relay_id);
+	values[ATT_EPOCH] = Int64GetDatum(epoch);
+	values[ATT_K] = Int64GetDatum(pos->k);
+	values[ATT_AT] = TimestampTzGetDatum(at);
+	values[ATT_DONE] = PointerGetDatum(pos->done);
+	values[ATT_CUR] = PointerGetDatum(pos->cur);
+	nulls[ATT_CUR] = pos->cur == NULL;
+	tup = heap_form_tuple(RelationGetDescr(rel), values, nulls);
+	simple_heap_insert(rel, tup);
+	heap_freetuple(tup);
+	table_close(rel, NoLock);
+}
+
+int64
+idem_position_append(int relay_id, int64 epoch, const IdemPosition *pos)
+{
+	int64		id = nextval_internal(idem_relref_oid(&log_id_ref), false);
+
+	/* Another process may have switched; the row is found wherever it is. */
+	if (current_log < 0)
+		current_log = find_current_log();
+	insert_row(current_log, id, relay_id, epoch, GetCurrentTimestamp(), pos);
+	return id;
+}
+
+/* What maintenance needs to know of a row, for all rows of both tables. */
+typedef struct LightRow
+{
+	int64		id;
+	int64		epoch;
+	int			relay_id;
+	int			log;
+	bool		needed;
+} LightRow;
+
+typedef struct LightRows
+{
+	LightRow   *rows;
+	int			n;
+	int			allocated;
+	int			log;
+} LightRows;
+
+static void
+visit_light(HeapTuple tup, TupleDesc desc, void *arg)
+{
+	LightRows  *l = arg;
+	LightRow   *row;
+	bool		isnull;
+
+	if (l->n == l->allocated)
+	{
+		l->allocated *= 2;
+		l->rows = repalloc_huge(l->rows, sizeof(LightRow) * l->allocated);
+	}
+	row = &l->rows[l->n++];
+	row->id = DatumGetInt64(heap_getattr(tup, ATT_ID + 1, desc, &isnull));
+	row->epoch = DatumGetInt64(heap_getattr(tup, ATT_EPOCH + 1, desc, &isnull));
+	row->relay_id = DatumGetInt32(heap_getattr(tup, ATT_RELAY + 1, desc, &isnull));
+	row->log = l->log;
+	row->needed = false;
+}
+
+/* By relay, then newest first; of equal numbers the copy in table 1 first. */
+static int
+compare_light(const void *a, const void *b)
+{
+	const LightRow *x = a;
+	const LightRow *y = b;
+
+	if (x->relay_id != y->relay_id)
+		return x->relay_id < y->relay_id ? -1 : 1;
+	if (x->epoch != y->epoch)
+		return x->epoch > y->epoch ? -1 : 1;
+	if (x->id != y->id)
+		return x->id > y->id ? -1 : 1;
+	return y->log - x->log;
+}
+
+/*
+ * Mark the last rows of each relay in its last epoch.  Ticks are all marked;
+ * copy_missing leaves out those that every relay has passed.
+ */
+static void
+mark_needed(LightRows *l)
+{
+	int			kept = 0;
+
+	for (int i = 0; i < l->n; i++)
+	{
+		LightRow   *row = &l->rows[i];
+		LightRow   *prev = i > 0 ? &l->rows[i - 1] : NULL;
+
+		if (prev == NULL || prev->relay_id != row->relay_id)
+			kept = 0;
+		else if (prev->epoch != row->epoch)
+			kept = LOG_KEEP_ROWS;
+		if (row->relay_id == IDEM_TICK_RELAY)
+			row->needed = true;
+		else if (kept < LOG_KEEP_ROWS)
+		{
+			row->needed = true;
+			if (prev == NULL || prev->id != row->id)
+				kept++;
+		}
+	}
+}
+
+static bool
+is_needed(const LightRows *l, int64 id, int relay_id, int log)
+{
+	for (int i = 0; i < l->n; i++)
+	{
+		if (l->rows[i].id == id && l->rows[i].relay_id == relay_id &&
+			l->rows[i].log == log)
+			return l->rows[i].needed;
+	}
+	return false;
+}
+
+typedef struct MissingRows
+{
+	LightRows  *light;
+	int			from;
+	List	   *last;			/* where the relays stand, for ticks */
+	List	   *missing;
+} MissingRows;
+
+static bool
+tick_is_ahead_of_some(const IdemPositionRow *tick, List *last)
+{
+	ListCell   *lc;
+
+	foreach(lc, last)
+	{
+		IdemPositionRow *row = lfirst(lc);
+
+		if (row->relay_id != IDEM_TICK_RELAY && sees_more(tick, row->pos.done))
+			return true;
+	}
+	return false;
+}
+
+static void
+visit_missing(HeapTuple tup, TupleDesc desc, void *arg)
+{
+	MissingRows *m = arg;
+	bool		isnull;
+	int64		id = DatumGetInt64(heap_getattr(tup, ATT_ID + 1, desc, &isnull));
+	int			relay_id = DatumGetInt32(heap_getattr(tup, ATT_RELAY + 1, desc, &isnull));
+	IdemPositionRow *row;
+
+	if (!is_needed(m->light, id, relay_id, m->from))
+		return;
+	row = row_from_tuple(tup, desc);
+	if (relay_id == IDEM_TICK_RELAY && !tick_is_ahead_of_some(row, m->last))
+	{
+		row_free(row);
+		return;
+	}
+	m->missing = lappend(m->missing, row);
+}
+
+/* A needed row that has its copy in the other table is not needed here. */
+static void
+unmark_copied(LightRows *l, int from)
+{
+	for (int i = 0; i + 1 < l->n; i++)
+	{
+		LightRow   *a = &l->rows[i];
+		LightRow   *b = &l->rows[i + 1];
+
+		if (a->relay_id == b->relay_id && a->id == b->id)
+			(a->log == from ? a : b)->needed = false;
+	}
+}
+
+/*
+ * Copy what is needed of "from" and not in "to" yet.  Returns whether there
+ * was any.  The caller's lock keeps "from" as it is.
+ */
+static bool
+copy_missing(int from, int to)
+{
+	LightRows	light = {NULL, 0, 1024};
+	MissingRows m = {&light, from, NIL, NIL};
+	ListCell   *lc;
+
+	light.rows = palloc(sizeof(LightRow) * light.allocated);
+	for (light.log = 0; light.log < 2; light.log++)
+		scan_log(light.log, visit_light, &light);
+	qsort(light.rows, light.n, sizeof(LightRow), compare_light);
+	mark_needed(&light);
+	unmark_copied(&light, from);
+	m.last = idem_position_all_last();
+	scan_log(from, visit_missing, &m);
+	foreach(lc, m.missing)
+	{
+		IdemPositionRow *row = lfirst(lc);
+
+		insert_row(to, row->id, row->relay_id, row->epoch, row->at, &row->pos);
+	}
+	pfree(light.rows);
+	return m.missing != NIL;
+}
+
+/*
+ * A row with a new number makes its table the current one; a tick of the
+ * newest snapshot serves.
+ */
+static void
+make_current(int n)
+{
+	IdemPosition marker = {idem_snap_current(), NULL, 0};
+
+	insert_row(n, nextval_internal(idem_relref_oid(&log_id_ref), false),
+			   IDEM_TICK_RELAY, 0, GetCurrentTimestamp(), &marker);
+	current_log = n;
+}
+
+void
+idem_position_maintain(void)
+{
+	int			cur = find_current_log();
+	int			other = 1 - cur;
+	Oid			other_oid = idem_relref_oid(&log_ref[other]);
+
+	current_log = cur;
+	if (log_blocks(other) == 0)
+	{
+		if (log_blocks(cur) > LOG_MAX_BLOCKS)
+			make_current(other);
+		return;
+	}
+
+	/* No writer may be under way in what is going to be emptied. */
+	if (!ConditionalLockRelationOid(other_oid, AccessExclusiveLock))
+		return;
+	if (!copy_missing(other, cur))
+		(void) idem_empty_in_place(other_oid);
+}

@@ -1,0 +1,68 @@
+/*-------------------------------------------------------------------------
+ *
+ * position.h
+ *		The log of positions: appended rows in two tables that take turns.
+ *
+ * Copyright (c) 2026, the idempotency developers
+ *
+ * IDENTIFICATION
+ *		src/relay/position.h
+ *
+ *-------------------------------------------------------------------------
+ */
+#ifndef IDEM_RELAY_POSITION_H
+#define IDEM_RELAY_POSITION_H
+
+#include "postgres.h"
+
+#include "outbox/reader.h"
+
+/* relay_id of rows that are bare snapshots, to cut a long backlog at. */
+#define IDEM_TICK_RELAY 0
+
+/*
+ * k of rows written before the sink confirmed anything: the position was set
+ * by an operator (create, adopt, replay) and wins over what a sink may say.
+ */
+#define IDEM_POSITION_FRESH (-1)
+
+typedef struct IdemPositionRow
+{
+	int64		id;
+	int			relay_id;
+	int64		epoch;
+	TimestampTz at;
+	IdemPosition pos;
+} IdemPositionRow;
+
+/* All of these need a transaction; rows are palloc'd in the current context. */
+
+/* Append; returns the row's id.  It is as durable as the commit that follows. */
+extern int64 idem_position_append(int relay_id, int64 epoch, const IdemPosition *pos);
+
+/* The last row of a relay in this epoch, or NULL. */
+extern IdemPositionRow *idem_position_last(int relay_id, int64 epoch);
+
+/* The row of that id, or NULL; to resume from what a sink has stored. */
+extern IdemPositionRow *idem_position_by_id(int relay_id, int64 epoch, int64 id);
+
+/* The last tick taken no later than "at", or NULL. */
+extern IdemPositionRow *idem_position_tick_before(TimestampTz at);
+
+/*
+ * The first tick after a snapshot, i.e. one that sees more than it, with the
+ * lowest id; NULL if there is none.
+ */
+extern IdemPositionRow *idem_position_tick_after(const IdemSnap *snap);
+
+/* Where every relay stands, as the oldest "done" that may be needed again. */
+extern List *idem_position_all_last(void);
+
+/*
+ * Make the other table current if the current one is long, keeping what is
+ * still needed; empty the one that is not current.  Both in steps that may be
+ * cut by a crash anywhere.  Must be the last act of its transaction.
+ */
+extern void idem_position_maintain(void);
+
+#endif							/* IDEM_RELAY_POSITION_H */

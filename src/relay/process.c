@@ -1,0 +1,295 @@
+/*-------------------------------------------------------------------------
+ *
+ * process.c
+ *		Starts, watches and ends sink programs.
+ *
+ * A sink program links third-party libraries and talks to the world, so it has
+ * nothing of the server's: no shared memory, no descriptor but one end of a
+ * socket pair and the server log, no environment to speak of, no arguments.
+ *
+ * Between fork and exec only async-signal-safe calls are made.  Signals are
+ * blocked across the fork, so that a handler of the server can never run in
+ * the child.  The child stays in the worker's process group and session: what
+ * the postmaster signals to the group at a crash reaches it as well; SIGINT is
+ * ignored, because pg_cancel_backend signals the group, too.
+ *
+ * The worker kills and reaps its programs on every way out.  If the worker
+ * dies by SIGKILL the kernel delivers PDEATHSIG; the comparison of getppid
+ * closes the gap before it is set.  That matters most where the postmaster is
+ * process 1: an orphan that dies of a signal would make it restart the cluster.
+ *
+ * Copyright (c) 2026, the idempotency developers
+ *
+ * IDENTIFICATION
+ *		src/relay/process.c
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "postgres.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <signal.h>
+#include <sys/prctl.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <sys/syscall.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "libpq/pqsignal.h"
+#include "miscadmin.h"
+#include "storage/ipc.h"
+
+#include "compat.h"
+#include "relay/process.h"
+
+#define MAX_NAME_LEN 63
+
+char	   *idem_sink_directory = NULL;
+
+/* Running programs of this process, for the way out. */
+static pid_t *running = NULL;
+static int	nrunning = 0;
+static int	running_allocated = 0;
+
+static void
+kill_all(int code, Datum arg)
+{
+	for (int i = 0; i < nrunning; i++)
+		(void) kill(running[i], SIGKILL);
+	for (int i = 0; i < nrunning; i++)
+	{
+		while (waitpid(running[i], NULL, 0) < 0 && errno == EINTR)
+			;
+	}
+	nrunning = 0;
+}
+
+void
+idem_process_init(void)
+{
+	before_shmem_exit(kill_all, (Datum) 0);
+}
+
+static void
+remember(pid_t pid)
+{
+	running[nrunning++] = pid;
+}
+
+static void
+forget(pid_t pid)
+{
+	for (int i = 0; i < nrunning; i++)
+	{
+		if (running[i] == pid)
+		{
+			running[i] = running[--nrunning];
+			return;
+		}
+	}
+}
+
+/* Room for one more, allocated before the fork and not after. */
+static void
+make_room(void)
+{
+	if (nrunning < running_allocated)
+		return;
+	running_allocated = running_allocated ? running_allocated * 2 : 16;
+	if (running == NULL)
+		running = MemoryContextAlloc(TopMemoryContext,
+									 sizeof(pid_t) * running_allocated);
+	else
+		running = repalloc(running, sizeof(pid_t) * running_allocated);
+}
+
+/* Names are [a-z0-9_]+ after the fixed prefix: no way out of the directory. */
+static bool
+name_is_safe(const char *program)
+{
+	const char *p = program + strlen("idempotency-sink-");
+
+	if (strlen(program) > MAX_NAME_LEN || *p == '\0')
+		return false;
+	return strspn(p, "abcdefghijklmnopqrstuvwxyz0123456789_") == strlen(p);
+}
+
+static char *
+program_path(const char *program, char **problem)
+{
+	char		own[MAXPGPATH];
+	const char *dir = idem_sink_directory;
+	char	   *path;
+	struct stat st;
+
+	if (!name_is_safe(program))
+	{
+		*problem = psprintf("\"%s\" is not a name of a sink program", program);
+		return NULL;
+	}
+	if (dir == NULL || dir[0] == '\0')
+	{
+		snprintf(own, sizeof(own), "%s/idempotency-sinks", pkglib_path);
+		dir = own;
+	}
+	path = psprintf("%s/%s", dir, program);
+	if (stat(path, &st) != 0 || !S_ISREG(st.st_mode) || access(path, X_OK) != 0)
+	{
+		*problem = psprintf("sink program \"%s\" is not in idempotency.sink_directory (\"%s\"), or not executable",
+							program, dir);
+		return NULL;
+	}
+	return path;
+}
+
+/*
+ * Everything above standard error goes: a child inherits descriptors of the
+ * data directory otherwise.  close_range is not everywhere; the fallback asks
+ * the limit, which is what the server's own use of descriptors is bounded by.
+ */
+static void
+close_from_3(long max_fd)
+{
+#ifdef SYS_close_range
+	if (syscall(SYS_close_range, 3U, ~0U, 0U) == 0)
+		return;
+#endif
+	for (long fd = 3; fd < max_fd; fd++)
+		(void) close((int) fd);
+}
+
+/* The program may be sacrificed before the database is. */
+static void
+raise_oom_score(void)
+{
+	int			fd = open("/proc/self/oom_score_adj", O_WRONLY | O_CLOEXEC);
+
+	if (fd >= 0)
+	{
+		ssize_t		rc pg_attribute_unused() = write(fd, "500", 3);
+
+		(void) close(fd);
+	}
+}
+
+static void pg_attribute_noreturn()
+run_child(const char *path, const char *program, int sock, pid_t parent, long max_fd)
+{
+	char	   *argv[2] = {unconstify(char *, program), NULL};
+	char	   *envp[3] = {"PATH=/usr/bin:/bin", "LC_ALL=C", NULL};
+	struct sigaction dfl;
+	sigset_t	none;
+
+	memset(&dfl, 0, sizeof(dfl));
+	dfl.sa_handler = SIG_DFL;
+	for (int sig = 1; sig < NSIG; sig++)
+		(void) sigaction(sig, &dfl, NULL);
+	dfl.sa_handler = SIG_IGN;
+	(void) sigaction(SIGINT, &dfl, NULL);
+
+	if (dup2(sock, 0) < 0 || dup2(2, 1) < 0)
+		_exit(126);
+	close_from_3(max_fd);
+	if (prctl(PR_SET_PDEATHSIG, SIGKILL) != 0 || getppid() != parent)
+		_exit(126);
+	raise_oom_score();
+	sigemptyset(&none);
+	(void) sigprocmask(SIG_SETMASK, &none, NULL);
+	(void) execve(path, argv, envp);
+	_exit(127);
+}
+
+static bool
+make_socket_pair(int fds[2], char **problem)
+{
+	if (socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0, fds) != 0)
+	{
+		*problem = psprintf("could not create a socket pair: %m");
+		return false;
+	}
+	return true;
+}
+
+bool
+idem_process_start(IdemSinkProcess *process, const char *program, char **problem)
+{
+	char	   *path = program_path(program, problem);
+	int			fds[2];
+	sigset_t	all,
+				saved;
+	pid_t		parent = MyProcPid;
+	long		max_fd = sysconf(_SC_OPEN_MAX);
+	pid_t		pid;
+
+	Assert(process->pid == 0 && process->fd < 0);
+	if (path == NULL)
+		return false;
+	make_room();
+	if (!make_socket_pair(fds, problem))
+		return false;
+
+	sigfillset(&all);
+	(void) sigprocmask(SIG_BLOCK, &all, &saved);
+	pid = fork();
+	if (pid == 0)
+		run_child(path, program, fds[1], parent, max_fd);
+	if (pid > 0)
+		remember(pid);
+	(void) sigprocmask(SIG_SETMASK, &saved, NULL);
+
+	(void) close(fds[1]);
+	if (pid < 0)
+	{
+		*problem = psprintf("could not fork for sink program \"%s\": %m", program);
+		(void) close(fds[0]);
+		return false;
+	}
+	process->pid = pid;
+	process->fd = fds[0];
+	return true;
+}
+
+void
+idem_process_kill(IdemSinkProcess *process)
+{
+	if (process->fd >= 0)
+	{
+		(void) close(process->fd);
+		process->fd = -1;
+	}
+	if (process->pid != 0)
+	{
+		(void) kill(process->pid, SIGKILL);
+		while (waitpid(process->pid, NULL, 0) < 0 && errno == EINTR)
+			;
+		forget(process->pid);
+		process->pid = 0;
+	}
+}
+
+bool
+idem_process_ended(IdemSinkProcess *process, char **how)
+{
+	int			status;
+	pid_t		rc;
+
+	if (process->pid == 0)
+	{
+		*how = pstrdup("is not running");
+		return true;
+	}
+	rc = waitpid(process->pid, &status, WNOHANG);
+	if (rc == 0 || (rc < 0 && errno == EINTR))
+		return false;
+	if (rc < 0)
+		*how = psprintf("could not be waited for: %m");
+	else if (WIFEXITED(status))
+		*how = psprintf("exited with status %d", WEXITSTATUS(status));
+	else
+		*how = psprintf("was terminated by signal %d", WTERMSIG(status));
+	forget(process->pid);
+	process->pid = 0;
+	return true;
+}

@@ -1,0 +1,574 @@
+/*-------------------------------------------------------------------------
+ *
+ * relay_fn.c
+ *		SQL functions that create, change and operate relays.
+ *
+ * Who may: EXECUTE is granted by grant_role('operator', ...).  What decides
+ * where data goes or under whose rights (alter, drop, adopt) needs the rights
+ * of the relay's owner besides.  The tables are written as the extension's
+ * owner, so that nobody needs, or gets, rights on them.
+ *
+ * All of it is transactional: a worker acts on what has committed.
+ *
+ * Copyright (c) 2026, the idempotency developers
+ *
+ * IDENTIFICATION
+ *		src/relay/relay_fn.c
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "postgres.h"
+
+#include "access/xact.h"
+#include "catalog/pg_foreign_server.h"
+#include "catalog/pg_type.h"
+#include "executor/spi.h"
+#include "fmgr.h"
+#include "foreign/foreign.h"
+#include "miscadmin.h"
+#include "utils/acl.h"
+#include "utils/array.h"
+#include "utils/builtins.h"
+#include "utils/guc.h"
+#include "utils/snapmgr.h"
+#include "utils/timestamp.h"
+#include "utils/uuid.h"
+
+#include "compat.h"
+#include "outbox/outbox.h"
+#include "outbox/reader.h"
+#include "relay/config.h"
+#include "relay/launcher.h"
+#include "relay/parked.h"
+#include "relay/position.h"
+#include "relay/relay.h"
+#include "relay/shmem.h"
+#include "relay/spi.h"
+#include "shared/args.h"
+#include "shared/error.h"
+
+PG_FUNCTION_INFO_V1(idem_relay_create_fn);
+PG_FUNCTION_INFO_V1(idem_relay_alter_fn);
+PG_FUNCTION_INFO_V1(idem_relay_drop_fn);
+PG_FUNCTION_INFO_V1(idem_relay_pause_fn);
+PG_FUNCTION_INFO_V1(idem_relay_resume_fn);
+PG_FUNCTION_INFO_V1(idem_relay_adopt_fn);
+PG_FUNCTION_INFO_V1(idem_relay_replay_fn);
+PG_FUNCTION_INFO_V1(idem_relay_redrive_fn);
+PG_FUNCTION_INFO_V1(idem_relay_discard_fn);
+
+/* Arguments of relay_create and relay_alter, in order. */
+enum
+{
+	ARG_RELAY, ARG_SERVER, ARG_TYPES, ARG_START, ARG_ORDERING, ARG_ON_DEAD,
+	ARG_MAX_ATTEMPTS, ARG_MIN_BACKOFF, ARG_MAX_BACKOFF, ARG_BATCH_EVENTS,
+	ARG_BATCH_SIZE, ARG_MAX_LAG, NARGS
+};
+
+#define WRAPPER_PREFIX "idempotency_"
+#define MAX_BACKOFF_US (INT64CONST(24) * USECS_PER_HOUR)
+
+static char *
+relay_name_arg(FunctionCallInfo fcinfo)
+{
+	return text_to_cstring(idem_get_text_arg(fcinfo, ARG_RELAY, "relay", IDEM_MAX_NAME_BYTES));
+}
+
+/* The relay's row, locked against a concurrent change; 42704 if none. */
+static IdemRelayConfig *
+get_relay(const char *name)
+{
+	Oid			types[1] = {TEXTOID};
+	Datum		values[1] = {CStringGetTextDatum(name)};
+	ListCell   *lc;
+	uint64		n;
+
+	SPI_connect();
+	n = idem_spi_run("SELECT 1 FROM %s.relays WHERE relay = $1 FOR UPDATE", 1, types, values, NULL);
+	SPI_finish();
+	if (n == 1)
+	{
+		CommandCounterIncrement();
+		foreach(lc, idem_relay_configs())
+		{
+			if (strcmp(((IdemRelayConfig *) lfirst(lc))->name, name) == 0)
+				return lfirst(lc);
+		}
+	}
+	ereport(ERROR,
+			(errcode(ERRCODE_UNDEFINED_OBJECT),
+			 errmsg("relay \"%s\" does not exist", name),
+			 errhint("See the view idempotency.stat_relay.")));
+}
+
+static void
+require_owner(const IdemRelayConfig *c)
+{
+	if (!has_privs_of_role(GetUserId(), c->owner))
+		ereport(ERROR,
+				(errcode(ERRCODE_INSUFFICIENT_PRIVILEGE),
+				 errmsg("must be owner of relay \"%s\"", c->name)));
+}
+
+static void
+require_preload(void)
+{
+	if (idem_relay_shmem == NULL)
+		ereport(ERROR,
+				(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
+				 errmsg("relays need the library \"idempotency\" to be preloaded"),
+				 errhint("Add idempotency to shared_preload_libraries and restart the server. "
+						 "Claims and the outbox work without it.")));
+}
+
+/* The server exists, is a sink, and the caller may use it. */
+static void
+check_server(const char *name)
+{
+	ForeignServer *server = GetForeignServerByName(name, true);
+	ForeignDataWrapper *wrapper;
+
+	if (server == NULL)
+		ereport(ERROR,
+				(errcode(ERRCODE_UNDEFINED_OBJECT),
+				 errmsg("server \"%s\" does not exist", name),
+				 errhint("Create it with CREATE SERVER ... FOREIGN DATA WRAPPER idempotency_postgres, or another idempotency_ wrapper.")));
+	if (idem_server_usage_check(server->serverid, GetUserId()) != ACLCHECK_OK)
+		aclcheck_error(ACLCHECK_NO_PRIV, OBJECT_FOREIGN_SERVER, name);
+	wrapper = GetForeignDataWrapper(server->fdwid);
+	if (strncmp(wrapper->fdwname, WRAPPER_PREFIX, strlen(WRAPPER_PREFIX)) != 0)
+		ereport(ERROR,
+				(errcode(ERRCODE_WRONG_OBJECT_TYPE),
+				 errmsg("server \"%s\" is not a sink", name),
+				 errdetail("Its foreign-data wrapper is \"%s\".", wrapper->fdwname),
+				 errhint("Sinks are servers of the wrappers idempotency_function, idempotency_postgres, idempotency_null and idempotency_program.")));
+}
+
+static void
+range_error(const char *name, const char *range)
+{
+	ereport(ERROR,
+			(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
+			 errmsg("argument \"%s\" is out of range", name),
+			 errhint("It must be %s.", range)));
+}
+
+static int64
+interval_us(FunctionCallInfo fcinfo, int argno)
+{
+	Interval   *iv = PG_GETARG_INTERVAL_P(argno);
+
+	return iv->time + ((int64) iv->day + INT64CONST(30) * iv->month) * USECS_PER_DAY;
+}
+
+static void
+check_backoffs(FunctionCallInfo fcinfo)
+{
+	if (!PG_ARGISNULL(ARG_MIN_BACKOFF) &&
+		(interval_us(fcinfo, ARG_MIN_BACKOFF) < 1000 ||
+		 interval_us(fcinfo, ARG_MIN_BACKOFF) > MAX_BACKOFF_US))
+		range_error("min_backoff", "between 1 ms and 1 day");
+	if (!PG_ARGISNULL(ARG_MAX_BACKOFF) &&
+		(interval_us(fcinfo, ARG_MAX_BACKOFF) < 1000 ||
+		 interval_us(fcinfo, ARG_MAX_BACKOFF) > MAX_BACKOFF_US))
+		range_error("max_backoff", "between 1 ms and 1 day");
+}
+
+static int64
+size_arg(FunctionCallInfo fcinfo, int argno, const char *name, int64 min, int64 max,
+		 const char *range)
+{
+	int64		bytes = DatumGetInt64(DirectFunctionCall1(pg_size_bytes, PG_GETARG_DATUM(argno)));
+
+	if (bytes < min || bytes > max)
+		range_error(name, range);
+	return bytes;
+}
+
+static void
+check_numbers(FunctionCallInfo fcinfo)
+{
+	if (!PG_ARGISNULL(ARG_MAX_ATTEMPTS) &&
+		(PG_GETARG_INT32(ARG_MAX_ATTEMPTS) < 1 || PG_GETARG_INT32(ARG_MAX_ATTEMPTS) > 1000000))
+		range_error("max_attempts", "between 1 and 1000000");
+	if (!PG_ARGISNULL(ARG_BATCH_EVENTS) &&
+		(PG_GETARG_INT32(ARG_BATCH_EVENTS) < 1 || PG_GETARG_INT32(ARG_BATCH_EVENTS) > 10000))
+		range_error("batch_events", "between 1 and 10000");
+}
+
+static void
+check_types(FunctionCallInfo fcinfo)
+{
+	Datum	   *elems;
+	bool	   *nulls;
+	int			n;
+
+	if (PG_ARGISNULL(ARG_TYPES))
+		return;
+	deconstruct_array(PG_GETARG_ARRAYTYPE_P(ARG_TYPES), TEXTOID, -1, false, TYPALIGN_INT,
+					  &elems, &nulls, &n);
+	for (int i = 0; i < n; i++)
+	{
+		if (nulls[i])
+			idem_null_element("aggregate_types", i + 1);
+		idem_check_length("aggregate_types", VARSIZE_ANY_EXHDR(DatumGetPointer(elems[i])),
+						  IDEM_MAX_NAME_BYTES);
+	}
+}
+
+/* A number that names one life of a relay's log to the sinks. */
+static char *
+new_incarnation(void)
+{
+	pg_uuid_t	uuid;
+
+	idem_uuid7_generate(&uuid);
+	return DatumGetCString(DirectFunctionCall1(uuid_out, UUIDPGetDatum(&uuid)));
+}
+
+static void
+append_fresh_position(int relay_id, int64 epoch, IdemSnap *done)
+{
+	IdemPosition pos = {done, NULL, IDEM_POSITION_FRESH};
+
+	(void) idem_position_append(relay_id, epoch, &pos);
+}
+
+/* relay_start in text form; a position to go with it. */
+static IdemSnap *
+start_snapshot(Datum start)
+{
+	Oid			types[1] = {INT4OID};
+	bool		latest;
+
+	(void) types;
+	latest = strcmp(idem_enum_label(start), "latest") == 0;
+	return latest ? idem_snap_current() : idem_snap_empty();
+}
+
+/* Columns of relays that both functions set, from their arguments. */
+static void
+collect_settings(FunctionCallInfo fcinfo, Datum *values, char *nulls)
+{
+	check_types(fcinfo);
+	check_numbers(fcinfo);
+	check_backoffs(fcinfo);
+	for (int i = 0; i < NARGS; i++)
+	{
+		values[i] = PG_ARGISNULL(i) ? (Datum) 0 : PG_GETARG_DATUM(i);
+		nulls[i] = PG_ARGISNULL(i) ? 'n' : ' ';
+	}
+	if (!PG_ARGISNULL(ARG_ORDERING))
+		values[ARG_ORDERING] = CStringGetTextDatum(idem_enum_label(PG_GETARG_DATUM(ARG_ORDERING)));
+	if (!PG_ARGISNULL(ARG_ON_DEAD))
+		values[ARG_ON_DEAD] = CStringGetTextDatum(idem_enum_label(PG_GETARG_DATUM(ARG_ON_DEAD)));
+	if (!PG_ARGISNULL(ARG_BATCH_SIZE))
+		values[ARG_BATCH_SIZE] = Int64GetDatum(size_arg(fcinfo, ARG_BATCH_SIZE, "batch_size",
+														1024, 16 * 1024 * 1024,
+														"between 1kB and 16MB"));
+	if (!PG_ARGISNULL(ARG_MAX_LAG))
+		values[ARG_MAX_LAG] = Int64GetDatum(size_arg(fcinfo, ARG_MAX_LAG, "max_lag_size",
+													 1024 * 1024, PG_INT64_MAX,
+													 "at least 1MB"));
+	/* The start is not a column; its place is taken by a harmless value. */
+	values[ARG_START] = (Datum) 0;
+	nulls[ARG_START] = 'n';
+}
+
+#define SETTING_TYPES TEXTOID, TEXTOID, TEXTARRAYOID, TEXTOID, TEXTOID, TEXTOID, \
+	INT4OID, INTERVALOID, INTERVALOID, INT4OID, INT8OID, INT8OID
+
+static void
+require_all(FunctionCallInfo fcinfo)
+{
+	static const struct
+	{
+		int			arg;
+		const char *name;
+	}			needed[] = {
+		{ARG_START, "start_at"}, {ARG_ORDERING, "ordering"}, {ARG_ON_DEAD, "on_dead"},
+		{ARG_MAX_ATTEMPTS, "max_attempts"}, {ARG_MIN_BACKOFF, "min_backoff"},
+		{ARG_MAX_BACKOFF, "max_backoff"}, {ARG_BATCH_EVENTS, "batch_events"},
+		{ARG_BATCH_SIZE, "batch_size"},
+	};
+
+	for (int i = 0; i < lengthof(needed); i++)
+		idem_require_arg(fcinfo, needed[i].arg, needed[i].name);
+}
+
+Datum
+idem_relay_create_fn(PG_FUNCTION_ARGS)
+{
+	char	   *name = relay_name_arg(fcinfo);
+	char	   *server = text_to_cstring(idem_get_text_arg(fcinfo, ARG_SERVER, "server", NAMEDATALEN - 1));
+	Oid			types[NARGS + 3] = {SETTING_TYPES, OIDOID, TEXTOID, TEXTOID};
+	Datum		values[NARGS + 3];
+	char		nulls[NARGS + 4];
+	int			relay_id;
+	uint64		n;
+
+	idem_prevent_read_only("relay_create()");
+	require_all(fcinfo);
+	require_preload();
+	check_server(server);
+	collect_settings(fcinfo, values, nulls);
+	values[NARGS] = ObjectIdGetDatum(GetUserId());
+	values[NARGS + 1] = CStringGetTextDatum(new_incarnation());
+	values[NARGS + 2] = CStringGetTextDatum(idem_publish_identity());
+	memset(nulls + NARGS, ' ', 3);
+	nulls[NARGS + 3] = '\0';
+
+	SPI_connect();
+	idem_spi_run("LOCK TABLE %s.relays IN SHARE ROW EXCLUSIVE MODE", 0, NULL, NULL, NULL);
+	n = idem_spi_run("INSERT INTO %s.relays (relay_id, relay, owner, server, aggregate_types, ordering,"
+					 " on_dead, max_attempts, min_backoff, max_backoff, batch_events, batch_bytes,"
+					 " max_lag_bytes, epoch, incarnation, identity)"
+					 " SELECT COALESCE((SELECT pg_catalog.max(relay_id) FROM %s.relays), 0) + 1,"
+					 " $1, $13, $2, $3, $5::%s.relay_ordering, $6::%s.relay_on_dead, $7, $8, $9, $10,"
+					 " $11, $12, pg_catalog.nextval('%s.relay_log_id'), $14, $15 WHERE $4 IS NULL"
+					 " ON CONFLICT (relay) DO NOTHING RETURNING relay_id, epoch",
+					 NARGS + 3, types, values, nulls);
+	if (n == 0)
+		ereport(ERROR,
+				(errcode(ERRCODE_DUPLICATE_OBJECT),
+				 errmsg("relay \"%s\" exists already", name),
+				 errhint("Use relay_alter, or relay_drop first.")));
+	relay_id = DatumGetInt32(idem_spi_value(SPI_tuptable->vals[0], SPI_tuptable->tupdesc, 1));
+	append_fresh_position(relay_id,
+						  DatumGetInt64(idem_spi_value(SPI_tuptable->vals[0], SPI_tuptable->tupdesc, 2)),
+						  start_snapshot(PG_GETARG_DATUM(ARG_START)));
+	SPI_finish();
+	idem_launcher_enlist_database(true);
+	idem_relay_config_changed(true);
+	PG_RETURN_VOID();
+}
+
+/* A position set by an operator counts under a new epoch. */
+static int64
+raise_epoch(const IdemRelayConfig *c)
+{
+	Oid			types[1] = {INT4OID};
+	Datum		values[1] = {Int32GetDatum(c->relay_id)};
+	int64		epoch;
+
+	SPI_connect();
+	idem_spi_run("UPDATE %s.relays SET epoch = pg_catalog.nextval('%s.relay_log_id')"
+				 " WHERE relay_id = $1 RETURNING epoch", 1, types, values, NULL);
+	epoch = DatumGetInt64(idem_spi_value(SPI_tuptable->vals[0], SPI_tuptable->tupdesc, 1));
+	SPI_finish();
+	return epoch;
+}
+
+Datum
+idem_relay_alter_fn(PG_FUNCTION_ARGS)
+{
+	char	   *name = relay_name_arg(fcinfo);
+	Oid			types[NARGS] = {SETTING_TYPES};
+	Datum		values[NARGS];
+	char		nulls[NARGS + 1];
+	IdemRelayConfig *c;
+
+	idem_prevent_read_only("relay_alter()");
+	c = get_relay(name);
+	require_owner(c);
+	if (!PG_ARGISNULL(ARG_SERVER))
+		check_server(text_to_cstring(PG_GETARG_TEXT_PP(ARG_SERVER)));
+	collect_settings(fcinfo, values, nulls);
+	nulls[NARGS] = '\0';
+	SPI_connect();
+	idem_spi_run("UPDATE %s.relays SET server = COALESCE($2, server),"
+				 " aggregate_types = COALESCE($3, aggregate_types),"
+				 " ordering = COALESCE($5::%s.relay_ordering, ordering),"
+				 " on_dead = COALESCE($6::%s.relay_on_dead, on_dead),"
+				 " max_attempts = COALESCE($7, max_attempts), min_backoff = COALESCE($8, min_backoff),"
+				 " max_backoff = COALESCE($9, max_backoff), batch_events = COALESCE($10, batch_events),"
+				 " batch_bytes = COALESCE($11, batch_bytes), max_lag_bytes = COALESCE($12, max_lag_bytes)"
+				 " WHERE relay = $1 AND $4 IS NULL", NARGS, types, values, nulls);
+	SPI_finish();
+	if (!PG_ARGISNULL(ARG_START))
+		append_fresh_position(c->relay_id, raise_epoch(c), start_snapshot(PG_GETARG_DATUM(ARG_START)));
+	idem_relay_config_changed(false);
+	PG_RETURN_VOID();
+}
+
+/* Run a statement whose $1 is the relay's id. */
+static void
+run_for_relay(const IdemRelayConfig *c, const char *sql)
+{
+	Oid			types[1] = {INT4OID};
+	Datum		values[1] = {Int32GetDatum(c->relay_id)};
+
+	SPI_connect();
+	idem_spi_run(sql, 1, types, values, NULL);
+	SPI_finish();
+	idem_relay_config_changed(false);
+}
+
+Datum
+idem_relay_drop_fn(PG_FUNCTION_ARGS)
+{
+	char	   *name = relay_name_arg(fcinfo);
+	IdemRelayConfig *c;
+
+	idem_prevent_read_only("relay_drop()");
+	c = get_relay(name);
+	require_owner(c);
+	run_for_relay(c, "WITH gone AS (DELETE FROM %s.relays WHERE relay_id = $1)"
+				  " DELETE FROM %s.relay_parked WHERE relay_id = $1");
+	PG_RETURN_VOID();
+}
+
+Datum
+idem_relay_pause_fn(PG_FUNCTION_ARGS)
+{
+	char	   *name = relay_name_arg(fcinfo);
+
+	idem_prevent_read_only("relay_pause()");
+	run_for_relay(get_relay(name), "UPDATE %s.relays SET paused = true WHERE relay_id = $1");
+	PG_RETURN_VOID();
+}
+
+Datum
+idem_relay_resume_fn(PG_FUNCTION_ARGS)
+{
+	char	   *name = relay_name_arg(fcinfo);
+
+	idem_prevent_read_only("relay_resume()");
+	run_for_relay(get_relay(name),
+				  "UPDATE %s.relays SET paused = false, halted = NULL WHERE relay_id = $1");
+	PG_RETURN_VOID();
+}
+
+/*
+ * Go on from our own last position, under a new incarnation, so that what a
+ * sink has stored for the former one does not contradict.  A position ahead of
+ * this cluster's transactions comes from another history (a logical restore):
+ * there the relay starts after what is in the log.
+ */
+Datum
+idem_relay_adopt_fn(PG_FUNCTION_ARGS)
+{
+	char	   *name = relay_name_arg(fcinfo);
+	Oid			types[3] = {INT4OID, TEXTOID, TEXTOID};
+	Datum		values[3];
+	IdemRelayConfig *c;
+	IdemPositionRow *row;
+	IdemSnap   *now = idem_snap_current();
+	IdemPosition pos;
+
+	idem_prevent_read_only("relay_adopt()");
+	require_preload();
+	c = get_relay(name);
+	require_owner(c);
+	row = idem_position_last(c->relay_id, c->epoch);
+	pos.done = row ? row->pos.done : now;
+	pos.cur = row ? row->pos.cur : NULL;
+	pos.k = row ? row->pos.k : 0;
+	if (FullTransactionIdFollows(pos.done->xmax, now->xmax))
+	{
+		pos.done = now;
+		pos.cur = NULL;
+		ereport(WARNING,
+				(errmsg("the position of relay \"%s\" is not of this cluster", name),
+				 errdetail("It starts after the events that are in the outbox now.")));
+	}
+	values[0] = Int32GetDatum(c->relay_id);
+	values[1] = CStringGetTextDatum(new_incarnation());
+	values[2] = CStringGetTextDatum(idem_publish_identity());
+	SPI_connect();
+	idem_spi_run("UPDATE %s.relays SET incarnation = $2, identity = $3 WHERE relay_id = $1",
+				 3, types, values, NULL);
+	SPI_finish();
+	append_fresh_position(c->relay_id, raise_epoch(c), pos.done);
+	idem_launcher_enlist_database(true);
+	idem_relay_config_changed(true);
+	PG_RETURN_VOID();
+}
+
+/* One event, out of the log into the list of those to be sent again. */
+static void
+replay_one(IdemRelayConfig *c, const pg_uuid_t *event_id)
+{
+	IdemReader *reader = idem_reader_create(CurrentMemoryContext);
+	IdemFailure again = {false, 0, "00000", "replayed by an operator"};
+	IdemEvent	event;
+
+	if (!idem_reader_find(reader, event_id, &event))
+		ereport(ERROR,
+				(errcode(ERRCODE_UNDEFINED_OBJECT),
+				 errmsg("event %s is not in the outbox",
+						DatumGetCString(DirectFunctionCall1(uuid_out, UUIDPGetDatum(event_id)))),
+				 errhint("Events are kept for idempotency.outbox_retention after every relay has passed them.")));
+	idem_parked_add(c, &event, &again);
+	idem_reader_suspend(reader);
+	idem_reader_free(reader);
+}
+
+/* Back to the last snapshot known to be older than the time. */
+static void
+replay_since(IdemRelayConfig *c, TimestampTz since)
+{
+	IdemPositionRow *tick = idem_position_tick_before(since);
+
+	append_fresh_position(c->relay_id, raise_epoch(c),
+						  tick ? tick->pos.done : idem_snap_empty());
+}
+
+Datum
+idem_relay_replay_fn(PG_FUNCTION_ARGS)
+{
+	char	   *name = relay_name_arg(fcinfo);
+	IdemRelayConfig *c;
+
+	idem_prevent_read_only("relay_replay()");
+	if (PG_ARGISNULL(1) == PG_ARGISNULL(2))
+		ereport(ERROR,
+				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
+				 errmsg("exactly one of \"since\" and \"event_id\" must be given")));
+	c = get_relay(name);
+	if (!PG_ARGISNULL(2))
+		replay_one(c, PG_GETARG_UUID_P(2));
+	else
+		replay_since(c, PG_GETARG_TIMESTAMPTZ(1));
+	idem_relay_config_changed(false);
+	PG_RETURN_VOID();
+}
+
+/* Redrive and discard: a statement with $1 relay and $2 ids or NULL. */
+static int64
+act_on_dead(FunctionCallInfo fcinfo, const char *sql)
+{
+	IdemRelayConfig *c = get_relay(relay_name_arg(fcinfo));
+	Oid			types[2] = {INT4OID, UUIDARRAYOID};
+	Datum		values[2];
+	int64		n;
+
+	values[0] = Int32GetDatum(c->relay_id);
+	values[1] = PG_ARGISNULL(1) ? (Datum) 0 : PG_GETARG_DATUM(1);
+	SPI_connect();
+	n = (int64) idem_spi_run(sql, 2, types, values, PG_ARGISNULL(1) ? " n" : "  ");
+	SPI_finish();
+	idem_relay_config_changed(false);
+	return n;
+}
+
+Datum
+idem_relay_redrive_fn(PG_FUNCTION_ARGS)
+{
+	idem_prevent_read_only("relay_redrive()");
+	PG_RETURN_INT64(act_on_dead(fcinfo,
+								"UPDATE %s.relay_parked SET state = 'retry', attempts = 0,"
+								" next_attempt_at = pg_catalog.now()"
+								" WHERE relay_id = $1 AND state = 'dead'"
+								" AND ($2 IS NULL OR event_id = ANY ($2))"));
+}
+
+Datum
+idem_relay_discard_fn(PG_FUNCTION_ARGS)
+{
+	idem_prevent_read_only("relay_discard()");
+	PG_RETURN_INT64(act_on_dead(fcinfo,
+								"DELETE FROM %s.relay_parked"
+								" WHERE relay_id = $1 AND state = 'dead'"
+								" AND ($2 IS NULL OR event_id = ANY ($2))"));
+}

@@ -1,0 +1,160 @@
+/*-------------------------------------------------------------------------
+ *
+ * relay_stat_fn.c
+ *		SQL functions behind the view stat_relay.
+ *
+ * Copyright (c) 2026, the idempotency developers
+ *
+ * IDENTIFICATION
+ *		src/relay/relay_stat_fn.c
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "postgres.h"
+
+#include "access/htup_details.h"
+#include "catalog/pg_type.h"
+#include "executor/spi.h"
+#include "fmgr.h"
+#include "funcapi.h"
+#include "miscadmin.h"
+#include "utils/builtins.h"
+#include "utils/timestamp.h"
+
+#include "outbox/reader.h"
+#include "relay/position.h"
+#include "relay/report.h"
+#include "relay/shmem.h"
+#include "relay/spi.h"
+#include "shared/args.h"
+
+PG_FUNCTION_INFO_V1(idem_relay_status_fn);
+PG_FUNCTION_INFO_V1(idem_relay_lag_fn);
+
+#define STATUS_COLUMNS 10
+
+static void
+put_entry(ReturnSetInfo *rsinfo, const IdemRelayEntry *e)
+{
+	Datum		values[STATUS_COLUMNS];
+	bool		nulls[STATUS_COLUMNS] = {false};
+	const char *waiting = idem_wait_name(e->waiting);
+
+	values[0] = Int32GetDatum(e->relay_id);
+	values[1] = CStringGetTextDatum(idem_state_name(e->state));
+	nulls[2] = waiting == NULL;
+	values[2] = waiting ? CStringGetTextDatum(waiting) : (Datum) 0;
+	values[3] = Float8GetDatum(e->rate);
+	values[4] = Int64GetDatum(e->sent);
+	values[5] = Int64GetDatum(e->retried);
+	nulls[6] = e->last_error[0] == '\0';
+	values[6] = nulls[6] ? (Datum) 0 : CStringGetTextDatum(e->last_error);
+	nulls[7] = e->last_error_at == 0;
+	values[7] = TimestampTzGetDatum(e->last_error_at);
+	values[8] = Int32GetDatum(e->pid);
+	nulls[9] = e->sink_pid == 0;
+	values[9] = Int32GetDatum(e->sink_pid);
+	tuplestore_putvalues(rsinfo->setResult, rsinfo->setDesc, values, nulls);
+}
+
+/* Relays whose worker could not be started for want of a process slot. */
+static void
+put_no_slot(ReturnSetInfo *rsinfo, int relay_id)
+{
+	Datum		values[STATUS_COLUMNS] = {0};
+	bool		nulls[STATUS_COLUMNS];
+
+	memset(nulls, true, sizeof(nulls));
+	nulls[0] = nulls[1] = nulls[2] = false;
+	values[0] = Int32GetDatum(relay_id);
+	values[1] = CStringGetTextDatum("not running");
+	values[2] = CStringGetTextDatum("worker slot (max_worker_processes)");
+	tuplestore_putvalues(rsinfo->setResult, rsinfo->setDesc, values, nulls);
+}
+
+Datum
+idem_relay_status_fn(PG_FUNCTION_ARGS)
+{
+	ReturnSetInfo *rsinfo = (ReturnSetInfo *) fcinfo->resultinfo;
+
+	InitMaterializedSRF(fcinfo, 0);
+	if (idem_relay_shmem == NULL)
+		PG_RETURN_VOID();
+	LWLockAcquire(idem_relay_shmem->lock, LW_SHARED);
+	for (int i = 0; i < idem_relay_shmem->nrelays; i++)
+	{
+		IdemRelayEntry copy;
+
+		if (idem_relay_entries[i].dboid != MyDatabaseId)
+			continue;
+		SpinLockAcquire(&idem_relay_entries[i].mutex);
+		memcpy(&copy, &idem_relay_entries[i], sizeof(copy));
+		SpinLockRelease(&idem_relay_entries[i].mutex);
+		put_entry(rsinfo, &copy);
+	}
+	for (int i = 0; i < idem_relay_shmem->nworkers; i++)
+	{
+		IdemWorkerSlot *slot = &idem_worker_slots[i];
+
+		if (slot->dboid == MyDatabaseId && slot->relay_id != 0 && slot->no_slot)
+			put_no_slot(rsinfo, slot->relay_id);
+	}
+	LWLockRelease(idem_relay_shmem->lock);
+	PG_RETURN_VOID();
+}
+
+static int64
+epoch_of(int relay_id)
+{
+	Oid			types[1] = {INT4OID};
+	Datum		values[1] = {Int32GetDatum(relay_id)};
+	int64		epoch = -1;
+
+	SPI_connect();
+	if (idem_spi_run("SELECT epoch FROM %s.relays WHERE relay_id = $1", 1, types, values, NULL) == 1)
+		epoch = DatumGetInt64(idem_spi_value(SPI_tuptable->vals[0], SPI_tuptable->tupdesc, 1));
+	SPI_finish();
+	return epoch;
+}
+
+/* "xmax" of what is delivered, and how far into the difference after it. */
+static char *
+position_text(const IdemPosition *pos)
+{
+	if (pos->cur == NULL)
+		return psprintf(UINT64_FORMAT, U64FromFullTransactionId(pos->done->xmax));
+	return psprintf(UINT64_FORMAT ".." UINT64_FORMAT "/" INT64_FORMAT,
+					U64FromFullTransactionId(pos->done->xmax),
+					U64FromFullTransactionId(pos->cur->xmax), Max(pos->k, 0));
+}
+
+Datum
+idem_relay_lag_fn(PG_FUNCTION_ARGS)
+{
+	TupleDesc	desc;
+	Datum		values[4] = {0};
+	bool		nulls[4] = {true, true, true, true};
+	IdemPositionRow *row;
+	int			relay_id;
+
+	if (get_call_result_type(fcinfo, NULL, &desc) != TYPEFUNC_COMPOSITE)
+		elog(ERROR, "return type must be a row type");
+	idem_require_arg(fcinfo, 0, "relay_id");
+	relay_id = PG_GETARG_INT32(0);
+	row = idem_position_last(relay_id, epoch_of(relay_id));
+	if (row != NULL)
+	{
+		IdemLag		lag;
+		Interval   *age = palloc0(sizeof(Interval));
+
+		idem_reader_lag(&row->pos, &lag);
+		if (lag.oldest != 0)
+			age->time = Max(0, GetCurrentTimestamp() - lag.oldest);
+		memset(nulls, false, sizeof(nulls));
+		values[0] = CStringGetTextDatum(position_text(&row->pos));
+		values[1] = Int64GetDatum(lag.events);
+		values[2] = IntervalPGetDatum(age);
+		values[3] = Int64GetDatum(lag.bytes);
+	}
+	PG_RETURN_DATUM(HeapTupleGetDatum(heap_form_tuple(BlessTupleDesc(desc), values, nulls)));
+}

@@ -1,0 +1,161 @@
+/*-------------------------------------------------------------------------
+ *
+ * report.c
+ *		What a relay tells about itself: stat_relay and the server log.
+ *
+ * LOCKING: the entry's spinlock, for straight-line code only.
+ *
+ * Copyright (c) 2026, the idempotency developers
+ *
+ * IDENTIFICATION
+ *		src/relay/report.c
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "postgres.h"
+
+#include "mb/pg_wchar.h"
+#include "utils/timestamp.h"
+
+#include "relay/report.h"
+#include "shared/error.h"
+
+/* Seconds over which the rate is smoothed. */
+#define RATE_TAU 5.0
+
+static const char *const state_names[] = {
+	[IDEM_RELAY_STARTING] = "starting",
+	[IDEM_RELAY_STREAMING] = "streaming",
+	[IDEM_RELAY_OUTAGE] = "outage",
+	[IDEM_RELAY_PAUSED] = "paused",
+	[IDEM_RELAY_HALTED] = "halted",
+	[IDEM_RELAY_UNADOPTED] = "unadopted",
+	[IDEM_RELAY_DIVERGED] = "diverged",
+	[IDEM_RELAY_FENCED] = "fenced",
+	[IDEM_RELAY_MISCONFIGURED] = "misconfigured"
+};
+
+static const char *const wait_names[] = {
+	[IDEM_WAIT_NOTHING] = NULL,
+	[IDEM_WAIT_EVENTS] = "events",
+	[IDEM_WAIT_SINK] = "sink",
+	[IDEM_WAIT_BACKOFF] = "backoff",
+	[IDEM_WAIT_SYNC_STANDBY] = "synchronous standby",
+	[IDEM_WAIT_OPERATOR] = "operator",
+	[IDEM_WAIT_PARKED_ROOM] = "room for parked events"
+};
+
+const char *
+idem_state_name(IdemRelayState state)
+{
+	return state_names[state];
+}
+
+const char *
+idem_wait_name(IdemRelayWait waiting)
+{
+	return wait_names[waiting];
+}
+
+/* Log a change of state that an operator cares about, with the last error. */
+static void
+log_change(IdemRelayEntry *entry, const char *relay, IdemRelayState from, IdemRelayState to)
+{
+	char		error[IDEM_ERROR_LEN];
+
+	if (to == IDEM_RELAY_STARTING ||
+		(to == IDEM_RELAY_STREAMING && from == IDEM_RELAY_STARTING))
+		return;
+	SpinLockAcquire(&entry->mutex);
+	strlcpy(error, entry->last_error, sizeof(error));
+	SpinLockRelease(&entry->mutex);
+	if (to == IDEM_RELAY_STREAMING || to == IDEM_RELAY_PAUSED)
+		ereport(LOG,
+				(errmsg("relay \"%s\" is %s", relay, idem_state_name(to))));
+	else
+		ereport(LOG,
+				(errcode(to == IDEM_RELAY_DIVERGED ? ERRCODE_IDEM_RELAY_DIVERGED :
+						 to == IDEM_RELAY_UNADOPTED ? ERRCODE_IDEM_RELAY_UNADOPTED :
+						 ERRCODE_IDEM_SINK_OUTAGE),
+				 errmsg("relay \"%s\" is %s", relay, idem_state_name(to)),
+				 error[0] ? errdetail_internal("%s", error) : 0));
+}
+
+void
+idem_report_state(IdemRelayEntry *entry, const char *relay,
+				  IdemRelayState state, IdemRelayWait waiting)
+{
+	IdemRelayState from;
+
+	if (entry == NULL)
+		return;
+	if (entry->state == state && entry->waiting == waiting)
+		return;
+	SpinLockAcquire(&entry->mutex);
+	from = entry->state;
+	entry->state = state;
+	entry->waiting = waiting;
+	SpinLockRelease(&entry->mutex);
+
+	/*
+	 * A breaker that tries again passes through "starting"; only what it ends
+	 * in is news.
+	 */
+	if (from == state || state == IDEM_RELAY_STARTING)
+		return;
+	if (state == IDEM_RELAY_OUTAGE && entry->outage_logged)
+		return;
+	entry->outage_logged = (state == IDEM_RELAY_OUTAGE);
+	log_change(entry, relay, from, state);
+}
+
+void
+idem_report_error(IdemRelayEntry *entry, const char *message)
+{
+	int			len;
+
+	if (entry == NULL)
+		return;
+	len = pg_mbcliplen(message, strlen(message), IDEM_ERROR_LEN - 1);
+	SpinLockAcquire(&entry->mutex);
+	memcpy(entry->last_error, message, len);
+	entry->last_error[len] = '\0';
+	entry->last_error_at = GetCurrentTimestamp();
+	SpinLockRelease(&entry->mutex);
+}
+
+void
+idem_report_sink_pid(IdemRelayEntry *entry, pid_t pid)
+{
+	if (entry == NULL)
+		return;
+	SpinLockAcquire(&entry->mutex);
+	entry->sink_pid = pid;
+	SpinLockRelease(&entry->mutex);
+}
+
+/* The rate is an exponential average, weighted by the time since the last call. */
+void
+idem_report_counts(IdemRelayEntry *entry, int64 sent, int64 retried)
+{
+	TimestampTz now = GetCurrentTimestamp();
+
+	if (entry == NULL)
+		return;
+	SpinLockAcquire(&entry->mutex);
+	entry->sent += sent;
+	entry->retried += retried;
+	entry->rate_sum += sent;
+	if (entry->rate_at == 0)
+		entry->rate_at = now;
+	if (now - entry->rate_at >= USECS_PER_SEC / 4)
+	{
+		double		seconds = (double) (now - entry->rate_at) / USECS_PER_SEC;
+		double		weight = seconds / (seconds + RATE_TAU);
+
+		entry->rate += weight * (entry->rate_sum / seconds - entry->rate);
+		entry->rate_sum = 0;
+		entry->rate_at = now;
+	}
+	SpinLockRelease(&entry->mutex);
+}

@@ -1,0 +1,79 @@
+/*-------------------------------------------------------------------------
+ *
+ * spi.c
+ *		Small helpers over SPI for the relay's own tables.
+ *
+ * Every name in a statement is schema-qualified; the owner switch lets roles
+ * that may call our functions, and nothing else, reach our tables through them.
+ *
+ * Copyright (c) 2026, the idempotency developers
+ *
+ * IDENTIFICATION
+ *		src/relay/spi.c
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "postgres.h"
+
+#include "executor/spi.h"
+#include "miscadmin.h"
+#include "utils/builtins.h"
+#include "utils/lsyscache.h"
+
+#include "relay/spi.h"
+#include "shared/catalog.h"
+
+char *
+idem_spi_sql(const char *format)
+{
+	const char *schema = quote_identifier(get_namespace_name(idem_schema_oid()));
+	StringInfoData buf;
+
+	initStringInfo(&buf);
+	for (const char *p = format; *p; p++)
+	{
+		if (p[0] == '%' && p[1] == 's')
+		{
+			appendStringInfoString(&buf, schema);
+			p++;
+		}
+		else
+			appendStringInfoChar(&buf, *p);
+	}
+	return buf.data;
+}
+
+Datum
+idem_spi_value(HeapTuple tup, TupleDesc desc, int column)
+{
+	bool		isnull;
+	Datum		value = SPI_getbinval(tup, desc, column, &isnull);
+
+	if (isnull)
+		elog(ERROR, "unexpected null in column %d", column);
+	return value;
+}
+
+char *
+idem_spi_text(HeapTuple tup, TupleDesc desc, int column)
+{
+	return SPI_getvalue(tup, desc, column);
+}
+
+uint64
+idem_spi_run(const char *sql, int nargs, Oid *types, Datum *values, const char *nulls)
+{
+	Oid			save_userid;
+	int			save_sec_context;
+	int			rc;
+
+	GetUserIdAndSecContext(&save_userid, &save_sec_context);
+	SetUserIdAndSecContext(idem_extension_owner(),
+						   save_sec_context | SECURITY_LOCAL_USERID_CHANGE |
+						   SECURITY_NOFORCE_RLS);
+	rc = SPI_execute_with_args(idem_spi_sql(sql), nargs, types, values, nulls, false, 0);
+	SetUserIdAndSecContext(save_userid, save_sec_context);
+	if (rc < 0)
+		elog(ERROR, "could not run \"%s\": %s", sql, SPI_result_code_string(rc));
+	return SPI_processed;
+}

@@ -1,0 +1,36 @@
+/*-------------------------------------------------------------------------
+ *
+ * spi.h
+ *		Small helpers over SPI for the relay's own tables.
+ *
+ * Copyright (c) 2026, the idempotency developers
+ *
+ * IDENTIFICATION
+ *		src/relay/spi.h
+ *
+ *-------------------------------------------------------------------------
+ */
+#ifndef IDEM_RELAY_SPI_H
+#define IDEM_RELAY_SPI_H
+
+#include "postgres.h"
+
+#include "access/htup.h"
+#include "access/tupdesc.h"
+
+/* The statement with each %s replaced by our quoted schema; at most 4. */
+extern char *idem_spi_sql(const char *format);
+
+/* A column that must not be null, and a text column that may be (NULL). */
+extern Datum idem_spi_value(HeapTuple tup, TupleDesc desc, int column);
+extern char *idem_spi_text(HeapTuple tup, TupleDesc desc, int column);
+
+/*
+ * Run one statement on the relay's tables as the extension's owner, whoever
+ * calls.  nulls as in SPI_execute_with_args, or NULL.  Returns the number of
+ * rows; results in SPI_tuptable.  Caller is connected to SPI.
+ */
+extern uint64 idem_spi_run(const char *sql, int nargs, Oid *types,
+						   Datum *values, const char *nulls);
+
+#endif							/* IDEM_RELAY_SPI_H */

@@ -1,0 +1,470 @@
+/*-------------------------------------------------------------------------
+ *
+ * stream.c
+ *		Life cycle of a relay to a sink program: start, breaker, gate, timers.
+ *
+ *		OFF --start--> HELLO --READY--> READY --END OF FILE, FAILED, hang--> OFF
+ *
+ * OFF waits for the breaker, or, "stuck", for an operator.  Nothing of the
+ * program's process survives a way to OFF: batches in flight are dropped and
+ * the log is read again from the settled position, or from the one the sink
+ * has stored.
+ *
+ * Invariant 2 (no phantom) is kept by the gate: bytes of a batch are written
+ * only when every transaction in it is flushed, and, where synchronous
+ * standbys are configured, has reached them.
+ *
+ * A program that dies, or hangs past the deadline, with events in flight and
+ * none answered is suspected to die of one of them: the batches are halved
+ * until one event alone kills it, and that one is parked.
+ *
+ * LOCKING: none is held between steps; a transaction never spans a wait.
+ *
+ * MEMORY: one context per stream; the buffers are bounded by the batch size
+ * and one message, batches in flight by MAX_BATCHES.
+ *
+ * Copyright (c) 2026, the idempotency developers
+ *
+ * IDENTIFICATION
+ *		src/relay/stream.c
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "postgres.h"
+
+#include <errno.h>
+#include <sys/socket.h>
+
+#include "access/xact.h"
+#include "common/pg_prng.h"
+#include "miscadmin.h"
+#include "utils/memutils.h"
+#include "utils/snapmgr.h"
+#include "utils/timestamp.h"
+
+#include "relay/relay.h"
+#include "relay/report.h"
+#include "relay/stream.h"
+#include "shared/durable.h"
+
+/* How often a standby that the gate waits for is looked at again. */
+#define GATE_POLL_MS 5
+
+static void
+snap_assign(MemoryContext cxt, IdemSnap **dst, const IdemSnap *src)
+{
+	MemoryContext old = MemoryContextSwitchTo(cxt);
+	IdemSnap   *copy = src ? idem_snap_copy(src) : NULL;
+
+	MemoryContextSwitchTo(old);
+	if (*dst)
+		pfree(*dst);
+	*dst = copy;
+}
+
+void
+idem_position_assign(MemoryContext cxt, IdemPosition *dst, const IdemPosition *src)
+{
+	if (dst == src)
+		return;
+	snap_assign(cxt, &dst->done, src->done);
+	snap_assign(cxt, &dst->cur, src->cur);
+	dst->k = src->k;
+}
+
+IdemStream *
+idem_stream_create(MemoryContext parent, IdemRelayConfig *config, MemoryContext config_cxt)
+{
+	MemoryContext cxt = AllocSetContextCreate(parent, "idempotency relay",
+											  ALLOCSET_DEFAULT_SIZES);
+	IdemStream *stream = MemoryContextAllocZero(cxt, sizeof(*stream));
+
+	stream->cxt = cxt;
+	stream->config = config;
+	stream->config_cxt = config_cxt;
+	MemoryContextSetParent(config_cxt, cxt);
+	stream->entry = idem_relay_entry_take(MyDatabaseId, config->relay_id);
+	stream->run_cxt = AllocSetContextCreate(cxt, "in flight", ALLOCSET_DEFAULT_SIZES);
+	stream->event_cxt = AllocSetContextCreate(cxt, "event", ALLOCSET_DEFAULT_SIZES);
+	stream->process.fd = -1;
+	stream->reader = idem_reader_create(cxt);
+	stream->parked = idem_parked_index_create(cxt);
+	stream->parked_dirty = true;
+	dlist_init(&stream->batches);
+	stream->in = MemoryContextAlloc(cxt, 2 * IDEM_PROTO_MAX_FRAME);
+	return stream;
+}
+
+static void
+drop_batches(IdemStream *stream)
+{
+	while (!dlist_is_empty(&stream->batches))
+		idem_batch_free(stream, dlist_head_element(IdemBatch, node, &stream->batches));
+}
+
+/* To OFF, whatever the state; the breaker and "stuck" are the caller's. */
+static void
+turn_off(IdemStream *stream)
+{
+	idem_process_kill(&stream->process);
+	idem_report_sink_pid(stream->entry, 0);
+	drop_batches(stream);
+	stream->repeating = false;
+	MemoryContextReset(stream->run_cxt);
+	MemoryContextReset(stream->event_cxt);
+	idem_reader_reset(stream->reader);
+	stream->phase = IDEM_STREAM_OFF;
+	stream->out_start = stream->out_end = 0;
+	stream->in_start = stream->in_end = 0;
+	stream->writable_wanted = false;
+	stream->gate = InvalidXLogRecPtr;
+	stream->deadline = 0;
+	stream->drained = false;
+	stream->stamp = 0;
+	stream->row_id = 0;
+}
+
+void
+idem_stream_configure(IdemStream *stream, IdemRelayConfig *config, MemoryContext config_cxt)
+{
+	bool		same = idem_relay_config_same_sink(stream->config, config) &&
+		config->problem == NULL && stream->config->problem == NULL;
+	bool		acted = stream->config->paused != config->paused ||
+		(stream->config->halted == NULL) != (config->halted == NULL);
+
+	MemoryContextDelete(stream->config_cxt);
+	stream->config = config;
+	stream->config_cxt = config_cxt;
+	MemoryContextSetParent(config_cxt, stream->cxt);
+	stream->parked_dirty = true;
+	stream->drained = false;
+	if (same && !acted && !stream->stuck)
+		return;
+	if (!same || stream->stuck)
+		turn_off(stream);
+	stream->stuck = false;
+	stream->failures = 0;
+	stream->not_before = 0;
+}
+
+void
+idem_stream_destroy(IdemStream *stream)
+{
+	turn_off(stream);
+	if (stream->entry)
+		idem_relay_entry_release(stream->entry);
+	MemoryContextDelete(stream->cxt);
+}
+
+/* Up to half of the delay is jitter, so that relays do not come back as one. */
+static void
+open_breaker(IdemStream *stream)
+{
+	double		ms = stream->config->min_backoff_ms;
+
+	for (int i = 0; i < stream->failures && ms < stream->config->max_backoff_ms; i++)
+		ms *= 2;
+	ms = Min(ms, stream->config->max_backoff_ms);
+	ms *= 0.5 + 0.5 * pg_prng_double(&pg_global_prng_state);
+	stream->failures++;
+	stream->not_before = TimestampTzPlusMilliseconds(GetCurrentTimestamp(), (int64) ms);
+}
+
+void
+idem_stream_break(IdemStream *stream, const char *message)
+{
+	turn_off(stream);
+	open_breaker(stream);
+	idem_report_error(stream->entry, message);
+	idem_report_state(stream->entry, stream->config->name,
+					  IDEM_RELAY_OUTAGE, IDEM_WAIT_BACKOFF);
+}
+
+void
+idem_stream_stick(IdemStream *stream, IdemRelayState state, const char *message)
+{
+	turn_off(stream);
+	stream->stuck = true;
+	stream->stuck_state = state;
+	idem_report_error(stream->entry, message);
+	idem_report_state(stream->entry, stream->config->name, state, IDEM_WAIT_OPERATOR);
+}
+
+void
+idem_stream_died(IdemStream *stream, const char *message)
+{
+	bool		had_events = stream->phase == IDEM_STREAM_READY && stream->nbatches > 0;
+
+	if (had_events && !stream->progressed)
+	{
+		/* The first death may be anyone's doing. */
+		if (++stream->deaths >= 2)
+		{
+			IdemBatch  *head = dlist_head_element(IdemBatch, node, &stream->batches);
+
+			if (head->n == 1 && stream->batch_limit == 1)
+				idem_stream_park_suspect(stream, message);
+			else
+				stream->batch_limit = Max(1, head->n / 2);
+		}
+	}
+	idem_stream_break(stream, message);
+}
+
+void
+idem_stream_failed(IdemStream *stream, const char *message)
+{
+	stream->parked_dirty = true;
+	idem_stream_break(stream, message);
+}
+
+void
+idem_stream_woken(IdemStream *stream, TimestampTz stamp)
+{
+	/* What was there before was committed before: its time is not known. */
+	stream->stamp = stream->drained ? stamp : 0;
+	stream->drained = false;
+}
+
+/* READ COMMITTED, and committed locally: no wait for a standby in the worker. */
+void
+idem_stream_begin(void)
+{
+	SetCurrentStatementStartTimestamp();
+	StartTransactionCommand();
+	PushActiveSnapshot(GetTransactionSnapshot());
+}
+
+void
+idem_stream_commit(bool synchronous)
+{
+	if (ActiveSnapshotSet())
+		PopActiveSnapshot();
+	if (synchronous)
+		ForceSyncCommit();
+	CommitTransactionCommand();
+}
+
+/* Why it must not run at all now; reports the state.  True if it may. */
+static bool
+may_run(IdemStream *stream)
+{
+	IdemRelayConfig *c = stream->config;
+	IdemRelayState state;
+	const char *message = NULL;
+
+	if (strcmp(c->identity, idem_relay_identity()) != 0)
+	{
+		state = IDEM_RELAY_UNADOPTED;
+		message = psprintf("bound to \"%s\", this database is \"%s\"",
+						   c->identity, idem_relay_identity());
+	}
+	else if (c->problem)
+	{
+		state = IDEM_RELAY_MISCONFIGURED;
+		message = c->problem;
+	}
+	else if (c->halted)
+	{
+		state = IDEM_RELAY_HALTED;
+		message = c->halted;
+	}
+	else if (c->paused)
+		state = IDEM_RELAY_PAUSED;
+	else if (stream->stuck)
+		return false;
+	else
+		return true;
+
+	/* What is in flight is settled before a pause. */
+	if (c->paused && stream->phase == IDEM_STREAM_READY && stream->nbatches > 0)
+		return true;
+	if (stream->phase != IDEM_STREAM_OFF)
+		turn_off(stream);
+	if (message)
+		idem_report_error(stream->entry, message);
+	idem_report_state(stream->entry, c->name, state, IDEM_WAIT_OPERATOR);
+	return false;
+}
+
+static void
+start_program(IdemStream *stream, TimestampTz now)
+{
+	char	   *problem = NULL;
+
+	idem_report_state(stream->entry, stream->config->name,
+					  IDEM_RELAY_STARTING, IDEM_WAIT_SINK);
+	if (!idem_process_start(&stream->process, stream->config->program, &problem))
+	{
+		idem_stream_break(stream, problem);
+		return;
+	}
+	idem_report_sink_pid(stream->entry, stream->process.pid);
+	stream->phase = IDEM_STREAM_HELLO;
+	stream->progressed = false;
+	stream->deadline = TimestampTzPlusMilliseconds(now, idem_sink_timeout_ms);
+	stream->next_ping = 0;
+	idem_stream_send_hello(stream);
+}
+
+/* Room for n more bytes at the end of the output. */
+uint8 *
+idem_stream_reserve(IdemStream *stream, size_t n)
+{
+	if (stream->out_start > 0 && stream->out_start == stream->out_end)
+		stream->out_start = stream->out_end = 0;
+	if (stream->out_end + n > stream->out_allocated && stream->out_start > 0)
+	{
+		memmove(stream->out, stream->out + stream->out_start,
+				stream->out_end - stream->out_start);
+		stream->out_end -= stream->out_start;
+		stream->out_start = 0;
+	}
+	if (stream->out_end + n > stream->out_allocated)
+	{
+		size_t		size = Max(stream->out_allocated * 2, stream->out_end + n);
+
+		size = Max(size, 2 * IDEM_PROTO_MAX_FRAME);
+		if (stream->out == NULL)
+			stream->out = MemoryContextAllocHuge(stream->cxt, size);
+		else
+			stream->out = repalloc_huge(stream->out, size);
+		stream->out_allocated = size;
+	}
+	return stream->out + stream->out_end;
+}
+
+/* Nothing is written before all of it is safe to be seen outside. */
+static bool
+gate_is_open(IdemStream *stream)
+{
+	if (stream->gate == InvalidXLogRecPtr)
+		return true;
+	if (!idem_durable_reached(stream->gate))
+		return false;
+	stream->gate = InvalidXLogRecPtr;
+	return true;
+}
+
+void
+idem_stream_flush(IdemStream *stream)
+{
+	stream->writable_wanted = false;
+	if (!gate_is_open(stream))
+		return;
+	while (stream->out_start < stream->out_end)
+	{
+		ssize_t		n = send(stream->process.fd, stream->out + stream->out_start,
+							 stream->out_end - stream->out_start,
+							 MSG_DONTWAIT | MSG_NOSIGNAL);
+
+		if (n > 0)
+			stream->out_start += n;
+		else if (n < 0 && errno == EINTR)
+			continue;
+		else if (n < 0 && (errno == EAGAIN || errno == EWOULDBLOCK))
+		{
+			stream->writable_wanted = true;
+			return;
+		}
+		else
+			return;				/* the end of file tells what happened */
+	}
+}
+
+/* A program that does not answer a PING in time hangs. */
+static bool
+serve_timers(IdemStream *stream, TimestampTz now)
+{
+	if (stream->deadline != 0 && now >= stream->deadline)
+	{
+		idem_stream_died(stream, psprintf("the sink program did not answer within %d ms",
+										  idem_sink_timeout_ms));
+		return false;
+	}
+	if (stream->phase == IDEM_STREAM_READY && stream->deadline == 0 &&
+		now >= stream->next_ping && stream->gate == InvalidXLogRecPtr)
+	{
+		uint8	   *buf = idem_stream_reserve(stream, 32);
+
+		stream->out_end += idem_proto_encode_ping(buf, 32, ++stream->ping_nonce);
+		stream->deadline = TimestampTzPlusMilliseconds(now, idem_sink_timeout_ms);
+	}
+	return true;
+}
+
+static void
+report_running(IdemStream *stream)
+{
+	IdemRelayWait waiting = IDEM_WAIT_EVENTS;
+
+	if (stream->phase != IDEM_STREAM_READY)
+		return;
+	if (stream->gate != InvalidXLogRecPtr)
+		waiting = IDEM_WAIT_SYNC_STANDBY;
+	else if (stream->nbatches > 0)
+		waiting = IDEM_WAIT_SINK;
+	else if (stream->parked->total >= idem_max_parked)
+		waiting = IDEM_WAIT_PARKED_ROOM;
+	idem_report_state(stream->entry, stream->config->name,
+					  IDEM_RELAY_STREAMING, waiting);
+}
+
+void
+idem_stream_step(IdemStream *stream)
+{
+	TimestampTz now = GetCurrentTimestamp();
+
+	if (!may_run(stream))
+		return;
+	if (stream->phase == IDEM_STREAM_OFF)
+	{
+		if (now < stream->not_before)
+			return;
+		start_program(stream, now);
+		if (stream->phase == IDEM_STREAM_OFF)
+			return;
+	}
+	if (!idem_stream_receive(stream) || stream->phase == IDEM_STREAM_OFF)
+		return;
+	idem_stream_settle(stream);
+	if (stream->phase == IDEM_STREAM_OFF || !serve_timers(stream, now))
+		return;
+	if (stream->phase == IDEM_STREAM_READY && !stream->config->paused)
+		idem_stream_fill(stream);
+	if (stream->phase == IDEM_STREAM_OFF)
+		return;
+	idem_stream_flush(stream);
+	report_running(stream);
+	if (stream->config->paused)
+		(void) may_run(stream);
+}
+
+static TimestampTz
+earlier(TimestampTz a, TimestampTz b)
+{
+	if (a == 0 || b == 0)
+		return a == 0 ? b : a;
+	return Min(a, b);
+}
+
+TimestampTz
+idem_stream_next_time(IdemStream *stream)
+{
+	TimestampTz t = 0;
+
+	if (stream->stuck || stream->config->problem || stream->config->halted)
+		return 0;
+	if (stream->phase == IDEM_STREAM_OFF)
+		return stream->config->paused ? 0 : Max(stream->not_before, 1);
+	if (stream->gate != InvalidXLogRecPtr)
+		t = TimestampTzPlusMilliseconds(GetCurrentTimestamp(), GATE_POLL_MS);
+	t = earlier(t, stream->deadline);
+	if (stream->phase == IDEM_STREAM_READY)
+	{
+		if (stream->deadline == 0)
+			t = earlier(t, stream->next_ping);
+		t = earlier(t, stream->parked->next_due);
+	}
+	return t;
+}

@@ -1,0 +1,307 @@
+/*-------------------------------------------------------------------------
+ *
+ * stream_recv.c
+ *		Frames of a sink program -> results of the batches in flight.
+ *
+ * The program is not trusted: every number it names is checked against what
+ * is in flight, and one that breaks the protocol is killed.  Its messages are
+ * cleaned before they go anywhere.
+ *
+ * Copyright (c) 2026, the idempotency developers
+ *
+ * IDENTIFICATION
+ *		src/relay/stream_recv.c
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "postgres.h"
+
+#include <errno.h>
+#include <sys/socket.h>
+
+#include "mb/pg_wchar.h"
+#include "utils/memutils.h"
+#include "utils/timestamp.h"
+
+#include "relay/relay.h"
+#include "relay/report.h"
+#include "relay/stream.h"
+#include "shared/error.h"
+
+/* At most this much is read in one step, so that other relays have their turn. */
+#define MAX_READS 16
+
+/* A message of the peer as one clean line in the server encoding; palloc'd. */
+static char *
+clean_message(IdemProtoStr message)
+{
+	char		buf[IDEM_PROTO_MAX_MESSAGE + 1];
+	size_t		len = idem_proto_clean_text(buf, sizeof(buf), message);
+
+	return pg_any_to_server(pstrdup(buf), (int) len, PG_UTF8);
+}
+
+static void
+protocol_error(IdemStream *stream, const char *what)
+{
+	idem_stream_died(stream, psprintf("the sink program broke the protocol: %s", what));
+}
+
+static IdemBatch *
+find_batch(IdemStream *stream, uint64 no)
+{
+	dlist_iter	iter;
+
+	dlist_foreach(iter, &stream->batches)
+	{
+		IdemBatch  *batch = dlist_container(IdemBatch, node, iter.cur);
+
+		if (batch->no == no)
+			return batch;
+	}
+	return NULL;
+}
+
+static int
+add_failure(IdemBatch *batch, const IdemProtoResult *r)
+{
+	MemoryContext old = MemoryContextSwitchTo(batch->cxt);
+	IdemFailure *f;
+
+	if (batch->nfailures == batch->failures_allocated)
+	{
+		batch->failures_allocated = Max(8, batch->failures_allocated * 2);
+		batch->failures = batch->failures == NULL ?
+			palloc(sizeof(*f) * batch->failures_allocated) :
+			repalloc(batch->failures, sizeof(*f) * batch->failures_allocated);
+	}
+	f = &batch->failures[batch->nfailures];
+	f->counts = r->outcome == IDEM_PROTO_RETRY || r->outcome == IDEM_PROTO_REJECTED;
+	f->retry_after_ms = (int) Min(r->retry_after, 24 * 3600 * 1000);
+	memcpy(f->sqlstate, r->sqlstate, sizeof(f->sqlstate));
+	f->message = clean_message(r->message);
+	MemoryContextSwitchTo(old);
+	return batch->nfailures++;
+}
+
+/* False if the stream was turned off. */
+static bool
+on_result(IdemStream *stream, const IdemProtoResult *r)
+{
+	IdemBatch  *batch = find_batch(stream, r->batch);
+	int			failure = -1;
+
+	if (batch == NULL || r->first > r->last || r->last >= batch->n)
+	{
+		protocol_error(stream, "a result for events that are not in flight");
+		return false;
+	}
+	if (r->outcome == IDEM_PROTO_OUTAGE)
+	{
+		idem_stream_break(stream, clean_message(r->message));
+		return false;
+	}
+	if (r->outcome == IDEM_PROTO_FENCED)
+	{
+		idem_stream_stick(stream, IDEM_RELAY_FENCED, clean_message(r->message));
+		return false;
+	}
+	if (r->outcome != IDEM_PROTO_ACKED)
+		failure = add_failure(batch, r);
+	else
+	{
+		stream->progressed = true;
+		stream->deaths = 0;
+	}
+	for (uint32 i = r->first; i <= r->last; i++)
+	{
+		IdemFlight *flight = &batch->flights[i];
+
+		if (flight->outcome != 0)
+		{
+			protocol_error(stream, "a second result for an event");
+			return false;
+		}
+		flight->outcome = r->outcome;
+		flight->failure = failure;
+		batch->open--;
+		if (failure >= 0)
+			batch->nonacks++;
+	}
+	return true;
+}
+
+static bool
+on_verdict(IdemStream *stream, const IdemProtoVerdict *v)
+{
+	IdemBatch  *batch = find_batch(stream, v->batch);
+
+	if (batch == NULL || !stream->storing || batch->committed || batch->open > 0)
+	{
+		protocol_error(stream, "an unexpected verdict");
+		return false;
+	}
+	if (v->kind == IDEM_PROTO_COMMITTED)
+	{
+		batch->committed = true;
+		return true;
+	}
+	if (v->kind == IDEM_PROTO_VERDICT_FENCED)
+		idem_stream_stick(stream, IDEM_RELAY_FENCED, clean_message(v->message));
+	else
+		idem_stream_break(stream, clean_message(v->message));
+	return false;
+}
+
+static void
+on_failed(IdemStream *stream, const IdemProtoFailed *f)
+{
+	char	   *message = clean_message(f->message);
+
+	if (f->outcome == IDEM_PROTO_FENCED)
+		idem_stream_stick(stream, IDEM_RELAY_FENCED, message);
+	else if (f->outcome == IDEM_PROTO_REJECTED)
+	{
+		/*
+		 * Options or objects of the target are wrong.  They may be put right
+		 * over there, where we do not see it, so it is tried again, rarely.
+		 */
+		idem_stream_break(stream, message);
+		stream->not_before = TimestampTzPlusMilliseconds(GetCurrentTimestamp(),
+														 stream->config->max_backoff_ms);
+		idem_report_state(stream->entry, stream->config->name,
+						  IDEM_RELAY_MISCONFIGURED, IDEM_WAIT_OPERATOR);
+	}
+	else
+		idem_stream_break(stream, message);
+}
+
+static void
+on_log(IdemStream *stream, const IdemProtoLog *log)
+{
+	ereport(log->level == IDEM_PROTO_LOG_DEBUG ? DEBUG1 : LOG,
+			(errmsg("relay \"%s\": sink says: %s", stream->config->name,
+					clean_message(log->message))));
+}
+
+/* False if the stream was turned off. */
+static bool
+on_frame(IdemStream *stream, const IdemProtoFrame *frame)
+{
+	if (stream->phase == IDEM_STREAM_HELLO &&
+		frame->type != IDEM_PROTO_READY && frame->type != IDEM_PROTO_FAILED &&
+		frame->type != IDEM_PROTO_LOG)
+	{
+		protocol_error(stream, "a frame before READY");
+		return false;
+	}
+	switch (frame->type)
+	{
+		case IDEM_PROTO_READY:
+			if (stream->phase != IDEM_STREAM_HELLO)
+			{
+				protocol_error(stream, "a second READY");
+				return false;
+			}
+			idem_stream_on_ready(stream, &frame->u.ready);
+			return stream->phase == IDEM_STREAM_READY;
+		case IDEM_PROTO_FAILED:
+			on_failed(stream, &frame->u.failed);
+			return false;
+		case IDEM_PROTO_RESULT:
+			return on_result(stream, &frame->u.result);
+		case IDEM_PROTO_VERDICT:
+			return on_verdict(stream, &frame->u.verdict);
+		case IDEM_PROTO_CREDIT:
+			stream->credit_messages += frame->u.credit.messages;
+			stream->credit_bytes += frame->u.credit.bytes;
+			return true;
+		case IDEM_PROTO_PONG:
+			if (frame->u.ping.nonce == stream->ping_nonce)
+			{
+				stream->deadline = 0;
+				stream->next_ping = TimestampTzPlusMilliseconds(GetCurrentTimestamp(),
+																idem_sink_timeout_ms / 2);
+			}
+			return true;
+		case IDEM_PROTO_LOG:
+			on_log(stream, &frame->u.log);
+			return true;
+		default:
+			protocol_error(stream, "a frame that only workers send");
+			return false;
+	}
+}
+
+/* Decode what is in the buffer; false if the stream was turned off. */
+static bool
+decode_all(IdemStream *stream)
+{
+	for (;;)
+	{
+		IdemProtoFrame frame;
+		size_t		consumed;
+		IdemProtoStatus status = idem_proto_next(IDEM_PROTO_FROM_SINK,
+												 stream->in + stream->in_start,
+												 stream->in_end - stream->in_start,
+												 &frame, &consumed);
+
+		if (status == IDEM_PROTO_NEED_MORE)
+			break;
+		if (status != IDEM_PROTO_OK)
+		{
+			protocol_error(stream, idem_proto_status_text(status));
+			return false;
+		}
+		stream->in_start += consumed;
+		if (!on_frame(stream, &frame))
+			return false;
+	}
+	memmove(stream->in, stream->in + stream->in_start, stream->in_end - stream->in_start);
+	stream->in_end -= stream->in_start;
+	stream->in_start = 0;
+	return true;
+}
+
+static void
+on_end_of_file(IdemStream *stream)
+{
+	char	   *how;
+
+	/* The socket closes a moment before the process is gone. */
+	for (int i = 0; i < 20; i++)
+	{
+		if (idem_process_ended(&stream->process, &how))
+		{
+			idem_stream_died(stream, psprintf("the sink program %s", how));
+			return;
+		}
+		pg_usleep(1000L);
+	}
+	idem_stream_died(stream, "the sink program closed its socket");
+}
+
+/* Read and handle what is there; false if the stream was turned off. */
+bool
+idem_stream_receive(IdemStream *stream)
+{
+	for (int i = 0; i < MAX_READS; i++)
+	{
+		ssize_t		n = recv(stream->process.fd, stream->in + stream->in_end,
+							 2 * IDEM_PROTO_MAX_FRAME - stream->in_end, MSG_DONTWAIT);
+
+		if (n < 0 && errno == EINTR)
+			continue;
+		if (n < 0 && (errno == EAGAIN || errno == EWOULDBLOCK))
+			return true;
+		if (n <= 0)
+		{
+			on_end_of_file(stream);
+			return false;
+		}
+		stream->in_end += n;
+		if (!decode_all(stream))
+			return false;
+	}
+	return true;
+}

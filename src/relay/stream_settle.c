@@ -1,0 +1,366 @@
+/*-------------------------------------------------------------------------
+ *
+ * stream_settle.c
+ *		Results of batches -> the position, and the events that are parked.
+ *
+ * Batches settle in the order they were sent.  To a sink that stores nothing,
+ * the position passes a batch in the transaction that parks what was not
+ * acknowledged; that may commit asynchronously, since losing it repeats
+ * events at worst.  To a sink that stores positions, what was not
+ * acknowledged is parked durably first, then SETTLE lets the sink commit, and
+ * its verdict moves the position; the log has the row since before the first
+ * frame.
+ *
+ * A crash before the parking repeats the batch; between parking and the
+ * position, the log's events that stand parked are passed over when read again.
+ *
+ * Copyright (c) 2026, the idempotency developers
+ *
+ * IDENTIFICATION
+ *		src/relay/stream_settle.c
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "postgres.h"
+
+#include "access/xact.h"
+#include "utils/memutils.h"
+#include "utils/timestamp.h"
+
+#include "relay/position.h"
+#include "relay/relay.h"
+#include "relay/report.h"
+#include "relay/stream.h"
+#include "shared/error.h"
+
+void
+idem_batch_free(IdemStream *stream, IdemBatch *batch)
+{
+	dlist_delete(&batch->node);
+	stream->nbatches--;
+	if (batch->repeats)
+		stream->repeating = false;
+	MemoryContextDelete(batch->cxt);
+}
+
+/* The position to resume from, as far as our own log tells. */
+static bool
+load_own_position(IdemStream *stream)
+{
+	IdemPositionRow *row = idem_position_last(stream->config->relay_id,
+											  stream->config->epoch);
+
+	if (row == NULL)
+		return false;
+	stream->fresh = row->pos.k == IDEM_POSITION_FRESH;
+	idem_position_assign(stream->cxt, &stream->settled, &row->pos);
+	stream->row_id = row->id;
+	if (stream->fresh)
+	{
+		/* Begin with a difference of its own, under a row of its own. */
+		IdemPosition start = {row->pos.done, NULL, 0};
+
+		idem_position_assign(stream->cxt, &stream->settled, &start);
+	}
+	return true;
+}
+
+static bool
+same_incarnation(IdemStream *stream, const IdemProtoReady *ready)
+{
+	const char *ours = stream->config->incarnation;
+
+	return ready->incarnation.len == strlen(ours) &&
+		memcmp(ready->incarnation.data, ours, ready->incarnation.len) == 0;
+}
+
+/*
+ * The sink's word is the truth, if it speaks of this log and epoch.  Else our
+ * own position must be fresh, i.e. nothing of it was ever confirmed.  NULL, or
+ * why the two contradict each other.
+ */
+static const char *
+reconcile(IdemStream *stream, const IdemProtoReady *ready)
+{
+	bool		ours = ready->has_position && same_incarnation(stream, ready);
+	IdemPositionRow *row = NULL;
+
+	if (ours)
+	{
+		idem_parked_resolve(stream->config, ready->position.row_id);
+		row = idem_position_by_id(stream->config->relay_id, stream->config->epoch,
+								  ready->position.row_id);
+	}
+	if (row != NULL)
+	{
+		idem_position_assign(stream->cxt, &stream->settled, &row->pos);
+		stream->settled.k = row->pos.cur != NULL ? ready->position.k : 0;
+		stream->row_id = row->id;
+		stream->fresh = false;
+		return NULL;
+	}
+	if (stream->fresh)
+		return NULL;
+	if (!ready->has_position)
+		return "the sink has no position, although events were sent to it before";
+	if (!ours)
+		return "the sink's position belongs to another incarnation of the relay";
+	return psprintf("the sink's position, row " INT64_FORMAT ", is not in the log of positions",
+					ready->position.row_id);
+}
+
+void
+idem_stream_on_ready(IdemStream *stream, const IdemProtoReady *ready)
+{
+	const uint32 both = IDEM_PROTO_STORES_POSITION | IDEM_PROTO_TRANSACTIONAL;
+	IdemRelayConfig *c = stream->config;
+	const char *contradiction = NULL;
+	bool		found;
+
+	stream->storing = (ready->capabilities & both) == both;
+	stream->credit_messages = ready->credit_messages;
+	stream->credit_bytes = ready->credit_bytes;
+	stream->max_batch_events = ready->max_batch_events == 0 ? c->batch_events :
+		(int) Min((uint32) c->batch_events, ready->max_batch_events);
+	stream->max_batch_bytes = ready->max_batch_bytes == 0 ? c->batch_bytes :
+		Min(c->batch_bytes, ready->max_batch_bytes);
+
+	idem_stream_begin();
+	found = load_own_position(stream);
+	if (found && stream->storing)
+		contradiction = reconcile(stream, ready);
+	idem_parked_index_load(stream->parked, c);
+	stream->parked_dirty = false;
+	if (contradiction)
+		contradiction = MemoryContextStrdup(stream->cxt, contradiction);
+	idem_stream_commit(false);
+
+	if (!found)
+		contradiction = "the log of positions has no position of this relay";
+	if (contradiction)
+	{
+		idem_stream_stick(stream, IDEM_RELAY_DIVERGED, contradiction);
+		return;
+	}
+	idem_position_assign(stream->cxt, &stream->sent, &stream->settled);
+	stream->settled_dirty = false;
+	stream->catching_up = true;
+	stream->check_due = true;
+	stream->phase = IDEM_STREAM_READY;
+	stream->deadline = 0;
+	stream->next_ping = TimestampTzPlusMilliseconds(GetCurrentTimestamp(),
+													idem_sink_timeout_ms / 2);
+}
+
+/* A full batch answered restores confidence: failures and limits go. */
+static void
+on_progress(IdemStream *stream, IdemBatch *batch)
+{
+	stream->failures = 0;
+	stream->deaths = 0;
+	if (stream->batch_limit != 0)
+	{
+		stream->batch_limit *= 2;
+		if (stream->batch_limit >= stream->config->batch_events)
+			stream->batch_limit = 0;
+	}
+}
+
+/* Park the non-acks of a batch.  In a transaction. */
+static void
+park_nonacks(IdemStream *stream, IdemBatch *batch)
+{
+	for (int i = 0; i < batch->n; i++)
+	{
+		IdemFlight *flight = &batch->flights[i];
+		IdemEvent	event;
+
+		if (flight->outcome == IDEM_PROTO_ACKED)
+			continue;
+		if (batch->repeats)
+			idem_parked_failed(stream->config, flight->parked_id,
+							   &batch->failures[flight->failure]);
+		else if (!idem_reader_fetch(stream->reader, flight->xid, flight->seq, &event))
+			ereport(ERROR,
+					(errcode(ERRCODE_DATA_CORRUPTED),
+					 errmsg("event with seq " INT64_FORMAT " is no longer in the outbox",
+							flight->seq)));
+		else if (flight->outcome == IDEM_PROTO_SKIPPED)
+			idem_parked_add_waiting(stream->config, &event);
+		else
+			idem_parked_add(stream->config, &event, &batch->failures[flight->failure]);
+	}
+	stream->parked_dirty = true;
+}
+
+/* Forget the parked events that were accepted now.  In a transaction. */
+static void
+unpark_acks(IdemStream *stream, IdemBatch *batch)
+{
+	for (int i = 0; i < batch->n; i++)
+	{
+		if (batch->flights[i].outcome == IDEM_PROTO_ACKED)
+			idem_parked_done(batch->flights[i].parked_id);
+	}
+	stream->parked_dirty = true;
+}
+
+static void
+send_settle(IdemStream *stream, IdemBatch *batch)
+{
+	IdemProtoSettle settle = {batch->no};
+	uint8	   *buf = idem_stream_reserve(stream, 32);
+
+	stream->out_end += idem_proto_encode_settle(buf, 32, &settle);
+	batch->settled = true;
+}
+
+static void
+count_batch(IdemStream *stream, IdemBatch *batch)
+{
+	idem_report_counts(stream->entry, batch->n - batch->nonacks,
+					   batch->repeats ? batch->n : 0);
+}
+
+/*
+ * Batches at the head that are answered, to a sink that stores nothing: one
+ * transaction for all of them.
+ */
+static void
+settle_plain(IdemStream *stream)
+{
+	bool		parks = false;
+	bool		any = false;
+	dlist_mutable_iter iter;
+
+	idem_stream_begin();
+	idem_reader_suspend(stream->reader);
+	dlist_foreach_modify(iter, &stream->batches)
+	{
+		IdemBatch  *batch = dlist_container(IdemBatch, node, iter.cur);
+
+		if (batch->open > 0)
+			break;
+		if (batch->nonacks > 0)
+		{
+			park_nonacks(stream, batch);
+			send_settle(stream, batch);
+			parks = true;
+		}
+		if (batch->repeats)
+			unpark_acks(stream, batch);
+		else
+		{
+			idem_position_assign(stream->cxt, &stream->settled, &batch->after);
+			any = true;
+		}
+		on_progress(stream, batch);
+		count_batch(stream, batch);
+		idem_batch_free(stream, batch);
+	}
+	if (any)
+		(void) idem_position_append(stream->config->relay_id, stream->config->epoch,
+									&stream->settled);
+	idem_reader_suspend(stream->reader);
+	idem_stream_commit(parks);
+	stream->settled_dirty = false;
+}
+
+/* The head batch, to a sink that stores positions.  True if it is done. */
+static bool
+settle_storing(IdemStream *stream, IdemBatch *batch)
+{
+	if (batch->nonacks > 0 && !batch->settled)
+	{
+		idem_stream_begin();
+		park_nonacks(stream, batch);
+		idem_reader_suspend(stream->reader);
+		idem_stream_commit(true);
+		send_settle(stream, batch);
+	}
+	if (!batch->committed)
+		return false;
+	stream->fresh = false;
+	if (batch->repeats)
+	{
+		idem_stream_begin();
+		unpark_acks(stream, batch);
+		idem_stream_commit(false);
+	}
+	else
+	{
+		idem_position_assign(stream->cxt, &stream->settled, &batch->after);
+		stream->settled_dirty = true;
+	}
+	on_progress(stream, batch);
+	count_batch(stream, batch);
+	idem_batch_free(stream, batch);
+	return true;
+}
+
+void
+idem_stream_settle(IdemStream *stream)
+{
+	while (!dlist_is_empty(&stream->batches))
+	{
+		IdemBatch  *head = dlist_head_element(IdemBatch, node, &stream->batches);
+
+		if (head->open > 0)
+			break;
+		if (!stream->storing)
+			settle_plain(stream);
+		else if (!settle_storing(stream, head))
+			break;
+	}
+}
+
+/*
+ * One event alone and the program died, more than once: it counts as refused.
+ * It is parked, so reading the log again passes it over.
+ */
+void
+idem_stream_park_suspect(IdemStream *stream, const char *message)
+{
+	IdemBatch  *batch = dlist_head_element(IdemBatch, node, &stream->batches);
+	IdemFailure failure = {true, 0, "ID006", message};
+	IdemFlight *flight = &batch->flights[0];
+	IdemEvent	event;
+
+	idem_stream_begin();
+	if (batch->repeats)
+		idem_parked_failed(stream->config, flight->parked_id, &failure);
+	else if (idem_reader_fetch(stream->reader, flight->xid, flight->seq, &event))
+		idem_parked_add(stream->config, &event, &failure);
+	idem_reader_suspend(stream->reader);
+	idem_stream_commit(true);
+	stream->parked_dirty = true;
+	stream->deaths = 0;
+}
+
+/*
+ * "settled" moves without a row when a difference held nothing to send, and to
+ * sinks that store positions.  Emptying the outbox goes by the rows, so it is
+ * written down when nothing is in flight.
+ */
+void
+idem_stream_persist(IdemStream *stream)
+{
+	if (stream->phase != IDEM_STREAM_READY || stream->nbatches > 0 ||
+		stream->sent.cur != NULL)
+		return;
+	if (!idem_snap_equal(stream->settled.done, stream->sent.done))
+	{
+		idem_position_assign(stream->cxt, &stream->settled, &stream->sent);
+		stream->settled_dirty = true;
+	}
+	if (!stream->settled_dirty)
+		return;
+	if (stream->fresh)
+		stream->settled.k = IDEM_POSITION_FRESH;
+	idem_stream_begin();
+	(void) idem_position_append(stream->config->relay_id, stream->config->epoch,
+								&stream->settled);
+	idem_stream_commit(true);
+	stream->settled.k = 0;
+	stream->settled_dirty = false;
+}
