@@ -50,7 +50,10 @@ BEGIN
 			'relay_pause',
 			'relay_redrive',
 			'relay_replay',
+			'relay_lag',
 			'relay_resume',
+			'relay_status',
+			'sink_setup_sql',
 			'verify_lock_key'
 		];
 		relations := ARRAY[
@@ -62,7 +65,10 @@ BEGIN
 			'stat_relay'
 		];
 	WHEN 'monitor' THEN
-		functions := '{}';
+		functions := ARRAY[
+			'relay_lag',
+			'relay_status'
+		];
 		relations := ARRAY[
 			'stat_claims',
 			'stat_outbox',

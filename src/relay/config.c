@@ -23,9 +23,12 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "access/reloptions.h"
 #include "access/xlog.h"
 #include "catalog/pg_foreign_server.h"
 #include "catalog/pg_foreign_data_wrapper.h"
+#include "catalog/pg_user_mapping.h"
+#include "common/hashfn.h"
 #include "commands/defrem.h"
 #include "executor/spi.h"
 #include "foreign/foreign.h"
@@ -45,7 +48,6 @@
 #include "shared/catalog.h"
 
 #define WRAPPER_PREFIX "idempotency_"
-#define MAX_SECRET_BYTES 4096
 
 char	   *idem_publish_as = NULL;
 
@@ -102,54 +104,6 @@ config_from_row(HeapTuple tup, TupleDesc desc)
 	c->incarnation = idem_spi_text(tup, desc, 17);
 	c->identity = idem_spi_text(tup, desc, 18);
 	return c;
-}
-
-/*
- * The first line of a file as the password.  Only a superuser can have named
- * the file (the validators see to that), since it is read as the server's user.
- */
-static char *
-read_secret_file(const char *path, char **problem)
-{
-	char		buf[MAX_SECRET_BYTES + 1];
-	int			fd = OpenTransientFile(path, O_RDONLY);
-	ssize_t		n;
-
-	if (fd < 0)
-	{
-		*problem = psprintf("could not open secret_file \"%s\": %m", path);
-		return NULL;
-	}
-	n = read(fd, buf, MAX_SECRET_BYTES);
-	CloseTransientFile(fd);
-	if (n <= 0)
-	{
-		*problem = psprintf("could not read secret_file \"%s\"", path);
-		return NULL;
-	}
-	buf[n] = '\0';
-	buf[strcspn(buf, "\r\n")] = '\0';
-	return pstrdup(buf);
-}
-
-static void
-resolve_secret_file(IdemRelayConfig *c)
-{
-	ListCell   *lc;
-
-	foreach(lc, c->options)
-	{
-		DefElem    *def = lfirst(lc);
-		char	   *secret;
-
-		if (strcmp(def->defname, "secret_file") != 0)
-			continue;
-		secret = read_secret_file(defGetString(def), &c->problem);
-		if (secret == NULL)
-			return;
-		lfirst(lc) = makeDefElem(pstrdup("password"), (Node *) makeString(secret), -1);
-		return;
-	}
 }
 
 /* The owner's mapping, or the public one; unlike GetUserMapping, none is fine. */
@@ -221,7 +175,6 @@ resolve_server(IdemRelayConfig *c)
 	}
 	else if (strcmp(c->kind, "function") != 0)
 		c->program = psprintf("idempotency-sink-%s", c->kind);
-	resolve_secret_file(c);
 }
 
 List *
@@ -340,7 +293,7 @@ place_hash(void)
 	snprintf(buf, sizeof(buf), UINT64_FORMAT "|%s|%s|%llu|%llu",
 			 GetSystemIdentifier(), machine, DataDir,
 			 (unsigned long long) st.st_dev, (unsigned long long) st.st_ino);
-	return DatumGetUInt64(hash_any_extended((unsigned char *) buf, strlen(buf), 0));
+	return hash_bytes_extended((unsigned char *) buf, strlen(buf), 0);
 }
 
 char *

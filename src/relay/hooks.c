@@ -25,6 +25,7 @@
 #include "access/xact.h"
 #include "catalog/pg_type.h"
 #include "commands/dbcommands.h"
+#include "commands/defrem.h"
 #include "executor/spi.h"
 #include "miscadmin.h"
 #include "nodes/parsenodes.h"
@@ -232,6 +233,27 @@ call_next(PlannedStmt *pstmt, const char *queryString, bool readOnlyTree,
 								queryEnv, dest, qc);
 }
 
+/* The same, with the workers of a database down meanwhile. */
+static void
+call_next_without_workers(Oid dboid, PlannedStmt *pstmt, const char *queryString,
+						  bool readOnlyTree, ProcessUtilityContext context,
+						  ParamListInfo params, QueryEnvironment *queryEnv,
+						  DestReceiver *dest, QueryCompletion *qc)
+{
+	PG_TRY();
+	{
+		idem_workers_hold(dboid);
+		call_next(pstmt, queryString, readOnlyTree, context, params, queryEnv, dest, qc);
+	}
+	PG_CATCH();
+	{
+		idem_workers_release();
+		PG_RE_THROW();
+	}
+	PG_END_TRY();
+	idem_workers_release();
+}
+
 /* Things that change what a relay may do or where it goes. */
 static bool
 concerns_relays(Node *parsetree)
@@ -279,18 +301,8 @@ process_utility(PlannedStmt *pstmt, const char *queryString, bool readOnlyTree,
 		before_drop_server((DropStmt *) parsetree);
 
 	if (OidIsValid(clear))
-	{
-		PG_TRY();
-		{
-			idem_workers_hold(clear);
-			call_next(pstmt, queryString, readOnlyTree, context, params, queryEnv, dest, qc);
-		}
-		PG_FINALLY();
-		{
-			idem_workers_release();
-		}
-		PG_END_TRY();
-	}
+		call_next_without_workers(clear, pstmt, queryString, readOnlyTree, context,
+								  params, queryEnv, dest, qc);
 	else
 		call_next(pstmt, queryString, readOnlyTree, context, params, queryEnv, dest, qc);
 

@@ -40,6 +40,7 @@
 #include "libpq/pqsignal.h"
 #include "miscadmin.h"
 #include "storage/ipc.h"
+#include "utils/memutils.h"
 
 #include "compat.h"
 #include "relay/process.h"

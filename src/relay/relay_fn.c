@@ -234,16 +234,17 @@ append_fresh_position(int relay_id, int64 epoch, IdemSnap *done)
 	(void) idem_position_append(relay_id, epoch, &pos);
 }
 
-/* relay_start in text form; a position to go with it. */
+static char *
+enum_label(Datum value)
+{
+	return DatumGetCString(DirectFunctionCall1(enum_out, value));
+}
+
+/* What is delivered at the start, so to speak. */
 static IdemSnap *
 start_snapshot(Datum start)
 {
-	Oid			types[1] = {INT4OID};
-	bool		latest;
-
-	(void) types;
-	latest = strcmp(idem_enum_label(start), "latest") == 0;
-	return latest ? idem_snap_current() : idem_snap_empty();
+	return strcmp(enum_label(start), "latest") == 0 ? idem_snap_current() : idem_snap_empty();
 }
 
 /* Columns of relays that both functions set, from their arguments. */
@@ -259,9 +260,9 @@ collect_settings(FunctionCallInfo fcinfo, Datum *values, char *nulls)
 		nulls[i] = PG_ARGISNULL(i) ? 'n' : ' ';
 	}
 	if (!PG_ARGISNULL(ARG_ORDERING))
-		values[ARG_ORDERING] = CStringGetTextDatum(idem_enum_label(PG_GETARG_DATUM(ARG_ORDERING)));
+		values[ARG_ORDERING] = CStringGetTextDatum(enum_label(PG_GETARG_DATUM(ARG_ORDERING)));
 	if (!PG_ARGISNULL(ARG_ON_DEAD))
-		values[ARG_ON_DEAD] = CStringGetTextDatum(idem_enum_label(PG_GETARG_DATUM(ARG_ON_DEAD)));
+		values[ARG_ON_DEAD] = CStringGetTextDatum(enum_label(PG_GETARG_DATUM(ARG_ON_DEAD)));
 	if (!PG_ARGISNULL(ARG_BATCH_SIZE))
 		values[ARG_BATCH_SIZE] = Int64GetDatum(size_arg(fcinfo, ARG_BATCH_SIZE, "batch_size",
 														1024, 16 * 1024 * 1024,
