@@ -217,7 +217,7 @@ COMMENT ON FUNCTION @extschema@.relay_status() IS
     'What the workers of this database report of their relays; the source of stat_relay.';
 
 CREATE FUNCTION @extschema@.relay_lag(relay_id int,
-    OUT position text, OUT lag_events bigint, OUT lag interval, OUT lag_bytes bigint) RETURNS record
+    OUT "position" text, OUT lag_events bigint, OUT lag interval, OUT lag_bytes bigint) RETURNS record
     LANGUAGE c VOLATILE PARALLEL UNSAFE AS 'MODULE_PATHNAME', 'idem_relay_lag_fn';
 COMMENT ON FUNCTION @extschema@.relay_lag(int) IS
     'Position of a relay as stored, and what is behind it; the source of stat_relay.';
@@ -227,7 +227,7 @@ SELECT r.relay, r.server,
        COALESCE(s.state, CASE WHEN r.paused THEN 'paused' ELSE 'not running' END) AS state,
        COALESCE(s.waiting_for,
                 CASE WHEN s.state IS NULL AND NOT r.paused THEN 'worker' END) AS waiting_for,
-       l.position, l.lag_events, l.lag, l.lag_bytes,
+       l."position", l.lag_events, l.lag, l.lag_bytes,
        s.rate, s.sent, s.retried,
        (SELECT pg_catalog.count(*) FROM @extschema@.relay_parked p
          WHERE p.relay_id = r.relay_id AND p.state = 'dead') AS dead,

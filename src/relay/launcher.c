@@ -3,12 +3,16 @@
  * launcher.c
  *		The process that keeps a worker running per database with relays.
  *
- * Which databases have relays stands in pg_db_role_setting, as the setting
- * idempotency.relay_database of the database: a shared catalog that can be
- * read without connecting anywhere, that is crash-safe, replicated, and cleaned
- * by DROP DATABASE.  The launcher reads it at start and when poked, and starts
- * what is missing; the worker of a database asks in shared memory for further
- * workers (one per function relay) and the launcher starts those as well.
+ * Which databases have relays stands in pg_shseclabel, as a security label of
+ * the database: a shared catalog that can be read without connecting to any
+ * database, that is transactional, crash-safe, replicated, and cleaned up by
+ * DROP DATABASE.  (pg_db_role_setting would be more familiar, but cannot be
+ * read without a database.)  pg_dump --create carries the label along; a
+ * restored database then has a worker, and relays that wait to be adopted.
+ *
+ * The launcher reads it at start and when poked, and starts what is missing;
+ * the worker of a database asks in shared memory for further workers (one per
+ * function relay) and the launcher starts those as well.
  *
  * A worker that ends is started again after a delay that grows while it fails
  * at once.  Databases whose DDL wants them empty are left alone until the
@@ -35,11 +39,11 @@
 #include "access/table.h"
 #include "access/xact.h"
 #include "catalog/indexing.h"
-#include "catalog/pg_authid.h"
-#include "catalog/pg_db_role_setting.h"
+#include "catalog/objectaddress.h"
+#include "catalog/pg_database.h"
+#include "catalog/pg_shseclabel.h"
+#include "commands/seclabel.h"
 #include "miscadmin.h"
-#include "nodes/makefuncs.h"
-#include "nodes/parsenodes.h"
 #include "pgstat.h"
 #include "postmaster/bgworker.h"
 #include "postmaster/interrupt.h"
@@ -49,7 +53,7 @@
 #include "storage/procarray.h"
 #include "tcop/tcopprot.h"
 #include "utils/builtins.h"
-#include "utils/array.h"
+#include "utils/fmgroids.h"
 #include "utils/guc.h"
 #include "utils/memutils.h"
 #include "utils/rel.h"
@@ -61,7 +65,8 @@
 #include "relay/launcher.h"
 #include "relay/shmem.h"
 
-#define ENLIST_SETTING "idempotency.relay_database"
+#define LABEL_PROVIDER "idempotency"
+#define LABEL_RELAYS "relays"
 #define RESCAN_MS 60000L		/* safety net; commits poke the launcher */
 #define BUSY_MS 200L			/* while something waits to be started */
 #define MAX_RESTART_MS 10000
@@ -84,50 +89,39 @@ idem_launcher_register(void)
 	RegisterBackgroundWorker(&worker);
 }
 
-/*
- * The catalog row belongs to the database, not to the role that happens to
- * create a relay, hence the switch to the bootstrap superuser for the check of
- * the setting's name and value.
- */
 void
 idem_launcher_enlist_database(bool enlist)
 {
-	VariableSetStmt *stmt = makeNode(VariableSetStmt);
-	Oid			save_userid;
-	int			save_sec_context;
+	ObjectAddress database;
 
-	stmt->kind = enlist ? VAR_SET_VALUE : VAR_RESET;
-	stmt->name = pstrdup(ENLIST_SETTING);
-	if (enlist)
-	{
-		A_Const    *value = makeNode(A_Const);
-
-		value->val.sval.type = T_String;
-		value->val.sval.sval = pstrdup("on");
-		value->location = -1;
-		stmt->args = list_make1(value);
-	}
-	GetUserIdAndSecContext(&save_userid, &save_sec_context);
-	SetUserIdAndSecContext(BOOTSTRAP_SUPERUSERID,
-						   save_sec_context | SECURITY_LOCAL_USERID_CHANGE);
-	AlterSetting(MyDatabaseId, InvalidOid, stmt);
-	SetUserIdAndSecContext(save_userid, save_sec_context);
+	ObjectAddressSet(database, DatabaseRelationId, MyDatabaseId);
+	SetSecurityLabel(&database, LABEL_PROVIDER, enlist ? LABEL_RELAYS : NULL);
 }
 
-static bool
-setting_is_on(ArrayType *settings)
+/*
+ * The label is set by relay_create.  By hand only a superuser may, as the
+ * restore of a dump does.
+ */
+static void
+check_label(const ObjectAddress *object, const char *label)
 {
-	Datum	   *elems;
-	int			nelems;
+	if (!superuser())
+		ereport(ERROR,
+				(errcode(ERRCODE_INSUFFICIENT_PRIVILEGE),
+				 errmsg("only superusers may set a label of \"%s\"", LABEL_PROVIDER),
+				 errhint("relay_create sets it.")));
+	if (object->classId != DatabaseRelationId ||
+		(label != NULL && strcmp(label, LABEL_RELAYS) != 0))
+		ereport(ERROR,
+				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
+				 errmsg("\"%s\" labels databases only, with \"%s\"",
+						LABEL_PROVIDER, LABEL_RELAYS)));
+}
 
-	deconstruct_array(settings, TEXTOID, -1, false, TYPALIGN_INT,
-					  &elems, NULL, &nelems);
-	for (int i = 0; i < nelems; i++)
-	{
-		if (strcmp(TextDatumGetCString(elems[i]), ENLIST_SETTING "=on") == 0)
-			return true;
-	}
-	return false;
+void
+idem_launcher_init(void)
+{
+	register_label_provider(LABEL_PROVIDER, check_label);
 }
 
 /* The databases that have relays, as a list of OIDs in the current context. */
@@ -139,28 +133,22 @@ scan_databases(void)
 	Relation	rel;
 	SysScanDesc scan;
 	HeapTuple	tup;
+	ScanKeyData key[2];
 
 	StartTransactionCommand();
 	PushActiveSnapshot(GetTransactionSnapshot());
-	rel = table_open(DbRoleSettingRelationId, AccessShareLock);
-	scan = systable_beginscan(rel, InvalidOid, false, NULL, 0, NULL);
+	rel = table_open(SharedSecLabelRelationId, AccessShareLock);
+	ScanKeyInit(&key[0], Anum_pg_shseclabel_classoid,
+				BTEqualStrategyNumber, F_OIDEQ, ObjectIdGetDatum(DatabaseRelationId));
+	ScanKeyInit(&key[1], Anum_pg_shseclabel_provider,
+				BTEqualStrategyNumber, F_TEXTEQ, CStringGetTextDatum(LABEL_PROVIDER));
+	scan = systable_beginscan(rel, InvalidOid, false, NULL, 2, key);
 	while (HeapTupleIsValid(tup = systable_getnext(scan)))
 	{
-		Form_pg_db_role_setting form = (Form_pg_db_role_setting) GETSTRUCT(tup);
-		bool		isnull;
-		Datum		settings;
+		MemoryContext old = MemoryContextSwitchTo(caller);
 
-		if (!OidIsValid(form->setdatabase) || OidIsValid(form->setrole))
-			continue;
-		settings = heap_getattr(tup, Anum_pg_db_role_setting_setconfig,
-								RelationGetDescr(rel), &isnull);
-		if (!isnull && setting_is_on(DatumGetArrayTypeP(settings)))
-		{
-			MemoryContext old = MemoryContextSwitchTo(caller);
-
-			result = lappend_oid(result, form->setdatabase);
-			MemoryContextSwitchTo(old);
-		}
+		result = lappend_oid(result, ((Form_pg_shseclabel) GETSTRUCT(tup))->objoid);
+		MemoryContextSwitchTo(old);
 	}
 	systable_endscan(scan);
 	table_close(rel, AccessShareLock);

@@ -18,10 +18,13 @@
 /* Registers the launcher with the postmaster; at preload only. */
 extern void idem_launcher_register(void);
 
+/* Announces the label that marks databases with relays; in every process. */
+extern void idem_launcher_init(void);
+
 /*
  * Mark (or unmark) the current database as one that has relays, where the
- * launcher finds it after a crash: a setting of the database, transactional
- * like everything else about relays.
+ * launcher finds it after a crash: a security label of the database,
+ * transactional like everything else about relays.
  */
 extern void idem_launcher_enlist_database(bool enlist);
 

@@ -30,9 +30,6 @@
 
 int			idem_sink_timeout_ms = 30000;
 
-/* Only a mark for the launcher; see launcher.c. */
-static bool relay_database = false;
-
 static void
 define_settings(void)
 {
@@ -56,17 +53,13 @@ define_settings(void)
 							NULL,
 							&idem_max_parked,
 							10000, 1, 10000000, PGC_SIGHUP, 0, NULL, NULL, NULL);
-	DefineCustomBoolVariable("idempotency.relay_database",
-							 "Set by relay_create: this database has relays.",
-							 NULL,
-							 &relay_database,
-							 false, PGC_SUSET, GUC_NO_SHOW_ALL | GUC_NOT_IN_SAMPLE, NULL, NULL, NULL);
 }
 
 void
 idem_relay_init(void)
 {
 	define_settings();
+	idem_launcher_init();
 	if (!process_shared_preload_libraries_in_progress || IsBinaryUpgrade)
 		return;
 	idem_shmem_init();
