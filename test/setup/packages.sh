@@ -61,7 +61,10 @@ need_server()
 		major=$("$pg_config" --version 2>/dev/null |
 			sed 's/^PostgreSQL \([0-9]*\).*/\1/')
 	fi
-	[ -z "${PG_CONFIG:-}" ] || die "PG_CONFIG=$PG_CONFIG has no server and no PGXS beside it"
+	# One that was chosen by its path is not replaced by another.
+	case $pg_config in
+		*/*) die "PG_CONFIG=$pg_config has no server and no PGXS beside it" ;;
+	esac
 	major=${PG_MAJOR:-${major:-}}
 	if [ -z "$major" ]; then
 		update_lists
