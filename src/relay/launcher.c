@@ -246,6 +246,8 @@ static bool
 register_worker(int slotno, Oid dboid, int relay_id)
 {
 	BackgroundWorker worker;
+	MemoryContext old;
+	bool		registered;
 
 	memset(&worker, 0, sizeof(worker));
 	worker.bgw_flags = BGWORKER_SHMEM_ACCESS | BGWORKER_BACKEND_DATABASE_CONNECTION;
@@ -261,7 +263,11 @@ register_worker(int slotno, Oid dboid, int relay_id)
 	strlcpy(worker.bgw_type, "idempotency relay", BGW_MAXLEN);
 	worker.bgw_main_arg = Int32GetDatum(slotno);
 	worker.bgw_notify_pid = MyProcPid;
-	return RegisterDynamicBackgroundWorker(&worker, &handles[slotno]);
+	/* The handle outlives the cycle. */
+	old = MemoryContextSwitchTo(TopMemoryContext);
+	registered = RegisterDynamicBackgroundWorker(&worker, &handles[slotno]);
+	MemoryContextSwitchTo(old);
+	return registered;
 }
 
 /* Start what is wanted and not there.  Returns whether something is pending. */
