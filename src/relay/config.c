@@ -186,8 +186,7 @@ idem_relay_configs(void)
 	MemoryContext old;
 
 	SPI_connect();
-	if (SPI_execute(idem_spi_sql(config_query), true, 0) != SPI_OK_SELECT)
-		elog(ERROR, "could not read the relays");
+	(void) idem_spi_run(config_query, 0, NULL, NULL, NULL);
 	old = MemoryContextSwitchTo(caller);
 	for (uint64 i = 0; i < SPI_processed; i++)
 		configs = lappend(configs, config_from_row(SPI_tuptable->vals[i],

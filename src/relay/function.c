@@ -104,6 +104,8 @@ struct IdemFunctionRelay
 	int64		suspect;		/* seq of one that alone made a commit fail */
 	IdemFailure suspect_failure;
 	bool		drained;
+	bool		catching_up;	/* cut the backlog at ticks */
+	int64		done_last_seq;	/* last number given out when "done" was taken */
 	int			failures;
 	TimestampTz not_before;
 };
@@ -568,6 +570,7 @@ load_position(IdemFunctionRelay *relay)
 				 errhint("Use relay_adopt.")));
 	idem_position_assign(relay->cxt, &relay->pos, &row->pos);
 	relay->pos.k = Max(relay->pos.k, 0);
+	relay->catching_up = true;
 	relay->loaded = true;
 }
 
@@ -577,13 +580,19 @@ begin_difference(IdemFunctionRelay *relay)
 {
 	IdemSnap   *cur = idem_snap_current();
 	IdemPosition next = {relay->pos.done, cur, 0};
-	IdemPositionRow *tick;
+	int64		last_seq = idem_outbox_last_seq();
 
 	if (idem_snap_equal(cur, relay->pos.done))
 		return false;
-	tick = idem_position_tick_after(relay->pos.done);
-	if (tick != NULL && !idem_snap_equal(tick->pos.done, relay->pos.done))
-		next.cur = tick->pos.done;
+	if (relay->catching_up || last_seq - relay->done_last_seq > IDEM_TICK_EVENTS)
+	{
+		IdemPositionRow *tick = idem_position_tick_after(relay->pos.done);
+
+		relay->catching_up = tick != NULL;
+		if (tick != NULL)
+			next.cur = tick->pos.done;
+	}
+	relay->done_last_seq = last_seq;
 	idem_position_assign(relay->cxt, &relay->pos, &next);
 	return true;
 }

@@ -22,7 +22,9 @@
  */
 #include "postgres.h"
 
+#include "access/htup_details.h"
 #include "access/xact.h"
+#include "catalog/pg_database.h"
 #include "catalog/pg_type.h"
 #include "commands/dbcommands.h"
 #include "commands/defrem.h"
@@ -30,8 +32,10 @@
 #include "miscadmin.h"
 #include "nodes/parsenodes.h"
 #include "tcop/utility.h"
+#include "utils/acl.h"
 #include "utils/builtins.h"
 #include "utils/snapmgr.h"
+#include "utils/syscache.h"
 
 #include "compat.h"
 #include "outbox/outbox.h"
@@ -98,11 +102,33 @@ idem_relay_config_changed(bool launcher_too)
 	tell_launcher |= launcher_too;
 }
 
+/*
+ * Would the caller be let through to the command itself?  Anybody may send a
+ * DROP DATABASE; it must not stop the workers of a database if it is going to
+ * be refused.
+ */
+static bool
+may_clear(Oid dboid, bool as_template)
+{
+	HeapTuple	tup = SearchSysCache1(DATABASEOID, ObjectIdGetDatum(dboid));
+	Form_pg_database form;
+	bool		allowed;
+
+	if (!HeapTupleIsValid(tup))
+		return false;
+	form = (Form_pg_database) GETSTRUCT(tup);
+	allowed = has_privs_of_role(GetUserId(), form->datdba) ||
+		(as_template && form->datistemplate && have_createdb_privilege());
+	ReleaseSysCache(tup);
+	return allowed;
+}
+
 /* The database a command needs without sessions; InvalidOid: none. */
 static Oid
 database_to_clear(Node *parsetree)
 {
 	const char *name = NULL;
+	Oid			dboid;
 
 	switch (nodeTag(parsetree))
 	{
@@ -132,7 +158,10 @@ database_to_clear(Node *parsetree)
 		default:
 			break;
 	}
-	return name ? get_database_oid(name, true) : InvalidOid;
+	if (name == NULL)
+		return InvalidOid;
+	dboid = get_database_oid(name, true);
+	return may_clear(dboid, IsA(parsetree, CreatedbStmt)) ? dboid : InvalidOid;
 }
 
 static bool
@@ -292,7 +321,9 @@ process_utility(PlannedStmt *pstmt, const char *queryString, bool readOnlyTree,
 
 	if (IsA(parsetree, DropStmt) &&
 		((DropStmt *) parsetree)->removeType == OBJECT_EXTENSION &&
-		names_our_extension(((DropStmt *) parsetree)->objects))
+		names_our_extension(((DropStmt *) parsetree)->objects) &&
+		OidIsValid(idem_extension_oid()) &&
+		has_privs_of_role(GetUserId(), idem_extension_owner()))
 		clear = MyDatabaseId;
 	else if (!commit_prepared && IsTransactionState())
 		clear = database_to_clear(parsetree);

@@ -310,6 +310,11 @@ idem_relay_create_fn(PG_FUNCTION_ARGS)
 
 	idem_prevent_read_only("relay_create()");
 	require_all(fcinfo);
+	if (name[0] == '@')
+		ereport(ERROR,
+				(errcode(ERRCODE_RESERVED_NAME),
+				 errmsg("relay name \"%s\" is reserved", name),
+				 errhint("Names that begin with \"@\" belong to the extension.")));
 	require_preload();
 	check_server(server);
 	collect_settings(fcinfo, values, nulls);

@@ -3,8 +3,10 @@
  * spi.c
  *		Small helpers over SPI for the relay's own tables.
  *
- * Every name in a statement is schema-qualified; the owner switch lets roles
- * that may call our functions, and nothing else, reach our tables through them.
+ * The owner switch lets roles that may call our functions, and nothing else,
+ * reach our tables through them.  Names in the statements are qualified, but
+ * operators and types are not, and a caller's search_path could put its own in
+ * front of pg_catalog's: it is replaced as long as we run as the owner.
  *
  * Copyright (c) 2026, the idempotency developers
  *
@@ -18,6 +20,7 @@
 #include "executor/spi.h"
 #include "miscadmin.h"
 #include "utils/builtins.h"
+#include "utils/guc.h"
 #include "utils/lsyscache.h"
 
 #include "relay/spi.h"
@@ -65,13 +68,18 @@ idem_spi_run(const char *sql, int nargs, Oid *types, Datum *values, const char *
 {
 	Oid			save_userid;
 	int			save_sec_context;
+	int			save_nestlevel;
 	int			rc;
 
 	GetUserIdAndSecContext(&save_userid, &save_sec_context);
 	SetUserIdAndSecContext(idem_extension_owner(),
 						   save_sec_context | SECURITY_LOCAL_USERID_CHANGE |
-						   SECURITY_NOFORCE_RLS);
+						   SECURITY_RESTRICTED_OPERATION | SECURITY_NOFORCE_RLS);
+	save_nestlevel = NewGUCNestLevel();
+	(void) set_config_option("search_path", "pg_catalog, pg_temp",
+							 PGC_USERSET, PGC_S_SESSION, GUC_ACTION_SAVE, true, 0, false);
 	rc = SPI_execute_with_args(idem_spi_sql(sql), nargs, types, values, nulls, false, 0);
+	AtEOXact_GUC(true, save_nestlevel);
 	SetUserIdAndSecContext(save_userid, save_sec_context);
 	if (rc < 0)
 		elog(ERROR, "could not run \"%s\": %s", sql, SPI_result_code_string(rc));
