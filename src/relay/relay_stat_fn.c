@@ -33,6 +33,16 @@ PG_FUNCTION_INFO_V1(idem_relay_lag_fn);
 
 #define STATUS_COLUMNS 10
 
+/* The rate is brought up to date with each batch; without any it fades. */
+static double
+rate_now(const IdemRelayEntry *e)
+{
+	double		idle = e->rate_at == 0 ? 0 :
+		(double) (GetCurrentTimestamp() - e->rate_at) / USECS_PER_SEC;
+
+	return e->rate * IDEM_RATE_TAU / (IDEM_RATE_TAU + Max(idle, 0));
+}
+
 static void
 put_entry(ReturnSetInfo *rsinfo, const IdemRelayEntry *e)
 {
@@ -44,7 +54,7 @@ put_entry(ReturnSetInfo *rsinfo, const IdemRelayEntry *e)
 	values[1] = CStringGetTextDatum(idem_state_name(e->state));
 	nulls[2] = waiting == NULL;
 	values[2] = waiting ? CStringGetTextDatum(waiting) : (Datum) 0;
-	values[3] = Float8GetDatum(e->rate);
+	values[3] = Float8GetDatum(rate_now(e));
 	values[4] = Int64GetDatum(e->sent);
 	values[5] = Int64GetDatum(e->retried);
 	nulls[6] = e->last_error[0] == '\0';

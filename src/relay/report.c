@@ -20,9 +20,6 @@
 #include "relay/report.h"
 #include "shared/error.h"
 
-/* Seconds over which the rate is smoothed. */
-#define RATE_TAU 5.0
-
 static const char *const state_names[] = {
 	[IDEM_RELAY_STARTING] = "starting",
 	[IDEM_RELAY_STREAMING] = "streaming",
@@ -151,7 +148,7 @@ idem_report_counts(IdemRelayEntry *entry, int64 sent, int64 retried)
 	if (now - entry->rate_at >= USECS_PER_SEC / 4)
 	{
 		double		seconds = (double) (now - entry->rate_at) / USECS_PER_SEC;
-		double		weight = seconds / (seconds + RATE_TAU);
+		double		weight = seconds / (seconds + IDEM_RATE_TAU);
 
 		entry->rate += weight * (entry->rate_sum / seconds - entry->rate);
 		entry->rate_sum = 0;

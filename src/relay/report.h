@@ -20,6 +20,9 @@
 
 #include "relay/shmem.h"
 
+/* Seconds over which the rate is smoothed. */
+#define IDEM_RATE_TAU 5.0
+
 /* All accept a NULL entry: the relay runs, but stat_relay had no room for it. */
 extern void idem_report_state(IdemRelayEntry *entry, const char *relay,
 							  IdemRelayState state, IdemRelayWait waiting);
