@@ -312,7 +312,7 @@ call_handler(IdemFunctionRelay *relay, const IdemEvent *ev)
 static void
 fire_deferred(void)
 {
-	ConstraintsSetStmt stmt = {.type = T_ConstraintsSetStmt,.constraints = NIL,.deferred = false};
+	ConstraintsSetStmt stmt = {.type = T_ConstraintsSetStmt, .constraints = NIL, .deferred = false};
 
 	AfterTriggerSetState(&stmt);
 }

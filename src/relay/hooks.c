@@ -313,11 +313,11 @@ process_utility(PlannedStmt *pstmt, const char *queryString, bool readOnlyTree,
 	Node	   *parsetree = pstmt->utilityStmt;
 	Oid			clear = InvalidOid;
 	bool		commit_prepared = IsA(parsetree, TransactionStmt) &&
-		((TransactionStmt *) parsetree)->kind == TRANS_STMT_COMMIT_PREPARED;
+	((TransactionStmt *) parsetree)->kind == TRANS_STMT_COMMIT_PREPARED;
 	bool		drop_server = IsA(parsetree, DropStmt) &&
-		((DropStmt *) parsetree)->removeType == OBJECT_FOREIGN_SERVER;
+	((DropStmt *) parsetree)->removeType == OBJECT_FOREIGN_SERVER;
 	bool		rename_server = IsA(parsetree, RenameStmt) &&
-		((RenameStmt *) parsetree)->renameType == OBJECT_FOREIGN_SERVER;
+	((RenameStmt *) parsetree)->renameType == OBJECT_FOREIGN_SERVER;
 
 	if (IsA(parsetree, DropStmt) &&
 		((DropStmt *) parsetree)->removeType == OBJECT_EXTENSION &&

@@ -38,7 +38,7 @@ static double
 rate_now(const IdemRelayEntry *e)
 {
 	double		idle = e->rate_at == 0 ? 0 :
-		(double) (GetCurrentTimestamp() - e->rate_at) / USECS_PER_SEC;
+	(double) (GetCurrentTimestamp() - e->rate_at) / USECS_PER_SEC;
 
 	return e->rate * IDEM_RATE_TAU / (IDEM_RATE_TAU + Max(idle, 0));
 }

@@ -128,9 +128,9 @@ void
 idem_stream_configure(IdemStream *stream, IdemRelayConfig *config, MemoryContext config_cxt)
 {
 	bool		same = idem_relay_config_same_sink(stream->config, config) &&
-		config->problem == NULL && stream->config->problem == NULL;
+	config->problem == NULL && stream->config->problem == NULL;
 	bool		acted = stream->config->paused != config->paused ||
-		(stream->config->halted == NULL) != (config->halted == NULL);
+	(stream->config->halted == NULL) != (config->halted == NULL);
 
 	MemoryContextDelete(stream->config_cxt);
 	stream->config = config;

@@ -82,11 +82,13 @@ typedef struct IdemStream
 	TimestampTz next_ping;
 	uint64		ping_nonce;
 	bool		writable_wanted;	/* the socket did not take everything */
-	bool		stuck;			/* an operator or a new configuration is needed */
+	bool		stuck;			/* an operator or a new configuration is
+								 * needed */
 	IdemRelayState stuck_state;
 
 	/* what READY said */
-	bool		storing;		/* the sink stores positions, and transactional */
+	bool		storing;		/* the sink stores positions, and
+								 * transactional */
 	int64		credit_messages;
 	int64		credit_bytes;
 	int			max_batch_events;	/* the lesser of ours and the sink's */
@@ -98,7 +100,8 @@ typedef struct IdemStream
 	IdemPosition settled;
 	bool		settled_dirty;	/* settled is ahead of the log */
 	int64		row_id;			/* of "sent", for sinks that store positions */
-	bool		fresh;			/* the sink has confirmed nothing of this epoch */
+	bool		fresh;			/* the sink has confirmed nothing of this
+								 * epoch */
 	bool		catching_up;	/* cut the backlog at ticks */
 	int64		cur_last_seq;	/* last number given out when "cur" was taken */
 	int64		done_last_seq;	/* the same for "done" */

@@ -79,7 +79,8 @@ good_options(const IdemSinkOption *table, Oid catalog)
 	return buf.data;
 }
 
-static void pg_attribute_noreturn()
+static void
+pg_attribute_noreturn()
 unknown_option(const IdemSinkOption *table, const char *name, Oid catalog)
 {
 	char	   *good = good_options(table, catalog);

@@ -112,7 +112,7 @@ check_exports()
 	names=$(nm -D --defined-only "$work/gcc/idempotency.so" | awk '{ print $NF }')
 	while read -r name; do
 		case $name in
-			Pg_magic_func | _PG_init | pg_finfo_*) ;;
+			Pg_magic_func | _PG_init | pg_finfo_* | idem_launcher_main | idem_worker_main) ;;
 			*) grep -qx "pg_finfo_$name" <<<"$names" || echo "$name" ;;
 		esac
 	done <<<"$names" | none "exported without need:"
