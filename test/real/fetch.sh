@@ -18,7 +18,7 @@ mkdir -p "$dir"
 cd "$dir"
 cache=$(mktemp -d "${TMPDIR:-/tmp}/idem-npm.XXXXXX")
 trap 'rm -rf "$cache"' EXIT
-timeout 120 npm pack --silent --cache "$cache" "$package@$version" >tarball.name 2>npm.log || {
+timeout 120 npm pack --loglevel=error --cache "$cache" "$package@$version" >tarball.name 2>npm.log || {
 	echo "offline: npm could not fetch $package@$version"
 	tail -n 3 npm.log
 	exit 1

@@ -55,11 +55,12 @@ idem_find_user()
 	fi
 }
 
-# Run a command as that user, with a home of its own and without the caller's
-# PG* variables.
+# Run a command as that user, in the work directory (or IDEM_CWD; the caller's
+# may be closed to it), with a home of its own and without the caller's PG*
+# variables.
 idem_as()
 {
-	local clean=(env -u PGHOST -u PGPORT -u PGUSER -u PGDATABASE -u PGPASSWORD
+	local clean=(env --chdir="${IDEM_CWD:-$IDEM_WORK}" -u PGHOST -u PGPORT -u PGUSER -u PGDATABASE -u PGPASSWORD
 		-u PGSERVICE -u PGOPTIONS -u PGSSLMODE -u PGPASSFILE -u MAKEFLAGS
 		-u MAKELEVEL -u MFLAGS LC_ALL=C HOME="$IDEM_WORK/home" TMPDIR="$IDEM_WORK/tmp")
 

@@ -122,6 +122,7 @@ need_lint()
 need_real()
 {
 	need_test
+	[ -s /etc/ssl/certs/ca-certificates.crt ] || missing+=(ca-certificates)
 	need_cmd npm npm
 	need_cmd node nodejs
 }
@@ -167,6 +168,7 @@ undo_install_policy()
 {
 	[ -z "$log" ] || rm -f "$log"
 	as_root rm -f "$cluster_conf"
+	as_root rmdir --ignore-fail-on-non-empty "${cluster_conf%/*}"
 	[ -z "$policy_ours" ] || as_root rm -f "$policy"
 }
 

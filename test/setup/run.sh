@@ -189,7 +189,7 @@ tap_one()
 
 	idem_mkdir "$IDEM_WORK/tap" "$dir"
 	(
-		cd "$IDEM_WORK/tests" || exit 1
+		IDEM_CWD=$IDEM_WORK/tests
 		idem_as env PATH="$IDEM_BINDIR:$PATH" \
 			PERL5LIB="$IDEM_PGSRC/src/test/perl:$IDEM_WORK/tests/test/perl${PERL5LIB:+:$PERL5LIB}" \
 			PG_REGRESS="$IDEM_PGSRC/src/test/regress/pg_regress" \
