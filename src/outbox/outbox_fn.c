@@ -271,7 +271,7 @@ get_elements(FunctionCallInfo fcinfo, int argno, const char *name,
 
 	if (ARR_NDIM(array) > 1)
 		ereport(ERROR,
-				(errcode(ERRCODE_ARRAY_SUBSCRIPT_ERROR),
+				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
 				 errmsg("argument \"%s\" must be a one-dimensional array", name)));
 	elements->name = name;
 	deconstruct_array(array, type, typlen, false, typalign,
@@ -283,7 +283,7 @@ check_same_length(const Elements *a, const Elements *b)
 {
 	if (a->n != b->n)
 		ereport(ERROR,
-				(errcode(ERRCODE_ARRAY_SUBSCRIPT_ERROR),
+				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
 				 errmsg("arguments \"%s\" and \"%s\" must have the same number of elements",
 						a->name, b->name),
 				 errdetail("They have %d and %d.", a->n, b->n)));

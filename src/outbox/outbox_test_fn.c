@@ -84,23 +84,16 @@ put_event(ReturnSetInfo *rsinfo, const IdemEvent *event)
 	tuplestore_putvalues(rsinfo->setResult, rsinfo->setDesc, values, nulls);
 }
 
-/*
- * test_read(done pg_snapshot, cur pg_snapshot, k bigint, max int) -> setof
- * (seq, xid, event_id, aggregate_type, aggregate_id, event_type, payload,
- * payload_bytes, headers).  Each event is put back once and the reader
- * suspended and sought again after every other one.
- */
-Datum
-idem_outbox_test_read(PG_FUNCTION_ARGS)
+/* Stands where the last test_read of this session has left it. */
+static IdemReader *session_reader = NULL;
+
+static void
+read_events(ReturnSetInfo *rsinfo, IdemPosition *pos, int max)
 {
-	ReturnSetInfo *rsinfo = (ReturnSetInfo *) fcinfo->resultinfo;
-	IdemPosition pos = {snap_arg(fcinfo, 0), snap_arg(fcinfo, 1), PG_GETARG_INT64(2)};
-	int			max = PG_GETARG_INT32(3);
-	IdemReader *reader = idem_reader_create(CurrentMemoryContext);
+	IdemReader *reader = session_reader;
 	IdemEvent	event;
 
-	InitMaterializedSRF(fcinfo, 0);
-	idem_reader_seek(reader, &pos);
+	idem_reader_seek(reader, pos);
 	for (int i = 0; i < max && idem_reader_next(reader, &event); i++)
 	{
 		int64		seq = event.seq;
@@ -112,11 +105,43 @@ idem_outbox_test_read(PG_FUNCTION_ARGS)
 		if (i % 2 == 1)
 		{
 			idem_reader_suspend(reader);
-			pos.k = seq;
-			idem_reader_seek(reader, &pos);
+			pos->k = seq;
+			idem_reader_seek(reader, pos);
 		}
 	}
-	idem_reader_free(reader);
+	idem_reader_suspend(reader);
+}
+
+/*
+ * test_read(done pg_snapshot, cur pg_snapshot, k bigint, max int) -> setof
+ * (seq, xid, event_id, aggregate_type, aggregate_id, event_type, payload,
+ * payload_bytes, headers).  Each event is put back once, the reader is
+ * suspended and sought again after every other one, and it is kept, keys and
+ * all, for the next call in the session.
+ */
+Datum
+idem_outbox_test_read(PG_FUNCTION_ARGS)
+{
+	ReturnSetInfo *rsinfo = (ReturnSetInfo *) fcinfo->resultinfo;
+	IdemPosition pos = {
+		snap_arg(fcinfo, 0),
+		PG_ARGISNULL(1) ? NULL : snap_arg(fcinfo, 1),
+		PG_GETARG_INT64(2)
+	};
+
+	InitMaterializedSRF(fcinfo, 0);
+	if (session_reader == NULL)
+		session_reader = idem_reader_create(TopMemoryContext);
+	PG_TRY();
+	{
+		read_events(rsinfo, &pos, PG_GETARG_INT32(3));
+	}
+	PG_CATCH();
+	{
+		idem_reader_reset(session_reader);
+		PG_RE_THROW();
+	}
+	PG_END_TRY();
 	PG_RETURN_NULL();
 }
 

@@ -250,6 +250,48 @@ read_event(IdemReader *reader, const IdemSegment *segment, HeapTuple tuple,
 	return true;
 }
 
+/* Is it the key's event that stands there, whoever sees it? */
+static bool
+is_event_of(HeapTuple tuple, TupleDesc desc, const IdemKey *key)
+{
+	bool		isnull;
+	Datum		xid = heap_getattr(tuple, IDEM_ATT_XID + 1, desc, &isnull);
+	Datum		seq = heap_getattr(tuple, IDEM_ATT_SEQ + 1, desc, &isnull);
+
+	return DatumGetInt64(seq) == key->seq &&
+		U64FromFullTransactionId(DatumGetFullTransactionId(xid)) == key->xid;
+}
+
+/*
+ * The transaction that inserted a row that nobody deleted and no snapshot was
+ * given for; InvalidTransactionId if it is known to have aborted, or the row
+ * is another than the key's.
+ */
+static TransactionId
+unexplained_inserter(Relation heap, Buffer buffer, const IdemKey *key)
+{
+	Page		page = BufferGetPage(buffer);
+	OffsetNumber off = ItemPointerGetOffsetNumber(&key->tid);
+	ItemId		lp;
+	HeapTupleData tuple;
+
+	if (off > PageGetMaxOffsetNumber(page))
+		return InvalidTransactionId;
+	lp = PageGetItemId(page, off);
+	if (!ItemIdIsNormal(lp))
+		return InvalidTransactionId;
+	tuple.t_tableOid = RelationGetRelid(heap);
+	tuple.t_self = key->tid;
+	tuple.t_data = (HeapTupleHeader) PageGetItem(page, lp);
+	tuple.t_len = ItemIdGetLength(lp);
+	if (HeapTupleHeaderXminInvalid(tuple.t_data) ||
+		HeapTupleHeaderXminFrozen(tuple.t_data) ||
+		(tuple.t_data->t_infomask & HEAP_XMAX_INVALID) == 0 ||
+		!is_event_of(&tuple, RelationGetDescr(heap), key))
+		return InvalidTransactionId;
+	return HeapTupleHeaderGetRawXmin(tuple.t_data);
+}
+
 /*
  * The snapshot does not see the row.  That must be because its inserting
  * (sub)transaction aborted, or because somebody deleted it; a committed row
@@ -258,25 +300,13 @@ read_event(IdemReader *reader, const IdemSegment *segment, HeapTuple tuple,
 static void
 check_row_is_gone(Relation heap, Buffer buffer, const IdemKey *key)
 {
-	Page		page = BufferGetPage(buffer);
-	OffsetNumber off = ItemPointerGetOffsetNumber(&key->tid);
-	TransactionId xmin = InvalidTransactionId;
+	TransactionId xmin;
 
 	LockBuffer(buffer, BUFFER_LOCK_SHARE);
-	if (off <= PageGetMaxOffsetNumber(page) &&
-		ItemIdIsNormal(PageGetItemId(page, off)))
-	{
-		HeapTupleHeader tuple = (HeapTupleHeader) PageGetItem(page,
-															  PageGetItemId(page, off));
-
-		if (!HeapTupleHeaderXminInvalid(tuple) &&
-			(tuple->t_infomask & HEAP_XMAX_INVALID) &&
-			!HeapTupleHeaderXminFrozen(tuple))
-			xmin = HeapTupleHeaderGetRawXmin(tuple);
-	}
+	xmin = unexplained_inserter(heap, buffer, key);
 	LockBuffer(buffer, BUFFER_LOCK_UNLOCK);
 
-	if (TransactionIdIsValid(xmin) && !TransactionIdDidAbort(xmin) &&
+	if (TransactionIdIsValid(xmin) &&
 		(TransactionIdIsInProgress(xmin) || TransactionIdDidCommit(xmin)))
 		ereport(ERROR,
 				(errcode(ERRCODE_INTERNAL_ERROR),
