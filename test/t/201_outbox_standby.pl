@@ -1,0 +1,72 @@
+
+# Copyright (c) 2026, the idempotency developers
+
+# A standby follows the ring: appending, closing and emptying are in WAL, page
+# by page the same (wal_consistency_checking), and a promoted standby goes on.
+
+use strict;
+use warnings FATAL => 'all';
+
+use IdemOutbox;
+use IdemTest;
+use PostgreSQL::Test::Utils;
+use Test::More;
+
+my $primary = IdemTest::cluster(
+	'primary',
+	allows_streaming => 1,
+	conf => IdemOutbox::eager_conf() . "wal_consistency_checking = 'all'\nautovacuum = off\n");
+IdemOutbox::create_functions($primary);
+$primary->backup('b');
+my $standby = PostgreSQL::Test::Cluster->new('standby');
+$standby->init_from_backup($primary, 'b', has_streaming => 1);
+$standby->append_conf('postgresql.conf', "max_standby_streaming_delay = 0\n");
+$standby->start;
+
+for my $i (1 .. 20)
+{
+	$primary->safe_psql('postgres', qq{
+SELECT idempotency.outbox_enqueue('a', '$i', 't', to_jsonb(string_agg(md5(g::text), ''))) FROM generate_series(1, 500) AS g;
+SELECT count(*) FROM idempotency.outbox_enqueue_many('a', array_fill('m$i'::text, ARRAY[300]),
+	array_fill('t'::text, ARRAY[300]), array_fill('1'::jsonb, ARRAY[300]));
+});
+	$primary->safe_psql('postgres', 'SELECT t.maintain(ARRAY[t.snapshot()])') if $i < 20;
+}
+$primary->safe_psql('postgres', 'SELECT t.maintain(ARRAY[]::pg_snapshot[])');
+$primary->safe_psql('postgres', "SELECT idempotency.outbox_enqueue('a', 'last', 't', '1')");
+$primary->wait_for_catchup($standby);
+
+my $state = 'SELECT generation, current_segment, segments_used, events, last_seq FROM idempotency.stat_outbox';
+my $events = 'SELECT count(*), count(DISTINCT event_id), min(seq) FROM idempotency.outbox_events';
+like($primary->safe_psql('postgres', $state), qr/^20\|4\|2\|302\|/, 'state of the primary');
+is($standby->safe_psql('postgres', $events), $primary->safe_psql('postgres', $events),
+	'the standby has the same events');
+is( $standby->safe_psql('postgres', 'SELECT sum(bytes) FROM idempotency.outbox_segments()'),
+	$primary->safe_psql('postgres', 'SELECT sum(bytes) FROM idempotency.outbox_segments()'),
+	'and files of the same size');
+# A sequence is logged up to 32 values ahead.
+my ($on_primary, $on_standby) =
+  map { $_->safe_psql('postgres', 'SELECT last_seq FROM idempotency.stat_outbox') } $primary, $standby;
+ok($on_standby >= $on_primary && $on_standby <= $on_primary + 32, 'numbers are as far');
+
+my ($ret, $out, $err) =
+  $standby->psql('postgres', "SELECT idempotency.outbox_enqueue('a', 'no', 't', '1')",
+	extra_params => [ '-v', 'VERBOSITY=verbose' ]);
+like($err, qr/25006.*during recovery/, 'a standby does not enqueue');
+is($standby->safe_psql('postgres', 'SELECT t.maintain(ARRAY[t.snapshot()])'),
+	'0', 'nor does it keep house');
+is($standby->safe_psql('postgres', 'SELECT events FROM t.scan(NULL, t.snapshot(), 100)'),
+	'302', 'but it can read');
+
+$primary->stop('immediate');
+$standby->promote;
+$standby->safe_psql('postgres', "SELECT idempotency.outbox_enqueue('a', 'promoted', 't', '1')");
+is( $standby->safe_psql('postgres',
+		"SELECT string_agg(aggregate_id, ',' ORDER BY seq) FROM t.read(NULL, t.snapshot(), 0, 1000) WHERE aggregate_id !~ '^m'"),
+	'20,last,promoted', 'promoted: what was there, and the new');
+is($standby->safe_psql('postgres', 'SELECT t.maintain(ARRAY[t.snapshot()])'),
+	'2', 'promoted: segments are closed and emptied');
+is($standby->safe_psql('postgres', $events), '0|0|', 'promoted: nothing is left');
+$standby->stop;
+
+done_testing();
