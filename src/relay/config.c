@@ -29,6 +29,7 @@
 #include "catalog/pg_foreign_data_wrapper.h"
 #include "catalog/pg_user_mapping.h"
 #include "common/hashfn.h"
+#include "common/pg_prng.h"
 #include "commands/defrem.h"
 #include "executor/spi.h"
 #include "foreign/foreign.h"
@@ -44,6 +45,7 @@
 
 #include "compat.h"
 #include "relay/config.h"
+#include "relay/relay.h"
 #include "relay/spi.h"
 #include "shared/catalog.h"
 
@@ -240,6 +242,63 @@ idem_relay_option(const IdemRelayConfig *config, const char *name)
 			return defGetString(def);
 	}
 	return NULL;
+}
+
+bool
+idem_relay_wants(const IdemRelayConfig *config, const IdemEvent *event)
+{
+	ListCell   *lc;
+
+	if (config->aggregate_types == NIL)
+		return true;
+	foreach(lc, config->aggregate_types)
+	{
+		const char *type = lfirst(lc);
+
+		if (strlen(type) == event->aggregate_type.len &&
+			memcmp(type, event->aggregate_type.data, event->aggregate_type.len) == 0)
+			return true;
+	}
+	return false;
+}
+
+int64
+idem_relay_backoff_ms(const IdemRelayConfig *config, int failures)
+{
+	double		ms = config->min_backoff_ms;
+
+	for (int i = 0; i < failures && ms < config->max_backoff_ms; i++)
+		ms *= 2;
+	ms = Min(ms, config->max_backoff_ms);
+	return (int64) (ms * (0.5 + 0.5 * pg_prng_double(&pg_global_prng_state)));
+}
+
+bool
+idem_relay_is_barred(const IdemRelayConfig *config, IdemRelayState *state,
+					 const char **message)
+{
+	*message = NULL;
+	if (strcmp(config->identity, idem_relay_identity()) != 0)
+	{
+		*state = IDEM_RELAY_UNADOPTED;
+		*message = psprintf("bound to \"%s\", this database is \"%s\"",
+							config->identity, idem_relay_identity());
+	}
+	else if (config->problem)
+	{
+		*state = IDEM_RELAY_MISCONFIGURED;
+		*message = config->problem;
+	}
+	else if (config->halted)
+	{
+		*state = IDEM_RELAY_HALTED;
+		*message = config->halted;
+	}
+	else if (config->paused)
+		*state = IDEM_RELAY_PAUSED;
+	else
+		return false;
+	return true;
 }
 
 bool

@@ -17,6 +17,9 @@
 
 #include "nodes/pg_list.h"
 
+#include "outbox/reader.h"
+#include "relay/shmem.h"
+
 typedef enum IdemOrdering
 {
 	IDEM_ORDERING_NONE,
@@ -72,6 +75,23 @@ extern const char *idem_relay_option(const IdemRelayConfig *config, const char *
 
 /* Two configurations that need no restart of the sink to get from one to the other. */
 extern bool idem_relay_config_same_sink(const IdemRelayConfig *a, const IdemRelayConfig *b);
+
+/* Is the event of a type the relay sends? */
+extern bool idem_relay_wants(const IdemRelayConfig *config, const IdemEvent *event);
+
+/*
+ * The delay after so many failures in a row: doubled each time from
+ * min_backoff to max_backoff, less up to half of it by chance, so that relays
+ * do not come back as one.
+ */
+extern int64 idem_relay_backoff_ms(const IdemRelayConfig *config, int failures);
+
+/*
+ * Does anything forbid the relay to run at all, the operator's wish included?
+ * Then *state says what, and *message why, or is NULL.
+ */
+extern bool idem_relay_is_barred(const IdemRelayConfig *config, IdemRelayState *state,
+								 const char **message);
 
 /* What this process and database are to a relay: publish identity + database. */
 extern char *idem_publish_identity(void);

@@ -484,22 +484,6 @@ work_repeats(IdemFunctionRelay *relay, int limit)
 	return n;
 }
 
-static bool
-type_is_wanted(const IdemRelayConfig *c, const IdemEvent *ev)
-{
-	ListCell   *lc;
-
-	foreach(lc, c->aggregate_types)
-	{
-		const char *type = lfirst(lc);
-
-		if (strlen(type) == ev->aggregate_type.len &&
-			memcmp(type, ev->aggregate_type.data, ev->aggregate_type.len) == 0)
-			return true;
-	}
-	return c->aggregate_types == NIL;
-}
-
 /* The log's events of this batch; true if the difference came to its end. */
 static bool
 work_log(IdemFunctionRelay *relay, int limit, int64 *last_seq, int64 *sent, int *n)
@@ -512,7 +496,7 @@ work_log(IdemFunctionRelay *relay, int limit, int64 *last_seq, int64 *sent, int 
 		if (!idem_reader_next(relay->reader, &ev))
 			return true;
 		*last_seq = ev.seq;
-		if (!type_is_wanted(relay->config, &ev) ||
+		if (!idem_relay_wants(relay->config, &ev) ||
 			idem_parked_has_seq(relay->parked, ev.seq))
 			continue;
 		relay->last_tried = ev.seq;
@@ -527,33 +511,14 @@ work_log(IdemFunctionRelay *relay, int limit, int64 *last_seq, int64 *sent, int 
 static bool
 may_run(IdemFunctionRelay *relay)
 {
-	IdemRelayConfig *c = relay->config;
 	IdemRelayState state;
-	const char *message = NULL;
+	const char *message;
 
-	if (strcmp(c->identity, idem_relay_identity()) != 0)
-	{
-		state = IDEM_RELAY_UNADOPTED;
-		message = psprintf("bound to \"%s\", this database is \"%s\"",
-						   c->identity, idem_relay_identity());
-	}
-	else if (c->problem)
-	{
-		state = IDEM_RELAY_MISCONFIGURED;
-		message = c->problem;
-	}
-	else if (c->halted)
-	{
-		state = IDEM_RELAY_HALTED;
-		message = c->halted;
-	}
-	else if (c->paused)
-		state = IDEM_RELAY_PAUSED;
-	else
+	if (!idem_relay_is_barred(relay->config, &state, &message))
 		return GetCurrentTimestamp() >= relay->not_before;
 	if (message)
 		idem_report_error(relay->entry, message);
-	idem_report_state(relay->entry, c->name, state, IDEM_WAIT_OPERATOR);
+	idem_report_state(relay->entry, relay->config->name, state, IDEM_WAIT_OPERATOR);
 	return false;
 }
 
@@ -665,7 +630,7 @@ idem_function_step(IdemFunctionRelay *relay)
 void
 idem_function_failed(IdemFunctionRelay *relay, const char *sqlstate, const char *message)
 {
-	double		ms = relay->config->min_backoff_ms;
+	int64		ms = idem_relay_backoff_ms(relay->config, relay->failures++);
 
 	/* Nothing of the transaction happened: read the position again. */
 	forget_plan(relay);
@@ -686,11 +651,7 @@ idem_function_failed(IdemFunctionRelay *relay, const char *sqlstate, const char 
 	}
 	relay->last_tried = 0;
 	relay->single = relay->config->batch_events;
-	for (int i = 0; i < relay->failures && ms < relay->config->max_backoff_ms; i++)
-		ms *= 2;
-	relay->failures++;
-	relay->not_before = TimestampTzPlusMilliseconds(GetCurrentTimestamp(),
-													(int64) Min(ms, relay->config->max_backoff_ms));
+	relay->not_before = TimestampTzPlusMilliseconds(GetCurrentTimestamp(), ms);
 	idem_report_state(relay->entry, relay->config->name, IDEM_RELAY_OUTAGE, IDEM_WAIT_BACKOFF);
 }
 

@@ -30,7 +30,6 @@
 #include "executor/spi.h"
 #include "utils/builtins.h"
 #include "utils/memutils.h"
-#include "common/pg_prng.h"
 #include "utils/timestamp.h"
 #include "utils/xid8.h"
 
@@ -153,20 +152,14 @@ text_datum(IdemEventText t)
 	return PointerGetDatum(cstring_to_text_with_len(t.data, t.len));
 }
 
-/* The next try: the backoff doubles per attempt, with up to half of it jitter. */
 static TimestampTz
 next_attempt(const IdemRelayConfig *config, int attempts, const IdemFailure *failure)
 {
-	double		ms = config->min_backoff_ms;
+	int64		ms = failure->retry_after_ms;
 
-	for (int i = 1; i < attempts && ms < config->max_backoff_ms; i++)
-		ms *= 2;
-	ms = Min(ms, config->max_backoff_ms);
-	ms = ms * (0.5 + 0.5 * pg_prng_double(&pg_global_prng_state));
-	ms = Max(ms, failure->retry_after_ms);
-	if (!failure->counts)
-		ms = failure->retry_after_ms;
-	return TimestampTzPlusMilliseconds(GetCurrentTimestamp(), (int64) ms);
+	if (failure->counts)
+		ms = Max(ms, idem_relay_backoff_ms(config, attempts - 1));
+	return TimestampTzPlusMilliseconds(GetCurrentTimestamp(), ms);
 }
 
 static void

@@ -36,7 +36,6 @@
 #include <sys/socket.h>
 
 #include "access/xact.h"
-#include "common/pg_prng.h"
 #include "miscadmin.h"
 #include "utils/memutils.h"
 #include "utils/snapmgr.h"
@@ -156,18 +155,12 @@ idem_stream_destroy(IdemStream *stream)
 	MemoryContextDelete(stream->cxt);
 }
 
-/* Up to half of the delay is jitter, so that relays do not come back as one. */
 static void
 open_breaker(IdemStream *stream)
 {
-	double		ms = stream->config->min_backoff_ms;
+	int64		ms = idem_relay_backoff_ms(stream->config, stream->failures++);
 
-	for (int i = 0; i < stream->failures && ms < stream->config->max_backoff_ms; i++)
-		ms *= 2;
-	ms = Min(ms, stream->config->max_backoff_ms);
-	ms *= 0.5 + 0.5 * pg_prng_double(&pg_global_prng_state);
-	stream->failures++;
-	stream->not_before = TimestampTzPlusMilliseconds(GetCurrentTimestamp(), (int64) ms);
+	stream->not_before = TimestampTzPlusMilliseconds(GetCurrentTimestamp(), ms);
 }
 
 void
@@ -251,33 +244,14 @@ may_run(IdemStream *stream)
 {
 	IdemRelayConfig *c = stream->config;
 	IdemRelayState state;
-	const char *message = NULL;
+	const char *message;
 
-	if (strcmp(c->identity, idem_relay_identity()) != 0)
-	{
-		state = IDEM_RELAY_UNADOPTED;
-		message = psprintf("bound to \"%s\", this database is \"%s\"",
-						   c->identity, idem_relay_identity());
-	}
-	else if (c->problem)
-	{
-		state = IDEM_RELAY_MISCONFIGURED;
-		message = c->problem;
-	}
-	else if (c->halted)
-	{
-		state = IDEM_RELAY_HALTED;
-		message = c->halted;
-	}
-	else if (c->paused)
-		state = IDEM_RELAY_PAUSED;
-	else if (stream->stuck)
-		return false;
-	else
-		return true;
+	if (!idem_relay_is_barred(c, &state, &message))
+		return !stream->stuck;
 
 	/* What is in flight is settled before a pause. */
-	if (c->paused && stream->phase == IDEM_STREAM_READY && stream->nbatches > 0)
+	if (state == IDEM_RELAY_PAUSED && stream->phase == IDEM_STREAM_READY &&
+		stream->nbatches > 0)
 		return true;
 	if (stream->phase != IDEM_STREAM_OFF)
 		turn_off(stream);

@@ -280,24 +280,6 @@ send_end(IdemStream *stream, IdemBatch *batch, int64 k)
 	stream->nbatches++;
 }
 
-static bool
-type_is_wanted(const IdemRelayConfig *c, const IdemEvent *ev)
-{
-	ListCell   *lc;
-
-	if (c->aggregate_types == NIL)
-		return true;
-	foreach(lc, c->aggregate_types)
-	{
-		const char *type = lfirst(lc);
-
-		if (strlen(type) == ev->aggregate_type.len &&
-			memcmp(type, ev->aggregate_type.data, ev->aggregate_type.len) == 0)
-			return true;
-	}
-	return false;
-}
-
 /* Append the row that positions of the current difference refer to. */
 static void
 append_row(Builder *b)
@@ -354,7 +336,7 @@ read_events(Builder *b, int64 *last_seq)
 		if (!idem_reader_next(stream->reader, &ev))
 			return true;
 		*last_seq = ev.seq;
-		if (!type_is_wanted(stream->config, &ev) ||
+		if (!idem_relay_wants(stream->config, &ev) ||
 			idem_parked_has_seq(stream->parked, ev.seq))
 			continue;
 		if (idem_parked_blocks(stream->parked, &ev))

@@ -350,6 +350,21 @@ error_to_string(ErrorData *edata)
 	return edata->message ? edata->message : "unknown error";
 }
 
+/*
+ * After an error that no relay is to blame for: say it and start over.  The
+ * extension may be gone, so the configuration is looked at again.
+ */
+static void
+recover_from_error(void)
+{
+	MemoryContextSwitchTo(loop_cxt);
+	EmitErrorReport();
+	FlushErrorState();
+	AbortCurrentTransaction();
+	LWLockReleaseAll();
+	config_stale = true;
+}
+
 /* One relay's turn; an error is that relay's.  True if it wants another. */
 static bool
 run_relay(WorkerRelay *r)
@@ -465,12 +480,7 @@ try_maintenance(TimestampTz now)
 	}
 	PG_CATCH();
 	{
-		MemoryContextSwitchTo(loop_cxt);
-		EmitErrorReport();
-		FlushErrorState();
-		AbortCurrentTransaction();
-		LWLockReleaseAll();
-		config_stale = true;
+		recover_from_error();
 	}
 	PG_END_TRY();
 }
@@ -484,12 +494,7 @@ try_reload(void)
 	}
 	PG_CATCH();
 	{
-		MemoryContextSwitchTo(loop_cxt);
-		EmitErrorReport();
-		FlushErrorState();
-		AbortCurrentTransaction();
-		LWLockReleaseAll();
-		config_stale = true;
+		recover_from_error();
 	}
 	PG_END_TRY();
 }
@@ -679,12 +684,7 @@ idem_worker_main(Datum arg)
 		PG_CATCH();
 		{
 			/* A cancel, or what no relay is to blame for: say it and go on. */
-			MemoryContextSwitchTo(loop_cxt);
-			EmitErrorReport();
-			FlushErrorState();
-			AbortCurrentTransaction();
-			LWLockReleaseAll();
-			config_stale = true;
+			recover_from_error();
 			(void) WaitLatch(MyLatch, WL_LATCH_SET | WL_TIMEOUT | WL_EXIT_ON_PM_DEATH,
 							 100L, PG_WAIT_EXTENSION);
 			ResetLatch(MyLatch);
