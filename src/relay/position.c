@@ -47,6 +47,7 @@
 #include "utils/snapmgr.h"
 #include "utils/timestamp.h"
 
+#include "compat.h"
 #include "relay/position.h"
 #include "shared/catalog.h"
 #include "shared/empty.h"
@@ -112,7 +113,7 @@ scan_log(int n, void (*visit) (HeapTuple, TupleDesc, void *), void *arg)
 {
 	Relation	rel = table_open(idem_relref_oid(&log_ref[n]), AccessShareLock);
 	Snapshot	snapshot = RegisterSnapshot(GetLatestSnapshot());
-	TableScanDesc scan = table_beginscan(rel, snapshot, 0, NULL);
+	TableScanDesc scan = idem_compat_table_beginscan(rel, snapshot);
 	HeapTuple	tup;
 
 	while ((tup = heap_getnext(scan, ForwardScanDirection)) != NULL)

@@ -175,8 +175,7 @@ raise_oom_score(void)
 	}
 }
 
-static void
-pg_attribute_noreturn()
+pg_noreturn static void
 run_child(const char *path, const char *program, int sock, pid_t parent, long max_fd)
 {
 	char	   *argv[2] = {unconstify(char *, program), NULL};

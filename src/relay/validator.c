@@ -79,8 +79,7 @@ good_options(const IdemSinkOption *table, Oid catalog)
 	return buf.data;
 }
 
-static void
-pg_attribute_noreturn()
+pg_noreturn static void
 unknown_option(const IdemSinkOption *table, const char *name, Oid catalog)
 {
 	char	   *good = good_options(table, catalog);

@@ -87,8 +87,9 @@ check_shellcheck()
 
 check_version_tests()
 {
-	grep -rn 'PG_VERSION_NUM\|CATALOG_VERSION_NO' src --include='*.[ch]' |
-		grep -v '^src/compat\.h:' | none "PG_VERSION_NUM belongs into src/compat.h:"
+	grep -rnE 'PG_VERSION_NUM|CATALOG_VERSION_NO|pg_attribute_noreturn|\<(table|index)_beginscan\(' \
+		src --include='*.[ch]' | grep -v '^src/compat\.h:' |
+		none "differs between versions; src/compat.h has what to use (pg_noreturn, idem_compat_...):"
 }
 
 # The compiler wrote down what each sink program includes.
