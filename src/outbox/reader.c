@@ -73,6 +73,7 @@ struct IdemReader
 	Buffer		buffer;			/* pinned page, or InvalidBuffer */
 	int			buffer_segment; /* whose it is */
 
+	bool		positioned;		/* idem_reader_seek was called */
 	IdemKeys   *keys;
 	IdemSnap   *done;			/* NULL: no difference */
 	IdemSnap   *cur;
@@ -199,6 +200,7 @@ idem_reader_reset(IdemReader *reader)
 		reader->segments[i].file = InvalidOid;
 	}
 	idem_keys_forget(reader->keys);
+	reader->positioned = false;
 	reader->done = reader->cur = NULL;
 	MemoryContextReset(reader->snap_context);
 	MemoryContextReset(reader->event_context);
@@ -364,6 +366,7 @@ idem_reader_seek(IdemReader *reader, const IdemPosition *pos)
 {
 	MemoryContext old;
 
+	reader->positioned = true;
 	if (pos->cur != NULL && reader->cur != NULL &&
 		idem_snap_equal(pos->done, reader->done) &&
 		idem_snap_equal(pos->cur, reader->cur))
@@ -394,6 +397,9 @@ idem_reader_next(IdemReader *reader, IdemEvent *event)
 	const IdemKey *key;
 	bool		found = false;
 
+	/* "No more events" would be taken for "all are delivered". */
+	if (!reader->positioned)
+		elog(ERROR, "outbox reader has no position");
 	if (reader->cur == NULL)
 		return false;
 	save = enter(reader);

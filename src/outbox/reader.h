@@ -112,8 +112,10 @@ extern bool idem_reader_next(IdemReader *reader, IdemEvent *event);
 extern void idem_reader_unget(IdemReader *reader);
 
 /*
- * Before the transaction ends: closes scans and relations, keeps the keys.
- * After an abort idem_reader_reset must be called instead; it forgets keys.
+ * Before the transaction ends, or the subtransaction in which the reader was
+ * used first since it was suspended: closes relations, keeps the keys.  After
+ * an abort idem_reader_reset must be called instead; it forgets keys and
+ * position, so that idem_reader_seek comes next.
  */
 extern void idem_reader_suspend(IdemReader *reader);
 extern void idem_reader_reset(IdemReader *reader);
