@@ -97,6 +97,13 @@
 	(((volatile WalSndCtlData *) WalSndCtl)->sync_standbys_defined)
 #endif
 
+/* 17 renamed ShmemVariableCache (8205258b). */
+#if PG_VERSION_NUM >= 170000
+#define IDEM_OLDEST_CLOG_XID (TransamVariables->oldestClogXid)
+#else
+#define IDEM_OLDEST_CLOG_XID (ShmemVariableCache->oldestClogXid)
+#endif
+
 /* 17 replaced PGPROC.pgprocno by the variable MyProcNumber (024c5211). */
 #if PG_VERSION_NUM >= 170000
 #define IDEM_MY_PROCNO MyProcNumber

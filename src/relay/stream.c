@@ -350,6 +350,9 @@ idem_stream_flush(IdemStream *stream)
 static bool
 serve_timers(IdemStream *stream, TimestampTz now)
 {
+	/* What the gate holds back cannot have been answered. */
+	if (stream->deadline != 0 && stream->gate != InvalidXLogRecPtr)
+		stream->deadline = TimestampTzPlusMilliseconds(now, idem_sink_timeout_ms);
 	if (stream->deadline != 0 && now >= stream->deadline)
 	{
 		idem_stream_died(stream, psprintf("the sink program did not answer within %d ms",

@@ -251,10 +251,10 @@ add_event(Builder *b, const IdemEvent *ev, int64 parked_id)
 	batch->n++;
 	batch->open++;
 
-	/* Events of one transaction mostly stand together. */
-	if (!FullTransactionIdEquals(b->last_xid, ev->xid))
+	/* What was parked is durable; events of one transaction stand together. */
+	if (!batch->repeats && !FullTransactionIdEquals(b->last_xid, ev->xid))
 	{
-		XLogRecPtr	lsn = TransactionIdGetCommitLSN(XidFromFullTransactionId(ev->xid));
+		XLogRecPtr	lsn = idem_durable_commit_lsn(ev->xid);
 
 		b->lsn = Max(b->lsn, lsn);
 		b->last_xid = ev->xid;

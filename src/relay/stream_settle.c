@@ -259,11 +259,13 @@ settle_plain(IdemStream *stream)
 		idem_batch_free(stream, batch);
 	}
 	if (any)
+	{
 		(void) idem_position_append(stream->config->relay_id, stream->config->epoch,
 									&stream->settled);
+		stream->settled_dirty = false;
+	}
 	idem_reader_suspend(stream->reader);
 	idem_stream_commit(parks);
-	stream->settled_dirty = false;
 }
 
 /* The head batch, to a sink that stores positions.  True if it is done. */

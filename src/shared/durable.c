@@ -44,6 +44,27 @@
 #define MIN_PAUSE_MS	1
 #define MAX_PAUSE_MS	100
 
+/*
+ * The lock keeps the commit log from being truncated between the check and
+ * the look-up.
+ */
+XLogRecPtr
+idem_durable_commit_lsn(FullTransactionId fxid)
+{
+	TransactionId xid = XidFromFullTransactionId(fxid);
+	uint64		next = U64FromFullTransactionId(ReadNextFullTransactionId());
+	XLogRecPtr	lsn = InvalidXLogRecPtr;
+
+	/* Beyond half the circle the comparison below means nothing. */
+	if (next - U64FromFullTransactionId(fxid) > MaxTransactionId / 2)
+		return lsn;
+	LWLockAcquire(XactTruncationLock, LW_SHARED);
+	if (!TransactionIdPrecedes(xid, IDEM_OLDEST_CLOG_XID))
+		lsn = TransactionIdGetCommitLSN(xid);
+	LWLockRelease(XactTruncationLock);
+	return lsn;
+}
+
 XLogRecPtr
 idem_durable_target(XLogRecPtr commit_lsn)
 {

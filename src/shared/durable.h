@@ -22,7 +22,15 @@
 
 #include "postgres.h"
 
+#include "access/transam.h"
 #include "access/xlogdefs.h"
+
+/*
+ * TransactionIdGetCommitLSN() of a committed transaction however old; one that
+ * has left the commit log was flushed long ago, and the answer is
+ * InvalidXLogRecPtr.
+ */
+extern XLogRecPtr idem_durable_commit_lsn(FullTransactionId xid);
 
 /*
  * Flush WAL up to commit_lsn (InvalidXLogRecPtr: nothing to flush), which is
