@@ -35,7 +35,8 @@ FROM pg_proc p
 WHERE p.pronamespace = 'idempotency'::regnamespace AND p.proisstrict
 ORDER BY 1;
 
--- Every table whose rows are state is dumped with the database.
+-- Every table whose rows are state is dumped with the database.  The position
+-- log is not: its snapshots mean nothing in another cluster.
 SELECT c.oid::regclass AS not_dumped
 FROM pg_class c
 JOIN pg_depend d ON d.classid = 'pg_class'::regclass AND d.objid = c.oid AND d.deptype = 'e'

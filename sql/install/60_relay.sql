@@ -102,7 +102,10 @@ COMMENT ON COLUMN @extschema@.relay_parked.batch_row IS
     'Position row of the repetition under way to a sink that stores positions: once the sink has stored it, the event is done.';
 CREATE INDEX relay_parked_due ON @extschema@.relay_parked (relay_id, state, next_attempt_at);
 CREATE INDEX relay_parked_key ON @extschema@.relay_parked (relay_id, aggregate_type, aggregate_id, seq);
+COMMENT ON SEQUENCE @extschema@.relay_parked_parked_id_seq IS
+    'Numbers the rows of relay_parked.';
 SELECT pg_catalog.pg_extension_config_dump('@extschema@.relay_parked', '');
+SELECT pg_catalog.pg_extension_config_dump('@extschema@.relay_parked_parked_id_seq', '');
 
 -- ---------------------------------------------------------------------------
 -- One foreign-data wrapper per kind of sink

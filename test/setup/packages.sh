@@ -74,6 +74,15 @@ need_server()
 	missing+=("postgresql-$major" "postgresql-server-dev-$major" libpq-dev)
 }
 
+# By its header, as pkg-config wants the libraries that libpq uses as well.
+need_libpq()
+{
+	local dir
+
+	dir=$("${PG_CONFIG:-pg_config}" --includedir 2>/dev/null || true)
+	[ -f "${dir:-/usr/include/postgresql}/libpq-fe.h" ] || missing+=(libpq-dev)
+}
+
 need_build()
 {
 	need_cmd gcc gcc
@@ -81,7 +90,7 @@ need_build()
 	need_cmd pkg-config pkg-config
 	need_header stdio.h libc6-dev
 	need_server
-	need_lib libpq libpq-dev
+	need_libpq
 	# Each sink program whose folder is in the tree needs its client library.
 	[ ! -d src/sink/kafka ] || need_lib rdkafka librdkafka-dev
 	[ ! -d src/sink/rabbitmq ] || need_lib librabbitmq librabbitmq-dev
