@@ -229,6 +229,24 @@ REVOKE ALL ON ALL FUNCTIONS IN SCHEMA idempotency FROM outbox_test_role;
 REVOKE ALL ON SCHEMA idempotency FROM outbox_test_role;
 DROP ROLE outbox_test_role;
 
+-- Kinds of roles: a producer enqueues, a monitor reads stat_outbox only
+CREATE ROLE outbox_test_producer;
+CREATE ROLE outbox_test_monitor IN ROLE pg_monitor;
+SELECT idempotency.grant_role('producer', 'outbox_test_producer');
+SET ROLE outbox_test_producer;
+SELECT idempotency.outbox_enqueue('kind', '1', 'K', '1') IS NOT NULL AS one,
+	idempotency.outbox_enqueue_bytes('kind', '2', 'K', '\x') IS NOT NULL AS bytes,
+	(SELECT count(*) FROM idempotency.outbox_enqueue_many('kind', '{3}', '{K}', '{1}')) AS many;
+SELECT * FROM idempotency.stat_outbox;
+SET ROLE outbox_test_monitor;
+SELECT segments FROM idempotency.stat_outbox;
+SELECT count(*) FROM idempotency.outbox_segments();
+SELECT * FROM idempotency.outbox_events;
+SELECT idempotency.outbox_enqueue('kind', '4', 'K', '1');
+RESET ROLE;
+DROP OWNED BY outbox_test_producer;
+DROP ROLE outbox_test_producer, outbox_test_monitor;
+
 -- A segment with another index would not be kept up to date: refused
 CREATE INDEX extra ON idempotency.outbox_segment_0 (event_id);
 SELECT idempotency.outbox_enqueue('altered', '1', 'A', '1');

@@ -42,6 +42,9 @@ BEGIN
 		functions := ARRAY[
 			'consumer_create',
 			'consumer_drop',
+			'outbox_generation',
+			'outbox_last_seq',
+			'outbox_segments',
 			'relay_adopt',
 			'relay_alter',
 			'relay_create',
@@ -66,6 +69,9 @@ BEGIN
 		];
 	WHEN 'monitor' THEN
 		functions := ARRAY[
+			'outbox_generation',
+			'outbox_last_seq',
+			'outbox_segments',
 			'relay_lag',
 			'relay_status'
 		];
