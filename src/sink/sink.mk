@@ -19,9 +19,10 @@ SINK_SHARED = $(wildcard $(SINK_SRC)/protocol/*.c) $(wildcard $(SINK_SRC)/common
 SINK_NULL = $(SINK_SHARED) $(wildcard $(SINK_SRC)/null/*.c)
 SINK_POSTGRES = $(SINK_SHARED) $(wildcard $(SINK_SRC)/postgres/*.c)
 SINK_POSTGRES_CFLAGS = -I$(shell $(PG_CONFIG) --includedir)
-SINK_POSTGRES_LIBS = -L$(shell $(PG_CONFIG) --libdir) -lpq
+SINK_POSTGRES_LIBS = -L$(shell $(PG_CONFIG) --libdir) -lpq -lpthread
 
-SINK_PROGRAMS = $(SINK_BINDIR)/idempotency-sink-null
+SINK_PROGRAMS = $(SINK_BINDIR)/idempotency-sink-null \
+	$(SINK_BINDIR)/idempotency-sink-postgres
 
 # $(call sink_objs,directory,sources)
 sink_objs = $(patsubst $(SINK_SRC)/%.c,$(1)/%.o,$(2))
@@ -57,3 +58,33 @@ clean-sinks:
 	rm -rf $(SINK_BINDIR) $(SINK_BUILDDIR)
 
 .PHONY: sinks install-sinks uninstall-sinks clean-sinks check-sink
+
+# The tests run programs and codec with the sanitizers of the compiler.
+SINK_SANDIR = $(SINK_BUILDDIR)/san
+SINK_SAN = -O1 -fsanitize=address,undefined -fno-sanitize-recover=all -U_FORTIFY_SOURCE
+SINK_TEST_SRC = $(wildcard $(SINK_SRC)/protocol/*.c) $(SINK_SRC)/common/stream.c
+SINK_TESTS = $(SINK_SANDIR)/golden_test $(SINK_SANDIR)/fuzz \
+	$(SINK_SANDIR)/idempotency-sink-null $(SINK_SANDIR)/idempotency-sink-postgres
+
+$(SINK_SANDIR)/%.o: $(SINK_SRC)/%.c
+	@mkdir -p $(@D)
+	$(CC) $(SINK_CFLAGS) $(SINK_SAN) $(if $(findstring /postgres/,$<),$(SINK_POSTGRES_CFLAGS)) -c -o $@ $<
+
+$(SINK_SANDIR)/test/%.o: $(srcdir)/test/sink/%.c
+	@mkdir -p $(@D)
+	$(CC) $(SINK_CFLAGS) $(SINK_SAN) -DSTANDALONE -c -o $@ $<
+
+$(SINK_SANDIR)/golden_test $(SINK_SANDIR)/fuzz: $(SINK_SANDIR)/%: \
+		$(SINK_SANDIR)/test/%.o $(call sink_objs,$(SINK_SANDIR),$(SINK_TEST_SRC))
+	$(CC) $(SINK_LDFLAGS) $(SINK_SAN) -o $@ $^
+
+$(SINK_SANDIR)/idempotency-sink-null: $(call sink_objs,$(SINK_SANDIR),$(SINK_NULL))
+	$(CC) $(SINK_LDFLAGS) $(SINK_SAN) -o $@ $^
+
+$(SINK_SANDIR)/idempotency-sink-postgres: $(call sink_objs,$(SINK_SANDIR),$(SINK_POSTGRES))
+	$(CC) $(SINK_LDFLAGS) $(SINK_SAN) -o $@ $^ $(SINK_POSTGRES_LIBS)
+
+FUZZ_SECONDS = 20
+check-sink: $(SINK_TESTS)
+	SINK_BINDIR=$(SINK_SANDIR) FUZZ_SECONDS=$(FUZZ_SECONDS) PG_CONFIG='$(PG_CONFIG)' \
+		$(srcdir)/test/sink/check.sh

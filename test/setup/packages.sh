@@ -112,6 +112,9 @@ need_sink()
 {
 	need_build
 	need_cmd python3 python3
+	need_cmd setpriv util-linux
+	# in a directory that is in the PATH of root only
+	[ -x /usr/sbin/pgbouncer ] || need_cmd pgbouncer pgbouncer
 }
 
 need_compile()

@@ -67,21 +67,22 @@ static void
 clean_message(const IdemProtoFrame *frame)
 {
 	char		text[128];
-	IdemProtoStr s = frame->type == IDEM_PROTO_RESULT ? frame->u.result.message :
-		frame->type == IDEM_PROTO_FAILED ? frame->u.failed.message :
-		frame->type == IDEM_PROTO_LOG ? frame->u.log.message : (IdemProtoStr)
-	{
-		"", 0
-	};
-	size_t		n = idem_proto_clean_text(text, sizeof(text), s);
-	size_t		again;
 	char		twice[128];
+	IdemProtoStr s = {"", 0};
+	IdemProtoStr cleaned = {text, 0};
+	size_t		n;
+	size_t		again;
 
+	if (frame->type == IDEM_PROTO_RESULT)
+		s = frame->u.result.message;
+	else if (frame->type == IDEM_PROTO_FAILED)
+		s = frame->u.failed.message;
+	else if (frame->type == IDEM_PROTO_LOG)
+		s = frame->u.log.message;
+	n = idem_proto_clean_text(text, sizeof(text), s);
 	CHECK(n < sizeof(text) && text[n] == '\0' && n <= s.len);
-	again = idem_proto_clean_text(twice, sizeof(twice), (IdemProtoStr)
-								  {
-								  text, (uint32_t) n
-								  });
+	cleaned.len = (uint32_t) n;
+	again = idem_proto_clean_text(twice, sizeof(twice), cleaned);
 	CHECK(again == n && memcmp(text, twice, n) == 0);
 }
 

@@ -285,7 +285,7 @@ static void
 check_frame(const char *name, const uint8_t *bytes, size_t size, const char *expected)
 {
 	IdemProtoPeer from = strncmp(expected, "from worker\n", 12) == 0 ?
-		IDEM_PROTO_FROM_WORKER : IDEM_PROTO_FROM_SINK;
+	IDEM_PROTO_FROM_WORKER : IDEM_PROTO_FROM_SINK;
 	IdemProtoFrame frame;
 	size_t		used = 0;
 	IdemProtoStatus status = idem_proto_next(from, bytes, size, &frame, &used);
@@ -363,10 +363,8 @@ static void
 check_clean(const char *in, size_t len, size_t cap, const char *out)
 {
 	char	   *buf = malloc(cap);
-	size_t		n = idem_proto_clean_text(buf, cap, (IdemProtoStr)
-										  {
-										  in, (uint32_t) len
-										  });
+	IdemProtoStr s = {in, (uint32_t) len};
+	size_t		n = idem_proto_clean_text(buf, cap, s);
 
 	if (strcmp(buf, out) != 0 || n != strlen(out))
 		fail("clean_text", "\"%s\" instead of \"%s\"", buf, out);

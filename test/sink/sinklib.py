@@ -180,10 +180,10 @@ def run_tests(tests):
         started = time.monotonic()
         try:
             test()
-            print(f"ok   {name} ({time.monotonic() - started:.1f} s)", flush=True)
+            print(f"ok {name} ({time.monotonic() - started:.1f} s)", flush=True)
         except Exception as e:      # noqa: each test stands alone
             failed += 1
             import traceback
             traceback.print_exc()
-            print(f"FAIL {name}: {type(e).__name__}: {e}", flush=True)
+            print(f"not ok {name}: {type(e).__name__}: {e}", flush=True)
     return 1 if failed else 0

@@ -10,7 +10,9 @@
  * A crash leaves nothing: the program owns no file and no process.
  *
  * LOCKING
- *		None; one thread, no signal handlers.
+ *		None; no signal handlers.  A program may have threads that do not come
+ *		here; because of them the end is _exit, which runs no handlers of
+ *		libraries they are in.
  *
  * MEMORY
  *		See program.h.  What is written waits in a buffer that grows; the
@@ -242,7 +244,7 @@ idem_sink_wait(IdemSink *s, int fd, short events, int timeout, bool until_input)
 		int			rc;
 
 		if (!write_output(s))
-			exit(IDEM_SINK_EXIT_OK);
+			_exit(IDEM_SINK_EXIT_OK);
 		if (s->out_start < s->out_end)
 			p[0].events |= POLLOUT;
 		if (timeout >= 0 && left < 0)
@@ -257,14 +259,14 @@ idem_sink_wait(IdemSink *s, int fd, short events, int timeout, bool until_input)
 			continue;
 		}
 		if ((p[0].revents & (POLLIN | POLLHUP | POLLERR)) && !read_input(s))
-			exit(IDEM_SINK_EXIT_OK);
+			_exit(IDEM_SINK_EXIT_OK);
 		if (p[1].revents)
 			return p[1].revents;
 		if (until_input && (p[0].revents & POLLIN))
 		{
 			/* the PONGs of this read would wait for the next call else */
 			if (!write_output(s))
-				exit(IDEM_SINK_EXIT_OK);
+				_exit(IDEM_SINK_EXIT_OK);
 			return 0;
 		}
 	}
@@ -329,5 +331,5 @@ idem_sink_finish(IdemSink *s)
 			break;
 		poll(&p, 1, (int) left);
 	}
-	exit(IDEM_SINK_EXIT_OK);
+	_exit(IDEM_SINK_EXIT_OK);
 }

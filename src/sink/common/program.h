@@ -38,6 +38,7 @@ typedef struct IdemSinkStream
 {
 	bool		said_hello;
 	bool		said_bye;
+	uint64_t	settled;		/* batches up to this one are settled */
 	bool		in_batch;		/* an EVENT came, its END did not */
 	uint64_t	batch;			/* number of the last batch begun */
 	uint32_t	index;			/* events begun in it */

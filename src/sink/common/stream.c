@@ -105,7 +105,11 @@ idem_stream_check(IdemSinkStream *st, const IdemProtoFrame *frame, size_t size)
 		case IDEM_PROTO_END:
 			return check_end(st, &frame->u.end);
 		case IDEM_PROTO_SETTLE:
-			return frame->u.settle.batch <= st->batch ? NULL : "SETTLE of a batch to come";
+			if (frame->u.settle.batch > st->batch)
+				return "SETTLE of a batch to come";
+			if (frame->u.settle.batch > st->settled)
+				st->settled = frame->u.settle.batch;
+			return NULL;
 		case IDEM_PROTO_BYE:
 			st->said_bye = true;
 			return NULL;

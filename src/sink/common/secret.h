@@ -1,0 +1,25 @@
+/*-------------------------------------------------------------------------
+ *
+ * secret.h
+ *		Secrets in files.
+ *
+ * Copyright (c) 2026, the idempotency developers
+ *
+ * IDENTIFICATION
+ *		src/sink/common/secret.h
+ *
+ *-------------------------------------------------------------------------
+ */
+#ifndef IDEM_SINK_SECRET_H
+#define IDEM_SINK_SECRET_H
+
+#include "sink/common/program.h"
+
+/*
+ * The first line of a file, without its end.  The caller owns the result.
+ * FAILED, outcome rejected, if it cannot be read, is no regular file or has no
+ * such line of at most 4096 bytes.
+ */
+extern char *idem_sink_read_secret(IdemSink *s, const char *path);
+
+#endif							/* IDEM_SINK_SECRET_H */
