@@ -447,9 +447,10 @@ idem_relay_resume_fn(PG_FUNCTION_ARGS)
 
 /*
  * Go on from our own last position, under a new incarnation, so that what a
- * sink has stored for the former one does not contradict.  A position ahead of
- * this cluster's transactions comes from another history (a logical restore):
- * there the relay starts after what is in the log.
+ * sink has stored for the former one does not contradict.  Without a position,
+ * or with one ahead of this cluster's transactions, the relay comes from
+ * another history (a logical restore): then everything that is in the outbox is
+ * sent, since nobody here knows what of it was.
  */
 Datum
 idem_relay_adopt_fn(PG_FUNCTION_ARGS)
@@ -460,23 +461,20 @@ idem_relay_adopt_fn(PG_FUNCTION_ARGS)
 	IdemRelayConfig *c;
 	IdemPositionRow *row;
 	IdemSnap   *now = idem_snap_current();
-	IdemPosition pos;
+	IdemSnap   *done;
 
 	idem_prevent_read_only("relay_adopt()");
 	require_preload();
 	c = get_relay(name);
 	require_owner(c);
 	row = idem_position_last(c->relay_id, c->epoch);
-	pos.done = row ? row->pos.done : now;
-	pos.cur = row ? row->pos.cur : NULL;
-	pos.k = row ? row->pos.k : 0;
-	if (FullTransactionIdFollows(pos.done->xmax, now->xmax))
+	done = row ? row->pos.done : NULL;
+	if (done == NULL || FullTransactionIdFollows(done->xmax, now->xmax))
 	{
-		pos.done = now;
-		pos.cur = NULL;
+		done = idem_snap_empty();
 		ereport(WARNING,
-				(errmsg("the position of relay \"%s\" is not of this cluster", name),
-				 errdetail("It starts after the events that are in the outbox now.")));
+				(errmsg("relay \"%s\" has no position of this cluster", name),
+				 errdetail("It sends everything that is in the outbox.")));
 	}
 	values[0] = Int32GetDatum(c->relay_id);
 	values[1] = CStringGetTextDatum(new_incarnation());
@@ -485,7 +483,7 @@ idem_relay_adopt_fn(PG_FUNCTION_ARGS)
 	idem_spi_run("UPDATE %s.relays SET incarnation = $2, identity = $3 WHERE relay_id = $1",
 				 3, types, values, NULL);
 	SPI_finish();
-	append_fresh_position(c->relay_id, raise_epoch(c), pos.done);
+	append_fresh_position(c->relay_id, raise_epoch(c), done);
 	idem_launcher_enlist_database(true);
 	idem_relay_config_changed(true);
 	PG_RETURN_VOID();
