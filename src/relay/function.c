@@ -138,7 +138,7 @@ forget_plan(IdemFunctionRelay *relay)
 
 void
 idem_function_configure(IdemFunctionRelay *relay, IdemRelayConfig *config,
-						MemoryContext config_cxt)
+						MemoryContext config_cxt, bool acted)
 {
 	MemoryContextDelete(relay->config_cxt);
 	relay->config = config;
@@ -149,8 +149,11 @@ idem_function_configure(IdemFunctionRelay *relay, IdemRelayConfig *config,
 	relay->loaded = false;
 	relay->parked_dirty = true;
 	relay->drained = false;
-	relay->not_before = 0;
-	relay->failures = 0;
+	if (acted)
+	{
+		relay->not_before = 0;
+		relay->failures = 0;
+	}
 }
 
 void

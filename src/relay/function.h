@@ -22,7 +22,7 @@ typedef struct IdemFunctionRelay IdemFunctionRelay;
 extern IdemFunctionRelay *idem_function_create(MemoryContext parent, IdemRelayConfig *config,
 											   MemoryContext config_cxt);
 extern void idem_function_configure(IdemFunctionRelay *relay, IdemRelayConfig *config,
-									MemoryContext config_cxt);
+									MemoryContext config_cxt, bool acted);
 extern void idem_function_destroy(IdemFunctionRelay *relay);
 
 /* Work one batch off in one transaction; true if there may be more at once. */

@@ -124,12 +124,11 @@ turn_off(IdemStream *stream)
 }
 
 void
-idem_stream_configure(IdemStream *stream, IdemRelayConfig *config, MemoryContext config_cxt)
+idem_stream_configure(IdemStream *stream, IdemRelayConfig *config,
+					  MemoryContext config_cxt, bool acted)
 {
 	bool		same = idem_relay_config_same_sink(stream->config, config) &&
-	config->problem == NULL && stream->config->problem == NULL;
-	bool		acted = stream->config->paused != config->paused ||
-	(stream->config->halted == NULL) != (config->halted == NULL);
+		config->problem == NULL && stream->config->problem == NULL;
 
 	MemoryContextDelete(stream->config_cxt);
 	stream->config = config;
@@ -137,13 +136,14 @@ idem_stream_configure(IdemStream *stream, IdemRelayConfig *config, MemoryContext
 	MemoryContextSetParent(config_cxt, stream->cxt);
 	stream->parked_dirty = true;
 	stream->drained = false;
-	if (same && !acted && !stream->stuck)
-		return;
-	if (!same || stream->stuck)
+	if (!same || (acted && stream->stuck))
 		turn_off(stream);
-	stream->stuck = false;
-	stream->failures = 0;
-	stream->not_before = 0;
+	if (!same || acted)
+	{
+		stream->stuck = false;
+		stream->failures = 0;
+		stream->not_before = 0;
+	}
 }
 
 void

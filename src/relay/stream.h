@@ -140,9 +140,12 @@ extern void idem_position_assign(MemoryContext cxt, IdemPosition *dst, const Ide
 extern IdemStream *idem_stream_create(MemoryContext parent, IdemRelayConfig *config,
 									  MemoryContext config_cxt);
 
-/* Take a new configuration over; restarts the sink only if it must. */
+/*
+ * Take a new configuration over; restarts the sink only if it must.  If an
+ * operator acted, an open breaker closes at once.
+ */
 extern void idem_stream_configure(IdemStream *stream, IdemRelayConfig *config,
-								  MemoryContext config_cxt);
+								  MemoryContext config_cxt, bool acted);
 extern void idem_stream_destroy(IdemStream *stream);
 
 /*

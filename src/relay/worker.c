@@ -280,7 +280,7 @@ add_relay(IdemRelayConfig *c, MemoryContext cxt)
 
 /* Every relay gets a configuration in a context of its own. */
 static void
-apply_config(IdemRelayConfig *shared)
+apply_config(IdemRelayConfig *shared, bool acted)
 {
 	MemoryContext cxt = AllocSetContextCreate(TopMemoryContext, "relay configuration",
 											  ALLOCSET_SMALL_SIZES);
@@ -295,9 +295,9 @@ apply_config(IdemRelayConfig *shared)
 	{
 		r->seen = true;
 		if (r->stream)
-			idem_stream_configure(r->stream, c, cxt);
+			idem_stream_configure(r->stream, c, cxt, acted);
 		else
-			idem_function_configure(r->function, c, cxt);
+			idem_function_configure(r->function, c, cxt, acted);
 	}
 }
 
@@ -307,7 +307,9 @@ reload_config(void)
 {
 	List	   *configs;
 	ListCell   *lc;
+	bool		acted;
 
+	acted = config_seen != pg_atomic_read_u32(&my_slot->config);
 	config_seen = pg_atomic_read_u32(&my_slot->config);
 	config_stale = false;
 	idem_stream_begin();
@@ -328,7 +330,7 @@ reload_config(void)
 	foreach(lc, configs)
 	{
 		if (is_mine(lfirst(lc)))
-			apply_config(lfirst(lc));
+			apply_config(lfirst(lc), acted);
 	}
 	for (int i = list_length(relays) - 1; i >= 0; i--)
 	{
