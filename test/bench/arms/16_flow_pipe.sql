@@ -1,0 +1,11 @@
+-- title: published flow, pipelined
+-- tables: bench.flow
+\set id random(1, 9000000000000000000)
+\startpipeline
+BEGIN;
+SELECT pg_try_advisory_xact_lock(:id::bigint);
+SELECT status FROM bench.flow WHERE consumer = 'default' AND event_id = :id;
+INSERT INTO bench.flow (consumer, event_id, status) VALUES ('default', :id, 'PROCESSING');
+UPDATE bench.flow SET status = 'COMPLETED', completed_at = now() WHERE consumer = 'default' AND event_id = :id;
+COMMIT;
+\endpipeline

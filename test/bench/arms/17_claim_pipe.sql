@@ -1,0 +1,9 @@
+-- title: claim_event, complete_event in one transaction, pipelined
+-- tables: idempotency.processed
+\set id random(1, 9000000000000000000)
+\startpipeline
+BEGIN;
+SELECT idempotency.claim_event(:id::text);
+SELECT idempotency.complete_event(:id::text);
+COMMIT;
+\endpipeline
