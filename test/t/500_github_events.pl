@@ -10,11 +10,13 @@
 # not acknowledged after COMMIT, because the server crashed or another consumer
 # was busy with the event, is delivered again.  The table of effects has no
 # constraint, so that a second effect would be seen.  Each effect also enqueues
-# an event, which must be in the outbox exactly as often.
+# an event, and two relays carry it on: one into a function of this database, one
+# into another database; nothing there has a constraint either.
 #
 # The kills are part of the consumers' work and so neither early nor late: a
 # consumer kills its own backend at a step drawn before it starts, which crashes
-# the server under all the others, wherever they are.
+# the server under all the others, wherever they are, relays included.  Relay
+# workers and the sink program are killed on top of that.
 
 use strict;
 use warnings FATAL => 'all';
@@ -30,6 +32,7 @@ use constant {
 	CONSUMERS => 8,
 	PREFETCH => 10,
 	KILLS_EACH => 2,
+	RELAY_KILLS => 4,
 	ROUNDS => 3000,
 };
 
@@ -49,6 +52,31 @@ FROM jsonb_array_elements(pg_read_file('$input')::jsonb) AS e,
 	 jsonb_array_elements(e->'examples') WITH ORDINALITY AS x (payload, ord);
 CREATE TABLE effects (event_id text, payload jsonb);
 END
+
+# The relays' ends.  What they call is the same in both databases.
+my $handler = <<'END';
+CREATE SCHEMA app;
+CREATE TABLE app.got (event_id text, payload jsonb);
+CREATE FUNCTION app.on_event(aggregate_id text, payload jsonb) RETURNS void
+LANGUAGE sql AS 'INSERT INTO app.got VALUES ($1, $2)';
+END
+$node->safe_psql('postgres', 'CREATE DATABASE target');
+$node->safe_psql('postgres', $handler);
+$node->safe_psql('target', $handler);
+my ($host, $port, $user) = ($node->host, $node->port, $node->safe_psql('postgres', 'SELECT current_user'));
+$node->safe_psql('postgres', <<"END");
+CREATE SERVER here FOREIGN DATA WRAPPER idempotency_function OPTIONS (function 'app.on_event');
+CREATE SERVER there FOREIGN DATA WRAPPER idempotency_postgres
+	OPTIONS (host '$host', port '$port', dbname 'target', function 'app.on_event');
+CREATE USER MAPPING FOR CURRENT_USER SERVER there OPTIONS (user '$user');
+END
+$node->safe_psql('target',
+	$node->safe_psql('postgres', "SELECT idempotency.sink_setup_sql('there')"));
+$node->safe_psql('postgres', <<'END');
+SELECT idempotency.relay_create(r, r, min_backoff => '10 ms', max_backoff => '200 ms',
+	batch_events => 20) FROM unnest('{here,there}'::text[]) r;
+END
+
 my @events = split /\n/, $node->safe_psql('postgres', 'SELECT event_id FROM inbox ORDER BY 1');
 is(scalar @events, EVENTS, 'all example events are there');
 
@@ -180,6 +208,28 @@ foreach my $i (0 .. CONSUMERS - 1)
 	push @pids, $pid;
 }
 
+# Kill the worker of one relay and the sink program of the other in turn, as soon
+# as there is one.
+my $relay_kills = 0;
+foreach my $k (1 .. RELAY_KILLS)
+{
+	my $query = $k % 2
+	  ? "SELECT pid FROM idempotency.stat_relay WHERE relay = 'here'"
+	  : "SELECT sink_pid FROM idempotency.stat_relay WHERE relay = 'there'";
+
+	foreach my $try (1 .. 100)
+	{
+		$node->poll_query_until('postgres', "SELECT ($query) IS NOT NULL") or last;
+		my ($ret, $pid) = $node->psql('postgres', $query);
+
+		# It may be gone since, with the server.
+		next unless $ret == 0 && $pid && kill 'KILL', $pid;
+		$relay_kills++;
+		last;
+	}
+}
+is($relay_kills, RELAY_KILLS, 'relays and sink programs were killed');
+
 my $good = 0;
 foreach my $pid (@pids)
 {
@@ -211,6 +261,29 @@ JOIN inbox i ON e.aggregate_type = 'github' AND i.event_id = e.aggregate_id
 			 AND i.event_name = e.event_type AND i.payload = e.payload
 END
 	'one event in the outbox per effect');
+
+# What the relays delivered, each to its own end.
+foreach my $end ([ 'postgres', 'here' ], [ 'target', 'there' ])
+{
+	my ($database, $relay) = @$end;
+
+	ok( $node->poll_query_until($database,
+			'SELECT count(DISTINCT event_id) >= ' . EVENTS . ' FROM app.got'),
+		"relay $relay: every event arrived");
+	ok( $node->poll_query_until('postgres',
+			"SELECT lag_events = 0 FROM idempotency.stat_relay WHERE relay = '$relay'"),
+		"relay $relay: nothing is left");
+	is( $node->safe_psql($database, 'SELECT count(*), count(DISTINCT event_id) FROM app.got'),
+		EVENTS . '|' . EVENTS,
+		"relay $relay: each of them once");
+	# The sum of the digests tells payloads apart; the order does not matter.
+	my $digest = q{SELECT sum(hashtextextended(event_id || payload::text, 0)) FROM};
+	is($node->safe_psql($database, "$digest app.got"),
+		$node->safe_psql('postgres', "$digest inbox"),
+		"relay $relay: with the payload that was delivered");
+}
+is($node->safe_psql('postgres', 'SELECT count(*) FROM idempotency.dead_letters'),
+	0, 'and none was given up');
 
 $node->stop;
 done_testing();
