@@ -658,7 +658,7 @@ def password_needed(t, user):
     """The server asks that user for a password, in that database."""
     hba = pathlib.Path(SERVER.dir, "data/pg_hba.conf")
     before = hba.read_text()
-    t.psql(f"DROP ROLE IF EXISTS {user}; CREATE ROLE {user} LOGIN PASSWORD 'right';"
+    t.psql(f"CREATE ROLE {user} LOGIN PASSWORD 'right';"
            f"GRANT SELECT, INSERT, UPDATE ON idempotency_sink_position TO {user};"
            f"GRANT USAGE ON SCHEMA app TO {user}; GRANT ALL ON ALL TABLES IN SCHEMA app TO {user};"
            f"GRANT ALL ON ALL SEQUENCES IN SCHEMA app TO {user}")
@@ -678,37 +678,39 @@ def password_needed(t, user):
 def test_passwords():
     t = Target()
     need = codec.WANT_POSITION | codec.REQUIRE_PASSWORD
-    with password_needed(t, "sink_user"), tempfile.TemporaryDirectory() as d:
+    user = f"u_{t.db}"
+    with password_needed(t, user), tempfile.TemporaryDirectory() as d:
         pgpass = pathlib.Path(d, ".pgpass")
         pgpass.write_text("*:*:*:*:right\n")
         pgpass.chmod(0o600)
         outside = {"PGPASSWORD": "right", "PGPASSFILE": str(pgpass), "HOME": d,
                    "PGUSER": "postgres", "PGHOST": SERVER.host}
-        f = t.failed(user="sink_user", env=outside)
+        f = t.failed(user=user, env=outside)
         assert f["outcome"] == "outage" and "no password supplied" in f["message"], f
-        f = t.failed(user="sink_user", password="wr0ng", env=outside)
+        f = t.failed(user=user, password="wr0ng", env=outside)
         assert "password authentication failed" in f["message"] and "wr0ng" not in f["message"], f
         secret = pathlib.Path(d, "secret")
         secret.write_text("right\nsecond line\n")
         for options in ({"password": "right"}, {"secret_file": str(secret)}):
-            w = t.start(user="sink_user", flags=need, **options)
+            w = t.start(user=user, flags=need, **options)
             batch, _ = w.events([{}])
             commits(w, batch, 1)
             w.close()
-        f = t.failed(user="sink_user", flags=need)
+        f = t.failed(user=user, flags=need)
         assert f["outcome"] == "rejected" and f["sqlstate"] == "2F003", f
         # trust: logs in without a password although there is one
         f = t.failed(password="whatever", flags=need)
         assert f["outcome"] == "rejected" and f["sqlstate"] == "2F003", f
-        f = t.failed(user="sink_user", password="right", secret_file=str(secret))
+        f = t.failed(user=user, password="right", secret_file=str(secret))
         assert "exclude each other" in f["message"], f
 
 
 def test_no_privilege_is_configuration():
     t = Target()
-    with password_needed(t, "sink_poor"):
+    user = f"u_{t.db}"
+    with password_needed(t, user):
         t.psql("REVOKE EXECUTE ON FUNCTION app.on_event FROM PUBLIC")
-        w = t.start(user="sink_poor", password="right")
+        w = t.start(user=user, password="right")
         w.events([{}, {}])
         f = w.expect("FAILED")
         assert f["outcome"] == codec.OUTCOMES["rejected"] and f["sqlstate"] == "42501", f
@@ -765,6 +767,19 @@ def test_claims_and_poison():
     assert t.count() == 1
     # what failed was not claimed: it works when it is sent again
     batch, _ = w.events([{"key": "b", "id": ids[1]}, {"key": "b", "id": ids[2]}, {"id": ids[0]}])
+    commits(w, batch, 3)
+    assert t.count() == 3
+    w.close()
+
+
+def test_claim_of_a_refused_event_is_released():
+    t = Target(extension=True)
+    w = t.start()
+    batch, ids = w.events([{}, {"type": "BAD"}, {}])
+    assert w.outcomes(batch, 3) == ["acked", "rejected", "acked"]
+    w.send("SETTLE", batch=batch)
+    w.expect("VERDICT", batch=batch, kind=1)
+    batch, _ = w.events([{"id": i} for i in ids])
     commits(w, batch, 3)
     assert t.count() == 3
     w.close()
