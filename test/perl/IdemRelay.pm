@@ -1,0 +1,181 @@
+
+# Copyright (c) 2026, the idempotency developers
+
+=pod
+
+=head1 NAME
+
+IdemRelay - relays to the test sink, and what it received
+
+=head1 SYNOPSIS
+
+  use IdemRelay;
+
+  my $dir = IdemRelay::sink_directory();        # with idempotency-sink-pytest in it
+  IdemRelay::pytest_server($node, 'srv', $file, retry_type => 'Bad');
+  my @events = IdemRelay::received($file);      # lines of the sink's log
+  IdemRelay::wait_received($file, 10);          # until so many different events were acked
+  IdemRelay::enqueue($node, 'key', 'type', $n);
+
+=cut
+
+package IdemRelay;
+
+use strict;
+use warnings FATAL => 'all';
+
+use Cwd qw(abs_path);
+use File::Basename qw(dirname);
+use File::Copy qw(copy);
+use PostgreSQL::Test::Cluster;
+use PostgreSQL::Test::Utils;
+use Test::More;
+use Time::HiRes qw(usleep time);
+
+# A directory of sink programs: those of the stage and the one in Python.
+sub sink_directory
+{
+	my $dir = PostgreSQL::Test::Utils::tempdir();
+	my $pytest = dirname(abs_path(__FILE__)) . '/../sink/idempotency-sink-pytest';
+
+	foreach my $program ($pytest, glob("$ENV{IDEM_STAGE_LIBDIR}/idempotency-sinks/idempotency-sink-*"))
+	{
+		my ($name) = $program =~ m{([^/]+)$};
+
+		copy($program, "$dir/$name") or die "could not copy $program: $!";
+		chmod 0755, "$dir/$name";
+	}
+	return $dir;
+}
+
+# A server of the test sink that writes to $file, with more options.
+sub pytest_server
+{
+	my ($node, $name, $file, %opt) = @_;
+	my $options = join(', ', map { "$_ '$opt{$_}'" } sort keys %opt);
+
+	$node->safe_psql($opt{database} // 'postgres', <<"END");
+CREATE SERVER $name FOREIGN DATA WRAPPER idempotency_program
+	OPTIONS (program 'pytest', file '$file'@{[ $options ? ", $options" : '' ]});
+END
+	return;
+}
+
+# What the sink wrote, oldest first, as hashes of the fields that tests look at.
+sub received
+{
+	my ($file) = @_;
+	my @lines;
+
+	return () unless -e $file;
+	foreach my $line (split /\n/, slurp_file($file))
+	{
+		my %f;
+
+		while ($line =~ /"(\w+)": (?:"((?:[^"\\]|\\.)*)"|(-?\d+))/g)
+		{
+			$f{$1} //= $2 // $3;
+		}
+		push @lines, \%f;
+	}
+	return @lines;
+}
+
+# Those that were acknowledged.
+sub acked
+{
+	my ($file) = @_;
+
+	return grep { ($_->{outcome} // '') eq 'acked' } received($file);
+}
+
+sub distinct
+{
+	my %seen;
+
+	$seen{ $_->{event} }++ foreach @_;
+	return scalar keys %seen;
+}
+
+# Until a condition on this side holds.
+sub wait_until
+{
+	my ($what, $condition) = @_;
+	my $until = time + $PostgreSQL::Test::Utils::timeout_default;
+
+	while (time < $until)
+	{
+		if ($condition->())
+		{
+			pass("reached: $what");
+			return 1;
+		}
+		usleep(20_000);
+	}
+	fail("reached: $what");
+	return 0;
+}
+
+sub wait_received
+{
+	my ($file, $n) = @_;
+
+	return wait_until("$n events received", sub { distinct(acked($file)) >= $n });
+}
+
+# One transaction of $n events.
+sub enqueue
+{
+	my ($node, $key, $type, $n) = @_;
+
+	$n //= 1;
+	$node->safe_psql('postgres', <<"END");
+SELECT count(idempotency.outbox_enqueue('t', '$key', '$type', jsonb_build_object('n', i)))
+	FROM generate_series(1, $n) i;
+END
+	return;
+}
+
+# A column of stat_relay.
+sub stat
+{
+	my ($node, $relay, $column) = @_;
+
+	return $node->safe_psql('postgres',
+		"SELECT $column FROM idempotency.stat_relay WHERE relay = '$relay'");
+}
+
+sub wait_state
+{
+	my ($node, $relay, $state) = @_;
+
+	return $node->poll_query_until('postgres',
+		"SELECT state FROM idempotency.stat_relay WHERE relay = '$relay'", $state)
+	  ? pass("relay $relay is $state")
+	  : fail("relay $relay is $state");
+}
+
+# The processes of which $pid is the parent.
+sub children
+{
+	my ($pid) = @_;
+	my @found;
+
+	foreach my $stat (glob('/proc/[0-9]*/stat'))
+	{
+		open(my $fh, '<', $stat) or next;
+		my $line = <$fh>;
+		close $fh;
+		push @found, $1 if defined $line && $line =~ /^(\d+) \(.*\) \S (\d+) / && $2 == $pid;
+	}
+	return @found;
+}
+
+sub process_is_gone
+{
+	my ($pid) = @_;
+
+	return !-e "/proc/$pid";
+}
+
+1;

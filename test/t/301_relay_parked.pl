@@ -1,0 +1,186 @@
+
+# Copyright (c) 2026, the idempotency developers
+
+# Events that a sink refuses, dies of or does not answer: attempts, dead
+# letters, and the order of a key while one of its events is parked.
+
+use strict;
+use warnings FATAL => 'all';
+
+use IdemRelay;
+use IdemTest;
+use PostgreSQL::Test::Utils;
+use Test::More;
+
+my $dir = IdemRelay::sink_directory();
+my $node = IdemTest::cluster('main', conf => <<"END");
+idempotency.sink_directory = '$dir'
+idempotency.sink_timeout = 1s
+END
+
+my $made = 0;
+
+# A relay to a sink of its own; returns the sink's file.
+sub relay
+{
+	my ($name, $settings, %opt) = @_;
+	my $file = "$dir/$name.log";
+
+	IdemRelay::pytest_server($node, "s_$name", $file, %opt);
+	$node->safe_psql('postgres', <<"END");
+SELECT idempotency.relay_create('$name', 's_$name', aggregate_types => '{$name}', min_backoff => '50 ms',
+	max_backoff => '100 ms' @{[ $settings ? ", $settings" : '' ]})
+END
+	return $file;
+}
+
+# Events as "key:type" in one transaction each, numbered in the payload.
+sub enqueue
+{
+	my ($name, @events) = @_;
+	my $sql = '';
+
+	foreach my $event (@events)
+	{
+		my ($key, $type) = split /:/, $event;
+
+		$made++;
+		$sql .= "SELECT idempotency.outbox_enqueue('$name', '$key', '$type', '{\"n\": $made}');\n";
+	}
+	$node->safe_psql('postgres', $sql);
+	return;
+}
+
+# "key:type" of what was acknowledged, each at its first time, of one key or all.
+sub acked
+{
+	my ($file, $key) = @_;
+	my %seen;
+
+	return join(' ',
+		map { "$_->{aggregate_id}:$_->{event_type}" }
+		  grep { !$seen{ $_->{event} }++ && (!defined $key || $_->{aggregate_id} eq $key) }
+		  IdemRelay::acked($file));
+}
+
+sub tries
+{
+	my ($file, $type) = @_;
+
+	return scalar grep { ($_->{event_type} // '') eq $type } IdemRelay::received($file);
+}
+
+sub dead
+{
+	my ($name) = @_;
+
+	return $node->safe_psql('postgres',
+		"SELECT count(*), min(attempts), min(sqlstate), min(error) FROM idempotency.dead_letters WHERE relay = '$name'");
+}
+
+sub wait_dead
+{
+	my ($name, $n) = @_;
+
+	IdemTest::wait_for($node, "SELECT count(*) = $n FROM idempotency.dead_letters WHERE relay = '$name'");
+	return;
+}
+
+# A refused event is tried max_attempts times, later ones of its key wait for
+# it, other keys do not.
+my $file = relay('skip', 'max_attempts => 3', reject_type => 'Bad');
+enqueue('skip', qw(a:One b:One a:Bad a:Two b:Two a:Three));
+wait_dead('skip', 1);
+is(dead('skip'), '1|3|P0001|told to answer rejected', 'the dead letter says why');
+IdemRelay::wait_received($file, 5);
+is(acked($file, 'a'), 'a:One a:Two a:Three', 'skip: the key goes on, in order');
+is(tries($file, 'Bad'), 3, 'max_attempts were made');
+my @log = map { $_->{event_type} // '' } grep { ($_->{aggregate_id} // '') eq 'a' && $_->{outcome} ne 'skipped' } IdemRelay::received($file);
+is(join(' ', @log), 'One Bad Bad Bad Two Three', 'nothing of the key overtook the refused event');
+is($node->safe_psql('postgres', "SELECT idempotency.relay_redrive('skip')"), '1', 'redrive');
+IdemRelay::wait_until('three attempts more', sub { tries($file, 'Bad') == 6 });
+wait_dead('skip', 1);
+$node->safe_psql('postgres', "ALTER SERVER s_skip OPTIONS (DROP reject_type)");
+is($node->safe_psql('postgres', "SELECT idempotency.relay_redrive('skip')"), '1', 'redrive after the cause is gone');
+IdemRelay::wait_until('the redriven event arrives', sub { acked($file) =~ /a:Bad/ });
+IdemTest::wait_for($node, 'SELECT count(*) = 0 FROM idempotency.relay_parked');
+
+# A temporary refusal: later events of the key wait, and nobody spins.
+$file = relay('wait', 'max_attempts => 100', retry_type => 'Bad', retry_times => 4);
+enqueue('wait', qw(a:One a:Bad a:Two a:Three b:One));
+IdemRelay::wait_received($file, 5);
+is(acked($file, 'a'), 'a:One a:Bad a:Two a:Three', 'order of the key through retries');
+is(tries($file, 'Bad'), 5, 'four retries');
+IdemTest::wait_for($node, 'SELECT count(*) = 0 FROM idempotency.relay_parked');
+
+# block_key: later events of the key wait for the operator.
+$file = relay('block', "max_attempts => 2, on_dead => 'block_key'", reject_type => 'Bad');
+enqueue('block', qw(a:Bad a:Two b:One));
+wait_dead('block', 1);
+enqueue('block', qw(a:Three b:Two));
+IdemRelay::wait_received($file, 2);
+IdemTest::wait_for($node, q{SELECT count(*) = 2 FROM idempotency.relay_parked WHERE state = 'waiting'});
+is(acked($file), 'b:One b:Two', 'block_key: the key waits');
+is($node->safe_psql('postgres', "SELECT idempotency.relay_discard('block')"), '1', 'discard');
+IdemRelay::wait_received($file, 4);
+is(acked($file, 'a'), 'a:Two a:Three', 'the key goes on in order');
+
+# stop: nothing goes on.
+$file = relay('stop', "max_attempts => 1, on_dead => 'stop'", reject_type => 'Bad');
+enqueue('stop', qw(a:Bad));
+IdemRelay::wait_state($node, 'stop', 'halted');
+enqueue('stop', qw(b:One));
+is(IdemRelay::stat($node, 'stop', 'last_error'), 'a dead letter', 'stat_relay says why it stands');
+is($node->safe_psql('postgres', "SELECT idempotency.relay_discard('stop')"), '1', 'discard under stop');
+is(acked($file), '', 'stop: nothing is sent');
+$node->safe_psql('postgres', "SELECT idempotency.relay_resume('stop')");
+IdemRelay::wait_received($file, 1);
+
+# A sink that dies of one event: the others arrive, that one is parked.
+$file = relay('crash', 'max_attempts => 2', crash_type => 'Killer');
+enqueue('crash', (map { "k$_:Good" } 1 .. 20), 'x:Killer', 'x:After', (map { "l$_:Good" } 1 .. 20));
+wait_dead('crash', 1);
+like(dead('crash'), qr/^1\|2\|ID006\|the sink program was terminated by signal 9/, 'the killer is a dead letter');
+IdemRelay::wait_received($file, 41);
+unlike(acked($file), qr/Killer/, 'all but the killer arrived');
+
+# A sink that hangs is killed after sink_timeout; the same holds for its event.
+$file = relay('hang', 'max_attempts => 1', hang_type => 'Hang');
+enqueue('hang', 'x:Hang', 'y:Good');
+wait_dead('hang', 1);
+like(dead('hang'), qr/did not answer within 1000 ms/, 'the event that makes it hang is a dead letter');
+IdemRelay::wait_received($file, 1);
+
+# An outage burns no attempts, and is one while others go on.
+$file = relay('outage', 'max_attempts => 1', outage_type => 'Out');
+enqueue('outage', 'a:Out');
+IdemRelay::wait_until('several attempts to reach it', sub { tries($file, 'Out') > 3 });
+IdemRelay::wait_state($node, 'outage', 'outage');
+enqueue('skip', 'c:Meanwhile');
+IdemRelay::wait_until('the other relay works', sub { acked("$dir/skip.log") =~ /Meanwhile/ });
+is(dead('outage'), '0|||', 'an outage makes no dead letters');
+$node->safe_psql('postgres', 'ALTER SERVER s_outage OPTIONS (DROP outage_type)');
+IdemRelay::wait_received($file, 1);
+
+# Paused, nothing is sent and nothing lost.
+$node->safe_psql('postgres', "SELECT idempotency.relay_pause('skip')");
+IdemRelay::wait_state($node, 'skip', 'paused');
+enqueue('skip', qw(p:One p:Two));
+enqueue('wait', qw(p:One));
+IdemRelay::wait_until('the other relay works', sub { acked("$dir/wait.log") =~ /p:One/ });
+unlike(acked("$dir/skip.log"), qr/p:/, 'paused');
+$node->safe_psql('postgres', "SELECT idempotency.relay_resume('skip')");
+IdemRelay::wait_until('what was held back arrives', sub { acked("$dir/skip.log") =~ /p:One p:Two/ });
+
+# Replay: one event, and everything since a time.
+my $before = scalar IdemRelay::acked("$dir/skip.log");
+my $id = $node->safe_psql('postgres', q{SELECT event_id FROM idempotency.outbox_events WHERE aggregate_id = 'p' AND event_type = 'Two'});
+$node->safe_psql('postgres', "SELECT idempotency.relay_replay('skip', event_id => '$id')");
+IdemRelay::wait_until('one event again', sub { scalar(IdemRelay::acked("$dir/skip.log")) == $before + 1 });
+my $total = IdemRelay::distinct(IdemRelay::acked("$dir/skip.log"));
+$node->safe_psql('postgres', "SELECT idempotency.relay_replay('skip', since => now() - interval '1 hour')");
+IdemRelay::wait_until('everything again', sub { scalar(IdemRelay::acked("$dir/skip.log")) == $before + 1 + $total });
+
+$node->stop;
+unlike(slurp_file($node->logfile), qr/(?:PANIC|TRAP|server process .* was terminated)/, 'nothing crashed');
+done_testing();
