@@ -280,6 +280,16 @@ send_end(IdemStream *stream, IdemBatch *batch, int64 k)
 	stream->nbatches++;
 }
 
+/* Flush what is in the batch, and hold it back until a standby has it. */
+static void
+close_gate(Builder *b)
+{
+	XLogRecPtr	target = idem_durable_target(b->lsn);
+
+	if (!idem_durable_reached(target))
+		b->stream->gate = target;
+}
+
 /* Append the row that positions of the current difference refer to. */
 static void
 append_row(Builder *b)
@@ -358,11 +368,17 @@ read_events(Builder *b, int64 *last_seq)
 	return false;
 }
 
-/* The batch, or nothing to send, moved "sent"; make "settled" follow. */
+/*
+ * The batch, or nothing to send, moved "sent"; make "settled" follow.  The
+ * new position may be made of the snapshots in "sent", which the assignment
+ * frees, so it is not looked at again.
+ */
 static void
-advance(IdemStream *stream, IdemBatch *batch, const IdemPosition *after)
+advance(IdemStream *stream, IdemBatch *batch, const IdemPosition *position)
 {
-	idem_position_assign(stream->cxt, &stream->sent, after);
+	const IdemPosition *after = &stream->sent;
+
+	idem_position_assign(stream->cxt, &stream->sent, position);
 	if (batch != NULL)
 		idem_position_assign(batch->cxt, &batch->after, after);
 	else if (stream->nbatches == 0)
@@ -387,7 +403,6 @@ send_log_batch(IdemStream *stream)
 	IdemPosition after;
 	bool		ended;
 	int64		last_seq = stream->sent.k;
-	XLogRecPtr	target;
 
 	/* One difference at a time for sinks that store positions. */
 	if (stream->storing && stream->sent.cur == NULL && stream->nbatches > 0)
@@ -415,9 +430,7 @@ send_log_batch(IdemStream *stream)
 	if (b.batch != NULL)
 	{
 		send_end(stream, b.batch, last_seq);
-		target = idem_durable_target(b.lsn);
-		if (!idem_durable_reached(target))
-			stream->gate = target;
+		close_gate(&b);
 	}
 	if (ended)
 		stream->stamp = 0;
@@ -463,7 +476,11 @@ send_repeats(IdemStream *stream)
 	}
 	idem_stream_commit(b.synchronous);
 	if (b.batch != NULL)
+	{
+		/* An event may have been parked before it was ever let through. */
 		send_end(stream, b.batch, stream->sent.k);
+		close_gate(&b);
+	}
 	MemoryContextSwitchTo(old);
 	MemoryContextDelete(work);
 	return b.batch != NULL;
