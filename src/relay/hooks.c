@@ -35,6 +35,7 @@
 #include "tcop/utility.h"
 #include "utils/acl.h"
 #include "utils/builtins.h"
+#include "utils/resowner.h"
 #include "utils/snapmgr.h"
 #include "utils/syscache.h"
 
@@ -55,16 +56,20 @@ static bool config_changed = false;
 static bool tell_launcher = false;
 static bool callback_registered = false;
 
+/* The same, once committed. */
+static bool config_committed = false;
+static bool launcher_due = false;
+
 static void
 xact_callback(XactEvent event, void *arg)
 {
 	switch (event)
 	{
 		case XACT_EVENT_COMMIT:
-			if (enqueued || config_changed)
-				idem_wake_database(MyDatabaseId, config_changed);
-			if (tell_launcher)
-				idem_wake_launcher();
+			if (enqueued)
+				idem_wake_database(MyDatabaseId, false);
+			config_committed = config_changed;
+			launcher_due = tell_launcher;
 			enqueued = config_changed = tell_launcher = false;
 			break;
 		case XACT_EVENT_ABORT:
@@ -76,6 +81,23 @@ xact_callback(XactEvent event, void *arg)
 	}
 }
 
+/*
+ * A worker that looks at the catalogs has to have the invalidations of this
+ * transaction by then, and they are sent between the commit callbacks and the
+ * last phase of this.
+ */
+static void
+release_callback(ResourceReleasePhase phase, bool is_commit, bool is_top_level, void *arg)
+{
+	if (phase != RESOURCE_RELEASE_AFTER_LOCKS || !is_top_level)
+		return;
+	if (is_commit && config_committed)
+		idem_wake_database(MyDatabaseId, true);
+	if (is_commit && launcher_due)
+		idem_wake_launcher();
+	config_committed = launcher_due = false;
+}
+
 /* Once per backend; registering allocates, so not from the callback. */
 static void
 ensure_callback(void)
@@ -83,6 +105,7 @@ ensure_callback(void)
 	if (callback_registered)
 		return;
 	RegisterXactCallback(xact_callback, NULL);
+	RegisterResourceReleaseCallback(release_callback, NULL);
 	callback_registered = true;
 }
 
