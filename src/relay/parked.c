@@ -35,6 +35,7 @@
 
 #include "compat.h"
 #include "relay/parked.h"
+#include "relay/relay.h"
 #include "relay/spi.h"
 
 int			idem_max_parked = 10000;
@@ -95,8 +96,8 @@ add_to_index(IdemParkedIndex *index, const IdemRelayConfig *config,
 void
 idem_parked_index_load(IdemParkedIndex *index, const IdemRelayConfig *config)
 {
-	Oid			types[1] = {INT4OID};
-	Datum		values[1] = {Int32GetDatum(config->relay_id)};
+	Oid			types[3] = {INT4OID, BOOLOID, BOOLOID};
+	Datum		values[3] = {Int32GetDatum(config->relay_id)};
 	uint64		n;
 
 	MemoryContextReset(index->cxt);
@@ -111,10 +112,19 @@ idem_parked_index_load(IdemParkedIndex *index, const IdemRelayConfig *config)
 	for (uint64 i = 0; i < n; i++)
 		add_to_index(index, config, SPI_tuptable->vals[i], SPI_tuptable->tupdesc);
 
-	/* A waiting event is due when the one before it is, or is gone. */
-	n = idem_spi_run("SELECT pg_catalog.min(next_attempt_at) FROM %s.relay_parked"
-					 " WHERE relay_id = $1 AND state = 'retry'",
-					 1, types, values, NULL);
+	/*
+	 * An event behind another of its key is due when that one is, or is gone;
+	 * its own time, which may have come, would be looked at over and over.
+	 */
+	values[1] = BoolGetDatum(config->ordering == IDEM_ORDERING_KEY);
+	values[2] = BoolGetDatum(config->on_dead != IDEM_ON_DEAD_SKIP);
+	n = idem_spi_run("SELECT pg_catalog.min(p.next_attempt_at) FROM %s.relay_parked p"
+					 " WHERE p.relay_id = $1 AND p.state = 'retry'"
+					 " AND NOT ($2 AND EXISTS (SELECT FROM %s.relay_parked q"
+					 "  WHERE q.relay_id = p.relay_id AND q.aggregate_type = p.aggregate_type"
+					 "  AND q.aggregate_id = p.aggregate_id AND q.seq < p.seq"
+					 "  AND (q.state = 'retry' OR (q.state = 'dead' AND $3))))",
+					 3, types, values, NULL);
 	if (index->total > 0 && n == 1)
 	{
 		bool		isnull;
@@ -223,6 +233,7 @@ halt_relay(const IdemRelayConfig *config)
 	idem_spi_run("UPDATE %s.relays SET halted = 'a dead letter' WHERE relay_id = $1",
 				 1, types, values, NULL);
 	SPI_finish();
+	idem_relay_config_changed(false);
 }
 
 void
@@ -310,17 +321,22 @@ idem_parked_due(const IdemRelayConfig *config, int limit)
 	values[1] = Int32GetDatum(limit);
 	values[2] = BoolGetDatum(config->ordering == IDEM_ORDERING_KEY);
 	values[3] = BoolGetDatum(config->on_dead != IDEM_ON_DEAD_SKIP);
+
+	/*
+	 * One reading of the clock for all rows: an event whose time comes in the
+	 * middle of the query must not be missing while one behind it is there.
+	 */
 	SPI_connect();
 	n = idem_spi_run("SELECT p.parked_id, p.attempts, p.xid, p.seq, p.event_id, p.enqueued_at,"
 					 " p.aggregate_type, p.aggregate_id, p.event_type, p.payload, p.payload_bytes,"
 					 " p.content_type, p.headers"
 					 " FROM %s.relay_parked p"
 					 " WHERE p.relay_id = $1 AND p.state <> 'dead'"
-					 " AND (p.state = 'waiting' OR p.next_attempt_at <= pg_catalog.clock_timestamp())"
+					 " AND (p.state = 'waiting' OR p.next_attempt_at <= pg_catalog.statement_timestamp())"
 					 " AND NOT ($3 AND EXISTS (SELECT FROM %s.relay_parked q"
 					 "  WHERE q.relay_id = p.relay_id AND q.aggregate_type = p.aggregate_type"
 					 "  AND q.aggregate_id = p.aggregate_id AND q.seq < p.seq"
-					 "  AND ((q.state = 'retry' AND q.next_attempt_at > pg_catalog.clock_timestamp())"
+					 "  AND ((q.state = 'retry' AND q.next_attempt_at > pg_catalog.statement_timestamp())"
 					 "   OR (q.state = 'dead' AND $4))))"
 					 " ORDER BY p.seq LIMIT $2",
 					 4, types, values, NULL);
@@ -376,6 +392,19 @@ idem_parked_failed(const IdemRelayConfig *config, int64 parked_id, const IdemFai
 		if (attempts >= config->max_attempts)
 			halt_relay(config);
 	}
+	SPI_finish();
+}
+
+/* Not sent for one before it: it waits on, and its own time does not count. */
+void
+idem_parked_skipped(int64 parked_id)
+{
+	Oid			types[1] = {INT8OID};
+	Datum		values[1] = {Int64GetDatum(parked_id)};
+
+	SPI_connect();
+	idem_spi_run("UPDATE %s.relay_parked SET state = 'waiting', next_attempt_at = NULL,"
+				 " batch_row = NULL WHERE parked_id = $1", 1, types, values, NULL);
 	SPI_finish();
 }
 

@@ -78,6 +78,9 @@ extern void idem_parked_done(int64 parked_id);
 extern void idem_parked_failed(const IdemRelayConfig *config, int64 parked_id,
 							   const IdemFailure *failure);
 
+/* Passed over by the sink, for an earlier event of its key. */
+extern void idem_parked_skipped(int64 parked_id);
+
 /* Before a repetition is sent to a sink that stores positions. */
 extern void idem_parked_mark(List *parked_events, int64 batch_row);
 

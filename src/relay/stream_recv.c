@@ -268,6 +268,11 @@ on_end_of_file(IdemStream *stream)
 {
 	char	   *how;
 
+	/* What it answered before counts, or it would be sent again for ever. */
+	idem_stream_settle(stream);
+	if (stream->phase == IDEM_STREAM_OFF)
+		return;
+
 	/* The socket closes a moment before the process is gone. */
 	for (int i = 0; i < 20; i++)
 	{

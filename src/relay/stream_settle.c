@@ -177,7 +177,9 @@ park_nonacks(IdemStream *stream, IdemBatch *batch)
 
 		if (flight->outcome == IDEM_PROTO_ACKED)
 			continue;
-		if (batch->repeats)
+		if (batch->repeats && flight->outcome == IDEM_PROTO_SKIPPED)
+			idem_parked_skipped(flight->parked_id);
+		else if (batch->repeats)
 			idem_parked_failed(stream->config, flight->parked_id,
 							   &batch->failures[flight->failure]);
 		else if (!idem_reader_fetch(stream->reader, flight->xid, flight->seq, &event))
