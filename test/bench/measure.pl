@@ -21,14 +21,17 @@ my $quick = $ENV{QUICK} ? 1 : 0;
 my %size = (
 	clients => 8,
 	threads => 2,
-	seconds => $quick ? 1 : 3,
+	seconds => $quick ? 1 : 2,
 	rounds => $quick ? 2 : 4,
 	relay_events => $quick ? 100_000 : 500_000,
 	relay_rounds => $quick ? 2 : 4,
 	latency_seconds => $quick ? 5 : 12,
 	memory_events => $quick ? 200_000 : 1_000_000,
-	pin_seconds => $quick ? 1 : 3,
-	pin_rounds => $quick ? 2 : 4);
+	pin_seconds => 1,
+	pin_rounds => $quick ? 2 : 10,
+	slope_transactions => $quick ? 10_000 : 40_000,
+	slope_rounds => 2,
+	slope_most => $quick ? 100_000 : 1_000_000);
 
 # A run of another size is for those who change this program.
 for my $key (keys %size)
@@ -149,12 +152,17 @@ sub server_cpu
 }
 
 # A backend counts among the ended only once the postmaster has noticed.
+# Workers may come and go meanwhile.
 sub wait_until_gone
 {
-	my $before = join ' ', @_;
-
 	until_true(10, 'backends of pgbench are still there',
-		sub { join(' ', children()) eq $before });
+		sub { !grep { proc_title($_) =~ /\[local\]/ } children() });
+}
+
+sub proc_title
+{
+	open(my $f, '<', "/proc/$_[0]/cmdline") or return '';
+	return <$f> // '';
 }
 
 sub until_true
@@ -248,13 +256,12 @@ sub run_arm
 
 	sql('TRUNCATE ' . join(', ', @tables)) if @tables;
 	sql('CHECKPOINT');
-	my @before = children();
 	my $dead_before = dead_elsewhere(@tables);
 	my $cpu = server_cpu();
 	my $lsn = sql('SELECT pg_current_wal_insert_lsn()');
 	my ($done, $tps, $latency) = pgbench($mode, @load);
 	my $wal = sql("SELECT pg_current_wal_insert_lsn() - '$lsn'");
-	wait_until_gone(@before);
+	wait_until_gone();
 	$cpu = server_cpu() - $cpu;
 	my $events = $done * $arm->{events};
 	my ($rows, $dead, $bytes) = table_state(@tables);
@@ -397,6 +404,48 @@ sub run_relay
 	  1e6 * $worker / $events, 1e6 * $sink / $events;
 }
 
+# What single claims cost beside $n remembered ids, and what single enqueues
+# and their relay cost beside a standing backlog of $n events.
+sub run_slope
+{
+	my ($n, $round) = @_;
+	my ($claim) = glob "$dir/arms/*_claim_one.sql";
+	my ($enqueue) = glob "$dir/arms/*_enq_ours.sql";
+	my $transactions = $size{slope_transactions};
+	my @load = ('-c', $size{clients}, '-j', $size{threads},
+		'-t', $transactions / $size{clients}, '-f');
+
+	sql('TRUNCATE idempotency.processed');
+	sql('INSERT INTO idempotency.processed (claimed_at, completed_at, event_id, consumer)'
+		  . " SELECT now(), now(), hashint8extended(g, 42)::text, 'default' FROM generate_series(1, $n) g");
+	my $claim_cpu = cpu_of('off', @load, $claim);
+	sql('TRUNCATE idempotency.processed');
+
+	enqueue_backlog('bytea', $n, 0);
+	relay_start('slope');
+	my $enqueue_cpu = cpu_of('off', @load, $enqueue);
+	my ($seconds, $worker, $sink) = drain('slope', $transactions);
+	relay_drop('slope');
+	note('slope', n => $n, round => $round, claim => 1e6 * $claim_cpu / $transactions,
+		enqueue => 1e6 * $enqueue_cpu / $transactions,
+		relay => 1e6 * ($worker + $sink) / $transactions);
+	printf "   beside %8d: claim %.2f us, enqueue %.2f us, relay %.2f us CPU\n", $n,
+	  1e6 * $claim_cpu / $transactions, 1e6 * $enqueue_cpu / $transactions,
+	  1e6 * ($worker + $sink) / $transactions;
+}
+
+# CPU of the server for one run of pgbench.
+sub cpu_of
+{
+	my ($mode, @load) = @_;
+
+	sql('CHECKPOINT');
+	my $cpu = server_cpu();
+	pgbench($mode, @load);
+	wait_until_gone();
+	return server_cpu() - $cpu;
+}
+
 sub run_memory
 {
 	for my $one (0, 1)
@@ -468,7 +517,7 @@ sub run_pin
 	my ($name, $pinned, $round) = @_;
 	my ($claim) = glob "$dir/arms/*_claim_one.sql";
 	my ($enqueue) = glob "$dir/arms/*_enq_ours.sql";
-	my @tables = arm_tables({ tables => 'idempotency.processed idempotency.outbox_segment_%' });
+	my @tables = arm_tables({ tables => 'idempotency.processed% idempotency.outbox_segment_%' });
 
 	sql('TRUNCATE ' . join(', ', @tables));
 	relay_start('pin');
@@ -534,6 +583,16 @@ if ('memory' =~ /$only/)
 {
 	print "== memory of the worker\n";
 	run_memory();
+}
+if ('slope' =~ /$only/)
+{
+	print "== cost over backlog and remembered ids\n";
+	for my $round (1 .. $size{slope_rounds})
+	{
+		my @n = grep { $_ <= $size{slope_most} } 10_000, 100_000, 1_000_000;
+
+		run_slope($_, $round) for $round % 2 ? @n : reverse @n;
+	}
 }
 if ('pin' =~ /$only/)
 {

@@ -2,7 +2,7 @@
 # Measure this tree against the floors and its rivals: test/bench/report/report.md.
 #
 #	QUICK=1			about two minutes instead of about ten
-#	ONLY=regexp		only arms of that name, or relay, latency, memory, pin
+#	ONLY=regexp		only arms of that name, or relay, latency, memory, slope, pin
 #	REMARK=text		stands in the report, such as what else the machine did
 #	SKIP_PACKAGES=1	do not look for missing packages
 #	KEEP=1			the work directory stays, results.tsv in it
