@@ -84,7 +84,9 @@ has_area()
 copy_tests()
 {
 	mkdir -p "$IDEM_WORK"/tests/{expected,test/isolation/expected}
-	cp -R sql expected test "$IDEM_WORK/tests/" 2>/dev/null
+	cp -R sql expected test doc README.md "$IDEM_WORK/tests/" 2>/dev/null
+	# Documents are compared with what the sources raise and define.
+	find src -name '*.[ch]' -exec cp --parents -t "$IDEM_WORK/tests" {} +
 	[ "$(id -u)" != 0 ] || chown -R "$IDEM_USER" "$IDEM_WORK/tests"
 }
 
