@@ -54,15 +54,12 @@ idem_wait_name(IdemRelayWait waiting)
 	return wait_names[waiting];
 }
 
-/* Log a change of state that an operator cares about, with the last error. */
+/* A change of state that an operator cares about, with the last error. */
 static void
-log_change(IdemRelayEntry *entry, const char *relay, IdemRelayState from, IdemRelayState to)
+log_change(IdemRelayEntry *entry, const char *relay, IdemRelayState to)
 {
 	char		error[IDEM_ERROR_LEN];
 
-	if (to == IDEM_RELAY_STARTING ||
-		(to == IDEM_RELAY_STREAMING && from == IDEM_RELAY_STARTING))
-		return;
 	SpinLockAcquire(&entry->mutex);
 	strlcpy(error, entry->last_error, sizeof(error));
 	SpinLockRelease(&entry->mutex);
@@ -82,28 +79,23 @@ void
 idem_report_state(IdemRelayEntry *entry, const char *relay,
 				  IdemRelayState state, IdemRelayWait waiting)
 {
-	IdemRelayState from;
-
 	if (entry == NULL)
 		return;
 	if (entry->state == state && entry->waiting == waiting)
 		return;
 	SpinLockAcquire(&entry->mutex);
-	from = entry->state;
 	entry->state = state;
 	entry->waiting = waiting;
 	SpinLockRelease(&entry->mutex);
 
 	/*
-	 * A breaker that tries again passes through "starting"; only what it ends
-	 * in is news.
+	 * A breaker that tries again passes through "starting" each time; only
+	 * where that leads to something else than before is news.
 	 */
-	if (from == state || state == IDEM_RELAY_STARTING)
+	if (state == IDEM_RELAY_STARTING || state == entry->logged)
 		return;
-	if (state == IDEM_RELAY_OUTAGE && entry->outage_logged)
-		return;
-	entry->outage_logged = (state == IDEM_RELAY_OUTAGE);
-	log_change(entry, relay, from, state);
+	entry->logged = state;
+	log_change(entry, relay, state);
 }
 
 void

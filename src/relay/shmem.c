@@ -240,7 +240,7 @@ idem_relay_entry_take(Oid dboid, int relay_id)
 		entry->sent = entry->retried = 0;
 		entry->rate = entry->rate_sum = 0;
 		entry->rate_at = 0;
-		entry->outage_logged = false;
+		entry->logged = IDEM_RELAY_STREAMING;
 		entry->last_error_at = 0;
 		entry->last_error[0] = '\0';
 	}

@@ -89,7 +89,7 @@ typedef struct IdemRelayEntry
 	double		rate;			/* events per second, smoothed */
 	double		rate_sum;		/* events not in it yet, */
 	TimestampTz rate_at;		/* since then */
-	bool		outage_logged;	/* the worker's own: said so already */
+	IdemRelayState logged;		/* the worker's own: what the log says */
 	TimestampTz last_error_at;
 	char		last_error[IDEM_ERROR_LEN];
 } IdemRelayEntry;

@@ -127,8 +127,8 @@ void
 idem_stream_configure(IdemStream *stream, IdemRelayConfig *config,
 					  MemoryContext config_cxt, bool acted)
 {
-	bool		same = idem_relay_config_same_sink(stream->config, config) &&
-		config->problem == NULL && stream->config->problem == NULL;
+	bool		same = config->problem == NULL && stream->config->problem == NULL &&
+	idem_relay_config_same_sink(stream->config, config);
 
 	MemoryContextDelete(stream->config_cxt);
 	stream->config = config;
@@ -164,13 +164,18 @@ open_breaker(IdemStream *stream)
 }
 
 void
-idem_stream_break(IdemStream *stream, const char *message)
+idem_stream_break_as(IdemStream *stream, IdemRelayState state, const char *message)
 {
 	turn_off(stream);
 	open_breaker(stream);
 	idem_report_error(stream->entry, message);
-	idem_report_state(stream->entry, stream->config->name,
-					  IDEM_RELAY_OUTAGE, IDEM_WAIT_BACKOFF);
+	idem_report_state(stream->entry, stream->config->name, state, IDEM_WAIT_BACKOFF);
+}
+
+void
+idem_stream_break(IdemStream *stream, const char *message)
+{
+	idem_stream_break_as(stream, IDEM_RELAY_OUTAGE, message);
 }
 
 void

@@ -168,8 +168,10 @@ extern void idem_stream_persist(IdemStream *stream);
 
 /* Shared among the stream files. */
 
-/* Stop the program and open the breaker. */
+/* Stop the program and open the breaker, as an outage or another state. */
 extern void idem_stream_break(IdemStream *stream, const char *message);
+extern void idem_stream_break_as(IdemStream *stream, IdemRelayState state,
+								 const char *message);
 
 /* Stop the program until an operator acts. */
 extern void idem_stream_stick(IdemStream *stream, IdemRelayState state, const char *message);

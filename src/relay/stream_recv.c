@@ -164,13 +164,9 @@ on_failed(IdemStream *stream, const IdemProtoFailed *f)
 	{
 		/*
 		 * Options or objects of the target are wrong.  They may be put right
-		 * over there, where we do not see it, so it is tried again, rarely.
+		 * over there, where we do not see it, so it is tried again.
 		 */
-		idem_stream_break(stream, message);
-		stream->not_before = TimestampTzPlusMilliseconds(GetCurrentTimestamp(),
-														 stream->config->max_backoff_ms);
-		idem_report_state(stream->entry, stream->config->name,
-						  IDEM_RELAY_MISCONFIGURED, IDEM_WAIT_OPERATOR);
+		idem_stream_break_as(stream, IDEM_RELAY_MISCONFIGURED, message);
 	}
 	else
 		idem_stream_break(stream, message);
