@@ -7,6 +7,7 @@
 #                        and make installcheck are the same
 #   make test-matrix     the suites on every supported server; VERSIONS="17 18"
 #   make bench           the benchmark, into test/bench/report; QUICK=1 ONLY=names
+#   make demo            money moves, everything is killed, nothing is lost: one minute
 #   make server          psql in a throw-away server with this tree's extension
 #   make lint, indent    check the sources; rewrite them with pg_bsd_indent
 #
@@ -20,7 +21,7 @@ export PG_CONFIG
 # recipe that is replaced; so where one is asked for, PGXS is left out and the
 # other goals are passed on.
 FALSE_GREEN = check installcheck
-TEST_GOALS = test test-matrix lint indent server packages bench
+TEST_GOALS = test test-matrix lint indent server packages bench demo
 ifneq (,$(filter $(FALSE_GREEN),$(MAKECMDGOALS)))
 OTHER_GOALS = $(filter-out $(FALSE_GREEN) test,$(MAKECMDGOALS))
 .PHONY: $(OTHER_GOALS)
@@ -96,3 +97,5 @@ packages:
 	@test/setup/packages.sh build test compile lint
 bench:
 	+@QUICK='$(QUICK)' ONLY='$(ONLY)' REMARK='$(REMARK)' test/bench/run.sh
+demo:
+	+@test/demo/run.sh
