@@ -115,9 +115,13 @@
 #if PG_VERSION_NUM >= 160000
 #define idem_server_usage_check(serverid, roleid) \
 	object_aclcheck(ForeignServerRelationId, (serverid), (roleid), ACL_USAGE)
+#define idem_function_execute_check(funcid, roleid) \
+	object_aclcheck(ProcedureRelationId, (funcid), (roleid), ACL_EXECUTE)
 #else
 #define idem_server_usage_check(serverid, roleid) \
 	pg_foreign_server_aclcheck((serverid), (roleid), ACL_USAGE)
+#define idem_function_execute_check(funcid, roleid) \
+	pg_proc_aclcheck((funcid), (roleid), ACL_EXECUTE)
 #endif
 
 /* Number of a relation's file.  16: relfilenode became relfilenumber. */

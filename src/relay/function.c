@@ -97,6 +97,8 @@ struct IdemFunctionRelay
 	IdemParkedIndex *parked;
 	bool		parked_dirty;
 	SPIPlanPtr	plan;			/* NULL: to be made */
+	Oid			func;			/* that it calls */
+	bool		checking;		/* the function; no event is to blame */
 	bool		payload_is_bytea;
 	int			timeout_ms;
 	int			single;			/* so many batches of one event to come */
@@ -261,9 +263,41 @@ make_plan(IdemFunctionRelay *relay)
 		elog(ERROR, "could not prepare \"%s\"", sql.data);
 	SPI_keepplan(plan);
 	relay->plan = plan;
+	relay->func = func;
 	relay->timeout_ms = DEFAULT_TIMEOUT_MS;
 	if (timeout)
 		(void) parse_int(timeout, &relay->timeout_ms, GUC_UNIT_MS, NULL);
+}
+
+/*
+ * Before any event is handled, so that none is refused because the function is
+ * missing, cannot be called as declared, or may not be called.
+ */
+static void
+check_function(IdemFunctionRelay *relay)
+{
+	Oid			save_userid;
+	int			save_sec_context;
+
+	relay->checking = true;
+	GetUserIdAndSecContext(&save_userid, &save_sec_context);
+	SetUserIdAndSecContext(relay->config->owner,
+						   save_sec_context | SECURITY_RESTRICTED_OPERATION |
+						   SECURITY_LOCAL_USERID_CHANGE);
+	if (relay->plan != NULL && !SearchSysCacheExists1(PROCOID, ObjectIdGetDatum(relay->func)))
+		forget_plan(relay);
+	if (relay->plan == NULL)
+	{
+		if (SPI_connect() != SPI_OK_CONNECT)
+			elog(ERROR, "could not connect to SPI");
+		make_plan(relay);
+		SPI_finish();
+	}
+	if (idem_function_execute_check(relay->func, relay->config->owner) != ACLCHECK_OK)
+		aclcheck_error(ACLCHECK_NO_PRIV, OBJECT_FUNCTION,
+					   idem_relay_option(relay->config, "function"));
+	SetUserIdAndSecContext(save_userid, save_sec_context);
+	relay->checking = false;
 }
 
 /* The payload as the handler's type wants it. */
@@ -294,8 +328,6 @@ call_handler(IdemFunctionRelay *relay, const IdemEvent *ev)
 
 	if (SPI_connect() != SPI_OK_CONNECT)
 		elog(ERROR, "could not connect to SPI");
-	if (relay->plan == NULL)
-		make_plan(relay);
 	values[0] = UUIDPGetDatum(&ev->event_id);
 	values[1] = text_datum(ev->aggregate_type);
 	values[2] = text_datum(ev->aggregate_id);
@@ -591,6 +623,7 @@ idem_function_step(IdemFunctionRelay *relay)
 	idem_stream_begin();
 	if (!relay->loaded)
 		load_position(relay);
+	check_function(relay);
 	if (relay->parked_dirty)
 	{
 		idem_parked_index_load(relay->parked, relay->config);
@@ -653,9 +686,14 @@ idem_function_failed(IdemFunctionRelay *relay, const char *sqlstate, const char 
 		relay->suspect_failure.message = MemoryContextStrdup(relay->cxt, message);
 	}
 	relay->last_tried = 0;
-	relay->single = relay->config->batch_events;
+	if (!relay->checking)
+		relay->single = relay->config->batch_events;
 	relay->not_before = TimestampTzPlusMilliseconds(GetCurrentTimestamp(), ms);
-	idem_report_state(relay->entry, relay->config->name, IDEM_RELAY_OUTAGE, IDEM_WAIT_BACKOFF);
+	if (relay->checking)
+		idem_report_state(relay->entry, relay->config->name, IDEM_RELAY_MISCONFIGURED, IDEM_WAIT_OPERATOR);
+	else
+		idem_report_state(relay->entry, relay->config->name, IDEM_RELAY_OUTAGE, IDEM_WAIT_BACKOFF);
+	relay->checking = false;
 }
 
 TimestampTz

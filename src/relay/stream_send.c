@@ -97,6 +97,9 @@ idem_stream_send_hello(IdemStream *stream)
 	{
 		DefElem    *def = lfirst(lc);
 
+		/* That chose the program, which knows its own options only. */
+		if (strcmp(c->kind, "program") == 0 && strcmp(def->defname, "program") == 0)
+			continue;
 		keys[hello.noptions] = cstring_to_utf8(def->defname);
 		values[hello.noptions++] = cstring_to_utf8(defGetString(def));
 	}
