@@ -391,7 +391,7 @@ complete_one(ClaimRun *run, const IdemClaimItem *item, Datum result,
 	IdemClaim  *claim;
 	IdemClaimState state;
 
-	idem_keymaker_make(&run->keys, item->id, item->idlen, &key);
+	idem_keymaker_name(&run->keys, item->id, item->idlen, &key);
 	claim = find_held(&key);
 
 	state = claim->state;
@@ -452,7 +452,7 @@ idem_release_event(const char *id, int idlen, const char *consumer,
 	IdemClaim  *claim;
 	IdemClaimState state;
 
-	idem_keymaker_make(&run->keys, id, idlen, &key);
+	idem_keymaker_name(&run->keys, id, idlen, &key);
 	claim = find_held(&key);
 	state = claim->state;
 
@@ -462,7 +462,7 @@ idem_release_event(const char *id, int idlen, const char *consumer,
 	state.phase = IDEM_PHASE_RELEASED;
 	if (state.lock_kept && state.lock_subid >= GetCurrentSubTransactionId())
 	{
-		idem_lock_release(key.lock_key);
+		idem_lock_release(claim->key.lock_key);
 		state.lock_kept = false;
 	}
 	idem_state_set(claim, &state);
@@ -483,7 +483,7 @@ idem_claim_get_result(const char *id, int idlen, const char *consumer,
 	bool		found = false;
 
 	idem_keymaker_begin(&keys, consumer, consumerlen);
-	idem_keymaker_make(&keys, id, idlen, &key);
+	idem_keymaker_name(&keys, id, idlen, &key);
 	own = idem_state_find(&key);
 
 	/* A row written ahead of its completion is nobody's business yet. */

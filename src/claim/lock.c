@@ -84,10 +84,18 @@ idem_keymaker_begin(IdemKeyMaker *maker, const char *consumer, int consumerlen)
 		maker->prefix = prefix;
 		maker->prefixlen = len + 1;
 	}
+	maker->hash = NULL;
+}
 
-	maker->hash = pg_cryptohash_create(PG_SHA256);
-	if (maker->hash == NULL)
-		report_hash_failure(maker);
+void
+idem_keymaker_name(const IdemKeyMaker *maker, const char *id, int idlen,
+				   IdemClaimKey *key)
+{
+	key->lock_key = 0;
+	key->id = id;
+	key->idlen = idlen;
+	key->consumer = maker->consumer;
+	key->consumerlen = maker->consumerlen;
 }
 
 void
@@ -99,7 +107,10 @@ idem_keymaker_make(IdemKeyMaker *maker, const char *id, int idlen,
 	int			len = idlen;
 	const char *utf8 = to_utf8(id, &len);
 
-	if (pg_cryptohash_init(maker->hash) < 0 ||
+	if (maker->hash == NULL)
+		maker->hash = pg_cryptohash_create(PG_SHA256);
+	if (maker->hash == NULL ||
+		pg_cryptohash_init(maker->hash) < 0 ||
 		(maker->prefix != NULL &&
 		 pg_cryptohash_update(maker->hash, (const uint8 *) maker->prefix,
 							  maker->prefixlen) < 0) ||
@@ -108,11 +119,8 @@ idem_keymaker_make(IdemKeyMaker *maker, const char *id, int idlen,
 		report_hash_failure(maker);
 
 	memcpy(&first, digest, sizeof(first));
+	idem_keymaker_name(maker, id, idlen, key);
 	key->lock_key = (int64) pg_ntoh64(first);
-	key->id = id;
-	key->idlen = idlen;
-	key->consumer = maker->consumer;
-	key->consumerlen = maker->consumerlen;
 
 	if (utf8 != id)
 		pfree(unconstify(char *, utf8));
@@ -121,7 +129,8 @@ idem_keymaker_make(IdemKeyMaker *maker, const char *id, int idlen,
 void
 idem_keymaker_end(IdemKeyMaker *maker)
 {
-	pg_cryptohash_free(maker->hash);
+	if (maker->hash != NULL)
+		pg_cryptohash_free(maker->hash);
 	if (maker->prefix != NULL)
 		pfree(unconstify(char *, maker->prefix));
 }

@@ -20,7 +20,8 @@
 /* The name of a claim; the strings belong to whoever made it. */
 typedef struct IdemClaimKey
 {
-	int64		lock_key;		/* a function of the rest; may collide */
+	int64		lock_key;		/* a function of the rest, which may collide;
+								 * 0 where only the name was made */
 	const char *id;				/* server encoding, not zero-terminated */
 	const char *consumer;
 	int			idlen;			/* bytes */
@@ -30,8 +31,7 @@ typedef struct IdemClaimKey
 static inline bool
 idem_claim_key_equal(const IdemClaimKey *a, const IdemClaimKey *b)
 {
-	return a->lock_key == b->lock_key &&
-		a->idlen == b->idlen &&
+	return a->idlen == b->idlen &&
 		a->consumerlen == b->consumerlen &&
 		memcmp(a->id, b->id, a->idlen) == 0 &&
 		memcmp(a->consumer, b->consumer, a->consumerlen) == 0;
@@ -40,7 +40,7 @@ idem_claim_key_equal(const IdemClaimKey *a, const IdemClaimKey *b)
 /* Makes the keys of one consumer's events; put it on the stack. */
 typedef struct IdemKeyMaker
 {
-	pg_cryptohash_ctx *hash;
+	pg_cryptohash_ctx *hash;	/* NULL: no lock key was asked for */
 	const char *consumer;		/* server encoding */
 	int			consumerlen;
 	const char *prefix;			/* hashed before the id; UTF-8, NULL for none */
@@ -53,6 +53,10 @@ extern void idem_keymaker_begin(IdemKeyMaker *maker, const char *consumer,
 /* key points to id and to the maker's consumer; nothing is copied. */
 extern void idem_keymaker_make(IdemKeyMaker *maker, const char *id, int idlen,
 							   IdemClaimKey *key);
+
+/* The same without the lock's key, which costs the digest. */
+extern void idem_keymaker_name(const IdemKeyMaker *maker, const char *id,
+							   int idlen, IdemClaimKey *key);
 extern void idem_keymaker_end(IdemKeyMaker *maker);
 
 /* Take the lock for the current subtransaction, if that needs no waiting. */

@@ -30,9 +30,24 @@
 #include "postgres.h"
 
 #include "access/xact.h"
+#include "common/hashfn.h"
+#include "common/pg_prng.h"
 #include "utils/memutils.h"
 
 #include "claim/state.h"
+
+/*
+ * Ids come from outside: seeded, so that nobody can choose ids of one bucket.
+ * Not by the lock's key, so that completing needs no digest.
+ */
+static uint64 hash_seed;
+
+static inline uint32
+hash_name(const IdemClaimKey *key)
+{
+	return (uint32) hash_bytes_extended((const unsigned char *) key->id,
+										key->idlen, hash_seed);
+}
 
 /* The table's elements; a key is the first field of its IdemClaim. */
 typedef struct ClaimSlot
@@ -45,7 +60,7 @@ typedef struct ClaimSlot
 #define SH_ELEMENT_TYPE ClaimSlot
 #define SH_KEY_TYPE const IdemClaimKey *
 #define SH_KEY key
-#define SH_HASH_KEY(tb, key) ((uint32) (key)->lock_key)
+#define SH_HASH_KEY(tb, key) hash_name(key)
 #define SH_EQUAL(tb, a, b) idem_claim_key_equal(a, b)
 #define SH_SCOPE static inline
 #define SH_DECLARE
@@ -151,6 +166,7 @@ start_state(void)
 	state_context = AllocSetContextCreate(TopTransactionContext,
 										  "idempotency claims",
 										  ALLOCSET_DEFAULT_SIZES);
+	hash_seed = pg_prng_uint64(&pg_global_prng_state);
 	claims = claimtab_create(state_context, INITIAL_CLAIMS, NULL);
 }
 
