@@ -101,24 +101,27 @@ struct IdemStore
 	SnapshotData dirty;
 	IndexScanDesc scan;
 	TupleTableSlot *found;
-	TextBuffer	id;
-	TextBuffer	consumer;
 
 	/* Writing, made by the first insert */
 	int			nindexes;
 	StoreIndex *indexes;
 	EState	   *estate;			/* NULL: no index has expressions */
 	int			nslots;
-	TupleTableSlot *slots[IDEM_STORE_CHUNK];
 	MemoryContext chunk_context;	/* NULL: only single rows so far */
+
+	/* From here on not set before it is used: some kilobytes per claim */
+	TupleTableSlot *slots[IDEM_STORE_CHUNK];
+	TextBuffer	id;
+	TextBuffer	consumer;
 };
 
 IdemStore *
 idem_store_open(bool for_write)
 {
 	LOCKMODE	mode = for_write ? RowExclusiveLock : AccessShareLock;
-	IdemStore  *store = palloc0(sizeof(IdemStore));
+	IdemStore  *store = palloc(sizeof(IdemStore));
 
+	memset(store, 0, offsetof(IdemStore, slots));
 	store->context = CurrentMemoryContext;
 	store->heap = table_open(idem_relref_oid(&processed), mode);
 	store->pkey = index_open(idem_relref_oid(&processed_pkey), mode);
