@@ -90,7 +90,7 @@ leave()
 			signal_client KILL "${file##*/}"
 		done
 		wait ${supervisors[@]+"${supervisors[@]}"} 2>/dev/null
-		[ "$status" = 0 ] || [ "$status" -gt 128 ] || tail -n 20 "$IDEM_LOG" >&2
+		[ "$status" = 0 ] || [ "$status" -gt 128 ] || [ ${#result[@]} != 0 ] || tail -n 20 "$IDEM_LOG" >&2
 	fi
 	(exit "$status")
 	idem_cleanup
@@ -296,7 +296,7 @@ show()
 	row "events lost" "${result[lost]}" "${result[undelivered]} of them not delivered"
 	row "effects doubled" "${result[doubled]}"
 	row "effects of what never committed" "${result[phantoms]}" "${result[undone]} of them rolled back on purpose"
-	row "money lost" "${result[money]}" "bank ${result[bank_sum]}, ledger ${result[ledger_sum]}"
+	row "money lost" "${result[money]}" "account by account; bank ${result[bank_sum]}, ledger ${result[ledger_sum]}"
 	echo
 	[ "$total" = 0 ] || echo "A zero in $total kills says: fewer than about 3 in $total. make test kills more."
 }
