@@ -52,9 +52,10 @@ sub sink_directory
 sub pytest_server
 {
 	my ($node, $name, $file, %opt) = @_;
+	my $database = delete $opt{database} // 'postgres';
 	my $options = join(', ', map { "$_ '$opt{$_}'" } sort keys %opt);
 
-	$node->safe_psql($opt{database} // 'postgres', <<"END");
+	$node->safe_psql($database, <<"END");
 CREATE SERVER $name FOREIGN DATA WRAPPER idempotency_program
 	OPTIONS (program 'pytest', file '$file'@{[ $options ? ", $options" : '' ]});
 END

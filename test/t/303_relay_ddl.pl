@@ -1,0 +1,124 @@
+
+# Copyright (c) 2026, the idempotency developers
+
+# Sinks that hang, programs and functions, are in nobody's way: databases and
+# the extension can be dropped, renamed and copied, and the server stopped, in
+# less than 10 s.  A copy of a database publishes nothing.
+
+use strict;
+use warnings FATAL => 'all';
+
+use IdemRelay;
+use IdemTest;
+use PostgreSQL::Test::Utils;
+use Test::More;
+use Time::HiRes qw(time);
+
+my $dir = IdemRelay::sink_directory();
+my $node = IdemTest::cluster('main', conf => <<"END");
+idempotency.sink_directory = '$dir'
+idempotency.sink_timeout = 1h
+END
+
+# A database with two relays, both in the middle of an event that hangs.
+sub hung_database
+{
+	my ($name) = @_;
+
+	$node->safe_psql('postgres', "CREATE DATABASE $name");
+	IdemTest::create_extension($node, $name);
+	IdemRelay::pytest_server($node, 'prog', "$dir/$name.log", hang_type => 'Hang', database => $name);
+	$node->safe_psql($name, <<'END');
+CREATE FUNCTION public.slow(event_id uuid) RETURNS void LANGUAGE sql AS 'SELECT pg_sleep(3600)';
+CREATE SERVER fn FOREIGN DATA WRAPPER idempotency_function OPTIONS (function 'public.slow', timeout '3600000');
+SELECT idempotency.relay_create('prog', 'prog');
+SELECT idempotency.relay_create('fn', 'fn');
+SELECT idempotency.outbox_enqueue('t', 'k', 'Hang', '{}');
+END
+	IdemTest::wait_for($node,
+		"SELECT count(*) = 1 FROM pg_stat_activity WHERE datname = '$name' AND wait_event = 'PgSleep'");
+	IdemTest::wait_for($node,
+		q{SELECT waiting_for = 'sink' FROM idempotency.stat_relay WHERE relay = 'prog'}, 't', $name);
+	return $node->safe_psql($name, q{SELECT sink_pid FROM idempotency.stat_relay WHERE relay = 'prog'});
+}
+
+sub quick
+{
+	my ($what, $do) = @_;
+	my $start = time;
+
+	$do->();
+	cmp_ok(time - $start, '<', 10, "$what in less than 10 s");
+	return;
+}
+
+my $sink = hung_database('one');
+quick('ALTER DATABASE RENAME', sub { $node->safe_psql('postgres', 'ALTER DATABASE one RENAME TO uno') });
+IdemTest::wait_for($node, q{SELECT waiting_for = 'sink' FROM idempotency.stat_relay WHERE relay = 'prog'}, 't', 'uno');
+ok(IdemRelay::process_is_gone($sink), 'the former program is gone');
+
+quick('CREATE DATABASE TEMPLATE', sub { $node->safe_psql('postgres', 'CREATE DATABASE copy TEMPLATE uno') });
+IdemTest::wait_for($node, q{SELECT waiting_for = 'sink' FROM idempotency.stat_relay WHERE relay = 'prog'}, 't', 'uno');
+is($node->safe_psql('copy', 'SELECT relay, state FROM idempotency.stat_relay ORDER BY 1'),
+	"fn|not running\nprog|not running", 'the relays of the copy do not run');
+
+# A relay made in the copy makes it one with a worker; the copied ones stay.
+$node->safe_psql('copy', <<'END');
+CREATE SERVER nul FOREIGN DATA WRAPPER idempotency_null;
+SELECT idempotency.relay_create('nul', 'nul');
+END
+IdemTest::wait_for($node, q{SELECT state = 'streaming' AND sent = 1 FROM idempotency.stat_relay WHERE relay = 'nul'}, 't', 'copy');
+IdemTest::wait_for($node, q{SELECT count(*) = 2 FROM idempotency.stat_relay WHERE state = 'unadopted'}, 't', 'copy');
+$node->safe_psql('copy', <<"END");
+ALTER SERVER prog OPTIONS (SET file '$dir/copy.log', DROP hang_type);
+SELECT idempotency.relay_adopt('prog');
+END
+IdemRelay::wait_received("$dir/copy.log", 1);
+
+$sink = $node->safe_psql('uno', q{SELECT sink_pid FROM idempotency.stat_relay WHERE relay = 'prog'});
+quick('DROP EXTENSION', sub { $node->safe_psql('uno', 'DROP EXTENSION idempotency CASCADE') });
+IdemTest::wait_for($node, q{SELECT count(*) = 0 FROM pg_stat_activity WHERE datname = 'uno' AND backend_type = 'idempotency relay'});
+ok(IdemRelay::process_is_gone($sink), 'its program is gone');
+IdemTest::wait_for($node, q{SELECT count(*) = 0 FROM pg_shseclabel JOIN pg_database ON objoid = pg_database.oid WHERE datname = 'uno'});
+
+# A relay that drops its last relay, and one made at once, do not miss each other.
+IdemTest::create_extension($node, 'uno');
+$node->safe_psql('uno', 'CREATE SERVER nul FOREIGN DATA WRAPPER idempotency_null');
+foreach my $i (1 .. 10)
+{
+	$node->safe_psql('uno', "SELECT idempotency.relay_create('r', 'nul')");
+	$node->poll_query_until('uno', q{SELECT state = 'streaming' FROM idempotency.stat_relay})
+	  or fail("relay made for the ${i}th time runs");
+	$node->safe_psql('uno', "SELECT idempotency.relay_drop('r')");
+}
+pass('relays made and dropped ran each time');
+
+hung_database('two');
+quick('DROP DATABASE', sub { $node->safe_psql('postgres', 'DROP DATABASE two') });
+IdemTest::wait_for($node, q{SELECT count(*) = 0 FROM pg_shseclabel s WHERE provider = 'idempotency'
+	AND NOT EXISTS (SELECT FROM pg_database WHERE oid = s.objoid)});
+
+# Who may not drop the database does not stop its workers either.
+$sink = hung_database('three');
+$node->safe_psql('postgres', 'CREATE ROLE nobody LOGIN');
+foreach my $command ('DROP DATABASE three', 'ALTER DATABASE three RENAME TO tres', 'CREATE DATABASE x TEMPLATE three')
+{
+	my ($rc, $out, $err) = $node->psql('postgres', $command, extra_params => [ '-U', 'nobody' ]);
+
+	isnt($rc, 0, "$command is refused");
+}
+ok(!IdemRelay::process_is_gone($sink), 'and the worker was not disturbed');
+
+# pg_cancel_backend means the handler's statement; the program does not mind.
+is($node->safe_psql('three', q{SELECT pg_cancel_backend(pid) FROM idempotency.stat_relay WHERE relay = 'prog'}), 't', 'cancel');
+$node->safe_psql('three', q{SELECT pg_cancel_backend(pid) FROM idempotency.stat_relay WHERE relay = 'fn'});
+IdemTest::wait_for($node, q{SELECT last_error ~ 'cancel' FROM idempotency.stat_relay WHERE relay = 'fn'}, 't', 'three');
+IdemTest::wait_for($node,
+	"SELECT count(*) = 1 FROM pg_stat_activity WHERE datname = 'three' AND wait_event = 'PgSleep'");
+ok(!IdemRelay::process_is_gone($sink), 'a cancelled worker keeps its program');
+
+my @sinks = map { $node->safe_psql($_, q{SELECT sink_pid FROM idempotency.stat_relay WHERE sink_pid > 0}) } qw(copy three);
+quick('fast shutdown', sub { $node->stop('fast') });
+ok(IdemRelay::process_is_gone($_), 'no program is left') foreach map { split /\n/ } @sinks;
+unlike(slurp_file($node->logfile), qr/(?:PANIC|TRAP|was terminated by signal)/, 'nothing crashed');
+done_testing();

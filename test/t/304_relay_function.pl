@@ -1,0 +1,130 @@
+
+# Copyright (c) 2026, the idempotency developers
+
+# What a handler of a function relay can do wrong stays with its event.
+
+use strict;
+use warnings FATAL => 'all';
+
+use IdemRelay;
+use IdemTest;
+use Test::More;
+
+my $node = IdemTest::cluster('main');
+
+$node->safe_psql('postgres', <<'END');
+CREATE ROLE owner;
+SELECT idempotency.grant_role('operator', 'owner');
+SELECT idempotency.grant_role('consumer', 'owner');
+CREATE SCHEMA app AUTHORIZATION owner;
+GRANT USAGE ON FOREIGN DATA WRAPPER idempotency_function TO owner;
+CREATE TABLE public.secret (x int);
+SET ROLE owner;
+CREATE TABLE app.effects (id bigint GENERATED ALWAYS AS IDENTITY, event_id uuid, event_type text, payload text,
+	headers jsonb, who text, path text, calls int);
+CREATE TABLE app.parent (id int PRIMARY KEY);
+CREATE TABLE app.child (id int REFERENCES app.parent DEFERRABLE INITIALLY DEFERRED);
+CREATE FUNCTION app.handle(event_id uuid, event_type text, payload jsonb, headers jsonb, enqueued_at timestamptz)
+	RETURNS void LANGUAGE plpgsql AS $$
+BEGIN
+	INSERT INTO app.effects (event_id, event_type, payload, headers, who, path)
+		VALUES (event_id, event_type, payload->>'n', headers, current_user, current_setting('search_path'));
+	CASE event_type
+		WHEN 'Error' THEN RAISE EXCEPTION 'refused by the handler' USING ERRCODE = 'XX123';
+		WHEN 'Deferred' THEN INSERT INTO app.child VALUES (1);
+		WHEN 'DeferredGood' THEN
+			INSERT INTO app.child VALUES ((payload->>'n')::int);
+			INSERT INTO app.parent VALUES ((payload->>'n')::int);
+		WHEN 'Set' THEN
+			PERFORM set_config('search_path', 'elsewhere', false), set_config('statement_timeout', '1', false);
+		WHEN 'Secret' THEN PERFORM FROM public.secret;
+		WHEN 'Role' THEN RESET ROLE;
+		WHEN 'Restricted' THEN CREATE TEMP TABLE t (x int);
+		WHEN 'Slow' THEN PERFORM pg_sleep(3600);
+		WHEN 'Caught' THEN
+			BEGIN
+				INSERT INTO app.effects (event_type) VALUES ('inner');
+				RAISE EXCEPTION 'caught';
+			EXCEPTION WHEN raise_exception THEN NULL;
+			END;
+		ELSE NULL;
+	END CASE;
+END $$;
+CREATE SERVER fn FOREIGN DATA WRAPPER idempotency_function OPTIONS (function 'app.handle', timeout '1500');
+SELECT idempotency.relay_create('fn', 'fn', max_attempts => 2, min_backoff => '20 ms', max_backoff => '20 ms');
+SELECT idempotency.relay_pause('fn');
+END
+
+# All in one batch, each between two good ones.
+my $n = 10;
+my $sql = '';
+foreach my $type (qw(Error Deferred DeferredGood Set DeferredGood Secret Role Restricted Slow Caught))
+{
+	foreach my $t ($type, 'Good')
+	{
+		$n++;
+		$sql .= qq{SELECT idempotency.outbox_enqueue('t', 'k$n', '$t', '{"n": $n}', headers => '{"h": $n}');\n};
+	}
+}
+$node->safe_psql('postgres', "BEGIN; $sql; COMMIT; SELECT idempotency.relay_resume('fn')");
+IdemTest::wait_for($node, q{SELECT count(*) = 6 FROM idempotency.dead_letters});
+IdemTest::wait_for($node, q{SELECT count(*) = 10 FROM app.effects WHERE event_type = 'Good'});
+is( $node->safe_psql('postgres', <<'END'), <<'END2' =~ s/\n\z//r, 'each error is that of its event');
+SELECT o.event_type, attempts, sqlstate, error FROM idempotency.dead_letters JOIN idempotency.outbox_events o USING (event_id)
+	ORDER BY o.seq
+END
+Error|2|XX123|refused by the handler
+Deferred|2|23503|insert or update on table "child" violates foreign key constraint "child_id_fkey"
+Secret|2|42501|permission denied for table secret
+Role|2|42501|cannot set parameter "role" within security-restricted operation
+Restricted|2|42501|cannot create temporary table within security-restricted operation
+Slow|2|57014|canceling statement due to statement timeout
+END2
+is( $node->safe_psql('postgres', q{SELECT event_type, count(*) FROM app.effects GROUP BY 1 ORDER BY 1}),
+	"Caught|1\nDeferredGood|2\nGood|10\nSet|1", 'the effects of the others, and no other');
+is($node->safe_psql('postgres', q{SELECT DISTINCT who, headers->>'h' = payload FROM app.effects}),
+	'owner|t', 'as the owner, with headers');
+is($node->safe_psql('postgres', q{SELECT count(DISTINCT path) FROM app.effects}), '1', 'no setting is left behind');
+
+# Exactly once holds against replay and against the application's own claim.
+my $effects = $node->safe_psql('postgres', 'SELECT count(*) FROM app.effects');
+$node->safe_psql('postgres', q{SELECT idempotency.relay_replay('fn', since => '-infinity')});
+$node->safe_psql('postgres', q{SELECT idempotency.outbox_enqueue('t', 'after', 'After', '{"n": 1}')});
+IdemTest::wait_for($node, q{SELECT count(*) = 1 FROM app.effects WHERE event_type = 'After'});
+is($node->safe_psql('postgres', 'SELECT count(*) FROM app.effects'), $effects + 1, 'a replay has no second effect');
+is($node->safe_psql('postgres',
+		q{SELECT idempotency.claim_event(event_id, consumer => 'fn') FROM app.effects WHERE event_type = 'After'}),
+	'duplicate', 'the relay has claimed what it handled');
+
+# A function that is not there, or that may not be called, is an outage of the
+# relay, not the fault of events.
+$node->safe_psql('postgres', 'ALTER FUNCTION app.handle RENAME TO hidden');
+$node->safe_psql('postgres', q{SELECT idempotency.outbox_enqueue('t', 'later', 'Later', '{"n": 1}')});
+IdemTest::wait_for($node, q{SELECT state = 'outage' AND last_error = 'function "app.handle" of the sink does not exist'
+	FROM idempotency.stat_relay WHERE relay = 'fn'});
+$node->safe_psql('postgres', 'ALTER FUNCTION app.hidden RENAME TO handle');
+IdemTest::wait_for($node, q{SELECT count(*) = 1 FROM app.effects WHERE event_type = 'Later'});
+$node->safe_psql('postgres', 'ALTER FUNCTION app.handle OWNER TO postgres; REVOKE ALL ON FUNCTION app.handle FROM public, owner');
+$node->safe_psql('postgres', q{SELECT idempotency.outbox_enqueue('t', 'later', 'Revoked', '{"n": 1}')});
+IdemTest::wait_for($node, q{SELECT state = 'outage' AND last_error = 'permission denied for function handle'
+	FROM idempotency.stat_relay WHERE relay = 'fn'});
+$node->safe_psql('postgres', 'GRANT EXECUTE ON FUNCTION app.handle TO owner');
+IdemTest::wait_for($node, q{SELECT count(*) = 1 FROM app.effects WHERE event_type = 'Revoked'});
+is($node->safe_psql('postgres', 'SELECT count(*) FROM idempotency.dead_letters'), '6', 'no dead letters from that');
+
+# Payloads: bytea for bytea, and an event of the other kind is refused.
+$node->safe_psql('postgres', <<'END');
+CREATE TABLE app.raw (payload bytea);
+CREATE FUNCTION app.raw(payload bytea) RETURNS void LANGUAGE sql AS $$ INSERT INTO app.raw VALUES (payload) $$;
+CREATE SERVER raw FOREIGN DATA WRAPPER idempotency_function OPTIONS (function 'app.raw');
+SELECT idempotency.relay_create('raw', 'raw', aggregate_types => '{raw}', max_attempts => 1);
+SELECT idempotency.outbox_enqueue_bytes('raw', 'k', 'Bytes', '\x00ff');
+SELECT idempotency.outbox_enqueue('raw', 'l', 'Json', '{}');
+SELECT idempotency.outbox_enqueue_bytes('raw', 'm', 'Big', decode(repeat('ab', 900000), 'hex'));
+END
+IdemTest::wait_for($node, q{SELECT array_agg(length(payload) ORDER BY length(payload)) = '{2,900000}' FROM app.raw});
+is( $node->safe_psql('postgres', q{SELECT sqlstate, error FROM idempotency.dead_letters WHERE relay = 'raw'}),
+	q{42804|the event's payload is jsonb and the sink's function takes bytea}, 'the wrong kind of payload');
+
+$node->stop;
+done_testing();
