@@ -10,8 +10,8 @@
  *
  * Each event is handled in a subtransaction of its own, as the relay's owner,
  * under SECURITY_RESTRICTED_OPERATION and the relay's timeout.  An error rolls
- * the event back and parks it; the batch goes on.  Deferred constraints are
- * fired per event, so that their errors find the event they belong to.  What
+ * the event back and parks it; the batch goes on.  Constraints are immediate
+ * in handlers, so that their errors find the event they belong to.  What
  * makes the whole transaction fail at commit is isolated by repeating the
  * batch one event at a time; the one that fails alone is parked untried.
  *
@@ -276,6 +276,8 @@ make_plan(IdemFunctionRelay *relay)
 static void
 check_function(IdemFunctionRelay *relay)
 {
+	const char *name = idem_relay_option(relay->config, "function");
+	List	   *names;
 	Oid			save_userid;
 	int			save_sec_context;
 
@@ -284,7 +286,7 @@ check_function(IdemFunctionRelay *relay)
 	SetUserIdAndSecContext(relay->config->owner,
 						   save_sec_context | SECURITY_RESTRICTED_OPERATION |
 						   SECURITY_LOCAL_USERID_CHANGE);
-	if (relay->plan != NULL && !SearchSysCacheExists1(PROCOID, ObjectIdGetDatum(relay->func)))
+	if (relay->plan != NULL && find_function(name, &names) != relay->func)
 		forget_plan(relay);
 	if (relay->plan == NULL)
 	{
@@ -343,9 +345,13 @@ call_handler(IdemFunctionRelay *relay, const IdemEvent *ev)
 	SPI_finish();
 }
 
-/* Fire what the handler deferred, while it is known whose it is. */
+/*
+ * Constraints are immediate while a handler runs, those declared deferred as
+ * well: nothing that was queued may run later under another role.  What the
+ * handler deferred itself is an error of the event.
+ */
 static void
-fire_deferred(void)
+constraints_immediate(void)
 {
 	ConstraintsSetStmt stmt = {.type = T_ConstraintsSetStmt, .constraints = NIL, .deferred = false};
 
@@ -382,8 +388,9 @@ claim_and_call(IdemFunctionRelay *relay, const IdemEvent *ev)
 	SetUserIdAndSecContext(relay->config->owner,
 						   save_sec_context | SECURITY_RESTRICTED_OPERATION |
 						   SECURITY_LOCAL_USERID_CHANGE);
+	constraints_immediate();
 	call_handler(relay, ev);
-	fire_deferred();
+	constraints_immediate();
 	SetUserIdAndSecContext(save_userid, save_sec_context);
 
 	idem_complete_event(id, strlen(id), consumer, strlen(consumer), (Datum) 0, false);
@@ -478,7 +485,8 @@ work_event(IdemFunctionRelay *relay, const IdemEvent *ev, int64 *sent)
 	idem_parked_add(relay->config, ev, &failure);
 
 	/* Later events of its key, in this very batch, must see it. */
-	idem_parked_index_load(relay->parked, relay->config);
+	idem_parked_index_add(relay->parked, relay->config, ev);
+	relay->parked_dirty = true;
 }
 
 /* Parked events that are due; in the transaction of the batch. */
@@ -620,6 +628,7 @@ idem_function_step(IdemFunctionRelay *relay)
 
 	if (!may_run(relay))
 		return false;
+	relay->last_tried = 0;
 	idem_stream_begin();
 	if (!relay->loaded)
 		load_position(relay);

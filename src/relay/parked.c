@@ -137,6 +137,21 @@ idem_parked_index_load(IdemParkedIndex *index, const IdemRelayConfig *config)
 	SPI_finish();
 }
 
+void
+idem_parked_index_add(IdemParkedIndex *index, const IdemRelayConfig *config,
+					  const IdemEvent *event)
+{
+	uint64		seq = (uint64) event->seq;
+	uint64		hash = key_hash(event->aggregate_type, event->aggregate_id);
+	bool		dead = config->max_attempts <= 1;
+
+	(void) hash_search(index->seqs, &seq, HASH_ENTER, NULL);
+	if (config->ordering == IDEM_ORDERING_KEY &&
+		(!dead || config->on_dead != IDEM_ON_DEAD_SKIP))
+		(void) hash_search(index->keys, &hash, HASH_ENTER, NULL);
+	index->total++;
+}
+
 bool
 idem_parked_has_seq(const IdemParkedIndex *index, int64 seq)
 {

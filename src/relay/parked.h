@@ -62,6 +62,13 @@ extern IdemParkedIndex *idem_parked_index_create(MemoryContext parent);
 /* Read the table again.  In a transaction, like all below. */
 extern void idem_parked_index_load(IdemParkedIndex *index, const IdemRelayConfig *config);
 
+/*
+ * Note one that was parked since, as far as later events of its key are
+ * concerned; when it is due only a load tells.
+ */
+extern void idem_parked_index_add(IdemParkedIndex *index, const IdemRelayConfig *config,
+								  const IdemEvent *event);
+
 extern bool idem_parked_has_seq(const IdemParkedIndex *index, int64 seq);
 extern bool idem_parked_blocks(const IdemParkedIndex *index, const IdemEvent *event);
 

@@ -29,6 +29,7 @@
 #include "postgres.h"
 
 #include "access/xact.h"
+#include "executor/spi.h"
 #include "miscadmin.h"
 #include "pgstat.h"
 #include "postmaster/bgworker.h"
@@ -53,6 +54,7 @@
 #include "relay/relay.h"
 #include "relay/report.h"
 #include "relay/retention.h"
+#include "relay/spi.h"
 #include "relay/stream.h"
 #include "shared/catalog.h"
 
@@ -169,11 +171,29 @@ take_identity(void)
 	identity = MemoryContextStrdup(TopMemoryContext, now);
 }
 
-/* The extension is gone: so is the mark on the database, and this worker. */
+/*
+ * The extension is gone, or the last relay: so is the mark on the database,
+ * and this worker.  A relay that is being created holds the lock until its own
+ * mark has committed, so either it is seen here, or its mark comes after.
+ */
 static void
-leave_database(void)
+leave_database(bool extension_is_there)
 {
 	idem_stream_begin();
+	if (extension_is_there)
+	{
+		SPI_connect();
+		idem_spi_run("LOCK TABLE %s.relays IN SHARE ROW EXCLUSIVE MODE", 0, NULL, NULL, NULL);
+		SPI_finish();
+		PopActiveSnapshot();
+		PushActiveSnapshot(GetLatestSnapshot());
+		if (idem_relay_configs() != NIL)
+		{
+			idem_stream_commit(false);
+			config_stale = true;
+			return;
+		}
+	}
 	idem_launcher_enlist_database(false);
 	idem_stream_commit(false);
 	LWLockAcquire(idem_relay_shmem->lock, LW_EXCLUSIVE);
@@ -316,7 +336,7 @@ reload_config(void)
 	if (!OidIsValid(idem_extension_oid()))
 	{
 		idem_stream_commit(false);
-		leave_database();
+		leave_database(false);
 	}
 	MemoryContextSwitchTo(loop_cxt);
 	configs = idem_relay_configs();
@@ -339,11 +359,11 @@ reload_config(void)
 		if (!r->seen)
 			drop_relay(r);
 	}
-	if (configs == NIL && my_relay_id == 0)
-		leave_database();
 	if (wait_set)
 		FreeWaitEventSet(wait_set);
 	wait_set = NULL;
+	if (configs == NIL && my_relay_id == 0)
+		leave_database(true);
 }
 
 static const char *

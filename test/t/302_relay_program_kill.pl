@@ -47,7 +47,8 @@ sub worker_pid
 
 # The program has standard input, output and error and no secret place else.
 my $sink = sink_pid();
-my @foreign = grep { !/^\Q$file\E$/ }
+my $socket = readlink("/proc/$sink/fd/0");
+my @foreign = grep { $_ ne $socket && $_ ne $file }
   map { readlink($_) // () } grep { m{/(\d+)$} && $1 > 2 } glob("/proc/$sink/fd/*");
 is("@foreign", '', 'the program has no descriptor but three and those it opened');
 like(slurp_file("/proc/$sink/environ"), qr/^PATH=[^\0]*\0LC_ALL=C\0(?:LC_CTYPE=[^\0]*\0)?$/, 'nor its environment');

@@ -84,7 +84,7 @@ IdemTest::wait_for($node, q{SELECT count(*) = 0 FROM pg_shseclabel JOIN pg_datab
 # A relay that drops its last relay, and one made at once, do not miss each other.
 IdemTest::create_extension($node, 'uno');
 $node->safe_psql('uno', 'CREATE SERVER nul FOREIGN DATA WRAPPER idempotency_null');
-foreach my $i (1 .. 10)
+foreach my $i (1 .. 20)
 {
 	$node->safe_psql('uno', "SELECT idempotency.relay_create('r', 'nul')");
 	$node->poll_query_until('uno', q{SELECT state = 'streaming' FROM idempotency.stat_relay})

@@ -33,8 +33,11 @@ BEGIN
 		WHEN 'Error' THEN RAISE EXCEPTION 'refused by the handler' USING ERRCODE = 'XX123';
 		WHEN 'Deferred' THEN INSERT INTO app.child VALUES (1);
 		WHEN 'DeferredGood' THEN
-			INSERT INTO app.child VALUES ((payload->>'n')::int);
 			INSERT INTO app.parent VALUES ((payload->>'n')::int);
+			INSERT INTO app.child VALUES ((payload->>'n')::int);
+		WHEN 'Later' THEN
+			SET CONSTRAINTS ALL DEFERRED;
+			INSERT INTO app.child VALUES (1);
 		WHEN 'Set' THEN
 			PERFORM set_config('search_path', 'elsewhere', false), set_config('statement_timeout', '1', false);
 		WHEN 'Secret' THEN PERFORM FROM public.secret;
@@ -58,7 +61,7 @@ END
 # All in one batch, each between two good ones.
 my $n = 10;
 my $sql = '';
-foreach my $type (qw(Error Deferred DeferredGood Set DeferredGood Secret Role Restricted Slow Caught))
+foreach my $type (qw(Error Deferred DeferredGood Set DeferredGood Later Secret Role Restricted Slow Caught))
 {
 	foreach my $t ($type, 'Good')
 	{
@@ -67,21 +70,22 @@ foreach my $type (qw(Error Deferred DeferredGood Set DeferredGood Secret Role Re
 	}
 }
 $node->safe_psql('postgres', "BEGIN; $sql; COMMIT; SELECT idempotency.relay_resume('fn')");
-IdemTest::wait_for($node, q{SELECT count(*) = 6 FROM idempotency.dead_letters});
-IdemTest::wait_for($node, q{SELECT count(*) = 10 FROM app.effects WHERE event_type = 'Good'});
+IdemTest::wait_for($node, q{SELECT count(*) = 7 FROM idempotency.dead_letters});
+IdemTest::wait_for($node, q{SELECT count(*) = 11 FROM app.effects WHERE event_type = 'Good'});
 is( $node->safe_psql('postgres', <<'END'), <<'END2' =~ s/\n\z//r, 'each error is that of its event');
 SELECT o.event_type, attempts, sqlstate, error FROM idempotency.dead_letters JOIN idempotency.outbox_events o USING (event_id)
 	ORDER BY o.seq
 END
 Error|2|XX123|refused by the handler
 Deferred|2|23503|insert or update on table "child" violates foreign key constraint "child_id_fkey"
+Later|2|42501|cannot fire deferred trigger within security-restricted operation
 Secret|2|42501|permission denied for table secret
-Role|2|42501|cannot set parameter "role" within security-restricted operation
+Role|2|42501|cannot set parameter "role" within security-definer function
 Restricted|2|42501|cannot create temporary table within security-restricted operation
 Slow|2|57014|canceling statement due to statement timeout
 END2
 is( $node->safe_psql('postgres', q{SELECT event_type, count(*) FROM app.effects GROUP BY 1 ORDER BY 1}),
-	"Caught|1\nDeferredGood|2\nGood|10\nSet|1", 'the effects of the others, and no other');
+	"Caught|1\nDeferredGood|2\nGood|11\nSet|1", 'the effects of the others, and no other');
 is($node->safe_psql('postgres', q{SELECT DISTINCT who, headers->>'h' = payload FROM app.effects}),
 	'owner|t', 'as the owner, with headers');
 is($node->safe_psql('postgres', q{SELECT count(DISTINCT path) FROM app.effects}), '1', 'no setting is left behind');
@@ -96,21 +100,21 @@ is($node->safe_psql('postgres',
 		q{SELECT idempotency.claim_event(event_id, consumer => 'fn') FROM app.effects WHERE event_type = 'After'}),
 	'duplicate', 'the relay has claimed what it handled');
 
-# A function that is not there, or that may not be called, is an outage of the
-# relay, not the fault of events.
+# A function that is not there, or that may not be called, is the
+# relay's fault, not that of events.
 $node->safe_psql('postgres', 'ALTER FUNCTION app.handle RENAME TO hidden');
-$node->safe_psql('postgres', q{SELECT idempotency.outbox_enqueue('t', 'later', 'Later', '{"n": 1}')});
-IdemTest::wait_for($node, q{SELECT state = 'outage' AND last_error = 'function "app.handle" of the sink does not exist'
+$node->safe_psql('postgres', q{SELECT idempotency.outbox_enqueue('t', 'after', 'Renamed', '{"n": 1}')});
+IdemTest::wait_for($node, q{SELECT state = 'misconfigured' AND last_error = 'function "app.handle" of the sink does not exist'
 	FROM idempotency.stat_relay WHERE relay = 'fn'});
 $node->safe_psql('postgres', 'ALTER FUNCTION app.hidden RENAME TO handle');
-IdemTest::wait_for($node, q{SELECT count(*) = 1 FROM app.effects WHERE event_type = 'Later'});
+IdemTest::wait_for($node, q{SELECT count(*) = 1 FROM app.effects WHERE event_type = 'Renamed'});
 $node->safe_psql('postgres', 'ALTER FUNCTION app.handle OWNER TO postgres; REVOKE ALL ON FUNCTION app.handle FROM public, owner');
 $node->safe_psql('postgres', q{SELECT idempotency.outbox_enqueue('t', 'later', 'Revoked', '{"n": 1}')});
-IdemTest::wait_for($node, q{SELECT state = 'outage' AND last_error = 'permission denied for function handle'
+IdemTest::wait_for($node, q{SELECT state = 'misconfigured' AND last_error = 'permission denied for function app.handle'
 	FROM idempotency.stat_relay WHERE relay = 'fn'});
 $node->safe_psql('postgres', 'GRANT EXECUTE ON FUNCTION app.handle TO owner');
 IdemTest::wait_for($node, q{SELECT count(*) = 1 FROM app.effects WHERE event_type = 'Revoked'});
-is($node->safe_psql('postgres', 'SELECT count(*) FROM idempotency.dead_letters'), '6', 'no dead letters from that');
+is($node->safe_psql('postgres', 'SELECT count(*) FROM idempotency.dead_letters'), '7', 'no dead letters from that');
 
 # Payloads: bytea for bytea, and an event of the other kind is refused.
 $node->safe_psql('postgres', <<'END');
