@@ -699,7 +699,7 @@ idem_function_failed(IdemFunctionRelay *relay, const char *sqlstate, const char 
 		relay->single = relay->config->batch_events;
 	relay->not_before = TimestampTzPlusMilliseconds(GetCurrentTimestamp(), ms);
 	if (relay->checking)
-		idem_report_state(relay->entry, relay->config->name, IDEM_RELAY_MISCONFIGURED, IDEM_WAIT_OPERATOR);
+		idem_report_state(relay->entry, relay->config->name, IDEM_RELAY_MISCONFIGURED, IDEM_WAIT_BACKOFF);
 	else
 		idem_report_state(relay->entry, relay->config->name, IDEM_RELAY_OUTAGE, IDEM_WAIT_BACKOFF);
 	relay->checking = false;

@@ -21,7 +21,7 @@ sub state_is
 	my ($state) = @_;
 
 	IdemTest::wait_for($node,
-		"SELECT state = '$state' AND waiting_for IN ('operator', 'events') FROM idempotency.stat_relay");
+		"SELECT state = '$state' AND waiting_for IN ('backoff', 'events') FROM idempotency.stat_relay");
 	return;
 }
 
