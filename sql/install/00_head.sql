@@ -3,4 +3,34 @@
 -- complain if script is sourced in psql, rather than via CREATE EXTENSION
 \echo Use "CREATE EXTENSION idempotency CASCADE" to load this file. \quit
 
+-- All names below are qualified; operators and casts cannot be, and must be
+-- found in pg_catalog rather than in a schema that was there before.
+SET LOCAL search_path = pg_catalog, pg_temp;
+
+-- Whoever owns the schema, or may create in it, could put a function of his
+-- beside one of ours, for this script or for users of the extension to call.
+DO $$
+DECLARE
+	nsp pg_namespace;
+BEGIN
+	SELECT * INTO STRICT nsp FROM pg_namespace n WHERE n.oid = '@extschema@'::regnamespace;
+	IF NOT (SELECT r.rolsuper FROM pg_roles r WHERE r.oid = nsp.nspowner) THEN
+		RAISE EXCEPTION 'schema "%" exists and belongs to role "%"', nsp.nspname, pg_get_userbyid(nsp.nspowner)
+			USING ERRCODE = 'insufficient_privilege',
+				DETAIL = 'Its owner could replace what the extension trusts.',
+				HINT = 'Drop the schema, or give it to a superuser after a look at what is in it.';
+	ELSIF EXISTS (SELECT FROM aclexplode(nsp.nspacl) a
+				   WHERE a.privilege_type = 'CREATE' AND a.grantee <> nsp.nspowner) THEN
+		RAISE EXCEPTION 'schema "%" exists and others than its owner may create in it', nsp.nspname
+			USING ERRCODE = 'insufficient_privilege',
+				HINT = 'Revoke CREATE on the schema, after a look at what is in it.';
+	ELSIF EXISTS (SELECT FROM pg_proc p WHERE p.pronamespace = nsp.oid) THEN
+		RAISE EXCEPTION 'schema "%" exists and has functions in it', nsp.nspname
+			USING ERRCODE = 'object_not_in_prerequisite_state',
+				DETAIL = 'One could be taken for a function of the extension.',
+				HINT = 'Move or drop them.';
+	END IF;
+END
+$$;
+
 REVOKE ALL ON SCHEMA @extschema@ FROM PUBLIC;

@@ -150,4 +150,4 @@ BEGIN
 END
 $$;
 
-SELECT @extschema@.grant_role('monitor', 'pg_monitor');
+SELECT @extschema@.grant_role('monitor'::text, 'pg_monitor'::name);
