@@ -196,7 +196,10 @@ reconcile_slots(List *databases)
 	LWLockRelease(idem_relay_shmem->lock);
 }
 
-/* A worker that is gone: note it, and when it may come back. */
+/*
+ * A worker that is gone: note it, and when it may come back.  It has detached
+ * by itself, and if the slot has a process, that is another's.
+ */
 static void
 reap_workers(void)
 {
@@ -213,13 +216,11 @@ reap_workers(void)
 		handles[i] = NULL;
 
 		LWLockAcquire(idem_relay_shmem->lock, LW_EXCLUSIVE);
-		slot->pid = 0;
-		slot->procno = -1;
 		slot->starting = false;
 		delay = Min(MAX_RESTART_MS, 50 << Min(slot->failures, 10));
 		slot->failures++;
 		slot->not_before = TimestampTzPlusMilliseconds(GetCurrentTimestamp(), delay);
-		if (!slot->wanted)
+		if (!slot->wanted && slot->pid == 0)
 			idem_worker_slot_free(slot);
 		LWLockRelease(idem_relay_shmem->lock);
 	}

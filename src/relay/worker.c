@@ -111,7 +111,10 @@ worker_detach(int code, Datum arg)
 	idem_wake_launcher();
 }
 
-/* Take the slot we were started for; false if it is not ours any more. */
+/*
+ * Take the slot we were started for; false if it is not ours any more, or has
+ * a worker already: a launcher that died had asked for it, and so has the next.
+ */
 static bool
 worker_attach(int slotno, Oid *dboid)
 {
@@ -119,7 +122,8 @@ worker_attach(int slotno, Oid *dboid)
 
 	my_slot = &idem_worker_slots[slotno];
 	LWLockAcquire(idem_relay_shmem->lock, LW_EXCLUSIVE);
-	ok = OidIsValid(my_slot->dboid) && my_slot->wanted && my_slot->held_by == 0;
+	ok = OidIsValid(my_slot->dboid) && my_slot->wanted && my_slot->held_by == 0 &&
+		my_slot->pid == 0;
 	my_slot->starting = false;
 	if (ok)
 	{
