@@ -397,6 +397,18 @@ claim_and_call(IdemFunctionRelay *relay, const IdemEvent *ev)
 	return HANDLED;
 }
 
+/* Errors that come from what else goes on: other sessions, full disks. */
+static bool
+is_circumstance(int sqlerrcode)
+{
+	int			category = ERRCODE_TO_CATEGORY(sqlerrcode);
+
+	return sqlerrcode == ERRCODE_T_R_SERIALIZATION_FAILURE ||
+		sqlerrcode == ERRCODE_T_R_DEADLOCK_DETECTED ||
+		category == ERRCODE_INSUFFICIENT_RESOURCES ||
+		category == ERRCODE_SYSTEM_ERROR;
+}
+
 /* What went wrong, out of the caught error; in the event's context. */
 static void
 failure_from_error(IdemFunctionRelay *relay, IdemFailure *failure)
@@ -412,9 +424,11 @@ failure_from_error(IdemFunctionRelay *relay, IdemFailure *failure)
 	failure->message = edata->message ? edata->message : "unknown error";
 
 	/* Not the handler's doing, so not the event's fault: tried again. */
-	if (edata->sqlerrcode == ERRCODE_T_R_SERIALIZATION_FAILURE ||
-		edata->sqlerrcode == ERRCODE_T_R_DEADLOCK_DETECTED)
+	if (is_circumstance(edata->sqlerrcode))
+	{
 		failure->counts = false;
+		failure->retry_after_ms = relay->config->min_backoff_ms;
+	}
 }
 
 /* One event in a subtransaction. */
@@ -669,7 +683,13 @@ idem_function_step(IdemFunctionRelay *relay)
 		relay->single--;
 	idem_report_counts(relay->entry, sent, repeated);
 	idem_report_state(relay->entry, relay->config->name, IDEM_RELAY_STREAMING, IDEM_WAIT_EVENTS);
-	return true;
+
+	/*
+	 * The next snapshot differs whenever any transaction of the cluster came
+	 * to an end in between.  One that enqueued wakes us: others are no reason
+	 * to look again.
+	 */
+	return n > 0 || repeated > 0 || !ended || relay->catching_up;
 }
 
 void
