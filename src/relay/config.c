@@ -8,6 +8,10 @@
  * problem is a state to show, not an error: one broken relay must not keep the
  * others of its database from running.
  *
+ * The owner of the server may be another role, and can point it elsewhere at
+ * any time.  Then a function, or a connection without a password, would run
+ * for that role with the rights of the relay's owner: neither is let through.
+ *
  * MEMORY: all results in the caller's context.
  *
  * Copyright (c) 2026, the idempotency developers
@@ -165,7 +169,19 @@ resolve_server(IdemRelayConfig *c)
 	c->kind = pstrdup(wrapper->fdwname + strlen(WRAPPER_PREFIX));
 	c->options = list_concat(list_copy(server->options),
 							 user_mapping_options(c->owner, server->serverid));
-	c->require_password = !superuser_arg(c->owner);
+
+	/*
+	 * Who owns the server decides where it leads: nobody may thereby be led
+	 * to do what that role could not do itself.
+	 */
+	if (strcmp(c->kind, "function") == 0 && !has_privs_of_role(server->owner, c->owner))
+	{
+		c->problem = psprintf("server \"%s\" belongs to \"%s\", who may not act as the relay's owner \"%s\"",
+							  c->server, GetUserNameFromId(server->owner, true),
+							  GetUserNameFromId(c->owner, true));
+		return;
+	}
+	c->require_password = !superuser_arg(c->owner) || !superuser_arg(server->owner);
 	if (strcmp(c->kind, "program") == 0)
 	{
 		const char *name = idem_relay_option(c, "program");

@@ -60,7 +60,8 @@ typedef struct IdemRelayConfig
 	char	   *kind;			/* function, postgres, ...; NULL: see problem */
 	char	   *program;		/* file name below sink_directory; NULL: none */
 	List	   *options;		/* of DefElem, server's then user mapping's */
-	bool		require_password;	/* the owner is no superuser */
+	bool		require_password;	/* an owner, of relay or server, is no
+									 * superuser */
 	char	   *problem;		/* why it cannot run; NULL: nothing */
 } IdemRelayConfig;
 

@@ -30,6 +30,7 @@
 #include "commands/dbcommands.h"
 #include "commands/defrem.h"
 #include "executor/spi.h"
+#include "foreign/foreign.h"
 #include "miscadmin.h"
 #include "nodes/parsenodes.h"
 #include "tcop/utility.h"
@@ -187,6 +188,7 @@ database_to_clear(Node *parsetree)
 			{
 				ListCell   *lc;
 
+				name = "template1";
 				foreach(lc, ((CreatedbStmt *) parsetree)->options)
 				{
 					DefElem    *def = lfirst(lc);
@@ -239,7 +241,20 @@ relays_of_server(const char *server)
 	return names;
 }
 
-/* RESTRICT refuses while relays send there; CASCADE drops them. */
+/* Is there such a server, and will the command itself be let through to it? */
+static bool
+may_drop_server(const char *name)
+{
+	ForeignServer *server = GetForeignServerByName(name, true);
+
+	return server != NULL && has_privs_of_role(GetUserId(), server->owner);
+}
+
+/*
+ * RESTRICT refuses while relays send there; CASCADE drops them.  Anybody may
+ * send a DROP SERVER: who will be refused learns nothing of relays, and IF
+ * EXISTS of what is not there touches none.
+ */
 static void
 before_drop_server(DropStmt *stmt)
 {
@@ -250,7 +265,7 @@ before_drop_server(DropStmt *stmt)
 	foreach(lc, stmt->objects)
 	{
 		const char *server = strVal(lfirst(lc));
-		char	   *relays = relays_of_server(server);
+		char	   *relays = may_drop_server(server) ? relays_of_server(server) : NULL;
 		Oid			types[1] = {TEXTOID};
 		Datum		values[1] = {CStringGetTextDatum(server)};
 
@@ -337,6 +352,8 @@ concerns_relays(Node *parsetree)
 		case T_DropUserMappingStmt:
 		case T_GrantStmt:
 			return true;
+		case T_AlterOwnerStmt:
+			return ((AlterOwnerStmt *) parsetree)->objectType == OBJECT_FOREIGN_SERVER;
 		case T_DropStmt:
 			return ((DropStmt *) parsetree)->removeType == OBJECT_FOREIGN_SERVER;
 		case T_RenameStmt:

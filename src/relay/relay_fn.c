@@ -142,6 +142,15 @@ check_server(const char *name)
 				 errmsg("server \"%s\" is not a sink", name),
 				 errdetail("Its foreign-data wrapper is \"%s\".", wrapper->fdwname),
 				 errhint("Sinks are servers of the wrappers idempotency_function, idempotency_postgres, idempotency_null and idempotency_program.")));
+	if (strcmp(wrapper->fdwname, WRAPPER_PREFIX "function") == 0 &&
+		!has_privs_of_role(server->owner, GetUserId()))
+		ereport(ERROR,
+				(errcode(ERRCODE_INSUFFICIENT_PRIVILEGE),
+				 errmsg("server \"%s\" belongs to role \"%s\"",
+						name, GetUserNameFromId(server->owner, false)),
+				 errdetail("That role could make the relay run any function as \"%s\".",
+						   GetUserNameFromId(GetUserId(), false)),
+				 errhint("Let the owner of the server create the relay, or change the owner of the server.")));
 }
 
 static void
@@ -153,12 +162,13 @@ range_error(const char *name, const char *range)
 			 errhint("It must be %s.", range)));
 }
 
-static int64
+/* In floating point, which does not wrap around; exact where it matters. */
+static double
 interval_us(FunctionCallInfo fcinfo, int argno)
 {
 	Interval   *iv = PG_GETARG_INTERVAL_P(argno);
 
-	return iv->time + ((int64) iv->day + INT64CONST(30) * iv->month) * USECS_PER_DAY;
+	return iv->time + (iv->day + 30.0 * iv->month) * USECS_PER_DAY;
 }
 
 static void

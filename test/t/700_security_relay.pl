@@ -1,0 +1,144 @@
+
+# Copyright (c) 2026, the idempotency developers
+
+# What a login with few rights can make a relay do for it, and what an owner's
+# mistake does to events: nothing.
+
+use strict;
+use warnings FATAL => 'all';
+
+use IdemTest;
+use PostgreSQL::Test::Utils;
+use Test::More;
+
+my $node = IdemTest::cluster('security');
+
+sub sql
+{
+	my ($query, %opt) = @_;
+
+	return $node->safe_psql('postgres', $query,
+		$opt{as} ? (extra_params => [ '-U', $opt{as} ]) : ());
+}
+
+# The error of a statement that has to fail.
+sub refused
+{
+	my ($query, $as) = @_;
+	my ($rc, $out, $err) =
+	  $node->psql('postgres', $query, $as ? (extra_params => [ '-U', $as ]) : ());
+
+	return $rc == 0 ? 'not refused' : $err;
+}
+
+sub wait_relay
+{
+	my ($relay, $condition, $what) = @_;
+
+	ok($node->poll_query_until('postgres',
+			"SELECT $condition FROM idempotency.stat_relay WHERE relay = '$relay'"), $what);
+	return;
+}
+
+sub enqueue
+{
+	my ($key) = @_;
+
+	sql("SELECT idempotency.outbox_enqueue('order', '$key', 'Created', '{}')");
+	return;
+}
+
+sql(<<'END');
+CREATE ROLE op LOGIN;
+CREATE ROLE outsider LOGIN;
+SELECT idempotency.grant_role('operator', 'op');
+GRANT USAGE ON FOREIGN DATA WRAPPER idempotency_function, idempotency_postgres TO op;
+CREATE SCHEMA app;
+GRANT USAGE, CREATE ON SCHEMA app TO op;
+CREATE TABLE app.got (id uuid, by name);
+CREATE TABLE app.parent (k int PRIMARY KEY);
+INSERT INTO app.parent VALUES (1);
+CREATE TABLE app.child (k int REFERENCES app.parent DEFERRABLE INITIALLY DEFERRED);
+CREATE FUNCTION app.handle(event_id uuid) RETURNS void LANGUAGE sql AS
+	'INSERT INTO app.got VALUES (event_id, current_user); INSERT INTO app.child VALUES (1)';
+END
+
+# A server's owner decides what runs: not with the rights of another.
+sql(<<'END', as => 'op');
+CREATE SERVER of_op FOREIGN DATA WRAPPER idempotency_function OPTIONS (function 'app.evil');
+CREATE FUNCTION app.evil(event_id uuid) RETURNS void LANGUAGE plpgsql AS
+	'BEGIN ALTER ROLE op SUPERUSER; END';
+END
+like(refused("SELECT idempotency.relay_create('lent', 'of_op')"),
+	qr/server "of_op" belongs to role "op"/,
+	'no function relay of a superuser to a server of somebody else');
+sql(<<'END');
+CREATE SERVER given FOREIGN DATA WRAPPER idempotency_function OPTIONS (function 'app.handle');
+SELECT idempotency.relay_create('given', 'given');
+ALTER SERVER given OWNER TO op;
+END
+wait_relay('given', "state = 'misconfigured'", 'stands when its server is given away');
+sql("ALTER SERVER given OPTIONS (SET function 'app.evil')", as => 'op');
+enqueue('1');
+wait_relay('given', "lag_events = 1 AND state = 'misconfigured'", 'still stands, with an event to send');
+is(sql("SELECT rolsuper FROM pg_roles WHERE rolname = 'op'"), 'f',
+	'the owner of the server has gained nothing');
+sql("ALTER SERVER given OPTIONS (SET function 'app.handle'); ALTER SERVER given OWNER TO CURRENT_USER");
+wait_relay('given', "state = 'streaming' AND lag_events = 0", 'runs when it has come back');
+
+# The same by way of a connection without a password.
+my ($host, $port) = ($node->host, $node->port);
+sql(<<"END", as => 'op');
+CREATE SERVER loop FOREIGN DATA WRAPPER idempotency_postgres
+	OPTIONS (host '$host', port '$port', dbname 'postgres', function 'app.evil');
+CREATE USER MAPPING FOR PUBLIC SERVER loop OPTIONS (user '@{[ $node->safe_psql('postgres', 'SELECT current_user') ]}');
+END
+sql("SELECT idempotency.relay_create('loop', 'loop')");
+wait_relay('loop', "last_error ILIKE '%password%'", 'a password is required where the server is not a superuser\'s');
+sql("SELECT idempotency.relay_drop('loop')");
+is(sql("SELECT rolsuper FROM pg_roles WHERE rolname = 'op'"), 'f', 'again nothing gained');
+
+# Constraints that are deferred otherwise are checked within the handler.
+is(sql('SELECT count(*) FROM app.child'), '1', 'a handler may write to a table with a deferred constraint');
+
+# Who may not drop a server learns nothing, and drops nothing.
+unlike(refused('DROP SERVER given', 'outsider'), qr/given.*relay|Relays/s,
+	'DROP SERVER tells outsiders of no relay');
+like(refused('DROP SERVER given CASCADE', 'outsider'), qr/must be owner/, 'and is refused');
+sql(<<'END');
+CREATE ROLE leaving;
+GRANT USAGE ON FOREIGN DATA WRAPPER idempotency_null TO leaving;
+CREATE SERVER going FOREIGN DATA WRAPPER idempotency_null;
+SELECT idempotency.relay_create('stays', 'going');
+ALTER SERVER going OWNER TO leaving;
+DROP OWNED BY leaving;
+END
+sql('DROP SERVER IF EXISTS going CASCADE', as => 'outsider');
+is(sql("SELECT count(*) FROM idempotency.stat_relay WHERE relay = 'stays'"), '1',
+	'a relay whose server is gone stays for its owner to drop');
+
+# An interval that wraps around would keep every worker from its configuration.
+sql("CREATE SERVER null_server FOREIGN DATA WRAPPER idempotency_null");
+like(refused(<<'END'), qr/argument "min_backoff" is out of range/, 'no backoff longer than a day');
+SELECT idempotency.relay_create('wraps', 'null_server',
+	min_backoff => make_interval(months => 8000000, hours => -635904423, secs => -3490.443384));
+END
+
+# Others' transactions are no work: the worker looks when it is woken.
+$node->safe_psql('postgres', 'CREATE DATABASE noise');
+$node->safe_psql('noise', 'CREATE TABLE t (i int)');
+my $commits = "SELECT xact_commit FROM pg_stat_database WHERE datname = 'postgres'";
+my $pid = sql("SELECT pid FROM idempotency.stat_relay WHERE relay = 'given'");
+my $before = sql($commits);
+enqueue('2');
+wait_relay('given', 'lag_events = 0', 'caught up before the noise');
+$node->safe_psql('noise', join('', map { "INSERT INTO t VALUES ($_);\n" } 1 .. 3000));
+
+# Its figures are complete when it has gone.
+sql("SELECT idempotency.relay_drop('given')");
+ok($node->poll_query_until('postgres', "SELECT count(*) = 0 FROM pg_stat_activity WHERE pid = $pid"),
+	'the worker ends with its relay');
+cmp_ok(sql($commits) - $before, '<', 1500, 'it slept through the noise');
+
+$node->stop;
+done_testing();
