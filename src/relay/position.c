@@ -423,15 +423,12 @@ mark_needed(LightRows *l)
 }
 
 static bool
-is_needed(const LightRows *l, int64 id, int relay_id, int log)
+is_needed(const LightRows *l, int64 id, int64 epoch, int relay_id, int log)
 {
-	for (int i = 0; i < l->n; i++)
-	{
-		if (l->rows[i].id == id && l->rows[i].relay_id == relay_id &&
-			l->rows[i].log == log)
-			return l->rows[i].needed;
-	}
-	return false;
+	LightRow	key = {.id = id, .epoch = epoch, .relay_id = relay_id, .log = log};
+	LightRow   *found = bsearch(&key, l->rows, l->n, sizeof(LightRow), compare_light);
+
+	return found != NULL && found->needed;
 }
 
 typedef struct MissingRows
@@ -464,9 +461,10 @@ visit_missing(HeapTuple tup, TupleDesc desc, void *arg)
 	bool		isnull;
 	int64		id = DatumGetInt64(heap_getattr(tup, ATT_ID + 1, desc, &isnull));
 	int			relay_id = DatumGetInt32(heap_getattr(tup, ATT_RELAY + 1, desc, &isnull));
+	int64		epoch = DatumGetInt64(heap_getattr(tup, ATT_EPOCH + 1, desc, &isnull));
 	IdemPositionRow *row;
 
-	if (!is_needed(m->light, id, relay_id, m->from))
+	if (!is_needed(m->light, id, epoch, relay_id, m->from))
 		return;
 	row = row_from_tuple(tup, desc);
 	if (relay_id == IDEM_TICK_RELAY && !tick_is_ahead_of_some(row, m->last))

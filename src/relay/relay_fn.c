@@ -316,6 +316,7 @@ idem_relay_create_fn(PG_FUNCTION_ARGS)
 	Datum		values[NARGS + 3];
 	char		nulls[NARGS + 4];
 	int			relay_id;
+	int64		epoch;
 	uint64		n;
 
 	idem_prevent_read_only("relay_create()");
@@ -350,9 +351,16 @@ idem_relay_create_fn(PG_FUNCTION_ARGS)
 				 errmsg("relay \"%s\" exists already", name),
 				 errhint("Use relay_alter, or relay_drop first.")));
 	relay_id = DatumGetInt32(idem_spi_value(SPI_tuptable->vals[0], SPI_tuptable->tupdesc, 1));
-	append_fresh_position(relay_id,
-						  DatumGetInt64(idem_spi_value(SPI_tuptable->vals[0], SPI_tuptable->tupdesc, 2)),
-						  start_snapshot(PG_GETARG_DATUM(ARG_START)));
+	epoch = DatumGetInt64(idem_spi_value(SPI_tuptable->vals[0], SPI_tuptable->tupdesc, 2));
+
+	/*
+	 * A worker may have parked an event for the former bearer while it was
+	 * dropped.
+	 */
+	types[0] = INT4OID;
+	values[0] = Int32GetDatum(relay_id);
+	idem_spi_run("DELETE FROM %s.relay_parked WHERE relay_id = $1", 1, types, values, NULL);
+	append_fresh_position(relay_id, epoch, start_snapshot(PG_GETARG_DATUM(ARG_START)));
 	SPI_finish();
 	idem_launcher_enlist_database(true);
 	idem_relay_config_changed(true);

@@ -117,6 +117,18 @@ sql('DROP SERVER IF EXISTS going CASCADE', as => 'outsider');
 is(sql("SELECT count(*) FROM idempotency.stat_relay WHERE relay = 'stays'"), '1',
 	'a relay whose server is gone stays for its owner to drop');
 
+# What a worker parked for a relay at the moment it was dropped is not the next one's.
+sql(<<'END');
+INSERT INTO idempotency.relay_parked (relay_id, state, attempts, xid, seq, event_id, enqueued_at,
+		aggregate_type, aggregate_id, event_type, payload)
+	SELECT max(relay_id) + 1, 'dead', 1, '3', 1, gen_random_uuid(), now(), 'order', 'secret', 'Created', '{}'
+	FROM idempotency.relays;
+CREATE SERVER next FOREIGN DATA WRAPPER idempotency_null;
+SELECT idempotency.relay_create('next', 'next');
+END
+is(sql("SELECT count(*) FROM idempotency.dead_letters WHERE relay = 'next'"), '0',
+	'a new relay has no dead letters of another');
+
 # An interval that wraps around would keep every worker from its configuration.
 sql("CREATE SERVER null_server FOREIGN DATA WRAPPER idempotency_null");
 like(refused(<<'END'), qr/argument "min_backoff" is out of range/, 'no backoff longer than a day');
