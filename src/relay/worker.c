@@ -207,7 +207,31 @@ leave_database(bool extension_is_there)
 	proc_exit(0);
 }
 
-/* Ask for (or release) the workers of function relays. */
+static bool
+is_function(const IdemRelayConfig *c)
+{
+	return c->kind != NULL && strcmp(c->kind, "function") == 0;
+}
+
+static bool
+is_function_relay(List *configs, int relay_id)
+{
+	ListCell   *lc;
+
+	foreach(lc, configs)
+	{
+		IdemRelayConfig *c = lfirst(lc);
+
+		if (c->relay_id == relay_id)
+			return is_function(c);
+	}
+	return false;
+}
+
+/*
+ * Ask for (or release) the workers of function relays.  Their workers look at
+ * "wanted" without the lock, so one that stays wanted is never cleared.
+ */
 static void
 request_function_workers(List *configs)
 {
@@ -219,7 +243,8 @@ request_function_workers(List *configs)
 	{
 		IdemWorkerSlot *slot = &idem_worker_slots[i];
 
-		if (slot->dboid == MyDatabaseId && slot->relay_id != 0)
+		if (slot->dboid == MyDatabaseId && slot->relay_id != 0 &&
+			!is_function_relay(configs, slot->relay_id))
 			slot->wanted = false;
 	}
 	foreach(lc, configs)
@@ -227,7 +252,7 @@ request_function_workers(List *configs)
 		IdemRelayConfig *c = lfirst(lc);
 		IdemWorkerSlot *slot;
 
-		if (c->kind == NULL || strcmp(c->kind, "function") != 0)
+		if (!is_function(c))
 			continue;
 		slot = idem_worker_slot_find(MyDatabaseId, c->relay_id);
 		if (slot == NULL)
@@ -253,11 +278,9 @@ request_function_workers(List *configs)
 static bool
 is_mine(const IdemRelayConfig *c)
 {
-	bool		is_function = c->kind != NULL && strcmp(c->kind, "function") == 0;
-
 	if (my_relay_id != 0)
-		return c->relay_id == my_relay_id && (is_function || c->kind == NULL);
-	return !is_function;
+		return c->relay_id == my_relay_id && (is_function(c) || c->kind == NULL);
+	return !is_function(c);
 }
 
 static WorkerRelay *
