@@ -144,8 +144,8 @@ check_unfinished()
 check_install_sql()
 {
 	{
-		grep -niE 'create +or +replace|if +not +exists|if +exists' sql/install/*.sql
-		grep -nE '(^|[^A-Z])STRICT([^A-Z]|$)' sql/install/*.sql
+		grep -niwE 'create +or +replace|if +not +exists|if +exists' sql/install/*.sql
+		grep -nw STRICT sql/install/*.sql | grep -v 'INTO STRICT'
 	} | none "not in an install script:"
 }
 
