@@ -98,8 +98,46 @@ idem_make_work()
 	trap idem_cleanup EXIT
 	trap 'exit 130' INT
 	trap 'exit 143' TERM HUP
+	trap 'exit 141' PIPE
 	idem_prepare_work
 	IDEM_SHM_BEFORE=$(idem_shm_list)
+	idem_start_watchdog
+}
+
+# A process in a session of its own that cleans up when this script was killed
+# in a way it could not catch.
+idem_start_watchdog()
+{
+	local lib=$IDEM_TOP/test/setup/lib.sh
+
+	# shellcheck disable=SC2016 # expanded in there
+	IDEM_WORK=$IDEM_WORK IDEM_USER=$IDEM_USER IDEM_SHM_BEFORE=$IDEM_SHM_BEFORE \
+		setsid bash -c 'trap "" INT HUP PIPE
+			. "$1"
+			tail --pid="$2" -f /dev/null
+			idem_cleanup' watchdog "$lib" $$ >/dev/null 2>&1 </dev/null &
+	IDEM_WATCHDOG=$!
+	disown "$IDEM_WATCHDOG"
+}
+
+# idem_run COMMAND...: in the background and waited for, so that a signal to
+# this script is answered at once.
+idem_run()
+{
+	"$@" &
+	wait $!
+}
+
+# Processes that work below the work directory: all of them are of this run.
+idem_kill_leftovers()
+{
+	local process
+
+	for process in /proc/[0-9]*; do
+		case $(readlink "$process/cwd" 2>/dev/null)/ in
+			"$IDEM_WORK"/*) [ "${process##*/}" = $$ ] || kill -KILL "${process##*/}" 2>/dev/null || true ;;
+		esac
+	done
 }
 
 # Segments of shared memory that the server user owns, one per line.
@@ -126,15 +164,20 @@ idem_shm_drop()
 }
 
 # Stop every server whose data directory lies in the work directory, by the
-# process id in its own pid file, and remove the directory.
+# process id in its own pid file, end what else works in there, and remove the
+# directory.
 idem_cleanup()
 {
 	local status=$? pidfile
 
-	trap - EXIT INT TERM HUP
+	trap - EXIT INT TERM HUP PIPE
+	trap '' PIPE
+	cd /
+	[ -z "${IDEM_WATCHDOG:-}" ] || idem_stop_watchdog
 	while read -r pidfile; do
 		idem_stop_by_pidfile "$pidfile"
 	done < <(find "$IDEM_WORK" -name postmaster.pid 2>/dev/null)
+	idem_kill_leftovers
 	idem_shm_drop
 	if [ -n "${KEEP:-}" ]; then
 		echo "kept: $IDEM_WORK" >&2
@@ -142,6 +185,12 @@ idem_cleanup()
 		rm -rf "$IDEM_WORK"
 	fi
 	exit "$status"
+}
+
+# The watchdog leads a session: its tail goes with it.
+idem_stop_watchdog()
+{
+	kill -KILL -- "-$IDEM_WATCHDOG" 2>/dev/null || true
 }
 
 idem_stop_by_pidfile()

@@ -123,7 +123,7 @@ pg_regress_one()
 	idem_mkdir "$IDEM_WORK/out-$kind" "$out"
 	# Without an expected output the whole output is the difference.
 	[ -e "$inputdir/expected/$name.out" ] || touch "$inputdir/expected/$name.out"
-	if idem_as env PATH="$IDEM_BINDIR:$PATH" PGUSER=postgres timeout -k 10 600 \
+	if idem_run idem_as env PATH="$IDEM_BINDIR:$PATH" PGUSER=postgres timeout -k 10 600 \
 		"$IDEM_PGSRC/src/test/$program" --inputdir="$inputdir" \
 		--outputdir="$out" --bindir="$IDEM_BINDIR" --dlpath="$IDEM_STAGE$IDEM_PKGLIBDIR" \
 		--host="$IDEM_SOCK" --port="$IDEM_PORT" --user=postgres \
@@ -204,7 +204,8 @@ tap_one()
 			IDEM_REAL_INPUT="$IDEM_WORK/tests/real-input/github.json" \
 			IDEM_STAGE_SHAREDIR="$IDEM_STAGE$IDEM_SHAREDIR" IDEM_BINDIR="$IDEM_BINDIR" \
 			timeout -k 20 "${TAP_TIMEOUT:-900}" prove --verbose "test/t/$name.pl"
-	) >"$log" 2>&1 </dev/null
+	) >"$log" 2>&1 </dev/null &
+	wait $!
 	status=$?
 	good=$(grep -cE '^ok [0-9]+' "$log")
 	bad=$(grep -cE '^not ok [0-9]+' "$log")
@@ -284,7 +285,7 @@ run_counted()
 	local name=$1 log=$IDEM_WORK/log/$1.log good bad status last
 	shift
 
-	"$@" >"$log" 2>&1 </dev/null
+	idem_run "$@" >"$log" 2>&1 </dev/null
 	status=$?
 	last=$(grep -E '^[0-9]+ passed, [0-9]+ failed$' "$log" | tail -n 1)
 	if [ -n "$last" ]; then
