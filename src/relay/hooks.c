@@ -73,8 +73,12 @@ xact_callback(XactEvent event, void *arg)
 			launcher_due = tell_launcher;
 			enqueued = config_changed = tell_launcher = false;
 			break;
-		case XACT_EVENT_ABORT:
 		case XACT_EVENT_PREPARE:
+			if (config_changed || tell_launcher)
+				idem_config_prepared();
+			enqueued = config_changed = tell_launcher = false;
+			break;
+		case XACT_EVENT_ABORT:
 			enqueued = config_changed = tell_launcher = false;
 			break;
 		default:
@@ -396,7 +400,13 @@ process_utility(PlannedStmt *pstmt, const char *queryString, bool readOnlyTree,
 		call_next(pstmt, queryString, readOnlyTree, context, params, queryEnv, dest, qc);
 
 	if (commit_prepared)
-		idem_wake_database(MyDatabaseId, false);
+	{
+		bool		config = idem_config_was_prepared();
+
+		idem_wake_database(MyDatabaseId, config);
+		if (config)
+			idem_wake_launcher();
+	}
 	if (rename_server)
 		after_rename_server((RenameStmt *) parsetree);
 	if (concerns_relays(parsetree))

@@ -71,6 +71,7 @@ init_segment(void)
 	idem_relay_shmem->lock = &(GetNamedLWLockTranche("idempotency"))->lock;
 	idem_relay_shmem->launcher_procno = -1;
 	pg_atomic_init_u32(&idem_relay_shmem->launcher_wake, 0);
+	pg_atomic_init_u32(&idem_relay_shmem->config_prepared, 0);
 	idem_relay_shmem->nworkers = idem_relay_max_workers;
 	idem_relay_shmem->nrelays = idem_relay_max_relays;
 	for (int i = 0; i < idem_relay_max_workers; i++)
@@ -161,6 +162,29 @@ idem_wake_database(Oid dboid, bool config_changed)
 		else if (config_changed)
 			set_latch_of(((volatile IdemWorkerSlot *) slot)->procno);
 	}
+}
+
+void
+idem_config_prepared(void)
+{
+	if (idem_relay_shmem != NULL)
+		pg_atomic_fetch_add_u32(&idem_relay_shmem->config_prepared, 1);
+}
+
+bool
+idem_config_was_prepared(void)
+{
+	uint32		n;
+
+	if (idem_relay_shmem == NULL)
+		return false;
+	n = pg_atomic_read_u32(&idem_relay_shmem->config_prepared);
+	while (n > 0)
+	{
+		if (pg_atomic_compare_exchange_u32(&idem_relay_shmem->config_prepared, &n, n - 1))
+			return true;
+	}
+	return false;
 }
 
 void

@@ -100,6 +100,8 @@ typedef struct IdemRelayShmem
 	pid_t		launcher_pid;
 	int			launcher_procno;
 	pg_atomic_uint32 launcher_wake;
+	pg_atomic_uint32 config_prepared;	/* prepared transactions that changed
+										 * relays, about */
 	int			nworkers;
 	int			nrelays;
 } IdemRelayShmem;
@@ -119,6 +121,14 @@ extern void idem_shmem_init(void);
 
 /* Wake the workers of a database; safe in a commit callback. */
 extern void idem_wake_database(Oid dboid, bool config_changed);
+
+/*
+ * A transaction that changes relays was prepared; safe in a commit callback.
+ * The other says, and forgets, that one was.  Which one is committed nobody
+ * knows, so this may be wrong; workers look by themselves now and then.
+ */
+extern void idem_config_prepared(void);
+extern bool idem_config_was_prepared(void);
 
 /* Wake the launcher, to look for databases again; safe in a commit callback. */
 extern void idem_wake_launcher(void);

@@ -60,6 +60,12 @@
 
 #define MAINTAIN_MS 5000
 
+/*
+ * What a relay may do also rests on roles, which other databases can change,
+ * and on transactions prepared before a crash: neither tells us.
+ */
+#define RELOAD_MS 60000
+
 /* One relay of this process: a stream or, in its own worker, a function. */
 typedef struct WorkerRelay
 {
@@ -76,6 +82,7 @@ static List *relays = NIL;		/* of WorkerRelay, in TopMemoryContext */
 static char *identity = NULL;
 static uint32 config_seen = 0;
 static bool config_stale = true;
+static TimestampTz next_reload = 0;
 static int64 last_tick_seq = -1;
 static TimestampTz next_maintenance = 0;
 static WaitEventSet *wait_set = NULL;
@@ -359,6 +366,7 @@ reload_config(void)
 	acted = config_seen != pg_atomic_read_u32(&my_slot->config);
 	config_seen = pg_atomic_read_u32(&my_slot->config);
 	config_stale = false;
+	next_reload = TimestampTzPlusMilliseconds(GetCurrentTimestamp(), RELOAD_MS);
 	idem_stream_begin();
 	if (!OidIsValid(idem_extension_oid()))
 	{
@@ -674,7 +682,8 @@ serve_interrupts(void)
 	}
 	if (!my_slot->wanted || my_slot->generation != my_generation)
 		proc_exit(0);
-	if (config_stale || pg_atomic_read_u32(&my_slot->config) != config_seen)
+	if (config_stale || pg_atomic_read_u32(&my_slot->config) != config_seen ||
+		GetCurrentTimestamp() >= next_reload)
 		try_reload();
 }
 

@@ -129,6 +129,18 @@ END
 is(sql("SELECT count(*) FROM idempotency.dead_letters WHERE relay = 'next'"), '0',
 	'a new relay has no dead letters of another');
 
+# COMMIT PREPARED is another session's.
+sql("BEGIN; SELECT idempotency.relay_pause('next'); PREPARE TRANSACTION 'pause'");
+sql("COMMIT PREPARED 'pause'");
+wait_relay('next', "state = 'paused'", 'a relay that was paused by a prepared transaction is');
+
+# Nobody tells a worker that a role has lost its rights; it looks once a minute.
+sql("CREATE ROLE boss SUPERUSER; SET ROLE boss; SELECT idempotency.relay_create('demoted', 'given')");
+wait_relay('demoted', "state = 'streaming'", 'runs for a superuser');
+sql("ALTER ROLE boss NOSUPERUSER");
+wait_relay('demoted', "state = 'misconfigured'", 'and stands when he is none any more');
+sql("SELECT idempotency.relay_drop('demoted')");
+
 # An interval that wraps around would keep every worker from its configuration.
 sql("CREATE SERVER null_server FOREIGN DATA WRAPPER idempotency_null");
 like(refused(<<'END'), qr/argument "min_backoff" is out of range/, 'no backoff longer than a day');
