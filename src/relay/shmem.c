@@ -117,8 +117,8 @@ idem_shmem_init(void)
 							&idem_relay_max_workers,
 							16, 1, 1024, PGC_POSTMASTER, 0, NULL, NULL, NULL);
 	DefineCustomIntVariable("idempotency.max_relays",
-							"Relays of the cluster that can run at the same time.",
-							NULL,
+							"Relays of the cluster that stat_relay has room for.",
+							"Further ones run as well.",
 							&idem_relay_max_relays,
 							64, 1, 4096, PGC_POSTMASTER, 0, NULL, NULL, NULL);
 	prev_shmem_request_hook = shmem_request_hook;
