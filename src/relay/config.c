@@ -324,6 +324,7 @@ idem_relay_config_same_sink(const IdemRelayConfig *a, const IdemRelayConfig *b)
 			   *lb;
 
 	if (a->epoch != b->epoch || a->owner != b->owner ||
+		a->batch_events != b->batch_events || a->batch_bytes != b->batch_bytes ||
 		a->ordering != b->ordering || a->require_password != b->require_password ||
 		strcmp(a->server, b->server) != 0 ||
 		strcmp(a->incarnation, b->incarnation) != 0 ||

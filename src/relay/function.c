@@ -564,6 +564,16 @@ work_log(IdemFunctionRelay *relay, int limit, int64 *last_seq, int64 *sent, int 
 	return false;
 }
 
+/* Neither the log nor parked events have anything for it, as far as it knows. */
+static bool
+is_idle(IdemFunctionRelay *relay)
+{
+	TimestampTz due = relay->parked->next_due;
+
+	return relay->drained && relay->loaded && !relay->parked_dirty &&
+		(due == 0 || due > GetCurrentTimestamp());
+}
+
 /* Why it must not run; reports the state.  True if it may. */
 static bool
 may_run(IdemFunctionRelay *relay)
@@ -640,7 +650,7 @@ idem_function_step(IdemFunctionRelay *relay)
 	int			limit = relay->single > 0 ? 1 : relay->config->batch_events;
 	bool		ended;
 
-	if (!may_run(relay))
+	if (!may_run(relay) || is_idle(relay))
 		return false;
 	relay->last_tried = 0;
 	idem_stream_begin();

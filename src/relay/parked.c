@@ -326,8 +326,8 @@ List *
 idem_parked_due(const IdemRelayConfig *config, int limit)
 {
 	MemoryContext caller = CurrentMemoryContext;
-	Oid			types[4] = {INT4OID, INT4OID, BOOLOID, BOOLOID};
-	Datum		values[4];
+	Oid			types[5] = {INT4OID, INT4OID, BOOLOID, BOOLOID, INT8OID};
+	Datum		values[5];
 	List	   *result = NIL;
 	MemoryContext old;
 	uint64		n;
@@ -336,6 +336,7 @@ idem_parked_due(const IdemRelayConfig *config, int limit)
 	values[1] = Int32GetDatum(limit);
 	values[2] = BoolGetDatum(config->ordering == IDEM_ORDERING_KEY);
 	values[3] = BoolGetDatum(config->on_dead != IDEM_ON_DEAD_SKIP);
+	values[4] = Int64GetDatum(config->batch_bytes);
 
 	/*
 	 * One reading of the clock for all rows: an event whose time comes in the
@@ -345,6 +346,9 @@ idem_parked_due(const IdemRelayConfig *config, int limit)
 	n = idem_spi_run("SELECT p.parked_id, p.attempts, p.xid, p.seq, p.event_id, p.enqueued_at,"
 					 " p.aggregate_type, p.aggregate_id, p.event_type, p.payload, p.payload_bytes,"
 					 " p.content_type, p.headers"
+					 " FROM (SELECT d.parked_id, pg_catalog.sum(d.size) OVER (ORDER BY d.seq) - d.size AS before"
+					 "  FROM (SELECT p.parked_id, p.seq, COALESCE(pg_catalog.octet_length(p.payload_bytes),"
+					 "   pg_catalog.octet_length(p.payload::text)) AS size"
 					 " FROM %s.relay_parked p"
 					 " WHERE p.relay_id = $1 AND p.state <> 'dead'"
 					 " AND (p.state = 'waiting' OR p.next_attempt_at <= pg_catalog.statement_timestamp())"
@@ -353,8 +357,10 @@ idem_parked_due(const IdemRelayConfig *config, int limit)
 					 "  AND q.aggregate_id = p.aggregate_id AND q.seq < p.seq"
 					 "  AND ((q.state = 'retry' AND q.next_attempt_at > pg_catalog.statement_timestamp())"
 					 "   OR (q.state = 'dead' AND $4))))"
-					 " ORDER BY p.seq LIMIT $2",
-					 4, types, values, NULL);
+					 " ORDER BY p.seq LIMIT $2) d) b"
+					 " JOIN %s.relay_parked p USING (parked_id)"
+					 " WHERE b.before < $5 ORDER BY p.seq",
+					 5, types, values, NULL);
 	old = MemoryContextSwitchTo(caller);
 	for (uint64 i = 0; i < n; i++)
 		result = lappend(result, parked_from_row(SPI_tuptable->vals[i],

@@ -77,7 +77,7 @@ extern void idem_parked_add(const IdemRelayConfig *config, const IdemEvent *even
 							const IdemFailure *failure);
 extern void idem_parked_add_waiting(const IdemRelayConfig *config, const IdemEvent *event);
 
-/* Those due now, in the order to be sent; at most limit. */
+/* Those due now, in the order to be sent; at most limit, and a batch's bytes. */
 extern List *idem_parked_due(const IdemRelayConfig *config, int limit);
 
 /* Accepted: forget it.  Refused again: count, and set when it is due. */

@@ -5,8 +5,10 @@
  *
  * A position is never updated.  Rows are numbered by a sequence, and the last
  * row of a relay is the one with the highest number, whichever table it is in.
- * When the current table has grown, a row is put into the other, which thereby
- * becomes current; the next maintenance copies what is still needed over, under
+ * The shorter of the two that has rows is current: every process finds that out
+ * for itself, each time, so that none keeps the longer one alive.  When the
+ * current table has grown, a row is put into the other, which thereby becomes
+ * current; the next maintenance copies what is still needed over, under
  * its own numbers since a sink may name them; the one after that empties the
  * table that is not current in place.  A crash between any two leaves both
  * tables filled, which reads the same, and so does a writer that still appends
@@ -68,9 +70,6 @@ enum
 
 static IdemRelRef log_ref[2] = {IDEM_RELREF("relay_log_0"), IDEM_RELREF("relay_log_1")};
 static IdemRelRef log_id_ref = IDEM_RELREF("relay_log_id");
-
-/* Which table is written to; -1: look.  Only a hint, both are always read. */
-static int	current_log = -1;
 
 typedef bool (*row_predicate) (const IdemPositionRow *row, const void *arg);
 
@@ -279,29 +278,15 @@ log_blocks(int n)
 	return blocks;
 }
 
-static void
-visit_max_id(HeapTuple tup, TupleDesc desc, void *arg)
-{
-	bool		isnull;
-	int64		id = DatumGetInt64(heap_getattr(tup, ATT_ID + 1, desc, &isnull));
-
-	if (id > *(int64 *) arg)
-		*(int64 *) arg = id;
-}
-
-/* The table with the highest number is the one written to. */
+/* The shorter of the two that has rows is written to; cheap enough for each row. */
 static int
 find_current_log(void)
 {
-	int64		max_id[2] = {0, 0};
+	BlockNumber blocks[2] = {log_blocks(0), log_blocks(1)};
 
-	if (log_blocks(1) == 0)
+	if (blocks[1] == 0)
 		return 0;
-	if (log_blocks(0) == 0)
-		return 1;
-	scan_log(0, visit_max_id, &max_id[0]);
-	scan_log(1, visit_max_id, &max_id[1]);
-	return max_id[1] > max_id[0] ? 1 : 0;
+	return blocks[0] == 0 || blocks[1] < blocks[0] ? 1 : 0;
 }
 
 static void
@@ -332,10 +317,8 @@ idem_position_append(int relay_id, int64 epoch, const IdemPosition *pos)
 {
 	int64		id = nextval_internal(idem_relref_oid(&log_id_ref), false);
 
-	/* Another process may have switched; the row is found wherever it is. */
-	if (current_log < 0)
-		current_log = find_current_log();
-	insert_row(current_log, id, relay_id, epoch, GetCurrentTimestamp(), pos);
+	/* Another process may switch just now; the row is found wherever it is. */
+	insert_row(find_current_log(), id, relay_id, epoch, GetCurrentTimestamp(), pos);
 	return id;
 }
 
@@ -519,8 +502,8 @@ copy_missing(int from, int to)
 }
 
 /*
- * A row with a new number makes its table the current one; a tick of the
- * newest snapshot serves.
+ * Any row makes an empty table the shorter one; a tick of the newest snapshot
+ * serves.
  */
 static void
 make_current(int n)
@@ -529,7 +512,6 @@ make_current(int n)
 
 	insert_row(n, nextval_internal(idem_relref_oid(&log_id_ref), false),
 			   IDEM_TICK_RELAY, 0, GetCurrentTimestamp(), &marker);
-	current_log = n;
 }
 
 void
@@ -539,7 +521,6 @@ idem_position_maintain(void)
 	int			other = 1 - cur;
 	Oid			other_oid = idem_relref_oid(&log_ref[other]);
 
-	current_log = cur;
 	if (log_blocks(other) == 0)
 	{
 		if (log_blocks(cur) > LOG_MAX_BLOCKS)

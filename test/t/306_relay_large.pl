@@ -1,0 +1,107 @@
+
+# Copyright (c) 2026, the idempotency developers
+
+# A transaction of a million events, a backlog of transactions and of big
+# payloads pass through a worker of bounded memory; the position log takes
+# turns meanwhile, beside a pinned horizon, and no position is lost by that.
+
+use strict;
+use warnings FATAL => 'all';
+
+use IdemRelay;
+use IdemTest;
+use PostgreSQL::Test::Utils;
+use Test::More;
+
+my $dir = IdemRelay::sink_directory();
+my $node = IdemTest::cluster('main', conf => <<"END");
+idempotency.sink_directory = '$dir'
+shared_buffers = 16MB
+max_wal_size = 4GB
+fsync = off
+END
+
+# Resident memory without what is shared, at its peak, in kB.
+sub peak
+{
+	my ($pid) = @_;
+	my $status = slurp_file("/proc/$pid/status");
+	my ($peak) = $status =~ /VmHWM:\s+(\d+) kB/;
+	my ($shared) = $status =~ /RssShmem:\s+(\d+) kB/;
+	my ($file) = $status =~ /RssFile:\s+(\d+) kB/;
+
+	return $peak - $shared - $file;
+}
+
+sub wait_sent
+{
+	my ($relay, $n) = @_;
+
+	IdemTest::wait_for($node,
+		"SELECT sent >= $n AND lag_events = 0 FROM idempotency.stat_relay WHERE relay = '$relay'");
+	return;
+}
+
+$node->safe_psql('postgres', <<'END');
+CREATE SERVER nul FOREIGN DATA WRAPPER idempotency_null;
+SELECT idempotency.relay_create('nul', 'nul');
+SELECT idempotency.relay_pause('nul');
+END
+IdemRelay::enqueue($node, 'k', 'Million', 1_000_000);
+$node->safe_psql('postgres', <<'END');
+DO $$ BEGIN FOR i IN 1 .. 200 LOOP
+	PERFORM idempotency.outbox_enqueue('t', i::text, 'Backlog', '{}') FROM generate_series(1, 500);
+	COMMIT;
+END LOOP; END $$;
+SELECT idempotency.relay_resume('nul');
+END
+wait_sent('nul', 1_100_000);
+is(IdemRelay::stat($node, 'nul', 'sent'), '1100000', 'each event is sent once');
+my $pid = IdemRelay::stat($node, 'nul', 'pid');
+cmp_ok(peak($pid), '<', 32 * 1024, 'the worker stays below 32 MB');
+
+# Big payloads, those refused included: parked events are read back.
+my $file = "$dir/big.log";
+IdemRelay::pytest_server($node, 'big', '/dev/null', reject_type => 'Bad');
+$node->safe_psql('postgres', <<'END');
+SELECT idempotency.relay_create('big', 'big', aggregate_types => '{big}', max_attempts => 3,
+	min_backoff => '10 ms', max_backoff => '10 ms');
+SELECT idempotency.outbox_enqueue_bytes('big', i::text, 'Bad', decode(repeat('00', 900000), 'hex'))
+	FROM generate_series(1, 60) i;
+END
+IdemTest::wait_for($node, q{SELECT count(*) = 60 FROM idempotency.dead_letters WHERE relay = 'big'});
+cmp_ok(peak($pid), '<', 32 * 1024, 'the worker stays below 32 MB with big payloads refused');
+
+# A row of the position log per event, until the log has taken turns.
+my $pin = $node->background_psql('postgres');
+$pin->query_safe('BEGIN ISOLATION LEVEL REPEATABLE READ; SELECT count(*) FROM pg_class');
+$node->safe_psql('postgres', <<'END');
+CREATE TABLE effects (n int);
+CREATE FUNCTION handle(payload jsonb) RETURNS void LANGUAGE sql AS $$ INSERT INTO public.effects VALUES ((payload->>'n')::int) $$;
+CREATE SERVER fn FOREIGN DATA WRAPPER idempotency_function OPTIONS (function 'public.handle');
+SELECT idempotency.relay_create('fn', 'fn', aggregate_types => '{fn}', start_at => 'latest');
+SELECT idempotency.relay_alter('nul', batch_events => 1);
+END
+$node->safe_psql('postgres', <<'END');
+DO $$ BEGIN FOR i IN 1 .. 400 LOOP
+	PERFORM idempotency.outbox_enqueue('t', n::text, 'Row', '{}') FROM generate_series(1, 1000) n;
+	PERFORM idempotency.outbox_enqueue('fn', 'k', 'Row', jsonb_build_object('n', i));
+	COMMIT;
+END LOOP; END $$;
+END
+wait_sent('nul', 1_500_400);
+my $rows = $node->safe_psql('postgres', q{SELECT last_value FROM idempotency.relay_log_id});
+note("$rows rows of the position log");
+IdemTest::wait_for($node, q{SELECT count(*) = 400 FROM effects});
+IdemTest::wait_for($node, q{SELECT pg_relation_size('idempotency.relay_log_0') = 0
+	AND pg_relation_size('idempotency.relay_log_1') BETWEEN 1 AND 20 * 8192});
+is( $node->safe_psql('postgres', q{SELECT sum(n_dead_tup) FROM pg_stat_all_tables WHERE relname LIKE 'relay_log_%'}),
+	'0', 'without a dead row');
+$pin->quit;
+$node->restart;
+IdemRelay::wait_state($node, 'nul', 'streaming');
+$node->safe_psql('postgres', q{SELECT idempotency.outbox_enqueue('fn', 'k', 'Row', '{"n": 401}')});
+IdemTest::wait_for($node, q{SELECT count(*) = 401 FROM effects});
+cmp_ok(IdemRelay::stat($node, 'nul', 'sent'), '<', 100, 'the position survived: nothing old is sent again');
+$node->stop;
+done_testing();
