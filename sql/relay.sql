@@ -1,0 +1,133 @@
+-- Relays in SQL: arguments, servers and what becomes of relays with them.
+\set VERBOSITY default
+\set SHOW_CONTEXT never
+SET client_min_messages = warning;
+CREATE SERVER nul FOREIGN DATA WRAPPER idempotency_null;
+CREATE FOREIGN DATA WRAPPER other;
+CREATE SERVER other FOREIGN DATA WRAPPER other;
+CREATE FUNCTION pg_temp.try(sql text) RETURNS text LANGUAGE plpgsql AS $$
+DECLARE
+	state text;
+	message text;
+	hint text;
+BEGIN
+	EXECUTE sql;
+	RETURN 'no error';
+EXCEPTION WHEN OTHERS THEN
+	GET STACKED DIAGNOSTICS state = RETURNED_SQLSTATE, message = MESSAGE_TEXT, hint = PG_EXCEPTION_HINT;
+	RETURN state || ' ' || message || COALESCE(NULLIF(' / ' || hint, ' / '), '');
+END $$;
+
+SELECT pg_temp.try(format('SELECT idempotency.relay_create(%s)', args)) FROM (VALUES
+	('NULL, ''nul'''), ('''r'', NULL'), ('''r'', ''nowhere'''), ('''r'', ''other'''), ('''@r'', ''nul'''),
+	(''''', ''nul'''), ('repeat(''r'', 256), ''nul'''),
+	('''r'', ''nul'', start_at => NULL'), ('''r'', ''nul'', ordering => NULL'), ('''r'', ''nul'', on_dead => NULL'),
+	('''r'', ''nul'', max_attempts => NULL'), ('''r'', ''nul'', max_attempts => 0'),
+	('''r'', ''nul'', min_backoff => ''0'''), ('''r'', ''nul'', max_backoff => ''2 days'''),
+	('''r'', ''nul'', batch_events => 0'), ('''r'', ''nul'', batch_events => 10001'),
+	('''r'', ''nul'', batch_size => ''1'''), ('''r'', ''nul'', batch_size => ''1TB'''), ('''r'', ''nul'', batch_size => ''x'''),
+	('''r'', ''nul'', max_lag_size => ''1kB'''), ('''r'', ''nul'', aggregate_types => ''{a,NULL}'''))
+	AS a (args);
+
+SELECT idempotency.relay_create('r', 'nul');
+SELECT pg_temp.try($$SELECT idempotency.relay_create('r', 'nul')$$);
+SELECT pg_temp.try(format('SELECT idempotency.%s(%L)', f, r)) FROM
+	unnest('{relay_alter,relay_drop,relay_pause,relay_resume,relay_adopt,relay_redrive,relay_discard}'::text[]) f,
+	unnest('{nothing,NULL}'::text[]) r;
+SELECT pg_temp.try(s) FROM (VALUES
+	('SELECT idempotency.relay_alter(''r'', max_attempts => 0)'),
+	('SELECT idempotency.relay_alter(''r'', server => ''nowhere'')'),
+	('SELECT idempotency.relay_replay(''r'')'),
+	('SELECT idempotency.relay_replay(''r'', since => now(), event_id => gen_random_uuid())'),
+	('SELECT idempotency.relay_replay(''nothing'', since => now())'),
+	('SELECT idempotency.relay_replay(''r'', event_id => ''00000000-0000-0000-0000-000000000000'')'),
+	('SET TRANSACTION READ ONLY; SELECT idempotency.relay_pause(''r'')')) AS a (s);
+SELECT idempotency.relay_redrive('r'), idempotency.relay_discard('r');
+
+-- All of it is transactional.
+BEGIN;
+SELECT idempotency.relay_alter('r', batch_events => 7, on_dead => 'stop', aggregate_types => '{a}');
+SELECT idempotency.relay_pause('r');
+SELECT batch_events, on_dead, aggregate_types, paused, ordering, max_attempts FROM idempotency.relays;
+ROLLBACK;
+SELECT batch_events, on_dead, aggregate_types, paused FROM idempotency.relays;
+
+-- A server goes with its relays, or not at all.
+DROP SERVER nul;
+ALTER SERVER nul RENAME TO zero;
+SELECT relay, server FROM idempotency.relays;
+DROP SERVER zero CASCADE;
+SELECT count(*) FROM idempotency.relays;
+
+-- Options are checked by wrapper; the hint lists the good ones.
+SELECT pg_temp.try(format('CREATE SERVER s FOREIGN DATA WRAPPER idempotency_%s OPTIONS (%s)', w, o)) FROM (VALUES
+	('function', 'functio ''a.b'''), ('function', 'function ''a'', timeout ''x'''), ('function', 'timeout ''0'''),
+	('null', 'x ''1'''), ('null', 'stats_interval ''-1'''),
+	('program', 'program ''../x'''), ('program', 'program ''X'''),
+	('postgres', 'password ''secret'''), ('postgres', 'nothing ''x''')) AS a (w, o);
+CREATE SERVER pg FOREIGN DATA WRAPPER idempotency_postgres OPTIONS (host 'h', dbname 'd');
+SELECT pg_temp.try($$CREATE USER MAPPING FOR CURRENT_USER SERVER pg OPTIONS (passwort 'secret')$$);
+CREATE USER MAPPING FOR CURRENT_USER SERVER pg OPTIONS (user 'remote user', password 'secret');
+SELECT idempotency.sink_setup_sql('pg');
+CREATE SERVER nul FOREIGN DATA WRAPPER idempotency_null;
+SELECT idempotency.sink_setup_sql('nul');
+SELECT pg_temp.try($$SELECT idempotency.sink_setup_sql('nowhere')$$);
+
+-- Privileges: an operator makes relays to servers it may use, and changes its own.
+CREATE ROLE regress_relay_a;
+CREATE ROLE regress_relay_b;
+CREATE ROLE regress_relay_c;
+SELECT idempotency.grant_role('operator', 'regress_relay_a'), idempotency.grant_role('operator', 'regress_relay_b'),
+	idempotency.grant_role('monitor', 'regress_relay_c');
+GRANT USAGE ON FOREIGN SERVER nul TO regress_relay_a;
+CREATE FUNCTION pg_temp.as_role(role text, sql text) RETURNS text LANGUAGE plpgsql AS $$
+DECLARE
+	result text;
+BEGIN
+	PERFORM set_config('role', role, true);
+	result := pg_temp.try(sql);
+	PERFORM set_config('role', 'none', true);
+	RETURN result;
+END $$;
+GRANT EXECUTE ON ALL FUNCTIONS IN SCHEMA pg_temp TO PUBLIC;
+SELECT r, s, pg_temp.as_role('regress_relay_' || r, s) FROM (VALUES
+	('a', 'SELECT idempotency.relay_create(''mine'', ''nul'')'),
+	('b', 'SELECT idempotency.relay_create(''other'', ''nul'')'),
+	('b', 'SELECT idempotency.relay_alter(''mine'', batch_events => 1)'),
+	('b', 'SELECT idempotency.relay_drop(''mine'')'),
+	('b', 'SELECT idempotency.relay_adopt(''mine'')'),
+	('b', 'SELECT idempotency.relay_pause(''mine'')'),
+	('b', 'SELECT * FROM idempotency.stat_relay'),
+	('b', 'SELECT * FROM idempotency.dead_letters'),
+	('b', 'SELECT * FROM idempotency.relays'),
+	('b', 'SELECT * FROM idempotency.relay_parked'),
+	('b', 'SELECT idempotency.sink_setup_sql(''nul'')'),
+	('c', 'SELECT * FROM idempotency.stat_relay'),
+	('c', 'SELECT idempotency.relay_pause(''mine'')'),
+	('a', 'CREATE SERVER x FOREIGN DATA WRAPPER idempotency_program OPTIONS (program ''x'')'),
+	('a', 'SELECT idempotency.relay_drop(''mine'')')) AS a (r, s);
+GRANT USAGE ON FOREIGN DATA WRAPPER idempotency_program TO regress_relay_a;
+SELECT pg_temp.as_role('regress_relay_a', 'CREATE SERVER x FOREIGN DATA WRAPPER idempotency_program OPTIONS (program ''x'')');
+
+-- Nothing is PUBLIC's, and everything has a comment.
+SELECT pg_describe_object(d.classid, d.objid, 0) FROM pg_depend d JOIN pg_extension e ON e.oid = d.refobjid
+	LEFT JOIN pg_proc p ON d.classid = 'pg_proc'::regclass AND p.oid = d.objid
+	LEFT JOIN pg_class c ON d.classid = 'pg_class'::regclass AND c.oid = d.objid
+	LEFT JOIN pg_type t ON d.classid = 'pg_type'::regclass AND t.oid = d.objid
+	LEFT JOIN pg_namespace n ON d.classid = 'pg_namespace'::regclass AND n.oid = d.objid
+	LEFT JOIN pg_foreign_data_wrapper w ON d.classid = 'pg_foreign_data_wrapper'::regclass AND w.oid = d.objid
+	WHERE d.refclassid = 'pg_extension'::regclass AND d.deptype = 'e' AND e.extname = 'idempotency'
+	AND EXISTS (SELECT FROM aclexplode(COALESCE(p.proacl, c.relacl, t.typacl, n.nspacl, w.fdwacl,
+		CASE WHEN p.oid IS NOT NULL THEN acldefault('f', p.proowner) WHEN t.typtype = 'e' THEN acldefault('T', t.typowner) END)) a
+		WHERE a.grantee = 0)
+	ORDER BY 1;
+SELECT pg_describe_object(d.classid, d.objid, 0) FROM pg_depend d JOIN pg_extension e ON e.oid = d.refobjid
+	LEFT JOIN pg_type t ON d.classid = 'pg_type'::regclass AND t.oid = d.objid
+	WHERE d.refclassid = 'pg_extension'::regclass AND d.deptype = 'e' AND e.extname = 'idempotency'
+	AND (t.oid IS NULL OR (t.typtype IN ('e', 'd')))
+	AND obj_description(d.objid, d.classid::regclass::name) IS NULL
+	ORDER BY 1;
+
+DROP SERVER nul CASCADE;
+DROP OWNED BY regress_relay_a, regress_relay_b, regress_relay_c;
+DROP ROLE regress_relay_a, regress_relay_b, regress_relay_c;
