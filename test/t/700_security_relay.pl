@@ -148,21 +148,5 @@ SELECT idempotency.relay_create('wraps', 'null_server',
 	min_backoff => make_interval(months => 8000000, hours => -635904423, secs => -3490.443384));
 END
 
-# Others' transactions are no work: the worker looks when it is woken.
-$node->safe_psql('postgres', 'CREATE DATABASE noise');
-$node->safe_psql('noise', 'CREATE TABLE t (i int)');
-my $commits = "SELECT xact_commit FROM pg_stat_database WHERE datname = 'postgres'";
-my $pid = sql("SELECT pid FROM idempotency.stat_relay WHERE relay = 'given'");
-my $before = sql($commits);
-enqueue('2');
-wait_relay('given', 'lag_events = 0', 'caught up before the noise');
-$node->safe_psql('noise', join('', map { "INSERT INTO t VALUES ($_);\n" } 1 .. 3000));
-
-# Its figures are complete when it has gone.
-sql("SELECT idempotency.relay_drop('given')");
-ok($node->poll_query_until('postgres', "SELECT count(*) = 0 FROM pg_stat_activity WHERE pid = $pid"),
-	'the worker ends with its relay');
-cmp_ok(sql($commits) - $before, '<', 1500, 'it slept through the noise');
-
 $node->stop;
 done_testing();
