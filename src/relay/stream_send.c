@@ -169,10 +169,11 @@ payload_bytes(const IdemEvent *ev)
 	return s;
 }
 
+/* What the encoder wrote, before anything is put into it. */
 static void
 append_frame(Builder *b, size_t n)
 {
-	if (n == 0)
+	if (n == 0 || n > IDEM_PROTO_MAX_FRAME)
 		elog(ERROR, "an event cannot be expressed in the sink protocol");
 	b->stream->out_end += n;
 	b->bytes += n;
@@ -192,8 +193,8 @@ encode_chunks(Builder *b, IdemProtoEvent *f, IdemProtoStr headers, IdemProtoStr 
 		uint8	   *buf = idem_stream_reserve(b->stream, IDEM_PROTO_MAX_FRAME);
 		size_t		n = idem_proto_encode_chunk(buf, IDEM_PROTO_MAX_FRAME, &chunk);
 
-		copy_data(buf + n - len, headers, payload, offset, len);
 		append_frame(b, n);
+		copy_data(buf + n - len, headers, payload, offset, len);
 		offset += len;
 	}
 }
@@ -230,8 +231,8 @@ encode_event(Builder *b, const IdemEvent *ev, int index)
 
 	buf = idem_stream_reserve(b->stream, IDEM_PROTO_MAX_FRAME);
 	n = idem_proto_encode_event(buf, IDEM_PROTO_MAX_FRAME, &f);
-	copy_data(buf + n - f.chunk_len, headers, payload, 0, f.chunk_len);
 	append_frame(b, n);
+	copy_data(buf + n - f.chunk_len, headers, payload, 0, f.chunk_len);
 	encode_chunks(b, &f, headers, payload);
 	b->stream->credit_messages--;
 
