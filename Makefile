@@ -5,8 +5,17 @@
 #   make test            everything, from nothing; AREA=compile|lint|regress|isolation|tap|sink|real
 #                        TESTS="names" runs a part (see test/README.md); make check
 #                        and make installcheck are the same
+#   make FAULT_POINTS=1  build with the points at which test/crash/points.sh breaks things
 #   make test-matrix     the suites on every supported server; VERSIONS="17 18"
-#   make bench           the benchmark, into test/bench/report; QUICK=1 ONLY=names
+#   make test-faults     kills, power cuts, fault points, broken builds, analysis;
+#                        PARTS="history points" runs some (test/crash/README.md)
+#   make torture HOURS=n rounds of faults for so long, into test/crash/report
+#   make test-mutants    builds that are broken on purpose, which tests have to catch; ALL=1
+#   make analysis        analyzers, sanitizers, fuzzers, valgrind; ONLY=parts SECONDS_EACH=n
+#                        LONG=1 adds all tests with assertions (test/analysis/README.md)
+#   make bench           the benchmark, into test/bench/report; ONLY=names PINNED=1,
+#                        QUICK=1 (a try, into build/bench-quick),
+#                        PROFILE=arm and more (see test/bench/README.md)
 #   make demo            money moves, everything is killed, nothing is lost: one minute
 #   make server          psql in a throw-away server with this tree's extension
 #   make lint, indent    check the sources; rewrite them with pg_bsd_indent
@@ -21,7 +30,7 @@ export PG_CONFIG
 # recipe that is replaced; so where one is asked for, PGXS is left out and the
 # other goals are passed on.
 FALSE_GREEN = check installcheck
-TEST_GOALS = test test-matrix lint indent server packages bench demo
+TEST_GOALS = test test-matrix test-faults test-mutants torture analysis lint indent server packages bench demo
 ifneq (,$(filter $(FALSE_GREEN),$(MAKECMDGOALS)))
 OTHER_GOALS = $(filter-out $(FALSE_GREEN) test,$(MAKECMDGOALS))
 .PHONY: $(OTHER_GOALS)
@@ -41,6 +50,12 @@ DATA_built = $(SQL_SCRIPT)
 EXTRA_CLEAN = $(OBJS:.o=.d) build
 
 PG_CPPFLAGS = -I$(srcdir)/src
+
+# Named points at which tests break a process; never in a build that is used.
+ifdef FAULT_POINTS
+FAULT_CPPFLAGS = -DIDEMPOTENCY_FAULT_POINTS
+PG_CPPFLAGS += $(FAULT_CPPFLAGS)
+endif
 PG_CFLAGS = -Wall -Wextra -Werror -Wno-unused-parameter -Wno-sign-compare \
 	-Wno-missing-field-initializers -Wno-cast-function-type \
 	-fvisibility=hidden -MMD -MP
@@ -51,7 +66,8 @@ PG_CFLAGS = -Wall -Wextra -Werror -Wno-unused-parameter -Wno-sign-compare \
 override with_llvm = no
 
 PGXS := $(shell $(PG_CONFIG) --pgxs 2>/dev/null)
-ifneq (,$(wildcard $(PGXS)))
+SERVER_HEADERS := $(wildcard $(shell $(PG_CONFIG) --includedir-server 2>/dev/null)/postgres.h)
+ifneq (,$(and $(wildcard $(PGXS)),$(SERVER_HEADERS)))
 include $(PGXS)
 
 include $(srcdir)/src/sink/sink.mk
@@ -74,7 +90,7 @@ $(SQL_SCRIPT): $(sort $(wildcard $(srcdir)/sql/install/*.sql))
 	cat $^ > $@.tmp && mv $@.tmp $@
 
 else ifneq (,$(filter-out $(TEST_GOALS) clean,$(or $(MAKECMDGOALS),all)))
-$(error $(PG_CONFIG) names no PGXS: install the server's development files with test/setup/packages.sh build, or give PG_CONFIG=...)
+$(error $(PG_CONFIG) names no $(if $(wildcard $(PGXS)),server headers,PGXS): install the server's development files with test/setup/packages.sh build, or give PG_CONFIG=...)
 endif
 endif
 
@@ -90,12 +106,21 @@ indent:
 	@test/lint/indent.sh
 test-matrix:
 	+@VERSIONS='$(VERSIONS)' AREA='$(AREA)' TESTS='$(TESTS)' test/matrix/run.sh
+test-faults:
+	+@PARTS='$(PARTS)' SEED='$(SEED)' test/crash/faults.sh
+torture:
+	+@HOURS='$(HOURS)' SEED='$(SEED)' test/crash/torture.sh
+test-mutants:
+	+@ALL='$(ALL)' test/mutants/run.sh
+analysis:
+	+@ONLY='$(ONLY)' LONG='$(LONG)' TESTS='$(TESTS)' SEED='$(SEED)' test/analysis/run.sh
 server:
 	@test/setup/packages.sh build
 	@test/setup/server.sh shell
 packages:
 	@test/setup/packages.sh build test compile lint
 bench:
-	+@QUICK='$(QUICK)' ONLY='$(ONLY)' REMARK='$(REMARK)' test/bench/run.sh
+	+@QUICK='$(QUICK)' ONLY='$(ONLY)' REMARK='$(REMARK)' DURATION='$(DURATION)' MAXSIZE='$(MAXSIZE)' PROFILE='$(PROFILE)' \
+		PGQUE_SQL='$(PGQUE_SQL)' PGMQ_SQL='$(PGMQ_SQL)' test/bench/run.sh
 demo:
 	+@test/demo/run.sh

@@ -146,9 +146,40 @@ SELECT * FROM idempotency.claim_events('{m1,m2,m3}', 'migrating');
 ROLLBACK;
 RESET idempotency.max_claim_locks;
 
+-- One with private locks: as many, in a space of their own
+SELECT idempotency.consumer_create('p', true, true);
+SELECT idempotency.consumer_create('default', private_locks => true);
+SELECT idempotency.consumer_create('p', private_locks => NULL);
+SELECT idempotency.consumer_create('p', private_locks => true);
+SELECT idempotency.consumer_create('p', private_locks => true);
+SELECT * FROM idempotency.consumers;
+SET idempotency.max_claim_locks = 2;
+BEGIN;
+SELECT * FROM idempotency.claim_events('{m1,m2,m3}', 'p');
+SELECT idempotency.claim_event('m1', 'ordinary');
+SELECT objsubid, count(*) FROM pg_locks WHERE locktype = 'advisory' AND pid = pg_backend_pid() GROUP BY 1 ORDER BY 1;
+SELECT idempotency.release_event('m1', 'p'), idempotency.complete_events('{m2,m3}', 'p');
+SELECT objsubid, count(*) FROM pg_locks WHERE locktype = 'advisory' AND pid = pg_backend_pid() GROUP BY 1 ORDER BY 1;
+SELECT idempotency.consumer_drop('p');
+ROLLBACK;
+RESET idempotency.max_claim_locks;
+BEGIN;
+SELECT idempotency.consumer_create('q', private_locks => true);
+SELECT idempotency.claim_event('m1', 'q'), idempotency.complete_event('m1', 'q');
+SELECT objsubid, count(*) FROM pg_locks WHERE locktype = 'advisory' AND pid = pg_backend_pid() GROUP BY 1 ORDER BY 1;
+ROLLBACK;
+BEGIN;
+SELECT idempotency.claim_event('m1', 'q'), idempotency.complete_event('m1', 'q');
+SELECT objsubid, count(*) FROM pg_locks WHERE locktype = 'advisory' AND pid = pg_backend_pid() GROUP BY 1 ORDER BY 1;
+ROLLBACK;
+SELECT idempotency.lock_key('m1', 'p') = ('x' || substr(encode(sha256('\x70006d31'), 'hex'), 1, 16))::bit(64)::bigint AS same_number;
+SELECT idempotency.consumer_changes();
+SELECT idempotency.consumer_drop('p');
+
 -- Every index of the table is maintained, whatever its kind
 CREATE INDEX on_completed ON idempotency.processed (completed_at);
 CREATE INDEX on_expr ON idempotency.processed (upper(event_id)) WHERE result IS NOT NULL;
+CREATE INDEX on_range ON idempotency.processed USING brin (completed_at);
 BEGIN;
 SELECT idempotency.claim_event('i1'), idempotency.complete_event('i1', result => '1');
 SELECT result, count(*) FROM idempotency.claim_events(ARRAY(SELECT 'i' || i FROM generate_series(1, 200) i)) GROUP BY 1 ORDER BY 1;
@@ -164,7 +195,7 @@ RESET enable_bitmapscan;
 CREATE EXTENSION amcheck;
 SELECT bt_index_check('idempotency.' || i, true)
   FROM unnest('{processed_pkey,on_completed,on_expr}'::text[]) i;
-DROP INDEX idempotency.on_completed, idempotency.on_expr;
+DROP INDEX idempotency.on_completed, idempotency.on_expr, idempotency.on_range;
 
 -- The view of what it costs
 SELECT rows_written >= 0 AS written, dead_rows >= 0 AS dead, table_bytes > 0 AS "table", index_bytes > 0 AS index

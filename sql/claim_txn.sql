@@ -207,6 +207,16 @@ SELECT idempotency.claim_event('2pc-3');
 PREPARE TRANSACTION 'claims-3';
 COMMIT PREPARED 'claims-3';
 SELECT status FROM idempotency.processed_events WHERE event_id = '2pc-3';
+-- which is written at COMMIT, with a snapshot for what indexes may ask
+CREATE FUNCTION asking(text) RETURNS bool IMMUTABLE LANGUAGE plpgsql AS
+	'BEGIN RETURN EXISTS (SELECT FROM pg_catalog.pg_am); END';
+CREATE INDEX asking ON idempotency.processed (asking(event_id));
+BEGIN;
+SELECT idempotency.claim_event('asked');
+COMMIT;
+SELECT status FROM idempotency.processed_events WHERE event_id = 'asked';
+DROP INDEX idempotency.asking;
+DROP FUNCTION asking(text);
 RESET idempotency.uncompleted_claims;
 
 -- Past the budget
@@ -261,3 +271,14 @@ ROLLBACK TO s;
 SELECT result FROM idempotency.claim_events('{b4,b5,b6}');
 SELECT * FROM locks;
 ROLLBACK;
+
+-- Claimed again in a savepoint without a lock of its own, released once more
+BEGIN;
+SELECT idempotency.claim_event('again');
+SAVEPOINT s;
+SELECT idempotency.release_event('again');
+SET LOCAL idempotency.max_claim_locks = 0;
+SELECT idempotency.claim_event('again');
+SELECT idempotency.release_event('again');
+COMMIT;
+SELECT count(*) FROM idempotency.processed WHERE event_id = 'again';

@@ -24,6 +24,7 @@ SELECT pg_temp.try(format('SELECT idempotency.relay_create(%s)', args)) FROM (VA
 	('''r'', ''nul'', start_at => NULL'), ('''r'', ''nul'', ordering => NULL'), ('''r'', ''nul'', on_dead => NULL'),
 	('''r'', ''nul'', max_attempts => NULL'), ('''r'', ''nul'', max_attempts => 0'),
 	('''r'', ''nul'', min_backoff => ''0'''), ('''r'', ''nul'', max_backoff => ''2 days'''),
+	('''r'', ''nul'', min_backoff => ''-1 year 361 days'''), ('''r'', ''nul'', max_backoff => ''1 month -29 days'''),
 	('''r'', ''nul'', batch_events => 0'), ('''r'', ''nul'', batch_events => 10001'),
 	('''r'', ''nul'', batch_size => ''1'''), ('''r'', ''nul'', batch_size => ''1TB'''), ('''r'', ''nul'', batch_size => ''x'''),
 	('''r'', ''nul'', max_lag_size => ''1kB'''), ('''r'', ''nul'', aggregate_types => ''{a,NULL}'''))
@@ -51,6 +52,16 @@ SELECT idempotency.relay_pause('r');
 SELECT batch_events, on_dead, aggregate_types, paused, ordering, max_attempts FROM idempotency.relays;
 ROLLBACK;
 SELECT batch_events, on_dead, aggregate_types, paused FROM idempotency.relays;
+
+-- What NULL keeps can be taken away.
+SELECT idempotency.relay_alter('r', aggregate_types => '{a}', max_lag_size => '2MB');
+SELECT idempotency.relay_alter('r', max_attempts => 11);
+SELECT aggregate_types, max_lag_bytes, max_attempts FROM idempotency.relays;
+SELECT idempotency.relay_alter('r', aggregate_types => '{}', max_lag_size => 'None');
+SELECT aggregate_types, max_lag_bytes FROM idempotency.relays;
+SELECT idempotency.relay_create('unlimited', 'nul', max_lag_size => 'none');
+SELECT max_lag_bytes FROM idempotency.relays WHERE relay = 'unlimited';
+SELECT idempotency.relay_drop('unlimited');
 
 -- A server goes with its relays, or not at all.
 DROP SERVER nul;

@@ -43,4 +43,23 @@ DROP EXTENSION idempotency;
 CREATE EXTENSION idempotency;
 SELECT extname FROM pg_extension WHERE extname = 'idempotency';
 
+-- What the installing role gives away by default is not given of this
+DROP EXTENSION idempotency;
+ALTER DEFAULT PRIVILEGES GRANT ALL ON TABLES TO regress_install_attacker;
+ALTER DEFAULT PRIVILEGES GRANT ALL ON SEQUENCES TO PUBLIC;
+ALTER DEFAULT PRIVILEGES GRANT ALL ON FUNCTIONS TO regress_install_attacker;
+ALTER DEFAULT PRIVILEGES GRANT ALL ON TYPES TO regress_install_attacker;
+CREATE EXTENSION idempotency;
+ALTER DEFAULT PRIVILEGES REVOKE ALL ON TABLES FROM regress_install_attacker;
+ALTER DEFAULT PRIVILEGES REVOKE ALL ON SEQUENCES FROM PUBLIC;
+ALTER DEFAULT PRIVILEGES REVOKE ALL ON FUNCTIONS FROM regress_install_attacker;
+ALTER DEFAULT PRIVILEGES REVOKE ALL ON TYPES FROM regress_install_attacker;
+SELECT a.grantee::regrole, count(*) FROM pg_depend d JOIN pg_extension e ON e.oid = d.refobjid,
+	LATERAL (SELECT relacl FROM pg_class WHERE d.classid = 'pg_class'::regclass AND oid = d.objid
+		UNION ALL SELECT proacl FROM pg_proc WHERE d.classid = 'pg_proc'::regclass AND oid = d.objid
+		UNION ALL SELECT typacl FROM pg_type WHERE d.classid = 'pg_type'::regclass AND oid = d.objid) AS acl (acl),
+	aclexplode(acl) AS a
+WHERE e.extname = 'idempotency' AND d.deptype = 'e' AND a.grantee NOT IN (e.extowner, 'pg_monitor'::regrole)
+GROUP BY 1 ORDER BY 1;
+
 DROP ROLE regress_install_attacker, regress_install_marker;

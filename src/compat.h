@@ -78,6 +78,16 @@
 #include "varatt.h"
 #endif
 
+/*
+ * 17: an access method may keep state between insertions, which has to be
+ * given back: BRIN keeps buffers pinned.
+ */
+#if PG_VERSION_NUM >= 170000
+#define idem_compat_index_insert_cleanup(index, info) index_insert_cleanup(index, info)
+#else
+#define idem_compat_index_insert_cleanup(index, info) ((void) 0)
+#endif
+
 /* 18: "Add pg_noreturn" replaced pg_attribute_noreturn(), which went away. */
 #if PG_VERSION_NUM < 180000
 #define pg_noreturn __attribute__((noreturn))

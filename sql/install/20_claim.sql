@@ -37,6 +37,7 @@ SELECT pg_catalog.pg_extension_config_dump('@extschema@.processed', '');
 CREATE TABLE @extschema@.consumers (
 	consumer text COLLATE "C" NOT NULL,
 	foreign_lockers boolean NOT NULL,
+	private_locks boolean NOT NULL DEFAULT false,
 	CONSTRAINT consumers_pkey PRIMARY KEY (consumer)
 );
 COMMENT ON TABLE @extschema@.consumers IS
@@ -44,7 +45,23 @@ COMMENT ON TABLE @extschema@.consumers IS
 COMMENT ON COLUMN @extschema@.consumers.consumer IS 'name of the consumer';
 COMMENT ON COLUMN @extschema@.consumers.foreign_lockers IS
 'clients without this extension take the advisory locks of its events';
+COMMENT ON COLUMN @extschema@.consumers.private_locks IS
+'the locks of its events are such as no SQL function can take';
 SELECT pg_catalog.pg_extension_config_dump('@extschema@.consumers', '');
+
+CREATE FUNCTION @extschema@.consumer_changes()
+RETURNS trigger
+LANGUAGE c VOLATILE PARALLEL UNSAFE
+AS 'MODULE_PATHNAME', 'idem_consumer_changes_sql';
+COMMENT ON FUNCTION @extschema@.consumer_changes() IS
+'trigger: before the locks that a consumer uses change, wait for the claims in flight';
+
+CREATE TRIGGER consumer_changes BEFORE INSERT OR UPDATE OR DELETE ON @extschema@.consumers
+	FOR EACH ROW EXECUTE FUNCTION @extschema@.consumer_changes();
+CREATE TRIGGER consumer_truncate BEFORE TRUNCATE ON @extschema@.consumers
+	FOR EACH STATEMENT EXECUTE FUNCTION @extschema@.consumer_changes();
+ALTER TABLE @extschema@.consumers ENABLE ALWAYS TRIGGER consumer_changes;
+ALTER TABLE @extschema@.consumers ENABLE ALWAYS TRIGGER consumer_truncate;
 
 CREATE VIEW @extschema@.processed_events WITH (security_barrier) AS
 SELECT p.consumer,
@@ -192,15 +209,18 @@ SELECT @extschema@.verify_lock_key(id, consumer)
 
 -- Consumers
 
-CREATE FUNCTION @extschema@.consumer_create(consumer text, foreign_lockers boolean = false)
+CREATE FUNCTION @extschema@.consumer_create(consumer text, foreign_lockers boolean = false, private_locks boolean = false)
 RETURNS void
 LANGUAGE plpgsql VOLATILE PARALLEL UNSAFE SECURITY DEFINER
 SET search_path = pg_catalog, pg_temp
 AS $$
 BEGIN
-	IF consumer_create.consumer IS NULL OR consumer_create.foreign_lockers IS NULL THEN
+	IF consumer_create.consumer IS NULL OR consumer_create.foreign_lockers IS NULL
+		OR consumer_create.private_locks IS NULL THEN
 		RAISE EXCEPTION 'argument "%" must not be null',
-			CASE WHEN consumer_create.consumer IS NULL THEN 'consumer' ELSE 'foreign_lockers' END
+			CASE WHEN consumer_create.consumer IS NULL THEN 'consumer'
+				 WHEN consumer_create.foreign_lockers IS NULL THEN 'foreign_lockers'
+				 ELSE 'private_locks' END
 			USING ERRCODE = 'null_value_not_allowed';
 	ELSIF octet_length(consumer_create.consumer) NOT BETWEEN 1 AND 255 THEN
 		RAISE EXCEPTION 'argument "consumer" must have 1 to 255 bytes'
@@ -209,9 +229,18 @@ BEGIN
 		RAISE EXCEPTION 'consumer "%" is reserved', consumer_create.consumer
 			USING ERRCODE = 'invalid_parameter_value',
 				DETAIL = 'Names that start with "@" belong to the extension.';
+	ELSIF consumer_create.private_locks AND consumer_create.foreign_lockers THEN
+		RAISE EXCEPTION 'arguments "foreign_lockers" and "private_locks" exclude each other'
+			USING ERRCODE = 'invalid_parameter_value',
+				DETAIL = 'Clients without this extension cannot take private locks.';
+	ELSIF consumer_create.private_locks AND consumer_create.consumer = 'default' THEN
+		RAISE EXCEPTION 'consumer "default" cannot have private locks'
+			USING ERRCODE = 'invalid_parameter_value',
+				DETAIL = 'Its locks are the published ones.',
+				HINT = 'Use a consumer of another name.';
 	END IF;
-	INSERT INTO @extschema@.consumers (consumer, foreign_lockers)
-	VALUES (consumer_create.consumer, consumer_create.foreign_lockers)
+	INSERT INTO @extschema@.consumers (consumer, foreign_lockers, private_locks)
+	VALUES (consumer_create.consumer, consumer_create.foreign_lockers, consumer_create.private_locks)
 	ON CONFLICT ON CONSTRAINT consumers_pkey DO NOTHING;
 	IF NOT FOUND THEN
 		RAISE EXCEPTION 'consumer "%" already exists', consumer_create.consumer
@@ -219,8 +248,8 @@ BEGIN
 	END IF;
 END
 $$;
-COMMENT ON FUNCTION @extschema@.consumer_create(consumer text, foreign_lockers boolean) IS
-'register a consumer that differs from the ordinary: with foreign_lockers its claims keep the advisory lock to the end of the transaction, and are busy past the budget of locks';
+COMMENT ON FUNCTION @extschema@.consumer_create(consumer text, foreign_lockers boolean, private_locks boolean) IS
+'register a consumer that differs from the ordinary: with foreign_lockers its claims keep the advisory lock to the end of the transaction, and are busy past the budget of locks; with private_locks they use locks that no SQL function can take';
 
 CREATE FUNCTION @extschema@.consumer_drop(consumer text)
 RETURNS void

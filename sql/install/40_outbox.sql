@@ -48,7 +48,6 @@ CREATE FUNCTION @extschema@.outbox_restamp()
 RETURNS trigger LANGUAGE C AS 'MODULE_PATHNAME', 'idem_outbox_restamp_fn';
 COMMENT ON FUNCTION @extschema@.outbox_restamp() IS
 'gives events that are restored from a dump the transaction id of the restore';
-REVOKE ALL ON FUNCTION @extschema@.outbox_restamp() FROM PUBLIC;
 
 COMMENT ON TABLE @extschema@.outbox_segment_0 IS
 'segment 0 of the outbox; use the view outbox_events';
@@ -59,7 +58,6 @@ CREATE TRIGGER outbox_restamp BEFORE INSERT ON @extschema@.outbox_segment_0
 COMMENT ON TRIGGER outbox_restamp ON @extschema@.outbox_segment_0 IS
 'fires for rows restored from a dump only';
 ALTER TABLE @extschema@.outbox_segment_0 ENABLE ALWAYS TRIGGER outbox_restamp;
-REVOKE ALL ON @extschema@.outbox_segment_0 FROM PUBLIC;
 SELECT pg_catalog.pg_extension_config_dump('@extschema@.outbox_segment_0', '');
 
 COMMENT ON TABLE @extschema@.outbox_segment_1 IS
@@ -71,7 +69,6 @@ CREATE TRIGGER outbox_restamp BEFORE INSERT ON @extschema@.outbox_segment_1
 COMMENT ON TRIGGER outbox_restamp ON @extschema@.outbox_segment_1 IS
 'fires for rows restored from a dump only';
 ALTER TABLE @extschema@.outbox_segment_1 ENABLE ALWAYS TRIGGER outbox_restamp;
-REVOKE ALL ON @extschema@.outbox_segment_1 FROM PUBLIC;
 SELECT pg_catalog.pg_extension_config_dump('@extschema@.outbox_segment_1', '');
 
 COMMENT ON TABLE @extschema@.outbox_segment_2 IS
@@ -83,7 +80,6 @@ CREATE TRIGGER outbox_restamp BEFORE INSERT ON @extschema@.outbox_segment_2
 COMMENT ON TRIGGER outbox_restamp ON @extschema@.outbox_segment_2 IS
 'fires for rows restored from a dump only';
 ALTER TABLE @extschema@.outbox_segment_2 ENABLE ALWAYS TRIGGER outbox_restamp;
-REVOKE ALL ON @extschema@.outbox_segment_2 FROM PUBLIC;
 SELECT pg_catalog.pg_extension_config_dump('@extschema@.outbox_segment_2', '');
 
 COMMENT ON TABLE @extschema@.outbox_segment_3 IS
@@ -95,7 +91,6 @@ CREATE TRIGGER outbox_restamp BEFORE INSERT ON @extschema@.outbox_segment_3
 COMMENT ON TRIGGER outbox_restamp ON @extschema@.outbox_segment_3 IS
 'fires for rows restored from a dump only';
 ALTER TABLE @extschema@.outbox_segment_3 ENABLE ALWAYS TRIGGER outbox_restamp;
-REVOKE ALL ON @extschema@.outbox_segment_3 FROM PUBLIC;
 SELECT pg_catalog.pg_extension_config_dump('@extschema@.outbox_segment_3', '');
 
 COMMENT ON TABLE @extschema@.outbox_segment_4 IS
@@ -107,7 +102,6 @@ CREATE TRIGGER outbox_restamp BEFORE INSERT ON @extschema@.outbox_segment_4
 COMMENT ON TRIGGER outbox_restamp ON @extschema@.outbox_segment_4 IS
 'fires for rows restored from a dump only';
 ALTER TABLE @extschema@.outbox_segment_4 ENABLE ALWAYS TRIGGER outbox_restamp;
-REVOKE ALL ON @extschema@.outbox_segment_4 FROM PUBLIC;
 SELECT pg_catalog.pg_extension_config_dump('@extschema@.outbox_segment_4', '');
 
 COMMENT ON TABLE @extschema@.outbox_segment_5 IS
@@ -119,7 +113,6 @@ CREATE TRIGGER outbox_restamp BEFORE INSERT ON @extschema@.outbox_segment_5
 COMMENT ON TRIGGER outbox_restamp ON @extschema@.outbox_segment_5 IS
 'fires for rows restored from a dump only';
 ALTER TABLE @extschema@.outbox_segment_5 ENABLE ALWAYS TRIGGER outbox_restamp;
-REVOKE ALL ON @extschema@.outbox_segment_5 FROM PUBLIC;
 SELECT pg_catalog.pg_extension_config_dump('@extschema@.outbox_segment_5', '');
 
 COMMENT ON TABLE @extschema@.outbox_segment_6 IS
@@ -131,7 +124,6 @@ CREATE TRIGGER outbox_restamp BEFORE INSERT ON @extschema@.outbox_segment_6
 COMMENT ON TRIGGER outbox_restamp ON @extschema@.outbox_segment_6 IS
 'fires for rows restored from a dump only';
 ALTER TABLE @extschema@.outbox_segment_6 ENABLE ALWAYS TRIGGER outbox_restamp;
-REVOKE ALL ON @extschema@.outbox_segment_6 FROM PUBLIC;
 SELECT pg_catalog.pg_extension_config_dump('@extschema@.outbox_segment_6', '');
 
 COMMENT ON TABLE @extschema@.outbox_segment_7 IS
@@ -143,10 +135,8 @@ CREATE TRIGGER outbox_restamp BEFORE INSERT ON @extschema@.outbox_segment_7
 COMMENT ON TRIGGER outbox_restamp ON @extschema@.outbox_segment_7 IS
 'fires for rows restored from a dump only';
 ALTER TABLE @extschema@.outbox_segment_7 ENABLE ALWAYS TRIGGER outbox_restamp;
-REVOKE ALL ON @extschema@.outbox_segment_7 FROM PUBLIC;
 SELECT pg_catalog.pg_extension_config_dump('@extschema@.outbox_segment_7', '');
 
-REVOKE ALL ON SEQUENCE @extschema@.outbox_seq, @extschema@.outbox_generation FROM PUBLIC;
 SELECT pg_catalog.pg_extension_config_dump('@extschema@.outbox_seq', '');
 SELECT pg_catalog.pg_extension_config_dump('@extschema@.outbox_generation', '');
 
@@ -164,7 +154,6 @@ LANGUAGE C VOLATILE PARALLEL UNSAFE CALLED ON NULL INPUT
 AS 'MODULE_PATHNAME', 'idem_outbox_enqueue_fn';
 COMMENT ON FUNCTION @extschema@.outbox_enqueue(text, text, text, jsonb, jsonb, uuid, text, interval) IS
 'append an event to the outbox, to be relayed if this transaction commits; returns its id';
-REVOKE ALL ON FUNCTION @extschema@.outbox_enqueue(text, text, text, jsonb, jsonb, uuid, text, interval) FROM PUBLIC;
 
 CREATE FUNCTION @extschema@.outbox_enqueue_bytes(
 	aggregate_type text,
@@ -181,7 +170,6 @@ LANGUAGE C VOLATILE PARALLEL UNSAFE CALLED ON NULL INPUT
 AS 'MODULE_PATHNAME', 'idem_outbox_enqueue_bytes_fn';
 COMMENT ON FUNCTION @extschema@.outbox_enqueue_bytes(text, text, text, bytea, text, jsonb, uuid, text, interval) IS
 'append an event with a binary payload to the outbox; returns its id';
-REVOKE ALL ON FUNCTION @extschema@.outbox_enqueue_bytes(text, text, text, bytea, text, jsonb, uuid, text, interval) FROM PUBLIC;
 
 CREATE FUNCTION @extschema@.outbox_enqueue_many(
 	aggregate_type text,
@@ -195,7 +183,6 @@ LANGUAGE C VOLATILE PARALLEL UNSAFE CALLED ON NULL INPUT ROWS 100
 AS 'MODULE_PATHNAME', 'idem_outbox_enqueue_many_fn';
 COMMENT ON FUNCTION @extschema@.outbox_enqueue_many(text, text[], text[], jsonb[], jsonb[], uuid[]) IS
 'append one event per array element to the outbox; returns their ids in the same order';
-REVOKE ALL ON FUNCTION @extschema@.outbox_enqueue_many(text, text[], text[], jsonb[], jsonb[], uuid[]) FROM PUBLIC;
 
 CREATE VIEW @extschema@.outbox_events AS
 SELECT event_id, seq, aggregate_type, aggregate_id, event_type,
@@ -231,7 +218,6 @@ SELECT event_id, seq, aggregate_type, aggregate_id, event_type,
 FROM @extschema@.outbox_segment_7;
 COMMENT ON VIEW @extschema@.outbox_events IS
 'events in the outbox, delivered or not, until their segment is emptied';
-REVOKE ALL ON @extschema@.outbox_events FROM PUBLIC;
 
 CREATE FUNCTION @extschema@.outbox_segments(
 	OUT segment int,
@@ -247,7 +233,6 @@ LANGUAGE C VOLATILE PARALLEL UNSAFE ROWS 8
 AS 'MODULE_PATHNAME', 'idem_outbox_segments_fn';
 COMMENT ON FUNCTION @extschema@.outbox_segments() IS
 'state of each segment of the outbox; events are an estimate, uncommitted ones included';
-REVOKE ALL ON FUNCTION @extschema@.outbox_segments() FROM PUBLIC;
 
 CREATE FUNCTION @extschema@.outbox_generation()
 RETURNS bigint
@@ -255,7 +240,6 @@ LANGUAGE C VOLATILE PARALLEL UNSAFE
 AS 'MODULE_PATHNAME', 'idem_outbox_generation_fn';
 COMMENT ON FUNCTION @extschema@.outbox_generation() IS
 'rises when a segment of the outbox is closed; the current segment is this modulo 8';
-REVOKE ALL ON FUNCTION @extschema@.outbox_generation() FROM PUBLIC;
 
 CREATE FUNCTION @extschema@.outbox_last_seq()
 RETURNS bigint
@@ -263,7 +247,6 @@ LANGUAGE C VOLATILE PARALLEL UNSAFE
 AS 'MODULE_PATHNAME', 'idem_outbox_last_seq_fn';
 COMMENT ON FUNCTION @extschema@.outbox_last_seq() IS
 'the last number given to an event of the outbox';
-REVOKE ALL ON FUNCTION @extschema@.outbox_last_seq() FROM PUBLIC;
 
 CREATE VIEW @extschema@.stat_outbox AS
 SELECT @extschema@.outbox_generation() AS generation,
@@ -278,4 +261,3 @@ SELECT @extschema@.outbox_generation() AS generation,
 FROM @extschema@.outbox_segments() AS s;
 COMMENT ON VIEW @extschema@.stat_outbox IS
 'size and age of the outbox; events are an estimate, uncommitted ones included';
-REVOKE ALL ON @extschema@.stat_outbox FROM PUBLIC;

@@ -51,6 +51,12 @@ COMMENT ON COLUMN @extschema@.relays.identity IS
     'Publish identity and database the relay is bound to; another one sends nothing.';
 SELECT pg_catalog.pg_extension_config_dump('@extschema@.relays', '');
 
+-- Ids are not used again, so nothing that a dropped relay left is taken for
+-- another's.  Not dumped: relay_create goes on after what was restored.
+CREATE SEQUENCE @extschema@.relay_id_seq AS int;
+COMMENT ON SEQUENCE @extschema@.relay_id_seq IS
+    'Numbers the relays.';
+
 -- Positions are appended to one of these two; when it has grown, the last rows
 -- go to the other and the first is emptied in place.
 CREATE TABLE @extschema@.relay_log_0 (
@@ -94,18 +100,32 @@ CREATE TABLE @extschema@.relay_parked (
     error text,
     first_failed_at timestamptz,
     last_failed_at timestamptz,
+    crashes int NOT NULL DEFAULT 0,
     UNIQUE (relay_id, event_id)
 );
 COMMENT ON TABLE @extschema@.relay_parked IS
     'Events a relay has taken out of the log''s order: to be retried, waiting behind one, or dead. Copies, so that the log can be emptied.';
 COMMENT ON COLUMN @extschema@.relay_parked.batch_row IS
     'Position row of the repetition under way to a sink that stores positions: once the sink has stored it, the event is done.';
+COMMENT ON COLUMN @extschema@.relay_parked.crashes IS
+    'Attempts at which the handler took the server down; with one, the event is tried alone and on record, with two it is dead.';
 CREATE INDEX relay_parked_due ON @extschema@.relay_parked (relay_id, state, next_attempt_at);
 CREATE INDEX relay_parked_key ON @extschema@.relay_parked (relay_id, aggregate_type, aggregate_id, seq);
 COMMENT ON SEQUENCE @extschema@.relay_parked_parked_id_seq IS
     'Numbers the rows of relay_parked.';
 SELECT pg_catalog.pg_extension_config_dump('@extschema@.relay_parked', '');
 SELECT pg_catalog.pg_extension_config_dump('@extschema@.relay_parked_parked_id_seq', '');
+
+-- Not dumped: it means something to the next start of this very server only.
+CREATE TABLE @extschema@.relay_attempts (
+    relay_id int PRIMARY KEY,
+    attempt bigint NOT NULL,
+    event_id uuid
+) WITH (fillfactor = 10);
+COMMENT ON TABLE @extschema@.relay_attempts IS
+    'The event that a function relay hands to its handler alone, written before: one that is still named after a crash took the server down.';
+COMMENT ON COLUMN @extschema@.relay_attempts.event_id IS
+    'NULL: none; the attempt came to an end.';
 
 -- ---------------------------------------------------------------------------
 -- One foreign-data wrapper per kind of sink

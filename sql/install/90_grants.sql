@@ -35,9 +35,7 @@ BEGIN
 			'lock_key',
 			'release_event'
 		];
-		relations := ARRAY[
-			'processed_events'
-		];
+		relations := '{}';
 	WHEN 'operator' THEN
 		functions := ARRAY[
 			'consumer_create',
@@ -123,29 +121,44 @@ $$;
 COMMENT ON FUNCTION @extschema@.grant_role(kind text, role name) IS
 'let a role do what its kind needs: producer enqueues, consumer claims, operator manages relays and consumers, monitor reads stat_*';
 
--- Functions and types are everybody's by default.
+-- Nothing is anybody's but the owner's: neither what PUBLIC has by default nor
+-- what ALTER DEFAULT PRIVILEGES of the installing role gave away.
 DO $$
 DECLARE
 	object text;
+	grantee oid;
 BEGIN
-	FOR object IN
-		SELECT CASE WHEN p.oid IS NOT NULL
-					THEN 'ROUTINE ' || p.oid::pg_catalog.regprocedure
-					ELSE 'TYPE ' || t.oid::pg_catalog.regtype
-			   END
-		  FROM pg_catalog.pg_depend d
-		  JOIN pg_catalog.pg_extension e ON e.oid = d.refobjid
-		  LEFT JOIN pg_catalog.pg_proc p
-			ON d.classid = 'pg_catalog.pg_proc'::pg_catalog.regclass AND p.oid = d.objid
-		  LEFT JOIN pg_catalog.pg_type t
-			ON d.classid = 'pg_catalog.pg_type'::pg_catalog.regclass AND t.oid = d.objid
-			   AND t.typtype IN ('e', 'd')
-		 WHERE d.refclassid = 'pg_catalog.pg_extension'::pg_catalog.regclass
-		   AND d.deptype = 'e'
-		   AND e.extname = 'idempotency'
-		   AND (p.oid IS NOT NULL OR t.oid IS NOT NULL)
+	FOR object, grantee IN
+		WITH member AS (
+			SELECT CASE WHEN p.oid IS NOT NULL THEN 'ROUTINE ' || p.oid::pg_catalog.regprocedure
+						WHEN c.relkind = 'S' THEN 'SEQUENCE ' || c.oid::pg_catalog.regclass
+						WHEN c.oid IS NOT NULL THEN 'TABLE ' || c.oid::pg_catalog.regclass
+						ELSE 'TYPE ' || t.oid::pg_catalog.regtype END AS object,
+				   COALESCE(p.proowner, c.relowner, t.typowner) AS owner,
+				   COALESCE(p.proacl, c.relacl, t.typacl, pg_catalog.acldefault(
+					   CASE WHEN p.oid IS NOT NULL THEN 'f'::"char" WHEN t.oid IS NOT NULL THEN 'T'
+							WHEN c.relkind = 'S' THEN 's' ELSE 'r' END,
+					   COALESCE(p.proowner, c.relowner, t.typowner))) AS acl
+			  FROM pg_catalog.pg_depend d
+			  JOIN pg_catalog.pg_extension e ON e.oid = d.refobjid
+			  LEFT JOIN pg_catalog.pg_proc p
+				ON d.classid = 'pg_catalog.pg_proc'::pg_catalog.regclass AND p.oid = d.objid
+			  LEFT JOIN pg_catalog.pg_class c
+				ON d.classid = 'pg_catalog.pg_class'::pg_catalog.regclass AND c.oid = d.objid
+				   AND c.relkind IN ('r', 'v', 'S')
+			  LEFT JOIN pg_catalog.pg_type t
+				ON d.classid = 'pg_catalog.pg_type'::pg_catalog.regclass AND t.oid = d.objid
+				   AND t.typtype IN ('e', 'd')
+			 WHERE d.refclassid = 'pg_catalog.pg_extension'::pg_catalog.regclass
+			   AND d.deptype = 'e'
+			   AND e.extname = 'idempotency'
+			   AND (p.oid IS NOT NULL OR c.oid IS NOT NULL OR t.oid IS NOT NULL))
+		SELECT DISTINCT m.object, a.grantee
+		  FROM member m, pg_catalog.aclexplode(m.acl) a
+		 WHERE a.grantee <> m.owner
 	LOOP
-		EXECUTE pg_catalog.format('REVOKE ALL ON %s FROM PUBLIC', object);
+		EXECUTE pg_catalog.format('REVOKE ALL ON %s FROM %s', object,
+			CASE grantee WHEN 0 THEN 'PUBLIC' ELSE grantee::pg_catalog.regrole::text END);
 	END LOOP;
 END
 $$;

@@ -53,8 +53,10 @@
 #include "claim/setting.h"
 #include "claim/state.h"
 #include "claim/store.h"
+#include "shared/clock.h"
 #include "shared/durable.h"
 #include "shared/error.h"
+#include "shared/fault.h"
 
 /* Pauses between tries of a waiting claim, in milliseconds */
 #define MIN_PAUSE_MS	1
@@ -86,6 +88,7 @@ idem_claim_init(void)
 	idem_claim_setting_init();
 	idem_state_init();
 	idem_finish_init();
+	idem_consumer_init();
 }
 
 static ClaimRun *
@@ -95,6 +98,10 @@ begin_run(const char *consumer, int consumerlen, bool early)
 
 	run->store = idem_store_open(true);
 	idem_keymaker_begin(&run->keys, consumer, consumerlen);
+
+	/* With the store's lock held: nobody changes that below a claim. */
+	if (idem_consumer_private_locks(consumer, consumerlen))
+		idem_keymaker_private(&run->keys);
 	run->now = GetCurrentTimestamp();
 	run->saw_completed = false;
 	run->commit_lsn = InvalidXLogRecPtr;
@@ -110,7 +117,9 @@ flush_rows(ClaimRun *run)
 {
 	if (run->nrows == 0)
 		return;
+	IDEM_FAULT_POINT("claim-row-insert");
 	idem_store_insert(run->store, run->rows, run->nrows);
+	IDEM_FAULT_POINT("claim-row-inserted");
 
 	for (int i = 0; i < run->nrows; i++)
 	{
@@ -122,7 +131,10 @@ flush_rows(ClaimRun *run)
 		state.phase = run->early ? IDEM_PHASE_CLAIMED : IDEM_PHASE_COMPLETED;
 		idem_state_set(claim, &state);
 		if (run->early)
-			idem_lock_release(claim->key.lock_key);
+		{
+			idem_lock_release(&claim->key);
+			IDEM_FAULT_POINT("claim-early-unlocked");
+		}
 	}
 	run->nrows = 0;
 }
@@ -134,8 +146,29 @@ end_run(ClaimRun *run)
 	idem_keymaker_end(&run->keys);
 	idem_store_close(run->store);
 	if (run->saw_completed)
+	{
+		IDEM_FAULT_POINT("claim-duplicate-seen");
 		idem_durable_wait(idem_durable_target(run->commit_lsn));
+	}
 	pfree(run);
+}
+
+/*
+ * The row that was taken over.  It was seen by an earlier statement, maybe: an
+ * administrator may have deleted it since, VACUUM removed it, and another
+ * event's row taken its place.  So it is looked up again.
+ */
+static void
+remove_old_row(ClaimRun *run, IdemClaim *claim)
+{
+	IdemRow		row;
+
+	idem_store_probe(run->store, &claim->key, &row);
+	if (row.status == IDEM_ROW_NONE)
+		return;
+	if (row.status != IDEM_ROW_PROCESSING)
+		idem_store_conflict();
+	idem_store_delete(run->store, &row.ref);
 }
 
 /* Collect a completed row of the claim; it replaces the one there may be. */
@@ -144,8 +177,12 @@ add_row(ClaimRun *run, IdemClaim *claim, Datum result, bool has_result)
 {
 	IdemNewRow *row = &run->rows[run->nrows];
 
-	if (claim->state.row_kind != IDEM_CLAIM_NO_ROW)
+	if (claim->state.row_kind == IDEM_CLAIM_OLD_ROW)
+		remove_old_row(run, claim);
+	else if (claim->state.row_kind == IDEM_CLAIM_OWN_ROW)
 		idem_store_delete(run->store, &claim->state.row);
+	if (claim->state.row_kind != IDEM_CLAIM_NO_ROW)
+		IDEM_FAULT_POINT("claim-row-deleted");
 
 	row->key = claim->key;
 	row->claimed_at = claim->state.claimed_at;
@@ -188,7 +225,7 @@ take(ClaimRun *run, const IdemClaimKey *key, const IdemRow *row)
 
 	if (!keep_lock && has_foreign_lockers(run))
 	{
-		idem_lock_release(key->lock_key);
+		idem_lock_release(key);
 		return IDEM_CLAIM_BUSY;
 	}
 
@@ -198,9 +235,10 @@ take(ClaimRun *run, const IdemClaimKey *key, const IdemRow *row)
 		IDEM_CLAIM_OLD_ROW;
 	state.row = row->ref;
 	state.lock_kept = keep_lock || claim->state.lock_kept;
-	state.lock_subid = GetCurrentSubTransactionId();
+	state.lock_subid = keep_lock ? GetCurrentSubTransactionId() : claim->state.lock_subid;
 	state.claimed_at = run->now;
 	idem_state_set(claim, &state);
+	IDEM_FAULT_POINT("claim-taken");
 
 	if (!keep_lock)
 		add_row(run, claim, (Datum) 0, false);
@@ -252,13 +290,16 @@ claim_one(ClaimRun *run, const char *id, int idlen)
 						own->state.phase == IDEM_PHASE_COMPLETED))
 		return IDEM_CLAIM_DUPLICATE;
 
-	if (!idem_lock_try(key.lock_key))
+	if (!idem_lock_try(&key))
 		return IDEM_CLAIM_BUSY;
+	IDEM_FAULT_POINT("claim-locked");
 	idem_store_probe(run->store, &key, &row);
+	IDEM_FAULT_POINT("claim-probed");
 	result = judge(run, &key, &row);
 	if (result == IDEM_CLAIM_CLAIMED)
 		return take(run, &key, &row);
-	idem_lock_release(key.lock_key);
+	IDEM_FAULT_POINT("claim-refused");
+	idem_lock_release(&key);
 	return result;
 }
 
@@ -283,13 +324,13 @@ idem_claim_event(const char *id, int idlen, const char *consumer,
 				 int consumerlen, long wait_ms)
 {
 	IdemClaimResult result = try_claim(id, idlen, consumer, consumerlen);
-	TimestampTz start;
+	IdemClock	start;
 	long		waited = 0;
 
 	if (result != IDEM_CLAIM_BUSY || wait_ms <= 0)
 		return result;
 
-	start = GetCurrentTimestamp();
+	start = idem_clock();
 	while (result == IDEM_CLAIM_BUSY && waited < wait_ms)
 	{
 		long		pause = Max(MIN_PAUSE_MS, Min(waited / 8, MAX_PAUSE_MS));
@@ -300,7 +341,7 @@ idem_claim_event(const char *id, int idlen, const char *consumer,
 		ResetLatch(MyLatch);
 		CHECK_FOR_INTERRUPTS();
 		result = try_claim(id, idlen, consumer, consumerlen);
-		waited = TimestampDifferenceMilliseconds(start, GetCurrentTimestamp());
+		waited = (long) ((idem_clock() - start) / 1000);
 	}
 	return result;
 }
@@ -397,6 +438,7 @@ complete_one(ClaimRun *run, const IdemClaimItem *item, Datum result,
 	state = claim->state;
 	state.phase = IDEM_PHASE_COMPLETED;
 	idem_state_set(claim, &state);
+	IDEM_FAULT_POINT("claim-completed");
 
 	/* Past the budget the row says so already. */
 	if (state.row_kind != IDEM_CLAIM_OWN_ROW || has_result)
@@ -462,10 +504,11 @@ idem_release_event(const char *id, int idlen, const char *consumer,
 	state.phase = IDEM_PHASE_RELEASED;
 	if (state.lock_kept && state.lock_subid >= GetCurrentSubTransactionId())
 	{
-		idem_lock_release(claim->key.lock_key);
+		idem_lock_release(&claim->key);
 		state.lock_kept = false;
 	}
 	idem_state_set(claim, &state);
+	IDEM_FAULT_POINT("claim-released");
 	end_run(run);
 }
 

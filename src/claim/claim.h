@@ -25,8 +25,6 @@
 
 #include "postgres.h"
 
-#define IDEM_DEFAULT_CONSUMER	"default"
-
 /* In the order of the SQL enum claim_result. */
 typedef enum IdemClaimResult
 {

@@ -22,6 +22,8 @@
 
 #include "catalog/pg_enum.h"
 #include "catalog/pg_type.h"
+#include "commands/trigger.h"
+#include "executor/spi.h"
 #include "fmgr.h"
 #include "funcapi.h"
 #include "mb/pg_wchar.h"
@@ -29,12 +31,14 @@
 #include "utils/array.h"
 #include "utils/builtins.h"
 #include "utils/lsyscache.h"
+#include "utils/rel.h"
 #include "utils/syscache.h"
 #include "utils/timestamp.h"
 #include "utils/tuplestore.h"
 #include "utils/uuid.h"
 
 #include "claim/claim.h"
+#include "claim/consumer.h"
 #include "claim/lock.h"
 #include "compat.h"
 #include "shared/args.h"
@@ -53,6 +57,7 @@ PG_FUNCTION_INFO_V1(idem_event_result_uuid_sql);
 PG_FUNCTION_INFO_V1(idem_lock_key_sql);
 PG_FUNCTION_INFO_V1(idem_lock_key_uuid_sql);
 PG_FUNCTION_INFO_V1(idem_verify_lock_key_sql);
+PG_FUNCTION_INFO_V1(idem_consumer_changes_sql);
 
 /* Longest wait, so that milliseconds since the start fit a long everywhere */
 #define MAX_WAIT_MS		INT_MAX
@@ -473,4 +478,46 @@ idem_verify_lock_key_sql(PG_FUNCTION_ARGS)
 						pnstrdup(id.data, id.len)),
 				 errhint("Claims of this server would not exclude other clients of the published key; do not use it.")));
 	PG_RETURN_VOID();
+}
+
+/* consumer_changes(): trigger, before a row of consumers changes */
+
+static bool
+is_set(HeapTuple tup, TupleDesc desc, const char *name)
+{
+	bool		isnull;
+	int			column = SPI_fnumber(desc, name);
+
+	return tup != NULL && DatumGetBool(SPI_getbinval(tup, desc, column, &isnull)) && !isnull;
+}
+
+Datum
+idem_consumer_changes_sql(PG_FUNCTION_ARGS)
+{
+	TriggerData *trigger = (TriggerData *) fcinfo->context;
+	TupleDesc	desc;
+	HeapTuple	result;
+
+	if (!CALLED_AS_TRIGGER(fcinfo))
+		ereport(ERROR,
+				(errcode(ERRCODE_E_R_I_E_TRIGGER_PROTOCOL_VIOLATED),
+				 errmsg("consumer_changes() must be called by its trigger")));
+	if (TRIGGER_FIRED_FOR_STATEMENT(trigger->tg_event))
+	{
+		idem_consumer_change_locks();	/* TRUNCATE */
+		return PointerGetDatum(NULL);
+	}
+	desc = RelationGetDescr(trigger->tg_relation);
+	result = TRIGGER_FIRED_BY_UPDATE(trigger->tg_event) ?
+		trigger->tg_newtuple : trigger->tg_trigtuple;
+
+	/*
+	 * Claims in flight may have let go of their locks, which from now on have
+	 * to be held; they are of no concern to one that is dropped.
+	 */
+	if (is_set(trigger->tg_trigtuple, desc, "private_locks") ||
+		is_set(result, desc, "private_locks") ||
+		(!TRIGGER_FIRED_BY_DELETE(trigger->tg_event) && is_set(result, desc, "foreign_lockers")))
+		idem_consumer_change_locks();
+	return PointerGetDatum(result);
 }

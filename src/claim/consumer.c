@@ -4,12 +4,23 @@
  *		What is registered about a consumer.
  *
  * Consumers need no registration; a row of idempotency.consumers only says in
- * what one differs.  It is read as of now, like the rows of events, and only
- * by claims past the budget of locks, so the ordinary claim never pays for it.
+ * what one differs.  Whether foreign clients take its locks is read as of now,
+ * like the rows of events, and only by claims past the budget of locks, so the
+ * ordinary claim never pays for it.
  *
- * LOCKING: AccessShareLock on table and index, for the look-up.
+ * Which lock guards an event must not change while a claim of it is undecided,
+ * or two transactions would hold "the" lock at a time.  Every claim holds
+ * RowExclusiveLock on the table of claims to the end of its transaction, a
+ * prepared one across a crash as well; a change of private_locks takes a lock
+ * that conflicts with it, and so waits for all claims in flight and keeps new
+ * ones out until it has committed.  The names of such consumers are remembered
+ * in the process until the change's invalidation, which arrives with the lock
+ * on the table of claims at the latest.
  *
- * MEMORY: nothing outlives the call.
+ * LOCKING: AccessShareLock on table and index, for the look-up.  A change:
+ * ShareRowExclusiveLock on the table of claims.
+ *
+ * MEMORY: the remembered names, one for each consumer with private locks.
  *
  * Copyright (c) 2026, the idempotency developers
  *
@@ -23,20 +34,135 @@
 #include "access/genam.h"
 #include "access/htup_details.h"
 #include "access/table.h"
+#include "storage/lmgr.h"
 #include "utils/builtins.h"
 #include "utils/fmgroids.h"
+#include "utils/hsearch.h"
+#include "utils/inval.h"
+#include "utils/memutils.h"
 #include "utils/rel.h"
 #include "utils/snapmgr.h"
 
 #include "claim/consumer.h"
+#include "claim/state.h"
+#include "shared/args.h"
 #include "shared/catalog.h"
 
 /* Columns of idempotency.consumers */
 #define COL_CONSUMER			1
 #define COL_FOREIGN_LOCKERS		2
+#define COL_PRIVATE_LOCKS		3
 
 static IdemRelRef consumers = IDEM_RELREF("consumers");
 static IdemRelRef consumers_pkey = IDEM_RELREF("consumers_pkey");
+static IdemRelRef processed = IDEM_RELREF("processed");
+
+/*
+ * Names of the consumers with private locks.  They are good while the count of
+ * invalidations is what it was when they were read; 0: never.
+ */
+static HTAB *private_names = NULL;
+static Oid	names_of = InvalidOid;	/* the table they were read from */
+static uint64 invalidations = 1;
+static uint64 names_read_at = 0;
+
+static void
+count_invalidation(Datum arg, Oid relid)
+{
+	if (relid == InvalidOid || relid == names_of)
+		invalidations++;
+}
+
+void
+idem_consumer_init(void)
+{
+	CacheRegisterRelcacheCallback(count_invalidation, (Datum) 0);
+}
+
+static void
+forget_names(void)
+{
+	HTAB	   *names = private_names;
+
+	names_read_at = 0;
+	private_names = NULL;
+	if (names != NULL)
+		hash_destroy(names);
+}
+
+/* Zero-terminated, as the table of names wants it. */
+static char *
+name_key(char *key, const char *consumer, int len)
+{
+	memcpy(key, consumer, len);
+	key[len] = '\0';
+	return key;
+}
+
+static void
+remember_name(Datum consumer)
+{
+	char		key[IDEM_MAX_NAME_BYTES + 1];
+	text	   *name = DatumGetTextPP(consumer);
+
+	if (VARSIZE_ANY_EXHDR(name) <= IDEM_MAX_NAME_BYTES)
+		(void) hash_search(private_names,
+						   name_key(key, VARDATA_ANY(name), VARSIZE_ANY_EXHDR(name)),
+						   HASH_ENTER, NULL);
+}
+
+static void
+read_names(void)
+{
+	Relation	rel = table_open(idem_relref_oid(&consumers), AccessShareLock);
+	Snapshot	snapshot = RegisterSnapshot(GetLatestSnapshot());
+	HASHCTL		ctl = {.keysize = IDEM_MAX_NAME_BYTES + 1, .entrysize = IDEM_MAX_NAME_BYTES + 1};
+	SysScanDesc scan;
+	HeapTuple	tup;
+	bool		isnull;
+	uint64		at;
+
+	forget_names();
+	names_of = RelationGetRelid(rel);
+	at = invalidations;
+	private_names = hash_create("consumers with private locks", 16, &ctl,
+								HASH_ELEM | HASH_STRINGS);
+	scan = systable_beginscan(rel, InvalidOid, false, snapshot, 0, NULL);
+	while (HeapTupleIsValid(tup = systable_getnext(scan)))
+	{
+		if (DatumGetBool(heap_getattr(tup, COL_PRIVATE_LOCKS, RelationGetDescr(rel), &isnull)))
+			remember_name(heap_getattr(tup, COL_CONSUMER, RelationGetDescr(rel), &isnull));
+	}
+	systable_endscan(scan);
+	UnregisterSnapshot(snapshot);
+	table_close(rel, AccessShareLock);
+	names_read_at = at;
+}
+
+bool
+idem_consumer_private_locks(const char *consumer, int len)
+{
+	char		key[IDEM_MAX_NAME_BYTES + 1];
+
+	if (consumer[0] == '@')
+		return true;
+	if (names_read_at != invalidations)
+		read_names();
+	return hash_get_num_entries(private_names) > 0 && len <= IDEM_MAX_NAME_BYTES &&
+		hash_search(private_names, name_key(key, consumer, len), HASH_FIND, NULL) != NULL;
+}
+
+void
+idem_consumer_change_locks(void)
+{
+	if (idem_state_used())
+		ereport(ERROR,
+				(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
+				 errmsg("the locks of a consumer cannot be changed in a transaction that has claimed events"),
+				 errhint("Do it in a transaction of its own.")));
+	LockRelationOid(idem_relref_oid(&processed), ShareRowExclusiveLock);
+	CacheInvalidateRelcacheByRelid(idem_relref_oid(&consumers));
+}
 
 bool
 idem_consumer_foreign_lockers(const char *consumer, int len)

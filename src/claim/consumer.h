@@ -21,4 +21,21 @@
  */
 extern bool idem_consumer_foreign_lockers(const char *consumer, int len);
 
+/*
+ * Are the locks of its events such as SQL cannot take?  Those of the
+ * extension's own consumers always are.  The caller has the table of claims
+ * open for writing, which keeps the answer true until its transaction ends.
+ */
+extern bool idem_consumer_private_locks(const char *consumer, int len);
+
+/*
+ * private_locks of some consumer is about to change: wait for the claims in
+ * flight, keep new ones out until the transaction ends, and tell everybody.
+ * Error 55000 in a transaction that has claimed.
+ */
+extern void idem_consumer_change_locks(void);
+
+/* Registers for invalidations; called once per process. */
+extern void idem_consumer_init(void);
+
 #endif							/* IDEM_CLAIM_CONSUMER_H */

@@ -33,6 +33,7 @@
 #include "replication/walsender.h"
 #include "replication/walsender_private.h"
 #include "utils/guc.h"
+#include "utils/snapmgr.h"
 
 #include "claim/finish.h"
 #include "claim/setting.h"
@@ -40,6 +41,7 @@
 #include "claim/store.h"
 #include "compat.h"
 #include "shared/error.h"
+#include "shared/fault.h"
 
 pg_noreturn static void
 report_pending(void)
@@ -77,6 +79,7 @@ keep_claim(IdemStore *store, IdemClaim *claim)
 	row.completed = false;
 	row.has_result = false;
 	idem_store_insert(store, &row, 1);
+	IDEM_FAULT_POINT("claim-kept");
 }
 
 static void
@@ -86,8 +89,11 @@ keep_pending(void)
 	IdemClaim **pending = idem_state_pending();
 	IdemStore  *store = idem_store_open(true);
 
+	/* At COMMIT there is none any more; TOAST and index expressions want one. */
+	PushActiveSnapshot(GetTransactionSnapshot());
 	for (int64 i = 0; i < n; i++)
 		keep_claim(store, pending[i]);
+	PopActiveSnapshot();
 	idem_store_close(store);
 	pfree(pending);
 }
@@ -118,6 +124,10 @@ on_xact_event(XactEvent event, void *arg)
 	}
 	if (counts->completed > 0 && idem_durable_complete)
 		force_durable_commit();
+	if (counts->completed > 0 && event == XACT_EVENT_PRE_COMMIT)
+		IDEM_FAULT_POINT("claim-pre-commit");
+	if (counts->completed > 0 && event == XACT_EVENT_PRE_PREPARE)
+		IDEM_FAULT_POINT("claim-pre-prepare");
 }
 
 void

@@ -10,10 +10,15 @@
  * Everything is hashed as UTF-8 whatever the server encoding is; a zero byte
  * occurs in no text value, so two names never run together.
  *
+ * A consumer may have its locks where no SQL function reaches: advisory locks
+ * have no access control, and any role could keep an event "busy" by its key.
+ * Which space is the consumer's is a matter of consumer.c.
+ *
  * Two keys may collide.  That costs somebody a false "busy"; no verdict rests
  * on the key alone.
  *
- * LOCKING: the lock is the one that pg_advisory_xact_lock(bigint) takes.  It
+ * LOCKING: the lock is the one that pg_advisory_xact_lock(bigint) takes, or a
+ * private one with the same number.  It
  * is owned by the subtransaction, not by the portal that happens to run: a
  * cursor opened outside of a savepoint and fetched from inside would otherwise
  * keep locks whose claims ROLLBACK TO has undone, or lose them on CLOSE.
@@ -37,12 +42,17 @@
 #include "storage/lock.h"
 #include "utils/resowner.h"
 
-#include "claim/claim.h"
 #include "claim/lock.h"
 #include "compat.h"
 
 /* SET_LOCKTAG_ADVISORY's fourth field for a key of one bigint */
 #define SINGLE_BIGINT_KEY	1
+
+/*
+ * And for a private one: pg_advisory_lock and its kin use 1 and 2 only, so no
+ * SQL function can name it.  pg_locks shows it as objsubid.
+ */
+#define PRIVATE_KEY			0x4944
 
 pg_noreturn static void
 report_hash_failure(IdemKeyMaker *maker)
@@ -71,6 +81,7 @@ idem_keymaker_begin(IdemKeyMaker *maker, const char *consumer, int consumerlen)
 	maker->consumerlen = consumerlen;
 	maker->prefix = NULL;
 	maker->prefixlen = 0;
+	maker->private_locks = false;
 
 	if (consumerlen != strlen(IDEM_DEFAULT_CONSUMER) ||
 		memcmp(consumer, IDEM_DEFAULT_CONSUMER, consumerlen) != 0)
@@ -88,6 +99,12 @@ idem_keymaker_begin(IdemKeyMaker *maker, const char *consumer, int consumerlen)
 }
 
 void
+idem_keymaker_private(IdemKeyMaker *maker)
+{
+	maker->private_locks = true;
+}
+
+void
 idem_keymaker_name(const IdemKeyMaker *maker, const char *id, int idlen,
 				   IdemClaimKey *key)
 {
@@ -96,6 +113,7 @@ idem_keymaker_name(const IdemKeyMaker *maker, const char *id, int idlen,
 	key->idlen = idlen;
 	key->consumer = maker->consumer;
 	key->consumerlen = maker->consumerlen;
+	key->private_lock = maker->private_locks;
 }
 
 void
@@ -136,21 +154,21 @@ idem_keymaker_end(IdemKeyMaker *maker)
 }
 
 static void
-set_locktag(LOCKTAG *tag, int64 lock_key)
+set_locktag(LOCKTAG *tag, const IdemClaimKey *key)
 {
 	SET_LOCKTAG_ADVISORY(*tag, MyDatabaseId,
-						 (uint32) (lock_key >> 32), (uint32) lock_key,
-						 SINGLE_BIGINT_KEY);
+						 (uint32) (key->lock_key >> 32), (uint32) key->lock_key,
+						 key->private_lock ? PRIVATE_KEY : SINGLE_BIGINT_KEY);
 }
 
 bool
-idem_lock_try(int64 lock_key)
+idem_lock_try(const IdemClaimKey *key)
 {
 	ResourceOwner saved = CurrentResourceOwner;
 	LockAcquireResult res;
 	LOCKTAG		tag;
 
-	set_locktag(&tag, lock_key);
+	set_locktag(&tag, key);
 
 	/* Should this raise, the aborting (sub)transaction sets the owner anew. */
 	CurrentResourceOwner = CurTransactionResourceOwner;
@@ -161,12 +179,12 @@ idem_lock_try(int64 lock_key)
 }
 
 void
-idem_lock_release(int64 lock_key)
+idem_lock_release(const IdemClaimKey *key)
 {
 	ResourceOwner saved = CurrentResourceOwner;
 	LOCKTAG		tag;
 
-	set_locktag(&tag, lock_key);
+	set_locktag(&tag, key);
 	CurrentResourceOwner = CurTransactionResourceOwner;
 	(void) LockRelease(&tag, ExclusiveLock, false);
 	CurrentResourceOwner = saved;

@@ -17,6 +17,9 @@
 
 #include "common/cryptohash.h"
 
+/* The consumer whose keys are the published ones. */
+#define IDEM_DEFAULT_CONSUMER	"default"
+
 /* The name of a claim; the strings belong to whoever made it. */
 typedef struct IdemClaimKey
 {
@@ -26,6 +29,7 @@ typedef struct IdemClaimKey
 	const char *consumer;
 	int			idlen;			/* bytes */
 	int			consumerlen;
+	bool		private_lock;	/* which space the lock is in */
 } IdemClaimKey;
 
 static inline bool
@@ -43,12 +47,16 @@ typedef struct IdemKeyMaker
 	pg_cryptohash_ctx *hash;	/* NULL: no lock key was asked for */
 	const char *consumer;		/* server encoding */
 	int			consumerlen;
+	bool		private_locks;
 	const char *prefix;			/* hashed before the id; UTF-8, NULL for none */
 	int			prefixlen;		/* with its zero byte */
 } IdemKeyMaker;
 
 extern void idem_keymaker_begin(IdemKeyMaker *maker, const char *consumer,
 								int consumerlen);
+
+/* The locks of the keys made from now on are such as SQL cannot take. */
+extern void idem_keymaker_private(IdemKeyMaker *maker);
 
 /* key points to id and to the maker's consumer; nothing is copied. */
 extern void idem_keymaker_make(IdemKeyMaker *maker, const char *id, int idlen,
@@ -60,9 +68,9 @@ extern void idem_keymaker_name(const IdemKeyMaker *maker, const char *id,
 extern void idem_keymaker_end(IdemKeyMaker *maker);
 
 /* Take the lock for the current subtransaction, if that needs no waiting. */
-extern bool idem_lock_try(int64 lock_key);
+extern bool idem_lock_try(const IdemClaimKey *key);
 
 /* Give back a lock that the current subtransaction, or a child of it, took. */
-extern void idem_lock_release(int64 lock_key);
+extern void idem_lock_release(const IdemClaimKey *key);
 
 #endif							/* IDEM_CLAIM_LOCK_H */

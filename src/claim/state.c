@@ -35,6 +35,7 @@
 #include "utils/memutils.h"
 
 #include "claim/state.h"
+#include "shared/fault.h"
 
 /*
  * Ids come from outside: seeded, so that nobody can choose ids of one bucket.
@@ -113,6 +114,7 @@ undo_last(void)
 	UndoRecord *rec = &undo_log[--undo_used];
 	IdemClaim  *claim = rec->claim;
 
+	IDEM_FAULT_POINT_NO_ERROR("claim-undo");
 	count(&claim->state, -1);
 	claim->state = rec->before;
 	count(&claim->state, 1);
@@ -144,8 +146,18 @@ on_xact_event(XactEvent event, void *arg)
 	switch (event)
 	{
 		case XACT_EVENT_COMMIT:
+			if (claims != NULL)
+				IDEM_FAULT_POINT_NO_ERROR("claim-commit");
+			forget_all();
+			break;
 		case XACT_EVENT_ABORT:
+			if (claims != NULL)
+				IDEM_FAULT_POINT_NO_ERROR("claim-abort");
+			forget_all();
+			break;
 		case XACT_EVENT_PREPARE:
+			if (claims != NULL)
+				IDEM_FAULT_POINT_NO_ERROR("claim-prepare");
 			forget_all();
 			break;
 		default:
@@ -257,6 +269,12 @@ const IdemClaimCounts *
 idem_state_counts(void)
 {
 	return &counts;
+}
+
+bool
+idem_state_used(void)
+{
+	return state_context != NULL;
 }
 
 static int

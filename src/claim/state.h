@@ -73,6 +73,9 @@ extern void idem_state_set(IdemClaim *claim, const IdemClaimState *state);
 
 extern const IdemClaimCounts *idem_state_counts(void);
 
+/* Has this transaction claimed anything at all, undone or not? */
+extern bool idem_state_used(void);
+
 /*
  * The claims that are neither completed nor released, in the order of their
  * ids; counts()->pending of them, palloc'd.

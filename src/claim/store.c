@@ -55,6 +55,7 @@
 #include "compat.h"
 #include "shared/args.h"
 #include "shared/catalog.h"
+#include "shared/fault.h"
 
 /* Columns of idempotency.processed, in order; later versions may add more. */
 enum
@@ -138,7 +139,10 @@ idem_store_close(IdemStore *store)
 	for (int i = 0; i < store->nslots; i++)
 		ExecDropSingleTupleTableSlot(store->slots[i]);
 	for (int i = 0; i < store->nindexes; i++)
+	{
+		idem_compat_index_insert_cleanup(store->indexes[i].rel, store->indexes[i].info);
 		index_close(store->indexes[i].rel, NoLock);
+	}
 	if (store->estate != NULL)
 		FreeExecutorState(store->estate);
 	if (store->chunk_context != NULL)
@@ -198,19 +202,12 @@ describe_row(IdemStore *store, IdemRow *row)
 		row->commit_lsn = TransactionIdGetCommitLSN(xmin);
 }
 
-void
-idem_store_probe(IdemStore *store, const IdemClaimKey *key, IdemRow *row)
+/* What there is of a key; xs_heaptid tells whether it has entries in the index. */
+static void
+scan_key(IdemStore *store, ScanKey scankeys, IdemRow *row)
 {
-	ScanKeyData scankeys[2];
-
-	if (store->scan == NULL)
-		start_probing(store);
-
-	ScanKeyInit(&scankeys[0], KEY_EVENT_ID, BTEqualStrategyNumber, F_TEXTEQ,
-				fill_text(&store->id, key->id, key->idlen));
-	ScanKeyInit(&scankeys[1], KEY_CONSUMER, BTEqualStrategyNumber, F_TEXTEQ,
-				fill_text(&store->consumer, key->consumer, key->consumerlen));
 	index_rescan(store->scan, scankeys, 2, NULL, 0);
+	ItemPointerSetInvalid(&store->scan->xs_heaptid);
 
 	row->status = IDEM_ROW_NONE;
 	while (index_getnext_slot(store->scan, ForwardScanDirection, store->found))
@@ -224,6 +221,30 @@ idem_store_probe(IdemStore *store, const IdemClaimKey *key, IdemRow *row)
 		}
 		describe_row(store, row);
 	}
+}
+
+void
+idem_store_probe(IdemStore *store, const IdemClaimKey *key, IdemRow *row)
+{
+	ScanKeyData scankeys[2];
+
+	if (store->scan == NULL)
+		start_probing(store);
+
+	ScanKeyInit(&scankeys[0], KEY_EVENT_ID, BTEqualStrategyNumber, F_TEXTEQ,
+				fill_text(&store->id, key->id, key->idlen));
+	ScanKeyInit(&scankeys[1], KEY_CONSUMER, BTEqualStrategyNumber, F_TEXTEQ,
+				fill_text(&store->consumer, key->consumer, key->consumerlen));
+	scan_key(store, scankeys, row);
+
+	/*
+	 * Entries of dead rows only: the transaction that replaced a row may have
+	 * committed after the leaf page was read, and before its row was.  It has
+	 * ended by now, so what it left is found the second time; and nobody else
+	 * writes rows of this event, whose lock is ours.
+	 */
+	if (row->status == IDEM_ROW_NONE && ItemPointerIsValid(&store->scan->xs_heaptid))
+		scan_key(store, scankeys, row);
 	ExecClearTuple(store->found);
 }
 
@@ -331,6 +352,8 @@ insert_index_entry(IdemStore *store, StoreIndex *index, TupleTableSlot *slot)
 
 	if (!index->info->ii_ReadyForInserts)
 		return;
+	/* where there is a predicate there is a state to evaluate it in */
+	Assert(store->estate != NULL || index->predicate == NULL);
 	if (store->estate != NULL)
 		GetPerTupleExprContext(store->estate)->ecxt_scantuple = slot;
 	if (index->predicate != NULL &&
@@ -357,6 +380,7 @@ insert_rows(IdemStore *store, IdemNewRow *rows, int n)
 	else
 		table_multi_insert(store->heap, store->slots, n, cid, 0, NULL);
 
+	IDEM_FAULT_POINT("claim-heap-inserted");
 	for (int i = 0; i < n; i++)
 	{
 		slot = store->slots[i];
@@ -396,6 +420,16 @@ idem_store_insert(IdemStore *store, IdemNewRow *rows, int n)
 }
 
 void
+idem_store_conflict(void)
+{
+	ereport(ERROR,
+			(errcode(ERRCODE_T_R_SERIALIZATION_FAILURE),
+			 errmsg("could not serialize access due to concurrent change of \"%s.%s\"",
+					IDEM_SCHEMA_NAME, processed.name),
+			 errhint("Retry the transaction.")));
+}
+
+void
 idem_store_delete(IdemStore *store, const IdemRowRef *ref)
 {
 	ItemPointerData tid = ref->tid;
@@ -407,9 +441,5 @@ idem_store_delete(IdemStore *store, const IdemRowRef *ref)
 	res = idem_compat_table_tuple_delete(store->heap, &tid,
 										 GetCurrentCommandId(true), &tmfd);
 	if (res != TM_Ok)
-		ereport(ERROR,
-				(errcode(ERRCODE_T_R_SERIALIZATION_FAILURE),
-				 errmsg("could not serialize access due to concurrent change of \"%s.%s\"",
-						IDEM_SCHEMA_NAME, processed.name),
-				 errhint("Retry the transaction.")));
+		idem_store_conflict();
 }

@@ -23,8 +23,12 @@
 #include "storage/itemptr.h"
 
 #include "claim/lock.h"
+#include "compat.h"
 
-/* Where a row is; good until the transaction that saw or made it ends. */
+/*
+ * Where a row is.  Of a row of this transaction it is good to its end, of
+ * another's only while the statement lasts whose snapshot holds VACUUM back.
+ */
 typedef struct IdemRowRef
 {
 	ItemPointerData tid;
@@ -92,5 +96,8 @@ extern void idem_store_insert(IdemStore *store, IdemNewRow *rows, int n);
  * transaction changed it meanwhile.
  */
 extern void idem_store_delete(IdemStore *store, const IdemRowRef *ref);
+
+/* Error 40001: the row of an event is not what this transaction saw. */
+pg_noreturn extern void idem_store_conflict(void);
 
 #endif							/* IDEM_CLAIM_STORE_H */

@@ -17,8 +17,8 @@
 
 #include "postgres.h"
 
-#include "outbox/reader.h"
 #include "outbox/segment.h"
+#include "outbox/snapshot.h"
 
 /* Where an event is. */
 typedef struct IdemKey

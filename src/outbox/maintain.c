@@ -51,11 +51,9 @@
 
 #include "access/heapam.h"
 #include "access/relation.h"
-#include "access/table.h"
 #include "catalog/heap.h"
 #include "catalog/storage.h"
 #include "miscadmin.h"
-#include "nodes/pg_list.h"
 #include "storage/bufmgr.h"
 #include "storage/lmgr.h"
 #include "utils/rel.h"
@@ -64,6 +62,8 @@
 #include "outbox/outbox.h"
 #include "outbox/reader.h"
 #include "outbox/segment.h"
+#include "shared/fault.h"
+#include "shared/empty.h"
 
 /* Closed segments that a retention is spread over. */
 #define RETENTION_SLICES	6
@@ -72,15 +72,13 @@
 #define MIN_EMPTY			(IDEM_OUTBOX_SEGMENTS / 2)
 
 /*
- * Heap, index, TOAST table, TOAST index; and what a REINDEX CONCURRENTLY that
- * failed has left on the TOAST table.
+ * Or further ahead than that: nobody knows how old events are whose clock was
+ * wrong, and waiting for their time to come could fill the disk for years.
  */
-#define MAX_LOCKS			8
-
 static bool
 older_than(TimestampTz time, int seconds)
 {
-	return GetCurrentTimestamp() - time >= seconds * USECS_PER_SEC;
+	return llabs(GetCurrentTimestamp() - time) >= seconds * USECS_PER_SEC;
 }
 
 /*
@@ -151,7 +149,11 @@ close_if_due(void)
 	due = steps > 0 && is_due(&seg, nempty);
 	idem_segment_close(&seg);
 	if (due)
+	{
+		IDEM_FAULT_POINT("outbox-close");
 		idem_outbox_set_generation(generation + steps);
+		IDEM_FAULT_POINT("outbox-closed");
+	}
 }
 
 /*
@@ -181,7 +183,8 @@ is_releasable(const IdemSegment *seg, IdemSnap *const *done, int npos)
 {
 	IdemEntry	first;
 	IdemEntry	last;
-	IdemPageSummary summary;
+	TimestampTz now = GetCurrentTimestamp();
+	int64		retention = idem_outbox_retention * USECS_PER_SEC;
 
 	if (idem_segment_is_pristine(seg))
 		return false;
@@ -194,56 +197,8 @@ is_releasable(const IdemSegment *seg, IdemSnap *const *done, int npos)
 		if (!is_delivered(seg, done[i], &first, &last))
 			return false;
 	}
-	idem_segment_summarize(seg, true, &summary);
-	return summary.tuples == 0 ||
-		older_than(summary.newest, idem_outbox_retention);
-}
-
-/* Locks that were got, to be given back if one is not to be had. */
-typedef struct LockSet
-{
-	Oid			oids[MAX_LOCKS];
-	int			n;
-} LockSet;
-
-static bool
-lock_exclusively(LockSet *locks, Oid oid)
-{
-	if (locks->n == MAX_LOCKS ||
-		!ConditionalLockRelationOid(oid, AccessExclusiveLock))
-		return false;
-	locks->oids[locks->n++] = oid;
-	return true;
-}
-
-static bool
-lock_table_exclusively(LockSet *locks, Oid oid)
-{
-	Relation	rel;
-	List	   *indexes;
-	ListCell   *cell;
-	bool		locked = true;
-
-	if (!lock_exclusively(locks, oid))
-		return false;
-	rel = table_open(oid, NoLock);
-	indexes = RelationGetIndexList(rel);
-	foreach(cell, indexes)
-		locked = locked && lock_exclusively(locks, lfirst_oid(cell));
-	list_free(indexes);
-	table_close(rel, NoLock);
-	return locked;
-}
-
-static bool
-lock_segment_exclusively(LockSet *locks, const IdemSegment *seg)
-{
-	if (lock_table_exclusively(locks, RelationGetRelid(seg->heap)) &&
-		lock_table_exclusively(locks, seg->heap->rd_rel->reltoastrelid))
-		return true;
-	while (locks->n > 0)
-		UnlockRelationOid(locks->oids[--locks->n], AccessExclusiveLock);
-	return false;
+	return retention == 0 ||
+		!idem_segment_has_between(seg, now - retention, now + retention);
 }
 
 /*
@@ -251,11 +206,15 @@ lock_segment_exclusively(LockSet *locks, const IdemSegment *seg)
  * few milliseconds.  See the file header for the order.
  */
 static void
-empty_in_place(const IdemSegment *seg)
+empty_in_place(const IdemSegment *seg, const List *locked)
 {
+	IDEM_FAULT_POINT("outbox-empty-locked");
 	HOLD_INTERRUPTS();
+	idem_empty_announce(locked);
 	RelationTruncate(seg->index, 0);
+	IDEM_FAULT_POINT("outbox-index-cut");
 	heap_truncate_one_rel(seg->heap);
+	IDEM_FAULT_POINT("outbox-emptied");
 	RESUME_INTERRUPTS();
 }
 
@@ -263,7 +222,7 @@ static bool
 try_to_empty(int number, IdemSnap *const *done, int npos)
 {
 	IdemSegment seg;
-	LockSet		locks = {.n = 0};
+	List	   *locked;
 	bool		emptied = false;
 
 	if (!idem_segment_open_nowait(&seg, number))
@@ -275,10 +234,11 @@ try_to_empty(int number, IdemSnap *const *done, int npos)
 	 * reference besides ours is an open cursor of this very session.
 	 */
 	if (seg.heap->rd_refcnt == 1 && is_releasable(&seg, done, npos) &&
-		lock_segment_exclusively(&locks, &seg) &&
+		(locked = idem_empty_lock(RelationGetRelid(seg.heap))) != NIL &&
 		is_releasable(&seg, done, npos))
 	{
-		empty_in_place(&seg);
+		empty_in_place(&seg, locked);
+		list_free(locked);
 		emptied = true;
 	}
 	idem_segment_close(&seg);
@@ -299,7 +259,12 @@ idem_outbox_maintain(IdemSnap *const *done, int npos)
 	current = idem_segment_of(idem_outbox_generation());
 	for (int i = 0; i < IDEM_OUTBOX_SEGMENTS; i++)
 	{
-		CHECK_FOR_INTERRUPTS();
+		/*
+		 * What was emptied is not undone by an abort, so it had better
+		 * commit.
+		 */
+		if (emptied == 0)
+			CHECK_FOR_INTERRUPTS();
 		if (i != current && try_to_empty(i, done, npos))
 			emptied++;
 	}

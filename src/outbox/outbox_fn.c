@@ -34,7 +34,9 @@
 #include "compat.h"
 #include "outbox/outbox.h"
 #include "shared/args.h"
+#include "shared/clock.h"
 #include "shared/error.h"
+#include "shared/fault.h"
 
 /* Event ids are unique under this consumer, which SQL cannot name. */
 #define OUTBOX_CONSUMER		"@outbox"
@@ -132,15 +134,15 @@ report_duplicate(const char *id)
  * would wait for it too, for lock_timeout at most.
  */
 static void
-wait_for_id(const char *id, TimestampTz *deadline)
+wait_for_id(const char *id, IdemClock *deadline)
 {
 	long		wait_ms;
 	IdemClaimResult result;
 
 	if (*deadline == 0)
-		*deadline = TimestampTzPlusMilliseconds(GetCurrentTimestamp(),
-												LockTimeout > 0 ? LockTimeout : DEFAULT_WAIT_MS);
-	wait_ms = TimestampDifferenceMilliseconds(GetCurrentTimestamp(), *deadline);
+		*deadline = idem_clock_plus_ms(idem_clock(),
+									   LockTimeout > 0 ? LockTimeout : DEFAULT_WAIT_MS);
+	wait_ms = idem_clock_ms_until(*deadline);
 	result = idem_claim_event(id, UUID_TEXT_LENGTH, OUTBOX_CONSUMER,
 							  strlen(OUTBOX_CONSUMER), wait_ms);
 	if (result == IDEM_CLAIM_CLAIMED)
@@ -157,7 +159,7 @@ wait_for_id(const char *id, TimestampTz *deadline)
 static void
 claim_ids(IdemClaimItem *items, int n)
 {
-	TimestampTz deadline = 0;
+	IdemClock	deadline = 0;
 
 	idem_claim_events(items, n, OUTBOX_CONSUMER, strlen(OUTBOX_CONSUMER));
 	for (int i = 0; i < n; i++)
@@ -170,6 +172,7 @@ claim_ids(IdemClaimItem *items, int n)
 		if (items[i].result != IDEM_CLAIM_CLAIMED)
 			wait_for_id(items[i].id, &deadline);
 	}
+	IDEM_FAULT_POINT("outbox-ids-claimed");
 	idem_complete_events(items, n, OUTBOX_CONSUMER, strlen(OUTBOX_CONSUMER),
 						 NULL, NULL);
 }

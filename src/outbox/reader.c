@@ -493,6 +493,7 @@ find_in_segment(const IdemSegment *segment, const pg_uuid_t *event_id,
 		Datum		id = heap_getattr(tuple, IDEM_ATT_EVENT_ID + 1, desc, &isnull);
 
 		CHECK_FOR_INTERRUPTS();
+		Assert(!isnull);
 		if (memcmp(DatumGetUUIDP(id), event_id, UUID_LEN) != 0)
 			continue;
 		key->xid = U64FromFullTransactionId(DatumGetFullTransactionId(heap_getattr(tuple, IDEM_ATT_XID + 1, desc, &isnull)));

@@ -26,38 +26,7 @@
 #include "utils/palloc.h"
 #include "utils/uuid.h"
 
-/*
- * A snapshot of top-level transactions.  The layout is that of the SQL type
- * pg_snapshot, so PointerGetDatum() of it can be stored in such a column and
- * a detoasted column be used as one.
- */
-typedef struct IdemSnap
-{
-	int32		vl_len_;		/* varlena header, do not touch directly */
-	uint32		nxip;			/* entries in xip, ascending */
-	FullTransactionId xmin;		/* all before are visible (if committed) */
-	FullTransactionId xmax;		/* this and all after are not */
-	FullTransactionId xip[FLEXIBLE_ARRAY_MEMBER];
-} IdemSnap;
-
-/* The active snapshot's; palloc'd in the current context. */
-extern IdemSnap *idem_snap_current(void);
-
-/* One that sees nothing: the position of a relay that starts at 'earliest'. */
-extern IdemSnap *idem_snap_empty(void);
-
-/* A copy in the current context. */
-extern IdemSnap *idem_snap_copy(const IdemSnap *snap);
-
-extern bool idem_snap_sees(const IdemSnap *snap, FullTransactionId xid);
-extern bool idem_snap_equal(const IdemSnap *a, const IdemSnap *b);
-
-typedef struct IdemPosition
-{
-	IdemSnap   *done;			/* never NULL */
-	IdemSnap   *cur;			/* NULL: no difference is being worked through */
-	int64		k;				/* last seq delivered of it; 0 = none */
-} IdemPosition;
+#include "outbox/snapshot.h"
 
 /*
  * One event as it stands in the log.  Pointers are into the reader's memory
@@ -138,9 +107,6 @@ typedef struct IdemLag
 } IdemLag;
 
 extern void idem_reader_lag(const IdemPosition *pos, IdemLag *lag);
-
-/* Last number the event sequence gave out; nothing after it is in the log. */
-extern int64 idem_outbox_last_seq(void);
 
 /*
  * Housekeeping, called by the relay worker in a transaction of its own: make

@@ -43,6 +43,8 @@
 #include "access/relation.h"
 #include "access/table.h"
 #include "access/tableam.h"
+#include "catalog/pg_am.h"
+#include "catalog/pg_index.h"
 #include "catalog/pg_type.h"
 #include "commands/sequence.h"
 #include "miscadmin.h"
@@ -57,7 +59,6 @@
 #include "utils/xid8.h"
 
 #include "compat.h"
-#include "outbox/reader.h"
 #include "outbox/segment.h"
 #include "shared/catalog.h"
 
@@ -174,23 +175,69 @@ idem_outbox_set_generation(int64 generation)
 	SetUserIdAndSecContext(save_userid, save_sec_context);
 }
 
-/* The one index of a segment; anything else would not be maintained. */
+void
+idem_segment_altered(Relation heap)
+{
+	ereport(ERROR,
+			(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
+			 errmsg("table \"%s\" was altered", RelationGetRelationName(heap)),
+			 errdetail("A segment of the outbox has an index on (xid, seq) and %d columns.",
+					   IDEM_NATTS),
+			 errhint("Drop the indexes and columns that were added.")));
+}
+
+/*
+ * Anything else would not be maintained.  A second one of this kind is what
+ * REINDEX CONCURRENTLY makes, and leaves behind when it is cancelled.
+ */
+static bool
+is_segment_index(Relation index)
+{
+	Form_pg_index form = index->rd_index;
+
+	return index->rd_rel->relam == BTREE_AM_OID && !form->indisunique &&
+		form->indnatts == 2 && form->indkey.values[0] == IDEM_ATT_XID + 1 &&
+		form->indkey.values[1] == IDEM_ATT_SEQ + 1 &&
+		heap_attisnull(index->rd_indextuple, Anum_pg_index_indpred, NULL);
+}
+
+int
+idem_segment_indexes(Relation heap, bool to_read, Oid *oids)
+{
+	List	   *indexes;
+	ListCell   *lc;
+	int			n = 0;
+
+	if (RelationGetNumberOfAttributes(heap) != IDEM_NATTS)
+		idem_segment_altered(heap);
+	indexes = RelationGetIndexList(heap);
+	foreach(lc, indexes)
+	{
+		/* The lock on the table keeps it from being dropped. */
+		Relation	index = RelationIdGetRelation(lfirst_oid(lc));
+		bool		usable;
+
+		if (!RelationIsValid(index) || !is_segment_index(index) ||
+			n == IDEM_SEGMENT_MAX_INDEXES)
+			idem_segment_altered(heap);
+		usable = to_read ? index->rd_index->indisvalid : index->rd_index->indisready;
+		RelationClose(index);
+		if (usable)
+			oids[n++] = lfirst_oid(lc);
+	}
+	list_free(indexes);
+	if (n == 0)
+		idem_segment_altered(heap);
+	return n;
+}
+
 static Oid
 index_of(Relation heap)
 {
-	List	   *indexes = RelationGetIndexList(heap);
-	Oid			oid;
+	Oid			oids[IDEM_SEGMENT_MAX_INDEXES];
 
-	if (list_length(indexes) != 1 || RelationGetNumberOfAttributes(heap) != IDEM_NATTS)
-		ereport(ERROR,
-				(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
-				 errmsg("table \"%s\" was altered", RelationGetRelationName(heap)),
-				 errdetail("A segment of the outbox has exactly one index and %d columns.",
-						   IDEM_NATTS),
-				 errhint("Drop the indexes and columns that were added.")));
-	oid = linitial_oid(indexes);
-	list_free(indexes);
-	return oid;
+	(void) idem_segment_indexes(heap, true, oids);
+	return oids[0];
 }
 
 void
@@ -394,11 +441,14 @@ tuple_time(Relation heap, Page page, ItemId lp, ItemPointer tid)
 											RelationGetDescr(heap), &isnull));
 }
 
-static void
-summarize_page(Relation heap, BlockNumber block, IdemPageSummary *summary)
+/* When the events of a page, visible or not, were enqueued; their number. */
+static int
+page_times(Relation heap, BlockNumber block, BufferAccessStrategy strategy,
+		   TimestampTz *times)
 {
-	Buffer		buffer = ReadBuffer(heap, block);
+	Buffer		buffer = ReadBufferExtended(heap, MAIN_FORKNUM, block, RBM_NORMAL, strategy);
 	Page		page;
+	int			n = 0;
 
 	LockBuffer(buffer, BUFFER_LOCK_SHARE);
 	page = BufferGetPage(buffer);
@@ -407,19 +457,30 @@ summarize_page(Relation heap, BlockNumber block, IdemPageSummary *summary)
 	{
 		ItemId		lp = PageGetItemId(page, off);
 		ItemPointerData tid;
-		TimestampTz time;
 
 		if (!ItemIdIsNormal(lp))
 			continue;
 		ItemPointerSet(&tid, block, off);
-		time = tuple_time(heap, page, lp, &tid);
-		if (summary->tuples == 0 || time < summary->oldest)
-			summary->oldest = time;
-		if (summary->tuples == 0 || time > summary->newest)
-			summary->newest = time;
-		summary->tuples++;
+		times[n++] = tuple_time(heap, page, lp, &tid);
 	}
 	UnlockReleaseBuffer(buffer);
+	return n;
+}
+
+static void
+summarize_page(Relation heap, BlockNumber block, IdemPageSummary *summary)
+{
+	TimestampTz times[MaxHeapTuplesPerPage];
+	int			n = page_times(heap, block, NULL, times);
+
+	for (int i = 0; i < n; i++)
+	{
+		if (summary->tuples == 0 || times[i] < summary->oldest)
+			summary->oldest = times[i];
+		if (summary->tuples == 0 || times[i] > summary->newest)
+			summary->newest = times[i];
+		summary->tuples++;
+	}
 }
 
 void
@@ -434,6 +495,26 @@ idem_segment_summarize(const IdemSegment *seg, bool last,
 		CHECK_FOR_INTERRUPTS();
 		summarize_page(seg->heap, last ? nblocks - 1 - i : i, summary);
 	}
+}
+
+bool
+idem_segment_has_between(const IdemSegment *seg, TimestampTz after, TimestampTz before)
+{
+	BufferAccessStrategy strategy = GetAccessStrategy(BAS_BULKREAD);
+	TimestampTz times[MaxHeapTuplesPerPage];
+	bool		found = false;
+
+	for (BlockNumber i = RelationGetNumberOfBlocks(seg->heap); i > 0 && !found; i--)
+	{
+		int			n;
+
+		CHECK_FOR_INTERRUPTS();
+		n = page_times(seg->heap, i - 1, strategy, times);
+		for (int j = 0; j < n && !found; j++)
+			found = times[j] > after && times[j] < before;
+	}
+	FreeAccessStrategy(strategy);
+	return found;
 }
 
 int64

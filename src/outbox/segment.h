@@ -26,6 +26,8 @@
 #include "storage/lockdefs.h"
 #include "utils/relcache.h"
 
+#include "compat.h"
+
 #define IDEM_OUTBOX_SEGMENTS	8
 
 /* Columns of a segment, in the order of the install script, from 0. */
@@ -89,6 +91,17 @@ extern bool idem_segment_open_nowait(IdemSegment *seg, int number);
 extern void idem_segment_close(IdemSegment *seg);
 
 /*
+ * The indexes of a locked segment that are to be read, or written to; at least
+ * one, or an error.  More than one are there while REINDEX CONCURRENTLY works
+ * and after one that was cancelled.
+ */
+#define IDEM_SEGMENT_MAX_INDEXES	16
+extern int	idem_segment_indexes(Relation heap, bool to_read, Oid *oids);
+
+/* Raise the error that says so. */
+pg_noreturn extern void idem_segment_altered(Relation heap);
+
+/*
  * True if no event is in the segment.  An index of no blocks is what a crash
  * in the middle of emptying leaves; what else is there then does not count.
  */
@@ -126,10 +139,21 @@ typedef struct IdemPageSummary
 extern void idem_segment_summarize(const IdemSegment *seg, bool last,
 								   IdemPageSummary *summary);
 
+/*
+ * Is an event of it, visible or not, from between these times?  Every page may
+ * have the newest one, since each session fills one of its own; the last pages
+ * are read first, so mostly one is.
+ */
+extern bool idem_segment_has_between(const IdemSegment *seg, TimestampTz after,
+									 TimestampTz before);
+
 /* Events in the segment, visible or not; exact if it has few pages. */
 extern int64 idem_segment_estimate_events(const IdemSegment *seg);
 
 /* enqueued_at of the tuple at tid, visible or not; 0 if there is none. */
 extern TimestampTz idem_segment_time_at(const IdemSegment *seg, ItemPointer tid);
+
+/* Last number the event sequence gave out; nothing after it is in the log. */
+extern int64 idem_outbox_last_seq(void);
 
 #endif							/* IDEM_OUTBOX_SEGMENT_H */

@@ -23,7 +23,7 @@
 #include "utils/snapmgr.h"
 
 #include "compat.h"
-#include "outbox/reader.h"
+#include "outbox/snapshot.h"
 
 #define SNAP_SIZE(nxip) \
 	(offsetof(IdemSnap, xip) + sizeof(FullTransactionId) * (nxip))

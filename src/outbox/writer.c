@@ -16,7 +16,7 @@
  * aborted insert does.  They vanish with the segment.
  *
  * LOCKING: RowExclusiveLock on the segment's heap, kept to the end of the
- * transaction; none on its index, which nothing can touch while writers hold
+ * transaction; none on its indexes, which nothing can drop while writers hold
  * the heap's lock; nextval's on the number sequence.
  *
  * MEMORY: tuples in the caller's context, for many events in a context that is
@@ -48,6 +48,7 @@
 
 #include "outbox/outbox.h"
 #include "outbox/segment.h"
+#include "shared/fault.h"
 
 /* A chunk of a multi-insert ends at either. */
 #define MAX_CHUNK_ROWS		256
@@ -56,7 +57,9 @@
 /* What all events of one call have in common. */
 typedef struct Writer
 {
-	IdemSegment segment;
+	IdemSegment segment;		/* only its heap is open */
+	Relation	indexes[IDEM_SEGMENT_MAX_INDEXES];
+	int			nindexes;
 	FullTransactionId xid;
 	Oid			seq_oid;
 	TimestampTz now;
@@ -72,29 +75,32 @@ static IndexInfo index_info = {.type = T_IndexInfo};
 static TupleTableSlot *chunk_slots[MAX_CHUNK_ROWS];
 
 /*
- * Open the index of a locked segment.  The relcache's list is read in place;
- * copying it out would cost more than the check is worth.
+ * Open the indexes of a locked segment.  Mostly there is one: the relcache's
+ * list is read in place then, copying it out would cost more than the check is
+ * worth.
  */
-static Relation
-open_index(Relation heap)
+static void
+open_indexes(Writer *writer)
 {
-	Relation	index;
+	Relation	heap = writer->segment.heap;
+	Oid			oids[IDEM_SEGMENT_MAX_INDEXES];
 
 	if (!heap->rd_indexvalid)
 		list_free(RelationGetIndexList(heap));
-	if (list_length(heap->rd_indexlist) != 1 ||
-		RelationGetNumberOfAttributes(heap) != IDEM_NATTS)
-		ereport(ERROR,
-				(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
-				 errmsg("table \"%s\" was altered", RelationGetRelationName(heap)),
-				 errdetail("A segment of the outbox has exactly one index and %d columns.",
-						   IDEM_NATTS),
-				 errhint("Drop the indexes and columns that were added.")));
-	index = RelationIdGetRelation(linitial_oid(heap->rd_indexlist));
-	if (!RelationIsValid(index))
-		elog(ERROR, "could not open the index of table \"%s\"",
-			 RelationGetRelationName(heap));
-	return index;
+	if (list_length(heap->rd_indexlist) == 1 &&
+		RelationGetNumberOfAttributes(heap) == IDEM_NATTS)
+	{
+		writer->nindexes = 1;
+		oids[0] = linitial_oid(heap->rd_indexlist);
+	}
+	else
+		writer->nindexes = idem_segment_indexes(heap, false, oids);
+	for (int i = 0; i < writer->nindexes; i++)
+	{
+		writer->indexes[i] = RelationIdGetRelation(oids[i]);
+		if (!RelationIsValid(writer->indexes[i]))
+			idem_segment_altered(heap);
+	}
 }
 
 /* Lock, then look whether it is still the current one; see the file header. */
@@ -106,15 +112,18 @@ open_current_segment(IdemSegment *seg)
 		int			current;
 
 		seg->number = guessed_segment;
+		IDEM_FAULT_POINT("outbox-segment-chosen");
 		seg->heap = table_open(idem_segment_oid(seg->number), RowExclusiveLock);
+		IDEM_FAULT_POINT("outbox-segment-locked");
 		current = idem_segment_of(idem_outbox_generation_locked());
 		if (current == seg->number)
 			break;
 		table_close(seg->heap, RowExclusiveLock);
 		guessed_segment = current;
+		IDEM_FAULT_POINT("outbox-overtaken");
 		CHECK_FOR_INTERRUPTS();
 	}
-	seg->index = open_index(seg->heap);
+	IDEM_FAULT_POINT("outbox-segment-current");
 }
 
 static HeapTuple
@@ -144,8 +153,9 @@ insert_index_entry(const Writer *writer, Datum *values, ItemPointer tid)
 {
 	bool		nulls[2] = {false, false};
 
-	index_insert(writer->segment.index, values, nulls, tid,
-				 writer->segment.heap, UNIQUE_CHECK_NO, false, &index_info);
+	for (int i = 0; i < writer->nindexes; i++)
+		index_insert(writer->indexes[i], values, nulls, tid,
+					 writer->segment.heap, UNIQUE_CHECK_NO, false, &index_info);
 }
 
 static void
@@ -155,6 +165,7 @@ insert_one(const Writer *writer, const IdemOutboxRow *row)
 	HeapTuple	tuple = form_tuple(writer, row, values);
 
 	heap_insert(writer->segment.heap, tuple, writer->cid, 0, NULL);
+	IDEM_FAULT_POINT("outbox-row-inserted");
 	insert_index_entry(writer, values, &tuple->t_self);
 	heap_freetuple(tuple);
 }
@@ -203,6 +214,7 @@ insert_chunk(const Writer *writer, const IdemOutboxRow *rows, int n)
 
 	heap_multi_insert(writer->segment.heap, chunk_slots, count, writer->cid, 0,
 					  NULL);
+	IDEM_FAULT_POINT("outbox-chunk-inserted");
 	for (int i = 0; i < count; i++)
 	{
 		insert_index_entry(writer, keys[i], &chunk_slots[i]->tts_tid);
@@ -241,6 +253,7 @@ idem_outbox_insert(const IdemOutboxRow *rows, int n)
 	writer.seq_oid = idem_outbox_seq_oid();
 	writer.now = GetCurrentTimestamp();
 	open_current_segment(&writer.segment);
+	open_indexes(&writer);
 	writer.cid = GetCurrentCommandId(true);
 
 	if (n == 1)
@@ -248,8 +261,10 @@ idem_outbox_insert(const IdemOutboxRow *rows, int n)
 	else
 		insert_many(&writer, rows, n);
 
-	RelationClose(writer.segment.index);
+	for (int i = 0; i < writer.nindexes; i++)
+		RelationClose(writer.indexes[i]);
 	table_close(writer.segment.heap, NoLock);
+	IDEM_FAULT_POINT("outbox-inserted");
 
 	if (idem_outbox_enqueued_hook != NULL)
 		(*idem_outbox_enqueued_hook) ();

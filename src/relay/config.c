@@ -23,22 +23,15 @@
  */
 #include "postgres.h"
 
-#include <fcntl.h>
-#include <sys/stat.h>
-#include <unistd.h>
-
 #include "access/reloptions.h"
-#include "access/xlog.h"
 #include "catalog/pg_foreign_server.h"
 #include "catalog/pg_foreign_data_wrapper.h"
 #include "catalog/pg_user_mapping.h"
-#include "common/hashfn.h"
 #include "common/pg_prng.h"
 #include "commands/defrem.h"
 #include "executor/spi.h"
 #include "foreign/foreign.h"
 #include "miscadmin.h"
-#include "storage/fd.h"
 #include "utils/acl.h"
 #include "utils/array.h"
 #include "utils/builtins.h"
@@ -49,13 +42,11 @@
 
 #include "compat.h"
 #include "relay/config.h"
-#include "relay/relay.h"
+#include "relay/identity.h"
 #include "relay/spi.h"
 #include "shared/catalog.h"
 
 #define WRAPPER_PREFIX "idempotency_"
-
-char	   *idem_publish_as = NULL;
 
 static const char *const config_query =
 "SELECT relay_id, relay, owner::pg_catalog.oid, server, aggregate_types,"
@@ -63,7 +54,7 @@ static const char *const config_query =
 " (pg_catalog.date_part('epoch', min_backoff) * 1000)::int,"
 " (pg_catalog.date_part('epoch', max_backoff) * 1000)::int,"
 " batch_events, batch_bytes, COALESCE(max_lag_bytes, 0), paused, halted, epoch,"
-" incarnation, identity"
+" incarnation, identity, xmin"
 " FROM %s.relays ORDER BY relay_id";
 
 static List *
@@ -109,6 +100,7 @@ config_from_row(HeapTuple tup, TupleDesc desc)
 	c->epoch = DatumGetInt64(idem_spi_value(tup, desc, 16));
 	c->incarnation = idem_spi_text(tup, desc, 17);
 	c->identity = idem_spi_text(tup, desc, 18);
+	c->row_xmin = DatumGetTransactionId(idem_spi_value(tup, desc, 19));
 	return c;
 }
 
@@ -261,6 +253,12 @@ idem_relay_option(const IdemRelayConfig *config, const char *name)
 }
 
 bool
+idem_relay_is_function(const IdemRelayConfig *config)
+{
+	return config->kind != NULL && strcmp(config->kind, "function") == 0;
+}
+
+bool
 idem_relay_wants(const IdemRelayConfig *config, const IdemEvent *event)
 {
 	ListCell   *lc;
@@ -343,38 +341,10 @@ idem_relay_config_same_sink(const IdemRelayConfig *a, const IdemRelayConfig *b)
 	return true;
 }
 
-/*
- * Without publish_as the identity is the machine and place of this data
- * directory: a copy elsewhere, or beside it, is another one.  The system
- * identifier alone is not enough, since a copy keeps it.
- */
-static uint64
-place_hash(void)
+bool
+idem_relay_config_changed_from(const IdemRelayConfig *old, const IdemRelayConfig *new)
 {
-	char		buf[MAXPGPATH + 256];
-	char		machine[64] = "";
-	struct stat st;
-	int			fd = OpenTransientFile("/etc/machine-id", O_RDONLY);
-
-	if (fd >= 0)
-	{
-		ssize_t		n = read(fd, machine, sizeof(machine) - 1);
-
-		machine[n > 0 ? n : 0] = '\0';
-		CloseTransientFile(fd);
-	}
-	if (stat(DataDir, &st) != 0)
-		memset(&st, 0, sizeof(st));
-	snprintf(buf, sizeof(buf), UINT64_FORMAT "|%s|%s|%llu|%llu",
-			 GetSystemIdentifier(), machine, DataDir,
-			 (unsigned long long) st.st_dev, (unsigned long long) st.st_ino);
-	return hash_bytes_extended((unsigned char *) buf, strlen(buf), 0);
-}
-
-char *
-idem_publish_identity(void)
-{
-	if (idem_publish_as != NULL && idem_publish_as[0] != '\0')
-		return psprintf("%s/%u", idem_publish_as, MyDatabaseId);
-	return psprintf("auto-%016llx/%u", (unsigned long long) place_hash(), MyDatabaseId);
+	return old->row_xmin != new->row_xmin ||
+		strcmp(old->problem ? old->problem : "", new->problem ? new->problem : "") != 0 ||
+		!idem_relay_config_same_sink(old, new);
 }

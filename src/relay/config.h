@@ -37,6 +37,7 @@ typedef enum IdemOnDead
 typedef struct IdemRelayConfig
 {
 	int			relay_id;
+	TransactionId row_xmin;		/* of the transaction that wrote the row */
 	char	   *name;
 	Oid			owner;
 	char	   *server;
@@ -77,6 +78,16 @@ extern const char *idem_relay_option(const IdemRelayConfig *config, const char *
 /* Two configurations that need no restart of the sink to get from one to the other. */
 extern bool idem_relay_config_same_sink(const IdemRelayConfig *a, const IdemRelayConfig *b);
 
+/*
+ * Has anything of the relay changed: its row, even to the same values, its
+ * server, mapping, owner, or what is wrong with them?
+ */
+extern bool idem_relay_config_changed_from(const IdemRelayConfig *old,
+										   const IdemRelayConfig *new);
+
+/* Is it a relay to a SQL function?  False if that is not known. */
+extern bool idem_relay_is_function(const IdemRelayConfig *config);
+
 /* Is the event of a type the relay sends? */
 extern bool idem_relay_wants(const IdemRelayConfig *config, const IdemEvent *event);
 
@@ -93,11 +104,5 @@ extern int64 idem_relay_backoff_ms(const IdemRelayConfig *config, int failures);
  */
 extern bool idem_relay_is_barred(const IdemRelayConfig *config, IdemRelayState *state,
 								 const char **message);
-
-/* What this process and database are to a relay: publish identity + database. */
-extern char *idem_publish_identity(void);
-
-/* The GUC idempotency.publish_as. */
-extern char *idem_publish_as;
 
 #endif							/* IDEM_RELAY_CONFIG_H */

@@ -8,17 +8,13 @@
  * as consumer, also refuses what comes a second time after replay, adoption or
  * a moved position.
  *
- * Each event is handled in a subtransaction of its own, as the relay's owner,
- * under SECURITY_RESTRICTED_OPERATION and the relay's timeout.  An error rolls
- * the event back and parks it; the batch goes on.  Constraints are immediate
- * in handlers, so that their errors find the event they belong to.  What
- * makes the whole transaction fail at commit is isolated by repeating the
- * batch one event at a time; the one that fails alone is parked untried.
+ * Each event is handled in a subtransaction of its own (handler.c).  An error
+ * rolls the event back and parks it; the batch goes on.  What makes the whole
+ * transaction fail at commit is isolated by repeating the batch one event at a
+ * time; the one that fails alone is parked untried.
  *
- * A handler that takes the server down is beyond that: it runs in the server,
- * as the owner wrote it, and its event is tried again after the restart.
- *
- * MEMORY: one event at a time, in a context that is reset after each.
+ * What was in flight when the server went down is tried one event at a time as
+ * well, each attempt on record before it is made (attempt.c).
  *
  * Copyright (c) 2026, the idempotency developers
  *
@@ -29,65 +25,31 @@
  */
 #include "postgres.h"
 
-#include "access/xact.h"
-#include "catalog/namespace.h"
-#include "catalog/pg_proc.h"
-#include "catalog/pg_type.h"
-#include "commands/trigger.h"
-#include "executor/spi.h"
-#include "funcapi.h"
+#include "access/detoast.h"
 #include "miscadmin.h"
-#include "nodes/parsenodes.h"
-#include "parser/parse_type.h"
-#include "utils/acl.h"
-#include "utils/builtins.h"
-#include "utils/guc.h"
-#include "utils/lsyscache.h"
 #include "utils/memutils.h"
-#include "utils/regproc.h"
-#include "utils/resowner.h"
-#include "utils/snapmgr.h"
-#include "utils/syscache.h"
-#include "utils/timeout.h"
 #include "utils/timestamp.h"
 
-#include "claim/claim.h"
 #include "compat.h"
 #include "outbox/reader.h"
+#include "outbox/segment.h"
+#include "relay/attempt.h"
 #include "relay/function.h"
+#include "relay/handler.h"
 #include "relay/parked.h"
 #include "relay/position.h"
-#include "relay/relay.h"
 #include "relay/report.h"
-#include "relay/stream.h"
+#include "relay/txn.h"
+#include "shared/clock.h"
 #include "shared/error.h"
+#include "shared/fault.h"
 
 #define MAX_REPEATS 100
-#define DEFAULT_TIMEOUT_MS 30000
-
-/* The arguments a handler may declare, in the order of the parameters. */
-static const struct
-{
-	const char *name;
-	Oid			type;
-}			handler_args[] = {
-	{"event_id", UUIDOID},
-	{"aggregate_type", TEXTOID},
-	{"aggregate_id", TEXTOID},
-	{"event_type", TEXTOID},
-	{"payload", JSONBOID},
-	{"headers", JSONBOID},
-	{"enqueued_at", TIMESTAMPTZOID},
-};
-
-#define NARGS lengthof(handler_args)
-#define ARG_PAYLOAD 4
 
 struct IdemFunctionRelay
 {
 	MemoryContext cxt;
 	MemoryContext config_cxt;
-	MemoryContext event_cxt;
 	IdemRelayConfig *config;
 	IdemRelayEntry *entry;
 	IdemReader *reader;
@@ -96,20 +58,21 @@ struct IdemFunctionRelay
 	bool		dirty;			/* pos is ahead of the log */
 	IdemParkedIndex *parked;
 	bool		parked_dirty;
-	SPIPlanPtr	plan;			/* NULL: to be made */
-	Oid			func;			/* that it calls */
-	bool		checking;		/* the function; no event is to blame */
-	bool		payload_is_bytea;
-	int			timeout_ms;
+	IdemHandler *handler;
+	IdemAttempts attempts;
+	bool		announcing;		/* the transaction puts an attempt on record */
 	int			single;			/* so many batches of one event to come */
-	int64		last_tried;		/* seq of the event handled last; 0: none */
-	int64		suspect;		/* seq of one that alone made a commit fail */
+	bool		log_turn;		/* of the log; a parked event was tried last */
+	bool		has_tried;		/* in the transaction: */
+	pg_uuid_t	tried;			/* the event handled last */
+	bool		has_suspect;
+	pg_uuid_t	suspect;		/* alone made a commit fail; to be parked */
 	IdemFailure suspect_failure;
 	bool		drained;
 	bool		catching_up;	/* cut the backlog at ticks */
 	int64		done_last_seq;	/* last number given out when "done" was taken */
 	int			failures;
-	TimestampTz not_before;
+	IdemClock	not_before;
 };
 
 IdemFunctionRelay *
@@ -122,20 +85,12 @@ idem_function_create(MemoryContext parent, IdemRelayConfig *config, MemoryContex
 	relay->config = config;
 	relay->config_cxt = config_cxt;
 	MemoryContextSetParent(config_cxt, cxt);
-	relay->event_cxt = AllocSetContextCreate(cxt, "event", ALLOCSET_DEFAULT_SIZES);
+	relay->handler = idem_handler_create(cxt);
 	relay->entry = idem_relay_entry_take(MyDatabaseId, config->relay_id);
 	relay->reader = idem_reader_create(cxt);
 	relay->parked = idem_parked_index_create(cxt);
 	relay->parked_dirty = true;
 	return relay;
-}
-
-static void
-forget_plan(IdemFunctionRelay *relay)
-{
-	if (relay->plan)
-		SPI_freeplan(relay->plan);
-	relay->plan = NULL;
 }
 
 void
@@ -146,7 +101,7 @@ idem_function_configure(IdemFunctionRelay *relay, IdemRelayConfig *config,
 	relay->config = config;
 	relay->config_cxt = config_cxt;
 	MemoryContextSetParent(config_cxt, relay->cxt);
-	forget_plan(relay);
+	idem_handler_forget(relay->handler);
 	idem_reader_reset(relay->reader);
 	relay->loaded = false;
 	relay->parked_dirty = true;
@@ -161,7 +116,7 @@ idem_function_configure(IdemFunctionRelay *relay, IdemRelayConfig *config,
 void
 idem_function_destroy(IdemFunctionRelay *relay)
 {
-	forget_plan(relay);
+	idem_handler_forget(relay->handler);
 	if (relay->entry)
 		idem_relay_entry_release(relay->entry);
 	MemoryContextDelete(relay->cxt);
@@ -173,310 +128,56 @@ idem_function_woken(IdemFunctionRelay *relay)
 	relay->drained = false;
 }
 
-/* The function the server names: exactly one of that name. */
-static Oid
-find_function(const char *name, List **names)
-{
-	FuncCandidateList candidates;
-
-	*names = idem_string_to_name_list(name);
-	candidates = idem_funcname_candidates(*names);
-	if (candidates == NULL)
-		ereport(ERROR,
-				(errcode(ERRCODE_UNDEFINED_FUNCTION),
-				 errmsg("function \"%s\" of the sink does not exist", name)));
-	if (candidates->next != NULL)
-		ereport(ERROR,
-				(errcode(ERRCODE_AMBIGUOUS_FUNCTION),
-				 errmsg("function \"%s\" of the sink is not unique", name)));
-	return candidates->oid;
-}
-
-/* Append "name => $n::type" for one declared argument. */
-static void
-append_handler_arg(IdemFunctionRelay *relay, StringInfo sql, const char *name, Oid type)
-{
-	for (int i = 0; i < NARGS; i++)
-	{
-		if (strcmp(handler_args[i].name, name) != 0)
-			continue;
-		if (i == ARG_PAYLOAD)
-			relay->payload_is_bytea = type == BYTEAOID;
-		appendStringInfo(sql, "%s%s => $%d::%s", sql->data[sql->len - 1] == '(' ? "" : ", ",
-						 quote_identifier(name), i + 1, format_type_be_qualified(type));
-		return;
-	}
-	ereport(ERROR,
-			(errcode(ERRCODE_INVALID_FUNCTION_DEFINITION),
-			 errmsg("the sink's function declares an argument \"%s\", which no event has", name),
-			 errhint("Arguments can be event_id, aggregate_type, aggregate_id, event_type, payload, headers, enqueued_at.")));
-}
-
-static void
-append_handler_args(IdemFunctionRelay *relay, StringInfo sql, Oid func)
-{
-	HeapTuple	tup = SearchSysCache1(PROCOID, ObjectIdGetDatum(func));
-	Oid		   *types;
-	char	  **names;
-	char	   *modes;
-	int			n;
-
-	if (!HeapTupleIsValid(tup))
-		elog(ERROR, "cache lookup failed for function %u", func);
-	n = get_func_arg_info(tup, &types, &names, &modes);
-	for (int i = 0; i < n; i++)
-	{
-		if (modes && modes[i] != PROARGMODE_IN)
-			continue;
-		append_handler_arg(relay, sql, names ? names[i] : "", types[i]);
-	}
-	ReleaseSysCache(tup);
-}
-
-/* Prepare "SELECT schema.function(event_id => $1, ...)", as the owner. */
-static void
-make_plan(IdemFunctionRelay *relay)
-{
-	const char *name = idem_relay_option(relay->config, "function");
-	const char *timeout = idem_relay_option(relay->config, "timeout");
-	Oid			types[NARGS];
-	StringInfoData sql;
-	List	   *names;
-	Oid			func;
-	SPIPlanPtr	plan;
-
-	if (name == NULL)
-		ereport(ERROR,
-				(errcode(ERRCODE_FDW_OPTION_NAME_NOT_FOUND),
-				 errmsg("server \"%s\" has no option \"function\"", relay->config->server)));
-	func = find_function(name, &names);
-	initStringInfo(&sql);
-	appendStringInfo(&sql, "SELECT %s(", NameListToQuotedString(names));
-	append_handler_args(relay, &sql, func);
-	appendStringInfoChar(&sql, ')');
-	for (int i = 0; i < NARGS; i++)
-		types[i] = handler_args[i].type;
-	if (relay->payload_is_bytea)
-		types[ARG_PAYLOAD] = BYTEAOID;
-	plan = SPI_prepare(sql.data, NARGS, types);
-	if (plan == NULL)
-		elog(ERROR, "could not prepare \"%s\"", sql.data);
-	SPI_keepplan(plan);
-	relay->plan = plan;
-	relay->func = func;
-	relay->timeout_ms = DEFAULT_TIMEOUT_MS;
-	if (timeout)
-		(void) parse_int(timeout, &relay->timeout_ms, GUC_UNIT_MS, NULL);
-}
-
-/*
- * Before any event is handled, so that none is refused because the function is
- * missing, cannot be called as declared, or may not be called.
- */
-static void
-check_function(IdemFunctionRelay *relay)
-{
-	const char *name = idem_relay_option(relay->config, "function");
-	List	   *names;
-	Oid			save_userid;
-	int			save_sec_context;
-
-	relay->checking = true;
-	GetUserIdAndSecContext(&save_userid, &save_sec_context);
-	SetUserIdAndSecContext(relay->config->owner,
-						   save_sec_context | SECURITY_RESTRICTED_OPERATION |
-						   SECURITY_LOCAL_USERID_CHANGE);
-	if (relay->plan != NULL && find_function(name, &names) != relay->func)
-		forget_plan(relay);
-	if (relay->plan == NULL)
-	{
-		if (SPI_connect() != SPI_OK_CONNECT)
-			elog(ERROR, "could not connect to SPI");
-		make_plan(relay);
-		SPI_finish();
-	}
-	if (idem_function_execute_check(relay->func, relay->config->owner) != ACLCHECK_OK)
-		aclcheck_error(ACLCHECK_NO_PRIV, OBJECT_FUNCTION,
-					   idem_relay_option(relay->config, "function"));
-	SetUserIdAndSecContext(save_userid, save_sec_context);
-	relay->checking = false;
-}
-
-/* The payload as the handler's type wants it. */
-static Datum
-payload_datum(IdemFunctionRelay *relay, const IdemEvent *ev)
-{
-	if (ev->is_json != relay->payload_is_bytea)
-		return ev->payload;
-	ereport(ERROR,
-			(errcode(ERRCODE_DATATYPE_MISMATCH),
-			 errmsg("the event's payload is %s and the sink's function takes %s",
-					ev->is_json ? "jsonb" : "bytea", ev->is_json ? "bytea" : "jsonb")));
-}
-
-static Datum
-text_datum(IdemEventText t)
-{
-	return PointerGetDatum(cstring_to_text_with_len(t.data, t.len));
-}
-
-/* As the owner, within the timeout; errors are the caller's to catch. */
-static void
-call_handler(IdemFunctionRelay *relay, const IdemEvent *ev)
-{
-	Datum		values[NARGS];
-	char		nulls[NARGS + 1] = "       ";
-	int			rc;
-
-	if (SPI_connect() != SPI_OK_CONNECT)
-		elog(ERROR, "could not connect to SPI");
-	values[0] = UUIDPGetDatum(&ev->event_id);
-	values[1] = text_datum(ev->aggregate_type);
-	values[2] = text_datum(ev->aggregate_id);
-	values[3] = text_datum(ev->event_type);
-	values[4] = payload_datum(relay, ev);
-	values[5] = ev->headers;
-	nulls[5] = ev->has_headers ? ' ' : 'n';
-	values[6] = TimestampTzGetDatum(ev->enqueued_at);
-
-	rc = SPI_execute_plan(relay->plan, values, nulls, false, 0);
-	if (rc < 0)
-		elog(ERROR, "could not call the sink's function: %s", SPI_result_code_string(rc));
-	SPI_finish();
-}
-
-/*
- * Constraints are immediate while a handler runs, those declared deferred as
- * well: nothing that was queued may run later under another role.  What the
- * handler deferred itself is an error of the event.
- */
-static void
-constraints_immediate(void)
-{
-	ConstraintsSetStmt stmt = {.type = T_ConstraintsSetStmt, .constraints = NIL, .deferred = false};
-
-	AfterTriggerSetState(&stmt);
-}
-
-typedef enum Handled
-{
-	HANDLED,
-	HANDLED_DUPLICATE,
-	HANDLED_BUSY,
-	HANDLED_FAILED
-} Handled;
-
-/* Claim, call, complete: inside the event's subtransaction. */
-static Handled
-claim_and_call(IdemFunctionRelay *relay, const IdemEvent *ev)
-{
-	char		id[40];
-	char	   *uuid = DatumGetCString(DirectFunctionCall1(uuid_out, UUIDPGetDatum(&ev->event_id)));
-	const char *consumer = relay->config->name;
-	Oid			save_userid;
-	int			save_sec_context;
-	IdemClaimResult claimed;
-
-	strlcpy(id, uuid, sizeof(id));
-	claimed = idem_claim_event(id, strlen(id), consumer, strlen(consumer), 0);
-	if (claimed == IDEM_CLAIM_DUPLICATE)
-		return HANDLED_DUPLICATE;
-	if (claimed != IDEM_CLAIM_CLAIMED)
-		return HANDLED_BUSY;
-
-	GetUserIdAndSecContext(&save_userid, &save_sec_context);
-	SetUserIdAndSecContext(relay->config->owner,
-						   save_sec_context | SECURITY_RESTRICTED_OPERATION |
-						   SECURITY_LOCAL_USERID_CHANGE);
-	constraints_immediate();
-	call_handler(relay, ev);
-	constraints_immediate();
-	SetUserIdAndSecContext(save_userid, save_sec_context);
-
-	idem_complete_event(id, strlen(id), consumer, strlen(consumer), (Datum) 0, false);
-	return HANDLED;
-}
-
-/* Errors that come from what else goes on: other sessions, full disks. */
+/* One event per transaction: some event makes a commit fail, or the server. */
 static bool
-is_circumstance(int sqlerrcode)
+is_alone(const IdemFunctionRelay *relay)
 {
-	int			category = ERRCODE_TO_CATEGORY(sqlerrcode);
-
-	return sqlerrcode == ERRCODE_T_R_SERIALIZATION_FAILURE ||
-		sqlerrcode == ERRCODE_T_R_DEADLOCK_DETECTED ||
-		category == ERRCODE_INSUFFICIENT_RESOURCES ||
-		category == ERRCODE_SYSTEM_ERROR;
+	return relay->single > 0 || idem_attempts_careful(&relay->attempts);
 }
 
-/* What went wrong, out of the caught error; in the event's context. */
-static void
-failure_from_error(IdemFunctionRelay *relay, IdemFailure *failure)
+/*
+ * Has the attempt to go on record first?  Then it does so now, and the rest
+ * is for the next transaction.
+ */
+static bool
+must_announce(IdemFunctionRelay *relay, const pg_uuid_t *event_id)
 {
-	ErrorData  *edata;
-
-	MemoryContextSwitchTo(relay->event_cxt);
-	edata = CopyErrorData();
-	FlushErrorState();
-	failure->counts = true;
-	failure->retry_after_ms = 0;
-	strlcpy(failure->sqlstate, unpack_sql_state(edata->sqlerrcode), sizeof(failure->sqlstate));
-	failure->message = edata->message ? edata->message : "unknown error";
-
-	/* Not the handler's doing, so not the event's fault: tried again. */
-	if (is_circumstance(edata->sqlerrcode))
-	{
-		failure->counts = false;
-		failure->retry_after_ms = relay->config->min_backoff_ms;
-	}
+	if (!idem_attempts_careful(&relay->attempts) ||
+		!idem_attempts_unannounced(&relay->attempts, event_id))
+		return false;
+	idem_attempts_announce(&relay->attempts, relay->config, event_id);
+	relay->announcing = true;
+	return true;
 }
 
-/* One event in a subtransaction. */
-static Handled
-handle_event(IdemFunctionRelay *relay, const IdemEvent *ev, IdemFailure *failure)
+static bool
+is_suspect(const IdemFunctionRelay *relay, const pg_uuid_t *event_id)
 {
-	MemoryContext old = CurrentMemoryContext;
-	ResourceOwner owner = CurrentResourceOwner;
-	volatile Handled result = HANDLED_FAILED;
-	int			save_nestlevel = NewGUCNestLevel();
+	return relay->has_suspect && memcmp(&relay->suspect, event_id, UUID_LEN) == 0;
+}
 
-	BeginInternalSubTransaction(NULL);
-	MemoryContextSwitchTo(relay->event_cxt);
-	PG_TRY();
+/* Handle an event, unless it is known what comes of that. */
+static IdemHandled
+try_event(IdemFunctionRelay *relay, const IdemEvent *ev, IdemFailure *failure)
+{
+	relay->has_tried = true;
+	relay->tried = ev->event_id;
+	if (idem_attempts_killed(&relay->attempts, relay->config, &ev->event_id, failure))
+		return IDEM_HANDLED_FAILED;
+	if (is_suspect(relay, &ev->event_id))
 	{
-		enable_timeout_after(STATEMENT_TIMEOUT, relay->timeout_ms > 0 ? relay->timeout_ms : DEFAULT_TIMEOUT_MS);
-		result = claim_and_call(relay, ev);
-		disable_timeout(STATEMENT_TIMEOUT, false);
-		ReleaseCurrentSubTransaction();
+		*failure = relay->suspect_failure;
+		return IDEM_HANDLED_FAILED;
 	}
-	PG_CATCH();
-	{
-		disable_timeout(STATEMENT_TIMEOUT, false);
-		failure_from_error(relay, failure);
-		RollbackAndReleaseCurrentSubTransaction();
-		result = HANDLED_FAILED;
-	}
-	PG_END_TRY();
-	/* Whatever the handler SET ends with the event. */
-	AtEOXact_GUC(false, save_nestlevel);
-	MemoryContextSwitchTo(old);
-	CurrentResourceOwner = owner;
-	if (result == HANDLED_BUSY)
-	{
-		failure->counts = false;
-		failure->retry_after_ms = relay->config->min_backoff_ms;
-		strlcpy(failure->sqlstate, "55P03", sizeof(failure->sqlstate));
-		failure->message = "the event is claimed by another transaction";
-	}
-	return result;
+	return idem_handler_run(relay->handler, relay->config, ev, failure);
 }
 
 /* One event of the log: handle, or park it. */
 static void
 work_event(IdemFunctionRelay *relay, const IdemEvent *ev, int64 *sent)
 {
-	IdemFailure failure;
-	Handled		handled;
+	IdemFailure failure = {0};
+	IdemHandled handled;
 
 	if (idem_parked_blocks(relay->parked, ev))
 	{
@@ -484,51 +185,66 @@ work_event(IdemFunctionRelay *relay, const IdemEvent *ev, int64 *sent)
 		relay->parked_dirty = true;
 		return;
 	}
-	if (ev->seq == relay->suspect)
-	{
-		handled = HANDLED_FAILED;
-		failure = relay->suspect_failure;
-	}
-	else
-		handled = handle_event(relay, ev, &failure);
-	if (handled == HANDLED)
+	handled = try_event(relay, ev, &failure);
+	if (handled == IDEM_HANDLED)
 		(*sent)++;
-	if (handled == HANDLED || handled == HANDLED_DUPLICATE)
+	if (handled == IDEM_HANDLED || handled == IDEM_HANDLED_DUPLICATE)
 		return;
 	idem_report_error(relay->entry, failure.message);
 	idem_parked_add(relay->config, ev, &failure);
+	IDEM_FAULT_POINT("function-parked");
 
 	/* Later events of its key, in this very batch, must see it. */
-	idem_parked_index_add(relay->parked, relay->config, ev);
+	idem_parked_index_add(relay->parked, relay->config, ev, &failure);
 	relay->parked_dirty = true;
 }
 
-/* Parked events that are due; in the transaction of the batch. */
+/*
+ * Parked events that are due; in the transaction of the batch.  One that took
+ * the server down before is none for a batch: it makes the next ones careful.
+ */
 static int64
-work_repeats(IdemFunctionRelay *relay, int limit)
+work_repeats(IdemFunctionRelay *relay, int limit, int64 *sent)
 {
+	bool		careful = idem_attempts_careful(&relay->attempts);
 	List	   *due = idem_parked_due(relay->config, limit);
 	List	   *failed_keys = NIL;
 	int64		n = 0;
 	ListCell   *lc;
 
+	if (due == NIL)
+		relay->attempts.repeats = false;
+
 	foreach(lc, due)
 	{
 		IdemParkedEvent *p = lfirst(lc);
-		IdemFailure failure;
+		IdemFailure failure = {0};
 		char	   *key = psprintf("%.*s/%.*s", p->event.aggregate_type.len, p->event.aggregate_type.data,
 								   p->event.aggregate_id.len, p->event.aggregate_id.data);
 		ListCell   *fk;
 		bool		behind = false;
-		Handled		handled;
+		IdemHandled handled;
 
 		foreach(fk, failed_keys)
 			behind |= strcmp(lfirst(fk), key) == 0;
 		if (behind && relay->config->ordering == IDEM_ORDERING_KEY)
 			continue;
-		handled = handle_event(relay, &p->event, &failure);
-		if (handled == HANDLED || handled == HANDLED_DUPLICATE)
+		if (p->crashes > 0 && !careful)
+		{
+			relay->attempts.repeats = true;
+			failed_keys = lappend(failed_keys, key);
+			continue;
+		}
+		if (must_announce(relay, &p->event.event_id))
+			return 0;
+		handled = try_event(relay, &p->event, &failure);
+		if (handled == IDEM_HANDLED)
+			(*sent)++;
+		if (handled == IDEM_HANDLED || handled == IDEM_HANDLED_DUPLICATE)
+		{
 			idem_parked_done(p->parked_id);
+			IDEM_FAULT_POINT("function-unparked");
+		}
 		else
 		{
 			idem_report_error(relay->entry, failure.message);
@@ -541,25 +257,45 @@ work_repeats(IdemFunctionRelay *relay, int limit)
 	return n;
 }
 
+/* What an event adds to batch_size, without being read for that. */
+static int64
+event_size(const IdemEvent *ev)
+{
+	int64		size = ev->aggregate_type.len + ev->aggregate_id.len + ev->event_type.len;
+
+	size += toast_raw_datum_size(ev->payload);
+	if (ev->has_headers)
+		size += toast_raw_datum_size(ev->headers);
+	return size;
+}
+
 /* The log's events of this batch; true if the difference came to its end. */
 static bool
 work_log(IdemFunctionRelay *relay, int limit, int64 *last_seq, int64 *sent, int *n)
 {
 	IdemEvent	ev;
+	int64		bytes = 0;
 
-	for (*n = 0; *n < limit;)
+	for (*n = 0; *n < limit && bytes < relay->config->batch_bytes;)
 	{
 		CHECK_FOR_INTERRUPTS();
 		if (!idem_reader_next(relay->reader, &ev))
 			return true;
-		*last_seq = ev.seq;
 		if (!idem_relay_wants(relay->config, &ev) ||
 			idem_parked_has_seq(relay->parked, ev.seq))
+		{
+			*last_seq = ev.seq;
 			continue;
-		relay->last_tried = ev.seq;
+		}
+		if (must_announce(relay, &ev.event_id))
+		{
+			idem_reader_unget(relay->reader);
+			return false;
+		}
+		*last_seq = ev.seq;
+		bytes += event_size(&ev);
 		work_event(relay, &ev, sent);
 		(*n)++;
-		MemoryContextReset(relay->event_cxt);
 	}
 	return false;
 }
@@ -568,10 +304,10 @@ work_log(IdemFunctionRelay *relay, int limit, int64 *last_seq, int64 *sent, int 
 static bool
 is_idle(IdemFunctionRelay *relay)
 {
-	TimestampTz due = relay->parked->next_due;
+	IdemClock	due = relay->parked->next_due;
 
 	return relay->drained && relay->loaded && !relay->parked_dirty &&
-		(due == 0 || due > GetCurrentTimestamp());
+		(due == 0 || due > idem_clock());
 }
 
 /* Why it must not run; reports the state.  True if it may. */
@@ -582,7 +318,7 @@ may_run(IdemFunctionRelay *relay)
 	const char *message;
 
 	if (!idem_relay_is_barred(relay->config, &state, &message))
-		return GetCurrentTimestamp() >= relay->not_before;
+		return idem_clock() >= relay->not_before;
 	if (message)
 		idem_report_error(relay->entry, message);
 	idem_report_state(relay->entry, relay->config->name, state, IDEM_WAIT_OPERATOR);
@@ -640,107 +376,193 @@ advance(IdemFunctionRelay *relay, bool ended, int64 last_seq)
 	idem_position_assign(relay->cxt, &relay->pos, &after);
 }
 
-bool
-idem_function_step(IdemFunctionRelay *relay)
+/* What one transaction did. */
+typedef struct StepCounts
 {
-	int64		sent = 0;
-	int64		last_seq;
-	int64		repeated = 0;
-	int			n = 0;
-	int			limit = relay->single > 0 ? 1 : relay->config->batch_events;
-	bool		ended;
+	int64		sent;
+	int64		repeated;		/* parked events tried */
+	int			logged;			/* events of the log tried, or parked unseen */
+} StepCounts;
 
-	if (!may_run(relay) || is_idle(relay))
-		return false;
-	relay->last_tried = 0;
-	idem_stream_begin();
+/* In a new transaction: where it stands, and that it can work. */
+static void
+prepare_step(IdemFunctionRelay *relay)
+{
 	if (!relay->loaded)
 		load_position(relay);
-	check_function(relay);
+	idem_attempts_load(&relay->attempts, relay->config);
+	idem_handler_check(relay->handler, relay->config);
 	if (relay->parked_dirty)
 	{
 		idem_parked_index_load(relay->parked, relay->config);
 		relay->parked_dirty = false;
 	}
-	if (relay->parked->total > 0)
-		repeated = work_repeats(relay, Min(limit, MAX_REPEATS));
+}
+
+static void
+commit_step(IdemFunctionRelay *relay, const StepCounts *counts, IdemRelayWait waiting)
+{
+	if (relay->announcing)
+	{
+		idem_txn_commit(true);
+		IDEM_FAULT_POINT("function-announced");
+		idem_attempts_announced(&relay->attempts);
+	}
+	else
+	{
+		idem_attempts_conclude(&relay->attempts, relay->config);
+		idem_txn_commit(false);
+		IDEM_FAULT_POINT("function-committed");
+		idem_attempts_concluded(&relay->attempts, relay->config);
+		if (relay->has_tried && is_suspect(relay, &relay->tried))
+			relay->has_suspect = false;
+		relay->failures = 0;
+		if (relay->single > 0 && counts->logged + counts->repeated > 0)
+			relay->single--;
+	}
+	idem_report_counts(relay->entry, counts->sent, counts->repeated);
+	idem_report_state(relay->entry, relay->config->name, IDEM_RELAY_STREAMING, waiting);
+}
+
+/* The log's part of a step; false if there is nothing in it, or no room. */
+static bool
+step_log(IdemFunctionRelay *relay, int limit, StepCounts *counts, bool *ended)
+{
+	int64		last_seq;
+
 	if ((relay->pos.cur == NULL && !begin_difference(relay)) ||
 		relay->parked->total >= idem_max_parked)
-	{
-		idem_stream_commit(false);
-		relay->drained = true;
-		idem_report_counts(relay->entry, 0, repeated);
-		idem_report_state(relay->entry, relay->config->name, IDEM_RELAY_STREAMING,
-						  relay->parked->total >= idem_max_parked ?
-						  IDEM_WAIT_PARKED_ROOM : IDEM_WAIT_EVENTS);
-		return repeated > 0;
-	}
+		return false;
 	last_seq = relay->pos.k;
-	relay->last_tried = 0;
+	IDEM_FAULT_POINT("function-snapshot-taken");
 	idem_reader_seek(relay->reader, &relay->pos);
-	ended = work_log(relay, limit, &last_seq, &sent, &n);
+	*ended = work_log(relay, limit, &last_seq, &counts->sent, &counts->logged);
 	idem_reader_suspend(relay->reader);
-	advance(relay, ended, last_seq);
+	advance(relay, *ended, last_seq);
 	relay->dirty = true;
-	if (n > 0)
+	if (counts->logged > 0)
 	{
 		(void) idem_position_append(relay->config->relay_id, relay->config->epoch, &relay->pos);
 		relay->dirty = false;
+		IDEM_FAULT_POINT("function-position-appended");
 	}
-	idem_stream_commit(false);
-	relay->failures = 0;
-	if (relay->single > 0)
-		relay->single--;
-	idem_report_counts(relay->entry, sent, repeated);
-	idem_report_state(relay->entry, relay->config->name, IDEM_RELAY_STREAMING, IDEM_WAIT_EVENTS);
+	if (relay->attempts.log_left > 0)
+		relay->attempts.log_left = *ended ? 0 : relay->attempts.log_left - counts->logged;
+	return true;
+}
+
+/*
+ * One transaction: parked events that are due, then the log.  Alone, it is one
+ * or the other, by turns.
+ */
+bool
+idem_function_step(IdemFunctionRelay *relay)
+{
+	StepCounts	counts = {0, 0, 0};
+	bool		alone;
+	bool		log_turn;
+	bool		ended = false;
+	int			limit;
+
+	if (!may_run(relay) || is_idle(relay))
+		return false;
+	relay->announcing = false;
+	relay->has_tried = false;
+
+	/* Until this step finds so: events may wait behind one that it repeats. */
+	relay->drained = false;
+	idem_txn_begin();
+	prepare_step(relay);
+	alone = is_alone(relay);
+	limit = alone ? 1 : relay->config->batch_events;
+	log_turn = alone && relay->log_turn;
+	relay->log_turn = false;
+	if (relay->parked->total == 0)
+		relay->attempts.repeats = false;
+	else if (!log_turn)
+		counts.repeated = work_repeats(relay, Min(limit, MAX_REPEATS), &counts.sent);
+	if (relay->announcing || (alone && counts.repeated > 0))
+	{
+		relay->log_turn = counts.repeated > 0;
+		commit_step(relay, &counts, IDEM_WAIT_EVENTS);
+		return true;
+	}
+	if (!step_log(relay, limit, &counts, &ended))
+	{
+		bool		full = relay->parked->total >= idem_max_parked;
+
+		if (!full)
+			relay->attempts.log_left = 0;
+		commit_step(relay, &counts, full ? IDEM_WAIT_PARKED_ROOM : IDEM_WAIT_EVENTS);
+		relay->drained = !log_turn && !relay->attempts.repeats;
+		return counts.repeated > 0 || !relay->drained;
+	}
+
+	/*
+	 * What it has put on record it tries next, or a parked event would undo
+	 * that.
+	 */
+	relay->log_turn = relay->announcing;
+	commit_step(relay, &counts, IDEM_WAIT_EVENTS);
 
 	/*
 	 * The next snapshot differs whenever any transaction of the cluster came
 	 * to an end in between.  One that enqueued wakes us: others are no reason
 	 * to look again.
 	 */
-	return n > 0 || repeated > 0 || !ended || relay->catching_up;
+	return counts.logged > 0 || counts.repeated > 0 || !ended || relay->catching_up ||
+		log_turn || relay->attempts.repeats;
+}
+
+/* Nor is it the event's doing when somebody cancels or ends the worker. */
+static bool
+may_be_of_event(int sqlerrcode)
+{
+	return !idem_handler_is_circumstance(sqlerrcode) &&
+		ERRCODE_TO_CATEGORY(sqlerrcode) != ERRCODE_OPERATOR_INTERVENTION;
 }
 
 void
-idem_function_failed(IdemFunctionRelay *relay, const char *sqlstate, const char *message)
+idem_function_failed(IdemFunctionRelay *relay, int sqlerrcode, const char *message)
 {
 	int64		ms = idem_relay_backoff_ms(relay->config, relay->failures++);
 
 	/* Nothing of the transaction happened: read the position again. */
-	forget_plan(relay);
+	idem_handler_forget(relay->handler);
 	idem_reader_reset(relay->reader);
 	relay->loaded = false;
 	relay->parked_dirty = true;
-	MemoryContextReset(relay->event_cxt);
+	idem_handler_reset(relay->handler);
 	idem_report_error(relay->entry, message);
 
 	/* Alone, and the commit fails still: it is this event's doing. */
-	if (relay->single > 0 && relay->last_tried != 0)
+	if (relay->single > 0 && relay->has_tried && may_be_of_event(sqlerrcode))
 	{
-		relay->suspect = relay->last_tried;
+		relay->has_suspect = true;
+		relay->suspect = relay->tried;
 		relay->suspect_failure.counts = true;
-		strlcpy(relay->suspect_failure.sqlstate, sqlstate,
+		strlcpy(relay->suspect_failure.sqlstate, unpack_sql_state(sqlerrcode),
 				sizeof(relay->suspect_failure.sqlstate));
 		relay->suspect_failure.message = MemoryContextStrdup(relay->cxt, message);
 	}
-	relay->last_tried = 0;
-	if (!relay->checking)
-		relay->single = relay->config->batch_events;
-	relay->not_before = TimestampTzPlusMilliseconds(GetCurrentTimestamp(), ms);
-	if (relay->checking)
+	relay->has_tried = false;
+	idem_attempts_failed(&relay->attempts);
+	relay->not_before = idem_clock_plus_ms(idem_clock(), ms);
+	if (idem_handler_was_checking(relay->handler))
 		idem_report_state(relay->entry, relay->config->name, IDEM_RELAY_MISCONFIGURED, IDEM_WAIT_BACKOFF);
 	else
+	{
+		relay->single = relay->config->batch_events;
 		idem_report_state(relay->entry, relay->config->name, IDEM_RELAY_OUTAGE, IDEM_WAIT_BACKOFF);
-	relay->checking = false;
+	}
 }
 
-TimestampTz
+IdemClock
 idem_function_next_time(IdemFunctionRelay *relay)
 {
 	if (relay->config->problem || relay->config->halted || relay->config->paused)
 		return 0;
-	if (relay->not_before > GetCurrentTimestamp())
+	if (relay->not_before > idem_clock())
 		return relay->not_before;
 	return relay->parked->next_due;
 }
@@ -750,8 +572,9 @@ idem_function_persist(IdemFunctionRelay *relay)
 {
 	if (!relay->dirty || !relay->loaded || relay->pos.cur != NULL)
 		return;
-	idem_stream_begin();
+	idem_txn_begin();
 	(void) idem_position_append(relay->config->relay_id, relay->config->epoch, &relay->pos);
-	idem_stream_commit(true);
+	IDEM_FAULT_POINT("function-persist");
+	idem_txn_commit(true);
 	relay->dirty = false;
 }

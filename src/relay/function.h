@@ -16,6 +16,7 @@
 #include "postgres.h"
 
 #include "relay/config.h"
+#include "shared/clock.h"
 
 typedef struct IdemFunctionRelay IdemFunctionRelay;
 
@@ -29,12 +30,12 @@ extern void idem_function_destroy(IdemFunctionRelay *relay);
 extern bool idem_function_step(IdemFunctionRelay *relay);
 
 /* When to call it next if nothing commits before; 0: no need. */
-extern TimestampTz idem_function_next_time(IdemFunctionRelay *relay);
+extern IdemClock idem_function_next_time(IdemFunctionRelay *relay);
 
 extern void idem_function_woken(IdemFunctionRelay *relay);
 
 /* A step raised an error and was rolled back. */
-extern void idem_function_failed(IdemFunctionRelay *relay, const char *sqlstate,
+extern void idem_function_failed(IdemFunctionRelay *relay, int sqlerrcode,
 								 const char *message);
 
 /* Write the position down if it moved without that. */

@@ -1,12 +1,7 @@
 /*-------------------------------------------------------------------------
  *
  * hooks.c
- *		What the relay does in other people's sessions: wake-ups and DDL.
- *
- * A transaction that enqueued wakes the worker of its database after it has
- * become visible.  The commit callback may not fail: it touches shared atomics
- * and sets latches, nothing else.  COMMIT PREPARED is woken for after the
- * command, because that session knows nothing of what was prepared.
+ *		Commands of other people's sessions that concern relays.
  *
  * A worker is a session of its database, and serving interrupts does not make
  * it leave.  So commands that need a database empty, and DROP EXTENSION, keep
@@ -33,103 +28,22 @@
 #include "foreign/foreign.h"
 #include "miscadmin.h"
 #include "nodes/parsenodes.h"
+#include "storage/ipc.h"
 #include "tcop/utility.h"
 #include "utils/acl.h"
 #include "utils/builtins.h"
-#include "utils/resowner.h"
 #include "utils/snapmgr.h"
 #include "utils/syscache.h"
 
 #include "compat.h"
-#include "outbox/outbox.h"
 #include "relay/hooks.h"
-#include "relay/relay.h"
-#include "relay/shmem.h"
+#include "relay/slots.h"
 #include "relay/spi.h"
+#include "relay/wake.h"
 #include "shared/catalog.h"
+#include "shared/fault.h"
 
 static ProcessUtility_hook_type prev_process_utility = NULL;
-static void (*prev_enqueued_hook) (void) = NULL;
-
-/* What the current transaction will have to tell at its commit. */
-static bool enqueued = false;
-static bool config_changed = false;
-static bool tell_launcher = false;
-static bool callback_registered = false;
-
-/* The same, once committed. */
-static bool config_committed = false;
-static bool launcher_due = false;
-
-static void
-xact_callback(XactEvent event, void *arg)
-{
-	switch (event)
-	{
-		case XACT_EVENT_COMMIT:
-			if (enqueued)
-				idem_wake_database(MyDatabaseId, false);
-			config_committed = config_changed;
-			launcher_due = tell_launcher;
-			enqueued = config_changed = tell_launcher = false;
-			break;
-		case XACT_EVENT_PREPARE:
-			if (config_changed || tell_launcher)
-				idem_config_prepared();
-			enqueued = config_changed = tell_launcher = false;
-			break;
-		case XACT_EVENT_ABORT:
-			enqueued = config_changed = tell_launcher = false;
-			break;
-		default:
-			break;
-	}
-}
-
-/*
- * A worker that looks at the catalogs has to have the invalidations of this
- * transaction by then, and they are sent between the commit callbacks and the
- * last phase of this.
- */
-static void
-release_callback(ResourceReleasePhase phase, bool is_commit, bool is_top_level, void *arg)
-{
-	if (phase != RESOURCE_RELEASE_AFTER_LOCKS || !is_top_level)
-		return;
-	if (is_commit && config_committed)
-		idem_wake_database(MyDatabaseId, true);
-	if (is_commit && launcher_due)
-		idem_wake_launcher();
-	config_committed = launcher_due = false;
-}
-
-/* Once per backend; registering allocates, so not from the callback. */
-static void
-ensure_callback(void)
-{
-	if (callback_registered)
-		return;
-	RegisterXactCallback(xact_callback, NULL);
-	RegisterResourceReleaseCallback(release_callback, NULL);
-	callback_registered = true;
-}
-
-static void
-on_enqueued(void)
-{
-	if (prev_enqueued_hook)
-		prev_enqueued_hook();
-	ensure_callback();
-	enqueued = true;
-}
-
-void
-idem_relay_config_changed(bool launcher_too)
-{
-	ensure_callback();
-	config_changed = true;
-	tell_launcher |= launcher_too;
-}
 
 /* The server exports its own test in the newest minor releases only. */
 static bool
@@ -282,6 +196,7 @@ before_drop_server(DropStmt *stmt)
 					 errdetail("Relays: %s.", relays),
 					 errhint("Use relay_drop, or DROP ... CASCADE to drop the relays too.")));
 		SPI_connect();
+		IDEM_FAULT_POINT("ddl-drop-server");
 		idem_spi_run("WITH gone AS (DELETE FROM %s.relays WHERE server = $1 RETURNING relay_id)"
 					 " DELETE FROM %s.relay_parked WHERE relay_id IN (SELECT relay_id FROM gone)",
 					 1, types, values, NULL);
@@ -306,6 +221,7 @@ after_rename_server(RenameStmt *stmt)
 	idem_spi_run("UPDATE %s.relays SET server = $2 WHERE server = $1", 2, types, values, NULL);
 	PopActiveSnapshot();
 	SPI_finish();
+	IDEM_FAULT_POINT("ddl-rename-server");
 	idem_relay_config_changed(false);
 }
 
@@ -322,6 +238,12 @@ call_next(PlannedStmt *pstmt, const char *queryString, bool readOnlyTree,
 								queryEnv, dest, qc);
 }
 
+static void
+release_workers(int code, Datum former)
+{
+	idem_workers_release(DatumGetObjectId(former));
+}
+
 /* The same, with the workers of a database down meanwhile. */
 static void
 call_next_without_workers(Oid dboid, PlannedStmt *pstmt, const char *queryString,
@@ -329,18 +251,17 @@ call_next_without_workers(Oid dboid, PlannedStmt *pstmt, const char *queryString
 						  ParamListInfo params, QueryEnvironment *queryEnv,
 						  DestReceiver *dest, QueryCompletion *qc)
 {
-	PG_TRY();
+	Oid			former = idem_workers_current_hold();
+
+	PG_ENSURE_ERROR_CLEANUP(release_workers, ObjectIdGetDatum(former));
 	{
 		idem_workers_hold(dboid);
+		IDEM_FAULT_POINT("ddl-workers-held");
 		call_next(pstmt, queryString, readOnlyTree, context, params, queryEnv, dest, qc);
 	}
-	PG_CATCH();
-	{
-		idem_workers_release();
-		PG_RE_THROW();
-	}
-	PG_END_TRY();
-	idem_workers_release();
+	PG_END_ENSURE_ERROR_CLEANUP(release_workers, ObjectIdGetDatum(former));
+	IDEM_FAULT_POINT_NO_ERROR("ddl-workers-release");
+	idem_workers_release(former);
 }
 
 /* Things that change what a relay may do or where it goes. */
@@ -400,13 +321,7 @@ process_utility(PlannedStmt *pstmt, const char *queryString, bool readOnlyTree,
 		call_next(pstmt, queryString, readOnlyTree, context, params, queryEnv, dest, qc);
 
 	if (commit_prepared)
-	{
-		bool		config = idem_config_was_prepared();
-
-		idem_wake_database(MyDatabaseId, config);
-		if (config)
-			idem_wake_launcher();
-	}
+		idem_wake_committed_prepared();
 	if (rename_server)
 		after_rename_server((RenameStmt *) parsetree);
 	if (concerns_relays(parsetree))
@@ -418,6 +333,4 @@ idem_hooks_init(void)
 {
 	prev_process_utility = ProcessUtility_hook;
 	ProcessUtility_hook = process_utility;
-	prev_enqueued_hook = idem_outbox_enqueued_hook;
-	idem_outbox_enqueued_hook = on_enqueued;
 }

@@ -1,7 +1,7 @@
 /*-------------------------------------------------------------------------
  *
  * hooks.h
- *		What the relay does in other people's sessions: wake-ups and DDL.
+ *		Commands of other people's sessions that concern relays.
  *
  * Copyright (c) 2026, the idempotency developers
  *

@@ -50,7 +50,6 @@
 #include "storage/ipc.h"
 #include "storage/latch.h"
 #include "storage/proc.h"
-#include "storage/procarray.h"
 #include "tcop/tcopprot.h"
 #include "utils/builtins.h"
 #include "utils/fmgroids.h"
@@ -64,6 +63,9 @@
 #include "compat.h"
 #include "relay/launcher.h"
 #include "relay/shmem.h"
+#include "shared/fault.h"
+#include "relay/slots.h"
+#include "shared/clock.h"
 
 #define LABEL_PROVIDER "idempotency"
 #define LABEL_RELAYS "relays"
@@ -164,6 +166,7 @@ reconcile_slots(List *databases)
 {
 	ListCell   *lc;
 
+	IDEM_FAULT_POINT("launcher-registry-read");
 	LWLockAcquire(idem_relay_shmem->lock, LW_EXCLUSIVE);
 	for (int i = 0; i < idem_relay_shmem->nworkers; i++)
 	{
@@ -214,12 +217,13 @@ reap_workers(void)
 			continue;
 		pfree(handles[i]);
 		handles[i] = NULL;
+		IDEM_FAULT_POINT("launcher-worker-gone");
 
 		LWLockAcquire(idem_relay_shmem->lock, LW_EXCLUSIVE);
 		slot->starting = false;
 		delay = Min(MAX_RESTART_MS, 50 << Min(slot->failures, 10));
 		slot->failures++;
-		slot->not_before = TimestampTzPlusMilliseconds(GetCurrentTimestamp(), delay);
+		slot->not_before = idem_clock_plus_ms(idem_clock(), delay);
 		if (!slot->wanted && slot->pid == 0)
 			idem_worker_slot_free(slot);
 		LWLockRelease(idem_relay_shmem->lock);
@@ -228,7 +232,7 @@ reap_workers(void)
 
 /* Under the lock: may this slot's worker be started now? */
 static bool
-slot_is_startable(IdemWorkerSlot *slot, TimestampTz now)
+slot_is_startable(IdemWorkerSlot *slot, IdemClock now)
 {
 	if (!OidIsValid(slot->dboid) || slot->pid != 0 || slot->starting)
 		return false;
@@ -237,10 +241,7 @@ slot_is_startable(IdemWorkerSlot *slot, TimestampTz now)
 		idem_worker_slot_free(slot);
 		return false;
 	}
-	/* A holder that died without releasing holds no longer. */
-	if (slot->held_by != 0 && BackendPidGetProc(slot->held_by) == NULL)
-		slot->held_by = 0;
-	return slot->held_by == 0 && slot->not_before <= now;
+	return !idem_workers_held(slot->dboid) && slot->not_before <= now;
 }
 
 static bool
@@ -275,7 +276,7 @@ register_worker(int slotno, Oid dboid, int relay_id)
 static bool
 start_workers(void)
 {
-	TimestampTz now = GetCurrentTimestamp();
+	IdemClock	now = idem_clock();
 	bool		pending = false;
 
 	for (int i = 0; i < idem_relay_shmem->nworkers; i++)
@@ -297,6 +298,7 @@ start_workers(void)
 		if (!start)
 			continue;
 
+		IDEM_FAULT_POINT("launcher-slot-taken");
 		if (!register_worker(i, dboid, relay_id))
 		{
 			LWLockAcquire(idem_relay_shmem->lock, LW_EXCLUSIVE);
@@ -305,6 +307,7 @@ start_workers(void)
 			LWLockRelease(idem_relay_shmem->lock);
 			pending = true;
 		}
+		IDEM_FAULT_POINT("launcher-worker-registered");
 	}
 	return pending;
 }

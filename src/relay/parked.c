@@ -35,8 +35,19 @@
 
 #include "compat.h"
 #include "relay/parked.h"
-#include "relay/relay.h"
 #include "relay/spi.h"
+#include "relay/wake.h"
+#include "shared/clock.h"
+#include "shared/error.h"
+
+/*
+ * The time of an event has come, by the wall clock, since other servers may
+ * read it; and also if the clock was set back behind the failure that the time
+ * was reckoned from.  NULL while it waits for another.
+ */
+#define IS_DUE(p) \
+	"(" p ".next_attempt_at <= pg_catalog.statement_timestamp()" \
+	" OR " p ".last_failed_at > pg_catalog.statement_timestamp())"
 
 int			idem_max_parked = 10000;
 
@@ -118,7 +129,9 @@ idem_parked_index_load(IdemParkedIndex *index, const IdemRelayConfig *config)
 	 */
 	values[1] = BoolGetDatum(config->ordering == IDEM_ORDERING_KEY);
 	values[2] = BoolGetDatum(config->on_dead != IDEM_ON_DEAD_SKIP);
-	n = idem_spi_run("SELECT pg_catalog.min(p.next_attempt_at) FROM %s.relay_parked p"
+	n = idem_spi_run("SELECT pg_catalog.min(CASE WHEN " IS_DUE("p") " THEN 0 ELSE"
+					 " pg_catalog.ceil(1000 * EXTRACT(epoch FROM p.next_attempt_at -"
+					 "  pg_catalog.statement_timestamp()))::bigint END) FROM %s.relay_parked p"
 					 " WHERE p.relay_id = $1 AND p.state = 'retry'"
 					 " AND NOT ($2 AND EXISTS (SELECT FROM %s.relay_parked q"
 					 "  WHERE q.relay_id = p.relay_id AND q.aggregate_type = p.aggregate_type"
@@ -132,18 +145,25 @@ idem_parked_index_load(IdemParkedIndex *index, const IdemRelayConfig *config)
 										1, &isnull);
 
 		if (!isnull)
-			index->next_due = DatumGetTimestampTz(due);
+			index->next_due = idem_clock_plus_ms(idem_clock(), DatumGetInt64(due));
 	}
 	SPI_finish();
 }
 
+/* With its attempts, this failure being the last of them, is the event dead? */
+static bool
+is_dead(const IdemRelayConfig *config, int attempts, const IdemFailure *failure)
+{
+	return failure->hopeless || attempts >= config->max_attempts;
+}
+
 void
 idem_parked_index_add(IdemParkedIndex *index, const IdemRelayConfig *config,
-					  const IdemEvent *event)
+					  const IdemEvent *event, const IdemFailure *failure)
 {
 	uint64		seq = (uint64) event->seq;
 	uint64		hash = key_hash(event->aggregate_type, event->aggregate_id);
-	bool		dead = config->max_attempts <= 1;
+	bool		dead = is_dead(config, failure->counts ? 1 : 0, failure);
 
 	(void) hash_search(index->seqs, &seq, HASH_ENTER, NULL);
 	if (config->ordering == IDEM_ORDERING_KEY &&
@@ -171,6 +191,18 @@ idem_parked_blocks(const IdemParkedIndex *index, const IdemEvent *event)
 	return hash_search(index->keys, &hash, HASH_FIND, NULL) != NULL;
 }
 
+/* A statement whose only parameter is the relay. */
+static void
+run_for_relay(int relay_id, const char *sql)
+{
+	Oid			types[1] = {INT4OID};
+	Datum		values[1] = {Int32GetDatum(relay_id)};
+
+	SPI_connect();
+	idem_spi_run(sql, 1, types, values, NULL);
+	SPI_finish();
+}
+
 static Datum
 text_datum(IdemEventText t)
 {
@@ -191,14 +223,14 @@ static void
 insert_parked(const IdemRelayConfig *config, const IdemEvent *ev, const char *state,
 			  int attempts, const IdemFailure *failure)
 {
-	Oid			types[16] = {INT4OID, TEXTOID, INT4OID, TIMESTAMPTZOID, XID8OID,
+	Oid			types[17] = {INT4OID, TEXTOID, INT4OID, TIMESTAMPTZOID, XID8OID,
 		INT8OID, UUIDOID, TIMESTAMPTZOID, TEXTOID, TEXTOID, TEXTOID, JSONBOID,
-	BYTEAOID, TEXTOID, JSONBOID, TEXTOID};
-	Datum		values[16];
-	char		nulls[17];
+	BYTEAOID, TEXTOID, JSONBOID, TEXTOID, INT4OID};
+	Datum		values[17];
+	char		nulls[18];
 
-	memset(nulls, ' ', 16);
-	nulls[16] = '\0';
+	memset(nulls, ' ', 17);
+	nulls[17] = '\0';
 	values[0] = Int32GetDatum(config->relay_id);
 	values[1] = CStringGetTextDatum(state);
 	values[2] = Int32GetDatum(attempts);
@@ -220,18 +252,19 @@ insert_parked(const IdemRelayConfig *config, const IdemEvent *ev, const char *st
 	values[15] = failure ? CStringGetTextDatum(psprintf("%s%s", failure->sqlstate,
 														failure->message)) : (Datum) 0;
 	nulls[15] = failure ? ' ' : 'n';
+	values[16] = Int32GetDatum(failure && failure->crashed ? 1 : 0);
 
 	SPI_connect();
 	idem_spi_run("INSERT INTO %s.relay_parked (relay_id, state, attempts, next_attempt_at,"
 				 " xid, seq, event_id, enqueued_at, aggregate_type, aggregate_id, event_type,"
 				 " payload, payload_bytes, content_type, headers, sqlstate, error,"
-				 " first_failed_at, last_failed_at)"
+				 " first_failed_at, last_failed_at, crashes)"
 				 " VALUES ($1, $2::%s.parked_state, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13,"
 				 " $14, $15, pg_catalog.substr($16, 1, 5), pg_catalog.substr($16, 6),"
 				 " CASE WHEN $16 IS NOT NULL THEN pg_catalog.clock_timestamp() END,"
-				 " CASE WHEN $16 IS NOT NULL THEN pg_catalog.clock_timestamp() END)"
+				 " CASE WHEN $16 IS NOT NULL THEN pg_catalog.clock_timestamp() END, $17)"
 				 " ON CONFLICT (relay_id, event_id) DO NOTHING",
-				 16, types, values, nulls);
+				 17, types, values, nulls);
 	SPI_finish();
 }
 
@@ -239,15 +272,10 @@ insert_parked(const IdemRelayConfig *config, const IdemEvent *ev, const char *st
 static void
 halt_relay(const IdemRelayConfig *config)
 {
-	Oid			types[1] = {INT4OID};
-	Datum		values[1] = {Int32GetDatum(config->relay_id)};
-
 	if (config->on_dead != IDEM_ON_DEAD_STOP)
 		return;
-	SPI_connect();
-	idem_spi_run("UPDATE %s.relays SET halted = 'a dead letter' WHERE relay_id = $1",
-				 1, types, values, NULL);
-	SPI_finish();
+	run_for_relay(config->relay_id,
+				  "UPDATE %s.relays SET halted = 'a dead letter' WHERE relay_id = $1");
 	idem_relay_config_changed(false);
 }
 
@@ -256,7 +284,7 @@ idem_parked_add(const IdemRelayConfig *config, const IdemEvent *event,
 				const IdemFailure *failure)
 {
 	int			attempts = failure->counts ? 1 : 0;
-	bool		dead = attempts >= config->max_attempts;
+	bool		dead = is_dead(config, attempts, failure);
 
 	insert_parked(config, event, dead ? "dead" : "retry", attempts, failure);
 	if (dead)
@@ -303,6 +331,7 @@ parked_from_row(HeapTuple tup, TupleDesc desc)
 	IdemEvent  *ev = &p->event;
 	bool		has_bytes;
 	Datum		bytes;
+	char	   *state;
 
 	p->parked_id = DatumGetInt64(idem_spi_value(tup, desc, 1));
 	p->attempts = DatumGetInt32(idem_spi_value(tup, desc, 2));
@@ -319,6 +348,10 @@ parked_from_row(HeapTuple tup, TupleDesc desc)
 		ev->payload = bytes;
 	ev->content_type = text_of(tup, desc, 12, &ev->has_content_type);
 	ev->headers = copied_varlena(tup, desc, 13, &ev->has_headers);
+	p->crashes = DatumGetInt32(idem_spi_value(tup, desc, 14));
+	state = idem_spi_text(tup, desc, 15);
+	p->killer = state != NULL &&
+		strcmp(state, unpack_sql_state(ERRCODE_IDEM_SINK_OUTAGE)) == 0;
 	return p;
 }
 
@@ -345,17 +378,17 @@ idem_parked_due(const IdemRelayConfig *config, int limit)
 	SPI_connect();
 	n = idem_spi_run("SELECT p.parked_id, p.attempts, p.xid, p.seq, p.event_id, p.enqueued_at,"
 					 " p.aggregate_type, p.aggregate_id, p.event_type, p.payload, p.payload_bytes,"
-					 " p.content_type, p.headers"
+					 " p.content_type, p.headers, p.crashes, p.sqlstate"
 					 " FROM (SELECT d.parked_id, pg_catalog.sum(d.size) OVER (ORDER BY d.seq) - d.size AS before"
 					 "  FROM (SELECT p.parked_id, p.seq, COALESCE(pg_catalog.octet_length(p.payload_bytes),"
 					 "   pg_catalog.octet_length(p.payload::text)) AS size"
 					 " FROM %s.relay_parked p"
 					 " WHERE p.relay_id = $1 AND p.state <> 'dead'"
-					 " AND (p.state = 'waiting' OR p.next_attempt_at <= pg_catalog.statement_timestamp())"
+					 " AND (p.state = 'waiting' OR " IS_DUE("p") ")"
 					 " AND NOT ($3 AND EXISTS (SELECT FROM %s.relay_parked q"
 					 "  WHERE q.relay_id = p.relay_id AND q.aggregate_type = p.aggregate_type"
 					 "  AND q.aggregate_id = p.aggregate_id AND q.seq < p.seq"
-					 "  AND ((q.state = 'retry' AND q.next_attempt_at > pg_catalog.statement_timestamp())"
+					 "  AND ((q.state = 'retry' AND NOT " IS_DUE("q") ")"
 					 "   OR (q.state = 'dead' AND $4))))"
 					 " ORDER BY p.seq LIMIT $2) d) b"
 					 " JOIN %s.relay_parked p USING (parked_id)"
@@ -384,33 +417,37 @@ idem_parked_done(int64 parked_id)
 void
 idem_parked_failed(const IdemRelayConfig *config, int64 parked_id, const IdemFailure *failure)
 {
-	Oid			types[7] = {INT8OID, INT4OID, INT4OID, TEXTOID, TEXTOID, TIMESTAMPTZOID, INT4OID};
+	Oid			types[7] = {INT8OID, INT4OID, BOOLOID, TEXTOID, TEXTOID, TIMESTAMPTZOID, INT4OID};
 	Datum		values[7];
-	bool		isnull;
 
 	values[0] = Int64GetDatum(parked_id);
-	values[1] = Int32GetDatum(failure->counts ? 1 : 0);
-	values[2] = Int32GetDatum(config->max_attempts);
 	values[3] = CStringGetTextDatum(failure->sqlstate);
 	values[4] = CStringGetTextDatum(failure->message);
 
 	SPI_connect();
-	if (idem_spi_run("SELECT attempts FROM %s.relay_parked WHERE parked_id = $1 FOR UPDATE",
+	if (idem_spi_run("SELECT attempts, crashes FROM %s.relay_parked WHERE parked_id = $1 FOR UPDATE",
 					 1, types, values, NULL) == 1)
 	{
-		int			attempts = DatumGetInt32(SPI_getbinval(SPI_tuptable->vals[0],
-														   SPI_tuptable->tupdesc, 1, &isnull));
+		HeapTuple	tup = SPI_tuptable->vals[0];
+		TupleDesc	desc = SPI_tuptable->tupdesc;
+		int			attempts = DatumGetInt32(idem_spi_value(tup, desc, 1));
+		int			crashes = DatumGetInt32(idem_spi_value(tup, desc, 2));
+		bool		dead;
 
 		attempts += failure->counts ? 1 : 0;
+		crashes += failure->crashed ? 1 : 0;
+		dead = is_dead(config, attempts, failure) || crashes >= IDEM_MAX_CRASHES;
+		values[1] = Int32GetDatum(crashes);
+		values[2] = BoolGetDatum(dead);
 		values[5] = TimestampTzGetDatum(next_attempt(config, attempts, failure));
 		values[6] = Int32GetDatum(attempts);
-		idem_spi_run("UPDATE %s.relay_parked SET attempts = $7, batch_row = NULL,"
-					 " state = CASE WHEN $7 >= $3 THEN 'dead' ELSE 'retry' END::%s.parked_state,"
+		idem_spi_run("UPDATE %s.relay_parked SET attempts = $7, crashes = $2, batch_row = NULL,"
+					 " state = CASE WHEN $3 THEN 'dead' ELSE 'retry' END::%s.parked_state,"
 					 " next_attempt_at = $6, sqlstate = $4, error = $5,"
 					 " first_failed_at = COALESCE(first_failed_at, pg_catalog.clock_timestamp()),"
-					 " last_failed_at = pg_catalog.clock_timestamp() WHERE parked_id = $1 AND $2 IS NOT NULL",
+					 " last_failed_at = pg_catalog.clock_timestamp() WHERE parked_id = $1",
 					 7, types, values, NULL);
-		if (attempts >= config->max_attempts)
+		if (dead)
 			halt_relay(config);
 	}
 	SPI_finish();
@@ -457,4 +494,27 @@ idem_parked_resolve(const IdemRelayConfig *config, int64 stored_row)
 	idem_spi_run("DELETE FROM %s.relay_parked WHERE relay_id = $1 AND batch_row <= $2",
 				 2, types, values, NULL);
 	SPI_finish();
+}
+
+void
+idem_parked_unmark(const IdemRelayConfig *config)
+{
+	run_for_relay(config->relay_id, "UPDATE %s.relay_parked SET batch_row = NULL"
+				  " WHERE relay_id = $1 AND batch_row IS NOT NULL");
+}
+
+void
+idem_parked_restamp(int relay_id)
+{
+	run_for_relay(relay_id, "UPDATE %s.relay_parked SET xid = pg_catalog.pg_current_xact_id()"
+				  " WHERE relay_id = $1");
+}
+
+void
+idem_parked_forget(int relay_id)
+{
+	run_for_relay(relay_id, "DELETE FROM %s.relay_parked WHERE relay_id = $1"
+				  " AND NOT EXISTS (SELECT FROM %s.relays r WHERE r.relay_id = $1)");
+	run_for_relay(relay_id, "DELETE FROM %s.relay_attempts WHERE relay_id = $1"
+				  " AND NOT EXISTS (SELECT FROM %s.relays r WHERE r.relay_id = $1)");
 }

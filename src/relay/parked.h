@@ -26,6 +26,7 @@
 
 #include "outbox/reader.h"
 #include "relay/config.h"
+#include "shared/clock.h"
 
 /* What a worker must know of the parked events of a relay, in memory. */
 typedef struct IdemParkedIndex
@@ -34,14 +35,19 @@ typedef struct IdemParkedIndex
 	HTAB	   *keys;			/* hashes of the keys later events wait for */
 	HTAB	   *seqs;			/* seq of every parked event */
 	int64		total;
-	TimestampTz next_due;		/* 0: nothing will be due by itself */
+	IdemClock	next_due;		/* 0: nothing will be due by itself */
 } IdemParkedIndex;
+
+/* An event whose handler took the server down so often is dead. */
+#define IDEM_MAX_CRASHES 2
 
 /* A parked event, to be sent again; palloc'd. */
 typedef struct IdemParkedEvent
 {
 	int64		parked_id;
 	int			attempts;
+	int			crashes;		/* of them, such that took the server down */
+	bool		killer;			/* a sink program died of it */
 	IdemEvent	event;
 } IdemParkedEvent;
 
@@ -52,6 +58,8 @@ typedef struct IdemFailure
 	int			retry_after_ms; /* not before; 0: as the backoff says */
 	char		sqlstate[6];
 	const char *message;
+	bool		crashed;		/* the attempt took the server down */
+	bool		hopeless;		/* no attempt can end otherwise: dead at once */
 } IdemFailure;
 
 /* More parked events than this, and the relay takes no new ones. */
@@ -67,7 +75,7 @@ extern void idem_parked_index_load(IdemParkedIndex *index, const IdemRelayConfig
  * concerned; when it is due only a load tells.
  */
 extern void idem_parked_index_add(IdemParkedIndex *index, const IdemRelayConfig *config,
-								  const IdemEvent *event);
+								  const IdemEvent *event, const IdemFailure *failure);
 
 extern bool idem_parked_has_seq(const IdemParkedIndex *index, int64 seq);
 extern bool idem_parked_blocks(const IdemParkedIndex *index, const IdemEvent *event);
@@ -85,6 +93,15 @@ extern void idem_parked_done(int64 parked_id);
 extern void idem_parked_failed(const IdemRelayConfig *config, int64 parked_id,
 							   const IdemFailure *failure);
 
+/*
+ * The transaction ids of a relay's parked events are of another cluster: as if
+ * this transaction had enqueued them.
+ */
+extern void idem_parked_restamp(int relay_id);
+
+/* All of a relay that is no more. */
+extern void idem_parked_forget(int relay_id);
+
 /* Passed over by the sink, for an earlier event of its key. */
 extern void idem_parked_skipped(int64 parked_id);
 
@@ -93,5 +110,8 @@ extern void idem_parked_mark(List *parked_events, int64 batch_row);
 
 /* What such a sink has stored tells which repetitions arrived. */
 extern void idem_parked_resolve(const IdemRelayConfig *config, int64 stored_row);
+
+/* All repetitions that were marked are to be sent anew. */
+extern void idem_parked_unmark(const IdemRelayConfig *config);
 
 #endif							/* IDEM_RELAY_PARKED_H */

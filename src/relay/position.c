@@ -25,7 +25,8 @@
  * LOCKING: RowExclusiveLock on the table written; emptying takes what
  * idem_empty_in_place takes, conditionally.
  *
- * MEMORY: rows are allocated in the caller's context.
+ * MEMORY: rows are allocated in the caller's context; an assigned position has
+ * its snapshots in the context that is named.
  *
  * Copyright (c) 2026, the idempotency developers
  *
@@ -45,6 +46,7 @@
 #include "miscadmin.h"
 #include "storage/bufmgr.h"
 #include "storage/lmgr.h"
+#include "utils/memutils.h"
 #include "utils/rel.h"
 #include "utils/snapmgr.h"
 #include "utils/timestamp.h"
@@ -53,13 +55,20 @@
 #include "relay/position.h"
 #include "shared/catalog.h"
 #include "shared/empty.h"
+#include "shared/fault.h"
 
 /* Rows are about 100 bytes; a take-over every few megabytes. */
+#ifdef IDEMPOTENCY_FAULT_POINTS
+#define LOG_MAX_BLOCKS 1		/* take-overs have fault points in them */
+#else
 #define LOG_MAX_BLOCKS 512
+#endif
 
 /*
  * Rows of a relay that a sink storing positions may still name: one for each
- * difference that can be in flight, and the one before.
+ * difference that can be in flight, and the one before.  Rows that it cannot
+ * know of (IDEM_POSITION_PASSED) are not counted, or they would push those out
+ * while nothing is sent to it.
  */
 #define LOG_KEEP_ROWS 8
 
@@ -72,6 +81,28 @@ static IdemRelRef log_ref[2] = {IDEM_RELREF("relay_log_0"), IDEM_RELREF("relay_l
 static IdemRelRef log_id_ref = IDEM_RELREF("relay_log_id");
 
 typedef bool (*row_predicate) (const IdemPositionRow *row, const void *arg);
+
+static void
+snap_assign(MemoryContext cxt, IdemSnap **dst, const IdemSnap *src)
+{
+	MemoryContext old = MemoryContextSwitchTo(cxt);
+	IdemSnap   *copy = src ? idem_snap_copy(src) : NULL;
+
+	MemoryContextSwitchTo(old);
+	if (*dst)
+		pfree(*dst);
+	*dst = copy;
+}
+
+void
+idem_position_assign(MemoryContext cxt, IdemPosition *dst, const IdemPosition *src)
+{
+	if (dst == src)
+		return;
+	snap_assign(cxt, &dst->done, src->done);
+	snap_assign(cxt, &dst->cur, src->cur);
+	dst->k = src->k;
+}
 
 static IdemPositionRow *
 row_from_tuple(HeapTuple tup, TupleDesc desc)
@@ -214,15 +245,18 @@ idem_position_tick_before(TimestampTz at)
 }
 
 /* Snapshots of one log are ordered, so xmax and then the xips decide. */
+bool
+idem_position_sees_more(const IdemSnap *snap, const IdemSnap *than)
+{
+	if (FullTransactionIdEquals(snap->xmax, than->xmax))
+		return snap->nxip < than->nxip;
+	return FullTransactionIdFollows(snap->xmax, than->xmax);
+}
+
 static bool
 sees_more(const IdemPositionRow *row, const void *arg)
 {
-	const IdemSnap *old = arg;
-	const IdemSnap *new = row->pos.done;
-
-	if (FullTransactionIdEquals(new->xmax, old->xmax))
-		return new->nxip < old->nxip;
-	return FullTransactionIdFollows(new->xmax, old->xmax);
+	return idem_position_sees_more(row->pos.done, arg);
 }
 
 IdemPositionRow *
@@ -329,6 +363,7 @@ typedef struct LightRow
 	int64		epoch;
 	int			relay_id;
 	int			log;
+	bool		nameable;
 	bool		needed;
 } LightRow;
 
@@ -357,6 +392,7 @@ visit_light(HeapTuple tup, TupleDesc desc, void *arg)
 	row->epoch = DatumGetInt64(heap_getattr(tup, ATT_EPOCH + 1, desc, &isnull));
 	row->relay_id = DatumGetInt32(heap_getattr(tup, ATT_RELAY + 1, desc, &isnull));
 	row->log = l->log;
+	row->nameable = DatumGetInt64(heap_getattr(tup, ATT_K + 1, desc, &isnull)) != IDEM_POSITION_PASSED;
 	row->needed = false;
 }
 
@@ -377,30 +413,37 @@ compare_light(const void *a, const void *b)
 }
 
 /*
- * Mark the last rows of each relay in its last epoch.  Ticks are all marked;
- * copy_missing leaves out those that every relay has passed.
+ * Mark the last row of each relay in its last epoch, and the last ones that a
+ * sink may name.  Ticks are all marked; copy_missing leaves out those that
+ * every relay has passed.
  */
 static void
 mark_needed(LightRows *l)
 {
 	int			kept = 0;
+	int64		last = 0;
 
 	for (int i = 0; i < l->n; i++)
 	{
 		LightRow   *row = &l->rows[i];
 		LightRow   *prev = i > 0 ? &l->rows[i - 1] : NULL;
+		bool		copy = prev != NULL && prev->id == row->id;
 
 		if (prev == NULL || prev->relay_id != row->relay_id)
+		{
+			last = row->id;
 			kept = 0;
+		}
 		else if (prev->epoch != row->epoch)
 			kept = LOG_KEEP_ROWS;
 		if (row->relay_id == IDEM_TICK_RELAY)
 			row->needed = true;
+		else if (copy)
+			row->needed = prev->needed;
 		else if (kept < LOG_KEEP_ROWS)
 		{
-			row->needed = true;
-			if (prev == NULL || prev->id != row->id)
-				kept++;
+			row->needed = row->nameable || row->id == last;
+			kept += row->nameable ? 1 : 0;
 		}
 	}
 }
@@ -496,6 +539,7 @@ copy_missing(int from, int to)
 		IdemPositionRow *row = lfirst(lc);
 
 		insert_row(to, row->id, row->relay_id, row->epoch, row->at, &row->pos);
+		IDEM_FAULT_POINT("log-row-copied");
 	}
 	pfree(light.rows);
 	return m.missing != NIL;
@@ -524,7 +568,10 @@ idem_position_maintain(void)
 	if (log_blocks(other) == 0)
 	{
 		if (log_blocks(cur) > LOG_MAX_BLOCKS)
+		{
 			make_current(other);
+			IDEM_FAULT_POINT("log-switched");
+		}
 		return;
 	}
 

@@ -20,11 +20,20 @@
 /* relay_id of rows that are bare snapshots, to cut a long backlog at. */
 #define IDEM_TICK_RELAY 0
 
+/* One of them is written each time so many events were enqueued. */
+#define IDEM_TICK_EVENTS 100000
+
 /*
  * k of rows written before the sink confirmed anything: the position was set
  * by an operator (create, adopt, replay) and wins over what a sink may say.
  */
 #define IDEM_POSITION_FRESH (-1)
+
+/*
+ * k of rows written when a relay to a sink that stores positions has passed
+ * events that are not for it.  The sink never hears of such a row.
+ */
+#define IDEM_POSITION_PASSED (-2)
 
 typedef struct IdemPositionRow
 {
@@ -34,6 +43,9 @@ typedef struct IdemPositionRow
 	TimestampTz at;
 	IdemPosition pos;
 } IdemPositionRow;
+
+/* Replace what dst holds by a copy of src in cxt. */
+extern void idem_position_assign(MemoryContext cxt, IdemPosition *dst, const IdemPosition *src);
 
 /* All of these need a transaction; rows are palloc'd in the current context. */
 
@@ -45,6 +57,9 @@ extern IdemPositionRow *idem_position_last(int relay_id, int64 epoch);
 
 /* The row of that id, or NULL; to resume from what a sink has stored. */
 extern IdemPositionRow *idem_position_by_id(int relay_id, int64 epoch, int64 id);
+
+/* Is a snapshot of the log later than another?  All of them are ordered. */
+extern bool idem_position_sees_more(const IdemSnap *snap, const IdemSnap *than);
 
 /* The last tick taken no later than "at", or NULL. */
 extern IdemPositionRow *idem_position_tick_before(TimestampTz at);

@@ -44,6 +44,7 @@
 
 #include "compat.h"
 #include "relay/process.h"
+#include "shared/fault.h"
 
 #define MAX_NAME_LEN 63
 
@@ -198,6 +199,7 @@ run_child(const char *path, const char *program, int sock, pid_t parent, long ma
 	raise_oom_score();
 	sigemptyset(&none);
 	(void) sigprocmask(SIG_SETMASK, &none, NULL);
+	IDEM_FAULT_POINT_CHILD("sink-exec");
 	(void) execve(path, argv, envp);
 	_exit(127);
 }
@@ -231,6 +233,7 @@ idem_process_start(IdemSinkProcess *process, const char *program, char **problem
 	if (!make_socket_pair(fds, problem))
 		return false;
 
+	IDEM_FAULT_POINT_NO_ERROR("sink-fork");
 	sigfillset(&all);
 	(void) sigprocmask(SIG_BLOCK, &all, &saved);
 	pid = fork();
@@ -249,6 +252,7 @@ idem_process_start(IdemSinkProcess *process, const char *program, char **problem
 	}
 	process->pid = pid;
 	process->fd = fds[0];
+	IDEM_FAULT_POINT("sink-forked");
 	return true;
 }
 
@@ -262,6 +266,7 @@ idem_process_kill(IdemSinkProcess *process)
 	}
 	if (process->pid != 0)
 	{
+		IDEM_FAULT_POINT_NO_ERROR("sink-reap");
 		(void) kill(process->pid, SIGKILL);
 		while (waitpid(process->pid, NULL, 0) < 0 && errno == EINTR)
 			;

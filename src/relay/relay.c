@@ -20,15 +20,15 @@
 #include "miscadmin.h"
 #include "utils/guc.h"
 
-#include "relay/config.h"
 #include "relay/hooks.h"
+#include "relay/identity.h"
 #include "relay/launcher.h"
 #include "relay/parked.h"
 #include "relay/process.h"
 #include "relay/relay.h"
 #include "relay/shmem.h"
-
-int			idem_sink_timeout_ms = 30000;
+#include "relay/stream.h"
+#include "relay/wake.h"
 
 static void
 define_settings(void)
@@ -63,6 +63,7 @@ idem_relay_init(void)
 	if (!process_shared_preload_libraries_in_progress || IsBinaryUpgrade)
 		return;
 	idem_shmem_init();
+	idem_wake_init();
 	idem_hooks_init();
 	idem_launcher_register();
 }

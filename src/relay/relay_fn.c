@@ -38,14 +38,16 @@
 #include "outbox/outbox.h"
 #include "outbox/reader.h"
 #include "relay/config.h"
+#include "relay/identity.h"
 #include "relay/launcher.h"
 #include "relay/parked.h"
 #include "relay/position.h"
-#include "relay/relay.h"
 #include "relay/shmem.h"
 #include "relay/spi.h"
+#include "relay/wake.h"
 #include "shared/args.h"
 #include "shared/error.h"
+#include "shared/fault.h"
 
 PG_FUNCTION_INFO_V1(idem_relay_create_fn);
 PG_FUNCTION_INFO_V1(idem_relay_alter_fn);
@@ -162,26 +164,23 @@ range_error(const char *name, const char *range)
 			 errhint("It must be %s.", range)));
 }
 
-/* In floating point, which does not wrap around; exact where it matters. */
-static double
-interval_us(FunctionCallInfo fcinfo, int argno)
-{
-	Interval   *iv = PG_GETARG_INTERVAL_P(argno);
-
-	return iv->time + (iv->day + 30.0 * iv->month) * USECS_PER_DAY;
-}
-
+/*
+ * How long a month or a year is differs from place to place in the server: no
+ * interval with one gets into the table, not even where days make up for it.
+ * In floating point, which does not wrap around; exact where it matters.
+ */
 static void
-check_backoffs(FunctionCallInfo fcinfo)
+check_backoff(FunctionCallInfo fcinfo, int argno, const char *name)
 {
-	if (!PG_ARGISNULL(ARG_MIN_BACKOFF) &&
-		(interval_us(fcinfo, ARG_MIN_BACKOFF) < 1000 ||
-		 interval_us(fcinfo, ARG_MIN_BACKOFF) > MAX_BACKOFF_US))
-		range_error("min_backoff", "between 1 ms and 1 day");
-	if (!PG_ARGISNULL(ARG_MAX_BACKOFF) &&
-		(interval_us(fcinfo, ARG_MAX_BACKOFF) < 1000 ||
-		 interval_us(fcinfo, ARG_MAX_BACKOFF) > MAX_BACKOFF_US))
-		range_error("max_backoff", "between 1 ms and 1 day");
+	Interval   *iv;
+	double		us;
+
+	if (PG_ARGISNULL(argno))
+		return;
+	iv = PG_GETARG_INTERVAL_P(argno);
+	us = iv->time + (double) iv->day * USECS_PER_DAY;
+	if (iv->month != 0 || us < 1000 || us > MAX_BACKOFF_US)
+		range_error(name, "between 1 ms and 1 day");
 }
 
 static int64
@@ -193,6 +192,18 @@ size_arg(FunctionCallInfo fcinfo, int argno, const char *name, int64 min, int64 
 	if (bytes < min || bytes > max)
 		range_error(name, range);
 	return bytes;
+}
+
+/* 0: "none", which takes the limit away where NULL keeps it. */
+static int64
+max_lag_arg(FunctionCallInfo fcinfo)
+{
+	char	   *size = text_to_cstring(PG_GETARG_TEXT_PP(ARG_MAX_LAG));
+
+	if (pg_strcasecmp(size, "none") == 0)
+		return 0;
+	return size_arg(fcinfo, ARG_MAX_LAG, "max_lag_size", 1024 * 1024, PG_INT64_MAX,
+					"at least 1MB, or none");
 }
 
 static void
@@ -263,7 +274,8 @@ collect_settings(FunctionCallInfo fcinfo, Datum *values, char *nulls)
 {
 	check_types(fcinfo);
 	check_numbers(fcinfo);
-	check_backoffs(fcinfo);
+	check_backoff(fcinfo, ARG_MIN_BACKOFF, "min_backoff");
+	check_backoff(fcinfo, ARG_MAX_BACKOFF, "max_backoff");
 	for (int i = 0; i < NARGS; i++)
 	{
 		values[i] = PG_ARGISNULL(i) ? (Datum) 0 : PG_GETARG_DATUM(i);
@@ -278,9 +290,7 @@ collect_settings(FunctionCallInfo fcinfo, Datum *values, char *nulls)
 														1024, 16 * 1024 * 1024,
 														"between 1kB and 16MB"));
 	if (!PG_ARGISNULL(ARG_MAX_LAG))
-		values[ARG_MAX_LAG] = Int64GetDatum(size_arg(fcinfo, ARG_MAX_LAG, "max_lag_size",
-													 1024 * 1024, PG_INT64_MAX,
-													 "at least 1MB"));
+		values[ARG_MAX_LAG] = Int64GetDatum(max_lag_arg(fcinfo));
 	/* The start is not a column; its place is taken by a harmless value. */
 	values[ARG_START] = (Datum) 0;
 	nulls[ARG_START] = 'n';
@@ -340,9 +350,11 @@ idem_relay_create_fn(PG_FUNCTION_ARGS)
 	n = idem_spi_run("INSERT INTO %s.relays (relay_id, relay, owner, server, aggregate_types, ordering,"
 					 " on_dead, max_attempts, min_backoff, max_backoff, batch_events, batch_bytes,"
 					 " max_lag_bytes, epoch, incarnation, identity)"
-					 " SELECT COALESCE((SELECT pg_catalog.max(relay_id) FROM %s.relays), 0) + 1,"
+					 " SELECT pg_catalog.setval('%s.relay_id_seq', GREATEST(pg_catalog.nextval('%s.relay_id_seq'),"
+					 "  (SELECT pg_catalog.max(relay_id) + 1 FROM %s.relays),"
+					 "  (SELECT pg_catalog.max(relay_id) + 1 FROM %s.relay_parked))),"
 					 " $1, $13, $2, $3, $5::%s.relay_ordering, $6::%s.relay_on_dead, $7, $8, $9, $10,"
-					 " $11, $12, pg_catalog.nextval('%s.relay_log_id'), $14, $15 WHERE $4 IS NULL"
+					 " $11, NULLIF($12, 0), pg_catalog.nextval('%s.relay_log_id'), $14, $15 WHERE $4 IS NULL"
 					 " ON CONFLICT (relay) DO NOTHING RETURNING relay_id, epoch",
 					 NARGS + 3, types, values, nulls);
 	if (n == 0)
@@ -353,17 +365,12 @@ idem_relay_create_fn(PG_FUNCTION_ARGS)
 	relay_id = DatumGetInt32(idem_spi_value(SPI_tuptable->vals[0], SPI_tuptable->tupdesc, 1));
 	epoch = DatumGetInt64(idem_spi_value(SPI_tuptable->vals[0], SPI_tuptable->tupdesc, 2));
 
-	/*
-	 * A worker may have parked an event for the former bearer while it was
-	 * dropped.
-	 */
-	types[0] = INT4OID;
-	values[0] = Int32GetDatum(relay_id);
-	idem_spi_run("DELETE FROM %s.relay_parked WHERE relay_id = $1", 1, types, values, NULL);
 	append_fresh_position(relay_id, epoch, start_snapshot(PG_GETARG_DATUM(ARG_START)));
 	SPI_finish();
+	IDEM_FAULT_POINT("relay-create-enlist");
 	idem_launcher_enlist_database(true);
 	idem_relay_config_changed(true);
+	IDEM_FAULT_POINT("relay-created");
 	PG_RETURN_VOID();
 }
 
@@ -406,7 +413,7 @@ idem_relay_alter_fn(PG_FUNCTION_ARGS)
 				 " on_dead = COALESCE($6::%s.relay_on_dead, on_dead),"
 				 " max_attempts = COALESCE($7, max_attempts), min_backoff = COALESCE($8, min_backoff),"
 				 " max_backoff = COALESCE($9, max_backoff), batch_events = COALESCE($10, batch_events),"
-				 " batch_bytes = COALESCE($11, batch_bytes), max_lag_bytes = COALESCE($12, max_lag_bytes)"
+				 " batch_bytes = COALESCE($11, batch_bytes), max_lag_bytes = NULLIF(COALESCE($12, max_lag_bytes), 0)"
 				 " WHERE relay = $1 AND $4 IS NULL", NARGS, types, values, nulls);
 	SPI_finish();
 	if (!PG_ARGISNULL(ARG_START))
@@ -437,8 +444,10 @@ idem_relay_drop_fn(PG_FUNCTION_ARGS)
 	idem_prevent_read_only("relay_drop()");
 	c = get_relay(name);
 	require_owner(c);
-	run_for_relay(c, "WITH gone AS (DELETE FROM %s.relays WHERE relay_id = $1)"
+	run_for_relay(c, "WITH gone AS (DELETE FROM %s.relays WHERE relay_id = $1),"
+				  " record AS (DELETE FROM %s.relay_attempts WHERE relay_id = $1)"
 				  " DELETE FROM %s.relay_parked WHERE relay_id = $1");
+	IDEM_FAULT_POINT("relay-dropped");
 	PG_RETURN_VOID();
 }
 
@@ -490,6 +499,7 @@ idem_relay_adopt_fn(PG_FUNCTION_ARGS)
 	if (done == NULL || FullTransactionIdFollows(done->xmax, now->xmax))
 	{
 		done = idem_snap_empty();
+		idem_parked_restamp(c->relay_id);
 		ereport(WARNING,
 				(errmsg("relay \"%s\" has no position of this cluster", name),
 				 errdetail("It sends everything that is in the outbox.")));
@@ -507,6 +517,42 @@ idem_relay_adopt_fn(PG_FUNCTION_ARGS)
 	PG_RETURN_VOID();
 }
 
+/*
+ * What to do with an event that is parked: one to be retried is due at once,
+ * one that waits goes on waiting, and a dead one is for relay_redrive, which
+ * also counts its attempts anew.  False if it is not parked.
+ */
+static bool
+replay_parked(IdemRelayConfig *c, const pg_uuid_t *event_id)
+{
+	Oid			types[2] = {INT4OID, UUIDOID};
+	Datum		values[2] = {Int32GetDatum(c->relay_id), UUIDPGetDatum(event_id)};
+	char	   *state;
+
+	SPI_connect();
+	if (idem_spi_run("UPDATE %s.relay_parked SET next_attempt_at ="
+					 " CASE WHEN state = 'retry' THEN pg_catalog.now() ELSE next_attempt_at END"
+					 " WHERE relay_id = $1 AND event_id = $2 RETURNING state::text",
+					 2, types, values, NULL) == 0)
+	{
+		SPI_finish();
+		return false;
+	}
+	state = idem_spi_text(SPI_tuptable->vals[0], SPI_tuptable->tupdesc, 1);
+	if (strcmp(state, "dead") == 0)
+		ereport(ERROR,
+				(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
+				 errmsg("event %s is a dead letter of relay \"%s\"",
+						DatumGetCString(DirectFunctionCall1(uuid_out, UUIDPGetDatum(event_id))), c->name),
+				 errhint("Use relay_redrive.")));
+	if (strcmp(state, "waiting") == 0)
+		ereport(NOTICE,
+				(errmsg("event %s waits behind another of its aggregate already",
+						DatumGetCString(DirectFunctionCall1(uuid_out, UUIDPGetDatum(event_id))))));
+	SPI_finish();
+	return true;
+}
+
 /* One event, out of the log into the list of those to be sent again. */
 static void
 replay_one(IdemRelayConfig *c, const pg_uuid_t *event_id)
@@ -515,25 +561,39 @@ replay_one(IdemRelayConfig *c, const pg_uuid_t *event_id)
 	IdemFailure again = {false, 0, "00000", "replayed by an operator"};
 	IdemEvent	event;
 
+	if (replay_parked(c, event_id))
+		return;
 	if (!idem_reader_find(reader, event_id, &event))
 		ereport(ERROR,
 				(errcode(ERRCODE_UNDEFINED_OBJECT),
 				 errmsg("event %s is not in the outbox",
 						DatumGetCString(DirectFunctionCall1(uuid_out, UUIDPGetDatum(event_id)))),
 				 errhint("Events are kept for idempotency.outbox_retention after every relay has passed them.")));
+	if (!idem_relay_wants(c, &event))
+		ereport(ERROR,
+				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
+				 errmsg("relay \"%s\" does not send events of type \"%.*s\"",
+						c->name, event.aggregate_type.len, event.aggregate_type.data),
+				 errhint("Its aggregate_types are set by relay_alter.")));
 	idem_parked_add(c, &event, &again);
 	idem_reader_suspend(reader);
 	idem_reader_free(reader);
 }
 
-/* Back to the last snapshot known to be older than the time. */
+/*
+ * Back to the last snapshot known to be older than the time; never forward: a
+ * relay that lags behind that snapshot stays where it is.
+ */
 static void
 replay_since(IdemRelayConfig *c, TimestampTz since)
 {
 	IdemPositionRow *tick = idem_position_tick_before(since);
+	IdemPositionRow *last = idem_position_last(c->relay_id, c->epoch);
+	IdemSnap   *done = tick && last ? tick->pos.done : idem_snap_empty();
 
-	append_fresh_position(c->relay_id, raise_epoch(c),
-						  tick ? tick->pos.done : idem_snap_empty());
+	if (last && idem_position_sees_more(done, last->pos.done))
+		done = last->pos.done;
+	append_fresh_position(c->relay_id, raise_epoch(c), done);
 }
 
 Datum
@@ -580,6 +640,7 @@ idem_relay_redrive_fn(PG_FUNCTION_ARGS)
 	idem_prevent_read_only("relay_redrive()");
 	PG_RETURN_INT64(act_on_dead(fcinfo,
 								"UPDATE %s.relay_parked SET state = 'retry', attempts = 0,"
+								" crashes = LEAST(crashes, 1),"
 								" next_attempt_at = pg_catalog.now()"
 								" WHERE relay_id = $1 AND state = 'dead'"
 								" AND ($2 IS NULL OR event_id = ANY ($2))"));

@@ -18,6 +18,7 @@
 #include "fmgr.h"
 #include "funcapi.h"
 #include "miscadmin.h"
+#include "utils/acl.h"
 #include "utils/builtins.h"
 #include "utils/timestamp.h"
 #include "utils/tuplestore.h"
@@ -28,6 +29,7 @@
 #include "relay/shmem.h"
 #include "relay/spi.h"
 #include "shared/args.h"
+#include "shared/catalog.h"
 
 PG_FUNCTION_INFO_V1(idem_relay_status_fn);
 PG_FUNCTION_INFO_V1(idem_relay_lag_fn);
@@ -44,8 +46,21 @@ rate_now(const IdemRelayEntry *e)
 	return e->rate * IDEM_RATE_TAU / (IDEM_RATE_TAU + Max(idle, 0));
 }
 
+/*
+ * Error text may quote what is in an event or a target, so it is for those who
+ * may read the dead letters, where the same text stands.
+ */
+static bool
+may_read_errors(void)
+{
+	static IdemRelRef dead_letters = IDEM_RELREF("dead_letters");
+
+	return pg_class_aclcheck(idem_relref_oid(&dead_letters), GetUserId(),
+							 ACL_SELECT) == ACLCHECK_OK;
+}
+
 static void
-put_entry(ReturnSetInfo *rsinfo, const IdemRelayEntry *e)
+put_entry(ReturnSetInfo *rsinfo, const IdemRelayEntry *e, bool with_error)
 {
 	Datum		values[STATUS_COLUMNS];
 	bool		nulls[STATUS_COLUMNS] = {false};
@@ -59,7 +74,8 @@ put_entry(ReturnSetInfo *rsinfo, const IdemRelayEntry *e)
 	values[4] = Int64GetDatum(e->sent);
 	values[5] = Int64GetDatum(e->retried);
 	nulls[6] = e->last_error[0] == '\0';
-	values[6] = nulls[6] ? (Datum) 0 : CStringGetTextDatum(e->last_error);
+	values[6] = nulls[6] ? (Datum) 0 :
+		CStringGetTextDatum(with_error ? e->last_error : "<insufficient privilege>");
 	nulls[7] = e->last_error_at == 0;
 	values[7] = TimestampTzGetDatum(e->last_error_at);
 	values[8] = Int32GetDatum(e->pid);
@@ -87,10 +103,12 @@ Datum
 idem_relay_status_fn(PG_FUNCTION_ARGS)
 {
 	ReturnSetInfo *rsinfo = (ReturnSetInfo *) fcinfo->resultinfo;
+	bool		with_error;
 
 	InitMaterializedSRF(fcinfo, 0);
 	if (idem_relay_shmem == NULL)
 		PG_RETURN_VOID();
+	with_error = may_read_errors();
 	LWLockAcquire(idem_relay_shmem->lock, LW_SHARED);
 	for (int i = 0; i < idem_relay_shmem->nrelays; i++)
 	{
@@ -101,7 +119,7 @@ idem_relay_status_fn(PG_FUNCTION_ARGS)
 		SpinLockAcquire(&idem_relay_entries[i].mutex);
 		memcpy(&copy, &idem_relay_entries[i], sizeof(copy));
 		SpinLockRelease(&idem_relay_entries[i].mutex);
-		put_entry(rsinfo, &copy);
+		put_entry(rsinfo, &copy, with_error);
 	}
 	for (int i = 0; i < idem_relay_shmem->nworkers; i++)
 	{

@@ -20,17 +20,21 @@
 #include "catalog/pg_type.h"
 #include "executor/spi.h"
 #include "miscadmin.h"
+#include "storage/lmgr.h"
 #include "utils/builtins.h"
 
 #include "outbox/reader.h"
 #include "relay/config.h"
 #include "relay/position.h"
-#include "relay/relay.h"
 #include "relay/retention.h"
 #include "relay/spi.h"
-#include "relay/stream.h"
+#include "relay/txn.h"
+#include "relay/wake.h"
+#include "shared/catalog.h"
 
 #define LAG_HALT "max_lag_size was exceeded"
+
+static IdemRelRef relays_ref = IDEM_RELREF("relays");
 
 static IdemPositionRow *
 row_of(List *rows, const IdemRelayConfig *c)
@@ -72,6 +76,24 @@ idem_retention_positions(void)
 	return result;
 }
 
+/* Not while an operator has the row: the next maintenance looks again. */
+static bool
+halt(const IdemRelayConfig *c)
+{
+	Oid			types[2] = {INT4OID, TEXTOID};
+	Datum		values[2] = {Int32GetDatum(c->relay_id), CStringGetTextDatum(LAG_HALT)};
+	uint64		n;
+
+	if (!ConditionalLockRelationOid(idem_relref_oid(&relays_ref), RowExclusiveLock))
+		return false;
+	SPI_connect();
+	n = idem_spi_run("UPDATE %s.relays SET halted = $2 WHERE relay_id ="
+					 " (SELECT relay_id FROM %s.relays WHERE relay_id = $1 FOR UPDATE SKIP LOCKED)",
+					 2, types, values, NULL);
+	SPI_finish();
+	return n > 0;
+}
+
 void
 idem_retention_check_lag(void)
 {
@@ -79,14 +101,12 @@ idem_retention_check_lag(void)
 	ListCell   *lc;
 	bool		halted = false;
 
-	idem_stream_begin();
+	idem_txn_begin();
 	foreach(lc, idem_relay_configs())
 	{
 		IdemRelayConfig *c = lfirst(lc);
 		IdemPositionRow *row;
 		IdemLag		lag;
-		Oid			types[2] = {INT4OID, TEXTOID};
-		Datum		values[2];
 
 		if (c->max_lag_bytes == 0 || c->halted != NULL)
 			continue;
@@ -96,17 +116,10 @@ idem_retention_check_lag(void)
 		if (row == NULL)
 			continue;
 		idem_reader_lag(&row->pos, &lag);
-		if (lag.bytes <= c->max_lag_bytes)
-			continue;
-		values[0] = Int32GetDatum(c->relay_id);
-		values[1] = CStringGetTextDatum(LAG_HALT);
-		SPI_connect();
-		idem_spi_run("UPDATE %s.relays SET halted = $2 WHERE relay_id = $1",
-					 2, types, values, NULL);
-		SPI_finish();
-		halted = true;
+		if (lag.bytes > c->max_lag_bytes)
+			halted |= halt(c);
 	}
 	if (halted)
 		idem_relay_config_changed(false);
-	idem_stream_commit(false);
+	idem_txn_commit(false);
 }

@@ -19,8 +19,11 @@
  */
 #include "postgres.h"
 
-#include <signal.h>
+#include <unistd.h>
 
+#include "access/xlog.h"
+#include "catalog/pg_control.h"
+#include "common/controldata_utils.h"
 #include "miscadmin.h"
 #include "storage/ipc.h"
 #include "storage/latch.h"
@@ -28,17 +31,14 @@
 #include "storage/shmem.h"
 #include "utils/guc.h"
 #include "utils/timestamp.h"
-#include "utils/wait_event.h"
 
 #include "compat.h"
 #include "relay/shmem.h"
 
-/* How long DDL waits for a worker to go before it proceeds regardless. */
-#define HOLD_WAIT_MS 8000
-
 IdemRelayShmem *idem_relay_shmem = NULL;
 IdemWorkerSlot *idem_worker_slots = NULL;
 IdemRelayEntry *idem_relay_entries = NULL;
+Oid		   *idem_worker_holds = NULL;
 int			idem_relay_max_workers = 16;
 int			idem_relay_max_relays = 64;
 
@@ -52,7 +52,9 @@ shmem_size(void)
 
 	size = add_size(size, mul_size(idem_relay_max_workers, sizeof(IdemWorkerSlot)));
 	size = MAXALIGN(size);
-	return add_size(size, mul_size(idem_relay_max_relays, sizeof(IdemRelayEntry)));
+	size = add_size(size, mul_size(idem_relay_max_relays, sizeof(IdemRelayEntry)));
+	size = MAXALIGN(size);
+	return add_size(size, mul_size(MaxBackends, sizeof(Oid)));
 }
 
 static void
@@ -64,6 +66,22 @@ shmem_request(void)
 	RequestNamedLWLockTranche("idempotency", 1);
 }
 
+/*
+ * Did the server end other than by a clean shutdown, or is it a standby, which
+ * may be promoted because the primary did not survive an event?  Asked before
+ * recovery begins, also when the postmaster starts over after a crash.
+ */
+static bool
+is_after_crash(void)
+{
+	ControlFileData *control;
+	bool		crc_ok;
+
+	control = get_controlfile(DataDir, &crc_ok);
+	return !crc_ok || control->state != DB_SHUTDOWNED ||
+		access(STANDBY_SIGNAL_FILE, F_OK) == 0;
+}
+
 static void
 init_segment(void)
 {
@@ -72,6 +90,7 @@ init_segment(void)
 	idem_relay_shmem->launcher_procno = -1;
 	pg_atomic_init_u32(&idem_relay_shmem->launcher_wake, 0);
 	pg_atomic_init_u32(&idem_relay_shmem->config_prepared, 0);
+	idem_relay_shmem->after_crash = is_after_crash();
 	idem_relay_shmem->nworkers = idem_relay_max_workers;
 	idem_relay_shmem->nrelays = idem_relay_max_relays;
 	for (int i = 0; i < idem_relay_max_workers; i++)
@@ -103,6 +122,8 @@ shmem_startup(void)
 	idem_worker_slots = (IdemWorkerSlot *) base;
 	base += MAXALIGN(mul_size(idem_relay_max_workers, sizeof(IdemWorkerSlot)));
 	idem_relay_entries = (IdemRelayEntry *) base;
+	base += MAXALIGN(mul_size(idem_relay_max_relays, sizeof(IdemRelayEntry)));
+	idem_worker_holds = (Oid *) base;
 	if (!found)
 		init_segment();
 	LWLockRelease(AddinShmemInitLock);
@@ -143,8 +164,12 @@ set_latch_of(int procno)
 void
 idem_wake_database(Oid dboid, bool config_changed)
 {
+	TimestampTz now;
+
 	if (idem_relay_shmem == NULL)
 		return;
+	/* Before the exchange, after which others rely on what is stored. */
+	now = GetCurrentTimestamp();
 	for (int i = 0; i < idem_relay_shmem->nworkers; i++)
 	{
 		IdemWorkerSlot *slot = &idem_worker_slots[i];
@@ -155,8 +180,7 @@ idem_wake_database(Oid dboid, bool config_changed)
 			pg_atomic_fetch_add_u32(&slot->config, 1);
 		if (pg_atomic_exchange_u32(&slot->wake, 1) == 0)
 		{
-			pg_atomic_write_u64(&slot->committed_at,
-								(uint64) GetCurrentTimestamp());
+			pg_atomic_write_u64(&slot->committed_at, (uint64) now);
 			set_latch_of(((volatile IdemWorkerSlot *) slot)->procno);
 		}
 		else if (config_changed)
@@ -194,50 +218,6 @@ idem_wake_launcher(void)
 		return;
 	pg_atomic_write_u32(&idem_relay_shmem->launcher_wake, 1);
 	set_latch_of(((volatile IdemRelayShmem *) idem_relay_shmem)->launcher_procno);
-}
-
-IdemWorkerSlot *
-idem_worker_slot_find(Oid dboid, int relay_id)
-{
-	for (int i = 0; i < idem_relay_shmem->nworkers; i++)
-	{
-		IdemWorkerSlot *slot = &idem_worker_slots[i];
-
-		if (slot->dboid == dboid && slot->relay_id == relay_id)
-			return slot;
-	}
-	return NULL;
-}
-
-IdemWorkerSlot *
-idem_worker_slot_occupy(Oid dboid, int relay_id)
-{
-	IdemWorkerSlot *slot = idem_worker_slot_find(InvalidOid, 0);
-
-	if (slot == NULL)
-		return NULL;
-	slot->dboid = dboid;
-	slot->relay_id = relay_id;
-	slot->generation++;
-	slot->pid = 0;
-	slot->procno = -1;
-	slot->wanted = true;
-	slot->starting = false;
-	slot->no_slot = false;
-	slot->held_by = 0;
-	slot->failures = 0;
-	slot->not_before = 0;
-	pg_atomic_write_u32(&slot->wake, 1);
-	return slot;
-}
-
-void
-idem_worker_slot_free(IdemWorkerSlot *slot)
-{
-	slot->dboid = InvalidOid;
-	slot->relay_id = 0;
-	slot->wanted = false;
-	slot->generation++;
 }
 
 IdemRelayEntry *
@@ -292,66 +272,4 @@ idem_relay_entry_release(IdemRelayEntry *entry)
 		entry->pid = 0;
 	}
 	LWLockRelease(idem_relay_shmem->lock);
-}
-
-/* Marks the slots of a database as held; returns how many still run. */
-static int
-hold_and_terminate(Oid dboid)
-{
-	int			running = 0;
-
-	LWLockAcquire(idem_relay_shmem->lock, LW_EXCLUSIVE);
-	for (int i = 0; i < idem_relay_shmem->nworkers; i++)
-	{
-		IdemWorkerSlot *slot = &idem_worker_slots[i];
-
-		if (slot->dboid != dboid)
-			continue;
-		slot->held_by = MyProcPid;
-		if (slot->pid != 0 || slot->starting)
-			running++;
-		if (slot->pid != 0)
-			(void) kill(slot->pid, SIGTERM);
-	}
-	LWLockRelease(idem_relay_shmem->lock);
-	return running;
-}
-
-void
-idem_workers_hold(Oid dboid)
-{
-	if (idem_relay_shmem == NULL)
-		return;
-
-	/*
-	 * A worker ends within milliseconds of SIGTERM unless a handler of a
-	 * function relay does not reach an interrupt check; the wait is bounded
-	 * so that the command then fails as it would beside any such session.
-	 */
-	for (int waited = 0; waited < HOLD_WAIT_MS; waited += 10)
-	{
-		if (hold_and_terminate(dboid) == 0)
-			break;
-		(void) WaitLatch(MyLatch, WL_LATCH_SET | WL_TIMEOUT | WL_EXIT_ON_PM_DEATH,
-						 10L, PG_WAIT_EXTENSION);
-		ResetLatch(MyLatch);
-		CHECK_FOR_INTERRUPTS();
-	}
-}
-
-void
-idem_workers_release(void)
-{
-	if (idem_relay_shmem == NULL)
-		return;
-	LWLockAcquire(idem_relay_shmem->lock, LW_EXCLUSIVE);
-	for (int i = 0; i < idem_relay_shmem->nworkers; i++)
-	{
-		IdemWorkerSlot *slot = &idem_worker_slots[i];
-
-		if (slot->held_by == MyProcPid)
-			slot->held_by = 0;
-	}
-	LWLockRelease(idem_relay_shmem->lock);
-	idem_wake_launcher();
 }

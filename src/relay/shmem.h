@@ -6,8 +6,8 @@
  * Liveness only: everything here is rebuilt from tables after a crash, and no
  * verdict depends on it.  It holds process numbers, never pointers.
  *
- * LOCKING: IdemRelayShmem->lock guards the worker array and who owns a relay
- * entry.  "wake" and "config" are atomics that a committing backend may touch
+ * LOCKING: IdemRelayShmem->lock guards the worker array, the holds, and who owns
+ * a relay entry.  "wake" and "config" are atomics that a committing backend may touch
  * without it.  An entry's figures are guarded by its spinlock.  Order: the
  * lock, then a spinlock; nothing else is taken below either.
  *
@@ -29,6 +29,8 @@
 #include "storage/s_lock.h"
 #include "storage/spin.h"
 
+#include "shared/clock.h"
+
 #define IDEM_ERROR_LEN 256
 
 /* What one worker process serves: a database's programs, or one function. */
@@ -42,9 +44,9 @@ typedef struct IdemWorkerSlot
 	bool		wanted;			/* the launcher shall keep it running */
 	bool		starting;		/* registered, not yet attached */
 	bool		no_slot;		/* no background worker slot was free */
-	pid_t		held_by;		/* backend whose DDL keeps it down; 0: none */
 	int			failures;		/* in a row, for the launcher's backoff */
-	TimestampTz not_before;		/* do not start before */
+	IdemClock	not_before;		/* do not start before */
+	bool		passed_crash;	/* its worker has passed what was in flight */
 	pg_atomic_uint32 wake;		/* commits since the worker last looked */
 	pg_atomic_uint32 config;	/* rises when relays of the database change */
 	pg_atomic_uint64 committed_at;	/* stamp of the first of those commits */
@@ -102,17 +104,21 @@ typedef struct IdemRelayShmem
 	pg_atomic_uint32 launcher_wake;
 	pg_atomic_uint32 config_prepared;	/* prepared transactions that changed
 										 * relays, about */
+	bool		after_crash;	/* the server did not end cleanly before */
 	int			nworkers;
 	int			nrelays;
 } IdemRelayShmem;
 
 /*
- * NULL unless the library was preloaded.  The two arrays follow the header in
+ * NULL unless the library was preloaded.  The arrays follow the header in
  * the segment; their addresses are each process's own.
  */
 extern IdemRelayShmem *idem_relay_shmem;
 extern IdemWorkerSlot *idem_worker_slots;
 extern IdemRelayEntry *idem_relay_entries;
+
+/* By process number: the database whose workers its command keeps down. */
+extern Oid *idem_worker_holds;
 
 extern int	idem_relay_max_workers;
 extern int	idem_relay_max_relays;
@@ -133,20 +139,8 @@ extern bool idem_config_was_prepared(void);
 /* Wake the launcher, to look for databases again; safe in a commit callback. */
 extern void idem_wake_launcher(void);
 
-/* Find or occupy a worker slot.  Caller holds the lock exclusively. */
-extern IdemWorkerSlot *idem_worker_slot_find(Oid dboid, int relay_id);
-extern IdemWorkerSlot *idem_worker_slot_occupy(Oid dboid, int relay_id);
-extern void idem_worker_slot_free(IdemWorkerSlot *slot);
-
 /* Take (or find again) the entry of a relay; NULL if all are taken. */
 extern IdemRelayEntry *idem_relay_entry_take(Oid dboid, int relay_id);
 extern void idem_relay_entry_release(IdemRelayEntry *entry);
-
-/*
- * Keep the workers of a database down for as long as this backend's statement
- * runs, and wait until they are gone.  ..._release lets them start again.
- */
-extern void idem_workers_hold(Oid dboid);
-extern void idem_workers_release(void);
 
 #endif							/* IDEM_RELAY_SHMEM_H */

@@ -18,7 +18,7 @@
 #include "access/htup.h"
 #include "access/tupdesc.h"
 
-/* The statement with each %s replaced by our quoted schema; at most 4. */
+/* The statement with each %s replaced by our quoted schema; however many. */
 extern char *idem_spi_sql(const char *format);
 
 /* A column that must not be null, and a text column that may be (NULL). */

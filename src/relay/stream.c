@@ -14,14 +14,10 @@
  * only when every transaction in it is flushed, and, where synchronous
  * standbys are configured, has reached them.
  *
- * A program that dies, or hangs past the deadline, with events in flight and
- * none answered is suspected to die of one of them: the batches are halved
- * until one event alone kills it, and that one is parked.
- *
  * LOCKING: none is held between steps; a transaction never spans a wait.
  *
  * MEMORY: one context per stream; the buffers are bounded by the batch size
- * and one message, batches in flight by MAX_BATCHES.
+ * and one message, what is in flight by IDEM_STREAM_MAX_BATCHES.
  *
  * Copyright (c) 2026, the idempotency developers
  *
@@ -41,35 +37,16 @@
 #include "utils/snapmgr.h"
 #include "utils/timestamp.h"
 
-#include "relay/relay.h"
 #include "relay/report.h"
 #include "relay/stream.h"
+#include "shared/clock.h"
 #include "shared/durable.h"
+#include "shared/fault.h"
 
 /* How often a standby that the gate waits for is looked at again. */
 #define GATE_POLL_MS 5
 
-static void
-snap_assign(MemoryContext cxt, IdemSnap **dst, const IdemSnap *src)
-{
-	MemoryContext old = MemoryContextSwitchTo(cxt);
-	IdemSnap   *copy = src ? idem_snap_copy(src) : NULL;
-
-	MemoryContextSwitchTo(old);
-	if (*dst)
-		pfree(*dst);
-	*dst = copy;
-}
-
-void
-idem_position_assign(MemoryContext cxt, IdemPosition *dst, const IdemPosition *src)
-{
-	if (dst == src)
-		return;
-	snap_assign(cxt, &dst->done, src->done);
-	snap_assign(cxt, &dst->cur, src->cur);
-	dst->k = src->k;
-}
+int			idem_sink_timeout_ms = 30000;
 
 IdemStream *
 idem_stream_create(MemoryContext parent, IdemRelayConfig *config, MemoryContext config_cxt)
@@ -109,6 +86,8 @@ turn_off(IdemStream *stream)
 	idem_report_sink_pid(stream->entry, 0);
 	drop_batches(stream);
 	stream->repeating = false;
+	stream->alone = false;
+	stream->repeats_ahead = false;
 	MemoryContextReset(stream->run_cxt);
 	MemoryContextReset(stream->event_cxt);
 	idem_reader_reset(stream->reader);
@@ -119,8 +98,16 @@ turn_off(IdemStream *stream)
 	stream->gate = InvalidXLogRecPtr;
 	stream->deadline = 0;
 	stream->drained = false;
-	stream->stamp = 0;
+	stream->stamp = stream->looked_at = stream->woken_at = 0;
 	stream->row_id = 0;
+}
+
+/* The same where the program did nothing wrong: it may say its last words. */
+static void
+dismiss(IdemStream *stream)
+{
+	(void) idem_stream_say_bye(stream);
+	turn_off(stream);
 }
 
 void
@@ -130,14 +117,21 @@ idem_stream_configure(IdemStream *stream, IdemRelayConfig *config,
 	bool		same = config->problem == NULL && stream->config->problem == NULL &&
 	idem_relay_config_same_sink(stream->config, config);
 
+	/* The position was moved, or bound to another cluster. */
+	if (stream->config->epoch != config->epoch ||
+		strcmp(stream->config->incarnation, config->incarnation) != 0)
+		idem_stream_forget_unwritten(stream);
 	MemoryContextDelete(stream->config_cxt);
 	stream->config = config;
 	stream->config_cxt = config_cxt;
 	MemoryContextSetParent(config_cxt, stream->cxt);
 	stream->parked_dirty = true;
 	stream->drained = false;
+	stream->barred = false;
 	if (!same || (acted && stream->stuck))
-		turn_off(stream);
+		dismiss(stream);
+	if (!same)
+		stream->found.is_set = false;
 	if (!same || acted)
 	{
 		stream->stuck = false;
@@ -149,7 +143,7 @@ idem_stream_configure(IdemStream *stream, IdemRelayConfig *config,
 void
 idem_stream_destroy(IdemStream *stream)
 {
-	turn_off(stream);
+	dismiss(stream);
 	if (stream->entry)
 		idem_relay_entry_release(stream->entry);
 	MemoryContextDelete(stream->cxt);
@@ -160,7 +154,7 @@ open_breaker(IdemStream *stream)
 {
 	int64		ms = idem_relay_backoff_ms(stream->config, stream->failures++);
 
-	stream->not_before = TimestampTzPlusMilliseconds(GetCurrentTimestamp(), ms);
+	stream->not_before = idem_clock_plus_ms(idem_clock(), ms);
 }
 
 void
@@ -179,6 +173,15 @@ idem_stream_break(IdemStream *stream, const char *message)
 }
 
 void
+idem_stream_restart(IdemStream *stream, const char *message)
+{
+	turn_off(stream);
+	stream->not_before = 0;
+	idem_report_error(stream->entry, message);
+	idem_report_state(stream->entry, stream->config->name, IDEM_RELAY_OUTAGE, IDEM_WAIT_BACKOFF);
+}
+
+void
 idem_stream_stick(IdemStream *stream, IdemRelayState state, const char *message)
 {
 	turn_off(stream);
@@ -189,29 +192,11 @@ idem_stream_stick(IdemStream *stream, IdemRelayState state, const char *message)
 }
 
 void
-idem_stream_died(IdemStream *stream, const char *message)
-{
-	bool		had_events = stream->phase == IDEM_STREAM_READY && stream->nbatches > 0;
-
-	if (had_events && !stream->progressed)
-	{
-		/* The first death may be anyone's doing. */
-		if (++stream->deaths >= 2)
-		{
-			IdemBatch  *head = dlist_head_element(IdemBatch, node, &stream->batches);
-
-			if (head->n == 1 && stream->batch_limit == 1)
-				idem_stream_park_suspect(stream, message);
-			else
-				stream->batch_limit = Max(1, head->n / 2);
-		}
-	}
-	idem_stream_break(stream, message);
-}
-
-void
 idem_stream_failed(IdemStream *stream, const char *message)
 {
+	/* Its transaction may have taken back what "settled" has passed. */
+	idem_stream_forget_unwritten(stream);
+	stream->stepwise = IDEM_STREAM_MAX_BATCHES;
 	stream->parked_dirty = true;
 	idem_stream_break(stream, message);
 }
@@ -219,28 +204,9 @@ idem_stream_failed(IdemStream *stream, const char *message)
 void
 idem_stream_woken(IdemStream *stream, TimestampTz stamp)
 {
-	/* What was there before was committed before: its time is not known. */
-	stream->stamp = stream->drained ? stamp : 0;
+	if (stream->woken_at == 0)
+		stream->woken_at = stamp;
 	stream->drained = false;
-}
-
-/* READ COMMITTED, and committed locally: no wait for a standby in the worker. */
-void
-idem_stream_begin(void)
-{
-	SetCurrentStatementStartTimestamp();
-	StartTransactionCommand();
-	PushActiveSnapshot(GetTransactionSnapshot());
-}
-
-void
-idem_stream_commit(bool synchronous)
-{
-	if (ActiveSnapshotSet())
-		PopActiveSnapshot();
-	if (synchronous)
-		ForceSyncCommit();
-	CommitTransactionCommand();
 }
 
 /* Why it must not run at all now; reports the state.  True if it may. */
@@ -250,24 +216,28 @@ may_run(IdemStream *stream)
 	IdemRelayConfig *c = stream->config;
 	IdemRelayState state;
 	const char *message;
+	bool		was_barred = stream->barred;
 
-	if (!idem_relay_is_barred(c, &state, &message))
+	stream->barred = idem_relay_is_barred(c, &state, &message);
+	if (!stream->barred)
 		return !stream->stuck;
 
-	/* What is in flight is settled before a pause. */
-	if (state == IDEM_RELAY_PAUSED && stream->phase == IDEM_STREAM_READY &&
+	/* What is in flight is settled before a pause, or a halt. */
+	if ((state == IDEM_RELAY_PAUSED || state == IDEM_RELAY_HALTED) && stream->phase == IDEM_STREAM_READY &&
 		stream->nbatches > 0)
 		return true;
 	if (stream->phase != IDEM_STREAM_OFF)
-		turn_off(stream);
-	if (message)
+		dismiss(stream);
+	/* Paused means that nothing of it is to be repeated later. */
+	idem_stream_persist(stream);
+	if (message && !was_barred)
 		idem_report_error(stream->entry, message);
 	idem_report_state(stream->entry, c->name, state, IDEM_WAIT_OPERATOR);
 	return false;
 }
 
 static void
-start_program(IdemStream *stream, TimestampTz now)
+start_program(IdemStream *stream, IdemClock now)
 {
 	char	   *problem = NULL;
 
@@ -281,9 +251,10 @@ start_program(IdemStream *stream, TimestampTz now)
 	idem_report_sink_pid(stream->entry, stream->process.pid);
 	stream->phase = IDEM_STREAM_HELLO;
 	stream->progressed = false;
-	stream->deadline = TimestampTzPlusMilliseconds(now, idem_sink_timeout_ms);
+	stream->deadline = idem_clock_plus_ms(now, idem_sink_timeout_ms);
 	stream->next_ping = 0;
 	idem_stream_send_hello(stream);
+	IDEM_FAULT_POINT("relay-hello-sent");
 }
 
 /* Room for n more bytes at the end of the output. */
@@ -338,7 +309,11 @@ idem_stream_flush(IdemStream *stream)
 							 MSG_DONTWAIT | MSG_NOSIGNAL);
 
 		if (n > 0)
+		{
 			stream->out_start += n;
+			if (stream->out_start < stream->out_end)
+				IDEM_FAULT_POINT("relay-half-written");
+		}
 		else if (n < 0 && errno == EINTR)
 			continue;
 		else if (n < 0 && (errno == EAGAIN || errno == EWOULDBLOCK))
@@ -353,11 +328,11 @@ idem_stream_flush(IdemStream *stream)
 
 /* A program that does not answer a PING in time hangs. */
 static bool
-serve_timers(IdemStream *stream, TimestampTz now)
+serve_timers(IdemStream *stream, IdemClock now)
 {
 	/* What the gate holds back cannot have been answered. */
 	if (stream->deadline != 0 && stream->gate != InvalidXLogRecPtr)
-		stream->deadline = TimestampTzPlusMilliseconds(now, idem_sink_timeout_ms);
+		stream->deadline = idem_clock_plus_ms(now, idem_sink_timeout_ms);
 	if (stream->deadline != 0 && now >= stream->deadline)
 	{
 		idem_stream_died(stream, psprintf("the sink program did not answer within %d ms",
@@ -370,7 +345,7 @@ serve_timers(IdemStream *stream, TimestampTz now)
 		uint8	   *buf = idem_stream_reserve(stream, 32);
 
 		stream->out_end += idem_proto_encode_ping(buf, 32, ++stream->ping_nonce);
-		stream->deadline = TimestampTzPlusMilliseconds(now, idem_sink_timeout_ms);
+		stream->deadline = idem_clock_plus_ms(now, idem_sink_timeout_ms);
 	}
 	return true;
 }
@@ -395,7 +370,7 @@ report_running(IdemStream *stream)
 void
 idem_stream_step(IdemStream *stream)
 {
-	TimestampTz now = GetCurrentTimestamp();
+	IdemClock	now = idem_clock();
 
 	if (!may_run(stream))
 		return;
@@ -412,36 +387,35 @@ idem_stream_step(IdemStream *stream)
 	idem_stream_settle(stream);
 	if (stream->phase == IDEM_STREAM_OFF || !serve_timers(stream, now))
 		return;
-	if (stream->phase == IDEM_STREAM_READY && !stream->config->paused)
+	if (stream->phase == IDEM_STREAM_READY && !stream->barred)
 		idem_stream_fill(stream);
 	if (stream->phase == IDEM_STREAM_OFF)
 		return;
 	idem_stream_flush(stream);
 	report_running(stream);
-	if (stream->config->paused)
+	if (stream->barred)
 		(void) may_run(stream);
 }
 
-static TimestampTz
-earlier(TimestampTz a, TimestampTz b)
+static IdemClock
+earlier(IdemClock a, IdemClock b)
 {
 	if (a == 0 || b == 0)
 		return a == 0 ? b : a;
 	return Min(a, b);
 }
 
-TimestampTz
+IdemClock
 idem_stream_next_time(IdemStream *stream)
 {
-	TimestampTz t = 0;
+	IdemClock	t = 0;
 
-	if (stream->stuck || stream->config->problem || stream->config->halted)
-		return 0;
 	if (stream->phase == IDEM_STREAM_OFF)
-		return stream->config->paused ? 0 : Max(stream->not_before, 1);
+		return stream->stuck || stream->barred ? 0 : Max(stream->not_before, 1);
 	if (stream->gate != InvalidXLogRecPtr)
-		t = TimestampTzPlusMilliseconds(GetCurrentTimestamp(), GATE_POLL_MS);
+		t = idem_clock_plus_ms(idem_clock(), GATE_POLL_MS);
 	t = earlier(t, stream->deadline);
+	t = earlier(t, stream->write_by);
 	if (stream->phase == IDEM_STREAM_READY)
 	{
 		if (stream->deadline == 0)

@@ -6,9 +6,12 @@
  * Everything here is private to one process.  One file per side of it:
  *
  *		stream.c		life cycle: start, breaker, gate, descriptors
- *		stream_send.c	log and parked events -> frames
+ *		stream_send.c	log and parked events -> batches
+ *		stream_encode.c	relay and event -> frames
  *		stream_recv.c	frames -> results
  *		stream_settle.c	results -> position and parked events
+ *		stream_bye.c	programs that are no longer needed
+ *		stream_hunt.c	deaths of the program -> the event it dies of
  *
  * Copyright (c) 2026, the idempotency developers
  *
@@ -31,6 +34,7 @@
 #include "relay/process.h"
 #include "relay/shmem.h"
 #include "sink/protocol/protocol.h"
+#include "shared/clock.h"
 
 typedef enum IdemStreamPhase
 {
@@ -67,6 +71,16 @@ typedef struct IdemBatch
 	IdemPosition after;			/* once all of it is settled */
 } IdemBatch;
 
+/* What a hunt found, to be parked once the sink has said where it stands. */
+typedef struct IdemFound
+{
+	bool		is_set;
+	int64		parked_id;		/* 0: from the log */
+	FullTransactionId xid;
+	int64		seq;
+	char		message[IDEM_ERROR_LEN];
+} IdemFound;
+
 typedef struct IdemStream
 {
 	MemoryContext cxt;			/* all of the stream */
@@ -78,10 +92,11 @@ typedef struct IdemStream
 
 	IdemStreamPhase phase;
 	IdemSinkProcess process;
-	TimestampTz deadline;		/* kill unless READY or PONG by then; 0: none */
-	TimestampTz next_ping;
+	IdemClock	deadline;		/* kill unless READY or PONG by then; 0: none */
+	IdemClock	next_ping;
 	uint64		ping_nonce;
 	bool		writable_wanted;	/* the socket did not take everything */
+	bool		barred;			/* by its configuration, at the last look */
 	bool		stuck;			/* an operator or a new configuration is
 								 * needed */
 	IdemRelayState stuck_state;
@@ -99,6 +114,8 @@ typedef struct IdemStream
 	IdemPosition sent;
 	IdemPosition settled;
 	bool		settled_dirty;	/* settled is ahead of the log */
+	int			unwritten;		/* batches by which it is; see stream_settle.c */
+	IdemClock	write_by;		/* write it then at the latest; 0: no need */
 	int64		row_id;			/* of "sent", for sinks that store positions */
 	bool		fresh;			/* the sink has confirmed nothing of this
 								 * epoch */
@@ -107,8 +124,13 @@ typedef struct IdemStream
 	int64		done_last_seq;	/* the same for "done" */
 	bool		check_due;		/* parked events may be due that were not */
 	bool		repeating;		/* a batch of parked events is in flight */
+	bool		repeats_ahead;	/* one is due that "sent" has not passed */
 	bool		drained;		/* nothing was left at the last look */
-	TimestampTz stamp;			/* of the first commit after that; 0: unknown */
+
+	/* What is being sent was not committed before; 0: unknown */
+	TimestampTz stamp;
+	TimestampTz looked_at;		/* just before the last snapshot; 0: unknown */
+	TimestampTz woken_at;		/* the first commit that woke us since */
 	dlist_head	batches;		/* in flight, oldest first */
 	int			nbatches;
 	uint64		next_batch;
@@ -117,12 +139,22 @@ typedef struct IdemStream
 	IdemParkedIndex *parked;
 	bool		parked_dirty;
 
-	/* breaker and bisection */
+	/* breaker */
 	int			failures;		/* in a row */
-	TimestampTz not_before;
-	bool		progressed;		/* an ack since the program started */
-	int			deaths;			/* without progress, in a row */
-	int			batch_limit;	/* 0: none; halved by deaths */
+	int			stepwise;		/* so many batches to come, one at a time: an
+								 * error of ours, perhaps at one of them */
+	IdemClock	not_before;
+	bool		progressed;		/* a batch settled since the program started */
+
+	/* hunt for an event that the program dies of */
+	int			deaths;			/* in a row, no batch settled in between */
+	int			suspects;		/* events to come, one of them kills; 0: no
+								 * hunt */
+	int			hunt_range;		/* the same as of the last death */
+	int			hunt_step;		/* batches settled in it since the last death */
+	int			hunt_prefix;	/* events that were answered at that death */
+	bool		alone;			/* a known killer is in flight, or about to */
+	IdemFound	found;
 
 	/* buffers */
 	uint8	   *out;
@@ -134,15 +166,18 @@ typedef struct IdemStream
 	size_t		in_end;
 } IdemStream;
 
-/* Replace what dst holds by a copy of src in cxt. */
-extern void idem_position_assign(MemoryContext cxt, IdemPosition *dst, const IdemPosition *src);
+/* In flight, or settled with a position that is not written: what a crash repeats. */
+#define IDEM_STREAM_MAX_BATCHES 8
+
+/* The GUC idempotency.sink_timeout: milliseconds a sink has to say anything. */
+extern int	idem_sink_timeout_ms;
 
 extern IdemStream *idem_stream_create(MemoryContext parent, IdemRelayConfig *config,
 									  MemoryContext config_cxt);
 
 /*
- * Take a new configuration over; restarts the sink only if it must.  If an
- * operator acted, an open breaker closes at once.
+ * Take a new configuration over; restarts the sink only if it must.  If
+ * somebody acted on this relay, an open breaker closes at once.
  */
 extern void idem_stream_configure(IdemStream *stream, IdemRelayConfig *config,
 								  MemoryContext config_cxt, bool acted);
@@ -155,7 +190,7 @@ extern void idem_stream_destroy(IdemStream *stream);
 extern void idem_stream_step(IdemStream *stream);
 
 /* When to call it next if nothing happens before; 0: no need. */
-extern TimestampTz idem_stream_next_time(IdemStream *stream);
+extern IdemClock idem_stream_next_time(IdemStream *stream);
 
 /* Something committed at that time; 0: not known when. */
 extern void idem_stream_woken(IdemStream *stream, TimestampTz stamp);
@@ -166,7 +201,24 @@ extern void idem_stream_failed(IdemStream *stream, const char *message);
 /* Write the position down if it moved without that, e.g. over other types. */
 extern void idem_stream_persist(IdemStream *stream);
 
+/*
+ * Programs that were sent BYE: pass on what they still have to say, reap those
+ * that ended, kill those that take too long.  ..._next_time says when to call
+ * it again, 0: no need.  ..._wait waits until none is left; interruptible.
+ */
+extern void idem_stream_serve_byes(void);
+extern IdemClock idem_stream_byes_next_time(void);
+extern void idem_stream_wait_byes(void);
+
 /* Shared among the stream files. */
+
+/*
+ * Send the program BYE and let go of it, if nothing is in flight; else false.
+ */
+extern bool idem_stream_say_bye(IdemStream *stream);
+
+/* A line of a program for the server log. */
+extern void idem_stream_log(const char *relay, const IdemProtoLog *log);
 
 /* Stop the program and open the breaker, as an outage or another state. */
 extern void idem_stream_break(IdemStream *stream, const char *message);
@@ -176,20 +228,43 @@ extern void idem_stream_break_as(IdemStream *stream, IdemRelayState state,
 /* Stop the program until an operator acts. */
 extern void idem_stream_stick(IdemStream *stream, IdemRelayState state, const char *message);
 
-/* The program ended or hung while it had events: find the one it dies of. */
+/* Stop the program and let it start again at once. */
+extern void idem_stream_restart(IdemStream *stream, const char *message);
+
+/* The program ended or hung: if it had events, find the one it dies of. */
 extern void idem_stream_died(IdemStream *stream, const char *message);
+
+/* A batch of so many events was settled. */
+extern void idem_stream_hunt_settled(IdemStream *stream, int n);
+
+/* Park what a hunt found, unless the settled position is past it.  In a transaction. */
+extern void idem_stream_park_found(IdemStream *stream);
+
+/* How many events the next batch may have, and may it go beside others? */
+extern int	idem_stream_batch_limit(const IdemStream *stream);
+extern bool idem_stream_may_pipeline(const IdemStream *stream);
 
 extern uint8 *idem_stream_reserve(IdemStream *stream, size_t n);
 extern void idem_stream_flush(IdemStream *stream);
-extern void idem_stream_begin(void);	/* transaction and snapshot */
-extern void idem_stream_commit(bool synchronous);
 
 extern void idem_stream_send_hello(IdemStream *stream);
+
+/*
+ * Append the frames of the batch's next event; in a transaction.  False, and
+ * nothing appended, if it cannot be said in UTF-8.
+ */
+extern bool idem_stream_encode_event(IdemStream *stream, const IdemBatch *batch,
+									 const IdemEvent *ev);
 extern void idem_stream_fill(IdemStream *stream);
 extern bool idem_stream_receive(IdemStream *stream);
 extern void idem_stream_on_ready(IdemStream *stream, const IdemProtoReady *ready);
+
+/* "settled" has moved, and is to be written soon. */
+extern void idem_stream_note_unwritten(IdemStream *stream);
+
+/* The position of the log is the one to go on from, whatever was settled since. */
+extern void idem_stream_forget_unwritten(IdemStream *stream);
 extern void idem_stream_settle(IdemStream *stream);
-extern void idem_stream_park_suspect(IdemStream *stream, const char *message);
 extern void idem_batch_free(IdemStream *stream, IdemBatch *batch);
 
 #endif							/* IDEM_RELAY_STREAM_H */

@@ -23,22 +23,44 @@
 #include "utils/memutils.h"
 #include "utils/timestamp.h"
 
-#include "relay/relay.h"
 #include "relay/report.h"
 #include "relay/stream.h"
+#include "shared/clock.h"
 #include "shared/error.h"
+#include "shared/fault.h"
 
 /* At most this much is read in one step, so that other relays have their turn. */
 #define MAX_READS 16
 
-/* A message of the peer as one clean line in the server encoding; palloc'd. */
+/*
+ * A message of the peer as one clean line in the server encoding; palloc'd.
+ * It raises no error for a character that this encoding has not: the result
+ * that it belongs to has to be taken.
+ */
 static char *
 clean_message(IdemProtoStr message)
 {
 	char		buf[IDEM_PROTO_MAX_MESSAGE + 1];
 	size_t		len = idem_proto_clean_text(buf, sizeof(buf), message);
 
-	return pg_any_to_server(pstrdup(buf), (int) len, PG_UTF8);
+	for (size_t i = 0; GetDatabaseEncoding() != PG_UTF8 && i < len; i++)
+	{
+		if (IS_HIGHBIT_SET(buf[i]))
+			buf[i] = '?';
+	}
+	return pstrdup(buf);
+}
+
+/*
+ * The program says that it cannot go on: what it answered before counts, or
+ * it would be sent again each time.  A sink that stores positions tells at the
+ * next hello.
+ */
+static void
+settle_before_end(IdemStream *stream)
+{
+	if (stream->phase == IDEM_STREAM_READY && !stream->storing)
+		idem_stream_settle(stream);
 }
 
 static void
@@ -76,9 +98,13 @@ add_failure(IdemBatch *batch, const IdemProtoResult *r)
 			repalloc(batch->failures, sizeof(*f) * batch->failures_allocated);
 	}
 	f = &batch->failures[batch->nfailures];
+	memset(f, 0, sizeof(*f));
 	f->counts = r->outcome == IDEM_PROTO_RETRY || r->outcome == IDEM_PROTO_REJECTED;
 	f->retry_after_ms = (int) Min(r->retry_after, 24 * 3600 * 1000);
 	memcpy(f->sqlstate, r->sqlstate, sizeof(f->sqlstate));
+	if (f->counts && strcmp(f->sqlstate, "00000") == 0)
+		strlcpy(f->sqlstate, unpack_sql_state(ERRCODE_IDEM_SINK_REJECTED),
+				sizeof(f->sqlstate));
 	f->message = clean_message(r->message);
 	MemoryContextSwitchTo(old);
 	return batch->nfailures++;
@@ -96,6 +122,8 @@ on_result(IdemStream *stream, const IdemProtoResult *r)
 		protocol_error(stream, "a result for events that are not in flight");
 		return false;
 	}
+	if (r->outcome == IDEM_PROTO_OUTAGE || r->outcome == IDEM_PROTO_FENCED)
+		settle_before_end(stream);
 	if (r->outcome == IDEM_PROTO_OUTAGE)
 	{
 		idem_stream_break(stream, clean_message(r->message));
@@ -108,11 +136,6 @@ on_result(IdemStream *stream, const IdemProtoResult *r)
 	}
 	if (r->outcome != IDEM_PROTO_ACKED)
 		failure = add_failure(batch, r);
-	else
-	{
-		stream->progressed = true;
-		stream->deaths = 0;
-	}
 	for (uint32 i = r->first; i <= r->last; i++)
 	{
 		IdemFlight *flight = &batch->flights[i];
@@ -128,6 +151,7 @@ on_result(IdemStream *stream, const IdemProtoResult *r)
 		if (failure >= 0)
 			batch->nonacks++;
 	}
+	IDEM_FAULT_POINT("relay-result-received");
 	return true;
 }
 
@@ -144,6 +168,7 @@ on_verdict(IdemStream *stream, const IdemProtoVerdict *v)
 	if (v->kind == IDEM_PROTO_COMMITTED)
 	{
 		batch->committed = true;
+		IDEM_FAULT_POINT("relay-verdict-received");
 		return true;
 	}
 	if (v->kind == IDEM_PROTO_VERDICT_FENCED)
@@ -158,6 +183,7 @@ on_failed(IdemStream *stream, const IdemProtoFailed *f)
 {
 	char	   *message = clean_message(f->message);
 
+	settle_before_end(stream);
 	if (f->outcome == IDEM_PROTO_FENCED)
 		idem_stream_stick(stream, IDEM_RELAY_FENCED, message);
 	else if (f->outcome == IDEM_PROTO_REJECTED)
@@ -172,12 +198,11 @@ on_failed(IdemStream *stream, const IdemProtoFailed *f)
 		idem_stream_break(stream, message);
 }
 
-static void
-on_log(IdemStream *stream, const IdemProtoLog *log)
+void
+idem_stream_log(const char *relay, const IdemProtoLog *log)
 {
 	ereport(log->level == IDEM_PROTO_LOG_DEBUG ? DEBUG1 : LOG,
-			(errmsg("relay \"%s\": sink says: %s", stream->config->name,
-					clean_message(log->message))));
+			(errmsg("relay \"%s\": sink says: %s", relay, clean_message(log->message))));
 }
 
 /* False if the stream was turned off. */
@@ -216,12 +241,12 @@ on_frame(IdemStream *stream, const IdemProtoFrame *frame)
 			if (frame->u.ping.nonce == stream->ping_nonce)
 			{
 				stream->deadline = 0;
-				stream->next_ping = TimestampTzPlusMilliseconds(GetCurrentTimestamp(),
-																idem_sink_timeout_ms / 2);
+				stream->next_ping = idem_clock_plus_ms(idem_clock(),
+													   idem_sink_timeout_ms / 2);
 			}
 			return true;
 		case IDEM_PROTO_LOG:
-			on_log(stream, &frame->u.log);
+			idem_stream_log(stream->config->name, &frame->u.log);
 			return true;
 		default:
 			protocol_error(stream, "a frame that only workers send");
@@ -264,10 +289,7 @@ on_end_of_file(IdemStream *stream)
 {
 	char	   *how;
 
-	/* What it answered before counts, or it would be sent again for ever. */
-	idem_stream_settle(stream);
-	if (stream->phase == IDEM_STREAM_OFF)
-		return;
+	IDEM_FAULT_POINT("relay-end-of-file");
 
 	/* The socket closes a moment before the process is gone. */
 	for (int i = 0; i < 20; i++)

@@ -6,15 +6,15 @@
  * A batch is read in one short transaction, encoded into the output buffer,
  * and written after that transaction has ended and the gate is open.  What
  * cannot be sent because an earlier event of its key is parked, is parked
- * behind it in the same transaction.
+ * behind it in the same transaction; what cannot be sent at all, as dead.
  *
  * To a sink that stores positions, the row of a difference is flushed before
  * its first frame, and a difference is begun only when the one before is
  * settled; so the last row's "done" is settled always, and emptying the
  * outbox can go by it.
  *
- * MEMORY: strings and payload of one event at a time, in a context that is
- * reset after each.
+ * MEMORY: what is in flight of each batch, in a context of its own.  Events are
+ * read one by one.
  *
  * Copyright (c) 2026, the idempotency developers
  *
@@ -26,25 +26,24 @@
 #include "postgres.h"
 
 #include "access/transam.h"
-#include "commands/defrem.h"
-#include "mb/pg_wchar.h"
+#include "access/xact.h"
 #include "miscadmin.h"
 #include "utils/builtins.h"
-#include "utils/jsonb.h"
 #include "utils/memutils.h"
 #include "utils/timestamp.h"
 
+#include "outbox/segment.h"
 #include "relay/position.h"
-#include "relay/relay.h"
+#include "relay/report.h"
 #include "relay/stream.h"
+#include "relay/txn.h"
+#include "shared/clock.h"
 #include "shared/durable.h"
+#include "shared/fault.h"
 
-#define MAX_BATCHES 8
 #define MAX_REPEATS 100
 /* Events read in one transaction at most, whatever is filtered out. */
 #define MAX_SCANNED 100000
-/* Microseconds from 1970-01-01 to 2000-01-01. */
-#define EPOCH_DIFF_US (INT64CONST(10957) * USECS_PER_DAY)
 
 /* What is being put together. */
 typedef struct Builder
@@ -56,65 +55,9 @@ typedef struct Builder
 	XLogRecPtr	lsn;			/* largest commit LSN of what is in it */
 	FullTransactionId last_xid;
 	bool		synchronous;	/* the transaction wrote what must be durable */
+	int			parked;			/* events of the log that are not sent */
+	bool		dead;			/* one of them cannot be sent at all */
 } Builder;
-
-static IdemProtoStr
-to_utf8(const char *data, int len)
-{
-	IdemProtoStr s;
-	char	   *converted = pg_server_to_any(data, len, PG_UTF8);
-
-	s.data = converted;
-	s.len = converted == data ? len : strlen(converted);
-	return s;
-}
-
-static IdemProtoStr
-cstring_to_utf8(const char *s)
-{
-	return to_utf8(s, strlen(s));
-}
-
-void
-idem_stream_send_hello(IdemStream *stream)
-{
-	IdemRelayConfig *c = stream->config;
-	IdemProtoHello hello = {0};
-	MemoryContext tmp = AllocSetContextCreate(stream->run_cxt, "hello", ALLOCSET_SMALL_SIZES);
-	MemoryContext old = MemoryContextSwitchTo(tmp);
-	IdemProtoStr *keys = palloc(sizeof(IdemProtoStr) * (list_length(c->options) + 1));
-	IdemProtoStr *values = palloc(sizeof(IdemProtoStr) * (list_length(c->options) + 1));
-	ListCell   *lc;
-	size_t		n;
-
-	hello.version = IDEM_PROTO_VERSION;
-	hello.flags = IDEM_PROTO_WANT_POSITION |
-		(c->ordering == IDEM_ORDERING_KEY ? IDEM_PROTO_KEY_ORDER : 0) |
-		(c->require_password ? IDEM_PROTO_REQUIRE_PASSWORD : 0);
-	hello.relay = cstring_to_utf8(c->name);
-	hello.incarnation = cstring_to_utf8(c->incarnation);
-	foreach(lc, c->options)
-	{
-		DefElem    *def = lfirst(lc);
-
-		/* That chose the program, which knows its own options only. */
-		if (strcmp(c->kind, "program") == 0 && strcmp(def->defname, "program") == 0)
-			continue;
-		keys[hello.noptions] = cstring_to_utf8(def->defname);
-		values[hello.noptions++] = cstring_to_utf8(defGetString(def));
-	}
-	hello.keys = keys;
-	hello.values = values;
-	n = idem_proto_encode_hello(idem_stream_reserve(stream, IDEM_PROTO_MAX_FRAME),
-								IDEM_PROTO_MAX_FRAME, &hello);
-	MemoryContextSwitchTo(old);
-	MemoryContextDelete(tmp);
-	if (n == 0 || n > IDEM_PROTO_MAX_FRAME)
-		idem_stream_stick(stream, IDEM_RELAY_MISCONFIGURED,
-						  "the options of the server do not fit into one frame");
-	else
-		stream->out_end += n;
-}
 
 static IdemBatch *
 make_batch(IdemStream *stream, int limit, bool repeats)
@@ -129,124 +72,23 @@ make_batch(IdemStream *stream, int limit, bool repeats)
 	return batch;
 }
 
-/* Bytes [from, from + len) of headers followed by payload. */
-static void
-copy_data(uint8 *dst, IdemProtoStr headers, IdemProtoStr payload, uint32 from, uint32 len)
+static size_t
+bytes_waiting(const IdemStream *stream)
 {
-	if (from < headers.len)
-	{
-		uint32		n = Min(len, headers.len - from);
-
-		memcpy(dst, headers.data + from, n);
-		dst += n;
-		from += n;
-		len -= n;
-	}
-	if (len > 0)
-		memcpy(dst, payload.data + (from - headers.len), len);
+	return stream->out_end - stream->out_start;
 }
 
-static IdemProtoStr
-jsonb_to_utf8(Datum datum)
-{
-	Jsonb	   *jb = DatumGetJsonbP(datum);
-	char	   *s = JsonbToCString(NULL, &jb->root, VARSIZE(jb));
-
-	return cstring_to_utf8(s);
-}
-
-static IdemProtoStr
-payload_bytes(const IdemEvent *ev)
-{
-	struct varlena *v;
-	IdemProtoStr s;
-
-	if (ev->is_json)
-		return jsonb_to_utf8(ev->payload);
-	v = PG_DETOAST_DATUM_PACKED(ev->payload);
-	s.data = VARDATA_ANY(v);
-	s.len = VARSIZE_ANY_EXHDR(v);
-	return s;
-}
-
-/* What the encoder wrote, before anything is put into it. */
-static void
-append_frame(Builder *b, size_t n)
-{
-	if (n == 0 || n > IDEM_PROTO_MAX_FRAME)
-		elog(ERROR, "an event cannot be expressed in the sink protocol");
-	b->stream->out_end += n;
-	b->bytes += n;
-	b->stream->credit_bytes -= n;
-}
-
-static void
-encode_chunks(Builder *b, IdemProtoEvent *f, IdemProtoStr headers, IdemProtoStr payload)
-{
-	uint32		total = headers.len + payload.len;
-	uint32		offset = f->chunk_len;
-
-	while (offset < total)
-	{
-		uint32		len = Min(total - offset, IDEM_PROTO_MAX_FRAME - IDEM_PROTO_CHUNK_HEAD);
-		IdemProtoChunk chunk = {f->batch, f->index, offset, NULL, len};
-		uint8	   *buf = idem_stream_reserve(b->stream, IDEM_PROTO_MAX_FRAME);
-		size_t		n = idem_proto_encode_chunk(buf, IDEM_PROTO_MAX_FRAME, &chunk);
-
-		append_frame(b, n);
-		copy_data(buf + n - len, headers, payload, offset, len);
-		offset += len;
-	}
-}
-
-static void
-encode_event(Builder *b, const IdemEvent *ev, int index)
-{
-	MemoryContext old = MemoryContextSwitchTo(b->stream->event_cxt);
-	IdemProtoStr none = {"", 0};
-	IdemProtoStr headers = ev->has_headers ? jsonb_to_utf8(ev->headers) : none;
-	IdemProtoStr payload = payload_bytes(ev);
-	IdemProtoEvent f = {0};
-	uint8	   *buf;
-	size_t		n;
-
-	f.batch = b->batch->no;
-	f.index = index;
-	f.flags = (ev->is_json ? IDEM_PROTO_PAYLOAD_JSON : 0) |
-		(ev->has_headers ? IDEM_PROTO_HAS_HEADERS : 0) |
-		(ev->has_content_type ? IDEM_PROTO_HAS_CONTENT_TYPE : 0);
-	f.event_id = ev->event_id.data;
-	f.seq = ev->seq;
-	f.enqueued_at = ev->enqueued_at + EPOCH_DIFF_US;
-	f.committed_at = b->stream->stamp == 0 || b->batch->repeats ? 0 :
-		b->stream->stamp + EPOCH_DIFF_US;
-	f.headers_len = headers.len;
-	f.payload_len = payload.len;
-	f.aggregate_type = to_utf8(ev->aggregate_type.data, ev->aggregate_type.len);
-	f.aggregate_id = to_utf8(ev->aggregate_id.data, ev->aggregate_id.len);
-	f.event_type = to_utf8(ev->event_type.data, ev->event_type.len);
-	f.content_type = ev->has_content_type ?
-		to_utf8(ev->content_type.data, ev->content_type.len) : none;
-	f.chunk_len = (uint32) Min((size_t) headers.len + payload.len, idem_proto_event_room(&f));
-
-	buf = idem_stream_reserve(b->stream, IDEM_PROTO_MAX_FRAME);
-	n = idem_proto_encode_event(buf, IDEM_PROTO_MAX_FRAME, &f);
-	append_frame(b, n);
-	copy_data(buf + n - f.chunk_len, headers, payload, 0, f.chunk_len);
-	encode_chunks(b, &f, headers, payload);
-	b->stream->credit_messages--;
-
-	MemoryContextSwitchTo(old);
-	MemoryContextReset(b->stream->event_cxt);
-}
-
-static void
+/* False if it cannot be sent at all. */
+static bool
 add_event(Builder *b, const IdemEvent *ev, int64 parked_id)
 {
 	IdemBatch  *batch = b->batch;
 	IdemFlight *flight = &batch->flights[batch->n];
+	size_t		waiting = bytes_waiting(b->stream);
 
-	encode_event(b, ev, batch->n);
+	if (!idem_stream_encode_event(b->stream, batch, ev))
+		return false;
+	b->bytes += bytes_waiting(b->stream) - waiting;
 	flight->xid = ev->xid;
 	flight->seq = ev->seq;
 	flight->parked_id = parked_id;
@@ -263,11 +105,55 @@ add_event(Builder *b, const IdemEvent *ev, int64 parked_id)
 		b->lsn = Max(b->lsn, lsn);
 		b->last_xid = ev->xid;
 	}
+	return true;
+}
+
+/* No sink program can be told of it, now or later. */
+static IdemFailure
+unsayable(void)
+{
+	IdemFailure failure = {.counts = true, .hopeless = true,
+	.message = "the event cannot be converted to UTF-8"};
+
+	strlcpy(failure.sqlstate, unpack_sql_state(ERRCODE_CHARACTER_NOT_IN_REPERTOIRE),
+			sizeof(failure.sqlstate));
+	return failure;
+}
+
+static void
+park_unsayable(Builder *b, const IdemEvent *ev)
+{
+	IdemStream *stream = b->stream;
+	IdemFailure failure = unsayable();
+
+	idem_report_error(stream->entry, failure.message);
+	idem_parked_add(stream->config, ev, &failure);
+
+	/* Later events of its key, in this very batch, must see it. */
+	idem_parked_index_add(stream->parked, stream->config, ev, &failure);
+	stream->parked_dirty = true;
+	b->synchronous = true;
+	b->parked++;
+	b->dead = true;
+}
+
+/* None of those that it was begun for could be added. */
+static void
+drop_empty_batch(Builder *b)
+{
+	if (b->batch == NULL || b->batch->n > 0)
+		return;
+	b->stream->next_batch--;
+	MemoryContextDelete(b->batch->cxt);
+	b->batch = NULL;
 }
 
 static bool
 builder_has_room(Builder *b)
 {
+	/* One that is dead halts the relay, where that is wanted: none after it. */
+	if (b->parked >= b->limit || (b->dead && b->stream->config->on_dead == IDEM_ON_DEAD_STOP))
+		return false;
 	return (b->batch == NULL || b->batch->n < b->limit) &&
 		b->bytes < b->stream->max_batch_bytes &&
 		b->stream->credit_messages > 0 && b->stream->credit_bytes > 0;
@@ -306,6 +192,21 @@ append_row(Builder *b)
 	stream->row_id = idem_position_append(stream->config->relay_id,
 										  stream->config->epoch, &row);
 	b->synchronous = true;
+	IDEM_FAULT_POINT("relay-row-appended");
+}
+
+/*
+ * When were the events of the next difference committed?  After the snapshot
+ * before, and not before the commit that woke us since; so their age, from
+ * here, is not told too small.
+ */
+static void
+stamp_difference(IdemStream *stream)
+{
+	stream->stamp = stream->looked_at == 0 ? 0 :
+		Max(stream->looked_at, stream->woken_at);
+	stream->looked_at = GetCurrentStatementStartTimestamp();
+	stream->woken_at = 0;
 }
 
 /*
@@ -320,8 +221,14 @@ begin_difference(IdemStream *stream)
 	IdemPosition next = {stream->sent.done, cur, 0};
 
 	if (idem_snap_equal(cur, stream->sent.done))
+	{
+		if (stream->looked_at != 0)
+			stream->looked_at = GetCurrentStatementStartTimestamp();
+		stream->woken_at = 0;	/* by what was sent already */
 		return false;
+	}
 	stream->row_id = 0;
+	stamp_difference(stream);
 	stream->done_last_seq = stream->cur_last_seq;
 	stream->cur_last_seq = idem_outbox_last_seq();
 	if (stream->catching_up ||
@@ -332,6 +239,8 @@ begin_difference(IdemStream *stream)
 		stream->catching_up = tick != NULL;
 		if (tick != NULL && !idem_snap_equal(tick->pos.done, stream->sent.done))
 			next.cur = tick->pos.done;
+		if (stream->catching_up)
+			stream->stamp = stream->looked_at = 0;
 	}
 	idem_position_assign(stream->cxt, &stream->sent, &next);
 	return true;
@@ -356,18 +265,19 @@ read_events(Builder *b, int64 *last_seq)
 		if (idem_parked_blocks(stream->parked, &ev))
 		{
 			idem_parked_add_waiting(stream->config, &ev);
+			b->parked++;
+			IDEM_FAULT_POINT("relay-parked-waiting");
 			stream->parked->total++;
 			stream->parked_dirty = true;
 			b->synchronous = true;
 			continue;
 		}
 		if (b->batch == NULL)
-		{
-			if (stream->storing && stream->row_id == 0)
-				append_row(b);
 			b->batch = make_batch(stream, b->limit, false);
-		}
-		add_event(b, &ev, 0);
+		if (!add_event(b, &ev, 0))
+			park_unsayable(b, &ev);
+		else if (stream->storing && stream->row_id == 0)
+			append_row(b);
 	}
 	return false;
 }
@@ -378,8 +288,9 @@ read_events(Builder *b, int64 *last_seq)
  * frees, so it is not looked at again.
  */
 static void
-advance(IdemStream *stream, IdemBatch *batch, const IdemPosition *position)
+advance(IdemStream *stream, const Builder *b, const IdemPosition *position)
 {
+	IdemBatch  *batch = b->batch;
 	const IdemPosition *after = &stream->sent;
 
 	idem_position_assign(stream->cxt, &stream->sent, position);
@@ -389,6 +300,10 @@ advance(IdemStream *stream, IdemBatch *batch, const IdemPosition *position)
 	{
 		idem_position_assign(stream->cxt, &stream->settled, after);
 		stream->settled_dirty = true;
+
+		/* Read again after it was discarded, it would be dead once more. */
+		if (b->dead && !stream->storing)
+			idem_stream_note_unwritten(stream);
 	}
 	else
 	{
@@ -411,22 +326,22 @@ send_log_batch(IdemStream *stream)
 	/* One difference at a time for sinks that store positions. */
 	if (stream->storing && stream->sent.cur == NULL && stream->nbatches > 0)
 		return false;
-	b.limit = stream->max_batch_events;
-	if (stream->batch_limit != 0)
-		b.limit = Min(b.limit, stream->batch_limit);
+	b.limit = idem_stream_batch_limit(stream);
 
-	idem_stream_begin();
+	idem_txn_begin();
 	if (stream->sent.cur == NULL && !begin_difference(stream))
 	{
 		stream->drained = true;
-		stream->stamp = 0;
-		idem_stream_commit(false);
+		idem_txn_commit(false);
 		return false;
 	}
+	IDEM_FAULT_POINT("relay-snapshot-taken");
 	idem_reader_seek(stream->reader, &stream->sent);
 	ended = read_events(&b, &last_seq);
+	drop_empty_batch(&b);
 	idem_reader_suspend(stream->reader);
-	idem_stream_commit(b.synchronous);
+	IDEM_FAULT_POINT("relay-batch-read");
+	idem_txn_commit(b.synchronous);
 
 	after.done = ended ? stream->sent.cur : stream->sent.done;
 	after.cur = ended ? NULL : stream->sent.cur;
@@ -434,15 +349,97 @@ send_log_batch(IdemStream *stream)
 	if (b.batch != NULL)
 	{
 		send_end(stream, b.batch, last_seq);
+		IDEM_FAULT_POINT("relay-before-gate");
 		close_gate(&b);
+		IDEM_FAULT_POINT("relay-after-gate");
 	}
-	if (ended)
-		stream->stamp = 0;
-	advance(stream, b.batch, &after);
-	return true;
+	advance(stream, &b, &after);
+
+	/*
+	 * The next snapshot differs whenever any transaction of the cluster came
+	 * to an end in between.  One that enqueued wakes us: others are no reason
+	 * to look again.
+	 */
+	stream->drained = ended && b.batch == NULL && !stream->catching_up;
+	return !stream->drained;
 }
 
-/* Parked events that are due, as a batch of their own. */
+/*
+ * Has the log been read past it?  What was parked durably while its batch was
+ * not committed at a sink that stores positions is read again, and passed over
+ * because it stands parked.  Sent and forgotten before that, it would be sent
+ * again.
+ */
+static bool
+is_passed(IdemStream *stream, const IdemEvent *ev)
+{
+	const IdemPosition *sent = &stream->sent;
+
+	return idem_snap_sees(sent->done, ev->xid) ||
+		(sent->cur != NULL && ev->seq <= sent->k && idem_snap_sees(sent->cur, ev->xid));
+}
+
+/* The one that was parked; those behind it are looked at anew. */
+static void
+fail_unsayable(Builder *b, const IdemParkedEvent *p)
+{
+	IdemFailure failure = unsayable();
+
+	idem_report_error(b->stream->entry, failure.message);
+	idem_parked_failed(b->stream->config, p->parked_id, &failure);
+	b->stream->parked_dirty = true;
+	b->stream->check_due = true;
+}
+
+/* Of the parked events that are due, those whose turn it is. */
+static List *
+due_repeats(IdemStream *stream, int limit)
+{
+	List	   *due = NIL;
+	ListCell   *lc;
+
+	stream->repeats_ahead = false;
+	foreach(lc, idem_parked_due(stream->config, limit))
+	{
+		IdemParkedEvent *p = lfirst(lc);
+
+		if (is_passed(stream, &p->event))
+			due = lappend(due, p);
+		else
+			stream->repeats_ahead = true;
+	}
+	return due;
+}
+
+/* Begin the batch of those that are due; returns the ones it has room for. */
+static List *
+take_repeats(Builder *b, List *due)
+{
+	List	   *taken = NIL;
+	ListCell   *lc;
+
+	b->batch = make_batch(b->stream, b->limit, true);
+	foreach(lc, due)
+	{
+		IdemParkedEvent *p = lfirst(lc);
+
+		if (!builder_has_room(b) || (p->killer && !b->stream->alone))
+			break;
+		if (!add_event(b, &p->event, p->parked_id))
+		{
+			fail_unsayable(b, p);
+			break;
+		}
+		taken = lappend(taken, p);
+	}
+	drop_empty_batch(b);
+	return taken;
+}
+
+/*
+ * Parked events that are due, as a batch of their own; one that is known to
+ * kill the program with nothing else in flight.  False if there are none.
+ */
 static bool
 send_repeats(IdemStream *stream)
 {
@@ -451,51 +448,53 @@ send_repeats(IdemStream *stream)
 	MemoryContext old = MemoryContextSwitchTo(work);
 	List	   *due;
 	List	   *taken = NIL;
-	ListCell   *lc;
 
-	b.limit = Min(stream->max_batch_events, MAX_REPEATS);
-	if (stream->batch_limit != 0)
-		b.limit = Min(b.limit, stream->batch_limit);
-	idem_stream_begin();
+	b.limit = Min(idem_stream_batch_limit(stream), MAX_REPEATS);
+	stream->alone = false;
+	idem_txn_begin();
 	MemoryContextSwitchTo(work);
-	due = idem_parked_due(stream->config, b.limit);
-	if (due != NIL)
+	due = due_repeats(stream, b.limit);
+	if (due != NIL && ((IdemParkedEvent *) linitial(due))->killer)
 	{
-		b.batch = make_batch(stream, b.limit, true);
-		foreach(lc, due)
-		{
-			IdemParkedEvent *p = lfirst(lc);
-
-			if (!builder_has_room(&b))
-				break;
-			add_event(&b, &p->event, p->parked_id);
-			taken = lappend(taken, p);
-		}
+		stream->alone = true;
+		b.limit = 1;
+	}
+	if (stream->alone && stream->nbatches > 0)
+		stream->check_due = true;	/* once those are settled */
+	else if (due != NIL)
+	{
+		taken = take_repeats(&b, due);
+		stream->alone = stream->alone && b.batch != NULL;
+	}
+	if (b.batch != NULL)
+	{
 		if (stream->storing)
 		{
 			append_row(&b);
 			idem_parked_mark(taken, stream->row_id);
 		}
 		stream->repeating = true;
+		IDEM_FAULT_POINT("relay-repeats-read");
 	}
-	idem_stream_commit(b.synchronous);
+	idem_txn_commit(b.synchronous);
 	if (b.batch != NULL)
 	{
 		/* An event may have been parked before it was ever let through. */
 		send_end(stream, b.batch, stream->sent.k);
 		close_gate(&b);
+		IDEM_FAULT_POINT("relay-repeats-gated");
 	}
 	MemoryContextSwitchTo(old);
 	MemoryContextDelete(work);
-	return b.batch != NULL;
+	return b.batch != NULL || stream->alone || stream->check_due;
 }
 
 static void
 reload_parked(IdemStream *stream)
 {
-	idem_stream_begin();
+	idem_txn_begin();
 	idem_parked_index_load(stream->parked, stream->config);
-	idem_stream_commit(false);
+	idem_txn_commit(false);
 	stream->parked_dirty = false;
 	stream->check_due = true;
 }
@@ -506,15 +505,15 @@ repeats_are_due(IdemStream *stream)
 	if (stream->repeating || stream->parked->total == 0)
 		return false;
 	return stream->check_due ||
-		(stream->parked->next_due != 0 && stream->parked->next_due <= GetCurrentTimestamp());
+		(stream->parked->next_due != 0 && stream->parked->next_due <= idem_clock());
 }
 
 static bool
 has_room(IdemStream *stream)
 {
-	return stream->nbatches < MAX_BATCHES &&
-		(stream->batch_limit == 0 || stream->nbatches == 0) &&
-		stream->out_end - stream->out_start < stream->max_batch_bytes &&
+	return stream->nbatches + stream->unwritten < IDEM_STREAM_MAX_BATCHES &&
+		(stream->nbatches == 0 || idem_stream_may_pipeline(stream)) &&
+		bytes_waiting(stream) < stream->max_batch_bytes &&
 		stream->credit_messages > 0 && stream->credit_bytes > 0 &&
 		stream->gate == InvalidXLogRecPtr;
 }
@@ -538,9 +537,17 @@ idem_stream_fill(IdemStream *stream)
 			if (send_repeats(stream))
 				continue;
 			reload_parked(stream);
-			stream->check_due = false;
+
+			/*
+			 * Those ahead are looked for after the next batch, not by the
+			 * clock.
+			 */
+			stream->check_due = stream->repeats_ahead;
+			if (stream->repeats_ahead)
+				stream->parked->next_due = 0;
 		}
-		if (stream->drained || stream->parked->total >= idem_max_parked)
+		if (stream->drained ||
+			(stream->parked->total >= idem_max_parked && !stream->repeats_ahead))
 			break;
 		if (!send_log_batch(stream))
 			break;

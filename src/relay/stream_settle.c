@@ -5,11 +5,13 @@
  *
  * Batches settle in the order they were sent.  To a sink that stores nothing,
  * the position passes a batch in the transaction that parks what was not
- * acknowledged; that may commit asynchronously, since losing it repeats
- * events at worst.  To a sink that stores positions, what was not
- * acknowledged is parked durably first, then SETTLE lets the sink commit, and
- * its verdict moves the position; the log has the row since before the first
- * frame.
+ * acknowledged; that of a batch with nothing to park is written later, for
+ * several at once.  Each flush takes as long as the disk does, and the next
+ * event would wait for it.  Not written, it counts as in flight, so the bound
+ * on what a crash repeats is the same; and a position only gets behind.  To a
+ * sink that stores positions, what was not acknowledged is parked durably
+ * first, then SETTLE lets the sink commit, and its verdict moves the position;
+ * the log has the row since before the first frame.
  *
  * A crash before the parking repeats the batch; between parking and the
  * position, the log's events that stand parked are passed over when read again.
@@ -28,10 +30,15 @@
 #include "utils/timestamp.h"
 
 #include "relay/position.h"
-#include "relay/relay.h"
 #include "relay/report.h"
 #include "relay/stream.h"
+#include "relay/txn.h"
+#include "shared/clock.h"
 #include "shared/error.h"
+#include "shared/fault.h"
+
+/* How long a position waits for others to be written with. */
+#define WRITE_DELAY_MS 20
 
 void
 idem_batch_free(IdemStream *stream, IdemBatch *batch)
@@ -39,7 +46,7 @@ idem_batch_free(IdemStream *stream, IdemBatch *batch)
 	dlist_delete(&batch->node);
 	stream->nbatches--;
 	if (batch->repeats)
-		stream->repeating = false;
+		stream->repeating = stream->alone = false;
 	MemoryContextDelete(batch->cxt);
 }
 
@@ -54,6 +61,7 @@ load_own_position(IdemStream *stream)
 		return false;
 	stream->fresh = row->pos.k == IDEM_POSITION_FRESH;
 	idem_position_assign(stream->cxt, &stream->settled, &row->pos);
+	stream->settled.k = Max(stream->settled.k, 0);
 	stream->row_id = row->id;
 	if (stream->fresh)
 	{
@@ -88,6 +96,7 @@ reconcile(IdemStream *stream, const IdemProtoReady *ready)
 	if (ours)
 	{
 		idem_parked_resolve(stream->config, ready->position.row_id);
+		IDEM_FAULT_POINT("relay-parked-resolved");
 		row = idem_position_by_id(stream->config->relay_id, stream->config->epoch,
 								  ready->position.row_id);
 	}
@@ -109,6 +118,28 @@ reconcile(IdemStream *stream, const IdemProtoReady *ready)
 					ready->position.row_id);
 }
 
+/*
+ * The position after what was acknowledged, into the log.  In a transaction,
+ * after whose commit nothing is unwritten any more.
+ */
+static void
+append_settled(IdemStream *stream)
+{
+	IDEM_FAULT_POINT("relay-before-position");
+	(void) idem_position_append(stream->config->relay_id, stream->config->epoch,
+								&stream->settled);
+	IDEM_FAULT_POINT("relay-position-appended");
+}
+
+/* The log has it, or its last position is the one to go on from. */
+void
+idem_stream_forget_unwritten(IdemStream *stream)
+{
+	stream->settled_dirty = false;
+	stream->unwritten = 0;
+	stream->write_by = 0;
+}
+
 void
 idem_stream_on_ready(IdemStream *stream, const IdemProtoReady *ready)
 {
@@ -116,24 +147,43 @@ idem_stream_on_ready(IdemStream *stream, const IdemProtoReady *ready)
 	IdemRelayConfig *c = stream->config;
 	const char *contradiction = NULL;
 	bool		found;
+	bool		parks;
 
 	stream->storing = (ready->capabilities & both) == both;
 	stream->credit_messages = ready->credit_messages;
 	stream->credit_bytes = ready->credit_bytes;
+	IDEM_FAULT_POINT("relay-ready-received");
 	stream->max_batch_events = ready->max_batch_events == 0 ? c->batch_events :
 		(int) Min((uint32) c->batch_events, ready->max_batch_events);
 	stream->max_batch_bytes = ready->max_batch_bytes == 0 ? c->batch_bytes :
 		Min(c->batch_bytes, ready->max_batch_bytes);
 
-	idem_stream_begin();
+	idem_txn_begin();
+	if (stream->unwritten > 0)
+	{
+		append_settled(stream);
+		CommandCounterIncrement();
+	}
 	found = load_own_position(stream);
 	if (found && stream->storing)
 		contradiction = reconcile(stream, ready);
+
+	/*
+	 * What the program before this one has not stored by now, it never will.
+	 * Its mark would make a later word of the sink count for it.
+	 */
+	if (found && contradiction == NULL)
+		idem_parked_unmark(c);
+	parks = found && contradiction == NULL && stream->found.is_set;
+	if (parks)
+		idem_stream_park_found(stream);
 	idem_parked_index_load(stream->parked, c);
 	stream->parked_dirty = false;
 	if (contradiction)
 		contradiction = MemoryContextStrdup(stream->cxt, contradiction);
-	idem_stream_commit(false);
+	idem_txn_commit(parks);
+	idem_stream_forget_unwritten(stream);
+	stream->found.is_set = false;
 
 	if (!found)
 		contradiction = "the log of positions has no position of this relay";
@@ -148,22 +198,17 @@ idem_stream_on_ready(IdemStream *stream, const IdemProtoReady *ready)
 	stream->check_due = true;
 	stream->phase = IDEM_STREAM_READY;
 	stream->deadline = 0;
-	stream->next_ping = TimestampTzPlusMilliseconds(GetCurrentTimestamp(),
-													idem_sink_timeout_ms / 2);
+	stream->next_ping = idem_clock_plus_ms(idem_clock(),
+										   idem_sink_timeout_ms / 2);
 }
 
-/* A full batch answered restores confidence: failures and limits go. */
 static void
 on_progress(IdemStream *stream, IdemBatch *batch)
 {
 	stream->failures = 0;
-	stream->deaths = 0;
-	if (stream->batch_limit != 0)
-	{
-		stream->batch_limit *= 2;
-		if (stream->batch_limit >= stream->config->batch_events)
-			stream->batch_limit = 0;
-	}
+	if (stream->stepwise > 0)
+		stream->stepwise--;
+	idem_stream_hunt_settled(stream, batch->n);
 }
 
 /* Park the non-acks of a batch.  In a transaction. */
@@ -193,6 +238,7 @@ park_nonacks(IdemStream *stream, IdemBatch *batch)
 			idem_parked_add(stream->config, &event, &batch->failures[flight->failure]);
 	}
 	stream->parked_dirty = true;
+	IDEM_FAULT_POINT("relay-parked-written");
 }
 
 /* Forget the parked events that were accepted now.  In a transaction. */
@@ -205,6 +251,7 @@ unpark_acks(IdemStream *stream, IdemBatch *batch)
 			idem_parked_done(batch->flights[i].parked_id);
 	}
 	stream->parked_dirty = true;
+	IDEM_FAULT_POINT("relay-unparked");
 }
 
 static void
@@ -215,6 +262,7 @@ send_settle(IdemStream *stream, IdemBatch *batch)
 
 	stream->out_end += idem_proto_encode_settle(buf, 32, &settle);
 	batch->settled = true;
+	IDEM_FAULT_POINT("relay-settle-sent");
 }
 
 static void
@@ -224,25 +272,55 @@ count_batch(IdemStream *stream, IdemBatch *batch)
 					   batch->repeats ? batch->n : 0);
 }
 
+void
+idem_stream_note_unwritten(IdemStream *stream)
+{
+	if (stream->unwritten++ == 0)
+		stream->write_by = idem_clock_plus_ms(idem_clock(), WRITE_DELAY_MS);
+}
+
+/* What the position will pass; written at once only if it cannot wait. */
+static void
+pass_batch(IdemStream *stream, const IdemBatch *batch)
+{
+	idem_position_assign(stream->cxt, &stream->settled, &batch->after);
+	stream->settled_dirty = true;
+	idem_stream_note_unwritten(stream);
+}
+
+static bool
+must_write(const IdemStream *stream)
+{
+	return stream->unwritten > 0 &&
+		(stream->nbatches + stream->unwritten >= IDEM_STREAM_MAX_BATCHES ||
+		 stream->stepwise > 0 || idem_clock() >= stream->write_by);
+}
+
 /*
- * Batches at the head that are answered, to a sink that stores nothing: one
- * transaction for all of them.
+ * Batches at the head that are answered, to a sink that stores nothing: at most
+ * one transaction for all of them.  An error in it takes back what "settled"
+ * passed here, which the caller of all this sees to.
  */
 static void
 settle_plain(IdemStream *stream)
 {
+	bool		begun = false;
 	bool		parks = false;
-	bool		any = false;
+	bool		writes;
 	dlist_mutable_iter iter;
 
-	idem_stream_begin();
-	idem_reader_suspend(stream->reader);
 	dlist_foreach_modify(iter, &stream->batches)
 	{
 		IdemBatch  *batch = dlist_container(IdemBatch, node, iter.cur);
 
 		if (batch->open > 0)
 			break;
+		if (!begun && (batch->nonacks > 0 || batch->repeats))
+		{
+			idem_txn_begin();
+			idem_reader_suspend(stream->reader);
+			begun = true;
+		}
 		if (batch->nonacks > 0)
 		{
 			park_nonacks(stream, batch);
@@ -252,22 +330,24 @@ settle_plain(IdemStream *stream)
 		if (batch->repeats)
 			unpark_acks(stream, batch);
 		else
-		{
-			idem_position_assign(stream->cxt, &stream->settled, &batch->after);
-			any = true;
-		}
+			pass_batch(stream, batch);
 		on_progress(stream, batch);
 		count_batch(stream, batch);
 		idem_batch_free(stream, batch);
+		IDEM_FAULT_POINT("relay-passed");
 	}
-	if (any)
-	{
-		(void) idem_position_append(stream->config->relay_id, stream->config->epoch,
-									&stream->settled);
-		stream->settled_dirty = false;
-	}
+	if (!begun && !must_write(stream))
+		return;
+	if (!begun)
+		idem_txn_begin();
+	writes = stream->unwritten > 0;
+	if (writes)
+		append_settled(stream);
 	idem_reader_suspend(stream->reader);
-	idem_stream_commit(parks);
+	idem_txn_commit(parks);
+	if (writes)
+		idem_stream_forget_unwritten(stream);
+	IDEM_FAULT_POINT("relay-position-committed");
 }
 
 /* The head batch, to a sink that stores positions.  True if it is done. */
@@ -276,10 +356,10 @@ settle_storing(IdemStream *stream, IdemBatch *batch)
 {
 	if (batch->nonacks > 0 && !batch->settled)
 	{
-		idem_stream_begin();
+		idem_txn_begin();
 		park_nonacks(stream, batch);
 		idem_reader_suspend(stream->reader);
-		idem_stream_commit(true);
+		idem_txn_commit(true);
 		send_settle(stream, batch);
 	}
 	if (!batch->committed)
@@ -287,14 +367,15 @@ settle_storing(IdemStream *stream, IdemBatch *batch)
 	stream->fresh = false;
 	if (batch->repeats)
 	{
-		idem_stream_begin();
+		idem_txn_begin();
 		unpark_acks(stream, batch);
-		idem_stream_commit(false);
+		idem_txn_commit(false);
 	}
 	else
 	{
 		idem_position_assign(stream->cxt, &stream->settled, &batch->after);
 		stream->settled_dirty = true;
+		IDEM_FAULT_POINT("relay-settled");
 	}
 	on_progress(stream, batch);
 	count_batch(stream, batch);
@@ -305,40 +386,18 @@ settle_storing(IdemStream *stream, IdemBatch *batch)
 void
 idem_stream_settle(IdemStream *stream)
 {
+	if (!stream->storing)
+	{
+		settle_plain(stream);
+		return;
+	}
 	while (!dlist_is_empty(&stream->batches))
 	{
 		IdemBatch  *head = dlist_head_element(IdemBatch, node, &stream->batches);
 
-		if (head->open > 0)
-			break;
-		if (!stream->storing)
-			settle_plain(stream);
-		else if (!settle_storing(stream, head))
+		if (head->open > 0 || !settle_storing(stream, head))
 			break;
 	}
-}
-
-/*
- * One event alone and the program died, more than once: it counts as refused.
- * It is parked, so reading the log again passes it over.
- */
-void
-idem_stream_park_suspect(IdemStream *stream, const char *message)
-{
-	IdemBatch  *batch = dlist_head_element(IdemBatch, node, &stream->batches);
-	IdemFailure failure = {true, 0, "ID006", message};
-	IdemFlight *flight = &batch->flights[0];
-	IdemEvent	event;
-
-	idem_stream_begin();
-	if (batch->repeats)
-		idem_parked_failed(stream->config, flight->parked_id, &failure);
-	else if (idem_reader_fetch(stream->reader, flight->xid, flight->seq, &event))
-		idem_parked_add(stream->config, &event, &failure);
-	idem_reader_suspend(stream->reader);
-	idem_stream_commit(true);
-	stream->parked_dirty = true;
-	stream->deaths = 0;
 }
 
 /*
@@ -346,25 +405,37 @@ idem_stream_park_suspect(IdemStream *stream, const char *message)
  * sinks that store positions.  Emptying the outbox goes by the rows, so it is
  * written down when nothing is in flight.
  */
-void
-idem_stream_persist(IdemStream *stream)
+static bool
+persist_is_due(IdemStream *stream)
 {
-	if (stream->phase != IDEM_STREAM_READY || stream->nbatches > 0 ||
-		stream->sent.cur != NULL)
-		return;
+	/* No program runs any more that would wait for this. */
+	if (stream->phase != IDEM_STREAM_READY)
+		return stream->unwritten > 0;
+	if (stream->nbatches > 0 || stream->sent.cur != NULL)
+		return false;
 	if (!idem_snap_equal(stream->settled.done, stream->sent.done))
 	{
 		idem_position_assign(stream->cxt, &stream->settled, &stream->sent);
 		stream->settled_dirty = true;
 	}
 	if (!stream->settled_dirty)
-		return;
+		return false;
 	if (stream->fresh)
 		stream->settled.k = IDEM_POSITION_FRESH;
-	idem_stream_begin();
-	(void) idem_position_append(stream->config->relay_id, stream->config->epoch,
-								&stream->settled);
-	idem_stream_commit(true);
-	stream->settled.k = 0;
-	stream->settled_dirty = false;
+	else if (stream->storing)
+		stream->settled.k = IDEM_POSITION_PASSED;
+	return true;
+}
+
+void
+idem_stream_persist(IdemStream *stream)
+{
+	if (!persist_is_due(stream))
+		return;
+	idem_txn_begin();
+	append_settled(stream);
+	IDEM_FAULT_POINT("relay-persist");
+	idem_txn_commit(true);
+	idem_stream_forget_unwritten(stream);
+	stream->settled.k = Max(stream->settled.k, 0);
 }

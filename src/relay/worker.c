@@ -45,20 +45,27 @@
 #include "utils/wait_event.h"
 
 #include "compat.h"
-#include "outbox/reader.h"
+#include "relay/complaint.h"
 #include "relay/config.h"
-#include "relay/function.h"
+#include "relay/identity.h"
 #include "relay/launcher.h"
-#include "relay/position.h"
 #include "relay/process.h"
-#include "relay/relay.h"
-#include "relay/report.h"
-#include "relay/retention.h"
+#include "relay/runner.h"
+#include "relay/slots.h"
 #include "relay/spi.h"
 #include "relay/stream.h"
+#include "relay/txn.h"
+#include "relay/upkeep.h"
+#include "relay/worker.h"
 #include "shared/catalog.h"
+#include "shared/clock.h"
+#include "shared/fault.h"
 
+#ifdef IDEMPOTENCY_FAULT_POINTS
+#define MAINTAIN_MS 200			/* its fault points are to be passed soon */
+#else
 #define MAINTAIN_MS 5000
+#endif
 
 /*
  * What a relay may do also rests on roles, which other databases can change,
@@ -66,37 +73,24 @@
  */
 #define RELOAD_MS 60000
 
-/* One relay of this process: a stream or, in its own worker, a function. */
-typedef struct WorkerRelay
-{
-	int			relay_id;
-	IdemStream *stream;
-	IdemFunctionRelay *function;
-	bool		seen;			/* in the configuration just read */
-} WorkerRelay;
-
 static IdemWorkerSlot *my_slot = NULL;
 static uint32 my_generation = 0;
 static int	my_relay_id = 0;
-static List *relays = NIL;		/* of WorkerRelay, in TopMemoryContext */
-static char *identity = NULL;
+static List *runners = NIL;		/* of IdemRunner, in TopMemoryContext */
 static uint32 config_seen = 0;
 static bool config_stale = true;
-static TimestampTz next_reload = 0;
-static int64 last_tick_seq = -1;
-static TimestampTz next_maintenance = 0;
+static IdemClock next_reload = 0;
+static IdemComplaint reload_complaint;
+static IdemComplaint maintenance_complaint;
+static IdemComplaint loop_complaint;
+static IdemClock next_maintenance = 0;
 static WaitEventSet *wait_set = NULL;
 static MemoryContext loop_cxt = NULL;
-
-const char *
-idem_relay_identity(void)
-{
-	return identity;
-}
 
 static void
 worker_detach(int code, Datum arg)
 {
+	IDEM_FAULT_POINT_NO_ERROR("worker-detach");
 	LWLockAcquire(idem_relay_shmem->lock, LW_EXCLUSIVE);
 	if (my_slot->pid == MyProcPid)
 	{
@@ -129,8 +123,8 @@ worker_attach(int slotno, Oid *dboid)
 
 	my_slot = &idem_worker_slots[slotno];
 	LWLockAcquire(idem_relay_shmem->lock, LW_EXCLUSIVE);
-	ok = OidIsValid(my_slot->dboid) && my_slot->wanted && my_slot->held_by == 0 &&
-		my_slot->pid == 0;
+	ok = OidIsValid(my_slot->dboid) && my_slot->wanted && my_slot->pid == 0 &&
+		!idem_workers_held(my_slot->dboid);
 	my_slot->starting = false;
 	if (ok)
 	{
@@ -150,6 +144,7 @@ static void
 force_settings(void)
 {
 	static const char *const settings[][2] = {
+		{"role", "none"},
 		{"search_path", "pg_catalog, pg_temp"},
 		{"lock_timeout", "0"},
 		{"statement_timeout", "0"},
@@ -163,6 +158,15 @@ force_settings(void)
 		{"session_replication_role", "origin"},
 		{"row_security", "off"},
 		{"jit", "off"},
+		{"max_parallel_workers_per_gather", "0"},
+		{"debug_parallel_query", "off"},
+		{"force_parallel_mode", "off"},
+		{"standard_conforming_strings", "on"},
+		{"transform_null_equals", "off"},
+		{"debug_print_parse", "off"},
+		{"debug_print_rewritten", "off"},
+		{"debug_print_plan", "off"},
+		{"idempotency.uncompleted_claims", "error"},
 	};
 
 	for (int i = 0; i < lengthof(settings); i++)
@@ -170,16 +174,14 @@ force_settings(void)
 		if (GetConfigOption(settings[i][0], true, false) != NULL)
 			SetConfigOption(settings[i][0], settings[i][1], PGC_SUSET, PGC_S_OVERRIDE);
 	}
-}
 
-static void
-take_identity(void)
-{
-	char	   *now = idem_publish_identity();
-
-	if (identity != NULL)
-		pfree(identity);
-	identity = MemoryContextStrdup(TopMemoryContext, now);
+	/*
+	 * One process serves all programs of a database.  A row that an
+	 * operator's open transaction holds makes one relay fail and try again,
+	 * rather than all of them wait.
+	 */
+	if (my_relay_id == 0)
+		SetConfigOption("lock_timeout", "1s", PGC_SUSET, PGC_S_OVERRIDE);
 }
 
 /*
@@ -190,7 +192,7 @@ take_identity(void)
 static void
 leave_database(bool extension_is_there)
 {
-	idem_stream_begin();
+	idem_txn_begin();
 	if (extension_is_there)
 	{
 		SPI_connect();
@@ -200,158 +202,94 @@ leave_database(bool extension_is_there)
 		PushActiveSnapshot(GetLatestSnapshot());
 		if (idem_relay_configs() != NIL)
 		{
-			idem_stream_commit(false);
+			idem_txn_commit(false);
 			config_stale = true;
 			return;
 		}
 	}
 	idem_launcher_enlist_database(false);
-	idem_stream_commit(false);
+	idem_txn_commit(false);
 	LWLockAcquire(idem_relay_shmem->lock, LW_EXCLUSIVE);
 	if (my_slot->generation == my_generation)
 		my_slot->wanted = false;
 	LWLockRelease(idem_relay_shmem->lock);
+	if (extension_is_there)
+		idem_stream_wait_byes();
 	proc_exit(0);
-}
-
-static bool
-is_function(const IdemRelayConfig *c)
-{
-	return c->kind != NULL && strcmp(c->kind, "function") == 0;
-}
-
-static bool
-is_function_relay(List *configs, int relay_id)
-{
-	ListCell   *lc;
-
-	foreach(lc, configs)
-	{
-		IdemRelayConfig *c = lfirst(lc);
-
-		if (c->relay_id == relay_id)
-			return is_function(c);
-	}
-	return false;
-}
-
-/*
- * Ask for (or release) the workers of function relays.  Their workers look at
- * "wanted" without the lock, so one that stays wanted is never cleared.
- */
-static void
-request_function_workers(List *configs)
-{
-	bool		poke = false;
-	ListCell   *lc;
-
-	LWLockAcquire(idem_relay_shmem->lock, LW_EXCLUSIVE);
-	for (int i = 0; i < idem_relay_shmem->nworkers; i++)
-	{
-		IdemWorkerSlot *slot = &idem_worker_slots[i];
-
-		if (slot->dboid == MyDatabaseId && slot->relay_id != 0 &&
-			!is_function_relay(configs, slot->relay_id))
-			slot->wanted = false;
-	}
-	foreach(lc, configs)
-	{
-		IdemRelayConfig *c = lfirst(lc);
-		IdemWorkerSlot *slot;
-
-		if (!is_function(c))
-			continue;
-		slot = idem_worker_slot_find(MyDatabaseId, c->relay_id);
-		if (slot == NULL)
-		{
-			slot = idem_worker_slot_occupy(MyDatabaseId, c->relay_id);
-			if (slot == NULL)
-				ereport(LOG,
-						(errcode(ERRCODE_CONFIGURATION_LIMIT_EXCEEDED),
-						 errmsg("no idempotency worker is left for relay \"%s\"", c->name),
-						 errhint("Raise idempotency.max_workers.")));
-		}
-		if (slot != NULL)
-		{
-			slot->wanted = true;
-			poke |= slot->pid == 0;
-		}
-	}
-	LWLockRelease(idem_relay_shmem->lock);
-	if (poke)
-		idem_wake_launcher();
 }
 
 static bool
 is_mine(const IdemRelayConfig *c)
 {
 	if (my_relay_id != 0)
-		return c->relay_id == my_relay_id && (is_function(c) || c->kind == NULL);
-	return !is_function(c);
+		return c->relay_id == my_relay_id && (idem_relay_is_function(c) || c->kind == NULL);
+	return !idem_relay_is_function(c);
 }
 
-static WorkerRelay *
-find_relay(int relay_id)
+static IdemRunner *
+find_runner(int relay_id)
 {
 	ListCell   *lc;
 
-	foreach(lc, relays)
+	foreach(lc, runners)
 	{
-		WorkerRelay *r = lfirst(lc);
-
-		if (r->relay_id == relay_id)
-			return r;
+		if (idem_runner_relay_id(lfirst(lc)) == relay_id)
+			return lfirst(lc);
 	}
 	return NULL;
 }
 
 static void
-drop_relay(WorkerRelay *r)
+apply_config(const IdemRelayConfig *c)
 {
-	if (r->stream)
-		idem_stream_destroy(r->stream);
-	if (r->function)
-		idem_function_destroy(r->function);
-	relays = list_delete_ptr(relays, r);
-	pfree(r);
-}
+	IdemRunner *runner = find_runner(c->relay_id);
+	MemoryContext old;
 
-static void
-add_relay(IdemRelayConfig *c, MemoryContext cxt)
-{
-	MemoryContext old = MemoryContextSwitchTo(TopMemoryContext);
-	WorkerRelay *r = palloc0(sizeof(*r));
-
-	r->relay_id = c->relay_id;
-	r->seen = true;
-	if (my_relay_id != 0)
-		r->function = idem_function_create(TopMemoryContext, c, cxt);
-	else
-		r->stream = idem_stream_create(TopMemoryContext, c, cxt);
-	relays = lappend(relays, r);
-	MemoryContextSwitchTo(old);
-}
-
-/* Every relay gets a configuration in a context of its own. */
-static void
-apply_config(IdemRelayConfig *shared, bool acted)
-{
-	MemoryContext cxt = AllocSetContextCreate(TopMemoryContext, "relay configuration",
-											  ALLOCSET_SMALL_SIZES);
-	MemoryContext old = MemoryContextSwitchTo(cxt);
-	IdemRelayConfig *c = idem_relay_config_copy(shared);
-	WorkerRelay *r = find_relay(c->relay_id);
-
-	MemoryContextSwitchTo(old);
-	if (r == NULL)
-		add_relay(c, cxt);
-	else
+	if (runner != NULL)
 	{
-		r->seen = true;
-		if (r->stream)
-			idem_stream_configure(r->stream, c, cxt, acted);
-		else
-			idem_function_configure(r->function, c, cxt, acted);
+		idem_runner_configure(runner, c);
+		return;
+	}
+	runner = idem_runner_create(c, my_relay_id != 0);
+	old = MemoryContextSwitchTo(TopMemoryContext);
+	runners = lappend(runners, runner);
+	MemoryContextSwitchTo(old);
+}
+
+static bool
+is_configured(List *configs, int relay_id)
+{
+	ListCell   *lc;
+
+	foreach(lc, configs)
+	{
+		const IdemRelayConfig *c = lfirst(lc);
+
+		if (c->relay_id == relay_id)
+			return is_mine(c);
+	}
+	return false;
+}
+
+/* Take over what was read: relays that changed, came or went. */
+static void
+apply_configs(List *configs)
+{
+	ListCell   *lc;
+
+	foreach(lc, configs)
+	{
+		if (is_mine(lfirst(lc)))
+			apply_config(lfirst(lc));
+	}
+	for (int i = list_length(runners) - 1; i >= 0; i--)
+	{
+		IdemRunner *runner = list_nth(runners, i);
+
+		if (is_configured(configs, idem_runner_relay_id(runner)))
+			continue;
+		runners = list_delete_nth_cell(runners, i);
+		idem_runner_destroy(runner);
 	}
 }
 
@@ -360,40 +298,28 @@ static void
 reload_config(void)
 {
 	List	   *configs;
-	ListCell   *lc;
-	bool		acted;
 
-	acted = config_seen != pg_atomic_read_u32(&my_slot->config);
 	config_seen = pg_atomic_read_u32(&my_slot->config);
 	config_stale = false;
-	next_reload = TimestampTzPlusMilliseconds(GetCurrentTimestamp(), RELOAD_MS);
-	idem_stream_begin();
+	next_reload = idem_clock_plus_ms(idem_clock(), RELOAD_MS);
+	idem_txn_begin();
 	if (!OidIsValid(idem_extension_oid()))
 	{
-		idem_stream_commit(false);
+		idem_txn_commit(false);
 		leave_database(false);
 	}
 	MemoryContextSwitchTo(loop_cxt);
 	configs = idem_relay_configs();
-	take_identity();
-	idem_stream_commit(false);
+	idem_relay_identity_refresh();
+	IDEM_FAULT_POINT("worker-config-read");
+	idem_txn_commit(false);
 
 	if (my_relay_id == 0)
-		request_function_workers(configs);
-	foreach(lc, relays)
-		((WorkerRelay *) lfirst(lc))->seen = false;
-	foreach(lc, configs)
-	{
-		if (is_mine(lfirst(lc)))
-			apply_config(lfirst(lc), acted);
-	}
-	for (int i = list_length(relays) - 1; i >= 0; i--)
-	{
-		WorkerRelay *r = list_nth(relays, i);
-
-		if (!r->seen)
-			drop_relay(r);
-	}
+		idem_slots_request_functions(configs);
+	IDEM_FAULT_POINT("worker-config-apply");
+	apply_configs(configs);
+	if (my_relay_id == 0)
+		idem_upkeep_note_relays(configs);
 	if (wait_set)
 		FreeWaitEventSet(wait_set);
 	wait_set = NULL;
@@ -401,108 +327,19 @@ reload_config(void)
 		leave_database(true);
 }
 
-static const char *
-error_to_string(ErrorData *edata)
-{
-	return edata->message ? edata->message : "unknown error";
-}
-
 /*
  * After an error that no relay is to blame for: say it and start over.  The
  * extension may be gone, so the configuration is looked at again.
  */
 static void
-recover_from_error(void)
+recover_from_error(IdemComplaint *complaint)
 {
 	MemoryContextSwitchTo(loop_cxt);
-	EmitErrorReport();
+	idem_complaint_note(complaint);
 	FlushErrorState();
 	AbortCurrentTransaction();
 	LWLockReleaseAll();
 	config_stale = true;
-}
-
-/* One relay's turn; an error is that relay's.  True if it wants another. */
-static bool
-run_relay(WorkerRelay *r)
-{
-	volatile bool again = false;
-
-	PG_TRY();
-	{
-		if (r->stream)
-			idem_stream_step(r->stream);
-		else
-			again = idem_function_step(r->function);
-	}
-	PG_CATCH();
-	{
-		ErrorData  *edata;
-
-		MemoryContextSwitchTo(loop_cxt);
-		edata = CopyErrorData();
-		FlushErrorState();
-		AbortCurrentTransaction();
-		LWLockReleaseAll();
-		if (r->stream)
-			idem_stream_failed(r->stream, error_to_string(edata));
-		else
-			idem_function_failed(r->function, unpack_sql_state(edata->sqlerrcode),
-								 error_to_string(edata));
-
-		/* Its tables may be gone: the extension is being dropped. */
-		config_stale = true;
-	}
-	PG_END_TRY();
-	return again;
-}
-
-/* Note where the log is, so that a long backlog can be cut there. */
-static void
-write_tick(void)
-{
-	int64		seq;
-	IdemPosition tick = {NULL, NULL, 0};
-
-	idem_stream_begin();
-	seq = idem_outbox_last_seq();
-	if (last_tick_seq < 0)
-		last_tick_seq = seq;
-	if (seq - last_tick_seq >= IDEM_TICK_EVENTS)
-	{
-		tick.done = idem_snap_current();
-		(void) idem_position_append(IDEM_TICK_RELAY, 0, &tick);
-		last_tick_seq = seq;
-	}
-	idem_stream_commit(false);
-}
-
-/* What every relay has behind it, durably, can be emptied after its retention. */
-static void
-empty_outbox(void)
-{
-	List	   *rows;
-	IdemSnap  **done;
-	int			n = 0;
-	ListCell   *lc;
-
-	idem_stream_begin();
-	MemoryContextSwitchTo(loop_cxt);
-	rows = idem_retention_positions();
-	done = palloc(sizeof(IdemSnap *) * (list_length(rows) + 1));
-	foreach(lc, rows)
-		done[n++] = lfirst(lc);
-	(void) idem_outbox_maintain(done, n);
-	idem_stream_commit(false);
-}
-
-static void
-maintain_log(void)
-{
-	idem_stream_begin();
-	MemoryContextSwitchTo(loop_cxt);
-	idem_position_maintain();
-	idem_stream_commit(true);
 }
 
 static void
@@ -510,34 +347,25 @@ maintain(void)
 {
 	ListCell   *lc;
 
-	foreach(lc, relays)
-	{
-		WorkerRelay *r = lfirst(lc);
-
-		if (r->stream)
-			idem_stream_persist(r->stream);
-		else
-			idem_function_persist(r->function);
-	}
-	if (my_relay_id != 0)
-		return;
-	maintain_log();
-	idem_retention_check_lag();
-	empty_outbox();
+	foreach(lc, runners)
+		idem_runner_persist(lfirst(lc));
+	if (my_relay_id == 0)
+		idem_upkeep_run(loop_cxt);
 }
 
 /* Maintenance may fail, e.g. for want of disk, without harm to the relays. */
 static void
-try_maintenance(TimestampTz now)
+try_maintenance(IdemClock now)
 {
-	next_maintenance = TimestampTzPlusMilliseconds(now, MAINTAIN_MS);
+	next_maintenance = idem_clock_plus_ms(now, MAINTAIN_MS);
 	PG_TRY();
 	{
 		maintain();
+		idem_complaint_clear(&maintenance_complaint);
 	}
 	PG_CATCH();
 	{
-		recover_from_error();
+		recover_from_error(&maintenance_complaint);
 	}
 	PG_END_TRY();
 }
@@ -548,34 +376,33 @@ try_reload(void)
 	PG_TRY();
 	{
 		reload_config();
+		idem_complaint_clear(&reload_complaint);
 	}
 	PG_CATCH();
 	{
-		recover_from_error();
+		recover_from_error(&reload_complaint);
 	}
 	PG_END_TRY();
-}
-
-static TimestampTz
-relay_next_time(WorkerRelay *r)
-{
-	return r->stream ? idem_stream_next_time(r->stream) : idem_function_next_time(r->function);
 }
 
 static long
 wait_ms(void)
 {
-	TimestampTz first = next_maintenance;
+	IdemClock	first = config_stale ? Min(reload_complaint.retry_at, next_maintenance) :
+	next_maintenance;
+	IdemClock	byes = idem_stream_byes_next_time();
 	ListCell   *lc;
 
-	foreach(lc, relays)
+	foreach(lc, runners)
 	{
-		TimestampTz t = relay_next_time(lfirst(lc));
+		IdemClock	t = idem_runner_next_time(lfirst(lc));
 
 		if (t != 0 && t < first)
 			first = t;
 	}
-	return TimestampDifferenceMilliseconds(GetCurrentTimestamp(), first);
+	if (byes != 0)
+		first = Min(first, byes);
+	return idem_clock_ms_until(first);
 }
 
 /*
@@ -589,17 +416,18 @@ build_wait_set(void)
 
 	if (wait_set)
 		FreeWaitEventSet(wait_set);
-	wait_set = IDEM_CREATE_WAIT_EVENT_SET(list_length(relays) + 2);
+	wait_set = IDEM_CREATE_WAIT_EVENT_SET(list_length(runners) + 2);
 	AddWaitEventToSet(wait_set, WL_LATCH_SET, PGINVALID_SOCKET, MyLatch, NULL);
 	AddWaitEventToSet(wait_set, WL_EXIT_ON_PM_DEATH, PGINVALID_SOCKET, NULL, NULL);
-	foreach(lc, relays)
+	foreach(lc, runners)
 	{
-		WorkerRelay *r = lfirst(lc);
+		bool		writable;
+		const IdemSinkProcess *process = idem_runner_process(lfirst(lc), &writable);
 
-		if (r->stream && r->stream->process.fd >= 0)
+		if (process != NULL)
 			AddWaitEventToSet(wait_set, WL_SOCKET_READABLE |
-							  (r->stream->writable_wanted ? WL_SOCKET_WRITEABLE : 0),
-							  r->stream->process.fd, NULL, r);
+							  (writable ? WL_SOCKET_WRITEABLE : 0),
+							  process->fd, NULL, NULL);
 	}
 }
 
@@ -610,12 +438,14 @@ wait_signature(void)
 	uint64		sig = 0;
 	ListCell   *lc;
 
-	foreach(lc, relays)
+	foreach(lc, runners)
 	{
-		WorkerRelay *r = lfirst(lc);
+		bool		writable;
+		const IdemSinkProcess *process = idem_runner_process(lfirst(lc), &writable);
 
-		if (r->stream)
-			sig = sig * 31 + (uint64) r->stream->process.pid * 2 + r->stream->writable_wanted;
+		sig *= 31;
+		if (process != NULL)
+			sig += (uint64) process->pid * 2 + writable;
 	}
 	return sig;
 }
@@ -647,32 +477,36 @@ take_wakeup(void)
 		return;
 	stamp = (TimestampTz) pg_atomic_read_u64(&my_slot->committed_at);
 	pg_atomic_write_u32(&my_slot->wake, 0);
+	IDEM_FAULT_POINT("worker-woken");
 	pg_memory_barrier();
-	foreach(lc, relays)
-	{
-		WorkerRelay *r = lfirst(lc);
-
-		if (r->stream)
-			idem_stream_woken(r->stream, stamp);
-		else
-			idem_function_woken(r->function);
-	}
+	foreach(lc, runners)
+		idem_runner_woken(lfirst(lc), stamp);
 }
 
+/* Let each relay have its turn; true if some wants another at once. */
 static bool
 run_relays(void)
 {
 	bool		again = false;
 	ListCell   *lc;
 
-	foreach(lc, relays)
-		again |= run_relay(lfirst(lc));
+	foreach(lc, runners)
+	{
+		IdemRunnerTurn turn = idem_runner_turn(lfirst(lc), loop_cxt);
+
+		again |= turn == IDEM_TURN_AGAIN;
+
+		/* Its tables may be gone: the extension is being dropped. */
+		config_stale |= turn == IDEM_TURN_FAILED;
+	}
 	return again;
 }
 
 static void
 serve_interrupts(void)
 {
+	IdemClock	now;
+
 	CHECK_FOR_INTERRUPTS();
 	if (ConfigReloadPending)
 	{
@@ -682,8 +516,9 @@ serve_interrupts(void)
 	}
 	if (!my_slot->wanted || my_slot->generation != my_generation)
 		proc_exit(0);
-	if (config_stale || pg_atomic_read_u32(&my_slot->config) != config_seen ||
-		GetCurrentTimestamp() >= next_reload)
+	now = idem_clock();
+	if ((config_stale && now >= reload_complaint.retry_at) || now >= next_reload ||
+		pg_atomic_read_u32(&my_slot->config) != config_seen)
 		try_reload();
 }
 
@@ -691,7 +526,7 @@ serve_interrupts(void)
 static void
 loop_once(void)
 {
-	TimestampTz now;
+	IdemClock	now;
 	bool		again;
 
 	MemoryContextSwitchTo(loop_cxt);
@@ -699,16 +534,18 @@ loop_once(void)
 	serve_interrupts();
 	take_wakeup();
 	again = run_relays();
+	Assert(CurrentMemoryContext == loop_cxt);	/* nothing else is reset */
+	idem_stream_serve_byes();
 	if (my_relay_id == 0)
-		write_tick();
-	now = GetCurrentTimestamp();
+		idem_upkeep_tick();
+	now = idem_clock();
 	if (now >= next_maintenance)
 		try_maintenance(now);
 	if (again)
 		return;
 	pgstat_report_stat(false);
 	pgstat_report_activity(STATE_IDLE, NULL);
-	wait_for_something(config_stale ? 200L : wait_ms());
+	wait_for_something(wait_ms());
 }
 
 void
@@ -721,6 +558,7 @@ idem_worker_main(Datum arg)
 	if (!worker_attach(DatumGetInt32(arg), &dboid))
 		proc_exit(0);
 	before_shmem_exit(worker_detach, (Datum) 0);
+	IDEM_FAULT_POINT_NO_ERROR("worker-attached");
 	idem_process_init();
 	BackgroundWorkerUnblockSignals();
 	BackgroundWorkerInitializeConnectionByOid(dboid, InvalidOid, 0);
@@ -738,11 +576,12 @@ idem_worker_main(Datum arg)
 		PG_TRY();
 		{
 			loop_once();
+			idem_complaint_clear(&loop_complaint);
 		}
 		PG_CATCH();
 		{
 			/* A cancel, or what no relay is to blame for: say it and go on. */
-			recover_from_error();
+			recover_from_error(&loop_complaint);
 			(void) WaitLatch(MyLatch, WL_LATCH_SET | WL_TIMEOUT | WL_EXIT_ON_PM_DEATH,
 							 100L, PG_WAIT_EXTENSION);
 			ResetLatch(MyLatch);

@@ -39,6 +39,7 @@
 
 #include "compat.h"
 #include "shared/durable.h"
+#include "shared/fault.h"
 
 /* The first pause is about a local round trip, the last a few per second. */
 #define MIN_PAUSE_MS	1
@@ -69,7 +70,10 @@ XLogRecPtr
 idem_durable_target(XLogRecPtr commit_lsn)
 {
 	if (!XLogRecPtrIsInvalid(commit_lsn))
+	{
+		IDEM_FAULT_POINT("durable-flush");
 		XLogFlush(commit_lsn);
+	}
 	return GetFlushRecPtr(NULL);
 }
 
@@ -93,6 +97,7 @@ idem_durable_wait(XLogRecPtr target)
 
 	while (!idem_durable_reached(target))
 	{
+		IDEM_FAULT_POINT("durable-wait");
 		(void) WaitLatch(MyLatch,
 						 WL_LATCH_SET | WL_TIMEOUT | WL_EXIT_ON_PM_DEATH,
 						 pause, PG_WAIT_EXTENSION);

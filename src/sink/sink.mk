@@ -10,10 +10,13 @@ SINK_BINDIR = src/sink/bin
 SINK_BUILDDIR = src/sink/build
 sinkdir = $(pkglibdir)/idempotency-sinks
 
+# SINK_COPT, from the environment or the command line, is what COPT is to the
+# server library: flags for compiler and linker on top of all others.
 SINK_WARN = -Wall -Wextra -Werror -Wmissing-prototypes
 SINK_CFLAGS = -std=gnu11 -O2 -g $(SINK_WARN) -fno-strict-aliasing -fwrapv \
-	-fstack-protector-strong -D_FORTIFY_SOURCE=2 -fPIE -MMD -MP -I$(srcdir)/src
-SINK_LDFLAGS = -pie -Wl,-z,relro -Wl,-z,now -Wl,--as-needed
+	-fstack-protector-strong -D_FORTIFY_SOURCE=2 -fPIE -MMD -MP -I$(srcdir)/src \
+	$(FAULT_CPPFLAGS) $(SINK_COPT)
+SINK_LDFLAGS = -pie -Wl,-z,relro -Wl,-z,now -Wl,--as-needed $(SINK_COPT)
 
 SINK_SHARED = $(wildcard $(SINK_SRC)/protocol/*.c) $(wildcard $(SINK_SRC)/common/*.c)
 SINK_NULL = $(SINK_SHARED) $(wildcard $(SINK_SRC)/null/*.c)
@@ -30,7 +33,7 @@ sink_objs = $(patsubst $(SINK_SRC)/%.c,$(1)/%.o,$(2))
 all: sinks
 sinks: $(SINK_PROGRAMS)
 
-$(SINK_BUILDDIR)/%.o: $(SINK_SRC)/%.c
+$(SINK_BUILDDIR)/%.o: $(SINK_SRC)/%.c build/id
 	@mkdir -p $(@D)
 	$(CC) $(SINK_CFLAGS) $(if $(findstring /postgres/,$<),$(SINK_POSTGRES_CFLAGS)) -c -o $@ $<
 
@@ -66,7 +69,7 @@ SINK_TEST_SRC = $(wildcard $(SINK_SRC)/protocol/*.c) $(SINK_SRC)/common/stream.c
 SINK_TESTS = $(SINK_SANDIR)/golden_test $(SINK_SANDIR)/fuzz \
 	$(SINK_SANDIR)/idempotency-sink-null $(SINK_SANDIR)/idempotency-sink-postgres
 
-$(SINK_SANDIR)/%.o: $(SINK_SRC)/%.c
+$(SINK_SANDIR)/%.o: $(SINK_SRC)/%.c build/id
 	@mkdir -p $(@D)
 	$(CC) $(SINK_CFLAGS) $(SINK_SAN) $(if $(findstring /postgres/,$<),$(SINK_POSTGRES_CFLAGS)) -c -o $@ $<
 

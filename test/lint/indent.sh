@@ -53,7 +53,8 @@ list_types()
 			's/^typedef .*[ *]([A-Za-z_][A-Za-z0-9_]*);.*/\1/p
 			s/^\} ?([A-Za-z_][A-Za-z0-9_]*);.*/\1/p
 			s/^typedef .*\(\*([A-Za-z_][A-Za-z0-9_]*)\) ?\(.*/\1/p' {} +
-		echo bool
+		# The objects name those of the C library only as they use them.
+		printf '%s\n' bool time_t
 	} | sort -u >"$work/all"
 	find src test -name '*.[ch]' -exec grep -ohE '[A-Za-z_][A-Za-z0-9_]*' {} + | sort -u >"$work/used"
 	comm -12 "$work/all" "$work/used" >"$output"
@@ -69,7 +70,7 @@ indent_one()
 {
 	local types=$work/server
 
-	[[ $1 != src/sink/* && $1 != test/sink/* ]] || types=$work/program
+	[[ $1 != src/sink/* && $1 != test/sink/* && $1 != test/analysis/* ]] || types=$work/program
 	pg_bsd_indent "${OPTIONS[@]}" -U"$types" <"$1" 2>"$work/err" |
 		sed -E 's/^([A-Za-z_][A-Za-z0-9_]*( [A-Za-z_][A-Za-z0-9_]*)*)[ \t]+\*$/\1 */
 			s/,(\.[a-z_]+ = )/, \1/g' >"$work/out"

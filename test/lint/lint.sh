@@ -119,6 +119,32 @@ check_exports()
 	done <<<"$names" | none "exported without need:"
 }
 
+# Fault points are in builds that ask for them and in no other; the name of a
+# point occurs once.
+check_fault_points()
+{
+	local program status=0
+
+	[ -f "$work/gcc/idempotency.so" ] || check_gcc || return 1
+	[ -d "$work/faults" ] || build_copy faults CC=gcc FAULT_POINTS=1 || return 1
+	for program in idempotency.so src/sink/bin/idempotency-sink-null src/sink/bin/idempotency-sink-postgres; do
+		{
+			nm -a "$work/gcc/$program" | grep -i fault_
+			grep -aoiE '(IDEM|SINK)[A-Z_]*fault[A-Z_/]*|fault point' "$work/gcc/$program"
+		} | none "in an ordinary build of $program:" || status=1
+		grep -aq idempotency_fault "$work/faults/$program" || {
+			echo "FAULT_POINTS=1 has no effect on $program"
+			status=1
+		}
+	done
+	! cmp -s "$work/gcc/build/id" "$work/faults/build/id" || {
+		echo "build/id does not tell the builds apart"
+		status=1
+	}
+	test/crash/points.sh --list | cut -d ' ' -f 1 | uniq -d | none "names of more than one fault point:" || status=1
+	return "$status"
+}
+
 # claim and outbox do not know each other, only the SQL-callable wrappers may;
 # the sinks and shared know nobody.
 check_layers()
@@ -128,6 +154,49 @@ check_layers()
 		grep -rnE --exclude='*_fn.c' '#include "(claim|relay)/' src/outbox
 		grep -rnE '#include "(claim|outbox|relay|request)/' src/shared src/sink
 	} 2>/dev/null | none "includes must point down:"
+}
+
+# X.c and X.h are one node; an edge leads from it to each header it includes.
+check_circles()
+{
+	find src -name '*.[ch]' ! -path 'src/sink/b*/*' -exec grep -oE '#include "[a-z0-9_/]+' {} + |
+		sed -E 's,^src/(.*)\.[ch]:#include ",\1 ,' | awk '$1 != $2' |
+		tsort 2>&1 >/dev/null | sed 's/^tsort: //' | none "includes make circles:"
+}
+
+# What X.h declares is defined in X.c, or in a file of its folder that has no
+# header of its own: no circle hides behind a header that speaks for others.
+check_owners()
+{
+	local header own name
+
+	# the build that defines everything
+	[ -d "$work/faults" ] || build_copy faults CC=gcc FAULT_POINTS=1 || return 1
+	while read -r header; do
+		own=()
+		for file in "${header%/*}"/*.c; do
+			[ "${file%.c}" != "${header%.h}" ] && [ -f "${file%.c}.h" ] ||
+				own+=("$work/faults/${file%.c}.o")
+		done
+		grep -E '^extern [^"]' "$header" |
+			sed -E 's/\(\*([a-z0-9_]+)\).*/\1/; s/[[:space:]]*(\(|;|\[).*//; s/.*[[:space:]*]//' |
+			grep -vxFf <(nm --defined-only "${own[@]}" 2>/dev/null | awk '{ print $3 }') |
+			sed "s,^,$header: ,"
+	done < <(find src -name '*.h' ! -path 'src/sink/*' ! -path src/compat.h | sort) |
+		none "declared in the header of another file:"
+}
+
+# Debian has the makefiles of a server without its headers: say what to install.
+check_build_hint()
+{
+	mkdir -p "$work/no-headers"
+	# shellcheck disable=SC2016 # the script's own
+	printf '#!/bin/sh\n[ "$1" = --includedir-server ] && exec echo %s\nexec %s "$@"\n' \
+		"$work/no-headers" "$PG_CONFIG" >"$work/pg_config"
+	chmod +x "$work/pg_config"
+	env -u MAKEFLAGS -u MAKELEVEL -u MFLAGS make -n PG_CONFIG="$work/pg_config" 2>&1 |
+		grep -v 'names no server headers: install .*packages.sh build' |
+		none "make without the server's headers says:"
 }
 
 check_file_length()
@@ -149,9 +218,15 @@ check_install_sql()
 	} | none "not in an install script:"
 }
 
+# The patches of test/mutants fit the sources.
+check_mutants()
+{
+	CHECK=1 test/mutants/run.sh
+}
+
 compilers=(gcc clang assert)
-rules=(version_tests sink_headers exports layers file_length unfinished install_sql
-	shellcheck indent)
+rules=(version_tests sink_headers exports fault_points layers circles owners build_hint file_length unfinished
+	install_sql mutants shellcheck indent)
 case ${*:-all} in
 	all) set -- "${compilers[@]}" "${rules[@]}" ;;
 	compile) set -- "${compilers[@]}" ;;

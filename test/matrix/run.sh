@@ -10,6 +10,9 @@
 # the mirror this machine uses, and that is kept between runs in
 # ${IDEMPOTENCY_MATRIX_CACHE:-$HOME/.cache/idempotency-matrix}.
 #
+# Each folder also holds the server of the major version before, out of the
+# release that carries that: pg_upgrade comes from it.
+#
 # A run inside has mount, process and IPC namespaces of its own: when it ends,
 # however it ends, its mounts are gone, its processes dead and its shared memory
 # freed.  The sources and all output lie on a tmpfs that goes with them.
@@ -38,13 +41,26 @@ suite_of()
 	esac
 }
 
+# The supported version before.
+version_before()
+{
+	case $1 in
+		17) echo 15 ;;
+		18) echo 17 ;;
+		19) echo 18 ;;
+		*) return 1 ;;
+	esac
+}
+
 count()
 {
-	local version=$1 last=$2 why=$3
+	local version=$1 status=$2 last=$3 why=$4
 
 	if [[ $last =~ ^([0-9]+)\ passed,\ ([0-9]+)\ failed$ ]]; then
 		passed=$((passed + BASH_REMATCH[1]))
 		failed=$((failed + BASH_REMATCH[2]))
+		# What counts no failure and still fails is one.
+		[ "$status" = 0 ] || [ "${BASH_REMATCH[2]}" != 0 ] || failed=$((failed + 1))
 		summary+=("$version: $last")
 	else
 		failed=$((failed + 1))
@@ -111,6 +127,22 @@ make_root()
 	mv "$new" "$root"
 }
 
+# add_before VERSION: the server before it into its folder, once.  Of the other
+# release's development package only the files: its compiler is not needed.
+add_before()
+{
+	local root=$cache/pg$1 before suite extra mirror
+
+	before=$(version_before "$1") || return 1
+	[ ! -e "$root/usr/include/postgresql/$before/server/postgres.h" ] || return 0
+	read -r suite extra < <(suite_of "$before")
+	mirror=$(find_mirror)
+	echo "deb $mirror $suite main" >"$root/etc/apt/sources.list.d/before.list"
+	inside "$root" "apt-get -q update && DEBIAN_FRONTEND=noninteractive apt-get -q -y install \
+		postgresql-$before && cd /tmp && apt-get -q download postgresql-server-dev-$before &&
+		dpkg -x postgresql-server-dev-${before}_*.deb /"
+}
+
 # inside ROOT COMMAND: in namespaces of its own, with the usual file systems.
 inside()
 {
@@ -127,6 +159,7 @@ inside()
 		cp -L /etc/resolv.conf "$ROOT/etc/resolv.conf" 2>/dev/null || true
 		exec env -i PATH=/usr/sbin:/usr/bin:/sbin:/bin HOME=/root LC_ALL=C.UTF-8 \
 			AREA="$AREA" TESTS="${TESTS:-}" PG_CONFIG="${INSIDE_PG_CONFIG:-}" \
+			OLD_PG_CONFIG="${INSIDE_OLD_PG_CONFIG:-}" \
 			TERM="${TERM:-dumb}" chroot "$ROOT" /bin/bash -c "$COMMAND"' </dev/null
 }
 
@@ -149,7 +182,7 @@ run_native()
 {
 	idem_say "PostgreSQL $1, this machine"
 	AREA=$AREA TESTS=${TESTS:-} test/setup/run.sh 2>&1 | tee "$work/$1.log"
-	count "$1" "$(tail -n 1 "$work/$1.log")" "did not run"
+	count "$1" "${PIPESTATUS[0]}" "$(tail -n 1 "$work/$1.log")" "did not run"
 }
 
 run_inside()
@@ -157,15 +190,16 @@ run_inside()
 	local version=$1
 
 	idem_say "PostgreSQL $version"
-	if ! make_root "$version" >"$work/$version.root" 2>&1; then
+	if ! { make_root "$version" && add_before "$version"; } >"$work/$version.root" 2>&1; then
 		tail -n 30 "$work/$version.root"
-		count "$version" "" "its folder could not be made"
+		count "$version" 1 "" "its folder could not be made"
 		return
 	fi
 	SOURCES=$work/sources.tar INSIDE_PG_CONFIG=/usr/lib/postgresql/$version/bin/pg_config \
+		INSIDE_OLD_PG_CONFIG=/usr/lib/postgresql/$(version_before "$version")/bin/pg_config \
 		inside "$cache/pg$version" "cd /tmp/idempotency && exec test/setup/run.sh" 2>&1 |
 		tee "$work/$version.log"
-	count "$version" "$(tail -n 1 "$work/$version.log")" "did not run"
+	count "$version" "${PIPESTATUS[0]}" "$(tail -n 1 "$work/$version.log")" "did not run"
 }
 
 [ "$(id -u)" = 0 ] || [ "$VERSIONS" = "$(pg_config --version 2>/dev/null | sed 's/^PostgreSQL \([0-9]*\).*/\1/')" ] ||

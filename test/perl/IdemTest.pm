@@ -14,6 +14,8 @@ IdemTest - clusters that use the staged extension
   my $node = IdemTest::cluster('main');                  # initialised and started
   my $node = IdemTest::cluster('p', allows_streaming => 1, start => 0,
       preload => 0, extension => 0, conf => "wal_level = logical\n");
+  my $node = IdemTest::cluster('old', old => 1);         # of the server to upgrade from
+  my $node = IdemTest::cluster('new', install_path => $prefix);
   IdemTest::wait_for($node, 'SELECT ...');               # until it returns t
   IdemTest::kill9_backend($node, $pid);
 
@@ -30,6 +32,7 @@ package IdemTest;
 use strict;
 use warnings FATAL => 'all';
 
+use File::Basename qw(dirname);
 use PostgreSQL::Test::Cluster;
 use PostgreSQL::Test::Utils;
 use Test::More;
@@ -37,8 +40,9 @@ use Test::More;
 # The lines that make a server find the staged extension.
 sub extension_conf
 {
-	my $file = $ENV{IDEM_EXTENSION_CONF}
-	  or BAIL_OUT('IDEM_EXTENSION_CONF is not set: run "make test AREA=tap"');
+	my ($variable) = @_;
+	my $file = $ENV{$variable}
+	  or BAIL_OUT("$variable is not set: run \"make test AREA=tap\"");
 
 	return slurp_file($file);
 }
@@ -48,12 +52,14 @@ sub extension_conf
 sub cluster
 {
 	my ($name, %opt) = @_;
-	my $node = PostgreSQL::Test::Cluster->new($name);
+	my $node = PostgreSQL::Test::Cluster->new($name,
+		install_path => $opt{old} ? dirname($ENV{IDEM_OLD_BINDIR}) : $opt{install_path});
 
 	$node->init(
 		allows_streaming => $opt{allows_streaming} // 0,
 		extra => $opt{extra} // []);
-	$node->append_conf('postgresql.conf', extension_conf());
+	$node->append_conf('postgresql.conf', 
+		extension_conf($opt{old} ? 'IDEM_OLD_EXTENSION_CONF' : 'IDEM_EXTENSION_CONF'));
 	$node->append_conf('postgresql.conf', "shared_preload_libraries = 'idempotency'\n")
 	  if $opt{preload} // 1;
 	$node->append_conf('postgresql.conf', <<'END');

@@ -231,6 +231,15 @@ idem_build_stage()
 	idem_write_conf >"$IDEM_WORK/extension.conf"
 }
 
+# Put a version 1.0.test into the stage, to which and from which tests update.
+idem_stage_updates()
+{
+	local extension=$IDEM_STAGE$IDEM_SHAREDIR/extension
+
+	install -m 644 "$IDEM_TOP/test/setup/update.sql" "$extension/idempotency--1.0--1.0.test.sql"
+	install -m 644 "$IDEM_TOP/test/setup/update.sql" "$extension/idempotency--1.0.test--1.0.sql"
+}
+
 # The configuration that makes a server use the staged extension.  Preloading
 # is apart (idem_preload_conf): some tests want a server without it.
 idem_write_conf()
@@ -252,7 +261,7 @@ idem_write_conf()
 	fi
 }
 
-# idem_initdb DATADIR [preload]
+# idem_initdb DATADIR [preload]; IDEM_EXTRA_CONF is a line more of configuration.
 idem_initdb()
 {
 	idem_as "$IDEM_BINDIR/initdb" -D "$1" -U postgres -A trust -E UTF8 \
@@ -273,6 +282,7 @@ idem_initdb()
 			log_line_prefix = '%m [%p] %q%a '
 			log_min_messages = info
 			timezone = 'UTC'
+			${IDEM_EXTRA_CONF:-}
 		END
 	} | idem_as tee -a "$1/postgresql.conf" >/dev/null
 }

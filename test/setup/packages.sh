@@ -1,7 +1,7 @@
 #!/bin/bash
 # Install what building and testing needs, by Debian package name.
 #
-#	packages.sh build|test|sink|compile|lint|real|bench|matrix ...
+#	packages.sh build|test|sink|compile|lint|real|bench|matrix|crash|machine|analysis|assert ...
 #
 # Every need is probed first (a command, a pkg-config module, a Perl module),
 # so a machine that has everything, however it got it, is left alone and apt
@@ -29,6 +29,12 @@ need_perl()
 	perl -M"$1" -e 1 2>/dev/null || missing+=("$2")
 }
 
+# A Python module of Debian's own interpreter.
+need_python()
+{
+	/usr/bin/python3 -c "import $1" 2>/dev/null || missing+=("$2")
+}
+
 need_lib()
 {
 	pkg-config --exists "$1" 2>/dev/null || missing+=("$2")
@@ -50,12 +56,15 @@ default_major()
 
 need_server()
 {
-	local pg_config=${PG_CONFIG:-pg_config} major pgxs bindir
+	local pg_config=${PG_CONFIG:-pg_config} major headers bindir
 
 	if command -v "$pg_config" >/dev/null 2>&1; then
-		pgxs=$("$pg_config" --pgxs 2>/dev/null || true)
+		headers=$("$pg_config" --includedir-server 2>/dev/null || true)
 		bindir=$("$pg_config" --bindir 2>/dev/null || true)
-		if [ -f "$pgxs" ] && [ -x "$bindir/postgres" ]; then
+		# Debian ships the makefiles with the client: a machine may have
+		# them, and the server, but not what is to be compiled against.
+		if [ -f "$headers/postgres.h" ] && [ -f "$("$pg_config" --pgxs)" ] &&
+			[ -x "$bindir/postgres" ]; then
 			return
 		fi
 		major=$("$pg_config" --version 2>/dev/null |
@@ -63,7 +72,7 @@ need_server()
 	fi
 	# One that was chosen by its path is not replaced by another.
 	case $pg_config in
-		*/*) die "PG_CONFIG=$pg_config has no server and no PGXS beside it" ;;
+		*/*) die "PG_CONFIG=$pg_config has no server, headers and PGXS beside it" ;;
 	esac
 	major=${PG_MAJOR:-${major:-}}
 	if [ -z "$major" ]; then
@@ -105,6 +114,7 @@ need_test()
 	need_cmd perl perl
 	need_cmd prove perl
 	need_perl IPC::Run libipc-run-perl
+	need_python psycopg2 python3-psycopg2
 	need_cmd setpriv util-linux
 }
 
@@ -139,9 +149,83 @@ need_real()
 	need_cmd node nodejs
 }
 
+# The rival that Debian has, where it has it for this server.  The arms that
+# need it say so where it is absent.
+need_pgq()
+{
+	local pg_config=${PG_CONFIG:-pg_config} major
+
+	[ ! -f "$("$pg_config" --sharedir 2>/dev/null)/extension/pgq.control" ] || return 0
+	command -v apt-get >/dev/null 2>&1 || return 0
+	major=$("$pg_config" --version 2>/dev/null | sed 's/^PostgreSQL \([0-9]*\).*/\1/')
+	[ -n "$major" ] || major=$(default_major)
+	update_lists
+	! apt-cache show "postgresql-$major-pgq3" >/dev/null 2>&1 || missing+=("postgresql-$major-pgq3")
+}
+
 need_bench()
 {
 	need_build
+	need_pgq
+	need_cmd perf linux-perf
+}
+
+need_crash()
+{
+	need_build
+	need_cmd /usr/bin/python3 python3
+	need_python psycopg2 python3-psycopg2
+	need_cmd setpriv util-linux
+}
+
+# Disks, networks and namespaces to break.
+need_machine()
+{
+	need_crash
+	need_cmd unshare util-linux
+	need_cmd losetup mount
+	need_cmd mkfs.xfs xfsprogs
+	need_cmd xfs_io xfsprogs
+	need_cmd ip iproute2
+	need_cmd nft nftables
+	need_cmd pgbouncer pgbouncer
+}
+
+# The run-time of libFuzzer and of clang's sanitizers is a package of its own.
+need_analysis()
+{
+	local clang_rt
+
+	need_sink
+	need_python psycopg2 python3-psycopg2
+	need_cmd clang clang
+	need_cmd clang-tidy clang-tidy
+	need_cmd cppcheck cppcheck
+	clang_rt=$(clang --print-file-name="libclang_rt.fuzzer-$(uname -m).a" 2>/dev/null || true)
+	[ -f "$clang_rt" ] || missing+=("libclang-rt-$(clang_major)-dev")
+}
+
+# The major version of clang, installed or to be installed.
+clang_major()
+{
+	if command -v clang >/dev/null 2>&1; then
+		clang -dumpversion | cut -d . -f 1
+	else
+		apt-cache depends clang | sed -n 's/^ *Depends: clang-\([0-9]*\)$/\1/p' | head -n 1
+	fi
+}
+
+# To build an assert-enabled server from the distribution's source.
+need_assert()
+{
+	need_analysis
+	need_cmd dpkg-source dpkg-dev
+	need_cmd valgrind valgrind
+	need_cmd bison bison
+	need_cmd flex flex
+	need_header openssl/ssl.h libssl-dev
+	need_header zlib.h zlib1g-dev
+	need_header valgrind/memcheck.h valgrind
 }
 
 need_matrix()
@@ -214,10 +298,10 @@ install_missing()
 }
 
 cd "$(dirname "$0")/../.."
-[ $# -gt 0 ] || die "usage: packages.sh build|test|sink|compile|lint|real|bench|matrix ..."
+[ $# -gt 0 ] || die "usage: packages.sh build|test|sink|compile|lint|real|bench|matrix|crash|machine|analysis|assert ..."
 for group; do
 	case $group in
-		build | test | sink | compile | lint | real | bench | matrix) "need_$group" ;;
+		build | test | sink | compile | lint | real | bench | matrix | crash | machine | analysis | assert) "need_$group" ;;
 		*) die "unknown group: $group" ;;
 	esac
 done

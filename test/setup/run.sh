@@ -5,6 +5,8 @@
 #	TESTS="claim 010_crash"						only tests of these names
 #	KEEP=1										leave the work directory behind
 #	SKIP_PACKAGES=1								do not look for missing packages
+#	OLD_PG_CONFIG=...							that of an older server, from which pg_upgrade
+#												comes (002_upgrade); default: the same
 #	ALLOW_OFFLINE=1								name, but do not count, a test whose
 #												input cannot be fetched
 #
@@ -23,6 +25,8 @@ failed=0
 failures=()
 started=$SECONDS
 OUTPUT=$IDEM_TOP/build/test-output
+# What a sanitizer writes to the server log, where one is built in.
+SANITIZER_REPORT='runtime error: |(Address|Leak)Sanitizer:'
 
 pass()
 {
@@ -103,40 +107,43 @@ start_server()
 stop_server()
 {
 	idem_stop "$IDEM_WORK/data-$1" || fail "server $1 stops" "$IDEM_LOG"
-	if grep -qE 'TRAP:|PANIC:|terminated by signal' "$IDEM_LOG"; then
-		grep -nE -A5 'TRAP:|PANIC:|terminated by signal' "$IDEM_LOG" >"$IDEM_WORK/log/crash.txt"
+	if grep -qE "TRAP:|PANIC:|terminated by signal|$SANITIZER_REPORT" "$IDEM_LOG"; then
+		grep -nE -A5 "TRAP:|PANIC:|terminated by signal|$SANITIZER_REPORT" "$IDEM_LOG" >"$IDEM_WORK/log/crash.txt"
 		fail "server $1 did not crash" "$IDEM_WORK/log/crash.txt"
 	fi
 	rm -rf "$IDEM_WORK/data-$1"
 }
 
-# pg_regress_one KIND INPUTDIR NAME FILE: in a database of its own, with the
-# extension unless the test creates it itself.
+# pg_regress_one KIND INPUTDIR NAME FILE [LEVEL]: in a database of its own, with
+# the extension unless the test creates it itself; transactions are at that
+# isolation level unless they say another.
 pg_regress_one()
 {
-	local kind=$1 inputdir=$2 name=$3 file=$4
-	local out=$IDEM_WORK/out-$kind/$name program=regress/pg_regress load=() db="regress_$name"
+	local kind=$1 inputdir=$2 name=$3 file=$4 level=${5:-} title=$1/$3${5:+ at $5}
+	local out=$IDEM_WORK/out-$kind/$name${level:+.${level/ /-}} log=$IDEM_WORK/log/$kind-$name${level:+.${level/ /-}}.log
+	local program=regress/pg_regress load=() options=() db="regress_$name"
 
 	[ "$kind" != isolation ] || program=isolation/pg_isolation_regress
+	[ -z "$level" ] || options=("PGOPTIONS=-c default_transaction_isolation=${level/ /\\ }")
 	grep -qiE 'create[[:space:]]+extension.*idempotency' "$file" ||
 		load=(--load-extension=pgcrypto --load-extension=idempotency)
 	idem_mkdir "$IDEM_WORK/out-$kind" "$out"
 	# Without an expected output the whole output is the difference.
 	[ -e "$inputdir/expected/$name.out" ] || touch "$inputdir/expected/$name.out"
-	if idem_run idem_as env PATH="$IDEM_BINDIR:$PATH" PGUSER=postgres timeout -k 10 600 \
+	if idem_run idem_as env PATH="$IDEM_BINDIR:$PATH" PGUSER=postgres "${options[@]}" timeout -k 10 600 \
 		"$IDEM_PGSRC/src/test/$program" --inputdir="$inputdir" \
 		--outputdir="$out" --bindir="$IDEM_BINDIR" --dlpath="$IDEM_STAGE$IDEM_PKGLIBDIR" \
 		--host="$IDEM_SOCK" --port="$IDEM_PORT" --user=postgres \
-		--dbname="$db" "${load[@]}" "$name" >"$IDEM_WORK/log/$kind-$name.log" 2>&1; then
-		pass "$kind/$name"
+		--dbname="$db" "${load[@]}" "$name" >"$log" 2>&1; then
+		pass "$title"
 	elif [ -s "$out/regression.diffs" ]; then
-		fail "$kind/$name" "$out/regression.diffs"
-		[ ! -f "$out/results/$name.out" ] || cp "$out/results/$name.out" "$OUTPUT/"
+		fail "$title" "$out/regression.diffs"
+		[ ! -f "$out/results/$name.out" ] || cp "$out/results/$name.out" "$OUTPUT/$name${level:+.${level/ /-}}.out"
 	else
-		fail "$kind/$name" "$IDEM_WORK/log/$kind-$name.log"
+		fail "$title" "$log"
 	fi
 	idem_client dropdb --if-exists --force "$db" >/dev/null 2>&1 ||
-		fail "$kind/$name: database can be dropped" "$IDEM_LOG"
+		fail "$title: database can be dropped" "$IDEM_LOG"
 }
 
 # Files "nopreload*" run on a server that does not preload the library.
@@ -165,9 +172,26 @@ run_regress()
 	done
 }
 
+# The specs at an isolation level, in a directory of its own: where the level
+# makes a difference, what is expected is in expected/LEVEL.
+isolation_at()
+{
+	local level=$1 dir=$IDEM_WORK/tests/isolation-${1/ /-} name
+	shift
+
+	mkdir -p "$dir/expected"
+	cp -R test/isolation/specs "$dir"
+	cp test/isolation/expected/*.out "$dir/expected"
+	[ ! -d "test/isolation/expected/${level/ /-}" ] || cp "test/isolation/expected/${level/ /-}"/*.out "$dir/expected"
+	[ "$(id -u)" != 0 ] || chown -R "$IDEM_USER" "$dir"
+	for name in "$@"; do
+		pg_regress_one isolation "$dir" "$name" "test/isolation/specs/$name.spec" "$level"
+	done
+}
+
 run_isolation()
 {
-	local file name names=()
+	local file name level names=()
 
 	for file in test/isolation/specs/*.spec; do
 		name=$(basename "$file" .spec)
@@ -179,18 +203,37 @@ run_isolation()
 		fail "isolation: server starts" "$IDEM_LOG"
 		return
 	}
-	for name in "${names[@]}"; do
-		pg_regress_one isolation "$IDEM_WORK/tests/test/isolation" "$name" \
-			"test/isolation/specs/$name.spec"
+	for level in "" "repeatable read" serializable; do
+		isolation_at "$level" "${names[@]}"
 	done
 	stop_server isolation
+}
+
+# own_crashes NAME FILE...: what servers and sink programs of a TAP test died of,
+# other than a signal that the test sends itself.  What terminates a worker, a
+# shutdown as well, reaches its programs; an immediate one ends in SIGKILL for
+# who is slow.
+own_crashes()
+{
+	local test=test/t/$1.pl meant=none
+	shift
+
+	! grep -qE "kill9|'KILL'|kill -9|immediate" "$test" || meant="$meant|9"
+	! grep -qE "kill -SEGV" "$test" || meant="$meant|11"
+	grep -hP -A5 "(PANIC|TRAP):|\\(PID \\d+\\) was terminated by signal (?!($meant)\\b)|program was terminated by signal (?!(9|15)\\b)" \
+		"$@" 2>/dev/null
 }
 
 # One TAP file: its top-level ok and not ok lines count.
 tap_one()
 {
 	local name=$1 log=$IDEM_WORK/log/tap-$1.log dir=$IDEM_WORK/tap/$1 status good bad
+	local old=$IDEM_WORK old_bindir=$IDEM_BINDIR
 
+	if [ -n "${OLD_PG_CONFIG:-}" ]; then
+		old=$IDEM_WORK/old
+		old_bindir=$("$OLD_PG_CONFIG" --bindir)
+	fi
 	idem_mkdir "$IDEM_WORK/tap" "$dir"
 	(
 		IDEM_CWD=$IDEM_WORK/tests
@@ -200,9 +243,12 @@ tap_one()
 			TESTDIR="$dir" TESTDATADIR="$dir/tmp_check" TESTLOGDIR="$dir/tmp_check/log" \
 			top_builddir="$IDEM_PGSRC" PG_TEST_PORT_DIR="$IDEM_WORK/tmp/portlock" \
 			IDEM_EXTENSION_CONF="$IDEM_WORK/extension.conf" \
+			IDEM_OLD_EXTENSION_CONF="$old/extension.conf" \
+			IDEM_OLD_BINDIR="$old_bindir" \
 			IDEM_STAGE_LIBDIR="$IDEM_STAGE$IDEM_PKGLIBDIR" \
 			IDEM_REAL_INPUT="$IDEM_WORK/tests/real-input/github.json" \
 			IDEM_STAGE_SHAREDIR="$IDEM_STAGE$IDEM_SHAREDIR" IDEM_BINDIR="$IDEM_BINDIR" \
+			IDEM_PKGLIBDIR="$IDEM_PKGLIBDIR" IDEM_SHAREDIR="$IDEM_SHAREDIR" \
 			timeout -k 20 "${TAP_TIMEOUT:-900}" prove --verbose "test/t/$name.pl"
 	) >"$log" 2>&1 </dev/null &
 	wait $!
@@ -212,6 +258,15 @@ tap_one()
 	# A skip would hide that something was not tested.
 	if grep -qE '^ok [0-9]+ # skip|^1\.\.0 # SKIP' "$log"; then
 		echo "tests were skipped" >>"$log"
+		status=1
+	fi
+	# A test that kills programs may not notice one that died of itself.
+	if grep -hE -A20 "$SANITIZER_REPORT" "$dir"/tmp_check/log/*.log >>"$log" 2>/dev/null; then
+		status=1
+	fi
+	# A server that crashed by itself recovers, and the test goes on.
+	if own_crashes "$name" "$dir"/tmp_check/log/*.log >>"$log"; then
+		echo "a process crashed by itself" >>"$log"
 		status=1
 	fi
 	if [ $status = 0 ] && [ "$bad" = 0 ] && [ "$good" -gt 0 ]; then
@@ -328,6 +383,19 @@ run_lint()
 	run_counted lint env WORK="$IDEM_WORK" test/lint/lint.sh ${TESTS:-rules}
 }
 
+# The extension for the server that pg_upgrade comes from, staged apart.  Built
+# first: what is left in the tree is for the server under test.
+build_old_stage()
+{
+	local PG_CONFIG=$OLD_PG_CONFIG IDEM_STAGE=$IDEM_WORK/old/stage IDEM_WORK=$IDEM_WORK/old
+	# shellcheck disable=SC2034 # what idem_find_server sets stays here
+	local IDEM_BINDIR IDEM_PKGLIBDIR IDEM_SHAREDIR IDEM_PGXS IDEM_PGSRC IDEM_MAJOR
+
+	idem_find_server
+	mkdir -p "$IDEM_STAGE"
+	idem_build_stage
+}
+
 areas=${AREA:-$ALL_AREAS}
 for area in $areas; do
 	[[ " $ALL_AREAS " == *" $area "* ]] || give_up "no such area: $area (there are: $ALL_AREAS)"
@@ -349,7 +417,11 @@ idem_make_work
 mkdir -p "$OUTPUT"
 if [ "$areas" != lint ] && [ "$areas" != compile ]; then
 	idem_say "building for $("$PG_CONFIG" --version)"
+	if [ -n "${OLD_PG_CONFIG:-}" ]; then
+		build_old_stage || give_up "build for $OLD_PG_CONFIG"
+	fi
 	idem_build_stage || give_up "build"
+	idem_stage_updates || give_up "scripts that only tests update with"
 	pass build
 	copy_tests
 fi

@@ -6,7 +6,7 @@ set -u
 cd "$(dirname "$0")/../.." || exit 1
 : "${SINK_BINDIR:?run make check-sink}"
 SINK_BINDIR=$(realpath "$SINK_BINDIR")
-export SINK_BINDIR
+export SINK_BINDIR PYTHONDONTWRITEBYTECODE=1
 log=$(mktemp "${TMPDIR:-/tmp}/idem-check-sink.XXXXXX")
 trap 'rm -f "$log"' EXIT
 

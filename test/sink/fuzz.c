@@ -26,6 +26,7 @@
 #include <string.h>
 
 #include "sink/common/stream.h"
+#include "sink/protocol/option.h"
 #include "sink/protocol/protocol.h"
 
 int			LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);

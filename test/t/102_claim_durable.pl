@@ -11,15 +11,36 @@ use warnings FATAL => 'all';
 use IdemTest;
 use Test::More;
 
-# Nothing but commits and claims is to flush WAL.
+# Nothing but commits and claims is to flush WAL: no vacuum, and no WAL writer,
+# which an asynchronous commit would wake.
 my $primary = IdemTest::cluster('primary',
 	allows_streaming => 1,
 	conf => "wal_writer_delay = 10s\nautovacuum = off\n");
+my $wal_writer;
 
+# Stop the WAL writer while it sleeps: in the middle of a flush it would hold
+# the lock that all others need.
+sub stop_wal_writer
+{
+	my $asleep = q{backend_type = 'walwriter' AND wait_event = 'WalWriterMain'};
+
+	for (;;)
+	{
+		IdemTest::wait_for($primary, "SELECT count(*) = 1 FROM pg_stat_activity WHERE $asleep");
+		$wal_writer = $primary->safe_psql('postgres',
+			q{SELECT pid FROM pg_stat_activity WHERE backend_type = 'walwriter'});
+		kill 'STOP', $wal_writer or die "could not stop the WAL writer: $!";
+		return
+		  if $primary->safe_psql('postgres',
+			"SELECT count(*) FROM pg_stat_activity WHERE $asleep") eq '1';
+		kill 'CONT', $wal_writer;
+	}
+}
+
+# What was not flushed is lost with the shared memory.
 sub crash
 {
-	$primary->stop('immediate');
-	$primary->start;
+	IdemTest::kill9_backend($primary, $wal_writer);
 	return;
 }
 
@@ -32,7 +53,7 @@ sub claim
 }
 
 # A session that committed asynchronously all the same
-crash();
+stop_wal_writer();
 $primary->safe_psql('postgres', <<'END');
 SET synchronous_commit = off;
 SELECT idempotency.claim_event('forced'), idempotency.complete_event('forced');
@@ -43,6 +64,7 @@ is(claim('forced'), 'duplicate', 'a completion is flushed whatever synchronous_c
 # One that was allowed to, and somebody who was told of it
 foreach my $budget (-1, 0)
 {
+	stop_wal_writer();
 	$primary->safe_psql('postgres', <<"END");
 SET synchronous_commit = off;
 SET idempotency.durable_complete = off;

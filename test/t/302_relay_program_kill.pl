@@ -11,6 +11,7 @@ use warnings FATAL => 'all';
 
 use IdemRelay;
 use IdemTest;
+use POSIX qw(SIGINT SIGTTIN SIGTTOU);
 use PostgreSQL::Test::Utils;
 use Test::More;
 
@@ -53,6 +54,12 @@ my @foreign = grep { $_ ne $socket && $_ ne $file }
 is("@foreign", '', 'the program has no descriptor but three and those it opened');
 like(slurp_file("/proc/$sink/environ"), qr/^PATH=[^\0]*\0LC_ALL=C\0(?:LC_CTYPE=[^\0]*\0)?$/, 'nor its environment');
 is(slurp_file("/proc/$sink/oom_score_adj") + 0, 500, 'and dies first');
+my ($blocked) = slurp_file("/proc/$sink/status") =~ /^SigBlk:\s*([0-9a-f]+)$/m;
+my ($ignored) = slurp_file("/proc/$sink/status") =~ /^SigIgn:\s*[0-9a-f]*([0-9a-f]{8})$/m;
+like($blocked, qr/^0+$/, 'it starts with no signal blocked');
+# Python itself ignores SIGPIPE and SIGXFSZ; SIGTTIN and SIGTTOU are the server's.
+is(hex($ignored) & (1 << (SIGTTIN - 1) | 1 << (SIGTTOU - 1)), 0, 'nor ignored as the server does');
+isnt(hex($ignored) & 1 << (SIGINT - 1), 0, 'but for the cancel of its worker');
 
 foreach my $round (qw(sink sink worker postmaster))
 {

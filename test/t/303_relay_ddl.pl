@@ -109,6 +109,55 @@ foreach my $command ('DROP DATABASE three', 'ALTER DATABASE three RENAME TO tres
 }
 ok(!IdemRelay::process_is_gone($sink), 'and the worker was not disturbed');
 
+# Commands that want the same database without workers: the end of one does
+# not let the workers of the other back in, however it ends.
+sub relay_workers
+{
+	my ($database) = @_;
+
+	return "SELECT count(*) FROM pg_stat_activity WHERE datname = '$database' AND backend_type = 'idempotency relay'";
+}
+
+$node->safe_psql('postgres', 'CREATE DATABASE held');
+IdemTest::create_extension($node, 'held');
+$node->safe_psql('held', <<'END');
+CREATE SERVER nul FOREIGN DATA WRAPPER idempotency_null;
+SELECT idempotency.relay_create('nul', 'nul');
+END
+IdemTest::wait_for($node, relay_workers('held'), '1');
+my $reader = $node->background_psql('held');
+$reader->query_safe('BEGIN');
+$reader->query_safe('LOCK TABLE idempotency.relays IN ACCESS SHARE MODE');
+my @droppers;
+foreach my $i (1 .. 3)
+{
+	my $dropper = $node->background_psql('held', on_error_stop => 0);
+
+	push @droppers, { session => $dropper, pid => $dropper->query_safe('SELECT pg_backend_pid()') };
+	$dropper->query_until(qr/going/, "\\echo going\nDROP EXTENSION idempotency CASCADE;\n");
+	IdemTest::wait_for($node, "SELECT wait_event_type = 'Lock' FROM pg_stat_activity WHERE pid = $droppers[-1]{pid}");
+}
+IdemTest::wait_for($node, relay_workers('held'), '0');
+$node->safe_psql('postgres', "SELECT pg_cancel_backend($droppers[1]{pid})");
+IdemTest::wait_for($node, "SELECT state = 'idle' FROM pg_stat_activity WHERE pid = $droppers[1]{pid}");
+$node->safe_psql('postgres', "SELECT pg_terminate_backend($droppers[2]{pid})");
+IdemTest::wait_for($node, "SELECT count(*) = 0 FROM pg_stat_activity WHERE pid = $droppers[2]{pid}");
+
+# The launcher has been round when the worker of another database has come.
+$node->safe_psql('postgres', 'CREATE DATABASE later');
+IdemTest::create_extension($node, 'later');
+$node->safe_psql('later', <<'END');
+CREATE SERVER nul FOREIGN DATA WRAPPER idempotency_null;
+SELECT idempotency.relay_create('nul', 'nul');
+END
+IdemTest::wait_for($node, relay_workers('later'), '1');
+is($node->safe_psql('postgres', relay_workers('held')), '0', 'the first command still holds the workers');
+$node->safe_psql('postgres', "SELECT pg_cancel_backend($droppers[0]{pid})");
+IdemTest::wait_for($node, relay_workers('held'), '1');
+$reader->quit;
+$droppers[$_]{session}->quit foreach 0, 1;
+$droppers[2]{session}->{run}->finish;
+
 # pg_cancel_backend means the handler's statement; the program does not mind.
 is($node->safe_psql('three', q{SELECT pg_cancel_backend(pid) FROM idempotency.stat_relay WHERE relay = 'prog'}), 't', 'cancel');
 $node->safe_psql('three', q{SELECT pg_cancel_backend(pid) FROM idempotency.stat_relay WHERE relay = 'fn'});

@@ -82,7 +82,7 @@ Later|2|42501|cannot fire deferred trigger within security-restricted operation
 Secret|2|42501|permission denied for table secret
 Role|2|42501|cannot set parameter "role" within security-definer function
 Restricted|2|42501|cannot create temporary table within security-restricted operation
-Slow|2|57014|canceling statement due to statement timeout
+Slow|2|57014|the handler did not end within its timeout of 1500 ms
 END2
 is( $node->safe_psql('postgres', q{SELECT event_type, count(*) FROM app.effects GROUP BY 1 ORDER BY 1}),
 	"Caught|1\nDeferredGood|2\nGood|11\nSet|1", 'the effects of the others, and no other');
@@ -96,9 +96,34 @@ $node->safe_psql('postgres', q{SELECT idempotency.relay_replay('fn', since => '-
 $node->safe_psql('postgres', q{SELECT idempotency.outbox_enqueue('t', 'after', 'After', '{"n": 1}')});
 IdemTest::wait_for($node, q{SELECT count(*) = 1 FROM app.effects WHERE event_type = 'After'});
 is($node->safe_psql('postgres', 'SELECT count(*) FROM app.effects'), $effects + 1, 'a replay has no second effect');
-is($node->safe_psql('postgres',
-		q{SELECT idempotency.claim_event(event_id, consumer => 'fn') FROM app.effects WHERE event_type = 'After'}),
-	'duplicate', 'the relay has claimed what it handled');
+is( $node->safe_psql('postgres',
+		q{SELECT count(*) FROM app.effects a JOIN idempotency.processed p ON p.event_id = a.event_id::text
+			WHERE a.event_type = 'After' AND p.consumer = '@relay/fn' AND p.completed_at IS NOT NULL}),
+	'1', 'the relay has claimed what it handled');
+is($node->safe_psql('postgres', 'SELECT count(*) FROM idempotency.processed_events'), '0', 'which nobody else sees');
+
+# Nobody can take an event away from the relay by claiming it.
+$node->safe_psql('postgres', <<'END');
+CREATE ROLE rival;
+SELECT idempotency.grant_role('consumer', 'rival');
+SELECT idempotency.relay_pause('fn');
+SELECT idempotency.outbox_enqueue('t', 'after', 'Wanted', '{"n": 1}', event_id => '11111111-1111-4111-8111-111111111111');
+SET ROLE rival;
+BEGIN;
+SELECT idempotency.claim_event('11111111-1111-4111-8111-111111111111'::uuid, consumer => 'fn');
+SELECT idempotency.complete_event('11111111-1111-4111-8111-111111111111'::uuid, consumer => 'fn');
+COMMIT;
+END
+foreach my $call ("claim_event('x', consumer => '\@relay/fn')", "claim_events('{x}', consumer => '\@relay/fn')",
+	"complete_event('x', consumer => '\@relay/fn')", "release_event('x', consumer => '\@relay/fn')",
+	"event_result('x', consumer => '\@relay/fn')", "lock_key('x', consumer => '\@relay/fn')")
+{
+	my ($ret, $out, $err) = $node->psql('postgres', "SET ROLE rival; SELECT idempotency.$call");
+
+	like($err, qr/consumer "\@relay\/fn" is reserved/, "not for SQL: $call");
+}
+$node->safe_psql('postgres', q{SELECT idempotency.relay_resume('fn')});
+IdemTest::wait_for($node, q{SELECT count(*) = 1 FROM app.effects WHERE event_type = 'Wanted'});
 
 # A function that is not there, or that may not be called, is the
 # relay's fault, not that of events.

@@ -122,7 +122,7 @@ find(
 	{
 		no_chdir => 1,
 		wanted => sub {
-			return unless /\.c$/ && !m{/src/sink/};
+			return unless /\.c$/ && !m{/src/sink/|/shared/fault\.c$};
 			my $text = slurp_file($_);
 			$raised{ $sqlstate{$1} // $1 } = 1 while $text =~ /errcode\((ERRCODE_\w+)/g;
 			$states .= $text if m{/report\.c$};

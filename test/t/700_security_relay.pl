@@ -101,6 +101,54 @@ is(sql("SELECT rolsuper FROM pg_roles WHERE rolname = 'op'"), 'f', 'again nothin
 # Constraints that are deferred otherwise are checked within the handler.
 is(sql('SELECT count(*) FROM app.child'), '1', 'a handler may write to a table with a deferred constraint');
 
+# Settings of the database are not the worker's, as far as they would hurt it.
+sql(<<'END');
+CREATE TABLE app.settings (name text, setting text);
+CREATE FUNCTION app.note_settings(event_id uuid) RETURNS void LANGUAGE sql AS
+	$$INSERT INTO app.settings SELECT name, setting FROM pg_settings UNION ALL SELECT 'role', current_setting('role')$$;
+CREATE SERVER notes FOREIGN DATA WRAPPER idempotency_function OPTIONS (function 'app.note_settings');
+ALTER DATABASE postgres SET role = 'outsider';
+ALTER DATABASE postgres SET transform_null_equals = on;
+ALTER DATABASE postgres SET debug_print_plan = on;
+ALTER DATABASE postgres SET max_parallel_workers_per_gather = 7;
+ALTER DATABASE postgres SET idempotency.uncompleted_claims = keep;
+ALTER DATABASE postgres SET work_mem = '123kB';
+SELECT idempotency.relay_create('notes', 'notes');
+END
+{
+	local $ENV{PGOPTIONS} = '-c role=none';
+	enqueue('settings');
+	ok($node->poll_query_until('postgres', 'SELECT count(*) > 0 FROM app.settings'),
+	'a relay in a database with hostile settings runs');
+is(sql(<<'END'), 'debug_print_plan=off idempotency.uncompleted_claims=error max_parallel_workers_per_gather=0 role=none transform_null_equals=off work_mem=123', 'its worker has those of its own');
+SELECT string_agg(DISTINCT name || '=' || setting, ' ' ORDER BY name || '=' || setting) FROM app.settings
+	WHERE name IN ('role', 'transform_null_equals', 'debug_print_plan', 'max_parallel_workers_per_gather',
+		'idempotency.uncompleted_claims', 'work_mem')
+END
+sql('ALTER DATABASE postgres RESET ALL');
+}
+sql("SELECT idempotency.relay_drop('notes')");
+
+# Error text is for those who may read dead letters.
+sql(<<'END');
+CREATE ROLE watcher LOGIN IN ROLE pg_monitor;
+CREATE FUNCTION app.quote(event_id uuid, payload jsonb) RETURNS void LANGUAGE plpgsql AS
+	$$BEGIN RAISE EXCEPTION 'no such card: %', payload; END$$;
+CREATE SERVER quotes FOREIGN DATA WRAPPER idempotency_function OPTIONS (function 'app.quote');
+SELECT idempotency.relay_create('quotes', 'quotes', aggregate_types => '{card}', max_attempts => 1);
+SELECT idempotency.outbox_enqueue('card', '1', 'Created', '"4111"');
+END
+wait_relay('quotes', "last_error LIKE '%4111%' AND dead = 1", 'an error quotes the payload');
+my $errors = "SELECT last_error, last_error_at IS NOT NULL FROM idempotency.stat_relay WHERE relay = 'quotes'";
+is(sql($errors, as => 'watcher'), '<insufficient privilege>|t', 'a monitor sees that there is one');
+like(sql($errors, as => 'op'), qr/4111/, 'an operator sees it');
+like(refused('SELECT * FROM idempotency.dead_letters', 'watcher'), qr/permission denied/, 'a monitor reads no dead letters');
+sql("SELECT idempotency.relay_drop('quotes')");
+
+# A consumer cannot list what others did.
+sql("CREATE ROLE eater LOGIN; SELECT idempotency.grant_role('consumer', 'eater')");
+like(refused('SELECT * FROM idempotency.processed_events', 'eater'), qr/permission denied/, 'a consumer does not list results');
+
 # Who may not drop a server learns nothing, and drops nothing.
 unlike(refused('DROP SERVER given', 'outsider'), qr/given.*relay|Relays/s,
 	'DROP SERVER tells outsiders of no relay');

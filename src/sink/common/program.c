@@ -139,6 +139,7 @@ idem_sink_start(IdemSink *s, const char *name)
 	s->out = idem_sink_alloc(s->out_size);
 	/* For the HELLO; nothing with a credit is due before READY. */
 	idem_stream_init(&s->stream);
+	IDEM_SINK_FAULT_POINT(s, "program-started");
 }
 
 /* Make room for a read, by moving what is left to the front first of all. */
@@ -208,6 +209,7 @@ read_input(IdemSink *s)
 		return false;			/* a reset is the end, too */
 	s->in_end += (size_t) n;
 	scan(s);
+	IDEM_SINK_FAULT_POINT(s, "program-input-read");
 	return true;
 }
 
@@ -229,6 +231,7 @@ write_output(IdemSink *s)
 		s->out_start += (size_t) n;
 	}
 	s->out_start = s->out_end = 0;
+	IDEM_SINK_FAULT_POINT(s, "program-output-written");
 	return true;
 }
 
@@ -308,7 +311,7 @@ idem_sink_send(IdemSink *s, const IdemProtoFrame *frame)
 	{
 		size = idem_proto_encode(s->out + s->out_end, s->out_size - s->out_end, frame);
 		if (size == 0)
-			idem_sink_broken(s, "could not encode a frame of type %c", frame->type);
+			idem_sink_broken(s, "could not encode a frame of type %c", (int) frame->type);
 		if (size <= s->out_size - s->out_end)
 			break;
 		s->out_size *= 2;

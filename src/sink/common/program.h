@@ -27,26 +27,12 @@
 #ifndef IDEM_SINK_PROGRAM_H
 #define IDEM_SINK_PROGRAM_H
 
+#include "sink/common/stream.h"
 #include "sink/protocol/option.h"
 #include "sink/protocol/protocol.h"
 
 #define IDEM_SINK_EXIT_OK		0
 #define IDEM_SINK_EXIT_BROKEN	2	/* protocol error, out of memory */
-
-/* Where the stream of frames stands, to check the next one. */
-typedef struct IdemSinkStream
-{
-	bool		said_hello;
-	bool		said_bye;
-	uint64_t	settled;		/* batches up to this one are settled */
-	bool		in_batch;		/* an EVENT came, its END did not */
-	uint64_t	batch;			/* number of the last batch begun */
-	uint32_t	index;			/* events begun in it */
-	uint64_t	data_len;		/* of the last event */
-	uint64_t	data_done;		/* bytes of it that came; equal if complete */
-	int64_t		credit_messages;	/* what the worker has left */
-	int64_t		credit_bytes;
-} IdemSinkStream;
 
 typedef struct IdemSink
 {
@@ -145,5 +131,16 @@ extern char *idem_sink_strdup(const char *data, size_t len);
 
 /* Milliseconds of a clock that only goes forward. */
 extern int64_t idem_sink_clock(void);
+
+/*
+ * A named point at which tests break the program, by a name that occurs once;
+ * shared/README.md.
+ */
+#ifdef IDEMPOTENCY_FAULT_POINTS
+extern void idem_sink_fault_point(IdemSink *s, const char *name);
+#define IDEM_SINK_FAULT_POINT(s, name)	idem_sink_fault_point(s, name)
+#else
+#define IDEM_SINK_FAULT_POINT(s, name)	((void) 0)
+#endif
 
 #endif							/* IDEM_SINK_PROGRAM_H */

@@ -13,7 +13,22 @@
 #ifndef IDEM_SINK_STREAM_H
 #define IDEM_SINK_STREAM_H
 
-#include "sink/common/program.h"
+#include "sink/protocol/protocol.h"
+
+/* Where the stream of frames stands, to check the next one. */
+typedef struct IdemSinkStream
+{
+	bool		said_hello;
+	bool		said_bye;
+	uint64_t	settled;		/* batches up to this one are settled */
+	bool		in_batch;		/* an EVENT came, its END did not */
+	uint64_t	batch;			/* number of the last batch begun */
+	uint32_t	index;			/* events begun in it */
+	uint64_t	data_len;		/* of the last event */
+	uint64_t	data_done;		/* bytes of it that came; equal if complete */
+	int64_t		credit_messages;	/* what the worker has left */
+	int64_t		credit_bytes;
+} IdemSinkStream;
 
 extern void idem_stream_init(IdemSinkStream *st);
 

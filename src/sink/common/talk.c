@@ -205,6 +205,7 @@ idem_sink_ready(IdemSink *s, IdemProtoReady *ready)
 
 	ready->version = IDEM_PROTO_VERSION;
 	frame.u.ready = *ready;
+	IDEM_SINK_FAULT_POINT(s, "program-ready");
 	idem_sink_send(s, &frame);
 	s->credit_messages = ready->credit_messages;
 	s->credit_bytes = ready->credit_bytes;

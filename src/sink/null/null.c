@@ -62,6 +62,7 @@ flush_range(NullSink *n)
 
 	if (end == n->first)
 		return;
+	IDEM_SINK_FAULT_POINT(&n->sink, "null-acked");
 	idem_sink_result(&n->sink, n->batch, n->first, end - 1, IDEM_PROTO_ACKED, NULL, NULL);
 	n->first = end;
 }

@@ -152,7 +152,7 @@ read_pending(PgSink *p)
 	while ((res = pg_next(p, &what)) != NULL)
 	{
 		if (what.step == PG_STEP_FENCE && PQresultStatus(res) == PGRES_COMMAND_OK)
-			fence = atoi(PQcmdTuples(res));
+			fence = (int) strtol(PQcmdTuples(res), NULL, 10);
 		else if (what.step == PG_STEP_CLAIM && PQresultStatus(res) == PGRES_TUPLES_OK)
 			pg_read_claims(p, res);
 		PQclear(res);
@@ -233,6 +233,7 @@ do_work(PgSink *p, bool careful)
 	if (!split)
 		send_all(p);
 	pg_sync(p);
+	IDEM_SINK_FAULT_POINT(&p->sink, "postgres-begun");
 	if (read_pending(p) == 0 && !p->error.set)
 	{
 		pg_rollback(p);
@@ -305,6 +306,7 @@ await_settle(PgSink *p)
 		return;
 	if (!p->answered)
 		send_results(p);
+	IDEM_SINK_FAULT_POINT(&p->sink, "postgres-settle");
 	while (p->sink.stream.settled < p->batch.batch)
 		idem_sink_wait(&p->sink, -1, 0, -1, true);
 }
@@ -316,8 +318,10 @@ commit(PgSink *p)
 	PgPending	what;
 	PGresult   *res;
 
+	IDEM_SINK_FAULT_POINT(&p->sink, "postgres-commit");
 	pg_send(p, PG_STEP_COMMIT, 0, "COMMIT", 0, NULL, NULL, NULL);
 	pg_sync(p);
+	IDEM_SINK_FAULT_POINT(&p->sink, "postgres-commit-sent");
 	while ((res = pg_next(p, &what)) != NULL)
 	{
 		if (what.step == PG_STEP_COMMIT && PQresultStatus(res) == PGRES_COMMAND_OK)
@@ -325,7 +329,10 @@ commit(PgSink *p)
 		PQclear(res);
 	}
 	if (committed)
+	{
+		IDEM_SINK_FAULT_POINT(&p->sink, "postgres-committed");
 		return ATTEMPT_COMMITTED;
+	}
 	if (p->error.lost)
 		return ATTEMPT_COMMIT_LOST;
 	/* an error of a deferred trigger is some event's, which careful may find */
@@ -383,6 +390,7 @@ ask_until_known(PgSink *p)
 	{
 		if (!reconnect(p))
 			break;
+		IDEM_SINK_FAULT_POINT(&p->sink, "postgres-ask-fate");
 		switch (pg_ask_fate(p))
 		{
 			case PG_FATE_COMMITTED:
@@ -434,6 +442,7 @@ pg_apply(PgSink *p)
 				tries++;
 				break;
 			case ATTEMPT_CAREFUL:
+				IDEM_SINK_FAULT_POINT(&p->sink, "postgres-careful");
 				/* an answer cannot be taken back */
 				if (careful || p->answered)
 					pg_give_up(p, "apply a batch");

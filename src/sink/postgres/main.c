@@ -41,10 +41,13 @@ greet(PgSink *p)
 	};
 
 	pg_configure(p, &hello);
+	IDEM_SINK_FAULT_POINT(&p->sink, "postgres-hello");
 	if (!pg_connect(p))
 		pg_give_up(p, "connect to the target");
 	pg_describe_target(p);
+	IDEM_SINK_FAULT_POINT(&p->sink, "postgres-connected");
 	pg_take_position(p, &ready);
+	IDEM_SINK_FAULT_POINT(&p->sink, "postgres-position-taken");
 	if (p->claim_sql != NULL || !p->config.is_function)
 		ready.capabilities |= IDEM_PROTO_DEDUPLICATES;
 	idem_sink_ready(&p->sink, &ready);
@@ -67,7 +70,9 @@ take_end(PgSink *p, const IdemProtoEnd *end)
 	uint64_t	bytes = p->batch.bytes;
 
 	p->batch.position = end->position;
+	IDEM_SINK_FAULT_POINT(&p->sink, "postgres-batch");
 	pg_apply(p);
+	IDEM_SINK_FAULT_POINT(&p->sink, "postgres-verdict");
 	pg_batch_reset(&p->batch);
 	idem_sink_grant(&p->sink, count, bytes, false);
 }

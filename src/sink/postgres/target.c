@@ -141,8 +141,8 @@ describe_function(PgSink *p)
 		idem_sink_failed(&p->sink, IDEM_PROTO_REJECTED, "42809",
 						 "%s.%s at the target must be a function that is not an aggregate, variadic or set-returning",
 						 values[0], values[1]);
-	nargs = atoi(PQgetvalue(res, 0, 3));
-	ndefaults = atoi(PQgetvalue(res, 0, 4));
+	nargs = (int) strtol(PQgetvalue(res, 0, 3), NULL, 10);
+	ndefaults = (int) strtol(PQgetvalue(res, 0, 4), NULL, 10);
 	for (int i = 0; i < nargs && i < rows; i++)
 		if (!use_field(p, PQgetvalue(res, i, 6), PQgetvalue(res, i, 7), PQgetvalue(res, i, 8)) &&
 			i < nargs - ndefaults)

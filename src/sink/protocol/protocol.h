@@ -187,7 +187,7 @@ typedef struct IdemProtoEvent
 	const uint8_t *event_id;	/* 16 bytes of a uuid, network order */
 	int64_t		seq;			/* outbox sequence number */
 	int64_t		enqueued_at;	/* microseconds since 1970-01-01 UTC */
-	int64_t		committed_at;	/* the same unit; 0 if not known */
+	int64_t		committed_at;	/* not before; the same unit; 0 if not known */
 	uint32_t	headers_len;	/* bytes */
 	uint32_t	payload_len;	/* bytes */
 	IdemProtoStr aggregate_type;

@@ -1,0 +1,151 @@
+/*-------------------------------------------------------------------------
+ *
+ * upkeep.c
+ *		What the worker of a database does for all relays of it.
+ *
+ * Each step is a transaction of its own, so that one that fails, e.g. for want
+ * of disk, leaves what the others did.
+ *
+ * MEMORY: in the caller's context, which is reset after each turn of its loop.
+ *
+ * Copyright (c) 2026, the idempotency developers
+ *
+ * IDENTIFICATION
+ *		src/relay/upkeep.c
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "postgres.h"
+
+#include "miscadmin.h"
+#include "nodes/pg_list.h"
+#include "utils/memutils.h"
+
+#include "outbox/reader.h"
+#include "outbox/segment.h"
+#include "relay/config.h"
+#include "relay/parked.h"
+#include "relay/position.h"
+#include "relay/retention.h"
+#include "relay/slots.h"
+#include "relay/txn.h"
+#include "relay/upkeep.h"
+#include "shared/fault.h"
+
+static int64 last_tick_seq = -1;
+
+/* Relay ids, in TopMemoryContext: seen at the last look; dropped since. */
+static List *known = NIL;
+static List *dropped = NIL;
+
+void
+idem_upkeep_note_relays(List *configs)
+{
+	MemoryContext old = MemoryContextSwitchTo(TopMemoryContext);
+	List	   *now = NIL;
+	ListCell   *lc;
+
+	foreach(lc, configs)
+		now = lappend_int(now, ((IdemRelayConfig *) lfirst(lc))->relay_id);
+	foreach(lc, known)
+	{
+		if (!list_member_int(now, lfirst_int(lc)))
+			dropped = list_append_unique_int(dropped, lfirst_int(lc));
+	}
+	list_free(known);
+	known = now;
+	MemoryContextSwitchTo(old);
+}
+
+static bool
+has_worker(int relay_id)
+{
+	IdemWorkerSlot *slot;
+	bool		found;
+
+	LWLockAcquire(idem_relay_shmem->lock, LW_SHARED);
+	slot = idem_worker_slot_find(MyDatabaseId, relay_id);
+	found = slot != NULL && (slot->pid != 0 || slot->starting);
+	LWLockRelease(idem_relay_shmem->lock);
+	return found;
+}
+
+/*
+ * A worker that was parking an event while its relay was dropped leaves it
+ * behind.  Ids are not used again, so it is in nobody's way; it goes when
+ * that worker cannot park any more.
+ */
+static void
+forget_dropped(void)
+{
+	for (int i = list_length(dropped) - 1; i >= 0; i--)
+	{
+		int			relay_id = list_nth_int(dropped, i);
+
+		if (has_worker(relay_id))
+			continue;
+		idem_txn_begin();
+		idem_parked_forget(relay_id);
+		idem_txn_commit(false);
+		dropped = list_delete_nth_cell(dropped, i);
+	}
+}
+
+void
+idem_upkeep_tick(void)
+{
+	int64		seq;
+	IdemPosition tick = {NULL, NULL, 0};
+
+	idem_txn_begin();
+	seq = idem_outbox_last_seq();
+	if (last_tick_seq < 0)
+		last_tick_seq = seq;
+	if (seq - last_tick_seq >= IDEM_TICK_EVENTS)
+	{
+		tick.done = idem_snap_current();
+		(void) idem_position_append(IDEM_TICK_RELAY, 0, &tick);
+		IDEM_FAULT_POINT("worker-tick");
+		last_tick_seq = seq;
+	}
+	idem_txn_commit(false);
+}
+
+/* What every relay has behind it, durably, can be emptied after its retention. */
+static void
+empty_outbox(MemoryContext work_cxt)
+{
+	List	   *rows;
+	IdemSnap  **done;
+	int			n = 0;
+	ListCell   *lc;
+
+	idem_txn_begin();
+	MemoryContextSwitchTo(work_cxt);
+	rows = idem_retention_positions();
+	done = palloc(sizeof(IdemSnap *) * (list_length(rows) + 1));
+	foreach(lc, rows)
+		done[n++] = lfirst(lc);
+	IDEM_FAULT_POINT("worker-maintain");
+	(void) idem_outbox_maintain(done, n);
+	IDEM_FAULT_POINT("worker-maintained");
+	idem_txn_commit(false);
+}
+
+static void
+maintain_log(MemoryContext work_cxt)
+{
+	idem_txn_begin();
+	MemoryContextSwitchTo(work_cxt);
+	idem_position_maintain();
+	idem_txn_commit(true);
+}
+
+void
+idem_upkeep_run(MemoryContext work_cxt)
+{
+	maintain_log(work_cxt);
+	idem_retention_check_lag();
+	forget_dropped();
+	empty_outbox(work_cxt);
+}

@@ -1,0 +1,136 @@
+/*-------------------------------------------------------------------------
+ *
+ * wake.c
+ *		Wakes the workers of a database at commits that concern them.
+ *
+ * A transaction that enqueued wakes the worker of its database after it has
+ * become visible.  The commit callback may not fail: it touches shared atomics
+ * and sets latches, nothing else.  COMMIT PREPARED is woken for after the
+ * command, because that session knows nothing of what was prepared.
+ *
+ * Copyright (c) 2026, the idempotency developers
+ *
+ * IDENTIFICATION
+ *		src/relay/wake.c
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "postgres.h"
+
+#include "access/xact.h"
+#include "miscadmin.h"
+#include "utils/resowner.h"
+
+#include "outbox/outbox.h"
+#include "relay/shmem.h"
+#include "relay/wake.h"
+#include "shared/fault.h"
+
+static void (*prev_enqueued_hook) (void) = NULL;
+
+/* What the current transaction will have to tell at its commit. */
+static bool enqueued = false;
+static bool config_changed = false;
+static bool tell_launcher = false;
+static bool callback_registered = false;
+
+/* The same, once committed. */
+static bool config_committed = false;
+static bool launcher_due = false;
+
+static void
+xact_callback(XactEvent event, void *arg)
+{
+	switch (event)
+	{
+		case XACT_EVENT_COMMIT:
+			if (enqueued)
+			{
+				IDEM_FAULT_POINT_NO_ERROR("commit-wake");
+				idem_wake_database(MyDatabaseId, false);
+			}
+			config_committed = config_changed;
+			launcher_due = tell_launcher;
+			enqueued = config_changed = tell_launcher = false;
+			break;
+		case XACT_EVENT_PREPARE:
+			if (config_changed || tell_launcher)
+			{
+				IDEM_FAULT_POINT_NO_ERROR("ddl-prepare");
+				idem_config_prepared();
+			}
+			enqueued = config_changed = tell_launcher = false;
+			break;
+		case XACT_EVENT_ABORT:
+			enqueued = config_changed = tell_launcher = false;
+			break;
+		default:
+			break;
+	}
+}
+
+/*
+ * A worker that looks at the catalogs has to have the invalidations of this
+ * transaction by then, and they are sent between the commit callbacks and the
+ * last phase of this.
+ */
+static void
+release_callback(ResourceReleasePhase phase, bool is_commit, bool is_top_level, void *arg)
+{
+	if (phase != RESOURCE_RELEASE_AFTER_LOCKS || !is_top_level)
+		return;
+	if (is_commit && config_committed)
+	{
+		IDEM_FAULT_POINT_NO_ERROR("ddl-wake");
+		idem_wake_database(MyDatabaseId, true);
+	}
+	if (is_commit && launcher_due)
+		idem_wake_launcher();
+	config_committed = launcher_due = false;
+}
+
+/* Once per backend; registering allocates, so not from the callback. */
+static void
+ensure_callback(void)
+{
+	if (callback_registered)
+		return;
+	RegisterXactCallback(xact_callback, NULL);
+	RegisterResourceReleaseCallback(release_callback, NULL);
+	callback_registered = true;
+}
+
+static void
+on_enqueued(void)
+{
+	if (prev_enqueued_hook)
+		prev_enqueued_hook();
+	ensure_callback();
+	enqueued = true;
+}
+
+void
+idem_relay_config_changed(bool launcher_too)
+{
+	ensure_callback();
+	config_changed = true;
+	tell_launcher |= launcher_too;
+}
+
+void
+idem_wake_committed_prepared(void)
+{
+	bool		config = idem_config_was_prepared();
+
+	IDEM_FAULT_POINT_NO_ERROR("commit-prepared-wake");
+	idem_wake_database(MyDatabaseId, config);
+	if (config)
+		idem_wake_launcher();
+}
+
+void
+idem_wake_init(void)
+{
+	prev_enqueued_hook = idem_outbox_enqueued_hook;
+	idem_outbox_enqueued_hook = on_enqueued;
+}

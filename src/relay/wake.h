@@ -1,0 +1,30 @@
+/*-------------------------------------------------------------------------
+ *
+ * wake.h
+ *		Wakes the workers of a database at commits that concern them.
+ *
+ * Copyright (c) 2026, the idempotency developers
+ *
+ * IDENTIFICATION
+ *		src/relay/wake.h
+ *
+ *-------------------------------------------------------------------------
+ */
+#ifndef IDEM_RELAY_WAKE_H
+#define IDEM_RELAY_WAKE_H
+
+#include "postgres.h"
+
+/* Listen to what is enqueued; at preload only. */
+extern void idem_wake_init(void);
+
+/*
+ * The current transaction changed relays: at its commit the database's
+ * workers look again, and the launcher if databases came or went.
+ */
+extern void idem_relay_config_changed(bool launcher_too);
+
+/* COMMIT PREPARED has run; this session does not know what was prepared. */
+extern void idem_wake_committed_prepared(void);
+
+#endif							/* IDEM_RELAY_WAKE_H */

@@ -1,0 +1,199 @@
+"""Options that do not fit, passwords, privileges, poolers, servers that are not there."""
+import contextlib
+import os
+import pathlib
+import shutil
+import socket
+import subprocess
+import tempfile
+
+from postgres.target import POSITION, Target, commits, server, wait_for
+from sinklib import codec
+
+
+def test_misconfigured():
+    t = Target()
+    for options, state, text in (
+            ({"function": "app.nothing"}, "42883", "does not exist"),
+            ({"function": None}, "HV00B", "needs one of"),
+            ({"table": "app.inbox"}, "HV00B", "needs one of"),
+            ({"function": None, "table": "app.nothing"}, "42P01", "sink_setup_sql"),
+            ({"function": None, "table": "app.got"}, "42P10", "no unique index"),
+            ({"position_table": "app.nothing"}, "42P01", "sink_setup_sql"),
+            ({"position_table": "app.inbox"}, "42703", "sink_setup_sql"),
+            ({"claim": "on"}, "42704", "not installed"),
+            ({"dbname": None}, "HV00B", "dbname"),
+            ({"function": "on_event"}, "HV024", "with its schema"),
+            ({"service": "x"}, "HV00D", "not known"),
+            ({"passfile": "x"}, "HV00D", "not known"),
+            ({"options": "-c x=y"}, "HV00D", "not known"),
+            ({"secret_file": "/nonexistent/x"}, "58030", "could not open"),
+            ({"secret_file": "/"}, "58030", "not a regular file"),
+            ({"secret_file": "/dev/null"}, "58030", "not a regular file")):
+        f = t.failed(**options)
+        assert f["outcome"] == "rejected" and f["sqlstate"] == state and text in f["message"], (options, f)
+    f = t.failed(flags=0)
+    assert f["outcome"] == "rejected" and f["sqlstate"] == "0A000", f
+    # nothing of that may have fenced a sink that works
+    assert t.psql("SELECT count(*) FROM idempotency_sink_position WHERE epoch > 1") == "0"
+
+
+def test_functions_that_do_not_fit():
+    t = Target(POSITION + """
+        CREATE SCHEMA app;
+        CREATE FUNCTION app.twice(a int DEFAULT 1) RETURNS void LANGUAGE sql AS '';
+        CREATE FUNCTION app.twice(a text DEFAULT '') RETURNS void LANGUAGE sql AS '';
+        CREATE FUNCTION app.strange(event_id uuid, color text) RETURNS void LANGUAGE sql AS '';
+        CREATE FUNCTION app.typed(event_id int) RETURNS void LANGUAGE sql AS '';
+        CREATE FUNCTION app.rows(event_id uuid) RETURNS SETOF int LANGUAGE sql AS 'SELECT 1';
+        CREATE FUNCTION app.unnamed(uuid) RETURNS void LANGUAGE sql AS '';
+        CREATE PROCEDURE app.proc(event_id uuid) LANGUAGE sql AS '';""")
+    for name, state in (("twice", "42725"), ("strange", "42883"), ("typed", "42804"),
+                        ("rows", "42809"), ("unnamed", "42883"), ("proc", "42809")):
+        f = t.failed(function=f"app.{name}")
+        assert f["outcome"] == "rejected" and f["sqlstate"] == state, (name, f)
+
+
+def test_target_goes_away():
+    t = Target()
+    w = t.start()
+    t.psql("DROP FUNCTION app.on_event")
+    w.events([{}])
+    f = w.expect("FAILED")
+    assert f["outcome"] == codec.OUTCOMES["rejected"] and f["sqlstate"] == "42883", f
+
+
+def test_unreachable():
+    t = Target()
+    f = t.failed(host="/nonexistent")
+    assert f["outcome"] == "outage", f
+    f = t.failed(dbname="no_such_database")
+    assert f["outcome"] == "outage" and "no_such_database" in f["message"], f
+
+
+@contextlib.contextmanager
+def password_needed(t, user):
+    """The server asks that user for a password, in that database."""
+    hba = pathlib.Path(server().dir, "data/pg_hba.conf")
+    before = hba.read_text()
+    t.psql(f"CREATE ROLE {user} LOGIN PASSWORD 'right';"
+           f"GRANT SELECT, INSERT, UPDATE ON idempotency_sink_position TO {user};"
+           f"GRANT USAGE ON SCHEMA app TO {user}; GRANT ALL ON ALL TABLES IN SCHEMA app TO {user};"
+           f"GRANT ALL ON ALL SEQUENCES IN SCHEMA app TO {user}")
+    hba.write_text(f"local all {user} scram-sha-256\nhost all {user} all scram-sha-256\n" + before)
+    t.psql("SELECT pg_reload_conf()")
+    wait_for(lambda: user in t.psql("SELECT string_agg(user_name::text, ' ') FROM pg_hba_file_rules"),
+             "the rule is read")
+    probe = ["psql", "-XAtqw", "-h", server().host, "-p", server().port, "-U", user, "-d", t.db, "-c", ""]
+    wait_for(lambda: subprocess.run(probe, capture_output=True).returncode != 0, "the rule is in force")
+    try:
+        yield
+    finally:
+        hba.write_text(before)
+        t.psql("SELECT pg_reload_conf()")
+
+
+def test_passwords():
+    t = Target()
+    need = codec.WANT_POSITION | codec.REQUIRE_PASSWORD
+    user = f"u_{t.db}"
+    with password_needed(t, user), tempfile.TemporaryDirectory() as d:
+        pgpass = pathlib.Path(d, ".pgpass")
+        pgpass.write_text("*:*:*:*:right\n")
+        pgpass.chmod(0o600)
+        outside = {"PGPASSWORD": "right", "PGPASSFILE": str(pgpass), "HOME": d,
+                   "PGUSER": "postgres", "PGHOST": server().host}
+        f = t.failed(user=user, env=outside)
+        assert f["outcome"] == "outage" and "no password supplied" in f["message"], f
+        f = t.failed(user=user, password="wr0ng", env=outside)
+        assert "password authentication failed" in f["message"] and "wr0ng" not in f["message"], f
+        secret = pathlib.Path(d, "secret")
+        secret.write_text("right\nsecond line\n")
+        for options in ({"password": "right"}, {"secret_file": str(secret)}):
+            w = t.start(user=user, flags=need, **options)
+            batch, _ = w.events([{}])
+            commits(w, batch, 1)
+            w.close()
+        f = t.failed(user=user, flags=need)
+        assert f["outcome"] == "rejected" and f["sqlstate"] == "2F003", f
+        # trust: logs in without a password although there is one
+        f = t.failed(password="whatever", flags=need)
+        assert f["outcome"] == "rejected" and f["sqlstate"] == "2F003", f
+        f = t.failed(user=user, password="right", secret_file=str(secret))
+        assert "exclude each other" in f["message"], f
+
+
+def test_secret_files_stay_secret():
+    t = Target()
+    with tempfile.TemporaryDirectory() as d:
+        secret = pathlib.Path(d, "secret")
+        for content in ("", "\nhushhush\n", "hushhush" * 1000):
+            secret.write_text(content)
+            f = t.failed(secret_file=str(secret))
+            assert f["sqlstate"] == "58030" and "hush" not in f["message"], f
+
+
+def test_no_privilege_is_configuration():
+    t = Target()
+    user = f"u_{t.db}"
+    with password_needed(t, user):
+        t.psql("REVOKE EXECUTE ON FUNCTION app.on_event FROM PUBLIC")
+        w = t.start(user=user, password="right")
+        w.events([{}, {}])
+        f = w.expect("FAILED")
+        assert f["outcome"] == codec.OUTCOMES["rejected"] and f["sqlstate"] == "42501", f
+
+
+@contextlib.contextmanager
+def pgbouncer(t):
+    """A pooler in transaction mode with a single server connection."""
+    with tempfile.TemporaryDirectory(prefix="idem-bouncer.") as d:
+        with socket.socket() as s:
+            s.bind(("127.0.0.1", 0))
+            port = s.getsockname()[1]
+        pathlib.Path(d, "users").write_text('"postgres" ""\n')
+        pathlib.Path(d, "ini").write_text(
+            f"[databases]\n* = host={server().host} port={server().port}\n[pgbouncer]\n"
+            f"listen_addr = 127.0.0.1\nlisten_port = {port}\nunix_socket_dir =\n"
+            f"auth_type = any\nauth_file = {d}/users\npool_mode = transaction\n"
+            "default_pool_size = 1\nmax_client_conn = 50\n"
+            "ignore_startup_parameters = extra_float_digits\n"
+            f"[databases]\n{t.db} = host={server().host} port={server().port} user=postgres dbname={t.db}\n")
+        os.chmod(d, 0o755)
+        command = [shutil.which("pgbouncer") or "/usr/sbin/pgbouncer", "-q", f"{d}/ini"]
+        if os.getuid() == 0:
+            command = ["setpriv", "--reuid", "postgres", "--regid", "postgres", "--clear-groups",
+                       "--"] + command
+        proc = subprocess.Popen(command, stderr=subprocess.DEVNULL, stdout=subprocess.DEVNULL)
+        host, base_port = t.host, t.port
+        t.host, t.port = "127.0.0.1", str(port)
+
+        def up():
+            assert proc.poll() is None, "pgbouncer ended"
+            with socket.socket() as s:
+                return s.connect_ex(("127.0.0.1", port)) == 0
+        try:
+            wait_for(up, "pgbouncer listens")
+            yield
+        finally:
+            t.host, t.port = host, base_port
+            proc.terminate()
+            proc.wait(10)
+
+
+def test_through_pgbouncer():
+    t = Target()
+    with pgbouncer(t):
+        sinks = [t.start(relay=f"r{i}", flags=codec.WANT_POSITION | codec.KEY_ORDER) for i in range(3)]
+        for _ in range(10):
+            batches = [(w, w.events([{} for _ in range(50)])[0]) for w in sinks]
+            for w, batch in batches:
+                commits(w, batch, 50)
+        w = sinks[0]
+        batch, _ = w.events([{"key": "a"}, {"key": "b", "type": "BAD"}, {"key": "b"}])
+        assert w.outcomes(batch, 3) == ["acked", "rejected", "skipped"]
+        w.send("SETTLE", batch=batch)
+        w.expect("VERDICT", batch=batch, kind=1)
+        for w in sinks:
+            w.close()
+    assert t.count() == 1501

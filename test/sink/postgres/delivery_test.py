@@ -1,0 +1,146 @@
+"""What arrives, in functions and tables: order, sizes, types, and the DDL it needs."""
+import json
+import uuid
+
+from postgres.target import POSITION, TOP, Target, commits
+from sinklib import codec
+
+
+def test_function():
+    t = Target()
+    w = t.start()
+    assert w.ready["capabilities"] == codec.STORES_POSITION | codec.TRANSACTIONAL
+    assert w.ready["has_position"] == 0
+    batch, ids = w.events([{"payload": b'{"a": "\xc3\xa9"}', "headers": b'{"h": 1}', "key": "k"},
+                           {"payload": b"[1]"}], row_id=7, k=3)
+    commits(w, batch, 2)
+    assert t.psql("SELECT event_id, aggregate_type, key, event_type, payload, headers,"
+                  " (extract(epoch FROM enqueued_at) * 1000000)::bigint FROM app.got ORDER BY n"
+                  ).splitlines() == [
+        f'{ids[0]}|order|k|T|{{"a": "é"}}|{{"h": 1}}|1795248000000001',
+        f"{ids[1]}|order|1|T|[1]||1795248000000002"]
+    assert t.position() == ["1", "log-1", "7", "3"]
+    w.close()
+    w = t.start()
+    assert w.ready["has_position"] == 1
+    assert (w.ready["incarnation"], w.ready["row_id"], w.ready["k"]) == ("log-1", 7, 3)
+    w.close()
+
+
+def test_order_and_size():
+    t = Target()
+    w = t.start()
+    batch, ids = w.events([{"key": str(i % 7), "payload": b'{"i": %d}' % i} for i in range(5000)])
+    commits(w, batch, 5000)
+    assert t.psql("SELECT event_id FROM app.got ORDER BY n").split() == [str(i) for i in ids]
+    big = b'{"x": "' + b"y" * 3000000 + b'"}'
+    batch, _ = w.events([{"payload": big}])
+    commits(w, batch, 1)
+    assert t.psql("SELECT max(length(payload->>'x')) FROM app.got") == "3000000"
+    w.close()
+
+
+def test_pipelined_batches():
+    t = Target()
+    w = t.start()
+    batches = [w.events([{} for _ in range(200)])[0] for _ in range(20)]
+    for batch in batches:
+        commits(w, batch, 200)
+    assert t.count() == 4000
+    w.close()
+
+
+def test_table():
+    t = Target()
+    w = t.start(function=None, table="app.inbox")
+    assert w.ready["capabilities"] & codec.DEDUPLICATES
+    same = uuid.uuid4()
+    batch, ids = w.events([
+        {"payload": b'{"a": 1}', "headers": b'{"h": 1}'},
+        {"payload": b"\0\xff", "json": False, "content_type": "image/x"},
+        {"id": same}, {"id": same}])
+    commits(w, batch, 4)
+    batch, _ = w.events([{"id": ids[0], "payload": b'{"a": 2}'}])
+    commits(w, batch, 1)
+    assert t.psql("SELECT payload, payload_bytes, content_type, headers FROM app.inbox ORDER BY seq"
+                  ).splitlines()[:2] == ['{"a": 1}|||{"h": 1}', "|\\x00ff|image/x|"]
+    assert t.count("app.inbox") == 3
+    w.close()
+
+
+def test_argument_types():
+    t = Target(POSITION + """
+        CREATE SCHEMA app; CREATE TABLE app.got (a text);
+        CREATE DOMAIN app.idtext AS varchar(64);
+        CREATE FUNCTION app.f(event_id app.idtext, payload bytea, headers text) RETURNS text
+            LANGUAGE sql AS $$ INSERT INTO app.got VALUES (event_id || ' ' || encode(payload, 'hex') || ' ' || headers)
+            RETURNING a $$;
+        CREATE FUNCTION app."No args"() RETURNS int LANGUAGE sql AS $$ INSERT INTO app.got VALUES ('x') RETURNING 1 $$;
+        """)
+    w = t.start(function="app.f")
+    batch, ids = w.events([{"payload": b"{}", "headers": b'{"a":  1}'},
+                           {"payload": b"\1", "json": False, "headers": b"{}"}])
+    commits(w, batch, 2)
+    assert t.psql("SELECT a FROM app.got").splitlines() == [f'{ids[0]} 7b7d {{"a":  1}}', f"{ids[1]} 01 {{}}"]
+    w.close()
+    w = t.start(function='app."No args"', relay="other")
+    batch, _ = w.events([{}, {}])
+    commits(w, batch, 2)
+    assert t.count() == 4
+    w.close()
+
+
+def test_bytes_where_json_is_wanted():
+    t = Target()
+    w = t.start()
+    batch, _ = w.events([{}, {"payload": b"\1", "json": False}, {}])
+    assert w.outcomes(batch, 3) == ["acked", "rejected", "acked"]
+    assert w.notes[1][0] == "42804", w.notes
+    w.send("SETTLE", batch=batch)
+    w.expect("VERDICT", batch=batch, kind=1)
+    assert t.count() == 2
+    w.close()
+
+
+def test_synchronous_commit_is_raised():
+    t = Target(POSITION + """
+        CREATE SCHEMA app; CREATE TABLE app.got (x text);
+        CREATE FUNCTION app.on_event() RETURNS void LANGUAGE sql AS
+        $$ INSERT INTO app.got VALUES (current_setting('synchronous_commit') || ' ' ||
+           current_setting('transaction_isolation') || ' ' ||
+           current_setting('idle_in_transaction_session_timeout')) $$;""")
+    for setting, expected in (("off", "on"), ("local", "on"), ("remote_apply", "remote_apply")):
+        t.psql(f"ALTER DATABASE {t.db} SET synchronous_commit = {setting};"
+               f"ALTER DATABASE {t.db} SET default_transaction_isolation = 'serializable';"
+               f"ALTER DATABASE {t.db} SET default_transaction_read_only = off")
+        w = t.start()
+        batch, _ = w.events([{}])
+        commits(w, batch, 1)
+        w.close()
+        assert t.psql("SELECT DISTINCT x FROM app.got") == f"{expected} read committed 1min"
+        t.psql("TRUNCATE app.got")
+
+
+def test_setup_sql():
+    """The DDL in setup_sql.h is what the program needs."""
+    header = (TOP / "src/sink/postgres/setup_sql.h").read_text()
+
+    def text(macro):
+        body = header.split(f"#define {macro} ")[1].split("\n\n")[0]
+        return "".join(json.loads(line.strip().rstrip("\\").strip())
+                       for line in body.splitlines()[1:])
+    sql = text("IDEM_SINK_POSTGRES_SETUP_SQL") % (("public.idempotency_sink_position",) * 3 + ("postgres",))
+    sql += "CREATE SCHEMA app;" + text("IDEM_SINK_POSTGRES_INBOX_SQL") % ("app.inbox", "app.inbox", "postgres")
+    t = Target(sql)
+    w = t.start(function=None, table="app.inbox")
+    batch, _ = w.events([{}])
+    commits(w, batch, 1)
+    w.close()
+
+
+def test_oversized_batch():
+    t = Target()
+    w = t.start()
+    w.events([{} for _ in range(10001)], end=False)
+    assert w.exit_status() == 2
+    assert "larger than READY allows" in w.stderr()

@@ -1,0 +1,164 @@
+"""A COMMIT whose answer is lost, predecessors that still live, sessions that end."""
+import os
+import socket
+
+from postgres.target import POSITION, Proxy, Target, commits, server, through_proxy, wait_for
+from sinklib import codec
+
+
+def test_lost_commit_reply():
+    t = Target()
+    with through_proxy(t) as proxy:
+        w = t.start()
+        batch, _ = w.events([{}], row_id=1)
+        commits(w, batch, 1)
+        proxy.swallow = b"COMMIT\0"
+        batch, _ = w.events([{}, {}], row_id=2)
+        commits(w, batch, 2)
+        assert proxy.hit.is_set()
+        assert t.count() == 3 and t.position()[2] == "2"
+        w.close()
+
+
+def test_lost_commit():
+    """The COMMIT never arrives: the batch is done again, once."""
+    t = Target()
+    with through_proxy(t) as proxy:
+        w = t.start()
+        proxy.deliver = False
+        proxy.swallow = b"COMMIT\0"
+        batch, _ = w.events([{}, {}], row_id=2)
+        commits(w, batch, 2)
+        assert proxy.hit.is_set()
+        assert t.count() == 2 and t.position()[2] == "2"
+        w.close()
+
+
+def test_lost_commit_after_results():
+    """Results are out already: the same ones must come about again."""
+    t = Target()
+    with through_proxy(t) as proxy:
+        w = t.start(flags=codec.WANT_POSITION | codec.KEY_ORDER)
+        proxy.deliver = False
+        proxy.swallow = b"COMMIT\0"
+        batch, _ = w.events([{"key": "a"}, {"key": "b", "type": "BAD"}, {"key": "b"}], row_id=2)
+        assert w.outcomes(batch, 3) == ["acked", "rejected", "skipped"]
+        w.send("SETTLE", batch=batch)
+        w.expect("VERDICT", batch=batch, kind=1)
+        assert proxy.hit.is_set() and t.count() == 1
+        w.close()
+
+
+def test_lost_commit_and_fenced():
+    """Somebody took over in between: the sink must not judge by his position."""
+    t = Target()
+    with through_proxy(t) as proxy:
+        w = t.start()
+        proxy.deliver = False
+        proxy.stall.set()
+        proxy.swallow = b"COMMIT\0"
+        # make the way back fail until somebody else has taken over
+        listener, proxy.listener = proxy.listener, socket.socket()
+        listener.close()
+        os.unlink(f"{proxy.host}/.s.PGSQL.{proxy.port}")
+        w.events([{}], row_id=2)
+        assert proxy.hit.wait(20)
+        for pair in proxy.pairs:
+            pair[1].close()
+        t.psql("UPDATE idempotency_sink_position SET epoch = epoch + 1, row_id = 9, k = 0, incarnation = 'log-1'")
+        again = Proxy(f"{server().host}/.s.PGSQL.{server().port}", proxy.host)
+        f = w.expect("FAILED", timeout=30)
+        assert f["outcome"] == codec.OUTCOMES["fenced"], f
+        assert t.count() == 0
+        again.close()
+
+
+def test_fenced():
+    t = Target()
+    old = t.start()
+    batch, _ = old.events([{}])
+    commits(old, batch, 1)
+    new = t.start()
+    batch, _ = new.events([{}], row_id=50)
+    commits(new, batch, 1)
+    old.events([{}, {}])
+    f = old.expect("FAILED")
+    assert f["outcome"] == codec.OUTCOMES["fenced"] and f["sqlstate"] == "55000", f
+    assert old.exit_status() == 0
+    assert t.count() == 2 and t.position() == ["2", "log-1", "50", "0"]
+    new.close()
+
+
+def test_hello_waits_for_a_batch_in_flight():
+    t = Target()
+    old = t.start()
+    batch, _ = old.events([{"type": "BAD"}, {}])     # waits for its SETTLE, in a transaction
+    old.outcomes(batch, 2)
+    new = t.start(hello=False)
+    wait_for(lambda: t.psql("SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock'"
+                            " AND datname = current_database()") == "1", "hello waits")
+    old.send("SETTLE", batch=batch)
+    old.expect("VERDICT", batch=batch, kind=1)
+    assert new.hello()["row_id"] == batch
+    old.kill()
+    new.close()
+
+
+def test_partitioned_predecessor_lets_go():
+    t = Target()
+    with through_proxy(t) as proxy:
+        old = t.start(idle_timeout="1000")
+        batch, _ = old.events([{"type": "BAD"}, {}])
+        old.outcomes(batch, 2)
+        proxy.swallow = b"nothing will match this"
+        new = t.start(host=server().host, port=server().port)   # waits for the timeout
+        assert new.ready["has_position"] == 0
+        assert t.count() == 0
+        old.kill()
+        new.close()
+
+
+def test_server_restarts_sessions():
+    t = Target()
+    w = t.start()
+    for _ in range(3):
+        batch, _ = w.events([{}])
+        commits(w, batch, 1)
+        t.psql("SELECT pg_terminate_backend(pid) FROM pg_stat_activity"
+               " WHERE application_name = 'idempotency sink' AND datname = current_database()")
+    batch, _ = w.events([{"type": "SLOW"}])
+    sleeping = ("FROM pg_stat_activity WHERE wait_event = 'PgSleep' AND datname = current_database()")
+    for _ in range(2):
+        wait_for(lambda: t.psql(f"SELECT count(*) {sleeping}") == "1", "the call sleeps")
+        t.psql(f"SELECT pg_terminate_backend(pid) {sleeping}")
+    wait_for(lambda: t.psql(f"SELECT count(*) {sleeping}") == "1", "the call sleeps again")
+    w.kill()
+    assert t.count() == 3
+
+
+def test_deadlock_is_nobodys_fault():
+    t = Target(POSITION + """
+        CREATE SCHEMA app; CREATE TABLE app.got (x int); CREATE SEQUENCE app.tries MINVALUE -1000 START 1;
+        CREATE FUNCTION app.on_event() RETURNS void LANGUAGE plpgsql AS $$
+        BEGIN
+            INSERT INTO app.got VALUES (1);
+            IF nextval('app.tries') < 3 THEN RAISE EXCEPTION 'deadlock' USING ERRCODE = '40P01'; END IF;
+        END $$;""")
+    w = t.start()
+    batch, _ = w.events([{}])
+    commits(w, batch, 1)
+    assert t.count() == 1
+    t.psql("ALTER SEQUENCE app.tries RESTART WITH -1000")
+    w.events([{}])
+    f = w.expect("FAILED", timeout=30)
+    assert f["outcome"] == codec.OUTCOMES["outage"] and f["sqlstate"] == "40P01", f
+
+
+def test_disk_full_is_an_outage():
+    t = Target(POSITION + """
+        CREATE SCHEMA app; CREATE FUNCTION app.on_event() RETURNS void LANGUAGE plpgsql AS
+        $$ BEGIN RAISE EXCEPTION 'no space left' USING ERRCODE = '53100'; END $$;""")
+    w = t.start()
+    w.events([{}])
+    f = w.expect("FAILED")
+    assert f["outcome"] == codec.OUTCOMES["outage"] and f["sqlstate"] == "53100", f

@@ -1,0 +1,109 @@
+"""Events that the target refuses, or takes too long over."""
+from postgres.target import POSITION, Target, commits, wait_for
+from sinklib import codec
+
+
+def poison(key_order, expected, count):
+    t = Target()
+    w = t.start(flags=codec.WANT_POSITION | (codec.KEY_ORDER if key_order else 0))
+    events = [{"key": "a"}, {"key": "b", "type": "BAD"}, {"key": "a"}, {"key": "b"},
+              {"key": "c", "type": "BAD", "payload": b'{"secret": "pa55"}'}, {"key": "c"}, {"key": "d"}]
+    batch, ids = w.events(events, row_id=5)
+    assert w.outcomes(batch, 7) == expected
+    assert w.notes[1] == ("P0042", "no such thing"), w.notes
+    # nothing is visible before the worker has noted what failed
+    assert t.count() == 0
+    w.send("SETTLE", batch=batch)
+    w.expect("VERDICT", batch=batch, kind=1)
+    assert t.count() == count and t.position()[2] == "5"
+    # the next batch is plain again, and the keys are free after SETTLE
+    batch, _ = w.events([{"key": "b"}, {"key": "c"}])
+    commits(w, batch, 2)
+    assert "pa55" not in w.stderr()
+    w.close()
+
+
+def test_poison():
+    poison(False, ["acked", "rejected", "acked", "acked", "rejected", "acked", "acked"], 5)
+
+
+def test_poison_key_order():
+    poison(True, ["acked", "rejected", "acked", "skipped", "rejected", "skipped", "acked"], 3)
+
+
+def test_key_stays_blocked_until_settle():
+    t = Target()
+    w = t.start(flags=codec.WANT_POSITION | codec.KEY_ORDER)
+    first, _ = w.events([{"key": "b", "type": "BAD"}, {"key": "a"}])
+    second, _ = w.events([{"key": "b"}, {"key": "a"}])    # sent before the SETTLE
+    assert w.outcomes(first, 2) == ["rejected", "acked"]
+    w.send("SETTLE", batch=first)
+    w.expect("VERDICT", batch=first, kind=1)
+    assert w.outcomes(second, 2) == ["skipped", "acked"]
+    w.send("SETTLE", batch=second)
+    w.expect("VERDICT", batch=second, kind=1)
+    third, _ = w.events([{"key": "b"}])
+    commits(w, third, 1)
+    w.close()
+
+
+def test_many_poison_in_a_large_batch():
+    t = Target()
+    w = t.start(flags=codec.WANT_POSITION | codec.KEY_ORDER)
+    events = [{"key": str(i), "type": "BAD" if i % 10 == 3 else "T"} for i in range(1000)]
+    batch, _ = w.events(events)
+    out = w.outcomes(batch, 1000, timeout=60)
+    assert out == ["rejected" if i % 10 == 3 else "acked" for i in range(1000)]
+    w.send("SETTLE", batch=batch)
+    w.expect("VERDICT", batch=batch, kind=1)
+    assert t.count() == 900
+    w.close()
+
+
+def test_invalid_json_value():
+    t = Target()
+    w = t.start()
+    batch, _ = w.events([{}, {"payload": b'{"a": "\\u0000"}'}, {"payload": b"not json"}, {}])
+    assert w.outcomes(batch, 4) == ["acked", "rejected", "rejected", "acked"]
+    assert w.notes[1][0] == "22P05" and w.notes[2][0] == "22P02", w.notes
+    w.send("SETTLE", batch=batch)
+    w.expect("VERDICT", batch=batch, kind=1)
+    w.close()
+
+
+def test_deferred_constraint():
+    t = Target(POSITION + """
+        CREATE SCHEMA app; CREATE TABLE app.k (id text PRIMARY KEY); INSERT INTO app.k VALUES ('1');
+        CREATE TABLE app.got (n serial, k text REFERENCES app.k DEFERRABLE INITIALLY DEFERRED);
+        CREATE FUNCTION app.on_event(aggregate_id text) RETURNS void LANGUAGE sql AS
+            $$ INSERT INTO app.got (k) VALUES (aggregate_id) $$;""")
+    w = t.start()
+    batch, _ = w.events([{}, {"key": "missing"}, {}])
+    assert w.outcomes(batch, 3) == ["acked", "rejected", "acked"]
+    assert w.notes[1][0] == "23503", w.notes
+    w.send("SETTLE", batch=batch)
+    w.expect("VERDICT", batch=batch, kind=1)
+    w.close()
+
+
+def test_slow_event():
+    t = Target()
+    w = t.start(statement_timeout="300")
+    batch, _ = w.events([{}, {"type": "SLOW"}, {}])
+    assert w.outcomes(batch, 3) == ["acked", "retry", "acked"]
+    assert w.notes[1][0] == "57014", w.notes
+    w.send("SETTLE", batch=batch)
+    w.expect("VERDICT", batch=batch, kind=1)
+    w.close()
+
+
+def test_ping_while_the_target_works():
+    t = Target()
+    w = t.start()
+    w.events([{"type": "SLOW"}])
+    wait_for(lambda: t.psql("SELECT count(*) FROM pg_stat_activity WHERE wait_event = 'PgSleep'"
+                            " AND datname = current_database()") == "1", "the call sleeps")
+    w.send("PING", nonce=9)
+    w.expect("PONG", nonce=9)
+    w.close()       # exits at once although the call is under way
+    wait_for(lambda: t.count() == 0, "nothing committed")

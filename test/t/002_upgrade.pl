@@ -1,0 +1,95 @@
+
+# Copyright (c) 2026, the idempotency developers
+
+# pg_upgrade, in the matrix from the major version before: claims stand, and
+# relays go on where they were, by their name as before.
+
+use strict;
+use warnings FATAL => 'all';
+
+use File::Basename qw(dirname);
+use IdemRelay;
+use IdemTest;
+use PostgreSQL::Test::Utils;
+use Test::More;
+
+my $dir = IdemRelay::sink_directory();
+# Checksums are the default of some versions only.
+my %like = (
+	extra => ['--data-checksums'],
+	conf => "idempotency.sink_directory = '$dir'\nidempotency.publish_as = 'shop'\n");
+my $old = IdemTest::cluster('old', old => 1, %like);
+my %file = map { $_ => "$dir/$_.log" } qw(plain storing);
+
+IdemRelay::pytest_server($old, 'plain', $file{plain});
+IdemRelay::pytest_server($old, 'storing', $file{storing}, position => 'on');
+$old->safe_psql('postgres', <<'END');
+CREATE TABLE effects (event_id uuid, n int);
+CREATE FUNCTION effect(event_id uuid, payload jsonb) RETURNS void LANGUAGE sql
+	AS 'INSERT INTO public.effects VALUES (event_id, (payload->>''n'')::int)';
+CREATE SERVER fn FOREIGN DATA WRAPPER idempotency_function
+	OPTIONS (function 'public.effect');
+SELECT idempotency.relay_create(name, name) FROM unnest('{fn,plain,storing}'::text[]) AS name;
+SELECT idempotency.claim_event('done'), idempotency.complete_event('done', result => '{"is": "kept"}');
+END
+
+sub wait_arrived
+{
+	my ($node, $n) = @_;
+
+	IdemTest::wait_for($node, "SELECT count(*) >= $n FROM effects");
+	IdemRelay::wait_received($file{$_}, $n) foreach qw(plain storing);
+	return;
+}
+
+# The new server as it is when the extension is installed into it: its programs,
+# which find their directories from where they lie, and links to the rest.
+sub installed
+{
+	my $root = PostgreSQL::Test::Utils::tempdir();
+
+	foreach my $dir (@ENV{qw(IDEM_BINDIR IDEM_PKGLIBDIR IDEM_SHAREDIR)})
+	{
+		my $how = $dir eq $ENV{IDEM_BINDIR} ? '-aL' : '-as';
+
+		system_or_bail('mkdir', '-p', "$root$dir");
+		system_or_bail('cp', $how, "$dir/.", "$root$dir/");
+	}
+	system_or_bail('cp', '-as', "$ENV{IDEM_STAGE_LIBDIR}/.", "$root$ENV{IDEM_PKGLIBDIR}/");
+	system_or_bail('cp', '-as', "$ENV{IDEM_STAGE_SHAREDIR}/.", "$root$ENV{IDEM_SHAREDIR}/");
+	return "$root$ENV{IDEM_BINDIR}";
+}
+
+# Some delivered, some only enqueued
+IdemRelay::enqueue($old, 'key', 'E', 10);
+wait_arrived($old, 10);
+$old->safe_psql('postgres', 'SELECT idempotency.relay_pause(relay) FROM idempotency.stat_relay');
+IdemTest::wait_for($old, q{SELECT bool_and(state = 'paused') FROM idempotency.stat_relay});
+IdemRelay::enqueue($old, 'key', 'E', 20);
+$old->stop;
+
+# pg_upgrade 18 looks for '$libdir/...' in the one directory only.
+my $bindir = installed();
+my $new = IdemTest::cluster('new', start => 0, install_path => dirname($bindir), %like);
+my @upgrade = (
+	"$bindir/pg_upgrade", '--no-sync',
+	'--old-datadir' => $old->data_dir, '--new-datadir' => $new->data_dir,
+	'--old-bindir' => $ENV{IDEM_OLD_BINDIR}, '--new-bindir' => $bindir,
+	'--socketdir' => $new->host, '--old-port' => $old->port, '--new-port' => $new->port);
+chdir PostgreSQL::Test::Utils::tempdir() or die "could not change directory: $!";
+command_ok(\@upgrade, 'pg_upgrade')
+  or system_log('sh', '-c', 'cat ' . $new->data_dir . '/pg_upgrade_output.d/*/*.txt');
+$new->start;
+
+is($new->safe_psql('postgres', q{SELECT idempotency.claim_event('done')}),
+	'duplicate', 'what was completed before is a duplicate');
+is($new->safe_psql('postgres', q{SELECT idempotency.event_result('done')}),
+	'{"is": "kept"}', 'with its result');
+$new->safe_psql('postgres', 'SELECT idempotency.relay_resume(relay) FROM idempotency.stat_relay');
+IdemRelay::enqueue($new, 'key', 'E', 5);
+wait_arrived($new, 35);
+is($new->safe_psql('postgres', 'SELECT count(*), count(DISTINCT event_id) FROM effects'),
+	'35|35', 'each event had its effect once');
+is(scalar(IdemRelay::acked($file{$_})), 35, "nothing is repeated to the sink that is $_") foreach qw(plain storing);
+$new->stop;
+done_testing();

@@ -1,0 +1,80 @@
+
+# Copyright (c) 2026, the idempotency developers
+
+# What bounds a function relay: the timeout of its handler, which is over with
+# the event, a cancel, and the size of a batch.
+
+use strict;
+use warnings FATAL => 'all';
+
+use IdemRelay;
+use IdemTest;
+use Test::More;
+
+my $node = IdemTest::cluster('main');
+
+# A completion whose index entry takes seconds of arithmetic in which nothing
+# looks at interrupts, nor after it: the time runs out when the handler has
+# returned, and the cancel is seen by whatever comes next.
+my $late = '11111111-1111-4111-8111-111111111111';
+my $product = q{repeat('9', 65000)::numeric * (repeat('7', 65000)::numeric + ascii(event_id))};
+
+$node->safe_psql('postgres', <<"END");
+CREATE TABLE effects (event_type text, n int, xid xid8 DEFAULT pg_current_xact_id());
+CREATE FUNCTION handle(event_type text, payload jsonb) RETURNS void LANGUAGE plpgsql AS \$\$
+BEGIN
+	IF event_type = 'Sleep' THEN
+		PERFORM pg_advisory_xact_lock(1), pg_sleep(3600);
+	ELSIF event_type = 'Refused' AND (SELECT count(*) < 3 FROM public.tries) THEN
+		RAISE EXCEPTION 'try % is refused', nextval('public.try');
+	END IF;
+	INSERT INTO public.effects VALUES (event_type, (payload->>'n')::int);
+END \$\$;
+CREATE SEQUENCE try;
+CREATE VIEW tries AS SELECT generate_series(1, last_value) FROM try WHERE is_called;
+CREATE INDEX slow ON idempotency.processed ((CASE WHEN event_id = '$late' THEN
+	length((@{[ join(' + ', ("($product)") x 16) ]})::text) END));
+CREATE SERVER fn FOREIGN DATA WRAPPER idempotency_function OPTIONS (function 'public.handle', timeout '500');
+SELECT idempotency.relay_create('fn', 'fn', max_attempts => 1);
+SELECT idempotency.outbox_enqueue('t', 'a', 'Late', '{"n": 1}', event_id => '$late'),
+	idempotency.outbox_enqueue('t', 'b', 'Next', '{"n": 2}');
+END
+IdemTest::wait_for($node, q{SELECT count(*) > 0 OR EXISTS (SELECT FROM idempotency.dead_letters)
+	FROM effects WHERE event_type = 'Next'});
+is($node->safe_psql('postgres', q{SELECT string_agg(event_type, ' ' ORDER BY n) FROM effects}),
+	'Late Next', 'a timeout that comes too late cancels nothing');
+is( $node->safe_psql('postgres',
+		q{SELECT state, dead, sent, retried, last_error IS NULL FROM idempotency.stat_relay WHERE relay = 'fn'}),
+	'streaming|0|2|0|t', 'and is no failure');
+
+# A cancel by an operator is that of the event whose handler runs.
+$node->safe_psql('postgres', q{
+	ALTER SERVER fn OPTIONS (SET timeout '3600000');
+	DROP INDEX idempotency.slow;
+	SELECT idempotency.outbox_enqueue('t', 'a', 'Sleep', '{"n": 3}'), idempotency.outbox_enqueue('t', 'b', 'Next', '{"n": 4}')});
+IdemTest::wait_for($node, q{SELECT count(*) = 1 FROM pg_locks WHERE locktype = 'advisory' AND objid = 1 AND classid = 0});
+$node->safe_psql('postgres', q{SELECT pg_cancel_backend(pid) FROM pg_locks WHERE locktype = 'advisory' AND objid = 1 AND classid = 0});
+IdemTest::wait_for($node, q{SELECT count(*) = 1 FROM effects WHERE n = 4});
+is($node->safe_psql('postgres', q{SELECT sqlstate, error FROM idempotency.dead_letters}),
+	'57014|canceling statement due to user request', 'a cancel is not lost');
+
+# What is delivered at a later attempt counts as sent, too.
+my $sent = IdemRelay::stat($node, 'fn', 'sent');
+$node->safe_psql('postgres', q{
+	SELECT idempotency.relay_alter('fn', max_attempts => 10, min_backoff => '10 ms', max_backoff => '10 ms');
+	SELECT idempotency.outbox_enqueue('t', 'c', 'Refused', '{"n": 5}')});
+IdemTest::wait_for($node, q{SELECT count(*) = 1 FROM effects WHERE n = 5});
+IdemTest::wait_for($node, 'SELECT sent = ' . ($sent + 1) . q{ AND retried = 3 FROM idempotency.stat_relay WHERE relay = 'fn'});
+
+# A batch ends with the event that reaches batch_size.
+$node->safe_psql('postgres', q{
+	SELECT idempotency.relay_alter('fn', batch_size => '4kB');
+	SELECT count(idempotency.outbox_enqueue('t', 'd', 'Big', jsonb_build_object('n', i, 'pad', repeat('x', 1500))))
+		FROM generate_series(101, 112) i});
+IdemTest::wait_for($node, q{SELECT count(*) = 12 FROM effects WHERE event_type = 'Big'});
+is( $node->safe_psql('postgres', q{SELECT array_agg(DISTINCT c) FROM
+		(SELECT count(*) AS c FROM effects WHERE event_type = 'Big' GROUP BY xid) g}),
+	'{3}', 'batches of the size that was set');
+
+$node->stop;
+done_testing();

@@ -1,0 +1,205 @@
+
+# Copyright (c) 2026, the idempotency developers
+
+# Where a relay goes on: never past what was not answered, and where the sink
+# stores the position, at the sink's word, found again after the position log
+# took turns; a word that contradicts the log is a state, never a guess.
+
+use strict;
+use warnings FATAL => 'all';
+
+use IdemRelay;
+use IdemTest;
+use PostgreSQL::Test::Utils;
+use Test::More;
+
+my $dir = IdemRelay::sink_directory();
+my $node = IdemTest::cluster('main', conf => <<"END");
+idempotency.sink_directory = '$dir'
+idempotency.sink_timeout = 60s
+END
+
+# A relay to a sink of its own for the events of its name; returns its file.
+sub relay
+{
+	my ($name, %opt) = @_;
+	my $file = "$dir/$name.log";
+
+	IdemRelay::pytest_server($node, "s_$name", $file, %opt);
+	$node->safe_psql('postgres', <<"END");
+SELECT idempotency.relay_create('$name', 's_$name', aggregate_types => '{$name}',
+	min_backoff => '50 ms', max_backoff => '100 ms')
+END
+	IdemRelay::wait_state($node, $name, 'streaming');
+	return $file;
+}
+
+sub enqueue
+{
+	my ($name, $type) = @_;
+
+	$node->safe_psql('postgres', "SELECT idempotency.outbox_enqueue('$name', '$type', '$type', '1')");
+	return;
+}
+
+# How often an event of a type came, whatever was answered.
+sub came
+{
+	my ($file, $type) = @_;
+
+	return scalar grep { ($_->{event_type} // '') eq $type } IdemRelay::received($file);
+}
+
+sub wait_type
+{
+	my ($file, $type, $n) = @_;
+
+	IdemRelay::wait_until("$type came " . ($n // 1) . ' times', sub { came($file, $type) >= ($n // 1) });
+	return;
+}
+
+# Kill the program; the file says hello again when the next one runs.
+sub kill_sink
+{
+	my ($name, $file) = @_;
+	my $hellos = sub { scalar grep { exists $_->{hello} } IdemRelay::received($file) };
+	my $before = $hellos->();
+
+	kill 'KILL', IdemRelay::stat($node, $name, 'sink_pid');
+	IdemRelay::wait_until("$name says hello again", sub { $hellos->() > $before });
+	return;
+}
+
+# Rows of the position log that a relay has.
+sub rows
+{
+	my ($name) = @_;
+
+	return $node->safe_psql('postgres', <<"END");
+SELECT count(*) FROM (TABLE idempotency.relay_log_0 UNION ALL TABLE idempotency.relay_log_1) l
+	JOIN idempotency.relays USING (relay_id) WHERE relay = '$name'
+END
+}
+
+# An event without an answer.  Positions are written down now and then; that
+# this has happened shows in a relay that comes later and sends nothing.
+my $file = relay('mute', mute_type => 'Mute');
+IdemRelay::pytest_server($node, 's_idle', "$dir/idle.log");
+$node->safe_psql('postgres',
+	q{SELECT idempotency.relay_create('idle', 's_idle', aggregate_types => '{nothing}')});
+IdemRelay::wait_state($node, 'idle', 'streaming');
+enqueue('mute', 'Mute');
+wait_type($file, 'Mute');
+foreach my $round (1, 2)
+{
+	my $before = rows('idle');
+
+	enqueue('other', 'Foreign');
+	IdemRelay::wait_until('positions were written down', sub { rows('idle') > $before });
+}
+kill_sink('mute', $file);
+enqueue('mute', 'Marker');
+wait_type($file, 'Marker');
+is(came($file, 'Mute'), 2, 'what was not answered is sent again');
+$node->safe_psql('postgres', q{SELECT idempotency.relay_drop('mute'), idempotency.relay_drop('idle')});
+
+# The sink stores the position.  Repeated events are a batch of their own: one
+# that the sink committed is done, though nobody told the worker.
+$file = relay('lose', position => 'on', retry_type => 'Lose', retry_times => 1, lose_type => 'Lose');
+enqueue('lose', 'Lose');
+IdemRelay::wait_until('the event is accepted', sub { IdemRelay::acked($file) == 1 });
+IdemTest::wait_for($node, 'SELECT count(*) = 0 FROM idempotency.relay_parked');
+enqueue('lose', 'Marker');
+wait_type($file, 'Marker');
+is(scalar(grep { $_->{event_type} eq 'Lose' } IdemRelay::acked($file)), 1, 'a repeat whose verdict was lost is not repeated');
+
+# The position log takes turns while the sink names a row that is not the last.
+$file = relay('turn', position => 'on', mute_type => 'Held');
+enqueue('turn', 'One');
+wait_type($file, 'One');
+# Rows about events of others are none that the sink could name: they do not
+# push out the one that it does.
+$node->safe_psql('postgres', q{SELECT idempotency.outbox_enqueue('nobody', 'k', 'Foreign', '1')});
+my $passed = q{relay_id = (SELECT relay_id FROM idempotency.relays WHERE relay = 'turn') AND k = -2};
+IdemTest::wait_for($node, "SELECT count(*) > 0 FROM idempotency.relay_log_0 WHERE $passed");
+$node->safe_psql('postgres', <<"END");
+INSERT INTO idempotency.relay_log_0 (id, relay_id, epoch, k, at, done, cur)
+	SELECT nextval('idempotency.relay_log_id'), relay_id, epoch, k, at, done, cur
+	FROM (SELECT * FROM idempotency.relay_log_0 WHERE $passed ORDER BY id DESC LIMIT 1) AS last, generate_series(1, 20)
+END
+my $rows_before = rows('turn');
+enqueue('turn', 'Held');
+IdemRelay::wait_until('a difference is in flight', sub { rows('turn') > $rows_before });
+$node->safe_psql('postgres', <<'END');
+INSERT INTO idempotency.relay_log_0 (id, relay_id, epoch, k, at, done)
+	SELECT nextval('idempotency.relay_log_id'), 999, 1, 0, now(), pg_current_snapshot()
+	FROM generate_series(1, 60000)
+END
+IdemTest::wait_for($node, q{SELECT pg_relation_size('idempotency.relay_log_0') = 0});
+$node->safe_psql('postgres', 'ALTER SERVER s_turn OPTIONS (DROP mute_type)');
+my $held = sub { scalar grep { $_->{event_type} eq 'Held' } IdemRelay::acked($file) };
+IdemRelay::wait_until('the relay goes on or stands',
+	sub { $held->() || IdemRelay::stat($node, 'turn', 'state') eq 'diverged' });
+is($held->(), 1, 'the row that the sink names was kept');
+is(came($file, 'One'), 1, 'and nothing before it is sent again');
+
+# Repeats whose program ends before it stored them are still to be sent, whatever
+# the sink stores later: here those that the next batches, smaller, leave out.
+$file = relay('smaller', position => 'on', reject_type => 'First,Second,Third');
+$node->safe_psql('postgres', <<'END');
+SELECT idempotency.relay_alter('smaller', max_attempts => 1);
+SELECT idempotency.outbox_enqueue('smaller', type || n, type, '1')
+	FROM unnest('{First,Second,Third}'::text[]) WITH ORDINALITY AS t (type, o), generate_series(1, 2) AS n ORDER BY o, n
+END
+IdemTest::wait_for($node, q{SELECT count(*) = 6 FROM idempotency.dead_letters WHERE relay = 'smaller'});
+$node->safe_psql('postgres', q{
+	ALTER SERVER s_smaller OPTIONS (DROP reject_type, ADD mute_type 'First,Second,Third');
+	SELECT idempotency.relay_redrive('smaller')});
+my $marked = q{FROM idempotency.relay_parked JOIN idempotency.relays USING (relay_id)
+	WHERE relay = 'smaller' AND batch_row IS NOT NULL};
+IdemTest::wait_for($node, "SELECT count(*) = 6 $marked");
+$node->safe_psql('postgres', q{
+	ALTER SERVER s_smaller OPTIONS (SET mute_type 'Second,Third');
+	SELECT idempotency.relay_alter('smaller', batch_events => 2)});
+wait_type($file, 'First');
+IdemTest::wait_for($node, "SELECT count(*) = 2 $marked");
+kill_sink('smaller', $file);
+$node->safe_psql('postgres', 'ALTER SERVER s_smaller OPTIONS (DROP mute_type)');
+IdemRelay::wait_received($file, 6);
+is(scalar(IdemRelay::acked($file)), 6, 'each repeat came once');
+
+# The sink's word contradicts the log: older than it, and of another life.
+foreach my $case (
+	[ 'older', '"row_id": 1, "k": 0', '$1', qr/row 1, is not in the log of positions/ ],
+	[ 'stranger', '$2', 'another', qr/belongs to another incarnation/ ])
+{
+	my ($name, $position, $incarnation, $error) = @$case;
+
+	$file = relay($name, position => 'on');
+	# The first difference's row says that nothing was confirmed, the second's does not.
+	foreach my $n (1, 2)
+	{
+		enqueue($name, 'One');
+		IdemRelay::wait_until("event $n is committed", sub { IdemRelay::acked($file) == $n });
+		IdemTest::wait_for($node, "SELECT waiting_for = 'events' FROM idempotency.stat_relay WHERE relay = '$name'");
+	}
+	my @commits = grep { /"commit"/ } split /\n/, slurp_file($file);
+	my ($ours) = $commits[-1] =~ /"incarnation": "([^"]*)"/;
+	my ($row) = $commits[-1] =~ /"row_id": (\d+)/;
+	my ($k) = $commits[-1] =~ /"k": (\d+)/;
+
+	$position =~ s/\$2/"row_id": $row, "k": $k/;
+	$incarnation =~ s/\$1/$ours/;
+	append_to_file($file, qq({"commit": 1, "incarnation": "$incarnation", $position}\n));
+	kill_sink($name, $file);
+	enqueue($name, 'Two');
+	IdemRelay::wait_until(
+		'the relay stands or goes on',
+		sub { came($file, 'Two') || IdemRelay::stat($node, $name, 'state') eq 'diverged' });
+	is(IdemRelay::stat($node, $name, 'state'), 'diverged', "$name: a contradiction is a state");
+	like(IdemRelay::stat($node, $name, 'last_error'), $error, 'which says why');
+	is(came($file, 'Two'), 0, 'nothing is sent on a guess');
+}
+
+$node->stop;
+done_testing();
