@@ -2,7 +2,15 @@
 -- form they are published in.
 CREATE EXTENSION idempotency CASCADE;
 CREATE EXTENSION pgstattuple;
+CREATE EXTENSION pageinspect;
 CREATE SCHEMA bench;
+
+-- The table that an index, a TOAST table or its index belongs to; or itself.
+CREATE FUNCTION bench.table_of(relation oid) RETURNS oid
+LANGUAGE sql AS $$
+	SELECT coalesce((SELECT c.oid FROM pg_class c WHERE c.reltoastrelid = base.oid), base.oid)
+	  FROM (SELECT coalesce((SELECT indrelid FROM pg_index WHERE indexrelid = relation), relation) AS oid) base
+$$;
 
 -- Floor of a claim: one row, one uuid key.
 CREATE TABLE bench.floor_claim (
@@ -47,3 +55,30 @@ CREATE TABLE bench.usual_outbox (
 );
 CREATE INDEX usual_outbox_unpublished ON bench.usual_outbox (created_at)
 	WHERE published_at IS NULL;
+
+-- What a function relay does with an event: one row.
+CREATE TABLE bench.effect (
+	event_id uuid NOT NULL
+);
+CREATE FUNCTION bench.on_event(event_id uuid) RETURNS void
+LANGUAGE sql AS 'INSERT INTO bench.effect VALUES (event_id)';
+
+CREATE SERVER null_sink FOREIGN DATA WRAPPER idempotency_null;
+CREATE USER MAPPING FOR CURRENT_USER SERVER null_sink;
+CREATE SERVER effect_sink FOREIGN DATA WRAPPER idempotency_function OPTIONS (function 'bench.on_event');
+
+-- What the consumers of rivals say they have carried out.
+CREATE UNLOGGED TABLE bench.drained (
+	side text NOT NULL,
+	n bigint NOT NULL
+);
+
+-- Ids as applications make them: version 4, and version 7 (time-ordered).
+CREATE FUNCTION bench.id_random() RETURNS text
+LANGUAGE sql AS 'SELECT gen_random_uuid()::text';
+CREATE FUNCTION bench.id_ordered() RETURNS text
+LANGUAGE sql AS $$
+	SELECT encode(set_bit(set_bit(overlay(uuid_send(gen_random_uuid())
+		PLACING substring(int8send((extract(epoch FROM clock_timestamp()) * 1000)::bigint) FROM 3) FROM 1),
+		52, 1), 53, 1), 'hex')::uuid::text
+$$;

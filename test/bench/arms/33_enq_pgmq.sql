@@ -1,0 +1,4 @@
+-- title: pgmq.send
+-- needs: pgmq
+-- tables: pgmq.q\_bench
+SELECT pgmq.send('bench', :payload::jsonb);

@@ -1,0 +1,160 @@
+# What every part of the report needs: the data of the sections, the targets,
+# the Markdown that is written.
+package Bench::Report;
+use strict;
+use warnings;
+use Bench::Stat;
+
+sub new
+{
+	my ($class, $dir) = @_;
+	my $self = bless { dir => $dir, section => {}, targets => [], md => '' }, $class;
+
+	$self->read_section($_) for sort glob "$dir/data/*.tsv";
+	return $self;
+}
+
+# {section}{name}: machine, size, server, and a list per other kind.
+sub read_section
+{
+	my ($self, $file) = @_;
+	my ($name) = $file =~ m{([^/]+)\.tsv$};
+	my %s = (name => $name, server => []);
+
+	open(my $f, '<', $file) or die "$file: $!\n";
+	while (my $line = <$f>)
+	{
+		chomp $line;
+		my ($kind, @words) = split /\t/, $line;
+		my %v = map { /^([^=]*)=(.*)$/ ? ($1, $2) : () } @words;
+
+		if ($kind eq 'machine') { $s{machine}{ $v{name} } = $v{value} }
+		elsif ($kind eq 'size') { $s{size} = { %{ $s{size} // {} }, %v } }
+		else { push @{ $s{$kind} }, \%v }
+	}
+	$self->{section}{$name} = \%s;
+}
+
+sub section
+{
+	return $_[0]{section}{ $_[1] };
+}
+
+sub say
+{
+	my ($self, @words) = @_;
+
+	$self->{md} .= join('', @words) . "\n";
+}
+
+# Title, and of which run this is.
+sub head
+{
+	my ($self, $title, $section) = @_;
+	my $m = $section->{machine};
+
+	$self->say("\n## $title\n");
+	$self->say("Of $m->{date}, commit $m->{commit}",
+		$section->{size}{quick} ? ', a quick run' : '', $m->{remark} ? ", $m->{remark}" : '', ".\n");
+}
+
+sub table
+{
+	my ($self, @rows) = @_;
+	my $head = shift @rows;
+
+	$self->say('| ', join(' | ', @$head), ' |');
+	$self->say('|', '---|' x @$head);
+	$self->say('| ', join(' | ', map { $_ // '' } @$_), ' |') for @rows;
+}
+
+sub image
+{
+	my ($self, $name, $alt) = @_;
+
+	$self->say("\n![$alt]($name.svg)\n");
+	return "$self->{dir}/$name.svg";
+}
+
+sub thousands
+{
+	my $n = sprintf '%.0f', $_[0];
+
+	1 while $n =~ s/^(-?\d+)(\d{3})/$1,$2/;
+	return $n;
+}
+
+# A number, without the sign of a zero.  What has no end has no stamp either.
+sub number
+{
+	my ($format, $v) = @_;
+
+	return 'no stamp' if $v == 9**9**9;
+	return sprintf($format, $v) =~ s/^-(?=[0.]+$)//r;
+}
+
+sub cell
+{
+	my ($format, @v) = @_;
+
+	return @v ? number($format, median(@v)) : '';
+}
+
+sub spread
+{
+	my ($format, @v) = @_;
+
+	return '' unless @v;
+	return number($format, $v[0]) if @v == 1;
+	return sprintf '%s (%s – %s)', map { number($format, $_) } median(@v), min(@v), max(@v);
+}
+
+# ---------------------------------------------------------------------------
+# Targets
+# ---------------------------------------------------------------------------
+
+# Where an interval lies: met if all of it keeps to the goal, missed if none
+# of it does, and open if the goal lies within.
+sub judge
+{
+	my ($relation, $goal, $low, $high) = @_;
+
+	($goal, $low, $high) = (-$goal, -$high, -$low) if $relation eq '≤';
+	return $low >= $goal ? 'met' : $high < $goal ? 'missed' : 'open';
+}
+
+my %better = ('≥' => 'larger is better', '≤' => 'smaller is better');
+
+# A goal for values of rounds, judged by the least and the greatest of them:
+# what, reads (whose, or whose over whose), relation, goal, format, profile, values.
+sub target
+{
+	my ($self, %t) = @_;
+	my @values = @{ $t{values} };
+	my %row = (what => $t{what}, reads => "$t{reads}, $better{$t{relation}}", profile => $t{profile},
+		goal => "$t{relation} " . sprintf($t{format}, $t{goal}), verdict => 'not measured');
+
+	if (@values)
+	{
+		$row{seen} = spread($t{format}, @values);
+		$row{bracket} = @values > 1 ? scalar(@values) . ' rounds' : 'one run';
+		$row{verdict} = judge($t{relation}, $t{goal}, min(@values), max(@values));
+	}
+	$self->verdict(%row);
+}
+
+# A row of the targets.  A missed one is linked to the profile that says where
+# the time goes.
+sub verdict
+{
+	my ($self, %row) = @_;
+	my $profile = $row{profile};
+
+	if ($row{verdict} =~ s/^missed/**missed**/ && $profile && -f "$self->{dir}/profile/$profile.md")
+	{
+		$row{verdict} .= ": [profile](profile/$profile.md)";
+	}
+	push @{ $self->{targets} }, [ @row{qw(what reads goal seen bracket verdict)} ];
+}
+
+1;

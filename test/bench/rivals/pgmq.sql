@@ -1,0 +1,2 @@
+-- A queue in pgmq from its own SQL.
+SELECT pgmq.create('bench');

@@ -1,0 +1,86 @@
+"""Commands in the way of a relay at work."""
+import time
+
+import psycopg2
+import psycopg2.errors
+
+from actions import Skip, action
+from cluster import Finding, wait_until
+
+
+def main_relay(ctx, rng):
+    return rng.choice(sorted(ctx.topology.relays()))
+
+
+@action("pause and resume a relay", 4)
+def pause(ctx, rng):
+    relay = main_relay(ctx, rng)
+    ctx.a.rows("SELECT idempotency.relay_pause(%s)", (relay,))
+    time.sleep(rng.uniform(0, 0.3))
+    ctx.a.rows("SELECT idempotency.relay_resume(%s)", (relay,))
+
+
+@action("alter a relay", 3)
+def alter(ctx, rng):
+    ctx.a.rows("SELECT idempotency.relay_alter(%s, batch_events => %s)", (main_relay(ctx, rng), rng.randint(20, 100)))
+
+
+@action("create and drop a relay", 3)
+def create_and_drop(ctx, rng):
+    """A second relay to a program that answers slowly, dropped with frames in flight."""
+    name = f"side{rng.randrange(1 << 30)}"
+    ctx.a.rows(f"""CREATE SERVER {name} FOREIGN DATA WRAPPER idempotency_program
+        OPTIONS (program 'pytest', file '{ctx.topology.work}/{name}.side', delay_ms '50')""")
+    ctx.a.rows("SELECT idempotency.relay_create(%s, %s, start_at => %s)",
+               (name, name, rng.choice(("earliest", "latest"))))
+    time.sleep(rng.uniform(0, 0.5))
+    if rng.random() < 0.5:
+        ctx.a.rows("SELECT idempotency.relay_drop(%s)", (name,))
+        ctx.a.rows(f"DROP SERVER {name}")
+    else:
+        ctx.a.rows(f"DROP SERVER {name} CASCADE")
+
+
+@action("drop a database with a hung sink", 2)
+def drop_database(ctx, rng):
+    name = f"side{rng.randrange(1 << 30)}"
+    file = ctx.topology.work / f"{name}.side"
+    ctx.a.rows(f"CREATE DATABASE {name}")
+    ctx.a.rows(f"""SET client_min_messages = warning;
+        CREATE EXTENSION idempotency CASCADE;
+        CREATE SERVER hung FOREIGN DATA WRAPPER idempotency_program
+            OPTIONS (program 'pytest', file '{file}', hang_type 'hang');
+        SELECT idempotency.relay_create('hung', 'hung');
+        SELECT idempotency.outbox_enqueue('t', 'k', 'hang', '1')""", dbname=name)
+    if rng.random() < 0.7:
+        wait_until("the side relay's program runs", lambda: file.exists() and b"hello" in file.read_bytes())
+    began = time.monotonic()
+    if rng.random() < 0.3:
+        ctx.a.rows("DROP EXTENSION idempotency CASCADE", dbname=name)
+    ctx.a.rows(f"DROP DATABASE {name}")
+    ctx.limit("DROP DATABASE", 10, time.monotonic() - began)
+
+
+@action("update the extension", 2)
+def update_extension(ctx, rng):
+    """To the other one of two versions: all tables are locked, all functions replaced."""
+    cluster = rng.choice((ctx.a, ctx.b))
+    installed = "SELECT extversion FROM pg_extension WHERE extname = 'idempotency'"
+    other = "1.0" if cluster.rows(installed) == [("1.0.test",)] else "1.0.test"
+    ctx.end_held(everything=True)       # it would wait for them
+    try:
+        cluster.rows(f"SET lock_timeout = '2s'; ALTER EXTENSION idempotency UPDATE TO '{other}'")
+    except (psycopg2.errors.LockNotAvailable, psycopg2.errors.DeadlockDetected) as e:
+        raise Skip(str(e)) from e
+    if cluster.rows(installed) != [(other,)]:
+        raise Finding(f"updated to {other}, the version is {cluster.rows(installed)}")
+
+
+@action("vacuum", 1)
+def vacuum(ctx, rng):
+    rng.choice((ctx.a, ctx.b)).rows("VACUUM")
+
+
+@action("checkpoint", 2)
+def checkpoint(ctx, rng):
+    rng.choice((ctx.a, ctx.b)).rows("CHECKPOINT")

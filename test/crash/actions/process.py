@@ -1,0 +1,117 @@
+"""Signals to processes: kill, stop and go on."""
+import os
+import signal
+import time
+
+from actions import Skip, action
+from cluster import READY, wait_until
+from topology import processes_of
+
+CLIENTS = "application_name LIKE 'crash %' AND application_name <> 'crash control'"
+AUXILIARY = ("walwriter", "checkpointer", "background writer", "autovacuum launcher",
+             "logical replication launcher")
+
+
+def crash(cluster, pid):
+    """SIGKILL to a server process: the server restarts itself.
+
+    Stopped before: one that is on its way out would end by itself, and the
+    server would not restart.
+    """
+    offset = cluster.log_size()
+    if not cluster.signal(pid, signal.SIGSTOP) or not cluster.is_stopped(pid):
+        raise Skip("the process is gone")
+    cluster.signal(pid, signal.SIGKILL)
+    cluster.wait_log(READY, offset)
+
+
+def pick(rng, pids):
+    if not pids:
+        raise Skip("no such process")
+    return rng.choice(pids)
+
+
+@action("kill a producer's backend", 4, "crash")
+def kill_producer(ctx, rng):
+    crash(ctx.a, pick(rng, ctx.a.pids(CLIENTS)))
+
+
+@action("kill a consumer's backend", 3, "crash")
+def kill_consumer(ctx, rng):
+    crash(ctx.b, pick(rng, ctx.b.pids(CLIENTS)))
+
+
+@action("kill a backend that a sink uses", 3, "crash")
+def kill_target(ctx, rng):
+    crash(ctx.b, pick(rng, ctx.b.pids("application_name = 'idempotency sink'")))
+
+
+@action("kill a relay's worker", 8, "crash")
+def kill_worker(ctx, rng):
+    crash(ctx.a, pick(rng, sorted({pid for _, pid, _ in ctx.topology.relays().values() if pid})))
+
+
+@action("kill the launcher", 1, "crash")
+def kill_launcher(ctx, rng):
+    cluster = rng.choice((ctx.a, ctx.b))
+    crash(cluster, pick(rng, cluster.pids("backend_type = 'idempotency launcher'")))
+
+
+@action("kill an auxiliary process", 2, "auxiliary")
+def kill_auxiliary(ctx, rng):
+    cluster = rng.choice((ctx.a, ctx.b))
+    crash(cluster, pick(rng, cluster.pids(f"backend_type = '{rng.choice(AUXILIARY)}'")))
+
+
+@action("kill sink programs", 20, "sink")
+def kill_sinks(ctx, rng):
+    """One or all: the relay starts another."""
+    relays = {r: sink for r, (_, _, sink) in ctx.topology.relays().items() if sink}
+    names = sorted(relays)
+    for relay in names if rng.random() < 0.5 else [pick(rng, names)]:
+        ctx.kill_sink(relays[relay])
+    ctx.wait_sinks_replaced(relays)
+
+
+@action("kill -9 of a postmaster", 8, "postmaster")
+def kill_postmaster(ctx, rng):
+    cluster = rng.choice((ctx.a, ctx.a, ctx.b))
+    sinks = [p for p, (_, name) in processes_of([cluster.process.pid]).items() if name.startswith("idempotency-sin")]
+    cluster.kill9()
+    cluster.start()
+    wait_until("no sink program outlives its server", lambda: not any(os.path.exists(f"/proc/{p}/exe") and
+               is_sink(p) for p in sinks), 30)
+
+
+def is_sink(pid):
+    try:
+        with open(f"/proc/{pid}/stat", encoding="utf-8", errors="replace") as f:
+            stat = f.read()
+    except OSError:
+        return False
+    return "(idempotency-sin" in stat and ") Z " not in stat
+
+
+@action("stop a process for a while", 6)
+def stop_process(ctx, rng):
+    """A backend, a worker, an auxiliary process or a sink program that does not run for a moment."""
+    cluster = rng.choice((ctx.a, ctx.b))
+    below = sorted(p for p, (parent, _) in processes_of([cluster.process.pid]).items() if parent)
+    below = [p for p in below if p != cluster.process.pid]
+    pid = pick(rng, below)
+    try:
+        os.kill(pid, signal.SIGSTOP)
+        time.sleep(rng.uniform(0.02, 0.6))
+        os.kill(pid, signal.SIGCONT)
+    except ProcessLookupError:
+        raise Skip("the process is gone") from None
+
+
+@action("fast restart", 2)
+def fast_restart(ctx, rng):
+    ctx.limit("fast shutdown", 10, rng.choice((ctx.a, ctx.b)).restart())
+
+
+@action("immediate restart", 2)
+def immediate_restart(ctx, rng):
+    rng.choice((ctx.a, ctx.b)).restart("immediate")

@@ -1,0 +1,54 @@
+#!/bin/bash
+# Part 1 of the faults: rounds of kills and other faults under a workload, judged
+# by the checker.
+#
+#	history.sh [MIX]	faults (default), short, steady or torture; history.py says what they are
+#	SEED=n				repeat the schedule of an earlier run
+#	KEEP=1				leave the work directory behind, as after a failure
+#	SKIP_PACKAGES=1		do not look for missing packages
+set -uo pipefail
+cd "$(dirname "$0")/../.." || exit 1
+
+give_up()
+{
+	echo "NOT OK $1"
+	echo "0 passed, 1 failed"
+	exit 1
+}
+
+[ -n "${SKIP_PACKAGES:-}" ] || test/setup/packages.sh crash || give_up "history: packages"
+# shellcheck source=test/crash/stage.sh
+. test/crash/stage.sh
+
+SEED=${SEED:-$((RANDOM * 32768 + RANDOM))}
+crash_stage || give_up "history: build"
+passed=0
+failed=0
+
+# part COMMAND...: run it, show its output, add up its last line.
+part()
+{
+	local log=$IDEM_WORK/log/part last status
+
+	"$@" 2>&1 | tee "$log"
+	status=${PIPESTATUS[0]}
+	last=$(tail -n 1 "$log")
+	if [[ $last =~ ^([0-9]+)\ passed,\ ([0-9]+)\ failed$ ]]; then
+		passed=$((passed + BASH_REMATCH[1]))
+		failed=$((failed + BASH_REMATCH[2]))
+		# What counts no failure and still fails is one.
+		[ "$status" = 0 ] || [ "${BASH_REMATCH[2]}" != 0 ] || failed=$((failed + 1))
+	else
+		failed=$((failed + 1))
+		echo "NOT OK history: ended without a result"
+	fi
+}
+
+idem_say "the rules against histories made by hand"
+part crash_python rules_test.py
+idem_say "mix ${1:-faults}, seed $SEED"
+part crash_history "${1:-faults}" "$SEED" "$IDEM_WORK/home/result.json"
+# shellcheck disable=SC2034 # idem_cleanup looks at it
+[ "$failed" = 0 ] || KEEP=1
+echo "$passed passed, $failed failed"
+[ "$failed" = 0 ] && [ "$passed" -gt 0 ]

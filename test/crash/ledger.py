@@ -1,0 +1,47 @@
+"""What the clients did, written outside of the servers: one file per client.
+
+A line is a JSON object with "at" (monotonic seconds) and "op":
+
+    {"op": "commit", "txn": T, "xid": X, "events": [[id, key, n, amount, kept, type], ...], ...}
+                        COMMIT, or PREPARE, is about to be sent
+    {"op": "ok"|"unknown"|"fail", "txn": T}
+                        what became of it; a transaction without "commit" ended before
+    {"op": "decide", "txn": T, "what": "COMMIT"|"ROLLBACK"}
+                        of a prepared transaction, before it is told so
+    {"op": "answers", "txn": T, "of": [[event id, verdict], ...]}
+                        what claims answered
+    {"op": "effects", "txn": T, "of": [event id, ...]}
+                        effects that the transaction makes if it commits
+
+Only the client that owns a file writes to it; a line is complete or the last.
+"""
+import json
+import pathlib
+import time
+
+
+class Ledger:
+    def __init__(self, directory, client):
+        self.path = pathlib.Path(directory) / f"{client}.ledger"
+        self.client = client
+        self.count = 0
+        self.file = open(self.path, "a", encoding="ascii", buffering=1 << 16)
+
+    def transaction(self):
+        """A name that no other transaction has."""
+        self.count += 1
+        return f"{self.client}.{self.count}"
+
+    def write(self, op, **more):
+        self.file.write(json.dumps({"at": time.monotonic(), "op": op, **more}) + "\n")
+
+    def close(self):
+        self.file.close()
+
+
+def read(directory):
+    """All lines of all clients; each client's in its order."""
+    for path in sorted(pathlib.Path(directory).glob("*.ledger")):
+        with open(path, encoding="ascii") as f:
+            for line in f:
+                yield json.loads(line)

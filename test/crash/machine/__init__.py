@@ -1,0 +1,1 @@
+"""The machine that faults are made on: servers, disks, networks, clocks."""

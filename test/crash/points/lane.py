@@ -1,0 +1,265 @@
+"""A pair of servers, and one step after the other on them."""
+import signal
+import threading
+import time
+import traceback
+
+import psycopg2
+
+import scenes
+from ledger import File, Ledger
+from servers import Server, Timeout, is_gone, wait_for
+
+SOURCE_SQL = """
+CREATE EXTENSION idempotency CASCADE;
+CREATE TABLE done (token bigint);
+CREATE TABLE effects (id text);
+CREATE SEQUENCE tries;
+CREATE TABLE received (serial bigserial, token bigint, i int);
+CREATE FUNCTION receive(event_type text, payload jsonb) RETURNS void LANGUAGE plpgsql AS $$
+BEGIN
+    IF event_type IN ('Retry', 'Slow') AND nextval('public.tries') % 4 <> 0 THEN
+        RAISE EXCEPTION 'told to refuse';
+    END IF;
+    INSERT INTO public.received (token, i) VALUES ((payload->>'t')::bigint, (payload->>'i')::int);
+END $$;
+"""
+
+SINKS_SQL = """
+CREATE SERVER s_fn FOREIGN DATA WRAPPER idempotency_function OPTIONS (function 'public.receive');
+CREATE SERVER s_pg FOREIGN DATA WRAPPER idempotency_postgres
+    OPTIONS (host '{sockets}', port '5432', dbname 'postgres', function 'public.receive');
+CREATE USER MAPPING FOR postgres SERVER s_pg OPTIONS (user 'postgres');
+CREATE SERVER s_null FOREIGN DATA WRAPPER idempotency_null;
+CREATE SERVER s_rec FOREIGN DATA WRAPPER idempotency_program
+    OPTIONS (program 'pytest', file '{files}/rec', retry_type 'Retry,Slow', retry_times '1');
+CREATE SERVER s_pos FOREIGN DATA WRAPPER idempotency_program
+    OPTIONS (program 'pytest', file '{files}/pos', retry_type 'Retry,Slow', retry_times '1', position 'on');
+CREATE SERVER s_bis FOREIGN DATA WRAPPER idempotency_program
+    OPTIONS (program 'pytest', file '{files}/bis', crash_type 'Killer');
+"""
+
+RELAY = """SELECT idempotency.relay_create(%s, 's_' || %s, %s::text[], max_attempts => %s,
+    min_backoff => '100 ms', max_backoff => '100 ms')"""
+
+RELAYS = {"fn": ("t",), "pg": ("t", "big"), "null": ("t", "big"), "rec": ("t",), "pos": ("t",),
+          "bis": ("kill",)}
+
+# Points of these kinds are passed by programs, not by processes of the server.
+OUTSIDE = ("sink", "child")
+HIT_SECONDS = 30
+QUIET_SECONDS = 30
+
+
+class Lane:
+    def __init__(self, directory, template, verbose):
+        self.verbose = verbose
+        self.source = Server(directory / "source", template)
+        self.target = Server(directory / "target", template)
+        self.ledger = Ledger(self.source, self.target,
+                             {r: File(self.source.directory / r) for r in ("rec", "pos", "bis")})
+        self.point = None
+        self.stopping = False
+        self.dead = []              # (server, process, is it a sink program) that the step killed
+
+    def start(self):
+        self.source.start()
+        self.target.start()
+        for server in (self.source, self.target):
+            server.query(SOURCE_SQL)
+        self.source.query(SINKS_SQL.format(sockets=self.target.sockets, files=self.source.directory))
+        ((setup,),) = self.source.query("SELECT idempotency.sink_setup_sql('s_pg')")
+        self.target.query(setup)
+        for relay, types in RELAYS.items():
+            self.source.query(RELAY, relay, relay, list(types), 1 if relay == "bis" else 1000000)
+        wait_for("the relays", self.streaming, 60)
+
+    def stop(self):
+        problems = []
+        for server in (self.source, self.target):
+            problems += server.stop() + server.deaths()
+        return problems
+
+    def streaming(self):
+        rows = dict(self.source.query("SELECT relay, state FROM idempotency.stat_relay"))
+        return all(rows.get(relay) == "streaming" for relay in RELAYS)
+
+    # For the scenes
+
+    def hit(self):
+        return self.source.is_hit(self.point)
+
+    def soon(self, what, condition, seconds=3):
+        """Until it holds, the point is reached or the time is over: not judged."""
+        until = time.monotonic() + seconds
+        while time.monotonic() < until and not self.stopping and not self.hit():
+            if condition():
+                return True
+            time.sleep(0.005)
+        return False
+
+    def settle(self, seconds):
+        """Until this round's events have gone where they go."""
+        self.soon("events to arrive", lambda: not self.missing(), seconds)
+
+    def missing(self):
+        """As far as the transactions that are known to have committed go."""
+        first = self.first
+        for p in self.ledger.producers:
+            if p.told == "committed":
+                self.ledger.committed.add(p.token)
+        return self.ledger.missing(first)
+
+    def ledger_missing(self, relay):
+        return self.missing().get(relay)
+
+    def tolerate(self, session, sql):
+        try:
+            session.run(sql)
+        except psycopg2.Error:
+            pass
+
+    def no_standby(self):
+        self.source.query("ALTER SYSTEM RESET synchronous_standby_names")
+        self.source.query("SELECT pg_reload_conf()")
+
+    def no_standby_after_hit(self):
+        """The claim that waits is released once the point was reached, or is not."""
+        def watch():
+            self.soon("the point", lambda: False, 3)
+            self.no_standby()
+        threading.Thread(target=watch, daemon=True).start()
+
+    def killed(self, server, pid, program=False):
+        if pid:
+            self.dead.append((server, pid, program))
+
+    # A step
+
+    def play(self, scene):
+        """Rounds until the point was reached."""
+        while not self.stopping:
+            try:
+                scene(self)
+            except scenes.Stopped:
+                return
+            except (psycopg2.Error, Timeout) as e:
+                self.note(f"round failed: {e}")
+            except Exception:
+                self.note(traceback.format_exc())
+                return
+            if self.hit():
+                return
+
+    def note(self, text):
+        if self.verbose:
+            print(f"# {self.point}: {text}".rstrip(), flush=True)
+
+    def step(self, point, kind, action):
+        """Problems, as lines; none if all is well."""
+        self.point = point
+        self.stopping = False
+        self.dead = []
+        self.first = self.ledger.begin_step()
+        scene = scenes.scene_of(point)
+        self.source.arm(point, action)
+        thread = threading.Thread(target=self.play, args=(scene,), daemon=True)
+        thread.start()
+        problems = []
+        try:
+            wait_for("the point to be reached", self.hit, HIT_SECONDS)
+            reached = True
+        except Timeout:
+            reached = False
+            problems.append(f"never reached by scene \"{scene.__name__}\"")
+        try:
+            if reached and action == "stall":
+                self.contend()
+                if kind in OUTSIDE:
+                    self.outlast(point)
+            if reached and action == "kill":
+                self.killed(self.source, self.source.hit_by(point), kind in OUTSIDE)
+        except Timeout as e:
+            problems.append(str(e))
+        self.stopping = True
+        self.source.disarm(point)
+        thread.join(60)
+        if thread.is_alive():
+            problems.append("a session hangs")
+        return problems + self.judge() + self.deaths()
+
+    def outlast(self, point):
+        """A program that hangs is killed by its worker; it is not let go on before."""
+        pid = self.source.hit_by(point)
+        wait_for(f"the worker to kill a program that hangs (process {pid})", lambda: pid and is_gone(pid))
+
+    def deaths(self):
+        """Who died, other than by the step's own deed."""
+        problems = []
+        for server, pid, _ in self.dead:
+            try:
+                wait_for(f"process {pid} to be gone", lambda p=pid: is_gone(p))
+                # A server that answers has written down whom it reaped before.
+                server.wait_up()
+            except Timeout as e:
+                problems.append(str(e))
+        meant = {server: (signal.SIGKILL,) for server, _, program in self.dead if not program}
+        # Scenes kill programs, and so do workers; what terminates a worker, a
+        # shutdown as well, reaches its programs, too, which are of its group.
+        sink = {signal.SIGKILL, signal.SIGTERM}
+        for server in (self.source, self.target):
+            problems += server.deaths(meant.get(server, ()), sink)
+        return problems
+
+    def contend(self):
+        """Others go on while a process stands still at the point."""
+        session, other = scenes.Session(self), scenes.Session(self)
+        stalled = sorted(self.ledger.claims.ids)[-3:]
+        try:
+            scenes.produce(session, ["t", "t"])
+            if stalled:
+                scenes.consume(other, stalled)
+            scenes.produce(session, ["t"], sync=False)
+        finally:
+            session.close()
+            other.close()
+
+    def finish_prepared(self):
+        for (gid,) in self.source.query("SELECT gid FROM pg_prepared_xacts"):
+            self.source.query(f"COMMIT PREPARED '{gid}'")
+
+    def last_try(self):
+        """Every id that was ever claimed is claimed until it is a duplicate."""
+        session = scenes.Session(self)
+        ids = sorted(self.ledger.claims.ids)
+        try:
+            def all_done():
+                scenes.consume(session, ids)
+                return set(ids) <= self.ledger.claims.binding
+            wait_for("the claims", all_done)
+        finally:
+            session.close()
+
+    def judge(self):
+        self.stopping = False
+        problems = []
+        try:
+            self.source.wait_up()
+            self.target.wait_up()
+            self.finish_prepared()
+            problems += self.ledger.resolve()
+            problems += self.ledger.judge_claims(final=False)
+            if self.ledger.claims.ids:
+                self.last_try()
+                problems += self.ledger.judge_claims(final=True)
+
+            # One more, which shows that everything runs again.
+            session = scenes.Session(self)
+            scenes.produce(session, ["t", "kill", "big"])
+            session.close()
+            problems += self.ledger.resolve()
+            wait_for("all events to arrive", lambda: not self.ledger.missing(self.first), QUIET_SECONDS)
+            wait_for("the relays", self.streaming, QUIET_SECONDS)
+        except Timeout as e:
+            problems.append(str(e))
+        return problems + self.ledger.judge_events(self.first)

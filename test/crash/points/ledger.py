@@ -1,0 +1,180 @@
+"""What a lane asked the server to do, and whether it came true.
+
+Every transaction of a producer has a token, which it also inserts into the
+table "done": after all is over, a transaction has committed if its token is
+there, whatever its client was told.  Every claim has an id, and its effect is
+a row of the table "effects".
+"""
+import json
+from collections import Counter
+
+# Which relays receive events of an aggregate type.
+RECEIVERS = {"t": ("fn", "pg", "pos", "rec"), "big": ("pg",), "kill": ("bis",)}
+EXACT = ("fn", "pg", "pos")
+
+
+class Producer:
+    """One transaction: what it enqueued and what became of it."""
+
+    def __init__(self, token, sync, session):
+        self.token = token
+        self.sync = sync
+        self.session = session      # which enqueues one transaction after the other
+        self.events = []            # (aggregate type, number, aggregate id), as enqueued
+        self.told = "unknown"       # committed, aborted
+
+
+class Claims:
+    """Ids that were worked on, and the answers that bind the server."""
+
+    def __init__(self):
+        self.ids = set()
+        self.binding = set()        # completions that must not be lost any more
+
+
+class File:
+    """The log of a sink of the tests, read as it grows."""
+
+    def __init__(self, path):
+        self.path = path
+        self.offset = 0
+        self.got = []               # in the order of their arrival
+
+    def read(self):
+        try:
+            with open(self.path, "rb") as f:
+                f.seek(self.offset)
+                data = f.read()
+        except FileNotFoundError:
+            return self.got
+        end = data.rfind(b"\n") + 1
+        self.offset += end
+        for line in data[:end].splitlines():
+            entry = json.loads(line)
+            if entry.get("outcome") == "acked":
+                payload = json.loads(entry["payload"])
+                self.got.append((payload["t"], payload["i"]))
+        return self.got
+
+
+class Ledger:
+    def __init__(self, source, target, files):
+        self.source = source
+        self.target = target
+        self.files = files          # relay -> File
+        self.next = 1
+        self.producers = []
+        self.claims = Claims()
+        self.committed = set()
+        self.everything = {}        # relay -> Counter of what was due, of all steps
+        self.nevents = 0
+
+    def producer(self, session, sync=True):
+        p = Producer(self.next, sync, session)
+        self.next += 1
+        self.producers.append(p)
+        return p
+
+    def new_id(self, what):
+        self.next += 1
+        return f"{what}-{self.next}"
+
+    def resolve(self):
+        """Which transactions committed; what speaks against it, as lines."""
+        problems = []
+        if not self.producers:
+            return problems
+        done = {row[0] for row in self.source.query(
+            "SELECT token FROM done WHERE token >= %s", self.producers[0].token)}
+        for p in self.producers:
+            if p.told == "committed" and p.sync and p.token not in done:
+                problems.append(f"transaction {p.token} was told that it committed, and is gone")
+            if p.told == "aborted" and p.token in done:
+                problems.append(f"transaction {p.token} was told that it aborted, and has committed")
+        for p in self.producers:
+            for kind, number, _ in p.events if p.token in done else ():
+                self.nevents += 1
+                for relay in RECEIVERS[kind]:
+                    self.everything.setdefault(relay, set()).add((p.token, number))
+        self.committed = done
+        return problems
+
+    def due(self, relay):
+        """What this step's transactions owe a relay."""
+        return {(p.token, number) for p in self.producers if p.token in self.committed
+                for kind, number, _ in p.events if relay in RECEIVERS[kind]}
+
+    def received(self, relay, since):
+        """The events from that token on that came to a relay's sink, by time, repeats as well."""
+        if relay in self.files:
+            return [event for event in self.files[relay].read() if event[0] >= since]
+        server = self.source if relay == "fn" else self.target
+        return server.query("SELECT token, i FROM received WHERE token >= %s ORDER BY serial", since)
+
+    def missing(self, since):
+        """Relay -> events that are due and have not come."""
+        return {relay: late for relay in ("fn", "pg", "pos", "rec", "bis")
+                if (late := self.due(relay) - set(self.received(relay, since)))}
+
+    def judge_events(self, since, everything=False):
+        problems = []
+        for relay in ("fn", "pg", "pos", "rec", "bis"):
+            arrivals = self.received(relay, since)
+            got = Counter(arrivals)
+            due = self.everything.get(relay, set()) if everything else self.due(relay)
+            for event in sorted(due - set(got)):
+                problems.append(f"event {event} never came to {relay}")
+            for event in sorted(set(got) - due):
+                problems.append(f"event {event} came to {relay}, and its transaction did not commit")
+            if relay in EXACT:
+                for event, n in sorted(got.items()):
+                    if n > 1:
+                        problems.append(f"event {event} came to {relay} {n} times")
+            problems += self.judge_order(relay, arrivals)
+        return problems
+
+    def judge_order(self, relay, arrivals):
+        """Per session and key; of repeats the first counts.
+
+        What a session enqueues after it was told that a transaction committed
+        comes after that transaction's.  One whose end the session does not know
+        may commit beside its next one, and nothing follows it.
+        """
+        rank = {}
+        for event in arrivals:
+            rank.setdefault(event, len(rank))
+        problems = []
+        last = {}                   # (session, key) -> the latest arrival that binds
+        for p in sorted(self.producers, key=lambda p: p.token):
+            own = {}
+            for kind, number, name in p.events:
+                event, key = (p.token, number), (p.session, kind, name)
+                if event not in rank:
+                    continue
+                before = own.get(key, last.get(key))
+                if before and rank[before] > rank[event]:
+                    problems.append(f"event {event} of {kind} {name} overtook {before} on the way to {relay}")
+                else:
+                    own[key] = event
+            if p.told == "committed":
+                last.update(own)
+        return problems
+
+    def judge_claims(self, final):
+        """Before the last try of all, what binds; after it, all of them once."""
+        ids = sorted(self.claims.ids if final else self.claims.binding)
+        effects = dict(self.source.query(
+            "SELECT id, count(*) FROM effects WHERE id = ANY (%s) GROUP BY id", ids))
+        problems = []
+        for name in ids:
+            n = effects.get(name, 0)
+            if n > 1:
+                problems.append(f"claim {name} has {n} effects")
+            if n == 0:
+                problems.append(f"claim {name} was completed, and its effect is gone")
+        return problems
+
+    def begin_step(self):
+        self.producers = []
+        self.claims = Claims()
+        return self.next

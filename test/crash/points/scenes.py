@@ -1,0 +1,388 @@
+"""The workloads that pass the fault points.
+
+A scene is one round of work, repeated until the armed point was reached.  Any
+statement of it may fail or never answer: what it did is judged afterwards.
+"""
+import json
+import os
+import signal
+from contextlib import contextmanager
+
+import psycopg2
+
+from servers import Timeout, wait_for
+
+ENQUEUE = ("SELECT idempotency.outbox_enqueue(%s, %s, %s,"
+           " jsonb_build_object('t', %s::bigint, 'i', %s::int) || %s::jsonb)")
+
+
+class Stopped(Exception):
+    """The step has seen what it waited for."""
+
+
+class Session:
+    """A connection that is made anew when it is lost."""
+
+    def __init__(self, lane):
+        self.lane = lane
+        self.conn = None
+        self.first = []             # to be run before the next statement
+
+    def run(self, sql, *args):
+        if self.conn is None or self.conn.closed:
+            self.conn = wait_for("the server to answer", self.lane.source.try_connect, 60)
+            self.first.insert(0, "SET lock_timeout = '5s'")
+        while self.first:
+            with self.conn.cursor() as cur:
+                cur.execute(self.first.pop(0))
+        with self.conn.cursor() as cur:
+            cur.execute(sql, args or None)
+            return cur.fetchall() if cur.description else []
+
+    def close(self):
+        if self.conn is not None:
+            self.conn.close()
+        self.conn = None
+
+    @contextmanager
+    def transaction(self, end="COMMIT", settings=()):
+        """BEGIN to end; yields a dict whose "told" becomes what the client knows."""
+        known = {"told": "unknown"}
+        if self.lane.stopping:
+            raise Stopped
+        self.first = ["BEGIN"] + [f"SET LOCAL {setting}" for setting in settings]
+        try:
+            yield known
+            if end.startswith("PREPARE"):
+                self.run(end)
+                self.run("COMMIT PREPARED" + end[len("PREPARE TRANSACTION"):])
+            else:
+                self.run(end)
+            known["told"] = "aborted" if end == "ROLLBACK" else "committed"
+        except psycopg2.Error:
+            self.first = []
+            try:
+                if self.conn is not None and not self.conn.closed:
+                    self.run("ROLLBACK")
+            except psycopg2.Error:
+                self.close()
+
+
+def produce(session, kinds, sync=True, end="COMMIT", key=None, event_type="E", extra=None, many=False,
+            explicit_id=False):
+    """One transaction of events; a savepoint that is rolled back is in each."""
+    lane = session.lane
+    producer = lane.ledger.producer(session, sync)
+    settings = [] if sync else ["synchronous_commit = off"]
+    if end == "PREPARE":
+        end = f"PREPARE TRANSACTION 'p{producer.token}'"
+    with session.transaction(end, settings) as known:
+        session.run("INSERT INTO done VALUES (%s)", producer.token)
+        n = 0
+        key = key or f"k{producer.token % 5}"
+        for kind in kinds:
+            args = (kind, key, event_type if n == 0 else "E", producer.token, n, json.dumps(extra or {}))
+            if explicit_id:
+                session.run(ENQUEUE[:-1] + ", event_id => gen_random_uuid())", *args)
+            else:
+                session.run(ENQUEUE, *args)
+            if not (event_type == "Killer" and n == 0):
+                producer.events.append((kind, n, key))
+            n += 1
+        if many:
+            session.run("SELECT count(*) FROM idempotency.outbox_enqueue_many('t',"
+                        " ARRAY['m1', 'm2', 'm3'], ARRAY['E', 'E', 'E'],"
+                        " ARRAY[jsonb_build_object('t', %s, 'i', %s), jsonb_build_object('t', %s, 'i', %s),"
+                        " jsonb_build_object('t', %s, 'i', %s)])",
+                        producer.token, n, producer.token, n + 1, producer.token, n + 2)
+            producer.events += [("t", n, "m1"), ("t", n + 1, "m2"), ("t", n + 2, "m3")]
+        session.run("SAVEPOINT s")
+        session.run(ENQUEUE, "t", "undone", "E", producer.token, 99, "{}")
+        session.run("ROLLBACK TO s")
+    producer.told = known["told"]
+    return producer
+
+
+def consume(session, ids, how="complete", end="COMMIT", settings=(), durable=True):
+    """Claim the ids, write the effects of those that were claimed, complete them."""
+    claims = session.lane.ledger.claims
+    claims.ids.update(ids)
+    duplicates = []
+    claimed = []
+    if end == "PREPARE":
+        end = f"PREPARE TRANSACTION 'c{ids[0]}-{session.lane.ledger.new_id('g')}'"
+    with session.transaction(end, settings) as known:
+        for name, result in session.run(
+                "SELECT event_id, result::text FROM idempotency.claim_events(%s, 'worker')", ids):
+            if result == "claimed":
+                claimed.append(name)
+            elif result == "duplicate":
+                duplicates.append(name)
+        if claimed and how in ("complete", "result"):
+            session.run("INSERT INTO effects SELECT unnest(%s)", claimed)
+            for name in claimed:
+                session.run("SELECT idempotency.complete_event(%s, 'worker', result => %s)", name,
+                            '{"a": 1}' if how == "result" else None)
+        elif claimed and how == "release":
+            for name in claimed:
+                session.run("SELECT idempotency.release_event(%s, 'worker')", name)
+        elif claimed and how == "savepoint":
+            session.run("SAVEPOINT a")
+            session.run("SELECT idempotency.release_event(%s, 'worker')", claimed[0])
+            session.run("ROLLBACK TO a")
+            session.run("INSERT INTO effects SELECT unnest(%s)", claimed)
+            session.run("SELECT idempotency.complete_events(%s, 'worker')", claimed)
+    # Who was told "duplicate" acknowledges, whatever becomes of its own transaction.
+    claims.binding.update(duplicates)
+    if known["told"] == "committed" and durable and how not in ("release", "keep"):
+        claims.binding.update(claimed)
+    return known
+
+
+def producers(session):
+    produce(session, ["t", "t"])
+    produce(session, ["t"], many=True)
+    produce(session, ["t"], sync=False)
+    produce(session, ["t"], end="ROLLBACK")
+    produce(session, ["t"], end="PREPARE")
+    produce(session, ["t"], explicit_id=True)
+
+
+def consumers(session, other):
+    ledger = session.lane.ledger
+    name = ledger.new_id("c")
+    consume(session, [name])
+    consume(other, [name])
+    consume(session, [ledger.new_id("c")], how="result")
+    consume(session, [ledger.new_id("c") for _ in range(6)], how="result",
+            settings=["idempotency.max_claim_locks = 2"])
+    consume(session, [ledger.new_id("c")], how="savepoint")
+    name = ledger.new_id("c")
+    consume(session, [name], end="ROLLBACK")
+    consume(session, [name], how="release")
+    consume(session, [name], how="keep", settings=["idempotency.uncompleted_claims = keep"])
+    consume(other, [name])
+    consume(session, [ledger.new_id("c")], end="PREPARE")
+    name = ledger.new_id("c")
+    consume(session, [name], settings=["synchronous_commit = off", "idempotency.durable_complete = off"],
+            durable=False)
+    consume(other, [name])
+
+
+def base(lane):
+    session, other = Session(lane), Session(lane)
+    try:
+        producers(session)
+        consumers(session, other)
+        lane.settle(2)
+    finally:
+        session.close()
+        other.close()
+
+
+def big(lane):
+    session = Session(lane)
+    try:
+        produce(session, ["big"], extra={"x": "y" * 700000})
+        lane.settle(2)
+    finally:
+        session.close()
+
+
+def retry(lane):
+    session = Session(lane)
+    try:
+        produce(session, ["t", "t", "t"], event_type="Retry")
+        lane.settle(2)
+    finally:
+        session.close()
+
+
+def waiting(lane):
+    """An event that comes while an earlier one of its key is parked."""
+    session = Session(lane)
+    key = lane.ledger.new_id("key")
+    try:
+        produce(session, ["t"], event_type="Slow", key=key)
+        lane.soon("an event to be parked", lambda: session.run(
+            "SELECT 1 FROM idempotency.relay_parked WHERE aggregate_id = %s", key))
+        produce(session, ["t"], key=key)
+        lane.settle(2)
+    except psycopg2.Error:
+        pass
+    finally:
+        session.close()
+
+
+def killer(lane):
+    """An event that its sink dies of, among others."""
+    session = Session(lane)
+    key = lane.ledger.new_id("key")
+    try:
+        produce(session, ["kill", "kill", "kill"], event_type="Killer", key=key)
+        lane.soon("the others to arrive", lambda: not lane.ledger_missing("bis"), 5)
+    finally:
+        session.close()
+
+
+def restart_workers(lane):
+    session = Session(lane)
+    try:
+        produce(session, ["t"])
+        session.run("SELECT pg_terminate_backend(pid) FROM idempotency.stat_relay WHERE relay IN ('fn', 'rec')")
+        produce(session, ["t"])
+        lane.settle(2)
+    except psycopg2.Error:
+        pass
+    finally:
+        session.close()
+
+
+def restart_sinks(lane):
+    session = Session(lane)
+    try:
+        produce(session, ["t"])
+        for (pid,) in session.run("SELECT sink_pid FROM idempotency.stat_relay WHERE sink_pid > 0"
+                                  " AND relay IN ('pg', 'null', 'pos')"):
+            if lane.hit():
+                break               # it may be the one that stands there
+            try:
+                os.kill(pid, signal.SIGKILL)
+            except ProcessLookupError:
+                pass
+        produce(session, ["t"])
+        lane.settle(2)
+    except psycopg2.Error:
+        pass
+    finally:
+        session.close()
+
+
+def ddl(lane):
+    """A sink comes, is renamed and goes; commands that want the workers away."""
+    session = Session(lane)
+    name = lane.ledger.new_id("ddl").replace("-", "_")
+    other = name + "_renamed"
+    try:
+        for sql in (f"CREATE SERVER {name} FOREIGN DATA WRAPPER idempotency_null",
+                    f"SELECT idempotency.relay_create('{name}', '{name}', ARRAY['none'])",
+                    f"SELECT idempotency.relay_create('{name}_2', '{name}', ARRAY['none'])",
+                    f"ALTER SERVER {name} RENAME TO {other}",
+                    f"SELECT idempotency.relay_drop('{name}_2')",
+                    f"DROP SERVER {other} CASCADE",
+                    "ALTER DATABASE postgres CONNECTION LIMIT -1"):
+            if lane.stopping:
+                raise Stopped
+            lane.tolerate(session, sql)
+        with session.transaction(f"PREPARE TRANSACTION '{name}'"):
+            session.run("GRANT USAGE ON FOREIGN SERVER s_null TO PUBLIC")
+    finally:
+        session.close()
+
+
+def drop_stopped(lane):
+    """A relay goes whose program does not hear that it should."""
+    session = Session(lane)
+    name = lane.ledger.new_id("run").replace("-", "_")
+    try:
+        lane.tolerate(session, f"CREATE SERVER {name} FOREIGN DATA WRAPPER idempotency_null")
+        lane.tolerate(session, f"SELECT idempotency.relay_create('{name}', '{name}', ARRAY['none'])")
+        lane.soon("its program", lambda: session.run(
+            "SELECT 1 FROM idempotency.stat_relay WHERE relay = %s AND state = 'streaming'", name))
+        for (pid,) in session.run("SELECT sink_pid FROM idempotency.stat_relay WHERE relay = %s", name):
+            os.kill(pid, signal.SIGSTOP)
+        lane.tolerate(session, f"DROP SERVER {name} CASCADE")
+        lane.soon("it to be killed", lambda: lane.hit(), 10)
+    except (psycopg2.Error, ProcessLookupError):
+        pass
+    finally:
+        session.close()
+
+
+def tick(lane):
+    """So many numbers given out that the log is cut."""
+    session = Session(lane)
+    try:
+        session.run("SELECT setval('idempotency.outbox_seq', last_value + 150000) FROM idempotency.outbox_seq")
+        produce(session, ["t"])
+        lane.settle(2)
+    except psycopg2.Error:
+        pass
+    finally:
+        session.close()
+
+
+def standby(lane):
+    """A duplicate whose completion no standby has confirmed."""
+    session, other = Session(lane), Session(lane)
+    name = lane.ledger.new_id("c")
+    try:
+        consume(session, [name], settings=["idempotency.durable_complete = off"])
+        session.run("ALTER SYSTEM SET synchronous_standby_names = 'nobody'")
+        session.run("SELECT pg_reload_conf()")
+        lane.soon("the setting", lambda: session.run(
+            "SELECT 1 FROM pg_settings WHERE name = 'synchronous_standby_names' AND setting = 'nobody'"))
+        lane.no_standby_after_hit()
+        consume(other, [name], settings=["synchronous_commit = local"])
+    except psycopg2.Error:
+        pass
+    finally:
+        lane.no_standby()
+        session.close()
+        other.close()
+
+
+def lost(lane):
+    """The target dies in the commit of a batch: did it commit?"""
+    session = Session(lane)
+    try:
+        lane.target.arm("claim-commit", "kill")
+        produce(session, ["t"])
+        lane.settle(5)
+    finally:
+        lane.killed(lane.target, lane.target.hit_by("claim-commit"))
+        lane.target.disarm("claim-commit")
+        session.close()
+
+
+def crash(lane):
+    """The server goes down with events in the hands of the function relay."""
+    session = Session(lane)
+    try:
+        ((pid,),) = session.run("SELECT pid FROM idempotency.stat_relay WHERE relay = 'fn' AND pid > 0")
+        for _ in range(3):
+            produce(session, ["t", "t", "t", "t"])
+        os.kill(pid, signal.SIGKILL)
+        lane.killed(lane.source, pid)
+        lane.settle(5)
+    except (psycopg2.Error, ProcessLookupError, ValueError):
+        pass
+    finally:
+        session.close()
+
+
+# What does not lie on the way of "base".
+SCENES = {
+    "claim-kept": base,
+    "ddl-": ddl, "relay-create": ddl, "relay-dropped": ddl, "launcher-registry-read": ddl,
+    "sink-reap": drop_stopped,
+    "launcher-": restart_workers, "worker-": restart_workers, "worker-woken": base, "worker-tick": tick,
+    "worker-maintain": base,
+    "sink-": restart_sinks, "relay-hello": restart_sinks, "relay-ready": restart_sinks,
+    "relay-end-of-file": restart_sinks, "relay-parked-resolved": restart_sinks,
+    "program-started": restart_sinks, "program-ready": restart_sinks,
+    "postgres-hello": restart_sinks, "postgres-connected": restart_sinks,
+    "postgres-position-taken": restart_sinks,
+    "postgres-careful": retry, "postgres-settle": retry, "postgres-ask-fate": lost,
+    "relay-parked-waiting": waiting, "relay-parked-written": retry, "relay-settle-sent": retry,
+    "relay-repeats": retry, "relay-unparked": retry, "function-parked": retry, "function-unparked": retry,
+    "relay-bisect": killer, "relay-suspect-parked": killer,
+    "relay-half-written": big,
+    "durable-wait": standby, "function-announced": crash,
+}
+
+
+def scene_of(point):
+    """By the longest beginning of the name."""
+    found = max((p for p in SCENES if point.startswith(p)), key=len, default=None)
+    return SCENES[found] if found else base

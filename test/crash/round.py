@@ -1,0 +1,324 @@
+"""One round: two fresh servers, clients, a schedule of faults, the judgement.
+
+    seed -> schedule and each client's choices; what interleaves how is up to the machine
+
+The context that faults get is the round itself: a, b, topology, kill_sink,
+wait_sinks_replaced, leave_open, limit.
+"""
+import collections
+import os
+import pathlib
+import random
+import signal
+import time
+
+import ledger
+import measure
+import resolve
+from actions import ACTIONS, Skip
+from actions.process import is_sink
+from clients import Coordinator
+from cluster import Finding, wait_until
+from consumers import Broker, Consumer, Fetcher
+from producers import Bulk, Holder, Pace, Producer
+from rules import RULES
+from topology import RELAYS, TYPES, Topology
+
+PRODUCERS = 4
+CONSUMERS = 3
+
+
+class Mix:
+    """How much of each kind a round does at least; complete: every fault there is,
+    and enough restarts for a percentile of what follows them."""
+
+    def __init__(self, crash, postmaster, sink, other, events, auxiliary=0, steady=0, rate=2500, complete=False):
+        self.crash, self.auxiliary, self.postmaster = crash, auxiliary, postmaster
+        self.sink, self.other = sink, other
+        self.events, self.steady, self.rate, self.complete = events, steady, rate, complete
+
+    def schedule(self, rng):
+        """Names of actions: each once as far as there is room, the others by weight.
+        A sink action ends two programs on average."""
+        chosen = []
+        for kind, n in (("crash", self.crash), ("auxiliary", self.auxiliary), ("postmaster", self.postmaster),
+                        ("sink", (self.sink + 1) // 2), ("other", self.other)):
+            of = [a for _, a in sorted(ACTIONS.items()) if a.kind == kind]
+            once = rng.sample(of, min(n, len(of)))
+            chosen += [a.name for a in once + rng.choices(of, [a.weight for a in of], k=n - len(once))]
+        rng.shuffle(chosen)
+        return chosen
+
+
+class Round:
+    def __init__(self, seed, work, bindir, extension_conf, sinks, say=print):
+        self.seed, self.say = seed, say
+        self.topology = Topology(work, bindir, extension_conf, sinks)
+        self.a, self.b = self.topology.clusters
+        self.directory = pathlib.Path(work) / "ledger"
+        self.directory.mkdir()
+        self.counts = collections.Counter()
+        self.kinds = collections.Counter()
+        self.longest = {}
+        self.held = []
+        self.clients, self.producers, self.consumers = [], [], []
+        self.figures = {}
+        self.events = 0
+
+    # What faults use.
+
+    def kill_sink(self, pid):
+        if not is_sink(pid):
+            return
+        try:
+            os.kill(pid, signal.SIGKILL)
+        except ProcessLookupError:
+            return
+        self.kinds["sink"] += 1
+
+    def wait_sinks_replaced(self, before):
+        """All programs that are gone by now have a successor."""
+        gone = {r: pid for r, pid in before.items() if not is_sink(pid)}
+
+        def replaced():
+            now = self.topology.relays_or_none()
+            return all(r in now and now[r][2] not in (None, pid) for r, pid in gone.items())
+        wait_until(f"the programs of {sorted(gone)} are started again", replaced)
+
+    def leave_open(self, rng):
+        name = f"h{self.counts['leave a transaction open']}"
+        self.held.append((rng.randint(1, 6), Holder(name, self.a, ledger.Ledger(self.directory, name), rng)))
+
+    def limit(self, what, seconds, took):
+        self.longest[what] = max(took, self.longest.get(what, 0))
+        if took > seconds:
+            raise Finding(f"{what} took {took:.1f} s, at most {seconds} are allowed")
+
+    # Clients.
+
+    def rng(self, name):
+        return random.Random(f"{self.seed}/{name}")
+
+    def client(self, kind, name, cluster, *more):
+        c = kind(name, cluster, ledger.Ledger(self.directory, name), self.rng(name), *more)
+        self.clients.append(c)
+        c.start()
+        return c
+
+    def start_clients(self, rate):
+        self.pace = Pace(rate)
+        self.broker = Broker(f"{self.seed}/broker")
+        self.coordinators = [self.client(Coordinator, "ca", self.a), self.client(Coordinator, "cb", self.b)]
+        self.producers = [self.client(Producer, f"p{i}", self.a, self.pace, self.coordinators[0], PRODUCERS)
+                          for i in range(PRODUCERS)]
+        self.fetcher = self.client(Fetcher, "f", self.b, self.broker)
+        self.consumers = [self.client(Consumer, f"c{i}", self.b, self.broker, self.coordinators[1])
+                          for i in range(CONSUMERS)]
+
+    def stop(self, clients):
+        for c in clients:
+            c.stop()
+        for c in clients:
+            c.join(120)
+            if c.is_alive():
+                raise Finding(f"client {c.name} hangs")
+        self.look_at_clients()
+
+    def look_at_clients(self):
+        for c in self.clients:
+            if c.broken:
+                raise Finding(f"client {c.name}: {type(c.broken).__name__}: {c.broken}") from c.broken
+
+    # The schedule.
+
+    def act(self, name, rng):
+        """Do it; where there is nothing to do it to, again as soon as there is."""
+        for _ in range(200):
+            try:
+                ACTIONS[name].run(self, rng)
+                break
+            except Skip:
+                time.sleep(0.02)
+        else:
+            raise Finding(f"there never was anything to do \"{name}\" to")
+        self.counts[name] += 1
+        if ACTIONS[name].kind in ("crash", "auxiliary", "postmaster"):
+            self.kinds[ACTIONS[name].kind] += 1
+        self.topology.wait_whole()
+        self.look_at_clients()
+
+    def end_held(self, everything=False):
+        still = []
+        for left, holder in self.held:
+            if left <= 0 or everything:
+                holder.end()
+            else:
+                still.append((left - 1, holder))
+        self.held = still
+
+    def run_schedule(self, mix):
+        schedule = mix.schedule(self.rng("schedule"))
+        said = time.monotonic()
+        lazy = self.rng("lazy")
+        for i, name in enumerate(schedule):
+            target = mix.events * (i + 1) / len(schedule)
+            wait_until("producers make progress", lambda: self.pace.enqueued >= target, 300)
+            # One synchronous commit flushes all asynchronous ones before it: at
+            # times there is none.
+            self.pace.lazy = lazy.choice((0, 0.3, 1, 1))
+            self.trace(i, name)
+            self.act(name, self.rng(f"{i}/{name}"))
+            self.end_held()
+            if time.monotonic() - said > 15:
+                said = time.monotonic()
+                self.say(f"   {i + 1} of {len(schedule)} faults, {self.pace.enqueued} events")
+        while self.kinds["sink"] < mix.sink:
+            self.act("kill sink programs", self.rng(f"more/{self.kinds['sink']}"))
+        self.end_held(everything=True)
+
+    def committed(self):
+        """Events in business rows, while producers work."""
+        return self.a.rows("SELECT coalesce(sum(events), 0)::int FROM app.business")[0][0]
+
+    def reach(self, events):
+        """Go on producing until as many events are committed as the faults were meant to be among."""
+        self.figures["after the last fault"] = max(0, events - self.committed())
+
+        def reached():
+            self.look_at_clients()
+            return self.committed() >= events
+        wait_until(f"{events} events are committed", reached, 300, 0.1)
+
+    def trace(self, i, name):
+        with open(self.topology.work / "schedule", "a", encoding="ascii") as f:
+            f.write(f"{time.monotonic():.3f} {i} {name}\n")
+
+    # The end of a round.
+
+    def expected(self):
+        """relay -> events that have to arrive, by the clients' logs and the business rows."""
+        there = {r[0] for r in self.a.rows("SELECT txn FROM app.business")}
+        by_type = collections.Counter()
+        for e in ledger.read(self.directory):
+            if e["op"] == "commit" and "events" in e and e["txn"] in there:
+                by_type.update(x[5] for x in e["events"] if x[4])
+        self.events = sum(by_type.values())
+        return {relay: sum(by_type[t] for t in TYPES[relay]) for relay in RELAYS}
+
+    def drain_relays(self):
+        """Until as many have arrived as committed, or none comes any more."""
+        expected = self.expected()
+        last, since = None, time.monotonic()
+        while True:
+            now = self.topology.arrived()
+            if all(now.get(r, 0) >= n for r, n in expected.items()):
+                return
+            if now != last:
+                last, since = now, time.monotonic()
+            if time.monotonic() - since > 60:
+                self.say(f"   not drained: {now} of {expected}\n{self.topology.describe()}")
+                return
+            time.sleep(0.2)
+
+    def stop_producing(self):
+        self.stop(self.producers)
+        self.coordinators[0].finish_all()
+        def ended():
+            self.look_at_clients()
+            return self.coordinators[0].idle()
+        wait_until("prepared transactions are ended", ended)
+        wait_until("the sessions of producers are gone", lambda: not self.a.rows("""SELECT 1 FROM pg_stat_activity
+            WHERE application_name LIKE 'crash p%' OR application_name LIKE 'crash h%'"""))
+        left = self.a.rows("SELECT gid FROM pg_prepared_xacts")
+        if left:
+            raise Finding(f"still prepared, and nobody's: {left}")
+
+    def drain_consumers(self):
+        def drained():
+            self.look_at_clients()
+            return self.broker.idle() and self.coordinators[1].idle() \
+                and self.fetcher.sweep() == len(self.broker.known) and self.broker.idle()
+        wait_until("consumers have acknowledged all", drained, 180, 0.1)
+        self.stop([*self.consumers, self.fetcher, *self.coordinators])
+
+    def judge(self):
+        h = resolve.history(self.topology, self.directory)
+        found = {rule.__name__: list(rule(h)) for rule in RULES}
+        self.figures["repeated"] = len(h.arrivals["prog"]) - len({a[0] for a in h.arrivals["prog"]})
+        self.figures["claims"] = len(h.claims)
+        self.figures["duplicates"] = sum(c.verdict == "duplicate" for c in h.claims)
+        self.figures["transactions"] = len(h.outcome)
+        self.figures["aborted"] = sum(o == "aborted" for o in h.outcome.values())
+        self.figures["lazy lost"] = self.lazy_lost(h)
+        self.figures["prepared"] = {c.name: (len(o.told), c.refused_prepared())
+                                    for c, o in zip(self.topology.clusters, self.coordinators)}
+        for violations in found.values():
+            for rule, what, text in violations[:5]:
+                self.say(f"   {rule}: {what}: {text}")
+            if violations:
+                self.say(f"   {len(violations)} in all; what is known of {violations[0][1]}:")
+                for line in resolve.lines_about(violations[0][1], self.topology, self.directory):
+                    self.say(f"      {line}")
+        return {name: len(v) for name, v in found.items()}
+
+    def own_crashes(self):
+        found = [f"{c.name}: {line}" for c in self.topology.clusters for line in c.own_crashes()]
+        for line in found[:5]:
+            self.say(f"   {line}")
+        return len(found)
+
+    def lazy_lost(self, h):
+        answered = set()
+        for e in ledger.read(self.directory):
+            if e["op"] == "commit" and "events" in e and not e["sync"] and "xid" in e:
+                answered.add(e["txn"])
+            elif e["op"] == "ok" and e["txn"] in answered and h.outcome[e["txn"]] == "aborted":
+                answered.discard(e["txn"])
+                answered.add(("lost", e["txn"]))
+        return sum(isinstance(a, tuple) for a in answered)
+
+    def run(self, mix):
+        """rule -> violations."""
+        self.topology.make()
+        self.start_clients(mix.rate)
+        self.run_schedule(mix)
+        self.reach(mix.events)
+        self.stop_producing()
+        self.drain_relays()
+        self.figures["mixed"] = self.events
+        if mix.steady:
+            self.steady(mix.steady)
+        self.drain_consumers()
+        self.figures["first send"], self.figures["first send cut"] = measure.first_sends(self.topology)
+        return self.judge()
+
+    # Measurements.
+
+    def workers(self):
+        return sorted({pid for _, pid, _ in self.topology.relays().values()})
+
+    def burst(self, name, events, kills):
+        """Events as fast as they go, with sink programs killed, until all have arrived; how many."""
+        pace = Pace(0)
+        bulk = [self.client(Bulk, f"{name}{i}", self.a, pace, None, 1) for i in range(2)]
+        for i in range(kills):
+            wait_until("producers make progress", lambda: pace.enqueued >= events * (i + 1) / (kills + 1), 300)
+            self.act("kill sink programs", self.rng(f"{name}/{i}"))
+        wait_until("producers make progress", lambda: pace.enqueued >= events, 300)
+        self.stop(bulk)
+        self.drain_relays()
+        return pace.enqueued
+
+    def steady(self, events):
+        """What the workers keep: no server restarts from here on."""
+        self.burst("w", events // 2, 5)
+        workers = self.workers()
+        before = measure.descriptors(self.a, workers), measure.memory(self.a, workers)
+        done = self.burst("s", events, 10)
+        if self.workers() != workers:
+            raise Finding(f"workers {workers} became {self.workers()} though nobody touched them")
+        after = measure.descriptors(self.a, workers), measure.memory(self.a, workers)
+        self.figures["descriptors"] = after[0] - before[0]
+        self.figures["steady"] = done
+        self.figures["memory per million"] = (after[1] - before[1]) * 1e6 / done / 1024
+        self.figures["resident"] = measure.resident(workers)

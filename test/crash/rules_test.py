@@ -1,0 +1,108 @@
+#!/usr/bin/python3
+"""Each rule of the checker against histories made by hand: the good one passes,
+and each bad one is flagged by the rules that it is against, and by no other.
+"""
+import pathlib
+import sys
+
+sys.dont_write_bytecode = True
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent))
+
+from rules import RULES, Claim, Event, History  # noqa: E402
+
+E1, E2, E3, GONE = "event-1", "event-2", "event-3", "event-gone"
+
+
+def arrival(e):
+    return (e.id, e.key, {"t": e.txn, "i": e.i, "n": e.n, "a": e.amount})
+
+
+def good():
+    """Two committed transactions, an aborted one, a savepoint rolled back, a repeat, a duplicate."""
+    h = History(types={"fn": "k", "pg": "k", "prog": "k"}, repeats={"prog"}, inbox="pg", window=1)
+    first = Event(E1, "key", 1, 10, True, "p.1", 0, "k")
+    undone = Event(GONE, "key", 0, 5, False, "p.1", 1, "k")
+    second = Event(E2, "key", 2, 20, True, "p.2", 0, "k")
+    never = Event(E3, "key", 2, 30, True, "p.3", 0, "k")
+    h.events = {e.id: [e] for e in (first, undone, second, never)}
+    h.outcome = {"p.1": "committed", "p.2": "committed", "p.3": "aborted"}
+    h.said_ok = {"p.1"}
+    h.business = {"p.1": [(1, 10)], "p.2": [(1, 20)]}
+    both = [arrival(first), arrival(second)]
+    h.arrivals = {"fn": list(both), "pg": list(both), "prog": [both[0], both[0], both[1]]}
+    h.effects = [(E1, "c.1"), (E2, "c.2")]
+    h.meant = {"c.1": {E1}, "c.2": {E2}}
+    h.committing = {"c.1": 1.0, "c.2": 2.0}
+    h.claims = [Claim(0.5, "c.1", E1, "claimed"), Claim(1.5, "c.3", E1, "duplicate")]
+    h.sessions = [[E1], [E1, E2]]
+    return h
+
+
+def changed(change):
+    h = good()
+    change(h)
+    return h
+
+
+def payload(h, relay, at, **more):
+    event, key, old = h.arrivals[relay][at]
+    h.arrivals[relay][at] = (event, key, {**old, **more})
+
+
+# name -> (rules that must flag it, what to change)
+BAD = {
+    "an answered COMMIT is gone": ({"business_rows"}, lambda h: h.said_ok.add("p.3")),
+    "a business row is doubled": ({"business_rows"}, lambda h: h.business["p.1"].append((1, 10))),
+    "money is missing": ({"business_rows"}, lambda h: h.business.update({"p.2": [(1, 19)]})),
+    "an event of a business row is missing": ({"business_rows"}, lambda h: h.business.update({"p.2": [(2, 20)]})),
+    "a given id is enqueued twice": ({"same_id_twice", "business_rows", "content"},
+                                     lambda h: h.events[E1].append(Event(E1, "key", 1, 10, True, "p.2", 1, "k"))),
+    "a function relay loses an event": ({"lost"}, lambda h: h.arrivals["fn"].pop()),
+    "a postgres sink loses an event": ({"lost", "one_effect"}, lambda h: h.arrivals["pg"].pop(0)),
+    "a program loses an event": ({"lost"}, lambda h: h.arrivals["prog"].pop()),
+    "what aborted arrives": ({"phantom", "order"}, lambda h: h.arrivals["fn"].append(arrival(h.events[E3][0]))),
+    "what a savepoint undid arrives": ({"phantom"}, lambda h: h.arrivals["prog"].append(arrival(h.events[GONE][0]))),
+    "what nobody enqueued arrives": ({"phantom"}, lambda h: h.arrivals["fn"].append(("nobody's", "key", {"t": "p.9"}))),
+    "a lost asynchronous commit arrived": ({"phantom"},
+                                           lambda h: (h.outcome.update({"p.2": "aborted"}), h.business.pop("p.2"))),
+    "a payload is another": ({"content"}, lambda h: payload(h, "fn", 1, a=21)),
+    "a key is another": ({"content"}, lambda h: h.arrivals["prog"].append((E2, "other", arrival(h.events[E2][0])[2]))),
+    "a type arrives that was not asked for": ({"content"}, lambda h: h.types.update({"fn": ""})),
+    "a function's effect is doubled": ({"double"}, lambda h: h.arrivals["fn"].append(h.arrivals["fn"][0])),
+    "a postgres sink's arrival is doubled": ({"double"}, lambda h: h.arrivals["pg"].append(h.arrivals["pg"][1])),
+    "a key is out of order": ({"order"}, lambda h: h.arrivals["fn"].reverse()),
+    "a key is out of order at a program": ({"order"}, lambda h: h.arrivals["prog"].reverse()),
+    "a consumer's effect is missing": ({"one_effect", "duplicate"}, lambda h: h.effects.pop(0)),
+    "a consumer's effect is doubled": ({"one_effect"}, lambda h: h.effects.append((E1, "c.1"))),
+    "two consumers made the effect": ({"one_effect"}, lambda h: (h.effects.append((E1, "c.4")),
+                                                                 h.meant.update({"c.4": {E1}}))),
+    "an effect of a savepoint rolled back stays": ({"one_effect"}, lambda h: h.meant.update({"c.2": set()})),
+    "an effect without an arrival": ({"one_effect"}, lambda h: (h.effects.append((E3, "c.3")),
+                                                                h.meant.update({"c.3": {E3}}))),
+    "duplicate before the completion": ({"duplicate"}, lambda h: h.claims.append(Claim(0.9, "c.4", E1, "duplicate"))),
+    "duplicate, and the completion was lost": ({"duplicate"}, lambda h: h.committing.update({"c.1": 7.0})),
+    "duplicate of what nobody completed": ({"duplicate"}, lambda h: h.claims.append(Claim(9, "c.4", E3, "duplicate"))),
+    "more is repeated than was in flight": ({"window"}, lambda h: h.sessions.append([E1, E2])),
+}
+
+
+def flagged(h):
+    return {rule.__name__ for rule in RULES if list(rule(h))}
+
+
+def main():
+    results = [("a good history passes", flagged(good()) == set(), flagged(good()))]
+    for name, (expected, change) in BAD.items():
+        found = flagged(changed(change))
+        results.append((name, found == expected, found))
+    caught = set().union(*(expected for expected, _ in BAD.values()))
+    results.append(("each rule has a history against it", caught == {r.__name__ for r in RULES}, caught))
+    for name, passed, found in results:
+        print(f"{'ok' if passed else 'NOT OK'} {name}" + ("" if passed else f": flagged by {sorted(found)}"))
+    bad = sum(not passed for _, passed, _ in results)
+    print(f"{len(results) - bad} passed, {bad} failed")
+    return bad != 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,95 @@
+"""Copies of a server: beside it, in its place, and of its database.
+
+None publishes before it is told to.
+"""
+from machine.scenario import scenario
+from machine.server import Failure, Server, run
+from machine.world import World
+
+
+def stays_silent(world, server, dbname="postgres"):
+    """Unadopted, and what is written there goes nowhere."""
+    server.wait_for("SELECT bool_and(state = 'unadopted') FROM idempotency.stat_relay", dbname=dbname)
+    before = {relay: len(world.arrivals(relay)) for relay in ("pg", "file")}
+    effects = server.value("SELECT count(*) FROM effects", dbname=dbname)
+    server.sql("SELECT idempotency.outbox_enqueue('order', 'copy', 'Made', '{\"n\": 1}') FROM generate_series(1, 100)",
+               dbname=dbname)
+    # The worker has read its configuration after this, twice.
+    for _ in range(2):
+        server.sql("SELECT idempotency.relay_pause('pg')", dbname=dbname)
+        server.sql("SELECT idempotency.relay_resume('pg')", dbname=dbname)
+        server.wait_for("SELECT bool_and(state = 'unadopted') FROM idempotency.stat_relay", dbname=dbname)
+    if before != {relay: len(world.arrivals(relay)) for relay in ("pg", "file")} or \
+            effects != server.value("SELECT count(*) FROM effects", dbname=dbname):
+        raise Failure(f"a copy published\n{server.relays(dbname)}")
+
+
+@scenario("copies do not publish")
+def copies(lab, rng):
+    source = lab.server("source")
+    world = World(lab, rng.random(), source, lab.server("target"))
+    traffic = world.write()
+    world.wait_progress()
+    traffic.stop()
+    world.drain()
+    source.stop()
+
+    # Beside: the original is down meanwhile, so that every arrival is the copy's.
+    copy = Server(lab, "copy", lab.work / "data-copy")
+    copy.copy_from(source.data)
+    copy.start()
+    stays_silent(world, copy)
+    copy.stop()
+
+    # In its place: the same path, and the original gone.
+    moved = source.data.with_name("data-moved")
+    source.data.rename(moved)
+    run("cp", "-a", moved, source.data)
+    source.start()
+    stays_silent(world, source)
+    source.stop()
+    run("rm", "-rf", source.data)
+
+    # The original itself, back where it was, is what it was.
+    moved.rename(source.data)
+    source.start()
+    source.wait_for("SELECT bool_and(state = 'streaming') FROM idempotency.stat_relay")
+
+    # A database made of it is another one.
+    source.sql("CREATE DATABASE twin TEMPLATE postgres", dbname="template1")
+    # It is not even marked as one with relays.
+    source.wait_for("SELECT bool_and(state = 'not running') FROM idempotency.stat_relay", dbname="twin")
+    source.sql("SECURITY LABEL FOR idempotency ON DATABASE twin IS 'relays'")
+    source.sql("SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE backend_type = 'idempotency launcher'")
+    stays_silent(world, source, "twin")
+    source.sql("DROP DATABASE twin")
+    return f"3 copies, {world.judge()}"
+
+
+@scenario("restored from a backup")
+def restored(lab, rng):
+    """What came after the backup is lost; adopted, the rest goes on."""
+    source = lab.server("source")
+    world = World(lab, rng.random(), source, lab.server("target"))
+    world.lost_allowed = True
+    traffic = world.write()
+    world.wait_progress()
+    backup = lab.work / "backup"
+    lab.user_run(lab.bindir / "pg_basebackup", "-D", backup, "-c", "fast", "-h", source.host,
+                 "-p", str(source.port), "-U", "postgres")
+    traffic.tag = "after the backup"
+    world.wait_progress()
+    traffic.pause_all()
+    source.kill()
+    run("rm", "-rf", source.data)
+    run("cp", "-a", backup, source.data)
+    source.start()
+    source.wait_for("SELECT bool_and(state = 'unadopted') FROM idempotency.stat_relay")
+    committed = set(world.committed())
+    world.forgiven = {op.event for op in traffic.operations if op.event not in committed and op.outcome != "fail"}
+    source.sql("SELECT idempotency.relay_adopt(relay) FROM idempotency.stat_relay")
+    source.wait_for("SELECT bool_and(state = 'streaming') FROM idempotency.stat_relay")
+    traffic.resume()
+    world.wait_progress(when="after relay_adopt")
+    world.drain()
+    return f"{world.judge(repeated=('file', 'pg'))}, {len(world.forgiven)} lost with the server"

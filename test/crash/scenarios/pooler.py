@@ -1,0 +1,88 @@
+"""PgBouncer in transaction mode before producers and consumers, whose backends are killed."""
+import signal
+import subprocess
+import time
+
+import psycopg2
+
+from machine.consumers import SCHEMA, Consumers
+from machine.scenario import scenario
+from machine.server import send_signal, wait_until
+from machine.world import World
+
+
+class Pooler:
+    """In front of one server, in transaction mode."""
+
+    def __init__(self, lab, server):
+        self.lab, self.server = lab, server
+        self.port = next(lab.ports)
+        self.file = lab.work / "pgbouncer.ini"
+        self.file.write_text(f"""[databases]
+postgres = host={server.host} port={server.port} user=postgres
+[pgbouncer]
+listen_addr = 127.0.0.1
+listen_port = {self.port}
+unix_socket_dir =
+auth_type = any
+pool_mode = transaction
+default_pool_size = 6
+server_login_retry = 0.1
+logfile = {lab.work}/pgbouncer.log
+""")
+        self.file.chmod(0o644)
+        self.process = subprocess.Popen([*lab.as_user, "pgbouncer", "-q", str(self.file)],
+                                        env=lab.env, stdin=subprocess.DEVNULL, cwd=lab.work)
+        wait_until("the pooler answers", self.answers)
+
+    def answers(self):
+        try:
+            self.connect().close()
+            return True
+        except psycopg2.Error:
+            return False
+
+    def connect(self):
+        return psycopg2.connect(host="127.0.0.1", port=self.port, user="postgres", dbname="postgres",
+                                connect_timeout=10)
+
+    def end(self):
+        self.process.terminate()
+        self.process.wait()
+
+
+def break_one(server, rng):
+    """End a session of the pooler, politely or with the whole server."""
+    pids = [pid for pid, in server.sql("SELECT pid FROM pg_stat_activity WHERE backend_type = 'client backend'"
+                                       " AND pid <> pg_backend_pid()")]
+    if not pids:
+        return
+    if rng.random() < 0.2:
+        server.signals.add(signal.SIGKILL)
+        send_signal(rng.choice(pids), signal.SIGKILL)
+        time.sleep(0.2)
+        server.wait_ready()
+    else:
+        server.sql("SELECT pg_terminate_backend(%s)", (rng.choice(pids),))
+
+
+@scenario("pooler in transaction mode")
+def pooler_in_transaction_mode(lab, rng):
+    source, target = lab.server("source"), lab.server("target")
+    target.start()
+    target.sql(SCHEMA)
+    world = World(lab, rng.random(), source, target, file_sink=False)
+    before_source, before_target = Pooler(lab, source), Pooler(lab, target)
+    try:
+        world.write(connect=before_source.connect, durable=(True, True, True))
+        consumers = Consumers(before_target.connect, rng.random())
+        for _ in range(20):
+            time.sleep(rng.random() * 0.2)
+            break_one(rng.choice((source, target)), rng)
+        world.wait_progress()
+        world.drain()
+        consumers.finish(target, len(world.committed()))
+        return f"20 sessions ended, {world.judge()}"
+    finally:
+        before_source.end()
+        before_target.end()

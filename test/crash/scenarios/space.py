@@ -1,0 +1,96 @@
+"""Disks that fill up, under the log and under the data, and are freed again."""
+import shutil
+import time
+
+import psycopg2
+
+from machine.disk import Disk
+from machine.scenario import scenario
+from machine.server import run, wait_until
+from machine.world import World
+
+ROUNDS = 2
+
+
+def start_again(server):
+    """A full log disk may end the server; it comes back when there is room."""
+    if server.process.poll() is not None:
+        server.kill()
+        server.start()
+    server.wait_ready()
+
+
+@scenario("disk full under the log")
+def log_full(lab, rng):
+    disk = Disk(lab, "disk")
+    source = lab.server("source", "max_wal_size = 4GB\ncheckpoint_timeout = 1h\n")
+    shutil.move(source.data / "pg_wal", disk.path / "pg_wal")
+    (source.data / "pg_wal").symlink_to(disk.path / "pg_wal")
+    run("chown", "-R", f"{lab.uid}:{lab.gid}", disk.path)
+    source.panic = "No space left on device"
+    world = World(lab, rng.random(), source, lab.server("target"))
+    world.write()
+    for _ in range(ROUNDS):
+        wait_until("orders are made", world.traffic.count)
+        fill_log(disk, world)
+        start_again(source)
+    world.drain()
+    return f"filled {ROUNDS} times, {world.judge()}"
+
+
+def fill_log(disk, world):
+    """A segment is allocated as a whole: the switch to one fails, once none is left over."""
+    at = len(world.source.log_text())
+
+    def noticed():
+        disk.fill()
+        try:
+            world.source.sql("SELECT pg_switch_wal()")
+        except psycopg2.Error:
+            pass
+        return "No space left on device" in world.source.log_text()[at:]
+    wait_until("the full disk is noticed", noticed)
+    disk.free()
+
+
+def fill_data(disk, world, rng):
+    """Tables grow by whole blocks of what the file system had set aside: use that up."""
+    at = len(world.source.log_text())
+    disk.fill()
+
+    def noticed():
+        try:
+            world.source.sql("INSERT INTO filler SELECT repeat(i::text, 1000) FROM generate_series(1, 1000) i")
+        except psycopg2.Error:
+            pass
+        return "outbox" in full_tables(world, at) or world.traffic.count("fail") > fails + 100
+    fails = world.traffic.count("fail")
+    wait_until("the full disk is noticed", noticed)
+    time.sleep(rng.random())
+    disk.free()
+
+
+def full_tables(world, at):
+    return " ".join(line for line in world.source.log_text()[at:].splitlines()
+                    if "No space left on device" in line)
+
+
+@scenario("disk full under the data")
+def data_full(lab, rng):
+    """The tables alone are on the small disk, in a tablespace of the database."""
+    disk = Disk(lab, "disk")
+    lab.mkdir("disk/space")
+    source = lab.server("source")
+    source.start()
+    source.sql(f"CREATE TABLESPACE small LOCATION '{disk.path}/space'")
+    source.sql("ALTER DATABASE postgres SET default_tablespace = small")
+    world = World(lab, rng.random(), source, lab.server("target"))
+    source.sql("CREATE TABLE filler (t text)")
+    world.write()
+    for _ in range(ROUNDS):
+        wait_until("orders are made", world.traffic.count)
+        fill_data(disk, world, rng)
+    done = world.traffic.count()
+    wait_until("writers go on", lambda: world.traffic.count() > done + 20)
+    world.drain()
+    return f"filled {ROUNDS} times, {world.judge()}"

@@ -1,0 +1,79 @@
+#!/bin/bash
+# Rounds of faults with fresh seeds until the time is over: `make torture HOURS=n`.
+#
+#	HOURS=1				how long; fractions are allowed.  A round that has begun is finished
+#	SEED=n				seed of the first round; each further one is the next number
+#	ENVIRONMENT=10		every so many rounds the machine's faults too (root only; 0: never)
+#	REPORT=directory	where torture.md goes, default test/crash/report
+#	KEEP=1				leave the work directory behind, as after a finding
+#	SKIP_PACKAGES=1		do not look for missing packages
+#
+# The report is written anew after each round, so it is there however this ends.
+# A finding ends the run; its directory stays.
+set -uo pipefail
+cd "$(dirname "$0")/../.." || exit 1
+exec </dev/null
+
+give_up()
+{
+	echo "NOT OK $1"
+	echo "0 passed, 1 failed"
+	exit 1
+}
+
+needs=crash
+[ "$(id -u)" != 0 ] || needs=machine
+[ -n "${SKIP_PACKAGES:-}" ] || test/setup/packages.sh "$needs" || give_up "torture: packages"
+# shellcheck source=test/crash/stage.sh
+. test/crash/stage.sh
+
+HOURS=${HOURS:-1}
+SEED=${SEED:-$((RANDOM * 32768 + RANDOM))}
+REPORT=${REPORT:-$IDEM_TOP/test/crash/report}
+ENVIRONMENT=${ENVIRONMENT:-10}
+[ "$(id -u)" = 0 ] && [ -x test/crash/environment.sh ] || ENVIRONMENT=0
+[[ $HOURS =~ ^[0-9]*\.?[0-9]+$ ]] || give_up "torture: HOURS=$HOURS is no number"
+seconds=$(awk -v h="$HOURS" 'BEGIN { printf "%d", h * 3600 }')
+
+crash_stage || give_up "torture: build"
+idem_mkdir "$IDEM_WORK/results"
+mkdir -p "$REPORT"
+commit=$(git describe --always --dirty 2>/dev/null || echo unknown)
+rounds=0
+failed=0
+
+write_report()
+{
+	/usr/bin/python3 -B test/crash/torture.py "$IDEM_WORK/results" "$HOURS" "$SECONDS" "$commit" \
+		"$("$PG_CONFIG" --version)" >"$REPORT/torture.md.new" && mv "$REPORT/torture.md.new" "$REPORT/torture.md"
+}
+
+# The machine's faults, with the round's seed; what they said goes to the report.
+environment()
+{
+	local log=$IDEM_WORK/results/environment.$1
+
+	idem_run env SEED="$1" SKIP_PACKAGES=1 timeout -k 60 1800 test/crash/environment.sh >"$log" 2>&1
+	grep -E '^(ok|NOT OK) ' "$log"
+	tail -n 1 "$log" | grep -qE '^[1-9][0-9]* passed, 0 failed$'
+}
+
+idem_say "$HOURS h, first seed $SEED"
+while [ "$SECONDS" -lt "$seconds" ]; do
+	seed=$((SEED + rounds))
+	rounds=$((rounds + 1))
+	idem_say "round $rounds, seed $seed"
+	if ! crash_history torture "$seed" "$IDEM_WORK/results/history.$seed.json"; then
+		failed=$((failed + 1))
+	elif [ "$ENVIRONMENT" != 0 ] && [ $((rounds % ENVIRONMENT)) = 0 ] && ! environment "$seed"; then
+		failed=$((failed + 1))
+	fi
+	write_report
+	[ "$failed" = 0 ] || break
+	rm -rf "$IDEM_WORK/round"
+done
+# shellcheck disable=SC2034 # idem_cleanup looks at it
+[ "$failed" = 0 ] || KEEP=1
+idem_say "$REPORT/torture.md"
+echo "$((rounds - failed)) passed, $failed failed"
+[ "$failed" = 0 ] && [ "$rounds" -gt 0 ]
