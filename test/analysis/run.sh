@@ -19,6 +19,8 @@ set -uo pipefail
 here=$(cd "$(dirname "$0")" && pwd)
 # shellcheck source=test/setup/lib.sh
 . "$here/../setup/lib.sh"
+# shellcheck source=test/setup/tally.sh
+. "$IDEM_TOP/test/setup/tally.sh"
 cd "$IDEM_TOP" || exit 1
 exec </dev/null
 
@@ -61,23 +63,16 @@ check()
 # counted NAME COMMAND...: a script that ends with "N passed, N failed"
 counted()
 {
-	local name=$1 log=$IDEM_WORK/log/$1.log last status bad
+	local name=$1 log=$IDEM_WORK/log/$1.log
 	shift
 
 	idem_run "$@" >"$log" 2>&1
-	status=$?
-	last=$(grep -E '^[0-9]+ passed, [0-9]+ failed$' "$log" | tail -n 1)
-	if [[ ! $last =~ ^([0-9]+)\ passed,\ ([0-9]+)\ failed$ ]]; then
-		fail "$name" "$log"
-		return
-	fi
-	passed=$((passed + BASH_REMATCH[1]))
-	bad=${BASH_REMATCH[2]}
-	if [ "$status" = 0 ] && [ "$bad" = 0 ]; then
-		echo "ok $name (${BASH_REMATCH[1]})"
+	tally "$log" $?
+	passed=$((passed + TALLY_GOOD))
+	if [ "$TALLY_BAD" = 0 ]; then
+		echo "ok $name ($TALLY_GOOD)"
 	else
-		# What counts no failure and still fails is one.
-		failed=$((failed + (bad > 1 ? bad - 1 : 0)))
+		failed=$((failed + TALLY_BAD - 1))
 		fail "$name" "$log"
 	fi
 }

@@ -3,6 +3,7 @@
 CREATE EXTENSION idempotency CASCADE;
 CREATE EXTENSION pgstattuple;
 CREATE EXTENSION pageinspect;
+CREATE EXTENSION pg_walinspect;
 CREATE SCHEMA bench;
 
 -- The table that an index, a TOAST table or its index belongs to; or itself.

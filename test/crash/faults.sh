@@ -14,6 +14,8 @@
 # adds them up.
 set -uo pipefail
 cd "$(dirname "$0")/../.." || exit 1
+# shellcheck source=test/setup/tally.sh
+. test/setup/tally.sh
 exec </dev/null
 
 declare -A script=(
@@ -48,29 +50,13 @@ trap 'rm -f "$log"' EXIT
 # script does not reach it.
 trap '[ -z "$part" ] || kill "$part" 2>/dev/null; wait; exit 143' INT TERM HUP
 
-# add_up NAME STATUS: the last line of its log, and what the status says besides.
+# add_up NAME STATUS
 add_up()
 {
-	local name=$1 status=$2 last good=0 bad=0 cut=
-
-	last=$(grep -E '^[0-9]+ passed, [0-9]+ failed$' "$log" | tail -n 1)
-	if [[ $last =~ ^([0-9]+)\ passed,\ ([0-9]+)\ failed$ ]]; then
-		good=${BASH_REMATCH[1]}
-		bad=${BASH_REMATCH[2]}
-	else
-		last="no result"
-	fi
-	if [ "$status" = 124 ] || [ "$status" = 137 ]; then
-		# The last line is that of something inside.
-		bad=$((bad + 1))
-		cut=", cut off (limit ${limit[$name]} s)"
-	elif [ "$bad" = 0 ] && { [ "$status" != 0 ] || [ "$good" = 0 ]; }; then
-		bad=1
-	fi
-	passed=$((passed + good))
-	failed=$((failed + bad))
-	[ "$status" = 0 ] || last+=" (status $status)"
-	notes+=("$name: $last$cut, $((SECONDS - began)) s")
+	tally "$log" "$2"
+	passed=$((passed + TALLY_GOOD))
+	failed=$((failed + TALLY_BAD))
+	notes+=("$1: $TALLY_SAID (limit ${limit[$1]} s), $((SECONDS - began)) s")
 	mapfile -t -O ${#notes[@]} notes < <(grep '^NOT RUN' "$log")
 }
 

@@ -53,6 +53,14 @@ def bound(n):
 
 def report(tally, one, found, mix):
     kinds, events, figures = one.kinds, one.events, one.figures
+
+    def judged(good, text):
+        """A share or a percentile of a few is chance: then it is only shown."""
+        if mix.complete:
+            tally.line(good, text)
+        else:
+            print(f"   {text}")
+
     for rule, n in found.items():
         tally.line(not n, f"rule {rule}: {n} in {events} events (95 %: {'findings' if n else bound(events)} per event)")
     for what, n, least in (("SIGKILL of backends, relays and launchers", kinds["crash"], mix.crash),
@@ -69,18 +77,18 @@ def report(tally, one, found, mix):
     print(f"   {events} events in all, {figures['transactions']} transactions, {figures['aborted']} without effect, "
           f"{figures['lazy lost']} of them asynchronous commits lost")
     for server, (tries, refused) in figures["prepared"].items():
-        tally.line(refused <= tries * REFUSED, f"transactions prepared on server {server}: {tries}, "
-                   f"{refused} refused for want of a slot")
+        judged(refused <= tries * REFUSED, f"transactions prepared on server {server}: {tries}, "
+               f"{refused} refused for want of a slot")
     for what, took in one.longest.items():
         print(f"   {what}: at most {took:.1f} s")
     print(f"   {figures['repeated']} sends repeated, {figures['claims']} claims, "
           f"{figures['duplicates']} answered duplicate")
     first = figures["first send"]
     p99 = first[min(len(first) - 1, int(len(first) * 0.99))] if first else float("inf")
-    tally.line(p99 < FIRST_SEND and len(first) >= (FIRST_SENDS if mix.complete else 1),
-               f"first send after \"ready to accept connections\": p99 {p99:.2f} s, "
-               f"p50 {first[len(first) // 2] if first else 0:.2f} s, of {len(first)}, "
-               f"{figures['first send cut']} of which ended with another restart")
+    judged(p99 < FIRST_SEND and len(first) >= FIRST_SENDS,
+           f"first send after \"ready to accept connections\": p99 {p99:.2f} s, "
+           f"p50 {first[len(first) // 2] if first else 0:.2f} s, of {len(first)}, "
+           f"{figures['first send cut']} of which ended with another restart")
     if mix.steady:
         leaked = figures["descriptors"]
         tally.line(leaked == 0, f"descriptors leaked: {leaked} in {figures['steady']} events "

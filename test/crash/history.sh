@@ -19,6 +19,8 @@ give_up()
 [ -n "${SKIP_PACKAGES:-}" ] || test/setup/packages.sh crash || give_up "history: packages"
 # shellcheck source=test/crash/stage.sh
 . test/crash/stage.sh
+# shellcheck source=test/setup/tally.sh
+. test/setup/tally.sh
 
 SEED=${SEED:-$((RANDOM * 32768 + RANDOM))}
 crash_stage || give_up "history: build"
@@ -28,20 +30,13 @@ failed=0
 # part COMMAND...: run it, show its output, add up its last line.
 part()
 {
-	local log=$IDEM_WORK/log/part last status
+	local log=$IDEM_WORK/log/part
 
 	"$@" 2>&1 | tee "$log"
-	status=${PIPESTATUS[0]}
-	last=$(tail -n 1 "$log")
-	if [[ $last =~ ^([0-9]+)\ passed,\ ([0-9]+)\ failed$ ]]; then
-		passed=$((passed + BASH_REMATCH[1]))
-		failed=$((failed + BASH_REMATCH[2]))
-		# What counts no failure and still fails is one.
-		[ "$status" = 0 ] || [ "${BASH_REMATCH[2]}" != 0 ] || failed=$((failed + 1))
-	else
-		failed=$((failed + 1))
-		echo "NOT OK history: ended without a result"
-	fi
+	tally "$log" "${PIPESTATUS[0]}"
+	passed=$((passed + TALLY_GOOD))
+	failed=$((failed + TALLY_BAD))
+	[ "$TALLY_SAID" != "no result" ] || echo "NOT OK history: ended without a result"
 }
 
 idem_say "the rules against histories made by hand"

@@ -19,6 +19,8 @@
 set -uo pipefail
 # shellcheck source=test/setup/lib.sh
 . "$(dirname "$0")/../setup/lib.sh"
+# shellcheck source=test/setup/tally.sh
+. "$IDEM_TOP/test/setup/tally.sh"
 cd "$IDEM_TOP" || exit 1
 
 VERSIONS=${VERSIONS:-15 17 18 19}
@@ -52,20 +54,13 @@ version_before()
 	esac
 }
 
+# count VERSION STATUS LOG
 count()
 {
-	local version=$1 status=$2 last=$3 why=$4
-
-	if [[ $last =~ ^([0-9]+)\ passed,\ ([0-9]+)\ failed$ ]]; then
-		passed=$((passed + BASH_REMATCH[1]))
-		failed=$((failed + BASH_REMATCH[2]))
-		# What counts no failure and still fails is one.
-		[ "$status" = 0 ] || [ "${BASH_REMATCH[2]}" != 0 ] || failed=$((failed + 1))
-		summary+=("$version: $last")
-	else
-		failed=$((failed + 1))
-		summary+=("$version: $why")
-	fi
+	tally "$3" "$2"
+	passed=$((passed + TALLY_GOOD))
+	failed=$((failed + TALLY_BAD))
+	summary+=("$1: $TALLY_SAID")
 }
 
 # The mirror that apt on this machine gets Debian from.
@@ -182,7 +177,7 @@ run_native()
 {
 	idem_say "PostgreSQL $1, this machine"
 	AREA=$AREA TESTS=${TESTS:-} test/setup/run.sh 2>&1 | tee "$work/$1.log"
-	count "$1" "${PIPESTATUS[0]}" "$(tail -n 1 "$work/$1.log")" "did not run"
+	count "$1" "${PIPESTATUS[0]}" "$work/$1.log"
 }
 
 run_inside()
@@ -191,15 +186,16 @@ run_inside()
 
 	idem_say "PostgreSQL $version"
 	if ! { make_root "$version" && add_before "$version"; } >"$work/$version.root" 2>&1; then
-		tail -n 30 "$work/$version.root"
-		count "$version" 1 "" "its folder could not be made"
+		echo "NOT OK   PostgreSQL $version: its folder could not be made"
+		tail -n 30 "$work/$version.root" | sed 's/^/    | /'
+		count "$version" 1 /dev/null
 		return
 	fi
 	SOURCES=$work/sources.tar INSIDE_PG_CONFIG=/usr/lib/postgresql/$version/bin/pg_config \
 		INSIDE_OLD_PG_CONFIG=/usr/lib/postgresql/$(version_before "$version")/bin/pg_config \
 		inside "$cache/pg$version" "cd /tmp/idempotency && exec test/setup/run.sh" 2>&1 |
 		tee "$work/$version.log"
-	count "$version" "${PIPESTATUS[0]}" "$(tail -n 1 "$work/$version.log")" "did not run"
+	count "$version" "${PIPESTATUS[0]}" "$work/$version.log"
 }
 
 [ "$(id -u)" = 0 ] || [ "$VERSIONS" = "$(pg_config --version 2>/dev/null | sed 's/^PostgreSQL \([0-9]*\).*/\1/')" ] ||

@@ -17,6 +17,8 @@
 set -uo pipefail
 # shellcheck source=test/setup/lib.sh
 . "$(dirname "$0")/lib.sh"
+# shellcheck source=test/setup/tally.sh
+. "$IDEM_TOP/test/setup/tally.sh"
 cd "$IDEM_TOP" || exit 1
 
 ALL_AREAS="compile lint regress isolation tap sink real"
@@ -337,22 +339,21 @@ run_real()
 # or ends with "N passed, N failed", or at least exits with a status.
 run_counted()
 {
-	local name=$1 log=$IDEM_WORK/log/$1.log good bad status last
+	local name=$1 log=$IDEM_WORK/log/$1.log good bad status
 	shift
 
 	idem_run "$@" >"$log" 2>&1 </dev/null
 	status=$?
-	last=$(grep -E '^[0-9]+ passed, [0-9]+ failed$' "$log" | tail -n 1)
-	if [ -n "$last" ]; then
-		good=${last%% passed*}
-		bad=${last##*, }
-		bad=${bad%% failed}
+	if grep -qE '^[0-9]+ passed, [0-9]+ failed$' "$log"; then
+		tally "$log" "$status"
+		good=$TALLY_GOOD
+		bad=$TALLY_BAD
 	else
 		good=$(grep -cE '^ok( |$)' "$log")
 		bad=$(grep -cE '^not ok( |$)' "$log")
+		[ $((good + bad)) -gt 0 ] || [ $status != 0 ] || good=1
+		[ $status = 0 ] || [ "$bad" -gt 0 ] || bad=1
 	fi
-	[ $((good + bad)) -gt 0 ] || [ $status != 0 ] || good=1
-	[ $status = 0 ] || [ "$bad" -gt 0 ] || bad=1
 	passed=$((passed + good))
 	if [ "$bad" = 0 ]; then
 		printf 'ok       %s (%s)\n' "$name" "$good"

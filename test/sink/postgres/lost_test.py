@@ -107,7 +107,7 @@ def test_hello_waits_for_a_batch_in_flight():
 def test_partitioned_predecessor_lets_go():
     t = Target()
     with through_proxy(t) as proxy:
-        old = t.start(idle_timeout="1000")
+        old = t.start(idle_timeout="5000")
         batch, _ = old.events([{"type": "BAD"}, {}])
         old.outcomes(batch, 2)
         proxy.swallow = b"nothing will match this"

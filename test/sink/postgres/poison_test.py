@@ -88,7 +88,7 @@ def test_deferred_constraint():
 
 def test_slow_event():
     t = Target()
-    w = t.start(statement_timeout="300")
+    w = t.start(statement_timeout="3000")
     batch, _ = w.events([{}, {"type": "SLOW"}, {}])
     assert w.outcomes(batch, 3) == ["acked", "retry", "acked"]
     assert w.notes[1][0] == "57014", w.notes

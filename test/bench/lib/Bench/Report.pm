@@ -126,12 +126,12 @@ sub judge
 my %better = ('≥' => 'larger is better', '≤' => 'smaller is better');
 
 # A goal for values of rounds, judged by the least and the greatest of them:
-# what, reads (whose, or whose over whose), relation, goal, format, profile, values.
+# what, reads (whose, or whose over whose), relation, goal, format, profile, part, values.
 sub target
 {
 	my ($self, %t) = @_;
 	my @values = @{ $t{values} };
-	my %row = (what => $t{what}, reads => "$t{reads}, $better{$t{relation}}", profile => $t{profile},
+	my %row = (what => $t{what}, reads => "$t{reads}, $better{$t{relation}}", profile => $t{profile}, part => $t{part},
 		goal => "$t{relation} " . sprintf($t{format}, $t{goal}), verdict => 'not measured');
 
 	if (@values)
@@ -143,16 +143,23 @@ sub target
 	$self->verdict(%row);
 }
 
-# A row of the targets.  A missed one is linked to the profile that says where
-# the time goes.
+# A row of the targets.  A missed one is linked to what says why: the profiles of
+# ours and theirs, where the time goes, or the part of the report that tells.
 sub verdict
 {
 	my ($self, %row) = @_;
-	my $profile = $row{profile};
+	my @named = ref $row{profile} ? @{ $row{profile} } : $row{profile} // ();
+	my @title = ('profile', 'theirs');
+	my @links;
 
-	if ($row{verdict} =~ s/^missed/**missed**/ && $profile && -f "$self->{dir}/profile/$profile.md")
+	for my $i (0 .. $#named)
 	{
-		$row{verdict} .= ": [profile](profile/$profile.md)";
+		push @links, "[$title[$i]](profile/$named[$i].md)" if -f "$self->{dir}/profile/$named[$i].md";
+	}
+	push @links, "[where it goes](#$row{part})" if $row{part};
+	if ($row{verdict} =~ s/^missed/**missed**/ && @links)
+	{
+		$row{verdict} .= ': ' . join(', ', @links);
 	}
 	push @{ $self->{targets} }, [ @row{qw(what reads goal seen bracket verdict)} ];
 }

@@ -149,7 +149,7 @@ sub pgbench
 }
 
 # What a load costs the server and the log: the result of pgbench, with
-# server_cpu, wal and seconds.
+# server_cpu, wal, seconds, and lsn, where it began.
 sub cost_of
 {
 	my ($self, @options) = @_;
@@ -161,6 +161,7 @@ sub cost_of
 	my $start = time;
 	my $r = $self->pgbench(@options);
 	$r->{seconds} = time - $start;
+	$r->{lsn} = $lsn;
 	$r->{wal} = $server->wal_since($lsn);
 	$server->wait_until_gone;
 	$r->{server_cpu} = $server->cpu - $cpu;

@@ -199,6 +199,16 @@ sub wal_since
 	return $self->sql("SELECT pg_current_wal_insert_lsn() - '$lsn'");
 }
 
+# Bytes of whole pages in the WAL since then.  Read from its files, so all is
+# written out first.
+sub page_images_since
+{
+	my ($self, $lsn) = @_;
+
+	$self->sql('SELECT pg_switch_wal()');
+	return $self->sql("SELECT coalesce(sum(fpi_size), 0) FROM pg_get_wal_stats('$lsn', pg_current_wal_flush_lsn())");
+}
+
 # Tables that fit LIKE patterns, given in one string.
 sub tables
 {
@@ -228,6 +238,15 @@ sub table_state
 
 	return (0, 0, 0) unless @tables;
 	return split /\t/, $self->sql("SELECT sum(tuple_count), sum(dead_tuple_count), sum(bytes) FROM ($sums) x");
+}
+
+# Of tables without their indexes and TOAST.
+sub heap_bytes
+{
+	my ($self, @tables) = @_;
+
+	return $self->sql('SELECT ' . join(' + ', 0, map { "pg_table_size('$_') - coalesce((SELECT pg_total_relation_size(reltoastrelid)"
+		  . " FROM pg_class WHERE oid = '$_'::regclass AND reltoastrelid <> 0), 0)" } @tables));
 }
 
 # Dead rows in the catalogs and in the tables the arm keeps its books in.

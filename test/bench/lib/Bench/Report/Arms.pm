@@ -66,7 +66,7 @@ sub ratio_target
 	my ($report, $run, $what, $one, $other, $sync, $field, $relation, $goal) = @_;
 
 	$report->target(what => "$what, sync $sync", reads => 'ours / theirs', relation => $relation, goal => $goal,
-		format => '%.2f', profile => $one, values => [ ratios($run, $one, $other, $sync, $field) ]);
+		format => '%.2f', profile => [ $one, $other ], values => [ ratios($run, $one, $other, $sync, $field) ]);
 }
 
 sub claim_targets

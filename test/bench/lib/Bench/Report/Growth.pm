@@ -58,12 +58,13 @@ sub slope_shown
 
 sub slope_target
 {
-	my ($report, $what, @points) = @_;
+	my ($report, $what, $part, @points) = @_;
 	my ($slope, $error) = log_slope(@points);
 	my $verdict = defined $slope ? Bench::Report::judge('≤', 0.03, $slope - 2 * $error, $slope + 2 * $error) : 'not measured';
 
 	$report->verdict(what => "slope of $what, log-log", reads => 'ours, smaller is better', goal => '≤ 0.03',
-		seen => slope_shown($slope, $error), bracket => 'standard error; twice it counts', verdict => $verdict, profile => 'growth');
+		seen => slope_shown($slope, $error), bracket => 'standard error; twice it counts', verdict => $verdict,
+		$part ? (part => $part) : (profile => 'growth'));
 }
 
 sub targets
@@ -75,16 +76,16 @@ sub targets
 
 	for my $field ([ 'enqueue_us', 'CPU of an enqueue' ], [ 'deliver_us', 'CPU of relaying an event' ], [ 'wal', 'WAL of an enqueue' ])
 	{
-		slope_target($report, "$field->[1] over a backlog" . (@ours ? ' of ' . range(@ours) : ''),
+		slope_target($report, "$field->[1] over a backlog" . (@ours ? ' of ' . range(@ours) : ''), undef,
 			map { [ number_of($_), $_->{ $field->[0] } ] } @ours);
 	}
-	for my $field ([ 'cpu_us', 'CPU' ], [ 'wal', 'WAL' ])
+	for my $field ([ 'cpu_us', 'CPU' ], [ 'wal', 'WAL', 'cost-over-remembered-ids' ])
 	{
 		for my $kind (qw(random ordered))
 		{
 			my @o = of_ids($ids, 'ids', 'ours', $kind);
 
-			slope_target($report, "$field->[1] of a claim over remembered $kind ids" . (@o ? ', ' . range(@o) : ''),
+			slope_target($report, "$field->[1] of a claim over remembered $kind ids" . (@o ? ', ' . range(@o) : ''), $field->[2],
 				map { [ number_of($_), $_->{ $field->[0] } ] } @o);
 		}
 	}
@@ -94,7 +95,7 @@ sub targets
 		my ($u) = sort { $b->{n} <=> $a->{n} } of_ids($ids, 'bytes', 'usual', $kind);
 
 		$report->target(what => "bytes per remembered id vs the usual table, $kind ids" . ($o ? ', ' . thousands(number_of($o)) : ''),
-			reads => 'ours / theirs', relation => '≤', goal => 0.5, format => '%.2f',
+			reads => 'ours / theirs', relation => '≤', goal => 0.5, format => '%.2f', part => 'cost-over-remembered-ids',
 			values => [ $o && $u ? $o->{bytes} / $u->{bytes} : () ]);
 	}
 }
@@ -122,15 +123,21 @@ sub render_ids
 		'change of a page after a checkpoint logs the whole page. The more pages there are, the fewer ids share that cost; it ends at ',
 		'one page per id and falls again the longer the last checkpoint is ago. Measured right after one, as here, the level is the worst there is.');
 	for my $f ([ 'cpu_us', 'CPU per claim, µs', 'ids', '%.1f' ], [ 'wal', 'WAL per claim, B', 'ids', '%.0f' ],
-		[ 'bytes', 'Bytes per remembered id, indexes included', 'bytes', '%.0f' ])
+		[ 'pages', 'Of that, images of whole pages, B', 'ids', '%.0f' ],
+		[ 'bytes', 'Bytes per remembered id, indexes included', 'bytes', '%.0f' ],
+		[ 'heap', 'Of them, of the row itself, with its header and its share of the page', 'bytes', '%.0f' ])
 	{
 		my ($field, $what, $kind, $format) = @$f;
+		my $part = $what =~ /^Of /;
+
+		next if $part && !grep { defined $_->{$field} } @{ $s->{$kind} };
 		my @series = map { my $side = $_; [ $title->($side), map { [ number_of($_), $_->{$field} ] } of_ids($s, $kind, @$side) ] } @sides;
 
 		$report->say("\n$what:\n");
 		$report->table([ 'ids remembered', map { $title->($_) } @sides ],
 			(map { my $n = $_; [ label($n, map { of_ids($s, $kind, @$_) } @sides), map { cell($format, map { $_->{$field} } grep { $_->{n} == $n } of_ids($s, $kind, @$_)) } @sides ] } @sizes),
-			[ 'slope', map { slope_shown(log_slope(@{$_}[ 1 .. $#$_ ])) } @series ]);
+			$part ? () : [ 'slope', map { slope_shown(log_slope(@{$_}[ 1 .. $#$_ ])) } @series ]);
+		next if $part;
 		my $file = $report->image("ids-$field", "$what over remembered ids");
 		Bench::Svg::lines($file, log_x => 1, x => 'ids remembered', y => $what,
 			series => [ map { [ $_->[0], medians(@{$_}[ 1 .. $#$_ ]) ] } @series ]);

@@ -35,7 +35,8 @@ sub measure_one
 	my $r = $run->cost_of('off', $run->load, '-t', $run->{growth_transactions} / $run->{clients}, '-f', $file);
 
 	$run->note('ids', side => $side, ids => $ids, n => $n, round => $round, at => $$rows + $r->{done} / 2,
-		cpu_us => 1e6 * $r->{server_cpu} / $r->{done}, wal => $r->{wal} / $r->{done}, rate => $r->{tps});
+		cpu_us => 1e6 * $r->{server_cpu} / $r->{done}, wal => $r->{wal} / $r->{done},
+		pages => $run->{server}->page_images_since($r->{lsn}) / $r->{done}, rate => $r->{tps});
 	printf "   %-7s %-5s beside %9d: %.2f us CPU, %.0f B WAL\n", $ids, $side, $n,
 	  1e6 * $r->{server_cpu} / $r->{done}, $r->{wal} / $r->{done};
 	$$rows += $r->{done};
@@ -55,7 +56,8 @@ sub grow
 	}
 	my ($counted, $dead, $bytes) = $server->table_state($server->tables($table{$side}));
 	die "$side: $$rows ids, but $counted rows\n" if $counted != $$rows;
-	$run->note('bytes', side => $side, ids => $ids, n => $n, at => $$rows, bytes => $bytes / $$rows);
+	my $heap = $server->heap_bytes($server->tables($table{$side}));
+	$run->note('bytes', side => $side, ids => $ids, n => $n, at => $$rows, bytes => $bytes / $$rows, heap => $heap / $$rows);
 }
 
 sub run

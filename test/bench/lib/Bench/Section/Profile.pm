@@ -1,9 +1,11 @@
 # Section "profile ARM": run an arm over and over, for someone who looks on.
 #
-# The file profile.go says when the load runs; the arm is one of arms/ or
-# drain/, ours_bytea, ours_jsonb or ours_function, latency (1000 enqueues
-# a second, relayed), growth (claims beside maxsize remembered ids), or
-# pin-NAME (claims and enqueues, relayed, under that pin).
+# The file profile.on or profile.off says that the load runs, with
+# synchronous_commit on or off, and holds what its processes are seen to do
+# (Bench::Watch).  An arm of arms/ runs with both.  Other names: one of drain/,
+# ours_bytea, ours_jsonb or ours_function; latency (1000 enqueues a second,
+# relayed); growth (claims beside maxsize remembered ids); pin-NAME (claims and
+# enqueues, relayed, under that pin).
 package Bench::Section::Profile;
 use strict;
 use warnings;
@@ -12,24 +14,24 @@ use Bench::Relay;
 use Bench::Section::Drain;
 use Bench::Section::Ids;
 use Bench::Section::Pin;
+use Bench::Watch;
 
 sub go
 {
-	my ($run) = @_;
+	my ($run, $sync) = @_;
 
-	open(my $f, '>', "$run->{dir}/profile.go") or die "profile.go: $!\n";
-	close $f;
+	push @{ $run->{watchers} }, Bench::Watch::start($run->{server}, "$run->{dir}/profile.$sync", $run->{profile_seconds} - 1);
 }
 
 # A relay streams while pgbench runs.
 sub relayed
 {
-	my ($run, @load) = @_;
+	my ($run, $sync, @load) = @_;
 	my $relay = Bench::Relay->new($run, 'profile')->create;
 
 	$relay->stream;
-	go($run);
-	$run->pgbench(@load, '-T', $run->{profile_seconds});
+	go($run, $sync);
+	$run->pgbench($sync, @load, '-T', $run->{profile_seconds});
 	$relay->drop;
 }
 
@@ -51,7 +53,7 @@ sub grown
 
 	$run->{server}->truncate('idempotency.processed%');
 	Bench::Section::Ids::grow($run, 'ours', 'random', $run->{maxsize}, \$rows);
-	go($run);
+	go($run, 'off');
 	$end = time + $run->{profile_seconds};
 	Bench::Section::Ids::measure_one($run, 'ours', 'random', $run->{maxsize}, 1, \$rows) while time < $end;
 }
@@ -63,22 +65,33 @@ sub drained
 
 	$run->{relay_events} *= 4;
 	$run->{drain_events} *= 4;
-	$run->{go} = sub { go($run) };
+	$run->{go} = sub { go($run, 'off') };
 	Bench::Section::Drain::run_arm($run, $arm);
 }
 
 sub run
 {
 	my ($run, $section, $arm) = @_;
+
+	load_of($run, $arm);
+	waitpid($_, 0) for @{ $run->{watchers} };
+	die "nobody watched $arm\n" unless @{ $run->{watchers} };
+}
+
+sub load_of
+{
+	my ($run, $arm) = @_;
 	my $file = eval { $run->arm_file($arm) };
 
 	return pinned($run, $1) if $arm =~ /^pin-(.*)/;
 	return grown($run) if $arm eq 'growth';
 	return relayed($run, 'on', '-c', 4, '-j', 1, '-R', 1000, '-f', $run->arm_file('enq_ours')) if $arm eq 'latency';
 	return drained($run, $arm) unless $file;
-	go($run);
-	$run->pgbench('on', $run->load, '-T', $run->{profile_seconds} / 2, '-f', $file);
-	$run->pgbench('off', $run->load, '-T', $run->{profile_seconds} / 2, '-f', $file);
+	for my $sync ('on', 'off')
+	{
+		go($run, $sync);
+		$run->pgbench($sync, $run->load, '-T', $run->{profile_seconds}, '-f', $file);
+	}
 }
 
 1;
