@@ -113,6 +113,26 @@ enqueue('lose', 'Marker');
 wait_type($file, 'Marker');
 is(scalar(grep { $_->{event_type} eq 'Lose' } IdemRelay::acked($file)), 1, 'a repeat whose verdict was lost is not repeated');
 
+# A batch that did not commit, or may have: the sink's position tells which, so
+# nothing is lost and nothing comes twice.  One that was fenced off is not tried
+# again before somebody says so.
+foreach my $verdict (qw(aborted unknown kept fenced))
+{
+	$file = relay($verdict, position => 'on', verdict_type => 'Odd', verdict => $verdict, fault_times => 1);
+	enqueue($verdict, 'Odd');
+	if ($verdict eq 'fenced')
+	{
+		IdemRelay::wait_state($node, $verdict, 'fenced');
+		is(IdemRelay::stat($node, $verdict, 'last_error'), 'told to answer fenced', "$verdict: last_error says it");
+		is(came($file, 'Odd'), 0, "$verdict: and nothing came");
+		$node->safe_psql('postgres', "SELECT idempotency.relay_resume('$verdict')");
+	}
+	enqueue($verdict, 'Marker');
+	wait_type($file, 'Marker');
+	is(came($file, 'Odd'), 1, "$verdict: came once");
+	is(scalar(grep { ($_->{fault} // '') eq 'verdict' } IdemRelay::received($file)), 1, "$verdict: was answered");
+}
+
 # The position log takes turns while the sink names a row that is not the last.
 $file = relay('turn', position => 'on', mute_type => 'Held');
 enqueue('turn', 'One');
