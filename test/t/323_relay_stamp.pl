@@ -31,9 +31,8 @@ my %answered;
 
 foreach my $i (1 .. $n)
 {
-	my $id = $session->query_safe("SELECT idempotency.outbox_enqueue('t', 'k$i', 'Timed', '{}')");
-
-	$answered{$id} = $session->query_safe('SELECT (extract(epoch FROM clock_timestamp()) * 1000000)::bigint');
+	$session->query_safe("SELECT idempotency.outbox_enqueue('t', 'k$i', 'Timed', '{}')");
+	$answered{"k$i"} = $session->query_safe('SELECT (extract(epoch FROM clock_timestamp()) * 1000000)::bigint');
 }
 $session->quit;
 IdemRelay::wait_received($file, 1 + $n);
@@ -42,7 +41,7 @@ my @timed = grep { $_->{event_type} eq 'Timed' } IdemRelay::acked($file);
 
 is(scalar(@timed), $n, 'each event came once');
 is(scalar(grep { $_->{committed_at} == 0 } @timed), 0, 'the time of each commit is known');
-is(scalar(grep { $_->{committed_at} > $answered{ $_->{event} } } @timed), 0, 'and not later than the commit');
+is(scalar(grep { $_->{committed_at} > $answered{ $_->{aggregate_id} } } @timed), 0, 'and not later than the commit');
 
 $node->stop;
 done_testing();
