@@ -76,7 +76,8 @@ for file in sql/*.sql; do
 		--user=postgres --dbname="regress_$name" "${load[@]}" "$name" \
 		>"$IDEM_WORK/log/regress-$name.log" 2>&1 ||
 		cat "$IDEM_WORK/out/$name/regression.diffs" 2>/dev/null
-	if ! idem_client pg_isready -q; then
+	# A session starts slowly there.
+	if ! idem_client pg_isready -q -t 60; then
 		failed=$((failed + 1))
 		echo "NOT OK $name: the server is gone"
 		break

@@ -204,8 +204,11 @@ log_timezone = 'UTC'
         wait_until(f"server {self.name} logs: {text}", lambda: text in self.log_from(offset))
 
     def own_crashes(self):
-        """Lines about processes that failed by themselves: nobody but us sends SIGKILL, and no other signal kills."""
-        bad = re.compile(r"was terminated by signal (?!9\b)|PANIC:|TRAP:")
+        """Lines about processes that failed by themselves: nobody but us sends SIGKILL, and no other signal kills
+        a process of the server.  What terminates a worker reaches its program, which is of its group and may
+        be seen to end before the worker does."""
+        bad = re.compile(r"\(PID \d+\) was terminated by signal (?!9\b)"
+                         r"|program was terminated by signal (?!(?:9|15)\b)|PANIC:|TRAP:")
         return [line for line in self.log_from(0).splitlines() if bad.search(line)]
 
     def refused_prepared(self):

@@ -26,7 +26,8 @@ declare -A script=(
 	[analysis]=test/analysis/run.sh
 )
 # Seconds after which it has failed, about twice what it takes, and those it then
-# has to clean up.  Continuous integration has room for the sum (--limit).
+# has to clean up; what the parts before have left of theirs comes on top.
+# Continuous integration has room for the sum (--limit).
 declare -A limit=([history]=600 [environment]=500 [points]=300 [mutants]=850 [analysis]=1200)
 grace=30
 parts=${PARTS:-history environment points mutants analysis}
@@ -42,6 +43,7 @@ fi
 
 passed=0
 failed=0
+spare=0
 notes=()
 part=
 log=$(mktemp "${TMPDIR:-/tmp}/idem-faults.XXXXXX")
@@ -50,23 +52,27 @@ trap 'rm -f "$log"' EXIT
 # script does not reach it.
 trap '[ -z "$part" ] || kill "$part" 2>/dev/null; wait; exit 143' INT TERM HUP
 
-# add_up NAME STATUS
+# add_up NAME STATUS LIMIT
 add_up()
 {
 	tally "$log" "$2"
 	passed=$((passed + TALLY_GOOD))
 	failed=$((failed + TALLY_BAD))
-	notes+=("$1: $TALLY_SAID (limit ${limit[$1]} s), $((SECONDS - began)) s")
+	notes+=("$1: $TALLY_SAID, $((SECONDS - began)) s of $3")
 	mapfile -t -O ${#notes[@]} notes < <(grep '^NOT RUN' "$log")
 }
 
 run_part()
 {
-	timeout -k "$grace" "${limit[$1]}" "${script[$1]}" 2>&1 | tee "$log" &
+	local may=$((limit[$1] + spare))
+
+	timeout -k "$grace" "$may" "${script[$1]}" 2>&1 | tee "$log" &
 	part=$(jobs -p %+)
 	wait %+
-	add_up "$1" $?
+	add_up "$1" $? "$may"
 	part=
+	spare=$((may - (SECONDS - began)))
+	[ "$spare" -ge 0 ] || spare=0
 }
 
 for name in $parts; do

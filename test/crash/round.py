@@ -238,7 +238,7 @@ class Round:
             self.look_at_clients()
             return self.broker.idle() and self.coordinators[1].idle() \
                 and self.fetcher.sweep() == len(self.broker.known) and self.broker.idle()
-        wait_until("consumers have acknowledged all", drained, 180, 0.1)
+        wait_until("consumers have acknowledged all", drained, 400, 0.1)
         self.stop([*self.consumers, self.fetcher, *self.coordinators])
 
     def judge(self):
@@ -313,11 +313,11 @@ class Round:
         """What the workers keep: no server restarts from here on."""
         self.burst("w", events // 2, 5)
         workers = self.workers()
-        before = measure.descriptors(self.a, workers), measure.memory(self.a, workers)
+        before = measure.settled_descriptors(self.a, workers), measure.memory(self.a, workers)
         done = self.burst("s", events, 10)
         if self.workers() != workers:
             raise Finding(f"workers {workers} became {self.workers()} though nobody touched them")
-        after = measure.descriptors(self.a, workers), measure.memory(self.a, workers)
+        after = measure.settled_descriptors(self.a, workers), measure.memory(self.a, workers)
         self.figures["descriptors"] = after[0] - before[0]
         self.figures["steady"] = done
         self.figures["memory per million"] = (after[1] - before[1]) * 1e6 / done / 1024

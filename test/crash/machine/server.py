@@ -79,6 +79,18 @@ def send_signal(pid, number):
     return True
 
 
+def is_stopped(pid):
+    """Wait until SIGSTOP has taken effect; False if the process ended before."""
+    while True:
+        try:
+            state = pathlib.Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+        except OSError:
+            return False
+        if state in "TZX":
+            return state == "T"
+        time.sleep(0.001)
+
+
 class Lab:
     """The work directory of one scenario, the stage, and who runs servers."""
 
@@ -205,6 +217,9 @@ class Server:
     def is_ready(self):
         if self.process.poll() is not None:
             raise Failure(f"server {self.name} ended with status {self.process.returncode}\n{self.tail()}")
+        return self.answers()
+
+    def answers(self):
         try:
             self.sql("SELECT 1")
         except psycopg2.Error:

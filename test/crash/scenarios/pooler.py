@@ -7,7 +7,7 @@ import psycopg2
 
 from machine.consumers import SCHEMA, Consumers
 from machine.scenario import scenario
-from machine.server import send_signal, wait_until
+from machine.server import is_stopped, send_signal, wait_until
 from machine.world import World
 
 
@@ -51,6 +51,19 @@ logfile = {lab.work}/pgbouncer.log
         self.process.wait()
 
 
+def crash(server, pid):
+    """Kill a process of the server, which restarts all.  Stopped before: one that is on its way out would end
+    by itself, and nothing would restart."""
+    at = len(server.log_text())
+    server.signals.add(signal.SIGKILL)
+    if not send_signal(pid, signal.SIGSTOP) or not is_stopped(pid):
+        return
+    send_signal(pid, signal.SIGKILL)
+    wait_until(lambda: f"server {server.name} starts again\n{server.tail()}",
+               lambda: "ready to accept connections" in server.log_text()[at:])
+    server.wait_ready()
+
+
 def break_one(server, rng):
     """End a session of the pooler, politely or with the whole server."""
     pids = [pid for pid, in server.sql("SELECT pid FROM pg_stat_activity WHERE backend_type = 'client backend'"
@@ -58,10 +71,7 @@ def break_one(server, rng):
     if not pids:
         return
     if rng.random() < 0.2:
-        server.signals.add(signal.SIGKILL)
-        send_signal(rng.choice(pids), signal.SIGKILL)
-        time.sleep(0.2)
-        server.wait_ready()
+        crash(server, rng.choice(pids))
     else:
         server.sql("SELECT pg_terminate_backend(%s)", (rng.choice(pids),))
 

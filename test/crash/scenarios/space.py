@@ -14,10 +14,13 @@ ROUNDS = 2
 
 def start_again(server):
     """A full log disk may end the server; it comes back when there is room."""
-    if server.process.poll() is not None:
+    def up():
+        if server.process.poll() is None:
+            return server.answers()
         server.kill()
         server.start()
-    server.wait_ready()
+        return True
+    wait_until(lambda: f"server {server.name} accepts connections\n{server.tail()}", up)
 
 
 @scenario("disk full under the log")

@@ -88,9 +88,9 @@ def test_deferred_constraint():
 
 def test_slow_event():
     t = Target()
-    w = t.start(statement_timeout="3000")
+    w = t.start(statement_timeout="10000")  # of the others as well, whatever the disk does
     batch, _ = w.events([{}, {"type": "SLOW"}, {}])
-    assert w.outcomes(batch, 3) == ["acked", "retry", "acked"]
+    assert w.outcomes(batch, 3, timeout=60) == ["acked", "retry", "acked"]
     assert w.notes[1][0] == "57014", w.notes
     w.send("SETTLE", batch=batch)
     w.expect("VERDICT", batch=batch, kind=1)
