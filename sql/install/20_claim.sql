@@ -11,7 +11,9 @@ COMMENT ON TYPE @extschema@.event_status IS
 'what is remembered of an event: processing = claimed and kept uncompleted, another may take it over; completed = its effect was made';
 
 -- What is remembered.  Rows are only ever inserted, so pages are filled, and
--- frozen by the first vacuum that visits them.
+-- frozen by the first vacuum that visits them.  Claims need no planner: an
+-- ANALYZE would only leave dead rows of statistics, which stay for as long as
+-- somebody holds the horizon.
 
 CREATE TABLE @extschema@.processed (
 	claimed_at timestamptz NOT NULL,
@@ -22,7 +24,8 @@ CREATE TABLE @extschema@.processed (
 	CONSTRAINT processed_pkey PRIMARY KEY (event_id, consumer)
 ) WITH (
 	autovacuum_freeze_min_age = 0,
-	autovacuum_vacuum_insert_scale_factor = 0.1
+	autovacuum_vacuum_insert_scale_factor = 0.1,
+	autovacuum_analyze_threshold = 2147483647
 );
 COMMENT ON TABLE @extschema@.processed IS
 'events that were completed, one row per event and consumer; written by the claim functions only, read it through processed_events';
@@ -86,7 +89,7 @@ COMMENT ON COLUMN @extschema@.processed_events.completed_at IS 'when it was comp
 COMMENT ON COLUMN @extschema@.processed_events.result IS 'result given to complete_event';
 
 CREATE VIEW @extschema@.stat_claims AS
-SELECT pg_catalog.int8(GREATEST(c.reltuples, 0)) AS remembered,
+SELECT pg_catalog.int8(GREATEST(c.reltuples, t.n_live_tup, 0)) AS remembered,
 	   i.idx_scan AS probes,
 	   t.n_tup_ins AS rows_written,
 	   t.n_tup_del AS rows_removed,
