@@ -103,7 +103,7 @@ SELECT pg_catalog.int8(GREATEST(c.reltuples, t.n_live_tup, 0)) AS remembered,
  WHERE c.oid = '@extschema@.processed'::pg_catalog.regclass;
 COMMENT ON VIEW @extschema@.stat_claims IS
 'what the claims of this database cost: one row of sizes and cumulative counters';
-COMMENT ON COLUMN @extschema@.stat_claims.remembered IS 'rows remembered, as estimated by the last vacuum or analyze';
+COMMENT ON COLUMN @extschema@.stat_claims.remembered IS 'rows remembered, an estimate by the last vacuum and what was counted since the statistics began';
 COMMENT ON COLUMN @extschema@.stat_claims.probes IS 'look-ups of an event, by claims that got its lock and by event_result';
 COMMENT ON COLUMN @extschema@.stat_claims.rows_written IS 'rows written, those of aborted transactions included';
 COMMENT ON COLUMN @extschema@.stat_claims.rows_removed IS 'rows replaced or given up: claims kept or released past the budget of locks';

@@ -291,8 +291,11 @@ on_end_of_file(IdemStream *stream)
 
 	IDEM_FAULT_POINT("relay-end-of-file");
 
-	/* The socket closes a moment before the process is gone. */
-	for (int i = 0; i < 20; i++)
+	/*
+	 * The socket closes a moment before the process is gone.  One that lives
+	 * on without it is not waited for longer than others can do without us.
+	 */
+	for (int i = 0; i < 200; i++)
 	{
 		if (idem_process_ended(&stream->process, &how))
 		{

@@ -40,8 +40,10 @@ class Ledger:
 
 
 def read(directory):
-    """All lines of all clients; each client's in its order."""
+    """All lines of all clients; each client's in its order.  The last one of a client that still works may be
+    written only half."""
     for path in sorted(pathlib.Path(directory).glob("*.ledger")):
         with open(path, encoding="ascii") as f:
             for line in f:
-                yield json.loads(line)
+                if line.endswith("\n"):
+                    yield json.loads(line)

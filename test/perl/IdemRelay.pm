@@ -69,7 +69,8 @@ sub received
 	my @lines;
 
 	return () unless -e $file;
-	foreach my $line (split /\n/, slurp_file($file))
+	# The last one may be written only half.
+	foreach my $line (slurp_file($file) =~ /(.*)\n/g)
 	{
 		my %f;
 

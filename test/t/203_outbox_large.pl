@@ -19,7 +19,8 @@ my $scan = 'SELECT events, last_seq - first_seq + 1, ordered, memory < 6000000 F
 my $start = $node->safe_psql('postgres', 'SELECT t.snapshot()');
 
 # A transaction that holds numbers before, between and after those of the others
-my $long = $node->background_psql('postgres');
+# One timer for the whole session.
+my $long = $node->background_psql('postgres', timeout => 10 * $PostgreSQL::Test::Utils::timeout_default);
 $long->query_safe("BEGIN; SELECT idempotency.outbox_enqueue('long', g::text, 't', '1') FROM generate_series(1, 1000) AS g");
 
 $node->safe_psql('postgres',

@@ -15,7 +15,6 @@ use Test::More;
 my $dir = IdemRelay::sink_directory();
 my $node = IdemTest::cluster('main', conf => <<"END");
 idempotency.sink_directory = '$dir'
-idempotency.sink_timeout = 1s
 END
 
 my $made = 0;
@@ -195,11 +194,15 @@ is(dead('again') =~ s/\|ID006.*//r, '1|4', 'four attempts');
 cmp_ok(starts($file) - 1, '<=', 4 + 4, 'are about four deaths');
 
 # A sink that hangs is killed after sink_timeout; the same holds for its event.
+$node->append_conf('postgresql.conf', 'idempotency.sink_timeout = 1s');
+$node->restart;
 $file = relay('hang', 'max_attempts => 1', hang_type => 'Hang');
 enqueue('hang', 'x:Hang', 'y:Good');
 wait_dead('hang', 1);
 like(dead('hang'), qr/did not answer within 1000 ms/, 'the event that makes it hang is a dead letter');
 IdemRelay::wait_received($file, 1);
+$node->append_conf('postgresql.conf', 'idempotency.sink_timeout = 30s');
+$node->restart;
 
 # An outage burns no attempts, and is one while others go on.
 $file = relay('outage', 'max_attempts => 1', outage_type => 'Out');

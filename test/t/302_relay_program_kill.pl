@@ -65,7 +65,7 @@ foreach my $round (qw(sink sink worker postmaster))
 {
 	my ($out, $err) = ('', '');
 	my $load = IPC::Run::start(
-		[ 'pgbench', '-n', '-c', '2', '-T', 3, '-f', $script, '-h', $node->host, '-p', $node->port, 'postgres' ],
+		[ 'pgbench', '-n', '-c', '2', '-T', 100_000, '-f', $script, '-h', $node->host, '-p', $node->port, 'postgres' ],
 		'>', \$out, '2>', \$err);
 	my $so_far = IdemRelay::distinct(IdemRelay::acked($file));
 
@@ -88,6 +88,16 @@ foreach my $round (qw(sink sink worker postmaster))
 				'>', \$o, '2>', \$e);
 		});
 		$node->_update_pid(1);
+	}
+	# Where the server lives, until events come by the next program.
+	if ($round eq 'sink')
+	{
+		my $then = IdemRelay::distinct(IdemRelay::acked($file));
+
+		IdemRelay::wait_until('it goes on', sub {
+			sink_pid() ne $sink && IdemRelay::distinct(IdemRelay::acked($file)) > $then + 20;
+		});
+		$load->signal('ALRM');
 	}
 	$load->finish;
 	IdemRelay::wait_until("the $round\'s program is gone", sub { IdemRelay::process_is_gone($sink) });
@@ -116,7 +126,7 @@ is($disorder, 0, 'in order by key');
 cmp_ok($repeated, '<=', 4 * 8 * $batch, 'at most what was in flight is repeated');
 
 # A clean stop settles what was answered: nothing is repeated then.
-IdemTest::wait_for($node, q{SELECT waiting_for = 'events' FROM idempotency.stat_relay});
+IdemTest::wait_for($node, q{SELECT waiting_for = 'events' AND lag_events = 0 FROM idempotency.stat_relay});
 $node->restart;
 my $before = scalar IdemRelay::acked($file);
 IdemRelay::wait_state($node, 'kill', 'streaming');

@@ -104,7 +104,8 @@ IdemTest::wait_for($node, q{SELECT count(*) = 60 FROM idempotency.dead_letters W
 cmp_ok(peak($pid), '<', 32 * 1024, 'the worker stays below 32 MB with big payloads refused');
 
 # A row of the position log per event, until the log has taken turns.
-my $pin = $node->background_psql('postgres');
+# One timer for the whole session.
+my $pin = $node->background_psql('postgres', timeout => 10 * $PostgreSQL::Test::Utils::timeout_default);
 $pin->query_safe('BEGIN ISOLATION LEVEL REPEATABLE READ; SELECT count(*) FROM pg_class');
 $node->safe_psql('postgres', <<'END');
 CREATE TABLE effects (n int);

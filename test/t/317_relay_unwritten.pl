@@ -98,6 +98,8 @@ IdemRelay::wait_received($file, 4);
 is(scalar(IdemRelay::acked($file)), 4, 'what was acknowledged before a pause is not repeated');
 
 # A program that dies takes nothing back of what it has acknowledged.
+IdemRelay::wait_until('the acknowledgement has arrived',
+	sub { IdemRelay::stat($node, 'paused', 'waiting_for') eq 'events' });
 kill 'KILL', IdemRelay::stat($node, 'paused', 'sink_pid');
 enqueue('paused', 'e');
 IdemRelay::wait_received($file, 5);

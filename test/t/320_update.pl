@@ -21,6 +21,7 @@ idempotency.sink_directory = '$dir'
 idempotency.outbox_retention = 0
 idempotency.outbox_rotation_interval = 0
 idempotency.outbox_segment_size = 1MB
+autovacuum = off
 log_line_prefix = '%m [%p] <%e> '
 END
 my %file = map { $_ => "$dir/$_.log" } qw(plain storing);
@@ -127,11 +128,11 @@ foreach my $i (1 .. $updates)
 ok($_->{run}->pumpable, 'the clients were there to the end') foreach @load;
 foreach my $load (@load)
 {
-	$load->{run}->signal('INT');
+	# As when its time is over: each client ends its transaction.
+	$load->{run}->signal('ALRM');
 	$load->{run}->finish;
 	unlike($load->{err}, qr/error:/, 'no client saw an error');
 }
-# A session that was in the middle may commit after its client is gone.
 IdemTest::wait_for($node, q{SELECT count(*) = 0 FROM pg_stat_activity WHERE application_name = 'pgbench'});
 
 my $sent = $node->safe_psql('postgres', 'SELECT count(*) FROM sent');

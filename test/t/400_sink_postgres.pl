@@ -8,6 +8,7 @@
 use strict;
 use warnings FATAL => 'all';
 
+use IdemRelay;
 use IdemTest;
 use PostgreSQL::Test::Utils;
 use Test::More;
@@ -79,6 +80,7 @@ for my $round (1 .. $rounds)
 			WHERE application_name = 'idempotency sink'});
 		next;
 	}
+	IdemRelay::wait_until('a program runs', sub { sink_pids() });
 	$kills += kill 'KILL', sink_pids();
 }
 cmp_ok($kills, '>=', 5, "killed the program $kills times");

@@ -187,6 +187,8 @@ sub consume
 			diag("$name: $err");
 			return;
 		}
+		# A round that finds no server is none.
+		$node->poll_query_until('postgres', 'SELECT true') if $status != 0;
 	}
 	diag("$name: " . @queue . ' deliveries were never settled');
 	return;
