@@ -100,8 +100,15 @@
  */
 #ifdef SYNC_STANDBY_DEFINED
 #define IDEM_SYNC_STANDBYS_DEFINED() \
-	((((volatile WalSndCtlData *) WalSndCtl)->sync_standbys_status & \
-	  SYNC_STANDBY_DEFINED) != 0)
+	idem_compat_sync_standbys(((volatile WalSndCtlData *) WalSndCtl)->sync_standbys_status)
+
+/* Before the checkpointer has told anybody, the setting itself counts. */
+static inline bool
+idem_compat_sync_standbys(int status)
+{
+	return (status & SYNC_STANDBY_INIT) ? (status & SYNC_STANDBY_DEFINED) != 0 :
+		SyncRepStandbyNames != NULL && SyncRepStandbyNames[0] != '\0';
+}
 #else
 #define IDEM_SYNC_STANDBYS_DEFINED() \
 	(((volatile WalSndCtlData *) WalSndCtl)->sync_standbys_defined)

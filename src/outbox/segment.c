@@ -190,14 +190,16 @@ idem_segment_altered(Relation heap)
  * Anything else would not be maintained.  A second one of this kind is what
  * REINDEX CONCURRENTLY makes, and leaves behind when it is cancelled.
  */
-static bool
-is_segment_index(Relation index)
+bool
+idem_segment_is_index(Relation index)
 {
 	Form_pg_index form = index->rd_index;
 
 	return index->rd_rel->relam == BTREE_AM_OID && !form->indisunique &&
-		form->indnatts == 2 && form->indkey.values[0] == IDEM_ATT_XID + 1 &&
+		form->indnatts == 2 && form->indnkeyatts == 2 &&
+		form->indkey.values[0] == IDEM_ATT_XID + 1 &&
 		form->indkey.values[1] == IDEM_ATT_SEQ + 1 &&
+		index->rd_indoption[0] == 0 && index->rd_indoption[1] == 0 &&
 		heap_attisnull(index->rd_indextuple, Anum_pg_index_indpred, NULL);
 }
 
@@ -217,7 +219,7 @@ idem_segment_indexes(Relation heap, bool to_read, Oid *oids)
 		Relation	index = RelationIdGetRelation(lfirst_oid(lc));
 		bool		usable;
 
-		if (!RelationIsValid(index) || !is_segment_index(index) ||
+		if (!RelationIsValid(index) || !idem_segment_is_index(index) ||
 			n == IDEM_SEGMENT_MAX_INDEXES)
 			idem_segment_altered(heap);
 		usable = to_read ? index->rd_index->indisvalid : index->rd_index->indisready;

@@ -101,6 +101,9 @@ extern int	idem_segment_indexes(Relation heap, bool to_read, Oid *oids);
 /* Raise the error that says so. */
 pg_noreturn extern void idem_segment_altered(Relation heap);
 
+/* Is it a plain ascending one on (xid, seq)? */
+extern bool idem_segment_is_index(Relation index);
+
 /*
  * True if no event is in the segment.  An index of no blocks is what a crash
  * in the middle of emptying leaves; what else is there then does not count.

@@ -15,9 +15,9 @@
  * What a crash leaves: rows of a transaction that never committed, as any
  * aborted insert does.  They vanish with the segment.
  *
- * LOCKING: RowExclusiveLock on the segment's heap, kept to the end of the
- * transaction; none on its indexes, which nothing can drop while writers hold
- * the heap's lock; nextval's on the number sequence.
+ * LOCKING: RowExclusiveLock on the segment's heap, then on its indexes, kept to
+ * the end of the transaction: ALTER INDEX ... SET TABLESPACE copies an index
+ * under a lock on nothing else; nextval's on the number sequence.
  *
  * MEMORY: tuples in the caller's context, for many events in a context that is
  * reset after each chunk.  Slots for chunks live as long as the backend.
@@ -31,6 +31,7 @@
  */
 #include "postgres.h"
 
+#include "access/genam.h"
 #include "access/heapam.h"
 #include "access/htup_details.h"
 #include "access/table.h"
@@ -97,8 +98,8 @@ open_indexes(Writer *writer)
 		writer->nindexes = idem_segment_indexes(heap, false, oids);
 	for (int i = 0; i < writer->nindexes; i++)
 	{
-		writer->indexes[i] = RelationIdGetRelation(oids[i]);
-		if (!RelationIsValid(writer->indexes[i]))
+		writer->indexes[i] = index_open(oids[i], RowExclusiveLock);
+		if (!idem_segment_is_index(writer->indexes[i]))
 			idem_segment_altered(heap);
 	}
 }
@@ -262,7 +263,7 @@ idem_outbox_insert(const IdemOutboxRow *rows, int n)
 		insert_many(&writer, rows, n);
 
 	for (int i = 0; i < writer.nindexes; i++)
-		RelationClose(writer.indexes[i]);
+		index_close(writer.indexes[i], NoLock);
 	table_close(writer.segment.heap, NoLock);
 	IDEM_FAULT_POINT("outbox-inserted");
 

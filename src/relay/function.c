@@ -560,7 +560,10 @@ idem_function_failed(IdemFunctionRelay *relay, int sqlerrcode, const char *messa
 IdemClock
 idem_function_next_time(IdemFunctionRelay *relay)
 {
-	if (relay->config->problem || relay->config->halted || relay->config->paused)
+	IdemRelayState state;
+	const char *message;
+
+	if (idem_relay_is_barred(relay->config, &state, &message))
 		return 0;
 	if (relay->not_before > idem_clock())
 		return relay->not_before;

@@ -97,7 +97,7 @@ turn_off(IdemStream *stream)
 	stream->writable_wanted = false;
 	stream->gate = InvalidXLogRecPtr;
 	stream->deadline = 0;
-	stream->drained = false;
+	stream->drained = stream->unfinished = false;
 	stream->stamp = stream->looked_at = stream->woken_at = 0;
 	stream->row_id = 0;
 }
@@ -420,7 +420,10 @@ idem_stream_next_time(IdemStream *stream)
 	{
 		if (stream->deadline == 0)
 			t = earlier(t, stream->next_ping);
-		t = earlier(t, stream->parked->next_due);
+		if (!stream->barred)
+			t = earlier(t, idem_stream_repeats_at(stream));
+		if (stream->unfinished && !stream->barred)
+			t = 1;
 	}
 	return t;
 }

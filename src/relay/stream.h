@@ -126,6 +126,7 @@ typedef struct IdemStream
 	bool		repeating;		/* a batch of parked events is in flight */
 	bool		repeats_ahead;	/* one is due that "sent" has not passed */
 	bool		drained;		/* nothing was left at the last look */
+	bool		unfinished;		/* more may be there, look again at once */
 
 	/* What is being sent was not committed before; 0: unknown */
 	TimestampTz stamp;
@@ -258,6 +259,9 @@ extern bool idem_stream_encode_event(IdemStream *stream, const IdemBatch *batch,
 extern void idem_stream_fill(IdemStream *stream);
 extern bool idem_stream_receive(IdemStream *stream);
 extern void idem_stream_on_ready(IdemStream *stream, const IdemProtoReady *ready);
+
+/* When parked events are due that could be sent now; 0: none, or they cannot. */
+extern IdemClock idem_stream_repeats_at(IdemStream *stream);
 
 /* "settled" has moved, and is to be written soon. */
 extern void idem_stream_note_unwritten(IdemStream *stream);

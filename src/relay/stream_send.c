@@ -500,15 +500,6 @@ reload_parked(IdemStream *stream)
 }
 
 static bool
-repeats_are_due(IdemStream *stream)
-{
-	if (stream->repeating || stream->parked->total == 0)
-		return false;
-	return stream->check_due ||
-		(stream->parked->next_due != 0 && stream->parked->next_due <= idem_clock());
-}
-
-static bool
 has_room(IdemStream *stream)
 {
 	return stream->nbatches + stream->unwritten < IDEM_STREAM_MAX_BATCHES &&
@@ -518,9 +509,36 @@ has_room(IdemStream *stream)
 		stream->gate == InvalidXLogRecPtr;
 }
 
+/*
+ * To a sink that stores positions, repeats have a row that says that all before
+ * is done: nothing else is in flight then.
+ */
+static bool
+may_repeat(const IdemStream *stream)
+{
+	return !stream->repeating && stream->parked->total > 0 &&
+		!(stream->storing && stream->nbatches > 0);
+}
+
+static bool
+repeats_are_due(IdemStream *stream)
+{
+	return may_repeat(stream) &&
+		(stream->check_due ||
+		 (stream->parked->next_due != 0 && stream->parked->next_due <= idem_clock()));
+}
+
+/* By the clock; what else holds them up ends with something that wakes us. */
+IdemClock
+idem_stream_repeats_at(IdemStream *stream)
+{
+	return may_repeat(stream) && has_room(stream) ? stream->parked->next_due : 0;
+}
+
 void
 idem_stream_fill(IdemStream *stream)
 {
+	stream->unfinished = false;
 	if (!has_room(stream))
 		return;
 	if (stream->parked_dirty)
@@ -530,6 +548,8 @@ idem_stream_fill(IdemStream *stream)
 
 	while (has_room(stream))
 	{
+		int			before = stream->nbatches;
+
 		if (repeats_are_due(stream))
 		{
 			stream->check_due = false;
@@ -551,6 +571,13 @@ idem_stream_fill(IdemStream *stream)
 			break;
 		if (!send_log_batch(stream))
 			break;
+
+		/* Nothing in it for this relay: others have their turn first. */
+		if (stream->nbatches == before)
+		{
+			stream->unfinished = true;
+			break;
+		}
 		/* Hand it over at once: the sink works while the next one is read. */
 		idem_stream_flush(stream);
 		if (stream->parked_dirty)

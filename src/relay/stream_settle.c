@@ -34,6 +34,7 @@
 #include "relay/stream.h"
 #include "relay/txn.h"
 #include "shared/clock.h"
+#include "shared/durable.h"
 #include "shared/error.h"
 #include "shared/fault.h"
 
@@ -350,6 +351,16 @@ settle_plain(IdemStream *stream)
 	IDEM_FAULT_POINT("relay-position-committed");
 }
 
+/* What is sent from here on waits until a synchronous standby has what is on disk. */
+static void
+hold_for_standby(IdemStream *stream)
+{
+	XLogRecPtr	target = idem_durable_target(InvalidXLogRecPtr);
+
+	if (!idem_durable_reached(target))
+		stream->gate = target;
+}
+
 /* The head batch, to a sink that stores positions.  True if it is done. */
 static bool
 settle_storing(IdemStream *stream, IdemBatch *batch)
@@ -360,6 +371,9 @@ settle_storing(IdemStream *stream, IdemBatch *batch)
 		park_nonacks(stream, batch);
 		idem_reader_suspend(stream->reader);
 		idem_txn_commit(true);
+
+		/* A failover must not forget them once the sink has passed them. */
+		hold_for_standby(stream);
 		send_settle(stream, batch);
 	}
 	if (!batch->committed)

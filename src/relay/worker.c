@@ -156,7 +156,7 @@ force_settings(void)
 		{"default_transaction_read_only", "off"},
 		{"default_transaction_deferrable", "off"},
 		{"session_replication_role", "origin"},
-		{"row_security", "off"},
+		{"row_security", "on"},
 		{"jit", "off"},
 		{"max_parallel_workers_per_gather", "0"},
 		{"debug_parallel_query", "off"},
@@ -338,6 +338,7 @@ recover_from_error(IdemComplaint *complaint)
 	idem_complaint_note(complaint);
 	FlushErrorState();
 	AbortCurrentTransaction();
+	MemoryContextSwitchTo(loop_cxt);	/* before 18 the abort leaves another */
 	LWLockReleaseAll();
 	config_stale = true;
 }

@@ -133,6 +133,28 @@ foreach my $verdict (qw(aborted unknown kept fenced))
 	is(scalar(grep { ($_->{fault} // '') eq 'verdict' } IdemRelay::received($file)), 1, "$verdict: was answered");
 }
 
+# A repeat that is due while a batch is in flight: its row would say that the
+# batch is done, and in a fresh epoch the log is believed.
+$file = relay('due', position => 'on', retry_type => 'Again', retry_times => 1);
+$node->safe_psql('postgres', q{SELECT idempotency.relay_alter('due', min_backoff => '1 hour', max_backoff => '1 hour')});
+enqueue('due', 'Again');
+IdemTest::wait_for($node, q{SELECT count(*) = 1 FROM idempotency.relay_parked WHERE attempts = 1});
+$node->safe_psql('postgres', q{SELECT idempotency.relay_pause('due')});
+IdemRelay::wait_state($node, 'due', 'paused');
+$node->safe_psql('postgres', q{
+	ALTER SERVER s_due OPTIONS (ADD mute_type 'Held');
+	SELECT idempotency.outbox_enqueue('due', 'k' || i, 'Held', '1') FROM generate_series(1, 3) i});
+$node->safe_psql('postgres', q{
+	UPDATE idempotency.relay_parked SET next_attempt_at = now();
+	SELECT idempotency.relay_alter('due', min_backoff => '50 ms', max_backoff => '100 ms');
+	SELECT idempotency.relay_replay('due', since => '-infinity');
+	SELECT idempotency.relay_resume('due')});
+IdemTest::wait_for($node, q{SELECT waiting_for = 'sink' FROM idempotency.stat_relay WHERE relay = 'due'});
+kill_sink('due', $file);
+$node->safe_psql('postgres', 'ALTER SERVER s_due OPTIONS (DROP mute_type)');
+IdemRelay::wait_until('what was in flight comes again', sub { 3 == grep { $_->{event_type} eq 'Held' } IdemRelay::acked($file) });
+IdemRelay::wait_until('the repeat comes, too', sub { grep { $_->{event_type} eq 'Again' } IdemRelay::acked($file) });
+
 # The position log takes turns while the sink names a row that is not the last.
 $file = relay('turn', position => 'on', mute_type => 'Held');
 enqueue('turn', 'One');
