@@ -340,15 +340,31 @@ commit(PgSink *p)
 	return after_error(p);
 }
 
+static int
+refused(const PgSink *p)
+{
+	int			n = 0;
+
+	for (uint32_t i = 0; i < p->batch.count; i++)
+		n += p->batch.events[i].outcome != 0;
+	return n;
+}
+
 static Attempt
 attempt(PgSink *p, bool careful)
 {
+	int			before = refused(p);
 	Attempt		result;
 
 	start_attempt(p);
 	result = do_work(p, careful);
 	if (result != ATTEMPT_COMMITTED)
 		return result;
+
+	/* Such as one that is claimed elsewhere by now; an answer stands. */
+	if (p->answered && refused(p) != before)
+		idem_sink_failed(&p->sink, IDEM_PROTO_OUTAGE, "55P03",
+						 "could not apply a batch again: an event that was answered as done cannot be done any more");
 	await_settle(p);
 	return commit(p);
 }

@@ -1,8 +1,10 @@
 """A COMMIT whose answer is lost, predecessors that still live, sessions that end."""
 import os
 import socket
+import subprocess
+import uuid
 
-from postgres.target import POSITION, Proxy, Target, commits, server, through_proxy, wait_for
+from postgres.target import PSQL, POSITION, Proxy, Target, commits, server, through_proxy, wait_for
 from sinklib import codec
 
 
@@ -71,6 +73,42 @@ def test_lost_commit_and_fenced():
         assert f["outcome"] == codec.OUTCOMES["fenced"], f
         assert t.count() == 0
         again.close()
+
+
+def test_lost_commit_and_claimed_elsewhere():
+    """What was answered as done cannot be done again: no verdict, rather than one that leaves it out."""
+    t = Target(extension=True)
+    event = uuid.uuid4()
+    holder = subprocess.Popen(
+        [PSQL, "-XAtq", "-h", server().host, "-p", server().port, "-U", "postgres", "-d", t.db],
+        stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+
+    def claim():
+        holder.stdin.write(f"ROLLBACK; BEGIN; SELECT idempotency.claim_event('{event}'::text, 'billing');\n")
+        holder.stdin.flush()
+        return holder.stdout.readline().strip() == "claimed"
+
+    with through_proxy(t) as proxy:
+        w = t.start(consumer="billing")
+        proxy.deliver = False
+        proxy.swallow = b"COMMIT\0"
+        listener, proxy.listener = proxy.listener, socket.socket()
+        listener.close()
+        os.unlink(f"{proxy.host}/.s.PGSQL.{proxy.port}")
+        batch, _ = w.events([{"id": event}, {"type": "BAD"}], row_id=2)
+        assert w.outcomes(batch, 2) == ["acked", "rejected"]
+        w.send("SETTLE", batch=batch)
+        assert proxy.hit.wait(20)
+        for pair in proxy.pairs:
+            pair[1].close()
+        wait_for(claim, "the claim is free")
+        again = Proxy(f"{server().host}/.s.PGSQL.{server().port}", proxy.host)
+        f = w.expect("FAILED", timeout=30)
+        assert f["outcome"] == codec.OUTCOMES["outage"], f
+        assert t.count() == 0
+        again.close()
+    holder.stdin.close()
+    holder.wait(10)
 
 
 def test_fenced():
