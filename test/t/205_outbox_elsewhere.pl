@@ -52,8 +52,8 @@ sub turn
 
 	# One call, so that the segment cannot be closed in the middle.
 	$node->safe_psql('postgres', q{
-		SELECT count(*) FROM unnest(idempotency.outbox_enqueue_many('t', array_agg('k'), array_agg('E'), array_agg(to_jsonb(i))))
-		FROM generate_series(1, 200) i});
+		SELECT count(*) FROM idempotency.outbox_enqueue_many('t', array_fill('k'::text, ARRAY[200]),
+			array_fill('E'::text, ARRAY[200]), ARRAY(SELECT to_jsonb(i) FROM generate_series(1, 200) i))});
 	$sent += 200;
 	$node->poll_query_until('postgres', "SELECT count(*) >= $sent FROM effects") or fail("turn: effects");
 	IdemRelay::wait_received($file, $sent);
