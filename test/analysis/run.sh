@@ -21,6 +21,8 @@ here=$(cd "$(dirname "$0")" && pwd)
 . "$here/../setup/lib.sh"
 # shellcheck source=test/setup/tally.sh
 . "$IDEM_TOP/test/setup/tally.sh"
+# shellcheck source=test/setup/tree.sh
+. "$IDEM_TOP/test/setup/tree.sh"
 cd "$IDEM_TOP" || exit 1
 exec </dev/null
 
@@ -82,14 +84,7 @@ copy_tree()
 {
 	local dir=$IDEM_WORK/$1
 
-	mkdir -p "$dir"
-	if git -c safe.directory='*' rev-parse --is-inside-work-tree >/dev/null 2>&1; then
-		git -c safe.directory='*' ls-files -z --cached --others --exclude-standard
-	else
-		find . -type f ! -path './.git/*' ! -path './build/*' ! -path './src/sink/b*/*' \
-			! -name '*.[od]' ! -name '*.so' -printf '%P\0'
-	fi | while IFS= read -r -d '' file; do [ ! -f "$file" ] || printf '%s\0' "$file"; done |
-		tar -c --null -T - -f - | tar -x -C "$dir"
+	tree_copy "$dir"
 	echo "$dir"
 }
 

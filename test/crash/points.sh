@@ -28,23 +28,11 @@ fi
 [ -n "${SKIP_PACKAGES:-}" ] || test/setup/packages.sh crash
 # shellcheck source=test/setup/lib.sh
 . test/setup/lib.sh
+# shellcheck source=test/setup/tree.sh
+. test/setup/tree.sh
 idem_make_work
 
-idem_copy_tree()
-{
-	mkdir -p "$IDEM_WORK/src"
-	if git -c safe.directory='*' rev-parse --is-inside-work-tree >/dev/null 2>&1; then
-		git -c safe.directory='*' ls-files -z --cached --others --exclude-standard
-	else
-		find . -type f ! -path './.git/*' ! -path './build/*' ! -path './src/sink/b*/*' \
-			! -name '*.[od]' ! -name '*.so' -printf '%P\0'
-	fi | while IFS= read -r -d '' file; do
-		[ ! -f "$file" ] || printf '%s\0' "$file"
-	done | tar -c --null -T - -f - | tar -x -C "$IDEM_WORK/src"
-}
-
-idem_say "building with fault points"
-idem_copy_tree
+tree_copy "$IDEM_WORK/src"
 IDEM_TOP=$IDEM_WORK/src
 MAKE_ARGS=FAULT_POINTS=1 idem_build_stage
 list_points >"$IDEM_WORK/points.txt"

@@ -11,6 +11,8 @@ set -u
 cd "$(dirname "$0")/../.." || exit 1
 
 PG_CONFIG=${PG_CONFIG:-pg_config}
+# shellcheck source=test/setup/tree.sh
+. test/setup/tree.sh
 work=$(mktemp -d "${WORK:-${TMPDIR:-/tmp}}/idem-lint.XXXXXX")
 trap 'rm -rf "$work"' EXIT
 status=0
@@ -26,17 +28,6 @@ none()
 	return 1
 }
 
-# The tree's own files: those of the commit to be, or all but build products.
-tree_files()
-{
-	if git -c safe.directory='*' rev-parse --is-inside-work-tree >/dev/null 2>&1; then
-		git -c safe.directory='*' ls-files -z --cached --others --exclude-standard
-	else
-		find . -type f ! -path './.git/*' ! -path './build/*' ! -path './src/sink/b*/*' \
-			! -name '*.[od]' ! -name '*.so' -printf '%P\0'
-	fi | while IFS= read -r -d '' file; do [ ! -f "$file" ] || printf '%s\0' "$file"; done
-}
-
 # build_copy NAME MAKE-ARG...: a clean build in a copy, quiet unless it fails.
 # Warnings are errors (see the Makefile), so success means none.
 build_copy()
@@ -44,8 +35,7 @@ build_copy()
 	local dir=$work/$1
 	shift
 
-	mkdir -p "$dir"
-	tree_files | tar -c --null -T - -f - | tar -x -C "$dir"
+	tree_copy "$dir"
 	env -u MAKEFLAGS -u MAKELEVEL -u MFLAGS make -C "$dir" --no-print-directory -s -k -j"$(nproc)" \
 		PG_CONFIG="$PG_CONFIG" all "$@" >"$work/build.log" 2>&1 || {
 		cat "$work/build.log"

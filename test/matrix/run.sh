@@ -21,6 +21,8 @@ set -uo pipefail
 . "$(dirname "$0")/../setup/lib.sh"
 # shellcheck source=test/setup/tally.sh
 . "$IDEM_TOP/test/setup/tally.sh"
+# shellcheck source=test/setup/tree.sh
+. "$IDEM_TOP/test/setup/tree.sh"
 cd "$IDEM_TOP" || exit 1
 
 VERSIONS=${VERSIONS:-15 17 18 19}
@@ -161,15 +163,7 @@ inside()
 # What a commit of the tree as it is would hold, as one archive.
 pack_sources()
 {
-	mkdir "$work/idempotency"
-	if git -c safe.directory='*' rev-parse --is-inside-work-tree >/dev/null 2>&1; then
-		git -c safe.directory='*' ls-files -z --cached --others --exclude-standard |
-			while IFS= read -r -d '' file; do [ ! -f "$file" ] || printf '%s\0' "$file"; done |
-			tar -c --null -T - -f - | tar -x -C "$work/idempotency"
-	else
-		tar -c --exclude=./build --exclude='*.o' --exclude='*.d' --exclude='*.so' -f - . |
-			tar -x -C "$work/idempotency"
-	fi
+	tree_copy "$work/idempotency"
 	tar -c -C "$work" -f "$work/sources.tar" idempotency
 }
 

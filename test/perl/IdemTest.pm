@@ -95,6 +95,22 @@ sub wait_for
 	return;
 }
 
+# A synchronous standby of a cluster that allows streaming, in use when this returns.
+sub synchronous_standby
+{
+	my ($primary) = @_;
+	my $standby = PostgreSQL::Test::Cluster->new('standby');
+
+	$primary->backup('b');
+	$standby->init_from_backup($primary, 'b', has_streaming => 1);
+	$standby->append_conf('postgresql.conf', "primary_conninfo = '" . $primary->connstr . " application_name=sync'\n");
+	$standby->start;
+	$primary->safe_psql('postgres', q{ALTER SYSTEM SET synchronous_standby_names = 'sync'});
+	$primary->reload;
+	wait_for($primary, q{SELECT count(*) = 1 FROM pg_stat_replication WHERE sync_state = 'sync'});
+	return $standby;
+}
+
 # Kill one process of the server with -9 and wait until the server, which
 # restarts itself, accepts connections again as another incarnation.
 sub kill9_backend

@@ -77,17 +77,7 @@ END
 }
 
 # Synchronous standby
-$primary->backup('b');
-my $standby = PostgreSQL::Test::Cluster->new('standby');
-$standby->init_from_backup($primary, 'b', has_streaming => 1);
-$standby->append_conf('postgresql.conf', "primary_conninfo = '"
-	  . $primary->connstr
-	  . " application_name=sync'\n");
-$standby->start;
-$primary->safe_psql('postgres', q{ALTER SYSTEM SET synchronous_standby_names = 'sync'});
-$primary->reload;
-IdemTest::wait_for($primary,
-	q{SELECT count(*) = 1 FROM pg_stat_replication WHERE sync_state = 'sync'});
+my $standby = IdemTest::synchronous_standby($primary);
 
 # A session that would not wait for it
 $primary->safe_psql('postgres', <<'END');

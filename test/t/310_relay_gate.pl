@@ -54,17 +54,7 @@ is( $primary->safe_psql('postgres',
 # Synchronous standby
 $primary->safe_psql('postgres', 'ALTER SERVER srv OPTIONS (DROP mute_type)');
 IdemRelay::wait_received($file, 3);
-$primary->backup('b');
-my $standby = PostgreSQL::Test::Cluster->new('standby');
-$standby->init_from_backup($primary, 'b', has_streaming => 1);
-$standby->append_conf('postgresql.conf', "primary_conninfo = '"
-	  . $primary->connstr
-	  . " application_name=sync'\n");
-$standby->start;
-$primary->safe_psql('postgres', q{ALTER SYSTEM SET synchronous_standby_names = 'sync'});
-$primary->reload;
-IdemTest::wait_for($primary,
-	q{SELECT count(*) = 1 FROM pg_stat_replication WHERE sync_state = 'sync'});
+my $standby = IdemTest::synchronous_standby($primary);
 IdemRelay::enqueue($primary, 'd', 'E');
 IdemRelay::wait_until('event d arrives while the standby is there', sub { arrived('d') });
 
@@ -91,6 +81,23 @@ is(arrived('e'), 0, 'no event that only this server has');
 $standby->start;
 IdemRelay::wait_until('event e arrives once the standby has it', sub { arrived('e') });
 $session->quit;
+
+# What a sink that stores positions refused is parked here, and only then it may
+# pass it: not before the standby has that.
+my $stored = "$dir/stored.log";
+IdemRelay::pytest_server($primary, 'stored', $stored, position => 'on', reject_type => 'Bad', delay_ms => 3000);
+$primary->safe_psql('postgres', q{SELECT idempotency.relay_create('stored', 'stored', start_at => 'latest', aggregate_types => '{stored}')});
+IdemRelay::wait_state($primary, 'stored', 'streaming');
+$primary->safe_psql('postgres', q{SELECT idempotency.outbox_enqueue('stored', 'k', 'Bad', '1')});
+IdemTest::wait_for($primary, q{SELECT waiting_for = 'sink' FROM idempotency.stat_relay WHERE relay = 'stored'});
+$standby->stop('immediate');
+my $settled = sub { scalar grep { exists $_->{settle} } IdemRelay::received($stored) };
+IdemRelay::wait_until(
+	'the relay waits for the standby with what was refused',
+	sub { $settled->() || IdemRelay::stat($primary, 'stored', 'waiting_for') eq 'synchronous standby' });
+is($settled->(), 0, 'the sink may not pass what only this server has parked');
+$standby->start;
+IdemRelay::wait_until('it may once the standby has it', sub { $settled->() });
 $standby->stop;
 $primary->stop;
 done_testing();

@@ -196,5 +196,21 @@ SELECT idempotency.relay_create('wraps', 'null_server',
 	min_backoff => make_interval(months => 8000000, hours => -635904423, secs => -3490.443384));
 END
 
+# Handlers see tables under row-level security, as they would in a session.
+sql(<<'END');
+CREATE TABLE app.guarded (id uuid);
+ALTER TABLE app.guarded ENABLE ROW LEVEL SECURITY;
+CREATE POLICY all_rows ON app.guarded TO op USING (true);
+GRANT SELECT, INSERT ON app.guarded TO op;
+END
+sql(<<'END', as => 'op');
+CREATE FUNCTION app.guard(event_id uuid) RETURNS void LANGUAGE sql AS
+	'INSERT INTO app.guarded SELECT $1 WHERE NOT EXISTS (SELECT FROM app.guarded WHERE id = $1)';
+CREATE SERVER guard FOREIGN DATA WRAPPER idempotency_function OPTIONS (function 'app.guard');
+SELECT idempotency.relay_create('guard', 'guard', start_at => 'latest');
+END
+enqueue('guarded');
+IdemTest::wait_for($node, q{SELECT count(*) = 1 FROM app.guarded});
+
 $node->stop;
 done_testing();
