@@ -131,6 +131,18 @@ SELECT idempotency.complete_events('{k1,k2,k3}');
 COMMIT;
 SELECT result, count(*) FROM idempotency.claim_events('{k1,k2,k3}') GROUP BY 1 ORDER BY 1;
 
+-- One that fails inside a savepoint gives up its locks: what it claimed before
+-- keeps that on the table
+BEGIN;
+DECLARE c CURSOR FOR SELECT id, idempotency.claim_event(id), idempotency.complete_event(id), 1 / (id <> 'k5')::int
+  FROM unnest('{k4,k5}'::text[]) id;
+FETCH 1 FROM c;
+SAVEPOINT s;
+FETCH 1 FROM c;
+ROLLBACK TO s;
+SELECT mode FROM pg_locks WHERE pid = pg_backend_pid() AND relation = 'idempotency.processed'::regclass;
+COMMIT;
+
 -- A holdable cursor claims at COMMIT at the latest
 BEGIN;
 DECLARE h CURSOR WITH HOLD FOR SELECT idempotency.claim_event('h1');

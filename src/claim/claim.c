@@ -532,8 +532,8 @@ idem_claim_get_result(const char *id, int idlen, const char *consumer,
 	/* A row written ahead of its completion is nobody's business yet. */
 	if (own == NULL || own->state.phase != IDEM_PHASE_CLAIMED)
 	{
-		idem_store_probe(store, &key, &row);
-		if (row.status == IDEM_ROW_COMPLETED && row.in_snapshot)
+		idem_store_look_up(store, &key, &row);
+		if (row.status == IDEM_ROW_COMPLETED)
 		{
 			found = idem_store_result(store, &row.ref, result);
 			if (!row.own && !RecoveryInProgress())

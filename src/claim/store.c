@@ -12,10 +12,10 @@
  * search_path have a say in what is remembered.  It also means that triggers on
  * the table do not fire; its indexes, however many, are all maintained.
  *
- * Probes use a dirty snapshot: a statement's own is older than the lock which
- * the claim took inside that statement, and would miss what the lock's former
- * holder committed.  Uniqueness is guaranteed by probing and writing under that
- * lock; the unique index is a backstop.
+ * Claims probe with a dirty snapshot: a statement's own is older than the lock
+ * which the claim took inside that statement, and would miss what the lock's
+ * former holder committed.  Uniqueness is guaranteed by probing and writing under
+ * that lock; the unique index is a backstop.
  *
  * LOCKING: AccessShareLock to read, RowExclusiveLock to write, on table and
  * indexes, kept to the end of the transaction.  Rows of one event are written
@@ -45,9 +45,11 @@
 #include "executor/tuptable.h"
 #include "nodes/execnodes.h"
 #include "storage/bufmgr.h"
+#include "storage/lmgr.h"
 #include "utils/fmgroids.h"
 #include "utils/memutils.h"
 #include "utils/rel.h"
+#include "utils/resowner.h"
 #include "utils/snapmgr.h"
 #include "utils/timestamp.h"
 
@@ -116,6 +118,21 @@ struct IdemStore
 	TextBuffer	consumer;
 };
 
+/*
+ * A cursor's own lock goes when it fails, though what it claimed before that
+ * stays: this one is the transaction's.
+ */
+static void
+lock_for_transaction(Oid relid, LOCKMODE mode)
+{
+	ResourceOwner saved = CurrentResourceOwner;
+
+	/* Should this raise, the aborting (sub)transaction sets the owner anew. */
+	CurrentResourceOwner = CurTransactionResourceOwner;
+	LockRelationOid(relid, mode);
+	CurrentResourceOwner = saved;
+}
+
 IdemStore *
 idem_store_open(bool for_write)
 {
@@ -124,7 +141,9 @@ idem_store_open(bool for_write)
 
 	memset(store, 0, offsetof(IdemStore, slots));
 	store->context = CurrentMemoryContext;
-	store->heap = table_open(idem_relref_oid(&processed), mode);
+	if (for_write)
+		lock_for_transaction(idem_relref_oid(&processed), mode);
+	store->heap = table_open(idem_relref_oid(&processed), for_write ? NoLock : mode);
 	store->pkey = index_open(idem_relref_oid(&processed_pkey), mode);
 	return store;
 }
@@ -169,7 +188,8 @@ start_probing(IdemStore *store)
 	InitDirtySnapshot(store->dirty);
 	store->scan = idem_compat_index_beginscan(store->heap, store->pkey,
 											  &store->dirty, 2);
-	store->found = table_slot_create(store->heap, NULL);
+	if (store->found == NULL)
+		store->found = table_slot_create(store->heap, NULL);
 }
 
 /* Describe the committed or own row that the scan returned. */
@@ -223,6 +243,15 @@ scan_key(IdemStore *store, ScanKey scankeys, IdemRow *row)
 	}
 }
 
+static void
+init_scankeys(IdemStore *store, const IdemClaimKey *key, ScanKey scankeys)
+{
+	ScanKeyInit(&scankeys[0], KEY_EVENT_ID, BTEqualStrategyNumber, F_TEXTEQ,
+				fill_text(&store->id, key->id, key->idlen));
+	ScanKeyInit(&scankeys[1], KEY_CONSUMER, BTEqualStrategyNumber, F_TEXTEQ,
+				fill_text(&store->consumer, key->consumer, key->consumerlen));
+}
+
 void
 idem_store_probe(IdemStore *store, const IdemClaimKey *key, IdemRow *row)
 {
@@ -230,11 +259,7 @@ idem_store_probe(IdemStore *store, const IdemClaimKey *key, IdemRow *row)
 
 	if (store->scan == NULL)
 		start_probing(store);
-
-	ScanKeyInit(&scankeys[0], KEY_EVENT_ID, BTEqualStrategyNumber, F_TEXTEQ,
-				fill_text(&store->id, key->id, key->idlen));
-	ScanKeyInit(&scankeys[1], KEY_CONSUMER, BTEqualStrategyNumber, F_TEXTEQ,
-				fill_text(&store->consumer, key->consumer, key->consumerlen));
+	init_scankeys(store, key, scankeys);
 	scan_key(store, scankeys, row);
 
 	/*
@@ -248,6 +273,30 @@ idem_store_probe(IdemStore *store, const IdemClaimKey *key, IdemRow *row)
 	ExecClearTuple(store->found);
 }
 
+void
+idem_store_look_up(IdemStore *store, const IdemClaimKey *key, IdemRow *row)
+{
+	ScanKeyData scankeys[2];
+	IndexScanDesc scan;
+
+	/* What this very command wrote counts. */
+	CommandCounterIncrement();
+	PushCopiedSnapshot(IsolationUsesXactSnapshot() ? GetTransactionSnapshot() : GetLatestSnapshot());
+	UpdateActiveSnapshotCommandId();
+
+	if (store->found == NULL)
+		store->found = table_slot_create(store->heap, NULL);
+	init_scankeys(store, key, scankeys);
+	scan = idem_compat_index_beginscan(store->heap, store->pkey, GetActiveSnapshot(), 2);
+	index_rescan(scan, scankeys, 2, NULL, 0);
+	row->status = IDEM_ROW_NONE;
+	if (index_getnext_slot(scan, ForwardScanDirection, store->found))
+		describe_row(store, row);
+	ExecClearTuple(store->found);
+	index_endscan(scan);
+	PopActiveSnapshot();
+}
+
 bool
 idem_store_result(IdemStore *store, const IdemRowRef *ref, Datum *result)
 {
@@ -256,7 +305,7 @@ idem_store_result(IdemStore *store, const IdemRowRef *ref, Datum *result)
 	Datum		value;
 
 	if (store->found == NULL)
-		start_probing(store);
+		store->found = table_slot_create(store->heap, NULL);
 	if (table_tuple_fetch_row_version(store->heap, &tid, SnapshotAny,
 									  store->found))
 	{

@@ -84,6 +84,12 @@ extern void idem_store_close(IdemStore *store);
 extern void idem_store_probe(IdemStore *store, const IdemClaimKey *key,
 							 IdemRow *row);
 
+/*
+ * The row that this transaction sees, in READ COMMITTED as of now; never
+ * IDEM_ROW_BUSY.  In SERIALIZABLE it has read it, or that there is none.
+ */
+extern void idem_store_look_up(IdemStore *store, const IdemClaimKey *key, IdemRow *row);
+
 /* The row's result, copied; false if it has none. */
 extern bool idem_store_result(IdemStore *store, const IdemRowRef *ref,
 							  Datum *result);
