@@ -178,15 +178,20 @@ is_delivered(const IdemSegment *seg, const IdemSnap *done,
 	return true;
 }
 
+/*
+ * Without its lock, one that others hold is not looked at further: that would be
+ * reading all of it, again and again while a reader stays.
+ */
 static bool
-is_releasable(const IdemSegment *seg, IdemSnap *const *done, int npos)
+is_releasable(const IdemSegment *seg, IdemSnap *const *done, int npos, bool locked)
 {
 	IdemEntry	first;
 	IdemEntry	last;
 	TimestampTz now = GetCurrentTimestamp();
 	int64		retention = idem_outbox_retention * USECS_PER_SEC;
 
-	if (idem_segment_is_pristine(seg))
+	if (idem_segment_is_pristine(seg) ||
+		(!locked && idem_empty_is_held(RelationGetRelid(seg->heap))))
 		return false;
 	if (!idem_segment_first(seg, 0, &first) || !idem_segment_last(seg, &last))
 		return true;			/* remains only, of a crash or an abort */
@@ -233,9 +238,9 @@ try_to_empty(int number, IdemSnap *const *done, int npos)
 	 * because only then no writer is left that found the segment current.  A
 	 * reference besides ours is an open cursor of this very session.
 	 */
-	if (seg.heap->rd_refcnt == 1 && is_releasable(&seg, done, npos) &&
+	if (seg.heap->rd_refcnt == 1 && is_releasable(&seg, done, npos, false) &&
 		(locked = idem_empty_lock(RelationGetRelid(seg.heap))) != NIL &&
-		is_releasable(&seg, done, npos))
+		is_releasable(&seg, done, npos, true))
 	{
 		empty_in_place(&seg, locked);
 		list_free(locked);

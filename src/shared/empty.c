@@ -29,6 +29,7 @@
 #include "miscadmin.h"
 #include "nodes/pg_list.h"
 #include "storage/lmgr.h"
+#include "storage/lock.h"
 #include "storage/sinval.h"
 #include "utils/rel.h"
 
@@ -61,6 +62,17 @@ lock_with_indexes(Oid relid, List **locked)
 		ok = lock_with_indexes(rel->rd_rel->reltoastrelid, locked);
 	table_close(rel, NoLock);
 	return ok;
+}
+
+bool
+idem_empty_is_held(Oid relid)
+{
+	LOCKTAG		tag;
+	int			n;
+
+	SET_LOCKTAG_RELATION(tag, MyDatabaseId, relid);
+	pfree(GetLockConflicts(&tag, AccessExclusiveLock, &n));
+	return n > 0;
 }
 
 List *

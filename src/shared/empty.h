@@ -18,6 +18,12 @@
 #include "nodes/pg_list.h"
 
 /*
+ * Does anybody else hold a lock on the table that stands in the way?  To find out
+ * by taking one would write WAL.
+ */
+extern bool idem_empty_is_held(Oid relid);
+
+/*
  * Take AccessExclusiveLock on the table, its indexes, its TOAST table and that
  * one's indexes, each only if it is to be had at once.  Returns their OIDs; NIL if
  * some lock was not, and those that were are given back.

@@ -72,6 +72,24 @@ $node->safe_psql('postgres', 'SELECT t.maintain(ARRAY[t.snapshot()])');
 is($node->safe_psql('postgres', 'SELECT segments_used FROM idempotency.stat_outbox'),
 	'0', 'and its segment is emptied');
 
+# A reader that has touched a segment keeps it, and maintenance does not read it
+# each time to find that out.
+$node->safe_psql('postgres', q{
+SELECT count(*) FROM idempotency.outbox_enqueue_many('a', array_fill('m'::text, ARRAY[100000]),
+	array_fill('t'::text, ARRAY[100000]), array_fill('1'::jsonb, ARRAY[100000]))});
+$node->safe_psql('postgres', q{SELECT t.maintain('{}')});
+$reader->query_safe('SELECT count(*) FROM idempotency.outbox_events');
+my $pages = $node->safe_psql('postgres', 'SELECT max(bytes) / 8192 FROM idempotency.outbox_segments()');
+# What is about to be older than the retention makes it look at each page.
+IdemTest::wait_for($node, q{SELECT max(enqueued_at) < clock_timestamp() - interval '1 s' FROM idempotency.outbox_events});
+my ($hits) = $node->safe_psql('postgres', q{
+SET idempotency.outbox_retention = 1;
+EXPLAIN (ANALYZE, BUFFERS, COSTS OFF, TIMING OFF, SUMMARY OFF) SELECT t.maintain(ARRAY[t.snapshot()])}) =~ /Buffers: shared hit=(\d+)/;
+cmp_ok($hits, '<', $pages / 2, 'what a reader holds is not read again');
+$reader->query_safe('COMMIT');
+is($node->safe_psql('postgres', 'SET idempotency.outbox_retention = 1; SELECT t.maintain(ARRAY[t.snapshot()])'), '1',
+	'and is emptied when it lets go');
+
 $reader->quit;
 $writer->quit;
 $node->safe_psql('postgres', "ROLLBACK PREPARED 'p'");
