@@ -147,7 +147,7 @@ typedef struct IdemStream
 	IdemClock	not_before;
 	bool		progressed;		/* a batch settled since the program started */
 
-	/* hunt for an event that the program dies of */
+	/* hunt for an event that the program dies of, or cannot commit */
 	int			deaths;			/* in a row, no batch settled in between */
 	int			suspects;		/* events to come, one of them kills; 0: no
 								 * hunt */
@@ -234,6 +234,9 @@ extern void idem_stream_restart(IdemStream *stream, const char *message);
 
 /* The program ended or hung: if it had events, find the one it dies of. */
 extern void idem_stream_died(IdemStream *stream, const char *message);
+
+/* One of the batch's events keeps its sink from committing it: find which. */
+extern void idem_stream_aborted(IdemStream *stream, const IdemBatch *batch, const char *message);
 
 /* A batch of so many events was settled. */
 extern void idem_stream_hunt_settled(IdemStream *stream, int n);

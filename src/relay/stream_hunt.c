@@ -1,7 +1,7 @@
 /*-------------------------------------------------------------------------
  *
  * stream_hunt.c
- *		Finds the event that a sink program dies of.
+ *		Finds the event that a sink program dies of, or cannot commit.
  *
  * A program that dies, or hangs past the deadline, with events in flight may die
  * of one of them.  The first death may be anyone's doing and is an outage; from
@@ -19,6 +19,9 @@
  * first two deaths, the breaker opens as for any outage.  So a program that dies
  * of everything parks one event per two openings of the breaker, no more.
  * When the suspects have passed, the hunt is over without a find.
+ *
+ * A program may also say that a batch cannot be committed for one of its events,
+ * it does not know which.  Then there is no doubt, and the hunt begins at once.
  *
  * What was found is parked when the program has started again and said where
  * it stands: one that stores positions may have committed the event and died
@@ -58,6 +61,10 @@ count_in_flight(IdemStream *stream, int *prefix)
 		{
 			while (*prefix < batch->n && batch->flights[*prefix].outcome != 0)
 				(*prefix)++;
+
+			/* Answered, and not committed: that narrows nothing down. */
+			if (*prefix == batch->n)
+				*prefix = 0;
 		}
 		n += batch->n;
 	}
@@ -111,23 +118,16 @@ end_hunt(IdemStream *stream)
 	stream->deaths = 0;
 }
 
-void
-idem_stream_died(IdemStream *stream, const char *message)
+/*
+ * It ended for one of the first n events in flight, if that is sure; the oldest
+ * batch had answers for "prefix" of its own.
+ */
+static void
+suspect(IdemStream *stream, int n, int prefix, bool sure, const char *message)
 {
-	int			prefix;
-	int			in_flight;
 	bool		fewer;
 
-	/* What it answered before counts, or it would be sent again for ever. */
-	if (stream->phase == IDEM_STREAM_READY)
-		idem_stream_settle(stream);
-	in_flight = stream->phase == IDEM_STREAM_READY ? count_in_flight(stream, &prefix) : 0;
-	if (in_flight == 0)
-	{
-		idem_stream_break(stream, message);
-		return;
-	}
-	if (in_flight == 1 && (stream->suspects > 0 || stream->alone))
+	if (n == 1 && (sure || stream->suspects > 0 || stream->alone))
 	{
 		note_found(stream, message);
 		end_hunt(stream);
@@ -135,7 +135,7 @@ idem_stream_died(IdemStream *stream, const char *message)
 		return;
 	}
 	stream->deaths = stream->progressed ? 1 : stream->deaths + 1;
-	if (stream->suspects == 0 && stream->deaths < 2)
+	if (stream->suspects == 0 && stream->deaths < 2 && !sure)
 	{
 		idem_stream_break(stream, message);
 		return;
@@ -143,14 +143,43 @@ idem_stream_died(IdemStream *stream, const char *message)
 
 	/* The second death has not brought us anything yet. */
 	IDEM_FAULT_POINT("relay-bisect");
-	fewer = stream->suspects > 0 && in_flight < stream->hunt_range;
-	stream->suspects = stream->hunt_range = in_flight;
+	fewer = stream->suspects > 0 && n < stream->hunt_range;
+	stream->suspects = stream->hunt_range = n;
 	stream->hunt_prefix = prefix;
 	stream->hunt_step = prefix > 0 ? 0 : 1;
 	if (fewer)
 		idem_stream_restart(stream, message);
 	else
 		idem_stream_break(stream, message);
+}
+
+void
+idem_stream_died(IdemStream *stream, const char *message)
+{
+	int			prefix = 0;
+	int			in_flight = 0;
+
+	/* What it answered before counts, or it would be sent again for ever. */
+	if (stream->phase == IDEM_STREAM_READY)
+	{
+		idem_stream_settle(stream);
+		in_flight = count_in_flight(stream, &prefix);
+	}
+	if (in_flight == 0)
+		idem_stream_break(stream, message);
+	else
+		suspect(stream, in_flight, prefix, false, message);
+}
+
+void
+idem_stream_aborted(IdemStream *stream, const IdemBatch *batch, const char *message)
+{
+	/* Sinks that store positions commit in order, so it becomes the oldest. */
+	idem_stream_settle(stream);
+	if (batch == dlist_head_element(IdemBatch, node, &stream->batches))
+		suspect(stream, batch->n, 0, true, message);
+	else
+		idem_stream_died(stream, message);
 }
 
 void

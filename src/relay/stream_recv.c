@@ -173,6 +173,8 @@ on_verdict(IdemStream *stream, const IdemProtoVerdict *v)
 	}
 	if (v->kind == IDEM_PROTO_VERDICT_FENCED)
 		idem_stream_stick(stream, IDEM_RELAY_FENCED, clean_message(v->message));
+	else if (v->kind == IDEM_PROTO_ABORTED)
+		idem_stream_aborted(stream, batch, clean_message(v->message));
 	else
 		idem_stream_break(stream, clean_message(v->message));
 	return false;

@@ -113,6 +113,27 @@ $node->safe_psql('postgres', q{SELECT idempotency.relay_redrive('r')});
 ok($node->poll_query_until('target', q{SELECT count(*) = 6 FROM app.got WHERE key LIKE 'p%'}),
 	'it is delivered after a redrive');
 
+# One that raises no error before COMMIT, because its handler forgot a claim.
+$node->safe_psql('target', q{
+CREATE EXTENSION idempotency CASCADE;
+CREATE OR REPLACE FUNCTION app.on_event(event_id uuid, aggregate_id text, payload jsonb) RETURNS void
+LANGUAGE plpgsql AS $$
+BEGIN
+	INSERT INTO app.got (event_id, key, payload) VALUES (event_id, aggregate_id, payload);
+	IF aggregate_id = 'c3' THEN
+		PERFORM idempotency.claim_event(event_id, 'handler');
+	END IF;
+END
+$$});
+$node->safe_psql('postgres', q{
+SELECT idempotency.outbox_enqueue('o', 'c' || i, 't', '{}') FROM generate_series(1, 60) i});
+ok($node->poll_query_until('postgres', q{SELECT count(*) = 1 FROM idempotency.dead_letters}),
+	'an event that cannot be committed is a dead letter');
+like($node->safe_psql('postgres', q{SELECT error FROM idempotency.dead_letters}), qr/neither completed nor released/,
+	'with the error of COMMIT');
+ok($node->poll_query_until('target', q{SELECT count(*) = 59 FROM app.got WHERE key LIKE 'c%'}), 'the others arrive');
+is($node->safe_psql('target', q{SELECT count(DISTINCT event_id) FROM app.got WHERE key LIKE 'c%'}), '59', 'once each');
+
 # A program that is gone with its server leaves nothing behind.
 my @last = sink_pids();
 $node->stop('fast');

@@ -7,7 +7,8 @@
  *		fast		all events in one statement; two or three round trips
  *		careful		one by one under savepoints, after an event raised an error
  *		answered	some were not acked: results are out, SETTLE is awaited
- *		committing	COMMIT is sent; a lost answer is asked for at the position
+ *		committing	COMMIT is sent; a lost answer is asked for at the position;
+ *					where it fails though careful found nothing, the worker is told
  * An attempt that cannot commit is rolled back and the next one begins afresh;
  * what was decided about an event stays, so that each repeat has fewer events
  * to do and the loop ends.
@@ -54,6 +55,7 @@ typedef enum Attempt
 } Attempt;
 
 static void abandon_fenced(PgSink *p) __attribute__((noreturn));
+static void abandon_unfound(PgSink *p) __attribute__((noreturn));
 
 /*
  * A later event of the same id was not claimed because this one was: what is
@@ -282,15 +284,19 @@ send_results(PgSink *p)
 	p->answered = true;
 }
 
+/* The batch's fate, after all of its results. */
 static void
-send_committed(PgSink *p)
+send_verdict(PgSink *p, IdemProtoVerdictKind kind, const char *sqlstate, const char *message)
 {
 	IdemProtoFrame frame = {.type = IDEM_PROTO_VERDICT};
 
+	if (!p->answered)
+		send_results(p);
 	frame.u.verdict.batch = p->batch.batch;
-	frame.u.verdict.kind = IDEM_PROTO_COMMITTED;
-	memcpy(frame.u.verdict.sqlstate, "00000", 6);
-	frame.u.verdict.message.data = "";
+	frame.u.verdict.kind = kind;
+	memcpy(frame.u.verdict.sqlstate, sqlstate, sizeof(frame.u.verdict.sqlstate));
+	frame.u.verdict.message.data = message;
+	frame.u.verdict.message.len = strlen(message);
 	idem_sink_send(&p->sink, &frame);
 }
 
@@ -398,6 +404,17 @@ abandon_fenced(PgSink *p)
 					 p->config.relay, p->position_table);
 }
 
+/*
+ * One by one no event raises an error, and COMMIT does: for a claim that a
+ * handler made and did not complete, for example.  The worker tries them alone.
+ */
+static void
+abandon_unfound(PgSink *p)
+{
+	send_verdict(p, IDEM_PROTO_ABORTED, p->error.sqlstate, p->error.message);
+	pg_give_up(p, "commit a batch");
+}
+
 /* After a lost COMMIT: true if it was one. */
 static bool
 ask_until_known(PgSink *p)
@@ -424,14 +441,6 @@ ask_until_known(PgSink *p)
 	pg_give_up(p, "learn whether a batch was committed");
 }
 
-static void
-finish(PgSink *p)
-{
-	if (!p->answered)
-		send_results(p);
-	send_committed(p);
-}
-
 void
 pg_apply(PgSink *p)
 {
@@ -447,20 +456,22 @@ pg_apply(PgSink *p)
 		switch (attempt(p, careful))
 		{
 			case ATTEMPT_COMMITTED:
-				finish(p);
+				send_verdict(p, IDEM_PROTO_COMMITTED, "00000", "");
 				return;
 			case ATTEMPT_COMMIT_LOST:
 				if (ask_until_known(p))
 				{
-					finish(p);
+					send_verdict(p, IDEM_PROTO_COMMITTED, "00000", "");
 					return;
 				}
 				tries++;
 				break;
 			case ATTEMPT_CAREFUL:
 				IDEM_SINK_FAULT_POINT(&p->sink, "postgres-careful");
+				if (careful)
+					abandon_unfound(p);
 				/* an answer cannot be taken back */
-				if (careful || p->answered)
+				if (p->answered)
 					pg_give_up(p, "apply a batch");
 				careful = true;
 				break;

@@ -107,7 +107,8 @@ typedef enum IdemProtoOutcome
 typedef enum IdemProtoVerdictKind
 {
 	IDEM_PROTO_COMMITTED = 1,	/* effects and position are durable there */
-	IDEM_PROTO_ABORTED = 2,		/* nothing of the batch had an effect */
+	IDEM_PROTO_ABORTED = 2,		/* nothing of the batch had an effect, for one
+								 * of its events */
 	IDEM_PROTO_VERDICT_UNKNOWN = 3, /* the next READY's position will tell */
 	IDEM_PROTO_VERDICT_FENCED = 4	/* nothing had an effect: fenced off */
 } IdemProtoVerdictKind;

@@ -86,6 +86,29 @@ def test_deferred_constraint():
     w.close()
 
 
+def test_claim_left_to_commit():
+    """No event raises an error alone, COMMIT does: the verdict says so, and nothing is done."""
+    t = Target(POSITION + """
+        CREATE SCHEMA app; CREATE TABLE app.got (k text);
+        CREATE FUNCTION app.on_event(event_id uuid, aggregate_id text, event_type text) RETURNS void LANGUAGE plpgsql AS $$
+        BEGIN
+            IF event_type = 'BAD' THEN RAISE EXCEPTION 'bad'; END IF;
+            INSERT INTO app.got VALUES (aggregate_id);
+            IF aggregate_id = 'forgets' THEN PERFORM idempotency.claim_event(event_id::text, 'handler'); END IF;
+        END $$;""", extension=True)
+    for bad in (False, True):
+        w = t.start()
+        batch, _ = w.events([{}, {"key": "forgets"}, {"type": "BAD" if bad else "T"}])
+        assert w.outcomes(batch, 3) == ["acked", "acked", "rejected" if bad else "acked"]
+        if bad:
+            w.send("SETTLE", batch=batch)
+        v = w.expect("VERDICT", batch=batch, kind=2)
+        assert v["sqlstate"] == "ID001" and "neither completed nor released" in v["message"], v
+        w.expect("FAILED")
+        assert w.exit_status() == 0 and t.count() == 0 and t.position()[2] != str(batch)
+        w.sock.close()
+
+
 def test_slow_event():
     t = Target()
     w = t.start(statement_timeout="10000")  # of the others as well, whatever the disk does
