@@ -17,7 +17,7 @@
  * nothing: no tuple is ever dead.
  *
  * Rows needed: the last few of each relay in its last epoch, and the ticks
- * that some relay has not passed.
+ * that some relay has not passed; of dropped relays none.
  *
  * There is no index.  The tables are read when a worker starts a relay or an
  * operator asks; the number of rows is bounded by the take-over.
@@ -68,7 +68,8 @@
  * Rows of a relay that a sink storing positions may still name: one for each
  * difference that can be in flight, and the one before.  Rows that it cannot
  * know of (IDEM_POSITION_PASSED) are not counted, or they would push those out
- * while nothing is sent to it.
+ * while nothing is sent to it.  Nor are those that it can name no more
+ * (IDEM_POSITION_NAMES): while it fails, each of its programs adds some.
  */
 #define LOG_KEEP_ROWS 8
 
@@ -363,7 +364,7 @@ typedef struct LightRow
 	int64		epoch;
 	int			relay_id;
 	int			log;
-	bool		nameable;
+	int64		k;
 	bool		needed;
 } LightRow;
 
@@ -392,7 +393,7 @@ visit_light(HeapTuple tup, TupleDesc desc, void *arg)
 	row->epoch = DatumGetInt64(heap_getattr(tup, ATT_EPOCH + 1, desc, &isnull));
 	row->relay_id = DatumGetInt32(heap_getattr(tup, ATT_RELAY + 1, desc, &isnull));
 	row->log = l->log;
-	row->nameable = DatumGetInt64(heap_getattr(tup, ATT_K + 1, desc, &isnull)) != IDEM_POSITION_PASSED;
+	row->k = DatumGetInt64(heap_getattr(tup, ATT_K + 1, desc, &isnull));
 	row->needed = false;
 }
 
@@ -412,39 +413,64 @@ compare_light(const void *a, const void *b)
 	return y->log - x->log;
 }
 
+/* What has been seen of a relay, from its newest row on. */
+typedef struct Seen
+{
+	int64		last;			/* its newest row */
+	int64		epoch;			/* of that */
+	int			kept;			/* rows that the sink may name */
+	int64		named;			/* the one it named; nothing before counts, nor between */
+} Seen;
+
+static bool
+is_row_needed(Seen *seen, const LightRow *row)
+{
+	if (row->epoch != seen->epoch)
+		return false;
+	if (seen->named != 0)
+		return row->id == seen->named;
+	if (seen->kept == LOG_KEEP_ROWS)
+		return false;
+	if (row->k < IDEM_POSITION_PASSED)
+	{
+		seen->named = IDEM_POSITION_PASSED - row->k;
+		return true;
+	}
+	if (row->k == IDEM_POSITION_PASSED)
+		return row->id == seen->last;
+	seen->kept++;
+	return true;
+}
+
 /*
  * Mark the last row of each relay in its last epoch, and the last ones that a
  * sink may name.  Ticks are all marked; copy_missing leaves out those that
  * every relay has passed.
  */
 static void
-mark_needed(LightRows *l)
+mark_needed(LightRows *l, List *relays)
 {
-	int			kept = 0;
-	int64		last = 0;
+	Seen		seen = {0};
+	bool		exists = false;
 
 	for (int i = 0; i < l->n; i++)
 	{
 		LightRow   *row = &l->rows[i];
 		LightRow   *prev = i > 0 ? &l->rows[i - 1] : NULL;
-		bool		copy = prev != NULL && prev->id == row->id;
 
 		if (prev == NULL || prev->relay_id != row->relay_id)
 		{
-			last = row->id;
-			kept = 0;
+			memset(&seen, 0, sizeof(seen));
+			seen.last = row->id;
+			seen.epoch = row->epoch;
+			exists = list_member_int(relays, row->relay_id);
 		}
-		else if (prev->epoch != row->epoch)
-			kept = LOG_KEEP_ROWS;
 		if (row->relay_id == IDEM_TICK_RELAY)
 			row->needed = true;
-		else if (copy)
+		else if (prev != NULL && prev->relay_id == row->relay_id && prev->id == row->id)
 			row->needed = prev->needed;
-		else if (kept < LOG_KEEP_ROWS)
-		{
-			row->needed = row->nameable || row->id == last;
-			kept += row->nameable ? 1 : 0;
-		}
+		else
+			row->needed = exists && is_row_needed(&seen, row);
 	}
 }
 
@@ -461,20 +487,21 @@ typedef struct MissingRows
 {
 	LightRows  *light;
 	int			from;
-	List	   *last;			/* where the relays stand, for ticks */
+	List	   *relays;			/* the ids of those that exist */
+	List	   *last;			/* where they and others stand, for ticks */
 	List	   *missing;
 } MissingRows;
 
 static bool
-tick_is_ahead_of_some(const IdemPositionRow *tick, List *last)
+tick_is_ahead_of_some(const IdemPositionRow *tick, const MissingRows *m)
 {
 	ListCell   *lc;
 
-	foreach(lc, last)
+	foreach(lc, m->last)
 	{
 		IdemPositionRow *row = lfirst(lc);
 
-		if (row->relay_id != IDEM_TICK_RELAY && sees_more(tick, row->pos.done))
+		if (list_member_int(m->relays, row->relay_id) && sees_more(tick, row->pos.done))
 			return true;
 	}
 	return false;
@@ -493,7 +520,7 @@ visit_missing(HeapTuple tup, TupleDesc desc, void *arg)
 	if (!is_needed(m->light, id, epoch, relay_id, m->from))
 		return;
 	row = row_from_tuple(tup, desc);
-	if (relay_id == IDEM_TICK_RELAY && !tick_is_ahead_of_some(row, m->last))
+	if (relay_id == IDEM_TICK_RELAY && !tick_is_ahead_of_some(row, m))
 	{
 		row_free(row);
 		return;
@@ -520,17 +547,17 @@ unmark_copied(LightRows *l, int from)
  * was any.  The caller's lock keeps "from" as it is.
  */
 static bool
-copy_missing(int from, int to)
+copy_missing(int from, int to, List *relays)
 {
 	LightRows	light = {NULL, 0, 1024};
-	MissingRows m = {&light, from, NIL, NIL};
+	MissingRows m = {&light, from, relays, NIL, NIL};
 	ListCell   *lc;
 
 	light.rows = palloc(sizeof(LightRow) * light.allocated);
 	for (light.log = 0; light.log < 2; light.log++)
 		scan_log(light.log, visit_light, &light);
 	qsort(light.rows, light.n, sizeof(LightRow), compare_light);
-	mark_needed(&light);
+	mark_needed(&light, relays);
 	unmark_copied(&light, from);
 	m.last = idem_position_all_last();
 	scan_log(from, visit_missing, &m);
@@ -559,7 +586,7 @@ make_current(int n)
 }
 
 void
-idem_position_maintain(void)
+idem_position_maintain(List *(*get_relays) (void))
 {
 	int			cur = find_current_log();
 	int			other = 1 - cur;
@@ -578,6 +605,6 @@ idem_position_maintain(void)
 	/* No writer may be under way in what is going to be emptied. */
 	if (!ConditionalLockRelationOid(other_oid, AccessExclusiveLock))
 		return;
-	if (!copy_missing(other, cur))
+	if (!copy_missing(other, cur, get_relays()))
 		(void) idem_empty_in_place(other_oid);
 }

@@ -35,6 +35,13 @@
  */
 #define IDEM_POSITION_PASSED (-2)
 
+/*
+ * k of rows that note which row such a sink named when its program started, if
+ * that was not the last one: what was appended in between was not committed
+ * there, and never will be.  Numbers of rows begin at 1.
+ */
+#define IDEM_POSITION_NAMES(id) (IDEM_POSITION_PASSED - (id))
+
 typedef struct IdemPositionRow
 {
 	int64		id;
@@ -77,7 +84,10 @@ extern List *idem_position_all_last(void);
  * Make the other table current if the current one is long, keeping what is
  * still needed; empty the one that is not current.  Both in steps that may be
  * cut by a crash anywhere.  Must be the last act of its transaction.
+ *
+ * get_relays returns the ids of all relays there are.  It is called once no row of
+ * an uncommitted one can be in what is going to be emptied.
  */
-extern void idem_position_maintain(void);
+extern void idem_position_maintain(List *(*get_relays) (void));
 
 #endif							/* IDEM_RELAY_POSITION_H */

@@ -84,6 +84,19 @@ same_incarnation(IdemStream *stream, const IdemProtoReady *ready)
 }
 
 /*
+ * The log's last rows are not committed at the sink, or it has not heard of them.
+ * Maintenance must keep the one it named however often its programs fail.
+ */
+static void
+note_named(IdemStream *stream, int64 row_id)
+{
+	IdemPosition pos = {stream->settled.done, NULL, IDEM_POSITION_NAMES(row_id)};
+
+	(void) idem_position_append(stream->config->relay_id, stream->config->epoch, &pos);
+	IDEM_FAULT_POINT("relay-named-noted");
+}
+
+/*
  * The sink's word is the truth, if it speaks of this log and epoch.  Else our
  * own position must be fresh, i.e. nothing of it was ever confirmed.  NULL, or
  * why the two contradict each other.
@@ -103,6 +116,8 @@ reconcile(IdemStream *stream, const IdemProtoReady *ready)
 	}
 	if (row != NULL)
 	{
+		if (row->id != stream->row_id)
+			note_named(stream, row->id);
 		idem_position_assign(stream->cxt, &stream->settled, &row->pos);
 		stream->settled.k = row->pos.cur != NULL ? ready->position.k : 0;
 		stream->row_id = row->id;

@@ -132,12 +132,23 @@ empty_outbox(MemoryContext work_cxt)
 	idem_txn_commit(false);
 }
 
+static List *
+relay_ids(void)
+{
+	List	   *ids = NIL;
+	ListCell   *lc;
+
+	foreach(lc, idem_relay_configs())
+		ids = lappend_int(ids, ((IdemRelayConfig *) lfirst(lc))->relay_id);
+	return ids;
+}
+
 static void
 maintain_log(MemoryContext work_cxt)
 {
 	idem_txn_begin();
 	MemoryContextSwitchTo(work_cxt);
-	idem_position_maintain();
+	idem_position_maintain(relay_ids);
 	idem_txn_commit(true);
 }
 

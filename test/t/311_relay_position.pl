@@ -115,7 +115,8 @@ is(scalar(grep { $_->{event_type} eq 'Lose' } IdemRelay::acked($file)), 1, 'a re
 
 # A batch that did not commit, or may have: the sink's position tells which, so
 # nothing is lost and nothing comes twice.  One that was fenced off is not tried
-# again before somebody says so.
+# again before somebody says so.  One whose batch was aborted is to blame for that,
+# and waits for its next attempt.
 foreach my $verdict (qw(aborted unknown kept fenced))
 {
 	$file = relay($verdict, position => 'on', verdict_type => 'Odd', verdict => $verdict, fault_times => 1);
@@ -129,6 +130,7 @@ foreach my $verdict (qw(aborted unknown kept fenced))
 	}
 	enqueue($verdict, 'Marker');
 	wait_type($file, 'Marker');
+	wait_type($file, 'Odd');
 	is(came($file, 'Odd'), 1, "$verdict: came once");
 	is(scalar(grep { ($_->{fault} // '') eq 'verdict' } IdemRelay::received($file)), 1, "$verdict: was answered");
 }
@@ -155,12 +157,19 @@ $node->safe_psql('postgres', 'ALTER SERVER s_due OPTIONS (DROP mute_type)');
 IdemRelay::wait_until('what was in flight comes again', sub { 3 == grep { $_->{event_type} eq 'Held' } IdemRelay::acked($file) });
 IdemRelay::wait_until('the repeat comes, too', sub { grep { $_->{event_type} eq 'Again' } IdemRelay::acked($file) });
 
-# The position log takes turns while the sink names a row that is not the last.
-$file = relay('turn', position => 'on', mute_type => 'Held');
-enqueue('turn', 'One');
-wait_type($file, 'One');
-# Rows about events of others are none that the sink could name: they do not
-# push out the one that it does.
+# The position log takes turns while sinks name a row that is not the last.
+my %file = (turn => relay('turn', position => 'on', mute_type => 'Held'),
+	fails => relay('fails', position => 'on', failed_type => 'Held'));
+foreach my $name (qw(turn fails))
+{
+	enqueue($name, 'One');
+	wait_type($file{$name}, 'One');
+}
+# Rows of batches that were never committed do not push out the one that the sink names.
+my $rows_before = rows('fails');
+enqueue('fails', 'Held');
+IdemRelay::wait_until('a dozen programs fail', sub { rows('fails') > $rows_before + 24 });
+# Nor do those about events of others.
 $node->safe_psql('postgres', q{SELECT idempotency.outbox_enqueue('nobody', 'k', 'Foreign', '1')});
 my $passed = q{relay_id = (SELECT relay_id FROM idempotency.relays WHERE relay = 'turn') AND k = -2};
 IdemTest::wait_for($node, "SELECT count(*) > 0 FROM idempotency.relay_log_0 WHERE $passed");
@@ -169,7 +178,7 @@ INSERT INTO idempotency.relay_log_0 (id, relay_id, epoch, k, at, done, cur)
 	SELECT nextval('idempotency.relay_log_id'), relay_id, epoch, k, at, done, cur
 	FROM (SELECT * FROM idempotency.relay_log_0 WHERE $passed ORDER BY id DESC LIMIT 1) AS last, generate_series(1, 20)
 END
-my $rows_before = rows('turn');
+$rows_before = rows('turn');
 enqueue('turn', 'Held');
 IdemRelay::wait_until('a difference is in flight', sub { rows('turn') > $rows_before });
 $node->safe_psql('postgres', <<'END');
@@ -178,12 +187,18 @@ INSERT INTO idempotency.relay_log_0 (id, relay_id, epoch, k, at, done)
 	FROM generate_series(1, 60000)
 END
 IdemTest::wait_for($node, q{SELECT pg_relation_size('idempotency.relay_log_0') = 0});
-$node->safe_psql('postgres', 'ALTER SERVER s_turn OPTIONS (DROP mute_type)');
-my $held = sub { scalar grep { $_->{event_type} eq 'Held' } IdemRelay::acked($file) };
-IdemRelay::wait_until('the relay goes on or stands',
-	sub { $held->() || IdemRelay::stat($node, 'turn', 'state') eq 'diverged' });
-is($held->(), 1, 'the row that the sink names was kept');
-is(came($file, 'One'), 1, 'and nothing before it is sent again');
+is($node->safe_psql('postgres', 'SELECT count(*) FROM idempotency.relay_log_1 WHERE relay_id = 999'), '0',
+	'of a relay that is gone nothing is kept');
+$node->safe_psql('postgres', 'ALTER SERVER s_turn OPTIONS (DROP mute_type); ALTER SERVER s_fails OPTIONS (DROP failed_type)');
+foreach my $name (qw(turn fails))
+{
+	my $held = sub { scalar grep { $_->{event_type} eq 'Held' } IdemRelay::acked($file{$name}) };
+
+	IdemRelay::wait_until("$name goes on or stands",
+		sub { $held->() || IdemRelay::stat($node, $name, 'state') eq 'diverged' });
+	is($held->(), 1, "$name: the row that the sink names was kept");
+	is(came($file{$name}, 'One'), 1, "$name: nothing before it is sent again");
+}
 
 # Repeats whose program ends before it stored them are still to be sent, whatever
 # the sink stores later: here those that the next batches, smaller, leave out.
