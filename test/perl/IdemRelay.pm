@@ -27,6 +27,7 @@ use warnings FATAL => 'all';
 use Cwd qw(abs_path);
 use File::Basename qw(dirname);
 use File::Copy qw(copy);
+use POSIX ();
 use PostgreSQL::Test::Cluster;
 use PostgreSQL::Test::Utils;
 use Test::More;
@@ -155,6 +156,20 @@ sub wait_state
 		"SELECT state FROM idempotency.stat_relay WHERE relay = '$relay'", $state)
 	  ? pass("relay $relay is $state")
 	  : fail("relay $relay is $state");
+}
+
+# A relay that has nothing to do, or may do nothing, leaves the processors alone.
+sub worker_sleeps
+{
+	my ($node, $relay) = @_;
+	my $pid = IdemRelay::stat($node, $relay, 'pid');
+	my $ticks = sub {
+		slurp_file("/proc/$pid/stat") =~ /\) \S(?: \S+){10} (\d+) (\d+) / ? $1 + $2 : die "no times of $pid";
+	};
+	my $before = $ticks->();
+
+	$node->safe_psql('postgres', 'SELECT pg_sleep(2)');
+	return cmp_ok($ticks->() - $before, '<', POSIX::sysconf(POSIX::_SC_CLK_TCK()) / 2, "the worker of relay $relay sleeps");
 }
 
 # The processes of which $pid is the parent.

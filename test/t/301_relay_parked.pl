@@ -242,6 +242,21 @@ my $total = IdemRelay::distinct(IdemRelay::acked("$dir/skip.log"));
 $node->safe_psql('postgres', "SELECT idempotency.relay_replay('skip', since => now() - interval '1 hour')");
 IdemRelay::wait_until('everything again', sub { scalar(IdemRelay::acked("$dir/skip.log")) == $before + 1 + $total });
 
+# Nor is a processor kept busy by what is due meanwhile.
+relay('due', q{min_backoff => '1 s', max_backoff => '1 s'}, retry_type => 'Later');
+$node->safe_psql('postgres', q{
+CREATE FUNCTION refuse(event_id uuid) RETURNS void LANGUAGE plpgsql AS $$ BEGIN RAISE 'no'; END $$;
+CREATE SERVER refuse FOREIGN DATA WRAPPER idempotency_function OPTIONS (function 'public.refuse');
+SELECT idempotency.relay_create('due_too', 'refuse', aggregate_types => '{due}', start_at => 'latest',
+	min_backoff => '1 s', max_backoff => '1 s')});
+enqueue('due', qw(k:Later));
+my $parked = 'FROM idempotency.relay_parked JOIN idempotency.relays USING (relay_id) WHERE aggregate_type = $$due$$';
+IdemTest::wait_for($node, "SELECT count(*) = 2 $parked");
+$node->safe_psql('postgres', q{SELECT idempotency.relay_pause('due'), idempotency.relay_pause('due_too')});
+IdemRelay::wait_state($node, $_, 'paused') foreach qw(due due_too);
+IdemTest::wait_for($node, "SELECT count(*) = 2 $parked AND next_attempt_at < now()");
+IdemRelay::worker_sleeps($node, $_) foreach qw(due due_too);
+
 $node->stop;
 unlike(slurp_file($node->logfile), qr/(?:PANIC|TRAP|server process .* was terminated)/, 'nothing crashed');
 done_testing();

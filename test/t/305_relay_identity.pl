@@ -10,7 +10,6 @@ use warnings FATAL => 'all';
 
 use IdemRelay;
 use IdemTest;
-use POSIX ();
 use PostgreSQL::Test::Cluster;
 use PostgreSQL::Test::Utils;
 use Test::More;
@@ -46,15 +45,7 @@ is(scalar(grep { $_->{event_type} eq 'Copy' } IdemRelay::acked($file)), 0, 'and 
 is($copy->safe_psql('postgres', 'SELECT count(*) FROM effects'), '3', 'nor calls its function');
 
 # Nor does it keep a processor busy.
-sub worker_ticks
-{
-	my $pid = IdemRelay::stat($copy, 'p', 'pid');
-
-	return slurp_file("/proc/$pid/stat") =~ /\) \S(?: \S+){10} (\d+) (\d+) / ? $1 + $2 : die "no times of $pid";
-}
-my $ticks = worker_ticks();
-$copy->safe_psql('postgres', 'SELECT pg_sleep(2)');
-cmp_ok(worker_ticks() - $ticks, '<', POSIX::sysconf(POSIX::_SC_CLK_TCK()) / 2, 'its worker sleeps');
+IdemRelay::worker_sleeps($copy, 'p');
 
 # Adopted it sends what is its own.
 $copy->safe_psql('postgres', "ALTER SERVER srv OPTIONS (SET file '$dir/copy.log')");
