@@ -6,7 +6,7 @@
 # Rates are medians over the rounds.  A ratio is taken within each round and
 # then the median of those, so that what slows the whole machine for a while
 # cancels; behind it stands the least and the greatest.  A target is judged by
-# its interval, never by the figure in the middle.
+# an interval, never by the figure in the middle.
 use strict;
 use warnings;
 use FindBin;
@@ -106,7 +106,8 @@ overview();
 $report->say("\n## Targets\n");
 $report->say('A verdict is by the interval in brackets, whose kind the row names: *met* if all of it keeps to the target, ',
 	'*missed* if none of it does, *open* if the target lies within, so that more rounds or a quieter machine have to tell. ',
-	'Rounds: median (least – greatest); with four of them the median of many would lie within 7 times of 8. One run has no spread. ',
+	'Rounds: median, and the two rounds between which the median of ever more would lie 19 times of 20; of fewer than six rounds ',
+	'the least and the greatest, which hold it 7 times of 8 with four of them. One run has no spread. ',
 	'Slopes: twice the standard error. Pins: 95 % of the mean logarithm, see there. ',
 	"Missed ones link to the profile that shows where the time goes.\n");
 $report->table([ 'what', 'reads', 'target', 'measured', 'bracket', '' ], @{ $report->{targets} });

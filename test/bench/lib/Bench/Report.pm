@@ -125,7 +125,7 @@ sub judge
 
 my %better = ('≥' => 'larger is better', '≤' => 'smaller is better');
 
-# A goal for values of rounds, judged by the least and the greatest of them:
+# A goal for values of rounds, judged by the interval of their median:
 # what, reads (whose, or whose over whose), relation, goal, format, profile, part, values.
 sub target
 {
@@ -136,9 +136,12 @@ sub target
 
 	if (@values)
 	{
-		$row{seen} = spread($t{format}, @values);
-		$row{bracket} = @values > 1 ? scalar(@values) . ' rounds' : 'one run';
-		$row{verdict} = judge($t{relation}, $t{goal}, min(@values), max(@values));
+		my @interval = median_interval(@values);
+
+		$row{seen} = @values > 1 ? sprintf('%s (%s – %s)', map { number($t{format}, $_) } median(@values), @interval) :
+			number($t{format}, @values);
+		$row{bracket} = @values > 1 ? (@values < 6 ? '' : '95 % of ') . @values . ' rounds' : 'one run';
+		$row{verdict} = judge($t{relation}, $t{goal}, @interval);
 	}
 	$self->verdict(%row);
 }
