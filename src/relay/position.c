@@ -419,7 +419,7 @@ typedef struct Seen
 	int64		last;			/* its newest row */
 	int64		epoch;			/* of that */
 	int			kept;			/* rows that the sink may name */
-	int64		named;			/* the one it named; nothing before counts, nor between */
+	int64		named;			/* by it, or 0; no other is needed then */
 } Seen;
 
 static bool

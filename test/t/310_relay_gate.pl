@@ -85,12 +85,15 @@ $session->quit;
 # What a sink that stores positions refused is parked here, and only then it may
 # pass it: not before the standby has that.
 my $stored = "$dir/stored.log";
-IdemRelay::pytest_server($primary, 'stored', $stored, position => 'on', reject_type => 'Bad', delay_ms => 3000);
+IdemRelay::pytest_server($primary, 'stored', $stored, position => 'on', reject_type => 'Bad');
 $primary->safe_psql('postgres', q{SELECT idempotency.relay_create('stored', 'stored', start_at => 'latest', aggregate_types => '{stored}')});
 IdemRelay::wait_state($primary, 'stored', 'streaming');
+my $program = IdemRelay::stat($primary, 'stored', 'sink_pid');
+kill 'STOP', $program;
 $primary->safe_psql('postgres', q{SELECT idempotency.outbox_enqueue('stored', 'k', 'Bad', '1')});
 IdemTest::wait_for($primary, q{SELECT waiting_for = 'sink' FROM idempotency.stat_relay WHERE relay = 'stored'});
 $standby->stop('immediate');
+kill 'CONT', $program;
 my $settled = sub { scalar grep { exists $_->{settle} } IdemRelay::received($stored) };
 IdemRelay::wait_until(
 	'the relay waits for the standby with what was refused',

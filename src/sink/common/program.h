@@ -103,6 +103,10 @@ extern void idem_sink_result(IdemSink *s, uint64_t batch, uint32_t first,
 							 uint32_t last, IdemProtoOutcome outcome,
 							 const char *sqlstate, const char *message);
 
+/* Queue a VERDICT, after all results of the batch; sqlstate and message may be NULL. */
+extern void idem_sink_verdict(IdemSink *s, uint64_t batch, IdemProtoVerdictKind kind,
+							  const char *sqlstate, const char *message);
+
 /*
  * Give credit back; a CREDIT is sent once enough has come together, or at
  * once with now.

@@ -101,6 +101,20 @@ idem_sink_result(IdemSink *s, uint64_t batch, uint32_t first, uint32_t last,
 	idem_sink_send(s, &frame);
 }
 
+void
+idem_sink_verdict(IdemSink *s, uint64_t batch, IdemProtoVerdictKind kind,
+				  const char *sqlstate, const char *message)
+{
+	IdemProtoFrame frame = {.type = IDEM_PROTO_VERDICT};
+	char		buf[IDEM_PROTO_MAX_MESSAGE + 1];
+
+	frame.u.verdict.batch = batch;
+	frame.u.verdict.kind = kind;
+	put_sqlstate(frame.u.verdict.sqlstate, sqlstate);
+	frame.u.verdict.message = clean(buf, message);
+	idem_sink_send(s, &frame);
+}
+
 /* The names of a table's options, for the message about an unknown one. */
 static void
 list_options(const IdemSinkOption *table, char *dst, size_t cap)

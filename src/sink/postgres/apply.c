@@ -288,16 +288,9 @@ send_results(PgSink *p)
 static void
 send_verdict(PgSink *p, IdemProtoVerdictKind kind, const char *sqlstate, const char *message)
 {
-	IdemProtoFrame frame = {.type = IDEM_PROTO_VERDICT};
-
 	if (!p->answered)
 		send_results(p);
-	frame.u.verdict.batch = p->batch.batch;
-	frame.u.verdict.kind = kind;
-	memcpy(frame.u.verdict.sqlstate, sqlstate, sizeof(frame.u.verdict.sqlstate));
-	frame.u.verdict.message.data = message;
-	frame.u.verdict.message.len = strlen(message);
-	idem_sink_send(&p->sink, &frame);
+	idem_sink_verdict(&p->sink, p->batch.batch, kind, sqlstate, message);
 }
 
 /* Results first, then wait for the worker's note of what was not acked. */
@@ -393,8 +386,8 @@ reconnect(PgSink *p)
 }
 
 /*
- * Where a batch cannot be applied no verdict is given: it is unknown until the
- * next hello finds its position or not.
+ * Where a batch cannot be applied, and it is not known to be for one of its events,
+ * no verdict is given: it is unknown until the next hello finds its position or not.
  */
 static void
 abandon_fenced(PgSink *p)
@@ -456,12 +449,12 @@ pg_apply(PgSink *p)
 		switch (attempt(p, careful))
 		{
 			case ATTEMPT_COMMITTED:
-				send_verdict(p, IDEM_PROTO_COMMITTED, "00000", "");
+				send_verdict(p, IDEM_PROTO_COMMITTED, NULL, NULL);
 				return;
 			case ATTEMPT_COMMIT_LOST:
 				if (ask_until_known(p))
 				{
-					send_verdict(p, IDEM_PROTO_COMMITTED, "00000", "");
+					send_verdict(p, IDEM_PROTO_COMMITTED, NULL, NULL);
 					return;
 				}
 				tries++;

@@ -369,7 +369,7 @@ SCENES = {
     "launcher-": restart_workers, "worker-": restart_workers, "worker-woken": base, "worker-tick": tick,
     "worker-maintain": base,
     "sink-": restart_sinks, "relay-hello": restart_sinks, "relay-ready": restart_sinks,
-    "relay-end-of-file": restart_sinks, "relay-parked-resolved": restart_sinks,
+    "relay-end-of-file": restart_sinks, "relay-parked-resolved": restart_sinks, "relay-named-noted": restart_sinks,
     "program-started": restart_sinks, "program-ready": restart_sinks,
     "postgres-hello": restart_sinks, "postgres-connected": restart_sinks,
     "postgres-position-taken": restart_sinks,
