@@ -109,7 +109,7 @@ $report->say('A verdict is by the interval in brackets, whose kind the row names
 	'Rounds: median, and the two rounds between which the median of ever more would lie 19 times of 20; of fewer than six rounds ',
 	'the least and the greatest, which hold it 7 times of 8 with four of them. One run has no spread. ',
 	'Slopes: twice the standard error. Pins: 95 % of the mean logarithm, see there. ',
-	"Missed ones link to the profile that shows where the time goes.\n");
+	"Those that are not met link to the profile that shows where the time goes.\n");
 $report->table([ 'what', 'reads', 'target', 'measured', 'bracket', '' ], @{ $report->{targets} });
 "Bench::Report::$_"->can('render')->($report) for @parts;
 

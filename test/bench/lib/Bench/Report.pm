@@ -146,8 +146,8 @@ sub target
 	$self->verdict(%row);
 }
 
-# A row of the targets.  A missed one is linked to what says why: the profiles of
-# ours and theirs, where the time goes, or the part of the report that tells.
+# A row of the targets.  One that is not met is linked to what says why: the profiles
+# of ours and theirs, where the time goes, or the part of the report that tells.
 sub verdict
 {
 	my ($self, %row) = @_;
@@ -160,7 +160,7 @@ sub verdict
 		push @links, "[$title[$i]](profile/$named[$i].md)" if -f "$self->{dir}/profile/$named[$i].md";
 	}
 	push @links, "[where it goes](#$row{part})" if $row{part};
-	if ($row{verdict} =~ s/^missed/**missed**/ && @links)
+	if ($row{verdict} =~ s/^(missed|open)\b/$1 eq 'missed' ? '**missed**' : $1/e && @links)
 	{
 		$row{verdict} .= ': ' . join(', ', @links);
 	}
