@@ -118,14 +118,17 @@ sub dead_gained
 
 		if (whose($name) eq 'unknown')
 		{
-			my $about = is_toast_of_statistic($name) ? about_toast($section, $rest) : about_gained($section, $name);
+			my $toast = is_toast_of_statistic($name);
+			my $about = $toast ? about_toast($section, $rest) : about_gained($section, $name);
 
-			for my $who (qw(ours rivals))
+			# Rows that were pruned between the two looks are not looked for.
+			$rest = 0 if %$about && !$toast;
+			for my $who (qw(ours rivals unknown))
 			{
-				my $n = min($rest, max(0, $about->{$who} // 0));
+				my $n = max(0, $about->{$who} // 0);
 
 				$sum{$who} += $n;
-				$rest -= $n;
+				$rest = max(0, $rest - $n);
 			}
 		}
 		$sum{ whose($name) } += $rest;
