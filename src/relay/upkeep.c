@@ -38,15 +38,24 @@ static int64 last_tick_seq = -1;
 static List *known = NIL;
 static List *dropped = NIL;
 
+static List *
+ids_of(List *configs)
+{
+	List	   *ids = NIL;
+	ListCell   *lc;
+
+	foreach(lc, configs)
+		ids = lappend_int(ids, ((IdemRelayConfig *) lfirst(lc))->relay_id);
+	return ids;
+}
+
 void
 idem_upkeep_note_relays(List *configs)
 {
 	MemoryContext old = MemoryContextSwitchTo(TopMemoryContext);
-	List	   *now = NIL;
+	List	   *now = ids_of(configs);
 	ListCell   *lc;
 
-	foreach(lc, configs)
-		now = lappend_int(now, ((IdemRelayConfig *) lfirst(lc))->relay_id);
 	foreach(lc, known)
 	{
 		if (!list_member_int(now, lfirst_int(lc)))
@@ -135,12 +144,7 @@ empty_outbox(MemoryContext work_cxt)
 static List *
 relay_ids(void)
 {
-	List	   *ids = NIL;
-	ListCell   *lc;
-
-	foreach(lc, idem_relay_configs())
-		ids = lappend_int(ids, ((IdemRelayConfig *) lfirst(lc))->relay_id);
-	return ids;
+	return ids_of(idem_relay_configs());
 }
 
 static void

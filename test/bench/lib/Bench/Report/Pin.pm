@@ -118,18 +118,11 @@ sub dead_gained
 
 		if (whose($name) eq 'unknown')
 		{
-			my $toast = is_toast_of_statistic($name);
-			my $about = $toast ? about_toast($section, $rest) : about_gained($section, $name);
+			my $about = is_toast_of_statistic($name) ? about_toast($section, $rest) : about_gained($section, $name);
 
 			# Rows that were pruned between the two looks are not looked for.
-			$rest = 0 if %$about && !$toast;
-			for my $who (qw(ours rivals unknown))
-			{
-				my $n = max(0, $about->{$who} // 0);
-
-				$sum{$who} += $n;
-				$rest = max(0, $rest - $n);
-			}
+			$rest = 0 if %$about;
+			$sum{$_} += max(0, $about->{$_} // 0) for qw(ours rivals unknown);
 		}
 		$sum{ whose($name) } += $rest;
 	}
