@@ -382,6 +382,7 @@ typedef struct StepCounts
 	int64		sent;
 	int64		repeated;		/* parked events tried */
 	int			logged;			/* events of the log tried, or parked unseen */
+	bool		began;			/* a difference: its snapshot is the newest */
 } StepCounts;
 
 /* In a new transaction: where it stands, and that it can work. */
@@ -430,7 +431,8 @@ step_log(IdemFunctionRelay *relay, int limit, StepCounts *counts, bool *ended)
 {
 	int64		last_seq;
 
-	if ((relay->pos.cur == NULL && !begin_difference(relay)) ||
+	counts->began = relay->pos.cur == NULL;
+	if ((counts->began && !begin_difference(relay)) ||
 		relay->parked->total >= idem_max_parked)
 		return false;
 	last_seq = relay->pos.k;
@@ -458,7 +460,7 @@ step_log(IdemFunctionRelay *relay, int limit, StepCounts *counts, bool *ended)
 bool
 idem_function_step(IdemFunctionRelay *relay)
 {
-	StepCounts	counts = {0, 0, 0};
+	StepCounts	counts = {0};
 	bool		alone;
 	bool		log_turn;
 	bool		ended = false;
@@ -508,10 +510,11 @@ idem_function_step(IdemFunctionRelay *relay)
 	/*
 	 * The next snapshot differs whenever any transaction of the cluster came
 	 * to an end in between.  One that enqueued wakes us: others are no reason
-	 * to look again.
+	 * to look again.  Only the step that took the newest snapshot may say so:
+	 * an event that committed after an older one has spent its wake-up.
 	 */
-	return counts.logged > 0 || counts.repeated > 0 || !ended || relay->catching_up ||
-		log_turn || relay->attempts.repeats;
+	return counts.logged > 0 || counts.repeated > 0 || !counts.began || !ended ||
+		relay->catching_up || log_turn || relay->attempts.repeats;
 }
 
 /* Nor is it the event's doing when somebody cancels or ends the worker. */

@@ -320,16 +320,17 @@ send_log_batch(IdemStream *stream)
 {
 	Builder		b = {stream, NULL};
 	IdemPosition after;
+	bool		begins = stream->sent.cur == NULL;
 	bool		ended;
 	int64		last_seq = stream->sent.k;
 
 	/* One difference at a time for sinks that store positions. */
-	if (stream->storing && stream->sent.cur == NULL && stream->nbatches > 0)
+	if (stream->storing && begins && stream->nbatches > 0)
 		return false;
 	b.limit = idem_stream_batch_limit(stream);
 
 	idem_txn_begin();
-	if (stream->sent.cur == NULL && !begin_difference(stream))
+	if (begins && !begin_difference(stream))
 	{
 		stream->drained = true;
 		idem_txn_commit(false);
@@ -358,9 +359,10 @@ send_log_batch(IdemStream *stream)
 	/*
 	 * The next snapshot differs whenever any transaction of the cluster came
 	 * to an end in between.  One that enqueued wakes us: others are no reason
-	 * to look again.
+	 * to look again.  Only the call that took the newest snapshot may say so:
+	 * an event that committed after an older one has spent its wake-up.
 	 */
-	stream->drained = ended && b.batch == NULL && !stream->catching_up;
+	stream->drained = begins && ended && b.batch == NULL && !stream->catching_up;
 	return !stream->drained;
 }
 
