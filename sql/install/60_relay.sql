@@ -61,10 +61,14 @@ COMMENT ON SEQUENCE @extschema@.relay_id_seq IS
 -- go to the other and the first is emptied in place.
 CREATE TABLE @extschema@.relay_log_0 (
     id bigint NOT NULL,
-    relay_id int NOT NULL,
     epoch bigint NOT NULL,
+    life bigint NOT NULL,
+    named bigint NOT NULL,
     k bigint NOT NULL,
     at timestamptz NOT NULL,
+    relay_id int NOT NULL,
+    kind "char" NOT NULL,
+    fresh boolean NOT NULL,
     done pg_catalog.pg_snapshot NOT NULL,
     cur pg_catalog.pg_snapshot
 ) WITH (autovacuum_enabled = off, toast.autovacuum_enabled = off);
@@ -72,6 +76,12 @@ CREATE TABLE @extschema@.relay_log_1 (LIKE @extschema@.relay_log_0)
     WITH (autovacuum_enabled = off, toast.autovacuum_enabled = off);
 COMMENT ON TABLE @extschema@.relay_log_0 IS
     'Position log, appended: delivered is what "done" sees, and what "cur" sees with seq <= k. relay_id 0: a bare snapshot, to cut a long backlog.';
+COMMENT ON COLUMN @extschema@.relay_log_0.kind IS
+    'm: set by an operator; s: a batch carries the id to a sink that stores positions; r: reached; p: passed, nothing was sent; n: the sink stored row "named"; t: tick.';
+COMMENT ON COLUMN @extschema@.relay_log_0.fresh IS
+    'No sink had confirmed anything of the epoch.';
+COMMENT ON COLUMN @extschema@.relay_log_0.life IS
+    'A random number for each start of a sink program; the sink stores it with the id, so that rows of a copy of this database are told from ours.';
 COMMENT ON TABLE @extschema@.relay_log_1 IS
     'The other half of the position log; see relay_log_0.';
 CREATE SEQUENCE @extschema@.relay_log_id;
@@ -85,6 +95,7 @@ CREATE TABLE @extschema@.relay_parked (
     attempts int NOT NULL,
     next_attempt_at timestamptz,
     batch_row bigint,
+    batch_life bigint,
     xid pg_catalog.xid8 NOT NULL,
     seq bigint NOT NULL,
     event_id uuid NOT NULL,
@@ -107,6 +118,8 @@ COMMENT ON TABLE @extschema@.relay_parked IS
     'Events a relay has taken out of the log''s order: to be retried, waiting behind one, or dead. Copies, so that the log can be emptied.';
 COMMENT ON COLUMN @extschema@.relay_parked.batch_row IS
     'Position row of the repetition under way to a sink that stores positions: once the sink has stored it, the event is done.';
+COMMENT ON COLUMN @extschema@.relay_parked.batch_life IS
+    'The start of the sink program that the repetition was sent to.';
 COMMENT ON COLUMN @extschema@.relay_parked.crashes IS
     'Attempts at which the handler took the server down; with one, the event is tried alone and on record, with two it is dead.';
 CREATE INDEX relay_parked_due ON @extschema@.relay_parked (relay_id, state, next_attempt_at);

@@ -337,7 +337,6 @@ load_position(IdemFunctionRelay *relay)
 						relay->config->name),
 				 errhint("Use relay_adopt.")));
 	idem_position_assign(relay->cxt, &relay->pos, &row->pos);
-	relay->pos.k = Max(relay->pos.k, 0);
 	relay->catching_up = true;
 	relay->loaded = true;
 }
@@ -374,6 +373,16 @@ advance(IdemFunctionRelay *relay, bool ended, int64 last_seq)
 	after.cur = ended ? NULL : relay->pos.cur;
 	after.k = ended ? 0 : last_seq;
 	idem_position_assign(relay->cxt, &relay->pos, &after);
+}
+
+static void
+append_position(IdemFunctionRelay *relay)
+{
+	IdemPositionRow row = {.relay_id = relay->config->relay_id,
+		.epoch = relay->config->epoch, .kind = IDEM_POSITION_REACHED,
+	.pos = relay->pos};
+
+	(void) idem_position_append(&row);
 }
 
 /* What one transaction did. */
@@ -444,7 +453,7 @@ step_log(IdemFunctionRelay *relay, int limit, StepCounts *counts, bool *ended)
 	relay->dirty = true;
 	if (counts->logged > 0)
 	{
-		(void) idem_position_append(relay->config->relay_id, relay->config->epoch, &relay->pos);
+		append_position(relay);
 		relay->dirty = false;
 		IDEM_FAULT_POINT("function-position-appended");
 	}
@@ -579,7 +588,7 @@ idem_function_persist(IdemFunctionRelay *relay)
 	if (!relay->dirty || !relay->loaded || relay->pos.cur != NULL)
 		return;
 	idem_txn_begin();
-	(void) idem_position_append(relay->config->relay_id, relay->config->epoch, &relay->pos);
+	append_position(relay);
 	IDEM_FAULT_POINT("function-persist");
 	idem_txn_commit(true);
 	relay->dirty = false;

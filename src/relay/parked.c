@@ -467,40 +467,35 @@ idem_parked_skipped(int64 parked_id)
 }
 
 void
-idem_parked_mark(List *parked_events, int64 batch_row)
+idem_parked_mark(List *parked_events, int64 batch_row, int64 life)
 {
-	Oid			types[2] = {INT8OID, INT8OID};
+	Oid			types[3] = {INT8OID, INT8OID, INT8OID};
 	ListCell   *lc;
 
 	SPI_connect();
 	foreach(lc, parked_events)
 	{
 		IdemParkedEvent *p = lfirst(lc);
-		Datum		values[2] = {Int64GetDatum(p->parked_id), Int64GetDatum(batch_row)};
+		Datum		values[3] = {Int64GetDatum(p->parked_id), Int64GetDatum(batch_row),
+		Int64GetDatum(life)};
 
-		idem_spi_run("UPDATE %s.relay_parked SET batch_row = $2 WHERE parked_id = $1",
-					 2, types, values, NULL);
+		idem_spi_run("UPDATE %s.relay_parked SET batch_row = $2, batch_life = $3 WHERE parked_id = $1",
+					 3, types, values, NULL);
 	}
 	SPI_finish();
 }
 
 void
-idem_parked_resolve(const IdemRelayConfig *config, int64 stored_row)
+idem_parked_resolve(const IdemRelayConfig *config, int64 stored_row, int64 life)
 {
-	Oid			types[2] = {INT4OID, INT8OID};
-	Datum		values[2] = {Int32GetDatum(config->relay_id), Int64GetDatum(stored_row)};
+	Oid			types[3] = {INT4OID, INT8OID, INT8OID};
+	Datum		values[3] = {Int32GetDatum(config->relay_id), Int64GetDatum(stored_row),
+	Int64GetDatum(life)};
 
 	SPI_connect();
-	idem_spi_run("DELETE FROM %s.relay_parked WHERE relay_id = $1 AND batch_row <= $2",
-				 2, types, values, NULL);
+	idem_spi_run("DELETE FROM %s.relay_parked WHERE relay_id = $1 AND batch_row <= $2 AND batch_life = $3",
+				 3, types, values, NULL);
 	SPI_finish();
-}
-
-void
-idem_parked_unmark(const IdemRelayConfig *config)
-{
-	run_for_relay(config->relay_id, "UPDATE %s.relay_parked SET batch_row = NULL"
-				  " WHERE relay_id = $1 AND batch_row IS NOT NULL");
 }
 
 void

@@ -105,13 +105,16 @@ extern void idem_parked_forget(int relay_id);
 /* Passed over by the sink, for an earlier event of its key. */
 extern void idem_parked_skipped(int64 parked_id);
 
-/* Before a repetition is sent to a sink that stores positions. */
-extern void idem_parked_mark(List *parked_events, int64 batch_row);
+/*
+ * Before a repetition is sent to a sink that stores positions: the row that its
+ * batch carries, and the start of the program it is sent to.
+ */
+extern void idem_parked_mark(List *parked_events, int64 batch_row, int64 life);
 
-/* What such a sink has stored tells which repetitions arrived. */
-extern void idem_parked_resolve(const IdemRelayConfig *config, int64 stored_row);
-
-/* All repetitions that were marked are to be sent anew. */
-extern void idem_parked_unmark(const IdemRelayConfig *config);
+/*
+ * What such a sink has stored tells which repetitions arrived.  A row of
+ * another life says nothing: only the latest life before it sent repetitions.
+ */
+extern void idem_parked_resolve(const IdemRelayConfig *config, int64 stored_row, int64 life);
 
 #endif							/* IDEM_RELAY_PARKED_H */

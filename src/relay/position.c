@@ -66,16 +66,17 @@
 
 /*
  * Rows of a relay that a sink storing positions may still name: one for each
- * difference that can be in flight, and the one before.  Rows that it cannot
- * know of (IDEM_POSITION_PASSED) are not counted, or they would push those out
- * while nothing is sent to it.  Nor are those that it can name no more
- * (IDEM_POSITION_NAMES): while it fails, each of its programs adds some.
+ * difference that can be in flight, and the one before.  PASSED rows are not
+ * counted, since the sink never hears of them: they would push the others out
+ * while nothing is sent.  Rows before a NAMED one are not counted either: while
+ * a sink fails, each start of its program adds some.
  */
 #define LOG_KEEP_ROWS 8
 
 enum
 {
-	ATT_ID, ATT_RELAY, ATT_EPOCH, ATT_K, ATT_AT, ATT_DONE, ATT_CUR, NATTS
+	ATT_ID, ATT_EPOCH, ATT_LIFE, ATT_NAMED, ATT_K, ATT_AT, ATT_RELAY, ATT_KIND,
+	ATT_FRESH, ATT_DONE, ATT_CUR, NATTS
 };
 
 static IdemRelRef log_ref[2] = {IDEM_RELREF("relay_log_0"), IDEM_RELREF("relay_log_1")};
@@ -116,6 +117,10 @@ row_from_tuple(HeapTuple tup, TupleDesc desc)
 	row->id = DatumGetInt64(values[ATT_ID]);
 	row->relay_id = DatumGetInt32(values[ATT_RELAY]);
 	row->epoch = DatumGetInt64(values[ATT_EPOCH]);
+	row->kind = (IdemPositionKind) DatumGetChar(values[ATT_KIND]);
+	row->fresh = DatumGetBool(values[ATT_FRESH]);
+	row->life = DatumGetInt64(values[ATT_LIFE]);
+	row->named = DatumGetInt64(values[ATT_NAMED]);
 	row->at = DatumGetTimestampTz(values[ATT_AT]);
 	row->pos.k = DatumGetInt64(values[ATT_K]);
 	row->pos.done = (IdemSnap *) PG_DETOAST_DATUM_COPY(values[ATT_DONE]);
@@ -211,26 +216,29 @@ idem_position_last(int relay_id, int64 epoch)
 	return find_best(relay_id, is_of_epoch, &epoch, false);
 }
 
-typedef struct IdAndEpoch
+/* What a sink says of the row that it has stored. */
+typedef struct StoredName
 {
-	int64		id;
 	int64		epoch;
-} IdAndEpoch;
+	int64		id;
+	int64		life;
+} StoredName;
 
 static bool
-is_row(const IdemPositionRow *row, const void *arg)
+has_name(const IdemPositionRow *row, const void *arg)
 {
-	const IdAndEpoch *wanted = arg;
+	const StoredName *name = arg;
 
-	return row->id == wanted->id && row->epoch == wanted->epoch;
+	return row->kind == IDEM_POSITION_SENT && row->id == name->id &&
+		row->life == name->life && row->epoch == name->epoch;
 }
 
 IdemPositionRow *
-idem_position_by_id(int relay_id, int64 epoch, int64 id)
+idem_position_sent(int relay_id, int64 epoch, int64 id, int64 life)
 {
-	IdAndEpoch	wanted = {id, epoch};
+	StoredName	name = {epoch, id, life};
 
-	return find_best(relay_id, is_row, &wanted, false);
+	return find_best(relay_id, has_name, &name, false);
 }
 
 static bool
@@ -325,36 +333,48 @@ find_current_log(void)
 }
 
 static void
-insert_row(int n, int64 id, int relay_id, int64 epoch, TimestampTz at,
-		   const IdemPosition *pos)
+insert_row(int n, const IdemPositionRow *row)
 {
 	Relation	rel = table_open(idem_relref_oid(&log_ref[n]), RowExclusiveLock);
 	Datum		values[NATTS];
 	bool		nulls[NATTS] = {false};
 	HeapTuple	tup;
 
-	values[ATT_ID] = Int64GetDatum(id);
-	values[ATT_RELAY] = Int32GetDatum(relay_id);
-	values[ATT_EPOCH] = Int64GetDatum(epoch);
-	values[ATT_K] = Int64GetDatum(pos->k);
-	values[ATT_AT] = TimestampTzGetDatum(at);
-	values[ATT_DONE] = PointerGetDatum(pos->done);
-	values[ATT_CUR] = PointerGetDatum(pos->cur);
-	nulls[ATT_CUR] = pos->cur == NULL;
+	values[ATT_ID] = Int64GetDatum(row->id);
+	values[ATT_EPOCH] = Int64GetDatum(row->epoch);
+	values[ATT_LIFE] = Int64GetDatum(row->life);
+	values[ATT_NAMED] = Int64GetDatum(row->named);
+	values[ATT_K] = Int64GetDatum(row->pos.k);
+	values[ATT_AT] = TimestampTzGetDatum(row->at);
+	values[ATT_RELAY] = Int32GetDatum(row->relay_id);
+	values[ATT_KIND] = CharGetDatum((char) row->kind);
+	values[ATT_FRESH] = BoolGetDatum(row->fresh);
+	values[ATT_DONE] = PointerGetDatum(row->pos.done);
+	values[ATT_CUR] = PointerGetDatum(row->pos.cur);
+	nulls[ATT_CUR] = row->pos.cur == NULL;
 	tup = heap_form_tuple(RelationGetDescr(rel), values, nulls);
 	simple_heap_insert(rel, tup);
 	heap_freetuple(tup);
 	table_close(rel, NoLock);
 }
 
-int64
-idem_position_append(int relay_id, int64 epoch, const IdemPosition *pos)
+static int64
+next_id(void)
 {
-	int64		id = nextval_internal(idem_relref_oid(&log_id_ref), false);
+	return nextval_internal(idem_relref_oid(&log_id_ref), false);
+}
+
+int64
+idem_position_append(const IdemPositionRow *row)
+{
+	IdemPositionRow numbered = *row;
+
+	numbered.id = next_id();
+	numbered.at = GetCurrentTimestamp();
 
 	/* Another process may switch just now; the row is found wherever it is. */
-	insert_row(find_current_log(), id, relay_id, epoch, GetCurrentTimestamp(), pos);
-	return id;
+	insert_row(find_current_log(), &numbered);
+	return numbered.id;
 }
 
 /* What maintenance needs to know of a row, for all rows of both tables. */
@@ -364,7 +384,8 @@ typedef struct LightRow
 	int64		epoch;
 	int			relay_id;
 	int			log;
-	int64		k;
+	IdemPositionKind kind;
+	int64		named;
 	bool		needed;
 } LightRow;
 
@@ -393,7 +414,8 @@ visit_light(HeapTuple tup, TupleDesc desc, void *arg)
 	row->epoch = DatumGetInt64(heap_getattr(tup, ATT_EPOCH + 1, desc, &isnull));
 	row->relay_id = DatumGetInt32(heap_getattr(tup, ATT_RELAY + 1, desc, &isnull));
 	row->log = l->log;
-	row->k = DatumGetInt64(heap_getattr(tup, ATT_K + 1, desc, &isnull));
+	row->kind = (IdemPositionKind) DatumGetChar(heap_getattr(tup, ATT_KIND + 1, desc, &isnull));
+	row->named = DatumGetInt64(heap_getattr(tup, ATT_NAMED + 1, desc, &isnull));
 	row->needed = false;
 }
 
@@ -431,12 +453,12 @@ is_row_needed(Seen *seen, const LightRow *row)
 		return row->id == seen->named;
 	if (seen->kept == LOG_KEEP_ROWS)
 		return false;
-	if (row->k < IDEM_POSITION_PASSED)
+	if (row->kind == IDEM_POSITION_NAMED)
 	{
-		seen->named = IDEM_POSITION_PASSED - row->k;
+		seen->named = row->named;
 		return true;
 	}
-	if (row->k == IDEM_POSITION_PASSED)
+	if (row->kind == IDEM_POSITION_PASSED)
 		return row->id == seen->last;
 	seen->kept++;
 	return true;
@@ -565,7 +587,7 @@ copy_missing(int from, int to, List *relays)
 	{
 		IdemPositionRow *row = lfirst(lc);
 
-		insert_row(to, row->id, row->relay_id, row->epoch, row->at, &row->pos);
+		insert_row(to, row);
 		IDEM_FAULT_POINT("log-row-copied");
 	}
 	pfree(light.rows);
@@ -579,10 +601,11 @@ copy_missing(int from, int to, List *relays)
 static void
 make_current(int n)
 {
-	IdemPosition marker = {idem_snap_current(), NULL, 0};
+	IdemPositionRow marker = {.id = next_id(), .relay_id = IDEM_TICK_RELAY,
+	.kind = IDEM_POSITION_TICK, .at = GetCurrentTimestamp()};
 
-	insert_row(n, nextval_internal(idem_relref_oid(&log_id_ref), false),
-			   IDEM_TICK_RELAY, 0, GetCurrentTimestamp(), &marker);
+	marker.pos.done = idem_snap_current();
+	insert_row(n, &marker);
 }
 
 void

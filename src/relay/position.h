@@ -23,30 +23,49 @@
 /* One of them is written each time so many events were enqueued. */
 #define IDEM_TICK_EVENTS 100000
 
-/*
- * k of rows written before the sink confirmed anything: the position was set
- * by an operator (create, adopt, replay) and wins over what a sink may say.
- */
-#define IDEM_POSITION_FRESH (-1)
+/* Why a row was written; the letters stand in the column "kind". */
+typedef enum IdemPositionKind
+{
+	/* An operator set the position (create, alter, replay, adopt). */
+	IDEM_POSITION_MOVED = 'm',
+
+	/* A batch carries the row's id to a sink that stores positions. */
+	IDEM_POSITION_SENT = 's',
+
+	/* All events before it are settled. */
+	IDEM_POSITION_REACHED = 'r',
+
+	/*
+	 * The same, to a sink that stores positions: the events passed were not for
+	 * this relay, so the sink never hears of the row.
+	 */
+	IDEM_POSITION_PASSED = 'p',
+
+	/*
+	 * The sink stored the row "named".  SENT rows between that one and this
+	 * were never committed there, and never will be.
+	 */
+	IDEM_POSITION_NAMED = 'n',
+
+	/* A bare snapshot of IDEM_TICK_RELAY. */
+	IDEM_POSITION_TICK = 't'
+} IdemPositionKind;
 
 /*
- * k of rows written when a relay to a sink that stores positions has passed
- * events that are not for it.  The sink never hears of such a row.
+ * fresh: nothing of the epoch was confirmed by a sink when the row was
+ * written.  life: the start of the sink program that a SENT row belongs to,
+ * a random number; a sink returns it with the id.  A copy of this database
+ * draws the same ids, but not the same lives.
  */
-#define IDEM_POSITION_PASSED (-2)
-
-/*
- * k of rows that note which row such a sink named when its program started, if
- * that was not the last one: what was appended in between was not committed
- * there, and never will be.  Numbers of rows begin at 1.
- */
-#define IDEM_POSITION_NAMES(id) (IDEM_POSITION_PASSED - (id))
-
 typedef struct IdemPositionRow
 {
 	int64		id;
 	int			relay_id;
+	IdemPositionKind kind;
+	bool		fresh;
 	int64		epoch;
+	int64		life;			/* of SENT; else 0 */
+	int64		named;			/* id of a row, of NAMED; else 0 */
 	TimestampTz at;
 	IdemPosition pos;
 } IdemPositionRow;
@@ -56,14 +75,17 @@ extern void idem_position_assign(MemoryContext cxt, IdemPosition *dst, const Ide
 
 /* All of these need a transaction; rows are palloc'd in the current context. */
 
-/* Append; returns the row's id.  It is as durable as the commit that follows. */
-extern int64 idem_position_append(int relay_id, int64 epoch, const IdemPosition *pos);
+/*
+ * Append a row; its id and time are given here.  Returns the id.  The row is as
+ * durable as the commit that follows.
+ */
+extern int64 idem_position_append(const IdemPositionRow *row);
 
 /* The last row of a relay in this epoch, or NULL. */
 extern IdemPositionRow *idem_position_last(int relay_id, int64 epoch);
 
-/* The row of that id, or NULL; to resume from what a sink has stored. */
-extern IdemPositionRow *idem_position_by_id(int relay_id, int64 epoch, int64 id);
+/* The SENT row of that id and life, or NULL; to resume from what a sink has stored. */
+extern IdemPositionRow *idem_position_sent(int relay_id, int64 epoch, int64 id, int64 life);
 
 /* Is a snapshot of the log later than another?  All of them are ordered. */
 extern bool idem_position_sees_more(const IdemSnap *snap, const IdemSnap *than);

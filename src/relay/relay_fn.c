@@ -250,9 +250,10 @@ new_incarnation(void)
 static void
 append_fresh_position(int relay_id, int64 epoch, IdemSnap *done)
 {
-	IdemPosition pos = {done, NULL, IDEM_POSITION_FRESH};
+	IdemPositionRow row = {.relay_id = relay_id, .epoch = epoch,
+		.kind = IDEM_POSITION_MOVED, .fresh = true, .pos = {done, NULL, 0}};
 
-	(void) idem_position_append(relay_id, epoch, &pos);
+	(void) idem_position_append(&row);
 }
 
 static char *

@@ -154,7 +154,7 @@ position_text(const IdemPosition *pos)
 		return psprintf(UINT64_FORMAT, U64FromFullTransactionId(pos->done->xmax));
 	return psprintf(UINT64_FORMAT ".." UINT64_FORMAT "/" INT64_FORMAT,
 					U64FromFullTransactionId(pos->done->xmax),
-					U64FromFullTransactionId(pos->cur->xmax), Max(pos->k, 0));
+					U64FromFullTransactionId(pos->cur->xmax), pos->k);
 }
 
 Datum

@@ -59,6 +59,7 @@ typedef struct IdemBatch
 	MemoryContext cxt;			/* the batch is in it, too */
 	uint64		no;
 	bool		repeats;		/* parked events, not the log's */
+	int64		row_id;			/* in its END; 0: the sink stores no position */
 	bool		settled;		/* the non-acks are on record */
 	bool		committed;		/* a transactional sink said so */
 	int			n;				/* events */
@@ -117,7 +118,8 @@ typedef struct IdemStream
 	int			unwritten;		/* batches by which it is; see stream_settle.c */
 	IdemClock	write_by;		/* write it then at the latest; 0: no need */
 	int64		row_id;			/* of "sent", for sinks that store positions */
-	bool		fresh;			/* the sink has confirmed nothing of this
+	int64		life;			/* of the program; see IdemPositionRow */
+	bool		fresh;			/* no sink has confirmed anything of this
 								 * epoch */
 	bool		catching_up;	/* cut the backlog at ticks */
 	int64		cur_last_seq;	/* last number given out when "cur" was taken */
@@ -251,7 +253,14 @@ extern bool idem_stream_may_pipeline(const IdemStream *stream);
 extern uint8 *idem_stream_reserve(IdemStream *stream, size_t n);
 extern void idem_stream_flush(IdemStream *stream);
 
+/*
+ * Begin a life of the program: its HELLO names the relay's incarnation and the
+ * life, which the sink stores with each position.
+ */
 extern void idem_stream_send_hello(IdemStream *stream);
+
+/* The life in what a sink has stored; false if it is of another incarnation. */
+extern bool idem_stream_life_of(const IdemStream *stream, IdemProtoStr incarnation, int64 *life);
 
 /*
  * Append the frames of the batch's next event; in a transaction.  False, and

@@ -28,9 +28,47 @@
 /* Microseconds from 1970-01-01 to 2000-01-01. */
 #define EPOCH_DIFF_US (INT64CONST(10957) * USECS_PER_DAY)
 
+/* Between the relay's incarnation and the life, which is as many digits. */
+#define LIFE_SEPARATOR '/'
+#define LIFE_DIGITS 16
+
+/* Not 0, which rows of no life have. */
+static int64
+random_life(void)
+{
+	int64		life = 0;
+
+	while (life == 0)
+	{
+		if (!pg_strong_random(&life, sizeof(life)))
+			ereport(ERROR,
+					(errcode(ERRCODE_INTERNAL_ERROR),
+					 errmsg("could not generate random values")));
+	}
+	return life;
+}
+
+bool
+idem_stream_life_of(const IdemStream *stream, IdemProtoStr incarnation, int64 *life)
+{
+	const char *ours = stream->config->incarnation;
+	size_t		len = strlen(ours);
+	char		digits[LIFE_DIGITS + 1];
+	char	   *end;
+
+	if (incarnation.len != len + 1 + LIFE_DIGITS ||
+		memcmp(incarnation.data, ours, len) != 0 ||
+		incarnation.data[len] != LIFE_SEPARATOR)
+		return false;
+	memcpy(digits, incarnation.data + len + 1, LIFE_DIGITS);
+	digits[LIFE_DIGITS] = '\0';
+	*life = (int64) strtoull(digits, &end, 16);
+	return *end == '\0';
+}
+
 /* What the program is told first; false if it cannot be said in UTF-8. */
 static bool
-describe_relay(const IdemRelayConfig *c, IdemProtoHello *hello)
+describe_relay(const IdemRelayConfig *c, int64 life, IdemProtoHello *hello)
 {
 	IdemProtoStr *keys = palloc(sizeof(IdemProtoStr) * (list_length(c->options) + 1));
 	IdemProtoStr *values = palloc(sizeof(IdemProtoStr) * (list_length(c->options) + 1));
@@ -43,7 +81,9 @@ describe_relay(const IdemRelayConfig *c, IdemProtoHello *hello)
 	hello->keys = keys;
 	hello->values = values;
 	if (!idem_utf8_cstring(c->name, &hello->relay) ||
-		!idem_utf8_cstring(c->incarnation, &hello->incarnation))
+		!idem_utf8_cstring(psprintf("%s%c%0*llx", c->incarnation, LIFE_SEPARATOR,
+									LIFE_DIGITS, (unsigned long long) life),
+						   &hello->incarnation))
 		return false;
 	foreach(lc, c->options)
 	{
@@ -70,10 +110,12 @@ idem_stream_send_hello(IdemStream *stream)
 	size_t		n = 0;
 	bool		sayable;
 
+	stream->life = random_life();
+
 	/* Conversions are looked up in the catalog. */
 	idem_txn_begin();
 	MemoryContextSwitchTo(tmp);
-	sayable = describe_relay(stream->config, &hello);
+	sayable = describe_relay(stream->config, stream->life, &hello);
 	idem_txn_commit(false);
 	if (sayable)
 		n = idem_proto_encode_hello(idem_stream_reserve(stream, IDEM_PROTO_MAX_FRAME),

@@ -162,8 +162,12 @@ builder_has_room(Builder *b)
 static void
 send_end(IdemStream *stream, IdemBatch *batch, int64 k)
 {
-	IdemProtoEnd end = {batch->no, batch->n, {stream->storing ? stream->row_id : 0, k}};
+	IdemProtoEnd end = {batch->no, batch->n};
 	uint8	   *buf = idem_stream_reserve(stream, 64);
+
+	batch->row_id = stream->storing ? stream->row_id : 0;
+	end.position.row_id = batch->row_id;
+	end.position.k = k;
 
 	stream->out_end += idem_proto_encode_end(buf, 64, &end);
 	dlist_push_tail(&stream->batches, &batch->node);
@@ -185,12 +189,11 @@ static void
 append_row(Builder *b)
 {
 	IdemStream *stream = b->stream;
-	IdemPosition row = stream->sent;
+	IdemPositionRow row = {.relay_id = stream->config->relay_id,
+		.epoch = stream->config->epoch, .kind = IDEM_POSITION_SENT,
+	.fresh = stream->fresh, .life = stream->life, .pos = stream->sent};
 
-	if (stream->fresh)
-		row.k = IDEM_POSITION_FRESH;
-	stream->row_id = idem_position_append(stream->config->relay_id,
-										  stream->config->epoch, &row);
+	stream->row_id = idem_position_append(&row);
 	b->synchronous = true;
 	IDEM_FAULT_POINT("relay-row-appended");
 }
@@ -473,7 +476,7 @@ send_repeats(IdemStream *stream)
 		if (stream->storing)
 		{
 			append_row(&b);
-			idem_parked_mark(taken, stream->row_id);
+			idem_parked_mark(taken, stream->row_id, stream->life);
 		}
 		stream->repeating = true;
 		IDEM_FAULT_POINT("relay-repeats-read");

@@ -51,19 +51,17 @@ idem_batch_free(IdemStream *stream, IdemBatch *batch)
 	MemoryContextDelete(batch->cxt);
 }
 
-/* The position to resume from, as far as our own log tells. */
-static bool
+/* The position to resume from, as far as our own log tells; NULL: there is none. */
+static IdemPositionRow *
 load_own_position(IdemStream *stream)
 {
 	IdemPositionRow *row = idem_position_last(stream->config->relay_id,
 											  stream->config->epoch);
 
 	if (row == NULL)
-		return false;
-	stream->fresh = row->pos.k == IDEM_POSITION_FRESH;
+		return NULL;
+	stream->fresh = row->fresh;
 	idem_position_assign(stream->cxt, &stream->settled, &row->pos);
-	stream->settled.k = Max(stream->settled.k, 0);
-	stream->row_id = row->id;
 	if (stream->fresh)
 	{
 		/* Begin with a difference of its own, under a row of its own. */
@@ -71,67 +69,104 @@ load_own_position(IdemStream *stream)
 
 		idem_position_assign(stream->cxt, &stream->settled, &start);
 	}
-	return true;
-}
-
-static bool
-same_incarnation(IdemStream *stream, const IdemProtoReady *ready)
-{
-	const char *ours = stream->config->incarnation;
-
-	return ready->incarnation.len == strlen(ours) &&
-		memcmp(ready->incarnation.data, ours, ready->incarnation.len) == 0;
+	return row;
 }
 
 /*
- * The log's last rows are not committed at the sink, or it has not heard of them.
- * Maintenance must keep the one it named however often its programs fail.
+ * Append a row of the present epoch.  In a transaction; the caller decides how
+ * durable its commit is.
+ */
+static void
+append(IdemStream *stream, IdemPositionKind kind, int64 named)
+{
+	IdemPositionRow row = {.relay_id = stream->config->relay_id,
+		.epoch = stream->config->epoch, .kind = kind, .fresh = stream->fresh,
+	.named = named, .pos = stream->settled};
+
+	(void) idem_position_append(&row);
+}
+
+/*
+ * The sink has stored the row, and nothing that came after it in the log.
+ * Maintenance must keep the row however often the sink's programs fail.
  */
 static void
 note_named(IdemStream *stream, int64 row_id)
 {
-	IdemPosition pos = {stream->settled.done, NULL, IDEM_POSITION_NAMES(row_id)};
+	IdemPosition whole = {stream->settled.done, NULL, 0};
+	IdemPosition was = stream->settled;
 
-	(void) idem_position_append(stream->config->relay_id, stream->config->epoch, &pos);
+	stream->fresh = false;
+	stream->settled = whole;
+	append(stream, IDEM_POSITION_NAMED, row_id);
+	stream->settled = was;
 	IDEM_FAULT_POINT("relay-named-noted");
 }
 
 /*
- * The sink's word is the truth, if it speaks of this log and epoch.  Else our
- * own position must be fresh, i.e. nothing of it was ever confirmed.  NULL, or
- * why the two contradict each other.
+ * The first commit of an epoch at the sink.  From here on a sink that does not
+ * know the relay, or another one's position, is a contradiction, also for the
+ * programs that are started later.
+ */
+static void
+end_freshness(IdemStream *stream, int64 row_id)
+{
+	idem_txn_begin();
+	note_named(stream, row_id);
+	idem_txn_commit(true);
+	IDEM_FAULT_POINT("relay-confirmed");
+}
+
+/* Resume at the row that the sink has stored. */
+static void
+resume_at(IdemStream *stream, const IdemPositionRow *last, const IdemPositionRow *row,
+		  int64 k)
+{
+	bool		is_last = row->id == last->id && !last->fresh;
+	bool		is_noted = last->kind == IDEM_POSITION_NAMED && last->named == row->id;
+
+	if (!is_last && !is_noted)
+		note_named(stream, row->id);
+	idem_position_assign(stream->cxt, &stream->settled, &row->pos);
+	if (row->pos.cur != NULL)
+		stream->settled.k = k;
+	stream->fresh = false;
+}
+
+/*
+ * Hold what the sink has stored against our log.  A row that stands there is
+ * where to go on.  Anything else is accepted only while nothing of the epoch
+ * was confirmed, and only if it can be older than the operator's move that the
+ * epoch began with: ids of rows and epochs come from one sequence, so a row of
+ * ours with a higher id was stored by another copy of this database, or in a
+ * history that we have lost.  NULL, or why the two contradict each other.
  */
 static const char *
-reconcile(IdemStream *stream, const IdemProtoReady *ready)
+reconcile(IdemStream *stream, const IdemPositionRow *last, const IdemProtoReady *ready)
 {
-	bool		ours = ready->has_position && same_incarnation(stream, ready);
-	IdemPositionRow *row = NULL;
+	IdemRelayConfig *c = stream->config;
+	int64		id = ready->position.row_id;
+	int64		life;
+	IdemPositionRow *row;
 
-	if (ours)
-	{
-		idem_parked_resolve(stream->config, ready->position.row_id);
-		IDEM_FAULT_POINT("relay-parked-resolved");
-		row = idem_position_by_id(stream->config->relay_id, stream->config->epoch,
-								  ready->position.row_id);
-	}
+	if (!ready->has_position)
+		return stream->fresh ? NULL :
+			"the sink has no position, although it had stored one before";
+	if (!idem_stream_life_of(stream, ready->incarnation, &life))
+		return stream->fresh ? NULL :
+			"the sink's position belongs to another incarnation of the relay";
+	idem_parked_resolve(c, id, life);
+	IDEM_FAULT_POINT("relay-parked-resolved");
+	row = idem_position_sent(c->relay_id, c->epoch, id, life);
 	if (row != NULL)
 	{
-		if (row->id != stream->row_id)
-			note_named(stream, row->id);
-		idem_position_assign(stream->cxt, &stream->settled, &row->pos);
-		stream->settled.k = row->pos.cur != NULL ? ready->position.k : 0;
-		stream->row_id = row->id;
-		stream->fresh = false;
+		resume_at(stream, last, row, ready->position.k);
 		return NULL;
 	}
-	if (stream->fresh)
+	if (stream->fresh && id < c->epoch)
 		return NULL;
-	if (!ready->has_position)
-		return "the sink has no position, although events were sent to it before";
-	if (!ours)
-		return "the sink's position belongs to another incarnation of the relay";
 	return psprintf("the sink's position, row " INT64_FORMAT ", is not in the log of positions",
-					ready->position.row_id);
+					id);
 }
 
 /*
@@ -142,8 +177,7 @@ static void
 append_settled(IdemStream *stream)
 {
 	IDEM_FAULT_POINT("relay-before-position");
-	(void) idem_position_append(stream->config->relay_id, stream->config->epoch,
-								&stream->settled);
+	append(stream, stream->storing ? IDEM_POSITION_PASSED : IDEM_POSITION_REACHED, 0);
 	IDEM_FAULT_POINT("relay-position-appended");
 }
 
@@ -162,7 +196,8 @@ idem_stream_on_ready(IdemStream *stream, const IdemProtoReady *ready)
 	const uint32 both = IDEM_PROTO_STORES_POSITION | IDEM_PROTO_TRANSACTIONAL;
 	IdemRelayConfig *c = stream->config;
 	const char *contradiction = NULL;
-	bool		found;
+	const IdemPositionRow *last;
+	bool		was_fresh;
 	bool		parks;
 
 	stream->storing = (ready->capabilities & both) == both;
@@ -180,28 +215,22 @@ idem_stream_on_ready(IdemStream *stream, const IdemProtoReady *ready)
 		append_settled(stream);
 		CommandCounterIncrement();
 	}
-	found = load_own_position(stream);
-	if (found && stream->storing)
-		contradiction = reconcile(stream, ready);
-
-	/*
-	 * What the program before this one has not stored by now, it never will.
-	 * Its mark would make a later word of the sink count for it.
-	 */
-	if (found && contradiction == NULL)
-		idem_parked_unmark(c);
-	parks = found && contradiction == NULL && stream->found.is_set;
+	last = load_own_position(stream);
+	was_fresh = stream->fresh;
+	if (last != NULL && stream->storing)
+		contradiction = reconcile(stream, last, ready);
+	parks = last != NULL && contradiction == NULL && stream->found.is_set;
 	if (parks)
 		idem_stream_park_found(stream);
 	idem_parked_index_load(stream->parked, c);
 	stream->parked_dirty = false;
 	if (contradiction)
 		contradiction = MemoryContextStrdup(stream->cxt, contradiction);
-	idem_txn_commit(parks);
+	idem_txn_commit(parks || was_fresh != stream->fresh);
 	idem_stream_forget_unwritten(stream);
 	stream->found.is_set = false;
 
-	if (!found)
+	if (last == NULL)
 		contradiction = "the log of positions has no position of this relay";
 	if (contradiction)
 	{
@@ -209,6 +238,7 @@ idem_stream_on_ready(IdemStream *stream, const IdemProtoReady *ready)
 		return;
 	}
 	idem_position_assign(stream->cxt, &stream->sent, &stream->settled);
+	stream->row_id = 0;			/* the program's first batch has a row of its life */
 	stream->settled_dirty = false;
 	stream->catching_up = true;
 	stream->check_due = true;
@@ -301,6 +331,7 @@ pass_batch(IdemStream *stream, const IdemBatch *batch)
 {
 	idem_position_assign(stream->cxt, &stream->settled, &batch->after);
 	stream->settled_dirty = true;
+	stream->fresh = false;
 	idem_stream_note_unwritten(stream);
 }
 
@@ -393,7 +424,8 @@ settle_storing(IdemStream *stream, IdemBatch *batch)
 	}
 	if (!batch->committed)
 		return false;
-	stream->fresh = false;
+	if (stream->fresh)
+		end_freshness(stream, batch->row_id);
 	if (batch->repeats)
 	{
 		idem_txn_begin();
@@ -447,13 +479,7 @@ persist_is_due(IdemStream *stream)
 		idem_position_assign(stream->cxt, &stream->settled, &stream->sent);
 		stream->settled_dirty = true;
 	}
-	if (!stream->settled_dirty)
-		return false;
-	if (stream->fresh)
-		stream->settled.k = IDEM_POSITION_FRESH;
-	else if (stream->storing)
-		stream->settled.k = IDEM_POSITION_PASSED;
-	return true;
+	return stream->settled_dirty;
 }
 
 void
@@ -466,5 +492,4 @@ idem_stream_persist(IdemStream *stream)
 	IDEM_FAULT_POINT("relay-persist");
 	idem_txn_commit(true);
 	idem_stream_forget_unwritten(stream);
-	stream->settled.k = Max(stream->settled.k, 0);
 }

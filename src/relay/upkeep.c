@@ -104,7 +104,7 @@ void
 idem_upkeep_tick(void)
 {
 	int64		seq;
-	IdemPosition tick = {NULL, NULL, 0};
+	IdemPositionRow tick = {.relay_id = IDEM_TICK_RELAY, .kind = IDEM_POSITION_TICK};
 
 	idem_txn_begin();
 	seq = idem_outbox_last_seq();
@@ -112,8 +112,8 @@ idem_upkeep_tick(void)
 		last_tick_seq = seq;
 	if (seq - last_tick_seq >= IDEM_TICK_EVENTS)
 	{
-		tick.done = idem_snap_current();
-		(void) idem_position_append(IDEM_TICK_RELAY, 0, &tick);
+		tick.pos.done = idem_snap_current();
+		(void) idem_position_append(&tick);
 		IDEM_FAULT_POINT("worker-tick");
 		last_tick_seq = seq;
 	}

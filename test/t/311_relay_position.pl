@@ -171,19 +171,19 @@ enqueue('fails', 'Held');
 IdemRelay::wait_until('a dozen programs fail', sub { rows('fails') > $rows_before + 24 });
 # Nor do those about events of others.
 $node->safe_psql('postgres', q{SELECT idempotency.outbox_enqueue('nobody', 'k', 'Foreign', '1')});
-my $passed = q{relay_id = (SELECT relay_id FROM idempotency.relays WHERE relay = 'turn') AND k = -2};
+my $passed = q{relay_id = (SELECT relay_id FROM idempotency.relays WHERE relay = 'turn') AND kind = 'p'};
 IdemTest::wait_for($node, "SELECT count(*) > 0 FROM idempotency.relay_log_0 WHERE $passed");
 $node->safe_psql('postgres', <<"END");
-INSERT INTO idempotency.relay_log_0 (id, relay_id, epoch, k, at, done, cur)
-	SELECT nextval('idempotency.relay_log_id'), relay_id, epoch, k, at, done, cur
+INSERT INTO idempotency.relay_log_0 (id, epoch, life, named, k, at, relay_id, kind, fresh, done, cur)
+	SELECT nextval('idempotency.relay_log_id'), epoch, life, named, k, at, relay_id, kind, fresh, done, cur
 	FROM (SELECT * FROM idempotency.relay_log_0 WHERE $passed ORDER BY id DESC LIMIT 1) AS last, generate_series(1, 20)
 END
 $rows_before = rows('turn');
 enqueue('turn', 'Held');
 IdemRelay::wait_until('a difference is in flight', sub { rows('turn') > $rows_before });
 $node->safe_psql('postgres', <<'END');
-INSERT INTO idempotency.relay_log_0 (id, relay_id, epoch, k, at, done)
-	SELECT nextval('idempotency.relay_log_id'), 999, 1, 0, now(), pg_current_snapshot()
+INSERT INTO idempotency.relay_log_0 (id, epoch, life, named, k, at, relay_id, kind, fresh, done)
+	SELECT nextval('idempotency.relay_log_id'), 1, 0, 0, 0, now(), 999, 'r', false, pg_current_snapshot()
 	FROM generate_series(1, 60000)
 END
 IdemTest::wait_for($node, q{SELECT pg_relation_size('idempotency.relay_log_0') = 0});

@@ -1,0 +1,203 @@
+
+# Copyright (c) 2026, the idempotency developers
+
+# One sink that stores positions, and more than one history of its relay: a
+# restored copy, a twin, a standby that lagged, a target that lost its state.
+# All of them have the publish identity of the original.  Whatever the sink has
+# stored and the relay's log does not know is `diverged`, from the first start
+# on; only an operator's move accepts a position that is older than the move.
+
+use strict;
+use warnings FATAL => 'all';
+
+use File::Copy qw(copy);
+use IdemRelay;
+use IdemTest;
+use PostgreSQL::Test::Cluster;
+use PostgreSQL::Test::Utils;
+use Test::More;
+
+my $dir = IdemRelay::sink_directory();
+my $node = IdemTest::cluster('main', allows_streaming => 1, conf => <<"END");
+idempotency.sink_directory = '$dir'
+idempotency.publish_as = 'shop'
+END
+
+sub relay
+{
+	my ($name) = @_;
+	my $file = "$dir/$name.log";
+
+	IdemRelay::pytest_server($node, "s_$name", $file, position => 'on');
+	$node->safe_psql('postgres', <<"END");
+SELECT idempotency.relay_create('$name', 's_$name', aggregate_types => '{$name}',
+	min_backoff => '50 ms', max_backoff => '100 ms')
+END
+	IdemRelay::wait_state($node, $name, 'streaming');
+	return $file;
+}
+
+sub enqueue
+{
+	my ($on, $name, $type) = @_;
+
+	$on->safe_psql('postgres', "SELECT idempotency.outbox_enqueue('$name', 'k', '$type', '1')");
+	return;
+}
+
+# How often events of a type are committed at the sink.
+sub came
+{
+	my ($file, $type) = @_;
+
+	return scalar grep { ($_->{event_type} // '') eq $type } IdemRelay::acked($file);
+}
+
+sub arrives
+{
+	my ($file, $type) = @_;
+
+	return IdemRelay::wait_until("$type arrives", sub { came($file, $type) > 0 });
+}
+
+sub commits
+{
+	my ($file) = @_;
+
+	return grep { exists $_->{commit} } IdemRelay::received($file);
+}
+
+# Either it goes on, which is wrong, or it stands; in both cases soon.
+sub diverges
+{
+	my ($on, $name, $file, $type, $error) = @_;
+
+	IdemRelay::wait_until("$name goes on or stands",
+		sub { came($file, $type) > 0 || IdemRelay::stat($on, $name, 'state') eq 'diverged' });
+	is(IdemRelay::stat($on, $name, 'state'), 'diverged', "$name: a contradiction is a state");
+	like(IdemRelay::stat($on, $name, 'last_error'), $error, "$name: which says why");
+	is(came($file, $type), 0, "$name: nothing is sent on a guess");
+	return;
+}
+
+sub kill_sink
+{
+	my ($on, $name) = @_;
+
+	kill 'KILL', IdemRelay::stat($on, $name, 'sink_pid');
+	return;
+}
+
+# A target that lost its state after the first confirmation.  No row of a
+# difference says that there was one: the relay was paused, or the worker ended.
+foreach my $name (qw(paused restarted))
+{
+	my $file = relay($name);
+
+	enqueue($node, $name, 'One');
+	arrives($file, 'One');
+	IdemTest::wait_for($node, "SELECT waiting_for = 'events' FROM idempotency.stat_relay WHERE relay = '$name'");
+	$node->safe_psql('postgres', "SELECT idempotency.relay_pause('$name')");
+	IdemRelay::wait_state($node, $name, 'paused');
+	unlink $file;
+	$node->restart if $name eq 'restarted';
+	enqueue($node, $name, 'Two');
+	$node->safe_psql('postgres', "SELECT idempotency.relay_resume('$name')");
+	diverges($node, $name, $file, 'Two', qr/has no position, although it had stored one/);
+	$node->safe_psql('postgres', "SELECT idempotency.relay_adopt('$name')");
+	arrives($file, 'Two');
+}
+
+# Each program stores positions of a life of its own.
+my $file = relay('lives');
+foreach my $type (qw(One Two Three))
+{
+	enqueue($node, 'lives', $type);
+	arrives($file, $type);
+	kill_sink($node, 'lives');
+}
+my %lives = map { $_->{incarnation} => 1 } commits($file);
+is(scalar(keys %lives), 3, 'no two programs store the same life');
+enqueue($node, 'lives', 'Four');
+arrives($file, 'Four');
+is(came($file, $_), 1, "$_ came once") foreach qw(One Two Three Four);
+
+# An operator's move accepts what the sink stored before it, and nothing else.
+foreach my $move (q{relay_replay('lives', since => '-infinity')}, q{relay_alter('lives', start_at => 'earliest')})
+{
+	my $before = came($file, 'One');
+
+	$node->safe_psql('postgres', "SELECT idempotency.$move");
+	IdemRelay::wait_until("$move sends again", sub { came($file, 'One') > $before });
+	IdemRelay::wait_state($node, 'lives', 'streaming');
+}
+
+# Backups: of a relay that has sent nothing, and of one that has.
+my %file = map { $_ => relay($_) } qw(fresh used twin);
+foreach my $name (qw(used twin))
+{
+	enqueue($node, $name, 'Before');
+	arrives($file{$name}, 'Before');
+}
+IdemTest::wait_for($node,
+	q{SELECT bool_and(waiting_for = 'events') FROM idempotency.stat_relay WHERE relay IN ('fresh', 'used', 'twin')});
+$node->backup('early');
+copy($file{twin}, "$dir/twin-early.log") or die "could not copy: $!";
+# Far enough that the copy can draw the same numbers later.
+$node->safe_psql('postgres', q{SELECT setval('idempotency.relay_log_id', nextval('idempotency.relay_log_id') + 1000)});
+foreach my $name (sort keys %file)
+{
+	enqueue($node, $name, $_) foreach qw(Later Latest);
+	arrives($file{$name}, 'Latest');
+}
+
+# A standby that never got that.
+my $standby = PostgreSQL::Test::Cluster->new('standby');
+$standby->init_from_backup($node, 'early', has_streaming => 1);
+$standby->append_conf('postgresql.conf', "primary_conninfo = ''\n");
+$standby->start;
+$node->stop('immediate');
+$standby->promote;
+enqueue($standby, $_, 'Promoted') foreach qw(fresh used);
+diverges($standby, $_, $file{$_}, 'Promoted', qr/is not in the log of positions/) foreach qw(fresh used);
+$standby->stop;
+
+# The backup itself, restored beside the original, with events of its own.
+my $copy = PostgreSQL::Test::Cluster->new('copy');
+$copy->init_from_backup($node, 'early');
+# At first under a name of its own: it draws the same numbers for other events.
+$copy->append_conf('postgresql.conf', "idempotency.publish_as = 'copy'\n");
+$copy->start;
+enqueue($copy, $_, 'Restored') foreach qw(fresh used);
+$copy->safe_psql('postgres', "ALTER SERVER s_twin OPTIONS (SET file '$dir/twin-early.log')");
+$copy->append_conf('postgresql.conf', "idempotency.publish_as = 'shop'\n");
+$copy->reload;
+diverges($copy, $_, $file{$_}, 'Restored', qr/is not in the log of positions/) foreach qw(fresh used);
+
+# A move that is not newer than what the sink has stored does not accept it.
+my ($stored) = (commits($file{fresh}))[-1];
+cmp_ok($copy->safe_psql('postgres', q{SELECT last_value FROM idempotency.relay_log_id}), '<', $stored->{row_id} - 10,
+	'the sink has stored a row that the copy has no number for');
+$copy->safe_psql('postgres', q{SELECT idempotency.relay_replay('fresh', since => '-infinity')});
+diverges($copy, 'fresh', $file{fresh}, 'Restored', qr/is not in the log of positions/);
+$copy->safe_psql('postgres', q{SELECT idempotency.relay_adopt('fresh')});
+arrives($file{fresh}, 'Restored');
+
+# The copy stored a row of the same number as the original, for another event.
+# Numbers alone would take the original's position for the copy's.
+IdemRelay::wait_state($copy, 'twin', 'streaming');
+my ($theirs) = (commits($file{twin}))[-1];
+$copy->safe_psql('postgres', <<"END");
+BEGIN;
+SELECT setval('idempotency.relay_log_id', $theirs->{row_id} - 1);
+SELECT idempotency.outbox_enqueue('twin', 'k', 'Own', '1');
+COMMIT;
+END
+arrives("$dir/twin-early.log", 'Own');
+my ($same) = grep { $_->{row_id} == $theirs->{row_id} } commits("$dir/twin-early.log");
+ok(defined $same, 'both have stored a row of the same number');
+$copy->safe_psql('postgres', "ALTER SERVER s_twin OPTIONS (SET file '$file{twin}')");
+enqueue($copy, 'twin', 'Last');
+diverges($copy, 'twin', $file{twin}, 'Last', qr/is not in the log of positions/);
+$copy->stop;
+done_testing();
