@@ -68,7 +68,7 @@ CREATE TABLE @extschema@.relay_log_0 (
     at timestamptz NOT NULL,
     relay_id int NOT NULL,
     kind "char" NOT NULL,
-    fresh boolean NOT NULL,
+    fresh "char" NOT NULL,
     done pg_catalog.pg_snapshot NOT NULL,
     cur pg_catalog.pg_snapshot
 ) WITH (autovacuum_enabled = off, toast.autovacuum_enabled = off);
@@ -79,7 +79,7 @@ COMMENT ON TABLE @extschema@.relay_log_0 IS
 COMMENT ON COLUMN @extschema@.relay_log_0.kind IS
     'm: set by an operator; s: a batch carries the id to a sink that stores positions; r: reached; p: passed, nothing was sent; n: the sink stored row "named"; t: tick.';
 COMMENT ON COLUMN @extschema@.relay_log_0.fresh IS
-    'No sink had confirmed anything of the epoch.';
+    'n: a sink had confirmed something of the epoch; else what began the epoch, m: create, alter or replay; a: adopt.';
 COMMENT ON COLUMN @extschema@.relay_log_0.life IS
     'A random number for each start of a sink program; the sink stores it with the id, so that rows of a copy of this database are told from ours.';
 COMMENT ON TABLE @extschema@.relay_log_1 IS

@@ -380,7 +380,7 @@ append_position(IdemFunctionRelay *relay)
 {
 	IdemPositionRow row = {.relay_id = relay->config->relay_id,
 		.epoch = relay->config->epoch, .kind = IDEM_POSITION_REACHED,
-	.pos = relay->pos};
+	.fresh = IDEM_FRESH_NOT, .pos = relay->pos};
 
 	(void) idem_position_append(&row);
 }

@@ -118,7 +118,7 @@ row_from_tuple(HeapTuple tup, TupleDesc desc)
 	row->relay_id = DatumGetInt32(values[ATT_RELAY]);
 	row->epoch = DatumGetInt64(values[ATT_EPOCH]);
 	row->kind = (IdemPositionKind) DatumGetChar(values[ATT_KIND]);
-	row->fresh = DatumGetBool(values[ATT_FRESH]);
+	row->fresh = (IdemPositionFresh) DatumGetChar(values[ATT_FRESH]);
 	row->life = DatumGetInt64(values[ATT_LIFE]);
 	row->named = DatumGetInt64(values[ATT_NAMED]);
 	row->at = DatumGetTimestampTz(values[ATT_AT]);
@@ -348,7 +348,7 @@ insert_row(int n, const IdemPositionRow *row)
 	values[ATT_AT] = TimestampTzGetDatum(row->at);
 	values[ATT_RELAY] = Int32GetDatum(row->relay_id);
 	values[ATT_KIND] = CharGetDatum((char) row->kind);
-	values[ATT_FRESH] = BoolGetDatum(row->fresh);
+	values[ATT_FRESH] = CharGetDatum((char) row->fresh);
 	values[ATT_DONE] = PointerGetDatum(row->pos.done);
 	values[ATT_CUR] = PointerGetDatum(row->pos.cur);
 	nulls[ATT_CUR] = row->pos.cur == NULL;
@@ -602,7 +602,8 @@ static void
 make_current(int n)
 {
 	IdemPositionRow marker = {.id = next_id(), .relay_id = IDEM_TICK_RELAY,
-	.kind = IDEM_POSITION_TICK, .at = GetCurrentTimestamp()};
+		.kind = IDEM_POSITION_TICK, .fresh = IDEM_FRESH_NOT,
+	.at = GetCurrentTimestamp()};
 
 	marker.pos.done = idem_snap_current();
 	insert_row(n, &marker);

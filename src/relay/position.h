@@ -52,8 +52,19 @@ typedef enum IdemPositionKind
 } IdemPositionKind;
 
 /*
- * fresh: nothing of the epoch was confirmed by a sink when the row was
- * written.  life: the start of the sink program that a SENT row belongs to,
+ * Was anything of the epoch confirmed by a sink when a row was written?  If not,
+ * by which move of an operator the epoch began: that says what of the sink's own
+ * word the operator has overruled.  The letters stand in the column "fresh".
+ */
+typedef enum IdemPositionFresh
+{
+	IDEM_FRESH_NOT = 'n',		/* confirmed */
+	IDEM_FRESH_MOVED = 'm',		/* relay_create, _alter, _replay */
+	IDEM_FRESH_ADOPTED = 'a'	/* relay_adopt */
+} IdemPositionFresh;
+
+/*
+ * life: the start of the sink program that a SENT row belongs to,
  * a random number; a sink returns it with the id.  A copy of this database
  * draws the same ids, but not the same lives.
  */
@@ -62,7 +73,7 @@ typedef struct IdemPositionRow
 	int64		id;
 	int			relay_id;
 	IdemPositionKind kind;
-	bool		fresh;
+	IdemPositionFresh fresh;
 	int64		epoch;
 	int64		life;			/* of SENT; else 0 */
 	int64		named;			/* id of a row, of NAMED; else 0 */

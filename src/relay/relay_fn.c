@@ -248,10 +248,10 @@ new_incarnation(void)
 }
 
 static void
-append_fresh_position(int relay_id, int64 epoch, IdemSnap *done)
+append_fresh_position(int relay_id, int64 epoch, IdemPositionFresh fresh, IdemSnap *done)
 {
 	IdemPositionRow row = {.relay_id = relay_id, .epoch = epoch,
-		.kind = IDEM_POSITION_MOVED, .fresh = true, .pos = {done, NULL, 0}};
+		.kind = IDEM_POSITION_MOVED, .fresh = fresh, .pos = {done, NULL, 0}};
 
 	(void) idem_position_append(&row);
 }
@@ -366,7 +366,8 @@ idem_relay_create_fn(PG_FUNCTION_ARGS)
 	relay_id = DatumGetInt32(idem_spi_value(SPI_tuptable->vals[0], SPI_tuptable->tupdesc, 1));
 	epoch = DatumGetInt64(idem_spi_value(SPI_tuptable->vals[0], SPI_tuptable->tupdesc, 2));
 
-	append_fresh_position(relay_id, epoch, start_snapshot(PG_GETARG_DATUM(ARG_START)));
+	append_fresh_position(relay_id, epoch, IDEM_FRESH_MOVED,
+						  start_snapshot(PG_GETARG_DATUM(ARG_START)));
 	SPI_finish();
 	IDEM_FAULT_POINT("relay-create-enlist");
 	idem_launcher_enlist_database(true);
@@ -418,7 +419,8 @@ idem_relay_alter_fn(PG_FUNCTION_ARGS)
 				 " WHERE relay = $1 AND $4 IS NULL", NARGS, types, values, nulls);
 	SPI_finish();
 	if (!PG_ARGISNULL(ARG_START))
-		append_fresh_position(c->relay_id, raise_epoch(c), start_snapshot(PG_GETARG_DATUM(ARG_START)));
+		append_fresh_position(c->relay_id, raise_epoch(c), IDEM_FRESH_MOVED,
+							  start_snapshot(PG_GETARG_DATUM(ARG_START)));
 	idem_relay_config_changed(false);
 	PG_RETURN_VOID();
 }
@@ -512,7 +514,7 @@ idem_relay_adopt_fn(PG_FUNCTION_ARGS)
 	idem_spi_run("UPDATE %s.relays SET incarnation = $2, identity = $3 WHERE relay_id = $1",
 				 3, types, values, NULL);
 	SPI_finish();
-	append_fresh_position(c->relay_id, raise_epoch(c), done);
+	append_fresh_position(c->relay_id, raise_epoch(c), IDEM_FRESH_ADOPTED, done);
 	idem_launcher_enlist_database(true);
 	idem_relay_config_changed(true);
 	PG_RETURN_VOID();
@@ -594,7 +596,7 @@ replay_since(IdemRelayConfig *c, TimestampTz since)
 
 	if (last && idem_position_sees_more(done, last->pos.done))
 		done = last->pos.done;
-	append_fresh_position(c->relay_id, raise_epoch(c), done);
+	append_fresh_position(c->relay_id, raise_epoch(c), IDEM_FRESH_MOVED, done);
 }
 
 Datum

@@ -31,6 +31,7 @@
 #include "outbox/reader.h"
 #include "relay/config.h"
 #include "relay/parked.h"
+#include "relay/position.h"
 #include "relay/process.h"
 #include "relay/shmem.h"
 #include "sink/protocol/protocol.h"
@@ -119,8 +120,7 @@ typedef struct IdemStream
 	IdemClock	write_by;		/* write it then at the latest; 0: no need */
 	int64		row_id;			/* of "sent", for sinks that store positions */
 	int64		life;			/* of the program; see IdemPositionRow */
-	bool		fresh;			/* no sink has confirmed anything of this
-								 * epoch */
+	IdemPositionFresh fresh;	/* has a sink confirmed anything of this epoch */
 	bool		catching_up;	/* cut the backlog at ticks */
 	int64		cur_last_seq;	/* last number given out when "cur" was taken */
 	int64		done_last_seq;	/* the same for "done" */

@@ -62,7 +62,7 @@ load_own_position(IdemStream *stream)
 		return NULL;
 	stream->fresh = row->fresh;
 	idem_position_assign(stream->cxt, &stream->settled, &row->pos);
-	if (stream->fresh)
+	if (stream->fresh != IDEM_FRESH_NOT)
 	{
 		/* Begin with a difference of its own, under a row of its own. */
 		IdemPosition start = {row->pos.done, NULL, 0};
@@ -96,7 +96,7 @@ note_named(IdemStream *stream, int64 row_id)
 	IdemPosition whole = {stream->settled.done, NULL, 0};
 	IdemPosition was = stream->settled;
 
-	stream->fresh = false;
+	stream->fresh = IDEM_FRESH_NOT;
 	stream->settled = whole;
 	append(stream, IDEM_POSITION_NAMED, row_id);
 	stream->settled = was;
@@ -122,7 +122,7 @@ static void
 resume_at(IdemStream *stream, const IdemPositionRow *last, const IdemPositionRow *row,
 		  int64 k)
 {
-	bool		is_last = row->id == last->id && !last->fresh;
+	bool		is_last = row->id == last->id && last->fresh == IDEM_FRESH_NOT;
 	bool		is_noted = last->kind == IDEM_POSITION_NAMED && last->named == row->id;
 
 	if (!is_last && !is_noted)
@@ -130,16 +130,18 @@ resume_at(IdemStream *stream, const IdemPositionRow *last, const IdemPositionRow
 	idem_position_assign(stream->cxt, &stream->settled, &row->pos);
 	if (row->pos.cur != NULL)
 		stream->settled.k = k;
-	stream->fresh = false;
+	stream->fresh = IDEM_FRESH_NOT;
 }
 
 /*
  * Hold what the sink has stored against our log.  A row that stands there is
- * where to go on.  Anything else is accepted only while nothing of the epoch
- * was confirmed, and only if it can be older than the operator's move that the
- * epoch began with: ids of rows and epochs come from one sequence, so a row of
- * ours with a higher id was stored by another copy of this database, or in a
- * history that we have lost.  NULL, or why the two contradict each other.
+ * where to go on.  Anything else is accepted only while nothing of the epoch was
+ * confirmed, and only as far as the operator's move that began the epoch says.
+ * A position of another incarnation needs relay_adopt: the sink may serve a copy
+ * of this database.  Of our own incarnation, a position must be older than the
+ * move: ids of rows and epochs come from one sequence, so a row with a higher
+ * id was stored by a copy of this database, or in a history that we have lost.
+ * NULL, or why the two contradict each other.
  */
 static const char *
 reconcile(IdemStream *stream, const IdemPositionRow *last, const IdemProtoReady *ready)
@@ -150,11 +152,11 @@ reconcile(IdemStream *stream, const IdemPositionRow *last, const IdemProtoReady 
 	IdemPositionRow *row;
 
 	if (!ready->has_position)
-		return stream->fresh ? NULL :
+		return stream->fresh != IDEM_FRESH_NOT ? NULL :
 			"the sink has no position, although it had stored one before";
 	if (!idem_stream_life_of(stream, ready->incarnation, &life))
-		return stream->fresh ? NULL :
-			"the sink's position belongs to another incarnation of the relay";
+		return stream->fresh == IDEM_FRESH_ADOPTED ? NULL :
+			"the sink's position belongs to another relay of this name, or to another incarnation of this one";
 	idem_parked_resolve(c, id, life);
 	IDEM_FAULT_POINT("relay-parked-resolved");
 	row = idem_position_sent(c->relay_id, c->epoch, id, life);
@@ -163,7 +165,7 @@ reconcile(IdemStream *stream, const IdemPositionRow *last, const IdemProtoReady 
 		resume_at(stream, last, row, ready->position.k);
 		return NULL;
 	}
-	if (stream->fresh && id < c->epoch)
+	if (stream->fresh != IDEM_FRESH_NOT && id < c->epoch)
 		return NULL;
 	return psprintf("the sink's position, row " INT64_FORMAT ", is not in the log of positions",
 					id);
@@ -197,7 +199,7 @@ idem_stream_on_ready(IdemStream *stream, const IdemProtoReady *ready)
 	IdemRelayConfig *c = stream->config;
 	const char *contradiction = NULL;
 	const IdemPositionRow *last;
-	bool		was_fresh;
+	IdemPositionFresh was_fresh;
 	bool		parks;
 
 	stream->storing = (ready->capabilities & both) == both;
@@ -331,7 +333,7 @@ pass_batch(IdemStream *stream, const IdemBatch *batch)
 {
 	idem_position_assign(stream->cxt, &stream->settled, &batch->after);
 	stream->settled_dirty = true;
-	stream->fresh = false;
+	stream->fresh = IDEM_FRESH_NOT;
 	idem_stream_note_unwritten(stream);
 }
 
@@ -424,7 +426,7 @@ settle_storing(IdemStream *stream, IdemBatch *batch)
 	}
 	if (!batch->committed)
 		return false;
-	if (stream->fresh)
+	if (stream->fresh != IDEM_FRESH_NOT)
 		end_freshness(stream, batch->row_id);
 	if (batch->repeats)
 	{

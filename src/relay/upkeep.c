@@ -104,7 +104,8 @@ void
 idem_upkeep_tick(void)
 {
 	int64		seq;
-	IdemPositionRow tick = {.relay_id = IDEM_TICK_RELAY, .kind = IDEM_POSITION_TICK};
+	IdemPositionRow tick = {.relay_id = IDEM_TICK_RELAY, .kind = IDEM_POSITION_TICK,
+	.fresh = IDEM_FRESH_NOT};
 
 	idem_txn_begin();
 	seq = idem_outbox_last_seq();

@@ -183,7 +183,7 @@ enqueue('turn', 'Held');
 IdemRelay::wait_until('a difference is in flight', sub { rows('turn') > $rows_before });
 $node->safe_psql('postgres', <<'END');
 INSERT INTO idempotency.relay_log_0 (id, epoch, life, named, k, at, relay_id, kind, fresh, done)
-	SELECT nextval('idempotency.relay_log_id'), 1, 0, 0, 0, now(), 999, 'r', false, pg_current_snapshot()
+	SELECT nextval('idempotency.relay_log_id'), 1, 0, 0, 0, now(), 999, 'r', 'n', pg_current_snapshot()
 	FROM generate_series(1, 60000)
 END
 IdemTest::wait_for($node, q{SELECT pg_relation_size('idempotency.relay_log_0') = 0});
@@ -229,7 +229,7 @@ is(scalar(IdemRelay::acked($file)), 6, 'each repeat came once');
 # The sink's word contradicts the log: older than it, and of another life.
 foreach my $case (
 	[ 'older', '"row_id": 1, "k": 0', '$1', qr/row 1, is not in the log of positions/ ],
-	[ 'stranger', '$2', '$3', qr/belongs to another incarnation/ ])
+	[ 'stranger', '$2', '$3', qr/belongs to another relay of this name, or to another incarnation/ ])
 {
 	my ($name, $position, $incarnation, $error) = @$case;
 

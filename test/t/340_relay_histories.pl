@@ -132,6 +132,16 @@ foreach my $move (q{relay_replay('lives', since => '-infinity')}, q{relay_alter(
 	IdemRelay::wait_state($node, 'lives', 'streaming');
 }
 
+# A relay that is created again under its name does not know what the former one sent.
+$node->safe_psql('postgres', <<'END');
+SELECT idempotency.relay_drop('lives');
+SELECT idempotency.relay_create('lives', 's_lives', aggregate_types => '{lives}');
+SELECT idempotency.outbox_enqueue('lives', 'k', 'Five', '1');
+END
+diverges($node, 'lives', $file, 'Five', qr/belongs to another relay of this name/);
+$node->safe_psql('postgres', "SELECT idempotency.relay_adopt('lives')");
+arrives($file, 'Five');
+
 # Backups: of a relay that has sent nothing, and of one that has.
 my %file = map { $_ => relay($_) } qw(fresh used twin);
 foreach my $name (qw(used twin))

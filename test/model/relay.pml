@@ -1,0 +1,605 @@
+/*
+ * relay.pml
+ *		A relay to a sink that stores positions, and the histories it can have.
+ *
+ * Models src/relay/stream_send.c, stream_settle.c, wake.c, relay_fn.c and what
+ * doc/sink-protocol.md asks of a sink: begin a difference, append its row, send
+ * a batch, COMMIT at the target with a reply that may be lost, settle, the wake-up
+ * at commit, starts of the program, and how a stored position is held against
+ * the log.  Besides: a copy of the server (a backup that is restored, a twin, a
+ * standby that lagged), of which one runs at a time by turns; a target that
+ * loses its state; relay_replay and relay_adopt.
+ *
+ * Abstracted: a snapshot is the number of events it sees, in order of commit
+ * (ring.pml has the snapshots); a batch is one event, one is in flight; there
+ * are no repeats; the log of positions loses no row.  A life is a new number
+ * each time, where the code draws 64 bits at random.
+ *
+ * Bounds: EVENTS in all, two servers, FAULTS in all: kills, turns of the servers,
+ * lost replies, lost states of the target, moves of the operator.
+ *
+ * Properties: applied_once, an event is applied twice only where an operator
+ * asked for it; quiet, a relay that streams and waits for events has nothing
+ * left that the target lacks, unless an operator accepted that; loud, a sink
+ * that lost what it had confirmed is a contradiction; and no false alarm, with
+ * one history and a target that keeps its state the relay never diverges.
+ */
+
+/* COMPILE: -DCOLLAPSE */
+
+/* MUTANT drained_by_older_difference: the end of an older difference counts as the end of the log; events lay for a minute */
+/* MUTANT fresh_accepts_all: whatever the sink has stored is passed over until the first confirmation is in the log; relay-fresh-accepts-all */
+/* MUTANT confirmation_unwritten: the first confirmation is kept in memory only; relay-confirmation-unwritten */
+/* MUTANT life_ignored: a stored position is found by its number alone; relay-life-ignored */
+/* MUTANT own_position: the relay goes on from its own row instead of the sink's */
+/* MUTANT predecessor_not_fenced: a batch of the program before commits after hello; sink-predecessor-not-fenced */
+/* MUTANT lost_reply_committed: a COMMIT without an answer counts as done; sink-commit-lost-repeated in reverse */
+/* MUTANT row_after_frame: the row of a difference is durable only once its batch is confirmed */
+/* MUTANT stranger_after_create: a position of another incarnation is passed over without relay_adopt; relay-stranger-accepted */
+/* MUTANT row_of_former_life: a program goes on under the row of the program before it */
+/* MUTANT wake_before_visible: the worker is woken before the event can be seen */
+/* REACH copy_streams: the copy delivers an event of its own */
+/* REACH copy_diverges: the copy finds a position that it does not know */
+/* REACH replayed: an event was applied twice, as asked for */
+/* REACH original_again: the original runs after its copy has sent */
+
+#ifdef LONG
+#define EVENTS		3
+#define ROWS		11
+#define FAULTS		5
+#else
+#define EVENTS		2
+#define ROWS		9
+#define FAULTS		3
+#endif
+
+#define MOVED		1
+#define SENT		2
+#define NAMED		3
+#define PASSED		4
+
+#define OFF			0
+#define HELLO		1
+#define READY		2
+#define STUCK		3		/* diverged or fenced */
+
+#define NO			0
+#define BY_MOVE		1
+#define BY_ADOPTION	2
+
+#define NO_REPLY	0
+#define COMMITTED	1
+#define GONE		2		/* the program ended without a verdict */
+#define FENCED		3
+
+typedef Row
+{
+	byte kind;
+	byte id;
+	byte epoch;
+	byte life;
+	byte named;
+	byte done;
+	byte cur;				/* 0: no difference */
+	byte k;
+	byte fresh;
+	bit unflushed;			/* of a mutant */
+}
+
+/* What a server has on its disk. */
+typedef Server
+{
+	byte events[EVENTS + 1];	/* [i]: the event that committed as the i-th */
+	byte committed;
+	byte seq;				/* relay_log_id */
+	byte epoch;
+	byte incarnation;
+	byte nrows;
+	bit confirmed;				/* a commit of this epoch was seen */
+	Row rows[ROWS];
+}
+
+Server server[2];
+bit has_copy;
+bit runs;					/* which one runs */
+
+/* The target: what is committed there, and a transaction that is not yet. */
+bit stored;
+byte stored_incarnation;
+byte stored_life;
+byte stored_row;
+byte stored_k;
+byte target_epoch;
+byte applied[EVENTS + 1];
+bit pending;
+byte pending_event;
+byte pending_epoch;
+byte pending_incarnation;
+byte pending_life;
+byte pending_row;
+byte pending_k;
+
+/* How often an operator asked for an event besides; which need not be there. */
+byte asked[EVENTS + 1];
+bit waived[EVENTS + 1];
+
+/* The worker of the server that runs, and its shared memory. */
+bit wake;
+bit waking;					/* between the commit and its wake-up */
+byte phase;
+byte fresh;					/* NO, or what began the epoch that nothing is confirmed of */
+bit drained;
+byte life;
+byte my_epoch;				/* of the target */
+byte settled;				/* events before this are done */
+byte settled_k;
+byte sent_done;
+byte sent_cur;
+byte sent_k;
+byte row_id;
+bit in_flight;
+byte reply;
+bit dirty;
+byte ready_row;
+byte ready_k;
+byte ready_life;
+byte ready_incarnation;
+bit ready_stored;
+
+/* Budgets. */
+byte made;
+byte lives;
+byte incarnations;
+byte faults = FAULTS;
+bit copy_sent;
+bit was_reset;
+
+/* Scratch of atomic steps, zero between them. */
+byte i;
+byte found;
+byte last;
+
+#ifdef MUTANT_predecessor_not_fenced
+#define PREDECESSOR_ENDED true
+#define MAY_COMMIT true
+#else
+#define PREDECESSOR_ENDED (!pending)
+#define MAY_COMMIT (pending_epoch == target_epoch)
+#endif
+#ifdef MUTANT_life_ignored
+#define SAME_LIFE true
+#else
+#define SAME_LIFE (S.rows[i].life == ready_life)
+#endif
+#define SAME_INCARNATION (ready_incarnation == S.incarnation)
+#ifdef MUTANT_stranger_after_create
+#define STRANGER_ACCEPTED fresh
+#else
+#define STRANGER_ACCEPTED (fresh == BY_ADOPTION)
+#endif
+#ifdef MUTANT_fresh_accepts_all
+#define BEFORE_MOVE true
+#else
+#define BEFORE_MOVE (ready_row < S.epoch)
+#endif
+
+#define S server[runs]
+#define HAS_ROOM (S.nrows < ROWS)
+
+/* idem_position_append */
+inline append(KIND, FRESH, LIFE, NAMED_ROW, DONE, CUR, K)
+{
+	S.rows[S.nrows].kind = KIND;
+	S.rows[S.nrows].id = S.seq;
+	S.rows[S.nrows].epoch = S.epoch;
+	S.rows[S.nrows].life = LIFE;
+	S.rows[S.nrows].named = NAMED_ROW;
+	S.rows[S.nrows].done = DONE;
+	S.rows[S.nrows].cur = CUR;
+	S.rows[S.nrows].k = K;
+	S.rows[S.nrows].fresh = FRESH;
+	S.seq++;
+	S.nrows++
+}
+
+/* turn_off: nothing of the program's process survives it */
+inline turn_off(PHASE)
+{
+	phase = PHASE;
+	in_flight = 0;
+	reply = NO_REPLY;
+	drained = 0;
+	life = 0; my_epoch = 0; row_id = 0;
+	settled = 0; settled_k = 0; sent_done = 0; sent_cur = 0; sent_k = 0;
+	fresh = 0; dirty = 0;
+	ready_row = 0; ready_k = 0; ready_life = 0; ready_incarnation = 0; ready_stored = 0
+}
+
+/* The server ends; one that starts looks at the log first. */
+inline end_server()
+{
+	turn_off(OFF);
+	wake = 0;
+#ifdef MUTANT_row_after_frame
+	i = 0;
+	do
+	:: i < S.nrows && S.rows[i].unflushed -> S.nrows = i; break
+	:: i < S.nrows && !S.rows[i].unflushed -> i++
+	:: i >= S.nrows -> break
+	od;
+	i = 0
+#endif
+}
+
+inline initial()
+{
+	i = 0;
+	server[0].epoch = 1;
+	server[0].incarnation = 1;
+	incarnations = 1;
+	server[0].seq = 2;
+	append(MOVED, BY_MOVE, 0, 0, 0, 0, 0)
+}
+
+/* A producer: the commit, and then the wake-up (xact_callback). */
+active proctype producer()
+{
+end:
+	do
+	:: atomic { made < EVENTS && !waking ->
+#ifdef MUTANT_wake_before_visible
+			wake = 1;
+			waking = 1 }
+		atomic { waking = 0;
+			made++;
+			S.committed++;
+			S.events[S.committed] = made }
+#else
+			made++;
+			S.committed++;
+			S.events[S.committed] = made;
+			waking = 1 }
+		atomic { waking -> waking = 0; wake = 1 }
+#endif
+	od
+}
+
+/* load_own_position and reconcile */
+inline on_ready()
+{
+	/* the newest row of the epoch */
+	last = S.nrows - 1;
+	fresh = S.rows[last].fresh;
+	settled = S.rows[last].done;
+	settled_k = 0;
+	sent_cur = 0;
+	found = 255;
+	i = 0;
+	do
+	:: i < S.nrows ->
+		if
+		:: ready_stored && S.rows[i].kind == SENT && S.rows[i].id == ready_row &&
+			S.rows[i].epoch == S.epoch && SAME_LIFE && SAME_INCARNATION -> found = i
+		:: else
+		fi;
+		i++
+	:: else -> break
+	od;
+	i = 0;
+	if
+	:: found != 255 ->
+		if
+		:: (S.rows[last].id == ready_row && fresh == NO) ||
+			(S.rows[last].kind == NAMED && S.rows[last].named == ready_row)
+		:: else -> fresh = 0; append(NAMED, 0, 0, ready_row, settled, 0, 0)
+		fi;
+#ifndef MUTANT_own_position
+		settled = S.rows[found].done;
+		sent_cur = S.rows[found].cur;
+		settled_k = ready_k;
+#endif
+		fresh = 0;
+		phase = READY
+	:: found == 255 && !ready_stored && fresh -> phase = READY
+	:: found == 255 && ready_stored && ready_incarnation != S.incarnation && STRANGER_ACCEPTED -> phase = READY
+	:: found == 255 && ready_stored && ready_incarnation == S.incarnation && fresh &&
+		BEFORE_MOVE -> phase = READY
+	:: else -> phase = STUCK
+	fi;
+	found = 0; last = 0;
+	sent_done = settled;
+	sent_k = settled_k;
+#ifdef MUTANT_row_of_former_life
+	row_id = (sent_cur != 0 -> ready_row : 0);
+#else
+	row_id = 0;
+#endif
+	drained = 0;
+	assert(phase == STUCK || ready_stored || !S.confirmed);
+	assert(phase == READY || has_copy || was_reset);
+	ready_row = 0; ready_k = 0; ready_life = 0; ready_incarnation = 0; ready_stored = 0;
+	if
+	:: phase == STUCK -> turn_off(STUCK)
+#ifdef REACH_copy_diverges
+		; assert(!runs)
+#endif
+	:: else
+	fi
+}
+
+/* send_log_batch */
+inline send_log_batch()
+{
+	found = (sent_cur == 0);		/* begins */
+	if
+	:: found && S.committed == sent_done ->
+		drained = 1
+	:: else ->
+		if
+		:: found -> sent_cur = S.committed; sent_k = sent_done; row_id = 0
+		:: else
+		fi;
+		if
+		:: sent_k < sent_cur && sent_k < S.committed ->
+			if
+			:: row_id == 0 ->
+				row_id = S.seq;
+				append(SENT, fresh, life, 0, sent_done, sent_cur, sent_k)
+#ifdef MUTANT_row_after_frame
+				; S.rows[S.nrows - 1].unflushed = 1
+#endif
+			:: else
+			fi;
+			sent_k++;
+			pending = 1;
+			pending_event = S.events[sent_k];
+			pending_epoch = my_epoch;
+			pending_incarnation = S.incarnation;
+			pending_life = life;
+			pending_row = row_id;
+			pending_k = sent_k;
+			in_flight = 1
+		:: else ->					/* the end of the difference, without a batch */
+			sent_done = sent_cur;
+			sent_cur = 0;
+			sent_k = 0;
+			settled = sent_done;
+			settled_k = 0;
+			dirty = 1;
+#ifdef MUTANT_drained_by_older_difference
+			drained = 1
+#else
+			drained = found
+#endif
+		fi
+	fi;
+	found = 0
+}
+
+/* settle_storing */
+inline settle_storing()
+{
+	if
+	:: fresh ->
+		fresh = 0;
+#ifndef MUTANT_confirmation_unwritten
+		append(NAMED, 0, 0, row_id, settled, 0, 0)
+#endif
+	:: else
+	fi;
+#ifdef MUTANT_row_after_frame
+	i = 0;
+	do
+	:: i < S.nrows -> S.rows[i].unflushed = 0; i++
+	:: else -> break
+	od;
+	i = 0;
+#endif
+	S.confirmed = 1;
+	settled_k = sent_k;
+	in_flight = 0;
+	reply = NO_REPLY;
+#ifdef REACH_copy_streams
+	assert(!runs || applied[S.events[S.committed]] == 0);
+#endif
+#ifdef REACH_original_again
+	assert(runs || !copy_sent);
+#endif
+	copy_sent = copy_sent | runs
+}
+
+active proctype worker()
+{
+	atomic { initial() };
+end:
+	do
+	/* take_wakeup */
+	:: atomic { wake -> wake = 0; drained = 0 }
+
+	/* start_program, and the sink's READY: it fences its predecessor */
+	:: atomic { phase == OFF && PREDECESSOR_ENDED && HAS_ROOM ->
+			lives++;
+			life = lives;
+			target_epoch++;
+			my_epoch = target_epoch;
+			ready_stored = stored;
+			ready_incarnation = stored_incarnation;
+			ready_life = stored_life;
+			ready_row = stored_row;
+			ready_k = stored_k;
+			phase = HELLO }
+	:: atomic { phase == HELLO && HAS_ROOM -> on_ready() }
+	:: atomic { phase == READY && !in_flight && !drained && !pending && HAS_ROOM -> send_log_batch() }
+	:: atomic { reply == COMMITTED && HAS_ROOM -> settle_storing() }
+	:: atomic { reply == GONE ->
+#ifdef MUTANT_lost_reply_committed
+			settle_storing()
+#else
+			turn_off(OFF)
+#endif
+		}
+	:: atomic { reply == FENCED -> turn_off(STUCK) }
+
+	/* idem_stream_persist */
+	:: atomic { phase == READY && !in_flight && sent_cur == 0 && dirty && S.nrows < ROWS - 2 ->
+			dirty = 0;
+			append(PASSED, fresh, 0, 0, settled, 0, 0) }
+	od
+}
+
+#define answers(WHAT) if \
+	:: in_flight && pending_life == life -> reply = WHAT \
+	:: else \
+	fi
+
+inline no_transaction()
+{
+	pending = 0; pending_event = 0; pending_epoch = 0; pending_incarnation = 0;
+	pending_life = 0; pending_row = 0; pending_k = 0
+}
+
+/* The sink program's transaction at the target. */
+active proctype target()
+{
+end:
+	do
+	:: atomic { pending && MAY_COMMIT ->
+			applied[pending_event]++;
+			stored = 1;
+			stored_incarnation = pending_incarnation;
+			stored_life = pending_life;
+			stored_row = pending_row;
+			stored_k = pending_k;
+			if
+			:: answers(COMMITTED)
+			:: faults > 0 -> faults--; answers(GONE)
+			fi;
+			assert(applied[pending_event] <= 1 + asked[pending_event]);
+#ifdef REACH_replayed
+			assert(applied[pending_event] <= 1);
+#endif
+			no_transaction() }
+	:: atomic { pending && faults > 0 -> faults--; answers(GONE); no_transaction() }
+#ifndef MUTANT_predecessor_not_fenced
+	:: atomic { pending && pending_epoch != target_epoch -> answers(FENCED); no_transaction() }
+#endif
+	od
+}
+
+/* raise_epoch and append_fresh_position; the worker reads its configuration anew */
+inline move_to(DONE, HOW)
+{
+	S.epoch = S.seq;
+	S.confirmed = 0;
+	S.seq++;
+	append(MOVED, HOW, 0, 0, DONE, 0, 0);
+	turn_off(OFF)
+}
+
+active proctype outside()
+{
+	byte n;
+end:
+	do
+	/* the server, its worker or the program is killed; pause and resume look the same */
+	:: atomic { faults > 0 && !waking && S.nrows > 0 -> faults--; end_server() }
+
+	/* a backup, and either of the two runs by turns, from where it was */
+	:: atomic { !has_copy && !waking && S.nrows > 0 ->
+			has_copy = 1;
+			n = 0;
+			do
+			:: n <= EVENTS -> server[1].events[n] = server[0].events[n]; n++
+			:: else -> break
+			od;
+			n = 0;
+			do
+			:: n < ROWS ->
+				server[1].rows[n].kind = server[0].rows[n].kind;
+				server[1].rows[n].id = server[0].rows[n].id;
+				server[1].rows[n].epoch = server[0].rows[n].epoch;
+				server[1].rows[n].life = server[0].rows[n].life;
+				server[1].rows[n].named = server[0].rows[n].named;
+				server[1].rows[n].done = server[0].rows[n].done;
+				server[1].rows[n].cur = server[0].rows[n].cur;
+				server[1].rows[n].k = server[0].rows[n].k;
+				server[1].rows[n].fresh = server[0].rows[n].fresh;
+				n++
+			:: else -> break
+			od;
+			n = 0;
+			server[1].committed = server[0].committed;
+			server[1].seq = server[0].seq;
+			server[1].epoch = server[0].epoch;
+			server[1].incarnation = server[0].incarnation;
+			server[1].nrows = server[0].nrows;
+			server[1].confirmed = server[0].confirmed }
+	:: atomic { has_copy && faults > 0 && !waking ->
+			faults--;
+			end_server();
+			runs = 1 - runs }
+
+	/* the target is restored without what it had, which ends its sessions */
+	:: atomic { faults > 0 && stored ->
+			faults--;
+			was_reset = 1;
+			if
+			:: phase != STUCK -> turn_off(OFF)
+			:: else
+			fi;
+			stored = 0; stored_incarnation = 0; stored_life = 0; stored_row = 0; stored_k = 0;
+			no_transaction();
+			n = 0;
+			do
+			:: n <= EVENTS -> applied[n] = 0; n++
+			:: else -> break
+			od;
+			n = 0 }
+
+	/* relay_replay: all that is in the outbox may come again */
+	:: atomic { faults > 0 && S.nrows > 0 && HAS_ROOM && !waking && phase != HELLO ->
+			faults--;
+			n = 1;
+			do
+			:: n <= S.committed -> asked[S.events[n]]++; n++
+			:: else -> break
+			od;
+			n = 0;
+			move_to(0, BY_MOVE) }
+
+	/* relay_adopt: go on from the last position; what is behind it was looked at */
+	:: atomic { faults > 0 && phase == STUCK && HAS_ROOM && !waking ->
+			faults--;
+			incarnations++;
+			S.incarnation = incarnations;
+			n = 1;
+			do
+			:: n <= S.committed ->
+				if
+				:: n <= S.rows[S.nrows - 1].done -> waived[S.events[n]] = 1
+				:: else -> asked[S.events[n]]++
+				fi;
+				n++
+			:: else -> break
+			od;
+			n = 0;
+			move_to(S.rows[S.nrows - 1].done, BY_ADOPTION) }
+	od
+}
+
+/* What an idle relay says: nothing is left. */
+#define QUIET (phase == READY && drained && !in_flight && !pending && !wake && !waking)
+
+active proctype quiet()
+{
+	byte n;
+end:
+	atomic { QUIET ->
+		n = 1;
+		do
+		:: n <= S.committed ->
+			assert(applied[S.events[n]] > 0 || waived[S.events[n]]);
+			n++
+		:: else -> break
+		od }
+}
