@@ -1,7 +1,7 @@
 #!/bin/bash
 # Install what building and testing needs, by Debian package name.
 #
-#	packages.sh build|test|sink|compile|lint|real|bench|matrix|crash|machine|analysis|assert ...
+#	packages.sh build|test|sink|compile|lint|real|bench|matrix|crash|machine|analysis|assert|model ...
 #
 # Every need is probed first (a command, a pkg-config module, a Perl module),
 # so a machine that has everything, however it got it, is left alone and apt
@@ -228,6 +228,14 @@ need_assert()
 	need_header valgrind/memcheck.h valgrind
 }
 
+# A model checker; the verifier it writes is a C program.
+need_model()
+{
+	need_cmd spin spin
+	need_cmd gcc gcc
+	need_header stdio.h libc6-dev
+}
+
 need_matrix()
 {
 	need_cmd debootstrap debootstrap
@@ -298,10 +306,10 @@ install_missing()
 }
 
 cd "$(dirname "$0")/../.."
-[ $# -gt 0 ] || die "usage: packages.sh build|test|sink|compile|lint|real|bench|matrix|crash|machine|analysis|assert ..."
+[ $# -gt 0 ] || die "usage: packages.sh build|test|sink|compile|lint|real|bench|matrix|crash|machine|analysis|assert|model ..."
 for group; do
 	case $group in
-		build | test | sink | compile | lint | real | bench | matrix | crash | machine | analysis | assert) "need_$group" ;;
+		build | test | sink | compile | lint | real | bench | matrix | crash | machine | analysis | assert | model) "need_$group" ;;
 		*) die "unknown group: $group" ;;
 	esac
 done

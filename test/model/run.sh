@@ -1,0 +1,272 @@
+#!/bin/bash
+# Walk every state of the models of this folder, and of their mutants.
+#
+#	run.sh
+#	ONLY="ring relay"	only these models
+#	MUTANTS="a b"		only these mutants, and no unbroken model
+#	LONG=1				the larger bounds of a model
+#	TRAIL=1				print how each mutant is caught, by a shortest trail
+#	JOBS=n				walks at a time, default: one per core
+#	MEMORY=n			MB for a walk, default 3000, with LONG=1 14000
+#	LIMIT=n				seconds for a walk, default 900, with LONG=1 14400
+#	KEEP=1				leave the work directory behind
+#	SKIP_PACKAGES=1		do not look for missing packages
+#
+# A model NAME.pml says what concerns the runner in comments at the start of a
+# line:
+#
+#	/* MUTANT name: what is broken */		a walk with -DMUTANT_name finds a violation
+#	/* REACH name: what is reached */		a walk with -DREACH_name finds a violation
+#	/* COMPILE: options */					for the C compiler, e.g. -DNOREDUCE
+#
+# The unbroken model is walked completely, without a violation: once for
+# assertions and end states, once more for each "ltl" formula, weakly fair.  A
+# walk that was cut short, by depth, memory, time or an approximation, is a
+# failure whatever it found before.  A mutant is caught by an assertion, an
+# invalid end state or an acceptance cycle, and by nothing else.
+#
+# The last line is "N passed, N failed".  README.md tells how to read a trail.
+set -uo pipefail
+# shellcheck source=test/setup/lib.sh
+. "$(dirname "$0")/../setup/lib.sh"
+cd "$IDEM_TOP" || exit 1
+
+MODELS=$IDEM_TOP/test/model
+TRAIL_LINES=${TRAIL_LINES:-80}
+# Steps that a walk may go down; the stack of the search is allocated at once.
+DEPTH=${DEPTH:-4000000}
+VIOLATION='assertion violated|invalid end state|acceptance cycle|non-progress cycle'
+# What pan says when it gave up, or approximated.
+INCOMPLETE='max search depth too small|Search not completed|MEMLIM bound|out of memory|Bit statespace|[Hh]ash-[Cc]ompact|VECTORSZ|too many'
+passed=0
+failed=0
+
+pass()
+{
+	passed=$((passed + 1))
+	printf 'ok       %s\n' "$1"
+}
+
+# fail NAME WHAT [FILE]
+fail()
+{
+	failed=$((failed + 1))
+	printf 'NOT OK   %s: %s\n' "$1" "$2"
+	[ -z "${3:-}" ] || [ ! -s "$3" ] || tail -n "$TRAIL_LINES" "$3" | sed 's/^/    | /'
+}
+
+finish()
+{
+	idem_say "$SECONDS s"
+	echo "$passed passed, $failed failed"
+	[ "$failed" = 0 ] && [ "$passed" -gt 0 ]
+}
+
+wanted_models()
+{
+	local file names
+
+	if [ -n "${ONLY:-}" ]; then
+		read -ra names <<<"$ONLY"
+		printf '%s\n' "${names[@]}"
+		return
+	fi
+	for file in "$MODELS"/*.pml; do
+		[ ! -e "$file" ] || basename "$file" .pml
+	done
+}
+
+# The macros of a model's lines "/* MUTANT name: ... */", and of REACH.
+broken_macros()
+{
+	local macro
+
+	while read -r macro; do
+		[ -z "${MUTANTS:-}" ] || [[ " $MUTANTS " == *" ${macro#*_} "* ]] || continue
+		echo "$macro"
+	done < <(sed -nE 's,^/\* (MUTANT|REACH) ([A-Za-z0-9_]+):.*,\1_\2,p' "$MODELS/$1.pml")
+}
+
+formulas()
+{
+	sed -nE 's,^ltl[[:space:]]+([A-Za-z0-9_]+).*,\1,p' "$MODELS/$1.pml"
+}
+
+compile_options()
+{
+	sed -nE 's,^/\* COMPILE: (.*) \*/.*,\1,p' "$MODELS/$1.pml"
+}
+
+# walk DIR MODEL FORMULA MACRO...: make the verifier in DIR and run it; prints
+# one line: "complete ...", "violation ..." or "failed ...".
+walk()
+{
+	local dir=$1 model=$2 formula=$3 macros=() cc=() pan=() said status started=$SECONDS
+	shift 3
+
+	macros=("${@/#/-D}")
+	[ -z "${LONG:-}" ] || macros+=(-DLONG)
+	read -ra cc <<<"$(compile_options "$model" | tr '\n' ' ')"
+	if [ -z "$formula" ]; then
+		cc+=(-DSAFETY -DNOCLAIM)
+		[ -z "${TRAIL:-}" ] || cc+=(-DBFS)
+	else
+		cc+=(-DNFAIR=4)
+		pan=(-a -f -N "$formula")
+	fi
+	mkdir -p "$dir"
+	cp "$MODELS"/*.pml "$dir"
+	cd "$dir" || return
+	printf '%s\n' "${macros[*]}" >macros.txt
+	if ! spin -a "${macros[@]}" "$model.pml" >spin.log 2>&1 || grep -qi '^spin: .*error' spin.log; then
+		echo "failed spin does not take it	$dir/spin.log"
+		return
+	fi
+	if ! gcc -O2 -w -DMEMLIM="$MEMORY" "${cc[@]}" -o pan pan.c >gcc.log 2>&1; then
+		echo "failed its verifier does not compile	$dir/gcc.log"
+		return
+	fi
+	timeout -k 10 "$LIMIT" ./pan -n -m"$DEPTH" "${pan[@]}" >pan.log 2>&1
+	status=$?
+	said=$(grep -m 1 -E "^pan:1: .*($VIOLATION)" pan.log | sed -E 's/^pan:1: //; s/ \(at depth ([0-9]+)\)/, at step \1/')
+	if [ -n "$said" ] && [[ $said != *"invalid array index"* ]]; then
+		echo "violation $said"
+	elif [ "$status" = 124 ] || [ "$status" = 137 ]; then
+		echo "failed the walk took longer than $LIMIT s	$dir/pan.log"
+	elif grep -qE "$INCOMPLETE" pan.log; then
+		echo "failed the walk is incomplete: $(grep -m 1 -oE "$INCOMPLETE" pan.log)	$dir/pan.log"
+	elif [ "$status" = 0 ] && grep -q 'errors: 0$' pan.log && grep -q '^Full statespace search' pan.log; then
+		echo "complete $(awk '/states, stored/ { print $1 }' pan.log) states, $((SECONDS - started)) s"
+	else
+		echo "failed the walk did not end as it should	$dir/pan.log"
+	fi
+}
+
+# The steps of a violation, those of the model's own statements.
+trail()
+{
+	local dir=$1 model=$2 macros=()
+
+	cd "$dir" || return
+	read -ra macros <macros.txt
+	spin -t -p -g "${macros[@]}" "$model.pml" >trail 2>&1
+}
+
+# A job appends one line to the results: NAME, a tab, and "ok ..." or what is
+# wrong, a tab and a file that tells more.
+unbroken_job()
+{
+	local model=$1 formula=$2 dir=$IDEM_WORK/$1${2:+.$2} said
+
+	said=$(walk "$dir" "$model" "$formula")
+	case $said in
+		complete\ *) said="ok ${said#complete }" ;;
+		violation\ *)
+			(trail "$dir" "$model")
+			said="${said#violation }	$dir/trail"
+			;;
+		failed\ *) said=${said#failed } ;;
+		*) said="the walk said nothing" ;;
+	esac
+	printf '%s\t%s\n' "$model${formula:+/$formula}" "$said"
+}
+
+broken_job()
+{
+	local model=$1 macro=$2 dir=$IDEM_WORK/$1.$2 formula said
+
+	for formula in "" $(formulas "$model"); do
+		rm -rf "$dir"
+		said=$(walk "$dir" "$model" "$formula" "$macro")
+		[[ $said == complete\ * ]] || break
+	done
+	case $said in
+		complete\ *) said="nothing notices it in ${said#complete }" ;;
+		violation\ *)
+			said="ok ${said#violation }"
+			[ -z "${TRAIL:-}" ] || (trail "$dir" "$model")
+			;;
+		failed\ *) said=${said#failed } ;;
+		*) said="the walk said nothing" ;;
+	esac
+	printf '%s\t%s\n' "$model/$macro" "$said"
+}
+
+# Start a job when there is room for it.
+run_jobs()
+{
+	local kind model arg
+
+	while IFS=$'\t' read -r kind model arg; do
+		while [ "$(jobs -rp | wc -l)" -ge "$JOBS" ]; do
+			wait -n
+		done
+		("${kind}_job" "$model" "$arg") >>"$IDEM_WORK/results" </dev/null &
+	done
+	wait
+}
+
+stop_jobs()
+{
+	local pid
+
+	for pid in $(jobs -rp); do
+		pkill -TERM -P "$pid" 2>/dev/null
+		kill -TERM "$pid" 2>/dev/null
+	done
+}
+
+# list_jobs MODEL: one line per walk.
+list_jobs()
+{
+	local model=$1 name
+
+	if [ -z "${MUTANTS:-}" ]; then
+		printf 'unbroken\t%s\t\n' "$model"
+		while read -r name; do
+			printf 'unbroken\t%s\t%s\n' "$model" "$name"
+		done < <(formulas "$model")
+	fi
+	while read -r name; do
+		printf 'broken\t%s\t%s\n' "$model" "$name"
+	done < <(broken_macros "$model")
+}
+
+[ -n "${SKIP_PACKAGES:-}" ] || test/setup/packages.sh model ||
+	idem_die "what is needed could not be installed"
+command -v spin >/dev/null || idem_die "spin not found; run test/setup/packages.sh model"
+IDEM_WORK=$(mktemp -d "${TMPDIR:-/tmp}/idem-model.XXXXXX")
+trap 'stop_jobs; cd /; if [ -n "${KEEP:-}" ]; then echo "kept: $IDEM_WORK"; else rm -rf "$IDEM_WORK"; fi' EXIT
+trap 'exit 130' INT
+trap 'exit 143' TERM HUP
+JOBS=${JOBS:-$(nproc)}
+MEMORY=${MEMORY:-$([ -z "${LONG:-}" ] && echo 3000 || echo 14000)}
+LIMIT=${LIMIT:-$([ -z "${LONG:-}" ] && echo 900 || echo 14400)}
+
+: >"$IDEM_WORK/jobs"
+: >"$IDEM_WORK/results"
+while read -r model; do
+	if [ ! -f "$MODELS/$model.pml" ]; then
+		fail "$model" "there is no such model"
+	elif ! grep -q '^/\* MUTANT ' "$MODELS/$model.pml"; then
+		fail "$model" "it names no mutant, so nobody knows whether it notices any"
+	else
+		list_jobs "$model" >>"$IDEM_WORK/jobs"
+	fi
+done < <(wanted_models)
+
+idem_say "walking $(wc -l <"$IDEM_WORK/jobs") models and mutants, $JOBS at a time${LONG:+, large bounds}"
+run_jobs <"$IDEM_WORK/jobs"
+while IFS=$'\t' read -r name verdict file; do
+	case $verdict in
+		ok\ *)
+			pass "$name (${verdict#ok })"
+			file=$IDEM_WORK/${name/\//.}/trail
+			[ -z "${TRAIL:-}" ] || [ ! -s "$file" ] || tail -n "$TRAIL_LINES" "$file" | sed 's/^/    | /'
+			;;
+		*) fail "$name" "$verdict" "$file" ;;
+	esac
+done < <(sort "$IDEM_WORK/results")
+[ "$(wc -l <"$IDEM_WORK/results")" = "$(wc -l <"$IDEM_WORK/jobs")" ] ||
+	fail "models" "some walks have said nothing"
+finish
