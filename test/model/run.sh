@@ -7,7 +7,7 @@
 #	LONG=1				the larger bounds of a model
 #	TRAIL=1				print how each mutant is caught, by a shortest trail
 #	JOBS=n				walks at a time, default: one per core
-#	MEMORY=n			MB for a walk, default 3000, with LONG=1 14000
+#	MEMORY=n			MB for a walk, default 5000, with LONG=1 14000
 #	LIMIT=n				seconds for a walk, default 900, with LONG=1 14400
 #	KEEP=1				leave the work directory behind
 #	SKIP_PACKAGES=1		do not look for missing packages
@@ -15,12 +15,14 @@
 # A model NAME.pml says what concerns the runner in comments at the start of a
 # line:
 #
+#	/* BOUNDS name: what they are */		walk it with -DBOUNDS_name; default: once, with none
 #	/* MUTANT name: what is broken */		a walk with -DMUTANT_name finds a violation
+#	/* MUTANT name in bounds: ... */		the same, in these bounds; default: the first
 #	/* REACH name: what is reached */		a walk with -DREACH_name finds a violation
 #	/* COMPILE: options */					for the C compiler, e.g. -DNOREDUCE
 #
-# The unbroken model is walked completely, without a violation: once for
-# assertions and end states, once more for each "ltl" formula, weakly fair.  A
+# The unbroken model is walked completely, without a violation, in all bounds:
+# for assertions and end states, and for each "ltl" formula, weakly fair.  A
 # walk that was cut short, by depth, memory, time or an approximation, is a
 # failure whatever it found before.  A mutant is caught by an assertion, an
 # invalid end state or an acceptance cycle, and by nothing else.
@@ -76,15 +78,20 @@ wanted_models()
 	done
 }
 
-# The macros of a model's lines "/* MUTANT name: ... */", and of REACH.
-broken_macros()
+# notes MODEL KIND: its lines "/* KIND name [in bounds]: ... */" as "name bounds".
+notes()
 {
-	local macro
+	sed -nE "s,^/\* $2 ([A-Za-z0-9_]+)( in ([A-Za-z0-9_]+))?:.*,\1 \3,p" "$MODELS/$1.pml"
+}
 
-	while read -r macro; do
-		[ -z "${MUTANTS:-}" ] || [[ " $MUTANTS " == *" ${macro#*_} "* ]] || continue
-		echo "$macro"
-	done < <(sed -nE 's,^/\* (MUTANT|REACH) ([A-Za-z0-9_]+):.*,\1_\2,p' "$MODELS/$1.pml")
+# The names of a model's bounds; one empty line if it has no name for them.
+bounds()
+{
+	if grep -q '^/\* BOUNDS ' "$MODELS/$1.pml"; then
+		notes "$1" BOUNDS | tr -d ' '
+	else
+		echo
+	fi
 }
 
 formulas()
@@ -97,14 +104,15 @@ compile_options()
 	sed -nE 's,^/\* COMPILE: (.*) \*/.*,\1,p' "$MODELS/$1.pml"
 }
 
-# walk DIR MODEL FORMULA MACRO...: make the verifier in DIR and run it; prints
+# walk DIR MODEL BOUNDS FORMULA MACRO...: make the verifier in DIR and run it; prints
 # one line: "complete ...", "violation ..." or "failed ...".
 walk()
 {
-	local dir=$1 model=$2 formula=$3 macros=() cc=() pan=() said status started=$SECONDS
-	shift 3
+	local dir=$1 model=$2 bounds=$3 formula=$4 macros=() cc=() pan=() said status started=$SECONDS
+	shift 4
 
 	macros=("${@/#/-D}")
+	[ -z "$bounds" ] || macros+=("-DBOUNDS_$bounds")
 	[ -z "${LONG:-}" ] || macros+=(-DLONG)
 	read -ra cc <<<"$(compile_options "$model" | tr '\n' ' ')"
 	if [ -z "$formula" ]; then
@@ -156,9 +164,10 @@ trail()
 # wrong, a tab and a file that tells more.
 unbroken_job()
 {
-	local model=$1 formula=$2 dir=$IDEM_WORK/$1${2:+.$2} said
+	local model=$1 bounds=$2 formula=$3 dir said
 
-	said=$(walk "$dir" "$model" "$formula")
+	dir=$IDEM_WORK/$model${bounds:+.$bounds}${formula:+.$formula}
+	said=$(walk "$dir" "$model" "$bounds" "$formula")
 	case $said in
 		complete\ *) said="ok ${said#complete }" ;;
 		violation\ *)
@@ -168,16 +177,16 @@ unbroken_job()
 		failed\ *) said=${said#failed } ;;
 		*) said="the walk said nothing" ;;
 	esac
-	printf '%s\t%s\n' "$model${formula:+/$formula}" "$said"
+	printf '%s\t%s\n' "$model${bounds:+ in $bounds}${formula:+/$formula}" "$said"
 }
 
 broken_job()
 {
-	local model=$1 macro=$2 dir=$IDEM_WORK/$1.$2 formula said
+	local model=$1 bounds=$2 macro=$3 dir=$IDEM_WORK/$1.$3 formula said
 
 	for formula in "" $(formulas "$model"); do
 		rm -rf "$dir"
-		said=$(walk "$dir" "$model" "$formula" "$macro")
+		said=$(walk "$dir" "$model" "$bounds" "$formula" "$macro")
 		[[ $said == complete\ * ]] || break
 	done
 	case $said in
@@ -195,13 +204,14 @@ broken_job()
 # Start a job when there is room for it.
 run_jobs()
 {
-	local kind model arg
+	local kind model bounds arg
 
-	while IFS=$'\t' read -r kind model arg; do
+	# Not a tab: "read" takes two of them for one.
+	while IFS=: read -r kind model bounds arg; do
 		while [ "$(jobs -rp | wc -l)" -ge "$JOBS" ]; do
 			wait -n
 		done
-		("${kind}_job" "$model" "$arg") >>"$IDEM_WORK/results" </dev/null &
+		("${kind}_job" "$model" "$bounds" "$arg") >>"$IDEM_WORK/results" </dev/null &
 	done
 	wait
 }
@@ -216,20 +226,26 @@ stop_jobs()
 	done
 }
 
-# list_jobs MODEL: one line per walk.
+# list_jobs MODEL: a line KIND:MODEL:BOUNDS:FORMULA-OR-MACRO per walk.
 list_jobs()
 {
-	local model=$1 name
+	local model=$1 name bounds first kind
 
+	first=$(bounds "$model" | head -n 1)
 	if [ -z "${MUTANTS:-}" ]; then
-		printf 'unbroken\t%s\t\n' "$model"
-		while read -r name; do
-			printf 'unbroken\t%s\t%s\n' "$model" "$name"
-		done < <(formulas "$model")
+		while read -r bounds; do
+			echo "unbroken:$model:$bounds:"
+			while read -r name; do
+				echo "unbroken:$model:$bounds:$name"
+			done < <(formulas "$model")
+		done < <(bounds "$model")
 	fi
-	while read -r name; do
-		printf 'broken\t%s\t%s\n' "$model" "$name"
-	done < <(broken_macros "$model")
+	for kind in MUTANT REACH; do
+		while read -r name bounds; do
+			[ -z "${MUTANTS:-}" ] || [[ " $MUTANTS " == *" $name "* ]] || continue
+			echo "broken:$model:${bounds:-$first}:${kind}_$name"
+		done < <(notes "$model" "$kind")
+	done
 }
 
 [ -n "${SKIP_PACKAGES:-}" ] || test/setup/packages.sh model ||
@@ -240,7 +256,7 @@ trap 'stop_jobs; cd /; if [ -n "${KEEP:-}" ]; then echo "kept: $IDEM_WORK"; else
 trap 'exit 130' INT
 trap 'exit 143' TERM HUP
 JOBS=${JOBS:-$(nproc)}
-MEMORY=${MEMORY:-$([ -z "${LONG:-}" ] && echo 3000 || echo 14000)}
+MEMORY=${MEMORY:-$([ -z "${LONG:-}" ] && echo 5000 || echo 14000)}
 LIMIT=${LIMIT:-$([ -z "${LONG:-}" ] && echo 900 || echo 14400)}
 
 : >"$IDEM_WORK/jobs"
