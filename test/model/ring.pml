@@ -181,7 +181,6 @@ byte walxid;					/* last xid in the WAL */
 /* For assertions. */
 byte written_in[NEV];			/* generation that an event was written in */
 byte was_current[NTX];			/* segments that were current while locked */
-bool crashed;
 bool event_outside_current, index_without_blocks, event_lost, event_of_aborted,
 	event_read_twice, event_out_of_order, row_unexplained, phantom_sent,
 	emptied_undelivered, current_not_pristine, generation_too_old,
