@@ -36,8 +36,8 @@ typedef enum IdemPositionKind
 	IDEM_POSITION_REACHED = 'r',
 
 	/*
-	 * The same, to a sink that stores positions: the events passed were not for
-	 * this relay, so the sink never hears of the row.
+	 * The same, to a sink that stores positions: the events passed were not
+	 * for this relay, so the sink never hears of the row.
 	 */
 	IDEM_POSITION_PASSED = 'p',
 

@@ -251,7 +251,7 @@ static void
 append_fresh_position(int relay_id, int64 epoch, IdemPositionFresh fresh, IdemSnap *done)
 {
 	IdemPositionRow row = {.relay_id = relay_id, .epoch = epoch,
-		.kind = IDEM_POSITION_MOVED, .fresh = fresh, .pos = {done, NULL, 0}};
+	.kind = IDEM_POSITION_MOVED, .fresh = fresh, .pos = {done, NULL, 0}};
 
 	(void) idem_position_append(&row);
 }

@@ -240,7 +240,8 @@ idem_stream_on_ready(IdemStream *stream, const IdemProtoReady *ready)
 		return;
 	}
 	idem_position_assign(stream->cxt, &stream->sent, &stream->settled);
-	stream->row_id = 0;			/* the program's first batch has a row of its life */
+	stream->row_id = 0;			/* the program's first batch has a row of its
+								 * life */
 	stream->settled_dirty = false;
 	stream->catching_up = true;
 	stream->check_due = true;
