@@ -172,6 +172,17 @@ sub worker_sleeps
 	return cmp_ok($ticks->() - $before, '<', POSIX::sysconf(POSIX::_SC_CLK_TCK()) / 2, "the worker of relay $relay sleeps");
 }
 
+# How often a process has been taken off a processor; nothing while it runs, or could
+# run.  The same at two moments: it has slept from the one to the other.
+sub switches
+{
+	my ($pid) = @_;
+	my $status = $pid ? slurp_file("/proc/$pid/status") : '';
+
+	return '' unless $status =~ /^State:\s+S/m;
+	return join('+', $status =~ /_ctxt_switches:\s+(\d+)/g);
+}
+
 # The processes of which $pid is the parent.
 sub children
 {
