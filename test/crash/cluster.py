@@ -128,6 +128,10 @@ log_timezone = 'UTC'
         c.autocommit = True
         return c
 
+    def dsn(self, name):
+        """For a program of ours."""
+        return f"host={self.sock} port={self.port} user=postgres dbname=postgres application_name='{name}'"
+
     def accepts(self):
         try:
             self.connect().close()

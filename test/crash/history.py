@@ -20,6 +20,7 @@ sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent))
 import actions  # noqa: E402
 from cluster import Finding  # noqa: E402
 from round import Mix, Round  # noqa: E402
+from rules import PATIENCE  # noqa: E402
 
 MIXES = {
     "steady": Mix(crash=1, postmaster=1, sink=5, other=1, events=2000, steady=40000),
@@ -49,6 +50,21 @@ class Tally:
 def bound(n):
     """The largest rate that n clean trials leave open, at 95 %."""
     return f"< {3 / n:.2g}" if n > 3 else "unknown"
+
+
+def percentile(values, share):
+    """Of a sorted list that is not empty."""
+    return values[min(len(values) - 1, int(len(values) * share))]
+
+
+def report_quiet(tally, figures):
+    took = figures["arrival"]
+    tally.line(took, f"quiet times: {figures['quiet times']}, {figures['quiet seconds']:.0f} s, COMMIT to arrival of {len(took)}" +
+               "".join(f", p{p} {percentile(took, p / 100) * 1000:.0f} ms" for p in (50, 99) if took) +
+               (f", most {took[-1]:.2f} s" if took else ""))
+    print(f"   nothing arrived at a relay that was behind for at most {figures['behind']:.2f} s; "
+          f"longest without an explanation: {figures['unexplained']:.2f} s; "
+          f"above {PATIENCE:.0f} s and explained: {figures['excused']}")
 
 
 def report(tally, one, found, mix):
@@ -89,6 +105,7 @@ def report(tally, one, found, mix):
            f"first send after \"ready to accept connections\": p99 {p99:.2f} s, "
            f"p50 {first[len(first) // 2] if first else 0:.2f} s, of {len(first)}, "
            f"{figures['first send cut']} of which ended with another restart")
+    report_quiet(tally, figures)
     if mix.steady:
         leaked = figures["descriptors"]
         tally.line(leaked == 0, f"descriptors leaked: {leaked} in {figures['steady']} events "

@@ -35,8 +35,29 @@ class Ledger:
     def write(self, op, **more):
         self.file.write(json.dumps({"at": time.monotonic(), "op": op, **more}) + "\n")
 
+    def flush(self):
+        """Not while its client writes."""
+        self.file.flush()
+
     def close(self):
         self.file.close()
+
+
+class Follower:
+    """The lines that have come since the last look."""
+
+    def __init__(self, directory):
+        self.directory = pathlib.Path(directory)
+        self.offsets = {}
+
+    def new(self):
+        for path in sorted(self.directory.glob("*.ledger")):
+            with open(path, "rb") as f:
+                f.seek(self.offsets.get(path, 0))
+                for line in f:
+                    if line.endswith(b"\n"):
+                        self.offsets[path] = self.offsets.get(path, 0) + len(line)
+                        yield json.loads(line)
 
 
 def read(directory):

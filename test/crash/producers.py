@@ -4,6 +4,7 @@ Each transaction leaves one row in app.business, with the number of its events
 and the sum of their amounts: the marker that tells whether it committed.
 """
 import json
+import threading
 import time
 import uuid
 
@@ -20,17 +21,23 @@ class Pace:
         self.rate = rate
         self.lazy = 0.3         # share of asynchronous commits
         self.enqueued = 0       # an estimate: counted by several threads
+        self.resting = threading.Event()
 
 
 class Producer(Client):
-    MODES = (("single", 4), ("binary", 2), ("many", 4), ("savepoints", 3), ("aborted", 1),
+    MODES = (("single", 4), ("small", 1), ("binary", 2), ("many", 4), ("savepoints", 3), ("aborted", 1),
              ("prepared", 1), ("given", 2), ("locked", 6))
 
     def __init__(self, name, cluster, ledger, rng, pace, coordinator, clients):
         super().__init__(name, cluster, ledger, rng)
         self.pace, self.coordinator, self.clients = pace, coordinator, clients
+        self.rests = False
 
     def step(self):
+        self.rests = self.pace.resting.is_set()
+        if self.rests:
+            self.stopping.wait(0.02)
+            return
         modes, weights = zip(*self.MODES)
         mode = self.rng.choices(modes, weights)[0]
         if mode == "prepared" and not self.coordinator.has_room():
@@ -75,25 +82,36 @@ class Producer(Client):
             self.enqueue()
         self.commit(lazy)
 
-    def binary(self, lazy):
+    def small(self, lazy):
         for _ in range(self.rng.randint(1, 3)):
-            key, amount = f"y{self.rng.randrange(200)}", self.rng.randrange(1000)
-            event = self.sql("SELECT idempotency.outbox_enqueue_bytes('y', %s, 'E', %s)::text",
-                             (key, psycopg2.Binary(json.dumps(self.payload(amount)).encode())))[0][0]
-            self.note(event, key, "y", amount)
+            self.enqueue("q")
         self.commit(lazy)
 
+    def binary(self, lazy):
+        for _ in range(self.rng.randint(1, 3)):
+            self.enqueue_binary()
+        self.commit(lazy)
+
+    def enqueue_binary(self):
+        key, amount = f"y{self.rng.randrange(200)}", self.rng.randrange(1000)
+        event = self.sql("SELECT idempotency.outbox_enqueue_bytes('y', %s, 'E', %s)::text",
+                         (key, psycopg2.Binary(json.dumps(self.payload(amount)).encode())))[0][0]
+        self.note(event, key, "y", amount)
+
     def many(self, lazy, most=120):
+        self.enqueue_many("j", self.rng.randint(2, most))
+        self.commit(lazy)
+
+    def enqueue_many(self, kind, n):
         keys, payloads, amounts = [], [], []
-        for i in range(self.rng.randint(2, most)):
-            keys.append(f"j{self.rng.randrange(200)}")
+        for i in range(n):
+            keys.append(f"{kind}{self.rng.randrange(200)}")
             amounts.append(self.rng.randrange(1000))
             payloads.append(json.dumps({"t": self.txn, "i": i, "a": amounts[-1], "n": 0}))
-        found = self.sql("SELECT outbox_enqueue_many::text FROM idempotency.outbox_enqueue_many('j', %s, %s, %s::jsonb[])",
-                         (keys, ["E"] * len(keys), payloads))
+        found = self.sql("SELECT outbox_enqueue_many::text FROM idempotency.outbox_enqueue_many(%s, %s, %s, %s::jsonb[])",
+                         (kind, keys, ["E"] * len(keys), payloads))
         for (event,), key, amount in zip(found, keys, amounts):
-            self.note(event, key, "j", amount)
-        self.commit(lazy)
+            self.note(event, key, kind, amount)
 
     def savepoints(self, lazy):
         for i in range(self.rng.randint(2, 5)):
@@ -146,10 +164,13 @@ class Producer(Client):
                     self.close()
 
     def locked(self, lazy):
+        self.enqueue_locked()
+        self.commit(lazy)
+
+    def enqueue_locked(self):
         key = str(self.rng.randint(1, KEYS))
         n = self.sql("UPDATE app.keys SET n = n + 1 WHERE key = %s RETURNING n", (key,))[0][0]
         self.enqueue("k", key, n)
-        self.commit(lazy)
 
 
 class Bulk(Producer):

@@ -8,7 +8,7 @@ transaction then gets, and a status of "committed" is that one's.
 import ledger
 from cluster import Finding
 from rules import Claim, Event, History
-from topology import RELAYS, TYPES, WINDOW, dashed
+from topology import RELAYS, REPEATING, TYPES, WINDOW, dashed
 
 
 def statuses(cluster, xids):
@@ -82,8 +82,8 @@ def sessions(topology):
     return found
 
 
-def history(topology, directory):
-    h = History(types=TYPES, repeats={"prog"}, window=WINDOW)
+def history(topology, directory, quiet=()):
+    h = History(types=TYPES, repeats=REPEATING, window=WINDOW)
     xids, decided = producers(h, ledger.read(directory))
     for txn, events, amount in topology.a.rows("SELECT txn, events, amount FROM app.business"):
         h.business.setdefault(txn, []).append((events, amount))
@@ -92,6 +92,9 @@ def history(topology, directory):
     h.arrivals = {relay: list(topology.arrivals(relay)) for relay in RELAYS}
     h.effects = topology.consumer_effects()
     h.sessions = sessions(topology)
+    h.quiet = list(quiet)
+    for q in h.quiet:
+        q.arrived = {relay: topology.first_arrivals(relay, q.begin, q.end) for relay in RELAYS}
     return h
 
 

@@ -14,6 +14,7 @@ import time
 
 import ledger
 import measure
+import quiet
 import resolve
 from actions import ACTIONS, Skip
 from actions.process import is_sink
@@ -21,11 +22,13 @@ from clients import Coordinator
 from cluster import Finding, wait_until
 from consumers import Broker, Consumer, Fetcher
 from producers import Bulk, Holder, Pace, Producer
-from rules import RULES
+from rules import PATIENCE, RULES, waits
 from topology import RELAYS, TYPES, Topology
 
 PRODUCERS = 4
 CONSUMERS = 3
+# Faults between two quiet times.
+QUIET_EVERY = 40
 
 
 class Mix:
@@ -64,6 +67,9 @@ class Round:
         self.clients, self.producers, self.consumers = [], [], []
         self.figures = {}
         self.events = 0
+        self.follower = ledger.Follower(self.directory)
+        self.promised = {}      # transaction -> events it keeps, per type
+        self.quiet = []
 
     # What faults use.
 
@@ -169,6 +175,8 @@ class Round:
             self.trace(i, name)
             self.act(name, self.rng(f"{i}/{name}"))
             self.end_held()
+            if (i + 1) % QUIET_EVERY == 0:
+                self.rest()
             if time.monotonic() - said > 15:
                 said = time.monotonic()
                 self.say(f"   {i + 1} of {len(schedule)} faults, {self.pace.enqueued} events")
@@ -197,11 +205,12 @@ class Round:
 
     def expected(self):
         """relay -> events that have to arrive, by the clients' logs and the business rows."""
-        there = {r[0] for r in self.a.rows("SELECT txn FROM app.business")}
+        for e in self.follower.new():
+            if e["op"] == "commit" and "events" in e:
+                self.promised[e["txn"]] = collections.Counter(x[5] for x in e["events"] if x[4])
         by_type = collections.Counter()
-        for e in ledger.read(self.directory):
-            if e["op"] == "commit" and "events" in e and e["txn"] in there:
-                by_type.update(x[5] for x in e["events"] if x[4])
+        for txn, in self.a.rows("SELECT DISTINCT txn FROM app.business"):
+            by_type.update(self.promised.get(txn, ()))
         self.events = sum(by_type.values())
         return {relay: sum(by_type[t] for t in TYPES[relay]) for relay in RELAYS}
 
@@ -220,13 +229,32 @@ class Round:
                 return
             time.sleep(0.2)
 
-    def stop_producing(self):
-        self.stop(self.producers)
+    def end_prepared(self):
         self.coordinators[0].finish_all()
         def ended():
             self.look_at_clients()
             return self.coordinators[0].idle()
         wait_until("prepared transactions are ended", ended)
+
+    def rest(self):
+        """A quiet time among the faults."""
+        self.pace.resting.set()
+        wait_until("producers rest", lambda: self.look_at_clients() or all(p.rests for p in self.producers))
+        self.end_prepared()
+        wait_until("no session commits any more", lambda: not self.a.rows("""SELECT 1 FROM pg_stat_activity
+            WHERE application_name LIKE 'crash p%' AND state <> 'idle'"""))
+        for producer in self.producers:
+            producer.ledger.flush()
+        self.be_quiet()
+        self.pace.resting.clear()
+
+    def be_quiet(self):
+        self.topology.wait_whole()
+        self.quiet.append(quiet.quiet_time(self, len(self.quiet), self.drain_relays))
+
+    def stop_producing(self):
+        self.stop(self.producers)
+        self.end_prepared()
         wait_until("the sessions of producers are gone", lambda: not self.a.rows("""SELECT 1 FROM pg_stat_activity
             WHERE application_name LIKE 'crash p%' OR application_name LIKE 'crash h%'"""))
         left = self.a.rows("SELECT gid FROM pg_prepared_xacts")
@@ -242,7 +270,7 @@ class Round:
         self.stop([*self.consumers, self.fetcher, *self.coordinators])
 
     def judge(self):
-        h = resolve.history(self.topology, self.directory)
+        h = resolve.history(self.topology, self.directory, self.quiet)
         found = {rule.__name__: list(rule(h)) for rule in RULES}
         self.figures["repeated"] = len(h.arrivals["prog"]) - len({a[0] for a in h.arrivals["prog"]})
         self.figures["claims"] = len(h.claims)
@@ -252,6 +280,7 @@ class Round:
         self.figures["lazy lost"] = self.lazy_lost(h)
         self.figures["prepared"] = {c.name: (len(o.told), c.refused_prepared())
                                     for c, o in zip(self.topology.clusters, self.coordinators)}
+        self.figures.update(self.waited(h))
         for violations in found.values():
             for rule, what, text in violations[:5]:
                 self.say(f"   {rule}: {what}: {text}")
@@ -260,6 +289,17 @@ class Round:
                 for line in resolve.lines_about(violations[0][1], self.topology, self.directory):
                     self.say(f"      {line}")
         return {name: len(v) for name, v in found.items()}
+
+    @staticmethod
+    def waited(h):
+        """How long events took in quiet times, in seconds."""
+        every = list(waits(h))
+        return {"quiet times": len(h.quiet),
+                "arrival": sorted(round(w.took, 4) for w in every if w.took is not None),
+                "quiet seconds": sum(q.end - q.begin for q in h.quiet),
+                "excused": sum((w.took or w.end - w.begin) > PATIENCE >= w.unexplained for w in every),
+                "behind": max((w.end - w.begin for w in every if w.took is None), default=0.0),
+                "unexplained": max((w.unexplained for w in every), default=0.0)}
 
     def own_crashes(self):
         found = [f"{c.name}: {line}" for c in self.topology.clusters for line in c.own_crashes()]
@@ -284,10 +324,11 @@ class Round:
         self.run_schedule(mix)
         self.reach(mix.events)
         self.stop_producing()
-        self.drain_relays()
+        self.be_quiet()
         self.figures["mixed"] = self.events
         if mix.steady:
             self.steady(mix.steady)
+        self.expected()
         self.drain_consumers()
         self.figures["first send"], self.figures["first send cut"] = measure.first_sends(self.topology)
         return self.judge()

@@ -6,6 +6,9 @@ system's own views.  Every rule is linear in it.
 """
 from dataclasses import dataclass, field
 
+# Seconds.
+PATIENCE = 1.0
+
 
 @dataclass
 class Event:
@@ -28,6 +31,18 @@ class Claim:
 
 
 @dataclass
+class Quiet:
+    """A time when nothing but its own events was committed; seconds of one clock."""
+    begin: float
+    end: float
+    awaited: list                               # its own: (id, type, when COMMIT was sent, when answered)
+    stalls: list = field(default_factory=list)  # (from, to): the machine, or a server, was late
+    named: dict = field(default_factory=dict)   # relay -> [(from, to, why)]: the view told what it waited for
+    held: dict = field(default_factory=dict)    # relay -> [(from, to)]: the test held its sink
+    arrived: dict = field(default_factory=dict)     # relay -> {id: when it first came}, in this time
+
+
+@dataclass
 class History:
     events: dict = field(default_factory=dict)      # id -> [Event]: more than one where a client repeats its id
     outcome: dict = field(default_factory=dict)     # transaction -> committed | aborted
@@ -43,6 +58,7 @@ class History:
     claims: list = field(default_factory=list)      # [Claim]
     sessions: list = field(default_factory=list)    # of the program: lists of ids in order
     window: int = 0
+    quiet: list = field(default_factory=list)       # [Quiet]
 
 
 def committed(h):
@@ -186,7 +202,57 @@ def window(h):
         seen.update(session)
 
 
-RULES = (business_rows, same_id_twice, lost, phantom, content, double, order, one_effect, duplicate, window)
+@dataclass
+class Wait:
+    relay: str
+    event: str
+    begin: float
+    end: float
+    took: float         # seconds since COMMIT was sent while the sink was not held; None: not of the quiet time
+    unexplained: float  # seconds between begin and end
+
+
+def covered(begin, end, intervals):
+    """Seconds between begin and end that lie in some of the intervals."""
+    total, reached = 0.0, begin
+    for start, stop in sorted(i[:2] for i in intervals):
+        start, stop = max(start, reached), min(stop, end)
+        if stop > start:
+            total, reached = total + stop - start, stop
+    return total
+
+
+def waits(h):
+    """Each wait in quiet times: of an event of its own since COMMIT was answered; of one from before since the
+    relay's arrival before it, as the relay was busy until then."""
+    for q in h.quiet:
+        own = {event for event, _, _, _ in q.awaited}
+        for relay, letters in h.types.items():
+            arrived = q.arrived.get(relay, {})
+            spans = [(event, at, max(at, arrived.get(event, q.end)), sent)
+                     for event, kind, sent, at in q.awaited if kind in letters]
+            previous = q.begin
+            for event, at in sorted(arrived.items(), key=lambda a: a[1]):
+                if event not in own:
+                    spans.append((event, previous, max(previous, at), None))
+                    previous = max(previous, at)
+            held = q.held.get(relay, [])
+            excuses = q.stalls + q.named.get(relay, []) + held
+            for event, begin, end, sent in spans:
+                yield Wait(relay, event, begin, end, sent and end - sent - covered(sent, end, held),
+                           end - begin - covered(begin, end, excuses))
+
+
+def late(h):
+    """A committed event that nothing holds back is on its way within a second."""
+    for w in waits(h):
+        if w.unexplained > PATIENCE:
+            since = "COMMIT was answered" if w.took is not None else "the arrival before it, or the quiet time's begin"
+            yield "late", w.event, f"at {w.relay}: {w.end - w.begin:.1f} s after {since}, " \
+                f"for {w.unexplained:.1f} s of which neither the machine stalled nor stat_relay names a reason"
+
+
+RULES = (business_rows, same_id_twice, lost, phantom, content, double, order, one_effect, duplicate, window, late)
 
 
 def judge(h):

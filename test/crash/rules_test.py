@@ -8,7 +8,7 @@ import sys
 sys.dont_write_bytecode = True
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent))
 
-from rules import RULES, Claim, Event, History  # noqa: E402
+from rules import RULES, Claim, Event, History, Quiet  # noqa: E402
 
 E1, E2, E3, GONE = "event-1", "event-2", "event-3", "event-gone"
 
@@ -35,7 +35,16 @@ def good():
     h.committing = {"c.1": 1.0, "c.2": 2.0}
     h.claims = [Claim(0.5, "c.1", E1, "claimed"), Claim(1.5, "c.3", E1, "duplicate")]
     h.sessions = [[E1], [E1, E2]]
+    # E1 was committed before, E2 in it; nothing is longer than a second but what is explained.
+    h.quiet = [Quiet(begin=100.0, end=200.0, awaited=[(E2, "k", 100.9, 101.0)],
+                     stalls=[(101.2, 104.0), (102.0, 105.0)], named={"prog": [(105.0, 109.0, "outage: backoff")]},
+                     arrived={"fn": {E1: 100.9, E2: 101.01}, "pg": {E1: 100.5, E2: 105.7},
+                              "prog": {E1: 100.1, E2: 109.5}})]
     return h
+
+
+def quiet(h):
+    return h.quiet[0]
 
 
 def changed(change):
@@ -82,6 +91,15 @@ BAD = {
     "duplicate before the completion": ({"duplicate"}, lambda h: h.claims.append(Claim(0.9, "c.4", E1, "duplicate"))),
     "duplicate, and the completion was lost": ({"duplicate"}, lambda h: h.committing.update({"c.1": 7.0})),
     "duplicate of what nobody completed": ({"duplicate"}, lambda h: h.claims.append(Claim(9, "c.4", E3, "duplicate"))),
+    "an event waits for nothing": ({"late"}, lambda h: quiet(h).arrived["fn"].update({E2: 106.3})),
+    "an event waits for a minute": ({"late"}, lambda h: quiet(h).arrived["fn"].update({E2: 157.0})),
+    "an event of a quiet time is never seen": ({"late"}, lambda h: quiet(h).arrived["pg"].pop(E2)),
+    "an event waits longer than the machine stalled": ({"late"}, lambda h: quiet(h).arrived["pg"].update({E2: 106.1})),
+    "the stall was another's time": ({"late"}, lambda h: quiet(h).stalls.__setitem__(slice(None), [(90.0, 100.9)])),
+    "the view names a reason of another relay": ({"late"}, lambda h: quiet(h).named.update({"pg": quiet(h).named.pop("prog")})),
+    "the reason is gone, and the event waits": ({"late"}, lambda h: quiet(h).named["prog"].__setitem__(0, (105.0, 108.0, "backoff"))),
+    "what was committed before the quiet time lies there": ({"late"}, lambda h: quiet(h).arrived["fn"].update({E1: 102.5})),
+    "a relay that is behind stops": ({"late"}, lambda h: quiet(h).arrived["fn"].update({"another": 107.0})),
     "more is repeated than was in flight": ({"window"}, lambda h: h.sessions.append([E1, E2])),
 }
 

@@ -5,12 +5,15 @@ A   business tables, the outbox, relays:
     pgfn      postgres sink, a function of B        exactly one, by the stored position alone
     pgtab     postgres sink, a table of B           exactly one
     prog      a program that appends to a file      at least one
+    fnq, pgq, storeq, progq   the same kinds, and a program that stores positions, with batches of a few events
+              and little credit, which single events fill: they take one aggregate type only
 B   the arrivals; consumers claim them and make effects in B
 
 Aggregate types: "j" with jsonb payloads, "y" with bytes, "k" enqueued under the
-lock of the aggregate.  No arrival or effect table has a unique key that would
+lock of the aggregate, "q" for relays with small batches.  No arrival or effect table has a unique key that would
 hide a double, but the table that pgtab fills, as it must.
 """
+import itertools
 import json
 import os
 import pathlib
@@ -22,6 +25,7 @@ KEYS = 16
 
 # Segments turn over all the time; what commits asynchronously stays unflushed for long.
 CONF = """
+track_commit_timestamp = on
 wal_writer_delay = 2s
 wal_writer_flush_after = 64MB
 idempotency.outbox_retention = 0
@@ -39,11 +43,14 @@ CREATE TABLE app.keys (key text PRIMARY KEY, n bigint NOT NULL);
 INSERT INTO app.keys SELECT i::text, 0 FROM generate_series(1, {keys}) i;
 CREATE TABLE app.effect (pos bigserial, relay text, event_id uuid, key text, payload jsonb,
 	at timestamptz DEFAULT clock_timestamp());
+CREATE INDEX ON app.effect (at);
 CREATE FUNCTION app.on_json(event_id uuid, aggregate_id text, payload jsonb) RETURNS void LANGUAGE sql
 	AS $$ INSERT INTO app.effect (relay, event_id, key, payload) VALUES ('fn', event_id, aggregate_id, payload) $$;
 CREATE FUNCTION app.on_bytes(event_id uuid, aggregate_id text, payload bytea) RETURNS void LANGUAGE sql
 	AS $$ INSERT INTO app.effect (relay, event_id, key, payload)
 		VALUES ('fnb', event_id, aggregate_id, pg_catalog.convert_from(payload, 'UTF8')::jsonb) $$;
+CREATE FUNCTION app.on_small(event_id uuid, aggregate_id text, payload jsonb) RETURNS void LANGUAGE sql
+	AS $$ INSERT INTO app.effect (relay, event_id, key, payload) VALUES ('fnq', event_id, aggregate_id, payload) $$;
 CREATE SERVER fn FOREIGN DATA WRAPPER idempotency_function OPTIONS (function 'app.on_json');
 CREATE SERVER fnb FOREIGN DATA WRAPPER idempotency_function OPTIONS (function 'app.on_bytes');
 CREATE SERVER pgfn FOREIGN DATA WRAPPER idempotency_postgres
@@ -52,7 +59,15 @@ CREATE USER MAPPING FOR CURRENT_USER SERVER pgfn OPTIONS (user 'postgres');
 CREATE SERVER pgtab FOREIGN DATA WRAPPER idempotency_postgres
 	OPTIONS (host '127.0.0.1', port '{port_b}', dbname 'postgres', "table" 'app.tab');
 CREATE USER MAPPING FOR CURRENT_USER SERVER pgtab OPTIONS (user 'postgres');
-CREATE SERVER prog FOREIGN DATA WRAPPER idempotency_program OPTIONS (program 'pytest', file '{file}');
+CREATE SERVER prog FOREIGN DATA WRAPPER idempotency_program OPTIONS (program 'pytest', file '{work}/prog.arrivals');
+CREATE SERVER fnq FOREIGN DATA WRAPPER idempotency_function OPTIONS (function 'app.on_small');
+CREATE SERVER pgq FOREIGN DATA WRAPPER idempotency_postgres
+	OPTIONS (host '127.0.0.1', port '{port_b}', dbname 'postgres', function 'app.arrive_small', claim 'off');
+CREATE USER MAPPING FOR CURRENT_USER SERVER pgq OPTIONS (user 'postgres');
+CREATE SERVER storeq FOREIGN DATA WRAPPER idempotency_program
+	OPTIONS (program 'pytest', file '{work}/storeq.arrivals', position 'on', credit_messages '8', max_batch_events '8');
+CREATE SERVER progq FOREIGN DATA WRAPPER idempotency_program
+	OPTIONS (program 'pytest', file '{work}/progq.arrivals', credit_messages '6', max_batch_events '3');
 """
 
 SCHEMA_B = """
@@ -61,11 +76,18 @@ CREATE EXTENSION idempotency CASCADE;
 CREATE SCHEMA app;
 CREATE TABLE app.inbox (pos bigserial PRIMARY KEY, event_id uuid, key text, payload jsonb,
 	at timestamptz DEFAULT clock_timestamp());
+CREATE INDEX ON app.inbox (at);
 CREATE FUNCTION app.arrive(event_id uuid, aggregate_id text, payload jsonb, payload_bytes bytea) RETURNS void
 	LANGUAGE sql AS $$ INSERT INTO app.inbox (event_id, key, payload) VALUES (event_id, aggregate_id,
 		coalesce(payload, pg_catalog.convert_from(payload_bytes, 'UTF8')::jsonb)) $$;
+CREATE TABLE app.small (pos bigserial, event_id uuid, key text, payload jsonb,
+	at timestamptz DEFAULT clock_timestamp());
+CREATE INDEX ON app.small (at);
+CREATE FUNCTION app.arrive_small(event_id uuid, aggregate_id text, payload jsonb) RETURNS void LANGUAGE sql
+	AS $$ INSERT INTO app.small (event_id, key, payload) VALUES (event_id, aggregate_id, payload) $$;
 CREATE TABLE app.tab (pos bigserial, event_id uuid UNIQUE, aggregate_id text, payload jsonb,
 	at timestamptz DEFAULT clock_timestamp());
+CREATE INDEX ON app.tab (at);
 CREATE TABLE app.effect (pos bigserial, event_id text, txn text);
 """
 
@@ -77,17 +99,54 @@ RELAYS = {
     "pgfn": ("{}", "batch_events => 200"),
     "pgtab": ("{k}", "batch_events => 50"),
     "prog": ("{}", f"batch_events => {BATCH}"),
+    "fnq": ("{q}", "batch_events => 1"),
+    "pgq": ("{q}", "batch_events => 2"),
+    "progq": ("{q}", "batch_events => 3"),
+    "storeq": ("{q}", "batch_events => 8"),
 }
-TYPES = {"fn": "jk", "fnb": "y", "pgfn": "jky", "pgtab": "k", "prog": "jky"}
+TYPES = {"fn": "jk", "fnb": "y", "pgfn": "jkyq", "pgtab": "k", "prog": "jkyq",
+         "fnq": "q", "pgq": "q", "progq": "q", "storeq": "q"}
+# Relays whose sinks neither store positions nor claim.
+REPEATING = {"prog", "progq"}
+# relay -> what has its arrivals: server, table, column of the key; a relay to a program has a file.
+TABLES = {
+    "fn": ("a", "app.effect WHERE relay = 'fn'", "key"),
+    "fnb": ("a", "app.effect WHERE relay = 'fnb'", "key"),
+    "fnq": ("a", "app.effect WHERE relay = 'fnq'", "key"),
+    "pgfn": ("b", "app.inbox WHERE true", "key"),
+    "pgtab": ("b", "app.tab WHERE true", "aggregate_id"),
+    "pgq": ("b", "app.small WHERE true", "key"),
+}
 # What a relay to a program may have sent and not yet settled: 8 batches.
 WINDOW = 8 * BATCH
+
+
+class Lines:
+    """A program's file of JSON lines, each parsed once.  One that was cut off by a kill is no line."""
+
+    def __init__(self, path):
+        self.path, self.entries, self.offset = path, [], 0
+
+    def read(self):
+        if self.path.exists():
+            with open(self.path, "rb") as f:
+                f.seek(self.offset)
+                for line in f:
+                    if not line.endswith(b"\n"):
+                        break
+                    self.offset += len(line)
+                    try:
+                        self.entries.append(json.loads(line))
+                    except ValueError:
+                        pass
+        return self.entries
 
 
 class Topology:
     def __init__(self, work, bindir, extension_conf, sinks):
         self.work = pathlib.Path(work)
         self.work.mkdir(parents=True, exist_ok=True)
-        self.file = self.work / "prog.arrivals"
+        self.files = {relay: Lines(self.work / f"{relay}.arrivals") for relay in RELAYS if relay not in TABLES}
         directory = self.work / "sinks"
         shutil.copytree(sinks, directory)
         self.a = Cluster("a", work, bindir, extension_conf, CONF.format(sinks=directory))
@@ -99,7 +158,7 @@ class Topology:
             cluster.make()
             cluster.start()
         self.b.rows(SCHEMA_B)
-        self.a.rows(SCHEMA_A.format(keys=KEYS, port_b=self.b.port, file=self.file))
+        self.a.rows(SCHEMA_A.format(keys=KEYS, port_b=self.b.port, work=self.work))
         self.b.rows(self.a.rows("SELECT idempotency.sink_setup_sql('pgfn')")[0][0])
         for relay, (types, more) in RELAYS.items():
             self.a.rows(f"""SELECT idempotency.relay_create('{relay}', '{relay}', '{types}',
@@ -142,34 +201,54 @@ class Topology:
     # What arrived, from the receivers' own tables and file.  (id, key, payload), in order.
 
     def arrivals(self, relay):
-        if relay == "prog":
-            yield from self.program_arrivals()
+        if relay in self.files:
+            yield from self.program_arrivals(relay)
             return
-        cluster, sql = {
-            "fn": (self.a, "SELECT event_id, key, payload::text FROM app.effect WHERE relay = 'fn' ORDER BY pos"),
-            "fnb": (self.a, "SELECT event_id, key, payload::text FROM app.effect WHERE relay = 'fnb' ORDER BY pos"),
-            "pgfn": (self.b, "SELECT event_id, key, payload::text FROM app.inbox ORDER BY pos"),
-            "pgtab": (self.b, "SELECT event_id, aggregate_id, payload::text FROM app.tab ORDER BY pos"),
-        }[relay]
-        for event, key, payload in cluster.rows(sql):
+        server, table, key = TABLES[relay]
+        for event, key, payload in self.cluster(server).rows(
+                f"SELECT event_id, {key}, payload::text FROM {table} ORDER BY pos"):
             yield event, key, json.loads(payload)
 
-    def program_arrivals(self):
-        for entry in self.program_log():
+    def cluster(self, name):
+        return {"a": self.a, "b": self.b}[name]
+
+    def program_arrivals(self, relay):
+        for entry in self.program_acks(relay):
+            text = entry["payload"] if "payload" in entry else bytes.fromhex(entry["payload_hex"]).decode()
+            yield dashed(entry["event"]), entry["aggregate_id"], json.loads(text)
+
+    def program_acks(self, relay, first=0):
+        """What a program has, from a line on; if it stores positions, what stands before one."""
+        lines = itertools.islice(self.files[relay].read(), first, None)
+        if relay in REPEATING:
+            yield from (e for e in lines if e.get("outcome") == "acked")
+            return
+        pending = []
+        for entry in lines:
             if entry.get("outcome") == "acked":
-                text = entry["payload"] if "payload" in entry else bytes.fromhex(entry["payload_hex"]).decode()
-                yield dashed(entry["event"]), entry["aggregate_id"], json.loads(text)
+                pending.append(entry)
+            elif "commit" in entry:
+                yield from pending
+            if "commit" in entry or "hello" in entry:
+                pending = []
 
     def program_log(self):
-        """The program's lines; one that was cut off by a kill is no line."""
-        if not self.file.exists():
-            return
-        with open(self.file, encoding="utf-8") as f:
-            for line in f:
-                try:
-                    yield json.loads(line)
-                except ValueError:
-                    continue
+        return self.files["prog"].read()
+
+    def times_sql(self, relay):
+        """What arrived in a table between two times, and when: when the receiver's transaction committed."""
+        _, table, _ = TABLES[relay]
+        return f"""SELECT event_id::text, extract(epoch FROM coalesce(pg_xact_commit_timestamp(xmin), at))::float8
+            FROM {table} AND at BETWEEN to_timestamp(%s) AND to_timestamp(%s)"""
+
+    def first_arrivals(self, relay, begin, end):
+        """event -> when, of those that came then and not before."""
+        if relay in TABLES:
+            return dict(self.cluster(TABLES[relay][0]).rows(self.times_sql(relay), (begin, end)))
+        first = {}
+        for entry in self.program_acks(relay):
+            first.setdefault(dashed(entry["event"]), entry["at"])
+        return {event: at for event, at in first.items() if begin <= at <= end}
 
     def consumer_effects(self):
         """(event id, transaction), in order."""
@@ -177,11 +256,12 @@ class Topology:
 
     def arrived(self):
         """relay -> number of different events, for waiting."""
-        found = {}
+        found = {relay: 0 for relay in RELAYS}
         found.update(self.a.rows("SELECT relay, count(DISTINCT event_id) FROM app.effect GROUP BY 1"))
-        found["pgfn"] = self.b.rows("SELECT count(DISTINCT event_id) FROM app.inbox")[0][0]
-        found["pgtab"] = self.b.rows("SELECT count(*) FROM app.tab")[0][0]
-        found["prog"] = len({e["event"] for e in self.program_log() if e.get("outcome") == "acked"})
+        for relay, table in (("pgfn", "inbox"), ("pgtab", "tab"), ("pgq", "small")):
+            found[relay] = self.b.rows(f"SELECT count(DISTINCT event_id) FROM app.{table}")[0][0]
+        for relay in self.files:
+            found[relay] = len({e["event"] for e in self.program_acks(relay)})
         return found
 
     def remove(self):

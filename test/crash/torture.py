@@ -63,6 +63,7 @@ def main():
     figure = lambda name: sum(r["figures"].get(name, 0) for r in rounds)
     bad = [r["seed"] for r in rounds if r["failed"]]
     first = sorted(x for r in rounds for x in r["figures"].get("first send", []))
+    arrival = sorted(x for r in rounds for x in r["figures"].get("arrival", []))
     machines = environment(results)
 
     print("# Report of the long run\n")
@@ -87,6 +88,11 @@ def main():
         print(f"\nFirst send after \"ready to accept connections\": p50 {first[len(first) // 2]:.2f} s, "
               f"p99 {first[min(len(first) - 1, int(len(first) * 0.99))]:.2f} s, most {first[-1]:.2f} s, of {len(first)}, "
               f"{figure('first send cut')} of which ended with another restart.")
+    if arrival:
+        print(f"\nCOMMIT to arrival in {figure('quiet times')} quiet times: p50 {arrival[len(arrival) // 2] * 1000:.0f} ms, "
+              f"p99 {arrival[min(len(arrival) - 1, int(len(arrival) * 0.99))] * 1000:.0f} ms, most {arrival[-1]:.2f} s, "
+              f"of {len(arrival)}; longest that neither a stall of the machine nor `stat_relay` explains: "
+              f"{max(r['figures'].get('unexplained', 0) for r in rounds):.2f} s.")
     longest = collections.defaultdict(float)
     for one in rounds:
         for what, took in one["longest"].items():

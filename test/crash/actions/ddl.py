@@ -6,6 +6,7 @@ import psycopg2.errors
 
 from actions import Skip, action
 from cluster import Finding, wait_until
+from topology import TYPES
 
 
 def main_relay(ctx, rng):
@@ -22,7 +23,9 @@ def pause(ctx, rng):
 
 @action("alter a relay", 3)
 def alter(ctx, rng):
-    ctx.a.rows("SELECT idempotency.relay_alter(%s, batch_events => %s)", (main_relay(ctx, rng), rng.randint(20, 100)))
+    relay = main_relay(ctx, rng)
+    ctx.a.rows("SELECT idempotency.relay_alter(%s, batch_events => %s)",
+               (relay, rng.choice((1, 2, 3, 8)) if TYPES[relay] == "q" else rng.randint(20, 100)))
 
 
 @action("create and drop a relay", 3)
