@@ -17,6 +17,8 @@ import uuid
 
 import psycopg2
 
+from machine.server import wait_until
+
 
 class Operation:
     """One event: who wrote it as its how-manieth, and how it ended."""
@@ -52,6 +54,7 @@ class Traffic:
         self.stopping = threading.Event()
         self.resumed = threading.Event()
         self.resumed.set()
+        self.parked = set()         # writers that rest
         self.threads = [
             threading.Thread(target=self.write, args=(f"w{i}", d, random.Random(f"{seed}/{i}")), daemon=True)
             for i, d in enumerate(durable)]
@@ -70,6 +73,11 @@ class Traffic:
     def pause_all(self):
         self.resumed.clear()
 
+    def rest(self):
+        """No writer has a transaction any more."""
+        self.pause_all()
+        wait_until("writers rest", lambda: len(self.parked) == len(self.threads))
+
     def resume(self):
         self.resumed.set()
 
@@ -79,7 +87,10 @@ class Traffic:
     def write(self, key, durable, rng):
         connection, n = None, 0
         while not self.stopping.is_set():
-            self.resumed.wait()
+            if not self.resumed.is_set():
+                self.parked.add(key)
+                self.resumed.wait()
+                self.parked.discard(key)
             if durable and self.lazy_only:
                 time.sleep(0.01)
                 continue
@@ -109,14 +120,17 @@ class Traffic:
         self.drop(connection)
 
     @staticmethod
-    def one(connection, op, give_up):
+    def enqueue(cursor, op):
+        cursor.execute("INSERT INTO aggregate VALUES (%s, 1) ON CONFLICT (key)"
+                       " DO UPDATE SET n = aggregate.n + 1", (op.key,))
+        cursor.execute("INSERT INTO orders VALUES (%s, %s, %s)", (op.event, op.key, op.n))
+        cursor.execute("SELECT idempotency.outbox_enqueue('order', %s, 'Made',"
+                       " jsonb_build_object('n', %s::bigint), event_id => %s::uuid)",
+                       (op.key, op.n, op.event))
+
+    def one(self, connection, op, give_up):
         with connection.cursor() as cursor:
-            cursor.execute("INSERT INTO aggregate VALUES (%s, 1) ON CONFLICT (key)"
-                           " DO UPDATE SET n = aggregate.n + 1", (op.key,))
-            cursor.execute("INSERT INTO orders VALUES (%s, %s, %s)", (op.event, op.key, op.n))
-            cursor.execute("SELECT idempotency.outbox_enqueue('order', %s, 'Made',"
-                           " jsonb_build_object('n', %s::bigint), event_id => %s::uuid)",
-                           (op.key, op.n, op.event))
+            self.enqueue(cursor, op)
         if give_up:
             connection.rollback()
             op.outcome = "fail"

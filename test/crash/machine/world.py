@@ -7,8 +7,10 @@
 The target and the file stay whole whatever happens to the source.
 """
 import json
+import random
 import uuid
 
+from machine.quiet import QuietTime
 from machine.server import wait_until
 from machine.traffic import SCHEMA, Traffic
 from machine.verdict import Verdict
@@ -45,6 +47,7 @@ class World:
         self.forgiven = ()
         self.lost_allowed = False
         self.ignored = ()           # keys of events that no writer made
+        self.waited = []            # the longest of each quiet time
         self.file = lab.mkdir("sink") / "received" if file_sink else None
         self.traffic = None
         if not target.is_running():
@@ -124,11 +127,25 @@ class World:
                 yield str(uuid.UUID(entry["event"])), entry["aggregate_id"], json.loads(entry["payload"])["n"]
 
     def drain(self):
-        """Stop writing, and wait until everything committed has arrived."""
+        """Stop writing, wait until everything committed has arrived, and see how soon single events do."""
         if self.traffic:
             self.traffic.stop()
         for relay in self.relays:
             self.wait_arrived(relay)
+        if self.traffic:
+            self.be_quiet()
+
+    def rest(self, hold=None):
+        """A quiet time before more is broken."""
+        self.traffic.rest()
+        for relay in self.relays:
+            self.wait_arrived(relay)
+        self.be_quiet(hold)
+        self.traffic.resume()
+
+    def be_quiet(self, hold=None):
+        rng = random.Random(f"{self.seed}/quiet/{len(self.waited)}")
+        self.waited.append(QuietTime(self, rng, hold).run())
 
     def wait_arrived(self, relay):
         orders = set(self.committed())
@@ -151,4 +168,5 @@ class World:
         unknown = self.traffic.count("unknown") if self.traffic else 0
         n = len(verdict.orders)
         bound = f"< {3 / n:.2g}" if n else "unknown"
-        return f"{n} committed, no finding (95 %: {bound} per event), {unknown} commits unknown to their clients"
+        return (f"{n} committed, no finding (95 %: {bound} per event), {unknown} commits unknown to their clients,"
+                f" COMMIT to arrival at most {max(self.waited, default=0):.2f} s in {len(self.waited)} quiet times")

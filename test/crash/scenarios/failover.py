@@ -31,6 +31,18 @@ def stop_receiving(standby):
             send_signal(pid, signal.SIGSTOP)
 
 
+def hold(standby):
+    """Nothing reaches the standby, so nothing may leave the primary, until the function that this returns is called."""
+    stopped = [pid for pid in descendants(standby.process.pid) if command_of(pid) == "postgres"]
+    for pid in stopped:
+        send_signal(pid, signal.SIGSTOP)
+
+    def release():
+        for pid in stopped:
+            send_signal(pid, signal.SIGCONT)
+    return release
+
+
 def forget_unreceived(standby):
     """What its sockets hold is gone; only a new receiver is sure not to read it."""
     standby.kill()
@@ -92,6 +104,7 @@ def synchronous(lab, rng):
     for number in range(3):
         standby = add_standby(lab, world, f"standby{number}", True)
         world.wait_progress()
+        world.rest(lambda s=standby: hold(s))
         if number == 1:
             cancel_waits(world, standby)
         time.sleep(rng.random() * 0.3)
