@@ -523,6 +523,21 @@ serve_interrupts(void)
 		try_reload();
 }
 
+/*
+ * Did anybody want something since the worker looked?  Whoever does sets a flag,
+ * then the latch, and leaves the latch alone while the flag is set.  A wait for
+ * a lock or for a flush resets the latch, so the latch alone does not tell.
+ */
+static bool
+has_news(void)
+{
+	pg_memory_barrier();
+	return pg_atomic_read_u32(&my_slot->wake) != 0 ||
+		pg_atomic_read_u32(&my_slot->config) != config_seen ||
+		ConfigReloadPending ||
+		!my_slot->wanted || my_slot->generation != my_generation;
+}
+
 /* pg_cancel_backend means the statement of a handler, not the worker. */
 static void
 loop_once(void)
@@ -542,7 +557,7 @@ loop_once(void)
 	now = idem_clock();
 	if (now >= next_maintenance)
 		try_maintenance(now);
-	if (again)
+	if (again || has_news())
 		return;
 	pgstat_report_stat(false);
 	pgstat_report_activity(STATE_IDLE, NULL);
