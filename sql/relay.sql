@@ -66,9 +66,42 @@ SELECT idempotency.relay_drop('unlimited');
 -- A server goes with its relays, or not at all.
 DROP SERVER nul;
 ALTER SERVER nul RENAME TO zero;
-SELECT relay, server FROM idempotency.relays;
-DROP SERVER zero CASCADE;
+CREATE SERVER nul FOREIGN DATA WRAPPER idempotency_null;
+SELECT relay, server FROM idempotency.stat_relay;
+SELECT idempotency.relay_alter('r', server => 'nul');
+DROP SERVER zero;
+DROP SERVER nul;
+DROP SERVER IF EXISTS nowhere, nul;
+BEGIN;
+DROP SERVER nul CASCADE;
 SELECT count(*) FROM idempotency.relays;
+ROLLBACK;
+SELECT relay, server FROM idempotency.stat_relay;
+DROP SERVER nul CASCADE;
+SELECT count(*) FROM idempotency.relays;
+
+-- So does an owner: a relay is one of the objects of a role.
+CREATE SERVER nul FOREIGN DATA WRAPPER idempotency_null;
+CREATE ROLE regress_relay_owner;
+CREATE ROLE regress_relay_heir;
+SELECT idempotency.grant_role('operator', 'regress_relay_owner');
+GRANT USAGE ON FOREIGN SERVER nul TO regress_relay_owner;
+SET ROLE regress_relay_owner;
+SELECT idempotency.relay_create('owned', 'nul');
+RESET ROLE;
+SELECT owner, owner_oid::regrole FROM idempotency.relays;
+REASSIGN OWNED BY regress_relay_owner TO regress_relay_heir;
+SELECT owner, owner_oid::regrole FROM idempotency.relays;
+DROP OWNED BY regress_relay_owner;
+DROP ROLE regress_relay_owner;
+SELECT relay FROM idempotency.stat_relay;
+\set VERBOSITY terse
+DROP ROLE regress_relay_heir;
+\set VERBOSITY default
+DROP OWNED BY regress_relay_heir;
+DROP ROLE regress_relay_heir;
+SELECT count(*) FROM idempotency.stat_relay;
+DROP SERVER nul;
 
 -- Options are checked by wrapper; the hint lists the good ones.
 SELECT pg_temp.try(format('CREATE SERVER s FOREIGN DATA WRAPPER idempotency_%s OPTIONS (%s)', w, o)) FROM (VALUES

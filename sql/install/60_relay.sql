@@ -21,8 +21,8 @@ COMMENT ON TYPE @extschema@.parked_state IS
 CREATE TABLE @extschema@.relays (
     relay_id int PRIMARY KEY,
     relay text COLLATE "C" NOT NULL UNIQUE,
-    owner regrole NOT NULL,
-    server text COLLATE "C" NOT NULL,
+    owner text COLLATE "C" NOT NULL,
+    owner_oid oid NOT NULL,
     aggregate_types text[] COLLATE "C",
     ordering @extschema@.relay_ordering NOT NULL,
     on_dead @extschema@.relay_on_dead NOT NULL,
@@ -40,7 +40,11 @@ CREATE TABLE @extschema@.relays (
     created_at timestamptz NOT NULL DEFAULT pg_catalog.now()
 );
 COMMENT ON TABLE @extschema@.relays IS
-    'One row per relay: its configuration and what it is bound to. Changed by the relay_* functions only.';
+    'One row per relay: its configuration. Changed by the relay_* functions only. Server and owner are those of the foreign table relay_<relay_id>.';
+COMMENT ON COLUMN @extschema@.relays.owner IS
+    'Name of the owner of the foreign table when it was last looked at: after a restore that left the table to another role, the relay does not run.';
+COMMENT ON COLUMN @extschema@.relays.owner_oid IS
+    'That role in the cluster that "identity" names.';
 COMMENT ON COLUMN @extschema@.relays.halted IS
     'Why the relay stands until an operator acts (a dead letter under on_dead = stop, an exceeded max_lag_size); NULL: it does not.';
 COMMENT ON COLUMN @extschema@.relays.epoch IS
@@ -259,7 +263,7 @@ COMMENT ON FUNCTION @extschema@.relay_lag(int) IS
     'Position of a relay as stored, and what is behind it; the source of stat_relay.';
 
 CREATE VIEW @extschema@.stat_relay AS
-SELECT r.relay, r.server,
+SELECT r.relay, v.srvname::text COLLATE "C" AS server,
        COALESCE(s.state, CASE WHEN r.paused THEN 'paused' ELSE 'not running' END) AS state,
        COALESCE(s.waiting_for,
                 CASE WHEN s.state IS NULL AND NOT r.paused THEN 'worker' END) AS waiting_for,
@@ -269,6 +273,11 @@ SELECT r.relay, r.server,
          WHERE p.relay_id = r.relay_id AND p.state = 'dead') AS dead,
        s.last_error, s.last_error_at, s.pid, s.sink_pid
   FROM @extschema@.relays r
+  LEFT JOIN pg_catalog.pg_class c ON c.relname = ('relay_' || r.relay_id)::name AND c.relkind = 'f'
+        AND c.relnamespace = (SELECT t.relnamespace FROM pg_catalog.pg_class t
+                               WHERE t.oid = '@extschema@.relays'::pg_catalog.regclass)
+  LEFT JOIN pg_catalog.pg_foreign_table f ON f.ftrelid = c.oid
+  LEFT JOIN pg_catalog.pg_foreign_server v ON v.oid = f.ftserver
   LEFT JOIN @extschema@.relay_status() s ON s.relay_id = r.relay_id
   CROSS JOIN LATERAL @extschema@.relay_lag(r.relay_id) l;
 COMMENT ON VIEW @extschema@.stat_relay IS

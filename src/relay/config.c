@@ -3,6 +3,12 @@
  * config.c
  *		A relay's configuration, resolved: row, server, options, owner's rights.
  *
+ * Server and owner are those of the relay's anchor (anchor.c).  The row notes
+ * the owner besides, for a restore: where the role is missing, pg_dump's script
+ * leaves the anchor to the role that restores it.  A relay whose anchor has
+ * another owner than the row notes is "disowned": it does not run, and is not
+ * adopted, before ALTER FOREIGN TABLE has given the anchor an owner.
+ *
  * A relay acts as its owner, so what the owner may no longer do (USAGE on the
  * server) is a problem of the relay, and the user mapping is the owner's.  A
  * problem is a state to show, not an error: one broken relay must not keep the
@@ -41,6 +47,7 @@
 #include "utils/timestamp.h"
 
 #include "compat.h"
+#include "relay/anchor.h"
 #include "relay/config.h"
 #include "relay/identity.h"
 #include "relay/spi.h"
@@ -49,7 +56,7 @@
 #define WRAPPER_PREFIX "idempotency_"
 
 static const char *const config_query =
-"SELECT relay_id, relay, owner::pg_catalog.oid, server, aggregate_types,"
+"SELECT relay_id, relay, owner, owner_oid, aggregate_types,"
 " ordering::text, on_dead::text, max_attempts,"
 " (pg_catalog.date_part('epoch', min_backoff) * 1000)::int,"
 " (pg_catalog.date_part('epoch', max_backoff) * 1000)::int,"
@@ -80,8 +87,8 @@ config_from_row(HeapTuple tup, TupleDesc desc)
 
 	c->relay_id = DatumGetInt32(idem_spi_value(tup, desc, 1));
 	c->name = idem_spi_text(tup, desc, 2);
-	c->owner = DatumGetObjectId(idem_spi_value(tup, desc, 3));
-	c->server = idem_spi_text(tup, desc, 4);
+	c->noted_owner = idem_spi_text(tup, desc, 3);
+	c->noted_owner_oid = DatumGetObjectId(idem_spi_value(tup, desc, 4));
 	types = SPI_getbinval(tup, desc, 5, &isnull);
 	c->aggregate_types = isnull ? NIL : text_array_to_list(types);
 	c->ordering = strcmp(idem_spi_text(tup, desc, 6), "key") == 0 ?
@@ -129,26 +136,38 @@ user_mapping_options(Oid owner, Oid serverid)
 	return options;
 }
 
+/* The relay's server; NULL if its anchor is gone. */
+static ForeignServer *
+find_server(IdemRelayConfig *c)
+{
+	IdemAnchor	anchor;
+	ForeignServer *server = NULL;
+
+	if (idem_anchor_find(c->relay_id, &anchor))
+		server = GetForeignServerExtended(anchor.serverid, FSV_MISSING_OK);
+	if (server == NULL)
+		return NULL;
+	c->anchor = anchor.relid;
+	c->owner = anchor.owner;
+	c->serverid = server->serverid;
+	c->server = server->servername;
+	return server;
+}
+
+/*
+ * Whether a relay is one to a function decides which worker has it, so the kind
+ * is told even where the owner may not use the server.
+ */
 static void
 resolve_server(IdemRelayConfig *c)
 {
-	ForeignServer *server = GetForeignServerByName(c->server, true);
+	ForeignServer *server = find_server(c);
 	ForeignDataWrapper *wrapper;
 
 	if (server == NULL)
 	{
-		c->problem = psprintf("server \"%s\" does not exist", c->server);
-		return;
-	}
-	if (!SearchSysCacheExists1(AUTHOID, ObjectIdGetDatum(c->owner)))
-	{
-		c->problem = pstrdup("the role that owns the relay does not exist");
-		return;
-	}
-	if (idem_server_usage_check(server->serverid, c->owner) != ACLCHECK_OK)
-	{
-		c->problem = psprintf("owner \"%s\" has no USAGE on server \"%s\"",
-							  GetUserNameFromId(c->owner, true), c->server);
+		c->problem = psprintf("the relay's foreign table %s does not exist",
+							  idem_anchor_name(c->relay_id));
 		return;
 	}
 	wrapper = GetForeignDataWrapper(server->fdwid);
@@ -159,6 +178,17 @@ resolve_server(IdemRelayConfig *c)
 		return;
 	}
 	c->kind = pstrdup(wrapper->fdwname + strlen(WRAPPER_PREFIX));
+	if (!SearchSysCacheExists1(AUTHOID, ObjectIdGetDatum(c->owner)))
+	{
+		c->problem = pstrdup("the role that owns the relay does not exist");
+		return;
+	}
+	if (idem_server_usage_check(c->serverid, c->owner) != ACLCHECK_OK)
+	{
+		c->problem = psprintf("owner \"%s\" has no USAGE on server \"%s\"",
+							  GetUserNameFromId(c->owner, true), c->server);
+		return;
+	}
 	c->options = list_concat(list_copy(server->options),
 							 user_mapping_options(c->owner, server->serverid));
 
@@ -187,6 +217,31 @@ resolve_server(IdemRelayConfig *c)
 		c->program = psprintf("idempotency-sink-%s", c->kind);
 }
 
+/*
+ * A role is the noted one if it has the name, or if it has the OID where the
+ * OID was noted: then the role was renamed since.
+ */
+static void
+check_owner(IdemRelayConfig *c)
+{
+	const char *owner = OidIsValid(c->owner) ? GetUserNameFromId(c->owner, true) : NULL;
+
+	if (owner == NULL || strcmp(owner, c->noted_owner) == 0)
+		return;
+	if (c->owner == c->noted_owner_oid && strcmp(c->identity, idem_publish_identity()) == 0)
+	{
+		c->renamed = true;
+		return;
+	}
+	c->disowned = true;
+	if (OidIsValid(get_role_oid(c->noted_owner, true)))
+		c->problem = psprintf("the relay was owned by role \"%s\", and foreign table %s belongs to \"%s\"",
+							  c->noted_owner, idem_anchor_name(c->relay_id), owner);
+	else
+		c->problem = psprintf("the relay was owned by role \"%s\", which does not exist",
+							  c->noted_owner);
+}
+
 List *
 idem_relay_configs(void)
 {
@@ -205,8 +260,41 @@ idem_relay_configs(void)
 	SPI_finish();
 
 	foreach(lc, configs)
+	{
 		resolve_server(lfirst(lc));
+		check_owner(lfirst(lc));
+	}
 	return configs;
+}
+
+void
+idem_relay_delete(int relay_id)
+{
+	Oid			types[1] = {INT4OID};
+	Datum		values[1] = {Int32GetDatum(relay_id)};
+
+	SPI_connect();
+	idem_spi_run_latest("WITH gone AS (DELETE FROM %s.relays WHERE relay_id = $1),"
+						" record AS (DELETE FROM %s.relay_attempts WHERE relay_id = $1)"
+						" DELETE FROM %s.relay_parked WHERE relay_id = $1", 1, types, values);
+	SPI_finish();
+}
+
+/* Not written where nothing changes: a new row closes an open breaker. */
+void
+idem_relay_note_owner(int relay_id, Oid owner)
+{
+	Oid			types[3] = {INT4OID, OIDOID, TEXTOID};
+	Datum		values[3];
+
+	values[0] = Int32GetDatum(relay_id);
+	values[1] = ObjectIdGetDatum(owner);
+	values[2] = CStringGetTextDatum(GetUserNameFromId(owner, false));
+	SPI_connect();
+	idem_spi_run_latest("UPDATE %s.relays SET owner_oid = $2, owner = $3"
+						" WHERE relay_id = $1 AND (owner_oid, owner) IS DISTINCT FROM ($2, $3)",
+						3, types, values);
+	SPI_finish();
 }
 
 static char *
@@ -223,6 +311,7 @@ idem_relay_config_copy(const IdemRelayConfig *config)
 
 	*c = *config;
 	c->name = copy_string(config->name);
+	c->noted_owner = copy_string(config->noted_owner);
 	c->server = copy_string(config->server);
 	c->halted = copy_string(config->halted);
 	c->incarnation = copy_string(config->incarnation);
@@ -292,7 +381,12 @@ idem_relay_is_barred(const IdemRelayConfig *config, IdemRelayState *state,
 					 const char **message)
 {
 	*message = NULL;
-	if (strcmp(config->identity, idem_relay_identity()) != 0)
+	if (config->disowned)
+	{
+		*state = IDEM_RELAY_MISCONFIGURED;
+		*message = config->problem;
+	}
+	else if (strcmp(config->identity, idem_relay_identity()) != 0)
 	{
 		*state = IDEM_RELAY_UNADOPTED;
 		*message = psprintf("bound to \"%s\", this database is \"%s\"",
@@ -324,7 +418,7 @@ idem_relay_config_same_sink(const IdemRelayConfig *a, const IdemRelayConfig *b)
 	if (a->epoch != b->epoch || a->owner != b->owner ||
 		a->batch_events != b->batch_events || a->batch_bytes != b->batch_bytes ||
 		a->ordering != b->ordering || a->require_password != b->require_password ||
-		strcmp(a->server, b->server) != 0 ||
+		a->serverid != b->serverid ||
 		strcmp(a->incarnation, b->incarnation) != 0 ||
 		strcmp(a->kind ? a->kind : "", b->kind ? b->kind : "") != 0 ||
 		list_length(a->options) != list_length(b->options))

@@ -39,8 +39,8 @@ typedef struct IdemRelayConfig
 	int			relay_id;
 	TransactionId row_xmin;		/* of the transaction that wrote the row */
 	char	   *name;
-	Oid			owner;
-	char	   *server;
+	char	   *noted_owner;	/* the owner as last noted in the row: name, */
+	Oid			noted_owner_oid;	/* and OID, which means nothing elsewhere */
 	List	   *aggregate_types;	/* of char *; NIL: all */
 	IdemOrdering ordering;
 	IdemOnDead	on_dead;
@@ -57,6 +57,12 @@ typedef struct IdemRelayConfig
 	char	   *incarnation;
 	char	   *identity;
 
+	/* resolved from the anchor; InvalidOid and NULL without one */
+	Oid			anchor;
+	Oid			owner;
+	Oid			serverid;
+	char	   *server;			/* name */
+
 	/* resolved from the server */
 	char	   *kind;			/* function, postgres, ...; NULL: see problem */
 	char	   *program;		/* file name below sink_directory; NULL: none */
@@ -64,10 +70,19 @@ typedef struct IdemRelayConfig
 	bool		require_password;	/* an owner, of relay or server, is no
 									 * superuser */
 	char	   *problem;		/* why it cannot run; NULL: nothing */
+	bool		disowned;		/* the problem is a restored relay's owner */
+	bool		renamed;		/* the owner has another name than the noted
+								 * one */
 } IdemRelayConfig;
 
 /* Every relay of this database, in order of relay_id.  In a transaction. */
 extern List *idem_relay_configs(void);
+
+/* Delete a relay's row and what it has parked; its anchor is the caller's. */
+extern void idem_relay_delete(int relay_id);
+
+/* Note in the row of a relay that this role owns it. */
+extern void idem_relay_note_owner(int relay_id, Oid owner);
 
 /* A deep copy in the current context. */
 extern IdemRelayConfig *idem_relay_config_copy(const IdemRelayConfig *config);

@@ -5,8 +5,16 @@
  *
  * A worker is a session of its database, and serving interrupts does not make
  * it leave.  So commands that need a database empty, and DROP EXTENSION, keep
- * its workers down while they run.  DROP SERVER: a relay is a row and has no
- * pg_depend entry, so its dependency on the server is kept here.
+ * its workers down while they run.
+ *
+ * A relay's dependencies are those of its anchor (anchor.c).  What befalls the
+ * anchor, by whatever command, is told by object_access_hook: when it is
+ * dropped the relay's row goes in the same transaction, and a new owner is
+ * noted there.  The hook asks for the class first, so that other objects cost
+ * a comparison, other relations a look into the cache; without the extension,
+ * or while it is being dropped, nothing is an anchor.
+ *
+ * LOCKING: the command holds the anchor's AccessExclusiveLock, then "relays".
  *
  * Copyright (c) 2026, the idempotency developers
  *
@@ -19,7 +27,9 @@
 
 #include "access/htup_details.h"
 #include "access/xact.h"
+#include "catalog/objectaccess.h"
 #include "catalog/pg_authid.h"
+#include "catalog/pg_class.h"
 #include "catalog/pg_database.h"
 #include "catalog/pg_type.h"
 #include "commands/dbcommands.h"
@@ -36,6 +46,8 @@
 #include "utils/syscache.h"
 
 #include "compat.h"
+#include "relay/anchor.h"
+#include "relay/config.h"
 #include "relay/hooks.h"
 #include "relay/slots.h"
 #include "relay/spi.h"
@@ -44,6 +56,7 @@
 #include "shared/fault.h"
 
 static ProcessUtility_hook_type prev_process_utility = NULL;
+static object_access_hook_type prev_object_access = NULL;
 
 /* The server exports its own test in the newest minor releases only. */
 static bool
@@ -140,41 +153,30 @@ names_our_extension(List *objects)
 
 /* The relays that send to a server, as a readable list; NULL: none. */
 static char *
-relays_of_server(const char *server)
+relays_of_server(Oid serverid)
 {
-	Oid			types[1] = {TEXTOID};
-	Datum		values[1] = {CStringGetTextDatum(server)};
-	MemoryContext caller = CurrentMemoryContext;
-	char	   *names = NULL;
+	StringInfoData names;
+	ListCell   *lc;
 
-	SPI_connect();
-	if (idem_spi_run("SELECT pg_catalog.string_agg(pg_catalog.quote_ident(relay), ', ' ORDER BY relay)"
-					 " FROM %s.relays WHERE server = $1", 1, types, values, NULL) == 1)
+	initStringInfo(&names);
+	foreach(lc, idem_relay_configs())
 	{
-		names = SPI_getvalue(SPI_tuptable->vals[0], SPI_tuptable->tupdesc, 1);
-		if (names)
-			names = MemoryContextStrdup(caller, names);
+		const IdemRelayConfig *c = lfirst(lc);
+
+		if (c->serverid == serverid)
+			appendStringInfo(&names, "%s%s", names.len > 0 ? ", " : "",
+							 quote_identifier(c->name));
 	}
-	SPI_finish();
-	return names;
-}
-
-/* Is there such a server, and will the command itself be let through to it? */
-static bool
-may_drop_server(const char *name)
-{
-	ForeignServer *server = GetForeignServerByName(name, true);
-
-	return server != NULL && has_privs_of_role(GetUserId(), server->owner);
+	return names.len > 0 ? names.data : NULL;
 }
 
 /*
- * RESTRICT refuses while relays send there; CASCADE drops them.  Anybody may
- * send a DROP SERVER: who will be refused learns nothing of relays, and IF
- * EXISTS of what is not there touches none.
+ * The server itself would refuse, and name the anchor: say it of relays.
+ * Anybody may send a DROP SERVER: a role that may not drop the server learns
+ * nothing of its relays.
  */
 static void
-before_drop_server(DropStmt *stmt)
+before_drop_server_restrict(DropStmt *stmt)
 {
 	ListCell   *lc;
 
@@ -182,47 +184,55 @@ before_drop_server(DropStmt *stmt)
 		return;
 	foreach(lc, stmt->objects)
 	{
-		const char *server = strVal(lfirst(lc));
-		char	   *relays = may_drop_server(server) ? relays_of_server(server) : NULL;
-		Oid			types[1] = {TEXTOID};
-		Datum		values[1] = {CStringGetTextDatum(server)};
+		ForeignServer *server = GetForeignServerByName(strVal(lfirst(lc)), true);
+		char	   *relays;
 
-		if (relays == NULL)
+		if (server == NULL || !has_privs_of_role(GetUserId(), server->owner))
 			continue;
-		if (stmt->behavior != DROP_CASCADE)
+		relays = relays_of_server(server->serverid);
+		if (relays != NULL)
 			ereport(ERROR,
 					(errcode(ERRCODE_DEPENDENT_OBJECTS_STILL_EXIST),
-					 errmsg("cannot drop server %s because relays send to it", server),
+					 errmsg("cannot drop server %s because relays send to it", server->servername),
 					 errdetail("Relays: %s.", relays),
 					 errhint("Use relay_drop, or DROP ... CASCADE to drop the relays too.")));
-		SPI_connect();
-		IDEM_FAULT_POINT("ddl-drop-server");
-		idem_spi_run("WITH gone AS (DELETE FROM %s.relays WHERE server = $1 RETURNING relay_id)"
-					 " DELETE FROM %s.relay_parked WHERE relay_id IN (SELECT relay_id FROM gone)",
-					 1, types, values, NULL);
-		SPI_finish();
+	}
+}
+
+/* An anchor has been altered: its owner may be another one. */
+static void
+anchor_altered(int relay_id)
+{
+	IdemAnchor	anchor;
+
+	CommandCounterIncrement();
+	if (idem_anchor_find(relay_id, &anchor))
+	{
+		IDEM_FAULT_POINT("ddl-anchor-altered");
+		idem_relay_note_owner(relay_id, anchor.owner);
 		idem_relay_config_changed(false);
 	}
 }
 
-/* A renamed server keeps its relays. */
 static void
-after_rename_server(RenameStmt *stmt)
+on_object_access(ObjectAccessType access, Oid classId, Oid objectId, int subId, void *arg)
 {
-	Oid			types[2] = {TEXTOID, TEXTOID};
-	Datum		values[2];
+	int			relay_id;
 
-	if (!OidIsValid(idem_extension_oid()))
+	if (prev_object_access)
+		prev_object_access(access, classId, objectId, subId, arg);
+	if (classId != RelationRelationId || subId != 0 ||
+		(access != OAT_DROP && access != OAT_POST_ALTER) ||
+		!idem_anchor_is(objectId, &relay_id))
 		return;
-	values[0] = CStringGetTextDatum(strVal(stmt->object));
-	values[1] = CStringGetTextDatum(stmt->newname);
-	SPI_connect();
-	PushActiveSnapshot(GetTransactionSnapshot());
-	idem_spi_run("UPDATE %s.relays SET server = $2 WHERE server = $1", 2, types, values, NULL);
-	PopActiveSnapshot();
-	SPI_finish();
-	IDEM_FAULT_POINT("ddl-rename-server");
-	idem_relay_config_changed(false);
+	if (access == OAT_POST_ALTER)
+		anchor_altered(relay_id);
+	else
+	{
+		IDEM_FAULT_POINT("ddl-anchor-drop");
+		idem_relay_delete(relay_id);
+		idem_relay_config_changed(false);
+	}
 }
 
 static void
@@ -276,6 +286,8 @@ concerns_relays(Node *parsetree)
 		case T_AlterUserMappingStmt:
 		case T_DropUserMappingStmt:
 		case T_GrantStmt:
+		case T_DropOwnedStmt:
+		case T_ReassignOwnedStmt:
 			return true;
 		case T_AlterOwnerStmt:
 			return ((AlterOwnerStmt *) parsetree)->objectType == OBJECT_FOREIGN_SERVER;
@@ -297,10 +309,6 @@ process_utility(PlannedStmt *pstmt, const char *queryString, bool readOnlyTree,
 	Oid			clear = InvalidOid;
 	bool		commit_prepared = IsA(parsetree, TransactionStmt) &&
 	((TransactionStmt *) parsetree)->kind == TRANS_STMT_COMMIT_PREPARED;
-	bool		drop_server = IsA(parsetree, DropStmt) &&
-	((DropStmt *) parsetree)->removeType == OBJECT_FOREIGN_SERVER;
-	bool		rename_server = IsA(parsetree, RenameStmt) &&
-	((RenameStmt *) parsetree)->renameType == OBJECT_FOREIGN_SERVER;
 
 	if (IsA(parsetree, DropStmt) &&
 		((DropStmt *) parsetree)->removeType == OBJECT_EXTENSION &&
@@ -311,8 +319,10 @@ process_utility(PlannedStmt *pstmt, const char *queryString, bool readOnlyTree,
 	else if (!commit_prepared && IsTransactionState())
 		clear = database_to_clear(parsetree);
 
-	if (drop_server)
-		before_drop_server((DropStmt *) parsetree);
+	if (IsA(parsetree, DropStmt) &&
+		((DropStmt *) parsetree)->removeType == OBJECT_FOREIGN_SERVER &&
+		((DropStmt *) parsetree)->behavior != DROP_CASCADE)
+		before_drop_server_restrict((DropStmt *) parsetree);
 
 	if (OidIsValid(clear))
 		call_next_without_workers(clear, pstmt, queryString, readOnlyTree, context,
@@ -322,8 +332,6 @@ process_utility(PlannedStmt *pstmt, const char *queryString, bool readOnlyTree,
 
 	if (commit_prepared)
 		idem_wake_committed_prepared();
-	if (rename_server)
-		after_rename_server((RenameStmt *) parsetree);
 	if (concerns_relays(parsetree))
 		idem_relay_config_changed(false);
 }
@@ -333,4 +341,6 @@ idem_hooks_init(void)
 {
 	prev_process_utility = ProcessUtility_hook;
 	ProcessUtility_hook = process_utility;
+	prev_object_access = object_access_hook;
+	object_access_hook = on_object_access;
 }

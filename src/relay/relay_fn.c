@@ -26,6 +26,7 @@
 #include "fmgr.h"
 #include "foreign/foreign.h"
 #include "miscadmin.h"
+#include "storage/lmgr.h"
 #include "utils/acl.h"
 #include "utils/array.h"
 #include "utils/builtins.h"
@@ -37,6 +38,7 @@
 #include "compat.h"
 #include "outbox/outbox.h"
 #include "outbox/reader.h"
+#include "relay/anchor.h"
 #include "relay/config.h"
 #include "relay/identity.h"
 #include "relay/launcher.h"
@@ -46,6 +48,7 @@
 #include "relay/spi.h"
 #include "relay/wake.h"
 #include "shared/args.h"
+#include "shared/catalog.h"
 #include "shared/error.h"
 #include "shared/fault.h"
 
@@ -76,26 +79,16 @@ relay_name_arg(FunctionCallInfo fcinfo)
 	return text_to_cstring(idem_get_text_arg(fcinfo, ARG_RELAY, "relay", IDEM_MAX_NAME_BYTES));
 }
 
-/* The relay's row, locked against a concurrent change; 42704 if none. */
+/* A relay as it is now; 42704 if there is none of the name. */
 static IdemRelayConfig *
-get_relay(const char *name)
+find_relay(const char *name)
 {
-	Oid			types[1] = {TEXTOID};
-	Datum		values[1] = {CStringGetTextDatum(name)};
 	ListCell   *lc;
-	uint64		n;
 
-	SPI_connect();
-	n = idem_spi_run("SELECT 1 FROM %s.relays WHERE relay = $1 FOR UPDATE", 1, types, values, NULL);
-	SPI_finish();
-	if (n == 1)
+	foreach(lc, idem_relay_configs())
 	{
-		CommandCounterIncrement();
-		foreach(lc, idem_relay_configs())
-		{
-			if (strcmp(((IdemRelayConfig *) lfirst(lc))->name, name) == 0)
-				return lfirst(lc);
-		}
+		if (strcmp(((IdemRelayConfig *) lfirst(lc))->name, name) == 0)
+			return lfirst(lc);
 	}
 	ereport(ERROR,
 			(errcode(ERRCODE_UNDEFINED_OBJECT),
@@ -103,13 +96,53 @@ get_relay(const char *name)
 			 errhint("See the view idempotency.stat_relay.")));
 }
 
+/* The relay, its row locked against a concurrent change. */
+static IdemRelayConfig *
+get_relay(const char *name)
+{
+	Oid			types[1] = {TEXTOID};
+	Datum		values[1] = {CStringGetTextDatum(name)};
+
+	SPI_connect();
+	idem_spi_run("SELECT 1 FROM %s.relays WHERE relay = $1 FOR UPDATE", 1, types, values, NULL);
+	SPI_finish();
+	CommandCounterIncrement();
+	return find_relay(name);
+}
+
+/* A relay without its foreign table has no owner but the extension's. */
 static void
 require_owner(const IdemRelayConfig *c)
 {
-	if (!has_privs_of_role(GetUserId(), c->owner))
+	Oid			owner = OidIsValid(c->anchor) ? c->owner : idem_extension_owner();
+
+	if (!has_privs_of_role(GetUserId(), owner))
 		ereport(ERROR,
 				(errcode(ERRCODE_INSUFFICIENT_PRIVILEGE),
 				 errmsg("must be owner of relay \"%s\"", c->name)));
+}
+
+/*
+ * The same for a relay of the caller's, its foreign table locked as well, and
+ * before the row: the order of DROP.
+ */
+static IdemRelayConfig *
+get_own_relay_and_anchor(const char *name)
+{
+	IdemRelayConfig *c = find_relay(name);
+	Oid			anchor = c->anchor;
+
+	require_owner(c);
+	if (OidIsValid(anchor))
+		LockRelationOid(anchor, AccessExclusiveLock);
+	c = get_relay(name);
+	require_owner(c);
+	if (c->anchor != anchor)
+		ereport(ERROR,
+				(errcode(ERRCODE_T_R_SERIALIZATION_FAILURE),
+				 errmsg("relay \"%s\" was changed by another session", name),
+				 errhint("Try again.")));
+	return c;
 }
 
 static void
@@ -123,12 +156,11 @@ require_preload(void)
 						 "Claims and the outbox work without it.")));
 }
 
-/* The server exists, is a sink, and the caller may use it. */
-static void
-check_server(const char *name)
+/* The server of a name that the caller may use. */
+static ForeignServer *
+usable_server(const char *name)
 {
 	ForeignServer *server = GetForeignServerByName(name, true);
-	ForeignDataWrapper *wrapper;
 
 	if (server == NULL)
 		ereport(ERROR,
@@ -137,6 +169,38 @@ check_server(const char *name)
 				 errhint("Create it with CREATE SERVER ... FOREIGN DATA WRAPPER idempotency_postgres, or another idempotency_ wrapper.")));
 	if (idem_server_usage_check(server->serverid, GetUserId()) != ACLCHECK_OK)
 		aclcheck_error(ACLCHECK_NO_PRIV, OBJECT_FOREIGN_SERVER, name);
+	return server;
+}
+
+/*
+ * The same, locked against its DROP.  Whoever may not use a server does not
+ * lock it; and the name may be another server's once the lock is had.
+ */
+static ForeignServer *
+lock_server(const char *name)
+{
+	ForeignServer *server = usable_server(name);
+
+	for (;;)
+	{
+		Oid			locked = server->serverid;
+
+		LockDatabaseObject(ForeignServerRelationId, locked, 0, AccessShareLock);
+		server = usable_server(name);
+		if (server->serverid == locked)
+			return server;
+		UnlockDatabaseObject(ForeignServerRelationId, locked, 0, AccessShareLock);
+		CHECK_FOR_INTERRUPTS();
+	}
+}
+
+/* The server exists, is a sink, and the caller may use it; locked against its DROP. */
+static ForeignServer *
+check_server(const char *name)
+{
+	ForeignServer *server = lock_server(name);
+	ForeignDataWrapper *wrapper;
+
 	wrapper = GetForeignDataWrapper(server->fdwid);
 	if (strncmp(wrapper->fdwname, WRAPPER_PREFIX, strlen(WRAPPER_PREFIX)) != 0)
 		ereport(ERROR,
@@ -153,6 +217,7 @@ check_server(const char *name)
 				 errdetail("That role could make the relay run any function as \"%s\".",
 						   GetUserNameFromId(GetUserId(), false)),
 				 errhint("Let the owner of the server create the relay, or change the owner of the server.")));
+	return server;
 }
 
 static void
@@ -292,9 +357,9 @@ collect_settings(FunctionCallInfo fcinfo, Datum *values, char *nulls)
 														"between 1kB and 16MB"));
 	if (!PG_ARGISNULL(ARG_MAX_LAG))
 		values[ARG_MAX_LAG] = Int64GetDatum(max_lag_arg(fcinfo));
-	/* The start is not a column; its place is taken by a harmless value. */
-	values[ARG_START] = (Datum) 0;
-	nulls[ARG_START] = 'n';
+	/* Start and server are no columns; NULLs take their places. */
+	values[ARG_START] = values[ARG_SERVER] = (Datum) 0;
+	nulls[ARG_START] = nulls[ARG_SERVER] = 'n';
 }
 
 #define SETTING_TYPES TEXTOID, TEXTOID, TEXTARRAYOID, TEXTOID, TEXTOID, TEXTOID, \
@@ -318,14 +383,35 @@ require_all(FunctionCallInfo fcinfo)
 		idem_require_arg(fcinfo, needed[i].arg, needed[i].name);
 }
 
+/*
+ * The id of a new relay, whose foreign table this makes: before the row, for
+ * an old table of that name goes with any row of that id.
+ */
+static int
+new_relay_id(const ForeignServer *server)
+{
+	int			relay_id;
+
+	SPI_connect();
+	idem_spi_run("LOCK TABLE %s.relays IN SHARE ROW EXCLUSIVE MODE", 0, NULL, NULL, NULL);
+	idem_spi_run("SELECT pg_catalog.setval('%s.relay_id_seq', GREATEST(pg_catalog.nextval('%s.relay_id_seq'),"
+				 "  (SELECT pg_catalog.max(relay_id) + 1 FROM %s.relays),"
+				 "  (SELECT pg_catalog.max(relay_id) + 1 FROM %s.relay_parked)))::int", 0, NULL, NULL, NULL);
+	relay_id = DatumGetInt32(idem_spi_value(SPI_tuptable->vals[0], SPI_tuptable->tupdesc, 1));
+	SPI_finish();
+	idem_anchor_create(relay_id, server);
+	return relay_id;
+}
+
 Datum
 idem_relay_create_fn(PG_FUNCTION_ARGS)
 {
 	char	   *name = relay_name_arg(fcinfo);
-	char	   *server = text_to_cstring(idem_get_text_arg(fcinfo, ARG_SERVER, "server", NAMEDATALEN - 1));
-	Oid			types[NARGS + 3] = {SETTING_TYPES, OIDOID, TEXTOID, TEXTOID};
-	Datum		values[NARGS + 3];
-	char		nulls[NARGS + 4];
+	char	   *server_name = text_to_cstring(idem_get_text_arg(fcinfo, ARG_SERVER, "server", NAMEDATALEN - 1));
+	ForeignServer *server;
+	Oid			types[NARGS + 5] = {SETTING_TYPES, OIDOID, TEXTOID, TEXTOID, TEXTOID, INT4OID};
+	Datum		values[NARGS + 5];
+	char		nulls[NARGS + 6];
 	int			relay_id;
 	int64		epoch;
 	uint64		n;
@@ -338,34 +424,32 @@ idem_relay_create_fn(PG_FUNCTION_ARGS)
 				 errmsg("relay name \"%s\" is reserved", name),
 				 errhint("Names that begin with \"@\" belong to the extension.")));
 	require_preload();
-	check_server(server);
+	server = check_server(server_name);
 	collect_settings(fcinfo, values, nulls);
 	values[NARGS] = ObjectIdGetDatum(GetUserId());
 	values[NARGS + 1] = CStringGetTextDatum(new_incarnation());
 	values[NARGS + 2] = CStringGetTextDatum(idem_publish_identity());
-	memset(nulls + NARGS, ' ', 3);
-	nulls[NARGS + 3] = '\0';
+	values[NARGS + 3] = CStringGetTextDatum(GetUserNameFromId(GetUserId(), false));
+	memset(nulls + NARGS, ' ', 5);
+	nulls[NARGS + 5] = '\0';
 
+	relay_id = new_relay_id(server);
+	values[NARGS + 4] = Int32GetDatum(relay_id);
 	SPI_connect();
-	idem_spi_run("LOCK TABLE %s.relays IN SHARE ROW EXCLUSIVE MODE", 0, NULL, NULL, NULL);
-	n = idem_spi_run("INSERT INTO %s.relays (relay_id, relay, owner, server, aggregate_types, ordering,"
+	n = idem_spi_run("INSERT INTO %s.relays (relay_id, relay, owner_oid, owner, aggregate_types, ordering,"
 					 " on_dead, max_attempts, min_backoff, max_backoff, batch_events, batch_bytes,"
 					 " max_lag_bytes, epoch, incarnation, identity)"
-					 " SELECT pg_catalog.setval('%s.relay_id_seq', GREATEST(pg_catalog.nextval('%s.relay_id_seq'),"
-					 "  (SELECT pg_catalog.max(relay_id) + 1 FROM %s.relays),"
-					 "  (SELECT pg_catalog.max(relay_id) + 1 FROM %s.relay_parked))),"
-					 " $1, $13, $2, $3, $5::%s.relay_ordering, $6::%s.relay_on_dead, $7, $8, $9, $10,"
-					 " $11, NULLIF($12, 0), pg_catalog.nextval('%s.relay_log_id'), $14, $15 WHERE $4 IS NULL"
-					 " ON CONFLICT (relay) DO NOTHING RETURNING relay_id, epoch",
-					 NARGS + 3, types, values, nulls);
+					 " SELECT $17, $1, $13, $16, $3, $5::%s.relay_ordering, $6::%s.relay_on_dead, $7, $8, $9, $10,"
+					 " $11, NULLIF($12, 0), pg_catalog.nextval('%s.relay_log_id'), $14, $15"
+					 " WHERE $2 IS NULL AND $4 IS NULL"
+					 " ON CONFLICT (relay) DO NOTHING RETURNING epoch",
+					 NARGS + 5, types, values, nulls);
 	if (n == 0)
 		ereport(ERROR,
 				(errcode(ERRCODE_DUPLICATE_OBJECT),
 				 errmsg("relay \"%s\" exists already", name),
 				 errhint("Use relay_alter, or relay_drop first.")));
-	relay_id = DatumGetInt32(idem_spi_value(SPI_tuptable->vals[0], SPI_tuptable->tupdesc, 1));
-	epoch = DatumGetInt64(idem_spi_value(SPI_tuptable->vals[0], SPI_tuptable->tupdesc, 2));
-
+	epoch = DatumGetInt64(idem_spi_value(SPI_tuptable->vals[0], SPI_tuptable->tupdesc, 1));
 	append_fresh_position(relay_id, epoch, IDEM_FRESH_MOVED,
 						  start_snapshot(PG_GETARG_DATUM(ARG_START)));
 	SPI_finish();
@@ -392,32 +476,59 @@ raise_epoch(const IdemRelayConfig *c)
 	return epoch;
 }
 
+/*
+ * Send to another server from now on.  A relay that has lost its foreign table
+ * is the caller's with the new one.
+ */
+static void
+change_server(IdemRelayConfig *c, const ForeignServer *server)
+{
+	IdemAnchor	anchor;
+
+	if (idem_anchor_find(c->relay_id, &anchor))
+		idem_anchor_redirect(&anchor, server->serverid);
+	else
+	{
+		idem_anchor_create(c->relay_id, server);
+		idem_relay_note_owner(c->relay_id, GetUserId());
+	}
+}
+
 Datum
 idem_relay_alter_fn(PG_FUNCTION_ARGS)
 {
 	char	   *name = relay_name_arg(fcinfo);
+	ForeignServer *server = NULL;
 	Oid			types[NARGS] = {SETTING_TYPES};
 	Datum		values[NARGS];
 	char		nulls[NARGS + 1];
 	IdemRelayConfig *c;
 
 	idem_prevent_read_only("relay_alter()");
-	c = get_relay(name);
-	require_owner(c);
-	if (!PG_ARGISNULL(ARG_SERVER))
-		check_server(text_to_cstring(PG_GETARG_TEXT_PP(ARG_SERVER)));
+	if (PG_ARGISNULL(ARG_SERVER))
+	{
+		c = get_relay(name);
+		require_owner(c);
+	}
+	else
+	{
+		require_owner(find_relay(name));
+		server = check_server(text_to_cstring(PG_GETARG_TEXT_PP(ARG_SERVER)));
+		c = get_own_relay_and_anchor(name);
+	}
 	collect_settings(fcinfo, values, nulls);
 	nulls[NARGS] = '\0';
 	SPI_connect();
-	idem_spi_run("UPDATE %s.relays SET server = COALESCE($2, server),"
-				 " aggregate_types = COALESCE($3, aggregate_types),"
+	idem_spi_run("UPDATE %s.relays SET aggregate_types = COALESCE($3, aggregate_types),"
 				 " ordering = COALESCE($5::%s.relay_ordering, ordering),"
 				 " on_dead = COALESCE($6::%s.relay_on_dead, on_dead),"
 				 " max_attempts = COALESCE($7, max_attempts), min_backoff = COALESCE($8, min_backoff),"
 				 " max_backoff = COALESCE($9, max_backoff), batch_events = COALESCE($10, batch_events),"
 				 " batch_bytes = COALESCE($11, batch_bytes), max_lag_bytes = NULLIF(COALESCE($12, max_lag_bytes), 0)"
-				 " WHERE relay = $1 AND $4 IS NULL", NARGS, types, values, nulls);
+				 " WHERE relay = $1 AND $2 IS NULL AND $4 IS NULL", NARGS, types, values, nulls);
 	SPI_finish();
+	if (server != NULL)
+		change_server(c, server);
 	if (!PG_ARGISNULL(ARG_START))
 		append_fresh_position(c->relay_id, raise_epoch(c), IDEM_FRESH_MOVED,
 							  start_snapshot(PG_GETARG_DATUM(ARG_START)));
@@ -443,13 +554,13 @@ idem_relay_drop_fn(PG_FUNCTION_ARGS)
 {
 	char	   *name = relay_name_arg(fcinfo);
 	IdemRelayConfig *c;
+	IdemAnchor	anchor;
 
 	idem_prevent_read_only("relay_drop()");
-	c = get_relay(name);
-	require_owner(c);
-	run_for_relay(c, "WITH gone AS (DELETE FROM %s.relays WHERE relay_id = $1),"
-				  " record AS (DELETE FROM %s.relay_attempts WHERE relay_id = $1)"
-				  " DELETE FROM %s.relay_parked WHERE relay_id = $1");
+	c = get_own_relay_and_anchor(name);
+	idem_relay_delete(c->relay_id);
+	if (idem_anchor_find(c->relay_id, &anchor))
+		idem_anchor_drop(&anchor);
 	IDEM_FAULT_POINT("relay-dropped");
 	PG_RETURN_VOID();
 }
@@ -476,6 +587,22 @@ idem_relay_resume_fn(PG_FUNCTION_ARGS)
 }
 
 /*
+ * A restore where the owner's role was missing, or that was told to leave all
+ * to its own role, must not make relays run as that role.
+ */
+static void
+require_noted_owner(const IdemRelayConfig *c)
+{
+	if (c->disowned)
+		ereport(ERROR,
+				(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
+				 errmsg("relay \"%s\" has not the owner that it had", c->name),
+				 errdetail("%s.", c->problem),
+				 errhint("Name the role that the relay is to act as: ALTER FOREIGN TABLE %s OWNER TO ...",
+						 idem_anchor_name(c->relay_id))));
+}
+
+/*
  * Go on from our own last position, under a new incarnation, so that what a
  * sink has stored for the former one does not contradict.  Without a position,
  * or with one ahead of this cluster's transactions, the relay comes from
@@ -497,6 +624,7 @@ idem_relay_adopt_fn(PG_FUNCTION_ARGS)
 	require_preload();
 	c = get_relay(name);
 	require_owner(c);
+	require_noted_owner(c);
 	row = idem_position_last(c->relay_id, c->epoch);
 	done = row ? row->pos.done : NULL;
 	if (done == NULL || FullTransactionIdFollows(done->xmax, now->xmax))
@@ -514,6 +642,8 @@ idem_relay_adopt_fn(PG_FUNCTION_ARGS)
 	idem_spi_run("UPDATE %s.relays SET incarnation = $2, identity = $3 WHERE relay_id = $1",
 				 3, types, values, NULL);
 	SPI_finish();
+	if (OidIsValid(c->anchor))
+		idem_relay_note_owner(c->relay_id, c->owner);
 	append_fresh_position(c->relay_id, raise_epoch(c), IDEM_FRESH_ADOPTED, done);
 	idem_launcher_enlist_database(true);
 	idem_relay_config_changed(true);

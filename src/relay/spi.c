@@ -22,6 +22,7 @@
 #include "utils/builtins.h"
 #include "utils/guc.h"
 #include "utils/lsyscache.h"
+#include "utils/snapmgr.h"
 
 #include "relay/spi.h"
 #include "shared/catalog.h"
@@ -63,8 +64,20 @@ idem_spi_text(HeapTuple tup, TupleDesc desc, int column)
 	return SPI_getvalue(tup, desc, column);
 }
 
-uint64
-idem_spi_run(const char *sql, int nargs, Oid *types, Datum *values, const char *nulls)
+static int
+run_as_of_now(const char *sql, int nargs, Oid *types, Datum *values, const char *nulls)
+{
+	SPIPlanPtr	plan = SPI_prepare(sql, nargs, types);
+
+	if (plan == NULL)
+		return SPI_result;
+	return SPI_execute_snapshot(plan, values, nulls, GetLatestSnapshot(), InvalidSnapshot,
+								false, true, 0);
+}
+
+static uint64
+run_as_owner(const char *sql, int nargs, Oid *types, Datum *values, const char *nulls,
+			 bool latest)
 {
 	Oid			save_userid;
 	int			save_sec_context;
@@ -78,10 +91,23 @@ idem_spi_run(const char *sql, int nargs, Oid *types, Datum *values, const char *
 	save_nestlevel = NewGUCNestLevel();
 	(void) set_config_option("search_path", "pg_catalog, pg_temp",
 							 PGC_USERSET, PGC_S_SESSION, GUC_ACTION_SAVE, true, 0, false);
-	rc = SPI_execute_with_args(idem_spi_sql(sql), nargs, types, values, nulls, false, 0);
+	rc = latest ? run_as_of_now(idem_spi_sql(sql), nargs, types, values, nulls) :
+		SPI_execute_with_args(idem_spi_sql(sql), nargs, types, values, nulls, false, 0);
 	AtEOXact_GUC(true, save_nestlevel);
 	SetUserIdAndSecContext(save_userid, save_sec_context);
 	if (rc < 0)
 		elog(ERROR, "could not run \"%s\": %s", sql, SPI_result_code_string(rc));
 	return SPI_processed;
+}
+
+uint64
+idem_spi_run(const char *sql, int nargs, Oid *types, Datum *values, const char *nulls)
+{
+	return run_as_owner(sql, nargs, types, values, nulls, false);
+}
+
+uint64
+idem_spi_run_latest(const char *sql, int nargs, Oid *types, Datum *values)
+{
+	return run_as_owner(sql, nargs, types, values, NULL, true);
 }

@@ -33,4 +33,11 @@ extern char *idem_spi_text(HeapTuple tup, TupleDesc desc, int column);
 extern uint64 idem_spi_run(const char *sql, int nargs, Oid *types,
 						   Datum *values, const char *nulls);
 
+/*
+ * The same on the rows as of now, also where the transaction keeps an older
+ * snapshot: for statements that follow what DDL has done, which has no snapshot.
+ * No value is NULL.
+ */
+extern uint64 idem_spi_run_latest(const char *sql, int nargs, Oid *types, Datum *values);
+
 #endif							/* IDEM_RELAY_SPI_H */

@@ -17,8 +17,11 @@
  */
 #include "postgres.h"
 
+#include "catalog/pg_type.h"
+#include "executor/spi.h"
 #include "miscadmin.h"
 #include "nodes/pg_list.h"
+#include "storage/lmgr.h"
 #include "utils/memutils.h"
 
 #include "outbox/reader.h"
@@ -28,15 +31,22 @@
 #include "relay/position.h"
 #include "relay/retention.h"
 #include "relay/slots.h"
+#include "relay/spi.h"
 #include "relay/txn.h"
 #include "relay/upkeep.h"
+#include "shared/catalog.h"
 #include "shared/fault.h"
+
+static IdemRelRef relays_ref = IDEM_RELREF("relays");
 
 static int64 last_tick_seq = -1;
 
 /* Relay ids, in TopMemoryContext: seen at the last look; dropped since. */
 static List *known = NIL;
 static List *dropped = NIL;
+
+/* Ids of relays whose owner has another name than their row says. */
+static List *renamed = NIL;
 
 static List *
 ids_of(List *configs)
@@ -63,7 +73,45 @@ idem_upkeep_note_relays(List *configs)
 	}
 	list_free(known);
 	known = now;
+	foreach(lc, configs)
+	{
+		const IdemRelayConfig *c = lfirst(lc);
+
+		if (c->renamed)
+			renamed = list_append_unique_int(renamed, c->relay_id);
+	}
 	MemoryContextSwitchTo(old);
+}
+
+/*
+ * A dump says by name who owns a relay: let the names be of now.  Where an
+ * operator has the row, the next look at the configuration comes back to it.
+ */
+static void
+note_renamed(void)
+{
+	ListCell   *lc;
+
+	if (renamed == NIL)
+		return;
+	idem_txn_begin();
+	foreach(lc, renamed)
+	{
+		Oid			types[1] = {INT4OID};
+		Datum		values[1] = {Int32GetDatum(lfirst_int(lc))};
+
+		if (!ConditionalLockRelationOid(idem_relref_oid(&relays_ref), RowExclusiveLock))
+			continue;
+		SPI_connect();
+		idem_spi_run("UPDATE %s.relays SET owner = a.rolname FROM pg_catalog.pg_roles a"
+					 " WHERE a.oid = owner_oid AND relay_id ="
+					 " (SELECT relay_id FROM %s.relays WHERE relay_id = $1 FOR UPDATE SKIP LOCKED)",
+					 1, types, values, NULL);
+		SPI_finish();
+	}
+	idem_txn_commit(false);
+	list_free(renamed);
+	renamed = NIL;
 }
 
 static bool
@@ -162,6 +210,7 @@ idem_upkeep_run(MemoryContext work_cxt)
 {
 	maintain_log(work_cxt);
 	idem_retention_check_lag();
+	note_renamed();
 	forget_dropped();
 	empty_outbox(work_cxt);
 }

@@ -99,8 +99,9 @@ wait_states($old, 'shop', 'paused');
 enqueue($old, 'shop', qw(shop:a:Three late:l:Four));
 
 my $dump = $old->basedir . '/shop.sql';
-my $config = q{SELECT r FROM (SELECT relay, owner, server, aggregate_types, ordering, on_dead, max_attempts, min_backoff,
-	max_backoff, batch_events, batch_bytes, max_lag_bytes, paused, halted FROM idempotency.relays) r ORDER BY relay};
+my $config = q{SELECT r FROM (SELECT relay, owner, server, relowner::regrole, aggregate_types, ordering, on_dead, max_attempts, min_backoff,
+	max_backoff, batch_events, batch_bytes, max_lag_bytes, paused, halted FROM idempotency.relays JOIN idempotency.stat_relay USING (relay)
+	JOIN pg_class ON relname = 'relay_' || relay_id) r ORDER BY relay};
 my $parked = q{SELECT relay, p.state, attempts, seq, event_id, enqueued_at, aggregate_type, aggregate_id, event_type, payload,
 	sqlstate, error, first_failed_at, last_failed_at FROM idempotency.relay_parked p JOIN idempotency.relays USING (relay_id)
 	ORDER BY relay, seq};

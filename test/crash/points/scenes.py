@@ -259,7 +259,7 @@ def restart_sinks(lane):
 
 
 def ddl(lane):
-    """A sink comes, is renamed and goes; commands that want the workers away."""
+    """A sink comes, is renamed, its relay gets an owner, both go; commands that want the workers away."""
     session = Session(lane)
     name = lane.ledger.new_id("ddl").replace("-", "_")
     other = name + "_renamed"
@@ -268,6 +268,8 @@ def ddl(lane):
                     f"SELECT idempotency.relay_create('{name}', '{name}', ARRAY['none'])",
                     f"SELECT idempotency.relay_create('{name}_2', '{name}', ARRAY['none'])",
                     f"ALTER SERVER {name} RENAME TO {other}",
+                    f"""DO $$ BEGIN EXECUTE (SELECT 'ALTER FOREIGN TABLE idempotency.relay_' || relay_id
+                        || ' OWNER TO CURRENT_USER' FROM idempotency.relays WHERE relay = '{name}'); END $$""",
                     f"SELECT idempotency.relay_drop('{name}_2')",
                     f"DROP SERVER {other} CASCADE",
                     "ALTER DATABASE postgres CONNECTION LIMIT -1"):

@@ -1,0 +1,49 @@
+/*-------------------------------------------------------------------------
+ *
+ * anchor.h
+ *		The foreign table that stands for a relay in the catalogs.
+ *
+ * Copyright (c) 2026, the idempotency developers
+ *
+ * IDENTIFICATION
+ *		src/relay/anchor.h
+ *
+ *-------------------------------------------------------------------------
+ */
+#ifndef IDEM_RELAY_ANCHOR_H
+#define IDEM_RELAY_ANCHOR_H
+
+#include "postgres.h"
+
+#include "foreign/foreign.h"
+
+typedef struct IdemAnchor
+{
+	Oid			relid;			/* InvalidOid: the relay has no anchor */
+	Oid			serverid;		/* the server that the relay sends to */
+	Oid			owner;			/* the role that the relay acts as */
+} IdemAnchor;
+
+/* The anchor of a relay; false, and all OIDs invalid, if there is none.  No lock. */
+extern bool idem_anchor_find(int relay_id, IdemAnchor *anchor);
+
+/* Is the relation an anchor in its place?  Then *relay_id says whose. */
+extern bool idem_anchor_is(Oid relid, int *relay_id);
+
+/* The anchor's qualified name, quoted, palloc'd. */
+extern char *idem_anchor_name(int relay_id);
+
+/*
+ * Make the anchor of a relay to a server, owned by the current user, who needs
+ * USAGE on the server.  An anchor of that id that a restore left without a
+ * relay is replaced.  The caller holds the server's lock.
+ */
+extern void idem_anchor_create(int relay_id, const ForeignServer *server);
+
+/* Bind an anchor, whose lock the caller holds, to another server. */
+extern void idem_anchor_redirect(const IdemAnchor *anchor, Oid serverid);
+
+/* Drop an anchor, whose lock the caller holds, and whatever depends on it. */
+extern void idem_anchor_drop(const IdemAnchor *anchor);
+
+#endif							/* IDEM_RELAY_ANCHOR_H */
