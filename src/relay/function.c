@@ -40,6 +40,7 @@
 #include "relay/position.h"
 #include "relay/report.h"
 #include "relay/txn.h"
+#include "relay/witness.h"
 #include "shared/clock.h"
 #include "shared/error.h"
 #include "shared/fault.h"
@@ -318,7 +319,13 @@ may_run(IdemFunctionRelay *relay)
 	const char *message;
 
 	if (!idem_relay_is_barred(relay->config, &state, &message))
-		return idem_clock() >= relay->not_before;
+	{
+		if (idem_witness_allows())
+			return idem_clock() >= relay->not_before;
+		relay->drained = false; /* so that its state is shown again later */
+		idem_witness_report(relay->entry, relay->config->name);
+		return false;
+	}
 	if (message)
 		idem_report_error(relay->entry, message);
 	idem_report_state(relay->entry, relay->config->name, state, IDEM_WAIT_OPERATOR);
@@ -575,7 +582,7 @@ idem_function_next_time(IdemFunctionRelay *relay)
 	IdemRelayState state;
 	const char *message;
 
-	if (idem_relay_is_barred(relay->config, &state, &message))
+	if (idem_relay_is_barred(relay->config, &state, &message) || !idem_witness_allows())
 		return 0;
 	if (relay->not_before > idem_clock())
 		return relay->not_before;

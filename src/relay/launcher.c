@@ -18,6 +18,8 @@
  * at once.  Databases whose DDL wants them empty are left alone until the
  * statement's backend is done, or gone.
  *
+ * It also asks the publish witness (witness_ask.c), which it never waits for.
+ *
  * It starts when recovery has finished, so a promoted standby relays without
  * anyone's help.  A crash leaves nothing of it; the next one reads the catalog.
  *
@@ -65,6 +67,7 @@
 #include "relay/shmem.h"
 #include "shared/fault.h"
 #include "relay/slots.h"
+#include "relay/witness_ask.h"
 #include "shared/clock.h"
 
 #define LABEL_PROVIDER "idempotency"
@@ -74,6 +77,7 @@
 #define MAX_RESTART_MS 10000
 
 static BackgroundWorkerHandle **handles = NULL; /* by slot number */
+static IdemClock next_scan = 0; /* of the catalog, unless poked before */
 
 void
 idem_launcher_register(void)
@@ -339,6 +343,34 @@ launcher_attach(void)
 	pg_atomic_write_u32(&idem_relay_shmem->launcher_wake, 1);
 }
 
+/* Poked, or after a while.  What is not scanned by an error is scanned anew. */
+static bool
+must_scan(void)
+{
+	bool		poked = pg_atomic_exchange_u32(&idem_relay_shmem->launcher_wake, 0) != 0;
+
+	if (!poked && idem_clock() < next_scan)
+		return false;
+	next_scan = idem_clock_plus_ms(idem_clock(), RESCAN_MS);
+	return true;
+}
+
+/* Until poked, something is to be started or scanned, or the witness has news. */
+static void
+wait_for_something(bool pending)
+{
+	long		timeout = pending ? BUSY_MS : idem_clock_ms_until(next_scan);
+	long		witness = idem_witness_ask_wait_ms();
+	pgsocket	fd = idem_witness_ask_fd();
+
+	if (witness >= 0)
+		timeout = Min(timeout, witness);
+	(void) WaitLatchOrSocket(MyLatch, WL_LATCH_SET | WL_TIMEOUT | WL_EXIT_ON_PM_DEATH |
+							 (fd == PGINVALID_SOCKET ? 0 : WL_SOCKET_READABLE),
+							 fd, timeout, PG_WAIT_EXTENSION);
+	ResetLatch(MyLatch);
+}
+
 void
 idem_launcher_main(Datum arg)
 {
@@ -346,6 +378,7 @@ idem_launcher_main(Datum arg)
 
 	pqsignal(SIGTERM, die);
 	pqsignal(SIGHUP, SignalHandlerForConfigReload);
+	idem_witness_ask_init();
 	BackgroundWorkerUnblockSignals();
 	BackgroundWorkerInitializeConnection(NULL, NULL, 0);
 
@@ -368,19 +401,12 @@ idem_launcher_main(Datum arg)
 		MemoryContextSwitchTo(cycle);
 		MemoryContextReset(cycle);
 
+		idem_witness_ask_serve();
 		reap_workers();
-		if (pg_atomic_exchange_u32(&idem_relay_shmem->launcher_wake, 0) != 0)
+		if (must_scan())
 			reconcile_slots(scan_databases());
 		pending = start_workers();
 		pgstat_report_activity(STATE_IDLE, NULL);
-
-		if (WaitLatch(MyLatch, WL_LATCH_SET | WL_TIMEOUT | WL_EXIT_ON_PM_DEATH,
-					  pending ? BUSY_MS : RESCAN_MS,
-					  PG_WAIT_EXTENSION) & WL_TIMEOUT)
-		{
-			if (!pending)
-				pg_atomic_write_u32(&idem_relay_shmem->launcher_wake, 1);
-		}
-		ResetLatch(MyLatch);
+		wait_for_something(pending);
 	}
 }

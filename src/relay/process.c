@@ -1,17 +1,18 @@
 /*-------------------------------------------------------------------------
  *
  * process.c
- *		Starts, watches and ends sink programs.
+ *		Starts programs as children; watches and ends those that are sinks.
  *
- * A sink program links third-party libraries and talks to the world, so it has
- * nothing of the server's: no shared memory, no descriptor but one end of a
- * socket pair and the server log, no environment to speak of, no arguments.
+ * A program talks to the world, so it has nothing of the server's: no shared
+ * memory, no descriptor but the three that its starter names, no environment
+ * but the one its starter gives.  A sink program has one end of a socket pair
+ * and the server log, and no arguments.
  *
  * Between fork and exec only async-signal-safe calls are made.  Signals are
  * blocked across the fork, so that a handler of the server can never run in
- * the child.  The child stays in the worker's process group and session: what
- * the postmaster signals to the group at a crash reaches it as well; SIGINT is
- * ignored, because pg_cancel_backend signals the group, too.
+ * the child.  A sink program stays in the worker's process group and session:
+ * what the postmaster signals to the group at a crash reaches it as well; SIGINT
+ * is ignored, because pg_cancel_backend signals the group, too.
  *
  * The worker kills and reaps its programs on every way out.  If the worker
  * dies by SIGKILL the kernel delivers PDEATHSIG; the comparison of getppid
@@ -177,10 +178,8 @@ raise_oom_score(void)
 }
 
 pg_noreturn static void
-run_child(const char *path, const char *program, int sock, pid_t parent, long max_fd)
+run_child(const IdemSpawn *spawn, pid_t parent, long max_fd)
 {
-	char	   *argv[2] = {unconstify(char *, program), NULL};
-	char	   *envp[3] = {"PATH=/usr/bin:/bin", "LC_ALL=C", NULL};
 	struct sigaction dfl;
 	sigset_t	none;
 
@@ -191,17 +190,47 @@ run_child(const char *path, const char *program, int sock, pid_t parent, long ma
 	dfl.sa_handler = SIG_IGN;
 	(void) sigaction(SIGINT, &dfl, NULL);
 
-	if (dup2(sock, 0) < 0 || dup2(2, 1) < 0)
+	if (dup2(spawn->in, 0) < 0 || dup2(spawn->out, 1) < 0 || dup2(spawn->err, 2) < 0)
 		_exit(126);
 	close_from_3(max_fd);
+	if (spawn->own_group && setpgid(0, 0) != 0)
+		_exit(126);
 	if (prctl(PR_SET_PDEATHSIG, SIGKILL) != 0 || getppid() != parent)
 		_exit(126);
 	raise_oom_score();
 	sigemptyset(&none);
 	(void) sigprocmask(SIG_SETMASK, &none, NULL);
 	IDEM_FAULT_POINT_CHILD("sink-exec");
-	(void) execve(path, argv, envp);
+	(void) execve(spawn->path, spawn->argv, spawn->envp);
 	_exit(127);
+}
+
+bool
+idem_process_spawn(const IdemSpawn *spawn, volatile pid_t *pid)
+{
+	sigset_t	all,
+				saved;
+	pid_t		parent = MyProcPid;
+	long		max_fd = sysconf(_SC_OPEN_MAX);
+	pid_t		child;
+	int			save_errno;
+
+	sigfillset(&all);
+	(void) sigprocmask(SIG_BLOCK, &all, &saved);
+	child = fork();
+	if (child == 0)
+		run_child(spawn, parent, max_fd);
+	save_errno = errno;
+	if (child > 0)
+	{
+		/* Whichever of the two is first; a kill must find the group. */
+		if (spawn->own_group)
+			(void) setpgid(child, child);
+		*pid = child;
+	}
+	(void) sigprocmask(SIG_SETMASK, &saved, NULL);
+	errno = save_errno;
+	return child > 0;
 }
 
 static bool
@@ -218,38 +247,30 @@ make_socket_pair(int fds[2], char **problem)
 bool
 idem_process_start(IdemSinkProcess *process, const char *program, char **problem)
 {
-	char	   *path = program_path(program, problem);
+	char	   *argv[2] = {unconstify(char *, program), NULL};
+	char	   *envp[3] = {IDEM_PROCESS_ENVIRONMENT, NULL};
+	IdemSpawn	spawn = {program_path(program, problem), argv, envp, -1, 2, 2, false};
 	int			fds[2];
-	sigset_t	all,
-				saved;
-	pid_t		parent = MyProcPid;
-	long		max_fd = sysconf(_SC_OPEN_MAX);
-	pid_t		pid;
+	volatile pid_t pid = 0;
 
 	Assert(process->pid == 0 && process->fd < 0);
-	if (path == NULL)
+	if (spawn.path == NULL)
 		return false;
 	make_room();
 	if (!make_socket_pair(fds, problem))
 		return false;
 
 	IDEM_FAULT_POINT_NO_ERROR("sink-fork");
-	sigfillset(&all);
-	(void) sigprocmask(SIG_BLOCK, &all, &saved);
-	pid = fork();
-	if (pid == 0)
-		run_child(path, program, fds[1], parent, max_fd);
-	if (pid > 0)
-		remember(pid);
-	(void) sigprocmask(SIG_SETMASK, &saved, NULL);
-
-	(void) close(fds[1]);
-	if (pid < 0)
+	spawn.in = fds[1];
+	if (!idem_process_spawn(&spawn, &pid))
 	{
 		*problem = psprintf("could not fork for sink program \"%s\": %m", program);
+		(void) close(fds[1]);
 		(void) close(fds[0]);
 		return false;
 	}
+	remember(pid);
+	(void) close(fds[1]);
 	process->pid = pid;
 	process->fd = fds[0];
 	IDEM_FAULT_POINT("sink-forked");
@@ -275,6 +296,14 @@ idem_process_kill(IdemSinkProcess *process)
 	}
 }
 
+char *
+idem_process_describe_end(int status)
+{
+	if (WIFEXITED(status))
+		return psprintf("exited with status %d", WEXITSTATUS(status));
+	return psprintf("was terminated by signal %d", WTERMSIG(status));
+}
+
 bool
 idem_process_ended(IdemSinkProcess *process, char **how)
 {
@@ -289,12 +318,8 @@ idem_process_ended(IdemSinkProcess *process, char **how)
 	rc = waitpid(process->pid, &status, WNOHANG);
 	if (rc == 0 || (rc < 0 && errno == EINTR))
 		return false;
-	if (rc < 0)
-		*how = psprintf("could not be waited for: %m");
-	else if (WIFEXITED(status))
-		*how = psprintf("exited with status %d", WEXITSTATUS(status));
-	else
-		*how = psprintf("was terminated by signal %d", WTERMSIG(status));
+	*how = rc < 0 ? psprintf("could not be waited for: %m") :
+		idem_process_describe_end(status);
 	forget(process->pid);
 	process->pid = 0;
 	return true;

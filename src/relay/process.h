@@ -1,7 +1,7 @@
 /*-------------------------------------------------------------------------
  *
  * process.h
- *		Starts, watches and ends sink programs.
+ *		Starts programs as children; watches and ends those that are sinks.
  *
  * Copyright (c) 2026, the idempotency developers
  *
@@ -23,6 +23,31 @@ typedef struct IdemSinkProcess
 
 #define IDEM_SINK_PROCESS_NONE {0, -1}
 
+/* A program to start: what it is given, and nothing else. */
+typedef struct IdemSpawn
+{
+	const char *path;
+	char	  **argv;			/* NULL-terminated, and so is envp */
+	char	  **envp;
+	int			in;				/* descriptors that become its 0, 1 and 2 */
+	int			out;
+	int			err;
+	bool		own_group;		/* lead a process group, to be killed as one */
+} IdemSpawn;
+
+/* What every program's environment begins with. */
+#define IDEM_PROCESS_ENVIRONMENT "PATH=/usr/bin:/bin", "LC_ALL=C"
+
+/*
+ * Start it.  *pid is set before any signal can be handled.  False with errno if
+ * the fork failed; that the program cannot be executed shows as its exit with
+ * status 127.  To reap it, on the way out as well, is the caller's.
+ */
+extern bool idem_process_spawn(const IdemSpawn *spawn, volatile pid_t *pid);
+
+/* "exited with status 2", "was terminated by signal 9"; palloc'd. */
+extern char *idem_process_describe_end(int status);
+
 /* The GUC idempotency.sink_directory. */
 extern char *idem_sink_directory;
 
@@ -39,10 +64,7 @@ extern bool idem_process_start(IdemSinkProcess *process, const char *program,
 /* Close our end; SIGKILL and reap.  Safe on one that is not running. */
 extern void idem_process_kill(IdemSinkProcess *process);
 
-/*
- * Reap without waiting.  True if it has ended; *how is then palloc'd words
- * ("exited with status 2", "was terminated by signal 9").
- */
+/* Reap without waiting.  True if it has ended; *how then tells how, palloc'd. */
 extern bool idem_process_ended(IdemSinkProcess *process, char **how);
 
 #endif							/* IDEM_RELAY_PROCESS_H */

@@ -29,6 +29,7 @@
 #include "relay/shmem.h"
 #include "relay/stream.h"
 #include "relay/wake.h"
+#include "relay/witness.h"
 
 static void
 define_settings(void)
@@ -43,6 +44,22 @@ define_settings(void)
 							   "Empty: derived from the machine and the place of the data directory.",
 							   &idem_publish_as,
 							   "", PGC_SIGHUP, 0, NULL, NULL, NULL);
+	DefineCustomStringVariable("idempotency.publish_witness",
+							   "Command that is asked whether this server may publish; status 0 is a yes, 1 a no.",
+							   "Absolute path and arguments, without a shell.  Empty: nothing is asked.",
+							   &idem_publish_witness,
+							   "", PGC_SIGHUP, GUC_SUPERUSER_ONLY,
+							   idem_publish_witness_check, NULL, NULL);
+	DefineCustomIntVariable("idempotency.publish_witness_interval",
+							"Time between two questions to the witness.",
+							"A yes is valid for this long and the timeout, from when it was asked for.",
+							&idem_publish_witness_interval_ms,
+							3000, 100, 3600000, PGC_SIGHUP, GUC_UNIT_MS, NULL, NULL, NULL);
+	DefineCustomIntVariable("idempotency.publish_witness_timeout",
+							"Time after which a witness that has not ended is killed.",
+							NULL,
+							&idem_publish_witness_timeout_ms,
+							2000, 100, 3600000, PGC_SIGHUP, GUC_UNIT_MS, NULL, NULL, NULL);
 	DefineCustomIntVariable("idempotency.sink_timeout",
 							"Time after which a sink program that does not answer is killed.",
 							NULL,

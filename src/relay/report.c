@@ -29,7 +29,8 @@ static const char *const state_names[] = {
 	[IDEM_RELAY_UNADOPTED] = "unadopted",
 	[IDEM_RELAY_DIVERGED] = "diverged",
 	[IDEM_RELAY_FENCED] = "fenced",
-	[IDEM_RELAY_MISCONFIGURED] = "misconfigured"
+	[IDEM_RELAY_MISCONFIGURED] = "misconfigured",
+	[IDEM_RELAY_UNWITNESSED] = "unwitnessed"
 };
 
 static const char *const wait_names[] = {
@@ -39,7 +40,8 @@ static const char *const wait_names[] = {
 	[IDEM_WAIT_BACKOFF] = "backoff",
 	[IDEM_WAIT_SYNC_STANDBY] = "synchronous standby",
 	[IDEM_WAIT_OPERATOR] = "operator",
-	[IDEM_WAIT_PARKED_ROOM] = "room for parked events"
+	[IDEM_WAIT_PARKED_ROOM] = "room for parked events",
+	[IDEM_WAIT_WITNESS] = "witness"
 };
 
 const char *
@@ -70,6 +72,7 @@ log_change(IdemRelayEntry *entry, const char *relay, IdemRelayState to)
 		ereport(LOG,
 				(errcode(to == IDEM_RELAY_DIVERGED ? ERRCODE_IDEM_RELAY_DIVERGED :
 						 to == IDEM_RELAY_UNADOPTED ? ERRCODE_IDEM_RELAY_UNADOPTED :
+						 to == IDEM_RELAY_UNWITNESSED ? ERRCODE_IDEM_RELAY_UNWITNESSED :
 						 ERRCODE_IDEM_SINK_OUTAGE),
 				 errmsg("relay \"%s\" is %s", relay, idem_state_name(to)),
 				 error[0] ? errdetail_internal("%s", error) : 0));

@@ -90,6 +90,8 @@ init_segment(void)
 	idem_relay_shmem->launcher_procno = -1;
 	pg_atomic_init_u32(&idem_relay_shmem->launcher_wake, 0);
 	pg_atomic_init_u32(&idem_relay_shmem->config_prepared, 0);
+	pg_atomic_init_u64(&idem_relay_shmem->witness_until, 0);
+	SpinLockInit(&idem_relay_shmem->witness_mutex);
 	idem_relay_shmem->after_crash = is_after_crash();
 	idem_relay_shmem->nworkers = idem_relay_max_workers;
 	idem_relay_shmem->nrelays = idem_relay_max_relays;
@@ -186,6 +188,13 @@ idem_wake_database(Oid dboid, bool config_changed)
 		else if (config_changed)
 			set_latch_of(((volatile IdemWorkerSlot *) slot)->procno);
 	}
+}
+
+void
+idem_wake_workers(void)
+{
+	for (int i = 0; i < idem_relay_shmem->nworkers; i++)
+		set_latch_of(((volatile IdemWorkerSlot *) &idem_worker_slots[i])->procno);
 }
 
 void

@@ -8,7 +8,8 @@
  *
  * LOCKING: IdemRelayShmem->lock guards the worker array, the holds, and who owns
  * a relay entry.  "wake" and "config" are atomics that a committing backend may touch
- * without it.  An entry's figures are guarded by its spinlock.  Order: the
+ * without it.  An entry's figures are guarded by its spinlock, the witness's
+ * reason by its own.  Order: the
  * lock, then a spinlock; nothing else is taken below either.
  *
  * Copyright (c) 2026, the idempotency developers
@@ -62,7 +63,9 @@ typedef enum IdemRelayState
 	IDEM_RELAY_UNADOPTED,
 	IDEM_RELAY_DIVERGED,
 	IDEM_RELAY_FENCED,
-	IDEM_RELAY_MISCONFIGURED	/* server, mapping, function or privilege */
+	IDEM_RELAY_MISCONFIGURED,	/* server, mapping, function or privilege */
+	IDEM_RELAY_UNWITNESSED		/* idempotency.publish_witness does not allow
+								 * it */
 } IdemRelayState;
 
 typedef enum IdemRelayWait
@@ -73,7 +76,8 @@ typedef enum IdemRelayWait
 	IDEM_WAIT_BACKOFF,
 	IDEM_WAIT_SYNC_STANDBY,
 	IDEM_WAIT_OPERATOR,
-	IDEM_WAIT_PARKED_ROOM		/* too many parked events */
+	IDEM_WAIT_PARKED_ROOM,		/* too many parked events */
+	IDEM_WAIT_WITNESS			/* a yes of idempotency.publish_witness */
 } IdemRelayWait;
 
 /* What stat_relay shows of one relay. */
@@ -105,6 +109,9 @@ typedef struct IdemRelayShmem
 	pg_atomic_uint32 config_prepared;	/* prepared transactions that changed
 										 * relays, about */
 	bool		after_crash;	/* the server did not end cleanly before */
+	pg_atomic_uint64 witness_until; /* witness.c: its yes is valid before */
+	slock_t		witness_mutex;	/* guards the next */
+	char		witness_reason[IDEM_ERROR_LEN]; /* why there is none */
 	int			nworkers;
 	int			nrelays;
 } IdemRelayShmem;
@@ -135,6 +142,9 @@ extern void idem_wake_database(Oid dboid, bool config_changed);
  */
 extern void idem_config_prepared(void);
 extern bool idem_config_was_prepared(void);
+
+/* Wake all workers, to look again at what they may do. */
+extern void idem_wake_workers(void);
 
 /* Wake the launcher, to look for databases again; safe in a commit callback. */
 extern void idem_wake_launcher(void);

@@ -39,6 +39,7 @@
 
 #include "relay/report.h"
 #include "relay/stream.h"
+#include "relay/witness.h"
 #include "shared/clock.h"
 #include "shared/durable.h"
 #include "shared/fault.h"
@@ -236,6 +237,25 @@ may_run(IdemStream *stream)
 	return false;
 }
 
+/*
+ * May this server publish?  If not, the program goes at once, for it may still
+ * hold what it was sent.  What it has answered already is not sent again.
+ */
+static bool
+is_witnessed(IdemStream *stream)
+{
+	if (idem_witness_allows())
+		return true;
+	if (stream->phase == IDEM_STREAM_READY && idem_stream_receive(stream) &&
+		stream->phase == IDEM_STREAM_READY)
+		idem_stream_settle(stream);
+	if (stream->phase != IDEM_STREAM_OFF)
+		dismiss(stream);
+	idem_stream_persist(stream);
+	idem_witness_report(stream->entry, stream->config->name);
+	return false;
+}
+
 static void
 start_program(IdemStream *stream, IdemClock now)
 {
@@ -300,7 +320,7 @@ void
 idem_stream_flush(IdemStream *stream)
 {
 	stream->writable_wanted = false;
-	if (!gate_is_open(stream))
+	if (!gate_is_open(stream) || !idem_witness_allows())
 		return;
 	while (stream->out_start < stream->out_end)
 	{
@@ -372,7 +392,7 @@ idem_stream_step(IdemStream *stream)
 {
 	IdemClock	now = idem_clock();
 
-	if (!may_run(stream))
+	if (!may_run(stream) || !is_witnessed(stream))
 		return;
 	if (stream->phase == IDEM_STREAM_OFF)
 	{
@@ -411,7 +431,8 @@ idem_stream_next_time(IdemStream *stream)
 	IdemClock	t = 0;
 
 	if (stream->phase == IDEM_STREAM_OFF)
-		return stream->stuck || stream->barred ? 0 : Max(stream->not_before, 1);
+		return stream->stuck || stream->barred || !idem_witness_allows() ? 0 :
+			Max(stream->not_before, 1);
 	if (stream->gate != InvalidXLogRecPtr)
 		t = idem_clock_plus_ms(idem_clock(), GATE_POLL_MS);
 	t = earlier(t, stream->deadline);

@@ -56,6 +56,7 @@
 #include "relay/stream.h"
 #include "relay/txn.h"
 #include "relay/upkeep.h"
+#include "relay/witness.h"
 #include "relay/worker.h"
 #include "shared/catalog.h"
 #include "shared/clock.h"
@@ -86,6 +87,7 @@ static IdemComplaint loop_complaint;
 static IdemClock next_maintenance = 0;
 static WaitEventSet *wait_set = NULL;
 static MemoryContext loop_cxt = NULL;
+static bool witnessed = true;	/* before the relays had their turn */
 
 static void
 worker_detach(int code, Datum arg)
@@ -392,6 +394,8 @@ wait_ms(void)
 	IdemClock	first = config_stale ? Min(reload_complaint.retry_at, next_maintenance) :
 	next_maintenance;
 	IdemClock	byes = idem_stream_byes_next_time();
+	long		left = idem_witness_ms_left();
+	long		ms;
 	ListCell   *lc;
 
 	foreach(lc, runners)
@@ -403,7 +407,13 @@ wait_ms(void)
 	}
 	if (byes != 0)
 		first = Min(first, byes);
-	return idem_clock_ms_until(first);
+	ms = idem_clock_ms_until(first);
+
+	/*
+	 * A yes of the witness runs out without a word, and the relays shall show
+	 * it.
+	 */
+	return witnessed && left >= 0 ? Min(ms, left) : ms;
 }
 
 /*
@@ -549,6 +559,7 @@ loop_once(void)
 	MemoryContextReset(loop_cxt);
 	serve_interrupts();
 	take_wakeup();
+	witnessed = idem_witness_allows();
 	again = run_relays();
 	Assert(CurrentMemoryContext == loop_cxt);	/* nothing else is reset */
 	idem_stream_serve_byes();

@@ -42,5 +42,7 @@
 #define ERRCODE_IDEM_SINK_REJECTED			MAKE_SQLSTATE('I','D','0','0','5')
 /* the sink cannot be reached or broke the protocol */
 #define ERRCODE_IDEM_SINK_OUTAGE			MAKE_SQLSTATE('I','D','0','0','6')
+/* idempotency.publish_witness does not allow this server to publish */
+#define ERRCODE_IDEM_RELAY_UNWITNESSED		MAKE_SQLSTATE('I','D','0','0','7')
 
 #endif							/* IDEM_ERROR_H */

@@ -1,0 +1,205 @@
+/*-------------------------------------------------------------------------
+ *
+ * witness.c
+ *		May this server publish now?  The answer of the site's own command.
+ *
+ * No local mark can tell a copy of a disk from the disk.  Where a site names a
+ * witness outside, the launcher asks it (witness_ask.c) and puts down here until
+ * when its last yes is valid.  Workers look at that moment before bytes go to a
+ * sink program, before one is started, and before a function relay begins a
+ * transaction.  A look is a read of an atomic and of a clock; nothing waits for
+ * the command.
+ *
+ * INVARIANT
+ *		A yes is forgotten by itself: a launcher that hangs or is gone leaves it
+ *		valid for interval and timeout after it was asked for, and no longer.
+ *
+ * A crash forgets the answer with the shared memory it is in; the launcher asks
+ * anew before anything is sent.
+ *
+ * LOCKING: the moment is an atomic.  The reason has a spinlock of its own, for
+ * straight-line code only.
+ *
+ * MEMORY: results in the caller's context.
+ *
+ * Copyright (c) 2026, the idempotency developers
+ *
+ * IDENTIFICATION
+ *		src/relay/witness.c
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "postgres.h"
+
+#include <time.h>
+
+#include "relay/report.h"
+#include "relay/witness.h"
+
+#define BLANKS " \t\r\n"
+
+char	   *idem_publish_witness = NULL;
+int			idem_publish_witness_interval_ms = 3000;
+int			idem_publish_witness_timeout_ms = 2000;
+
+IdemClock
+idem_witness_clock(void)
+{
+	struct timespec now;
+
+	(void) clock_gettime(CLOCK_BOOTTIME, &now);
+	return (IdemClock) now.tv_sec * INT64CONST(1000000) + now.tv_nsec / 1000;
+}
+
+/*
+ * Copy the next word to *to and move *from behind it.  False if a quote is not
+ * closed.
+ */
+static bool
+copy_word(const char **from, char **to)
+{
+	char		quote = '\0';
+
+	for (; **from != '\0'; (*from)++)
+	{
+		char		c = **from;
+
+		if (quote == '\0' && strchr(BLANKS, c) != NULL)
+			break;
+		if (quote == '\0' && (c == '\'' || c == '"'))
+			quote = c;
+		else if (c == quote)
+			quote = '\0';
+		else
+			*(*to)++ = c;
+	}
+	*(*to)++ = '\0';
+	return quote == '\0';
+}
+
+/* Nothing is expanded: no variable, no wildcard, no backslash, no shell. */
+char	  **
+idem_witness_split(const char *command, const char **problem)
+{
+	char	   *text = palloc(strlen(command) + 2);
+	char	  **words = palloc(sizeof(char *) * (strlen(command) / 2 + 2));
+	int			n = 0;
+
+	for (;;)
+	{
+		command += strspn(command, BLANKS);
+		if (*command == '\0')
+			break;
+		words[n++] = text;
+		if (!copy_word(&command, &text))
+		{
+			*problem = "A quote in it is not closed.";
+			return NULL;
+		}
+	}
+	words[n] = NULL;
+	if (n > 0 && words[0][0] != '/')
+	{
+		*problem = "Its program must be named by an absolute path.";
+		return NULL;
+	}
+	return words;
+}
+
+bool
+idem_publish_witness_check(char **newval, void **extra, GucSource source)
+{
+	const char *problem = NULL;
+	char	  **words;
+
+	if (*newval == NULL)
+		return true;
+	words = idem_witness_split(*newval, &problem);
+	if (words != NULL)
+		return true;
+	GUC_check_errdetail("%s", problem);
+	return false;
+}
+
+static bool
+is_set(void)
+{
+	return idem_publish_witness != NULL &&
+		idem_publish_witness[strspn(idem_publish_witness, BLANKS)] != '\0';
+}
+
+static IdemClock
+valid_until(void)
+{
+	return (IdemClock) pg_atomic_read_u64(&idem_relay_shmem->witness_until);
+}
+
+bool
+idem_witness_allows(void)
+{
+	return !is_set() || idem_witness_clock() < valid_until();
+}
+
+long
+idem_witness_ms_left(void)
+{
+	IdemClock	left;
+
+	if (!is_set())
+		return -1;
+	left = valid_until() - idem_witness_clock();
+	return left <= 0 ? 0 : (long) Min((left + 999) / 1000, INT_MAX);
+}
+
+void
+idem_witness_report(IdemRelayEntry *entry, const char *relay)
+{
+	char		reason[IDEM_ERROR_LEN];
+
+	if (entry == NULL)
+		return;
+	SpinLockAcquire(&idem_relay_shmem->witness_mutex);
+	strlcpy(reason, idem_relay_shmem->witness_reason, sizeof(reason));
+	SpinLockRelease(&idem_relay_shmem->witness_mutex);
+	if (reason[0] == '\0')
+		strlcpy(reason, "the last yes of the publish witness is too old", sizeof(reason));
+
+	/* Only this process writes to them, so it may read without the lock. */
+	if (entry->state != IDEM_RELAY_UNWITNESSED || strcmp(entry->last_error, reason) != 0)
+		idem_report_error(entry, reason);
+	idem_report_state(entry, relay, IDEM_RELAY_UNWITNESSED, IDEM_WAIT_WITNESS);
+}
+
+static void
+set_reason(const char *reason)
+{
+	SpinLockAcquire(&idem_relay_shmem->witness_mutex);
+	strlcpy(idem_relay_shmem->witness_reason, reason, IDEM_ERROR_LEN);
+	SpinLockRelease(&idem_relay_shmem->witness_mutex);
+}
+
+/* Workers that wait for a yes, or have to stop, look at once. */
+void
+idem_witness_allow(IdemClock until)
+{
+	bool		before = idem_witness_clock() < valid_until();
+
+	set_reason("");
+	pg_atomic_write_u64(&idem_relay_shmem->witness_until, (uint64) until);
+	if (!before)
+		idem_wake_workers();
+}
+
+void
+idem_witness_forbid(const char *reason)
+{
+	set_reason(reason);
+	if (pg_atomic_exchange_u64(&idem_relay_shmem->witness_until, 0) != 0)
+		idem_wake_workers();
+}
+
+void
+idem_witness_note(const char *reason)
+{
+	set_reason(reason);
+}

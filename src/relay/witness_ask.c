@@ -1,0 +1,457 @@
+/*-------------------------------------------------------------------------
+ *
+ * witness_ask.c
+ *		Asks the site's command whether this server may publish; the launcher's.
+ *
+ *		IDLE --time to ask--> ASKING --it ended, timeout--> ENDING --reaped--> IDLE
+ *
+ * Exit status 0 is a yes, valid for interval and timeout from the moment the
+ * command was started: what it looked at may have changed since then.  Exit
+ * status 1 is a no, from that moment on.  Everything else, a signal and a timeout
+ * is no answer: the last yes stays valid until it runs out by itself, since a
+ * witness that restarts must not stop the relays.
+ *
+ * At most one command runs at a time.  It leads a process group, which is killed
+ * when the command has ended or the launcher does.  The launcher adopts what the
+ * command leaves behind, and reaps it: where the postmaster is process 1, an
+ * orphan that died of a signal would make it restart the cluster.
+ *
+ * A crash of the launcher leaves nothing: the kernel delivers PDEATHSIG, and the
+ * answer runs out.
+ *
+ * LOCKING: none.
+ *
+ * MEMORY: a context that is reset before each question; of the output one line
+ * is kept.
+ *
+ * Copyright (c) 2026, the idempotency developers
+ *
+ * IDENTIFICATION
+ *		src/relay/witness_ask.c
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "postgres.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <signal.h>
+#include <sys/prctl.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "access/xlog.h"
+#include "libpq/pqsignal.h"
+#include "miscadmin.h"
+#include "storage/ipc.h"
+#include "storage/latch.h"
+#include "utils/guc.h"
+#include "utils/memutils.h"
+
+#include "relay/identity.h"
+#include "relay/process.h"
+#include "relay/witness.h"
+#include "relay/witness_ask.h"
+#include "shared/error.h"
+#include "shared/fault.h"
+
+#define LINE_LEN 160			/* of the output, in the log and last_error */
+#define MAX_OUTPUT (64 * 1024)	/* a command that says more is killed */
+#define RETRY_MS 500			/* after no answer, while a yes is valid */
+#define RELOG_MS 60000			/* between two lines that say the same otherwise */
+#define EXIT_WAIT_MS 1000
+
+typedef enum WitnessPhase
+{
+	WITNESS_IDLE,
+	WITNESS_ASKING,				/* the command runs */
+	WITNESS_ENDING				/* judged and killed, not yet reaped */
+} WitnessPhase;
+
+typedef enum WitnessAnswer
+{
+	WITNESS_YES,
+	WITNESS_NO,
+	WITNESS_NONE
+} WitnessAnswer;
+
+static WitnessPhase phase = WITNESS_IDLE;
+static volatile pid_t child = 0;	/* leader of its group; 0: none, or reaped */
+static int	output = -1;
+static size_t output_read = 0;
+static char line[LINE_LEN];		/* the first that is not empty */
+static size_t line_len = 0;
+static bool line_ended = false;
+static IdemClock asked_at = 0;
+static IdemClock next_ask = 0;
+static char *command = NULL;	/* as of the last look at the setting */
+static MemoryContext ask_cxt = NULL;
+
+/* What the log says. */
+static bool logged = false;
+static WitnessAnswer logged_answer = WITNESS_YES;
+static char logged_text[IDEM_ERROR_LEN];
+static IdemClock logged_at = 0;
+
+/* The command's whole group; its leader is not reaped, so the number is its own. */
+static void
+kill_group(void)
+{
+	if (child == 0)
+		return;
+	(void) kill(-child, SIGKILL);
+	(void) kill(child, SIGKILL);
+}
+
+static void
+on_sigchld(SIGNAL_ARGS)
+{
+	int			save_errno = errno;
+
+	SetLatch(MyLatch);
+	errno = save_errno;
+}
+
+/* An immediate shutdown, or a crash elsewhere: no callback runs. */
+static void
+on_sigquit(SIGNAL_ARGS)
+{
+	kill_group();
+	_exit(2);
+}
+
+/*
+ * Reap what has ended, whoever started it.  The leader is looked at before it
+ * is reaped: until then nobody else can have its number, or that of its group.
+ * True with *status if it was among them.
+ */
+static bool
+reap(int *status)
+{
+	bool		found = false;
+	siginfo_t	info;
+
+	for (;;)
+	{
+		int			one;
+		bool		is_leader;
+
+		info.si_pid = 0;
+		if (waitid(P_ALL, 0, &info, WEXITED | WNOHANG | WNOWAIT) != 0 || info.si_pid == 0)
+			return found;
+		is_leader = info.si_pid == child;
+		if (is_leader)
+		{
+			kill_group();
+			child = 0;
+		}
+		if (waitpid(info.si_pid, &one, 0) != info.si_pid)
+			return found;
+		if (is_leader)
+		{
+			*status = one;
+			found = true;
+		}
+	}
+}
+
+/* On the way out: wait, but not long, since shutdown would wait as well. */
+static void
+kill_and_reap(int code, Datum arg)
+{
+	kill_group();
+	child = 0;
+	for (int ms = 0; ms < EXIT_WAIT_MS; ms++)
+	{
+		pid_t		pid = waitpid(-1, NULL, WNOHANG);
+
+		if (pid < 0 && errno == ECHILD)
+			return;
+		if (pid <= 0)
+			pg_usleep(1000L);
+	}
+}
+
+void
+idem_witness_ask_init(void)
+{
+	pqsignal(SIGCHLD, on_sigchld);
+	pqsignal(SIGQUIT, on_sigquit);
+	(void) prctl(PR_SET_CHILD_SUBREAPER, 1);
+	before_shmem_exit(kill_and_reap, (Datum) 0);
+	ask_cxt = AllocSetContextCreate(TopMemoryContext, "publish witness",
+									ALLOCSET_SMALL_SIZES);
+}
+
+static void
+close_output(void)
+{
+	if (output >= 0)
+		(void) close(output);
+	output = -1;
+}
+
+/* Bytes of any encoding may come, and those of none: printable ASCII is kept. */
+static void
+keep_line(const char *data, size_t n)
+{
+	for (size_t i = 0; i < n && !line_ended; i++)
+	{
+		if (data[i] == '\n' || data[i] == '\r')
+			line_ended = line_len > 0;
+		else if (line_len < LINE_LEN - 1)
+			line[line_len++] = data[i] >= ' ' && data[i] <= '~' ? data[i] : '?';
+	}
+	line[line_len] = '\0';
+}
+
+/* Read what is there.  False if it is too much. */
+static bool
+read_output(void)
+{
+	char		buf[4096];
+
+	while (output >= 0 && output_read <= MAX_OUTPUT)
+	{
+		ssize_t		n = read(output, buf, sizeof(buf));
+
+		if (n < 0 && errno == EINTR)
+			continue;
+		if (n < 0 && (errno == EAGAIN || errno == EWOULDBLOCK))
+			return true;
+		if (n <= 0)
+			close_output();
+		else
+		{
+			output_read += n;
+			keep_line(buf, n);
+		}
+	}
+	return output_read <= MAX_OUTPUT;
+}
+
+/* News, or the same in other words after a while. */
+static void
+log_answer(WitnessAnswer answer, const char *text)
+{
+	IdemClock	now = idem_witness_clock();
+	bool		same = logged && answer == logged_answer;
+
+	if (same && (strcmp(text, logged_text) == 0 ||
+				 now < idem_clock_plus_ms(logged_at, RELOG_MS)))
+		return;
+	logged = true;
+	logged_answer = answer;
+	logged_at = now;
+	strlcpy(logged_text, text, sizeof(logged_text));
+	if (answer == WITNESS_YES)
+		ereport(LOG,
+				(errmsg("the publish witness says yes"),
+				 text[0] ? errdetail_internal("%s", text) : 0));
+	else
+		ereport(LOG,
+				(errcode(ERRCODE_IDEM_RELAY_UNWITNESSED),
+				 errmsg("%s", text)));
+}
+
+static IdemClock
+valid_until(void)
+{
+	return idem_clock_plus_ms(asked_at, (int64) idem_publish_witness_interval_ms +
+							  idem_publish_witness_timeout_ms);
+}
+
+/*
+ * Take the answer over, and set the time of the next question.  "why" says how
+ * there is none.
+ */
+static void
+take_answer(WitnessAnswer answer, const char *why)
+{
+	const char *colon = line_len > 0 ? ": " : "";
+	char	   *text;
+
+	next_ask = idem_clock_plus_ms(asked_at, idem_publish_witness_interval_ms);
+	if (answer == WITNESS_YES)
+	{
+		text = line;
+		idem_witness_allow(valid_until());
+	}
+	else if (answer == WITNESS_NO)
+	{
+		text = psprintf("the publish witness says no%s%s", colon, line);
+		idem_witness_forbid(text);
+	}
+	else
+	{
+		text = psprintf("the publish witness gives no answer: it %s%s%s", why, colon, line);
+		idem_witness_note(text);
+		if (idem_witness_allows())
+			next_ask = Min(next_ask, idem_clock_plus_ms(idem_witness_clock(), RETRY_MS));
+	}
+	IDEM_FAULT_POINT("witness-answered");
+	log_answer(answer, text);
+}
+
+/* The environment: what a witness may want to know, and nothing of the server's. */
+static char **
+environment(void)
+{
+	char	   *values[] = {IDEM_PROCESS_ENVIRONMENT,
+		psprintf("PGDATA=%s", DataDir),
+		psprintf("IDEMPOTENCY_PUBLISH_AS=%s", idem_publish_as ? idem_publish_as : ""),
+		psprintf("IDEMPOTENCY_SYSTEM_IDENTIFIER=" UINT64_FORMAT, GetSystemIdentifier()),
+		psprintf("IDEMPOTENCY_CLUSTER_NAME=%s", cluster_name ? cluster_name : ""),
+	NULL};
+	char	  **env = palloc(sizeof(values));
+
+	memcpy(env, values, sizeof(values));
+	return env;
+}
+
+/* Start the words with their output in our pipe.  NULL, or the step that failed. */
+static const char *
+start(char **words)
+{
+	IdemSpawn	spawn = {words[0], words, environment(), -1, -1, -1, true};
+	int			fds[2];
+	const char *failed = NULL;
+
+	spawn.in = open("/dev/null", O_RDONLY | O_CLOEXEC);
+	if (spawn.in < 0)
+		return "open /dev/null";
+	if (pipe2(fds, O_CLOEXEC) != 0)
+	{
+		(void) close(spawn.in);
+		return "create a pipe";
+	}
+	spawn.out = spawn.err = fds[1];
+	(void) fcntl(fds[0], F_SETFL, O_NONBLOCK);
+	if (idem_process_spawn(&spawn, &child))
+		output = fds[0];
+	else
+		failed = "fork";
+	if (failed != NULL)
+		(void) close(fds[0]);
+	(void) close(fds[1]);
+	(void) close(spawn.in);
+	return failed;
+}
+
+static void
+ask(void)
+{
+	const char *problem = NULL;
+	const char *failed;
+	char	  **words;
+
+	MemoryContextReset(ask_cxt);
+	asked_at = idem_witness_clock();
+	output_read = line_len = 0;
+	line[0] = '\0';
+	line_ended = false;
+	words = idem_witness_split(command, &problem);
+	Assert(words != NULL && words[0] != NULL);	/* the check hook split it */
+	failed = start(words);
+	if (failed != NULL)
+	{
+		take_answer(WITNESS_NONE, psprintf("could not be started, \"%s\" failed: %m", failed));
+		return;
+	}
+	phase = WITNESS_ASKING;
+	IDEM_FAULT_POINT("witness-started");
+}
+
+static void
+judge(int status)
+{
+	WitnessAnswer answer = WITNESS_NONE;
+	const char *why = "wrote more than 64 kB";
+
+	if (read_output())
+	{
+		why = idem_process_describe_end(status);
+		if (WIFEXITED(status) && WEXITSTATUS(status) <= 1)
+			answer = WEXITSTATUS(status) == 0 ? WITNESS_YES : WITNESS_NO;
+		else if (WIFEXITED(status) && WEXITSTATUS(status) == 127 && line_len == 0)
+			why = psprintf("%s, as a program does that cannot be executed", why);
+	}
+	close_output();
+	phase = WITNESS_IDLE;
+	take_answer(answer, why);
+}
+
+/* Without an answer: it takes too long, or says too much. */
+static void
+give_up(const char *why)
+{
+	kill_group();
+	close_output();
+	phase = WITNESS_ENDING;
+	take_answer(WITNESS_NONE, why);
+}
+
+/* A change of the command forgets what another one said. */
+static void
+follow_setting(void)
+{
+	const char *now = idem_publish_witness ? idem_publish_witness : "";
+
+	if (command != NULL && strcmp(command, now) == 0)
+		return;
+	if (command != NULL)
+		pfree(command);
+	command = MemoryContextStrdup(TopMemoryContext, now);
+	if (phase == WITNESS_ASKING)
+	{
+		kill_group();
+		close_output();
+		phase = WITNESS_ENDING;
+	}
+	idem_witness_forbid("the publish witness has not answered yet");
+	logged = false;
+	next_ask = 0;
+}
+
+void
+idem_witness_ask_serve(void)
+{
+	MemoryContext old = MemoryContextSwitchTo(ask_cxt);
+	int			status;
+	bool		ended;
+
+	follow_setting();
+	ended = reap(&status);
+	if (ended && phase == WITNESS_ASKING)
+		judge(status);
+	else if (ended)
+		phase = WITNESS_IDLE;
+	else if (phase == WITNESS_ASKING && !read_output())
+		give_up("wrote more than 64 kB");
+	else if (phase == WITNESS_ASKING &&
+			 idem_witness_clock() >= idem_clock_plus_ms(asked_at, idem_publish_witness_timeout_ms))
+		give_up(psprintf("did not end within %d ms", idem_publish_witness_timeout_ms));
+	if (phase == WITNESS_IDLE && idem_witness_ms_left() >= 0 && idem_witness_clock() >= next_ask)
+		ask();
+	MemoryContextSwitchTo(old);
+}
+
+long
+idem_witness_ask_wait_ms(void)
+{
+	IdemClock	then = next_ask;
+	IdemClock	left;
+
+	if (phase == WITNESS_ENDING || idem_witness_ms_left() < 0)
+		return -1;				/* SIGCHLD wakes us; a reload as well */
+	if (phase == WITNESS_ASKING)
+		then = idem_clock_plus_ms(asked_at, idem_publish_witness_timeout_ms);
+	left = then - idem_witness_clock();
+	return left <= 0 ? 0 : (long) Min((left + 999) / 1000, INT_MAX);
+}
+
+pgsocket
+idem_witness_ask_fd(void)
+{
+	return output;
+}
