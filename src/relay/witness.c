@@ -81,7 +81,7 @@ copy_word(const char **from, char **to)
 char	  **
 idem_witness_split(const char *command, const char **problem)
 {
-	char	   *text = palloc(strlen(command) + 2);
+	char	   *to = palloc(strlen(command) + 2);
 	char	  **words = palloc(sizeof(char *) * (strlen(command) / 2 + 2));
 	int			n = 0;
 
@@ -90,8 +90,8 @@ idem_witness_split(const char *command, const char **problem)
 		command += strspn(command, BLANKS);
 		if (*command == '\0')
 			break;
-		words[n++] = text;
-		if (!copy_word(&command, &text))
+		words[n++] = to;
+		if (!copy_word(&command, &to))
 		{
 			*problem = "A quote in it is not closed.";
 			return NULL;

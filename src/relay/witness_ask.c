@@ -58,7 +58,7 @@
 #define LINE_LEN 160			/* of the output, in the log and last_error */
 #define MAX_OUTPUT (64 * 1024)	/* a command that says more is killed */
 #define RETRY_MS 500			/* after no answer, while a yes is valid */
-#define RELOG_MS 60000			/* between two lines that say the same otherwise */
+#define RELOG_MS 60000			/* between lines that differ in words only */
 #define EXIT_WAIT_MS 1000
 
 typedef enum WitnessPhase
@@ -232,26 +232,26 @@ read_output(void)
 
 /* News, or the same in other words after a while. */
 static void
-log_answer(WitnessAnswer answer, const char *text)
+log_answer(WitnessAnswer answer, const char *said)
 {
 	IdemClock	now = idem_witness_clock();
 	bool		same = logged && answer == logged_answer;
 
-	if (same && (strcmp(text, logged_text) == 0 ||
+	if (same && (strcmp(said, logged_text) == 0 ||
 				 now < idem_clock_plus_ms(logged_at, RELOG_MS)))
 		return;
 	logged = true;
 	logged_answer = answer;
 	logged_at = now;
-	strlcpy(logged_text, text, sizeof(logged_text));
+	strlcpy(logged_text, said, sizeof(logged_text));
 	if (answer == WITNESS_YES)
 		ereport(LOG,
 				(errmsg("the publish witness says yes"),
-				 text[0] ? errdetail_internal("%s", text) : 0));
+				 said[0] ? errdetail_internal("%s", said) : 0));
 	else
 		ereport(LOG,
 				(errcode(ERRCODE_IDEM_RELAY_UNWITNESSED),
-				 errmsg("%s", text)));
+				 errmsg("%s", said)));
 }
 
 static IdemClock
@@ -269,28 +269,28 @@ static void
 take_answer(WitnessAnswer answer, const char *why)
 {
 	const char *colon = line_len > 0 ? ": " : "";
-	char	   *text;
+	char	   *said;
 
 	next_ask = idem_clock_plus_ms(asked_at, idem_publish_witness_interval_ms);
 	if (answer == WITNESS_YES)
 	{
-		text = line;
+		said = line;
 		idem_witness_allow(valid_until());
 	}
 	else if (answer == WITNESS_NO)
 	{
-		text = psprintf("the publish witness says no%s%s", colon, line);
-		idem_witness_forbid(text);
+		said = psprintf("the publish witness says no%s%s", colon, line);
+		idem_witness_forbid(said);
 	}
 	else
 	{
-		text = psprintf("the publish witness gives no answer: it %s%s%s", why, colon, line);
-		idem_witness_note(text);
+		said = psprintf("the publish witness gives no answer: it %s%s%s", why, colon, line);
+		idem_witness_note(said);
 		if (idem_witness_allows())
 			next_ask = Min(next_ask, idem_clock_plus_ms(idem_witness_clock(), RETRY_MS));
 	}
 	IDEM_FAULT_POINT("witness-answered");
-	log_answer(answer, text);
+	log_answer(answer, said);
 }
 
 /* The environment: what a witness may want to know, and nothing of the server's. */

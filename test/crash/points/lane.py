@@ -123,6 +123,10 @@ class Lane:
         self.source.query("ALTER SYSTEM RESET synchronous_standby_names")
         self.source.query("SELECT pg_reload_conf()")
 
+    def no_witness(self):
+        self.source.query("ALTER SYSTEM RESET idempotency.publish_witness")
+        self.source.query("SELECT pg_reload_conf()")
+
     def no_standby_after_hit(self):
         """The claim that waits is released once the point was reached, or is not."""
         def watch():

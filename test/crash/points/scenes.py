@@ -334,6 +334,21 @@ def standby(lane):
         other.close()
 
 
+def witness(lane):
+    """A command is asked whether the server may publish, for a while."""
+    session = Session(lane)
+    try:
+        session.run("ALTER SYSTEM SET idempotency.publish_witness = '/bin/true'")
+        session.run("SELECT pg_reload_conf()")
+        produce(session, ["t"])
+        lane.soon("the question", lane.hit, 10)
+    except psycopg2.Error:
+        pass
+    finally:
+        lane.no_witness()
+        session.close()
+
+
 def lost(lane):
     """The target dies in the commit of a batch: did it commit?"""
     session = Session(lane)
@@ -380,6 +395,7 @@ SCENES = {
     "relay-repeats": retry, "relay-unparked": retry, "function-parked": retry, "function-unparked": retry,
     "relay-bisect": killer, "relay-suspect-parked": killer,
     "relay-half-written": big,
+    "witness-": witness,
     "durable-wait": standby, "function-announced": crash,
 }
 
