@@ -170,21 +170,27 @@ idem_witness_report(IdemRelayEntry *entry, const char *relay)
 	idem_report_state(entry, relay, IDEM_RELAY_UNWITNESSED, IDEM_WAIT_WITNESS);
 }
 
-static void
+/* True if it is another one than before. */
+static bool
 set_reason(const char *reason)
 {
+	char	   *known = idem_relay_shmem->witness_reason;
+	bool		changed;
+
 	SpinLockAcquire(&idem_relay_shmem->witness_mutex);
-	strlcpy(idem_relay_shmem->witness_reason, reason, IDEM_ERROR_LEN);
+	changed = strncmp(known, reason, IDEM_ERROR_LEN - 1) != 0;
+	strlcpy(known, reason, IDEM_ERROR_LEN);
 	SpinLockRelease(&idem_relay_shmem->witness_mutex);
+	return changed;
 }
 
-/* Workers that wait for a yes, or have to stop, look at once. */
+/* Workers that wait for a yes, have to stop, or show another reason look at once. */
 void
 idem_witness_allow(IdemClock until)
 {
 	bool		before = idem_witness_clock() < valid_until();
 
-	set_reason("");
+	(void) set_reason("");
 	pg_atomic_write_u64(&idem_relay_shmem->witness_until, (uint64) until);
 	if (!before)
 		idem_wake_workers();
@@ -193,13 +199,15 @@ idem_witness_allow(IdemClock until)
 void
 idem_witness_forbid(const char *reason)
 {
-	set_reason(reason);
-	if (pg_atomic_exchange_u64(&idem_relay_shmem->witness_until, 0) != 0)
+	bool		changed = set_reason(reason);
+
+	if (pg_atomic_exchange_u64(&idem_relay_shmem->witness_until, 0) != 0 || changed)
 		idem_wake_workers();
 }
 
 void
 idem_witness_note(const char *reason)
 {
-	set_reason(reason);
+	if (set_reason(reason))
+		idem_wake_workers();
 }

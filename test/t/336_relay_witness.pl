@@ -97,8 +97,8 @@ my $b = PostgreSQL::Test::Cluster->new('b');
 $b->init_from_backup($a, 'copy');
 $b->start;
 is_unwitnessed($b);
-is( $b->safe_psql('postgres', 'SELECT DISTINCT last_error FROM idempotency.stat_relay'),
-	"the publish witness says no: the lease is a's", 'what the command said is shown');
+IdemTest::wait_for($b, q{SELECT bool_and(last_error = 'the publish witness says no: the lease is a''s')
+	FROM idempotency.stat_relay});
 IdemRelay::enqueue($b, 'b', 'B', 5);
 IdemRelay::enqueue($a, 'a', 'A', 5);
 IdemTest::wait_for($a, 'SELECT count(*) = 8 FROM effects');
