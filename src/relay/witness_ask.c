@@ -391,16 +391,25 @@ give_up(const char *why)
 	take_answer(WITNESS_NONE, why);
 }
 
-/* A change of the command forgets what another one said. */
+/*
+ * A change of the command forgets what another one said.  A new launcher leaves
+ * the yes that the one before it got to run out.
+ */
 static void
 follow_setting(void)
 {
 	const char *now = idem_publish_witness ? idem_publish_witness : "";
+	const char *reason = "the publish witness has not answered yet";
 
 	if (command != NULL && strcmp(command, now) == 0)
 		return;
-	if (command != NULL)
+	if (command == NULL)
+		idem_witness_note(reason);
+	else
+	{
+		idem_witness_forbid(reason);
 		pfree(command);
+	}
 	command = MemoryContextStrdup(TopMemoryContext, now);
 	if (phase == WITNESS_ASKING)
 	{
@@ -408,7 +417,6 @@ follow_setting(void)
 		close_output();
 		phase = WITNESS_ENDING;
 	}
-	idem_witness_forbid("the publish witness has not answered yet");
 	logged = false;
 	next_ask = 0;
 }
