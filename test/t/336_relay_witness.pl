@@ -20,8 +20,7 @@ my $lease = "$dir/lease";
 my $asked = "$dir/asked";
 
 # The environment tells who asks.  Each question leaves a line.
-append_to_file("$dir/witness", <<'END');
-#!/bin/sh
+append_to_file("$dir/witness", "#!/bin/sh\n" . <<'END');
 echo "$IDEMPOTENCY_CLUSTER_NAME $IDEMPOTENCY_PUBLISH_AS $IDEMPOTENCY_SYSTEM_IDENTIFIER $PGDATA" >>"$2"
 holder=$(cat "$1")
 [ "$holder" = "$IDEMPOTENCY_CLUSTER_NAME" ] && exit 0

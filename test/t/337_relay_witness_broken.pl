@@ -20,8 +20,7 @@ my $sent = 0;
 
 # It does what the file says.  Each process that may stay behind puts its number
 # down; the shell that waits for it is not the one that holds the pipe.
-append_to_file("$dir/witness", <<'END');
-#!/bin/sh
+append_to_file("$dir/witness", "#!/bin/sh\n" . <<'END');
 dir=$1
 echo $$ >>"$dir/pids"
 case $(cat "$dir/mode") in

@@ -1,7 +1,7 @@
 """A postmaster that is process 1, as in a container: it reaps what is not its own.
 
 An orphan that dies by a signal makes it restart all its processes.  No sink
-program may become one.
+program may become one, and nothing that a publish witness starts.
 """
 import signal
 import time
@@ -11,6 +11,7 @@ from machine.server import Failure, command_of, descendants, parent_of, send_sig
 from machine.world import World
 
 KILLS = 24
+QUESTIONS = 60
 RESTARTED = "all server processes terminated; reinitializing"
 
 
@@ -52,3 +53,44 @@ def process_one(lab, rng):
         raise Failure(f"one kill of a worker restarted the server {restarts} times")
     world.drain()
     return f"{KILLS} sinks ended, {world.judge()}"
+
+
+# Each of these leaves an orphan, dies, or is killed with what it started.
+WITNESS = """#!/bin/sh
+echo >>"$1/asked"
+case $(($(wc -l <"$1/asked") % 8)) in
+    0) sleep 1000 & exit 0 ;;
+    1) kill -SEGV $$ ;;
+    2) sh -c 'sleep 0.05; kill -ABRT $$' & exit 0 ;;
+    3) sh -c 'sleep 1000; exit 1' ;;
+    4) (exec >&- 2>&-; exit 3) & exit 0 ;;
+esac
+exit 0
+"""
+
+
+@scenario("a witness below process 1")
+def witness_below(lab, rng):
+    folder = lab.mkdir("witness")
+    script = folder / "witness"
+    script.write_text(WITNESS)
+    script.chmod(0o755)
+    source = lab.server("source", conf=f"""
+idempotency.publish_witness = '{script} {folder}'
+idempotency.publish_witness_interval = 100ms
+idempotency.publish_witness_timeout = 1s
+""", prefix=["unshare", "--pid", "--fork", "--kill-child", "--mount-proc"])
+    source.sink_signals |= {signal.SIGSEGV}
+    world = World(lab, rng.random(), source, lab.server("target"))
+    world.write()
+    world.wait_progress()
+    wait_until("it was asked often", lambda: (folder / "asked").stat().st_size >= QUESTIONS)
+    world.wait_progress()
+    if RESTARTED in source.log_text():
+        raise Failure("what a witness left behind restarted the server")
+    # A question of this moment may have one.
+    left = [pid for pid in descendants(source.process.pid) if command_of(pid) == "sleep"]
+    if len(left) > 1:
+        raise Failure(f"{len(left)} processes of witnesses are left")
+    world.drain()
+    return f"{QUESTIONS} questions, {world.judge()}"
