@@ -134,10 +134,20 @@ valid_until(void)
 	return (IdemClock) pg_atomic_read_u64(&idem_relay_shmem->witness_until);
 }
 
+/*
+ * The clock is read first and the moment after it.  idem_witness_allow does both
+ * the other way round, so whoever is refused by the old moment is woken.
+ */
 bool
 idem_witness_allows(void)
 {
-	return !is_set() || idem_witness_clock() < valid_until();
+	IdemClock	now;
+
+	if (!is_set())
+		return true;
+	now = idem_witness_clock();
+	pg_memory_barrier();
+	return now < valid_until();
 }
 
 long
@@ -188,11 +198,12 @@ set_reason(const char *reason)
 void
 idem_witness_allow(IdemClock until)
 {
-	bool		before = idem_witness_clock() < valid_until();
+	IdemClock	before;
 
 	(void) set_reason("");
-	pg_atomic_write_u64(&idem_relay_shmem->witness_until, (uint64) until);
-	if (!before)
+	before = (IdemClock) pg_atomic_exchange_u64(&idem_relay_shmem->witness_until,
+												(uint64) until);
+	if (idem_witness_clock() >= before)
 		idem_wake_workers();
 }
 
