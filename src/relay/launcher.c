@@ -363,6 +363,10 @@ wait_for_something(bool pending)
 	long		witness = idem_witness_ask_wait_ms();
 	pgsocket	fd = idem_witness_ask_fd();
 
+	/* A wait for a lock within the turn has reset the latch, not the flag. */
+	pg_memory_barrier();
+	if (pg_atomic_read_u32(&idem_relay_shmem->launcher_wake) != 0)
+		return;
 	if (witness >= 0)
 		timeout = Min(timeout, witness);
 	(void) WaitLatchOrSocket(MyLatch, WL_LATCH_SET | WL_TIMEOUT | WL_EXIT_ON_PM_DEATH |
