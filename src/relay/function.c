@@ -42,6 +42,7 @@
 #include "relay/txn.h"
 #include "relay/witness.h"
 #include "shared/clock.h"
+#include "shared/durable.h"
 #include "shared/error.h"
 #include "shared/fault.h"
 
@@ -170,6 +171,7 @@ try_event(IdemFunctionRelay *relay, const IdemEvent *ev, IdemFailure *failure)
 		*failure = relay->suspect_failure;
 		return IDEM_HANDLED_FAILED;
 	}
+	idem_report_waiting(relay->entry, IDEM_WAIT_FUNCTION);
 	return idem_handler_run(relay->handler, relay->config, ev, failure);
 }
 
@@ -419,6 +421,8 @@ prepare_step(IdemFunctionRelay *relay)
 static void
 commit_step(IdemFunctionRelay *relay, const StepCounts *counts, IdemRelayWait waiting)
 {
+	if (counts->logged + counts->repeated > 0 && idem_durable_awaits_standby())
+		idem_report_waiting(relay->entry, IDEM_WAIT_SYNC_STANDBY);
 	if (relay->announcing)
 	{
 		idem_txn_commit(true);

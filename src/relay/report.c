@@ -37,6 +37,7 @@ static const char *const wait_names[] = {
 	[IDEM_WAIT_NOTHING] = NULL,
 	[IDEM_WAIT_EVENTS] = "events",
 	[IDEM_WAIT_SINK] = "sink",
+	[IDEM_WAIT_FUNCTION] = "function",
 	[IDEM_WAIT_BACKOFF] = "backoff",
 	[IDEM_WAIT_SYNC_STANDBY] = "synchronous standby",
 	[IDEM_WAIT_OPERATOR] = "operator",
@@ -99,6 +100,16 @@ idem_report_state(IdemRelayEntry *entry, const char *relay,
 		return;
 	entry->logged = state;
 	log_change(entry, relay, state);
+}
+
+void
+idem_report_waiting(IdemRelayEntry *entry, IdemRelayWait waiting)
+{
+	if (entry == NULL || entry->waiting == waiting)
+		return;
+	SpinLockAcquire(&entry->mutex);
+	entry->waiting = waiting;
+	SpinLockRelease(&entry->mutex);
 }
 
 void

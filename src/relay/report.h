@@ -26,6 +26,10 @@
 /* All accept a NULL entry: the relay runs, but stat_relay had no room for it. */
 extern void idem_report_state(IdemRelayEntry *entry, const char *relay,
 							  IdemRelayState state, IdemRelayWait waiting);
+
+/* In the state it is in, the relay waits for something else. */
+extern void idem_report_waiting(IdemRelayEntry *entry, IdemRelayWait waiting);
+
 extern void idem_report_error(IdemRelayEntry *entry, const char *message);
 extern void idem_report_sink_pid(IdemRelayEntry *entry, pid_t pid);
 extern void idem_report_counts(IdemRelayEntry *entry, int64 sent, int64 retried);

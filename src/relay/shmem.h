@@ -73,6 +73,7 @@ typedef enum IdemRelayWait
 	IDEM_WAIT_NOTHING,
 	IDEM_WAIT_EVENTS,
 	IDEM_WAIT_SINK,				/* results or credit outstanding */
+	IDEM_WAIT_FUNCTION,			/* the handler has an event */
 	IDEM_WAIT_BACKOFF,
 	IDEM_WAIT_SYNC_STANDBY,
 	IDEM_WAIT_OPERATOR,

@@ -78,11 +78,17 @@ idem_durable_target(XLogRecPtr commit_lsn)
 }
 
 bool
+idem_durable_awaits_standby(void)
+{
+	return max_wal_senders > 0 && IDEM_SYNC_STANDBYS_DEFINED();
+}
+
+bool
 idem_durable_reached(XLogRecPtr target)
 {
 	XLogRecPtr	confirmed;
 
-	if (max_wal_senders == 0 || !IDEM_SYNC_STANDBYS_DEFINED())
+	if (!idem_durable_awaits_standby())
 		return true;
 	LWLockAcquire(SyncRepLock, LW_SHARED);
 	confirmed = WalSndCtl->lsn[SYNC_REP_WAIT_FLUSH];

@@ -39,6 +39,9 @@ extern XLogRecPtr idem_durable_commit_lsn(FullTransactionId xid);
  */
 extern XLogRecPtr idem_durable_target(XLogRecPtr commit_lsn);
 
+/* Are synchronous standbys configured, so that a commit may wait for one? */
+extern bool idem_durable_awaits_standby(void);
+
 /* Does a synchronous standby have it, or is none configured?  Never waits. */
 extern bool idem_durable_reached(XLogRecPtr target);
 

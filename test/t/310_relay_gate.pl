@@ -101,6 +101,26 @@ IdemRelay::wait_until(
 is($settled->(), 0, 'the sink may not pass what only this server has parked');
 $standby->start;
 IdemRelay::wait_until('it may once the standby has it', sub { $settled->() });
+
+# A function relay names what its transaction waits for: the function, then the
+# standby.
+$primary->safe_psql('postgres', q{
+CREATE TABLE effects (event_id uuid);
+CREATE FUNCTION handle(event_id uuid) RETURNS void LANGUAGE sql AS 'INSERT INTO public.effects VALUES (event_id)';
+CREATE SERVER fn FOREIGN DATA WRAPPER idempotency_function OPTIONS (function 'public.handle');
+SELECT idempotency.relay_create('fn', 'fn', start_at => 'latest', aggregate_types => '{fn}')});
+IdemRelay::wait_state($primary, 'fn', 'streaming');
+my $lock = $primary->background_psql('postgres');
+$lock->query_safe('BEGIN; LOCK TABLE effects');
+$primary->safe_psql('postgres', q{SELECT idempotency.outbox_enqueue('fn', 'k', 'E', '1')});
+IdemTest::wait_for($primary, q{SELECT waiting_for = 'function' FROM idempotency.stat_relay WHERE relay = 'fn'});
+$standby->stop('immediate');
+$lock->query_safe('ROLLBACK');
+$lock->quit;
+IdemTest::wait_for($primary, q{SELECT waiting_for = 'synchronous standby' FROM idempotency.stat_relay WHERE relay = 'fn'});
+$standby->start;
+IdemTest::wait_for($primary, q{SELECT waiting_for = 'events' FROM idempotency.stat_relay WHERE relay = 'fn'});
+is($primary->safe_psql('postgres', 'SELECT count(*) FROM effects'), '1', 'its effect is there');
 $standby->stop;
 $primary->stop;
 done_testing();
