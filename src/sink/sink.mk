@@ -12,7 +12,7 @@ sinkdir = $(pkglibdir)/idempotency-sinks
 
 # SINK_COPT, from the environment or the command line, is what COPT is to the
 # server library: flags for compiler and linker on top of all others.
-SINK_WARN = -Wall -Wextra -Werror -Wmissing-prototypes
+SINK_WARN = -Wall -Wextra $(if $(WERROR),-Werror) -Wmissing-prototypes
 SINK_CFLAGS = -std=gnu11 -O2 -g $(SINK_WARN) -fno-strict-aliasing -fwrapv \
 	-fstack-protector-strong -D_FORTIFY_SOURCE=2 -fPIE -MMD -MP -I$(srcdir)/src \
 	$(FAULT_CPPFLAGS) $(SINK_COPT)

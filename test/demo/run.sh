@@ -25,6 +25,7 @@ cd "$(dirname "$0")/../.." || exit 1
 if [ -z "${SKIP_PACKAGES:-}" ]; then
 	test/setup/packages.sh build || exit 1
 fi
+WERROR=${WERROR-}
 # shellcheck source=test/setup/lib.sh
 . test/setup/lib.sh
 

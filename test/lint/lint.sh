@@ -29,7 +29,7 @@ none()
 }
 
 # build_copy NAME MAKE-ARG...: a clean build in a copy, quiet unless it fails.
-# Warnings are errors (see the Makefile), so success means none.
+# Warnings are errors, so success means none.
 build_copy()
 {
 	local dir=$work/$1
@@ -37,7 +37,7 @@ build_copy()
 
 	tree_copy "$dir"
 	env -u MAKEFLAGS -u MAKELEVEL -u MFLAGS make -C "$dir" --no-print-directory -s -k -j"$(nproc)" \
-		PG_CONFIG="$PG_CONFIG" all "$@" >"$work/build.log" 2>&1 || {
+		PG_CONFIG="$PG_CONFIG" WERROR=1 all "$@" >"$work/build.log" 2>&1 || {
 		cat "$work/build.log"
 		return 1
 	}
@@ -60,6 +60,47 @@ check_clang()
 check_assert()
 {
 	build_copy assert CC=gcc COPT=-DUSE_ASSERT_CHECKING
+}
+
+# compile_flawed DIR MAKE-ARG...: two objects of a copy with a warning each, one of
+# the library and one of the sink programs; what make says goes to build.log.
+compile_flawed()
+{
+	local dir=$1
+	shift
+
+	env -u MAKEFLAGS -u MAKELEVEL -u MFLAGS -u WERROR make -C "$dir" --no-print-directory -s -k -B \
+		PG_CONFIG="$PG_CONFIG" "$@" src/idempotency.o src/sink/build/null/flawed.o >"$work/build.log" 2>&1
+}
+
+# A warning stops the builds of the tests, and no user's.
+check_werror()
+{
+	local dir=$work/flawed status=0
+
+	tree_copy "$dir"
+	echo 'static int idem_flaw_one;' >>"$dir/src/idempotency.c"
+	echo 'static int idem_flaw_two;' >"$dir/src/sink/null/flawed.c"
+	compile_flawed "$dir" || {
+		echo "make fails on a warning without WERROR=1:"
+		cat "$work/build.log"
+		status=1
+	}
+	[ "$(grep -cE 'warning: .?idem_flaw_(one|two)' "$work/build.log")" = 2 ] || {
+		echo "make hides warnings:"
+		cat "$work/build.log"
+		status=1
+	}
+	! compile_flawed "$dir" WERROR=1 || {
+		echo "make WERROR=1 goes on after a warning"
+		status=1
+	}
+	[ "$(grep -cE 'error: .?idem_flaw_(one|two)' "$work/build.log")" = 2 ] || {
+		echo "make WERROR=1 lets one of two warnings pass:"
+		cat "$work/build.log"
+		status=1
+	}
+	return "$status"
 }
 
 check_indent()
@@ -214,7 +255,7 @@ check_mutants()
 	CHECK=1 test/mutants/run.sh
 }
 
-compilers=(gcc clang assert)
+compilers=(gcc clang assert werror)
 rules=(version_tests sink_headers exports fault_points layers circles owners build_hint file_length unfinished
 	install_sql mutants shellcheck indent)
 case ${*:-all} in

@@ -15,6 +15,9 @@
 
 IDEM_TOP=$(cd "$(dirname "${BASH_SOURCE[0]}")/../.." && pwd)
 PG_CONFIG=${PG_CONFIG:-pg_config}
+# In the builds of tests a warning is an error.  A script that builds for a user
+# sets WERROR to nothing before.
+export WERROR=${WERROR-1}
 
 idem_say()
 {

@@ -10,6 +10,7 @@
 #
 # DIR must not be below a directory that the server user cannot enter.
 set -euo pipefail
+WERROR=${WERROR-}
 # shellcheck source=test/setup/lib.sh
 . "$(dirname "$0")/lib.sh"
 
