@@ -1,7 +1,7 @@
 #!/bin/bash
 # Install what building and testing needs, by Debian package name.
 #
-#	packages.sh build|test|sink|compile|lint|real|bench|matrix|crash|machine|analysis|assert|model ...
+#	packages.sh build|test|sink|compile|lint|real|model|random|mutants|bench|matrix|crash|machine|analysis|assert ...
 #
 # Every need is probed first (a command, a pkg-config module, a Perl module),
 # so a machine that has everything, however it got it, is left alone and apt
@@ -139,6 +139,21 @@ need_lint()
 	need_cmd pg_bsd_indent pg-bsd-indent
 	need_cmd shellcheck shellcheck
 	need_cmd nm binutils
+	need_mutants
+}
+
+need_random()
+{
+	need_build
+	need_cmd /usr/bin/python3 python3
+	need_python psycopg2 python3-psycopg2
+	need_cmd setpriv util-linux
+}
+
+need_mutants()
+{
+	need_cmd patch patch
+	need_cmd pkill procps
 }
 
 need_real()
@@ -306,10 +321,10 @@ install_missing()
 }
 
 cd "$(dirname "$0")/../.."
-[ $# -gt 0 ] || die "usage: packages.sh build|test|sink|compile|lint|real|bench|matrix|crash|machine|analysis|assert|model ..."
+[ $# -gt 0 ] || die "usage: packages.sh build|test|sink|compile|lint|real|model|random|mutants|bench|matrix|crash|machine|analysis|assert ..."
 for group; do
 	case $group in
-		build | test | sink | compile | lint | real | bench | matrix | crash | machine | analysis | assert | model) "need_$group" ;;
+		build | test | sink | compile | lint | real | model | random | mutants | bench | matrix | crash | machine | analysis | assert) "need_$group" ;;
 		*) die "unknown group: $group" ;;
 	esac
 done

@@ -1,8 +1,9 @@
 #!/bin/bash
 # Run the tests: from a bare machine to the line "N passed, N failed".
 #
-#	AREA="compile lint regress isolation tap sink real"	what to run, default: all
+#	AREA="compile lint regress isolation tap sink model random real"	what to run, default: all
 #	TESTS="claim 010_crash"						only tests of these names
+#	WERROR=										let the build pass with warnings
 #	KEEP=1										leave the work directory behind
 #	SKIP_PACKAGES=1								do not look for missing packages
 #	OLD_PG_CONFIG=...							that of an older server, from which pg_upgrade
@@ -21,7 +22,9 @@ set -uo pipefail
 . "$IDEM_TOP/test/setup/tally.sh"
 cd "$IDEM_TOP" || exit 1
 
-ALL_AREAS="compile lint regress isolation tap sink real"
+ALL_AREAS="compile lint regress isolation tap sink model random real"
+# They need no build of the extension for the server under test.
+BUILD_FREE=" compile lint model "
 passed=0
 failed=0
 failures=()
@@ -370,18 +373,50 @@ run_sink()
 	run_counted sink timeout -k 20 900 "${MAKE:-make}" --no-print-directory check-sink
 }
 
+# A folder with a runner of its own, if it is there.
+run_folder()
+{
+	local name=$1 title=$2
+
+	[ -x "test/$name/run.sh" ] || return 0
+	idem_say "$title"
+	run_counted "$name" timeout -k 20 "${FOLDER_TIMEOUT:-1800}" env SKIP_PACKAGES=1 "test/$name/run.sh"
+}
+
+# The protocols, walked by a model checker.
+run_model()
+{
+	run_folder model "models of the protocols"
+}
+
+# Random transactions against models of claims, outbox and relays.
+run_random()
+{
+	run_folder random "random models"
+}
+
 # Both compilers, and with assertions.
 run_compile()
 {
 	idem_say "compile"
-	run_counted compile env WORK="$IDEM_WORK" test/lint/lint.sh compile
+	run_counted compile timeout -k 20 1800 env WORK="$IDEM_WORK" test/lint/lint.sh compile
 }
 
 run_lint()
 {
 	idem_say "lint"
 	# shellcheck disable=SC2086 # a list
-	run_counted lint env WORK="$IDEM_WORK" test/lint/lint.sh ${TESTS:-rules}
+	run_counted lint timeout -k 20 1800 env WORK="$IDEM_WORK" test/lint/lint.sh ${TESTS:-rules}
+}
+
+needs_build()
+{
+	local area
+
+	for area in $areas; do
+		[[ $BUILD_FREE == *" $area "* ]] || return 0
+	done
+	return 1
 }
 
 # The extension for the server that pg_upgrade comes from, staged apart.  Built
@@ -410,13 +445,15 @@ if [ -z "${SKIP_PACKAGES:-}" ]; then
 	! has_area compile || groups+=(compile)
 	! has_area lint || groups+=(lint)
 	! has_area real || groups+=(real)
+	! has_area model || groups+=(model)
+	! has_area random || groups+=(random)
 	test/setup/packages.sh "${groups[@]}" || give_up "packages: what is needed could not be installed"
 fi
 
 # The functions of lib.sh run with an unchecked status here.
 idem_make_work
 mkdir -p "$OUTPUT"
-if [ "$areas" != lint ] && [ "$areas" != compile ]; then
+if needs_build; then
 	idem_say "building for $("$PG_CONFIG" --version)"
 	if [ -n "${OLD_PG_CONFIG:-}" ]; then
 		build_old_stage || give_up "build for $OLD_PG_CONFIG"
