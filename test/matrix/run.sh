@@ -1,8 +1,8 @@
 #!/bin/bash
 # Run the suites on every supported server.
 #
-#	VERSIONS="15 17 18 19"	which, default all
-#	AREA="compile regress isolation tap"	default: these
+#	VERSIONS="15 17 18 19"	which, default all; "bare" is a machine without a server
+#	AREA="compile regress isolation tap"	default: these; in "bare" lint as well
 #	TESTS=...				as for make test
 #
 # The version that this machine has runs as it is.  Every other one lives in a
@@ -12,6 +12,11 @@
 #
 # Each folder also holds the server of the major version before, out of the
 # release that carries that: pg_upgrade comes from it.
+#
+# "bare" is Debian as a fresh machine has it: debootstrap's smallest variant with
+# git, make and the certificates that a mirror may need.  There the sources run
+# `make demo` and `make test`, as a user would, and install what they lack.  The
+# folder that is kept stays bare: each run works on a copy.
 #
 # A run inside has mount, process and IPC namespaces of its own: when it ends,
 # however it ends, its mounts are gone, its processes dead and its shared memory
@@ -26,7 +31,9 @@ set -uo pipefail
 cd "$IDEM_TOP" || exit 1
 
 VERSIONS=${VERSIONS:-15 17 18 19}
-export AREA=${AREA:-compile regress isolation tap}
+bare_area=${AREA:-compile regress isolation tap lint}
+AREA=${AREA:-compile regress isolation tap}
+bare_version=15
 cache=${IDEMPOTENCY_MATRIX_CACHE:-$HOME/.cache/idempotency-matrix}
 passed=0
 failed=0
@@ -73,6 +80,20 @@ find_mirror()
 		awk '$1 == "Debian" && $2 !~ /-security/ { print $NF; exit }'
 }
 
+# The same, after asking apt again if it names none.
+need_mirror()
+{
+	local mirror
+
+	mirror=$(find_mirror)
+	[ -n "$mirror" ] || { apt-get -q update >&2 && mirror=$(find_mirror); }
+	[ -n "$mirror" ] || {
+		echo "apt names no Debian mirror" >&2
+		return 1
+	}
+	echo "$mirror"
+}
+
 apt_opts()
 {
 	local proxy
@@ -87,6 +108,15 @@ apt_opts()
 	[ -z "$proxy" ] || echo "$proxy"
 }
 
+# bootstrap SUITE DIR MIRROR: the smallest Debian, which knows its mirror.
+bootstrap()
+{
+	# One script fits every release; an older debootstrap lacks the newest names.
+	debootstrap --variant=minbase "$1" "$2" "$3" /usr/share/debootstrap/scripts/sid || return 1
+	apt_opts >"$2/etc/apt/apt.conf.d/90idempotency"
+	echo "deb $3 $1 main" >"$2/etc/apt/sources.list"
+}
+
 # make_root VERSION: the folder, complete or not at all.
 make_root()
 {
@@ -97,19 +127,10 @@ make_root()
 		echo "no Debian release is known for PostgreSQL $version" >&2
 		return 1
 	}
-	mirror=$(find_mirror)
-	[ -n "$mirror" ] || { apt-get -q update && mirror=$(find_mirror); }
-	[ -n "$mirror" ] || {
-		echo "apt names no Debian mirror" >&2
-		return 1
-	}
+	mirror=$(need_mirror) || return 1
 	mkdir -p "$cache"
 	rm -rf "$root" "$new"
-	# One script fits every release; an older debootstrap lacks the newest names.
-	debootstrap --variant=minbase "$suite" "$new" "$mirror" \
-		/usr/share/debootstrap/scripts/sid || return 1
-	apt_opts >"$new/etc/apt/apt.conf.d/90idempotency"
-	echo "deb $mirror $suite main" >"$new/etc/apt/sources.list"
+	bootstrap "$suite" "$new" "$mirror" || return 1
 	if [ -n "$extra" ]; then
 		echo "deb $mirror $extra main" >>"$new/etc/apt/sources.list"
 		printf 'Package: src:postgresql-%s\nPin: release a=%s\nPin-Priority: 990\n' \
@@ -140,10 +161,27 @@ add_before()
 		dpkg -x postgresql-server-dev-${before}_*.deb /"
 }
 
-# inside ROOT COMMAND: in namespaces of its own, with the usual file systems.
+# make_bare: the folder of a bare machine, complete or not at all.
+make_bare()
+{
+	local root=$cache/bare new=$cache/bare.new mirror
+
+	[ ! -d "$root" ] || return 0
+	mirror=$(need_mirror) || return 1
+	mkdir -p "$cache"
+	rm -rf "$new"
+	bootstrap "$(suite_of "$bare_version")" "$new" "$mirror" || return 1
+	inside "$new" "apt-get -q update && DEBIAN_FRONTEND=noninteractive apt-get -q -y install \
+		git make ca-certificates && apt-get clean" || return 1
+	mv "$new" "$root"
+}
+
+# inside ROOT COMMAND [NAME=VALUE...]: with that environment, in namespaces of its
+# own, with the usual file systems.
 inside()
 {
 	local root=$1 command=$2
+	shift 2
 
 	# shellcheck disable=SC2016 # expanded inside
 	ROOT=$root COMMAND=$command unshare --mount --pid --ipc --fork --kill-child bash -c '
@@ -155,9 +193,7 @@ inside()
 		[ -z "${SOURCES:-}" ] || tar -x -C "$ROOT/tmp" -f "$SOURCES"
 		cp -L /etc/resolv.conf "$ROOT/etc/resolv.conf" 2>/dev/null || true
 		exec env -i PATH=/usr/sbin:/usr/bin:/sbin:/bin HOME=/root LC_ALL=C.UTF-8 \
-			AREA="$AREA" TESTS="${TESTS:-}" PG_CONFIG="${INSIDE_PG_CONFIG:-}" \
-			OLD_PG_CONFIG="${INSIDE_OLD_PG_CONFIG:-}" \
-			TERM="${TERM:-dumb}" chroot "$ROOT" /bin/bash -c "$COMMAND"' </dev/null
+			TERM="${TERM:-dumb}" "$@" chroot "$ROOT" /bin/bash -c "$COMMAND"' inside "$@" </dev/null
 }
 
 # What a commit of the tree as it is would hold, as one archive.
@@ -185,11 +221,43 @@ run_inside()
 		count "$version" 1 /dev/null
 		return
 	fi
-	SOURCES=$work/sources.tar INSIDE_PG_CONFIG=/usr/lib/postgresql/$version/bin/pg_config \
-		INSIDE_OLD_PG_CONFIG=/usr/lib/postgresql/$(version_before "$version")/bin/pg_config \
-		inside "$cache/pg$version" "cd /tmp/idempotency && exec test/setup/run.sh" 2>&1 |
+	SOURCES=$work/sources.tar inside "$cache/pg$version" "cd /tmp/idempotency && exec test/setup/run.sh" \
+		AREA="$AREA" TESTS="${TESTS:-}" WERROR="${WERROR-1}" \
+		PG_CONFIG="/usr/lib/postgresql/$version/bin/pg_config" \
+		OLD_PG_CONFIG="/usr/lib/postgresql/$(version_before "$version")/bin/pg_config" 2>&1 |
 		tee "$work/$version.log"
 	count "$version" "${PIPESTATUS[0]}" "$work/$version.log"
+}
+
+# As a user does it, in a clone.
+# shellcheck disable=SC2016 # expanded inside
+bare_script='
+	cd /tmp/idempotency || exit 1
+	git init -q . && git add -A &&
+		git -c user.name=bare -c user.email=bare@localhost commit -q -m "The tree as it is" || exit 1
+	if ! make demo; then
+		echo "NOT OK   make demo"
+		echo "0 passed, 1 failed"
+		exit 1
+	fi
+	echo "ok       make demo"
+	exec make test AREA="$AREA" TESTS="$TESTS"'
+
+run_bare()
+{
+	local root=$work/bare
+
+	idem_say "a bare machine, Debian $(suite_of "$bare_version")"
+	if ! { make_bare && cp -a "$cache/bare" "$root"; } >"$work/bare.root" 2>&1; then
+		echo "NOT OK   bare: its folder could not be made"
+		tail -n 30 "$work/bare.root" | sed 's/^/    | /'
+		count bare 1 /dev/null
+		return
+	fi
+	SOURCES=$work/sources.tar inside "$root" "$bare_script" AREA="$bare_area" TESTS="${TESTS:-}" 2>&1 |
+		tee "$work/bare.log"
+	count bare "${PIPESTATUS[0]}" "$work/bare.log"
+	rm -rf "$root"
 }
 
 [ "$(id -u)" = 0 ] || [ "$VERSIONS" = "$(pg_config --version 2>/dev/null | sed 's/^PostgreSQL \([0-9]*\).*/\1/')" ] ||
@@ -202,7 +270,9 @@ test/setup/packages.sh build matrix || idem_die "packages could not be installed
 pack_sources
 here=$("$PG_CONFIG" --version | sed 's/^PostgreSQL \([0-9]*\).*/\1/')
 for version in $VERSIONS; do
-	if [ "$version" = "$here" ]; then
+	if [ "$version" = bare ]; then
+		run_bare
+	elif [ "$version" = "$here" ]; then
 		run_native "$version"
 	else
 		run_inside "$version"
