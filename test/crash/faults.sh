@@ -2,11 +2,13 @@
 # All that breaks things on purpose: `make test-faults`.
 #
 #	PARTS="history environment points mutants analysis"	which, default: all
+#	MUTANTS="names"	only these broken builds
+#	SLOW=150		the machine takes 150 % of a quiet one with two cores: limits are longer
 #	SEED=n			repeat the choices of an earlier run
 #	KEEP=1			leave the work directories behind
 #	SKIP_PACKAGES=1	do not look for missing packages
 #	ALLOW_OFFLINE=1	name, but do not count, what lacks an input that cannot be fetched
-#	faults.sh --limit		print the seconds after which all of it has failed
+#	faults.sh --takes		print each part and the seconds it takes on a quiet machine
 #
 # Each part is a script of its own that ends with "N passed, N failed", and is
 # ended when it takes too long, which is a failure whatever it has printed.  One
@@ -25,20 +27,23 @@ declare -A script=(
 	[mutants]=test/mutants/run.sh
 	[analysis]=test/analysis/run.sh
 )
-# Seconds after which it has failed, about twice what it takes, and those it then
-# has to clean up; what the parts before have left of theirs comes on top.
-# Continuous integration has room for the sum (--limit).
-declare -A limit=([history]=600 [environment]=500 [points]=300 [mutants]=850 [analysis]=1200)
-grace=30
+# Seconds on a quiet machine with two cores.  A part has failed after twice as
+# long and a minute; what the parts before have left of theirs comes on top.
+declare -A takes=([history]=245 [environment]=250 [points]=120 [mutants]=420 [analysis]=600)
 parts=${PARTS:-history environment points mutants analysis}
+slow=${SLOW:-100}
+# Seconds to clean up after that.
+grace=30
 
-if [ "${1:-}" = --limit ]; then
-	total=0
+if [ "${1:-}" = --takes ]; then
 	for name in $parts; do
-		total=$((total + ${limit[$name]:-0} + grace))
+		echo "$name ${takes[$name]}"
 	done
-	echo "$total"
 	exit
+fi
+# What waits inside waits longer, too.
+if [ "$slow" -gt 100 ]; then
+	export LIMIT=$((300 * slow / 100)) TAP_TIMEOUT=$((900 * slow / 100)) SCENARIO_TIMEOUT=$((420 * slow / 100))
 fi
 
 passed=0
@@ -64,9 +69,10 @@ add_up()
 
 run_part()
 {
-	local may=$((limit[$1] + spare))
+	local may=$(((2 * takes[$1] + 60) * slow / 100 + spare)) names=()
 
-	timeout -k "$grace" "$may" "${script[$1]}" 2>&1 | tee "$log" &
+	[ "$1" != mutants ] || read -ra names <<<"${MUTANTS:-}"
+	timeout -k "$grace" "$may" "${script[$1]}" ${names[@]+"${names[@]}"} 2>&1 | tee "$log" &
 	part=$(jobs -p %+)
 	wait %+
 	add_up "$1" $? "$may"

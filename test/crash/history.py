@@ -3,8 +3,8 @@
 
     history.py MIX SEED WORK BINDIR EXTENSION_CONF SINKS RESULT
 
-MIX is faults (what every change has to survive), short (a few of everything),
-steady (little more than what workers keep) or a round of the long run, torture.
+MIX is faults (what every change has to survive), brief (half a minute of it), short
+(a few of everything), steady (little more than what workers keep) or a round of the long run, torture.
 The last lines are "ok NAME" or "NOT OK NAME", and RESULT gets the figures for the
 report of a long run.
 """
@@ -25,6 +25,7 @@ from rules import PATIENCE  # noqa: E402
 MIXES = {
     "steady": Mix(crash=1, postmaster=1, sink=5, other=1, events=2000, steady=40000),
     "short": Mix(crash=4, auxiliary=1, postmaster=2, sink=6, other=6, events=5000),
+    "brief": Mix(crash=12, auxiliary=2, postmaster=4, sink=20, other=16, events=20000),
     "faults": Mix(crash=100, auxiliary=10, postmaster=30, sink=200, other=60, events=200000, steady=60000,
                   complete=True),
     "torture": Mix(crash=60, auxiliary=6, postmaster=36, sink=240, other=90, events=150000, complete=True),

@@ -2,7 +2,7 @@
 # Part 1 of the faults: rounds of kills and other faults under a workload, judged
 # by the checker.
 #
-#	history.sh [MIX]	faults (default), short, steady or torture; history.py says what they are
+#	history.sh [MIX]	faults (default), brief, short, steady or torture; history.py says what they are
 #	SEED=n				repeat the schedule of an earlier run
 #	KEEP=1				leave the work directory behind, as after a failure
 #	SKIP_PACKAGES=1		do not look for missing packages

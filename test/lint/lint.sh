@@ -249,6 +249,12 @@ check_install_sql()
 	} | none "not in an install script:"
 }
 
+# Continuous integration chooses, cuts off and adds up as it says.
+check_ci()
+{
+	test/lint/ci.sh
+}
+
 # The patches of test/mutants fit the sources.
 check_mutants()
 {
@@ -257,7 +263,7 @@ check_mutants()
 
 compilers=(gcc clang assert werror)
 rules=(version_tests sink_headers exports fault_points layers circles owners build_hint file_length unfinished
-	install_sql mutants shellcheck indent)
+	install_sql mutants ci shellcheck indent)
 case ${*:-all} in
 	all) set -- "${compilers[@]}" "${rules[@]}" ;;
 	compile) set -- "${compilers[@]}" ;;

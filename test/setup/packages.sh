@@ -139,6 +139,7 @@ need_lint()
 	need_cmd pg_bsd_indent pg-bsd-indent
 	need_cmd shellcheck shellcheck
 	need_cmd nm binutils
+	need_cmd git git
 	need_mutants
 }
 
@@ -314,7 +315,7 @@ install_missing()
 	set_install_policy
 	log=$(mktemp "${TMPDIR:-/tmp}/idem-packages.XXXXXX")
 	as_root env DEBIAN_FRONTEND=noninteractive apt-get -q -y \
-		--no-install-recommends install "${packages[@]}" >"$log" 2>&1 </dev/null || {
+		-o DPkg::Lock::Timeout=600 --no-install-recommends install "${packages[@]}" >"$log" 2>&1 </dev/null || {
 		tail -n 30 "$log" >&2
 		die "apt-get could not install: ${packages[*]}"
 	}

@@ -376,11 +376,13 @@ run_sink()
 # A folder with a runner of its own, if it is there.
 run_folder()
 {
-	local name=$1 title=$2
+	local name=$1 title=$2 limit=${FOLDER_TIMEOUT:-1800}
 
+	# the long run
+	[ -z "${LONG:-}${TRANSACTIONS:-}" ] || limit=${FOLDER_TIMEOUT:-86400}
 	[ -x "test/$name/run.sh" ] || return 0
 	idem_say "$title"
-	run_counted "$name" timeout -k 20 "${FOLDER_TIMEOUT:-1800}" env SKIP_PACKAGES=1 "test/$name/run.sh"
+	run_counted "$name" timeout -k 20 "$limit" env SKIP_PACKAGES=1 "test/$name/run.sh"
 }
 
 # The protocols, walked by a model checker.

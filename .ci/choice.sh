@@ -1,0 +1,209 @@
+# What of tier 2 a commit gets: by its number, and by the files that it touches.
+#
+# Source it with the tree's top as the working directory.  The same commit gets
+# the same in every clone that has its parent; a clone of one commit, or a tree
+# without git, knows only the number.
+
+# shellcheck shell=bash
+# shellcheck disable=SC2034 # what is set is for those who source it
+
+# In turn: a commit gets one other server and one of the parts.  Of mutants, every
+# third.
+MAJORS="15 17 18 19"
+PARTS="history environment points mutants analysis"
+SHARDS=3
+
+# What else runs because a file whose name begins so is touched; the first line
+# that fits counts.  Of mutants only those run that touched_mutants names.
+TOUCHED='
+Makefile                  bare
+test/setup/               bare
+test/matrix/              bare
+test/demo/                bare
+src/sink/                 fuzz mutants points
+src/                      points mutants
+sql/install/              mutants
+test/analysis/            analysis
+test/crash/points         points
+test/crash/environment    environment
+test/crash/inside.sh      environment
+test/crash/machine/       environment
+test/crash/scenarios/     environment
+test/crash/               history points
+test/mutants/             mutants
+test/isolation/           mutants
+test/sink/                mutants
+test/t/                   mutants
+sql/                      mutants
+'
+
+# seconds PART [MUTANTS]: on a quiet machine with two cores.
+seconds()
+{
+	local faults
+
+	faults=$(test/crash/faults.sh --takes | sed -n "s/^$1 //p")
+	case $1 in
+		postgresql-*) echo 1020 ;;
+		bare) echo 420 ;;
+		fuzz) echo 180 ;;
+		mutants) echo $((60 + 7 * $(wc -w <<<"$2"))) ;;
+		*) echo "${faults:-600}" ;;
+	esac
+}
+
+in_git()
+{
+	git -c safe.directory='*' "$@" 2>/dev/null
+}
+
+# The first bits of the commit's name, which every clone knows; CI_CHOICE=n is
+# another number.
+choice_number()
+{
+	local hash
+
+	if [[ ${CI_CHOICE:-} =~ ^[0-9]{1,15}$ ]]; then
+		echo $((10#$CI_CHOICE))
+	else
+		hash=$(in_git rev-parse --verify HEAD) || hash=0
+		echo $((16#${hash:0:7}))
+	fi
+}
+
+# What the files are compared with: CI_BASE, where the branch left main, or, on
+# main, the commit's first parent.
+choice_base()
+{
+	local base
+
+	if [ -n "${CI_BASE:-}" ]; then
+		in_git rev-parse --verify "$CI_BASE^{commit}"
+		return
+	fi
+	base=$(in_git merge-base HEAD origin/main)
+	if [ -z "$base" ] || [ "$base" = "$(in_git rev-parse --verify HEAD)" ]; then
+		base=$(in_git rev-parse --verify 'HEAD^1^{commit}')
+	fi
+	[ -n "$base" ] && echo "$base"
+}
+
+# nth N WORD...: the words in a circle.
+nth()
+{
+	local n=$1
+	shift
+
+	echo "${@:n % $# + 1:1}"
+}
+
+# touched_parts FILE...
+touched_parts()
+{
+	local file prefix parts
+
+	for file; do
+		while read -r prefix parts; do
+			if [ -n "$prefix" ] && [[ $file == "$prefix"* ]]; then
+				printf '%s\n' "$parts"
+				break
+			fi
+		done <<<"$TOUCHED"
+	done | tr ' ' '\n' | sort -u
+}
+
+mutant_header()
+{
+	sed -n "/^diff /q; s/^$2: *//p" "$1"
+}
+
+# The files that decide whether this mutant is caught: what it breaks, and the
+# tests that notice.
+mutant_files()
+{
+	local area tests test
+
+	sed -n 's,^+++ b/,,p' "$1"
+	read -r area tests < <(mutant_header "$1" Caught-by)
+	for test in $tests; do
+		case $area in
+			regress) echo "sql/$test.sql" ;;
+			isolation) echo "test/isolation/specs/$test.spec" ;;
+			tap) echo "test/t/$test.pl" ;;
+		esac
+	done
+}
+
+# touched_mutants FILE...: a slow one only if its patch is touched.
+touched_mutants()
+{
+	local patch file
+	local -A touched=()
+
+	[ $# -gt 0 ] || return 0
+	for file; do
+		touched[$file]=1
+	done
+	for patch in test/mutants/*.patch; do
+		while read -r file; do
+			if [ -n "${touched[$file]:-}" ]; then
+				basename "$patch" .patch
+				break
+			fi
+		done < <(
+			echo "$patch"
+			[ "$(mutant_header "$patch" Run)" = all ] || mutant_files "$patch"
+		)
+	done
+}
+
+# shard N: one of the equal shares of the mutants whose tests are quick.
+shard()
+{
+	local patch i=0
+
+	for patch in test/mutants/*.patch; do
+		[ "$(mutant_header "$patch" Run)" != all ] || continue
+		[ $((i++ % SHARDS)) != $(($1 % SHARDS)) ] || basename "$patch" .patch
+	done
+}
+
+# choose HERE: the plan for a machine with this major version.  Sets CHOICE_NUMBER,
+# CHOICE_SAID (how the files were found), CHOICE_PLAN (parts in their order),
+# CHOICE_WHY and CHOICE_MUTANTS.
+choose()
+{
+	local n base files=() majors=() parts part major chosen touched
+
+	n=$(choice_number)
+	for major in $MAJORS; do
+		[ "$major" = "$1" ] || majors+=("$major")
+	done
+	read -ra parts <<<"$PARTS"
+	major=postgresql-$(nth "$n" "${majors[@]}")
+	chosen=$(nth $((n / ${#majors[@]})) "${parts[@]}")
+	if base=$(choice_base); then
+		mapfile -t files < <(in_git -c core.quotePath=false diff --name-only "$base" --)
+		CHOICE_SAID="${#files[@]} files differ from ${base:0:10}"
+	else
+		CHOICE_SAID="this clone has no parent of the commit: what it touches is not known"
+	fi
+
+	CHOICE_NUMBER=$n
+	declare -gA CHOICE_WHY=(["$chosen"]="in turn" ["$major"]="in turn")
+	CHOICE_PLAN=("$chosen" "$major")
+	CHOICE_MUTANTS=$(touched_mutants ${files[@]+"${files[@]}"})
+	mapfile -t touched < <(touched_parts ${files[@]+"${files[@]}"})
+	for part in ${touched[@]+"${touched[@]}"}; do
+		case $part in
+			# a part of analysis
+			fuzz) [[ " $chosen ${touched[*]} " != *" analysis "* ]] ;;
+			mutants) [ -n "$CHOICE_MUTANTS" ] ;;
+		esac || continue
+		[ -n "${CHOICE_WHY[$part]:-}" ] || CHOICE_PLAN+=("$part")
+		CHOICE_WHY[$part]+="${CHOICE_WHY[$part]:+, and }touched"
+	done
+	[ "$chosen" != mutants ] ||
+		CHOICE_MUTANTS=$({ echo "$CHOICE_MUTANTS"; shard $((n / (${#majors[@]} * ${#parts[@]}))); } | sed '/^$/d' | sort -u)
+	CHOICE_MUTANTS=$(paste -sd ' ' <<<"$CHOICE_MUTANTS")
+}

@@ -1,0 +1,188 @@
+#!/bin/bash
+# Check continuous integration itself (.ci), in trees whose suites are stubs:
+# which parts a commit gets, what does not fit, what is cut off, and how it ends.
+#
+# Prints what is wrong, and exits nonzero if anything is.
+set -u
+cd "$(dirname "$0")/../.." || exit 1
+work=$(mktemp -d "${WORK:-${TMPDIR:-/tmp}}/idem-ci-check.XXXXXX")
+trap 'rm -rf "$work"' EXIT
+unset CI_CHOICE CI_BASE CI_BUDGET PARTS MUTANTS VERSIONS AREA TESTS ONLY
+export GIT_CONFIG_GLOBAL=/dev/null GIT_CONFIG_SYSTEM=/dev/null
+wrong=0
+
+git_in()
+{
+	git -C "$1" -c user.name=check -c user.email=check@localhost -c init.defaultBranch=main -c commit.gpgsign=false "${@:2}"
+}
+
+# stub FILE LINE: a script that says how it was called, and then does that.
+stub()
+{
+	mkdir -p "$work/tree/${1%/*}"
+	# shellcheck disable=SC2016 # expanded in there
+	printf '#!/bin/bash\necho "CALLED ${0#./} PARTS=${PARTS:-} VERSIONS=${VERSIONS:-} ONLY=${ONLY:-} MUTANTS=${MUTANTS:-} SLOW=${SLOW:-}"\n%s\n' \
+		"$2" >"$work/tree/$1"
+	chmod +x "$work/tree/$1"
+}
+
+# A tree with the real .ci, and suites that pass at once.
+make_tree()
+{
+	rm -rf "$work/tree"
+	mkdir -p "$work/tree/test/setup" "$work/tree/src/relay"
+	cp -R .ci "$work/tree/"
+	cp test/setup/tally.sh "$work/tree/test/setup/"
+	cp -R --parents test/mutants "$work/tree/"
+	for file in test/setup/run.sh test/crash/history.sh test/matrix/run.sh; do
+		stub "$file" 'echo "1 passed, 0 failed"'
+	done
+	stub test/setup/packages.sh 'exit 0'
+	# shellcheck disable=SC2016 # expanded in there
+	stub test/crash/faults.sh '[ "${1:-}" != --takes ] || { printf "%s 100\n" history environment points mutants analysis; exit; }
+		echo "1 passed, 0 failed"'
+	git_in "$work/tree" init -q
+	commit first
+}
+
+commit()
+{
+	git_in "$work/tree" add -A
+	git_in "$work/tree" commit -q --allow-empty -m "$1"
+}
+
+ci()
+{
+	(cd "$work/tree" && env "$@" PG_CONFIG=/nonexistent .ci/run ${PLAN:+--plan}) >"$work/log" 2>&1
+	status=$?
+}
+
+plan()
+{
+	PLAN=1 ci "$@"
+}
+
+# says REGEXP, silent REGEXP: of the last run
+says()
+{
+	grep -qE -- "$1" "$work/log" || {
+		echo "$name: nothing matches $1:"
+		tail -n 40 "$work/log"
+		wrong=1
+	}
+}
+
+silent()
+{
+	! grep -qE -- "$1" "$work/log" || {
+		echo "$name: something matches $1:"
+		tail -n 40 "$work/log"
+		wrong=1
+	}
+}
+
+ends_with()
+{
+	[ "$(tail -n 1 "$work/log") $status" = "$*" ] || {
+		echo "$name: it does not end with $*:"
+		tail -n 20 "$work/log"
+		wrong=1
+	}
+}
+
+name="one commit"
+make_tree
+plan A=1
+says "no parent of the commit"
+says "^   postgresql-1[789], in turn"
+cp "$work/log" "$work/plan"
+plan A=1
+cmp -s "$work/log" "$work/plan" || { echo "$name: the plan changes"; wrong=1; }
+
+name="a choice by hand"
+# the whole circle of three servers and five parts
+for n in 0 1 2 3 4 5 6 7 8 9 10 11 12 13 14; do
+	plan CI_CHOICE=$n
+	grep -oE '^   [a-z0-9-]+, in turn' "$work/log" | paste -sd ' '
+done | sort -u >"$work/plans"
+[ "$(wc -l <"$work/plans")" = 15 ] || { echo "$name: not every pair is reached"; cat "$work/plans"; wrong=1; }
+plan CI_CHOICE=08
+says "^choice 8;"
+plan CI_CHOICE=nonsense
+silent "^choice nonsense"
+
+name="no git"
+mv "$work/tree/.git" "$work/git"
+GIT_CEILING_DIRECTORIES=$work plan A=1
+says "^choice 0; .*no parent"
+says "in turn"
+mv "$work/git" "$work/tree/.git"
+
+name="what a commit touches"
+echo "int x;" >"$work/tree/src/relay/gate.c"
+commit second
+plan CI_CHOICE=1
+says "1 files? differs? from"
+says "^   points, touched"
+name="the same commit in a clone of some commits"
+git clone -q --depth 2 "file://$work/tree" "$work/clone"
+mv "$work/tree" "$work/origin"
+mv "$work/clone" "$work/tree"
+plan CI_CHOICE=1
+says "^   points, touched"
+name="the same commit in a clone of one"
+rm -rf "$work/tree"
+git clone -q --depth 1 "file://$work/origin" "$work/tree"
+plan CI_CHOICE=1
+says "no parent of the commit"
+silent "touched"
+rm -rf "$work/tree"
+mv "$work/origin" "$work/tree"
+
+name="broken builds"
+# one that is not slow
+patch=$(cd test/mutants && grep -L '^Run: all' relay-*.patch | xargs grep -l '^+++ b/src/relay/' | sed -n 1p)
+file=$(sed -n 's,^+++ b/,,p' "test/mutants/$patch" | head -n 1)
+mkdir -p "$work/tree/${file%/*}"
+echo "int y;" >"$work/tree/$file"
+commit third
+plan CI_CHOICE=0
+says "^   mutants, touched"
+says "^   broken builds: .*${patch%.patch}"
+
+name="all passes"
+ci CI_CHOICE=0
+says "^CALLED test/setup/run.sh "
+says "^CALLED test/crash/faults.sh PARTS=history .*SLOW=100"
+says "^CALLED test/matrix/run.sh .*VERSIONS=17"
+says "^CALLED test/crash/faults.sh PARTS=mutants .*MUTANTS=.*${patch%.patch}"
+says "NOT RUN: environment: .*make test-faults PARTS=environment"
+says "NOT RUN: postgresql-18: .*make test-matrix VERSIONS=18"
+says "NOT RUN: long run: make torture"
+ends_with "7 passed, 0 failed 0"
+
+name="no time left"
+ci CI_CHOICE=0 CI_BUDGET=50
+says "NOT RUN: postgresql-17 .*do not fit"
+ends_with "3 passed, 0 failed 0"
+
+name="a failure"
+stub test/matrix/run.sh 'echo "NOT OK   regress/claim"; echo "    | why"; echo "9 passed, 1 failed"; exit 1'
+ci CI_CHOICE=0
+says "^---- postgresql-17"
+# the same stub is the bare machine, which its change calls for
+ends_with "24 passed, 2 failed 1"
+stub test/matrix/run.sh 'echo "1 passed, 0 failed"'
+
+name="a suite that hangs"
+stub test/setup/run.sh 'echo "5 passed, 0 failed"; sleep 60'
+ci CI_CHOICE=0 CI_BUDGET=1
+says "all tests: 5 passed, 0 failed, cut off"
+ends_with "7 passed, 1 failed 1"
+
+name="a suite that says nothing"
+stub test/setup/run.sh 'exit 0'
+ci CI_CHOICE=0 CI_BUDGET=50
+ends_with "2 passed, 1 failed 1"
+
+exit "$wrong"
