@@ -130,6 +130,7 @@ mutant_files()
 			regress) echo "sql/$test.sql" ;;
 			isolation) echo "test/isolation/specs/$test.spec" ;;
 			tap) echo "test/t/$test.pl" ;;
+			sink) grep -lE "def $test\b" test/sink/postgres/*.py ;;
 		esac
 	done
 }

@@ -28,6 +28,7 @@ BUILD_FREE=" compile lint model "
 passed=0
 failed=0
 failures=()
+took=()
 started=$SECONDS
 OUTPUT=$IDEM_TOP/build/test-output
 # What a sanitizer writes to the server log, where one is built in.
@@ -55,13 +56,14 @@ fail()
 
 finish()
 {
-	local name
+	local name each=
 
 	[ ${#failures[@]} = 0 ] || idem_say "failed:"
 	for name in ${failures[@]+"${failures[@]}"}; do
 		echo "   $name"
 	done
-	idem_say "$((SECONDS - started)) s"
+	[ ${#took[@]} -lt 2 ] || printf -v each ', %s' "${took[@]}"
+	idem_say "$((SECONDS - started)) s${each:+: ${each#, }}"
 	echo "$passed passed, $failed failed"
 	[ "$failed" = 0 ] && [ "$passed" -gt 0 ]
 }
@@ -466,7 +468,9 @@ if needs_build; then
 	copy_tests
 fi
 for area in $areas; do
+	began=$SECONDS
 	"run_$area"
+	took+=("$area $((SECONDS - began)) s")
 done
 [ "$failed" != 0 ] || rm -rf "$OUTPUT"
 finish
