@@ -53,7 +53,7 @@ commit()
 
 ci()
 {
-	(cd "$work/tree" && env "$@" PG_CONFIG=/nonexistent .ci/run ${PLAN:+--plan}) >"$work/log" 2>&1
+	(cd "$work/tree" && env "$@" PG_CONFIG=/nonexistent timeout 600 .ci/run ${PLAN:+--plan}) >"$work/log" 2>&1
 	status=$?
 }
 
@@ -179,6 +179,15 @@ stub test/setup/run.sh 'echo "5 passed, 0 failed"; sleep 60'
 ci CI_CHOICE=0 CI_BUDGET=1
 says "all tests: 5 passed, 0 failed, cut off"
 ends_with "7 passed, 1 failed 1"
+
+name="a suite that leaves a process behind"
+# shellcheck disable=SC2016 # expanded in there
+stub test/setup/run.sh '
+	setsid bash -c "until [ -e \"$PWD/../gone\" ] || [ ! -d \"$PWD\" ]; do sleep 0.5; done" &
+	echo "1 passed, 0 failed"'
+ci CI_CHOICE=0 CI_BUDGET=50
+touch "$work/gone"
+ends_with "3 passed, 0 failed 0"
 
 name="a suite that says nothing"
 stub test/setup/run.sh 'exit 0'
