@@ -203,9 +203,9 @@ stop_jobs()
 	done
 }
 
-[ -n "${SKIP_PACKAGES:-}$CHECK" ] || test/setup/packages.sh build test sink ||
+[ -n "${SKIP_PACKAGES:-}$CHECK" ] || test/setup/packages.sh build test sink mutants ||
 	idem_die "what is needed could not be installed"
-command -v patch >/dev/null || idem_die "patch not found; run test/setup/packages.sh build"
+command -v patch >/dev/null || idem_die "patch not found; run test/setup/packages.sh mutants"
 idem_find_user
 IDEM_WORK=$(mktemp -d "${TMPDIR:-/tmp}/idem-mutants.XXXXXX")
 trap 'stop_jobs; cd /; [ -n "${KEEP:-}" ] || rm -rf "$IDEM_WORK"' EXIT
