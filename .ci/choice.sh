@@ -184,7 +184,7 @@ choose()
 	major=postgresql-$(nth "$n" "${majors[@]}")
 	chosen=$(nth $((n / ${#majors[@]})) "${parts[@]}")
 	if base=$(choice_base); then
-		mapfile -t files < <(in_git -c core.quotePath=false diff --name-only "$base" --)
+		mapfile -t files < <(in_git -c core.quotePath=false diff --no-renames --name-only "$base" HEAD --)
 		CHOICE_SAID="${#files[@]} files differ from ${base:0:10}"
 	else
 		CHOICE_SAID="this clone has no parent of the commit: what it touches is not known"
