@@ -45,7 +45,7 @@ seconds()
 	faults=$(test/crash/faults.sh --takes | sed -n "s/^$1 //p")
 	case $1 in
 		postgresql-*) echo 1020 ;;
-		bare) echo 420 ;;
+		bare) echo 200 ;;
 		fuzz) echo 180 ;;
 		mutants) echo $((60 + 7 * $(wc -w <<<"$2"))) ;;
 		*) echo "${faults:-600}" ;;
