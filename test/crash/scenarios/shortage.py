@@ -27,11 +27,26 @@ CLAIM_ALL = ("SELECT count(*) FROM idempotency.claim_events("
              f"ARRAY(SELECT 'short' || i || repeat('x', 200) FROM generate_series(1, {NIDS}) i))")
 
 
-def starve_sinks(lab, world):
+def renew_sinks(lab, world, relays, nbig):
+    """Once that many big events have arrived, programs that have had none: one that had keeps memory for the next."""
+    world.target.wait_for(f"SELECT count(*) = {nbig} FROM app.arrivals WHERE key = 'big'")
+    wait_until("the file has the big events",
+               lambda: len({event for event, key, _ in world.received() if key == "big"}) == nbig)
+    for relay in relays:
+        old = wait_until(f"relay {relay} has a program", lambda r=relay: world.source.value(
+            "SELECT sink_pid FROM idempotency.stat_relay WHERE relay = %s", (r,)))
+        lab.user_run("kill", "-KILL", str(old))
+        world.source.wait_for(f"SELECT state = 'streaming' AND sink_pid <> {old} FROM idempotency.stat_relay"
+                              f" WHERE relay = '{relay}'")
+
+
+def starve_sinks(lab, world, nbig):
     """The programs have what they have; an event is more than that.  Each must have ended, or said so."""
     source, relays = world.source, ("pg", "file")
     for relay in relays:
         source.wait_for(f"SELECT state = 'streaming' FROM idempotency.stat_relay WHERE relay = '{relay}'")
+    if nbig:
+        renew_sinks(lab, world, relays, nbig)
     began = source.value("SELECT clock_timestamp()")
     before = dict(source.sql("SELECT relay, sink_pid FROM idempotency.stat_relay"))
     for relay in relays:
@@ -136,8 +151,8 @@ def out_of_memory(lab, rng):
     # These have no order behind them: two of each round, and one of each backend.
     world.ignored = ("big",)
     nbig = 2 * ROUNDS + 2
-    for _ in range(ROUNDS):
-        starve_sinks(lab, world)
+    for i in range(ROUNDS):
+        starve_sinks(lab, world, 2 * i)
         world.wait_progress(["fn"], n=2)
     failed = [starve_backend(lab, source, *case) for case in (
         ("SELECT idempotency.outbox_enqueue('other', 'short', 'Big', '{\"n\": 0}')",
