@@ -294,3 +294,62 @@ SELECT idempotency.claim_event('again');
 SELECT idempotency.release_event('again');
 COMMIT;
 SELECT count(*) FROM idempotency.processed WHERE event_id = 'again';
+
+-- Released past the budget, a claim that was kept before stays kept, since the
+-- same time
+SET idempotency.uncompleted_claims = keep;
+BEGIN;
+SELECT idempotency.claim_event('kept');
+COMMIT;
+RESET idempotency.uncompleted_claims;
+CREATE TABLE kept AS SELECT claimed_at FROM idempotency.processed_events WHERE event_id = 'kept';
+SET idempotency.max_claim_locks = 0;
+BEGIN;
+SELECT idempotency.claim_event('kept');
+SELECT idempotency.release_event('kept');
+COMMIT;
+SELECT status, claimed_at = (SELECT k.claimed_at FROM kept k) AS same_time
+FROM idempotency.processed_events WHERE event_id = 'kept';
+-- also claimed and released again, undone, and prepared
+BEGIN;
+SELECT idempotency.claim_event('kept');
+SAVEPOINT s;
+SELECT idempotency.release_event('kept');
+SELECT idempotency.claim_event('kept');
+ROLLBACK TO s;
+SELECT idempotency.claim_event('kept');
+SELECT idempotency.release_event('kept');
+SELECT idempotency.claim_event('kept');
+SELECT idempotency.release_event('kept');
+PREPARE TRANSACTION 'claims-kept';
+SELECT idempotency.claim_event('kept');
+COMMIT PREPARED 'claims-kept';
+SELECT status, claimed_at = (SELECT k.claimed_at FROM kept k) AS same_time
+FROM idempotency.processed_events WHERE event_id = 'kept';
+-- and the next claim takes it over
+BEGIN;
+SELECT idempotency.claim_event('kept');
+SELECT idempotency.release_event('kept');
+SELECT idempotency.claim_event('kept'), idempotency.complete_event('kept', result => '"done"');
+COMMIT;
+SELECT status, result FROM idempotency.processed_events WHERE event_id = 'kept';
+
+-- A lock that a release inside a savepoint has left is counted once, and goes
+-- on guarding the event when it is claimed again
+SET idempotency.max_claim_locks = 1;
+SELECT idempotency.consumer_create('counted', foreign_lockers => true);
+BEGIN;
+SELECT idempotency.claim_event('c1', 'counted');
+SAVEPOINT s;
+SELECT idempotency.release_event('c1', 'counted');
+SELECT idempotency.claim_event('c1', 'counted');
+SELECT idempotency.claim_event('c2', 'counted');
+SELECT idempotency.release_event('c1', 'counted');
+SELECT idempotency.claim_event('c2', 'counted');
+SELECT * FROM locks;
+ROLLBACK TO s;
+SELECT idempotency.complete_event('c1', 'counted');
+COMMIT;
+SELECT event_id, status FROM idempotency.processed_events WHERE consumer = 'counted';
+SELECT idempotency.consumer_drop('counted');
+RESET idempotency.max_claim_locks;

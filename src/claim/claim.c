@@ -215,15 +215,26 @@ has_foreign_lockers(ClaimRun *run)
 	return run->foreign_lockers;
 }
 
-/* Make the event this transaction's; its lock is held, and no other has it. */
+/*
+ * Make the event this transaction's; its lock is held, and no other has it.
+ *
+ * A claim that was released inside a savepoint set after it has kept its lock,
+ * and goes on with that one.  What claim_one took is then a second hold of the
+ * same lock, which is given back: so each lock kept is counted once, and its
+ * owner is the subtransaction that rolling back to would free it.
+ */
 static IdemClaimResult
 take(ClaimRun *run, const IdemClaimKey *key, const IdemRow *row)
 {
-	bool		keep_lock = idem_state_counts()->locks < lock_budget();
+	IdemClaim  *own = idem_state_find(key);
+	bool		has_lock = own != NULL && own->state.lock_kept;
+	bool		keep_lock = has_lock || idem_state_counts()->locks < lock_budget();
 	IdemClaim  *claim;
 	IdemClaimState state;
 
-	if (!keep_lock && has_foreign_lockers(run))
+	if (has_lock)
+		idem_lock_release(key);
+	else if (!keep_lock && has_foreign_lockers(run))
 	{
 		idem_lock_release(key);
 		return IDEM_CLAIM_BUSY;
@@ -234,8 +245,10 @@ take(ClaimRun *run, const IdemClaimKey *key, const IdemRow *row)
 	state.row_kind = row->status == IDEM_ROW_NONE ? IDEM_CLAIM_NO_ROW :
 		IDEM_CLAIM_OLD_ROW;
 	state.row = row->ref;
-	state.lock_kept = keep_lock || claim->state.lock_kept;
-	state.lock_subid = keep_lock ? GetCurrentSubTransactionId() : claim->state.lock_subid;
+	state.was_kept = row->status == IDEM_ROW_PROCESSING;
+	state.kept_since = state.was_kept ? row->claimed_at : 0;
+	state.lock_kept = keep_lock;
+	state.lock_subid = has_lock ? claim->state.lock_subid : GetCurrentSubTransactionId();
 	state.claimed_at = run->now;
 	idem_state_set(claim, &state);
 	IDEM_FAULT_POINT("claim-taken");
@@ -481,6 +494,28 @@ idem_complete_event(const char *id, int idlen, const char *consumer,
 }
 
 /*
+ * Take back the row that was written ahead of a completion.  A claim that was
+ * kept by an earlier transaction is remembered again as it was found: what it
+ * says is the earlier transaction's, and only a completion may replace it.
+ */
+static void
+withdraw_row(ClaimRun *run, IdemClaim *claim)
+{
+	IdemNewRow	row;
+
+	idem_store_delete(run->store, &claim->state.row);
+	if (!claim->state.was_kept)
+		return;
+	row.key = claim->key;
+	row.claimed_at = claim->state.kept_since;
+	row.completed = false;
+	row.completed_at = 0;
+	row.has_result = false;
+	row.result = (Datum) 0;
+	idem_store_insert(run->store, &row, 1);
+}
+
+/*
  * A lock taken outside of the current subtransaction is not ours to give back:
  * rolling back to the savepoint must find the claim as it was.  It then stays
  * until the transaction ends, like a row that was written.
@@ -496,10 +531,10 @@ idem_release_event(const char *id, int idlen, const char *consumer,
 
 	idem_keymaker_name(&run->keys, id, idlen, &key);
 	claim = find_held(&key);
-	state = claim->state;
 
-	if (state.row_kind == IDEM_CLAIM_OWN_ROW)
-		idem_store_delete(run->store, &state.row);
+	if (claim->state.row_kind == IDEM_CLAIM_OWN_ROW)
+		withdraw_row(run, claim);
+	state = claim->state;
 	state.row_kind = IDEM_CLAIM_NO_ROW;
 	state.phase = IDEM_PHASE_RELEASED;
 	if (state.lock_kept && state.lock_subid >= GetCurrentSubTransactionId())

@@ -41,6 +41,9 @@ typedef struct IdemClaimState
 	IdemClaimPhase phase;
 	IdemClaimRow row_kind;
 	IdemRowRef	row;			/* unless IDEM_CLAIM_NO_ROW */
+	bool		was_kept;		/* found in progress, as a committed
+								 * transaction had kept it */
+	TimestampTz kept_since;		/* its time, if was_kept */
 	bool		lock_kept;		/* counts towards the budget */
 	SubTransactionId lock_subid;	/* the subtransaction that took the lock */
 	TimestampTz claimed_at;

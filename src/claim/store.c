@@ -204,6 +204,7 @@ describe_row(IdemStore *store, IdemRow *row)
 	row->status = slot_attisnull(slot, COL_COMPLETED_AT + 1) ?
 		IDEM_ROW_PROCESSING : IDEM_ROW_COMPLETED;
 	row->ref.tid = slot->tts_tid;
+	row->claimed_at = DatumGetTimestampTz(slot->tts_values[COL_CLAIMED_AT]);
 	row->own = TransactionIdIsCurrentTransactionId(xmin);
 	row->in_snapshot = row->own || !IsolationUsesXactSnapshot() ||
 		table_tuple_satisfies_snapshot(store->heap, slot,

@@ -49,6 +49,7 @@ typedef struct IdemRow
 	bool		own;			/* written by the current transaction */
 	bool		in_snapshot;	/* own, or the transaction snapshot sees it */
 	IdemRowRef	ref;
+	TimestampTz claimed_at;
 	XLogRecPtr	commit_lsn;		/* to be flushed for the row to be durable */
 } IdemRow;
 
