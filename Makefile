@@ -16,6 +16,7 @@
 #   make test-mutants    builds that are broken on purpose, which tests have to catch; ALL=1
 #   make analysis        analyzers, sanitizers, fuzzers, valgrind; ONLY=parts SECONDS_EACH=n
 #                        LONG=1 adds all tests with assertions (test/analysis/README.md)
+#   make test-random     random operations against models; TRANSACTIONS=n, SEED=n (test/random/README.md)
 #   make bench           the benchmark, into test/bench/report; ONLY=names PINNED=1,
 #                        QUICK=1 (a try, into build/bench-quick),
 #                        PROFILE=arm and more (see test/bench/README.md)
@@ -33,7 +34,7 @@ export PG_CONFIG
 # recipe that is replaced; so where one is asked for, PGXS is left out and the
 # other goals are passed on.
 FALSE_GREEN = check installcheck
-TEST_GOALS = test test-matrix test-faults test-mutants torture analysis lint indent server packages bench demo
+TEST_GOALS = test test-matrix test-faults test-mutants test-random torture analysis lint indent server packages bench demo
 ifneq (,$(filter $(FALSE_GREEN),$(MAKECMDGOALS)))
 OTHER_GOALS = $(filter-out $(FALSE_GREEN) test,$(MAKECMDGOALS))
 .PHONY: $(OTHER_GOALS)
@@ -117,6 +118,8 @@ torture:
 	+@HOURS='$(HOURS)' SEED='$(SEED)' test/crash/torture.sh
 test-mutants:
 	+@ALL='$(ALL)' test/mutants/run.sh
+test-random:
+	+@TRANSACTIONS='$(TRANSACTIONS)' SEED='$(SEED)' ONLY='$(ONLY)' test/random/run.sh
 analysis:
 	+@ONLY='$(ONLY)' LONG='$(LONG)' TESTS='$(TESTS)' SEED='$(SEED)' test/analysis/run.sh
 server:

@@ -1,0 +1,205 @@
+"""What doc/reference/claim.md promises about claims, as a few dictionaries.
+
+A key is (consumer, event id).  Nothing here knows how the server does it: no locks table, no rows, only who has
+an event, since when, and how transactions and savepoints take that back.
+"""
+from dataclasses import dataclass, field, replace
+from typing import NamedTuple
+
+CLAIMED, DUPLICATE, BUSY = "claimed", "duplicate", "busy"
+SERIALIZATION, UNCOMPLETED, NOT_HELD = "40001", "ID001", "ID002"
+
+
+class Version(NamedTuple):
+    """What is remembered of an event; since: the number of the commit that made it so."""
+    status: str                 # completed, processing
+    result: object = None
+    since: int = 0
+
+
+class Claim(NamedTuple):
+    """A transaction's claim.  locked: it keeps its advisory lock; hold: others find it busy to the end."""
+    phase: str                  # claimed, completed, released
+    at: int                     # the moment of the claim, on the model's clock
+    locked: bool
+    hold: bool = False
+    result: object = None
+    past: bool = False          # claimed past the budget of locks
+
+
+@dataclass
+class Cursor:
+    """claims one event per row; the row `bad`, counted from 1, raises after its claim."""
+    consumer: str
+    ids: tuple
+    verb: str
+    bad: int
+    made: int
+    at: int = 0
+    broken: bool = False
+
+
+@dataclass
+class Savepoint:
+    name: str
+    at: int
+    claims: dict
+    foreign: frozenset
+
+
+@dataclass
+class Txn:
+    isolation: str
+    read_only: bool = False
+    keep: bool = False
+    budget: int = 64
+    snapshot: int = None
+    failed: bool = False
+    claims: dict = field(default_factory=dict)
+    foreign: frozenset = frozenset()    # keys whose locks it took as a client without the extension
+    savepoints: list = field(default_factory=list)
+    cursors: dict = field(default_factory=dict)
+
+    def pending(self):
+        return [k for k, c in self.claims.items() if c.phase == "claimed"]
+
+
+class Model:
+    def __init__(self, foreign_lockers=()):
+        self.clock = 0
+        self.commits = 0
+        self.versions = {}      # key -> Version, newest last
+        self.txns = {}          # session -> Txn
+        self.prepared = {}      # gid -> Txn
+        self.foreign_lockers = set(foreign_lockers)
+
+    def now(self):
+        self.clock += 1
+        return self.clock
+
+    # What is remembered.
+
+    def latest(self, key):
+        return self.versions[key][-1] if key in self.versions else None
+
+    def visible(self, txn, key):
+        """At READ COMMITTED the newest, else the snapshot's."""
+        seen = [v for v in self.versions.get(key, ())
+                if txn.isolation == "READ COMMITTED" or v.since <= txn.snapshot]
+        return seen[-1] if seen else None
+
+    def others(self, txn):
+        return [t for t in list(self.txns.values()) + list(self.prepared.values()) if t is not txn]
+
+    def is_busy(self, txn, key):
+        for t in self.others(txn):
+            claim = t.claims.get(key)
+            if key in t.foreign or claim and (claim.phase != "released" or claim.hold):
+                return True
+        return False
+
+    # Claiming.  The answers that the documents allow, as a set; took() then makes one of them so.
+
+    def claim(self, txn, key):
+        own = txn.claims.get(key)
+        if own and own.phase != "released":
+            return {DUPLICATE}
+        if self.is_busy(txn, key):
+            return {BUSY}
+        version = self.latest(key)
+        late = version and txn.isolation != "READ COMMITTED" and version.since > txn.snapshot
+        if late:
+            # For an event that was kept meanwhile, either answer is right.
+            return {SERIALIZATION} if version.status == "completed" else {SERIALIZATION, CLAIMED}
+        if version and version.status == "completed":
+            return {DUPLICATE}
+        if not self.would_lock(txn, key) and key[0] in self.foreign_lockers:
+            return {BUSY}
+        return {CLAIMED}
+
+    @staticmethod
+    def would_lock(txn, key):
+        own = txn.claims.get(key)
+        return bool(own and own.locked) or sum(c.locked for c in txn.claims.values()) < txn.budget
+
+    def took(self, txn, key):
+        own = txn.claims.get(key)
+        locked = self.would_lock(txn, key)
+        txn.claims[key] = Claim("claimed", self.now(), locked, bool(own and own.hold), past=not locked)
+
+    def complete(self, txn, key, result=None):
+        claim = txn.claims.get(key)
+        if not claim or claim.phase != "claimed":
+            return NOT_HELD
+        txn.claims[key] = claim._replace(phase="completed", result=result)
+        return None
+
+    def release(self, txn, key):
+        claim = txn.claims.get(key)
+        if not claim or claim.phase != "claimed":
+            return NOT_HELD
+        inside = bool(txn.savepoints) and txn.savepoints[-1].at > claim.at
+        hold = claim.hold or claim.past or inside
+        txn.claims[key] = claim._replace(phase="released", hold=hold, locked=claim.locked and hold)
+        return None
+
+    def lock_foreign(self, txn, key):
+        """pg_try_advisory_xact_lock of the event's key."""
+        for t in self.others(txn):
+            claim = t.claims.get(key)
+            if key in t.foreign or claim and claim.locked:
+                return False
+        txn.foreign |= {key}
+        return True
+
+    # Transactions.
+
+    def begin(self, session, txn):
+        self.txns[session] = txn
+        return txn
+
+    def savepoint(self, txn, name):
+        txn.savepoints.append(Savepoint(name, self.now(), dict(txn.claims), txn.foreign))
+
+    @staticmethod
+    def find(txn, name):
+        return max(i for i, s in enumerate(txn.savepoints) if s.name == name)
+
+    def rollback_to(self, txn, name):
+        at = self.find(txn, name)
+        point = txn.savepoints[at]
+        txn.claims, txn.foreign = dict(point.claims), point.foreign
+        txn.cursors = {n: c for n, c in txn.cursors.items() if c.made < point.at}
+        txn.savepoints[at:] = [replace(point, at=point.at)]
+        txn.failed = False
+
+    def release_savepoint(self, txn, name):
+        del txn.savepoints[self.find(txn, name):]
+
+    def fail(self, txn):
+        """An error: what was done since the last savepoint is undone at once."""
+        if txn.savepoints:
+            point = txn.savepoints[-1]
+            txn.claims, txn.foreign = dict(point.claims), point.foreign
+        else:
+            txn.claims, txn.foreign = {}, frozenset()
+        txn.failed = True
+
+    def end(self, session):
+        return self.txns.pop(session)
+
+    @staticmethod
+    def may_commit(txn):
+        return txn.keep or not txn.pending()
+
+    def apply(self, txn):
+        """It has committed."""
+        self.commits += 1
+        for key, claim in txn.claims.items():
+            if claim.phase == "completed":
+                self.versions.setdefault(key, []).append(Version("completed", claim.result, self.commits))
+            elif claim.phase == "claimed":
+                self.versions.setdefault(key, []).append(Version("processing", None, self.commits))
+            elif claim.past and self.latest(key) and self.latest(key).status == "processing":
+                # Given up as it was; to a snapshot from before it may be another row.
+                self.versions[key].append(Version("processing", None, self.commits))

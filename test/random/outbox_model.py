@@ -1,0 +1,117 @@
+"""What doc/reference/outbox.md promises of enqueued events.
+
+An event is found by every reader that has not passed it, once its transaction has committed, and never if that
+did not.  Within a difference of two snapshots events come in the order they were enqueued in.
+"""
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+
+class Event(NamedTuple):
+    at: int             # the number of its enqueueing, over all sessions
+    row: tuple          # what a reader gives out: event_id, aggregate_type, aggregate_id, event_type, ...
+
+
+@dataclass
+class Cursor:
+    """Enqueues one event per row; the row `bad`, counted from 1, raises after that."""
+    rows: int
+    bad: int
+    made: int
+    at: int = 0
+    broken: bool = False
+
+
+@dataclass
+class Savepoint:
+    name: str
+    at: int
+    events: list
+    ids: frozenset
+
+
+@dataclass
+class Txn:
+    isolation: str
+    read_only: bool = False
+    snapshot: int = None
+    failed: bool = False
+    events: list = field(default_factory=list)
+    ids: frozenset = frozenset()        # ids of the client's own
+    savepoints: list = field(default_factory=list)
+    cursors: dict = field(default_factory=dict)
+
+
+class Snapshot(NamedTuple):
+    """The server's, and how many transactions had committed then."""
+    text: str
+    commits: int
+
+
+class Model:
+    def __init__(self):
+        self.clock = 0
+        self.committed = []     # lists of events, by the order of commit
+        self.ids = {}           # an id of a client's own -> number of the commit
+        self.txns = {}
+        self.prepared = {}
+
+    def now(self):
+        self.clock += 1
+        return self.clock
+
+    @property
+    def commits(self):
+        return len(self.committed)
+
+    # Transactions.
+
+    def savepoint(self, txn, name):
+        txn.savepoints.append(Savepoint(name, self.now(), list(txn.events), txn.ids))
+
+    @staticmethod
+    def find(txn, name):
+        return max(i for i, s in enumerate(txn.savepoints) if s.name == name)
+
+    def rollback_to(self, txn, name):
+        at = self.find(txn, name)
+        point = txn.savepoints[at]
+        del txn.savepoints[at + 1:]
+        txn.events, txn.ids, txn.failed = list(point.events), point.ids, False
+        txn.cursors = {n: c for n, c in txn.cursors.items() if c.made < point.at}
+
+    def release_savepoint(self, txn, name):
+        del txn.savepoints[self.find(txn, name):]
+
+    @staticmethod
+    def fail(txn):
+        """What was done since the last savepoint is undone at once, its ids are free."""
+        point = txn.savepoints[-1] if txn.savepoints else Savepoint("", 0, [], frozenset())
+        txn.events, txn.ids, txn.failed = list(point.events), point.ids, True
+
+    def commit(self, txn):
+        self.committed.append(sorted(txn.events))
+        for event_id in txn.ids:
+            self.ids[event_id] = self.commits
+
+    # Enqueueing.
+
+    def refuses(self, txn, ids):
+        """The SQLSTATEs of those ids that may not be enqueued; which of them is met first is not said."""
+        states, seen = set(), set()
+        for event_id in ids:
+            if event_id in txn.ids or event_id in seen:
+                states.add("23505")
+            elif any(event_id in t.ids for t in [*self.txns.values(), *self.prepared.values()] if t is not txn):
+                states.add("55P03")
+            elif event_id in self.ids:
+                late = txn.isolation != "READ COMMITTED" and self.ids[event_id] > txn.snapshot
+                states.add("40001" if late else "23505")
+            seen.add(event_id)
+        return states
+
+    # Reading.
+
+    def difference(self, done, cur):
+        """The events that committed between two snapshots."""
+        return sorted(e for events in self.committed[done.commits:cur.commits] for e in events)
