@@ -321,6 +321,36 @@ append_fresh_position(int relay_id, int64 epoch, IdemPositionFresh fresh, IdemSn
 	(void) idem_position_append(&row);
 }
 
+/* A position set by an operator counts under a new epoch. */
+static int64
+raise_epoch(const IdemRelayConfig *c)
+{
+	Oid			types[1] = {INT4OID};
+	Datum		values[1] = {Int32GetDatum(c->relay_id)};
+	int64		epoch;
+
+	SPI_connect();
+	idem_spi_run("UPDATE %s.relays SET epoch = pg_catalog.nextval('%s.relay_log_id')"
+				 " WHERE relay_id = $1 RETURNING epoch", 1, types, values, NULL);
+	epoch = DatumGetInt64(idem_spi_value(SPI_tuptable->vals[0], SPI_tuptable->tupdesc, 1));
+	SPI_finish();
+	return epoch;
+}
+
+/*
+ * An operator moves the position.  What an adoption has accepted stays accepted
+ * as long as no sink has confirmed anything after it.
+ */
+static void
+move_position(const IdemRelayConfig *c, IdemSnap *done)
+{
+	IdemPositionRow *last = idem_position_last(c->relay_id, c->epoch);
+	bool		adopted = last != NULL && last->fresh == IDEM_FRESH_ADOPTED;
+
+	append_fresh_position(c->relay_id, raise_epoch(c),
+						  adopted ? IDEM_FRESH_ADOPTED : IDEM_FRESH_MOVED, done);
+}
+
 static char *
 enum_label(Datum value)
 {
@@ -460,22 +490,6 @@ idem_relay_create_fn(PG_FUNCTION_ARGS)
 	PG_RETURN_VOID();
 }
 
-/* A position set by an operator counts under a new epoch. */
-static int64
-raise_epoch(const IdemRelayConfig *c)
-{
-	Oid			types[1] = {INT4OID};
-	Datum		values[1] = {Int32GetDatum(c->relay_id)};
-	int64		epoch;
-
-	SPI_connect();
-	idem_spi_run("UPDATE %s.relays SET epoch = pg_catalog.nextval('%s.relay_log_id')"
-				 " WHERE relay_id = $1 RETURNING epoch", 1, types, values, NULL);
-	epoch = DatumGetInt64(idem_spi_value(SPI_tuptable->vals[0], SPI_tuptable->tupdesc, 1));
-	SPI_finish();
-	return epoch;
-}
-
 /*
  * Send to another server from now on.  A relay that has lost its foreign table
  * is the caller's with the new one.
@@ -530,8 +544,7 @@ idem_relay_alter_fn(PG_FUNCTION_ARGS)
 	if (server != NULL)
 		change_server(c, server);
 	if (!PG_ARGISNULL(ARG_START))
-		append_fresh_position(c->relay_id, raise_epoch(c), IDEM_FRESH_MOVED,
-							  start_snapshot(PG_GETARG_DATUM(ARG_START)));
+		move_position(c, start_snapshot(PG_GETARG_DATUM(ARG_START)));
 	idem_relay_config_changed(false);
 	PG_RETURN_VOID();
 }
@@ -726,7 +739,7 @@ replay_since(IdemRelayConfig *c, TimestampTz since)
 
 	if (last && idem_position_sees_more(done, last->pos.done))
 		done = last->pos.done;
-	append_fresh_position(c->relay_id, raise_epoch(c), IDEM_FRESH_MOVED, done);
+	move_position(c, done);
 }
 
 Datum

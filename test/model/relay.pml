@@ -565,7 +565,7 @@ end:
 			:: else -> break
 			od;
 			n = 0;
-			move_to(0, BY_MOVE) }
+			move_to(0, (S.rows[S.nrows - 1].fresh == BY_ADOPTION -> BY_ADOPTION : BY_MOVE)) }
 
 	/* relay_adopt: go on from the last position; what is behind it was looked at */
 	:: atomic { faults > 0 && phase == STUCK && HAS_ROOM && !waking ->

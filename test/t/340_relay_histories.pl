@@ -139,7 +139,14 @@ SELECT idempotency.relay_create('lives', 's_lives', aggregate_types => '{lives}'
 SELECT idempotency.outbox_enqueue('lives', 'k', 'Five', '1');
 END
 diverges($node, 'lives', $file, 'Five', qr/belongs to another relay of this name/);
-$node->safe_psql('postgres', "SELECT idempotency.relay_adopt('lives')");
+# A move after the adoption does not take it back.
+$node->safe_psql('postgres', <<'END');
+SELECT idempotency.relay_pause('lives');
+SELECT idempotency.relay_adopt('lives');
+SELECT idempotency.relay_replay('lives', since => '-infinity');
+SELECT idempotency.relay_alter('lives', start_at => 'earliest');
+SELECT idempotency.relay_resume('lives');
+END
 arrives($file, 'Five');
 
 # Backups: of a relay that has sent nothing, and of one that has.
