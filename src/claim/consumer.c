@@ -47,6 +47,7 @@
 #include "claim/state.h"
 #include "shared/args.h"
 #include "shared/catalog.h"
+#include "shared/txn_owner.h"
 
 /* Columns of idempotency.consumers */
 #define COL_CONSUMER			1
@@ -155,12 +156,17 @@ idem_consumer_private_locks(const char *consumer, int len)
 void
 idem_consumer_change_locks(void)
 {
+	ResourceOwner saved;
+
 	if (idem_state_used())
 		ereport(ERROR,
 				(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
 				 errmsg("the locks of a consumer cannot be changed in a transaction that has claimed events"),
 				 errhint("Do it in a transaction of its own.")));
+	saved = idem_txn_owner_enter();
+	LockRelationOid(idem_relref_oid(&consumers), RowExclusiveLock);
 	LockRelationOid(idem_relref_oid(&processed), ShareRowExclusiveLock);
+	idem_txn_owner_leave(saved);
 	CacheInvalidateRelcacheByRelid(idem_relref_oid(&consumers));
 }
 

@@ -19,7 +19,7 @@
  *
  * LOCKING: the lock is the one that pg_advisory_xact_lock(bigint) takes, or a
  * private one with the same number.  It
- * is owned by the subtransaction, not by the portal that happens to run: a
+ * is owned by the subtransaction (txn_owner.h), not by the portal that runs: a
  * cursor opened outside of a savepoint and fetched from inside would otherwise
  * keep locks whose claims ROLLBACK TO has undone, or lose them on CLOSE.
  *
@@ -40,10 +40,10 @@
 #include "miscadmin.h"
 #include "port/pg_bswap.h"
 #include "storage/lock.h"
-#include "utils/resowner.h"
 
 #include "claim/lock.h"
 #include "compat.h"
+#include "shared/txn_owner.h"
 
 /* SET_LOCKTAG_ADVISORY's fourth field for a key of one bigint */
 #define SINGLE_BIGINT_KEY	1
@@ -164,16 +164,13 @@ set_locktag(LOCKTAG *tag, const IdemClaimKey *key)
 bool
 idem_lock_try(const IdemClaimKey *key)
 {
-	ResourceOwner saved = CurrentResourceOwner;
+	ResourceOwner saved = idem_txn_owner_enter();
 	LockAcquireResult res;
 	LOCKTAG		tag;
 
 	set_locktag(&tag, key);
-
-	/* Should this raise, the aborting (sub)transaction sets the owner anew. */
-	CurrentResourceOwner = CurTransactionResourceOwner;
 	res = LockAcquire(&tag, ExclusiveLock, false, true);
-	CurrentResourceOwner = saved;
+	idem_txn_owner_leave(saved);
 
 	return res != LOCKACQUIRE_NOT_AVAIL;
 }
@@ -181,11 +178,10 @@ idem_lock_try(const IdemClaimKey *key)
 void
 idem_lock_release(const IdemClaimKey *key)
 {
-	ResourceOwner saved = CurrentResourceOwner;
+	ResourceOwner saved = idem_txn_owner_enter();
 	LOCKTAG		tag;
 
 	set_locktag(&tag, key);
-	CurrentResourceOwner = CurTransactionResourceOwner;
 	(void) LockRelease(&tag, ExclusiveLock, false);
-	CurrentResourceOwner = saved;
+	idem_txn_owner_leave(saved);
 }

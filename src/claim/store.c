@@ -18,8 +18,13 @@
  * that lock; the unique index is a backstop.
  *
  * LOCKING: AccessShareLock to read, RowExclusiveLock to write, on table and
- * indexes, kept to the end of the transaction.  Rows of one event are written
- * under the event's advisory lock (lock.c).
+ * indexes, and on the TOAST table for a long result, kept to the end of the
+ * transaction and owned by the subtransaction (txn_owner.h): a cursor that fails
+ * later keeps the rows that it wrote, and so it keeps their locks.  Rows of one
+ * event are written under the event's advisory lock (lock.c).
+ *
+ * A store is opened, used and closed in one subtransaction, and everything it
+ * holds open belongs to the subtransaction.
  *
  * MEMORY: a store and all it needs are in the context current at its opening.
  *
@@ -45,11 +50,9 @@
 #include "executor/tuptable.h"
 #include "nodes/execnodes.h"
 #include "storage/bufmgr.h"
-#include "storage/lmgr.h"
 #include "utils/fmgroids.h"
 #include "utils/memutils.h"
 #include "utils/rel.h"
-#include "utils/resowner.h"
 #include "utils/snapmgr.h"
 #include "utils/timestamp.h"
 
@@ -58,6 +61,7 @@
 #include "shared/args.h"
 #include "shared/catalog.h"
 #include "shared/fault.h"
+#include "shared/txn_owner.h"
 
 /* Columns of idempotency.processed, in order; later versions may add more. */
 enum
@@ -118,39 +122,27 @@ struct IdemStore
 	TextBuffer	consumer;
 };
 
-/*
- * A cursor's own lock goes when it fails, though what it claimed before that
- * stays: this one is the transaction's.
- */
-static void
-lock_for_transaction(Oid relid, LOCKMODE mode)
-{
-	ResourceOwner saved = CurrentResourceOwner;
-
-	/* Should this raise, the aborting (sub)transaction sets the owner anew. */
-	CurrentResourceOwner = CurTransactionResourceOwner;
-	LockRelationOid(relid, mode);
-	CurrentResourceOwner = saved;
-}
-
 IdemStore *
 idem_store_open(bool for_write)
 {
 	LOCKMODE	mode = for_write ? RowExclusiveLock : AccessShareLock;
 	IdemStore  *store = palloc(sizeof(IdemStore));
+	ResourceOwner saved;
 
 	memset(store, 0, offsetof(IdemStore, slots));
 	store->context = CurrentMemoryContext;
-	if (for_write)
-		lock_for_transaction(idem_relref_oid(&processed), mode);
-	store->heap = table_open(idem_relref_oid(&processed), for_write ? NoLock : mode);
+	saved = idem_txn_owner_enter();
+	store->heap = table_open(idem_relref_oid(&processed), mode);
 	store->pkey = index_open(idem_relref_oid(&processed_pkey), mode);
+	idem_txn_owner_leave(saved);
 	return store;
 }
 
 void
 idem_store_close(IdemStore *store)
 {
+	ResourceOwner saved = idem_txn_owner_enter();
+
 	if (store->scan != NULL)
 		index_endscan(store->scan);
 	if (store->found != NULL)
@@ -168,6 +160,7 @@ idem_store_close(IdemStore *store)
 		MemoryContextDelete(store->chunk_context);
 	index_close(store->pkey, NoLock);
 	table_close(store->heap, NoLock);
+	idem_txn_owner_leave(saved);
 	pfree(store);
 }
 
@@ -256,6 +249,7 @@ init_scankeys(IdemStore *store, const IdemClaimKey *key, ScanKey scankeys)
 void
 idem_store_probe(IdemStore *store, const IdemClaimKey *key, IdemRow *row)
 {
+	ResourceOwner saved = idem_txn_owner_enter();
 	ScanKeyData scankeys[2];
 
 	if (store->scan == NULL)
@@ -272,11 +266,13 @@ idem_store_probe(IdemStore *store, const IdemClaimKey *key, IdemRow *row)
 	if (row->status == IDEM_ROW_NONE && ItemPointerIsValid(&store->scan->xs_heaptid))
 		scan_key(store, scankeys, row);
 	ExecClearTuple(store->found);
+	idem_txn_owner_leave(saved);
 }
 
 void
 idem_store_look_up(IdemStore *store, const IdemClaimKey *key, IdemRow *row)
 {
+	ResourceOwner saved = idem_txn_owner_enter();
 	ScanKeyData scankeys[2];
 	IndexScanDesc scan;
 
@@ -296,11 +292,13 @@ idem_store_look_up(IdemStore *store, const IdemClaimKey *key, IdemRow *row)
 	ExecClearTuple(store->found);
 	index_endscan(scan);
 	PopActiveSnapshot();
+	idem_txn_owner_leave(saved);
 }
 
 bool
 idem_store_result(IdemStore *store, const IdemRowRef *ref, Datum *result)
 {
+	ResourceOwner saved = idem_txn_owner_enter();
 	ItemPointerData tid = ref->tid;
 	bool		isnull = true;
 	Datum		value;
@@ -315,6 +313,7 @@ idem_store_result(IdemStore *store, const IdemRowRef *ref, Datum *result)
 			*result = PointerGetDatum(PG_DETOAST_DATUM_COPY(value));
 	}
 	ExecClearTuple(store->found);
+	idem_txn_owner_leave(saved);
 	return !isnull;
 }
 
@@ -443,20 +442,11 @@ insert_rows(IdemStore *store, IdemNewRow *rows, int n)
 	}
 }
 
-void
-idem_store_insert(IdemStore *store, IdemNewRow *rows, int n)
+/* More than one row. */
+static void
+insert_chunk(IdemStore *store, IdemNewRow *rows, int n)
 {
 	MemoryContext old = CurrentMemoryContext;
-
-	Assert(n > 0 && n <= IDEM_STORE_CHUNK);
-	if (store->indexes == NULL)
-		start_writing(store);
-
-	if (n == 1)
-	{
-		insert_rows(store, rows, n);
-		return;
-	}
 
 	/* heap_multi_insert leaves a page's worth of memory behind each time. */
 	if (store->chunk_context == NULL)
@@ -467,6 +457,21 @@ idem_store_insert(IdemStore *store, IdemNewRow *rows, int n)
 	insert_rows(store, rows, n);
 	MemoryContextSwitchTo(old);
 	MemoryContextReset(store->chunk_context);
+}
+
+void
+idem_store_insert(IdemStore *store, IdemNewRow *rows, int n)
+{
+	ResourceOwner saved = idem_txn_owner_enter();
+
+	Assert(n > 0 && n <= IDEM_STORE_CHUNK);
+	if (store->indexes == NULL)
+		start_writing(store);
+	if (n == 1)
+		insert_rows(store, rows, n);
+	else
+		insert_chunk(store, rows, n);
+	idem_txn_owner_leave(saved);
 }
 
 void
@@ -485,6 +490,7 @@ idem_store_delete(IdemStore *store, const IdemRowRef *ref)
 	ItemPointerData tid = ref->tid;
 	TM_FailureData tmfd;
 	TM_Result	res;
+	ResourceOwner saved = idem_txn_owner_enter();
 
 	/* The row may be of this very command, which cannot remove its own. */
 	CommandCounterIncrement();
@@ -492,4 +498,5 @@ idem_store_delete(IdemStore *store, const IdemRowRef *ref)
 										 GetCurrentCommandId(true), &tmfd);
 	if (res != TM_Ok)
 		idem_store_conflict();
+	idem_txn_owner_leave(saved);
 }

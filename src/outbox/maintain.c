@@ -34,7 +34,8 @@
  * segment is not as new.  Until then a plan that uses the segment fails, since
  * the planner reads the index's meta page.
  *
- * LOCKING: ShareUpdateExclusiveLock on outbox_generation, then AccessShareLock
+ * LOCKING: owned by the (sub)transaction (txn_owner.h): ShareUpdateExclusiveLock
+ * on outbox_generation, then AccessShareLock
  * on one segment at a time, and for emptying AccessExclusiveLock on its heap,
  * index, TOAST table and TOAST index, in this order.  None is waited for.
  * The exclusive ones are kept to the end of the transaction, which must come
@@ -64,6 +65,7 @@
 #include "outbox/segment.h"
 #include "shared/fault.h"
 #include "shared/empty.h"
+#include "shared/txn_owner.h"
 
 /* Closed segments that a retention is spread over. */
 #define RETENTION_SLICES	6
@@ -250,16 +252,13 @@ try_to_empty(int number, IdemSnap *const *done, int npos)
 	return emptied;
 }
 
-int
-idem_outbox_maintain(IdemSnap *const *done, int npos)
+/* The caller holds the maintenance lock. */
+static int
+maintain(IdemSnap *const *done, int npos)
 {
 	int			current;
 	int			emptied = 0;
 
-	if (RecoveryInProgress() ||
-		!ConditionalLockRelationOid(idem_outbox_generation_oid(),
-									ShareUpdateExclusiveLock))
-		return 0;
 	close_if_due();
 	current = idem_segment_of(idem_outbox_generation());
 	for (int i = 0; i < IDEM_OUTBOX_SEGMENTS; i++)
@@ -273,5 +272,18 @@ idem_outbox_maintain(IdemSnap *const *done, int npos)
 		if (i != current && try_to_empty(i, done, npos))
 			emptied++;
 	}
+	return emptied;
+}
+
+int
+idem_outbox_maintain(IdemSnap *const *done, int npos)
+{
+	ResourceOwner saved = idem_txn_owner_enter();
+	int			emptied = 0;
+
+	if (!RecoveryInProgress() &&
+		ConditionalLockRelationOid(idem_outbox_generation_oid(), ShareUpdateExclusiveLock))
+		emptied = maintain(done, npos);
+	idem_txn_owner_leave(saved);
 	return emptied;
 }

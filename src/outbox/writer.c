@@ -15,9 +15,13 @@
  * What a crash leaves: rows of a transaction that never committed, as any
  * aborted insert does.  They vanish with the segment.
  *
- * LOCKING: RowExclusiveLock on the segment's heap, then on its indexes, kept to
- * the end of the transaction: ALTER INDEX ... SET TABLESPACE copies an index
- * under a lock on nothing else; nextval's on the number sequence.
+ * LOCKING: RowExclusiveLock on the segment's heap, then on its indexes, then
+ * what the heap insert takes on the TOAST table and its index, kept to the end
+ * of the transaction: REINDEX CONCURRENTLY waits for the holders of the table's,
+ * and ALTER INDEX ... SET TABLESPACE copies an index under a lock on nothing
+ * else.  They belong to the subtransaction (txn_owner.h): a cursor that fails
+ * gives its locks back though its earlier rows stay.  nextval's on the number
+ * sequence belongs to the transaction.
  *
  * MEMORY: tuples in the caller's context, for many events in a context that is
  * reset after each chunk.  Slots for chunks live as long as the backend.
@@ -50,6 +54,7 @@
 #include "outbox/outbox.h"
 #include "outbox/segment.h"
 #include "shared/fault.h"
+#include "shared/txn_owner.h"
 
 /* A chunk of a multi-insert ends at either. */
 #define MAX_CHUNK_ROWS		256
@@ -248,6 +253,7 @@ insert_many(const Writer *writer, const IdemOutboxRow *rows, int n)
 void
 idem_outbox_insert(const IdemOutboxRow *rows, int n)
 {
+	ResourceOwner saved = idem_txn_owner_enter();
 	Writer		writer;
 
 	writer.xid = GetTopFullTransactionId();
@@ -265,6 +271,7 @@ idem_outbox_insert(const IdemOutboxRow *rows, int n)
 	for (int i = 0; i < writer.nindexes; i++)
 		index_close(writer.indexes[i], NoLock);
 	table_close(writer.segment.heap, NoLock);
+	idem_txn_owner_leave(saved);
 	IDEM_FAULT_POINT("outbox-inserted");
 
 	if (idem_outbox_enqueued_hook != NULL)

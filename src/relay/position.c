@@ -22,7 +22,8 @@
  * There is no index.  The tables are read when a worker starts a relay or an
  * operator asks; the number of rows is bounded by the take-over.
  *
- * LOCKING: RowExclusiveLock on the table written; emptying takes what
+ * LOCKING: RowExclusiveLock on the table written, to the end of the
+ * transaction, owned by the subtransaction (txn_owner.h); emptying takes what
  * idem_empty_in_place takes, conditionally.
  *
  * MEMORY: rows are allocated in the caller's context; an assigned position has
@@ -56,6 +57,7 @@
 #include "shared/catalog.h"
 #include "shared/empty.h"
 #include "shared/fault.h"
+#include "shared/txn_owner.h"
 
 /* Rows are about 100 bytes; a take-over every few megabytes. */
 #ifdef IDEMPOTENCY_FAULT_POINTS
@@ -335,6 +337,7 @@ find_current_log(void)
 static void
 insert_row(int n, const IdemPositionRow *row)
 {
+	ResourceOwner saved = idem_txn_owner_enter();
 	Relation	rel = table_open(idem_relref_oid(&log_ref[n]), RowExclusiveLock);
 	Datum		values[NATTS];
 	bool		nulls[NATTS] = {false};
@@ -356,6 +359,7 @@ insert_row(int n, const IdemPositionRow *row)
 	simple_heap_insert(rel, tup);
 	heap_freetuple(tup);
 	table_close(rel, NoLock);
+	idem_txn_owner_leave(saved);
 }
 
 static int64

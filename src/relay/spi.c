@@ -8,6 +8,9 @@
  * operators and types are not, and a caller's search_path could put its own in
  * front of pg_catalog's: it is replaced as long as we run as the owner.
  *
+ * LOCKING: the locks of the statement, to the end of the transaction, owned by
+ * the subtransaction (txn_owner.h) and not by a portal that calls our function.
+ *
  * Copyright (c) 2026, the idempotency developers
  *
  * IDENTIFICATION
@@ -26,6 +29,7 @@
 
 #include "relay/spi.h"
 #include "shared/catalog.h"
+#include "shared/txn_owner.h"
 
 char *
 idem_spi_sql(const char *format)
@@ -82,6 +86,7 @@ run_as_owner(const char *sql, int nargs, Oid *types, Datum *values, const char *
 	Oid			save_userid;
 	int			save_sec_context;
 	int			save_nestlevel;
+	ResourceOwner save_owner = idem_txn_owner_enter();
 	int			rc;
 
 	GetUserIdAndSecContext(&save_userid, &save_sec_context);
@@ -95,6 +100,7 @@ run_as_owner(const char *sql, int nargs, Oid *types, Datum *values, const char *
 		SPI_execute_with_args(idem_spi_sql(sql), nargs, types, values, nulls, false, 0);
 	AtEOXact_GUC(true, save_nestlevel);
 	SetUserIdAndSecContext(save_userid, save_sec_context);
+	idem_txn_owner_leave(save_owner);
 	if (rc < 0)
 		elog(ERROR, "could not run \"%s\": %s", sql, SPI_result_code_string(rc));
 	return SPI_processed;
