@@ -1,16 +1,25 @@
 /*-------------------------------------------------------------------------
  *
  * lag.c
- *		Estimates how much of the outbox a position has not delivered.
+ *		Counts how much of the outbox a position has not delivered.
  *
- * Numbers rise with transaction ids, by and large, so what begins with the
- * first entry of a segment that "done" does not see is taken to be undelivered
- * as a whole: its events by the numbers, its bytes by the part of the heap.
- * Events of running and aborted transactions count, stragglers that were
- * running at "done" do not.
+ * What is left is what a snapshot taken now sees, "done" does not see, and the
+ * batches of the difference up to "cur" have not passed: the xid range after
+ * "done", and the stragglers that were running at "done" and have ended since.
+ * The entries of both are walked in the index, and the rows looked up: rows of
+ * running and aborted transactions do not count.
+ *
+ * The walk ends at MAX_ROWS rows or MAX_ENTRIES index entries.  The rest is an
+ * estimate then, by the numbers of the entries and by the part of the heap that
+ * follows, and at least one event.
+ *
+ * Invariant: events = 0 only if the position has delivered every event that had
+ * committed when the call began.  The caller reads the position first; the
+ * snapshot is taken here, after it.  A segment that is emptied in between was
+ * delivered at every position, this one's successor included.
  *
  * LOCKING: AccessShareLock on one segment at a time, given back at once.
- * MEMORY: none is kept.
+ * MEMORY: a snapshot and a slot per segment, freed before the call returns.
  *
  * Copyright (c) 2026, the idempotency developers
  *
@@ -21,84 +30,235 @@
  */
 #include "postgres.h"
 
+#include "access/detoast.h"
+#include "access/heapam.h"
+#include "access/tableam.h"
+#include "access/transam.h"
+#include "executor/tuptable.h"
+#include "miscadmin.h"
 #include "storage/bufmgr.h"
 #include "utils/rel.h"
+#include "utils/snapmgr.h"
+#include "utils/timestamp.h"
 
+#include "compat.h"
 #include "outbox/reader.h"
 #include "outbox/segment.h"
+#include "shared/durable.h"
 
-/* Entries looked at to find the first with seq > k. */
-#define MAX_SKIP	256
+/* Bounds of a walk: some milliseconds. */
+#define MAX_ROWS		1000
+#define MAX_ENTRIES		20000
 
-/* First entry after the position. */
-static bool
-first_undelivered(const IdemSegment *seg, const IdemPosition *pos,
-				  IdemEntry *entry)
+/* A descent of the index costs as much as walking through this many entries. */
+#define JUMP_ENTRIES	16
+
+/* Rows of one transaction in a row that nobody sees, before its end is looked up. */
+#define MAX_UNSEEN		16
+
+typedef struct Count
 {
-	ScanKeyData key;
-	IndexScanDesc scan;
-	bool		found = false;
+	const IdemPosition *pos;
+	IdemSnap   *seen;			/* what the snapshot sees */
+	Snapshot	snapshot;
+	int64		last_seq;
+	IdemLag    *lag;
+	int			rows;
+	int			entries;
+} Count;
 
-	if (idem_segment_is_empty(seg))
-		return false;
-	idem_key_xid(&key, BTGreaterEqualStrategyNumber,
-				 U64FromFullTransactionId(pos->done->xmax));
-	scan = idem_segment_beginscan(seg, 1);
-	index_rescan(scan, &key, 1, NULL, 0);
-	for (int i = 0; i < MAX_SKIP; i++)
+/* A range of transactions in one segment. */
+typedef struct Range
+{
+	const IdemSegment *seg;
+	TupleTableSlot *slot;
+	BlockNumber nblocks;		/* of the heap */
+	uint64		lo;
+	uint64		hi;
+} Range;
+
+static bool
+is_exhausted(const Count *c)
+{
+	return c->rows >= MAX_ROWS || c->entries >= MAX_ENTRIES;
+}
+
+static bool
+sees(const IdemSnap *snap, uint64 xid)
+{
+	return idem_snap_sees(snap, FullTransactionIdFromU64(xid));
+}
+
+/* Has a batch of the difference that is being worked through passed it? */
+static bool
+is_passed(const Count *c, const IdemEntry *entry)
+{
+	return c->pos->cur != NULL && entry->seq <= c->pos->k && sees(c->pos->cur, entry->xid);
+}
+
+/* Bytes of a row: the tuple, and what of it is in the TOAST table. */
+static int64
+row_bytes(TupleTableSlot *slot)
+{
+	static const int toasted[] = {IDEM_ATT_PAYLOAD, IDEM_ATT_PAYLOAD_BYTES, IDEM_ATT_HEADERS};
+	HeapTuple	tuple = ExecFetchSlotHeapTuple(slot, false, NULL);
+	int64		bytes = MAXALIGN(tuple->t_len) + sizeof(ItemIdData);
+
+	slot_getallattrs(slot);
+	for (int i = 0; i < lengthof(toasted); i++)
 	{
-		if (!idem_segment_next(scan, ForwardScanDirection, entry))
-		{
-			found = false;
-			break;
-		}
-		found = true;
-		if (pos->cur == NULL || entry->seq > pos->k ||
-			!idem_snap_sees(pos->cur, FullTransactionIdFromU64(entry->xid)))
-			break;
+		Datum		value = slot->tts_values[toasted[i]];
+
+		if (!slot->tts_isnull[toasted[i]] && VARATT_IS_EXTERNAL(DatumGetPointer(value)))
+			bytes += toast_datum_size(value);
 	}
-	index_endscan(scan);
-	return found;
+	return bytes;
 }
 
 static void
-add_segment(const IdemSegment *seg, const IdemPosition *pos, int64 last_seq,
-			IdemLag *lag)
+note_time(IdemLag *lag, TimestampTz time)
 {
+	if (lag->oldest == 0 || time < lag->oldest)
+		lag->oldest = time;
+}
+
+/* Count the entry's event; false if the snapshot does not see it. */
+static bool
+count_row(Count *c, const Range *range, const IdemEntry *entry)
+{
+	ItemPointerData tid = entry->tid;
+	TupleTableSlot *slot = range->slot;
+
+	c->rows++;
+	if (ItemPointerGetBlockNumber(&tid) >= range->nblocks ||
+		!table_tuple_fetch_row_version(range->seg->heap, &tid, c->snapshot, slot))
+		return false;
+	c->lag->events++;
+	c->lag->bytes += row_bytes(slot);
+	note_time(c->lag, DatumGetTimestampTz(slot->tts_values[IDEM_ATT_ENQUEUED_AT]));
+	ExecClearTuple(slot);
+	return true;
+}
+
+static void
+rescan(IndexScanDesc scan, const Range *range, uint64 from)
+{
+	ScanKeyData keys[2];
+
+	idem_key_xid(&keys[0], BTGreaterEqualStrategyNumber, from);
+	idem_key_xid(&keys[1], BTLessEqualStrategyNumber, range->hi);
+	index_rescan(scan, keys, 2, NULL, 0);
+}
+
+/* What follows an entry in its range, the entry included, by numbers and blocks. */
+static void
+estimate_rest(Count *c, const Range *range, IndexScanDesc scan, const IdemEntry *entry)
+{
+	IdemEntry	last;
+	int64		first_seq = entry->seq;
+	ItemPointerData tid = entry->tid;
+	TimestampTz time = idem_segment_time_at(range->seg, &tid);
+	BlockNumber before = Min(ItemPointerGetBlockNumber(&tid), range->nblocks);
+
+	rescan(scan, range, entry->xid);
+	if (!idem_segment_next(scan, BackwardScanDirection, &last))
+		last = *entry;
+	if (c->pos->cur != NULL)
+		first_seq = Max(first_seq, c->pos->k + 1);
+	c->lag->events += Max(Min(last.seq, c->last_seq) - first_seq + 1, 1);
+	if (range->lo != range->hi && range->nblocks > 0)
+		c->lag->bytes += (int64) ((double) idem_segment_bytes(range->seg) *
+								  (range->nblocks - before) / range->nblocks);
+	c->lag->bytes = Max(c->lag->bytes, 1);
+	note_time(c->lag, time != 0 ? time : GetCurrentTimestamp());
+}
+
+/* Did the transaction, which has ended, abort?  Only if that is sure. */
+static bool
+has_aborted(uint64 xid)
+{
+	return idem_durable_did_abort(FullTransactionIdFromU64(xid));
+}
+
+/* Count a range, entry by entry; jump over transactions with nothing to count. */
+static void
+count_range(Count *c, const Range *range)
+{
+	IndexScanDesc scan = idem_segment_beginscan(range->seg, 2);
+	IdemEntry	entry;
+	uint64		xid = 0;
+	int			unseen = 0;		/* rows of xid, without one that is seen */
+
+	rescan(scan, range, range->lo);
+	while (idem_segment_next(scan, ForwardScanDirection, &entry))
+	{
+		CHECK_FOR_INTERRUPTS();
+		if (entry.xid != xid)
+			unseen = 0;
+		xid = entry.xid;
+		c->entries++;
+		if (!sees(c->seen, xid) || (unseen == MAX_UNSEEN && has_aborted(xid)))
+		{
+			c->entries += JUMP_ENTRIES;
+			rescan(scan, range, xid + 1);
+			continue;
+		}
+		if (is_passed(c, &entry))
+			continue;
+		if (is_exhausted(c))
+		{
+			estimate_rest(c, range, scan, &entry);
+			break;
+		}
+		unseen = count_row(c, range, &entry) ? 0 : unseen + 1;
+	}
+	index_endscan(scan);
+}
+
+static void
+count_segment(Count *c, const IdemSegment *seg)
+{
+	const IdemSnap *done = c->pos->done;
+	Range		range = {.seg = seg};
 	IdemEntry	first;
 	IdemEntry	last;
-	BlockNumber nblocks;
-	BlockNumber before;
-	TimestampTz time;
 
-	if (!first_undelivered(seg, pos, &first) || !idem_segment_last(seg, &last))
+	if (!idem_segment_first(seg, 0, &first) || !idem_segment_last(seg, &last))
 		return;
-	last.seq = Max(Min(last.seq, last_seq), first.seq);
-	lag->events += last.seq - (pos->cur ? Max(first.seq, pos->k + 1) : first.seq) + 1;
-
-	nblocks = RelationGetNumberOfBlocks(seg->heap);
-	before = Min(ItemPointerGetBlockNumber(&first.tid), nblocks);
-	if (nblocks > 0)
-		lag->bytes += (int64) ((double) idem_segment_bytes(seg) *
-							   (nblocks - before) / nblocks);
-	time = idem_segment_time_at(seg, &first.tid);
-	if (time != 0 && (lag->oldest == 0 || time < lag->oldest))
-		lag->oldest = time;
+	range.slot = table_slot_create(seg->heap, NULL);
+	range.nblocks = RelationGetNumberOfBlocks(seg->heap);
+	for (uint32 i = 0; i < done->nxip; i++)
+	{
+		range.lo = range.hi = U64FromFullTransactionId(done->xip[i]);
+		if (range.lo >= first.xid && range.lo <= last.xid && sees(c->seen, range.lo))
+			count_range(c, &range);
+	}
+	range.lo = Max(U64FromFullTransactionId(done->xmax), first.xid);
+	range.hi = Min(U64FromFullTransactionId(c->seen->xmax) - 1, last.xid);
+	if (range.lo <= range.hi)
+		count_range(c, &range);
+	ExecDropSingleTupleTableSlot(range.slot);
 }
 
 void
 idem_reader_lag(const IdemPosition *pos, IdemLag *lag)
 {
-	int64		last_seq = idem_outbox_last_seq();
+	Count		c = {.pos = pos, .lag = lag};
 
 	memset(lag, 0, sizeof(*lag));
+	c.snapshot = RegisterSnapshot(GetLatestSnapshot());
+	PushActiveSnapshot(c.snapshot);
+	c.seen = idem_snap_current();
+	PopActiveSnapshot();
+	c.last_seq = idem_outbox_last_seq();
 	for (int i = 0; i < IDEM_OUTBOX_SEGMENTS; i++)
 	{
 		IdemSegment seg;
 
 		idem_segment_open(&seg, i);
-		add_segment(&seg, pos, last_seq, lag);
+		count_segment(&c, &seg);
 		idem_segment_close(&seg);
 	}
-	lag->events = Max(lag->events, 0);
+	UnregisterSnapshot(c.snapshot);
+	pfree(c.seen);
 }

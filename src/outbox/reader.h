@@ -98,11 +98,15 @@ extern bool idem_reader_fetch(IdemReader *reader, FullTransactionId xid,
 extern bool idem_reader_find(IdemReader *reader, const pg_uuid_t *event_id,
 							 IdemEvent *event);
 
-/* Events and bytes not yet delivered at a position: an estimate, O(segments). */
+/*
+ * Committed events not yet delivered at a position: counted up to 1,000, an
+ * estimate of at least that beyond.  events = 0 says that there is none; then
+ * the others are 0 as well.  The caller has read the position before.
+ */
 typedef struct IdemLag
 {
 	int64		events;
-	int64		bytes;
+	int64		bytes;			/* their rows and TOAST values */
 	TimestampTz oldest;			/* enqueued_at of the oldest; 0 = none */
 } IdemLag;
 

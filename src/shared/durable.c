@@ -66,6 +66,23 @@ idem_durable_commit_lsn(FullTransactionId fxid)
 	return lsn;
 }
 
+/* "Not committed" is "aborted" here: the transaction has ended. */
+bool
+idem_durable_did_abort(FullTransactionId fxid)
+{
+	TransactionId xid = XidFromFullTransactionId(fxid);
+	uint64		next = U64FromFullTransactionId(ReadNextFullTransactionId());
+	bool		aborted = false;
+
+	if (next - U64FromFullTransactionId(fxid) > MaxTransactionId / 2)
+		return false;
+	LWLockAcquire(XactTruncationLock, LW_SHARED);
+	if (!TransactionIdPrecedes(xid, IDEM_OLDEST_CLOG_XID))
+		aborted = !TransactionIdDidCommit(xid);
+	LWLockRelease(XactTruncationLock);
+	return aborted;
+}
+
 XLogRecPtr
 idem_durable_target(XLogRecPtr commit_lsn)
 {

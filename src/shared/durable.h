@@ -33,6 +33,12 @@
 extern XLogRecPtr idem_durable_commit_lsn(FullTransactionId xid);
 
 /*
+ * Did a transaction that has ended abort?  False also for one that has left the
+ * commit log.
+ */
+extern bool idem_durable_did_abort(FullTransactionId xid);
+
+/*
  * Flush WAL up to commit_lsn (InvalidXLogRecPtr: nothing to flush), which is
  * the largest TransactionIdGetCommitLSN() of the transactions in question, and
  * return the position that a standby must have for them to survive a failover.
