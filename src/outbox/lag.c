@@ -61,7 +61,6 @@ typedef struct Count
 	const IdemPosition *pos;
 	IdemSnap   *seen;			/* what the snapshot sees */
 	Snapshot	snapshot;
-	int64		last_seq;
 	IdemLag    *lag;
 	int			rows;
 	int			entries;
@@ -150,25 +149,38 @@ rescan(IndexScanDesc scan, const Range *range, uint64 from)
 	index_rescan(scan, keys, 2, NULL, 0);
 }
 
-/* What follows an entry in its range, the entry included, by numbers and blocks. */
+/* The part of a segment from a block on, in bytes. */
+static double
+bytes_from(const Range *range, BlockNumber block)
+{
+	if (range->nblocks == 0)
+		return 0;
+	return (double) idem_segment_bytes(range->seg) *
+		(range->nblocks - Min(block, range->nblocks)) / range->nblocks;
+}
+
+/*
+ * What follows an entry in its range, the entry included: events by numbers,
+ * bytes by blocks and by the part of the numbers that no batch has passed.
+ */
 static void
 estimate_rest(Count *c, const Range *range, IndexScanDesc scan, const IdemEntry *entry)
 {
-	IdemEntry	last;
-	int64		first_seq = entry->seq;
 	ItemPointerData tid = entry->tid;
 	TimestampTz time = idem_segment_time_at(range->seg, &tid);
-	BlockNumber before = Min(ItemPointerGetBlockNumber(&tid), range->nblocks);
+	IdemEntry	last;
+	int64		all;
+	int64		rest;
 
 	rescan(scan, range, entry->xid);
 	if (!idem_segment_next(scan, BackwardScanDirection, &last))
 		last = *entry;
+	all = rest = Max(last.seq - entry->seq + 1, 1);
 	if (c->pos->cur != NULL)
-		first_seq = Max(first_seq, c->pos->k + 1);
-	c->lag->events += Max(Min(last.seq, c->last_seq) - first_seq + 1, 1);
-	if (range->lo != range->hi && range->nblocks > 0)
-		c->lag->bytes += (int64) ((double) idem_segment_bytes(range->seg) *
-								  (range->nblocks - before) / range->nblocks);
+		rest = Max(Min(all, last.seq - c->pos->k), 1);
+	c->lag->events += rest;
+	if (range->lo != range->hi)
+		c->lag->bytes += bytes_from(range, ItemPointerGetBlockNumber(&tid)) * rest / all;
 	c->lag->bytes = Max(c->lag->bytes, 1);
 	note_time(c->lag, time != 0 ? time : GetCurrentTimestamp());
 }
@@ -203,13 +215,13 @@ count_range(Count *c, const Range *range)
 			rescan(scan, range, xid + 1);
 			continue;
 		}
-		if (is_passed(c, &entry))
-			continue;
 		if (is_exhausted(c))
 		{
 			estimate_rest(c, range, scan, &entry);
 			break;
 		}
+		if (is_passed(c, &entry))
+			continue;
 		unseen = count_row(c, range, &entry) ? 0 : unseen + 1;
 	}
 	index_endscan(scan);
@@ -250,7 +262,6 @@ idem_reader_lag(const IdemPosition *pos, IdemLag *lag)
 	PushActiveSnapshot(c.snapshot);
 	c.seen = idem_snap_current();
 	PopActiveSnapshot();
-	c.last_seq = idem_outbox_last_seq();
 	for (int i = 0; i < IDEM_OUTBOX_SEGMENTS; i++)
 	{
 		IdemSegment seg;
