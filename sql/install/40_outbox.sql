@@ -137,8 +137,8 @@ COMMENT ON TRIGGER outbox_restamp ON @extschema@.outbox_segment_7 IS
 ALTER TABLE @extschema@.outbox_segment_7 ENABLE ALWAYS TRIGGER outbox_restamp;
 SELECT pg_catalog.pg_extension_config_dump('@extschema@.outbox_segment_7', '');
 
-SELECT pg_catalog.pg_extension_config_dump('@extschema@.outbox_seq', '');
-SELECT pg_catalog.pg_extension_config_dump('@extschema@.outbox_generation', '');
+-- Neither sequence is part of a dump: setval of a restore would set those of a
+-- database in use back.  After a restore the first event finds the greatest number.
 
 CREATE FUNCTION @extschema@.outbox_enqueue(
 	aggregate_type text,
@@ -247,6 +247,13 @@ LANGUAGE C VOLATILE PARALLEL UNSAFE
 AS 'MODULE_PATHNAME', 'idem_outbox_last_seq_fn';
 COMMENT ON FUNCTION @extschema@.outbox_last_seq() IS
 'the last number given to an event of the outbox';
+
+CREATE FUNCTION @extschema@.outbox_mend_seq()
+RETURNS bigint
+LANGUAGE C VOLATILE PARALLEL UNSAFE
+AS 'MODULE_PATHNAME', 'idem_outbox_mend_seq_fn';
+COMMENT ON FUNCTION @extschema@.outbox_mend_seq() IS
+'makes numbers of events go on after the greatest in use, if others have set the sequence; returns the last number';
 
 CREATE VIEW @extschema@.stat_outbox AS
 SELECT @extschema@.outbox_generation() AS generation,

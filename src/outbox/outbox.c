@@ -30,6 +30,7 @@ int			idem_outbox_segment_size = 64 * 1024;
 int			idem_outbox_rotation_interval = 60;
 
 void		(*idem_outbox_enqueued_hook) (void) = NULL;
+int64		(*idem_outbox_greatest_hook) (void) = NULL;
 
 void
 idem_outbox_init(void)

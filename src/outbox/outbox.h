@@ -60,6 +60,12 @@ extern void idem_outbox_insert(const IdemOutboxRow *rows, int n);
  */
 extern void (*idem_outbox_enqueued_hook) (void);
 
+/*
+ * The greatest number that others remember of an event, or 0; NULL if nobody
+ * does.  New events get greater ones after a restore.
+ */
+extern int64 (*idem_outbox_greatest_hook) (void);
+
 /* A new version 7 UUID; ascending within a backend. */
 extern void idem_uuid7_generate(pg_uuid_t *uuid);
 

@@ -1,10 +1,13 @@
 /*-------------------------------------------------------------------------
  *
  * outbox_stat_fn.c
- *		SQL functions that show the state of the outbox, and the trigger that
- *		receives events from a dump.
+ *		SQL functions that show the state of the outbox and mend it, and the
+ *		trigger that receives events from a dump.
  *
- * LOCKING: AccessShareLock on one segment at a time.
+ * LOCKING: AccessShareLock on one segment at a time; the trigger
+ * ShareRowExclusiveLock on its segment, to the end of the transaction, under the
+ * RowExclusiveLock of the statement: two restores into one segment wait for each
+ * other, or one of them ends as a deadlock.  number.c's to mend.
  *
  * Copyright (c) 2026, the idempotency developers
  *
@@ -15,28 +18,37 @@
  */
 #include "postgres.h"
 
+#include "access/heapam.h"
 #include "access/htup_details.h"
+#include "access/tableam.h"
 #include "access/xact.h"
 #include "commands/trigger.h"
 #include "fmgr.h"
 #include "funcapi.h"
 #include "miscadmin.h"
+#include "storage/lmgr.h"
+#include "tcop/pquery.h"
 #include "utils/builtins.h"
 #include "utils/rel.h"
+#include "utils/snapmgr.h"
 #include "utils/timestamp.h"
 #include "utils/tuplestore.h"
 #include "utils/xid8.h"
 
 #include "compat.h"
+#include "outbox/number.h"
 #include "outbox/outbox.h"
 #include "outbox/reader.h"
 #include "outbox/segment.h"
+#include "shared/args.h"
+#include "shared/txn_owner.h"
 
 #define SEGMENT_COLUMNS		8
 
 PG_FUNCTION_INFO_V1(idem_outbox_segments_fn);
 PG_FUNCTION_INFO_V1(idem_outbox_generation_fn);
 PG_FUNCTION_INFO_V1(idem_outbox_last_seq_fn);
+PG_FUNCTION_INFO_V1(idem_outbox_mend_seq_fn);
 PG_FUNCTION_INFO_V1(idem_outbox_restamp_fn);
 
 static void
@@ -101,6 +113,56 @@ idem_outbox_last_seq_fn(PG_FUNCTION_ARGS)
 	PG_RETURN_INT64(idem_outbox_last_seq());
 }
 
+Datum
+idem_outbox_mend_seq_fn(PG_FUNCTION_ARGS)
+{
+	idem_prevent_read_only("outbox_mend_seq()");
+	PG_RETURN_INT64(idem_number_mend());
+}
+
+static bool
+has_rows(Relation segment)
+{
+	Snapshot	snapshot = RegisterSnapshot(GetLatestSnapshot());
+	TableScanDesc scan = idem_compat_table_beginscan(segment, snapshot);
+	bool		found = heap_getnext(scan, ForwardScanDirection) != NULL;
+
+	table_endscan(scan);
+	UnregisterSnapshot(snapshot);
+	return found;
+}
+
+/* INSERT comes once per row in a dump made with --inserts. */
+static bool
+is_copy(void)
+{
+	return ActivePortal != NULL && ActivePortal->commandTag == CMDTAG_COPY;
+}
+
+/*
+ * Events of a dump have the numbers they had: of two events with one number a
+ * relay would skip one.  So they are taken only by a log that has given out no
+ * number, and COPY only by an empty segment, for the same dump has only one COPY
+ * of it.  Nobody draws the first number while the statement has its lock on the
+ * segment (number.c).
+ */
+static void
+check_restore(Relation segment)
+{
+	ResourceOwner saved = idem_txn_owner_enter();
+
+	LockRelationOid(RelationGetRelid(segment), ShareRowExclusiveLock);
+	idem_txn_owner_leave(saved);
+	if (idem_number_in_use() || (is_copy() && has_rows(segment)))
+		ereport(ERROR,
+				(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
+				 errmsg("cannot restore events into \"%s\": the outbox is in use",
+						RelationGetRelationName(segment)),
+				 errdetail("The events of a dump keep their numbers, which other events have here already or will get."),
+				 errhint("Restore the dump into a new database, or leave the data of the extension's tables out. "
+						 "Events of this database are written with outbox_enqueue.")));
+}
+
 /*
  * Rows that come by SQL come from a dump: the writer does not fire triggers.
  * The transaction ids in a dump are another cluster's and mean nothing here;
@@ -121,6 +183,11 @@ idem_outbox_restamp_fn(PG_FUNCTION_ARGS)
 		ereport(ERROR,
 				(errcode(ERRCODE_E_R_I_E_TRIGGER_PROTOCOL_VIOLATED),
 				 errmsg("function \"outbox_restamp\" must be fired before insert for each row")));
+	if (fcinfo->flinfo->fn_extra == NULL)
+	{
+		check_restore(trigger->tg_relation);
+		fcinfo->flinfo->fn_extra = trigger->tg_trigger; /* once per statement */
+	}
 	value = FullTransactionIdGetDatum(GetTopFullTransactionId());
 	return PointerGetDatum(heap_modify_tuple_by_cols(trigger->tg_trigtuple,
 													 RelationGetDescr(trigger->tg_relation),

@@ -5,8 +5,9 @@
  *
  * The log of events is a ring of eight tables made by the install script, each
  * with one btree on (xid, seq).  New events go to the current one.  Which one
- * that is stands in a cell that is changed in place, outside transactions, and
- * WAL-logged: the last value of the sequence outbox_generation, modulo eight.
+ * that is stands in a cell (cell.h) that is changed in place, outside
+ * transactions, and WAL-logged: the value of the sequence outbox_generation,
+ * modulo eight.
  *
  * Invariant: an event of a running or committed transaction that has not been
  * delivered everywhere is in some segment's heap and index.
@@ -46,7 +47,6 @@
 #include "catalog/pg_am.h"
 #include "catalog/pg_index.h"
 #include "catalog/pg_type.h"
-#include "commands/sequence.h"
 #include "miscadmin.h"
 #include "nodes/pg_list.h"
 #include "storage/bufmgr.h"
@@ -59,6 +59,7 @@
 #include "utils/xid8.h"
 
 #include "compat.h"
+#include "outbox/cell.h"
 #include "outbox/segment.h"
 #include "shared/catalog.h"
 
@@ -99,40 +100,15 @@ idem_outbox_generation_oid(void)
 	return idem_relref_oid(&generation_ref);
 }
 
-/*
- * The cell of a sequence, as it stands; nextval's own cache does not matter,
- * since it is one value.
- */
-static int64
-read_sequence_cell(Relation rel, bool *is_called)
-{
-	Buffer		buffer = ReadBuffer(rel, 0);
-	Page		page;
-	HeapTupleHeader tuple;
-	Form_pg_sequence_data data;
-	int64		value;
-
-	LockBuffer(buffer, BUFFER_LOCK_SHARE);
-	page = BufferGetPage(buffer);
-	tuple = (HeapTupleHeader) PageGetItem(page,
-										  PageGetItemId(page, FirstOffsetNumber));
-	data = (Form_pg_sequence_data) ((char *) tuple + tuple->t_hoff);
-	value = data->last_value;
-	*is_called = data->is_called;
-	UnlockReleaseBuffer(buffer);
-	return value;
-}
-
 int64
 idem_outbox_generation_locked(void)
 {
 	Relation	rel = RelationIdGetRelation(idem_outbox_generation_oid());
 	int64		value;
-	bool		is_called;
 
 	if (!RelationIsValid(rel))
 		elog(ERROR, "could not open sequence \"outbox_generation\"");
-	value = read_sequence_cell(rel, &is_called);
+	value = idem_cell_read(rel).value;
 	RelationClose(rel);
 	return value;
 }
@@ -141,8 +117,7 @@ int64
 idem_outbox_generation(void)
 {
 	Relation	rel = relation_open(idem_outbox_generation_oid(), AccessShareLock);
-	bool		is_called;
-	int64		value = read_sequence_cell(rel, &is_called);
+	int64		value = idem_cell_read(rel).value;
 
 	relation_close(rel, AccessShareLock);
 	return value;
@@ -152,27 +127,19 @@ int64
 idem_outbox_last_seq(void)
 {
 	Relation	rel = relation_open(idem_outbox_seq_oid(), AccessShareLock);
-	bool		is_called;
-	int64		value = read_sequence_cell(rel, &is_called);
+	int64		value = idem_cell_read(rel).value;
 
 	relation_close(rel, AccessShareLock);
-	return is_called ? value : value - 1;
+	return value;
 }
 
-/* setval checks the privileges of the current user: be the owner for it. */
 void
 idem_outbox_set_generation(int64 generation)
 {
-	Oid			save_userid;
-	int			save_sec_context;
+	Relation	rel = relation_open(idem_outbox_generation_oid(), RowExclusiveLock);
 
-	GetUserIdAndSecContext(&save_userid, &save_sec_context);
-	SetUserIdAndSecContext(idem_extension_owner(),
-						   save_sec_context | SECURITY_LOCAL_USERID_CHANGE);
-	DirectFunctionCall2(setval_oid,
-						ObjectIdGetDatum(idem_outbox_generation_oid()),
-						Int64GetDatum(generation));
-	SetUserIdAndSecContext(save_userid, save_sec_context);
+	idem_cell_write(rel, generation);
+	relation_close(rel, NoLock);
 }
 
 void

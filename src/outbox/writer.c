@@ -20,8 +20,8 @@
  * of the transaction: REINDEX CONCURRENTLY waits for the holders of the table's,
  * and ALTER INDEX ... SET TABLESPACE copies an index under a lock on nothing
  * else.  They belong to the subtransaction (txn_owner.h): a cursor that fails
- * gives its locks back though its earlier rows stay.  nextval's on the number
- * sequence belongs to the transaction.
+ * gives its locks back though its earlier rows stay.  Then RowExclusiveLock on
+ * the number sequence, likewise.
  *
  * MEMORY: tuples in the caller's context, for many events in a context that is
  * reset after each chunk.  Slots for chunks live as long as the backend.
@@ -40,7 +40,6 @@
 #include "access/htup_details.h"
 #include "access/table.h"
 #include "access/xact.h"
-#include "commands/sequence.h"
 #include "executor/tuptable.h"
 #include "miscadmin.h"
 #include "nodes/execnodes.h"
@@ -51,6 +50,7 @@
 #include "utils/uuid.h"
 #include "utils/xid8.h"
 
+#include "outbox/number.h"
 #include "outbox/outbox.h"
 #include "outbox/segment.h"
 #include "shared/fault.h"
@@ -67,7 +67,7 @@ typedef struct Writer
 	Relation	indexes[IDEM_SEGMENT_MAX_INDEXES];
 	int			nindexes;
 	FullTransactionId xid;
-	Oid			seq_oid;
+	int64		next_seq;		/* of those that were drawn */
 	TimestampTz now;
 	CommandId	cid;
 } Writer;
@@ -132,13 +132,37 @@ open_current_segment(IdemSegment *seg)
 	IDEM_FAULT_POINT("outbox-segment-current");
 }
 
+static void
+close_segment(Writer *writer, LOCKMODE lockmode)
+{
+	for (int i = 0; i < writer->nindexes; i++)
+		index_close(writer->indexes[i], lockmode);
+	table_close(writer->segment.heap, lockmode);
+}
+
+/* Lock a segment, and then draw numbers: see number.c for what rests on that. */
+static void
+open_and_draw(Writer *writer, int n)
+{
+	for (;;)
+	{
+		open_current_segment(&writer->segment);
+		open_indexes(writer);
+		if (idem_number_draw(n, &writer->next_seq))
+			break;
+		close_segment(writer, RowExclusiveLock);
+		idem_number_settle();
+	}
+	IDEM_FAULT_POINT("outbox-numbers-drawn");
+}
+
 static HeapTuple
-form_tuple(const Writer *writer, const IdemOutboxRow *row, Datum *values)
+form_tuple(Writer *writer, const IdemOutboxRow *row, Datum *values)
 {
 	bool		nulls[IDEM_NATTS] = {false};
 
 	values[IDEM_ATT_XID] = FullTransactionIdGetDatum(writer->xid);
-	values[IDEM_ATT_SEQ] = Int64GetDatum(nextval_internal(writer->seq_oid, false));
+	values[IDEM_ATT_SEQ] = Int64GetDatum(writer->next_seq++);
 	values[IDEM_ATT_EVENT_ID] = PointerGetDatum(&row->event_id);
 	values[IDEM_ATT_ENQUEUED_AT] = TimestampTzGetDatum(writer->now);
 	values[IDEM_ATT_AGGREGATE_TYPE] = row->aggregate_type;
@@ -165,7 +189,7 @@ insert_index_entry(const Writer *writer, Datum *values, ItemPointer tid)
 }
 
 static void
-insert_one(const Writer *writer, const IdemOutboxRow *row)
+insert_one(Writer *writer, const IdemOutboxRow *row)
 {
 	Datum		values[IDEM_NATTS];
 	HeapTuple	tuple = form_tuple(writer, row, values);
@@ -198,7 +222,7 @@ make_chunk_slots(Relation heap, int n)
 
 /* Append as many of the rows as make a chunk; returns their number. */
 static int
-insert_chunk(const Writer *writer, const IdemOutboxRow *rows, int n)
+insert_chunk(Writer *writer, const IdemOutboxRow *rows, int n)
 {
 	Datum		keys[MAX_CHUNK_ROWS][2];
 	Size		bytes = 0;
@@ -230,7 +254,7 @@ insert_chunk(const Writer *writer, const IdemOutboxRow *rows, int n)
 }
 
 static void
-insert_many(const Writer *writer, const IdemOutboxRow *rows, int n)
+insert_many(Writer *writer, const IdemOutboxRow *rows, int n)
 {
 	MemoryContext chunk_context = AllocSetContextCreate(CurrentMemoryContext,
 														"outbox chunk",
@@ -257,10 +281,8 @@ idem_outbox_insert(const IdemOutboxRow *rows, int n)
 	Writer		writer;
 
 	writer.xid = GetTopFullTransactionId();
-	writer.seq_oid = idem_outbox_seq_oid();
 	writer.now = GetCurrentTimestamp();
-	open_current_segment(&writer.segment);
-	open_indexes(&writer);
+	open_and_draw(&writer, n);
 	writer.cid = GetCurrentCommandId(true);
 
 	if (n == 1)
@@ -268,9 +290,7 @@ idem_outbox_insert(const IdemOutboxRow *rows, int n)
 	else
 		insert_many(&writer, rows, n);
 
-	for (int i = 0; i < writer.nindexes; i++)
-		index_close(writer.indexes[i], NoLock);
-	table_close(writer.segment.heap, NoLock);
+	close_segment(&writer, NoLock);
 	idem_txn_owner_leave(saved);
 	IDEM_FAULT_POINT("outbox-inserted");
 

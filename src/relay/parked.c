@@ -513,3 +513,15 @@ idem_parked_forget(int relay_id)
 	run_for_relay(relay_id, "DELETE FROM %s.relay_attempts WHERE relay_id = $1"
 				  " AND NOT EXISTS (SELECT FROM %s.relays r WHERE r.relay_id = $1)");
 }
+
+int64
+idem_parked_greatest_seq(void)
+{
+	int64		greatest;
+
+	SPI_connect();
+	idem_spi_run("SELECT COALESCE(pg_catalog.max(seq), 0) FROM %s.relay_parked", 0, NULL, NULL, NULL);
+	greatest = DatumGetInt64(idem_spi_value(SPI_tuptable->vals[0], SPI_tuptable->tupdesc, 1));
+	SPI_finish();
+	return greatest;
+}

@@ -38,6 +38,9 @@ typedef struct IdemParkedIndex
 	IdemClock	next_due;		/* 0: nothing will be due by itself */
 } IdemParkedIndex;
 
+/* The greatest number of a parked event, of any relay; 0: none is parked. */
+extern int64 idem_parked_greatest_seq(void);
+
 /* An event whose handler took the server down so often is dead. */
 #define IDEM_MAX_CRASHES 2
 

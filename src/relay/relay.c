@@ -22,6 +22,7 @@
 
 #include "relay/hooks.h"
 #include "relay/identity.h"
+#include "outbox/outbox.h"
 #include "relay/launcher.h"
 #include "relay/parked.h"
 #include "relay/process.h"
@@ -76,6 +77,7 @@ void
 idem_relay_init(void)
 {
 	define_settings();
+	idem_outbox_greatest_hook = idem_parked_greatest_seq;
 	idem_launcher_init();
 	if (!process_shared_preload_libraries_in_progress || IsBinaryUpgrade)
 		return;

@@ -306,6 +306,7 @@ def tick(lane):
     session = Session(lane)
     try:
         session.run("SELECT setval('idempotency.outbox_seq', last_value + 150000) FROM idempotency.outbox_seq")
+        session.run("SELECT idempotency.outbox_mend_seq()")
         produce(session, ["t"])
         lane.settle(2)
     except psycopg2.Error:

@@ -1,0 +1,40 @@
+/*-------------------------------------------------------------------------
+ *
+ * cell.h
+ *		A number that is WAL-logged, changed in place, and sealed.
+ *
+ * Private to src/outbox.
+ *
+ * Copyright (c) 2026, the idempotency developers
+ *
+ * IDENTIFICATION
+ *		src/outbox/cell.h
+ *
+ *-------------------------------------------------------------------------
+ */
+#ifndef IDEM_OUTBOX_CELL_H
+#define IDEM_OUTBOX_CELL_H
+
+#include "postgres.h"
+
+#include "utils/relcache.h"
+
+typedef struct IdemCell
+{
+	int64		value;			/* the last number given out */
+	bool		sealed;			/* false: not written by us */
+} IdemCell;
+
+/* The relation of all three is an open sequence. */
+extern IdemCell idem_cell_read(Relation rel);
+
+/* Set the value, WAL-logged, and seal it. */
+extern void idem_cell_write(Relation rel, int64 value);
+
+/*
+ * Give out the n numbers after the value; *value is the one before the first of
+ * them.  False, and nothing is changed, if the cell is not sealed.
+ */
+extern bool idem_cell_draw(Relation rel, int n, int64 *value);
+
+#endif							/* IDEM_OUTBOX_CELL_H */

@@ -1,0 +1,206 @@
+/*-------------------------------------------------------------------------
+ *
+ * number.c
+ *		Numbers of events, each given out once.
+ *
+ * A batch of a relay ends at a number, and parked events are known by theirs: a
+ * number that two events have makes a relay skip one of them.  So the sequence
+ * outbox_seq may never go back.  It is a sealed cell (cell.h); a value that is
+ * not ours is found when the next number is drawn, before it is used.
+ *
+ * The greatest number in the log is no substitute: a number is drawn before its
+ * row is written, so a running transaction may have a higher one.  Whoever drew
+ * a number holds a lock on the segment he writes to, though, to the end of his
+ * transaction.  To find a safe value all segments are locked against writers,
+ * and the greatest number is looked for in them, aborted rows included, and
+ * among what others remember of events (idem_outbox_greatest_hook).
+ *
+ *	outbox_seq	outbox_generation	what happened			the next writer
+ *	sealed		any					all is well				draws
+ *	not sealed	not sealed			new, restored, upgraded	finds a safe value
+ *	not sealed	sealed				set by hand				gets an error
+ *
+ * The sequences are not part of a dump, so a restore of data into a database in
+ * use does not touch them.  pg_upgrade sets both or neither.
+ *
+ * What a crash leaves: outbox_seq is sealed before outbox_generation; between
+ * the two, all is well.
+ *
+ * LOCKING: RowExclusiveLock on outbox_seq, to the end of the transaction, under
+ * the caller's segment.  To find a safe value, ShareLock on all segments, given
+ * back afterwards; while one is waited for no other is held, and the caller
+ * holds none of a writer's.
+ *
+ * Copyright (c) 2026, the idempotency developers
+ *
+ * IDENTIFICATION
+ *		src/outbox/number.c
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "postgres.h"
+
+#include "access/relation.h"
+#include "miscadmin.h"
+#include "storage/lmgr.h"
+#include "utils/rel.h"
+
+#include "outbox/cell.h"
+#include "outbox/number.h"
+#include "outbox/outbox.h"
+#include "outbox/segment.h"
+#include "shared/catalog.h"
+#include "shared/txn_owner.h"
+
+bool
+idem_number_draw(int n, int64 *first)
+{
+	Relation	rel = relation_open(idem_outbox_seq_oid(), RowExclusiveLock);
+	int64		value;
+	bool		drawn = idem_cell_draw(rel, n, &value);
+
+	relation_close(rel, NoLock);
+	*first = value + 1;
+	return drawn;
+}
+
+static IdemCell
+read_cell(Oid oid)
+{
+	Relation	rel = relation_open(oid, AccessShareLock);
+	IdemCell	cell = idem_cell_read(rel);
+
+	relation_close(rel, AccessShareLock);
+	return cell;
+}
+
+bool
+idem_number_in_use(void)
+{
+	return read_cell(idem_outbox_seq_oid()).sealed ||
+		read_cell(idem_outbox_generation_oid()).sealed;
+}
+
+static void
+unlock_segments(int n)
+{
+	for (int i = 0; i < n; i++)
+		UnlockRelationOid(idem_segment_oid(i), ShareLock);
+}
+
+/* All at once, or none while one has to be waited for. */
+static void
+lock_segments(void)
+{
+	for (int i = 0; i < IDEM_OUTBOX_SEGMENTS; i++)
+	{
+		Oid			oid = idem_segment_oid(i);
+
+		if (ConditionalLockRelationOid(oid, ShareLock))
+			continue;
+		unlock_segments(i);
+		LockRelationOid(oid, ShareLock);
+		UnlockRelationOid(oid, ShareLock);
+		CHECK_FOR_INTERRUPTS();
+		i = -1;
+	}
+}
+
+/* Of all entries, committed or not: the index is in order of transactions. */
+static int64
+greatest_in_segment(int number)
+{
+	int64		greatest = 0;
+	IdemSegment seg;
+	IdemEntry	entry;
+	IndexScanDesc scan;
+
+	idem_segment_open(&seg, number);
+	if (!idem_segment_is_empty(&seg))
+	{
+		scan = idem_segment_beginscan(&seg, 0);
+		index_rescan(scan, NULL, 0, NULL, 0);
+		while (idem_segment_next(scan, ForwardScanDirection, &entry))
+		{
+			CHECK_FOR_INTERRUPTS();
+			greatest = Max(greatest, entry.seq);
+		}
+		index_endscan(scan);
+	}
+	idem_segment_close(&seg);
+	return greatest;
+}
+
+static int64
+greatest_number(void)
+{
+	int64		greatest = 0;
+
+	for (int i = 0; i < IDEM_OUTBOX_SEGMENTS; i++)
+		greatest = Max(greatest, greatest_in_segment(i));
+	if (idem_outbox_greatest_hook != NULL)
+		greatest = Max(greatest, (*idem_outbox_greatest_hook) ());
+	return greatest;
+}
+
+static void
+seal(Oid oid, int64 value)
+{
+	Relation	rel = relation_open(oid, RowExclusiveLock);
+
+	idem_cell_write(rel, value);
+	relation_close(rel, NoLock);
+}
+
+/* The caller holds all segments; nobody else draws, and none is left who did. */
+static int64
+find_safe_value(void)
+{
+	IdemCell	seq = read_cell(idem_outbox_seq_oid());
+	IdemCell	generation = read_cell(idem_outbox_generation_oid());
+
+	if (!seq.sealed)
+	{
+		seq.value = Max(seq.value, greatest_number());
+		seal(idem_outbox_seq_oid(), seq.value);
+	}
+	if (!generation.sealed)
+		seal(idem_outbox_generation_oid(), generation.value);
+	return seq.value;
+}
+
+static void
+report_set_by_hand(int64 value)
+{
+	ereport(ERROR,
+			(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
+			 errmsg("sequence \"%s.outbox_seq\" was set by others than the outbox", IDEM_SCHEMA_NAME),
+			 errdetail("Its last value is %lld; greater numbers may be those of events already, "
+					   "and relays would skip one of two events with the same number.",
+					   (long long) value),
+			 errhint("Run SELECT %s.outbox_mend_seq(), which waits for transactions that have enqueued events and goes on after the greatest number in use.",
+					 IDEM_SCHEMA_NAME)));
+}
+
+int64
+idem_number_mend(void)
+{
+	ResourceOwner saved = idem_txn_owner_enter();
+	int64		value;
+
+	lock_segments();
+	value = find_safe_value();
+	unlock_segments(IDEM_OUTBOX_SEGMENTS);
+	idem_txn_owner_leave(saved);
+	return value;
+}
+
+void
+idem_number_settle(void)
+{
+	IdemCell	seq = read_cell(idem_outbox_seq_oid());
+
+	if (!seq.sealed && read_cell(idem_outbox_generation_oid()).sealed)
+		report_set_by_hand(seq.value);
+	(void) idem_number_mend();
+}
