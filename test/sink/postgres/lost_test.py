@@ -36,6 +36,23 @@ def test_lost_commit():
         w.close()
 
 
+def test_lost_commit_of_another_life():
+    """Another history of the relay stored the same numbers: that is not this COMMIT."""
+    t = Target()
+    t.psql("INSERT INTO idempotency_sink_position (relay, epoch, incarnation, row_id, k)"
+           " VALUES ('orders', 1, 'log-1/00000000000000aa', 2, 5)")
+    with through_proxy(t) as proxy:
+        w = t.start(incarnation="log-1/00000000000000bb")
+        assert w.ready["incarnation"] == "log-1/00000000000000aa"
+        proxy.deliver = False
+        proxy.swallow = b"COMMIT\0"
+        batch, _ = w.events([{}, {}], row_id=2, k=5)
+        commits(w, batch, 2)
+        assert proxy.hit.is_set()
+        assert t.count() == 2 and t.position()[1:] == ["log-1/00000000000000bb", "2", "5"]
+        w.close()
+
+
 def test_lost_commit_after_results():
     """Results are out already: the same ones must come about again."""
     t = Target()
