@@ -77,11 +77,11 @@ load_own_position(IdemStream *stream)
  * durable its commit is.
  */
 static void
-append(IdemStream *stream, IdemPositionKind kind, int64 named)
+append(IdemStream *stream, IdemPositionKind kind, int64 named, const IdemPosition *pos)
 {
 	IdemPositionRow row = {.relay_id = stream->config->relay_id,
 		.epoch = stream->config->epoch, .kind = kind, .fresh = stream->fresh,
-	.named = named, .pos = stream->settled};
+	.named = named, .pos = *pos};
 
 	(void) idem_position_append(&row);
 }
@@ -94,12 +94,9 @@ static void
 note_named(IdemStream *stream, int64 row_id)
 {
 	IdemPosition whole = {stream->settled.done, NULL, 0};
-	IdemPosition was = stream->settled;
 
 	stream->fresh = IDEM_FRESH_NOT;
-	stream->settled = whole;
-	append(stream, IDEM_POSITION_NAMED, row_id);
-	stream->settled = was;
+	append(stream, IDEM_POSITION_NAMED, row_id, &whole);
 	IDEM_FAULT_POINT("relay-named-noted");
 }
 
@@ -117,7 +114,11 @@ end_freshness(IdemStream *stream, int64 row_id)
 	IDEM_FAULT_POINT("relay-confirmed");
 }
 
-/* Resume at the row that the sink has stored. */
+/*
+ * Resume at the row that the sink has stored.  The note of it has the row's
+ * position, so the outbox keeps what follows, also where the target lost some of
+ * what it had confirmed.
+ */
 static void
 resume_at(IdemStream *stream, const IdemPositionRow *last, const IdemPositionRow *row,
 		  int64 k)
@@ -125,11 +126,11 @@ resume_at(IdemStream *stream, const IdemPositionRow *last, const IdemPositionRow
 	bool		is_last = row->id == last->id && last->fresh == IDEM_FRESH_NOT;
 	bool		is_noted = last->kind == IDEM_POSITION_NAMED && last->named == row->id;
 
-	if (!is_last && !is_noted)
-		note_named(stream, row->id);
 	idem_position_assign(stream->cxt, &stream->settled, &row->pos);
 	if (row->pos.cur != NULL)
 		stream->settled.k = k;
+	if (!is_last && !is_noted)
+		note_named(stream, row->id);
 	stream->fresh = IDEM_FRESH_NOT;
 }
 
@@ -179,7 +180,8 @@ static void
 append_settled(IdemStream *stream)
 {
 	IDEM_FAULT_POINT("relay-before-position");
-	append(stream, stream->storing ? IDEM_POSITION_PASSED : IDEM_POSITION_REACHED, 0);
+	append(stream, stream->storing ? IDEM_POSITION_PASSED : IDEM_POSITION_REACHED, 0,
+		   &stream->settled);
 	IDEM_FAULT_POINT("relay-position-appended");
 }
 
