@@ -122,6 +122,20 @@ enqueue($node, 'lives', 'Four');
 arrives($file, 'Four');
 is(came($file, $_), 1, "$_ came once") foreach qw(One Two Three Four);
 
+# A target that was set back gets again what it lost, and the outbox keeps what
+# follows the row that it names.
+my ($second) = (grep { /"commit"/ } split /\n/, slurp_file($file))[1];
+my ($row) = $second =~ /"row_id": (\d+)/;
+append_to_file($file, "$second\n");
+kill_sink($node, 'lives');
+IdemRelay::wait_until('what the target lost comes again', sub { came($file, 'Four') == 2 });
+is(came($file, 'Two'), 1, 'and nothing else');
+is( $node->safe_psql('postgres', <<"END"), 't', 'the outbox is held from there on');
+WITH log AS (TABLE idempotency.relay_log_0 UNION ALL TABLE idempotency.relay_log_1)
+SELECT n.done::text = s.done::text FROM log AS s JOIN log AS n ON n.named = s.id AND n.relay_id = s.relay_id
+	WHERE s.id = $row AND n.kind = 'n' AND s.kind = 's' ORDER BY n.id DESC LIMIT 1
+END
+
 # An operator's move accepts what the sink stored before it, and nothing else.
 foreach my $move (q{relay_replay('lives', since => '-infinity')}, q{relay_alter('lives', start_at => 'earliest')})
 {
