@@ -58,6 +58,7 @@
 #include "compat.h"
 #include "relay/anchor.h"
 #include "shared/catalog.h"
+#include "shared/txn_owner.h"
 
 #define ANCHOR_PREFIX "relay_"
 
@@ -171,21 +172,33 @@ define_table(CreateForeignTableStmt *stmt)
 }
 
 void
+idem_anchor_lock(Oid relid)
+{
+	ResourceOwner saved = idem_txn_owner_enter();
+
+	LockRelationOid(relid, AccessExclusiveLock);
+	idem_txn_owner_leave(saved);
+}
+
+void
 idem_anchor_create(int relay_id, const ForeignServer *server)
 {
 	CreateForeignTableStmt *stmt = makeNode(CreateForeignTableStmt);
+	ResourceOwner saved;
 	IdemAnchor	anchor;
 
 	if (idem_anchor_find(relay_id, &anchor))
 	{
-		LockRelationOid(anchor.relid, AccessExclusiveLock);
+		idem_anchor_lock(anchor.relid);
 		idem_anchor_drop(&anchor);
 	}
 	stmt->base.relation = makeRangeVar(get_namespace_name(anchor_schema()),
 									   anchor_relname(relay_id), -1);
 	stmt->base.oncommit = ONCOMMIT_NOOP;
 	stmt->servername = server->servername;
+	saved = idem_txn_owner_enter();
 	CreateForeignTable(stmt, define_table(stmt));
+	idem_txn_owner_leave(saved);
 	CommandCounterIncrement();
 
 	/* The lock keeps a server from being dropped, not from being renamed. */
@@ -218,8 +231,10 @@ idem_anchor_redirect(const IdemAnchor *anchor, Oid serverid)
 void
 idem_anchor_drop(const IdemAnchor *anchor)
 {
+	ResourceOwner saved = idem_txn_owner_enter();
 	ObjectAddress address;
 
 	ObjectAddressSet(address, RelationRelationId, anchor->relid);
 	performDeletion(&address, DROP_CASCADE, 0);
+	idem_txn_owner_leave(saved);
 }

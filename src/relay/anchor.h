@@ -40,6 +40,9 @@ extern char *idem_anchor_name(int relay_id);
  */
 extern void idem_anchor_create(int relay_id, const ForeignServer *server);
 
+/* Lock an anchor to the end of the (sub)transaction, against everybody. */
+extern void idem_anchor_lock(Oid relid);
+
 /* Bind an anchor, whose lock the caller holds, to another server. */
 extern void idem_anchor_redirect(const IdemAnchor *anchor, Oid serverid);
 

@@ -51,6 +51,7 @@
 #include "shared/catalog.h"
 #include "shared/error.h"
 #include "shared/fault.h"
+#include "shared/txn_owner.h"
 
 PG_FUNCTION_INFO_V1(idem_relay_create_fn);
 PG_FUNCTION_INFO_V1(idem_relay_alter_fn);
@@ -134,7 +135,7 @@ get_own_relay_and_anchor(const char *name)
 
 	require_owner(c);
 	if (OidIsValid(anchor))
-		LockRelationOid(anchor, AccessExclusiveLock);
+		idem_anchor_lock(anchor);
 	c = get_relay(name);
 	require_owner(c);
 	if (c->anchor != anchor)
@@ -180,18 +181,20 @@ static ForeignServer *
 lock_server(const char *name)
 {
 	ForeignServer *server = usable_server(name);
+	ResourceOwner saved = idem_txn_owner_enter();
+	Oid			locked = InvalidOid;
 
-	for (;;)
+	while (server->serverid != locked)
 	{
-		Oid			locked = server->serverid;
-
+		if (OidIsValid(locked))
+			UnlockDatabaseObject(ForeignServerRelationId, locked, 0, AccessShareLock);
+		CHECK_FOR_INTERRUPTS();
+		locked = server->serverid;
 		LockDatabaseObject(ForeignServerRelationId, locked, 0, AccessShareLock);
 		server = usable_server(name);
-		if (server->serverid == locked)
-			return server;
-		UnlockDatabaseObject(ForeignServerRelationId, locked, 0, AccessShareLock);
-		CHECK_FOR_INTERRUPTS();
 	}
+	idem_txn_owner_leave(saved);
+	return server;
 }
 
 /* The server exists, is a sink, and the caller may use it; locked against its DROP. */

@@ -62,13 +62,6 @@ load_own_position(IdemStream *stream)
 		return NULL;
 	stream->fresh = row->fresh;
 	idem_position_assign(stream->cxt, &stream->settled, &row->pos);
-	if (stream->fresh != IDEM_FRESH_NOT)
-	{
-		/* Begin with a difference of its own, under a row of its own. */
-		IdemPosition start = {row->pos.done, NULL, 0};
-
-		idem_position_assign(stream->cxt, &stream->settled, &start);
-	}
 	return row;
 }
 

@@ -271,8 +271,8 @@ inline on_ready()
 	last = S.nrows - 1;
 	fresh = S.rows[last].fresh;
 	settled = S.rows[last].done;
-	settled_k = 0;
-	sent_cur = 0;
+	settled_k = S.rows[last].k;
+	sent_cur = S.rows[last].cur;
 	found = 255;
 	i = 0;
 	do
