@@ -441,6 +441,8 @@ commit_step(IdemFunctionRelay *relay, const StepCounts *counts, IdemRelayWait wa
 		if (relay->single > 0 && counts->logged + counts->repeated > 0)
 			relay->single--;
 	}
+	if (waiting == IDEM_WAIT_EVENTS && !relay->parked_dirty && relay->parked->next_due != 0)
+		waiting = IDEM_WAIT_RETRY;
 	idem_report_counts(relay->entry, counts->sent, counts->repeated);
 	idem_report_state(relay->entry, relay->config->name, IDEM_RELAY_STREAMING, waiting);
 }

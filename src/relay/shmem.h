@@ -75,6 +75,7 @@ typedef enum IdemRelayWait
 	IDEM_WAIT_SINK,				/* results or credit outstanding */
 	IDEM_WAIT_FUNCTION,			/* the handler has an event */
 	IDEM_WAIT_BACKOFF,
+	IDEM_WAIT_RETRY,			/* a parked event is to be tried again later */
 	IDEM_WAIT_SYNC_STANDBY,
 	IDEM_WAIT_OPERATOR,
 	IDEM_WAIT_PARKED_ROOM,		/* too many parked events */

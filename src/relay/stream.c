@@ -383,6 +383,8 @@ report_running(IdemStream *stream)
 		waiting = IDEM_WAIT_SINK;
 	else if (stream->parked->total >= idem_max_parked)
 		waiting = IDEM_WAIT_PARKED_ROOM;
+	else if (stream->parked->next_due != 0)
+		waiting = IDEM_WAIT_RETRY;
 	idem_report_state(stream->entry, stream->config->name,
 					  IDEM_RELAY_STREAMING, waiting);
 }

@@ -90,8 +90,8 @@ class Witness:
 
 
 def named(state, waiting):
-    """Whether this says what the relay waits for."""
-    return state != "streaming" or waiting not in (None, "events")
+    """Whether this says what holds an event back that nobody refused."""
+    return state != "streaming" or waiting not in (None, "events", "retry")
 
 
 def cursor(dsn):

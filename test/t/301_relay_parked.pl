@@ -252,6 +252,9 @@ SELECT idempotency.relay_create('due_too', 'refuse', aggregate_types => '{due}',
 enqueue('due', qw(k:Later));
 my $parked = 'FROM idempotency.relay_parked JOIN idempotency.relays USING (relay_id) WHERE aggregate_type = $$due$$';
 IdemTest::wait_for($node, "SELECT count(*) = 2 $parked");
+# The view says that something is to be tried again, and is not counted as lag.
+IdemTest::wait_for($node, "SELECT waiting_for = 'retry' AND lag_events = 0 FROM idempotency.stat_relay WHERE relay = '$_'")
+  foreach qw(due due_too);
 $node->safe_psql('postgres', q{SELECT idempotency.relay_pause('due'), idempotency.relay_pause('due_too')});
 IdemRelay::wait_state($node, $_, 'paused') foreach qw(due due_too);
 IdemTest::wait_for($node, "SELECT count(*) = 2 $parked AND next_attempt_at < now()");
