@@ -61,6 +61,15 @@ INSERT INTO idempotency.relay_parked (relay_id, state, attempts, xid, seq, event
 	VALUES (1000, 'dead', 1, '1', 5000, gen_random_uuid(), now(), 'a', 'b', 'c');
 SELECT idempotency.outbox_mend_seq();
 SELECT enqueue(), twice();
+-- Up to the greatest number there is, which no event gets; and down again
+SELECT setval('idempotency.outbox_seq', 9223372036854775807);
+SELECT idempotency.outbox_mend_seq();
+\set VERBOSITY default
+SELECT enqueue();
+\set VERBOSITY terse
+SELECT setval('idempotency.outbox_seq', 1);
+SELECT idempotency.outbox_mend_seq();
+SELECT enqueue(), twice();
 -- Mending what is well changes nothing
 SELECT idempotency.outbox_mend_seq();
 SELECT enqueue(), twice();

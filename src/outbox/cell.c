@@ -10,9 +10,16 @@
  * read, at no cost.
  *
  * Numbers that are given out one by one are not logged one by one.  WAL has the
- * value rounded up to a multiple of LOG_AHEAD; it is logged when that multiple
- * is passed, and when the page was not logged since the last checkpoint began,
- * for then a crash would bring back what the checkpoint wrote.
+ * value rounded up to a multiple of LOG_AHEAD.  The value is logged when that
+ * multiple is passed, and when recovery might not find the record of it:
+ *
+ *	- the page was not logged since the last checkpoint began: recovery begins
+ *	  with what the checkpoint wrote;
+ *	- the newest record of the page has the value as it was: of idem_cell_write,
+ *	  of CREATE DATABASE, of a commit under wal_level = minimal, of SET LOGGED.
+ *
+ * The seal has the LSN of the record that has the value rounded up, for the
+ * latter: any newer record of the page gives the page another LSN.
  *
  * Invariant: every number that was given out is at most the value that recovery
  * finds.
@@ -43,6 +50,7 @@
 #include "utils/rel.h"
 
 #include "outbox/cell.h"
+#include "shared/catalog.h"
 
 #define LOG_AHEAD	128
 
@@ -55,18 +63,29 @@ data_of(Page page)
 	return (Form_pg_sequence_data) ((char *) tuple + tuple->t_hoff);
 }
 
+/* LSNs are aligned, so that no record has the mark NOT_AHEAD. */
+#define NOT_AHEAD	0
+
+static uint32
+ahead_mark(Page page)
+{
+	return (uint32) PageGetLSN(page) | 1;
+}
+
 /*
- * The finalizer of splitmix64, made negative: core leaves a log_cnt of 0 to 32,
- * and would log each nextval that finds a negative one.
+ * Half of it is the finalizer of splitmix64, made negative: core leaves a log_cnt
+ * of 0 to 32, and would log each nextval that finds a negative one.  The other
+ * half is the mark of the record that has the value rounded up.
  */
 static int64
-seal_of(int64 value)
+seal_of(int64 value, uint32 mark)
 {
 	uint64		z = (uint64) value + UINT64CONST(0x9e3779b97f4a7c15);
 
 	z = (z ^ (z >> 30)) * UINT64CONST(0xbf58476d1ce4e5b9);
 	z = (z ^ (z >> 27)) * UINT64CONST(0x94d049bb133111eb);
-	return (int64) ((z ^ (z >> 31)) | (UINT64CONST(1) << 63));
+	z = (z ^ (z >> 31)) | (UINT64CONST(1) << 63);
+	return (int64) ((z & ~(uint64) PG_UINT32_MAX) | mark);
 }
 
 /* 0 is stored as pg_upgrade can restore it: bounds begin at 1 or 0. */
@@ -79,15 +98,15 @@ value_of(Form_pg_sequence_data data)
 static bool
 is_sealed(Form_pg_sequence_data data)
 {
-	return data->log_cnt == seal_of(value_of(data));
+	return data->log_cnt == seal_of(value_of(data), (uint32) data->log_cnt);
 }
 
 static void
-set_value(Form_pg_sequence_data data, int64 value)
+set_value(Form_pg_sequence_data data, int64 value, uint32 mark)
 {
 	data->is_called = value > 0;
 	data->last_value = Max(value, 1);
-	data->log_cnt = seal_of(value);
+	data->log_cnt = seal_of(value, mark);
 }
 
 /*
@@ -99,7 +118,7 @@ log_value(Relation rel, Buffer buffer, int64 value)
 {
 	GenericXLogState *state = GenericXLogStart(rel);
 
-	set_value(data_of(GenericXLogRegisterBuffer(state, buffer, GENERIC_XLOG_FULL_IMAGE)), value);
+	set_value(data_of(GenericXLogRegisterBuffer(state, buffer, GENERIC_XLOG_FULL_IMAGE)), value, NOT_AHEAD);
 	GenericXLogFinish(state);
 }
 
@@ -107,6 +126,24 @@ static int64
 round_up(int64 value)
 {
 	return (value + LOG_AHEAD - 1) / LOG_AHEAD * LOG_AHEAD;
+}
+
+/* Does recovery find the value rounded up, if it begins at the last checkpoint? */
+static bool
+is_logged_ahead(Page page)
+{
+	return (uint32) data_of(page)->log_cnt == ahead_mark(page) &&
+		PageGetLSN(page) > GetRedoRecPtr();
+}
+
+static void
+report_exhausted(Relation rel)
+{
+	ereport(ERROR,
+			(errcode(ERRCODE_SEQUENCE_GENERATOR_LIMIT_EXCEEDED),
+			 errmsg("sequence \"%s.%s\" has no numbers left", IDEM_SCHEMA_NAME, RelationGetRelationName(rel)),
+			 errhint("Run SELECT pg_catalog.setval('%s.%s', 1), and then %s.outbox_mend_seq(), which goes on after the greatest number in use.",
+					 IDEM_SCHEMA_NAME, RelationGetRelationName(rel), IDEM_SCHEMA_NAME)));
 }
 
 IdemCell
@@ -134,27 +171,41 @@ idem_cell_write(Relation rel, int64 value)
 	UnlockReleaseBuffer(buffer);
 }
 
+/*
+ * The buffer is marked dirty before the redo pointer is read: a checkpoint that
+ * begins between the two, or later, then writes the page, and waits for its lock.
+ * Else it might pass over a clean page, the record of which it makes too old.
+ */
+static void
+draw(Relation rel, Buffer buffer, int64 value, int n)
+{
+	Page		page = BufferGetPage(buffer);
+
+	MarkBufferDirty(buffer);
+	if (round_up(value + n) != round_up(value) || !is_logged_ahead(page))
+		log_value(rel, buffer, round_up(value + n));
+	START_CRIT_SECTION();
+	set_value(data_of(page), value + n, ahead_mark(page));
+	END_CRIT_SECTION();
+}
+
 bool
 idem_cell_draw(Relation rel, int n, int64 *value)
 {
 	Buffer		buffer = ReadBuffer(rel, 0);
-	Page		page = BufferGetPage(buffer);
 	Form_pg_sequence_data data;
 	bool		sealed;
+	bool		enough;
 
 	LockBuffer(buffer, BUFFER_LOCK_EXCLUSIVE);
-	data = data_of(page);
+	data = data_of(BufferGetPage(buffer));
 	*value = value_of(data);
 	sealed = is_sealed(data);
-	if (sealed)
-	{
-		if (round_up(*value + n) != round_up(*value) || PageGetLSN(page) <= GetRedoRecPtr())
-			log_value(rel, buffer, round_up(*value + n));
-		START_CRIT_SECTION();
-		set_value(data, *value + n);
-		MarkBufferDirty(buffer);
-		END_CRIT_SECTION();
-	}
+	enough = *value <= PG_INT64_MAX - n - LOG_AHEAD;
+	if (sealed && enough)
+		draw(rel, buffer, *value, n);
 	UnlockReleaseBuffer(buffer);
+	if (sealed && !enough)
+		report_exhausted(rel);
 	return sealed;
 }

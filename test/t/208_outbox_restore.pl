@@ -26,6 +26,15 @@ sub enqueue
 	return;
 }
 
+sub crash
+{
+	my ($server) = @_;
+
+	$server->stop('immediate');
+	$server->start;
+	return;
+}
+
 # What is in the log and read from it, and where its cells stand
 sub state_of
 {
@@ -105,12 +114,21 @@ $writer->quit;
 enqueue($node, 'mended', 'copy');
 like($node->safe_psql('copy', $events), qr/open 2:6 mended:7$/, 'and numbers go on after theirs');
 
-# A database made from it as a template has its numbers.
-foreach my $strategy (qw(wal_log file_copy))
+# A database made from it as a template has its numbers.  WAL has the value of a
+# copied, and of a mended sequence as it was: what is drawn next is logged.
+foreach my $strategy (qw(file_copy wal_log))
 {
 	$node->safe_psql('postgres', "CREATE DATABASE $strategy TEMPLATE copy STRATEGY $strategy");
 	enqueue($node, 'cloned', $strategy);
 	like($node->safe_psql($strategy, $events), qr/mended:7 cloned:8$/, "a copy by $strategy goes on, too");
+}
+$node->safe_psql('copy', q{SELECT setval('idempotency.outbox_seq', 2); SELECT idempotency.outbox_mend_seq()});
+enqueue($node, 'before the crash', 'copy');
+crash($node);
+foreach my $database (qw(file_copy wal_log copy))
+{
+	enqueue($node, 'after the crash', $database);
+	is($node->safe_psql($database, $twice), '0', "$database: no number twice after a crash");
 }
 
 # Promoted, and crashed: right after a checkpoint, in the middle of what was logged
@@ -123,8 +141,7 @@ foreach my $n (1, 100, 300)
 {
 	$node->safe_psql('postgres', 'CHECKPOINT') if $n != 100;
 	$node->safe_psql('postgres', "SELECT idempotency.outbox_enqueue('a', 'crash', 't', '1') FROM generate_series(1, $n)");
-	$node->stop('immediate');
-	$node->start;
+	crash($node);
 	enqueue($node, 'recovered');
 	is($node->safe_psql('postgres', $twice), '0', "no number twice after a crash $n events after a checkpoint");
 }
@@ -136,4 +153,16 @@ is($standby->safe_psql('postgres', $twice), '0', 'nor after a failover');
 is($standby->safe_psql('postgres', q{SELECT aggregate_id FROM idempotency.outbox_events ORDER BY seq DESC LIMIT 1}),
 	'promoted', 'where the numbers go on');
 $standby->stop;
+
+# Events of the transaction that creates the extension, where WAL does not have its
+# pages one by one but as they were when the transaction committed
+my $minimal = IdemTest::cluster('minimal', conf => "wal_level = minimal\nmax_wal_senders = 0\n");
+$minimal->safe_psql('postgres', 'CREATE DATABASE whole');
+$minimal->safe_psql('whole', q{BEGIN; CREATE EXTENSION idempotency CASCADE;
+	SELECT idempotency.outbox_enqueue('a', 'first', 't', '1'); COMMIT});
+enqueue($minimal, 'before the crash', 'whole');
+crash($minimal);
+enqueue($minimal, 'after the crash', 'whole');
+is($minimal->safe_psql('whole', $twice), '0', 'no number twice after a crash under wal_level = minimal');
+$minimal->stop;
 done_testing();
