@@ -185,9 +185,15 @@ report_set_by_hand(int64 value)
 int64
 idem_number_mend(void)
 {
-	ResourceOwner saved = idem_txn_owner_enter();
+	IdemCell	seq = read_cell(idem_outbox_seq_oid());
+	ResourceOwner saved;
 	int64		value;
 
+	/* Writers would queue up behind the locks that are waited for. */
+	if (seq.sealed && read_cell(idem_outbox_generation_oid()).sealed)
+		return seq.value;
+
+	saved = idem_txn_owner_enter();
 	lock_segments();
 	value = find_safe_value();
 	unlock_segments(IDEM_OUTBOX_SEGMENTS);

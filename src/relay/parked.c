@@ -520,7 +520,7 @@ idem_parked_greatest_seq(void)
 	int64		greatest;
 
 	SPI_connect();
-	idem_spi_run("SELECT COALESCE(pg_catalog.max(seq), 0) FROM %s.relay_parked", 0, NULL, NULL, NULL);
+	idem_spi_run_latest("SELECT COALESCE(pg_catalog.max(seq), 0) FROM %s.relay_parked", 0, NULL, NULL);
 	greatest = DatumGetInt64(idem_spi_value(SPI_tuptable->vals[0], SPI_tuptable->tupdesc, 1));
 	SPI_finish();
 	return greatest;

@@ -98,6 +98,8 @@ is($node->safe_psql('failed', $events), 'restored:7 after:8', 'a restore that wa
 # Mending waits for a transaction that has drawn a number which is in no row that
 # others see.
 $writer->query_safe(q{BEGIN; SELECT idempotency.outbox_enqueue('a', 'open 2', 't', '1')});
+is($node->safe_psql('copy', 'SET lock_timeout = 1; SELECT idempotency.outbox_mend_seq()'), '6',
+	'mending what is well waits for nobody');
 $node->safe_psql('copy', q{SELECT setval('idempotency.outbox_seq', 2)});
 my ($rc, $out, $err) = $node->psql('copy', q{SELECT idempotency.outbox_enqueue('a', 'refused', 't', '1')});
 like($err, qr/was set by others than the outbox/, 'nobody draws a number from a sequence that was set back');
