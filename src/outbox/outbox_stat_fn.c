@@ -139,28 +139,40 @@ is_copy(void)
 	return ActivePortal != NULL && ActivePortal->commandTag == CMDTAG_COPY;
 }
 
+static void
+refuse_restore(Relation segment)
+{
+	ereport(ERROR,
+			(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
+			 errmsg("cannot restore events into \"%s\": the outbox is in use",
+					RelationGetRelationName(segment)),
+			 errdetail("The events of a dump keep their numbers, which other events have here already or will get."),
+			 errhint("Restore the dump into a new database, or leave the data of the extension's tables out. "
+					 "Events of this database are written with outbox_enqueue.")));
+}
+
 /*
  * Events of a dump have the numbers they had: of two events with one number a
  * relay would skip one.  So they are taken only by a log that has given out no
  * number, and COPY only by an empty segment, for the same dump has only one COPY
  * of it.  Nobody draws the first number while the statement has its lock on the
  * segment (number.c).
+ *
+ * A log in use is refused without the lock, too: all writers would queue up
+ * behind a lock that waits for one open transaction.
  */
 static void
 check_restore(Relation segment)
 {
-	ResourceOwner saved = idem_txn_owner_enter();
+	ResourceOwner saved;
 
+	if (idem_number_in_use())
+		refuse_restore(segment);
+	saved = idem_txn_owner_enter();
 	LockRelationOid(RelationGetRelid(segment), ShareRowExclusiveLock);
 	idem_txn_owner_leave(saved);
 	if (idem_number_in_use() || (is_copy() && has_rows(segment)))
-		ereport(ERROR,
-				(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
-				 errmsg("cannot restore events into \"%s\": the outbox is in use",
-						RelationGetRelationName(segment)),
-				 errdetail("The events of a dump keep their numbers, which other events have here already or will get."),
-				 errhint("Restore the dump into a new database, or leave the data of the extension's tables out. "
-						 "Events of this database are written with outbox_enqueue.")));
+		refuse_restore(segment);
 }
 
 /*

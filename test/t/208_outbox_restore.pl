@@ -100,8 +100,10 @@ is($node->safe_psql('failed', $events), 'restored:7 after:8', 'a restore that wa
 $writer->query_safe(q{BEGIN; SELECT idempotency.outbox_enqueue('a', 'open 2', 't', '1')});
 is($node->safe_psql('copy', 'SET lock_timeout = 1; SELECT idempotency.outbox_mend_seq()'), '6',
 	'mending what is well waits for nobody');
+my ($rc, $out, $err) = $node->psql('copy', "SET lock_timeout = 1;\n$into;\n$row\n\\.\n");
+like($err, qr/the outbox is in use/, 'nor does a restore that is refused');
 $node->safe_psql('copy', q{SELECT setval('idempotency.outbox_seq', 2)});
-my ($rc, $out, $err) = $node->psql('copy', q{SELECT idempotency.outbox_enqueue('a', 'refused', 't', '1')});
+($rc, $out, $err) = $node->psql('copy', q{SELECT idempotency.outbox_enqueue('a', 'refused', 't', '1')});
 like($err, qr/was set by others than the outbox/, 'nobody draws a number from a sequence that was set back');
 my $dba = $node->background_psql('copy');
 my $pid = $dba->query_safe('SELECT pg_backend_pid()');
