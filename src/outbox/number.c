@@ -18,6 +18,7 @@
  *	outbox_seq	outbox_generation	what happened			the next writer
  *	sealed		any					all is well				draws
  *	not sealed	not sealed			new, restored, upgraded	finds a safe value
+ *									(or both set by hand)
  *	not sealed	sealed				set by hand				gets an error
  *
  * The sequences are not part of a dump, so a restore of data into a database in
@@ -28,8 +29,10 @@
  *
  * LOCKING: RowExclusiveLock on outbox_seq, to the end of the transaction, under
  * the caller's segment.  To find a safe value, ShareLock on all segments, given
- * back afterwards; while one is waited for no other is held, and the caller
- * holds none of a writer's.
+ * back afterwards; while one is waited for no other is held.  The caller has given
+ * back the lock of this call on a segment; those of earlier events of its
+ * transaction it keeps.  If both sequences are set by hand, two transactions with
+ * earlier events wait for each other, and the server ends one with 40P01.
  *
  * Copyright (c) 2026, the idempotency developers
  *
