@@ -16,7 +16,8 @@
  * every needed row of it stands in the other.  A pinned xmin horizon changes
  * nothing: no tuple is ever dead.
  *
- * Rows needed: the last few of each relay in its last epoch, and the ticks
+ * Rows needed: the last few of each relay in its last epoch, those that were
+ * written to a sink while that epoch's move was not committed, and the ticks
  * that some relay has not passed; of dropped relays none.
  *
  * There is no index.  The tables are read when a worker starts a relay or an
@@ -221,7 +222,6 @@ idem_position_last(int relay_id, int64 epoch)
 /* What a sink says of the row that it has stored. */
 typedef struct StoredName
 {
-	int64		epoch;
 	int64		id;
 	int64		life;
 } StoredName;
@@ -232,13 +232,13 @@ has_name(const IdemPositionRow *row, const void *arg)
 	const StoredName *name = arg;
 
 	return row->kind == IDEM_POSITION_SENT && row->id == name->id &&
-		row->life == name->life && row->epoch == name->epoch;
+		row->life == name->life;
 }
 
 IdemPositionRow *
-idem_position_sent(int relay_id, int64 epoch, int64 id, int64 life)
+idem_position_sent(int relay_id, int64 id, int64 life)
 {
-	StoredName	name = {epoch, id, life};
+	StoredName	name = {id, life};
 
 	return find_best(relay_id, has_name, &name, false);
 }
@@ -445,14 +445,27 @@ typedef struct Seen
 	int64		last;			/* its newest row */
 	int64		epoch;			/* of that */
 	int			kept;			/* rows that the sink may name */
+	int			kept_before;	/* of epochs before */
 	int64		named;			/* by it, or 0; no other is needed then */
 } Seen;
+
+/*
+ * The number of an epoch is drawn when an operator moves the position, and
+ * workers hear of it at his commit.  Rows that they write in between have
+ * higher numbers, and the sink may name one until it has named one of the epoch.
+ */
+static bool
+is_needed_before(Seen *seen, const LightRow *row)
+{
+	return seen->named == 0 && row->kind == IDEM_POSITION_SENT &&
+		row->id > seen->epoch && seen->kept_before++ < LOG_KEEP_ROWS;
+}
 
 static bool
 is_row_needed(Seen *seen, const LightRow *row)
 {
 	if (row->epoch != seen->epoch)
-		return false;
+		return is_needed_before(seen, row);
 	if (seen->named != 0)
 		return row->id == seen->named;
 	if (seen->kept == LOG_KEEP_ROWS)

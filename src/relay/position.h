@@ -95,8 +95,8 @@ extern int64 idem_position_append(const IdemPositionRow *row);
 /* The last row of a relay in this epoch, or NULL. */
 extern IdemPositionRow *idem_position_last(int relay_id, int64 epoch);
 
-/* The SENT row of that id and life, or NULL; to resume from what a sink has stored. */
-extern IdemPositionRow *idem_position_sent(int relay_id, int64 epoch, int64 id, int64 life);
+/* The SENT row of that id and life, of whichever epoch, or NULL. */
+extern IdemPositionRow *idem_position_sent(int relay_id, int64 id, int64 life);
 
 /* Is a snapshot of the log later than another?  All of them are ordered. */
 extern bool idem_position_sees_more(const IdemSnap *snap, const IdemSnap *than);

@@ -134,7 +134,9 @@ resume_at(IdemStream *stream, const IdemPositionRow *last, const IdemPositionRow
  * A position of another incarnation needs relay_adopt: the sink may serve a copy
  * of this database.  Of our own incarnation, a position must be older than the
  * move: ids of rows and epochs come from one sequence, so a row with a higher
- * id was stored by a copy of this database, or in a history that we have lost.
+ * id that our log lacks was stored by a copy of this database, or in a history
+ * that we have lost.  A higher id that stands in our log, in an epoch before,
+ * was sent while the move was not committed.
  * NULL, or why the two contradict each other.
  */
 static const char *
@@ -153,13 +155,13 @@ reconcile(IdemStream *stream, const IdemPositionRow *last, const IdemProtoReady 
 			"the sink's position belongs to another relay of this name, or to another incarnation of this one";
 	idem_parked_resolve(c, id, life);
 	IDEM_FAULT_POINT("relay-parked-resolved");
-	row = idem_position_sent(c->relay_id, c->epoch, id, life);
-	if (row != NULL)
+	row = idem_position_sent(c->relay_id, id, life);
+	if (row != NULL && row->epoch == c->epoch)
 	{
 		resume_at(stream, last, row, ready->position.k);
 		return NULL;
 	}
-	if (stream->fresh != IDEM_FRESH_NOT && id < c->epoch)
+	if (stream->fresh != IDEM_FRESH_NOT && (id < c->epoch || row != NULL))
 		return NULL;
 	return psprintf("the sink's position, row " INT64_FORMAT ", is not in the log of positions",
 					id);

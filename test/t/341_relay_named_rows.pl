@@ -1,0 +1,109 @@
+
+# Copyright (c) 2026, the idempotency developers
+
+# An operator's move that commits late: what the relay sends meanwhile has higher
+# numbers than the move, and is no contradiction to it, also once the logs of
+# positions have taken turns.
+
+use strict;
+use warnings FATAL => 'all';
+
+use IdemRelay;
+use IdemTest;
+use PostgreSQL::Test::Utils;
+use Test::More;
+
+my $dir = IdemRelay::sink_directory();
+my $node = IdemTest::cluster('main', conf => <<"END");
+idempotency.sink_directory = '$dir'
+idempotency.sink_timeout = 60s
+END
+
+sub relay
+{
+	my ($name, %opt) = @_;
+	my $file = "$dir/$name.log";
+
+	IdemRelay::pytest_server($node, "s_$name", $file, position => 'on', %opt);
+	$node->safe_psql('postgres', <<"END");
+SELECT idempotency.relay_create('$name', 's_$name', aggregate_types => '{$name}',
+	min_backoff => '50 ms', max_backoff => '100 ms')
+END
+	IdemRelay::wait_state($node, $name, 'streaming');
+	return $file;
+}
+
+sub enqueue
+{
+	my ($name, $type) = @_;
+
+	$node->safe_psql('postgres', "SELECT idempotency.outbox_enqueue('$name', '$type', '$type', '1')");
+	return;
+}
+
+# How often events of a type are committed at the sink.
+sub came
+{
+	my ($file, $type) = @_;
+
+	return scalar grep { ($_->{event_type} // '') eq $type } IdemRelay::acked($file);
+}
+
+sub arrives
+{
+	my ($file, $type, $n) = @_;
+
+	IdemRelay::wait_until("$type arrives", sub { came($file, $type) >= ($n // 1) });
+	return;
+}
+
+# Both logs of positions take their turn, so that only what is kept is left.
+sub turn_logs
+{
+	my $full = $node->safe_psql('postgres', <<'END');
+SELECT CASE WHEN pg_relation_size('idempotency.relay_log_0') = 0 THEN 1 ELSE 0 END
+END
+
+	$node->safe_psql('postgres', <<"END");
+INSERT INTO idempotency.relay_log_$full (id, epoch, life, named, k, at, relay_id, kind, fresh, done)
+	SELECT nextval('idempotency.relay_log_id'), 1, 0, 0, 0, now(), 999, 'r', 'n', pg_current_snapshot()
+	FROM generate_series(1, 60000)
+END
+	IdemTest::wait_for($node, "SELECT pg_relation_size('idempotency.relay_log_$full') = 0");
+	return;
+}
+
+# A move takes its number when it is made, and counts when it commits.  What the
+# relay sends in between has higher numbers, and is older than the move.
+foreach my $turns (0, 1)
+{
+	my $name = "moved$turns";
+	my $file = relay($name);
+	my $mover = $node->background_psql('postgres', on_error_stop => 1);
+
+	enqueue($name, 'One');
+	arrives($file, 'One');
+	$mover->query_safe('BEGIN');
+	$mover->query_safe("SELECT idempotency.relay_replay('$name', since => '-infinity')");
+	enqueue($name, 'Two');
+	arrives($file, 'Two');
+	IdemTest::wait_for($node, "SELECT waiting_for = 'events' FROM idempotency.stat_relay WHERE relay = '$name'");
+	if ($turns)
+	{
+		$node->safe_psql('postgres', "ALTER SERVER s_$name OPTIONS (ADD failed_type 'One')");
+	}
+	$mover->query_safe('COMMIT');
+	$mover->quit;
+	if ($turns)
+	{
+		turn_logs();
+		$node->safe_psql('postgres', "ALTER SERVER s_$name OPTIONS (DROP failed_type)");
+	}
+	IdemRelay::wait_until("$name goes on or stands",
+		sub { came($file, 'Two') > 1 || IdemRelay::stat($node, $name, 'state') eq 'diverged' });
+	is(IdemRelay::stat($node, $name, 'state'), 'streaming', "$name: a move that commits late is no contradiction");
+	is(came($file, $_), 2, "$name: $_ is sent again") foreach qw(One Two);
+}
+
+$node->stop;
+done_testing();
