@@ -199,7 +199,10 @@ before_drop_server_restrict(DropStmt *stmt)
 	}
 }
 
-/* An anchor has been altered: its owner may be another one. */
+/*
+ * An anchor has been altered: its owner may be another one, or it is an anchor
+ * no more, under another name or in another schema.
+ */
 static void
 anchor_altered(int relay_id)
 {
@@ -210,8 +213,8 @@ anchor_altered(int relay_id)
 	{
 		IDEM_FAULT_POINT("ddl-anchor-altered");
 		idem_relay_note_owner(relay_id, anchor.owner);
-		idem_relay_config_changed(false);
 	}
+	idem_relay_config_changed(false);
 }
 
 static void

@@ -577,6 +577,7 @@ idem_relay_drop_fn(PG_FUNCTION_ARGS)
 	idem_relay_delete(c->relay_id);
 	if (idem_anchor_find(c->relay_id, &anchor))
 		idem_anchor_drop(&anchor);
+	idem_relay_config_changed(false);
 	IDEM_FAULT_POINT("relay-dropped");
 	PG_RETURN_VOID();
 }
