@@ -81,8 +81,22 @@ idem_worker_slot_free(IdemWorkerSlot *slot)
 	slot->generation++;
 }
 
+bool
+idem_slots_have_function(int relay_id)
+{
+	IdemWorkerSlot *slot;
+	bool		wanted;
+
+	LWLockAcquire(idem_relay_shmem->lock, LW_SHARED);
+	slot = idem_worker_slot_find(MyDatabaseId, relay_id);
+	wanted = slot != NULL && slot->wanted;
+	LWLockRelease(idem_relay_shmem->lock);
+	return wanted;
+}
+
+/* One whose kind is not known stays with the worker that has it. */
 static bool
-is_function_relay(List *configs, int relay_id)
+may_be_function_relay(List *configs, int relay_id)
 {
 	ListCell   *lc;
 
@@ -91,7 +105,7 @@ is_function_relay(List *configs, int relay_id)
 		IdemRelayConfig *c = lfirst(lc);
 
 		if (c->relay_id == relay_id)
-			return idem_relay_is_function(c);
+			return c->kind == NULL || idem_relay_is_function(c);
 	}
 	return false;
 }
@@ -108,7 +122,7 @@ idem_slots_request_functions(List *configs)
 		IdemWorkerSlot *slot = &idem_worker_slots[i];
 
 		if (slot->dboid == MyDatabaseId && slot->relay_id != 0 &&
-			!is_function_relay(configs, slot->relay_id))
+			!may_be_function_relay(configs, slot->relay_id))
 			slot->wanted = false;
 	}
 	foreach(lc, configs)

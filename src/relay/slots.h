@@ -31,6 +31,9 @@ extern void idem_worker_slot_free(IdemWorkerSlot *slot);
  */
 extern void idem_slots_request_functions(List *configs);
 
+/* Has a relay of this database a worker of its own, or is it to have one? */
+extern bool idem_slots_have_function(int relay_id);
+
 /*
  * Keep the workers of a database down until ..._release, and wait until they
  * are gone.  Holds of several backends add up.  A backend has one hold: who

@@ -220,11 +220,18 @@ leave_database(bool extension_is_there)
 	proc_exit(0);
 }
 
+/*
+ * A relay whose kind is not known, since it has no anchor now, stays with the
+ * function worker that has it: two workers must not share its entry of
+ * stat_relay.
+ */
 static bool
 is_mine(const IdemRelayConfig *c)
 {
 	if (my_relay_id != 0)
 		return c->relay_id == my_relay_id && (idem_relay_is_function(c) || c->kind == NULL);
+	if (c->kind == NULL)
+		return !idem_slots_have_function(c->relay_id);
 	return !idem_relay_is_function(c);
 }
 
