@@ -81,7 +81,7 @@ CREATE TABLE @extschema@.relay_log_1 (LIKE @extschema@.relay_log_0)
 COMMENT ON TABLE @extschema@.relay_log_0 IS
     'Position log, appended: delivered is what "done" sees, and what "cur" sees with seq <= k. relay_id 0: a bare snapshot, to cut a long backlog.';
 COMMENT ON COLUMN @extschema@.relay_log_0.kind IS
-    'm: set by an operator; s: a batch carries the id to a sink that stores positions; r: reached; p: passed, nothing was sent; n: the sink stored row "named"; t: tick.';
+    'm: set by an operator; s: a batch carries the id to a sink that stores positions; r: reached; p: passed, nothing was sent; n: the sink stored row "named"; q: the same, with repeated events; t: tick.';
 COMMENT ON COLUMN @extschema@.relay_log_0.fresh IS
     'n: a sink had confirmed something of the epoch; else what began the epoch, m: create, alter or replay; a: adopt.';
 COMMENT ON COLUMN @extschema@.relay_log_0.life IS

@@ -485,17 +485,19 @@ idem_parked_mark(List *parked_events, int64 batch_row, int64 life)
 	SPI_finish();
 }
 
-void
+bool
 idem_parked_resolve(const IdemRelayConfig *config, int64 stored_row, int64 life)
 {
 	Oid			types[3] = {INT4OID, INT8OID, INT8OID};
 	Datum		values[3] = {Int32GetDatum(config->relay_id), Int64GetDatum(stored_row),
 	Int64GetDatum(life)};
+	uint64		n;
 
 	SPI_connect();
-	idem_spi_run("DELETE FROM %s.relay_parked WHERE relay_id = $1 AND batch_row <= $2 AND batch_life = $3",
-				 3, types, values, NULL);
+	n = idem_spi_run("DELETE FROM %s.relay_parked WHERE relay_id = $1 AND batch_row <= $2 AND batch_life = $3",
+					 3, types, values, NULL);
 	SPI_finish();
+	return n > 0;
 }
 
 void

@@ -117,7 +117,8 @@ extern void idem_parked_mark(List *parked_events, int64 batch_row, int64 life);
 /*
  * What such a sink has stored tells which repetitions arrived.  A row of
  * another life says nothing: only the latest life before it sent repetitions.
+ * True if some did; they are not parked any more.
  */
-extern void idem_parked_resolve(const IdemRelayConfig *config, int64 stored_row, int64 life);
+extern bool idem_parked_resolve(const IdemRelayConfig *config, int64 stored_row, int64 life);
 
 #endif							/* IDEM_RELAY_PARKED_H */

@@ -244,6 +244,18 @@ idem_position_sent(int relay_id, int64 id, int64 life)
 }
 
 static bool
+is_repeated(const IdemPositionRow *row, const void *arg)
+{
+	return row->kind == IDEM_POSITION_REPEATED && is_of_epoch(row, arg);
+}
+
+IdemPositionRow *
+idem_position_repeated(int relay_id, int64 epoch)
+{
+	return find_best(relay_id, is_repeated, &epoch, false);
+}
+
+static bool
 is_not_after(const IdemPositionRow *row, const void *arg)
 {
 	return row->at <= *(const TimestampTz *) arg;
@@ -470,7 +482,7 @@ is_row_needed(Seen *seen, const LightRow *row)
 		return row->id == seen->named;
 	if (seen->kept == LOG_KEEP_ROWS)
 		return false;
-	if (row->kind == IDEM_POSITION_NAMED)
+	if (row->kind == IDEM_POSITION_NAMED || row->kind == IDEM_POSITION_REPEATED)
 	{
 		seen->named = row->named;
 		return true;

@@ -47,6 +47,13 @@ typedef enum IdemPositionKind
 	 */
 	IDEM_POSITION_NAMED = 'n',
 
+	/*
+	 * The same, and with that row the sink stored events that had been
+	 * parked. Their copies are gone here, so an older row of the sink would
+	 * lose them.
+	 */
+	IDEM_POSITION_REPEATED = 'q',
+
 	/* A bare snapshot of IDEM_TICK_RELAY. */
 	IDEM_POSITION_TICK = 't'
 } IdemPositionKind;
@@ -76,7 +83,7 @@ typedef struct IdemPositionRow
 	IdemPositionFresh fresh;
 	int64		epoch;
 	int64		life;			/* of SENT; else 0 */
-	int64		named;			/* id of a row, of NAMED; else 0 */
+	int64		named;			/* id of a row, of NAMED and REPEATED; else 0 */
 	TimestampTz at;
 	IdemPosition pos;
 } IdemPositionRow;
@@ -97,6 +104,9 @@ extern IdemPositionRow *idem_position_last(int relay_id, int64 epoch);
 
 /* The SENT row of that id and life, of whichever epoch, or NULL. */
 extern IdemPositionRow *idem_position_sent(int relay_id, int64 id, int64 life);
+
+/* The newest REPEATED row of a relay in this epoch, or NULL. */
+extern IdemPositionRow *idem_position_repeated(int relay_id, int64 epoch);
 
 /* Is a snapshot of the log later than another?  All of them are ordered. */
 extern bool idem_position_sees_more(const IdemSnap *snap, const IdemSnap *than);

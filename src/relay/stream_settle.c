@@ -84,12 +84,12 @@ append(IdemStream *stream, IdemPositionKind kind, int64 named, const IdemPositio
  * Maintenance must keep the row however often the sink's programs fail.
  */
 static void
-note_named(IdemStream *stream, int64 row_id)
+note_stored(IdemStream *stream, IdemPositionKind kind, int64 row_id)
 {
 	IdemPosition whole = {stream->settled.done, NULL, 0};
 
 	stream->fresh = IDEM_FRESH_NOT;
-	append(stream, IDEM_POSITION_NAMED, row_id, &whole);
+	append(stream, kind, row_id, &whole);
 	IDEM_FAULT_POINT("relay-named-noted");
 }
 
@@ -102,7 +102,7 @@ static void
 end_freshness(IdemStream *stream, int64 row_id)
 {
 	idem_txn_begin();
-	note_named(stream, row_id);
+	note_stored(stream, IDEM_POSITION_NAMED, row_id);
 	idem_txn_commit(true);
 	IDEM_FAULT_POINT("relay-confirmed");
 }
@@ -114,16 +114,18 @@ end_freshness(IdemStream *stream, int64 row_id)
  */
 static void
 resume_at(IdemStream *stream, const IdemPositionRow *last, const IdemPositionRow *row,
-		  int64 k)
+		  int64 k, bool repeated)
 {
 	bool		is_last = row->id == last->id && last->fresh == IDEM_FRESH_NOT;
-	bool		is_noted = last->kind == IDEM_POSITION_NAMED && last->named == row->id;
+	bool		is_noted = last->named == row->id;
 
 	idem_position_assign(stream->cxt, &stream->settled, &row->pos);
 	if (row->pos.cur != NULL)
 		stream->settled.k = k;
-	if (!is_last && !is_noted)
-		note_named(stream, row->id);
+	if (repeated)
+		note_stored(stream, IDEM_POSITION_REPEATED, row->id);
+	else if (!is_last && !is_noted)
+		note_stored(stream, IDEM_POSITION_NAMED, row->id);
 	stream->fresh = IDEM_FRESH_NOT;
 }
 
@@ -136,7 +138,9 @@ resume_at(IdemStream *stream, const IdemPositionRow *last, const IdemPositionRow
  * move: ids of rows and epochs come from one sequence, so a row with a higher
  * id that our log lacks was stored by a copy of this database, or in a history
  * that we have lost.  A higher id that stands in our log, in an epoch before,
- * was sent while the move was not committed.
+ * was sent while the move was not committed.  A row of our log before one with
+ * which the sink had stored repeated events is a contradiction, too: the events
+ * after the row come again from the log, the repeated ones have no copy.
  * NULL, or why the two contradict each other.
  */
 static const char *
@@ -146,6 +150,8 @@ reconcile(IdemStream *stream, const IdemPositionRow *last, const IdemProtoReady 
 	int64		id = ready->position.row_id;
 	int64		life;
 	IdemPositionRow *row;
+	IdemPositionRow *repeated;
+	bool		resolved;
 
 	if (!ready->has_position)
 		return stream->fresh != IDEM_FRESH_NOT ? NULL :
@@ -153,12 +159,16 @@ reconcile(IdemStream *stream, const IdemPositionRow *last, const IdemProtoReady 
 	if (!idem_stream_life_of(stream, ready->incarnation, &life))
 		return stream->fresh == IDEM_FRESH_ADOPTED ? NULL :
 			"the sink's position belongs to another relay of this name, or to another incarnation of this one";
-	idem_parked_resolve(c, id, life);
+	resolved = idem_parked_resolve(c, id, life);
 	IDEM_FAULT_POINT("relay-parked-resolved");
 	row = idem_position_sent(c->relay_id, id, life);
+	repeated = idem_position_repeated(c->relay_id, c->epoch);
+	if (repeated != NULL && id < repeated->named)
+		return psprintf("the sink's position, row " INT64_FORMAT ", is before row " INT64_FORMAT
+						", with which it had stored repeated events", id, repeated->named);
 	if (row != NULL && row->epoch == c->epoch)
 	{
-		resume_at(stream, last, row, ready->position.k);
+		resume_at(stream, last, row, ready->position.k, resolved);
 		return NULL;
 	}
 	if (stream->fresh != IDEM_FRESH_NOT && (id < c->epoch || row != NULL))
@@ -430,6 +440,7 @@ settle_storing(IdemStream *stream, IdemBatch *batch)
 	{
 		idem_txn_begin();
 		unpark_acks(stream, batch);
+		note_stored(stream, IDEM_POSITION_REPEATED, batch->row_id);
 		idem_txn_commit(false);
 	}
 	else

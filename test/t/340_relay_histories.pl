@@ -136,6 +136,22 @@ SELECT n.done::text = s.done::text FROM log AS s JOIN log AS n ON n.named = s.id
 	WHERE s.id = $row AND n.kind = 'n' AND s.kind = 's' ORDER BY n.id DESC LIMIT 1
 END
 
+# Not so where the target also lost an event that had been parked: no copy is left of it.
+my $parked = "$dir/parked.log";
+IdemRelay::pytest_server($node, 's_parked', $parked, position => 'on', retry_type => 'Later', retry_times => 1);
+$node->safe_psql('postgres', <<'END');
+SELECT idempotency.relay_create('parked', 's_parked', aggregate_types => '{parked}', ordering => 'none',
+	min_backoff => '50 ms', max_backoff => '100 ms');
+SELECT idempotency.outbox_enqueue('parked', 'k', 'Later', '1'), idempotency.outbox_enqueue('parked', 'k', 'One', '1');
+END
+arrives($parked, 'One');
+arrives($parked, 'Later');
+my ($before) = grep { /"commit"/ } split /\n/, slurp_file($parked);
+append_to_file($parked, "$before\n");
+kill_sink($node, 'parked');
+enqueue($node, 'parked', 'Two');
+diverges($node, 'parked', $parked, 'Two', qr/is before row \d+, with which it had stored repeated events/);
+
 # An operator's move accepts what the sink stored before it, and nothing else.
 foreach my $move (q{relay_replay('lives', since => '-infinity')}, q{relay_alter('lives', start_at => 'earliest')})
 {
