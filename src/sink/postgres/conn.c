@@ -6,8 +6,7 @@
  * Statements are queued with what they are for; results come back in the same
  * order, and the first error is kept with the statement it belongs to.  All
  * waiting is done by idem_sink_wait, so that the worker is served meanwhile.
- * libpq's connecting blocks in name resolution and cannot move on from one
- * host to the next by itself when driven from outside: it runs in a thread.
+ * What the target sends besides does not prolong the wait for a result.
  *
  * INVARIANT
  *		No session state at the target outlives a transaction: settings are
@@ -15,9 +14,7 @@
  *		the transaction that uses it.  A pooler in transaction mode may sit in
  *		between.
  *
- * LOCKING
- *		The thread and the program share a Connecting, which the program reads
- *		after joining it.
+ * LOCKING: none.
  *
  * Copyright (c) 2026, the idempotency developers
  *
@@ -27,40 +24,14 @@
  *-------------------------------------------------------------------------
  */
 #include <poll.h>
-#include <pthread.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
 
 #include "sink/postgres/sink.h"
 
 #define MIN_SERVER	120000
-
-typedef struct Connecting
-{
-	const PgConfig *config;
-	PGconn	   *conn;
-	int			done;			/* closed when it is over */
-} Connecting;
-
-static void *
-connect_thread(void *arg)
-{
-	Connecting *c = arg;
-
-	c->conn = PQconnectdbParams(c->config->keywords, c->config->values, 0);
-	close(c->done);
-	return NULL;
-}
-
-static void
-ignore_notice(void *arg, const PGresult *res)
-{
-	(void) arg;
-	(void) res;
-}
 
 void
 pg_forget_error(PgSink *p)
@@ -104,25 +75,6 @@ lose(PgSink *p, PgPending what, const char *message)
 	pg_disconnect(p);
 }
 
-/* Open the connection in a thread; the result may be a failed one. */
-static PGconn *
-open_connection(PgSink *p)
-{
-	Connecting	c = {&p->config, NULL, -1};
-	pthread_t	thread;
-	int			fds[2];
-
-	if (pipe(fds) != 0)
-		idem_sink_broken(&p->sink, "could not create a pipe");
-	c.done = fds[1];
-	if (pthread_create(&thread, NULL, connect_thread, &c) != 0)
-		idem_sink_broken(&p->sink, "could not create a thread");
-	idem_sink_wait(&p->sink, fds[0], POLLIN, -1, false);
-	pthread_join(thread, NULL);
-	close(fds[0]);
-	return c.conn;
-}
-
 /*
  * Connect; false with p->error set if it failed.  That it was not with a
  * password, though one is required, is final: the target trusts the server's
@@ -132,15 +84,14 @@ bool
 pg_connect(PgSink *p)
 {
 	PgPending	what = {PG_STEP_FRAME, 0};
+	char		problem[IDEM_PROTO_MAX_MESSAGE];
 
 	pg_disconnect(p);
 	pg_forget_error(p);
-	p->conn = open_connection(p);
+	p->conn = pg_open(p, problem, sizeof(problem));
 	if (p->conn == NULL)
-		idem_sink_broken(&p->sink, "out of memory");
-	if (PQstatus(p->conn) != CONNECTION_OK)
 	{
-		lose(p, what, PQerrorMessage(p->conn));
+		lose(p, what, problem);
 		return false;
 	}
 	if (p->config.require_password && !PQconnectionUsedPassword(p->conn))
@@ -149,7 +100,6 @@ pg_connect(PgSink *p)
 	if (PQserverVersion(p->conn) < MIN_SERVER)
 		idem_sink_failed(&p->sink, IDEM_PROTO_REJECTED, "0A000",
 						 "the target's server is older than version %d", MIN_SERVER / 10000);
-	PQsetNoticeReceiver(p->conn, ignore_notice, NULL);
 	if (PQsetnonblocking(p->conn, 1) != 0 || PQenterPipelineMode(p->conn) != 1)
 	{
 		lose(p, what, PQerrorMessage(p->conn));
@@ -232,19 +182,22 @@ pg_sync(PgSink *p)
 static bool
 wait_for_result(PgSink *p, PgPending what)
 {
-	int			timeout = p->config.reply_timeout > 0 ? (int) p->config.reply_timeout : -1;
+	int64_t		deadline = idem_sink_clock() + p->config.reply_timeout;
 
 	for (;;)
 	{
-		int			left = PQflush(p->conn);
-		short		got;
+		int			unsent = PQflush(p->conn);
+		int64_t		left = deadline - idem_sink_clock();
+		short		got = 0;
 
-		if (left < 0)
+		if (unsent < 0)
 			break;
 		if (!PQisBusy(p->conn))
 			return true;
-		got = idem_sink_wait(&p->sink, PQsocket(p->conn),
-							 (short) (POLLIN | (left > 0 ? POLLOUT : 0)), timeout, false);
+		if (p->config.reply_timeout == 0 || left > 0)
+			got = idem_sink_wait(&p->sink, PQsocket(p->conn),
+								 (short) (POLLIN | (unsent > 0 ? POLLOUT : 0)),
+								 p->config.reply_timeout == 0 ? -1 : (int) left, false);
 		if (got == 0)
 		{
 			lose(p, what, "no answer from the target within its timeout");

@@ -5,6 +5,7 @@
  *
  *		main.c		the talk with the worker: hello, batches, key order
  *		config.c	options into settings
+ *		connect.c	opening it, within a time
  *		conn.c		one libpq connection, in pipeline mode
  *		target.c	what the events go into: a function or a table
  *		position.c	the position row: taking over, lost commits
@@ -127,7 +128,7 @@ typedef struct PgConfig
 	char	   *claim;			/* auto, on, off */
 	char		statement_timeout[16];	/* ms */
 	char		idle_timeout[16];	/* ms */
-	long		reply_timeout;	/* ms without a byte until given up; 0: none */
+	long		reply_timeout;	/* ms for each result until given up; 0: none */
 	bool		key_order;
 	bool		require_password;
 } PgConfig;
@@ -200,6 +201,17 @@ typedef struct PgSink
 
 /* config.c */
 extern void pg_configure(PgSink *p, const IdemProtoHello *hello);
+
+/* connect.c */
+
+/*
+ * Open a connection to the first place that takes one; NULL with what kept each
+ * of them from it in problem, of cap bytes.
+ */
+extern PGconn *pg_open(PgSink *p, char *problem, size_t cap);
+
+/* Milliseconds that each address has. */
+extern int	pg_connect_timeout(const PgConfig *config);
 
 /* conn.c */
 extern bool pg_connect(PgSink *p);

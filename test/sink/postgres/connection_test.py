@@ -4,8 +4,10 @@ import os
 import pathlib
 import shutil
 import socket
+import struct
 import subprocess
 import tempfile
+import threading
 
 from postgres.target import POSITION, Target, commits, server, wait_for
 from sinklib import codec
@@ -69,6 +71,74 @@ def test_unreachable():
     assert f["outcome"] == "outage", f
     f = t.failed(dbname="no_such_database")
     assert f["outcome"] == "outage" and "no_such_database" in f["message"], f
+
+
+def message(kind, body):
+    """A message of a server to its client."""
+    return kind + struct.pack("!I", len(body) + 4) + body
+
+
+NOTICE = message(b"N", b"SWARNING\0VWARNING\0C01000\0M\n2026-11-22 12:00:00 UTC [1] PANIC:  forged\0\0")
+CONNECTED = message(b"R", struct.pack("!I", 0)) + b"".join(
+    message(b"S", name + b"\0" + value + b"\0") for name, value in
+    ((b"server_version", b"15.0"), (b"in_hot_standby", b"off"), (b"default_transaction_read_only", b"off"))) + \
+    message(b"Z", b"I")
+
+
+@contextlib.contextmanager
+def talker(before):
+    """A target that says that, and then notices for as long as somebody listens."""
+    def talk(client):
+        with client:
+            client.recv(65536)
+            with contextlib.suppress(OSError):
+                client.sendall(before)
+                while True:
+                    client.sendall(NOTICE * 100)
+
+    def accept():
+        with contextlib.suppress(OSError):
+            while True:
+                threading.Thread(target=talk, args=(listener.accept()[0],), daemon=True).start()
+
+    with tempfile.TemporaryDirectory(prefix="idem-talker.") as d, socket.socket(socket.AF_UNIX) as listener:
+        listener.bind(f"{d}/.s.PGSQL.5432")
+        listener.listen(16)
+        threading.Thread(target=accept, daemon=True).start()
+        yield d
+        listener.shutdown(socket.SHUT_RDWR)
+
+
+def test_target_that_never_stops_talking():
+    t = Target()
+    t.port = "5432"
+    for before, text in ((message(b"R", struct.pack("!I", 0)), "connect_timeout"),
+                         (CONNECTED, "no answer from the target")):
+        with talker(before) as t.host:
+            w = t.start(hello=False, connect_timeout="2", statement_timeout="1")
+            f = w.expect("FAILED", timeout=60)
+            assert f["outcome"] == codec.OUTCOMES["outage"] and text in f["message"], f
+            assert w.recv() is None and w.exit_status() == 0
+            assert w.stderr() == "", "what the target says is printed"
+            w.sock.close()
+
+
+def test_hosts_of_a_list():
+    t = Target()
+    with talker(b"") as silent:
+        w = t.start(host=f"/nonexistent,{silent},{t.host}", port=f"1,5432,{t.port}", connect_timeout="2")
+    batch, _ = w.events([{}])
+    commits(w, batch, 1)
+    w.close()
+    f = t.failed(host="/nonexistent,/nowhere", port="1,2")
+    assert f["outcome"] == "outage" and "/nonexistent" in f["message"] and "/nowhere" in f["message"], f
+    f = t.failed(host="/nonexistent,/nowhere", port="1,2,3")
+    assert f["outcome"] == "outage" and "could not match 3 port numbers to 2 hosts" in f["message"], f
+    f = t.failed(host="no-such-host.invalid")
+    assert f["outcome"] == "outage" and "no-such-host.invalid" in f["message"], f
+    for host, hostaddr in (("localhost", None), ("some.name", "127.0.0.1"), (None, "127.0.0.1")):
+        f = t.failed(host=host, hostaddr=hostaddr, port="1", connect_timeout="2")
+        assert f["outcome"] == "outage" and "refused" in f["message"], f
 
 
 @contextlib.contextmanager
