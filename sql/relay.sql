@@ -116,6 +116,24 @@ SELECT idempotency.sink_setup_sql('pg');
 CREATE SERVER nul FOREIGN DATA WRAPPER idempotency_null;
 SELECT idempotency.sink_setup_sql('nul');
 SELECT pg_temp.try($$SELECT idempotency.sink_setup_sql('nowhere')$$);
+-- The text holds no SQL of a server's owner, and runs again for a second relay.
+CREATE SERVER U&"a\000aSELECT 1/0; --" FOREIGN DATA WRAPPER idempotency_null;
+CREATE SERVER U&"b\000aSELECT 1/0; --" FOREIGN DATA WRAPPER idempotency_postgres
+	OPTIONS (table U&'"the\000ainbox".b', position_table U&'"the\000ainbox"."p;--"');
+CREATE USER MAPPING FOR CURRENT_USER SERVER U&"b\000aSELECT 1/0; --";
+CREATE SCHEMA U&"the\000ainbox";
+SET client_min_messages = warning;
+DO $$ BEGIN
+	FOR i IN 1 .. 2 LOOP
+		EXECUTE idempotency.sink_setup_sql(E'a\nSELECT 1/0; --');
+		EXECUTE idempotency.sink_setup_sql(E'b\nSELECT 1/0; --');
+	END LOOP;
+END $$;
+SELECT relname, relnatts FROM pg_class WHERE relnamespace = quote_ident(E'the\ninbox')::regnamespace AND relkind = 'r'
+	ORDER BY relname;
+DROP SCHEMA U&"the\000ainbox" CASCADE;
+DROP SERVER U&"a\000aSELECT 1/0; --", U&"b\000aSELECT 1/0; --" CASCADE;
+RESET client_min_messages;
 
 -- Privileges: an operator makes relays to servers it may use, and changes its own.
 CREATE ROLE regress_relay_a;

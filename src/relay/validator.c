@@ -226,7 +226,7 @@ idem_sink_setup_sql_fn(PG_FUNCTION_ARGS)
 	initStringInfo(&sql);
 	if (strcmp(wrapper->fdwname, "idempotency_postgres") != 0)
 	{
-		appendStringInfo(&sql, "-- server %s needs no preparation\n", quote_identifier(name));
+		appendStringInfoString(&sql, IDEM_SINK_NO_SETUP_SQL);
 		PG_RETURN_TEXT_P(cstring_to_text(sql.data));
 	}
 	position = quoted_name(position ? position : IDEM_SINK_POSTGRES_POSITION_TABLE);

@@ -5,7 +5,9 @@
  *
  * The sink creates nothing by itself.  The server's sink_setup_sql(server)
  * prints this text for somebody to run at the target, and the program refers
- * to that function when the table is missing.
+ * to that function when the table is missing.  The text can be run again, for
+ * a second relay to the same target or for another role.  No text of the server's
+ * owner stands in it but as a quoted name.
  *
  * Copyright (c) 2026, the idempotency developers
  *
@@ -22,7 +24,7 @@
  * are quoted SQL names, the table with its schema.
  */
 #define IDEM_SINK_POSTGRES_SETUP_SQL \
-	"CREATE TABLE %s (\n" \
+	"CREATE TABLE IF NOT EXISTS %s (\n" \
 	"    relay text PRIMARY KEY,\n" \
 	"    epoch bigint NOT NULL,\n" \
 	"    incarnation text,\n" \
@@ -40,7 +42,7 @@
  * then the role.
  */
 #define IDEM_SINK_POSTGRES_INBOX_SQL \
-	"CREATE TABLE %s (\n" \
+	"CREATE TABLE IF NOT EXISTS %s (\n" \
 	"    event_id uuid PRIMARY KEY,\n" \
 	"    seq bigint NOT NULL,\n" \
 	"    aggregate_type text NOT NULL,\n" \
@@ -51,5 +53,9 @@
 	"    enqueued_at timestamptz NOT NULL\n" \
 	");\n" \
 	"GRANT SELECT, INSERT ON %s TO %s;\n"
+
+/* For a server of another kind of sink. */
+#define IDEM_SINK_NO_SETUP_SQL \
+	"-- Nothing has to be prepared: the server is of another foreign-data wrapper than idempotency_postgres.\n"
 
 #endif							/* IDEM_SINK_POSTGRES_SETUP_SQL_H */
