@@ -5,8 +5,13 @@
  *
  * A validator sees options and the catalog they are meant for, not the server;
  * hence one wrapper and one validator per kind.  The tables of options stand
- * with the programs they are for (src/sink/<kind>/options.h).  A value is never
- * part of a message: it may be a secret.
+ * with the programs they are for (src/sink/<kind>/options.h).
+ *
+ * INVARIANT
+ *		An error says no value, which may be a secret, and where one may be a
+ *		secret the server log gets neither the statement nor the SQL text of a
+ *		context.  What PostgreSQL itself refuses before it asks the validator
+ *		is logged as any statement is.
  *
  * Copyright (c) 2026, the idempotency developers
  *
@@ -27,6 +32,7 @@
 #include "miscadmin.h"
 #include "utils/acl.h"
 #include "utils/builtins.h"
+#include "utils/formatting.h"
 #include "utils/lsyscache.h"
 
 #include "compat.h"
@@ -79,46 +85,100 @@ good_options(const IdemSinkOption *table, Oid catalog)
 	return buf.data;
 }
 
-pg_noreturn static void
-unknown_option(const IdemSinkOption *table, const char *name, Oid catalog)
+/* Could the value of an option with that name, known or mistyped, be a secret? */
+static bool
+looks_secret(const IdemSinkOption *table, const char *name)
 {
-	char	   *good = good_options(table, catalog);
+	static const char *const parts[] = {
+		"pass", "pwd", "pw", "secret", "token", "key", "cred", "auth", "sasl", "cert"
+	};
+	const IdemSinkOption *option = idem_sink_option_find(table, name);
+	char	   *lower = asc_tolower(name, strlen(name));
+
+	if (option != NULL && option->where == IDEM_OPTION_SERVER && !option->secret)
+		return false;
+	for (int i = 0; i < lengthof(parts); i++)
+	{
+		if (strstr(lower, parts[i]) != NULL)
+			return true;
+	}
+	return false;
+}
+
+/* The options that a statement leaves an object with, as a validator sees them. */
+typedef struct Checked
+{
+	const IdemSinkOption *table;
+	List	   *options;		/* of DefElem */
+	Oid			catalog;
+	bool		secret;			/* the statement may have a secret in it */
+} Checked;
+
+static Checked
+take_options(FunctionCallInfo fcinfo, const IdemSinkOption *table)
+{
+	Checked		c = {table, untransformRelOptions(PG_GETARG_DATUM(0)), PG_GETARG_OID(1), false};
+	ListCell   *lc;
+
+	c.secret = c.catalog == UserMappingRelationId;
+	foreach(lc, c.options)
+		c.secret |= looks_secret(table, ((DefElem *) lfirst(lc))->defname);
+	return c;
+}
+
+/*
+ * Part of an ereport.  The client has the statement; the log, which others read,
+ * shall not, nor the context with the SQL of a function that runs it.
+ */
+static int
+hide_secret(const Checked *c)
+{
+	errhidestmt(c->secret);
+	return errhidecontext(c->secret);
+}
+
+pg_noreturn static void
+unknown_option(const Checked *c, const char *name)
+{
+	char	   *good = good_options(c->table, c->catalog);
 
 	ereport(ERROR,
 			(errcode(ERRCODE_FDW_INVALID_OPTION_NAME),
 			 errmsg("invalid option \"%s\"", name),
 			 good[0] ? errhint("Valid options here are: %s.", good) :
-			 errhint("There are no options here.")));
+			 errhint("There are no options here."),
+			 hide_secret(c)));
 }
 
 static void
-check_option(const IdemSinkOption *table, DefElem *def, Oid catalog)
+check_option(const Checked *c, DefElem *def)
 {
-	const IdemSinkOption *option = idem_sink_option_find(table, def->defname);
+	const IdemSinkOption *option = idem_sink_option_find(c->table, def->defname);
 	char		problem[256];
 
-	if (option == NULL || !belongs_here(option, catalog))
-		unknown_option(table, def->defname, catalog);
+	if (option == NULL || !belongs_here(option, c->catalog))
+		unknown_option(c, def->defname);
 	if (option->superuser && !superuser())
 		ereport(ERROR,
 				(errcode(ERRCODE_INSUFFICIENT_PRIVILEGE),
 				 errmsg("only superusers may set option \"%s\"", def->defname),
-				 errdetail("It names a file or program that is used as the server's operating system user.")));
+				 errdetail("It names a file or program that is used as the server's operating system user."),
+				 hide_secret(c)));
 	if (!idem_sink_option_check(option, defGetString(def), problem, sizeof(problem)))
 		ereport(ERROR,
 				(errcode(ERRCODE_FDW_INVALID_ATTRIBUTE_VALUE),
-				 errmsg("option \"%s\" %s", def->defname, problem)));
+				 errmsg("option \"%s\" %s", def->defname, problem),
+				 hide_secret(c)));
 }
 
 static void
 validate(FunctionCallInfo fcinfo, const IdemSinkOption *table)
 {
-	List	   *options = untransformRelOptions(PG_GETARG_DATUM(0));
-	Oid			catalog = PG_GETARG_OID(1);
+	Checked		c = take_options(fcinfo, table);
 	ListCell   *lc;
 
-	foreach(lc, options)
-		check_option(table, lfirst(lc), catalog);
+	foreach(lc, c.options)
+		check_option(&c, lfirst(lc));
 }
 
 Datum
@@ -149,25 +209,25 @@ idem_sink_null_validator(PG_FUNCTION_ARGS)
 Datum
 idem_sink_program_validator(PG_FUNCTION_ARGS)
 {
-	List	   *options = untransformRelOptions(PG_GETARG_DATUM(0));
-	Oid			catalog = PG_GETARG_OID(1);
+	Checked		c = take_options(fcinfo, program_options);
 	ListCell   *lc;
 
-	foreach(lc, options)
+	foreach(lc, c.options)
 	{
 		DefElem    *def = lfirst(lc);
 
-		if (catalog == ForeignDataWrapperRelationId)
-			unknown_option(program_options, def->defname, catalog);
+		if (c.catalog == ForeignDataWrapperRelationId)
+			unknown_option(&c, def->defname);
 		if (strcmp(def->defname, "program") != 0)
 			continue;
-		check_option(program_options, def, catalog);
+		check_option(&c, def);
 		if (strspn(defGetString(def), "abcdefghijklmnopqrstuvwxyz0123456789_") !=
 			strlen(defGetString(def)))
 			ereport(ERROR,
 					(errcode(ERRCODE_FDW_INVALID_ATTRIBUTE_VALUE),
 					 errmsg("option \"program\" must consist of lower-case letters, digits and underscores"),
-					 errhint("The program idempotency-sink-<name> in idempotency.sink_directory is started.")));
+					 errhint("The program idempotency-sink-<name> in idempotency.sink_directory is started."),
+					 hide_secret(&c)));
 	}
 	PG_RETURN_VOID();
 }
