@@ -6,7 +6,9 @@
  * A program talks to the world, so it has nothing of the server's: no shared
  * memory, no descriptor but the three that its starter names, no environment
  * but the one its starter gives.  A sink program has one end of a socket pair
- * and the server log, and no arguments.
+ * and of a pipe, and no arguments.  What the program prints into the pipe goes to
+ * the server log as lines of its relay, LOG_BURST at once and then one per
+ * LOG_INTERVAL_MS, with the number of those that were dropped.
  *
  * Between fork and exec only async-signal-safe calls are made.  Signals are
  * blocked across the fork, so that a handler of the server can never run in
@@ -48,6 +50,9 @@
 #include "shared/fault.h"
 
 #define MAX_NAME_LEN 63
+#define LOG_BURST 20
+#define LOG_INTERVAL_MS 1000
+#define MAX_PRINTED (64 * 1024) /* bytes taken in at once: what a pipe holds */
 
 char	   *idem_sink_directory = NULL;
 
@@ -244,34 +249,100 @@ make_socket_pair(int fds[2], char **problem)
 	return true;
 }
 
+/* May another line of that relay's programs be logged?  It counts if so. */
+static bool
+may_log(IdemPrinted *printed)
+{
+	IdemClock	now = idem_clock();
+
+	printed->paid_until = Max(printed->paid_until, now);
+	if (printed->paid_until > idem_clock_plus_ms(now, (LOG_BURST - 1) * LOG_INTERVAL_MS))
+		return false;
+	printed->paid_until = idem_clock_plus_ms(printed->paid_until, LOG_INTERVAL_MS);
+	return true;
+}
+
+/* How many were dropped, if the log may have a line about it. */
+static void
+log_dropped(IdemPrinted *printed)
+{
+	if (printed->dropped == 0 || !may_log(printed))
+		return;
+	ereport(LOG,
+			(errmsg("relay \"%s\": " INT64_FORMAT " lines that its sink program printed were not logged",
+					printed->relay, printed->dropped)));
+	printed->dropped = 0;
+}
+
+static void
+log_line(const char *line, void *arg)
+{
+	IdemPrinted *printed = arg;
+
+	log_dropped(printed);
+	if (may_log(printed))
+		ereport(LOG,
+				(errmsg("relay \"%s\": sink program prints: %s", printed->relay, line)));
+	else
+		printed->dropped++;
+}
+
+void
+idem_process_log_output(IdemSinkProcess *process)
+{
+	idem_output_read(&process->output, MAX_PRINTED, log_line, &process->printed);
+	log_dropped(&process->printed);
+}
+
+/* Start the program with its end of the socket pair and of the pipe. */
+static bool
+spawn_sink(IdemSinkProcess *process, IdemSpawn *spawn, char **problem)
+{
+	volatile pid_t pid = 0;
+
+	if (!idem_output_open(&process->output, &spawn->out))
+	{
+		*problem = psprintf("could not create a pipe: %m");
+		return false;
+	}
+	spawn->err = spawn->out;
+	if (!idem_process_spawn(spawn, &pid))
+	{
+		*problem = psprintf("could not fork for sink program \"%s\": %m", spawn->argv[0]);
+		idem_output_close(&process->output);
+	}
+	(void) close(spawn->out);
+	process->pid = pid;
+	return pid != 0;
+}
+
 bool
-idem_process_start(IdemSinkProcess *process, const char *program, char **problem)
+idem_process_start(IdemSinkProcess *process, const char *relay, const char *program,
+				   char **problem)
 {
 	char	   *argv[2] = {unconstify(char *, program), NULL};
 	char	   *envp[3] = {IDEM_PROCESS_ENVIRONMENT, NULL};
-	IdemSpawn	spawn = {program_path(program, problem), argv, envp, -1, 2, 2, false};
+	IdemSpawn	spawn = {program_path(program, problem), argv, envp, -1, -1, -1, false};
 	int			fds[2];
-	volatile pid_t pid = 0;
 
-	Assert(process->pid == 0 && process->fd < 0);
+	Assert(process->pid == 0 && process->fd < 0 && process->output.fd < 0);
 	if (spawn.path == NULL)
 		return false;
+	strlcpy(process->printed.relay, relay, sizeof(process->printed.relay));
 	make_room();
 	if (!make_socket_pair(fds, problem))
 		return false;
 
 	IDEM_FAULT_POINT_NO_ERROR("sink-fork");
 	spawn.in = fds[1];
-	if (!idem_process_spawn(&spawn, &pid))
+	if (!spawn_sink(process, &spawn, problem))
 	{
-		*problem = psprintf("could not fork for sink program \"%s\": %m", program);
 		(void) close(fds[1]);
 		(void) close(fds[0]);
 		return false;
 	}
-	remember(pid);
+	remember(process->pid);
 	(void) close(fds[1]);
-	process->pid = pid;
 	process->fd = fds[0];
 	IDEM_FAULT_POINT("sink-forked");
 	return true;
@@ -294,6 +365,8 @@ idem_process_kill(IdemSinkProcess *process)
 		forget(process->pid);
 		process->pid = 0;
 	}
+	idem_process_log_output(process);
+	idem_output_end(&process->output, log_line, &process->printed);
 }
 
 char *

@@ -15,13 +15,27 @@
 
 #include "postgres.h"
 
+#include "relay/output.h"
+#include "shared/args.h"
+#include "shared/clock.h"
+
+/* What the server log may still get of what a relay's programs print. */
+typedef struct IdemPrinted
+{
+	char		relay[IDEM_MAX_NAME_BYTES + 1];
+	IdemClock	paid_until;		/* each line adds to it, time takes it off */
+	int64		dropped;		/* lines since the last that was logged */
+} IdemPrinted;
+
 typedef struct IdemSinkProcess
 {
 	pid_t		pid;			/* 0: none */
 	int			fd;				/* our end of the socket pair; -1: none */
+	IdemOutput	output;
+	IdemPrinted printed;		/* outlives the process: the next one's, too */
 } IdemSinkProcess;
 
-#define IDEM_SINK_PROCESS_NONE {0, -1}
+#define IDEM_SINK_PROCESS_NONE {.fd = -1, .output = IDEM_OUTPUT_NONE}
 
 /* A program to start: what it is given, and nothing else. */
 typedef struct IdemSpawn
@@ -55,13 +69,17 @@ extern char *idem_sink_directory;
 extern void idem_process_init(void);
 
 /*
- * Start a program of sink_directory.  False with *problem set (palloc'd) if
- * it cannot be started; that the program itself fails shows as end of file.
+ * Start a program of sink_directory for that relay.  False with *problem set
+ * (palloc'd) if it cannot be started; that the program itself fails shows as end
+ * of file.
  */
-extern bool idem_process_start(IdemSinkProcess *process, const char *program,
-							   char **problem);
+extern bool idem_process_start(IdemSinkProcess *process, const char *relay,
+							   const char *program, char **problem);
 
-/* Close our end; SIGKILL and reap.  Safe on one that is not running. */
+/* Log what the program has printed; bounded, and does not wait. */
+extern void idem_process_log_output(IdemSinkProcess *process);
+
+/* Close our ends; SIGKILL, reap and log.  Safe on one that is not running. */
 extern void idem_process_kill(IdemSinkProcess *process);
 
 /* Reap without waiting.  True if it has ended; *how then tells how, palloc'd. */

@@ -63,7 +63,7 @@ idem_stream_create(MemoryContext parent, IdemRelayConfig *config, MemoryContext 
 	stream->entry = idem_relay_entry_take(MyDatabaseId, config->relay_id);
 	stream->run_cxt = AllocSetContextCreate(cxt, "in flight", ALLOCSET_DEFAULT_SIZES);
 	stream->event_cxt = AllocSetContextCreate(cxt, "event", ALLOCSET_DEFAULT_SIZES);
-	stream->process.fd = -1;
+	stream->process = (IdemSinkProcess) IDEM_SINK_PROCESS_NONE;
 	stream->reader = idem_reader_create(cxt);
 	stream->parked = idem_parked_index_create(cxt);
 	stream->parked_dirty = true;
@@ -263,7 +263,7 @@ start_program(IdemStream *stream, IdemClock now)
 
 	idem_report_state(stream->entry, stream->config->name,
 					  IDEM_RELAY_STARTING, IDEM_WAIT_SINK);
-	if (!idem_process_start(&stream->process, stream->config->program, &problem))
+	if (!idem_process_start(&stream->process, stream->config->name, stream->config->program, &problem))
 	{
 		idem_stream_break(stream, problem);
 		return;
@@ -394,6 +394,7 @@ idem_stream_step(IdemStream *stream)
 {
 	IdemClock	now = idem_clock();
 
+	idem_process_log_output(&stream->process);
 	if (!may_run(stream) || !is_witnessed(stream))
 		return;
 	if (stream->phase == IDEM_STREAM_OFF)

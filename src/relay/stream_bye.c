@@ -77,6 +77,8 @@ idem_stream_say_bye(IdemStream *stream)
 	bye->deadline = idem_clock_plus_ms(idem_clock(), GRACE_MS);
 	bye->process = stream->process;
 	stream->process = (IdemSinkProcess) IDEM_SINK_PROCESS_NONE;
+	stream->process.printed = bye->process.printed; /* a new program has no new allowance */
+	stream->process.printed.dropped = 0;
 	dlist_push_tail(&byes, &bye->node);
 	return true;
 }
@@ -140,6 +142,7 @@ idem_stream_serve_byes(void)
 		Bye		   *bye = dlist_container(Bye, node, iter.cur);
 		char	   *how;
 
+		idem_process_log_output(&bye->process);
 		listen_to(bye);
 		if (idem_clock() < bye->deadline &&
 			!(bye->silent && idem_process_ended(&bye->process, &how)))

@@ -49,6 +49,7 @@
 #include "utils/memutils.h"
 
 #include "relay/identity.h"
+#include "relay/output.h"
 #include "relay/process.h"
 #include "relay/witness.h"
 #include "relay/witness_ask.h"
@@ -77,11 +78,8 @@ typedef enum WitnessAnswer
 
 static WitnessPhase phase = WITNESS_IDLE;
 static volatile pid_t child = 0;	/* leader of its group; 0: none, or reaped */
-static int	output = -1;
-static size_t output_read = 0;
+static IdemOutput output = IDEM_OUTPUT_NONE;
 static char line[LINE_LEN];		/* the first that is not empty */
-static size_t line_len = 0;
-static bool line_ended = false;
 static IdemClock asked_at = 0;
 static IdemClock next_ask = 0;
 static char *command = NULL;	/* as of the last look at the setting */
@@ -183,51 +181,21 @@ idem_witness_ask_init(void)
 									ALLOCSET_SMALL_SIZES);
 }
 
+/* Of the output the first line tells why. */
 static void
-close_output(void)
+keep_line(const char *said, void *arg)
 {
-	if (output >= 0)
-		(void) close(output);
-	output = -1;
-}
-
-/* Bytes of any encoding may come, and those of none: printable ASCII is kept. */
-static void
-keep_line(const char *data, size_t n)
-{
-	for (size_t i = 0; i < n && !line_ended; i++)
-	{
-		if (data[i] == '\n' || data[i] == '\r')
-			line_ended = line_len > 0;
-		else if (line_len < LINE_LEN - 1)
-			line[line_len++] = data[i] >= ' ' && data[i] <= '~' ? data[i] : '?';
-	}
-	line[line_len] = '\0';
+	if (line[0] == '\0')
+		strlcpy(line, said, sizeof(line));
 }
 
 /* Read what is there.  False if it is too much. */
 static bool
 read_output(void)
 {
-	char		buf[4096];
-
-	while (output >= 0 && output_read <= MAX_OUTPUT)
-	{
-		ssize_t		n = read(output, buf, sizeof(buf));
-
-		if (n < 0 && errno == EINTR)
-			continue;
-		if (n < 0 && (errno == EAGAIN || errno == EWOULDBLOCK))
-			return true;
-		if (n <= 0)
-			close_output();
-		else
-		{
-			output_read += n;
-			keep_line(buf, n);
-		}
-	}
-	return output_read <= MAX_OUTPUT;
+	if (output.nread <= MAX_OUTPUT)
+		idem_output_read(&output, MAX_OUTPUT + 1 - output.nread, keep_line, NULL);
+	return output.nread <= MAX_OUTPUT;
 }
 
 /* News, or the same in other words after a while. */
@@ -268,7 +236,7 @@ valid_until(void)
 static void
 take_answer(WitnessAnswer answer, const char *why)
 {
-	const char *colon = line_len > 0 ? ": " : "";
+	const char *colon = line[0] != '\0' ? ": " : "";
 	char	   *said;
 
 	next_ask = idem_clock_plus_ms(asked_at, idem_publish_witness_interval_ms);
@@ -314,26 +282,23 @@ static const char *
 start(char **words)
 {
 	IdemSpawn	spawn = {words[0], words, environment(), -1, -1, -1, true};
-	int			fds[2];
 	const char *failed = NULL;
 
 	spawn.in = open("/dev/null", O_RDONLY | O_CLOEXEC);
 	if (spawn.in < 0)
 		return "open /dev/null";
-	if (pipe2(fds, O_CLOEXEC) != 0)
+	if (!idem_output_open(&output, &spawn.out))
 	{
 		(void) close(spawn.in);
 		return "create a pipe";
 	}
-	spawn.out = spawn.err = fds[1];
-	(void) fcntl(fds[0], F_SETFL, O_NONBLOCK);
-	if (idem_process_spawn(&spawn, &child))
-		output = fds[0];
-	else
+	spawn.err = spawn.out;
+	if (!idem_process_spawn(&spawn, &child))
+	{
+		idem_output_close(&output);
 		failed = "fork";
-	if (failed != NULL)
-		(void) close(fds[0]);
-	(void) close(fds[1]);
+	}
+	(void) close(spawn.out);
 	(void) close(spawn.in);
 	return failed;
 }
@@ -347,9 +312,7 @@ ask(void)
 
 	MemoryContextReset(ask_cxt);
 	asked_at = idem_witness_clock();
-	output_read = line_len = 0;
 	line[0] = '\0';
-	line_ended = false;
 	words = idem_witness_split(command, &problem);
 	Assert(words != NULL && words[0] != NULL);	/* the check hook split it */
 	failed = start(words);
@@ -368,15 +331,17 @@ judge(int status)
 	WitnessAnswer answer = WITNESS_NONE;
 	const char *why = "wrote more than 64 kB";
 
-	if (read_output())
+	bool		too_much = !read_output();
+
+	idem_output_end(&output, keep_line, NULL);
+	if (!too_much)
 	{
 		why = idem_process_describe_end(status);
 		if (WIFEXITED(status) && WEXITSTATUS(status) <= 1)
 			answer = WEXITSTATUS(status) == 0 ? WITNESS_YES : WITNESS_NO;
-		else if (WIFEXITED(status) && WEXITSTATUS(status) == 127 && line_len == 0)
+		else if (WIFEXITED(status) && WEXITSTATUS(status) == 127 && line[0] == '\0')
 			why = psprintf("%s, as a program does that cannot be executed", why);
 	}
-	close_output();
 	phase = WITNESS_IDLE;
 	take_answer(answer, why);
 }
@@ -386,7 +351,7 @@ static void
 give_up(const char *why)
 {
 	kill_group();
-	close_output();
+	idem_output_close(&output);
 	phase = WITNESS_ENDING;
 	take_answer(WITNESS_NONE, why);
 }
@@ -414,7 +379,7 @@ follow_setting(void)
 	if (phase == WITNESS_ASKING)
 	{
 		kill_group();
-		close_output();
+		idem_output_close(&output);
 		phase = WITNESS_ENDING;
 	}
 	logged = false;
@@ -461,5 +426,5 @@ idem_witness_ask_wait_ms(void)
 pgsocket
 idem_witness_ask_fd(void)
 {
-	return output;
+	return output.fd;
 }

@@ -434,7 +434,7 @@ build_wait_set(void)
 
 	if (wait_set)
 		FreeWaitEventSet(wait_set);
-	wait_set = IDEM_CREATE_WAIT_EVENT_SET(list_length(runners) + 2);
+	wait_set = IDEM_CREATE_WAIT_EVENT_SET(2 * list_length(runners) + 2);
 	AddWaitEventToSet(wait_set, WL_LATCH_SET, PGINVALID_SOCKET, MyLatch, NULL);
 	AddWaitEventToSet(wait_set, WL_EXIT_ON_PM_DEATH, PGINVALID_SOCKET, NULL, NULL);
 	foreach(lc, runners)
@@ -446,6 +446,8 @@ build_wait_set(void)
 			AddWaitEventToSet(wait_set, WL_SOCKET_READABLE |
 							  (writable ? WL_SOCKET_WRITEABLE : 0),
 							  process->fd, NULL, NULL);
+		if (process != NULL && process->output.fd >= 0)
+			AddWaitEventToSet(wait_set, WL_SOCKET_READABLE, process->output.fd, NULL, NULL);
 	}
 }
 
@@ -463,7 +465,7 @@ wait_signature(void)
 
 		sig *= 31;
 		if (process != NULL)
-			sig += (uint64) process->pid * 2 + writable;
+			sig += (uint64) process->pid * 4 + (process->output.fd >= 0 ? 2 : 0) + writable;
 	}
 	return sig;
 }

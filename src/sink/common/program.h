@@ -124,7 +124,7 @@ extern void idem_sink_failed(IdemSink *s, IdemProtoOutcome outcome,
 /* Send what is queued, then exit with status 0. */
 extern void idem_sink_finish(IdemSink *s) __attribute__((noreturn));
 
-/* One line to the server log and exit with status 2. */
+/* One line to standard error, which the worker logs, and exit with status 2. */
 extern void idem_sink_broken(const IdemSink *s, const char *fmt,...)
 			__attribute__((format(printf, 2, 3), noreturn));
 
