@@ -219,6 +219,12 @@ note_result_error(PgSink *p, PgPending what, const PGresult *res)
 	const char *severity = PQresultErrorField(res, PG_DIAG_SEVERITY_NONLOCALIZED);
 	bool		fatal = severity != NULL && strcmp(severity, "ERROR") != 0;
 
+	/* the setting refused what is left of the time */
+	if (what.step == PG_STEP_TIME && sqlstate != NULL && strcmp(sqlstate, "22023") == 0)
+	{
+		sqlstate = "57014";
+		message = "the calls of the batch took longer than statement_timeout";
+	}
 	/* a FATAL is the end of the connection, though libpq does not see it yet */
 	note_error(p, what, fatal || PQstatus(p->conn) == CONNECTION_BAD, sqlstate,
 			   message ? message : PQresultErrorMessage(res));
@@ -311,6 +317,39 @@ pg_begin(PgSink *p)
 			2, types, values, NULL);
 }
 
+/*
+ * The target's own clock tells what is left, so that statements can be queued
+ * without an answer to the ones before.  -1 is out of range for the setting.
+ */
+void
+pg_limit_time(PgSink *p, uint32_t arg)
+{
+	const char *values[1] = {p->config.statement_timeout};
+	const uint32_t types[1] = {PG_INT8};
+
+	if (p->config.reply_timeout == 0)
+		return;
+	pg_send(p, PG_STEP_TIME, arg,
+			"SELECT pg_catalog.set_config('statement_timeout',"
+			" (CASE WHEN t.ms OPERATOR(pg_catalog.>) 0 THEN LEAST(t.ms, $1) ELSE -1 END)::pg_catalog.text, true)"
+			" FROM (SELECT $1 OPERATOR(pg_catalog.-) pg_catalog.floor(pg_catalog.date_part('epoch',"
+			" pg_catalog.clock_timestamp() OPERATOR(pg_catalog.-) pg_catalog.transaction_timestamp())"
+			" OPERATOR(pg_catalog.*) 1000)::pg_catalog.int8) AS t(ms)",
+			1, types, values, NULL);
+}
+
+void
+pg_give_time(PgSink *p)
+{
+	const char *values[1] = {p->config.statement_timeout};
+	const uint32_t types[1] = {PG_TEXT};
+
+	if (p->config.reply_timeout == 0)
+		return;
+	pg_send(p, PG_STEP_FRAME, 0, "SELECT pg_catalog.set_config('statement_timeout', $1, true)",
+			1, types, values, NULL);
+}
+
 PgBlame
 pg_blame(const PgError *error)
 {
@@ -340,7 +379,7 @@ pg_blame(const PgError *error)
 		return PG_BLAME_OUTAGE;
 	for (size_t i = 0; i < sizeof(rules) / sizeof(rules[0]); i++)
 		if (strncmp(error->sqlstate, rules[i].prefix, strlen(rules[i].prefix)) == 0)
-			return rules[i].blame == PG_BLAME_SLOW && !in_call ?
+			return rules[i].blame == PG_BLAME_SLOW && !in_call && error->step != PG_STEP_TIME ?
 				PG_BLAME_OUTAGE : rules[i].blame;
 	return in_call ? PG_BLAME_EVENT : PG_BLAME_CONFIG;
 }

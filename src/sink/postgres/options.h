@@ -57,7 +57,7 @@ static const IdemSinkOption idem_sink_postgres_options[] = {
 	.type = IDEM_OPTION_CHOICE, .choices = "auto on off"},
 	/* for those claims; the relay's name by default */
 	{.name = "consumer", .where = IDEM_OPTION_SERVER, .type = IDEM_OPTION_TEXT},
-	/* milliseconds, of a batch as a whole; 0: none */
+	/* milliseconds, of a batch's calls all together; 0: none */
 	{.name = "statement_timeout", .where = IDEM_OPTION_SERVER,
 	.type = IDEM_OPTION_INT, .min = 0, .max = 86400000},
 	/* milliseconds until the target drops a batch whose sink is silent */

@@ -138,6 +138,7 @@ typedef enum PgStep
 {
 	PG_STEP_FRAME,				/* BEGIN, settings, savepoints, ROLLBACK */
 	PG_STEP_FENCE,
+	PG_STEP_TIME,				/* what is left of statement_timeout */
 	PG_STEP_CLAIM,
 	PG_STEP_PREPARE,
 	PG_STEP_CALL,
@@ -243,6 +244,14 @@ extern void pg_rollback(PgSink *p);
 
 /* BEGIN and the settings of each transaction. */
 extern void pg_begin(PgSink *p);
+
+/*
+ * Give the next statements, each of them, what is left of statement_timeout since
+ * the transaction began; 57014 at step TIME if nothing is.  pg_give_time: all
+ * of it once more, for those that end the transaction.
+ */
+extern void pg_limit_time(PgSink *p, uint32_t arg);
+extern void pg_give_time(PgSink *p);
 
 extern void pg_forget_error(PgSink *p);
 extern PgBlame pg_blame(const PgError *error);
