@@ -15,7 +15,7 @@
 
 #include "postgres.h"
 
-#define IDEM_OUTPUT_LINE_LEN 512	/* with its end; the rest of a line is dropped */
+#define IDEM_OUTPUT_LINE_LEN 512	/* the rest of a line is dropped */
 
 /* Our end of the pipe that a program's descriptors 1 and 2 lead to. */
 typedef struct IdemOutput

@@ -77,7 +77,8 @@ idem_stream_say_bye(IdemStream *stream)
 	bye->deadline = idem_clock_plus_ms(idem_clock(), GRACE_MS);
 	bye->process = stream->process;
 	stream->process = (IdemSinkProcess) IDEM_SINK_PROCESS_NONE;
-	stream->process.printed = bye->process.printed; /* a new program has no new allowance */
+	/* The next program goes on with what the log may still get. */
+	stream->process.printed = bye->process.printed;
 	stream->process.printed.dropped = 0;
 	dlist_push_tail(&byes, &bye->node);
 	return true;

@@ -47,13 +47,14 @@
 #define ITEM_BYTES		1024	/* of a list: a host, an address, a port */
 #define MAX_HOSTS		32
 #define MAX_ADDRESSES	16		/* of a host */
-#define STEP_MARGIN		10000	/* ms beyond connect_timeout that a step may take */
+#define STEP_MARGIN		10000	/* ms that a step may take beyond its timeout */
 
 typedef struct Connecting
 {
 	const PgConfig *config;
 	PGconn	   *conn;			/* open, or NULL */
-	int			alive;			/* a byte for each step; closed when it is over */
+	int			alive;			/* a byte for each step; closed when it is
+								 * over */
 	char		problem[IDEM_PROTO_MAX_MESSAGE];	/* of all attempts */
 } Connecting;
 

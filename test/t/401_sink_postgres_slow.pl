@@ -1,0 +1,46 @@
+
+# Copyright (c) 2026, the idempotency developers
+
+# A target whose calls are quick one by one, and take longer than statement_timeout
+# in a batch: no transaction there lasts longer, every event arrives once, and none
+# is given up although a single attempt is all it has.
+
+use strict;
+use warnings FATAL => 'all';
+
+use IdemTest;
+use PostgreSQL::Test::Utils;
+use Test::More;
+
+my $node = IdemTest::cluster('main');
+my ($host, $port) = ($node->host, $node->port);
+
+$node->safe_psql('postgres', 'CREATE DATABASE target');
+$node->safe_psql('postgres', <<"END");
+CREATE SERVER target FOREIGN DATA WRAPPER idempotency_postgres
+	OPTIONS (host '$host', port '$port', dbname 'target', function 'app.on_event', statement_timeout '2000');
+CREATE USER MAPPING FOR CURRENT_USER SERVER target OPTIONS (user '@{[ $node->safe_psql('postgres', 'SELECT current_user') ]}');
+END
+$node->safe_psql('target', $node->safe_psql('postgres', q{SELECT idempotency.sink_setup_sql('target')}));
+$node->safe_psql('target', <<'END');
+CREATE SCHEMA app;
+CREATE TABLE app.got (n bigserial, event_id uuid, key text, began timestamptz DEFAULT now(),
+	after interval DEFAULT clock_timestamp() - now());
+CREATE FUNCTION app.on_event(event_id uuid, aggregate_id text) RETURNS void LANGUAGE sql AS $$
+	INSERT INTO app.got (event_id, key) VALUES (event_id, aggregate_id);
+	SELECT pg_sleep(0.05);
+$$;
+END
+$node->safe_psql('postgres', <<'END');
+SELECT idempotency.outbox_enqueue('o', (i % 50)::text, 't', '{}') FROM generate_series(1, 100) i;
+SELECT idempotency.relay_create('r', 'target', max_attempts => 1);
+END
+IdemTest::wait_for($node, q{SELECT lag_events = 0 AND state = 'streaming' FROM idempotency.stat_relay});
+ok($node->poll_query_until('target', 'SELECT count(*) >= 100 FROM app.got'), 'all events arrive');
+is($node->safe_psql('target', 'SELECT count(*), count(DISTINCT event_id) FROM app.got'), '100|100', 'each of them once');
+is($node->safe_psql('postgres', 'SELECT count(*) FROM idempotency.dead_letters'), '0', 'none is given up');
+is($node->safe_psql('target', q{SELECT count(*) FROM app.got WHERE after > '2 s'}), '0', 'no transaction took longer');
+cmp_ok($node->safe_psql('target', 'SELECT count(DISTINCT began) FROM app.got'), '>', 2, 'there were several');
+
+$node->stop;
+done_testing();
