@@ -151,3 +151,19 @@ SELECT events, bytes > 1000000 AS bytes, oldest IS NOT NULL AS oldest FROM t.lag
 SELECT * FROM t.lag(:'s9', NULL, 0);
 SELECT l.events FROM t.scan(:'s8', :'s9', 1000) AS s, t.lag(:'s8', :'s9', s.last_seq - 10) AS l;
 SELECT events > 300000 AS all_of_them FROM t.lag(NULL, NULL, 0);
+
+-- A column that somebody adds stops writer and readers; to drop it again, as the
+-- hint says, lets them go on
+ALTER TABLE idempotency.outbox_segment_0 ADD COLUMN extra int DEFAULT 7, ADD COLUMN other text;
+SELECT t.enqueue('altered');
+SELECT aggregate_id FROM t.read(:'s9', t.snapshot(), 0, 10);
+\set VERBOSITY default
+SELECT segment FROM idempotency.outbox_segments();
+\set VERBOSITY terse
+ALTER TABLE idempotency.outbox_segment_0 DROP COLUMN extra, DROP COLUMN other;
+SELECT t.enqueue('one');
+SELECT count(*) FROM idempotency.outbox_enqueue_many('a', ARRAY['two', 'three'], ARRAY['t', 't'],
+	ARRAY['2', '{"n": 3}']::jsonb[], headers => ARRAY[NULL, '{"h": 3}']::jsonb[]);
+SELECT aggregate_id, payload, headers FROM t.read(:'s9', t.snapshot(), 0, 10);
+SELECT aggregate_id, payload, headers FROM idempotency.outbox_events WHERE aggregate_type = 'a'
+	AND aggregate_id IN ('one', 'two', 'three') ORDER BY seq;

@@ -228,7 +228,7 @@ read_event(IdemReader *reader, const IdemSegment *segment, HeapTuple tuple,
 	bool		nulls[IDEM_NATTS];
 	MemoryContext old;
 
-	heap_deform_tuple(tuple, RelationGetDescr(segment->heap), values, nulls);
+	idem_segment_deform_tuple(segment->heap, tuple, values, nulls);
 	event->xid = DatumGetFullTransactionId(values[IDEM_ATT_XID]);
 	event->seq = DatumGetInt64(values[IDEM_ATT_SEQ]);
 	if (U64FromFullTransactionId(event->xid) != key->xid || event->seq != key->seq)

@@ -148,9 +148,62 @@ idem_segment_altered(Relation heap)
 	ereport(ERROR,
 			(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
 			 errmsg("table \"%s\" was altered", RelationGetRelationName(heap)),
-			 errdetail("A segment of the outbox has an index on (xid, seq) and %d columns.",
+			 errdetail("A segment of the outbox has an index on (xid, seq) and the %d columns that it was made with.",
 					   IDEM_NATTS),
 			 errhint("Drop the indexes and columns that were added.")));
+}
+
+/*
+ * A column that was added and dropped again stays in the catalog.  Readers and
+ * the writer know nothing of columns past their own.
+ */
+void
+idem_segment_check_columns(Relation heap)
+{
+	TupleDesc	desc = RelationGetDescr(heap);
+
+	if (desc->natts < IDEM_NATTS)
+		idem_segment_altered(heap);
+	for (int i = 0; i < desc->natts; i++)
+	{
+		if (TupleDescAttr(desc, i)->attisdropped != (i >= IDEM_NATTS))
+			idem_segment_altered(heap);
+	}
+}
+
+HeapTuple
+idem_segment_form_tuple(Relation heap, const Datum *values, const bool *nulls)
+{
+	TupleDesc	desc = RelationGetDescr(heap);
+	Datum	   *all_values;
+	bool	   *all_nulls;
+	HeapTuple	tuple;
+
+	if (desc->natts == IDEM_NATTS)
+		return heap_form_tuple(desc, unconstify(Datum *, values), unconstify(bool *, nulls));
+	all_values = palloc0(desc->natts * sizeof(Datum));
+	all_nulls = palloc(desc->natts * sizeof(bool));
+	memset(all_nulls, true, desc->natts * sizeof(bool));
+	memcpy(all_values, values, IDEM_NATTS * sizeof(Datum));
+	memcpy(all_nulls, nulls, IDEM_NATTS * sizeof(bool));
+	tuple = heap_form_tuple(desc, all_values, all_nulls);
+	pfree(all_values);
+	pfree(all_nulls);
+	return tuple;
+}
+
+void
+idem_segment_deform_tuple(Relation heap, HeapTuple tuple, Datum *values, bool *nulls)
+{
+	TupleDesc	desc = RelationGetDescr(heap);
+
+	if (desc->natts == IDEM_NATTS)
+		heap_deform_tuple(tuple, desc, values, nulls);
+	else
+	{
+		for (int i = 0; i < IDEM_NATTS; i++)
+			values[i] = heap_getattr(tuple, i + 1, desc, &nulls[i]);
+	}
 }
 
 /*
@@ -177,8 +230,7 @@ idem_segment_indexes(Relation heap, bool to_read, Oid *oids)
 	ListCell   *lc;
 	int			n = 0;
 
-	if (RelationGetNumberOfAttributes(heap) != IDEM_NATTS)
-		idem_segment_altered(heap);
+	idem_segment_check_columns(heap);
 	indexes = RelationGetIndexList(heap);
 	foreach(lc, indexes)
 	{

@@ -18,6 +18,7 @@
 #include "postgres.h"
 
 #include "access/genam.h"
+#include "access/htup.h"
 #include "access/skey.h"
 #include "access/transam.h"
 #include "datatype/timestamp.h"
@@ -100,6 +101,13 @@ extern int	idem_segment_indexes(Relation heap, bool to_read, Oid *oids);
 
 /* Raise the error that says so. */
 pg_noreturn extern void idem_segment_altered(Relation heap);
+
+/* Raise it unless the columns are a segment's, apart from dropped ones behind them. */
+extern void idem_segment_check_columns(Relation heap);
+
+/* Make a row of, or take apart, a segment's own columns: arrays of IDEM_NATTS. */
+extern HeapTuple idem_segment_form_tuple(Relation heap, const Datum *values, const bool *nulls);
+extern void idem_segment_deform_tuple(Relation heap, HeapTuple tuple, Datum *values, bool *nulls);
 
 /* Is it a plain ascending one on (xid, seq)? */
 extern bool idem_segment_is_index(Relation index);

@@ -79,6 +79,7 @@ static int	guessed_segment = 0;
 static IndexInfo index_info = {.type = T_IndexInfo};
 
 static TupleTableSlot *chunk_slots[MAX_CHUNK_ROWS];
+static TupleDesc chunk_desc = NULL; /* theirs */
 
 /*
  * Open the indexes of a locked segment.  Mostly there is one: the relcache's
@@ -93,9 +94,9 @@ open_indexes(Writer *writer)
 
 	if (!heap->rd_indexvalid)
 		list_free(RelationGetIndexList(heap));
-	if (list_length(heap->rd_indexlist) == 1 &&
-		RelationGetNumberOfAttributes(heap) == IDEM_NATTS)
+	if (list_length(heap->rd_indexlist) == 1)
 	{
+		idem_segment_check_columns(heap);
 		writer->nindexes = 1;
 		oids[0] = linitial_oid(heap->rd_indexlist);
 	}
@@ -175,7 +176,7 @@ form_tuple(Writer *writer, const IdemOutboxRow *row, Datum *values)
 	values[IDEM_ATT_HEADERS] = row->headers;
 	nulls[IDEM_ATT_HEADERS] = !row->has_headers;
 
-	return heap_form_tuple(RelationGetDescr(writer->segment.heap), values, nulls);
+	return idem_segment_form_tuple(writer->segment.heap, values, nulls);
 }
 
 static void
@@ -200,22 +201,37 @@ insert_one(Writer *writer, const IdemOutboxRow *row)
 	heap_freetuple(tuple);
 }
 
-/* The slots only carry finished tuples, so any descriptor of a segment does. */
+/* After a column was added and dropped again, rows are of another width. */
+static void
+drop_chunk_slots(void)
+{
+	for (int i = 0; i < MAX_CHUNK_ROWS && chunk_slots[i] != NULL; i++)
+	{
+		ExecDropSingleTupleTableSlot(chunk_slots[i]);
+		chunk_slots[i] = NULL;
+	}
+	if (chunk_desc != NULL)
+		FreeTupleDesc(chunk_desc);
+	chunk_desc = NULL;
+}
+
+/* The slots only carry finished tuples: any descriptor of their width does. */
 static void
 make_chunk_slots(Relation heap, int n)
 {
-	static TupleDesc desc = NULL;
 	MemoryContext old;
 
+	if (chunk_desc != NULL && chunk_desc->natts != RelationGetNumberOfAttributes(heap))
+		drop_chunk_slots();
 	if (chunk_slots[n - 1] != NULL)
 		return;
 	old = MemoryContextSwitchTo(TopMemoryContext);
-	if (desc == NULL)
-		desc = CreateTupleDescCopy(RelationGetDescr(heap));
+	if (chunk_desc == NULL)
+		chunk_desc = CreateTupleDescCopy(RelationGetDescr(heap));
 	for (int i = 0; i < n; i++)
 	{
 		if (chunk_slots[i] == NULL)
-			chunk_slots[i] = MakeSingleTupleTableSlot(desc, &TTSOpsHeapTuple);
+			chunk_slots[i] = MakeSingleTupleTableSlot(chunk_desc, &TTSOpsHeapTuple);
 	}
 	MemoryContextSwitchTo(old);
 }
