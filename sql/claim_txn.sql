@@ -353,3 +353,20 @@ COMMIT;
 SELECT event_id, status FROM idempotency.processed_events WHERE consumer = 'counted';
 SELECT idempotency.consumer_drop('counted');
 RESET idempotency.max_claim_locks;
+
+-- Many consumers of one event are as cheap as many events of one consumer.  A table
+-- whose entries fall into one bucket is made larger again and again, to no avail: it
+-- shows in memory, whatever the speed of the machine.
+CREATE FUNCTION claim_memory() RETURNS bigint LANGUAGE sql AS $$
+SELECT used_bytes FROM pg_backend_memory_contexts WHERE name = 'idempotency claims' $$;
+BEGIN;
+SELECT count(*) FROM generate_series(1000, 3999) AS i
+WHERE idempotency.claim_event('event' || i, 'consumer') = 'claimed';
+SELECT claim_memory() AS events \gset
+ROLLBACK;
+BEGIN;
+SELECT count(*) FROM generate_series(1000, 3999) AS i
+WHERE idempotency.claim_event('event', 'consumer' || i) = 'claimed';
+SELECT claim_memory() AS consumers, claim_memory() < 1.5 * :events AS as_cheap \gset
+\echo :as_cheap
+ROLLBACK;

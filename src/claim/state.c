@@ -39,15 +39,19 @@
 
 /*
  * Ids come from outside: seeded, so that nobody can choose ids of one bucket.
- * Not by the lock's key, so that completing needs no digest.
+ * Not by the lock's key, so that completing needs no digest.  One event may be
+ * claimed for thousands of consumers, so the consumer counts as well.
  */
 static uint64 hash_seed;
 
 static inline uint32
 hash_name(const IdemClaimKey *key)
 {
-	return (uint32) hash_bytes_extended((const unsigned char *) key->id,
-										key->idlen, hash_seed);
+	uint64		id = hash_bytes_extended((const unsigned char *) key->id,
+										 key->idlen, hash_seed);
+
+	return (uint32) hash_bytes_extended((const unsigned char *) key->consumer,
+										key->consumerlen, id);
 }
 
 /* The table's elements; a key is the first field of its IdemClaim. */
