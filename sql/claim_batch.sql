@@ -197,6 +197,31 @@ SELECT bt_index_check('idempotency.' || i, true)
   FROM unnest('{processed_pkey,on_completed,on_expr}'::text[]) i;
 DROP INDEX idempotency.on_completed, idempotency.on_expr, idempotency.on_range;
 
+-- What the executor would enforce, and claims do not, is refused
+BEGIN;
+TRUNCATE idempotency.processed;
+ALTER TABLE idempotency.processed ADD CONSTRAINT short CHECK (length(event_id) < 3);
+SAVEPOINT s;
+SELECT idempotency.claim_event('long');
+ROLLBACK TO s;
+ALTER TABLE idempotency.processed DROP CONSTRAINT short, ALTER COLUMN result SET NOT NULL;
+SAVEPOINT s;
+SELECT ord, result FROM idempotency.claim_events('{c1,c2}');
+ROLLBACK TO s;
+ALTER TABLE idempotency.processed ALTER COLUMN result DROP NOT NULL, ADD COLUMN tenant text NOT NULL DEFAULT 'x';
+SAVEPOINT s;
+SELECT idempotency.claim_event('c1');
+ROLLBACK TO s;
+ALTER TABLE idempotency.processed DROP COLUMN tenant, ADD COLUMN size int GENERATED ALWAYS AS (length(event_id)) STORED;
+SAVEPOINT s;
+SELECT idempotency.claim_event('c1');
+ROLLBACK TO s;
+SELECT idempotency.event_result('c1');
+ALTER TABLE idempotency.processed DROP COLUMN size, ADD COLUMN note text;
+SELECT idempotency.claim_event('c1'), idempotency.complete_event('c1', result => '1');
+SELECT event_id, result, note FROM idempotency.processed;
+ROLLBACK;
+
 -- The view of what it costs
 SELECT rows_written >= 0 AS written, dead_rows >= 0 AS dead, table_bytes > 0 AS "table", index_bytes > 0 AS index
   FROM idempotency.stat_claims;

@@ -10,7 +10,8 @@
  * Heap and index are called directly.  SPI would cost several times as much,
  * and would let a row security policy, a rule, session_replication_role or the
  * search_path have a say in what is remembered.  It also means that triggers on
- * the table do not fire; its indexes, however many, are all maintained.
+ * the table do not fire; its indexes, however many, are all maintained.  A
+ * constraint that somebody adds is refused, since nobody would enforce it.
  *
  * Claims probe with a dirty snapshot: a statement's own is older than the lock
  * which the claim took inside that statement, and would miss what the lock's
@@ -122,6 +123,51 @@ struct IdemStore
 	TextBuffer	consumer;
 };
 
+pg_noreturn static void
+report_unsupported(const char *what, const char *name, const char *hint)
+{
+	ereport(ERROR,
+			(errcode(ERRCODE_FEATURE_NOT_SUPPORTED),
+			 errmsg("%s \"%s\" on \"%s.%s\" is not supported",
+					what, name, IDEM_SCHEMA_NAME, processed.name),
+			 errdetail("Claims write their rows without the executor, which would enforce it."),
+			 errhint("%s", hint)));
+}
+
+/* May rows have no value in the column?  Keys and the time of the claim have one. */
+static bool
+is_nullable(int column)
+{
+	return column != COL_CLAIMED_AT && column != COL_EVENT_ID && column != COL_CONSUMER;
+}
+
+/* Nobody evaluates what was added: refuse it where the row would break it. */
+static void
+check_constraints(Relation heap)
+{
+	TupleDesc	desc = RelationGetDescr(heap);
+	TupleConstr *constr = desc->constr;
+
+	if (constr == NULL)
+		return;
+	if (constr->num_check > 0)
+		report_unsupported("check constraint", constr->check[0].ccname,
+						   "Drop the constraint.");
+	for (int i = 0; i < desc->natts; i++)
+	{
+		Form_pg_attribute att = TupleDescAttr(desc, i);
+
+		if (att->attisdropped || !is_nullable(i))
+			continue;
+		if (att->attnotnull)
+			report_unsupported("not-null constraint of column", NameStr(att->attname),
+							   "Drop the constraint.");
+		if (att->attgenerated == ATTRIBUTE_GENERATED_STORED)
+			report_unsupported("generated column", NameStr(att->attname),
+							   "Drop the column.");
+	}
+}
+
 IdemStore *
 idem_store_open(bool for_write)
 {
@@ -135,6 +181,8 @@ idem_store_open(bool for_write)
 	store->heap = table_open(idem_relref_oid(&processed), mode);
 	store->pkey = index_open(idem_relref_oid(&processed_pkey), mode);
 	idem_txn_owner_leave(saved);
+	if (for_write)
+		check_constraints(store->heap);
 	return store;
 }
 
@@ -328,12 +376,8 @@ open_index(IdemStore *store, Oid indexid, StoreIndex *index)
 	index->predicate = NULL;
 
 	if (index->info->ii_ExclusionOps != NULL)
-		ereport(ERROR,
-				(errcode(ERRCODE_FEATURE_NOT_SUPPORTED),
-				 errmsg("exclusion constraint \"%s\" on \"%s.%s\" is not supported",
-						RelationGetRelationName(index->rel),
-						IDEM_SCHEMA_NAME, processed.name),
-				 errhint("Drop the constraint.")));
+		report_unsupported("exclusion constraint", RelationGetRelationName(index->rel),
+						   "Drop the constraint.");
 
 	if (store->estate == NULL &&
 		(index->info->ii_Expressions != NIL || index->info->ii_Predicate != NIL))
