@@ -441,22 +441,20 @@ static bytea *
 lock_key_input(Str id, Str consumer)
 {
 	StringInfoData buf;
-	char	   *utf8_id = pg_server_to_any(id.data, id.len, PG_UTF8);
-	char	   *utf8_consumer = pg_server_to_any(consumer.data, consumer.len,
-												 PG_UTF8);
+	int			id_len = id.len;
+	int			consumer_len = consumer.len;
+	const char *utf8_id = idem_lock_utf8(id.data, &id_len);
+	const char *utf8_consumer = idem_lock_utf8(consumer.data, &consumer_len);
 
 	initStringInfo(&buf);
 	appendStringInfoSpaces(&buf, VARHDRSZ);
 	if (strncmp(consumer.data, IDEM_DEFAULT_CONSUMER, consumer.len) != 0 ||
 		consumer.len != strlen(IDEM_DEFAULT_CONSUMER))
 	{
-		appendBinaryStringInfo(&buf, utf8_consumer,
-							   utf8_consumer == consumer.data ? consumer.len :
-							   strlen(utf8_consumer));
+		appendBinaryStringInfo(&buf, utf8_consumer, consumer_len);
 		appendStringInfoChar(&buf, '\0');
 	}
-	appendBinaryStringInfo(&buf, utf8_id,
-						   utf8_id == id.data ? id.len : strlen(utf8_id));
+	appendBinaryStringInfo(&buf, utf8_id, id_len);
 	SET_VARSIZE(buf.data, buf.len);
 	return (bytea *) buf.data;
 }

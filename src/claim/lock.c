@@ -7,7 +7,8 @@
  * which know nothing of this extension and use pg_try_advisory_xact_lock()
  * exclude us, and we them: the first 8 bytes, big-endian, of SHA-256 over the
  * id.  Any other consumer's is that of the consumer, a zero byte and the id.
- * Everything is hashed as UTF-8 whatever the server encoding is; a zero byte
+ * Everything is hashed as UTF-8 whatever the server encoding is, and as it is
+ * where that is SQL_ASCII, which says nothing of what the bytes mean; a zero byte
  * occurs in no text value, so two names never run together.
  *
  * A consumer may have its locks where no SQL function reaches: advisory locks
@@ -63,12 +64,15 @@ report_hash_failure(IdemKeyMaker *maker)
 					maker->hash ? pg_cryptohash_error(maker->hash) : "out of memory")));
 }
 
-/* In UTF-8; returns s itself where nothing needs converting. */
-static const char *
-to_utf8(const char *s, int *len)
+const char *
+idem_lock_utf8(const char *s, int *len)
 {
-	char	   *utf8 = pg_server_to_any(s, *len, PG_UTF8);
+	char	   *utf8;
 
+	/* pg_server_to_any would refuse bytes that are not UTF-8 by chance. */
+	if (GetDatabaseEncoding() == PG_SQL_ASCII)
+		return s;
+	utf8 = pg_server_to_any(s, *len, PG_UTF8);
 	if (utf8 != s)
 		*len = strlen(utf8);
 	return utf8;
@@ -87,7 +91,7 @@ idem_keymaker_begin(IdemKeyMaker *maker, const char *consumer, int consumerlen)
 		memcmp(consumer, IDEM_DEFAULT_CONSUMER, consumerlen) != 0)
 	{
 		int			len = consumerlen;
-		const char *utf8 = to_utf8(consumer, &len);
+		const char *utf8 = idem_lock_utf8(consumer, &len);
 		char	   *prefix = palloc(len + 1);
 
 		memcpy(prefix, utf8, len);
@@ -123,7 +127,7 @@ idem_keymaker_make(IdemKeyMaker *maker, const char *id, int idlen,
 	uint8		digest[PG_SHA256_DIGEST_LENGTH];
 	uint64		first;
 	int			len = idlen;
-	const char *utf8 = to_utf8(id, &len);
+	const char *utf8 = idem_lock_utf8(id, &len);
 
 	if (maker->hash == NULL)
 		maker->hash = pg_cryptohash_create(PG_SHA256);

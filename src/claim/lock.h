@@ -52,6 +52,12 @@ typedef struct IdemKeyMaker
 	int			prefixlen;		/* with its zero byte */
 } IdemKeyMaker;
 
+/*
+ * Text as it is hashed: in UTF-8, in a SQL_ASCII database as it is.  Returns s
+ * itself where nothing needs converting; sets *len.
+ */
+extern const char *idem_lock_utf8(const char *s, int *len);
+
 extern void idem_keymaker_begin(IdemKeyMaker *maker, const char *consumer,
 								int consumerlen);
 

@@ -64,5 +64,30 @@ is( $node->safe_psql('latin',
 		  SELECT idempotency.claim_event('é')}),
 	"claimed|\nduplicate", 'and claims work there');
 
+# Without an encoding any bytes are an id, as they are an aggregate's
+$node->safe_psql('postgres',
+	q{CREATE DATABASE bytes ENCODING SQL_ASCII LOCALE 'C' TEMPLATE template0});
+IdemTest::create_extension($node, 'bytes');
+my $bad = q{convert_from('\xff01', 'SQL_ASCII')};
+is( $node->safe_psql('bytes', "SELECT idempotency.claim_event($bad, $bad), idempotency.complete_event($bad, $bad);"
+		  . " SELECT idempotency.claim_event($bad, $bad), idempotency.outbox_enqueue($bad, $bad, $bad, '1') IS NOT NULL"),
+	"claimed|\nduplicate|t", 'bytes that are no text are claimed, and enqueued');
+is( $node->safe_psql('bytes', "SELECT idempotency.verify_lock_key($bad, $bad), idempotency.verify_lock_key($bad);"
+		  . q{ SELECT idempotency.lock_key(}
+		  . $bad
+		  . q{) = ('x' || substr(encode(sha256('\xff01'), 'hex'), 1, 16))::bit(64)::bigint}),
+	"|\nt", 'their lock key is made of the bytes');
+is( $node->safe_psql('bytes', "SELECT idempotency.lock_key(convert_from('\\xc3a9', 'SQL_ASCII'))"),
+	'5375421630974772051', 'which is the published one where the bytes are UTF-8');
+
+# A character of the encoding that UTF-8 has not
+$node->safe_psql('postgres',
+	q{CREATE DATABASE win ENCODING WIN1252 LOCALE 'C' TEMPLATE template0});
+IdemTest::create_extension($node, 'win');
+my ($rc, $out, $err) = $node->psql('win', q{
+\\set VERBOSITY verbose
+SELECT idempotency.claim_event(convert_from('\x81', 'WIN1252'))});
+like($err, qr/22P05/, 'no key can be made of what UTF-8 has not');
+
 $node->stop;
 done_testing();
