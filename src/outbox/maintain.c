@@ -31,8 +31,9 @@
  * What a crash leaves: every step is WAL-logged on its own.  The index goes
  * first, and a segment whose index has no blocks is empty to its readers
  * whatever else it has; the rest is finished by the next call, because such a
- * segment is not as new.  Until then a plan that uses the segment fails, since
- * the planner reads the index's meta page.
+ * segment is not as new.  Until then VACUUM fails on the segment, and so does a plan
+ * that uses it, since both read the index's meta page.  So the worker that leaves a
+ * database without relays finishes it first (upkeep.c).
  *
  * LOCKING: owned by the (sub)transaction (txn_owner.h): ShareUpdateExclusiveLock
  * on outbox_generation, then AccessShareLock
@@ -286,4 +287,33 @@ idem_outbox_maintain(IdemSnap *const *done, int npos)
 		emptied = maintain(done, npos);
 	idem_txn_owner_leave(saved);
 	return emptied;
+}
+
+/* Did a crash leave it half emptied?  One that cannot be looked at may be. */
+static bool
+has_remains(int number)
+{
+	IdemSegment seg;
+	IdemEntry	first;
+	bool		remains;
+
+	if (!idem_segment_open_nowait(&seg, number))
+		return true;
+	remains = !idem_segment_is_pristine(&seg) && !idem_segment_first(&seg, 0, &first);
+	idem_segment_close(&seg);
+	return remains;
+}
+
+bool
+idem_outbox_has_remains(void)
+{
+	int			current = idem_segment_of(idem_outbox_generation());
+
+	for (int i = 0; i < IDEM_OUTBOX_SEGMENTS; i++)
+	{
+		/* An aborted writer leaves blocks without events in the current one. */
+		if (i != current && has_remains(i))
+			return true;
+	}
+	return false;
 }

@@ -122,4 +122,11 @@ extern void idem_reader_lag(const IdemPosition *pos, IdemLag *lag);
  */
 extern int	idem_outbox_maintain(IdemSnap *const *done, int npos);
 
+/*
+ * Is there a segment, not the current one, that a crash has left half emptied?
+ * Also true if somebody's lock keeps us from looking.  The next
+ * idem_outbox_maintain finishes it, with npos = 0 as well.
+ */
+extern bool idem_outbox_has_remains(void);
+
 #endif							/* IDEM_OUTBOX_READER_H */

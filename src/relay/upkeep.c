@@ -214,3 +214,17 @@ idem_upkeep_run(MemoryContext work_cxt)
 	forget_dropped();
 	empty_outbox(work_cxt);
 }
+
+bool
+idem_upkeep_finish_emptying(void)
+{
+	bool		finished;
+
+	idem_txn_begin();
+	(void) idem_outbox_maintain(NULL, 0);
+	idem_txn_commit(false);
+	idem_txn_begin();
+	finished = !idem_outbox_has_remains();
+	idem_txn_commit(false);
+	return finished;
+}

@@ -30,4 +30,10 @@ extern void idem_upkeep_note_relays(List *configs);
  */
 extern void idem_upkeep_run(MemoryContext work_cxt);
 
+/*
+ * Before the last worker leaves the database: finish what a crash has interrupted
+ * in the outbox, since nobody else will.  False if somebody's lock stands in the way.
+ */
+extern bool idem_upkeep_finish_emptying(void);
+
 #endif							/* IDEM_RELAY_UPKEEP_H */

@@ -188,12 +188,18 @@ force_settings(void)
 
 /*
  * The extension is gone, or the last relay: so is the mark on the database,
- * and this worker.  A relay that is being created holds the lock until its own
- * mark has committed, so either it is seen here, or its mark comes after.
+ * and this worker, once no segment of the outbox is half emptied.  A relay that
+ * is being created holds the lock until its own mark has committed, so either it
+ * is seen here, or its mark comes after.
  */
 static void
 leave_database(bool extension_is_there)
 {
+	if (extension_is_there && !idem_upkeep_finish_emptying())
+	{
+		next_reload = idem_clock_plus_ms(idem_clock(), MAINTAIN_MS);
+		return;
+	}
 	idem_txn_begin();
 	if (extension_is_there)
 	{
