@@ -245,7 +245,7 @@ work_repeats(IdemFunctionRelay *relay, int limit, int64 *sent)
 			(*sent)++;
 		if (handled == IDEM_HANDLED || handled == IDEM_HANDLED_DUPLICATE)
 		{
-			idem_parked_done(p->parked_id);
+			idem_parked_done(relay->config, p->parked_id);
 			IDEM_FAULT_POINT("function-unparked");
 		}
 		else

@@ -14,6 +14,11 @@
  * This is not the hot path: rows here are updated and deleted, as many as
  * messages were refused.
  *
+ * LOCKING: the relay's row in "relays" before rows here, as operators' functions
+ * lock them.  A worker needs the relay's row only where a dead event halts the
+ * relay, and cannot know before whether one will be: under on_dead = stop each
+ * transaction that changes rows here locks the relay's row first.
+ *
  * MEMORY: the index is bounded by idempotency.max_parked plus one batch.
  *
  * Copyright (c) 2026, the idempotency developers
@@ -51,6 +56,7 @@
 
 int			idem_max_parked = 10000;
 
+/* Of both parts, so that where one ends counts. */
 static uint64
 key_hash(IdemEventText type, IdemEventText id)
 {
@@ -79,6 +85,28 @@ make_set(MemoryContext cxt, const char *name)
 	ctl.entrysize = sizeof(uint64);
 	ctl.hcxt = cxt;
 	return hash_create(name, 64, &ctl, HASH_ELEM | HASH_BLOBS | HASH_CONTEXT);
+}
+
+HTAB *
+idem_parked_keys_create(MemoryContext cxt)
+{
+	return make_set(cxt, "parked keys");
+}
+
+void
+idem_parked_keys_add(HTAB *keys, const IdemEvent *event)
+{
+	uint64		hash = key_hash(event->aggregate_type, event->aggregate_id);
+
+	(void) hash_search(keys, &hash, HASH_ENTER, NULL);
+}
+
+bool
+idem_parked_keys_have(HTAB *keys, const IdemEvent *event)
+{
+	uint64		hash = key_hash(event->aggregate_type, event->aggregate_id);
+
+	return hash_search(keys, &hash, HASH_FIND, NULL) != NULL;
 }
 
 static void
@@ -112,7 +140,7 @@ idem_parked_index_load(IdemParkedIndex *index, const IdemRelayConfig *config)
 	uint64		n;
 
 	MemoryContextReset(index->cxt);
-	index->keys = make_set(index->cxt, "parked keys");
+	index->keys = idem_parked_keys_create(index->cxt);
 	index->seqs = make_set(index->cxt, "parked seqs");
 	index->total = 0;
 	index->next_due = 0;
@@ -162,13 +190,12 @@ idem_parked_index_add(IdemParkedIndex *index, const IdemRelayConfig *config,
 					  const IdemEvent *event, const IdemFailure *failure)
 {
 	uint64		seq = (uint64) event->seq;
-	uint64		hash = key_hash(event->aggregate_type, event->aggregate_id);
 	bool		dead = is_dead(config, failure->counts ? 1 : 0, failure);
 
 	(void) hash_search(index->seqs, &seq, HASH_ENTER, NULL);
 	if (config->ordering == IDEM_ORDERING_KEY &&
 		(!dead || config->on_dead != IDEM_ON_DEAD_SKIP))
-		(void) hash_search(index->keys, &hash, HASH_ENTER, NULL);
+		idem_parked_keys_add(index->keys, event);
 	index->total++;
 }
 
@@ -183,12 +210,7 @@ idem_parked_has_seq(const IdemParkedIndex *index, int64 seq)
 bool
 idem_parked_blocks(const IdemParkedIndex *index, const IdemEvent *event)
 {
-	uint64		hash;
-
-	if (index->total == 0)
-		return false;
-	hash = key_hash(event->aggregate_type, event->aggregate_id);
-	return hash_search(index->keys, &hash, HASH_FIND, NULL) != NULL;
+	return index->total > 0 && idem_parked_keys_have(index->keys, event);
 }
 
 /* A statement whose only parameter is the relay. */
@@ -201,6 +223,15 @@ run_for_relay(int relay_id, const char *sql)
 	SPI_connect();
 	idem_spi_run(sql, 1, types, values, NULL);
 	SPI_finish();
+}
+
+/* See LOCKING in the file header. */
+static void
+lock_relay(const IdemRelayConfig *config)
+{
+	if (config->on_dead == IDEM_ON_DEAD_STOP)
+		run_for_relay(config->relay_id,
+					  "SELECT FROM %s.relays WHERE relay_id = $1 FOR NO KEY UPDATE");
 }
 
 static Datum
@@ -286,6 +317,7 @@ idem_parked_add(const IdemRelayConfig *config, const IdemEvent *event,
 	int			attempts = failure->counts ? 1 : 0;
 	bool		dead = is_dead(config, attempts, failure);
 
+	lock_relay(config);
 	insert_parked(config, event, dead ? "dead" : "retry", attempts, failure);
 	if (dead)
 		halt_relay(config);
@@ -294,6 +326,7 @@ idem_parked_add(const IdemRelayConfig *config, const IdemEvent *event,
 void
 idem_parked_add_waiting(const IdemRelayConfig *config, const IdemEvent *event)
 {
+	lock_relay(config);
 	insert_parked(config, event, "waiting", 0, NULL);
 }
 
@@ -404,11 +437,12 @@ idem_parked_due(const IdemRelayConfig *config, int limit)
 }
 
 void
-idem_parked_done(int64 parked_id)
+idem_parked_done(const IdemRelayConfig *config, int64 parked_id)
 {
 	Oid			types[1] = {INT8OID};
 	Datum		values[1] = {Int64GetDatum(parked_id)};
 
+	lock_relay(config);
 	SPI_connect();
 	idem_spi_run("DELETE FROM %s.relay_parked WHERE parked_id = $1", 1, types, values, NULL);
 	SPI_finish();
@@ -424,6 +458,7 @@ idem_parked_failed(const IdemRelayConfig *config, int64 parked_id, const IdemFai
 	values[3] = CStringGetTextDatum(failure->sqlstate);
 	values[4] = CStringGetTextDatum(failure->message);
 
+	lock_relay(config);
 	SPI_connect();
 	if (idem_spi_run("SELECT attempts, crashes FROM %s.relay_parked WHERE parked_id = $1 FOR UPDATE",
 					 1, types, values, NULL) == 1)
@@ -455,11 +490,12 @@ idem_parked_failed(const IdemRelayConfig *config, int64 parked_id, const IdemFai
 
 /* Not sent for one before it: it waits on, and its own time does not count. */
 void
-idem_parked_skipped(int64 parked_id)
+idem_parked_skipped(const IdemRelayConfig *config, int64 parked_id)
 {
 	Oid			types[1] = {INT8OID};
 	Datum		values[1] = {Int64GetDatum(parked_id)};
 
+	lock_relay(config);
 	SPI_connect();
 	idem_spi_run("UPDATE %s.relay_parked SET state = 'waiting', next_attempt_at = NULL,"
 				 " batch_row = NULL WHERE parked_id = $1", 1, types, values, NULL);
@@ -493,6 +529,7 @@ idem_parked_resolve(const IdemRelayConfig *config, int64 stored_row, int64 life)
 	Int64GetDatum(life)};
 	uint64		n;
 
+	lock_relay(config);
 	SPI_connect();
 	n = idem_spi_run("DELETE FROM %s.relay_parked WHERE relay_id = $1 AND batch_row <= $2 AND batch_life = $3",
 					 3, types, values, NULL);

@@ -83,6 +83,14 @@ extern void idem_parked_index_add(IdemParkedIndex *index, const IdemRelayConfig 
 extern bool idem_parked_has_seq(const IdemParkedIndex *index, int64 seq);
 extern bool idem_parked_blocks(const IdemParkedIndex *index, const IdemEvent *event);
 
+/*
+ * Keys of events, by hashes of 64 bits: of two that collide one waits for the other.
+ * In the context given.
+ */
+extern HTAB *idem_parked_keys_create(MemoryContext cxt);
+extern void idem_parked_keys_add(HTAB *keys, const IdemEvent *event);
+extern bool idem_parked_keys_have(HTAB *keys, const IdemEvent *event);
+
 /* Park an event of the log; one that is parked already stays as it is. */
 extern void idem_parked_add(const IdemRelayConfig *config, const IdemEvent *event,
 							const IdemFailure *failure);
@@ -92,7 +100,7 @@ extern void idem_parked_add_waiting(const IdemRelayConfig *config, const IdemEve
 extern List *idem_parked_due(const IdemRelayConfig *config, int limit);
 
 /* Accepted: forget it.  Refused again: count, and set when it is due. */
-extern void idem_parked_done(int64 parked_id);
+extern void idem_parked_done(const IdemRelayConfig *config, int64 parked_id);
 extern void idem_parked_failed(const IdemRelayConfig *config, int64 parked_id,
 							   const IdemFailure *failure);
 
@@ -106,7 +114,7 @@ extern void idem_parked_restamp(int relay_id);
 extern void idem_parked_forget(int relay_id);
 
 /* Passed over by the sink, for an earlier event of its key. */
-extern void idem_parked_skipped(int64 parked_id);
+extern void idem_parked_skipped(const IdemRelayConfig *config, int64 parked_id);
 
 /*
  * Before a repetition is sent to a sink that stores positions: the row that its

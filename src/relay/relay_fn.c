@@ -668,6 +668,17 @@ idem_relay_adopt_fn(PG_FUNCTION_ARGS)
 }
 
 /*
+ * A worker sends a parked event without asking how durable the event is: what
+ * parks one, or makes it due, is flushed before a worker can see it, whatever
+ * synchronous_commit says.  For standbys the worker's gate waits by itself.
+ */
+static void
+force_flush(void)
+{
+	ForceSyncCommit();
+}
+
+/*
  * What to do with an event that is parked: one to be retried is due at once,
  * one that waits goes on waiting, and a dead one is for relay_redrive, which
  * also counts its attempts anew.  False if it is not parked.
@@ -758,6 +769,7 @@ idem_relay_replay_fn(PG_FUNCTION_ARGS)
 				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
 				 errmsg("exactly one of \"since\" and \"event_id\" must be given")));
 	c = get_relay(name);
+	force_flush();
 	if (!PG_ARGISNULL(2))
 		replay_one(c, PG_GETARG_UUID_P(2));
 	else
@@ -775,6 +787,7 @@ act_on_dead(FunctionCallInfo fcinfo, const char *sql)
 	Datum		values[2];
 	int64		n;
 
+	force_flush();
 	values[0] = Int32GetDatum(c->relay_id);
 	values[1] = PG_ARGISNULL(1) ? (Datum) 0 : PG_GETARG_DATUM(1);
 	SPI_connect();

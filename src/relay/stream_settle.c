@@ -279,7 +279,7 @@ park_nonacks(IdemStream *stream, IdemBatch *batch)
 		if (flight->outcome == IDEM_PROTO_ACKED)
 			continue;
 		if (batch->repeats && flight->outcome == IDEM_PROTO_SKIPPED)
-			idem_parked_skipped(flight->parked_id);
+			idem_parked_skipped(stream->config, flight->parked_id);
 		else if (batch->repeats)
 			idem_parked_failed(stream->config, flight->parked_id,
 							   &batch->failures[flight->failure]);
@@ -304,7 +304,7 @@ unpark_acks(IdemStream *stream, IdemBatch *batch)
 	for (int i = 0; i < batch->n; i++)
 	{
 		if (batch->flights[i].outcome == IDEM_PROTO_ACKED)
-			idem_parked_done(batch->flights[i].parked_id);
+			idem_parked_done(stream->config, batch->flights[i].parked_id);
 	}
 	stream->parked_dirty = true;
 	IDEM_FAULT_POINT("relay-unparked");
