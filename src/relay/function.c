@@ -202,60 +202,64 @@ work_event(IdemFunctionRelay *relay, const IdemEvent *ev, int64 *sent)
 	relay->parked_dirty = true;
 }
 
+/* Try one that is due; false if it stays parked. */
+static bool
+work_repeat(IdemFunctionRelay *relay, const IdemParkedEvent *p, int64 *sent)
+{
+	IdemFailure failure = {0};
+	IdemHandled handled = try_event(relay, &p->event, &failure);
+
+	relay->parked_dirty = true;
+	if (handled == IDEM_HANDLED)
+		(*sent)++;
+	if (handled == IDEM_HANDLED || handled == IDEM_HANDLED_DUPLICATE)
+	{
+		idem_parked_done(relay->config, p->parked_id);
+		IDEM_FAULT_POINT("function-unparked");
+		return true;
+	}
+	idem_report_error(relay->entry, failure.message);
+	idem_parked_failed(relay->config, p->parked_id, &failure);
+	return false;
+}
+
 /*
- * Parked events that are due; in the transaction of the batch.  One that took
- * the server down before is none for a batch: it makes the next ones careful.
+ * Parked events that are due; in the transaction of the batch.  In key order one
+ * is passed over behind one of its key that stays.  An event that took the server
+ * down before is never part of a batch: it makes the next ones careful.
  */
 static int64
 work_repeats(IdemFunctionRelay *relay, int limit, int64 *sent)
 {
 	bool		careful = idem_attempts_careful(&relay->attempts);
 	List	   *due = idem_parked_due(relay->config, limit);
-	List	   *failed_keys = NIL;
+	HTAB	   *failed_keys = NULL;
 	int64		n = 0;
 	ListCell   *lc;
 
 	if (due == NIL)
 		relay->attempts.repeats = false;
+	else
+		failed_keys = idem_parked_keys_create(CurrentMemoryContext);
 
 	foreach(lc, due)
 	{
 		IdemParkedEvent *p = lfirst(lc);
-		IdemFailure failure = {0};
-		char	   *key = psprintf("%.*s/%.*s", p->event.aggregate_type.len, p->event.aggregate_type.data,
-								   p->event.aggregate_id.len, p->event.aggregate_id.data);
-		ListCell   *fk;
-		bool		behind = false;
-		IdemHandled handled;
 
-		foreach(fk, failed_keys)
-			behind |= strcmp(lfirst(fk), key) == 0;
-		if (behind && relay->config->ordering == IDEM_ORDERING_KEY)
+		if (relay->config->ordering == IDEM_ORDERING_KEY &&
+			idem_parked_keys_have(failed_keys, &p->event))
 			continue;
 		if (p->crashes > 0 && !careful)
 		{
 			relay->attempts.repeats = true;
-			failed_keys = lappend(failed_keys, key);
+			idem_parked_keys_add(failed_keys, &p->event);
 			continue;
 		}
 		if (must_announce(relay, &p->event.event_id))
 			return 0;
-		handled = try_event(relay, &p->event, &failure);
-		if (handled == IDEM_HANDLED)
-			(*sent)++;
-		if (handled == IDEM_HANDLED || handled == IDEM_HANDLED_DUPLICATE)
-		{
-			idem_parked_done(relay->config, p->parked_id);
-			IDEM_FAULT_POINT("function-unparked");
-		}
-		else
-		{
-			idem_report_error(relay->entry, failure.message);
-			idem_parked_failed(relay->config, p->parked_id, &failure);
-			failed_keys = lappend(failed_keys, key);
-		}
+		if (!work_repeat(relay, p, sent))
+			idem_parked_keys_add(failed_keys, &p->event);
 		n++;
-		relay->parked_dirty = true;
 	}
 	return n;
 }
