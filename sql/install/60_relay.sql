@@ -128,10 +128,18 @@ COMMENT ON COLUMN @extschema@.relay_parked.crashes IS
     'Attempts at which the handler took the server down; with one, the event is tried alone and on record, with two it is dead.';
 CREATE INDEX relay_parked_due ON @extschema@.relay_parked (relay_id, state, next_attempt_at);
 CREATE INDEX relay_parked_key ON @extschema@.relay_parked (relay_id, aggregate_type, aggregate_id, seq);
+CREATE FUNCTION @extschema@.relay_parked_restore()
+RETURNS trigger LANGUAGE C AS 'MODULE_PATHNAME', 'idem_relay_parked_restore_fn';
+COMMENT ON FUNCTION @extschema@.relay_parked_restore() IS
+    'Trigger: takes parked events of a dump only where the outbox is not in use.';
+CREATE TRIGGER relay_parked_restore BEFORE INSERT ON @extschema@.relay_parked
+    FOR EACH ROW EXECUTE FUNCTION @extschema@.relay_parked_restore();
+COMMENT ON TRIGGER relay_parked_restore ON @extschema@.relay_parked IS
+    'Acts on rows restored from a dump only.';
+ALTER TABLE @extschema@.relay_parked ENABLE ALWAYS TRIGGER relay_parked_restore;
 COMMENT ON SEQUENCE @extschema@.relay_parked_parked_id_seq IS
-    'Numbers the rows of relay_parked.';
+    'Numbers the rows of relay_parked; not dumped, restored rows get new numbers.';
 SELECT pg_catalog.pg_extension_config_dump('@extschema@.relay_parked', '');
-SELECT pg_catalog.pg_extension_config_dump('@extschema@.relay_parked_parked_id_seq', '');
 
 -- Not dumped: it means something to the next start of this very server only.
 CREATE TABLE @extschema@.relay_attempts (

@@ -84,6 +84,17 @@ idem_number_in_use(void)
 		read_cell(idem_outbox_generation_oid()).sealed;
 }
 
+/* The lock is what a writer has while it draws, and keeps out who settles. */
+bool
+idem_number_hold_for_restore(void)
+{
+	ResourceOwner saved = idem_txn_owner_enter();
+
+	LockRelationOid(idem_segment_oid(0), RowExclusiveLock);
+	idem_txn_owner_leave(saved);
+	return !idem_number_in_use();
+}
+
 static void
 unlock_segments(int n)
 {

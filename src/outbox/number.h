@@ -37,4 +37,11 @@ extern int64 idem_number_mend(void);
 /* Were events enqueued here, so that a dump cannot be restored into the log? */
 extern bool idem_number_in_use(void);
 
+/*
+ * Before others restore what has numbers of events: false if numbers are in use
+ * here.  True: none is given out before this transaction has ended, and those are
+ * greater than what idem_outbox_greatest_hook knows then.
+ */
+extern bool idem_number_hold_for_restore(void);
+
 #endif							/* IDEM_OUTBOX_NUMBER_H */

@@ -250,6 +250,39 @@ next_attempt(const IdemRelayConfig *config, int attempts, const IdemFailure *fai
 	return TimestampTzPlusMilliseconds(GetCurrentTimestamp(), ms);
 }
 
+/* Does this process insert a row of its own, and no restore? */
+static bool is_parking = false;
+
+bool
+idem_parked_is_parking(void)
+{
+	return is_parking;
+}
+
+static void
+run_insert(int nargs, Oid *types, Datum *values, const char *nulls)
+{
+	is_parking = true;
+	PG_TRY();
+	{
+		idem_spi_run("INSERT INTO %s.relay_parked (relay_id, state, attempts, next_attempt_at,"
+					 " xid, seq, event_id, enqueued_at, aggregate_type, aggregate_id, event_type,"
+					 " payload, payload_bytes, content_type, headers, sqlstate, error,"
+					 " first_failed_at, last_failed_at, crashes)"
+					 " VALUES ($1, $2::%s.parked_state, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13,"
+					 " $14, $15, pg_catalog.substr($16, 1, 5), pg_catalog.substr($16, 6),"
+					 " CASE WHEN $16 IS NOT NULL THEN pg_catalog.clock_timestamp() END,"
+					 " CASE WHEN $16 IS NOT NULL THEN pg_catalog.clock_timestamp() END, $17)"
+					 " ON CONFLICT (relay_id, event_id) DO NOTHING",
+					 nargs, types, values, nulls);
+	}
+	PG_FINALLY();
+	{
+		is_parking = false;
+	}
+	PG_END_TRY();
+}
+
 static void
 insert_parked(const IdemRelayConfig *config, const IdemEvent *ev, const char *state,
 			  int attempts, const IdemFailure *failure)
@@ -286,16 +319,7 @@ insert_parked(const IdemRelayConfig *config, const IdemEvent *ev, const char *st
 	values[16] = Int32GetDatum(failure && failure->crashed ? 1 : 0);
 
 	SPI_connect();
-	idem_spi_run("INSERT INTO %s.relay_parked (relay_id, state, attempts, next_attempt_at,"
-				 " xid, seq, event_id, enqueued_at, aggregate_type, aggregate_id, event_type,"
-				 " payload, payload_bytes, content_type, headers, sqlstate, error,"
-				 " first_failed_at, last_failed_at, crashes)"
-				 " VALUES ($1, $2::%s.parked_state, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13,"
-				 " $14, $15, pg_catalog.substr($16, 1, 5), pg_catalog.substr($16, 6),"
-				 " CASE WHEN $16 IS NOT NULL THEN pg_catalog.clock_timestamp() END,"
-				 " CASE WHEN $16 IS NOT NULL THEN pg_catalog.clock_timestamp() END, $17)"
-				 " ON CONFLICT (relay_id, event_id) DO NOTHING",
-				 17, types, values, nulls);
+	run_insert(17, types, values, nulls);
 	SPI_finish();
 }
 

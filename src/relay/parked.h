@@ -91,6 +91,9 @@ extern HTAB *idem_parked_keys_create(MemoryContext cxt);
 extern void idem_parked_keys_add(HTAB *keys, const IdemEvent *event);
 extern bool idem_parked_keys_have(HTAB *keys, const IdemEvent *event);
 
+/* Is the row that is being inserted one that idem_parked_add and its kin write? */
+extern bool idem_parked_is_parking(void);
+
 /* Park an event of the log; one that is parked already stays as it is. */
 extern void idem_parked_add(const IdemRelayConfig *config, const IdemEvent *event,
 							const IdemFailure *failure);

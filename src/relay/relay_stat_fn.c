@@ -1,7 +1,8 @@
 /*-------------------------------------------------------------------------
  *
  * relay_stat_fn.c
- *		SQL functions behind the view stat_relay.
+ *		SQL functions behind the view stat_relay, and the trigger that receives
+ *		parked events from a dump.
  *
  * Copyright (c) 2026, the idempotency developers
  *
@@ -14,16 +15,21 @@
 
 #include "access/htup_details.h"
 #include "catalog/pg_type.h"
+#include "commands/sequence.h"
+#include "commands/trigger.h"
 #include "executor/spi.h"
 #include "fmgr.h"
 #include "funcapi.h"
 #include "miscadmin.h"
 #include "utils/acl.h"
 #include "utils/builtins.h"
+#include "utils/rel.h"
 #include "utils/timestamp.h"
 #include "utils/tuplestore.h"
 
+#include "outbox/number.h"
 #include "outbox/reader.h"
+#include "relay/parked.h"
 #include "relay/position.h"
 #include "relay/report.h"
 #include "relay/shmem.h"
@@ -33,6 +39,7 @@
 
 PG_FUNCTION_INFO_V1(idem_relay_status_fn);
 PG_FUNCTION_INFO_V1(idem_relay_lag_fn);
+PG_FUNCTION_INFO_V1(idem_relay_parked_restore_fn);
 
 #define STATUS_COLUMNS 10
 
@@ -186,4 +193,55 @@ idem_relay_lag_fn(PG_FUNCTION_ARGS)
 		values[3] = Int64GetDatum(lag.bytes);
 	}
 	PG_RETURN_DATUM(HeapTupleGetDatum(heap_form_tuple(BlessTupleDesc(desc), values, nulls)));
+}
+
+/*
+ * A parked event is known by its number.  One of a dump is taken only where no
+ * number has been given out: elsewhere an event that gets the number later would
+ * be passed over, as parked.
+ */
+static void
+check_restore(void)
+{
+	if (idem_number_hold_for_restore())
+		return;
+	ereport(ERROR,
+			(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
+			 errmsg("cannot restore events into \"relay_parked\": the outbox is in use"),
+			 errdetail("The events of a dump keep their numbers, which other events have here already or will get."),
+			 errhint("Restore the dump into a new database, or leave the data of the extension's tables out.")));
+}
+
+/*
+ * Rows that a worker or relay_replay parks pass.  Others come from a dump, and are
+ * numbered anew: the sequence is not part of a dump, whose setval would set that of
+ * a database in use back.
+ */
+Datum
+idem_relay_parked_restore_fn(PG_FUNCTION_ARGS)
+{
+	static IdemRelRef sequence = IDEM_RELREF("relay_parked_parked_id_seq");
+	TriggerData *trigger = (TriggerData *) fcinfo->context;
+	int			column = 1;
+	Datum		value;
+	bool		isnull = false;
+
+	if (!CALLED_AS_TRIGGER(fcinfo) ||
+		!TRIGGER_FIRED_BEFORE(trigger->tg_event) ||
+		!TRIGGER_FIRED_BY_INSERT(trigger->tg_event) ||
+		!TRIGGER_FIRED_FOR_ROW(trigger->tg_event))
+		ereport(ERROR,
+				(errcode(ERRCODE_E_R_I_E_TRIGGER_PROTOCOL_VIOLATED),
+				 errmsg("function \"relay_parked_restore\" must be fired before insert for each row")));
+	if (idem_parked_is_parking())
+		return PointerGetDatum(trigger->tg_trigtuple);
+	if (fcinfo->flinfo->fn_extra == NULL)
+	{
+		check_restore();
+		fcinfo->flinfo->fn_extra = trigger->tg_trigger; /* once per statement */
+	}
+	value = Int64GetDatum(nextval_internal(idem_relref_oid(&sequence), false));
+	return PointerGetDatum(heap_modify_tuple_by_cols(trigger->tg_trigtuple,
+													 RelationGetDescr(trigger->tg_relation),
+													 1, &column, &value, &isnull));
 }

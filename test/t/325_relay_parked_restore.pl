@@ -1,0 +1,73 @@
+
+# Copyright (c) 2026, the idempotency developers
+
+# A parked event is known by its number, which in a database in use is another event's,
+# or will be: parked events of a dump are restored into a new database only, and get
+# numbers of their own there as rows.
+
+use strict;
+use warnings FATAL => 'all';
+
+use IdemTest;
+use PostgreSQL::Test::Utils;
+use Test::More;
+
+my $node = IdemTest::cluster('main');
+my $dump = $node->basedir . '/dump';
+my $parked = 'SELECT count(*) FROM idempotency.relay_parked';
+
+# Two events of a paused relay, parked by hand
+$node->safe_psql('postgres', 'CREATE DATABASE source');
+IdemTest::create_extension($node, 'source');
+$node->safe_psql('source', q{
+CREATE SERVER s FOREIGN DATA WRAPPER idempotency_null;
+BEGIN;
+SELECT idempotency.relay_create('r', 's'), idempotency.relay_pause('r');
+COMMIT;
+SELECT idempotency.outbox_enqueue('a', n::text, 't', '1') FROM generate_series(1, 4) n;
+SELECT idempotency.relay_replay('r', event_id => event_id) FROM idempotency.outbox_events WHERE aggregate_id IN ('2', '3');
+});
+command_ok([ 'pg_dump', '-Fc', '-f', $dump, '-d', $node->connstr('source') ], 'dumped');
+my ($text) = run_command([ 'pg_restore', '-f', '-', $dump ]);
+unlike($text, qr/relay_parked_parked_id_seq/, 'no sequence is in the dump');
+
+# Into a database in use
+$node->safe_psql('postgres', q{SELECT idempotency.outbox_enqueue('a', 'mine', 't', '1')});
+foreach my $option ('--data-only', '--inserts')
+{
+	my $file = "$dump$option";
+
+	command_ok([ 'pg_dump', '--data-only', $option, '-f', $file, '-d', $node->connstr('source') ], "dumped $option");
+	my ($out, $err) = run_command([ 'psql', '-qX', '-f', $file, '-d', $node->connstr('postgres') ]);
+	like($err, qr/cannot restore events into "relay_parked": the outbox is in use/, "$option: refused");
+	is($node->safe_psql('postgres', $parked), '0', "$option: and nothing is parked");
+}
+
+# Into a new one, where more are parked afterwards
+$node->safe_psql('postgres', 'CREATE DATABASE copy');
+command_ok([ 'pg_restore', '--exit-on-error', '-d', $node->connstr('copy'), $dump ], 'restored into a new database');
+is($node->safe_psql('copy', q{SELECT string_agg(aggregate_id, ' ' ORDER BY seq) FROM idempotency.relay_parked}),
+	'2 3', 'with what was parked');
+$node->safe_psql('copy', q{
+SELECT idempotency.relay_replay('r', event_id => event_id) FROM idempotency.outbox_events WHERE aggregate_id IN ('1', '4')});
+is($node->safe_psql('copy', $parked), '4', 'more can be parked');
+
+# Nobody gets a first number while parked events are being restored.
+$node->safe_psql('postgres', 'CREATE DATABASE slow');
+IdemTest::create_extension($node, 'slow');
+my $restore = $node->background_psql('slow');
+$restore->query_safe(q{
+BEGIN;
+INSERT INTO idempotency.relay_parked (relay_id, state, attempts, xid, seq, event_id, enqueued_at, aggregate_type,
+	aggregate_id, event_type, payload) VALUES (1, 'dead', 1, '5', 70, gen_random_uuid(), now(), 'a', 'k', 't', '1')});
+my $producer = $node->background_psql('slow');
+my $pid = $producer->query_safe('SELECT pg_backend_pid()');
+$producer->query_until(qr/go/, "\\echo go\nSELECT idempotency.outbox_enqueue('a', 'first', 't', '1');\n");
+IdemTest::wait_for($node, "SELECT wait_event_type = 'Lock' FROM pg_stat_activity WHERE pid = $pid");
+$restore->query_safe('COMMIT');
+$producer->quit;
+$restore->quit;
+is($node->safe_psql('slow', 'SELECT seq FROM idempotency.outbox_events'), '71', 'the first number is after the restored ones');
+
+$node->stop;
+done_testing();
