@@ -26,8 +26,11 @@
 #include "common/hashfn.h"
 #include "miscadmin.h"
 #include "storage/fd.h"
+#include "utils/builtins.h"
 #include "utils/memutils.h"
+#include "utils/uuid.h"
 
+#include "outbox/outbox.h"
 #include "relay/identity.h"
 
 char	   *idem_publish_as = NULL;
@@ -85,4 +88,13 @@ idem_relay_identity_refresh(void)
 		pfree(identity);
 	identity = MemoryContextStrdup(TopMemoryContext, now);
 	pfree(now);
+}
+
+char *
+idem_relay_new_incarnation(void)
+{
+	pg_uuid_t	uuid;
+
+	idem_uuid7_generate(&uuid);
+	return DatumGetCString(DirectFunctionCall1(uuid_out, UUIDPGetDatum(&uuid)));
 }

@@ -25,4 +25,7 @@ extern char *idem_publish_identity(void);
 extern const char *idem_relay_identity(void);
 extern void idem_relay_identity_refresh(void);
 
+/* A number that names one life of a relay's log to the sinks; palloc'd. */
+extern char *idem_relay_new_incarnation(void);
+
 #endif							/* IDEM_RELAY_IDENTITY_H */

@@ -30,6 +30,7 @@
  */
 #include "postgres.h"
 
+#include "access/xact.h"
 #include "catalog/pg_type.h"
 #include "common/hashfn.h"
 #include "executor/spi.h"
@@ -176,6 +177,12 @@ idem_parked_index_load(IdemParkedIndex *index, const IdemRelayConfig *config)
 			index->next_due = idem_clock_plus_ms(idem_clock(), DatumGetInt64(due));
 	}
 	SPI_finish();
+}
+
+void
+idem_parked_force_flush(void)
+{
+	ForceSyncCommit();
 }
 
 /* With its attempts, this failure being the last of them, is the event dead? */

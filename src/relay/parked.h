@@ -94,6 +94,13 @@ extern bool idem_parked_keys_have(HTAB *keys, const IdemEvent *event);
 /* Is the row that is being inserted one that idem_parked_add and its kin write? */
 extern bool idem_parked_is_parking(void);
 
+/*
+ * A worker sends a parked event without asking how durable the row is: the commit
+ * that parks one in a session, or makes it due, is to be flushed before a worker can
+ * see it, whatever synchronous_commit says.  For standbys the worker's gate waits.
+ */
+extern void idem_parked_force_flush(void);
+
 /* Park an event of the log; one that is parked already stays as it is. */
 extern void idem_parked_add(const IdemRelayConfig *config, const IdemEvent *event,
 							const IdemFailure *failure);

@@ -305,16 +305,6 @@ check_types(FunctionCallInfo fcinfo)
 	}
 }
 
-/* A number that names one life of a relay's log to the sinks. */
-static char *
-new_incarnation(void)
-{
-	pg_uuid_t	uuid;
-
-	idem_uuid7_generate(&uuid);
-	return DatumGetCString(DirectFunctionCall1(uuid_out, UUIDPGetDatum(&uuid)));
-}
-
 static void
 append_fresh_position(int relay_id, int64 epoch, IdemPositionFresh fresh, IdemSnap *done)
 {
@@ -460,7 +450,7 @@ idem_relay_create_fn(PG_FUNCTION_ARGS)
 	server = check_server(server_name);
 	collect_settings(fcinfo, values, nulls);
 	values[NARGS] = ObjectIdGetDatum(GetUserId());
-	values[NARGS + 1] = CStringGetTextDatum(new_incarnation());
+	values[NARGS + 1] = CStringGetTextDatum(idem_relay_new_incarnation());
 	values[NARGS + 2] = CStringGetTextDatum(idem_publish_identity());
 	values[NARGS + 3] = CStringGetTextDatum(GetUserNameFromId(GetUserId(), false));
 	memset(nulls + NARGS, ' ', 5);
@@ -653,7 +643,7 @@ idem_relay_adopt_fn(PG_FUNCTION_ARGS)
 				 errdetail("It sends everything that is in the outbox.")));
 	}
 	values[0] = Int32GetDatum(c->relay_id);
-	values[1] = CStringGetTextDatum(new_incarnation());
+	values[1] = CStringGetTextDatum(idem_relay_new_incarnation());
 	values[2] = CStringGetTextDatum(idem_publish_identity());
 	SPI_connect();
 	idem_spi_run("UPDATE %s.relays SET incarnation = $2, identity = $3 WHERE relay_id = $1",
@@ -665,17 +655,6 @@ idem_relay_adopt_fn(PG_FUNCTION_ARGS)
 	idem_launcher_enlist_database(true);
 	idem_relay_config_changed(true);
 	PG_RETURN_VOID();
-}
-
-/*
- * A worker sends a parked event without asking how durable the event is: what
- * parks one, or makes it due, is flushed before a worker can see it, whatever
- * synchronous_commit says.  For standbys the worker's gate waits by itself.
- */
-static void
-force_flush(void)
-{
-	ForceSyncCommit();
 }
 
 /*
@@ -769,7 +748,7 @@ idem_relay_replay_fn(PG_FUNCTION_ARGS)
 				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
 				 errmsg("exactly one of \"since\" and \"event_id\" must be given")));
 	c = get_relay(name);
-	force_flush();
+	idem_parked_force_flush();
 	if (!PG_ARGISNULL(2))
 		replay_one(c, PG_GETARG_UUID_P(2));
 	else
@@ -787,7 +766,7 @@ act_on_dead(FunctionCallInfo fcinfo, const char *sql)
 	Datum		values[2];
 	int64		n;
 
-	force_flush();
+	idem_parked_force_flush();
 	values[0] = Int32GetDatum(c->relay_id);
 	values[1] = PG_ARGISNULL(1) ? (Datum) 0 : PG_GETARG_DATUM(1);
 	SPI_connect();
