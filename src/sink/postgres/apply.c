@@ -330,6 +330,7 @@ commit(PgSink *p)
 	if (committed)
 	{
 		IDEM_SINK_FAULT_POINT(&p->sink, "postgres-committed");
+		pg_position_stored(p);
 		return ATTEMPT_COMMITTED;
 	}
 	if (p->error.lost)
@@ -392,6 +393,10 @@ reconnect(PgSink *p)
 static void
 abandon_fenced(PgSink *p)
 {
+	if (!pg_taken_over(p))
+		idem_sink_failed(&p->sink, IDEM_PROTO_OUTAGE, "55000",
+						 "position \"%s\" in %s at the target is not the one that was stored there last: the target was set back",
+						 p->config.relay, p->position_table);
 	idem_sink_failed(&p->sink, IDEM_PROTO_FENCED, "55000",
 					 "another instance has taken over position \"%s\" in %s at the target",
 					 p->config.relay, p->position_table);
@@ -454,6 +459,7 @@ pg_apply(PgSink *p)
 			case ATTEMPT_COMMIT_LOST:
 				if (ask_until_known(p))
 				{
+					pg_position_stored(p);
 					send_verdict(p, IDEM_PROTO_COMMITTED, NULL, NULL);
 					return;
 				}

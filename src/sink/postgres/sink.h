@@ -195,6 +195,9 @@ typedef struct PgSink
 	char	   *position_table; /* quoted */
 	char	   *fence_sql;
 	int64_t		epoch;			/* of this program in the position row */
+	const char *stored_incarnation; /* what that row has: found there, or */
+	int64_t		stored_row_id;	/* written by the last commit; "" and 0 for */
+	int64_t		stored_k;		/* NULL */
 	PgBatch		batch;
 	PgKeys		failed;
 	bool		answered;		/* the batch's results are out */
@@ -269,6 +272,15 @@ extern const char *pg_field_name(PgField field);
 /* position.c */
 extern void pg_take_position(PgSink *p, IdemProtoReady *ready);
 extern void pg_send_fence(PgSink *p);
+
+/* The batch's position is committed: the next fence expects it. */
+extern void pg_position_stored(PgSink *p);
+
+/*
+ * After a fence that found no row to update: has another instance taken over?
+ * Else the target does not have what this program stored there, or read.
+ */
+extern bool pg_taken_over(PgSink *p);
 
 typedef enum PgFate
 {

@@ -53,6 +53,40 @@ def test_lost_commit_of_another_life():
         w.close()
 
 
+def set_back(sql):
+    """A target that is set back while the program is idle and has its connection, or has lost it."""
+    for cut in (False, True):
+        t = Target()
+        w = t.start()
+        for row_id in (1, 2):
+            batch, _ = w.events([{}], row_id=row_id)
+            commits(w, batch, 1)
+        t.psql(sql)
+        if cut:
+            t.psql("SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE application_name = 'idempotency sink'"
+                   " AND datname = current_database()")
+        w.events([{}], row_id=3)
+        f = w.expect("FAILED", timeout=30)
+        assert f["outcome"] == codec.OUTCOMES["outage"] and "set back" in f["message"], f
+        assert w.recv() is None and w.exit_status() == 0
+        w.sock.close()
+        assert t.count() == 2
+        w = t.start()
+        yield w.ready
+        w.close()
+
+
+def test_target_set_back():
+    """It has an older position under the same epoch: what it lost must not be passed over."""
+    for ready in set_back("UPDATE idempotency_sink_position SET row_id = 1"):
+        assert ready["has_position"] == 1 and ready["row_id"] == 1, ready
+
+
+def test_target_cleared():
+    for ready in set_back("DELETE FROM idempotency_sink_position"):
+        assert ready["has_position"] == 0, ready
+
+
 def test_lost_commit_after_results():
     """Results are out already: the same ones must come about again."""
     t = Target()
