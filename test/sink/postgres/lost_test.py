@@ -163,19 +163,24 @@ def test_lost_commit_and_claimed_elsewhere():
 
 
 def test_fenced():
-    t = Target()
-    old = t.start()
-    batch, _ = old.events([{}])
-    commits(old, batch, 1)
-    new = t.start()
-    batch, _ = new.events([{}], row_id=50)
-    commits(new, batch, 1)
-    old.events([{}, {}])
-    f = old.expect("FAILED")
-    assert f["outcome"] == codec.OUTCOMES["fenced"] and f["sqlstate"] == "55000", f
-    assert old.exit_status() == 0
-    assert t.count() == 2 and t.position() == ["2", "log-1", "50", "0"]
-    new.close()
+    """By a successor that has stored something, and by one that has only said hello."""
+    for stores in (True, False):
+        t = Target()
+        old = t.start()
+        batch, _ = old.events([{}])
+        commits(old, batch, 1)
+        new = t.start()
+        if stores:
+            batch, _ = new.events([{}], row_id=50)
+            commits(new, batch, 1)
+        before = t.position()
+        old.events([{}, {}])
+        f = old.expect("FAILED")
+        assert f["outcome"] == codec.OUTCOMES["fenced"] and f["sqlstate"] == "55000", f
+        assert old.exit_status() == 0
+        assert t.count() == 1 + stores and t.position() == before and before[0] == "2"
+        old.sock.close()
+        new.close()
 
 
 def test_hello_waits_for_a_batch_in_flight():
