@@ -258,6 +258,26 @@ def restart_sinks(lane):
         session.close()
 
 
+def confirm(lane):
+    """A relay to a sink that stores positions has its first commit there."""
+    session = Session(lane)
+    name = lane.ledger.new_id("new").replace("-", "_")
+    try:
+        for sql in (f"CREATE SERVER {name} FOREIGN DATA WRAPPER idempotency_program"
+                    f" OPTIONS (program 'pytest', file '{lane.source.directory / name}', position 'on')",
+                    f"SELECT idempotency.relay_create('{name}', '{name}', ARRAY['{name}'])",
+                    f"SELECT idempotency.outbox_enqueue('{name}', 'k', 'E', '1')"):
+            if lane.stopping:
+                raise Stopped
+            lane.tolerate(session, sql)
+        lane.soon("its first commit", lambda: lane.hit(), 10)
+    except psycopg2.Error:
+        pass
+    finally:
+        lane.tolerate(session, f"DROP SERVER IF EXISTS {name} CASCADE")
+        session.close()
+
+
 def ddl(lane):
     """A sink comes, is renamed, its relay gets an owner, both go; commands that want the workers away."""
     session = Session(lane)
@@ -383,7 +403,7 @@ def crash(lane):
 SCENES = {
     "claim-kept": base,
     "ddl-": ddl, "relay-create": ddl, "relay-dropped": ddl, "launcher-registry-read": ddl,
-    "sink-reap": drop_stopped,
+    "sink-reap": drop_stopped, "relay-confirmed": confirm,
     "launcher-": restart_workers, "worker-": restart_workers, "worker-woken": base, "worker-tick": tick,
     "worker-maintain": base,
     "sink-": restart_sinks, "relay-hello": restart_sinks, "relay-ready": restart_sinks,
