@@ -478,23 +478,6 @@ drop_finished(RangeList *list, int64 top)
 	list->n = n;
 }
 
-/* One row has one key: an entry that was met twice is given out once. */
-static int
-drop_repeated(IdemKey *keys, int n)
-{
-	int			kept = 0;
-
-	for (int i = 0; i < n; i++)
-	{
-		if (kept > 0 && keys[kept - 1].xid == keys[i].xid && keys[kept - 1].seq == keys[i].seq &&
-			keys[kept - 1].segment == keys[i].segment &&
-			ItemPointerEquals(&keys[kept - 1].tid, &keys[i].tid))
-			continue;
-		keys[kept++] = keys[i];
-	}
-	return kept;
-}
-
 static void
 fill(IdemKeys *keys, IdemSegmentOpener opener, void *arg)
 {
@@ -528,7 +511,6 @@ fill(IdemKeys *keys, IdemSegmentOpener opener, void *arg)
 	keys->todo = keys->left;
 	keys->left = swap;
 	sort_keys(keys->keys, keys->nkeys);
-	keys->nkeys = drop_repeated(keys->keys, keys->nkeys);
 }
 
 static void

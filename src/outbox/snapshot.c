@@ -20,6 +20,7 @@
 
 #include "access/transam.h"
 #include "access/xact.h"
+#include "lib/qunique.h"
 #include "utils/snapmgr.h"
 
 #include "compat.h"
@@ -91,7 +92,12 @@ idem_snap_current(void)
 		}
 	}
 
+	/*
+	 * A transaction that is being prepared runs in two processes for a moment.
+	 * Listed twice, its events would be read twice.
+	 */
 	qsort(snap->xip, n, sizeof(FullTransactionId), compare_full_xids);
+	n = qunique(snap->xip, n, sizeof(FullTransactionId), compare_full_xids);
 	snap->nxip = n;
 	SET_VARSIZE(snap, SNAP_SIZE(n));
 	return snap;
