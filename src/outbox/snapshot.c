@@ -93,8 +93,8 @@ idem_snap_current(void)
 	}
 
 	/*
-	 * A transaction that is being prepared runs in two processes for a moment.
-	 * Listed twice, its events would be read twice.
+	 * A transaction that is being prepared runs in two processes for a
+	 * moment. Listed twice, its events would be read twice.
 	 */
 	qsort(snap->xip, n, sizeof(FullTransactionId), compare_full_xids);
 	n = qunique(snap->xip, n, sizeof(FullTransactionId), compare_full_xids);
