@@ -9,13 +9,12 @@ from claims_model import BUSY, CLAIMED, SERIALIZATION, Cursor, Model, Txn, UNCOM
 from cluster import wait_until
 from episodes import Mismatch
 from session import PATIENCE, Session
+from transactions import LEVELS, Transactions
 
 SESSIONS = 4
 IDS = ("a", "b", "c", "d", "e")
 # consumer -> arguments of consumer_create, None for one that is not registered
 CONSUMERS = {"default": None, "plain": None, "private": "private_locks => true", "foreign": "foreign_lockers => true"}
-LEVELS = ("READ COMMITTED", "READ COMMITTED", "REPEATABLE READ", "SERIALIZABLE")
-SNAPSHOTLESS = ("begin", "savepoint", "rollback_to", "release_savepoint", "commit", "rollback", "prepare", "close")
 
 SETUP = """
 CREATE SCHEMA r;
@@ -62,7 +61,7 @@ def create_consumers(cluster, dbname):
             cluster.rows(f"SELECT idempotency.consumer_create('{consumer}', {how})", dbname=dbname)
 
 
-class Claims:
+class Claims(Transactions):
 
     def __init__(self, cluster, dbname):
         self.cluster, self.dbname = cluster, dbname
@@ -79,19 +78,9 @@ class Claims:
 
     # The start: nothing remembered, nobody there.
 
-    def sql(self, text, args=None):
-        with self.control.cursor() as c:
-            c.execute(text, args)
-            return c.fetchall() if c.description else []
-
     def clean(self):
-        for (gid,) in self.sql("SELECT gid FROM pg_prepared_xacts WHERE database = current_database()"):
-            self.sql("ROLLBACK PREPARED %s", (gid,))
-        self.sql("""SELECT pg_terminate_backend(pid, 60000) FROM pg_stat_activity
-            WHERE datname = current_database() AND pid <> pg_backend_pid() AND backend_type = 'client backend'""")
+        self.forget_transactions()
         self.sql("DROP SCHEMA IF EXISTS r CASCADE")
-        table, = self.sql("SELECT oid::regclass::text FROM pg_class WHERE relname = 'processed' AND relkind = 'r'")
-        self.sql(f"TRUNCATE {table[0]}")
         self.sql(SETUP)
 
     # Choosing the next operation, by what the model says is going on.
@@ -110,16 +99,13 @@ class Claims:
         if txn is None:
             return self.choose_idle(rng, s)
         if txn.failed:
-            if txn.savepoints and rng.random() < 0.6:
-                return (s, "rollback_to", rng.choice(txn.savepoints).name)
-            return (s, rng.choice(("rollback", "commit")))
+            return self.choose_failed(rng, s, txn)
         return self.choose_inside(rng, s, txn)
 
     def choose_idle(self, rng, s):
         chance = rng.random()
         if self.model.prepared and chance < 0.2:
-            return (s, rng.choice(("commit_prepared", "commit_prepared", "rollback_prepared")),
-                    rng.choice(sorted(self.model.prepared)))
+            return self.choose_prepared(rng, s)
         if chance < 0.3:
             return (s, "set", rng.choice((("budget", -1), ("budget", 0), ("budget", 1), ("budget", 2), ("budget", 3),
                                           ("keep", True), ("keep", False), ("keep", False))))
@@ -199,7 +185,7 @@ class Claims:
         if way == "cancel" or txn is None:
             return False
         if way in ("rollback_to", "release_savepoint"):
-            return any(p.name == op[2] for p in txn.savepoints) and (way == "rollback_to" or not txn.failed)
+            return self.ends_savepoint(txn, op)
         if way in ("rollback", "commit"):
             return True
         if way in ("fetch", "close"):
@@ -211,25 +197,9 @@ class Claims:
     # Doing it.
 
     def apply(self, op):
-        s, way = op[:2]
-        txn = self.model.txns.get(s)
-        if txn and txn.isolation != "READ COMMITTED" and txn.snapshot is None and way not in SNAPSHOTLESS:
-            txn.snapshot = self.model.commits
-        self.trace.append(f"{op!r}")
-        getattr(self, "do_" + way)(s, txn, *op[2:])
+        super().apply(op)
         for other in sorted(self.waiting):
             self.look(other)
-
-    def say(self, text):
-        self.trace[-1] += f" -> {text}"
-
-    def wrong(self, expected, answer):
-        raise Mismatch(f"{self.trace[-1]}: expected {expected}, got {answer}")
-
-    def run(self, s, sql, args=None):
-        answer = self.sessions[s].run(sql, args)
-        self.say(answer)
-        return answer
 
     def judge(self, txn, answer, allowed=None):
         """True if there are rows to look at.  allowed: a SQLSTATE, a set of verdicts and SQLSTATEs, None for no error.
@@ -268,18 +238,6 @@ class Claims:
         self.settings[s][name] = 64 if value == -1 else value
         self.run(s, self.setting(name, value))
 
-    def do_savepoint(self, s, txn, name):
-        if self.judge(txn, self.run(s, f"SAVEPOINT {name}")):
-            self.model.savepoint(txn, name)
-
-    def do_rollback_to(self, s, txn, name):
-        if self.judge(txn, self.run(s, f"ROLLBACK TO {name}")):
-            self.model.rollback_to(txn, name)
-
-    def do_release_savepoint(self, s, txn, name):
-        if self.judge(txn, self.run(s, f"RELEASE {name}")):
-            self.model.release_savepoint(txn, name)
-
     def do_rollback(self, s, txn):
         self.judge(txn, self.run(s, "ROLLBACK"))
         self.model.end(s)
@@ -312,10 +270,6 @@ class Claims:
     def do_commit_prepared(self, s, txn, gid):
         self.judge(Txn(""), self.run(s, f"COMMIT PREPARED '{gid}'"))
         self.committed(self.model.prepared.pop(gid))
-
-    def do_rollback_prepared(self, s, txn, gid):
-        self.judge(Txn(""), self.run(s, f"ROLLBACK PREPARED '{gid}'"))
-        del self.model.prepared[gid]
 
     # Claiming.
 
@@ -512,10 +466,6 @@ class Claims:
         if answer.state != "57014":
             self.wrong("57014", answer)
         self.model.fail(txn)
-
-    def do_kill(self, s, txn):
-        self.sql("SELECT pg_terminate_backend(%s, 60000)", (self.sessions[s].pid,))
-        self.reopen(s)
 
     def reopen(self, s):
         self.sessions[s].close()

@@ -11,15 +11,12 @@ import uuid
 import psycopg2
 
 from cluster import wait_until
-from episodes import Mismatch
 from outbox_model import Cursor, Event, Model, Snapshot, Txn
 from session import PATIENCE, Session
+from transactions import LEVELS, SERIALIZATION, Transactions
 
 WRITERS = 4
 READERS = 2
-LEVELS = ("READ COMMITTED", "READ COMMITTED", "REPEATABLE READ", "SERIALIZABLE")
-SNAPSHOTLESS = ("begin", "savepoint", "rollback_to", "release_savepoint", "commit", "rollback", "prepare")
-SERIALIZATION = "40001"
 
 FUNCTIONS = """
 CREATE SCHEMA t;
@@ -47,7 +44,7 @@ class Reader:
         self.mark = start
 
 
-class Outbox:
+class Outbox(Transactions):
     def __init__(self, cluster, dbname):
         self.cluster, self.dbname = cluster, dbname
         self.open_control()
@@ -70,20 +67,9 @@ class Outbox:
         self.sql(f"SET statement_timeout = '{PATIENCE}s'")
         self.reading = [self.cluster.connect(self.dbname) for _ in range(READERS)]
 
-    def sql(self, text, args=None, conn=None):
-        with (conn or self.control).cursor() as c:
-            c.execute(text, args)
-            return c.fetchall() if c.description else []
-
     def clean(self):
-        for (gid,) in self.sql("SELECT gid FROM pg_prepared_xacts WHERE database = current_database()"):
-            self.sql("ROLLBACK PREPARED %s", (gid,))
-        self.sql("""SELECT pg_terminate_backend(pid, 60000) FROM pg_stat_activity
-            WHERE datname = current_database() AND pid <> pg_backend_pid() AND backend_type = 'client backend'
-            AND application_name LIKE 'outbox%%'""", ())
+        self.forget_transactions("outbox%")
         self.drop_invalid()
-        table, = self.sql("SELECT oid::regclass::text FROM pg_class WHERE relname = 'processed' AND relkind = 'r'")
-        self.sql(f"TRUNCATE {table[0]}")
         self.sql("SELECT t.maintain(ARRAY[t.snapshot()]) FROM generate_series(1, 3)")
 
     def drop_invalid(self):
@@ -114,13 +100,10 @@ class Outbox:
         txn = self.model.txns.get(s)
         if txn is None:
             if self.model.prepared and rng.random() < 0.2:
-                return (s, rng.choice(("commit_prepared", "commit_prepared", "rollback_prepared")),
-                        rng.choice(sorted(self.model.prepared)))
+                return self.choose_prepared(rng, s)
             return (s, "begin", rng.choice(LEVELS), rng.random() < 0.02)
         if txn.failed:
-            if txn.savepoints and rng.random() < 0.6:
-                return (s, "rollback_to", rng.choice(txn.savepoints).name)
-            return (s, rng.choice(("rollback", "commit")))
+            return self.choose_failed(rng, s, txn)
         return self.choose_inside(rng, s, txn)
 
     def choose_inside(self, rng, s, txn):
@@ -173,31 +156,12 @@ class Outbox:
         if txn is None:
             return False
         if way in ("rollback_to", "release_savepoint"):
-            return any(p.name == op[2] for p in txn.savepoints) and (way == "rollback_to" or not txn.failed)
+            return self.ends_savepoint(txn, op)
         if way in ("rollback", "commit"):
             return True
         return not txn.failed and (way != "fetch" or op[2] in txn.cursors)
 
     # Doing.
-
-    def apply(self, op):
-        s, way = op[:2]
-        txn = self.model.txns.get(s)
-        if txn and txn.isolation != "READ COMMITTED" and txn.snapshot is None and way not in SNAPSHOTLESS:
-            txn.snapshot = self.model.commits
-        self.trace.append(f"{op!r}")
-        getattr(self, "do_" + way)(s, txn, *op[2:])
-
-    def say(self, text):
-        self.trace[-1] += f" -> {text!r:.300}"
-
-    def wrong(self, expected, got):
-        raise Mismatch(f"{self.trace[-1]}: expected {expected}, got {got}")
-
-    def run(self, s, sql, args=None):
-        answer = self.sessions[s].run(sql, args)
-        self.say(answer)
-        return answer
 
     def judge(self, txn, answer, errors=()):
         """True if there are rows to look at.  Serializable transactions may fail for reasons that are not ours."""
@@ -216,19 +180,10 @@ class Outbox:
         self.judge(self.model.txns[s],
                    self.run(s, f"BEGIN ISOLATION LEVEL {isolation}{' READ ONLY' if read_only else ''}"))
 
-    def do_savepoint(self, s, txn, name):
-        if self.judge(txn, self.run(s, f"SAVEPOINT {name}")):
-            self.model.savepoint(txn, name)
-
     def do_rollback_to(self, s, txn, name):
         before = txn.events
-        if self.judge(txn, self.run(s, f"ROLLBACK TO {name}")):
-            self.model.rollback_to(txn, name)
-            self.undone += [e.row[0] for e in before if e not in txn.events][:1]
-
-    def do_release_savepoint(self, s, txn, name):
-        if self.judge(txn, self.run(s, f"RELEASE {name}")):
-            self.model.release_savepoint(txn, name)
+        super().do_rollback_to(s, txn, name)
+        self.undone += [e.row[0] for e in before if e not in txn.events][:1]
 
     def do_rollback(self, s, txn):
         self.judge(txn, self.run(s, "ROLLBACK"))
@@ -252,10 +207,6 @@ class Outbox:
     def do_commit_prepared(self, s, txn, gid):
         self.judge(Txn(""), self.run(s, f"COMMIT PREPARED '{gid}'"))
         self.model.commit(self.model.prepared.pop(gid))
-
-    def do_rollback_prepared(self, s, txn, gid):
-        self.judge(Txn(""), self.run(s, f"ROLLBACK PREPARED '{gid}'"))
-        del self.model.prepared[gid]
 
     # Enqueueing.
 
@@ -423,10 +374,6 @@ class Outbox:
             self.building = False
             if answer.lost or answer.state not in (None, "57014"):
                 self.wrong("an index", answer)
-
-    def do_kill(self, s, txn):
-        self.sql("SELECT pg_terminate_backend(%s, 60000)", (self.sessions[s].pid,))
-        self.reopen(s)
 
     def reopen(self, s):
         self.sessions[s].close()
