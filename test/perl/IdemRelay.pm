@@ -84,6 +84,68 @@ sub received
 	return @lines;
 }
 
+# A relay to a sink of its own, for the events of its name; returns the sink's file.
+sub own_relay
+{
+	my ($node, $dir, $name, %opt) = @_;
+	my $file = "$dir/$name.log";
+
+	pytest_server($node, "s_$name", $file, %opt);
+	$node->safe_psql('postgres', <<"END");
+SELECT idempotency.relay_create('$name', 's_$name', aggregate_types => '{$name}',
+	min_backoff => '50 ms', max_backoff => '100 ms')
+END
+	wait_state($node, $name, 'streaming');
+	return $file;
+}
+
+# How often events of a type are committed at the sink.
+sub came
+{
+	my ($file, $type) = @_;
+
+	return scalar grep { ($_->{event_type} // '') eq $type } acked($file);
+}
+
+sub arrives
+{
+	my ($file, $type, $n) = @_;
+
+	return wait_until("$type arrives", sub { came($file, $type) >= ($n // 1) });
+}
+
+# A database in which each event becomes a row of app.got: how often, and for whom.
+sub counting_target
+{
+	my $target = PostgreSQL::Test::Cluster->new('target');
+
+	$target->init;
+	$target->start;
+	$target->safe_psql('postgres', q{
+CREATE SCHEMA app;
+CREATE TABLE app.got (event_id uuid, twin text);
+CREATE FUNCTION app.on_event(event_id uuid, aggregate_id text) RETURNS void LANGUAGE sql
+	AS $$ INSERT INTO app.got VALUES (event_id, aggregate_id) $$;
+});
+	return $target;
+}
+
+# The server "target" of a node, which is that database.
+sub counting_server
+{
+	my ($node, $target) = @_;
+	my ($host, $port) = ($target->host, $target->port);
+	my $user = $target->safe_psql('postgres', 'SELECT current_user');
+
+	$node->safe_psql('postgres', qq{
+CREATE SERVER target FOREIGN DATA WRAPPER idempotency_postgres
+	OPTIONS (host '$host', port '$port', dbname 'postgres', function 'app.on_event');
+CREATE USER MAPPING FOR CURRENT_USER SERVER target OPTIONS (user '$user');
+});
+	$target->safe_psql('postgres', $node->safe_psql('postgres', q{SELECT idempotency.sink_setup_sql('target')}));
+	return;
+}
+
 # Those that were acknowledged.
 sub acked
 {

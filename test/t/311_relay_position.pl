@@ -19,19 +19,11 @@ idempotency.sink_directory = '$dir'
 idempotency.sink_timeout = 60s
 END
 
-# A relay to a sink of its own for the events of its name; returns its file.
 sub relay
 {
 	my ($name, %opt) = @_;
-	my $file = "$dir/$name.log";
 
-	IdemRelay::pytest_server($node, "s_$name", $file, %opt);
-	$node->safe_psql('postgres', <<"END");
-SELECT idempotency.relay_create('$name', 's_$name', aggregate_types => '{$name}',
-	min_backoff => '50 ms', max_backoff => '100 ms')
-END
-	IdemRelay::wait_state($node, $name, 'streaming');
-	return $file;
+	return IdemRelay::own_relay($node, $dir, $name, %opt);
 }
 
 sub enqueue

@@ -15,25 +15,9 @@ use PostgreSQL::Test::RecursiveCopy;
 use PostgreSQL::Test::Utils;
 use Test::More;
 
-my $target = PostgreSQL::Test::Cluster->new('target');
-$target->init;
-$target->start;
-my ($host, $port) = ($target->host, $target->port);
-my $user = $target->safe_psql('postgres', 'SELECT current_user');
-
+my $target = IdemRelay::counting_target();
 my $a = IdemTest::cluster('a', conf => "idempotency.publish_as = 'shop'\n");
-$a->safe_psql('postgres', qq{
-CREATE SERVER target FOREIGN DATA WRAPPER idempotency_postgres
-	OPTIONS (host '$host', port '$port', dbname 'postgres', function 'app.on_event');
-CREATE USER MAPPING FOR CURRENT_USER SERVER target OPTIONS (user '$user');
-});
-$target->safe_psql('postgres', $a->safe_psql('postgres', q{SELECT idempotency.sink_setup_sql('target')}));
-$target->safe_psql('postgres', q{
-CREATE SCHEMA app;
-CREATE TABLE app.got (event_id uuid, twin text);
-CREATE FUNCTION app.on_event(event_id uuid, aggregate_id text) RETURNS void LANGUAGE sql
-	AS $$ INSERT INTO app.got VALUES (event_id, aggregate_id) $$;
-});
+IdemRelay::counting_server($a, $target);
 
 sub got
 {

@@ -26,15 +26,8 @@ END
 sub relay
 {
 	my ($name) = @_;
-	my $file = "$dir/$name.log";
 
-	IdemRelay::pytest_server($node, "s_$name", $file, position => 'on');
-	$node->safe_psql('postgres', <<"END");
-SELECT idempotency.relay_create('$name', 's_$name', aggregate_types => '{$name}',
-	min_backoff => '50 ms', max_backoff => '100 ms')
-END
-	IdemRelay::wait_state($node, $name, 'streaming');
-	return $file;
+	return IdemRelay::own_relay($node, $dir, $name, position => 'on');
 }
 
 sub enqueue
@@ -43,21 +36,6 @@ sub enqueue
 
 	$on->safe_psql('postgres', "SELECT idempotency.outbox_enqueue('$name', 'k', '$type', '1')");
 	return;
-}
-
-# How often events of a type are committed at the sink.
-sub came
-{
-	my ($file, $type) = @_;
-
-	return scalar grep { ($_->{event_type} // '') eq $type } IdemRelay::acked($file);
-}
-
-sub arrives
-{
-	my ($file, $type) = @_;
-
-	return IdemRelay::wait_until("$type arrives", sub { came($file, $type) > 0 });
 }
 
 sub commits
@@ -73,10 +51,10 @@ sub diverges
 	my ($on, $name, $file, $type, $error) = @_;
 
 	IdemRelay::wait_until("$name goes on or stands",
-		sub { came($file, $type) > 0 || IdemRelay::stat($on, $name, 'state') eq 'diverged' });
+		sub { IdemRelay::came($file, $type) > 0 || IdemRelay::stat($on, $name, 'state') eq 'diverged' });
 	is(IdemRelay::stat($on, $name, 'state'), 'diverged', "$name: a contradiction is a state");
 	like(IdemRelay::stat($on, $name, 'last_error'), $error, "$name: which says why");
-	is(came($file, $type), 0, "$name: nothing is sent on a guess");
+	is(IdemRelay::came($file, $type), 0, "$name: nothing is sent on a guess");
 	return;
 }
 
@@ -95,7 +73,7 @@ foreach my $name (qw(paused restarted))
 	my $file = relay($name);
 
 	enqueue($node, $name, 'One');
-	arrives($file, 'One');
+	IdemRelay::arrives($file, 'One');
 	IdemTest::wait_for($node, "SELECT waiting_for = 'events' FROM idempotency.stat_relay WHERE relay = '$name'");
 	$node->safe_psql('postgres', "SELECT idempotency.relay_pause('$name')");
 	IdemRelay::wait_state($node, $name, 'paused');
@@ -105,7 +83,7 @@ foreach my $name (qw(paused restarted))
 	$node->safe_psql('postgres', "SELECT idempotency.relay_resume('$name')");
 	diverges($node, $name, $file, 'Two', qr/has no position, although it had stored one/);
 	$node->safe_psql('postgres', "SELECT idempotency.relay_adopt('$name')");
-	arrives($file, 'Two');
+	IdemRelay::arrives($file, 'Two');
 }
 
 # Each program stores positions of a life of its own.
@@ -113,14 +91,14 @@ my $file = relay('lives');
 foreach my $type (qw(One Two Three))
 {
 	enqueue($node, 'lives', $type);
-	arrives($file, $type);
+	IdemRelay::arrives($file, $type);
 	kill_sink($node, 'lives');
 }
 my %lives = map { $_->{incarnation} => 1 } commits($file);
 is(scalar(keys %lives), 3, 'no two programs store the same life');
 enqueue($node, 'lives', 'Four');
-arrives($file, 'Four');
-is(came($file, $_), 1, "$_ came once") foreach qw(One Two Three Four);
+IdemRelay::arrives($file, 'Four');
+is(IdemRelay::came($file, $_), 1, "$_ came once") foreach qw(One Two Three Four);
 
 # A target that was set back gets again what it lost, and the outbox keeps what
 # follows the row that it names.
@@ -128,8 +106,8 @@ my ($second) = (grep { /"commit"/ } split /\n/, slurp_file($file))[1];
 my ($row) = $second =~ /"row_id": (\d+)/;
 append_to_file($file, "$second\n");
 kill_sink($node, 'lives');
-IdemRelay::wait_until('what the target lost comes again', sub { came($file, 'Four') == 2 });
-is(came($file, 'Two'), 1, 'and nothing else');
+IdemRelay::wait_until('what the target lost comes again', sub { IdemRelay::came($file, 'Four') == 2 });
+is(IdemRelay::came($file, 'Two'), 1, 'and nothing else');
 is( $node->safe_psql('postgres', <<"END"), 't', 'the outbox is held from there on');
 WITH log AS (TABLE idempotency.relay_log_0 UNION ALL TABLE idempotency.relay_log_1)
 SELECT n.done::text = s.done::text FROM log AS s JOIN log AS n ON n.named = s.id AND n.relay_id = s.relay_id
@@ -144,8 +122,8 @@ SELECT idempotency.relay_create('parked', 's_parked', aggregate_types => '{parke
 	min_backoff => '50 ms', max_backoff => '100 ms');
 SELECT idempotency.outbox_enqueue('parked', 'k', 'Later', '1'), idempotency.outbox_enqueue('parked', 'k', 'One', '1');
 END
-arrives($parked, 'One');
-arrives($parked, 'Later');
+IdemRelay::arrives($parked, 'One');
+IdemRelay::arrives($parked, 'Later');
 my ($before) = grep { /"commit"/ } split /\n/, slurp_file($parked);
 append_to_file($parked, "$before\n");
 kill_sink($node, 'parked');
@@ -155,10 +133,10 @@ diverges($node, 'parked', $parked, 'Two', qr/is before row \d+, with which it ha
 # An operator's move accepts what the sink stored before it, and nothing else.
 foreach my $move (q{relay_replay('lives', since => '-infinity')}, q{relay_alter('lives', start_at => 'earliest')})
 {
-	my $before = came($file, 'One');
+	my $before = IdemRelay::came($file, 'One');
 
 	$node->safe_psql('postgres', "SELECT idempotency.$move");
-	IdemRelay::wait_until("$move sends again", sub { came($file, 'One') > $before });
+	IdemRelay::wait_until("$move sends again", sub { IdemRelay::came($file, 'One') > $before });
 	IdemRelay::wait_state($node, 'lives', 'streaming');
 }
 
@@ -177,14 +155,14 @@ SELECT idempotency.relay_replay('lives', since => '-infinity');
 SELECT idempotency.relay_alter('lives', start_at => 'earliest');
 SELECT idempotency.relay_resume('lives');
 END
-arrives($file, 'Five');
+IdemRelay::arrives($file, 'Five');
 
 # Backups: of a relay that has sent nothing, and of one that has.
 my %file = map { $_ => relay($_) } qw(fresh used twin);
 foreach my $name (qw(used twin))
 {
 	enqueue($node, $name, 'Before');
-	arrives($file{$name}, 'Before');
+	IdemRelay::arrives($file{$name}, 'Before');
 }
 IdemTest::wait_for($node,
 	q{SELECT bool_and(waiting_for = 'events') FROM idempotency.stat_relay WHERE relay IN ('fresh', 'used', 'twin')});
@@ -195,7 +173,7 @@ $node->safe_psql('postgres', q{SELECT setval('idempotency.relay_log_id', nextval
 foreach my $name (sort keys %file)
 {
 	enqueue($node, $name, $_) foreach qw(Later Latest);
-	arrives($file{$name}, 'Latest');
+	IdemRelay::arrives($file{$name}, 'Latest');
 }
 
 # A standby that never got that.
@@ -228,7 +206,7 @@ cmp_ok($copy->safe_psql('postgres', q{SELECT last_value FROM idempotency.relay_l
 $copy->safe_psql('postgres', q{SELECT idempotency.relay_replay('fresh', since => '-infinity')});
 diverges($copy, 'fresh', $file{fresh}, 'Restored', qr/is not in the log of positions/);
 $copy->safe_psql('postgres', q{SELECT idempotency.relay_adopt('fresh')});
-arrives($file{fresh}, 'Restored');
+IdemRelay::arrives($file{fresh}, 'Restored');
 
 # The copy stored a row of the same number as the original, for another event.
 # Numbers alone would take the original's position for the copy's.
@@ -240,7 +218,7 @@ SELECT setval('idempotency.relay_log_id', $theirs->{row_id} - 1);
 SELECT idempotency.outbox_enqueue('twin', 'k', 'Own', '1');
 COMMIT;
 END
-arrives("$dir/twin-early.log", 'Own');
+IdemRelay::arrives("$dir/twin-early.log", 'Own');
 my ($same) = grep { $_->{row_id} == $theirs->{row_id} } commits("$dir/twin-early.log");
 ok(defined $same, 'both have stored a row of the same number');
 $copy->safe_psql('postgres', "ALTER SERVER s_twin OPTIONS (SET file '$file{twin}')");

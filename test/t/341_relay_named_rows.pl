@@ -22,15 +22,8 @@ END
 sub relay
 {
 	my ($name, %opt) = @_;
-	my $file = "$dir/$name.log";
 
-	IdemRelay::pytest_server($node, "s_$name", $file, position => 'on', %opt);
-	$node->safe_psql('postgres', <<"END");
-SELECT idempotency.relay_create('$name', 's_$name', aggregate_types => '{$name}',
-	min_backoff => '50 ms', max_backoff => '100 ms')
-END
-	IdemRelay::wait_state($node, $name, 'streaming');
-	return $file;
+	return IdemRelay::own_relay($node, $dir, $name, position => 'on', %opt);
 }
 
 sub enqueue
@@ -38,22 +31,6 @@ sub enqueue
 	my ($name, $type) = @_;
 
 	$node->safe_psql('postgres', "SELECT idempotency.outbox_enqueue('$name', '$type', '$type', '1')");
-	return;
-}
-
-# How often events of a type are committed at the sink.
-sub came
-{
-	my ($file, $type) = @_;
-
-	return scalar grep { ($_->{event_type} // '') eq $type } IdemRelay::acked($file);
-}
-
-sub arrives
-{
-	my ($file, $type, $n) = @_;
-
-	IdemRelay::wait_until("$type arrives", sub { came($file, $type) >= ($n // 1) });
 	return;
 }
 
@@ -82,11 +59,11 @@ foreach my $turns (0, 1)
 	my $mover = $node->background_psql('postgres', on_error_stop => 1);
 
 	enqueue($name, 'One');
-	arrives($file, 'One');
+	IdemRelay::arrives($file, 'One');
 	$mover->query_safe('BEGIN');
 	$mover->query_safe("SELECT idempotency.relay_replay('$name', since => '-infinity')");
 	enqueue($name, 'Two');
-	arrives($file, 'Two');
+	IdemRelay::arrives($file, 'Two');
 	IdemTest::wait_for($node, "SELECT waiting_for = 'events' FROM idempotency.stat_relay WHERE relay = '$name'");
 	if ($turns)
 	{
@@ -100,9 +77,9 @@ foreach my $turns (0, 1)
 		$node->safe_psql('postgres', "ALTER SERVER s_$name OPTIONS (DROP failed_type)");
 	}
 	IdemRelay::wait_until("$name goes on or stands",
-		sub { came($file, 'Two') > 1 || IdemRelay::stat($node, $name, 'state') eq 'diverged' });
+		sub { IdemRelay::came($file, 'Two') > 1 || IdemRelay::stat($node, $name, 'state') eq 'diverged' });
 	is(IdemRelay::stat($node, $name, 'state'), 'streaming', "$name: a move that commits late is no contradiction");
-	is(came($file, $_), 2, "$name: $_ is sent again") foreach qw(One Two);
+	is(IdemRelay::came($file, $_), 2, "$name: $_ is sent again") foreach qw(One Two);
 }
 
 $node->stop;
