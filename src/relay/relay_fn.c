@@ -28,7 +28,6 @@
 #include "miscadmin.h"
 #include "storage/lmgr.h"
 #include "utils/acl.h"
-#include "utils/array.h"
 #include "utils/builtins.h"
 #include "utils/guc.h"
 #include "utils/snapmgr.h"
@@ -44,6 +43,7 @@
 #include "relay/launcher.h"
 #include "relay/parked.h"
 #include "relay/position.h"
+#include "relay/relay_args.h"
 #include "relay/shmem.h"
 #include "relay/spi.h"
 #include "relay/wake.h"
@@ -63,22 +63,7 @@ PG_FUNCTION_INFO_V1(idem_relay_replay_fn);
 PG_FUNCTION_INFO_V1(idem_relay_redrive_fn);
 PG_FUNCTION_INFO_V1(idem_relay_discard_fn);
 
-/* Arguments of relay_create and relay_alter, in order. */
-enum
-{
-	ARG_RELAY, ARG_SERVER, ARG_TYPES, ARG_START, ARG_ORDERING, ARG_ON_DEAD,
-	ARG_MAX_ATTEMPTS, ARG_MIN_BACKOFF, ARG_MAX_BACKOFF, ARG_BATCH_EVENTS,
-	ARG_BATCH_SIZE, ARG_MAX_LAG, NARGS
-};
-
 #define WRAPPER_PREFIX "idempotency_"
-#define MAX_BACKOFF_US (INT64CONST(24) * USECS_PER_HOUR)
-
-static char *
-relay_name_arg(FunctionCallInfo fcinfo)
-{
-	return text_to_cstring(idem_get_text_arg(fcinfo, ARG_RELAY, "relay", IDEM_MAX_NAME_BYTES));
-}
 
 /* A relay as it is now; 42704 if there is none of the name. */
 static IdemRelayConfig *
@@ -224,88 +209,6 @@ check_server(const char *name)
 }
 
 static void
-range_error(const char *name, const char *range)
-{
-	ereport(ERROR,
-			(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
-			 errmsg("argument \"%s\" is out of range", name),
-			 errhint("It must be %s.", range)));
-}
-
-/*
- * How long a month or a year is differs from place to place in the server: no
- * interval with one gets into the table, not even where days make up for it.
- * In floating point, which does not wrap around; exact where it matters.
- */
-static void
-check_backoff(FunctionCallInfo fcinfo, int argno, const char *name)
-{
-	Interval   *iv;
-	double		us;
-
-	if (PG_ARGISNULL(argno))
-		return;
-	iv = PG_GETARG_INTERVAL_P(argno);
-	us = iv->time + (double) iv->day * USECS_PER_DAY;
-	if (iv->month != 0 || us < 1000 || us > MAX_BACKOFF_US)
-		range_error(name, "between 1 ms and 1 day");
-}
-
-static int64
-size_arg(FunctionCallInfo fcinfo, int argno, const char *name, int64 min, int64 max,
-		 const char *range)
-{
-	int64		bytes = DatumGetInt64(DirectFunctionCall1(pg_size_bytes, PG_GETARG_DATUM(argno)));
-
-	if (bytes < min || bytes > max)
-		range_error(name, range);
-	return bytes;
-}
-
-/* 0: "none", which takes the limit away where NULL keeps it. */
-static int64
-max_lag_arg(FunctionCallInfo fcinfo)
-{
-	char	   *size = text_to_cstring(PG_GETARG_TEXT_PP(ARG_MAX_LAG));
-
-	if (pg_strcasecmp(size, "none") == 0)
-		return 0;
-	return size_arg(fcinfo, ARG_MAX_LAG, "max_lag_size", 1024 * 1024, PG_INT64_MAX,
-					"at least 1MB, or none");
-}
-
-static void
-check_numbers(FunctionCallInfo fcinfo)
-{
-	if (!PG_ARGISNULL(ARG_MAX_ATTEMPTS) &&
-		(PG_GETARG_INT32(ARG_MAX_ATTEMPTS) < 1 || PG_GETARG_INT32(ARG_MAX_ATTEMPTS) > 1000000))
-		range_error("max_attempts", "between 1 and 1000000");
-	if (!PG_ARGISNULL(ARG_BATCH_EVENTS) &&
-		(PG_GETARG_INT32(ARG_BATCH_EVENTS) < 1 || PG_GETARG_INT32(ARG_BATCH_EVENTS) > 10000))
-		range_error("batch_events", "between 1 and 10000");
-}
-
-static void
-check_types(FunctionCallInfo fcinfo)
-{
-	Datum	   *elems;
-	bool	   *nulls;
-	int			n;
-
-	if (PG_ARGISNULL(ARG_TYPES))
-		return;
-	deconstruct_array(PG_GETARG_ARRAYTYPE_P(ARG_TYPES), TEXTOID, -1, false, TYPALIGN_INT,
-					  &elems, &nulls, &n);
-	for (int i = 0; i < n; i++)
-	{
-		if (nulls[i])
-			idem_null_element("aggregate_types", i + 1);
-		idem_check_length("aggregate_types", VARSIZE_ANY_EXHDR(DatumGetPointer(elems[i])),
-						  IDEM_MAX_NAME_BYTES);
-	}
-}
-
-static void
 append_fresh_position(int relay_id, int64 epoch, IdemPositionFresh fresh, IdemSnap *done)
 {
 	IdemPositionRow row = {.relay_id = relay_id, .epoch = epoch,
@@ -344,66 +247,11 @@ move_position(const IdemRelayConfig *c, IdemSnap *done)
 						  adopted ? IDEM_FRESH_ADOPTED : IDEM_FRESH_MOVED, done);
 }
 
-static char *
-enum_label(Datum value)
-{
-	return DatumGetCString(DirectFunctionCall1(enum_out, value));
-}
-
 /* What is delivered at the start, so to speak. */
 static IdemSnap *
-start_snapshot(Datum start)
+start_snapshot(FunctionCallInfo fcinfo)
 {
-	return strcmp(enum_label(start), "latest") == 0 ? idem_snap_current() : idem_snap_empty();
-}
-
-/* Columns of relays that both functions set, from their arguments. */
-static void
-collect_settings(FunctionCallInfo fcinfo, Datum *values, char *nulls)
-{
-	check_types(fcinfo);
-	check_numbers(fcinfo);
-	check_backoff(fcinfo, ARG_MIN_BACKOFF, "min_backoff");
-	check_backoff(fcinfo, ARG_MAX_BACKOFF, "max_backoff");
-	for (int i = 0; i < NARGS; i++)
-	{
-		values[i] = PG_ARGISNULL(i) ? (Datum) 0 : PG_GETARG_DATUM(i);
-		nulls[i] = PG_ARGISNULL(i) ? 'n' : ' ';
-	}
-	if (!PG_ARGISNULL(ARG_ORDERING))
-		values[ARG_ORDERING] = CStringGetTextDatum(enum_label(PG_GETARG_DATUM(ARG_ORDERING)));
-	if (!PG_ARGISNULL(ARG_ON_DEAD))
-		values[ARG_ON_DEAD] = CStringGetTextDatum(enum_label(PG_GETARG_DATUM(ARG_ON_DEAD)));
-	if (!PG_ARGISNULL(ARG_BATCH_SIZE))
-		values[ARG_BATCH_SIZE] = Int64GetDatum(size_arg(fcinfo, ARG_BATCH_SIZE, "batch_size",
-														1024, 16 * 1024 * 1024,
-														"between 1kB and 16MB"));
-	if (!PG_ARGISNULL(ARG_MAX_LAG))
-		values[ARG_MAX_LAG] = Int64GetDatum(max_lag_arg(fcinfo));
-	/* Start and server are no columns; NULLs take their places. */
-	values[ARG_START] = values[ARG_SERVER] = (Datum) 0;
-	nulls[ARG_START] = nulls[ARG_SERVER] = 'n';
-}
-
-#define SETTING_TYPES TEXTOID, TEXTOID, TEXTARRAYOID, TEXTOID, TEXTOID, TEXTOID, \
-	INT4OID, INTERVALOID, INTERVALOID, INT4OID, INT8OID, INT8OID
-
-static void
-require_all(FunctionCallInfo fcinfo)
-{
-	static const struct
-	{
-		int			arg;
-		const char *name;
-	}			needed[] = {
-		{ARG_START, "start_at"}, {ARG_ORDERING, "ordering"}, {ARG_ON_DEAD, "on_dead"},
-		{ARG_MAX_ATTEMPTS, "max_attempts"}, {ARG_MIN_BACKOFF, "min_backoff"},
-		{ARG_MAX_BACKOFF, "max_backoff"}, {ARG_BATCH_EVENTS, "batch_events"},
-		{ARG_BATCH_SIZE, "batch_size"},
-	};
-
-	for (int i = 0; i < lengthof(needed); i++)
-		idem_require_arg(fcinfo, needed[i].arg, needed[i].name);
+	return idem_relay_args_latest(fcinfo) ? idem_snap_current() : idem_snap_empty();
 }
 
 /*
@@ -429,18 +277,18 @@ new_relay_id(const ForeignServer *server)
 Datum
 idem_relay_create_fn(PG_FUNCTION_ARGS)
 {
-	char	   *name = relay_name_arg(fcinfo);
-	char	   *server_name = text_to_cstring(idem_get_text_arg(fcinfo, ARG_SERVER, "server", NAMEDATALEN - 1));
+	char	   *name = idem_relay_args_name(fcinfo);
+	char	   *server_name = text_to_cstring(idem_get_text_arg(fcinfo, IDEM_ARG_SERVER, "server", NAMEDATALEN - 1));
 	ForeignServer *server;
-	Oid			types[NARGS + 5] = {SETTING_TYPES, OIDOID, TEXTOID, TEXTOID, TEXTOID, INT4OID};
-	Datum		values[NARGS + 5];
-	char		nulls[NARGS + 6];
+	Oid			types[IDEM_NSETTINGS + 5] = {IDEM_SETTING_TYPES, OIDOID, TEXTOID, TEXTOID, TEXTOID, INT4OID};
+	Datum		values[IDEM_NSETTINGS + 5];
+	char		nulls[IDEM_NSETTINGS + 6];
 	int			relay_id;
 	int64		epoch;
 	uint64		n;
 
 	idem_prevent_read_only("relay_create()");
-	require_all(fcinfo);
+	idem_relay_args_require(fcinfo);
 	if (name[0] == '@')
 		ereport(ERROR,
 				(errcode(ERRCODE_RESERVED_NAME),
@@ -448,16 +296,16 @@ idem_relay_create_fn(PG_FUNCTION_ARGS)
 				 errhint("Names that begin with \"@\" belong to the extension.")));
 	require_preload();
 	server = check_server(server_name);
-	collect_settings(fcinfo, values, nulls);
-	values[NARGS] = ObjectIdGetDatum(GetUserId());
-	values[NARGS + 1] = CStringGetTextDatum(idem_relay_new_incarnation());
-	values[NARGS + 2] = CStringGetTextDatum(idem_publish_identity());
-	values[NARGS + 3] = CStringGetTextDatum(GetUserNameFromId(GetUserId(), false));
-	memset(nulls + NARGS, ' ', 5);
-	nulls[NARGS + 5] = '\0';
+	idem_relay_args_settings(fcinfo, values, nulls);
+	values[IDEM_NSETTINGS] = ObjectIdGetDatum(GetUserId());
+	values[IDEM_NSETTINGS + 1] = CStringGetTextDatum(idem_relay_new_incarnation());
+	values[IDEM_NSETTINGS + 2] = CStringGetTextDatum(idem_publish_identity());
+	values[IDEM_NSETTINGS + 3] = CStringGetTextDatum(GetUserNameFromId(GetUserId(), false));
+	memset(nulls + IDEM_NSETTINGS, ' ', 5);
+	nulls[IDEM_NSETTINGS + 5] = '\0';
 
 	relay_id = new_relay_id(server);
-	values[NARGS + 4] = Int32GetDatum(relay_id);
+	values[IDEM_NSETTINGS + 4] = Int32GetDatum(relay_id);
 	SPI_connect();
 	n = idem_spi_run("INSERT INTO %s.relays (relay_id, relay, owner_oid, owner, aggregate_types, ordering,"
 					 " on_dead, max_attempts, min_backoff, max_backoff, batch_events, batch_bytes,"
@@ -466,7 +314,7 @@ idem_relay_create_fn(PG_FUNCTION_ARGS)
 					 " $11, NULLIF($12, 0), pg_catalog.nextval('%s.relay_log_id'), $14, $15"
 					 " WHERE $2 IS NULL AND $4 IS NULL"
 					 " ON CONFLICT (relay) DO NOTHING RETURNING epoch",
-					 NARGS + 5, types, values, nulls);
+					 IDEM_NSETTINGS + 5, types, values, nulls);
 	if (n == 0)
 		ereport(ERROR,
 				(errcode(ERRCODE_DUPLICATE_OBJECT),
@@ -474,7 +322,7 @@ idem_relay_create_fn(PG_FUNCTION_ARGS)
 				 errhint("Use relay_alter, or relay_drop first.")));
 	epoch = DatumGetInt64(idem_spi_value(SPI_tuptable->vals[0], SPI_tuptable->tupdesc, 1));
 	append_fresh_position(relay_id, epoch, IDEM_FRESH_MOVED,
-						  start_snapshot(PG_GETARG_DATUM(ARG_START)));
+						  start_snapshot(fcinfo));
 	SPI_finish();
 	IDEM_FAULT_POINT("relay-create-enlist");
 	idem_launcher_enlist_database(true);
@@ -504,15 +352,15 @@ change_server(IdemRelayConfig *c, const ForeignServer *server)
 Datum
 idem_relay_alter_fn(PG_FUNCTION_ARGS)
 {
-	char	   *name = relay_name_arg(fcinfo);
+	char	   *name = idem_relay_args_name(fcinfo);
 	ForeignServer *server = NULL;
-	Oid			types[NARGS] = {SETTING_TYPES};
-	Datum		values[NARGS];
-	char		nulls[NARGS + 1];
+	Oid			types[IDEM_NSETTINGS] = {IDEM_SETTING_TYPES};
+	Datum		values[IDEM_NSETTINGS];
+	char		nulls[IDEM_NSETTINGS + 1];
 	IdemRelayConfig *c;
 
 	idem_prevent_read_only("relay_alter()");
-	if (PG_ARGISNULL(ARG_SERVER))
+	if (PG_ARGISNULL(IDEM_ARG_SERVER))
 	{
 		c = get_relay(name);
 		require_owner(c);
@@ -520,11 +368,11 @@ idem_relay_alter_fn(PG_FUNCTION_ARGS)
 	else
 	{
 		require_owner(find_relay(name));
-		server = check_server(text_to_cstring(PG_GETARG_TEXT_PP(ARG_SERVER)));
+		server = check_server(text_to_cstring(PG_GETARG_TEXT_PP(IDEM_ARG_SERVER)));
 		c = get_own_relay_and_anchor(name);
 	}
-	collect_settings(fcinfo, values, nulls);
-	nulls[NARGS] = '\0';
+	idem_relay_args_settings(fcinfo, values, nulls);
+	nulls[IDEM_NSETTINGS] = '\0';
 	SPI_connect();
 	idem_spi_run("UPDATE %s.relays SET aggregate_types = COALESCE($3, aggregate_types),"
 				 " ordering = COALESCE($5::%s.relay_ordering, ordering),"
@@ -532,12 +380,12 @@ idem_relay_alter_fn(PG_FUNCTION_ARGS)
 				 " max_attempts = COALESCE($7, max_attempts), min_backoff = COALESCE($8, min_backoff),"
 				 " max_backoff = COALESCE($9, max_backoff), batch_events = COALESCE($10, batch_events),"
 				 " batch_bytes = COALESCE($11, batch_bytes), max_lag_bytes = NULLIF(COALESCE($12, max_lag_bytes), 0)"
-				 " WHERE relay = $1 AND $2 IS NULL AND $4 IS NULL", NARGS, types, values, nulls);
+				 " WHERE relay = $1 AND $2 IS NULL AND $4 IS NULL", IDEM_NSETTINGS, types, values, nulls);
 	SPI_finish();
 	if (server != NULL)
 		change_server(c, server);
-	if (!PG_ARGISNULL(ARG_START))
-		move_position(c, start_snapshot(PG_GETARG_DATUM(ARG_START)));
+	if (!PG_ARGISNULL(IDEM_ARG_START))
+		move_position(c, start_snapshot(fcinfo));
 	idem_relay_config_changed(false);
 	PG_RETURN_VOID();
 }
@@ -558,7 +406,7 @@ run_for_relay(const IdemRelayConfig *c, const char *sql)
 Datum
 idem_relay_drop_fn(PG_FUNCTION_ARGS)
 {
-	char	   *name = relay_name_arg(fcinfo);
+	char	   *name = idem_relay_args_name(fcinfo);
 	IdemRelayConfig *c;
 	IdemAnchor	anchor;
 
@@ -575,7 +423,7 @@ idem_relay_drop_fn(PG_FUNCTION_ARGS)
 Datum
 idem_relay_pause_fn(PG_FUNCTION_ARGS)
 {
-	char	   *name = relay_name_arg(fcinfo);
+	char	   *name = idem_relay_args_name(fcinfo);
 
 	idem_prevent_read_only("relay_pause()");
 	run_for_relay(get_relay(name), "UPDATE %s.relays SET paused = true WHERE relay_id = $1");
@@ -585,7 +433,7 @@ idem_relay_pause_fn(PG_FUNCTION_ARGS)
 Datum
 idem_relay_resume_fn(PG_FUNCTION_ARGS)
 {
-	char	   *name = relay_name_arg(fcinfo);
+	char	   *name = idem_relay_args_name(fcinfo);
 
 	idem_prevent_read_only("relay_resume()");
 	run_for_relay(get_relay(name),
@@ -619,7 +467,7 @@ require_noted_owner(const IdemRelayConfig *c)
 Datum
 idem_relay_adopt_fn(PG_FUNCTION_ARGS)
 {
-	char	   *name = relay_name_arg(fcinfo);
+	char	   *name = idem_relay_args_name(fcinfo);
 	Oid			types[3] = {INT4OID, TEXTOID, TEXTOID};
 	Datum		values[3];
 	IdemRelayConfig *c;
@@ -739,7 +587,7 @@ replay_since(IdemRelayConfig *c, TimestampTz since)
 Datum
 idem_relay_replay_fn(PG_FUNCTION_ARGS)
 {
-	char	   *name = relay_name_arg(fcinfo);
+	char	   *name = idem_relay_args_name(fcinfo);
 	IdemRelayConfig *c;
 
 	idem_prevent_read_only("relay_replay()");
@@ -761,7 +609,7 @@ idem_relay_replay_fn(PG_FUNCTION_ARGS)
 static int64
 act_on_dead(FunctionCallInfo fcinfo, const char *sql)
 {
-	IdemRelayConfig *c = get_relay(relay_name_arg(fcinfo));
+	IdemRelayConfig *c = get_relay(idem_relay_args_name(fcinfo));
 	Oid			types[2] = {INT4OID, UUIDARRAYOID};
 	Datum		values[2];
 	int64		n;
