@@ -41,6 +41,7 @@ SELECT idempotency.complete_events('{c}');
 COMMIT;
 SELECT event_id, status FROM idempotency.processed_events ORDER BY 1;
 SELECT idempotency.event_result('a'), idempotency.lock_key('a') IS NOT NULL;
+SELECT status = 'completed'::idempotency.claim_status AS completed FROM idempotency.event_status('a');
 SELECT count(*) FROM idempotency.processed;
 DELETE FROM idempotency.processed;
 SELECT idempotency.consumer_create('mine');
@@ -50,11 +51,14 @@ RESET ROLE;
 SET ROLE regress_claim_operator;
 SELECT idempotency.consumer_create('theirs', true), idempotency.consumer_drop('theirs');
 SELECT idempotency.verify_lock_key('a');
+SELECT status FROM idempotency.event_status('a');
+SELECT idempotency.event_result('a');
 SELECT idempotency.claim_event('a');
 RESET ROLE;
 SET ROLE regress_claim_monitor;
 SELECT count(*) FROM idempotency.stat_claims;
 SELECT count(*) FROM idempotency.processed_events;
+SELECT status FROM idempotency.event_status('a');
 RESET ROLE;
 SET ROLE regress_claim_pgmon;
 SELECT count(*) FROM idempotency.stat_claims;
@@ -126,7 +130,7 @@ RESET client_min_messages;
 
 -- Not in a parallel worker
 SELECT DISTINCT proparallel FROM pg_proc p JOIN pg_namespace n ON n.oid = p.pronamespace
- WHERE n.nspname = 'idempotency' AND proname ~ '^(claim|complete|release|event_result)';
+ WHERE n.nspname = 'idempotency' AND proname ~ '^(claim|complete|release|event_(result|status))';
 
 -- Nothing is STRICT, everything has a comment
 SELECT p.oid::regprocedure FROM pg_proc p JOIN pg_namespace n ON n.oid = p.pronamespace

@@ -2,13 +2,14 @@
 
 -- Types
 
-CREATE TYPE @extschema@.claim_result AS ENUM ('claimed', 'duplicate', 'busy', 'expired');
+CREATE TYPE @extschema@.claim_result AS ENUM ('claimed', 'duplicate', 'busy', 'expired', 'dead');
 COMMENT ON TYPE @extschema@.claim_result IS
-'verdict of a claim: claimed = make the effect and complete it; duplicate = done, acknowledge after COMMIT; busy = another transaction has it, try later; expired = too old to be answered';
+'verdict of a claim: claimed = make the effect and complete it; duplicate = done, acknowledge after COMMIT; busy = another transaction has it, try later; expired = too old to be answered; dead = parked after its last attempt, acknowledge';
 
-CREATE TYPE @extschema@.event_status AS ENUM ('processing', 'completed');
-COMMENT ON TYPE @extschema@.event_status IS
-'what is remembered of an event: processing = claimed and kept uncompleted, another may take it over; completed = its effect was made';
+-- Not named event_status: with a type of that name, event_status('x') is a cast.
+CREATE TYPE @extschema@.claim_status AS ENUM ('processing', 'completed', 'unknown');
+COMMENT ON TYPE @extschema@.claim_status IS
+'what is remembered of an event: processing = claimed and not completed, by this transaction or kept so by one that another may take it over from; completed = its effect was made; unknown = nothing';
 
 -- What is remembered.  Rows are only ever inserted, so pages are filled, and
 -- frozen by the first vacuum that visits them.  Claims need no planner: an
@@ -70,8 +71,8 @@ CREATE VIEW @extschema@.processed_events WITH (security_barrier) AS
 SELECT p.consumer,
 	   p.event_id,
 	   CASE WHEN p.completed_at IS NULL
-			THEN 'processing'::@extschema@.event_status
-			ELSE 'completed'::@extschema@.event_status
+			THEN 'processing'::@extschema@.claim_status
+			ELSE 'completed'::@extschema@.claim_status
 	   END AS status,
 	   p.claimed_at,
 	   p.completed_at,
@@ -104,7 +105,7 @@ SELECT pg_catalog.int8(GREATEST(c.reltuples, t.n_live_tup, 0)) AS remembered,
 COMMENT ON VIEW @extschema@.stat_claims IS
 'what the claims of this database cost: one row of sizes and cumulative counters';
 COMMENT ON COLUMN @extschema@.stat_claims.remembered IS 'rows remembered, an estimate by the last vacuum and what was counted since the statistics began';
-COMMENT ON COLUMN @extschema@.stat_claims.probes IS 'look-ups of an event, by claims that got its lock and by event_result';
+COMMENT ON COLUMN @extschema@.stat_claims.probes IS 'look-ups of an event, by claims that got its lock, by event_result and by event_status';
 COMMENT ON COLUMN @extschema@.stat_claims.rows_written IS 'rows written, those of aborted transactions included';
 COMMENT ON COLUMN @extschema@.stat_claims.rows_removed IS 'rows replaced or given up: claims kept or released past the budget of locks';
 COMMENT ON COLUMN @extschema@.stat_claims.dead_rows IS 'dead rows, as estimated; stays near zero unless transactions abort';
@@ -142,6 +143,13 @@ AS 'MODULE_PATHNAME', 'idem_event_result_sql';
 COMMENT ON FUNCTION @extschema@.event_result(event_id text, consumer text) IS
 'result stored with the completion of an event; null if there is none';
 
+CREATE FUNCTION @extschema@.event_status(event_id text, consumer text = 'default', OUT status @extschema@.claim_status, OUT claimed_at timestamptz, OUT completed_at timestamptz, OUT completed_latest timestamptz)
+RETURNS record
+LANGUAGE c VOLATILE PARALLEL UNSAFE
+AS 'MODULE_PATHNAME', 'idem_event_status_sql';
+COMMENT ON FUNCTION @extschema@.event_status(event_id text, consumer text) IS
+'what is remembered of an event, without claiming it: one row, of status unknown if there is nothing; claimed_at at the earliest, completed between completed_at and completed_latest';
+
 CREATE FUNCTION @extschema@.lock_key(event_id text, consumer text = 'default')
 RETURNS bigint
 LANGUAGE c IMMUTABLE PARALLEL SAFE
@@ -176,6 +184,13 @@ LANGUAGE c VOLATILE PARALLEL UNSAFE
 AS 'MODULE_PATHNAME', 'idem_event_result_uuid_sql';
 COMMENT ON FUNCTION @extschema@.event_result(event_id uuid, consumer text) IS
 'result stored with the completion of an event, keyed on the uuid''s canonical text; null if there is none';
+
+CREATE FUNCTION @extschema@.event_status(event_id uuid, consumer text = 'default', OUT status @extschema@.claim_status, OUT claimed_at timestamptz, OUT completed_at timestamptz, OUT completed_latest timestamptz)
+RETURNS record
+LANGUAGE c VOLATILE PARALLEL UNSAFE
+AS 'MODULE_PATHNAME', 'idem_event_status_uuid_sql';
+COMMENT ON FUNCTION @extschema@.event_status(event_id uuid, consumer text) IS
+'what is remembered of an event, keyed on the uuid''s canonical text, without claiming it: one row, of status unknown if there is nothing; claimed_at at the earliest, completed between completed_at and completed_latest';
 
 CREATE FUNCTION @extschema@.lock_key(event_id uuid, consumer text = 'default')
 RETURNS bigint
@@ -212,18 +227,42 @@ SELECT @extschema@.verify_lock_key(id, consumer)
 
 -- Consumers
 
-CREATE FUNCTION @extschema@.consumer_create(consumer text, foreign_lockers boolean = false, private_locks boolean = false)
+-- The arguments from retention on are those of later versions.  Where one has a
+-- default that is not NULL, the default is how consumers are today.
+CREATE FUNCTION @extschema@.consumer_create(
+	consumer text,
+	foreign_lockers boolean = false,
+	private_locks boolean = false,
+	retention interval = NULL,
+	keep_ids boolean = false,
+	expire_by_id_age boolean = false,
+	owner regrole = NULL,
+	lease_duration interval = '30 s',
+	max_attempts int = 0,
+	min_backoff interval = '1 s',
+	max_backoff interval = '5 min')
 RETURNS void
 LANGUAGE plpgsql VOLATILE PARALLEL UNSAFE SECURITY DEFINER
 SET search_path = pg_catalog, pg_temp
 AS $$
+DECLARE
+	missing text;
+	later text;
+	instead text;
 BEGIN
-	IF consumer_create.consumer IS NULL OR consumer_create.foreign_lockers IS NULL
-		OR consumer_create.private_locks IS NULL THEN
-		RAISE EXCEPTION 'argument "%" must not be null',
-			CASE WHEN consumer_create.consumer IS NULL THEN 'consumer'
-				 WHEN consumer_create.foreign_lockers IS NULL THEN 'foreign_lockers'
-				 ELSE 'private_locks' END
+	SELECT a.name INTO missing
+	  FROM (VALUES (1, 'consumer', consumer_create.consumer IS NULL),
+				   (2, 'foreign_lockers', consumer_create.foreign_lockers IS NULL),
+				   (3, 'private_locks', consumer_create.private_locks IS NULL),
+				   (4, 'keep_ids', consumer_create.keep_ids IS NULL),
+				   (5, 'expire_by_id_age', consumer_create.expire_by_id_age IS NULL),
+				   (6, 'lease_duration', consumer_create.lease_duration IS NULL),
+				   (7, 'max_attempts', consumer_create.max_attempts IS NULL),
+				   (8, 'min_backoff', consumer_create.min_backoff IS NULL),
+				   (9, 'max_backoff', consumer_create.max_backoff IS NULL)) AS a (ord, name, is_null)
+	 WHERE a.is_null ORDER BY a.ord LIMIT 1;
+	IF FOUND THEN
+		RAISE EXCEPTION 'argument "%" must not be null', missing
 			USING ERRCODE = 'null_value_not_allowed';
 	ELSIF octet_length(consumer_create.consumer) NOT BETWEEN 1 AND 255 THEN
 		RAISE EXCEPTION 'argument "consumer" must have 1 to 255 bytes'
@@ -242,6 +281,31 @@ BEGIN
 				DETAIL = 'Its locks are the published ones.',
 				HINT = 'Use a consumer of another name.';
 	END IF;
+
+	SELECT a.name, a.hint INTO later, instead
+	  FROM (VALUES
+		(1, 'retention', consumer_create.retention IS NOT NULL,
+		 'Leave it out: completed events are remembered until an administrator deletes them.'),
+		(2, 'keep_ids', consumer_create.keep_ids,
+		 'Leave it out: ids are kept in clear as long as they are remembered.'),
+		(3, 'expire_by_id_age', consumer_create.expire_by_id_age,
+		 'Leave it out, and compare the age of an id before claiming it.'),
+		(4, 'owner', consumer_create.owner IS NOT NULL,
+		 'Leave it out: any role of kind consumer may claim. Use a database of its own for what others must not claim.'),
+		(5, 'lease_duration', consumer_create.lease_duration IS DISTINCT FROM '30 s',
+		 'Leave it out: claims last until the end of their transaction.'),
+		(6, 'max_attempts', consumer_create.max_attempts <> 0,
+		 'Leave it out, and count attempts in the consumer or at its broker.'),
+		(7, 'min_backoff', consumer_create.min_backoff IS DISTINCT FROM '1 s',
+		 'Leave it out, and let the consumer or its broker wait between attempts.'),
+		(8, 'max_backoff', consumer_create.max_backoff IS DISTINCT FROM '5 min',
+		 'Leave it out, and let the consumer or its broker wait between attempts.')) AS a (ord, name, given, hint)
+	 WHERE a.given ORDER BY a.ord LIMIT 1;
+	IF FOUND THEN
+		RAISE EXCEPTION 'argument "%" is not supported by this version', later
+			USING ERRCODE = 'feature_not_supported', HINT = instead;
+	END IF;
+
 	INSERT INTO @extschema@.consumers (consumer, foreign_lockers, private_locks)
 	VALUES (consumer_create.consumer, consumer_create.foreign_lockers, consumer_create.private_locks)
 	ON CONFLICT ON CONSTRAINT consumers_pkey DO NOTHING;
@@ -251,7 +315,7 @@ BEGIN
 	END IF;
 END
 $$;
-COMMENT ON FUNCTION @extschema@.consumer_create(consumer text, foreign_lockers boolean, private_locks boolean) IS
+COMMENT ON FUNCTION @extschema@.consumer_create(text, boolean, boolean, interval, boolean, boolean, regrole, interval, int, interval, interval) IS
 'register a consumer that differs from the ordinary: with foreign_lockers its claims keep the advisory lock to the end of the transaction, and are busy past the budget of locks; with private_locks they use locks that no SQL function can take';
 
 CREATE FUNCTION @extschema@.consumer_drop(consumer text)

@@ -148,11 +148,13 @@ CREATE FUNCTION @extschema@.outbox_enqueue(
 	headers jsonb DEFAULT NULL,
 	event_id uuid DEFAULT NULL,
 	dedup_id text DEFAULT NULL,
-	dedup_window interval DEFAULT NULL)
+	dedup_window interval DEFAULT NULL,
+	deliver_at timestamptz DEFAULT NULL,
+	expires_at timestamptz DEFAULT NULL)
 RETURNS uuid
 LANGUAGE C VOLATILE PARALLEL UNSAFE CALLED ON NULL INPUT
 AS 'MODULE_PATHNAME', 'idem_outbox_enqueue_fn';
-COMMENT ON FUNCTION @extschema@.outbox_enqueue(text, text, text, jsonb, jsonb, uuid, text, interval) IS
+COMMENT ON FUNCTION @extschema@.outbox_enqueue(text, text, text, jsonb, jsonb, uuid, text, interval, timestamptz, timestamptz) IS
 'append an event to the outbox, to be relayed if this transaction commits; returns its id';
 
 CREATE FUNCTION @extschema@.outbox_enqueue_bytes(
@@ -164,11 +166,13 @@ CREATE FUNCTION @extschema@.outbox_enqueue_bytes(
 	headers jsonb DEFAULT NULL,
 	event_id uuid DEFAULT NULL,
 	dedup_id text DEFAULT NULL,
-	dedup_window interval DEFAULT NULL)
+	dedup_window interval DEFAULT NULL,
+	deliver_at timestamptz DEFAULT NULL,
+	expires_at timestamptz DEFAULT NULL)
 RETURNS uuid
 LANGUAGE C VOLATILE PARALLEL UNSAFE CALLED ON NULL INPUT
 AS 'MODULE_PATHNAME', 'idem_outbox_enqueue_bytes_fn';
-COMMENT ON FUNCTION @extschema@.outbox_enqueue_bytes(text, text, text, bytea, text, jsonb, uuid, text, interval) IS
+COMMENT ON FUNCTION @extschema@.outbox_enqueue_bytes(text, text, text, bytea, text, jsonb, uuid, text, interval, timestamptz, timestamptz) IS
 'append an event with a binary payload to the outbox; returns its id';
 
 CREATE FUNCTION @extschema@.outbox_enqueue_many(
@@ -177,11 +181,15 @@ CREATE FUNCTION @extschema@.outbox_enqueue_many(
 	event_types text[],
 	payloads jsonb[],
 	headers jsonb[] DEFAULT NULL,
-	event_ids uuid[] DEFAULT NULL)
+	event_ids uuid[] DEFAULT NULL,
+	dedup_ids text[] DEFAULT NULL,
+	dedup_window interval DEFAULT NULL,
+	deliver_ats timestamptz[] DEFAULT NULL,
+	expires_ats timestamptz[] DEFAULT NULL)
 RETURNS SETOF uuid
 LANGUAGE C VOLATILE PARALLEL UNSAFE CALLED ON NULL INPUT ROWS 100
 AS 'MODULE_PATHNAME', 'idem_outbox_enqueue_many_fn';
-COMMENT ON FUNCTION @extschema@.outbox_enqueue_many(text, text[], text[], jsonb[], jsonb[], uuid[]) IS
+COMMENT ON FUNCTION @extschema@.outbox_enqueue_many(text, text[], text[], jsonb[], jsonb[], uuid[], text[], interval, timestamptz[], timestamptz[]) IS
 'append one event per array element to the outbox; returns their ids in the same order';
 
 CREATE VIEW @extschema@.outbox_events AS

@@ -197,10 +197,13 @@ CREATE FUNCTION @extschema@.relay_create(
     on_dead @extschema@.relay_on_dead DEFAULT 'skip',
     max_attempts int DEFAULT 10, min_backoff interval DEFAULT '100 ms',
     max_backoff interval DEFAULT '1 min', batch_events int DEFAULT 1000,
-    batch_size text DEFAULT '1MB', max_lag_size text DEFAULT NULL) RETURNS void
+    batch_size text DEFAULT '1MB', max_lag_size text DEFAULT NULL,
+    event_types text[] DEFAULT NULL, filter text DEFAULT NULL, transform text DEFAULT NULL,
+    max_rate numeric DEFAULT NULL, max_in_flight int DEFAULT NULL) RETURNS void
     LANGUAGE c VOLATILE PARALLEL UNSAFE AS 'MODULE_PATHNAME', 'idem_relay_create_fn';
 COMMENT ON FUNCTION @extschema@.relay_create(text, text, text[], @extschema@.relay_start,
-    @extschema@.relay_ordering, @extschema@.relay_on_dead, int, interval, interval, int, text, text) IS
+    @extschema@.relay_ordering, @extschema@.relay_on_dead, int, interval, interval, int, text, text,
+    text[], text, text, numeric, int) IS
     'Creates a relay from the outbox of this database to a server; it acts as the role that creates it.';
 
 CREATE FUNCTION @extschema@.relay_alter(
@@ -210,10 +213,13 @@ CREATE FUNCTION @extschema@.relay_alter(
     on_dead @extschema@.relay_on_dead DEFAULT NULL,
     max_attempts int DEFAULT NULL, min_backoff interval DEFAULT NULL,
     max_backoff interval DEFAULT NULL, batch_events int DEFAULT NULL,
-    batch_size text DEFAULT NULL, max_lag_size text DEFAULT NULL) RETURNS void
+    batch_size text DEFAULT NULL, max_lag_size text DEFAULT NULL,
+    event_types text[] DEFAULT NULL, filter text DEFAULT NULL, transform text DEFAULT NULL,
+    max_rate numeric DEFAULT NULL, max_in_flight int DEFAULT NULL) RETURNS void
     LANGUAGE c VOLATILE PARALLEL UNSAFE AS 'MODULE_PATHNAME', 'idem_relay_alter_fn';
 COMMENT ON FUNCTION @extschema@.relay_alter(text, text, text[], @extschema@.relay_start,
-    @extschema@.relay_ordering, @extschema@.relay_on_dead, int, interval, interval, int, text, text) IS
+    @extschema@.relay_ordering, @extschema@.relay_on_dead, int, interval, interval, int, text, text,
+    text[], text, text, numeric, int) IS
     'Changes a relay; NULL keeps what is set. A start_at moves the position.';
 
 CREATE FUNCTION @extschema@.relay_drop(relay text) RETURNS void

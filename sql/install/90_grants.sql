@@ -32,6 +32,7 @@ BEGIN
 			'complete_event',
 			'complete_events',
 			'event_result',
+			'event_status',
 			'lock_key',
 			'release_event'
 		];
@@ -40,6 +41,7 @@ BEGIN
 		functions := ARRAY[
 			'consumer_create',
 			'consumer_drop',
+			'event_status',
 			'outbox_generation',
 			'outbox_last_seq',
 			'outbox_segments',

@@ -547,35 +547,88 @@ idem_release_event(const char *id, int idlen, const char *consumer,
 	end_run(run);
 }
 
-/* Results */
+/* Asking, without claiming */
+
+/*
+ * Look up what is remembered of an event.  The transaction's own claim, while it
+ * is undecided, goes before the rows: a row written ahead of its completion is
+ * nobody's business yet.  Returns that claim, with row->status NONE, or NULL.
+ */
+static const IdemClaim *
+look_up(IdemStore *store, const char *id, int idlen, const char *consumer,
+		int consumerlen, IdemRow *row)
+{
+	IdemKeyMaker keys;
+	IdemClaimKey key;
+	const IdemClaim *own;
+
+	idem_keymaker_begin(&keys, consumer, consumerlen);
+	idem_keymaker_name(&keys, id, idlen, &key);
+	own = idem_state_find(&key);
+	row->status = IDEM_ROW_NONE;
+	if (own != NULL && own->state.phase != IDEM_PHASE_CLAIMED)
+		own = NULL;
+	if (own == NULL)
+		idem_store_look_up(store, &key, row);
+	idem_keymaker_end(&keys);
+	return own;
+}
+
+/*
+ * Wait until a completion that was found cannot be lost.  On a standby there is
+ * nothing to wait for: it knows what it has replayed.
+ */
+static void
+wait_for_row(const IdemRow *row)
+{
+	if (!row->own && !RecoveryInProgress())
+		idem_durable_wait(idem_durable_target(row->commit_lsn));
+}
 
 bool
 idem_claim_get_result(const char *id, int idlen, const char *consumer,
 					  int consumerlen, Datum *result)
 {
 	IdemStore  *store = idem_store_open(false);
-	IdemKeyMaker keys;
-	IdemClaimKey key;
-	IdemClaim  *own;
 	IdemRow		row;
 	bool		found = false;
 
-	idem_keymaker_begin(&keys, consumer, consumerlen);
-	idem_keymaker_name(&keys, id, idlen, &key);
-	own = idem_state_find(&key);
-
-	/* A row written ahead of its completion is nobody's business yet. */
-	if (own == NULL || own->state.phase != IDEM_PHASE_CLAIMED)
-	{
-		idem_store_look_up(store, &key, &row);
-		if (row.status == IDEM_ROW_COMPLETED)
-		{
-			found = idem_store_result(store, &row.ref, result);
-			if (!row.own && !RecoveryInProgress())
-				idem_durable_wait(idem_durable_target(row.commit_lsn));
-		}
-	}
-	idem_keymaker_end(&keys);
+	(void) look_up(store, id, idlen, consumer, consumerlen, &row);
+	if (row.status == IDEM_ROW_COMPLETED)
+		found = idem_store_result(store, &row.ref, result);
 	idem_store_close(store);
+	if (row.status == IDEM_ROW_COMPLETED)
+		wait_for_row(&row);
 	return found;
+}
+
+void
+idem_claim_get_status(const char *id, int idlen, const char *consumer,
+					  int consumerlen, IdemClaimInfo *info)
+{
+	IdemStore  *store = idem_store_open(false);
+	IdemRow		row;
+	const IdemClaim *own = look_up(store, id, idlen, consumer, consumerlen, &row);
+
+	idem_store_close(store);
+	*info = (IdemClaimInfo)
+	{
+		.status = IDEM_STATUS_UNKNOWN
+	};
+	if (own != NULL)
+	{
+		info->status = IDEM_STATUS_PROCESSING;
+		info->claimed_at = own->state.claimed_at;
+	}
+	else if (row.status != IDEM_ROW_NONE)
+	{
+		info->status = IDEM_STATUS_PROCESSING;
+		info->claimed_at = row.claimed_at;
+	}
+	if (row.status == IDEM_ROW_COMPLETED)
+	{
+		info->status = IDEM_STATUS_COMPLETED;
+		info->completed_at = row.completed_at;
+		wait_for_row(&row);
+	}
 }

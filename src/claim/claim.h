@@ -25,14 +25,34 @@
 
 #include "postgres.h"
 
+#include "datatype/timestamp.h"
+
 /* In the order of the SQL enum claim_result. */
 typedef enum IdemClaimResult
 {
 	IDEM_CLAIM_CLAIMED,			/* the caller's: make the effect, complete */
 	IDEM_CLAIM_DUPLICATE,		/* completed durably, or ours already */
 	IDEM_CLAIM_BUSY,			/* another transaction has it: try later */
-	IDEM_CLAIM_EXPIRED			/* too old to be answered */
+	IDEM_CLAIM_EXPIRED,			/* too old to be answered */
+	IDEM_CLAIM_DEAD				/* parked after its last attempt; not given
+								 * yet */
 } IdemClaimResult;
+
+/* What is remembered of an event; in the order of the SQL enum claim_status. */
+typedef enum IdemClaimStatus
+{
+	IDEM_STATUS_PROCESSING,		/* claimed and not completed: kept so, or by
+								 * this transaction */
+	IDEM_STATUS_COMPLETED,		/* durably, or by this transaction */
+	IDEM_STATUS_UNKNOWN			/* neither; others may be at it */
+} IdemClaimStatus;
+
+typedef struct IdemClaimInfo
+{
+	IdemClaimStatus status;
+	TimestampTz claimed_at;		/* unless unknown */
+	TimestampTz completed_at;	/* if completed */
+} IdemClaimInfo;
 
 /* One event id in, one verdict out. */
 typedef struct IdemClaimItem
@@ -96,5 +116,15 @@ extern void idem_release_event(const char *id, int idlen,
 extern bool idem_claim_get_result(const char *id, int idlen,
 								  const char *consumer, int consumerlen,
 								  Datum *result);
+
+/*
+ * What this transaction may know of an event, without waiting for others and
+ * without a lock of the event's: its own claims and completions, and what has
+ * committed, to its snapshot at REPEATABLE READ and SERIALIZABLE.  "Completed"
+ * is an acknowledgement, like a verdict "duplicate", and waits as that does.
+ */
+extern void idem_claim_get_status(const char *id, int idlen,
+								  const char *consumer, int consumerlen,
+								  IdemClaimInfo *info);
 
 #endif							/* IDEM_CLAIM_H */

@@ -20,6 +20,7 @@
 #include <limits.h>
 #include <math.h>
 
+#include "access/htup_details.h"
 #include "catalog/pg_enum.h"
 #include "catalog/pg_type.h"
 #include "commands/trigger.h"
@@ -54,6 +55,8 @@ PG_FUNCTION_INFO_V1(idem_release_event_sql);
 PG_FUNCTION_INFO_V1(idem_release_event_uuid_sql);
 PG_FUNCTION_INFO_V1(idem_event_result_sql);
 PG_FUNCTION_INFO_V1(idem_event_result_uuid_sql);
+PG_FUNCTION_INFO_V1(idem_event_status_sql);
+PG_FUNCTION_INFO_V1(idem_event_status_uuid_sql);
 PG_FUNCTION_INFO_V1(idem_lock_key_sql);
 PG_FUNCTION_INFO_V1(idem_lock_key_uuid_sql);
 PG_FUNCTION_INFO_V1(idem_verify_lock_key_sql);
@@ -130,17 +133,20 @@ get_wait(FunctionCallInfo fcinfo, int argno)
 	return ms > MAX_WAIT_MS ? MAX_WAIT_MS : (long) ms;
 }
 
-/* The label's OID in the enum type claim_result. */
+/* Labels of the enum types, in the order of their C twins */
+static const char *const result_labels[] = {"claimed", "duplicate", "busy", "expired", "dead"};
+static const char *const status_labels[] = {"processing", "completed", "unknown"};
+
+/* The label's OID in its enum type. */
 static Datum
-result_datum(Oid enumtype, IdemClaimResult result)
+label_datum(Oid enumtype, const char *label)
 {
-	static const char *const labels[] = {"claimed", "duplicate", "busy", "expired"};
 	Oid			oid = GetSysCacheOid2(ENUMTYPOIDNAME, Anum_pg_enum_oid,
 									  ObjectIdGetDatum(enumtype),
-									  CStringGetDatum(labels[result]));
+									  CStringGetDatum(label));
 
 	if (!OidIsValid(oid))
-		elog(ERROR, "enum type %u has no label \"%s\"", enumtype, labels[result]);
+		elog(ERROR, "enum type %u has no label \"%s\"", enumtype, label);
 	return ObjectIdGetDatum(oid);
 }
 
@@ -158,11 +164,12 @@ claim_event(FunctionCallInfo fcinfo, Str (*get) (FunctionCallInfo, int))
 	id = get(fcinfo, 0);
 	consumer = get_consumer(fcinfo, 1);
 	wait_ms = get_wait(fcinfo, 2);
-	idem_reject_arg(fcinfo, 3, "valid_until");
+	idem_reject_arg(fcinfo, 3, "valid_until",
+					"Compare the time with now(), and claim the event only if it is not too late.");
 
 	result = idem_claim_event(id.data, id.len, consumer.data, consumer.len,
 							  wait_ms);
-	return result_datum(get_func_rettype(fcinfo->flinfo->fn_oid), result);
+	return label_datum(get_func_rettype(fcinfo->flinfo->fn_oid), result_labels[result]);
 }
 
 Datum
@@ -189,7 +196,8 @@ complete_event(FunctionCallInfo fcinfo, Str (*get) (FunctionCallInfo, int))
 	idem_prevent_read_only("complete_event()");
 	id = get(fcinfo, 0);
 	consumer = get_consumer(fcinfo, 1);
-	idem_reject_arg(fcinfo, 3, "token");
+	idem_reject_arg(fcinfo, 3, "token",
+					"Claim and complete the event in one transaction, without a token.");
 
 	idem_complete_event(id.data, id.len, consumer.data, consumer.len,
 						has_result ? PG_GETARG_DATUM(2) : (Datum) 0, has_result);
@@ -261,6 +269,46 @@ Datum
 idem_event_result_uuid_sql(PG_FUNCTION_ARGS)
 {
 	return event_result(fcinfo, get_uuid_id);
+}
+
+/*
+ * event_status(event_id, consumer) -> status, claimed_at, completed_at,
+ * completed_latest.  An event is completed between the two last times; they
+ * differ only where the time itself is not kept.
+ */
+static Datum
+event_status(FunctionCallInfo fcinfo, Str (*get) (FunctionCallInfo, int))
+{
+	Str			id = get(fcinfo, 0);
+	Str			consumer = get_consumer(fcinfo, 1);
+	IdemClaimInfo info;
+	TupleDesc	desc;
+	Datum		values[4];
+	bool		nulls[4];
+
+	if (get_call_result_type(fcinfo, NULL, &desc) != TYPEFUNC_COMPOSITE)
+		elog(ERROR, "return type of event_status is not a row type");
+
+	idem_claim_get_status(id.data, id.len, consumer.data, consumer.len, &info);
+	values[0] = label_datum(TupleDescAttr(desc, 0)->atttypid, status_labels[info.status]);
+	values[1] = TimestampTzGetDatum(info.claimed_at);
+	values[2] = values[3] = TimestampTzGetDatum(info.completed_at);
+	nulls[0] = false;
+	nulls[1] = info.status == IDEM_STATUS_UNKNOWN;
+	nulls[2] = nulls[3] = info.status != IDEM_STATUS_COMPLETED;
+	return HeapTupleGetDatum(heap_form_tuple(BlessTupleDesc(desc), values, nulls));
+}
+
+Datum
+idem_event_status_sql(PG_FUNCTION_ARGS)
+{
+	return event_status(fcinfo, get_id);
+}
+
+Datum
+idem_event_status_uuid_sql(PG_FUNCTION_ARGS)
+{
+	return event_status(fcinfo, get_uuid_id);
 }
 
 /* The array forms */
@@ -335,15 +383,15 @@ idem_claim_events_sql(PG_FUNCTION_ARGS)
 	ReturnSetInfo *rsinfo = (ReturnSetInfo *) fcinfo->resultinfo;
 	IdemClaimItem *items;
 	Str			consumer;
-	Datum		labels[IDEM_CLAIM_EXPIRED + 1];
+	Datum		labels[lengthof(result_labels)];
 	int			n;
 
 	idem_prevent_read_only("claim_events()");
 	items = get_items(fcinfo, 0, &n);
 	consumer = get_consumer(fcinfo, 1);
 	InitMaterializedSRF(fcinfo, 0);
-	for (int i = 0; i <= IDEM_CLAIM_EXPIRED; i++)
-		labels[i] = result_datum(TupleDescAttr(rsinfo->setDesc, 2)->atttypid, i);
+	for (int i = 0; i < lengthof(result_labels); i++)
+		labels[i] = label_datum(TupleDescAttr(rsinfo->setDesc, 2)->atttypid, result_labels[i]);
 
 	idem_claim_events(items, n, consumer.data, consumer.len);
 

@@ -244,6 +244,8 @@ describe_row(IdemStore *store, IdemRow *row)
 
 	row->status = slot_attisnull(slot, COL_COMPLETED_AT + 1) ?
 		IDEM_ROW_PROCESSING : IDEM_ROW_COMPLETED;
+	if (row->status == IDEM_ROW_COMPLETED)
+		row->completed_at = DatumGetTimestampTz(slot->tts_values[COL_COMPLETED_AT]);
 	row->ref.tid = slot->tts_tid;
 	row->claimed_at = DatumGetTimestampTz(slot->tts_values[COL_CLAIMED_AT]);
 	row->own = TransactionIdIsCurrentTransactionId(xmin);

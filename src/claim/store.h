@@ -50,6 +50,7 @@ typedef struct IdemRow
 	bool		in_snapshot;	/* own, or the transaction snapshot sees it */
 	IdemRowRef	ref;
 	TimestampTz claimed_at;
+	TimestampTz completed_at;	/* if completed */
 	XLogRecPtr	commit_lsn;		/* to be flushed for the row to be durable */
 } IdemRow;
 

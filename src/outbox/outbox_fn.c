@@ -198,6 +198,23 @@ take_event_id(FunctionCallInfo fcinfo, int argno, IdemOutboxRow *row)
 	claim_ids(&item, 1);
 }
 
+/*
+ * Arguments of later features, from argno on: of one event, or by the names with
+ * an s, of many.  They come last in all three functions.
+ */
+static void
+reject_later_args(FunctionCallInfo fcinfo, int argno, bool many)
+{
+	idem_reject_arg(fcinfo, argno, many ? "dedup_ids" : "dedup_id",
+					"Derive event ids from it: an event id that was enqueued before is refused, with 23505.");
+	idem_reject_arg(fcinfo, argno + 1, "dedup_window",
+					"Give event ids of your own: they are remembered as long as claims are.");
+	idem_reject_arg(fcinfo, argno + 2, many ? "deliver_ats" : "deliver_at",
+					"Keep the event in a table of your own, and enqueue it when it is due.");
+	idem_reject_arg(fcinfo, argno + 3, many ? "expires_ats" : "expires_at",
+					"Put the time into the headers, and let the receiver discard an event that is too old.");
+}
+
 /* Headers, event id and the arguments of later features come last in both. */
 static Datum
 enqueue_one(FunctionCallInfo fcinfo, IdemOutboxRow *row, int headers_argno)
@@ -219,8 +236,7 @@ enqueue_one(FunctionCallInfo fcinfo, IdemOutboxRow *row, int headers_argno)
 		row->headers = PG_GETARG_DATUM(headers_argno);
 		check_headers(row->headers);
 	}
-	idem_reject_arg(fcinfo, headers_argno + 2, "dedup_id");
-	idem_reject_arg(fcinfo, headers_argno + 3, "dedup_window");
+	reject_later_args(fcinfo, headers_argno + 2, false);
 
 	take_event_id(fcinfo, headers_argno + 1, row);
 	idem_outbox_insert(row, 1);
@@ -257,6 +273,11 @@ idem_outbox_enqueue_bytes_fn(PG_FUNCTION_ARGS)
  * Many events
  */
 
+/* Arguments of outbox_enqueue_many whose features are not built */
+#define ARG_DEDUP_IDS	6
+#define ARG_DELIVER_ATS	8
+#define ARG_EXPIRES_ATS	9
+
 /* An array argument taken apart. */
 typedef struct Elements
 {
@@ -266,9 +287,8 @@ typedef struct Elements
 	int			n;
 } Elements;
 
-static void
-get_elements(FunctionCallInfo fcinfo, int argno, const char *name,
-			 Oid type, int typlen, char typalign, Elements *elements)
+static ArrayType *
+get_flat_array(FunctionCallInfo fcinfo, int argno, const char *name)
 {
 	ArrayType  *array = PG_GETARG_ARRAYTYPE_P(argno);
 
@@ -276,8 +296,15 @@ get_elements(FunctionCallInfo fcinfo, int argno, const char *name,
 		ereport(ERROR,
 				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
 				 errmsg("argument \"%s\" must be a one-dimensional array", name)));
+	return array;
+}
+
+static void
+get_elements(FunctionCallInfo fcinfo, int argno, const char *name,
+			 Oid type, int typlen, char typalign, Elements *elements)
+{
 	elements->name = name;
-	deconstruct_array(array, type, typlen, false, typalign,
+	deconstruct_array(get_flat_array(fcinfo, argno, name), type, typlen, false, typalign,
 					  &elements->values, &elements->nulls, &elements->n);
 }
 
@@ -328,58 +355,97 @@ take_event_ids(const Elements *ids, IdemOutboxRow *rows, int n)
 		claim_ids(items, given);
 }
 
-static IdemOutboxRow *
-rows_of_arrays(FunctionCallInfo fcinfo, int *n)
+/*
+ * An array that may be left out, then n is 0; else it is as long as the one that
+ * has to be there.
+ */
+static void
+get_optional(FunctionCallInfo fcinfo, int argno, const char *name, Oid type,
+			 int typlen, char typalign, const Elements *like, Elements *elements)
 {
-	Elements	aggregate_ids,
-				event_types,
-				payloads,
-				headers = {0},
-				event_ids = {0};
-	Datum		aggregate_type;
-	IdemOutboxRow *rows;
+	memset(elements, 0, sizeof(Elements));
+	if (PG_ARGISNULL(argno))
+		return;
+	get_elements(fcinfo, argno, name, type, typlen, typalign, elements);
+	check_same_length(like, elements);
+}
 
-	aggregate_type = PointerGetDatum(idem_get_text_arg(fcinfo, 0, "aggregate_type",
-													   IDEM_MAX_NAME_BYTES));
+/* An array of a later feature: what is wrong with it today will stay wrong. */
+static void
+check_later_array(FunctionCallInfo fcinfo, int argno, const char *name, const Elements *like)
+{
+	Elements	elements = {.name = name};
+	ArrayType  *array;
+
+	if (PG_ARGISNULL(argno))
+		return;
+	array = get_flat_array(fcinfo, argno, name);
+	elements.n = ArrayGetNItems(ARR_NDIM(array), ARR_DIMS(array));
+	check_same_length(like, &elements);
+}
+
+/* The argument arrays of outbox_enqueue_many. */
+typedef struct Arrays
+{
+	Datum		aggregate_type;
+	Elements	aggregate_ids;
+	Elements	event_types;
+	Elements	payloads;
+	Elements	headers;		/* n = 0 if not given */
+	Elements	event_ids;		/* likewise */
+} Arrays;
+
+static void
+get_arrays(FunctionCallInfo fcinfo, Arrays *a)
+{
+	a->aggregate_type = PointerGetDatum(idem_get_text_arg(fcinfo, 0, "aggregate_type",
+														  IDEM_MAX_NAME_BYTES));
 	idem_require_arg(fcinfo, 1, "aggregate_ids");
 	idem_require_arg(fcinfo, 2, "event_types");
 	idem_require_arg(fcinfo, 3, "payloads");
-	get_elements(fcinfo, 1, "aggregate_ids", TEXTOID, -1, TYPALIGN_INT, &aggregate_ids);
-	get_elements(fcinfo, 2, "event_types", TEXTOID, -1, TYPALIGN_INT, &event_types);
-	get_elements(fcinfo, 3, "payloads", JSONBOID, -1, TYPALIGN_INT, &payloads);
-	check_same_length(&aggregate_ids, &event_types);
-	check_same_length(&aggregate_ids, &payloads);
-	if (!PG_ARGISNULL(4))
-	{
-		get_elements(fcinfo, 4, "headers", JSONBOID, -1, TYPALIGN_INT, &headers);
-		check_same_length(&aggregate_ids, &headers);
-	}
-	if (!PG_ARGISNULL(5))
-	{
-		get_elements(fcinfo, 5, "event_ids", UUIDOID, UUID_LEN, TYPALIGN_CHAR, &event_ids);
-		check_same_length(&aggregate_ids, &event_ids);
-	}
+	get_elements(fcinfo, 1, "aggregate_ids", TEXTOID, -1, TYPALIGN_INT, &a->aggregate_ids);
+	get_elements(fcinfo, 2, "event_types", TEXTOID, -1, TYPALIGN_INT, &a->event_types);
+	get_elements(fcinfo, 3, "payloads", JSONBOID, -1, TYPALIGN_INT, &a->payloads);
+	check_same_length(&a->aggregate_ids, &a->event_types);
+	check_same_length(&a->aggregate_ids, &a->payloads);
+	get_optional(fcinfo, 4, "headers", JSONBOID, -1, TYPALIGN_INT, &a->aggregate_ids, &a->headers);
+	get_optional(fcinfo, 5, "event_ids", UUIDOID, UUID_LEN, TYPALIGN_CHAR, &a->aggregate_ids,
+				 &a->event_ids);
+	check_later_array(fcinfo, ARG_DEDUP_IDS, "dedup_ids", &a->aggregate_ids);
+	check_later_array(fcinfo, ARG_DELIVER_ATS, "deliver_ats", &a->aggregate_ids);
+	check_later_array(fcinfo, ARG_EXPIRES_ATS, "expires_ats", &a->aggregate_ids);
+}
 
-	*n = aggregate_ids.n;
+static void
+fill_row(const Arrays *a, int i, IdemOutboxRow *row)
+{
+	row->aggregate_type = a->aggregate_type;
+	row->aggregate_id = checked_name(required_element(&a->aggregate_ids, i), "aggregate_ids");
+	row->event_type = checked_name(required_element(&a->event_types, i), "event_types");
+	row->is_json = true;
+	row->payload = required_element(&a->payloads, i);
+	check_size(row->payload, "payloads");
+	row->has_headers = a->headers.n > 0 && !a->headers.nulls[i];
+	if (row->has_headers)
+	{
+		row->headers = a->headers.values[i];
+		check_headers(row->headers);
+	}
+}
+
+static IdemOutboxRow *
+rows_of_arrays(FunctionCallInfo fcinfo, int *n)
+{
+	Arrays		arrays;
+	IdemOutboxRow *rows;
+
+	get_arrays(fcinfo, &arrays);
+	*n = arrays.aggregate_ids.n;
 	rows = palloc0(sizeof(IdemOutboxRow) * Max(*n, 1));
 	for (int i = 0; i < *n; i++)
-	{
-		rows[i].aggregate_type = aggregate_type;
-		rows[i].aggregate_id = checked_name(required_element(&aggregate_ids, i),
-											"aggregate_ids");
-		rows[i].event_type = checked_name(required_element(&event_types, i),
-										  "event_types");
-		rows[i].is_json = true;
-		rows[i].payload = required_element(&payloads, i);
-		check_size(rows[i].payload, "payloads");
-		rows[i].has_headers = headers.n > 0 && !headers.nulls[i];
-		if (rows[i].has_headers)
-		{
-			rows[i].headers = headers.values[i];
-			check_headers(rows[i].headers);
-		}
-	}
-	take_event_ids(&event_ids, rows, *n);
+		fill_row(&arrays, i, &rows[i]);
+	reject_later_args(fcinfo, ARG_DEDUP_IDS, true);
+	take_event_ids(&arrays.event_ids, rows, *n);
 	return rows;
 }
 

@@ -4,7 +4,8 @@
  *		The arguments of relay_create and relay_alter: checked, and made the
  *		values of columns.
  *
- * Nothing here reads or writes a table.
+ * What is out of range is told before what is not built, since only the former
+ * stays an error.  Nothing here reads or writes a table.
  *
  * MEMORY: values are in the context current at the call, or the arguments' own.
  *
@@ -145,6 +146,26 @@ check_types(FunctionCallInfo fcinfo)
 	}
 }
 
+/* In the order of the arguments; the hints say how to get along without. */
+static void
+reject_later(FunctionCallInfo fcinfo)
+{
+	static const struct
+	{
+		const char *name;
+		const char *hint;
+	}			later[] = {
+		{"event_types", "Choose events by aggregate_types, and let the receiver skip other types."},
+		{"filter", "Choose events by aggregate_types, and let the receiver skip what it does not want."},
+		{"transform", "Enqueue the payload as the receiver needs it, or let the sink's function transform it."},
+		{"max_rate", "Leave it out: the relay waits for the sink's answers, so a sink slows it down by answering later."},
+		{"max_in_flight", "Lower batch_events: no more than 8 batches are in flight."},
+	};
+
+	for (int i = 0; i < lengthof(later); i++)
+		idem_reject_arg(fcinfo, IDEM_ARG_LATER + i, later[i].name, later[i].hint);
+}
+
 /* A text column for each argument of an enum type. */
 static void
 set_label(FunctionCallInfo fcinfo, int argno, Datum *values)
@@ -175,4 +196,5 @@ idem_relay_args_settings(FunctionCallInfo fcinfo, Datum *values, char *nulls)
 		values[IDEM_ARG_MAX_LAG] = Int64GetDatum(max_lag_arg(fcinfo));
 	values[IDEM_ARG_START] = values[IDEM_ARG_SERVER] = (Datum) 0;
 	nulls[IDEM_ARG_START] = nulls[IDEM_ARG_SERVER] = 'n';
+	reject_later(fcinfo);
 }

@@ -34,7 +34,9 @@ enum
 	IDEM_ARG_BATCH_SIZE,
 	IDEM_ARG_MAX_LAG,
 
-	IDEM_NSETTINGS
+	/* Those before are parameters of a statement; those after are not built. */
+	IDEM_NSETTINGS,
+	IDEM_ARG_LATER = IDEM_NSETTINGS
 };
 
 /* Types of what idem_relay_args_settings makes of them */

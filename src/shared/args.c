@@ -38,14 +38,15 @@ idem_null_element(const char *name, int ord)
 }
 
 void
-idem_reject_arg(FunctionCallInfo fcinfo, int argno, const char *name)
+idem_reject_arg(FunctionCallInfo fcinfo, int argno, const char *name,
+				const char *hint)
 {
 	if (!PG_ARGISNULL(argno))
 		ereport(ERROR,
 				(errcode(ERRCODE_FEATURE_NOT_SUPPORTED),
 				 errmsg("argument \"%s\" is not supported by this version",
 						name),
-				 errhint("Leave it out, or pass NULL.")));
+				 errhint("%s", hint)));
 }
 
 void

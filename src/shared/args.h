@@ -32,8 +32,13 @@ extern void idem_require_arg(FunctionCallInfo fcinfo, int argno, const char *nam
 /* 22004 for a NULL inside an array argument; ord counts from 1. */
 pg_noreturn extern void idem_null_element(const char *name, int ord);
 
-/* 0A000 if an argument of a later feature was given. */
-extern void idem_reject_arg(FunctionCallInfo fcinfo, int argno, const char *name);
+/*
+ * 0A000 if an argument of a later feature was given; the hint, a sentence, says
+ * how to get along without.  Call it after the checks that will stay, so that a
+ * call which is wrong for good is told that first, and before anything changes.
+ */
+extern void idem_reject_arg(FunctionCallInfo fcinfo, int argno, const char *name,
+							const char *hint);
 
 /* 22023 unless 1 <= bytes <= max; the message names the argument. */
 extern void idem_check_length(const char *name, int bytes, int max);

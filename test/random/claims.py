@@ -435,7 +435,8 @@ class Claims(Transactions):
     # Others.
 
     def do_result(self, s, txn, consumer, event_id):
-        answer = self.run(s, "SELECT idempotency.event_result(%s, %s)", (event_id, consumer))
+        answer = self.run(s, "SELECT idempotency.event_result(%s, %s), (idempotency.event_status(%s, %s)).status",
+                          (event_id, consumer, event_id, consumer))
         if not self.judge(txn, answer):
             return
         own, seen = txn.claims.get((consumer, event_id)), self.model.visible(txn, (consumer, event_id))
@@ -443,6 +444,10 @@ class Claims(Transactions):
             None if own and own.phase == "claimed" or not seen else seen.result
         if answer.rows[0][0] != expected:
             self.wrong(expected, answer)
+        status = "completed" if own and own.phase == "completed" else \
+            "processing" if own and own.phase == "claimed" else seen.status if seen else "unknown"
+        if answer.rows[0][1] != status:
+            self.wrong(status, answer)
 
     def do_foreign(self, s, txn, consumer, event_id):
         """A client that knows the lock's key only; of private locks it is another lock, and excludes nobody."""

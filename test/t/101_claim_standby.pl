@@ -47,6 +47,8 @@ SQL
 
 is($standby->safe_psql('postgres', q{SELECT idempotency.event_result('done')}),
 	'1', 'results are read on a standby');
+is($standby->safe_psql('postgres', q{SELECT status FROM unnest('{done,never}'::text[]) id, idempotency.event_status(id)}),
+	"completed\nunknown", 'and what is remembered');
 is($standby->safe_psql('postgres', q{SELECT event_id, status FROM idempotency.processed_events}),
 	'done|completed', 'and so is the view');
 is($standby->safe_psql('postgres', q{SELECT idempotency.lock_key('evt-1')}),

@@ -104,7 +104,7 @@ IdemTest::wait_for($primary,
 
 # Visible now, but a failover would lose it: no verdict, rather than duplicate
 foreach my $call (q{claim_event('cancelled')}, q{claim_events('{other,cancelled}')},
-	q{event_result('cancelled')})
+	q{event_result('cancelled')}, q{event_status('cancelled')})
 {
 	my ($ret, $out, $err) = $primary->psql('postgres',
 		"\\set VERBOSITY verbose\nSET statement_timeout = '500ms'; SELECT idempotency.$call");

@@ -1,0 +1,118 @@
+-- The interface: names, order and defaults of arguments, which later versions
+-- keep, and those that are there before what they are for.
+\set VERBOSITY terse
+\set SHOW_CONTEXT never
+
+-- What cannot change without DROP FUNCTION, or without another order of labels
+SELECT p.proname || E'\n    ' || string_agg(a, E',\n    ' ORDER BY n) || E'\n    -> '
+	   || CASE WHEN p.proretset THEN 'setof ' ELSE '' END || p.prorettype::regtype AS frozen
+  FROM pg_proc p, regexp_split_to_table(pg_get_function_arguments(p.oid), ', ') WITH ORDINALITY t(a, n)
+ WHERE p.pronamespace = 'idempotency'::regnamespace
+   AND p.proname ~ '^(claim_events?|complete_events?|release_event|event_(result|status)|lock_key|consumer_(create|drop)|outbox_enqueue.*|relay_(create|alter|drop|pause|resume|adopt|replay|redrive|discard))$'
+ GROUP BY p.oid, p.proname, p.proretset, p.prorettype
+ ORDER BY p.proname, pg_get_function_arguments(p.oid);
+SELECT t.typname, string_agg(e.enumlabel, ' ' ORDER BY e.enumsortorder) AS labels
+  FROM pg_enum e JOIN pg_type t ON t.oid = e.enumtypid
+ WHERE t.typnamespace = 'idempotency'::regnamespace AND t.typname ~ '^(claim|relay)_'
+ GROUP BY t.typname ORDER BY t.typname;
+
+-- What is not built is refused by its name, with a way to do without, and changes nothing
+SET client_min_messages = warning;
+CREATE SERVER nul FOREIGN DATA WRAPPER idempotency_null;
+SELECT idempotency.relay_create('r', 'nul');
+SELECT idempotency.outbox_enqueue('a', 'first', 't', '1') IS NOT NULL AS enqueued;
+CREATE FUNCTION try(call text, OUT state text, OUT message text, OUT hint text) LANGUAGE plpgsql AS $$
+BEGIN
+	EXECUTE 'SELECT idempotency.' || call;
+	state := 'none';
+EXCEPTION WHEN OTHERS THEN
+	GET STACKED DIAGNOSTICS hint = PG_EXCEPTION_HINT;
+	state := sqlstate;
+	message := sqlerrm;
+END $$;
+CREATE VIEW state AS
+SELECT (SELECT count(*) FROM idempotency.outbox_events) AS events,
+	   (SELECT last_seq FROM idempotency.stat_outbox) AS last_seq,
+	   (SELECT string_agg(relay, ' ') FROM idempotency.stat_relay) AS relays,
+	   (SELECT status FROM idempotency.event_status('x')) AS claim;
+CREATE TABLE before AS SELECT * FROM state;
+CREATE TABLE later (ord serial, call text, argument text, value text);
+INSERT INTO later (call, argument, value) VALUES
+	($$claim_event('x'$$, 'valid_until', $$now()$$),
+	($$claim_event('00000000-0000-7000-8000-000000000001'::uuid$$, 'valid_until', $$now()$$),
+	($$complete_event('x'$$, 'token', $$1$$),
+	($$complete_event('00000000-0000-7000-8000-000000000001'::uuid$$, 'token', $$1$$);
+INSERT INTO later (call, argument, value)
+SELECT c, a, v FROM (VALUES
+	($$outbox_enqueue('a', 'i', 't', '1', event_id => '00000000-0000-7000-8000-000000000001'$$),
+	($$outbox_enqueue_bytes('a', 'i', 't', '\x00', event_id => '00000000-0000-7000-8000-000000000001'$$)) AS c (c),
+	(VALUES (1, 'dedup_id', $$'d'$$), (2, 'dedup_window', $$'1 min'$$), (3, 'deliver_at', $$'infinity'$$),
+	 (4, 'expires_at', $$'-infinity'$$)) AS a (n, a, v) ORDER BY c, n;
+INSERT INTO later (call, argument, value)
+SELECT $$outbox_enqueue_many('a', '{i,j}', '{t,t}', '{1,2}', event_ids => '{NULL,00000000-0000-7000-8000-000000000001}'$$, a, v
+  FROM (VALUES ('dedup_ids', $$'{d,e}'$$), ('dedup_ids', $$'{NULL,NULL}'$$), ('dedup_window', $$'1 min'$$),
+	('deliver_ats', $$'{now,NULL}'$$), ('expires_ats', $$'{now,now}'$$)) AS a (a, v);
+INSERT INTO later (call, argument, value)
+SELECT c, a, v FROM (VALUES (1, $$relay_create('new', 'nul'$$), (2, $$relay_alter('r', batch_events => 7$$)) AS c (m, c),
+	(VALUES (1, 'event_types', $$'{t}'$$), (2, 'event_types', $$'{}'$$), (3, 'filter', $$'true'$$), (4, 'transform', $$'payload'$$),
+	 (5, 'max_rate', '0.5'), (6, 'max_in_flight', '1')) AS a (n, a, v) ORDER BY m, n;
+INSERT INTO later (call, argument, value)
+SELECT $$consumer_create('new'$$, a, v
+  FROM (VALUES ('retention', $$'1 day'$$), ('retention', $$'100 years'$$), ('keep_ids', 'true'), ('expire_by_id_age', 'true'),
+	('owner', 'CURRENT_USER::text::regrole'), ('owner', $$'-'$$), ('lease_duration', $$'1 min'$$), ('max_attempts', '1'),
+	('min_backoff', $$'2 s'$$), ('max_backoff', $$'1 min'$$)) AS a (a, v);
+SELECT substring(call from '^\w+') || '(' || argument || ' => ' || value || ')' AS call, t.state, t.message
+  FROM later, try(call || ', ' || argument || ' => ' || value || ')') t ORDER BY ord;
+SELECT DISTINCT argument, t.hint
+  FROM later, try(call || ', ' || argument || ' => ' || value || ')') t ORDER BY argument, t.hint;
+SELECT s.*, s = b AS unchanged FROM state s, before b;
+SELECT try($$consumer_drop('new')$$);
+
+-- The defaults, given by name, are as if they were left out
+BEGIN;
+SELECT idempotency.claim_event('x', valid_until => NULL), idempotency.complete_event('x', token => NULL);
+SELECT idempotency.outbox_enqueue('a', 'i', 't', '1', dedup_id => NULL, dedup_window => NULL, deliver_at => NULL, expires_at => NULL) IS NOT NULL AS one;
+SELECT idempotency.outbox_enqueue_bytes('a', 'i', 't', '\x00', dedup_id => NULL, dedup_window => NULL, deliver_at => NULL, expires_at => NULL) IS NOT NULL AS bytes;
+SELECT count(*) FROM idempotency.outbox_enqueue_many('a', '{i,j}', '{t,t}', '{1,2}', NULL, NULL, NULL, NULL, NULL, NULL);
+SELECT idempotency.relay_create('new', 'nul', event_types => NULL, filter => NULL, transform => NULL, max_rate => NULL, max_in_flight => NULL);
+SELECT idempotency.relay_alter('new', event_types => NULL, filter => NULL, transform => NULL, max_rate => NULL, max_in_flight => NULL);
+ROLLBACK;
+SELECT idempotency.consumer_create('same', retention => NULL, keep_ids => false, expire_by_id_age => false, owner => NULL,
+	lease_duration => '30000 ms', max_attempts => 0, min_backoff => '1 s', max_backoff => '300 s');
+SELECT idempotency.consumer_drop('same');
+SELECT a, t.state, t.message
+  FROM unnest('{consumer,foreign_lockers,private_locks,keep_ids,expire_by_id_age,lease_duration,max_attempts,min_backoff,max_backoff}'::text[])
+		WITH ORDINALITY u(a, n),
+	   try(CASE a WHEN 'consumer' THEN 'consumer_create(NULL)' ELSE format($$consumer_create('new', %s => NULL)$$, a) END) t
+ ORDER BY n;
+
+UPDATE before SET last_seq = (SELECT last_seq FROM state);
+
+-- What will stay wrong is told before what is not built
+SELECT call, t.state, t.message FROM (VALUES
+	(1, $$outbox_enqueue('', 'i', 't', '1', deliver_at => now())$$),
+	(2, $$outbox_enqueue('a', 'i', 't', '1', headers => '1', expires_at => now())$$),
+	(3, $$outbox_enqueue_bytes('a', 'i', 't', '\x', '', dedup_id => 'd')$$),
+	(4, $$outbox_enqueue_many('a', '{i,j}', '{t,t}', '{1,2}', dedup_ids => '{d}')$$),
+	(5, $$outbox_enqueue_many('a', '{i,j}', '{t,t}', '{1,2}', dedup_ids => '{}')$$),
+	(6, $$outbox_enqueue_many('a', '{i,j}', '{t,t}', '{1,2}', deliver_ats => '{now,now,now}')$$),
+	(7, $$outbox_enqueue_many('a', '{i,j}', '{t,t}', '{1,2}', expires_ats => '{now}')$$),
+	(8, $$outbox_enqueue_many('a', '{i,j}', '{t,t}', '{1,2}', dedup_ids => '{d,e}', expires_ats => '{now}')$$),
+	(9, $$outbox_enqueue_many('a', '{i,j,k,l}', '{t,t,t,t}', '{1,2,3,4}', deliver_ats => '{{now,now},{now,now}}')$$),
+	(10, $$outbox_enqueue_many('a', '{i,j}', '{t,t}', '{1,NULL}', dedup_window => '1 min')$$),
+	(11, $$outbox_enqueue_many('a', '{}', '{}', '{}', dedup_ids => '{}')$$),
+	(12, $$relay_create('new', 'nul', max_attempts => 0, filter => 'true')$$),
+	(13, $$relay_create('new', 'nul', batch_size => '1', max_rate => 1)$$),
+	(14, $$relay_create('new', 'nowhere', max_rate => 1)$$),
+	(15, $$relay_alter('r', max_lag_size => '1kB', max_in_flight => 1)$$),
+	(16, $$relay_alter('nothing', max_in_flight => 1)$$),
+	(17, $$consumer_create('', keep_ids => true)$$),
+	(18, $$consumer_create('@x', keep_ids => true)$$),
+	(19, $$consumer_create('new', true, true, keep_ids => true)$$)) AS c (n, call), try(call) t ORDER BY n;
+SELECT s.*, s = b AS unchanged FROM state s, before b;
+
+SELECT idempotency.relay_drop('r');
+DROP TABLE later, before;
+DROP VIEW state;
+DROP FUNCTION try;
+DROP SERVER nul;
