@@ -226,6 +226,10 @@ pg_send_claims(PgSink *p)
 	send_ids(p, PG_STEP_CLAIM, p->claim_sql, &ids);
 }
 
+/*
+ * A duplicate is acknowledged, and so is an event that is dead there, which
+ * later versions of the target answer: the target's operator has it.
+ */
 static void
 read_claim(PgSink *p, uint32_t i, const char *result)
 {
