@@ -80,6 +80,14 @@ def int8(rng):
                        str(rng.getrandbits(40))])
 
 
+def numeric(rng):
+    return rng.choice([None, '0', '1', '-1', '0.5', 'NaN', 'Infinity', '1e1000', '1e-1000', '9' * 100])
+
+
+def regrole(rng):
+    return rng.choice([None, '-', '0', '4294967295', 'postgres', 'fuzz_plain', 'pg_monitor'])
+
+
 def boolean(rng):
     return rng.choice([None, 'true', 'false'])
 
@@ -98,6 +106,7 @@ SCALARS = {
     'text': text, 'name': name, 'uuid': uuid, 'jsonb': jsonb, 'bytea': bytea,
     'interval': interval, 'timestamp with time zone': timestamptz, 'integer': int4,
     'bigint': int8, 'boolean': boolean, 'oid': oid,
+    'numeric': numeric, 'regrole': regrole,
 }
 
 
