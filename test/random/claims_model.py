@@ -108,14 +108,12 @@ class Model:
             return {BUSY}
         version = self.latest(key)
         late = version and txn.isolation != "READ COMMITTED" and version.since > txn.snapshot
-        if late:
-            # For an event that was kept meanwhile, either answer is right.
-            return {SERIALIZATION} if version.status == "completed" else {SERIALIZATION, CLAIMED}
         if version and version.status == "completed":
-            return {DUPLICATE}
-        if not self.would_lock(txn, key) and key[0] in self.foreign_lockers:
-            return {BUSY}
-        return {CLAIMED}
+            return {SERIALIZATION if late else DUPLICATE}
+        lockless = not self.would_lock(txn, key) and key[0] in self.foreign_lockers
+        answer = BUSY if lockless else CLAIMED
+        # For an event that was kept meanwhile, either answer is right.
+        return {SERIALIZATION, answer} if late else {answer}
 
     @staticmethod
     def would_lock(txn, key):
