@@ -310,7 +310,7 @@ class Claims(Transactions):
                 self.wrong(f"session {s}, which waits for {key}, answers {sorted(allowed)}")
             return
         self.say(f"session {s} waited: {answer}")
-        if not patient:
+        if allowed == {BUSY}:
             self.wrong(f"session {s} goes on waiting for {key}", answer)
         del self.waiting[s]
         self.claimed(txn, key, answer, allowed)

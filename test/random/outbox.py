@@ -17,6 +17,7 @@ from transactions import LEVELS, SERIALIZATION, Transactions
 
 WRITERS = 4
 READERS = 2
+LOCKED = "55P03"
 
 FUNCTIONS = """
 CREATE SCHEMA t;
@@ -53,8 +54,6 @@ class Outbox(Transactions):
         self.sessions = [Session(cluster, dbname, f"outbox {i}") for i in range(WRITERS)]
         self.builder = Session(cluster, dbname, "outbox reindex")
         self.building = False
-        for s in self.sessions:
-            s.run("SET lock_timeout = '1ms'")
         start = self.snapshot()
         self.readers = [Reader(start) for _ in range(READERS)]
         self.undone = []        # ids of events that no reader may find
@@ -210,13 +209,20 @@ class Outbox(Transactions):
 
     # Enqueueing.
 
+    def refused(self, s, txn, ids):
+        """The SQLSTATEs that are right.  Where another transaction's id is in the way there is no use in waiting."""
+        states = {"25006"} if txn.read_only else self.model.refuses(txn, [i for i in ids if i])
+        if LOCKED in states:
+            self.run(s, "SET LOCAL lock_timeout = '1ms'")
+        return states
+
     def add(self, txn, event_id, own, *row):
         txn.events.append(Event(self.model.now(), (event_id, *row)))
         if own:
             txn.ids |= {own}
 
     def do_enqueue(self, s, txn, kind, n, padding, own):
-        error = "25006" if txn.read_only else self.model.refuses(txn, [own] if own else [])
+        error = self.refused(s, txn, [own])
         headers = {"h": n} if n % 3 == 0 else None
         if kind == "y":
             data = f"{n}".encode() + random.Random(n).randbytes(padding)
@@ -240,11 +246,8 @@ class Outbox(Transactions):
         keys = [f"m{(n + i) % 5}" for i in range(len(ids))]
         return keys, ["T"] * len(ids), [json.dumps(n + i) for i in range(len(ids))], list(ids)
 
-    def many_refused(self, txn, ids):
-        return "25006" if txn.read_only else self.model.refuses(txn, [i for i in ids if i])
-
     def do_many(self, s, txn, n, ids):
-        error = self.many_refused(txn, ids)
+        error = self.refused(s, txn, ids)
         answer = self.run(s, self.MANY, self.many_arguments(n, ids))
         if not self.judge(txn, answer, error):
             return
@@ -261,7 +264,7 @@ class Outbox(Transactions):
         name = f"m{self.names}"
         if not self.judge(txn, self.run(s, f"DECLARE {name} CURSOR FOR {self.MANY}", self.many_arguments(n, ids))):
             return
-        error = self.many_refused(txn, ids)
+        error = self.refused(s, txn, ids)
         if not self.judge(txn, self.run(s, f"FETCH 1 FROM {name}"), error):
             return
         for i, own in enumerate(ids):
@@ -378,7 +381,6 @@ class Outbox(Transactions):
     def reopen(self, s):
         self.sessions[s].close()
         self.sessions[s].open()
-        self.sessions[s].run("SET lock_timeout = '1ms'")
         self.model.txns.pop(s, None)
 
     def do_restart(self, s, txn, mode):
