@@ -11,7 +11,7 @@ CREATE ROLE regress_claim_pgmon IN ROLE pg_monitor;
 SELECT p.oid::regprocedure FROM pg_proc p JOIN pg_namespace n ON n.oid = p.pronamespace
  WHERE n.nspname = 'idempotency' AND has_function_privilege('regress_claim_none', p.oid, 'EXECUTE');
 SELECT c.oid::regclass FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace
- WHERE n.nspname = 'idempotency' AND c.relkind IN ('r', 'v', 'S', 'm')
+ WHERE n.nspname IN ('idempotency', 'idempotency_data') AND c.relkind IN ('r', 'v', 'S', 'm')
    AND has_any_column_privilege('regress_claim_none', c.oid, 'SELECT');
 SELECT t.oid::regtype FROM pg_type t JOIN pg_namespace n ON n.oid = t.typnamespace
  WHERE n.nspname = 'idempotency' AND t.typtype = 'e' AND has_type_privilege('regress_claim_none', t.oid, 'USAGE');
@@ -42,8 +42,8 @@ COMMIT;
 SELECT event_id, status FROM idempotency.processed_events ORDER BY 1;
 SELECT idempotency.event_result('a'), idempotency.lock_key('a') IS NOT NULL;
 SELECT status = 'completed'::idempotency.claim_status AS completed FROM idempotency.event_status('a');
-SELECT count(*) FROM idempotency.processed;
-DELETE FROM idempotency.processed;
+SELECT count(*) FROM idempotency_data.processed;
+DELETE FROM idempotency_data.processed;
 SELECT idempotency.consumer_create('mine');
 SELECT idempotency.grant_role('consumer', 'regress_claim_none');
 SELECT * FROM idempotency.stat_claims;
@@ -65,28 +65,28 @@ SELECT count(*) FROM idempotency.stat_claims;
 RESET ROLE;
 
 -- The extension's own consumers are hidden
-INSERT INTO idempotency.processed (claimed_at, completed_at, event_id, consumer)
+INSERT INTO idempotency_data.processed (claimed_at, completed_at, event_id, consumer)
 VALUES (now(), now(), 'hidden', '@outbox'), (now(), now(), 'shown', '?'), (now(), now(), 'shown', 'A');
 SELECT consumer, event_id FROM idempotency.processed_events WHERE event_id IN ('hidden', 'shown') ORDER BY 1;
 
 -- Row security, even where it is forced
-ALTER TABLE idempotency.processed ENABLE ROW LEVEL SECURITY;
-ALTER TABLE idempotency.processed FORCE ROW LEVEL SECURITY;
-CREATE POLICY nothing ON idempotency.processed USING (false) WITH CHECK (false);
+ALTER TABLE idempotency_data.processed ENABLE ROW LEVEL SECURITY;
+ALTER TABLE idempotency_data.processed FORCE ROW LEVEL SECURITY;
+CREATE POLICY nothing ON idempotency_data.processed USING (false) WITH CHECK (false);
 SET ROLE regress_claim_consumer;
 SELECT idempotency.claim_event('a');
 SELECT idempotency.claim_event('rls'), idempotency.complete_event('rls');
 SELECT idempotency.claim_event('rls');
 RESET ROLE;
-DROP POLICY nothing ON idempotency.processed;
-ALTER TABLE idempotency.processed NO FORCE ROW LEVEL SECURITY;
-ALTER TABLE idempotency.processed DISABLE ROW LEVEL SECURITY;
+DROP POLICY nothing ON idempotency_data.processed;
+ALTER TABLE idempotency_data.processed NO FORCE ROW LEVEL SECURITY;
+ALTER TABLE idempotency_data.processed DISABLE ROW LEVEL SECURITY;
 
 -- Rules and triggers
-CREATE RULE nothing AS ON INSERT TO idempotency.processed DO INSTEAD NOTHING;
+CREATE RULE nothing AS ON INSERT TO idempotency_data.processed DO INSTEAD NOTHING;
 SELECT idempotency.claim_event('rule'), idempotency.complete_event('rule');
 SELECT idempotency.claim_event('rule');
-DROP RULE nothing ON idempotency.processed;
+DROP RULE nothing ON idempotency_data.processed;
 
 -- session_replication_role
 SET session_replication_role = replica;
@@ -97,15 +97,15 @@ RESET session_replication_role;
 
 -- A hostile search_path, with operators, functions, types and tables of our names
 CREATE SCHEMA hostile AUTHORIZATION regress_claim_none;
-CREATE TABLE hostile.processed (LIKE idempotency.processed);
-CREATE TABLE hostile.consumers (LIKE idempotency.consumers);
+CREATE TABLE hostile.processed (LIKE idempotency_data.processed);
+CREATE TABLE hostile.consumers (LIKE idempotency_data.consumers);
 CREATE TABLE hostile.pg_class (oid oid, reltuples real);
 CREATE FUNCTION hostile.starts_with(text, text) RETURNS boolean LANGUAGE sql AS 'SELECT true';
 CREATE FUNCTION hostile.never(text, text) RETURNS boolean LANGUAGE plpgsql AS 'BEGIN RAISE ''used''; END';
 CREATE OPERATOR hostile.= (LEFTARG = text, RIGHTARG = text, PROCEDURE = hostile.never);
 CREATE TYPE hostile.claim_result AS ENUM ('busy', 'duplicate', 'claimed');
-CREATE TEMPORARY TABLE processed (LIKE idempotency.processed);
-CREATE TEMPORARY TABLE consumers (LIKE idempotency.consumers);
+CREATE TEMPORARY TABLE processed (LIKE idempotency_data.processed);
+CREATE TEMPORARY TABLE consumers (LIKE idempotency_data.consumers);
 SET search_path = hostile, pg_temp, pg_catalog, idempotency;
 SELECT idempotency.claim_event('a');
 SELECT idempotency.claim_event('path'), idempotency.complete_event('path', result => '1');
@@ -114,7 +114,7 @@ SET idempotency.max_claim_locks = 0;
 SELECT idempotency.claim_event('path2'), idempotency.complete_event('path2', result => '1');
 RESET idempotency.max_claim_locks;
 SELECT idempotency.consumer_create('path', true);
-SELECT pg_catalog.count(*) FROM idempotency.consumers;
+SELECT pg_catalog.count(*) FROM idempotency_data.consumers;
 SELECT idempotency.consumer_drop('path');
 SELECT idempotency.grant_role('monitor', 'regress_claim_monitor');
 SELECT pg_catalog.count(*) FROM idempotency.processed_events WHERE consumer OPERATOR(pg_catalog.=) 'default';

@@ -140,7 +140,7 @@ FETCH 1 FROM c;
 SAVEPOINT s;
 FETCH 1 FROM c;
 ROLLBACK TO s;
-SELECT mode FROM pg_locks WHERE pid = pg_backend_pid() AND relation = 'idempotency.processed'::regclass;
+SELECT mode FROM pg_locks WHERE pid = pg_backend_pid() AND relation = 'idempotency_data.processed'::regclass;
 COMMIT;
 
 -- A holdable cursor claims at COMMIT at the latest
@@ -222,12 +222,12 @@ SELECT status FROM idempotency.processed_events WHERE event_id = '2pc-3';
 -- which is written at COMMIT, with a snapshot for what indexes may ask
 CREATE FUNCTION asking(text) RETURNS bool IMMUTABLE LANGUAGE plpgsql AS
 	'BEGIN RETURN EXISTS (SELECT FROM pg_catalog.pg_am); END';
-CREATE INDEX asking ON idempotency.processed (asking(event_id));
+CREATE INDEX asking ON idempotency_data.processed (asking(event_id));
 BEGIN;
 SELECT idempotency.claim_event('asked');
 COMMIT;
 SELECT status FROM idempotency.processed_events WHERE event_id = 'asked';
-DROP INDEX idempotency.asking;
+DROP INDEX idempotency_data.asking;
 DROP FUNCTION asking(text);
 RESET idempotency.uncompleted_claims;
 
@@ -293,7 +293,7 @@ SET LOCAL idempotency.max_claim_locks = 0;
 SELECT idempotency.claim_event('again');
 SELECT idempotency.release_event('again');
 COMMIT;
-SELECT count(*) FROM idempotency.processed WHERE event_id = 'again';
+SELECT count(*) FROM idempotency_data.processed WHERE event_id = 'again';
 
 -- Released past the budget, a claim that was kept before stays kept, since the
 -- same time

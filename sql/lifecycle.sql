@@ -9,7 +9,7 @@ WHERE p.pronamespace = 'idempotency'::regnamespace
 ORDER BY 1;
 SELECT c.oid::regclass AS readable_by_public
 FROM pg_class c
-WHERE c.relnamespace = 'idempotency'::regnamespace
+WHERE c.relnamespace IN ('idempotency'::regnamespace, 'idempotency_data'::regnamespace)
   AND c.relkind IN ('r', 'v', 'm', 'f', 'p')
   AND has_table_privilege('public', c.oid, 'SELECT')
 ORDER BY 1;
@@ -50,4 +50,5 @@ DROP EXTENSION idempotency;
 SELECT count(*) AS objects_left
 FROM pg_class
 WHERE relnamespace = (SELECT oid FROM pg_namespace WHERE nspname = 'idempotency');
+SELECT count(*) AS data_schemas_left FROM pg_namespace WHERE nspname = 'idempotency_data';
 CREATE EXTENSION idempotency;

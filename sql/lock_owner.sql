@@ -36,7 +36,7 @@ INSERT INTO calls (name, call) VALUES
 
 -- What the calls need: consumers, a relay that does nothing, an event
 SET client_min_messages = error;
-INSERT INTO idempotency.consumers VALUES ('private', false, true), ('dropped 1', false, true), ('dropped 2', false, true);
+INSERT INTO idempotency_data.consumers VALUES ('private', false, true), ('dropped 1', false, true), ('dropped 2', false, true);
 CREATE FUNCTION handle(event_id uuid) RETURNS void LANGUAGE sql AS '';
 CREATE SERVER handler FOREIGN DATA WRAPPER idempotency_function OPTIONS (function 'public.handle');
 BEGIN;
@@ -58,7 +58,7 @@ CREATE FUNCTION owned() RETURNS text[] LANGUAGE sql AS $$
 			WHEN c.relkind = 't' THEN 'toast of ' || heap.relname
 			ELSE 'index of toast of ' || heap.relname END AS name) n
 	WHERE pid = pg_backend_pid() AND granted AND mode <> 'AccessShareLock'
-		AND (locktype = 'advisory' OR COALESCE(heap.relnamespace, c.relnamespace) = 'idempotency'::regnamespace)
+		AND (locktype = 'advisory' OR COALESCE(heap.relnamespace, c.relnamespace) = 'idempotency_data'::regnamespace)
 $$;
 CREATE FUNCTION note(what text) RETURNS void LANGUAGE sql AS
 	$$SELECT set_config('test.' || what, COALESCE(owned(), '{}')::text, false)$$;

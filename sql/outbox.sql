@@ -217,12 +217,12 @@ SELECT idempotency.outbox_enqueue_bytes('role', '1', 'R', '\x');
 SELECT idempotency.outbox_enqueue_many('role', '{1}', '{R}', '{1}');
 SELECT * FROM idempotency.outbox_events;
 SELECT * FROM idempotency.stat_outbox;
-SELECT nextval('idempotency.outbox_seq');
+SELECT nextval('idempotency_data.outbox_seq');
 RESET ROLE;
 GRANT EXECUTE ON FUNCTION idempotency.outbox_enqueue TO outbox_test_role;
 SET ROLE outbox_test_role;
 SELECT idempotency.outbox_enqueue('role', '2', 'R', '1') IS NOT NULL AS ok;
-SELECT count(*) FROM idempotency.outbox_segment_0;
+SELECT count(*) FROM idempotency_data.outbox_segment_0;
 RESET ROLE;
 SELECT aggregate_id FROM events WHERE aggregate_type = 'role';
 REVOKE ALL ON ALL FUNCTIONS IN SCHEMA idempotency FROM outbox_test_role;
@@ -248,7 +248,7 @@ DROP OWNED BY outbox_test_producer;
 DROP ROLE outbox_test_producer, outbox_test_monitor;
 
 -- A segment with another index would not be kept up to date: refused
-CREATE INDEX extra ON idempotency.outbox_segment_0 (event_id);
+CREATE INDEX extra ON idempotency_data.outbox_segment_0 (event_id);
 SELECT idempotency.outbox_enqueue('altered', '1', 'A', '1');
-DROP INDEX idempotency.extra;
+DROP INDEX idempotency_data.extra;
 SELECT idempotency.outbox_enqueue('altered', '2', 'A', '1') IS NOT NULL AS ok;

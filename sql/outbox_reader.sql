@@ -97,31 +97,31 @@ SELECT found, fetched FROM t.find('00000000-0000-7000-8000-0000000000ab');
 
 -- A table that was rewritten
 SELECT t.snapshot() AS s8 \gset
-VACUUM FULL idempotency.outbox_segment_0;
+VACUUM FULL idempotency_data.outbox_segment_0;
 SELECT aggregate_id FROM t.read(:'s4', :'s8', 0, 20);
 
 -- also between two batches, when the reader has the old places in memory; the
 -- first row goes to the end
 SELECT aggregate_id, seq AS k FROM t.read(:'s4', :'s8', 0, 1) \gset
-UPDATE idempotency.outbox_segment_0 SET headers = '{"moved": true}' WHERE aggregate_id = '8';
-VACUUM FULL idempotency.outbox_segment_0;
+UPDATE idempotency_data.outbox_segment_0 SET headers = '{"moved": true}' WHERE aggregate_id = '8';
+VACUUM FULL idempotency_data.outbox_segment_0;
 SELECT aggregate_id, headers FROM t.read(:'s4', :'s8', :k, 20);
 -- and when it was emptied since: no error, and nothing old
 SELECT aggregate_id, seq AS k FROM t.read(:'s4', :'s8', 0, 1) \gset
 BEGIN;
-CREATE TEMP TABLE saved AS SELECT * FROM idempotency.outbox_segment_0;
-TRUNCATE idempotency.outbox_segment_0;
+CREATE TEMP TABLE saved AS SELECT * FROM idempotency_data.outbox_segment_0;
+TRUNCATE idempotency_data.outbox_segment_0;
 COMMIT;
 SELECT aggregate_id FROM t.read(:'s4', :'s8', :k, 20);
-ALTER TABLE idempotency.outbox_segment_0 DISABLE TRIGGER outbox_restamp;
-INSERT INTO idempotency.outbox_segment_0 SELECT * FROM saved ORDER BY seq DESC;
-ALTER TABLE idempotency.outbox_segment_0 ENABLE ALWAYS TRIGGER outbox_restamp;
+ALTER TABLE idempotency_data.outbox_segment_0 DISABLE TRIGGER outbox_restamp;
+INSERT INTO idempotency_data.outbox_segment_0 SELECT * FROM saved ORDER BY seq DESC;
+ALTER TABLE idempotency_data.outbox_segment_0 ENABLE ALWAYS TRIGGER outbox_restamp;
 SELECT aggregate_id FROM t.read(:'s4', :'s8', 0, 20);
 
 -- A row that was deleted by hand is skipped
-DELETE FROM idempotency.outbox_segment_0 WHERE aggregate_id = '8';
+DELETE FROM idempotency_data.outbox_segment_0 WHERE aggregate_id = '8';
 SELECT aggregate_id FROM t.read(:'s4', :'s5', 0, 10);
-VACUUM idempotency.outbox_segment_0;
+VACUUM idempotency_data.outbox_segment_0;
 SELECT aggregate_id FROM t.read(:'s4', :'s5', 0, 10);
 
 -- More keys than the buffer holds
@@ -154,13 +154,13 @@ SELECT events > 300000 AS all_of_them FROM t.lag(NULL, NULL, 0);
 
 -- A column that somebody adds stops writer and readers; to drop it again, as the
 -- hint says, lets them go on
-ALTER TABLE idempotency.outbox_segment_0 ADD COLUMN extra int DEFAULT 7, ADD COLUMN other text;
+ALTER TABLE idempotency_data.outbox_segment_0 ADD COLUMN extra int DEFAULT 7, ADD COLUMN other text;
 SELECT t.enqueue('altered');
 SELECT aggregate_id FROM t.read(:'s9', t.snapshot(), 0, 10);
 \set VERBOSITY default
 SELECT segment FROM idempotency.outbox_segments();
 \set VERBOSITY terse
-ALTER TABLE idempotency.outbox_segment_0 DROP COLUMN extra, DROP COLUMN other;
+ALTER TABLE idempotency_data.outbox_segment_0 DROP COLUMN extra, DROP COLUMN other;
 SELECT t.enqueue('one');
 SELECT count(*) FROM idempotency.outbox_enqueue_many('a', ARRAY['two', 'three'], ARRAY['t', 't'],
 	ARRAY['2', '{"n": 3}']::jsonb[], headers => ARRAY[NULL, '{"h": 3}']::jsonb[]);

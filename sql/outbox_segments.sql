@@ -152,7 +152,7 @@ SELECT t.enqueue('old'), t.enqueue('new');
 DO $$
 BEGIN
 	FOR i IN 0..7 LOOP
-		EXECUTE format('UPDATE idempotency.outbox_segment_%s SET enqueued_at = enqueued_at - interval ''2 h'''
+		EXECUTE format('UPDATE idempotency_data.outbox_segment_%s SET enqueued_at = enqueued_at - interval ''2 h'''
 			' WHERE aggregate_id = ''old''', i);
 	END LOOP;
 END
@@ -165,20 +165,20 @@ SELECT t.maintain(ARRAY[t.snapshot()]) AS emptied;
 -- wherever it is: sessions that take turns do not fill the pages in order
 SET idempotency.outbox_retention = '1h';
 SELECT current_segment AS cur FROM idempotency.stat_outbox \gset
-SELECT format('ALTER TABLE idempotency.outbox_segment_%s DISABLE TRIGGER outbox_restamp', :cur) \gexec
-SELECT format('INSERT INTO idempotency.outbox_segment_%s (xid, seq, event_id, enqueued_at, aggregate_type, aggregate_id, event_type, payload)'
+SELECT format('ALTER TABLE idempotency_data.outbox_segment_%s DISABLE TRIGGER outbox_restamp', :cur) \gexec
+SELECT format('INSERT INTO idempotency_data.outbox_segment_%s (xid, seq, event_id, enqueued_at, aggregate_type, aggregate_id, event_type, payload)'
 	' SELECT pg_current_xact_id(), n, gen_random_uuid(),'
 	' now() - CASE n WHEN 1 THEN interval ''0'' ELSE ''2 h'' END, ''a'', ''page'', ''t'', ''{}'' FROM generate_series(1, 300) n', :cur) AS insert \gset
 :insert;
-SELECT format('ALTER TABLE idempotency.outbox_segment_%s ENABLE ALWAYS TRIGGER outbox_restamp', :cur) \gexec
-SELECT pg_relation_size(format('idempotency.outbox_segment_%s', :cur)) > 8192 AS pages;
+SELECT format('ALTER TABLE idempotency_data.outbox_segment_%s ENABLE ALWAYS TRIGGER outbox_restamp', :cur) \gexec
+SELECT pg_relation_size(format('idempotency_data.outbox_segment_%s', :cur)) > 8192 AS pages;
 SELECT t.maintain(ARRAY[t.snapshot()]) AS emptied;
 SET idempotency.outbox_retention = 0;
 SELECT t.maintain(ARRAY[t.snapshot()]) AS emptied;
 
 -- Rows that come by SQL come from a dump, and a log in use takes none
 SELECT current_segment AS cur FROM idempotency.stat_outbox \gset
-SELECT format('COPY idempotency.outbox_segment_%s (xid, seq, event_id, enqueued_at, aggregate_type, aggregate_id, event_type, payload) FROM stdin', :cur) AS copy \gset
+SELECT format('COPY idempotency_data.outbox_segment_%s (xid, seq, event_id, enqueued_at, aggregate_type, aggregate_id, event_type, payload) FROM stdin', :cur) AS copy \gset
 SELECT t.snapshot() AS s4 \gset
 SET session_replication_role = replica;
 :copy;
@@ -188,10 +188,10 @@ RESET session_replication_role;
 SELECT aggregate_type, seq FROM t.read(:'s4', t.snapshot(), 0, 10);
 
 -- A clock that was ahead for a while makes no segment eternal
-SELECT format('ALTER TABLE idempotency.outbox_segment_%s DISABLE TRIGGER outbox_restamp', :cur) \gexec
-SELECT format('INSERT INTO idempotency.outbox_segment_%s (xid, seq, event_id, enqueued_at, aggregate_type, aggregate_id, event_type, payload)'
+SELECT format('ALTER TABLE idempotency_data.outbox_segment_%s DISABLE TRIGGER outbox_restamp', :cur) \gexec
+SELECT format('INSERT INTO idempotency_data.outbox_segment_%s (xid, seq, event_id, enqueued_at, aggregate_type, aggregate_id, event_type, payload)'
 	' SELECT pg_current_xact_id(), 8, gen_random_uuid(), ''2126-01-01 00:00:00+00'', ''ahead'', ''1'', ''t'', ''{}''', :cur) \gexec
-SELECT format('ALTER TABLE idempotency.outbox_segment_%s ENABLE ALWAYS TRIGGER outbox_restamp', :cur) \gexec
+SELECT format('ALTER TABLE idempotency_data.outbox_segment_%s ENABLE ALWAYS TRIGGER outbox_restamp', :cur) \gexec
 SET idempotency.outbox_rotation_interval = '1h';
 SET idempotency.outbox_retention = '1h';
 SELECT t.maintain(ARRAY[t.snapshot()]) AS emptied;

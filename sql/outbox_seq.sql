@@ -30,53 +30,53 @@ SELECT enqueue();
 
 -- Back, as a restore would set it; to a place within what is logged ahead; to the
 -- beginning; forward, which is found as well; by other means
-SELECT setval('idempotency.outbox_seq', 5);
+SELECT setval('idempotency_data.outbox_seq', 5);
 SELECT enqueue();
 SELECT idempotency.outbox_mend_seq();
 SELECT enqueue(), twice();
 \set VERBOSITY terse
-SELECT setval('idempotency.outbox_seq', 305);
+SELECT setval('idempotency_data.outbox_seq', 305);
 SELECT enqueue();
 SELECT many(2);
 SELECT idempotency.outbox_mend_seq();
 SELECT enqueue(), twice();
-SELECT setval('idempotency.outbox_seq', 1, false);
+SELECT setval('idempotency_data.outbox_seq', 1, false);
 SELECT enqueue();
 SELECT idempotency.outbox_mend_seq();
 SELECT enqueue(), twice();
-SELECT setval('idempotency.outbox_seq', 1000);
+SELECT setval('idempotency_data.outbox_seq', 1000);
 SELECT enqueue();
 SELECT idempotency.outbox_mend_seq();
 SELECT enqueue(), twice();
-SELECT nextval('idempotency.outbox_seq') > 1001 AS drawn;
+SELECT nextval('idempotency_data.outbox_seq') > 1001 AS drawn;
 SELECT enqueue();
 SELECT idempotency.outbox_mend_seq() > 1001 AS mended;
-ALTER SEQUENCE idempotency.outbox_seq RESTART;
+ALTER SEQUENCE idempotency_data.outbox_seq RESTART;
 SELECT enqueue();
 SELECT idempotency.outbox_mend_seq();
 SELECT enqueue(), twice();
 -- The number of an event that is parked counts as well
-SELECT setval('idempotency.outbox_seq', 1);
-ALTER TABLE idempotency.relay_parked DISABLE TRIGGER relay_parked_restore;
-INSERT INTO idempotency.relay_parked (relay_id, state, attempts, xid, seq, event_id, enqueued_at, aggregate_type, aggregate_id, event_type)
+SELECT setval('idempotency_data.outbox_seq', 1);
+ALTER TABLE idempotency_data.relay_parked DISABLE TRIGGER relay_parked_restore;
+INSERT INTO idempotency_data.relay_parked (relay_id, state, attempts, xid, seq, event_id, enqueued_at, aggregate_type, aggregate_id, event_type)
 	VALUES (1000, 'dead', 1, '1', 5000, gen_random_uuid(), now(), 'a', 'b', 'c');
-ALTER TABLE idempotency.relay_parked ENABLE ALWAYS TRIGGER relay_parked_restore;
+ALTER TABLE idempotency_data.relay_parked ENABLE ALWAYS TRIGGER relay_parked_restore;
 SELECT idempotency.outbox_mend_seq();
 SELECT enqueue(), twice();
 -- Up to the greatest number there is, which no event gets; and down again
-SELECT setval('idempotency.outbox_seq', 9223372036854775807);
+SELECT setval('idempotency_data.outbox_seq', 9223372036854775807);
 SELECT idempotency.outbox_mend_seq();
 \set VERBOSITY default
 SELECT enqueue();
 \set VERBOSITY terse
-SELECT setval('idempotency.outbox_seq', 1);
+SELECT setval('idempotency_data.outbox_seq', 1);
 SELECT idempotency.outbox_mend_seq();
 SELECT enqueue(), twice();
 -- Mending what is well changes nothing
 SELECT idempotency.outbox_mend_seq();
 SELECT enqueue(), twice();
 -- The other one alone is of no consequence
-SELECT setval('idempotency.outbox_generation', 11);
+SELECT setval('idempotency_data.outbox_generation', 11);
 SELECT enqueue(), current_segment FROM idempotency.stat_outbox;
 
 -- Numbers of events that were emptied are in use no longer, and may come again

@@ -49,18 +49,18 @@ SELECT idempotency.relay_redrive('r'), idempotency.relay_discard('r');
 BEGIN;
 SELECT idempotency.relay_alter('r', batch_events => 7, on_dead => 'stop', aggregate_types => '{a}');
 SELECT idempotency.relay_pause('r');
-SELECT batch_events, on_dead, aggregate_types, paused, ordering, max_attempts FROM idempotency.relays;
+SELECT batch_events, on_dead, aggregate_types, paused, ordering, max_attempts FROM idempotency_data.relays;
 ROLLBACK;
-SELECT batch_events, on_dead, aggregate_types, paused FROM idempotency.relays;
+SELECT batch_events, on_dead, aggregate_types, paused FROM idempotency_data.relays;
 
 -- What NULL keeps can be taken away.
 SELECT idempotency.relay_alter('r', aggregate_types => '{a}', max_lag_size => '2MB');
 SELECT idempotency.relay_alter('r', max_attempts => 11);
-SELECT aggregate_types, max_lag_bytes, max_attempts FROM idempotency.relays;
+SELECT aggregate_types, max_lag_bytes, max_attempts FROM idempotency_data.relays;
 SELECT idempotency.relay_alter('r', aggregate_types => '{}', max_lag_size => 'None');
-SELECT aggregate_types, max_lag_bytes FROM idempotency.relays;
+SELECT aggregate_types, max_lag_bytes FROM idempotency_data.relays;
 SELECT idempotency.relay_create('unlimited', 'nul', max_lag_size => 'none');
-SELECT max_lag_bytes FROM idempotency.relays WHERE relay = 'unlimited';
+SELECT max_lag_bytes FROM idempotency_data.relays WHERE relay = 'unlimited';
 SELECT idempotency.relay_drop('unlimited');
 
 -- A server goes with its relays, or not at all.
@@ -74,11 +74,11 @@ DROP SERVER nul;
 DROP SERVER IF EXISTS nowhere, nul;
 BEGIN;
 DROP SERVER nul CASCADE;
-SELECT count(*) FROM idempotency.relays;
+SELECT count(*) FROM idempotency_data.relays;
 ROLLBACK;
 SELECT relay, server FROM idempotency.stat_relay;
 DROP SERVER nul CASCADE;
-SELECT count(*) FROM idempotency.relays;
+SELECT count(*) FROM idempotency_data.relays;
 
 -- So does an owner: a relay is one of the objects of a role.
 CREATE SERVER nul FOREIGN DATA WRAPPER idempotency_null;
@@ -89,9 +89,9 @@ GRANT USAGE ON FOREIGN SERVER nul TO regress_relay_owner;
 SET ROLE regress_relay_owner;
 SELECT idempotency.relay_create('owned', 'nul');
 RESET ROLE;
-SELECT owner, owner_oid::regrole FROM idempotency.relays;
+SELECT owner, owner_oid::regrole FROM idempotency_data.relays;
 REASSIGN OWNED BY regress_relay_owner TO regress_relay_heir;
-SELECT owner, owner_oid::regrole FROM idempotency.relays;
+SELECT owner, owner_oid::regrole FROM idempotency_data.relays;
 DROP OWNED BY regress_relay_owner;
 DROP ROLE regress_relay_owner;
 SELECT relay FROM idempotency.stat_relay;
@@ -161,8 +161,8 @@ SELECT r, s, pg_temp.as_role('regress_relay_' || r, s) FROM (VALUES
 	('b', 'SELECT idempotency.relay_pause(''mine'')'),
 	('b', 'SELECT * FROM idempotency.stat_relay'),
 	('b', 'SELECT * FROM idempotency.dead_letters'),
-	('b', 'SELECT * FROM idempotency.relays'),
-	('b', 'SELECT * FROM idempotency.relay_parked'),
+	('b', 'SELECT * FROM idempotency_data.relays'),
+	('b', 'SELECT * FROM idempotency_data.relay_parked'),
 	('b', 'SELECT idempotency.sink_setup_sql(''nul'')'),
 	('c', 'SELECT * FROM idempotency.stat_relay'),
 	('c', 'SELECT idempotency.relay_pause(''mine'')'),

@@ -37,10 +37,37 @@ CREATE OPERATOR idempotency.= (LEFTARG = oid, RIGHTARG = regclass, FUNCTION = pu
 CREATE EXTENSION idempotency CASCADE;
 SELECT extname FROM pg_extension WHERE extname = 'idempotency';
 
--- Once more, in the schema that it left
 DROP OPERATOR idempotency.= (oid, regclass);
 DROP EXTENSION idempotency;
+
+-- Not tables in a schema of somebody else, whatever is in it
+CREATE SCHEMA idempotency_data AUTHORIZATION regress_install_attacker;
+CREATE EXTENSION idempotency CASCADE;
+ALTER SCHEMA idempotency_data OWNER TO CURRENT_USER;
+CREATE EXTENSION idempotency CASCADE;
+DROP SCHEMA idempotency_data;
+
+-- Nor with tables in another schema's place
+CREATE EXTENSION idempotency SCHEMA public;
+
+-- Once more, in the schema that it left
 CREATE EXTENSION idempotency;
+ALTER SCHEMA idempotency_data RENAME TO elsewhere;
+CREATE SCHEMA idempotency_data AUTHORIZATION regress_install_attacker;
+SET ROLE regress_install_attacker;
+CREATE TABLE idempotency_data.processed (claimed_at timestamptz, completed_at timestamptz, event_id text, consumer text, result jsonb);
+RESET ROLE;
+BEGIN;
+SELECT idempotency.claim_event('a');
+ROLLBACK;
+SELECT * FROM idempotency.outbox_events;
+SELECT * FROM idempotency.stat_relay;
+DROP SCHEMA idempotency_data CASCADE;
+ALTER SCHEMA elsewhere RENAME TO idempotency_data;
+BEGIN;
+SELECT idempotency.claim_event('a');
+ROLLBACK;
+SELECT count(*) FROM idempotency.outbox_events;
 SELECT extname FROM pg_extension WHERE extname = 'idempotency';
 
 -- What the installing role gives away by default is not given of this
@@ -49,14 +76,17 @@ ALTER DEFAULT PRIVILEGES GRANT ALL ON TABLES TO regress_install_attacker;
 ALTER DEFAULT PRIVILEGES GRANT ALL ON SEQUENCES TO PUBLIC;
 ALTER DEFAULT PRIVILEGES GRANT ALL ON FUNCTIONS TO regress_install_attacker;
 ALTER DEFAULT PRIVILEGES GRANT ALL ON TYPES TO regress_install_attacker;
+ALTER DEFAULT PRIVILEGES GRANT ALL ON SCHEMAS TO regress_install_attacker, PUBLIC;
 CREATE EXTENSION idempotency;
 ALTER DEFAULT PRIVILEGES REVOKE ALL ON TABLES FROM regress_install_attacker;
 ALTER DEFAULT PRIVILEGES REVOKE ALL ON SEQUENCES FROM PUBLIC;
 ALTER DEFAULT PRIVILEGES REVOKE ALL ON FUNCTIONS FROM regress_install_attacker;
 ALTER DEFAULT PRIVILEGES REVOKE ALL ON TYPES FROM regress_install_attacker;
+ALTER DEFAULT PRIVILEGES REVOKE ALL ON SCHEMAS FROM regress_install_attacker, PUBLIC;
 SELECT a.grantee::regrole, count(*) FROM pg_depend d JOIN pg_extension e ON e.oid = d.refobjid,
 	LATERAL (SELECT relacl FROM pg_class WHERE d.classid = 'pg_class'::regclass AND oid = d.objid
 		UNION ALL SELECT proacl FROM pg_proc WHERE d.classid = 'pg_proc'::regclass AND oid = d.objid
+		UNION ALL SELECT nspacl FROM pg_namespace WHERE d.classid = 'pg_namespace'::regclass AND oid = d.objid
 		UNION ALL SELECT typacl FROM pg_type WHERE d.classid = 'pg_type'::regclass AND oid = d.objid) AS acl (acl),
 	aclexplode(acl) AS a
 WHERE e.extname = 'idempotency' AND d.deptype = 'e' AND a.grantee NOT IN (e.extowner, 'pg_monitor'::regrole)

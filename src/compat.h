@@ -134,11 +134,14 @@ idem_compat_sync_standbys(int status)
 	object_aclcheck(ForeignServerRelationId, (serverid), (roleid), ACL_USAGE)
 #define idem_function_execute_check(funcid, roleid) \
 	object_aclcheck(ProcedureRelationId, (funcid), (roleid), ACL_EXECUTE)
+#define idem_relation_ownercheck(relid, roleid) \
+	object_ownercheck(RelationRelationId, (relid), (roleid))
 #else
 #define idem_server_usage_check(serverid, roleid) \
 	pg_foreign_server_aclcheck((serverid), (roleid), ACL_USAGE)
 #define idem_function_execute_check(funcid, roleid) \
 	pg_proc_aclcheck((funcid), (roleid), ACL_EXECUTE)
+#define idem_relation_ownercheck(relid, roleid) pg_class_ownercheck((relid), (roleid))
 #endif
 
 /* Number of a relation's file.  16: relfilenode became relfilenumber. */

@@ -25,6 +25,7 @@
 #include "outbox/outbox.h"
 #include "relay/relay.h"
 #include "shared/catalog.h"
+#include "shared/guard.h"
 
 PG_MODULE_MAGIC;
 
@@ -34,6 +35,7 @@ void
 _PG_init(void)
 {
 	idem_catalog_init();
+	idem_guard_init();
 	idem_claim_init();
 	idem_outbox_init();
 	idem_relay_init();

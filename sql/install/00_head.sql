@@ -34,3 +34,10 @@ END
 $$;
 
 REVOKE ALL ON SCHEMA @extschema@ FROM PUBLIC;
+
+-- Tables and sequences are in a schema of their own on which nobody has USAGE:
+-- PostgreSQL locks a table that a statement names before it asks for privileges
+-- on the table.  A schema of this name that is there already is refused here.
+CREATE SCHEMA idempotency_data;
+COMMENT ON SCHEMA idempotency_data IS
+'tables of the extension idempotency; nobody needs rights here: the views and functions of @extschema@ do what is to be done';

@@ -16,7 +16,7 @@ COMMENT ON TYPE @extschema@.claim_status IS
 -- ANALYZE would only leave dead rows of statistics, which stay for as long as
 -- somebody holds the horizon.
 
-CREATE TABLE @extschema@.processed (
+CREATE TABLE idempotency_data.processed (
 	claimed_at timestamptz NOT NULL,
 	completed_at timestamptz,
 	event_id text COLLATE "C" NOT NULL,
@@ -28,30 +28,30 @@ CREATE TABLE @extschema@.processed (
 	autovacuum_vacuum_insert_scale_factor = 0.1,
 	autovacuum_analyze_threshold = 2147483647
 );
-COMMENT ON TABLE @extschema@.processed IS
+COMMENT ON TABLE idempotency_data.processed IS
 'events that were completed, one row per event and consumer; written by the claim functions only, read it through processed_events';
-COMMENT ON COLUMN @extschema@.processed.claimed_at IS 'when the event was claimed';
-COMMENT ON COLUMN @extschema@.processed.completed_at IS
+COMMENT ON COLUMN idempotency_data.processed.claimed_at IS 'when the event was claimed';
+COMMENT ON COLUMN idempotency_data.processed.completed_at IS
 'when it was completed, or null if its claim was kept uncompleted';
-COMMENT ON COLUMN @extschema@.processed.event_id IS 'id of the event, compared by bytes';
-COMMENT ON COLUMN @extschema@.processed.consumer IS 'who processed it; names that start with @ are the extension''s own';
-COMMENT ON COLUMN @extschema@.processed.result IS 'result given to complete_event';
-SELECT pg_catalog.pg_extension_config_dump('@extschema@.processed', '');
+COMMENT ON COLUMN idempotency_data.processed.event_id IS 'id of the event, compared by bytes';
+COMMENT ON COLUMN idempotency_data.processed.consumer IS 'who processed it; names that start with @ are the extension''s own';
+COMMENT ON COLUMN idempotency_data.processed.result IS 'result given to complete_event';
+SELECT pg_catalog.pg_extension_config_dump('idempotency_data.processed', '');
 
-CREATE TABLE @extschema@.consumers (
+CREATE TABLE idempotency_data.consumers (
 	consumer text COLLATE "C" NOT NULL,
 	foreign_lockers boolean NOT NULL,
 	private_locks boolean NOT NULL DEFAULT false,
 	CONSTRAINT consumers_pkey PRIMARY KEY (consumer)
 );
-COMMENT ON TABLE @extschema@.consumers IS
+COMMENT ON TABLE idempotency_data.consumers IS
 'consumers that differ from the ordinary; see consumer_create';
-COMMENT ON COLUMN @extschema@.consumers.consumer IS 'name of the consumer';
-COMMENT ON COLUMN @extschema@.consumers.foreign_lockers IS
+COMMENT ON COLUMN idempotency_data.consumers.consumer IS 'name of the consumer';
+COMMENT ON COLUMN idempotency_data.consumers.foreign_lockers IS
 'clients without this extension take the advisory locks of its events';
-COMMENT ON COLUMN @extschema@.consumers.private_locks IS
+COMMENT ON COLUMN idempotency_data.consumers.private_locks IS
 'the locks of its events are such as no SQL function can take';
-SELECT pg_catalog.pg_extension_config_dump('@extschema@.consumers', '');
+SELECT pg_catalog.pg_extension_config_dump('idempotency_data.consumers', '');
 
 CREATE FUNCTION @extschema@.consumer_changes()
 RETURNS trigger
@@ -60,25 +60,35 @@ AS 'MODULE_PATHNAME', 'idem_consumer_changes_sql';
 COMMENT ON FUNCTION @extschema@.consumer_changes() IS
 'trigger: before the locks that a consumer uses change, wait for the claims in flight';
 
-CREATE TRIGGER consumer_changes BEFORE INSERT OR UPDATE OR DELETE ON @extschema@.consumers
+CREATE TRIGGER consumer_changes BEFORE INSERT OR UPDATE OR DELETE ON idempotency_data.consumers
 	FOR EACH ROW EXECUTE FUNCTION @extschema@.consumer_changes();
-CREATE TRIGGER consumer_truncate BEFORE TRUNCATE ON @extschema@.consumers
+CREATE TRIGGER consumer_truncate BEFORE TRUNCATE ON idempotency_data.consumers
 	FOR EACH STATEMENT EXECUTE FUNCTION @extschema@.consumer_changes();
-ALTER TABLE @extschema@.consumers ENABLE ALWAYS TRIGGER consumer_changes;
-ALTER TABLE @extschema@.consumers ENABLE ALWAYS TRIGGER consumer_truncate;
+ALTER TABLE idempotency_data.consumers ENABLE ALWAYS TRIGGER consumer_changes;
+ALTER TABLE idempotency_data.consumers ENABLE ALWAYS TRIGGER consumer_truncate;
 
+CREATE FUNCTION @extschema@.processed_events_source(
+	OUT consumer text, OUT event_id text, OUT claimed_at timestamptz,
+	OUT completed_at timestamptz, OUT result jsonb)
+RETURNS SETOF record
+LANGUAGE c STABLE PARALLEL RESTRICTED ROWS 100000
+AS 'MODULE_PATHNAME', 'idem_processed_events_source_sql';
+COMMENT ON FUNCTION @extschema@.processed_events_source() IS
+'source of the view processed_events, which is to be used instead';
+
+-- In the select list the function gives one row at a time; in FROM all of its
+-- rows would be collected first.
 CREATE VIEW @extschema@.processed_events WITH (security_barrier) AS
-SELECT p.consumer,
-	   p.event_id,
-	   CASE WHEN p.completed_at IS NULL
+SELECT (p.r).consumer COLLATE "C" AS consumer,
+	   (p.r).event_id COLLATE "C" AS event_id,
+	   CASE WHEN (p.r).completed_at IS NULL
 			THEN 'processing'::@extschema@.claim_status
 			ELSE 'completed'::@extschema@.claim_status
 	   END AS status,
-	   p.claimed_at,
-	   p.completed_at,
-	   p.result
-  FROM @extschema@.processed p
- WHERE NOT pg_catalog.starts_with(p.consumer, '@');
+	   (p.r).claimed_at AS claimed_at,
+	   (p.r).completed_at AS completed_at,
+	   (p.r).result AS result
+  FROM (SELECT @extschema@.processed_events_source() AS r) AS p;
 COMMENT ON VIEW @extschema@.processed_events IS
 'events that are remembered, per consumer';
 COMMENT ON COLUMN @extschema@.processed_events.consumer IS 'who processed the event';
@@ -101,7 +111,7 @@ SELECT pg_catalog.int8(GREATEST(c.reltuples, t.n_live_tup, 0)) AS remembered,
   FROM pg_catalog.pg_class c
   JOIN pg_catalog.pg_stat_all_tables t ON t.relid = c.oid
   JOIN pg_catalog.pg_stat_all_indexes i ON i.relid = c.oid AND i.indexrelname = 'processed_pkey'
- WHERE c.oid = '@extschema@.processed'::pg_catalog.regclass;
+ WHERE c.oid = 'idempotency_data.processed'::pg_catalog.regclass;
 COMMENT ON VIEW @extschema@.stat_claims IS
 'what the claims of this database cost: one row of sizes and cumulative counters';
 COMMENT ON COLUMN @extschema@.stat_claims.remembered IS 'rows remembered, an estimate by the last vacuum and what was counted since the statistics began';
@@ -306,7 +316,7 @@ BEGIN
 			USING ERRCODE = 'feature_not_supported', HINT = instead;
 	END IF;
 
-	INSERT INTO @extschema@.consumers (consumer, foreign_lockers, private_locks)
+	INSERT INTO idempotency_data.consumers (consumer, foreign_lockers, private_locks)
 	VALUES (consumer_create.consumer, consumer_create.foreign_lockers, consumer_create.private_locks)
 	ON CONFLICT ON CONSTRAINT consumers_pkey DO NOTHING;
 	IF NOT FOUND THEN
@@ -328,7 +338,7 @@ BEGIN
 		RAISE EXCEPTION 'argument "consumer" must not be null'
 			USING ERRCODE = 'null_value_not_allowed';
 	END IF;
-	DELETE FROM @extschema@.consumers c WHERE c.consumer = consumer_drop.consumer;
+	DELETE FROM idempotency_data.consumers c WHERE c.consumer = consumer_drop.consumer;
 	IF NOT FOUND THEN
 		RAISE EXCEPTION 'consumer "%" does not exist', consumer_drop.consumer
 			USING ERRCODE = 'undefined_object';

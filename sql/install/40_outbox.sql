@@ -2,18 +2,18 @@
 -- Outbox: a ring of segments, the functions that append to it, and views.
 --
 
-CREATE SEQUENCE @extschema@.outbox_seq AS bigint CACHE 1;
-COMMENT ON SEQUENCE @extschema@.outbox_seq IS
+CREATE SEQUENCE idempotency_data.outbox_seq AS bigint CACHE 1;
+COMMENT ON SEQUENCE idempotency_data.outbox_seq IS
 'numbers events in the order they were enqueued in';
 
-CREATE SEQUENCE @extschema@.outbox_generation AS bigint MINVALUE 0 START WITH 0 CACHE 1;
-COMMENT ON SEQUENCE @extschema@.outbox_generation IS
+CREATE SEQUENCE idempotency_data.outbox_generation AS bigint MINVALUE 0 START WITH 0 CACHE 1;
+COMMENT ON SEQUENCE idempotency_data.outbox_generation IS
 'the current segment of the outbox is the last value modulo 8';
 
 -- The columns are in the order that needs no padding.  Rows are appended by
 -- the functions below and leave with their segment; nothing updates or deletes
 -- them, so there is nothing for autovacuum to do.
-CREATE TABLE @extschema@.outbox_segment_0 (
+CREATE TABLE idempotency_data.outbox_segment_0 (
 	xid xid8 NOT NULL,
 	seq bigint NOT NULL,
 	event_id uuid NOT NULL,
@@ -27,21 +27,21 @@ CREATE TABLE @extschema@.outbox_segment_0 (
 	headers jsonb
 ) WITH (autovacuum_enabled = off, toast.autovacuum_enabled = off);
 CREATE INDEX outbox_segment_0_xid_seq_idx
-	ON @extschema@.outbox_segment_0 (xid, seq) WITH (deduplicate_items = off);
+	ON idempotency_data.outbox_segment_0 (xid, seq) WITH (deduplicate_items = off);
 
-CREATE TABLE @extschema@.outbox_segment_1 (LIKE @extschema@.outbox_segment_0 INCLUDING ALL)
+CREATE TABLE idempotency_data.outbox_segment_1 (LIKE idempotency_data.outbox_segment_0 INCLUDING ALL)
 	WITH (autovacuum_enabled = off, toast.autovacuum_enabled = off);
-CREATE TABLE @extschema@.outbox_segment_2 (LIKE @extschema@.outbox_segment_0 INCLUDING ALL)
+CREATE TABLE idempotency_data.outbox_segment_2 (LIKE idempotency_data.outbox_segment_0 INCLUDING ALL)
 	WITH (autovacuum_enabled = off, toast.autovacuum_enabled = off);
-CREATE TABLE @extschema@.outbox_segment_3 (LIKE @extschema@.outbox_segment_0 INCLUDING ALL)
+CREATE TABLE idempotency_data.outbox_segment_3 (LIKE idempotency_data.outbox_segment_0 INCLUDING ALL)
 	WITH (autovacuum_enabled = off, toast.autovacuum_enabled = off);
-CREATE TABLE @extschema@.outbox_segment_4 (LIKE @extschema@.outbox_segment_0 INCLUDING ALL)
+CREATE TABLE idempotency_data.outbox_segment_4 (LIKE idempotency_data.outbox_segment_0 INCLUDING ALL)
 	WITH (autovacuum_enabled = off, toast.autovacuum_enabled = off);
-CREATE TABLE @extschema@.outbox_segment_5 (LIKE @extschema@.outbox_segment_0 INCLUDING ALL)
+CREATE TABLE idempotency_data.outbox_segment_5 (LIKE idempotency_data.outbox_segment_0 INCLUDING ALL)
 	WITH (autovacuum_enabled = off, toast.autovacuum_enabled = off);
-CREATE TABLE @extschema@.outbox_segment_6 (LIKE @extschema@.outbox_segment_0 INCLUDING ALL)
+CREATE TABLE idempotency_data.outbox_segment_6 (LIKE idempotency_data.outbox_segment_0 INCLUDING ALL)
 	WITH (autovacuum_enabled = off, toast.autovacuum_enabled = off);
-CREATE TABLE @extschema@.outbox_segment_7 (LIKE @extschema@.outbox_segment_0 INCLUDING ALL)
+CREATE TABLE idempotency_data.outbox_segment_7 (LIKE idempotency_data.outbox_segment_0 INCLUDING ALL)
 	WITH (autovacuum_enabled = off, toast.autovacuum_enabled = off);
 
 CREATE FUNCTION @extschema@.outbox_restamp()
@@ -49,93 +49,93 @@ RETURNS trigger LANGUAGE C AS 'MODULE_PATHNAME', 'idem_outbox_restamp_fn';
 COMMENT ON FUNCTION @extschema@.outbox_restamp() IS
 'gives events that are restored from a dump the transaction id of the restore';
 
-COMMENT ON TABLE @extschema@.outbox_segment_0 IS
+COMMENT ON TABLE idempotency_data.outbox_segment_0 IS
 'segment 0 of the outbox; use the view outbox_events';
-COMMENT ON INDEX @extschema@.outbox_segment_0_xid_seq_idx IS
+COMMENT ON INDEX idempotency_data.outbox_segment_0_xid_seq_idx IS
 'finds the events of a transaction, in order';
-CREATE TRIGGER outbox_restamp BEFORE INSERT ON @extschema@.outbox_segment_0
+CREATE TRIGGER outbox_restamp BEFORE INSERT ON idempotency_data.outbox_segment_0
 	FOR EACH ROW EXECUTE FUNCTION @extschema@.outbox_restamp();
-COMMENT ON TRIGGER outbox_restamp ON @extschema@.outbox_segment_0 IS
+COMMENT ON TRIGGER outbox_restamp ON idempotency_data.outbox_segment_0 IS
 'fires for rows restored from a dump only';
-ALTER TABLE @extschema@.outbox_segment_0 ENABLE ALWAYS TRIGGER outbox_restamp;
-SELECT pg_catalog.pg_extension_config_dump('@extschema@.outbox_segment_0', '');
+ALTER TABLE idempotency_data.outbox_segment_0 ENABLE ALWAYS TRIGGER outbox_restamp;
+SELECT pg_catalog.pg_extension_config_dump('idempotency_data.outbox_segment_0', '');
 
-COMMENT ON TABLE @extschema@.outbox_segment_1 IS
+COMMENT ON TABLE idempotency_data.outbox_segment_1 IS
 'segment 1 of the outbox; use the view outbox_events';
-COMMENT ON INDEX @extschema@.outbox_segment_1_xid_seq_idx IS
+COMMENT ON INDEX idempotency_data.outbox_segment_1_xid_seq_idx IS
 'finds the events of a transaction, in order';
-CREATE TRIGGER outbox_restamp BEFORE INSERT ON @extschema@.outbox_segment_1
+CREATE TRIGGER outbox_restamp BEFORE INSERT ON idempotency_data.outbox_segment_1
 	FOR EACH ROW EXECUTE FUNCTION @extschema@.outbox_restamp();
-COMMENT ON TRIGGER outbox_restamp ON @extschema@.outbox_segment_1 IS
+COMMENT ON TRIGGER outbox_restamp ON idempotency_data.outbox_segment_1 IS
 'fires for rows restored from a dump only';
-ALTER TABLE @extschema@.outbox_segment_1 ENABLE ALWAYS TRIGGER outbox_restamp;
-SELECT pg_catalog.pg_extension_config_dump('@extschema@.outbox_segment_1', '');
+ALTER TABLE idempotency_data.outbox_segment_1 ENABLE ALWAYS TRIGGER outbox_restamp;
+SELECT pg_catalog.pg_extension_config_dump('idempotency_data.outbox_segment_1', '');
 
-COMMENT ON TABLE @extschema@.outbox_segment_2 IS
+COMMENT ON TABLE idempotency_data.outbox_segment_2 IS
 'segment 2 of the outbox; use the view outbox_events';
-COMMENT ON INDEX @extschema@.outbox_segment_2_xid_seq_idx IS
+COMMENT ON INDEX idempotency_data.outbox_segment_2_xid_seq_idx IS
 'finds the events of a transaction, in order';
-CREATE TRIGGER outbox_restamp BEFORE INSERT ON @extschema@.outbox_segment_2
+CREATE TRIGGER outbox_restamp BEFORE INSERT ON idempotency_data.outbox_segment_2
 	FOR EACH ROW EXECUTE FUNCTION @extschema@.outbox_restamp();
-COMMENT ON TRIGGER outbox_restamp ON @extschema@.outbox_segment_2 IS
+COMMENT ON TRIGGER outbox_restamp ON idempotency_data.outbox_segment_2 IS
 'fires for rows restored from a dump only';
-ALTER TABLE @extschema@.outbox_segment_2 ENABLE ALWAYS TRIGGER outbox_restamp;
-SELECT pg_catalog.pg_extension_config_dump('@extschema@.outbox_segment_2', '');
+ALTER TABLE idempotency_data.outbox_segment_2 ENABLE ALWAYS TRIGGER outbox_restamp;
+SELECT pg_catalog.pg_extension_config_dump('idempotency_data.outbox_segment_2', '');
 
-COMMENT ON TABLE @extschema@.outbox_segment_3 IS
+COMMENT ON TABLE idempotency_data.outbox_segment_3 IS
 'segment 3 of the outbox; use the view outbox_events';
-COMMENT ON INDEX @extschema@.outbox_segment_3_xid_seq_idx IS
+COMMENT ON INDEX idempotency_data.outbox_segment_3_xid_seq_idx IS
 'finds the events of a transaction, in order';
-CREATE TRIGGER outbox_restamp BEFORE INSERT ON @extschema@.outbox_segment_3
+CREATE TRIGGER outbox_restamp BEFORE INSERT ON idempotency_data.outbox_segment_3
 	FOR EACH ROW EXECUTE FUNCTION @extschema@.outbox_restamp();
-COMMENT ON TRIGGER outbox_restamp ON @extschema@.outbox_segment_3 IS
+COMMENT ON TRIGGER outbox_restamp ON idempotency_data.outbox_segment_3 IS
 'fires for rows restored from a dump only';
-ALTER TABLE @extschema@.outbox_segment_3 ENABLE ALWAYS TRIGGER outbox_restamp;
-SELECT pg_catalog.pg_extension_config_dump('@extschema@.outbox_segment_3', '');
+ALTER TABLE idempotency_data.outbox_segment_3 ENABLE ALWAYS TRIGGER outbox_restamp;
+SELECT pg_catalog.pg_extension_config_dump('idempotency_data.outbox_segment_3', '');
 
-COMMENT ON TABLE @extschema@.outbox_segment_4 IS
+COMMENT ON TABLE idempotency_data.outbox_segment_4 IS
 'segment 4 of the outbox; use the view outbox_events';
-COMMENT ON INDEX @extschema@.outbox_segment_4_xid_seq_idx IS
+COMMENT ON INDEX idempotency_data.outbox_segment_4_xid_seq_idx IS
 'finds the events of a transaction, in order';
-CREATE TRIGGER outbox_restamp BEFORE INSERT ON @extschema@.outbox_segment_4
+CREATE TRIGGER outbox_restamp BEFORE INSERT ON idempotency_data.outbox_segment_4
 	FOR EACH ROW EXECUTE FUNCTION @extschema@.outbox_restamp();
-COMMENT ON TRIGGER outbox_restamp ON @extschema@.outbox_segment_4 IS
+COMMENT ON TRIGGER outbox_restamp ON idempotency_data.outbox_segment_4 IS
 'fires for rows restored from a dump only';
-ALTER TABLE @extschema@.outbox_segment_4 ENABLE ALWAYS TRIGGER outbox_restamp;
-SELECT pg_catalog.pg_extension_config_dump('@extschema@.outbox_segment_4', '');
+ALTER TABLE idempotency_data.outbox_segment_4 ENABLE ALWAYS TRIGGER outbox_restamp;
+SELECT pg_catalog.pg_extension_config_dump('idempotency_data.outbox_segment_4', '');
 
-COMMENT ON TABLE @extschema@.outbox_segment_5 IS
+COMMENT ON TABLE idempotency_data.outbox_segment_5 IS
 'segment 5 of the outbox; use the view outbox_events';
-COMMENT ON INDEX @extschema@.outbox_segment_5_xid_seq_idx IS
+COMMENT ON INDEX idempotency_data.outbox_segment_5_xid_seq_idx IS
 'finds the events of a transaction, in order';
-CREATE TRIGGER outbox_restamp BEFORE INSERT ON @extschema@.outbox_segment_5
+CREATE TRIGGER outbox_restamp BEFORE INSERT ON idempotency_data.outbox_segment_5
 	FOR EACH ROW EXECUTE FUNCTION @extschema@.outbox_restamp();
-COMMENT ON TRIGGER outbox_restamp ON @extschema@.outbox_segment_5 IS
+COMMENT ON TRIGGER outbox_restamp ON idempotency_data.outbox_segment_5 IS
 'fires for rows restored from a dump only';
-ALTER TABLE @extschema@.outbox_segment_5 ENABLE ALWAYS TRIGGER outbox_restamp;
-SELECT pg_catalog.pg_extension_config_dump('@extschema@.outbox_segment_5', '');
+ALTER TABLE idempotency_data.outbox_segment_5 ENABLE ALWAYS TRIGGER outbox_restamp;
+SELECT pg_catalog.pg_extension_config_dump('idempotency_data.outbox_segment_5', '');
 
-COMMENT ON TABLE @extschema@.outbox_segment_6 IS
+COMMENT ON TABLE idempotency_data.outbox_segment_6 IS
 'segment 6 of the outbox; use the view outbox_events';
-COMMENT ON INDEX @extschema@.outbox_segment_6_xid_seq_idx IS
+COMMENT ON INDEX idempotency_data.outbox_segment_6_xid_seq_idx IS
 'finds the events of a transaction, in order';
-CREATE TRIGGER outbox_restamp BEFORE INSERT ON @extschema@.outbox_segment_6
+CREATE TRIGGER outbox_restamp BEFORE INSERT ON idempotency_data.outbox_segment_6
 	FOR EACH ROW EXECUTE FUNCTION @extschema@.outbox_restamp();
-COMMENT ON TRIGGER outbox_restamp ON @extschema@.outbox_segment_6 IS
+COMMENT ON TRIGGER outbox_restamp ON idempotency_data.outbox_segment_6 IS
 'fires for rows restored from a dump only';
-ALTER TABLE @extschema@.outbox_segment_6 ENABLE ALWAYS TRIGGER outbox_restamp;
-SELECT pg_catalog.pg_extension_config_dump('@extschema@.outbox_segment_6', '');
+ALTER TABLE idempotency_data.outbox_segment_6 ENABLE ALWAYS TRIGGER outbox_restamp;
+SELECT pg_catalog.pg_extension_config_dump('idempotency_data.outbox_segment_6', '');
 
-COMMENT ON TABLE @extschema@.outbox_segment_7 IS
+COMMENT ON TABLE idempotency_data.outbox_segment_7 IS
 'segment 7 of the outbox; use the view outbox_events';
-COMMENT ON INDEX @extschema@.outbox_segment_7_xid_seq_idx IS
+COMMENT ON INDEX idempotency_data.outbox_segment_7_xid_seq_idx IS
 'finds the events of a transaction, in order';
-CREATE TRIGGER outbox_restamp BEFORE INSERT ON @extschema@.outbox_segment_7
+CREATE TRIGGER outbox_restamp BEFORE INSERT ON idempotency_data.outbox_segment_7
 	FOR EACH ROW EXECUTE FUNCTION @extschema@.outbox_restamp();
-COMMENT ON TRIGGER outbox_restamp ON @extschema@.outbox_segment_7 IS
+COMMENT ON TRIGGER outbox_restamp ON idempotency_data.outbox_segment_7 IS
 'fires for rows restored from a dump only';
-ALTER TABLE @extschema@.outbox_segment_7 ENABLE ALWAYS TRIGGER outbox_restamp;
-SELECT pg_catalog.pg_extension_config_dump('@extschema@.outbox_segment_7', '');
+ALTER TABLE idempotency_data.outbox_segment_7 ENABLE ALWAYS TRIGGER outbox_restamp;
+SELECT pg_catalog.pg_extension_config_dump('idempotency_data.outbox_segment_7', '');
 
 -- Neither sequence is part of a dump: setval of a restore would set those of a
 -- database in use back.  After a restore the first event finds the greatest number.
@@ -192,38 +192,25 @@ AS 'MODULE_PATHNAME', 'idem_outbox_enqueue_many_fn';
 COMMENT ON FUNCTION @extschema@.outbox_enqueue_many(text, text[], text[], jsonb[], jsonb[], uuid[], text[], interval, timestamptz[], timestamptz[]) IS
 'append one event per array element to the outbox; returns their ids in the same order';
 
+CREATE FUNCTION @extschema@.outbox_events_source(
+	OUT event_id uuid, OUT seq bigint, OUT aggregate_type text, OUT aggregate_id text,
+	OUT event_type text, OUT payload jsonb, OUT payload_bytes bytea, OUT content_type text,
+	OUT headers jsonb, OUT enqueued_at timestamptz)
+RETURNS SETOF record
+LANGUAGE C STABLE PARALLEL RESTRICTED ROWS 100000
+AS 'MODULE_PATHNAME', 'idem_outbox_events_source_fn';
+COMMENT ON FUNCTION @extschema@.outbox_events_source() IS
+'source of the view outbox_events, which is to be used instead';
+
+-- In the select list the function gives one row at a time; in FROM all of its
+-- rows would be collected first.
 CREATE VIEW @extschema@.outbox_events AS
-SELECT event_id, seq, aggregate_type, aggregate_id, event_type,
-	payload, payload_bytes, content_type, headers, enqueued_at
-FROM @extschema@.outbox_segment_0
-UNION ALL
-SELECT event_id, seq, aggregate_type, aggregate_id, event_type,
-	payload, payload_bytes, content_type, headers, enqueued_at
-FROM @extschema@.outbox_segment_1
-UNION ALL
-SELECT event_id, seq, aggregate_type, aggregate_id, event_type,
-	payload, payload_bytes, content_type, headers, enqueued_at
-FROM @extschema@.outbox_segment_2
-UNION ALL
-SELECT event_id, seq, aggregate_type, aggregate_id, event_type,
-	payload, payload_bytes, content_type, headers, enqueued_at
-FROM @extschema@.outbox_segment_3
-UNION ALL
-SELECT event_id, seq, aggregate_type, aggregate_id, event_type,
-	payload, payload_bytes, content_type, headers, enqueued_at
-FROM @extschema@.outbox_segment_4
-UNION ALL
-SELECT event_id, seq, aggregate_type, aggregate_id, event_type,
-	payload, payload_bytes, content_type, headers, enqueued_at
-FROM @extschema@.outbox_segment_5
-UNION ALL
-SELECT event_id, seq, aggregate_type, aggregate_id, event_type,
-	payload, payload_bytes, content_type, headers, enqueued_at
-FROM @extschema@.outbox_segment_6
-UNION ALL
-SELECT event_id, seq, aggregate_type, aggregate_id, event_type,
-	payload, payload_bytes, content_type, headers, enqueued_at
-FROM @extschema@.outbox_segment_7;
+SELECT (e.r).event_id AS event_id, (e.r).seq AS seq, (e.r).aggregate_type AS aggregate_type,
+	(e.r).aggregate_id AS aggregate_id, (e.r).event_type AS event_type,
+	(e.r).payload AS payload, (e.r).payload_bytes AS payload_bytes,
+	(e.r).content_type AS content_type, (e.r).headers AS headers,
+	(e.r).enqueued_at AS enqueued_at
+FROM (SELECT @extschema@.outbox_events_source() AS r) AS e;
 COMMENT ON VIEW @extschema@.outbox_events IS
 'events in the outbox, delivered or not, until their segment is emptied';
 

@@ -18,7 +18,7 @@ CREATE TYPE @extschema@.parked_state AS ENUM ('retry', 'waiting', 'dead');
 COMMENT ON TYPE @extschema@.parked_state IS
     'retry: refused, to be tried again; waiting: behind a parked event of its aggregate; dead: given up.';
 
-CREATE TABLE @extschema@.relays (
+CREATE TABLE idempotency_data.relays (
     relay_id int PRIMARY KEY,
     relay text COLLATE "C" NOT NULL UNIQUE,
     owner text COLLATE "C" NOT NULL,
@@ -39,31 +39,31 @@ CREATE TABLE @extschema@.relays (
     identity text COLLATE "C" NOT NULL,
     created_at timestamptz NOT NULL DEFAULT pg_catalog.now()
 );
-COMMENT ON TABLE @extschema@.relays IS
+COMMENT ON TABLE idempotency_data.relays IS
     'One row per relay: its configuration. Changed by the relay_* functions only. Server and owner are those of the foreign table relay_<relay_id>.';
-COMMENT ON COLUMN @extschema@.relays.owner IS
+COMMENT ON COLUMN idempotency_data.relays.owner IS
     'Name of the owner of the foreign table when it was last looked at: after a restore that left the table to another role, the relay does not run.';
-COMMENT ON COLUMN @extschema@.relays.owner_oid IS
+COMMENT ON COLUMN idempotency_data.relays.owner_oid IS
     'That role in the cluster that "identity" names.';
-COMMENT ON COLUMN @extschema@.relays.halted IS
+COMMENT ON COLUMN idempotency_data.relays.halted IS
     'Why the relay stands until an operator acts (a dead letter under on_dead = stop, an exceeded max_lag_size); NULL: it does not.';
-COMMENT ON COLUMN @extschema@.relays.epoch IS
+COMMENT ON COLUMN idempotency_data.relays.epoch IS
     'Raised when an operator moves the position; rows of the position log with another epoch do not count.';
-COMMENT ON COLUMN @extschema@.relays.incarnation IS
+COMMENT ON COLUMN idempotency_data.relays.incarnation IS
     'Names this log to a sink that stores positions; new after relay_adopt.';
-COMMENT ON COLUMN @extschema@.relays.identity IS
+COMMENT ON COLUMN idempotency_data.relays.identity IS
     'Publish identity and database the relay is bound to; another one sends nothing.';
-SELECT pg_catalog.pg_extension_config_dump('@extschema@.relays', '');
+SELECT pg_catalog.pg_extension_config_dump('idempotency_data.relays', '');
 
 -- Ids are not used again, so nothing that a dropped relay left is taken for
 -- another's.  Not dumped: relay_create goes on after what was restored.
-CREATE SEQUENCE @extschema@.relay_id_seq AS int;
-COMMENT ON SEQUENCE @extschema@.relay_id_seq IS
+CREATE SEQUENCE idempotency_data.relay_id_seq AS int;
+COMMENT ON SEQUENCE idempotency_data.relay_id_seq IS
     'Numbers the relays.';
 
 -- Positions are appended to one of these two; when it has grown, the last rows
 -- go to the other and the first is emptied in place.
-CREATE TABLE @extschema@.relay_log_0 (
+CREATE TABLE idempotency_data.relay_log_0 (
     id bigint NOT NULL,
     epoch bigint NOT NULL,
     life bigint NOT NULL,
@@ -76,23 +76,23 @@ CREATE TABLE @extschema@.relay_log_0 (
     done pg_catalog.pg_snapshot NOT NULL,
     cur pg_catalog.pg_snapshot
 ) WITH (autovacuum_enabled = off, toast.autovacuum_enabled = off);
-CREATE TABLE @extschema@.relay_log_1 (LIKE @extschema@.relay_log_0)
+CREATE TABLE idempotency_data.relay_log_1 (LIKE idempotency_data.relay_log_0)
     WITH (autovacuum_enabled = off, toast.autovacuum_enabled = off);
-COMMENT ON TABLE @extschema@.relay_log_0 IS
+COMMENT ON TABLE idempotency_data.relay_log_0 IS
     'Position log, appended: delivered is what "done" sees, and what "cur" sees with seq <= k. relay_id 0: a bare snapshot, to cut a long backlog.';
-COMMENT ON COLUMN @extschema@.relay_log_0.kind IS
+COMMENT ON COLUMN idempotency_data.relay_log_0.kind IS
     'm: set by an operator; s: a batch carries the id to a sink that stores positions; r: reached; p: passed, nothing was sent; n: the sink stored row "named"; q: the same, with repeated events; t: tick.';
-COMMENT ON COLUMN @extschema@.relay_log_0.fresh IS
+COMMENT ON COLUMN idempotency_data.relay_log_0.fresh IS
     'n: a sink had confirmed something of the epoch; else what began the epoch, m: create, alter or replay; a: adopt.';
-COMMENT ON COLUMN @extschema@.relay_log_0.life IS
+COMMENT ON COLUMN idempotency_data.relay_log_0.life IS
     'A random number for each start of a sink program; the sink stores it with the id, so that rows of a copy of this database are told from ours.';
-COMMENT ON TABLE @extschema@.relay_log_1 IS
+COMMENT ON TABLE idempotency_data.relay_log_1 IS
     'The other half of the position log; see relay_log_0.';
-CREATE SEQUENCE @extschema@.relay_log_id;
-COMMENT ON SEQUENCE @extschema@.relay_log_id IS
+CREATE SEQUENCE idempotency_data.relay_log_id;
+COMMENT ON SEQUENCE idempotency_data.relay_log_id IS
     'Numbers the rows of the position log; a sink that stores positions stores this number.';
 
-CREATE TABLE @extschema@.relay_parked (
+CREATE TABLE idempotency_data.relay_parked (
     parked_id bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
     relay_id int NOT NULL,
     state @extschema@.parked_state NOT NULL,
@@ -118,38 +118,38 @@ CREATE TABLE @extschema@.relay_parked (
     crashes int NOT NULL DEFAULT 0,
     UNIQUE (relay_id, event_id)
 );
-COMMENT ON TABLE @extschema@.relay_parked IS
+COMMENT ON TABLE idempotency_data.relay_parked IS
     'Events a relay has taken out of the log''s order: to be retried, waiting behind one, or dead. Copies, so that the log can be emptied.';
-COMMENT ON COLUMN @extschema@.relay_parked.batch_row IS
+COMMENT ON COLUMN idempotency_data.relay_parked.batch_row IS
     'Position row of the repetition under way to a sink that stores positions: once the sink has stored it, the event is done.';
-COMMENT ON COLUMN @extschema@.relay_parked.batch_life IS
+COMMENT ON COLUMN idempotency_data.relay_parked.batch_life IS
     'The start of the sink program that the repetition was sent to.';
-COMMENT ON COLUMN @extschema@.relay_parked.crashes IS
+COMMENT ON COLUMN idempotency_data.relay_parked.crashes IS
     'Attempts at which the handler took the server down; with one, the event is tried alone and on record, with two it is dead.';
-CREATE INDEX relay_parked_due ON @extschema@.relay_parked (relay_id, state, next_attempt_at);
-CREATE INDEX relay_parked_key ON @extschema@.relay_parked (relay_id, aggregate_type, aggregate_id, seq);
+CREATE INDEX relay_parked_due ON idempotency_data.relay_parked (relay_id, state, next_attempt_at);
+CREATE INDEX relay_parked_key ON idempotency_data.relay_parked (relay_id, aggregate_type, aggregate_id, seq);
 CREATE FUNCTION @extschema@.relay_parked_restore()
 RETURNS trigger LANGUAGE C AS 'MODULE_PATHNAME', 'idem_relay_parked_restore_fn';
 COMMENT ON FUNCTION @extschema@.relay_parked_restore() IS
     'Trigger: takes parked events of a dump only where the outbox is not in use.';
-CREATE TRIGGER relay_parked_restore BEFORE INSERT ON @extschema@.relay_parked
+CREATE TRIGGER relay_parked_restore BEFORE INSERT ON idempotency_data.relay_parked
     FOR EACH ROW EXECUTE FUNCTION @extschema@.relay_parked_restore();
-COMMENT ON TRIGGER relay_parked_restore ON @extschema@.relay_parked IS
+COMMENT ON TRIGGER relay_parked_restore ON idempotency_data.relay_parked IS
     'Acts on rows restored from a dump only.';
-ALTER TABLE @extschema@.relay_parked ENABLE ALWAYS TRIGGER relay_parked_restore;
-COMMENT ON SEQUENCE @extschema@.relay_parked_parked_id_seq IS
+ALTER TABLE idempotency_data.relay_parked ENABLE ALWAYS TRIGGER relay_parked_restore;
+COMMENT ON SEQUENCE idempotency_data.relay_parked_parked_id_seq IS
     'Numbers the rows of relay_parked; not dumped, restored rows get new numbers.';
-SELECT pg_catalog.pg_extension_config_dump('@extschema@.relay_parked', '');
+SELECT pg_catalog.pg_extension_config_dump('idempotency_data.relay_parked', '');
 
 -- Not dumped: it means something to the next start of this very server only.
-CREATE TABLE @extschema@.relay_attempts (
+CREATE TABLE idempotency_data.relay_attempts (
     relay_id int PRIMARY KEY,
     attempt bigint NOT NULL,
     event_id uuid
 ) WITH (fillfactor = 10);
-COMMENT ON TABLE @extschema@.relay_attempts IS
+COMMENT ON TABLE idempotency_data.relay_attempts IS
     'The event that a function relay hands to its handler alone, written before: one that is still named after a crash took the server down.';
-COMMENT ON COLUMN @extschema@.relay_attempts.event_id IS
+COMMENT ON COLUMN idempotency_data.relay_attempts.event_id IS
     'NULL: none; the attempt came to an end.';
 
 -- ---------------------------------------------------------------------------
@@ -276,30 +276,37 @@ CREATE FUNCTION @extschema@.relay_lag(relay_id int,
 COMMENT ON FUNCTION @extschema@.relay_lag(int) IS
     'Position of a relay as stored, and what is behind it; the source of stat_relay.';
 
+CREATE FUNCTION @extschema@.stat_relay_source(
+    OUT relay_id int, OUT relay text, OUT server text, OUT paused boolean, OUT dead bigint)
+    RETURNS SETOF record
+    LANGUAGE c STABLE PARALLEL RESTRICTED AS 'MODULE_PATHNAME', 'idem_stat_relay_source_fn';
+COMMENT ON FUNCTION @extschema@.stat_relay_source() IS
+    'Relays and how many dead letters they have; a source of the view stat_relay.';
+
 CREATE VIEW @extschema@.stat_relay AS
-SELECT r.relay, v.srvname::text COLLATE "C" AS server,
+SELECT r.relay COLLATE "C" AS relay, r.server COLLATE "C" AS server,
        COALESCE(s.state, CASE WHEN r.paused THEN 'paused' ELSE 'not running' END) AS state,
        COALESCE(s.waiting_for,
                 CASE WHEN s.state IS NULL AND NOT r.paused THEN 'worker' END) AS waiting_for,
        l."position", l.lag_events, l.lag, l.lag_bytes,
-       s.rate, s.sent, s.retried,
-       (SELECT pg_catalog.count(*) FROM @extschema@.relay_parked p
-         WHERE p.relay_id = r.relay_id AND p.state = 'dead') AS dead,
+       s.rate, s.sent, s.retried, r.dead,
        s.last_error, s.last_error_at, s.pid, s.sink_pid
-  FROM @extschema@.relays r
-  LEFT JOIN pg_catalog.pg_class c ON c.relname = ('relay_' || r.relay_id)::name AND c.relkind = 'f'
-        AND c.relnamespace = (SELECT t.relnamespace FROM pg_catalog.pg_class t
-                               WHERE t.oid = '@extschema@.relays'::pg_catalog.regclass)
-  LEFT JOIN pg_catalog.pg_foreign_table f ON f.ftrelid = c.oid
-  LEFT JOIN pg_catalog.pg_foreign_server v ON v.oid = f.ftserver
+  FROM @extschema@.stat_relay_source() r
   LEFT JOIN @extschema@.relay_status() s ON s.relay_id = r.relay_id
   CROSS JOIN LATERAL @extschema@.relay_lag(r.relay_id) l;
 COMMENT ON VIEW @extschema@.stat_relay IS
     'One row per relay: state, what it waits for, position, lag, counters since its worker started, last error.';
 
+CREATE FUNCTION @extschema@.dead_letters_source(
+    OUT relay text, OUT event_id uuid, OUT attempts int, OUT sqlstate text, OUT error text,
+    OUT first_failed_at timestamptz, OUT last_failed_at timestamptz) RETURNS SETOF record
+    LANGUAGE c STABLE PARALLEL RESTRICTED AS 'MODULE_PATHNAME', 'idem_dead_letters_source_fn';
+COMMENT ON FUNCTION @extschema@.dead_letters_source() IS
+    'Source of the view dead_letters, which is to be used instead.';
+
 CREATE VIEW @extschema@.dead_letters AS
-SELECT r.relay, p.event_id, p.attempts, p.sqlstate, p.error, p.first_failed_at, p.last_failed_at
-  FROM @extschema@.relay_parked p JOIN @extschema@.relays r USING (relay_id)
- WHERE p.state = 'dead';
+SELECT d.relay COLLATE "C" AS relay, d.event_id, d.attempts, d.sqlstate COLLATE "C" AS sqlstate,
+       d.error, d.first_failed_at, d.last_failed_at
+  FROM @extschema@.dead_letters_source() d;
 COMMENT ON VIEW @extschema@.dead_letters IS
     'Events a relay has given up; relay_redrive and relay_discard act on them.';

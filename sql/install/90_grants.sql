@@ -41,10 +41,13 @@ BEGIN
 		functions := ARRAY[
 			'consumer_create',
 			'consumer_drop',
+			'dead_letters_source',
 			'event_status',
+			'outbox_events_source',
 			'outbox_generation',
 			'outbox_last_seq',
 			'outbox_segments',
+			'processed_events_source',
 			'relay_adopt',
 			'relay_alter',
 			'relay_create',
@@ -57,6 +60,7 @@ BEGIN
 			'relay_resume',
 			'relay_status',
 			'sink_setup_sql',
+			'stat_relay_source',
 			'verify_lock_key'
 		];
 		relations := ARRAY[
@@ -73,7 +77,8 @@ BEGIN
 			'outbox_last_seq',
 			'outbox_segments',
 			'relay_lag',
-			'relay_status'
+			'relay_status',
+			'stat_relay_source'
 		];
 		relations := ARRAY[
 			'stat_claims',
@@ -132,17 +137,20 @@ DECLARE
 BEGIN
 	FOR object, grantee IN
 		WITH member AS (
-			SELECT CASE WHEN p.oid IS NOT NULL THEN 'ROUTINE ' || p.oid::pg_catalog.regprocedure
+			SELECT CASE WHEN n.oid IS NOT NULL THEN 'SCHEMA ' || n.oid::pg_catalog.regnamespace
+						WHEN p.oid IS NOT NULL THEN 'ROUTINE ' || p.oid::pg_catalog.regprocedure
 						WHEN c.relkind = 'S' THEN 'SEQUENCE ' || c.oid::pg_catalog.regclass
 						WHEN c.oid IS NOT NULL THEN 'TABLE ' || c.oid::pg_catalog.regclass
 						ELSE 'TYPE ' || t.oid::pg_catalog.regtype END AS object,
-				   COALESCE(p.proowner, c.relowner, t.typowner) AS owner,
-				   COALESCE(p.proacl, c.relacl, t.typacl, pg_catalog.acldefault(
-					   CASE WHEN p.oid IS NOT NULL THEN 'f'::"char" WHEN t.oid IS NOT NULL THEN 'T'
+				   COALESCE(n.nspowner, p.proowner, c.relowner, t.typowner) AS owner,
+				   COALESCE(n.nspacl, p.proacl, c.relacl, t.typacl, pg_catalog.acldefault(
+					   CASE WHEN n.oid IS NOT NULL THEN 'n'::"char" WHEN p.oid IS NOT NULL THEN 'f' WHEN t.oid IS NOT NULL THEN 'T'
 							WHEN c.relkind = 'S' THEN 's' ELSE 'r' END,
-					   COALESCE(p.proowner, c.relowner, t.typowner))) AS acl
+					   COALESCE(n.nspowner, p.proowner, c.relowner, t.typowner))) AS acl
 			  FROM pg_catalog.pg_depend d
 			  JOIN pg_catalog.pg_extension e ON e.oid = d.refobjid
+			  LEFT JOIN pg_catalog.pg_namespace n
+				ON d.classid = 'pg_catalog.pg_namespace'::pg_catalog.regclass AND n.oid = d.objid
 			  LEFT JOIN pg_catalog.pg_proc p
 				ON d.classid = 'pg_catalog.pg_proc'::pg_catalog.regclass AND p.oid = d.objid
 			  LEFT JOIN pg_catalog.pg_class c
@@ -154,7 +162,7 @@ BEGIN
 			 WHERE d.refclassid = 'pg_catalog.pg_extension'::pg_catalog.regclass
 			   AND d.deptype = 'e'
 			   AND e.extname = 'idempotency'
-			   AND (p.oid IS NOT NULL OR c.oid IS NOT NULL OR t.oid IS NOT NULL))
+			   AND (n.oid IS NOT NULL OR p.oid IS NOT NULL OR c.oid IS NOT NULL OR t.oid IS NOT NULL))
 		SELECT DISTINCT m.object, a.grantee
 		  FROM member m, pg_catalog.aclexplode(m.acl) a
 		 WHERE a.grantee <> m.owner

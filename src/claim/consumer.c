@@ -3,7 +3,7 @@
  * consumer.c
  *		What is registered about a consumer.
  *
- * Consumers need no registration; a row of idempotency.consumers only says in
+ * Consumers need no registration; a row of idempotency_data.consumers only says in
  * what one differs.  Whether foreign clients take its locks is read as of now,
  * like the rows of events, and only by claims past the budget of locks, so the
  * ordinary claim never pays for it.
@@ -49,7 +49,7 @@
 #include "shared/catalog.h"
 #include "shared/txn_owner.h"
 
-/* Columns of idempotency.consumers */
+/* Columns of idempotency_data.consumers */
 #define COL_CONSUMER			1
 #define COL_FOREIGN_LOCKERS		2
 #define COL_PRIVATE_LOCKS		3

@@ -3,7 +3,7 @@
  * store.c
  *		The rows that remember which events were completed.
  *
- * One table, idempotency.processed, with one row per (event_id, consumer): a
+ * One table, idempotency_data.processed, with one row per (event_id, consumer): a
  * row without completed_at is a claim that was kept.  Rows are inserted, never
  * updated; replacing one is a delete and an insert.
  *
@@ -62,9 +62,10 @@
 #include "shared/args.h"
 #include "shared/catalog.h"
 #include "shared/fault.h"
+#include "shared/rows.h"
 #include "shared/txn_owner.h"
 
-/* Columns of idempotency.processed, in order; later versions may add more. */
+/* Columns of idempotency_data.processed, in order; later versions may add more. */
 enum
 {
 	COL_CLAIMED_AT,
@@ -129,7 +130,7 @@ report_unsupported(const char *what, const char *name, const char *hint)
 	ereport(ERROR,
 			(errcode(ERRCODE_FEATURE_NOT_SUPPORTED),
 			 errmsg("%s \"%s\" on \"%s.%s\" is not supported",
-					what, name, IDEM_SCHEMA_NAME, processed.name),
+					what, name, IDEM_DATA_SCHEMA_NAME, processed.name),
 			 errdetail("Claims write their rows without the executor, which would enforce it."),
 			 errhint("%s", hint)));
 }
@@ -526,7 +527,7 @@ idem_store_conflict(void)
 	ereport(ERROR,
 			(errcode(ERRCODE_T_R_SERIALIZATION_FAILURE),
 			 errmsg("could not serialize access due to concurrent change of \"%s.%s\"",
-					IDEM_SCHEMA_NAME, processed.name),
+					IDEM_DATA_SCHEMA_NAME, processed.name),
 			 errhint("Retry the transaction.")));
 }
 
@@ -545,4 +546,40 @@ idem_store_delete(IdemStore *store, const IdemRowRef *ref)
 	if (res != TM_Ok)
 		idem_store_conflict();
 	idem_txn_owner_leave(saved);
+}
+
+static Oid
+processed_oid(int number)
+{
+	return idem_relref_oid(&processed);
+}
+
+static bool
+show_row(TupleTableSlot *slot, Datum *values, bool *nulls)
+{
+	static const int shown[] = {
+		COL_CONSUMER, COL_EVENT_ID, COL_CLAIMED_AT, COL_COMPLETED_AT, COL_RESULT
+	};
+	text	   *consumer;
+
+	slot_getsomeattrs(slot, COL_RESULT + 1);
+	consumer = DatumGetTextPP(slot->tts_values[COL_CONSUMER]);
+	if (VARSIZE_ANY_EXHDR(consumer) > 0 && VARDATA_ANY(consumer)[0] == '@')
+		return false;
+	for (int i = 0; i < lengthof(shown); i++)
+	{
+		values[i] = slot->tts_values[shown[i]];
+		nulls[i] = slot->tts_isnull[shown[i]];
+	}
+	return true;
+}
+
+Datum
+idem_store_next_row(FunctionCallInfo fcinfo)
+{
+	static const IdemRowSource source = {
+		.ntables = 1, .ncolumns = 5, .table_oid = processed_oid, .form_row = show_row
+	};
+
+	return idem_rows_next(fcinfo, &source);
 }

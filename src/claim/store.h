@@ -20,6 +20,7 @@
 
 #include "access/xlogdefs.h"
 #include "datatype/timestamp.h"
+#include "fmgr.h"
 #include "storage/itemptr.h"
 
 #include "claim/lock.h"
@@ -104,6 +105,13 @@ extern void idem_store_insert(IdemStore *store, IdemNewRow *rows, int n);
  * transaction changed it meanwhile.
  */
 extern void idem_store_delete(IdemStore *store, const IdemRowRef *ref);
+
+/*
+ * Body of a set-returning function: the rows that the caller's snapshot sees, but
+ * for the extension's own consumers, as consumer, event_id, claimed_at,
+ * completed_at, result.  Needs no open store.
+ */
+extern Datum idem_store_next_row(FunctionCallInfo fcinfo);
 
 /* Error 40001: the row of an event is not what this transaction saw. */
 pg_noreturn extern void idem_store_conflict(void);

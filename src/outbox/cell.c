@@ -141,9 +141,9 @@ report_exhausted(Relation rel)
 {
 	ereport(ERROR,
 			(errcode(ERRCODE_SEQUENCE_GENERATOR_LIMIT_EXCEEDED),
-			 errmsg("sequence \"%s.%s\" has no numbers left", IDEM_SCHEMA_NAME, RelationGetRelationName(rel)),
+			 errmsg("sequence \"%s.%s\" has no numbers left", IDEM_DATA_SCHEMA_NAME, RelationGetRelationName(rel)),
 			 errhint("Run SELECT pg_catalog.setval('%s.%s', 1), and then %s.outbox_mend_seq(), which goes on after the greatest number in use.",
-					 IDEM_SCHEMA_NAME, RelationGetRelationName(rel), IDEM_SCHEMA_NAME)));
+					 IDEM_DATA_SCHEMA_NAME, RelationGetRelationName(rel), IDEM_API_SCHEMA_NAME)));
 }
 
 IdemCell

@@ -188,12 +188,12 @@ report_set_by_hand(int64 value)
 {
 	ereport(ERROR,
 			(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
-			 errmsg("sequence \"%s.outbox_seq\" was set by others than the outbox", IDEM_SCHEMA_NAME),
+			 errmsg("sequence \"%s.outbox_seq\" was set by others than the outbox", IDEM_DATA_SCHEMA_NAME),
 			 errdetail("Its last value is %lld; greater numbers may be those of events already, "
 					   "and relays would skip one of two events with the same number.",
 					   (long long) value),
 			 errhint("Run SELECT %s.outbox_mend_seq(), which waits for transactions that have enqueued events and goes on after the greatest number in use.",
-					 IDEM_SCHEMA_NAME)));
+					 IDEM_API_SCHEMA_NAME)));
 }
 
 int64

@@ -1,7 +1,7 @@
 /*-------------------------------------------------------------------------
  *
  * outbox_stat_fn.c
- *		SQL functions that show the state of the outbox and mend it, and the
+ *		SQL functions that show the outbox and its state, and mend it, and the
  *		trigger that receives events from a dump.
  *
  * LOCKING: AccessShareLock on one segment at a time; the trigger
@@ -41,15 +41,48 @@
 #include "outbox/reader.h"
 #include "outbox/segment.h"
 #include "shared/args.h"
+#include "shared/rows.h"
 #include "shared/txn_owner.h"
 
 #define SEGMENT_COLUMNS		8
 
+PG_FUNCTION_INFO_V1(idem_outbox_events_source_fn);
 PG_FUNCTION_INFO_V1(idem_outbox_segments_fn);
 PG_FUNCTION_INFO_V1(idem_outbox_generation_fn);
 PG_FUNCTION_INFO_V1(idem_outbox_last_seq_fn);
 PG_FUNCTION_INFO_V1(idem_outbox_mend_seq_fn);
 PG_FUNCTION_INFO_V1(idem_outbox_restamp_fn);
+
+/* The columns of a segment that are shown, in the order of outbox_events. */
+static const int shown[] = {
+	IDEM_ATT_EVENT_ID, IDEM_ATT_SEQ, IDEM_ATT_AGGREGATE_TYPE, IDEM_ATT_AGGREGATE_ID,
+	IDEM_ATT_EVENT_TYPE, IDEM_ATT_PAYLOAD, IDEM_ATT_PAYLOAD_BYTES, IDEM_ATT_CONTENT_TYPE,
+	IDEM_ATT_HEADERS, IDEM_ATT_ENQUEUED_AT
+};
+
+static bool
+show_event(TupleTableSlot *slot, Datum *values, bool *nulls)
+{
+	slot_getsomeattrs(slot, IDEM_NATTS);
+	for (int i = 0; i < lengthof(shown); i++)
+	{
+		values[i] = slot->tts_values[shown[i]];
+		nulls[i] = slot->tts_isnull[shown[i]];
+	}
+	return true;
+}
+
+Datum
+idem_outbox_events_source_fn(PG_FUNCTION_ARGS)
+{
+	static const IdemRowSource source = {
+		.ntables = IDEM_OUTBOX_SEGMENTS, .ncolumns = lengthof(shown),
+		.table_oid = idem_segment_oid, .check_table = idem_segment_check_columns,
+		.form_row = show_event
+	};
+
+	return idem_rows_next(fcinfo, &source);
+}
 
 static void
 describe_segment(const IdemSegment *seg, bool current, Datum *values, bool *nulls)

@@ -6,7 +6,9 @@
  * A row of "relays" has no dependencies and no owner that the server knows of.
  * A foreign table has both.  So each relay has a foreign table without columns,
  * relay_<id>, in the schema of "relays": its server is the server that the
- * relay sends to, its owner the role that the relay acts as.  The server itself
+ * relay sends to, its owner the role that the relay acts as.  The owner has no
+ * USAGE on that schema and cannot name the anchor: it is reached by what goes
+ * by object, DROP OWNED and REASSIGN OWNED, and by relay_drop.  The server itself
  * then keeps relays right: DROP SERVER, DROP OWNED and DROP ... CASCADE of
  * whatever lies below refuse or take the anchor along, DROP ROLE is refused
  * from every database, REASSIGN OWNED hands the relay over, pg_dump writes
@@ -14,8 +16,8 @@
  *
  * Invariant: a relay sends to the server of its anchor and acts as the owner of
  * its anchor, or does not run.  An anchor is found by its name, which is safe
- * as that of no other object: only roles with CREATE on the extension's schema
- * can make a table there, and ids of relays are not used again.
+ * as that of no other object: only roles with CREATE on the schema of tables
+ * can make one there, and ids of relays are not used again.
  *
  * An anchor and the row go together, in one transaction: relay_create and
  * relay_drop see to both, and the hook of hooks.c deletes the row of an anchor

@@ -276,7 +276,7 @@ run_insert(int nargs, Oid *types, Datum *values, const char *nulls)
 					 " xid, seq, event_id, enqueued_at, aggregate_type, aggregate_id, event_type,"
 					 " payload, payload_bytes, content_type, headers, sqlstate, error,"
 					 " first_failed_at, last_failed_at, crashes)"
-					 " VALUES ($1, $2::%s.parked_state, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13,"
+					 " VALUES ($1, $2::%t.parked_state, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13,"
 					 " $14, $15, pg_catalog.substr($16, 1, 5), pg_catalog.substr($16, 6),"
 					 " CASE WHEN $16 IS NOT NULL THEN pg_catalog.clock_timestamp() END,"
 					 " CASE WHEN $16 IS NOT NULL THEN pg_catalog.clock_timestamp() END, $17)"
@@ -508,7 +508,7 @@ idem_parked_failed(const IdemRelayConfig *config, int64 parked_id, const IdemFai
 		values[5] = TimestampTzGetDatum(next_attempt(config, attempts, failure));
 		values[6] = Int32GetDatum(attempts);
 		idem_spi_run("UPDATE %s.relay_parked SET attempts = $7, crashes = $2, batch_row = NULL,"
-					 " state = CASE WHEN $3 THEN 'dead' ELSE 'retry' END::%s.parked_state,"
+					 " state = CASE WHEN $3 THEN 'dead' ELSE 'retry' END::%t.parked_state,"
 					 " next_attempt_at = $6, sqlstate = $4, error = $5,"
 					 " first_failed_at = COALESCE(first_failed_at, pg_catalog.clock_timestamp()),"
 					 " last_failed_at = pg_catalog.clock_timestamp() WHERE parked_id = $1",

@@ -310,7 +310,7 @@ idem_relay_create_fn(PG_FUNCTION_ARGS)
 	n = idem_spi_run("INSERT INTO %s.relays (relay_id, relay, owner_oid, owner, aggregate_types, ordering,"
 					 " on_dead, max_attempts, min_backoff, max_backoff, batch_events, batch_bytes,"
 					 " max_lag_bytes, epoch, incarnation, identity)"
-					 " SELECT $17, $1, $13, $16, $3, $5::%s.relay_ordering, $6::%s.relay_on_dead, $7, $8, $9, $10,"
+					 " SELECT $17, $1, $13, $16, $3, $5::%t.relay_ordering, $6::%t.relay_on_dead, $7, $8, $9, $10,"
 					 " $11, NULLIF($12, 0), pg_catalog.nextval('%s.relay_log_id'), $14, $15"
 					 " WHERE $2 IS NULL AND $4 IS NULL"
 					 " ON CONFLICT (relay) DO NOTHING RETURNING epoch",
@@ -375,8 +375,8 @@ idem_relay_alter_fn(PG_FUNCTION_ARGS)
 	nulls[IDEM_NSETTINGS] = '\0';
 	SPI_connect();
 	idem_spi_run("UPDATE %s.relays SET aggregate_types = COALESCE($3, aggregate_types),"
-				 " ordering = COALESCE($5::%s.relay_ordering, ordering),"
-				 " on_dead = COALESCE($6::%s.relay_on_dead, on_dead),"
+				 " ordering = COALESCE($5::%t.relay_ordering, ordering),"
+				 " on_dead = COALESCE($6::%t.relay_on_dead, on_dead),"
 				 " max_attempts = COALESCE($7, max_attempts), min_backoff = COALESCE($8, min_backoff),"
 				 " max_backoff = COALESCE($9, max_backoff), batch_events = COALESCE($10, batch_events),"
 				 " batch_bytes = COALESCE($11, batch_bytes), max_lag_bytes = NULLIF(COALESCE($12, max_lag_bytes), 0)"

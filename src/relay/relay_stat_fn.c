@@ -1,8 +1,8 @@
 /*-------------------------------------------------------------------------
  *
  * relay_stat_fn.c
- *		SQL functions behind the view stat_relay, and the trigger that receives
- *		parked events from a dump.
+ *		SQL functions behind the views stat_relay and dead_letters, and the
+ *		trigger that receives parked events from a dump.
  *
  * Copyright (c) 2026, the idempotency developers
  *
@@ -37,11 +37,53 @@
 #include "shared/args.h"
 #include "shared/catalog.h"
 
+PG_FUNCTION_INFO_V1(idem_stat_relay_source_fn);
+PG_FUNCTION_INFO_V1(idem_dead_letters_source_fn);
 PG_FUNCTION_INFO_V1(idem_relay_status_fn);
 PG_FUNCTION_INFO_V1(idem_relay_lag_fn);
 PG_FUNCTION_INFO_V1(idem_relay_parked_restore_fn);
 
 #define STATUS_COLUMNS 10
+
+/*
+ * The rows of a view, read for whoever may call its function.  The names of the
+ * server and the anchor are those of the same snapshot as the rows.
+ */
+static Datum
+rows_of_view(FunctionCallInfo fcinfo, const char *sql)
+{
+	InitMaterializedSRF(fcinfo, 0);
+	SPI_connect();
+	idem_spi_read_into(sql, (ReturnSetInfo *) fcinfo->resultinfo);
+	SPI_finish();
+	PG_RETURN_NULL();
+}
+
+Datum
+idem_stat_relay_source_fn(PG_FUNCTION_ARGS)
+{
+	return rows_of_view(fcinfo,
+						"SELECT r.relay_id, r.relay, v.srvname::text, r.paused,"
+						" (SELECT pg_catalog.count(*) FROM %s.relay_parked p"
+						"   WHERE p.relay_id = r.relay_id AND p.state = 'dead')"
+						" FROM %s.relays r"
+						" LEFT JOIN pg_catalog.pg_class c"
+						"   ON c.relname = ('relay_' || r.relay_id)::name AND c.relkind = 'f'"
+						"  AND c.relnamespace = (SELECT t.relnamespace FROM pg_catalog.pg_class t"
+						"    WHERE t.oid = '%s.relays'::pg_catalog.regclass)"
+						" LEFT JOIN pg_catalog.pg_foreign_table f ON f.ftrelid = c.oid"
+						" LEFT JOIN pg_catalog.pg_foreign_server v ON v.oid = f.ftserver");
+}
+
+Datum
+idem_dead_letters_source_fn(PG_FUNCTION_ARGS)
+{
+	return rows_of_view(fcinfo,
+						"SELECT r.relay, p.event_id, p.attempts, p.sqlstate, p.error,"
+						" p.first_failed_at, p.last_failed_at"
+						" FROM %s.relay_parked p JOIN %s.relays r USING (relay_id)"
+						" WHERE p.state = 'dead'");
+}
 
 /* The rate is brought up to date with each batch; without any it fades. */
 static double
@@ -60,7 +102,7 @@ rate_now(const IdemRelayEntry *e)
 static bool
 may_read_errors(void)
 {
-	static IdemRelRef dead_letters = IDEM_RELREF("dead_letters");
+	static IdemRelRef dead_letters = IDEM_VIEWREF("dead_letters");
 
 	return pg_class_aclcheck(idem_relref_oid(&dead_letters), GetUserId(),
 							 ACL_SELECT) == ACLCHECK_OK;
@@ -147,7 +189,7 @@ epoch_of(int relay_id)
 	int64		epoch = -1;
 
 	SPI_connect();
-	if (idem_spi_run("SELECT epoch FROM %s.relays WHERE relay_id = $1", 1, types, values, NULL) == 1)
+	if (idem_spi_read("SELECT epoch FROM %s.relays WHERE relay_id = $1", 1, types, values) == 1)
 		epoch = DatumGetInt64(idem_spi_value(SPI_tuptable->vals[0], SPI_tuptable->tupdesc, 1));
 	SPI_finish();
 	return epoch;

@@ -10,6 +10,7 @@
  *
  * LOCKING: the locks of the statement, to the end of the transaction, owned by
  * the subtransaction (txn_owner.h) and not by a portal that calls our function.
+ * Those of idem_spi_read and idem_spi_read_into fall before they return (borrow.h).
  *
  * Copyright (c) 2026, the idempotency developers
  *
@@ -21,6 +22,7 @@
 #include "postgres.h"
 
 #include "executor/spi.h"
+#include "executor/tstoreReceiver.h"
 #include "miscadmin.h"
 #include "utils/builtins.h"
 #include "utils/guc.h"
@@ -28,21 +30,23 @@
 #include "utils/snapmgr.h"
 
 #include "relay/spi.h"
+#include "shared/borrow.h"
 #include "shared/catalog.h"
 #include "shared/txn_owner.h"
 
 char *
 idem_spi_sql(const char *format)
 {
-	const char *schema = quote_identifier(get_namespace_name(idem_schema_oid()));
 	StringInfoData buf;
 
 	initStringInfo(&buf);
 	for (const char *p = format; *p; p++)
 	{
-		if (p[0] == '%' && p[1] == 's')
+		if (p[0] == '%' && (p[1] == 's' || p[1] == 't'))
 		{
-			appendStringInfoString(&buf, schema);
+			Oid			schema = p[1] == 's' ? idem_data_schema_oid() : idem_api_schema_oid();
+
+			appendStringInfoString(&buf, quote_identifier(get_namespace_name(schema)));
 			p++;
 		}
 		else
@@ -79,30 +83,54 @@ run_as_of_now(const char *sql, int nargs, Oid *types, Datum *values, const char 
 								false, true, 0);
 }
 
+/* Who the caller is, while we run as the owner. */
+typedef struct Caller
+{
+	Oid			userid;
+	int			sec_context;
+	int			nestlevel;
+} Caller;
+
+static void
+become_owner(Caller *caller)
+{
+	GetUserIdAndSecContext(&caller->userid, &caller->sec_context);
+	SetUserIdAndSecContext(idem_extension_owner(),
+						   caller->sec_context | SECURITY_LOCAL_USERID_CHANGE |
+						   SECURITY_RESTRICTED_OPERATION | SECURITY_NOFORCE_RLS);
+	caller->nestlevel = NewGUCNestLevel();
+	(void) set_config_option("search_path", "pg_catalog, pg_temp",
+							 PGC_USERSET, PGC_S_SESSION, GUC_ACTION_SAVE, true, 0, false);
+}
+
+static void
+become_caller(const Caller *caller)
+{
+	AtEOXact_GUC(true, caller->nestlevel);
+	SetUserIdAndSecContext(caller->userid, caller->sec_context);
+}
+
+static void
+check_result(const char *sql, int rc)
+{
+	if (rc < 0)
+		elog(ERROR, "could not run \"%s\": %s", sql, SPI_result_code_string(rc));
+}
+
 static uint64
 run_as_owner(const char *sql, int nargs, Oid *types, Datum *values, const char *nulls,
 			 bool latest)
 {
-	Oid			save_userid;
-	int			save_sec_context;
-	int			save_nestlevel;
 	ResourceOwner save_owner = idem_txn_owner_enter();
+	Caller		caller;
 	int			rc;
 
-	GetUserIdAndSecContext(&save_userid, &save_sec_context);
-	SetUserIdAndSecContext(idem_extension_owner(),
-						   save_sec_context | SECURITY_LOCAL_USERID_CHANGE |
-						   SECURITY_RESTRICTED_OPERATION | SECURITY_NOFORCE_RLS);
-	save_nestlevel = NewGUCNestLevel();
-	(void) set_config_option("search_path", "pg_catalog, pg_temp",
-							 PGC_USERSET, PGC_S_SESSION, GUC_ACTION_SAVE, true, 0, false);
+	become_owner(&caller);
 	rc = latest ? run_as_of_now(idem_spi_sql(sql), nargs, types, values, nulls) :
 		SPI_execute_with_args(idem_spi_sql(sql), nargs, types, values, nulls, false, 0);
-	AtEOXact_GUC(true, save_nestlevel);
-	SetUserIdAndSecContext(save_userid, save_sec_context);
+	become_caller(&caller);
 	idem_txn_owner_leave(save_owner);
-	if (rc < 0)
-		elog(ERROR, "could not run \"%s\": %s", sql, SPI_result_code_string(rc));
+	check_result(sql, rc);
 	return SPI_processed;
 }
 
@@ -116,4 +144,38 @@ uint64
 idem_spi_run_latest(const char *sql, int nargs, Oid *types, Datum *values)
 {
 	return run_as_owner(sql, nargs, types, values, NULL, true);
+}
+
+uint64
+idem_spi_read(const char *sql, int nargs, Oid *types, Datum *values)
+{
+	ResourceOwner saved = idem_borrow_begin();
+	Caller		caller;
+	int			rc;
+
+	become_owner(&caller);
+	rc = SPI_execute_with_args(idem_spi_sql(sql), nargs, types, values, NULL, true, 0);
+	become_caller(&caller);
+	idem_borrow_end(saved);
+	check_result(sql, rc);
+	return SPI_processed;
+}
+
+void
+idem_spi_read_into(const char *sql, ReturnSetInfo *rsinfo)
+{
+	SPIExecuteOptions options = {.read_only = true, .must_return_tuples = true};
+	ResourceOwner saved = idem_borrow_begin();
+	Caller		caller;
+	int			rc;
+
+	/* The rows outlive their locks, so what is toasted is fetched. */
+	options.dest = CreateDestReceiver(DestTuplestore);
+	SetTuplestoreDestReceiverParams(options.dest, rsinfo->setResult,
+									rsinfo->econtext->ecxt_per_query_memory, true, NULL, NULL);
+	become_owner(&caller);
+	rc = SPI_execute_extended(idem_spi_sql(sql), &options);
+	become_caller(&caller);
+	idem_borrow_end(saved);
+	check_result(sql, rc);
 }

@@ -17,8 +17,12 @@
 
 #include "access/htup.h"
 #include "access/tupdesc.h"
+#include "nodes/execnodes.h"
 
-/* The statement with each %s replaced by our quoted schema; however many. */
+/*
+ * The statement with each %s replaced by the quoted schema of tables and sequences,
+ * each %t by that of types and functions; however many.
+ */
 extern char *idem_spi_sql(const char *format);
 
 /* A column that must not be null, and a text column that may be (NULL). */
@@ -39,5 +43,14 @@ extern uint64 idem_spi_run(const char *sql, int nargs, Oid *types,
  * No value is NULL.
  */
 extern uint64 idem_spi_run_latest(const char *sql, int nargs, Oid *types, Datum *values);
+
+/*
+ * Run one query as the owner, as of the caller's snapshot, and give its locks back.
+ * Nothing of the result is toasted: the query selects no column that may be.
+ */
+extern uint64 idem_spi_read(const char *sql, int nargs, Oid *types, Datum *values);
+
+/* The same for any columns; the rows go to the set that a function returns. */
+extern void idem_spi_read_into(const char *sql, ReturnSetInfo *rsinfo);
 
 #endif							/* IDEM_RELAY_SPI_H */

@@ -5,7 +5,8 @@
  *
  * A hostile search_path, temporary objects of the same name, or a role that
  * may create in some schema must not be able to put another object in our
- * place, so names are resolved through the extension's catalog row only.
+ * place, so names are resolved through the extension's catalog row, and through
+ * the schema of its tables, which has to be a member of the extension.
  *
  * LOCKING: none is taken; the caller opens what it was given with the lock it
  * needs and thereby learns whether it is still there.
@@ -25,19 +26,26 @@
 #include "access/genam.h"
 #include "access/htup_details.h"
 #include "access/table.h"
+#include "catalog/dependency.h"
 #include "catalog/indexing.h"
+#include "catalog/namespace.h"
 #include "catalog/pg_extension.h"
+#include "catalog/pg_namespace.h"
 #include "commands/extension.h"
 #include "utils/fmgroids.h"
 #include "utils/inval.h"
 #include "utils/lsyscache.h"
 #include "utils/rel.h"
+#include "utils/syscache.h"
 
 #include "compat.h"
 #include "shared/catalog.h"
 
 /* Every ref that holds an OID; walked by the invalidation callback. */
 static IdemRelRef *registered_refs = NULL;
+
+/* InvalidOid: to be looked up */
+static Oid	data_schema = InvalidOid;
 
 static void
 forget_relation(Datum arg, Oid relid)
@@ -49,10 +57,18 @@ forget_relation(Datum arg, Oid relid)
 	}
 }
 
+/* A schema was made, renamed or dropped; an extension that goes drops ours. */
+static void
+forget_schema(Datum arg, int cacheid, uint32 hashvalue)
+{
+	data_schema = InvalidOid;
+}
+
 void
 idem_catalog_init(void)
 {
 	CacheRegisterRelcacheCallback(forget_relation, (Datum) 0);
+	CacheRegisterSyscacheCallback(NAMESPACEOID, forget_schema, (Datum) 0);
 }
 
 Oid
@@ -124,9 +140,33 @@ idem_schema_of_extension(const char *extname)
 }
 
 Oid
-idem_schema_oid(void)
+idem_api_schema_oid(void)
 {
 	return idem_schema_of_extension(IDEM_EXTENSION_NAME);
+}
+
+/* The look-ups may process invalidations: the variable is set after them. */
+Oid
+idem_data_schema_oid(void)
+{
+	Oid			extension;
+	Oid			schema;
+
+	if (OidIsValid(data_schema))
+		return data_schema;
+	extension = idem_extension_oid();
+	if (!OidIsValid(extension))
+		report_missing(IDEM_EXTENSION_NAME);
+	schema = get_namespace_oid(IDEM_DATA_SCHEMA_NAME, true);
+	if (!OidIsValid(schema) ||
+		getExtensionOfObject(NamespaceRelationId, schema) != extension)
+		ereport(ERROR,
+				(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
+				 errmsg("extension \"%s\" has no schema \"%s\"",
+						IDEM_EXTENSION_NAME, IDEM_DATA_SCHEMA_NAME),
+				 errhint("Objects of the extension must not be renamed or dropped; rename the schema back, or re-create the extension.")));
+	data_schema = schema;
+	return schema;
 }
 
 Oid
@@ -137,12 +177,14 @@ idem_relref_oid(IdemRelRef *ref)
 	if (OidIsValid(oid))
 		return oid;
 
-	oid = get_relname_relid(ref->name, idem_schema_oid());
+	oid = get_relname_relid(ref->name, ref->is_view ? idem_api_schema_oid() :
+							idem_data_schema_oid());
 	if (!OidIsValid(oid))
 		ereport(ERROR,
 				(errcode(ERRCODE_UNDEFINED_TABLE),
 				 errmsg("relation \"%s.%s\" does not exist",
-						IDEM_SCHEMA_NAME, ref->name),
+						ref->is_view ? IDEM_API_SCHEMA_NAME : IDEM_DATA_SCHEMA_NAME,
+						ref->name),
 				 errhint("Objects of the extension must not be dropped; re-create the extension.")));
 	if (!ref->registered)
 	{

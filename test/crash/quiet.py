@@ -158,7 +158,7 @@ class Receivers:
 
 
 def batch_sizes(topology):
-    return dict(r for r in topology.a.rows("SELECT relay, batch_events FROM idempotency.relays") if r[0] in RELAYS)
+    return dict(r for r in topology.a.rows("SELECT relay, batch_events FROM idempotency_data.relays") if r[0] in RELAYS)
 
 
 def take_steps(one, starter, rng):

@@ -129,7 +129,7 @@ is( $node->safe_psql('postgres',
 is( $node->safe_psql('postgres',
 		q{SELECT count(*) FROM pg_locks WHERE locktype = 'advisory'}),
 	'0', 'no lock is left');
-$node->safe_psql('postgres', q{CREATE EXTENSION amcheck; SELECT bt_index_check('idempotency.processed_pkey', true)});
+$node->safe_psql('postgres', q{CREATE EXTENSION amcheck; SELECT bt_index_check('idempotency_data.processed_pkey', true)});
 pass('the index has every row');
 
 $node->stop;

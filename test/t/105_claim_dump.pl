@@ -34,7 +34,7 @@ command_ok(
 my $rows = q{SELECT consumer, event_id, status, claimed_at, completed_at, result
 	FROM idempotency.processed_events ORDER BY 1, 2};
 is($node->safe_psql('restored', $rows), $node->safe_psql('postgres', $rows), 'the same rows');
-is( $node->safe_psql('restored', 'TABLE idempotency.consumers'),
+is( $node->safe_psql('restored', 'TABLE idempotency_data.consumers'),
 	"migrating|t|f\nprivate|f|t", 'the same consumers');
 is( $node->safe_psql('restored', <<'END'),
 SET ROLE claimer;

@@ -117,7 +117,7 @@ $node->safe_psql('postgres', 'SELECT t.maintain(ARRAY[]::pg_snapshot[])');
 $node->safe_psql('postgres',
 	"SELECT idempotency.outbox_enqueue('a', 'new', 't', '1')");
 my $file = $node->safe_psql('postgres',
-	"SELECT pg_relation_filepath('idempotency.outbox_segment_${segment}_xid_seq_idx')");
+	"SELECT pg_relation_filepath('idempotency_data.outbox_segment_${segment}_xid_seq_idx')");
 $node->stop;
 truncate($node->data_dir . "/$file", 0) or die "could not truncate $file: $!";
 $node->start;
@@ -137,7 +137,7 @@ is( $node->safe_psql('postgres', 'SELECT segments_used FROM idempotency.stat_out
 	'0', 'empty again');
 my $spare = $node->safe_psql('postgres', 'SELECT (current_segment + 1) % 8 FROM idempotency.stat_outbox');
 my $toast = $node->safe_psql('postgres',
-	"SELECT pg_relation_filepath(reltoastrelid) FROM pg_class WHERE oid = 'idempotency.outbox_segment_$spare'::regclass");
+	"SELECT pg_relation_filepath(reltoastrelid) FROM pg_class WHERE oid = 'idempotency_data.outbox_segment_$spare'::regclass");
 $node->stop;
 append_to_file($node->data_dir . "/$toast", "\0" x 8192);
 $node->start;
@@ -148,7 +148,7 @@ is( $node->safe_psql('postgres',
 		"SELECT generation - $generation FROM idempotency.stat_outbox"),
 	'2', 'a segment with remains in TOAST is stepped over');
 is( $node->safe_psql('postgres',
-		"SELECT pg_relation_size(reltoastrelid) FROM pg_class WHERE oid = 'idempotency.outbox_segment_$spare'::regclass"),
+		"SELECT pg_relation_size(reltoastrelid) FROM pg_class WHERE oid = 'idempotency_data.outbox_segment_$spare'::regclass"),
 	'0', 'and was cleaned by the same call');
 
 $node->stop;

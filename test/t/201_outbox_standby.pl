@@ -44,7 +44,7 @@ is($standby->safe_psql('postgres', $events), $primary->safe_psql('postgres', $ev
 # Maps of free space and visibility are each server's own.
 my $files = q{
 SELECT relname, pg_relation_size(oid), pg_relation_size(NULLIF(reltoastrelid, 0)), pg_indexes_size(oid)
-FROM pg_class WHERE oid::regclass::text ~ '^idempotency.outbox_segment_.$' ORDER BY 1};
+FROM pg_class WHERE oid::regclass::text ~ '^idempotency_data.outbox_segment_.$' ORDER BY 1};
 is($standby->safe_psql('postgres', $files), $primary->safe_psql('postgres', $files),
 	'and files of the same size');
 # The sequence is logged up to 128 values ahead.

@@ -37,7 +37,7 @@ CREATE SERVER fn FOREIGN DATA WRAPPER idempotency_function OPTIONS (function 'pu
 SELECT idempotency.relay_create(name, name) FROM unnest('{fn,prog}'::text[]) AS name;
 CREATE VIEW positions AS
 	SELECT DISTINCT ON (relay_id) relay_id, done
-	FROM (SELECT * FROM idempotency.relay_log_0 UNION ALL SELECT * FROM idempotency.relay_log_1) l
+	FROM (SELECT * FROM idempotency_data.relay_log_0 UNION ALL SELECT * FROM idempotency_data.relay_log_1) l
 	WHERE relay_id > 0 ORDER BY relay_id, id DESC;
 CREATE FUNCTION files() RETURNS bigint LANGUAGE sql AS 'SELECT bytes FROM idempotency.stat_outbox';
 END

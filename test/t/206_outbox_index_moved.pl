@@ -19,7 +19,7 @@ IdemOutbox::create_functions($node);
 $node->safe_psql('postgres', q{SELECT idempotency.outbox_enqueue('a', 'before', 't', '1')});
 
 my $dba = $node->background_psql('postgres');
-$dba->query_safe('BEGIN; ALTER INDEX idempotency.outbox_segment_0_xid_seq_idx SET TABLESPACE other');
+$dba->query_safe('BEGIN; ALTER INDEX idempotency_data.outbox_segment_0_xid_seq_idx SET TABLESPACE other');
 my $writer = $node->background_psql('postgres');
 my $pid = $writer->query_safe('SELECT pg_backend_pid()');
 $writer->query_until(qr/go/, <<'END');

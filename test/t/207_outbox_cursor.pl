@@ -29,14 +29,14 @@ $writer->quit;
 is( $node->safe_psql('postgres', q{
 		SELECT string_agg(relation::regclass || ' ' || mode, ', ' ORDER BY 1) FROM pg_locks
 		WHERE pid IS NULL AND relation::regclass::text ~ 'outbox_segment'}),
-	'idempotency.outbox_segment_0 RowExclusiveLock, idempotency.outbox_segment_0_xid_seq_idx RowExclusiveLock',
+	'idempotency_data.outbox_segment_0 RowExclusiveLock, idempotency_data.outbox_segment_0_xid_seq_idx RowExclusiveLock',
 	'the prepared transaction has the locks of what it wrote');
 
 my $dba = $node->background_psql('postgres');
 my $pid = $dba->query_safe('SELECT pg_backend_pid()');
 $dba->query_until(qr/go/, <<'END');
 \echo go
-REINDEX TABLE CONCURRENTLY idempotency.outbox_segment_0;
+REINDEX TABLE CONCURRENTLY idempotency_data.outbox_segment_0;
 END
 IdemTest::wait_for($node, <<"END");
 SELECT wait_event_type = 'Lock' OR state = 'idle' AND query ~ 'REINDEX' FROM pg_stat_activity WHERE pid = $pid

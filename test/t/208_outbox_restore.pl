@@ -88,7 +88,7 @@ is($node->safe_psql('inserted', $events), 'old 1:1 old 2:2 old 3:3 new:4', 'ever
 # A restore that failed can be repeated
 $node->safe_psql('postgres', 'CREATE DATABASE failed');
 IdemTest::create_extension($node, 'failed');
-my $into = 'COPY idempotency.outbox_segment_0 (xid, seq, event_id, enqueued_at, aggregate_type, aggregate_id, event_type) FROM stdin';
+my $into = 'COPY idempotency_data.outbox_segment_0 (xid, seq, event_id, enqueued_at, aggregate_type, aggregate_id, event_type) FROM stdin';
 my $row = join("\t", 1, 7, '00000000-0000-7000-8000-000000000001', '2026-01-01', 'a', 'restored', 't');
 $node->safe_psql('failed', "BEGIN;\n$into;\n$row\n\\.\nROLLBACK;");
 $node->safe_psql('failed', "$into;\n$row\n\\.\n");
@@ -102,7 +102,7 @@ is($node->safe_psql('copy', 'SET lock_timeout = 1; SELECT idempotency.outbox_men
 	'mending what is well waits for nobody');
 my ($rc, $out, $err) = $node->psql('copy', "SET lock_timeout = 1;\n$into;\n$row\n\\.\n");
 like($err, qr/the outbox is in use/, 'nor does a restore that is refused');
-$node->safe_psql('copy', q{SELECT setval('idempotency.outbox_seq', 2)});
+$node->safe_psql('copy', q{SELECT setval('idempotency_data.outbox_seq', 2)});
 ($rc, $out, $err) = $node->psql('copy', q{SELECT idempotency.outbox_enqueue('a', 'refused', 't', '1')});
 like($err, qr/was set by others than the outbox/, 'nobody draws a number from a sequence that was set back');
 my $dba = $node->background_psql('copy');
@@ -126,7 +126,7 @@ foreach my $strategy (qw(file_copy wal_log))
 	enqueue($node, 'cloned', $strategy);
 	like($node->safe_psql($strategy, $events), qr/mended:7 cloned:8$/, "a copy by $strategy goes on, too");
 }
-$node->safe_psql('copy', q{SELECT setval('idempotency.outbox_seq', 2); SELECT idempotency.outbox_mend_seq()});
+$node->safe_psql('copy', q{SELECT setval('idempotency_data.outbox_seq', 2); SELECT idempotency.outbox_mend_seq()});
 enqueue($node, 'before the crash', 'copy');
 crash($node);
 foreach my $database (qw(file_copy wal_log copy))

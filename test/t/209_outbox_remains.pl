@@ -29,11 +29,11 @@ SELECT t.maintain(ARRAY[]::pg_snapshot[]) IS NULL OR NOT is_current
 FROM idempotency.outbox_segments() WHERE first_xid IS NOT NULL}) or die 'the segment is not closed';
 my $segment = $node->safe_psql('postgres', 'SELECT segment FROM idempotency.outbox_segments() WHERE first_xid IS NOT NULL');
 my $file = $node->safe_psql('postgres',
-	"SELECT pg_relation_filepath('idempotency.outbox_segment_${segment}_xid_seq_idx')");
+	"SELECT pg_relation_filepath('idempotency_data.outbox_segment_${segment}_xid_seq_idx')");
 
 # This lock keeps the worker in the database, while rows may still be deleted.
 my $lock = $node->background_psql('postgres');
-$lock->query_safe('BEGIN; LOCK TABLE idempotency.relays IN ROW EXCLUSIVE MODE');
+$lock->query_safe('BEGIN; LOCK TABLE idempotency_data.relays IN ROW EXCLUSIVE MODE');
 $node->safe_psql('postgres', "SELECT idempotency.relay_drop('r')");
 $node->safe_psql('postgres', 'CHECKPOINT');
 $node->stop('immediate');
@@ -43,7 +43,7 @@ truncate($node->data_dir . "/$file", 0) or die "could not truncate $file: $!";
 $node->start;
 
 IdemTest::wait_for($node, q{SELECT count(*) = 0 FROM pg_shseclabel WHERE provider = 'idempotency'});
-my ($rc, $out, $err) = $node->psql('postgres', "VACUUM idempotency.outbox_segment_$segment");
+my ($rc, $out, $err) = $node->psql('postgres', "VACUUM idempotency_data.outbox_segment_$segment");
 is($err, '', 'the worker has left, and VACUUM works');
 is($node->safe_psql('postgres', 'SELECT count(*) FROM idempotency.outbox_events'), '0', 'and so do plans');
 

@@ -101,7 +101,7 @@ wait_dead('skip', 1);
 $node->safe_psql('postgres', "ALTER SERVER s_skip OPTIONS (DROP reject_type)");
 is($node->safe_psql('postgres', "SELECT idempotency.relay_redrive('skip')"), '1', 'redrive after the cause is gone');
 IdemRelay::wait_until('the redriven event arrives', sub { acked($file) =~ /a:Bad/ });
-IdemTest::wait_for($node, 'SELECT count(*) = 0 FROM idempotency.relay_parked');
+IdemTest::wait_for($node, 'SELECT count(*) = 0 FROM idempotency_data.relay_parked');
 
 # A temporary refusal: later events of the key wait, and nobody spins.
 $file = relay('wait', 'max_attempts => 100', retry_type => 'Bad', retry_times => 4);
@@ -109,24 +109,24 @@ enqueue('wait', qw(a:One a:Bad a:Two a:Three b:One));
 IdemRelay::wait_received($file, 5);
 is(acked($file, 'a'), 'a:One a:Bad a:Two a:Three', 'order of the key through retries');
 is(tries($file, 'Bad'), 5, 'four retries');
-IdemTest::wait_for($node, 'SELECT count(*) = 0 FROM idempotency.relay_parked');
+IdemTest::wait_for($node, 'SELECT count(*) = 0 FROM idempotency_data.relay_parked');
 
 # Events that are read while one of their key waits for its next try
 $file = relay('late', "max_attempts => 100, min_backoff => '1 h', max_backoff => '1 h'", retry_type => 'Bad');
 enqueue('late', 'a:Bad');
-IdemTest::wait_for($node, q{SELECT count(*) = 1 FROM idempotency.relay_parked WHERE state = 'retry'});
+IdemTest::wait_for($node, q{SELECT count(*) = 1 FROM idempotency_data.relay_parked WHERE state = 'retry'});
 enqueue('late', qw(a:Late b:Go));
 IdemRelay::wait_until('another key goes on', sub { acked($file, 'b') eq 'b:Go' });
 is(acked($file, 'a'), '', 'a later event of the key waits');
-is($node->safe_psql('postgres', q{SELECT string_agg(event_type, ' ') FROM idempotency.relay_parked WHERE state = 'waiting'}),
+is($node->safe_psql('postgres', q{SELECT string_agg(event_type, ' ') FROM idempotency_data.relay_parked WHERE state = 'waiting'}),
 	'Late', 'and is parked');
 $node->safe_psql('postgres', <<'END');
-UPDATE idempotency.relay_parked SET next_attempt_at = now() WHERE state = 'retry';
+UPDATE idempotency_data.relay_parked SET next_attempt_at = now() WHERE state = 'retry';
 ALTER SERVER s_late OPTIONS (DROP retry_type);
 END
 IdemRelay::wait_received($file, 3);
 is(acked($file, 'a'), 'a:Bad a:Late', 'in order when it is let through');
-IdemTest::wait_for($node, 'SELECT count(*) = 0 FROM idempotency.relay_parked');
+IdemTest::wait_for($node, 'SELECT count(*) = 0 FROM idempotency_data.relay_parked');
 
 # block_key: later events of the key wait for the operator.
 $file = relay('block', "max_attempts => 2, on_dead => 'block_key'", reject_type => 'Bad');
@@ -134,7 +134,7 @@ enqueue('block', qw(a:Bad a:Two b:One));
 wait_dead('block', 1);
 enqueue('block', qw(a:Three b:Two));
 IdemRelay::wait_received($file, 2);
-IdemTest::wait_for($node, q{SELECT count(*) = 2 FROM idempotency.relay_parked WHERE state = 'waiting'});
+IdemTest::wait_for($node, q{SELECT count(*) = 2 FROM idempotency_data.relay_parked WHERE state = 'waiting'});
 is(acked($file), 'b:One b:Two', 'block_key: the key waits');
 is($node->safe_psql('postgres', "SELECT idempotency.relay_discard('block')"), '1', 'discard');
 IdemRelay::wait_received($file, 4);
@@ -250,7 +250,7 @@ CREATE SERVER refuse FOREIGN DATA WRAPPER idempotency_function OPTIONS (function
 SELECT idempotency.relay_create('due_too', 'refuse', aggregate_types => '{due}', start_at => 'latest',
 	min_backoff => '1 s', max_backoff => '1 s')});
 enqueue('due', qw(k:Later));
-my $parked = 'FROM idempotency.relay_parked JOIN idempotency.relays USING (relay_id) WHERE aggregate_type = $$due$$';
+my $parked = 'FROM idempotency_data.relay_parked JOIN idempotency_data.relays USING (relay_id) WHERE aggregate_type = $$due$$';
 IdemTest::wait_for($node, "SELECT count(*) = 2 $parked");
 # The view says that something is to be tried again, and is not counted as lag.
 IdemTest::wait_for($node, "SELECT waiting_for = 'retry' AND lag_events = 0 FROM idempotency.stat_relay WHERE relay = '$_'")

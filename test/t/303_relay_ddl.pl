@@ -127,7 +127,7 @@ END
 IdemTest::wait_for($node, relay_workers('held'), '1');
 my $reader = $node->background_psql('held');
 $reader->query_safe('BEGIN');
-$reader->query_safe('LOCK TABLE idempotency.relays IN ACCESS SHARE MODE');
+$reader->query_safe('LOCK TABLE idempotency_data.relays IN ACCESS SHARE MODE');
 my @droppers;
 foreach my $i (1 .. 3)
 {

@@ -127,14 +127,14 @@ IdemTest::wait_for($node, q{SELECT count(*) = 400 FROM effects});
 
 # How many results one row settles is the machine's affair; so many rows are
 # more than one table takes (512 pages).
-while ($node->safe_psql('postgres', q{SELECT last_value FROM idempotency.relay_log_id}) < 45000)
+while ($node->safe_psql('postgres', q{SELECT last_value FROM idempotency_data.relay_log_id}) < 45000)
 {
 	IdemRelay::enqueue($node, 'k', 'Row', 20_000);
 	$sent += 20_000;
 	wait_sent('nul', $sent);
 }
 IdemTest::wait_for($node, q{SELECT min(size) = 0 AND max(size) BETWEEN 1 AND 512 * 8192
-	FROM (VALUES (pg_relation_size('idempotency.relay_log_0')), (pg_relation_size('idempotency.relay_log_1'))) l (size)});
+	FROM (VALUES (pg_relation_size('idempotency_data.relay_log_0')), (pg_relation_size('idempotency_data.relay_log_1'))) l (size)});
 is( $node->safe_psql('postgres', q{SELECT sum(n_dead_tup) FROM pg_stat_all_tables WHERE relname LIKE 'relay_log_%'}),
 	'0', 'without a dead row');
 $pin->quit;

@@ -32,7 +32,7 @@ BEGIN
 END \$\$;
 CREATE SEQUENCE try;
 CREATE VIEW tries AS SELECT generate_series(1, last_value) FROM try WHERE is_called;
-CREATE INDEX slow ON idempotency.processed ((CASE WHEN event_id = '$late' THEN
+CREATE INDEX slow ON idempotency_data.processed ((CASE WHEN event_id = '$late' THEN
 	length((@{[ join(' + ', ("($product)") x 16) ]})::text) END));
 CREATE SERVER fn FOREIGN DATA WRAPPER idempotency_function OPTIONS (function 'public.handle', timeout '500');
 SELECT idempotency.relay_create('fn', 'fn', max_attempts => 1);
@@ -50,7 +50,7 @@ is( $node->safe_psql('postgres',
 # A cancel by an operator is that of the event whose handler runs.
 $node->safe_psql('postgres', q{
 	ALTER SERVER fn OPTIONS (SET timeout '3600000');
-	DROP INDEX idempotency.slow;
+	DROP INDEX idempotency_data.slow;
 	SELECT idempotency.outbox_enqueue('t', 'a', 'Sleep', '{"n": 3}'), idempotency.outbox_enqueue('t', 'b', 'Next', '{"n": 4}')});
 IdemTest::wait_for($node, q{SELECT count(*) = 1 FROM pg_locks WHERE locktype = 'advisory' AND objid = 1 AND classid = 0});
 $node->safe_psql('postgres', q{SELECT pg_cancel_backend(pid) FROM pg_locks WHERE locktype = 'advisory' AND objid = 1 AND classid = 0});

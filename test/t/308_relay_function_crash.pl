@@ -91,13 +91,13 @@ $node->safe_psql('postgres', q{
 	SELECT idempotency.relay_discard('fn');
 	SELECT idempotency.relay_alter('fn', max_attempts => 1000000)});
 enqueue('Never');
-IdemTest::wait_for($node, q{SELECT count(*) = 1 FROM idempotency.relay_parked});
+IdemTest::wait_for($node, q{SELECT count(*) = 1 FROM idempotency_data.relay_parked});
 enqueue(qw(Good Kill Good));
 IdemTest::wait_for($node, q{SELECT count(*) = 1 FROM idempotency.dead_letters});
 is_handled_once('Good', 8, 'the others have their effect, once');
 is(crashes(), 6, 'after three crashes again');
 $node->safe_psql('postgres', q{
-	DELETE FROM idempotency.relay_parked WHERE event_type = 'Never';
+	DELETE FROM idempotency_data.relay_parked WHERE event_type = 'Never';
 	SELECT idempotency.relay_alter('fn', max_attempts => 10)});
 
 # Without a crash, nothing is recorded.
@@ -146,7 +146,7 @@ foreach my $round (1 .. 20)
 	IdemTest::kill9_backend($node, $pid);
 	eval { $victim->{run}->finish; };
 }
-is($node->safe_psql('postgres', q{SELECT count(*) FROM idempotency.relay_parked}),
+is($node->safe_psql('postgres', q{SELECT count(*) FROM idempotency_data.relay_parked}),
 	'0', 'twenty foreign crashes park nothing');
 $node->safe_psql('postgres', 'INSERT INTO gate VALUES (true)');
 is_handled_once('Slow', 1, 'the innocent has its effect');
@@ -172,11 +172,11 @@ foreach my $how ('terminate', 'immediate', 'fast', 'immediate', 'terminate')
 }
 $node->safe_psql('postgres', 'INSERT INTO gate VALUES (true)');
 is_handled_once('Slow', 2, 'ended in the middle, it is tried again');
-is($node->safe_psql('postgres', q{SELECT count(*) FROM idempotency.relay_parked}), '0', 'and is no suspect');
+is($node->safe_psql('postgres', q{SELECT count(*) FROM idempotency_data.relay_parked}), '0', 'and is no suspect');
 
 # Of a dropped relay nothing is left.
 $node->safe_psql('postgres', q{SELECT idempotency.relay_drop('fn')});
-is($node->safe_psql('postgres', 'SELECT count(*) FROM idempotency.relay_attempts'), '0', 'no record is left');
+is($node->safe_psql('postgres', 'SELECT count(*) FROM idempotency_data.relay_attempts'), '0', 'no record is left');
 
 $node->stop;
 done_testing();

@@ -68,8 +68,8 @@ sub rows
 	my ($name) = @_;
 
 	return $node->safe_psql('postgres', <<"END");
-SELECT count(*) FROM (TABLE idempotency.relay_log_0 UNION ALL TABLE idempotency.relay_log_1) l
-	JOIN idempotency.relays USING (relay_id) WHERE relay = '$name'
+SELECT count(*) FROM (TABLE idempotency_data.relay_log_0 UNION ALL TABLE idempotency_data.relay_log_1) l
+	JOIN idempotency_data.relays USING (relay_id) WHERE relay = '$name'
 END
 }
 
@@ -100,7 +100,7 @@ $node->safe_psql('postgres', q{SELECT idempotency.relay_drop('mute'), idempotenc
 $file = relay('lose', position => 'on', retry_type => 'Lose', retry_times => 1, lose_type => 'Lose');
 enqueue('lose', 'Lose');
 IdemRelay::wait_until('the event is accepted', sub { IdemRelay::acked($file) == 1 });
-IdemTest::wait_for($node, 'SELECT count(*) = 0 FROM idempotency.relay_parked');
+IdemTest::wait_for($node, 'SELECT count(*) = 0 FROM idempotency_data.relay_parked');
 enqueue('lose', 'Marker');
 wait_type($file, 'Marker');
 is(scalar(grep { $_->{event_type} eq 'Lose' } IdemRelay::acked($file)), 1, 'a repeat whose verdict was lost is not repeated');
@@ -132,14 +132,14 @@ foreach my $verdict (qw(aborted unknown kept fenced))
 $file = relay('due', position => 'on', retry_type => 'Again', retry_times => 1);
 $node->safe_psql('postgres', q{SELECT idempotency.relay_alter('due', min_backoff => '1 hour', max_backoff => '1 hour')});
 enqueue('due', 'Again');
-IdemTest::wait_for($node, q{SELECT count(*) = 1 FROM idempotency.relay_parked WHERE attempts = 1});
+IdemTest::wait_for($node, q{SELECT count(*) = 1 FROM idempotency_data.relay_parked WHERE attempts = 1});
 $node->safe_psql('postgres', q{SELECT idempotency.relay_pause('due')});
 IdemRelay::wait_state($node, 'due', 'paused');
 $node->safe_psql('postgres', q{
 	ALTER SERVER s_due OPTIONS (ADD mute_type 'Held');
 	SELECT idempotency.outbox_enqueue('due', 'k' || i, 'Held', '1') FROM generate_series(1, 3) i});
 $node->safe_psql('postgres', q{
-	UPDATE idempotency.relay_parked SET next_attempt_at = now();
+	UPDATE idempotency_data.relay_parked SET next_attempt_at = now();
 	SELECT idempotency.relay_alter('due', min_backoff => '50 ms', max_backoff => '100 ms');
 	SELECT idempotency.relay_replay('due', since => '-infinity');
 	SELECT idempotency.relay_resume('due')});
@@ -163,23 +163,23 @@ enqueue('fails', 'Held');
 IdemRelay::wait_until('a dozen programs fail', sub { rows('fails') > $rows_before + 24 });
 # Nor do those about events of others.
 $node->safe_psql('postgres', q{SELECT idempotency.outbox_enqueue('nobody', 'k', 'Foreign', '1')});
-my $passed = q{relay_id = (SELECT relay_id FROM idempotency.relays WHERE relay = 'turn') AND kind = 'p'};
-IdemTest::wait_for($node, "SELECT count(*) > 0 FROM idempotency.relay_log_0 WHERE $passed");
+my $passed = q{relay_id = (SELECT relay_id FROM idempotency_data.relays WHERE relay = 'turn') AND kind = 'p'};
+IdemTest::wait_for($node, "SELECT count(*) > 0 FROM idempotency_data.relay_log_0 WHERE $passed");
 $node->safe_psql('postgres', <<"END");
-INSERT INTO idempotency.relay_log_0 (id, epoch, life, named, k, at, relay_id, kind, fresh, done, cur)
-	SELECT nextval('idempotency.relay_log_id'), epoch, life, named, k, at, relay_id, kind, fresh, done, cur
-	FROM (SELECT * FROM idempotency.relay_log_0 WHERE $passed ORDER BY id DESC LIMIT 1) AS last, generate_series(1, 20)
+INSERT INTO idempotency_data.relay_log_0 (id, epoch, life, named, k, at, relay_id, kind, fresh, done, cur)
+	SELECT nextval('idempotency_data.relay_log_id'), epoch, life, named, k, at, relay_id, kind, fresh, done, cur
+	FROM (SELECT * FROM idempotency_data.relay_log_0 WHERE $passed ORDER BY id DESC LIMIT 1) AS last, generate_series(1, 20)
 END
 $rows_before = rows('turn');
 enqueue('turn', 'Held');
 IdemRelay::wait_until('a difference is in flight', sub { rows('turn') > $rows_before });
 $node->safe_psql('postgres', <<'END');
-INSERT INTO idempotency.relay_log_0 (id, epoch, life, named, k, at, relay_id, kind, fresh, done)
-	SELECT nextval('idempotency.relay_log_id'), 1, 0, 0, 0, now(), 999, 'r', 'n', pg_current_snapshot()
+INSERT INTO idempotency_data.relay_log_0 (id, epoch, life, named, k, at, relay_id, kind, fresh, done)
+	SELECT nextval('idempotency_data.relay_log_id'), 1, 0, 0, 0, now(), 999, 'r', 'n', pg_current_snapshot()
 	FROM generate_series(1, 60000)
 END
-IdemTest::wait_for($node, q{SELECT pg_relation_size('idempotency.relay_log_0') = 0});
-is($node->safe_psql('postgres', 'SELECT count(*) FROM idempotency.relay_log_1 WHERE relay_id = 999'), '0',
+IdemTest::wait_for($node, q{SELECT pg_relation_size('idempotency_data.relay_log_0') = 0});
+is($node->safe_psql('postgres', 'SELECT count(*) FROM idempotency_data.relay_log_1 WHERE relay_id = 999'), '0',
 	'of a relay that is gone nothing is kept');
 $node->safe_psql('postgres', 'ALTER SERVER s_turn OPTIONS (DROP mute_type); ALTER SERVER s_fails OPTIONS (DROP failed_type)');
 foreach my $name (qw(turn fails))
@@ -204,7 +204,7 @@ IdemTest::wait_for($node, q{SELECT count(*) = 6 FROM idempotency.dead_letters WH
 $node->safe_psql('postgres', q{
 	ALTER SERVER s_smaller OPTIONS (DROP reject_type, ADD mute_type 'First,Second,Third');
 	SELECT idempotency.relay_redrive('smaller')});
-my $marked = q{FROM idempotency.relay_parked JOIN idempotency.relays USING (relay_id)
+my $marked = q{FROM idempotency_data.relay_parked JOIN idempotency_data.relays USING (relay_id)
 	WHERE relay = 'smaller' AND batch_row IS NOT NULL};
 IdemTest::wait_for($node, "SELECT count(*) = 6 $marked");
 $node->safe_psql('postgres', q{

@@ -56,8 +56,8 @@ $node->safe_psql('postgres', q{SELECT idempotency.relay_pause('slow')});
 IdemRelay::wait_state($node, 'slow', 'paused');
 $node->safe_psql('postgres', <<'END');
 BEGIN;
-DELETE FROM idempotency.relay_log_0 l USING idempotency.relays r WHERE r.relay_id = l.relay_id AND relay = 'slow';
-DELETE FROM idempotency.relay_log_1 l USING idempotency.relays r WHERE r.relay_id = l.relay_id AND relay = 'slow';
+DELETE FROM idempotency_data.relay_log_0 l USING idempotency_data.relays r WHERE r.relay_id = l.relay_id AND relay = 'slow';
+DELETE FROM idempotency_data.relay_log_1 l USING idempotency_data.relays r WHERE r.relay_id = l.relay_id AND relay = 'slow';
 SELECT idempotency.outbox_enqueue('t', 'lost', 'E', '1');
 COMMIT;
 END

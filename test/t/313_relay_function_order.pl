@@ -53,17 +53,17 @@ SELECT idempotency.relay_create('parts', 'parts', '{a/b,a}', min_backoff => '1 h
 SELECT idempotency.outbox_enqueue('a/b', 'c', 'Part', '1');
 SELECT idempotency.outbox_enqueue('a', 'b/c', 'Part', '1');
 END
-IdemTest::wait_for($node, 'SELECT count(*) = 2 FROM idempotency.relay_parked');
+IdemTest::wait_for($node, 'SELECT count(*) = 2 FROM idempotency_data.relay_parked');
 $node->safe_psql('postgres', <<'END');
 INSERT INTO app.open DEFAULT VALUES;
 BEGIN;
 SELECT idempotency.relay_pause('parts');
-UPDATE idempotency.relay_parked SET next_attempt_at = now();
+UPDATE idempotency_data.relay_parked SET next_attempt_at = now();
 SELECT idempotency.relay_resume('parts');
 COMMIT;
 END
 IdemTest::wait_for($node, 'SELECT count(*) = 1 FROM app.worked');
-is( $node->safe_psql('postgres', 'SELECT p.xmin = w.xid FROM idempotency.relay_parked p, app.worked w'),
+is( $node->safe_psql('postgres', 'SELECT p.xmin = w.xid FROM idempotency_data.relay_parked p, app.worked w'),
 	't', 'an event of another key is tried in the same transaction');
 $node->safe_psql('postgres', q{SELECT idempotency.relay_drop('parts')});
 

@@ -45,14 +45,14 @@ sub replay
 like(replay(3), qr/ERROR:  22023: relay "fn" does not send events of type "other"/, 'of another type');
 like(replay(2), qr/NOTICE: .* waits behind another of its aggregate/, 'of one that waits');
 is(replay(1), '', 'of one that is to be retried in an hour');
-IdemTest::wait_for($node, q{SELECT attempts = 2 FROM idempotency.relay_parked WHERE state = 'retry'});
+IdemTest::wait_for($node, q{SELECT attempts = 2 FROM idempotency_data.relay_parked WHERE state = 'retry'});
 is(replay(1), '', 'and again');
 IdemTest::wait_for($node, q{SELECT count(*) = 1 FROM idempotency.dead_letters});
 like(replay(1), qr/ERROR:  55000: event .* is a dead letter of relay "fn".*HINT:  Use relay_redrive/s, 'of a dead one');
 IdemTest::wait_for($node, 'SELECT count(*) = 1 FROM effects WHERE n = 2');
 is(replay(4), '', 'of one that was delivered');
 IdemTest::wait_for($node, q{SELECT retried >= 3 FROM idempotency.stat_relay});
-IdemTest::wait_for($node, q{SELECT count(*) = 1 FROM idempotency.relay_parked});
+IdemTest::wait_for($node, q{SELECT count(*) = 1 FROM idempotency_data.relay_parked});
 is($node->safe_psql('postgres', 'SELECT count(*) FROM effects WHERE n = 4'), '1', 'which has no second effect');
 
 # A paused relay has something to send that is older than the last note of the
@@ -65,8 +65,8 @@ $node->safe_psql('postgres', <<'END');
 SELECT count(*) FROM generate_series(1, 10) i, LATERAL idempotency.outbox_enqueue_many('other',
 	array_fill(i::text, '{10001}'), array_fill('E'::text, '{10001}'), array_fill('{}'::jsonb, '{10001}'));
 END
-IdemTest::wait_for($node, q{SELECT count(*) > 0 FROM (SELECT relay_id FROM idempotency.relay_log_0
-	UNION ALL SELECT relay_id FROM idempotency.relay_log_1) l WHERE relay_id = 0});
+IdemTest::wait_for($node, q{SELECT count(*) > 0 FROM (SELECT relay_id FROM idempotency_data.relay_log_0
+	UNION ALL SELECT relay_id FROM idempotency_data.relay_log_1) l WHERE relay_id = 0});
 $node->safe_psql('postgres', q{SELECT idempotency.relay_replay('fn', since => now()), idempotency.relay_resume('fn')});
 IdemTest::wait_for($node, 'SELECT count(*) = 1 FROM effects WHERE n = 5');
 $node->safe_psql('postgres', q{SELECT idempotency.outbox_enqueue('t', 'm', 'Good', '{"n": 6}')});

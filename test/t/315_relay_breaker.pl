@@ -101,13 +101,13 @@ sub complaints
 }
 
 $node->safe_psql('postgres', <<'END');
-ALTER TABLE idempotency.relays RENAME COLUMN on_dead TO hidden;
+ALTER TABLE idempotency_data.relays RENAME COLUMN on_dead TO hidden;
 GRANT SELECT ON public.t TO somebody;
 END
 IdemRelay::wait_until('the log says it five times', sub { complaints() >= 5 });
 my @times = complaints();
 cmp_ok($times[4] - $times[0], '>', 3, 'which takes its time');
-$node->safe_psql('postgres', 'ALTER TABLE idempotency.relays RENAME COLUMN hidden TO on_dead');
+$node->safe_psql('postgres', 'ALTER TABLE idempotency_data.relays RENAME COLUMN hidden TO on_dead');
 my $sent = scalar IdemRelay::acked($file);
 $node->safe_psql('postgres', q{SELECT idempotency.relay_alter('down', aggregate_types => '{t}')});
 IdemRelay::enqueue($node, 'k', 'Good');

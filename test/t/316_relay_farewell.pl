@@ -77,8 +77,8 @@ SELECT idempotency.relay_pause('next');
 END
 $gate->quit;
 IdemTest::wait_for($node, "SELECT count(*) = 0 FROM pg_stat_activity WHERE pid = $handler");
-is($node->safe_psql('postgres', 'SELECT count(*) FROM idempotency.relay_parked JOIN idempotency.relays USING (relay_id)'),
+is($node->safe_psql('postgres', 'SELECT count(*) FROM idempotency_data.relay_parked JOIN idempotency_data.relays USING (relay_id)'),
 	'0', 'what was parked is not the next relay\'s');
-IdemTest::wait_for($node, 'SELECT count(*) = 0 FROM idempotency.relay_parked');
+IdemTest::wait_for($node, 'SELECT count(*) = 0 FROM idempotency_data.relay_parked');
 
 done_testing();

@@ -66,15 +66,15 @@ my $file = relay('refused', reject_type => 'E');
 
 $node->safe_psql('postgres', <<'END');
 CREATE FUNCTION refuse() RETURNS trigger LANGUAGE plpgsql AS $$BEGIN RAISE 'no room for this one'; END$$;
-CREATE TRIGGER refuse BEFORE INSERT ON idempotency.relay_parked
+CREATE TRIGGER refuse BEFORE INSERT ON idempotency_data.relay_parked
 	FOR EACH ROW WHEN (NEW.aggregate_id = 'second') EXECUTE FUNCTION refuse();
 END
 answered_in_one_step('refused', $file, qw(first second));
 IdemTest::wait_for($node,
 	q{SELECT last_error ~ 'no room' FROM idempotency.stat_relay WHERE relay = 'refused'});
-$node->safe_psql('postgres', 'DROP TRIGGER refuse ON idempotency.relay_parked');
+$node->safe_psql('postgres', 'DROP TRIGGER refuse ON idempotency_data.relay_parked');
 IdemTest::wait_for($node, <<'END');
-SELECT array_agg(aggregate_id ORDER BY aggregate_id) = '{first,second}' FROM idempotency.relay_parked
+SELECT array_agg(aggregate_id ORDER BY aggregate_id) = '{first,second}' FROM idempotency_data.relay_parked
 END
 
 # What was acknowledged before the program reported an outage counts.

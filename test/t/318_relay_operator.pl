@@ -74,7 +74,7 @@ $node->safe_psql('postgres', q{
 	FROM unnest(ARRAY['a', 'b', 'c', 'd']) AS key});
 my $file = $node->safe_psql('postgres', q{
 	SELECT pg_relation_filepath(c.reltoastrelid) FROM pg_class c, idempotency.outbox_segments() s
-	WHERE c.oid = ('idempotency.outbox_segment_' || s.segment)::regclass AND s.is_current});
+	WHERE c.oid = ('idempotency_data.outbox_segment_' || s.segment)::regclass AND s.is_current});
 $node->stop;
 truncate($node->data_dir . "/$file", 0) or die "could not truncate $file: $!";
 $node->start;

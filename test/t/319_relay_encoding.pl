@@ -88,7 +88,7 @@ is( $node->safe_psql('bytes', q{
 
 # The order of a key holds, and tried again they are dead again.
 ok( $node->poll_query_until('bytes',
-		q{SELECT count(*) FROM idempotency.relay_parked WHERE state = 'waiting'}, 1),
+		q{SELECT count(*) FROM idempotency_data.relay_parked WHERE state = 'waiting'}, 1),
 	'the one that can be said waits behind one that cannot');
 is($node->safe_psql('bytes', q{SELECT idempotency.relay_redrive(r) FROM unnest(ARRAY['skips', 'blocks']) r}),
 	"4\n4", 'all of them are tried again');

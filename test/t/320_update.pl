@@ -143,7 +143,7 @@ is( $node->safe_psql('postgres', 'SELECT count(*), count(DISTINCT event_id), cou
 	"$sent|$sent|$sent", 'each event had its effect once');
 is(scalar(IdemRelay::acked($file{storing})), $sent, 'none came twice where the position is stored');
 is(IdemRelay::distinct(IdemRelay::acked($file{plain})), $sent, 'none is missing or too many at the other program');
-is($node->safe_psql('postgres', 'SELECT count(*) FROM idempotency.relay_parked'), '0', 'nothing stayed parked');
+is($node->safe_psql('postgres', 'SELECT count(*) FROM idempotency_data.relay_parked'), '0', 'nothing stayed parked');
 is( $node->safe_psql('postgres', q{SELECT count(*) > 0, count(*) = count(DISTINCT id),
 		count(*) = (SELECT count(*) FROM idempotency.processed_events WHERE consumer = 'c') FROM done}),
 	't|t|t', 'each claim had its effect once');

@@ -90,20 +90,20 @@ sub acked
 enqueue($old, 'shop', qw(shop:a:One shop:b:Dead shop:a:Two late:k:Later late:k:Behind));
 IdemTest::wait_for($old, q{SELECT string_agg(relay || ' ' || p.state || ' ' || event_type, ', ' ORDER BY relay, seq)
 	= 'fn dead Dead, later retry Later, later waiting Behind, prog dead Dead'
-	FROM idempotency.relay_parked p JOIN idempotency.relays USING (relay_id)}, 't', 'shop');
+	FROM idempotency_data.relay_parked p JOIN idempotency_data.relays USING (relay_id)}, 't', 'shop');
 IdemRelay::wait_received("$dir/prog.log", 4);
 IdemTest::wait_for($old, 'SELECT count(*) = 5 FROM arrived', 't', 'target');
 IdemTest::wait_for($old, 'SELECT count(*) = 4 FROM effects', 't', 'shop');
-$old->safe_psql('shop', 'SELECT idempotency.relay_pause(relay) FROM idempotency.relays');
+$old->safe_psql('shop', 'SELECT idempotency.relay_pause(relay) FROM idempotency_data.relays');
 wait_states($old, 'shop', 'paused');
 enqueue($old, 'shop', qw(shop:a:Three late:l:Four));
 
 my $dump = $old->basedir . '/shop.sql';
 my $config = q{SELECT r FROM (SELECT relay, owner, server, relowner::regrole, aggregate_types, ordering, on_dead, max_attempts, min_backoff,
-	max_backoff, batch_events, batch_bytes, max_lag_bytes, paused, halted FROM idempotency.relays JOIN idempotency.stat_relay USING (relay)
+	max_backoff, batch_events, batch_bytes, max_lag_bytes, paused, halted FROM idempotency_data.relays JOIN idempotency.stat_relay USING (relay)
 	JOIN pg_class ON relname = 'relay_' || relay_id) r ORDER BY relay};
 my $parked = q{SELECT relay, p.state, attempts, seq, event_id, enqueued_at, aggregate_type, aggregate_id, event_type, payload,
-	sqlstate, error, first_failed_at, last_failed_at FROM idempotency.relay_parked p JOIN idempotency.relays USING (relay_id)
+	sqlstate, error, first_failed_at, last_failed_at FROM idempotency_data.relay_parked p JOIN idempotency_data.relays USING (relay_id)
 	ORDER BY relay, seq};
 
 # What the original's sinks have, which nobody else may write to.
@@ -125,7 +125,7 @@ sub check_restored
 
 	# Nothing is sent, whatever else is done
 	enqueue($node, $database, qw(shop:a:Four));
-	$node->safe_psql($database, 'SELECT idempotency.relay_resume(relay) FROM idempotency.relays');
+	$node->safe_psql($database, 'SELECT idempotency.relay_resume(relay) FROM idempotency_data.relays');
 	wait_states($node, $database, 'unadopted') if $database eq 'shop';
 	is(states($node, $database), join(', ', map { "$_ not running" } @relays), "$what: no worker looks after them")
 	  if $database ne 'shop';
@@ -171,7 +171,7 @@ sub check_parked
 	IdemRelay::wait_received("$files.prog.log", 8);
 	is((acked("$files.prog.log"))[-1], 'b:Dead', "$what: the dead letter is sent");
 	is($node->safe_psql($database, q{SELECT idempotency.relay_discard('fn')}), '1', "$what: discard");
-	IdemTest::wait_for($node, 'SELECT count(*) = 0 FROM idempotency.relay_parked', 't', $database);
+	IdemTest::wait_for($node, 'SELECT count(*) = 0 FROM idempotency_data.relay_parked', 't', $database);
 	is($node->safe_psql($database, q{SELECT count(*) FROM effects WHERE event_type = 'Dead'}), '0', "$what: the other is forgotten");
 	return;
 }

@@ -44,7 +44,7 @@ IdemTest::wait_for($node,
 	"SELECT wait_event_type = 'Lock' AND wait_event <> 'advisory' FROM pg_stat_activity WHERE pid = ($worker)");
 $operator->query_safe("SELECT idempotency.relay_replay('fn', event_id => '$event')");
 $operator->query_safe('COMMIT');
-IdemTest::wait_for($node, q{SELECT halted IS NOT NULL FROM idempotency.relays});
+IdemTest::wait_for($node, q{SELECT halted IS NOT NULL FROM idempotency_data.relays});
 unlike(slurp_file($node->logfile), qr/deadlock detected/, 'operator and worker have one order');
 $operator->quit;
 $gate->quit;
@@ -69,7 +69,7 @@ END
 is_flushed('a dead letter that is redriven', q{SELECT idempotency.relay_redrive('fn')});
 $node->safe_psql('postgres', q{
 SELECT idempotency.relay_discard('fn');
-DELETE FROM idempotency.relay_parked;
+DELETE FROM idempotency_data.relay_parked;
 });
 is_flushed('an event that is replayed', "SELECT idempotency.relay_replay('fn', event_id => '$event')");
 

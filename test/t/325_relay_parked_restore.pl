@@ -14,7 +14,7 @@ use Test::More;
 
 my $node = IdemTest::cluster('main');
 my $dump = $node->basedir . '/dump';
-my $parked = 'SELECT count(*) FROM idempotency.relay_parked';
+my $parked = 'SELECT count(*) FROM idempotency_data.relay_parked';
 
 # Two events of a paused relay, parked by hand
 $node->safe_psql('postgres', 'CREATE DATABASE source');
@@ -46,7 +46,7 @@ foreach my $option ('--data-only', '--inserts')
 # Into a new one, where more are parked afterwards
 $node->safe_psql('postgres', 'CREATE DATABASE copy');
 command_ok([ 'pg_restore', '--exit-on-error', '-d', $node->connstr('copy'), $dump ], 'restored into a new database');
-is($node->safe_psql('copy', q{SELECT string_agg(aggregate_id, ' ' ORDER BY seq) FROM idempotency.relay_parked}),
+is($node->safe_psql('copy', q{SELECT string_agg(aggregate_id, ' ' ORDER BY seq) FROM idempotency_data.relay_parked}),
 	'2 3', 'with what was parked');
 $node->safe_psql('copy', q{
 SELECT idempotency.relay_replay('r', event_id => event_id) FROM idempotency.outbox_events WHERE aggregate_id IN ('1', '4')});
@@ -58,7 +58,7 @@ IdemTest::create_extension($node, 'slow');
 my $restore = $node->background_psql('slow');
 $restore->query_safe(q{
 BEGIN;
-INSERT INTO idempotency.relay_parked (relay_id, state, attempts, xid, seq, event_id, enqueued_at, aggregate_type,
+INSERT INTO idempotency_data.relay_parked (relay_id, state, attempts, xid, seq, event_id, enqueued_at, aggregate_type,
 	aggregate_id, event_type, payload) VALUES (1, 'dead', 1, '5', 70, gen_random_uuid(), now(), 'a', 'k', 't', '1')});
 my $producer = $node->background_psql('slow');
 my $pid = $producer->query_safe('SELECT pg_backend_pid()');

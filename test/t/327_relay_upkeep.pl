@@ -88,8 +88,8 @@ foreach my $relay (sort keys %arrived)
 # the database reads the relays.  It gives a lock up after 1 s; on a machine that needs
 # longer from here to the COMMIT below, its case shows nothing.
 my %lock = (
-	function => 'idempotency.relay_log_0, idempotency.relay_log_1 IN SHARE MODE',
-	program => 'idempotency.relays IN ACCESS EXCLUSIVE MODE');
+	function => 'idempotency_data.relay_log_0, idempotency_data.relay_log_1 IN SHARE MODE',
+	program => 'idempotency_data.relays IN ACCESS EXCLUSIVE MODE');
 my $locker = $node->background_psql('postgres');
 foreach my $relay (sort keys %lock)
 {

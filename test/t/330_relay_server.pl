@@ -60,7 +60,7 @@ IdemRelay::wait_received("$dir/first.log", 2);
 # With CASCADE the relay goes, and a server of the name finds none.
 sql('DROP OWNED BY first CASCADE');
 is(relays(), 'none', 'DROP OWNED ... CASCADE drops the relay');
-is(sql('SELECT count(*) FROM idempotency.relay_parked'), '0', 'with what it had parked');
+is(sql('SELECT count(*) FROM idempotency_data.relay_parked'), '0', 'with what it had parked');
 sql('CREATE SERVER billing FOREIGN DATA WRAPPER idempotency_null', 'thief');
 IdemRelay::enqueue($node, 'key', 'E', 25);
 is(sql('SELECT coalesce(sum(sent), 0) FROM idempotency.stat_relay'), '0', 'another server of the name gets no event');
@@ -110,8 +110,8 @@ is(relays(), 'none', 'relay_drop lets the server go');
 
 # The anchor of a relay that a restore left behind is in nobody's way.
 sql('CREATE SERVER nul FOREIGN DATA WRAPPER idempotency_null');
-my $next = sql('SELECT last_value + 1 FROM idempotency.relay_id_seq');
-sql("CREATE FOREIGN TABLE idempotency.relay_$next () SERVER nul");
+my $next = sql('SELECT last_value + 1 FROM idempotency_data.relay_id_seq');
+sql("CREATE FOREIGN TABLE idempotency_data.relay_$next () SERVER nul");
 sql("SELECT idempotency.relay_create('next', 'nul')");
 is(relays(), 'next to nul', 'a relay whose anchor is there already is created');
 

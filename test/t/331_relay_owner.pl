@@ -88,12 +88,12 @@ $node->safe_psql('elsewhere', 'DROP ROLE lone');
 sql('ALTER ROLE old_owner RENAME TO former');
 is(handled_by(), 'former', 'the owner has another name');
 sql(q{SELECT idempotency.relay_pause('r'); SELECT idempotency.relay_resume('r')});
-IdemTest::wait_for($node, q{SELECT owner = 'former' FROM idempotency.relays WHERE relay = 'r'});
+IdemTest::wait_for($node, q{SELECT owner = 'former' FROM idempotency_data.relays WHERE relay = 'r'});
 
 # Handed over, the relay acts as the new owner, or says why not.
 like(refused('REASSIGN OWNED BY former TO new_owner', as => 'outsider'), qr/permission denied/, 'not by anybody');
 sql('REASSIGN OWNED BY former TO new_owner');
-is(sql(q{SELECT owner FROM idempotency.relays WHERE relay = 'r'}), 'new_owner', 'REASSIGN OWNED is noted');
+is(sql(q{SELECT owner FROM idempotency_data.relays WHERE relay = 'r'}), 'new_owner', 'REASSIGN OWNED is noted');
 IdemTest::wait_for($node,
 	q{SELECT last_error ~ 'belongs to' OR state = 'streaming' FROM idempotency.stat_relay WHERE relay = 'r'});
 is(handled_by(), 'new_owner', 'REASSIGN OWNED moves the relay to the new owner');
@@ -108,9 +108,10 @@ IdemTest::wait_for($node, q{SELECT state = 'misconfigured' AND last_error ~ 'own
 	FROM idempotency.stat_relay WHERE relay = 'r'});
 
 # Nobody without rights on the relay can get at it by its foreign table.
-my $anchor = 'idempotency.relay_' . sql(q{SELECT relay_id FROM idempotency.relays WHERE relay = 'r'});
-like(refused("DROP FOREIGN TABLE $anchor", as => 'outsider'), qr/must be owner/, 'not by DROP');
-like(refused("ALTER FOREIGN TABLE $anchor OWNER TO outsider", as => 'outsider'), qr/must be owner/, 'nor by ALTER');
+my $anchor = 'idempotency_data.relay_' . sql(q{SELECT relay_id FROM idempotency_data.relays WHERE relay = 'r'});
+like(refused("DROP FOREIGN TABLE $anchor", as => 'outsider'), qr/permission denied for schema/, 'not by DROP');
+like(refused("ALTER FOREIGN TABLE $anchor OWNER TO outsider", as => 'outsider'), qr/permission denied for schema/,
+	'nor by ALTER');
 like(refused("ALTER FOREIGN TABLE $anchor RENAME TO relay_99", as => 'new_owner'), qr/permission denied for schema/,
 	'the owner cannot take another relay\'s place');
 like(refused("ALTER FOREIGN TABLE $anchor OWNER TO outsider", as => 'new_owner'), qr/must be|permission denied/,
@@ -118,7 +119,9 @@ like(refused("ALTER FOREIGN TABLE $anchor OWNER TO outsider", as => 'new_owner')
 
 # Moved out of its schema it is no relay's, and the relay stands, loudly.
 sql('CREATE SCHEMA mine AUTHORIZATION new_owner');
-sql("ALTER FOREIGN TABLE $anchor SET SCHEMA mine", 'new_owner');
+like(refused("ALTER FOREIGN TABLE $anchor SET SCHEMA mine", as => 'new_owner'), qr/permission denied for schema/,
+	'the owner cannot move it');
+sql("ALTER FOREIGN TABLE $anchor SET SCHEMA mine");
 sql(q{SELECT idempotency.relay_resume('r')});
 IdemTest::wait_for($node, qq{SELECT state = 'misconfigured' AND last_error = 'the relay''s foreign table $anchor does not exist'
 	FROM idempotency.stat_relay WHERE relay = 'r'});

@@ -82,8 +82,8 @@ sub adopt_refused
 # A cluster without the role, and a script that has lost a foreign table.
 restore($new, 'other');
 my $script = slurp_file($dump);
-my $bare = $old->safe_psql('postgres', q{SELECT 'relay_' || relay_id FROM idempotency.relays WHERE relay = 'bare'});
-ok($script =~ s/CREATE FOREIGN TABLE idempotency\.$bare .*?;\n//s, 'the dump has a foreign table for each relay');
+my $bare = $old->safe_psql('postgres', q{SELECT 'relay_' || relay_id FROM idempotency_data.relays WHERE relay = 'bare'});
+ok($script =~ s/CREATE FOREIGN TABLE idempotency_data\.$bare .*?;\n//s, 'the dump has a foreign table for each relay');
 append_to_file("$dump.new", $script);
 rename "$dump.new", $dump or die "could not rename: $!";
 $new->safe_psql('postgres', 'CREATE ROLE keeper');
@@ -101,12 +101,12 @@ IdemTest::wait_for($new, state_of('bare'), qq{unadopted bound to "shop/@{[
 
 # The role as it was, and the server again.
 $new->safe_psql('other', q{CREATE ROLE lost; GRANT ALL ON got, got_n_seq TO lost});
-my $lost = $new->safe_psql('other', q{SELECT 'idempotency.relay_' || relay_id FROM idempotency.relays WHERE relay = 'lost'});
+my $lost = $new->safe_psql('other', q{SELECT 'idempotency_data.relay_' || relay_id FROM idempotency_data.relays WHERE relay = 'lost'});
 like(adopt_refused($new, 'other', 'lost'), qr/owned by role "lost", and foreign table $lost belongs to "$me"/, 'the role alone does not do');
 $new->safe_psql('other', qq{ALTER FOREIGN TABLE $lost OWNER TO lost; SELECT idempotency.relay_adopt('lost')});
 is(handled_by($new, 'other', 'lost'), 'lost', 'with its owner back the relay can be adopted');
 $new->safe_psql('other', q{SELECT idempotency.relay_adopt('bare')});
-IdemTest::wait_for($new, state_of('bare'), "misconfigured the relay's foreign table idempotency.$bare does not exist", 'other');
+IdemTest::wait_for($new, state_of('bare'), "misconfigured the relay's foreign table idempotency_data.$bare does not exist", 'other');
 $new->safe_psql('other', q{SELECT idempotency.relay_alter('bare', server => 'bare')});
 is(handled_by($new, 'other', 'bare'), $me, 'relay_alter gives it a server again');
 

@@ -109,7 +109,7 @@ kill_sink($node, 'lives');
 IdemRelay::wait_until('what the target lost comes again', sub { IdemRelay::came($file, 'Four') == 2 });
 is(IdemRelay::came($file, 'Two'), 1, 'and nothing else');
 is( $node->safe_psql('postgres', <<"END"), 't', 'the outbox is held from there on');
-WITH log AS (TABLE idempotency.relay_log_0 UNION ALL TABLE idempotency.relay_log_1)
+WITH log AS (TABLE idempotency_data.relay_log_0 UNION ALL TABLE idempotency_data.relay_log_1)
 SELECT n.done::text = s.done::text FROM log AS s JOIN log AS n ON n.named = s.id AND n.relay_id = s.relay_id
 	WHERE s.id = $row AND n.kind = 'n' AND s.kind = 's' ORDER BY n.id DESC LIMIT 1
 END
@@ -169,7 +169,7 @@ IdemTest::wait_for($node,
 $node->backup('early');
 copy($file{twin}, "$dir/twin-early.log") or die "could not copy: $!";
 # Far enough that the copy can draw the same numbers later.
-$node->safe_psql('postgres', q{SELECT setval('idempotency.relay_log_id', nextval('idempotency.relay_log_id') + 1000)});
+$node->safe_psql('postgres', q{SELECT setval('idempotency_data.relay_log_id', nextval('idempotency_data.relay_log_id') + 1000)});
 foreach my $name (sort keys %file)
 {
 	enqueue($node, $name, $_) foreach qw(Later Latest);
@@ -201,7 +201,7 @@ diverges($copy, $_, $file{$_}, 'Restored', qr/is not in the log of positions/) f
 
 # A move that is not newer than what the sink has stored does not accept it.
 my ($stored) = (commits($file{fresh}))[-1];
-cmp_ok($copy->safe_psql('postgres', q{SELECT last_value FROM idempotency.relay_log_id}), '<', $stored->{row_id} - 10,
+cmp_ok($copy->safe_psql('postgres', q{SELECT last_value FROM idempotency_data.relay_log_id}), '<', $stored->{row_id} - 10,
 	'the sink has stored a row that the copy has no number for');
 $copy->safe_psql('postgres', q{SELECT idempotency.relay_replay('fresh', since => '-infinity')});
 diverges($copy, 'fresh', $file{fresh}, 'Restored', qr/is not in the log of positions/);
@@ -214,7 +214,7 @@ IdemRelay::wait_state($copy, 'twin', 'streaming');
 my ($theirs) = (commits($file{twin}))[-1];
 $copy->safe_psql('postgres', <<"END");
 BEGIN;
-SELECT setval('idempotency.relay_log_id', $theirs->{row_id} - 1);
+SELECT setval('idempotency_data.relay_log_id', $theirs->{row_id} - 1);
 SELECT idempotency.outbox_enqueue('twin', 'k', 'Own', '1');
 COMMIT;
 END

@@ -38,15 +38,15 @@ sub enqueue
 sub turn_logs
 {
 	my $full = $node->safe_psql('postgres', <<'END');
-SELECT CASE WHEN pg_relation_size('idempotency.relay_log_0') = 0 THEN 1 ELSE 0 END
+SELECT CASE WHEN pg_relation_size('idempotency_data.relay_log_0') = 0 THEN 1 ELSE 0 END
 END
 
 	$node->safe_psql('postgres', <<"END");
-INSERT INTO idempotency.relay_log_$full (id, epoch, life, named, k, at, relay_id, kind, fresh, done)
-	SELECT nextval('idempotency.relay_log_id'), 1, 0, 0, 0, now(), 999, 'r', 'n', pg_current_snapshot()
+INSERT INTO idempotency_data.relay_log_$full (id, epoch, life, named, k, at, relay_id, kind, fresh, done)
+	SELECT nextval('idempotency_data.relay_log_id'), 1, 0, 0, 0, now(), 999, 'r', 'n', pg_current_snapshot()
 	FROM generate_series(1, 60000)
 END
-	IdemTest::wait_for($node, "SELECT pg_relation_size('idempotency.relay_log_$full') = 0");
+	IdemTest::wait_for($node, "SELECT pg_relation_size('idempotency_data.relay_log_$full') = 0");
 	return;
 }
 

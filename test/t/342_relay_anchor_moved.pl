@@ -31,7 +31,7 @@ IdemRelay::wait_state($node, $_, 'streaming') foreach qw(fn nul mark);
 sub move
 {
 	my ($relay, $from, $to, $and) = @_;
-	my $id = $node->safe_psql('postgres', "SELECT relay_id FROM idempotency.relays WHERE relay = '$relay'");
+	my $id = $node->safe_psql('postgres', "SELECT relay_id FROM idempotency_data.relays WHERE relay = '$relay'");
 
 	$node->safe_psql('postgres', 'BEGIN; ' . "ALTER FOREIGN TABLE $from.relay_$id SET SCHEMA $to; " . ($and // '') . '; COMMIT');
 	return;
@@ -43,18 +43,18 @@ my $lock = $node->background_psql('postgres', on_error_stop => 1);
 $lock->query_safe('SELECT pg_advisory_lock(1)');
 $node->safe_psql('postgres', q{SELECT idempotency.outbox_enqueue('fn', 'k', 'One', '1')});
 IdemTest::wait_for($node, "SELECT wait_event = 'advisory' FROM pg_stat_activity WHERE pid = $pid");
-move('fn', 'idempotency', 'elsewhere', q{SELECT idempotency.relay_pause('mark')});
+move('fn', 'idempotency_data', 'elsewhere', q{SELECT idempotency.relay_pause('mark')});
 IdemRelay::wait_state($node, 'mark', 'paused');
 is(IdemRelay::stat($node, 'fn', 'pid'), $pid, 'the entry of a function relay is its worker\'s');
-move('fn', 'elsewhere', 'idempotency', q{SELECT idempotency.relay_resume('mark')});
+move('fn', 'elsewhere', 'idempotency_data', q{SELECT idempotency.relay_resume('mark')});
 IdemRelay::wait_state($node, 'mark', 'streaming');
 is(IdemRelay::stat($node, 'fn', 'pid'), $pid, 'also afterwards');
 $lock->quit;
 IdemTest::wait_for($node, q{SELECT sent = 1 FROM idempotency.stat_relay WHERE relay = 'fn'});
 is(IdemRelay::stat($node, 'fn', 'pid'), $pid, 'and it goes on');
-move('fn', 'idempotency', 'elsewhere');
+move('fn', 'idempotency_data', 'elsewhere');
 IdemRelay::wait_state($node, 'fn', 'misconfigured');
-like(IdemRelay::stat($node, 'fn', 'last_error'), qr/foreign table idempotency\.relay_\d+ does not exist/, 'which says why');
+like(IdemRelay::stat($node, 'fn', 'last_error'), qr/foreign table idempotency_data\.relay_\d+ does not exist/, 'which says why');
 
 # Relays to programs: their worker looks at the configuration before it looks at
 # events that were enqueued later, and serves "mark" last.
@@ -72,11 +72,11 @@ sub enqueue_and_mark
 
 enqueue_and_mark('nul');
 is(IdemRelay::stat($node, 'nul', 'sent'), '1', 'an event arrives');
-move('nul', 'idempotency', 'elsewhere');
+move('nul', 'idempotency_data', 'elsewhere');
 enqueue_and_mark('nul');
 is(IdemRelay::stat($node, 'nul', 'sent'), '1', 'no more once the foreign table is gone');
 is(IdemRelay::stat($node, 'nul', 'state'), 'misconfigured', 'which is a state');
-my $id = $node->safe_psql('postgres', q{SELECT relay_id FROM idempotency.relays WHERE relay = 'nul'});
+my $id = $node->safe_psql('postgres', q{SELECT relay_id FROM idempotency_data.relays WHERE relay = 'nul'});
 $node->safe_psql('postgres', q{SELECT idempotency.relay_drop('nul')});
 enqueue_and_mark('nul');
 is($node->safe_psql('postgres', "SELECT count(*) FROM idempotency.relay_status() WHERE relay_id = $id"), '0',

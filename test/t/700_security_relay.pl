@@ -167,12 +167,12 @@ is(sql("SELECT server FROM idempotency.stat_relay WHERE relay = 'stays'"), 'goin
 # What a worker parked for a relay at the moment it was dropped is not the next one's.
 # No restore may bring such rows, so the trigger against restores is off meanwhile.
 sql(<<'END');
-ALTER TABLE idempotency.relay_parked DISABLE TRIGGER USER;
-INSERT INTO idempotency.relay_parked (relay_id, state, attempts, xid, seq, event_id, enqueued_at,
+ALTER TABLE idempotency_data.relay_parked DISABLE TRIGGER USER;
+INSERT INTO idempotency_data.relay_parked (relay_id, state, attempts, xid, seq, event_id, enqueued_at,
 		aggregate_type, aggregate_id, event_type, payload)
 	SELECT max(relay_id) + 1, 'dead', 1, '3', 1, gen_random_uuid(), now(), 'order', 'secret', 'Created', '{}'
-	FROM idempotency.relays;
-ALTER TABLE idempotency.relay_parked ENABLE TRIGGER USER;
+	FROM idempotency_data.relays;
+ALTER TABLE idempotency_data.relay_parked ENABLE TRIGGER USER;
 CREATE SERVER next FOREIGN DATA WRAPPER idempotency_null;
 SELECT idempotency.relay_create('next', 'next');
 END

@@ -1,5 +1,5 @@
 -- title: claim_event, complete_event in one statement
 -- about: one round trip
--- tables: idempotency.processed%
+-- tables: idempotency_data.processed%
 \set id random(1, 9000000000000000000)
 SELECT idempotency.claim_event(:id::text), idempotency.complete_event(:id::text);

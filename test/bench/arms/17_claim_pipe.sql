@@ -1,5 +1,5 @@
 -- title: claim_event, complete_event in one transaction, pipelined
--- tables: idempotency.processed%
+-- tables: idempotency_data.processed%
 \set id random(1, 9000000000000000000)
 \startpipeline
 BEGIN;

@@ -1,6 +1,6 @@
 -- title: outbox_enqueue_many of 100
 -- events: 100
--- tables: idempotency.outbox_segment_%
+-- tables: idempotency_data.outbox_segment_%
 \set id random(1, 1000000)
 SELECT count(*) FROM idempotency.outbox_enqueue_many('order',
 	ARRAY(SELECT (:id + g)::text FROM generate_series(1, 100) g),

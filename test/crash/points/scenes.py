@@ -205,7 +205,7 @@ def waiting(lane):
     try:
         produce(session, ["t"], event_type="Slow", key=key)
         lane.soon("an event to be parked", lambda: session.run(
-            "SELECT 1 FROM idempotency.relay_parked WHERE aggregate_id = %s", key))
+            "SELECT 1 FROM idempotency_data.relay_parked WHERE aggregate_id = %s", key))
         produce(session, ["t"], key=key)
         lane.settle(2)
     except psycopg2.Error:
@@ -288,8 +288,8 @@ def ddl(lane):
                     f"SELECT idempotency.relay_create('{name}', '{name}', ARRAY['none'])",
                     f"SELECT idempotency.relay_create('{name}_2', '{name}', ARRAY['none'])",
                     f"ALTER SERVER {name} RENAME TO {other}",
-                    f"""DO $$ BEGIN EXECUTE (SELECT 'ALTER FOREIGN TABLE idempotency.relay_' || relay_id
-                        || ' OWNER TO CURRENT_USER' FROM idempotency.relays WHERE relay = '{name}'); END $$""",
+                    f"""DO $$ BEGIN EXECUTE (SELECT 'ALTER FOREIGN TABLE idempotency_data.relay_' || relay_id
+                        || ' OWNER TO CURRENT_USER' FROM idempotency_data.relays WHERE relay = '{name}'); END $$""",
                     f"SELECT idempotency.relay_drop('{name}_2')",
                     f"DROP SERVER {other} CASCADE",
                     "ALTER DATABASE postgres CONNECTION LIMIT -1"):
@@ -325,7 +325,7 @@ def tick(lane):
     """So many numbers given out that the log is cut."""
     session = Session(lane)
     try:
-        session.run("SELECT setval('idempotency.outbox_seq', last_value + 150000) FROM idempotency.outbox_seq")
+        session.run("SELECT setval('idempotency_data.outbox_seq', last_value + 150000) FROM idempotency_data.outbox_seq")
         session.run("SELECT idempotency.outbox_mend_seq()")
         produce(session, ["t"])
         lane.settle(2)

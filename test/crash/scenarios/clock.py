@@ -53,7 +53,7 @@ def outage(world, jump):
 def refusal(world, jump):
     """Refused events wait for their next try while the clock is set back."""
     world.refuse()
-    world.source.wait_for("SELECT count(*) > 0 FROM idempotency.relay_parked WHERE attempts > 1")
+    world.source.wait_for("SELECT count(*) > 0 FROM idempotency_data.relay_parked WHERE attempts > 1")
     jump()
     world.refuse(False)
 

@@ -6,7 +6,7 @@ from machine.world import World
 SETTLED = """
 SELECT bool_and(cur IS NULL) FROM (
     SELECT DISTINCT ON (relay_id) cur
-    FROM (TABLE idempotency.relay_log_0 UNION ALL TABLE idempotency.relay_log_1) AS l
+    FROM (TABLE idempotency_data.relay_log_0 UNION ALL TABLE idempotency_data.relay_log_1) AS l
     WHERE relay_id > 0 ORDER BY relay_id, epoch DESC, id DESC) AS last
 """
 

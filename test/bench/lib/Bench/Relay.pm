@@ -55,7 +55,7 @@ sub status
 {
 	my ($self) = @_;
 	my $line = $self->{server}->sql('SELECT s.sent, s.pid, s.sink_pid, s.state FROM idempotency.relay_status() s'
-		  . " JOIN idempotency.relays r USING (relay_id) WHERE r.relay = '$self->{name}'") // '';
+		  . " JOIN idempotency_data.relays r USING (relay_id) WHERE r.relay = '$self->{name}'") // '';
 	my %s;
 
 	@s{qw(sent pid sink state)} = split /\t/, $line, -1;
@@ -76,7 +76,7 @@ sub empty_outbox
 {
 	my ($self) = @_;
 
-	$self->{server}->truncate('idempotency.outbox_segment_%');
+	$self->{server}->truncate('idempotency_data.outbox_segment_%');
 }
 
 # The call that enqueues one event; g counts.

@@ -258,7 +258,7 @@ sub dead_elsewhere
 
 	return $self->sql("SELECT sum((pgstattuple(c.oid)).dead_tuple_count) FROM pg_class c"
 		  . " WHERE c.relkind IN ('r', 't') AND c.relpages >= 0 $but"
-		  . " AND c.relnamespace::regnamespace::text IN ('pg_catalog', 'idempotency', 'pgq', 'pgque', 'pgmq')");
+		  . " AND c.relnamespace::regnamespace::text IN ('pg_catalog', 'idempotency_data', 'pgq', 'pgque', 'pgmq')");
 }
 
 # Dead rows and bytes of every table there is, TOAST and catalogs included, by name.
@@ -290,7 +290,7 @@ sub dead_about
 			  . " FROM generate_series(0, pg_relation_size('$catalog') / current_setting('block_size')::int - 1) b,"
 			  . " heap_page_items(get_raw_page('$catalog', b::int)) i"
 			  . " WHERE i.lp_flags = 1 AND format('(%s,%s)', b, i.lp)::tid NOT IN (SELECT ctid FROM $catalog))"
-			  . " SELECT CASE WHEN n.nspname = 'idempotency' THEN 'ours'"
+			  . " SELECT CASE WHEN n.nspname = 'idempotency_data' THEN 'ours'"
 			  . " WHEN n.nspname IN ('bench', 'pgq', 'pgque', 'pgmq') THEN 'rivals' ELSE 'unknown' END AS whose, count(*)"
 			  . " FROM dead LEFT JOIN pg_class c ON c.oid = bench.table_of(about)"
 			  . " LEFT JOIN pg_namespace n ON n.oid = c.relnamespace GROUP BY 1")

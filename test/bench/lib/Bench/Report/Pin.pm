@@ -85,7 +85,7 @@ sub whose
 {
 	my ($name) = @_;
 
-	return 'ours' if $name =~ /^(?:TOAST of )?idempotency\./;
+	return 'ours' if $name =~ /^(?:TOAST of )?idempotency(?:_data)?\./;
 	return 'rivals' if $name =~ /^(?:TOAST of )?(?:bench|pgq|pgque|pgmq)\./;
 	return 'unknown';
 }
@@ -237,9 +237,9 @@ sub render_pin
 }
 
 my @sizes = (
-	[ 'ours: outbox', qr/^idempotency\.outbox/ ],
-	[ 'ours: remembered ids', qr/^idempotency\.processed/ ],
-	[ 'ours: the rest', qr/^idempotency\.(?!outbox|processed)/ ],
+	[ 'ours: outbox', qr/^idempotency(?:_data)?\.outbox/ ],
+	[ 'ours: remembered ids', qr/^idempotency(?:_data)?\.processed/ ],
+	[ 'ours: the rest', qr/^idempotency(?:_data)?\.(?!outbox|processed)/ ],
 	[ 'SKIP LOCKED: the usual outbox table', qr/^bench\.usual_outbox/ ],
 	[ 'PgQ: its tables', qr/^pgq\./ ],
 	[ 'SKIP LOCKED and PgQ: INSERT … ON CONFLICT', qr/^bench\.conflict/ ]);

@@ -14,7 +14,7 @@ my @ours = (
 	{ name => 'ours_bytea', title => 'our relay to the null sink program, bytea', kind => 'bytea', sink => 'null_sink' },
 	{ name => 'ours_jsonb', title => 'our relay to the null sink program, jsonb', kind => 'jsonb', sink => 'null_sink' },
 	{ name => 'ours_function', title => 'our relay to a SQL function that inserts a row, exactly once',
-		kind => 'jsonb', sink => 'effect_sink', tables => 'bench.effect idempotency.processed%', size => 'drain_events' });
+		kind => 'jsonb', sink => 'effect_sink', tables => 'bench.effect idempotency_data.processed%', size => 'drain_events' });
 
 sub note_run
 {

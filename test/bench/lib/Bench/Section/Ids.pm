@@ -16,7 +16,7 @@ my %fill = (
 	  . ' FROM idempotency.claim_events(ARRAY(SELECT %s FROM generate_series(1, 1000)))) c;',
 	usual => "INSERT INTO bench.conflict (consumer, event_id) SELECT 'default', %s FROM generate_series(1, 1000)"
 	  . ' ON CONFLICT DO NOTHING;');
-my %table = (ours => 'idempotency.processed%', usual => 'bench.conflict');
+my %table = (ours => 'idempotency_data.processed%', usual => 'bench.conflict');
 
 sub sizes
 {

@@ -17,7 +17,7 @@ use Bench::Relay;
 use Bench::Server;
 
 my $touch = join '; ', map { "SELECT count(*) FROM $_" }
-  qw(idempotency.outbox_events idempotency.processed bench.conflict bench.usual_outbox);
+  qw(idempotency.outbox_events idempotency_data.processed bench.conflict bench.usual_outbox);
 
 # How it is held, and how it is let go.
 our %pin = (
@@ -127,7 +127,7 @@ sub set_up
 
 	for my $server (@{ $run->{servers} })
 	{
-		$server->truncate('idempotency.processed% idempotency.outbox_segment_% bench.% pgq.event\_1%');
+		$server->truncate('idempotency_data.processed% idempotency_data.outbox_segment_% bench.% pgq.event\_1%');
 		$server->{relay} = Bench::Relay->new($run->on_server($server), 'pin')->create;
 		$server->{relay}->stream;
 	}

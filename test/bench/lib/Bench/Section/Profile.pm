@@ -51,7 +51,7 @@ sub grown
 	my $rows = 0;
 	my $end;
 
-	$run->{server}->truncate('idempotency.processed%');
+	$run->{server}->truncate('idempotency_data.processed%');
 	Bench::Section::Ids::grow($run, 'ours', 'random', $run->{maxsize}, \$rows);
 	go($run, 'off');
 	$end = time + $run->{profile_seconds};

@@ -1,0 +1,46 @@
+/*-------------------------------------------------------------------------
+ *
+ * rows.h
+ *		Streams rows of our tables out of a set-returning function.
+ *
+ * Copyright (c) 2026, the idempotency developers
+ *
+ * IDENTIFICATION
+ *		src/shared/rows.h
+ *
+ *-------------------------------------------------------------------------
+ */
+#ifndef IDEM_ROWS_H
+#define IDEM_ROWS_H
+
+#include "postgres.h"
+
+#include "executor/tuptable.h"
+#include "fmgr.h"
+#include "utils/relcache.h"
+
+/* Which tables a function reads, and how a row of theirs becomes a row of its result. */
+typedef struct IdemRowSource
+{
+	int			ntables;
+	int			ncolumns;		/* of the result */
+	Oid			(*table_oid) (int number);
+
+	/* Raises an error if the table does not have the columns; or NULL. */
+	void		(*check_table) (Relation table);
+
+	/*
+	 * Fill in the result, which is all NULL before; values may point into the
+	 * slot.  False if the row is not shown.
+	 */
+	bool		(*form_row) (TupleTableSlot *slot, Datum *values, bool *nulls);
+} IdemRowSource;
+
+/*
+ * Body of a function that returns SETOF record, with OUT arguments, one row a
+ * call.  Rows are those that the caller's snapshot sees, table by table, in the
+ * order of a sequential scan.  The caller of the function has EXECUTE on it.
+ */
+extern Datum idem_rows_next(FunctionCallInfo fcinfo, const IdemRowSource *source);
+
+#endif							/* IDEM_ROWS_H */
