@@ -87,7 +87,7 @@ SET idempotency.outbox_rotation_interval = 0;
 SELECT enqueue() AS emptied \gset
 SELECT maintain(ARRAY[snapshot()]) > 0 AS emptied;
 SELECT count(*) FROM idempotency.outbox_events;
-SELECT setval('idempotency.outbox_seq', 1);
+SELECT setval('idempotency_data.outbox_seq', 1);
 SELECT idempotency.outbox_mend_seq();
 SELECT enqueue() <= :emptied AS again;
 RESET idempotency.outbox_retention;
