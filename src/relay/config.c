@@ -50,10 +50,9 @@
 #include "relay/anchor.h"
 #include "relay/config.h"
 #include "relay/identity.h"
+#include "relay/kind.h"
 #include "relay/spi.h"
 #include "shared/catalog.h"
-
-#define WRAPPER_PREFIX "idempotency_"
 
 static const char *const config_query =
 "SELECT relay_id, relay, owner, owner_oid, aggregate_types,"
@@ -154,6 +153,27 @@ find_server(IdemRelayConfig *c)
 	return server;
 }
 
+/* Required options are the server's: one of that name in a user mapping is none. */
+static void
+check_required(IdemRelayConfig *c, const ForeignServer *server)
+{
+	const IdemSinkKind *kind = idem_sink_kind(c->kind);
+	const char *missing = kind ? idem_sink_missing_option(kind, server->options) : NULL;
+
+	if (missing != NULL)
+		c->problem = psprintf("server \"%s\" has no option \"%s\"", c->server, missing);
+}
+
+/* The program's file name; NULL if the relay is one to a function, or not to run. */
+static char *
+name_program(const IdemRelayConfig *c, const ForeignServer *server)
+{
+	if (c->problem != NULL || strcmp(c->kind, "function") == 0)
+		return NULL;
+	return psprintf("idempotency-sink-%s", strcmp(c->kind, "program") != 0 ? c->kind :
+					idem_sink_option_value(server->options, "program"));
+}
+
 /*
  * Whether a relay is one to a function decides which worker has it, so the kind
  * is told even where the owner may not use the server.
@@ -171,13 +191,13 @@ resolve_server(IdemRelayConfig *c)
 		return;
 	}
 	wrapper = GetForeignDataWrapper(server->fdwid);
-	if (strncmp(wrapper->fdwname, WRAPPER_PREFIX, strlen(WRAPPER_PREFIX)) != 0)
+	if (idem_sink_wrapper_kind(wrapper->fdwname) == NULL)
 	{
 		c->problem = psprintf("server \"%s\" is of wrapper \"%s\", which is no sink",
 							  c->server, wrapper->fdwname);
 		return;
 	}
-	c->kind = pstrdup(wrapper->fdwname + strlen(WRAPPER_PREFIX));
+	c->kind = pstrdup(idem_sink_wrapper_kind(wrapper->fdwname));
 	if (!SearchSysCacheExists1(AUTHOID, ObjectIdGetDatum(c->owner)))
 	{
 		c->problem = pstrdup("the role that owns the relay does not exist");
@@ -204,17 +224,8 @@ resolve_server(IdemRelayConfig *c)
 		return;
 	}
 	c->require_password = !superuser_arg(c->owner) || !superuser_arg(server->owner);
-	if (strcmp(c->kind, "program") == 0)
-	{
-		const char *name = idem_relay_option(c, "program");
-
-		if (name == NULL)
-			c->problem = psprintf("server \"%s\" has no option \"program\"", c->server);
-		else
-			c->program = psprintf("idempotency-sink-%s", name);
-	}
-	else if (strcmp(c->kind, "function") != 0)
-		c->program = psprintf("idempotency-sink-%s", c->kind);
+	check_required(c, server);
+	c->program = name_program(c, server);
 }
 
 /*
@@ -329,16 +340,7 @@ idem_relay_config_copy(const IdemRelayConfig *config)
 const char *
 idem_relay_option(const IdemRelayConfig *config, const char *name)
 {
-	ListCell   *lc;
-
-	foreach(lc, config->options)
-	{
-		DefElem    *def = lfirst(lc);
-
-		if (strcmp(def->defname, name) == 0)
-			return defGetString(def);
-	}
-	return NULL;
+	return idem_sink_option_value(config->options, name);
 }
 
 bool

@@ -20,6 +20,7 @@
 #include "miscadmin.h"
 #include "utils/guc.h"
 
+#include "relay/option_guard.h"
 #include "relay/hooks.h"
 #include "relay/identity.h"
 #include "outbox/outbox.h"
@@ -77,6 +78,7 @@ void
 idem_relay_init(void)
 {
 	define_settings();
+	idem_option_guard_init();
 	idem_outbox_greatest_hook = idem_parked_greatest_seq;
 	idem_launcher_init();
 	if (!process_shared_preload_libraries_in_progress || IsBinaryUpgrade)

@@ -4,8 +4,8 @@
  *		Validators of the foreign-data wrappers, one per kind of sink.
  *
  * A validator sees options and the catalog they are meant for, not the server;
- * hence one wrapper and one validator per kind.  The tables of options stand
- * with the programs they are for (src/sink/<kind>/options.h).
+ * hence one wrapper and one validator per kind, made from the list of kinds
+ * (kind.h).
  *
  * INVARIANT
  *		An error says no value, which may be a secret, and where one may be a
@@ -23,7 +23,6 @@
 #include "postgres.h"
 
 #include "access/reloptions.h"
-#include "catalog/pg_foreign_data_wrapper.h"
 #include "catalog/pg_foreign_server.h"
 #include "catalog/pg_user_mapping.h"
 #include "commands/defrem.h"
@@ -32,36 +31,15 @@
 #include "miscadmin.h"
 #include "utils/acl.h"
 #include "utils/builtins.h"
-#include "utils/formatting.h"
 #include "utils/lsyscache.h"
 
 #include "compat.h"
+#include "relay/kind.h"
 #include "shared/args.h"
-#include "sink/null/options.h"
 #include "sink/postgres/options.h"
 #include "sink/postgres/setup_sql.h"
-#include "sink/protocol/option.h"
 
-PG_FUNCTION_INFO_V1(idem_sink_function_validator);
-PG_FUNCTION_INFO_V1(idem_sink_postgres_validator);
-PG_FUNCTION_INFO_V1(idem_sink_null_validator);
-PG_FUNCTION_INFO_V1(idem_sink_program_validator);
 PG_FUNCTION_INFO_V1(idem_sink_setup_sql_fn);
-
-/* The sink without a program. */
-static const IdemSinkOption function_options[] = {
-	{.name = "function", .where = IDEM_OPTION_SERVER, .type = IDEM_OPTION_QUALIFIED},
-	/* milliseconds a call may take */
-	{.name = "timeout", .where = IDEM_OPTION_SERVER,
-	.type = IDEM_OPTION_INT, .min = 1, .max = 86400000},
-	{.name = NULL}
-};
-
-/* A program of somebody else's: its options are its own, but for its name. */
-static const IdemSinkOption program_options[] = {
-	{.name = "program", .where = IDEM_OPTION_SERVER, .type = IDEM_OPTION_TEXT, .superuser = true},
-	{.name = NULL}
-};
 
 static bool
 belongs_here(const IdemSinkOption *option, Oid catalog)
@@ -85,44 +63,22 @@ good_options(const IdemSinkOption *table, Oid catalog)
 	return buf.data;
 }
 
-/* Could the value of an option with that name, known or mistyped, be a secret? */
-static bool
-looks_secret(const IdemSinkOption *table, const char *name)
-{
-	static const char *const parts[] = {
-		"pass", "pwd", "pw", "secret", "token", "key", "cred", "auth", "sasl", "cert"
-	};
-	const IdemSinkOption *option = idem_sink_option_find(table, name);
-	char	   *lower = asc_tolower(name, strlen(name));
-
-	if (option != NULL && option->where == IDEM_OPTION_SERVER && !option->secret)
-		return false;
-	for (int i = 0; i < lengthof(parts); i++)
-	{
-		if (strstr(lower, parts[i]) != NULL)
-			return true;
-	}
-	return false;
-}
-
 /* The options that a statement leaves an object with, as a validator sees them. */
 typedef struct Checked
 {
-	const IdemSinkOption *table;
+	const IdemSinkKind *kind;
 	List	   *options;		/* of DefElem */
 	Oid			catalog;
 	bool		secret;			/* the statement may have a secret in it */
 } Checked;
 
 static Checked
-take_options(FunctionCallInfo fcinfo, const IdemSinkOption *table)
+take_options(FunctionCallInfo fcinfo, const IdemSinkKind *kind)
 {
-	Checked		c = {table, untransformRelOptions(PG_GETARG_DATUM(0)), PG_GETARG_OID(1), false};
-	ListCell   *lc;
+	Checked		c = {kind, untransformRelOptions(PG_GETARG_DATUM(0)), PG_GETARG_OID(1), false};
 
-	c.secret = c.catalog == UserMappingRelationId;
-	foreach(lc, c.options)
-		c.secret |= looks_secret(table, ((DefElem *) lfirst(lc))->defname);
+	c.secret = c.catalog == UserMappingRelationId ||
+		idem_sink_options_look_secret(kind, c.options);
 	return c;
 }
 
@@ -140,7 +96,7 @@ hide_secret(const Checked *c)
 pg_noreturn static void
 unknown_option(const Checked *c, const char *name)
 {
-	char	   *good = good_options(c->table, c->catalog);
+	char	   *good = good_options(c->kind->options, c->catalog);
 
 	ereport(ERROR,
 			(errcode(ERRCODE_FDW_INVALID_OPTION_NAME),
@@ -150,15 +106,18 @@ unknown_option(const Checked *c, const char *name)
 			 hide_secret(c)));
 }
 
+/*
+ * Who may set a server's options of the kind "superuser" is looked at where the
+ * options before are known, in option_guard.c.
+ */
 static void
-check_option(const Checked *c, DefElem *def)
+check_option(const Checked *c, const IdemSinkOption *option, DefElem *def)
 {
-	const IdemSinkOption *option = idem_sink_option_find(c->table, def->defname);
 	char		problem[256];
 
-	if (option == NULL || !belongs_here(option, c->catalog))
+	if (!belongs_here(option, c->catalog))
 		unknown_option(c, def->defname);
-	if (option->superuser && !superuser())
+	if (option->superuser && option->where == IDEM_OPTION_USER_MAPPING && !superuser())
 		ereport(ERROR,
 				(errcode(ERRCODE_INSUFFICIENT_PRIVILEGE),
 				 errmsg("only superusers may set option \"%s\"", def->defname),
@@ -171,81 +130,43 @@ check_option(const Checked *c, DefElem *def)
 				 hide_secret(c)));
 }
 
+/* May the catalog have options that are the program's own? */
+static bool
+takes_any(const Checked *c)
+{
+	return (c->kind->flags & IDEM_KIND_OPEN) != 0 &&
+		(c->catalog == ForeignServerRelationId || c->catalog == UserMappingRelationId);
+}
+
 static void
-validate(FunctionCallInfo fcinfo, const IdemSinkOption *table)
+validate(FunctionCallInfo fcinfo, const char *kind)
 {
-	Checked		c = take_options(fcinfo, table);
-	ListCell   *lc;
-
-	foreach(lc, c.options)
-		check_option(&c, lfirst(lc));
-}
-
-Datum
-idem_sink_function_validator(PG_FUNCTION_ARGS)
-{
-	validate(fcinfo, function_options);
-	PG_RETURN_VOID();
-}
-
-Datum
-idem_sink_postgres_validator(PG_FUNCTION_ARGS)
-{
-	validate(fcinfo, idem_sink_postgres_options);
-	PG_RETURN_VOID();
-}
-
-Datum
-idem_sink_null_validator(PG_FUNCTION_ARGS)
-{
-	validate(fcinfo, idem_sink_null_options);
-	PG_RETURN_VOID();
-}
-
-/*
- * A program's own options cannot be known here; the program refuses what it
- * does not know.  Which program runs is a superuser's choice.
- */
-Datum
-idem_sink_program_validator(PG_FUNCTION_ARGS)
-{
-	Checked		c = take_options(fcinfo, program_options);
+	Checked		c = take_options(fcinfo, idem_sink_kind(kind));
 	ListCell   *lc;
 
 	foreach(lc, c.options)
 	{
 		DefElem    *def = lfirst(lc);
+		const IdemSinkOption *option = idem_sink_option_find(c.kind->options, def->defname);
 
-		if (c.catalog == ForeignDataWrapperRelationId)
+		if (option != NULL)
+			check_option(&c, option, def);
+		else if (!takes_any(&c))
 			unknown_option(&c, def->defname);
-		if (strcmp(def->defname, "program") != 0)
-			continue;
-		check_option(&c, def);
-		if (strspn(defGetString(def), "abcdefghijklmnopqrstuvwxyz0123456789_") !=
-			strlen(defGetString(def)))
-			ereport(ERROR,
-					(errcode(ERRCODE_FDW_INVALID_ATTRIBUTE_VALUE),
-					 errmsg("option \"program\" must consist of lower-case letters, digits and underscores"),
-					 errhint("The program idempotency-sink-<name> in idempotency.sink_directory is started."),
-					 hide_secret(&c)));
 	}
-	PG_RETURN_VOID();
 }
 
-static const char *
-option_value(List *options, const char *name)
-{
-	ListCell   *lc;
-
-	foreach(lc, options)
-	{
-		DefElem    *def = lfirst(lc);
-
-		if (strcmp(def->defname, name) == 0)
-			return defGetString(def);
+/* The validator of each kind, as SQL calls it. */
+#define KIND(kind, table, flags) \
+	PG_FUNCTION_INFO_V1(idem_sink_##kind##_validator); \
+	Datum \
+	idem_sink_##kind##_validator(PG_FUNCTION_ARGS) \
+	{ \
+		validate(fcinfo, #kind); \
+		PG_RETURN_VOID(); \
 	}
-	return NULL;
-}
+
+IDEM_SINK_KINDS(KIND)
 
 static char *
 quoted_name(const char *value)
@@ -265,7 +186,7 @@ static char *
 remote_role(Oid serverid)
 {
 	UserMapping *mapping = GetUserMapping(GetUserId(), serverid);
-	const char *user = option_value(mapping->options, "user");
+	const char *user = idem_sink_option_value(mapping->options, "user");
 
 	return pstrdup(quote_identifier(user ? user : GetUserNameFromId(GetUserId(), false)));
 }
@@ -276,8 +197,8 @@ idem_sink_setup_sql_fn(PG_FUNCTION_ARGS)
 	char	   *name = text_to_cstring(idem_get_text_arg(fcinfo, 0, "server", NAMEDATALEN - 1));
 	ForeignServer *server = GetForeignServerByName(name, false);
 	ForeignDataWrapper *wrapper = GetForeignDataWrapper(server->fdwid);
-	const char *table = option_value(server->options, "table");
-	const char *position = option_value(server->options, "position_table");
+	const char *table = idem_sink_option_value(server->options, "table");
+	const char *position = idem_sink_option_value(server->options, "position_table");
 	StringInfoData sql;
 	char	   *role;
 

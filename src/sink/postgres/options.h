@@ -28,7 +28,7 @@ static const IdemSinkOption idem_sink_postgres_options[] = {
 	{.name = "host", .where = IDEM_OPTION_SERVER, .type = IDEM_OPTION_TEXT},
 	{.name = "hostaddr", .where = IDEM_OPTION_SERVER, .type = IDEM_OPTION_TEXT},
 	{.name = "port", .where = IDEM_OPTION_SERVER, .type = IDEM_OPTION_TEXT},
-	{.name = "dbname", .where = IDEM_OPTION_SERVER, .type = IDEM_OPTION_TEXT},
+	{.name = "dbname", .where = IDEM_OPTION_SERVER, .type = IDEM_OPTION_TEXT, .required = true},
 	{.name = "application_name", .where = IDEM_OPTION_SERVER, .type = IDEM_OPTION_TEXT},
 	{.name = "connect_timeout", .where = IDEM_OPTION_SERVER,
 	.type = IDEM_OPTION_INT, .min = 2, .max = 3600},

@@ -141,6 +141,10 @@ idem_sink_option_check(const IdemSinkOption *option, const char *value,
 		case IDEM_OPTION_QUALIFIED:
 			snprintf(problem, cap, "must be a name with its schema, as in app.on_order");
 			return idem_sink_split_name(value, schema, name, NAME_BYTES);
+		case IDEM_OPTION_WORD:
+			snprintf(problem, cap, "must consist of lower-case letters, digits and underscores");
+			return value[0] != '\0' &&
+				strspn(value, "abcdefghijklmnopqrstuvwxyz0123456789_") == strlen(value);
 	}
 	return false;
 }

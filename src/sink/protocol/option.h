@@ -33,7 +33,8 @@ typedef enum IdemSinkOptionType
 	IDEM_OPTION_BOOL,			/* on or off, true or false */
 	IDEM_OPTION_INT,			/* decimal, min to max */
 	IDEM_OPTION_CHOICE,			/* one of choices */
-	IDEM_OPTION_QUALIFIED		/* schema.name, each quoted or not */
+	IDEM_OPTION_QUALIFIED,		/* schema.name, each quoted or not */
+	IDEM_OPTION_WORD			/* lower-case letters, digits, underscores */
 } IdemSinkOptionType;
 
 typedef struct IdemSinkOption
@@ -42,8 +43,10 @@ typedef struct IdemSinkOption
 	IdemSinkOptionWhere where;
 	IdemSinkOptionType type;
 	bool		secret;			/* value must not be shown or logged */
-	bool		superuser;		/* names a file the server's OS user can read:
-								 * for superusers to set */
+	bool		superuser;		/* names a program, or a file that the
+								 * server's OS user can read: for superusers
+								 * to set */
+	bool		required;		/* of the server: no relay runs without it */
 	long		min;			/* IDEM_OPTION_INT */
 	long		max;
 	const char *choices;		/* IDEM_OPTION_CHOICE: separated by spaces */

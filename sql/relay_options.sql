@@ -1,0 +1,105 @@
+-- Who may change which options of a server.  An option that names a program or a file is a superuser's; the server's
+-- owner may change all others, and so never gets another program started than a superuser chose.
+\set VERBOSITY default
+\set SHOW_CONTEXT never
+CREATE ROLE regress_options_owner;
+CREATE SCHEMA regress_options AUTHORIZATION regress_options_owner;
+GRANT USAGE ON FOREIGN DATA WRAPPER idempotency_program, idempotency_postgres TO regress_options_owner;
+CREATE FUNCTION pg_temp.as_owner(sql text) RETURNS text LANGUAGE plpgsql AS $$
+DECLARE
+	result text := 'no error';
+	detail text;
+BEGIN
+	PERFORM set_config('role', 'regress_options_owner', true);
+	BEGIN
+		EXECUTE sql;
+	EXCEPTION WHEN OTHERS THEN
+		GET STACKED DIAGNOSTICS detail = PG_EXCEPTION_DETAIL;
+		result := SQLSTATE || ' ' || SQLERRM || COALESCE(' / ' || NULLIF(detail, ''), '');
+	END;
+	PERFORM set_config('role', 'none', true);
+	RETURN result;
+END $$;
+CREATE VIEW pg_temp.options AS SELECT srvname, srvowner::regrole AS owner, srvoptions FROM pg_foreign_server
+	WHERE srvname LIKE 'regress_%' ORDER BY 1;
+
+-- A server that a superuser made and gave away.
+CREATE SERVER regress_given FOREIGN DATA WRAPPER idempotency_program OPTIONS (program 'chosen', color 'red');
+ALTER SERVER regress_given OWNER TO regress_options_owner;
+SELECT s, pg_temp.as_owner('ALTER SERVER regress_given ' || s) FROM (VALUES
+	('OPTIONS (SET color ''blue'')'),
+	('OPTIONS (ADD size ''5'')'),
+	('OPTIONS (DROP size)'),
+	('VERSION ''2'''),
+	('OPTIONS (SET program ''other'')'),
+	('OPTIONS (SET program ''chosen'')'),
+	('OPTIONS (SET color ''green'', SET program ''other'')'),
+	('OPTIONS (DROP program)'),
+	('OPTIONS (DROP program, ADD program ''other'')'),
+	('OPTIONS (DROP program, ADD program ''chosen'')'),
+	('OPTIONS (ADD program ''other'')'),
+	('OPTIONS (ADD "PROGRAM" ''other'')'),
+	('VERSION ''3'' OPTIONS (SET program ''../other'')')) AS a (s);
+TABLE pg_temp.options;
+-- What a statement before in the same transaction did is what the next one starts from.
+BEGIN;
+ALTER SERVER regress_given OPTIONS (SET program 'second');
+SELECT pg_temp.as_owner('ALTER SERVER regress_given OPTIONS (SET program ''chosen'')');
+SELECT pg_temp.as_owner('ALTER SERVER regress_given OPTIONS (SET color ''black'')');
+TABLE pg_temp.options;
+ROLLBACK;
+-- Names may change hands: the server that is altered is what counts.
+CREATE SERVER regress_next FOREIGN DATA WRAPPER idempotency_program OPTIONS (program 'next');
+ALTER SERVER regress_next OWNER TO regress_options_owner;
+SELECT s, pg_temp.as_owner(s) FROM (VALUES
+	('ALTER SERVER regress_given RENAME TO regress_was_given'),
+	('ALTER SERVER regress_next RENAME TO regress_given'),
+	('ALTER SERVER regress_given OPTIONS (SET program ''chosen'')'),
+	('ALTER SERVER regress_given OPTIONS (ADD color ''blue'')')) AS a (s);
+TABLE pg_temp.options;
+
+-- One of his own: without a program, until a superuser gives it one.
+SELECT s, pg_temp.as_owner(s) FROM (VALUES
+	('CREATE SERVER regress_own FOREIGN DATA WRAPPER idempotency_program OPTIONS (program ''chosen'')'),
+	('CREATE SERVER IF NOT EXISTS regress_own FOREIGN DATA WRAPPER idempotency_program OPTIONS (program ''chosen'')'),
+	('CREATE SERVER regress_own FOREIGN DATA WRAPPER idempotency_program OPTIONS (color ''red'')'),
+	('ALTER SERVER regress_own OPTIONS (ADD program ''chosen'')'),
+	('CREATE USER MAPPING FOR CURRENT_USER SERVER regress_own OPTIONS (program ''chosen'')'),
+	('IMPORT FOREIGN SCHEMA s FROM SERVER regress_own INTO regress_options OPTIONS (program ''chosen'')')) AS a (s);
+ALTER SERVER regress_own OPTIONS (ADD program 'given');
+SELECT pg_temp.as_owner('ALTER SERVER regress_own OPTIONS (SET color ''blue'')');
+ALTER SERVER regress_own OPTIONS (DROP program);
+SELECT pg_temp.as_owner('ALTER SERVER regress_own OPTIONS (ADD program ''given'')');
+TABLE pg_temp.options;
+-- Without the validator, too.
+ALTER FOREIGN DATA WRAPPER idempotency_program NO VALIDATOR;
+SELECT s, pg_temp.as_owner(s) FROM (VALUES
+	('CREATE SERVER regress_free FOREIGN DATA WRAPPER idempotency_program OPTIONS (program ''chosen'')'),
+	('ALTER SERVER regress_own OPTIONS (ADD program ''given'')'),
+	('CREATE USER MAPPING FOR CURRENT_USER SERVER regress_own OPTIONS (program ''null'')')) AS a (s);
+ALTER FOREIGN DATA WRAPPER idempotency_program VALIDATOR idempotency.sink_program_validator;
+-- A program that a user mapping names is none of the server's.
+SELECT idempotency.grant_role('operator', 'regress_options_owner');
+SELECT pg_temp.as_owner('SELECT idempotency.relay_create(''regress_own'', ''regress_own'')');
+DO $$ BEGIN
+	FOR i IN 1 .. 1000 LOOP
+		EXIT WHEN (SELECT state = 'misconfigured' FROM idempotency.stat_relay WHERE relay = 'regress_own');
+		PERFORM pg_sleep(0.1);
+		PERFORM pg_stat_clear_snapshot();
+	END LOOP;
+END $$;
+SELECT state, last_error, sink_pid FROM idempotency.stat_relay WHERE relay = 'regress_own';
+SELECT idempotency.relay_drop('regress_own');
+
+-- Files that the server's user reads are treated alike.
+CREATE SERVER regress_pg FOREIGN DATA WRAPPER idempotency_postgres OPTIONS (host 'a', dbname 'd', sslrootcert '/ca');
+ALTER SERVER regress_pg OWNER TO regress_options_owner;
+SELECT s, pg_temp.as_owner('ALTER SERVER regress_pg OPTIONS (' || s || ')') FROM (VALUES
+	('SET host ''b'''), ('SET sslrootcert ''/etc/shadow'''), ('ADD sslcrl ''/etc/shadow'''), ('DROP sslrootcert')) AS a (s);
+SELECT pg_temp.as_owner($$CREATE USER MAPPING FOR CURRENT_USER SERVER regress_pg OPTIONS (secret_file '/etc/shadow')$$);
+TABLE pg_temp.options;
+
+SET client_min_messages = warning;
+DROP SERVER regress_own, regress_pg, regress_given, regress_was_given CASCADE;
+DROP OWNED BY regress_options_owner;
+DROP ROLE regress_options_owner;

@@ -1,0 +1,137 @@
+/*-------------------------------------------------------------------------
+ *
+ * kind.c
+ *		The kinds of sink that the core knows: wrapper, options, program.
+ *
+ * The core knows the options of every sink, also where the sink's program is
+ * not installed: a server is created, dumped and restored without the program.
+ * The tables stand with the programs that read them (src/sink/<kind>/options.h);
+ * those of kinds without a program of ours stand here.
+ *
+ * MEMORY: none of its own.  LOCKING: none.
+ *
+ * Copyright (c) 2026, the idempotency developers
+ *
+ * IDENTIFICATION
+ *		src/relay/kind.c
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "postgres.h"
+
+#include "commands/defrem.h"
+#include "utils/formatting.h"
+
+#include "relay/kind.h"
+#include "sink/null/options.h"
+#include "sink/postgres/options.h"
+
+#define WRAPPER_PREFIX "idempotency_"
+
+/* The sink without a program. */
+static const IdemSinkOption idem_sink_function_options[] = {
+	{.name = "function", .where = IDEM_OPTION_SERVER, .type = IDEM_OPTION_QUALIFIED, .required = true},
+	/* milliseconds a call may take */
+	{.name = "timeout", .where = IDEM_OPTION_SERVER,
+	.type = IDEM_OPTION_INT, .min = 1, .max = 86400000},
+	{.name = NULL}
+};
+
+/* A program of somebody else's: its options are its own, but for its name. */
+static const IdemSinkOption idem_sink_program_options[] = {
+	{.name = "program", .where = IDEM_OPTION_SERVER, .type = IDEM_OPTION_WORD,
+	.superuser = true, .required = true},
+	{.name = NULL}
+};
+
+#define KIND(kind, table, kind_flags) {#kind, table, kind_flags},
+static const IdemSinkKind kinds[] = {IDEM_SINK_KINDS(KIND)};
+
+#undef KIND
+
+const IdemSinkKind *
+idem_sink_kind(const char *name)
+{
+	for (int i = 0; i < lengthof(kinds); i++)
+	{
+		if (strcmp(kinds[i].name, name) == 0)
+			return &kinds[i];
+	}
+	return NULL;
+}
+
+const char *
+idem_sink_wrapper_kind(const char *wrapper)
+{
+	if (strncmp(wrapper, WRAPPER_PREFIX, strlen(WRAPPER_PREFIX)) != 0)
+		return NULL;
+	return wrapper + strlen(WRAPPER_PREFIX);
+}
+
+const IdemSinkKind *
+idem_sink_kind_of_wrapper(const char *wrapper)
+{
+	const char *name = idem_sink_wrapper_kind(wrapper);
+
+	return name ? idem_sink_kind(name) : NULL;
+}
+
+const char *
+idem_sink_option_value(List *options, const char *name)
+{
+	ListCell   *lc;
+
+	foreach(lc, options)
+	{
+		DefElem    *def = lfirst(lc);
+
+		if (strcmp(def->defname, name) == 0)
+			return defGetString(def);
+	}
+	return NULL;
+}
+
+const char *
+idem_sink_missing_option(const IdemSinkKind *kind, List *options)
+{
+	for (const IdemSinkOption *o = kind->options; o->name != NULL; o++)
+	{
+		if (o->required && o->where == IDEM_OPTION_SERVER &&
+			idem_sink_option_value(options, o->name) == NULL)
+			return o->name;
+	}
+	return NULL;
+}
+
+/* Could the value of an option with that name, known or mistyped, be a secret? */
+static bool
+looks_secret(const IdemSinkKind *kind, const char *name)
+{
+	static const char *const parts[] = {
+		"pass", "pwd", "pw", "secret", "token", "key", "cred", "auth", "sasl", "cert"
+	};
+	const IdemSinkOption *option = idem_sink_option_find(kind->options, name);
+	char	   *lower = asc_tolower(name, strlen(name));
+
+	if (option != NULL && option->where == IDEM_OPTION_SERVER && !option->secret)
+		return false;
+	for (int i = 0; i < lengthof(parts); i++)
+	{
+		if (strstr(lower, parts[i]) != NULL)
+			return true;
+	}
+	return false;
+}
+
+bool
+idem_sink_options_look_secret(const IdemSinkKind *kind, List *options)
+{
+	ListCell   *lc;
+
+	foreach(lc, options)
+	{
+		if (looks_secret(kind, ((DefElem *) lfirst(lc))->defname))
+			return true;
+	}
+	return false;
+}

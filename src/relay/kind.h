@@ -1,0 +1,65 @@
+/*-------------------------------------------------------------------------
+ *
+ * kind.h
+ *		The kinds of sink that the core knows: wrapper, options, program.
+ *
+ * Copyright (c) 2026, the idempotency developers
+ *
+ * IDENTIFICATION
+ *		src/relay/kind.h
+ *
+ *-------------------------------------------------------------------------
+ */
+#ifndef IDEM_RELAY_KIND_H
+#define IDEM_RELAY_KIND_H
+
+#include "postgres.h"
+
+#include "nodes/pg_list.h"
+
+#include "sink/protocol/option.h"
+
+/*
+ * One line per kind: name, table of options, flags.  The line makes the
+ * validator idem_sink_<name>_validator, which sql/install declares beside the
+ * wrapper idempotency_<name>.
+ */
+#define IDEM_SINK_KINDS(KIND) \
+	KIND(function, idem_sink_function_options, 0) \
+	KIND(postgres, idem_sink_postgres_options, IDEM_KIND_HAS_PROGRAM) \
+	KIND(null, idem_sink_null_options, IDEM_KIND_HAS_PROGRAM) \
+	KIND(program, idem_sink_program_options, IDEM_KIND_OPEN)
+
+/* The project builds a program idempotency-sink-<name>, packaged under that name. */
+#define IDEM_KIND_HAS_PROGRAM	0x01
+
+/* The program has options of its own, which the core cannot check. */
+#define IDEM_KIND_OPEN			0x02
+
+typedef struct IdemSinkKind
+{
+	const char *name;
+	const IdemSinkOption *options;	/* ended by a NULL name */
+	int			flags;
+} IdemSinkKind;
+
+/* The kind of that name, or of the wrapper idempotency_<name>; NULL: there is none. */
+extern const IdemSinkKind *idem_sink_kind(const char *name);
+extern const IdemSinkKind *idem_sink_kind_of_wrapper(const char *wrapper);
+
+/* The name in "idempotency_<name>"; NULL for another wrapper's. */
+extern const char *idem_sink_wrapper_kind(const char *wrapper);
+
+/* The value in a list of DefElem, or NULL. */
+extern const char *idem_sink_option_value(List *options, const char *name);
+
+/* The first required option of the kind that a server's list lacks, or NULL. */
+extern const char *idem_sink_missing_option(const IdemSinkKind *kind, List *options);
+
+/*
+ * Could one of a server's options be a secret, by its name?  A mistyped name
+ * counts; an option that the kind knows and that is no secret does not.
+ */
+extern bool idem_sink_options_look_secret(const IdemSinkKind *kind, List *options);
+
+#endif							/* IDEM_RELAY_KIND_H */
