@@ -184,7 +184,7 @@ COMMENT ON FOREIGN DATA WRAPPER idempotency_null IS
     'Sink: a program that acknowledges and forgets, for measuring.';
 CREATE FOREIGN DATA WRAPPER idempotency_program VALIDATOR @extschema@.sink_program_validator;
 COMMENT ON FOREIGN DATA WRAPPER idempotency_program IS
-    'Sink: any program named by the option "program" in idempotency.sink_directory that speaks the sink protocol.';
+    'Sink: any program named by the option "program" that speaks the sink protocol.';
 
 -- ---------------------------------------------------------------------------
 -- Operating a relay

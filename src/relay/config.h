@@ -65,7 +65,7 @@ typedef struct IdemRelayConfig
 
 	/* resolved from the server */
 	char	   *kind;			/* function, postgres, ...; NULL: see problem */
-	char	   *program;		/* file name below sink_directory; NULL: none */
+	char	   *program;		/* file name; NULL: none */
 	List	   *options;		/* of DefElem, server's then user mapping's */
 	bool		require_password;	/* an owner, of relay or server, is no
 									 * superuser */

@@ -35,7 +35,6 @@
 #include <signal.h>
 #include <sys/prctl.h>
 #include <sys/socket.h>
-#include <sys/stat.h>
 #include <sys/syscall.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -49,12 +48,9 @@
 #include "relay/process.h"
 #include "shared/fault.h"
 
-#define MAX_NAME_LEN 63
 #define LOG_BURST 20
 #define LOG_INTERVAL_MS 1000
 #define MAX_PRINTED (64 * 1024) /* bytes taken in at once: what a pipe holds */
-
-char	   *idem_sink_directory = NULL;
 
 /* Running programs of this process, for the way out. */
 static pid_t *running = NULL;
@@ -111,45 +107,6 @@ make_room(void)
 									 sizeof(pid_t) * running_allocated);
 	else
 		running = repalloc(running, sizeof(pid_t) * running_allocated);
-}
-
-/* Names are [a-z0-9_]+ after the fixed prefix: no way out of the directory. */
-static bool
-name_is_safe(const char *program)
-{
-	const char *p = program + strlen("idempotency-sink-");
-
-	if (strlen(program) > MAX_NAME_LEN || *p == '\0')
-		return false;
-	return strspn(p, "abcdefghijklmnopqrstuvwxyz0123456789_") == strlen(p);
-}
-
-static char *
-program_path(const char *program, char **problem)
-{
-	char		own[MAXPGPATH];
-	const char *dir = idem_sink_directory;
-	char	   *path;
-	struct stat st;
-
-	if (!name_is_safe(program))
-	{
-		*problem = psprintf("\"%s\" is not a name of a sink program", program);
-		return NULL;
-	}
-	if (dir == NULL || dir[0] == '\0')
-	{
-		snprintf(own, sizeof(own), "%s/idempotency-sinks", pkglib_path);
-		dir = own;
-	}
-	path = psprintf("%s/%s", dir, program);
-	if (stat(path, &st) != 0 || !S_ISREG(st.st_mode) || access(path, X_OK) != 0)
-	{
-		*problem = psprintf("sink program \"%s\" is not in idempotency.sink_directory (\"%s\"), or not executable",
-							program, dir);
-		return NULL;
-	}
-	return path;
 }
 
 /*
@@ -317,17 +274,15 @@ spawn_sink(IdemSinkProcess *process, IdemSpawn *spawn, char **problem)
 }
 
 bool
-idem_process_start(IdemSinkProcess *process, const char *relay, const char *program,
+idem_process_start(IdemSinkProcess *process, const char *relay, const char *path,
 				   char **problem)
 {
-	char	   *argv[2] = {unconstify(char *, program), NULL};
+	char	   *argv[2] = {strrchr(path, '/') + 1, NULL};
 	char	   *envp[3] = {IDEM_PROCESS_ENVIRONMENT, NULL};
-	IdemSpawn	spawn = {program_path(program, problem), argv, envp, -1, -1, -1, false};
+	IdemSpawn	spawn = {path, argv, envp, -1, -1, -1, false};
 	int			fds[2];
 
 	Assert(process->pid == 0 && process->fd < 0 && process->output.fd < 0);
-	if (spawn.path == NULL)
-		return false;
 	strlcpy(process->printed.relay, relay, sizeof(process->printed.relay));
 	make_room();
 	if (!make_socket_pair(fds, problem))

@@ -62,19 +62,16 @@ extern bool idem_process_spawn(const IdemSpawn *spawn, volatile pid_t *pid);
 /* "exited with status 2", "was terminated by signal 9"; palloc'd. */
 extern char *idem_process_describe_end(int status);
 
-/* The GUC idempotency.sink_directory. */
-extern char *idem_sink_directory;
-
 /* Kills what is left when this process ends, however it ends. */
 extern void idem_process_init(void);
 
 /*
- * Start a program of sink_directory for that relay.  False with *problem set
- * (palloc'd) if it cannot be started; that the program itself fails shows as end
- * of file.
+ * Start the program at that absolute path for that relay.  False with *problem
+ * set (palloc'd) if it cannot be started; that the program itself fails shows as
+ * end of file.
  */
 extern bool idem_process_start(IdemSinkProcess *process, const char *relay,
-							   const char *program, char **problem);
+							   const char *path, char **problem);
 
 /* Log what the program has printed; bounded, and does not wait. */
 extern void idem_process_log_output(IdemSinkProcess *process);

@@ -26,7 +26,7 @@
 #include "outbox/outbox.h"
 #include "relay/launcher.h"
 #include "relay/parked.h"
-#include "relay/process.h"
+#include "relay/program.h"
 #include "relay/relay.h"
 #include "relay/shmem.h"
 #include "relay/stream.h"
@@ -37,8 +37,8 @@ static void
 define_settings(void)
 {
 	DefineCustomStringVariable("idempotency.sink_directory",
-							   "Directory the sink programs are started from.",
-							   "Empty: idempotency-sinks in the server's library directory.",
+							   "Directory of sink programs that are not beside the library.",
+							   "The directory idempotency-sinks beside the extension's library is looked in first.",
 							   &idem_sink_directory,
 							   "", PGC_SIGHUP, GUC_SUPERUSER_ONLY, NULL, NULL, NULL);
 	DefineCustomStringVariable("idempotency.publish_as",

@@ -37,6 +37,7 @@
 #include "utils/snapmgr.h"
 #include "utils/timestamp.h"
 
+#include "relay/program.h"
 #include "relay/report.h"
 #include "relay/stream.h"
 #include "relay/witness.h"
@@ -260,10 +261,17 @@ static void
 start_program(IdemStream *stream, IdemClock now)
 {
 	char	   *problem = NULL;
+	char	   *path = idem_program_path(stream->config->program, &problem);
 
+	/* Somebody may install it, which nothing tells us: look again later. */
+	if (path == NULL)
+	{
+		idem_stream_break_as(stream, IDEM_RELAY_MISCONFIGURED, problem);
+		return;
+	}
 	idem_report_state(stream->entry, stream->config->name,
 					  IDEM_RELAY_STARTING, IDEM_WAIT_SINK);
-	if (!idem_process_start(&stream->process, stream->config->name, stream->config->program, &problem))
+	if (!idem_process_start(&stream->process, stream->config->name, path, &problem))
 	{
 		idem_stream_break(stream, problem);
 		return;

@@ -3,6 +3,7 @@
 # programs compile their own objects, without the server's headers and flags.
 #
 #   make sinks            build the programs
+#   make install-sinks    install all; make install-sink-postgres one
 #   make check-sink       test codec, framework and programs, in about a minute
 
 SINK_SRC = $(srcdir)/src/sink
@@ -16,7 +17,14 @@ SINK_WARN = -Wall -Wextra $(if $(WERROR),-Werror) -Wmissing-prototypes
 SINK_CFLAGS = -std=gnu11 -O2 -g $(SINK_WARN) -fno-strict-aliasing -fwrapv \
 	-fstack-protector-strong -D_FORTIFY_SOURCE=2 -fPIE -MMD -MP -I$(srcdir)/src \
 	$(FAULT_CPPFLAGS) $(SINK_COPT)
-SINK_LDFLAGS = -pie -Wl,-z,relro -Wl,-z,now -Wl,--as-needed $(SINK_COPT)
+SINK_LDFLAGS = -pie -Wl,-z,relro -Wl,-z,now -Wl,--as-needed $(SINK_RPATH) $(SINK_COPT)
+
+# Libraries that are shipped with a program are found beside the program, or beside
+# the extension's library, wherever the two are mounted: a program has no
+# environment, and an image volume is not known to ld.so.  DT_RPATH rather than
+# DT_RUNPATH, because the libraries that those libraries need are looked for by
+# it, too.
+SINK_RPATH = -Wl,--disable-new-dtags -Wl,-rpath,'$$ORIGIN:$$ORIGIN/..'
 
 SINK_SHARED = $(wildcard $(SINK_SRC)/protocol/*.c) $(wildcard $(SINK_SRC)/common/*.c)
 SINK_NULL = $(SINK_SHARED) $(wildcard $(SINK_SRC)/null/*.c)
@@ -51,6 +59,10 @@ install: install-sinks
 install-sinks: sinks
 	$(MKDIR_P) '$(DESTDIR)$(sinkdir)'
 	$(INSTALL_PROGRAM) $(SINK_PROGRAMS) '$(DESTDIR)$(sinkdir)/'
+
+install-sink-%: $(SINK_BINDIR)/idempotency-sink-%
+	$(MKDIR_P) '$(DESTDIR)$(sinkdir)'
+	$(INSTALL_PROGRAM) $< '$(DESTDIR)$(sinkdir)/'
 
 uninstall: uninstall-sinks
 uninstall-sinks:
