@@ -197,7 +197,11 @@ pg_ask_fate(PgSink *p)
 static PgFate
 compare_epoch(const PgSink *p, const PGresult *res)
 {
-	if (PQntuples(res) > 0 && to_int64(PQgetvalue(res, 0, 0)) != p->epoch)
+	/*
+	 * Epochs only rise: a lower one is older than our hello, the target was
+	 * set back.
+	 */
+	if (PQntuples(res) > 0 && to_int64(PQgetvalue(res, 0, 0)) > p->epoch)
 		return PG_FATE_FENCED;
 	return PG_FATE_ABORTED;
 }
