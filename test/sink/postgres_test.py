@@ -17,7 +17,7 @@ def tests():
     """The functions test_... of all modules *_test.py in postgres/, by module and line."""
     for path in sorted((HERE / "postgres").glob("*_test.py")):
         module = importlib.import_module(f"postgres.{path.stem}")
-        for name, function in vars(module).items():
+        for name, function in list(vars(module).items()):
             if name.startswith("test_"):
                 yield function
 

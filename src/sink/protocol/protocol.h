@@ -3,8 +3,8 @@
  * protocol.h
  *		The frames a relay worker and a sink program exchange, and their codec.
  *
- * The prose and the rules of conversation are in doc/sink-protocol.md; this
- * header is the authority on the bytes.
+ * doc/sink-protocol.md says the same, with the rules of conversation, for whoever
+ * writes a sink without these sources; test/t/602_sink_protocol.pl compares the two.
  *
  * TRANSPORT
  *		One AF_UNIX SOCK_STREAM socket pair.  The program finds its end at
@@ -70,7 +70,7 @@ typedef enum IdemProtoType
 	IDEM_PROTO_END = 'N',		/* the batch is complete */
 	IDEM_PROTO_SETTLE = 'S',	/* the batch's non-acks are on record */
 	IDEM_PROTO_PING = 'P',		/* answer with PONG, or be killed */
-	IDEM_PROTO_BYE = 'B',		/* answer what is open, then exit */
+	IDEM_PROTO_BYE = 'B',		/* nothing is open: exit */
 	/* sink to worker */
 	IDEM_PROTO_READY = 'r',		/* answer to HELLO: go on */
 	IDEM_PROTO_FAILED = 'f',	/* cannot go on; last frame */

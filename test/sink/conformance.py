@@ -1,0 +1,477 @@
+#!/usr/bin/env python3
+"""Hold a sink program against the rules of doc/sink-protocol.md, without a server.
+
+    conformance.py [--option KEY=VALUE]... [--bad TYPE] [--transactional]
+                   [--effects COMMAND] [--set-back COMMAND] PROGRAM
+
+--effects is a shell command that prints the ids of the events in the target, one per
+line, without dashes, each followed by a blank and the JSON of its payload, if you like; --set-back one that makes the target forget the last batch, effects
+and position.  In options and commands {dir} is a directory that is new for each check.
+Checks that need what is not given are not made; how many is said at the end.
+"""
+import argparse
+import fcntl
+import json
+import pathlib
+import signal
+import struct
+import subprocess
+import sys
+import tempfile
+import termios
+import time
+import traceback
+import uuid
+
+from sinklib import Worker, codec
+
+REFUSED = ("retry", "rejected")
+FAILED = {v: k for k, v in codec.OUTCOMES.items()}
+
+
+class Program:
+    """A program under test, with a target of its own."""
+
+    def __init__(self, path, options=None, bad=None, transactional=False, effects=None, set_back=None):
+        self.path = path
+        self.options = options or {}
+        self.bad = bad                  # fields of an event that is refused; None: there is none
+        self.transactional = transactional
+        self.effects = effects          # returns id, hex, to payload in the target; payload None: not known
+        self.set_back = set_back        # the target forgets the last batch
+
+    def start(self, flags=0, ready=True, more=None, **kwargs):
+        w = Worker(self.path, options={**self.options, **(more or {})}, flags=flags | codec.WANT_POSITION, **kwargs)
+        if ready:
+            w.hello()
+        return w
+
+    def finish(self, w, batch, count, settle=True):
+        """All answers to a batch: outcomes by index."""
+        outcomes = w.outcomes(batch, count)
+        if settle and any(o != "acked" for o in outcomes):
+            w.send("SETTLE", batch=batch)
+        if self.transactional:
+            w.expect("VERDICT", batch=batch, kind=codec.VERDICTS["committed"])
+        return outcomes
+
+    def commit(self, w, events, **kwargs):
+        batch, ids = w.events(events, **kwargs)
+        assert self.finish(w, batch, len(events)) == ["acked"] * len(events), "an event was refused"
+        return {i.hex for i in ids}
+
+
+def good(key="a"):
+    return {"key": key}
+
+
+def until_pong(w, nonce):
+    """Frames that come before the PONG."""
+    w.send("PING", nonce=nonce)
+    names = []
+    while True:
+        got = w.recv()
+        assert got, "end of file instead of PONG"
+        if got == ("PONG", {"nonce": nonce}):
+            return names
+        assert got[0] != "PONG", f"another nonce: {got}"
+        names.append(got[0])
+
+
+def expect_failed(w, *outcomes):
+    """FAILED with one of the outcomes, after whatever else; then the end, with status 0."""
+    while True:
+        got = w.recv()
+        assert got, "end of file instead of FAILED"
+        if got[0] == "FAILED":
+            break
+        assert got[0] != "READY" and (got[0] != "VERDICT" or got[1]["kind"] != 1), f"{got} instead of FAILED"
+    assert FAILED[got[1]["outcome"]] in outcomes, f"{got} instead of {outcomes}"
+    assert w.recv() is None, "a frame after FAILED"
+    assert w.exit_status() == 0, "status is not 0"
+    return got[1]
+
+
+def check_says_ready(p):
+    w = p.start(incarnation="i" * 80)
+    r = w.ready
+    both = codec.STORES_POSITION | codec.TRANSACTIONAL
+    assert not r["has_position"], "a position in a new target"
+    assert (r["capabilities"] & both == both) == p.transactional, "capabilities"
+    assert r["credit_messages"] >= r["max_batch_events"] and r["credit_bytes"] >= r["max_batch_bytes"], \
+        "the credit holds no batch"
+    w.close()
+
+
+def check_refuses_other_version(p):
+    w = p.start(ready=False, hello=False)
+    body = struct.pack(">IH", codec.MAGIC, 2) + b"whatever version 2 has here"
+    w.raw(struct.pack(">IB", len(body) + 1, ord("H")) + body)
+    expect_failed(w, "rejected")
+
+
+def check_refuses_unknown_option(p):
+    w = p.start(ready=False, more={"no_such_option": "s3cret"})
+    f = expect_failed(w, "rejected")
+    assert "no_such_option" in f["message"], "the message does not name the option"
+    assert "s3cret" not in f["message"] + w.stderr(), "the value of an option is told"
+
+
+def check_ends_at_end_of_file(p):
+    p.start(ready=False, hello=False).close()
+    w = p.start()
+    w.raw(codec.encode("PING", nonce=7)[:6])
+    w.close()
+    w = p.start()
+    w.events([good(str(i)) for i in range(200)])
+    w.close()
+
+
+def check_ends_after_bye(p):
+    w = p.start()
+    p.commit(w, [good()] * 3)
+    w.send("BYE")
+    while True:
+        got = w.recv(2)
+        if got is None:
+            break
+        assert got[0] in ("LOG", "CREDIT"), f"{got} after BYE"
+    assert w.exit_status(2) == 0, "status is not 0"
+
+
+def check_heeds_signals(p):
+    w = p.start()
+    w.proc.send_signal(signal.SIGINT)
+    until_pong(w, 1)
+    w.proc.send_signal(signal.SIGTERM)
+    assert w.exit_status() == -signal.SIGTERM, "SIGTERM does not end it"
+
+
+def event(batch=5, index=0, flags=0, headers_len=0, length=0, chunk=b"", kind="T"):
+    return codec.encode("EVENT", batch=batch, index=index, flags=flags, event_id=uuid.uuid4().bytes, seq=1,
+                        enqueued_at=0, committed_at=0, headers_len=headers_len, payload_len=length,
+                        aggregate_type="t", aggregate_id="i", event_type=kind, content_type="", chunk=chunk)
+
+
+def chunk(offset, data, batch=5, index=0):
+    return codec.encode("CHUNK", batch=batch, index=index, offset=offset, data=data)
+
+
+BROKEN = {
+    "length 0": bytes(4),
+    "length over the limit": b"\xff" * 16,
+    "a type that is none": struct.pack(">IB", 1, ord("X")),
+    "a type of sinks": codec.encode("PONG", nonce=1),
+    "a second HELLO": codec.encode("HELLO", version=1, flags=0, relay="r", incarnation="", options=[]),
+    "bytes left over": struct.pack(">IB", 10, ord("P")) + bytes(9),
+    "a body that is too short": struct.pack(">IB", 5, ord("S")) + bytes(4),
+    "an undefined flag": event(flags=8),
+    "headers without their flag": event(headers_len=2, chunk=b"{}"),
+    "more data than announced": event(length=1, chunk=b"xy"),
+    "NUL in a string": event(kind="\0"),
+    "batch 0": event(batch=0),
+    "an index out of turn": event(index=1),
+    "another batch before END": event() + event(batch=6),
+    "an END without a batch": codec.encode("END", batch=1, count=1, row_id=0, k=0),
+    "an END with another count": event() + codec.encode("END", batch=5, count=2, row_id=0, k=0),
+    "a CHUNK without an event": chunk(0, b"x"),
+    "a gap between CHUNKs": event(length=9, chunk=b"x") + chunk(2, b"x"),
+    "a CHUNK past the end": event(length=2, chunk=b"x") + chunk(1, b"xy"),
+    "an EVENT within another": event(length=9, chunk=b"x") + event(index=1),
+    "a SETTLE of a batch to come": codec.encode("SETTLE", batch=9),
+}
+
+
+def check_dies_of_broken_frames(p):
+    for what, data in BROKEN.items():
+        w = p.start()
+        w.raw(data)
+        status = w.exit_status()
+        text = w.stderr()
+        assert status == 2, f"{what}: status {status} {text}"
+        assert len(text.splitlines()) == 1, f"{what}: not one line: {text!r}"
+        w.sock.close()
+
+
+def check_answers_pings(p):
+    w = p.start()
+    batch, ids = w.events([good(str(i)) for i in range(50)], end=False)
+    until_pong(w, 2 ** 64 - 1)
+    w.send("END", batch=batch, count=50, row_id=1, k=0)
+    until_pong(w, 2)
+    w.close()
+    w = p.start()
+    w.raw(event(length=5, flags=codec.PAYLOAD_JSON, chunk=b'"12'))
+    assert "RESULT" not in until_pong(w, 3), "an incomplete event was answered"
+    w.close()
+
+
+def check_answers_each_event_once(p):
+    w = p.start()
+    for n in (1, 2, 300):
+        p.commit(w, [good(str(i)) for i in range(n)])
+    if p.bad:
+        batch, _ = w.events([good("q"), good("r"), {**p.bad, "key": "s"}, good("t"), good("u")])
+        assert p.finish(w, batch, 5)[3:] == ["acked"] * 2
+    first, _ = w.events([good("x")] * 2)
+    second, _ = w.events([good("y")] * 3)
+    seen = []
+    verdicts = []
+    while len(seen) < 5 or (p.transactional and len(verdicts) < 2):
+        name, f = w.recv()
+        if name == "RESULT":
+            seen += [(f["batch"], i) for i in range(f["first"], f["last"] + 1)]
+        elif name == "VERDICT":
+            verdicts.append(f["batch"])
+    assert sorted(seen) == [(first, 0), (first, 1), (second, 0), (second, 1), (second, 2)], seen
+    assert "RESULT" not in until_pong(w, 1), "a result that nobody asked for"
+    w.close()
+
+
+def check_puts_chunks_together(p):
+    w = p.start()
+    big = b'{"x": "%s"}' % (b"y" * 300000)
+    ids = p.commit(w, [{"payload": big, "headers": b'{"h": "1234567890"}'}, good()], chunk=7777)
+    ids |= p.commit(w, [{"payload": b'{"x": "y"}', "headers": b'{"h": 1}'}], chunk=3)
+    if p.effects:
+        effects = p.effects()
+        assert ids == set(effects), "an event is missing in the target"
+        for payload in effects.values():
+            assert payload is None or json.loads(payload).keys() <= {"x", "n"}, "parts are out of order"
+    w.close()
+
+
+def check_reads_bytes_one_by_one(p):
+    w = p.start()
+    data = codec.encode("PING", nonce=7) + event(batch=1, length=1, flags=codec.PAYLOAD_JSON, chunk=b"1") + \
+        codec.encode("END", batch=1, count=1, row_id=1, k=0)
+    for byte in data:
+        w.raw(bytes([byte]))
+        # until the program has read it
+        while struct.unpack("i", fcntl.ioctl(w.sock, termios.TIOCOUTQ, bytes(4)))[0] > 0:
+            time.sleep(0.001)
+    w.expect("PONG", nonce=7)
+    w.batch = 1
+    assert p.finish(w, 1, 1) == ["acked"]
+    w.close()
+
+
+def check_gives_credit_back(p):
+    w = p.start()
+    left = [w.ready["credit_messages"], w.ready["credit_bytes"]]
+    limits = [w.ready["max_batch_events"] or 100, w.ready["max_batch_bytes"] or 1 << 20]
+    size = max(100, min(60000, limits[1] // 8, left[1] // 32))
+    to_send = 5 * w.ready["credit_bytes"] // 2
+    payload = b'{"x": "%s"}' % (b"y" * size)
+    while to_send > 0:
+        n = min(limits[0], 50, max(1, limits[1] // (size + 200)))
+        while left[0] < n or left[1] < n * (size + 200):
+            name, f = w.recv()      # TimeoutError: the stream stands still
+            if name == "CREDIT":
+                left = [left[0] + f["messages"], left[1] + f["bytes"]]
+            else:
+                assert name in ("RESULT", "VERDICT", "LOG"), name
+        _, _ = w.events([{"payload": payload, "key": str(i)} for i in range(n)])
+        used = n * (len(event(length=0)) + len(payload) + 20)
+        left = [left[0] - n, left[1] - used]
+        to_send -= used
+    w.close()
+
+
+def check_keeps_key_order(p):
+    w = p.start(codec.KEY_ORDER)
+    batch, _ = w.events([good("a"), {**p.bad, "key": "b"}, good("b"), good("c")])
+    out = p.finish(w, batch, 4)
+    assert out[1] in REFUSED and out[0:1] + out[2:] == ["acked", "skipped", "acked"], out
+    p.commit(w, [good("b"), good("a")])
+    w.close()
+
+
+def check_extends_the_block(p):
+    w = p.start(codec.KEY_ORDER)
+    one, _ = w.events([{**p.bad, "key": "a"}])
+    two, _ = w.events([good("a"), good("b")])
+    assert w.outcomes(one, 1)[0] in REFUSED
+    w.send("SETTLE", batch=one)
+    verdict = p.transactional and (lambda n: w.expect("VERDICT", batch=n, kind=1)) or (lambda n: None)
+    verdict(one)
+    assert w.outcomes(two, 2) == ["skipped", "acked"], "what stands before the SETTLE is blocked"
+    # settled is one, but not two: the event that was skipped in it blocks the key
+    three, _ = w.events([good("a")])
+    w.send("SETTLE", batch=two)
+    verdict(two)
+    assert w.outcomes(three, 1) == ["skipped"], "an event that was skipped extends the block"
+    w.send("SETTLE", batch=three)
+    verdict(three)
+    p.commit(w, [good("a")])
+    w.close()
+
+
+def check_orders_no_keys_unasked(p):
+    w = p.start()
+    batch, _ = w.events([{**p.bad, "key": "a"}, good("a")])
+    assert p.finish(w, batch, 2)[1] == "acked", "an event was held back"
+    w.close()
+
+
+def check_stores_the_position(p):
+    w = p.start(incarnation="log-1/" + "f" * 74)
+    p.commit(w, [good()], row_id=2 ** 63 - 1, k=2 ** 63 - 2)
+    w.close()
+    w = p.start(incarnation="log-2")
+    r = w.ready
+    assert (r["has_position"], r["incarnation"], r["row_id"], r["k"]) == \
+        (1, "log-1/" + "f" * 74, 2 ** 63 - 1, 2 ** 63 - 2), r
+    p.commit(w, [good()], row_id=5, k=6)
+    p.commit(w, [good()], row_id=5, k=7)
+    w.kill()
+    w = p.start(relay="another")
+    assert not w.ready["has_position"], "the position of another relay"
+    w.close()
+    w = p.start()
+    assert (w.ready["incarnation"], w.ready["row_id"], w.ready["k"]) == ("log-2", 5, 7), w.ready
+    w.close()
+
+
+def check_sends_verdicts_after_results(p):
+    w = p.start()
+    batches = [w.events([good(str(i)), good("k")], row_id=1, k=i)[0] for i in range(4)]
+    results = {b: 0 for b in batches}
+    verdicts = []
+    while len(verdicts) < 4:
+        name, f = w.recv()
+        if name == "RESULT":
+            results[f["batch"]] += f["last"] - f["first"] + 1
+        elif name == "VERDICT":
+            assert results[f["batch"]] == 2, "a verdict before the results"
+            verdicts.append(f["batch"])
+    assert verdicts == batches, "verdicts out of order"
+    w.close()
+
+
+def check_waits_for_settle(p):
+    w = p.start()
+    batch, _ = w.events([good(), {**p.bad, "key": "b"}], row_id=7)
+    w.outcomes(batch, 2)
+    assert "VERDICT" not in until_pong(w, 1), "committed before its SETTLE"
+    w.send("SETTLE", batch=batch)
+    w.expect("VERDICT", batch=batch, kind=1)
+    w.close()
+
+
+def check_forgets_unfinished_batches(p):
+    w = p.start()
+    kept = p.commit(w, [good()], row_id=3)
+    w.events([good()], end=False)
+    until_pong(w, 1)
+    w.kill()
+    w = p.start()
+    assert w.ready["row_id"] == 3, "a batch without END moved the position"
+    batch, _ = w.events([good(), {**p.bad, "key": "b"}], row_id=4)
+    w.outcomes(batch, 2)
+    w.kill()
+    w = p.start()
+    assert w.ready["row_id"] == 3, "a batch without SETTLE moved the position"
+    if p.effects:
+        assert set(p.effects()) == kept, "an effect of an unfinished batch"
+    w.close()
+
+
+def check_leaves_refused_events_out(p):
+    w = p.start(codec.KEY_ORDER)
+    batch, ids = w.events([good("a"), {**p.bad, "key": "b"}, good("b"), good("c")])
+    p.finish(w, batch, 4)
+    assert set(p.effects()) == {ids[0].hex, ids[3].hex}, "the target has other events than those acked"
+    w.close()
+
+
+def check_fences_predecessors(p):
+    old = p.start()
+    kept = p.commit(old, [good()], row_id=1)
+    new = p.start()
+    assert new.ready["row_id"] == 1
+    old.events([good()], row_id=2)
+    expect_failed(old, "fenced")
+    kept |= p.commit(new, [good()], row_id=3)
+    if p.effects:
+        assert set(p.effects()) == kept, "an effect of the older program"
+    new.close()
+
+
+def check_notices_a_set_back_target(p):
+    w = p.start()
+    p.commit(w, [good()], row_id=1)
+    p.commit(w, [good()], row_id=2)
+    p.set_back()
+    before = p.effects() if p.effects else None
+    w.events([good()], row_id=3)
+    expect_failed(w, "outage")
+    w = p.start()
+    assert w.ready["row_id"] != 2, "the target was not set back"
+    assert before is None or p.effects() == before, "the batch was applied"
+    w.close()
+
+
+NEEDS_BAD = ("keeps_key_order", "extends_the_block", "orders_no_keys_unasked", "waits_for_settle",
+             "forgets_unfinished_batches", "leaves_refused_events_out")
+NEEDS_TRANSACTIONS = ("stores_the_position", "sends_verdicts_after_results", "waits_for_settle",
+                      "forgets_unfinished_batches", "leaves_refused_events_out", "fences_predecessors",
+                      "notices_a_set_back_target")
+CHECKS = {name[len("check_"):]: f for name, f in globals().items() if name.startswith("check_")}
+
+
+def possible(p):
+    """The names of the checks that can be made."""
+    for name in CHECKS:
+        if not ((name in NEEDS_BAD and p.bad is None) or (name in NEEDS_TRANSACTIONS and not p.transactional) or
+                (name == "leaves_refused_events_out" and p.effects is None) or
+                (name == "notices_a_set_back_target" and p.set_back is None)):
+            yield name
+
+
+def run(make, title="", leave_out=()):
+    """Check programs that make(directory) returns; the number of checks that failed."""
+    failed = 0
+    with tempfile.TemporaryDirectory(prefix="idem-conform.") as d:
+        names = [n for n in possible(make(d)) if n not in leave_out]
+    for name in names:
+        with tempfile.TemporaryDirectory(prefix="idem-conform.") as d:
+            started = time.monotonic()
+            try:
+                CHECKS[name](make(d))
+                print(f"ok {title}{name} ({time.monotonic() - started:.1f} s)", flush=True)
+            except Exception as e:      # noqa: each check stands alone
+                failed += 1
+                traceback.print_exc()
+                print(f"not ok {title}{name}: {type(e).__name__}: {e}", flush=True)
+    return failed
+
+
+def main():
+    a = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    a.add_argument("--option", action="append", default=[], metavar="KEY=VALUE")
+    a.add_argument("--bad", metavar="TYPE")
+    a.add_argument("--transactional", action="store_true")
+    a.add_argument("--effects", metavar="COMMAND")
+    a.add_argument("--set-back", metavar="COMMAND")
+    a.add_argument("program")
+    args = a.parse_args()
+
+    def make(d):
+        def command(text):
+            return lambda: {line.partition(" ")[0]: line.partition(" ")[2] or None for line in
+                            subprocess.check_output(text.replace("{dir}", d), shell=True, text=True).splitlines()}
+        bad = {"type": args.bad} if args.bad else {"payload": b"\xff\0", "json": False}
+        return Program(pathlib.Path(args.program).resolve(),
+                       dict(o.replace("{dir}", d).split("=", 1) for o in args.option), bad, args.transactional,
+                       args.effects and command(args.effects), args.set_back and command(args.set_back))
+
+    left_out = len(CHECKS) - len(list(possible(make(""))))
+    failed = run(make)
+    if left_out:
+        print(f"{left_out} checks were not made, for want of what they need")
+    sys.exit(1 if failed else 0)
+
+
+if __name__ == "__main__":
+    main()
