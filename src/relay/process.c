@@ -277,7 +277,8 @@ bool
 idem_process_start(IdemSinkProcess *process, const char *relay, const char *path,
 				   char **problem)
 {
-	char	   *argv[2] = {strrchr(path, '/') + 1, NULL};
+	const char *name = last_dir_separator(path);
+	char	   *argv[2] = {unconstify(char *, name + 1), NULL};
 	char	   *envp[3] = {IDEM_PROCESS_ENVIRONMENT, NULL};
 	IdemSpawn	spawn = {path, argv, envp, -1, -1, -1, false};
 	int			fds[2];
