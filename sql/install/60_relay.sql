@@ -126,8 +126,9 @@ COMMENT ON COLUMN idempotency_data.relay_parked.batch_life IS
     'The start of the sink program that the repetition was sent to.';
 COMMENT ON COLUMN idempotency_data.relay_parked.crashes IS
     'Attempts at which the handler took the server down; with one, the event is tried alone and on record, with two it is dead.';
-CREATE INDEX relay_parked_due ON idempotency_data.relay_parked (relay_id, state, next_attempt_at);
-CREATE INDEX relay_parked_key ON idempotency_data.relay_parked (relay_id, aggregate_type, aggregate_id, seq);
+-- A worker finds a row by parked_id; who is next it knows.  No column that it changes
+-- with each attempt is in an index.
+CREATE INDEX relay_parked_dead ON idempotency_data.relay_parked (relay_id) WHERE state = 'dead';
 CREATE FUNCTION @extschema@.relay_parked_restore()
 RETURNS trigger LANGUAGE C AS 'MODULE_PATHNAME', 'idem_relay_parked_restore_fn';
 COMMENT ON FUNCTION @extschema@.relay_parked_restore() IS

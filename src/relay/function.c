@@ -46,8 +46,6 @@
 #include "shared/error.h"
 #include "shared/fault.h"
 
-#define MAX_REPEATS 100
-
 struct IdemFunctionRelay
 {
 	MemoryContext cxt;
@@ -184,8 +182,7 @@ work_event(IdemFunctionRelay *relay, const IdemEvent *ev, int64 *sent)
 
 	if (idem_parked_blocks(relay->parked, ev))
 	{
-		idem_parked_add_waiting(relay->config, ev);
-		relay->parked_dirty = true;
+		idem_parked_wait(relay->parked, relay->config, ev);
 		return;
 	}
 	handled = try_event(relay, ev, &failure);
@@ -194,33 +191,43 @@ work_event(IdemFunctionRelay *relay, const IdemEvent *ev, int64 *sent)
 	if (handled == IDEM_HANDLED || handled == IDEM_HANDLED_DUPLICATE)
 		return;
 	idem_report_error(relay->entry, failure.message);
-	idem_parked_add(relay->config, ev, &failure);
+	idem_parked_refuse(relay->parked, relay->config, ev, &failure);
 	IDEM_FAULT_POINT("function-parked");
-
-	/* Later events of its key, in this very batch, must see it. */
-	idem_parked_index_add(relay->parked, relay->config, ev, &failure);
-	relay->parked_dirty = true;
 }
 
-/* Try one that is due; false if it stays parked. */
+/* Try one that is due; false if it stays parked, which is on record then. */
 static bool
 work_repeat(IdemFunctionRelay *relay, const IdemParkedEvent *p, int64 *sent)
 {
 	IdemFailure failure = {0};
 	IdemHandled handled = try_event(relay, &p->event, &failure);
 
-	relay->parked_dirty = true;
 	if (handled == IDEM_HANDLED)
 		(*sent)++;
 	if (handled == IDEM_HANDLED || handled == IDEM_HANDLED_DUPLICATE)
 	{
-		idem_parked_done(relay->config, p->parked_id);
-		IDEM_FAULT_POINT("function-unparked");
+		idem_parked_index_drop(relay->parked, p->event.seq);
 		return true;
 	}
 	idem_report_error(relay->entry, failure.message);
-	idem_parked_failed(relay->config, p->parked_id, &failure);
+	idem_parked_refuse_again(relay->parked, relay->config, p->event.seq, p->event.xid,
+							 p->parked_id, &failure);
 	return false;
+}
+
+/* Select parked events; what took the server down before makes the next ones careful. */
+static List *
+take_repeats(IdemFunctionRelay *relay, int limit)
+{
+	IdemParkedTaking taking = {.limit = limit, .max_bytes = relay->config->batch_bytes,
+	.lone = idem_attempts_careful(&relay->attempts)};
+	List	   *taken = idem_parked_take(relay->parked, &taking);
+
+	if (taking.lone_left)
+		relay->attempts.repeats = true;
+	else if (taken == NIL)
+		relay->attempts.repeats = false;
+	return taken;
 }
 
 /*
@@ -231,36 +238,29 @@ work_repeat(IdemFunctionRelay *relay, const IdemParkedEvent *p, int64 *sent)
 static int64
 work_repeats(IdemFunctionRelay *relay, int limit, int64 *sent)
 {
-	bool		careful = idem_attempts_careful(&relay->attempts);
-	List	   *due = idem_parked_due(relay->config, limit);
-	HTAB	   *failed_keys = NULL;
+	List	   *taken = take_repeats(relay, limit);
+	int64	   *done = palloc(sizeof(int64) * Max(1, list_length(taken)));
+	int			ndone = 0;
 	int64		n = 0;
 	ListCell   *lc;
 
-	if (due == NIL)
-		relay->attempts.repeats = false;
-	else
-		failed_keys = idem_parked_keys_create(CurrentMemoryContext);
-
-	foreach(lc, due)
+	foreach(lc, taken)
 	{
 		IdemParkedEvent *p = lfirst(lc);
+		int64		seq = p->event.seq;
 
-		if (relay->config->ordering == IDEM_ORDERING_KEY &&
-			idem_parked_keys_have(failed_keys, &p->event))
-			continue;
-		if (p->crashes > 0 && !careful)
+		if (relay->announcing || idem_parked_index_key_failed(relay->parked, seq) ||
+			must_announce(relay, &p->event.event_id))
 		{
-			relay->attempts.repeats = true;
-			idem_parked_keys_add(failed_keys, &p->event);
+			idem_parked_index_give_back(relay->parked, seq, false);
 			continue;
 		}
-		if (must_announce(relay, &p->event.event_id))
-			return 0;
-		if (!work_repeat(relay, p, sent))
-			idem_parked_keys_add(failed_keys, &p->event);
+		if (work_repeat(relay, p, sent))
+			done[ndone++] = p->parked_id;
 		n++;
 	}
+	idem_parked_done(relay->config, done, ndone);
+	IDEM_FAULT_POINT("function-unparked");
 	return n;
 }
 
@@ -311,10 +311,8 @@ work_log(IdemFunctionRelay *relay, int limit, int64 *last_seq, int64 *sent, int 
 static bool
 is_idle(IdemFunctionRelay *relay)
 {
-	IdemClock	due = relay->parked->next_due;
-
-	return relay->drained && relay->loaded && !relay->parked_dirty &&
-		(due == 0 || due > idem_clock());
+	return relay->drained && relay->loaded && !relay->parked_dirty && !relay->parked->stale &&
+		!idem_parked_index_is_due(relay->parked);
 }
 
 /* Why it must not run; reports the state.  True if it may. */
@@ -415,7 +413,7 @@ prepare_step(IdemFunctionRelay *relay)
 		load_position(relay);
 	idem_attempts_load(&relay->attempts, relay->config);
 	idem_handler_check(relay->handler, relay->config);
-	if (relay->parked_dirty)
+	if (relay->parked_dirty || relay->parked->stale)
 	{
 		idem_parked_index_load(relay->parked, relay->config);
 		relay->parked_dirty = false;
@@ -445,7 +443,7 @@ commit_step(IdemFunctionRelay *relay, const StepCounts *counts, IdemRelayWait wa
 		if (relay->single > 0 && counts->logged + counts->repeated > 0)
 			relay->single--;
 	}
-	if (waiting == IDEM_WAIT_EVENTS && !relay->parked_dirty && relay->parked->next_due != 0)
+	if (waiting == IDEM_WAIT_EVENTS && idem_parked_index_next(relay->parked) != 0)
 		waiting = IDEM_WAIT_RETRY;
 	idem_report_counts(relay->entry, counts->sent, counts->repeated);
 	idem_report_state(relay->entry, relay->config->name, IDEM_RELAY_STREAMING, waiting);
@@ -480,8 +478,8 @@ step_log(IdemFunctionRelay *relay, int limit, StepCounts *counts, bool *ended)
 }
 
 /*
- * One transaction: parked events that are due, then the log.  Alone, it is one
- * or the other, by turns.
+ * One transaction: parked events that are due, half a batch at most, then the log.
+ * Alone, it is one or the other, by turns.
  */
 bool
 idem_function_step(IdemFunctionRelay *relay)
@@ -508,14 +506,14 @@ idem_function_step(IdemFunctionRelay *relay)
 	if (relay->parked->total == 0)
 		relay->attempts.repeats = false;
 	else if (!log_turn)
-		counts.repeated = work_repeats(relay, Min(limit, MAX_REPEATS), &counts.sent);
+		counts.repeated = work_repeats(relay, Max(1, limit / 2), &counts.sent);
 	if (relay->announcing || (alone && counts.repeated > 0))
 	{
 		relay->log_turn = counts.repeated > 0;
 		commit_step(relay, &counts, IDEM_WAIT_EVENTS);
 		return true;
 	}
-	if (!step_log(relay, limit, &counts, &ended))
+	if (!step_log(relay, Max(1, limit - (int) counts.repeated), &counts, &ended))
 	{
 		bool		full = relay->parked->total >= idem_max_parked;
 
@@ -596,7 +594,7 @@ idem_function_next_time(IdemFunctionRelay *relay)
 		return 0;
 	if (relay->not_before > idem_clock())
 		return relay->not_before;
-	return relay->parked->next_due;
+	return idem_parked_index_next(relay->parked);
 }
 
 void

@@ -12,14 +12,17 @@
  * which for producers that lock their aggregate is the order of commit.
  *
  * This is not the hot path: rows here are updated and deleted, as many as
- * messages were refused.
+ * messages were refused, a statement for each batch of them.  Each is found by its
+ * parked_id, which no other row ever has, so dead rows that a pinned xmin horizon keeps
+ * are not in the way.
  *
  * LOCKING: the relay's row in "relays" before rows here, as operators' functions
  * lock them.  A worker needs the relay's row only where a dead event halts the
  * relay, and cannot know before whether one will be: under on_dead = stop each
  * transaction that changes rows here locks the relay's row first.
  *
- * MEMORY: the index is bounded by idempotency.max_parked plus one batch.
+ * MEMORY: what is taken for a batch, in the caller's context, is bounded by the batch's
+ * bytes plus one event; the plans of the statements stay.
  *
  * Copyright (c) 2026, the idempotency developers
  *
@@ -30,10 +33,11 @@
  */
 #include "postgres.h"
 
+#include "access/detoast.h"
 #include "access/xact.h"
 #include "catalog/pg_type.h"
-#include "common/hashfn.h"
 #include "executor/spi.h"
+#include "utils/array.h"
 #include "utils/builtins.h"
 #include "utils/memutils.h"
 #include "utils/timestamp.h"
@@ -43,141 +47,9 @@
 #include "relay/parked.h"
 #include "relay/spi.h"
 #include "relay/wake.h"
-#include "shared/clock.h"
 #include "shared/error.h"
 
-/*
- * The time of an event has come, by the wall clock, since other servers may
- * read it; and also if the clock was set back behind the failure that the time
- * was reckoned from.  NULL while it waits for another.
- */
-#define IS_DUE(p) \
-	"(" p ".next_attempt_at <= pg_catalog.statement_timestamp()" \
-	" OR " p ".last_failed_at > pg_catalog.statement_timestamp())"
-
 int			idem_max_parked = 10000;
-
-/* Of both parts, so that where one ends counts. */
-static uint64
-key_hash(IdemEventText type, IdemEventText id)
-{
-	return hash_combine64(hash_bytes_extended((const unsigned char *) type.data, type.len, 0),
-						  hash_bytes_extended((const unsigned char *) id.data, id.len, 1));
-}
-
-IdemParkedIndex *
-idem_parked_index_create(MemoryContext parent)
-{
-	MemoryContext cxt = AllocSetContextCreate(parent, "parked events",
-											  ALLOCSET_DEFAULT_SIZES);
-	IdemParkedIndex *index = MemoryContextAllocZero(parent, sizeof(*index));
-
-	index->cxt = cxt;
-	return index;
-}
-
-static HTAB *
-make_set(MemoryContext cxt, const char *name)
-{
-	HASHCTL		ctl;
-
-	memset(&ctl, 0, sizeof(ctl));
-	ctl.keysize = sizeof(uint64);
-	ctl.entrysize = sizeof(uint64);
-	ctl.hcxt = cxt;
-	return hash_create(name, 64, &ctl, HASH_ELEM | HASH_BLOBS | HASH_CONTEXT);
-}
-
-HTAB *
-idem_parked_keys_create(MemoryContext cxt)
-{
-	return make_set(cxt, "parked keys");
-}
-
-void
-idem_parked_keys_add(HTAB *keys, const IdemEvent *event)
-{
-	uint64		hash = key_hash(event->aggregate_type, event->aggregate_id);
-
-	(void) hash_search(keys, &hash, HASH_ENTER, NULL);
-}
-
-bool
-idem_parked_keys_have(HTAB *keys, const IdemEvent *event)
-{
-	uint64		hash = key_hash(event->aggregate_type, event->aggregate_id);
-
-	return hash_search(keys, &hash, HASH_FIND, NULL) != NULL;
-}
-
-static void
-add_to_index(IdemParkedIndex *index, const IdemRelayConfig *config,
-			 HeapTuple tup, TupleDesc desc)
-{
-	uint64		seq = (uint64) DatumGetInt64(idem_spi_value(tup, desc, 1));
-	char	   *state = idem_spi_text(tup, desc, 2);
-	bool		dead = strcmp(state, "dead") == 0;
-
-	(void) hash_search(index->seqs, &seq, HASH_ENTER, NULL);
-	if (config->ordering == IDEM_ORDERING_KEY &&
-		(!dead || config->on_dead != IDEM_ON_DEAD_SKIP))
-	{
-		char	   *type = idem_spi_text(tup, desc, 3);
-		char	   *id = idem_spi_text(tup, desc, 4);
-		IdemEventText t = {type, strlen(type)};
-		IdemEventText i = {id, strlen(id)};
-		uint64		hash = key_hash(t, i);
-
-		(void) hash_search(index->keys, &hash, HASH_ENTER, NULL);
-	}
-	index->total++;
-}
-
-void
-idem_parked_index_load(IdemParkedIndex *index, const IdemRelayConfig *config)
-{
-	Oid			types[3] = {INT4OID, BOOLOID, BOOLOID};
-	Datum		values[3] = {Int32GetDatum(config->relay_id)};
-	uint64		n;
-
-	MemoryContextReset(index->cxt);
-	index->keys = idem_parked_keys_create(index->cxt);
-	index->seqs = make_set(index->cxt, "parked seqs");
-	index->total = 0;
-	index->next_due = 0;
-
-	SPI_connect();
-	n = idem_spi_run("SELECT seq, state::text, aggregate_type, aggregate_id FROM %s.relay_parked WHERE relay_id = $1",
-					 1, types, values, NULL);
-	for (uint64 i = 0; i < n; i++)
-		add_to_index(index, config, SPI_tuptable->vals[i], SPI_tuptable->tupdesc);
-
-	/*
-	 * An event behind another of its key is due when that one is, or is gone;
-	 * its own time, which may have come, would be looked at over and over.
-	 */
-	values[1] = BoolGetDatum(config->ordering == IDEM_ORDERING_KEY);
-	values[2] = BoolGetDatum(config->on_dead != IDEM_ON_DEAD_SKIP);
-	n = idem_spi_run("SELECT pg_catalog.min(CASE WHEN " IS_DUE("p") " THEN 0 ELSE"
-					 " pg_catalog.ceil(1000 * EXTRACT(epoch FROM p.next_attempt_at -"
-					 "  pg_catalog.statement_timestamp()))::bigint END) FROM %s.relay_parked p"
-					 " WHERE p.relay_id = $1 AND p.state = 'retry'"
-					 " AND NOT ($2 AND EXISTS (SELECT FROM %s.relay_parked q"
-					 "  WHERE q.relay_id = p.relay_id AND q.aggregate_type = p.aggregate_type"
-					 "  AND q.aggregate_id = p.aggregate_id AND q.seq < p.seq"
-					 "  AND (q.state = 'retry' OR (q.state = 'dead' AND $3))))",
-					 3, types, values, NULL);
-	if (index->total > 0 && n == 1)
-	{
-		bool		isnull;
-		Datum		due = SPI_getbinval(SPI_tuptable->vals[0], SPI_tuptable->tupdesc,
-										1, &isnull);
-
-		if (!isnull)
-			index->next_due = idem_clock_plus_ms(idem_clock(), DatumGetInt64(due));
-	}
-	SPI_finish();
-}
 
 void
 idem_parked_force_flush(void)
@@ -190,34 +62,6 @@ static bool
 is_dead(const IdemRelayConfig *config, int attempts, const IdemFailure *failure)
 {
 	return failure->hopeless || attempts >= config->max_attempts;
-}
-
-void
-idem_parked_index_add(IdemParkedIndex *index, const IdemRelayConfig *config,
-					  const IdemEvent *event, const IdemFailure *failure)
-{
-	uint64		seq = (uint64) event->seq;
-	bool		dead = is_dead(config, failure->counts ? 1 : 0, failure);
-
-	(void) hash_search(index->seqs, &seq, HASH_ENTER, NULL);
-	if (config->ordering == IDEM_ORDERING_KEY &&
-		(!dead || config->on_dead != IDEM_ON_DEAD_SKIP))
-		idem_parked_keys_add(index->keys, event);
-	index->total++;
-}
-
-bool
-idem_parked_has_seq(const IdemParkedIndex *index, int64 seq)
-{
-	uint64		key = (uint64) seq;
-
-	return index->total > 0 && hash_search(index->seqs, &key, HASH_FIND, NULL) != NULL;
-}
-
-bool
-idem_parked_blocks(const IdemParkedIndex *index, const IdemEvent *event)
-{
-	return index->total > 0 && idem_parked_keys_have(index->keys, event);
 }
 
 /* A statement whose only parameter is the relay. */
@@ -236,9 +80,16 @@ run_for_relay(int relay_id, const char *sql)
 static void
 lock_relay(const IdemRelayConfig *config)
 {
-	if (config->on_dead == IDEM_ON_DEAD_STOP)
-		run_for_relay(config->relay_id,
-					  "SELECT FROM %s.relays WHERE relay_id = $1 FOR NO KEY UPDATE");
+	static IdemSpiStatement lock =
+	IDEM_SPI_STATEMENT("SELECT FROM %s.relays WHERE relay_id = $1 FOR NO KEY UPDATE");
+	Oid			types[1] = {INT4OID};
+	Datum		values[1] = {Int32GetDatum(config->relay_id)};
+
+	if (config->on_dead != IDEM_ON_DEAD_STOP)
+		return;
+	SPI_connect();
+	idem_spi_run_saved(&lock, 1, types, values, NULL);
+	SPI_finish();
 }
 
 static Datum
@@ -266,33 +117,67 @@ idem_parked_is_parking(void)
 	return is_parking;
 }
 
-static void
+static IdemSpiStatement insert_row =
+IDEM_SPI_STATEMENT("INSERT INTO %s.relay_parked (relay_id, state, attempts, next_attempt_at,"
+				   " xid, seq, event_id, enqueued_at, aggregate_type, aggregate_id, event_type,"
+				   " payload, payload_bytes, content_type, headers, sqlstate, error,"
+				   " first_failed_at, last_failed_at, crashes)"
+				   " VALUES ($1, $2::%t.parked_state, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13,"
+				   " $14, $15, pg_catalog.substr($16, 1, 5), pg_catalog.substr($16, 6),"
+				   " CASE WHEN $16 IS NOT NULL THEN pg_catalog.clock_timestamp() END,"
+				   " CASE WHEN $16 IS NOT NULL THEN pg_catalog.clock_timestamp() END, $17)"
+				   " ON CONFLICT (relay_id, event_id) DO NOTHING RETURNING parked_id");
+
+/* The new row's parked_id; 0 if the event is parked already. */
+static int64
 run_insert(int nargs, Oid *types, Datum *values, const char *nulls)
 {
+	volatile int64 parked_id = 0;
+
+	SPI_connect();
 	is_parking = true;
 	PG_TRY();
 	{
-		idem_spi_run("INSERT INTO %s.relay_parked (relay_id, state, attempts, next_attempt_at,"
-					 " xid, seq, event_id, enqueued_at, aggregate_type, aggregate_id, event_type,"
-					 " payload, payload_bytes, content_type, headers, sqlstate, error,"
-					 " first_failed_at, last_failed_at, crashes)"
-					 " VALUES ($1, $2::%t.parked_state, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13,"
-					 " $14, $15, pg_catalog.substr($16, 1, 5), pg_catalog.substr($16, 6),"
-					 " CASE WHEN $16 IS NOT NULL THEN pg_catalog.clock_timestamp() END,"
-					 " CASE WHEN $16 IS NOT NULL THEN pg_catalog.clock_timestamp() END, $17)"
-					 " ON CONFLICT (relay_id, event_id) DO NOTHING",
-					 nargs, types, values, nulls);
+		if (idem_spi_run_saved(&insert_row, nargs, types, values, nulls) == 1)
+			parked_id = DatumGetInt64(idem_spi_value(SPI_tuptable->vals[0],
+													 SPI_tuptable->tupdesc, 1));
 	}
 	PG_FINALLY();
 	{
 		is_parking = false;
 	}
 	PG_END_TRY();
+	SPI_finish();
+	return parked_id;
 }
 
+static const char *
+state_name(IdemParkedState state)
+{
+	switch (state)
+	{
+		case IDEM_PARKED_RETRY:
+			return "retry";
+		case IDEM_PARKED_WAITING:
+			return "waiting";
+		case IDEM_PARKED_DEAD:
+			break;
+	}
+	return "dead";
+}
+
+/* Did the failure take the program or the server down?  Then it is tried alone. */
+static bool
+is_lone(const IdemFailure *failure)
+{
+	return failure->crashed ||
+		strcmp(failure->sqlstate, unpack_sql_state(ERRCODE_IDEM_SINK_OUTAGE)) == 0;
+}
+
+/* failure is NULL of an event that waits. */
 static void
-insert_parked(const IdemRelayConfig *config, const IdemEvent *ev, const char *state,
-			  int attempts, const IdemFailure *failure)
+insert_parked(const IdemRelayConfig *config, const IdemEvent *ev, IdemParkedState state,
+			  int attempts, const IdemFailure *failure, IdemParkedNote *note)
 {
 	Oid			types[17] = {INT4OID, TEXTOID, INT4OID, TIMESTAMPTZOID, XID8OID,
 		INT8OID, UUIDOID, TIMESTAMPTZOID, TEXTOID, TEXTOID, TEXTOID, JSONBOID,
@@ -302,10 +187,16 @@ insert_parked(const IdemRelayConfig *config, const IdemEvent *ev, const char *st
 
 	memset(nulls, ' ', 17);
 	nulls[17] = '\0';
+	note->seq = ev->seq;
+	note->xid = ev->xid;
+	note->state = state;
+	note->failed_at = failure ? GetCurrentTimestamp() : DT_NOBEGIN;
+	note->due = failure ? next_attempt(config, attempts, failure) : DT_NOEND;
+	note->lone = failure && is_lone(failure);
 	values[0] = Int32GetDatum(config->relay_id);
-	values[1] = CStringGetTextDatum(state);
+	values[1] = CStringGetTextDatum(state_name(state));
 	values[2] = Int32GetDatum(attempts);
-	values[3] = failure ? TimestampTzGetDatum(next_attempt(config, attempts, failure)) : (Datum) 0;
+	values[3] = TimestampTzGetDatum(note->due);
 	values[4] = FullTransactionIdGetDatum(ev->xid);
 	values[5] = Int64GetDatum(ev->seq);
 	values[6] = UUIDPGetDatum(&ev->event_id);
@@ -324,10 +215,7 @@ insert_parked(const IdemRelayConfig *config, const IdemEvent *ev, const char *st
 														failure->message)) : (Datum) 0;
 	nulls[15] = failure ? ' ' : 'n';
 	values[16] = Int32GetDatum(failure && failure->crashed ? 1 : 0);
-
-	SPI_connect();
-	run_insert(17, types, values, nulls);
-	SPI_finish();
+	note->parked_id = run_insert(17, types, values, nulls);
 }
 
 /* on_dead = stop: the relay stands until an operator has looked. */
@@ -343,22 +231,57 @@ halt_relay(const IdemRelayConfig *config)
 
 void
 idem_parked_add(const IdemRelayConfig *config, const IdemEvent *event,
-				const IdemFailure *failure)
+				const IdemFailure *failure, IdemParkedNote *note)
 {
 	int			attempts = failure->counts ? 1 : 0;
 	bool		dead = is_dead(config, attempts, failure);
+	IdemParkedNote unwanted;
 
 	lock_relay(config);
-	insert_parked(config, event, dead ? "dead" : "retry", attempts, failure);
+	insert_parked(config, event, dead ? IDEM_PARKED_DEAD : IDEM_PARKED_RETRY, attempts,
+				  failure, note ? note : &unwanted);
 	if (dead)
 		halt_relay(config);
 }
 
 void
-idem_parked_add_waiting(const IdemRelayConfig *config, const IdemEvent *event)
+idem_parked_add_waiting(const IdemRelayConfig *config, const IdemEvent *event,
+						IdemParkedNote *note)
 {
 	lock_relay(config);
-	insert_parked(config, event, "waiting", 0, NULL);
+	insert_parked(config, event, IDEM_PARKED_WAITING, 0, NULL, note);
+}
+
+/*
+ * Of an event that an operator parked meanwhile the index knows no more than that it
+ * holds later ones of its key back, until it is loaded.
+ */
+static void
+note_parked(IdemParkedIndex *index, const IdemEvent *event, const IdemParkedNote *note)
+{
+	if (note->parked_id == 0 && idem_parked_has_seq(index, event->seq))
+		return;
+	idem_parked_index_put(index, event, note);
+	index->stale |= note->parked_id == 0;
+}
+
+void
+idem_parked_refuse(IdemParkedIndex *index, const IdemRelayConfig *config,
+				   const IdemEvent *event, const IdemFailure *failure)
+{
+	IdemParkedNote note;
+
+	idem_parked_add(config, event, failure, &note);
+	note_parked(index, event, &note);
+}
+
+void
+idem_parked_wait(IdemParkedIndex *index, const IdemRelayConfig *config, const IdemEvent *event)
+{
+	IdemParkedNote note;
+
+	idem_parked_add_waiting(config, event, &note);
+	note_parked(index, event, &note);
 }
 
 /* Pieces of a row as an event; all in the current context. */
@@ -395,7 +318,6 @@ parked_from_row(HeapTuple tup, TupleDesc desc)
 	IdemEvent  *ev = &p->event;
 	bool		has_bytes;
 	Datum		bytes;
-	char	   *state;
 
 	p->parked_id = DatumGetInt64(idem_spi_value(tup, desc, 1));
 	p->attempts = DatumGetInt32(idem_spi_value(tup, desc, 2));
@@ -413,142 +335,221 @@ parked_from_row(HeapTuple tup, TupleDesc desc)
 	ev->content_type = text_of(tup, desc, 12, &ev->has_content_type);
 	ev->headers = copied_varlena(tup, desc, 13, &ev->has_headers);
 	p->crashes = DatumGetInt32(idem_spi_value(tup, desc, 14));
-	state = idem_spi_text(tup, desc, 15);
-	p->killer = state != NULL &&
-		strcmp(state, unpack_sql_state(ERRCODE_IDEM_SINK_OUTAGE)) == 0;
 	return p;
 }
 
-List *
-idem_parked_due(const IdemRelayConfig *config, int limit)
+/* Of payload and headers, without reading them for that. */
+static int64
+size_of_row(HeapTuple tup, TupleDesc desc)
+{
+	int64		size = 0;
+
+	for (int column = 10; column <= 13; column++)
+	{
+		bool		isnull;
+		Datum		d = SPI_getbinval(tup, desc, column, &isnull);
+
+		if (!isnull)
+			size += toast_raw_datum_size(d);
+	}
+	return size;
+}
+
+static Datum
+id_array(const int64 *ids, int n)
+{
+	Datum	   *elems = palloc(sizeof(Datum) * n);
+
+	for (int i = 0; i < n; i++)
+		elems[i] = Int64GetDatum(ids[i]);
+	return PointerGetDatum(construct_array(elems, n, INT8OID, sizeof(int64), FLOAT8PASSBYVAL,
+										   TYPALIGN_DOUBLE));
+}
+
+/* Run a statement on the rows of these ids, which are its $1. */
+static uint64
+run_for_ids(IdemSpiStatement *statement, const int64 *ids, int n)
+{
+	Oid			types[1] = {INT8ARRAYOID};
+	Datum		values[1] = {id_array(ids, n)};
+
+	return idem_spi_run_saved(statement, 1, types, values, NULL);
+}
+
+static IdemSpiStatement fetch_rows =
+IDEM_SPI_STATEMENT("SELECT parked_id, attempts, xid, seq, event_id, enqueued_at, aggregate_type,"
+				   " aggregate_id, event_type, payload, payload_bytes, content_type, headers, crashes"
+				   " FROM %s.relay_parked WHERE parked_id = ANY ($1) ORDER BY seq");
+
+/* The rows of the notes, as many as fit; others are given back to the index. */
+static List *
+fetch_taken(IdemParkedIndex *index, const IdemParkedTaking *taking,
+			const IdemParkedNote *notes, const int64 *ids, int n)
 {
 	MemoryContext caller = CurrentMemoryContext;
-	Oid			types[5] = {INT4OID, INT4OID, BOOLOID, BOOLOID, INT8OID};
-	Datum		values[5];
 	List	   *result = NIL;
-	MemoryContext old;
-	uint64		n;
+	uint64		row = 0;
+	uint64		nrows;
+	int64		bytes = 0;
 
-	values[0] = Int32GetDatum(config->relay_id);
-	values[1] = Int32GetDatum(limit);
-	values[2] = BoolGetDatum(config->ordering == IDEM_ORDERING_KEY);
-	values[3] = BoolGetDatum(config->on_dead != IDEM_ON_DEAD_SKIP);
-	values[4] = Int64GetDatum(config->batch_bytes);
-
-	/*
-	 * One reading of the clock for all rows: an event whose time comes in the
-	 * middle of the query must not be missing while one behind it is there.
-	 */
 	SPI_connect();
-	n = idem_spi_run("SELECT p.parked_id, p.attempts, p.xid, p.seq, p.event_id, p.enqueued_at,"
-					 " p.aggregate_type, p.aggregate_id, p.event_type, p.payload, p.payload_bytes,"
-					 " p.content_type, p.headers, p.crashes, p.sqlstate"
-					 " FROM (SELECT d.parked_id, pg_catalog.sum(d.size) OVER (ORDER BY d.seq) - d.size AS before"
-					 "  FROM (SELECT p.parked_id, p.seq, COALESCE(pg_catalog.octet_length(p.payload_bytes),"
-					 "   pg_catalog.octet_length(p.payload::text)) AS size"
-					 " FROM %s.relay_parked p"
-					 " WHERE p.relay_id = $1 AND p.state <> 'dead'"
-					 " AND (p.state = 'waiting' OR " IS_DUE("p") ")"
-					 " AND NOT ($3 AND EXISTS (SELECT FROM %s.relay_parked q"
-					 "  WHERE q.relay_id = p.relay_id AND q.aggregate_type = p.aggregate_type"
-					 "  AND q.aggregate_id = p.aggregate_id AND q.seq < p.seq"
-					 "  AND ((q.state = 'retry' AND NOT " IS_DUE("q") ")"
-					 "   OR (q.state = 'dead' AND $4))))"
-					 " ORDER BY p.seq LIMIT $2) d) b"
-					 " JOIN %s.relay_parked p USING (parked_id)"
-					 " WHERE b.before < $5 ORDER BY p.seq",
-					 5, types, values, NULL);
-	old = MemoryContextSwitchTo(caller);
-	for (uint64 i = 0; i < n; i++)
-		result = lappend(result, parked_from_row(SPI_tuptable->vals[i],
-												 SPI_tuptable->tupdesc));
-	MemoryContextSwitchTo(old);
+	nrows = run_for_ids(&fetch_rows, ids, n);
+	for (int i = 0; i < n; i++)
+	{
+		HeapTuple	tup = row < nrows ? SPI_tuptable->vals[row] : NULL;
+		TupleDesc	desc = SPI_tuptable->tupdesc;
+		MemoryContext old;
+
+		/* Somebody deleted it. */
+		if (tup == NULL || DatumGetInt64(idem_spi_value(tup, desc, 1)) != notes[i].parked_id)
+		{
+			idem_parked_index_drop(index, notes[i].seq);
+			continue;
+		}
+		row++;
+		if (result != NIL && bytes >= taking->max_bytes)
+		{
+			idem_parked_index_give_back(index, notes[i].seq, false);
+			continue;
+		}
+		bytes += size_of_row(tup, desc);
+		old = MemoryContextSwitchTo(caller);
+		result = lappend(result, parked_from_row(tup, desc));
+		MemoryContextSwitchTo(old);
+	}
 	SPI_finish();
 	return result;
 }
 
-void
-idem_parked_done(const IdemRelayConfig *config, int64 parked_id)
+List *
+idem_parked_take(IdemParkedIndex *index, IdemParkedTaking *taking)
 {
-	Oid			types[1] = {INT8OID};
-	Datum		values[1] = {Int64GetDatum(parked_id)};
+	int			n;
+	IdemParkedNote *notes = idem_parked_index_take(index, taking, &n);
+	int64	   *ids = palloc(sizeof(int64) * Max(1, n));
+	List	   *result;
 
-	lock_relay(config);
-	SPI_connect();
-	idem_spi_run("DELETE FROM %s.relay_parked WHERE parked_id = $1", 1, types, values, NULL);
-	SPI_finish();
+	for (int i = 0; i < n; i++)
+		ids[i] = notes[i].parked_id;
+	result = n == 0 ? NIL : fetch_taken(index, taking, notes, ids, n);
+	pfree(ids);
+	pfree(notes);
+	return result;
 }
 
 void
-idem_parked_failed(const IdemRelayConfig *config, int64 parked_id, const IdemFailure *failure)
+idem_parked_done(const IdemRelayConfig *config, const int64 *parked_ids, int n)
+{
+	static IdemSpiStatement delete_rows =
+	IDEM_SPI_STATEMENT("DELETE FROM %s.relay_parked WHERE parked_id = ANY ($1)");
+
+	if (n == 0)
+		return;
+	lock_relay(config);
+	SPI_connect();
+	(void) run_for_ids(&delete_rows, parked_ids, n);
+	SPI_finish();
+}
+
+static IdemSpiStatement read_attempts =
+IDEM_SPI_STATEMENT("SELECT attempts, crashes FROM %s.relay_parked WHERE parked_id = $1 FOR UPDATE");
+
+static IdemSpiStatement note_failure =
+IDEM_SPI_STATEMENT("UPDATE %s.relay_parked SET attempts = $7, crashes = $2, batch_row = NULL,"
+				   " state = CASE WHEN $3 THEN 'dead' ELSE 'retry' END::%t.parked_state,"
+				   " next_attempt_at = $6, sqlstate = $4, error = $5,"
+				   " first_failed_at = COALESCE(first_failed_at, pg_catalog.clock_timestamp()),"
+				   " last_failed_at = pg_catalog.clock_timestamp() WHERE parked_id = $1");
+
+/* The row was read for update by read_attempts. */
+static void
+run_note_failure(const IdemRelayConfig *config, int64 parked_id, const IdemFailure *failure,
+				 IdemParkedNote *note)
 {
 	Oid			types[7] = {INT8OID, INT4OID, BOOLOID, TEXTOID, TEXTOID, TIMESTAMPTZOID, INT4OID};
 	Datum		values[7];
+	HeapTuple	tup = SPI_tuptable->vals[0];
+	TupleDesc	desc = SPI_tuptable->tupdesc;
+	int			attempts = DatumGetInt32(idem_spi_value(tup, desc, 1));
+	int			crashes = DatumGetInt32(idem_spi_value(tup, desc, 2));
+	bool		dead;
 
+	attempts += failure->counts ? 1 : 0;
+	crashes += failure->crashed ? 1 : 0;
+	dead = is_dead(config, attempts, failure) || crashes >= IDEM_MAX_CRASHES;
+	note->parked_id = parked_id;
+	note->state = dead ? IDEM_PARKED_DEAD : IDEM_PARKED_RETRY;
+	note->failed_at = GetCurrentTimestamp();
+	note->due = next_attempt(config, attempts, failure);
+	note->lone = crashes > 0 || is_lone(failure);
 	values[0] = Int64GetDatum(parked_id);
+	values[1] = Int32GetDatum(crashes);
+	values[2] = BoolGetDatum(dead);
 	values[3] = CStringGetTextDatum(failure->sqlstate);
 	values[4] = CStringGetTextDatum(failure->message);
-
-	lock_relay(config);
-	SPI_connect();
-	if (idem_spi_run("SELECT attempts, crashes FROM %s.relay_parked WHERE parked_id = $1 FOR UPDATE",
-					 1, types, values, NULL) == 1)
-	{
-		HeapTuple	tup = SPI_tuptable->vals[0];
-		TupleDesc	desc = SPI_tuptable->tupdesc;
-		int			attempts = DatumGetInt32(idem_spi_value(tup, desc, 1));
-		int			crashes = DatumGetInt32(idem_spi_value(tup, desc, 2));
-		bool		dead;
-
-		attempts += failure->counts ? 1 : 0;
-		crashes += failure->crashed ? 1 : 0;
-		dead = is_dead(config, attempts, failure) || crashes >= IDEM_MAX_CRASHES;
-		values[1] = Int32GetDatum(crashes);
-		values[2] = BoolGetDatum(dead);
-		values[5] = TimestampTzGetDatum(next_attempt(config, attempts, failure));
-		values[6] = Int32GetDatum(attempts);
-		idem_spi_run("UPDATE %s.relay_parked SET attempts = $7, crashes = $2, batch_row = NULL,"
-					 " state = CASE WHEN $3 THEN 'dead' ELSE 'retry' END::%t.parked_state,"
-					 " next_attempt_at = $6, sqlstate = $4, error = $5,"
-					 " first_failed_at = COALESCE(first_failed_at, pg_catalog.clock_timestamp()),"
-					 " last_failed_at = pg_catalog.clock_timestamp() WHERE parked_id = $1",
-					 7, types, values, NULL);
-		if (dead)
-			halt_relay(config);
-	}
-	SPI_finish();
+	values[5] = TimestampTzGetDatum(note->due);
+	values[6] = Int32GetDatum(attempts);
+	idem_spi_run_saved(&note_failure, 7, types, values, NULL);
+	if (dead)
+		halt_relay(config);
 }
 
-/* Not sent for one before it: it waits on, and its own time does not count. */
-void
-idem_parked_skipped(const IdemRelayConfig *config, int64 parked_id)
+bool
+idem_parked_failed(const IdemRelayConfig *config, int64 parked_id, const IdemFailure *failure,
+				   IdemParkedNote *note)
 {
 	Oid			types[1] = {INT8OID};
 	Datum		values[1] = {Int64GetDatum(parked_id)};
+	IdemParkedNote unwanted;
+	bool		found;
 
 	lock_relay(config);
 	SPI_connect();
-	idem_spi_run("UPDATE %s.relay_parked SET state = 'waiting', next_attempt_at = NULL,"
-				 " batch_row = NULL WHERE parked_id = $1", 1, types, values, NULL);
+	found = idem_spi_run_saved(&read_attempts, 1, types, values, NULL) == 1;
+	if (found)
+		run_note_failure(config, parked_id, failure, note ? note : &unwanted);
+	SPI_finish();
+	return found;
+}
+
+void
+idem_parked_refuse_again(IdemParkedIndex *index, const IdemRelayConfig *config, int64 seq,
+						 FullTransactionId xid, int64 parked_id, const IdemFailure *failure)
+{
+	IdemParkedNote note = {.seq = seq, .xid = xid};
+
+	if (idem_parked_failed(config, parked_id, failure, &note))
+		idem_parked_index_failed(index, &note);
+	else
+		idem_parked_index_drop(index, seq);
+}
+
+void
+idem_parked_skipped(const IdemRelayConfig *config, const int64 *parked_ids, int n)
+{
+	static IdemSpiStatement let_wait =
+	IDEM_SPI_STATEMENT("UPDATE %s.relay_parked SET state = 'waiting', next_attempt_at = NULL,"
+					   " batch_row = NULL WHERE parked_id = ANY ($1)");
+
+	if (n == 0)
+		return;
+	lock_relay(config);
+	SPI_connect();
+	(void) run_for_ids(&let_wait, parked_ids, n);
 	SPI_finish();
 }
 
 void
-idem_parked_mark(List *parked_events, int64 batch_row, int64 life)
+idem_parked_mark(const int64 *parked_ids, int n, int64 batch_row, int64 life)
 {
-	Oid			types[3] = {INT8OID, INT8OID, INT8OID};
-	ListCell   *lc;
+	static IdemSpiStatement mark_rows =
+	IDEM_SPI_STATEMENT("UPDATE %s.relay_parked SET batch_row = $2, batch_life = $3"
+					   " WHERE parked_id = ANY ($1)");
+	Oid			types[3] = {INT8ARRAYOID, INT8OID, INT8OID};
+	Datum		values[3] = {id_array(parked_ids, n), Int64GetDatum(batch_row), Int64GetDatum(life)};
 
 	SPI_connect();
-	foreach(lc, parked_events)
-	{
-		IdemParkedEvent *p = lfirst(lc);
-		Datum		values[3] = {Int64GetDatum(p->parked_id), Int64GetDatum(batch_row),
-		Int64GetDatum(life)};
-
-		idem_spi_run("UPDATE %s.relay_parked SET batch_row = $2, batch_life = $3 WHERE parked_id = $1",
-					 3, types, values, NULL);
-	}
+	idem_spi_run_saved(&mark_rows, 3, types, values, NULL);
 	SPI_finish();
 }
 

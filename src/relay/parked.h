@@ -3,11 +3,7 @@
  * parked.h
  *		Events a relay took out of the log's order: to be retried, or dead.
  *
- * States of a parked event:
- *
- *		retry    refused or unanswered; due again at next_attempt_at
- *		waiting  not refused itself, but behind a parked event of its key
- *		dead     attempts used up; only an operator moves it
+ * Their rows.  Which of them can be sent is the index's to know (parked_index.h).
  *
  * Copyright (c) 2026, the idempotency developers
  *
@@ -22,21 +18,10 @@
 #include "postgres.h"
 
 #include "nodes/pg_list.h"
-#include "utils/hsearch.h"
 
 #include "outbox/reader.h"
 #include "relay/config.h"
-#include "shared/clock.h"
-
-/* What a worker must know of the parked events of a relay, in memory. */
-typedef struct IdemParkedIndex
-{
-	MemoryContext cxt;
-	HTAB	   *keys;			/* hashes of the keys later events wait for */
-	HTAB	   *seqs;			/* seq of every parked event */
-	int64		total;
-	IdemClock	next_due;		/* 0: nothing will be due by itself */
-} IdemParkedIndex;
+#include "relay/parked_index.h"
 
 /* The greatest number of a parked event, of any relay; 0: none is parked. */
 extern int64 idem_parked_greatest_seq(void);
@@ -50,7 +35,6 @@ typedef struct IdemParkedEvent
 	int64		parked_id;
 	int			attempts;
 	int			crashes;		/* of them, such that took the server down */
-	bool		killer;			/* a sink program died of it */
 	IdemEvent	event;
 } IdemParkedEvent;
 
@@ -68,29 +52,6 @@ typedef struct IdemFailure
 /* More parked events than this, and the relay takes no new ones. */
 extern int	idem_max_parked;
 
-extern IdemParkedIndex *idem_parked_index_create(MemoryContext parent);
-
-/* Read the table again.  In a transaction, like all below. */
-extern void idem_parked_index_load(IdemParkedIndex *index, const IdemRelayConfig *config);
-
-/*
- * Note one that was parked since, as far as later events of its key are
- * concerned; when it is due only a load tells.
- */
-extern void idem_parked_index_add(IdemParkedIndex *index, const IdemRelayConfig *config,
-								  const IdemEvent *event, const IdemFailure *failure);
-
-extern bool idem_parked_has_seq(const IdemParkedIndex *index, int64 seq);
-extern bool idem_parked_blocks(const IdemParkedIndex *index, const IdemEvent *event);
-
-/*
- * Keys of events, by hashes of 64 bits: of two that collide one waits for the other.
- * In the context given.
- */
-extern HTAB *idem_parked_keys_create(MemoryContext cxt);
-extern void idem_parked_keys_add(HTAB *keys, const IdemEvent *event);
-extern bool idem_parked_keys_have(HTAB *keys, const IdemEvent *event);
-
 /* Is the row that is being inserted one that idem_parked_add and its kin write? */
 extern bool idem_parked_is_parking(void);
 
@@ -101,18 +62,41 @@ extern bool idem_parked_is_parking(void);
  */
 extern void idem_parked_force_flush(void);
 
-/* Park an event of the log; one that is parked already stays as it is. */
+/*
+ * Park an event of the log; one that is parked already stays as it is.  *note, if it is
+ * not NULL, is for the index; its parked_id is 0 if the event was parked already.
+ */
 extern void idem_parked_add(const IdemRelayConfig *config, const IdemEvent *event,
-							const IdemFailure *failure);
-extern void idem_parked_add_waiting(const IdemRelayConfig *config, const IdemEvent *event);
+							const IdemFailure *failure, IdemParkedNote *note);
+extern void idem_parked_add_waiting(const IdemRelayConfig *config, const IdemEvent *event,
+									IdemParkedNote *note);
 
-/* Those due now, in the order to be sent; at most limit, and a batch's bytes. */
-extern List *idem_parked_due(const IdemRelayConfig *config, int limit);
+/* The same for a worker, whose index follows. */
+extern void idem_parked_refuse(IdemParkedIndex *index, const IdemRelayConfig *config,
+							   const IdemEvent *event, const IdemFailure *failure);
+extern void idem_parked_wait(IdemParkedIndex *index, const IdemRelayConfig *config,
+							 const IdemEvent *event);
 
-/* Accepted: forget it.  Refused again: count, and set when it is due. */
-extern void idem_parked_done(const IdemRelayConfig *config, int64 parked_id);
-extern void idem_parked_failed(const IdemRelayConfig *config, int64 parked_id,
-							   const IdemFailure *failure);
+/*
+ * Take parked events that can be sent now, in order of seq; see
+ * idem_parked_index_take.  palloc'd.
+ */
+extern List *idem_parked_take(IdemParkedIndex *index, IdemParkedTaking *taking);
+
+/* Accepted: forget them. */
+extern void idem_parked_done(const IdemRelayConfig *config, const int64 *parked_ids, int n);
+
+/*
+ * Refused again: count, and set when it is due.  False if it is not parked any more;
+ * else *note, if it is not NULL, is what the index needs, but for seq and xid.
+ */
+extern bool idem_parked_failed(const IdemRelayConfig *config, int64 parked_id,
+							   const IdemFailure *failure, IdemParkedNote *note);
+
+/* The same for a worker that has taken it. */
+extern void idem_parked_refuse_again(IdemParkedIndex *index, const IdemRelayConfig *config,
+									 int64 seq, FullTransactionId xid, int64 parked_id,
+									 const IdemFailure *failure);
 
 /*
  * The transaction ids of a relay's parked events are of another cluster: as if
@@ -123,14 +107,14 @@ extern void idem_parked_restamp(int relay_id);
 /* All of a relay that is no more. */
 extern void idem_parked_forget(int relay_id);
 
-/* Passed over by the sink, for an earlier event of its key. */
-extern void idem_parked_skipped(const IdemRelayConfig *config, int64 parked_id);
+/* Not sent for an earlier one of their key: they wait, and their own times do not count. */
+extern void idem_parked_skipped(const IdemRelayConfig *config, const int64 *parked_ids, int n);
 
 /*
- * Before a repetition is sent to a sink that stores positions: the row that its
- * batch carries, and the start of the program it is sent to.
+ * Before repetitions are sent to a sink that stores positions: the row that their
+ * batch carries, and the start of the program they are sent to.
  */
-extern void idem_parked_mark(List *parked_events, int64 batch_row, int64 life);
+extern void idem_parked_mark(const int64 *parked_ids, int n, int64 batch_row, int64 life);
 
 /*
  * What such a sink has stored tells which repetitions arrived.  A row of

@@ -134,6 +134,45 @@ run_as_owner(const char *sql, int nargs, Oid *types, Datum *values, const char *
 	return SPI_processed;
 }
 
+/* The plan, made anew if the extension was created again elsewhere. */
+static void
+prepare_statement(IdemSpiStatement *statement, int nargs, Oid *types)
+{
+	SPIPlanPtr	plan;
+
+	if (statement->plan != NULL && statement->schema == idem_data_schema_oid())
+		return;
+	if (statement->plan != NULL)
+		SPI_freeplan(statement->plan);
+	statement->plan = NULL;
+	plan = SPI_prepare_cursor(idem_spi_sql(statement->sql), nargs, types,
+							  CURSOR_OPT_GENERIC_PLAN);
+	if (plan == NULL || SPI_keepplan(plan) != 0)
+		elog(ERROR, "could not prepare \"%s\": %s", statement->sql,
+			 SPI_result_code_string(SPI_result));
+	statement->plan = plan;
+	statement->schema = idem_data_schema_oid();
+}
+
+uint64
+idem_spi_run_saved(IdemSpiStatement *statement, int nargs, Oid *types, Datum *values,
+				   const char *nulls)
+{
+	ResourceOwner save_owner = idem_txn_owner_enter();
+	Caller		caller;
+	int			rc;
+
+	become_owner(&caller);
+	(void) set_config_option("enable_seqscan", "off",
+							 PGC_USERSET, PGC_S_SESSION, GUC_ACTION_SAVE, true, 0, false);
+	prepare_statement(statement, nargs, types);
+	rc = SPI_execute_plan(statement->plan, values, nulls, false, 0);
+	become_caller(&caller);
+	idem_txn_owner_leave(save_owner);
+	check_result(statement->sql, rc);
+	return SPI_processed;
+}
+
 uint64
 idem_spi_run(const char *sql, int nargs, Oid *types, Datum *values, const char *nulls)
 {

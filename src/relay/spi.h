@@ -18,6 +18,7 @@
 #include "access/htup.h"
 #include "access/tupdesc.h"
 #include "nodes/execnodes.h"
+#include "executor/spi.h"
 
 /*
  * The statement with each %s replaced by the quoted schema of tables and sequences,
@@ -36,6 +37,23 @@ extern char *idem_spi_text(HeapTuple tup, TupleDesc desc, int column);
  */
 extern uint64 idem_spi_run(const char *sql, int nargs, Oid *types,
 						   Datum *values, const char *nulls);
+
+/* A statement that runs often: its text, with %s, and the plan, which the process keeps. */
+typedef struct IdemSpiStatement
+{
+	const char *sql;
+	SPIPlanPtr	plan;
+	Oid			schema;			/* that the plan is for */
+} IdemSpiStatement;
+
+#define IDEM_SPI_STATEMENT(sql) {sql, NULL, InvalidOid}
+
+/*
+ * The same with a plan that is made once, and reads rows by an index wherever there is
+ * one, however small the table was when the plan was made.
+ */
+extern uint64 idem_spi_run_saved(IdemSpiStatement *statement, int nargs, Oid *types,
+								 Datum *values, const char *nulls);
 
 /*
  * The same on the rows as of now, also where the transaction keeps an older

@@ -89,7 +89,7 @@ turn_off(IdemStream *stream)
 	drop_batches(stream);
 	stream->repeating = false;
 	stream->alone = false;
-	stream->repeats_ahead = false;
+	stream->log_turn = false;
 	MemoryContextReset(stream->run_cxt);
 	MemoryContextReset(stream->event_cxt);
 	idem_reader_reset(stream->reader);
@@ -391,7 +391,7 @@ report_running(IdemStream *stream)
 		waiting = IDEM_WAIT_SINK;
 	else if (stream->parked->total >= idem_max_parked)
 		waiting = IDEM_WAIT_PARKED_ROOM;
-	else if (stream->parked->next_due != 0)
+	else if (idem_parked_index_next(stream->parked) != 0)
 		waiting = IDEM_WAIT_RETRY;
 	idem_report_state(stream->entry, stream->config->name,
 					  IDEM_RELAY_STREAMING, waiting);

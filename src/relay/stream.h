@@ -124,9 +124,8 @@ typedef struct IdemStream
 	bool		catching_up;	/* cut the backlog at ticks */
 	int64		cur_last_seq;	/* last number given out when "cur" was taken */
 	int64		done_last_seq;	/* the same for "done" */
-	bool		check_due;		/* parked events may be due that were not */
 	bool		repeating;		/* a batch of parked events is in flight */
-	bool		repeats_ahead;	/* one is due that "sent" has not passed */
+	bool		log_turn;		/* the log's; a batch of parked events went last */
 	bool		drained;		/* nothing was left at the last look */
 	bool		unfinished;		/* more may be there, look again at once */
 

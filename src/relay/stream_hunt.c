@@ -103,10 +103,10 @@ idem_stream_park_found(IdemStream *stream)
 
 	strlcpy(failure.sqlstate, unpack_sql_state(ERRCODE_IDEM_SINK_OUTAGE), sizeof(failure.sqlstate));
 	if (found->parked_id != 0)
-		idem_parked_failed(stream->config, found->parked_id, &failure);
+		(void) idem_parked_failed(stream->config, found->parked_id, &failure, NULL);
 	else if (!has_passed(&stream->settled, found) &&
 			 idem_reader_fetch(stream->reader, found->xid, found->seq, &event))
-		idem_parked_add(stream->config, &event, &failure);
+		idem_parked_add(stream->config, &event, &failure, NULL);
 	idem_reader_suspend(stream->reader);
 	IDEM_FAULT_POINT("relay-suspect-parked");
 }

@@ -41,7 +41,6 @@
 #include "shared/durable.h"
 #include "shared/fault.h"
 
-#define MAX_REPEATS 100
 /* Events read in one transaction at most, whatever is filtered out. */
 #define MAX_SCANNED 100000
 
@@ -127,11 +126,7 @@ park_unsayable(Builder *b, const IdemEvent *ev)
 	IdemFailure failure = unsayable();
 
 	idem_report_error(stream->entry, failure.message);
-	idem_parked_add(stream->config, ev, &failure);
-
-	/* Later events of its key, in this very batch, must see it. */
-	idem_parked_index_add(stream->parked, stream->config, ev, &failure);
-	stream->parked_dirty = true;
+	idem_parked_refuse(stream->parked, stream->config, ev, &failure);
 	b->synchronous = true;
 	b->parked++;
 	b->dead = true;
@@ -267,11 +262,9 @@ read_events(Builder *b, int64 *last_seq)
 			continue;
 		if (idem_parked_blocks(stream->parked, &ev))
 		{
-			idem_parked_add_waiting(stream->config, &ev);
+			idem_parked_wait(stream->parked, stream->config, &ev);
 			b->parked++;
 			IDEM_FAULT_POINT("relay-parked-waiting");
-			stream->parked->total++;
-			stream->parked_dirty = true;
 			b->synchronous = true;
 			continue;
 		}
@@ -327,15 +320,13 @@ send_log_batch(IdemStream *stream)
 	bool		ended;
 	int64		last_seq = stream->sent.k;
 
-	/* One difference at a time for sinks that store positions. */
-	if (stream->storing && begins && stream->nbatches > 0)
-		return false;
 	b.limit = idem_stream_batch_limit(stream);
 
 	idem_txn_begin();
 	if (begins && !begin_difference(stream))
 	{
 		stream->drained = true;
+		idem_parked_index_log_moved(stream->parked);
 		idem_txn_commit(false);
 		return false;
 	}
@@ -358,6 +349,7 @@ send_log_batch(IdemStream *stream)
 		IDEM_FAULT_POINT("relay-after-gate");
 	}
 	advance(stream, &b, &after);
+	idem_parked_index_log_moved(stream->parked);
 
 	/*
 	 * The next snapshot differs whenever any transaction of the cluster came
@@ -376,74 +368,71 @@ send_log_batch(IdemStream *stream)
  * again.
  */
 static bool
-is_passed(IdemStream *stream, const IdemEvent *ev)
+is_passed(const IdemParkedNote *note, void *arg)
 {
+	const IdemStream *stream = arg;
 	const IdemPosition *sent = &stream->sent;
 
-	return idem_snap_sees(sent->done, ev->xid) ||
-		(sent->cur != NULL && ev->seq <= sent->k && idem_snap_sees(sent->cur, ev->xid));
+	return idem_snap_sees(sent->done, note->xid) ||
+		(sent->cur != NULL && note->seq <= sent->k && idem_snap_sees(sent->cur, note->xid));
 }
 
-/* The one that was parked; those behind it are looked at anew. */
+/* It is dead now; those behind it are looked at anew. */
 static void
 fail_unsayable(Builder *b, const IdemParkedEvent *p)
 {
+	IdemStream *stream = b->stream;
 	IdemFailure failure = unsayable();
 
-	idem_report_error(b->stream->entry, failure.message);
-	idem_parked_failed(b->stream->config, p->parked_id, &failure);
-	b->stream->parked_dirty = true;
-	b->stream->check_due = true;
+	idem_report_error(stream->entry, failure.message);
+	idem_parked_refuse_again(stream->parked, stream->config, p->event.seq, p->event.xid,
+							 p->parked_id, &failure);
 }
 
-/* Of the parked events that are due, those whose turn it is. */
-static List *
-due_repeats(IdemStream *stream, int limit)
+/* Begin the batch of what was taken; returns how many of the events it has room for. */
+static int
+add_repeats(Builder *b, List *taken)
 {
-	List	   *due = NIL;
 	ListCell   *lc;
-
-	stream->repeats_ahead = false;
-	foreach(lc, idem_parked_due(stream->config, limit))
-	{
-		IdemParkedEvent *p = lfirst(lc);
-
-		if (is_passed(stream, &p->event))
-			due = lappend(due, p);
-		else
-			stream->repeats_ahead = true;
-	}
-	return due;
-}
-
-/* Begin the batch of those that are due; returns the ones it has room for. */
-static List *
-take_repeats(Builder *b, List *due)
-{
-	List	   *taken = NIL;
-	ListCell   *lc;
+	int			n = 0;
+	bool		goes_on = true;
 
 	b->batch = make_batch(b->stream, b->limit, true);
-	foreach(lc, due)
+	foreach(lc, taken)
 	{
 		IdemParkedEvent *p = lfirst(lc);
 
-		if (!builder_has_room(b) || (p->killer && !b->stream->alone))
-			break;
-		if (!add_event(b, &p->event, p->parked_id))
+		if (goes_on && builder_has_room(b))
 		{
-			fail_unsayable(b, p);
-			break;
+			goes_on = add_event(b, &p->event, p->parked_id);
+			if (goes_on)
+				n++;
+			else
+				fail_unsayable(b, p);
 		}
-		taken = lappend(taken, p);
+		else
+			idem_parked_index_give_back(b->stream->parked, p->event.seq, false);
 	}
 	drop_empty_batch(b);
-	return taken;
+	return n;
+}
+
+/* The row of the batch, and which events have it. */
+static void
+mark_repeats(Builder *b)
+{
+	IdemBatch  *batch = b->batch;
+	int64	   *ids = palloc(sizeof(int64) * batch->n);
+
+	append_row(b);
+	for (int i = 0; i < batch->n; i++)
+		ids[i] = batch->flights[i].parked_id;
+	idem_parked_mark(ids, batch->n, b->stream->row_id, b->stream->life);
 }
 
 /*
- * Parked events that are due, as a batch of their own; one that is known to
- * kill the program with nothing else in flight.  False if there are none.
+ * Parked events that can be sent, as a batch of their own; one that is known to
+ * kill the program with nothing else in flight.  False if no batch was sent.
  */
 static bool
 send_repeats(IdemStream *stream)
@@ -451,33 +440,23 @@ send_repeats(IdemStream *stream)
 	Builder		b = {stream, NULL};
 	MemoryContext work = AllocSetContextCreate(stream->run_cxt, "repeats", ALLOCSET_DEFAULT_SIZES);
 	MemoryContext old = MemoryContextSwitchTo(work);
-	List	   *due;
-	List	   *taken = NIL;
+	IdemParkedTaking taking = {.may = is_passed, .arg = stream,
+	.lone = stream->nbatches == 0, .max_bytes = stream->max_batch_bytes};
+	List	   *taken;
 
-	b.limit = Min(idem_stream_batch_limit(stream), MAX_REPEATS);
-	stream->alone = false;
+	b.limit = taking.limit = idem_stream_batch_limit(stream);
 	idem_txn_begin();
 	MemoryContextSwitchTo(work);
-	due = due_repeats(stream, b.limit);
-	if (due != NIL && ((IdemParkedEvent *) linitial(due))->killer)
-	{
-		stream->alone = true;
-		b.limit = 1;
-	}
-	if (stream->alone && stream->nbatches > 0)
-		stream->check_due = true;	/* once those are settled */
-	else if (due != NIL)
-	{
-		taken = take_repeats(&b, due);
-		stream->alone = stream->alone && b.batch != NULL;
-	}
+	taken = idem_parked_take(stream->parked, &taking);
+	if (taken != NIL)
+		(void) add_repeats(&b, taken);
+
+	/* One that is left to be tried alone goes when the others are settled. */
+	stream->alone = taking.lone_left || (taking.alone && b.batch != NULL);
 	if (b.batch != NULL)
 	{
 		if (stream->storing)
-		{
-			append_row(&b);
-			idem_parked_mark(taken, stream->row_id, stream->life);
-		}
+			mark_repeats(&b);
 		stream->repeating = true;
 		IDEM_FAULT_POINT("relay-repeats-read");
 	}
@@ -491,17 +470,26 @@ send_repeats(IdemStream *stream)
 	}
 	MemoryContextSwitchTo(old);
 	MemoryContextDelete(work);
-	return b.batch != NULL || stream->alone || stream->check_due;
+	return b.batch != NULL;
 }
 
+/* Those of the batch in flight stay taken. */
 static void
 reload_parked(IdemStream *stream)
 {
+	dlist_iter	iter;
+
 	idem_txn_begin();
 	idem_parked_index_load(stream->parked, stream->config);
 	idem_txn_commit(false);
 	stream->parked_dirty = false;
-	stream->check_due = true;
+	dlist_foreach(iter, &stream->batches)
+	{
+		IdemBatch  *batch = dlist_container(IdemBatch, node, iter.cur);
+
+		for (int i = 0; batch->repeats && i < batch->n; i++)
+			idem_parked_index_retake(stream->parked, batch->flights[i].seq);
+	}
 }
 
 static bool
@@ -525,67 +513,83 @@ may_repeat(const IdemStream *stream)
 		!(stream->storing && stream->nbatches > 0);
 }
 
-static bool
-repeats_are_due(IdemStream *stream)
-{
-	return may_repeat(stream) &&
-		(stream->check_due ||
-		 (stream->parked->next_due != 0 && stream->parked->next_due <= idem_clock()));
-}
-
-/* By the clock; what else holds them up ends with something that wakes us. */
+/* By the clock; whatever else holds parked events up ends with something that wakes us. */
 IdemClock
 idem_stream_repeats_at(IdemStream *stream)
 {
-	return may_repeat(stream) && has_room(stream) ? stream->parked->next_due : 0;
+	return may_repeat(stream) && has_room(stream) ? idem_parked_index_next(stream->parked) : 0;
+}
+
+/*
+ * Is there anything to read in the log, and room for what must be parked of it?  Parked
+ * events that the log has not passed wait for it, however many they are.
+ */
+static bool
+log_is_open(const IdemStream *stream)
+{
+	return !stream->drained &&
+		(stream->parked->total < idem_max_parked || !dlist_is_empty(&stream->parked->held));
+}
+
+typedef enum Filled
+{
+	FILLED_BATCH,				/* a batch was sent */
+	FILLED_NOTHING,				/* nothing can be sent now */
+	FILLED_UNSEEN				/* events were read, and none was sent */
+} Filled;
+
+/*
+ * One batch of whoever's turn it is: as long as parked events can be sent, or could be
+ * once those in flight are settled, theirs and the log's take turns.
+ */
+static Filled
+fill_once(IdemStream *stream)
+{
+	int			before = stream->nbatches;
+
+	if ((!stream->log_turn || !log_is_open(stream)) &&
+		idem_parked_index_wants_turn(stream->parked))
+	{
+		if (!may_repeat(stream))
+			return FILLED_NOTHING;
+		if (send_repeats(stream))
+		{
+			stream->log_turn = true;
+			return FILLED_BATCH;
+		}
+		if (stream->alone)
+			return FILLED_NOTHING;
+	}
+	/* One difference at a time for sinks that store positions. */
+	if (stream->storing && stream->sent.cur == NULL && stream->nbatches > 0)
+		return FILLED_NOTHING;
+	stream->log_turn = false;
+	if (!log_is_open(stream) || !send_log_batch(stream))
+		return FILLED_NOTHING;
+	return stream->nbatches == before ? FILLED_UNSEEN : FILLED_BATCH;
 }
 
 void
 idem_stream_fill(IdemStream *stream)
 {
 	stream->unfinished = false;
-	if (!has_room(stream))
-		return;
-	if (stream->parked_dirty)
-		reload_parked(stream);
-	if (stream->drained && !repeats_are_due(stream))
-		return;
-
 	while (has_room(stream))
 	{
-		int			before = stream->nbatches;
+		Filled		filled;
 
-		if (repeats_are_due(stream))
-		{
-			stream->check_due = false;
-			stream->parked->next_due = 0;
-			if (send_repeats(stream))
-				continue;
+		if (stream->parked_dirty || stream->parked->stale)
 			reload_parked(stream);
-
-			/*
-			 * Those ahead are looked for after the next batch, not by the
-			 * clock.
-			 */
-			stream->check_due = stream->repeats_ahead;
-			if (stream->repeats_ahead)
-				stream->parked->next_due = 0;
-		}
-		if (stream->drained ||
-			(stream->parked->total >= idem_max_parked && !stream->repeats_ahead))
-			break;
-		if (!send_log_batch(stream))
+		filled = fill_once(stream);
+		if (filled == FILLED_NOTHING)
 			break;
 
 		/* Nothing in it for this relay: others have their turn first. */
-		if (stream->nbatches == before)
+		if (filled == FILLED_UNSEEN)
 		{
 			stream->unfinished = true;
 			break;
 		}
 		/* Hand it over at once: the sink works while the next one is read. */
 		idem_stream_flush(stream);
-		if (stream->parked_dirty)
-			reload_parked(stream);
 	}
 }

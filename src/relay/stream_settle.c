@@ -251,7 +251,6 @@ idem_stream_on_ready(IdemStream *stream, const IdemProtoReady *ready)
 								 * life */
 	stream->settled_dirty = false;
 	stream->catching_up = true;
-	stream->check_due = true;
 	stream->phase = IDEM_STREAM_READY;
 	stream->deadline = 0;
 	stream->next_ping = idem_clock_plus_ms(idem_clock(),
@@ -267,33 +266,67 @@ on_progress(IdemStream *stream, IdemBatch *batch)
 	idem_stream_hunt_settled(stream, batch->n);
 }
 
-/* Park the non-acks of a batch.  In a transaction. */
+/* Park an event of the log that was not accepted. */
+static void
+park_flight(IdemStream *stream, const IdemBatch *batch, const IdemFlight *flight)
+{
+	IdemEvent	event;
+
+	if (!idem_reader_fetch(stream->reader, flight->xid, flight->seq, &event))
+		ereport(ERROR,
+				(errcode(ERRCODE_DATA_CORRUPTED),
+				 errmsg("event with seq " INT64_FORMAT " is no longer in the outbox",
+						flight->seq)));
+	if (flight->outcome == IDEM_PROTO_SKIPPED)
+		idem_parked_wait(stream->parked, stream->config, &event);
+	else
+		idem_parked_refuse(stream->parked, stream->config, &event,
+						   &batch->failures[flight->failure]);
+}
+
+/*
+ * Those that were passed over for an earlier one of their key wait.  What waits already
+ * needs no new row, unless the row says that it is part of a batch.
+ */
+static void
+let_wait(IdemStream *stream, const IdemBatch *batch)
+{
+	int64	   *ids = palloc(sizeof(int64) * batch->n);
+	int			n = 0;
+
+	for (int i = 0; i < batch->n; i++)
+	{
+		IdemFlight *flight = &batch->flights[i];
+
+		if (flight->outcome != IDEM_PROTO_SKIPPED)
+			continue;
+		if (stream->storing ||
+			idem_parked_index_state(stream->parked, flight->seq) != IDEM_PARKED_WAITING)
+			ids[n++] = flight->parked_id;
+		idem_parked_index_give_back(stream->parked, flight->seq, true);
+	}
+	idem_parked_skipped(stream->config, ids, n);
+	pfree(ids);
+}
+
+/* Put the non-acks of a batch on record.  In a transaction. */
 static void
 park_nonacks(IdemStream *stream, IdemBatch *batch)
 {
 	for (int i = 0; i < batch->n; i++)
 	{
 		IdemFlight *flight = &batch->flights[i];
-		IdemEvent	event;
 
 		if (flight->outcome == IDEM_PROTO_ACKED)
 			continue;
-		if (batch->repeats && flight->outcome == IDEM_PROTO_SKIPPED)
-			idem_parked_skipped(stream->config, flight->parked_id);
-		else if (batch->repeats)
-			idem_parked_failed(stream->config, flight->parked_id,
-							   &batch->failures[flight->failure]);
-		else if (!idem_reader_fetch(stream->reader, flight->xid, flight->seq, &event))
-			ereport(ERROR,
-					(errcode(ERRCODE_DATA_CORRUPTED),
-					 errmsg("event with seq " INT64_FORMAT " is no longer in the outbox",
-							flight->seq)));
-		else if (flight->outcome == IDEM_PROTO_SKIPPED)
-			idem_parked_add_waiting(stream->config, &event);
-		else
-			idem_parked_add(stream->config, &event, &batch->failures[flight->failure]);
+		if (!batch->repeats)
+			park_flight(stream, batch, flight);
+		else if (flight->outcome != IDEM_PROTO_SKIPPED)
+			idem_parked_refuse_again(stream->parked, stream->config, flight->seq, flight->xid,
+									 flight->parked_id, &batch->failures[flight->failure]);
 	}
-	stream->parked_dirty = true;
+	if (batch->repeats)
+		let_wait(stream, batch);
 	IDEM_FAULT_POINT("relay-parked-written");
 }
 
@@ -301,12 +334,20 @@ park_nonacks(IdemStream *stream, IdemBatch *batch)
 static void
 unpark_acks(IdemStream *stream, IdemBatch *batch)
 {
+	int64	   *ids = palloc(sizeof(int64) * batch->n);
+	int			n = 0;
+
 	for (int i = 0; i < batch->n; i++)
 	{
-		if (batch->flights[i].outcome == IDEM_PROTO_ACKED)
-			idem_parked_done(stream->config, batch->flights[i].parked_id);
+		IdemFlight *flight = &batch->flights[i];
+
+		if (flight->outcome != IDEM_PROTO_ACKED)
+			continue;
+		ids[n++] = flight->parked_id;
+		idem_parked_index_drop(stream->parked, flight->seq);
 	}
-	stream->parked_dirty = true;
+	idem_parked_done(stream->config, ids, n);
+	pfree(ids);
 	IDEM_FAULT_POINT("relay-unparked");
 }
 
