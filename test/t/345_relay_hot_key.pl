@@ -1,0 +1,187 @@
+
+# Copyright (c) 2026, the idempotency developers
+
+# Thousands of copies that wait behind parked events of their keys: how many transactions
+# and how many rows read it takes to drain them, counted and not timed.  New keys go
+# on meanwhile, with or without dead rows in the way, whether copies are refused or not.
+
+use strict;
+use warnings FATAL => 'all';
+
+use IdemRelay;
+use IdemTest;
+use Test::More;
+
+my $N = 10_000;
+my $dir = IdemRelay::sink_directory();
+my $node = IdemTest::cluster('main', conf => <<"END");
+idempotency.sink_directory = '$dir'
+autovacuum = off
+END
+my ($host, $port) = ($node->host, $node->port);
+my $user = $node->safe_psql('postgres', 'SELECT current_user');
+my $parked = $node->safe_psql('postgres', q{SELECT oid::regclass FROM pg_class WHERE relname = 'relay_parked'});
+my $relays = $node->safe_psql('postgres', q{SELECT oid::regclass FROM pg_class WHERE relname = 'relays'});
+
+sub sql { return $node->safe_psql('postgres', @_); }
+
+# Transactions of the server that wrote anything, and subtransactions; those that only
+# look take no number.
+sub xids { return sql('SELECT pg_snapshot_xmax(pg_current_snapshot())'); }
+
+# The handler notes what came, in which transaction.
+my $handler = <<'END';
+CREATE SCHEMA app;
+CREATE TABLE app.got (n bigserial, relay text, key text, i int, xid xid8);
+CREATE FUNCTION app.on_event(aggregate_type text, aggregate_id text, payload jsonb) RETURNS void
+LANGUAGE sql AS $$
+	INSERT INTO app.got (relay, key, i, xid)
+		VALUES (aggregate_type, aggregate_id, (payload->>'i')::int, pg_current_xact_id())
+$$;
+END
+sql("CREATE DATABASE target");
+$node->safe_psql($_, $handler) foreach qw(postgres target);
+sql(<<"END");
+CREATE SERVER fn FOREIGN DATA WRAPPER idempotency_function OPTIONS (function 'app.on_event');
+CREATE SERVER plain FOREIGN DATA WRAPPER idempotency_null;
+CREATE SERVER pg FOREIGN DATA WRAPPER idempotency_postgres
+	OPTIONS (host '$host', port '$port', dbname 'target', function 'app.on_event');
+CREATE USER MAPPING FOR CURRENT_USER SERVER pg OPTIONS (user '$user');
+END
+$node->safe_psql('target', sql(q{SELECT idempotency.sink_setup_sql('pg')}));
+
+# Park the first event of each key for an hour, and so many copies behind them.
+sub park
+{
+	my ($name, $keys, $n) = @_;
+
+	sql(<<"END");
+SELECT idempotency.relay_pause('$name');
+END
+	IdemRelay::wait_state($node, $name, 'paused');
+	sql(<<"END");
+SELECT count(idempotency.outbox_enqueue('$name', 'hot' || k, 'E', '{"i": 0}')) FROM generate_series(1, $keys) k;
+SELECT count(idempotency.relay_replay('$name', event_id => event_id)) FROM idempotency.outbox_events
+	WHERE aggregate_type = '$name' AND payload->>'i' = '0' AND enqueued_at > now() - interval '1 hour'
+	AND seq > (SELECT COALESCE(max(seq), 0) FROM idempotency.outbox_events WHERE aggregate_type = 'mark_$name');
+UPDATE $parked SET next_attempt_at = now() + interval '1 hour', last_failed_at = NULL WHERE aggregate_type = '$name';
+SELECT idempotency.relay_resume('$name');
+SELECT count(idempotency.outbox_enqueue('$name', 'hot' || (i % $keys + 1), 'E', jsonb_build_object('i', i)))
+	FROM generate_series(1, $n) i;
+END
+	IdemTest::wait_for($node, "SELECT count(*) >= $n FROM $parked WHERE aggregate_type = '$name' AND state = 'waiting'");
+	return;
+}
+
+sub let_go
+{
+	my ($name) = @_;
+
+	sql(<<"END");
+BEGIN;
+UPDATE $parked SET next_attempt_at = now() WHERE aggregate_type = '$name' AND state = 'retry';
+SELECT idempotency.relay_resume('$name');
+COMMIT;
+END
+	return;
+}
+
+sub drained
+{
+	my ($name) = @_;
+
+	IdemTest::wait_for($node, "SELECT count(*) = 0 FROM $parked WHERE aggregate_type = '$name'");
+	return;
+}
+
+# Of what came, the pairs that stand in the wrong order.
+sub disorder
+{
+	my ($db, $name) = @_;
+
+	return $node->safe_psql($db, <<"END");
+SELECT count(*) FROM (SELECT i <= lag(i) OVER (PARTITION BY key ORDER BY n) AS wrong
+	FROM app.got WHERE relay = '$name' AND key LIKE 'hot%') g WHERE wrong
+END
+}
+
+my @relays = ([ 'one_fn', 'fn', 1, 'postgres' ], [ 'many_fn', 'fn', 100, 'postgres' ],
+	[ 'one_pg', 'pg', 1, 'target' ], [ 'many_pg', 'pg', 100, 'target' ], [ 'one_null', 'plain', 1 ]);
+foreach my $case (@relays)
+{
+	my ($name, $server, $keys, $db) = @$case;
+
+	sql("SELECT idempotency.relay_create('$name', '$server', '{$name}')");
+	park($name, $keys, $N);
+
+	# There is no room any more: the log stands, and begins with other keys.
+	sql("SELECT count(idempotency.outbox_enqueue('$name', 'new' || i, 'E', '{}')) FROM generate_series(1, 500) i");
+	IdemRelay::wait_until("$name waits for room",
+		sub { IdemRelay::stat($node, $name, 'waiting_for') eq 'room for parked events' });
+	my $before = xids();
+	let_go($name);
+	drained($name);
+	IdemTest::wait_for($node, "SELECT sent >= $N + 500 FROM idempotency.stat_relay WHERE relay = '$name'");
+	my $took = $db ? $node->safe_psql($db, "SELECT count(DISTINCT xid) FROM app.got WHERE relay = '$name'") : xids() - $before;
+
+	cmp_ok($took, '<', 90, "$name: $N copies take few transactions");
+	next unless $db;
+	is($node->safe_psql($db, "SELECT count(*) FROM app.got WHERE relay = '$name' AND key LIKE 'hot%'"),
+		$N + $keys, "$name: each copy comes once");
+	is(disorder($db, $name), '0', "$name: in the order of its key");
+	is($node->safe_psql($db, <<"END"), 't', "$name: other keys do not wait for all of them");
+SELECT max(n) FILTER (WHERE key LIKE 'new%') < max(n) FILTER (WHERE key LIKE 'hot%') FROM app.got WHERE relay = '$name'
+END
+}
+
+# Dead rows that a pinned xmin horizon keeps do not make it slower.
+sub rows_read
+{
+	return sql(<<"END");
+SELECT pg_stat_force_next_flush();
+SELECT s.seq_tup_read + COALESCE(sum(i.idx_tup_read), 0) FROM pg_stat_all_tables s
+	LEFT JOIN pg_stat_all_indexes i USING (relid) WHERE s.relid = '$parked'::regclass GROUP BY s.seq_tup_read
+END
+}
+
+sql("BEGIN; CREATE TABLE pin (); PREPARE TRANSACTION 'pin'");
+foreach my $name (qw(one_fn one_pg))
+{
+	my $db = $name eq 'one_fn' ? 'postgres' : 'target';
+
+	sql("SELECT idempotency.outbox_enqueue('mark_$name', 'k', 'E', '{}')");
+	$node->safe_psql($db, "DELETE FROM app.got WHERE relay = '$name'");
+	park($name, 1, $N);
+	my $deletes = sql("SELECT n_tup_del FROM pg_stat_all_tables WHERE relid = '$parked'::regclass");
+	my $before = rows_read() =~ s/^\s*//r;
+	let_go($name);
+	IdemRelay::wait_until("$name: the copies are gone",
+		sub { sql("SELECT count(*) FROM $parked WHERE aggregate_type = '$name'") eq '0' });
+	IdemTest::wait_for($node, "SELECT n_tup_del >= $deletes + $N FROM pg_stat_all_tables WHERE relid = '$parked'::regclass");
+	cmp_ok(rows_read() - $before, '<', 100 * $N, "$name: rows read under a pinned horizon");
+	is(disorder($db, $name), '0', "$name: in the order of its key under a pinned horizon");
+}
+sql("ROLLBACK PREPARED 'pin'");
+
+# A queue of which every event is refused: what is sent for nothing is no more than that.
+my $file = "$dir/poison.log";
+IdemRelay::pytest_server($node, 'poison', $file, reject_type => 'E');
+sql(q{SELECT idempotency.relay_create('poison', 'poison', '{poison}', max_attempts => 1)});
+park('poison', 1, 500);
+let_go('poison');
+IdemTest::wait_for($node, q{SELECT count(*) = 501 FROM idempotency.dead_letters WHERE relay = 'poison'});
+my @sent = grep { exists $_->{event} } IdemRelay::received($file);
+cmp_ok(scalar(@sent), '<=', 2 * 501, 'refused copies are sent one by one, not all those behind them each time');
+
+# Thousands of dead letters are tried again at once: in order, by the batch.
+sql('ALTER SERVER poison OPTIONS (DROP reject_type)');
+my $before = xids();
+is(sql(q{SELECT idempotency.relay_redrive('poison')}), '501', 'all of them again');
+drained('poison');
+cmp_ok(xids() - $before, '<', 60, 'redriven in few transactions');
+my @numbers = map { $_->{seq} // () } IdemRelay::acked($file);
+is("@numbers", join(' ', sort { $a <=> $b } @numbers), 'in the order of their key') if @numbers;
+is(IdemRelay::distinct(IdemRelay::acked($file)), 501, 'each arrives');
+
+$node->stop;
+done_testing();
