@@ -83,7 +83,7 @@ COMMENT ON TABLE idempotency_data.relay_log_0 IS
 COMMENT ON COLUMN idempotency_data.relay_log_0.kind IS
     'm: set by an operator; s: a batch carries the id to a sink that stores positions; r: reached; p: passed, nothing was sent; n: the sink stored row "named"; q: the same, with repeated events; t: tick.';
 COMMENT ON COLUMN idempotency_data.relay_log_0.fresh IS
-    'n: a sink had confirmed something of the epoch; else what began the epoch, m: create, alter or replay; a: adopt.';
+    'n: a sink had confirmed something of the epoch; else what began the epoch, m: create, alter or replay; s: another server; a: adopt.';
 COMMENT ON COLUMN idempotency_data.relay_log_0.life IS
     'A random number for each start of a sink program; the sink stores it with the id, so that rows of a copy of this database are told from ours.';
 COMMENT ON TABLE idempotency_data.relay_log_1 IS

@@ -401,6 +401,7 @@ typedef struct LightRow
 	int			relay_id;
 	int			log;
 	IdemPositionKind kind;
+	IdemPositionFresh fresh;
 	int64		named;
 	bool		needed;
 } LightRow;
@@ -431,6 +432,7 @@ visit_light(HeapTuple tup, TupleDesc desc, void *arg)
 	row->relay_id = DatumGetInt32(heap_getattr(tup, ATT_RELAY + 1, desc, &isnull));
 	row->log = l->log;
 	row->kind = (IdemPositionKind) DatumGetChar(heap_getattr(tup, ATT_KIND + 1, desc, &isnull));
+	row->fresh = (IdemPositionFresh) DatumGetChar(heap_getattr(tup, ATT_FRESH + 1, desc, &isnull));
 	row->named = DatumGetInt64(heap_getattr(tup, ATT_NAMED + 1, desc, &isnull));
 	row->needed = false;
 }
@@ -456,6 +458,7 @@ typedef struct Seen
 {
 	int64		last;			/* its newest row */
 	int64		epoch;			/* of that */
+	IdemPositionFresh fresh;	/* of that */
 	int			kept;			/* rows that the sink may name */
 	int			kept_before;	/* of epochs before */
 	int64		named;			/* by it, or 0; no other is needed then */
@@ -465,12 +468,14 @@ typedef struct Seen
  * The number of an epoch is drawn when an operator moves the position, and
  * workers hear of it at his commit.  Rows that they write in between have
  * higher numbers, and the sink may name one until it has named one of the epoch.
+ * Another server may lead to the same target, which names one of the rows before.
  */
 static bool
 is_needed_before(Seen *seen, const LightRow *row)
 {
 	return seen->named == 0 && row->kind == IDEM_POSITION_SENT &&
-		row->id > seen->epoch && seen->kept_before++ < LOG_KEEP_ROWS;
+		(row->id > seen->epoch || seen->fresh == IDEM_FRESH_SERVER) &&
+		seen->kept_before++ < LOG_KEEP_ROWS;
 }
 
 static bool
@@ -514,6 +519,7 @@ mark_needed(LightRows *l, List *relays)
 			memset(&seen, 0, sizeof(seen));
 			seen.last = row->id;
 			seen.epoch = row->epoch;
+			seen.fresh = row->fresh;
 			exists = list_member_int(relays, row->relay_id);
 		}
 		if (row->relay_id == IDEM_TICK_RELAY)

@@ -44,6 +44,7 @@
 #include "relay/parked.h"
 #include "relay/position.h"
 #include "relay/relay_args.h"
+#include "relay/relay_fn.h"
 #include "relay/shmem.h"
 #include "relay/spi.h"
 #include "relay/wake.h"
@@ -59,9 +60,6 @@ PG_FUNCTION_INFO_V1(idem_relay_drop_fn);
 PG_FUNCTION_INFO_V1(idem_relay_pause_fn);
 PG_FUNCTION_INFO_V1(idem_relay_resume_fn);
 PG_FUNCTION_INFO_V1(idem_relay_adopt_fn);
-PG_FUNCTION_INFO_V1(idem_relay_replay_fn);
-PG_FUNCTION_INFO_V1(idem_relay_redrive_fn);
-PG_FUNCTION_INFO_V1(idem_relay_discard_fn);
 
 #define WRAPPER_PREFIX "idempotency_"
 
@@ -82,9 +80,8 @@ find_relay(const char *name)
 			 errhint("See the view idempotency.stat_relay.")));
 }
 
-/* The relay, its row locked against a concurrent change. */
-static IdemRelayConfig *
-get_relay(const char *name)
+IdemRelayConfig *
+idem_relay_get_locked(const char *name)
 {
 	Oid			types[1] = {TEXTOID};
 	Datum		values[1] = {CStringGetTextDatum(name)};
@@ -121,7 +118,7 @@ get_own_relay_and_anchor(const char *name)
 	require_owner(c);
 	if (OidIsValid(anchor))
 		idem_anchor_lock(anchor);
-	c = get_relay(name);
+	c = idem_relay_get_locked(name);
 	require_owner(c);
 	if (c->anchor != anchor)
 		ereport(ERROR,
@@ -209,10 +206,10 @@ check_server(const char *name)
 }
 
 static void
-append_fresh_position(int relay_id, int64 epoch, IdemPositionFresh fresh, IdemSnap *done)
+append_fresh_position(int relay_id, int64 epoch, IdemPositionFresh fresh, const IdemPosition *pos)
 {
 	IdemPositionRow row = {.relay_id = relay_id, .epoch = epoch,
-	.kind = IDEM_POSITION_MOVED, .fresh = fresh, .pos = {done, NULL, 0}};
+	.kind = IDEM_POSITION_MOVED, .fresh = fresh, .pos = *pos};
 
 	(void) idem_position_append(&row);
 }
@@ -233,25 +230,23 @@ raise_epoch(const IdemRelayConfig *c)
 	return epoch;
 }
 
-/*
- * An operator moves the position.  What an adoption has accepted stays accepted
- * as long as no sink has confirmed anything after it.
- */
-static void
-move_position(const IdemRelayConfig *c, IdemSnap *done)
+void
+idem_relay_move_position(const IdemRelayConfig *c, IdemPositionFresh fresh,
+						 const IdemPosition *pos)
 {
 	IdemPositionRow *last = idem_position_last(c->relay_id, c->epoch);
 	bool		adopted = last != NULL && last->fresh == IDEM_FRESH_ADOPTED;
 
-	append_fresh_position(c->relay_id, raise_epoch(c),
-						  adopted ? IDEM_FRESH_ADOPTED : IDEM_FRESH_MOVED, done);
+	append_fresh_position(c->relay_id, raise_epoch(c), adopted ? IDEM_FRESH_ADOPTED : fresh, pos);
 }
 
 /* What is delivered at the start, so to speak. */
-static IdemSnap *
-start_snapshot(FunctionCallInfo fcinfo)
+static IdemPosition
+start_position(FunctionCallInfo fcinfo)
 {
-	return idem_relay_args_latest(fcinfo) ? idem_snap_current() : idem_snap_empty();
+	IdemPosition pos = {idem_relay_args_latest(fcinfo) ? idem_snap_current() : idem_snap_empty(), NULL, 0};
+
+	return pos;
 }
 
 /*
@@ -284,6 +279,7 @@ idem_relay_create_fn(PG_FUNCTION_ARGS)
 	Datum		values[IDEM_NSETTINGS + 5];
 	char		nulls[IDEM_NSETTINGS + 6];
 	int			relay_id;
+	IdemPosition start;
 	int64		epoch;
 	uint64		n;
 
@@ -321,8 +317,8 @@ idem_relay_create_fn(PG_FUNCTION_ARGS)
 				 errmsg("relay \"%s\" exists already", name),
 				 errhint("Use relay_alter, or relay_drop first.")));
 	epoch = DatumGetInt64(idem_spi_value(SPI_tuptable->vals[0], SPI_tuptable->tupdesc, 1));
-	append_fresh_position(relay_id, epoch, IDEM_FRESH_MOVED,
-						  start_snapshot(fcinfo));
+	start = start_position(fcinfo);
+	append_fresh_position(relay_id, epoch, IDEM_FRESH_MOVED, &start);
 	SPI_finish();
 	IDEM_FAULT_POINT("relay-create-enlist");
 	idem_launcher_enlist_database(true);
@@ -333,20 +329,37 @@ idem_relay_create_fn(PG_FUNCTION_ARGS)
 
 /*
  * Send to another server from now on.  A relay that has lost its foreign table
- * is the caller's with the new one.
+ * is the caller's with the new one.  True if the server is another one, as far
+ * as anybody knows.
  */
-static void
+static bool
 change_server(IdemRelayConfig *c, const ForeignServer *server)
 {
 	IdemAnchor	anchor;
 
-	if (idem_anchor_find(c->relay_id, &anchor))
-		idem_anchor_redirect(&anchor, server->serverid);
-	else
+	if (!idem_anchor_find(c->relay_id, &anchor))
 	{
 		idem_anchor_create(c->relay_id, server);
 		idem_relay_note_owner(c->relay_id, GetUserId());
+		return false;
 	}
+	if (anchor.serverid == server->serverid)
+		return false;
+	idem_anchor_redirect(&anchor, server->serverid);
+	return true;
+}
+
+/*
+ * Another target knows nothing of what the relay's former one had confirmed: the
+ * position becomes one that the operator has set, to where it is.
+ */
+static void
+take_position_along(const IdemRelayConfig *c)
+{
+	IdemPositionRow *last = idem_position_last(c->relay_id, c->epoch);
+
+	if (last != NULL)
+		idem_relay_move_position(c, IDEM_FRESH_SERVER, &last->pos);
 }
 
 Datum
@@ -358,11 +371,12 @@ idem_relay_alter_fn(PG_FUNCTION_ARGS)
 	Datum		values[IDEM_NSETTINGS];
 	char		nulls[IDEM_NSETTINGS + 1];
 	IdemRelayConfig *c;
+	bool		changed;
 
 	idem_prevent_read_only("relay_alter()");
 	if (PG_ARGISNULL(IDEM_ARG_SERVER))
 	{
-		c = get_relay(name);
+		c = idem_relay_get_locked(name);
 		require_owner(c);
 	}
 	else
@@ -382,10 +396,15 @@ idem_relay_alter_fn(PG_FUNCTION_ARGS)
 				 " batch_bytes = COALESCE($11, batch_bytes), max_lag_bytes = NULLIF(COALESCE($12, max_lag_bytes), 0)"
 				 " WHERE relay = $1 AND $2 IS NULL AND $4 IS NULL", IDEM_NSETTINGS, types, values, nulls);
 	SPI_finish();
-	if (server != NULL)
-		change_server(c, server);
+	changed = server != NULL && change_server(c, server);
 	if (!PG_ARGISNULL(IDEM_ARG_START))
-		move_position(c, start_snapshot(fcinfo));
+	{
+		IdemPosition start = start_position(fcinfo);
+
+		idem_relay_move_position(c, IDEM_FRESH_MOVED, &start);
+	}
+	else if (changed)
+		take_position_along(c);
 	idem_relay_config_changed(false);
 	PG_RETURN_VOID();
 }
@@ -426,7 +445,7 @@ idem_relay_pause_fn(PG_FUNCTION_ARGS)
 	char	   *name = idem_relay_args_name(fcinfo);
 
 	idem_prevent_read_only("relay_pause()");
-	run_for_relay(get_relay(name), "UPDATE %s.relays SET paused = true WHERE relay_id = $1");
+	run_for_relay(idem_relay_get_locked(name), "UPDATE %s.relays SET paused = true WHERE relay_id = $1");
 	PG_RETURN_VOID();
 }
 
@@ -436,7 +455,7 @@ idem_relay_resume_fn(PG_FUNCTION_ARGS)
 	char	   *name = idem_relay_args_name(fcinfo);
 
 	idem_prevent_read_only("relay_resume()");
-	run_for_relay(get_relay(name),
+	run_for_relay(idem_relay_get_locked(name),
 				  "UPDATE %s.relays SET paused = false, halted = NULL WHERE relay_id = $1");
 	PG_RETURN_VOID();
 }
@@ -473,11 +492,12 @@ idem_relay_adopt_fn(PG_FUNCTION_ARGS)
 	IdemRelayConfig *c;
 	IdemPositionRow *row;
 	IdemSnap   *now = idem_snap_current();
+	IdemPosition adopted = {0};
 	IdemSnap   *done;
 
 	idem_prevent_read_only("relay_adopt()");
 	require_preload();
-	c = get_relay(name);
+	c = idem_relay_get_locked(name);
 	require_owner(c);
 	require_noted_owner(c);
 	row = idem_position_last(c->relay_id, c->epoch);
@@ -499,149 +519,9 @@ idem_relay_adopt_fn(PG_FUNCTION_ARGS)
 	SPI_finish();
 	if (OidIsValid(c->anchor))
 		idem_relay_note_owner(c->relay_id, c->owner);
-	append_fresh_position(c->relay_id, raise_epoch(c), IDEM_FRESH_ADOPTED, done);
+	adopted.done = done;
+	append_fresh_position(c->relay_id, raise_epoch(c), IDEM_FRESH_ADOPTED, &adopted);
 	idem_launcher_enlist_database(true);
 	idem_relay_config_changed(true);
 	PG_RETURN_VOID();
-}
-
-/*
- * What to do with an event that is parked: one to be retried is due at once,
- * one that waits goes on waiting, and a dead one is for relay_redrive, which
- * also counts its attempts anew.  False if it is not parked.
- */
-static bool
-replay_parked(IdemRelayConfig *c, const pg_uuid_t *event_id)
-{
-	Oid			types[2] = {INT4OID, UUIDOID};
-	Datum		values[2] = {Int32GetDatum(c->relay_id), UUIDPGetDatum(event_id)};
-	char	   *state;
-
-	SPI_connect();
-	if (idem_spi_run("UPDATE %s.relay_parked SET next_attempt_at ="
-					 " CASE WHEN state = 'retry' THEN pg_catalog.now() ELSE next_attempt_at END"
-					 " WHERE relay_id = $1 AND event_id = $2 RETURNING state::text",
-					 2, types, values, NULL) == 0)
-	{
-		SPI_finish();
-		return false;
-	}
-	state = idem_spi_text(SPI_tuptable->vals[0], SPI_tuptable->tupdesc, 1);
-	if (strcmp(state, "dead") == 0)
-		ereport(ERROR,
-				(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
-				 errmsg("event %s is a dead letter of relay \"%s\"",
-						DatumGetCString(DirectFunctionCall1(uuid_out, UUIDPGetDatum(event_id))), c->name),
-				 errhint("Use relay_redrive.")));
-	if (strcmp(state, "waiting") == 0)
-		ereport(NOTICE,
-				(errmsg("event %s waits behind another of its aggregate already",
-						DatumGetCString(DirectFunctionCall1(uuid_out, UUIDPGetDatum(event_id))))));
-	SPI_finish();
-	return true;
-}
-
-/* One event, out of the log into the list of those to be sent again. */
-static void
-replay_one(IdemRelayConfig *c, const pg_uuid_t *event_id)
-{
-	IdemReader *reader = idem_reader_create(CurrentMemoryContext);
-	IdemFailure again = {false, 0, "00000", "replayed by an operator"};
-	IdemEvent	event;
-
-	if (replay_parked(c, event_id))
-		return;
-	if (!idem_reader_find(reader, event_id, &event))
-		ereport(ERROR,
-				(errcode(ERRCODE_UNDEFINED_OBJECT),
-				 errmsg("event %s is not in the outbox",
-						DatumGetCString(DirectFunctionCall1(uuid_out, UUIDPGetDatum(event_id)))),
-				 errhint("Events are kept for idempotency.outbox_retention after every relay has passed them.")));
-	if (!idem_relay_wants(c, &event))
-		ereport(ERROR,
-				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
-				 errmsg("relay \"%s\" does not send events of type \"%.*s\"",
-						c->name, event.aggregate_type.len, event.aggregate_type.data),
-				 errhint("Its aggregate_types are set by relay_alter.")));
-	idem_parked_add(c, &event, &again, NULL);
-	idem_reader_suspend(reader);
-	idem_reader_free(reader);
-}
-
-/*
- * Back to the last snapshot known to be older than the time; never forward: a
- * relay that lags behind that snapshot stays where it is.
- */
-static void
-replay_since(IdemRelayConfig *c, TimestampTz since)
-{
-	IdemPositionRow *tick = idem_position_tick_before(since);
-	IdemPositionRow *last = idem_position_last(c->relay_id, c->epoch);
-	IdemSnap   *done = tick && last ? tick->pos.done : idem_snap_empty();
-
-	if (last && idem_position_sees_more(done, last->pos.done))
-		done = last->pos.done;
-	move_position(c, done);
-}
-
-Datum
-idem_relay_replay_fn(PG_FUNCTION_ARGS)
-{
-	char	   *name = idem_relay_args_name(fcinfo);
-	IdemRelayConfig *c;
-
-	idem_prevent_read_only("relay_replay()");
-	if (PG_ARGISNULL(1) == PG_ARGISNULL(2))
-		ereport(ERROR,
-				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
-				 errmsg("exactly one of \"since\" and \"event_id\" must be given")));
-	c = get_relay(name);
-	idem_parked_force_flush();
-	if (!PG_ARGISNULL(2))
-		replay_one(c, PG_GETARG_UUID_P(2));
-	else
-		replay_since(c, PG_GETARG_TIMESTAMPTZ(1));
-	idem_relay_config_changed(false);
-	PG_RETURN_VOID();
-}
-
-/* Redrive and discard: a statement with $1 relay and $2 ids or NULL. */
-static int64
-act_on_dead(FunctionCallInfo fcinfo, const char *sql)
-{
-	IdemRelayConfig *c = get_relay(idem_relay_args_name(fcinfo));
-	Oid			types[2] = {INT4OID, UUIDARRAYOID};
-	Datum		values[2];
-	int64		n;
-
-	idem_parked_force_flush();
-	values[0] = Int32GetDatum(c->relay_id);
-	values[1] = PG_ARGISNULL(1) ? (Datum) 0 : PG_GETARG_DATUM(1);
-	SPI_connect();
-	n = (int64) idem_spi_run(sql, 2, types, values, PG_ARGISNULL(1) ? " n" : "  ");
-	SPI_finish();
-	idem_relay_config_changed(false);
-	return n;
-}
-
-Datum
-idem_relay_redrive_fn(PG_FUNCTION_ARGS)
-{
-	idem_prevent_read_only("relay_redrive()");
-	PG_RETURN_INT64(act_on_dead(fcinfo,
-								"UPDATE %s.relay_parked SET state = 'retry', attempts = 0,"
-								" crashes = LEAST(crashes, 1),"
-								" next_attempt_at = pg_catalog.now()"
-								" WHERE relay_id = $1 AND state = 'dead'"
-								" AND ($2 IS NULL OR event_id = ANY ($2))"));
-}
-
-Datum
-idem_relay_discard_fn(PG_FUNCTION_ARGS)
-{
-	idem_prevent_read_only("relay_discard()");
-	PG_RETURN_INT64(act_on_dead(fcinfo,
-								"DELETE FROM %s.relay_parked"
-								" WHERE relay_id = $1 AND state = 'dead'"
-								" AND ($2 IS NULL OR event_id = ANY ($2))"));
 }

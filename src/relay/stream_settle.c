@@ -41,6 +41,9 @@
 /* How long a position waits for others to be written with. */
 #define WRITE_DELAY_MS 20
 
+/* To a sink that stores positions: how long after a batch the log is told that it is done. */
+#define PASSED_DELAY_MS 500
+
 void
 idem_batch_free(IdemStream *stream, IdemBatch *batch)
 {
@@ -107,6 +110,14 @@ end_freshness(IdemStream *stream, int64 row_id)
 	IDEM_FAULT_POINT("relay-confirmed");
 }
 
+static void
+take_stored(IdemStream *stream, const IdemPositionRow *row, int64 k)
+{
+	idem_position_assign(stream->cxt, &stream->settled, &row->pos);
+	if (row->pos.cur != NULL)
+		stream->settled.k = k;
+}
+
 /*
  * Resume at the row that the sink has stored.  The note of it has the row's
  * position, so the outbox keeps what follows, also where the target lost some of
@@ -119,14 +130,24 @@ resume_at(IdemStream *stream, const IdemPositionRow *last, const IdemPositionRow
 	bool		is_last = row->id == last->id && last->fresh == IDEM_FRESH_NOT;
 	bool		is_noted = last->named == row->id;
 
-	idem_position_assign(stream->cxt, &stream->settled, &row->pos);
-	if (row->pos.cur != NULL)
-		stream->settled.k = k;
+	take_stored(stream, row, k);
 	if (repeated)
 		note_stored(stream, IDEM_POSITION_REPEATED, row->id);
 	else if (!is_last && !is_noted)
 		note_stored(stream, IDEM_POSITION_NAMED, row->id);
 	stream->fresh = IDEM_FRESH_NOT;
+}
+
+/*
+ * The relay was altered to another server, whose sink names a row that we wrote before:
+ * the target is one that had the relay's events.  It is further than our position, unless
+ * the relay went to another target meanwhile.
+ */
+static bool
+is_same_target(const IdemStream *stream, const IdemPositionRow *last, const IdemPositionRow *row)
+{
+	return stream->fresh == IDEM_FRESH_SERVER &&
+		!idem_position_sees_more(last->pos.done, row->pos.done);
 }
 
 /*
@@ -171,6 +192,8 @@ reconcile(IdemStream *stream, const IdemPositionRow *last, const IdemProtoReady 
 		resume_at(stream, last, row, ready->position.k, resolved);
 		return NULL;
 	}
+	if (row != NULL && is_same_target(stream, last, row))
+		take_stored(stream, row, ready->position.k);
 	if (stream->fresh != IDEM_FRESH_NOT && (id < c->epoch || row != NULL))
 		return NULL;
 	return psprintf("the sink's position, row " INT64_FORMAT ", is not in the log of positions",
@@ -488,29 +511,14 @@ settle_storing(IdemStream *stream, IdemBatch *batch)
 	{
 		idem_position_assign(stream->cxt, &stream->settled, &batch->after);
 		stream->settled_dirty = true;
+		if (stream->write_by == 0)
+			stream->write_by = idem_clock_plus_ms(idem_clock(), PASSED_DELAY_MS);
 		IDEM_FAULT_POINT("relay-settled");
 	}
 	on_progress(stream, batch);
 	count_batch(stream, batch);
 	idem_batch_free(stream, batch);
 	return true;
-}
-
-void
-idem_stream_settle(IdemStream *stream)
-{
-	if (!stream->storing)
-	{
-		settle_plain(stream);
-		return;
-	}
-	while (!dlist_is_empty(&stream->batches))
-	{
-		IdemBatch  *head = dlist_head_element(IdemBatch, node, &stream->batches);
-
-		if (head->open > 0 || !settle_storing(stream, head))
-			break;
-	}
 }
 
 /*
@@ -544,4 +552,37 @@ idem_stream_persist(IdemStream *stream)
 	IDEM_FAULT_POINT("relay-persist");
 	idem_txn_commit(true);
 	idem_stream_forget_unwritten(stream);
+}
+
+/*
+ * Nothing is in flight for a while: tell stat_relay so, which reads the log.  A relay that
+ * is busy is looked at again later.
+ */
+static void
+write_passed(IdemStream *stream)
+{
+	stream->write_by = 0;
+	if (persist_is_due(stream))
+		idem_stream_persist(stream);
+	else if (stream->nbatches > 0 || stream->sent.cur != NULL)
+		stream->write_by = idem_clock_plus_ms(idem_clock(), PASSED_DELAY_MS);
+}
+
+void
+idem_stream_settle(IdemStream *stream)
+{
+	if (!stream->storing)
+	{
+		settle_plain(stream);
+		return;
+	}
+	while (!dlist_is_empty(&stream->batches))
+	{
+		IdemBatch  *head = dlist_head_element(IdemBatch, node, &stream->batches);
+
+		if (head->open > 0 || !settle_storing(stream, head))
+			break;
+	}
+	if (stream->write_by != 0 && idem_clock() >= stream->write_by)
+		write_passed(stream);
 }

@@ -1,0 +1,85 @@
+
+# Copyright (c) 2026, the idempotency developers
+
+# A relay to a sink that stores positions is altered to another server: it goes on where it
+# is, whether that server leads to another target, to the same one, or back to a former one.
+
+use strict;
+use warnings FATAL => 'all';
+
+use IdemRelay;
+use IdemTest;
+use Test::More;
+
+my $dir = IdemRelay::sink_directory();
+my $node = IdemTest::cluster('main', conf => "idempotency.sink_directory = '$dir'\n");
+my ($first, $second) = map { "$dir/$_.log" } qw(first second);
+
+IdemRelay::pytest_server($node, 'first', $first, position => 'on');
+IdemRelay::pytest_server($node, 'second', $second, position => 'on', outage_type => 'Stop');
+IdemRelay::pytest_server($node, 'again', $second, position => 'on');
+$node->safe_psql('postgres', q{SELECT idempotency.relay_create('r', 'first', batch_events => 10)});
+
+sub went_to
+{
+	my ($server) = @_;
+
+	$node->safe_psql('postgres', "SELECT idempotency.relay_alter('r', server => '$server')");
+	return;
+}
+
+# Until it is written down that the target has all, and not before.
+sub settled
+{
+	IdemTest::wait_for($node, q{SELECT state = 'streaming' AND waiting_for = 'events' AND lag_events = 0
+		FROM idempotency.stat_relay WHERE relay = 'r'});
+	return;
+}
+
+sub types
+{
+	my ($file) = @_;
+
+	return join(' ', map { $_->{event_type} } IdemRelay::acked($file));
+}
+
+IdemRelay::enqueue($node, 'k', 'One');
+IdemRelay::wait_received($first, 1);
+settled();
+
+# To a target that knows nothing of the relay
+went_to('second');
+IdemRelay::enqueue($node, 'k', 'Two');
+IdemRelay::wait_until('it goes on at the new target',
+	sub { types($second) ne '' || IdemRelay::stat($node, 'r', 'state') eq 'diverged' });
+is(IdemRelay::stat($node, 'r', 'state'), 'streaming', 'the new target is no contradiction');
+is(types($second), 'Two', 'and gets what comes now');
+
+# To the same target, in the middle of a difference: nothing comes twice.
+$node->safe_psql('postgres', q{
+SELECT count(idempotency.outbox_enqueue('t', 'k' || i, CASE i WHEN 55 THEN 'Stop' ELSE 'Many' END, '{}'))
+	FROM generate_series(1, 100) i});
+IdemRelay::wait_state($node, 'r', 'outage');
+cmp_ok(scalar(IdemRelay::acked($second)), '>', 1, 'a part of it has come');
+went_to('again');
+IdemRelay::wait_received($second, 101);
+is(scalar(IdemRelay::acked($second)), 101, 'each once, at the same target by another name');
+settled();
+
+# Back to a target that has an older position of the relay
+went_to('first');
+IdemRelay::enqueue($node, 'k', 'Three');
+IdemRelay::wait_received($first, 2);
+is(types($first), 'One Three', 'a former target goes on with what comes now');
+is(scalar(IdemRelay::acked($second)), 101, 'and the other gets nothing more');
+
+# The same server is no change: a target that lost its state is a contradiction still.
+settled();
+unlink $first;
+kill 'KILL', IdemRelay::stat($node, 'r', 'sink_pid');
+IdemRelay::wait_state($node, 'r', 'diverged');
+went_to('first');
+IdemRelay::wait_state($node, 'r', 'diverged');
+
+$node->stop;
+done_testing();
