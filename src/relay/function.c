@@ -225,7 +225,7 @@ take_repeats(IdemFunctionRelay *relay, int limit)
 
 	if (taking.lone_left)
 		relay->attempts.repeats = true;
-	else if (taken == NIL)
+	else if (taken == NIL || (!taking.alone && relay->parked->suspects == 0))
 		relay->attempts.repeats = false;
 	return taken;
 }
@@ -415,6 +415,7 @@ prepare_step(IdemFunctionRelay *relay)
 	idem_handler_check(relay->handler, relay->config);
 	if (relay->parked_dirty || relay->parked->stale)
 	{
+		relay->parked->careful = relay->attempts.repeats ? relay->config->batch_events : 0;
 		idem_parked_index_load(relay->parked, relay->config);
 		relay->parked_dirty = false;
 	}

@@ -68,6 +68,7 @@ typedef struct ParkedKey
 {
 	uint64		hash;			/* of the event's key; or its seq */
 	dlist_head	queue;			/* entries by seq */
+	int			loaded;			/* of them, by the load */
 	int			taken;			/* of them, in flight */
 	int			window;			/* the next run's length */
 	bool		failed;			/* one of the run was refused */
@@ -83,6 +84,7 @@ typedef struct ParkedEntry
 	int64		seq;			/* hash key */
 	IdemParkedNote note;
 	bool		taken;
+	bool		suspect;		/* counted in index->suspects */
 	ParkedKey  *key;			/* NULL: dead, and nobody waits for it */
 	dlist_node	node;			/* in the key's queue */
 } ParkedEntry;
@@ -140,6 +142,7 @@ make_empty(IdemParkedIndex *index, const IdemRelayConfig *config)
 	index->total = 0;
 	index->more = 0;
 	index->stale = false;
+	index->suspects = 0;
 	index->looked_at = GetCurrentTimestamp();
 	index->by_key = config->ordering == IDEM_ORDERING_KEY;
 	index->dead_blocks = config->on_dead != IDEM_ON_DEAD_SKIP;
@@ -277,6 +280,9 @@ leave_key(IdemParkedIndex *index, ParkedEntry *entry)
 
 	entry->taken = false;
 	entry->key = NULL;
+	if (entry->suspect)
+		index->suspects--;
+	entry->suspect = false;
 	if (key == NULL)
 		return;
 	dlist_delete(&entry->node);
@@ -286,7 +292,7 @@ leave_key(IdemParkedIndex *index, ParkedEntry *entry)
 		find_place(index, key, GetCurrentTimestamp());
 }
 
-static void
+static ParkedEntry *
 add_entry(IdemParkedIndex *index, const IdemParkedNote *note, uint64 hash, TimestampTz now)
 {
 	bool		found;
@@ -298,7 +304,7 @@ add_entry(IdemParkedIndex *index, const IdemParkedNote *note, uint64 hash, Times
 	else
 		index->total++;
 	entry->note = *note;
-	entry->taken = false;
+	entry->taken = entry->suspect = false;
 	entry->key = NULL;
 	if (note->state != IDEM_PARKED_DEAD || (index->by_key && index->dead_blocks))
 	{
@@ -314,12 +320,27 @@ add_entry(IdemParkedIndex *index, const IdemParkedNote *note, uint64 hash, Times
 			dlist_head_element(ParkedEntry, node, &key->queue) == entry)
 			find_place(index, key, now);
 	}
+	return entry;
+}
+
+/*
+ * Of a key a run was under way when the server went down, at most: only its first events
+ * can have done it.
+ */
+static void
+suspect(IdemParkedIndex *index, ParkedEntry *entry)
+{
+	if (entry->key == NULL || entry->key->loaded++ >= index->careful)
+		return;
+	entry->note.lone = true;
+	entry->suspect = true;
+	index->suspects++;
 }
 
 void
 idem_parked_index_put(IdemParkedIndex *index, const IdemEvent *event, const IdemParkedNote *note)
 {
-	add_entry(index, note, key_hash(event->aggregate_type, event->aggregate_id),
+	(void) add_entry(index, note, key_hash(event->aggregate_type, event->aggregate_id),
 			  GetCurrentTimestamp());
 }
 
@@ -356,7 +377,7 @@ add_row(IdemParkedIndex *index, HeapTuple tup, TupleDesc desc)
 	note.due = time_or(tup, desc, 7, DT_NOEND);
 	note.failed_at = time_or(tup, desc, 8, DT_NOBEGIN);
 	note.lone = DatumGetBool(idem_spi_value(tup, desc, 9));
-	add_entry(index, &note, key_hash(t, i), index->looked_at);
+	suspect(index, add_entry(index, &note, key_hash(t, i), index->looked_at));
 	pfree(type);
 	pfree(id);
 }
@@ -409,6 +430,9 @@ idem_parked_index_failed(IdemParkedIndex *index, const IdemParkedNote *note)
 	if (entry == NULL || entry->key == NULL)
 		return;
 	entry->note = *note;
+	if (entry->suspect)
+		index->suspects--;
+	entry->suspect = false;
 	entry->key->failed = true;
 	stays = note->state != IDEM_PARKED_DEAD || (index->by_key && index->dead_blocks);
 	if (!stays)

@@ -62,6 +62,9 @@ typedef struct IdemParkedIndex
 	dlist_head	ready;			/* keys whose first event can be sent */
 	dlist_head	held;			/* keys whose first event the log has not passed */
 	pairingheap *due;			/* keys whose first event is not due yet */
+	int			careful;		/* of each key so many events may have been under
+								 * way when the server went down; set before a load */
+	int			suspects;		/* of them, still to be tried */
 	bool		stale;			/* a row was met that the index lacked: load it */
 	int			more;			/* keys with events in flight and more behind */
 	TimestampTz looked_at;		/* by the wall clock */

@@ -163,6 +163,16 @@ foreach my $name (qw(one_fn one_pg))
 }
 sql("ROLLBACK PREPARED 'pin'");
 
+# The server goes down.  Only what may have been under way then is tried one by one.
+sql(q{SELECT idempotency.relay_create('crash', 'fn', '{crash}', batch_events => 100)});
+park('crash', 1, 3000);
+IdemTest::kill9_backend($node, IdemRelay::stat($node, 'crash', 'pid'));
+let_go('crash');
+drained('crash');
+is(disorder('postgres', 'crash'), '0', 'in order after a crash');
+cmp_ok(sql(q{SELECT count(DISTINCT xid) FROM app.got WHERE relay = 'crash'}), '<', 400,
+	'after a crash only a batch of copies is tried one by one');
+
 # A queue of which every event is refused: what is sent for nothing is no more than that.
 my $file = "$dir/poison.log";
 IdemRelay::pytest_server($node, 'poison', $file, reject_type => 'E');
