@@ -341,7 +341,7 @@ void
 idem_parked_index_put(IdemParkedIndex *index, const IdemEvent *event, const IdemParkedNote *note)
 {
 	(void) add_entry(index, note, key_hash(event->aggregate_type, event->aggregate_id),
-			  GetCurrentTimestamp());
+					 GetCurrentTimestamp());
 }
 
 static IdemParkedState

@@ -58,14 +58,18 @@ typedef struct IdemParkedIndex
 	HTAB	   *keys;			/* those that are to be sent, or block, by key */
 	int64		total;
 	bool		by_key;			/* ordering is by key */
-	bool		dead_blocks;	/* a dead event holds later ones of its key back */
+	bool		dead_blocks;	/* a dead event holds later ones of its key
+								 * back */
 	dlist_head	ready;			/* keys whose first event can be sent */
-	dlist_head	held;			/* keys whose first event the log has not passed */
+	dlist_head	held;			/* keys whose first event the log has not
+								 * passed */
 	pairingheap *due;			/* keys whose first event is not due yet */
-	int			careful;		/* of each key so many events may have been under
-								 * way when the server went down; set before a load */
+	int			careful;		/* of each key so many events may have been
+								 * under way when the server went down; set
+								 * before a load */
 	int			suspects;		/* of them, still to be tried */
-	bool		stale;			/* a row was met that the index lacked: load it */
+	bool		stale;			/* a row was met that the index lacked: load
+								 * it */
 	int			more;			/* keys with events in flight and more behind */
 	TimestampTz looked_at;		/* by the wall clock */
 } IdemParkedIndex;
@@ -74,13 +78,15 @@ typedef struct IdemParkedIndex
 typedef struct IdemParkedTaking
 {
 	int			limit;			/* events */
-	int64		max_bytes;		/* of their payloads and headers; one may exceed it */
+	int64		max_bytes;		/* of their payloads and headers; one may
+								 * exceed it */
 	bool		lone;			/* one that is tried alone may be taken, alone */
 	bool		(*may) (const IdemParkedNote *note, void *arg); /* NULL: all may */
 	void	   *arg;
 
 	bool		alone;			/* the one taken is to be tried alone */
-	bool		lone_left;		/* nothing was taken, for one that is tried alone */
+	bool		lone_left;		/* nothing was taken, for one that is tried
+								 * alone */
 } IdemParkedTaking;
 
 extern IdemParkedIndex *idem_parked_index_create(MemoryContext parent);

@@ -125,7 +125,8 @@ typedef struct IdemStream
 	int64		cur_last_seq;	/* last number given out when "cur" was taken */
 	int64		done_last_seq;	/* the same for "done" */
 	bool		repeating;		/* a batch of parked events is in flight */
-	bool		log_turn;		/* the log's; a batch of parked events went last */
+	bool		log_turn;		/* the log's; a batch of parked events went
+								 * last */
 	bool		drained;		/* nothing was left at the last look */
 	bool		unfinished;		/* more may be there, look again at once */
 

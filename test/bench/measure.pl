@@ -19,9 +19,9 @@ use Bench::Server;
 
 my %module = (
 	claims => 'Arms', enqueues => 'Arms', drain => 'Drain', latency => 'Latency', memory => 'Memory',
-	backlog => 'Backlog', ids => 'Ids', profile => 'Profile',
+	parked => 'Parked', backlog => 'Backlog', ids => 'Ids', profile => 'Profile',
 	map { ("pin-$_" => 'Pin') } qw(snapshot writer reader prepared));
-my @always = qw(claims enqueues drain latency memory backlog ids);
+my @always = qw(claims enqueues drain parked latency memory backlog ids);
 my @pins = qw(pin-snapshot pin-writer pin-reader pin-prepared);
 
 sub chosen

@@ -17,7 +17,7 @@ my ($dir) = @ARGV;
 die "usage: report.pl DIR\n" unless $dir;
 
 my @order = qw(claims enqueues drain latency memory backlog ids pin-snapshot pin-writer pin-reader pin-prepared);
-my @parts = grep { -f "$FindBin::Bin/lib/Bench/Report/$_.pm" } qw(Arms Drain Latency Memory Growth Pin);
+my @parts = grep { -f "$FindBin::Bin/lib/Bench/Report/$_.pm" } qw(Arms Drain Parked Latency Memory Growth Pin);
 my $report = Bench::Report->new($dir);
 
 # One line per section: they may come from different days.

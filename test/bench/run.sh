@@ -2,7 +2,7 @@
 # Measure this tree against the floors and its rivals: test/bench/report/report.md.
 #
 #	QUICK=1			everything small, pins too; reports into build/bench-quick
-#	ONLY=regexp		sections whose name begins so: claims enqueues drain latency
+#	ONLY=regexp		sections whose name begins so: claims enqueues drain parked latency
 #					memory backlog ids pin-snapshot pin-writer pin-reader pin-prepared;
 #					the results of the others stay as they are
 #	DURATION=s		of each pin; 600
@@ -41,6 +41,7 @@ bench_conf()
 		jit = off
 		max_connections = 100
 		log_checkpoints = off
+		idempotency.max_parked = 100000
 	END
 }
 
