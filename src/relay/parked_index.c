@@ -437,8 +437,10 @@ idem_parked_index_failed(IdemParkedIndex *index, const IdemParkedNote *note)
 	stays = note->state != IDEM_PARKED_DEAD || (index->by_key && index->dead_blocks);
 	if (!stays)
 		leave_key(index, entry);
-	else
+	else if (entry->taken)
 		idem_parked_index_give_back(index, note->seq, false);
+	else if (entry->key->taken == 0)
+		find_place(index, entry->key, GetCurrentTimestamp());
 }
 
 void
@@ -465,12 +467,16 @@ idem_parked_index_give_back(IdemParkedIndex *index, int64 seq, bool waits)
 		entry->note.state = IDEM_PARKED_WAITING;
 		entry->key->failed = true;
 	}
-	if (entry->taken && --entry->key->taken == 0)
-	{
-		entry->taken = false;
-		end_run(index, entry->key);
-	}
+	if (!entry->taken)
+		return;
 	entry->taken = false;
+	if (--entry->key->taken > 0)
+		return;
+	end_run(index, entry->key);
+
+	/* Its turn is not over; an attempt may be on record that is to be made next. */
+	if (!waits && entry->key->place == PLACE_READY)
+		dlist_move_head(&index->ready, &entry->key->node);
 }
 
 bool
