@@ -68,6 +68,11 @@ CREATE SERVER null_sink FOREIGN DATA WRAPPER idempotency_null;
 CREATE USER MAPPING FOR CURRENT_USER SERVER null_sink;
 CREATE SERVER effect_sink FOREIGN DATA WRAPPER idempotency_function OPTIONS (function 'bench.on_event');
 
+-- A handler that does nothing, so that the relay's own work shows.
+CREATE FUNCTION bench.ignore_event(event_id uuid) RETURNS void
+LANGUAGE plpgsql AS 'BEGIN END';
+CREATE SERVER idle_sink FOREIGN DATA WRAPPER idempotency_function OPTIONS (function 'bench.ignore_event');
+
 -- What the consumers of rivals say they have carried out.
 CREATE UNLOGGED TABLE bench.drained (
 	side text NOT NULL,

@@ -8,7 +8,7 @@ use Bench::Report;
 *spread = \&Bench::Report::spread;
 *thousands = \&Bench::Report::thousands;
 
-my %title = (null_sink => 'the null sink program', effect_sink => 'a SQL function that inserts a row');
+my %title = (null_sink => 'the null sink program', idle_sink => 'a function that does nothing');
 
 # The rounds of each case, as lists.
 sub cases

@@ -8,7 +8,7 @@ use Bench::Server;
 
 *until_true = \&Bench::Server::until_true;
 
-my @cases = map { my $sink = $_; map { { sink => $sink, keys => $_ } } 1, 100 } qw(null_sink effect_sink);
+my @cases = map { my $sink = $_; map { { sink => $sink, keys => $_ } } 1, 100 } qw(null_sink idle_sink);
 
 sub parked_table
 {
