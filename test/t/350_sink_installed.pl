@@ -93,7 +93,7 @@ $message = "sink program \"idempotency-sink-x\" is not installed; looked in \"$s
 is(IdemRelay::stat($node, 'x', 'last_error'), substr($message, 0, 255), 'of a program that is none of ours it names no package');
 IdemRelay::enqueue($node, 'k', 'T');
 IdemRelay::wait_received($file, 1);
-is($node->safe_psql('postgres', 'SELECT count(*) FROM idempotency.relay_parked'), '0', 'no event is refused meanwhile');
+is($node->safe_psql('postgres', 'SELECT count(*) FROM idempotency_data.relay_parked'), '0', 'no event is refused meanwhile');
 
 # A file that is no program is passed over; then it goes on by itself.
 append_to_file("$sinks/idempotency-sink-x", "no program\n");
