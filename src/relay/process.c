@@ -1,14 +1,14 @@
 /*-------------------------------------------------------------------------
  *
  * process.c
- *		Starts programs as children; watches and ends those that are sinks.
+ *		Starts programs as children; listens to and ends those that are sinks.
  *
  * A program talks to the world, so it has nothing of the server's: no shared
  * memory, no descriptor but the three that its starter names, no environment
  * but the one its starter gives.  A sink program has one end of a socket pair
- * and of a pipe, and no arguments.  What the program prints into the pipe goes to
- * the server log as lines of its relay, LOG_BURST at once and then one per
- * LOG_INTERVAL_MS, with the number of those that were dropped.
+ * and of a pipe, and no arguments.  What the program prints into the pipe, or says
+ * in frames for the log, goes to the server log as lines of its relay, LOG_BURST at
+ * once and then one per LOG_INTERVAL_MS, with the number of those that were dropped.
  *
  * Between fork and exec only async-signal-safe calls are made.  Signals are
  * blocked across the fork, so that a handler of the server can never run in
@@ -16,10 +16,13 @@
  * what the postmaster signals to the group at a crash reaches it as well; SIGINT
  * is ignored, because pg_cancel_backend signals the group, too.
  *
- * The worker kills and reaps its programs on every way out.  If the worker
- * dies by SIGKILL the kernel delivers PDEATHSIG; the comparison of getppid
- * closes the gap before it is set.  That matters most where the postmaster is
- * process 1: an orphan that dies of a signal would make it restart the cluster.
+ * Nothing here waits for a program, its start included: the child looks for the
+ * file, and a fork does not copy the tables of pages that map shared memory.  (vfork
+ * would be quicker, but its parent waits for the child's exec.)  What becomes of a
+ * program that was killed is children.c's.
+ *
+ * If the worker dies by SIGKILL the kernel delivers PDEATHSIG; the comparison of
+ * getppid closes the gap before it is set.
  *
  * Copyright (c) 2026, the idempotency developers
  *
@@ -41,73 +44,17 @@
 
 #include "libpq/pqsignal.h"
 #include "miscadmin.h"
-#include "storage/ipc.h"
-#include "utils/memutils.h"
 
 #include "compat.h"
+#include "relay/children.h"
 #include "relay/process.h"
 #include "shared/fault.h"
 
+#define NOT_EXECUTED 127		/* exit status, as of a shell */
 #define LOG_BURST 20
 #define LOG_INTERVAL_MS 1000
 #define MAX_PRINTED (64 * 1024) /* bytes taken in at once: what a pipe holds */
 
-/* Running programs of this process, for the way out. */
-static pid_t *running = NULL;
-static int	nrunning = 0;
-static int	running_allocated = 0;
-
-static void
-kill_all(int code, Datum arg)
-{
-	for (int i = 0; i < nrunning; i++)
-		(void) kill(running[i], SIGKILL);
-	for (int i = 0; i < nrunning; i++)
-	{
-		while (waitpid(running[i], NULL, 0) < 0 && errno == EINTR)
-			;
-	}
-	nrunning = 0;
-}
-
-void
-idem_process_init(void)
-{
-	before_shmem_exit(kill_all, (Datum) 0);
-}
-
-static void
-remember(pid_t pid)
-{
-	running[nrunning++] = pid;
-}
-
-static void
-forget(pid_t pid)
-{
-	for (int i = 0; i < nrunning; i++)
-	{
-		if (running[i] == pid)
-		{
-			running[i] = running[--nrunning];
-			return;
-		}
-	}
-}
-
-/* Room for one more, allocated before the fork and not after. */
-static void
-make_room(void)
-{
-	if (nrunning < running_allocated)
-		return;
-	running_allocated = running_allocated ? running_allocated * 2 : 16;
-	if (running == NULL)
-		running = MemoryContextAlloc(TopMemoryContext,
-									 sizeof(pid_t) * running_allocated);
-	else
-		running = repalloc(running, sizeof(pid_t) * running_allocated);
-}
 
 /*
  * Everything above standard error goes: a child inherits descriptors of the
@@ -157,6 +104,9 @@ run_child(const IdemSpawn *spawn, pid_t parent, long max_fd)
 	close_from_3(max_fd);
 	if (spawn->own_group && setpgid(0, 0) != 0)
 		_exit(126);
+	/* Its orphans are its own: children.c kills what becomes the worker's. */
+	if (!spawn->own_group)
+		(void) prctl(PR_SET_CHILD_SUBREAPER, 1);
 	if (prctl(PR_SET_PDEATHSIG, SIGKILL) != 0 || getppid() != parent)
 		_exit(126);
 	raise_oom_score();
@@ -164,7 +114,9 @@ run_child(const IdemSpawn *spawn, pid_t parent, long max_fd)
 	(void) sigprocmask(SIG_SETMASK, &none, NULL);
 	IDEM_FAULT_POINT_CHILD("sink-exec");
 	(void) execve(spawn->path, spawn->argv, spawn->envp);
-	_exit(127);
+	if (spawn->other_path != NULL)
+		(void) execve(spawn->other_path, spawn->argv, spawn->envp);
+	_exit(NOT_EXECUTED);
 }
 
 bool
@@ -206,9 +158,8 @@ make_socket_pair(int fds[2], char **problem)
 	return true;
 }
 
-/* May another line of that relay's programs be logged?  It counts if so. */
 static bool
-may_log(IdemPrinted *printed)
+has_allowance(IdemPrinted *printed)
 {
 	IdemClock	now = idem_clock();
 
@@ -223,12 +174,22 @@ may_log(IdemPrinted *printed)
 static void
 log_dropped(IdemPrinted *printed)
 {
-	if (printed->dropped == 0 || !may_log(printed))
+	if (printed->dropped == 0 || !has_allowance(printed))
 		return;
 	ereport(LOG,
-			(errmsg("relay \"%s\": " INT64_FORMAT " lines that its sink program printed were not logged",
+			(errmsg("relay \"%s\": " INT64_FORMAT " lines of its sink program were not logged",
 					printed->relay, printed->dropped)));
 	printed->dropped = 0;
+}
+
+bool
+idem_process_may_log(IdemPrinted *printed)
+{
+	log_dropped(printed);
+	if (has_allowance(printed))
+		return true;
+	printed->dropped++;
+	return false;
 }
 
 static void
@@ -236,12 +197,9 @@ log_line(const char *line, void *arg)
 {
 	IdemPrinted *printed = arg;
 
-	log_dropped(printed);
-	if (may_log(printed))
+	if (idem_process_may_log(printed))
 		ereport(LOG,
 				(errmsg("relay \"%s\": sink program prints: %s", printed->relay, line)));
-	else
-		printed->dropped++;
 }
 
 void
@@ -274,18 +232,24 @@ spawn_sink(IdemSinkProcess *process, IdemSpawn *spawn, char **problem)
 }
 
 bool
-idem_process_start(IdemSinkProcess *process, const char *relay, const char *path,
+idem_process_start(IdemSinkProcess *process, const char *relay, const char *program,
 				   char **problem)
 {
-	const char *name = last_dir_separator(path);
-	char	   *argv[2] = {unconstify(char *, name + 1), NULL};
+	char	   *argv[2] = {unconstify(char *, program), NULL};
 	char	   *envp[3] = {IDEM_PROCESS_ENVIRONMENT, NULL};
-	IdemSpawn	spawn = {path, argv, envp, -1, -1, -1, false};
+	IdemSpawn	spawn = {.argv = argv, .envp = envp, .in = -1, .out = -1, .err = -1};
+	IdemProgramPaths paths;
 	int			fds[2];
 
 	Assert(process->pid == 0 && process->fd < 0 && process->output.fd < 0);
+	if (!idem_program_paths(program, &paths, problem))
+		return false;
+	spawn.path = paths.beside;
+	spawn.other_path = paths.other;
+	process->missing = false;
 	strlcpy(process->printed.relay, relay, sizeof(process->printed.relay));
-	make_room();
+	strlcpy(process->program, program, sizeof(process->program));
+	idem_children_make_room();
 	if (!make_socket_pair(fds, problem))
 		return false;
 
@@ -297,7 +261,7 @@ idem_process_start(IdemSinkProcess *process, const char *relay, const char *path
 		(void) close(fds[0]);
 		return false;
 	}
-	remember(process->pid);
+	process->child = idem_children_add(process->pid, relay);
 	(void) close(fds[1]);
 	process->fd = fds[0];
 	IDEM_FAULT_POINT("sink-forked");
@@ -305,22 +269,24 @@ idem_process_start(IdemSinkProcess *process, const char *relay, const char *path
 }
 
 void
-idem_process_kill(IdemSinkProcess *process)
+idem_process_hang_up(IdemSinkProcess *process)
 {
 	if (process->fd >= 0)
-	{
 		(void) close(process->fd);
-		process->fd = -1;
-	}
-	if (process->pid != 0)
+	process->fd = -1;
+}
+
+void
+idem_process_kill(IdemSinkProcess *process)
+{
+	idem_process_hang_up(process);
+	if (process->child != NULL)
 	{
 		IDEM_FAULT_POINT_NO_ERROR("sink-reap");
-		(void) kill(process->pid, SIGKILL);
-		while (waitpid(process->pid, NULL, 0) < 0 && errno == EINTR)
-			;
-		forget(process->pid);
-		process->pid = 0;
+		idem_child_kill(process->child);
 	}
+	process->child = NULL;
+	process->pid = 0;
 	idem_process_log_output(process);
 	idem_output_end(&process->output, log_line, &process->printed);
 }
@@ -333,23 +299,31 @@ idem_process_describe_end(int status)
 	return psprintf("was terminated by signal %d", WTERMSIG(status));
 }
 
+/* That of a child whose exec failed, which prints nothing. */
+static bool
+was_not_executed(const IdemSinkProcess *process, int status)
+{
+	return WIFEXITED(status) && WEXITSTATUS(status) == NOT_EXECUTED &&
+		process->output.nread == 0;
+}
+
 bool
 idem_process_ended(IdemSinkProcess *process, char **how)
 {
 	int			status;
-	pid_t		rc;
 
-	if (process->pid == 0)
+	if (process->child == NULL)
 	{
-		*how = pstrdup("is not running");
+		*how = pstrdup("the sink program is not running");
 		return true;
 	}
-	rc = waitpid(process->pid, &status, WNOHANG);
-	if (rc == 0 || (rc < 0 && errno == EINTR))
+	if (!idem_child_ended(process->child, &status))
 		return false;
-	*how = rc < 0 ? psprintf("could not be waited for: %m") :
-		idem_process_describe_end(status);
-	forget(process->pid);
+	process->child = NULL;
 	process->pid = 0;
+	idem_process_log_output(process);
+	process->missing = was_not_executed(process, status);
+	*how = process->missing ? idem_program_missing(process->program) :
+		psprintf("the sink program %s", idem_process_describe_end(status));
 	return true;
 }

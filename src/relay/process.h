@@ -1,7 +1,7 @@
 /*-------------------------------------------------------------------------
  *
  * process.h
- *		Starts programs as children; watches and ends those that are sinks.
+ *		Starts programs as children; listens to and ends those that are sinks.
  *
  * Copyright (c) 2026, the idempotency developers
  *
@@ -15,11 +15,13 @@
 
 #include "postgres.h"
 
+#include "relay/children.h"
 #include "relay/output.h"
+#include "relay/program.h"
 #include "shared/args.h"
 #include "shared/clock.h"
 
-/* What the server log may still get of what a relay's programs print. */
+/* What the server log may still get of what a relay's programs print and say. */
 typedef struct IdemPrinted
 {
 	char		relay[IDEM_MAX_NAME_BYTES + 1];
@@ -30,7 +32,10 @@ typedef struct IdemPrinted
 typedef struct IdemSinkProcess
 {
 	pid_t		pid;			/* 0: none */
+	IdemChild  *child;			/* the same; NULL: none */
 	int			fd;				/* our end of the socket pair; -1: none */
+	char		program[IDEM_MAX_PROGRAM_LEN + 1];
+	bool		missing;		/* it ended since there was no file to execute */
 	IdemOutput	output;
 	IdemPrinted printed;		/* outlives the process: the next one's, too */
 } IdemSinkProcess;
@@ -41,6 +46,7 @@ typedef struct IdemSinkProcess
 typedef struct IdemSpawn
 {
 	const char *path;
+	const char *other_path;		/* if that cannot be executed; or NULL */
 	char	  **argv;			/* NULL-terminated, and so is envp */
 	char	  **envp;
 	int			in;				/* descriptors that become its 0, 1 and 2 */
@@ -62,24 +68,32 @@ extern bool idem_process_spawn(const IdemSpawn *spawn, volatile pid_t *pid);
 /* "exited with status 2", "was terminated by signal 9"; palloc'd. */
 extern char *idem_process_describe_end(int status);
 
-/* Kills what is left when this process ends, however it ends. */
-extern void idem_process_init(void);
-
 /*
- * Start the program at that absolute path for that relay.  False with *problem
- * set (palloc'd) if it cannot be started; that the program itself fails shows as
+ * Start the sink program of that name for that relay.  False with *problem set
+ * (palloc'd) if it cannot be started; that the program is missing or fails shows as
  * end of file.
  */
 extern bool idem_process_start(IdemSinkProcess *process, const char *relay,
-							   const char *path, char **problem);
+							   const char *program, char **problem);
 
 /* Log what the program has printed; bounded, and does not wait. */
 extern void idem_process_log_output(IdemSinkProcess *process);
 
-/* Close our ends; SIGKILL, reap and log.  Safe on one that is not running. */
+/* May the server log have a line more of that relay's programs?  Counts it. */
+extern bool idem_process_may_log(IdemPrinted *printed);
+
+/* Close our end of the socket pair, and nothing else. */
+extern void idem_process_hang_up(IdemSinkProcess *process);
+
+/*
+ * Close our ends; SIGKILL, and log what was printed.  Does not wait for its death:
+ * idem_children_dying.  Safe on one that is not running.
+ */
 extern void idem_process_kill(IdemSinkProcess *process);
 
-/* Reap without waiting.  True if it has ended; *how then tells how, palloc'd. */
+/*
+ * Does not wait.  True if it has ended; *how then tells how, a sentence, palloc'd.
+ */
 extern bool idem_process_ended(IdemSinkProcess *process, char **how);
 
 #endif							/* IDEM_RELAY_PROCESS_H */

@@ -27,8 +27,6 @@
 #include "postgres.h"
 
 #include <dlfcn.h>
-#include <sys/stat.h>
-#include <unistd.h>
 
 #include "lib/stringinfo.h"
 #include "port.h"
@@ -38,7 +36,6 @@
 
 #define PROGRAM_PREFIX	"idempotency-sink-"
 #define SUBDIRECTORY	"idempotency-sinks"
-#define MAX_NAME_LEN	63
 
 char	   *idem_sink_directory = NULL;
 
@@ -47,7 +44,7 @@ name_is_safe(const char *program)
 {
 	const char *p = program + strlen(PROGRAM_PREFIX);
 
-	if (strlen(program) > MAX_NAME_LEN || *p == '\0')
+	if (strlen(program) > IDEM_MAX_PROGRAM_LEN || *p == '\0')
 		return false;
 	return strspn(p, "abcdefghijklmnopqrstuvwxyz0123456789_") == strlen(p);
 }
@@ -71,55 +68,43 @@ directory_beside_library(void)
 	return psprintf("%s/" SUBDIRECTORY, path[0] != '\0' ? path : ".");
 }
 
-/* The program's path in that directory, if it can be executed; else NULL. */
-static char *
-look_in(const char *dir, const char *program)
+/* NULL where the setting is empty. */
+static const char *
+other_directory(void)
 {
-	char	   *path = psprintf("%s/%s", dir, program);
-	struct stat st;
+	return idem_sink_directory != NULL && idem_sink_directory[0] != '\0' ? idem_sink_directory : NULL;
+}
 
-	if (stat(path, &st) == 0 && S_ISREG(st.st_mode) && access(path, X_OK) == 0)
-		return path;
-	pfree(path);
-	return NULL;
+bool
+idem_program_paths(const char *program, IdemProgramPaths *paths, char **problem)
+{
+	const char *other = other_directory();
+
+	if (!name_is_safe(program))
+	{
+		*problem = psprintf("\"%s\" is not a name of a sink program", program);
+		return false;
+	}
+	paths->beside = psprintf("%s/%s", directory_beside_library(), program);
+	paths->other = other == NULL ? NULL : psprintf("%s/%s", other, program);
+	return true;
 }
 
 /* What to install, ahead of the paths: a long message is cut off at its end. */
-static char *
-describe_missing(const char *program, const char *beside, const char *setting)
+char *
+idem_program_missing(const char *program)
 {
 	const char *name = program + strlen(PROGRAM_PREFIX);
 	const IdemSinkKind *kind = idem_sink_kind(name);
+	const char *other = other_directory();
 	StringInfoData buf;
 
 	initStringInfo(&buf);
 	appendStringInfo(&buf, "sink program \"%s\" is not installed", program);
 	if (kind != NULL && (kind->flags & IDEM_KIND_HAS_PROGRAM) != 0)
 		appendStringInfo(&buf, " (package %s, or \"make install-sink-%s\")", program, name);
-	appendStringInfo(&buf, "; looked in \"%s\"", beside);
-	if (setting != NULL)
-		appendStringInfo(&buf, " and in idempotency.sink_directory, \"%s\"", setting);
+	appendStringInfo(&buf, "; looked in \"%s\"", directory_beside_library());
+	if (other != NULL)
+		appendStringInfo(&buf, " and in idempotency.sink_directory, \"%s\"", other);
 	return buf.data;
-}
-
-char *
-idem_program_path(const char *program, char **problem)
-{
-	char	   *beside = directory_beside_library();
-	const char *setting = idem_sink_directory;
-	char	   *path;
-
-	if (!name_is_safe(program))
-	{
-		*problem = psprintf("\"%s\" is not a name of a sink program", program);
-		return NULL;
-	}
-	if (setting != NULL && setting[0] == '\0')
-		setting = NULL;
-	path = look_in(beside, program);
-	if (path == NULL && setting != NULL)
-		path = look_in(setting, program);
-	if (path == NULL)
-		*problem = describe_missing(program, beside, setting);
-	return path;
 }

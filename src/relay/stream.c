@@ -37,12 +37,13 @@
 #include "utils/snapmgr.h"
 #include "utils/timestamp.h"
 
-#include "relay/program.h"
+#include "relay/children.h"
 #include "relay/report.h"
 #include "relay/stream.h"
 #include "relay/witness.h"
 #include "shared/clock.h"
 #include "shared/durable.h"
+#include "shared/error.h"
 #include "shared/fault.h"
 
 /* How often a standby that the gate waits for is looked at again. */
@@ -257,21 +258,46 @@ is_witnessed(IdemStream *stream)
 	return false;
 }
 
+/*
+ * A program that was killed may live as long as the kernel holds it.  What it had
+ * in hand may still take effect then: a write to a file system that answers late, a
+ * transaction whose connection is open.  So the next program begins after its end,
+ * or events of one key would change their order.
+ */
+static bool
+former_program_lives(IdemStream *stream)
+{
+	bool		overdue;
+	pid_t		pid = idem_children_dying(stream->config->name, &overdue);
+
+	if (pid == 0)
+		return false;
+	idem_report_sink_pid(stream->entry, pid);
+	if (overdue && stream->held_pid != pid)
+	{
+		idem_report_error(stream->entry,
+						  psprintf("sink program %d was killed and has not ended", (int) pid));
+		ereport(LOG,
+				(errcode(ERRCODE_IDEM_SINK_OUTAGE),
+				 errmsg("relay \"%s\" waits for the end of its former sink program, process %d, which was killed",
+						stream->config->name, (int) pid),
+				 errhint("The kernel holds the process, for example for a file system that does not answer.")));
+		stream->held_pid = pid;
+	}
+	idem_report_state(stream->entry, stream->config->name,
+					  overdue ? IDEM_RELAY_OUTAGE : IDEM_RELAY_STARTING,
+					  IDEM_WAIT_PROGRAM_END);
+	return true;
+}
+
 static void
 start_program(IdemStream *stream, IdemClock now)
 {
 	char	   *problem = NULL;
-	char	   *path = idem_program_path(stream->config->program, &problem);
 
-	/* Somebody may install it, which nothing tells us: look again later. */
-	if (path == NULL)
-	{
-		idem_stream_break_as(stream, IDEM_RELAY_MISCONFIGURED, problem);
-		return;
-	}
 	idem_report_state(stream->entry, stream->config->name,
 					  IDEM_RELAY_STARTING, IDEM_WAIT_SINK);
-	if (!idem_process_start(&stream->process, stream->config->name, path, &problem))
+	if (!idem_process_start(&stream->process, stream->config->name, stream->config->program, &problem))
 	{
 		idem_stream_break(stream, problem);
 		return;
@@ -407,11 +433,16 @@ idem_stream_step(IdemStream *stream)
 		return;
 	if (stream->phase == IDEM_STREAM_OFF)
 	{
-		if (now < stream->not_before)
+		if (now < stream->not_before || former_program_lives(stream))
 			return;
 		start_program(stream, now);
 		if (stream->phase == IDEM_STREAM_OFF)
 			return;
+	}
+	if (stream->process.fd < 0)
+	{
+		(void) idem_stream_await_end(stream);
+		return;
 	}
 	if (!idem_stream_receive(stream) || stream->phase == IDEM_STREAM_OFF)
 		return;
@@ -436,14 +467,27 @@ earlier(IdemClock a, IdemClock b)
 	return Min(a, b);
 }
 
+/* When to start the program; 0: something that wakes us comes before. */
+static IdemClock
+start_time(const IdemStream *stream)
+{
+	bool		overdue;
+
+	if (stream->stuck || stream->barred || !idem_witness_allows() ||
+		idem_children_dying(stream->config->name, &overdue) != 0)
+		return 0;
+	return Max(stream->not_before, 1);
+}
+
 IdemClock
 idem_stream_next_time(IdemStream *stream)
 {
 	IdemClock	t = 0;
 
 	if (stream->phase == IDEM_STREAM_OFF)
-		return stream->stuck || stream->barred || !idem_witness_allows() ? 0 :
-			Max(stream->not_before, 1);
+		return start_time(stream);
+	if (stream->process.fd < 0)
+		return stream->deadline;
 	if (stream->gate != InvalidXLogRecPtr)
 		t = idem_clock_plus_ms(idem_clock(), GATE_POLL_MS);
 	t = earlier(t, stream->deadline);

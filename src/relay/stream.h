@@ -41,7 +41,8 @@ typedef enum IdemStreamPhase
 {
 	IDEM_STREAM_OFF,			/* no program runs */
 	IDEM_STREAM_HELLO,			/* HELLO is sent, READY awaited */
-	IDEM_STREAM_READY
+	IDEM_STREAM_READY			/* of both the last moment: process.fd is -1,
+								 * the program's end is awaited */
 } IdemStreamPhase;
 
 /* An event in flight. */
@@ -147,6 +148,7 @@ typedef struct IdemStream
 	int			stepwise;		/* so many batches to come, one at a time: an
 								 * error of ours, perhaps at one of them */
 	IdemClock	not_before;
+	pid_t		held_pid;		/* a killed program whose life was complained of */
 	bool		progressed;		/* a batch settled since the program started */
 
 	/* hunt for an event that the program dies of, or cannot commit */
@@ -205,7 +207,7 @@ extern void idem_stream_failed(IdemStream *stream, const char *message);
 extern void idem_stream_persist(IdemStream *stream);
 
 /*
- * Programs that were sent BYE: pass on what they still have to say, reap those
+ * Programs that were sent BYE: pass on what they still have to say, forget those
  * that ended, kill those that take too long.  ..._next_time says when to call
  * it again, 0: no need.  ..._wait waits until none is left; interruptible.
  */
@@ -221,7 +223,7 @@ extern void idem_stream_wait_byes(void);
 extern bool idem_stream_say_bye(IdemStream *stream);
 
 /* A line of a program for the server log. */
-extern void idem_stream_log(const char *relay, const IdemProtoLog *log);
+extern void idem_stream_log(IdemPrinted *printed, const IdemProtoLog *log);
 
 /* Stop the program and open the breaker, as an outage or another state. */
 extern void idem_stream_break(IdemStream *stream, const char *message);
@@ -270,6 +272,7 @@ extern bool idem_stream_encode_event(IdemStream *stream, const IdemBatch *batch,
 									 const IdemEvent *ev);
 extern void idem_stream_fill(IdemStream *stream);
 extern bool idem_stream_receive(IdemStream *stream);
+extern bool idem_stream_await_end(IdemStream *stream);
 extern void idem_stream_on_ready(IdemStream *stream, const IdemProtoReady *ready);
 
 /* When parked events are due that could be sent now; 0: none, or they cannot. */

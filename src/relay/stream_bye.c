@@ -39,7 +39,6 @@ typedef struct Bye
 	dlist_node	node;
 	MemoryContext cxt;			/* of all of it */
 	IdemSinkProcess process;
-	char	   *relay;
 	IdemClock	deadline;
 	bool		silent;			/* nothing more comes, or none of sense */
 	uint8	   *in;
@@ -70,7 +69,6 @@ idem_stream_say_bye(IdemStream *stream)
 	cxt = AllocSetContextCreate(TopMemoryContext, "last words", ALLOCSET_SMALL_SIZES);
 	bye = MemoryContextAllocZero(cxt, sizeof(*bye));
 	bye->cxt = cxt;
-	bye->relay = MemoryContextStrdup(cxt, stream->config->name);
 	bye->in = MemoryContextAlloc(cxt, 2 * IDEM_PROTO_MAX_FRAME);
 	bye->in_end = stream->in_end - stream->in_start;
 	memcpy(bye->in, stream->in + stream->in_start, bye->in_end);
@@ -106,7 +104,7 @@ decode(Bye *bye)
 		}
 		start += consumed;
 		if (frame.type == IDEM_PROTO_LOG)
-			idem_stream_log(bye->relay, &frame.u.log);
+			idem_stream_log(&bye->process.printed, &frame.u.log);
 	}
 	bye->in_end -= start;
 	memmove(bye->in, bye->in + start, bye->in_end);

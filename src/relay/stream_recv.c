@@ -29,8 +29,11 @@
 #include "shared/error.h"
 #include "shared/fault.h"
 
-/* At most this much is read in one step, so that other relays have their turn. */
-#define MAX_READS 16
+/* At most about this much is read in one step, so that other relays have their turn. */
+#define MAX_READ (256 * 1024)
+
+/* How long a program may live without its socket. */
+#define END_GRACE_MS 1000
 
 /*
  * A message of the peer as one clean line in the server encoding; palloc'd.
@@ -201,10 +204,14 @@ on_failed(IdemStream *stream, const IdemProtoFailed *f)
 }
 
 void
-idem_stream_log(const char *relay, const IdemProtoLog *log)
+idem_stream_log(IdemPrinted *printed, const IdemProtoLog *log)
 {
-	ereport(log->level == IDEM_PROTO_LOG_DEBUG ? DEBUG1 : LOG,
-			(errmsg("relay \"%s\": sink says: %s", relay, clean_message(log->message))));
+	int			elevel = log->level == IDEM_PROTO_LOG_DEBUG ? DEBUG1 : LOG;
+
+	if (!message_level_is_interesting(elevel) || !idem_process_may_log(printed))
+		return;
+	ereport(elevel,
+			(errmsg("relay \"%s\": sink says: %s", printed->relay, clean_message(log->message))));
 }
 
 /* False if the stream was turned off. */
@@ -248,7 +255,7 @@ on_frame(IdemStream *stream, const IdemProtoFrame *frame)
 			}
 			return true;
 		case IDEM_PROTO_LOG:
-			idem_stream_log(stream->config->name, &frame->u.log);
+			idem_stream_log(&stream->process.printed, &frame->u.log);
 			return true;
 		default:
 			protocol_error(stream, "a frame that only workers send");
@@ -286,34 +293,44 @@ decode_all(IdemStream *stream)
 	return true;
 }
 
-static void
-on_end_of_file(IdemStream *stream)
+/*
+ * The socket has ended, and the program does so in a moment, or lives on without
+ * it.  False if the stream was turned off.
+ */
+bool
+idem_stream_await_end(IdemStream *stream)
 {
 	char	   *how;
 
-	IDEM_FAULT_POINT("relay-end-of-file");
-
-	/*
-	 * The socket closes a moment before the process is gone.  One that lives
-	 * on without it is not waited for longer than others can do without us.
-	 */
-	for (int i = 0; i < 200; i++)
+	if (idem_process_ended(&stream->process, &how))
 	{
-		if (idem_process_ended(&stream->process, &how))
-		{
-			idem_stream_died(stream, psprintf("the sink program %s", how));
-			return;
-		}
-		pg_usleep(1000L);
+		/* Somebody may install it, which nothing tells us: it is tried again. */
+		if (stream->process.missing)
+			idem_stream_break_as(stream, IDEM_RELAY_MISCONFIGURED, how);
+		else
+			idem_stream_died(stream, how);
 	}
-	idem_stream_died(stream, "the sink program closed its socket");
+	else if (idem_clock() >= stream->deadline)
+		idem_stream_died(stream, "the sink program closed its socket");
+	return stream->phase != IDEM_STREAM_OFF;
 }
 
-/* Read and handle what is there; false if the stream was turned off. */
+static void
+on_end_of_file(IdemStream *stream)
+{
+	IDEM_FAULT_POINT("relay-end-of-file");
+	idem_process_hang_up(&stream->process);
+	stream->deadline = idem_clock_plus_ms(idem_clock(), END_GRACE_MS);
+	(void) idem_stream_await_end(stream);
+}
+
+/* Read and handle what is there; false if the stream was turned off, or its socket ended. */
 bool
 idem_stream_receive(IdemStream *stream)
 {
-	for (int i = 0; i < MAX_READS; i++)
+	size_t		total = 0;
+
+	while (stream->process.fd >= 0 && total < MAX_READ)
 	{
 		ssize_t		n = recv(stream->process.fd, stream->in + stream->in_end,
 							 2 * IDEM_PROTO_MAX_FRAME - stream->in_end, MSG_DONTWAIT);
@@ -328,8 +345,9 @@ idem_stream_receive(IdemStream *stream)
 			return false;
 		}
 		stream->in_end += n;
+		total += n;
 		if (!decode_all(stream))
 			return false;
 	}
-	return true;
+	return stream->process.fd >= 0;
 }

@@ -281,7 +281,8 @@ environment(void)
 static const char *
 start(char **words)
 {
-	IdemSpawn	spawn = {words[0], words, environment(), -1, -1, -1, true};
+	IdemSpawn	spawn = {.path = words[0], .argv = words, .envp = environment(),
+		.in = -1, .out = -1, .err = -1, .own_group = true};
 	const char *failed = NULL;
 
 	spawn.in = open("/dev/null", O_RDONLY | O_CLOEXEC);

@@ -45,6 +45,7 @@
 #include "utils/wait_event.h"
 
 #include "compat.h"
+#include "relay/children.h"
 #include "relay/complaint.h"
 #include "relay/config.h"
 #include "relay/identity.h"
@@ -407,6 +408,7 @@ wait_ms(void)
 	IdemClock	first = config_stale ? Min(reload_complaint.retry_at, next_maintenance) :
 	next_maintenance;
 	IdemClock	byes = idem_stream_byes_next_time();
+	IdemClock	children = idem_children_next_time();
 	long		left = idem_witness_ms_left();
 	long		ms;
 	ListCell   *lc;
@@ -420,6 +422,8 @@ wait_ms(void)
 	}
 	if (byes != 0)
 		first = Min(first, byes);
+	if (children != 0)
+		first = Min(first, children);
 	ms = idem_clock_ms_until(first);
 
 	/*
@@ -560,6 +564,7 @@ has_news(void)
 	return pg_atomic_read_u32(&my_slot->wake) != 0 ||
 		pg_atomic_read_u32(&my_slot->config) != config_seen ||
 		ConfigReloadPending ||
+		idem_children_have_ended() ||
 		!my_slot->wanted || my_slot->generation != my_generation;
 }
 
@@ -574,6 +579,7 @@ loop_once(void)
 	MemoryContextReset(loop_cxt);
 	serve_interrupts();
 	take_wakeup();
+	idem_children_serve();
 	witnessed = idem_witness_allows();
 	again = run_relays();
 	Assert(CurrentMemoryContext == loop_cxt);	/* nothing else is reset */
@@ -601,7 +607,8 @@ idem_worker_main(Datum arg)
 		proc_exit(0);
 	before_shmem_exit(worker_detach, (Datum) 0);
 	IDEM_FAULT_POINT_NO_ERROR("worker-attached");
-	idem_process_init();
+	if (my_relay_id == 0)
+		idem_children_init();
 	BackgroundWorkerUnblockSignals();
 	BackgroundWorkerInitializeConnectionByOid(dboid, InvalidOid, 0);
 

@@ -85,7 +85,7 @@ SELECT idempotency.relay_create('x', 'x', min_backoff => '10 ms', max_backoff =>
 END
 IdemRelay::wait_state($node, 'pg', 'misconfigured');
 IdemRelay::wait_state($node, 'x', 'misconfigured');
-is(IdemRelay::stat($node, 'pg', 'waiting_for'), 'backoff', 'it will be looked for again');
+IdemTest::wait_for($node, q{SELECT waiting_for = 'backoff' FROM idempotency.stat_relay WHERE relay = 'pg'});
 my $message = 'sink program "idempotency-sink-postgres" is not installed (package idempotency-sink-postgres, '
   . "or \"make install-sink-postgres\"); looked in \"$sinks\" and in idempotency.sink_directory, \"$other\"";
 is(IdemRelay::stat($node, 'pg', 'last_error'), substr($message, 0, 255), 'the error says what to install, and where it was looked for');
@@ -100,7 +100,7 @@ append_to_file("$sinks/idempotency-sink-x", "no program\n");
 install("$ENV{IDEM_STAGE_LIBDIR}/idempotency-sinks/idempotency-sink-postgres", "$sinks/idempotency-sink-postgres");
 IdemRelay::wait_state($node, 'pg', 'outage');
 like(IdemRelay::stat($node, 'pg', 'last_error'), qr/could not connect/, 'the program that was installed is started');
-is(IdemRelay::stat($node, 'x', 'state'), 'misconfigured', 'a file without execute permission is no program');
+IdemRelay::wait_state($node, 'x', 'misconfigured');
 install("$other/idempotency-sink-pytest", "$sinks/idempotency-sink-x");
 $node->safe_psql('postgres', "ALTER SERVER x OPTIONS (ADD file '$volume/x')");
 is(started('x'), "$sinks/idempotency-sink-x", 'nor is the setting needed');

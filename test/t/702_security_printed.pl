@@ -1,8 +1,8 @@
 
 # Copyright (c) 2026, the idempotency developers
 
-# What a sink program prints reaches the server log as lines of its relay: clean,
-# cut, and so many at a time.  No line looks like one of the server's own, no flood
+# What a sink program prints, or says in LOG frames, reaches the server log as lines
+# of its relay: clean, cut, and so many at a time.  No line looks like one of the server's own, no flood
 # fills the disk, and the relay works meanwhile.
 
 use strict;
@@ -46,7 +46,7 @@ sub accounted
 	my $log = slurp_file($node->logfile);
 	my $sum = scalar(() = $log =~ /$mark/g);
 
-	$sum += $1 while $log =~ /LOG:  relay "a "relay"": (\d+) lines that its sink program printed were not logged/g;
+	$sum += $1 while $log =~ /LOG:  relay "a "relay"": (\d+) lines of its sink program were not logged/g;
 	return $sum;
 }
 IdemRelay::wait_until('every line is logged or counted', sub { accounted() >= $printed });
@@ -59,6 +59,26 @@ like($log, qr/${mark}red \?\[31m \?\? \? end$/m, 'without control characters');
 like($log, qr/${mark}l{511}$/m, 'a long line is cut');
 like($log, qr/${mark}last clean line$/m, 'what follows a long line is a line');
 cmp_ok(scalar(() = $log =~ /$mark/g), '<', 1000, 'a flood is not logged');
+
+# Frames for the log, all at once.
+IdemRelay::pytest_server($node, 'chats', "$dir/chats.log", chat_type => 'Chat', chat => 20_000);
+$node->safe_psql('postgres',
+	q{SELECT idempotency.relay_create('chats', 'chats', start_at => 'latest')});
+IdemRelay::wait_state($node, 'chats', 'streaming');
+IdemRelay::enqueue($node, 'a', 'Chat', 1);
+IdemRelay::wait_received("$dir/chats.log", 1);
+sub chatted
+{
+	my $said = shift;
+	my $log = slurp_file($node->logfile);
+
+	$said += $1 while $log =~ /LOG:  relay "chats": (\d+) lines of its sink program were not logged/g;
+	return $said + (() = $log =~ /LOG:  relay "chats": sink says: chat \d+$/mg);
+}
+IdemRelay::wait_until('every frame is logged or counted', sub { chatted(0) >= 20_000 });
+is(chatted(0), 20_000, 'each frame once');
+cmp_ok(scalar(() = slurp_file($node->logfile) =~ /relay "chats": sink says: /g), '<', 1000, 'a flood of frames is not logged');
+
 IdemRelay::wait_until('last words are logged',
 	sub { slurp_file($node->logfile) =~ /LOG:  relay "dies": sink program prints: out of luck$/m });
 IdemRelay::wait_state($node, 'dies', 'outage');
