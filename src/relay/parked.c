@@ -19,7 +19,10 @@
  * LOCKING: the relay's row in "relays" before rows here, as operators' functions
  * lock them.  A worker needs the relay's row only where a dead event halts the
  * relay, and cannot know before whether one will be: under on_dead = stop each
- * transaction that changes rows here locks the relay's row first.
+ * transaction that changes rows here locks the relay's row first.  The worker of a
+ * database serves many relays and must not wait for an operator's open transaction:
+ * it calls idem_parked_try_lock before it changes anything.  The worker of a function
+ * relay has nobody beside it, and waits.
  *
  * MEMORY: what is taken for a batch, in the caller's context, is bounded by the batch's
  * bytes plus one event; the plans of the statements stay.
@@ -37,6 +40,7 @@
 #include "access/xact.h"
 #include "catalog/pg_type.h"
 #include "executor/spi.h"
+#include "storage/lmgr.h"
 #include "utils/array.h"
 #include "utils/builtins.h"
 #include "utils/memutils.h"
@@ -47,9 +51,12 @@
 #include "relay/parked.h"
 #include "relay/spi.h"
 #include "relay/wake.h"
+#include "shared/catalog.h"
 #include "shared/error.h"
 
 int			idem_max_parked = 10000;
+
+static IdemRelRef relays_ref = IDEM_RELREF("relays");
 
 void
 idem_parked_force_flush(void)
@@ -90,6 +97,57 @@ lock_relay(const IdemRelayConfig *config)
 	SPI_connect();
 	idem_spi_run_saved(&lock, 1, types, values, NULL);
 	SPI_finish();
+}
+
+/* Its row, and the lock on the table that an update of the row takes. */
+static bool
+try_lock_relay(int relay_id)
+{
+	Oid			types[1] = {INT4OID};
+	Datum		values[1] = {Int32GetDatum(relay_id)};
+	static IdemSpiStatement lock =
+	IDEM_SPI_STATEMENT("SELECT FROM %s.relays WHERE relay_id = $1 FOR NO KEY UPDATE SKIP LOCKED");
+	bool		locked;
+
+	if (!ConditionalLockRelationOid(idem_relref_oid(&relays_ref), RowExclusiveLock))
+		return false;
+	SPI_connect();
+	locked = idem_spi_run_saved(&lock, 1, types, values, NULL) == 1;
+	SPI_finish();
+	return locked;
+}
+
+/* All that are there still; an operator may have discarded some. */
+static bool
+try_lock_rows(const int64 *ids, int n)
+{
+	Oid			types[1] = {INT8ARRAYOID};
+	Datum		values[1];
+	Datum	   *elems = palloc(sizeof(Datum) * n);
+	static IdemSpiStatement lock =
+	IDEM_SPI_STATEMENT("SELECT FROM %s.relay_parked WHERE parked_id = ANY ($1) FOR UPDATE SKIP LOCKED");
+	static IdemSpiStatement look =
+	IDEM_SPI_STATEMENT("SELECT FROM %s.relay_parked WHERE parked_id = ANY ($1)");
+	uint64		locked;
+	uint64		there;
+
+	for (int i = 0; i < n; i++)
+		elems[i] = Int64GetDatum(ids[i]);
+	values[0] = PointerGetDatum(construct_array(elems, n, INT8OID, sizeof(int64),
+												FLOAT8PASSBYVAL, TYPALIGN_DOUBLE));
+	SPI_connect();
+	locked = idem_spi_run_saved(&lock, 1, types, values, NULL);
+	there = idem_spi_run_saved(&look, 1, types, values, NULL);
+	SPI_finish();
+	return locked == there;
+}
+
+bool
+idem_parked_try_lock(const IdemRelayConfig *config, const int64 *ids, int n)
+{
+	if (config->on_dead == IDEM_ON_DEAD_STOP && !try_lock_relay(config->relay_id))
+		return false;
+	return n == 0 || try_lock_rows(ids, n);
 }
 
 static Datum

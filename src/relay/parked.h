@@ -63,6 +63,12 @@ extern bool idem_parked_is_parking(void);
 extern void idem_parked_force_flush(void);
 
 /*
+ * Can this transaction park events of the relay, and change those parked ones,
+ * without a wait for somebody else's transaction?  Then it holds the locks.
+ */
+extern bool idem_parked_try_lock(const IdemRelayConfig *config, const int64 *ids, int n);
+
+/*
  * Park an event of the log; one that is parked already stays as it is.  *note, if it is
  * not NULL, is for the index; its parked_id is 0 if the event was parked already.
  */

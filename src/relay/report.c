@@ -39,6 +39,7 @@ static const char *const wait_names[] = {
 	[IDEM_WAIT_SINK] = "sink",
 	[IDEM_WAIT_FUNCTION] = "function",
 	[IDEM_WAIT_BACKOFF] = "backoff",
+	[IDEM_WAIT_LOCK] = "lock",
 	[IDEM_WAIT_PROGRAM_END] = "end of the former program",
 	[IDEM_WAIT_RETRY] = "retry",
 	[IDEM_WAIT_SYNC_STANDBY] = "synchronous standby",

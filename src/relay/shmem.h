@@ -75,6 +75,7 @@ typedef enum IdemRelayWait
 	IDEM_WAIT_SINK,				/* results or credit outstanding */
 	IDEM_WAIT_FUNCTION,			/* the handler has an event */
 	IDEM_WAIT_BACKOFF,
+	IDEM_WAIT_LOCK,				/* somebody's transaction has rows of it */
 	IDEM_WAIT_PROGRAM_END,		/* the former program was killed, and lives */
 	IDEM_WAIT_RETRY,			/* a parked event is to be tried again later */
 	IDEM_WAIT_SYNC_STANDBY,

@@ -103,6 +103,7 @@ turn_off(IdemStream *stream)
 	stream->drained = stream->unfinished = false;
 	stream->stamp = stream->looked_at = stream->woken_at = 0;
 	stream->row_id = 0;
+	stream->lock_retry_at = 0;
 }
 
 /* The same where the program did nothing wrong: it may say its last words. */
@@ -411,7 +412,9 @@ report_running(IdemStream *stream)
 
 	if (stream->phase != IDEM_STREAM_READY)
 		return;
-	if (stream->gate != InvalidXLogRecPtr)
+	if (stream->lock_retry_at != 0)
+		waiting = IDEM_WAIT_LOCK;
+	else if (stream->gate != InvalidXLogRecPtr)
 		waiting = IDEM_WAIT_SYNC_STANDBY;
 	else if (stream->nbatches > 0)
 		waiting = IDEM_WAIT_SINK;
@@ -429,6 +432,8 @@ idem_stream_step(IdemStream *stream)
 	IdemClock	now = idem_clock();
 
 	idem_process_log_output(&stream->process);
+	if (now >= stream->lock_retry_at)
+		stream->lock_retry_at = 0;
 	if (!may_run(stream) || !is_witnessed(stream))
 		return;
 	if (stream->phase == IDEM_STREAM_OFF)
@@ -492,13 +497,14 @@ idem_stream_next_time(IdemStream *stream)
 		t = idem_clock_plus_ms(idem_clock(), GATE_POLL_MS);
 	t = earlier(t, stream->deadline);
 	t = earlier(t, stream->write_by);
+	t = earlier(t, stream->lock_retry_at);
 	if (stream->phase == IDEM_STREAM_READY)
 	{
 		if (stream->deadline == 0)
 			t = earlier(t, stream->next_ping);
 		if (!stream->barred)
 			t = earlier(t, idem_stream_repeats_at(stream));
-		if (stream->unfinished && !stream->barred)
+		if (stream->unfinished && !stream->barred && stream->lock_retry_at == 0)
 			t = 1;
 	}
 	return t;

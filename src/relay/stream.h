@@ -142,6 +142,7 @@ typedef struct IdemStream
 
 	IdemParkedIndex *parked;
 	bool		parked_dirty;
+	IdemClock	lock_retry_at;	/* somebody has what is to be changed; 0: nobody */
 
 	/* breaker */
 	int			failures;		/* in a row */
@@ -277,6 +278,12 @@ extern void idem_stream_on_ready(IdemStream *stream, const IdemProtoReady *ready
 
 /* When parked events are due that could be sent now; 0: none, or they cannot. */
 extern IdemClock idem_stream_repeats_at(IdemStream *stream);
+
+/*
+ * May the transaction change the relay's parked events, and those that it names?
+ * Else the relay waits by itself, and tries again at lock_retry_at.
+ */
+extern bool idem_stream_try_lock(IdemStream *stream, const int64 *parked_ids, int n);
 
 /* "settled" has moved, and is to be written soon. */
 extern void idem_stream_note_unwritten(IdemStream *stream);

@@ -44,11 +44,20 @@
 /* Events read in one transaction at most, whatever is filtered out. */
 #define MAX_SCANNED 100000
 
+/*
+ * A relay that has many batches to send, or many events to pass over, lets the
+ * others have their turn after so long.  It is looked at between batches, and while
+ * no event for a batch is found: how large a batch gets is not the clock's.
+ */
+#define TURN_MS 10
+#define LOOK_EVERY 256
+
 /* What is being put together. */
 typedef struct Builder
 {
 	IdemStream *stream;
 	IdemBatch  *batch;			/* NULL: no event yet */
+	IdemClock	turn_ends;
 	int			limit;			/* events */
 	int64		bytes;			/* of frames */
 	XLogRecPtr	lsn;			/* largest commit LSN of what is in it */
@@ -250,17 +259,29 @@ read_events(Builder *b, int64 *last_seq)
 {
 	IdemStream *stream = b->stream;
 	IdemEvent	ev;
+	bool		wanted;
+	bool		blocked;
 
 	for (int scanned = 0; scanned < MAX_SCANNED && builder_has_room(b); scanned++)
 	{
 		CHECK_FOR_INTERRUPTS();
+		if (b->batch == NULL && scanned % LOOK_EVERY == LOOK_EVERY - 1 &&
+			idem_clock() >= b->turn_ends)
+			return false;
 		if (!idem_reader_next(stream->reader, &ev))
 			return true;
+		wanted = idem_relay_wants(stream->config, &ev) &&
+			!idem_parked_has_seq(stream->parked, ev.seq);
+		blocked = wanted && idem_parked_blocks(stream->parked, &ev);
+		if (blocked && !idem_stream_try_lock(stream, NULL, 0))
+		{
+			idem_reader_unget(stream->reader);
+			return false;
+		}
 		*last_seq = ev.seq;
-		if (!idem_relay_wants(stream->config, &ev) ||
-			idem_parked_has_seq(stream->parked, ev.seq))
+		if (!wanted)
 			continue;
-		if (idem_parked_blocks(stream->parked, &ev))
+		if (blocked)
 		{
 			idem_parked_wait(stream->parked, stream->config, &ev);
 			b->parked++;
@@ -312,9 +333,9 @@ advance(IdemStream *stream, const Builder *b, const IdemPosition *position)
 
 /* One batch of the log; true if there may be more at once. */
 static bool
-send_log_batch(IdemStream *stream)
+send_log_batch(IdemStream *stream, IdemClock turn_ends)
 {
-	Builder		b = {stream, NULL};
+	Builder		b = {stream, NULL, turn_ends};
 	IdemPosition after;
 	bool		begins = stream->sent.cur == NULL;
 	bool		ended;
@@ -389,6 +410,26 @@ fail_unsayable(Builder *b, const IdemParkedEvent *p)
 							 p->parked_id, &failure);
 }
 
+/*
+ * They are changed when they are sent, or when they are settled.  Those that somebody
+ * else has locked are given back.
+ */
+static bool
+try_lock_repeats(IdemStream *stream, List *taken)
+{
+	int64	   *ids = palloc(sizeof(int64) * list_length(taken));
+	int			n = 0;
+	ListCell   *lc;
+
+	foreach(lc, taken)
+		ids[n++] = ((IdemParkedEvent *) lfirst(lc))->parked_id;
+	if (idem_stream_try_lock(stream, ids, n))
+		return true;
+	foreach(lc, taken)
+		idem_parked_index_give_back(stream->parked, ((IdemParkedEvent *) lfirst(lc))->event.seq, false);
+	return false;
+}
+
 /* Begin the batch of what was taken; returns how many of the events it has room for. */
 static int
 add_repeats(Builder *b, List *taken)
@@ -448,6 +489,8 @@ send_repeats(IdemStream *stream)
 	idem_txn_begin();
 	MemoryContextSwitchTo(work);
 	taken = idem_parked_take(stream->parked, &taking);
+	if (taken != NIL && !try_lock_repeats(stream, taken))
+		taken = NIL;
 	if (taken != NIL)
 		(void) add_repeats(&b, taken);
 
@@ -499,7 +542,7 @@ has_room(IdemStream *stream)
 		(stream->nbatches == 0 || idem_stream_may_pipeline(stream)) &&
 		bytes_waiting(stream) < stream->max_batch_bytes &&
 		stream->credit_messages > 0 && stream->credit_bytes > 0 &&
-		stream->gate == InvalidXLogRecPtr;
+		stream->gate == InvalidXLogRecPtr && stream->lock_retry_at == 0;
 }
 
 /*
@@ -543,7 +586,7 @@ typedef enum Filled
  * once those in flight are settled, theirs and the log's take turns.
  */
 static Filled
-fill_once(IdemStream *stream)
+fill_once(IdemStream *stream, IdemClock turn_ends)
 {
 	int			before = stream->nbatches;
 
@@ -564,7 +607,7 @@ fill_once(IdemStream *stream)
 	if (stream->storing && stream->sent.cur == NULL && stream->nbatches > 0)
 		return FILLED_NOTHING;
 	stream->log_turn = false;
-	if (!log_is_open(stream) || !send_log_batch(stream))
+	if (!log_is_open(stream) || !send_log_batch(stream, turn_ends))
 		return FILLED_NOTHING;
 	return stream->nbatches == before ? FILLED_UNSEEN : FILLED_BATCH;
 }
@@ -572,6 +615,8 @@ fill_once(IdemStream *stream)
 void
 idem_stream_fill(IdemStream *stream)
 {
+	IdemClock	turn_ends = idem_clock_plus_ms(idem_clock(), TURN_MS);
+
 	stream->unfinished = false;
 	while (has_room(stream))
 	{
@@ -579,12 +624,12 @@ idem_stream_fill(IdemStream *stream)
 
 		if (stream->parked_dirty || stream->parked->stale)
 			reload_parked(stream);
-		filled = fill_once(stream);
+		filled = fill_once(stream, turn_ends);
 		if (filled == FILLED_NOTHING)
 			break;
 
-		/* Nothing in it for this relay: others have their turn first. */
-		if (filled == FILLED_UNSEEN)
+		/* Others have their turn first. */
+		if (filled == FILLED_UNSEEN || idem_clock() >= turn_ends)
 		{
 			stream->unfinished = true;
 			break;

@@ -43,6 +43,8 @@
 
 /* To a sink that stores positions: how long after a batch the log is told that it is done. */
 #define PASSED_DELAY_MS 500
+/* How often a lock is tried that somebody else has. */
+#define LOCK_RETRY_MS 50
 
 void
 idem_batch_free(IdemStream *stream, IdemBatch *batch)
@@ -289,6 +291,32 @@ on_progress(IdemStream *stream, IdemBatch *batch)
 	idem_stream_hunt_settled(stream, batch->n);
 }
 
+bool
+idem_stream_try_lock(IdemStream *stream, const int64 *parked_ids, int n)
+{
+	if (idem_parked_try_lock(stream->config, parked_ids, n))
+		return true;
+	stream->lock_retry_at = idem_clock_plus_ms(idem_clock(), LOCK_RETRY_MS);
+	return false;
+}
+
+/* The same for what is to be settled of a batch. */
+static bool
+try_lock_batch(IdemStream *stream, const IdemBatch *batch)
+{
+	int64	   *ids;
+	bool		locked;
+
+	if (!batch->repeats)
+		return idem_stream_try_lock(stream, NULL, 0);
+	ids = palloc(sizeof(int64) * batch->n);
+	for (int i = 0; i < batch->n; i++)
+		ids[i] = batch->flights[i].parked_id;
+	locked = idem_stream_try_lock(stream, ids, batch->n);
+	pfree(ids);
+	return locked;
+}
+
 /* Park an event of the log that was not accepted. */
 static void
 park_flight(IdemStream *stream, const IdemBatch *batch, const IdemFlight *flight)
@@ -434,14 +462,18 @@ settle_plain(IdemStream *stream)
 	{
 		IdemBatch  *batch = dlist_container(IdemBatch, node, iter.cur);
 
-		if (batch->open > 0)
+		bool		parked = batch->nonacks > 0 || batch->repeats;
+
+		if (batch->open > 0 || (parked && stream->lock_retry_at != 0))
 			break;
-		if (!begun && (batch->nonacks > 0 || batch->repeats))
+		if (!begun && parked)
 		{
 			idem_txn_begin();
 			idem_reader_suspend(stream->reader);
 			begun = true;
 		}
+		if (parked && !try_lock_batch(stream, batch))
+			break;
 		if (batch->nonacks > 0)
 		{
 			park_nonacks(stream, batch);
@@ -481,13 +513,27 @@ hold_for_standby(IdemStream *stream)
 		stream->gate = target;
 }
 
+/* Begin the transaction that settles it; false if somebody has what it changes. */
+static bool
+begin_locked(IdemStream *stream, const IdemBatch *batch)
+{
+	if (stream->lock_retry_at != 0)
+		return false;
+	idem_txn_begin();
+	if (try_lock_batch(stream, batch))
+		return true;
+	idem_txn_commit(false);
+	return false;
+}
+
 /* The head batch, to a sink that stores positions.  True if it is done. */
 static bool
 settle_storing(IdemStream *stream, IdemBatch *batch)
 {
 	if (batch->nonacks > 0 && !batch->settled)
 	{
-		idem_txn_begin();
+		if (!begin_locked(stream, batch))
+			return false;
 		park_nonacks(stream, batch);
 		idem_reader_suspend(stream->reader);
 		idem_txn_commit(true);
@@ -502,7 +548,8 @@ settle_storing(IdemStream *stream, IdemBatch *batch)
 		end_freshness(stream, batch->row_id);
 	if (batch->repeats)
 	{
-		idem_txn_begin();
+		if (!begin_locked(stream, batch))
+			return false;
 		unpark_acks(stream, batch);
 		note_stored(stream, IDEM_POSITION_REPEATED, batch->row_id);
 		idem_txn_commit(false);

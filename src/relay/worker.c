@@ -179,12 +179,14 @@ force_settings(void)
 	}
 
 	/*
-	 * One process serves all programs of a database.  A row that an
-	 * operator's open transaction holds makes one relay fail and try again,
-	 * rather than all of them wait.
+	 * One process serves all programs of a database, and streams ask for
+	 * locks that an operator's open transaction may have without a wait.  For
+	 * what is left, such as a table that somebody locks: one relay fails and
+	 * tries again, rather than all of them wait.  VACUUM gives up a table
+	 * that it shortens sooner than this.
 	 */
 	if (my_relay_id == 0)
-		SetConfigOption("lock_timeout", "1s", PGC_SUSET, PGC_S_OVERRIDE);
+		SetConfigOption("lock_timeout", "100ms", PGC_SUSET, PGC_S_OVERRIDE);
 }
 
 /*

@@ -10,10 +10,16 @@ use warnings FATAL => 'all';
 
 use IdemRelay;
 use IdemTest;
+use PostgreSQL::Test::Utils;
 use Test::More;
 
 my $dir = IdemRelay::sink_directory();
-my $node = IdemTest::cluster('main', conf => "idempotency.sink_directory = '$dir'\n");
+# A wait for a lock shows in the log at once.
+my $node = IdemTest::cluster('main', conf => <<"END");
+idempotency.sink_directory = '$dir'
+log_lock_waits = on
+deadlock_timeout = 1ms
+END
 
 # A relay to a sink of its own for the events of its name; returns its file.
 sub relay
@@ -39,18 +45,32 @@ sub enqueue
 }
 
 my $others = relay('others', 'max_attempts => 5');
-relay('stops', q{max_attempts => 1, on_dead => 'stop'}, reject_type => 'Bad');
+my $stops = relay('stops', q{max_attempts => 1, on_dead => 'stop'}, reject_type => 'Bad');
+my $again = relay('again', 'max_attempts => 1000000', retry_type => 'Bad');
 my $lags = relay('lags', q{max_lag_size => '1 MB'}, hello => 'outage');
 IdemRelay::wait_state($node, 'others', 'streaming');
 IdemRelay::wait_state($node, 'stops', 'streaming');
+IdemRelay::wait_state($node, 'again', 'streaming');
 IdemRelay::wait_state($node, 'lags', 'outage');
+enqueue('again', 'Bad');
+IdemTest::wait_for($node, 'SELECT count(*) = 1 FROM idempotency.relay_parked');
 
-# Both relays are to be halted while somebody has their rows.
+sub starts
+{
+	my ($file) = @_;
+
+	return scalar(grep { exists $_->{hello} } IdemRelay::received($file));
+}
+
+# Two relays are to be halted, and a third is to repeat an event, while somebody has
+# their rows.
 my $operator = $node->background_psql('postgres');
-$operator->query_safe(q{BEGIN; SELECT idempotency.relay_pause('stops'), idempotency.relay_pause('lags')});
+$operator->query_safe(q{BEGIN; SELECT idempotency.relay_pause('stops'), idempotency.relay_pause('lags'),
+	idempotency.relay_replay('again', event_id => event_id) FROM idempotency.relay_parked});
 enqueue('stops', 'Bad');
-IdemTest::wait_for($node,
-	q{SELECT last_error ~ 'lock timeout' FROM idempotency.stat_relay WHERE relay = 'stops'});
+IdemTest::wait_for($node, q{SELECT bool_and(state = 'streaming' AND waiting_for = 'lock' AND last_error IS NULL)
+	FROM idempotency.stat_relay WHERE relay IN ('stops', 'again')});
+IdemRelay::worker_sleeps($node, 'others');
 $node->safe_psql('postgres', q{
 	SELECT count(idempotency.outbox_enqueue('lags', 'k', 'E', to_jsonb(
 		(SELECT string_agg(md5(i || ' ' || j), '') FROM generate_series(1, 6000) j)))) FROM generate_series(1, 12) i});
@@ -59,10 +79,15 @@ foreach my $n (1 .. 3)
 	enqueue('others', 'E');
 	IdemRelay::wait_received($others, $n);
 }
+my $tries = IdemRelay::received($again);
 $operator->query_safe('ROLLBACK');
 $operator->quit;
+IdemRelay::wait_until('the event is repeated', sub { IdemRelay::received($again) > $tries });
 IdemRelay::wait_state($node, 'stops', 'halted');
 IdemRelay::wait_state($node, 'lags', 'halted');
+is(starts($stops), 1, 'the program of a relay that waits for an operator goes on');
+is(starts($again), 1, 'and so does the one that has an event to repeat');
+unlike(slurp_file($node->logfile), qr/still waiting for/, 'nobody waited for a lock');
 
 # Of an event whose payload is lost on disk: the relay stands there, and what
 # comes before it is done with.
