@@ -204,6 +204,26 @@ reconcile_slots(List *databases)
 }
 
 /*
+ * A worker that has detached is gone, too: below a postmaster that is process 1 its
+ * process may stay for as long as the kernel holds a sink program (children.c).
+ */
+static bool
+worker_is_gone(int slotno)
+{
+	IdemWorkerSlot *slot = &idem_worker_slots[slotno];
+	pid_t		pid;
+	bool		detached;
+	BgwHandleStatus status = GetBackgroundWorkerPid(handles[slotno], &pid);
+
+	if (status != BGWH_STARTED)
+		return status == BGWH_STOPPED;
+	LWLockAcquire(idem_relay_shmem->lock, LW_SHARED);
+	detached = slot->pid == 0 && !slot->starting;
+	LWLockRelease(idem_relay_shmem->lock);
+	return detached;
+}
+
+/*
  * A worker that is gone: note it, and when it may come back.  It has detached
  * by itself, and if the slot has a process, that is another's.
  */
@@ -213,11 +233,9 @@ reap_workers(void)
 	for (int i = 0; i < idem_relay_shmem->nworkers; i++)
 	{
 		IdemWorkerSlot *slot = &idem_worker_slots[i];
-		pid_t		pid;
 		int			delay;
 
-		if (handles[i] == NULL ||
-			GetBackgroundWorkerPid(handles[i], &pid) != BGWH_STOPPED)
+		if (handles[i] == NULL || !worker_is_gone(i))
 			continue;
 		pfree(handles[i]);
 		handles[i] = NULL;

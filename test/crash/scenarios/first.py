@@ -1,8 +1,12 @@
 """A postmaster that is process 1, as in a container: it reaps what is not its own.
 
 An orphan that dies by a signal makes it restart all its processes.  No sink
-program may become one, and nothing that a publish witness starts.
+program may become one, and nothing that a sink program or a publish witness starts.
 """
+import ctypes
+import os
+import pathlib
+import shutil
 import signal
 import time
 
@@ -53,6 +57,77 @@ def process_one(lab, rng):
         raise Failure(f"one kill of a worker restarted the server {restarts} times")
     world.drain()
     return f"{KILLS} sinks ended, {world.judge()}"
+
+
+# Each leaves two orphans, of which one would end badly, and ends itself.
+LITTER = """#!/bin/sh
+echo >>"FOLDER/started"
+sh -c 'trap "" TERM QUIT; sleep 1000' &
+case $(($(wc -l <"FOLDER/started") % 4)) in
+    0) (sh -c 'sleep 0.05; kill -SEGV $$' & exit 0) ;;
+    1) (sh -c 'sleep 0.05; exit 3' & exit 0); exit 4 ;;
+    2) setsid sh -c 'sleep 0.05; kill -ABRT $$' & kill -SEGV $$ ;;
+    3) sh -c 'sleep 0.05; kill -KILL $$' & kill -KILL $$ ;;
+esac
+exit 0
+"""
+STARTS = 40
+
+
+def add_program(lab, server, name, text):
+    """A sink program beside those that the server has."""
+    folder = lab.mkdir("programs")
+    for program in pathlib.Path(server.value("SHOW idempotency.sink_directory")).iterdir():
+        shutil.copy(program, folder)
+    path = folder / f"idempotency-sink-{name}"
+    path.write_text(text)
+    path.chmod(0o755)
+    server.sql(f"ALTER SYSTEM SET idempotency.sink_directory = '{folder}'")
+    server.sql("SELECT pg_reload_conf()")
+
+
+def hold(pid):
+    """Nobody but us can reap it from here on: to its parent it is as in state D."""
+    if ctypes.CDLL(None).ptrace(ctypes.c_long(0x4206), ctypes.c_long(pid), ctypes.c_long(0), ctypes.c_long(0)) != 0:
+        raise Failure(f"process {pid} cannot be held")
+
+
+def worker_left_behind(source):
+    """A worker leaves a program that cannot be reaped, and reaps it all the same."""
+    sink = wait_until("a sink runs", lambda: sinks(source))[0]
+    worker = parent_of(sink)
+    hold(sink)
+    source.sql("SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE backend_type = 'idempotency relay'")
+    wait_until("another worker", lambda: [pid for pid in sinks(source) if parent_of(pid) != worker])
+    if parent_of(sink) != worker:
+        raise Failure("the worker has left its program to process 1")
+    if os.waitpid(sink, 0)[0] != sink:
+        raise Failure("the program was not ours")
+    wait_until("the worker ends", lambda: command_of(worker) == "")
+
+
+@scenario("what sinks leave below process 1")
+def litter_below(lab, rng):
+    source = lab.server("source", prefix=["unshare", "--pid", "--fork", "--kill-child", "--mount-proc"])
+    source.sink_signals |= {signal.SIGSEGV}
+    world = World(lab, rng.random(), source, lab.server("target"))
+    folder = lab.mkdir("litter")
+    add_program(lab, source, "litter", LITTER.replace("FOLDER", str(folder)))
+    source.sql("CREATE SERVER litter FOREIGN DATA WRAPPER idempotency_program OPTIONS (program 'litter')")
+    source.sql("SELECT idempotency.relay_create('litter', 'litter', min_backoff => '20 ms', max_backoff => '20 ms')")
+    world.write()
+    world.wait_progress()
+    wait_until("it was started often",
+               lambda: (folder / "started").exists() and (folder / "started").stat().st_size >= STARTS)
+    source.sql("SELECT idempotency.relay_drop('litter')")
+    wait_until("nothing is left of it",
+               lambda: not [pid for pid in descendants(source.process.pid) if command_of(pid) == "sleep"])
+    worker_left_behind(source)
+    world.wait_progress()
+    if RESTARTED in source.log_text():
+        raise Failure("what a sink left behind restarted the server")
+    world.drain()
+    return f"{STARTS} starts, {world.judge()}"
 
 
 # Each of these leaves an orphan, dies, or is killed with what it started.
