@@ -55,7 +55,6 @@
 #define LOG_INTERVAL_MS 1000
 #define MAX_PRINTED (64 * 1024) /* bytes taken in at once: what a pipe holds */
 
-
 /*
  * Everything above standard error goes: a child inherits descriptors of the
  * data directory otherwise.  close_range is not everywhere; the fallback asks

@@ -142,14 +142,16 @@ typedef struct IdemStream
 
 	IdemParkedIndex *parked;
 	bool		parked_dirty;
-	IdemClock	lock_retry_at;	/* somebody has what is to be changed; 0: nobody */
+	IdemClock	lock_retry_at;	/* somebody has what is to be changed; 0:
+								 * nobody */
 
 	/* breaker */
 	int			failures;		/* in a row */
 	int			stepwise;		/* so many batches to come, one at a time: an
 								 * error of ours, perhaps at one of them */
 	IdemClock	not_before;
-	pid_t		held_pid;		/* a killed program whose life was complained of */
+	pid_t		held_pid;		/* a killed program whose life was complained
+								 * of */
 	bool		progressed;		/* a batch settled since the program started */
 
 	/* hunt for an event that the program dies of, or cannot commit */
