@@ -29,6 +29,7 @@ BEGIN
 		functions := ARRAY[
 			'claim_event',
 			'claim_events',
+			'claims_backfill',
 			'complete_event',
 			'complete_events',
 			'event_result',
@@ -101,7 +102,7 @@ BEGIN
 	FOR object IN
 		SELECT format(CASE d.classid
 					  WHEN 'pg_proc'::regclass THEN
-						  (SELECT 'EXECUTE ON FUNCTION ' || p.oid::regprocedure
+						  (SELECT 'EXECUTE ON ROUTINE ' || p.oid::regprocedure
 							 FROM pg_proc p
 							WHERE p.oid = d.objid AND p.proname = ANY (functions))
 					  WHEN 'pg_class'::regclass THEN

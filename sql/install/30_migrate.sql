@@ -1,0 +1,77 @@
+-- Moving in: events that another table remembers become claims that are completed.
+
+-- Each transaction takes one page of the source, by a scan of a range of TIDs: no
+-- index is needed, no order of ids, and no snapshot lasts longer than a page.  A
+-- procedure that commits can have no SET clause, so each transaction begins by
+-- setting what the body relies on.
+
+CREATE PROCEDURE @extschema@.claims_backfill(source regclass, id_column name, consumer text = 'default',
+	condition text = 'true', first_block bigint = 0, INOUT remembered bigint = 0)
+LANGUAGE plpgsql
+AS $$
+DECLARE
+	tries_at_busy CONSTANT int := 200;
+	block bigint := claims_backfill.first_block;
+	tries int := 0;
+	ids text[] := '{}';
+	mine text[];
+BEGIN
+	PERFORM pg_catalog.set_config('search_path', 'pg_catalog, pg_temp', true);
+	IF source IS NULL OR id_column IS NULL OR claims_backfill.consumer IS NULL OR condition IS NULL OR first_block IS NULL THEN
+		RAISE EXCEPTION 'argument "%" must not be null',
+			CASE WHEN source IS NULL THEN 'source' WHEN id_column IS NULL THEN 'id_column'
+				 WHEN claims_backfill.consumer IS NULL THEN 'consumer' WHEN condition IS NULL THEN 'condition'
+				 ELSE 'first_block' END
+			USING ERRCODE = 'null_value_not_allowed';
+	ELSIF first_block NOT BETWEEN 0 AND 4294967294 THEN
+		RAISE EXCEPTION 'argument "first_block" must be between 0 and 4294967294'
+			USING ERRCODE = 'invalid_parameter_value';
+	ELSIF NOT EXISTS (SELECT FROM pg_class c JOIN pg_am a ON a.oid = c.relam
+					   WHERE c.oid = source AND c.relkind IN ('r', 'm') AND a.amname = 'heap') THEN
+		RAISE EXCEPTION '"%" is not a table whose rows are stored in pages', source
+			USING ERRCODE = 'wrong_object_type',
+				HINT = 'Call it for each partition of a partitioned table; copy other relations into a table first.';
+	END IF;
+
+	remembered := 0;
+	LOOP
+		PERFORM pg_catalog.set_config('search_path', 'pg_catalog, pg_temp', true);
+		-- A policy would hide rows in silence: an error is wanted instead.
+		PERFORM set_config('row_security', 'off', true);
+		-- Claims of consumers with foreign lockers are busy past the budget.
+		PERFORM set_config('idempotency.max_claim_locks', '1000', true);
+		IF ids = '{}' THEN
+			EXIT WHEN block >= pg_relation_size(source) / current_setting('block_size')::bigint;
+			EXECUTE format('SELECT coalesce(array_agg(m.%I::text), ''{}'') FROM ONLY %s AS m WHERE m.ctid >= $1 AND m.ctid < $2 AND (%s)',
+						   id_column, source, condition)
+			   INTO ids USING format('(%s,0)', block)::tid, format('(%s,0)', block + 1)::tid;
+			IF array_position(ids, NULL) IS NOT NULL THEN
+				RAISE EXCEPTION 'column "%" of table "%" is null in block %', id_column, source, block
+					USING ERRCODE = 'null_value_not_allowed',
+						HINT = 'Leave such rows out by the condition.';
+			END IF;
+			block := block + 1;
+			tries := 0;
+		ELSIF tries >= tries_at_busy THEN
+			RAISE EXCEPTION 'event "%" of table "%" is busy', ids[1], source
+				USING ERRCODE = 'lock_not_available',
+					DETAIL = format('Another transaction has had it for consumer "%s" for more than 10 seconds; blocks before %s are remembered.',
+									claims_backfill.consumer, block - 1),
+					HINT = 'End that transaction, which may be a prepared one, and call claims_backfill again.';
+		ELSE
+			PERFORM pg_sleep(0.05);
+			tries := tries + 1;
+		END IF;
+
+		SELECT coalesce(array_agg(c.event_id) FILTER (WHERE c.result = 'claimed'), '{}'),
+			   coalesce(array_agg(c.event_id) FILTER (WHERE c.result = 'busy'), '{}')
+		  INTO mine, ids
+		  FROM @extschema@.claim_events(ids, claims_backfill.consumer) c;
+		PERFORM @extschema@.complete_events(mine, claims_backfill.consumer);
+		remembered := remembered + cardinality(mine);
+		COMMIT;
+	END LOOP;
+END
+$$;
+COMMENT ON PROCEDURE @extschema@.claims_backfill(source regclass, id_column name, consumer text, condition text, first_block bigint, remembered bigint) IS
+'remember as completed the events in a column of a table, for the rows that meet a condition: one page per transaction, and what is remembered already is passed over; waits for events that are busy';
