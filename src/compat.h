@@ -161,6 +161,39 @@ idem_compat_sync_standbys(int status)
 #define IDEM_CREATE_WAIT_EVENT_SET(n) CreateWaitEventSet(TopMemoryContext, (n))
 #endif
 
+/*
+ * How many locks in one of a process's lists?  16
+ * replaced SHM_QUEUE by dlist (5764f611).
+ */
+#if PG_VERSION_NUM >= 160000
+#include "lib/ilist.h"
+#define idem_compat_proclocks(list) idem_compat_dlist_length(list)
+
+static inline int
+idem_compat_dlist_length(dlist_head *list)
+{
+	dlist_iter	iter;
+	int			n = 0;
+
+	dlist_foreach(iter, list)
+		n++;
+	return n;
+}
+#else
+#include "storage/shmem.h"
+#define idem_compat_proclocks(list) idem_compat_shmqueue_length(list)
+
+static inline int
+idem_compat_shmqueue_length(SHM_QUEUE *list)
+{
+	int			n = 0;
+
+	for (SHM_QUEUE *e = list->next; e != NULL && e != list; e = e->next)
+		n++;
+	return n;
+}
+#endif
+
 /* 16 gave stringToQualifiedNameList an error context (1ff3f420). */
 #if PG_VERSION_NUM >= 160000
 #define idem_string_to_name_list(s) stringToQualifiedNameList((s), NULL)

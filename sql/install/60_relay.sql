@@ -116,6 +116,7 @@ CREATE TABLE idempotency_data.relay_parked (
     first_failed_at timestamptz,
     last_failed_at timestamptz,
     crashes int NOT NULL DEFAULT 0,
+    deferrals int NOT NULL DEFAULT 0,
     UNIQUE (relay_id, event_id)
 );
 COMMENT ON TABLE idempotency_data.relay_parked IS
@@ -126,6 +127,8 @@ COMMENT ON COLUMN idempotency_data.relay_parked.batch_life IS
     'The start of the sink program that the repetition was sent to.';
 COMMENT ON COLUMN idempotency_data.relay_parked.crashes IS
     'Attempts at which the handler took the server down; with one, the event is tried alone and on record, with two it is dead.';
+COMMENT ON COLUMN idempotency_data.relay_parked.deferrals IS
+    'Failures in a row that use up no attempt, such as deadlocks: the wait before the next try grows with them.';
 -- A worker finds a row by parked_id; who is next it knows.  No column that it changes
 -- with each attempt is in an index.
 CREATE INDEX relay_parked_dead ON idempotency_data.relay_parked (relay_id) WHERE state = 'dead';

@@ -27,6 +27,7 @@
 
 #include "access/detoast.h"
 #include "miscadmin.h"
+#include "storage/ipc.h"
 #include "utils/memutils.h"
 #include "utils/timestamp.h"
 
@@ -36,9 +37,11 @@
 #include "relay/attempt.h"
 #include "relay/function.h"
 #include "relay/handler.h"
+#include "relay/handler_reset.h"
 #include "relay/parked.h"
 #include "relay/position.h"
 #include "relay/report.h"
+#include "relay/slots.h"
 #include "relay/txn.h"
 #include "relay/witness.h"
 #include "shared/clock.h"
@@ -60,6 +63,7 @@ struct IdemFunctionRelay
 	bool		parked_dirty;
 	IdemHandler *handler;
 	IdemAttempts attempts;
+	bool		worked;			/* in this process: committed an event's outcome */
 	bool		announcing;		/* the transaction puts an attempt on record */
 	int			single;			/* so many batches of one event to come */
 	bool		log_turn;		/* of the log; a parked event was tried last */
@@ -242,6 +246,7 @@ work_repeats(IdemFunctionRelay *relay, int limit, int64 *sent)
 	int64	   *done = palloc(sizeof(int64) * Max(1, list_length(taken)));
 	int			ndone = 0;
 	int64		n = 0;
+	bool		full = false;
 	ListCell   *lc;
 
 	foreach(lc, taken)
@@ -249,7 +254,7 @@ work_repeats(IdemFunctionRelay *relay, int limit, int64 *sent)
 		IdemParkedEvent *p = lfirst(lc);
 		int64		seq = p->event.seq;
 
-		if (relay->announcing || idem_parked_index_key_failed(relay->parked, seq) ||
+		if (full || relay->announcing || idem_parked_index_key_failed(relay->parked, seq) ||
 			must_announce(relay, &p->event.event_id))
 		{
 			idem_parked_index_give_back(relay->parked, seq, false);
@@ -258,6 +263,7 @@ work_repeats(IdemFunctionRelay *relay, int limit, int64 *sent)
 		if (work_repeat(relay, p, sent))
 			done[ndone++] = p->parked_id;
 		n++;
+		full = idem_handler_batch_is_full();
 	}
 	idem_parked_done(relay->config, done, ndone);
 	IDEM_FAULT_POINT("function-unparked");
@@ -303,6 +309,8 @@ work_log(IdemFunctionRelay *relay, int limit, int64 *last_seq, int64 *sent, int 
 		bytes += event_size(&ev);
 		work_event(relay, &ev, sent);
 		(*n)++;
+		if (idem_handler_batch_is_full())
+			break;
 	}
 	return false;
 }
@@ -434,9 +442,15 @@ commit_step(IdemFunctionRelay *relay, const StepCounts *counts, IdemRelayWait wa
 	}
 	else
 	{
+		if (relay->has_tried)
+			idem_handler_batch_end();
 		idem_attempts_conclude(&relay->attempts, relay->config);
 		idem_txn_commit(false);
 		IDEM_FAULT_POINT("function-committed");
+		idem_handler_reset();
+		if (relay->has_tried && !relay->worked)
+			idem_slots_function_worked(relay->config->relay_id);
+		relay->worked |= relay->has_tried;
 		idem_attempts_concluded(&relay->attempts, relay->config);
 		if (relay->has_tried && is_suspect(relay, &relay->tried))
 			relay->has_suspect = false;
@@ -480,7 +494,8 @@ step_log(IdemFunctionRelay *relay, int limit, StepCounts *counts, bool *ended)
 
 /*
  * One transaction: parked events that are due, half a batch at most, then the log.
- * Alone, it is one or the other, by turns.
+ * Alone, or where the former fill the transaction, it is one or the other, by
+ * turns.
  */
 bool
 idem_function_step(IdemFunctionRelay *relay)
@@ -489,10 +504,13 @@ idem_function_step(IdemFunctionRelay *relay)
 	bool		alone;
 	bool		log_turn;
 	bool		ended = false;
+	bool		full;
 	int			limit;
 
 	if (!may_run(relay) || is_idle(relay))
 		return false;
+	if (!idem_handler_may_serve(relay->config->owner))
+		proc_exit(0);			/* the next process is the new owner's */
 	relay->announcing = false;
 	relay->has_tried = false;
 
@@ -502,13 +520,14 @@ idem_function_step(IdemFunctionRelay *relay)
 	prepare_step(relay);
 	alone = is_alone(relay);
 	limit = alone ? 1 : relay->config->batch_events;
-	log_turn = alone && relay->log_turn;
+	log_turn = relay->log_turn;
 	relay->log_turn = false;
 	if (relay->parked->total == 0)
 		relay->attempts.repeats = false;
 	else if (!log_turn)
 		counts.repeated = work_repeats(relay, Max(1, limit / 2), &counts.sent);
-	if (relay->announcing || (alone && counts.repeated > 0))
+	full = counts.repeated > 0 && idem_handler_batch_is_full();
+	if (relay->announcing || full || (alone && counts.repeated > 0))
 	{
 		relay->log_turn = counts.repeated > 0;
 		commit_step(relay, &counts, IDEM_WAIT_EVENTS);
@@ -516,11 +535,11 @@ idem_function_step(IdemFunctionRelay *relay)
 	}
 	if (!step_log(relay, Max(1, limit - (int) counts.repeated), &counts, &ended))
 	{
-		bool		full = relay->parked->total >= idem_max_parked;
+		bool		no_room = relay->parked->total >= idem_max_parked;
 
-		if (!full)
+		if (!no_room)
 			relay->attempts.log_left = 0;
-		commit_step(relay, &counts, full ? IDEM_WAIT_PARKED_ROOM : IDEM_WAIT_EVENTS);
+		commit_step(relay, &counts, no_room ? IDEM_WAIT_PARKED_ROOM : IDEM_WAIT_EVENTS);
 		relay->drained = !log_turn && !relay->attempts.repeats;
 		return counts.repeated > 0 || !relay->drained;
 	}
@@ -560,7 +579,8 @@ idem_function_failed(IdemFunctionRelay *relay, int sqlerrcode, const char *messa
 	idem_reader_reset(relay->reader);
 	relay->loaded = false;
 	relay->parked_dirty = true;
-	idem_handler_reset(relay->handler);
+	idem_handler_clear(relay->handler);
+	idem_handler_reset();
 	idem_report_error(relay->entry, message);
 
 	/* Alone, and the commit fails still: it is this event's doing. */

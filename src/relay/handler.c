@@ -6,7 +6,9 @@
  * Each event is handled in a subtransaction of its own, as the relay's owner,
  * under SECURITY_RESTRICTED_OPERATION and the relay's timeout.  An error rolls
  * the event back and nothing else.  Constraints are immediate in handlers, so
- * that their errors find the event they belong to.
+ * that their errors find the event they belong to, and nothing that was queued
+ * runs later under another role.  Whose session it is, and what becomes of what
+ * a handler leaves, is the matter of handler_reset.c.
  *
  * The claim is made as consumer "@relay/NAME", which SQL cannot name: nobody
  * can make an event a duplicate for the relay by claiming it first.
@@ -33,11 +35,9 @@
 #include "catalog/namespace.h"
 #include "catalog/pg_proc.h"
 #include "catalog/pg_type.h"
-#include "commands/trigger.h"
 #include "executor/spi.h"
 #include "funcapi.h"
 #include "miscadmin.h"
-#include "nodes/parsenodes.h"
 #include "parser/parse_type.h"
 #include "storage/ipc.h"
 #include "storage/latch.h"
@@ -56,6 +56,7 @@
 #include "claim/claim.h"
 #include "compat.h"
 #include "relay/handler.h"
+#include "relay/handler_reset.h"
 #include "shared/fault.h"
 
 #define DEFAULT_TIMEOUT_MS 30000
@@ -88,6 +89,9 @@ struct IdemHandler
 	bool		payload_is_bytea;
 	int			timeout_ms;
 };
+
+/* The event whose handler runs; empty: none. */
+static char event_in_hand[40] = "";
 
 /* The timeout of this process, and what came in since it was started. */
 static TimeoutId handler_timeout = MAX_TIMEOUTS;
@@ -180,7 +184,7 @@ idem_handler_was_checking(IdemHandler *handler)
 }
 
 void
-idem_handler_reset(IdemHandler *handler)
+idem_handler_clear(IdemHandler *handler)
 {
 	MemoryContextReset(handler->event_cxt);
 }
@@ -286,14 +290,11 @@ idem_handler_check(IdemHandler *handler, const IdemRelayConfig *config)
 {
 	const char *name = idem_relay_option(config, "function");
 	List	   *names;
-	Oid			save_userid;
-	int			save_sec_context;
+	IdemHandlerRights saved;
 
 	handler->checking = true;
-	GetUserIdAndSecContext(&save_userid, &save_sec_context);
-	SetUserIdAndSecContext(config->owner,
-						   save_sec_context | SECURITY_RESTRICTED_OPERATION |
-						   SECURITY_LOCAL_USERID_CHANGE);
+	idem_handler_session_begin(config->owner);
+	idem_handler_rights_take(config->owner, &saved);
 	if (handler->plan != NULL && find_function(name, &names) != handler->func)
 		idem_handler_forget(handler);
 	if (handler->plan == NULL)
@@ -306,7 +307,7 @@ idem_handler_check(IdemHandler *handler, const IdemRelayConfig *config)
 	if (idem_function_execute_check(handler->func, config->owner) != ACLCHECK_OK)
 		aclcheck_error(ACLCHECK_NO_PRIV, OBJECT_FUNCTION,
 					   idem_relay_option(config, "function"));
-	SetUserIdAndSecContext(save_userid, save_sec_context);
+	idem_handler_rights_return(&saved);
 	handler->checking = false;
 }
 
@@ -353,19 +354,6 @@ call_handler(IdemHandler *handler, const IdemEvent *ev)
 	SPI_finish();
 }
 
-/*
- * Constraints are immediate while a handler runs, those declared deferred as
- * well: nothing that was queued may run later under another role.  What the
- * handler deferred itself is an error of the event.
- */
-static void
-constraints_immediate(void)
-{
-	ConstraintsSetStmt stmt = {.type = T_ConstraintsSetStmt, .constraints = NIL, .deferred = false};
-
-	AfterTriggerSetState(&stmt);
-}
-
 /* Claim, call, complete: inside the event's subtransaction. */
 static IdemHandled
 claim_and_call(IdemHandler *handler, const IdemRelayConfig *config, const IdemEvent *ev)
@@ -373,8 +361,7 @@ claim_and_call(IdemHandler *handler, const IdemRelayConfig *config, const IdemEv
 	char		id[40];
 	char	   *uuid = DatumGetCString(DirectFunctionCall1(uuid_out, UUIDPGetDatum(&ev->event_id)));
 	char	   *consumer = psprintf("@relay/%s", config->name);
-	Oid			save_userid;
-	int			save_sec_context;
+	IdemHandlerRights saved;
 	IdemClaimResult claimed;
 
 	strlcpy(id, uuid, sizeof(id));
@@ -391,16 +378,14 @@ claim_and_call(IdemHandler *handler, const IdemRelayConfig *config, const IdemEv
 	 * time.
 	 */
 	handler->called = true;
+	strlcpy(event_in_hand, id, sizeof(event_in_hand));
 	start_timeout(handler);
-	GetUserIdAndSecContext(&save_userid, &save_sec_context);
-	SetUserIdAndSecContext(config->owner,
-						   save_sec_context | SECURITY_RESTRICTED_OPERATION |
-						   SECURITY_LOCAL_USERID_CHANGE);
-	constraints_immediate();
+	idem_handler_rights_take(config->owner, &saved);
+	idem_handler_constraints_immediate();
 	call_handler(handler, ev);
 	IDEM_FAULT_POINT("function-handled");
-	constraints_immediate();
-	SetUserIdAndSecContext(save_userid, save_sec_context);
+	idem_handler_event_end();
+	idem_handler_rights_return(&saved);
 
 	idem_complete_event(id, strlen(id), consumer, strlen(consumer), (Datum) 0, false);
 	IDEM_FAULT_POINT("function-completed");
@@ -440,8 +425,14 @@ failure_from_error(IdemHandler *handler, const IdemRelayConfig *config, bool too
 	if (idem_handler_is_circumstance(edata->sqlerrcode) || !handler->called)
 	{
 		failure->counts = false;
-		failure->retry_after_ms = config->min_backoff_ms;
+		failure->backs_off = true;
 	}
+}
+
+const char *
+idem_handler_event_in_hand(void)
+{
+	return event_in_hand[0] ? event_in_hand : NULL;
 }
 
 IdemHandled
@@ -471,6 +462,7 @@ idem_handler_run(IdemHandler *handler, const IdemRelayConfig *config, const Idem
 		result = IDEM_HANDLED_FAILED;
 	}
 	PG_END_TRY();
+	event_in_hand[0] = '\0';
 	/* Whatever the handler SET ends with the event. */
 	AtEOXact_GUC(false, save_nestlevel);
 	MemoryContextSwitchTo(old);

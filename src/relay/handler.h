@@ -51,10 +51,13 @@ extern bool idem_handler_was_checking(IdemHandler *handler);
 extern IdemHandled idem_handler_run(IdemHandler *handler, const IdemRelayConfig *config,
 									const IdemEvent *event, IdemFailure *failure);
 
+/* The id of the event whose handler runs; NULL: none.  For the process's end. */
+extern const char *idem_handler_event_in_hand(void);
+
 /* Does the error come from what else goes on: other sessions, a full disk? */
 extern bool idem_handler_is_circumstance(int sqlerrcode);
 
 /* Free what the last event left. */
-extern void idem_handler_reset(IdemHandler *handler);
+extern void idem_handler_clear(IdemHandler *handler);
 
 #endif							/* IDEM_RELAY_HANDLER_H */

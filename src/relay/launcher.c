@@ -326,6 +326,7 @@ start_workers(void)
 			LWLockAcquire(idem_relay_shmem->lock, LW_EXCLUSIVE);
 			slot->starting = false;
 			slot->no_slot = true;
+			idem_relay_entry_forget(dboid, relay_id);	/* stat_relay says so */
 			LWLockRelease(idem_relay_shmem->lock);
 			pending = true;
 		}

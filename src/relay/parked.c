@@ -156,13 +156,17 @@ text_datum(IdemEventText t)
 	return PointerGetDatum(cstring_to_text_with_len(t.data, t.len));
 }
 
+/* deferrals: failures in a row, with this one, that used up no attempt. */
 static TimestampTz
-next_attempt(const IdemRelayConfig *config, int attempts, const IdemFailure *failure)
+next_attempt(const IdemRelayConfig *config, int attempts, int deferrals,
+			 const IdemFailure *failure)
 {
 	int64		ms = failure->retry_after_ms;
 
 	if (failure->counts)
 		ms = Max(ms, idem_relay_backoff_ms(config, attempts - 1));
+	else if (failure->backs_off)
+		ms = Max(ms, idem_relay_backoff_ms(config, deferrals - 1));
 	return TimestampTzPlusMilliseconds(GetCurrentTimestamp(), ms);
 }
 
@@ -179,11 +183,11 @@ static IdemSpiStatement insert_row =
 IDEM_SPI_STATEMENT("INSERT INTO %s.relay_parked (relay_id, state, attempts, next_attempt_at,"
 				   " xid, seq, event_id, enqueued_at, aggregate_type, aggregate_id, event_type,"
 				   " payload, payload_bytes, content_type, headers, sqlstate, error,"
-				   " first_failed_at, last_failed_at, crashes)"
+				   " first_failed_at, last_failed_at, crashes, deferrals)"
 				   " VALUES ($1, $2::%t.parked_state, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13,"
 				   " $14, $15, pg_catalog.substr($16, 1, 5), pg_catalog.substr($16, 6),"
 				   " CASE WHEN $16 IS NOT NULL THEN pg_catalog.clock_timestamp() END,"
-				   " CASE WHEN $16 IS NOT NULL THEN pg_catalog.clock_timestamp() END, $17)"
+				   " CASE WHEN $16 IS NOT NULL THEN pg_catalog.clock_timestamp() END, $17, $18)"
 				   " ON CONFLICT (relay_id, event_id) DO NOTHING RETURNING parked_id");
 
 /* The new row's parked_id; 0 if the event is parked already. */
@@ -237,19 +241,19 @@ static void
 insert_parked(const IdemRelayConfig *config, const IdemEvent *ev, IdemParkedState state,
 			  int attempts, const IdemFailure *failure, IdemParkedNote *note)
 {
-	Oid			types[17] = {INT4OID, TEXTOID, INT4OID, TIMESTAMPTZOID, XID8OID,
+	Oid			types[18] = {INT4OID, TEXTOID, INT4OID, TIMESTAMPTZOID, XID8OID,
 		INT8OID, UUIDOID, TIMESTAMPTZOID, TEXTOID, TEXTOID, TEXTOID, JSONBOID,
-	BYTEAOID, TEXTOID, JSONBOID, TEXTOID, INT4OID};
-	Datum		values[17];
-	char		nulls[18];
+	BYTEAOID, TEXTOID, JSONBOID, TEXTOID, INT4OID, INT4OID};
+	Datum		values[18];
+	char		nulls[19];
 
-	memset(nulls, ' ', 17);
-	nulls[17] = '\0';
+	memset(nulls, ' ', 18);
+	nulls[18] = '\0';
 	note->seq = ev->seq;
 	note->xid = ev->xid;
 	note->state = state;
 	note->failed_at = failure ? GetCurrentTimestamp() : DT_NOBEGIN;
-	note->due = failure ? next_attempt(config, attempts, failure) : DT_NOEND;
+	note->due = failure ? next_attempt(config, attempts, 1, failure) : DT_NOEND;
 	note->lone = failure && is_lone(failure);
 	values[0] = Int32GetDatum(config->relay_id);
 	values[1] = CStringGetTextDatum(state_name(state));
@@ -273,7 +277,8 @@ insert_parked(const IdemRelayConfig *config, const IdemEvent *ev, IdemParkedStat
 														failure->message)) : (Datum) 0;
 	nulls[15] = failure ? ' ' : 'n';
 	values[16] = Int32GetDatum(failure && failure->crashed ? 1 : 0);
-	note->parked_id = run_insert(17, types, values, nulls);
+	values[17] = Int32GetDatum(failure && failure->backs_off ? 1 : 0);
+	note->parked_id = run_insert(18, types, values, nulls);
 }
 
 /* on_dead = stop: the relay stands until an operator has looked. */
@@ -510,10 +515,10 @@ idem_parked_done(const IdemRelayConfig *config, const int64 *parked_ids, int n)
 }
 
 static IdemSpiStatement read_attempts =
-IDEM_SPI_STATEMENT("SELECT attempts, crashes FROM %s.relay_parked WHERE parked_id = $1 FOR UPDATE");
+IDEM_SPI_STATEMENT("SELECT attempts, crashes, deferrals FROM %s.relay_parked WHERE parked_id = $1 FOR UPDATE");
 
 static IdemSpiStatement note_failure =
-IDEM_SPI_STATEMENT("UPDATE %s.relay_parked SET attempts = $7, crashes = $2, batch_row = NULL,"
+IDEM_SPI_STATEMENT("UPDATE %s.relay_parked SET attempts = $7, crashes = $2, deferrals = $8, batch_row = NULL,"
 				   " state = CASE WHEN $3 THEN 'dead' ELSE 'retry' END::%t.parked_state,"
 				   " next_attempt_at = $6, sqlstate = $4, error = $5,"
 				   " first_failed_at = COALESCE(first_failed_at, pg_catalog.clock_timestamp()),"
@@ -524,21 +529,23 @@ static void
 run_note_failure(const IdemRelayConfig *config, int64 parked_id, const IdemFailure *failure,
 				 IdemParkedNote *note)
 {
-	Oid			types[7] = {INT8OID, INT4OID, BOOLOID, TEXTOID, TEXTOID, TIMESTAMPTZOID, INT4OID};
-	Datum		values[7];
+	Oid			types[8] = {INT8OID, INT4OID, BOOLOID, TEXTOID, TEXTOID, TIMESTAMPTZOID, INT4OID, INT4OID};
+	Datum		values[8];
 	HeapTuple	tup = SPI_tuptable->vals[0];
 	TupleDesc	desc = SPI_tuptable->tupdesc;
 	int			attempts = DatumGetInt32(idem_spi_value(tup, desc, 1));
 	int			crashes = DatumGetInt32(idem_spi_value(tup, desc, 2));
+	int			deferrals = DatumGetInt32(idem_spi_value(tup, desc, 3));
 	bool		dead;
 
 	attempts += failure->counts ? 1 : 0;
 	crashes += failure->crashed ? 1 : 0;
+	deferrals = failure->backs_off ? Min(deferrals, PG_INT16_MAX) + 1 : 0;
 	dead = is_dead(config, attempts, failure) || crashes >= IDEM_MAX_CRASHES;
 	note->parked_id = parked_id;
 	note->state = dead ? IDEM_PARKED_DEAD : IDEM_PARKED_RETRY;
 	note->failed_at = GetCurrentTimestamp();
-	note->due = next_attempt(config, attempts, failure);
+	note->due = next_attempt(config, attempts, deferrals, failure);
 	note->lone = crashes > 0 || is_lone(failure);
 	values[0] = Int64GetDatum(parked_id);
 	values[1] = Int32GetDatum(crashes);
@@ -547,7 +554,8 @@ run_note_failure(const IdemRelayConfig *config, int64 parked_id, const IdemFailu
 	values[4] = CStringGetTextDatum(failure->message);
 	values[5] = TimestampTzGetDatum(note->due);
 	values[6] = Int32GetDatum(attempts);
-	idem_spi_run_saved(&note_failure, 7, types, values, NULL);
+	values[7] = Int32GetDatum(deferrals);
+	idem_spi_run_saved(&note_failure, 8, types, values, NULL);
 	if (dead)
 		halt_relay(config);
 }

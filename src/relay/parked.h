@@ -43,6 +43,8 @@ typedef struct IdemFailure
 {
 	bool		counts;			/* an attempt is used up */
 	int			retry_after_ms; /* not before; 0: as the backoff says */
+	bool		backs_off;		/* uses up no attempt, and waits longer each
+								 * time in a row */
 	char		sqlstate[6];
 	const char *message;
 	bool		crashed;		/* the attempt took the server down */

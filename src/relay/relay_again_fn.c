@@ -80,7 +80,7 @@ static void
 replay_one(IdemRelayConfig *c, const pg_uuid_t *event_id)
 {
 	IdemReader *reader = idem_reader_create(CurrentMemoryContext);
-	IdemFailure again = {false, 0, "00000", "replayed by an operator"};
+	IdemFailure again = {.sqlstate = "00000", .message = "replayed by an operator"};
 	IdemEvent	event;
 
 	if (replay_parked(c, event_id))
@@ -163,7 +163,7 @@ idem_relay_redrive_fn(PG_FUNCTION_ARGS)
 {
 	idem_prevent_read_only("relay_redrive()");
 	PG_RETURN_INT64(act_on_dead(fcinfo,
-								"UPDATE %s.relay_parked SET state = 'retry', attempts = 0,"
+								"UPDATE %s.relay_parked SET state = 'retry', attempts = 0, deferrals = 0,"
 								" crashes = LEAST(crashes, 1),"
 								" next_attempt_at = pg_catalog.now()"
 								" WHERE relay_id = $1 AND state = 'dead'"

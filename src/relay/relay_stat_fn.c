@@ -127,6 +127,7 @@ put_entry(ReturnSetInfo *rsinfo, const IdemRelayEntry *e, bool with_error)
 		CStringGetTextDatum(with_error ? e->last_error : "<insufficient privilege>");
 	nulls[7] = e->last_error_at == 0;
 	values[7] = TimestampTzGetDatum(e->last_error_at);
+	nulls[8] = e->pid == 0;
 	values[8] = Int32GetDatum(e->pid);
 	nulls[9] = e->sink_pid == 0;
 	values[9] = Int32GetDatum(e->sink_pid);

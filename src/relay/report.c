@@ -131,6 +131,20 @@ idem_report_error(IdemRelayEntry *entry, const char *message)
 }
 
 void
+idem_report_ended(IdemRelayEntry *entry, const char *message)
+{
+	idem_report_error(entry, message);
+	SpinLockAcquire(&entry->mutex);
+	entry->state = IDEM_RELAY_OUTAGE;
+	entry->waiting = IDEM_WAIT_BACKOFF;
+	entry->pid = 0;
+	entry->sent = entry->retried = 0;
+	entry->rate = entry->rate_sum = 0;
+	entry->rate_at = 0;
+	SpinLockRelease(&entry->mutex);
+}
+
+void
 idem_report_sink_pid(IdemRelayEntry *entry, pid_t pid)
 {
 	if (entry == NULL)

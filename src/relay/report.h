@@ -31,6 +31,12 @@ extern void idem_report_state(IdemRelayEntry *entry, const char *relay,
 extern void idem_report_waiting(IdemRelayEntry *entry, IdemRelayWait waiting);
 
 extern void idem_report_error(IdemRelayEntry *entry, const char *message);
+
+/*
+ * This process, which has the entry, is ending for that reason: the entry stays
+ * for stat_relay, without a process, until the next one takes it.
+ */
+extern void idem_report_ended(IdemRelayEntry *entry, const char *message);
 extern void idem_report_sink_pid(IdemRelayEntry *entry, pid_t pid);
 extern void idem_report_counts(IdemRelayEntry *entry, int64 sent, int64 retried);
 

@@ -282,3 +282,17 @@ idem_relay_entry_release(IdemRelayEntry *entry)
 	}
 	LWLockRelease(idem_relay_shmem->lock);
 }
+
+void
+idem_relay_entry_forget(Oid dboid, int relay_id)
+{
+	for (int i = 0; i < idem_relay_shmem->nrelays; i++)
+	{
+		IdemRelayEntry *entry = &idem_relay_entries[i];
+
+		if (entry->dboid != dboid || entry->relay_id != relay_id || entry->pid != 0)
+			continue;
+		entry->dboid = InvalidOid;
+		entry->relay_id = 0;
+	}
+}

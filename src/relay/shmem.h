@@ -48,6 +48,8 @@ typedef struct IdemWorkerSlot
 	int			failures;		/* in a row, for the launcher's backoff */
 	IdemClock	not_before;		/* do not start before */
 	bool		passed_crash;	/* its worker has passed what was in flight */
+	bool		ended_in_handler;	/* its last worker did; no event has
+									 * committed since */
 	pg_atomic_uint32 wake;		/* commits since the worker last looked */
 	pg_atomic_uint32 config;	/* rises when relays of the database change */
 	pg_atomic_uint64 committed_at;	/* stamp of the first of those commits */
@@ -156,5 +158,8 @@ extern void idem_wake_launcher(void);
 /* Take (or find again) the entry of a relay; NULL if all are taken. */
 extern IdemRelayEntry *idem_relay_entry_take(Oid dboid, int relay_id);
 extern void idem_relay_entry_release(IdemRelayEntry *entry);
+
+/* Under the lock: give up what a process that has ended left of a relay's entry. */
+extern void idem_relay_entry_forget(Oid dboid, int relay_id);
 
 #endif							/* IDEM_RELAY_SHMEM_H */

@@ -32,6 +32,7 @@
 
 #include "compat.h"
 #include "relay/config.h"
+#include "relay/report.h"
 #include "relay/slots.h"
 
 /* How long DDL waits for a worker to go before it proceeds regardless. */
@@ -68,6 +69,7 @@ idem_worker_slot_occupy(Oid dboid, int relay_id)
 	slot->failures = 0;
 	slot->not_before = 0;
 	slot->passed_crash = false;
+	slot->ended_in_handler = false;
 	pg_atomic_write_u32(&slot->wake, 1);
 	return slot;
 }
@@ -75,10 +77,43 @@ idem_worker_slot_occupy(Oid dboid, int relay_id)
 void
 idem_worker_slot_free(IdemWorkerSlot *slot)
 {
+	if (OidIsValid(slot->dboid) && slot->relay_id != 0)
+		idem_relay_entry_forget(slot->dboid, slot->relay_id);
 	slot->dboid = InvalidOid;
 	slot->relay_id = 0;
 	slot->wanted = false;
 	slot->generation++;
+}
+
+/* Under the lock. */
+void
+idem_slots_ended_in_handler(IdemWorkerSlot *slot, const char *event)
+{
+	char		message[IDEM_ERROR_LEN];
+
+	slot->ended_in_handler = true;
+	snprintf(message, sizeof(message),
+			 "the worker was ended while the handler had event %s", event);
+	for (int i = 0; i < idem_relay_shmem->nrelays; i++)
+	{
+		if (idem_relay_entries[i].pid == MyProcPid)
+			idem_report_ended(&idem_relay_entries[i], message);
+	}
+}
+
+void
+idem_slots_function_worked(int relay_id)
+{
+	IdemWorkerSlot *slot;
+
+	LWLockAcquire(idem_relay_shmem->lock, LW_EXCLUSIVE);
+	slot = idem_worker_slot_find(MyDatabaseId, relay_id);
+	if (slot != NULL && slot->ended_in_handler)
+	{
+		slot->ended_in_handler = false;
+		slot->failures = 0;
+	}
+	LWLockRelease(idem_relay_shmem->lock);
 }
 
 bool

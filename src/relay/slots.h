@@ -35,6 +35,15 @@ extern void idem_slots_request_functions(List *configs);
 extern bool idem_slots_have_function(int relay_id);
 
 /*
+ * Under the lock, as this process ends: its handler had that event.  stat_relay
+ * says so, and the launcher's delay grows, until ..._worked.
+ */
+extern void idem_slots_ended_in_handler(IdemWorkerSlot *slot, const char *event);
+
+/* The worker of a function relay has committed the outcome of an event. */
+extern void idem_slots_function_worked(int relay_id);
+
+/*
  * Keep the workers of a database down until ..._release, and wait until they
  * are gone.  Holds of several backends add up.  A backend has one hold: who
  * takes another meanwhile gives the former one, ..._current_hold, to

@@ -48,6 +48,7 @@
 #include "relay/children.h"
 #include "relay/complaint.h"
 #include "relay/config.h"
+#include "relay/handler.h"
 #include "relay/identity.h"
 #include "relay/launcher.h"
 #include "relay/process.h"
@@ -93,8 +94,12 @@ static bool witnessed = true;	/* before the relays had their turn */
 static void
 worker_detach(int code, Datum arg)
 {
+	const char *event = my_relay_id != 0 ? idem_handler_event_in_hand() : NULL;
+
 	IDEM_FAULT_POINT_NO_ERROR("worker-detach");
 	LWLockAcquire(idem_relay_shmem->lock, LW_EXCLUSIVE);
+	if (event != NULL && my_slot->pid == MyProcPid)
+		idem_slots_ended_in_handler(my_slot, event);
 	if (my_slot->pid == MyProcPid)
 	{
 		my_slot->pid = 0;
@@ -619,7 +624,8 @@ idem_worker_main(Datum arg)
 	loop_cxt = AllocSetContextCreate(TopMemoryContext, "idempotency worker loop",
 									 ALLOCSET_DEFAULT_SIZES);
 	LWLockAcquire(idem_relay_shmem->lock, LW_EXCLUSIVE);
-	my_slot->failures = 0;
+	if (!my_slot->ended_in_handler)
+		my_slot->failures = 0;
 	LWLockRelease(idem_relay_shmem->lock);
 
 	for (;;)
