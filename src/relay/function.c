@@ -63,7 +63,8 @@ struct IdemFunctionRelay
 	bool		parked_dirty;
 	IdemHandler *handler;
 	IdemAttempts attempts;
-	bool		worked;			/* in this process: committed an event's outcome */
+	bool		worked;			/* in this process: committed an event's
+								 * outcome */
 	bool		announcing;		/* the transaction puts an attempt on record */
 	int			single;			/* so many batches of one event to come */
 	bool		log_turn;		/* of the log; a parked event was tried last */

@@ -422,7 +422,9 @@ failure_from_error(IdemHandler *handler, const IdemRelayConfig *config, bool too
 									handler->timeout_ms);
 
 	/* Not the handler's doing, so not the event's fault: tried again. */
-	if (idem_handler_is_circumstance(edata->sqlerrcode) || !handler->called)
+	if ((idem_handler_is_circumstance(edata->sqlerrcode) &&
+		 !(edata->sqlerrcode == ERRCODE_OUT_OF_MEMORY && idem_handler_event_filled_table())) ||
+		!handler->called)
 	{
 		failure->counts = false;
 		failure->backs_off = true;

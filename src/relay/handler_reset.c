@@ -73,7 +73,8 @@
 #define SHARES 2
 
 static Oid	served = InvalidOid;	/* whose handlers this process runs */
-static int	locks_before = 0;	/* the batch's handlers */
+static int	locks_before_batch = 0; /* in the shared table */
+static int	locks_before_event = 0;
 
 bool
 idem_handler_may_serve(Oid owner)
@@ -117,7 +118,7 @@ idem_handler_session_begin(Oid owner)
 	SetConfigOption("session_authorization", GetUserNameFromId(owner, false),
 					PGC_BACKEND, PGC_S_OVERRIDE);
 	idem_handler_rights_return(&saved);
-	locks_before = count_shared_locks();
+	locks_before_batch = locks_before_event = count_shared_locks();
 }
 
 void
@@ -154,10 +155,28 @@ idem_handler_event_end(void)
 	PortalHashTableDeleteAll();
 }
 
+static bool
+is_much(int locks)
+{
+	return locks >= SHARES * max_locks_per_xact;
+}
+
 bool
 idem_handler_batch_is_full(void)
 {
-	return count_shared_locks() - locks_before >= SHARES * max_locks_per_xact;
+	locks_before_event = count_shared_locks();
+	return is_much(locks_before_event - locks_before_batch);
+}
+
+/*
+ * The locks of the event are there until its subtransaction is rolled back,
+ * which lets go of lightweight locks first as well.
+ */
+bool
+idem_handler_event_filled_table(void)
+{
+	LWLockReleaseAll();
+	return is_much(count_shared_locks() - locks_before_event);
 }
 
 /*

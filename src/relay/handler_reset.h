@@ -10,6 +10,7 @@
  *		idem_handler_rights_take	before code of the owner runs, and
  *		idem_handler_rights_return	after it; an abort returns them as well
  *		idem_handler_event_end		after each handler, in its subtransaction
+ *		idem_handler_event_filled_table	in the catch of its error
  *		idem_handler_batch_is_full	after each event: commit now?
  *		idem_handler_batch_end		in the transaction, after the last handler
  *		idem_handler_reset			after the commit, or the abort
@@ -60,6 +61,12 @@ extern void idem_handler_event_end(void);
 
 /* Have the batch's handlers used up their part of the shared lock table? */
 extern bool idem_handler_batch_is_full(void);
+
+/*
+ * For an event that failed for want of memory, before it is rolled back: did it
+ * take the locks itself that leave no room for more?
+ */
+extern bool idem_handler_event_filled_table(void);
 
 /* In the transaction, after its handlers: take back what would outlive the commit. */
 extern void idem_handler_batch_end(void);

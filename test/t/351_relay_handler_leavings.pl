@@ -90,6 +90,12 @@ cmp_ok(
 	'but a batch ends when it has collected many');
 is($node->safe_psql('postgres', q{SELECT count(*) FROM idempotency.relay_parked}), '0', 'and no event failed for want of locks');
 
+# An event that alone takes more locks than there are uses its attempts up.
+$node->safe_psql('postgres', q{
+	SELECT idempotency.relay_alter('fn', max_attempts => 2);
+	SELECT idempotency.outbox_enqueue('t', 'y', 'Run', jsonb_build_object('sql', 'SELECT count(pg_advisory_xact_lock(i)) FROM generate_series(1, 20000) i'))});
+IdemTest::wait_for($node, q{SELECT count(*) = 1 FROM idempotency.dead_letters WHERE sqlstate = '53200'});
+
 # Those of an event that failed are gone with the batch as well.
 $node->safe_psql('postgres', q{
 	SELECT idempotency.relay_alter('fn', max_attempts => 1);
