@@ -194,6 +194,25 @@ idem_compat_shmqueue_length(SHM_QUEUE *list)
 }
 #endif
 
+/*
+ * How many settings does this process know?  16 replaced the array of settings
+ * by a hash table (3057465acf).
+ */
+#include "utils/guc.h"
+#include "utils/guc_tables.h"
+#if PG_VERSION_NUM >= 160000
+static inline int
+idem_compat_num_settings(void)
+{
+	int			n;
+
+	pfree(get_guc_variables(&n));
+	return n;
+}
+#else
+#define idem_compat_num_settings() GetNumConfigOptions()
+#endif
+
 /* 16 gave stringToQualifiedNameList an error context (1ff3f420). */
 #if PG_VERSION_NUM >= 160000
 #define idem_string_to_name_list(s) stringToQualifiedNameList((s), NULL)

@@ -511,7 +511,7 @@ idem_function_step(IdemFunctionRelay *relay)
 	if (!may_run(relay) || is_idle(relay))
 		return false;
 	if (!idem_handler_may_serve(relay->config->owner))
-		proc_exit(0);			/* the next process is the new owner's */
+		proc_exit(0);			/* the launcher starts another */
 	relay->announcing = false;
 	relay->has_tried = false;
 

@@ -50,6 +50,7 @@
  */
 #include "postgres.h"
 
+#include "access/xact.h"
 #include "catalog/namespace.h"
 #include "commands/async.h"
 #include "commands/prepare.h"
@@ -72,14 +73,29 @@
  */
 #define SHARES 2
 
+/*
+ * A name that a handler has set is known to the process for ever.  After so many
+ * names the process ends, or a handler that makes names of ids would fill the
+ * memory.  A library that is loaded brings some dozens.
+ */
+#define MAX_NEW_SETTINGS 1000
+
 static Oid	served = InvalidOid;	/* whose handlers this process runs */
+static bool worn_out = false;	/* it has to end after this batch */
+static int	settings_before = 0;	/* that it knew before the first handler */
 static int	locks_before_batch = 0; /* in the shared table */
 static int	locks_before_event = 0;
+static bool filled = false;		/* the event has held much, and has let it go */
+
+static void on_subxact(SubXactEvent event, SubTransactionId subid,
+					   SubTransactionId parent, void *arg);
 
 bool
 idem_handler_may_serve(Oid owner)
 {
-	return !OidIsValid(served) || served == owner;
+	if (!OidIsValid(served))
+		return true;
+	return served == owner && !worn_out;
 }
 
 /*
@@ -113,12 +129,18 @@ idem_handler_session_begin(Oid owner)
 	IdemHandlerRights saved;
 
 	Assert(idem_handler_may_serve(owner));
+	if (!OidIsValid(served))
+	{
+		settings_before = idem_compat_num_settings();
+		RegisterSubXactCallback(on_subxact, NULL);
+	}
 	served = owner;
 	GetUserIdAndSecContext(&saved.userid, &saved.sec_context);
 	SetConfigOption("session_authorization", GetUserNameFromId(owner, false),
 					PGC_BACKEND, PGC_S_OVERRIDE);
 	idem_handler_rights_return(&saved);
 	locks_before_batch = locks_before_event = count_shared_locks();
+	filled = false;
 }
 
 void
@@ -164,19 +186,28 @@ is_much(int locks)
 bool
 idem_handler_batch_is_full(void)
 {
+	filled = false;
 	locks_before_event = count_shared_locks();
 	return is_much(locks_before_event - locks_before_batch);
 }
 
 /*
- * The locks of the event are there until its subtransaction is rolled back,
- * which lets go of lightweight locks first as well.
+ * What the event holds is there until its subtransaction is rolled back, which
+ * lets go of lightweight locks first as well.
  */
 bool
 idem_handler_event_filled_table(void)
 {
 	LWLockReleaseAll();
-	return is_much(count_shared_locks() - locks_before_event);
+	return filled || is_much(count_shared_locks() - locks_before_event);
+}
+
+/* A block with EXCEPTION lets go of the locks before the error reaches us. */
+static void
+on_subxact(SubXactEvent event, SubTransactionId subid, SubTransactionId parent, void *arg)
+{
+	if (event == SUBXACT_EVENT_ABORT_SUB && !filled)
+		filled = is_much(count_shared_locks() - locks_before_event);
 }
 
 /*
@@ -202,4 +233,5 @@ idem_handler_reset(void)
 	DropAllPreparedStatements();
 	ResetSequenceCaches();
 	ResetAllOptions();
+	worn_out |= idem_compat_num_settings() - settings_before > MAX_NEW_SETTINGS;
 }

@@ -36,7 +36,8 @@ typedef struct IdemHandlerRights
 
 /*
  * A process runs handlers of one owner in its life: some of what a handler can
- * leave in a process has no reset.  False: this owner needs another process.
+ * leave in a process has no reset, and that has to stay within bounds.  False: the
+ * handlers of this owner need another process.
  */
 extern bool idem_handler_may_serve(Oid owner);
 

@@ -117,15 +117,24 @@ is( batch(q{CREATE FUNCTION pg_temp.f() RETURNS int LANGUAGE sql AS 'SELECT 1'; 
 	"1\n1", 'a temporary object');
 is(batch($temp), '0', 'is gone in the next batch');
 
+# A name of a setting stays in the process: too many of them end it.
+my $last = 'SELECT pid FROM app.effects ORDER BY n DESC LIMIT 1';
+batch(q{SELECT count(set_config('app.few' || i, 'x', true)) FROM generate_series(1, 100) i});
+my $pid = $node->safe_psql('postgres', $last);
+batch(q{SELECT count(set_config('app.many' || i, 'x', true)) FROM generate_series(1, 1100) i});
+is($node->safe_psql('postgres', $last), $pid, 'a few names of settings are no matter');
+batch('SELECT NULL');
+isnt($node->safe_psql('postgres', $last), $pid, 'many end the process after their batch');
+
 # For the next owner.
-my $pid = $node->safe_psql('postgres', "SELECT $worker");
+$pid = $node->safe_psql('postgres', $last);
 $node->safe_psql('postgres', q{
 	GRANT EXECUTE ON FUNCTION app.handle TO other;
 	ALTER SERVER fn OWNER TO other;
 	DO $$ BEGIN EXECUTE format('ALTER FOREIGN TABLE idempotency.relay_%s OWNER TO other',
 		(SELECT relay_id FROM idempotency.relays WHERE relay = 'fn')); END $$});
 is(batch(q{SELECT session_user || ' ' || current_user}), 'other other', 'another owner');
-isnt($node->safe_psql('postgres', 'SELECT pid FROM app.effects ORDER BY n DESC LIMIT 1'), $pid, 'has another process');
+isnt($node->safe_psql('postgres', $last), $pid, 'has another process');
 
 $node->stop;
 done_testing();
