@@ -60,6 +60,7 @@
 #include "shared/fault.h"
 
 #define DEFAULT_TIMEOUT_MS 30000
+#define MAX_TIMEOUTS_OF_EVENT 3 /* then the process ends */
 
 /* The arguments a handler may declare, in the order of the parameters. */
 static const struct
@@ -95,7 +96,7 @@ static char event_in_hand[40] = "";
 
 /* The timeout of this process, and what came in since it was started. */
 static TimeoutId handler_timeout = MAX_TIMEOUTS;
-static volatile sig_atomic_t timed_out = false;
+static volatile sig_atomic_t timed_out = 0; /* so many times */
 static volatile sig_atomic_t cancels = 0;
 static sig_atomic_t cancels_before = 0;
 
@@ -119,20 +120,29 @@ on_cancel(SIGNAL_ARGS)
 	errno = save_errno;
 }
 
-/* In the signal handler of the timer. */
+/*
+ * In the signal handler of the timer.  A handler can catch the cancel and go on,
+ * but not the end of its process.  A cancel that is pending still was not caught.
+ */
 static void
 on_timeout(void)
 {
-	timed_out = true;
+	if (timed_out > 0 && QueryCancelPending)
+		return;
+	timed_out++;
+	if (timed_out >= MAX_TIMEOUTS_OF_EVENT)
+		ProcDiePending = true;
 	request_cancel();
 }
 
 static void
 start_timeout(IdemHandler *handler)
 {
-	timed_out = false;
+	int			ms = handler->timeout_ms > 0 ? handler->timeout_ms : DEFAULT_TIMEOUT_MS;
+
+	timed_out = 0;
 	cancels_before = cancels;
-	enable_timeout_after(handler_timeout, handler->timeout_ms > 0 ? handler->timeout_ms : DEFAULT_TIMEOUT_MS);
+	enable_timeout_every(handler_timeout, TimestampTzPlusMilliseconds(GetCurrentTimestamp(), ms), ms);
 }
 
 /*
@@ -143,9 +153,9 @@ static bool
 end_timeout(void)
 {
 	disable_timeout(handler_timeout, false);
-	if (!timed_out)
+	if (timed_out == 0)
 		return false;
-	timed_out = false;
+	timed_out = 0;
 	if (cancels != cancels_before)
 		return false;
 	QueryCancelPending = false;

@@ -25,6 +25,14 @@ BEGIN
 		CASE event_type
 			WHEN 'Conflict' THEN RAISE serialization_failure USING MESSAGE = 'conflict ' || nextval('tries');
 			WHEN 'End' THEN PERFORM pg_terminate_backend(pg_backend_pid());
+			WHEN 'Stubborn' THEN
+				LOOP
+					BEGIN
+						PERFORM pg_sleep(3600);
+					EXCEPTION WHEN query_canceled THEN
+						NULL;
+					END;
+				END LOOP;
 			ELSE NULL;
 		END CASE;
 	END IF;
@@ -65,8 +73,15 @@ IdemTest::wait_for($node, q{SELECT count(*) = 2 FROM effects});
 IdemTest::wait_for($node, qq{SELECT (state, waiting_for, sent) = ('streaming', 'events', 1) AND last_error LIKE '%$id'
 	FROM idempotency.stat_relay});
 
+# One that catches the cancel of its timeout does not keep the worker for ever.
+$id = $node->safe_psql('postgres', q{ALTER SERVER fn OPTIONS (ADD timeout '200'); DELETE FROM mended;
+	SELECT idempotency.outbox_enqueue('t', 'd', 'Stubborn', '1')});
+IdemTest::wait_for($node, qq{SELECT last_error = 'the worker was ended while the handler had event $id' FROM idempotency.stat_relay});
+$node->safe_psql('postgres', q{INSERT INTO mended VALUES (1)});
+IdemTest::wait_for($node, q{SELECT count(*) = 3 FROM effects});
+
 # Ended by others it comes back at once.
-foreach my $n (3 .. 6)
+foreach my $n (4 .. 7)
 {
 	$node->safe_psql('postgres', q{SELECT pg_terminate_backend(pid, 180000) FROM idempotency.stat_relay;
 		SELECT idempotency.outbox_enqueue('t', 'c', 'Good', '1')});
