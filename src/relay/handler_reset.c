@@ -23,8 +23,8 @@
  *		locks of the transaction		with the commit, which comes early when
  *										they are many
  *		advisory locks of the session	after the commit, or the abort
- *		sequence values, prepared
- *		statements						the same
+ *		prepared statements				the same
+ *		values of sequences				before the next batch
  *		what has no reset				with the process
  *
  * The last are: functions that a language has compiled, with types found along
@@ -139,6 +139,7 @@ idem_handler_session_begin(Oid owner)
 	SetConfigOption("session_authorization", GetUserNameFromId(owner, false),
 					PGC_BACKEND, PGC_S_OVERRIDE);
 	idem_handler_rights_return(&saved);
+	ResetSequenceCaches();		/* the worker has numbers of its own, too */
 	locks_before_batch = locks_before_event = count_shared_locks();
 	filled = false;
 }
@@ -231,7 +232,6 @@ idem_handler_reset(void)
 {
 	LockReleaseSession(USER_LOCKMETHOD);
 	DropAllPreparedStatements();
-	ResetSequenceCaches();
 	ResetAllOptions();
 	worn_out |= idem_compat_num_settings() - settings_before > MAX_NEW_SETTINGS;
 }
