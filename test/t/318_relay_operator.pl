@@ -53,7 +53,7 @@ IdemRelay::wait_state($node, 'stops', 'streaming');
 IdemRelay::wait_state($node, 'again', 'streaming');
 IdemRelay::wait_state($node, 'lags', 'outage');
 enqueue('again', 'Bad');
-IdemTest::wait_for($node, 'SELECT count(*) = 1 FROM idempotency.relay_parked');
+IdemTest::wait_for($node, 'SELECT count(*) = 1 FROM idempotency_data.relay_parked');
 
 sub starts
 {
@@ -66,7 +66,7 @@ sub starts
 # their rows.
 my $operator = $node->background_psql('postgres');
 $operator->query_safe(q{BEGIN; SELECT idempotency.relay_pause('stops'), idempotency.relay_pause('lags'),
-	idempotency.relay_replay('again', event_id => event_id) FROM idempotency.relay_parked});
+	idempotency.relay_replay('again', event_id => event_id) FROM idempotency_data.relay_parked});
 enqueue('stops', 'Bad');
 IdemTest::wait_for($node, q{SELECT bool_and(state = 'streaming' AND waiting_for = 'lock' AND last_error IS NULL)
 	FROM idempotency.stat_relay WHERE relay IN ('stops', 'again')});

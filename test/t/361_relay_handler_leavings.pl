@@ -88,7 +88,7 @@ is( batch((q{SELECT count(pg_advisory_xact_lock(nextval('app.seq'))) FROM genera
 cmp_ok(
 	$node->safe_psql('postgres', 'SELECT max(c) FROM (SELECT count(*) AS c FROM app.effects GROUP BY xid) g'), '<', 10,
 	'but a batch ends when it has collected many');
-is($node->safe_psql('postgres', q{SELECT count(*) FROM idempotency.relay_parked}), '0', 'and no event failed for want of locks');
+is($node->safe_psql('postgres', q{SELECT count(*) FROM idempotency_data.relay_parked}), '0', 'and no event failed for want of locks');
 
 # An event that alone takes more locks than there are uses its attempts up.
 $node->safe_psql('postgres', q{
@@ -132,7 +132,7 @@ $node->safe_psql('postgres', q{
 	GRANT EXECUTE ON FUNCTION app.handle TO other;
 	ALTER SERVER fn OWNER TO other;
 	DO $$ BEGIN EXECUTE format('ALTER FOREIGN TABLE idempotency.relay_%s OWNER TO other',
-		(SELECT relay_id FROM idempotency.relays WHERE relay = 'fn')); END $$});
+		(SELECT relay_id FROM idempotency_data.relays WHERE relay = 'fn')); END $$});
 is(batch(q{SELECT session_user || ' ' || current_user}), 'other other', 'another owner');
 isnt($node->safe_psql('postgres', $last), $pid, 'has another process');
 

@@ -44,13 +44,13 @@ SELECT idempotency.outbox_enqueue('t', 'a', 'Conflict', '1');
 END
 
 # At the n-th failure 10 ms * 2^(n-1), less up to a half of it by chance.
-IdemTest::wait_for($node, 'SELECT deferrals >= 6 FROM idempotency.relay_parked');
+IdemTest::wait_for($node, 'SELECT deferrals >= 6 FROM idempotency_data.relay_parked');
 is( $node->safe_psql('postgres', q{SELECT attempts, sqlstate, error = 'conflict ' || deferrals,
-		next_attempt_at - last_failed_at > 10 * 2 ^ (deferrals - 2) * interval '1 ms' - interval '1 ms' FROM idempotency.relay_parked}),
+		next_attempt_at - last_failed_at > 10 * 2 ^ (deferrals - 2) * interval '1 ms' - interval '1 ms' FROM idempotency_data.relay_parked}),
 	'0|40001|t|t', 'the distance between tries grows, and no attempt is used up');
 $node->safe_psql('postgres', q{INSERT INTO mended VALUES (1)});
 IdemTest::wait_for($node, q{SELECT count(*) = 1 FROM effects});
-is($node->safe_psql('postgres', 'SELECT count(*) FROM idempotency.relay_parked'), '0', 'delivered in the end');
+is($node->safe_psql('postgres', 'SELECT count(*) FROM idempotency_data.relay_parked'), '0', 'delivered in the end');
 
 # A worker that its handler ends: 50 ms, doubled at each end in a row.
 my $id = $node->safe_psql('postgres', q{DELETE FROM mended;
