@@ -131,7 +131,7 @@ $pid = $node->safe_psql('postgres', $last);
 $node->safe_psql('postgres', q{
 	GRANT EXECUTE ON FUNCTION app.handle TO other;
 	ALTER SERVER fn OWNER TO other;
-	DO $$ BEGIN EXECUTE format('ALTER FOREIGN TABLE idempotency.relay_%s OWNER TO other',
+	DO $$ BEGIN EXECUTE format('ALTER FOREIGN TABLE idempotency_data.relay_%s OWNER TO other',
 		(SELECT relay_id FROM idempotency_data.relays WHERE relay = 'fn')); END $$});
 is(batch(q{SELECT session_user || ' ' || current_user}), 'other other', 'another owner');
 isnt($node->safe_psql('postgres', $last), $pid, 'has another process');
