@@ -474,7 +474,10 @@ idem_parked_index_give_back(IdemParkedIndex *index, int64 seq, bool waits)
 		return;
 	end_run(index, entry->key);
 
-	/* Its turn is not over; an attempt may be on record that is to be made next. */
+	/*
+	 * Its turn is not over; an attempt may be on record that is to be made
+	 * next.
+	 */
 	if (!waits && entry->key->place == PLACE_READY)
 		dlist_move_head(&index->ready, &entry->key->node);
 }

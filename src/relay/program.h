@@ -24,7 +24,8 @@ extern char *idem_sink_directory;
 typedef struct IdemProgramPaths
 {
 	char	   *beside;			/* beside the loaded library */
-	char	   *other;			/* in idempotency.sink_directory; NULL if that is not set */
+	char	   *other;			/* in idempotency.sink_directory; NULL if that
+								 * is not set */
 } IdemProgramPaths;
 
 /*

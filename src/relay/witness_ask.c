@@ -282,7 +282,7 @@ static const char *
 start(char **words)
 {
 	IdemSpawn	spawn = {.path = words[0], .argv = words, .envp = environment(),
-		.in = -1, .out = -1, .err = -1, .own_group = true};
+	.in = -1, .out = -1, .err = -1, .own_group = true};
 	const char *failed = NULL;
 
 	spawn.in = open("/dev/null", O_RDONLY | O_CLOEXEC);
