@@ -18,7 +18,10 @@
 #include "access/transam.h"
 
 /*
- * A snapshot of top-level transactions.  The layout is that of the SQL type
+ * A snapshot of top-level transactions.  It says of every xid before xmax whether
+ * that has ended.  A crash may take back what is not on disk, and the server
+ * gives those xids out again; so a snapshot survives a crash only with a row
+ * that is flushed, whose own xid is at least xmax.  The layout is that of the SQL type
  * pg_snapshot, so PointerGetDatum() of it can be stored in such a column and
  * a detoasted column be used as one.
  */

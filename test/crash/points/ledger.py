@@ -50,7 +50,10 @@ class File:
         end = data.rfind(b"\n") + 1
         self.offset += end
         for line in data[:end].splitlines():
-            entry = json.loads(line)
+            try:
+                entry = json.loads(line)
+            except ValueError:      # a killed program wrote half of it, and never answered for it
+                continue
             if entry.get("outcome") == "acked":
                 payload = json.loads(entry["payload"])
                 self.got.append((payload["t"], payload["i"]))
