@@ -273,6 +273,11 @@ class Claims(Transactions):
 
     # Claiming.
 
+    def allowed(self, txn, key):
+        """One that waits past its budget of locks, for nothing, has the lock for the moment in which it looks."""
+        answers = self.model.claim(txn, key)
+        return answers | {BUSY} if CLAIMED in answers and key in self.waiting.values() else answers
+
     def take(self, txn, key, verdict, allowed):
         if verdict not in allowed:
             self.wrong(f"{key}: {sorted(allowed)}", verdict)
@@ -281,7 +286,7 @@ class Claims(Transactions):
 
     def do_claim(self, s, txn, consumer, event_id, wait):
         key = (consumer, event_id)
-        allowed = {"25006"} if txn.read_only else self.model.claim(txn, key)
+        allowed = {"25006"} if txn.read_only else self.allowed(txn, key)
         if wait == "1 h" and len(allowed) > 1:
             wait = None             # it may wait or not
         sql = "SELECT idempotency.claim_event(%s, %s" + (f", wait => '{wait}')" if wait else ")")
@@ -329,7 +334,7 @@ class Claims(Transactions):
         """The budget of locks goes to the ids in the order of their bytes."""
         before, verdicts, late = dict(txn.claims), {}, False
         for event_id in sorted(set(ids)):
-            allowed = self.model.claim(txn, (consumer, event_id))
+            allowed = self.allowed(txn, (consumer, event_id))
             late = late or SERIALIZATION in allowed
             if answer.state is None:
                 got = [v for o, _, v in answer.rows if ids[o - 1] == event_id]
@@ -377,7 +382,7 @@ class Claims(Transactions):
             self.model.complete(txn, key)
 
     def do_whole(self, s, txn, consumer, event_id):
-        allowed = {"25006"} if txn.read_only else self.model.claim(txn, (consumer, event_id))
+        allowed = {"25006"} if txn.read_only else self.allowed(txn, (consumer, event_id))
         answer = self.run(s, "SELECT r.whole(%s, %s)", (event_id, consumer))
         if self.judge(txn, answer, allowed):
             self.whole(txn, (consumer, event_id), answer.rows[0][0], allowed)
@@ -394,7 +399,7 @@ class Claims(Transactions):
 
     def do_undone(self, s, txn, consumer, event_id):
         """In a block that is rolled back: the verdict is as ever, and nothing stays."""
-        allowed = {"25006"} if txn.read_only else self.model.claim(txn, (consumer, event_id))
+        allowed = {"25006"} if txn.read_only else self.allowed(txn, (consumer, event_id))
         answer = self.run(s, "SELECT r.undone(%s, %s)", (event_id, consumer))
         if self.judge(txn, answer, allowed) and answer.rows[0][0] not in allowed:
             self.wrong(sorted(allowed), answer)
@@ -420,7 +425,7 @@ class Claims(Transactions):
             return
         key = (cursor.consumer, cursor.ids[cursor.at])
         cursor.at += 1
-        allowed = {"25006"} if txn.read_only else self.model.claim(txn, key)
+        allowed = {"25006"} if txn.read_only else self.allowed(txn, key)
         if cursor.at == cursor.bad and not txn.read_only:
             allowed = (allowed & {SERIALIZATION}) | ({"22012"} if allowed != {SERIALIZATION} else set())
         if not self.judge(txn, answer, allowed):
