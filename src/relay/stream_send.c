@@ -530,8 +530,15 @@ reload_parked(IdemStream *stream)
 	{
 		IdemBatch  *batch = dlist_container(IdemBatch, node, iter.cur);
 
+		/*
+		 * What a settled batch had refused or passed over is back in the
+		 * index already, while the sink's verdict is awaited.
+		 */
 		for (int i = 0; batch->repeats && i < batch->n; i++)
-			idem_parked_index_retake(stream->parked, batch->flights[i].seq);
+		{
+			if (!batch->settled || batch->flights[i].outcome == IDEM_PROTO_ACKED)
+				idem_parked_index_retake(stream->parked, batch->flights[i].seq);
+		}
 	}
 }
 

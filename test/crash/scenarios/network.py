@@ -14,7 +14,7 @@ OPTIONS = ", connect_timeout '2', tcp_user_timeout '1000', idle_timeout '2000', 
 LIMIT = 10.0
 
 # What the relay says when a timeout was reached: libpq's and the kernel's, or its own.
-TIMED_OUT = r"timeout expired|timed out|did not answer"
+TIMED_OUT = r"timeout expired|timed out|did not answer|did not complete a connection"
 # Fault or mood -> what its error has to say.
 EFFECTS = {"drop": TIMED_OUT, "drop_answers": TIMED_OUT, "reset": "refused|reset", "tarpit": TIMED_OUT,
            "garbage": ""}
