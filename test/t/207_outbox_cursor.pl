@@ -27,7 +27,7 @@ $writer->query($_) foreach (
 like($writer->{stderr}, qr/division by zero/, 'the second fetch failed');
 $writer->quit;
 is( $node->safe_psql('postgres', q{
-		SELECT string_agg(relation::regclass || ' ' || mode, ', ' ORDER BY 1) FROM pg_locks
+		SELECT string_agg(relation::regclass || ' ' || mode, ', ' ORDER BY relation::regclass::text COLLATE "C") FROM pg_locks
 		WHERE pid IS NULL AND relation::regclass::text ~ 'outbox_segment'}),
 	'idempotency_data.outbox_segment_0 RowExclusiveLock, idempotency_data.outbox_segment_0_xid_seq_idx RowExclusiveLock',
 	'the prepared transaction has the locks of what it wrote');
