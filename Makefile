@@ -48,7 +48,7 @@ EXTVERSION = 1.0
 MODULE_big = idempotency
 SQL_SCRIPT = sql/$(EXTENSION)--$(EXTVERSION).sql
 
-OBJS = $(patsubst %.c,%.o,$(filter-out src/sink/%,$(wildcard src/*.c src/*/*.c)))
+OBJS = $(patsubst %.c,%.o,$(filter-out src/sink/%,$(wildcard src/*.c src/*/*.c src/*/*/*.c)))
 OBJS += $(patsubst %.c,%.o,$(wildcard src/sink/protocol/*.c))
 DATA_built = $(SQL_SCRIPT)
 EXTRA_CLEAN = $(OBJS:.o=.d) build
@@ -77,6 +77,7 @@ ifneq (,$(and $(wildcard $(PGXS)),$(SERVER_HEADERS)))
 include $(PGXS)
 
 include $(srcdir)/src/sink/sink.mk
+include $(srcdir)/test/module/module.mk
 
 # PGXS knows nothing of headers; the compiler writes what it read.
 -include $(OBJS:.o=.d)

@@ -24,6 +24,7 @@ src/sink/                 fuzz mutants points
 src/                      points mutants
 sql/install/              mutants
 test/analysis/            analysis
+test/python/              history points environment
 test/crash/points         points
 test/crash/environment    environment
 test/crash/inside.sh      environment

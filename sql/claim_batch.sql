@@ -136,6 +136,9 @@ SET idempotency.max_claim_locks = 2;
 BEGIN;
 SELECT * FROM idempotency.claim_events('{m1,m2,m3}', 'migrating');
 SELECT idempotency.claim_event('m3', 'migrating'), idempotency.claim_event('m3', 'ordinary');
+-- No wait makes room in the budget: the answer comes at once
+SET LOCAL statement_timeout = '60 s';
+SELECT idempotency.claim_event('m3', 'migrating', wait => '1 h');
 SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' AND pid = pg_backend_pid();
 ROLLBACK;
 SELECT idempotency.consumer_drop('migrating');

@@ -28,6 +28,29 @@ WHERE e.extname = 'idempotency'
   AND obj_description(d.objid, d.classid::regclass::name) IS NULL
 ORDER BY 1;
 
+SELECT pg_describe_object(o.classid, o.objid, 0) AS without_comment
+FROM (SELECT 'pg_trigger'::regclass, t.oid, t.tgrelid FROM pg_trigger t WHERE NOT t.tgisinternal
+	  UNION ALL
+	  SELECT 'pg_class'::regclass, i.indexrelid, i.indrelid FROM pg_index i
+	  WHERE NOT EXISTS (SELECT FROM pg_constraint c WHERE c.conindid = i.indexrelid)) AS o (classid, objid, relid)
+JOIN pg_class c ON c.oid = o.relid
+WHERE c.relnamespace = 'idempotency_data'::regnamespace
+  AND obj_description(o.objid, o.classid::regclass::name) IS NULL
+ORDER BY 1;
+
+-- The segments of the outbox differ in their number only.
+SELECT count(*) AS segments, count(DISTINCT (s.definition)) AS definitions
+FROM (SELECT replace(concat_ws(' ', c.reloptions, t.reloptions, c.relacl, c.relpersistence, obj_description(c.oid, 'pg_class'),
+		(SELECT string_agg(concat_ws(' ', pg_get_indexdef(i.indexrelid), obj_description(i.indexrelid, 'pg_class')), ' ')
+		 FROM pg_index i WHERE i.indrelid = c.oid),
+		(SELECT string_agg(concat_ws(' ', pg_get_triggerdef(g.oid), g.tgenabled, obj_description(g.oid, 'pg_trigger')), ' ')
+		 FROM pg_trigger g WHERE g.tgrelid = c.oid),
+		(SELECT string_agg(concat_ws(' ', a.attname, format_type(a.atttypid, a.atttypmod), a.attnotnull), ', ' ORDER BY a.attnum)
+		 FROM pg_attribute a WHERE a.attrelid = c.oid AND a.attnum > 0)),
+	substr(c.relname, length('outbox_segment_') + 1), 'N')
+	FROM pg_class c JOIN pg_class t ON t.oid = c.reltoastrelid
+	WHERE c.relnamespace = 'idempotency_data'::regnamespace AND c.relname LIKE 'outbox\_segment\__') AS s (definition);
+
 -- No function is STRICT, so that a NULL is answered with the argument's name;
 -- none may run in a parallel worker unless it says so.
 SELECT p.oid::regprocedure AS strict

@@ -5,23 +5,23 @@
 SET client_min_messages = warning;
 CREATE SCHEMA t;
 CREATE FUNCTION t.snapshot() RETURNS pg_snapshot
-	LANGUAGE c AS '$libdir/idempotency', 'idem_outbox_test_snapshot';
+	LANGUAGE c AS 'idempotency_test', 'idem_test_snapshot_fn';
 CREATE FUNCTION t.read(done pg_snapshot, cur pg_snapshot, k bigint, max int,
 	OUT seq bigint, OUT xid xid8, OUT event_id uuid, OUT aggregate_type text,
 	OUT aggregate_id text, OUT event_type text, OUT payload jsonb,
 	OUT payload_bytes bytea, OUT headers jsonb) RETURNS SETOF record
-	LANGUAGE c AS '$libdir/idempotency', 'idem_outbox_test_read';
+	LANGUAGE c AS 'idempotency_test', 'idem_test_read_fn';
 CREATE FUNCTION t.scan(done pg_snapshot, cur pg_snapshot, batch int,
 	OUT events bigint, OUT first_seq bigint, OUT last_seq bigint, OUT ordered bool,
 	OUT bytes bigint, OUT memory bigint)
-	LANGUAGE c AS '$libdir/idempotency', 'idem_outbox_test_scan';
+	LANGUAGE c AS 'idempotency_test', 'idem_test_scan_fn';
 CREATE FUNCTION t.find(id uuid, OUT found bool, OUT fetched bool, OUT seq bigint)
-	LANGUAGE c AS '$libdir/idempotency', 'idem_outbox_test_find';
+	LANGUAGE c AS 'idempotency_test', 'idem_test_find_fn';
 CREATE FUNCTION t.lag(done pg_snapshot, cur pg_snapshot, k bigint,
 	OUT events bigint, OUT bytes bigint, OUT oldest timestamptz)
-	LANGUAGE c AS '$libdir/idempotency', 'idem_outbox_test_lag';
+	LANGUAGE c AS 'idempotency_test', 'idem_test_lag_fn';
 CREATE FUNCTION t.maintain(done pg_snapshot[]) RETURNS int
-	LANGUAGE c AS '$libdir/idempotency', 'idem_outbox_test_maintain';
+	LANGUAGE c AS 'idempotency_test', 'idem_test_maintain_fn';
 CREATE FUNCTION t.enqueue(id text) RETURNS void LANGUAGE sql AS
 $$SELECT idempotency.outbox_enqueue('a', id, 't', '1')$$;
 SELECT t.snapshot() AS s0 \gset
@@ -161,6 +161,19 @@ SELECT aggregate_id FROM t.read(:'s9', t.snapshot(), 0, 10);
 SELECT segment FROM idempotency.outbox_segments();
 \set VERBOSITY terse
 ALTER TABLE idempotency_data.outbox_segment_0 DROP COLUMN extra, DROP COLUMN other;
+\set VERBOSITY default
+-- Each hint names what helps: an index can be made again, a column cannot
+BEGIN;
+DROP INDEX idempotency_data.outbox_segment_0_xid_seq_idx;
+SAVEPOINT s;
+SELECT t.enqueue('altered');
+ROLLBACK TO s;
+CREATE INDEX ON idempotency_data.outbox_segment_0 (xid, seq);
+SELECT count(*) AS segments FROM idempotency.outbox_segments();
+ALTER TABLE idempotency_data.outbox_segment_0 DROP COLUMN headers;
+SELECT t.enqueue('altered');
+ROLLBACK;
+\set VERBOSITY terse
 SELECT t.enqueue('one');
 SELECT count(*) FROM idempotency.outbox_enqueue_many('a', ARRAY['two', 'three'], ARRAY['t', 't'],
 	ARRAY['2', '{"n": 3}']::jsonb[], headers => ARRAY[NULL, '{"h": 3}']::jsonb[]);

@@ -5,23 +5,23 @@
 SET client_min_messages = warning;
 CREATE SCHEMA t;
 CREATE FUNCTION t.snapshot() RETURNS pg_snapshot
-	LANGUAGE c AS '$libdir/idempotency', 'idem_outbox_test_snapshot';
+	LANGUAGE c AS 'idempotency_test', 'idem_test_snapshot_fn';
 CREATE FUNCTION t.read(done pg_snapshot, cur pg_snapshot, k bigint, max int,
 	OUT seq bigint, OUT xid xid8, OUT event_id uuid, OUT aggregate_type text,
 	OUT aggregate_id text, OUT event_type text, OUT payload jsonb,
 	OUT payload_bytes bytea, OUT headers jsonb) RETURNS SETOF record
-	LANGUAGE c AS '$libdir/idempotency', 'idem_outbox_test_read';
+	LANGUAGE c AS 'idempotency_test', 'idem_test_read_fn';
 CREATE FUNCTION t.scan(done pg_snapshot, cur pg_snapshot, batch int,
 	OUT events bigint, OUT first_seq bigint, OUT last_seq bigint, OUT ordered bool,
 	OUT bytes bigint, OUT memory bigint)
-	LANGUAGE c AS '$libdir/idempotency', 'idem_outbox_test_scan';
+	LANGUAGE c AS 'idempotency_test', 'idem_test_scan_fn';
 CREATE FUNCTION t.find(id uuid, OUT found bool, OUT fetched bool, OUT seq bigint)
-	LANGUAGE c AS '$libdir/idempotency', 'idem_outbox_test_find';
+	LANGUAGE c AS 'idempotency_test', 'idem_test_find_fn';
 CREATE FUNCTION t.lag(done pg_snapshot, cur pg_snapshot, k bigint,
 	OUT events bigint, OUT bytes bigint, OUT oldest timestamptz)
-	LANGUAGE c AS '$libdir/idempotency', 'idem_outbox_test_lag';
+	LANGUAGE c AS 'idempotency_test', 'idem_test_lag_fn';
 CREATE FUNCTION t.maintain(done pg_snapshot[]) RETURNS int
-	LANGUAGE c AS '$libdir/idempotency', 'idem_outbox_test_maintain';
+	LANGUAGE c AS 'idempotency_test', 'idem_test_maintain_fn';
 CREATE VIEW t.ring AS
 SELECT segment, is_current, events, first_xid IS NOT NULL AS used FROM idempotency.outbox_segments()
 WHERE is_current OR first_xid IS NOT NULL ORDER BY segment;

@@ -80,8 +80,8 @@ SELECT setval('idempotency_data.outbox_generation', 11);
 SELECT enqueue(), current_segment FROM idempotency.stat_outbox;
 
 -- Numbers of events that were emptied are in use no longer, and may come again
-CREATE FUNCTION snapshot() RETURNS pg_snapshot LANGUAGE c AS '$libdir/idempotency', 'idem_outbox_test_snapshot';
-CREATE FUNCTION maintain(done pg_snapshot[]) RETURNS int LANGUAGE c AS '$libdir/idempotency', 'idem_outbox_test_maintain';
+CREATE FUNCTION snapshot() RETURNS pg_snapshot LANGUAGE c AS 'idempotency_test', 'idem_test_snapshot_fn';
+CREATE FUNCTION maintain(done pg_snapshot[]) RETURNS int LANGUAGE c AS 'idempotency_test', 'idem_test_maintain_fn';
 SET idempotency.outbox_retention = 0;
 SET idempotency.outbox_rotation_interval = 0;
 SELECT enqueue() AS emptied \gset

@@ -3,7 +3,8 @@
  * compat.h
  *		The only place that tests PG_VERSION_NUM.
  *
- * Each entry names the upstream change it bridges.  Supported: 15 to 19.
+ * Each entry names the upstream change it bridges.  Supported: 15, 17, 18 and 19.
+ * 16 is compiled for, and not tested (test/README.md, "Which servers").
  *
  * Copyright (c) 2026, the idempotency developers
  *

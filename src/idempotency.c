@@ -20,8 +20,8 @@
 #include "fmgr.h"
 #include "utils/guc.h"
 
-#include "claim/claim.h"
 #include "compat.h"
+#include "claim/claim.h"
 #include "outbox/outbox.h"
 #include "relay/relay.h"
 #include "shared/catalog.h"

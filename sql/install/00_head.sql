@@ -41,3 +41,6 @@ REVOKE ALL ON SCHEMA @extschema@ FROM PUBLIC;
 CREATE SCHEMA idempotency_data;
 COMMENT ON SCHEMA idempotency_data IS
 'tables of the extension idempotency; nobody needs rights here: the views and functions of @extschema@ do what is to be done';
+
+-- A view that may be large calls its source in the select list, which gives one
+-- row at a time.  In FROM the executor would collect all of them first.

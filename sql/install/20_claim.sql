@@ -56,14 +56,18 @@ SELECT pg_catalog.pg_extension_config_dump('idempotency_data.consumers', '');
 CREATE FUNCTION @extschema@.consumer_changes()
 RETURNS trigger
 LANGUAGE c VOLATILE PARALLEL UNSAFE
-AS 'MODULE_PATHNAME', 'idem_consumer_changes_sql';
+AS 'MODULE_PATHNAME', 'idem_consumer_changes_fn';
 COMMENT ON FUNCTION @extschema@.consumer_changes() IS
 'trigger: before the locks that a consumer uses change, wait for the claims in flight';
 
 CREATE TRIGGER consumer_changes BEFORE INSERT OR UPDATE OR DELETE ON idempotency_data.consumers
 	FOR EACH ROW EXECUTE FUNCTION @extschema@.consumer_changes();
+COMMENT ON TRIGGER consumer_changes ON idempotency_data.consumers IS
+'waits for the claims in flight whose locks the row decides';
 CREATE TRIGGER consumer_truncate BEFORE TRUNCATE ON idempotency_data.consumers
 	FOR EACH STATEMENT EXECUTE FUNCTION @extschema@.consumer_changes();
+COMMENT ON TRIGGER consumer_truncate ON idempotency_data.consumers IS
+'waits for the claims in flight whose locks the rows decide';
 ALTER TABLE idempotency_data.consumers ENABLE ALWAYS TRIGGER consumer_changes;
 ALTER TABLE idempotency_data.consumers ENABLE ALWAYS TRIGGER consumer_truncate;
 
@@ -72,12 +76,10 @@ CREATE FUNCTION @extschema@.processed_events_source(
 	OUT completed_at timestamptz, OUT result jsonb)
 RETURNS SETOF record
 LANGUAGE c STABLE PARALLEL RESTRICTED ROWS 100000
-AS 'MODULE_PATHNAME', 'idem_processed_events_source_sql';
+AS 'MODULE_PATHNAME', 'idem_processed_events_source_fn';
 COMMENT ON FUNCTION @extschema@.processed_events_source() IS
 'source of the view processed_events, which is to be used instead';
 
--- In the select list the function gives one row at a time; in FROM all of its
--- rows would be collected first.
 CREATE VIEW @extschema@.processed_events WITH (security_barrier) AS
 SELECT (p.r).consumer COLLATE "C" AS consumer,
 	   (p.r).event_id COLLATE "C" AS event_id,
@@ -128,105 +130,105 @@ COMMENT ON COLUMN @extschema@.stat_claims.last_vacuum IS 'when it was last vacuu
 CREATE FUNCTION @extschema@.claim_event(event_id text, consumer text = 'default', wait interval = '0', valid_until timestamptz = NULL)
 RETURNS @extschema@.claim_result
 LANGUAGE c VOLATILE PARALLEL UNSAFE
-AS 'MODULE_PATHNAME', 'idem_claim_event_sql';
+AS 'MODULE_PATHNAME', 'idem_claim_event_fn';
 COMMENT ON FUNCTION @extschema@.claim_event(event_id text, consumer text, wait interval, valid_until timestamptz) IS
 'claim an event for this transaction: claimed = make the effect and complete it, duplicate = it was made, busy = another transaction has it (after trying for up to wait)';
 
 CREATE FUNCTION @extschema@.complete_event(event_id text, consumer text = 'default', result jsonb = NULL, token bigint = NULL)
 RETURNS void
 LANGUAGE c VOLATILE PARALLEL UNSAFE
-AS 'MODULE_PATHNAME', 'idem_complete_event_sql';
+AS 'MODULE_PATHNAME', 'idem_complete_event_fn';
 COMMENT ON FUNCTION @extschema@.complete_event(event_id text, consumer text, result jsonb, token bigint) IS
 'complete an event that this transaction claimed; its result is given to later askers by event_result';
 
 CREATE FUNCTION @extschema@.release_event(event_id text, consumer text = 'default')
 RETURNS void
 LANGUAGE c VOLATILE PARALLEL UNSAFE
-AS 'MODULE_PATHNAME', 'idem_release_event_sql';
+AS 'MODULE_PATHNAME', 'idem_release_event_fn';
 COMMENT ON FUNCTION @extschema@.release_event(event_id text, consumer text) IS
 'give up a claim of this transaction, which may then commit without completing it';
 
 CREATE FUNCTION @extschema@.event_result(event_id text, consumer text = 'default')
 RETURNS jsonb
 LANGUAGE c VOLATILE PARALLEL UNSAFE
-AS 'MODULE_PATHNAME', 'idem_event_result_sql';
+AS 'MODULE_PATHNAME', 'idem_event_result_fn';
 COMMENT ON FUNCTION @extschema@.event_result(event_id text, consumer text) IS
 'result stored with the completion of an event; null if there is none';
 
 CREATE FUNCTION @extschema@.event_status(event_id text, consumer text = 'default', OUT status @extschema@.claim_status, OUT claimed_at timestamptz, OUT completed_at timestamptz, OUT completed_latest timestamptz)
 RETURNS record
 LANGUAGE c VOLATILE PARALLEL UNSAFE
-AS 'MODULE_PATHNAME', 'idem_event_status_sql';
+AS 'MODULE_PATHNAME', 'idem_event_status_fn';
 COMMENT ON FUNCTION @extschema@.event_status(event_id text, consumer text) IS
 'what is remembered of an event, without claiming it: one row, of status unknown if there is nothing; claimed_at at the earliest, completed between completed_at and completed_latest';
 
 CREATE FUNCTION @extschema@.lock_key(event_id text, consumer text = 'default')
 RETURNS bigint
 LANGUAGE c IMMUTABLE PARALLEL SAFE
-AS 'MODULE_PATHNAME', 'idem_lock_key_sql';
+AS 'MODULE_PATHNAME', 'idem_lock_key_fn';
 COMMENT ON FUNCTION @extschema@.lock_key(event_id text, consumer text) IS
 'advisory lock that a claim of the event takes: the first 8 bytes, big-endian, of SHA-256 over the id as UTF-8, for other consumers than the default over consumer, a zero byte and id';
 
 CREATE FUNCTION @extschema@.claim_event(event_id uuid, consumer text = 'default', wait interval = '0', valid_until timestamptz = NULL)
 RETURNS @extschema@.claim_result
 LANGUAGE c VOLATILE PARALLEL UNSAFE
-AS 'MODULE_PATHNAME', 'idem_claim_event_uuid_sql';
+AS 'MODULE_PATHNAME', 'idem_claim_event_uuid_fn';
 COMMENT ON FUNCTION @extschema@.claim_event(event_id uuid, consumer text, wait interval, valid_until timestamptz) IS
 'claim an event for this transaction, keyed on the uuid''s canonical text: claimed = make the effect and complete it, duplicate = it was made, busy = another transaction has it (after trying for up to wait)';
 
 CREATE FUNCTION @extschema@.complete_event(event_id uuid, consumer text = 'default', result jsonb = NULL, token bigint = NULL)
 RETURNS void
 LANGUAGE c VOLATILE PARALLEL UNSAFE
-AS 'MODULE_PATHNAME', 'idem_complete_event_uuid_sql';
+AS 'MODULE_PATHNAME', 'idem_complete_event_uuid_fn';
 COMMENT ON FUNCTION @extschema@.complete_event(event_id uuid, consumer text, result jsonb, token bigint) IS
 'complete an event that this transaction claimed, keyed on the uuid''s canonical text; its result is given to later askers by event_result';
 
 CREATE FUNCTION @extschema@.release_event(event_id uuid, consumer text = 'default')
 RETURNS void
 LANGUAGE c VOLATILE PARALLEL UNSAFE
-AS 'MODULE_PATHNAME', 'idem_release_event_uuid_sql';
+AS 'MODULE_PATHNAME', 'idem_release_event_uuid_fn';
 COMMENT ON FUNCTION @extschema@.release_event(event_id uuid, consumer text) IS
 'give up a claim of this transaction, keyed on the uuid''s canonical text, which may then commit without completing it';
 
 CREATE FUNCTION @extschema@.event_result(event_id uuid, consumer text = 'default')
 RETURNS jsonb
 LANGUAGE c VOLATILE PARALLEL UNSAFE
-AS 'MODULE_PATHNAME', 'idem_event_result_uuid_sql';
+AS 'MODULE_PATHNAME', 'idem_event_result_uuid_fn';
 COMMENT ON FUNCTION @extschema@.event_result(event_id uuid, consumer text) IS
 'result stored with the completion of an event, keyed on the uuid''s canonical text; null if there is none';
 
 CREATE FUNCTION @extschema@.event_status(event_id uuid, consumer text = 'default', OUT status @extschema@.claim_status, OUT claimed_at timestamptz, OUT completed_at timestamptz, OUT completed_latest timestamptz)
 RETURNS record
 LANGUAGE c VOLATILE PARALLEL UNSAFE
-AS 'MODULE_PATHNAME', 'idem_event_status_uuid_sql';
+AS 'MODULE_PATHNAME', 'idem_event_status_uuid_fn';
 COMMENT ON FUNCTION @extschema@.event_status(event_id uuid, consumer text) IS
 'what is remembered of an event, keyed on the uuid''s canonical text, without claiming it: one row, of status unknown if there is nothing; claimed_at at the earliest, completed between completed_at and completed_latest';
 
 CREATE FUNCTION @extschema@.lock_key(event_id uuid, consumer text = 'default')
 RETURNS bigint
 LANGUAGE c IMMUTABLE PARALLEL SAFE
-AS 'MODULE_PATHNAME', 'idem_lock_key_uuid_sql';
+AS 'MODULE_PATHNAME', 'idem_lock_key_uuid_fn';
 COMMENT ON FUNCTION @extschema@.lock_key(event_id uuid, consumer text) IS
 'advisory lock that a claim of the event takes, keyed on the uuid''s canonical text: the first 8 bytes, big-endian, of SHA-256 over the id as UTF-8, for other consumers than the default over consumer, a zero byte and id';
 
 CREATE FUNCTION @extschema@.claim_events(event_ids text[], consumer text = 'default', OUT ord int, OUT event_id text, OUT result @extschema@.claim_result)
 RETURNS SETOF record
 LANGUAGE c VOLATILE PARALLEL UNSAFE ROWS 100
-AS 'MODULE_PATHNAME', 'idem_claim_events_sql';
+AS 'MODULE_PATHNAME', 'idem_claim_events_fn';
 COMMENT ON FUNCTION @extschema@.claim_events(event_ids text[], consumer text) IS
 'claim many events at once: one verdict per element, in order; of repeats the first may be claimed, the rest are duplicates of it';
 
 CREATE FUNCTION @extschema@.complete_events(event_ids text[], consumer text = 'default', results jsonb[] = NULL)
 RETURNS void
 LANGUAGE c VOLATILE PARALLEL UNSAFE
-AS 'MODULE_PATHNAME', 'idem_complete_events_sql';
+AS 'MODULE_PATHNAME', 'idem_complete_events_fn';
 COMMENT ON FUNCTION @extschema@.complete_events(event_ids text[], consumer text, results jsonb[]) IS
 'complete many events that this transaction claimed; results, if given, has as many elements';
 
 CREATE FUNCTION @extschema@.verify_lock_key(event_id text, consumer text = 'default')
 RETURNS void
 LANGUAGE c STABLE PARALLEL SAFE
-AS 'MODULE_PATHNAME', 'idem_verify_lock_key_sql';
+AS 'MODULE_PATHNAME', 'idem_verify_lock_key_fn';
 COMMENT ON FUNCTION @extschema@.verify_lock_key(event_id text, consumer text) IS
 'fail unless lock_key of the event is what pgcrypto''s digest makes of it';
 

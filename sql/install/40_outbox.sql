@@ -10,132 +10,51 @@ CREATE SEQUENCE idempotency_data.outbox_generation AS bigint MINVALUE 0 START WI
 COMMENT ON SEQUENCE idempotency_data.outbox_generation IS
 'the current segment of the outbox is the last value modulo 8';
 
--- The columns are in the order that needs no padding.  Rows are appended by
--- the functions below and leave with their segment; nothing updates or deletes
--- them, so there is nothing for autovacuum to do.
-CREATE TABLE idempotency_data.outbox_segment_0 (
-	xid xid8 NOT NULL,
-	seq bigint NOT NULL,
-	event_id uuid NOT NULL,
-	enqueued_at timestamptz NOT NULL,
-	aggregate_type text NOT NULL,
-	aggregate_id text NOT NULL,
-	event_type text NOT NULL,
-	payload jsonb,
-	payload_bytes bytea,
-	content_type text,
-	headers jsonb
-) WITH (autovacuum_enabled = off, toast.autovacuum_enabled = off);
-CREATE INDEX outbox_segment_0_xid_seq_idx
-	ON idempotency_data.outbox_segment_0 (xid, seq) WITH (deduplicate_items = off);
-
-CREATE TABLE idempotency_data.outbox_segment_1 (LIKE idempotency_data.outbox_segment_0 INCLUDING ALL)
-	WITH (autovacuum_enabled = off, toast.autovacuum_enabled = off);
-CREATE TABLE idempotency_data.outbox_segment_2 (LIKE idempotency_data.outbox_segment_0 INCLUDING ALL)
-	WITH (autovacuum_enabled = off, toast.autovacuum_enabled = off);
-CREATE TABLE idempotency_data.outbox_segment_3 (LIKE idempotency_data.outbox_segment_0 INCLUDING ALL)
-	WITH (autovacuum_enabled = off, toast.autovacuum_enabled = off);
-CREATE TABLE idempotency_data.outbox_segment_4 (LIKE idempotency_data.outbox_segment_0 INCLUDING ALL)
-	WITH (autovacuum_enabled = off, toast.autovacuum_enabled = off);
-CREATE TABLE idempotency_data.outbox_segment_5 (LIKE idempotency_data.outbox_segment_0 INCLUDING ALL)
-	WITH (autovacuum_enabled = off, toast.autovacuum_enabled = off);
-CREATE TABLE idempotency_data.outbox_segment_6 (LIKE idempotency_data.outbox_segment_0 INCLUDING ALL)
-	WITH (autovacuum_enabled = off, toast.autovacuum_enabled = off);
-CREATE TABLE idempotency_data.outbox_segment_7 (LIKE idempotency_data.outbox_segment_0 INCLUDING ALL)
-	WITH (autovacuum_enabled = off, toast.autovacuum_enabled = off);
-
 CREATE FUNCTION @extschema@.outbox_restamp()
 RETURNS trigger LANGUAGE C AS 'MODULE_PATHNAME', 'idem_outbox_restamp_fn';
 COMMENT ON FUNCTION @extschema@.outbox_restamp() IS
 'gives events that are restored from a dump the transaction id of the restore';
 
-COMMENT ON TABLE idempotency_data.outbox_segment_0 IS
-'segment 0 of the outbox; use the view outbox_events';
-COMMENT ON INDEX idempotency_data.outbox_segment_0_xid_seq_idx IS
-'finds the events of a transaction, in order';
-CREATE TRIGGER outbox_restamp BEFORE INSERT ON idempotency_data.outbox_segment_0
-	FOR EACH ROW EXECUTE FUNCTION @extschema@.outbox_restamp();
-COMMENT ON TRIGGER outbox_restamp ON idempotency_data.outbox_segment_0 IS
-'fires for rows restored from a dump only';
-ALTER TABLE idempotency_data.outbox_segment_0 ENABLE ALWAYS TRIGGER outbox_restamp;
-SELECT pg_catalog.pg_extension_config_dump('idempotency_data.outbox_segment_0', '');
+-- The segments.  Their columns are in the order that needs no padding.  Rows are
+-- appended by the functions below and leave with their segment; nothing updates
+-- or deletes them, so there is nothing for autovacuum to do.
+DO $$
+DECLARE
+	segment name;
+BEGIN
+	FOR n IN 0 .. 7 LOOP
+		segment := 'outbox_segment_' || n;
+		EXECUTE format('CREATE TABLE idempotency_data.%I (
+			xid xid8 NOT NULL,
+			seq bigint NOT NULL,
+			event_id uuid NOT NULL,
+			enqueued_at timestamptz NOT NULL,
+			aggregate_type text NOT NULL,
+			aggregate_id text NOT NULL,
+			event_type text NOT NULL,
+			payload jsonb,
+			payload_bytes bytea,
+			content_type text,
+			headers jsonb
+		) WITH (autovacuum_enabled = off, toast.autovacuum_enabled = off)', segment);
+		EXECUTE format('COMMENT ON TABLE idempotency_data.%I IS %L',
+			segment, format('segment %s of the outbox; use the view outbox_events', n));
 
-COMMENT ON TABLE idempotency_data.outbox_segment_1 IS
-'segment 1 of the outbox; use the view outbox_events';
-COMMENT ON INDEX idempotency_data.outbox_segment_1_xid_seq_idx IS
-'finds the events of a transaction, in order';
-CREATE TRIGGER outbox_restamp BEFORE INSERT ON idempotency_data.outbox_segment_1
-	FOR EACH ROW EXECUTE FUNCTION @extschema@.outbox_restamp();
-COMMENT ON TRIGGER outbox_restamp ON idempotency_data.outbox_segment_1 IS
-'fires for rows restored from a dump only';
-ALTER TABLE idempotency_data.outbox_segment_1 ENABLE ALWAYS TRIGGER outbox_restamp;
-SELECT pg_catalog.pg_extension_config_dump('idempotency_data.outbox_segment_1', '');
+		EXECUTE format('CREATE INDEX %I ON idempotency_data.%I (xid, seq) WITH (deduplicate_items = off)',
+			segment || '_xid_seq_idx', segment);
+		EXECUTE format('COMMENT ON INDEX idempotency_data.%I IS %L',
+			segment || '_xid_seq_idx', 'finds the events of a transaction, in order');
 
-COMMENT ON TABLE idempotency_data.outbox_segment_2 IS
-'segment 2 of the outbox; use the view outbox_events';
-COMMENT ON INDEX idempotency_data.outbox_segment_2_xid_seq_idx IS
-'finds the events of a transaction, in order';
-CREATE TRIGGER outbox_restamp BEFORE INSERT ON idempotency_data.outbox_segment_2
-	FOR EACH ROW EXECUTE FUNCTION @extschema@.outbox_restamp();
-COMMENT ON TRIGGER outbox_restamp ON idempotency_data.outbox_segment_2 IS
-'fires for rows restored from a dump only';
-ALTER TABLE idempotency_data.outbox_segment_2 ENABLE ALWAYS TRIGGER outbox_restamp;
-SELECT pg_catalog.pg_extension_config_dump('idempotency_data.outbox_segment_2', '');
+		EXECUTE format('CREATE TRIGGER outbox_restamp BEFORE INSERT ON idempotency_data.%I
+			FOR EACH ROW EXECUTE FUNCTION @extschema@.outbox_restamp()', segment);
+		EXECUTE format('ALTER TABLE idempotency_data.%I ENABLE ALWAYS TRIGGER outbox_restamp', segment);
+		EXECUTE format('COMMENT ON TRIGGER outbox_restamp ON idempotency_data.%I IS %L',
+			segment, 'fires for rows restored from a dump only');
 
-COMMENT ON TABLE idempotency_data.outbox_segment_3 IS
-'segment 3 of the outbox; use the view outbox_events';
-COMMENT ON INDEX idempotency_data.outbox_segment_3_xid_seq_idx IS
-'finds the events of a transaction, in order';
-CREATE TRIGGER outbox_restamp BEFORE INSERT ON idempotency_data.outbox_segment_3
-	FOR EACH ROW EXECUTE FUNCTION @extschema@.outbox_restamp();
-COMMENT ON TRIGGER outbox_restamp ON idempotency_data.outbox_segment_3 IS
-'fires for rows restored from a dump only';
-ALTER TABLE idempotency_data.outbox_segment_3 ENABLE ALWAYS TRIGGER outbox_restamp;
-SELECT pg_catalog.pg_extension_config_dump('idempotency_data.outbox_segment_3', '');
-
-COMMENT ON TABLE idempotency_data.outbox_segment_4 IS
-'segment 4 of the outbox; use the view outbox_events';
-COMMENT ON INDEX idempotency_data.outbox_segment_4_xid_seq_idx IS
-'finds the events of a transaction, in order';
-CREATE TRIGGER outbox_restamp BEFORE INSERT ON idempotency_data.outbox_segment_4
-	FOR EACH ROW EXECUTE FUNCTION @extschema@.outbox_restamp();
-COMMENT ON TRIGGER outbox_restamp ON idempotency_data.outbox_segment_4 IS
-'fires for rows restored from a dump only';
-ALTER TABLE idempotency_data.outbox_segment_4 ENABLE ALWAYS TRIGGER outbox_restamp;
-SELECT pg_catalog.pg_extension_config_dump('idempotency_data.outbox_segment_4', '');
-
-COMMENT ON TABLE idempotency_data.outbox_segment_5 IS
-'segment 5 of the outbox; use the view outbox_events';
-COMMENT ON INDEX idempotency_data.outbox_segment_5_xid_seq_idx IS
-'finds the events of a transaction, in order';
-CREATE TRIGGER outbox_restamp BEFORE INSERT ON idempotency_data.outbox_segment_5
-	FOR EACH ROW EXECUTE FUNCTION @extschema@.outbox_restamp();
-COMMENT ON TRIGGER outbox_restamp ON idempotency_data.outbox_segment_5 IS
-'fires for rows restored from a dump only';
-ALTER TABLE idempotency_data.outbox_segment_5 ENABLE ALWAYS TRIGGER outbox_restamp;
-SELECT pg_catalog.pg_extension_config_dump('idempotency_data.outbox_segment_5', '');
-
-COMMENT ON TABLE idempotency_data.outbox_segment_6 IS
-'segment 6 of the outbox; use the view outbox_events';
-COMMENT ON INDEX idempotency_data.outbox_segment_6_xid_seq_idx IS
-'finds the events of a transaction, in order';
-CREATE TRIGGER outbox_restamp BEFORE INSERT ON idempotency_data.outbox_segment_6
-	FOR EACH ROW EXECUTE FUNCTION @extschema@.outbox_restamp();
-COMMENT ON TRIGGER outbox_restamp ON idempotency_data.outbox_segment_6 IS
-'fires for rows restored from a dump only';
-ALTER TABLE idempotency_data.outbox_segment_6 ENABLE ALWAYS TRIGGER outbox_restamp;
-SELECT pg_catalog.pg_extension_config_dump('idempotency_data.outbox_segment_6', '');
-
-COMMENT ON TABLE idempotency_data.outbox_segment_7 IS
-'segment 7 of the outbox; use the view outbox_events';
-COMMENT ON INDEX idempotency_data.outbox_segment_7_xid_seq_idx IS
-'finds the events of a transaction, in order';
-CREATE TRIGGER outbox_restamp BEFORE INSERT ON idempotency_data.outbox_segment_7
-	FOR EACH ROW EXECUTE FUNCTION @extschema@.outbox_restamp();
-COMMENT ON TRIGGER outbox_restamp ON idempotency_data.outbox_segment_7 IS
-'fires for rows restored from a dump only';
-ALTER TABLE idempotency_data.outbox_segment_7 ENABLE ALWAYS TRIGGER outbox_restamp;
-SELECT pg_catalog.pg_extension_config_dump('idempotency_data.outbox_segment_7', '');
+		PERFORM pg_extension_config_dump(format('idempotency_data.%I', segment), '');
+	END LOOP;
+END
+$$;
 
 -- Neither sequence is part of a dump: setval of a restore would set those of a
 -- database in use back.  After a restore the first event finds the greatest number.
@@ -202,8 +121,6 @@ AS 'MODULE_PATHNAME', 'idem_outbox_events_source_fn';
 COMMENT ON FUNCTION @extschema@.outbox_events_source() IS
 'source of the view outbox_events, which is to be used instead';
 
--- In the select list the function gives one row at a time; in FROM all of its
--- rows would be collected first.
 CREATE VIEW @extschema@.outbox_events AS
 SELECT (e.r).event_id AS event_id, (e.r).seq AS seq, (e.r).aggregate_type AS aggregate_type,
 	(e.r).aggregate_id AS aggregate_id, (e.r).event_type AS event_type,

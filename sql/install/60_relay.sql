@@ -18,6 +18,10 @@ CREATE TYPE @extschema@.parked_state AS ENUM ('retry', 'waiting', 'dead');
 COMMENT ON TYPE @extschema@.parked_state IS
     'retry: refused, to be tried again; waiting: behind a parked event of its aggregate; dead: given up.';
 
+CREATE TYPE @extschema@.relay_halt AS ENUM ('dead_letter', 'max_lag_size');
+COMMENT ON TYPE @extschema@.relay_halt IS
+    'Why a relay stands until an operator acts: a dead letter under on_dead => stop, or it was further behind than max_lag_size.';
+
 CREATE TABLE idempotency_data.relays (
     relay_id int PRIMARY KEY,
     relay text COLLATE "C" NOT NULL UNIQUE,
@@ -33,7 +37,7 @@ CREATE TABLE idempotency_data.relays (
     batch_bytes bigint NOT NULL,
     max_lag_bytes bigint,
     paused boolean NOT NULL DEFAULT false,
-    halted text,
+    halted @extschema@.relay_halt,
     epoch bigint NOT NULL,
     incarnation text COLLATE "C" NOT NULL,
     identity text COLLATE "C" NOT NULL,
@@ -46,7 +50,7 @@ COMMENT ON COLUMN idempotency_data.relays.owner IS
 COMMENT ON COLUMN idempotency_data.relays.owner_oid IS
     'That role in the cluster that "identity" names.';
 COMMENT ON COLUMN idempotency_data.relays.halted IS
-    'Why the relay stands until an operator acts (a dead letter under on_dead = stop, an exceeded max_lag_size); NULL: it does not.';
+    'Why the relay stands until an operator acts; NULL: it does not.';
 COMMENT ON COLUMN idempotency_data.relays.epoch IS
     'Raised when an operator moves the position; rows of the position log with another epoch do not count.';
 COMMENT ON COLUMN idempotency_data.relays.incarnation IS
@@ -68,20 +72,20 @@ CREATE TABLE idempotency_data.relay_log_0 (
     epoch bigint NOT NULL,
     life bigint NOT NULL,
     named bigint NOT NULL,
-    k bigint NOT NULL,
+    seq bigint NOT NULL,
     at timestamptz NOT NULL,
     relay_id int NOT NULL,
     kind "char" NOT NULL,
     fresh "char" NOT NULL,
-    done pg_catalog.pg_snapshot NOT NULL,
-    cur pg_catalog.pg_snapshot
+    base pg_catalog.pg_snapshot NOT NULL,
+    target pg_catalog.pg_snapshot
 ) WITH (autovacuum_enabled = off, toast.autovacuum_enabled = off);
 CREATE TABLE idempotency_data.relay_log_1 (LIKE idempotency_data.relay_log_0)
     WITH (autovacuum_enabled = off, toast.autovacuum_enabled = off);
 COMMENT ON TABLE idempotency_data.relay_log_0 IS
-    'Position log, appended: delivered is what "done" sees, and what "cur" sees with seq <= k. relay_id 0: a bare snapshot, to cut a long backlog.';
+    'Position log, appended: delivered is what "base" sees, and of what "target" sees the events up to number "seq". relay_id 0: a bare snapshot, to cut a long backlog.';
 COMMENT ON COLUMN idempotency_data.relay_log_0.kind IS
-    'm: set by an operator; s: a batch carries the id to a sink that stores positions; r: reached; p: passed, nothing was sent; n: the sink stored row "named"; q: the same, with repeated events; t: tick.';
+    'm: set by an operator; s: a batch carries the id to a sink that stores positions; r: reached; p: passed, nothing was sent, while the sink had stored row "named" and seq; n: the sink stored row "named"; q: the same, with repeated events; t: tick.';
 COMMENT ON COLUMN idempotency_data.relay_log_0.fresh IS
     'n: a sink had confirmed something of the epoch; else what began the epoch, m: create, alter or replay; s: another server; a: adopt.';
 COMMENT ON COLUMN idempotency_data.relay_log_0.life IS
@@ -132,6 +136,8 @@ COMMENT ON COLUMN idempotency_data.relay_parked.deferrals IS
 -- A worker finds a row by parked_id; who is next it knows.  No column that it changes
 -- with each attempt is in an index.
 CREATE INDEX relay_parked_dead ON idempotency_data.relay_parked (relay_id) WHERE state = 'dead';
+COMMENT ON INDEX idempotency_data.relay_parked_dead IS
+    'Finds the dead letters of a relay.';
 CREATE FUNCTION @extschema@.relay_parked_restore()
 RETURNS trigger LANGUAGE C AS 'MODULE_PATHNAME', 'idem_relay_parked_restore_fn';
 COMMENT ON FUNCTION @extschema@.relay_parked_restore() IS
@@ -274,11 +280,12 @@ CREATE FUNCTION @extschema@.relay_status(
 COMMENT ON FUNCTION @extschema@.relay_status() IS
     'What the workers of this database report of their relays; the source of stat_relay.';
 
-CREATE FUNCTION @extschema@.relay_lag(relay_id int,
-    OUT "position" text, OUT lag_events bigint, OUT lag interval, OUT lag_bytes bigint) RETURNS record
+CREATE FUNCTION @extschema@.relay_lag(
+    OUT relay_id int, OUT "position" text, OUT lag_events bigint, OUT lag interval,
+    OUT lag_bytes bigint) RETURNS SETOF record
     LANGUAGE c VOLATILE PARALLEL UNSAFE AS 'MODULE_PATHNAME', 'idem_relay_lag_fn';
-COMMENT ON FUNCTION @extschema@.relay_lag(int) IS
-    'Position of a relay as stored, and what is behind it; the source of stat_relay.';
+COMMENT ON FUNCTION @extschema@.relay_lag() IS
+    'Positions of the relays as stored, and what is behind them; the source of stat_relay.';
 
 CREATE FUNCTION @extschema@.stat_relay_source(
     OUT relay_id int, OUT relay text, OUT server text, OUT paused boolean, OUT dead bigint)
@@ -297,7 +304,7 @@ SELECT r.relay COLLATE "C" AS relay, r.server COLLATE "C" AS server,
        s.last_error, s.last_error_at, s.pid, s.sink_pid
   FROM @extschema@.stat_relay_source() r
   LEFT JOIN @extschema@.relay_status() s ON s.relay_id = r.relay_id
-  CROSS JOIN LATERAL @extschema@.relay_lag(r.relay_id) l;
+  LEFT JOIN @extschema@.relay_lag() l ON l.relay_id = r.relay_id;
 COMMENT ON VIEW @extschema@.stat_relay IS
     'One row per relay: state, what it waits for, position, lag, counters since its worker started, last error.';
 

@@ -5,24 +5,23 @@
  *
  * Invariant: for one (consumer, event) at most one committed transaction saw
  * "claimed" and completed.  Every probe-and-claim of an event runs under the
- * event's lock, so these sections are totally ordered, and a claimant stays
- * visible to later ones: as the holder of the lock, or, where it let the lock
- * go, as the writer of an uncommitted row.  Locks fall only after a commit is
- * visible.  Nothing in a section waits for another transaction, so claims of
- * many events cannot deadlock, in whatever order.
+ * event's lock, so these sections are totally ordered, and later claimants see an
+ * earlier one: as the holder of the lock or, where it let the lock go, as the
+ * writer of an uncommitted row.  Locks fall only after a commit is visible.  No
+ * section waits for another transaction, so claims of many events cannot deadlock,
+ * in whatever order.
  *
- * One tuple per event: as long as the transaction keeps few locks, the lock is
- * the claim and complete_event writes the row.  Past the budget the row is
- * written at once, as completed already, and the lock is let go; whether
- * complete_event was called is then a matter of the transaction's own state,
- * and COMMIT is refused if it was not.
+ * An event costs one tuple.  As long as the transaction keeps few locks, the lock is
+ * the claim, and complete_event writes the row.  Past the budget the row is written
+ * at once, as completed already, and the lock is let go.  Then the transaction's own
+ * state tells whether complete_event was called, and COMMIT is refused if not.
  *
- * "duplicate" is an acknowledgement: it is given only for a completion that
- * can no longer be lost, and waits for that if need be (durable.c), after the
- * event's lock was given back.
+ * "duplicate" is an acknowledgement, given only for a completion that can no longer
+ * be lost.  The call waits for that if need be (durable.c), after the event's lock
+ * was given back.
  *
- * A crash leaves the committed rows and nothing else.  A prepared transaction
- * keeps its locks and its uncommitted rows, by either of which it is seen.
+ * A crash leaves the committed rows and nothing else.  A prepared transaction keeps
+ * its locks and its uncommitted rows; later claimants see it by either.
  *
  * LOCKING: per event its advisory lock, never waited for while another is
  * wanted; below it table, index and buffer locks of the store.
@@ -70,6 +69,7 @@ typedef struct ClaimRun
 	TimestampTz now;
 	bool		foreign_known;	/* was foreign_lockers looked up? */
 	bool		foreign_lockers;
+	bool		past_budget;	/* an event was not claimed for want of budget */
 
 	/* Completions to be durable before the verdicts are given out */
 	bool		saw_completed;
@@ -91,6 +91,7 @@ idem_claim_init(void)
 	idem_consumer_init();
 }
 
+/* Open the store for one call, and learn which locks the consumer has. */
 static ClaimRun *
 begin_run(const char *consumer, int consumerlen, bool early)
 {
@@ -99,7 +100,10 @@ begin_run(const char *consumer, int consumerlen, bool early)
 	run->store = idem_store_open(true);
 	idem_keymaker_begin(&run->keys, consumer, consumerlen);
 
-	/* With the store's lock held: nobody changes that below a claim. */
+	/*
+	 * The store's lock keeps others from changing private_locks below a
+	 * claim.
+	 */
 	if (idem_consumer_private_locks(consumer, consumerlen))
 		idem_keymaker_private(&run->keys);
 	run->now = GetCurrentTimestamp();
@@ -108,10 +112,11 @@ begin_run(const char *consumer, int consumerlen, bool early)
 	run->nrows = 0;
 	run->early = early;
 	run->foreign_known = false;
+	run->past_budget = false;
 	return run;
 }
 
-/* Write the rows collected, and let the locks go that they replace. */
+/* Write the rows collected, and give back the locks that the rows replace. */
 static void
 flush_rows(ClaimRun *run)
 {
@@ -139,6 +144,7 @@ flush_rows(ClaimRun *run)
 	run->nrows = 0;
 }
 
+/* Write what is left, close the store, and wait for the completions answered. */
 static void
 end_run(ClaimRun *run)
 {
@@ -154,9 +160,9 @@ end_run(ClaimRun *run)
 }
 
 /*
- * The row that was taken over.  It was seen by an earlier statement, maybe: an
- * administrator may have deleted it since, VACUUM removed it, and another
- * event's row taken its place.  So it is looked up again.
+ * Remove the row of a claim that was taken over.  The claim may be an earlier
+ * statement's: since then an administrator may have deleted the row, VACUUM removed
+ * it, and another event's row taken its place.  So the row is looked up again.
  */
 static void
 remove_old_row(ClaimRun *run, IdemClaim *claim)
@@ -171,7 +177,7 @@ remove_old_row(ClaimRun *run, IdemClaim *claim)
 	idem_store_delete(run->store, &row.ref);
 }
 
-/* Collect a completed row of the claim; it replaces the one there may be. */
+/* Collect a completed row of the claim, and remove the row that the claim has. */
 static void
 add_row(ClaimRun *run, IdemClaim *claim, Datum result, bool has_result)
 {
@@ -197,12 +203,14 @@ add_row(ClaimRun *run, IdemClaim *claim, Datum result, bool has_result)
 
 /* Claiming */
 
+/* How many locks of claims a transaction may keep. */
 static int
 lock_budget(void)
 {
 	return idem_max_claim_locks >= 0 ? idem_max_claim_locks : max_locks_per_xact;
 }
 
+/* Does the consumer have foreign lockers?  Looked up once per run. */
 static bool
 has_foreign_lockers(ClaimRun *run)
 {
@@ -215,30 +223,33 @@ has_foreign_lockers(ClaimRun *run)
 	return run->foreign_lockers;
 }
 
+/* Would a claim of the event keep its lock?  own: the transaction's state of it, or NULL. */
+static bool
+is_within_budget(const IdemClaim *own)
+{
+	return (own != NULL && own->state.lock_kept) ||
+		idem_state_counts()->locks < lock_budget();
+}
+
 /*
- * Make the event this transaction's; its lock is held, and no other has it.
+ * Make the event this transaction's.  Its lock is held, and the rows allow the claim.
  *
- * A claim that was released inside a savepoint set after it has kept its lock,
- * and goes on with that one.  What claim_one took is then a second hold of the
- * same lock, which is given back: so each lock kept is counted once, and its
- * owner is the subtransaction that rolling back to would free it.
+ * A claim that was released inside of a later savepoint has kept its lock, and goes on
+ * with that lock.  claim_one has locked a second time then, and this hold is given
+ * back.  So each lock kept is counted once, and belongs to the subtransaction whose
+ * abort frees it.
  */
 static IdemClaimResult
 take(ClaimRun *run, const IdemClaimKey *key, const IdemRow *row)
 {
 	IdemClaim  *own = idem_state_find(key);
 	bool		has_lock = own != NULL && own->state.lock_kept;
-	bool		keep_lock = has_lock || idem_state_counts()->locks < lock_budget();
+	bool		keep_lock = is_within_budget(own);
 	IdemClaim  *claim;
 	IdemClaimState state;
 
 	if (has_lock)
 		idem_lock_release(key);
-	else if (!keep_lock && has_foreign_lockers(run))
-	{
-		idem_lock_release(key);
-		return IDEM_CLAIM_BUSY;
-	}
 
 	claim = idem_state_get(key);
 	state.phase = IDEM_PHASE_CLAIMED;
@@ -258,7 +269,7 @@ take(ClaimRun *run, const IdemClaimKey *key, const IdemRow *row)
 	return IDEM_CLAIM_CLAIMED;
 }
 
-/* The lock is held: what do the rows say? */
+/* The verdict by the rows, with the event's lock held. */
 static IdemClaimResult
 judge(ClaimRun *run, const IdemClaimKey *key, const IdemRow *row)
 {
@@ -268,9 +279,8 @@ judge(ClaimRun *run, const IdemClaimKey *key, const IdemRow *row)
 		return IDEM_CLAIM_BUSY;
 
 	/*
-	 * The caller's snapshot is older than the row.  Whatever its statements
-	 * still read, the effect included, is from before it: only a retry can be
-	 * right, and it will get the answer.
+	 * The caller's snapshot is older than the row, so its statements see
+	 * neither the row nor the effect.  Only a retry can see both.
 	 */
 	if (!row->in_snapshot)
 		ereport(ERROR,
@@ -288,6 +298,24 @@ judge(ClaimRun *run, const IdemClaimKey *key, const IdemRow *row)
 	return IDEM_CLAIM_DUPLICATE;
 }
 
+/*
+ * The verdict on an event that this transaction cannot claim, whoever has it or has
+ * not.  Its lock is left alone: for as long as this transaction held it, others that
+ * can claim the event would be told "busy".  Without the lock a completion may be
+ * missed while its row replaces another one, and is "busy"; one that is found is
+ * committed, and no claim can undo it.
+ */
+static IdemClaimResult
+judge_past_budget(ClaimRun *run, const IdemClaimKey *key)
+{
+	IdemRow		row;
+
+	run->past_budget = true;
+	idem_store_probe(run->store, key, &row);
+	return row.status == IDEM_ROW_COMPLETED ? judge(run, key, &row) : IDEM_CLAIM_BUSY;
+}
+
+/* Claim one event without waiting; steps 1 to 5 of README.md, "A claim". */
 static IdemClaimResult
 claim_one(ClaimRun *run, const char *id, int idlen)
 {
@@ -303,6 +331,8 @@ claim_one(ClaimRun *run, const char *id, int idlen)
 						own->state.phase == IDEM_PHASE_COMPLETED))
 		return IDEM_CLAIM_DUPLICATE;
 
+	if (!is_within_budget(own) && has_foreign_lockers(run))
+		return judge_past_budget(run, &key);
 	if (!idem_lock_try(&key))
 		return IDEM_CLAIM_BUSY;
 	IDEM_FAULT_POINT("claim-locked");
@@ -316,34 +346,39 @@ claim_one(ClaimRun *run, const char *id, int idlen)
 	return result;
 }
 
+/* One try of a claim that may be repeated.  *past_budget: busy for want of budget? */
 static IdemClaimResult
-try_claim(const char *id, int idlen, const char *consumer, int consumerlen)
+try_claim(const char *id, int idlen, const char *consumer, int consumerlen,
+		  bool *past_budget)
 {
 	ClaimRun   *run = begin_run(consumer, consumerlen, true);
 	IdemClaimResult result;
 
 	result = claim_one(run, id, idlen);
+	*past_budget = run->past_budget;
 	end_run(run);
 	return result;
 }
 
 /*
- * Waiting is trying again: the lock of an event may be let go long before its
- * claim is decided, so there is no one thing to wait for.  The pause grows
- * with the time waited already, which keeps a crowd of waiters cheap.
+ * Waiting is trying again: a claimant may give its lock back long before its claim is
+ * decided, so there is no one lock to wait for.  The pause grows with the time waited
+ * already, which keeps a crowd of waiters cheap.
+ *
+ * The budget is this transaction's own, and a transaction gives nothing back while
+ * it waits: past it the first answer stands.
  */
 IdemClaimResult
 idem_claim_event(const char *id, int idlen, const char *consumer,
 				 int consumerlen, long wait_ms)
 {
-	IdemClaimResult result = try_claim(id, idlen, consumer, consumerlen);
-	IdemClock	start;
+	IdemClock	start = idem_clock();
 	long		waited = 0;
+	bool		past_budget;
+	IdemClaimResult result = try_claim(id, idlen, consumer, consumerlen, &past_budget);
 
-	if (result != IDEM_CLAIM_BUSY || wait_ms <= 0)
+	if (past_budget)
 		return result;
-
-	start = idem_clock();
 	while (result == IDEM_CLAIM_BUSY && waited < wait_ms)
 	{
 		long		pause = Max(MIN_PAUSE_MS, Min(waited / 8, MAX_PAUSE_MS));
@@ -353,7 +388,7 @@ idem_claim_event(const char *id, int idlen, const char *consumer,
 						 Min(pause, wait_ms - waited), PG_WAIT_EXTENSION);
 		ResetLatch(MyLatch);
 		CHECK_FOR_INTERRUPTS();
-		result = try_claim(id, idlen, consumer, consumerlen);
+		result = try_claim(id, idlen, consumer, consumerlen, &past_budget);
 		waited = (long) ((idem_clock() - start) / 1000);
 	}
 	return result;
@@ -372,6 +407,7 @@ compare_items(const void *a, const void *b)
 	return res != 0 ? res : (ia < ib ? -1 : 1);
 }
 
+/* The items in the order of compare_items; palloc'd. */
 static IdemClaimItem **
 sort_items(const IdemClaimItem *items, int n)
 {
@@ -437,6 +473,7 @@ find_held(const IdemClaimKey *key)
 	return claim;
 }
 
+/* Complete one claim; error ID002 unless it is held. */
 static void
 complete_one(ClaimRun *run, const IdemClaimItem *item, Datum result,
 			 bool has_result)
@@ -453,7 +490,7 @@ complete_one(ClaimRun *run, const IdemClaimItem *item, Datum result,
 	idem_state_set(claim, &state);
 	IDEM_FAULT_POINT("claim-completed");
 
-	/* Past the budget the row says so already. */
+	/* The row of a claim past the budget says "completed" already. */
 	if (state.row_kind != IDEM_CLAIM_OWN_ROW || has_result)
 		add_row(run, claim, result, has_result);
 }
@@ -494,9 +531,9 @@ idem_complete_event(const char *id, int idlen, const char *consumer,
 }
 
 /*
- * Take back the row that was written ahead of a completion.  A claim that was
- * kept by an earlier transaction is remembered again as it was found: what it
- * says is the earlier transaction's, and only a completion may replace it.
+ * Take back the row that was written ahead of a completion.  If an earlier
+ * transaction had kept the claim, its row is written again as it was found: only a
+ * completion may replace that row.
  */
 static void
 withdraw_row(ClaimRun *run, IdemClaim *claim)
@@ -516,9 +553,8 @@ withdraw_row(ClaimRun *run, IdemClaim *claim)
 }
 
 /*
- * A lock taken outside of the current subtransaction is not ours to give back:
- * rolling back to the savepoint must find the claim as it was.  It then stays
- * until the transaction ends, like a row that was written.
+ * A lock that was taken outside of the current subtransaction stays until the
+ * transaction ends: ROLLBACK TO must find the claim as it was.
  */
 void
 idem_release_event(const char *id, int idlen, const char *consumer,
@@ -550,9 +586,9 @@ idem_release_event(const char *id, int idlen, const char *consumer,
 /* Asking, without claiming */
 
 /*
- * Look up what is remembered of an event.  The transaction's own claim, while it
- * is undecided, goes before the rows: a row written ahead of its completion is
- * nobody's business yet.  Returns that claim, with row->status NONE, or NULL.
+ * Look up what is remembered of an event.  An undecided claim of the transaction goes
+ * before the rows, since a row past the budget says "completed" already.  Returns
+ * that claim, with row->status NONE, or NULL.
  */
 static const IdemClaim *
 look_up(IdemStore *store, const char *id, int idlen, const char *consumer,
@@ -576,7 +612,7 @@ look_up(IdemStore *store, const char *id, int idlen, const char *consumer,
 
 /*
  * Wait until a completion that was found cannot be lost.  On a standby there is
- * nothing to wait for: it knows what it has replayed.
+ * nothing to wait for: every row that it sees was replayed from WAL.
  */
 static void
 wait_for_row(const IdemRow *row)

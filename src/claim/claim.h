@@ -31,7 +31,8 @@
 typedef enum IdemClaimResult
 {
 	IDEM_CLAIM_CLAIMED,			/* the caller's: make the effect, complete */
-	IDEM_CLAIM_DUPLICATE,		/* completed durably, or ours already */
+	IDEM_CLAIM_DUPLICATE,		/* completed durably, or claimed by this
+								 * transaction */
 	IDEM_CLAIM_BUSY,			/* another transaction has it: try later */
 	IDEM_CLAIM_EXPIRED,			/* too old to be answered */
 	IDEM_CLAIM_DEAD				/* parked after its last attempt; not given
@@ -44,7 +45,8 @@ typedef enum IdemClaimStatus
 	IDEM_STATUS_PROCESSING,		/* claimed and not completed: kept so, or by
 								 * this transaction */
 	IDEM_STATUS_COMPLETED,		/* durably, or by this transaction */
-	IDEM_STATUS_UNKNOWN			/* neither; others may be at it */
+	IDEM_STATUS_UNKNOWN			/* nothing is remembered; another transaction
+								 * may have claimed it */
 } IdemClaimStatus;
 
 typedef struct IdemClaimInfo
@@ -118,10 +120,10 @@ extern bool idem_claim_get_result(const char *id, int idlen,
 								  Datum *result);
 
 /*
- * What this transaction may know of an event, without waiting for others and
- * without a lock of the event's: its own claims and completions, and what has
- * committed, to its snapshot at REPEATABLE READ and SERIALIZABLE.  "Completed"
- * is an acknowledgement, like a verdict "duplicate", and waits as that does.
+ * What this transaction may know of an event, without waiting for others and without
+ * the event's lock: its own claims and completions, and what has committed, by its
+ * snapshot at REPEATABLE READ and SERIALIZABLE.  "Completed" is an acknowledgement
+ * like the verdict "duplicate", and waits for durability likewise.
  */
 extern void idem_claim_get_status(const char *id, int idlen,
 								  const char *consumer, int consumerlen,

@@ -38,29 +38,29 @@
 #include "utils/tuplestore.h"
 #include "utils/uuid.h"
 
+#include "compat.h"
 #include "claim/claim.h"
 #include "claim/consumer.h"
 #include "claim/lock.h"
-#include "compat.h"
 #include "shared/args.h"
 #include "shared/digest.h"
 
-PG_FUNCTION_INFO_V1(idem_claim_event_sql);
-PG_FUNCTION_INFO_V1(idem_claim_event_uuid_sql);
-PG_FUNCTION_INFO_V1(idem_claim_events_sql);
-PG_FUNCTION_INFO_V1(idem_complete_event_sql);
-PG_FUNCTION_INFO_V1(idem_complete_event_uuid_sql);
-PG_FUNCTION_INFO_V1(idem_complete_events_sql);
-PG_FUNCTION_INFO_V1(idem_release_event_sql);
-PG_FUNCTION_INFO_V1(idem_release_event_uuid_sql);
-PG_FUNCTION_INFO_V1(idem_event_result_sql);
-PG_FUNCTION_INFO_V1(idem_event_result_uuid_sql);
-PG_FUNCTION_INFO_V1(idem_event_status_sql);
-PG_FUNCTION_INFO_V1(idem_event_status_uuid_sql);
-PG_FUNCTION_INFO_V1(idem_lock_key_sql);
-PG_FUNCTION_INFO_V1(idem_lock_key_uuid_sql);
-PG_FUNCTION_INFO_V1(idem_verify_lock_key_sql);
-PG_FUNCTION_INFO_V1(idem_consumer_changes_sql);
+PG_FUNCTION_INFO_V1(idem_claim_event_fn);
+PG_FUNCTION_INFO_V1(idem_claim_event_uuid_fn);
+PG_FUNCTION_INFO_V1(idem_claim_events_fn);
+PG_FUNCTION_INFO_V1(idem_complete_event_fn);
+PG_FUNCTION_INFO_V1(idem_complete_event_uuid_fn);
+PG_FUNCTION_INFO_V1(idem_complete_events_fn);
+PG_FUNCTION_INFO_V1(idem_release_event_fn);
+PG_FUNCTION_INFO_V1(idem_release_event_uuid_fn);
+PG_FUNCTION_INFO_V1(idem_event_result_fn);
+PG_FUNCTION_INFO_V1(idem_event_result_uuid_fn);
+PG_FUNCTION_INFO_V1(idem_event_status_fn);
+PG_FUNCTION_INFO_V1(idem_event_status_uuid_fn);
+PG_FUNCTION_INFO_V1(idem_lock_key_fn);
+PG_FUNCTION_INFO_V1(idem_lock_key_uuid_fn);
+PG_FUNCTION_INFO_V1(idem_verify_lock_key_fn);
+PG_FUNCTION_INFO_V1(idem_consumer_changes_fn);
 
 /* Longest wait, so that milliseconds since the start fit a long everywhere */
 #define MAX_WAIT_MS		INT_MAX
@@ -80,6 +80,7 @@ text_str(text *t)
 	return s;
 }
 
+/* The event's id, of 1 to IDEM_MAX_ID_BYTES bytes. */
 static Str
 get_id(FunctionCallInfo fcinfo, int argno)
 {
@@ -100,6 +101,7 @@ get_uuid_id(FunctionCallInfo fcinfo, int argno)
 	return s;
 }
 
+/* The consumer, which may not be one of the extension's own. */
 static Str
 get_consumer(FunctionCallInfo fcinfo, int argno)
 {
@@ -114,7 +116,7 @@ get_consumer(FunctionCallInfo fcinfo, int argno)
 	return s;
 }
 
-/* An interval in milliseconds, rounded up, so that the least is a wait. */
+/* An interval in milliseconds, rounded up: the shortest is a wait of one. */
 static long
 get_wait(FunctionCallInfo fcinfo, int argno)
 {
@@ -173,13 +175,13 @@ claim_event(FunctionCallInfo fcinfo, Str (*get) (FunctionCallInfo, int))
 }
 
 Datum
-idem_claim_event_sql(PG_FUNCTION_ARGS)
+idem_claim_event_fn(PG_FUNCTION_ARGS)
 {
 	return claim_event(fcinfo, get_id);
 }
 
 Datum
-idem_claim_event_uuid_sql(PG_FUNCTION_ARGS)
+idem_claim_event_uuid_fn(PG_FUNCTION_ARGS)
 {
 	return claim_event(fcinfo, get_uuid_id);
 }
@@ -205,13 +207,13 @@ complete_event(FunctionCallInfo fcinfo, Str (*get) (FunctionCallInfo, int))
 }
 
 Datum
-idem_complete_event_sql(PG_FUNCTION_ARGS)
+idem_complete_event_fn(PG_FUNCTION_ARGS)
 {
 	return complete_event(fcinfo, get_id);
 }
 
 Datum
-idem_complete_event_uuid_sql(PG_FUNCTION_ARGS)
+idem_complete_event_uuid_fn(PG_FUNCTION_ARGS)
 {
 	return complete_event(fcinfo, get_uuid_id);
 }
@@ -233,13 +235,13 @@ release_event(FunctionCallInfo fcinfo, Str (*get) (FunctionCallInfo, int))
 }
 
 Datum
-idem_release_event_sql(PG_FUNCTION_ARGS)
+idem_release_event_fn(PG_FUNCTION_ARGS)
 {
 	return release_event(fcinfo, get_id);
 }
 
 Datum
-idem_release_event_uuid_sql(PG_FUNCTION_ARGS)
+idem_release_event_uuid_fn(PG_FUNCTION_ARGS)
 {
 	return release_event(fcinfo, get_uuid_id);
 }
@@ -260,13 +262,13 @@ event_result(FunctionCallInfo fcinfo, Str (*get) (FunctionCallInfo, int))
 }
 
 Datum
-idem_event_result_sql(PG_FUNCTION_ARGS)
+idem_event_result_fn(PG_FUNCTION_ARGS)
 {
 	return event_result(fcinfo, get_id);
 }
 
 Datum
-idem_event_result_uuid_sql(PG_FUNCTION_ARGS)
+idem_event_result_uuid_fn(PG_FUNCTION_ARGS)
 {
 	return event_result(fcinfo, get_uuid_id);
 }
@@ -300,13 +302,13 @@ event_status(FunctionCallInfo fcinfo, Str (*get) (FunctionCallInfo, int))
 }
 
 Datum
-idem_event_status_sql(PG_FUNCTION_ARGS)
+idem_event_status_fn(PG_FUNCTION_ARGS)
 {
 	return event_status(fcinfo, get_id);
 }
 
 Datum
-idem_event_status_uuid_sql(PG_FUNCTION_ARGS)
+idem_event_status_uuid_fn(PG_FUNCTION_ARGS)
 {
 	return event_status(fcinfo, get_uuid_id);
 }
@@ -342,6 +344,7 @@ get_array(FunctionCallInfo fcinfo, int argno, const char *name, Oid elemtype,
 	return n;
 }
 
+/* Refuse an id of the array for its length; ord counts from 1. */
 pg_noreturn static void
 report_bad_element(int ord, int len)
 {
@@ -355,6 +358,7 @@ report_bad_element(int ord, int len)
 					   len, IDEM_MAX_ID_BYTES)));
 }
 
+/* The ids of an array argument, checked; palloc'd. */
 static IdemClaimItem *
 get_items(FunctionCallInfo fcinfo, int argno, int *n)
 {
@@ -378,7 +382,7 @@ get_items(FunctionCallInfo fcinfo, int argno, int *n)
 
 /* claim_events(event_ids, consumer) -> setof (ord, event_id, result) */
 Datum
-idem_claim_events_sql(PG_FUNCTION_ARGS)
+idem_claim_events_fn(PG_FUNCTION_ARGS)
 {
 	ReturnSetInfo *rsinfo = (ReturnSetInfo *) fcinfo->resultinfo;
 	IdemClaimItem *items;
@@ -412,7 +416,7 @@ idem_claim_events_sql(PG_FUNCTION_ARGS)
 
 /* complete_events(event_ids, consumer, results) */
 Datum
-idem_complete_events_sql(PG_FUNCTION_ARGS)
+idem_complete_events_fn(PG_FUNCTION_ARGS)
 {
 	IdemClaimItem *items;
 	Str			consumer;
@@ -444,6 +448,7 @@ idem_complete_events_sql(PG_FUNCTION_ARGS)
 
 /* lock_key(event_id, consumer): of the empty id as well, as was published */
 
+/* The id unchecked: a published key may be of an id that claims refuse. */
 static Str
 get_any_id(FunctionCallInfo fcinfo, int argno)
 {
@@ -451,6 +456,7 @@ get_any_id(FunctionCallInfo fcinfo, int argno)
 	return text_str(PG_GETARG_TEXT_PP(argno));
 }
 
+/* The lock key of an event, as a claim computes it. */
 static int64
 compute_lock_key(Str id, Str consumer)
 {
@@ -473,18 +479,18 @@ lock_key(FunctionCallInfo fcinfo, Str (*get) (FunctionCallInfo, int))
 }
 
 Datum
-idem_lock_key_sql(PG_FUNCTION_ARGS)
+idem_lock_key_fn(PG_FUNCTION_ARGS)
 {
 	return lock_key(fcinfo, get_any_id);
 }
 
 Datum
-idem_lock_key_uuid_sql(PG_FUNCTION_ARGS)
+idem_lock_key_uuid_fn(PG_FUNCTION_ARGS)
 {
 	return lock_key(fcinfo, get_uuid_id);
 }
 
-/* What the lock key is made of, put together independently of lock.c. */
+/* The bytes that the lock key hashes, put together independently of lock.c. */
 static bytea *
 lock_key_input(Str id, Str consumer)
 {
@@ -509,7 +515,7 @@ lock_key_input(Str id, Str consumer)
 
 /* verify_lock_key(event_id, consumer): error unless pgcrypto says the same */
 Datum
-idem_verify_lock_key_sql(PG_FUNCTION_ARGS)
+idem_verify_lock_key_fn(PG_FUNCTION_ARGS)
 {
 	Str			id = get_any_id(fcinfo, 0);
 	Str			consumer = get_consumer(fcinfo, 1);
@@ -528,6 +534,7 @@ idem_verify_lock_key_sql(PG_FUNCTION_ARGS)
 
 /* consumer_changes(): trigger, before a row of consumers changes */
 
+/* Is the boolean column true in the row, which may be missing? */
 static bool
 is_set(HeapTuple tup, TupleDesc desc, const char *name)
 {
@@ -538,7 +545,7 @@ is_set(HeapTuple tup, TupleDesc desc, const char *name)
 }
 
 Datum
-idem_consumer_changes_sql(PG_FUNCTION_ARGS)
+idem_consumer_changes_fn(PG_FUNCTION_ARGS)
 {
 	TriggerData *trigger = (TriggerData *) fcinfo->context;
 	TupleDesc	desc;
@@ -558,8 +565,9 @@ idem_consumer_changes_sql(PG_FUNCTION_ARGS)
 		trigger->tg_newtuple : trigger->tg_trigtuple;
 
 	/*
-	 * Claims in flight may have let go of their locks, which from now on have
-	 * to be held; they are of no concern to one that is dropped.
+	 * Claims in flight may have given their locks back, which a consumer with
+	 * foreign lockers has to hold.  Dropping such a consumer changes nothing
+	 * for them.
 	 */
 	if (is_set(trigger->tg_trigtuple, desc, "private_locks") ||
 		is_set(result, desc, "private_locks") ||

@@ -3,22 +3,22 @@
  * consumer.c
  *		What is registered about a consumer.
  *
- * Consumers need no registration; a row of idempotency_data.consumers only says in
- * what one differs.  Whether foreign clients take its locks is read as of now,
- * like the rows of events, and only by claims past the budget of locks, so the
- * ordinary claim never pays for it.
+ * Consumers need no registration; a row of idempotency_data.consumers only says how a
+ * consumer differs.  foreign_lockers is read as of now, like the rows of events, and
+ * only by claims past the budget of locks, so the ordinary claim never pays for it.
  *
- * Which lock guards an event must not change while a claim of it is undecided,
+ * Which lock guards an event must not change while a claim of the event is undecided,
  * or two transactions would hold "the" lock at a time.  Every claim holds
- * RowExclusiveLock on the table of claims to the end of its transaction, a
- * prepared one across a crash as well; a change of private_locks takes a lock
- * that conflicts with it, and so waits for all claims in flight and keeps new
- * ones out until it has committed.  The names of such consumers are remembered
- * in the process until the change's invalidation, which arrives with the lock
- * on the table of claims at the latest.
+ * RowExclusiveLock on the table of claims as long as it may be committed, in a
+ * prepared transaction across a crash as well.  A change of private_locks takes a
+ * lock that conflicts with that one: it waits for all claims in flight, and keeps new
+ * ones out until it has committed.  A process remembers the names of consumers with
+ * private locks until the invalidation of a change, which arrives with the lock on
+ * the table of claims at the latest.
  *
  * LOCKING: AccessShareLock on table and index, for the look-up.  A change:
- * ShareRowExclusiveLock on the table of claims.
+ * RowExclusiveLock on the table of consumers, then ShareRowExclusiveLock on the table
+ * of claims, both kept with the change.
  *
  * MEMORY: the remembered names, one for each consumer with private locks.
  *
@@ -60,13 +60,14 @@ static IdemRelRef processed = IDEM_RELREF("processed");
 
 /*
  * Names of the consumers with private locks.  They are good while the count of
- * invalidations is what it was when they were read; 0: never.
+ * invalidations is names_read_at, which is 0 if they were never read.
  */
 static HTAB *private_names = NULL;
-static Oid	names_of = InvalidOid;	/* the table they were read from */
+static Oid	names_of = InvalidOid;	/* the table that has the names */
 static uint64 invalidations = 1;
 static uint64 names_read_at = 0;
 
+/* Invalidation of the table that the names were read from, or of all. */
 static void
 count_invalidation(Datum arg, Oid relid)
 {
@@ -80,6 +81,7 @@ idem_consumer_init(void)
 	CacheRegisterRelcacheCallback(count_invalidation, (Datum) 0);
 }
 
+/* Free the names; they are read again when next needed. */
 static void
 forget_names(void)
 {
@@ -91,7 +93,7 @@ forget_names(void)
 		hash_destroy(names);
 }
 
-/* Zero-terminated, as the table of names wants it. */
+/* Terminate a name by a zero byte, as the table of names has its keys. */
 static char *
 name_key(char *key, const char *consumer, int len)
 {
@@ -100,6 +102,7 @@ name_key(char *key, const char *consumer, int len)
 	return key;
 }
 
+/* Enter a name; a longer one than a claim may have is nobody's. */
 static void
 remember_name(Datum consumer)
 {
@@ -112,6 +115,7 @@ remember_name(Datum consumer)
 						   HASH_ENTER, NULL);
 }
 
+/* Read the names anew; an invalidation meanwhile leaves them outdated. */
 static void
 read_names(void)
 {

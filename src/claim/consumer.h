@@ -16,15 +16,15 @@
 #include "postgres.h"
 
 /*
- * Are there clients of this consumer's events that know the advisory lock
- * only?  False for a consumer that is not registered.
+ * Do clients without this extension take the advisory locks of the consumer's events?
+ * False for a consumer that is not registered.
  */
 extern bool idem_consumer_foreign_lockers(const char *consumer, int len);
 
 /*
- * Are the locks of its events such as SQL cannot take?  Those of the
- * extension's own consumers always are.  The caller has the table of claims
- * open for writing, which keeps the answer true until its transaction ends.
+ * Are the locks of the consumer's events out of the reach of SQL?  Those of the
+ * extension's own consumers always are.  The caller has the table of claims open for
+ * writing, which keeps the answer true as long as that lock stands.
  */
 extern bool idem_consumer_private_locks(const char *consumer, int len);
 

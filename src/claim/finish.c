@@ -3,18 +3,18 @@
  * finish.c
  *		What COMMIT and PREPARE TRANSACTION do about claims.
  *
- * A claim that was neither completed nor released is most likely a handler
- * that went another way out: committing its effect without the completion
- * would make the effect twice.  So it is an error, unless the user asked for
- * such claims to be kept as in progress.
+ * A claim that was neither completed nor released is most likely a handler that
+ * returned early: committing its effect without the completion would let the effect
+ * be made twice.  So COMMIT fails, unless the user asked for such claims to be kept
+ * as in progress.
  *
- * A transaction that completed something is committed synchronously: its
- * client acknowledges the event to a broker right after, and the broker forgets
- * it.  Flushing locally is forced without touching settings; only where
- * synchronous standbys are configured and the session would not wait for them,
- * synchronous_commit is raised for the rest of the transaction.
+ * A transaction that completed a claim is committed synchronously: its client
+ * acknowledges the event to a broker right after, and the broker forgets the event.
+ * The local flush is forced without touching settings.  Where synchronous standbys
+ * are configured and the session would not wait for them, synchronous_commit is
+ * raised for the rest of the transaction.
  *
- * All of this runs before anything of the commit is irrevocable, and may fail.
+ * The callback runs before the commit is irrevocable, and may fail.
  *
  * LOCKING: as claim.c.
  *
@@ -35,14 +35,15 @@
 #include "utils/guc.h"
 #include "utils/snapmgr.h"
 
+#include "compat.h"
 #include "claim/finish.h"
 #include "claim/setting.h"
 #include "claim/state.h"
 #include "claim/store.h"
-#include "compat.h"
 #include "shared/error.h"
 #include "shared/fault.h"
 
+/* Refuse to commit; name the first undecided claim. */
 pg_noreturn static void
 report_pending(void)
 {
@@ -59,10 +60,7 @@ report_pending(void)
 			 errhint("Call complete_event or release_event before the transaction ends, or set idempotency.uncompleted_claims to \"keep\".")));
 }
 
-/*
- * Write a claim's row as in progress.  One that was taken over in that state
- * and not touched since is as it should be.
- */
+/* Write a claim's row as in progress, unless the row taken over says so still. */
 static void
 keep_claim(IdemStore *store, IdemClaim *claim)
 {
@@ -82,6 +80,7 @@ keep_claim(IdemStore *store, IdemClaim *claim)
 	IDEM_FAULT_POINT("claim-kept");
 }
 
+/* Write all undecided claims as in progress. */
 static void
 keep_pending(void)
 {
@@ -89,7 +88,7 @@ keep_pending(void)
 	IdemClaim **pending = idem_state_pending();
 	IdemStore  *store = idem_store_open(true);
 
-	/* At COMMIT there is none any more; TOAST and index expressions want one. */
+	/* COMMIT has no active snapshot; TOAST and index expressions need one. */
 	PushActiveSnapshot(GetTransactionSnapshot());
 	for (int64 i = 0; i < n; i++)
 		keep_claim(store, pending[i]);
@@ -98,6 +97,7 @@ keep_pending(void)
 	pfree(pending);
 }
 
+/* Have this commit wait for its flush and for synchronous standbys. */
 static void
 force_durable_commit(void)
 {
@@ -109,6 +109,7 @@ force_durable_commit(void)
 								 GUC_ACTION_LOCAL, true, 0, false);
 }
 
+/* Before COMMIT or PREPARE: decide what is undecided, and how to commit. */
 static void
 on_xact_event(XactEvent event, void *arg)
 {

@@ -1,28 +1,27 @@
 /*-------------------------------------------------------------------------
  *
  * lock.c
- *		What a claim is called, and the advisory lock that guards its section.
+ *		The name of a claim, and the advisory lock that guards its section.
  *
- * The lock key of consumer "default" is the published one, so that clients
- * which know nothing of this extension and use pg_try_advisory_xact_lock()
- * exclude us, and we them: the first 8 bytes, big-endian, of SHA-256 over the
- * id.  Any other consumer's is that of the consumer, a zero byte and the id.
- * Everything is hashed as UTF-8 whatever the server encoding is, and as it is
- * where that is SQL_ASCII, which says nothing of what the bytes mean; a zero byte
- * occurs in no text value, so two names never run together.
+ * The lock key of consumer "default" is the published one, the first 8 bytes,
+ * big-endian, of SHA-256 over the id.  So claims and clients without this extension,
+ * which use pg_try_advisory_xact_lock(), exclude each other.  For any other consumer
+ * the hash is over the consumer, a zero byte and the id.  Text is hashed as UTF-8
+ * whatever the server encoding is, but as it stands in SQL_ASCII, which does not say
+ * what the bytes mean.  No text value has a zero byte, so consumer and id never run
+ * together.
  *
  * A consumer may have its locks where no SQL function reaches: advisory locks
  * have no access control, and any role could keep an event "busy" by its key.
- * Which space is the consumer's is a matter of consumer.c.
+ * consumer.c says which consumers do.
  *
- * Two keys may collide.  That costs somebody a false "busy"; no verdict rests
- * on the key alone.
+ * Two keys may collide, which costs somebody a false "busy"; no verdict rests on the
+ * key alone.
  *
- * LOCKING: the lock is the one that pg_advisory_xact_lock(bigint) takes, or a
- * private one with the same number.  It
- * is owned by the subtransaction (txn_owner.h), not by the portal that runs: a
- * cursor opened outside of a savepoint and fetched from inside would otherwise
- * keep locks whose claims ROLLBACK TO has undone, or lose them on CLOSE.
+ * LOCKING: the lock that pg_advisory_xact_lock(bigint) takes, or a private one with
+ * the same number, owned by the subtransaction (txn_owner.h).  Owned by the portal
+ * that runs, the locks of a cursor opened outside of a savepoint and fetched from
+ * inside would outlive the claims that ROLLBACK TO has undone, or fall on CLOSE.
  *
  * MEMORY: a key maker lives in the current context; its hash is released by
  * the resource owner on error.
@@ -42,19 +41,20 @@
 #include "port/pg_bswap.h"
 #include "storage/lock.h"
 
-#include "claim/lock.h"
 #include "compat.h"
+#include "claim/lock.h"
 #include "shared/txn_owner.h"
 
 /* SET_LOCKTAG_ADVISORY's fourth field for a key of one bigint */
 #define SINGLE_BIGINT_KEY	1
 
 /*
- * And for a private one: pg_advisory_lock and its kin use 1 and 2 only, so no
- * SQL function can name it.  pg_locks shows it as objsubid.
+ * The fourth field for a private lock: pg_advisory_lock and its kin use 1 and 2 only,
+ * so no SQL function reaches the lock.  pg_locks shows the field as objsubid.
  */
 #define PRIVATE_KEY			0x4944
 
+/* Raise what the hash functions have only returned. */
 pg_noreturn static void
 report_hash_failure(IdemKeyMaker *maker)
 {
@@ -157,6 +157,7 @@ idem_keymaker_end(IdemKeyMaker *maker)
 		pfree(unconstify(char *, maker->prefix));
 }
 
+/* The tag of the claim's advisory lock, in its consumer's space. */
 static void
 set_locktag(LOCKTAG *tag, const IdemClaimKey *key)
 {

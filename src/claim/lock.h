@@ -1,7 +1,7 @@
 /*-------------------------------------------------------------------------
  *
  * lock.h
- *		What a claim is called, and the advisory lock that guards its section.
+ *		The name of a claim, and the advisory lock that guards its section.
  *
  * Copyright (c) 2026, the idempotency developers
  *
@@ -20,11 +20,11 @@
 /* The consumer whose keys are the published ones. */
 #define IDEM_DEFAULT_CONSUMER	"default"
 
-/* The name of a claim; the strings belong to whoever made it. */
+/* The name of a claim; the strings are the caller's. */
 typedef struct IdemClaimKey
 {
-	int64		lock_key;		/* a function of the rest, which may collide;
-								 * 0 where only the name was made */
+	int64		lock_key;		/* hash of consumer and id, which may collide;
+								 * 0 if only the name was made */
 	const char *id;				/* server encoding, not zero-terminated */
 	const char *consumer;
 	int			idlen;			/* bytes */
@@ -61,19 +61,19 @@ extern const char *idem_lock_utf8(const char *s, int *len);
 extern void idem_keymaker_begin(IdemKeyMaker *maker, const char *consumer,
 								int consumerlen);
 
-/* The locks of the keys made from now on are such as SQL cannot take. */
+/* Locks of the keys made from now on are private ones. */
 extern void idem_keymaker_private(IdemKeyMaker *maker);
 
 /* key points to id and to the maker's consumer; nothing is copied. */
 extern void idem_keymaker_make(IdemKeyMaker *maker, const char *id, int idlen,
 							   IdemClaimKey *key);
 
-/* The same without the lock's key, which costs the digest. */
+/* The same without the lock key, which takes a digest. */
 extern void idem_keymaker_name(const IdemKeyMaker *maker, const char *id,
 							   int idlen, IdemClaimKey *key);
 extern void idem_keymaker_end(IdemKeyMaker *maker);
 
-/* Take the lock for the current subtransaction, if that needs no waiting. */
+/* Take the lock for the current subtransaction; false if that would wait. */
 extern bool idem_lock_try(const IdemClaimKey *key);
 
 /* Give back a lock that the current subtransaction, or a child of it, took. */

@@ -3,16 +3,16 @@
  * state.c
  *		The claims of the current transaction, savepoints included.
  *
- * A table of claims by name, and a log of what each change made in a
+ * A table of claims by name, and a log with the state that each change made in a
  * subtransaction replaced.  Subtransaction ids only rise, and while a
- * subtransaction is the current one, everything logged since its start has its
- * id or a higher one (of a child that committed into it).  So what its abort
- * must undo is exactly the log's tail with ids from its own on, and its commit
- * has nothing to reparent.  Changes outside of any subtransaction are not
- * logged: only the end of the transaction undoes them.
+ * subtransaction is the current one, every record logged since its start has its
+ * id or a higher one (of a child that committed into it).  So the abort of a
+ * subtransaction undoes the tail of the log with ids from its own on, and its commit
+ * has nothing to reparent.  Changes outside of any subtransaction are not logged:
+ * only the end of the transaction undoes them.
  *
- * A crash or a PREPARE leaves nothing of this, and needs nothing: by then every
- * claim is a row or given up.
+ * Neither a crash nor PREPARE TRANSACTION needs this state: by then every claim is a
+ * row or given up.
  *
  * LOCKING: none, all is private to the backend.
  *
@@ -38,12 +38,15 @@
 #include "shared/fault.h"
 
 /*
- * Ids come from outside: seeded, so that nobody can choose ids of one bucket.
- * Not by the lock's key, so that completing needs no digest.  One event may be
- * claimed for thousands of consumers, so the consumer counts as well.
+ * Ids come from outside.  A random seed per transaction keeps ids that collide
+ * under one seed from colliding under the next; the hash is not a cryptographic
+ * one, and ids that collide under every seed cost time, not correctness.  The
+ * lock's key would need a digest, which completing does without.  One event may be
+ * claimed for thousands of consumers, so the consumer is hashed as well.
  */
 static uint64 hash_seed;
 
+/* Hash the name of a claim for the table. */
 static inline uint32
 hash_name(const IdemClaimKey *key)
 {
@@ -72,7 +75,7 @@ typedef struct ClaimSlot
 #define SH_DEFINE
 #include "lib/simplehash.h"
 
-/* What a change made in a subtransaction replaced. */
+/* The state that a change made in a subtransaction replaced. */
 typedef struct UndoRecord
 {
 	SubTransactionId subid;
@@ -90,6 +93,7 @@ static int	undo_used = 0;
 static int	undo_size = 0;
 static IdemClaimCounts counts;
 
+/* Forget the transaction's claims; its end frees their memory. */
 static void
 forget_all(void)
 {
@@ -100,6 +104,7 @@ forget_all(void)
 	memset(&counts, 0, sizeof(counts));
 }
 
+/* Add a claim of that state to the totals, or (-1) take it away. */
 static void
 count(const IdemClaimState *state, int by)
 {
@@ -123,7 +128,7 @@ undo_last(void)
 	claim->state = rec->before;
 	count(&claim->state, 1);
 
-	/* Made by that change: nothing older refers to it. */
+	/* The change made the claim: no older record refers to it. */
 	if (claim->state.phase == IDEM_PHASE_NONE)
 	{
 		claimtab_delete(claims, &claim->key);
@@ -131,6 +136,7 @@ undo_last(void)
 	}
 }
 
+/* Undo the changes of a subtransaction that aborts. */
 static void
 on_subxact_event(SubXactEvent event, SubTransactionId subid,
 				 SubTransactionId parent, void *arg)
@@ -144,6 +150,7 @@ on_subxact_event(SubXactEvent event, SubTransactionId subid,
 		undo_used = 0;			/* none is left that could abort */
 }
 
+/* Forget all at the end of the transaction, a prepared one included. */
 static void
 on_xact_event(XactEvent event, void *arg)
 {
@@ -176,6 +183,7 @@ idem_state_init(void)
 	RegisterSubXactCallback(on_subxact_event, NULL);
 }
 
+/* Make the table of claims, with a seed of its own. */
 static void
 start_state(void)
 {
@@ -234,6 +242,7 @@ idem_state_get(const IdemClaimKey *key)
 	return claim;
 }
 
+/* Remember a claim's state for the abort of the subtransaction. */
 static void
 log_undo(IdemClaim *claim)
 {
@@ -281,6 +290,7 @@ idem_state_used(void)
 	return state_context != NULL;
 }
 
+/* By id, then by consumer, so that errors name the same claim each time. */
 static int
 compare_claims(const void *a, const void *b)
 {

@@ -35,7 +35,7 @@ typedef enum IdemClaimRow
 	IDEM_CLAIM_OWN_ROW			/* written by this transaction, completed */
 } IdemClaimRow;
 
-/* What a savepoint restores. */
+/* The part of a claim that ROLLBACK TO restores. */
 typedef struct IdemClaimState
 {
 	IdemClaimPhase phase;
@@ -43,7 +43,7 @@ typedef struct IdemClaimState
 	IdemRowRef	row;			/* unless IDEM_CLAIM_NO_ROW */
 	bool		was_kept;		/* found in progress, as a committed
 								 * transaction had kept it */
-	TimestampTz kept_since;		/* its time, if was_kept */
+	TimestampTz kept_since;		/* claimed_at of that row, if was_kept */
 	bool		lock_kept;		/* counts towards the budget */
 	SubTransactionId lock_subid;	/* the subtransaction that took the lock */
 	TimestampTz claimed_at;
@@ -65,13 +65,13 @@ typedef struct IdemClaimCounts
 
 extern void idem_state_init(void);
 
-/* NULL if the transaction has none of that name. */
+/* The claim of that name; NULL if the transaction has none. */
 extern IdemClaim *idem_state_find(const IdemClaimKey *key);
 
 /* The claim of that name, made with phase NONE if there is none. */
 extern IdemClaim *idem_state_get(const IdemClaimKey *key);
 
-/* Change a claim; ROLLBACK TO a savepoint set before brings the old back. */
+/* Change a claim; ROLLBACK TO an earlier savepoint restores its former state. */
 extern void idem_state_set(IdemClaim *claim, const IdemClaimState *state);
 
 extern const IdemClaimCounts *idem_state_counts(void);

@@ -18,11 +18,14 @@
  * former holder committed.  Uniqueness is guaranteed by probing and writing under
  * that lock; the unique index is a backstop.
  *
- * LOCKING: AccessShareLock to read, RowExclusiveLock to write, on table and
- * indexes, and on the TOAST table for a long result, kept to the end of the
- * transaction and owned by the subtransaction (txn_owner.h): a cursor that fails
- * later keeps the rows that it wrote, and so it keeps their locks.  Rows of one
- * event are written under the event's advisory lock (lock.c).
+ * LOCKING: on table and primary key, AccessShareLock of a store that only reads,
+ * RowExclusiveLock of one that may write.  The first row written adds
+ * RowExclusiveLock on the other indexes, and a long result that on the TOAST table
+ * and its index.  Closing the store keeps these locks: they belong to the
+ * subtransaction (txn_owner.h), and fall with the rows at ROLLBACK TO, or at the end
+ * of the transaction.  Rows of one event are written under the event's advisory lock
+ * (lock.c).  idem_store_next_row locks the table alone, and gives that lock back
+ * (rows.c).
  *
  * A store is opened, used and closed in one subtransaction, and everything it
  * holds open belongs to the subtransaction.
@@ -57,8 +60,8 @@
 #include "utils/snapmgr.h"
 #include "utils/timestamp.h"
 
-#include "claim/store.h"
 #include "compat.h"
+#include "claim/store.h"
 #include "shared/args.h"
 #include "shared/catalog.h"
 #include "shared/fault.h"
@@ -118,12 +121,13 @@ struct IdemStore
 	int			nslots;
 	MemoryContext chunk_context;	/* NULL: only single rows so far */
 
-	/* From here on not set before it is used: some kilobytes per claim */
+	/* Not set when the store is opened: some kilobytes per claim */
 	TupleTableSlot *slots[IDEM_STORE_CHUNK];
 	TextBuffer	id;
 	TextBuffer	consumer;
 };
 
+/* Refuse what the executor would have to enforce; the hint is a sentence. */
 pg_noreturn static void
 report_unsupported(const char *what, const char *name, const char *hint)
 {
@@ -135,14 +139,14 @@ report_unsupported(const char *what, const char *name, const char *hint)
 			 errhint("%s", hint)));
 }
 
-/* May rows have no value in the column?  Keys and the time of the claim have one. */
+/* May the column be NULL?  Keys and the time of the claim never are. */
 static bool
 is_nullable(int column)
 {
 	return column != COL_CLAIMED_AT && column != COL_EVENT_ID && column != COL_CONSUMER;
 }
 
-/* Nobody evaluates what was added: refuse it where the row would break it. */
+/* Refuse constraints that somebody added, since nothing here evaluates them. */
 static void
 check_constraints(Relation heap)
 {
@@ -215,6 +219,7 @@ idem_store_close(IdemStore *store)
 
 /* Reading */
 
+/* Make a text value in the buffer; good until the buffer is filled again. */
 static Datum
 fill_text(TextBuffer *buf, const char *data, int len)
 {
@@ -224,6 +229,7 @@ fill_text(TextBuffer *buf, const char *data, int len)
 	return PointerGetDatum(buf->u.data);
 }
 
+/* Begin the scan that all probes of this store use. */
 static void
 start_probing(IdemStore *store)
 {
@@ -255,9 +261,9 @@ describe_row(IdemStore *store, IdemRow *row)
 									   GetTransactionSnapshot());
 
 	/*
-	 * A frozen tuple's transaction may have left the commit log, but it was
-	 * frozen by a WAL record after its commit record, and the page is not
-	 * older than that one.
+	 * The transaction of a frozen tuple may have left the commit log.  But
+	 * the WAL record that froze the tuple came after its commit record, and
+	 * the page is at least as new as that record.
 	 */
 	if (row->own)
 		row->commit_lsn = InvalidXLogRecPtr;
@@ -267,7 +273,7 @@ describe_row(IdemStore *store, IdemRow *row)
 		row->commit_lsn = TransactionIdGetCommitLSN(xmin);
 }
 
-/* What there is of a key; xs_heaptid tells whether it has entries in the index. */
+/* Look a key up; xs_heaptid is valid if the index has an entry, dead or not. */
 static void
 scan_key(IdemStore *store, ScanKey scankeys, IdemRow *row)
 {
@@ -277,7 +283,7 @@ scan_key(IdemStore *store, ScanKey scankeys, IdemRow *row)
 	row->status = IDEM_ROW_NONE;
 	while (index_getnext_slot(store->scan, ForwardScanDirection, store->found))
 	{
-		/* Set by the visibility test when somebody else is at it. */
+		/* Set by the visibility test: another transaction is writing the row. */
 		if (TransactionIdIsValid(store->dirty.xmin) ||
 			TransactionIdIsValid(store->dirty.xmax))
 		{
@@ -288,6 +294,7 @@ scan_key(IdemStore *store, ScanKey scankeys, IdemRow *row)
 	}
 }
 
+/* Scan keys on the primary key; they point into the store's buffers. */
 static void
 init_scankeys(IdemStore *store, const IdemClaimKey *key, ScanKey scankeys)
 {
@@ -309,10 +316,12 @@ idem_store_probe(IdemStore *store, const IdemClaimKey *key, IdemRow *row)
 	scan_key(store, scankeys, row);
 
 	/*
-	 * Entries of dead rows only: the transaction that replaced a row may have
-	 * committed after the leaf page was read, and before its row was.  It has
-	 * ended by now, so what it left is found the second time; and nobody else
-	 * writes rows of this event, whose lock is ours.
+	 * The index has entries of dead rows only.  A transaction that replaced a
+	 * row may have committed after the leaf page was read and before the row
+	 * was.  That transaction has ended by now, so a second scan finds its
+	 * row; and while the event's lock is ours nobody else writes rows of the
+	 * event.  A caller without the lock may be told of no row where there is
+	 * one.
 	 */
 	if (row->status == IDEM_ROW_NONE && ItemPointerIsValid(&store->scan->xs_heaptid))
 		scan_key(store, scankeys, row);
@@ -327,7 +336,7 @@ idem_store_look_up(IdemStore *store, const IdemClaimKey *key, IdemRow *row)
 	ScanKeyData scankeys[2];
 	IndexScanDesc scan;
 
-	/* What this very command wrote counts. */
+	/* Rows that this very command wrote count. */
 	CommandCounterIncrement();
 	PushCopiedSnapshot(IsolationUsesXactSnapshot() ? GetTransactionSnapshot() : GetLatestSnapshot());
 	UpdateActiveSnapshotCommandId();
@@ -390,6 +399,7 @@ open_index(IdemStore *store, Oid indexid, StoreIndex *index)
 										   store->estate);
 }
 
+/* Open all indexes of the table. */
 static void
 start_writing(IdemStore *store)
 {
@@ -440,6 +450,7 @@ form_row(IdemStore *store, int n, const IdemNewRow *row)
 	return ExecStoreHeapTuple(heap_form_tuple(desc, values, nulls), slot, true);
 }
 
+/* Maintain one index for a row that the heap has. */
 static void
 insert_index_entry(IdemStore *store, StoreIndex *index, TupleTableSlot *slot)
 {
@@ -462,6 +473,7 @@ insert_index_entry(IdemStore *store, StoreIndex *index, TupleTableSlot *slot)
 				 false, index->info);
 }
 
+/* Insert into the heap, then into each index. */
 static void
 insert_rows(IdemStore *store, IdemNewRow *rows, int n)
 {
@@ -489,7 +501,7 @@ insert_rows(IdemStore *store, IdemNewRow *rows, int n)
 	}
 }
 
-/* More than one row. */
+/* Insert several rows by heap_multi_insert. */
 static void
 insert_chunk(IdemStore *store, IdemNewRow *rows, int n)
 {
@@ -539,7 +551,7 @@ idem_store_delete(IdemStore *store, const IdemRowRef *ref)
 	TM_Result	res;
 	ResourceOwner saved = idem_txn_owner_enter();
 
-	/* The row may be of this very command, which cannot remove its own. */
+	/* A command cannot remove rows of its own. */
 	CommandCounterIncrement();
 	res = idem_compat_table_tuple_delete(store->heap, &tid,
 										 GetCurrentCommandId(true), &tmfd);
@@ -548,12 +560,14 @@ idem_store_delete(IdemStore *store, const IdemRowRef *ref)
 	idem_txn_owner_leave(saved);
 }
 
+/* The one table of the view (IdemRowSource). */
 static Oid
 processed_oid(int number)
 {
 	return idem_relref_oid(&processed);
 }
 
+/* A row as processed_events shows it; false if it is the extension's own. */
 static bool
 show_row(TupleTableSlot *slot, Datum *values, bool *nulls)
 {

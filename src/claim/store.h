@@ -27,8 +27,9 @@
 #include "compat.h"
 
 /*
- * Where a row is.  Of a row of this transaction it is good to its end, of
- * another's only while the statement lasts whose snapshot holds VACUUM back.
+ * Where a row is.  The reference to a row of this transaction is good until the
+ * transaction ends; to another's row, only while the statement lasts whose snapshot
+ * holds VACUUM back.
  */
 typedef struct IdemRowRef
 {
@@ -37,13 +38,14 @@ typedef struct IdemRowRef
 
 typedef enum IdemRowStatus
 {
-	IDEM_ROW_NONE,				/* no transaction committed or is writing one */
-	IDEM_ROW_BUSY,				/* another is writing or removing it just now */
+	IDEM_ROW_NONE,				/* no row, committed or being written */
+	IDEM_ROW_BUSY,				/* another transaction is writing or removing
+								 * it */
 	IDEM_ROW_PROCESSING,		/* claimed and kept, not completed */
 	IDEM_ROW_COMPLETED
 } IdemRowStatus;
 
-/* What a probe found; all but status only if it is one of the last two. */
+/* A row that was found; the status alone is set if it is NONE or BUSY. */
 typedef struct IdemRow
 {
 	IdemRowStatus status;
@@ -73,23 +75,24 @@ typedef struct IdemNewRow
 typedef struct IdemStore IdemStore;
 
 /*
- * Open the store for the current command; close it in the same.  What was
- * locked stays so until the transaction ends.  An error needs no close.
+ * Open the store for the current command, and close it in the same command.  Locks
+ * stay until the (sub)transaction ends.  An error needs no close.
  */
 extern IdemStore *idem_store_open(bool for_write);
 extern void idem_store_close(IdemStore *store);
 
 /*
- * What is known of an event as of now, uncommitted work of others included,
- * whatever the caller's snapshot.  Unless the caller holds the event's lock
- * the answer may be overtaken at once.
+ * Look for an event's row as of now, uncommitted work of others included, whatever
+ * the caller's snapshot.  The caller holds the event's lock, or the answer may be
+ * overtaken at once.
  */
 extern void idem_store_probe(IdemStore *store, const IdemClaimKey *key,
 							 IdemRow *row);
 
 /*
- * The row that this transaction sees, in READ COMMITTED as of now; never
- * IDEM_ROW_BUSY.  In SERIALIZABLE it has read it, or that there is none.
+ * Look for an event's row as this transaction sees it, in READ COMMITTED as of now;
+ * never IDEM_ROW_BUSY.  In SERIALIZABLE the look counts as a read of the row, or of
+ * its absence.
  */
 extern void idem_store_look_up(IdemStore *store, const IdemClaimKey *key, IdemRow *row);
 
@@ -97,7 +100,7 @@ extern void idem_store_look_up(IdemStore *store, const IdemClaimKey *key, IdemRo
 extern bool idem_store_result(IdemStore *store, const IdemRowRef *ref,
 							  Datum *result);
 
-/* Write n <= IDEM_STORE_CHUNK rows of events that have none; sets their ref. */
+/* Write n <= IDEM_STORE_CHUNK rows of events without a row; sets their ref. */
 extern void idem_store_insert(IdemStore *store, IdemNewRow *rows, int n);
 
 /*

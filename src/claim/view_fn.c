@@ -19,10 +19,10 @@
 #include "claim/store.h"
 #include "compat.h"
 
-PG_FUNCTION_INFO_V1(idem_processed_events_source_sql);
+PG_FUNCTION_INFO_V1(idem_processed_events_source_fn);
 
 Datum
-idem_processed_events_source_sql(PG_FUNCTION_ARGS)
+idem_processed_events_source_fn(PG_FUNCTION_ARGS)
 {
 	return idem_store_next_row(fcinfo);
 }

@@ -3,29 +3,29 @@
  * cell.c
  *		A number that is WAL-logged, changed in place, and sealed.
  *
- * A cell is the page of a sequence that nextval is never called for.  Beside
- * the value stands, in log_cnt, a hash of the value: the seal.  setval, nextval,
- * ALTER SEQUENCE RESTART and the restore of a dump write a log_cnt that does not
- * fit, so that a value which somebody else has set is told from ours when it is
- * read, at no cost.
+ * A cell is the page of a sequence that nextval is never called for.  Beside the
+ * value stands, in log_cnt, a hash of the value: the seal.  setval, nextval, ALTER
+ * SEQUENCE RESTART and the restore of a dump write a log_cnt that is no seal of their
+ * value.  So a reader of the page tells a value that others have set from ours, at
+ * no cost.
  *
  * Numbers that are given out one by one are not logged one by one.  WAL has the
  * value rounded up to a multiple of LOG_AHEAD.  The value is logged when that
  * multiple is passed, and when recovery might not find the record of it:
  *
  *	- the page was not logged since the last checkpoint began: recovery begins
- *	  with what the checkpoint wrote;
+ *	  with the page that the checkpoint wrote;
  *	- the newest record of the page has the value as it was: of idem_cell_write,
  *	  of CREATE DATABASE, of a commit under wal_level = minimal, of SET LOGGED.
  *
- * The seal has the LSN of the record that has the value rounded up, for the
- * latter: any newer record of the page gives the page another LSN.
+ * To notice a newer record, the seal has the LSN of the record with the value rounded
+ * up: every other record gives the page another LSN.
  *
  * Invariant: every number that was given out is at most the value that recovery
  * finds.
  *
- * What a crash leaves: the value rounded up, sealed; at most LOG_AHEAD numbers
- * are skipped.  Of a standby the same.
+ * What a crash or a failover leaves: the value rounded up, sealed.  At most LOG_AHEAD
+ * numbers are skipped.
  *
  * LOCKING: the page's content lock.  The caller has the sequence open, and a
  * lock on it or on a segment.
@@ -54,6 +54,7 @@
 
 #define LOG_AHEAD	128
 
+/* The sequence's tuple on its page. */
 static Form_pg_sequence_data
 data_of(Page page)
 {
@@ -66,6 +67,7 @@ data_of(Page page)
 /* LSNs are aligned, so that no record has the mark NOT_AHEAD. */
 #define NOT_AHEAD	0
 
+/* What a seal says of the record that has the value rounded up. */
 static uint32
 ahead_mark(Page page)
 {
@@ -73,9 +75,9 @@ ahead_mark(Page page)
 }
 
 /*
- * Half of it is the finalizer of splitmix64, made negative: core leaves a log_cnt
- * of 0 to 32, and would log each nextval that finds a negative one.  The other
- * half is the mark of the record that has the value rounded up.
+ * The upper half of a seal is the finalizer of splitmix64, made negative: core leaves
+ * a log_cnt of 0 to 32, and would log each nextval that finds a negative one.  The
+ * lower half is the mark of the record that has the value rounded up.
  */
 static int64
 seal_of(int64 value, uint32 mark)
@@ -88,19 +90,24 @@ seal_of(int64 value, uint32 mark)
 	return (int64) ((z & ~(uint64) PG_UINT32_MAX) | mark);
 }
 
-/* 0 is stored as pg_upgrade can restore it: bounds begin at 1 or 0. */
+/*
+ * The value, which is 0 while is_called is false and last_value 1: pg_upgrade has to
+ * restore a value within the sequence's bounds, which begin at 1 or 0.
+ */
 static int64
 value_of(Form_pg_sequence_data data)
 {
 	return data->is_called ? data->last_value : Max(data->last_value - 1, 0);
 }
 
+/* Was the value written here, by set_value? */
 static bool
 is_sealed(Form_pg_sequence_data data)
 {
 	return data->log_cnt == seal_of(value_of(data), (uint32) data->log_cnt);
 }
 
+/* Write value and seal; the caller logs the page, or need not. */
 static void
 set_value(Form_pg_sequence_data data, int64 value, uint32 mark)
 {
@@ -110,8 +117,8 @@ set_value(Form_pg_sequence_data data, int64 value, uint32 mark)
 }
 
 /*
- * The whole page goes to WAL: it is nearly empty, and a difference to what the
- * buffer has would not fit the page that recovery has, which is ahead.
+ * Write a value and log the whole page.  The page is nearly empty, and a difference
+ * from the buffer would not fit the page of recovery, whose value is ahead.
  */
 static void
 log_value(Relation rel, Buffer buffer, int64 value)
@@ -122,6 +129,7 @@ log_value(Relation rel, Buffer buffer, int64 value)
 	GenericXLogFinish(state);
 }
 
+/* The value that WAL has while this one is the last given out. */
 static int64
 round_up(int64 value)
 {
@@ -136,6 +144,7 @@ is_logged_ahead(Page page)
 		PageGetLSN(page) > GetRedoRecPtr();
 }
 
+/* Refuse to draw past the end of bigint. */
 static void
 report_exhausted(Relation rel)
 {
@@ -172,9 +181,10 @@ idem_cell_write(Relation rel, int64 value)
 }
 
 /*
- * The buffer is marked dirty before the redo pointer is read: a checkpoint that
- * begins between the two, or later, then writes the page, and waits for its lock.
- * Else it might pass over a clean page, the record of which it makes too old.
+ * Give n numbers out.  The buffer is marked dirty before the redo pointer is read: a
+ * checkpoint that begins between the two, or later, then writes the page, and waits
+ * for its lock.  Else the checkpoint might pass over a clean page, although it makes
+ * the record of the page too old for recovery.
  */
 static void
 draw(Relation rel, Buffer buffer, int64 value, int n)

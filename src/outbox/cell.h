@@ -22,18 +22,18 @@
 typedef struct IdemCell
 {
 	int64		value;			/* the last number given out */
-	bool		sealed;			/* false: not written by us */
+	bool		sealed;			/* false: others have set the value */
 } IdemCell;
 
-/* The relation of all three is an open sequence. */
+/* Read a cell; the relation, here and below, is an open sequence. */
 extern IdemCell idem_cell_read(Relation rel);
 
 /* Set the value, WAL-logged, and seal it. */
 extern void idem_cell_write(Relation rel, int64 value);
 
 /*
- * Give out the n numbers after the value; *value is the one before the first of
- * them.  False, and nothing is changed, if the cell is not sealed.
+ * Give out the n numbers after the value, and set *value to the value before.  False,
+ * and nothing is changed, if the cell is not sealed.
  */
 extern bool idem_cell_draw(Relation rel, int n, int64 *value);
 

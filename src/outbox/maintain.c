@@ -64,8 +64,8 @@
 #include "outbox/outbox.h"
 #include "outbox/reader.h"
 #include "outbox/segment.h"
-#include "shared/fault.h"
 #include "shared/empty.h"
+#include "shared/fault.h"
 #include "shared/txn_owner.h"
 
 /* Closed segments that a retention is spread over. */
@@ -88,6 +88,7 @@ older_than(TimestampTz time, int seconds)
  * Closing
  */
 
+/* Could the segment become current?  One that is locked could not. */
 static bool
 is_pristine(int number)
 {
@@ -119,6 +120,7 @@ steps_to_empty(int current, int *nempty)
 	return steps;
 }
 
+/* Is the current segment to be closed, with so many empty ones? */
 static bool
 is_due(const IdemSegment *seg, int nempty)
 {
@@ -136,6 +138,7 @@ is_due(const IdemSegment *seg, int nempty)
 		idem_segment_bytes(seg) / 1024 >= idem_outbox_segment_size;
 }
 
+/* Make the next empty segment current if it is time. */
 static void
 close_if_due(void)
 {
@@ -226,6 +229,7 @@ empty_in_place(const IdemSegment *seg, const List *locked)
 	RESUME_INTERRUPTS();
 }
 
+/* Empty one closed segment, if all have read it and no lock is in the way. */
 static bool
 try_to_empty(int number, IdemSnap *const *done, int npos)
 {

@@ -9,11 +9,12 @@
  * not ours is found when the next number is drawn, before it is used.
  *
  * The greatest number in the log is no substitute: a number is drawn before its
- * row is written, so a running transaction may have a higher one.  Whoever drew
- * a number holds a lock on the segment he writes to, though, to the end of his
- * transaction.  To find a safe value all segments are locked against writers,
- * and the greatest number is looked for in them, aborted rows included, and
- * among what others remember of events (idem_outbox_greatest_hook).
+ * row is written, so a running transaction may have a higher one.  But a writer
+ * that drew a number holds a lock on a segment until its transaction ends or the
+ * subtransaction that drew aborts, after which no committed row has the number.  To
+ * find a safe value, this file locks all segments against writers and looks for the
+ * greatest number in them, aborted rows included, and among what others remember of
+ * events (idem_outbox_greatest_hook).
  *
  *	outbox_seq	outbox_generation	what happened			the next writer
  *	sealed		any					all is well				draws
@@ -27,11 +28,11 @@
  * What a crash leaves: outbox_seq is sealed before outbox_generation; between
  * the two, all is well.
  *
- * LOCKING: RowExclusiveLock on outbox_seq, to the end of the transaction, under
- * the caller's segment.  To find a safe value, ShareLock on all segments, given
- * back afterwards; while one is waited for no other is held.  The caller has given
- * back the lock of this call on a segment; those of earlier events of its
- * transaction it keeps.  If both sequences are set by hand, two transactions with
+ * LOCKING: to draw, RowExclusiveLock on outbox_seq, taken while the caller holds a
+ * segment, and kept with it.  To find a safe value, ShareLock on all segments, given
+ * back afterwards; while a segment is waited for, no other is held.  The caller has
+ * given back the lock of this call on a segment, and keeps those of earlier events
+ * of its transaction.  If both sequences were set by hand, two transactions with
  * earlier events wait for each other, and the server ends one with 40P01.
  *
  * Copyright (c) 2026, the idempotency developers
@@ -67,6 +68,7 @@ idem_number_draw(int n, int64 *first)
 	return drawn;
 }
 
+/* Read a cell under a lock of the look's own. */
 static IdemCell
 read_cell(Oid oid)
 {
@@ -84,7 +86,7 @@ idem_number_in_use(void)
 		read_cell(idem_outbox_generation_oid()).sealed;
 }
 
-/* The lock is what a writer has while it draws, and keeps out who settles. */
+/* The lock is a writer's: while it is held, nobody finds a safe value. */
 bool
 idem_number_hold_for_restore(void)
 {
@@ -95,6 +97,7 @@ idem_number_hold_for_restore(void)
 	return !idem_number_in_use();
 }
 
+/* Give ShareLock on the first n segments back. */
 static void
 unlock_segments(int n)
 {
@@ -102,7 +105,7 @@ unlock_segments(int n)
 		UnlockRelationOid(idem_segment_oid(i), ShareLock);
 }
 
-/* All at once, or none while one has to be waited for. */
+/* Lock all segments; while one has to be waited for, hold none. */
 static void
 lock_segments(void)
 {
@@ -120,7 +123,7 @@ lock_segments(void)
 	}
 }
 
-/* Of all entries, committed or not: the index is in order of transactions. */
+/* Read all entries, committed or not: the index is in order of transactions. */
 static int64
 greatest_in_segment(int number)
 {
@@ -145,6 +148,7 @@ greatest_in_segment(int number)
 	return greatest;
 }
 
+/* The greatest number in the log or remembered by others. */
 static int64
 greatest_number(void)
 {
@@ -157,6 +161,7 @@ greatest_number(void)
 	return greatest;
 }
 
+/* Set a cell's value and seal it; the lock stays. */
 static void
 seal(Oid oid, int64 value)
 {
@@ -166,7 +171,7 @@ seal(Oid oid, int64 value)
 	relation_close(rel, NoLock);
 }
 
-/* The caller holds all segments; nobody else draws, and none is left who did. */
+/* The caller has locked all segments: nobody draws, and no number drawn is unwritten. */
 static int64
 find_safe_value(void)
 {
@@ -183,6 +188,7 @@ find_safe_value(void)
 	return seq.value;
 }
 
+/* Refuse to draw from a sequence that others have set. */
 static void
 report_set_by_hand(int64 value)
 {
@@ -203,7 +209,7 @@ idem_number_mend(void)
 	ResourceOwner saved;
 	int64		value;
 
-	/* Writers would queue up behind the locks that are waited for. */
+	/* Nothing to mend: writers would queue up behind the locks for nothing. */
 	if (seq.sealed && read_cell(idem_outbox_generation_oid()).sealed)
 		return seq.value;
 
@@ -216,7 +222,7 @@ idem_number_mend(void)
 }
 
 void
-idem_number_settle(void)
+idem_number_make_safe(void)
 {
 	IdemCell	seq = read_cell(idem_outbox_seq_oid());
 

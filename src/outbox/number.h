@@ -20,27 +20,27 @@
 /*
  * Draw n numbers for events; *first is the first of them.  The caller has a
  * segment locked for writing.  False: nothing was drawn, and the caller has to
- * give its lock back, call idem_number_settle, and try again.
+ * give its lock back, call idem_number_make_safe, and try again.
  */
 extern bool idem_number_draw(int n, int64 *first);
 
 /*
- * Make the sequence of a restored or upgraded database usable.  Waits for all
- * transactions that write to the outbox; an error if the sequence was set by
- * hand.
+ * Have the sequence of a restored or upgraded database go on at a safe number.  Waits
+ * for all transactions that write to the outbox.  Error 55000 if the sequence was set
+ * by hand.
  */
-extern void idem_number_settle(void);
+extern void idem_number_make_safe(void);
 
-/* The same also for a sequence that was set by hand; returns the last number. */
+/* The same, for a sequence that was set by hand as well; returns the last number. */
 extern int64 idem_number_mend(void);
 
 /* Were events enqueued here, so that a dump cannot be restored into the log? */
 extern bool idem_number_in_use(void);
 
 /*
- * Before others restore what has numbers of events: false if numbers are in use
- * here.  True: none is given out before this transaction has ended, and those are
- * greater than what idem_outbox_greatest_hook knows then.
+ * Call it before rows that have numbers of events are restored.  False: numbers are
+ * in use here.  True: no number is given out before this transaction has ended, and
+ * later ones are greater than the number that idem_outbox_greatest_hook says then.
  */
 extern bool idem_number_hold_for_restore(void);
 

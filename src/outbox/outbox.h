@@ -20,7 +20,7 @@
 
 #include "utils/uuid.h"
 
-/* Settings; all but the first are for the relay's housekeeping. */
+/* Settings; those of the ring are for the relay's housekeeping. */
 extern int	idem_max_payload_size;	/* bytes */
 extern int	idem_outbox_retention;	/* seconds */
 extern int	idem_outbox_segment_size;	/* kB */
@@ -55,14 +55,14 @@ extern void idem_outbox_init(void);
 extern void idem_outbox_insert(const IdemOutboxRow *rows, int n);
 
 /*
- * Called once per idem_outbox_insert, after the insert, in the transaction
- * that made it; NULL if nobody listens.  Whoever sets it calls the previous.
+ * Called once per idem_outbox_insert, after the insert, in its transaction; NULL if
+ * nobody listens.  A subsystem that sets the hook calls the previous one.
  */
 extern void (*idem_outbox_enqueued_hook) (void);
 
 /*
- * The greatest number that others remember of an event, or 0; NULL if nobody
- * does.  New events get greater ones after a restore.
+ * The greatest number of an event that another subsystem remembers, or 0; NULL if
+ * there is no such subsystem.  After a restore new events get greater numbers.
  */
 extern int64 (*idem_outbox_greatest_hook) (void);
 

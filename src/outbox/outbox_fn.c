@@ -3,10 +3,10 @@
  * outbox_fn.c
  *		SQL functions that enqueue events: arguments in, rows to the writer.
  *
- * All values are checked before anything is written, so that a call that fails
- * has changed nothing even in a subtransaction that goes on.  Event ids given
- * by the caller are claimed under a consumer of the extension's own; this file
- * is where claims and the outbox meet, neither knows the other.
+ * All values are checked before the first write, so a call that fails has changed
+ * nothing even in a subtransaction that goes on.  Event ids given by the caller are
+ * claimed under a consumer of the extension's own.  Claims and outbox meet in this
+ * file only; neither knows the other.
  *
  * Copyright (c) 2026, the idempotency developers
  *
@@ -30,8 +30,8 @@
 #include "utils/tuplestore.h"
 #include "utils/uuid.h"
 
-#include "claim/claim.h"
 #include "compat.h"
+#include "claim/claim.h"
 #include "outbox/outbox.h"
 #include "shared/args.h"
 #include "shared/clock.h"
@@ -65,6 +65,7 @@ check_size(Datum value, const char *name)
 				 errhint("Store the data elsewhere and enqueue a reference, or raise the setting.")));
 }
 
+/* Headers are a JSON object of limited size. */
 static void
 check_headers(Datum value)
 {
@@ -75,7 +76,7 @@ check_headers(Datum value)
 				 errmsg("argument \"headers\" must be a JSON object")));
 }
 
-/* It becomes a header of the message at many sinks: one printable line. */
+/* A content type becomes a header of the message at many sinks: one printable line. */
 static void
 check_content_type(const text *value)
 {
@@ -91,7 +92,7 @@ check_content_type(const text *value)
 	}
 }
 
-/* A text element of an array or an argument, already not null. */
+/* A text that is not null, of the length that names may have. */
 static Datum
 checked_name(Datum value, const char *name)
 {
@@ -105,6 +106,7 @@ checked_name(Datum value, const char *name)
  * Unique ids
  */
 
+/* The canonical text, zero-terminated, as claims of ids have it. */
 static void
 uuid_to_text(const pg_uuid_t *uuid, char *buf)
 {
@@ -130,8 +132,8 @@ report_duplicate(const char *id)
 }
 
 /*
- * Another transaction is enqueueing the id: its end decides.  A unique index
- * would wait for it too, for lock_timeout at most.
+ * Wait for the transaction that is enqueueing the id: its end decides.  A unique
+ * index would wait likewise, for lock_timeout at most.
  */
 static void
 wait_for_id(const char *id, IdemClock *deadline)
@@ -155,7 +157,7 @@ wait_for_id(const char *id, IdemClock *deadline)
 			 errhint("Try again after that transaction has ended; lock_timeout sets how long to wait for it.")));
 }
 
-/* Make n ids this transaction's own, or fail. */
+/* Make n ids this transaction's own; error 23505 if one was enqueued before. */
 static void
 claim_ids(IdemClaimItem *items, int n)
 {
@@ -199,8 +201,8 @@ take_event_id(FunctionCallInfo fcinfo, int argno, IdemOutboxRow *row)
 }
 
 /*
- * Arguments of later features, from argno on: of one event, or by the names with
- * an s, of many.  They come last in all three functions.
+ * Refuse the arguments of later features, four from argno on.  They come last in all
+ * three functions; those of outbox_enqueue_many have plural names.
  */
 static void
 reject_later_args(FunctionCallInfo fcinfo, int argno, bool many)
@@ -215,7 +217,7 @@ reject_later_args(FunctionCallInfo fcinfo, int argno, bool many)
 					"Put the time into the headers, and let the receiver discard an event that is too old.");
 }
 
-/* Headers, event id and the arguments of later features come last in both. */
+/* Enqueue one event, whose arguments begin and, from the headers on, end alike. */
 static Datum
 enqueue_one(FunctionCallInfo fcinfo, IdemOutboxRow *row, int headers_argno)
 {
@@ -287,6 +289,7 @@ typedef struct Elements
 	int			n;
 } Elements;
 
+/* An array argument of at most one dimension. */
 static ArrayType *
 get_flat_array(FunctionCallInfo fcinfo, int argno, const char *name)
 {
@@ -299,6 +302,7 @@ get_flat_array(FunctionCallInfo fcinfo, int argno, const char *name)
 	return array;
 }
 
+/* Take an array argument apart. */
 static void
 get_elements(FunctionCallInfo fcinfo, int argno, const char *name,
 			 Oid type, int typlen, char typalign, Elements *elements)
@@ -308,6 +312,7 @@ get_elements(FunctionCallInfo fcinfo, int argno, const char *name,
 					  &elements->values, &elements->nulls, &elements->n);
 }
 
+/* Error 22023 unless both arrays have as many elements. */
 static void
 check_same_length(const Elements *a, const Elements *b)
 {
@@ -355,10 +360,7 @@ take_event_ids(const Elements *ids, IdemOutboxRow *rows, int n)
 		claim_ids(items, given);
 }
 
-/*
- * An array that may be left out, then n is 0; else it is as long as the one that
- * has to be there.
- */
+/* Take an array apart that may be left out, with n = 0, or is as long as "like". */
 static void
 get_optional(FunctionCallInfo fcinfo, int argno, const char *name, Oid type,
 			 int typlen, char typalign, const Elements *like, Elements *elements)
@@ -370,7 +372,7 @@ get_optional(FunctionCallInfo fcinfo, int argno, const char *name, Oid type,
 	check_same_length(like, elements);
 }
 
-/* An array of a later feature: what is wrong with it today will stay wrong. */
+/* Check the shape of an array of a later feature, which a later version checks, too. */
 static void
 check_later_array(FunctionCallInfo fcinfo, int argno, const char *name, const Elements *like)
 {
@@ -395,6 +397,7 @@ typedef struct Arrays
 	Elements	event_ids;		/* likewise */
 } Arrays;
 
+/* Check the arguments of outbox_enqueue_many and take them apart. */
 static void
 get_arrays(FunctionCallInfo fcinfo, Arrays *a)
 {
@@ -416,6 +419,7 @@ get_arrays(FunctionCallInfo fcinfo, Arrays *a)
 	check_later_array(fcinfo, ARG_EXPIRES_ATS, "expires_ats", &a->aggregate_ids);
 }
 
+/* Make the i-th event of the arrays a row, but for its id. */
 static void
 fill_row(const Arrays *a, int i, IdemOutboxRow *row)
 {
@@ -433,6 +437,7 @@ fill_row(const Arrays *a, int i, IdemOutboxRow *row)
 	}
 }
 
+/* All rows, with their ids claimed; the last check is passed by then. */
 static IdemOutboxRow *
 rows_of_arrays(FunctionCallInfo fcinfo, int *n)
 {

@@ -4,10 +4,11 @@
  *		SQL functions that show the outbox and its state, and mend it, and the
  *		trigger that receives events from a dump.
  *
- * LOCKING: AccessShareLock on one segment at a time; the trigger
- * ShareRowExclusiveLock on its segment, to the end of the transaction, under the
- * RowExclusiveLock of the statement: two restores into one segment wait for each
- * other, or one of them ends as a deadlock.  number.c's to mend.
+ * LOCKING: AccessShareLock on one segment at a time.  The trigger takes
+ * ShareRowExclusiveLock on its segment, kept with the restored rows, while the
+ * statement holds RowExclusiveLock: two restores into one segment wait for each
+ * other, or the server ends one of them as a deadlock.  outbox_mend_seq() takes the
+ * locks of number.c.
  *
  * Copyright (c) 2026, the idempotency developers
  *
@@ -60,6 +61,7 @@ static const int shown[] = {
 	IDEM_ATT_HEADERS, IDEM_ATT_ENQUEUED_AT
 };
 
+/* An event as outbox_events shows it (IdemRowSource). */
 static bool
 show_event(TupleTableSlot *slot, Datum *values, bool *nulls)
 {
@@ -84,6 +86,7 @@ idem_outbox_events_source_fn(PG_FUNCTION_ARGS)
 	return idem_rows_next(fcinfo, &source);
 }
 
+/* Fill in a row of outbox_segments. */
 static void
 describe_segment(const IdemSegment *seg, bool current, Datum *values, bool *nulls)
 {
@@ -153,6 +156,7 @@ idem_outbox_mend_seq_fn(PG_FUNCTION_ARGS)
 	PG_RETURN_INT64(idem_number_mend());
 }
 
+/* Does the segment have a committed row, as of now? */
 static bool
 has_rows(Relation segment)
 {
@@ -165,7 +169,7 @@ has_rows(Relation segment)
 	return found;
 }
 
-/* INSERT comes once per row in a dump made with --inserts. */
+/* Does the statement restore a whole segment?  A dump made with --inserts has one per row. */
 static bool
 is_copy(void)
 {
@@ -185,13 +189,13 @@ refuse_restore(Relation segment)
 }
 
 /*
- * Events of a dump have the numbers they had: of two events with one number a
- * relay would skip one.  So they are taken only by a log that has given out no
- * number, and COPY only by an empty segment, for the same dump has only one COPY
- * of it.  Nobody draws the first number while the statement has its lock on the
- * segment (number.c).
+ * Refuse events that may have the number of another one: of two events with one
+ * number a relay would skip one.  Events of a dump keep their numbers, so only a log
+ * that has given out no number takes them.  A dump has one COPY per segment, so a
+ * COPY into a segment with rows is a second dump's.  Nobody draws the first number
+ * while the statement has its lock on the segment (number.c).
  *
- * A log in use is refused without the lock, too: all writers would queue up
+ * The first look is without the lock: in a log in use all writers would queue up
  * behind a lock that waits for one open transaction.
  */
 static void
@@ -209,9 +213,9 @@ check_restore(Relation segment)
 }
 
 /*
- * Rows that come by SQL come from a dump: the writer does not fire triggers.
- * The transaction ids in a dump are another cluster's and mean nothing here;
- * an event enters this log with the transaction that restores it.
+ * Trigger of each segment, before insert.  The writer fires no triggers, so rows that
+ * come here are restored from a dump.  Their transaction ids are another cluster's;
+ * they get the id of the transaction that restores them.
  */
 Datum
 idem_outbox_restamp_fn(PG_FUNCTION_ARGS)

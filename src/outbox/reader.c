@@ -3,26 +3,30 @@
  * reader.c
  *		Reads the events of a difference of snapshots, in order of seq.
  *
- * Keys come from the indexes (keys.c), rows from the heap by their place.  A
- * key whose row the snapshot does not see belongs to an aborted transaction or
- * subtransaction and is passed over; that is checked, because passing over a
- * committed event would lose it.  A row does not move while its segment is
- * locked; across transactions it may (VACUUM FULL, emptying), so a segment that
- * got other files since its keys were read makes the reader read keys again.
+ * Places come from the indexes (range.c), rows from the heap by their place.  A
+ * place whose row the snapshot does not see belongs to an aborted transaction or
+ * subtransaction and is passed over; the reader checks that, because passing over
+ * a committed event would lose it.  A row does not move while its segment is
+ * locked.  Across transactions VACUUM FULL may move it, into another file: a heap
+ * whose file has changed since its places were read makes the reader read them
+ * again.  Emptying keeps the file, and empties no segment with an event that a
+ * position has yet to deliver; places held in an emptied segment are of aborted
+ * transactions, and find no row or another event's.
  *
- * Invariant: between two calls, k is the seq of the last event given out, and
- * the keys held are those of the difference after k.
+ * Invariant: between two calls, "seq" is that of the last event given out, and
+ * the places held are those of the difference after it.
  *
- * LOCKING: AccessShareLock on a segment's heap and index from its first use
- * until idem_reader_suspend.  A pin, no lock, on the page of the event given
- * out last.
+ * LOCKING: AccessShareLock on heap and index of all segments, from the first use
+ * until idem_reader_suspend.  A pin, no lock, on the page of the event given out
+ * last.
  *
- * MEMORY: the reader's context holds keys and snapshots, bounded (keys.c).
+ * MEMORY: the reader's context holds places and snapshots, bounded (range.c).
  * What an event points to is in the pinned page or, for the rare compressed
  * name, in a context reset with each event.
  *
- * Resources belong to the resource owner that was current when the reader was
- * first used in a transaction, whatever subtransaction uses it later.
+ * Relations and the pin belong to the resource owner that was current when the
+ * reader was first used since it was suspended, whatever subtransaction uses the
+ * reader later.
  *
  * Copyright (c) 2026, the idempotency developers
  *
@@ -50,7 +54,7 @@
 #include "utils/xid8.h"
 
 #include "compat.h"
-#include "outbox/keys.h"
+#include "outbox/range.h"
 #include "outbox/reader.h"
 #include "outbox/segment.h"
 
@@ -59,32 +63,33 @@ typedef struct ReaderSegment
 	IdemSegment segment;
 	bool		open;
 	BlockNumber nblocks;		/* of the heap, or fewer than it has now */
-	Oid			file;			/* heap's file when keys were read, or 0 */
+	Oid			file;			/* heap's when places were read, or 0 */
 } ReaderSegment;
 
 struct IdemReader
 {
 	MemoryContext context;
 	MemoryContext event_context;	/* reset with each event */
-	MemoryContext snap_context; /* done and cur */
+	MemoryContext snap_context; /* base and target */
 
 	ReaderSegment segments[IDEM_OUTBOX_SEGMENTS];
 	ResourceOwner owner;		/* of what is open; NULL = nothing is */
 	Buffer		buffer;			/* pinned page, or InvalidBuffer */
-	int			buffer_segment; /* whose it is */
+	int			buffer_segment; /* the page's */
 
 	bool		positioned;		/* idem_reader_seek was called */
-	IdemKeys   *keys;
-	IdemSnap   *done;			/* NULL: no difference */
-	IdemSnap   *cur;
-	int64		k;				/* seq of the event given out last */
-	int64		previous_k;		/* the one before it, for unget */
+	IdemRange  *range;
+	IdemSnap   *base;
+	IdemSnap   *target;			/* NULL: no difference */
+	int64		seq;			/* of the event given out last */
+	int64		previous_seq;	/* of the event before, for unget */
 };
 
 /*
  * Opening and closing
  */
 
+/* Open a segment unless it is open; another file makes the places void. */
 static void
 open_segment(IdemReader *reader, int number)
 {
@@ -97,11 +102,12 @@ open_segment(IdemReader *reader, int number)
 	rs->open = true;
 	rs->nblocks = RelationGetNumberOfBlocks(rs->segment.heap);
 	file = IDEM_REL_FILE_NUMBER(rs->segment.heap);
-	if (OidIsValid(rs->file) && rs->file != file && reader->cur != NULL)
-		idem_keys_start(reader->keys, reader->done, reader->cur, reader->k);
+	if (OidIsValid(rs->file) && rs->file != file && reader->target != NULL)
+		idem_range_start(reader->range, reader->base, reader->target, reader->seq);
 	rs->file = file;
 }
 
+/* Give the range an open segment (IdemSegmentOpener). */
 static const IdemSegment *
 opener(void *arg, int number)
 {
@@ -112,8 +118,9 @@ opener(void *arg, int number)
 }
 
 /*
- * Everything the reader opens belongs to one owner.  All segments are opened
- * at once: only then is it known that the keys held are still good.
+ * Make the reader's resource owner the current one; returns the one before.  The
+ * first call since a suspension opens all segments, because only then is it known
+ * that the places held are still good.
  */
 static ResourceOwner
 enter(IdemReader *reader)
@@ -131,12 +138,14 @@ enter(IdemReader *reader)
 	return save;
 }
 
+/* Give the resource owner back that "enter" has replaced. */
 static void
 leave(ResourceOwner save)
 {
 	CurrentResourceOwner = save;
 }
 
+/* Give the pin back, if there is one. */
 static void
 release_buffer(IdemReader *reader)
 {
@@ -157,7 +166,7 @@ idem_reader_create(MemoryContext parent)
 												  ALLOCSET_SMALL_SIZES);
 	reader->snap_context = AllocSetContextCreate(context, "outbox position",
 												 ALLOCSET_SMALL_SIZES);
-	reader->keys = idem_keys_create(context);
+	reader->range = idem_range_create(context);
 	reader->buffer = InvalidBuffer;
 	return reader;
 }
@@ -188,7 +197,7 @@ idem_reader_suspend(IdemReader *reader)
 	leave(save);
 }
 
-/* The abort has closed everything; only our notes of it are left. */
+/* The abort has closed everything; only the reader's notes of it are left. */
 void
 idem_reader_reset(IdemReader *reader)
 {
@@ -199,9 +208,9 @@ idem_reader_reset(IdemReader *reader)
 		reader->segments[i].open = false;
 		reader->segments[i].file = InvalidOid;
 	}
-	idem_keys_forget(reader->keys);
+	idem_range_forget(reader->range);
 	reader->positioned = false;
-	reader->done = reader->cur = NULL;
+	reader->base = reader->target = NULL;
 	MemoryContextReset(reader->snap_context);
 	MemoryContextReset(reader->event_context);
 }
@@ -210,6 +219,7 @@ idem_reader_reset(IdemReader *reader)
  * Fetching rows
  */
 
+/* Point to the bytes of a text, detoasted if it has to be. */
 static IdemEventText
 text_of(Datum value)
 {
@@ -222,7 +232,7 @@ text_of(Datum value)
 /* Take the row apart; false if it is not the event looked for. */
 static bool
 read_event(IdemReader *reader, const IdemSegment *segment, HeapTuple tuple,
-		   const IdemKey *key, IdemEvent *event)
+		   const IdemPlace *place, IdemEvent *event)
 {
 	Datum		values[IDEM_NATTS];
 	bool		nulls[IDEM_NATTS];
@@ -231,7 +241,7 @@ read_event(IdemReader *reader, const IdemSegment *segment, HeapTuple tuple,
 	idem_segment_deform_tuple(segment->heap, tuple, values, nulls);
 	event->xid = DatumGetFullTransactionId(values[IDEM_ATT_XID]);
 	event->seq = DatumGetInt64(values[IDEM_ATT_SEQ]);
-	if (U64FromFullTransactionId(event->xid) != key->xid || event->seq != key->seq)
+	if (U64FromFullTransactionId(event->xid) != place->xid || event->seq != place->seq)
 		return false;
 
 	MemoryContextReset(reader->event_context);
@@ -252,28 +262,28 @@ read_event(IdemReader *reader, const IdemSegment *segment, HeapTuple tuple,
 	return true;
 }
 
-/* Is it the key's event that stands there, whoever sees it? */
+/* Is the tuple the event that was at the place, whoever sees it? */
 static bool
-is_event_of(HeapTuple tuple, TupleDesc desc, const IdemKey *key)
+is_event_of(HeapTuple tuple, TupleDesc desc, const IdemPlace *place)
 {
 	bool		isnull;
 	Datum		xid = heap_getattr(tuple, IDEM_ATT_XID + 1, desc, &isnull);
 	Datum		seq = heap_getattr(tuple, IDEM_ATT_SEQ + 1, desc, &isnull);
 
-	return DatumGetInt64(seq) == key->seq &&
-		U64FromFullTransactionId(DatumGetFullTransactionId(xid)) == key->xid;
+	return DatumGetInt64(seq) == place->seq &&
+		U64FromFullTransactionId(DatumGetFullTransactionId(xid)) == place->xid;
 }
 
 /*
  * The transaction that inserted a row that nobody deleted and no snapshot was
  * given for; InvalidTransactionId if it is known to have aborted, or the row
- * is another than the key's.
+ * is another than the place's.
  */
 static TransactionId
-unexplained_inserter(Relation heap, Buffer buffer, const IdemKey *key)
+unexplained_inserter(Relation heap, Buffer buffer, const IdemPlace *place)
 {
 	Page		page = BufferGetPage(buffer);
-	OffsetNumber off = ItemPointerGetOffsetNumber(&key->tid);
+	OffsetNumber off = ItemPointerGetOffsetNumber(&place->tid);
 	ItemId		lp;
 	HeapTupleData tuple;
 
@@ -283,13 +293,13 @@ unexplained_inserter(Relation heap, Buffer buffer, const IdemKey *key)
 	if (!ItemIdIsNormal(lp))
 		return InvalidTransactionId;
 	tuple.t_tableOid = RelationGetRelid(heap);
-	tuple.t_self = key->tid;
+	tuple.t_self = place->tid;
 	tuple.t_data = (HeapTupleHeader) PageGetItem(page, lp);
 	tuple.t_len = ItemIdGetLength(lp);
 	if (HeapTupleHeaderXminInvalid(tuple.t_data) ||
 		HeapTupleHeaderXminFrozen(tuple.t_data) ||
 		(tuple.t_data->t_infomask & HEAP_XMAX_INVALID) == 0 ||
-		!is_event_of(&tuple, RelationGetDescr(heap), key))
+		!is_event_of(&tuple, RelationGetDescr(heap), place))
 		return InvalidTransactionId;
 	return HeapTupleHeaderGetRawXmin(tuple.t_data);
 }
@@ -300,12 +310,12 @@ unexplained_inserter(Relation heap, Buffer buffer, const IdemKey *key)
  * would mean that the caller's snapshot is older than the position.
  */
 static void
-check_row_is_gone(Relation heap, Buffer buffer, const IdemKey *key)
+check_row_is_gone(Relation heap, Buffer buffer, const IdemPlace *place)
 {
 	TransactionId xmin;
 
 	LockBuffer(buffer, BUFFER_LOCK_SHARE);
-	xmin = unexplained_inserter(heap, buffer, key);
+	xmin = unexplained_inserter(heap, buffer, place);
 	LockBuffer(buffer, BUFFER_LOCK_UNLOCK);
 
 	if (TransactionIdIsValid(xmin) &&
@@ -313,10 +323,10 @@ check_row_is_gone(Relation heap, Buffer buffer, const IdemKey *key)
 		ereport(ERROR,
 				(errcode(ERRCODE_INTERNAL_ERROR),
 				 errmsg("snapshot is too old to read event %lld in table \"%s\"",
-						(long long) key->seq, RelationGetRelationName(heap))));
+						(long long) place->seq, RelationGetRelationName(heap))));
 }
 
-/* Pin the key's page; false if the segment does not reach there any more. */
+/* Pin the place's page; false if the segment does not reach there any more. */
 static bool
 pin_page(IdemReader *reader, ReaderSegment *rs, BlockNumber block)
 {
@@ -336,12 +346,13 @@ pin_page(IdemReader *reader, ReaderSegment *rs, BlockNumber block)
 	return true;
 }
 
+/* Read the row at a place; false if the snapshot sees no such event there. */
 static bool
-fetch_key(IdemReader *reader, const IdemKey *key, IdemEvent *event)
+fetch_place(IdemReader *reader, const IdemPlace *place, IdemEvent *event)
 {
-	ReaderSegment *rs = &reader->segments[key->segment];
+	ReaderSegment *rs = &reader->segments[place->segment];
 	Relation	heap = rs->segment.heap;
-	ItemPointerData tid = key->tid;
+	ItemPointerData tid = place->tid;
 	HeapTupleData tuple;
 	bool		visible;
 
@@ -352,8 +363,8 @@ fetch_key(IdemReader *reader, const IdemKey *key, IdemEvent *event)
 									 GetActiveSnapshot(), &tuple, NULL, true);
 	LockBuffer(reader->buffer, BUFFER_LOCK_UNLOCK);
 	if (visible)
-		return read_event(reader, &rs->segment, &tuple, key, event);
-	check_row_is_gone(heap, reader->buffer, key);
+		return read_event(reader, &rs->segment, &tuple, place, event);
+	check_row_is_gone(heap, reader->buffer, place);
 	return false;
 }
 
@@ -367,49 +378,49 @@ idem_reader_seek(IdemReader *reader, const IdemPosition *pos)
 	MemoryContext old;
 
 	reader->positioned = true;
-	if (pos->cur != NULL && reader->cur != NULL &&
-		idem_snap_equal(pos->done, reader->done) &&
-		idem_snap_equal(pos->cur, reader->cur))
+	if (pos->target != NULL && reader->target != NULL &&
+		idem_snap_equal(pos->base, reader->base) &&
+		idem_snap_equal(pos->target, reader->target))
 	{
-		if (pos->k != reader->k)
-			idem_keys_move(reader->keys, pos->k);
-		reader->k = reader->previous_k = pos->k;
+		if (pos->seq != reader->seq)
+			idem_range_move(reader->range, pos->seq);
+		reader->seq = reader->previous_seq = pos->seq;
 		return;
 	}
 
-	idem_keys_forget(reader->keys);
-	reader->done = reader->cur = NULL;
+	idem_range_forget(reader->range);
+	reader->base = reader->target = NULL;
 	MemoryContextReset(reader->snap_context);
-	reader->k = reader->previous_k = pos->k;
-	if (pos->cur == NULL)
+	reader->seq = reader->previous_seq = pos->seq;
+	if (pos->target == NULL)
 		return;
 	old = MemoryContextSwitchTo(reader->snap_context);
-	reader->done = idem_snap_copy(pos->done);
-	reader->cur = idem_snap_copy(pos->cur);
+	reader->base = idem_snap_copy(pos->base);
+	reader->target = idem_snap_copy(pos->target);
 	MemoryContextSwitchTo(old);
-	idem_keys_start(reader->keys, reader->done, reader->cur, pos->k);
+	idem_range_start(reader->range, reader->base, reader->target, pos->seq);
 }
 
 bool
 idem_reader_next(IdemReader *reader, IdemEvent *event)
 {
 	ResourceOwner save;
-	const IdemKey *key;
+	const IdemPlace *place;
 	bool		found = false;
 
 	/* "No more events" would be taken for "all are delivered". */
 	if (!reader->positioned)
 		elog(ERROR, "outbox reader has no position");
-	if (reader->cur == NULL)
+	if (reader->target == NULL)
 		return false;
 	save = enter(reader);
-	while ((key = idem_keys_next(reader->keys, opener, reader)) != NULL)
+	while ((place = idem_range_next(reader->range, opener, reader)) != NULL)
 	{
 		CHECK_FOR_INTERRUPTS();
-		if (fetch_key(reader, key, event))
+		if (fetch_place(reader, place, event))
 		{
-			reader->previous_k = reader->k;
-			reader->k = event->seq;
+			reader->previous_seq = reader->seq;
+			reader->seq = event->seq;
 			found = true;
 			break;
 		}
@@ -421,9 +432,9 @@ idem_reader_next(IdemReader *reader, IdemEvent *event)
 void
 idem_reader_unget(IdemReader *reader)
 {
-	Assert(reader->cur != NULL);
-	idem_keys_back(reader->keys);
-	reader->k = reader->previous_k;
+	Assert(reader->target != NULL);
+	idem_range_back(reader->range);
+	reader->seq = reader->previous_seq;
 }
 
 /*
@@ -443,20 +454,20 @@ fetch_in_segment(IdemReader *reader, int number, uint64 xid, int64 seq,
 
 	if (idem_segment_is_empty(segment))
 		return false;
-	idem_key_xid(&keys[0], BTEqualStrategyNumber, xid);
-	idem_key_seq(&keys[1], BTEqualStrategyNumber, seq);
+	idem_scankey_xid(&keys[0], BTEqualStrategyNumber, xid);
+	idem_scankey_seq(&keys[1], BTEqualStrategyNumber, seq);
 	scan = idem_segment_beginscan(segment, 2);
 	index_rescan(scan, keys, 2, NULL, 0);
 	while (!found && idem_segment_next(scan, ForwardScanDirection, &entry))
 	{
-		IdemKey		key = {
+		IdemPlace	place = {
 			.seq = seq,
 			.xid = xid,
 			.tid = entry.tid,
 			.segment = number
 		};
 
-		found = fetch_key(reader, &key, event);
+		found = fetch_place(reader, &place, event);
 	}
 	index_endscan(scan);
 	return found;
@@ -479,7 +490,7 @@ idem_reader_fetch(IdemReader *reader, FullTransactionId xid, int64 seq,
 /* The place of the event with that id in one segment, by a scan. */
 static bool
 find_in_segment(const IdemSegment *segment, const pg_uuid_t *event_id,
-				IdemKey *key)
+				IdemPlace *place)
 {
 	TableScanDesc scan;
 	HeapTuple	tuple;
@@ -496,10 +507,10 @@ find_in_segment(const IdemSegment *segment, const pg_uuid_t *event_id,
 		Assert(!isnull);
 		if (memcmp(DatumGetUUIDP(id), event_id, UUID_LEN) != 0)
 			continue;
-		key->xid = U64FromFullTransactionId(DatumGetFullTransactionId(heap_getattr(tuple, IDEM_ATT_XID + 1, desc, &isnull)));
-		key->seq = DatumGetInt64(heap_getattr(tuple, IDEM_ATT_SEQ + 1, desc, &isnull));
-		key->tid = tuple->t_self;
-		key->segment = segment->number;
+		place->xid = U64FromFullTransactionId(DatumGetFullTransactionId(heap_getattr(tuple, IDEM_ATT_XID + 1, desc, &isnull)));
+		place->seq = DatumGetInt64(heap_getattr(tuple, IDEM_ATT_SEQ + 1, desc, &isnull));
+		place->tid = tuple->t_self;
+		place->segment = segment->number;
 		found = true;
 	}
 	table_endscan(scan);
@@ -515,11 +526,11 @@ idem_reader_find(IdemReader *reader, const pg_uuid_t *event_id, IdemEvent *event
 	for (int i = 0; i < IDEM_OUTBOX_SEGMENTS && !found; i++)
 	{
 		const IdemSegment *segment = opener(reader, i);
-		IdemKey		key;
+		IdemPlace	place;
 
 		if (!idem_segment_is_empty(segment) &&
-			find_in_segment(segment, event_id, &key))
-			found = fetch_key(reader, &key, event);
+			find_in_segment(segment, event_id, &place))
+			found = fetch_place(reader, &place, event);
 	}
 	leave(save);
 	return found;

@@ -4,9 +4,9 @@
  *		Reads the outbox as differences of snapshots, in order, bounded.
  *
  * A position says what was delivered: every event whose top-level transaction
- * is visible in "done", and, while the difference between "done" and "cur" is
- * being worked through, those visible in "cur" with seq <= k.  The reader
- * yields what "cur" sees, "done" does not, and seq > k, in ascending seq.
+ * is visible in "base", and, while the difference between "base" and "target" is
+ * being worked through, those visible in "target" up to its seq.  The reader
+ * yields what "target" sees, "base" does not, after that seq, in its order.
  * Reading the same position again yields the same rows in the same order.
  *
  * Copyright (c) 2026, the idempotency developers
@@ -58,19 +58,19 @@ typedef struct IdemEvent
 
 typedef struct IdemReader IdemReader;
 
-/* A reader with a bounded buffer of keys, all in a context below parent. */
+/* A reader with a bounded buffer of places, all in a context below parent. */
 extern IdemReader *idem_reader_create(MemoryContext parent);
 extern void idem_reader_free(IdemReader *reader);
 
 /*
  * Work through the difference cur - done from seq > k on.  Copies what it
- * needs.  Equal to where the reader stands already: keeps its keys.
+ * needs.  A reader that stands at an equal position already keeps its places.
  */
 extern void idem_reader_seek(IdemReader *reader, const IdemPosition *pos);
 
 /*
  * The next event of the difference; false at its end.  Needs a transaction
- * and an active snapshot not older than "cur".
+ * and an active snapshot not older than "target".
  */
 extern bool idem_reader_next(IdemReader *reader, IdemEvent *event);
 
@@ -82,8 +82,8 @@ extern void idem_reader_unget(IdemReader *reader);
 
 /*
  * Before the transaction ends, or the subtransaction in which the reader was
- * used first since it was suspended: closes relations, keeps the keys.  After
- * an abort idem_reader_reset must be called instead; it forgets keys and
+ * used first since it was suspended: closes relations, keeps the places.  After
+ * an abort idem_reader_reset must be called instead; it forgets places and
  * position, so that idem_reader_seek comes next.
  */
 extern void idem_reader_suspend(IdemReader *reader);
@@ -112,11 +112,14 @@ typedef struct IdemLag
 
 extern void idem_reader_lag(const IdemPosition *pos, IdemLag *lag);
 
+/* The same of n positions, by one snapshot. */
+extern void idem_reader_lags(const IdemPosition **positions, IdemLag *lags, int n);
+
 /*
  * Housekeeping, called by the relay worker in a transaction of its own: make
  * the next segment current if the current one is due, and empty in place those
  * closed segments all of whose events are delivered at each of the npos
- * positions' "done" and older than idempotency.outbox_retention.  Takes locks
+ * positions' "base" and older than idempotency.outbox_retention.  Takes locks
  * conditionally, so it never waits; must be the transaction's last act.
  * Returns the number of segments emptied.  npos = 0 releases nothing.
  */

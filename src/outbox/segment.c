@@ -4,10 +4,9 @@
  *		The ring of segments: finding, opening and probing them.
  *
  * The log of events is a ring of eight tables made by the install script, each
- * with one btree on (xid, seq).  New events go to the current one.  Which one
- * that is stands in a cell (cell.h) that is changed in place, outside
- * transactions, and WAL-logged: the value of the sequence outbox_generation,
- * modulo eight.
+ * with one btree on (xid, seq).  New events go to the current segment, whose number
+ * is the generation modulo eight.  The generation is a cell (cell.h), the sequence
+ * outbox_generation: changed in place, outside transactions, and WAL-logged.
  *
  * Invariant: an event of a running or committed transaction that has not been
  * delivered everywhere is in some segment's heap and index.
@@ -17,14 +16,14 @@
  * WAL.  See maintain.c for a crash in the middle of emptying.
  *
  * LOCKING
- *		writers			RowExclusiveLock on a segment's heap, to the end of the
- *						transaction; then the generation is read (writer.c)
+ *		writers			RowExclusiveLock on a segment's heap, then the generation
+ *						is read; the lock stands until the transaction ends, or
+ *						the subtransaction that wrote there aborts (writer.c)
  *		readers			AccessShareLock on heap and index
  *		maintenance		ShareUpdateExclusiveLock on outbox_generation against
  *						each other; AccessExclusiveLock on what is emptied
- * A segment's lock is taken before the generation is looked at, and no two
- * segments' locks are waited for in another order than one after the other by
- * a writer that finds itself overtaken, holding no lock of the first.
+ * A writer that finds another segment current gives the lock of this call back
+ * before it waits for the other segment's.
  *
  * Dropping the extension locks every member first, so whoever has a lock on
  * one segment can read the sequences without a lock on them.
@@ -142,15 +141,22 @@ idem_outbox_set_generation(int64 generation)
 	relation_close(rel, NoLock);
 }
 
-void
-idem_segment_altered(Relation heap)
+/* Raise the error that a segment is not as it was made; the hint is a sentence. */
+pg_noreturn static void
+report_altered(Relation heap, const char *hint)
 {
 	ereport(ERROR,
 			(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
 			 errmsg("table \"%s\" was altered", RelationGetRelationName(heap)),
 			 errdetail("A segment of the outbox has an index on (xid, seq) and the %d columns that it was made with.",
 					   IDEM_NATTS),
-			 errhint("Drop the indexes and columns that were added.")));
+			 errhint("%s", hint)));
+}
+
+void
+idem_segment_report_added(Relation heap)
+{
+	report_altered(heap, "Drop the indexes and columns that were added.");
 }
 
 /*
@@ -162,12 +168,16 @@ idem_segment_check_columns(Relation heap)
 {
 	TupleDesc	desc = RelationGetDescr(heap);
 
-	if (desc->natts < IDEM_NATTS)
-		idem_segment_altered(heap);
-	for (int i = 0; i < desc->natts; i++)
+	for (int i = 0; i < IDEM_NATTS; i++)
 	{
-		if (TupleDescAttr(desc, i)->attisdropped != (i >= IDEM_NATTS))
-			idem_segment_altered(heap);
+		if (i >= desc->natts || TupleDescAttr(desc, i)->attisdropped)
+			report_altered(heap, "A column that was dropped cannot be given back: save the events that are needed, "
+						   "and create the extension anew.");
+	}
+	for (int i = IDEM_NATTS; i < desc->natts; i++)
+	{
+		if (!TupleDescAttr(desc, i)->attisdropped)
+			idem_segment_report_added(heap);
 	}
 }
 
@@ -207,8 +217,8 @@ idem_segment_deform_tuple(Relation heap, HeapTuple tuple, Datum *values, bool *n
 }
 
 /*
- * Anything else would not be maintained.  A second one of this kind is what
- * REINDEX CONCURRENTLY makes, and leaves behind when it is cancelled.
+ * The writer could not maintain an index of any other kind.  REINDEX CONCURRENTLY
+ * makes a second index of this kind, and leaves it behind when it is cancelled.
  */
 bool
 idem_segment_is_index(Relation index)
@@ -240,7 +250,7 @@ idem_segment_indexes(Relation heap, bool to_read, Oid *oids)
 
 		if (!RelationIsValid(index) || !idem_segment_is_index(index) ||
 			n == IDEM_SEGMENT_MAX_INDEXES)
-			idem_segment_altered(heap);
+			idem_segment_report_added(heap);
 		usable = to_read ? index->rd_index->indisvalid : index->rd_index->indisready;
 		RelationClose(index);
 		if (usable)
@@ -248,10 +258,11 @@ idem_segment_indexes(Relation heap, bool to_read, Oid *oids)
 	}
 	list_free(indexes);
 	if (n == 0)
-		idem_segment_altered(heap);
+		report_altered(heap, "Create an index on (xid, seq), or build one that is invalid again with REINDEX.");
 	return n;
 }
 
+/* The index to read a locked segment by. */
 static Oid
 index_of(Relation heap)
 {
@@ -302,6 +313,7 @@ idem_segment_is_empty(const IdemSegment *seg)
 	return RelationGetNumberOfBlocks(seg->index) <= EMPTY_INDEX_BLOCKS;
 }
 
+/* Are the indexes of a TOAST table as freshly made? */
 static bool
 indexes_are_pristine(Relation heap)
 {
@@ -375,6 +387,7 @@ idem_segment_next(IndexScanDesc scan, ScanDirection direction, IdemEntry *entry)
 	return true;
 }
 
+/* The comparison function of a scan key on xid or seq. */
 static RegProcedure
 comparison(StrategyNumber strategy, bool is_xid)
 {
@@ -393,14 +406,14 @@ comparison(StrategyNumber strategy, bool is_xid)
 }
 
 void
-idem_key_xid(ScanKey key, StrategyNumber strategy, uint64 xid)
+idem_scankey_xid(ScanKey key, StrategyNumber strategy, uint64 xid)
 {
 	ScanKeyInit(key, IDEM_ATT_XID + 1, strategy, comparison(strategy, true),
 				FullTransactionIdGetDatum(FullTransactionIdFromU64(xid)));
 }
 
 void
-idem_key_seq(ScanKey key, StrategyNumber strategy, int64 seq)
+idem_scankey_seq(ScanKey key, StrategyNumber strategy, int64 seq)
 {
 	ScanKeyInit(key, IDEM_ATT_SEQ + 1, strategy, comparison(strategy, false),
 				Int64GetDatum(seq));
@@ -428,7 +441,7 @@ idem_segment_first(const IdemSegment *seg, uint64 xid, IdemEntry *entry)
 {
 	ScanKeyData key;
 
-	idem_key_xid(&key, BTGreaterEqualStrategyNumber, xid);
+	idem_scankey_xid(&key, BTGreaterEqualStrategyNumber, xid);
 	return probe(seg, &key, 1, ForwardScanDirection, entry);
 }
 
@@ -444,10 +457,11 @@ idem_segment_has_xid(const IdemSegment *seg, uint64 xid)
 	ScanKeyData key;
 	IdemEntry	entry;
 
-	idem_key_xid(&key, BTEqualStrategyNumber, xid);
+	idem_scankey_xid(&key, BTEqualStrategyNumber, xid);
 	return probe(seg, &key, 1, ForwardScanDirection, &entry);
 }
 
+/* enqueued_at of a tuple on a page that is locked. */
 static TimestampTz
 tuple_time(Relation heap, Page page, ItemId lp, ItemPointer tid)
 {
@@ -488,6 +502,7 @@ page_times(Relation heap, BlockNumber block, BufferAccessStrategy strategy,
 	return n;
 }
 
+/* Add the events of a page to the summary. */
 static void
 summarize_page(Relation heap, BlockNumber block, IdemPageSummary *summary)
 {

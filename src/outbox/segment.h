@@ -48,7 +48,7 @@ enum
 	IDEM_NATTS
 };
 
-/* What the index of a segment knows of an event. */
+/* An entry of a segment's index. */
 typedef struct IdemEntry
 {
 	uint64		xid;
@@ -67,7 +67,7 @@ typedef struct IdemSegment
 /* How many segments were opened so far; the current one is this modulo 8. */
 extern int64 idem_outbox_generation(void);
 
-/* The same, for one who holds a lock on a segment already; much cheaper. */
+/* The same, much cheaper; the caller holds a lock on a segment. */
 extern int64 idem_outbox_generation_locked(void);
 
 /* Make another segment current; the caller holds the maintenance lock. */
@@ -99,26 +99,26 @@ extern void idem_segment_close(IdemSegment *seg);
 #define IDEM_SEGMENT_MAX_INDEXES	16
 extern int	idem_segment_indexes(Relation heap, bool to_read, Oid *oids);
 
-/* Raise the error that says so. */
-pg_noreturn extern void idem_segment_altered(Relation heap);
+/* Error 55000: the segment has an index or a column that is not its own. */
+pg_noreturn extern void idem_segment_report_added(Relation heap);
 
-/* Raise it unless the columns are a segment's, apart from dropped ones behind them. */
+/* Error 55000 unless the columns are a segment's, with dropped ones behind them at most. */
 extern void idem_segment_check_columns(Relation heap);
 
 /* Make a row of, or take apart, a segment's own columns: arrays of IDEM_NATTS. */
 extern HeapTuple idem_segment_form_tuple(Relation heap, const Datum *values, const bool *nulls);
 extern void idem_segment_deform_tuple(Relation heap, HeapTuple tuple, Datum *values, bool *nulls);
 
-/* Is it a plain ascending one on (xid, seq)? */
+/* Is it a plain ascending btree on (xid, seq)? */
 extern bool idem_segment_is_index(Relation index);
 
 /*
- * True if no event is in the segment.  An index of no blocks is what a crash
- * in the middle of emptying leaves; what else is there then does not count.
+ * Is no event in the segment?  A crash in the middle of emptying leaves an index
+ * without blocks; the events that the heap still has were delivered.
  */
 extern bool idem_segment_is_empty(const IdemSegment *seg);
 
-/* True if every file of it is as freshly made, so that it may become current. */
+/* Is every file of the segment as freshly made, so that it may become current? */
 extern bool idem_segment_is_pristine(const IdemSegment *seg);
 
 /* Bytes on disk: heap, TOAST and indexes. */
@@ -130,8 +130,8 @@ extern bool idem_segment_next(IndexScanDesc scan, ScanDirection direction,
 							  IdemEntry *entry);
 
 /* Scan keys on the index's columns. */
-extern void idem_key_xid(ScanKey key, StrategyNumber strategy, uint64 xid);
-extern void idem_key_seq(ScanKey key, StrategyNumber strategy, int64 seq);
+extern void idem_scankey_xid(ScanKey key, StrategyNumber strategy, uint64 xid);
+extern void idem_scankey_seq(ScanKey key, StrategyNumber strategy, int64 seq);
 
 /* First entry with that xid or a later one; last entry of all. */
 extern bool idem_segment_first(const IdemSegment *seg, uint64 xid,
@@ -151,9 +151,9 @@ extern void idem_segment_summarize(const IdemSegment *seg, bool last,
 								   IdemPageSummary *summary);
 
 /*
- * Is an event of it, visible or not, from between these times?  Every page may
- * have the newest one, since each session fills one of its own; the last pages
- * are read first, so mostly one is.
+ * Does the segment have an event, visible or not, from between these times?  Any
+ * page may have the newest event, since each session fills a page of its own.  The
+ * last pages are read first, so reading one is mostly enough.
  */
 extern bool idem_segment_has_between(const IdemSegment *seg, TimestampTz after,
 									 TimestampTz before);

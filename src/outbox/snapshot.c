@@ -39,9 +39,8 @@ snap_alloc(uint32 nxip)
 	return snap;
 }
 
-/* Give an xid of a live snapshot its epoch; none of them is after "next". */
-static FullTransactionId
-widen_xid(TransactionId xid, FullTransactionId next)
+FullTransactionId
+idem_snap_widen_xid(TransactionId xid, FullTransactionId next)
 {
 	uint32		epoch = EpochFromFullTransactionId(next);
 
@@ -50,6 +49,7 @@ widen_xid(TransactionId xid, FullTransactionId next)
 	return FullTransactionIdFromEpochAndXid(epoch, xid);
 }
 
+/* By age, for qsort, qunique and bsearch. */
 static int
 compare_full_xids(const void *a, const void *b)
 {
@@ -68,21 +68,21 @@ idem_snap_current(void)
 	IdemSnap   *snap = snap_alloc(active->xcnt + active->subxcnt + 1);
 	uint32		n = 0;
 
-	snap->xmin = widen_xid(active->xmin, next);
-	snap->xmax = widen_xid(active->xmax, next);
+	snap->xmin = idem_snap_widen_xid(active->xmin, next);
+	snap->xmax = idem_snap_widen_xid(active->xmax, next);
 	for (uint32 i = 0; i < active->xcnt; i++)
-		snap->xip[n++] = widen_xid(active->xip[i], next);
+		snap->xip[n++] = idem_snap_widen_xid(active->xip[i], next);
 
 	/* A snapshot taken on a standby keeps all running xids here. */
 	if (active->takenDuringRecovery)
 	{
 		for (int32 i = 0; i < active->subxcnt; i++)
-			snap->xip[n++] = widen_xid(active->subxip[i], next);
+			snap->xip[n++] = idem_snap_widen_xid(active->subxip[i], next);
 	}
 
 	if (TransactionIdIsValid(own))
 	{
-		FullTransactionId full = widen_xid(own, next);
+		FullTransactionId full = idem_snap_widen_xid(own, next);
 
 		if (FullTransactionIdPrecedes(full, snap->xmax))
 		{

@@ -43,14 +43,17 @@ extern IdemSnap *idem_snap_empty(void);
 /* A copy in the current context. */
 extern IdemSnap *idem_snap_copy(const IdemSnap *snap);
 
+/* An xid that is in use, with its epoch; "next", read later, is after it. */
+extern FullTransactionId idem_snap_widen_xid(TransactionId xid, FullTransactionId next);
+
 extern bool idem_snap_sees(const IdemSnap *snap, FullTransactionId xid);
 extern bool idem_snap_equal(const IdemSnap *a, const IdemSnap *b);
 
 typedef struct IdemPosition
 {
-	IdemSnap   *done;			/* never NULL */
-	IdemSnap   *cur;			/* NULL: no difference is being worked through */
-	int64		k;				/* last seq delivered of it; 0 = none */
+	IdemSnap   *base;			/* never NULL */
+	IdemSnap   *target;			/* NULL: no difference is being worked through */
+	int64		seq;			/* last one delivered of it; 0: none */
 } IdemPosition;
 
 #endif							/* IDEM_OUTBOX_SNAPSHOT_H */

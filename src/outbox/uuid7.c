@@ -5,14 +5,14 @@
  *
  * Layout: 48 bits of milliseconds since 1970, the version, 12 bits that count
  * 1/4096 of a millisecond, the variant, 62 random bits.  Ids of one backend
- * ascend: if the clock has not advanced since the last one, the time part is
- * that of the last one plus one step.  Order between backends is the clock's
- * and nothing rests on it.
+ * ascend: if the clock has not advanced since the last id, the time part is that of
+ * the last id plus one step.  Ids of different backends are in the clock's order, and
+ * nothing rests on that.
  *
- * A clock that was set back by more than a second is followed, not outrun, or
- * a wrong date once set would stay in the ids for as long as the session.
+ * If the clock was set back by more than a second, ids follow the clock.  Else a
+ * wrong date would stay in the ids for as long as the session.
  *
- * MEMORY: static; random bytes are drawn in blocks, because one system call or
+ * MEMORY: static.  Random bytes are drawn in blocks, because one system call or
  * library call per id would dominate the cost of an enqueue, and wiped as they
  * are handed out.
  *
@@ -34,12 +34,13 @@
 #define STEPS_PER_MS		4096
 #define RANDOM_POOL_BYTES	512
 
-/* Time parts of the last id, in steps since 1970. */
+/* Time part of the last id, in steps since 1970. */
 static uint64 last_step = 0;
 
 static unsigned char random_pool[RANDOM_POOL_BYTES];
 static int	random_left = 0;
 
+/* The wall clock in steps of 1/4096 ms. */
 static uint64
 current_step(void)
 {
@@ -50,6 +51,7 @@ current_step(void)
 		(uint64) now.tv_nsec * STEPS_PER_MS / 1000000;
 }
 
+/* A step after the last one, unless the clock was set back. */
 static uint64
 next_step(void)
 {
@@ -61,6 +63,7 @@ next_step(void)
 	return step;
 }
 
+/* 64 random bits out of the pool. */
 static uint64
 random_bits(void)
 {

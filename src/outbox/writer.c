@@ -3,11 +3,11 @@
  * writer.c
  *		Appends events to the current segment.
  *
- * Invariant: an event is put only into a segment that was current while the
- * writer already held its lock.  A writer that reads which segment is current,
- * stalls, and takes the lock after that segment was closed and emptied would
- * otherwise put its event where nobody expects one; therefore the generation
- * is read after the lock, and a writer that finds itself overtaken starts over.
+ * Invariant: a writer puts an event only into a segment that was current while the
+ * writer held the segment's lock.  A writer that reads the generation, stalls, and
+ * locks the segment after it was closed and emptied would put its event into a
+ * segment that nobody expects events in.  So the writer reads the generation after
+ * it has the lock, and starts over if another segment is current.
  *
  * The top-level transaction id is assigned before a number is drawn: events of
  * a transaction that starts after a number was given out have higher numbers.
@@ -15,13 +15,14 @@
  * What a crash leaves: rows of a transaction that never committed, as any
  * aborted insert does.  They vanish with the segment.
  *
- * LOCKING: RowExclusiveLock on the segment's heap, then on its indexes, then
- * what the heap insert takes on the TOAST table and its index, kept to the end
- * of the transaction: REINDEX CONCURRENTLY waits for the holders of the table's,
- * and ALTER INDEX ... SET TABLESPACE copies an index under a lock on nothing
- * else.  They belong to the subtransaction (txn_owner.h): a cursor that fails
- * gives its locks back though its earlier rows stay.  Then RowExclusiveLock on
- * the number sequence, likewise.
+ * LOCKING: RowExclusiveLock on the segment's heap, on its indexes and on the number
+ * sequence, in this order, then on the TOAST table and its index (by the heap
+ * insert).  A segment that proves not to be current is unlocked at once.  All other
+ * locks stand as long as the rows may be committed: they belong to the
+ * subtransaction (txn_owner.h), and fall with the rows at ROLLBACK TO, or at the
+ * end of the transaction.  The table's lock makes REINDEX CONCURRENTLY wait.  The
+ * locks on the indexes are for ALTER INDEX ... SET TABLESPACE, which copies an
+ * index under no other lock.
  *
  * MEMORY: tuples in the caller's context, for many events in a context that is
  * reset after each chunk.  Slots for chunks live as long as the backend.
@@ -67,24 +68,23 @@ typedef struct Writer
 	Relation	indexes[IDEM_SEGMENT_MAX_INDEXES];
 	int			nindexes;
 	FullTransactionId xid;
-	int64		next_seq;		/* of those that were drawn */
+	int64		next_seq;		/* the next number of those drawn */
 	TimestampTz now;
 	CommandId	cid;
 } Writer;
 
-/* The segment that was current last time; only a guess, verified each time. */
+/* The segment that was current at the last call; each call verifies it. */
 static int	guessed_segment = 0;
 
-/* The index access method asks nothing of it for a plain btree. */
+/* A plain btree takes nothing from it. */
 static IndexInfo index_info = {.type = T_IndexInfo};
 
 static TupleTableSlot *chunk_slots[MAX_CHUNK_ROWS];
-static TupleDesc chunk_desc = NULL; /* theirs */
+static TupleDesc chunk_desc = NULL; /* of chunk_slots */
 
 /*
- * Open the indexes of a locked segment.  Mostly there is one: the relcache's
- * list is read in place then, copying it out would cost more than the check is
- * worth.
+ * Open the indexes of a locked segment.  Mostly there is one, and the relcache's
+ * list is read in place: copying the list would cost more than checking it.
  */
 static void
 open_indexes(Writer *writer)
@@ -106,11 +106,11 @@ open_indexes(Writer *writer)
 	{
 		writer->indexes[i] = index_open(oids[i], RowExclusiveLock);
 		if (!idem_segment_is_index(writer->indexes[i]))
-			idem_segment_altered(heap);
+			idem_segment_report_added(heap);
 	}
 }
 
-/* Lock, then look whether it is still the current one; see the file header. */
+/* Lock the guessed segment until the guess is right; see the file header. */
 static void
 open_current_segment(IdemSegment *seg)
 {
@@ -133,6 +133,7 @@ open_current_segment(IdemSegment *seg)
 	IDEM_FAULT_POINT("outbox-segment-current");
 }
 
+/* Close heap and indexes; with NoLock their locks stay. */
 static void
 close_segment(Writer *writer, LOCKMODE lockmode)
 {
@@ -141,7 +142,7 @@ close_segment(Writer *writer, LOCKMODE lockmode)
 	table_close(writer->segment.heap, lockmode);
 }
 
-/* Lock a segment, and then draw numbers: see number.c for what rests on that. */
+/* Lock a segment, then draw n numbers.  number.c relies on this order. */
 static void
 open_and_draw(Writer *writer, int n)
 {
@@ -152,11 +153,12 @@ open_and_draw(Writer *writer, int n)
 		if (idem_number_draw(n, &writer->next_seq))
 			break;
 		close_segment(writer, RowExclusiveLock);
-		idem_number_settle();
+		idem_number_make_safe();
 	}
 	IDEM_FAULT_POINT("outbox-numbers-drawn");
 }
 
+/* Make the tuple of the next number; values is for the index entry. */
 static HeapTuple
 form_tuple(Writer *writer, const IdemOutboxRow *row, Datum *values)
 {
@@ -179,6 +181,7 @@ form_tuple(Writer *writer, const IdemOutboxRow *row, Datum *values)
 	return idem_segment_form_tuple(writer->segment.heap, values, nulls);
 }
 
+/* Insert (xid, seq), the first two values, into all indexes. */
 static void
 insert_index_entry(const Writer *writer, Datum *values, ItemPointer tid)
 {
@@ -189,6 +192,7 @@ insert_index_entry(const Writer *writer, Datum *values, ItemPointer tid)
 					 writer->segment.heap, UNIQUE_CHECK_NO, false, &index_info);
 }
 
+/* Append a single row. */
 static void
 insert_one(Writer *writer, const IdemOutboxRow *row)
 {
@@ -269,6 +273,7 @@ insert_chunk(Writer *writer, const IdemOutboxRow *rows, int n)
 	return count;
 }
 
+/* Append rows chunk by chunk, in a context that is reset after each. */
 static void
 insert_many(Writer *writer, const IdemOutboxRow *rows, int n)
 {
@@ -279,10 +284,10 @@ insert_many(Writer *writer, const IdemOutboxRow *rows, int n)
 
 	while (n > 0)
 	{
-		int			done = insert_chunk(writer, rows, n);
+		int			inserted = insert_chunk(writer, rows, n);
 
-		rows += done;
-		n -= done;
+		rows += inserted;
+		n -= inserted;
 		MemoryContextReset(chunk_context);
 		CHECK_FOR_INTERRUPTS();
 	}

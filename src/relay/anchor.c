@@ -66,12 +66,14 @@
 
 static IdemRelRef relays_ref = IDEM_RELREF("relays");
 
+/* The schema of "relays", whatever name it has now. */
 static Oid
 anchor_schema(void)
 {
 	return get_rel_namespace(idem_relref_oid(&relays_ref));
 }
 
+/* The unqualified name, which the hooks take apart again. */
 static char *
 anchor_relname(int relay_id)
 {
@@ -85,6 +87,7 @@ idem_anchor_name(int relay_id)
 									  anchor_relname(relay_id));
 }
 
+/* Without a lock on the table, so it may be gone: InvalidOid. */
 static Oid
 server_of(Oid relid)
 {
@@ -98,6 +101,7 @@ server_of(Oid relid)
 	return serverid;
 }
 
+/* Like server_of. */
 static Oid
 owner_of(Oid relid)
 {

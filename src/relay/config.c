@@ -51,18 +51,20 @@
 #include "relay/config.h"
 #include "relay/identity.h"
 #include "relay/kind.h"
-#include "relay/spi.h"
 #include "shared/catalog.h"
+#include "shared/spi.h"
 
-static const char *const config_query =
-"SELECT relay_id, relay, owner, owner_oid, aggregate_types,"
-" ordering::text, on_dead::text, max_attempts,"
-" (pg_catalog.date_part('epoch', min_backoff) * 1000)::int,"
-" (pg_catalog.date_part('epoch', max_backoff) * 1000)::int,"
-" batch_events, batch_bytes, COALESCE(max_lag_bytes, 0), paused, halted, epoch,"
-" incarnation, identity, xmin"
-" FROM %s.relays ORDER BY relay_id";
+/* What a relay is, without what it sends to. */
+#define CONFIG_QUERY \
+	"SELECT relay_id, relay, owner, owner_oid, aggregate_types," \
+	" ordering::text, on_dead::text, max_attempts," \
+	" (pg_catalog.date_part('epoch', min_backoff) * 1000)::int," \
+	" (pg_catalog.date_part('epoch', max_backoff) * 1000)::int," \
+	" batch_events, batch_bytes, COALESCE(max_lag_bytes, 0), paused, halted::text, epoch," \
+	" incarnation, identity, xmin" \
+	" FROM %s.relays"
 
+/* The column has no NULL elements: relay_create refuses them. */
 static List *
 text_array_to_list(Datum array)
 {
@@ -77,6 +79,32 @@ text_array_to_list(Datum array)
 	return result;
 }
 
+/* Labels of relay_halt, and what stat_relay says. */
+static const struct
+{
+	const char *label;
+	const char *message;
+}			halts[] = {
+	[IDEM_HALT_NOT] = {NULL, NULL},
+	[IDEM_HALT_DEAD_LETTER] = {"dead_letter", "a dead letter"},
+	[IDEM_HALT_LAG] = {"max_lag_size", "max_lag_size was exceeded"}
+};
+
+/* The reason of a label; NULL: not halted. */
+static IdemHalt
+halt_of_label(const char *label)
+{
+	if (label == NULL)
+		return IDEM_HALT_NOT;
+	for (IdemHalt h = IDEM_HALT_NOT + 1; h < lengthof(halts); h++)
+	{
+		if (strcmp(halts[h].label, label) == 0)
+			return h;
+	}
+	elog(ERROR, "unknown label \"%s\" of type relay_halt", label);
+}
+
+/* Take a row of CONFIG_QUERY; what the anchor says is left empty. */
 static IdemRelayConfig *
 config_from_row(HeapTuple tup, TupleDesc desc)
 {
@@ -102,7 +130,7 @@ config_from_row(HeapTuple tup, TupleDesc desc)
 	c->batch_bytes = DatumGetInt64(idem_spi_value(tup, desc, 12));
 	c->max_lag_bytes = DatumGetInt64(idem_spi_value(tup, desc, 13));
 	c->paused = DatumGetBool(idem_spi_value(tup, desc, 14));
-	c->halted = idem_spi_text(tup, desc, 15);
+	c->halted = halt_of_label(idem_spi_text(tup, desc, 15));
 	c->epoch = DatumGetInt64(idem_spi_value(tup, desc, 16));
 	c->incarnation = idem_spi_text(tup, desc, 17);
 	c->identity = idem_spi_text(tup, desc, 18);
@@ -253,8 +281,9 @@ check_owner(IdemRelayConfig *c)
 							  c->noted_owner);
 }
 
-List *
-idem_relay_configs(void)
+/* The relays that a query on "relays" gives. */
+static List *
+read_configs(const char *query, int nargs, Oid *types, Datum *values)
 {
 	MemoryContext caller = CurrentMemoryContext;
 	List	   *configs = NIL;
@@ -262,7 +291,7 @@ idem_relay_configs(void)
 	MemoryContext old;
 
 	SPI_connect();
-	(void) idem_spi_run(config_query, 0, NULL, NULL, NULL);
+	(void) idem_spi_run(query, nargs, types, values, NULL);
 	old = MemoryContextSwitchTo(caller);
 	for (uint64 i = 0; i < SPI_processed; i++)
 		configs = lappend(configs, config_from_row(SPI_tuptable->vals[i],
@@ -278,17 +307,107 @@ idem_relay_configs(void)
 	return configs;
 }
 
-void
-idem_relay_delete(int relay_id)
+List *
+idem_relay_configs(void)
+{
+	return read_configs(CONFIG_QUERY " ORDER BY relay_id", 0, NULL, NULL);
+}
+
+IdemRelayConfig *
+idem_relay_config_of(const char *name)
+{
+	Oid			types[1] = {TEXTOID};
+	Datum		values[1] = {CStringGetTextDatum(name)};
+	List	   *configs = read_configs(CONFIG_QUERY " WHERE relay = $1", 1, types, values);
+
+	return configs == NIL ? NULL : linitial(configs);
+}
+
+List *
+idem_relay_config_with_id(int relay_id)
 {
 	Oid			types[1] = {INT4OID};
 	Datum		values[1] = {Int32GetDatum(relay_id)};
 
+	return read_configs(CONFIG_QUERY " WHERE relay_id = $1", 1, types, values);
+}
+
+List *
+idem_relay_briefs(void)
+{
+	MemoryContext caller = CurrentMemoryContext;
+	List	   *briefs = NIL;
+	uint64		n;
+	MemoryContext old;
+
 	SPI_connect();
-	idem_spi_run_latest("WITH gone AS (DELETE FROM %s.relays WHERE relay_id = $1),"
-						" record AS (DELETE FROM %s.relay_attempts WHERE relay_id = $1)"
-						" DELETE FROM %s.relay_parked WHERE relay_id = $1", 1, types, values);
+	n = idem_spi_read("SELECT relay_id, epoch, halted::text, COALESCE(max_lag_bytes, 0)"
+					  " FROM %s.relays", 0, NULL, NULL);
+	old = MemoryContextSwitchTo(caller);
+	for (uint64 i = 0; i < n; i++)
+	{
+		HeapTuple	tup = SPI_tuptable->vals[i];
+		TupleDesc	desc = SPI_tuptable->tupdesc;
+		IdemRelayBrief *brief = palloc(sizeof(*brief));
+
+		brief->relay_id = DatumGetInt32(idem_spi_value(tup, desc, 1));
+		brief->epoch = DatumGetInt64(idem_spi_value(tup, desc, 2));
+		brief->halted = halt_of_label(idem_spi_text(tup, desc, 3));
+		brief->max_lag_bytes = DatumGetInt64(idem_spi_value(tup, desc, 4));
+		briefs = lappend(briefs, brief);
+	}
+	MemoryContextSwitchTo(old);
 	SPI_finish();
+	return briefs;
+}
+
+bool
+idem_relay_halt(int relay_id, IdemHalt reason, bool skip_locked)
+{
+	Oid			types[2] = {INT4OID, TEXTOID};
+	Datum		values[2] = {Int32GetDatum(relay_id), CStringGetTextDatum(halts[reason].label)};
+	uint64		n;
+
+	SPI_connect();
+	n = idem_spi_run(skip_locked ?
+					 "UPDATE %s.relays SET halted = $2::%t.relay_halt WHERE relay_id ="
+					 " (SELECT relay_id FROM %s.relays WHERE relay_id = $1 FOR UPDATE SKIP LOCKED)" :
+					 "UPDATE %s.relays SET halted = $2::%t.relay_halt WHERE relay_id = $1",
+					 2, types, values, NULL);
+	SPI_finish();
+	return n > 0;
+}
+
+/*
+ * The one place that knows which tables have rows of a relay.  Each part of the
+ * statement sees the rows as they were before it.
+ */
+static void
+forget(int relay_id, bool with_row)
+{
+	Oid			types[2] = {INT4OID, BOOLOID};
+	Datum		values[2] = {Int32GetDatum(relay_id), BoolGetDatum(with_row)};
+
+	SPI_connect();
+	idem_spi_run_latest("WITH ended AS (SELECT WHERE $2"
+						" OR NOT EXISTS (SELECT FROM %s.relays WHERE relay_id = $1)),"
+						" gone AS (DELETE FROM %s.relays WHERE relay_id = $1 AND EXISTS (TABLE ended)),"
+						" record AS (DELETE FROM %s.relay_attempts WHERE relay_id = $1 AND EXISTS (TABLE ended))"
+						" DELETE FROM %s.relay_parked WHERE relay_id = $1 AND EXISTS (TABLE ended)",
+						2, types, values);
+	SPI_finish();
+}
+
+void
+idem_relay_forget(int relay_id)
+{
+	forget(relay_id, true);
+}
+
+void
+idem_relay_forget_rest(int relay_id)
+{
+	forget(relay_id, false);
 }
 
 /* Not written where nothing changes: a new row closes an open breaker. */
@@ -308,6 +427,7 @@ idem_relay_note_owner(int relay_id, Oid owner)
 	SPI_finish();
 }
 
+/* Copy into the current context; NULL stays NULL. */
 static char *
 copy_string(const char *s)
 {
@@ -324,7 +444,6 @@ idem_relay_config_copy(const IdemRelayConfig *config)
 	c->name = copy_string(config->name);
 	c->noted_owner = copy_string(config->noted_owner);
 	c->server = copy_string(config->server);
-	c->halted = copy_string(config->halted);
 	c->incarnation = copy_string(config->incarnation);
 	c->identity = copy_string(config->identity);
 	c->kind = copy_string(config->kind);
@@ -399,10 +518,10 @@ idem_relay_is_barred(const IdemRelayConfig *config, IdemRelayState *state,
 		*state = IDEM_RELAY_MISCONFIGURED;
 		*message = config->problem;
 	}
-	else if (config->halted)
+	else if (config->halted != IDEM_HALT_NOT)
 	{
 		*state = IDEM_RELAY_HALTED;
-		*message = config->halted;
+		*message = halts[config->halted].message;
 	}
 	else if (config->paused)
 		*state = IDEM_RELAY_PAUSED;

@@ -26,6 +26,14 @@ typedef enum IdemOrdering
 	IDEM_ORDERING_KEY
 } IdemOrdering;
 
+/* Why a relay stands until an operator acts; labels of the type relay_halt. */
+typedef enum IdemHalt
+{
+	IDEM_HALT_NOT,
+	IDEM_HALT_DEAD_LETTER,		/* under on_dead => 'stop' */
+	IDEM_HALT_LAG				/* it was further behind than max_lag_size */
+} IdemHalt;
+
 typedef enum IdemOnDead
 {
 	IDEM_ON_DEAD_SKIP,
@@ -52,7 +60,7 @@ typedef struct IdemRelayConfig
 	int64		max_lag_bytes;	/* 0: unlimited */
 	bool		start_latest;
 	bool		paused;
-	char	   *halted;			/* NULL: not */
+	IdemHalt	halted;
 	int64		epoch;
 	char	   *incarnation;
 	char	   *identity;
@@ -78,8 +86,41 @@ typedef struct IdemRelayConfig
 /* Every relay of this database, in order of relay_id.  In a transaction. */
 extern List *idem_relay_configs(void);
 
-/* Delete a relay's row and what it has parked; its anchor is the caller's. */
-extern void idem_relay_delete(int relay_id);
+/* The relay of that name, or NULL.  In a transaction. */
+extern IdemRelayConfig *idem_relay_config_of(const char *name);
+
+/* The relay of that id in a list, which is empty if there is none. */
+extern List *idem_relay_config_with_id(int relay_id);
+
+/* What keeping the log in order needs of a relay; its server is not looked at. */
+typedef struct IdemRelayBrief
+{
+	int			relay_id;
+	int64		epoch;
+	IdemHalt	halted;
+	int64		max_lag_bytes;	/* 0: unlimited */
+} IdemRelayBrief;
+
+/* All relays there are, as a list of IdemRelayBrief.  In a transaction. */
+extern List *idem_relay_briefs(void);
+
+/*
+ * Halt a relay, without a wait for its row if so told.  Returns whether it was done.
+ * The workers are to be told by idem_relay_config_changed.
+ */
+extern bool idem_relay_halt(int relay_id, IdemHalt reason, bool skip_locked);
+
+/*
+ * A relay ends: delete its row and all that belongs to it.  Its rows in the log of
+ * positions go when the log takes turns; its anchor is the caller's.
+ */
+extern void idem_relay_forget(int relay_id);
+
+/*
+ * Delete what a worker wrote for a relay whose row was being deleted.  Does nothing
+ * if there is a relay of that id.
+ */
+extern void idem_relay_forget_rest(int relay_id);
 
 /* Note in the row of a relay that this role owns it. */
 extern void idem_relay_note_owner(int relay_id, Oid owner);

@@ -3,10 +3,11 @@
  * relay.c
  *		Settings of the relay, and what it installs at preload.
  *
- * Without the preload nothing of it runs: claims and outbox work, relays can
- * be inspected, and relay_create says what to do.  Nothing is installed during
- * pg_upgrade, which starts the new server with the library loaded and must
- * find no process that writes.
+ * Without the preload no process of the relay runs: claims and outbox work, relays
+ * can be inspected, and relay_create says what to do.  Nor does a process run
+ * during pg_upgrade, which starts the new server with the library loaded and must
+ * find nobody else who writes.  Settings, the guard of servers' options and the
+ * provider of the databases' label are there wherever the library is loaded.
  *
  * Copyright (c) 2026, the idempotency developers
  *
@@ -20,19 +21,23 @@
 #include "miscadmin.h"
 #include "utils/guc.h"
 
-#include "relay/option_guard.h"
-#include "relay/hooks.h"
-#include "relay/identity.h"
 #include "outbox/outbox.h"
-#include "relay/launcher.h"
-#include "relay/parked.h"
-#include "relay/program.h"
+#include "relay/api/option_guard.h"
+#include "relay/identity.h"
+#include "relay/position/parked.h"
+#include "relay/position/rest.h"
+#include "relay/process/hooks.h"
+#include "relay/process/launcher.h"
+#include "relay/program/path.h"
+#include "relay/program/starts.h"
 #include "relay/relay.h"
 #include "relay/shmem.h"
-#include "relay/stream.h"
+#include "relay/slots.h"
+#include "relay/stream/pipe.h"
 #include "relay/wake.h"
 #include "relay/witness.h"
 
+/* Those that size shared memory are defined where it is requested (shmem.c). */
 static void
 define_settings(void)
 {
@@ -67,6 +72,26 @@ define_settings(void)
 							NULL,
 							&idem_sink_timeout_ms,
 							30000, 100, INT_MAX / 2, PGC_SIGHUP, GUC_UNIT_MS, NULL, NULL, NULL);
+	DefineCustomIntVariable("idempotency.max_function_workers",
+							"Processes that the function relays of a database may have at a time.",
+							"Relays beyond that take turns.",
+							&idem_max_function_workers,
+							4, 1, 1024, PGC_SIGHUP, 0, NULL, NULL, NULL);
+	DefineCustomIntVariable("idempotency.sink_idle_timeout",
+							"Time after which a sink program, or a function relay's worker, that has nothing to do is ended.",
+							"It is started again when there is something to do.  With 0 it ends only when other relays wait for its place.",
+							&idem_sink_idle_timeout_ms,
+							60000, 0, INT_MAX / 2, PGC_SIGHUP, GUC_UNIT_MS, NULL, NULL, NULL);
+	DefineCustomIntVariable("idempotency.max_sink_programs",
+							"Sink programs that may run at a time for the relays of a database.",
+							"Relays beyond that take turns.",
+							&idem_max_sink_programs,
+							100, 1, 10000, PGC_SIGHUP, 0, NULL, NULL, NULL);
+	DefineCustomIntVariable("idempotency.max_sink_starts",
+							"Sink programs that may be started per second for the relays of a database.",
+							"Relays whose program failed have a fifth of that.",
+							&idem_max_sink_starts,
+							50, 1, 1000, PGC_SIGHUP, 0, NULL, NULL, NULL);
 	DefineCustomIntVariable("idempotency.max_parked",
 							"Parked events at which a relay takes no new events from the outbox.",
 							NULL,

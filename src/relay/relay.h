@@ -10,12 +10,12 @@
  *
  *-------------------------------------------------------------------------
  */
-#ifndef IDEM_RELAY_H
-#define IDEM_RELAY_H
+#ifndef IDEM_RELAY_RELAY_H
+#define IDEM_RELAY_RELAY_H
 
 #include "postgres.h"
 
 /* Defines the subsystem's settings and hooks; called once per process. */
 extern void idem_relay_init(void);
 
-#endif							/* IDEM_RELAY_H */
+#endif							/* IDEM_RELAY_RELAY_H */

@@ -23,6 +23,7 @@
 static const char *const state_names[] = {
 	[IDEM_RELAY_STARTING] = "starting",
 	[IDEM_RELAY_STREAMING] = "streaming",
+	[IDEM_RELAY_IDLE] = "idle",
 	[IDEM_RELAY_OUTAGE] = "outage",
 	[IDEM_RELAY_PAUSED] = "paused",
 	[IDEM_RELAY_HALTED] = "halted",
@@ -45,7 +46,11 @@ static const char *const wait_names[] = {
 	[IDEM_WAIT_SYNC_STANDBY] = "synchronous standby",
 	[IDEM_WAIT_OPERATOR] = "operator",
 	[IDEM_WAIT_PARKED_ROOM] = "room for parked events",
-	[IDEM_WAIT_WITNESS] = "witness"
+	[IDEM_WAIT_WITNESS] = "witness",
+	[IDEM_WAIT_PROGRAM] = "sink program",
+	[IDEM_WAIT_WORKER] = "worker",
+	[IDEM_WAIT_SLOT] = "worker slot",
+	[IDEM_WAIT_PROCESS] = "worker slot (max_worker_processes)"
 };
 
 const char *
@@ -97,9 +102,10 @@ idem_report_state(IdemRelayEntry *entry, const char *relay,
 
 	/*
 	 * A breaker that tries again passes through "starting" each time; only
-	 * where that leads to something else than before is news.
+	 * where that leads to something else than before is news.  To have
+	 * nothing to do is none.
 	 */
-	if (state == IDEM_RELAY_STARTING || state == entry->logged)
+	if (state == IDEM_RELAY_STARTING || state == IDEM_RELAY_IDLE || state == entry->logged)
 		return;
 	entry->logged = state;
 	log_change(entry, relay, state);

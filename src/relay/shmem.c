@@ -7,8 +7,8 @@
  * that touched shared memory makes the postmaster build all of it anew; the
  * launcher then fills it from the catalogs.
  *
- * MEMORY: one segment of fixed size, set by idempotency.max_workers and
- * idempotency.max_relays.
+ * MEMORY: one segment of fixed size, set by idempotency.max_workers,
+ * idempotency.max_relays and the number of backends.
  *
  * Copyright (c) 2026, the idempotency developers
  *
@@ -39,12 +39,14 @@ IdemRelayShmem *idem_relay_shmem = NULL;
 IdemWorkerSlot *idem_worker_slots = NULL;
 IdemRelayEntry *idem_relay_entries = NULL;
 Oid		   *idem_worker_holds = NULL;
+pg_atomic_uint64 *idem_config_changers = NULL;
 int			idem_relay_max_workers = 16;
-int			idem_relay_max_relays = 64;
+int			idem_relay_max_relays = 1024;
 
 static shmem_request_hook_type prev_shmem_request_hook = NULL;
 static shmem_startup_hook_type prev_shmem_startup_hook = NULL;
 
+/* Request and allocation have to agree, so both ask here. */
 static Size
 shmem_size(void)
 {
@@ -54,9 +56,12 @@ shmem_size(void)
 	size = MAXALIGN(size);
 	size = add_size(size, mul_size(idem_relay_max_relays, sizeof(IdemRelayEntry)));
 	size = MAXALIGN(size);
-	return add_size(size, mul_size(MaxBackends, sizeof(Oid)));
+	size = add_size(size, mul_size(MaxBackends, sizeof(Oid)));
+	size = MAXALIGN(size);
+	return add_size(size, mul_size(MaxBackends, sizeof(pg_atomic_uint64)));
 }
 
+/* Space can be asked for in this hook only. */
 static void
 shmem_request(void)
 {
@@ -68,7 +73,8 @@ shmem_request(void)
 
 /*
  * Did the server end other than by a clean shutdown, or is it a standby, which
- * may be promoted because the primary did not survive an event?  Asked before
+ * may be promoted because the primary did not survive an event, or recovered to an
+ * earlier time, which the targets are ahead of?  Asked before
  * recovery begins, also when the postmaster starts over after a crash.
  */
 static bool
@@ -79,9 +85,10 @@ is_after_crash(void)
 
 	control = get_controlfile(DataDir, &crc_ok);
 	return !crc_ok || control->state != DB_SHUTDOWNED ||
-		access(STANDBY_SIGNAL_FILE, F_OK) == 0;
+		access(STANDBY_SIGNAL_FILE, F_OK) == 0 || access(RECOVERY_SIGNAL_FILE, F_OK) == 0;
 }
 
+/* Under AddinShmemInitLock, in the one process that found no segment. */
 static void
 init_segment(void)
 {
@@ -90,6 +97,8 @@ init_segment(void)
 	idem_relay_shmem->launcher_procno = -1;
 	pg_atomic_init_u32(&idem_relay_shmem->launcher_wake, 0);
 	pg_atomic_init_u32(&idem_relay_shmem->config_prepared, 0);
+	pg_atomic_init_u32(&idem_relay_shmem->config_prepares, 0);
+	pg_atomic_init_u32(&idem_relay_shmem->news, 0);
 	pg_atomic_init_u64(&idem_relay_shmem->witness_until, 0);
 	SpinLockInit(&idem_relay_shmem->witness_mutex);
 	idem_relay_shmem->after_crash = is_after_crash();
@@ -106,8 +115,11 @@ init_segment(void)
 	}
 	for (int i = 0; i < idem_relay_max_relays; i++)
 		SpinLockInit(&idem_relay_entries[i].mutex);
+	for (int i = 0; i < MaxBackends; i++)
+		pg_atomic_init_u64(&idem_config_changers[i], 0);
 }
 
+/* In the postmaster, and in each child where processes are not forked. */
 static void
 shmem_startup(void)
 {
@@ -126,6 +138,8 @@ shmem_startup(void)
 	idem_relay_entries = (IdemRelayEntry *) base;
 	base += MAXALIGN(mul_size(idem_relay_max_relays, sizeof(IdemRelayEntry)));
 	idem_worker_holds = (Oid *) base;
+	base += MAXALIGN(mul_size(MaxBackends, sizeof(Oid)));
+	idem_config_changers = (pg_atomic_uint64 *) base;
 	if (!found)
 		init_segment();
 	LWLockRelease(AddinShmemInitLock);
@@ -136,20 +150,21 @@ idem_shmem_init(void)
 {
 	DefineCustomIntVariable("idempotency.max_workers",
 							"Processes that all relays of the cluster may use.",
-							"One per database that has relays, and one more per function relay.",
+							"One per database that has relays, and one more per function relay with something to do.",
 							&idem_relay_max_workers,
 							16, 1, 1024, PGC_POSTMASTER, 0, NULL, NULL, NULL);
 	DefineCustomIntVariable("idempotency.max_relays",
-							"Relays of the cluster that stat_relay has room for.",
-							"Further ones run as well.",
+							"Relays that the databases of the cluster may have together.",
+							NULL,
 							&idem_relay_max_relays,
-							64, 1, 4096, PGC_POSTMASTER, 0, NULL, NULL, NULL);
+							1024, 1, 4096, PGC_POSTMASTER, 0, NULL, NULL, NULL);
 	prev_shmem_request_hook = shmem_request_hook;
 	shmem_request_hook = shmem_request;
 	prev_shmem_startup_hook = shmem_startup_hook;
 	shmem_startup_hook = shmem_startup;
 }
 
+/* A number that is stale by now wakes another process for nothing. */
 static void
 set_latch_of(int procno)
 {
@@ -161,10 +176,10 @@ set_latch_of(int procno)
  * Called in commit callbacks: raises nothing, allocates nothing, reads no
  * catalog.  The slots are looked at without the lock: a slot that changes
  * hands at this moment gets at worst a wake-up too many, and a worker that
- * attaches at this moment drains the log first in any case.
+ * attaches at this moment reads the log first in any case.
  */
-void
-idem_wake_database(Oid dboid, bool config_changed)
+static void
+wake_database(Oid dboid, bool config_changed)
 {
 	TimestampTz now;
 
@@ -191,17 +206,55 @@ idem_wake_database(Oid dboid, bool config_changed)
 }
 
 void
+idem_wake_database(Oid dboid)
+{
+	wake_database(dboid, false);
+}
+
+void
+idem_wake_database_config(Oid dboid)
+{
+	wake_database(dboid, true);
+}
+
+void
+idem_wake_slot(IdemWorkerSlot *slot)
+{
+	set_latch_of(slot->procno);
+}
+
+void
 idem_wake_workers(void)
 {
+	pg_atomic_fetch_add_u32(&idem_relay_shmem->news, 1);
 	for (int i = 0; i < idem_relay_shmem->nworkers; i++)
 		set_latch_of(((volatile IdemWorkerSlot *) &idem_worker_slots[i])->procno);
 }
 
 void
+idem_config_committing(FullTransactionId xid)
+{
+	if (idem_relay_shmem != NULL && FullTransactionIdIsValid(xid))
+		pg_atomic_write_u64(&idem_config_changers[IDEM_MY_PROCNO], U64FromFullTransactionId(xid));
+}
+
+/* After the counters: who finds no entry looks at them. */
+void
+idem_config_committed(void)
+{
+	if (idem_relay_shmem == NULL)
+		return;
+	pg_memory_barrier();
+	pg_atomic_write_u64(&idem_config_changers[IDEM_MY_PROCNO], 0);
+}
+
+void
 idem_config_prepared(void)
 {
-	if (idem_relay_shmem != NULL)
-		pg_atomic_fetch_add_u32(&idem_relay_shmem->config_prepared, 1);
+	if (idem_relay_shmem == NULL)
+		return;
+	pg_atomic_fetch_add_u32(&idem_relay_shmem->config_prepares, 1);
+	pg_atomic_fetch_add_u32(&idem_relay_shmem->config_prepared, 1);
 }
 
 bool
@@ -229,8 +282,8 @@ idem_wake_launcher(void)
 	set_latch_of(((volatile IdemRelayShmem *) idem_relay_shmem)->launcher_procno);
 }
 
-IdemRelayEntry *
-idem_relay_entry_take(Oid dboid, int relay_id)
+static IdemRelayEntry *
+take_entry(Oid dboid, int relay_id, bool function)
 {
 	IdemRelayEntry *free_entry = NULL;
 	IdemRelayEntry *entry = NULL;
@@ -254,11 +307,13 @@ idem_relay_entry_take(Oid dboid, int relay_id)
 		entry->rate = entry->rate_sum = 0;
 		entry->rate_at = 0;
 		entry->logged = IDEM_RELAY_STREAMING;
+		memset(&entry->kept, 0, sizeof(entry->kept));
 		entry->last_error_at = 0;
 		entry->last_error[0] = '\0';
 	}
 	if (entry != NULL)
 	{
+		entry->function = function;
 		SpinLockAcquire(&entry->mutex);
 		entry->state = IDEM_RELAY_STARTING;
 		entry->waiting = IDEM_WAIT_NOTHING;
@@ -268,6 +323,18 @@ idem_relay_entry_take(Oid dboid, int relay_id)
 	}
 	LWLockRelease(idem_relay_shmem->lock);
 	return entry;
+}
+
+IdemRelayEntry *
+idem_relay_entry_take(Oid dboid, int relay_id)
+{
+	return take_entry(dboid, relay_id, false);
+}
+
+IdemRelayEntry *
+idem_relay_entry_take_function(Oid dboid, int relay_id)
+{
+	return take_entry(dboid, relay_id, true);
 }
 
 void
@@ -286,13 +353,54 @@ idem_relay_entry_release(IdemRelayEntry *entry)
 void
 idem_relay_entry_forget(Oid dboid, int relay_id)
 {
+	LWLockAcquire(idem_relay_shmem->lock, LW_EXCLUSIVE);
 	for (int i = 0; i < idem_relay_shmem->nrelays; i++)
 	{
 		IdemRelayEntry *entry = &idem_relay_entries[i];
 
-		if (entry->dboid != dboid || entry->relay_id != relay_id || entry->pid != 0)
+		if (entry->dboid != dboid || entry->relay_id != relay_id ||
+			(entry->pid != MyProcPid && entry->pid != 0))
+			continue;
+		entry->dboid = InvalidOid;
+		entry->relay_id = 0;
+		entry->pid = 0;
+	}
+	LWLockRelease(idem_relay_shmem->lock);
+}
+
+void
+idem_relay_entries_forget(Oid dboid)
+{
+	for (int i = 0; i < idem_relay_shmem->nrelays; i++)
+	{
+		IdemRelayEntry *entry = &idem_relay_entries[i];
+
+		if (entry->dboid != dboid || entry->pid != 0)
 			continue;
 		entry->dboid = InvalidOid;
 		entry->relay_id = 0;
 	}
+}
+
+void
+idem_relay_entries_check(int64 n)
+{
+	int64		others = 0;
+
+	LWLockAcquire(idem_relay_shmem->lock, LW_SHARED);
+	for (int i = 0; i < idem_relay_shmem->nrelays; i++)
+	{
+		Oid			dboid = idem_relay_entries[i].dboid;
+
+		others += OidIsValid(dboid) && dboid != MyDatabaseId;
+	}
+	LWLockRelease(idem_relay_shmem->lock);
+	if (n + others < idem_relay_shmem->nrelays)
+		return;
+	ereport(ERROR,
+			(errcode(ERRCODE_CONFIGURATION_LIMIT_EXCEEDED),
+			 errmsg("too many relays"),
+			 errdetail("This database has " INT64_FORMAT " relays and others have " INT64_FORMAT
+					   "; idempotency.max_relays is %d.", n, others, idem_relay_shmem->nrelays),
+			 errhint("Raise idempotency.max_relays, or drop relays that are not needed.")));
 }

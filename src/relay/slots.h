@@ -25,11 +25,46 @@ extern IdemWorkerSlot *idem_worker_slot_occupy(Oid dboid, int relay_id);
 extern void idem_worker_slot_free(IdemWorkerSlot *slot);
 
 /*
- * Ask for (or release) the workers of this database's function relays.  Their
- * workers look at "wanted" without the lock, so one that stays wanted is never
- * cleared.
+ * A function relay with something to do does not give way sooner.  One that was
+ * asked and is still there after two of these does not hold the next one up.
  */
-extern void idem_slots_request_functions(List *configs);
+#define IDEM_SLICE_MS 1000
+
+/* The GUC idempotency.max_function_workers: of a database, at a time. */
+extern int	idem_max_function_workers;
+
+/*
+ * Release the workers of relays of this database that are no more, or not to
+ * functions.  Their workers look at "wanted" without the lock.  What processes that
+ * have ended left of dropped relays in stat_relay is forgotten.
+ */
+extern void idem_slots_release_functions(List *configs);
+
+typedef enum IdemSlotAnswer
+{
+	IDEM_SLOT_GIVEN,
+	IDEM_SLOT_TAKEN,			/* other relays of the database have them */
+	IDEM_SLOT_NONE_LEFT,		/* other databases have them */
+	IDEM_SLOT_NO_PROCESS		/* or max_worker_processes are used up */
+} IdemSlotAnswer;
+
+/*
+ * Give a function relay of this database a worker; nwaiting relays wait for one.
+ * If there is none, others are asked to give way.
+ */
+extern IdemSlotAnswer idem_slots_give_function(int relay_id, int nwaiting);
+
+/* No function relay of this database waits, or may have a worker if there is one. */
+extern void idem_slots_wait_no_more(void);
+
+/* So many function relays of this database wait: ask others to give way. */
+extern void idem_slots_ask_functions_to_yield(int n);
+
+/* Under the lock: a database waits for its own worker, for want of a slot or a process. */
+extern void idem_slots_yield_to_database(Oid *room);
+
+/* For the above, before the lock is taken: allocated once. */
+extern Oid *idem_slots_counting_room(void);
 
 /* Has a relay of this database a worker of its own, or is it to have one? */
 extern bool idem_slots_have_function(int relay_id);

@@ -3,10 +3,11 @@
  * wake.c
  *		Wakes the workers of a database at commits that concern them.
  *
- * A transaction that enqueued wakes the worker of its database after it has
+ * A transaction that enqueued wakes the workers of its database after it has
  * become visible.  The commit callback may not fail: it touches shared atomics
- * and sets latches, nothing else.  COMMIT PREPARED is woken for after the
- * command, because that session knows nothing of what was prepared.
+ * and sets latches, nothing else.  A transaction that changed relays says so before
+ * it commits, too (target.c).  COMMIT PREPARED wakes them after the command,
+ * whatever was prepared: its session knows nothing of that transaction.
  *
  * Copyright (c) 2026, the idempotency developers
  *
@@ -38,16 +39,21 @@ static bool callback_registered = false;
 static bool config_committed = false;
 static bool launcher_due = false;
 
+/* May not fail at commit: no error, no allocation, no catalog. */
 static void
 xact_callback(XactEvent event, void *arg)
 {
 	switch (event)
 	{
+		case XACT_EVENT_PRE_COMMIT:
+			if (config_changed)
+				idem_config_committing(GetTopFullTransactionIdIfAny());
+			break;
 		case XACT_EVENT_COMMIT:
 			if (enqueued)
 			{
 				IDEM_FAULT_POINT_NO_ERROR("commit-wake");
-				idem_wake_database(MyDatabaseId, false);
+				idem_wake_database(MyDatabaseId);
 			}
 			config_committed = config_changed;
 			launcher_due = tell_launcher;
@@ -62,6 +68,8 @@ xact_callback(XactEvent event, void *arg)
 			enqueued = config_changed = tell_launcher = false;
 			break;
 		case XACT_EVENT_ABORT:
+			if (config_changed)
+				idem_config_committed();
 			enqueued = config_changed = tell_launcher = false;
 			break;
 		default:
@@ -82,7 +90,8 @@ release_callback(ResourceReleasePhase phase, bool is_commit, bool is_top_level, 
 	if (is_commit && config_committed)
 	{
 		IDEM_FAULT_POINT_NO_ERROR("ddl-wake");
-		idem_wake_database(MyDatabaseId, true);
+		idem_wake_database_config(MyDatabaseId);
+		idem_config_committed();
 	}
 	if (is_commit && launcher_due)
 		idem_wake_launcher();
@@ -100,6 +109,7 @@ ensure_callback(void)
 	callback_registered = true;
 }
 
+/* In the producer's transaction, where registering may still allocate. */
 static void
 on_enqueued(void)
 {
@@ -110,11 +120,17 @@ on_enqueued(void)
 }
 
 void
-idem_relay_config_changed(bool launcher_too)
+idem_relay_config_changed(void)
 {
 	ensure_callback();
 	config_changed = true;
-	tell_launcher |= launcher_too;
+}
+
+void
+idem_wake_launcher_at_commit(void)
+{
+	ensure_callback();
+	tell_launcher = true;
 }
 
 void
@@ -123,9 +139,13 @@ idem_wake_committed_prepared(void)
 	bool		config = idem_config_was_prepared();
 
 	IDEM_FAULT_POINT_NO_ERROR("commit-prepared-wake");
-	idem_wake_database(MyDatabaseId, config);
-	if (config)
-		idem_wake_launcher();
+	if (!config)
+	{
+		idem_wake_database(MyDatabaseId);
+		return;
+	}
+	idem_wake_database_config(MyDatabaseId);
+	idem_wake_launcher();
 }
 
 void

@@ -19,10 +19,13 @@
 extern void idem_wake_init(void);
 
 /*
- * The current transaction changed relays: at its commit the database's
- * workers look again, and the launcher if databases came or went.
+ * The current transaction changed relays: at its commit the database's workers
+ * read the configuration again.
  */
-extern void idem_relay_config_changed(bool launcher_too);
+extern void idem_relay_config_changed(void);
+
+/* At the commit of the current transaction the launcher looks for databases. */
+extern void idem_wake_launcher_at_commit(void);
 
 /* COMMIT PREPARED has run; this session does not know what was prepared. */
 extern void idem_wake_committed_prepared(void);

@@ -121,6 +121,7 @@ idem_publish_witness_check(char **newval, void **extra, GucSource source)
 	return false;
 }
 
+/* A setting of blanks counts as empty. */
 static bool
 is_set(void)
 {
@@ -128,6 +129,7 @@ is_set(void)
 		idem_publish_witness[strspn(idem_publish_witness, BLANKS)] != '\0';
 }
 
+/* 0 after a no, and before the first yes. */
 static IdemClock
 valid_until(void)
 {

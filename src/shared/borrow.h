@@ -37,7 +37,7 @@
 
 #include "utils/resowner.h"
 
-/* From here on locks are borrowed. */
+/* Have an owner of their own for the locks taken from here on. */
 static inline ResourceOwner
 idem_borrow_begin(void)
 {
@@ -48,8 +48,8 @@ idem_borrow_begin(void)
 }
 
 /*
- * And here they are given back.  As at a commit, anything else that is left open
- * is reported; locks alone go as at an abort, which does not hand them on.
+ * Give the locks back.  The first and last step report, as a commit does, what else is
+ * left open; the step of the locks is an abort's, which does not hand them on.
  */
 static inline void
 idem_borrow_end(ResourceOwner saved)

@@ -3,13 +3,14 @@
  * catalog.c
  *		Finds the extension's own objects by pg_extension, never by search_path.
  *
- * A hostile search_path, temporary objects of the same name, or a role that
- * may create in some schema must not be able to put another object in our
- * place, so names are resolved through the extension's catalog row, and through
- * the schema of its tables, which has to be a member of the extension.
+ * A hostile search_path, temporary objects of the same name, or a role that may
+ * create in some schema must not put another object in the place of ours.  So names
+ * are looked up in the schema that the extension's catalog row says, and in the
+ * schema of its tables, which has to be a member of the extension.
  *
- * LOCKING: none is taken; the caller opens what it was given with the lock it
- * needs and thereby learns whether it is still there.
+ * LOCKING: AccessShareLock on pg_extension while its row is read; none on what is
+ * found.  The caller opens the object with the lock it needs, and learns by an error
+ * that the object was dropped meanwhile.
  *
  * MEMORY: refs are static variables of their users; nothing is allocated that
  * outlives the call.
@@ -47,6 +48,7 @@ static IdemRelRef *registered_refs = NULL;
 /* InvalidOid: to be looked up */
 static Oid	data_schema = InvalidOid;
 
+/* Invalidation of one relation, or of all. */
 static void
 forget_relation(Datum arg, Oid relid)
 {
@@ -57,7 +59,7 @@ forget_relation(Datum arg, Oid relid)
 	}
 }
 
-/* A schema was made, renamed or dropped; an extension that goes drops ours. */
+/* Invalidation of a schema; dropping the extension drops its data schema, too. */
 static void
 forget_schema(Datum arg, int cacheid, uint32 hashvalue)
 {
@@ -78,8 +80,8 @@ idem_extension_oid(void)
 }
 
 /*
- * Read one column of an extension's row.  Returns false if there is no row.
- * pg_extension has no syscache in the older versions, so this is an index scan.
+ * Read owner and schema of an extension; false if the extension is not installed.
+ * pg_extension has no syscache by name before version 18, so this is an index scan.
  */
 static bool
 extension_row(const char *extname, Oid *owner, Oid *schema)
@@ -107,6 +109,7 @@ extension_row(const char *extname, Oid *owner, Oid *schema)
 	return found;
 }
 
+/* Error 55000: an extension is not there. */
 pg_noreturn static void
 report_missing(const char *extname)
 {

@@ -3,10 +3,10 @@
  * clock.h
  *		A clock for waiting: it only goes forward.
  *
- * Whatever a process waits for, a backoff, a deadline, its next maintenance,
- * is measured by this one.  The wall clock may be set by years in either
- * direction, and a deadline taken from it then lies years ahead.  Times that
- * are stored or shown are of the wall clock all the same.
+ * Processes measure every wait by this clock: a backoff, a deadline, the next
+ * maintenance.  The wall clock may be set by years in either direction, and a
+ * deadline taken from it then lies years ahead.  Times that are stored or shown are
+ * the wall clock's all the same.
  *
  * Copyright (c) 2026, the idempotency developers
  *
@@ -28,6 +28,7 @@ extern IdemClock idem_clock(void);
 /* Milliseconds until then, rounded up; 0 if it has passed. */
 extern long idem_clock_ms_until(IdemClock then);
 
+/* The moment that many milliseconds later. */
 static inline IdemClock
 idem_clock_plus_ms(IdemClock from, int64 ms)
 {

@@ -9,11 +9,11 @@
  * local flush position as of now, which is not before any commit record that
  * is visible and flushed.
  *
- * We do not join the queue of waiting commits: SyncRepWaitForLSN() waits only
- * as far as this session's synchronous_commit says, and turns a cancel into a
+ * This file does not join the queue of waiting commits: SyncRepWaitForLSN() waits
+ * only as far as the session's synchronous_commit says, and turns a cancel into a
  * warning, whereas the caller must not go on as if the standby had answered.
- * Walsenders publish the confirmed positions in shared memory whether anybody
- * waits or not, so looking there now and then is enough.
+ * Walsenders publish the confirmed positions in shared memory whether anybody waits
+ * or not, so looking there now and then is enough.
  *
  * LOCKING: SyncRepLock, shared, for a moment.
  *

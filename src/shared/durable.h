@@ -48,12 +48,12 @@ extern XLogRecPtr idem_durable_target(XLogRecPtr commit_lsn);
 /* Are synchronous standbys configured, so that a commit may wait for one? */
 extern bool idem_durable_awaits_standby(void);
 
-/* Does a synchronous standby have it, or is none configured?  Never waits. */
+/* Has a synchronous standby confirmed the position, or is none configured?  Never waits. */
 extern bool idem_durable_reached(XLogRecPtr target);
 
 /*
- * Wait for idem_durable_reached().  Serves interrupts, so a cancel or a
- * timeout leaves it as an error.  Call without LWLocks and buffer locks.
+ * Wait for idem_durable_reached().  Serves interrupts, so a cancel or a timeout ends
+ * the wait as an error.  Call without LWLocks and buffer locks.
  */
 extern void idem_durable_wait(XLogRecPtr target);
 

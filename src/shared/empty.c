@@ -5,15 +5,24 @@
  *
  * TRUNCATE gives a table new files and leaves dead tuples in pg_class for each
  * of them; under a pinned xmin horizon those stay.  Truncating the files in
- * place leaves nothing.  A snapshot older than that sees the table empty, as
- * it does after TRUNCATE.
+ * place leaves no dead tuple.  A snapshot that is older than the emptying sees the
+ * table empty, as it does after TRUNCATE.
  *
- * A crash in the middle leaves index entries gone and heap tuples there, or
- * the reverse of nothing; callers' tables read the same either way.  An abort
- * leaves the same; all processes were told before.  Standbys learn it at the next
- * commit that empties.
+ * The heap is cut first, then each of its indexes is cut and built anew, then
+ * likewise the TOAST table and its index (heap_truncate_one_rel).  A crash leaves
+ * the first of these steps done.  The table has no rows then, but an index may have
+ * entries or no blocks at all, and the TOAST table values that no row refers to,
+ * until the next emptying.  A table that is read by an index has the index cut
+ * before the heap (outbox/maintain.c).
  *
- * LOCKING: conditionally only, heap before indexes before TOAST.
+ * An abort takes no step back.  The processes of this server were told before the
+ * first one (idem_empty_announce); a standby's backends learn it from the commit
+ * record, after an abort from that of the next emptying.
+ *
+ * LOCKING: AccessExclusiveLock on heap, indexes, TOAST table and its index, in this
+ * order, each only if it is to be had at once; kept by the current resource owner.
+ *
+ * MEMORY: a list of OIDs in the caller's context.
  *
  * Copyright (c) 2026, the idempotency developers
  *
@@ -36,7 +45,7 @@
 #include "shared/empty.h"
 #include "shared/fault.h"
 
-/* Lock a table and its indexes; what was locked is added to *locked. */
+/* Lock a table, its indexes and its TOAST table; *locked gets their OIDs. */
 static bool
 lock_with_indexes(Oid relid, List **locked)
 {

@@ -18,27 +18,27 @@
 #include "nodes/pg_list.h"
 
 /*
- * Does anybody else hold a lock on the table that stands in the way?  To find out
- * by taking one would write WAL.
+ * Does another transaction hold a lock on the table?  Unlike taking the exclusive
+ * lock, asking writes no WAL.
  */
 extern bool idem_empty_is_held(Oid relid);
 
 /*
- * Take AccessExclusiveLock on the table, its indexes, its TOAST table and that
- * one's indexes, each only if it is to be had at once.  Returns their OIDs; NIL if
- * some lock was not, and those that were are given back.
+ * Take AccessExclusiveLock on the table, its indexes, its TOAST table and the
+ * indexes of the TOAST table, each only if it is to be had at once.  Returns their
+ * OIDs; NIL if a lock was not to be had, and no lock is kept then.
  */
 extern List *idem_empty_lock(Oid relid);
 
 /*
- * Lock them so and truncate them all; false if some lock was not to be had.
- * It cannot be rolled back, so it must be the transaction's last act.
+ * Lock a table by idem_empty_lock and cut all its files; false if a lock was not to
+ * be had.  Emptying cannot be rolled back, so it must be the transaction's last act.
  */
 extern bool idem_empty_in_place(Oid relid);
 
 /*
- * Tell all processes that the files of these are being cut, whether this
- * transaction commits or not.  To be called between the last look at them and
+ * Tell all processes that the files of these relations are being cut, whether this
+ * transaction commits or not.  Call it after the last look at the files and before
  * the cut.
  */
 extern void idem_empty_announce(const List *locked);

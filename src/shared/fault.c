@@ -37,6 +37,7 @@
 
 #define LOOK_AGAIN_US	2000
 
+/* End as by kill -9. */
 pg_noreturn static void
 die_now(void)
 {
@@ -59,6 +60,7 @@ stall(const char *name, bool interruptible)
 	}
 }
 
+/* Note the fault as its signal's handler would. */
 static void
 note_interrupt(IdemFault fault)
 {
@@ -69,6 +71,7 @@ note_interrupt(IdemFault fault)
 		ProcDiePending = true;
 }
 
+/* Do to this process what the point was armed with. */
 static void
 act(const char *name, IdemFault fault, bool may_raise)
 {

@@ -3,8 +3,8 @@
  * fault.h
  *		Named points at which tests break a process of the server.
  *
- * Compiled in by "make FAULT_POINTS=1" only; nothing of it is in any other
- * build.  A point is declared where it stands, by a name that occurs once:
+ * Compiled in by "make FAULT_POINTS=1" only; other builds have nothing of them.  A
+ * point is declared where it stands, by a name that occurs once:
  *
  *		IDEM_FAULT_POINT("x")			anything may happen here
  *		IDEM_FAULT_POINT_NO_ERROR("x")	nothing may be raised here: commit

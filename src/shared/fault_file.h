@@ -4,21 +4,22 @@
  *		The file by which a fault point is armed; for server and programs.
  *
  * A point is armed by a file of its name in FAULT_ARMED, with a line
- * "ACTION SKIP": how often it is to be passed before the action is taken.
- * Both names are relative to the working directory, which is the data
+ * "ACTION SKIP": the point is passed SKIP times, then the action is taken.
+ * FAULT_ARMED and FAULT_HIT are relative to the working directory, which is the data
  * directory of the server for all its processes and for the sink programs.
  *
  * INVARIANT
  *		An action is taken once: the process that counted down to it moves the
  *		file to FAULT_HIT before it acts, so neither another process nor a
- *		restart takes it again.  The file there tells that the point was
- *		reached, and by which process; a stalled one goes on when it is gone.
+ *		restart takes the action again.  The file in FAULT_HIT tells which
+ *		process reached the point; a stalled process goes on when that file is
+ *		gone.
  *
  * LOCKING
- *		flock on the file.  What holds it waits for nothing.
+ *		flock on the file.  The holder waits for nothing.
  *
- * Nothing here allocates or raises: it is called in commit callbacks and
- * between fork and exec.
+ * Nothing here allocates or raises: callers are commit callbacks, and code between
+ * fork and exec.
  *
  * Copyright (c) 2026, the idempotency developers
  *
@@ -51,6 +52,7 @@ typedef enum IdemFault
 	IDEM_FAULT_TERMINATE
 } IdemFault;
 
+/* The action that a word of the file names. */
 static inline IdemFault
 idem_fault_action(const char *word)
 {
@@ -62,6 +64,7 @@ idem_fault_action(const char *word)
 	return IDEM_FAULT_NONE;
 }
 
+/* Replace the file's line; a failure leaves an unarmed point. */
 static inline void
 idem_fault_write(int fd, const char *line, int len)
 {
@@ -70,7 +73,7 @@ idem_fault_write(int fd, const char *line, int len)
 	(void) rc;
 }
 
-/* Count the armed point down; its action if that is due. */
+/* Count the armed point down; the action, if it is due. */
 static inline IdemFault
 idem_fault_count_down(int fd, const char *armed, const char *hit)
 {
@@ -88,7 +91,7 @@ idem_fault_count_down(int fd, const char *armed, const char *hit)
 		idem_fault_write(fd, line, snprintf(line, sizeof(line), "%s %d\n", word, skip - 1));
 		return IDEM_FAULT_NONE;
 	}
-	/* Who waits for the lock finds no action in it. */
+	/* A process that waits for the lock finds no action in the file. */
 	idem_fault_write(fd, line, snprintf(line, sizeof(line), "%ld\n", (long) getpid()));
 	return rename(armed, hit) == 0 ? idem_fault_action(word) : IDEM_FAULT_NONE;
 }
@@ -112,7 +115,7 @@ idem_fault_take(const char *name)
 	return fault;
 }
 
-/* Is a process that was told to stall to go on doing so? */
+/* Has the point's stalled process yet to be released? */
 static inline bool
 idem_fault_is_held(const char *name)
 {

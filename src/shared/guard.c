@@ -3,17 +3,17 @@
  * guard.c
  *		Keeps roles that do not own a view of ours from waiting for its lock.
  *
- * Tables are out of everybody's reach, in a schema that nobody has USAGE on.
- * Views cannot be: whoever may read one can name all.  A reader's AccessShareLock
+ * Tables are out of everybody's reach, in a schema that nobody has USAGE on.  Views
+ * cannot be: a role that may read one can name all.  A reader's AccessShareLock
  * hurts nobody, but two commands of PostgreSQL take AccessExclusiveLock on any
- * relation that they name, and ask who owns it afterwards.  One of them that waits
- * for an open transaction keeps everybody from reading the view.  For relations
- * of the extension the owner is asked for before the lock.
+ * relation that they name, and check its ownership afterwards.  Such a command that
+ * waits for an open transaction keeps everybody from reading the view.  For relations
+ * of the extension, the hook here checks ownership before the command locks.
  *
  * Where the library is not preloaded, sessions that have not loaded it are not
  * guarded.
  *
- * LOCKING: none of its own, which is the purpose.
+ * LOCKING: none.
  *
  * MEMORY: nothing is kept.
  *
@@ -57,6 +57,7 @@ locked_first(Node *parsetree)
 	}
 }
 
+/* Error 42501 unless the user owns the relation or it is not ours. */
 static void
 check_owner(const RangeVar *relation)
 {
@@ -73,6 +74,7 @@ check_owner(const RangeVar *relation)
 					   relation->relname);
 }
 
+/* ProcessUtility_hook: ask for the owner before the command locks. */
 static void
 process_utility(PlannedStmt *pstmt, const char *queryString, bool readOnlyTree,
 				ProcessUtilityContext context, ParamListInfo params,

@@ -62,6 +62,7 @@ typedef struct RowScan
 	TupleTableSlot *slot;
 } RowScan;
 
+/* Begin with the next table. */
 static void
 open_table(RowScan *rows)
 {
@@ -72,6 +73,7 @@ open_table(RowScan *rows)
 	rows->slot = table_slot_create(rows->table, NULL);
 }
 
+/* End a table, and give its lock back. */
 static void
 close_table(RowScan *rows)
 {
@@ -95,6 +97,7 @@ stop(Datum arg)
 	UnregisterSnapshot(rows->snapshot);
 }
 
+/* First call: set up the state of the set. */
 static void
 start(FunctionCallInfo fcinfo, const IdemRowSource *source)
 {
@@ -118,6 +121,7 @@ start(FunctionCallInfo fcinfo, const IdemRowSource *source)
 	MemoryContextSwitchTo(saved);
 }
 
+/* The next row that is shown, into values and nulls; false at the end. */
 static bool
 next_row(RowScan *rows)
 {

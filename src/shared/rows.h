@@ -19,7 +19,7 @@
 #include "fmgr.h"
 #include "utils/relcache.h"
 
-/* Which tables a function reads, and how a row of theirs becomes a row of its result. */
+/* The tables that a function reads, and how their rows become rows of its result. */
 typedef struct IdemRowSource
 {
 	int			ntables;

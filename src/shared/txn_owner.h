@@ -49,7 +49,7 @@ idem_txn_owner_enter(void)
 	return saved;
 }
 
-/* And from here on to the owner that was current before. */
+/* From here on resources belong to the owner that was current before. */
 static inline void
 idem_txn_owner_leave(ResourceOwner saved)
 {

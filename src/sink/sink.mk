@@ -2,56 +2,102 @@
 # after PGXS.  src/sink/protocol is linked into the server library, too; the
 # programs compile their own objects, without the server's headers and flags.
 #
-#   make sinks            build the programs
-#   make install-sinks    install all; make install-sink-postgres one
-#   make check-sink       test codec, framework and programs, in about a minute
+#	make sinks            build the programs
+#	make install-sinks    install all; make install-sink-postgres one
+#	make check-sink       test codec, framework and programs, in about a minute
+#
+# A program is a folder here and a line below, "The programs".
 
 SINK_SRC = $(srcdir)/src/sink
 SINK_BINDIR = src/sink/bin
 SINK_BUILDDIR = src/sink/build
+SINK_SANDIR = $(SINK_BUILDDIR)/san
 sinkdir = $(pkglibdir)/idempotency-sinks
+PKG_CONFIG ?= pkg-config
 
-# SINK_COPT, from the environment or the command line, is what COPT is to the
-# server library: flags for compiler and linker on top of all others.
+# SINK_COPT, from the environment or the command line, is for the programs as COPT
+# is for the server library: flags for compiler and linker after all others.
 SINK_WARN = -Wall -Wextra $(if $(WERROR),-Werror) -Wmissing-prototypes
 SINK_CFLAGS = -std=gnu11 -O2 -g $(SINK_WARN) -fno-strict-aliasing -fwrapv \
 	-fstack-protector-strong -D_FORTIFY_SOURCE=2 -fPIE -MMD -MP -I$(srcdir)/src \
 	$(FAULT_CPPFLAGS) $(SINK_COPT)
 SINK_LDFLAGS = -pie -Wl,-z,relro -Wl,-z,now -Wl,--as-needed $(SINK_RPATH) $(SINK_COPT)
 
+# The tests run programs and codec with the sanitizers of the compiler.
+SINK_SAN = -O1 -fsanitize=address,undefined -fno-sanitize-recover=all -U_FORTIFY_SOURCE
+
 # Libraries that are shipped with a program are found beside the program, or beside
 # the extension's library, wherever the two are mounted: a program has no
 # environment, and an image volume is not known to ld.so.  DT_RPATH rather than
-# DT_RUNPATH, because the libraries that those libraries need are looked for by
-# it, too.
+# DT_RUNPATH, because ld.so uses it for the libraries of those libraries, too.
 SINK_RPATH = -Wl,--disable-new-dtags -Wl,-rpath,'$$ORIGIN:$$ORIGIN/..'
 
-SINK_SHARED = $(wildcard $(SINK_SRC)/protocol/*.c) $(wildcard $(SINK_SRC)/common/*.c)
-SINK_NULL = $(SINK_SHARED) $(wildcard $(SINK_SRC)/null/*.c)
-SINK_POSTGRES = $(SINK_SHARED) $(wildcard $(SINK_SRC)/postgres/*.c)
-SINK_POSTGRES_CFLAGS = -I$(shell $(PG_CONFIG) --includedir)
-SINK_POSTGRES_LIBS = -L$(shell $(PG_CONFIG) --libdir) -lpq -lpthread
+# $(call sink_objs,directory,folders): the objects of those folders
+sink_objs = $(patsubst $(SINK_SRC)/%.c,$(1)/%.o,$(wildcard $(2:%=$(SINK_SRC)/%/*.c)))
 
-SINK_PROGRAMS = $(SINK_BINDIR)/idempotency-sink-null \
-	$(SINK_BINDIR)/idempotency-sink-postgres
+# $(call sink_program,FOLDER,MODULES,optional)
+#
+# Build idempotency-sink-FOLDER from src/sink/FOLDER, protocol and common.  MODULES
+# are of pkg-config; for a library without a module, set SINK_CPPFLAGS_FOLDER and
+# SINK_LIBS_FOLDER above the line.  If a module is not installed, make fails; with
+# "optional" it warns and leaves the program out.  WERROR=1, which all tests set,
+# makes the warning an error.
+define sink_program
+SINK_FOLDERS += $(1)
+SINK_LACKS_$(1) := $$(strip $$(foreach module,$(2),$$(shell $$(PKG_CONFIG) --exists $$(module) 2>/dev/null || echo $$(module))))
+ifeq (,$$(SINK_LACKS_$(1)))
+SINK_CPPFLAGS_$(1) += $$(if $(2),$$(shell $$(PKG_CONFIG) --cflags $(2)))
+SINK_LIBS_$(1) += $$(if $(2),$$(shell $$(PKG_CONFIG) --libs $(2)))
+SINK_PROGRAMS += $$(SINK_BINDIR)/idempotency-sink-$(1)
+SINK_SAN_PROGRAMS += $$(SINK_SANDIR)/idempotency-sink-$(1)
 
-# $(call sink_objs,directory,sources)
-sink_objs = $(patsubst $(SINK_SRC)/%.c,$(1)/%.o,$(2))
+$$(SINK_BUILDDIR)/$(1)/%.o $$(SINK_SANDIR)/$(1)/%.o: SINK_CPPFLAGS = $$(SINK_CPPFLAGS_$(1))
+
+$$(SINK_BINDIR)/idempotency-sink-$(1): $$(call sink_objs,$$(SINK_BUILDDIR),protocol common $(1))
+	@mkdir -p $$(@D)
+	$$(CC) $$(SINK_LDFLAGS) -o $$@ $$^ $$(SINK_LIBS_$(1))
+
+$$(SINK_SANDIR)/idempotency-sink-$(1): $$(call sink_objs,$$(SINK_SANDIR),protocol common $(1))
+	$$(CC) $$(SINK_LDFLAGS) $$(SINK_SAN) -o $$@ $$^ $$(SINK_LIBS_$(1))
+else
+SINK_SKIPPED += sink-skipped-$(1)
+SINK_REASON_$(1) = idempotency-sink-$(1) is not built: $$(PKG_CONFIG) finds no $$(SINK_LACKS_$(1)); install the development files, as test/setup/packages.sh build does
+
+.PHONY: sink-skipped-$(1)
+sink-skipped-$(1):
+	@echo '$$(if $(filter optional,$(3)),$$(if $$(WERROR),error,warning),error): $$(SINK_REASON_$(1))' >&2
+	@$$(if $(filter optional,$(3)),$$(if $$(WERROR),false,true),false)
+
+$$(SINK_BINDIR)/idempotency-sink-$(1):
+	@echo 'error: $$(SINK_REASON_$(1))' >&2
+	@false
+endif
+endef
+
+# The programs.  Variables and line of a program stand together.
+SINK_PROGRAMS =
+SINK_SAN_PROGRAMS =
+SINK_SKIPPED =
+SINK_FOLDERS =
+
+$(eval $(call sink_program,null))
+
+SINK_CPPFLAGS_postgres = -I$(shell $(PG_CONFIG) --includedir)
+SINK_LIBS_postgres = -L$(shell $(PG_CONFIG) --libdir) -lpq -lpthread
+$(eval $(call sink_program,postgres))
+
+SINK_UNKNOWN := $(filter-out protocol common build $(SINK_FOLDERS), \
+	$(patsubst $(SINK_SRC)/%/,%,$(sort $(dir $(wildcard $(SINK_SRC)/*/*.c)))))
+ifneq (,$(SINK_UNKNOWN))
+$(error no program is built from $(SINK_UNKNOWN:%=src/sink/%): src/sink/sink.mk has no line for it)
+endif
 
 all: sinks
-sinks: $(SINK_PROGRAMS)
+sinks: $(SINK_PROGRAMS) $(SINK_SKIPPED)
 
 $(SINK_BUILDDIR)/%.o: $(SINK_SRC)/%.c build/id
 	@mkdir -p $(@D)
-	$(CC) $(SINK_CFLAGS) $(if $(findstring /postgres/,$<),$(SINK_POSTGRES_CFLAGS)) -c -o $@ $<
-
-$(SINK_BINDIR)/idempotency-sink-null: $(call sink_objs,$(SINK_BUILDDIR),$(SINK_NULL))
-	@mkdir -p $(@D)
-	$(CC) $(SINK_LDFLAGS) -o $@ $^
-
-$(SINK_BINDIR)/idempotency-sink-postgres: $(call sink_objs,$(SINK_BUILDDIR),$(SINK_POSTGRES))
-	@mkdir -p $(@D)
-	$(CC) $(SINK_LDFLAGS) -o $@ $^ $(SINK_POSTGRES_LIBS)
+	$(CC) $(SINK_CFLAGS) $(SINK_CPPFLAGS) -c -o $@ $<
 
 -include $(wildcard $(SINK_BUILDDIR)/*/*.d $(SINK_BUILDDIR)/*/*/*.d)
 
@@ -66,7 +112,7 @@ install-sink-%: $(SINK_BINDIR)/idempotency-sink-%
 
 uninstall: uninstall-sinks
 uninstall-sinks:
-	rm -f $(patsubst $(SINK_BINDIR)/%,'$(DESTDIR)$(sinkdir)/%',$(SINK_PROGRAMS))
+	rm -f $(SINK_FOLDERS:%='$(DESTDIR)$(sinkdir)/idempotency-sink-%')
 
 clean: clean-sinks
 clean-sinks:
@@ -74,32 +120,21 @@ clean-sinks:
 
 .PHONY: sinks install-sinks uninstall-sinks clean-sinks check-sink
 
-# The tests run programs and codec with the sanitizers of the compiler.
-SINK_SANDIR = $(SINK_BUILDDIR)/san
-SINK_SAN = -O1 -fsanitize=address,undefined -fno-sanitize-recover=all -U_FORTIFY_SOURCE
-SINK_TEST_SRC = $(wildcard $(SINK_SRC)/protocol/*.c) $(SINK_SRC)/common/stream.c
-SINK_TESTS = $(SINK_SANDIR)/golden_test $(SINK_SANDIR)/fuzz \
-	$(SINK_SANDIR)/idempotency-sink-null $(SINK_SANDIR)/idempotency-sink-postgres
+SINK_TESTS = $(SINK_SANDIR)/golden_test $(SINK_SANDIR)/fuzz
 
 $(SINK_SANDIR)/%.o: $(SINK_SRC)/%.c build/id
 	@mkdir -p $(@D)
-	$(CC) $(SINK_CFLAGS) $(SINK_SAN) $(if $(findstring /postgres/,$<),$(SINK_POSTGRES_CFLAGS)) -c -o $@ $<
+	$(CC) $(SINK_CFLAGS) $(SINK_SAN) $(SINK_CPPFLAGS) -c -o $@ $<
 
 $(SINK_SANDIR)/test/%.o: $(srcdir)/test/sink/%.c
 	@mkdir -p $(@D)
 	$(CC) $(SINK_CFLAGS) $(SINK_SAN) -DSTANDALONE -c -o $@ $<
 
-$(SINK_SANDIR)/golden_test $(SINK_SANDIR)/fuzz: $(SINK_SANDIR)/%: \
-		$(SINK_SANDIR)/test/%.o $(call sink_objs,$(SINK_SANDIR),$(SINK_TEST_SRC))
+$(SINK_TESTS): $(SINK_SANDIR)/%: $(SINK_SANDIR)/test/%.o \
+		$(call sink_objs,$(SINK_SANDIR),protocol) $(SINK_SANDIR)/common/stream.o
 	$(CC) $(SINK_LDFLAGS) $(SINK_SAN) -o $@ $^
-
-$(SINK_SANDIR)/idempotency-sink-null: $(call sink_objs,$(SINK_SANDIR),$(SINK_NULL))
-	$(CC) $(SINK_LDFLAGS) $(SINK_SAN) -o $@ $^
-
-$(SINK_SANDIR)/idempotency-sink-postgres: $(call sink_objs,$(SINK_SANDIR),$(SINK_POSTGRES))
-	$(CC) $(SINK_LDFLAGS) $(SINK_SAN) -o $@ $^ $(SINK_POSTGRES_LIBS)
 
 FUZZ_SECONDS = 20
-check-sink: $(SINK_TESTS)
+check-sink: $(SINK_TESTS) $(SINK_SAN_PROGRAMS) $(SINK_SKIPPED)
 	SINK_BINDIR=$(SINK_SANDIR) FUZZ_SECONDS=$(FUZZ_SECONDS) PG_CONFIG='$(PG_CONFIG)' \
 		$(srcdir)/test/sink/check.sh

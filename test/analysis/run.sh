@@ -154,7 +154,7 @@ build_fuzzers()
 	check fuzz_build_stream build_fuzzer stream "$here/fuzz/stream.c" "${program[@]}" \
 		src/sink/postgres/batch.c
 	check fuzz_build_options build_fuzzer options "$here/fuzz/options.c" "${program[@]}" \
-		src/sink/postgres/config.c src/sink/postgres/conn.c \
+		src/sink/postgres/{config,error,sql}.c \
 		-Wl,--wrap=idem_sink_failed,--wrap=idem_sink_strdup,--wrap=free
 	check fuzz_build_arrays build_fuzzer arrays "$here/fuzz/arrays.c" "${program[@]}" \
 		src/sink/postgres/batch.c src/sink/postgres/calls.c src/sink/postgres/array.c

@@ -116,4 +116,4 @@ print "\nSamples: ", join(', ', map { sprintf '%s %.1f %%', $_, 100 * $of_machin
   ". Below, shares of the server's and its sinks' own.\n";
 table([ 'share', 'process', 'shared object' ], map { [ sprintf('%.1f %%', 100 * $object{$_} / $server), $_ ] } largest(12, %object));
 table([ 'share', 'process', 'shared object', 'symbol' ],
-	map { [ sprintf('%.1f %%', 100 * $symbol{$_} / $server), $_ ] } largest(40, %symbol));
+	map { [ sprintf('%.1f %%', 100 * $symbol{$_} / $server), $_ ] } grep { $symbol{$_} >= 0.01 * $server } largest(40, %symbol));

@@ -17,9 +17,9 @@
 #	KEEP=1			the work directory stays
 #
 # The servers are throw-away ones in ${TMPDIR:-/tmp}; they sync to disk, unlike
-# those of the tests.  Each section leaves its results in report/data as soon as
-# it is done; the report is made of all that lies there.  A quick run is no
-# evidence, so it leaves the report of the tree alone.
+# those of the tests.  Each section leaves its results in build/bench-data as soon
+# as it is done, and its part of the report is made of them; the other parts stay.
+# A quick run is no evidence, so it leaves the report of the tree alone.
 set -euo pipefail
 WERROR=${WERROR-}
 # shellcheck source=test/setup/lib.sh
@@ -28,6 +28,7 @@ cd "$IDEM_TOP"
 
 report=test/bench/report
 [ -z "${QUICK:-}" ] || report=build/bench-quick
+data=build/bench-data
 
 bench_conf()
 {
@@ -191,9 +192,9 @@ run_section()
 	machine >"$IDEM_WORK/$1.tsv"
 	measure "$1"
 	printf 'machine\tname=duration\tvalue=%s s\n' "$((SECONDS - begun))" >>"$IDEM_WORK/$1.tsv"
-	mkdir -p "$report/data"
-	cat "$IDEM_WORK/$1.tsv" "$IDEM_WORK/bench/$1.tsv" >"$report/data/$1.tsv"
-	perl test/bench/report.pl "$report"
+	mkdir -p "$report"
+	cat "$IDEM_WORK/$1.tsv" "$IDEM_WORK/bench/$1.tsv" >"$data/$1.tsv"
+	perl test/bench/report.pl "$report" "$data"
 }
 
 [ -n "${SKIP_PACKAGES:-}" ] || test/setup/packages.sh bench
@@ -218,6 +219,9 @@ if [ -n "${PROFILE:-}" ]; then
 	done
 	exit
 fi
+# Results of former runs may be older than the report.
+rm -rf "$data"
+mkdir -p "$data"
 begun=$SECONDS
 for section in $sections; do
 	run_section "$section"

@@ -8,7 +8,7 @@ import time
 
 import psycopg2
 
-from cluster import PREPARED
+from topology import PREPARED
 
 GONE = (psycopg2.OperationalError, psycopg2.InterfaceError)
 

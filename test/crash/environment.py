@@ -16,10 +16,11 @@ import traceback
 
 sys.dont_write_bytecode = True
 HERE = pathlib.Path(__file__).resolve().parent
-sys.path.insert(0, str(HERE))
+sys.path[:0] = [str(HERE), str(HERE.parent / "python")]
 
+from machine.lab import Lab  # noqa: E402
 from machine.scenario import SCENARIOS  # noqa: E402
-from machine.server import Failure, Lab  # noqa: E402
+from server import Finding  # noqa: E402
 
 MODULES = ("power", "space", "clock", "failover", "copies", "network", "first", "shortage", "upgrade", "pooler")
 
@@ -37,7 +38,7 @@ def main():
         said = SCENARIOS[name](lab, random.Random(f"{seed}/{name}"))
         lab.judge()
     except Exception as error:
-        if not isinstance(error, Failure):
+        if not isinstance(error, Finding):
             traceback.print_exc()
         print(error)
         for server in lab.servers:

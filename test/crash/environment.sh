@@ -14,16 +14,11 @@ set -uo pipefail
 cd "$(dirname "$0")/../.." || exit 1
 python=(/usr/bin/python3 -B test/crash/environment.py)
 
-if [ "$(id -u)" != 0 ]; then
-	echo "NOT OK environment: mounts, namespaces and loop devices need root"
-	echo "0 passed, 1 failed"
-	exit 1
-fi
-[ -n "${SKIP_PACKAGES:-}" ] || test/setup/packages.sh machine || {
-	echo "NOT OK environment: what is needed could not be installed"
-	echo "0 passed, 1 failed"
-	exit 1
-}
+# shellcheck source=test/setup/count.sh
+. test/setup/count.sh
+[ "$(id -u)" = 0 ] || give_up "environment: mounts, namespaces and loop devices need root"
+[ -n "${SKIP_PACKAGES:-}" ] || test/setup/packages.sh machine ||
+	give_up "environment: what is needed could not be installed"
 if [ "${1:-}" = --list ]; then
 	exec "${python[@]}" --list
 fi
@@ -32,8 +27,6 @@ fi
 
 SEED=${SEED:-$((RANDOM * 32768 + RANDOM))}
 JOBS=${JOBS:-4}
-passed=0
-failed=0
 
 # The output of one scenario, as a whole.
 show()
@@ -62,11 +55,7 @@ run_one()
 }
 
 idem_make_work
-if ! idem_build_stage; then
-	echo "NOT OK environment: build"
-	echo "0 passed, 1 failed"
-	exit 1
-fi
+idem_build_stage || give_up "environment: build"
 install -m 755 test/sink/idempotency-sink-pytest "$IDEM_STAGE$IDEM_PKGLIBDIR/idempotency-sinks/"
 mapfile -t names < <("${python[@]}" --list)
 [ $# = 0 ] || names=("$@")

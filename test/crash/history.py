@@ -15,12 +15,13 @@ import time
 import traceback
 
 sys.dont_write_bytecode = True
-sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent))
+HERE = pathlib.Path(__file__).resolve().parent
+sys.path[:0] = [str(HERE), str(HERE.parent / "python")]
 
 import actions  # noqa: E402
-from cluster import Finding  # noqa: E402
 from round import Mix, Round  # noqa: E402
 from rules import PATIENCE  # noqa: E402
+from server import Finding  # noqa: E402
 
 MIXES = {
     "steady": Mix(crash=1, postmaster=1, sink=5, other=1, events=2000, steady=40000),
@@ -138,7 +139,7 @@ def main():
         if not isinstance(error, Finding):
             traceback.print_exc()
         tally.line(False, f"round: {type(error).__name__}: {error}")
-        print(one.topology.describe())
+        print(one.topology.a.relays())
     finally:
         one.topology.end()
         crashes = one.own_crashes()

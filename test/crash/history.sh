@@ -8,14 +8,8 @@
 #	SKIP_PACKAGES=1		do not look for missing packages
 set -uo pipefail
 cd "$(dirname "$0")/../.." || exit 1
-
-give_up()
-{
-	echo "NOT OK $1"
-	echo "0 passed, 1 failed"
-	exit 1
-}
-
+# shellcheck source=test/setup/count.sh
+. test/setup/count.sh
 [ -n "${SKIP_PACKAGES:-}" ] || test/setup/packages.sh crash || give_up "history: packages"
 # shellcheck source=test/crash/stage.sh
 . test/crash/stage.sh
@@ -24,8 +18,6 @@ give_up()
 
 SEED=${SEED:-$((RANDOM * 32768 + RANDOM))}
 crash_stage || give_up "history: build"
-passed=0
-failed=0
 
 # part COMMAND...: run it, show its output, add up its last line.
 part()

@@ -2,6 +2,9 @@
 import os
 import re
 import time
+from datetime import datetime, timezone
+
+from server import READY
 
 # Bounded by the catalog and by a buffer's size, and filled step by step.
 BOUNDED = ("CacheMemoryContext", "outbox reader")
@@ -67,6 +70,17 @@ def arrival_times(topology):
             "prog": sorted(e["at"] for e in topology.program_log() if e.get("outcome") == "acked")}
 
 
+def ready_times(server):
+    """When it began to accept connections, as seconds since the epoch."""
+    found = []
+    for line in server.log_text().splitlines():
+        if READY in line:
+            m = re.match(r"(\d+-\d+-\d+ \d+:\d+:\d+\.\d+) UTC", line)
+            at = datetime.strptime(m.group(1), "%Y-%m-%d %H:%M:%S.%f")
+            found.append(at.replace(tzinfo=timezone.utc).timestamp())
+    return found
+
+
 def first_sends(topology):
     """Seconds from "ready to accept connections" to the first arrival, per restart of A and relay, sorted;
     and how many of them only say that it took longer.
@@ -75,8 +89,8 @@ def first_sends(topology):
     The last restart has none after it, so nothing is known where nothing came.
     What the target in B waited for B to restart says nothing about A's relay.
     """
-    ready = topology.a.ready_times()
-    of_target = topology.b.ready_times()
+    ready = ready_times(topology.a)
+    of_target = ready_times(topology.b)
     took, cut = [], 0
     for relay, at in arrival_times(topology).items():
         i = 0

@@ -40,7 +40,7 @@ list_points >"$IDEM_WORK/points.txt"
 # The sink of the tests stands beside the staged ones.
 cp "$IDEM_TOP/test/sink/idempotency-sink-pytest" "$IDEM_STAGE$IDEM_PKGLIBDIR/idempotency-sinks/"
 mkdir "$IDEM_WORK/python"
-cp "$IDEM_TOP"/test/crash/points/*.py "$IDEM_WORK/python/"
+cp "$IDEM_TOP"/test/crash/points/*.py "$IDEM_TOP"/test/python/*.py "$IDEM_WORK/python/"
 chmod -R a+rX "$IDEM_WORK/python" "$IDEM_WORK/points.txt" "$IDEM_STAGE"
 idem_mkdir "$IDEM_WORK/lanes"
 

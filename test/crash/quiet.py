@@ -15,9 +15,9 @@ import signal
 import time
 
 import ledger
-from cluster import Finding, wait_until
 from producers import Pace, Producer
 from rules import Quiet
+from server import wait_until
 from topology import RELAYS, TABLES, TYPES, dashed
 from watch import Watch
 

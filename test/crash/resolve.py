@@ -6,8 +6,8 @@ asynchronous commit may lose its transaction id as well, which another
 transaction then gets, and a status of "committed" is that one's.
 """
 import ledger
-from cluster import Finding
 from rules import Claim, Event, History
+from server import Finding
 from topology import RELAYS, REPEATING, TYPES, WINDOW, dashed
 
 

@@ -19,10 +19,10 @@ import resolve
 from actions import ACTIONS, Skip
 from actions.process import is_sink
 from clients import Coordinator
-from cluster import Finding, wait_until
 from consumers import Broker, Consumer, Fetcher
 from producers import Bulk, Holder, Pace, Producer
 from rules import PATIENCE, RULES, waits
+from server import Finding, wait_until
 from topology import RELAYS, TYPES, Topology
 
 PRODUCERS = 4
@@ -225,7 +225,7 @@ class Round:
             if now != last:
                 last, since = now, time.monotonic()
             if time.monotonic() - since > 60:
-                self.say(f"   not drained: {now} of {expected}\n{self.topology.describe()}")
+                self.say(f"   not drained: {now} of {expected}\n{self.topology.a.relays()}")
                 return
             time.sleep(0.2)
 
@@ -278,7 +278,7 @@ class Round:
         self.figures["transactions"] = len(h.outcome)
         self.figures["aborted"] = sum(o == "aborted" for o in h.outcome.values())
         self.figures["lazy lost"] = self.lazy_lost(h)
-        self.figures["prepared"] = {c.name: (len(o.told), c.refused_prepared())
+        self.figures["prepared"] = {c.name: (len(o.told), c.log_text().count("maximum number of prepared transactions reached"))
                                     for c, o in zip(self.topology.clusters, self.coordinators)}
         self.figures.update(self.waited(h))
         for violations in found.values():
@@ -302,7 +302,7 @@ class Round:
                 "unexplained": max((w.unexplained for w in every), default=0.0)}
 
     def own_crashes(self):
-        found = [f"{c.name}: {line}" for c in self.topology.clusters for line in c.own_crashes()]
+        found = [line for c in self.topology.clusters for line in c.deaths()]
         for line in found[:5]:
             self.say(f"   {line}")
         return len(found)

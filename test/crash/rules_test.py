@@ -3,12 +3,15 @@
 and each bad one is flagged by the rules that it is against, and by no other.
 """
 import pathlib
+import signal
 import sys
 
 sys.dont_write_bytecode = True
-sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent))
+HERE = pathlib.Path(__file__).resolve().parent
+sys.path[:0] = [str(HERE), str(HERE.parent / "python")]
 
 from rules import RULES, Claim, Event, History, Quiet  # noqa: E402
+from server import deaths  # noqa: E402
 
 E1, E2, E3, GONE = "event-1", "event-2", "event-3", "event-gone"
 
@@ -104,6 +107,20 @@ BAD = {
 }
 
 
+# Lines of a server's log; does each tell of a process that died of itself, where the test sends SIGKILL?
+DEATHS = {
+    "server process (PID 7) was terminated by signal 9: Killed": False,
+    "server process (PID 7) was terminated by signal 11: Segmentation fault": True,
+    "checkpointer process (PID 7) was terminated by signal 6: Aborted": True,
+    "sink program was terminated by signal 9": False,
+    "sink program was terminated by signal 15": False,
+    "sink program was terminated by signal 11": True,
+    "TRAP: failed Assert": True,
+    "PANIC:  could not write": True,
+    "LOG:  terminating any other active server processes": False,
+}
+
+
 def flagged(h):
     return {rule.__name__ for rule in RULES if list(rule(h))}
 
@@ -115,6 +132,12 @@ def main():
         results.append((name, found == expected, found))
     caught = set().union(*(expected for expected, _ in BAD.values()))
     results.append(("each rule has a history against it", caught == {r.__name__ for r in RULES}, caught))
+    for line, died in DEATHS.items():
+        found = deaths(line, {signal.SIGKILL})
+        results.append((f"a log with \"{line}\"", bool(found) == died, found))
+    full = "PANIC:  disk full\nserver process (PID 7) was terminated by signal 6: Aborted"
+    found = deaths(full, panic="disk full")
+    results.append(("a PANIC that the test brings about", not found, found))
     for name, passed, found in results:
         print(f"{'ok' if passed else 'NOT OK'} {name}" + ("" if passed else f": flagged by {sorted(found)}"))
     bad = sum(not passed for _, passed, _ in results)

@@ -16,7 +16,7 @@ crash_stage()
 	CRASH_SINKS=$IDEM_STAGE$IDEM_PKGLIBDIR/idempotency-sinks
 	install -m 755 test/sink/idempotency-sink-pytest "$CRASH_SINKS/"
 	mkdir "$IDEM_WORK/crash"
-	cp -R test/crash/*.py test/crash/actions "$IDEM_WORK/crash/"
+	cp -R test/crash/*.py test/crash/actions test/python/*.py "$IDEM_WORK/crash/"
 	chmod -R a+rX "$IDEM_WORK/crash"
 }
 

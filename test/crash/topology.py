@@ -15,16 +15,18 @@ hide a double, but the table that pgtab fills, as it must.
 """
 import itertools
 import json
-import os
 import pathlib
 import shutil
+import signal
 
-from cluster import Cluster, wait_until
+from server import Server, wait_until
 
 KEYS = 16
+PREPARED = 100
 
 # Segments turn over all the time; what commits asynchronously stays unflushed for long.
 CONF = """
+max_prepared_transactions = {prepared}
 track_commit_timestamp = on
 wal_writer_delay = 2s
 wal_writer_flush_after = 64MB
@@ -149,13 +151,14 @@ class Topology:
         self.files = {relay: Lines(self.work / f"{relay}.arrivals") for relay in RELAYS if relay not in TABLES}
         directory = self.work / "sinks"
         shutil.copytree(sinks, directory)
-        self.a = Cluster("a", work, bindir, extension_conf, CONF.format(sinks=directory))
-        self.b = Cluster("b", work, bindir, extension_conf, CONF.format(sinks=directory))
+        self.settings = pathlib.Path(extension_conf).read_text() + CONF.format(sinks=directory, prepared=PREPARED)
+        self.a, self.b = (Server(name, work, bindir, host=self.work / "sock") for name in "ab")
         self.clusters = [self.a, self.b]
 
     def make(self):
         for cluster in self.clusters:
-            cluster.make()
+            cluster.signals.add(signal.SIGKILL)
+            cluster.make(self.settings)
             cluster.start()
         self.b.rows(SCHEMA_B)
         self.a.rows(SCHEMA_A.format(keys=KEYS, port_b=self.b.port, work=self.work))
@@ -179,24 +182,17 @@ class Topology:
             return {}
 
     def is_whole(self):
-        if not all(c.accepts() for c in self.clusters):
+        if not all(c.answers() for c in self.clusters):
             return False
         now = self.relays_or_none()
-        return len(now) == len(RELAYS) and all(state == "streaming" for state, _, _ in now.values())
+        return len(now) == len(RELAYS) and all(state in ("streaming", "idle") for state, _, _ in now.values())
 
     def wait_whole(self, seconds=120):
         try:
             wait_until("all servers answer and all relays stream", self.is_whole, seconds)
         except Exception as error:
-            error.args = (f"{error}\nrelays: {self.describe()}",)
+            error.args = (f"{error}\nrelays: {self.a.relays()}",)
             raise
-
-    def describe(self):
-        try:
-            return "\n".join(str(r) for r in self.a.rows(
-                "SELECT relay, state, waiting_for, position, lag_events, dead, last_error FROM idempotency.stat_relay"))
-        except Exception as error:
-            return f"server a does not answer: {error}"
 
     # What arrived, from the receivers' own tables and file.  (id, key, payload), in order.
 
@@ -272,34 +268,9 @@ class Topology:
     def end(self):
         """Leave no process, but the directories, for somebody to look at."""
         for cluster in self.clusters:
-            if cluster.process and cluster.process.poll() is None:
-                try:
-                    cluster.stop("immediate", 20)
-                except Exception:
-                    cluster.kill9()
+            cluster.kill()
 
 
 def dashed(hexadecimal):
     h = hexadecimal
     return f"{h[:8]}-{h[8:12]}-{h[12:16]}-{h[16:20]}-{h[20:]}"
-
-
-def processes_of(parents):
-    """pid -> (parent, name) of all processes below the given ones."""
-    every = {}
-    for entry in os.listdir("/proc"):
-        if entry.isdigit():
-            try:
-                with open(f"/proc/{entry}/stat", encoding="utf-8", errors="replace") as f:
-                    stat = f.read()
-            except OSError:
-                continue
-            name = stat[stat.index("(") + 1:stat.rindex(")")]
-            every[int(entry)] = (int(stat[stat.rindex(")") + 2:].split()[1]), name)
-    found = {p: every[p] for p in parents if p in every}
-    grown = True
-    while grown:
-        new = {p: v for p, v in every.items() if v[0] in found and p not in found}
-        found.update(new)
-        grown = bool(new)
-    return found

@@ -13,14 +13,8 @@
 set -uo pipefail
 cd "$(dirname "$0")/../.." || exit 1
 exec </dev/null
-
-give_up()
-{
-	echo "NOT OK $1"
-	echo "0 passed, 1 failed"
-	exit 1
-}
-
+# shellcheck source=test/setup/count.sh
+. test/setup/count.sh
 needs=crash
 [ "$(id -u)" != 0 ] || needs=machine
 [ -n "${SKIP_PACKAGES:-}" ] || test/setup/packages.sh "$needs" || give_up "torture: packages"

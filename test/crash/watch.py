@@ -91,7 +91,7 @@ class Witness:
 
 def named(state, waiting):
     """Whether this says what holds an event back that nobody refused."""
-    return state != "streaming" or waiting not in (None, "events", "retry")
+    return state not in ("streaming", "idle") or waiting not in (None, "events", "retry")
 
 
 def cursor(dsn):

@@ -30,7 +30,7 @@ stub()
 make_tree()
 {
 	rm -rf "$work/tree"
-	mkdir -p "$work/tree/test/setup" "$work/tree/src/relay"
+	mkdir -p "$work/tree/test/setup" "$work/tree/src/relay/stream"
 	cp -R .ci "$work/tree/"
 	cp test/setup/tally.sh "$work/tree/test/setup/"
 	cp -R --parents test/mutants "$work/tree/"
@@ -119,7 +119,7 @@ says "in turn"
 mv "$work/git" "$work/tree/.git"
 
 name="what a commit touches"
-echo "int x;" >"$work/tree/src/relay/gate.c"
+echo "int x;" >"$work/tree/src/relay/stream/gate.c"
 commit second
 plan CI_CHOICE=1
 says "1 files? differs? from"

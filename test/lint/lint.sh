@@ -37,7 +37,7 @@ build_copy()
 
 	tree_copy "$dir"
 	env -u MAKEFLAGS -u MAKELEVEL -u MFLAGS make -C "$dir" --no-print-directory -s -k -j"$(nproc)" \
-		PG_CONFIG="$PG_CONFIG" WERROR=1 all "$@" >"$work/build.log" 2>&1 || {
+		PG_CONFIG="$PG_CONFIG" WERROR=1 all test-module "$@" >"$work/build.log" 2>&1 || {
 		cat "$work/build.log"
 		return 1
 	}
@@ -119,7 +119,7 @@ check_shellcheck()
 check_version_tests()
 {
 	grep -rnE 'PG_VERSION_NUM|CATALOG_VERSION_NO|pg_attribute_noreturn|\<(table|index)_beginscan\(' \
-		src --include='*.[ch]' | grep -v '^src/compat\.h:' |
+		src test/module --include='*.[ch]' | grep -v '^src/compat\.h:' |
 		none "differs between versions; src/compat.h has what to use (pg_noreturn, idem_compat_...):"
 }
 
@@ -135,19 +135,23 @@ check_sink_headers()
 		none "a sink program includes headers of the server:"
 }
 
-# What fmgr and the loader look up, and nothing else.
+# The library exports the functions that the installation declares, two mains of
+# workers and what the loader looks up.  Functions of tests have a module.
 check_exports()
 {
-	local names
+	local names name
 
 	[ -f "$work/gcc/idempotency.so" ] || check_gcc || return 1
 	names=$(nm -D --defined-only "$work/gcc/idempotency.so" | awk '{ print $NF }')
 	while read -r name; do
 		case $name in
-			Pg_magic_func | _PG_init | pg_finfo_* | idem_launcher_main | idem_worker_main) ;;
+			Pg_magic_func | _PG_init | idem_launcher_main | idem_worker_main) ;;
+			pg_finfo_*) grep -qF "'${name#pg_finfo_}'" sql/install/*.sql || echo "${name#pg_finfo_}" ;;
 			*) grep -qx "pg_finfo_$name" <<<"$names" || echo "$name" ;;
 		esac
-	done <<<"$names" | none "exported without need:"
+	done <<<"$names" | none "exported without need:" || return 1
+	sed -n 's/^pg_finfo_//p' <<<"$names" | grep -vE '_(fn|validator)$' |
+		none "a SQL function's name in C ends neither with _fn nor with _validator:"
 }
 
 # Fault points are in builds that ask for them and in no other; the name of a
@@ -158,7 +162,7 @@ check_fault_points()
 
 	[ -f "$work/gcc/idempotency.so" ] || check_gcc || return 1
 	[ -d "$work/faults" ] || build_copy faults CC=gcc FAULT_POINTS=1 || return 1
-	for program in idempotency.so src/sink/bin/idempotency-sink-null src/sink/bin/idempotency-sink-postgres; do
+	for program in $(cd "$work/gcc" && echo idempotency.so src/sink/bin/*); do
 		{
 			nm -a "$work/gcc/$program" | grep -i fault_
 			grep -aoiE '(IDEM|SINK)[A-Z_]*fault[A-Z_/]*|fault point' "$work/gcc/$program"
@@ -176,15 +180,76 @@ check_fault_points()
 	return "$status"
 }
 
+# The folders of src/relay, highest first, as its README lists them.
+relay_folders()
+{
+	# shellcheck disable=SC2016 # backquotes of the table
+	sed -nE 's,^\| `([a-z]+)/` \|.*,\1,p' src/relay/README.md
+}
+
+# Includes inside src/relay lead to the same folder or to a lower one.  Below all
+# folders are the files of relay/ itself, above all of them is relay.c.
+relay_includes_up()
+{
+	find src/relay -name '*.[ch]' ! -path src/relay/relay.c \
+		-exec grep -HnE '#include "relay/' {} + |
+		awk -v folders="$(relay_folders | tr '\n' ' ')" '
+		function rank(path, part)
+		{
+			if (path == "relay/relay.h")
+				return 1000
+			return split(path, part, "/") == 2 ? 0 : (part[2] in level ? level[part[2]] : -1)
+		}
+		BEGIN {
+			n = split(folders, list, " ")
+			for (i = 1; i <= n; i++)
+				level[list[i]] = n - i + 1
+		}
+		{
+			from = $0
+			sub(/^src\//, "", from)
+			sub(/:.*/, "", from)
+			to = $0
+			sub(/.*#include "/, "", to)
+			sub(/".*/, "", to)
+			if (rank(from) < 0 || rank(to) < 0)
+				print $0 "  (a folder that src/relay/README.md does not list)"
+			else if (rank(from) < rank(to))
+				print
+		}'
+}
+
 # claim and outbox do not know each other, only the SQL-callable wrappers may;
-# the sinks and shared know nobody.
+# the sinks and shared know nobody; folders of the relay know lower ones.
 check_layers()
 {
 	{
 		grep -rnE --exclude='*_fn.c' '#include "(outbox|relay)/' src/claim
 		grep -rnE --exclude='*_fn.c' '#include "(claim|relay)/' src/outbox
 		grep -rnE '#include "(claim|outbox|relay|request)/' src/shared src/sink
+		relay_includes_up
 	} 2>/dev/null | none "includes must point down:"
+}
+
+# The files that the folders' READMEs name are there, and the relay's README names
+# each of its sources.  (The one of the sinks also names files of an example.)
+check_readmes()
+{
+	local readme dir name
+
+	for readme in src/README.md src/{claim,outbox,relay,shared}/README.md; do
+		[ -f "$readme" ] || continue
+		dir=${readme%/*}
+		# shellcheck disable=SC2016 # backquotes of the text
+		grep -oE '`[a-z0-9_./-]+\.(c|h|sql|pl|pml|sh)`' "$readme" | tr -d '`' | sort -u |
+			while read -r name; do
+				[ -e "$name" ] || [ -e "src/$name" ] || [ -n "$(find "$dir" -path "*/$name" -print -quit)" ] ||
+					echo "$readme names $name, which is not there"
+			done
+	done | none "files that are not there:" || return 1
+	find src/relay -name '*.c' -printf '%f\n' | while read -r name; do
+		grep -qF "\`$name\`" src/relay/README.md || echo "$name"
+	done | none "src/relay/README.md does not say what these files are for:"
 }
 
 # X.c and X.h are one node; an edge leads from it to each header it includes.
@@ -215,6 +280,19 @@ check_owners()
 			sed "s,^,$header: ,"
 	done < <(find src -name '*.h' ! -path 'src/sink/*' ! -path src/compat.h | sort) |
 		none "declared in the header of another file:"
+}
+
+# Calls between files and between folders go down; the check itself is tested first.
+check_calls()
+{
+	[ -f "$work/gcc/idempotency.so" ] || check_gcc || return 1
+	test/lint/calls_test.sh && test/lint/calls.sh --tree "$work/gcc"
+}
+
+# A new sink's program is built from its folder and a line, and never left out silently.
+check_sink_programs()
+{
+	test/lint/sinks.sh
 }
 
 # Debian has the makefiles of a server without its headers: say what to install.
@@ -262,8 +340,8 @@ check_mutants()
 }
 
 compilers=(gcc clang assert werror)
-rules=(version_tests sink_headers exports fault_points layers circles owners build_hint file_length unfinished
-	install_sql mutants ci shellcheck indent)
+rules=(version_tests sink_headers exports fault_points layers readmes circles owners calls sink_programs build_hint file_length
+	unfinished install_sql mutants ci shellcheck indent)
 case ${*:-all} in
 	all) set -- "${compilers[@]}" "${rules[@]}" ;;
 	compile) set -- "${compilers[@]}" ;;

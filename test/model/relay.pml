@@ -2,7 +2,7 @@
  * relay.pml
  *		A relay to a sink that stores positions, and the histories it can have.
  *
- * Models src/relay/stream_send.c, stream_settle.c, wake.c, relay_fn.c and what
+ * Models src/relay/stream/send.c, stream/settle.c, wake.c, api/definition.c and what
  * doc/sink-protocol.md asks of a sink: begin a difference, append its row, send
  * a batch, COMMIT at the target with a reply that may be lost, settle, the wake-up
  * at commit, starts of the program, and how a stored position is held against

@@ -3,7 +3,7 @@
  *		The outbox's ring of segments: writers, readers by differences of
  *		snapshots, rotation, emptying, and a crash that loses the end of the WAL.
  *
- * Models src/outbox: writer.c, segment.c, reader.c, keys.c, snapshot.c and
+ * Models src/outbox: writer.c, segment.c, reader.c, range.c, snapshot.c and
  * maintain.c.  Each atomic block is one step that the code takes under one
  * lock, or that nobody can look into; the function that takes it stands above.
  *
@@ -19,7 +19,7 @@
  *	- Time: a segment that is not empty is due at any moment, or never; events
  *	  are older than the retention.
  *	- A session's guess of the current segment is any segment.
- *	- The buffer of keys has room for the whole difference, or for one key.
+ *	- The buffer of places has room for the whole difference, or for one place.
  *	- Housekeeping reads the positions when it needs them, not once before.  A
  *	  position does not go back but by a crash, which ends housekeeping, too; so
  *	  an older one would only empty less.
@@ -47,7 +47,7 @@
 /* MUTANT cur_renewed: a restarted reader goes on behind k with a newer snapshot */
 /* MUTANT batch_ends_difference: the end of a batch is taken for the end of the difference */
 /* MUTANT k_unwritten: the row of a position leaves k out */
-/* MUTANT keys_unsorted: keys are given out in order of (xid, seq), as the index has them */
+/* MUTANT places_unsorted: places are given out in order of (xid, seq), as the index has them */
 /* MUTANT no_gate: events leave the server before the WAL of their commit is flushed (relay-no-gate) */
 /* MUTANT empty_running: emptying asks for xmax only, not for what was running (outbox-release-running) */
 /* MUTANT empty_by_xmin: emptying asks for xmin, so an idle transaction stops all of it */
@@ -164,9 +164,9 @@ typedef Position {
 Position pos[NREADERS], row[NREADERS];
 
 /* Keys of a difference. */
-byte keys[NREADERS];			/* bits by event */
-byte base[NREADERS];			/* number of the last key given out */
-bool more[NREADERS];			/* keys do not hold the rest */
+byte places[NREADERS];			/* bits by event */
+byte after[NREADERS];			/* places are the first with a greater number */
+bool more[NREADERS];			/* places do not hold the rest */
 
 /* What of all this is in flushed WAL, if a crash is to return to it. */
 typedef Flushed {
@@ -210,7 +210,7 @@ inline must(condition, name) {
 /* An event that everybody has to be told of. */
 #define COMMITTED(e) ((committed & BIT(TX(e))) && seq[e] != 0)
 
-/* keys.c, make_ranges and walk_entry: is an index entry of the difference? */
+/* range.c, cut_pieces and walk_entry: is an index entry of the difference? */
 #if defined(MUTANT_xid_cursor)
 #define IN_RANGES(r, e) (XID(e) >= pos[r].done_xmax)
 #elif defined(MUTANT_done_by_xmin)
@@ -218,7 +218,7 @@ inline must(condition, name) {
 #else
 #define IN_RANGES(r, e) (XID(e) >= pos[r].done_xmax || (pos[r].done_xip & BIT(XID(e))))
 #endif
-#define WANTED(r, e) (IN_INDEX(e) && IN_RANGES(r, e) && SEEN_BY_CUR(r, e) && seq[e] > base[r])
+#define WANTED(r, e) (IN_INDEX(e) && IN_RANGES(r, e) && SEEN_BY_CUR(r, e) && seq[e] > after[r])
 
 /* maintain.c, is_delivered, for one event and position */
 #if defined(MUTANT_empty_running)
@@ -501,18 +501,18 @@ end_writer:
 	od
 }
 
-/* The key to be given out next: the one with the least number. */
-inline least_key(r) {
+/* The place to be given out next: the one with the least number. */
+inline least_place(r) {
 	m = NEV;
 	i = 0;
 	do
 	:: i < NEV ->
 		if
-		:: !(keys[r] & BIT(i))
+		:: !(places[r] & BIT(i))
 		:: else ->
 			if
 			:: m == NEV -> m = i
-#ifdef MUTANT_keys_unsorted
+#ifdef MUTANT_places_unsorted
 			:: m != NEV && (XID(i) < XID(m) || (XID(i) == XID(m) && seq[i] < seq[m])) -> m = i
 #else
 			:: m != NEV && seq[i] < seq[m] -> m = i
@@ -526,14 +526,14 @@ inline least_key(r) {
 	i = 0
 }
 
-/* keys.c, fill: all keys that are left, or the first */
+/* range.c, fill: all places that are left, or the first */
 inline fill(r) {
-	keys[r] = 0;
+	places[r] = 0;
 	i = 0;
 	do
 	:: i < NEV ->
 		if
-		:: WANTED(r, i) -> keys[r] = keys[r] | BIT(i)
+		:: WANTED(r, i) -> places[r] = places[r] | BIT(i)
 		:: else
 		fi;
 		i++
@@ -580,16 +580,16 @@ inline resume(r) {
 	:: else
 	fi;
 #endif
-	keys[r] = 0;
-	base[r] = pos[r].k;
+	places[r] = 0;
+	after[r] = pos[r].k;
 	more[r] = (pos[r].cur_xmax != 0)
 }
 
 /* idem_reader_next: fetch_key, check_row_is_gone */
 inline reader_next(r) {
-	least_key(r);
-	keys[r] = keys[r] & ~BIT(m);
-	base[r] = seq[m];
+	least_place(r);
+	places[r] = places[r] & ~BIT(m);
+	after[r] = seq[m];
 	if
 	:: IN_HEAP(m) && (committed & BIT(TX(m))) && !(running & BIT(XID(m))) ->
 		check_event(r);
@@ -618,7 +618,7 @@ inline end_difference(r) {
 #ifndef MUTANT_seq_cursor
 	pos[r].k = 0;
 #endif
-	base[r] = 0
+	after[r] = 0
 }
 
 /* After the transaction, and the gate: events leave the server. */
@@ -660,23 +660,23 @@ end_reader:
 		pos[r].cur_xmax = SNAP_XMAX;
 		pos[r].cur_xip = SNAP_XIP;
 #ifdef MUTANT_seq_cursor
-		base[r] = pos[r].k;
+		after[r] = pos[r].k;
 #else
-		base[r] = 0;
+		after[r] = 0;
 		pos[r].k = 0;
 #endif
-		keys[r] = 0;
+		places[r] = 0;
 		more[r] = true
 	}
 
-	/* enter: AccessShareLock on all segments; idem_keys_next: fill */
+	/* enter: AccessShareLock on all segments; idem_range_next: fill */
 	:: atomic {
 		pos[r].cur_xmax != 0 && !(rlock & BIT(r)) && excl == 0 ->
 		rlock = rlock | BIT(r);
 		if
-		:: keys[r] == 0 && more[r] -> d_step { fill(r); more[r] = false };
+		:: places[r] == 0 && more[r] -> d_step { fill(r); more[r] = false };
 			if
-			:: keys[r] & (keys[r] - 1) -> d_step { least_key(r); more[r] = true; keys[r] = BIT(m); m = 0 }
+			:: places[r] & (places[r] - 1) -> d_step { least_place(r); more[r] = true; places[r] = BIT(m); m = 0 }
 			:: true
 			fi
 		:: else
@@ -687,14 +687,14 @@ end_reader:
 	:: atomic {
 		rlock & BIT(r) ->
 		do
-		:: keys[r] != 0 -> d_step { reader_next(r) }
-		:: keys[r] == 0 && more[r] -> d_step { fill(r); more[r] = false }
-		:: sending && (keys[r] != 0 || more[r]) ->
+		:: places[r] != 0 -> d_step { reader_next(r) }
+		:: places[r] == 0 && more[r] -> d_step { fill(r); more[r] = false }
+		:: sending && (places[r] != 0 || more[r]) ->
 #ifdef MUTANT_batch_ends_difference
 			d_step { end_difference(r) };
 #endif
 			break
-		:: keys[r] == 0 && !more[r] -> d_step { end_difference(r) }; break
+		:: places[r] == 0 && !more[r] -> d_step { end_difference(r) }; break
 		od;
 		d_step { rlock = rlock & ~BIT(r); send(r) }
 	}

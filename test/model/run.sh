@@ -31,38 +31,18 @@
 set -uo pipefail
 # shellcheck source=test/setup/lib.sh
 . "$(dirname "$0")/../setup/lib.sh"
+# shellcheck source=test/setup/count.sh
+. "$IDEM_TOP/test/setup/count.sh"
 cd "$IDEM_TOP" || exit 1
 
 MODELS=$IDEM_TOP/test/model
 TRAIL_LINES=${TRAIL_LINES:-80}
+FAIL_LINES=$TRAIL_LINES
 # Steps that a walk may go down; the stack of the search is allocated at once.
 DEPTH=${DEPTH:-4000000}
 VIOLATION='assertion violated|invalid end state|acceptance cycle|non-progress cycle'
 # What pan says when it gave up, or approximated.
 INCOMPLETE='max search depth too small|Search not completed|MEMLIM bound|out of memory|Bit statespace|[Hh]ash-[Cc]ompact|VECTORSZ|too many'
-passed=0
-failed=0
-
-pass()
-{
-	passed=$((passed + 1))
-	printf 'ok       %s\n' "$1"
-}
-
-# fail NAME WHAT [FILE]
-fail()
-{
-	failed=$((failed + 1))
-	printf 'NOT OK   %s: %s\n' "$1" "$2"
-	[ -z "${3:-}" ] || [ ! -s "$3" ] || tail -n "$TRAIL_LINES" "$3" | sed 's/^/    | /'
-}
-
-finish()
-{
-	idem_say "$SECONDS s"
-	echo "$passed passed, $failed failed"
-	[ "$failed" = 0 ] && [ "$passed" -gt 0 ]
-}
 
 wanted_models()
 {
@@ -214,16 +194,6 @@ run_jobs()
 		("${kind}_job" "$model" "$bounds" "$arg") >>"$IDEM_WORK/results" </dev/null &
 	done
 	wait
-}
-
-stop_jobs()
-{
-	local pid
-
-	for pid in $(jobs -rp); do
-		pkill -TERM -P "$pid" 2>/dev/null
-		kill -TERM "$pid" 2>/dev/null
-	done
 }
 
 # list_jobs MODEL: a line KIND:MODEL:BOUNDS:FORMULA-OR-MACRO per walk.

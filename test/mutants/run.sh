@@ -17,33 +17,12 @@ set -uo pipefail
 # shellcheck source=test/setup/lib.sh
 . "$(dirname "$0")/../setup/lib.sh"
 cd "$IDEM_TOP" || exit 1
+# shellcheck source=test/setup/count.sh
+. test/setup/count.sh
 
 PATCHES=$IDEM_TOP/test/mutants
 CHECK=${CHECK:-}${REFRESH:-}
 LIMIT=${LIMIT:-300}
-passed=0
-failed=0
-
-pass()
-{
-	passed=$((passed + 1))
-	printf 'ok       %s\n' "$1"
-}
-
-# fail NAME WHAT [FILE]
-fail()
-{
-	failed=$((failed + 1))
-	printf 'NOT OK   %s: %s\n' "$1" "$2"
-	[ -z "${3:-}" ] || [ ! -s "$3" ] || tail -n 40 "$3" | sed 's/^/    | /'
-}
-
-finish()
-{
-	idem_say "$SECONDS s"
-	echo "$passed passed, $failed failed"
-	[ "$failed" = 0 ] && [ "$passed" -gt 0 ]
-}
 
 # header PATCH KEY: the value of a line of the patch's head.
 header()
@@ -165,7 +144,7 @@ mutant_job()
 	copy_tree "$IDEM_WORK/base" "$tree"
 	if ! apply "$name" "$tree" >"$log" 2>&1; then
 		printf '%s\tthe patch does not apply\t%s\n' "$name" "$log"
-	elif ! "${MAKE:-make}" -C "$tree" -s PG_CONFIG="$PG_CONFIG" all >"$log" 2>&1; then
+	elif ! "${MAKE:-make}" -C "$tree" -s PG_CONFIG="$PG_CONFIG" all test-module >"$log" 2>&1; then
 		printf '%s\tit does not build\t%s\n' "$name" "$log"
 	elif PERL5OPT="-I$IDEM_WORK/lib -MStopAtFailure" PG_TEST_TIMEOUT_DEFAULT=30 \
 		run_tests "$tree" "$log" "$(header "$name" Caught-by)"; then
@@ -190,17 +169,6 @@ run_jobs()
 		"${kind}_job" "$arg" >>"$IDEM_WORK/results" </dev/null &
 	done
 	wait
-}
-
-# Ends what runs below this script; what those have started ends with them.
-stop_jobs()
-{
-	local pid
-
-	for pid in $(jobs -rp); do
-		pkill -TERM -P "$pid" 2>/dev/null
-		kill -TERM "$pid" 2>/dev/null
-	done
 }
 
 [ -n "${SKIP_PACKAGES:-}$CHECK" ] || test/setup/packages.sh build test sink mutants ||
@@ -232,9 +200,10 @@ fi
 
 idem_say "building ${#mutants[@]} mutants for $("$PG_CONFIG" --version), $JOBS at a time"
 copy_tree "$IDEM_TOP" "$IDEM_WORK/base"
-# Who works on in the tree meanwhile does not change what is run.
+# The jobs share this tree, so all that they would build is built now.  Who works
+# on in the tree meanwhile does not change what is run.
 PATCHES=$IDEM_WORK/base/test/mutants
-if ! "${MAKE:-make}" -C "$IDEM_WORK/base" -s -j"$JOBS" PG_CONFIG="$PG_CONFIG" all >"$IDEM_WORK/log/base.log" 2>&1; then
+if ! "${MAKE:-make}" -C "$IDEM_WORK/base" -s -j"$JOBS" PG_CONFIG="$PG_CONFIG" all test-module >"$IDEM_WORK/log/base.log" 2>&1; then
 	fail "unbroken tree" "it does not build" "$IDEM_WORK/log/base.log"
 	finish
 	exit 1

@@ -15,7 +15,7 @@ IdemOutbox - SQL functions that drive the outbox's reader and housekeeping
 
 =head1 DESCRIPTION
 
-The functions are in the library but not in the install script.
+The functions are in a module that the tests install (test/module).
 
 =cut
 
@@ -31,18 +31,18 @@ sub create_functions
 	$node->safe_psql($database // 'postgres', q{
 CREATE SCHEMA t;
 CREATE FUNCTION t.snapshot() RETURNS pg_snapshot
-	LANGUAGE c AS '$libdir/idempotency', 'idem_outbox_test_snapshot';
+	LANGUAGE c AS 'idempotency_test', 'idem_test_snapshot_fn';
 CREATE FUNCTION t.read(done pg_snapshot, cur pg_snapshot, k bigint, max int,
 	OUT seq bigint, OUT xid xid8, OUT event_id uuid, OUT aggregate_type text,
 	OUT aggregate_id text, OUT event_type text, OUT payload jsonb,
 	OUT payload_bytes bytea, OUT headers jsonb) RETURNS SETOF record
-	LANGUAGE c AS '$libdir/idempotency', 'idem_outbox_test_read';
+	LANGUAGE c AS 'idempotency_test', 'idem_test_read_fn';
 CREATE FUNCTION t.scan(done pg_snapshot, cur pg_snapshot, batch int,
 	OUT events bigint, OUT first_seq bigint, OUT last_seq bigint,
 	OUT ordered bool, OUT bytes bigint, OUT memory bigint)
-	LANGUAGE c AS '$libdir/idempotency', 'idem_outbox_test_scan';
+	LANGUAGE c AS 'idempotency_test', 'idem_test_scan_fn';
 CREATE FUNCTION t.maintain(done pg_snapshot[]) RETURNS int
-	LANGUAGE c AS '$libdir/idempotency', 'idem_outbox_test_maintain';
+	LANGUAGE c AS 'idempotency_test', 'idem_test_maintain_fn';
 });
 	return;
 }

@@ -27,6 +27,7 @@ use warnings FATAL => 'all';
 use Cwd qw(abs_path);
 use File::Basename qw(dirname);
 use File::Copy qw(copy);
+use IPC::Run ();
 use POSIX ();
 use PostgreSQL::Test::Cluster;
 use PostgreSQL::Test::Utils;
@@ -130,20 +131,38 @@ CREATE FUNCTION app.on_event(event_id uuid, aggregate_id text) RETURNS void LANG
 	return $target;
 }
 
-# The server "target" of a node, which is that database.
-sub counting_server
+# A server of the postgres sink: a database of the cluster $target, and a function there.
+# The user mapping names the superuser of that cluster.
+sub postgres_server
 {
-	my ($node, $target) = @_;
+	my ($node, $name, $target, $database, $function) = @_;
 	my ($host, $port) = ($target->host, $target->port);
 	my $user = $target->safe_psql('postgres', 'SELECT current_user');
 
 	$node->safe_psql('postgres', qq{
-CREATE SERVER target FOREIGN DATA WRAPPER idempotency_postgres
-	OPTIONS (host '$host', port '$port', dbname 'postgres', function 'app.on_event');
-CREATE USER MAPPING FOR CURRENT_USER SERVER target OPTIONS (user '$user');
+CREATE SERVER $name FOREIGN DATA WRAPPER idempotency_postgres
+	OPTIONS (host '$host', port '$port', dbname '$database', function '$function');
+CREATE USER MAPPING FOR CURRENT_USER SERVER $name OPTIONS (user '$user');
 });
-	$target->safe_psql('postgres', $node->safe_psql('postgres', q{SELECT idempotency.sink_setup_sql('target')}));
 	return;
+}
+
+# The same, with the sink's own tables made in that database.
+sub prepared_postgres_server
+{
+	my ($node, $name, $target, $database, $function) = @_;
+
+	postgres_server(@_);
+	$target->safe_psql($database, $node->safe_psql('postgres', "SELECT idempotency.sink_setup_sql('$name')"));
+	return;
+}
+
+# The server "target" of a node: the database that counting_target makes.
+sub counting_server
+{
+	my ($node, $target) = @_;
+
+	return prepared_postgres_server($node, 'target', $target, 'postgres', 'app.on_event');
 }
 
 # Those that were acknowledged.
@@ -201,6 +220,31 @@ END
 	return;
 }
 
+# Clients that enqueue for so many seconds, each after the lock on its key, as the
+# order of commit demands, and note in table "sent" what they have; their pgbench.
+sub enqueue_by_key
+{
+	my ($node, $clients, $seconds) = @_;
+	my $script = $node->basedir . '/enqueue_by_key.sql';
+	my ($out, $err) = ('', '');
+
+	if (!-e $script)
+	{
+		$node->safe_psql('postgres', 'CREATE TABLE sent (key text, n int, event_id uuid)');
+		append_to_file($script, <<'END');
+\set key random(1, 8)
+BEGIN;
+SELECT pg_advisory_xact_lock(:key);
+INSERT INTO sent SELECT :key, n, idempotency.outbox_enqueue('t', :key::text, 'E', jsonb_build_object('n', n))
+	FROM (SELECT count(*) + 1 AS n FROM sent WHERE key = :key::text) s;
+COMMIT;
+END
+	}
+	return IPC::Run::start(
+		[ 'pgbench', '-n', '-c', $clients, '-T', $seconds, '-f', $script, '-h', $node->host, '-p', $node->port, 'postgres' ],
+		'>', \$out, '2>', \$err);
+}
+
 # A column of stat_relay.
 sub stat
 {
@@ -210,12 +254,15 @@ sub stat
 		"SELECT $column FROM idempotency.stat_relay WHERE relay = '$relay'");
 }
 
+# A relay that is idle, since it had nothing to send when its worker started, streams
+# as well as one whose program waits for events.
 sub wait_state
 {
 	my ($node, $relay, $state) = @_;
+	my $seen = $state eq 'streaming' ? q{CASE state WHEN 'idle' THEN 'streaming' ELSE state END} : 'state';
 
 	return $node->poll_query_until('postgres',
-		"SELECT state FROM idempotency.stat_relay WHERE relay = '$relay'", $state)
+		"SELECT $seen FROM idempotency.stat_relay WHERE relay = '$relay'", $state)
 	  ? pass("relay $relay is $state")
 	  : fail("relay $relay is $state");
 }
@@ -259,6 +306,35 @@ sub children
 		push @found, $1 if defined $line && $line =~ /^(\d+) \(.*\) \S (\d+) / && $2 == $pid;
 	}
 	return @found;
+}
+
+# Keep the kernel from giving a process to its parent when it dies: a tracer has to
+# wait for it first.  To the parent that looks as a process in state D does: killed,
+# and not to be reaped.
+sub hold
+{
+	my ($pid) = @_;
+	my ($in, $out, $err) = ('', '', '');
+	my $tracer = IPC::Run::start([ '/usr/bin/python3', '-c', <<'END', $pid ], '<', \$in, '>', \$out, '2>', \$err);
+import ctypes, sys
+SEIZE = 0x4206
+rc = ctypes.CDLL(None).ptrace(ctypes.c_long(SEIZE), ctypes.c_long(int(sys.argv[1])), ctypes.c_long(0), ctypes.c_long(0))
+print("held" if rc == 0 else "failed", flush=True)
+sys.stdin.read()
+END
+
+	IPC::Run::pump($tracer) until $out =~ /\n/ || $err ne '';
+	is($out, "held\n", "process $pid is held") or diag($err);
+	return $tracer;
+}
+
+# Let it go.
+sub release
+{
+	my ($tracer) = @_;
+
+	$tracer->finish;
+	return;
 }
 
 sub process_is_gone

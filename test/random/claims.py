@@ -6,8 +6,8 @@ answer when the model says that there is one, and looked at after each operation
 import json
 
 from claims_model import BUSY, CLAIMED, SERIALIZATION, Cursor, Model, Txn, UNCOMPLETED
-from cluster import wait_until
 from episodes import Mismatch
+from server import wait_until
 from session import PATIENCE, Session
 from transactions import LEVELS, Transactions
 
@@ -151,22 +151,11 @@ class Claims(Transactions):
             self.names += 1
             bad = rng.randint(1, len(ids)) if rng.random() < 0.6 else 0
             return (s, way, f"c{self.names}", consumer, ids, rng.choice(("claim_event", "whole")), bad)
-        if way == "fetch":
-            return (s, way, rng.choice(sorted(txn.cursors)))
-        if way == "close":
-            return (s, way, rng.choice(sorted(txn.cursors)))
-        if way == "savepoint":
-            return (s, way, f"s{rng.randrange(3)}")
-        if way in ("rollback_to", "release_savepoint"):
-            return (s, way, rng.choice(txn.savepoints).name)
-        if way == "prepare":
-            self.names += 1
-            return (s, way, f"claims-{self.names}")
         if way == "wrong":
             return (s, way, rng.randrange(len(WRONG)))
         if way in ("result", "foreign", "undone", "whole"):
             return (s, way, consumer, ids[0])
-        return (s, way)
+        return self.choose_of_any(rng, s, txn, way, "claims")
 
     def makes_sense(self, op):
         """When others were left out."""
@@ -176,18 +165,10 @@ class Claims(Transactions):
         if s in self.waiting:
             return way in ("cancel", "kill")
         txn = self.model.txns.get(s)
-        if way in ("commit_prepared", "rollback_prepared"):
-            return txn is None and op[2] in self.model.prepared
-        if way in ("set", "single", "begin"):
+        if way in ("set", "single"):
             return txn is None
-        if way == "kill":
-            return True
-        if way == "cancel" or txn is None:
-            return False
-        if way in ("rollback_to", "release_savepoint"):
-            return self.ends_savepoint(txn, op)
-        if way in ("rollback", "commit"):
-            return True
+        if (known := self.ends_make_sense(txn, op)) is not None:
+            return known
         if way in ("fetch", "close"):
             return op[2] in txn.cursors and not txn.failed
         if way == "claim" and op[4] == "1 h" and (op[2], op[3]) in self.waiting.values():
@@ -273,11 +254,6 @@ class Claims(Transactions):
 
     # Claiming.
 
-    def allowed(self, txn, key):
-        """One that waits past its budget of locks, for nothing, has the lock for the moment in which it looks."""
-        answers = self.model.claim(txn, key)
-        return answers | {BUSY} if CLAIMED in answers and key in self.waiting.values() else answers
-
     def take(self, txn, key, verdict, allowed):
         if verdict not in allowed:
             self.wrong(f"{key}: {sorted(allowed)}", verdict)
@@ -286,11 +262,11 @@ class Claims(Transactions):
 
     def do_claim(self, s, txn, consumer, event_id, wait):
         key = (consumer, event_id)
-        allowed = {"25006"} if txn.read_only else self.allowed(txn, key)
+        allowed = {"25006"} if txn.read_only else self.model.claim(txn, key)
         if wait == "1 h" and len(allowed) > 1:
             wait = None             # it may wait or not
         sql = "SELECT idempotency.claim_event(%s, %s" + (f", wait => '{wait}')" if wait else ")")
-        if wait == "1 h" and BUSY in allowed:
+        if wait == "1 h" and BUSY in allowed and not self.model.is_past_budget(txn, key):
             self.sessions[s].send(sql, (event_id, consumer))
             wait_until(f"session {s} waits", lambda: self.has_begun(s))
             self.waiting[s] = key
@@ -334,7 +310,7 @@ class Claims(Transactions):
         """The budget of locks goes to the ids in the order of their bytes."""
         before, verdicts, late = dict(txn.claims), {}, False
         for event_id in sorted(set(ids)):
-            allowed = self.allowed(txn, (consumer, event_id))
+            allowed = self.model.claim(txn, (consumer, event_id))
             late = late or SERIALIZATION in allowed
             if answer.state is None:
                 got = [v for o, _, v in answer.rows if ids[o - 1] == event_id]
@@ -382,7 +358,7 @@ class Claims(Transactions):
             self.model.complete(txn, key)
 
     def do_whole(self, s, txn, consumer, event_id):
-        allowed = {"25006"} if txn.read_only else self.allowed(txn, (consumer, event_id))
+        allowed = {"25006"} if txn.read_only else self.model.claim(txn, (consumer, event_id))
         answer = self.run(s, "SELECT r.whole(%s, %s)", (event_id, consumer))
         if self.judge(txn, answer, allowed):
             self.whole(txn, (consumer, event_id), answer.rows[0][0], allowed)
@@ -399,7 +375,7 @@ class Claims(Transactions):
 
     def do_undone(self, s, txn, consumer, event_id):
         """In a block that is rolled back: the verdict is as ever, and nothing stays."""
-        allowed = {"25006"} if txn.read_only else self.allowed(txn, (consumer, event_id))
+        allowed = {"25006"} if txn.read_only else self.model.claim(txn, (consumer, event_id))
         answer = self.run(s, "SELECT r.undone(%s, %s)", (event_id, consumer))
         if self.judge(txn, answer, allowed) and answer.rows[0][0] not in allowed:
             self.wrong(sorted(allowed), answer)
@@ -425,7 +401,7 @@ class Claims(Transactions):
             return
         key = (cursor.consumer, cursor.ids[cursor.at])
         cursor.at += 1
-        allowed = {"25006"} if txn.read_only else self.allowed(txn, key)
+        allowed = {"25006"} if txn.read_only else self.model.claim(txn, key)
         if cursor.at == cursor.bad and not txn.read_only:
             allowed = (allowed & {SERIALIZATION}) | ({"22012"} if allowed != {SERIALIZATION} else set())
         if not self.judge(txn, answer, allowed):

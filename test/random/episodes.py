@@ -9,7 +9,7 @@ import time
 
 import psycopg2
 
-from cluster import Finding
+from server import Finding
 
 SHRINK_SECONDS = 120
 

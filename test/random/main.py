@@ -4,18 +4,19 @@ TRANSACTIONS of each (5000), SEED of the first episode, ONLY some of them.
 """
 import itertools
 import os
+import pathlib
 import sys
 
-import cluster
 import episodes
 from claims import Claims, create_consumers
-from cluster import Cluster
 from outbox import Outbox, create_functions
 from relays import Relays
 from relays_world import World
+from server import Finding, Server
 
 # Of claims and outbox; in short, so that segments turn over all the time.
 CONF = """
+max_prepared_transactions = 100
 idempotency.outbox_retention = 0
 idempotency.outbox_segment_size = '64kB'
 idempotency.outbox_rotation_interval = 0
@@ -24,6 +25,7 @@ autovacuum_naptime = 1s
 """
 # The relays start with the earliest event: all of them stay.
 KEEPING = """
+max_prepared_transactions = 100
 idempotency.sink_directory = '{sinks}'
 idempotency.sink_timeout = 10s
 """
@@ -70,15 +72,16 @@ def main():
     work, bindir, conf, sinks = sys.argv[1:5]
     transactions = int(os.environ.get("TRANSACTIONS") or 5000)
     seed = int(os.environ.get("SEED") or int.from_bytes(os.urandom(3), "big"))
+    settings = pathlib.Path(conf).read_text()
     only = (os.environ.get("ONLY") or " ".join(MODELS)).split()
     passed = failed = 0
     for name in only:
-        server = Cluster(name, work, bindir, conf, (KEEPING if name == "relays" else CONF).format(sinks=sinks))
-        server.make()
+        server = Server(name, work, bindir)
+        server.make(settings + (KEEPING if name == "relays" else CONF).format(sinks=sinks))
         server.start()
         try:
             held = MODELS[name](server, work, transactions, seed)
-        except cluster.Finding as found:
+        except Finding as found:
             print(f"NOT OK {name}: {found}")
             held = False
         finally:

@@ -10,8 +10,8 @@ import uuid
 
 import psycopg2
 
-from cluster import wait_until
 from outbox_model import Cursor, Event, Model, Snapshot, Txn
+from server import wait_until
 from session import PATIENCE, Session
 from transactions import LEVELS, SERIALIZATION, Transactions
 
@@ -21,20 +21,19 @@ LOCKED = "55P03"
 
 FUNCTIONS = """
 CREATE SCHEMA t;
-CREATE FUNCTION t.snapshot() RETURNS pg_snapshot LANGUAGE c AS '{0}', 'idem_outbox_test_snapshot';
+CREATE FUNCTION t.snapshot() RETURNS pg_snapshot LANGUAGE c AS 'idempotency_test', 'idem_test_snapshot_fn';
 CREATE FUNCTION t.read(done pg_snapshot, cur pg_snapshot, k bigint, max int, OUT seq bigint, OUT xid xid8,
 	OUT event_id uuid, OUT aggregate_type text, OUT aggregate_id text, OUT event_type text, OUT payload jsonb,
-	OUT payload_bytes bytea, OUT headers jsonb) RETURNS SETOF record LANGUAGE c AS '{0}', 'idem_outbox_test_read';
+	OUT payload_bytes bytea, OUT headers jsonb) RETURNS SETOF record LANGUAGE c AS 'idempotency_test', 'idem_test_read_fn';
 CREATE FUNCTION t.find(id uuid, OUT found bool, OUT fetched bool, OUT seq bigint)
-	LANGUAGE c AS '{0}', 'idem_outbox_test_find';
-CREATE FUNCTION t.maintain(done pg_snapshot[]) RETURNS int LANGUAGE c AS '{0}', 'idem_outbox_test_maintain';
+	LANGUAGE c AS 'idempotency_test', 'idem_test_find_fn';
+CREATE FUNCTION t.maintain(done pg_snapshot[]) RETURNS int LANGUAGE c AS 'idempotency_test', 'idem_test_maintain_fn';
 """
 
 
 def create_functions(cluster, dbname):
-    """Those of the reader, which the install script does not declare."""
-    library = cluster.rows("SELECT probin FROM pg_proc WHERE proname = 'outbox_enqueue' LIMIT 1", dbname=dbname)[0][0]
-    cluster.rows(FUNCTIONS.format(library), dbname=dbname)
+    """Those of the tests' module, which drive the reader."""
+    cluster.rows(FUNCTIONS, dbname=dbname)
 
 
 class Reader:
@@ -123,16 +122,7 @@ class Outbox(Transactions):
             self.names += 1
             rows = rng.randint(1, 5)
             return (s, way, f"c{self.names}", rows, rng.randint(1, rows) if rng.random() < 0.6 else 0)
-        if way == "fetch":
-            return (s, way, rng.choice(sorted(txn.cursors)))
-        if way == "savepoint":
-            return (s, way, f"s{rng.randrange(3)}")
-        if way in ("rollback_to", "release_savepoint"):
-            return (s, way, rng.choice(txn.savepoints).name)
-        if way == "prepare":
-            self.names += 1
-            return (s, way, f"outbox-{self.names}")
-        return (s, way)
+        return self.choose_of_any(rng, s, txn, way, "outbox")
 
     @staticmethod
     def own_id(rng, chance):
@@ -146,18 +136,8 @@ class Outbox(Transactions):
         if s < 0:
             return way not in ("reindex", "built") or self.building == (way == "built")
         txn = self.model.txns.get(s)
-        if way in ("commit_prepared", "rollback_prepared"):
-            return txn is None and op[2] in self.model.prepared
-        if way == "begin":
-            return txn is None
-        if way == "kill":
-            return True
-        if txn is None:
-            return False
-        if way in ("rollback_to", "release_savepoint"):
-            return self.ends_savepoint(txn, op)
-        if way in ("rollback", "commit"):
-            return True
+        if (known := self.ends_make_sense(txn, op)) is not None:
+            return known
         return not txn.failed and (way != "fetch" or op[2] in txn.cursors)
 
     # Doing.

@@ -7,8 +7,6 @@ import os
 import signal
 import time
 
-import psycopg2
-
 import relays_model
 from episodes import Mismatch
 from outbox_model import Event, Model, Txn
@@ -336,7 +334,7 @@ class Relays:
                 return False
             status = self.world.status()[relay.name]
             idle = not self.model.txns and not self.model.prepared
-            return status[0] == "streaming" and (not idle or status[1] == "events" and status[2] == 0)
+            return status[0] in ("streaming", "idle") and (not idle or status[1] == "events" and status[2] == 0)
 
         moved, most = began, None
         while not drained():

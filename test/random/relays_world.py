@@ -72,10 +72,10 @@ class World:
         elif kind in ("pg", "pgplain"):
             rows = self.at_target("SELECT event_id::text FROM r.effect WHERE relay = %s ORDER BY pos", (name,))
         else:
-            return self.in_file(name)
+            return self.in_file(name, kind == "store")
         return [row[0] for row in rows]
 
-    def in_file(self, name):
+    def in_file(self, name, stores):
         at, ids = self.files.setdefault(name, (0, []))
         try:
             with open(self.file(name), "rb") as f:
@@ -84,6 +84,8 @@ class World:
         except FileNotFoundError:
             return ids
         whole = data[:data.rfind(b"\n") + 1]
+        if stores:      # events without the line of their commit behind them may be taken back
+            whole = whole[:whole.find(b"\n", whole.rfind(b'{"commit"')) + 1] if b'{"commit"' in whole else b""
         for line in whole.splitlines():
             entry = self.entry(line)
             if entry.get("outcome") == "acked":

@@ -9,18 +9,13 @@
 set -uo pipefail
 cd "$(dirname "$0")/../.." || exit 1
 exec </dev/null
-
-give_up()
-{
-	echo "NOT OK $1"
-	echo "0 passed, 1 failed"
-	exit 1
-}
-
+# shellcheck source=test/setup/count.sh
+. test/setup/count.sh
 [ -n "${SKIP_PACKAGES:-}" ] || test/setup/packages.sh crash || give_up "random: packages"
 # shellcheck source=test/crash/stage.sh
 . test/crash/stage.sh
 crash_stage || give_up "random: build"
+idem_stage_test_module || give_up "random: module of the tests"
 cp test/random/*.py "$IDEM_WORK/crash/"
 chmod -R a+rX "$IDEM_WORK/crash"
 

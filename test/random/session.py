@@ -9,7 +9,7 @@ import time
 import psycopg2
 import psycopg2.extensions
 
-from cluster import Finding
+from server import Finding
 
 # No statement of these tests takes so long on its own, however slow the machine is.
 PATIENCE = 120
@@ -36,7 +36,7 @@ class Session:
         self.open()
 
     def open(self):
-        self.conn = psycopg2.connect(host=str(self.cluster.sock), port=self.cluster.port, user="postgres",
+        self.conn = psycopg2.connect(host=self.cluster.host, port=self.cluster.port, user="postgres",
                                      dbname=self.dbname, application_name=self.name, async_=True)
         self.sent, self.early = True, None
         if self.wait(PATIENCE, cursor=False).lost:

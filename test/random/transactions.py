@@ -40,6 +40,36 @@ class Transactions:
             return (s, "rollback_to", rng.choice(txn.savepoints).name)
         return (s, rng.choice(("rollback", "commit")))
 
+    def choose_of_any(self, rng, s, txn, way, gid):
+        """What every transaction can do, in its model's words."""
+        if way in ("fetch", "close"):
+            return (s, way, rng.choice(sorted(txn.cursors)))
+        if way == "savepoint":
+            return (s, way, f"s{rng.randrange(3)}")
+        if way in ("rollback_to", "release_savepoint"):
+            return (s, way, rng.choice(txn.savepoints).name)
+        if way == "prepare":
+            self.names += 1
+            return (s, way, f"{gid}-{self.names}")
+        return (s, way)
+
+    def ends_make_sense(self, txn, op):
+        """The same when others were left out, of what ends; None for the rest."""
+        way = op[1]
+        if way in ("commit_prepared", "rollback_prepared"):
+            return txn is None and op[2] in self.model.prepared
+        if way == "begin":
+            return txn is None
+        if way == "kill":
+            return True
+        if way == "cancel" or txn is None:
+            return False
+        if way in ("rollback_to", "release_savepoint"):
+            return self.ends_savepoint(txn, op)
+        if way in ("rollback", "commit"):
+            return True
+        return None
+
     @staticmethod
     def ends_savepoint(txn, op):
         """May it, when others were left out?"""

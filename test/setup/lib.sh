@@ -243,6 +243,20 @@ idem_stage_updates()
 	install -m 644 "$IDEM_TOP/test/setup/update.sql" "$extension/idempotency--1.0.test--1.0.sql"
 }
 
+# Put the module with functions of tests' own (test/module) into the stage.
+idem_stage_test_module()
+{
+	local log=$IDEM_WORK/build-module.log
+
+	# shellcheck disable=SC2086 # MAKE_ARGS is a list
+	"${MAKE:-make}" -C "$IDEM_TOP" --no-print-directory PG_CONFIG="$PG_CONFIG" DESTDIR="$IDEM_STAGE" \
+		install-test-module ${MAKE_ARGS:-} >"$log" 2>&1 || {
+		cat "$log" >&2
+		return 1
+	}
+	chmod -R a+rX "$IDEM_STAGE"
+}
+
 # The configuration that makes a server use the staged extension.  Preloading
 # is apart (idem_preload_conf): some tests want a server without it.
 idem_write_conf()

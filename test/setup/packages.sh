@@ -113,6 +113,7 @@ need_test()
 	need_build
 	need_cmd perl perl
 	need_cmd prove perl
+	need_cmd patch patch
 	need_perl IPC::Run libipc-run-perl
 	need_python psycopg2 python3-psycopg2
 	need_cmd setpriv util-linux

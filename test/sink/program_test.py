@@ -293,6 +293,24 @@ def test_pytest_sink_position():
         w.close()
 
 
+def test_pytest_sink_commits_whole():
+    """A kill in the middle of the write of a commit: the next program takes its events back."""
+    for tail in (b'{"at": 1', b'{"commit": 2, "incarn', b""):
+        with tempfile.TemporaryDirectory() as d:
+            w, log = pytest_sink(d, position="on")
+            batch, _ = w.events([{}, {}])
+            w.outcomes(batch, 2)
+            w.expect("VERDICT", batch=batch, kind=1)
+            w.close()
+            path = pathlib.Path(d) / "log"
+            whole = path.read_bytes()
+            event = next(line for line in whole.splitlines() if b'"outcome": "acked"' in line)
+            path.write_bytes(whole + (event + b"\n") * 3 + tail)
+            w, log = pytest_sink(d, position="on")
+            assert sum(e.get("outcome") == "acked" for e in log()) == 2, log()
+            w.close()
+
+
 def test_pytest_sink_misbehaves():
     with tempfile.TemporaryDirectory() as d:
         w, _ = pytest_sink(d, crash_type="X")

@@ -11,6 +11,7 @@ import time
 import uuid
 
 HERE = pathlib.Path(__file__).resolve().parent
+sys.path.append(str(HERE.parent / "python"))
 PYTEST_SINK = HERE / "idempotency-sink-pytest"
 
 

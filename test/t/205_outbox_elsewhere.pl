@@ -36,7 +36,7 @@ CREATE FUNCTION handle(event_id uuid) RETURNS void LANGUAGE sql AS 'INSERT INTO 
 CREATE SERVER fn FOREIGN DATA WRAPPER idempotency_function OPTIONS (function 'public.handle');
 SELECT idempotency.relay_create(name, name) FROM unnest('{fn,prog}'::text[]) AS name;
 CREATE VIEW positions AS
-	SELECT DISTINCT ON (relay_id) relay_id, done
+	SELECT DISTINCT ON (relay_id) relay_id, base
 	FROM (SELECT * FROM idempotency_data.relay_log_0 UNION ALL SELECT * FROM idempotency_data.relay_log_1) l
 	WHERE relay_id > 0 ORDER BY relay_id, id DESC;
 CREATE FUNCTION files() RETURNS bigint LANGUAGE sql AS 'SELECT bytes FROM idempotency.stat_outbox';
@@ -59,7 +59,7 @@ sub turn
 	IdemRelay::wait_received($file, $sent);
 	$node->poll_query_until('postgres', <<"END") or fail('turn: the segment is closed and emptied');
 SELECT segments_used = 0 AND generation > $generation FROM
-	(SELECT t.maintain(array_agg(done)) FROM positions HAVING count(*) = 2) m, idempotency.stat_outbox
+	(SELECT t.maintain(array_agg(base)) FROM positions HAVING count(*) = 2) m, idempotency.stat_outbox
 END
 	return;
 }

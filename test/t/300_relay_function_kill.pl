@@ -16,36 +16,11 @@ my $node = IdemTest::cluster('main', conf => "idempotency.outbox_retention = 0\n
 
 $node->safe_psql('postgres', <<'END');
 CREATE TABLE effects (id bigint GENERATED ALWAYS AS IDENTITY, event_id uuid, key text, n int);
-CREATE TABLE sent (key text, n int, event_id uuid);
 CREATE FUNCTION handle(event_id uuid, aggregate_id text, payload jsonb) RETURNS void
 	LANGUAGE sql AS $$ INSERT INTO public.effects (event_id, key, n) VALUES (event_id, aggregate_id, (payload->>'n')::int) $$;
 CREATE SERVER fn FOREIGN DATA WRAPPER idempotency_function OPTIONS (function 'public.handle');
 SELECT idempotency.relay_create('fn', 'fn', batch_events => 50, max_backoff => '100 ms');
 END
-
-# Enqueue after the lock on the key, as the order of commit demands.
-my $script = $node->basedir . '/enqueue.sql';
-append_to_file($script, <<'END');
-\set key random(1, 8)
-BEGIN;
-SELECT pg_advisory_xact_lock(:key);
-INSERT INTO sent SELECT :key, n, idempotency.outbox_enqueue('t', :key::text, 'E', jsonb_build_object('n', n))
-	FROM (SELECT count(*) + 1 AS n FROM sent WHERE key = :key::text) s;
-COMMIT;
-END
-
-sub load
-{
-	my ($seconds) = @_;
-	my ($out, $err) = ('', '');
-
-	return IPC::Run::start(
-		[
-			'pgbench', '-n', '-c', '4', '-T', $seconds, '-f', $script,
-			'-h', $node->host, '-p', $node->port, 'postgres'
-		],
-		'>', \$out, '2>', \$err);
-}
 
 sub worker_pid
 {
@@ -76,7 +51,7 @@ $node->poll_query_until('postgres', "SELECT count(*) > 0 FROM pg_stat_activity
 
 foreach my $round (1 .. 3)
 {
-	my $load = load(4);
+	my $load = IdemRelay::enqueue_by_key($node, 4, 4);
 
 	$node->poll_query_until('postgres',
 		'SELECT (SELECT count(*) FROM effects) > ' . $node->safe_psql('postgres', 'SELECT count(*) + 20 FROM effects'));

@@ -146,6 +146,7 @@ enqueue('stop', qw(a:Bad));
 IdemRelay::wait_state($node, 'stop', 'halted');
 enqueue('stop', qw(b:One));
 is(IdemRelay::stat($node, 'stop', 'last_error'), 'a dead letter', 'stat_relay says why it stands');
+is($node->safe_psql('postgres', "SELECT halted FROM idempotency_data.relays WHERE relay = 'stop'"), 'dead_letter', 'and so does its row');
 is($node->safe_psql('postgres', "SELECT idempotency.relay_discard('stop')"), '1', 'discard under stop');
 is(acked($file), '', 'stop: nothing is sent');
 $node->safe_psql('postgres', "SELECT idempotency.relay_resume('stop')");

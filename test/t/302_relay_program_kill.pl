@@ -20,21 +20,10 @@ my $dir = IdemRelay::sink_directory();
 my $file = "$dir/kill.log";
 my $node = IdemTest::cluster('main', conf => "idempotency.sink_directory = '$dir'\n");
 
-$node->safe_psql('postgres', 'CREATE TABLE sent (key text, n int, event_id uuid)');
 IdemRelay::pytest_server($node, 'srv', $file);
 $node->safe_psql('postgres',
 	"SELECT idempotency.relay_create('kill', 'srv', batch_events => $batch, max_backoff => '100 ms')");
 IdemRelay::wait_state($node, 'kill', 'streaming');
-
-my $script = $node->basedir . '/enqueue.sql';
-append_to_file($script, <<'END');
-\set key random(1, 8)
-BEGIN;
-SELECT pg_advisory_xact_lock(:key);
-INSERT INTO sent SELECT :key, n, idempotency.outbox_enqueue('t', :key::text, 'E', jsonb_build_object('n', n))
-	FROM (SELECT count(*) + 1 AS n FROM sent WHERE key = :key::text) s;
-COMMIT;
-END
 
 sub sink_pid
 {
@@ -63,10 +52,7 @@ isnt(hex($ignored) & 1 << (SIGINT - 1), 0, 'but for the cancel of its worker');
 
 foreach my $round (qw(sink sink worker postmaster))
 {
-	my ($out, $err) = ('', '');
-	my $load = IPC::Run::start(
-		[ 'pgbench', '-n', '-c', '2', '-T', 100_000, '-f', $script, '-h', $node->host, '-p', $node->port, 'postgres' ],
-		'>', \$out, '2>', \$err);
+	my $load = IdemRelay::enqueue_by_key($node, 2, 100_000);
 	my $so_far = IdemRelay::distinct(IdemRelay::acked($file));
 
 	IdemRelay::wait_until('some events arrive', sub { IdemRelay::distinct(IdemRelay::acked($file)) > $so_far + 20 });

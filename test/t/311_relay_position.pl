@@ -161,20 +161,20 @@ foreach my $name (qw(turn fails))
 my $rows_before = rows('fails');
 enqueue('fails', 'Held');
 IdemRelay::wait_until('a dozen programs fail', sub { rows('fails') > $rows_before + 24 });
-# Nor do those about events of others.
+# Nor do those about events of others, written while it was not known where the sink stands.
 $node->safe_psql('postgres', q{SELECT idempotency.outbox_enqueue('nobody', 'k', 'Foreign', '1')});
 my $passed = q{relay_id = (SELECT relay_id FROM idempotency_data.relays WHERE relay = 'turn') AND kind = 'p'};
 IdemTest::wait_for($node, "SELECT count(*) > 0 FROM idempotency_data.relay_log_0 WHERE $passed");
 $node->safe_psql('postgres', <<"END");
-INSERT INTO idempotency_data.relay_log_0 (id, epoch, life, named, k, at, relay_id, kind, fresh, done, cur)
-	SELECT nextval('idempotency_data.relay_log_id'), epoch, life, named, k, at, relay_id, kind, fresh, done, cur
+INSERT INTO idempotency_data.relay_log_0 (id, epoch, life, named, seq, at, relay_id, kind, fresh, base, target)
+	SELECT nextval('idempotency_data.relay_log_id'), epoch, life, 0, 0, at, relay_id, kind, fresh, base, target
 	FROM (SELECT * FROM idempotency_data.relay_log_0 WHERE $passed ORDER BY id DESC LIMIT 1) AS last, generate_series(1, 20)
 END
 $rows_before = rows('turn');
 enqueue('turn', 'Held');
 IdemRelay::wait_until('a difference is in flight', sub { rows('turn') > $rows_before });
 $node->safe_psql('postgres', <<'END');
-INSERT INTO idempotency_data.relay_log_0 (id, epoch, life, named, k, at, relay_id, kind, fresh, done)
+INSERT INTO idempotency_data.relay_log_0 (id, epoch, life, named, seq, at, relay_id, kind, fresh, base)
 	SELECT nextval('idempotency_data.relay_log_id'), 1, 0, 0, 0, now(), 999, 'r', 'n', pg_current_snapshot()
 	FROM generate_series(1, 60000)
 END

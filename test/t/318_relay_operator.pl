@@ -85,6 +85,9 @@ $operator->quit;
 IdemRelay::wait_until('the event is repeated', sub { IdemRelay::received($again) > $tries });
 IdemRelay::wait_state($node, 'stops', 'halted');
 IdemRelay::wait_state($node, 'lags', 'halted');
+is($node->safe_psql('postgres', q{SELECT string_agg(relay || ' ' || halted, ', ' ORDER BY relay) FROM idempotency_data.relays}),
+	'lags max_lag_size, stops dead_letter', 'each for its reason');
+is(IdemRelay::stat($node, 'lags', 'last_error'), 'max_lag_size was exceeded', 'stat_relay says which');
 is(starts($stops), 1, 'the program of a relay that waits for an operator goes on');
 is(starts($again), 1, 'and so does the one that has an event to repeat');
 unlike(slurp_file($node->logfile), qr/still waiting for/, 'nobody waited for a lock');

@@ -138,7 +138,7 @@ IdemTest::wait_for($node, q{SELECT count(*) = 0 FROM pg_stat_activity WHERE appl
 my $sent = $node->safe_psql('postgres', 'SELECT count(*) FROM sent');
 IdemTest::wait_for($node, "SELECT count(*) >= $sent FROM effects");
 IdemRelay::wait_received($file{$_}, $sent) foreach sort keys %file;
-IdemTest::wait_for($node, q{SELECT count(*) = 3 FROM idempotency.stat_relay WHERE state = 'streaming' AND lag_events = 0});
+IdemTest::wait_for($node, q{SELECT count(*) = 3 FROM idempotency.stat_relay WHERE state IN ('streaming', 'idle') AND lag_events = 0});
 is( $node->safe_psql('postgres', 'SELECT count(*), count(DISTINCT event_id), count(s) FROM effects LEFT JOIN sent s USING (event_id)'),
 	"$sent|$sent|$sent", 'each event had its effect once');
 is(scalar(IdemRelay::acked($file{storing})), $sent, 'none came twice where the position is stored');

@@ -95,7 +95,7 @@ like(refused('REASSIGN OWNED BY former TO new_owner', as => 'outsider'), qr/perm
 sql('REASSIGN OWNED BY former TO new_owner');
 is(sql(q{SELECT owner FROM idempotency_data.relays WHERE relay = 'r'}), 'new_owner', 'REASSIGN OWNED is noted');
 IdemTest::wait_for($node,
-	q{SELECT last_error ~ 'belongs to' OR state = 'streaming' FROM idempotency.stat_relay WHERE relay = 'r'});
+	q{SELECT last_error ~ 'belongs to' OR state IN ('streaming', 'idle') FROM idempotency.stat_relay WHERE relay = 'r'});
 is(handled_by(), 'new_owner', 'REASSIGN OWNED moves the relay to the new owner');
 like(refused(q{SELECT idempotency.relay_alter('r', max_attempts => 3)}, as => 'former'), qr/must be owner of relay "r"/,
 	'the former owner has it no more');

@@ -116,7 +116,7 @@ give_lease('b');
 is_unwitnessed($a);
 is($a->safe_psql('postgres', 'SELECT count(sink_pid) FROM idempotency.stat_relay'), '0', 'its program went');
 IdemRelay::enqueue($a, 'a', 'A2', 4);
-IdemTest::wait_for($b, q{SELECT count(*) = 2 FROM idempotency.stat_relay WHERE state = 'streaming'});
+IdemTest::wait_for($b, q{SELECT count(*) = 2 FROM idempotency.stat_relay WHERE state IN ('streaming', 'idle')});
 IdemTest::wait_for($b, 'SELECT count(*) = 8 FROM effects');
 IdemRelay::enqueue($b, 'b', 'B2', 4);
 IdemRelay::wait_received($file, 17);
@@ -138,12 +138,12 @@ foreach my $round (1 .. 6)
 		[ 'pgbench', '-n', '-c', '2', '-t', '100', '-f', $script, '-h', $_->host, '-p', $_->port, 'postgres' ],
 		"load on " . $_->name)
 	  foreach $a, $b;
-	IdemTest::wait_for($holder eq 'a' ? $a : $b, q{SELECT bool_and(state = 'streaming') FROM idempotency.stat_relay});
+	IdemTest::wait_for($holder eq 'a' ? $a : $b, q{SELECT bool_and(state IN ('streaming', 'idle')) FROM idempotency.stat_relay});
 }
 give_lease('a');
-IdemTest::wait_for($a, q{SELECT bool_and(state = 'streaming' AND lag_events = 0) FROM idempotency.stat_relay});
+IdemTest::wait_for($a, q{SELECT bool_and(state IN ('streaming', 'idle') AND lag_events = 0) FROM idempotency.stat_relay});
 give_lease('b');
-IdemTest::wait_for($b, q{SELECT bool_and(state = 'streaming' AND lag_events = 0) FROM idempotency.stat_relay});
+IdemTest::wait_for($b, q{SELECT bool_and(state IN ('streaming', 'idle') AND lag_events = 0) FROM idempotency.stat_relay});
 IdemRelay::wait_received($file, 3 + 5 + 5 + 4 + 4 + 2 * 6 * 200);
 is($a->safe_psql('postgres', 'SELECT count(*) = count(DISTINCT event_id) FROM effects'), 't', 'each effect once');
 IdemTest::wait_for($a, 'SELECT count(*) = 3 + 5 + 4 + 6 * 200 FROM effects');

@@ -92,7 +92,7 @@ sub holds_and_goes_on
 	IdemRelay::enqueue($node, 'k', 'Held', 2);
 	set_mode('yes');
 	$sent += 2;
-	IdemTest::wait_for($node, q{SELECT bool_and(state = 'streaming') FROM idempotency.stat_relay});
+	IdemTest::wait_for($node, q{SELECT bool_and(state IN ('streaming', 'idle')) FROM idempotency.stat_relay});
 	IdemRelay::wait_received($file, $sent);
 	IdemTest::wait_for($node, "SELECT count(*) = $sent FROM effects");
 	pass("it goes on after $mode");
@@ -183,7 +183,7 @@ foreach my $program ('/nonexistent/witness', "$dir/locked", "$dir/plain")
 
 # What a yes leaves behind is killed, and not waited for.
 set_mode('leave');
-IdemTest::wait_for($node, q{SELECT bool_and(state = 'streaming') FROM idempotency.stat_relay});
+IdemTest::wait_for($node, q{SELECT bool_and(state IN ('streaming', 'idle')) FROM idempotency.stat_relay});
 IdemRelay::wait_until('three questions were answered', sub { 6 < (() = slurp_file("$dir/pids") =~ /\n/g) });
 set_witness('/bin/true');
 nobody_is_left('when it has answered');
@@ -201,7 +201,7 @@ is(slurp_file("$dir/pids"), $asked, 'without the setting nothing is asked');
 
 # A launcher that hangs says nothing, and so its yes runs out.
 set_witness("$dir/witness $dir");
-IdemTest::wait_for($node, q{SELECT bool_and(state = 'streaming') FROM idempotency.stat_relay});
+IdemTest::wait_for($node, q{SELECT bool_and(state IN ('streaming', 'idle')) FROM idempotency.stat_relay});
 my $launcher = launcher();
 kill 'STOP', $launcher;
 unwitnessed('the last yes of the publish witness is too old');
@@ -216,7 +216,7 @@ $node->safe_psql('postgres', 'CREATE DATABASE other');
 IdemTest::create_extension($node, 'other');
 IdemRelay::pytest_server($node, 'srv', "$dir/other.log", database => 'other');
 $node->safe_psql('other', q{SELECT idempotency.relay_create('o', 'srv')});
-IdemTest::wait_for($node, q{SELECT state = 'streaming' FROM idempotency.stat_relay}, 't', 'other');
+IdemTest::wait_for($node, q{SELECT state IN ('streaming', 'idle') FROM idempotency.stat_relay}, 't', 'other');
 wait_hanging();
 quick('DROP DATABASE', sub { $node->safe_psql('postgres', 'DROP DATABASE other') });
 

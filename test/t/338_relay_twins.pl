@@ -101,7 +101,7 @@ foreach my $twin (@twins)
 {
 	IdemRelay::wait_until($twin->name . ' is stuck, or has delivered', sub {
 		is_stuck($twin) || $twin->safe_psql('postgres',
-			q{SELECT state = 'streaming' AND lag_events = 0 FROM idempotency.stat_relay}) eq 't' });
+			q{SELECT state IN ('streaming', 'idle') AND lag_events = 0 FROM idempotency.stat_relay}) eq 't' });
 	push @winners, $twin unless is_stuck($twin);
 	note($twin->name . ' is ' . state_of($twin) . ': ' . IdemRelay::stat($twin, 'r', 'last_error'));
 }

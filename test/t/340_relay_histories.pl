@@ -110,7 +110,7 @@ IdemRelay::wait_until('what the target lost comes again', sub { IdemRelay::came(
 is(IdemRelay::came($file, 'Two'), 1, 'and nothing else');
 is( $node->safe_psql('postgres', <<"END"), 't', 'the outbox is held from there on');
 WITH log AS (TABLE idempotency_data.relay_log_0 UNION ALL TABLE idempotency_data.relay_log_1)
-SELECT n.done::text = s.done::text FROM log AS s JOIN log AS n ON n.named = s.id AND n.relay_id = s.relay_id
+SELECT n.base::text = s.base::text FROM log AS s JOIN log AS n ON n.named = s.id AND n.relay_id = s.relay_id
 	WHERE s.id = $row AND n.kind = 'n' AND s.kind = 's' ORDER BY n.id DESC LIMIT 1
 END
 

@@ -13,15 +13,14 @@ use IdemTest;
 use Test::More;
 
 my $N = 10_000;
+my $MAX_PARKED = 10_000;
 my $dir = IdemRelay::sink_directory();
 my $node = IdemTest::cluster('main', conf => <<"END");
 idempotency.sink_directory = '$dir'
+idempotency.max_parked = $MAX_PARKED
 autovacuum = off
 END
-my ($host, $port) = ($node->host, $node->port);
-my $user = $node->safe_psql('postgres', 'SELECT current_user');
 my $parked = $node->safe_psql('postgres', q{SELECT oid::regclass FROM pg_class WHERE relname = 'relay_parked'});
-my $relays = $node->safe_psql('postgres', q{SELECT oid::regclass FROM pg_class WHERE relname = 'relays'});
 
 sub sql { return $node->safe_psql('postgres', @_); }
 
@@ -44,11 +43,8 @@ $node->safe_psql($_, $handler) foreach qw(postgres target);
 sql(<<"END");
 CREATE SERVER fn FOREIGN DATA WRAPPER idempotency_function OPTIONS (function 'app.on_event');
 CREATE SERVER plain FOREIGN DATA WRAPPER idempotency_null;
-CREATE SERVER pg FOREIGN DATA WRAPPER idempotency_postgres
-	OPTIONS (host '$host', port '$port', dbname 'target', function 'app.on_event');
-CREATE USER MAPPING FOR CURRENT_USER SERVER pg OPTIONS (user '$user');
 END
-$node->safe_psql('target', sql(q{SELECT idempotency.sink_setup_sql('pg')}));
+IdemRelay::prepared_postgres_server($node, 'pg', $node, 'target', 'app.on_event');
 
 # Park the first event of each key for an hour, and so many copies behind them.
 sub park
@@ -69,7 +65,9 @@ SELECT idempotency.relay_resume('$name');
 SELECT count(idempotency.outbox_enqueue('$name', 'hot' || (i % $keys + 1), 'E', jsonb_build_object('i', i)))
 	FROM generate_series(1, $n) i;
 END
-	IdemTest::wait_for($node, "SELECT count(*) >= $n FROM $parked WHERE aggregate_type = '$name' AND state = 'waiting'");
+	# What there is no room for stays in the log until the first of them are gone.
+	IdemTest::wait_for($node, "SELECT count(*) FILTER (WHERE state = 'waiting') >= $n OR count(*) >= $MAX_PARKED"
+		  . " FROM $parked WHERE aggregate_type = '$name'");
 	return;
 }
 

@@ -22,8 +22,6 @@ my $node = IdemTest::cluster('main', conf => <<"END");
 idempotency.sink_directory = '$dir'
 idempotency.max_parked = 300
 END
-my ($host, $port) = ($node->host, $node->port);
-my $user = $node->safe_psql('postgres', 'SELECT current_user');
 my $parked = $node->safe_psql('postgres', q{SELECT oid::regclass FROM pg_class WHERE relname = 'relay_parked'});
 my $relays = $node->safe_psql('postgres', q{SELECT oid::regclass FROM pg_class WHERE relname = 'relays'});
 
@@ -44,9 +42,7 @@ END $$;
 END
 sql('CREATE DATABASE target');
 $node->safe_psql($_, $handler) foreach qw(postgres target);
-sql("CREATE SERVER setup FOREIGN DATA WRAPPER idempotency_postgres OPTIONS (host '$host', port '$port', dbname 'target', function 'app.handle');"
-	  . "CREATE USER MAPPING FOR CURRENT_USER SERVER setup OPTIONS (user '$user')");
-$node->safe_psql('target', sql(q{SELECT idempotency.sink_setup_sql('setup')}));
+IdemRelay::prepared_postgres_server($node, 'setup', $node, 'target', 'app.handle');
 
 # The events, as they are enqueued: key, type, id.
 my @events = map {
@@ -80,9 +76,7 @@ foreach my $kind (qw(fn pg plain stored))
 		}
 		elsif ($kind eq 'pg')
 		{
-			sql("CREATE SERVER s_$name FOREIGN DATA WRAPPER idempotency_postgres OPTIONS (host '$host', port '$port',"
-				  . " dbname 'target', function 'app.h_$name');"
-				  . "CREATE USER MAPPING FOR CURRENT_USER SERVER s_$name OPTIONS (user '$user')");
+			IdemRelay::postgres_server($node, "s_$name", $node, 'target', "app.h_$name");
 		}
 		else
 		{

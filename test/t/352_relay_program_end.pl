@@ -10,7 +10,6 @@ use warnings FATAL => 'all';
 
 use IdemRelay;
 use IdemTest;
-use IPC::Run;
 use PostgreSQL::Test::Utils;
 use Test::More;
 
@@ -44,26 +43,6 @@ sub lines_with
 	my ($file, $field) = @_;
 
 	return -e $file ? scalar(() = slurp_file($file) =~ /"$field": /g) : 0;
-}
-
-# Keep the kernel from giving a process to its parent when it dies: a tracer has to
-# wait for it first.  To the parent that looks as a process in state D does: killed,
-# and not to be reaped.  Released when the tracer is told to end.
-sub hold
-{
-	my ($pid) = @_;
-	my ($in, $out, $err) = ('', '', '');
-	my $tracer = IPC::Run::start([ '/usr/bin/python3', '-c', <<'END', $pid ], '<', \$in, '>', \$out, '2>', \$err);
-import ctypes, sys
-SEIZE = 0x4206
-rc = ctypes.CDLL(None).ptrace(ctypes.c_long(SEIZE), ctypes.c_long(int(sys.argv[1])), ctypes.c_long(0), ctypes.c_long(0))
-print("held" if rc == 0 else "failed", flush=True)
-sys.stdin.read()
-END
-
-	IPC::Run::pump($tracer) until $out =~ /\n/ || $err ne '';
-	is($out, "held\n", "process $pid is held") or diag($err);
-	return $tracer;
 }
 
 my $others = relay('others');
@@ -105,7 +84,7 @@ my $held = relay('held', traceable => 'on');
 enqueue('held', 'E');
 IdemRelay::wait_received($held, 1);
 my $sink = IdemRelay::stat($node, 'held', 'sink_pid');
-my $tracer = hold($sink);
+my $tracer = IdemRelay::hold($sink);
 kill 'KILL', $sink or die "could not kill $sink: $!";
 others_go_on();
 ok($node->poll_query_until('postgres', <<"END"), 'its relay says what it waits for');
@@ -122,7 +101,7 @@ IdemRelay::wait_state($node, 'held', 'paused');
 $node->safe_psql('postgres', q{SELECT idempotency.relay_resume('held')});
 others_go_on();
 is(lines_with($held, 'hello'), 1, 'no program of the relay starts beside it');
-$tracer->finish;
+IdemRelay::release($tracer);
 IdemRelay::wait_received($held, 2);
 IdemRelay::wait_state($node, 'held', 'streaming');
 ok(IdemRelay::process_is_gone($sink), 'once it has ended the relay goes on');
@@ -144,7 +123,21 @@ others_go_on();
 my $litters = relay('litters', litter_type => 'Litter', crash_type => 'Crash', fault_times => 1);
 enqueue('litters', 'Litter') foreach 1 .. 3;
 IdemRelay::wait_received($litters, 3);
-my @litter = slurp_file($litters) =~ /"litter": (\d+)/g;
+
+# Each writes its number by itself, perhaps after its event was answered.
+sub litter
+{
+	my ($n) = @_;
+	my @found;
+
+	IdemRelay::wait_until("$n processes said that they are there", sub {
+		@found = slurp_file($litters) =~ /"litter": (\d+)/g;
+		return @found >= $n;
+	});
+	return @found;
+}
+
+my @litter = litter(3);
 is(scalar(@litter), 3, 'a program has started processes that it is not the parent of');
 $sink = IdemRelay::stat($node, 'litters', 'sink_pid');
 is(join(' ', sort { $a <=> $b } grep { my $pid = $_; grep { $_ == $pid } @litter } IdemRelay::children($sink)),
@@ -156,7 +149,7 @@ others_go_on();
 
 enqueue('litters', 'Litter');
 IdemRelay::wait_received($litters, 5);
-my $last = (slurp_file($litters) =~ /"litter": (\d+)/g)[-1];
+my $last = (litter(4))[-1];
 ok(!IdemRelay::process_is_gone($last), 'another one lives');
 $node->safe_psql('postgres', "SELECT pg_terminate_backend($worker)");
 IdemRelay::wait_until('it goes with the worker', sub { IdemRelay::process_is_gone($last) });
@@ -171,20 +164,20 @@ IdemTest::create_extension($node, 'gone');
 relay('leaves', database => 'gone', traceable => 'on');
 IdemTest::wait_for($node, q{SELECT sink_pid IS NOT NULL AND state = 'streaming' FROM idempotency.stat_relay}, 't', 'gone');
 $sink = $node->safe_psql('gone', 'SELECT sink_pid FROM idempotency.stat_relay');
-$tracer = hold($sink);
+$tracer = IdemRelay::hold($sink);
 my ($rc, $stdout, $stderr) = $node->psql('postgres', 'DROP DATABASE gone');
 is($stderr, '', 'a database is dropped whose program is held');
 ok(!IdemRelay::process_is_gone($sink), 'which it still is');
-$tracer->finish;
+IdemRelay::release($tracer);
 IdemRelay::wait_until('it goes as well', sub { IdemRelay::process_is_gone($sink) });
 
 enqueue('held', 'E');
 IdemRelay::wait_received($held, 3);
 $sink = IdemRelay::stat($node, 'held', 'sink_pid');
-$tracer = hold($sink);
+$tracer = IdemRelay::hold($sink);
 $node->stop('fast');
 ok(!IdemRelay::process_is_gone($sink), 'the server stops beside a program that is held');
-$tracer->finish;
+IdemRelay::release($tracer);
 $node->start;
 enqueue('held', 'E');
 IdemRelay::wait_received($held, 4);
@@ -192,7 +185,7 @@ IdemRelay::wait_received($held, 4);
 # An immediate stop, where no callback runs, leaves nothing either.
 enqueue('litters', 'Litter');
 IdemRelay::wait_received($litters, 6);
-$last = (slurp_file($litters) =~ /"litter": (\d+)/g)[-1];
+$last = (litter(5))[-1];
 $node->stop('immediate');
 ok(IdemRelay::process_is_gone($last), 'nothing is left after an immediate stop');
 done_testing();

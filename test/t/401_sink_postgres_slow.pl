@@ -35,7 +35,7 @@ $node->safe_psql('postgres', <<'END');
 SELECT idempotency.outbox_enqueue('o', (i % 50)::text, 't', '{}') FROM generate_series(1, 100) i;
 SELECT idempotency.relay_create('r', 'target', max_attempts => 1);
 END
-IdemTest::wait_for($node, q{SELECT lag_events = 0 AND state = 'streaming' FROM idempotency.stat_relay});
+IdemTest::wait_for($node, q{SELECT lag_events = 0 AND state IN ('streaming', 'idle') FROM idempotency.stat_relay});
 ok($node->poll_query_until('target', 'SELECT count(*) >= 100 FROM app.got'), 'all events arrive');
 is($node->safe_psql('target', 'SELECT count(*), count(DISTINCT event_id) FROM app.got'), '100|100', 'each of them once');
 is($node->safe_psql('postgres', 'SELECT count(*) FROM idempotency.dead_letters'), '0', 'none is given up');

@@ -16,9 +16,11 @@ use Test::More;
 use IdemAttack;
 use IdemTest;
 
-my $node = IdemAttack::victim('operator', 'mallory', conf => <<'END');
+use constant MAX_RELAYS => 24;
+
+my $node = IdemAttack::victim('operator', 'mallory', conf => <<"END");
 idempotency.max_workers = 8
-idempotency.max_relays = 16
+idempotency.max_relays = @{[ MAX_RELAYS ]}
 END
 
 IdemAttack::common($node, 'mallory', 'operator');
@@ -118,29 +120,28 @@ my $log = slurp_file($node->logfile);
 unlike($log, qr/^2026-11-22 12:00:00\.000 UTC \[1\] LOG:  forged/m, 'no line of the log is forged');
 unlike($log, qr/x{20000}/, 'no error fills the log');
 
-# Fill: more relays than can be shown, more functions than there are workers
-foreach my $i (1 .. 20)
-{
-	IdemAttack::sql($node, 'mallory', "SELECT idempotency.relay_create('more $i', 'nothing', aggregate_types => '{x}')");
-}
+# Fill: relays until there is no room for more, with handlers that keep every worker
 IdemAttack::sql($node, 'mallory', <<'SQL');
-CREATE FUNCTION mine.ok(event_id uuid) RETURNS void LANGUAGE plpgsql AS 'BEGIN END';
-CREATE SERVER ok FOREIGN DATA WRAPPER idempotency_function OPTIONS (function 'mine.ok');
+CREATE FUNCTION mine.sleeps(event_id uuid) RETURNS void LANGUAGE plpgsql AS 'BEGIN PERFORM pg_sleep(3600); END';
+CREATE SERVER sleeps FOREIGN DATA WRAPPER idempotency_function OPTIONS (function 'mine.sleeps', timeout '3600000');
 SQL
-IdemAttack::sql($node, 'mallory', "SELECT idempotency.relay_create('function $_', 'ok')") foreach 1 .. 10;
-is($node->safe_psql('postgres', q{SELECT count(*) FROM idempotency.stat_relay WHERE relay LIKE 'more %' OR relay LIKE 'function %'}),
-	'30', 'relays without number can be made');
-is($node->safe_psql('postgres', q{SELECT count(*) > 0 FROM idempotency.stat_relay WHERE state = 'not running' AND waiting_for LIKE 'worker%'}),
-	't', 'those without a worker say so');
-foreach my $i (1 .. 20)
+my $made = 0;
+foreach my $i (1 .. 2 * MAX_RELAYS)
 {
-	IdemAttack::sql($node, 'mallory', "SELECT idempotency.relay_drop('more $i')");
+	my $server = $i % 2 == 1 ? 'sleeps' : 'nothing';
+
+	last if IdemAttack::try($node, 'mallory', "SELECT idempotency.relay_create('more $i', '$server')") =~ /53400/;
+	$made++;
 }
+is($node->safe_psql('postgres', 'SELECT count(*) FROM idempotency.stat_relay'), MAX_RELAYS, 'relays are made up to the limit');
+IdemAttack::refused($node, 'mallory', q{SELECT idempotency.relay_create('one more', 'nothing')}, qr/too many relays/);
+cmp_ok($made, '>', 8, 'and half of them have a handler that sleeps, more than there are workers');
+IdemAttack::alive($node, 'handlers that sleep, more than there are workers') foreach 1 .. 3;
 IdemAttack::sql($node, 'mallory', 'DROP OWNED BY CURRENT_USER CASCADE');
 $node->safe_psql('postgres', q{SELECT idempotency.grant_role('operator', 'mallory')});
 is($node->safe_psql('postgres', q{SELECT string_agg(relay, ' ' ORDER BY relay) FROM idempotency.stat_relay}),
 	'cards copies elsewhere orders', 'DROP OWNED takes the operator\'s relays, and no others');
-IdemAttack::alive($node, 'more relays than workers, all dropped');
+IdemAttack::alive($node, 'as many relays as there can be, all dropped');
 
 # Stop: what the documents give to an operator is undone by the same functions
 IdemAttack::sql($node, 'mallory', q{SELECT idempotency.relay_pause('orders'), idempotency.relay_pause('copies')});

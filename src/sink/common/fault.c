@@ -1,7 +1,7 @@
 /*-------------------------------------------------------------------------
  *
  * fault.c
- *		What happens to a sink program at an armed fault point.
+ *		The effect of an armed fault point on a sink program.
  *
  *		error		FAILED with an outage
  *		kill		SIGKILL

@@ -3,9 +3,9 @@
  * program.c
  *		Buffers, waiting and ending of a sink program.
  *
- * Bytes from the worker are checked frame by frame as they are read, ahead of
- * what the program takes, so that a PING behind ten thousand events is
- * answered at once and a breach of the protocol shows early.
+ * Frames of the worker are checked as soon as they are read, before the program
+ * takes them, so that a PING behind ten thousand events is answered at once and
+ * a breach of the protocol shows early.
  *
  * A crash leaves nothing: the program owns no file and no process.
  *
@@ -15,8 +15,8 @@
  *		libraries they are in.
  *
  * MEMORY
- *		See program.h.  What is written waits in a buffer that grows; the
- *		worker reads while it writes, and results are small beside events.
+ *		See program.h.  Outgoing frames wait in a buffer that grows; the worker
+ *		reads while it writes, and results are small beside events.
  *
  * Copyright (c) 2026, the idempotency developers
  *
@@ -142,7 +142,7 @@ idem_sink_start(IdemSink *s, const char *name)
 	IDEM_SINK_FAULT_POINT(s, "program-started");
 }
 
-/* Make room for a read, by moving what is left to the front first of all. */
+/* Make room for a read; bytes that are not taken move to the front before the buffer grows. */
 static void
 make_room(IdemSink *s)
 {
@@ -193,7 +193,7 @@ scan(IdemSink *s)
 		idem_sink_broken(s, "protocol error: %s", idem_proto_status_text(status));
 }
 
-/* Read what is there; false on end of file. */
+/* Read once without waiting; false on end of file. */
 static bool
 read_input(IdemSink *s)
 {
@@ -213,7 +213,7 @@ read_input(IdemSink *s)
 	return true;
 }
 
-/* Write what can be written; false if the worker is gone. */
+/* Write without waiting; false if the worker is gone. */
 static bool
 write_output(IdemSink *s)
 {
@@ -267,7 +267,10 @@ idem_sink_wait(IdemSink *s, int fd, short events, int timeout, bool until_input)
 			return p[1].revents;
 		if (until_input && (p[0].revents & POLLIN))
 		{
-			/* the PONGs of this read would wait for the next call else */
+			/*
+			 * the caller may be long in coming back: send the PONGs of this
+			 * read
+			 */
 			if (!write_output(s))
 				_exit(IDEM_SINK_EXIT_OK);
 			return 0;

@@ -1,12 +1,12 @@
 /*-------------------------------------------------------------------------
  *
  * program.h
- *		What every sink program shares: the talk with the worker.
+ *		The talk with the worker, which every sink program shares.
  *
  * A program is written straight down: it takes frames with idem_sink_next and
  * waits for its target with idem_sink_wait.  Both serve the worker's socket
- * meanwhile, so that PINGs are answered and results flow whatever the program
- * waits for; blocking anywhere else is a bug.
+ * meanwhile, so that PINGs are answered and results flow; blocking anywhere else
+ * is a bug.
  *
  * INVARIANT
  *		Frames reach the program in the order of the protocol or not at all:
@@ -82,8 +82,8 @@ extern void idem_sink_ready(IdemSink *s, IdemProtoReady *ready);
 extern void idem_sink_next(IdemSink *s, IdemProtoFrame *frame);
 
 /*
- * Take the next frame if its bytes are there already; else false.  *size,
- * if wanted, is what the frame takes of the byte credit.
+ * Take the next frame if all its bytes have been read; false if not.  *size, if
+ * not NULL, is the frame's share of the byte credit.
  */
 extern bool idem_sink_poll(IdemSink *s, IdemProtoFrame *frame, size_t *size);
 
@@ -121,7 +121,7 @@ extern void idem_sink_failed(IdemSink *s, IdemProtoOutcome outcome,
 							 const char *sqlstate, const char *fmt,...)
 			__attribute__((format(printf, 4, 5), noreturn));
 
-/* Send what is queued, then exit with status 0. */
+/* Send the queued frames, then exit with status 0. */
 extern void idem_sink_finish(IdemSink *s) __attribute__((noreturn));
 
 /* One line to standard error, which the worker logs, and exit with status 2. */

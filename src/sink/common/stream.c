@@ -4,8 +4,8 @@
  *		Checks that the worker's frames come in the order of the protocol.
  *
  * INVARIANT
- *		What passes needs no check later: a program may index by event number
- *		and copy by data length.
+ *		A frame that passes needs no check later: a program may index by event
+ *		number and copy by data length.
  *
  * MEMORY
  *		None of its own.  LOCKING: none.
@@ -61,6 +61,7 @@ check_event(IdemSinkStream *st, const IdemProtoEvent *e, size_t size)
 	return NULL;
 }
 
+/* A CHUNK goes on where the data of the last event ended. */
 static const char *
 check_chunk(IdemSinkStream *st, const IdemProtoChunk *c, size_t size)
 {
@@ -73,6 +74,7 @@ check_chunk(IdemSinkStream *st, const IdemProtoChunk *c, size_t size)
 	return NULL;
 }
 
+/* END closes the batch and counts its events. */
 static const char *
 check_end(IdemSinkStream *st, const IdemProtoEnd *e)
 {

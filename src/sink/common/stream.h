@@ -26,7 +26,7 @@ typedef struct IdemSinkStream
 	uint32_t	index;			/* events begun in it */
 	uint64_t	data_len;		/* of the last event */
 	uint64_t	data_done;		/* bytes of it that came; equal if complete */
-	int64_t		credit_messages;	/* what the worker has left */
+	int64_t		credit_messages;	/* the rest of the worker's credit */
 	int64_t		credit_bytes;
 } IdemSinkStream;
 

@@ -40,6 +40,7 @@ clean(char *buf, const char *text)
 	return s;
 }
 
+/* Copy a SQLSTATE; "00000" for NULL and for text that is no SQLSTATE. */
 static void
 put_sqlstate(char *dst, const char *sqlstate)
 {
@@ -126,6 +127,7 @@ list_options(const IdemSinkOption *table, char *dst, size_t cap)
 		n += (size_t) snprintf(dst + n, cap - n, "%s%s", n > 0 ? ", " : "", table->name);
 }
 
+/* End the program for an option that is unknown or has a wrong value. */
 static void
 check_option(IdemSink *s, const IdemSinkOption *table, IdemProtoStr key, IdemProtoStr value)
 {

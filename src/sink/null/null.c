@@ -3,10 +3,9 @@
  * null.c
  *		The sink that acknowledges everything and keeps nothing.
  *
- * It is the measure of the relay: what it costs to bring an event out of the
- * server, and how long after its commit it is there.  Events are acknowledged
- * in one range per read.  With stats_interval it reports rate and latency
- * (commit to read by this program) in the server log.
+ * It measures the relay: the cost of an event's way out of the server, and the
+ * time from its commit to the program.  Events are acknowledged in one range per
+ * read.  With stats_interval it reports rate and latency in the server log.
  *
  * A crash leaves nothing.  MEMORY: the framework's; LOCKING: none.
  *
@@ -31,8 +30,8 @@
 typedef struct NullSink
 {
 	IdemSink	sink;
-	uint64_t	batch;			/* of the open range */
-	uint32_t	first;			/* the open range: first to next - 1 */
+	uint64_t	batch;			/* of the current range */
+	uint32_t	first;			/* the current range: first to next - 1 */
 	uint32_t	next;
 	uint64_t	missing;		/* data of the last event still to come */
 	uint32_t	owed_messages;	/* read since the last look at the socket */
@@ -45,6 +44,7 @@ typedef struct NullSink
 	NullHistogram latency;		/* since then */
 } NullSink;
 
+/* Microseconds since 1970, as the times of an EVENT have. */
 static int64_t
 wall_clock(void)
 {
@@ -54,7 +54,7 @@ wall_clock(void)
 	return (int64_t) ts.tv_sec * 1000000 + ts.tv_nsec / 1000;
 }
 
-/* Acknowledge what is complete of the open range. */
+/* Acknowledge the complete events of the current range. */
 static void
 flush_range(NullSink *n)
 {
@@ -67,6 +67,7 @@ flush_range(NullSink *n)
 	n->first = end;
 }
 
+/* Log rate and latency since the last report, and begin anew. */
 static void
 report(NullSink *n)
 {
@@ -89,6 +90,7 @@ report(NullSink *n)
 	n->reported_at = idem_sink_clock();
 }
 
+/* Add the event to the range to be acknowledged; an event of a new batch opens a range. */
 static void
 take_event(NullSink *n, const IdemProtoEvent *e)
 {
@@ -105,6 +107,7 @@ take_event(NullSink *n, const IdemProtoEvent *e)
 		null_histogram_add(&n->latency, n->now - e->committed_at);
 }
 
+/* Count the frame, and act on those that end a batch or the program. */
 static void
 take_frame(NullSink *n, const IdemProtoFrame *frame, size_t size)
 {
@@ -145,6 +148,7 @@ until_report(const NullSink *n)
 	return left > 0 ? (int) left : 0;
 }
 
+/* Acknowledge events as they are read; one range per read keeps answers few. */
 static void
 serve(NullSink *n)
 {

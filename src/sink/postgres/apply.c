@@ -6,24 +6,22 @@
  * States of a batch:
  *		fast		all events in one statement; two or three round trips
  *		careful		one by one under savepoints, after an event raised an error
- *		answered	some were not acked: results are out, SETTLE is awaited
- *		committing	COMMIT is sent; a lost answer is asked for at the position;
- *					where it fails though careful found nothing, the worker is told
- * An attempt that cannot commit is rolled back and the next one begins afresh;
- * what was decided about an event stays, so that each repeat has fewer events
- * to do and the loop ends.
+ *		answered	some events are not acked: results are sent, SETTLE is awaited
+ *		committing	COMMIT is sent; after a lost answer the position row tells; if
+ *					COMMIT fails and careful found nothing, the verdict is ABORTED
+ * An attempt that cannot commit is rolled back and the next one begins afresh.
+ * Outcomes of events stay, so that each attempt has fewer events to do, and the
+ * loop ends.
  *
  * INVARIANT
- *		COMMIT is sent only after the fence found its row, every event was
- *		done, is a duplicate or was answered otherwise, and in the last case
- *		the worker has noted it.
+ *		COMMIT is sent only after the fence found its row and every event is
+ *		done, is a duplicate or has an outcome that the worker has noted.
  *
- * A crash leaves a transaction that the target rolls back, or one of which
- * only the answer is missing: the next hello finds its position.
+ * A crash leaves a transaction that the target rolls back, or one that committed
+ * and whose answer is lost: the next hello finds its position.
  *
  * MEMORY
- *		Arrays live for one statement.  LOCKING: none here, the position row
- *		there.
+ *		Arrays live for one statement.  LOCKING: at the target, see position.c.
  *
  * Copyright (c) 2026, the idempotency developers
  *
@@ -51,142 +49,70 @@ typedef enum Attempt
 	ATTEMPT_COMMIT_LOST,
 	ATTEMPT_OUTAGE,
 	ATTEMPT_CONFIG,
+	ATTEMPT_TAKEN_BACK,			/* an event that was answered as done is not */
 	ATTEMPT_FENCED
 } Attempt;
 
-static void abandon_fenced(PgSink *p) __attribute__((noreturn));
-static void abandon_unfound(PgSink *p) __attribute__((noreturn));
-
-/*
- * A later event of the same id was not claimed because this one was: what is
- * not done here is not done there.
- */
-static void
-decide_twins(PgSink *p, uint32_t i)
-{
-	PgBatch    *b = &p->batch;
-
-	for (uint32_t j = i + 1; j < b->count; j++)
-		if (b->events[j].outcome == 0 &&
-			memcmp(b->events[j].id, b->events[i].id, IDEM_PROTO_ID_BYTES) == 0)
-			b->events[j].outcome = IDEM_PROTO_SKIPPED;
-}
-
-void
-pg_decide(PgSink *p, uint32_t i, IdemProtoOutcome outcome, const char *sqlstate,
-		  const char *message)
-{
-	PgEvent    *e = &p->batch.events[i];
-
-	e->outcome = outcome;
-	memcpy(e->sqlstate, sqlstate, sizeof(e->sqlstate));
-	if (message != NULL && message[0] != '\0')
-		e->message = idem_sink_strdup(message, strlen(message));
-	if (p->config.key_order)
-		pg_keys_add(&p->failed, &p->batch, e);
-	if (p->claim_sql != NULL)
-		decide_twins(p, i);
-}
-
-void
-pg_decide_error(PgSink *p, uint32_t i)
-{
-	pg_decide(p, i, pg_blame(&p->error) == PG_BLAME_SLOW ? IDEM_PROTO_RETRY : IDEM_PROTO_REJECTED,
-			  p->error.sqlstate, p->error.message);
-}
-
-/* Is the payload bytes where the target takes JSON only? */
-static bool
-has_wrong_payload(const PgSink *p, const PgEvent *e)
-{
-	return !(e->flags & IDEM_PROTO_PAYLOAD_JSON) && p->used[PG_PAYLOAD] &&
-		p->type[PG_PAYLOAD] != PG_BYTEA && !p->used[PG_PAYLOAD_BYTES];
-}
-
-/* Decide what needs no call: keys that failed before, payloads that do not fit. */
-static void
-decide_ahead(PgSink *p)
-{
-	for (uint32_t i = 0; i < p->batch.count; i++)
-	{
-		PgEvent    *e = &p->batch.events[i];
-
-		if (e->outcome != 0)
-			continue;
-		if (p->config.key_order && pg_keys_has(&p->failed, &p->batch, e))
-			pg_decide(p, i, IDEM_PROTO_SKIPPED, "00000", NULL);
-		else if (has_wrong_payload(p, e))
-			pg_decide(p, i, IDEM_PROTO_REJECTED, "42804",
-					  "payload is bytes, and the target has no \"payload\" of type bytea and no \"payload_bytes\"");
-	}
-}
-
-bool
-pg_to_call(const PgSink *p, uint32_t i)
-{
-	const PgEvent *e = &p->batch.events[i];
-
-	return e->outcome == 0 && (p->claim_sql == NULL || e->claimed);
-}
-
-/* Begin an attempt: what the transaction before did is undone. */
+/* Begin an attempt: the transaction before was rolled back. */
 static void
 start_attempt(PgSink *p)
 {
-	pg_forget_error(p);
+	pgsink_forget_error(p);
 	for (uint32_t i = 0; i < p->batch.count; i++)
 	{
-		p->batch.events[i].asked = false;
-		p->batch.events[i].claimed = false;
+		p->batch.events[i].claim = PGSINK_CLAIM_NONE;
 		p->batch.events[i].done = false;
 	}
-	decide_ahead(p);
+	pgsink_decide_ahead(p);
 }
 
-/* Read what is pending; the number of rows that the fence updated. */
+/* Read the pending results, claims included; returns the rows that the fence updated. */
 static int
 read_pending(PgSink *p)
 {
-	PgPending	what;
+	PgSinkPending pending;
 	PGresult   *res;
 	int			fence = 0;
 
-	while ((res = pg_next(p, &what)) != NULL)
+	while ((res = pgsink_next(p, &pending)) != NULL)
 	{
-		if (what.step == PG_STEP_FENCE && PQresultStatus(res) == PGRES_COMMAND_OK)
+		if (pending.step == PGSINK_STEP_FENCE && PQresultStatus(res) == PGRES_COMMAND_OK)
 			fence = (int) strtol(PQcmdTuples(res), NULL, 10);
-		else if (what.step == PG_STEP_CLAIM && PQresultStatus(res) == PGRES_TUPLES_OK)
-			pg_read_claims(p, res);
+		else if (pending.step == PGSINK_STEP_CLAIM && PQresultStatus(res) == PGRES_TUPLES_OK)
+		{
+			pgsink_read_claims(p, res);
+			pgsink_decide_claims(p);
+		}
 		PQclear(res);
 	}
 	return fence;
 }
 
-/* What an error of the transaction means for the batch; rolls back. */
+/* Roll back; the next step for the batch depends on who is to blame. */
 static Attempt
 after_error(PgSink *p)
 {
-	PgBlame		blame = pg_blame(&p->error);
+	PgSinkBlame blame = pgsink_blame(&p->error);
 	bool		lost = p->error.lost;
 
-	pg_rollback(p);
+	pgsink_rollback(p);
 	if (lost)
 		return ATTEMPT_PASSING;
 	switch (blame)
 	{
-		case PG_BLAME_EVENT:
-		case PG_BLAME_SLOW:
+		case PGSINK_BLAME_EVENT:
+		case PGSINK_BLAME_SLOW:
 			return ATTEMPT_CAREFUL;
-		case PG_BLAME_PASSING:
+		case PGSINK_BLAME_PASSING:
 			return ATTEMPT_PASSING;
-		case PG_BLAME_OUTAGE:
+		case PGSINK_BLAME_OUTAGE:
 			return ATTEMPT_OUTAGE;
 		default:
 			return ATTEMPT_CONFIG;
 	}
 }
 
-/* Queue all calls in one statement. */
+/* Queue all calls in one statement, and the end of the claims. */
 static void
 send_all(PgSink *p)
 {
@@ -194,51 +120,53 @@ send_all(PgSink *p)
 	uint32_t	n = 0;
 
 	for (uint32_t i = 0; i < p->batch.count; i++)
-		if (pg_to_call(p, i))
+		if (pgsink_to_call(p, i))
 		{
 			p->batch.events[i].done = true;
 			which[n++] = i;
 		}
 	if (n > 0)
 	{
-		pg_send_calls(p, which, n);
-		pg_send(p, PG_STEP_CHECK, which[0], "SET CONSTRAINTS ALL IMMEDIATE", 0, NULL, NULL, NULL);
+		pgsink_send_calls(p, which, n);
+		pgsink_send(p, PGSINK_STEP_CHECK, which[0], "SET CONSTRAINTS ALL IMMEDIATE", 0, NULL, NULL, NULL);
 	}
-	pg_send_claim_ends(p);
+	pgsink_send_claim_ends(p);
 	free(which);
 }
 
-static bool
-anything_to_call(const PgSink *p)
+/* Events that are not to be acked. */
+static uint32_t
+count_decided(const PgSink *p)
 {
+	uint32_t	n = 0;
+
 	for (uint32_t i = 0; i < p->batch.count; i++)
-		if (p->batch.events[i].outcome == 0)
-			return true;
-	return false;
+		n += p->batch.events[i].outcome != 0;
+	return n;
 }
 
 /*
  * Open the transaction and do everything in it but COMMIT.  Without claims
- * and savepoints that is one flight; the fence's answer is looked at before
- * COMMIT is sent, which is soon enough.
+ * and savepoints that is one round trip: COMMIT, which depends on the fence's
+ * answer, is not in it.
  */
 static Attempt
 do_work(PgSink *p, bool careful)
 {
-	bool		claims = p->claim_sql != NULL && anything_to_call(p);
+	bool		claims = p->claim_sql != NULL && count_decided(p) < p->batch.count;
 	bool		split = claims || careful;
 
-	pg_begin(p);
-	pg_send_fence(p);
+	pgsink_begin(p);
+	pgsink_send_fence(p);
 	if (claims)
-		pg_send_claims(p);
+		pgsink_send_claims(p);
 	if (!split)
 		send_all(p);
-	pg_sync(p);
+	pgsink_sync(p);
 	IDEM_SINK_FAULT_POINT(&p->sink, "postgres-begun");
 	if (read_pending(p) == 0 && !p->error.set)
 	{
-		pg_rollback(p);
+		pgsink_rollback(p);
 		return ATTEMPT_FENCED;
 	}
 	if (p->error.set)
@@ -246,32 +174,32 @@ do_work(PgSink *p, bool careful)
 	if (!split)
 		return ATTEMPT_COMMITTED;
 
-	decide_ahead(p);
+	pgsink_decide_ahead(p);
 	if (careful)
 	{
-		if (pg_call_carefully(p))
+		if (pgsink_call_carefully(p))
 			return ATTEMPT_COMMITTED;
 		if (p->error.set)
 			return after_error(p);
-		pg_rollback(p);
+		pgsink_rollback(p);
 		return ATTEMPT_AGAIN;
 	}
 	send_all(p);
-	pg_sync(p);
+	pgsink_sync(p);
 	read_pending(p);
 	return p->error.set ? after_error(p) : ATTEMPT_COMMITTED;
 }
 
-/* Send a RESULT for each run of events with the same answer. */
+/* Send a RESULT for each range of events with the same outcome. */
 static void
 send_results(PgSink *p)
 {
-	PgBatch    *b = &p->batch;
+	PgSinkBatch *b = &p->batch;
 	uint32_t	first = 0;
 
 	for (uint32_t i = 0; i < b->count; i++)
 	{
-		PgEvent    *e = &b->events[i];
+		PgSinkEvent *e = &b->events[i];
 		IdemProtoOutcome outcome = e->outcome ? e->outcome : IDEM_PROTO_ACKED;
 
 		if (e->message == NULL && i + 1 < b->count && b->events[i + 1].message == NULL &&
@@ -284,7 +212,7 @@ send_results(PgSink *p)
 	p->answered = true;
 }
 
-/* The batch's fate, after all of its results. */
+/* Send the VERDICT, after all results of the batch. */
 static void
 send_verdict(PgSink *p, IdemProtoVerdictKind kind, const char *sqlstate, const char *message)
 {
@@ -293,15 +221,14 @@ send_verdict(PgSink *p, IdemProtoVerdictKind kind, const char *sqlstate, const c
 	idem_sink_verdict(&p->sink, p->batch.batch, kind, sqlstate, message);
 }
 
-/* Results first, then wait for the worker's note of what was not acked. */
+/*
+ * Wait until the worker has noted the events that are not acked.  A position
+ * that is committed before would pass over them if the worker crashes.
+ */
 static void
 await_settle(PgSink *p)
 {
-	bool		failed = false;
-
-	for (uint32_t i = 0; i < p->batch.count; i++)
-		failed |= p->batch.events[i].outcome != 0;
-	if (!failed)
+	if (count_decided(p) == 0)
 		return;
 	if (!p->answered)
 		send_results(p);
@@ -310,50 +237,42 @@ await_settle(PgSink *p)
 		idem_sink_wait(&p->sink, -1, 0, -1, true);
 }
 
+/* Send COMMIT and read its answer. */
 static Attempt
 commit(PgSink *p)
 {
 	bool		committed = false;
-	PgPending	what;
+	PgSinkPending pending;
 	PGresult   *res;
 
 	IDEM_SINK_FAULT_POINT(&p->sink, "postgres-commit");
-	pg_send(p, PG_STEP_COMMIT, 0, "COMMIT", 0, NULL, NULL, NULL);
-	pg_sync(p);
+	pgsink_send(p, PGSINK_STEP_COMMIT, 0, "COMMIT", 0, NULL, NULL, NULL);
+	pgsink_sync(p);
 	IDEM_SINK_FAULT_POINT(&p->sink, "postgres-commit-sent");
-	while ((res = pg_next(p, &what)) != NULL)
+	while ((res = pgsink_next(p, &pending)) != NULL)
 	{
-		if (what.step == PG_STEP_COMMIT && PQresultStatus(res) == PGRES_COMMAND_OK)
+		if (pending.step == PGSINK_STEP_COMMIT && PQresultStatus(res) == PGRES_COMMAND_OK)
 			committed = (strcmp(PQcmdStatus(res), "COMMIT") == 0);
 		PQclear(res);
 	}
 	if (committed)
 	{
 		IDEM_SINK_FAULT_POINT(&p->sink, "postgres-committed");
-		pg_position_stored(p);
+		pgsink_position_stored(p);
 		return ATTEMPT_COMMITTED;
 	}
 	if (p->error.lost)
 		return ATTEMPT_COMMIT_LOST;
 	/* an error of a deferred trigger is some event's, which careful may find */
-	p->error.step = PG_STEP_CHECK;
+	p->error.step = PGSINK_STEP_CHECK;
 	return after_error(p);
 }
 
-static int
-refused(const PgSink *p)
-{
-	int			n = 0;
-
-	for (uint32_t i = 0; i < p->batch.count; i++)
-		n += p->batch.events[i].outcome != 0;
-	return n;
-}
-
+/* Apply the batch once, in one transaction. */
 static Attempt
 attempt(PgSink *p, bool careful)
 {
-	int			before = refused(p);
+	uint32_t	before = count_decided(p);
 	Attempt		result;
 
 	start_attempt(p);
@@ -361,24 +280,23 @@ attempt(PgSink *p, bool careful)
 	if (result != ATTEMPT_COMMITTED)
 		return result;
 
-	/* Such as one that is claimed elsewhere by now; an answer stands. */
-	if (p->answered && refused(p) != before)
-		idem_sink_failed(&p->sink, IDEM_PROTO_OUTAGE, "55P03",
-						 "could not apply a batch again: an event that was answered as done cannot be done any more");
+	/* an event may be claimed elsewhere by now */
+	if (p->answered && count_decided(p) != before)
+		return ATTEMPT_TAKEN_BACK;
 	await_settle(p);
 	return commit(p);
 }
 
-/* Connect again within RECONNECT_TIMEOUT; false with p->error set. */
+/* Connect again within RECONNECT_TIMEOUT; false with p->error or p->failure. */
 static bool
 reconnect(PgSink *p)
 {
 	int64_t		deadline = idem_sink_clock() + RECONNECT_TIMEOUT;
 	int			backoff = FIRST_BACKOFF;
 
-	while (!pg_connect(p))
+	while (!pgsink_connect(p))
 	{
-		if (idem_sink_clock() + backoff > deadline)
+		if (p->failure.outcome != 0 || idem_sink_clock() + backoff > deadline)
 			return false;
 		idem_sink_wait(&p->sink, -1, 0, backoff, false);
 		backoff = backoff * 2 < MAX_BACKOFF ? backoff * 2 : MAX_BACKOFF;
@@ -386,109 +304,128 @@ reconnect(PgSink *p)
 	return true;
 }
 
-/*
- * Where a batch cannot be applied, and it is not known to be for one of its events,
- * no verdict is given: it is unknown until the next hello finds its position or not.
- */
-static void
-abandon_fenced(PgSink *p)
+/* Fail because the fence found no row: tell a successor from a target set back. */
+static bool
+fail_fenced(PgSink *p)
 {
-	if (!pg_taken_over(p))
-		idem_sink_failed(&p->sink, IDEM_PROTO_OUTAGE, "55000",
-						 "position \"%s\" in %s at the target is not the one that was stored there last: the target was set back",
-						 p->config.relay, p->position_table);
-	idem_sink_failed(&p->sink, IDEM_PROTO_FENCED, "55000",
-					 "another instance has taken over position \"%s\" in %s at the target",
-					 p->config.relay, p->position_table);
+	switch (pgsink_ask_takeover(p))
+	{
+		case PGSINK_FATE_FENCED:
+			return pgsink_fail(p, IDEM_PROTO_FENCED, "55000",
+							   "another instance has taken over position \"%s\" in %s at the target",
+							   p->config.relay, p->position_table);
+		case PGSINK_FATE_UNKNOWN:
+			return pgsink_fail_for_error(p, "look at the relay's position at the target");
+		default:
+			return pgsink_fail(p, IDEM_PROTO_OUTAGE, "55000",
+							   "position \"%s\" in %s at the target is not the one that was stored there last: the target was set back",
+							   p->config.relay, p->position_table);
+	}
 }
 
 /*
- * One by one no event raises an error, and COMMIT does: for a claim that a
- * handler made and did not complete, for example.  The worker tries them alone.
+ * Fail because no single event raises an error, and COMMIT does: for a claim that
+ * a handler made and did not complete, for example.  After ABORTED the worker
+ * sends the events in batches of their own.
  */
-static void
-abandon_unfound(PgSink *p)
+static bool
+fail_unfound(PgSink *p)
 {
 	send_verdict(p, IDEM_PROTO_ABORTED, p->error.sqlstate, p->error.message);
-	pg_give_up(p, "commit a batch");
+	return pgsink_fail_for_error(p, "commit a batch");
 }
 
-/* After a lost COMMIT: true if it was one. */
+/* After a lost COMMIT: ask until the target has answered; false with p->failure. */
 static bool
-ask_until_known(PgSink *p)
+ask_until_known(PgSink *p, bool *committed)
 {
 	for (int tries = 0; tries < MAX_TRIES; tries++)
 	{
 		if (!reconnect(p))
 			break;
 		IDEM_SINK_FAULT_POINT(&p->sink, "postgres-ask-fate");
-		switch (pg_ask_fate(p))
+		switch (pgsink_ask_fate(p))
 		{
-			case PG_FATE_COMMITTED:
+			case PGSINK_FATE_COMMITTED:
+				*committed = true;
 				return true;
-			case PG_FATE_ABORTED:
-				return false;
-			case PG_FATE_FENCED:
-				abandon_fenced(p);
-			case PG_FATE_UNKNOWN:
+			case PGSINK_FATE_ABORTED:
+				*committed = false;
+				return true;
+			case PGSINK_FATE_FENCED:
+				return fail_fenced(p);
+			case PGSINK_FATE_UNKNOWN:
 				break;
 		}
 		if (!p->error.lost)
 			break;
 	}
-	pg_give_up(p, "learn whether a batch was committed");
+	return pgsink_fail_for_error(p, "learn whether a batch was committed");
 }
 
-void
-pg_apply(PgSink *p)
+/* How the batch is to be applied next. */
+typedef struct Course
 {
-	bool		careful = false;
-	int			tries = 0;
-	int			backoff = FIRST_BACKOFF;
+	bool		careful;		/* events one by one */
+	bool		committed;		/* not at all: it is done */
+	int			tries;			/* attempts that failed through nobody's fault */
+	int			backoff;		/* ms */
+} Course;
+
+/* Choose the course after an attempt; false with p->failure. */
+static bool
+choose_course(PgSink *p, Attempt result, Course *course)
+{
+	switch (result)
+	{
+		case ATTEMPT_COMMITTED:
+			course->committed = true;
+			return true;
+		case ATTEMPT_COMMIT_LOST:
+			course->tries++;
+			if (!ask_until_known(p, &course->committed))
+				return false;
+			if (course->committed)
+				pgsink_position_stored(p);
+			return true;
+		case ATTEMPT_CAREFUL:
+			IDEM_SINK_FAULT_POINT(&p->sink, "postgres-careful");
+			if (course->careful)
+				return fail_unfound(p);
+			course->careful = true;
+			/* an answer cannot be taken back */
+			return !p->answered || pgsink_fail_for_error(p, "apply a batch");
+		case ATTEMPT_AGAIN:
+			return !p->answered || pgsink_fail_for_error(p, "apply a batch");
+		case ATTEMPT_PASSING:
+			if (++course->tries >= MAX_TRIES)
+				return pgsink_fail_for_error(p, "apply a batch");
+			idem_sink_wait(&p->sink, -1, 0, course->backoff, false);
+			course->backoff *= 2;
+			return true;
+		case ATTEMPT_TAKEN_BACK:
+			return pgsink_fail(p, IDEM_PROTO_OUTAGE, "55P03",
+							   "could not apply a batch again: an event that was answered as done cannot be done any more");
+		case ATTEMPT_FENCED:
+			return fail_fenced(p);
+		default:
+			return pgsink_fail_for_error(p, "apply a batch");
+	}
+}
+
+bool
+pgsink_apply(PgSink *p)
+{
+	Course		course = {.backoff = FIRST_BACKOFF};
 
 	p->answered = false;
-	for (;;)
+	while (!course.committed)
 	{
 		if (p->conn == NULL && !reconnect(p))
-			pg_give_up(p, "apply a batch");
-		switch (attempt(p, careful))
-		{
-			case ATTEMPT_COMMITTED:
-				send_verdict(p, IDEM_PROTO_COMMITTED, NULL, NULL);
-				return;
-			case ATTEMPT_COMMIT_LOST:
-				if (ask_until_known(p))
-				{
-					pg_position_stored(p);
-					send_verdict(p, IDEM_PROTO_COMMITTED, NULL, NULL);
-					return;
-				}
-				tries++;
-				break;
-			case ATTEMPT_CAREFUL:
-				IDEM_SINK_FAULT_POINT(&p->sink, "postgres-careful");
-				if (careful)
-					abandon_unfound(p);
-				/* an answer cannot be taken back */
-				if (p->answered)
-					pg_give_up(p, "apply a batch");
-				careful = true;
-				break;
-			case ATTEMPT_AGAIN:
-				if (p->answered)
-					pg_give_up(p, "apply a batch");
-				break;
-			case ATTEMPT_PASSING:
-				if (++tries >= MAX_TRIES)
-					pg_give_up(p, "apply a batch");
-				idem_sink_wait(&p->sink, -1, 0, backoff, false);
-				backoff *= 2;
-				break;
-			case ATTEMPT_OUTAGE:
-			case ATTEMPT_CONFIG:
-				pg_give_up(p, "apply a batch");
-			case ATTEMPT_FENCED:
-				abandon_fenced(p);
-		}
+			return pgsink_fail_for_error(p, "apply a batch");
+		if (!choose_course(p, attempt(p, course.careful), &course))
+			return false;
 	}
+	send_verdict(p, IDEM_PROTO_COMMITTED, NULL, NULL);
+	return true;
 }

@@ -25,8 +25,9 @@
 #define HEADER		20			/* dimensions, flags, type, size, lower bound */
 #define FIRST_SIZE	4096
 
+/* Make room for more bytes and return where they go. */
 static uint8_t *
-extend(PgArray *a, size_t more)
+extend(PgSinkArray *a, size_t more)
 {
 	uint8_t    *p;
 
@@ -41,7 +42,7 @@ extend(PgArray *a, size_t more)
 }
 
 void
-pg_array_init(PgArray *a, uint32_t element_type)
+pgsink_array_init(PgSinkArray *a, uint32_t element_type)
 {
 	uint8_t    *p;
 
@@ -57,8 +58,8 @@ pg_array_init(PgArray *a, uint32_t element_type)
 }
 
 void
-pg_array_add(PgArray *a, const void *prefix, size_t prefix_len,
-			 const void *data, size_t len)
+pgsink_array_add(PgSinkArray *a, const void *prefix, size_t prefix_len,
+				 const void *data, size_t len)
 {
 	uint8_t    *p;
 
@@ -78,7 +79,7 @@ pg_array_add(PgArray *a, const void *prefix, size_t prefix_len,
 }
 
 void
-pg_array_finish(PgArray *a)
+pgsink_array_finish(PgSinkArray *a)
 {
 	uint8_t    *p = (uint8_t *) a->data;
 

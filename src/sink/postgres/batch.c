@@ -27,7 +27,7 @@
 #define FIRST_KEYS	64
 
 void
-pg_batch_reset(PgBatch *b)
+pgsink_batch_reset(PgSinkBatch *b)
 {
 	for (uint32_t i = 0; i < b->count; i++)
 		free(b->events[i].message);
@@ -42,10 +42,11 @@ pg_batch_reset(PgBatch *b)
 	}
 }
 
-static PgSpan
-put(PgBatch *b, const void *data, size_t len)
+/* Append bytes to the arena. */
+static PgSinkSpan
+put(PgSinkBatch *b, const void *data, size_t len)
 {
-	PgSpan		span = {b->arena_len, (uint32_t) len};
+	PgSinkSpan	span = {b->arena_len, (uint32_t) len};
 
 	while (b->arena_size - b->arena_len < len)
 	{
@@ -58,28 +59,29 @@ put(PgBatch *b, const void *data, size_t len)
 	return span;
 }
 
-static PgSpan
-put_str(PgBatch *b, IdemProtoStr s)
+/* Append a string to the arena. */
+static PgSinkSpan
+put_str(PgSinkBatch *b, IdemProtoStr s)
 {
 	return put(b, s.data, s.len);
 }
 
 /* Headers and payload are one stretch; its bytes come in parts. */
 void
-pg_batch_add_data(PgBatch *b, const uint8_t *data, uint32_t len)
+pgsink_batch_add_data(PgSinkBatch *b, const uint8_t *data, uint32_t len)
 {
 	put(b, data, len);
 }
 
 void
-pg_batch_add(PgBatch *b, const IdemProtoEvent *event)
+pgsink_batch_add(PgSinkBatch *b, const IdemProtoEvent *event)
 {
-	PgEvent    *e;
+	PgSinkEvent *e;
 
 	if (b->count == b->size)
 	{
 		b->size = b->size > 0 ? b->size * 2 : 1024;
-		b->events = idem_sink_realloc(b->events, b->size * sizeof(PgEvent));
+		b->events = idem_sink_realloc(b->events, b->size * sizeof(PgSinkEvent));
 	}
 	e = &b->events[b->count++];
 	memset(e, 0, sizeof(*e));
@@ -95,7 +97,7 @@ pg_batch_add(PgBatch *b, const IdemProtoEvent *event)
 	e->headers.len = event->headers_len;
 	e->payload.at = b->arena_len + event->headers_len;
 	e->payload.len = event->payload_len;
-	pg_batch_add_data(b, event->chunk, event->chunk_len);
+	pgsink_batch_add_data(b, event->chunk, event->chunk_len);
 }
 
 /* FNV-1a over type and id; never 0. */
@@ -113,14 +115,14 @@ hash_key(const uint8_t *type, size_t type_len, const uint8_t *id, size_t id_len)
 }
 
 /* The slot of a key, or the free one it would go to. */
-static PgKey *
-find_slot(const PgKeys *keys, uint64_t hash, const PgBatch *b, const PgEvent *e)
+static PgSinkKey *
+find_slot(const PgSinkKeys *keys, uint64_t hash, const PgSinkBatch *b, const PgSinkEvent *e)
 {
 	size_t		len = (size_t) e->aggregate_type.len + 1 + e->aggregate_id.len;
 
 	for (size_t i = hash & (keys->size - 1);; i = (i + 1) & (keys->size - 1))
 	{
-		PgKey	   *k = &keys->slots[i];
+		PgSinkKey  *k = &keys->slots[i];
 
 		if (k->hash == 0)
 			return k;
@@ -133,8 +135,9 @@ find_slot(const PgKeys *keys, uint64_t hash, const PgBatch *b, const PgEvent *e)
 	}
 }
 
+/* The hash of the event's key. */
 static uint64_t
-hash_event(const PgBatch *b, const PgEvent *e)
+hash_event(const PgSinkBatch *b, const PgSinkEvent *e)
 {
 	return hash_key(b->arena + e->aggregate_type.at, e->aggregate_type.len,
 					b->arena + e->aggregate_id.at, e->aggregate_id.len);
@@ -142,9 +145,9 @@ hash_event(const PgBatch *b, const PgEvent *e)
 
 /* Did an event of the key fail that comes before this one? */
 bool
-pg_keys_has(const PgKeys *keys, const PgBatch *b, const PgEvent *e)
+pgsink_keys_has(const PgSinkKeys *keys, const PgSinkBatch *b, const PgSinkEvent *e)
 {
-	const PgKey *k;
+	const PgSinkKey *k;
 
 	if (keys->used == 0)
 		return false;
@@ -155,17 +158,17 @@ pg_keys_has(const PgKeys *keys, const PgBatch *b, const PgEvent *e)
 
 /* Move the keys to a table of that size, without those settled. */
 static void
-rebuild(PgKeys *keys, size_t size, uint64_t settled)
+rebuild(PgSinkKeys *keys, size_t size, uint64_t settled)
 {
-	PgKeys		old = *keys;
+	PgSinkKeys	old = *keys;
 
-	keys->slots = idem_sink_alloc(size * sizeof(PgKey));
-	memset(keys->slots, 0, size * sizeof(PgKey));
+	keys->slots = idem_sink_alloc(size * sizeof(PgSinkKey));
+	memset(keys->slots, 0, size * sizeof(PgSinkKey));
 	keys->size = size;
 	keys->used = 0;
 	for (size_t i = 0; i < old.size; i++)
 	{
-		PgKey	   *k = &old.slots[i];
+		PgSinkKey  *k = &old.slots[i];
 		size_t		at = k->hash & (size - 1);
 
 		if (k->hash == 0)
@@ -184,10 +187,10 @@ rebuild(PgKeys *keys, size_t size, uint64_t settled)
 }
 
 void
-pg_keys_add(PgKeys *keys, const PgBatch *b, const PgEvent *e)
+pgsink_keys_add(PgSinkKeys *keys, const PgSinkBatch *b, const PgSinkEvent *e)
 {
 	uint64_t	hash = hash_event(b, e);
-	PgKey	   *k;
+	PgSinkKey  *k;
 
 	if (keys->size == 0 || keys->used * 2 >= keys->size)
 		rebuild(keys, keys->size > 0 ? keys->size * 2 : FIRST_KEYS, 0);
@@ -212,7 +215,7 @@ pg_keys_add(PgKeys *keys, const PgBatch *b, const PgEvent *e)
 }
 
 void
-pg_keys_settle(PgKeys *keys, uint64_t batch)
+pgsink_keys_settle(PgSinkKeys *keys, uint64_t batch)
 {
 	if (keys->used > 0)
 		rebuild(keys, keys->size, batch);

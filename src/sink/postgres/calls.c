@@ -3,7 +3,8 @@
  * calls.c
  *		The statements about a batch's events: claims and calls.
  *
- * Events travel as one array per field.
+ * Events are sent as one array per field.  The answers to claims are noted in the
+ * events; decide.c makes outcomes of them.
  *
  * MEMORY
  *		Arrays live until their statement is queued; libpq copies them.
@@ -21,17 +22,17 @@
 
 #include "sink/postgres/sink.h"
 
-/* The array that a field travels in: its own type and that of its elements. */
+/* The array type that a field is sent as, and the type of its elements. */
 static void
 array_types(const PgSink *p, int f, uint32_t *array, uint32_t *element)
 {
 	static const uint32_t types[][2] = {
-		{PG_UUID, 2951}, {PG_INT8, 1016}, {PG_TIMESTAMPTZ, 1185},
-		{PG_JSONB, 3807}, {PG_JSON, 199}, {PG_BYTEA, 1001}
+		{PGSINK_TYPE_UUID, 2951}, {PGSINK_TYPE_INT8, 1016}, {PGSINK_TYPE_TIMESTAMPTZ, 1185},
+		{PGSINK_TYPE_JSONB, 3807}, {PGSINK_TYPE_JSON, 199}, {PGSINK_TYPE_BYTEA, 1001}
 	};
-	uint32_t	type = f == PG_EVENT_ID ? PG_UUID : p->type[f];
+	uint32_t	type = f == PGSINK_FIELD_EVENT_ID ? PGSINK_TYPE_UUID : p->type[f];
 
-	*element = PG_TEXT;
+	*element = PGSINK_TYPE_TEXT;
 	*array = 1009;
 	for (size_t i = 0; i < sizeof(types) / sizeof(types[0]); i++)
 		if (types[i][0] == type)
@@ -41,81 +42,84 @@ array_types(const PgSink *p, int f, uint32_t *array, uint32_t *element)
 		}
 }
 
+/* Add text, JSON or bytes; binary jsonb has a version byte before the text. */
 static void
-add_span(PgArray *a, const PgSink *p, PgSpan span, uint32_t type)
+add_span(PgSinkArray *a, const PgSink *p, PgSinkSpan span, uint32_t type)
 {
 	const void *data = span.len > 0 ? (const void *) (p->batch.arena + span.at) : "";
 
-	pg_array_add(a, "\x01", type == PG_JSONB ? 1 : 0, data, span.len);
+	pgsink_array_add(a, "\x01", type == PGSINK_TYPE_JSONB ? 1 : 0, data, span.len);
 }
 
+/* Add an int8 or a timestamptz in network order. */
 static void
-add_int64(PgArray *a, int64_t value)
+add_int64(PgSinkArray *a, int64_t value)
 {
 	uint64_t	v = (uint64_t) value;
 	uint8_t		bytes[8];
 
 	for (int i = 0; i < 8; i++)
 		bytes[i] = (uint8_t) (v >> (56 - 8 * i));
-	pg_array_add(a, NULL, 0, bytes, sizeof(bytes));
+	pgsink_array_add(a, NULL, 0, bytes, sizeof(bytes));
 }
 
-/* Where there are two fields for the payload, it goes into one of them. */
+/* Has the event a value for the field?  A payload is in one of its two fields. */
 static bool
-has_field(const PgSink *p, const PgEvent *e, int f)
+has_field(const PgSink *p, const PgSinkEvent *e, int f)
 {
 	bool		json = (e->flags & IDEM_PROTO_PAYLOAD_JSON) != 0;
 
 	switch (f)
 	{
-		case PG_CONTENT_TYPE:
+		case PGSINK_FIELD_CONTENT_TYPE:
 			return (e->flags & IDEM_PROTO_HAS_CONTENT_TYPE) != 0;
-		case PG_HEADERS:
+		case PGSINK_FIELD_HEADERS:
 			return (e->flags & IDEM_PROTO_HAS_HEADERS) != 0;
-		case PG_PAYLOAD:
-			return json || p->type[f] == PG_BYTEA;
-		case PG_PAYLOAD_BYTES:
-			return !json || !p->used[PG_PAYLOAD];
+		case PGSINK_FIELD_PAYLOAD:
+			return json || p->type[f] == PGSINK_TYPE_BYTEA;
+		case PGSINK_FIELD_PAYLOAD_BYTES:
+			return !json || !p->used[PGSINK_FIELD_PAYLOAD];
 		default:
 			return true;
 	}
 }
 
+/* Add an event's value of the field, or NULL. */
 static void
-add_field(PgArray *a, const PgSink *p, const PgEvent *e, int f)
+add_field(PgSinkArray *a, const PgSink *p, const PgSinkEvent *e, int f)
 {
 	/* microseconds from 1970 to 2000, where the target's clock begins */
 	const int64_t epoch = INT64_C(946684800000000);
 
 	if (!has_field(p, e, f))
 	{
-		pg_array_add(a, NULL, 0, NULL, 0);
+		pgsink_array_add(a, NULL, 0, NULL, 0);
 		return;
 	}
 	switch (f)
 	{
-		case PG_EVENT_ID:
-			pg_array_add(a, NULL, 0, e->id, IDEM_PROTO_ID_BYTES);
+		case PGSINK_FIELD_EVENT_ID:
+			pgsink_array_add(a, NULL, 0, e->id, IDEM_PROTO_ID_BYTES);
 			break;
-		case PG_SEQ:
+		case PGSINK_FIELD_SEQ:
 			add_int64(a, e->seq);
 			break;
-		case PG_ENQUEUED_AT:
+		case PGSINK_FIELD_ENQUEUED_AT:
 			add_int64(a, e->enqueued_at - epoch);
 			break;
-		case PG_AGGREGATE_TYPE:
-			add_span(a, p, e->aggregate_type, PG_TEXT);
+		case PGSINK_FIELD_AGGREGATE_TYPE:
+			add_span(a, p, e->aggregate_type, PGSINK_TYPE_TEXT);
 			break;
-		case PG_AGGREGATE_ID:
-			add_span(a, p, e->aggregate_id, PG_TEXT);
+		case PGSINK_FIELD_AGGREGATE_ID:
+			add_span(a, p, e->aggregate_id, PGSINK_TYPE_TEXT);
 			break;
-		case PG_EVENT_TYPE:
-			add_span(a, p, e->event_type, PG_TEXT);
+		case PGSINK_FIELD_EVENT_TYPE:
+			add_span(a, p, e->event_type, PGSINK_TYPE_TEXT);
 			break;
-		case PG_CONTENT_TYPE:
-			add_span(a, p, e->content_type, PG_TEXT);
+		case PGSINK_FIELD_CONTENT_TYPE:
+			add_span(a, p, e->content_type, PGSINK_TYPE_TEXT);
 			break;
-		case PG_HEADERS:
+		case PGSINK_FIELD_HEADERS:
 			add_span(a, p, e->headers, p->type[f]);
 			break;
 		default:
@@ -125,38 +129,38 @@ add_field(PgArray *a, const PgSink *p, const PgEvent *e, int f)
 }
 
 void
-pg_send_calls(PgSink *p, const uint32_t *which, uint32_t n)
+pgsink_send_calls(PgSink *p, const uint32_t *which, uint32_t n)
 {
-	PgArray		arrays[PG_NFIELDS];
-	uint32_t	types[PG_NFIELDS];
-	const char *values[PG_NFIELDS];
-	int			lengths[PG_NFIELDS];
+	PgSinkArray arrays[PGSINK_NFIELDS];
+	uint32_t	types[PGSINK_NFIELDS];
+	const char *values[PGSINK_NFIELDS];
+	int			lengths[PGSINK_NFIELDS];
 	int			count = 0;
 
-	for (int f = 0; f < PG_NFIELDS; f++)
+	for (int f = 0; f < PGSINK_NFIELDS; f++)
 	{
 		uint32_t	element;
 
-		if (f != PG_EVENT_ID && !p->used[f])
+		if (f != PGSINK_FIELD_EVENT_ID && !p->used[f])
 			continue;
 		array_types(p, f, &types[count], &element);
-		pg_array_init(&arrays[count], element);
+		pgsink_array_init(&arrays[count], element);
 		for (uint32_t i = 0; i < n; i++)
 			add_field(&arrays[count], p, &p->batch.events[which[i]], f);
-		pg_array_finish(&arrays[count]);
+		pgsink_array_finish(&arrays[count]);
 		values[count] = arrays[count].data;
 		lengths[count] = (int) arrays[count].len;
 		count++;
 	}
-	pg_prepare(p, p->call_sql, count, types);
-	pg_execute(p, which[0], count, values, lengths);
+	pgsink_prepare(p, p->call_sql, count, types);
+	pgsink_execute(p, which[0], count, values, lengths);
 	for (int i = 0; i < count; i++)
 		free(arrays[i].data);
 }
 
 /* The id as it is claimed: a uuid's canonical text. */
 static void
-add_id_text(PgArray *a, const PgEvent *e)
+add_id_text(PgSinkArray *a, const PgSinkEvent *e)
 {
 	static const char hex[] = "0123456789abcdef";
 	char		text[36];
@@ -169,95 +173,92 @@ add_id_text(PgArray *a, const PgEvent *e)
 		text[n++] = hex[e->id[i] >> 4];
 		text[n++] = hex[e->id[i] & 15];
 	}
-	pg_array_add(a, NULL, 0, text, sizeof(text));
+	pgsink_array_add(a, NULL, 0, text, sizeof(text));
 }
 
 /* Send a statement about the claims of an array of ids; nothing if empty. */
 static void
-send_ids(PgSink *p, PgStep step, const char *sql, PgArray *ids)
+send_ids(PgSink *p, PgSinkStep step, const char *sql, PgSinkArray *ids)
 {
-	const uint32_t types[2] = {1009, PG_TEXT};
+	const uint32_t types[2] = {1009, PGSINK_TYPE_TEXT};
 	const char *values[2] = {ids->data, p->config.consumer};
 	int			lengths[2] = {0, 0};
 
-	pg_array_finish(ids);
+	pgsink_array_finish(ids);
 	lengths[0] = (int) ids->len;
 	values[0] = ids->data;
 	if (ids->count > 0)
-		pg_send(p, step, 0, sql, 2, types, values, lengths);
+		pgsink_send(p, step, 0, sql, 2, types, values, lengths);
 	free(ids->data);
 }
 
 void
-pg_send_claim_ends(PgSink *p)
+pgsink_send_claim_ends(PgSink *p)
 {
-	PgArray		done;
-	PgArray		undone;
+	PgSinkArray done;
+	PgSinkArray undone;
 
 	if (p->claim_sql == NULL)
 		return;
-	pg_array_init(&done, PG_TEXT);
-	pg_array_init(&undone, PG_TEXT);
+	pgsink_array_init(&done, PGSINK_TYPE_TEXT);
+	pgsink_array_init(&undone, PGSINK_TYPE_TEXT);
 	for (uint32_t i = 0; i < p->batch.count; i++)
 	{
-		PgEvent    *e = &p->batch.events[i];
+		PgSinkEvent *e = &p->batch.events[i];
 
-		if (e->claimed)
+		if (e->claim == PGSINK_CLAIM_GRANTED)
 			add_id_text(e->done ? &done : &undone, e);
 	}
-	send_ids(p, PG_STEP_COMPLETE, p->complete_sql, &done);
-	send_ids(p, PG_STEP_COMPLETE, p->release_sql, &undone);
+	send_ids(p, PGSINK_STEP_COMPLETE, p->complete_sql, &done);
+	send_ids(p, PGSINK_STEP_COMPLETE, p->release_sql, &undone);
 }
 
 void
-pg_send_claims(PgSink *p)
+pgsink_send_claims(PgSink *p)
 {
-	PgArray		ids;
+	PgSinkArray ids;
 
-	pg_array_init(&ids, PG_TEXT);
+	pgsink_array_init(&ids, PGSINK_TYPE_TEXT);
 	for (uint32_t i = 0; i < p->batch.count; i++)
 	{
-		PgEvent    *e = &p->batch.events[i];
+		PgSinkEvent *e = &p->batch.events[i];
 
-		e->asked = (e->outcome == 0);
-		if (e->asked)
+		e->claim = e->outcome == 0 ? PGSINK_CLAIM_ASKED : PGSINK_CLAIM_NONE;
+		if (e->claim == PGSINK_CLAIM_ASKED)
 			add_id_text(&ids, e);
 	}
-	send_ids(p, PG_STEP_CLAIM, p->claim_sql, &ids);
+	send_ids(p, PGSINK_STEP_CLAIM, p->claim_sql, &ids);
 }
 
 /*
- * A duplicate is acknowledged, and so is an event that is dead there, which
- * later versions of the target answer: the target's operator has it.
+ * The verdict in the words of the target's extension.  Other words are of later
+ * versions, such as of an event that the target's operator has as dead: they are
+ * acknowledged like a duplicate.
  */
-static void
-read_claim(PgSink *p, uint32_t i, const char *result)
+static PgSinkClaim
+claim_of(const char *result)
 {
-	PgEvent    *e = &p->batch.events[i];
-
-	e->claimed = (strcmp(result, "claimed") == 0);
-	if (e->outcome != 0)
-		return;
+	if (strcmp(result, "claimed") == 0)
+		return PGSINK_CLAIM_GRANTED;
 	if (strcmp(result, "busy") == 0)
-		pg_decide(p, i, IDEM_PROTO_RETRY, "55P03",
-				  "another transaction at the target holds the claim of the event");
-	else if (strcmp(result, "expired") == 0)
-		pg_decide(p, i, IDEM_PROTO_REJECTED, "22023",
-				  "event is too old for the target's claims to tell a repeat");
+		return PGSINK_CLAIM_BUSY;
+	if (strcmp(result, "expired") == 0)
+		return PGSINK_CLAIM_EXPIRED;
+	return PGSINK_CLAIM_DUPLICATE;
 }
 
 /* There is one row per id, in the order of the ids. */
 void
-pg_read_claims(PgSink *p, const PGresult *res)
+pgsink_read_claims(PgSink *p, const PGresult *res)
 {
 	uint32_t	i = 0;
 
 	for (int row = 0; row < PQntuples(res); row++, i++)
 	{
-		while (i < p->batch.count && !p->batch.events[i].asked)
+		while (i < p->batch.count && p->batch.events[i].claim != PGSINK_CLAIM_ASKED)
 			i++;
 		if (i == p->batch.count)
 			break;
-		read_claim(p, i, PQgetvalue(res, row, 1));
+		p->batch.events[i].claim = claim_of(PQgetvalue(res, row, 1));
 	}
 }

@@ -27,7 +27,7 @@
 
 #define REPLY_MARGIN	15000	/* ms beyond the target's own timeout */
 
-/* Options that are libpq parameters, and what they are if not given. */
+/* Options that are libpq parameters, and their defaults. */
 static const struct
 {
 	const char *name;
@@ -53,8 +53,9 @@ static const struct
 	{"sslkey", "/nonexistent/key"},
 };
 
+/* Add a parameter for libpq. */
 static void
-add(PgConfig *c, const char *keyword, const char *value)
+add(PgSinkConfig *c, const char *keyword, const char *value)
 {
 	int			n = 0;
 
@@ -65,8 +66,9 @@ add(PgConfig *c, const char *keyword, const char *value)
 	c->keywords[n + 1] = NULL;
 }
 
+/* Add the options that are libpq parameters, and ours. */
 static void
-add_parameters(PgConfig *c, const IdemProtoHello *hello)
+add_parameters(PgSinkConfig *c, const IdemProtoHello *hello)
 {
 	for (size_t i = 0; i < sizeof(parameters) / sizeof(parameters[0]); i++)
 	{
@@ -83,37 +85,39 @@ add_parameters(PgConfig *c, const IdemProtoHello *hello)
 	add(c, "keepalives_count", "3");
 }
 
-/* The password, from the mapping or its file. */
-static void
+/* Add the password, from the mapping or its file.  False: p->failure. */
+static bool
 add_password(PgSink *p, const IdemProtoHello *hello)
 {
 	char	   *password = idem_sink_option(hello, "password", NULL);
 	char	   *file = idem_sink_option(hello, "secret_file", NULL);
 
 	if (password != NULL && file != NULL)
-		idem_sink_failed(&p->sink, IDEM_PROTO_REJECTED, "HV024",
-						 "options \"password\" and \"secret_file\" exclude each other");
+		return pgsink_fail(p, IDEM_PROTO_REJECTED, "HV024",
+						   "options \"password\" and \"secret_file\" exclude each other");
 	if (file != NULL)
 		password = idem_sink_read_secret(&p->sink, file);
 	if (password == NULL && p->config.require_password)
-		idem_sink_failed(&p->sink, IDEM_PROTO_REJECTED, "2F003",
-						 "password is required: the relay's owner is not a superuser; set the option \"password\" of his user mapping");
+		return pgsink_fail(p, IDEM_PROTO_REJECTED, "2F003",
+						   "password is required: the relay's owner is not a superuser; set the option \"password\" of his user mapping");
 	if (password != NULL)
 		add(&p->config, "password", password);
+	return true;
 }
 
-static void
+/* Take the names of function or table, and position table.  False: p->failure. */
+static bool
 choose_target(PgSink *p, const IdemProtoHello *hello)
 {
-	PgConfig   *c = &p->config;
+	PgSinkConfig *c = &p->config;
 	char	   *function = idem_sink_option(hello, "function", NULL);
 	char	   *table = idem_sink_option(hello, "table", NULL);
 	char	   *position = idem_sink_option(hello, "position_table",
 											IDEM_SINK_POSTGRES_POSITION_TABLE);
 
 	if ((function == NULL) == (table == NULL))
-		idem_sink_failed(&p->sink, IDEM_PROTO_REJECTED, "HV00B",
-						 "the postgres sink needs one of the options \"function\" and \"table\"");
+		return pgsink_fail(p, IDEM_PROTO_REJECTED, "HV00B",
+						   "the postgres sink needs one of the options \"function\" and \"table\"");
 	c->is_function = (function != NULL);
 	idem_sink_split_name(function ? function : table, c->schema, c->name, sizeof(c->name));
 	idem_sink_split_name(position, c->position_schema, c->position_name,
@@ -121,23 +125,24 @@ choose_target(PgSink *p, const IdemProtoHello *hello)
 	free(function);
 	free(table);
 	free(position);
+	return true;
 }
 
-void
-pg_configure(PgSink *p, const IdemProtoHello *hello)
+bool
+pgsink_configure(PgSink *p, const IdemProtoHello *hello)
 {
-	PgConfig   *c = &p->config;
+	PgSinkConfig *c = &p->config;
 	long		timeout = idem_sink_option_int(hello, "statement_timeout", 60000);
 	char	   *dbname = idem_sink_option(hello, "dbname", NULL);
 
 	c->key_order = (hello->flags & IDEM_PROTO_KEY_ORDER) != 0;
 	c->require_password = (hello->flags & IDEM_PROTO_REQUIRE_PASSWORD) != 0;
 	if (!(hello->flags & IDEM_PROTO_WANT_POSITION))
-		idem_sink_failed(&p->sink, IDEM_PROTO_REJECTED, "0A000",
-						 "the postgres sink stores positions and cannot do without");
+		return pgsink_fail(p, IDEM_PROTO_REJECTED, "0A000",
+						   "the postgres sink stores positions and cannot do without");
 	if (dbname == NULL)
-		idem_sink_failed(&p->sink, IDEM_PROTO_REJECTED, "HV00B",
-						 "the postgres sink needs the option \"dbname\"");
+		return pgsink_fail(p, IDEM_PROTO_REJECTED, "HV00B",
+						   "the postgres sink needs the option \"dbname\"");
 	free(dbname);
 	c->relay = idem_sink_strdup(hello->relay.data, hello->relay.len);
 	c->incarnation = idem_sink_strdup(hello->incarnation.data, hello->incarnation.len);
@@ -147,7 +152,8 @@ pg_configure(PgSink *p, const IdemProtoHello *hello)
 	snprintf(c->idle_timeout, sizeof(c->idle_timeout), "%ld",
 			 idem_sink_option_int(hello, "idle_timeout", 60000));
 	c->reply_timeout = timeout > 0 ? timeout + REPLY_MARGIN : 0;
-	choose_target(p, hello);
+	if (!choose_target(p, hello))
+		return false;
 	add_parameters(c, hello);
-	add_password(p, hello);
+	return add_password(p, hello);
 }

@@ -1,19 +1,18 @@
 /*-------------------------------------------------------------------------
  *
  * connect.c
- *		Opens a connection to the target, within a time, in a thread.
+ *		Connects to the target, within a time, in a thread.
  *
  * The target is not trusted.  PQconnectdb would print its notices to standard
- * error, which is the server log, and measures its timeout by silence: a target
- * that keeps talking is never given up.  So the connection is driven step by
- * step here.  libpq does not go on to the next address by itself when driven
- * from outside: each host of the list, and each address of a host, is tried as a
- * connection of its own.
+ * error, which is the server log, and its timeout never ends while the target
+ * keeps talking.  So this file calls PQconnectPoll step by step, which does not
+ * leave an address for the next one in time: each host of the list, and each
+ * address of a host, is tried as a connection of its own.
  *
  * The steps run in a thread, because the resolver blocks, and libpq computes a
  * password's digest with as many rounds as the target asks for.  The thread
- * writes a byte before each of its steps; the program gives up when none
- * comes for too long.
+ * writes a byte before each of its steps; the program ends if no byte comes for
+ * too long.
  *
  * INVARIANT
  *		The notice receiver is set before the target's first byte is read.
@@ -24,7 +23,8 @@
  *		after joining the thread.
  *
  * MEMORY
- *		Copies of list items live for one attempt, the connection is the caller's.
+ *		Copies of list items live for one attempt.  A Connecting is on the heap: a
+ *		thread that hangs keeps it until the program ends.
  *
  * Copyright (c) 2026, the idempotency developers
  *
@@ -47,15 +47,18 @@
 #define ITEM_BYTES		1024	/* of a list: a host, an address, a port */
 #define MAX_HOSTS		32
 #define MAX_ADDRESSES	16		/* of a host */
-#define STEP_MARGIN		10000	/* ms that a step may take beyond its timeout */
+#define MIN_SERVER		120000
+#define STEP_MARGIN		10000	/* ms that a step may take beyond
+								 * connect_timeout */
 
 typedef struct Connecting
 {
-	const PgConfig *config;
-	PGconn	   *conn;			/* open, or NULL */
+	const PgSinkConfig *config;
+	PGconn	   *conn;			/* established, or NULL */
 	int			alive;			/* a byte for each step; closed when it is
 								 * over */
-	char		problem[IDEM_PROTO_MAX_MESSAGE];	/* of all attempts */
+	char		problem[IDEM_PROTO_MAX_MESSAGE];	/* messages of all
+													 * attempts */
 } Connecting;
 
 /* A connection to try; NULL leaves a part to libpq. */
@@ -66,6 +69,7 @@ typedef struct Place
 	const char *port;
 } Place;
 
+/* Keep the target's notices out of standard error, which is the server log. */
 static void
 ignore_notice(void *arg, const PGresult *res)
 {
@@ -73,8 +77,9 @@ ignore_notice(void *arg, const PGresult *res)
 	(void) res;
 }
 
+/* The value of a libpq parameter, or NULL. */
 static const char *
-setting(const PgConfig *c, const char *keyword)
+setting(const PgSinkConfig *c, const char *keyword)
 {
 	for (int i = 0; c->keywords[i] != NULL; i++)
 		if (strcmp(c->keywords[i], keyword) == 0)
@@ -82,6 +87,16 @@ setting(const PgConfig *c, const char *keyword)
 	return NULL;
 }
 
+/* Milliseconds that each address has. */
+static int
+connect_timeout(const PgSinkConfig *config)
+{
+	const char *seconds = setting(config, "connect_timeout");
+
+	return (int) strtol(seconds, NULL, 10) * 1000;
+}
+
+/* Items of a list of libpq, which commas separate. */
 static int
 count_items(const char *list)
 {
@@ -94,7 +109,7 @@ count_items(const char *list)
 	return n;
 }
 
-/* Item n of a list, NULL if it is empty or missing; a list of one is for all. */
+/* Item n of a list, NULL if it is empty or missing; a single item is for every n. */
 static const char *
 item(const char *list, int n, char *dst)
 {
@@ -114,7 +129,7 @@ item(const char *list, int n, char *dst)
 	return dst;
 }
 
-/* Add a line of libpq to what is said if no attempt succeeds. */
+/* Append a message of libpq to those of the attempts before. */
 static void
 note_problem(Connecting *c, const char *message)
 {
@@ -126,6 +141,7 @@ note_problem(Connecting *c, const char *message)
 		c->problem[--len] = '\0';
 }
 
+/* Write the byte that tells the program of a new step. */
 static void
 say_alive(const Connecting *c)
 {
@@ -134,9 +150,9 @@ say_alive(const Connecting *c)
 	(void) rc;
 }
 
-/* Begin a connection to that place: the settings with its host, address, port. */
+/* Start a connection with the settings, and the place's host, address and port. */
 static PGconn *
-begin(const Connecting *c, const Place *place)
+start(const Connecting *c, const Place *place)
 {
 	static const char *const own[] = {"host", "hostaddr", "port"};
 	const char *const theirs[] = {place->host, place->hostaddr, place->port};
@@ -180,13 +196,13 @@ wait_for_step(PGconn *conn, PostgresPollingStatusType step, int64_t deadline)
 	}
 }
 
-/* One connection, within connect_timeout; true if it is open. */
+/* Connect to one address within connect_timeout; true with c->conn. */
 static bool
 try_place(Connecting *c, const Place *place)
 {
 	PostgresPollingStatusType step = PGRES_POLLING_WRITING;
-	int64_t		deadline = idem_sink_clock() + pg_connect_timeout(c->config);
-	PGconn	   *conn = begin(c, place);
+	int64_t		deadline = idem_sink_clock() + connect_timeout(c->config);
+	PGconn	   *conn = start(c, place);
 	bool		in_time = true;
 
 	say_alive(c);
@@ -212,7 +228,7 @@ try_place(Connecting *c, const Place *place)
 	return false;
 }
 
-/* Each address of a host name. */
+/* Resolve a host name and try each of its addresses; true with c->conn. */
 static bool
 try_addresses(Connecting *c, const Place *place)
 {
@@ -220,7 +236,7 @@ try_addresses(Connecting *c, const Place *place)
 	struct addrinfo *found = NULL;
 	int			rc;
 	int			n = 0;
-	bool		open = false;
+	bool		connected = false;
 
 	say_alive(c);
 	rc = getaddrinfo(place->host, NULL, &hints, &found);
@@ -233,27 +249,27 @@ try_addresses(Connecting *c, const Place *place)
 		note_problem(c, text);
 		return false;
 	}
-	for (struct addrinfo *a = found; a != NULL && !open && n < MAX_ADDRESSES; a = a->ai_next, n++)
+	for (struct addrinfo *a = found; a != NULL && !connected && n < MAX_ADDRESSES; a = a->ai_next, n++)
 	{
 		char		address[NI_MAXHOST];
 		Place		there = {place->host, address, place->port};
 
 		if (getnameinfo(a->ai_addr, a->ai_addrlen, address, sizeof(address), NULL, 0, NI_NUMERICHOST) == 0)
-			open = try_place(c, &there);
+			connected = try_place(c, &there);
 	}
 	freeaddrinfo(found);
-	return open;
+	return connected;
 }
 
-/* A path is a socket's directory; "@" begins one that no directory holds. */
+/* Has the host to be resolved?  A path is a socket's directory; "@" begins an abstract socket. */
 static bool
-is_name(const Place *place)
+needs_resolver(const Place *place)
 {
 	return place->hostaddr == NULL && place->host != NULL &&
 		place->host[0] != '/' && place->host[0] != '@';
 }
 
-/* Do the lists belong together?  If not, libpq says so in its words. */
+/* Do the lists have matching lengths?  If not, libpq has a message for it. */
 static bool
 lists_fit(const char *host, const char *hostaddr, const char *port, int n)
 {
@@ -265,6 +281,7 @@ lists_fit(const char *host, const char *hostaddr, const char *port, int n)
 	return (count_items(hostaddr) == 0 || hosts == 0 || hosts == n) && (ports <= 1 || ports == n);
 }
 
+/* Try the hosts in their order until one takes the connection. */
 static void
 try_hosts(Connecting *c)
 {
@@ -286,13 +303,14 @@ try_hosts(Connecting *c)
 		char		buf[3][ITEM_BYTES];
 		Place		place = {item(host, i, buf[0]), item(hostaddr, i, buf[1]), item(port, i, buf[2])};
 
-		if (is_name(&place))
+		if (needs_resolver(&place))
 			(void) try_addresses(c, &place);
 		else
 			(void) try_place(c, &place);
 	}
 }
 
+/* The thread: closing c->alive tells the program that it has ended. */
 static void *
 connect_thread(void *arg)
 {
@@ -303,45 +321,93 @@ connect_thread(void *arg)
 	return NULL;
 }
 
-/* Serve the worker until the thread has ended; the end if it hangs. */
+/* Note that there is no connection. */
 static void
+note_lost(PgSink *p, const char *message)
+{
+	PgSinkPending pending = {PGSINK_STEP_FRAME, 0};
+
+	pgsink_note_error(p, pending, true, "08006", message);
+}
+
+/* Serve the worker until the thread has ended; false if it hangs. */
+static bool
 await_thread(PgSink *p, int fd)
 {
-	int			patience = pg_connect_timeout(&p->config) + STEP_MARGIN;
+	int			patience = connect_timeout(&p->config) + STEP_MARGIN;
 	char		buf[64];
 
 	do
 	{
 		if (idem_sink_wait(&p->sink, fd, POLLIN, patience, false) == 0)
-			idem_sink_failed(&p->sink, IDEM_PROTO_OUTAGE, "08001",
-							 "could not connect to the target: no progress within %d ms", patience);
+			return pgsink_fail(p, IDEM_PROTO_OUTAGE, "08001",
+							   "could not connect to the target: no progress within %d ms", patience);
 	}
 	while (read(fd, buf, sizeof(buf)) > 0);
+	return true;
 }
 
-int
-pg_connect_timeout(const PgConfig *config)
+/*
+ * Run the steps in a thread.  NULL with p->error if no place took a connection,
+ * or with p->failure if the thread hangs: it keeps its Connecting, and the
+ * program ends.
+ */
+static PGconn *
+run_thread(PgSink *p)
 {
-	const char *seconds = setting(config, "connect_timeout");
-
-	return (int) strtol(seconds, NULL, 10) * 1000;
-}
-
-PGconn *
-pg_open(PgSink *p, char *problem, size_t cap)
-{
-	Connecting	c = {.config = &p->config};
+	Connecting *c = idem_sink_alloc(sizeof(Connecting));
+	PGconn	   *conn;
 	pthread_t	thread;
 	int			fds[2];
 
 	if (pipe(fds) != 0)
 		idem_sink_broken(&p->sink, "could not create a pipe");
-	c.alive = fds[1];
-	if (pthread_create(&thread, NULL, connect_thread, &c) != 0)
+	memset(c, 0, sizeof(*c));
+	c->config = &p->config;
+	c->alive = fds[1];
+	if (pthread_create(&thread, NULL, connect_thread, c) != 0)
 		idem_sink_broken(&p->sink, "could not create a thread");
-	await_thread(p, fds[0]);
+	if (!await_thread(p, fds[0]))
+		return NULL;
 	pthread_join(thread, NULL);
 	close(fds[0]);
-	snprintf(problem, cap, "%s", c.problem);
-	return c.conn;
+	conn = c->conn;
+	if (conn == NULL)
+		note_lost(p, c->problem);
+	free(c);
+	return conn;
+}
+
+/* Check the server and the login; a wrong one is final. */
+static bool
+check_server(PgSink *p)
+{
+	/*
+	 * A target that trusts the server's operating-system user must not let in
+	 * a relay whose owner has no right to act as that user.
+	 */
+	if (p->config.require_password && !PQconnectionUsedPassword(p->conn))
+		return pgsink_fail(p, IDEM_PROTO_REJECTED, "2F003",
+						   "the target did not ask for a password, but the relay's owner is not a superuser; change the target's authentication method");
+	if (PQserverVersion(p->conn) < MIN_SERVER)
+		return pgsink_fail(p, IDEM_PROTO_REJECTED, "0A000",
+						   "the target's server is older than version %d", MIN_SERVER / 10000);
+	return true;
+}
+
+bool
+pgsink_connect(PgSink *p)
+{
+	pgsink_disconnect(p);
+	pgsink_forget_error(p);
+	p->conn = run_thread(p);
+	if (p->conn == NULL || !check_server(p))
+		return false;
+	if (PQsetnonblocking(p->conn, 1) != 0 || PQenterPipelineMode(p->conn) != 1)
+	{
+		note_lost(p, PQerrorMessage(p->conn));
+		pgsink_disconnect(p);
+		return false;
+	}
+	return true;
 }

@@ -1,12 +1,17 @@
 /*-------------------------------------------------------------------------
  *
  * main.c
- *		The postgres sink: events into another PostgreSQL, exactly once.
+ *		The life cycle of the postgres sink: events into another PostgreSQL,
+ *		exactly once.
  *
  * Effects, the relay's position and, where the extension is installed there,
  * the claims of a batch commit in one transaction of the target.  Batches are
- * applied one after the other, as a whole; what comes meanwhile waits in the
+ * applied one after the other, as a whole; frames that come meanwhile wait in the
  * framework's buffer, within the credit.
+ *
+ * INVARIANT
+ *		Only this file ends the program for a fault of the target or the options;
+ *		a failure reaches it as a false return.
  *
  * A crash leaves nothing here; at the target see apply.c.
  *
@@ -27,6 +32,17 @@
 #define MAX_BATCH_EVENTS	10000
 #define MAX_BATCH_BYTES		(8 * 1024 * 1024)
 
+static void stop(PgSink *p) __attribute__((noreturn));
+
+/* End the program because of p->failure. */
+static void
+stop(PgSink *p)
+{
+	idem_sink_failed(&p->sink, p->failure.outcome, p->failure.sqlstate, "%s",
+					 p->failure.message);
+}
+
+/* Answer HELLO: look the target up, take the position over, send READY. */
 static void
 greet(PgSink *p)
 {
@@ -40,29 +56,37 @@ greet(PgSink *p)
 		.credit_bytes = 2 * MAX_BATCH_BYTES
 	};
 
-	pg_configure(p, &hello);
+	if (!pgsink_configure(p, &hello))
+		stop(p);
 	IDEM_SINK_FAULT_POINT(&p->sink, "postgres-hello");
-	if (!pg_connect(p))
-		pg_give_up(p, "connect to the target");
-	pg_describe_target(p);
+	if (!pgsink_connect(p))
+	{
+		pgsink_fail_for_error(p, "connect to the target");
+		stop(p);
+	}
+	if (!pgsink_describe_target(p))
+		stop(p);
 	IDEM_SINK_FAULT_POINT(&p->sink, "postgres-connected");
-	pg_take_position(p, &ready);
+	if (!pgsink_take_position(p, &ready))
+		stop(p);
 	IDEM_SINK_FAULT_POINT(&p->sink, "postgres-position-taken");
 	if (p->claim_sql != NULL || !p->config.is_function)
 		ready.capabilities |= IDEM_PROTO_DEDUPLICATES;
 	idem_sink_ready(&p->sink, &ready);
 }
 
+/* Add the event to the batch; its data may follow in CHUNKs. */
 static void
 take_event(PgSink *p, const IdemProtoEvent *event, size_t size)
 {
 	if (p->batch.count >= MAX_BATCH_EVENTS || p->batch.bytes >= MAX_BATCH_BYTES)
 		idem_sink_broken(&p->sink, "protocol error: batch is larger than READY allows");
 	p->batch.batch = event->batch;
-	pg_batch_add(&p->batch, event);
+	pgsink_batch_add(&p->batch, event);
 	p->batch.bytes += size;
 }
 
+/* Apply the batch, which is complete, and give its credit back. */
 static void
 take_end(PgSink *p, const IdemProtoEnd *end)
 {
@@ -71,12 +95,14 @@ take_end(PgSink *p, const IdemProtoEnd *end)
 
 	p->batch.position = end->position;
 	IDEM_SINK_FAULT_POINT(&p->sink, "postgres-batch");
-	pg_apply(p);
+	if (!pgsink_apply(p))
+		stop(p);
 	IDEM_SINK_FAULT_POINT(&p->sink, "postgres-verdict");
-	pg_batch_reset(&p->batch);
+	pgsink_batch_reset(&p->batch);
 	idem_sink_grant(&p->sink, count, bytes, false);
 }
 
+/* Act on a frame of the worker. */
 static void
 take_frame(PgSink *p, const IdemProtoFrame *frame, size_t size)
 {
@@ -86,14 +112,14 @@ take_frame(PgSink *p, const IdemProtoFrame *frame, size_t size)
 			take_event(p, &frame->u.event, size);
 			break;
 		case IDEM_PROTO_CHUNK:
-			pg_batch_add_data(&p->batch, frame->u.chunk.data, frame->u.chunk.len);
+			pgsink_batch_add_data(&p->batch, frame->u.chunk.data, frame->u.chunk.len);
 			p->batch.bytes += size;
 			break;
 		case IDEM_PROTO_END:
 			take_end(p, &frame->u.end);
 			break;
 		case IDEM_PROTO_SETTLE:
-			pg_keys_settle(&p->failed, frame->u.settle.batch);
+			pgsink_keys_settle(&p->failed, frame->u.settle.batch);
 			break;
 		case IDEM_PROTO_BYE:
 			idem_sink_finish(&p->sink);

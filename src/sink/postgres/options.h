@@ -4,8 +4,8 @@
  *		The options of the postgres sink.
  *
  * Those that libpq knows, too, have its names and are handed to it as they
- * are.  The list is closed: what is not here (service, passfile, options,
- * ...) would let a relay's owner use what belongs to the server's OS user.
+ * are.  The list is closed: other parameters of libpq (service, passfile,
+ * options, ...) would let a relay's owner use files of the server's OS user.
  * Exactly one of function and table is required, and dbname; the program
  * checks that.
  *
@@ -47,7 +47,7 @@ static const IdemSinkOption idem_sink_postgres_options[] = {
 	{.name = "sslcrl", .where = IDEM_OPTION_SERVER,
 	.type = IDEM_OPTION_TEXT, .superuser = true},
 
-	/* what to do with an event: one of the two */
+	/* where an event goes: one of the two */
 	{.name = "function", .where = IDEM_OPTION_SERVER, .type = IDEM_OPTION_QUALIFIED},
 	{.name = "table", .where = IDEM_OPTION_SERVER, .type = IDEM_OPTION_QUALIFIED},
 

@@ -3,21 +3,25 @@
  * position.c
  *		The relay's row in the position table at the target.
  *
- * Taking over adds one to the row's epoch.  The row lock makes that wait for
- * a predecessor with a batch in flight, and each batch begins by updating the
- * row under its own epoch: whoever was taken over finds no row, and has no
- * effect.  A batch also expects the position that the program has read or stored
- * last.  A target that was restored, or failed over to a standby that lagged,
- * while the program was idle has an older one with the same epoch; what it lost
- * would be passed over.  The predecessor's transaction ends by itself, at the latest by the
- * timeouts it set.
+ * Taking over adds one to the row's epoch, and waits for the row lock of a
+ * predecessor's batch in flight.  Each batch begins with an UPDATE under its own
+ * epoch: a predecessor's UPDATE finds no row, and its batch has no effect.
+ *
+ * The UPDATE also expects the position that this program read or stored last.  A
+ * target that was restored, or failed over to a standby that lagged, while the
+ * program was idle has an older position under the same epoch; a batch applied
+ * there would pass over the events that the target lost.
  *
  * After a lost COMMIT the row is locked under the same epoch, not a new one: if
- * somebody else took over meanwhile, this program is fenced and must not
- * judge from his position.
+ * a successor took over meanwhile, its position tells nothing of our COMMIT.
  *
  * INVARIANT
  *		Position and effects of a batch commit in one transaction.
+ *
+ * LOCKING
+ *		The position row is the first lock of each transaction at the target.  A
+ *		dead predecessor's lock falls with its transaction, at the latest by the
+ *		timeouts that it set.  MEMORY: the statements live as long as the program.
  *
  * Copyright (c) 2026, the idempotency developers
  *
@@ -33,43 +37,28 @@
 
 #include "sink/postgres/sink.h"
 
+/* An int8 in text. */
 static int64_t
 to_int64(const char *text)
 {
 	return (int64_t) strtoll(text, NULL, 10);
 }
 
-void
-pg_give_up(PgSink *p, const char *doing)
-{
-	const char *state = p->error.sqlstate;
-	IdemProtoOutcome outcome = IDEM_PROTO_OUTAGE;
-
-	if (p->conn != NULL && p->error.step == PG_STEP_FENCE &&
-		(strcmp(state, "42P01") == 0 || strcmp(state, "3F000") == 0 || strcmp(state, "42703") == 0))
-		idem_sink_failed(&p->sink, IDEM_PROTO_REJECTED, state,
-						 "could not use position table %s at the target: %s; idempotency.sink_setup_sql(server) prints what to run there",
-						 p->position_table, p->error.message);
-	if (pg_blame(&p->error) == PG_BLAME_CONFIG)
-		outcome = IDEM_PROTO_REJECTED;
-	idem_sink_failed(&p->sink, outcome, state, "could not %s: %s", doing, p->error.message);
-}
-
-/* Write the names of the table into the statements. */
+/* Write the statements that name the position table. */
 static void
 write_statements(PgSink *p)
 {
-	char	   *schema = pg_quote(p->config.position_schema);
-	char	   *name = pg_quote(p->config.position_name);
+	char	   *schema = pgsink_quote(p->config.position_schema);
+	char	   *name = pgsink_quote(p->config.position_name);
 
-	p->position_table = pg_format("%s.%s", schema, name);
-	p->fence_sql = pg_format("UPDATE %s SET incarnation = $3, row_id = $4, k = $5,"
-							 " updated_at = pg_catalog.clock_timestamp()"
-							 " WHERE relay OPERATOR(pg_catalog.=) $1 AND epoch OPERATOR(pg_catalog.=) $2"
-							 " AND COALESCE(incarnation, '') OPERATOR(pg_catalog.=) $6"
-							 " AND COALESCE(row_id, 0) OPERATOR(pg_catalog.=) $7"
-							 " AND COALESCE(k, 0) OPERATOR(pg_catalog.=) $8",
-							 p->position_table);
+	p->position_table = pgsink_format("%s.%s", schema, name);
+	p->fence_sql = pgsink_format("UPDATE %s SET incarnation = $3, row_id = $4, k = $5,"
+								 " updated_at = pg_catalog.clock_timestamp()"
+								 " WHERE relay OPERATOR(pg_catalog.=) $1 AND epoch OPERATOR(pg_catalog.=) $2"
+								 " AND COALESCE(incarnation, '') OPERATOR(pg_catalog.=) $6"
+								 " AND COALESCE(row_id, 0) OPERATOR(pg_catalog.=) $7"
+								 " AND COALESCE(k, 0) OPERATOR(pg_catalog.=) $8",
+								 p->position_table);
 	free(schema);
 	free(name);
 }
@@ -92,38 +81,39 @@ read_row(PgSink *p, const PGresult *res, IdemProtoReady *ready)
 	p->stored_k = ready->position.k;
 }
 
-void
-pg_take_position(PgSink *p, IdemProtoReady *ready)
+bool
+pgsink_take_position(PgSink *p, IdemProtoReady *ready)
 {
-	const uint32_t types[1] = {PG_TEXT};
+	const uint32_t types[1] = {PGSINK_TYPE_TEXT};
 	const char *values[1] = {p->config.relay};
-	PgPending	what;
+	PgSinkPending pending;
 	PGresult   *res;
 	char	   *sql;
 
 	write_statements(p);
-	sql = pg_format("INSERT INTO %s AS t (relay, epoch) VALUES ($1, 1)"
-					" ON CONFLICT (relay) DO UPDATE SET epoch = t.epoch OPERATOR(pg_catalog.+) 1"
-					" RETURNING t.epoch, t.incarnation, t.row_id, t.k", p->position_table);
-	pg_begin(p);
-	pg_send(p, PG_STEP_FENCE, 0, sql, 1, types, values, NULL);
-	pg_send(p, PG_STEP_COMMIT, 0, "COMMIT", 0, NULL, NULL, NULL);
-	pg_sync(p);
-	while ((res = pg_next(p, &what)) != NULL)
+	sql = pgsink_format("INSERT INTO %s AS t (relay, epoch) VALUES ($1, 1)"
+						" ON CONFLICT (relay) DO UPDATE SET epoch = t.epoch OPERATOR(pg_catalog.+) 1"
+						" RETURNING t.epoch, t.incarnation, t.row_id, t.k", p->position_table);
+	pgsink_begin(p);
+	pgsink_send(p, PGSINK_STEP_FENCE, 0, sql, 1, types, values, NULL);
+	pgsink_send(p, PGSINK_STEP_COMMIT, 0, "COMMIT", 0, NULL, NULL, NULL);
+	pgsink_sync(p);
+	while ((res = pgsink_next(p, &pending)) != NULL)
 	{
-		if (what.step == PG_STEP_FENCE && PQresultStatus(res) == PGRES_TUPLES_OK)
+		if (pending.step == PGSINK_STEP_FENCE && PQresultStatus(res) == PGRES_TUPLES_OK)
 			read_row(p, res, ready);
 		PQclear(res);
 	}
 	free(sql);
 	if (p->error.set)
-		pg_give_up(p, "take over the relay's position at the target");
+		return pgsink_fail_for_error(p, "take over the relay's position at the target");
+	return true;
 }
 
 void
-pg_send_fence(PgSink *p)
+pgsink_send_fence(PgSink *p)
 {
-	const uint32_t types[8] = {PG_TEXT, PG_INT8, PG_TEXT, PG_INT8, PG_INT8, PG_TEXT, PG_INT8, PG_INT8};
+	const uint32_t types[8] = {PGSINK_TYPE_TEXT, PGSINK_TYPE_INT8, PGSINK_TYPE_TEXT, PGSINK_TYPE_INT8, PGSINK_TYPE_INT8, PGSINK_TYPE_TEXT, PGSINK_TYPE_INT8, PGSINK_TYPE_INT8};
 	char		epoch[24];
 	char		row_id[24];
 	char		k[24];
@@ -137,64 +127,65 @@ pg_send_fence(PgSink *p)
 	snprintf(k, sizeof(k), "%" PRId64, p->batch.position.k);
 	snprintf(stored_row_id, sizeof(stored_row_id), "%" PRId64, p->stored_row_id);
 	snprintf(stored_k, sizeof(stored_k), "%" PRId64, p->stored_k);
-	pg_send(p, PG_STEP_FENCE, 0, p->fence_sql, 8, types, values, NULL);
+	pgsink_send(p, PGSINK_STEP_FENCE, 0, p->fence_sql, 8, types, values, NULL);
 }
 
 void
-pg_position_stored(PgSink *p)
+pgsink_position_stored(PgSink *p)
 {
 	p->stored_incarnation = p->config.incarnation;
 	p->stored_row_id = p->batch.position.row_id;
 	p->stored_k = p->batch.position.k;
 }
 
-/* Compare the locked row with what the lost COMMIT would have left. */
-static PgFate
+/* Compare the locked row with the position of the lost COMMIT. */
+static PgSinkFate
 compare_row(const PgSink *p, const PGresult *res)
 {
 	if (PQntuples(res) == 0 || to_int64(PQgetvalue(res, 0, 0)) != p->epoch)
-		return PG_FATE_FENCED;
+		return PGSINK_FATE_FENCED;
 	if (!PQgetisnull(res, 0, 1) &&
 		strcmp(PQgetvalue(res, 0, 1), p->config.incarnation) == 0 &&
 		to_int64(PQgetvalue(res, 0, 2)) == p->batch.position.row_id &&
 		to_int64(PQgetvalue(res, 0, 3)) == p->batch.position.k)
-		return PG_FATE_COMMITTED;
-	return PG_FATE_ABORTED;
+		return PGSINK_FATE_COMMITTED;
+	return PGSINK_FATE_ABORTED;
 }
 
-/* The row as it is, locked, for what "look" makes of it; PG_FATE_UNKNOWN after an error. */
-static PgFate
-look_at_row(PgSink *p, PgFate (*look) (const PgSink *p, const PGresult *res))
+/* Lock the row and judge it; UNKNOWN after an error. */
+static PgSinkFate
+judge_row(PgSink *p, PgSinkFate (*judge) (const PgSink *p, const PGresult *res))
 {
-	const uint32_t types[1] = {PG_TEXT};
+	const uint32_t types[1] = {PGSINK_TYPE_TEXT};
 	const char *values[1] = {p->config.relay};
-	PgFate		fate = PG_FATE_UNKNOWN;
-	PgPending	what;
+	PgSinkFate	fate = PGSINK_FATE_UNKNOWN;
+	PgSinkPending pending;
 	PGresult   *res;
-	char	   *sql = pg_format("SELECT t.epoch, t.incarnation, t.row_id, t.k FROM %s AS t"
-								" WHERE t.relay OPERATOR(pg_catalog.=) $1 FOR UPDATE", p->position_table);
+	char	   *sql = pgsink_format("SELECT t.epoch, t.incarnation, t.row_id, t.k FROM %s AS t"
+									" WHERE t.relay OPERATOR(pg_catalog.=) $1 FOR UPDATE", p->position_table);
 
-	pg_begin(p);
-	pg_send(p, PG_STEP_FENCE, 0, sql, 1, types, values, NULL);
-	pg_send(p, PG_STEP_COMMIT, 0, "COMMIT", 0, NULL, NULL, NULL);
-	pg_sync(p);
-	while ((res = pg_next(p, &what)) != NULL)
+	pgsink_begin(p);
+	pgsink_send(p, PGSINK_STEP_FENCE, 0, sql, 1, types, values, NULL);
+	pgsink_send(p, PGSINK_STEP_COMMIT, 0, "COMMIT", 0, NULL, NULL, NULL);
+	pgsink_sync(p);
+	while ((res = pgsink_next(p, &pending)) != NULL)
 	{
-		if (what.step == PG_STEP_FENCE && PQresultStatus(res) == PGRES_TUPLES_OK)
-			fate = look(p, res);
+		if (pending.step == PGSINK_STEP_FENCE && PQresultStatus(res) == PGRES_TUPLES_OK)
+			fate = judge(p, res);
 		PQclear(res);
 	}
 	free(sql);
-	return p->error.set ? PG_FATE_UNKNOWN : fate;
+	return p->error.set ? PGSINK_FATE_UNKNOWN : fate;
 }
 
-PgFate
-pg_ask_fate(PgSink *p)
+PgSinkFate
+pgsink_ask_fate(PgSink *p)
 {
-	return look_at_row(p, compare_row);
+	return judge_row(p, compare_row);
 }
 
-static PgFate
+/* Compare the locked row's epoch with the program's. */
+static PgSinkFate
 compare_epoch(const PgSink *p, const PGresult *res)
 {
 	/*
@@ -202,16 +193,12 @@ compare_epoch(const PgSink *p, const PGresult *res)
 	 * set back.
 	 */
 	if (PQntuples(res) > 0 && to_int64(PQgetvalue(res, 0, 0)) > p->epoch)
-		return PG_FATE_FENCED;
-	return PG_FATE_ABORTED;
+		return PGSINK_FATE_FENCED;
+	return PGSINK_FATE_ABORTED;
 }
 
-bool
-pg_taken_over(PgSink *p)
+PgSinkFate
+pgsink_ask_takeover(PgSink *p)
 {
-	PgFate		fate = look_at_row(p, compare_epoch);
-
-	if (fate == PG_FATE_UNKNOWN)
-		pg_give_up(p, "look at the relay's position at the target");
-	return fate == PG_FATE_FENCED;
+	return judge_row(p, compare_epoch);
 }

@@ -5,7 +5,8 @@
  *
  * A reader walks the body with a limit; the first field that does not fit
  * or has an impossible value sets an error, after which all reads give zeros.
- * So each frame's function lists its fields and the error is asked for once.
+ * So each frame's function lists its fields, and idem_proto_next checks for the
+ * error once.
  *
  * INVARIANT
  *		No byte at or after buf + len is read, whatever the bytes say.
@@ -30,6 +31,7 @@ typedef struct Reader
 	IdemProtoStatus status;
 } Reader;
 
+/* Note the first error; all reads after it give zeros. */
 static const uint8_t *
 fail(Reader *r, IdemProtoStatus status)
 {
@@ -51,6 +53,7 @@ take(Reader *r, size_t len)
 	return p;
 }
 
+/* Integers of the body, 0 after an error. */
 static inline uint8_t
 get8(Reader *r)
 {
@@ -83,6 +86,7 @@ get64(Reader *r)
 	return p ? wire_get64(p) : 0;
 }
 
+/* Text of that length, without NUL; empty after an error. */
 static inline IdemProtoStr
 get_str(Reader *r, uint32_t len)
 {
@@ -101,12 +105,14 @@ get_str(Reader *r, uint32_t len)
 	return s;
 }
 
+/* Text after its u16 length. */
 static inline IdemProtoStr
 get_str16(Reader *r)
 {
 	return get_str(r, get16(r));
 }
 
+/* Copy a SQLSTATE of the body, terminated. */
 static void
 get_sqlstate(Reader *r, char *dst)
 {
@@ -126,7 +132,7 @@ get_sqlstate(Reader *r, char *dst)
 	}
 }
 
-/* An enumeration's value, low to high. */
+/* A value of an enumeration, from low to high. */
 static int
 get_enum(Reader *r, int low, int high)
 {
@@ -137,6 +143,7 @@ get_enum(Reader *r, int low, int high)
 	return v;
 }
 
+/* Fail unless the values that were read obey a rule. */
 static void
 check(Reader *r, bool ok)
 {
@@ -144,6 +151,7 @@ check(Reader *r, bool ok)
 		fail(r, IDEM_PROTO_ERR_VALUE);
 }
 
+/* Sets the version also where it is not ours, for the answer to it. */
 static void
 decode_hello(Reader *r, IdemProtoHello *f)
 {
@@ -294,6 +302,7 @@ decode_verdict(Reader *r, IdemProtoVerdict *f)
 	f->message = get_str16(r);
 }
 
+/* Read the body of a frame whose type is known. */
 static void
 decode_body(Reader *r, IdemProtoFrame *frame)
 {

@@ -25,6 +25,7 @@
 #define FRAME_HEAD		5		/* length and type */
 #define EVENT_FIXED		(8 + 4 + 1 + IDEM_PROTO_ID_BYTES + 3 * 8 + 2 * 4)
 
+/* Write an integer, bytes or text; each returns the place after it. */
 static uint8_t *
 put8(uint8_t *p, uint8_t v)
 {
@@ -68,7 +69,7 @@ put_str16(uint8_t *p, IdemProtoStr s)
 	return put_bytes(p, s.data, s.len);
 }
 
-/* May the string go into a field with a length of that maximum? */
+/* Has the string no NUL, and at most max bytes? */
 static bool
 str_fits(IdemProtoStr s, uint32_t max)
 {
@@ -86,8 +87,8 @@ sqlstate_ok(const char *s)
 }
 
 /*
- * Write length and type of a frame with that much body.  *size is what the
- * encoder has to return; NULL if it has to return now.
+ * Write length and type of a frame whose body has that many bytes.  *size is the
+ * result of the encoder; NULL if the encoder has to return it at once.
  */
 static uint8_t *
 start(uint8_t *buf, size_t cap, IdemProtoType type, size_t body, size_t *size)
@@ -152,6 +153,7 @@ idem_proto_encode_hello(uint8_t *buf, size_t cap, const IdemProtoHello *f)
 	return size;
 }
 
+/* The size of an EVENT's body before its chunk. */
 static size_t
 event_head_size(const IdemProtoEvent *f)
 {

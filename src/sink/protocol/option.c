@@ -47,6 +47,7 @@ idem_sink_option_bool(const char *value)
 	return strcmp(value, "on") == 0 || strcmp(value, "true") == 0;
 }
 
+/* Is the value a decimal number from min to max? */
 static bool
 is_int(const char *value, long min, long max)
 {
@@ -74,7 +75,7 @@ is_choice(const char *value, const char *choices)
 	return false;
 }
 
-/* Read one part of a qualified name; returns what follows it, or NULL. */
+/* Read one part of a qualified name; returns the rest of the name, or NULL. */
 static const char *
 split_part(const char *p, char *dst, size_t cap)
 {

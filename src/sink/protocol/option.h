@@ -5,7 +5,7 @@
  *
  * Each program has a table of these in its options.h, ended by a NULL name.
  * The validators of the foreign-data wrappers in the server read the same
- * table, so that CREATE SERVER refuses what the program would refuse.
+ * table, so that CREATE SERVER refuses the values that the program would refuse.
  *
  * Copyright (c) 2026, the idempotency developers
  *
@@ -57,9 +57,8 @@ extern const IdemSinkOption *idem_sink_option_find(const IdemSinkOption *table,
 												   const char *name);
 
 /*
- * Is the value one that the option can have?  If not, problem, of cap bytes,
- * says what it must be ("must be an integer from 1 to 65535"), never the
- * value itself.
+ * May the option have the value?  If not, problem, of cap bytes, states the rule
+ * ("must be an integer from 1 to 65535"), and never contains the value.
  */
 extern bool idem_sink_option_check(const IdemSinkOption *option,
 								   const char *value, char *problem, size_t cap);

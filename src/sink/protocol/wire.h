@@ -16,6 +16,7 @@
 #include <stdint.h>
 #include <string.h>
 
+/* Read and write an integer at p, which need not be aligned. */
 static inline uint16_t
 wire_get16(const uint8_t *p)
 {

@@ -30,7 +30,7 @@ static char text_of[MAX_EVENTS][37];
 static uint32_t chosen[MAX_EVENTS];
 static uint32_t nchosen;
 static int	prepared;			/* parameters of the statement to be executed */
-static uint32_t prepared_types[PG_NFIELDS];
+static uint32_t prepared_types[PGSINK_NFIELDS];
 static int	calls;
 static uint32_t ended[2];		/* ids completed, released */
 
@@ -107,7 +107,7 @@ expect_int64(Array *a, int64_t value)
 }
 
 static void
-expect_span(Array *a, PgSpan span, bool there, bool jsonb)
+expect_span(Array *a, PgSinkSpan span, bool there, bool jsonb)
 {
 	const uint8_t *data = p.batch.arena + span.at;
 
@@ -126,47 +126,47 @@ expect_span(Array *a, PgSpan span, bool there, bool jsonb)
 
 /* The payload goes into the one field that can take it. */
 static void
-expect_payload(Array *a, const PgEvent *e, int f)
+expect_payload(Array *a, const PgSinkEvent *e, int f)
 {
 	bool		json = (e->flags & IDEM_PROTO_PAYLOAD_JSON) != 0;
 	bool		there;
 
-	if (f == PG_PAYLOAD)
-		there = json || p.type[f] == PG_BYTEA;
+	if (f == PGSINK_FIELD_PAYLOAD)
+		there = json || p.type[f] == PGSINK_TYPE_BYTEA;
 	else
-		there = !json || !p.used[PG_PAYLOAD];
-	expect_span(a, e->payload, there, p.type[f] == PG_JSONB);
+		there = !json || !p.used[PGSINK_FIELD_PAYLOAD];
+	expect_span(a, e->payload, there, p.type[f] == PGSINK_TYPE_JSONB);
 }
 
 static void
-expect_field(Array *a, const PgEvent *e, int f)
+expect_field(Array *a, const PgSinkEvent *e, int f)
 {
 	switch (f)
 	{
-		case PG_EVENT_ID:
+		case PGSINK_FIELD_EVENT_ID:
 			expect(a, e->id, IDEM_PROTO_ID_BYTES);
 			break;
-		case PG_SEQ:
+		case PGSINK_FIELD_SEQ:
 			expect_int64(a, e->seq);
 			break;
-		case PG_ENQUEUED_AT:
+		case PGSINK_FIELD_ENQUEUED_AT:
 			expect_int64(a, e->enqueued_at - INT64_C(946684800000000));
 			break;
-		case PG_AGGREGATE_TYPE:
+		case PGSINK_FIELD_AGGREGATE_TYPE:
 			expect_span(a, e->aggregate_type, true, false);
 			break;
-		case PG_AGGREGATE_ID:
+		case PGSINK_FIELD_AGGREGATE_ID:
 			expect_span(a, e->aggregate_id, true, false);
 			break;
-		case PG_EVENT_TYPE:
+		case PGSINK_FIELD_EVENT_TYPE:
 			expect_span(a, e->event_type, true, false);
 			break;
-		case PG_CONTENT_TYPE:
+		case PGSINK_FIELD_CONTENT_TYPE:
 			expect_span(a, e->content_type, (e->flags & IDEM_PROTO_HAS_CONTENT_TYPE) != 0, false);
 			break;
-		case PG_HEADERS:
+		case PGSINK_FIELD_HEADERS:
 			expect_span(a, e->headers, (e->flags & IDEM_PROTO_HAS_HEADERS) != 0,
-						p.type[f] == PG_JSONB);
+						p.type[f] == PGSINK_TYPE_JSONB);
 			break;
 		default:
 			expect_payload(a, e, f);
@@ -180,44 +180,44 @@ element_of(uint32_t array)
 	switch (array)
 	{
 		case 2951:
-			return PG_UUID;
+			return PGSINK_TYPE_UUID;
 		case 1016:
-			return PG_INT8;
+			return PGSINK_TYPE_INT8;
 		case 1185:
-			return PG_TIMESTAMPTZ;
+			return PGSINK_TYPE_TIMESTAMPTZ;
 		case 3807:
-			return PG_JSONB;
+			return PGSINK_TYPE_JSONB;
 		case 199:
-			return PG_JSON;
+			return PGSINK_TYPE_JSON;
 		case 1001:
-			return PG_BYTEA;
+			return PGSINK_TYPE_BYTEA;
 		default:
 			CHECK(array == 1009);
-			return PG_TEXT;
+			return PGSINK_TYPE_TEXT;
 	}
 }
 
-/* Stand-ins for conn.c and apply.c: what would go to the target. */
+/* Stand-ins for pipeline.c: statements for the target. */
 void
-pg_prepare(PgSink *sink, const char *sql, int nparams, const uint32_t *types)
+pgsink_prepare(PgSink *sink, const char *sql, int nparams, const uint32_t *types)
 {
-	CHECK(sink == &p && sql == p.call_sql && nparams <= PG_NFIELDS);
+	CHECK(sink == &p && sql == p.call_sql && nparams <= PGSINK_NFIELDS);
 	prepared = nparams;
 	memcpy(prepared_types, types, (size_t) nparams * sizeof(types[0]));
 }
 
 void
-pg_execute(PgSink *sink, uint32_t arg, int nparams, const char *const *values,
-		   const int *lengths)
+pgsink_execute(PgSink *sink, uint32_t arg, int nparams, const char *const *values,
+			   const int *lengths)
 {
 	int			param = 0;
 
 	CHECK(sink == &p && arg == chosen[0] && nparams == prepared);
-	for (int f = 0; f < PG_NFIELDS; f++)
+	for (int f = 0; f < PGSINK_NFIELDS; f++)
 	{
 		Array		a;
 
-		if (f != PG_EVENT_ID && !p.used[f])
+		if (f != PGSINK_FIELD_EVENT_ID && !p.used[f])
 			continue;
 		CHECK(param < nparams);
 		a = open_array(values[param], lengths[param], element_of(prepared_types[param]));
@@ -233,22 +233,22 @@ pg_execute(PgSink *sink, uint32_t arg, int nparams, const char *const *values,
 
 /* Does the event's id belong into a statement about claims? */
 static bool
-in_statement(const PgEvent *e, PgStep step, const char *sql)
+in_statement(const PgSinkEvent *e, PgSinkStep step, const char *sql)
 {
-	if (step == PG_STEP_CLAIM)
+	if (step == PGSINK_STEP_CLAIM)
 		return e->outcome == 0;
-	return e->claimed && e->done == (sql == p.complete_sql);
+	return e->claim == PGSINK_CLAIM_GRANTED && e->done == (sql == p.complete_sql);
 }
 
 void
-pg_send(PgSink *sink, PgStep step, uint32_t arg, const char *sql, int nparams,
-		const uint32_t *types, const char *const *values, const int *lengths)
+pgsink_send(PgSink *sink, PgSinkStep step, uint32_t arg, const char *sql, int nparams,
+			const uint32_t *types, const char *const *values, const int *lengths)
 {
 	Array		a = open_array(values[0], lengths[0], element_of(types[0]));
 	uint32_t	n = 0;
 
 	CHECK(sink == &p && arg == 0 && nparams == 2 && values[1] == p.config.consumer);
-	CHECK(step == PG_STEP_CLAIM ? sql == p.claim_sql : step == PG_STEP_COMPLETE);
+	CHECK(step == PGSINK_STEP_CLAIM ? sql == p.claim_sql : step == PGSINK_STEP_COMPLETE);
 	for (uint32_t i = 0; i < p.batch.count; i++)
 		if (in_statement(&p.batch.events[i], step, sql))
 		{
@@ -257,16 +257,8 @@ pg_send(PgSink *sink, PgStep step, uint32_t arg, const char *sql, int nparams,
 		}
 	CHECK(a.count == n && n > 0);
 	close_array(&a);
-	if (step == PG_STEP_COMPLETE)
+	if (step == PGSINK_STEP_COMPLETE)
 		ended[sql == p.complete_sql ? 0 : 1] += n;
-}
-
-void
-pg_decide(PgSink *sink, uint32_t i, IdemProtoOutcome outcome, const char *sqlstate,
-		  const char *message)
-{
-	CHECK(sink == &p && i < p.batch.count && strlen(sqlstate) == 5 && message != NULL);
-	p.batch.events[i].outcome = outcome;
 }
 
 /* A few letters, so that keys repeat; the buffer lives until the next call. */
@@ -315,26 +307,26 @@ add_event(Input *in)
 		chunk[i] = take8(in);
 	e.chunk = chunk;
 	e.chunk_len = e.headers_len + e.payload_len;
-	pg_batch_add(&p.batch, &e);
+	pgsink_batch_add(&p.batch, &e);
 }
 
 static void
 choose_types(Input *in)
 {
 	static const uint32_t types[] = {
-		PG_TEXT, PG_VARCHAR, PG_JSON, PG_JSONB, PG_BYTEA
+		PGSINK_TYPE_TEXT, PGSINK_TYPE_VARCHAR, PGSINK_TYPE_JSON, PGSINK_TYPE_JSONB, PGSINK_TYPE_BYTEA
 	};
 
-	for (int f = 0; f < PG_NFIELDS; f++)
+	for (int f = 0; f < PGSINK_NFIELDS; f++)
 	{
 		p.used[f] = take8(in) % 2;
-		p.type[f] = PG_TEXT;
+		p.type[f] = PGSINK_TYPE_TEXT;
 	}
-	p.type[PG_SEQ] = PG_INT8;
-	p.type[PG_ENQUEUED_AT] = PG_TIMESTAMPTZ;
-	p.type[PG_PAYLOAD] = types[take8(in) % 5];
-	p.type[PG_PAYLOAD_BYTES] = PG_BYTEA;
-	p.type[PG_HEADERS] = types[take8(in) % 4];
+	p.type[PGSINK_FIELD_SEQ] = PGSINK_TYPE_INT8;
+	p.type[PGSINK_FIELD_ENQUEUED_AT] = PGSINK_TYPE_TIMESTAMPTZ;
+	p.type[PGSINK_FIELD_PAYLOAD] = types[take8(in) % 5];
+	p.type[PGSINK_FIELD_PAYLOAD_BYTES] = PGSINK_TYPE_BYTEA;
+	p.type[PGSINK_FIELD_HEADERS] = types[take8(in) % 4];
 }
 
 static void
@@ -347,7 +339,7 @@ make_calls(Input *in)
 	if (nchosen == 0)
 		return;
 	calls = 0;
-	pg_send_calls(&p, chosen, nchosen);
+	pgsink_send_calls(&p, chosen, nchosen);
 	CHECK(calls == 1);
 }
 
@@ -355,10 +347,17 @@ make_calls(Input *in)
 static void
 make_claims(Input *in)
 {
-	static const char *const answers[] = {"claimed", "duplicate", "busy", "expired"};
+	static const struct
+	{
+		const char *text;
+		PgSinkClaim claim;
+	}			answers[] = {
+		{"claimed", PGSINK_CLAIM_GRANTED}, {"duplicate", PGSINK_CLAIM_DUPLICATE},
+		{"busy", PGSINK_CLAIM_BUSY}, {"expired", PGSINK_CLAIM_EXPIRED}
+	};
 	PGresAttDesc columns[2];
 	PGresult   *res = PQmakeEmptyPGresult(NULL, PGRES_TUPLES_OK);
-	const char *given[MAX_EVENTS] = {NULL};
+	PgSinkClaim given[MAX_EVENTS] = {PGSINK_CLAIM_NONE};
 	uint32_t	claimed = 0;
 	uint32_t	done = 0;
 	int			row = 0;
@@ -368,35 +367,36 @@ make_claims(Input *in)
 	CHECK(PQsetResultAttrs(res, 2, columns));
 	for (uint32_t i = 0; i < p.batch.count; i++)
 		p.batch.events[i].outcome = take8(in) % 4 ? 0 : IDEM_PROTO_SKIPPED;
-	pg_send_claims(&p);
+	pgsink_send_claims(&p);
 	for (uint32_t i = 0; i < p.batch.count; i++)
 	{
+		uint8_t		n;
+
 		if (p.batch.events[i].outcome != 0)
 			continue;
-		given[i] = answers[take8(in) % 4];
+		n = take8(in) % 4;
+		given[i] = answers[n].claim;
 		CHECK(PQsetvalue(res, row, 0, (char *) "1", 1));
-		CHECK(PQsetvalue(res, row++, 1, (char *) given[i], (int) strlen(given[i])));
+		CHECK(PQsetvalue(res, row++, 1, (char *) answers[n].text, (int) strlen(answers[n].text)));
 	}
-	pg_read_claims(&p, res);
+	pgsink_read_claims(&p, res);
 	PQclear(res);
 	for (uint32_t i = 0; i < p.batch.count; i++)
 	{
-		PgEvent    *e = &p.batch.events[i];
+		PgSinkEvent *e = &p.batch.events[i];
 
-		CHECK(e->claimed == (given[i] == answers[0]));
-		if (given[i] != NULL)
-			CHECK((e->outcome == 0) == (given[i] == answers[0] || given[i] == answers[1]));
-		e->done = e->claimed && take8(in) % 2;
-		claimed += e->claimed;
+		CHECK(e->claim == given[i]);
+		e->done = e->claim == PGSINK_CLAIM_GRANTED && take8(in) % 2;
+		claimed += e->claim == PGSINK_CLAIM_GRANTED;
 		done += e->done;
 	}
 	ended[0] = ended[1] = 0;
-	pg_send_claim_ends(&p);
+	pgsink_send_claim_ends(&p);
 	CHECK(ended[0] == done && ended[1] == claimed - done);
 }
 
 static bool
-same_key(const PgEvent *a, const PgEvent *b)
+same_key(const PgSinkEvent *a, const PgSinkEvent *b)
 {
 	const uint8_t *arena = p.batch.arena;
 
@@ -416,7 +416,7 @@ fail_keys(Input *in)
 	{
 		uint32_t	i = take_below(in, p.batch.count);
 
-		pg_keys_add(&p.failed, &p.batch, &p.batch.events[i]);
+		pgsink_keys_add(&p.failed, &p.batch, &p.batch.events[i]);
 		fell[i] = true;
 	}
 	for (uint32_t i = 0; i < p.batch.count; i++)
@@ -425,7 +425,7 @@ fail_keys(Input *in)
 
 		for (uint32_t j = 0; j < i; j++)
 			before = before || (fell[j] && same_key(&p.batch.events[i], &p.batch.events[j]));
-		CHECK(pg_keys_has(&p.failed, &p.batch, &p.batch.events[i]) == before);
+		CHECK(pgsink_keys_has(&p.failed, &p.batch, &p.batch.events[i]) == before);
 	}
 	p.batch.batch++;
 	for (uint32_t i = 0; i < p.batch.count; i++)
@@ -434,9 +434,9 @@ fail_keys(Input *in)
 
 		for (uint32_t j = 0; j < p.batch.count; j++)
 			any = any || (fell[j] && same_key(&p.batch.events[i], &p.batch.events[j]));
-		CHECK(pg_keys_has(&p.failed, &p.batch, &p.batch.events[i]) == any);
+		CHECK(pgsink_keys_has(&p.failed, &p.batch, &p.batch.events[i]) == any);
 	}
-	pg_keys_settle(&p.failed, p.batch.batch - 1);
+	pgsink_keys_settle(&p.failed, p.batch.batch - 1);
 	CHECK(p.failed.used == 0);
 }
 
@@ -455,7 +455,7 @@ LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 	p.complete_sql = complete;
 	p.release_sql = release;
 	p.config.consumer = consumer;
-	pg_batch_reset(&p.batch);
+	pgsink_batch_reset(&p.batch);
 	p.batch.batch = 1;
 	for (uint8_t n = take8(&in) % MAX_EVENTS; n > 0; n--)
 		add_event(&in);

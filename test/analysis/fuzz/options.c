@@ -149,9 +149,9 @@ quoted_names(Input *in)
 	char		name[64];
 	size_t		alen = take_text(in, a, sizeof(a));
 	size_t		blen = take_text(in, b, sizeof(b));
-	char	   *qa = pg_quote(a);
-	char	   *qb = pg_quote(b);
-	char	   *both = pg_format("%s.%s", qa, qb);
+	char	   *qa = pgsink_quote(a);
+	char	   *qb = pgsink_quote(b);
+	char	   *both = pgsink_format("%s.%s", qa, qb);
 	bool		fits = alen > 0 && blen > 0 && alen < 64 && blen < 64;
 
 	CHECK(idem_sink_split_name(both, schema, name, sizeof(schema)) == fits);
@@ -199,21 +199,38 @@ take_value(Input *in, const IdemSinkOption *option, char *value, size_t cap)
 		take_text(in, value, cap);
 }
 
-/* Settings never point beyond what the options say. */
+/* Every parameter has a value, and there is a target. */
+static void
+check_settings(const PgSinkConfig *config)
+{
+	int			n = 0;
+
+	for (; config->keywords[n] != NULL; n++)
+		CHECK(config->values[n] != NULL);
+	CHECK(n > 0 && n < 31);
+	CHECK(config->schema[0] != '\0' && config->name[0] != '\0');
+}
+
+static void
+check_failure(const PgSinkFailure *failure)
+{
+	CHECK(failure->outcome == IDEM_PROTO_REJECTED);
+	CHECK(strlen(failure->sqlstate) == 5 && failure->message[0] != '\0');
+}
+
+/* Options make settings or a failure. */
 static void
 configure(const IdemProtoHello *hello)
 {
 	static PgSink p;
-	int			n = 0;
 
 	memset(&p, 0, sizeof(p));
 	if (setjmp(failed) == 0)
 	{
-		pg_configure(&p, hello);
-		for (; p.config.keywords[n] != NULL; n++)
-			CHECK(p.config.values[n] != NULL);
-		CHECK(n > 0 && n < 31);
-		CHECK(p.config.schema[0] != '\0' && p.config.name[0] != '\0');
+		if (!pgsink_configure(&p, hello))
+			check_failure(&p.failure);
+		else
+			check_settings(&p.config);
 	}
 	while (nowned > 0)
 		__real_free(owned[--nowned]);

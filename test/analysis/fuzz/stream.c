@@ -44,7 +44,7 @@ static struct
 }			frames[MAX_FRAMES];
 static int	nframes;
 static char letters[UINT16_MAX];
-static PgBatch batch;
+static PgSinkBatch batch;
 
 /* The byte at a place of an event's data. */
 static uint8_t
@@ -211,9 +211,9 @@ static void
 take_in(const IdemProtoFrame *frame)
 {
 	if (frame->type == IDEM_PROTO_EVENT)
-		pg_batch_add(&batch, &frame->u.event);
+		pgsink_batch_add(&batch, &frame->u.event);
 	else if (frame->type == IDEM_PROTO_CHUNK)
-		pg_batch_add_data(&batch, frame->u.chunk.data, frame->u.chunk.len);
+		pgsink_batch_add_data(&batch, frame->u.chunk.data, frame->u.chunk.len);
 }
 
 /*
@@ -232,7 +232,7 @@ receive(Input *in)
 	st.said_hello = true;
 	st.credit_messages = MAX_EVENTS + 1;
 	st.credit_bytes = 2 * STREAM_BYTES;
-	pg_batch_reset(&batch);
+	pgsink_batch_reset(&batch);
 	while (there < stream_len)
 	{
 		/*
@@ -273,21 +273,21 @@ receive(Input *in)
 }
 
 static void
-same_letters(PgSpan span, IdemProtoStr s)
+same_letters(PgSinkSpan span, IdemProtoStr s)
 {
 	CHECK(span.len == s.len);
 	CHECK(s.len == 0 || memcmp(batch.arena + span.at, s.data, s.len) == 0);
 }
 
 static void
-same_data(PgSpan span, uint8_t salt, size_t from)
+same_data(PgSinkSpan span, uint8_t salt, size_t from)
 {
 	for (size_t i = 0; i < span.len; i++)
 		CHECK(batch.arena[span.at + i] == byte_at(salt, from + i));
 }
 
 static void
-same_event(const PgEvent *e, const Original *o)
+same_event(const PgSinkEvent *e, const Original *o)
 {
 	CHECK(memcmp(e->id, o->id, sizeof(o->id)) == 0);
 	CHECK(e->flags == o->event.flags && e->seq == o->event.seq);

@@ -5,7 +5,7 @@ import psycopg2
 import psycopg2.errors
 
 from actions import Skip, action
-from cluster import Finding, wait_until
+from server import Finding, wait_until
 from topology import TYPES
 
 

@@ -4,10 +4,9 @@ import signal
 import time
 
 from actions import Skip, action
-from cluster import READY, wait_until
-from topology import processes_of
+from server import READY, command_of, descendants, is_stopped, stat_of, wait_until
 
-CLIENTS = "application_name LIKE 'crash %' AND application_name <> 'crash control'"
+CLIENTS = "application_name LIKE 'crash %'"
 AUXILIARY = ("walwriter", "checkpointer", "background writer", "autovacuum launcher",
              "logical replication launcher")
 
@@ -19,7 +18,7 @@ def crash(cluster, pid):
     server would not restart.
     """
     offset = cluster.log_size()
-    if not cluster.signal(pid, signal.SIGSTOP) or not cluster.is_stopped(pid):
+    if not cluster.signal(pid, signal.SIGSTOP) or not is_stopped(pid):
         raise Skip("the process is gone")
     cluster.signal(pid, signal.SIGKILL)
     cluster.wait_log(READY, offset)
@@ -76,29 +75,21 @@ def kill_sinks(ctx, rng):
 @action("kill -9 of a postmaster", 8, "postmaster")
 def kill_postmaster(ctx, rng):
     cluster = rng.choice((ctx.a, ctx.a, ctx.b))
-    sinks = [p for p, (_, name) in processes_of([cluster.process.pid]).items() if name.startswith("idempotency-sin")]
-    cluster.kill9()
+    sinks = [p for p in descendants(cluster.process.pid) if is_sink(p)]
+    cluster.kill_postmaster()
     cluster.start()
-    wait_until("no sink program outlives its server", lambda: not any(os.path.exists(f"/proc/{p}/exe") and
-               is_sink(p) for p in sinks), 30)
+    wait_until("no sink program outlives its server", lambda: not any(map(is_sink, sinks)), 30)
 
 
 def is_sink(pid):
-    try:
-        with open(f"/proc/{pid}/stat", encoding="utf-8", errors="replace") as f:
-            stat = f.read()
-    except OSError:
-        return False
-    return "(idempotency-sin" in stat and ") Z " not in stat
+    return command_of(pid).startswith("idempotency-sin") and stat_of(pid)[1] != "Z"
 
 
 @action("stop a process for a while", 6)
 def stop_process(ctx, rng):
     """A backend, a worker, an auxiliary process or a sink program that does not run for a moment."""
     cluster = rng.choice((ctx.a, ctx.b))
-    below = sorted(p for p, (parent, _) in processes_of([cluster.process.pid]).items() if parent)
-    below = [p for p in below if p != cluster.process.pid]
-    pid = pick(rng, below)
+    pid = pick(rng, sorted(descendants(cluster.process.pid)))
     try:
         os.kill(pid, signal.SIGSTOP)
         time.sleep(rng.uniform(0.02, 0.6))

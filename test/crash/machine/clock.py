@@ -2,7 +2,7 @@
 import os
 import pathlib
 
-from machine.server import run
+from server import run
 
 SOURCE = pathlib.Path(__file__).with_name("clock.c")
 

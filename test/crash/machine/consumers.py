@@ -9,7 +9,7 @@ import time
 
 import psycopg2
 
-from machine.server import Failure, wait_until
+from server import Finding, wait_until
 
 SCHEMA = """
 CREATE EXTENSION idempotency CASCADE;
@@ -80,11 +80,11 @@ class Consumers:
     def judge(self, target):
         """Nothing has two effects, and what was handled has one; how many effects."""
         handled = set(self.handled)
-        booked = [event for event, in target.sql("SELECT event_id::text FROM app.booked")]
+        booked = [event for event, in target.rows("SELECT event_id::text FROM app.booked")]
         if len(booked) != len(set(booked)):
-            raise Failure(f"{len(booked)} booked, {len(set(booked))} of them distinct")
+            raise Finding(f"{len(booked)} booked, {len(set(booked))} of them distinct")
         if handled - set(booked):
-            raise Failure(f"{len(handled - set(booked))} of {len(handled)} claims were completed and are gone,"
+            raise Finding(f"{len(handled - set(booked))} of {len(handled)} claims were completed and are gone,"
                           f" among them {min(handled - set(booked))}")
         return len(booked)
 
@@ -94,4 +94,4 @@ class Consumers:
         self.stop()
         booked = self.judge(target)
         if booked != due:
-            raise Failure(f"{due} committed, {booked} booked")
+            raise Finding(f"{due} committed, {booked} booked")

@@ -5,7 +5,7 @@ The mount goes with the namespace (inside.sh), the loop device with the mount.
 import os
 import subprocess
 
-from machine.server import Failure, run, wait_until
+from server import Finding, run, wait_until
 
 
 class Disk:
@@ -45,7 +45,7 @@ class Disk:
         self.mount()
         unsynced = self.path / "unsynced"
         if unsynced.exists() and unsynced.read_bytes().strip(b"\0"):
-            raise Failure("the power cut was none: what was not synced is there")
+            raise Finding("the power cut was none: what was not synced is there")
         unsynced.unlink(missing_ok=True)
 
     def ballast(self):

@@ -9,7 +9,7 @@ import socket
 import threading
 import time
 
-from machine.server import run
+from server import run
 
 NEAR, FAR = "10.99.0.1", "10.99.0.2"
 

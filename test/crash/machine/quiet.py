@@ -7,8 +7,8 @@ import time
 import uuid
 
 import rules
-from machine.server import Failure
 from machine.traffic import Operation, Traffic
+from server import Finding
 from topology import Lines
 from watch import Watch
 
@@ -93,11 +93,11 @@ class QuietTime:
         self.key = f"quiet{len(world.traffic.operations)}"
         size = self.rng.choice(BATCH_SIZES)
         for relay in world.relays:
-            world.primary.sql("SELECT idempotency.relay_alter(%s, batch_events => %s)", (relay, size))
+            world.primary.rows("SELECT idempotency.relay_alter(%s, batch_events => %s)", (relay, size))
         watch = Watch(world.lab.work / self.key, *(f"host={s.host} port={s.port} user=postgres dbname=postgres"
                                                    for s in (world.primary, world.target)))
         begin = time.time()
-        session = world.primary.connect()
+        session = world.primary.connect(autocommit=False)
         try:
             for _ in range(STEPS):
                 if not self.step(session, size):
@@ -112,5 +112,5 @@ class QuietTime:
         h = rules.History(types=dict.fromkeys(self.world.relays, "o"), quiet=[quiet])
         found = [f"{event}: {text}" for _, event, text in rules.late(h)]
         if found:
-            raise Failure("\n".join([f"late: {len(found)}", *found[:5], self.world.primary.relays()]))
+            raise Finding("\n".join([f"late: {len(found)}", *found[:5], self.world.primary.relays()]))
         return max(w.took for w in rules.waits(h))

@@ -17,7 +17,7 @@ import uuid
 
 import psycopg2
 
-from machine.server import wait_until
+from server import wait_until
 
 
 class Operation:

@@ -3,7 +3,7 @@
 Each rule is a difference of sets or one pass over a list.  A violation is
 printed with the ledger's line of the event, not with the whole history.
 """
-from machine.server import Failure
+from server import Finding
 
 SHOWN = 5
 
@@ -63,4 +63,4 @@ class Verdict:
 
     def pronounce(self):
         if self.findings:
-            raise Failure("\n".join(self.findings))
+            raise Finding("\n".join(self.findings))

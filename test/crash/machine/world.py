@@ -11,9 +11,9 @@ import random
 import uuid
 
 from machine.quiet import QuietTime
-from machine.server import wait_until
 from machine.traffic import SCHEMA, Traffic
 from machine.verdict import Verdict
+from server import wait_until
 
 TARGET_SCHEMA = """
 CREATE SCHEMA IF NOT EXISTS app;
@@ -60,34 +60,34 @@ class World:
         self.make_relays()
 
     def make_source(self, host, port, options):
-        self.source.sql("CREATE EXTENSION idempotency CASCADE")
-        self.source.sql(SOURCE_SCHEMA)
-        self.source.sql(f"""
+        self.source.rows("CREATE EXTENSION idempotency CASCADE")
+        self.source.rows(SOURCE_SCHEMA)
+        self.source.rows(f"""
             CREATE SERVER pg FOREIGN DATA WRAPPER idempotency_postgres
                 OPTIONS (host '{host}', port '{port}', dbname 'postgres', function 'app.on_event'{options});
             CREATE USER MAPPING FOR CURRENT_USER SERVER pg OPTIONS (user 'postgres')""")
         if self.file:
-            self.source.sql("CREATE SERVER file FOREIGN DATA WRAPPER idempotency_program"
+            self.source.rows("CREATE SERVER file FOREIGN DATA WRAPPER idempotency_program"
                             f" OPTIONS (program 'pytest', file '{self.file}')")
 
     def make_target(self):
-        self.target.sql(TARGET_SCHEMA)
-        self.target.sql(self.source.value("SELECT idempotency.sink_setup_sql('pg')"))
+        self.target.rows(TARGET_SCHEMA)
+        self.target.rows(self.source.value("SELECT idempotency.sink_setup_sql('pg')"))
 
     def make_relays(self):
         for relay in self.relays:
-            self.source.sql("SELECT idempotency.relay_create(%s, %s, min_backoff => '20 ms',"
+            self.source.rows("SELECT idempotency.relay_create(%s, %s, min_backoff => '20 ms',"
                             " max_backoff => '500 ms', max_attempts => 1000000)", (relay, relay))
 
     def run_only(self, relays):
         """Pause the other relays."""
         for relay in self.relays:
             verb = "resume" if relay in relays else "pause"
-            self.primary.sql(f"SELECT idempotency.relay_{verb}(%s)", (relay,))
+            self.primary.rows(f"SELECT idempotency.relay_{verb}(%s)", (relay,))
 
     def refuse(self, refusing=True):
         """The target's function raises, so that events are parked."""
-        self.target.sql("INSERT INTO app.refusing DEFAULT VALUES" if refusing else "DELETE FROM app.refusing")
+        self.target.rows("INSERT INTO app.refusing DEFAULT VALUES" if refusing else "DELETE FROM app.refusing")
 
     def wait_progress(self, relays=None, n=10, when=""):
         """Each relay gets something new."""
@@ -98,19 +98,19 @@ class World:
 
     def write(self, **kwargs):
         """Begin to write to whatever is the primary."""
-        self.traffic = Traffic(kwargs.pop("connect", None) or (lambda: self.primary.connect()),
+        self.traffic = Traffic(kwargs.pop("connect", None) or (lambda: self.primary.connect(autocommit=False)),
                                self.seed, **kwargs).start()
         return self.traffic
 
     def committed(self):
         return {str(e): (key, n) for e, key, n in
-                self.primary.sql("SELECT event_id::text, key, n FROM orders")}
+                self.primary.rows("SELECT event_id::text, key, n FROM orders")}
 
     def arrivals(self, relay):
         if relay == "pg":
-            found = self.target.sql("SELECT event_id::text, key, n FROM app.arrivals ORDER BY id")
+            found = self.target.rows("SELECT event_id::text, key, n FROM app.arrivals ORDER BY id")
         elif relay == "fn":
-            found = self.primary.sql("SELECT event_id::text, key, n FROM effects ORDER BY id")
+            found = self.primary.rows("SELECT event_id::text, key, n FROM effects ORDER BY id")
         else:
             found = self.received()
         return [arrival for arrival in found if arrival[1] not in self.ignored]

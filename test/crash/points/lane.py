@@ -7,8 +7,23 @@ import traceback
 import psycopg2
 
 import scenes
+from armed import Armed
 from ledger import File, Ledger
-from servers import Server, Timeout, is_gone, wait_for
+from server import Finding, Server, is_gone, wait_until
+
+SETTINGS = """
+listen_addresses = ''
+shared_buffers = 16MB
+max_connections = 40
+max_worker_processes = 16
+max_prepared_transactions = 10
+autovacuum = off
+log_line_prefix = '%m [%p] %b '
+idempotency.sink_timeout = '3s'
+idempotency.outbox_retention = 0
+idempotency.outbox_rotation_interval = 0
+idempotency.outbox_segment_size = '8kB'
+"""
 
 SOURCE_SQL = """
 CREATE EXTENSION idempotency CASCADE;
@@ -51,13 +66,24 @@ HIT_SECONDS = 30
 QUIET_SECONDS = 30
 
 
+def copy_of(template, directory):
+    """A server of its own that begins as a copy, with points to arm."""
+    directory.mkdir(parents=True)
+    server = Server(directory.name, directory, template.bindir, port=5432)
+    server.sock.mkdir()
+    server.copy_from(template.data)
+    server.configure(f"unix_socket_directories = '{server.sock}'")
+    server.points = Armed(server.data)
+    return server
+
+
 class Lane:
     def __init__(self, directory, template, verbose):
         self.verbose = verbose
-        self.source = Server(directory / "source", template)
-        self.target = Server(directory / "target", template)
+        self.source = copy_of(template, directory / "source")
+        self.target = copy_of(template, directory / "target")
         self.ledger = Ledger(self.source, self.target,
-                             {r: File(self.source.directory / r) for r in ("rec", "pos", "bis")})
+                             {r: File(self.source.work / r) for r in ("rec", "pos", "bis")})
         self.point = None
         self.stopping = False
         self.dead = []              # (server, process, is it a sink program) that the step killed
@@ -66,28 +92,39 @@ class Lane:
         self.source.start()
         self.target.start()
         for server in (self.source, self.target):
-            server.query(SOURCE_SQL)
-        self.source.query(SINKS_SQL.format(sockets=self.target.sockets, files=self.source.directory))
-        ((setup,),) = self.source.query("SELECT idempotency.sink_setup_sql('s_pg')")
-        self.target.query(setup)
+            server.try_rows(SOURCE_SQL)
+        self.source.try_rows(SINKS_SQL.format(sockets=self.target.sock, files=self.source.work))
+        ((setup,),) = self.source.try_rows("SELECT idempotency.sink_setup_sql('s_pg')")
+        self.target.try_rows(setup)
         for relay, types in RELAYS.items():
-            self.source.query(RELAY, relay, relay, list(types), 1 if relay == "bis" else 1000000)
-        wait_for("the relays", self.streaming, 60)
+            self.source.try_rows(RELAY, (relay, relay, list(types), 1 if relay == "bis" else 1000000))
+        wait_until("the relays", self.streaming, 60)
 
     def stop(self):
         problems = []
         for server in (self.source, self.target):
-            problems += server.stop() + server.deaths()
+            if server.process:
+                problems += self.end(server)
+            problems += server.deaths()
         return problems
 
+    def end(self, server):
+        try:
+            server.stop()
+        except Finding as e:
+            server.kill()
+            return [str(e)]
+        status = server.process.returncode
+        return [f"{server.name}: the server ended with status {status}"] if status else []
+
     def streaming(self):
-        rows = dict(self.source.query("SELECT relay, state FROM idempotency.stat_relay"))
+        rows = dict(self.source.try_rows("SELECT relay, state FROM idempotency.stat_relay"))
         return all(rows.get(relay) == "streaming" for relay in RELAYS)
 
     # For the scenes
 
     def hit(self):
-        return self.source.is_hit(self.point)
+        return self.source.points.is_hit(self.point)
 
     def soon(self, what, condition, seconds=3):
         """Until it holds, the point is reached or the time is over: not judged."""
@@ -120,12 +157,12 @@ class Lane:
             pass
 
     def no_standby(self):
-        self.source.query("ALTER SYSTEM RESET synchronous_standby_names")
-        self.source.query("SELECT pg_reload_conf()")
+        self.source.try_rows("ALTER SYSTEM RESET synchronous_standby_names")
+        self.source.try_rows("SELECT pg_reload_conf()")
 
     def no_witness(self):
-        self.source.query("ALTER SYSTEM RESET idempotency.publish_witness")
-        self.source.query("SELECT pg_reload_conf()")
+        self.source.try_rows("ALTER SYSTEM RESET idempotency.publish_witness")
+        self.source.try_rows("SELECT pg_reload_conf()")
 
     def no_standby_after_hit(self):
         """The claim that waits is released once the point was reached, or is not."""
@@ -147,7 +184,7 @@ class Lane:
                 scene(self)
             except scenes.Stopped:
                 return
-            except (psycopg2.Error, Timeout) as e:
+            except (psycopg2.Error, Finding) as e:
                 self.note(f"round failed: {e}")
             except Exception:
                 self.note(traceback.format_exc())
@@ -166,14 +203,14 @@ class Lane:
         self.dead = []
         self.first = self.ledger.begin_step()
         scene = scenes.scene_of(point)
-        self.source.arm(point, action)
+        self.source.points.arm(point, action)
         thread = threading.Thread(target=self.play, args=(scene,), daemon=True)
         thread.start()
         problems = []
         try:
-            wait_for("the point to be reached", self.hit, HIT_SECONDS)
+            wait_until("the point to be reached", self.hit, HIT_SECONDS)
             reached = True
-        except Timeout:
+        except Finding:
             reached = False
             problems.append(f"never reached by scene \"{scene.__name__}\"")
         try:
@@ -182,11 +219,11 @@ class Lane:
                 if kind in OUTSIDE:
                     self.outlast(point)
             if reached and action == "kill":
-                self.killed(self.source, self.source.hit_by(point), kind in OUTSIDE)
-        except Timeout as e:
+                self.killed(self.source, self.source.points.hit_by(point), kind in OUTSIDE)
+        except Finding as e:
             problems.append(str(e))
         self.stopping = True
-        self.source.disarm(point)
+        self.source.points.disarm(point)
         thread.join(60)
         if thread.is_alive():
             problems.append("a session hangs")
@@ -194,25 +231,22 @@ class Lane:
 
     def outlast(self, point):
         """A program that hangs is killed by its worker; it is not let go on before."""
-        pid = self.source.hit_by(point)
-        wait_for(f"the worker to kill a program that hangs (process {pid})", lambda: pid and is_gone(pid))
+        pid = self.source.points.hit_by(point)
+        wait_until(f"the worker to kill a program that hangs (process {pid})", lambda: pid and is_gone(pid))
 
     def deaths(self):
         """Who died, other than by the step's own deed."""
         problems = []
         for server, pid, _ in self.dead:
             try:
-                wait_for(f"process {pid} to be gone", lambda p=pid: is_gone(p))
+                wait_until(f"process {pid} to be gone", lambda p=pid: is_gone(p))
                 # A server that answers has written down whom it reaped before.
-                server.wait_up()
-            except Timeout as e:
+                server.wait_ready()
+            except Finding as e:
                 problems.append(str(e))
-        meant = {server: (signal.SIGKILL,) for server, _, program in self.dead if not program}
-        # Scenes kill programs, and so do workers; what terminates a worker, a
-        # shutdown as well, reaches its programs, too, which are of its group.
-        sink = {signal.SIGKILL, signal.SIGTERM}
         for server in (self.source, self.target):
-            problems += server.deaths(meant.get(server, ()), sink)
+            server.signals = {signal.SIGKILL for of, _, program in self.dead if of is server and not program}
+            problems += server.deaths()
         return problems
 
     def contend(self):
@@ -229,8 +263,8 @@ class Lane:
             other.close()
 
     def finish_prepared(self):
-        for (gid,) in self.source.query("SELECT gid FROM pg_prepared_xacts"):
-            self.source.query(f"COMMIT PREPARED '{gid}'")
+        for (gid,) in self.source.try_rows("SELECT gid FROM pg_prepared_xacts"):
+            self.source.try_rows(f"COMMIT PREPARED '{gid}'")
 
     def last_try(self):
         """Every id that was ever claimed is claimed until it is a duplicate."""
@@ -240,7 +274,7 @@ class Lane:
             def all_done():
                 scenes.consume(session, ids)
                 return set(ids) <= self.ledger.claims.binding
-            wait_for("the claims", all_done)
+            wait_until("the claims", all_done)
         finally:
             session.close()
 
@@ -248,8 +282,8 @@ class Lane:
         self.stopping = False
         problems = []
         try:
-            self.source.wait_up()
-            self.target.wait_up()
+            self.source.wait_ready()
+            self.target.wait_ready()
             self.finish_prepared()
             problems += self.ledger.resolve()
             problems += self.ledger.judge_claims(final=False)
@@ -262,8 +296,8 @@ class Lane:
             scenes.produce(session, ["t", "kill", "big"])
             session.close()
             problems += self.ledger.resolve()
-            wait_for("all events to arrive", lambda: not self.ledger.missing(self.first), QUIET_SECONDS)
-            wait_for("the relays", self.streaming, QUIET_SECONDS)
-        except Timeout as e:
+            wait_until("all events to arrive", lambda: not self.ledger.missing(self.first), QUIET_SECONDS)
+            wait_until("the relays", self.streaming, QUIET_SECONDS)
+        except Finding as e:
             problems.append(str(e))
         return problems + self.ledger.judge_events(self.first)

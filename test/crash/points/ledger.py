@@ -87,8 +87,8 @@ class Ledger:
         problems = []
         if not self.producers:
             return problems
-        done = {row[0] for row in self.source.query(
-            "SELECT token FROM done WHERE token >= %s", self.producers[0].token)}
+        done = {row[0] for row in self.source.try_rows(
+            "SELECT token FROM done WHERE token >= %s", (self.producers[0].token,))}
         for p in self.producers:
             if p.told == "committed" and p.sync and p.token not in done:
                 problems.append(f"transaction {p.token} was told that it committed, and is gone")
@@ -112,7 +112,7 @@ class Ledger:
         if relay in self.files:
             return [event for event in self.files[relay].read() if event[0] >= since]
         server = self.source if relay == "fn" else self.target
-        return server.query("SELECT token, i FROM received WHERE token >= %s ORDER BY serial", since)
+        return server.try_rows("SELECT token, i FROM received WHERE token >= %s ORDER BY serial", (since,))
 
     def missing(self, since):
         """Relay -> events that are due and have not come."""
@@ -166,8 +166,8 @@ class Ledger:
     def judge_claims(self, final):
         """Before the last try of all, what binds; after it, all of them once."""
         ids = sorted(self.claims.ids if final else self.claims.binding)
-        effects = dict(self.source.query(
-            "SELECT id, count(*) FROM effects WHERE id = ANY (%s) GROUP BY id", ids))
+        effects = dict(self.source.try_rows(
+            "SELECT id, count(*) FROM effects WHERE id = ANY (%s) GROUP BY id", (ids,)))
         problems = []
         for name in ids:
             n = effects.get(name, 0)

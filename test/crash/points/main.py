@@ -1,13 +1,16 @@
 """All points x all actions, over some lanes; prints ok or NOT OK for each."""
 import multiprocessing
 import os
+import pathlib
 import signal
 import sys
 import time
 import traceback
 
-import servers
-from lane import Lane
+from lane import SETTINGS, Lane
+from server import Server
+
+WORK = pathlib.Path(os.environ["WORK"])
 
 ACTIONS = {
     "error": ("error", "kill", "stall", "cancel"),
@@ -20,7 +23,7 @@ ACTIONS = {
 def read_steps(beginnings):
     wanted = os.environ.get("ACTIONS", "").split()
     steps = []
-    with open(servers.WORK / "points.txt") as f:
+    with open(WORK / "points.txt") as f:
         for line in f:
             name, kind, _ = line.split()
             if beginnings and not name.startswith(tuple(beginnings)):
@@ -32,7 +35,7 @@ def read_steps(beginnings):
 def run_lane(number, template, todo, results):
     # libpq tells there of every crash
     os.dup2(os.open(os.devnull, os.O_WRONLY), 2)
-    lane = Lane(servers.WORK / "lanes" / f"lane{number}", template, bool(os.environ.get("VERBOSE")))
+    lane = Lane(WORK / "lanes" / f"lane{number}", template, bool(os.environ.get("VERBOSE")))
     try:
         lane.start()
         while True:
@@ -65,7 +68,8 @@ def main():
     if not steps:
         print("no such fault point")
         return 1
-    template = servers.make_template()
+    template = Server("template", WORK / "lanes", os.environ["BINDIR"])
+    template.make((WORK / "extension.conf").read_text() + SETTINGS)
     nlanes = min(int(os.environ["LANES"]), len(steps))
     todo, results = multiprocessing.Queue(), multiprocessing.Queue()
     for step in steps + [None] * nlanes:

@@ -6,11 +6,11 @@ statement of it may fail or never answer: what it did is judged afterwards.
 import json
 import os
 import signal
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 
 import psycopg2
 
-from servers import Timeout, wait_for
+from server import wait_until
 
 ENQUEUE = ("SELECT idempotency.outbox_enqueue(%s, %s, %s,"
            " jsonb_build_object('t', %s::bigint, 'i', %s::int) || %s::jsonb)")
@@ -30,7 +30,7 @@ class Session:
 
     def run(self, sql, *args):
         if self.conn is None or self.conn.closed:
-            self.conn = wait_for("the server to answer", self.lane.source.try_connect, 60)
+            self.conn = wait_until("the server to answer", self.lane.source.try_connect, 60)
             self.first.insert(0, "SET lock_timeout = '5s'")
         while self.first:
             with self.conn.cursor() as cur:
@@ -170,77 +170,53 @@ def consumers(session, other):
 
 
 def base(lane):
-    session, other = Session(lane), Session(lane)
-    try:
+    with closing(Session(lane)) as session, closing(Session(lane)) as other:
         producers(session)
         consumers(session, other)
         lane.settle(2)
-    finally:
-        session.close()
-        other.close()
 
 
 def big(lane):
-    session = Session(lane)
-    try:
+    with closing(Session(lane)) as session:
         produce(session, ["big"], extra={"x": "y" * 700000})
         lane.settle(2)
-    finally:
-        session.close()
 
 
 def retry(lane):
-    session = Session(lane)
-    try:
+    with closing(Session(lane)) as session:
         produce(session, ["t", "t", "t"], event_type="Retry")
         lane.settle(2)
-    finally:
-        session.close()
 
 
 def waiting(lane):
     """An event that comes while an earlier one of its key is parked."""
-    session = Session(lane)
     key = lane.ledger.new_id("key")
-    try:
+    with closing(Session(lane)) as session:
         produce(session, ["t"], event_type="Slow", key=key)
         lane.soon("an event to be parked", lambda: session.run(
             "SELECT 1 FROM idempotency_data.relay_parked WHERE aggregate_id = %s", key))
         produce(session, ["t"], key=key)
         lane.settle(2)
-    except psycopg2.Error:
-        pass
-    finally:
-        session.close()
 
 
 def killer(lane):
     """An event that its sink dies of, among others."""
-    session = Session(lane)
     key = lane.ledger.new_id("key")
-    try:
+    with closing(Session(lane)) as session:
         produce(session, ["kill", "kill", "kill"], event_type="Killer", key=key)
         lane.soon("the others to arrive", lambda: not lane.ledger_missing("bis"), 5)
-    finally:
-        session.close()
 
 
 def restart_workers(lane):
-    session = Session(lane)
-    try:
+    with closing(Session(lane)) as session:
         produce(session, ["t"])
         session.run("SELECT pg_terminate_backend(pid) FROM idempotency.stat_relay WHERE relay IN ('fn', 'rec')")
         produce(session, ["t"])
         lane.settle(2)
-    except psycopg2.Error:
-        pass
-    finally:
-        session.close()
 
 
 def restart_sinks(lane):
-    session = Session(lane)
-    try:
+    with closing(Session(lane)) as session:
         produce(session, ["t"])
         for (pid,) in session.run("SELECT sink_pid FROM idempotency.stat_relay WHERE sink_pid > 0"
                                   " AND relay IN ('pg', 'null', 'pos')"):
@@ -252,10 +228,6 @@ def restart_sinks(lane):
                 pass
         produce(session, ["t"])
         lane.settle(2)
-    except psycopg2.Error:
-        pass
-    finally:
-        session.close()
 
 
 def confirm(lane):
@@ -264,7 +236,7 @@ def confirm(lane):
     name = lane.ledger.new_id("new").replace("-", "_")
     try:
         for sql in (f"CREATE SERVER {name} FOREIGN DATA WRAPPER idempotency_program"
-                    f" OPTIONS (program 'pytest', file '{lane.source.directory / name}', position 'on')",
+                    f" OPTIONS (program 'pytest', file '{lane.source.work / name}', position 'on')",
                     f"SELECT idempotency.relay_create('{name}', '{name}', ARRAY['{name}'])",
                     f"SELECT idempotency.outbox_enqueue('{name}', 'k', 'E', '1')"):
             if lane.stopping:
@@ -280,10 +252,9 @@ def confirm(lane):
 
 def ddl(lane):
     """A sink comes, is renamed, its relay gets an owner, both go; commands that want the workers away."""
-    session = Session(lane)
     name = lane.ledger.new_id("ddl").replace("-", "_")
     other = name + "_renamed"
-    try:
+    with closing(Session(lane)) as session:
         for sql in (f"CREATE SERVER {name} FOREIGN DATA WRAPPER idempotency_null",
                     f"SELECT idempotency.relay_create('{name}', '{name}', ARRAY['none'])",
                     f"SELECT idempotency.relay_create('{name}_2', '{name}', ARRAY['none'])",
@@ -298,8 +269,6 @@ def ddl(lane):
             lane.tolerate(session, sql)
         with session.transaction(f"PREPARE TRANSACTION '{name}'"):
             session.run("GRANT USAGE ON FOREIGN SERVER s_null TO PUBLIC")
-    finally:
-        session.close()
 
 
 def drop_stopped(lane):
@@ -323,16 +292,11 @@ def drop_stopped(lane):
 
 def tick(lane):
     """So many numbers given out that the log is cut."""
-    session = Session(lane)
-    try:
+    with closing(Session(lane)) as session:
         session.run("SELECT setval('idempotency_data.outbox_seq', last_value + 150000) FROM idempotency_data.outbox_seq")
         session.run("SELECT idempotency.outbox_mend_seq()")
         produce(session, ["t"])
         lane.settle(2)
-    except psycopg2.Error:
-        pass
-    finally:
-        session.close()
 
 
 def standby(lane):
@@ -374,12 +338,12 @@ def lost(lane):
     """The target dies in the commit of a batch: did it commit?"""
     session = Session(lane)
     try:
-        lane.target.arm("claim-commit", "kill")
+        lane.target.points.arm("claim-commit", "kill")
         produce(session, ["t"])
         lane.settle(5)
     finally:
-        lane.killed(lane.target, lane.target.hit_by("claim-commit"))
-        lane.target.disarm("claim-commit")
+        lane.killed(lane.target, lane.target.points.hit_by("claim-commit"))
+        lane.target.points.disarm("claim-commit")
         session.close()
 
 

@@ -3,8 +3,8 @@ import time
 
 from machine.clock import Clock
 from machine.scenario import scenario
-from machine.server import Failure, wait_until
 from machine.world import World
+from server import Finding, wait_until
 
 HOUR = 3600
 TEN_YEARS = 10 * 365 * 24 * HOUR
@@ -33,7 +33,7 @@ def clock_jumps(lab, rng):
         see_jump(source, offset)
         progress(world, f"after a jump to {offset:+d} s")
     if "is outage" in source.log_text():
-        raise Failure(f"a jump alone made an outage\n{source.relays()}")
+        raise Finding(f"a jump alone made an outage\n{source.relays()}")
     for jump, offset in enumerate(SET_BACK):
         wait_out = (outage, refusal)[jump % 2]
         wait_out(world, lambda o=offset: (clock.set(o), see_jump(source, o)))
@@ -63,4 +63,4 @@ def progress(world, when):
     for relay in world.relays:
         before = len(world.arrivals(relay))
         wait_until(lambda r=relay: f"relay {r} goes on {when}\n{world.source.relays()}",
-                   lambda r=relay, n=before: len(world.arrivals(r)) > n, patience=40)
+                   lambda r=relay, n=before: len(world.arrivals(r)) > n, seconds=40)

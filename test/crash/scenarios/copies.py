@@ -3,8 +3,8 @@
 None publishes before it is told to.
 """
 from machine.scenario import scenario
-from machine.server import Failure, Server, run
 from machine.world import World
+from server import Finding, run
 
 
 def stays_silent(world, server, dbname="postgres"):
@@ -12,16 +12,16 @@ def stays_silent(world, server, dbname="postgres"):
     server.wait_for("SELECT bool_and(state = 'unadopted') FROM idempotency.stat_relay", dbname=dbname)
     before = {relay: len(world.arrivals(relay)) for relay in ("pg", "file")}
     effects = server.value("SELECT count(*) FROM effects", dbname=dbname)
-    server.sql("SELECT idempotency.outbox_enqueue('order', 'copy', 'Made', '{\"n\": 1}') FROM generate_series(1, 100)",
+    server.rows("SELECT idempotency.outbox_enqueue('order', 'copy', 'Made', '{\"n\": 1}') FROM generate_series(1, 100)",
                dbname=dbname)
     # The worker has read its configuration after this, twice.
     for _ in range(2):
-        server.sql("SELECT idempotency.relay_pause('pg')", dbname=dbname)
-        server.sql("SELECT idempotency.relay_resume('pg')", dbname=dbname)
+        server.rows("SELECT idempotency.relay_pause('pg')", dbname=dbname)
+        server.rows("SELECT idempotency.relay_resume('pg')", dbname=dbname)
         server.wait_for("SELECT bool_and(state = 'unadopted') FROM idempotency.stat_relay", dbname=dbname)
     if before != {relay: len(world.arrivals(relay)) for relay in ("pg", "file")} or \
             effects != server.value("SELECT count(*) FROM effects", dbname=dbname):
-        raise Failure(f"a copy published\n{server.relays(dbname)}")
+        raise Finding(f"a copy published\n{server.relays(dbname)}")
 
 
 @scenario("copies do not publish")
@@ -35,7 +35,7 @@ def copies(lab, rng):
     source.stop()
 
     # Beside: the original is down meanwhile, so that every arrival is the copy's.
-    copy = Server(lab, "copy", lab.work / "data-copy")
+    copy = lab.bare("copy")
     copy.copy_from(source.data)
     copy.start()
     stays_silent(world, copy)
@@ -53,16 +53,16 @@ def copies(lab, rng):
     # The original itself, back where it was, is what it was.
     moved.rename(source.data)
     source.start()
-    source.wait_for("SELECT bool_and(state = 'streaming') FROM idempotency.stat_relay")
+    source.wait_for("SELECT bool_and(state IN ('streaming', 'idle')) FROM idempotency.stat_relay")
 
     # A database made of it is another one.
-    source.sql("CREATE DATABASE twin TEMPLATE postgres", dbname="template1")
+    source.rows("CREATE DATABASE twin TEMPLATE postgres", dbname="template1")
     # It is not even marked as one with relays.
     source.wait_for("SELECT bool_and(state = 'not running') FROM idempotency.stat_relay", dbname="twin")
-    source.sql("SECURITY LABEL FOR idempotency ON DATABASE twin IS 'relays'")
-    source.sql("SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE backend_type = 'idempotency launcher'")
+    source.rows("SECURITY LABEL FOR idempotency ON DATABASE twin IS 'relays'")
+    source.rows("SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE backend_type = 'idempotency launcher'")
     stays_silent(world, source, "twin")
-    source.sql("DROP DATABASE twin")
+    source.rows("DROP DATABASE twin")
     return f"3 copies, {world.judge()}"
 
 
@@ -87,8 +87,8 @@ def restored(lab, rng):
     source.wait_for("SELECT bool_and(state = 'unadopted') FROM idempotency.stat_relay")
     committed = set(world.committed())
     world.forgiven = {op.event for op in traffic.operations if op.event not in committed and op.outcome != "fail"}
-    source.sql("SELECT idempotency.relay_adopt(relay) FROM idempotency.stat_relay")
-    source.wait_for("SELECT bool_and(state = 'streaming') FROM idempotency.stat_relay")
+    source.rows("SELECT idempotency.relay_adopt(relay) FROM idempotency.stat_relay")
+    source.wait_for("SELECT bool_and(state IN ('streaming', 'idle')) FROM idempotency.stat_relay")
     traffic.resume()
     world.wait_progress(when="after relay_adopt")
     world.drain()

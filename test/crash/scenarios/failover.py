@@ -3,8 +3,8 @@ import signal
 import time
 
 from machine.scenario import scenario
-from machine.server import Failure, command_of, descendants, send_signal, wait_until
 from machine.world import World
+from server import Finding, command_of, descendants, send_signal, wait_until
 
 # The standby's copy of the configuration must not wait for a standby of its own.
 GROUP = "idempotency.publish_as = 'group'\n"
@@ -59,7 +59,7 @@ def cancel_waits(world, standby):
     world.traffic.tag = "wait cancelled"
 
     def cancel():
-        world.primary.sql("SELECT pg_cancel_backend(pid) FROM pg_stat_activity WHERE wait_event = 'SyncRep'"
+        world.primary.rows("SELECT pg_cancel_backend(pid) FROM pg_stat_activity WHERE wait_event = 'SyncRep'"
                           " AND backend_type = 'client backend'")
         return len(cancelled(world)) >= 6
     wait_until("writers are told that their waits were cancelled", cancel)
@@ -75,21 +75,21 @@ def come_back(world, old):
     world.primary.wait_for("SELECT bool_and(lag_events = 0) FROM idempotency.stat_relay")
     before = lines(world)
     old.start()
-    old.sql("SET synchronous_commit = local; SELECT idempotency.outbox_enqueue('order', 'old', 'Made', '{\"n\": 1}')"
+    old.rows("SET synchronous_commit = local; SELECT idempotency.outbox_enqueue('order', 'old', 'Made', '{\"n\": 1}')"
             " FROM generate_series(1, 100)")
     old.wait_for("SELECT bool_and(state IN ('diverged', 'fenced') OR coalesce(waiting_for, '') = 'synchronous standby')"
                  " FROM idempotency.stat_relay WHERE relay <> 'fn'")
-    shown = old.sql("SELECT relay, state, waiting_for FROM idempotency.stat_relay WHERE relay <> 'fn' ORDER BY 1")
+    shown = old.rows("SELECT relay, state, waiting_for FROM idempotency.stat_relay WHERE relay <> 'fn' ORDER BY 1")
     old.stop("immediate")
     new = [event for event in lines(world) if event not in set(before)]
     if new:
-        raise Failure(f"the old primary published {len(new)} events, among them {new[:3]}\n{shown}")
+        raise Finding(f"the old primary published {len(new)} events, among them {new[:3]}\n{shown}")
     world.traffic.resume()
     arrived = len(world.arrivals("pg"))
 
     # It may have taken the sink over; that is for an operator to settle.
     def goes_on():
-        world.primary.sql("SELECT idempotency.relay_resume(relay) FROM idempotency.stat_relay"
+        world.primary.rows("SELECT idempotency.relay_resume(relay) FROM idempotency.stat_relay"
                           " WHERE relay = 'pg' AND state = 'fenced'")
         return len(world.arrivals("pg")) > arrived
     wait_until("relay pg goes on after the old primary was there", goes_on)
@@ -118,7 +118,7 @@ def synchronous(lab, rng):
             waits = cancelled(world)
             gone = [op for op in waits if op.event not in committed]
             if not gone:
-                raise Failure(f"all {len(waits)} commits whose wait was cancelled outlived the failover")
+                raise Finding(f"all {len(waits)} commits whose wait was cancelled outlived the failover")
         world.traffic.tag = f"after failover {number}"
         world.wait_progress(when=f"after failover {number}, without help")
         if number == 2:
@@ -146,7 +146,7 @@ def asynchronous(lab, rng):
     world.primary.kill()
     promote(world, standby)
     if before - set(world.committed()):
-        raise Failure("a replicated commit is gone")
+        raise Finding("a replicated commit is gone")
     traffic.resume()
     world.wait_progress(when="after a failover that lost nothing")
 
@@ -162,8 +162,8 @@ def asynchronous(lab, rng):
     gone = [op for op in list(traffic.operations) if op.event not in committed and op.outcome != "fail"]
     world.forgiven = {op.event for op in gone}
     if not any(op.outcome == "ok" and op.tag == "not replicated" for op in gone):
-        raise Failure("no acknowledged commit was lost: the standby had received everything")
-    standby.wait_for("SELECT bool_and(state IN ('streaming', 'diverged')) FROM idempotency.stat_relay")
+        raise Finding("no acknowledged commit was lost: the standby had received everything")
+    standby.wait_for("SELECT bool_and(state IN ('streaming', 'idle', 'diverged')) FROM idempotency.stat_relay")
     diverged = help_diverged(standby)
     world.wait_progress(when="after a failover that lost commits")
     world.drain()
@@ -174,7 +174,7 @@ def asynchronous(lab, rng):
 
 def help_diverged(server):
     """The sink knows more than the log: loud, and for an operator to settle; which relays."""
-    relays = [relay for relay, in server.sql("SELECT relay FROM idempotency.stat_relay WHERE state = 'diverged'")]
+    relays = [relay for relay, in server.rows("SELECT relay FROM idempotency.stat_relay WHERE state = 'diverged'")]
     for relay in relays:
-        server.sql("SELECT idempotency.relay_adopt(%s)", (relay,))
+        server.rows("SELECT idempotency.relay_adopt(%s)", (relay,))
     return relays

@@ -11,8 +11,8 @@ import signal
 import time
 
 from machine.scenario import scenario
-from machine.server import Failure, command_of, descendants, parent_of, send_signal, wait_until
 from machine.world import World
+from server import Finding, command_of, descendants, parent_of, send_signal, wait_until
 
 KILLS = 24
 QUESTIONS = 60
@@ -28,7 +28,7 @@ def process_one(lab, rng):
     source = lab.server("source", prefix=["unshare", "--pid", "--fork", "--kill-child", "--mount-proc"])
     world = World(lab, rng.random(), source, lab.server("target"))
     if source.value("SELECT pid FROM pg_stat_activity WHERE backend_type = 'checkpointer'") > 20:
-        raise Failure("the server is not in a process namespace of its own")
+        raise Finding("the server is not in a process namespace of its own")
     source.sink_signals |= {signal.SIGSEGV, signal.SIGABRT}
     world.write()
     for number in range(KILLS):
@@ -37,7 +37,7 @@ def process_one(lab, rng):
         if number % 4 == 3:
             # Stopped, and its worker ended: the worker kills and reaps it.
             send_signal(pid, signal.SIGSTOP)
-            source.sql("SELECT pg_terminate_backend(pid) FROM pg_stat_activity"
+            source.rows("SELECT pg_terminate_backend(pid) FROM pg_stat_activity"
                        " WHERE backend_type = 'idempotency relay'")
         else:
             send_signal(pid, rng.choice((signal.SIGKILL, signal.SIGSEGV, signal.SIGABRT)))
@@ -45,7 +45,7 @@ def process_one(lab, rng):
         time.sleep(rng.random() * 0.1)
     world.wait_progress()
     if RESTARTED in source.log_text():
-        raise Failure("a sink's end restarted the server")
+        raise Finding("a sink's end restarted the server")
     # A worker that is killed restarts the server, once: its orphans change nothing.
     source.signals.add(signal.SIGKILL)
     send_signal(parent_of(wait_until("a sink runs", lambda: sinks(source))[0]), signal.SIGKILL)
@@ -54,7 +54,7 @@ def process_one(lab, rng):
     world.wait_progress()
     restarts = source.log_text().count(RESTARTED)
     if restarts > 2:
-        raise Failure(f"one kill of a worker restarted the server {restarts} times")
+        raise Finding(f"one kill of a worker restarted the server {restarts} times")
     world.drain()
     return f"{KILLS} sinks ended, {world.judge()}"
 
@@ -82,14 +82,14 @@ def add_program(lab, server, name, text):
     path = folder / f"idempotency-sink-{name}"
     path.write_text(text)
     path.chmod(0o755)
-    server.sql(f"ALTER SYSTEM SET idempotency.sink_directory = '{folder}'")
-    server.sql("SELECT pg_reload_conf()")
+    server.rows(f"ALTER SYSTEM SET idempotency.sink_directory = '{folder}'")
+    server.rows("SELECT pg_reload_conf()")
 
 
 def hold(pid):
     """Nobody but us can reap it from here on: to its parent it is as in state D."""
     if ctypes.CDLL(None).ptrace(ctypes.c_long(0x4206), ctypes.c_long(pid), ctypes.c_long(0), ctypes.c_long(0)) != 0:
-        raise Failure(f"process {pid} cannot be held")
+        raise Finding(f"process {pid} cannot be held")
 
 
 def worker_left_behind(source):
@@ -97,12 +97,12 @@ def worker_left_behind(source):
     sink = wait_until("a sink runs", lambda: sinks(source))[0]
     worker = parent_of(sink)
     hold(sink)
-    source.sql("SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE backend_type = 'idempotency relay'")
+    source.rows("SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE backend_type = 'idempotency relay'")
     wait_until("another worker", lambda: [pid for pid in sinks(source) if parent_of(pid) != worker])
     if parent_of(sink) != worker:
-        raise Failure("the worker has left its program to process 1")
+        raise Finding("the worker has left its program to process 1")
     if os.waitpid(sink, 0)[0] != sink:
-        raise Failure("the program was not ours")
+        raise Finding("the program was not ours")
     wait_until("the worker ends", lambda: command_of(worker) == "")
 
 
@@ -113,19 +113,19 @@ def litter_below(lab, rng):
     world = World(lab, rng.random(), source, lab.server("target"))
     folder = lab.mkdir("litter")
     add_program(lab, source, "litter", LITTER.replace("FOLDER", str(folder)))
-    source.sql("CREATE SERVER litter FOREIGN DATA WRAPPER idempotency_program OPTIONS (program 'litter')")
-    source.sql("SELECT idempotency.relay_create('litter', 'litter', min_backoff => '20 ms', max_backoff => '20 ms')")
+    source.rows("CREATE SERVER litter FOREIGN DATA WRAPPER idempotency_program OPTIONS (program 'litter')")
+    source.rows("SELECT idempotency.relay_create('litter', 'litter', min_backoff => '20 ms', max_backoff => '20 ms')")
     world.write()
     world.wait_progress()
     wait_until("it was started often",
                lambda: (folder / "started").exists() and (folder / "started").stat().st_size >= STARTS)
-    source.sql("SELECT idempotency.relay_drop('litter')")
+    source.rows("SELECT idempotency.relay_drop('litter')")
     wait_until("nothing is left of it",
                lambda: not [pid for pid in descendants(source.process.pid) if command_of(pid) == "sleep"])
     worker_left_behind(source)
     world.wait_progress()
     if RESTARTED in source.log_text():
-        raise Failure("what a sink left behind restarted the server")
+        raise Finding("what a sink left behind restarted the server")
     world.drain()
     return f"{STARTS} starts, {world.judge()}"
 
@@ -162,10 +162,10 @@ idempotency.publish_witness_timeout = 1s
     wait_until("it was asked often", lambda: (folder / "asked").stat().st_size >= QUESTIONS)
     world.wait_progress()
     if RESTARTED in source.log_text():
-        raise Failure("what a witness left behind restarted the server")
+        raise Finding("what a witness left behind restarted the server")
     # A question of this moment may have one.
     left = [pid for pid in descendants(source.process.pid) if command_of(pid) == "sleep"]
     if len(left) > 1:
-        raise Failure(f"{len(left)} processes of witnesses are left")
+        raise Finding(f"{len(left)} processes of witnesses are left")
     world.drain()
     return f"{QUESTIONS} questions, {world.judge()}"

@@ -7,8 +7,8 @@ import time
 
 from machine.network import FAR, Network, Proxy
 from machine.scenario import scenario
-from machine.server import Failure, wait_until
 from machine.world import World
+from server import Finding, wait_until
 
 OPTIONS = ", connect_timeout '2', tcp_user_timeout '1000', idle_timeout '2000', statement_timeout '2000'"
 LIMIT = 10.0
@@ -33,7 +33,7 @@ def wait_error(world, name):
     said = []
 
     def seen():
-        said[:] = world.source.sql("SELECT last_error_at, last_error FROM idempotency.stat_relay WHERE relay = 'pg'")[0]
+        said[:] = world.source.rows("SELECT last_error_at, last_error FROM idempotency.stat_relay WHERE relay = 'pg'")[0]
         return said[0] and said[0] > before and re.search(EFFECTS[name], said[1])
     wait_until(lambda: f"an error by {name} that says \"{EFFECTS[name]}\"; it is {said}", seen)
     return f"{name}: {said[1]}"
@@ -47,7 +47,7 @@ def wait_backlog(world):
 
 
 def use_proxy(world, proxy, server="pg", dbname="postgres"):
-    world.source.sql(f"ALTER SERVER {server} OPTIONS (SET host '127.0.0.1', SET port '{proxy.port}')", dbname=dbname)
+    world.source.rows(f"ALTER SERVER {server} OPTIONS (SET host '127.0.0.1', SET port '{proxy.port}')", dbname=dbname)
 
 
 @scenario("broken network")
@@ -96,27 +96,27 @@ def hung_sinks(lab, rng):
     proxy = Proxy("127.0.0.1", target.port)
     proxy.mood = "tarpit"
     source = world.source
-    source.sql("CREATE DATABASE doomed")
-    source.sql("CREATE EXTENSION idempotency CASCADE", dbname="doomed")
-    source.sql(f"CREATE SERVER pg FOREIGN DATA WRAPPER idempotency_postgres OPTIONS (host '127.0.0.1',"
+    source.rows("CREATE DATABASE doomed")
+    source.rows("CREATE EXTENSION idempotency CASCADE", dbname="doomed")
+    source.rows(f"CREATE SERVER pg FOREIGN DATA WRAPPER idempotency_postgres OPTIONS (host '127.0.0.1',"
                f" port '{proxy.port}', dbname 'postgres', function 'app.on_event', connect_timeout '600')", dbname="doomed")
-    source.sql("CREATE USER MAPPING FOR CURRENT_USER SERVER pg OPTIONS (user 'postgres')", dbname="doomed")
-    source.sql("SELECT idempotency.relay_create('pg', 'pg')", dbname="doomed")
+    source.rows("CREATE USER MAPPING FOR CURRENT_USER SERVER pg OPTIONS (user 'postgres')", dbname="doomed")
+    source.rows("SELECT idempotency.relay_create('pg', 'pg')", dbname="doomed")
     use_proxy(world, proxy)
-    source.sql("ALTER SERVER pg OPTIONS (ADD connect_timeout '600')")
-    source.sql("ALTER SERVER file OPTIONS (ADD hello 'hang')")
+    source.rows("ALTER SERVER pg OPTIONS (ADD connect_timeout '600')")
+    source.rows("ALTER SERVER file OPTIONS (ADD hello 'hang')")
     for dbname in ("postgres", "doomed"):
         source.wait_for("SELECT bool_and(state = 'starting' AND sink_pid IS NOT NULL) FROM idempotency.stat_relay"
                         " WHERE relay <> 'fn'", dbname=dbname)
     world.write()
     began = time.monotonic()
-    source.sql("DROP DATABASE doomed")
+    source.rows("DROP DATABASE doomed")
     dropped = time.monotonic() - began
     stopped = source.stop("fast")
     if max(dropped, stopped) >= LIMIT:
-        raise Failure(f"DROP DATABASE took {dropped:.1f} s, fast shutdown {stopped:.1f} s")
+        raise Finding(f"DROP DATABASE took {dropped:.1f} s, fast shutdown {stopped:.1f} s")
     proxy.mood = "through"
     source.start()
-    source.sql("ALTER SERVER file OPTIONS (DROP hello)")
+    source.rows("ALTER SERVER file OPTIONS (DROP hello)")
     world.drain()
     return f"DROP DATABASE {dropped:.1f} s, fast shutdown {stopped:.1f} s, {world.judge()}"

@@ -7,8 +7,8 @@ import psycopg2
 
 from machine.consumers import SCHEMA, Consumers
 from machine.scenario import scenario
-from machine.server import is_stopped, send_signal, wait_until
 from machine.world import World
+from server import is_stopped, send_signal, wait_until
 
 
 class Pooler:
@@ -66,21 +66,21 @@ def crash(server, pid):
 
 def break_one(server, rng):
     """End a session of the pooler, politely or with the whole server."""
-    pids = [pid for pid, in server.sql("SELECT pid FROM pg_stat_activity WHERE backend_type = 'client backend'"
+    pids = [pid for pid, in server.rows("SELECT pid FROM pg_stat_activity WHERE backend_type = 'client backend'"
                                        " AND pid <> pg_backend_pid()")]
     if not pids:
         return
     if rng.random() < 0.2:
         crash(server, rng.choice(pids))
     else:
-        server.sql("SELECT pg_terminate_backend(%s)", (rng.choice(pids),))
+        server.rows("SELECT pg_terminate_backend(%s)", (rng.choice(pids),))
 
 
 @scenario("pooler in transaction mode")
 def pooler_in_transaction_mode(lab, rng):
     source, target = lab.server("source"), lab.server("target")
     target.start()
-    target.sql(SCHEMA)
+    target.rows(SCHEMA)
     world = World(lab, rng.random(), source, target, file_sink=False)
     before_source, before_target = Pooler(lab, source), Pooler(lab, target)
     try:

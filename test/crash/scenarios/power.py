@@ -5,8 +5,8 @@ import time
 from machine.consumers import SCHEMA, Consumers
 from machine.disk import Disk
 from machine.scenario import scenario
-from machine.server import Failure, send_signal, wait_until
 from machine.world import World
+from server import Finding, send_signal, wait_until
 
 # Asynchronous commits stay unsynced until somebody needs them.  The loop device
 # is another one after each cut, which makes another identity unless it is named.
@@ -89,17 +89,17 @@ def power_cut(lab, rng):
         traffic.lazy_only = lazy
         traffic.tag = f"round {len(gone) - 1}"
         if relays == ("file",):
-            source.sql("ALTER SERVER file OPTIONS (ADD mute_type 'Made')")
+            source.rows("ALTER SERVER file OPTIONS (ADD mute_type 'Made')")
         wait_for_work(world, relays)
         time.sleep(rng.random() * 0.2)
         if is_unsynced_alone(relays):
             wait_unsynced(world)
         cut_power(source, disk, rng)
         if relays == ("file",):
-            source.sql("ALTER SERVER file OPTIONS (DROP mute_type)")
+            source.rows("ALTER SERVER file OPTIONS (DROP mute_type)")
         gone.append(gone_with(traffic, world.committed()))
         if is_unsynced_alone(relays) and gone[-1] == gone[-2]:
-            raise Failure(f"cut {len(gone) - 1} lost no unsynced commit ({gone})")
+            raise Finding(f"cut {len(gone) - 1} lost no unsynced commit ({gone})")
     world.run_only(world.relays)
     world.drain()
     return f"{len(ROUNDS)} cuts, {world.judge()}, {gone[-1]} asynchronous commits gone with the power"
@@ -113,10 +113,10 @@ def power_cut_at_target(lab, rng):
     target.panic = "Input/output error"
     disk.sync()
     target.start()
-    target.sql(SCHEMA)
+    target.rows(SCHEMA)
     world = World(lab, rng.random(), lab.server("source"), target)
     world.write()
-    consumers = Consumers(target.connect, rng.random())
+    consumers = Consumers(lambda: target.connect(autocommit=False), rng.random())
     cuts = 3
     for _ in range(cuts):
         world.wait_progress()

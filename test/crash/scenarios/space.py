@@ -6,8 +6,8 @@ import psycopg2
 
 from machine.disk import Disk
 from machine.scenario import scenario
-from machine.server import run, wait_until
 from machine.world import World
+from server import run, wait_until
 
 ROUNDS = 2
 
@@ -48,7 +48,7 @@ def fill_log(disk, world):
     def noticed():
         disk.fill()
         try:
-            world.source.sql("SELECT pg_switch_wal()")
+            world.source.rows("SELECT pg_switch_wal()")
         except psycopg2.Error:
             pass
         return "No space left on device" in world.source.log_text()[at:]
@@ -63,7 +63,7 @@ def fill_data(disk, world, rng):
 
     def noticed():
         try:
-            world.source.sql("INSERT INTO filler SELECT repeat(i::text, 1000) FROM generate_series(1, 1000) i")
+            world.source.rows("INSERT INTO filler SELECT repeat(i::text, 1000) FROM generate_series(1, 1000) i")
         except psycopg2.Error:
             pass
         return "outbox" in full_tables(world, at) or world.traffic.count("fail") > fails + 100
@@ -85,10 +85,10 @@ def data_full(lab, rng):
     lab.mkdir("disk/space")
     source = lab.server("source")
     source.start()
-    source.sql(f"CREATE TABLESPACE small LOCATION '{disk.path}/space'")
-    source.sql("ALTER DATABASE postgres SET default_tablespace = small")
+    source.rows(f"CREATE TABLESPACE small LOCATION '{disk.path}/space'")
+    source.rows("ALTER DATABASE postgres SET default_tablespace = small")
     world = World(lab, rng.random(), source, lab.server("target"))
-    source.sql("CREATE TABLE filler (t text)")
+    source.rows("CREATE TABLE filler (t text)")
     world.write()
     for _ in range(ROUNDS):
         wait_until("orders are made", world.traffic.count)

@@ -1,11 +1,11 @@
 """pg_upgrade, with a name to publish as and without."""
 from machine.scenario import scenario
-from machine.server import Failure
 from machine.world import World
+from server import Finding
 
 SETTLED = """
-SELECT bool_and(cur IS NULL) FROM (
-    SELECT DISTINCT ON (relay_id) cur
+SELECT bool_and(target IS NULL) FROM (
+    SELECT DISTINCT ON (relay_id) target
     FROM (TABLE idempotency_data.relay_log_0 UNION ALL TABLE idempotency_data.relay_log_1) AS l
     WHERE relay_id > 0 ORDER BY relay_id, epoch DESC, id DESC) AS last
 """
@@ -13,10 +13,9 @@ SELECT bool_and(cur IS NULL) FROM (
 
 def upgrade(lab, source, conf):
     """Into a new cluster of the same version; the server has the new data directory then."""
-    new = source.data.with_name(source.data.name + "-new")
-    lab.initdb(new)
-    with open(new / "postgresql.conf", "a", encoding="utf-8") as file:
-        file.write(conf)
+    made = lab.make("new", source.data.with_name(source.data.name + "-new"))
+    made.configure(conf)
+    new = made.data
     lab.user_run(lab.bindir / "pg_upgrade", "-b", lab.bindir, "-B", lab.bindir, "-d", source.data, "-D", new,
                  "-U", "postgres", "-s", lab.sock, "-p", "5601", "-P", "5602", "-j", "2")
     source.data = new
@@ -47,8 +46,8 @@ def pg_upgrade(lab, rng):
     done = traffic.count()
     source.wait_for(f"SELECT count(*) > {done + 20} FROM orders")
     if before != {relay: len(world.arrivals(relay)) for relay in world.relays}:
-        raise Failure("an unadopted relay sent something")
-    source.sql("SELECT idempotency.relay_adopt(relay) FROM idempotency.stat_relay")
+        raise Finding("an unadopted relay sent something")
+    source.rows("SELECT idempotency.relay_adopt(relay) FROM idempotency.stat_relay")
     world.wait_progress(when="after relay_adopt")
     world.drain()
     return f"2 upgrades, {world.judge()}"

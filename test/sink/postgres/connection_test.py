@@ -9,7 +9,8 @@ import subprocess
 import tempfile
 import threading
 
-from postgres.target import POSITION, Target, commits, server, wait_for
+from postgres.target import POSITION, Target, commits, server
+from server import wait_until
 from sinklib import codec
 
 
@@ -144,7 +145,7 @@ def test_hosts_of_a_list():
 @contextlib.contextmanager
 def password_needed(t, user):
     """The server asks that user for a password, in that database."""
-    hba = pathlib.Path(server().dir, "data/pg_hba.conf")
+    hba = server().data / "pg_hba.conf"
     before = hba.read_text()
     t.psql(f"CREATE ROLE {user} LOGIN PASSWORD 'right';"
            f"GRANT SELECT, INSERT, UPDATE ON idempotency_sink_position TO {user};"
@@ -152,10 +153,9 @@ def password_needed(t, user):
            f"GRANT ALL ON ALL SEQUENCES IN SCHEMA app TO {user}")
     hba.write_text(f"local all {user} scram-sha-256\nhost all {user} all scram-sha-256\n" + before)
     t.psql("SELECT pg_reload_conf()")
-    wait_for(lambda: user in t.psql("SELECT string_agg(user_name::text, ' ') FROM pg_hba_file_rules"),
-             "the rule is read")
+    wait_until("the rule is read", lambda: user in t.psql("SELECT string_agg(user_name::text, ' ') FROM pg_hba_file_rules"))
     probe = ["psql", "-XAtqw", "-h", server().host, "-p", server().port, "-U", user, "-d", t.db, "-c", ""]
-    wait_for(lambda: subprocess.run(probe, capture_output=True).returncode != 0, "the rule is in force")
+    wait_until("the rule is in force", lambda: subprocess.run(probe, capture_output=True).returncode != 0)
     try:
         yield
     finally:
@@ -243,7 +243,7 @@ def pgbouncer(t):
             with socket.socket() as s:
                 return s.connect_ex(("127.0.0.1", port)) == 0
         try:
-            wait_for(up, "pgbouncer listens")
+            wait_until("pgbouncer listens", up)
             yield
         finally:
             t.host, t.port = host, base_port

@@ -4,7 +4,8 @@ import socket
 import subprocess
 import uuid
 
-from postgres.target import PSQL, POSITION, Proxy, Target, commits, server, through_proxy, wait_for
+from postgres.target import PSQL, POSITION, Proxy, Target, commits, server, through_proxy
+from server import wait_until
 from sinklib import codec
 
 
@@ -152,7 +153,7 @@ def test_lost_commit_and_claimed_elsewhere():
         assert proxy.hit.wait(20)
         for pair in proxy.pairs:
             pair[1].close()
-        wait_for(claim, "the claim is free")
+        wait_until("the claim is free", claim)
         again = Proxy(f"{server().host}/.s.PGSQL.{server().port}", proxy.host)
         f = w.expect("FAILED", timeout=30)
         assert f["outcome"] == codec.OUTCOMES["outage"], f
@@ -189,8 +190,8 @@ def test_hello_waits_for_a_batch_in_flight():
     batch, _ = old.events([{"type": "BAD"}, {}])     # waits for its SETTLE, in a transaction
     old.outcomes(batch, 2)
     new = t.start(hello=False)
-    wait_for(lambda: t.psql("SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock'"
-                            " AND datname = current_database()") == "1", "hello waits")
+    wait_until("hello waits", lambda: t.psql("SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock'"
+               " AND datname = current_database()") == "1")
     old.send("SETTLE", batch=batch)
     old.expect("VERDICT", batch=batch, kind=1)
     assert new.hello()["row_id"] == batch
@@ -223,9 +224,9 @@ def test_server_restarts_sessions():
     batch, _ = w.events([{"type": "SLOW"}])
     sleeping = ("FROM pg_stat_activity WHERE wait_event = 'PgSleep' AND datname = current_database()")
     for _ in range(2):
-        wait_for(lambda: t.psql(f"SELECT count(*) {sleeping}") == "1", "the call sleeps")
+        wait_until("the call sleeps", lambda: t.psql(f"SELECT count(*) {sleeping}") == "1")
         t.psql(f"SELECT pg_terminate_backend(pid) {sleeping}")
-    wait_for(lambda: t.psql(f"SELECT count(*) {sleeping}") == "1", "the call sleeps again")
+    wait_until("the call sleeps again", lambda: t.psql(f"SELECT count(*) {sleeping}") == "1")
     w.kill()
     assert t.count() == 3
 

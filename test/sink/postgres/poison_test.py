@@ -1,5 +1,6 @@
 """Events that the target refuses, or takes too long over."""
-from postgres.target import POSITION, Target, commits, wait_for
+from postgres.target import POSITION, Target, commits, through_proxy
+from server import wait_until
 from sinklib import codec
 
 
@@ -128,6 +129,27 @@ def test_slow_event():
     w.close()
 
 
+def test_timeout_behind_a_call():
+    """The time of a batch ends in the RELEASE after the second event's call."""
+    t = Target()
+    with through_proxy(t) as proxy:
+        w = t.start(statement_timeout="2000")
+        proxy.hold = (b"RELEASE SAVEPOINT", 2)
+        batch, _ = w.events([{}, {}, {}, {"type": "BAD"}])
+        # the target's timer runs while it waits for the rest of the statement
+        wait_until("the time is over", lambda: t.psql(
+            "SELECT EXISTS (SELECT FROM pg_stat_activity WHERE wait_event = 'ClientRead'"
+            " AND query LIKE 'RELEASE SAVEPOINT%' AND datname = current_database()"
+            " AND query_start < clock_timestamp() - interval '4 s')") == "t")
+        proxy.release.set()
+        assert w.outcomes(batch, 4, timeout=60) == ["acked", "unknown", "unknown", "unknown"], w.notes
+        assert proxy.hit.is_set() and w.notes[1][0] == "57014", w.notes
+        w.send("SETTLE", batch=batch)
+        w.expect("VERDICT", batch=batch, kind=1)
+        assert t.count() == 1
+        w.close()
+
+
 def slow_batch(key_order):
     """Each call is quick, all of them are not: the transaction ends in time, without some."""
     t = Target(POSITION + """
@@ -162,9 +184,9 @@ def test_ping_while_the_target_works():
     t = Target()
     w = t.start()
     w.events([{"type": "SLOW"}])
-    wait_for(lambda: t.psql("SELECT count(*) FROM pg_stat_activity WHERE wait_event = 'PgSleep'"
-                            " AND datname = current_database()") == "1", "the call sleeps")
+    wait_until("the call sleeps", lambda: t.psql("SELECT count(*) FROM pg_stat_activity WHERE wait_event = 'PgSleep'"
+               " AND datname = current_database()") == "1")
     w.send("PING", nonce=9)
     w.expect("PONG", nonce=9)
     w.close()       # exits at once although the call is under way
-    wait_for(lambda: t.count() == 0, "nothing committed")
+    wait_until("nothing committed", lambda: t.count() == 0)

@@ -1,5 +1,6 @@
 """The throw-away server, databases of it to deliver to, and what stands in between."""
 import contextlib
+import itertools
 import os
 import pathlib
 import select
@@ -7,16 +8,17 @@ import socket
 import subprocess
 import tempfile
 import threading
-import time
 
 from sinklib import HERE, Worker, codec
+from server import Server
 
 TOP = HERE.parent.parent
 BIN = pathlib.Path(os.environ.get("SINK_BINDIR", TOP / "src/sink/bin"))
 SINK = BIN / "idempotency-sink-postgres"
 SERVER_SH = TOP / "test/setup/server.sh"
-PSQL = pathlib.Path(subprocess.check_output(
-    [os.environ.get("PG_CONFIG", "pg_config"), "--bindir"], text=True).strip(), "psql")
+BINDIR = pathlib.Path(subprocess.check_output(
+    [os.environ.get("PG_CONFIG", "pg_config"), "--bindir"], text=True).strip())
+PSQL = BINDIR / "psql"
 
 POSITION = """
 CREATE TABLE public.idempotency_sink_position (relay text PRIMARY KEY, epoch bigint NOT NULL,
@@ -44,73 +46,43 @@ CREATE TABLE app.inbox (event_id uuid PRIMARY KEY, seq bigint, aggregate_type va
 """
 
 
-class Server:
-    """The throw-away server, and one database per test."""
-
-    def __init__(self):
-        self.own = "SINK_SERVER" not in os.environ
-        if self.own:
-            self.dir = tempfile.mkdtemp(prefix="idem-sink.")
-            os.chmod(self.dir, 0o755)
-            subprocess.run([SERVER_SH, "start", self.dir], check=True,
-                           stdout=subprocess.DEVNULL)
-        else:
-            self.dir = os.environ["SINK_SERVER"]
-        env = dict(line.split("=", 1) for line in
-                   pathlib.Path(self.dir, "server.env").read_text().splitlines())
-        self.port = env["IDEM_PORT"]
-        self.host = self.dir + "/sock"
-        self.count = 0
-
-    def stop(self):
-        if self.own:
-            subprocess.run([SERVER_SH, "stop", self.dir], check=True, stdout=subprocess.DEVNULL)
-
-    def psql(self, sql, db="postgres", check=True):
-        done = subprocess.run(
-            [PSQL, "-XAtq", "-v", "ON_ERROR_STOP=1", "-h", self.host, "-p", self.port,
-             "-U", "postgres", "-d", db, "-f", "-"], input=sql, text=True, capture_output=True)
-        assert not check or done.returncode == 0, done.stderr
-        return done.stdout.strip()
-
-    def database(self, sql=POSITION + TARGET, extension=False):
-        self.count += 1
-        name = f"sink_{os.getpid()}_{self.count}"
-        self.psql(f"CREATE DATABASE {name} TEMPLATE template0")
-        if extension:
-            sql = "CREATE EXTENSION idempotency CASCADE;" + sql
-        self.psql(sql, name)
-        return name
-
-
-def wait_for(condition, what, timeout=30):
-    deadline = time.monotonic() + timeout
-    while not condition():
-        assert time.monotonic() < deadline, f"timed out: {what}"
-        time.sleep(0.02)
-
-
 _server = None
+_numbers = itertools.count(1)
 
 
 def server():
-    """Started when it is first needed."""
+    """Started when it is first needed, unless SINK_SERVER names the directory of one."""
     global _server
     if _server is None:
-        _server = Server()
+        directory = os.environ.get("SINK_SERVER")
+        if not directory:
+            directory = tempfile.mkdtemp(prefix="idem-sink.")
+            os.chmod(directory, 0o755)
+            subprocess.run([SERVER_SH, "start", directory], check=True, stdout=subprocess.DEVNULL)
+        env = dict(line.split("=", 1) for line in
+                   pathlib.Path(directory, "server.env").read_text().splitlines())
+        _server = Server("sink", directory, BINDIR, data=f"{directory}/data", port=env["IDEM_PORT"])
     return _server
 
 
 def stop_server():
-    if _server is not None:
-        _server.stop()
+    if _server is not None and "SINK_SERVER" not in os.environ:
+        subprocess.run([SERVER_SH, "stop", _server.work], check=True, stdout=subprocess.DEVNULL)
+
+
+def database(sql, extension):
+    """One for a test."""
+    name = f"sink_{os.getpid()}_{next(_numbers)}"
+    server().psql(f"CREATE DATABASE {name} TEMPLATE template0")
+    server().psql(("CREATE EXTENSION idempotency CASCADE;" if extension else "") + sql, name)
+    return name
 
 
 class Target:
     """A database at the server, and sinks into it."""
 
     def __init__(self, sql=POSITION + TARGET, extension=False):
-        self.db = server().database(sql, extension)
+        self.db = database(sql, extension)
         self.host, self.port = server().host, server().port
 
     def psql(self, sql):
@@ -157,6 +129,8 @@ class Proxy:
 
     swallow: a string; when the client has sent it, the next answer is thrown
     away and the connection cut (deliver=False: it is not even delivered).
+    hold: a string and a number; behind that many Parse messages with the string
+    the client's bytes wait for release.  To be set while the client is idle.
     """
 
     def __init__(self, target_path, directory):
@@ -164,6 +138,8 @@ class Proxy:
         self.port = "6432"
         self.host = directory
         self.swallow = None
+        self.hold = None
+        self.release = threading.Event()
         self.deliver = True
         self.stall = threading.Event()
         self.hit = threading.Event()
@@ -188,8 +164,27 @@ class Proxy:
             self.pairs.append((client, server))
             threading.Thread(target=self.pump, args=(client, server), daemon=True).start()
 
+    def hold_back(self, client, server, data):
+        """Pass whole messages on, and wait behind the one to hold; the rest of the bytes."""
+        while self.hold and len(data) >= 5:
+            size = 1 + int.from_bytes(data[1:5], "big")
+            if len(data) < size:
+                return data
+            message, data = data[:size], data[size:]
+            server.sendall(message)
+            text, count = self.hold
+            if message[:1] == b"P" and text in message:
+                self.hold = (text, count - 1) if count > 1 else None
+        if self.hold:
+            return data
+        self.release.wait()
+        self.hit.set()
+        server.sendall(data)
+        return b""
+
     def pump(self, client, server):
         armed = False
+        held = b""
         try:
             while True:
                 ready = select.select([client, server], [], [])[0]
@@ -202,7 +197,10 @@ class Proxy:
                         armed = True
                         if not self.deliver:
                             break
-                    server.sendall(data)
+                    if self.hold:
+                        held = self.hold_back(client, server, held + data)
+                    else:
+                        server.sendall(data)
                 if server in ready:
                     data = server.recv(65536)
                     if not data or armed:

@@ -1,5 +1,7 @@
 # What every part of the report needs: the data of the sections, the targets,
-# the Markdown that is written.
+# the Markdown that is written.  A section whose data is not here keeps what the
+# last report says of it: its part below the mark with its name, and its rows of
+# the tables before, which begin with its name.
 package Bench::Report;
 use strict;
 use warnings;
@@ -7,11 +9,29 @@ use Bench::Stat;
 
 sub new
 {
-	my ($class, $dir) = @_;
-	my $self = bless { dir => $dir, section => {}, targets => [], md => '' }, $class;
+	my ($class, $dir, $data) = @_;
+	my $self = bless { dir => $dir, section => {}, targets => {}, md => {}, last => {}, part => 'overview' }, $class;
 
-	$self->read_section($_) for sort glob "$dir/data/*.tsv";
+	$self->read_section($_) for sort glob "$data/*.tsv";
+	$self->read_last("$dir/report.md") if -f "$dir/report.md";
 	return $self;
+}
+
+# {last}{part name} = its text.
+sub read_last
+{
+	my ($self, $file) = @_;
+
+	open(my $f, '<', $file) or die "$file: $!\n";
+	$self->{last} = { 'overview', split /^<!-- part (\S+) -->\n/m, do { local $/; <$f> } };
+}
+
+# Rows of a section that the last report had in a part.
+sub last_rows
+{
+	my ($self, $part, $section) = @_;
+
+	return map { [ split / \| ?/, $_, -1 ] } ($self->{last}{$part} // '') =~ /^\| (\Q$section\E(?: \(quick\))? \|.*) \|$/mg;
 }
 
 # {section}{name}: machine, size, server, and a list per other kind.
@@ -40,22 +60,55 @@ sub section
 	return $_[0]{section}{ $_[1] };
 }
 
+# What is said from now on belongs to this part.
+sub part
+{
+	my ($self, $name) = @_;
+
+	$self->{part} = $name;
+}
+
 sub say
 {
 	my ($self, @words) = @_;
 
-	$self->{md} .= join('', @words) . "\n";
+	$self->{md}{ $self->{part} } .= join('', @words) . "\n";
+}
+
+# All parts in this order, with those of the last report that were not written anew.
+sub write_parts
+{
+	my ($self, @order) = @_;
+	my $md = join '', map { my $text = $self->{md}{$_} // $self->{last}{$_}; defined $text ? ("\n<!-- part $_ -->\n", $text) : () } @order;
+
+	open(my $f, '>', "$self->{dir}/report.md") or die "$self->{dir}/report.md: $!\n";
+	print $f $self->{md}{overview}, $md =~ s/\n{3,}/\n\n/gr;
+	close $f;
 }
 
 # Title, and of which run this is.
 sub head
 {
 	my ($self, $title, $section) = @_;
-	my $m = $section->{machine};
 
+	$self->part($section->{name});
 	$self->say("\n## $title\n");
+	$self->provenance($section);
+}
+
+# When, of which tree, on which servers, against whom.
+sub provenance
+{
+	my ($self, $section, @more) = @_;
+	my $m = $section->{machine};
+	my $settings = join ', ', map { "$_->{name} = $_->{value}" } @{ $section->{server} };
+	my $rivals = join ', ', map { "$_->{name} $_->{version}" } @{ $section->{rival} // [] };
+
 	$self->say("Of $m->{date}, commit $m->{commit}",
-		$section->{size}{quick} ? ', a quick run' : '', $m->{remark} ? ", $m->{remark}" : '', ".\n");
+		$section->{size}{quick} ? ', a quick run' : '', $m->{remark} ? ", $m->{remark}" : '', @more, ".\n");
+	$self->say("Server: $settings.\n") if $settings;
+	$self->say("Server and load generator on cores of their own: $m->{pinned}.\n") if $m->{pinned};
+	$self->say("Rivals: $rivals.\n") if $rivals;
 }
 
 sub table
@@ -126,12 +179,12 @@ sub judge
 my %better = ('≥' => 'larger is better', '≤' => 'smaller is better');
 
 # A goal for values of rounds, judged by the interval of their median:
-# what, reads (whose, or whose over whose), relation, goal, format, profile, part, values.
+# section, what, reads (whose, or whose over whose), relation, goal, format, profile, part, values.
 sub target
 {
 	my ($self, %t) = @_;
 	my @values = @{ $t{values} };
-	my %row = (what => $t{what}, reads => "$t{reads}, $better{$t{relation}}", profile => $t{profile}, part => $t{part},
+	my %row = (section => $t{section}, what => $t{what}, reads => "$t{reads}, $better{$t{relation}}", profile => $t{profile}, part => $t{part},
 		goal => "$t{relation} " . sprintf($t{format}, $t{goal}), verdict => 'not measured');
 
 	if (@values)
@@ -164,7 +217,7 @@ sub verdict
 	{
 		$row{verdict} .= ': ' . join(', ', @links);
 	}
-	push @{ $self->{targets} }, [ @row{qw(what reads goal seen bracket verdict)} ];
+	push @{ $self->{targets}{ $row{section} } }, [ @row{qw(section what reads goal seen bracket verdict)} ];
 }
 
 1;

@@ -65,7 +65,7 @@ sub ratio_target
 {
 	my ($report, $run, $what, $one, $other, $sync, $field, $relation, $goal) = @_;
 
-	$report->target(what => "$what, sync $sync", reads => 'ours / theirs', relation => $relation, goal => $goal,
+	$report->target(section => $one =~ /claim/ ? 'claims' : 'enqueues', what => "$what, sync $sync", reads => 'ours / theirs', relation => $relation, goal => $goal,
 		format => '%.2f', profile => [ $one, $other ], values => [ ratios($run, $one, $other, $sync, $field) ]);
 }
 

@@ -28,7 +28,7 @@ sub targets
 	my ($report) = @_;
 	my $run = by_arm($report->section('drain') // {});
 
-	$report->target(what => "relay to the null sink program, $_->[0], events/s per core (worker + program)", reads => 'ours',
+	$report->target(section => 'drain', what => "relay to the null sink program, $_->[0], events/s per core (worker + program)", reads => 'ours',
 		relation => '≥', goal => $_->[1], format => '%.0f', profile => "ours_$_->[0]",
 		values => [ per_core(@{ $run->{"ours_$_->[0]"} // [] }) ])
 	  for [ 'bytea', 500_000 ], [ 'jsonb', 250_000 ];

@@ -58,11 +58,11 @@ sub slope_shown
 
 sub slope_target
 {
-	my ($report, $what, $part, @points) = @_;
+	my ($report, $section, $what, $part, @points) = @_;
 	my ($slope, $error) = log_slope(@points);
 	my $verdict = defined $slope ? Bench::Report::judge('≤', 0.03, $slope - 2 * $error, $slope + 2 * $error) : 'not measured';
 
-	$report->verdict(what => "slope of $what, log-log", reads => 'ours, smaller is better', goal => '≤ 0.03',
+	$report->verdict(section => $section, what => "slope of $what, log-log", reads => 'ours, smaller is better', goal => '≤ 0.03',
 		seen => slope_shown($slope, $error), bracket => 'standard error; twice it counts', verdict => $verdict,
 		$part ? (part => $part) : (profile => 'growth'));
 }
@@ -76,7 +76,7 @@ sub targets
 
 	for my $field ([ 'enqueue_us', 'CPU of an enqueue' ], [ 'deliver_us', 'CPU of relaying an event' ], [ 'wal', 'WAL of an enqueue' ])
 	{
-		slope_target($report, "$field->[1] over a backlog" . (@ours ? ' of ' . range(@ours) : ''), undef,
+		slope_target($report, 'backlog', "$field->[1] over a backlog" . (@ours ? ' of ' . range(@ours) : ''), undef,
 			map { [ number_of($_), $_->{ $field->[0] } ] } @ours);
 	}
 	for my $field ([ 'cpu_us', 'CPU' ], [ 'wal', 'WAL', 'cost-over-remembered-ids' ])
@@ -85,7 +85,7 @@ sub targets
 		{
 			my @o = of_ids($ids, 'ids', 'ours', $kind);
 
-			slope_target($report, "$field->[1] of a claim over remembered $kind ids" . (@o ? ', ' . range(@o) : ''), $field->[2],
+			slope_target($report, 'ids', "$field->[1] of a claim over remembered $kind ids" . (@o ? ', ' . range(@o) : ''), $field->[2],
 				map { [ number_of($_), $_->{ $field->[0] } ] } @o);
 		}
 	}
@@ -94,7 +94,7 @@ sub targets
 		my ($o) = sort { $b->{n} <=> $a->{n} } of_ids($ids, 'bytes', 'ours', $kind);
 		my ($u) = sort { $b->{n} <=> $a->{n} } of_ids($ids, 'bytes', 'usual', $kind);
 
-		$report->target(what => "bytes per remembered id vs the usual table, $kind ids" . ($o ? ', ' . thousands(number_of($o)) : ''),
+		$report->target(section => 'ids', what => "bytes per remembered id vs the usual table, $kind ids" . ($o ? ', ' . thousands(number_of($o)) : ''),
 			reads => 'ours / theirs', relation => '≤', goal => 0.5, format => '%.2f', part => 'cost-over-remembered-ids',
 			values => [ $o && $u ? $o->{bytes} / $u->{bytes} : () ]);
 	}

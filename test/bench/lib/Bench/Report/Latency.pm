@@ -79,7 +79,7 @@ sub targets
 
 	for my $rate (@rates)
 	{
-		$report->target(what => "commit to read by the sink program at $rate events/s, $_->[0], µs", reads => 'ours', relation => '≤',
+		$report->target(section => 'latency', what => "commit to read by the sink program at $rate events/s, $_->[0], µs", reads => 'ours', relation => '≤',
 			goal => $_->[2], format => '%.0f', profile => 'latency', values => [ per_round($section, $_->[1], 'ours', $rate, 'commit') ])
 		  for [ 'p50', 0.5, 100 ], [ 'p99', 0.99, 1000 ];
 	}
@@ -88,7 +88,7 @@ sub targets
 		my @ours = per_round($section, 0.5, 'ours', 100, 'commit');
 		my @theirs = per_round($section, 0.5, $who, 100, 'commit');
 
-		$report->target(what => "latency vs $who{$who}'s at its default tick, p50, 100 events/s", reads => 'ours / theirs', relation => '≤',
+		$report->target(section => 'latency', what => "latency vs $who{$who}'s at its default tick, p50, 100 events/s", reads => 'ours / theirs', relation => '≤',
 			goal => 0.01, format => '%.4f', profile => 'latency', values => [ map { $ours[$_] / $theirs[$_] } 0 .. min($#ours, $#theirs) ]);
 	}
 }

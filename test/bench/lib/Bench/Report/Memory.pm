@@ -29,7 +29,7 @@ sub targets
 {
 	my ($report) = @_;
 
-	$report->target(what => 'memory of the worker\'s own, ' . title($_->[0]) . ', MB', reads => 'ours', relation => '≤', goal => 32,
+	$report->target(section => 'memory', what => 'memory of the worker\'s own, ' . title($_->[0]) . ', MB', reads => 'ours', relation => '≤', goal => 32,
 		format => '%.1f', values => [ map { $_->{anon_kb} / 1024 } @$_ ])
 	  for backlogs($report->section('memory') // {});
 }

@@ -31,7 +31,7 @@ sub targets
 {
 	my ($report) = @_;
 
-	$report->target(what => 'parked ' . title($_->[0]) . ', events/s', reads => 'ours', relation => '≥', goal => 10_000,
+	$report->target(section => 'parked', what => 'parked ' . title($_->[0]) . ', events/s', reads => 'ours', relation => '≥', goal => 10_000,
 		format => '%.0f', values => [ map { $_->{events} / $_->{parked_seconds} } @$_ ])
 	  for cases($report->section('parked') // {});
 }

@@ -151,7 +151,7 @@ sub dead_target
 	my ($report, $what, $name, $section) = @_;
 	my $dead = dead_gained($section);
 
-	$report->verdict(what => $what, reads => 'ours, smaller is better', goal => '0', bracket => 'one run',
+	$report->verdict(section => "pin-$name", what => $what, reads => 'ours, smaller is better', goal => '0', bracket => 'one run',
 		seen => sprintf('%s; the rivals\' %s, not attributed %s', map { thousands($dead->{$_}) } qw(ours rivals unknown)),
 		verdict => $dead->{ours} ? 'missed' : $dead->{unknown} ? 'open: not all are attributed' : 'met',
 		profile => "pin-$name");
@@ -168,7 +168,7 @@ sub targets
 
 		if (!$section)
 		{
-			$report->verdict(what => "throughput $what", reads => 'held / not held', goal => $goal, verdict => 'not measured');
+			$report->verdict(section => "pin-$name", what => "throughput $what", reads => 'held / not held', goal => $goal, verdict => 'not measured');
 			next;
 		}
 		my $for = $section->{pin}[0]{duration} . ' s';
@@ -177,7 +177,7 @@ sub targets
 			my @r = ratios($section, 'ours', $f->[0]);
 			my (undef, $low, $high) = ratio_interval(@r);
 
-			$report->verdict(what => "$f->[1] $what, $for", reads => 'held / not held, larger is better', goal => $goal,
+			$report->verdict(section => "pin-$name", what => "$f->[1] $what, $for", reads => 'held / not held, larger is better', goal => $goal,
 				seen => shown(@r), bracket => '95 % of ' . @r . ' pairs', verdict => judge($low, $high), profile => "pin-$name");
 		}
 		dead_target($report, "dead rows gained $what, $for, own tables and all catalogs", $name, $section);
@@ -189,6 +189,7 @@ sub render
 	my ($report) = @_;
 	my @sections = sections($report) or return;
 
+	$report->part('pins');
 	$report->say("\n## Under a pinned horizon\n");
 	$report->say('Two servers, alike but that one is pinned for the whole time; windows of load alternate between them. ',
 		'In a window eight clients claim and enqueue one to one, sync off, and a consumer delivers meanwhile: ',
@@ -204,14 +205,13 @@ sub render
 sub render_pin
 {
 	my ($report, $name, $section) = @_;
-	my $m = $section->{machine};
 	my $pin = $section->{pin}[0];
 	my @sides = grep { my $s = $_; grep { $_->{side} eq $s } @{ $section->{window} } } qw(ours skip pgq);
 	my $last = max(map { $_->{round} } @{ $section->{window} });
 
+	$report->part("pin-$name");
 	$report->say("\n### \u$title{$name}\n");
-	$report->say("Of $m->{date}, commit $m->{commit}", $section->{size}{quick} ? ', a quick run' : '',
-		$m->{remark} ? ", $m->{remark}" : '', "; held for $pin->{duration} s.\n");
+	$report->provenance($section, "; held for $pin->{duration} s");
 	my $loaded = "$last × $pin->{window} s of $pin->{duration} s";
 	$report->table([ 'load', 'ran on each server for', 'transactions/s, held', 'not held', 'ratio', 'delivered/s, held', 'not held', 'ratio', 'last quarter, delivery' ],
 		map {

@@ -1,0 +1,205 @@
+/*-------------------------------------------------------------------------
+ *
+ * arguments.c
+ *		The arguments of relay_create and relay_alter: checked, and made the
+ *		values of columns.
+ *
+ * What is out of range is told before what is not built, since only the former
+ * stays an error.  Nothing here reads or writes a table.
+ *
+ * MEMORY: values are in the context current at the call, or the arguments' own.
+ *
+ * Copyright (c) 2026, the idempotency developers
+ *
+ * IDENTIFICATION
+ *		src/relay/api/arguments.c
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "postgres.h"
+
+#include "utils/array.h"
+#include "utils/builtins.h"
+#include "utils/timestamp.h"
+
+#include "compat.h"
+#include "relay/api/arguments.h"
+#include "shared/args.h"
+
+#define MAX_BACKOFF_US (INT64CONST(24) * USECS_PER_HOUR)
+
+char *
+idem_relay_args_name(FunctionCallInfo fcinfo)
+{
+	return text_to_cstring(idem_get_text_arg(fcinfo, IDEM_ARG_RELAY, "relay", IDEM_MAX_NAME_BYTES));
+}
+
+void
+idem_relay_args_require(FunctionCallInfo fcinfo)
+{
+	static const struct
+	{
+		int			arg;
+		const char *name;
+	}			needed[] = {
+		{IDEM_ARG_START, "start_at"}, {IDEM_ARG_ORDERING, "ordering"}, {IDEM_ARG_ON_DEAD, "on_dead"},
+		{IDEM_ARG_MAX_ATTEMPTS, "max_attempts"}, {IDEM_ARG_MIN_BACKOFF, "min_backoff"},
+		{IDEM_ARG_MAX_BACKOFF, "max_backoff"}, {IDEM_ARG_BATCH_EVENTS, "batch_events"},
+		{IDEM_ARG_BATCH_SIZE, "batch_size"},
+	};
+
+	for (int i = 0; i < lengthof(needed); i++)
+		idem_require_arg(fcinfo, needed[i].arg, needed[i].name);
+}
+
+/* The label of a value of any of our enum types. */
+static char *
+enum_label(Datum value)
+{
+	return DatumGetCString(DirectFunctionCall1(enum_out, value));
+}
+
+bool
+idem_relay_args_latest(FunctionCallInfo fcinfo)
+{
+	return strcmp(enum_label(PG_GETARG_DATUM(IDEM_ARG_START)), "latest") == 0;
+}
+
+/* Refuse an argument; "range" completes the hint. */
+static void
+range_error(const char *name, const char *range)
+{
+	ereport(ERROR,
+			(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
+			 errmsg("argument \"%s\" is out of range", name),
+			 errhint("It must be %s.", range)));
+}
+
+/*
+ * How long a month or a year is differs from place to place in the server: no
+ * interval with one gets into the table, not even where days make up for it.
+ * In floating point, which does not wrap around; exact where it matters.
+ */
+static void
+check_backoff(FunctionCallInfo fcinfo, int argno, const char *name)
+{
+	Interval   *iv;
+	double		us;
+
+	if (PG_ARGISNULL(argno))
+		return;
+	iv = PG_GETARG_INTERVAL_P(argno);
+	us = iv->time + (double) iv->day * USECS_PER_DAY;
+	if (iv->month != 0 || us < 1000 || us > MAX_BACKOFF_US)
+		range_error(name, "between 1 ms and 1 day");
+}
+
+/* An argument like "1MB", in bytes; "range" names the bounds to the user. */
+static int64
+size_arg(FunctionCallInfo fcinfo, int argno, const char *name, int64 min, int64 max,
+		 const char *range)
+{
+	int64		bytes = DatumGetInt64(DirectFunctionCall1(pg_size_bytes, PG_GETARG_DATUM(argno)));
+
+	if (bytes < min || bytes > max)
+		range_error(name, range);
+	return bytes;
+}
+
+/* 0: "none", which takes the limit away where NULL keeps it. */
+static int64
+max_lag_arg(FunctionCallInfo fcinfo)
+{
+	char	   *size = text_to_cstring(PG_GETARG_TEXT_PP(IDEM_ARG_MAX_LAG));
+
+	if (pg_strcasecmp(size, "none") == 0)
+		return 0;
+	return size_arg(fcinfo, IDEM_ARG_MAX_LAG, "max_lag_size", 1024 * 1024, PG_INT64_MAX,
+					"at least 1MB, or none");
+}
+
+/* NULL passes: relay_alter keeps what the relay has. */
+static void
+check_numbers(FunctionCallInfo fcinfo)
+{
+	if (!PG_ARGISNULL(IDEM_ARG_MAX_ATTEMPTS) &&
+		(PG_GETARG_INT32(IDEM_ARG_MAX_ATTEMPTS) < 1 || PG_GETARG_INT32(IDEM_ARG_MAX_ATTEMPTS) > 1000000))
+		range_error("max_attempts", "between 1 and 1000000");
+	if (!PG_ARGISNULL(IDEM_ARG_BATCH_EVENTS) &&
+		(PG_GETARG_INT32(IDEM_ARG_BATCH_EVENTS) < 1 || PG_GETARG_INT32(IDEM_ARG_BATCH_EVENTS) > 10000))
+		range_error("batch_events", "between 1 and 10000");
+}
+
+/* The length limit is that of the types of events. */
+static void
+check_types(FunctionCallInfo fcinfo)
+{
+	Datum	   *elems;
+	bool	   *nulls;
+	int			n;
+
+	if (PG_ARGISNULL(IDEM_ARG_TYPES))
+		return;
+	deconstruct_array(PG_GETARG_ARRAYTYPE_P(IDEM_ARG_TYPES), TEXTOID, -1, false, TYPALIGN_INT,
+					  &elems, &nulls, &n);
+	for (int i = 0; i < n; i++)
+	{
+		if (nulls[i])
+			idem_null_element("aggregate_types", i + 1);
+		idem_check_length("aggregate_types", VARSIZE_ANY_EXHDR(DatumGetPointer(elems[i])),
+						  IDEM_MAX_NAME_BYTES);
+	}
+}
+
+/* In the order of the arguments; the hints say how to get along without. */
+static void
+reject_later(FunctionCallInfo fcinfo)
+{
+	static const struct
+	{
+		const char *name;
+		const char *hint;
+	}			later[] = {
+		{"event_types", "Choose events by aggregate_types, and let the receiver skip other types."},
+		{"filter", "Choose events by aggregate_types, and let the receiver skip what it does not want."},
+		{"transform", "Enqueue the payload as the receiver needs it, or let the sink's function transform it."},
+		{"max_rate", "Leave it out: the relay waits for the sink's answers, so a sink slows it down by answering later."},
+		{"max_in_flight", "Lower batch_events: no more than 8 batches are in flight."},
+	};
+
+	for (int i = 0; i < lengthof(later); i++)
+		idem_reject_arg(fcinfo, IDEM_ARG_LATER + i, later[i].name, later[i].hint);
+}
+
+/* A text column for each argument of an enum type. */
+static void
+set_label(FunctionCallInfo fcinfo, int argno, Datum *values)
+{
+	if (!PG_ARGISNULL(argno))
+		values[argno] = CStringGetTextDatum(enum_label(PG_GETARG_DATUM(argno)));
+}
+
+void
+idem_relay_args_settings(FunctionCallInfo fcinfo, Datum *values, char *nulls)
+{
+	check_types(fcinfo);
+	check_numbers(fcinfo);
+	check_backoff(fcinfo, IDEM_ARG_MIN_BACKOFF, "min_backoff");
+	check_backoff(fcinfo, IDEM_ARG_MAX_BACKOFF, "max_backoff");
+	for (int i = 0; i < IDEM_NSETTINGS; i++)
+	{
+		values[i] = PG_ARGISNULL(i) ? (Datum) 0 : PG_GETARG_DATUM(i);
+		nulls[i] = PG_ARGISNULL(i) ? 'n' : ' ';
+	}
+	set_label(fcinfo, IDEM_ARG_ORDERING, values);
+	set_label(fcinfo, IDEM_ARG_ON_DEAD, values);
+	if (!PG_ARGISNULL(IDEM_ARG_BATCH_SIZE))
+		values[IDEM_ARG_BATCH_SIZE] = Int64GetDatum(size_arg(fcinfo, IDEM_ARG_BATCH_SIZE, "batch_size",
+															 1024, 16 * 1024 * 1024,
+															 "between 1kB and 16MB"));
+	if (!PG_ARGISNULL(IDEM_ARG_MAX_LAG))
+		values[IDEM_ARG_MAX_LAG] = Int64GetDatum(max_lag_arg(fcinfo));
+	values[IDEM_ARG_START] = values[IDEM_ARG_SERVER] = (Datum) 0;
+	nulls[IDEM_ARG_START] = nulls[IDEM_ARG_SERVER] = 'n';
+	reject_later(fcinfo);
+}

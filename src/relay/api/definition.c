@@ -1,0 +1,531 @@
+/*-------------------------------------------------------------------------
+ *
+ * definition.c
+ *		SQL functions that create, change and operate relays.
+ *
+ * Who may: EXECUTE is granted by grant_role('operator', ...).  What decides
+ * where data goes or under whose rights (alter, drop, adopt) needs the rights
+ * of the relay's owner besides.  The tables are written as the extension's
+ * owner, so that nobody needs, or gets, rights on them.
+ *
+ * All of it is transactional: a worker acts on what has committed.
+ *
+ * Copyright (c) 2026, the idempotency developers
+ *
+ * IDENTIFICATION
+ *		src/relay/api/definition.c
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "postgres.h"
+
+#include "access/xact.h"
+#include "catalog/pg_foreign_server.h"
+#include "catalog/pg_type.h"
+#include "executor/spi.h"
+#include "fmgr.h"
+#include "foreign/foreign.h"
+#include "miscadmin.h"
+#include "storage/lmgr.h"
+#include "utils/acl.h"
+#include "utils/builtins.h"
+#include "utils/guc.h"
+#include "utils/snapmgr.h"
+#include "utils/timestamp.h"
+#include "utils/uuid.h"
+
+#include "compat.h"
+#include "outbox/outbox.h"
+#include "outbox/reader.h"
+#include "relay/anchor.h"
+#include "relay/api/arguments.h"
+#include "relay/api/definition.h"
+#include "relay/config.h"
+#include "relay/identity.h"
+#include "relay/position/parked.h"
+#include "relay/position/position.h"
+#include "relay/process/launcher.h"
+#include "relay/shmem.h"
+#include "relay/wake.h"
+#include "shared/args.h"
+#include "shared/catalog.h"
+#include "shared/error.h"
+#include "shared/fault.h"
+#include "shared/spi.h"
+#include "shared/txn_owner.h"
+
+PG_FUNCTION_INFO_V1(idem_relay_create_fn);
+PG_FUNCTION_INFO_V1(idem_relay_alter_fn);
+PG_FUNCTION_INFO_V1(idem_relay_drop_fn);
+PG_FUNCTION_INFO_V1(idem_relay_pause_fn);
+PG_FUNCTION_INFO_V1(idem_relay_resume_fn);
+PG_FUNCTION_INFO_V1(idem_relay_adopt_fn);
+
+#define WRAPPER_PREFIX "idempotency_"
+
+/* A relay as it is now; 42704 if there is none of the name. */
+static IdemRelayConfig *
+find_relay(const char *name)
+{
+	IdemRelayConfig *c = idem_relay_config_of(name);
+
+	if (c == NULL)
+		ereport(ERROR,
+				(errcode(ERRCODE_UNDEFINED_OBJECT),
+				 errmsg("relay \"%s\" does not exist", name),
+				 errhint("See the view idempotency.stat_relay.")));
+	return c;
+}
+
+IdemRelayConfig *
+idem_relay_get_locked(const char *name)
+{
+	Oid			types[1] = {TEXTOID};
+	Datum		values[1] = {CStringGetTextDatum(name)};
+
+	SPI_connect();
+	idem_spi_run("SELECT 1 FROM %s.relays WHERE relay = $1 FOR UPDATE", 1, types, values, NULL);
+	SPI_finish();
+	CommandCounterIncrement();
+	return find_relay(name);
+}
+
+/* A relay without its foreign table has no owner but the extension's. */
+static void
+require_owner(const IdemRelayConfig *c)
+{
+	Oid			owner = OidIsValid(c->anchor) ? c->owner : idem_extension_owner();
+
+	if (!has_privs_of_role(GetUserId(), owner))
+		ereport(ERROR,
+				(errcode(ERRCODE_INSUFFICIENT_PRIVILEGE),
+				 errmsg("must be owner of relay \"%s\"", c->name)));
+}
+
+/*
+ * The same for a relay of the caller's, its foreign table locked as well, and
+ * before the row: the order of DROP.
+ */
+static IdemRelayConfig *
+get_own_relay_and_anchor(const char *name)
+{
+	IdemRelayConfig *c = find_relay(name);
+	Oid			anchor = c->anchor;
+
+	require_owner(c);
+	if (OidIsValid(anchor))
+		idem_anchor_lock(anchor);
+	c = idem_relay_get_locked(name);
+	require_owner(c);
+	if (c->anchor != anchor)
+		ereport(ERROR,
+				(errcode(ERRCODE_T_R_SERIALIZATION_FAILURE),
+				 errmsg("relay \"%s\" was changed by another session", name),
+				 errhint("Try again.")));
+	return c;
+}
+
+/* Without the preload no worker would ever run the relay. */
+static void
+require_preload(void)
+{
+	if (idem_relay_shmem == NULL)
+		ereport(ERROR,
+				(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
+				 errmsg("relays need the library \"idempotency\" to be preloaded"),
+				 errhint("Add idempotency to shared_preload_libraries and restart the server. "
+						 "Claims and the outbox work without it.")));
+}
+
+/* The server of a name that the caller may use. */
+static ForeignServer *
+usable_server(const char *name)
+{
+	ForeignServer *server = GetForeignServerByName(name, true);
+
+	if (server == NULL)
+		ereport(ERROR,
+				(errcode(ERRCODE_UNDEFINED_OBJECT),
+				 errmsg("server \"%s\" does not exist", name),
+				 errhint("Create it with CREATE SERVER ... FOREIGN DATA WRAPPER idempotency_postgres, or another idempotency_ wrapper.")));
+	if (idem_server_usage_check(server->serverid, GetUserId()) != ACLCHECK_OK)
+		aclcheck_error(ACLCHECK_NO_PRIV, OBJECT_FOREIGN_SERVER, name);
+	return server;
+}
+
+/*
+ * The same, locked against its DROP.  Whoever may not use a server does not
+ * lock it; and the name may be another server's once the lock is had.
+ */
+static ForeignServer *
+lock_server(const char *name)
+{
+	ForeignServer *server = usable_server(name);
+	ResourceOwner saved = idem_txn_owner_enter();
+	Oid			locked = InvalidOid;
+
+	while (server->serverid != locked)
+	{
+		if (OidIsValid(locked))
+			UnlockDatabaseObject(ForeignServerRelationId, locked, 0, AccessShareLock);
+		CHECK_FOR_INTERRUPTS();
+		locked = server->serverid;
+		LockDatabaseObject(ForeignServerRelationId, locked, 0, AccessShareLock);
+		server = usable_server(name);
+	}
+	idem_txn_owner_leave(saved);
+	return server;
+}
+
+/* The server exists, is a sink, and the caller may use it; locked against its DROP. */
+static ForeignServer *
+check_server(const char *name)
+{
+	ForeignServer *server = lock_server(name);
+	ForeignDataWrapper *wrapper;
+
+	wrapper = GetForeignDataWrapper(server->fdwid);
+	if (strncmp(wrapper->fdwname, WRAPPER_PREFIX, strlen(WRAPPER_PREFIX)) != 0)
+		ereport(ERROR,
+				(errcode(ERRCODE_WRONG_OBJECT_TYPE),
+				 errmsg("server \"%s\" is not a sink", name),
+				 errdetail("Its foreign-data wrapper is \"%s\".", wrapper->fdwname),
+				 errhint("Sinks are servers of the wrappers idempotency_function, idempotency_postgres, idempotency_null and idempotency_program.")));
+	if (strcmp(wrapper->fdwname, WRAPPER_PREFIX "function") == 0 &&
+		!has_privs_of_role(server->owner, GetUserId()))
+		ereport(ERROR,
+				(errcode(ERRCODE_INSUFFICIENT_PRIVILEGE),
+				 errmsg("server \"%s\" belongs to role \"%s\"",
+						name, GetUserNameFromId(server->owner, false)),
+				 errdetail("That role could make the relay run any function as \"%s\".",
+						   GetUserNameFromId(GetUserId(), false)),
+				 errhint("Let the owner of the server create the relay, or change the owner of the server.")));
+	return server;
+}
+
+/* Append a position that an operator has set, in the caller's transaction. */
+static void
+append_fresh_position(int relay_id, int64 epoch, IdemPositionFresh fresh, const IdemPosition *pos)
+{
+	IdemPositionRow row = {.relay_id = relay_id, .epoch = epoch,
+	.kind = IDEM_POSITION_MOVED, .fresh = fresh, .pos = *pos};
+
+	(void) idem_position_append(&row);
+}
+
+/* A position set by an operator counts under a new epoch. */
+static int64
+raise_epoch(const IdemRelayConfig *c)
+{
+	Oid			types[1] = {INT4OID};
+	Datum		values[1] = {Int32GetDatum(c->relay_id)};
+	int64		epoch;
+
+	SPI_connect();
+	idem_spi_run("UPDATE %s.relays SET epoch = pg_catalog.nextval('%s.relay_log_id')"
+				 " WHERE relay_id = $1 RETURNING epoch", 1, types, values, NULL);
+	epoch = DatumGetInt64(idem_spi_value(SPI_tuptable->vals[0], SPI_tuptable->tupdesc, 1));
+	SPI_finish();
+	return epoch;
+}
+
+void
+idem_relay_move_position(const IdemRelayConfig *c, IdemPositionFresh fresh,
+						 const IdemPosition *pos)
+{
+	IdemPositionRow *last = idem_position_last(c->relay_id, c->epoch);
+	bool		adopted = last != NULL && last->fresh == IDEM_FRESH_ADOPTED;
+
+	append_fresh_position(c->relay_id, raise_epoch(c), adopted ? IDEM_FRESH_ADOPTED : fresh, pos);
+}
+
+/* What is delivered at the start, so to speak. */
+static IdemPosition
+start_position(FunctionCallInfo fcinfo)
+{
+	IdemPosition pos = {idem_relay_args_latest(fcinfo) ? idem_snap_current() : idem_snap_empty(), NULL, 0};
+
+	return pos;
+}
+
+/*
+ * The id of a new relay, whose foreign table this makes: before the row, for
+ * an old table of that name goes with any row of that id.
+ */
+static int
+new_relay_id(const ForeignServer *server)
+{
+	int			relay_id;
+
+	SPI_connect();
+	idem_spi_run("LOCK TABLE %s.relays IN SHARE ROW EXCLUSIVE MODE", 0, NULL, NULL, NULL);
+	idem_spi_run("SELECT pg_catalog.setval('%s.relay_id_seq', GREATEST(pg_catalog.nextval('%s.relay_id_seq'),"
+				 "  (SELECT pg_catalog.max(relay_id) + 1 FROM %s.relays),"
+				 "  (SELECT pg_catalog.max(relay_id) + 1 FROM %s.relay_parked)))::int,"
+				 " (SELECT pg_catalog.count(*) FROM %s.relays)", 0, NULL, NULL, NULL);
+	relay_id = DatumGetInt32(idem_spi_value(SPI_tuptable->vals[0], SPI_tuptable->tupdesc, 1));
+	idem_relay_entries_check(DatumGetInt64(idem_spi_value(SPI_tuptable->vals[0],
+														  SPI_tuptable->tupdesc, 2)));
+	SPI_finish();
+	idem_anchor_create(relay_id, server);
+	return relay_id;
+}
+
+Datum
+idem_relay_create_fn(PG_FUNCTION_ARGS)
+{
+	char	   *name = idem_relay_args_name(fcinfo);
+	char	   *server_name = text_to_cstring(idem_get_text_arg(fcinfo, IDEM_ARG_SERVER, "server", NAMEDATALEN - 1));
+	ForeignServer *server;
+	Oid			types[IDEM_NSETTINGS + 5] = {IDEM_SETTING_TYPES, OIDOID, TEXTOID, TEXTOID, TEXTOID, INT4OID};
+	Datum		values[IDEM_NSETTINGS + 5];
+	char		nulls[IDEM_NSETTINGS + 6];
+	int			relay_id;
+	IdemPosition start;
+	int64		epoch;
+	uint64		n;
+
+	idem_prevent_read_only("relay_create()");
+	idem_relay_args_require(fcinfo);
+	if (name[0] == '@')
+		ereport(ERROR,
+				(errcode(ERRCODE_RESERVED_NAME),
+				 errmsg("relay name \"%s\" is reserved", name),
+				 errhint("Names that begin with \"@\" belong to the extension.")));
+	require_preload();
+	server = check_server(server_name);
+	idem_relay_args_settings(fcinfo, values, nulls);
+	values[IDEM_NSETTINGS] = ObjectIdGetDatum(GetUserId());
+	values[IDEM_NSETTINGS + 1] = CStringGetTextDatum(idem_relay_new_incarnation());
+	values[IDEM_NSETTINGS + 2] = CStringGetTextDatum(idem_publish_identity());
+	values[IDEM_NSETTINGS + 3] = CStringGetTextDatum(GetUserNameFromId(GetUserId(), false));
+	memset(nulls + IDEM_NSETTINGS, ' ', 5);
+	nulls[IDEM_NSETTINGS + 5] = '\0';
+
+	relay_id = new_relay_id(server);
+	values[IDEM_NSETTINGS + 4] = Int32GetDatum(relay_id);
+	SPI_connect();
+	n = idem_spi_run("INSERT INTO %s.relays (relay_id, relay, owner_oid, owner, aggregate_types, ordering,"
+					 " on_dead, max_attempts, min_backoff, max_backoff, batch_events, batch_bytes,"
+					 " max_lag_bytes, epoch, incarnation, identity)"
+					 " SELECT $17, $1, $13, $16, $3, $5::%t.relay_ordering, $6::%t.relay_on_dead, $7, $8, $9, $10,"
+					 " $11, NULLIF($12, 0), pg_catalog.nextval('%s.relay_log_id'), $14, $15"
+					 " WHERE $2 IS NULL AND $4 IS NULL"
+					 " ON CONFLICT (relay) DO NOTHING RETURNING epoch",
+					 IDEM_NSETTINGS + 5, types, values, nulls);
+	if (n == 0)
+		ereport(ERROR,
+				(errcode(ERRCODE_DUPLICATE_OBJECT),
+				 errmsg("relay \"%s\" exists already", name),
+				 errhint("Use relay_alter, or relay_drop first.")));
+	epoch = DatumGetInt64(idem_spi_value(SPI_tuptable->vals[0], SPI_tuptable->tupdesc, 1));
+	start = start_position(fcinfo);
+	append_fresh_position(relay_id, epoch, IDEM_FRESH_MOVED, &start);
+	SPI_finish();
+	IDEM_FAULT_POINT("relay-create-enlist");
+	idem_launcher_enlist_database();
+	idem_relay_config_changed();
+	idem_wake_launcher_at_commit();
+	IDEM_FAULT_POINT("relay-created");
+	PG_RETURN_VOID();
+}
+
+/*
+ * Send to another server from now on.  A relay that has lost its foreign table
+ * is the caller's with the new one.  True if the server is another one, as far
+ * as anybody knows.
+ */
+static bool
+change_server(IdemRelayConfig *c, const ForeignServer *server)
+{
+	IdemAnchor	anchor;
+
+	if (!idem_anchor_find(c->relay_id, &anchor))
+	{
+		idem_anchor_create(c->relay_id, server);
+		idem_relay_note_owner(c->relay_id, GetUserId());
+		return false;
+	}
+	if (anchor.serverid == server->serverid)
+		return false;
+	idem_anchor_redirect(&anchor, server->serverid);
+	return true;
+}
+
+/*
+ * Another target knows nothing of what the relay's former one had confirmed: the
+ * position becomes one that the operator has set, to where it is.
+ */
+static void
+take_position_along(const IdemRelayConfig *c)
+{
+	IdemPositionRow *last = idem_position_last(c->relay_id, c->epoch);
+
+	if (last != NULL)
+		idem_relay_move_position(c, IDEM_FRESH_SERVER, &last->pos);
+}
+
+Datum
+idem_relay_alter_fn(PG_FUNCTION_ARGS)
+{
+	char	   *name = idem_relay_args_name(fcinfo);
+	ForeignServer *server = NULL;
+	Oid			types[IDEM_NSETTINGS] = {IDEM_SETTING_TYPES};
+	Datum		values[IDEM_NSETTINGS];
+	char		nulls[IDEM_NSETTINGS + 1];
+	IdemRelayConfig *c;
+	bool		changed;
+
+	idem_prevent_read_only("relay_alter()");
+	if (PG_ARGISNULL(IDEM_ARG_SERVER))
+	{
+		c = idem_relay_get_locked(name);
+		require_owner(c);
+	}
+	else
+	{
+		require_owner(find_relay(name));
+		server = check_server(text_to_cstring(PG_GETARG_TEXT_PP(IDEM_ARG_SERVER)));
+		c = get_own_relay_and_anchor(name);
+	}
+	idem_relay_args_settings(fcinfo, values, nulls);
+	nulls[IDEM_NSETTINGS] = '\0';
+	SPI_connect();
+	idem_spi_run("UPDATE %s.relays SET aggregate_types = COALESCE($3, aggregate_types),"
+				 " ordering = COALESCE($5::%t.relay_ordering, ordering),"
+				 " on_dead = COALESCE($6::%t.relay_on_dead, on_dead),"
+				 " max_attempts = COALESCE($7, max_attempts), min_backoff = COALESCE($8, min_backoff),"
+				 " max_backoff = COALESCE($9, max_backoff), batch_events = COALESCE($10, batch_events),"
+				 " batch_bytes = COALESCE($11, batch_bytes), max_lag_bytes = NULLIF(COALESCE($12, max_lag_bytes), 0)"
+				 " WHERE relay = $1 AND $2 IS NULL AND $4 IS NULL", IDEM_NSETTINGS, types, values, nulls);
+	SPI_finish();
+	changed = server != NULL && change_server(c, server);
+	if (!PG_ARGISNULL(IDEM_ARG_START))
+	{
+		IdemPosition start = start_position(fcinfo);
+
+		idem_relay_move_position(c, IDEM_FRESH_MOVED, &start);
+	}
+	else if (changed)
+		take_position_along(c);
+	idem_relay_config_changed();
+	PG_RETURN_VOID();
+}
+
+/* Run a statement whose $1 is the relay's id. */
+static void
+run_for_relay(const IdemRelayConfig *c, const char *sql)
+{
+	Oid			types[1] = {INT4OID};
+	Datum		values[1] = {Int32GetDatum(c->relay_id)};
+
+	SPI_connect();
+	idem_spi_run(sql, 1, types, values, NULL);
+	SPI_finish();
+	idem_relay_config_changed();
+}
+
+Datum
+idem_relay_drop_fn(PG_FUNCTION_ARGS)
+{
+	char	   *name = idem_relay_args_name(fcinfo);
+	IdemRelayConfig *c;
+	IdemAnchor	anchor;
+
+	idem_prevent_read_only("relay_drop()");
+	c = get_own_relay_and_anchor(name);
+	idem_relay_forget(c->relay_id);
+	if (idem_anchor_find(c->relay_id, &anchor))
+		idem_anchor_drop(&anchor);
+	idem_relay_config_changed();
+	IDEM_FAULT_POINT("relay-dropped");
+	PG_RETURN_VOID();
+}
+
+Datum
+idem_relay_pause_fn(PG_FUNCTION_ARGS)
+{
+	char	   *name = idem_relay_args_name(fcinfo);
+
+	idem_prevent_read_only("relay_pause()");
+	run_for_relay(idem_relay_get_locked(name), "UPDATE %s.relays SET paused = true WHERE relay_id = $1");
+	PG_RETURN_VOID();
+}
+
+Datum
+idem_relay_resume_fn(PG_FUNCTION_ARGS)
+{
+	char	   *name = idem_relay_args_name(fcinfo);
+
+	idem_prevent_read_only("relay_resume()");
+	run_for_relay(idem_relay_get_locked(name),
+				  "UPDATE %s.relays SET paused = false, halted = NULL WHERE relay_id = $1");
+	PG_RETURN_VOID();
+}
+
+/*
+ * A restore where the owner's role was missing, or that was told to leave all
+ * to its own role, must not make relays run as that role.
+ */
+static void
+require_noted_owner(const IdemRelayConfig *c)
+{
+	if (c->disowned)
+		ereport(ERROR,
+				(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
+				 errmsg("relay \"%s\" has not the owner that it had", c->name),
+				 errdetail("%s.", c->problem),
+				 errhint("Name the role that the relay is to act as: ALTER FOREIGN TABLE %s OWNER TO ...",
+						 idem_anchor_name(c->relay_id))));
+}
+
+/*
+ * Go on from our own last position, under a new incarnation, so that what a
+ * sink has stored for the former one does not contradict.  Without a position,
+ * or with one ahead of this cluster's transactions, the relay comes from
+ * another history (a logical restore): then everything that is in the outbox is
+ * sent, since nobody here knows what of it was.
+ */
+Datum
+idem_relay_adopt_fn(PG_FUNCTION_ARGS)
+{
+	char	   *name = idem_relay_args_name(fcinfo);
+	Oid			types[3] = {INT4OID, TEXTOID, TEXTOID};
+	Datum		values[3];
+	IdemRelayConfig *c;
+	IdemPositionRow *row;
+	IdemSnap   *now = idem_snap_current();
+	IdemPosition adopted = {0};
+	IdemSnap   *done;
+
+	idem_prevent_read_only("relay_adopt()");
+	require_preload();
+	c = idem_relay_get_locked(name);
+	require_owner(c);
+	require_noted_owner(c);
+	row = idem_position_last(c->relay_id, c->epoch);
+	done = row ? row->pos.base : NULL;
+	if (done == NULL || FullTransactionIdFollows(done->xmax, now->xmax))
+	{
+		done = idem_snap_empty();
+		idem_parked_restamp(c->relay_id);
+		ereport(WARNING,
+				(errmsg("relay \"%s\" has no position of this cluster", name),
+				 errdetail("It sends everything that is in the outbox.")));
+	}
+	values[0] = Int32GetDatum(c->relay_id);
+	values[1] = CStringGetTextDatum(idem_relay_new_incarnation());
+	values[2] = CStringGetTextDatum(idem_publish_identity());
+	SPI_connect();
+	idem_spi_run("UPDATE %s.relays SET incarnation = $2, identity = $3 WHERE relay_id = $1",
+				 3, types, values, NULL);
+	SPI_finish();
+	if (OidIsValid(c->anchor))
+		idem_relay_note_owner(c->relay_id, c->owner);
+	adopted.base = done;
+	append_fresh_position(c->relay_id, raise_epoch(c), IDEM_FRESH_ADOPTED, &adopted);
+	idem_launcher_enlist_database();
+	idem_relay_config_changed();
+	idem_wake_launcher_at_commit();
+	PG_RETURN_VOID();
+}

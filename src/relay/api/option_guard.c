@@ -1,0 +1,156 @@
+/*-------------------------------------------------------------------------
+ *
+ * option_guard.c
+ *		Keeps servers' options that are for superusers from everybody else.
+ *
+ * Some options of a server name a program or a file that is used as the
+ * server's operating system user.  Whoever owns the server may change all its
+ * other options.  A validator cannot tell the two apart: it is given the options
+ * that the server will have, and neither the server nor the options it has.  So
+ * the comparison is made where both are at hand, in object_access_hook: the new
+ * tuple of pg_foreign_server is written by then, and the catalog caches still
+ * have the old one, because the command counter has not moved.  A concurrent
+ * change cannot come in between: the command that updated the tuple is the only
+ * one that can have.
+ *
+ * INVARIANT
+ *		Of a server below one of our wrappers, the value of an option that is for
+ *		superusers was set, and its absence left or made, by a superuser.  This
+ *		holds for any command that writes the options, also where the wrapper's
+ *		validator was taken away, and where the library is not preloaded: the
+ *		validator, which runs before, loads it.
+ *
+ * Options of user mappings have no such hook; their validator refuses a list
+ * that has one of these, whoever set it.
+ *
+ * MEMORY: the caller's context.  LOCKING: AccessShareLock on pg_foreign_server.
+ *
+ * Copyright (c) 2026, the idempotency developers
+ *
+ * IDENTIFICATION
+ *		src/relay/api/option_guard.c
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "postgres.h"
+
+#include "access/genam.h"
+#include "access/htup_details.h"
+#include "access/reloptions.h"
+#include "access/stratnum.h"
+#include "access/table.h"
+#include "catalog/objectaccess.h"
+#include "catalog/pg_foreign_server.h"
+#include "foreign/foreign.h"
+#include "miscadmin.h"
+#include "utils/fmgroids.h"
+#include "utils/rel.h"
+#include "utils/snapmgr.h"
+#include "utils/syscache.h"
+
+#include "compat.h"
+#include "relay/api/option_guard.h"
+#include "relay/kind.h"
+
+static object_access_hook_type prev_object_access = NULL;
+
+/* The options of a tuple that no catalog cache has yet. */
+static List *
+options_of_tuple(HeapTuple tup, TupleDesc desc)
+{
+	bool		isnull;
+	Datum		datum = heap_getattr(tup, Anum_pg_foreign_server_srvoptions, desc, &isnull);
+
+	return isnull ? NIL : untransformRelOptions(datum);
+}
+
+/* The options as the running command has written them, and the kind of the server. */
+static List *
+new_options(Oid serverid, const IdemSinkKind **kind)
+{
+	Relation	rel = table_open(ForeignServerRelationId, AccessShareLock);
+	ScanKeyData key;
+	SysScanDesc scan;
+	HeapTuple	tup;
+	List	   *options = NIL;
+
+	*kind = NULL;
+	ScanKeyInit(&key, Anum_pg_foreign_server_oid, BTEqualStrategyNumber, F_OIDEQ,
+				ObjectIdGetDatum(serverid));
+	scan = systable_beginscan(rel, ForeignServerOidIndexId, true, SnapshotSelf, 1, &key);
+	tup = systable_getnext(scan);
+	if (HeapTupleIsValid(tup))
+	{
+		Oid			fdwid = ((Form_pg_foreign_server) GETSTRUCT(tup))->srvfdw;
+
+		*kind = idem_sink_kind_of_wrapper(GetForeignDataWrapper(fdwid)->fdwname);
+		options = options_of_tuple(tup, RelationGetDescr(rel));
+	}
+	systable_endscan(scan);
+	table_close(rel, AccessShareLock);
+	return options;
+}
+
+/* The options as they were before the running command. */
+static List *
+old_options(Oid serverid)
+{
+	ForeignServer *server = GetForeignServerExtended(serverid, FSV_MISSING_OK);
+
+	return server ? server->options : NIL;
+}
+
+/* Refuse a changed option; the log gets no statement that may have a secret. */
+static void
+check_option(const IdemSinkKind *kind, const char *name, List *before, List *after)
+{
+	const char *old = idem_sink_option_value(before, name);
+	const char *new = idem_sink_option_value(after, name);
+	bool		secret = idem_sink_options_look_secret(kind, after);
+
+	if (old == new || (old != NULL && new != NULL && strcmp(old, new) == 0))
+		return;
+	ereport(ERROR,
+			(errcode(ERRCODE_INSUFFICIENT_PRIVILEGE),
+			 new ? errmsg("only superusers may set option \"%s\"", name) :
+			 errmsg("only superusers may drop option \"%s\"", name),
+			 errdetail("It names a file or program that is used as the server's operating system user."),
+			 errhidestmt(secret),
+			 errhidecontext(secret)));
+}
+
+/* For a caller who is no superuser: compare the options that are for superusers. */
+static void
+check_server(Oid serverid, bool created)
+{
+	const IdemSinkKind *kind;
+	List	   *after = new_options(serverid, &kind);
+	List	   *before;
+
+	if (kind == NULL)
+		return;
+	before = created ? NIL : old_options(serverid);
+	for (const IdemSinkOption *o = kind->options; o->name != NULL; o++)
+	{
+		if (o->superuser && o->where == IDEM_OPTION_SERVER)
+			check_option(kind, o->name, before, after);
+	}
+}
+
+/* Superusers pass: what they set here is what the invariant asks for. */
+static void
+on_object_access(ObjectAccessType access, Oid classId, Oid objectId, int subId, void *arg)
+{
+	if (prev_object_access)
+		prev_object_access(access, classId, objectId, subId, arg);
+	if (classId == ForeignServerRelationId &&
+		(access == OAT_POST_CREATE || access == OAT_POST_ALTER) && !superuser())
+		check_server(objectId, access == OAT_POST_CREATE);
+}
+
+void
+idem_option_guard_init(void)
+{
+	prev_object_access = object_access_hook;
+	object_access_hook = on_object_access;
+}

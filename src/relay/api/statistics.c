@@ -1,0 +1,304 @@
+/*-------------------------------------------------------------------------
+ *
+ * statistics.c
+ *		SQL functions behind the views stat_relay and dead_letters, and the
+ *		trigger that receives parked events from a dump.
+ *
+ * Copyright (c) 2026, the idempotency developers
+ *
+ * IDENTIFICATION
+ *		src/relay/api/statistics.c
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "postgres.h"
+
+#include "access/htup_details.h"
+#include "catalog/pg_type.h"
+#include "commands/sequence.h"
+#include "commands/trigger.h"
+#include "executor/spi.h"
+#include "fmgr.h"
+#include "funcapi.h"
+#include "miscadmin.h"
+#include "utils/acl.h"
+#include "utils/builtins.h"
+#include "utils/rel.h"
+#include "utils/timestamp.h"
+#include "utils/tuplestore.h"
+
+#include "outbox/number.h"
+#include "outbox/reader.h"
+#include "relay/config.h"
+#include "relay/position/parked.h"
+#include "relay/position/position.h"
+#include "relay/report.h"
+#include "relay/slots.h"
+#include "shared/args.h"
+#include "shared/catalog.h"
+#include "shared/spi.h"
+
+PG_FUNCTION_INFO_V1(idem_stat_relay_source_fn);
+PG_FUNCTION_INFO_V1(idem_dead_letters_source_fn);
+PG_FUNCTION_INFO_V1(idem_relay_status_fn);
+PG_FUNCTION_INFO_V1(idem_relay_lag_fn);
+PG_FUNCTION_INFO_V1(idem_relay_parked_restore_fn);
+
+#define STATUS_COLUMNS 10
+#define LAG_COLUMNS 5
+
+/*
+ * The rows of a view, read for whoever may call its function.  The names of the
+ * server and the anchor are those of the same snapshot as the rows.
+ */
+static Datum
+rows_of_view(FunctionCallInfo fcinfo, const char *sql)
+{
+	InitMaterializedSRF(fcinfo, 0);
+	SPI_connect();
+	idem_spi_read_into(sql, (ReturnSetInfo *) fcinfo->resultinfo);
+	SPI_finish();
+	PG_RETURN_NULL();
+}
+
+Datum
+idem_stat_relay_source_fn(PG_FUNCTION_ARGS)
+{
+	return rows_of_view(fcinfo,
+						"SELECT r.relay_id, r.relay, v.srvname::text, r.paused,"
+						" COALESCE(d.dead, 0)"
+						" FROM %s.relays r"
+						" LEFT JOIN (SELECT p.relay_id, pg_catalog.count(*) AS dead"
+						"    FROM %s.relay_parked p WHERE p.state = 'dead'"
+						"    GROUP BY p.relay_id) d ON d.relay_id = r.relay_id"
+						" LEFT JOIN pg_catalog.pg_class c"
+						"   ON c.relname = ('relay_' || r.relay_id)::name AND c.relkind = 'f'"
+						"  AND c.relnamespace = (SELECT t.relnamespace FROM pg_catalog.pg_class t"
+						"    WHERE t.oid = '%s.relays'::pg_catalog.regclass)"
+						" LEFT JOIN pg_catalog.pg_foreign_table f ON f.ftrelid = c.oid"
+						" LEFT JOIN pg_catalog.pg_foreign_server v ON v.oid = f.ftserver");
+}
+
+Datum
+idem_dead_letters_source_fn(PG_FUNCTION_ARGS)
+{
+	return rows_of_view(fcinfo,
+						"SELECT r.relay, p.event_id, p.attempts, p.sqlstate, p.error,"
+						" p.first_failed_at, p.last_failed_at"
+						" FROM %s.relay_parked p JOIN %s.relays r USING (relay_id)"
+						" WHERE p.state = 'dead'");
+}
+
+/* The rate is brought up to date with each batch; without any it fades. */
+static double
+rate_now(const IdemRelayEntry *e)
+{
+	double		idle = e->rate_at == 0 ? 0 :
+	(double) (GetCurrentTimestamp() - e->rate_at) / USECS_PER_SEC;
+
+	return e->rate * IDEM_RATE_TAU / (IDEM_RATE_TAU + Max(idle, 0));
+}
+
+/*
+ * Error text may quote what is in an event or a target, so it is for those who
+ * may read the dead letters, where the same text stands.
+ */
+static bool
+may_read_errors(void)
+{
+	static IdemRelRef dead_letters = IDEM_VIEWREF("dead_letters");
+
+	return pg_class_aclcheck(idem_relref_oid(&dead_letters), GetUserId(),
+							 ACL_SELECT) == ACLCHECK_OK;
+}
+
+/* From a copy of the entry, since palloc must not run under its spinlock. */
+static void
+put_entry(ReturnSetInfo *rsinfo, const IdemRelayEntry *e, bool with_error)
+{
+	Datum		values[STATUS_COLUMNS];
+	bool		nulls[STATUS_COLUMNS] = {false};
+	const char *waiting = idem_wait_name(e->waiting);
+
+	values[0] = Int32GetDatum(e->relay_id);
+	values[1] = CStringGetTextDatum(idem_state_name(e->state));
+	nulls[2] = waiting == NULL;
+	values[2] = waiting ? CStringGetTextDatum(waiting) : (Datum) 0;
+	values[3] = Float8GetDatum(rate_now(e));
+	values[4] = Int64GetDatum(e->sent);
+	values[5] = Int64GetDatum(e->retried);
+	nulls[6] = e->last_error[0] == '\0';
+	values[6] = nulls[6] ? (Datum) 0 :
+		CStringGetTextDatum(with_error ? e->last_error : "<insufficient privilege>");
+	nulls[7] = e->last_error_at == 0;
+	values[7] = TimestampTzGetDatum(e->last_error_at);
+	nulls[8] = e->pid == 0;
+	values[8] = Int32GetDatum(e->pid);
+	nulls[9] = e->sink_pid == 0;
+	values[9] = Int32GetDatum(e->sink_pid);
+	tuplestore_putvalues(rsinfo->setResult, rsinfo->setDesc, values, nulls);
+}
+
+/*
+ * The entries of this database, in the current context.  Of a relay without a
+ * process the worker of the database knows the state; without that worker nobody
+ * does, and the relay is not running.
+ */
+static IdemRelayEntry *
+copy_entries(int *n)
+{
+	IdemRelayEntry *copies = palloc(sizeof(*copies) * idem_relay_shmem->nrelays);
+	const IdemWorkerSlot *slot;
+	bool		is_run;
+
+	*n = 0;
+	LWLockAcquire(idem_relay_shmem->lock, LW_SHARED);
+	slot = idem_worker_slot_find(MyDatabaseId, 0);
+	is_run = slot != NULL && slot->pid != 0;
+	for (int i = 0; i < idem_relay_shmem->nrelays; i++)
+	{
+		IdemRelayEntry *entry = &idem_relay_entries[i];
+
+		if (entry->dboid != MyDatabaseId || (entry->pid == 0 && !is_run))
+			continue;
+		SpinLockAcquire(&entry->mutex);
+		memcpy(&copies[(*n)++], entry, sizeof(*entry));
+		SpinLockRelease(&entry->mutex);
+	}
+	LWLockRelease(idem_relay_shmem->lock);
+	return copies;
+}
+
+/* Copied first: rows may go to disk, and nobody shall wait for the lock meanwhile. */
+Datum
+idem_relay_status_fn(PG_FUNCTION_ARGS)
+{
+	ReturnSetInfo *rsinfo = (ReturnSetInfo *) fcinfo->resultinfo;
+	IdemRelayEntry *copies;
+	bool		with_error;
+	int			n;
+
+	InitMaterializedSRF(fcinfo, 0);
+	if (idem_relay_shmem == NULL)
+		PG_RETURN_VOID();
+	with_error = may_read_errors();
+	copies = copy_entries(&n);
+	for (int i = 0; i < n; i++)
+		put_entry(rsinfo, &copies[i], with_error);
+	pfree(copies);
+	PG_RETURN_VOID();
+}
+
+/* "xmax" of what is delivered, and how far into the difference after it. */
+static char *
+position_text(const IdemPosition *pos)
+{
+	if (pos->target == NULL)
+		return psprintf(UINT64_FORMAT, U64FromFullTransactionId(pos->base->xmax));
+	return psprintf(UINT64_FORMAT ".." UINT64_FORMAT "/" INT64_FORMAT,
+					U64FromFullTransactionId(pos->base->xmax),
+					U64FromFullTransactionId(pos->target->xmax), pos->seq);
+}
+
+/* The oldest event's age is 0 where nothing is behind the position. */
+static void
+put_lag(ReturnSetInfo *rsinfo, int relay_id, const IdemPosition *pos, const IdemLag *lag)
+{
+	Datum		values[LAG_COLUMNS];
+	bool		nulls[LAG_COLUMNS] = {false};
+	Interval   *age = palloc0(sizeof(Interval));
+
+	if (lag->oldest != 0)
+		age->time = Max(0, GetCurrentTimestamp() - lag->oldest);
+	values[0] = Int32GetDatum(relay_id);
+	values[1] = CStringGetTextDatum(position_text(pos));
+	values[2] = Int64GetDatum(lag->events);
+	values[3] = IntervalPGetDatum(age);
+	values[4] = Int64GetDatum(lag->bytes);
+	tuplestore_putvalues(rsinfo->setResult, rsinfo->setDesc, values, nulls);
+}
+
+/*
+ * All relays at once: one scan of the log of positions, and what is behind a
+ * position is counted once, however many relays stand there.  The positions are
+ * read before the count takes its snapshot.
+ */
+Datum
+idem_relay_lag_fn(PG_FUNCTION_ARGS)
+{
+	ReturnSetInfo *rsinfo = (ReturnSetInfo *) fcinfo->resultinfo;
+	List	   *relays = idem_relay_briefs();
+	HTAB	   *rows = idem_position_all_last();
+	const IdemPosition **positions = palloc(sizeof(*positions) * (list_length(relays) + 1));
+	int		   *ids = palloc(sizeof(*ids) * (list_length(relays) + 1));
+	IdemLag    *lags = palloc(sizeof(*lags) * (list_length(relays) + 1));
+	int			n = 0;
+	ListCell   *lc;
+
+	InitMaterializedSRF(fcinfo, 0);
+	foreach(lc, relays)
+	{
+		const IdemRelayBrief *relay = lfirst(lc);
+		const IdemPositionRow *row = idem_position_of(rows, relay->relay_id, relay->epoch);
+
+		if (row == NULL)
+			continue;
+		ids[n] = relay->relay_id;
+		positions[n++] = &row->pos;
+	}
+	idem_reader_lags(positions, lags, n);
+	for (int i = 0; i < n; i++)
+		put_lag(rsinfo, ids[i], positions[i], &lags[i]);
+	PG_RETURN_VOID();
+}
+
+/*
+ * A parked event is known by its number.  One of a dump is taken only where no
+ * number has been given out: elsewhere an event that gets the number later would
+ * be passed over, as parked.
+ */
+static void
+check_restore(void)
+{
+	if (idem_number_hold_for_restore())
+		return;
+	ereport(ERROR,
+			(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
+			 errmsg("cannot restore events into \"relay_parked\": the outbox is in use"),
+			 errdetail("The events of a dump keep their numbers, which other events have here already or will get."),
+			 errhint("Restore the dump into a new database, or leave the data of the extension's tables out.")));
+}
+
+/*
+ * Rows that a worker or relay_replay parks pass.  Others come from a dump, and are
+ * numbered anew: the sequence is not part of a dump, whose setval would set that of
+ * a database in use back.
+ */
+Datum
+idem_relay_parked_restore_fn(PG_FUNCTION_ARGS)
+{
+	static IdemRelRef sequence = IDEM_RELREF("relay_parked_parked_id_seq");
+	TriggerData *trigger = (TriggerData *) fcinfo->context;
+	int			column = 1;
+	Datum		value;
+	bool		isnull = false;
+
+	if (!CALLED_AS_TRIGGER(fcinfo) ||
+		!TRIGGER_FIRED_BEFORE(trigger->tg_event) ||
+		!TRIGGER_FIRED_BY_INSERT(trigger->tg_event) ||
+		!TRIGGER_FIRED_FOR_ROW(trigger->tg_event))
+		ereport(ERROR,
+				(errcode(ERRCODE_E_R_I_E_TRIGGER_PROTOCOL_VIOLATED),
+				 errmsg("function \"relay_parked_restore\" must be fired before insert for each row")));
+	if (idem_parked_is_parking())
+		return PointerGetDatum(trigger->tg_trigtuple);
+	if (fcinfo->flinfo->fn_extra == NULL)
+	{
+		check_restore();
+		fcinfo->flinfo->fn_extra = trigger->tg_trigger; /* once per statement */
+	}
+	value = Int64GetDatum(nextval_internal(idem_relref_oid(&sequence), false));
+	return PointerGetDatum(heap_modify_tuple_by_cols(trigger->tg_trigtuple,
+													 RelationGetDescr(trigger->tg_relation),
+													 1, &column, &value, &isnull));
+}

@@ -1,0 +1,228 @@
+/*-------------------------------------------------------------------------
+ *
+ * validator.c
+ *		Validators of the foreign-data wrappers, one per kind of sink.
+ *
+ * A validator sees options and the catalog they are meant for, not the server;
+ * hence one wrapper and one validator per kind, made from the list of kinds
+ * (kind.h).
+ *
+ * INVARIANT
+ *		An error says no value, which may be a secret, and where one may be a
+ *		secret the server log gets neither the statement nor the SQL text of a
+ *		context.  What PostgreSQL itself refuses before it asks the validator
+ *		is logged as any statement is.
+ *
+ * Copyright (c) 2026, the idempotency developers
+ *
+ * IDENTIFICATION
+ *		src/relay/api/validator.c
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "postgres.h"
+
+#include "access/reloptions.h"
+#include "catalog/pg_foreign_server.h"
+#include "catalog/pg_user_mapping.h"
+#include "commands/defrem.h"
+#include "fmgr.h"
+#include "foreign/foreign.h"
+#include "miscadmin.h"
+#include "utils/acl.h"
+#include "utils/builtins.h"
+#include "utils/lsyscache.h"
+
+#include "compat.h"
+#include "relay/kind.h"
+#include "shared/args.h"
+#include "sink/postgres/options.h"
+#include "sink/postgres/setup_sql.h"
+
+PG_FUNCTION_INFO_V1(idem_sink_setup_sql_fn);
+
+/* Is the option one of the objects of this catalog? */
+static bool
+belongs_here(const IdemSinkOption *option, Oid catalog)
+{
+	return catalog == (option->where == IDEM_OPTION_SERVER ?
+					   ForeignServerRelationId : UserMappingRelationId);
+}
+
+/* The options this object can have, for the hint. */
+static char *
+good_options(const IdemSinkOption *table, Oid catalog)
+{
+	StringInfoData buf;
+
+	initStringInfo(&buf);
+	for (; table->name != NULL; table++)
+	{
+		if (belongs_here(table, catalog))
+			appendStringInfo(&buf, "%s%s", buf.len > 0 ? ", " : "", table->name);
+	}
+	return buf.data;
+}
+
+/* The options that a statement leaves an object with, as a validator sees them. */
+typedef struct Checked
+{
+	const IdemSinkKind *kind;
+	List	   *options;		/* of DefElem */
+	Oid			catalog;
+	bool		secret;			/* the statement may have a secret in it */
+} Checked;
+
+/* A user mapping may always have a secret; of a server the names decide. */
+static Checked
+take_options(FunctionCallInfo fcinfo, const IdemSinkKind *kind)
+{
+	Checked		c = {kind, untransformRelOptions(PG_GETARG_DATUM(0)), PG_GETARG_OID(1), false};
+
+	c.secret = c.catalog == UserMappingRelationId ||
+		idem_sink_options_look_secret(kind, c.options);
+	return c;
+}
+
+/*
+ * Part of an ereport.  The client has the statement; the log, which others read,
+ * shall not, nor the context with the SQL of a function that runs it.
+ */
+static int
+hide_secret(const Checked *c)
+{
+	errhidestmt(c->secret);
+	return errhidecontext(c->secret);
+}
+
+/* The hint lists options by name; no value is ever shown. */
+pg_noreturn static void
+unknown_option(const Checked *c, const char *name)
+{
+	char	   *good = good_options(c->kind->options, c->catalog);
+
+	ereport(ERROR,
+			(errcode(ERRCODE_FDW_INVALID_OPTION_NAME),
+			 errmsg("invalid option \"%s\"", name),
+			 good[0] ? errhint("Valid options here are: %s.", good) :
+			 errhint("There are no options here."),
+			 hide_secret(c)));
+}
+
+/*
+ * Who may set a server's options of the kind "superuser" is looked at where the
+ * options before are known, in option_guard.c.
+ */
+static void
+check_option(const Checked *c, const IdemSinkOption *option, DefElem *def)
+{
+	char		problem[256];
+
+	if (!belongs_here(option, c->catalog))
+		unknown_option(c, def->defname);
+	if (option->superuser && option->where == IDEM_OPTION_USER_MAPPING && !superuser())
+		ereport(ERROR,
+				(errcode(ERRCODE_INSUFFICIENT_PRIVILEGE),
+				 errmsg("only superusers may set option \"%s\"", def->defname),
+				 errdetail("It names a file or program that is used as the server's operating system user."),
+				 hide_secret(c)));
+	if (!idem_sink_option_check(option, defGetString(def), problem, sizeof(problem)))
+		ereport(ERROR,
+				(errcode(ERRCODE_FDW_INVALID_ATTRIBUTE_VALUE),
+				 errmsg("option \"%s\" %s", def->defname, problem),
+				 hide_secret(c)));
+}
+
+/* May the catalog have options that are the program's own? */
+static bool
+takes_any(const Checked *c)
+{
+	return (c->kind->flags & IDEM_KIND_OPEN) != 0 &&
+		(c->catalog == ForeignServerRelationId || c->catalog == UserMappingRelationId);
+}
+
+/* Refuse unknown and bad options.  A missing one is the relay's problem: config.c. */
+static void
+validate(FunctionCallInfo fcinfo, const char *kind)
+{
+	Checked		c = take_options(fcinfo, idem_sink_kind(kind));
+	ListCell   *lc;
+
+	foreach(lc, c.options)
+	{
+		DefElem    *def = lfirst(lc);
+		const IdemSinkOption *option = idem_sink_option_find(c.kind->options, def->defname);
+
+		if (option != NULL)
+			check_option(&c, option, def);
+		else if (!takes_any(&c))
+			unknown_option(&c, def->defname);
+	}
+}
+
+/* The validator of each kind, as SQL calls it. */
+#define KIND(kind, table, flags) \
+	PG_FUNCTION_INFO_V1(idem_sink_##kind##_validator); \
+	Datum \
+	idem_sink_##kind##_validator(PG_FUNCTION_ARGS) \
+	{ \
+		validate(fcinfo, #kind); \
+		PG_RETURN_VOID(); \
+	}
+
+IDEM_SINK_KINDS(KIND)
+
+/* Quote a name that goes into SQL text for the operator to run. */
+static char *
+quoted_name(const char *value)
+{
+	char		schema[NAMEDATALEN];
+	char		name[NAMEDATALEN];
+
+	if (!idem_sink_split_name(value, schema, name, NAMEDATALEN))
+		ereport(ERROR,
+				(errcode(ERRCODE_INVALID_NAME),
+				 errmsg("\"%s\" is not a schema-qualified name", value)));
+	return quote_qualified_identifier(schema, name);
+}
+
+/* The remote role that the caller's mapping names; the caller's own if none. */
+static char *
+remote_role(Oid serverid)
+{
+	UserMapping *mapping = GetUserMapping(GetUserId(), serverid);
+	const char *user = idem_sink_option_value(mapping->options, "user");
+
+	return pstrdup(quote_identifier(user ? user : GetUserNameFromId(GetUserId(), false)));
+}
+
+Datum
+idem_sink_setup_sql_fn(PG_FUNCTION_ARGS)
+{
+	char	   *name = text_to_cstring(idem_get_text_arg(fcinfo, 0, "server", NAMEDATALEN - 1));
+	ForeignServer *server = GetForeignServerByName(name, false);
+	ForeignDataWrapper *wrapper = GetForeignDataWrapper(server->fdwid);
+	const char *table = idem_sink_option_value(server->options, "table");
+	const char *position = idem_sink_option_value(server->options, "position_table");
+	StringInfoData sql;
+	char	   *role;
+
+	if (idem_server_usage_check(server->serverid, GetUserId()) != ACLCHECK_OK)
+		aclcheck_error(ACLCHECK_NO_PRIV, OBJECT_FOREIGN_SERVER, name);
+	initStringInfo(&sql);
+	if (strcmp(wrapper->fdwname, "idempotency_postgres") != 0)
+	{
+		appendStringInfoString(&sql, IDEM_SINK_NO_SETUP_SQL);
+		PG_RETURN_TEXT_P(cstring_to_text(sql.data));
+	}
+	position = quoted_name(position ? position : IDEM_SINK_POSTGRES_POSITION_TABLE);
+	role = remote_role(server->serverid);
+	appendStringInfo(&sql, IDEM_SINK_POSTGRES_SETUP_SQL, position, position, position, role);
+	if (table != NULL)
+	{
+		char	   *inbox = quoted_name(table);
+
+		appendStringInfo(&sql, IDEM_SINK_POSTGRES_INBOX_SQL, inbox, inbox, role);
+	}
+	PG_RETURN_TEXT_P(cstring_to_text(sql.data));
+}

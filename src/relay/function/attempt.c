@@ -1,0 +1,316 @@
+/*-------------------------------------------------------------------------
+ *
+ * attempt.c
+ *		Which event was being handled when the server went down.
+ *
+ * A handler runs in the server and can take it down: a segmentation fault, a
+ * PANIC, memory that the kernel wants back.  Nothing is recorded while all is
+ * well.  A worker that starts after the server did not end cleanly tries what
+ * may have been in flight (a batch of the log, the parked events that are due)
+ * one event at a time, and puts each on record before: a row of
+ * relay_attempts names it, durably, and the transaction of the outcome clears
+ * the name.  A name that is still there at the next start is that of the event
+ * that was being handled alone when the process ended.  It counts against the
+ * event, which is parked with it and from then on always tried alone and on
+ * record, and is dead at the second time (IDEM_MAX_CRASHES).
+ *
+ * The server also goes down when another process crashes.  Then this one is
+ * told to quit, and notes in a file, from the signal handler, that it lived;
+ * so it does when it ends by itself.  An attempt with such a note does not
+ * count, however often that happens.  The file is the process' last word and
+ * no more: lost with the machine, the attempt counts.
+ *
+ * The record is a row of its own per relay, updated in place of its former
+ * version on the same page: in the row of the relay it would wait for an
+ * operator's open transaction, and in relay_parked it would cost a copy of the
+ * event.  It is not dumped: it means something to the next start only.
+ *
+ * Copyright (c) 2026, the idempotency developers
+ *
+ * IDENTIFICATION
+ *		src/relay/function/attempt.c
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "postgres.h"
+
+#include <fcntl.h>
+#include <signal.h>
+#include <unistd.h>
+
+#include "catalog/pg_type.h"
+#include "common/file_perm.h"
+#include "executor/spi.h"
+#include "libpq/pqsignal.h"
+#include "miscadmin.h"
+#include "pgstat.h"
+#include "storage/ipc.h"
+
+#include "relay/function/attempt.h"
+#include "relay/shmem.h"
+#include "shared/spi.h"
+
+/* What a signal handler reads: the number first, then the flag. */
+static char note_path[MAXPGPATH];
+static volatile int64 note_number = 0;
+static volatile sig_atomic_t note_wanted = false;
+static bool note_exists = false;
+
+/* Async-signal-safe.  Without the note the attempt counts as a crash. */
+static void
+write_note(void)
+{
+	int64		number = note_number;
+	int			fd = open(note_path, O_WRONLY | O_CREAT | O_TRUNC, pg_file_create_mode);
+
+	if (fd < 0)
+		return;
+	if (write(fd, &number, sizeof(number)) != sizeof(number))
+		(void) unlink(note_path);
+	(void) close(fd);
+}
+
+/* SIGQUIT: another process crashed, or the server is stopped at once. */
+static void
+on_quit(SIGNAL_ARGS)
+{
+	if (note_wanted)
+		write_note();
+	_exit(2);
+}
+
+/* An exit status of the handler's own, by exit(), counts as a crash. */
+static void
+on_exit_note(int code, Datum arg)
+{
+	if (note_wanted && (code == 0 || code == 1))
+		write_note();
+}
+
+/* Did the process that made this attempt live to tell of it? */
+static bool
+note_says(int64 number)
+{
+	int64		noted;
+	int			fd = open(note_path, O_RDONLY | PG_BINARY, 0);
+	ssize_t		n;
+
+	if (fd < 0)
+		return false;
+	note_exists = true;
+	n = read(fd, &noted, sizeof(noted));
+	(void) close(fd);
+	return n == sizeof(noted) && noted == number;
+}
+
+/* Once per process. */
+static void
+prepare_note(int relay_id)
+{
+	if (note_path[0] != '\0')
+		return;
+	snprintf(note_path, sizeof(note_path), "%s/idempotency.%u.%d",
+			 PG_STAT_TMP_DIR, MyDatabaseId, relay_id);
+	on_proc_exit(on_exit_note, (Datum) 0);
+	pqsignal(SIGQUIT, on_quit);
+}
+
+/* Find the relay's entry; NULL: stat_relay had no room.  The caller holds the lock. */
+static IdemRelayEntry *
+find_entry(int relay_id)
+{
+	for (int i = 0; i < idem_relay_shmem->nrelays; i++)
+	{
+		IdemRelayEntry *entry = &idem_relay_entries[i];
+
+		if (entry->dboid == MyDatabaseId && entry->relay_id == relay_id)
+			return entry;
+	}
+	return NULL;
+}
+
+/*
+ * Has a worker of this relay passed what the crash left?  Without an entry for the
+ * relay each worker of it is careful, which costs time and nothing else.
+ */
+static bool
+has_passed_crash(int relay_id)
+{
+	IdemRelayEntry *entry;
+	bool		passed = false;
+
+	LWLockAcquire(idem_relay_shmem->lock, LW_SHARED);
+	entry = find_entry(relay_id);
+	if (entry != NULL)
+	{
+		SpinLockAcquire(&entry->mutex);
+		passed = entry->kept.passed_crash;
+		SpinLockRelease(&entry->mutex);
+	}
+	LWLockRelease(idem_relay_shmem->lock);
+	return passed;
+}
+
+/* Let the relay's later workers know; the entry is this process' while it runs. */
+static void
+note_passed_crash(int relay_id)
+{
+	IdemRelayEntry *entry;
+
+	LWLockAcquire(idem_relay_shmem->lock, LW_SHARED);
+	entry = find_entry(relay_id);
+	if (entry != NULL)
+	{
+		SpinLockAcquire(&entry->mutex);
+		entry->kept.passed_crash = true;
+		SpinLockRelease(&entry->mutex);
+	}
+	LWLockRelease(idem_relay_shmem->lock);
+}
+
+void
+idem_attempts_load(IdemAttempts *a, const IdemRelayConfig *config)
+{
+	Oid			types[1] = {INT4OID};
+	Datum		values[1] = {Int32GetDatum(config->relay_id)};
+
+	if (a->loaded)
+		return;
+	prepare_note(config->relay_id);
+	SPI_connect();
+	if (idem_spi_run("SELECT attempt, event_id FROM %s.relay_attempts"
+					 " WHERE relay_id = $1 AND event_id IS NOT NULL", 1, types, values, NULL) == 1)
+	{
+		HeapTuple	tup = SPI_tuptable->vals[0];
+		TupleDesc	desc = SPI_tuptable->tupdesc;
+
+		a->recorded = true;
+		a->killer = *DatumGetUUIDP(idem_spi_value(tup, desc, 2));
+		a->killed = !note_says(DatumGetInt64(idem_spi_value(tup, desc, 1)));
+	}
+	SPI_finish();
+	if (a->killed || (idem_relay_shmem->after_crash && !has_passed_crash(config->relay_id)))
+	{
+		a->log_left = config->batch_events;
+		a->repeats = true;
+	}
+	a->loaded = true;
+}
+
+bool
+idem_attempts_careful(const IdemAttempts *a)
+{
+	return a->log_left > 0 || a->repeats;
+}
+
+/* Are the ids the same? */
+static bool
+same_event(const pg_uuid_t *a, const pg_uuid_t *b)
+{
+	return memcmp(a, b, UUID_LEN) == 0;
+}
+
+bool
+idem_attempts_killed(IdemAttempts *a, const IdemRelayConfig *config,
+					 const pg_uuid_t *event_id, IdemFailure *failure)
+{
+	if (!a->killed || !same_event(event_id, &a->killer))
+		return false;
+	a->met = true;
+	failure->counts = true;
+	failure->crashed = true;
+	failure->retry_after_ms = config->max_backoff_ms;
+	strlcpy(failure->sqlstate, "ID006", sizeof(failure->sqlstate));
+	failure->message = "the server went down while the handler had this event, and no other";
+	return true;
+}
+
+bool
+idem_attempts_unannounced(const IdemAttempts *a, const pg_uuid_t *event_id)
+{
+	if (a->killed && same_event(event_id, &a->killer))
+		return false;			/* it will not be tried */
+	return !a->announced || !same_event(event_id, &a->event);
+}
+
+/* Write the record; returns the number of the attempt. */
+static int64
+write_record(const IdemRelayConfig *config, const pg_uuid_t *event_id)
+{
+	Oid			types[2] = {INT4OID, UUIDOID};
+	Datum		values[2] = {Int32GetDatum(config->relay_id), UUIDPGetDatum(event_id)};
+	int64		number;
+
+	SPI_connect();
+	idem_spi_run("INSERT INTO %s.relay_attempts AS a (relay_id, attempt, event_id)"
+				 " VALUES ($1, pg_catalog.nextval('%s.relay_log_id'), $2)"
+				 " ON CONFLICT (relay_id) DO UPDATE"
+				 " SET attempt = EXCLUDED.attempt, event_id = EXCLUDED.event_id"
+				 " RETURNING a.attempt", 2, types, values, event_id ? "  " : " n");
+	number = DatumGetInt64(idem_spi_value(SPI_tuptable->vals[0], SPI_tuptable->tupdesc, 1));
+	SPI_finish();
+	return number;
+}
+
+/*
+ * The note is wanted from here on, not only after the commit: one about a
+ * record that was not written is about nothing.
+ */
+void
+idem_attempts_announce(IdemAttempts *a, const IdemRelayConfig *config,
+					   const pg_uuid_t *event_id)
+{
+	a->announced = false;
+	a->event = *event_id;
+	note_wanted = false;
+	pg_compiler_barrier();
+	note_number = write_record(config, event_id);
+	pg_compiler_barrier();
+	note_wanted = true;
+}
+
+void
+idem_attempts_announced(IdemAttempts *a)
+{
+	a->recorded = a->announced = true;
+}
+
+void
+idem_attempts_conclude(IdemAttempts *a, const IdemRelayConfig *config)
+{
+	/* A killer that does not turn up again was taken out of the way. */
+	a->closing = a->recorded && (a->announced || a->met || !idem_attempts_careful(a));
+	if (a->closing)
+		(void) write_record(config, NULL);
+}
+
+void
+idem_attempts_concluded(IdemAttempts *a, const IdemRelayConfig *config)
+{
+	if (a->closing)
+	{
+		note_wanted = false;
+		a->recorded = a->announced = a->closing = false;
+		if (note_exists)
+			(void) unlink(note_path);
+		note_exists = false;
+	}
+
+	/*
+	 * Another event's outcome does not excuse the killer, which is still to
+	 * come.
+	 */
+	if (a->met || !idem_attempts_careful(a))
+		a->killed = a->met = false;
+	if (!a->passed && !idem_attempts_careful(a))
+	{
+		a->passed = true;
+		note_passed_crash(config->relay_id);
+	}
+}
+
+void
+idem_attempts_failed(IdemAttempts *a)
+{
+	a->met = a->closing = false;
+}

@@ -1,0 +1,494 @@
+/*-------------------------------------------------------------------------
+ *
+ * handler.c
+ *		The SQL function of a function relay, called for one event.
+ *
+ * Each event is handled in a subtransaction of its own, as the relay's owner,
+ * under SECURITY_RESTRICTED_OPERATION and the relay's timeout.  An error rolls
+ * the event back and nothing else.  Constraints are immediate in handlers, so
+ * that their errors find the event they belong to, and nothing that was queued
+ * runs later under another role.  Whose session it is, and what becomes of what
+ * a handler leaves, is the matter of handler_reset.c.
+ *
+ * The claim is made as consumer "@relay/NAME", which SQL cannot name: nobody
+ * can make an event a duplicate for the relay by claiming it first.
+ *
+ * The timeout sets QueryCancelPending, and may fire after the event's last check
+ * for interrupts.  When the event has ended the flag is cleared, unless the
+ * counter of SIGINT shows that somebody sent a cancel as well.
+ *
+ * MEMORY: one event at a time, in a context that is reset with the next; a saved
+ * plan until idem_handler_forget.
+ *
+ * Copyright (c) 2026, the idempotency developers
+ *
+ * IDENTIFICATION
+ *		src/relay/function/handler.c
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "postgres.h"
+
+#include <signal.h>
+
+#include "access/xact.h"
+#include "catalog/namespace.h"
+#include "catalog/pg_proc.h"
+#include "catalog/pg_type.h"
+#include "executor/spi.h"
+#include "funcapi.h"
+#include "miscadmin.h"
+#include "parser/parse_type.h"
+#include "storage/ipc.h"
+#include "storage/latch.h"
+#include "utils/acl.h"
+#include "utils/builtins.h"
+#include "utils/guc.h"
+#include "utils/lsyscache.h"
+#include "utils/memutils.h"
+#include "utils/regproc.h"
+#include "utils/resowner.h"
+#include "utils/snapmgr.h"
+#include "utils/syscache.h"
+#include "utils/timeout.h"
+#include "utils/timestamp.h"
+
+#include "compat.h"
+#include "claim/claim.h"
+#include "relay/function/handler.h"
+#include "relay/function/handler_reset.h"
+#include "shared/fault.h"
+
+#define DEFAULT_TIMEOUT_MS 30000
+#define MAX_TIMEOUTS_OF_EVENT 3 /* then the process ends */
+
+/* The arguments a handler may declare, in the order of the parameters. */
+static const struct
+{
+	const char *name;
+	Oid			type;
+}			handler_args[] = {
+	{"event_id", UUIDOID},
+	{"aggregate_type", TEXTOID},
+	{"aggregate_id", TEXTOID},
+	{"event_type", TEXTOID},
+	{"payload", JSONBOID},
+	{"headers", JSONBOID},
+	{"enqueued_at", TIMESTAMPTZOID},
+};
+
+#define NARGS lengthof(handler_args)
+#define ARG_PAYLOAD 4
+
+struct IdemHandler
+{
+	MemoryContext event_cxt;
+	SPIPlanPtr	plan;			/* NULL: to be made */
+	Oid			func;			/* that it calls */
+	bool		checking;		/* the function; no event is to blame */
+	bool		called;			/* with this event, and not only claiming it */
+	bool		payload_is_bytea;
+	int			timeout_ms;
+};
+
+/* The event whose handler runs; empty: none. */
+static char event_in_hand[40] = "";
+
+/* The timeout of this process, and what came in since it was started. */
+static TimeoutId handler_timeout = MAX_TIMEOUTS;
+static volatile sig_atomic_t timed_out = 0; /* so many times */
+static volatile sig_atomic_t cancels = 0;
+static sig_atomic_t cancels_before = 0;
+
+/* Async-signal-safe: raise at the next check for interrupts. */
+static void
+request_cancel(void)
+{
+	InterruptPending = true;
+	QueryCancelPending = true;
+	SetLatch(MyLatch);
+}
+
+/* SIGINT, as the server's own handler has it, but counted. */
+static void
+on_cancel(SIGNAL_ARGS)
+{
+	int			save_errno = errno;
+
+	cancels++;
+	if (!proc_exit_inprogress)
+		request_cancel();
+	errno = save_errno;
+}
+
+/*
+ * In the signal handler of the timer.  A handler can catch the cancel and go on,
+ * but not the end of its process.  A cancel that is pending still was not caught.
+ */
+static void
+on_timeout(void)
+{
+	if (timed_out > 0 && QueryCancelPending)
+		return;
+	timed_out++;
+	if (timed_out >= MAX_TIMEOUTS_OF_EVENT)
+		ProcDiePending = true;
+	request_cancel();
+}
+
+/* Fires again and again, for a handler that catches the first cancel. */
+static void
+start_timeout(IdemHandler *handler)
+{
+	int			ms = handler->timeout_ms > 0 ? handler->timeout_ms : DEFAULT_TIMEOUT_MS;
+
+	timed_out = 0;
+	cancels_before = cancels;
+	enable_timeout_every(handler_timeout, TimestampTzPlusMilliseconds(GetCurrentTimestamp(), ms), ms);
+}
+
+/*
+ * True if the time was over, and nobody wanted a cancel besides.  What is
+ * pending for the timeout only must not hit the next event, or the position.
+ */
+static bool
+end_timeout(void)
+{
+	disable_timeout(handler_timeout, false);
+	if (timed_out == 0)
+		return false;
+	timed_out = 0;
+	if (cancels != cancels_before)
+		return false;
+	QueryCancelPending = false;
+	if (cancels != cancels_before)
+		request_cancel();		/* just now */
+	return true;
+}
+
+IdemHandler *
+idem_handler_create(MemoryContext parent)
+{
+	IdemHandler *handler = MemoryContextAllocZero(parent, sizeof(*handler));
+
+	handler->event_cxt = AllocSetContextCreate(parent, "event", ALLOCSET_DEFAULT_SIZES);
+	if (handler_timeout == MAX_TIMEOUTS)
+		handler_timeout = RegisterTimeout(USER_TIMEOUT, on_timeout);
+	pqsignal(SIGINT, on_cancel);
+	return handler;
+}
+
+void
+idem_handler_forget(IdemHandler *handler)
+{
+	if (handler->plan)
+		SPI_freeplan(handler->plan);
+	handler->plan = NULL;
+}
+
+bool
+idem_handler_was_checking(IdemHandler *handler)
+{
+	bool		was = handler->checking;
+
+	handler->checking = false;
+	return was;
+}
+
+void
+idem_handler_clear(IdemHandler *handler)
+{
+	MemoryContextReset(handler->event_cxt);
+}
+
+/* The function the server names: exactly one of that name. */
+static Oid
+find_function(const char *name, List **names)
+{
+	FuncCandidateList candidates;
+
+	*names = idem_string_to_name_list(name);
+	candidates = idem_funcname_candidates(*names);
+	if (candidates == NULL)
+		ereport(ERROR,
+				(errcode(ERRCODE_UNDEFINED_FUNCTION),
+				 errmsg("function \"%s\" of the sink does not exist", name)));
+	if (candidates->next != NULL)
+		ereport(ERROR,
+				(errcode(ERRCODE_AMBIGUOUS_FUNCTION),
+				 errmsg("function \"%s\" of the sink is not unique", name)));
+	return candidates->oid;
+}
+
+/* Append "name => $n::type" for one declared argument. */
+static void
+append_handler_arg(IdemHandler *handler, StringInfo sql, const char *name, Oid type)
+{
+	for (int i = 0; i < NARGS; i++)
+	{
+		if (strcmp(handler_args[i].name, name) != 0)
+			continue;
+		if (i == ARG_PAYLOAD)
+			handler->payload_is_bytea = type == BYTEAOID;
+		appendStringInfo(sql, "%s%s => $%d::%s", sql->data[sql->len - 1] == '(' ? "" : ", ",
+						 quote_identifier(name), i + 1, format_type_be_qualified(type));
+		return;
+	}
+	ereport(ERROR,
+			(errcode(ERRCODE_INVALID_FUNCTION_DEFINITION),
+			 errmsg("the sink's function declares an argument \"%s\", which no event has", name),
+			 errhint("Arguments can be event_id, aggregate_type, aggregate_id, event_type, payload, headers, enqueued_at.")));
+}
+
+/* Pass what the function declares as IN, by name. */
+static void
+append_handler_args(IdemHandler *handler, StringInfo sql, Oid func)
+{
+	HeapTuple	tup = SearchSysCache1(PROCOID, ObjectIdGetDatum(func));
+	Oid		   *types;
+	char	  **names;
+	char	   *modes;
+	int			n;
+
+	if (!HeapTupleIsValid(tup))
+		elog(ERROR, "cache lookup failed for function %u", func);
+	n = get_func_arg_info(tup, &types, &names, &modes);
+	for (int i = 0; i < n; i++)
+	{
+		if (modes && modes[i] != PROARGMODE_IN)
+			continue;
+		append_handler_arg(handler, sql, names ? names[i] : "", types[i]);
+	}
+	ReleaseSysCache(tup);
+}
+
+/* Prepare "SELECT schema.function(event_id => $1, ...)", as the owner. */
+static void
+make_plan(IdemHandler *handler, const IdemRelayConfig *config)
+{
+	const char *name = idem_relay_option(config, "function");
+	const char *timeout = idem_relay_option(config, "timeout");
+	Oid			types[NARGS];
+	StringInfoData sql;
+	List	   *names;
+	Oid			func;
+	SPIPlanPtr	plan;
+
+	if (name == NULL)
+		ereport(ERROR,
+				(errcode(ERRCODE_FDW_OPTION_NAME_NOT_FOUND),
+				 errmsg("server \"%s\" has no option \"function\"", config->server)));
+	func = find_function(name, &names);
+	initStringInfo(&sql);
+	appendStringInfo(&sql, "SELECT %s(", NameListToQuotedString(names));
+	append_handler_args(handler, &sql, func);
+	appendStringInfoChar(&sql, ')');
+	for (int i = 0; i < NARGS; i++)
+		types[i] = handler_args[i].type;
+	if (handler->payload_is_bytea)
+		types[ARG_PAYLOAD] = BYTEAOID;
+	plan = SPI_prepare(sql.data, NARGS, types);
+	if (plan == NULL)
+		elog(ERROR, "could not prepare \"%s\"", sql.data);
+	SPI_keepplan(plan);
+	handler->plan = plan;
+	handler->func = func;
+	handler->timeout_ms = DEFAULT_TIMEOUT_MS;
+	if (timeout)
+		(void) parse_int(timeout, &handler->timeout_ms, GUC_UNIT_MS, NULL);
+}
+
+void
+idem_handler_check(IdemHandler *handler, const IdemRelayConfig *config)
+{
+	const char *name = idem_relay_option(config, "function");
+	List	   *names;
+	IdemHandlerRights saved;
+
+	handler->checking = true;
+	idem_handler_session_begin(config->owner);
+	idem_handler_rights_take(config->owner, &saved);
+	if (handler->plan != NULL && find_function(name, &names) != handler->func)
+		idem_handler_forget(handler);
+	if (handler->plan == NULL)
+	{
+		if (SPI_connect() != SPI_OK_CONNECT)
+			elog(ERROR, "could not connect to SPI");
+		make_plan(handler, config);
+		SPI_finish();
+	}
+	if (idem_function_execute_check(handler->func, config->owner) != ACLCHECK_OK)
+		aclcheck_error(ACLCHECK_NO_PRIV, OBJECT_FUNCTION,
+					   idem_relay_option(config, "function"));
+	idem_handler_rights_return(&saved);
+	handler->checking = false;
+}
+
+/* The payload as the handler's type wants it. */
+static Datum
+payload_datum(IdemHandler *handler, const IdemEvent *ev)
+{
+	if (ev->is_json != handler->payload_is_bytea)
+		return ev->payload;
+	ereport(ERROR,
+			(errcode(ERRCODE_DATATYPE_MISMATCH),
+			 errmsg("the event's payload is %s and the sink's function takes %s",
+					ev->is_json ? "jsonb" : "bytea", ev->is_json ? "bytea" : "jsonb")));
+}
+
+/* Copy into the current context: the reader's text has no header. */
+static Datum
+text_datum(IdemEventText t)
+{
+	return PointerGetDatum(cstring_to_text_with_len(t.data, t.len));
+}
+
+/* As the owner, within the timeout; errors are the caller's to catch. */
+static void
+call_handler(IdemHandler *handler, const IdemEvent *ev)
+{
+	Datum		values[NARGS];
+	char		nulls[NARGS + 1] = "       ";
+	int			rc;
+
+	if (SPI_connect() != SPI_OK_CONNECT)
+		elog(ERROR, "could not connect to SPI");
+	values[0] = UUIDPGetDatum(&ev->event_id);
+	values[1] = text_datum(ev->aggregate_type);
+	values[2] = text_datum(ev->aggregate_id);
+	values[3] = text_datum(ev->event_type);
+	values[4] = payload_datum(handler, ev);
+	values[5] = ev->headers;
+	nulls[5] = ev->has_headers ? ' ' : 'n';
+	values[6] = TimestampTzGetDatum(ev->enqueued_at);
+
+	rc = SPI_execute_plan(handler->plan, values, nulls, false, 0);
+	if (rc < 0)
+		elog(ERROR, "could not call the sink's function: %s", SPI_result_code_string(rc));
+	SPI_finish();
+}
+
+/* Claim, call, complete: inside the event's subtransaction. */
+static IdemHandled
+claim_and_call(IdemHandler *handler, const IdemRelayConfig *config, const IdemEvent *ev)
+{
+	char		id[40];
+	char	   *uuid = DatumGetCString(DirectFunctionCall1(uuid_out, UUIDPGetDatum(&ev->event_id)));
+	char	   *consumer = psprintf("@relay/%s", config->name);
+	IdemHandlerRights saved;
+	IdemClaimResult claimed;
+
+	strlcpy(id, uuid, sizeof(id));
+	IDEM_FAULT_POINT("function-claim");
+	claimed = idem_claim_event(id, strlen(id), consumer, strlen(consumer), 0);
+	if (claimed == IDEM_CLAIM_DUPLICATE)
+		return IDEM_HANDLED_DUPLICATE;
+	if (claimed != IDEM_CLAIM_CLAIMED)
+		return IDEM_HANDLED_BUSY;
+	IDEM_FAULT_POINT("function-claimed");
+
+	/*
+	 * What the claim waited for, such as a standby, is not the handler's
+	 * time.
+	 */
+	handler->called = true;
+	strlcpy(event_in_hand, id, sizeof(event_in_hand));
+	start_timeout(handler);
+	idem_handler_rights_take(config->owner, &saved);
+	idem_handler_constraints_immediate();
+	call_handler(handler, ev);
+	IDEM_FAULT_POINT("function-handled");
+	idem_handler_event_end();
+	idem_handler_rights_return(&saved);
+
+	idem_complete_event(id, strlen(id), consumer, strlen(consumer), (Datum) 0, false);
+	IDEM_FAULT_POINT("function-completed");
+	return IDEM_HANDLED;
+}
+
+bool
+idem_handler_is_circumstance(int sqlerrcode)
+{
+	int			category = ERRCODE_TO_CATEGORY(sqlerrcode);
+
+	return sqlerrcode == ERRCODE_T_R_SERIALIZATION_FAILURE ||
+		sqlerrcode == ERRCODE_T_R_DEADLOCK_DETECTED ||
+		category == ERRCODE_INSUFFICIENT_RESOURCES ||
+		category == ERRCODE_SYSTEM_ERROR;
+}
+
+/* What went wrong, out of the caught error; in the event's context. */
+static void
+failure_from_error(IdemHandler *handler, const IdemRelayConfig *config, bool too_slow,
+				   IdemFailure *failure)
+{
+	ErrorData  *edata;
+
+	MemoryContextSwitchTo(handler->event_cxt);
+	edata = CopyErrorData();
+	FlushErrorState();
+	failure->counts = true;
+	failure->retry_after_ms = 0;
+	strlcpy(failure->sqlstate, unpack_sql_state(edata->sqlerrcode), sizeof(failure->sqlstate));
+	failure->message = edata->message ? edata->message : "unknown error";
+	if (too_slow && edata->sqlerrcode == ERRCODE_QUERY_CANCELED)
+		failure->message = psprintf("the handler did not end within its timeout of %d ms",
+									handler->timeout_ms);
+
+	/* Not the handler's doing, so not the event's fault: tried again. */
+	if ((idem_handler_is_circumstance(edata->sqlerrcode) &&
+		 !(edata->sqlerrcode == ERRCODE_OUT_OF_MEMORY && idem_handler_event_filled_table())) ||
+		!handler->called)
+	{
+		failure->counts = false;
+		failure->backs_off = true;
+	}
+}
+
+const char *
+idem_handler_event_in_hand(void)
+{
+	return event_in_hand[0] ? event_in_hand : NULL;
+}
+
+IdemHandled
+idem_handler_run(IdemHandler *handler, const IdemRelayConfig *config, const IdemEvent *ev,
+				 IdemFailure *failure)
+{
+	MemoryContext old = CurrentMemoryContext;
+	ResourceOwner owner = CurrentResourceOwner;
+	volatile IdemHandled result = IDEM_HANDLED_FAILED;
+	int			save_nestlevel = NewGUCNestLevel();
+
+	memset(failure, 0, sizeof(*failure));
+	MemoryContextReset(handler->event_cxt);
+	handler->called = false;
+	BeginInternalSubTransaction(NULL);
+	MemoryContextSwitchTo(handler->event_cxt);
+	PG_TRY();
+	{
+		result = claim_and_call(handler, config, ev);
+		(void) end_timeout();
+		ReleaseCurrentSubTransaction();
+	}
+	PG_CATCH();
+	{
+		failure_from_error(handler, config, end_timeout(), failure);
+		RollbackAndReleaseCurrentSubTransaction();
+		result = IDEM_HANDLED_FAILED;
+	}
+	PG_END_TRY();
+	event_in_hand[0] = '\0';
+	/* Whatever the handler SET ends with the event. */
+	AtEOXact_GUC(false, save_nestlevel);
+	MemoryContextSwitchTo(old);
+	CurrentResourceOwner = owner;
+	if (result == IDEM_HANDLED_BUSY)
+	{
+		failure->counts = false;
+		failure->retry_after_ms = config->min_backoff_ms;
+		strlcpy(failure->sqlstate, "55P03", sizeof(failure->sqlstate));
+		failure->message = "the event is claimed by another transaction";
+	}
+	return result;
+}

@@ -1,0 +1,238 @@
+/*-------------------------------------------------------------------------
+ *
+ * handler_reset.c
+ *		The session that a handler finds, and what becomes of what it leaves.
+ *
+ * A worker authenticates as the bootstrap superuser, and a function that looks
+ * at session_user would take each handler for a superuser's.  So the session
+ * is given to the relay's owner, as a login would give it: the setting
+ * "session_authorization" becomes the owner's name, as its reset value too, and
+ * reaches parallel workers like any other setting.  The authenticated user is
+ * beyond reach of an extension and stays the superuser.  What keeps a handler
+ * from going back to that user is the security-restricted operation, in which
+ * the server refuses to set "role" and "session_authorization" in every way.
+ * All code of the owner has to run inside of it.  COMMIT is outside, and before
+ * 18 runs deferred triggers as whoever commits, and queries of held cursors: the
+ * restricted operation refuses to leave either.
+ *
+ * What a handler leaves, and when it goes:
+ *
+ *		settings						with the event (handler.c)
+ *		cursors							with the event
+ *		temporary objects, LISTEN		before the commit
+ *		locks of the transaction		with the commit, which comes early when
+ *										they are many
+ *		advisory locks of the session	after the commit, or the abort
+ *		prepared statements				the same
+ *		values of sequences				before the next batch
+ *		what has no reset				with the process
+ *
+ * The last are: functions that a language has compiled, with types found along
+ * the search_path of the first call; interpreters and their global variables;
+ * connections of dblink and postgres_fdw; libraries that were loaded; names of
+ * settings; the seed of random().  One owner finding them again is what every
+ * session knows.  Another owner must not: so a process has one owner.
+ *
+ * What a crash leaves: nothing.  After an error the caller aborts, and calls
+ * idem_handler_reset before the next batch.
+ *
+ * LOCKING: the partitions of the lock table, one by one and shared, to count
+ * this process's locks in it.
+ *
+ * MEMORY: none of its own.
+ *
+ * Copyright (c) 2026, the idempotency developers
+ *
+ * IDENTIFICATION
+ *		src/relay/function/handler_reset.c
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "postgres.h"
+
+#include "access/xact.h"
+#include "catalog/namespace.h"
+#include "commands/async.h"
+#include "commands/prepare.h"
+#include "commands/sequence.h"
+#include "commands/trigger.h"
+#include "miscadmin.h"
+#include "nodes/parsenodes.h"
+#include "storage/lock.h"
+#include "storage/lwlock.h"
+#include "storage/proc.h"
+#include "utils/guc.h"
+#include "utils/portal.h"
+
+#include "compat.h"
+#include "relay/function/handler_reset.h"
+
+/*
+ * The server makes room for max_locks_per_transaction locks per process.  A
+ * batch's claims may take one such share (claim/claim.c), its handlers another.
+ */
+#define SHARES 2
+
+/*
+ * A name that a handler has set is known to the process for ever.  After so many
+ * names the process ends, or a handler that makes names of ids would fill the
+ * memory.  A library that is loaded brings some dozens.
+ */
+#define MAX_NEW_SETTINGS 1000
+
+static Oid	served = InvalidOid;	/* whose handlers this process runs */
+static bool worn_out = false;	/* it has to end after this batch */
+static int	settings_before = 0;	/* that it knew before the first handler */
+static int	locks_before_batch = 0; /* in the shared table */
+static int	locks_before_event = 0;
+static bool filled = false;		/* the event has held much, and has let it go */
+
+static void on_subxact(SubXactEvent event, SubTransactionId subid,
+					   SubTransactionId parent, void *arg);
+
+bool
+idem_handler_may_serve(Oid owner)
+{
+	if (!OidIsValid(served))
+		return true;
+	return served == owner && !worn_out;
+}
+
+/*
+ * How many locks in the shared table are this process's?  Those that are in
+ * its own fast-path slots take no room there.
+ */
+static int
+count_shared_locks(void)
+{
+	int			n = 0;
+
+	for (int i = 0; i < NUM_LOCK_PARTITIONS; i++)
+	{
+		LWLock	   *partition = LockHashPartitionLockByIndex(i);
+
+		LWLockAcquire(partition, LW_SHARED);
+		n += idem_compat_proclocks(&MyProc->myProcLocks[i]);
+		LWLockRelease(partition);
+	}
+	return n;
+}
+
+/*
+ * The assignment makes the owner the current user as well; the worker's own
+ * work goes on as before.  The name and whether it is a superuser's are looked
+ * up each time, for both can have changed.
+ */
+void
+idem_handler_session_begin(Oid owner)
+{
+	IdemHandlerRights saved;
+
+	Assert(idem_handler_may_serve(owner));
+	if (!OidIsValid(served))
+	{
+		settings_before = idem_compat_num_settings();
+		RegisterSubXactCallback(on_subxact, NULL);
+	}
+	served = owner;
+	GetUserIdAndSecContext(&saved.userid, &saved.sec_context);
+	SetConfigOption("session_authorization", GetUserNameFromId(owner, false),
+					PGC_BACKEND, PGC_S_OVERRIDE);
+	idem_handler_rights_return(&saved);
+	ResetSequenceCaches();		/* the worker has numbers of its own, too */
+	locks_before_batch = locks_before_event = count_shared_locks();
+	filled = false;
+}
+
+void
+idem_handler_rights_take(Oid owner, IdemHandlerRights *saved)
+{
+	GetUserIdAndSecContext(&saved->userid, &saved->sec_context);
+	SetUserIdAndSecContext(owner, saved->sec_context | SECURITY_RESTRICTED_OPERATION |
+						   SECURITY_LOCAL_USERID_CHANGE);
+}
+
+void
+idem_handler_rights_return(const IdemHandlerRights *saved)
+{
+	SetUserIdAndSecContext(saved->userid, saved->sec_context);
+}
+
+void
+idem_handler_constraints_immediate(void)
+{
+	ConstraintsSetStmt stmt = {.type = T_ConstraintsSetStmt, .constraints = NIL, .deferred = false};
+
+	AfterTriggerSetState(&stmt);
+}
+
+/*
+ * An open cursor pins buffers and keeps a snapshot, and would be there for the
+ * next event under its name.  Closing one may run code of the owner, and so
+ * comes before the rights are returned.
+ */
+void
+idem_handler_event_end(void)
+{
+	idem_handler_constraints_immediate();
+	PortalHashTableDeleteAll();
+}
+
+/* Is it more than a batch's handlers may hold of the shared lock table? */
+static bool
+is_much(int locks)
+{
+	return locks >= SHARES * max_locks_per_xact;
+}
+
+bool
+idem_handler_batch_is_full(void)
+{
+	filled = false;
+	locks_before_event = count_shared_locks();
+	return is_much(locks_before_event - locks_before_batch);
+}
+
+/*
+ * What the event holds is there until its subtransaction is rolled back, which
+ * lets go of lightweight locks first as well.
+ */
+bool
+idem_handler_event_filled_table(void)
+{
+	LWLockReleaseAll();
+	return filled || is_much(count_shared_locks() - locks_before_event);
+}
+
+/* A block with EXCEPTION lets go of the locks before the error reaches us. */
+static void
+on_subxact(SubXactEvent event, SubTransactionId subid, SubTransactionId parent, void *arg)
+{
+	if (event == SUBXACT_EVENT_ABORT_SUB && !filled)
+		filled = is_much(count_shared_locks() - locks_before_event);
+}
+
+/*
+ * The restricted operation refuses LISTEN and temporary tables, but not
+ * functions and the like in pg_temp; nor types, which are found there before all
+ * others, in older minor releases.
+ */
+void
+idem_handler_batch_end(void)
+{
+	Async_UnlistenAll();
+	ResetTempTableNamespace();
+}
+
+/*
+ * No lock of the session is the worker's own: claims belong to transactions.
+ * Settings fell with their events; what code in C has set falls here.
+ */
+void
+idem_handler_reset(void)
+{
+	LockReleaseSession(USER_LOCKMETHOD);
+	DropAllPreparedStatements();
+	ResetAllOptions();
+	worn_out |= idem_compat_num_settings() - settings_before > MAX_NEW_SETTINGS;
+}

@@ -1,0 +1,648 @@
+/*-------------------------------------------------------------------------
+ *
+ * parked.c
+ *		Events a relay took out of the log's order: to be retried, or dead.
+ *
+ * An event is parked in the same transaction in which the position passes it,
+ * or in an earlier one, so that a crash finds it in the log or here, never in
+ * neither.  Parked events are copies: the log may be emptied behind them.
+ *
+ * In key order an event may be sent while no earlier one of its aggregate is
+ * parked and not yet due, or dead and blocking; the order among them is seq,
+ * which for producers that lock their aggregate is the order of commit.
+ *
+ * This is not the hot path: rows here are updated and deleted, as many as
+ * messages were refused, a statement for each batch of them.  Each is found by its
+ * parked_id, which no other row ever has, so dead rows that a pinned xmin horizon keeps
+ * are not in the way.
+ *
+ * LOCKING: the relay's row in "relays" before rows here, as operators' functions
+ * lock them.  A worker needs the relay's row only where a dead event halts the
+ * relay, and cannot know before whether one will be: under on_dead = stop each
+ * transaction that changes rows here locks the relay's row first.  The worker of a
+ * database serves many relays and must not wait for an operator's open transaction:
+ * it calls idem_parked_try_lock before it changes anything.  The worker of a function
+ * relay has nobody beside it, and waits.
+ *
+ * MEMORY: what is taken for a batch, in the caller's context, is bounded by the batch's
+ * bytes plus one event; the plans of the statements stay.
+ *
+ * Copyright (c) 2026, the idempotency developers
+ *
+ * IDENTIFICATION
+ *		src/relay/position/parked.c
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "postgres.h"
+
+#include "access/detoast.h"
+#include "access/xact.h"
+#include "catalog/pg_type.h"
+#include "executor/spi.h"
+#include "storage/lmgr.h"
+#include "utils/array.h"
+#include "utils/builtins.h"
+#include "utils/memutils.h"
+#include "utils/timestamp.h"
+#include "utils/xid8.h"
+
+#include "compat.h"
+#include "relay/position/parked.h"
+#include "relay/wake.h"
+#include "shared/catalog.h"
+#include "shared/error.h"
+#include "shared/spi.h"
+
+int			idem_max_parked = 10000;
+
+static IdemRelRef relays_ref = IDEM_RELREF("relays");
+
+void
+idem_parked_force_flush(void)
+{
+	ForceSyncCommit();
+}
+
+/* With its attempts, this failure being the last of them, is the event dead? */
+static bool
+is_dead(const IdemRelayConfig *config, int attempts, const IdemFailure *failure)
+{
+	return failure->hopeless || attempts >= config->max_attempts;
+}
+
+/* A statement whose only parameter is the relay. */
+static void
+run_for_relay(int relay_id, const char *sql)
+{
+	Oid			types[1] = {INT4OID};
+	Datum		values[1] = {Int32GetDatum(relay_id)};
+
+	SPI_connect();
+	idem_spi_run(sql, 1, types, values, NULL);
+	SPI_finish();
+}
+
+/* The ids as an int8[]. */
+static Datum
+id_array(const int64 *ids, int n)
+{
+	Datum	   *elems = palloc(sizeof(Datum) * n);
+
+	for (int i = 0; i < n; i++)
+		elems[i] = Int64GetDatum(ids[i]);
+	return PointerGetDatum(construct_array(elems, n, INT8OID, sizeof(int64), FLOAT8PASSBYVAL,
+										   TYPALIGN_DOUBLE));
+}
+
+/* Run a statement on the rows of these ids, which are its $1. */
+static uint64
+run_for_ids(IdemSpiStatement *statement, const int64 *ids, int n)
+{
+	Oid			types[1] = {INT8ARRAYOID};
+	Datum		values[1] = {id_array(ids, n)};
+
+	return idem_spi_run_saved(statement, 1, types, values, NULL);
+}
+
+/* See LOCKING in the file header. */
+static void
+lock_relay(const IdemRelayConfig *config)
+{
+	static IdemSpiStatement lock =
+	IDEM_SPI_STATEMENT("SELECT FROM %s.relays WHERE relay_id = $1 FOR NO KEY UPDATE");
+	Oid			types[1] = {INT4OID};
+	Datum		values[1] = {Int32GetDatum(config->relay_id)};
+
+	if (config->on_dead != IDEM_ON_DEAD_STOP)
+		return;
+	SPI_connect();
+	idem_spi_run_saved(&lock, 1, types, values, NULL);
+	SPI_finish();
+}
+
+/* Its row, and the lock on the table that an update of the row takes. */
+static bool
+try_lock_relay(int relay_id)
+{
+	static IdemSpiStatement lock =
+	IDEM_SPI_STATEMENT("SELECT FROM %s.relays WHERE relay_id = $1 FOR NO KEY UPDATE SKIP LOCKED");
+	Oid			types[1] = {INT4OID};
+	Datum		values[1] = {Int32GetDatum(relay_id)};
+	bool		locked;
+
+	if (!ConditionalLockRelationOid(idem_relref_oid(&relays_ref), RowExclusiveLock))
+		return false;
+	SPI_connect();
+	locked = idem_spi_run_saved(&lock, 1, types, values, NULL) == 1;
+	SPI_finish();
+	return locked;
+}
+
+/* All that are there still; an operator may have discarded some. */
+static bool
+try_lock_rows(const int64 *ids, int n)
+{
+	static IdemSpiStatement lock =
+	IDEM_SPI_STATEMENT("SELECT FROM %s.relay_parked WHERE parked_id = ANY ($1) FOR UPDATE SKIP LOCKED");
+	static IdemSpiStatement look =
+	IDEM_SPI_STATEMENT("SELECT FROM %s.relay_parked WHERE parked_id = ANY ($1)");
+	uint64		locked;
+	bool		all;
+
+	SPI_connect();
+	locked = run_for_ids(&lock, ids, n);
+	all = locked == (uint64) n || locked == run_for_ids(&look, ids, n);
+	SPI_finish();
+	return all;
+}
+
+bool
+idem_parked_try_lock(const IdemRelayConfig *config, const int64 *ids, int n)
+{
+	if (config->on_dead == IDEM_ON_DEAD_STOP && !try_lock_relay(config->relay_id))
+		return false;
+	return n == 0 || try_lock_rows(ids, n);
+}
+
+static Datum
+text_datum(IdemEventText t)
+{
+	return PointerGetDatum(cstring_to_text_with_len(t.data, t.len));
+}
+
+/* deferrals: failures in a row, with this one, that used up no attempt. */
+static TimestampTz
+next_attempt(const IdemRelayConfig *config, int attempts, int deferrals,
+			 const IdemFailure *failure)
+{
+	int64		ms = failure->retry_after_ms;
+
+	if (failure->counts)
+		ms = Max(ms, idem_relay_backoff_ms(config, attempts - 1));
+	else if (failure->backs_off)
+		ms = Max(ms, idem_relay_backoff_ms(config, deferrals - 1));
+	return TimestampTzPlusMilliseconds(GetCurrentTimestamp(), ms);
+}
+
+/* Does this process insert a row of its own, and no restore? */
+static bool is_parking = false;
+
+bool
+idem_parked_is_parking(void)
+{
+	return is_parking;
+}
+
+static IdemSpiStatement insert_row =
+IDEM_SPI_STATEMENT("INSERT INTO %s.relay_parked (relay_id, state, attempts, next_attempt_at,"
+				   " xid, seq, event_id, enqueued_at, aggregate_type, aggregate_id, event_type,"
+				   " payload, payload_bytes, content_type, headers, sqlstate, error,"
+				   " first_failed_at, last_failed_at, crashes, deferrals)"
+				   " VALUES ($1, $2::%t.parked_state, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13,"
+				   " $14, $15, pg_catalog.substr($16, 1, 5), pg_catalog.substr($16, 6),"
+				   " CASE WHEN $16 IS NOT NULL THEN pg_catalog.clock_timestamp() END,"
+				   " CASE WHEN $16 IS NOT NULL THEN pg_catalog.clock_timestamp() END, $17, $18)"
+				   " ON CONFLICT (relay_id, event_id) DO NOTHING RETURNING parked_id");
+
+/* The new row's parked_id; 0 if the event is parked already. */
+static int64
+run_insert(int nargs, Oid *types, Datum *values, const char *nulls)
+{
+	volatile int64 parked_id = 0;
+
+	SPI_connect();
+	is_parking = true;
+	PG_TRY();
+	{
+		if (idem_spi_run_saved(&insert_row, nargs, types, values, nulls) == 1)
+			parked_id = DatumGetInt64(idem_spi_value(SPI_tuptable->vals[0],
+													 SPI_tuptable->tupdesc, 1));
+	}
+	PG_FINALLY();
+	{
+		is_parking = false;
+	}
+	PG_END_TRY();
+	SPI_finish();
+	return parked_id;
+}
+
+static const char *
+state_name(IdemParkedState state)
+{
+	switch (state)
+	{
+		case IDEM_PARKED_RETRY:
+			return "retry";
+		case IDEM_PARKED_WAITING:
+			return "waiting";
+		case IDEM_PARKED_DEAD:
+			break;
+	}
+	return "dead";
+}
+
+/* Did the failure take the program or the server down?  Then it is tried alone. */
+static bool
+is_lone(const IdemFailure *failure)
+{
+	return failure->crashed ||
+		strcmp(failure->sqlstate, unpack_sql_state(ERRCODE_IDEM_SINK_OUTAGE)) == 0;
+}
+
+/* failure is NULL of an event that waits. */
+static void
+insert_parked(const IdemRelayConfig *config, const IdemEvent *ev, IdemParkedState state,
+			  int attempts, const IdemFailure *failure, IdemParkedNote *note)
+{
+	Oid			types[18] = {INT4OID, TEXTOID, INT4OID, TIMESTAMPTZOID, XID8OID,
+		INT8OID, UUIDOID, TIMESTAMPTZOID, TEXTOID, TEXTOID, TEXTOID, JSONBOID,
+	BYTEAOID, TEXTOID, JSONBOID, TEXTOID, INT4OID, INT4OID};
+	Datum		values[18];
+	char		nulls[19];
+
+	memset(nulls, ' ', 18);
+	nulls[18] = '\0';
+	note->seq = ev->seq;
+	note->xid = ev->xid;
+	note->state = state;
+	note->failed_at = failure ? GetCurrentTimestamp() : DT_NOBEGIN;
+	note->due = failure ? next_attempt(config, attempts, 1, failure) : DT_NOEND;
+	note->lone = failure && is_lone(failure);
+	values[0] = Int32GetDatum(config->relay_id);
+	values[1] = CStringGetTextDatum(state_name(state));
+	values[2] = Int32GetDatum(attempts);
+	values[3] = TimestampTzGetDatum(note->due);
+	values[4] = FullTransactionIdGetDatum(ev->xid);
+	values[5] = Int64GetDatum(ev->seq);
+	values[6] = UUIDPGetDatum(&ev->event_id);
+	values[7] = TimestampTzGetDatum(ev->enqueued_at);
+	values[8] = text_datum(ev->aggregate_type);
+	values[9] = text_datum(ev->aggregate_id);
+	values[10] = text_datum(ev->event_type);
+	values[11] = values[12] = ev->payload;
+	nulls[ev->is_json ? 12 : 11] = 'n';
+	values[13] = ev->has_content_type ? text_datum(ev->content_type) : (Datum) 0;
+	values[14] = ev->headers;
+	nulls[13] = ev->has_content_type ? ' ' : 'n';
+	nulls[14] = ev->has_headers ? ' ' : 'n';
+	nulls[3] = failure ? ' ' : 'n';
+	values[15] = failure ? CStringGetTextDatum(psprintf("%s%s", failure->sqlstate,
+														failure->message)) : (Datum) 0;
+	nulls[15] = failure ? ' ' : 'n';
+	values[16] = Int32GetDatum(failure && failure->crashed ? 1 : 0);
+	values[17] = Int32GetDatum(failure && failure->backs_off ? 1 : 0);
+	note->parked_id = run_insert(18, types, values, nulls);
+}
+
+/* on_dead = stop: the relay stands until an operator has looked. */
+static void
+halt_relay(const IdemRelayConfig *config)
+{
+	if (config->on_dead != IDEM_ON_DEAD_STOP)
+		return;
+	(void) idem_relay_halt(config->relay_id, IDEM_HALT_DEAD_LETTER, false);
+	idem_relay_config_changed();
+}
+
+void
+idem_parked_add(const IdemRelayConfig *config, const IdemEvent *event,
+				const IdemFailure *failure, IdemParkedNote *note)
+{
+	int			attempts = failure->counts ? 1 : 0;
+	bool		dead = is_dead(config, attempts, failure);
+	IdemParkedNote unwanted;
+
+	lock_relay(config);
+	insert_parked(config, event, dead ? IDEM_PARKED_DEAD : IDEM_PARKED_RETRY, attempts,
+				  failure, note ? note : &unwanted);
+	if (dead)
+		halt_relay(config);
+}
+
+void
+idem_parked_add_waiting(const IdemRelayConfig *config, const IdemEvent *event,
+						IdemParkedNote *note)
+{
+	lock_relay(config);
+	insert_parked(config, event, IDEM_PARKED_WAITING, 0, NULL, note);
+}
+
+/*
+ * Of an event that an operator parked meanwhile the index knows no more than that it
+ * holds later ones of its key back, until it is loaded.
+ */
+static void
+note_parked(IdemParkedIndex *index, const IdemEvent *event, const IdemParkedNote *note)
+{
+	if (note->parked_id == 0 && idem_parked_has_seq(index, event->seq))
+		return;
+	idem_parked_index_put(index, event, note);
+	index->stale |= note->parked_id == 0;
+}
+
+void
+idem_parked_refuse(IdemParkedIndex *index, const IdemRelayConfig *config,
+				   const IdemEvent *event, const IdemFailure *failure)
+{
+	IdemParkedNote note;
+
+	idem_parked_add(config, event, failure, &note);
+	note_parked(index, event, &note);
+}
+
+void
+idem_parked_wait(IdemParkedIndex *index, const IdemRelayConfig *config, const IdemEvent *event)
+{
+	IdemParkedNote note;
+
+	idem_parked_add_waiting(config, event, &note);
+	note_parked(index, event, &note);
+}
+
+/* Pieces of a row as an event; all in the current context. */
+static IdemEventText
+text_of(HeapTuple tup, TupleDesc desc, int column, bool *present)
+{
+	IdemEventText t = {NULL, 0};
+	char	   *s = idem_spi_text(tup, desc, column);
+
+	if (present)
+		*present = s != NULL;
+	if (s)
+	{
+		t.data = s;
+		t.len = strlen(s);
+	}
+	return t;
+}
+
+static Datum
+copied_varlena(HeapTuple tup, TupleDesc desc, int column, bool *present)
+{
+	bool		isnull;
+	Datum		d = SPI_getbinval(tup, desc, column, &isnull);
+
+	*present = !isnull;
+	return isnull ? (Datum) 0 : PointerGetDatum(PG_DETOAST_DATUM_COPY(d));
+}
+
+static IdemParkedEvent *
+parked_from_row(HeapTuple tup, TupleDesc desc)
+{
+	IdemParkedEvent *p = palloc0(sizeof(*p));
+	IdemEvent  *ev = &p->event;
+	bool		has_bytes;
+	Datum		bytes;
+
+	p->parked_id = DatumGetInt64(idem_spi_value(tup, desc, 1));
+	p->attempts = DatumGetInt32(idem_spi_value(tup, desc, 2));
+	ev->xid = DatumGetFullTransactionId(idem_spi_value(tup, desc, 3));
+	ev->seq = DatumGetInt64(idem_spi_value(tup, desc, 4));
+	ev->event_id = *DatumGetUUIDP(idem_spi_value(tup, desc, 5));
+	ev->enqueued_at = DatumGetTimestampTz(idem_spi_value(tup, desc, 6));
+	ev->aggregate_type = text_of(tup, desc, 7, NULL);
+	ev->aggregate_id = text_of(tup, desc, 8, NULL);
+	ev->event_type = text_of(tup, desc, 9, NULL);
+	ev->payload = copied_varlena(tup, desc, 10, &ev->is_json);
+	bytes = copied_varlena(tup, desc, 11, &has_bytes);
+	if (!ev->is_json)
+		ev->payload = bytes;
+	ev->content_type = text_of(tup, desc, 12, &ev->has_content_type);
+	ev->headers = copied_varlena(tup, desc, 13, &ev->has_headers);
+	p->crashes = DatumGetInt32(idem_spi_value(tup, desc, 14));
+	return p;
+}
+
+/* Of payload and headers, without reading them for that. */
+static int64
+size_of_row(HeapTuple tup, TupleDesc desc)
+{
+	int64		size = 0;
+
+	for (int column = 10; column <= 13; column++)
+	{
+		bool		isnull;
+		Datum		d = SPI_getbinval(tup, desc, column, &isnull);
+
+		if (!isnull)
+			size += toast_raw_datum_size(d);
+	}
+	return size;
+}
+
+static IdemSpiStatement fetch_rows =
+IDEM_SPI_STATEMENT("SELECT parked_id, attempts, xid, seq, event_id, enqueued_at, aggregate_type,"
+				   " aggregate_id, event_type, payload, payload_bytes, content_type, headers, crashes"
+				   " FROM %s.relay_parked WHERE parked_id = ANY ($1) ORDER BY seq");
+
+/* The rows of the notes, as many as fit; others are given back to the index. */
+static List *
+fetch_taken(IdemParkedIndex *index, const IdemParkedTaking *taking,
+			const IdemParkedNote *notes, const int64 *ids, int n)
+{
+	MemoryContext caller = CurrentMemoryContext;
+	List	   *result = NIL;
+	uint64		row = 0;
+	uint64		nrows;
+	int64		bytes = 0;
+
+	SPI_connect();
+	nrows = run_for_ids(&fetch_rows, ids, n);
+	for (int i = 0; i < n; i++)
+	{
+		HeapTuple	tup = row < nrows ? SPI_tuptable->vals[row] : NULL;
+		TupleDesc	desc = SPI_tuptable->tupdesc;
+		MemoryContext old;
+
+		/* Somebody deleted it. */
+		if (tup == NULL || DatumGetInt64(idem_spi_value(tup, desc, 1)) != notes[i].parked_id)
+		{
+			idem_parked_index_drop(index, notes[i].seq);
+			continue;
+		}
+		row++;
+		if (result != NIL && bytes >= taking->max_bytes)
+		{
+			idem_parked_index_give_back(index, notes[i].seq, false);
+			continue;
+		}
+		bytes += size_of_row(tup, desc);
+		old = MemoryContextSwitchTo(caller);
+		result = lappend(result, parked_from_row(tup, desc));
+		MemoryContextSwitchTo(old);
+	}
+	SPI_finish();
+	return result;
+}
+
+List *
+idem_parked_take(IdemParkedIndex *index, IdemParkedTaking *taking)
+{
+	int			n;
+	IdemParkedNote *notes = idem_parked_index_take(index, taking, &n);
+	int64	   *ids = palloc(sizeof(int64) * Max(1, n));
+	List	   *result;
+
+	for (int i = 0; i < n; i++)
+		ids[i] = notes[i].parked_id;
+	result = n == 0 ? NIL : fetch_taken(index, taking, notes, ids, n);
+	pfree(ids);
+	pfree(notes);
+	return result;
+}
+
+void
+idem_parked_done(const IdemRelayConfig *config, const int64 *parked_ids, int n)
+{
+	static IdemSpiStatement delete_rows =
+	IDEM_SPI_STATEMENT("DELETE FROM %s.relay_parked WHERE parked_id = ANY ($1)");
+
+	if (n == 0)
+		return;
+	lock_relay(config);
+	SPI_connect();
+	(void) run_for_ids(&delete_rows, parked_ids, n);
+	SPI_finish();
+}
+
+static IdemSpiStatement read_attempts =
+IDEM_SPI_STATEMENT("SELECT attempts, crashes, deferrals FROM %s.relay_parked WHERE parked_id = $1 FOR UPDATE");
+
+static IdemSpiStatement note_failure =
+IDEM_SPI_STATEMENT("UPDATE %s.relay_parked SET attempts = $7, crashes = $2, deferrals = $8, batch_row = NULL,"
+				   " state = CASE WHEN $3 THEN 'dead' ELSE 'retry' END::%t.parked_state,"
+				   " next_attempt_at = $6, sqlstate = $4, error = $5,"
+				   " first_failed_at = COALESCE(first_failed_at, pg_catalog.clock_timestamp()),"
+				   " last_failed_at = pg_catalog.clock_timestamp() WHERE parked_id = $1");
+
+/* The row was read for update by read_attempts. */
+static void
+run_note_failure(const IdemRelayConfig *config, int64 parked_id, const IdemFailure *failure,
+				 IdemParkedNote *note)
+{
+	Oid			types[8] = {INT8OID, INT4OID, BOOLOID, TEXTOID, TEXTOID, TIMESTAMPTZOID, INT4OID, INT4OID};
+	Datum		values[8];
+	HeapTuple	tup = SPI_tuptable->vals[0];
+	TupleDesc	desc = SPI_tuptable->tupdesc;
+	int			attempts = DatumGetInt32(idem_spi_value(tup, desc, 1));
+	int			crashes = DatumGetInt32(idem_spi_value(tup, desc, 2));
+	int			deferrals = DatumGetInt32(idem_spi_value(tup, desc, 3));
+	bool		dead;
+
+	attempts += failure->counts ? 1 : 0;
+	crashes += failure->crashed ? 1 : 0;
+	deferrals = failure->backs_off ? Min(deferrals, PG_INT16_MAX) + 1 : 0;
+	dead = is_dead(config, attempts, failure) || crashes >= IDEM_MAX_CRASHES;
+	note->parked_id = parked_id;
+	note->state = dead ? IDEM_PARKED_DEAD : IDEM_PARKED_RETRY;
+	note->failed_at = GetCurrentTimestamp();
+	note->due = next_attempt(config, attempts, deferrals, failure);
+	note->lone = crashes > 0 || is_lone(failure);
+	values[0] = Int64GetDatum(parked_id);
+	values[1] = Int32GetDatum(crashes);
+	values[2] = BoolGetDatum(dead);
+	values[3] = CStringGetTextDatum(failure->sqlstate);
+	values[4] = CStringGetTextDatum(failure->message);
+	values[5] = TimestampTzGetDatum(note->due);
+	values[6] = Int32GetDatum(attempts);
+	values[7] = Int32GetDatum(deferrals);
+	idem_spi_run_saved(&note_failure, 8, types, values, NULL);
+	if (dead)
+		halt_relay(config);
+}
+
+bool
+idem_parked_failed(const IdemRelayConfig *config, int64 parked_id, const IdemFailure *failure,
+				   IdemParkedNote *note)
+{
+	Oid			types[1] = {INT8OID};
+	Datum		values[1] = {Int64GetDatum(parked_id)};
+	IdemParkedNote unwanted;
+	bool		found;
+
+	lock_relay(config);
+	SPI_connect();
+	found = idem_spi_run_saved(&read_attempts, 1, types, values, NULL) == 1;
+	if (found)
+		run_note_failure(config, parked_id, failure, note ? note : &unwanted);
+	SPI_finish();
+	return found;
+}
+
+void
+idem_parked_refuse_again(IdemParkedIndex *index, const IdemRelayConfig *config, int64 seq,
+						 FullTransactionId xid, int64 parked_id, const IdemFailure *failure)
+{
+	IdemParkedNote note = {.seq = seq, .xid = xid};
+
+	if (idem_parked_failed(config, parked_id, failure, &note))
+		idem_parked_index_failed(index, &note);
+	else
+		idem_parked_index_drop(index, seq);
+}
+
+void
+idem_parked_skipped(const IdemRelayConfig *config, const int64 *parked_ids, int n)
+{
+	static IdemSpiStatement let_wait =
+	IDEM_SPI_STATEMENT("UPDATE %s.relay_parked SET state = 'waiting', next_attempt_at = NULL,"
+					   " batch_row = NULL WHERE parked_id = ANY ($1)");
+
+	if (n == 0)
+		return;
+	lock_relay(config);
+	SPI_connect();
+	(void) run_for_ids(&let_wait, parked_ids, n);
+	SPI_finish();
+}
+
+void
+idem_parked_mark(const int64 *parked_ids, int n, int64 batch_row, int64 life)
+{
+	static IdemSpiStatement mark_rows =
+	IDEM_SPI_STATEMENT("UPDATE %s.relay_parked SET batch_row = $2, batch_life = $3"
+					   " WHERE parked_id = ANY ($1)");
+	Oid			types[3] = {INT8ARRAYOID, INT8OID, INT8OID};
+	Datum		values[3] = {id_array(parked_ids, n), Int64GetDatum(batch_row), Int64GetDatum(life)};
+
+	SPI_connect();
+	idem_spi_run_saved(&mark_rows, 3, types, values, NULL);
+	SPI_finish();
+}
+
+bool
+idem_parked_resolve(const IdemRelayConfig *config, int64 stored_row, int64 life)
+{
+	Oid			types[3] = {INT4OID, INT8OID, INT8OID};
+	Datum		values[3] = {Int32GetDatum(config->relay_id), Int64GetDatum(stored_row),
+	Int64GetDatum(life)};
+	uint64		n;
+
+	lock_relay(config);
+	SPI_connect();
+	n = idem_spi_run("DELETE FROM %s.relay_parked WHERE relay_id = $1 AND batch_row <= $2 AND batch_life = $3",
+					 3, types, values, NULL);
+	SPI_finish();
+	return n > 0;
+}
+
+void
+idem_parked_restamp(int relay_id)
+{
+	run_for_relay(relay_id, "UPDATE %s.relay_parked SET xid = pg_catalog.pg_current_xact_id()"
+				  " WHERE relay_id = $1");
+}
+
+int64
+idem_parked_greatest_seq(void)
+{
+	int64		greatest;
+
+	SPI_connect();
+	idem_spi_run_latest("SELECT COALESCE(pg_catalog.max(seq), 0) FROM %s.relay_parked", 0, NULL, NULL);
+	greatest = DatumGetInt64(idem_spi_value(SPI_tuptable->vals[0], SPI_tuptable->tupdesc, 1));
+	SPI_finish();
+	return greatest;
+}

@@ -1,0 +1,691 @@
+/*-------------------------------------------------------------------------
+ *
+ * parked_index.c
+ *		What a worker keeps in memory of a relay's parked events: which can be sent.
+ *
+ * The parked events of a key are a queue in order of seq.  A key is in one place: among
+ * those that are ready, if its first event can be sent; in a heap by time, if that event
+ * is not due; held, if the log has not been read past it; in none of these while events
+ * of the key are in flight, or while a dead one blocks it.  So the cost of a selection goes
+ * by the events that it selects, whatever else is parked; a query for them would count the
+ * events before each event.  With ordering "none" each event is a key of its own.
+ *
+ * A key's events are taken as a run from its first event on: one event at first, and
+ * twice as many each time that all of a run were accepted.  One that is refused ends the
+ * run, and what was taken behind it was taken for nothing: that is never more than was
+ * accepted before.  So a long queue of which every event is refused costs as many events
+ * as it holds, not its square.
+ *
+ * The table is read when the worker starts, when a program starts, when the configuration
+ * changes, which operators' functions say they have done, and after an error.  In
+ * between the index follows what the worker writes.
+ *
+ * Invariant: an entry for each row that the worker knows, whatever its state; what is
+ * in the table and not here was parked by an operator whose word is on its way.
+ *
+ * MEMORY: one context, reset by each load; about 200 bytes per event, and so bounded by
+ * idempotency.max_parked plus the batches in flight.
+ *
+ * Copyright (c) 2026, the idempotency developers
+ *
+ * IDENTIFICATION
+ *		src/relay/position/parked_index.c
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "postgres.h"
+
+#include "catalog/pg_type.h"
+#include "common/hashfn.h"
+#include "executor/spi.h"
+#include "miscadmin.h"
+#include "utils/builtins.h"
+#include "utils/memutils.h"
+#include "utils/timestamp.h"
+#include "utils/xid8.h"
+
+#include "relay/position/parked_index.h"
+#include "shared/clock.h"
+#include "shared/error.h"
+#include "shared/spi.h"
+
+/* A run is never longer than the largest batch. */
+#define MAX_WINDOW 10000
+
+/* Whatever is due later is looked at again then. */
+#define MAX_WAIT_MS (3600 * 1000)
+
+/* Where a key is. */
+typedef enum KeyPlace
+{
+	PLACE_NONE,					/* in flight, or blocked by a dead event */
+	PLACE_READY,
+	PLACE_HELD,
+	PLACE_DUE
+} KeyPlace;
+
+typedef struct ParkedKey
+{
+	uint64		hash;			/* of the event's key; or its seq */
+	dlist_head	queue;			/* entries by seq */
+	int			loaded;			/* of them, by the load */
+	int			taken;			/* of them, in flight */
+	int			window;			/* the next run's length */
+	bool		failed;			/* one of the run was refused */
+	bool		more;			/* counted in index->more */
+	KeyPlace	place;
+	TimestampTz due;			/* in PLACE_DUE */
+	dlist_node	node;			/* in PLACE_READY, PLACE_HELD */
+	pairingheap_node heap_node; /* in PLACE_DUE */
+} ParkedKey;
+
+typedef struct ParkedEntry
+{
+	int64		seq;			/* hash key */
+	IdemParkedNote note;
+	bool		taken;
+	bool		suspect;		/* counted in index->suspects */
+	ParkedKey  *key;			/* NULL: dead, and nobody waits for it */
+	dlist_node	node;			/* in the key's queue */
+} ParkedEntry;
+
+IdemParkedIndex *
+idem_parked_index_create(MemoryContext parent)
+{
+	MemoryContext cxt = AllocSetContextCreate(parent, "parked events",
+											  ALLOCSET_DEFAULT_SIZES);
+	IdemParkedIndex *index = MemoryContextAllocZero(parent, sizeof(*index));
+
+	index->cxt = cxt;
+	dlist_init(&index->ready);
+	dlist_init(&index->held);
+	return index;
+}
+
+static HTAB *
+make_table(MemoryContext cxt, const char *name, Size keysize, Size entrysize)
+{
+	HASHCTL		ctl;
+
+	memset(&ctl, 0, sizeof(ctl));
+	ctl.keysize = keysize;
+	ctl.entrysize = entrysize;
+	ctl.hcxt = cxt;
+	return hash_create(name, 64, &ctl, HASH_ELEM | HASH_BLOBS | HASH_CONTEXT);
+}
+
+/* The heap's root is the key that is due first; keys with one time by seq. */
+static int
+compare_due(const pairingheap_node *a, const pairingheap_node *b, void *arg)
+{
+	const ParkedKey *x = pairingheap_const_container(ParkedKey, heap_node, a);
+	const ParkedKey *y = pairingheap_const_container(ParkedKey, heap_node, b);
+
+	if (x->due != y->due)
+		return x->due < y->due ? 1 : -1;
+	return x->hash < y->hash ? 1 : x->hash > y->hash ? -1 : 0;
+}
+
+static void
+make_empty(IdemParkedIndex *index, const IdemRelayConfig *config)
+{
+	MemoryContext old;
+
+	MemoryContextReset(index->cxt);
+	index->entries = make_table(index->cxt, "parked events", sizeof(int64), sizeof(ParkedEntry));
+	index->keys = make_table(index->cxt, "parked keys", sizeof(uint64), sizeof(ParkedKey));
+	old = MemoryContextSwitchTo(index->cxt);
+	index->due = pairingheap_allocate(compare_due, NULL);
+	MemoryContextSwitchTo(old);
+	dlist_init(&index->ready);
+	dlist_init(&index->held);
+	index->total = 0;
+	index->more = 0;
+	index->stale = false;
+	index->suspects = 0;
+	index->looked_at = GetCurrentTimestamp();
+	index->by_key = config->ordering == IDEM_ORDERING_KEY;
+	index->dead_blocks = config->on_dead != IDEM_ON_DEAD_SKIP;
+}
+
+/*
+ * By a hash of 64 bits: of two keys that collide one waits for the other.  Of both parts,
+ * so that where one ends counts.
+ */
+static uint64
+key_hash(IdemEventText type, IdemEventText id)
+{
+	return hash_combine64(hash_bytes_extended((const unsigned char *) type.data, type.len, 0),
+						  hash_bytes_extended((const unsigned char *) id.data, id.len, 1));
+}
+
+static ParkedEntry *
+find_entry(const IdemParkedIndex *index, int64 seq)
+{
+	return index->entries == NULL ? NULL : hash_search(index->entries, &seq, HASH_FIND, NULL);
+}
+
+/*
+ * The time of an event has come, by the wall clock, since other servers may read the
+ * row; and also if the clock was set back behind the failure that the time was reckoned
+ * from.
+ */
+static bool
+is_sendable(const ParkedEntry *entry, TimestampTz now)
+{
+	const IdemParkedNote *note = &entry->note;
+
+	switch (note->state)
+	{
+		case IDEM_PARKED_WAITING:
+			return true;
+		case IDEM_PARKED_RETRY:
+			return note->due <= now || note->failed_at > now;
+		case IDEM_PARKED_DEAD:
+			break;
+	}
+	return false;
+}
+
+static void
+leave_place(IdemParkedIndex *index, ParkedKey *key)
+{
+	if (key->place == PLACE_READY || key->place == PLACE_HELD)
+		dlist_delete(&key->node);
+	else if (key->place == PLACE_DUE)
+		pairingheap_remove(index->due, &key->heap_node);
+	key->place = PLACE_NONE;
+}
+
+/* Put the key where its first event belongs; behind the others that are ready. */
+static void
+find_place(IdemParkedIndex *index, ParkedKey *key, TimestampTz now)
+{
+	ParkedEntry *first;
+
+	leave_place(index, key);
+	if (dlist_is_empty(&key->queue))
+	{
+		(void) hash_search(index->keys, &key->hash, HASH_REMOVE, NULL);
+		return;
+	}
+	first = dlist_head_element(ParkedEntry, node, &key->queue);
+	if (key->taken > 0 || first->note.state == IDEM_PARKED_DEAD)
+		return;
+	if (is_sendable(first, now))
+	{
+		dlist_push_tail(&index->ready, &key->node);
+		key->place = PLACE_READY;
+	}
+	else
+	{
+		key->due = first->note.due;
+		pairingheap_add(index->due, &key->heap_node);
+		key->place = PLACE_DUE;
+	}
+}
+
+/* The last event of a run has come back: how long may the next run be? */
+static void
+end_run(IdemParkedIndex *index, ParkedKey *key)
+{
+	key->window = key->failed ? 1 : Min(2 * key->window, MAX_WINDOW);
+	key->failed = false;
+	if (key->more)
+		index->more--;
+	key->more = false;
+	find_place(index, key, GetCurrentTimestamp());
+}
+
+static ParkedKey *
+get_key(IdemParkedIndex *index, uint64 hash)
+{
+	bool		found;
+	ParkedKey  *key = hash_search(index->keys, &hash, HASH_ENTER, &found);
+
+	if (!found)
+	{
+		memset(key, 0, sizeof(*key));
+		key->hash = hash;
+		key->window = 1;
+		dlist_init(&key->queue);
+	}
+	return key;
+}
+
+/* Into the queue in order of seq: mostly at its end. */
+static void
+enqueue(ParkedKey *key, ParkedEntry *entry)
+{
+	dlist_node *before = dlist_is_empty(&key->queue) ? NULL : dlist_tail_node(&key->queue);
+
+	while (before != NULL && dlist_container(ParkedEntry, node, before)->seq > entry->seq)
+	{
+		CHECK_FOR_INTERRUPTS();
+		before = dlist_has_prev(&key->queue, before) ? dlist_prev_node(&key->queue, before) : NULL;
+	}
+	if (before == NULL)
+		dlist_push_head(&key->queue, &entry->node);
+	else
+		dlist_insert_after(before, &entry->node);
+	entry->key = key;
+}
+
+/* Out of the queue, and out of the run if it was part of one. */
+static void
+leave_key(IdemParkedIndex *index, ParkedEntry *entry)
+{
+	ParkedKey  *key = entry->key;
+	bool		was_taken = entry->taken;
+
+	entry->taken = false;
+	entry->key = NULL;
+	if (entry->suspect)
+		index->suspects--;
+	entry->suspect = false;
+	if (key == NULL)
+		return;
+	dlist_delete(&entry->node);
+	if (was_taken && --key->taken == 0)
+		end_run(index, key);
+	else if (key->taken == 0)
+		find_place(index, key, GetCurrentTimestamp());
+}
+
+static ParkedEntry *
+add_entry(IdemParkedIndex *index, const IdemParkedNote *note, uint64 hash, TimestampTz now)
+{
+	bool		found;
+	int64		seq = note->seq;
+	ParkedEntry *entry = hash_search(index->entries, &seq, HASH_ENTER, &found);
+
+	if (found)
+		leave_key(index, entry);
+	else
+		index->total++;
+	entry->note = *note;
+	entry->taken = entry->suspect = false;
+	entry->key = NULL;
+	if (note->state != IDEM_PARKED_DEAD || (index->by_key && index->dead_blocks))
+	{
+		ParkedKey  *key = get_key(index, index->by_key ? hash : (uint64) seq);
+
+		enqueue(key, entry);
+		if (key->taken > 0 && !key->more)
+		{
+			key->more = true;
+			index->more++;
+		}
+		if (key->place == PLACE_NONE ||
+			dlist_head_element(ParkedEntry, node, &key->queue) == entry)
+			find_place(index, key, now);
+	}
+	return entry;
+}
+
+/*
+ * Of a key a run was under way when the server went down, at most: only its first events
+ * can have done it.
+ */
+static void
+suspect(IdemParkedIndex *index, ParkedEntry *entry)
+{
+	if (entry->key == NULL || entry->key->loaded++ >= index->careful)
+		return;
+	entry->note.lone = true;
+	entry->suspect = true;
+	index->suspects++;
+}
+
+void
+idem_parked_index_put(IdemParkedIndex *index, const IdemEvent *event, const IdemParkedNote *note)
+{
+	(void) add_entry(index, note, key_hash(event->aggregate_type, event->aggregate_id),
+					 GetCurrentTimestamp());
+}
+
+static IdemParkedState
+state_from_text(const char *state)
+{
+	if (strcmp(state, "dead") == 0)
+		return IDEM_PARKED_DEAD;
+	return strcmp(state, "retry") == 0 ? IDEM_PARKED_RETRY : IDEM_PARKED_WAITING;
+}
+
+static TimestampTz
+time_or(HeapTuple tup, TupleDesc desc, int column, TimestampTz if_null)
+{
+	bool		isnull;
+	Datum		value = SPI_getbinval(tup, desc, column, &isnull);
+
+	return isnull ? if_null : DatumGetTimestampTz(value);
+}
+
+static void
+add_row(IdemParkedIndex *index, HeapTuple tup, TupleDesc desc)
+{
+	char	   *type = idem_spi_text(tup, desc, 4);
+	char	   *id = idem_spi_text(tup, desc, 5);
+	IdemEventText t = {type, strlen(type)};
+	IdemEventText i = {id, strlen(id)};
+	IdemParkedNote note = {0};
+
+	note.seq = DatumGetInt64(idem_spi_value(tup, desc, 1));
+	note.parked_id = DatumGetInt64(idem_spi_value(tup, desc, 2));
+	note.xid = DatumGetFullTransactionId(idem_spi_value(tup, desc, 3));
+	note.state = state_from_text(idem_spi_text(tup, desc, 6));
+	note.due = time_or(tup, desc, 7, DT_NOEND);
+	note.failed_at = time_or(tup, desc, 8, DT_NOBEGIN);
+	note.lone = DatumGetBool(idem_spi_value(tup, desc, 9));
+	suspect(index, add_entry(index, &note, key_hash(t, i), index->looked_at));
+	pfree(type);
+	pfree(id);
+}
+
+void
+idem_parked_index_load(IdemParkedIndex *index, const IdemRelayConfig *config)
+{
+	Oid			types[2] = {INT4OID, TEXTOID};
+	Datum		values[2] = {Int32GetDatum(config->relay_id),
+	CStringGetTextDatum(unpack_sql_state(ERRCODE_IDEM_SINK_OUTAGE))};
+	uint64		n;
+
+	make_empty(index, config);
+	SPI_connect();
+	n = idem_spi_run("SELECT seq, parked_id, xid, aggregate_type, aggregate_id, state::text,"
+					 " next_attempt_at, last_failed_at, crashes > 0 OR COALESCE(sqlstate = $2, false)"
+					 " FROM %s.relay_parked WHERE relay_id = $1 ORDER BY seq",
+					 2, types, values, NULL);
+	for (uint64 i = 0; i < n; i++)
+	{
+		CHECK_FOR_INTERRUPTS();
+		add_row(index, SPI_tuptable->vals[i], SPI_tuptable->tupdesc);
+	}
+	SPI_finish();
+}
+
+bool
+idem_parked_has_seq(const IdemParkedIndex *index, int64 seq)
+{
+	return index->total > 0 && find_entry(index, seq) != NULL;
+}
+
+bool
+idem_parked_blocks(const IdemParkedIndex *index, const IdemEvent *event)
+{
+	uint64		hash;
+
+	if (!index->by_key || index->total == 0)
+		return false;
+	hash = key_hash(event->aggregate_type, event->aggregate_id);
+	return hash_search(index->keys, &hash, HASH_FIND, NULL) != NULL;
+}
+
+void
+idem_parked_index_failed(IdemParkedIndex *index, const IdemParkedNote *note)
+{
+	ParkedEntry *entry = find_entry(index, note->seq);
+	bool		stays;
+
+	if (entry == NULL || entry->key == NULL)
+		return;
+	entry->note = *note;
+	if (entry->suspect)
+		index->suspects--;
+	entry->suspect = false;
+	entry->key->failed = true;
+	stays = note->state != IDEM_PARKED_DEAD || (index->by_key && index->dead_blocks);
+	if (!stays)
+		leave_key(index, entry);
+	else if (entry->taken)
+		idem_parked_index_give_back(index, note->seq, false);
+	else if (entry->key->taken == 0)
+		find_place(index, entry->key, GetCurrentTimestamp());
+}
+
+void
+idem_parked_index_drop(IdemParkedIndex *index, int64 seq)
+{
+	ParkedEntry *entry = find_entry(index, seq);
+
+	if (entry == NULL)
+		return;
+	leave_key(index, entry);
+	(void) hash_search(index->entries, &seq, HASH_REMOVE, NULL);
+	index->total--;
+}
+
+void
+idem_parked_index_give_back(IdemParkedIndex *index, int64 seq, bool waits)
+{
+	ParkedEntry *entry = find_entry(index, seq);
+
+	if (entry == NULL || entry->key == NULL)
+		return;
+	if (waits)
+	{
+		entry->note.state = IDEM_PARKED_WAITING;
+		entry->key->failed = true;
+	}
+	if (!entry->taken)
+		return;
+	entry->taken = false;
+	if (--entry->key->taken > 0)
+		return;
+	end_run(index, entry->key);
+
+	/*
+	 * Its turn is not over; an attempt may be on record that is to be made
+	 * next.
+	 */
+	if (!waits && entry->key->place == PLACE_READY)
+		dlist_move_head(&index->ready, &entry->key->node);
+}
+
+bool
+idem_parked_index_key_failed(IdemParkedIndex *index, int64 seq)
+{
+	ParkedEntry *entry = find_entry(index, seq);
+
+	return index->by_key && entry != NULL && entry->key != NULL && entry->key->failed;
+}
+
+IdemParkedState
+idem_parked_index_state(IdemParkedIndex *index, int64 seq)
+{
+	ParkedEntry *entry = find_entry(index, seq);
+
+	return entry == NULL ? IDEM_PARKED_DEAD : entry->note.state;
+}
+
+void
+idem_parked_index_retake(IdemParkedIndex *index, int64 seq)
+{
+	ParkedEntry *entry = find_entry(index, seq);
+
+	if (entry == NULL || entry->key == NULL || entry->taken)
+		return;
+	entry->taken = true;
+	entry->key->taken++;
+	leave_place(index, entry->key);
+}
+
+/* Those whose time has come are ready; all are looked at if the clock was set back. */
+static void
+ripen(IdemParkedIndex *index, TimestampTz now)
+{
+	bool		set_back = now < index->looked_at;
+	pairingheap *heap = index->due;
+
+	if (heap == NULL)
+		return;
+	index->looked_at = now;
+	if (set_back)
+	{
+		HASH_SEQ_STATUS seq;
+		ParkedKey  *key;
+
+		hash_seq_init(&seq, index->keys);
+		while ((key = hash_seq_search(&seq)) != NULL)
+		{
+			if (key->place == PLACE_DUE)
+				find_place(index, key, now);
+		}
+	}
+	while (!pairingheap_is_empty(heap))
+	{
+		ParkedKey  *key = pairingheap_container(ParkedKey, heap_node, pairingheap_first(heap));
+
+		if (key->due > now)
+			break;
+		find_place(index, key, now);
+	}
+}
+
+static void
+take_entry(ParkedEntry *entry, IdemParkedNote *notes, int *n)
+{
+	entry->taken = true;
+	entry->key->taken++;
+	notes[(*n)++] = entry->note;
+}
+
+/* Is there an event of the key behind the run, which could be sent after it? */
+static bool
+has_more(ParkedKey *key, TimestampTz now)
+{
+	dlist_iter	iter;
+
+	dlist_foreach(iter, &key->queue)
+	{
+		ParkedEntry *entry = dlist_container(ParkedEntry, node, iter.cur);
+
+		if (!entry->taken)
+			return is_sendable(entry, now);
+	}
+	return false;
+}
+
+/*
+ * A run of the key, from its first event on.  False if the selection ends with it: an
+ * event that is tried alone was taken, or would have to be.
+ */
+static bool
+take_run(ParkedKey *key, IdemParkedTaking *taking, IdemParkedNote *notes, int *n,
+		 TimestampTz now, bool *held)
+{
+	dlist_iter	iter;
+
+	*held = false;
+	dlist_foreach(iter, &key->queue)
+	{
+		ParkedEntry *entry = dlist_container(ParkedEntry, node, iter.cur);
+
+		if (key->taken >= key->window || *n >= taking->limit || !is_sendable(entry, now))
+			break;
+		if (taking->may != NULL && !taking->may(&entry->note, taking->arg))
+		{
+			*held = key->taken == 0;
+			break;
+		}
+		if (entry->note.lone && *n > 0)
+			break;
+		if (entry->note.lone)
+		{
+			taking->alone = taking->lone;
+			taking->lone_left = !taking->lone;
+			if (taking->lone)
+				take_entry(entry, notes, n);
+			return false;
+		}
+		take_entry(entry, notes, n);
+	}
+	return true;
+}
+
+static int
+compare_notes(const void *a, const void *b)
+{
+	const IdemParkedNote *x = a;
+	const IdemParkedNote *y = b;
+
+	return x->seq < y->seq ? -1 : x->seq > y->seq;
+}
+
+IdemParkedNote *
+idem_parked_index_take(IdemParkedIndex *index, IdemParkedTaking *taking, int *n)
+{
+	TimestampTz now = GetCurrentTimestamp();
+	IdemParkedNote *notes = palloc(sizeof(*notes) * Max(1, Min(taking->limit, index->total)));
+	dlist_mutable_iter iter;
+	bool		goes_on = true;
+	bool		held;
+
+	*n = 0;
+	taking->alone = taking->lone_left = false;
+	ripen(index, now);
+	dlist_foreach_modify(iter, &index->ready)
+	{
+		ParkedKey  *key = dlist_container(ParkedKey, node, iter.cur);
+
+		if (!goes_on || *n >= taking->limit)
+			break;
+		goes_on = take_run(key, taking, notes, n, now, &held);
+		if (key->taken > 0)
+		{
+			leave_place(index, key);
+			key->more = has_more(key, now);
+			index->more += key->more ? 1 : 0;
+		}
+		else if (held)
+		{
+			leave_place(index, key);
+			dlist_push_tail(&index->held, &key->node);
+			key->place = PLACE_HELD;
+		}
+		else if (!is_sendable(dlist_head_element(ParkedEntry, node, &key->queue), now))
+			find_place(index, key, now);	/* the clock was set back */
+	}
+	qsort(notes, *n, sizeof(*notes), compare_notes);
+	return notes;
+}
+
+void
+idem_parked_index_log_moved(IdemParkedIndex *index)
+{
+	TimestampTz now;
+
+	if (dlist_is_empty(&index->held))
+		return;
+	now = GetCurrentTimestamp();
+	while (!dlist_is_empty(&index->held))
+		find_place(index, dlist_head_element(ParkedKey, node, &index->held), now);
+}
+
+bool
+idem_parked_index_is_due(IdemParkedIndex *index)
+{
+	ripen(index, GetCurrentTimestamp());
+	return !dlist_is_empty(&index->ready);
+}
+
+bool
+idem_parked_index_wants_turn(IdemParkedIndex *index)
+{
+	return index->more > 0 || idem_parked_index_is_due(index);
+}
+
+IdemClock
+idem_parked_index_next(IdemParkedIndex *index)
+{
+	ParkedKey  *key;
+	int64		ms;
+
+	if (idem_parked_index_is_due(index))
+		return 1;
+	if (index->due == NULL || pairingheap_is_empty(index->due))
+		return 0;
+	key = pairingheap_container(ParkedKey, heap_node, pairingheap_first(index->due));
+	ms = (key->due - index->looked_at) / 1000 + 1;
+	return idem_clock_plus_ms(idem_clock(), Min(ms, MAX_WAIT_MS));
+}

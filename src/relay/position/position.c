@@ -1,0 +1,586 @@
+/*-------------------------------------------------------------------------
+ *
+ * position.c
+ *		The log of positions: what its rows mean, and which of them are needed.
+ *
+ * A position is never updated: state_log.c has the algorithm.  The last row of a
+ * relay is the one with the highest number of its highest epoch.
+ *
+ * Rows needed: the last few of each relay in its last epoch, those that were
+ * written to a sink while that epoch's move was not committed, and the ticks
+ * that some relay has not passed; of dropped relays none.  A row keeps its number
+ * when it is copied, since a sink may name the row.
+ *
+ * There is no index; relay/README.md says why.
+ *
+ * A crash leaves what it leaves of a state log.
+ *
+ * LOCKING: that of a state log.
+ *
+ * MEMORY: rows are allocated in the caller's context; an assigned position has
+ * its snapshots in the context that is named.
+ *
+ * Copyright (c) 2026, the idempotency developers
+ *
+ * IDENTIFICATION
+ *		src/relay/position/position.c
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "postgres.h"
+
+#include "access/htup_details.h"
+#include "utils/hsearch.h"
+#include "utils/memutils.h"
+#include "utils/timestamp.h"
+
+#include "relay/position/position.h"
+#include "shared/catalog.h"
+#include "shared/state_log.h"
+
+/* Rows are about 100 bytes; a take-over every few megabytes. */
+#ifdef IDEMPOTENCY_FAULT_POINTS
+#define LOG_MAX_BLOCKS 1		/* take-overs have fault points in them */
+#else
+#define LOG_MAX_BLOCKS 512
+#endif
+
+/*
+ * Rows of a relay that a sink storing positions may still name: one for each
+ * difference that can be in flight, and the one before.  PASSED rows are not
+ * counted, since the sink never hears of them: they would push the others out
+ * while nothing is sent.  Rows before a NAMED one are not counted either: while
+ * a sink fails, each start of its program adds some.
+ */
+#define LOG_KEEP_ROWS 8
+
+enum
+{
+	ATT_ID, ATT_EPOCH, ATT_LIFE, ATT_NAMED, ATT_SEQ, ATT_AT, ATT_RELAY, ATT_KIND,
+	ATT_FRESH, ATT_BASE, ATT_TARGET, NATTS
+};
+
+static IdemRelRef log_tables[] = {IDEM_RELREF("relay_log_0"), IDEM_RELREF("relay_log_1")};
+static IdemRelRef log_id = IDEM_RELREF("relay_log_id");
+static const IdemStateLog position_log;
+
+typedef bool (*row_predicate) (const IdemPositionRow *row, const void *arg);
+
+static void
+snap_assign(MemoryContext cxt, IdemSnap **dst, const IdemSnap *src)
+{
+	MemoryContext old = MemoryContextSwitchTo(cxt);
+	IdemSnap   *copy = src ? idem_snap_copy(src) : NULL;
+
+	MemoryContextSwitchTo(old);
+	if (*dst)
+		pfree(*dst);
+	*dst = copy;
+}
+
+void
+idem_position_assign(MemoryContext cxt, IdemPosition *dst, const IdemPosition *src)
+{
+	if (dst == src)
+		return;
+	snap_assign(cxt, &dst->base, src->base);
+	snap_assign(cxt, &dst->target, src->target);
+	dst->seq = src->seq;
+}
+
+static IdemPositionRow *
+row_from_tuple(HeapTuple tup, TupleDesc desc)
+{
+	Datum		values[NATTS];
+	bool		nulls[NATTS];
+	IdemPositionRow *row = palloc0(sizeof(*row));
+
+	heap_deform_tuple(tup, desc, values, nulls);
+	row->id = DatumGetInt64(values[ATT_ID]);
+	row->relay_id = DatumGetInt32(values[ATT_RELAY]);
+	row->epoch = DatumGetInt64(values[ATT_EPOCH]);
+	row->kind = (IdemPositionKind) DatumGetChar(values[ATT_KIND]);
+	row->fresh = (IdemPositionFresh) DatumGetChar(values[ATT_FRESH]);
+	row->life = DatumGetInt64(values[ATT_LIFE]);
+	row->named = DatumGetInt64(values[ATT_NAMED]);
+	row->at = DatumGetTimestampTz(values[ATT_AT]);
+	row->pos.seq = DatumGetInt64(values[ATT_SEQ]);
+	row->pos.base = (IdemSnap *) PG_DETOAST_DATUM_COPY(values[ATT_BASE]);
+	if (!nulls[ATT_TARGET])
+		row->pos.target = (IdemSnap *) PG_DETOAST_DATUM_COPY(values[ATT_TARGET]);
+	return row;
+}
+
+static void
+row_free(IdemPositionRow *row)
+{
+	if (row == NULL)
+		return;
+	pfree(row->pos.base);
+	if (row->pos.target)
+		pfree(row->pos.target);
+	pfree(row);
+}
+
+/*
+ * The best row of those that pass, highest or lowest id.  A visit looks at id and
+ * relay first, so that a scan does not detoast what nobody wants.
+ */
+typedef struct BestRow
+{
+	row_predicate passes;
+	const void *arg;
+	bool		lowest;
+	int			relay_id;
+	IdemPositionRow *best;
+} BestRow;
+
+static void
+visit_best(HeapTuple tup, TupleDesc desc, void *arg)
+{
+	BestRow    *b = arg;
+	IdemPositionRow *row;
+	bool		isnull;
+	int64		id = DatumGetInt64(heap_getattr(tup, ATT_ID + 1, desc, &isnull));
+
+	if (DatumGetInt32(heap_getattr(tup, ATT_RELAY + 1, desc, &isnull)) != b->relay_id)
+		return;
+	if (b->best && (b->lowest ? id >= b->best->id : id <= b->best->id))
+		return;
+	row = row_from_tuple(tup, desc);
+	if (b->passes(row, b->arg))
+	{
+		row_free(b->best);
+		b->best = row;
+	}
+	else
+		row_free(row);
+}
+
+static IdemPositionRow *
+find_best(int relay_id, row_predicate passes, const void *arg, bool lowest)
+{
+	BestRow		b = {passes, arg, lowest, relay_id, NULL};
+
+	idem_state_log_scan(&position_log, visit_best, &b);
+	return b.best;
+}
+
+static bool
+is_of_epoch(const IdemPositionRow *row, const void *arg)
+{
+	return row->epoch == *(const int64 *) arg;
+}
+
+IdemPositionRow *
+idem_position_last(int relay_id, int64 epoch)
+{
+	return find_best(relay_id, is_of_epoch, &epoch, false);
+}
+
+/* What is looked up for a relay, in one scan. */
+typedef struct LookUp
+{
+	int			relay_id;
+	int64		epoch;
+	const IdemPositionName *name;
+	IdemPositionTold *told;
+} LookUp;
+
+static void
+take_newer(IdemPositionRow **best, int64 id, HeapTuple tup, TupleDesc desc)
+{
+	if (*best != NULL && (*best)->id >= id)
+		return;
+	row_free(*best);
+	*best = row_from_tuple(tup, desc);
+}
+
+static void
+visit_look_up(HeapTuple tup, TupleDesc desc, void *arg)
+{
+	const LookUp *l = arg;
+	const IdemPositionName *name = l->name;
+	IdemPositionTold *told = l->told;
+	bool		isnull;
+	int64		id;
+	int64		named;
+	IdemPositionKind kind;
+
+	if (DatumGetInt32(heap_getattr(tup, ATT_RELAY + 1, desc, &isnull)) != l->relay_id)
+		return;
+	id = DatumGetInt64(heap_getattr(tup, ATT_ID + 1, desc, &isnull));
+	kind = (IdemPositionKind) DatumGetChar(heap_getattr(tup, ATT_KIND + 1, desc, &isnull));
+	if (kind == IDEM_POSITION_SENT && id == name->id &&
+		DatumGetInt64(heap_getattr(tup, ATT_LIFE + 1, desc, &isnull)) == name->life)
+		take_newer(&told->sent, id, tup, desc);
+	if (DatumGetInt64(heap_getattr(tup, ATT_EPOCH + 1, desc, &isnull)) != l->epoch)
+		return;
+	take_newer(&told->last, id, tup, desc);
+	named = DatumGetInt64(heap_getattr(tup, ATT_NAMED + 1, desc, &isnull));
+	if (kind == IDEM_POSITION_REPEATED)
+		take_newer(&told->repeated, id, tup, desc);
+	else if (kind == IDEM_POSITION_PASSED && named != 0 && named == name->id &&
+			 DatumGetInt64(heap_getattr(tup, ATT_SEQ + 1, desc, &isnull)) == name->k)
+		take_newer(&told->passed, id, tup, desc);
+}
+
+void
+idem_position_look_up(int relay_id, int64 epoch, const IdemPositionName *name,
+					  IdemPositionTold *told)
+{
+	LookUp		l = {relay_id, epoch, name, told};
+
+	memset(told, 0, sizeof(*told));
+	idem_state_log_scan(&position_log, visit_look_up, &l);
+}
+
+static bool
+is_not_after(const IdemPositionRow *row, const void *arg)
+{
+	return row->at <= *(const TimestampTz *) arg;
+}
+
+IdemPositionRow *
+idem_position_tick_before(TimestampTz at)
+{
+	return find_best(IDEM_TICK_RELAY, is_not_after, &at, false);
+}
+
+/* Snapshots of one log are ordered, so xmax and then the xips decide. */
+bool
+idem_position_sees_more(const IdemSnap *snap, const IdemSnap *than)
+{
+	if (FullTransactionIdEquals(snap->xmax, than->xmax))
+		return snap->nxip < than->nxip;
+	return FullTransactionIdFollows(snap->xmax, than->xmax);
+}
+
+static bool
+sees_more(const IdemPositionRow *row, const void *arg)
+{
+	return idem_position_sees_more(row->pos.base, arg);
+}
+
+IdemPositionRow *
+idem_position_tick_after(const IdemSnap *snap)
+{
+	return find_best(IDEM_TICK_RELAY, sees_more, snap, true);
+}
+
+/* The newest row of a relay: the highest id of its highest epoch. */
+typedef struct LastRow
+{
+	int			relay_id;		/* hash key */
+	IdemPositionRow *row;
+} LastRow;
+
+static void
+visit_last(HeapTuple tup, TupleDesc desc, void *arg)
+{
+	HTAB	   *rows = arg;
+	bool		isnull;
+	bool		found;
+	int64		id = DatumGetInt64(heap_getattr(tup, ATT_ID + 1, desc, &isnull));
+	int			relay_id = DatumGetInt32(heap_getattr(tup, ATT_RELAY + 1, desc, &isnull));
+	int64		epoch = DatumGetInt64(heap_getattr(tup, ATT_EPOCH + 1, desc, &isnull));
+	LastRow    *last = hash_search(rows, &relay_id, HASH_ENTER, &found);
+
+	if (!found)
+		last->row = NULL;
+	if (found && (last->row->epoch > epoch ||
+				  (last->row->epoch == epoch && last->row->id >= id)))
+		return;
+	row_free(last->row);
+	last->row = row_from_tuple(tup, desc);
+}
+
+HTAB *
+idem_position_all_last(void)
+{
+	HASHCTL		ctl = {.keysize = sizeof(int), .entrysize = sizeof(LastRow),
+	.hcxt = CurrentMemoryContext};
+	HTAB	   *rows = hash_create("last positions", 256, &ctl,
+								   HASH_ELEM | HASH_BLOBS | HASH_CONTEXT);
+
+	idem_state_log_scan(&position_log, visit_last, rows);
+	return rows;
+}
+
+const IdemPositionRow *
+idem_position_of(HTAB *rows, int relay_id, int64 epoch)
+{
+	LastRow    *last = hash_search(rows, &relay_id, HASH_FIND, NULL);
+
+	return last != NULL && last->row->epoch == epoch ? last->row : NULL;
+}
+
+List *
+idem_position_relay_ids(void)
+{
+	List	   *ids = NIL;
+	HASH_SEQ_STATUS scan;
+	LastRow    *last;
+
+	hash_seq_init(&scan, idem_position_all_last());
+	while ((last = hash_seq_search(&scan)) != NULL)
+	{
+		if (last->relay_id != IDEM_TICK_RELAY)
+			ids = lappend_int(ids, last->relay_id);
+	}
+	return ids;
+}
+
+static HeapTuple
+form_row(TupleDesc desc, const IdemPositionRow *row)
+{
+	Datum		values[NATTS];
+	bool		nulls[NATTS] = {false};
+
+	values[ATT_ID] = Int64GetDatum(row->id);
+	values[ATT_EPOCH] = Int64GetDatum(row->epoch);
+	values[ATT_LIFE] = Int64GetDatum(row->life);
+	values[ATT_NAMED] = Int64GetDatum(row->named);
+	values[ATT_SEQ] = Int64GetDatum(row->pos.seq);
+	values[ATT_AT] = TimestampTzGetDatum(row->at);
+	values[ATT_RELAY] = Int32GetDatum(row->relay_id);
+	values[ATT_KIND] = CharGetDatum((char) row->kind);
+	values[ATT_FRESH] = CharGetDatum((char) row->fresh);
+	values[ATT_BASE] = PointerGetDatum(row->pos.base);
+	values[ATT_TARGET] = PointerGetDatum(row->pos.target);
+	nulls[ATT_TARGET] = row->pos.target == NULL;
+	return heap_form_tuple(desc, values, nulls);
+}
+
+static HeapTuple
+form_nth(TupleDesc desc, const void *rows, int i, int64 id)
+{
+	IdemPositionRow numbered = ((const IdemPositionRow *) rows)[i];
+
+	numbered.id = id;
+	return form_row(desc, &numbered);
+}
+
+/* A tick of the newest snapshot serves as the first row of a table. */
+static HeapTuple
+form_marker(TupleDesc desc, int64 id)
+{
+	IdemPositionRow marker = {.id = id, .relay_id = IDEM_TICK_RELAY,
+		.kind = IDEM_POSITION_TICK, .fresh = IDEM_FRESH_NOT,
+	.at = GetCurrentTimestamp()};
+
+	marker.pos.base = idem_snap_current();
+	return form_row(desc, &marker);
+}
+
+int64
+idem_position_append(const IdemPositionRow *row)
+{
+	IdemPositionRow copy = *row;
+
+	idem_position_append_all(&copy, 1);
+	return copy.id;
+}
+
+void
+idem_position_append_all(IdemPositionRow *rows, int n)
+{
+	TimestampTz now = GetCurrentTimestamp();
+	int64	   *ids = palloc(sizeof(int64) * n);
+
+	for (int i = 0; i < n; i++)
+		rows[i].at = now;
+	idem_state_log_append(&position_log, rows, n, ids);
+	for (int i = 0; i < n; i++)
+		rows[i].id = ids[i];
+	pfree(ids);
+}
+
+/* What maintenance needs to know of a row. */
+typedef struct Entry
+{
+	IdemStateRow row;
+	int64		epoch;
+	int			relay_id;
+	IdemPositionKind kind;
+	IdemPositionFresh fresh;
+	int64		named;
+	bool		passed;			/* a tick that every relay has passed */
+} Entry;
+
+/* By relay, then the newest epoch first. */
+static int
+compare_entries(const IdemStateRow *a, const IdemStateRow *b)
+{
+	const Entry *x = (const Entry *) a;
+	const Entry *y = (const Entry *) b;
+
+	if (x->relay_id != y->relay_id)
+		return x->relay_id < y->relay_id ? -1 : 1;
+	if (x->epoch != y->epoch)
+		return x->epoch > y->epoch ? -1 : 1;
+	return 0;
+}
+
+/* What has been seen of a relay, from its newest row on. */
+typedef struct Seen
+{
+	int			relay_id;
+	bool		exists;			/* the relay does */
+	int64		last;			/* its newest row */
+	int64		epoch;			/* of that */
+	IdemPositionFresh fresh;	/* of that */
+	int			kept;			/* rows that the sink may name */
+	int			kept_before;	/* of epochs before */
+	int64		named;			/* by it, or 0; no other is needed then */
+} Seen;
+
+/*
+ * The number of an epoch is drawn when an operator moves the position, and
+ * workers hear of it at his commit.  Rows that they write in between have
+ * higher numbers, and the sink may name one until it has named one of the epoch.
+ * Another server may lead to the same target, which names one of the rows before.
+ */
+static bool
+is_needed_before(Seen *seen, const Entry *row)
+{
+	return seen->named == 0 && row->kind == IDEM_POSITION_SENT &&
+		(row->row.id > seen->epoch || seen->fresh == IDEM_FRESH_SERVER) &&
+		seen->kept_before++ < LOG_KEEP_ROWS;
+}
+
+static bool
+is_row_needed(Seen *seen, const Entry *row)
+{
+	if (row->epoch != seen->epoch)
+		return is_needed_before(seen, row);
+	if (seen->named != 0)
+		return row->row.id == seen->named;
+	if (seen->kept == LOG_KEEP_ROWS)
+		return false;
+	if (row->kind == IDEM_POSITION_NAMED || row->kind == IDEM_POSITION_REPEATED ||
+		(row->kind == IDEM_POSITION_PASSED && row->named != 0))
+	{
+		seen->named = row->named;
+		return true;
+	}
+	if (row->kind == IDEM_POSITION_PASSED)
+		return row->row.id == seen->last;
+	seen->kept++;
+	return true;
+}
+
+typedef struct Judge
+{
+	List	   *(*get_relays) (void);
+	List	   *relays;			/* ids of all relays */
+	IdemSnap   *hindmost;		/* the "base" of a relay that sees the least;
+								 * NULL: there is none */
+	Seen		seen;
+} Judge;
+
+/* Where the relay stands that is furthest behind. */
+static IdemSnap *
+find_hindmost(List *relays)
+{
+	HTAB	   *rows = idem_position_all_last();
+	IdemSnap   *hindmost = NULL;
+	HASH_SEQ_STATUS scan;
+	LastRow    *last;
+
+	hash_seq_init(&scan, rows);
+	while ((last = hash_seq_search(&scan)) != NULL)
+	{
+		if (list_member_int(relays, last->relay_id) &&
+			(hindmost == NULL || idem_position_sees_more(hindmost, last->row->pos.base)))
+			hindmost = last->row->pos.base;
+	}
+	return hindmost;
+}
+
+static void
+begin_judging(void *arg)
+{
+	Judge	   *judge = arg;
+
+	judge->relays = judge->get_relays();
+	judge->hindmost = find_hindmost(judge->relays);
+}
+
+/* Has every relay passed this tick? */
+static bool
+is_tick_passed(HeapTuple tup, TupleDesc desc, const IdemSnap *hindmost)
+{
+	IdemPositionRow *tick;
+	bool		passed;
+
+	if (hindmost == NULL)
+		return true;
+	tick = row_from_tuple(tup, desc);
+	passed = !sees_more(tick, hindmost);
+	row_free(tick);
+	return passed;
+}
+
+static void
+read_entry(HeapTuple tup, TupleDesc desc, IdemStateRow *row, void *arg)
+{
+	const Judge *judge = arg;
+	Entry	   *entry = (Entry *) row;
+	bool		isnull;
+
+	entry->epoch = DatumGetInt64(heap_getattr(tup, ATT_EPOCH + 1, desc, &isnull));
+	entry->relay_id = DatumGetInt32(heap_getattr(tup, ATT_RELAY + 1, desc, &isnull));
+	entry->kind = (IdemPositionKind) DatumGetChar(heap_getattr(tup, ATT_KIND + 1, desc, &isnull));
+	entry->fresh = (IdemPositionFresh) DatumGetChar(heap_getattr(tup, ATT_FRESH + 1, desc, &isnull));
+	entry->named = DatumGetInt64(heap_getattr(tup, ATT_NAMED + 1, desc, &isnull));
+	entry->passed = entry->relay_id == IDEM_TICK_RELAY &&
+		is_tick_passed(tup, desc, judge->hindmost);
+}
+
+/*
+ * Needed are the last row of each relay in its last epoch, and the last ones that
+ * a sink may name; of ticks those that some relay has not passed.
+ */
+static bool
+is_needed(const IdemStateRow *row, void *arg)
+{
+	Judge	   *judge = arg;
+	const Entry *entry = (const Entry *) row;
+
+	if (entry->relay_id == IDEM_TICK_RELAY)
+		return !entry->passed;
+	if (judge->seen.relay_id != entry->relay_id)
+		judge->seen = (Seen)
+	{
+		.relay_id = entry->relay_id,
+			.exists = list_member_int(judge->relays, entry->relay_id),
+			.last = row->id,
+			.epoch = entry->epoch,
+			.fresh = entry->fresh
+	};
+	return judge->seen.exists && is_row_needed(&judge->seen, entry);
+}
+
+static const IdemStateLog position_log = {
+	.tables = log_tables,
+	.ntables = lengthof(log_tables),
+	.sequence = &log_id,
+	.id_column = ATT_ID + 1,
+	.max_blocks = LOG_MAX_BLOCKS,
+	.form = form_nth,
+	.form_marker = form_marker,
+	.entry_size = sizeof(Entry),
+	.begin = begin_judging,
+	.read = read_entry,
+	.compare = compare_entries,
+	.is_needed = is_needed
+};
+
+void
+idem_position_maintain(List *(*get_relays) (void))
+{
+	Judge		judge = {.get_relays = get_relays};
+
+	idem_state_log_maintain(&position_log, &judge);
+}

@@ -1,0 +1,754 @@
+/*-------------------------------------------------------------------------
+ *
+ * rest.c
+ *		Relays that have nothing to send: one look at the log for all of them.
+ *
+ * A relay that rests has no program and no transactions of its own.  Relays
+ * that stand at the same snapshot form a group.  After a wake-up the worker takes
+ * one snapshot, reads the difference of each group to it once, and notes which
+ * of the aggregate types that members want occur in it.  Members that want one
+ * of those rise, and stand where the group stood; the others pass the difference
+ * together, by the group's snapshot.  Since all groups of a round end at one
+ * snapshot, they become one group, whatever they began with.
+ *
+ * Invariant: every wake-up begins a round, and the snapshot of a round is taken
+ * after the flag of the wake-up was cleared.  A relay that joins begins one as
+ * well: what committed since its own last look is looked at here.  So no group
+ * is past an event that a member wants.  What a member wants is what it wanted by
+ * the relays that the round's snapshot sees (target.c): where the worker has not read
+ * those yet, a round ends before, and a new configuration begins another.
+ *
+ * Types are compared by hashes of 64 bits: of two that collide a relay rises in
+ * vain, and finds nothing.
+ *
+ * A round is done in parts, so that other relays have their turn while a large
+ * difference is read.  A look that fails is repeated; when it fails again and
+ * again the members rise, and each reads, and fails, by itself and in view.  Where
+ * somebody has locked a table of the log they go on resting: none of them could read it,
+ * and each would start its program for that.
+ *
+ * What a crash leaves: positions that were passed since the last upkeep are not
+ * in the log of positions; the same differences are read once more.
+ *
+ * MEMORY: a snapshot per group; a hash of the types that members want.
+ *
+ * Copyright (c) 2026, the idempotency developers
+ *
+ * IDENTIFICATION
+ *		src/relay/position/rest.c
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "postgres.h"
+
+#include "access/xact.h"
+#include "catalog/pg_type.h"
+#include "common/hashfn.h"
+#include "executor/spi.h"
+#include "miscadmin.h"
+#include "utils/array.h"
+#include "utils/hsearch.h"
+#include "utils/memutils.h"
+
+#include "outbox/reader.h"
+#include "outbox/segment.h"
+#include "relay/position/parked.h"
+#include "relay/position/rest.h"
+#include "relay/target.h"
+#include "shared/fault.h"
+#include "shared/spi.h"
+#include "shared/txn.h"
+
+/* Events read in one part of a round. */
+#define PART_EVENTS 5000
+
+/* Failed looks in a row after which the relays look for themselves. */
+#define MAX_FAILURES 3
+#define RETRY_MS 1000
+
+struct IdemRestGroup
+{
+	dlist_node	node;
+	IdemSnap   *base;			/* all that it sees is passed */
+	bool		written;		/* the log of positions says so of each member */
+	bool		pending;		/* to be looked at in this round */
+	bool		catching_up;	/* there may be ticks to cut the difference at */
+	dlist_head	members;
+	int			nmembers;
+};
+
+/* A type that some member wants. */
+typedef struct WantedType
+{
+	uint64		hash;			/* key */
+	int			members;
+	uint32		found;			/* number of the look that found it last */
+} WantedType;
+
+int			idem_sink_idle_timeout_ms = 60000;
+
+static MemoryContext rest_cxt = NULL;
+static dlist_head groups = DLIST_STATIC_INIT(groups);
+static dlist_head risen = DLIST_STATIC_INIT(risen);
+static HTAB *wanted = NULL;
+static IdemReader *reader = NULL;
+
+static bool woken = false;
+static bool in_round = false;
+static IdemSnap *round_target = NULL;	/* where all groups of the round end */
+static IdemRestGroup *current = NULL;	/* that is being looked at; */
+static IdemPosition at;			/* how far */
+static uint32 look_no = 0;		/* numbers the looks */
+static bool found_any = false;	/* an event, in the current look */
+static bool found_new = false;	/* a wanted type, since members were asked
+								 * last */
+static int	failures = 0;
+static IdemClock retry_at = 0;
+static IdemClock next_due = 0;
+static int	nresters = 0;
+
+static void
+init(void)
+{
+	HASHCTL		ctl = {.keysize = sizeof(uint64), .entrysize = sizeof(WantedType)};
+
+	if (rest_cxt != NULL)
+		return;
+	rest_cxt = AllocSetContextCreate(TopMemoryContext, "resting relays", ALLOCSET_DEFAULT_SIZES);
+	ctl.hcxt = rest_cxt;
+	wanted = hash_create("wanted types", 256, &ctl, HASH_ELEM | HASH_BLOBS | HASH_CONTEXT);
+	reader = idem_reader_create(rest_cxt);
+}
+
+static uint64
+type_hash(const char *type, int len)
+{
+	return hash_bytes_extended((const unsigned char *) type, len, 0);
+}
+
+/* Count the relay's types in, or out. */
+static void
+count_types(const IdemRelayConfig *config, int change)
+{
+	ListCell   *lc;
+
+	foreach(lc, config->aggregate_types)
+	{
+		const char *type = lfirst(lc);
+		uint64		hash = type_hash(type, strlen(type));
+		bool		found;
+		WantedType *w = hash_search(wanted, &hash, HASH_ENTER, &found);
+
+		if (!found)
+		{
+			w->members = 0;
+			w->found = 0;
+		}
+		w->members += change;
+		if (w->members == 0)
+			(void) hash_search(wanted, &hash, HASH_REMOVE, NULL);
+	}
+}
+
+static IdemSnap *
+copy_snap(MemoryContext cxt, const IdemSnap *snap)
+{
+	MemoryContext old = MemoryContextSwitchTo(cxt);
+	IdemSnap   *copy = idem_snap_copy(snap);
+
+	MemoryContextSwitchTo(old);
+	return copy;
+}
+
+/* *snap is a copy of the other; it stays what it was if there is no memory for that. */
+static void
+replace_snap(IdemSnap **snap, const IdemSnap *by)
+{
+	IdemSnap   *copy = copy_snap(rest_cxt, by);
+
+	if (*snap != NULL)
+		pfree(*snap);
+	*snap = copy;
+}
+
+/* The soonest of the times at which parked events are due. */
+static void
+note_due(IdemClock due)
+{
+	if (due != 0 && (next_due == 0 || due < next_due))
+		next_due = due;
+}
+
+static IdemRestGroup *
+make_group(const IdemSnap *base)
+{
+	IdemRestGroup *group = MemoryContextAllocZero(rest_cxt, sizeof(*group));
+
+	group->base = copy_snap(rest_cxt, base);
+	dlist_init(&group->members);
+	dlist_push_tail(&groups, &group->node);
+	return group;
+}
+
+/* A group that stands there and of whose difference nothing has been looked at. */
+static IdemRestGroup *
+group_at(const IdemSnap *base)
+{
+	dlist_iter	iter;
+
+	if (!in_round)
+	{
+		dlist_foreach(iter, &groups)
+		{
+			IdemRestGroup *group = dlist_container(IdemRestGroup, node, iter.cur);
+
+			if (idem_snap_equal(group->base, base))
+				return group;
+		}
+	}
+	return make_group(base);
+}
+
+void
+idem_rest_join(IdemRester *rester, const IdemSnap *base, bool far)
+{
+	IdemRestGroup *group;
+
+	Assert(rester->group == NULL);
+	init();
+	group = group_at(base);
+	group->written = false;
+	group->catching_up |= far;
+	dlist_push_tail(&group->members, &rester->node);
+	group->nmembers++;
+	rester->group = group;
+	count_types(rester->config, 1);
+	note_due(rester->due);
+	nresters++;
+	woken = true;
+}
+
+static void
+free_group(IdemRestGroup *group)
+{
+	if (current == group)
+		current = NULL;
+	dlist_delete(&group->node);
+	pfree(group->base);
+	pfree(group);
+}
+
+IdemSnap *
+idem_rest_leave(IdemRester *rester)
+{
+	IdemRestGroup *group = rester->group;
+	IdemSnap   *base;
+
+	if (group == NULL)
+		return NULL;
+	base = idem_snap_copy(group->base);
+	dlist_delete(&rester->node);
+	rester->group = NULL;
+	count_types(rester->config, -1);
+	nresters--;
+	if (--group->nmembers == 0)
+		free_group(group);
+	return base;
+}
+
+/* It stays in its group until it is taken; only its place changes. */
+static void
+rise(IdemRester *rester)
+{
+	dlist_delete(&rester->node);
+	dlist_push_tail(&risen, &rester->node);
+}
+
+IdemRester *
+idem_rest_take_risen(IdemSnap **base)
+{
+	IdemRester *rester;
+
+	if (dlist_is_empty(&risen))
+		return NULL;
+	rester = dlist_head_element(IdemRester, node, &risen);
+	*base = idem_rest_leave(rester);
+	return rester;
+}
+
+void
+idem_rest_woken(void)
+{
+	woken = true;
+}
+
+/* Does the relay want a type that the current look has found? */
+static bool
+wants_found(const IdemRelayConfig *config)
+{
+	ListCell   *lc;
+
+	if (config->aggregate_types == NIL)
+		return found_any;
+	foreach(lc, config->aggregate_types)
+	{
+		const char *type = lfirst(lc);
+		uint64		hash = type_hash(type, strlen(type));
+		const WantedType *w = hash_search(wanted, &hash, HASH_FIND, NULL);
+
+		if (w != NULL && w->found == look_no)
+			return true;
+	}
+	return false;
+}
+
+static void
+ask_members(IdemRestGroup *group)
+{
+	dlist_mutable_iter iter;
+
+	if (!found_new)
+		return;
+	found_new = false;
+	dlist_foreach_modify(iter, &group->members)
+	{
+		IdemRester *rester = dlist_container(IdemRester, node, iter.cur);
+
+		if (wants_found(rester->config))
+			rise(rester);
+	}
+}
+
+/*
+ * Those that rose stand where the group stood before: they must be taken before
+ * the group moves.  So the group moves without them, to one of its own.
+ */
+static IdemRestGroup *
+split_risen(IdemRestGroup *group)
+{
+	IdemRestGroup *rest;
+	dlist_iter	iter;
+	int			n = 0;
+
+	dlist_foreach(iter, &risen)
+	{
+		if (dlist_container(IdemRester, node, iter.cur)->group == group)
+			n++;
+	}
+	if (n == 0)
+		return group;
+	if (n == group->nmembers)
+		return NULL;
+	rest = make_group(group->base);
+	rest->written = group->written;
+	while (!dlist_is_empty(&group->members))
+	{
+		IdemRester *rester = dlist_head_element(IdemRester, node, &group->members);
+
+		dlist_delete(&rester->node);
+		dlist_push_tail(&rest->members, &rester->node);
+		rester->group = rest;
+		rest->nmembers++;
+		group->nmembers--;
+	}
+	return rest;
+}
+
+/* Into the group that stands at the same snapshot, if there is one. */
+static void
+merge(IdemRestGroup *group)
+{
+	dlist_iter	giter;
+
+	dlist_foreach(giter, &groups)
+	{
+		IdemRestGroup *other = dlist_container(IdemRestGroup, node, giter.cur);
+
+		if (other == group || other == current || other->pending ||
+			!idem_snap_equal(other->base, group->base))
+			continue;
+		if (other->nmembers > group->nmembers)
+		{
+			IdemRestGroup *larger = other;
+
+			other = group;
+			group = larger;
+		}
+		while (!dlist_is_empty(&other->members))
+		{
+			IdemRester *rester = dlist_head_element(IdemRester, node, &other->members);
+
+			dlist_delete(&rester->node);
+			dlist_push_tail(&group->members, &rester->node);
+			rester->group = group;
+			group->nmembers++;
+			other->nmembers--;
+		}
+		group->written &= other->written;
+		group->catching_up |= other->catching_up;
+		/* One whose members all rose goes when the last of them is taken. */
+		if (other->nmembers == 0)
+			free_group(other);
+		return;
+	}
+}
+
+/* The group has passed the difference to "to". */
+static void
+finish_look(IdemRestGroup *group, const IdemSnap *to, bool whole)
+{
+	bool		catching_up = group->catching_up;
+
+	current = NULL;
+	group->pending = false;
+	group = split_risen(group);
+	if (group == NULL)
+		return;
+	if (!idem_snap_equal(group->base, to))
+	{
+		replace_snap(&group->base, to);
+		group->written = false;
+	}
+	group->catching_up = catching_up && !whole;
+	group->pending = !whole;
+	if (whole)
+		merge(group);
+}
+
+/* The wake-up is spent last: it must outlive an error. */
+static void
+begin_round(void)
+{
+	bool		newest;
+	const IdemSnap *target = idem_target_take(&newest);
+	dlist_iter	iter;
+
+	IDEM_FAULT_POINT("rest-round");
+	replace_snap(&round_target, target);
+	dlist_foreach(iter, &groups)
+	{
+		IdemRestGroup *group = dlist_container(IdemRestGroup, node, iter.cur);
+
+		group->pending = !idem_position_sees_more(group->base, round_target);
+	}
+	in_round = true;
+	woken = false;
+}
+
+/* The next group to look at; NULL: the round is over. */
+static IdemRestGroup *
+next_group(void)
+{
+	dlist_iter	iter;
+
+	if (current != NULL)
+		return current;
+	dlist_foreach(iter, &groups)
+	{
+		IdemRestGroup *group = dlist_container(IdemRestGroup, node, iter.cur);
+
+		if (group->pending && group->nmembers > 0)
+			return group;
+	}
+	return NULL;
+}
+
+/*
+ * Begin to look at what is after the group's snapshot.  A long backlog is cut at
+ * the ticks that were taken while it grew, so that its events need no sorting.
+ */
+static void
+begin_look(IdemRestGroup *group)
+{
+	const IdemSnap *target = round_target;
+
+	if (group->catching_up)
+	{
+		IdemPositionRow *tick = idem_position_tick_after(group->base);
+
+		if (tick != NULL && idem_position_sees_more(round_target, tick->pos.base))
+			target = tick->pos.base;
+	}
+	replace_snap(&at.target, target);
+	at.base = group->base;
+	at.seq = 0;
+	look_no++;
+	found_any = found_new = false;
+	current = group;
+}
+
+static void
+note_event(const IdemEvent *event)
+{
+	uint64		hash = type_hash(event->aggregate_type.data, event->aggregate_type.len);
+	WantedType *w = hash_search(wanted, &hash, HASH_FIND, NULL);
+
+	if (!found_any)
+		found_any = found_new = true;
+	if (w != NULL && w->found != look_no)
+	{
+		w->found = look_no;
+		found_new = true;
+	}
+}
+
+/* Read a part of the difference; true at its end. */
+static bool
+read_part(int *budget)
+{
+	IdemEvent	event;
+	bool		ended = false;
+
+	if (idem_snap_equal(at.base, at.target))
+		return true;
+	idem_reader_seek(reader, &at);
+	while (*budget > 0 && !ended)
+	{
+		CHECK_FOR_INTERRUPTS();
+		(*budget)--;
+		ended = !idem_reader_next(reader, &event);
+		if (!ended)
+		{
+			at.seq = event.seq;
+			note_event(&event);
+		}
+	}
+	idem_reader_suspend(reader);
+	return ended;
+}
+
+/* In a transaction: a part of the round. */
+static void
+look(void)
+{
+	int			budget = PART_EVENTS;
+	IdemRestGroup *group;
+
+	while (budget > 0 && (group = next_group()) != NULL)
+	{
+		bool		ended;
+
+		if (group != current)
+		{
+			begin_look(group);
+			budget -= 100;		/* it opens what there is to read */
+		}
+		ended = read_part(&budget);
+		ask_members(group);
+		if (ended)
+			finish_look(group, at.target, idem_snap_equal(at.target, round_target));
+	}
+	in_round = next_group() != NULL;
+}
+
+static void
+wake_due(void)
+{
+	IdemClock	now = idem_clock();
+	dlist_iter	giter;
+	dlist_mutable_iter iter;
+
+	if (next_due == 0 || now < next_due)
+		return;
+	next_due = 0;
+	dlist_foreach(giter, &groups)
+	{
+		IdemRestGroup *group = dlist_container(IdemRestGroup, node, giter.cur);
+
+		dlist_foreach_modify(iter, &group->members)
+		{
+			IdemRester *rester = dlist_container(IdemRester, node, iter.cur);
+
+			if (rester->due != 0 && rester->due <= now)
+				rise(rester);
+			else
+				note_due(rester->due);
+		}
+	}
+}
+
+/* Nobody can look for them: let each do that for itself. */
+static void
+wake_all(void)
+{
+	dlist_iter	giter;
+	dlist_mutable_iter iter;
+
+	dlist_foreach(giter, &groups)
+	{
+		IdemRestGroup *group = dlist_container(IdemRestGroup, node, giter.cur);
+
+		dlist_foreach_modify(iter, &group->members)
+			rise(dlist_container(IdemRester, node, iter.cur));
+	}
+}
+
+bool
+idem_rest_look(void)
+{
+	if (nresters == 0)
+		return false;
+	wake_due();
+	if ((!woken && !in_round) || idem_clock() < retry_at)
+		return false;
+	idem_txn_begin();
+	if (!in_round)
+		begin_round();
+	look();
+	idem_txn_commit(false);
+	failures = 0;
+	retry_at = 0;
+	return in_round;
+}
+
+void
+idem_rest_reset(int sqlerrcode)
+{
+	if (reader != NULL)
+		idem_reader_reset(reader);
+	if (!in_round && !woken)
+		return;
+
+	/* The group that was being looked at has not moved: begin with it anew. */
+	current = NULL;
+	in_round = false;
+	woken = true;
+	retry_at = idem_clock_plus_ms(idem_clock(), RETRY_MS);
+
+	/* A table that somebody has locked is as locked for each of them. */
+	if (sqlerrcode != ERRCODE_LOCK_NOT_AVAILABLE && ++failures >= MAX_FAILURES)
+		wake_all();
+}
+
+/* Those that are asked about: the one, or all that rest. */
+static int
+list_resters(IdemRester *only, IdemRester **resters)
+{
+	int			n = 0;
+	dlist_iter	giter;
+	dlist_iter	iter;
+
+	if (only != NULL)
+		resters[n++] = only;
+	dlist_foreach(giter, &groups)
+	{
+		dlist_foreach(iter, &dlist_container(IdemRestGroup, node, giter.cur)->members)
+		{
+			if (only == NULL)
+				resters[n++] = dlist_container(IdemRester, node, iter.cur);
+		}
+	}
+	return n;
+}
+
+/*
+ * One statement for all that rest.  An event behind another of its key is due
+ * when that one is, or is gone (parked_index.c); the first of a key that waits for
+ * nothing any more has no time, and is due now.  What was known before counts until
+ * the statement has succeeded.
+ */
+void
+idem_rest_look_at_parked(IdemRester *only)
+{
+	Oid			types[1] = {INT4ARRAYOID};
+	Datum		values[1];
+	Datum	   *ids = palloc(sizeof(Datum) * (nresters + 1));
+	IdemRester **resters = palloc(sizeof(IdemRester *) * (nresters + 1));
+	int			n = list_resters(only, resters);
+	uint64		found;
+
+	if (n == 0)
+		return;
+	for (int i = 0; i < n; i++)
+		ids[i] = Int32GetDatum(resters[i]->config->relay_id);
+	values[0] = PointerGetDatum(construct_array(ids, n, INT4OID, sizeof(int32), true, TYPALIGN_INT));
+	SPI_connect();
+	found = idem_spi_run("SELECT p.relay_id, pg_catalog.min(GREATEST(0, pg_catalog.ceil(1000 *"
+						 "  EXTRACT(epoch FROM p.next_attempt_at - pg_catalog.statement_timestamp())))::bigint)"
+						 " FROM %s.relay_parked p JOIN %s.relays r USING (relay_id)"
+						 " WHERE p.relay_id = ANY ($1) AND p.state <> 'dead'"
+						 " AND NOT (r.ordering = 'key' AND EXISTS (SELECT FROM %s.relay_parked q"
+						 "  WHERE q.relay_id = p.relay_id AND q.aggregate_type = p.aggregate_type"
+						 "  AND q.aggregate_id = p.aggregate_id AND q.seq < p.seq"
+						 "  AND (q.state <> 'dead' OR r.on_dead <> 'skip')))"
+						 " GROUP BY p.relay_id", 1, types, values, NULL);
+	for (int i = 0; i < n; i++)
+		resters[i]->due = 0;
+	if (only == NULL)
+		next_due = 0;
+	for (uint64 i = 0; i < found; i++)
+	{
+		int			relay_id = DatumGetInt32(idem_spi_value(SPI_tuptable->vals[i], SPI_tuptable->tupdesc, 1));
+		int64		ms = DatumGetInt64(idem_spi_value(SPI_tuptable->vals[i], SPI_tuptable->tupdesc, 2));
+
+		for (int j = 0; j < n; j++)
+		{
+			if (resters[j]->config->relay_id != relay_id)
+				continue;
+			resters[j]->due = idem_clock_plus_ms(idem_clock(), ms);
+			note_due(resters[j]->due);
+		}
+	}
+	SPI_finish();
+}
+
+IdemClock
+idem_rest_next_time(void)
+{
+	IdemClock	t = woken || in_round ? Max(retry_at, 1) : 0;
+
+	if (nresters == 0)
+		return 0;
+	if (!dlist_is_empty(&risen))
+		return 1;
+	if (next_due != 0 && (t == 0 || next_due < t))
+		t = next_due;
+	return t;
+}
+
+void
+idem_rest_persist(void)
+{
+	IdemPositionRow *rows = palloc(sizeof(*rows) * (nresters + 1));
+	int			n = 0;
+	dlist_iter	giter;
+	dlist_iter	iter;
+
+	dlist_foreach(giter, &groups)
+	{
+		IdemRestGroup *group = dlist_container(IdemRestGroup, node, giter.cur);
+
+		if (group->written)
+			continue;
+		dlist_foreach(iter, &group->members)
+		{
+			const IdemRester *r = dlist_container(IdemRester, node, iter.cur);
+
+			rows[n++] = (IdemPositionRow)
+			{
+				.relay_id = r->config->relay_id,
+					.epoch = r->config->epoch, .kind = r->kind, .fresh = r->fresh,
+					.named = r->named,.pos =
+				{
+					group->base, NULL, r->k
+				}
+			};
+		}
+	}
+	if (n > 0)
+	{
+		idem_txn_begin();
+		idem_position_append_all(rows, n);
+		IDEM_FAULT_POINT("rest-persist");
+		idem_txn_commit(true);
+		dlist_foreach(giter, &groups)
+			dlist_container(IdemRestGroup, node, giter.cur)->written = true;
+	}
+	pfree(rows);
+}
+
+int
+idem_rest_count(void)
+{
+	return nresters;
+}

@@ -1,0 +1,21 @@
+/*-------------------------------------------------------------------------
+ *
+ * hooks.h
+ *		Commands of other people's sessions that concern relays.
+ *
+ * Copyright (c) 2026, the idempotency developers
+ *
+ * IDENTIFICATION
+ *		src/relay/process/hooks.h
+ *
+ *-------------------------------------------------------------------------
+ */
+#ifndef IDEM_RELAY_PROCESS_HOOKS_H
+#define IDEM_RELAY_PROCESS_HOOKS_H
+
+#include "postgres.h"
+
+/* Installed at preload only; without shared memory there is nobody to wake. */
+extern void idem_hooks_init(void);
+
+#endif							/* IDEM_RELAY_PROCESS_HOOKS_H */

@@ -1,0 +1,502 @@
+/*-------------------------------------------------------------------------
+ *
+ * runners.c
+ *		The relays of a worker: which of them have turns.
+ *
+ * A turn of the loop costs as much as there are relays with something to do.
+ * The others, that rest, or that only a new configuration sets in motion, are
+ * not looked at: a wake-up reads the log for all that rest at once (rest.c).
+ *
+ * Invariant: a relay is among the active ones unless idem_runner_is_quiet says
+ * that nothing but a configuration, or rising, can give it something to do; both
+ * make it active again.
+ *
+ * MEMORY: a hash in TopMemoryContext.
+ *
+ * Copyright (c) 2026, the idempotency developers
+ *
+ * IDENTIFICATION
+ *		src/relay/process/runners.c
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "postgres.h"
+
+#include "access/xact.h"
+#include "storage/lwlock.h"
+#include "utils/hsearch.h"
+#include "utils/memutils.h"
+
+#include "compat.h"
+#include "relay/function/function_relay.h"
+#include "relay/function/pool.h"
+#include "relay/position/rest.h"
+#include "relay/process/complaint.h"
+#include "relay/process/runner.h"
+#include "relay/process/runners.h"
+#include "relay/program/children.h"
+#include "relay/program/starts.h"
+#include "relay/slots.h"
+#include "relay/stream/state.h"
+#include "relay/stream/timing.h"
+
+/* How long those that rest wait for what is in flight. */
+#define LOOK_DELAY_MS 2
+
+/* How often it is looked whether a program can be taken from a relay. */
+#define ROOM_POLL_MS 50
+
+static HTAB *runners = NULL;	/* of IdemRunner */
+static dlist_head active = DLIST_STATIC_INIT(active);
+static int	nactive = 0;
+static IdemClock look_at = 0;	/* look at the log then; 0: at once */
+static uint32 looks = 0;		/* at the configuration */
+static IdemComplaint rest_complaint;
+
+/* Make the hash at the first use: a worker that ends at once needs none. */
+static void
+init(void)
+{
+	HASHCTL		ctl = {.keysize = sizeof(int), .entrysize = sizeof(IdemRunner),
+	.hcxt = TopMemoryContext};
+
+	if (runners == NULL)
+		runners = hash_create("relays of a worker", 64, &ctl,
+							  HASH_ELEM | HASH_BLOBS | HASH_CONTEXT);
+}
+
+/* Let the relay have turns, behind those that have them. */
+static void
+activate(IdemRunner *runner)
+{
+	if (runner->active)
+		return;
+	runner->active = true;
+	dlist_push_tail(&active, &runner->node);
+	nactive++;
+}
+
+/* Only a new configuration, or rising, makes the relay active again. */
+static void
+deactivate(IdemRunner *runner)
+{
+	if (!runner->active)
+		return;
+	runner->active = false;
+	dlist_delete(&runner->node);
+	nactive--;
+}
+
+/*
+ * Choose what runs the relay here; function: this worker is one function relay's.
+ * A relay whose kind is not known, since it has no anchor now, keeps what it has.
+ */
+static const IdemRunnerOps *
+ops_for(const IdemRelayConfig *config, bool function, const IdemRunner *before)
+{
+	if (function)
+		return &idem_function_ops;
+	if (config->kind == NULL && before != NULL)
+		return before->ops;
+	if (config->kind == NULL ? idem_slots_have_function(config->relay_id) :
+		idem_relay_is_function(config))
+		return &idem_delegate_ops;
+	return &idem_stream_ops;
+}
+
+/* End what runs the relay, and forget the relay. */
+static void
+drop_runner(IdemRunner *runner)
+{
+	deactivate(runner);
+	idem_runner_clear(runner);
+	(void) hash_search(runners, &runner->relay_id, HASH_REMOVE, NULL);
+}
+
+/* An error leaves no entry: everybody else takes each for one that is complete. */
+static IdemRunner *
+make_runner(const IdemRelayConfig *config, const IdemRunnerOps *ops)
+{
+	IdemRunner *runner = hash_search(runners, &config->relay_id, HASH_ENTER, NULL);
+
+	PG_TRY();
+	{
+		idem_runner_init(runner, config, ops);
+	}
+	PG_CATCH();
+	{
+		(void) hash_search(runners, &config->relay_id, HASH_REMOVE, NULL);
+		PG_RE_THROW();
+	}
+	PG_END_TRY();
+	return runner;
+}
+
+/* Create, configure or replace the runner of a relay that the catalog has. */
+static void
+configure(const IdemRelayConfig *config, bool function)
+{
+	IdemRunner *runner = hash_search(runners, &config->relay_id, HASH_FIND, NULL);
+	bool		found = runner != NULL;
+	const IdemRunnerOps *ops = ops_for(config, function, runner);
+
+	if (found && ops != runner->ops && idem_runner_is_elsewhere(runner))
+	{
+		/* Not before the worker of its function is gone. */
+		runner->outdated = true;
+	}
+	else if (found && ops == runner->ops)
+	{
+		/* It may have been changed to a program, and back. */
+		runner->outdated = false;
+		idem_runner_configure(runner, config);
+	}
+	else
+	{
+		if (found)
+			drop_runner(runner);
+		runner = make_runner(config, ops);
+	}
+	runner->seen = looks;
+	activate(runner);
+}
+
+void
+idem_runners_configure(List *configs, bool function)
+{
+	HASH_SEQ_STATUS scan;
+	IdemRunner *runner;
+	ListCell   *lc;
+
+	init();
+	looks++;
+	foreach(lc, configs)
+		configure(lfirst(lc), function);
+	hash_seq_init(&scan, runners);
+	while ((runner = hash_seq_search(&scan)) != NULL)
+	{
+		if (runner->seen == looks)
+			continue;
+		drop_runner(runner);
+	}
+	idem_rest_woken();
+}
+
+void
+idem_runners_begin_with_rest(void)
+{
+	HTAB	   *rows = idem_position_all_last();
+	HASH_SEQ_STATUS scan;
+	IdemRunner *runner;
+
+	hash_seq_init(&scan, runners);
+	while ((runner = hash_seq_search(&scan)) != NULL)
+	{
+		idem_runner_rest_at(runner,
+							idem_position_of(rows, runner->relay_id, runner->config->epoch));
+	}
+}
+
+void
+idem_runners_activate_all(void)
+{
+	HASH_SEQ_STATUS scan;
+	IdemRunner *runner;
+
+	init();
+	hash_seq_init(&scan, runners);
+	while ((runner = hash_seq_search(&scan)) != NULL)
+		activate(runner);
+}
+
+void
+idem_runners_woken(TimestampTz stamp)
+{
+	dlist_iter	iter;
+
+	dlist_foreach(iter, &active)
+		idem_runner_woken(dlist_container(IdemRunner, node, iter.cur), stamp);
+	idem_rest_woken();
+}
+
+/* The same with errors: no relay is to blame for them. */
+static bool
+try_look(MemoryContext error_cxt, bool *failed)
+{
+	volatile bool more = false;
+
+	PG_TRY();
+	{
+		more = idem_rest_look();
+		idem_complaint_clear(&rest_complaint);
+	}
+	PG_CATCH();
+	{
+		int			sqlerrcode = geterrcode();
+
+		MemoryContextSwitchTo(error_cxt);
+		idem_complaint_note(&rest_complaint);
+		FlushErrorState();
+		AbortCurrentTransaction();
+		MemoryContextSwitchTo(error_cxt);
+		LWLockReleaseAll();
+		idem_rest_reset(sqlerrcode);
+		*failed = true;
+	}
+	PG_END_TRY();
+	return more;
+}
+
+/* Look at the log for those that rest; true if somebody has more to do. */
+static bool
+look_for_resters(MemoryContext error_cxt, bool *failed)
+{
+	bool		again = try_look(error_cxt, failed);
+	IdemRester *rester;
+	IdemSnap   *done;
+
+	while ((rester = idem_rest_take_risen(&done)) != NULL)
+	{
+		IdemRunner *runner = hash_search(runners, &rester->config->relay_id, HASH_FIND, NULL);
+
+		Assert(runner != NULL);
+		idem_runner_rise(runner, done);
+		activate(runner);
+		again = true;
+	}
+	return again;
+}
+
+/*
+ * A look would keep the answers of programs waiting, which are mostly there in
+ * less time than it takes; a relay that rises has a program to start.
+ */
+static bool
+may_look(void)
+{
+	dlist_iter	iter;
+
+	dlist_foreach(iter, &active)
+	{
+		const IdemStream *stream =
+		idem_runner_stream(dlist_container(IdemRunner, node, iter.cur));
+
+		if (stream == NULL || stream->nbatches == 0)
+			continue;
+		if (look_at == 0)
+			look_at = idem_clock_plus_ms(idem_clock(), LOOK_DELAY_MS);
+		if (idem_clock() < look_at)
+			return false;
+		break;
+	}
+	look_at = 0;
+	return true;
+}
+
+/* The relay that others should take a program from, idle ones first. */
+static IdemStream *
+find_yielder(bool idle)
+{
+	IdemStream *best = NULL;
+	dlist_iter	iter;
+
+	dlist_foreach(iter, &active)
+	{
+		IdemStream *stream = idem_runner_stream(dlist_container(IdemRunner, node, iter.cur));
+
+		if (stream == NULL || stream->leave != IDEM_STREAM_SENDS || stream->phase != IDEM_STREAM_READY ||
+			(idle && !idem_stream_is_idle(stream)))
+			continue;
+		if (best == NULL || (idle ? stream->busy_at < best->busy_at :
+							 stream->started_at < best->started_at))
+			best = stream;
+	}
+	return best;
+}
+
+/*
+ * Programs that will end by themselves, soon: they were sent BYE, or give way.  One
+ * whose sink does not answer, or that waits for a lock, may never get so far.
+ */
+static int
+count_leaving(void)
+{
+	int			leaving = idem_children_count();
+	dlist_iter	iter;
+
+	dlist_foreach(iter, &active)
+	{
+		IdemStream *stream = idem_runner_stream(dlist_container(IdemRunner, node, iter.cur));
+
+		if (stream != NULL && stream->pipe.process.pid != 0 && !idem_stream_yields_soon(stream))
+			leaving--;
+	}
+	return Max(0, leaving);
+}
+
+/*
+ * A program that has not become ready for some time, of a relay that is not known to
+ * fail: it may never be.
+ */
+static bool
+end_slow_start(void)
+{
+	dlist_iter	iter;
+
+	dlist_foreach(iter, &active)
+	{
+		IdemStream *stream = idem_runner_stream(dlist_container(IdemRunner, node, iter.cur));
+
+		if (stream != NULL && idem_stream_end_slow_start(stream))
+			return true;
+	}
+	return false;
+}
+
+/* Relays wait for programs to end: let some end. */
+static void
+make_room(void)
+{
+	int			lacking = idem_start_lacking_room();
+
+	if (lacking > 0)
+		lacking -= count_leaving();
+	for (; lacking > 0; lacking--)
+	{
+		IdemStream *stream = find_yielder(true);
+
+		if (stream != NULL)
+		{
+			idem_stream_end_idle(stream);
+			continue;
+		}
+		if (end_slow_start())
+			continue;
+		stream = find_yielder(false);
+		if (stream == NULL || !idem_stream_make_yield(stream))
+			break;
+	}
+}
+
+bool
+idem_runners_run(MemoryContext error_cxt, bool *failed)
+{
+	bool		again = false;
+	dlist_mutable_iter iter;
+
+	init();
+	(void) idem_start_serve();
+	dlist_foreach_modify(iter, &active)
+	{
+		IdemRunner *runner = dlist_container(IdemRunner, node, iter.cur);
+		IdemRunnerTurn turn;
+
+		if (runner->outdated)
+		{
+			*failed |= !idem_runner_is_elsewhere(runner);
+			continue;
+		}
+		turn = idem_runner_turn(runner, error_cxt);
+		again |= turn == IDEM_TURN_AGAIN;
+		*failed |= turn == IDEM_TURN_FAILED;
+		if (turn != IDEM_TURN_FAILED && idem_runner_is_quiet(runner))
+			deactivate(runner);
+	}
+
+	/* Those that are under way come first. */
+	if (idem_rest_next_time() != 0 && may_look())
+		again |= look_for_resters(error_cxt, failed);
+	make_room();
+	idem_pool_serve();
+	return again | idem_start_serve();
+}
+
+/* The earlier time, where 0 is none. */
+static IdemClock
+earlier(IdemClock a, IdemClock b)
+{
+	return a == 0 || b == 0 ? Max(a, b) : Min(a, b);
+}
+
+IdemClock
+idem_runners_next_time(void)
+{
+	IdemClock	rest = idem_rest_next_time();
+	IdemClock	t = earlier(rest == 0 ? 0 : Max(rest, look_at), idem_start_next_time());
+	dlist_iter	iter;
+
+	dlist_foreach(iter, &active)
+		t = earlier(t, idem_runner_next_time(dlist_container(IdemRunner, node, iter.cur)));
+	if (idem_start_lacking_room() > 0)
+		t = earlier(t, idem_clock_plus_ms(idem_clock(), ROOM_POLL_MS));
+	return t;
+}
+
+void
+idem_runners_persist(void)
+{
+	dlist_iter	iter;
+
+	dlist_foreach(iter, &active)
+		idem_runner_persist(dlist_container(IdemRunner, node, iter.cur));
+	idem_rest_persist();
+}
+
+int
+idem_runners_max_events(void)
+{
+	return 2 * nactive;
+}
+
+void
+idem_runners_add_events(WaitEventSet *set)
+{
+	dlist_iter	iter;
+
+	dlist_foreach(iter, &active)
+	{
+		bool		writable;
+		const IdemSinkProcess *process =
+		idem_runner_process(dlist_container(IdemRunner, node, iter.cur), &writable);
+
+		if (process != NULL)
+			AddWaitEventToSet(set, WL_SOCKET_READABLE |
+							  (writable ? WL_SOCKET_WRITEABLE : 0),
+							  process->fd, NULL, NULL);
+		if (process != NULL && process->output.fd >= 0)
+			AddWaitEventToSet(set, WL_SOCKET_READABLE, process->output.fd, NULL, NULL);
+	}
+}
+
+uint64
+idem_runners_signature(void)
+{
+	uint64		sig = 0;
+	dlist_iter	iter;
+
+	dlist_foreach(iter, &active)
+	{
+		bool		writable;
+		const IdemSinkProcess *process =
+		idem_runner_process(dlist_container(IdemRunner, node, iter.cur), &writable);
+
+		sig *= 31;
+		if (process != NULL)
+			sig += (uint64) process->pid * 4 + (process->output.fd >= 0 ? 2 : 0) + writable;
+	}
+	return sig;
+}
+
+bool
+idem_runners_may_leave(bool *idle)
+{
+	dlist_iter	iter;
+
+	*idle = true;
+	dlist_foreach(iter, &active)
+	{
+		if (!idem_runner_may_leave(dlist_container(IdemRunner, node, iter.cur), idle))
+			return false;
+	}
+	return true;
+}

@@ -1,0 +1,271 @@
+/*-------------------------------------------------------------------------
+ *
+ * upkeep.c
+ *		What the worker of a database does for all relays of it.
+ *
+ * Each step is a transaction of its own: a step that fails, e.g. for want of disk,
+ * leaves what the steps before it did, and those after it wait for the next run.
+ *
+ * MEMORY: three lists of relay ids in TopMemoryContext.  All else is in the
+ * transaction's context, or the caller's, which is reset in each turn of its loop.
+ *
+ * Copyright (c) 2026, the idempotency developers
+ *
+ * IDENTIFICATION
+ *		src/relay/process/upkeep.c
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "postgres.h"
+
+#include "catalog/pg_type.h"
+#include "executor/spi.h"
+#include "miscadmin.h"
+#include "nodes/pg_list.h"
+#include "storage/lmgr.h"
+#include "utils/memutils.h"
+
+#include "outbox/reader.h"
+#include "outbox/segment.h"
+#include "relay/config.h"
+#include "relay/position/parked.h"
+#include "relay/position/position.h"
+#include "relay/position/retention.h"
+#include "relay/process/upkeep.h"
+#include "relay/slots.h"
+#include "shared/catalog.h"
+#include "shared/fault.h"
+#include "shared/spi.h"
+#include "shared/txn.h"
+
+static IdemRelRef relays_ref = IDEM_RELREF("relays");
+
+static int64 last_tick_seq = -1;
+
+/* Relay ids, in TopMemoryContext: seen at the last look; dropped since. */
+static List *known = NIL;
+static List *dropped = NIL;
+
+/* Whether those that were dropped before this process looked are among them. */
+static bool dropped_before_known = false;
+
+/* Ids of relays whose owner has another name than their row says. */
+static List *renamed = NIL;
+
+/* In the current context, which has to outlive the configurations. */
+static List *
+ids_of(List *configs)
+{
+	List	   *ids = NIL;
+	ListCell   *lc;
+
+	foreach(lc, configs)
+		ids = lappend_int(ids, ((IdemRelayConfig *) lfirst(lc))->relay_id);
+	return ids;
+}
+
+void
+idem_upkeep_note_relays(List *configs)
+{
+	MemoryContext old = MemoryContextSwitchTo(TopMemoryContext);
+	List	   *now = ids_of(configs);
+	ListCell   *lc;
+
+	foreach(lc, known)
+	{
+		if (!list_member_int(now, lfirst_int(lc)))
+			dropped = list_append_unique_int(dropped, lfirst_int(lc));
+	}
+	list_free(known);
+	known = now;
+	foreach(lc, configs)
+	{
+		const IdemRelayConfig *c = lfirst(lc);
+
+		if (c->renamed)
+			renamed = list_append_unique_int(renamed, c->relay_id);
+	}
+	MemoryContextSwitchTo(old);
+}
+
+/*
+ * A dump says by name who owns a relay: let the names be of now.  Where an
+ * operator has the row, the next look at the configuration comes back to it.
+ */
+static void
+note_renamed(void)
+{
+	ListCell   *lc;
+
+	if (renamed == NIL)
+		return;
+	idem_txn_begin();
+	foreach(lc, renamed)
+	{
+		Oid			types[1] = {INT4OID};
+		Datum		values[1] = {Int32GetDatum(lfirst_int(lc))};
+
+		if (!ConditionalLockRelationOid(idem_relref_oid(&relays_ref), RowExclusiveLock))
+			continue;
+		SPI_connect();
+		idem_spi_run("UPDATE %s.relays SET owner = a.rolname FROM pg_catalog.pg_roles a"
+					 " WHERE a.oid = owner_oid AND relay_id ="
+					 " (SELECT relay_id FROM %s.relays WHERE relay_id = $1 FOR UPDATE SKIP LOCKED)",
+					 1, types, values, NULL);
+		SPI_finish();
+	}
+	idem_txn_commit(false);
+	list_free(renamed);
+	renamed = NIL;
+}
+
+/* Does a process run for the relay, or is one about to start? */
+static bool
+has_worker(int relay_id)
+{
+	IdemWorkerSlot *slot;
+	bool		found;
+
+	LWLockAcquire(idem_relay_shmem->lock, LW_SHARED);
+	slot = idem_worker_slot_find(MyDatabaseId, relay_id);
+	found = slot != NULL && (slot->pid != 0 || slot->starting);
+	LWLockRelease(idem_relay_shmem->lock);
+	return found;
+}
+
+/* Also called back under the locks of the log, to see relays that came meanwhile. */
+static List *
+relay_ids(void)
+{
+	List	   *ids = NIL;
+	ListCell   *lc;
+
+	foreach(lc, idem_relay_briefs())
+		ids = lappend_int(ids, ((IdemRelayBrief *) lfirst(lc))->relay_id);
+	return ids;
+}
+
+/*
+ * A relay that was dropped while no process looked has rows in the log of positions
+ * still, until the log takes turns.  The log is looked at because it is never
+ * restored: parked events without a relay may be those of a restore under way.
+ */
+static void
+note_dropped_before(MemoryContext work_cxt)
+{
+	List	   *in_log;
+	List	   *gone;
+	ListCell   *lc;
+	MemoryContext old;
+
+	if (dropped_before_known)
+		return;
+	idem_txn_begin();
+	old = MemoryContextSwitchTo(work_cxt);
+	in_log = idem_position_relay_ids();
+	gone = list_difference_int(in_log, relay_ids());
+	MemoryContextSwitchTo(TopMemoryContext);
+	foreach(lc, gone)
+		dropped = list_append_unique_int(dropped, lfirst_int(lc));
+	MemoryContextSwitchTo(old);
+	idem_txn_commit(false);
+	dropped_before_known = true;
+}
+
+/*
+ * A worker that was parking an event while its relay was dropped leaves it
+ * behind.  Ids are not used again, so it is in nobody's way; it goes when
+ * that worker cannot park any more.
+ */
+static void
+forget_dropped(void)
+{
+	for (int i = list_length(dropped) - 1; i >= 0; i--)
+	{
+		int			relay_id = list_nth_int(dropped, i);
+
+		if (has_worker(relay_id))
+			continue;
+		idem_txn_begin();
+		idem_relay_forget_rest(relay_id);
+		idem_txn_commit(false);
+		dropped = list_delete_nth_cell(dropped, i);
+	}
+}
+
+void
+idem_upkeep_tick(void)
+{
+	int64		seq;
+	IdemPositionRow tick = {.relay_id = IDEM_TICK_RELAY, .kind = IDEM_POSITION_TICK,
+	.fresh = IDEM_FRESH_NOT};
+
+	idem_txn_begin();
+	seq = idem_outbox_last_seq();
+	if (last_tick_seq < 0)
+		last_tick_seq = seq;
+	if (seq - last_tick_seq >= IDEM_TICK_EVENTS)
+	{
+		tick.pos.base = idem_snap_current();
+		(void) idem_position_append(&tick);
+		IDEM_FAULT_POINT("worker-tick");
+		last_tick_seq = seq;
+	}
+	idem_txn_commit(false);
+}
+
+/* What every relay has behind it, durably, can be emptied after its retention. */
+static void
+empty_outbox(MemoryContext work_cxt)
+{
+	List	   *rows;
+	IdemSnap  **done;
+	int			n = 0;
+	ListCell   *lc;
+
+	idem_txn_begin();
+	MemoryContextSwitchTo(work_cxt);
+	rows = idem_retention_positions();
+	done = palloc(sizeof(IdemSnap *) * (list_length(rows) + 1));
+	foreach(lc, rows)
+		done[n++] = lfirst(lc);
+	IDEM_FAULT_POINT("worker-maintain");
+	(void) idem_outbox_maintain(done, n);
+	IDEM_FAULT_POINT("worker-maintained");
+	idem_txn_commit(false);
+}
+
+/* Keep of the log of positions what is the last of its relay, and durably. */
+static void
+maintain_log(MemoryContext work_cxt)
+{
+	idem_txn_begin();
+	MemoryContextSwitchTo(work_cxt);
+	idem_position_maintain(relay_ids);
+	idem_txn_commit(true);
+}
+
+void
+idem_upkeep_run(MemoryContext work_cxt)
+{
+	note_dropped_before(work_cxt);
+	maintain_log(work_cxt);
+	idem_retention_check_lag();
+	note_renamed();
+	forget_dropped();
+	empty_outbox(work_cxt);
+}
+
+bool
+idem_upkeep_finish_emptying(void)
+{
+	bool		finished;
+
+	idem_txn_begin();
+	(void) idem_outbox_maintain(NULL, 0);
+	idem_txn_commit(false);
+	idem_txn_begin();
+	finished = !idem_outbox_has_remains();
+	idem_txn_commit(false);
+	return finished;
+}

@@ -1,0 +1,678 @@
+/*-------------------------------------------------------------------------
+ *
+ * worker.c
+ *		The process that runs the relays of a database.
+ *
+ * One worker per database runs all relays to sink programs, each as a stream
+ * that never waits for its program.  A step of a stream may wait for the disk,
+ * when a commit is flushed, and for lock_timeout at a lock; all relays of the
+ * worker wait with it.  A relay to a SQL function has a worker of its own while
+ * it has something to do, since its handler may take its time.  The database's
+ * worker also asks for those workers, cuts the log into ticks, and empties the
+ * segments of the outbox that no relay needs.
+ *
+ * The loop: serve interrupts, take configuration changes over, let each relay
+ * do what it can, wait for the latch, a socket, or the earliest time any of
+ * them named.  An error in one relay opens that relay's breaker and nothing
+ * else.  A worker ends when its extension is gone, when its database has no
+ * relay any more, and, if it runs a function relay, when that one rests or has
+ * to give way.
+ *
+ * LOCKING: no lock and no transaction across the wait of the loop, so DROP
+ * EXTENSION finds nothing to wait for.
+ *
+ * MEMORY: a context per relay; one for a loop, reset each time.
+ *
+ * Copyright (c) 2026, the idempotency developers
+ *
+ * IDENTIFICATION
+ *		src/relay/process/worker.c
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "postgres.h"
+
+#include "access/xact.h"
+#include "executor/spi.h"
+#include "miscadmin.h"
+#include "pgstat.h"
+#include "postmaster/bgworker.h"
+#include "postmaster/interrupt.h"
+#include "storage/ipc.h"
+#include "storage/latch.h"
+#include "storage/proc.h"
+#include "tcop/tcopprot.h"
+#include "utils/guc.h"
+#include "utils/memutils.h"
+#include "utils/snapmgr.h"
+#include "utils/timestamp.h"
+#include "utils/wait_event.h"
+
+#include "compat.h"
+#include "relay/config.h"
+#include "relay/function/handler.h"
+#include "relay/identity.h"
+#include "relay/position/rest.h"
+#include "relay/process/complaint.h"
+#include "relay/process/launcher.h"
+#include "relay/process/runners.h"
+#include "relay/process/upkeep.h"
+#include "relay/process/worker.h"
+#include "relay/program/children.h"
+#include "relay/program/process.h"
+#include "relay/slots.h"
+#include "relay/stream/bye.h"
+#include "relay/target.h"
+#include "relay/witness.h"
+#include "shared/catalog.h"
+#include "shared/clock.h"
+#include "shared/fault.h"
+#include "shared/spi.h"
+#include "shared/txn.h"
+
+#ifdef IDEMPOTENCY_FAULT_POINTS
+#define MAINTAIN_MS 200			/* its fault points are to be passed soon */
+#else
+#define MAINTAIN_MS 5000
+#endif
+
+/* What a relay may do also rests on roles, which other databases can change. */
+#define RELOAD_MS 60000
+
+/*
+ * A thousand relays that are dropped one by one are a thousand changes: the time
+ * that the looks at them take is a part of all time, except for the first.  Events
+ * that come after a change wait for the next look (target.c), so the gap is bounded.
+ */
+#define RELOAD_SHARE 4
+#define RELOAD_MAX_GAP_MS INT64CONST(250)
+
+
+static IdemWorkerSlot *my_slot = NULL;
+static uint32 my_generation = 0;
+static int	my_relay_id = 0;
+static bool begun = false;		/* the relays have been read once */
+static bool giving_way = false; /* the relay goes back to the database's
+								 * worker */
+static bool yield_seen = false; /* asked to give way, and knows it */
+static uint32 news_seen = 0;
+static IdemClock started_at = 0;
+static IdemClock idle_since = 0;	/* a function relay; 0: it is not */
+static bool config_stale = true;
+static IdemClock next_reload = 0;	/* at the latest */
+static IdemClock reload_after = 0;	/* and not before */
+static IdemComplaint reload_complaint;
+static IdemComplaint maintenance_complaint;
+static IdemComplaint loop_complaint;
+static IdemClock next_maintenance = 0;
+static WaitEventSet *wait_set = NULL;
+static MemoryContext loop_cxt = NULL;
+static bool witnessed = true;	/* before the relays had their turn */
+
+/* Give the slot and the entries up, so that the launcher and stat_relay see it. */
+static void
+worker_detach(int code, Datum arg)
+{
+	const char *event = my_relay_id != 0 ? idem_handler_event_in_hand() : NULL;
+
+	IDEM_FAULT_POINT_NO_ERROR("worker-detach");
+	LWLockAcquire(idem_relay_shmem->lock, LW_EXCLUSIVE);
+	if (event != NULL && my_slot->pid == MyProcPid && my_slot->wanted)
+		idem_slots_ended_in_handler(my_slot, event);
+	if (my_slot->pid == MyProcPid)
+	{
+		my_slot->pid = 0;
+		my_slot->procno = -1;
+	}
+	for (int i = 0; i < idem_relay_shmem->nrelays; i++)
+	{
+		IdemRelayEntry *entry = &idem_relay_entries[i];
+
+		if (entry->pid != MyProcPid)
+			continue;
+		entry->pid = 0;
+
+		/*
+		 * A function relay that goes on keeps what is known of it, as do
+		 * those that had no worker of their own when the database's ends.
+		 */
+		if (entry->function && (my_relay_id == 0 || giving_way || my_slot->wanted))
+			continue;
+		entry->dboid = InvalidOid;
+		entry->relay_id = 0;
+	}
+	LWLockRelease(idem_relay_shmem->lock);
+	idem_wake_launcher();
+}
+
+/*
+ * Take the slot we were started for; false if it is not ours any more, or has
+ * a worker already: a launcher that died had asked for it, and so has the next.
+ */
+static bool
+worker_attach(int slotno, Oid *dboid)
+{
+	bool		ok;
+
+	my_slot = &idem_worker_slots[slotno];
+	LWLockAcquire(idem_relay_shmem->lock, LW_EXCLUSIVE);
+	ok = OidIsValid(my_slot->dboid) && my_slot->wanted && my_slot->pid == 0 &&
+		!idem_workers_held(my_slot->dboid);
+	my_slot->starting = false;
+	if (ok)
+	{
+		my_slot->pid = MyProcPid;
+		my_slot->procno = IDEM_MY_PROCNO;
+		my_slot->started = true;
+		my_generation = my_slot->generation;
+		my_relay_id = my_slot->relay_id;
+		*dboid = my_slot->dboid;
+	}
+	LWLockRelease(idem_relay_shmem->lock);
+	return ok;
+}
+
+/* Settings that users may have given to the database must not bind the worker. */
+static void
+force_settings(void)
+{
+	static const char *const settings[][2] = {
+		{"role", "none"},
+		{"search_path", "pg_catalog, pg_temp"},
+		{"lock_timeout", "0"},
+		{"statement_timeout", "0"},
+		{"idle_in_transaction_session_timeout", "0"},
+		{"transaction_timeout", "0"},
+		{"idle_session_timeout", "0"},
+		{"synchronous_commit", "local"},
+		{"default_transaction_isolation", "read committed"},
+		{"default_transaction_read_only", "off"},
+		{"default_transaction_deferrable", "off"},
+		{"session_replication_role", "origin"},
+		{"row_security", "on"},
+		{"jit", "off"},
+		{"max_parallel_workers_per_gather", "0"},
+		{"debug_parallel_query", "off"},
+		{"force_parallel_mode", "off"},
+		{"standard_conforming_strings", "on"},
+		{"transform_null_equals", "off"},
+		{"debug_print_parse", "off"},
+		{"debug_print_rewritten", "off"},
+		{"debug_print_plan", "off"},
+		{"idempotency.uncompleted_claims", "error"},
+	};
+
+	for (int i = 0; i < lengthof(settings); i++)
+	{
+		if (GetConfigOption(settings[i][0], true, false) != NULL)
+			SetConfigOption(settings[i][0], settings[i][1], PGC_SUSET, PGC_S_OVERRIDE);
+	}
+
+	/*
+	 * One process serves all programs of a database, and streams ask for
+	 * locks that an operator's open transaction may have without a wait.  For
+	 * what is left, such as a table that somebody locks: one relay fails and
+	 * tries again, rather than all of them wait.  VACUUM gives up a table
+	 * that it shortens sooner than this.
+	 */
+	if (my_relay_id == 0)
+		SetConfigOption("lock_timeout", "100ms", PGC_SUSET, PGC_S_OVERRIDE);
+}
+
+/* In a transaction, which ends here: take the mark off the database. */
+static void
+delist_database(void)
+{
+	idem_launcher_delist_database();
+	idem_txn_commit(false);
+	LWLockAcquire(idem_relay_shmem->lock, LW_EXCLUSIVE);
+	if (my_slot->generation == my_generation)
+		my_slot->wanted = false;
+	LWLockRelease(idem_relay_shmem->lock);
+}
+
+/* The extension is gone, and its tables with it: there is nothing to finish. */
+static void
+leave_dropped_extension(void)
+{
+	idem_txn_begin();
+	delist_database();
+	proc_exit(0);
+}
+
+/*
+ * The last relay is gone: end, once no segment of the outbox is half emptied.  A
+ * relay that is being created holds the lock until its own mark has committed, so
+ * either the relay is seen here, or its mark comes after.
+ */
+static void
+leave_without_relays(void)
+{
+	if (!idem_upkeep_finish_emptying())
+	{
+		next_reload = idem_clock_plus_ms(idem_clock(), MAINTAIN_MS);
+		return;
+	}
+	idem_txn_begin();
+	SPI_connect();
+	idem_spi_run("LOCK TABLE %s.relays IN SHARE ROW EXCLUSIVE MODE", 0, NULL, NULL, NULL);
+	SPI_finish();
+	PopActiveSnapshot();
+	PushActiveSnapshot(GetLatestSnapshot());
+	if (idem_relay_configs() != NIL)
+	{
+		idem_txn_commit(false);
+		config_stale = true;
+		return;
+	}
+	delist_database();
+	idem_stream_wait_byes();
+	proc_exit(0);
+}
+
+/*
+ * The relays that this worker has: all of its database, or the one that it was
+ * started for, as long as that is one to a function, as far as is known.
+ */
+static List *
+read_configs(void)
+{
+	List	   *configs;
+	const IdemRelayConfig *c;
+
+	if (my_relay_id == 0)
+		return idem_relay_configs();
+	configs = idem_relay_config_with_id(my_relay_id);
+	c = configs == NIL ? NULL : linitial(configs);
+	return c != NULL && (idem_relay_is_function(c) || c->kind == NULL) ? configs : NIL;
+}
+
+/*
+ * The first look after a start.  After a crash, or in a standby that was promoted,
+ * each relay starts its program once, so that a sink which contradicts shows.
+ */
+static void
+begin_with_rest(void)
+{
+	bool		after_crash = idem_relay_shmem->after_crash && !my_slot->passed_crash;
+
+	begun = true;
+	if (my_relay_id != 0)
+		return;
+	if (!after_crash)
+		idem_runners_begin_with_rest();
+	LWLockAcquire(idem_relay_shmem->lock, LW_EXCLUSIVE);
+	my_slot->passed_crash = true;
+	LWLockRelease(idem_relay_shmem->lock);
+}
+
+/* What else may have changed with a configuration: where relays stand, what is parked. */
+static void
+look_at_rest(void)
+{
+	idem_txn_begin();
+	MemoryContextSwitchTo(loop_cxt);
+	if (!begun)
+		begin_with_rest();
+	idem_rest_look_at_parked(NULL);
+	idem_txn_commit(false);
+}
+
+/* Read the relays of this database again. */
+static void
+reload_config(void)
+{
+	List	   *configs;
+	IdemClock	began = idem_clock();
+
+	config_stale = false;
+	next_reload = idem_clock_plus_ms(began, RELOAD_MS);
+	idem_target_load_begin();
+	idem_txn_begin();
+	idem_target_load_snapshot();
+	if (!OidIsValid(idem_extension_oid()))
+	{
+		idem_txn_commit(false);
+		leave_dropped_extension();
+	}
+	MemoryContextSwitchTo(loop_cxt);
+	configs = read_configs();
+	idem_relay_identity_refresh();
+	IDEM_FAULT_POINT("worker-config-read");
+	idem_txn_commit(false);
+
+	if (my_relay_id == 0)
+		idem_slots_release_functions(configs);
+	IDEM_FAULT_POINT("worker-config-apply");
+	idem_runners_configure(configs, my_relay_id != 0);
+	idem_target_load_end();
+	if (my_relay_id == 0)
+		look_at_rest();
+	if (my_relay_id == 0)
+		idem_upkeep_note_relays(configs);
+	reload_after = idem_clock();
+	reload_after += Min((reload_after - began) * RELOAD_SHARE, RELOAD_MAX_GAP_MS * 1000);
+	if (wait_set)
+		FreeWaitEventSet(wait_set);
+	wait_set = NULL;
+	if (configs == NIL && my_relay_id == 0)
+		leave_without_relays();
+}
+
+/*
+ * After an error that no relay is to blame for: say it and start over.  The
+ * extension may be gone, so the configuration is looked at again.
+ */
+static void
+recover_from_error(IdemComplaint *complaint)
+{
+	MemoryContextSwitchTo(loop_cxt);
+	idem_complaint_note(complaint);
+	FlushErrorState();
+	AbortCurrentTransaction();
+	MemoryContextSwitchTo(loop_cxt);	/* before 18 the abort leaves another */
+	LWLockReleaseAll();
+	config_stale = true;
+}
+
+/* Each worker writes its relays' positions; the database's does the rest. */
+static void
+maintain(void)
+{
+	idem_runners_persist();
+	if (my_relay_id == 0)
+		idem_upkeep_run(loop_cxt);
+}
+
+/* Maintenance may fail, e.g. for want of disk, without harm to the relays. */
+static void
+try_maintenance(IdemClock now)
+{
+	next_maintenance = idem_clock_plus_ms(now, MAINTAIN_MS);
+	PG_TRY();
+	{
+		maintain();
+		idem_complaint_clear(&maintenance_complaint);
+	}
+	PG_CATCH();
+	{
+		recover_from_error(&maintenance_complaint);
+	}
+	PG_END_TRY();
+}
+
+/* An error leaves the relays with the configuration that they have. */
+static void
+try_reload(void)
+{
+	PG_TRY();
+	{
+		reload_config();
+		idem_complaint_clear(&reload_complaint);
+	}
+	PG_CATCH();
+	{
+		recover_from_error(&reload_complaint);
+	}
+	PG_END_TRY();
+}
+
+/* When a function relay's worker ends for having nothing to do; 0: not. */
+static IdemClock
+leave_time(void)
+{
+	if (my_relay_id == 0 || idle_since == 0 || idem_sink_idle_timeout_ms == 0)
+		return 0;
+	return idem_clock_plus_ms(idle_since, idem_sink_idle_timeout_ms);
+}
+
+/*
+ * Leave the relay to the database's worker, if it has nothing to do or others wait
+ * for a worker.  Whatever it is woken for at this moment stands in the log.
+ */
+static void
+give_way(void)
+{
+	IdemClock	now = idem_clock();
+	bool		idle;
+	bool		may = idem_runners_may_leave(&idle);
+
+	yield_seen = my_slot->yield;
+	if (!idle)
+		idle_since = 0;
+	else if (idle_since == 0)
+		idle_since = now;
+	if (!may ||
+		!((yield_seen && (idle || now >= idem_clock_plus_ms(started_at, IDEM_SLICE_MS))) ||
+		  (leave_time() != 0 && now >= leave_time())))
+		return;
+	idem_runners_persist();
+	LWLockAcquire(idem_relay_shmem->lock, LW_EXCLUSIVE);
+	if (my_slot->generation == my_generation)
+		my_slot->wanted = false;
+	LWLockRelease(idem_relay_shmem->lock);
+	giving_way = true;
+	IDEM_FAULT_POINT("worker-gives-way");
+	proc_exit(0);
+}
+
+/* When a configuration that is stale by an error or a setting is read again. */
+static IdemClock
+stale_time(void)
+{
+	return Max(reload_complaint.retry_at, reload_after);
+}
+
+/* How long until something is due that nobody wakes the worker for. */
+static long
+wait_ms(void)
+{
+	IdemClock	first = config_stale ? Min(stale_time(), next_maintenance) : next_maintenance;
+	IdemClock	byes = idem_stream_byes_next_time();
+	IdemClock	children = idem_children_next_time();
+	IdemClock	turns = idem_runners_next_time();
+	long		left = idem_witness_ms_left();
+	long		ms;
+
+	if (idem_target_config_changed())
+		first = Min(first, reload_after);
+	if (leave_time() != 0)
+		first = Min(first, leave_time());
+	if (yield_seen && idem_clock() < idem_clock_plus_ms(started_at, IDEM_SLICE_MS))
+		first = Min(first, idem_clock_plus_ms(started_at, IDEM_SLICE_MS));
+	if (turns != 0)
+		first = Min(first, turns);
+	if (byes != 0)
+		first = Min(first, byes);
+	if (children != 0)
+		first = Min(first, children);
+	ms = idem_clock_ms_until(first);
+
+	/*
+	 * A yes of the witness runs out without a word, and the relays shall show
+	 * it.
+	 */
+	return witnessed && left >= 0 ? Min(ms, left) : ms;
+}
+
+/*
+ * The set is built anew each time some program came or went, which shows in
+ * the descriptors; interest in writing is adjusted in place.
+ */
+static void
+build_wait_set(void)
+{
+	if (wait_set)
+		FreeWaitEventSet(wait_set);
+	wait_set = IDEM_CREATE_WAIT_EVENT_SET(idem_runners_max_events() + 2);
+	AddWaitEventToSet(wait_set, WL_LATCH_SET, PGINVALID_SOCKET, MyLatch, NULL);
+	AddWaitEventToSet(wait_set, WL_EXIT_ON_PM_DEATH, PGINVALID_SOCKET, NULL, NULL);
+	idem_runners_add_events(wait_set);
+}
+
+/* Wait for the latch, a program, or the time; all are looked at afterwards. */
+static void
+wait_for_something(long timeout)
+{
+	static uint64 built_for = 0;
+	uint64		sig = idem_runners_signature();
+	WaitEvent	event;
+
+	if (wait_set == NULL || sig != built_for)
+	{
+		build_wait_set();
+		built_for = sig;
+	}
+	(void) WaitEventSetWait(wait_set, timeout, &event, 1, PG_WAIT_EXTENSION);
+	ResetLatch(MyLatch);
+}
+
+/* Tell the relays what committed since; coalesced by the committing backends. */
+static void
+take_wakeup(void)
+{
+	TimestampTz stamp;
+
+	if (pg_atomic_read_u32(&my_slot->wake) == 0)
+		return;
+	stamp = (TimestampTz) pg_atomic_read_u64(&my_slot->committed_at);
+	pg_atomic_write_u32(&my_slot->wake, 0);
+	IDEM_FAULT_POINT("worker-woken");
+	pg_memory_barrier();
+	idem_target_woken();
+	idem_runners_woken(stamp);
+}
+
+/* Let each relay have its turn; true if some wants another at once. */
+static bool
+run_relays(void)
+{
+	bool		was_witnessed = witnessed;
+	bool		failed = false;
+	bool		again;
+
+	witnessed = idem_witness_allows();
+	if (witnessed != was_witnessed)
+		idem_runners_activate_all();
+	again = idem_runners_run(loop_cxt, &failed);
+
+	/* Its tables may be gone: the extension is being dropped. */
+	config_stale |= failed;
+	return again;
+}
+
+/* Take over what others ask for: to end, new settings, relays that changed. */
+static void
+serve_interrupts(void)
+{
+	IdemClock	now;
+
+	CHECK_FOR_INTERRUPTS();
+	if (ConfigReloadPending)
+	{
+		ConfigReloadPending = false;
+		ProcessConfigFile(PGC_SIGHUP);
+		config_stale = true;
+	}
+	if (!my_slot->wanted || my_slot->generation != my_generation)
+		proc_exit(0);
+	now = idem_clock();
+	if ((config_stale && now >= stale_time()) || now >= next_reload ||
+		(idem_target_config_changed() && now >= reload_after))
+		try_reload();
+}
+
+/*
+ * Did anybody want something since the worker looked?  Whoever does sets a flag,
+ * then the latch, and leaves the latch alone while the flag is set.  A wait for
+ * a lock or for a flush resets the latch, so the latch alone does not tell.
+ */
+static bool
+has_news(void)
+{
+	pg_memory_barrier();
+	return pg_atomic_read_u32(&my_slot->wake) != 0 ||
+		(idem_target_config_changed() && idem_clock() >= reload_after) ||
+		ConfigReloadPending ||
+		idem_children_have_ended() ||
+		(my_slot->yield && !yield_seen) ||
+		pg_atomic_read_u32(&idem_relay_shmem->news) != news_seen ||
+		!my_slot->wanted || my_slot->generation != my_generation;
+}
+
+/* pg_cancel_backend means the statement of a handler, not the worker. */
+static void
+loop_once(void)
+{
+	IdemClock	now;
+	bool		again;
+
+	MemoryContextSwitchTo(loop_cxt);
+	MemoryContextReset(loop_cxt);
+	serve_interrupts();
+	news_seen = pg_atomic_read_u32(&idem_relay_shmem->news);
+	pg_memory_barrier();
+	take_wakeup();
+	idem_children_serve();
+	again = run_relays();
+	if (my_relay_id != 0)
+		give_way();
+	Assert(CurrentMemoryContext == loop_cxt);	/* nothing else is reset */
+	idem_stream_serve_byes();
+	if (my_relay_id == 0)
+		idem_upkeep_tick();
+	now = idem_clock();
+	if (now >= next_maintenance)
+		try_maintenance(now);
+	if (again || has_news())
+		return;
+	pgstat_report_stat(false);
+	pgstat_report_activity(STATE_IDLE, NULL);
+	wait_for_something(wait_ms());
+}
+
+void
+idem_worker_main(Datum arg)
+{
+	Oid			dboid;
+
+	pqsignal(SIGTERM, die);
+	pqsignal(SIGHUP, SignalHandlerForConfigReload);
+	if (!worker_attach(DatumGetInt32(arg), &dboid))
+		proc_exit(0);
+	before_shmem_exit(worker_detach, (Datum) 0);
+	IDEM_FAULT_POINT_NO_ERROR("worker-attached");
+	if (my_relay_id == 0)
+		idem_children_init();
+	BackgroundWorkerUnblockSignals();
+	BackgroundWorkerInitializeConnectionByOid(dboid, InvalidOid, 0);
+
+	started_at = idem_clock();
+	idem_target_init(my_slot);
+	force_settings();
+	SetConfigOption("application_name", MyBgworkerEntry->bgw_name, PGC_USERSET, PGC_S_OVERRIDE);
+	loop_cxt = AllocSetContextCreate(TopMemoryContext, "idempotency worker loop",
+									 ALLOCSET_DEFAULT_SIZES);
+	LWLockAcquire(idem_relay_shmem->lock, LW_EXCLUSIVE);
+	if (!my_slot->ended_in_handler)
+		my_slot->failures = 0;
+	LWLockRelease(idem_relay_shmem->lock);
+
+	for (;;)
+	{
+		PG_TRY();
+		{
+			loop_once();
+			idem_complaint_clear(&loop_complaint);
+		}
+		PG_CATCH();
+		{
+			/* A cancel, or what no relay is to blame for: say it and go on. */
+			recover_from_error(&loop_complaint);
+			(void) WaitLatch(MyLatch, WL_LATCH_SET | WL_TIMEOUT | WL_EXIT_ON_PM_DEATH,
+							 100L, PG_WAIT_EXTENSION);
+			ResetLatch(MyLatch);
+		}
+		PG_END_TRY();
+	}
+}

@@ -1,0 +1,332 @@
+/*-------------------------------------------------------------------------
+ *
+ * process.c
+ *		Starts programs as children; listens to and ends those that are sinks.
+ *
+ * A program talks to the world, so it has nothing of the server's: no shared
+ * memory, no descriptor but the three that its starter names, no environment
+ * but the one its starter gives.  A sink program has one end of a socket pair
+ * and of a pipe, and no arguments.  What the program prints into the pipe, or says
+ * in frames for the log, goes to the server log as lines of its relay, LOG_BURST at
+ * once and then one per LOG_INTERVAL_MS, with the number of those that were dropped.
+ *
+ * Between fork and exec only async-signal-safe calls are made.  Signals are
+ * blocked across the fork, so that a handler of the server can never run in
+ * the child.  A sink program stays in the worker's process group and session:
+ * what the postmaster signals to the group at a crash reaches it as well; SIGINT
+ * is ignored, because pg_cancel_backend signals the group, too.
+ *
+ * Nothing here waits for a program, its start included: the child looks for the
+ * file, and a fork does not copy the tables of pages that map shared memory.  (vfork
+ * would be quicker, but its parent waits for the child's exec.)  What becomes of a
+ * program that was killed is children.c's.
+ *
+ * If the worker dies by SIGKILL the kernel delivers PDEATHSIG; the comparison of
+ * getppid closes the gap before it is set.
+ *
+ * Copyright (c) 2026, the idempotency developers
+ *
+ * IDENTIFICATION
+ *		src/relay/program/process.c
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "postgres.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <signal.h>
+#include <sys/prctl.h>
+#include <sys/socket.h>
+#include <sys/syscall.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "libpq/pqsignal.h"
+#include "miscadmin.h"
+
+#include "compat.h"
+#include "relay/program/children.h"
+#include "relay/program/process.h"
+#include "shared/fault.h"
+
+#define NOT_EXECUTED 127		/* exit status, as of a shell */
+#define LOG_BURST 20
+#define LOG_INTERVAL_MS 1000
+#define MAX_PRINTED (64 * 1024) /* bytes taken in at once: what a pipe holds */
+
+/*
+ * Everything above standard error goes: a child inherits descriptors of the
+ * data directory otherwise.  close_range is not everywhere; the fallback asks
+ * the limit, which is what the server's own use of descriptors is bounded by.
+ */
+static void
+close_from_3(long max_fd)
+{
+#ifdef SYS_close_range
+	if (syscall(SYS_close_range, 3U, ~0U, 0U) == 0)
+		return;
+#endif
+	for (long fd = 3; fd < max_fd; fd++)
+		(void) close((int) fd);
+}
+
+/* The program may be sacrificed before the database is. */
+static void
+raise_oom_score(void)
+{
+	int			fd = open("/proc/self/oom_score_adj", O_WRONLY | O_CLOEXEC);
+
+	if (fd >= 0)
+	{
+		ssize_t		rc pg_attribute_unused() = write(fd, "500", 3);
+
+		(void) close(fd);
+	}
+}
+
+/* Between fork and exec: async-signal-safe calls only. */
+pg_noreturn static void
+run_child(const IdemSpawn *spawn, pid_t parent, long max_fd)
+{
+	struct sigaction dfl;
+	sigset_t	none;
+
+	memset(&dfl, 0, sizeof(dfl));
+	dfl.sa_handler = SIG_DFL;
+	for (int sig = 1; sig < NSIG; sig++)
+		(void) sigaction(sig, &dfl, NULL);
+	dfl.sa_handler = SIG_IGN;
+	(void) sigaction(SIGINT, &dfl, NULL);
+
+	if (dup2(spawn->in, 0) < 0 || dup2(spawn->out, 1) < 0 || dup2(spawn->err, 2) < 0)
+		_exit(126);
+	close_from_3(max_fd);
+	if (spawn->own_group && setpgid(0, 0) != 0)
+		_exit(126);
+	/* Its orphans are its own: children.c kills what becomes the worker's. */
+	if (!spawn->own_group)
+		(void) prctl(PR_SET_CHILD_SUBREAPER, 1);
+	if (prctl(PR_SET_PDEATHSIG, SIGKILL) != 0 || getppid() != parent)
+		_exit(126);
+	raise_oom_score();
+	sigemptyset(&none);
+	(void) sigprocmask(SIG_SETMASK, &none, NULL);
+	IDEM_FAULT_POINT_CHILD("sink-exec");
+	(void) execve(spawn->path, spawn->argv, spawn->envp);
+	if (spawn->other_path != NULL)
+		(void) execve(spawn->other_path, spawn->argv, spawn->envp);
+	_exit(NOT_EXECUTED);
+}
+
+bool
+idem_process_spawn(const IdemSpawn *spawn, volatile pid_t *pid)
+{
+	sigset_t	all,
+				saved;
+	pid_t		parent = MyProcPid;
+	long		max_fd = sysconf(_SC_OPEN_MAX);
+	pid_t		child;
+	int			save_errno;
+
+	sigfillset(&all);
+	(void) sigprocmask(SIG_BLOCK, &all, &saved);
+	child = fork();
+	if (child == 0)
+		run_child(spawn, parent, max_fd);
+	save_errno = errno;
+	if (child > 0)
+	{
+		/* Whichever of the two is first; a kill must find the group. */
+		if (spawn->own_group)
+			(void) setpgid(child, child);
+		*pid = child;
+	}
+	(void) sigprocmask(SIG_SETMASK, &saved, NULL);
+	errno = save_errno;
+	return child > 0;
+}
+
+/* The worker's end must not block: a program may hang. */
+static bool
+make_socket_pair(int fds[2], char **problem)
+{
+	if (socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0, fds) != 0)
+	{
+		*problem = psprintf("could not create a socket pair: %m");
+		return false;
+	}
+	return true;
+}
+
+/* Take one line from the allowance, if there is one. */
+static bool
+has_allowance(IdemPrinted *printed)
+{
+	IdemClock	now = idem_clock();
+
+	printed->paid_until = Max(printed->paid_until, now);
+	if (printed->paid_until > idem_clock_plus_ms(now, (LOG_BURST - 1) * LOG_INTERVAL_MS))
+		return false;
+	printed->paid_until = idem_clock_plus_ms(printed->paid_until, LOG_INTERVAL_MS);
+	return true;
+}
+
+/* How many were dropped, if the log may have a line about it. */
+static void
+log_dropped(IdemPrinted *printed)
+{
+	if (printed->dropped == 0 || !has_allowance(printed))
+		return;
+	ereport(LOG,
+			(errmsg("relay \"%s\": " INT64_FORMAT " lines of its sink program were not logged",
+					printed->relay, printed->dropped)));
+	printed->dropped = 0;
+}
+
+bool
+idem_process_may_log(IdemPrinted *printed)
+{
+	log_dropped(printed);
+	if (has_allowance(printed))
+		return true;
+	printed->dropped++;
+	return false;
+}
+
+/* Log a line that the program printed, within the relay's allowance. */
+static void
+log_line(const char *line, void *arg)
+{
+	IdemPrinted *printed = arg;
+
+	if (idem_process_may_log(printed))
+		ereport(LOG,
+				(errmsg("relay \"%s\": sink program prints: %s", printed->relay, line)));
+}
+
+void
+idem_process_log_output(IdemSinkProcess *process)
+{
+	idem_output_read(&process->output, MAX_PRINTED, log_line, &process->printed);
+	log_dropped(&process->printed);
+}
+
+/* Start the program with its end of the socket pair and of the pipe. */
+static bool
+spawn_sink(IdemSinkProcess *process, IdemSpawn *spawn, char **problem)
+{
+	volatile pid_t pid = 0;
+
+	if (!idem_output_open(&process->output, &spawn->out))
+	{
+		*problem = psprintf("could not create a pipe: %m");
+		return false;
+	}
+	spawn->err = spawn->out;
+	if (!idem_process_spawn(spawn, &pid))
+	{
+		*problem = psprintf("could not fork for sink program \"%s\": %m", spawn->argv[0]);
+		idem_output_close(&process->output);
+	}
+	(void) close(spawn->out);
+	process->pid = pid;
+	return pid != 0;
+}
+
+bool
+idem_process_start(IdemSinkProcess *process, const char *relay, const char *program,
+				   char **problem)
+{
+	char	   *argv[2] = {unconstify(char *, program), NULL};
+	char	   *envp[3] = {IDEM_PROCESS_ENVIRONMENT, NULL};
+	IdemSpawn	spawn = {.argv = argv, .envp = envp, .in = -1, .out = -1, .err = -1};
+	IdemProgramPaths paths;
+	int			fds[2];
+
+	Assert(process->pid == 0 && process->fd < 0 && process->output.fd < 0);
+	if (!idem_program_paths(program, &paths, problem))
+		return false;
+	spawn.path = paths.beside;
+	spawn.other_path = paths.other;
+	process->missing = false;
+	strlcpy(process->printed.relay, relay, sizeof(process->printed.relay));
+	strlcpy(process->program, program, sizeof(process->program));
+	idem_children_make_room();
+	if (!make_socket_pair(fds, problem))
+		return false;
+
+	IDEM_FAULT_POINT_NO_ERROR("sink-fork");
+	spawn.in = fds[1];
+	if (!spawn_sink(process, &spawn, problem))
+	{
+		(void) close(fds[1]);
+		(void) close(fds[0]);
+		return false;
+	}
+	process->child = idem_children_add(process->pid, relay);
+	(void) close(fds[1]);
+	process->fd = fds[0];
+	IDEM_FAULT_POINT("sink-forked");
+	return true;
+}
+
+void
+idem_process_hang_up(IdemSinkProcess *process)
+{
+	if (process->fd >= 0)
+		(void) close(process->fd);
+	process->fd = -1;
+}
+
+void
+idem_process_kill(IdemSinkProcess *process)
+{
+	idem_process_hang_up(process);
+	if (process->child != NULL)
+	{
+		IDEM_FAULT_POINT_NO_ERROR("sink-reap");
+		idem_child_kill(process->child);
+	}
+	process->child = NULL;
+	process->pid = 0;
+	idem_process_log_output(process);
+	idem_output_end(&process->output, log_line, &process->printed);
+}
+
+char *
+idem_process_describe_end(int status)
+{
+	if (WIFEXITED(status))
+		return psprintf("exited with status %d", WEXITSTATUS(status));
+	return psprintf("was terminated by signal %d", WTERMSIG(status));
+}
+
+/* That of a child whose exec failed, which prints nothing. */
+static bool
+was_not_executed(const IdemSinkProcess *process, int status)
+{
+	return WIFEXITED(status) && WEXITSTATUS(status) == NOT_EXECUTED &&
+		process->output.nread == 0;
+}
+
+bool
+idem_process_ended(IdemSinkProcess *process, char **how)
+{
+	int			status;
+
+	if (process->child == NULL)
+	{
+		*how = pstrdup("the sink program is not running");
+		return true;
+	}
+	if (!idem_child_ended(process->child, &status))
+		return false;
+	process->child = NULL;
+	process->pid = 0;
+	idem_process_log_output(process);
+	process->missing = was_not_executed(process, status);
+	*how = process->missing ? idem_program_missing(process->program) :
+		psprintf("the sink program %s", idem_process_describe_end(status));
+	return true;
+}

@@ -1,0 +1,125 @@
+/*-------------------------------------------------------------------------
+ *
+ * batch.c
+ *		Batches in flight: find, count, free.
+ *
+ * MEMORY: a context per batch, below the stream's run_cxt.
+ *
+ * Copyright (c) 2026, the idempotency developers
+ *
+ * IDENTIFICATION
+ *		src/relay/stream/batch.c
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "postgres.h"
+
+#include "utils/memutils.h"
+
+#include "relay/stream/batch.h"
+
+IdemBatch *
+idem_batch_make(IdemStream *stream, int limit, bool repeats)
+{
+	MemoryContext cxt = AllocSetContextCreate(stream->run_cxt, "batch", ALLOCSET_SMALL_SIZES);
+	IdemBatch  *batch = MemoryContextAllocZero(cxt, sizeof(*batch));
+
+	batch->cxt = cxt;
+	batch->no = ++stream->next_batch;
+	batch->repeats = repeats;
+	batch->flights = MemoryContextAlloc(cxt, sizeof(IdemFlight) * limit);
+	return batch;
+}
+
+void
+idem_batch_drop_empty(IdemStream *stream, IdemBatch *batch)
+{
+	stream->next_batch--;
+	MemoryContextDelete(batch->cxt);
+}
+
+void
+idem_batch_launch(IdemStream *stream, IdemBatch *batch)
+{
+	dlist_push_tail(&stream->batches, &batch->node);
+	stream->nbatches++;
+}
+
+IdemBatch *
+idem_batch_oldest(IdemStream *stream)
+{
+	return dlist_is_empty(&stream->batches) ? NULL :
+		dlist_head_element(IdemBatch, node, &stream->batches);
+}
+
+IdemBatch *
+idem_batch_newest(IdemStream *stream)
+{
+	return dlist_is_empty(&stream->batches) ? NULL :
+		dlist_tail_element(IdemBatch, node, &stream->batches);
+}
+
+IdemBatch *
+idem_batch_find(IdemStream *stream, uint64 no)
+{
+	dlist_iter	iter;
+
+	dlist_foreach(iter, &stream->batches)
+	{
+		IdemBatch  *batch = dlist_container(IdemBatch, node, iter.cur);
+
+		if (batch->no == no)
+			return batch;
+	}
+	return NULL;
+}
+
+int64 *
+idem_batch_parked_ids(const IdemBatch *batch, uint8 outcome, int *n)
+{
+	int64	   *ids = palloc(sizeof(int64) * Max(batch->n, 1));
+
+	*n = 0;
+	for (int i = 0; i < batch->n; i++)
+	{
+		if (outcome == 0 || batch->flights[i].outcome == outcome)
+			ids[(*n)++] = batch->flights[i].parked_id;
+	}
+	return ids;
+}
+
+int
+idem_batch_count_in_flight(IdemStream *stream, int *prefix)
+{
+	IdemBatch  *oldest = idem_batch_oldest(stream);
+	dlist_iter	iter;
+	int			n = 0;
+
+	*prefix = 0;
+	while (oldest != NULL && *prefix < oldest->n && oldest->flights[*prefix].outcome != 0)
+		(*prefix)++;
+
+	/* Answered, and not committed: that narrows nothing down. */
+	if (oldest != NULL && *prefix == oldest->n)
+		*prefix = 0;
+	dlist_foreach(iter, &stream->batches)
+		n += dlist_container(IdemBatch, node, iter.cur)->n;
+	return n;
+}
+
+void
+idem_batch_free(IdemStream *stream, IdemBatch *batch)
+{
+	dlist_delete(&batch->node);
+	stream->nbatches--;
+	if (batch->repeats)
+		stream->repeats_in_flight = stream->exclusive = false;
+	MemoryContextDelete(batch->cxt);
+}
+
+void
+idem_batch_free_all(IdemStream *stream)
+{
+	while (!dlist_is_empty(&stream->batches))
+		idem_batch_free(stream, idem_batch_oldest(stream));
+}

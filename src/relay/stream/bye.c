@@ -1,0 +1,160 @@
+/*-------------------------------------------------------------------------
+ *
+ * bye.c
+ *		Lets programs that are no longer needed say their last words.
+ *
+ * A program whose relay is paused, dropped or changed has nothing in flight when
+ * it is sent BYE.  It may then have a moment to log what it counted and to close
+ * its connections; the relay does not wait for it, and a worker that is told to
+ * end kills it as any other.
+ *
+ * MEMORY: one small context per program, below TopMemoryContext.
+ *
+ * Copyright (c) 2026, the idempotency developers
+ *
+ * IDENTIFICATION
+ *		src/relay/stream/bye.c
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "postgres.h"
+
+#include <errno.h>
+#include <sys/socket.h>
+
+#include "lib/ilist.h"
+#include "miscadmin.h"
+#include "storage/latch.h"
+#include "utils/memutils.h"
+#include "utils/wait_event.h"
+
+#include "relay/stream/bye.h"
+#include "relay/stream/receive.h"
+#include "shared/clock.h"
+
+#define GRACE_MS 2000
+#define POLL_MS 20
+
+typedef struct Bye
+{
+	dlist_node	node;
+	MemoryContext cxt;			/* of all of it */
+	IdemPipe	pipe;			/* nothing is written to it any more */
+	IdemClock	deadline;
+	bool		silent;			/* nothing more comes, or none of sense */
+} Bye;
+
+static dlist_head byes = DLIST_STATIC_INIT(byes);
+
+/* All of the output is written and answered, so BYE fits into the socket. */
+static bool
+send_bye(IdemStream *stream)
+{
+	uint8		buf[32];
+	size_t		n = idem_proto_encode_bye(buf, sizeof(buf));
+
+	return send(stream->pipe.process.fd, buf, n, MSG_DONTWAIT | MSG_NOSIGNAL) == (ssize_t) n;
+}
+
+bool
+idem_bye_say(IdemStream *stream)
+{
+	IdemPipe   *pipe = &stream->pipe;
+	MemoryContext cxt;
+	Bye		   *bye;
+
+	if (stream->phase != IDEM_STREAM_READY || !idem_pipe_is_open(pipe) ||
+		stream->nbatches > 0 || idem_pipe_bytes_waiting(pipe) > 0 || !send_bye(stream))
+		return false;
+	cxt = AllocSetContextCreate(TopMemoryContext, "last words", ALLOCSET_SMALL_SIZES);
+	bye = MemoryContextAllocZero(cxt, sizeof(*bye));
+	bye->cxt = cxt;
+	bye->deadline = idem_clock_plus_ms(idem_clock(), GRACE_MS);
+	idem_pipe_allocate(&bye->pipe, cxt);
+	bye->pipe.in_end = pipe->in_end - pipe->in_start;
+	memcpy(bye->pipe.in, pipe->in + pipe->in_start, bye->pipe.in_end);
+	bye->pipe.process = pipe->process;
+	pipe->process = (IdemSinkProcess) IDEM_SINK_PROCESS_NONE;
+	/* The next program goes on with what the log may still get. */
+	pipe->process.printed = bye->pipe.process.printed;
+	pipe->process.printed.dropped = 0;
+	dlist_push_tail(&byes, &bye->node);
+	return true;
+}
+
+/* Log lines count, the rest has no addressee any more. */
+static void
+decode(Bye *bye)
+{
+	IdemProtoFrame frame;
+	IdemProtoStatus status;
+
+	while ((status = idem_pipe_next_frame(&bye->pipe, &frame)) == IDEM_PROTO_OK)
+	{
+		if (frame.type == IDEM_PROTO_LOG)
+			idem_receive_log(&bye->pipe.process.printed, &frame.u.log);
+	}
+	if (status != IDEM_PROTO_NEED_MORE)
+		bye->silent = true;
+	idem_pipe_compact(&bye->pipe);
+}
+
+/* A bounded number of reads: it may talk without end. */
+static void
+listen_to(Bye *bye)
+{
+	for (int i = 0; i < 4 && !bye->silent; i++)
+	{
+		ssize_t		n = idem_pipe_read(&bye->pipe);
+
+		if (n == 0)
+			return;
+		if (n < 0)
+			bye->silent = true;
+		else
+			decode(bye);
+	}
+}
+
+void
+idem_stream_serve_byes(void)
+{
+	dlist_mutable_iter iter;
+
+	dlist_foreach_modify(iter, &byes)
+	{
+		Bye		   *bye = dlist_container(Bye, node, iter.cur);
+		char	   *how;
+
+		idem_process_log_output(&bye->pipe.process);
+		listen_to(bye);
+		if (idem_clock() < bye->deadline &&
+			!(bye->silent && idem_process_ended(&bye->pipe.process, &how)))
+			continue;
+		idem_process_kill(&bye->pipe.process);
+		dlist_delete(&bye->node);
+		MemoryContextDelete(bye->cxt);
+	}
+}
+
+IdemClock
+idem_stream_byes_next_time(void)
+{
+	return dlist_is_empty(&byes) ? 0 :
+		idem_clock_plus_ms(idem_clock(), POLL_MS);
+}
+
+void
+idem_stream_wait_byes(void)
+{
+	for (;;)
+	{
+		idem_stream_serve_byes();
+		if (dlist_is_empty(&byes))
+			return;
+		(void) WaitLatch(MyLatch, WL_LATCH_SET | WL_TIMEOUT | WL_EXIT_ON_PM_DEATH,
+						 POLL_MS, PG_WAIT_EXTENSION);
+		ResetLatch(MyLatch);
+		CHECK_FOR_INTERRUPTS();
+	}
+}

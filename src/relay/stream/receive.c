@@ -1,0 +1,281 @@
+/*-------------------------------------------------------------------------
+ *
+ * receive.c
+ *		Frames of a sink program -> results of the batches in flight.
+ *
+ * The program is not trusted: every number it names is checked against what
+ * is in flight, and one that breaks the protocol is killed.  Its messages are
+ * cleaned before they go anywhere.
+ *
+ * Copyright (c) 2026, the idempotency developers
+ *
+ * IDENTIFICATION
+ *		src/relay/stream/receive.c
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "postgres.h"
+
+#include "mb/pg_wchar.h"
+#include "utils/memutils.h"
+#include "utils/timestamp.h"
+
+#include "relay/report.h"
+#include "relay/stream/batch.h"
+#include "relay/stream/receive.h"
+#include "relay/stream/resume.h"
+#include "shared/clock.h"
+#include "shared/error.h"
+#include "shared/fault.h"
+
+/* At most about this much is read in one step, so that other relays have their turn. */
+#define MAX_READ (256 * 1024)
+
+/* How long a program may live without its socket. */
+#define END_GRACE_MS 1000
+
+/*
+ * A message of the peer as one clean line in the server encoding; palloc'd.
+ * It raises no error for a character that this encoding has not: the result
+ * that it belongs to has to be taken.
+ */
+static char *
+clean_message(IdemProtoStr message)
+{
+	char		buf[IDEM_PROTO_MAX_MESSAGE + 1];
+	size_t		len = idem_proto_clean_text(buf, sizeof(buf), message);
+
+	for (size_t i = 0; GetDatabaseEncoding() != PG_UTF8 && i < len; i++)
+	{
+		if (IS_HIGHBIT_SET(buf[i]))
+			buf[i] = '?';
+	}
+	return pstrdup(buf);
+}
+
+/* It may have been an event in flight that made the program do that. */
+static IdemStreamVerdict
+protocol_error(const char *how)
+{
+	return idem_stream_verdict(IDEM_STREAM_DIED,
+							   psprintf("the sink program broke the protocol: %s", how));
+}
+
+/* The batch has one more refusal; returns its index. */
+static int
+add_failure(IdemBatch *batch, const IdemProtoResult *r)
+{
+	MemoryContext old = MemoryContextSwitchTo(batch->cxt);
+	IdemFailure *f;
+
+	if (batch->nfailures == batch->failures_allocated)
+	{
+		batch->failures_allocated = Max(8, batch->failures_allocated * 2);
+		batch->failures = batch->failures == NULL ?
+			palloc(sizeof(*f) * batch->failures_allocated) :
+			repalloc(batch->failures, sizeof(*f) * batch->failures_allocated);
+	}
+	f = &batch->failures[batch->nfailures];
+	memset(f, 0, sizeof(*f));
+	f->counts = r->outcome == IDEM_PROTO_RETRY || r->outcome == IDEM_PROTO_REJECTED;
+	f->retry_after_ms = (int) Min(r->retry_after, 24 * 3600 * 1000);
+	memcpy(f->sqlstate, r->sqlstate, sizeof(f->sqlstate));
+	if (f->counts && strcmp(f->sqlstate, "00000") == 0)
+		strlcpy(f->sqlstate, unpack_sql_state(ERRCODE_IDEM_SINK_REJECTED),
+				sizeof(f->sqlstate));
+	f->message = clean_message(r->message);
+	MemoryContextSwitchTo(old);
+	return batch->nfailures++;
+}
+
+static IdemStreamVerdict
+on_result(IdemStream *stream, const IdemProtoResult *r)
+{
+	IdemBatch  *batch = idem_batch_find(stream, r->batch);
+	int			failure = -1;
+
+	if (batch == NULL || r->first > r->last || r->last >= batch->n)
+		return protocol_error("a result for events that are not in flight");
+	if (r->outcome == IDEM_PROTO_OUTAGE)
+		return idem_stream_verdict(IDEM_STREAM_OUTAGE, clean_message(r->message));
+	if (r->outcome == IDEM_PROTO_FENCED)
+		return idem_stream_verdict(IDEM_STREAM_FENCED, clean_message(r->message));
+	if (r->outcome != IDEM_PROTO_ACKED)
+		failure = add_failure(batch, r);
+	for (uint32 i = r->first; i <= r->last; i++)
+	{
+		IdemFlight *flight = &batch->flights[i];
+
+		if (flight->outcome != 0)
+			return protocol_error("a second result for an event");
+		flight->outcome = r->outcome;
+		flight->failure = failure;
+		batch->unanswered--;
+		if (failure >= 0)
+			batch->nonacks++;
+	}
+	IDEM_FAULT_POINT("relay-result-received");
+	return IDEM_STREAM_GOES_ON;
+}
+
+static IdemStreamVerdict
+on_batch_verdict(IdemStream *stream, const IdemProtoVerdict *v)
+{
+	IdemBatch  *batch = idem_batch_find(stream, v->batch);
+	IdemStreamVerdict verdict = IDEM_STREAM_GOES_ON;
+
+	if (batch == NULL || !stream->sink_stores || batch->committed || batch->unanswered > 0)
+		return protocol_error("an unexpected verdict");
+	if (v->kind == IDEM_PROTO_COMMITTED)
+	{
+		batch->committed = true;
+		IDEM_FAULT_POINT("relay-verdict-received");
+		return verdict;
+	}
+	if (v->kind == IDEM_PROTO_VERDICT_FENCED)
+		verdict.outcome = IDEM_STREAM_FENCED;
+	else if (v->kind == IDEM_PROTO_ABORTED)
+		verdict.outcome = IDEM_STREAM_ABORTED;
+	else
+		verdict.outcome = IDEM_STREAM_OUTAGE;
+	verdict.message = clean_message(v->message);
+	verdict.batch = batch->no;
+	return verdict;
+}
+
+static IdemStreamVerdict
+on_failed(const IdemProtoFailed *f)
+{
+	IdemStreamOutcome outcome = IDEM_STREAM_OUTAGE;
+
+	if (f->outcome == IDEM_PROTO_FENCED)
+		outcome = IDEM_STREAM_FENCED;
+	else if (f->outcome == IDEM_PROTO_REJECTED)
+		outcome = IDEM_STREAM_MISCONFIGURED;	/* options, or objects of the
+												 * target, are wrong */
+	return idem_stream_verdict(outcome, clean_message(f->message));
+}
+
+static IdemStreamVerdict
+on_ready(IdemStream *stream, const IdemProtoReady *ready)
+{
+	IdemStreamVerdict verdict;
+
+	if (stream->phase != IDEM_STREAM_HELLO)
+		return protocol_error("a second READY");
+	verdict = idem_resume(stream, ready);
+	if (verdict.outcome != IDEM_STREAM_OK)
+		return verdict;
+	stream->phase = IDEM_STREAM_READY;
+	idem_start_withdraw(&stream->ticket);
+	stream->proven = true;
+	stream->slow_start = false;
+	idem_pipe_heard(&stream->pipe);
+	return verdict;
+}
+
+void
+idem_receive_log(IdemPrinted *printed, const IdemProtoLog *log)
+{
+	int			elevel = log->level == IDEM_PROTO_LOG_DEBUG ? DEBUG1 : LOG;
+
+	if (!message_level_is_interesting(elevel) || !idem_process_may_log(printed))
+		return;
+	ereport(elevel,
+			(errmsg("relay \"%s\": sink says: %s", printed->relay, clean_message(log->message))));
+}
+
+static IdemStreamVerdict
+on_frame(IdemStream *stream, const IdemProtoFrame *frame)
+{
+	if (stream->phase == IDEM_STREAM_HELLO &&
+		frame->type != IDEM_PROTO_READY && frame->type != IDEM_PROTO_FAILED &&
+		frame->type != IDEM_PROTO_LOG)
+		return protocol_error("a frame before READY");
+	switch (frame->type)
+	{
+		case IDEM_PROTO_READY:
+			return on_ready(stream, &frame->u.ready);
+		case IDEM_PROTO_FAILED:
+			return on_failed(&frame->u.failed);
+		case IDEM_PROTO_RESULT:
+			return on_result(stream, &frame->u.result);
+		case IDEM_PROTO_VERDICT:
+			return on_batch_verdict(stream, &frame->u.verdict);
+		case IDEM_PROTO_CREDIT:
+			stream->credit_messages += frame->u.credit.messages;
+			stream->credit_bytes += frame->u.credit.bytes;
+			return IDEM_STREAM_GOES_ON;
+		case IDEM_PROTO_PONG:
+			idem_pipe_on_pong(&stream->pipe, frame->u.ping.nonce);
+			return IDEM_STREAM_GOES_ON;
+		case IDEM_PROTO_LOG:
+			idem_receive_log(&stream->pipe.process.printed, &frame->u.log);
+			return IDEM_STREAM_GOES_ON;
+		default:
+			return protocol_error("a frame that only workers send");
+	}
+}
+
+/* Handle all whole frames of the input. */
+static IdemStreamVerdict
+decode_all(IdemStream *stream)
+{
+	IdemStreamVerdict verdict = IDEM_STREAM_GOES_ON;
+	IdemProtoFrame frame;
+	IdemProtoStatus status;
+
+	while ((status = idem_pipe_next_frame(&stream->pipe, &frame)) == IDEM_PROTO_OK)
+	{
+		verdict = on_frame(stream, &frame);
+		if (verdict.outcome != IDEM_STREAM_OK)
+			return verdict;
+	}
+	if (status != IDEM_PROTO_NEED_MORE)
+		return protocol_error(idem_proto_status_text(status));
+	idem_pipe_compact(&stream->pipe);
+	return verdict;
+}
+
+IdemStreamVerdict
+idem_receive_end(IdemStream *stream)
+{
+	char	   *how;
+
+	if (idem_process_ended(&stream->pipe.process, &how))
+	{
+		/* Nothing tells us when somebody installs a missing program. */
+		return idem_stream_verdict(stream->pipe.process.missing ? IDEM_STREAM_MISCONFIGURED :
+								   IDEM_STREAM_DIED, how);
+	}
+	if (idem_clock() >= stream->pipe.deadline)
+		return idem_stream_verdict(IDEM_STREAM_DIED, "the sink program closed its socket");
+	return IDEM_STREAM_GOES_ON;
+}
+
+IdemStreamVerdict
+idem_receive(IdemStream *stream)
+{
+	IdemStreamVerdict verdict = IDEM_STREAM_GOES_ON;
+	size_t		total = 0;
+
+	while (idem_pipe_is_open(&stream->pipe) && total < MAX_READ)
+	{
+		ssize_t		n = idem_pipe_read(&stream->pipe);
+
+		if (n == 0)
+			break;
+		if (n < 0)
+		{
+			IDEM_FAULT_POINT("relay-end-of-file");
+			idem_process_hang_up(&stream->pipe.process);
+			idem_pipe_expect(&stream->pipe, END_GRACE_MS);
+			return idem_receive_end(stream);
+		}
+		total += n;
+		verdict = decode_all(stream);
+		if (verdict.outcome != IDEM_STREAM_OK)
+			break;
+	}
+	return verdict;
+}

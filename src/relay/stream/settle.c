@@ -1,0 +1,319 @@
+/*-------------------------------------------------------------------------
+ *
+ * settle.c
+ *		Results of batches -> the position, and the events that are parked.
+ *
+ * Batches settle in the order they were sent.  To a sink that stores nothing, the
+ * position passes a batch in the transaction that parks its refused events; the
+ * position of a batch with nothing to park is written later (progress.c).  To a
+ * sink that stores positions, refused events are parked durably first, then SETTLE
+ * lets the sink commit, and its verdict moves the position; the log has the row since
+ * before the first frame.
+ *
+ * A crash before the parking repeats the batch; between parking and the
+ * position, the log's events that stand parked are passed over when read again.
+ *
+ * Copyright (c) 2026, the idempotency developers
+ *
+ * IDENTIFICATION
+ *		src/relay/stream/settle.c
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "postgres.h"
+
+#include "access/xact.h"
+#include "utils/memutils.h"
+
+#include "relay/position/position.h"
+#include "relay/report.h"
+#include "relay/stream/batch.h"
+#include "relay/stream/progress.h"
+#include "relay/stream/settle.h"
+#include "shared/error.h"
+#include "shared/fault.h"
+#include "shared/txn.h"
+
+/* How often a lock is tried that somebody else has. */
+#define LOCK_RETRY_MS 50
+
+/*
+ * The first commit of an epoch at the sink.  From here on a sink that does not
+ * know the relay, or another one's position, is a contradiction, also for the
+ * programs that are started later.
+ */
+static void
+end_freshness(IdemStream *stream, int64 row_id)
+{
+	idem_txn_begin();
+	idem_progress_append_stored(stream, IDEM_POSITION_NAMED, row_id);
+	idem_txn_commit(true);
+	IDEM_FAULT_POINT("relay-confirmed");
+}
+
+/* A batch is settled: whatever went wrong before is over. */
+static void
+on_progress(IdemStream *stream, IdemBatch *batch)
+{
+	stream->failures = 0;
+	if (stream->stepwise > 0)
+		stream->stepwise--;
+	idem_hunt_settled(&stream->hunt, batch->n);
+	idem_report_counts(stream->entry, batch->n - batch->nonacks, batch->repeats ? batch->n : 0);
+}
+
+bool
+idem_settle_try_lock(IdemStream *stream, const int64 *parked_ids, int n)
+{
+	if (idem_parked_try_lock(stream->config, parked_ids, n))
+		return true;
+	stream->lock_retry_at = idem_clock_plus_ms(idem_clock(), LOCK_RETRY_MS);
+	return false;
+}
+
+/* The same for what is to be settled of a batch. */
+static bool
+try_lock_batch(IdemStream *stream, const IdemBatch *batch)
+{
+	int64	   *ids;
+	int			n;
+	bool		locked;
+
+	if (!batch->repeats)
+		return idem_settle_try_lock(stream, NULL, 0);
+	ids = idem_batch_parked_ids(batch, 0, &n);
+	locked = idem_settle_try_lock(stream, ids, n);
+	pfree(ids);
+	return locked;
+}
+
+/* Park an event of the log that was not accepted. */
+static void
+park_flight(IdemStream *stream, const IdemBatch *batch, const IdemFlight *flight)
+{
+	IdemEvent	event;
+
+	if (!idem_reader_fetch(stream->reader, flight->xid, flight->seq, &event))
+		ereport(ERROR,
+				(errcode(ERRCODE_DATA_CORRUPTED),
+				 errmsg("event with seq " INT64_FORMAT " is no longer in the outbox",
+						flight->seq)));
+	if (flight->outcome == IDEM_PROTO_SKIPPED)
+		idem_parked_wait(stream->parked, stream->config, &event);
+	else
+		idem_parked_refuse(stream->parked, stream->config, &event,
+						   &batch->failures[flight->failure]);
+}
+
+/*
+ * Events that were passed over for an earlier one of their key wait.  An event that
+ * waits already needs no new row, unless its row says that it is part of a batch.
+ */
+static void
+let_wait(IdemStream *stream, const IdemBatch *batch)
+{
+	int64	   *ids = palloc(sizeof(int64) * batch->n);
+	int			n = 0;
+
+	for (int i = 0; i < batch->n; i++)
+	{
+		IdemFlight *flight = &batch->flights[i];
+
+		if (flight->outcome != IDEM_PROTO_SKIPPED)
+			continue;
+		if (stream->sink_stores ||
+			idem_parked_index_state(stream->parked, flight->seq) != IDEM_PARKED_WAITING)
+			ids[n++] = flight->parked_id;
+		idem_parked_index_give_back(stream->parked, flight->seq, true);
+	}
+	idem_parked_skipped(stream->config, ids, n);
+	pfree(ids);
+}
+
+/* Put the non-acks of a batch on record.  In a transaction. */
+static void
+park_nonacks(IdemStream *stream, IdemBatch *batch)
+{
+	for (int i = 0; i < batch->n; i++)
+	{
+		IdemFlight *flight = &batch->flights[i];
+
+		if (flight->outcome == IDEM_PROTO_ACKED)
+			continue;
+		if (!batch->repeats)
+			park_flight(stream, batch, flight);
+		else if (flight->outcome != IDEM_PROTO_SKIPPED)
+			idem_parked_refuse_again(stream->parked, stream->config, flight->seq, flight->xid,
+									 flight->parked_id, &batch->failures[flight->failure]);
+	}
+	if (batch->repeats)
+		let_wait(stream, batch);
+	IDEM_FAULT_POINT("relay-parked-written");
+}
+
+/* Forget the parked events that were accepted now.  In a transaction. */
+static void
+unpark_acks(IdemStream *stream, IdemBatch *batch)
+{
+	int			n;
+	int64	   *ids = idem_batch_parked_ids(batch, IDEM_PROTO_ACKED, &n);
+
+	for (int i = 0; i < batch->n; i++)
+	{
+		if (batch->flights[i].outcome == IDEM_PROTO_ACKED)
+			idem_parked_index_drop(stream->parked, batch->flights[i].seq);
+	}
+	idem_parked_done(stream->config, ids, n);
+	pfree(ids);
+	IDEM_FAULT_POINT("relay-unparked");
+}
+
+/* Tell the sink that the refused events of the batch are on record. */
+static void
+send_settle(IdemStream *stream, IdemBatch *batch)
+{
+	IdemProtoSettle settle = {batch->no};
+	uint8	   *buf = idem_pipe_reserve(&stream->pipe, 32);
+
+	idem_pipe_add(&stream->pipe, idem_proto_encode_settle(buf, 32, &settle));
+	batch->settle_sent = true;
+	IDEM_FAULT_POINT("relay-settle-sent");
+}
+
+/* "settled" passes the batch; written at once only if it cannot wait. */
+static void
+pass_batch(IdemStream *stream, const IdemBatch *batch)
+{
+	idem_position_assign(stream->cxt, &stream->settled, &batch->after);
+	stream->settled_dirty = true;
+	stream->fresh = IDEM_FRESH_NOT;
+	idem_progress_note_unwritten(stream);
+}
+
+/*
+ * Batches at the head that are answered, to a sink that stores nothing: at most
+ * one transaction for all of them.  An error in it takes back what "settled"
+ * passed here, which the caller of all this sees to.
+ */
+static void
+settle_plain(IdemStream *stream)
+{
+	bool		begun = false;
+	bool		parks = false;
+	bool		writes;
+	dlist_mutable_iter iter;
+
+	dlist_foreach_modify(iter, &stream->batches)
+	{
+		IdemBatch  *batch = dlist_container(IdemBatch, node, iter.cur);
+
+		bool		parked = batch->nonacks > 0 || batch->repeats;
+
+		if (batch->unanswered > 0 || (parked && stream->lock_retry_at != 0))
+			break;
+		if (!begun && parked)
+		{
+			idem_txn_begin();
+			idem_reader_suspend(stream->reader);
+			begun = true;
+		}
+		if (parked && !try_lock_batch(stream, batch))
+			break;
+		if (batch->nonacks > 0)
+		{
+			park_nonacks(stream, batch);
+			send_settle(stream, batch);
+			parks = true;
+		}
+		if (batch->repeats)
+			unpark_acks(stream, batch);
+		else
+			pass_batch(stream, batch);
+		on_progress(stream, batch);
+		idem_batch_free(stream, batch);
+		IDEM_FAULT_POINT("relay-passed");
+	}
+	if (!begun && !idem_progress_must_write(stream))
+		return;
+	if (!begun)
+		idem_txn_begin();
+	writes = stream->unwritten > 0;
+	if (writes)
+		idem_progress_append_settled(stream);
+	idem_reader_suspend(stream->reader);
+	idem_txn_commit(parks);
+	if (writes)
+		idem_progress_forget_unwritten(stream);
+	IDEM_FAULT_POINT("relay-position-committed");
+}
+
+/* Begin the transaction that settles it; false if somebody has what it changes. */
+static bool
+begin_locked(IdemStream *stream, const IdemBatch *batch)
+{
+	if (stream->lock_retry_at != 0)
+		return false;
+	idem_txn_begin();
+	if (try_lock_batch(stream, batch))
+		return true;
+	idem_txn_commit(false);
+	return false;
+}
+
+/* The head batch, to a sink that stores positions.  True if it is done. */
+static bool
+settle_storing(IdemStream *stream, IdemBatch *batch)
+{
+	if (batch->nonacks > 0 && !batch->settle_sent)
+	{
+		if (!begin_locked(stream, batch))
+			return false;
+		park_nonacks(stream, batch);
+		idem_reader_suspend(stream->reader);
+		idem_txn_commit(true);
+
+		/* A failover must not forget them once the sink has passed them. */
+		idem_pipe_hold(&stream->pipe, InvalidXLogRecPtr);
+		send_settle(stream, batch);
+	}
+	if (!batch->committed)
+		return false;
+	if (stream->fresh != IDEM_FRESH_NOT)
+		end_freshness(stream, batch->row_id);
+	idem_progress_note_stored(stream, batch->row_id, batch->k);
+	if (batch->repeats)
+	{
+		if (!begin_locked(stream, batch))
+			return false;
+		unpark_acks(stream, batch);
+		idem_progress_append_stored(stream, IDEM_POSITION_REPEATED, batch->row_id);
+		idem_txn_commit(false);
+	}
+	else
+	{
+		idem_position_assign(stream->cxt, &stream->settled, &batch->after);
+		idem_progress_write_later(stream);
+		IDEM_FAULT_POINT("relay-settled");
+	}
+	on_progress(stream, batch);
+	idem_batch_free(stream, batch);
+	return true;
+}
+
+void
+idem_settle(IdemStream *stream)
+{
+	IdemBatch  *oldest;
+
+	if (!stream->sink_stores)
+	{
+		settle_plain(stream);
+		return;
+	}
+	while ((oldest = idem_batch_oldest(stream)) != NULL)
+	{
+		if (oldest->unanswered > 0 || !settle_storing(stream, oldest))
+			break;
+	}
+	idem_progress_write_if_time(stream);
+}

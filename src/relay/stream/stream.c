@@ -1,0 +1,740 @@
+/*-------------------------------------------------------------------------
+ *
+ * stream.c
+ *		Life cycle of a relay to a sink program: start, breaker, rest, end.
+ *
+ *		OFF --start--> HELLO --READY--> READY --END OF FILE, FAILED, hang--> OFF
+ *
+ * OFF waits for the breaker, for its turn to start a program (program/starts.c), or,
+ * stopped, for an operator; or the relay rests, because there is nothing to send
+ * (position/rest.c).  A program that has had nothing to do for a while is ended, so
+ * that a relay that rests holds no process.  Nothing of the program's process
+ * survives a way to OFF: batches in flight are dropped and the log is read again from
+ * the settled position, or from the one the sink has stored.
+ *
+ * The other files of this folder are below this one.  They say by a verdict that the
+ * program cannot go on; only this file ends a program, opens the breaker and stops a
+ * relay.
+ *
+ * LOCKING: none is held between steps; a transaction never spans a wait.
+ *
+ * MEMORY: one context per stream; the buffers are bounded by the batch size
+ * and one message, what is in flight by IDEM_STREAM_MAX_BATCHES.
+ *
+ * Copyright (c) 2026, the idempotency developers
+ *
+ * IDENTIFICATION
+ *		src/relay/stream/stream.c
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "postgres.h"
+
+#include "access/xact.h"
+#include "mb/pg_wchar.h"
+#include "miscadmin.h"
+#include "utils/memutils.h"
+#include "utils/snapmgr.h"
+#include "utils/timestamp.h"
+
+#include "relay/program/children.h"
+#include "relay/report.h"
+#include "relay/stream/batch.h"
+#include "relay/stream/bye.h"
+#include "relay/stream/encode.h"
+#include "relay/stream/progress.h"
+#include "relay/stream/receive.h"
+#include "relay/stream/send.h"
+#include "relay/stream/settle.h"
+#include "relay/stream/stream.h"
+#include "relay/stream/timing.h"
+#include "relay/witness.h"
+#include "shared/clock.h"
+#include "shared/error.h"
+#include "shared/fault.h"
+
+/* A program with something to do is not asked to give way before. */
+#define SLICE_MS 1000
+
+/* A relay that was asked to is not counted on for longer. */
+#define YIELD_MS (2 * SLICE_MS)
+
+IdemStream *
+idem_stream_create(MemoryContext parent, IdemRelayConfig *config, MemoryContext config_cxt)
+{
+	MemoryContext cxt = AllocSetContextCreate(parent, "idempotency relay",
+											  ALLOCSET_DEFAULT_SIZES);
+	IdemStream *stream = MemoryContextAllocZero(cxt, sizeof(*stream));
+
+	stream->cxt = cxt;
+	stream->config = config;
+	stream->config_cxt = config_cxt;
+	MemoryContextSetParent(config_cxt, cxt);
+	stream->entry = idem_relay_entry_take(MyDatabaseId, config->relay_id);
+	stream->pipe.process = (IdemSinkProcess) IDEM_SINK_PROCESS_NONE;
+	stream->look = IDEM_LOOK_WITH_ROOM;
+	stream->cursor.cxt = cxt;
+	stream->parked_dirty = true;
+	dlist_init(&stream->batches);
+	return stream;
+}
+
+/* What a program needs and a relay that rests does not have. */
+static void
+make_busy(IdemStream *stream)
+{
+	MemoryContext cxt;
+
+	if (stream->busy_cxt != NULL)
+		return;
+	cxt = AllocSetContextCreate(stream->cxt, "busy", ALLOCSET_DEFAULT_SIZES);
+	stream->run_cxt = AllocSetContextCreate(cxt, "in flight", ALLOCSET_DEFAULT_SIZES);
+	stream->event_cxt = AllocSetContextCreate(cxt, "event", ALLOCSET_DEFAULT_SIZES);
+	stream->reader = idem_reader_create(cxt);
+	stream->parked = idem_parked_index_create(cxt);
+	stream->parked_dirty = true;
+	idem_pipe_allocate(&stream->pipe, cxt);
+	stream->busy_cxt = cxt;
+}
+
+static void
+free_busy(IdemStream *stream)
+{
+	if (stream->busy_cxt != NULL)
+		MemoryContextDelete(stream->busy_cxt);
+	stream->busy_cxt = stream->run_cxt = stream->event_cxt = NULL;
+	stream->reader = NULL;
+	stream->parked = NULL;
+	idem_pipe_forget_buffers(&stream->pipe);
+}
+
+/* To OFF, whatever the state; the breaker and "stopped" are the caller's. */
+static void
+turn_off(IdemStream *stream)
+{
+	idem_pipe_close(&stream->pipe);
+	idem_report_sink_pid(stream->entry, 0);
+	idem_batch_free_all(stream);
+	stream->repeats_in_flight = false;
+	stream->exclusive = false;
+	stream->log_turn = false;
+	if (stream->busy_cxt != NULL)
+	{
+		MemoryContextReset(stream->run_cxt);
+		MemoryContextReset(stream->event_cxt);
+		idem_reader_reset(stream->reader);
+	}
+	idem_start_withdraw(&stream->ticket);
+	if (stream->leave == IDEM_STREAM_YIELDS)
+		stream->leave = IDEM_STREAM_SENDS;
+	stream->phase = IDEM_STREAM_OFF;
+	stream->look = IDEM_LOOK_WITH_ROOM;
+	stream->stamp = stream->looked_at = stream->woken_at = 0;
+	stream->row_id = 0;
+	stream->lock_retry_at = 0;
+}
+
+/* The same where the program did nothing wrong: it may say its last words. */
+static void
+dismiss(IdemStream *stream)
+{
+	(void) idem_bye_say(stream);
+	turn_off(stream);
+}
+
+/* Without a program, at "settled"; what is new in the log is looked at for it. */
+static void
+begin_rest(IdemStream *stream, bool far)
+{
+	IdemRester *r = &stream->rester;
+
+	r->config = stream->config;
+	r->kind = stream->sink_stores ? IDEM_POSITION_PASSED : IDEM_POSITION_REACHED;
+	r->fresh = stream->fresh;
+	r->named = stream->sink_stores ? stream->stored_row : 0;
+	r->k = stream->sink_stores ? stream->stored_k : 0;
+	stream->settled_known = true;
+	stream->failures = 0;
+	idem_rest_join(r, stream->settled.base, far);
+	idem_report_state(stream->entry, stream->config->name, IDEM_RELAY_IDLE, IDEM_WAIT_EVENTS);
+}
+
+/* Parked events, or the log, may have something that was not there before. */
+static void
+look_again(IdemStream *stream)
+{
+	stream->parked_dirty = true;
+	if (stream->look == IDEM_LOOK_WHEN_WOKEN)
+		stream->look = IDEM_LOOK_WITH_ROOM;
+}
+
+void
+idem_stream_rise(IdemStream *stream, const IdemSnap *done)
+{
+	IdemPosition pos = {unconstify(IdemSnap *, done), NULL, 0};
+
+	idem_position_assign(stream->cxt, &stream->settled, &pos);
+	look_again(stream);
+}
+
+/* To stand alone again, for whatever reason but that it has something to send. */
+static void
+end_rest(IdemStream *stream)
+{
+	IdemSnap   *done = idem_rest_leave(&stream->rester);
+
+	if (done == NULL)
+		return;
+	idem_stream_rise(stream, done);
+	pfree(done);
+}
+
+/*
+ * A relay that was just made, moved or adopted starts its program once, so that
+ * whatever is wrong with its server shows.  In the middle of a difference only
+ * a program that is started knows how to go on.
+ */
+void
+idem_stream_rest_at(IdemStream *stream, const IdemPositionRow *row)
+{
+	IdemRelayState state;
+	const char *message;
+
+	if (idem_sink_idle_timeout_ms == 0 || row == NULL || row->kind == IDEM_POSITION_MOVED ||
+		row->pos.target != NULL || idem_relay_is_barred(stream->config, &state, &message))
+		return;
+	stream->sink_stores = row->kind != IDEM_POSITION_REACHED;
+	stream->fresh = row->fresh;
+	stream->stored_row = row->kind == IDEM_POSITION_PASSED ? row->named : 0;
+	stream->stored_k = row->kind == IDEM_POSITION_PASSED ? row->pos.seq : 0;
+	idem_position_assign(stream->cxt, &stream->settled, &row->pos);
+	stream->settled.seq = 0;
+	begin_rest(stream, true);
+}
+
+/* End a program that has nothing to do. */
+static void
+go_to_rest(IdemStream *stream)
+{
+	idem_position_assign(stream->cxt, &stream->settled, &stream->cursor.pos);
+	stream->rester.due = idem_parked_index_next(stream->parked);
+	dismiss(stream);
+	free_busy(stream);
+	idem_progress_forget_unwritten(stream);
+	begin_rest(stream, false);
+	IDEM_FAULT_POINT("relay-resting");
+}
+
+bool
+idem_stream_end_idle(IdemStream *stream)
+{
+	if (!idem_stream_is_idle(stream))
+		return false;
+	go_to_rest(stream);
+	return true;
+}
+
+bool
+idem_stream_make_yield(IdemStream *stream)
+{
+	if (stream->leave == IDEM_STREAM_YIELDS)
+		return true;
+	if (stream->phase != IDEM_STREAM_READY || stream->leave != IDEM_STREAM_SENDS ||
+		idem_clock() < idem_clock_plus_ms(stream->started_at, SLICE_MS))
+		return false;
+	stream->leave = IDEM_STREAM_YIELDS;
+	stream->yield_by = idem_clock_plus_ms(idem_clock(), YIELD_MS);
+	return true;
+}
+
+bool
+idem_stream_yields_soon(const IdemStream *stream)
+{
+	return stream->leave == IDEM_STREAM_YIELDS && idem_clock() < stream->yield_by;
+}
+
+/* It tries again with those that fail, where it has more time. */
+bool
+idem_stream_end_slow_start(IdemStream *stream)
+{
+	if (stream->phase != IDEM_STREAM_HELLO || stream->ticket.trying ||
+		idem_clock() < idem_clock_plus_ms(stream->started_at, SLICE_MS))
+		return false;
+	turn_off(stream);
+	stream->slow_start = true;
+	return true;
+}
+
+/* It gives its program up, and asks for one behind the others. */
+static void
+yield_program(IdemStream *stream)
+{
+	stream->leave = IDEM_STREAM_SENDS;
+	if (idem_stream_end_idle(stream))
+		return;
+	dismiss(stream);
+	idem_progress_persist(stream);
+	IDEM_FAULT_POINT("relay-yielded");
+}
+
+/* The configuration is looked at anew before anything is sent. */
+static void
+end_bar(IdemStream *stream)
+{
+	if (stream->leave == IDEM_STREAM_BARRED)
+		stream->leave = IDEM_STREAM_SENDS;
+}
+
+void
+idem_stream_configure(IdemStream *stream, IdemRelayConfig *config,
+					  MemoryContext config_cxt, bool acted)
+{
+	bool		same = config->problem == NULL && stream->config->problem == NULL &&
+	idem_relay_config_same_sink(stream->config, config);
+	IdemRelayState state;
+	const char *message;
+
+	if (!same || acted || idem_relay_is_barred(config, &state, &message))
+		end_rest(stream);
+
+	/* The position was moved, or bound to another cluster. */
+	if (stream->config->epoch != config->epoch ||
+		strcmp(stream->config->incarnation, config->incarnation) != 0)
+	{
+		idem_progress_forget_unwritten(stream);
+		stream->settled_known = false;
+	}
+	MemoryContextDelete(stream->config_cxt);
+	stream->config = config;
+	stream->config_cxt = config_cxt;
+	MemoryContextSetParent(config_cxt, stream->cxt);
+	stream->rester.config = config;
+	look_again(stream);
+	end_bar(stream);
+	if (!same || (acted && stream->stopped))
+		dismiss(stream);
+	if (!same)
+		stream->found.is_set = stream->proven = false;
+	if (!same || acted)
+	{
+		stream->stopped = stream->slow_start = false;
+		stream->failures = 0;
+		stream->not_before = 0;
+	}
+}
+
+void
+idem_stream_look_again(IdemStream *stream)
+{
+	IdemRelayState state;
+	const char *message;
+
+	if (idem_relay_is_barred(stream->config, &state, &message))
+		end_rest(stream);
+	look_again(stream);
+	end_bar(stream);
+}
+
+void
+idem_stream_destroy(IdemStream *stream)
+{
+	(void) idem_rest_leave(&stream->rester);
+	dismiss(stream);
+	if (stream->entry)
+		idem_relay_entry_release(stream->entry);
+	MemoryContextDelete(stream->cxt);
+}
+
+/* Try again when the backoff is over. */
+static void
+open_breaker(IdemStream *stream, IdemRelayState state, const char *message)
+{
+	int64		ms = idem_relay_backoff_ms(stream->config, stream->failures++);
+
+	turn_off(stream);
+	stream->not_before = idem_clock_plus_ms(idem_clock(), ms);
+	idem_report_error(stream->entry, message);
+	idem_report_state(stream->entry, stream->config->name, state, IDEM_WAIT_BACKOFF);
+}
+
+/* Try again at once. */
+static void
+restart(IdemStream *stream, const char *message)
+{
+	turn_off(stream);
+	stream->not_before = 0;
+	idem_report_error(stream->entry, message);
+	idem_report_state(stream->entry, stream->config->name, IDEM_RELAY_OUTAGE, IDEM_WAIT_BACKOFF);
+}
+
+/* Try again when an operator has acted. */
+static void
+stop(IdemStream *stream, IdemRelayState state, const char *message)
+{
+	turn_off(stream);
+	stream->stopped = true;
+	idem_report_error(stream->entry, message);
+	idem_report_state(stream->entry, stream->config->name, state, IDEM_WAIT_OPERATOR);
+}
+
+/* The only event in flight is at fault; it is parked when the next program is ready. */
+static void
+note_found(IdemStream *stream, const char *message)
+{
+	const IdemFlight *flight = &idem_batch_oldest(stream)->flights[0];
+	IdemFound  *found = &stream->found;
+	int			len = pg_mbcliplen(message, strlen(message), IDEM_ERROR_LEN - 1);
+
+	found->is_set = true;
+	found->parked_id = flight->parked_id;
+	found->xid = flight->xid;
+	found->seq = flight->seq;
+	memcpy(found->message, message, len);
+	found->message[len] = '\0';
+}
+
+/* The program ended, perhaps for one of the events in flight. */
+static void
+end_by_death(IdemStream *stream, const IdemHuntDeath *death, const char *message)
+{
+	switch (death->in_flight == 0 ? IDEM_HUNT_WAIT : idem_hunt_died(&stream->hunt, death))
+	{
+		case IDEM_HUNT_WAIT:
+			open_breaker(stream, IDEM_RELAY_OUTAGE, message);
+			break;
+		case IDEM_HUNT_AGAIN:
+			restart(stream, message);
+			break;
+		case IDEM_HUNT_FOUND:
+			note_found(stream, message);
+			restart(stream, message);
+			break;
+	}
+}
+
+/*
+ * Which events are suspects?  Of a batch that the sink cannot commit, all, if that is
+ * the oldest; sinks that store positions commit in order, so it always should be.
+ */
+static IdemHuntDeath
+describe_death(IdemStream *stream, const IdemStreamVerdict *verdict)
+{
+	IdemBatch  *oldest = idem_batch_oldest(stream);
+	IdemHuntDeath death = {.exclusive = stream->exclusive};
+
+	if (verdict->outcome == IDEM_STREAM_ABORTED && oldest != NULL && oldest->no == verdict->batch)
+	{
+		death.sure = true;
+		death.in_flight = oldest->n;
+	}
+	else if (stream->phase == IDEM_STREAM_READY)
+		death.in_flight = idem_batch_count_in_flight(stream, &death.prefix);
+	return death;
+}
+
+/*
+ * Nothing but this ends a stream for what a leaf has seen.  The answers of the
+ * program that came before count, or their events would be sent again each time; a
+ * sink that stores positions tells of them at the next hello.
+ */
+static void
+end_stream(IdemStream *stream, IdemStreamVerdict verdict)
+{
+	bool		died = verdict.outcome == IDEM_STREAM_DIED ||
+	verdict.outcome == IDEM_STREAM_ABORTED;
+	IdemHuntDeath death;
+
+	if (stream->phase == IDEM_STREAM_READY && (died || !stream->sink_stores))
+		idem_settle(stream);
+	switch (verdict.outcome)
+	{
+		case IDEM_STREAM_OK:
+			break;
+		case IDEM_STREAM_OUTAGE:
+			open_breaker(stream, IDEM_RELAY_OUTAGE, verdict.message);
+			break;
+		case IDEM_STREAM_MISCONFIGURED:
+			open_breaker(stream, IDEM_RELAY_MISCONFIGURED, verdict.message);
+			break;
+		case IDEM_STREAM_UNUSABLE:
+			stop(stream, IDEM_RELAY_MISCONFIGURED, verdict.message);
+			break;
+		case IDEM_STREAM_FENCED:
+			stop(stream, IDEM_RELAY_FENCED, verdict.message);
+			break;
+		case IDEM_STREAM_DIVERGED:
+			stop(stream, IDEM_RELAY_DIVERGED, verdict.message);
+			break;
+		case IDEM_STREAM_DIED:
+		case IDEM_STREAM_ABORTED:
+			death = describe_death(stream, &verdict);
+			end_by_death(stream, &death, verdict.message);
+			break;
+	}
+}
+
+/* Does the stream go on?  If not, it is ended. */
+static bool
+goes_on(IdemStream *stream, IdemStreamVerdict verdict)
+{
+	if (verdict.outcome == IDEM_STREAM_OK)
+		return true;
+	end_stream(stream, verdict);
+	return false;
+}
+
+void
+idem_stream_failed(IdemStream *stream, const char *message)
+{
+	/* Its transaction may have taken back what "settled" has passed. */
+	stream->settled_known = false;
+	idem_progress_forget_unwritten(stream);
+	stream->stepwise = IDEM_STREAM_MAX_BATCHES;
+	stream->parked_dirty = true;
+	open_breaker(stream, IDEM_RELAY_OUTAGE, message);
+}
+
+void
+idem_stream_persist(IdemStream *stream)
+{
+	idem_progress_persist(stream);
+}
+
+void
+idem_stream_woken(IdemStream *stream, TimestampTz stamp)
+{
+	if (stream->woken_at == 0)
+		stream->woken_at = stamp;
+	if (stream->look == IDEM_LOOK_WHEN_WOKEN)
+		stream->look = IDEM_LOOK_WITH_ROOM;
+}
+
+/* Why it must not run at all now; reports the state.  True if it may. */
+static bool
+may_run(IdemStream *stream)
+{
+	IdemRelayConfig *c = stream->config;
+	IdemRelayState state;
+	const char *message;
+	bool		was_barred = stream->leave == IDEM_STREAM_BARRED;
+
+	if (!idem_relay_is_barred(c, &state, &message))
+	{
+		end_bar(stream);
+		return !stream->stopped;
+	}
+	stream->leave = IDEM_STREAM_BARRED;
+
+	/* What is in flight is settled before a pause, or a halt. */
+	if ((state == IDEM_RELAY_PAUSED || state == IDEM_RELAY_HALTED) && stream->phase == IDEM_STREAM_READY &&
+		stream->nbatches > 0)
+		return true;
+	if (stream->phase != IDEM_STREAM_OFF)
+		dismiss(stream);
+	idem_start_withdraw(&stream->ticket);
+	/* Paused means that nothing of it is to be repeated later. */
+	idem_progress_persist(stream);
+	if (message && !was_barred)
+		idem_report_error(stream->entry, message);
+	idem_report_state(stream->entry, c->name, state, IDEM_WAIT_OPERATOR);
+	return false;
+}
+
+/*
+ * May this server publish?  If not, the program goes at once, for it may still
+ * hold what it was sent.  What it has answered already is not sent again.
+ */
+static bool
+is_witnessed(IdemStream *stream)
+{
+	if (idem_witness_allows())
+		return true;
+	if (stream->phase == IDEM_STREAM_READY && goes_on(stream, idem_receive(stream)))
+		idem_settle(stream);
+	if (stream->phase != IDEM_STREAM_OFF)
+		dismiss(stream);
+	idem_start_withdraw(&stream->ticket);
+	idem_progress_persist(stream);
+	idem_witness_report(stream->entry, stream->config->name);
+	return false;
+}
+
+/*
+ * A program that was killed may live as long as the kernel holds it.  What it had
+ * in hand may still take effect then: a write to a file system that answers late, a
+ * transaction whose connection is open.  So the next program begins after its end,
+ * or events of one key would change their order.
+ */
+static bool
+former_program_lives(IdemStream *stream)
+{
+	bool		overdue;
+	pid_t		pid = idem_children_dying(stream->config->name, &overdue);
+
+	if (pid == 0)
+		return false;
+
+	/* It asks when it can use the answer: the former may live for ever. */
+	idem_start_withdraw(&stream->ticket);
+	idem_report_sink_pid(stream->entry, pid);
+	if (overdue && stream->held_pid != pid)
+	{
+		idem_report_error(stream->entry,
+						  psprintf("sink program %d was killed and has not ended", (int) pid));
+		ereport(LOG,
+				(errcode(ERRCODE_IDEM_SINK_OUTAGE),
+				 errmsg("relay \"%s\" waits for the end of its former sink program, process %d, which was killed",
+						stream->config->name, (int) pid),
+				 errhint("The kernel holds the process, for example for a file system that does not answer.")));
+		stream->held_pid = pid;
+	}
+	idem_report_state(stream->entry, stream->config->name,
+					  overdue ? IDEM_RELAY_OUTAGE : IDEM_RELAY_STARTING,
+					  IDEM_WAIT_PROGRAM_END);
+	return true;
+}
+
+/* The relay's turn to start its program; else it is shown what it waits for. */
+static bool
+may_start(IdemStream *stream)
+{
+	if (idem_start_ask(&stream->ticket, stream->failures > 0 || stream->slow_start,
+					   !stream->settled_known && !stream->proven))
+		return true;
+	if (stream->failures == 0)
+		idem_report_state(stream->entry, stream->config->name,
+						  IDEM_RELAY_STARTING, IDEM_WAIT_PROGRAM);
+	return false;
+}
+
+static void
+start_program(IdemStream *stream, IdemClock now)
+{
+	char	   *problem = NULL;
+
+	make_busy(stream);
+	stream->busy_at = stream->started_at = now;
+	idem_report_state(stream->entry, stream->config->name,
+					  IDEM_RELAY_STARTING, IDEM_WAIT_SINK);
+	if (!idem_process_start(&stream->pipe.process, stream->config->name,
+							stream->config->program, &problem))
+	{
+		open_breaker(stream, IDEM_RELAY_OUTAGE, problem);
+		return;
+	}
+	idem_report_sink_pid(stream->entry, stream->pipe.process.pid);
+	stream->phase = IDEM_STREAM_HELLO;
+	idem_hunt_started(&stream->hunt);
+	idem_pipe_expect(&stream->pipe, idem_sink_timeout_ms);
+	stream->pipe.next_ping = 0;
+	if (goes_on(stream, idem_encode_hello(stream)))
+		IDEM_FAULT_POINT("relay-hello-sent");
+}
+
+/* A program that does not answer a PING in time hangs. */
+static IdemStreamVerdict
+serve_timers(IdemStream *stream, IdemClock now)
+{
+	if (idem_pipe_serve_timers(&stream->pipe, stream->phase == IDEM_STREAM_READY, now))
+		return IDEM_STREAM_GOES_ON;
+	return idem_stream_verdict(IDEM_STREAM_DIED,
+							   psprintf("the sink program did not answer within %d ms",
+										idem_sink_timeout_ms));
+}
+
+static void
+report_running(IdemStream *stream)
+{
+	IdemRelayWait waiting = IDEM_WAIT_EVENTS;
+
+	if (stream->phase != IDEM_STREAM_READY)
+		return;
+	if (stream->lock_retry_at != 0)
+		waiting = IDEM_WAIT_LOCK;
+	else if (idem_pipe_is_held(&stream->pipe))
+		waiting = IDEM_WAIT_SYNC_STANDBY;
+	else if (stream->nbatches > 0)
+		waiting = IDEM_WAIT_SINK;
+	else if (stream->parked->total >= idem_max_parked)
+		waiting = IDEM_WAIT_PARKED_ROOM;
+	else if (idem_parked_index_next(stream->parked) != 0)
+		waiting = IDEM_WAIT_RETRY;
+	idem_report_state(stream->entry, stream->config->name,
+					  IDEM_RELAY_STREAMING, waiting);
+}
+
+/* One that rests may not publish either, where the witness says so. */
+static void
+report_resting(IdemStream *stream)
+{
+	if (idem_witness_allows())
+		idem_report_state(stream->entry, stream->config->name, IDEM_RELAY_IDLE, IDEM_WAIT_EVENTS);
+	else
+		idem_witness_report(stream->entry, stream->config->name);
+}
+
+static void
+rest_if_time(IdemStream *stream, IdemClock now)
+{
+	IdemClock	t;
+
+	if (stream->nbatches > 0)
+		stream->busy_at = now;
+	t = idem_stream_rest_time(stream);
+	if (t != 0 && now >= t)
+		go_to_rest(stream);
+}
+
+/* The program is there and has been listened to. */
+static void
+work(IdemStream *stream, IdemClock now)
+{
+	idem_settle(stream);
+	if (!goes_on(stream, serve_timers(stream, now)))
+		return;
+	if (stream->leave == IDEM_STREAM_YIELDS && stream->nbatches == 0)
+	{
+		yield_program(stream);
+		return;
+	}
+	if (stream->phase == IDEM_STREAM_READY && stream->leave == IDEM_STREAM_SENDS)
+		idem_send(stream);
+	idem_pipe_flush(&stream->pipe);
+	report_running(stream);
+	if (stream->leave == IDEM_STREAM_BARRED)
+		(void) may_run(stream);
+	else
+		rest_if_time(stream, now);
+}
+
+void
+idem_stream_step(IdemStream *stream)
+{
+	IdemClock	now = idem_clock();
+
+	if (stream->rester.group != NULL)
+	{
+		report_resting(stream);
+		return;
+	}
+	idem_process_log_output(&stream->pipe.process);
+	if (now >= stream->lock_retry_at)
+		stream->lock_retry_at = 0;
+	if (!may_run(stream) || !is_witnessed(stream))
+		return;
+	if (stream->phase == IDEM_STREAM_OFF)
+	{
+		if (now < stream->not_before || former_program_lives(stream) || !may_start(stream))
+			return;
+		start_program(stream, now);
+		if (stream->phase == IDEM_STREAM_OFF)
+			return;
+	}
+	if (!idem_pipe_is_open(&stream->pipe))
+	{
+		(void) goes_on(stream, idem_receive_end(stream));
+		return;
+	}
+	if (goes_on(stream, idem_receive(stream)) && idem_pipe_is_open(&stream->pipe))
+		work(stream, now);
+}

@@ -1,0 +1,29 @@
+/*-------------------------------------------------------------------------
+ *
+ * timing.h
+ *		When a stream has something to do.
+ *
+ * Copyright (c) 2026, the idempotency developers
+ *
+ * IDENTIFICATION
+ *		src/relay/stream/timing.h
+ *
+ *-------------------------------------------------------------------------
+ */
+#ifndef IDEM_RELAY_STREAM_TIMING_H
+#define IDEM_RELAY_STREAM_TIMING_H
+
+#include "postgres.h"
+
+#include "relay/stream/state.h"
+
+/* When to step next if nothing happens before; 0: no need. */
+extern IdemClock idem_stream_next_time(IdemStream *stream);
+
+/* Nothing in flight, nothing to send, and nothing that only a program can tell. */
+extern bool idem_stream_is_idle(const IdemStream *stream);
+
+/* When the program is to be ended for having nothing to do; 0: not. */
+extern IdemClock idem_stream_rest_time(const IdemStream *stream);
+
+#endif							/* IDEM_RELAY_STREAM_TIMING_H */

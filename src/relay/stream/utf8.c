@@ -1,0 +1,77 @@
+/*-------------------------------------------------------------------------
+ *
+ * utf8.c
+ *		Text of the server in UTF-8, which sink programs speak.
+ *
+ * The server's own pg_server_to_any() raises an error for what cannot be
+ * converted.  Caught or not, that would be the end of the transaction, and of
+ * the relay, at an event that is at fault alone.
+ *
+ * MEMORY: the current context of the caller, four bytes for each of a text in
+ * another encoding until that is reset.
+ *
+ * Copyright (c) 2026, the idempotency developers
+ *
+ * IDENTIFICATION
+ *		src/relay/stream/utf8.c
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "postgres.h"
+
+#include <limits.h>
+
+#include "catalog/namespace.h"
+#include "mb/pg_wchar.h"
+#include "utils/jsonb.h"
+#include "utils/memutils.h"
+
+#include "relay/stream/utf8.h"
+
+static bool
+convert(const char *data, int len, IdemProtoStr *out)
+{
+	int			encoding = GetDatabaseEncoding();
+	Size		room = ((Size) len + 1) * MAX_CONVERSION_GROWTH + 1;
+	Oid			conversion;
+	unsigned char *converted;
+
+	if (encoding == PG_SQL_ASCII)
+		return pg_verify_mbstr(PG_UTF8, data, len, true);
+
+	conversion = FindDefaultConversionProc(encoding, PG_UTF8);
+	if (!OidIsValid(conversion) || room > INT_MAX)
+		return false;
+	converted = MemoryContextAllocHuge(CurrentMemoryContext, room);
+	if (pg_do_encoding_conversion_buf(conversion, encoding, PG_UTF8, (unsigned char *) data,
+									  len, converted, (int) room, true) < len)
+		return false;
+	out->data = (char *) converted;
+	out->len = strlen((char *) converted);
+	return true;
+}
+
+bool
+idem_utf8_text(IdemEventText text, IdemProtoStr *out)
+{
+	out->data = text.data;
+	out->len = text.len;
+	return text.len == 0 || GetDatabaseEncoding() == PG_UTF8 ||
+	convert(text.data, text.len, out);
+}
+
+bool
+idem_utf8_cstring(const char *s, IdemProtoStr *out)
+{
+	IdemEventText text = {s, strlen(s)};
+
+	return idem_utf8_text(text, out);
+}
+
+bool
+idem_utf8_jsonb(Datum jsonb, IdemProtoStr *out)
+{
+	Jsonb	   *jb = DatumGetJsonbP(jsonb);
+
+	return idem_utf8_cstring(JsonbToCString(NULL, &jb->root, VARSIZE(jb)), out);
+}

@@ -1,0 +1,220 @@
+/*-------------------------------------------------------------------------
+ *
+ * spi.c
+ *		Small helpers over SPI for the relay's own tables.
+ *
+ * The owner switch lets roles that may call our functions, and nothing else,
+ * reach our tables through them.  Names in the statements are qualified, but
+ * operators and types are not, and a caller's search_path could put its own in
+ * front of pg_catalog's: it is replaced as long as we run as the owner.
+ *
+ * LOCKING: the locks of the statement, to the end of the transaction, owned by
+ * the subtransaction (txn_owner.h) and not by a portal that calls our function.
+ * Those of idem_spi_read and idem_spi_read_into fall before they return (borrow.h).
+ *
+ * Copyright (c) 2026, the idempotency developers
+ *
+ * IDENTIFICATION
+ *		src/shared/spi.c
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "postgres.h"
+
+#include "executor/spi.h"
+#include "executor/tstoreReceiver.h"
+#include "miscadmin.h"
+#include "utils/builtins.h"
+#include "utils/guc.h"
+#include "utils/lsyscache.h"
+#include "utils/snapmgr.h"
+
+#include "shared/borrow.h"
+#include "shared/catalog.h"
+#include "shared/spi.h"
+#include "shared/txn_owner.h"
+
+char *
+idem_spi_sql(const char *format)
+{
+	StringInfoData buf;
+
+	initStringInfo(&buf);
+	for (const char *p = format; *p; p++)
+	{
+		if (p[0] == '%' && (p[1] == 's' || p[1] == 't'))
+		{
+			Oid			schema = p[1] == 's' ? idem_data_schema_oid() : idem_api_schema_oid();
+
+			appendStringInfoString(&buf, quote_identifier(get_namespace_name(schema)));
+			p++;
+		}
+		else
+			appendStringInfoChar(&buf, *p);
+	}
+	return buf.data;
+}
+
+Datum
+idem_spi_value(HeapTuple tup, TupleDesc desc, int column)
+{
+	bool		isnull;
+	Datum		value = SPI_getbinval(tup, desc, column, &isnull);
+
+	if (isnull)
+		elog(ERROR, "unexpected null in column %d", column);
+	return value;
+}
+
+char *
+idem_spi_text(HeapTuple tup, TupleDesc desc, int column)
+{
+	return SPI_getvalue(tup, desc, column);
+}
+
+static int
+run_as_of_now(const char *sql, int nargs, Oid *types, Datum *values, const char *nulls)
+{
+	SPIPlanPtr	plan = SPI_prepare(sql, nargs, types);
+
+	if (plan == NULL)
+		return SPI_result;
+	return SPI_execute_snapshot(plan, values, nulls, GetLatestSnapshot(), InvalidSnapshot,
+								false, true, 0);
+}
+
+/* Who the caller is, while we run as the owner. */
+typedef struct Caller
+{
+	Oid			userid;
+	int			sec_context;
+	int			nestlevel;
+} Caller;
+
+static void
+become_owner(Caller *caller)
+{
+	GetUserIdAndSecContext(&caller->userid, &caller->sec_context);
+	SetUserIdAndSecContext(idem_extension_owner(),
+						   caller->sec_context | SECURITY_LOCAL_USERID_CHANGE |
+						   SECURITY_RESTRICTED_OPERATION | SECURITY_NOFORCE_RLS);
+	caller->nestlevel = NewGUCNestLevel();
+	(void) set_config_option("search_path", "pg_catalog, pg_temp",
+							 PGC_USERSET, PGC_S_SESSION, GUC_ACTION_SAVE, true, 0, false);
+}
+
+static void
+become_caller(const Caller *caller)
+{
+	AtEOXact_GUC(true, caller->nestlevel);
+	SetUserIdAndSecContext(caller->userid, caller->sec_context);
+}
+
+static void
+check_result(const char *sql, int rc)
+{
+	if (rc < 0)
+		elog(ERROR, "could not run \"%s\": %s", sql, SPI_result_code_string(rc));
+}
+
+static uint64
+run_as_owner(const char *sql, int nargs, Oid *types, Datum *values, const char *nulls,
+			 bool latest)
+{
+	ResourceOwner save_owner = idem_txn_owner_enter();
+	Caller		caller;
+	int			rc;
+
+	become_owner(&caller);
+	rc = latest ? run_as_of_now(idem_spi_sql(sql), nargs, types, values, nulls) :
+		SPI_execute_with_args(idem_spi_sql(sql), nargs, types, values, nulls, false, 0);
+	become_caller(&caller);
+	idem_txn_owner_leave(save_owner);
+	check_result(sql, rc);
+	return SPI_processed;
+}
+
+/* The plan, made anew if the extension was created again elsewhere. */
+static void
+prepare_statement(IdemSpiStatement *statement, int nargs, Oid *types)
+{
+	SPIPlanPtr	plan;
+
+	if (statement->plan != NULL && statement->schema == idem_data_schema_oid())
+		return;
+	if (statement->plan != NULL)
+		SPI_freeplan(statement->plan);
+	statement->plan = NULL;
+	plan = SPI_prepare_cursor(idem_spi_sql(statement->sql), nargs, types,
+							  CURSOR_OPT_GENERIC_PLAN);
+	if (plan == NULL || SPI_keepplan(plan) != 0)
+		elog(ERROR, "could not prepare \"%s\": %s", statement->sql,
+			 SPI_result_code_string(SPI_result));
+	statement->plan = plan;
+	statement->schema = idem_data_schema_oid();
+}
+
+uint64
+idem_spi_run_saved(IdemSpiStatement *statement, int nargs, Oid *types, Datum *values,
+				   const char *nulls)
+{
+	ResourceOwner save_owner = idem_txn_owner_enter();
+	Caller		caller;
+	int			rc;
+
+	become_owner(&caller);
+	(void) set_config_option("enable_seqscan", "off",
+							 PGC_USERSET, PGC_S_SESSION, GUC_ACTION_SAVE, true, 0, false);
+	prepare_statement(statement, nargs, types);
+	rc = SPI_execute_plan(statement->plan, values, nulls, false, 0);
+	become_caller(&caller);
+	idem_txn_owner_leave(save_owner);
+	check_result(statement->sql, rc);
+	return SPI_processed;
+}
+
+uint64
+idem_spi_run(const char *sql, int nargs, Oid *types, Datum *values, const char *nulls)
+{
+	return run_as_owner(sql, nargs, types, values, nulls, false);
+}
+
+uint64
+idem_spi_run_latest(const char *sql, int nargs, Oid *types, Datum *values)
+{
+	return run_as_owner(sql, nargs, types, values, NULL, true);
+}
+
+uint64
+idem_spi_read(const char *sql, int nargs, Oid *types, Datum *values)
+{
+	ResourceOwner saved = idem_borrow_begin();
+	Caller		caller;
+	int			rc;
+
+	become_owner(&caller);
+	rc = SPI_execute_with_args(idem_spi_sql(sql), nargs, types, values, NULL, true, 0);
+	become_caller(&caller);
+	idem_borrow_end(saved);
+	check_result(sql, rc);
+	return SPI_processed;
+}
+
+void
+idem_spi_read_into(const char *sql, ReturnSetInfo *rsinfo)
+{
+	SPIExecuteOptions options = {.read_only = true, .must_return_tuples = true};
+	ResourceOwner saved = idem_borrow_begin();
+	Caller		caller;
+	int			rc;
+
+	/* The rows outlive their locks, so what is toasted is fetched. */
+	options.dest = CreateDestReceiver(DestTuplestore);
+	SetTuplestoreDestReceiverParams(options.dest, rsinfo->setResult,
+									rsinfo->econtext->ecxt_per_query_memory, true, NULL, NULL);
+	become_owner(&caller);
+	rc = SPI_execute_extended(idem_spi_sql(sql), &options);
+	become_caller(&caller);
+	idem_borrow_end(saved);
+	check_result(sql, rc);
+}

@@ -1,0 +1,377 @@
+/*-------------------------------------------------------------------------
+ *
+ * state_log.c
+ *		Appended rows, the newest of a key wins, in tables that take turns.
+ *
+ * Rows are numbered by a sequence, and the newest row of a key is the one with
+ * the highest number, whichever table it is in.  The shortest table that has rows
+ * is current: every process finds that out for itself, each time, so that none
+ * keeps a longer one alive.
+ *
+ * Taking turns goes in steps, a transaction each:
+ * 1. The current table has grown, and another is empty: a row is put into the
+ *    empty table, which thereby becomes current.
+ * 2. The needed rows of a table that is not current, and that no other table has,
+ *    are copied into the current one under their own numbers, since others may
+ *    name them.
+ * 3. A table that is not current, and has no such row, is emptied in place.
+ *
+ * Invariant: a table is emptied only if, under its exclusive lock, every needed
+ * row of it stands committed in another.  So it does no harm that a writer still
+ * appends to a former table.  A table that a transaction holds becomes current
+ * again if the others outgrow it, which costs room and nothing else.
+ *
+ * A crash between the steps leaves several tables filled, which reads the same:
+ * a copy has the number of its original.  A crash inside a step leaves rows that
+ * never committed, or what empty.c says.  A pinned xmin horizon changes nothing:
+ * no tuple is ever dead.
+ *
+ * LOCKING: to append: RowExclusiveLock on the table written, to the end of the
+ * transaction, owned by the subtransaction (txn_owner.h).  To scan:
+ * AccessShareLock on all tables in their order, before the snapshot, until the
+ * scan ends.  Without that a turn taken in between would hide both a row and its
+ * copy.  Maintenance takes AccessExclusiveLock on the table it wants to empty and
+ * what idem_empty_in_place takes, all conditionally.
+ *
+ * MEMORY: an entry for each row while maintenance empties a table, in the
+ * caller's context; else a row at a time.
+ *
+ * Copyright (c) 2026, the idempotency developers
+ *
+ * IDENTIFICATION
+ *		src/shared/state_log.c
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "postgres.h"
+
+#include "access/heapam.h"
+#include "access/htup_details.h"
+#include "access/table.h"
+#include "access/tableam.h"
+#include "commands/sequence.h"
+#include "executor/tuptable.h"
+#include "miscadmin.h"
+#include "storage/bufmgr.h"
+#include "storage/lmgr.h"
+#include "utils/memutils.h"
+#include "utils/rel.h"
+#include "utils/snapmgr.h"
+
+#include "compat.h"
+#include "shared/empty.h"
+#include "shared/fault.h"
+#include "shared/state_log.h"
+#include "shared/txn_owner.h"
+
+static Oid
+table_oid(const IdemStateLog *log, int n)
+{
+	return idem_relref_oid(&log->tables[n]);
+}
+
+static int64
+next_id(const IdemStateLog *log)
+{
+	return nextval_internal(idem_relref_oid(log->sequence), false);
+}
+
+static BlockNumber
+table_blocks(const IdemStateLog *log, int n)
+{
+	Relation	rel = table_open(table_oid(log, n), AccessShareLock);
+	BlockNumber blocks = RelationGetNumberOfBlocks(rel);
+
+	table_close(rel, AccessShareLock);
+	return blocks;
+}
+
+/* The shortest table that has rows is written to; cheap enough for each append. */
+static int
+find_current(const IdemStateLog *log)
+{
+	BlockNumber least = 0;
+	int			current = 0;
+
+	for (int n = 0; n < log->ntables; n++)
+	{
+		BlockNumber blocks = table_blocks(log, n);
+
+		if (blocks > 0 && (least == 0 || blocks < least))
+		{
+			least = blocks;
+			current = n;
+		}
+	}
+	return current;
+}
+
+/* Open a table to write to it; its lock is kept to the end of the transaction. */
+static Relation
+open_to_write(const IdemStateLog *log, int n)
+{
+	return table_open(table_oid(log, n), RowExclusiveLock);
+}
+
+static void
+insert_tuple(Relation rel, HeapTuple tup)
+{
+	simple_heap_insert(rel, tup);
+	heap_freetuple(tup);
+}
+
+void
+idem_state_log_append(const IdemStateLog *log, const void *rows, int n, int64 *ids)
+{
+	ResourceOwner saved = idem_txn_owner_enter();
+	Relation	rel;
+
+	for (int i = 0; i < n; i++)
+		ids[i] = next_id(log);
+
+	/* Another process may switch just now; rows are found wherever they are. */
+	rel = open_to_write(log, find_current(log));
+	for (int i = 0; i < n; i++)
+		insert_tuple(rel, log->form(RelationGetDescr(rel), rows, i, ids[i]));
+	table_close(rel, NoLock);
+	idem_txn_owner_leave(saved);
+}
+
+typedef void (*table_visit) (HeapTuple tup, TupleDesc desc, int table, void *arg);
+
+static void
+scan_table(Relation rel, Snapshot snapshot, int n, table_visit visit, void *arg)
+{
+	TableScanDesc scan = idem_compat_table_beginscan(rel, snapshot);
+	HeapTuple	tup;
+
+	while ((tup = heap_getnext(scan, ForwardScanDirection)) != NULL)
+	{
+		CHECK_FOR_INTERRUPTS();
+		visit(tup, RelationGetDescr(rel), n, arg);
+	}
+	table_endscan(scan);
+}
+
+static void
+scan_tables(const IdemStateLog *log, table_visit visit, void *arg)
+{
+	Relation   *rels = palloc(sizeof(Relation) * log->ntables);
+	Snapshot	snapshot;
+
+	for (int n = 0; n < log->ntables; n++)
+		rels[n] = table_open(table_oid(log, n), AccessShareLock);
+	snapshot = RegisterSnapshot(GetLatestSnapshot());
+	for (int n = 0; n < log->ntables; n++)
+		scan_table(rels[n], snapshot, n, visit, arg);
+	UnregisterSnapshot(snapshot);
+	for (int n = 0; n < log->ntables; n++)
+		table_close(rels[n], AccessShareLock);
+	pfree(rels);
+}
+
+typedef struct PlainVisit
+{
+	void		(*visit) (HeapTuple tup, TupleDesc desc, void *arg);
+	void	   *arg;
+} PlainVisit;
+
+static void
+visit_plain(HeapTuple tup, TupleDesc desc, int table, void *arg)
+{
+	PlainVisit *p = arg;
+
+	p->visit(tup, desc, p->arg);
+}
+
+void
+idem_state_log_scan(const IdemStateLog *log,
+					void (*visit) (HeapTuple tup, TupleDesc desc, void *arg), void *arg)
+{
+	PlainVisit	p = {visit, arg};
+
+	scan_tables(log, visit_plain, &p);
+}
+
+/* The entries of all rows of all tables. */
+typedef struct Entries
+{
+	const IdemStateLog *log;
+	void	   *arg;			/* of the user */
+	char	   *entries;		/* of log->entry_size each */
+	Size		n;
+	Size		allocated;
+} Entries;
+
+static IdemStateRow *
+entry_at(const Entries *e, Size i)
+{
+	return (IdemStateRow *) (e->entries + i * e->log->entry_size);
+}
+
+static void
+visit_to_collect(HeapTuple tup, TupleDesc desc, int table, void *arg)
+{
+	Entries    *e = arg;
+	IdemStateRow *row;
+	bool		isnull;
+
+	if (e->n == e->allocated)
+	{
+		e->allocated *= 2;
+		e->entries = repalloc_huge(e->entries, e->log->entry_size * e->allocated);
+	}
+	row = entry_at(e, e->n++);
+	memset(row, 0, e->log->entry_size);
+	row->id = DatumGetInt64(heap_getattr(tup, e->log->id_column, desc, &isnull));
+	row->table = table;
+	row->tid = tup->t_self;
+	e->log->read(tup, desc, row, e->arg);
+}
+
+/* Are two entries of one row, i.e. is one of them a copy? */
+static bool
+is_same_row(const IdemStateLog *log, const IdemStateRow *a, const IdemStateRow *b)
+{
+	return a->id == b->id && log->compare(a, b) == 0;
+}
+
+/* As the user orders them, then newest first; copies stand side by side. */
+static int
+compare_entries(const void *a, const void *b, void *arg)
+{
+	const IdemStateLog *log = arg;
+	const IdemStateRow *x = a;
+	const IdemStateRow *y = b;
+	int			order = log->compare(x, y);
+
+	if (order != 0)
+		return order;
+	if (x->id != y->id)
+		return x->id > y->id ? -1 : 1;
+	return x->table - y->table;
+}
+
+/*
+ * Mark the rows that are needed and in no table but "from".  Returns how many
+ * there are.
+ */
+static Size
+mark_missing(Entries *e, int from)
+{
+	Size		missing = 0;
+	Size		next;
+
+	for (Size i = 0; i < e->n; i = next)
+	{
+		IdemStateRow *row = entry_at(e, i);
+		bool		elsewhere = false;
+
+		for (next = i; next < e->n && is_same_row(e->log, row, entry_at(e, next)); next++)
+			elsewhere |= entry_at(e, next)->table != from;
+		row->missing = e->log->is_needed(row, e->arg) && !elsewhere;
+		missing += row->missing ? 1 : 0;
+		CHECK_FOR_INTERRUPTS();
+	}
+	return missing;
+}
+
+/* Copy a row as it is, its number included. */
+static void
+copy_row(Relation from, Relation to, const IdemStateRow *row, Snapshot snapshot,
+		 TupleTableSlot *slot)
+{
+	ItemPointerData tid = row->tid;
+
+	if (!table_tuple_fetch_row_version(from, &tid, snapshot, slot))
+		elog(ERROR, "row " INT64_FORMAT " vanished from the locked table \"%s\"",
+			 row->id, RelationGetRelationName(from));
+	insert_tuple(to, ExecCopySlotHeapTuple(slot));
+	ExecClearTuple(slot);
+	IDEM_FAULT_POINT("log-row-copied");
+}
+
+static void
+copy_marked(const Entries *e, int from, int to)
+{
+	ResourceOwner saved = idem_txn_owner_enter();
+	Relation	from_rel = table_open(table_oid(e->log, from), AccessShareLock);
+	Relation	to_rel = open_to_write(e->log, to);
+	Snapshot	snapshot = RegisterSnapshot(GetLatestSnapshot());
+	TupleTableSlot *slot = table_slot_create(from_rel, NULL);
+
+	for (Size i = 0; i < e->n; i++)
+	{
+		CHECK_FOR_INTERRUPTS();
+		if (entry_at(e, i)->missing)
+			copy_row(from_rel, to_rel, entry_at(e, i), snapshot, slot);
+	}
+	ExecDropSingleTupleTableSlot(slot);
+	UnregisterSnapshot(snapshot);
+	table_close(to_rel, NoLock);
+	table_close(from_rel, AccessShareLock);
+	idem_txn_owner_leave(saved);
+}
+
+/*
+ * Copy what is needed of "from" and in no other table yet.  Returns whether
+ * there was any.  The caller's lock keeps "from" as it is.
+ */
+static bool
+copy_missing(const IdemStateLog *log, int from, int to, void *arg)
+{
+	Entries		e = {log, arg, NULL, 0, 1024};
+	Size		missing;
+
+	if (log->begin)
+		log->begin(arg);
+	e.entries = palloc(log->entry_size * e.allocated);
+	scan_tables(log, visit_to_collect, &e);
+	qsort_arg(e.entries, e.n, log->entry_size, compare_entries, (void *) log);
+	missing = mark_missing(&e, from);
+	if (missing > 0)
+		copy_marked(&e, from, to);
+	pfree(e.entries);
+	return missing > 0;
+}
+
+/* Any row makes an empty table the shortest one that has rows. */
+static void
+make_current(const IdemStateLog *log, int n)
+{
+	ResourceOwner saved = idem_txn_owner_enter();
+	Relation	rel = open_to_write(log, n);
+
+	insert_tuple(rel, log->form_marker(RelationGetDescr(rel), next_id(log)));
+	table_close(rel, NoLock);
+	idem_txn_owner_leave(saved);
+	IDEM_FAULT_POINT("log-switched");
+}
+
+void
+idem_state_log_maintain(const IdemStateLog *log, void *arg)
+{
+	int			current = find_current(log);
+	int			empty = -1;
+
+	for (int n = 0; n < log->ntables; n++)
+	{
+		if (n == current)
+			continue;
+		if (table_blocks(log, n) == 0)
+		{
+			if (empty < 0)
+				empty = n;
+			continue;
+		}
+
+		/* No writer may be under way in what is going to be emptied. */
+		if (!ConditionalLockRelationOid(table_oid(log, n), AccessExclusiveLock))
+			continue;
+		if (!copy_missing(log, n, current, arg))
+			(void) idem_empty_in_place(table_oid(log, n));
+		return;
+	}
+	if (empty >= 0 && table_blocks(log, current) > log->max_blocks)
+		make_current(log, empty);
+}

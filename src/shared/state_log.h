@@ -1,0 +1,123 @@
+/*-------------------------------------------------------------------------
+ *
+ * state_log.h
+ *		Appended rows, the newest of a key wins, in tables that take turns.
+ *
+ * For what moves: a row is never updated, a change appends another row with a
+ * higher number.  state_log.c says how the tables are kept short.  A user says
+ * what a row means, by the callbacks of IdemStateLog.
+ *
+ * What the next users need, and how it fits (positions need none of it):
+ *
+ * - Leases and cursors are looked up by key in tables of many keys, so each of
+ *   their tables has an index (digest of the key, number DESC).  The emptying cuts
+ *   indexes with their table.  idem_state_log_append and the copying would put
+ *   what they insert into the indexes, and a look-up would take the place of
+ *   idem_state_log_scan: locks on all tables, then one snapshot, then the first
+ *   tuple of the key in each table's index, of which the highest number wins.
+ * - A lease holds its key's lock before it reads: key lock, then the locks on
+ *   all tables, then the snapshot.  A turn between the snapshot and a table's lock
+ *   could hide both the row and its copy.
+ * - Three tables: a prepared transaction that holds one does not keep the other
+ *   two from taking turns.
+ * - Delta rows, which several rows of a key make up: is_needed is asked about a
+ *   key's rows newest first, one after the other, and may keep those that still
+ *   tell something.  To fold them into one row would be a callback in place of the
+ *   verbatim copy.
+ * - A "free" row is needed until no other table has an older row of its key.
+ *   IdemStateRow.table says where a row stands.
+ * - Maintenance holds an entry in memory for each row.  Millions of open keys have
+ *   to be copied a part at a time, before the exclusive lock.
+ *
+ * Copyright (c) 2026, the idempotency developers
+ *
+ * IDENTIFICATION
+ *		src/shared/state_log.h
+ *
+ *-------------------------------------------------------------------------
+ */
+#ifndef IDEM_STATE_LOG_H
+#define IDEM_STATE_LOG_H
+
+#include "postgres.h"
+
+#include "access/htup.h"
+#include "access/tupdesc.h"
+#include "storage/block.h"
+#include "storage/itemptr.h"
+
+#include "shared/catalog.h"
+
+/*
+ * What maintenance knows of a row: the first member of a user's struct, whose
+ * others are the key and whatever is_needed looks at.
+ */
+typedef struct IdemStateRow
+{
+	int64		id;				/* its number */
+	int			table;			/* which of the tables it is in */
+	ItemPointerData tid;		/* where */
+	bool		missing;		/* needed, and in no table but the one that is
+								 * going to be emptied */
+} IdemStateRow;
+
+typedef struct IdemStateLog
+{
+	IdemRelRef *tables;			/* of the same columns; no index */
+	int			ntables;		/* two or more */
+	IdemRelRef *sequence;		/* numbers the rows */
+	AttrNumber	id_column;		/* bigint, NOT NULL: the row's number */
+	BlockNumber max_blocks;		/* a current table longer than this loses its
+								 * turn; at least 1 */
+
+	/* Make the tuple of rows[i], whose number is id. */
+	HeapTuple	(*form) (TupleDesc desc, const void *rows, int i, int64 id);
+
+	/* Make any row: the first of a table makes the table current. */
+	HeapTuple	(*form_marker) (TupleDesc desc, int64 id);
+
+	/*
+	 * The following serve maintenance and get its "arg".
+	 *
+	 * begin: called first, under the exclusive lock on the table that may be
+	 * emptied: no row of an uncommitted transaction is in that table.  NULL:
+	 * no need.
+	 *
+	 * read: fill the user's part of an entry of entry_size bytes.
+	 *
+	 * compare: order by key, and within a key by whatever comes before the
+	 * number; rows that compare as equal come newest first.
+	 *
+	 * is_needed: asked in that order, once for each row, however many copies
+	 * of the row there are.
+	 */
+	Size		entry_size;
+	void		(*begin) (void *arg);
+	void		(*read) (HeapTuple tup, TupleDesc desc, IdemStateRow *row, void *arg);
+	int			(*compare) (const IdemStateRow *a, const IdemStateRow *b);
+	bool		(*is_needed) (const IdemStateRow *row, void *arg);
+} IdemStateLog;
+
+/* All of these need a transaction. */
+
+/*
+ * Append rows; ids[i] becomes the number of rows[i].  They are as durable as the
+ * commit that follows.
+ */
+extern void idem_state_log_append(const IdemStateLog *log, const void *rows, int n, int64 *ids);
+
+/*
+ * Visit every row of every table, by one snapshot newer than the locks on all
+ * tables.  A row that was copied and whose original is not emptied yet is
+ * visited twice.  What tup points to is gone after the visit.
+ */
+extern void idem_state_log_scan(const IdemStateLog *log,
+								void (*visit) (HeapTuple tup, TupleDesc desc, void *arg), void *arg);
+
+/*
+ * One step of taking turns, if there is one to take.  Must be the last act of its
+ * transaction.
+ */
+extern void idem_state_log_maintain(const IdemStateLog *log, void *arg);
+
+#endif							/* IDEM_STATE_LOG_H */

@@ -1,0 +1,120 @@
+/*-------------------------------------------------------------------------
+ *
+ * decide.c
+ *		Notes the outcome of an event that the target does not acknowledge.
+ *
+ * An event without an outcome is called, or is a duplicate there; after COMMIT
+ * it is acknowledged.
+ *
+ * INVARIANT
+ *		An outcome stays: a batch that is applied again leaves the event out.
+ *		With key order a decided event blocks later ones of its key.
+ *
+ * MEMORY
+ *		The message of an outcome is the event's.  LOCKING: none.
+ *
+ * Copyright (c) 2026, the idempotency developers
+ *
+ * IDENTIFICATION
+ *		src/sink/postgres/decide.c
+ *
+ *-------------------------------------------------------------------------
+ */
+#include <string.h>
+
+#include "sink/postgres/sink.h"
+
+/*
+ * Skip later events of the same id.  Their claim is a duplicate of this one's,
+ * which is released: acknowledged, they would be lost.
+ */
+static void
+decide_twins(PgSink *p, uint32_t i)
+{
+	PgSinkBatch *b = &p->batch;
+
+	for (uint32_t j = i + 1; j < b->count; j++)
+		if (b->events[j].outcome == 0 &&
+			memcmp(b->events[j].id, b->events[i].id, IDEM_PROTO_ID_BYTES) == 0)
+			b->events[j].outcome = IDEM_PROTO_SKIPPED;
+}
+
+void
+pgsink_decide(PgSink *p, uint32_t i, IdemProtoOutcome outcome, const char *sqlstate,
+			  const char *message)
+{
+	PgSinkEvent *e = &p->batch.events[i];
+
+	e->outcome = outcome;
+	memcpy(e->sqlstate, sqlstate, sizeof(e->sqlstate));
+	if (message != NULL && message[0] != '\0')
+		e->message = idem_sink_strdup(message, strlen(message));
+	if (p->config.key_order)
+		pgsink_keys_add(&p->failed, &p->batch, e);
+	if (p->claim_sql != NULL)
+		decide_twins(p, i);
+}
+
+void
+pgsink_decide_error(PgSink *p, uint32_t i)
+{
+	pgsink_decide(p, i, pgsink_blame(&p->error) == PGSINK_BLAME_SLOW ? IDEM_PROTO_RETRY : IDEM_PROTO_REJECTED,
+				  p->error.sqlstate, p->error.message);
+}
+
+/* Does the target take JSON only, and the event has bytes? */
+static bool
+has_wrong_payload(const PgSink *p, const PgSinkEvent *e)
+{
+	return !(e->flags & IDEM_PROTO_PAYLOAD_JSON) && p->used[PGSINK_FIELD_PAYLOAD] &&
+		p->type[PGSINK_FIELD_PAYLOAD] != PGSINK_TYPE_BYTEA && !p->used[PGSINK_FIELD_PAYLOAD_BYTES];
+}
+
+bool
+pgsink_is_blocked(const PgSink *p, uint32_t i)
+{
+	return p->config.key_order &&
+		pgsink_keys_has(&p->failed, &p->batch, &p->batch.events[i]);
+}
+
+/* An event needs no call if its key is blocked, or its payload does not fit. */
+void
+pgsink_decide_ahead(PgSink *p)
+{
+	for (uint32_t i = 0; i < p->batch.count; i++)
+	{
+		if (p->batch.events[i].outcome != 0)
+			continue;
+		if (pgsink_is_blocked(p, i))
+			pgsink_decide(p, i, IDEM_PROTO_SKIPPED, "00000", NULL);
+		else if (has_wrong_payload(p, &p->batch.events[i]))
+			pgsink_decide(p, i, IDEM_PROTO_REJECTED, "42804",
+						  "payload is bytes, and the target has no \"payload\" of type bytea and no \"payload_bytes\"");
+	}
+}
+
+void
+pgsink_decide_claims(PgSink *p)
+{
+	for (uint32_t i = 0; i < p->batch.count; i++)
+	{
+		PgSinkEvent *e = &p->batch.events[i];
+
+		if (e->outcome != 0)
+			continue;
+		if (e->claim == PGSINK_CLAIM_BUSY)
+			pgsink_decide(p, i, IDEM_PROTO_RETRY, "55P03",
+						  "another transaction at the target holds the claim of the event");
+		else if (e->claim == PGSINK_CLAIM_EXPIRED)
+			pgsink_decide(p, i, IDEM_PROTO_REJECTED, "22023",
+						  "event is too old for the target's claims to tell a repeat");
+	}
+}
+
+bool
+pgsink_to_call(const PgSink *p, uint32_t i)
+{
+	const PgSinkEvent *e = &p->batch.events[i];
+
+	return e->outcome == 0 && (p->claim_sql == NULL || e->claim == PGSINK_CLAIM_GRANTED);
+}

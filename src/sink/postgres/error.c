@@ -1,0 +1,126 @@
+/*-------------------------------------------------------------------------
+ *
+ * error.c
+ *		Errors of the target, and failures that end the program.
+ *
+ * An error belongs to a statement of the pipeline.  Whether it ends the program
+ * depends on the caller: the event, the batch or nobody may be to blame, and
+ * another try may help.  A failure is final.
+ *
+ * INVARIANT
+ *		The first error and the first failure stay; their consequences are noise.
+ *
+ * MEMORY
+ *		Both are part of PgSink.  LOCKING: none.
+ *
+ * Copyright (c) 2026, the idempotency developers
+ *
+ * IDENTIFICATION
+ *		src/sink/postgres/error.c
+ *
+ *-------------------------------------------------------------------------
+ */
+#include <stdarg.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "sink/postgres/sink.h"
+
+void
+pgsink_forget_error(PgSink *p)
+{
+	memset(&p->error, 0, sizeof(p->error));
+}
+
+void
+pgsink_note_error(PgSink *p, PgSinkPending pending, bool lost, const char *sqlstate,
+				  const char *message)
+{
+	size_t		len;
+
+	if (lost)
+		p->error.lost = true;
+	if (p->error.set)
+		return;
+	p->error.set = true;
+	p->error.step = pending.step;
+	p->error.arg = pending.arg;
+	snprintf(p->error.sqlstate, sizeof(p->error.sqlstate), "%s", sqlstate ? sqlstate : "08006");
+	snprintf(p->error.message, sizeof(p->error.message), "%s", message ? message : "");
+	len = strlen(p->error.message);
+	while (len > 0 && p->error.message[len - 1] == '\n')
+		p->error.message[--len] = '\0';
+}
+
+PgSinkBlame
+pgsink_blame(const PgSinkError *error)
+{
+	static const struct
+	{
+		const char *prefix;		/* of the SQLSTATE */
+		PgSinkBlame blame;
+	}			rules[] = {
+		{"08", PGSINK_BLAME_OUTAGE},	/* connection */
+		{"40", PGSINK_BLAME_PASSING},	/* deadlock, serialization */
+		{"53", PGSINK_BLAME_OUTAGE},	/* out of disk, memory, connections */
+		{"57014", PGSINK_BLAME_SLOW},	/* statement_timeout */
+		{"55P03", PGSINK_BLAME_SLOW},	/* lock_timeout set by the handler */
+		{"57", PGSINK_BLAME_OUTAGE},	/* shutdown, crash, not accepting */
+		{"58", PGSINK_BLAME_OUTAGE},	/* errors of the system outside */
+		{"25006", PGSINK_BLAME_OUTAGE}, /* demoted to a standby */
+		{"25P03", PGSINK_BLAME_OUTAGE}, /* idle_in_transaction_session_timeout */
+		{"25P04", PGSINK_BLAME_OUTAGE}, /* transaction_timeout */
+		{"42501", PGSINK_BLAME_CONFIG}, /* no privilege */
+		{"28", PGSINK_BLAME_CONFIG},
+		{"3D000", PGSINK_BLAME_CONFIG},
+	};
+
+	bool		in_call = (error->step == PGSINK_STEP_CALL || error->step == PGSINK_STEP_CHECK);
+
+	if (error->lost)
+		return PGSINK_BLAME_OUTAGE;
+	for (size_t i = 0; i < sizeof(rules) / sizeof(rules[0]); i++)
+		if (strncmp(error->sqlstate, rules[i].prefix, strlen(rules[i].prefix)) == 0)
+			return rules[i].blame == PGSINK_BLAME_SLOW && !in_call && error->step != PGSINK_STEP_TIME ?
+				PGSINK_BLAME_OUTAGE : rules[i].blame;
+	return in_call ? PGSINK_BLAME_EVENT : PGSINK_BLAME_CONFIG;
+}
+
+bool
+pgsink_fail(PgSink *p, IdemProtoOutcome outcome, const char *sqlstate, const char *fmt,...)
+{
+	PgSinkFailure *f = &p->failure;
+	va_list		ap;
+
+	if (f->outcome != 0)
+		return false;
+	f->outcome = outcome;
+	snprintf(f->sqlstate, sizeof(f->sqlstate), "%s", sqlstate);
+	va_start(ap, fmt);
+	vsnprintf(f->message, sizeof(f->message), fmt, ap);
+	va_end(ap);
+	return false;
+}
+
+/* Did the target refuse the position table itself? */
+static bool
+lacks_position_table(const PgSink *p)
+{
+	const char *state = p->error.sqlstate;
+
+	return p->conn != NULL && p->error.step == PGSINK_STEP_FENCE &&
+		(strcmp(state, "42P01") == 0 || strcmp(state, "3F000") == 0 || strcmp(state, "42703") == 0);
+}
+
+bool
+pgsink_fail_for_error(PgSink *p, const char *doing)
+{
+	const PgSinkError *e = &p->error;
+
+	if (lacks_position_table(p))
+		return pgsink_fail(p, IDEM_PROTO_REJECTED, e->sqlstate,
+						   "could not use position table %s at the target: %s; idempotency.sink_setup_sql(server) prints what to run there",
+						   p->position_table, e->message);
+	return pgsink_fail(p, pgsink_blame(e) == PGSINK_BLAME_CONFIG ? IDEM_PROTO_REJECTED : IDEM_PROTO_OUTAGE,
+					   e->sqlstate, "could not %s: %s", doing, e->message);
+}

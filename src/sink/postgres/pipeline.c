@@ -1,0 +1,296 @@
+/*-------------------------------------------------------------------------
+ *
+ * pipeline.c
+ *		Statements and results of the connection to the target.
+ *
+ * Statements are queued with their purpose (PgSinkStep); results come back in
+ * the same order, and the first error is kept with its statement.  All waiting
+ * is done by idem_sink_wait, which serves the worker meanwhile.  The wait for a
+ * result has a deadline, which other messages of the target do not extend.
+ *
+ * INVARIANT
+ *		No session state at the target outlives a transaction: settings are
+ *		local, and the only prepared statement is the unnamed one, prepared in
+ *		the transaction that uses it.  A pooler in transaction mode may sit in
+ *		between.
+ *
+ * MEMORY
+ *		The list of pending statements is reused.  LOCKING: none.
+ *
+ * Copyright (c) 2026, the idempotency developers
+ *
+ * IDENTIFICATION
+ *		src/sink/postgres/pipeline.c
+ *
+ *-------------------------------------------------------------------------
+ */
+#include <poll.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "sink/postgres/sink.h"
+
+void
+pgsink_disconnect(PgSink *p)
+{
+	if (p->conn != NULL)
+		PQfinish(p->conn);
+	p->conn = NULL;
+	p->pending_at = p->pending_end = 0;
+}
+
+/* Note that the connection is gone, and close it. */
+static void
+lose(PgSink *p, PgSinkPending pending, const char *message)
+{
+	pgsink_note_error(p, pending, true, "08006", message);
+	pgsink_disconnect(p);
+}
+
+/* Expect the result of one more statement. */
+static void
+push_pending(PgSink *p, PgSinkStep step, uint32_t arg)
+{
+	if (p->pending_end == p->pending_size)
+	{
+		p->pending_size = p->pending_size > 0 ? p->pending_size * 2 : 64;
+		p->pending = idem_sink_realloc(p->pending, p->pending_size * sizeof(PgSinkPending));
+	}
+	p->pending[p->pending_end].step = step;
+	p->pending[p->pending_end].arg = arg;
+	p->pending_end++;
+}
+
+/* Expect the result of a statement, or lose the connection if libpq did not queue it. */
+static void
+queued(PgSink *p, PgSinkStep step, uint32_t arg, int ok)
+{
+	PgSinkPending pending = {step, arg};
+
+	if (ok)
+		push_pending(p, step, arg);
+	else
+		lose(p, pending, PQerrorMessage(p->conn));
+}
+
+/* The format of each parameter: binary if it has a length. */
+static const int *
+formats_of(int nparams, const int *lengths)
+{
+	static int	formats[PGSINK_NFIELDS + 8];
+
+	for (int i = 0; i < nparams; i++)
+		formats[i] = lengths != NULL && lengths[i] > 0;
+	return formats;
+}
+
+void
+pgsink_send(PgSink *p, PgSinkStep step, uint32_t arg, const char *sql, int nparams,
+			const uint32_t *types, const char *const *values, const int *lengths)
+{
+	if (p->conn != NULL)
+		queued(p, step, arg,
+			   PQsendQueryParams(p->conn, sql, nparams, types, values, lengths,
+								 formats_of(nparams, lengths), 0));
+}
+
+void
+pgsink_prepare(PgSink *p, const char *sql, int nparams, const uint32_t *types)
+{
+	if (p->conn != NULL)
+		queued(p, PGSINK_STEP_PREPARE, 0, PQsendPrepare(p->conn, "", sql, nparams, types));
+}
+
+void
+pgsink_execute(PgSink *p, uint32_t arg, int nparams, const char *const *values,
+			   const int *lengths)
+{
+	if (p->conn != NULL)
+		queued(p, PGSINK_STEP_CALL, arg,
+			   PQsendQueryPrepared(p->conn, "", nparams, values, lengths,
+								   formats_of(nparams, lengths), 0));
+}
+
+void
+pgsink_sync(PgSink *p)
+{
+	if (p->conn != NULL)
+		queued(p, PGSINK_STEP_SYNC, 0, PQpipelineSync(p->conn));
+}
+
+/* Wait until libpq can give a result; false if the connection is lost. */
+static bool
+wait_for_result(PgSink *p, PgSinkPending pending)
+{
+	int64_t		deadline = idem_sink_clock() + p->config.reply_timeout;
+
+	for (;;)
+	{
+		int			unsent = PQflush(p->conn);
+		int64_t		left = deadline - idem_sink_clock();
+		short		got = 0;
+
+		if (unsent < 0)
+			break;
+		if (!PQisBusy(p->conn))
+			return true;
+		if (p->config.reply_timeout == 0 || left > 0)
+			got = idem_sink_wait(&p->sink, PQsocket(p->conn),
+								 (short) (POLLIN | (unsent > 0 ? POLLOUT : 0)),
+								 p->config.reply_timeout == 0 ? -1 : (int) left, false);
+		if (got == 0)
+		{
+			lose(p, pending, "no answer from the target within its timeout");
+			return false;
+		}
+		if ((got & ~POLLOUT) && !PQconsumeInput(p->conn))
+			break;
+	}
+	lose(p, pending, PQerrorMessage(p->conn));
+	return false;
+}
+
+/* Note the error that a result holds. */
+static void
+note_result_error(PgSink *p, PgSinkPending pending, const PGresult *res)
+{
+	const char *sqlstate = PQresultErrorField(res, PG_DIAG_SQLSTATE);
+	const char *message = PQresultErrorField(res, PG_DIAG_MESSAGE_PRIMARY);
+	const char *severity = PQresultErrorField(res, PG_DIAG_SEVERITY_NONLOCALIZED);
+	bool		fatal = severity != NULL && strcmp(severity, "ERROR") != 0;
+
+	/* pgsink_limit_time found no time left */
+	if (pending.step == PGSINK_STEP_TIME && sqlstate != NULL && strcmp(sqlstate, "22023") == 0)
+	{
+		sqlstate = "57014";
+		message = "the calls of the batch took longer than statement_timeout";
+	}
+
+	/*
+	 * the target closes the connection after a FATAL, which libpq may not see
+	 * yet
+	 */
+	pgsink_note_error(p, pending, fatal || PQstatus(p->conn) == CONNECTION_BAD, sqlstate,
+					  message ? message : PQresultErrorMessage(res));
+}
+
+PGresult *
+pgsink_next(PgSink *p, PgSinkPending *pending)
+{
+	PGresult   *res;
+	PGresult   *end;
+
+	if (p->conn == NULL || p->pending_at == p->pending_end)
+	{
+		p->pending_at = p->pending_end = 0;
+		return NULL;
+	}
+	*pending = p->pending[p->pending_at++];
+	if (!wait_for_result(p, *pending))
+		return NULL;
+	res = PQgetResult(p->conn);
+	if (res == NULL)
+	{
+		lose(p, *pending, PQerrorMessage(p->conn));
+		return NULL;
+	}
+	if (PQresultStatus(res) == PGRES_FATAL_ERROR)
+		note_result_error(p, *pending, res);
+	if (pending->step == PGSINK_STEP_SYNC)
+		return res;
+
+	/* In a pipeline each statement's result is followed by a NULL. */
+	if (!wait_for_result(p, *pending))
+	{
+		PQclear(res);
+		return NULL;
+	}
+	if ((end = PQgetResult(p->conn)) != NULL)
+	{
+		PQclear(end);
+		PQclear(res);
+		lose(p, *pending, "the target's answers are out of step");
+		return NULL;
+	}
+	return res;
+}
+
+void
+pgsink_drain(PgSink *p)
+{
+	PgSinkPending pending;
+	PGresult   *res;
+
+	while ((res = pgsink_next(p, &pending)) != NULL)
+		PQclear(res);
+}
+
+void
+pgsink_rollback(PgSink *p)
+{
+	PgSinkError kept = p->error;
+
+	pgsink_send(p, PGSINK_STEP_FRAME, 0, "ROLLBACK", 0, NULL, NULL, NULL);
+	pgsink_sync(p);
+	pgsink_drain(p);
+	if (kept.set)
+	{
+		kept.lost |= p->error.lost;
+		p->error = kept;
+	}
+}
+
+/*
+ * An acknowledgement needs synchronous_commit of "on" at least.  A higher setting
+ * of the target stays.
+ */
+void
+pgsink_begin(PgSink *p)
+{
+	const char *values[2] = {p->config.statement_timeout, p->config.idle_timeout};
+	const uint32_t types[2] = {PGSINK_TYPE_TEXT, PGSINK_TYPE_TEXT};
+
+	pgsink_send(p, PGSINK_STEP_FRAME, 0, "BEGIN ISOLATION LEVEL READ COMMITTED READ WRITE",
+				0, NULL, NULL, NULL);
+	pgsink_send(p, PGSINK_STEP_FRAME, 0,
+				"SELECT pg_catalog.set_config('statement_timeout', $1, true),"
+				" pg_catalog.set_config('lock_timeout', '0', true),"
+				" pg_catalog.set_config('idle_in_transaction_session_timeout', $2, true),"
+				" CASE WHEN pg_catalog.current_setting('synchronous_commit') NOT IN ('on', 'remote_apply')"
+				" THEN pg_catalog.set_config('synchronous_commit', 'on', true) END",
+				2, types, values, NULL);
+}
+
+/*
+ * The target computes the rest from its own clock, so that a statement can be
+ * queued before the answers to earlier ones.  -1 makes set_config fail.
+ */
+void
+pgsink_limit_time(PgSink *p, uint32_t arg)
+{
+	const char *values[1] = {p->config.statement_timeout};
+	const uint32_t types[1] = {PGSINK_TYPE_INT8};
+
+	if (p->config.reply_timeout == 0)
+		return;
+	pgsink_send(p, PGSINK_STEP_TIME, arg,
+				"SELECT pg_catalog.set_config('statement_timeout',"
+				" (CASE WHEN t.ms OPERATOR(pg_catalog.>) 0 THEN LEAST(t.ms, $1) ELSE -1 END)::pg_catalog.text, true)"
+				" FROM (SELECT $1 OPERATOR(pg_catalog.-) pg_catalog.floor(pg_catalog.date_part('epoch',"
+				" pg_catalog.clock_timestamp() OPERATOR(pg_catalog.-) pg_catalog.transaction_timestamp())"
+				" OPERATOR(pg_catalog.*) 1000)::pg_catalog.int8) AS t(ms)",
+				1, types, values, NULL);
+}
+
+void
+pgsink_give_time(PgSink *p)
+{
+	const char *values[1] = {p->config.statement_timeout};
+	const uint32_t types[1] = {PGSINK_TYPE_TEXT};
+
+	if (p->config.reply_timeout == 0)
+		return;
+	pgsink_send(p, PGSINK_STEP_FRAME, 0, "SELECT pg_catalog.set_config('statement_timeout', $1, true)",
+				1, types, values, NULL);
+}

@@ -1,0 +1,252 @@
+#!/bin/bash
+# Check that calls between the files of a folder go down and make no circle.
+#
+#	calls.sh [--print] [--tree TREE] [FOLDER...]	default: every folder of src/, and
+#													the calls between folders
+#
+# TREE (default: this one) has been built; the calls are read from its objects by
+# nm: a file calls another of its folder if it has an undefined symbol that the
+# other one defines as a function.  nm sees names only:
+#	- a call through a pointer does not count, nor does a variable;
+#	- a function whose address is taken counts as called by who takes it;
+#	- a function that the preprocessor left out of this build does not count.
+#
+# The order of a folder's files stands in its README.md, or in its parent's for the
+# folder, below a heading that begins with "Files of FOLDER, top to bottom":
+#
+#	| File | ... | Calls |
+#	|---|---|---|
+#	| `main.c` | ... | `apply` `batch` |
+#
+# Each file has one row, above the rows of the files that it calls.  A last column
+# "Calls" has to be what the file calls; other tables need none.  A folder
+# without such a table is checked for circles only.
+#
+# test/lint/calls.allow has the calls that may go up, or be part of a circle, with
+# the reason; one that does not occur any more is an error:
+#
+#	src/relay/stream/a.c b.c	why a.c may call b.c
+#
+# --print writes the table of each FOLDER instead, in an order without upward
+# calls as far as there is one, to be filled in and put into a README.
+set -u
+here=$(cd "$(dirname "$0")" && pwd)
+top=$(cd "$here/../.." && pwd)
+tree=$top
+print=
+folders=()
+while [ $# -gt 0 ]; do
+	case $1 in
+		--print) print=1 ;;
+		--tree) shift && tree=$1 ;;
+		*) folders+=("${1%/}") ;;
+	esac
+	shift
+done
+cd "$tree" || exit 1
+CALLS_ALLOW=${CALLS_ALLOW:-test/lint/calls.allow}
+between=
+[ ${#folders[@]} -gt 0 ] || {
+	between=1
+	mapfile -t folders < <(find src -name '*.c' ! -path 'src/sink/b*/*' -printf '%h\n' | sort -u)
+}
+status=0
+work=$(mktemp -d "${TMPDIR:-/tmp}/idem-calls.XXXXXX")
+trap 'rm -rf "$work"' EXIT
+
+complain()
+{
+	echo "$@"
+	status=1
+}
+
+# object FILE: what FILE was compiled to.  Of the protocol the library and the
+# programs have one each, with the same calls.
+object()
+{
+	case $1 in
+		src/sink/*) echo "src/sink/build/${1#src/sink/}" ;;
+		*) echo "$1" ;;
+	esac | sed 's/c$/o/'
+}
+
+# match_calls: of lines of nm with an owner before each, "CALLER CALLEE FUNCTION".
+match_calls()
+{
+	awk '
+		$(NF - 1) ~ /^[TWi]$/ { owner[$NF] = $1 }
+		$(NF - 1) == "U" { caller[++n] = $1; name[n] = $NF }
+		END {
+			for (i = 1; i <= n; i++)
+				if (name[i] in owner && owner[name[i]] != caller[i])
+					print caller[i], owner[name[i]], name[i]
+		}' | sort -u
+}
+
+# list_calls FOLDER: per function that one file of the folder calls in another,
+# "CALLER CALLEE FUNCTION", files without ".c".
+list_calls()
+{
+	local file
+
+	for file in "$1"/*.c; do
+		nm -g "$(object "$file")" | sed "s,^,$(basename "$file" .c) ,"
+	done | match_calls
+}
+
+# list_folder_calls FOLDER...: the same between folders.  Of a folder with folders in
+# it the file of its name (relay/relay.c) stands above them, the other files below.
+list_folder_calls()
+{
+	local folder file node
+
+	for folder; do
+		for file in "$folder"/*.c; do
+			node=$folder
+			if [ "$file" = "$folder/${folder##*/}.c" ] && compgen -G "$folder/*/*.c" >/dev/null; then
+				node=$file
+			fi
+			nm -g "$(object "$file")" | sed "s,^,$node ,"
+		done
+	done | match_calls
+}
+
+# find_circle: the nodes of circles in lines "CALLER CALLEE ...".
+find_circle()
+{
+	awk '{ print $1, $2 }' | sort -u | tsort 2>&1 >/dev/null |
+		sed -E 's/^tsort: //; /input contains a loop/d' | sort -u | paste -sd ' '
+}
+
+# list_order FOLDER: "FILE CALLEE..." per row of its table; a dash alone where the
+# table has no column of calls.
+list_order()
+{
+	local readme
+
+	for readme in "$1/README.md" "${1%/*}/README.md"; do
+		[ -f "$readme" ] || continue
+		awk -v folder="$1" '
+			/^#/ { inside = index($0, "Files of " folder ", top to bottom") > 0; next }
+			!inside || !/^\|/ { next }
+			/^\| *File *\|/ { calls = $0 ~ /\| *Calls *\|[ ]*$/; next }
+			match($0, /^\| *`[a-z0-9_]+\.c` *\|/) {
+				row = $0
+				file = substr(row, RSTART, RLENGTH)
+				gsub(/[|` ]|\.c/, "", file)
+				sub(/ *\| *$/, "", row)
+				sub(/.*\|/, "", row)
+				gsub(/[^a-z0-9_ ]/, "", row)
+				print file, calls ? row : "-"
+			}' "$readme"
+	done
+}
+
+# write_table FOLDER: callers before callees, as far as possible.
+write_table()
+{
+	local file callees
+
+	echo "Files of $1, top to bottom"
+	echo
+	echo '| File | Job | Calls |'
+	echo '|---|---|---|'
+	{
+		awk '{ print $1, $2 }' "$work/calls"
+		for file in "$1"/*.c; do
+			file=$(basename "$file" .c)
+			echo "$file $file"
+		done
+	} | tsort 2>/dev/null | while read -r file; do
+		callees=$(awk -v f="$file" '$1 == f { print "`" $2 "`" }' "$work/calls" | sort -u | paste -sd ' ')
+		echo "| \`$file.c\` | | $callees |"
+	done
+}
+
+# allowed FOLDER: "CALLER CALLEE" per call that may go up.
+allowed()
+{
+	[ -f "$CALLS_ALLOW" ] || return 0
+	grep -vE '^(#|$)' "$CALLS_ALLOW" | while read -r caller callee reason; do
+		[ "${caller%/*}" = "$1" ] || continue
+		[ -n "$reason" ] || echo "$CALLS_ALLOW: no reason for $caller $callee" >&2
+		caller=${caller##*/}
+		echo "${caller%.c} ${callee%.c}"
+	done
+}
+
+# check_order FOLDER: each file has a row; calls go to rows below; the last column is
+# right.
+check_order()
+{
+	local file row callees
+
+	for file in "$1"/*.c; do
+		file=$(basename "$file" .c)
+		[ "$(grep -c "^$file " "$work/order")" = 1 ] ||
+			complain "$1: $file.c needs one row in the table of files"
+	done
+	while read -r file row; do
+		[ -f "$1/$file.c" ] || complain "$1: the table of files has $file.c, which is not there"
+		[ "$row" != - ] || continue
+		callees=$(awk -v f="$file" '$1 == f { print $2 }' "$work/calls" | sort -u | paste -sd ' ')
+		[ "$(tr ' ' '\n' <<<"$row" | grep . | sort | paste -sd ' ')" = "$callees" ] ||
+			complain "$1: $file.c calls \"$callees\", and not \"$row\""
+	done <"$work/order"
+}
+
+# check_folder FOLDER
+check_folder()
+{
+	local circle up=0
+
+	list_order "$1" >"$work/order"
+	allowed "$1" >"$work/allow" 2>"$work/unreasoned"
+	[ ! -s "$work/unreasoned" ] || complain "$(cat "$work/unreasoned")"
+	[ ! -s "$work/order" ] || check_order "$1"
+
+	# what is not allowed to go up
+	awk -v order="$work/order" -v allow="$work/allow" '
+		BEGIN {
+			while ((getline line < order) > 0) { split(line, f, " "); place[f[1]] = ++n }
+			while ((getline line < allow) > 0) allowed[line] = 1
+		}
+		($1 " " $2) in allowed { print > "/dev/stderr"; next }
+		place[$1] && place[$2] && place[$2] < place[$1]' \
+		"$work/calls" >"$work/up" 2>"$work/excused"
+	while read -r caller callee name; do
+		complain "$1: $caller.c calls up into $callee.c: $name"
+	done <"$work/up"
+	grep -vxFf <(awk '{ print $1, $2 }' "$work/excused") "$work/allow" | while read -r caller callee; do
+		echo "$1: $CALLS_ALLOW allows $caller.c to call $callee.c, which it does not"
+	done >"$work/unused"
+	[ ! -s "$work/unused" ] || complain "$(cat "$work/unused")"
+
+	circle=$(awk '{ print $1, $2 }' "$work/calls" | grep -vxFf "$work/allow" | find_circle)
+	[ -z "$circle" ] || complain "$1: calls between files make a circle: $circle"
+
+	up=$(awk '{ print $1, $2 }' "$work/up" "$work/excused" | sort -u | wc -l)
+	echo "$1: $(awk '{ print $1, $2 }' "$work/calls" | sort -u | wc -l) calls between files," \
+		"$up go up, $(awk '{ print $1, $2 }' "$work/excused" | sort -u | wc -l) of them allowed" \
+		"$([ -s "$work/order" ] || echo "(no order declared)")"
+}
+
+for folder in "${folders[@]}"; do
+	for file in "$folder"/*.c; do
+		[ -f "$(object "$file")" ] || {
+			echo "$tree has no $(object "$file"); build it"
+			exit 1
+		}
+	done
+	list_calls "$folder" >"$work/calls"
+	if [ -n "$print" ]; then
+		write_table "$folder"
+	else
+		check_folder "$folder"
+	fi
+done
+if [ -n "$between" ] && [ -z "$print" ]; then
+	circle=$(list_folder_calls "${folders[@]}" | find_circle)
+	[ -z "$circle" ] || complain "calls between folders make a circle: $circle"
+fi
+exit $status

@@ -1,0 +1,53 @@
+/*-------------------------------------------------------------------------
+ *
+ * commit_fn.c
+ *		A SQL function by which tests hold a transaction that others see already.
+ *
+ * Callbacks of a commit are called when the transaction has become visible, and
+ * before it has released its locks.
+ *
+ * Copyright (c) 2026, the idempotency developers
+ *
+ * IDENTIFICATION
+ *		test/module/commit_fn.c
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "postgres.h"
+
+#include <unistd.h>
+
+#include "access/xact.h"
+#include "fmgr.h"
+#include "miscadmin.h"
+#include "utils/builtins.h"
+
+#include "compat.h"
+
+#define LOOK_AGAIN_US	2000
+
+PG_FUNCTION_INFO_V1(idem_test_hold_commit_fn);
+
+static char hold_file[MAXPGPATH];	/* empty: no transaction is to be held */
+
+static void
+hold(XactEvent event, void *arg)
+{
+	while (event == XACT_EVENT_COMMIT && hold_file[0] != '\0' && access(hold_file, F_OK) == 0)
+		pg_usleep(LOOK_AGAIN_US);
+	if (event == XACT_EVENT_COMMIT || event == XACT_EVENT_ABORT)
+		hold_file[0] = '\0';
+}
+
+/* test_hold_commit(file text) -> void: this transaction's commit, while the file exists */
+Datum
+idem_test_hold_commit_fn(PG_FUNCTION_ARGS)
+{
+	static bool registered = false;
+
+	if (!registered)
+		RegisterXactCallback(hold, NULL);
+	registered = true;
+	text_to_cstring_buffer(PG_GETARG_TEXT_PP(0), hold_file, sizeof(hold_file));
+	PG_RETURN_VOID();
+}

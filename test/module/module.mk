@@ -1,0 +1,29 @@
+# A module with SQL functions by which tests drive parts of the library.  Included by the
+# top-level Makefile after PGXS.  Neither "all" nor "install" makes it.
+#
+#   make test-module           build it
+#   make install-test-module   install it; test/setup/lib.sh does, into a stage
+#
+# The library exports only what the server looks up by name, so the module cannot
+# call into it: it has the same objects, less the SQL functions, linked in.
+
+TEST_MODULE = test/module/idempotency_test.so
+TEST_MODULE_OWN = $(patsubst %.c,%.o,$(wildcard test/module/*.c))
+TEST_MODULE_OBJS = $(TEST_MODULE_OWN) $(filter-out %_fn.o,$(filter src/outbox/% src/shared/% src/relay/stream/hunt.o,$(OBJS)))
+
+test-module: $(TEST_MODULE)
+$(TEST_MODULE): $(TEST_MODULE_OBJS)
+	$(CC) $(CFLAGS) $^ $(LDFLAGS) $(LDFLAGS_SL) -shared -o $@
+
+$(TEST_MODULE_OWN): build/id
+-include $(TEST_MODULE_OWN:.o=.d)
+
+install-test-module: test-module
+	$(MKDIR_P) '$(DESTDIR)$(pkglibdir)'
+	$(INSTALL_SHLIB) $(TEST_MODULE) '$(DESTDIR)$(pkglibdir)/'
+
+clean: clean-test-module
+clean-test-module:
+	rm -f $(TEST_MODULE) $(TEST_MODULE_OWN) $(TEST_MODULE_OWN:.o=.d)
+
+.PHONY: test-module install-test-module clean-test-module

@@ -1,0 +1,68 @@
+
+# Copyright (c) 2026, the idempotency developers
+
+# A repeated event that a sink which stores positions refused, and copies that the sink
+# passed over for it, stay due when the configuration changes between SETTLE and the VERDICT.
+
+use strict;
+use warnings FATAL => 'all';
+
+use IdemRelay;
+use IdemTest;
+use PostgreSQL::Test::Utils;
+use Test::More;
+
+my $dir = IdemRelay::sink_directory();
+my $node = IdemTest::cluster('main', conf => <<"END");
+idempotency.sink_directory = '$dir'
+idempotency.sink_timeout = 1h
+autovacuum = off
+END
+my $file = "$dir/held.log";
+my $hold = "$dir/hold";
+
+sub sql { return $node->safe_psql('postgres', @_); }
+
+# Make the parked event of a type due at once.
+sub replay
+{
+	my ($type) = @_;
+
+	sql("SELECT idempotency.relay_replay('r', event_id => event_id) FROM idempotency_data.relay_parked WHERE event_type = '$type'");
+	return;
+}
+
+sub parked
+{
+	return sql(q{SELECT string_agg(event_type || ' ' || state, ', ' ORDER BY seq) FROM idempotency_data.relay_parked});
+}
+
+IdemRelay::pytest_server($node, 'srv', $file, position => 'on', retry_type => 'A,B', retry_times => 1, hold => $hold);
+IdemRelay::pytest_server($node, 'other', "$dir/other.log");
+sql(q{SELECT idempotency.relay_create('r', 'srv', aggregate_types => '{t}', min_backoff => '1 h', max_backoff => '1 h')});
+IdemRelay::enqueue($node, 'k', 'A');
+IdemTest::wait_for($node, q{SELECT count(*) = 1 FROM idempotency_data.relay_parked WHERE state = 'retry'});
+IdemRelay::enqueue($node, 'k', $_) foreach qw(B C);
+IdemTest::wait_for($node, q{SELECT count(*) = 2 FROM idempotency_data.relay_parked WHERE state = 'waiting'});
+
+# A is accepted now.  The batch of B and C follows: B is refused, C is passed over for B.
+append_to_file($hold, '');
+replay('A');
+IdemRelay::wait_until('the sink holds its verdict', sub { grep { exists $_->{held} } IdemRelay::received($file) });
+is(parked(), 'B retry, C waiting', 'both are parked while the sink holds its verdict');
+
+# The worker serves its relays in turn: when this one streams, relay r has read the parked events anew.
+sql(q{SELECT idempotency.relay_create('other', 'other', aggregate_types => '{other}')});
+IdemRelay::wait_state($node, 'other', 'streaming');
+is(IdemRelay::stat($node, 'r', 'waiting_for'), 'sink', 'the verdict is awaited still');
+
+unlink($hold) or die "could not remove $hold: $!";
+IdemTest::wait_for($node, q{SELECT waiting_for <> 'sink' FROM idempotency.stat_relay WHERE relay = 'r'});
+is(IdemRelay::stat($node, 'r', 'waiting_for'), 'retry', 'the relay waits until the refused event is due again');
+is(parked(), 'B retry, C waiting', 'both are parked after the verdict');
+replay('B');
+IdemRelay::wait_received($file, 3);
+is(join(' ', map { $_->{event_type} } IdemRelay::acked($file)), 'A B C', 'each comes once, in order');
+
+$node->stop;
+done_testing();
