@@ -3,32 +3,38 @@
  * anchor.c
  *		The foreign table that stands for a relay in the catalogs.
  *
- * A row of "relays" has no dependencies and no owner that the server knows of.
- * A foreign table has both.  So each relay has a foreign table without columns,
- * relay_<id>, in the schema of "relays": its server is the server that the
- * relay sends to, its owner the role that the relay acts as.  The owner has no
- * USAGE on that schema and cannot name the anchor: it is reached by what goes
- * by object, DROP OWNED and REASSIGN OWNED, and by relay_drop.  The server itself
- * then keeps relays right: DROP SERVER, DROP OWNED and DROP ... CASCADE of
- * whatever lies below refuse or take the anchor along, DROP ROLE is refused
- * from every database, REASSIGN OWNED hands the relay over, pg_dump writes
- * server and owner by name, and pg_upgrade keeps them.
+ * PostgreSQL records no dependencies and no owner for a row of "relays".  A
+ * foreign table has both.  So each relay has an anchor: a foreign table without
+ * columns, relay_<id>, in the schema of "relays".  The anchor's server is the
+ * server that the relay sends to.  The anchor's owner is the role that the
+ * relay acts as.
+ *
+ * The owner has no USAGE on that schema and cannot name the anchor.  Only
+ * commands that find objects by OID, DROP OWNED and REASSIGN OWNED, and
+ * relay_drop reach the anchor.
+ *
+ * PostgreSQL itself then keeps relays right.  DROP SERVER, DROP OWNED and DROP
+ * ... CASCADE of any object that the anchor depends on either refuse or drop
+ * the anchor as well.  DROP ROLE is refused from every database.  REASSIGN
+ * OWNED hands the relay over. pg_dump writes server and owner by name, and
+ * pg_upgrade keeps both.
  *
  * Invariant: a relay sends to the server of its anchor and acts as the owner of
- * its anchor, or does not run.  An anchor is found by its name, which is safe
- * as that of no other object: only roles with CREATE on the schema of tables
- * can make one there, and ids of relays are not used again.
+ * its anchor, or does not run.  An anchor is found by its name.  For an anchor,
+ * unlike other objects, that is safe: only roles with CREATE on the schema of
+ * the tables can make a table there, and ids of relays are not used again.
  *
- * An anchor and the row go together, in one transaction: relay_create and
- * relay_drop see to both, and the hook of hooks.c deletes the row of an anchor
- * that goes by other means.
+ * An anchor and its row come and go in one transaction: relay_create makes
+ * both, relay_drop deletes both, and the hook in hooks.c deletes the row when
+ * another command drops the anchor.
  *
- * A crash leaves what transactions leave.
+ * A crash leaves what the committed transactions wrote.
  *
- * LOCKING: server (AccessShareLock, against its DROP), then the anchor
- * (AccessExclusiveLock, as DROP takes it), then "relays" and its rows.
+ * LOCKING: the server (AccessShareLock, which conflicts with its DROP), then
+ * the anchor (AccessExclusiveLock, as DROP takes it), then "relays" and its
+ * rows.
  *
- * MEMORY: results in the caller's context.
+ * MEMORY: results are in the caller's context.
  *
  * Copyright (c) 2026, the idempotency developers
  *
@@ -66,14 +72,14 @@
 
 static IdemRelRef relays_ref = IDEM_RELREF("relays");
 
-/* The schema of "relays", whatever name it has now. */
+/* Find the schema of "relays" by OID: the schema may be renamed. */
 static Oid
 anchor_schema(void)
 {
 	return get_rel_namespace(idem_relref_oid(&relays_ref));
 }
 
-/* The unqualified name, which the hooks take apart again. */
+/* The anchor's unqualified name; idem_anchor_is parses it. */
 static char *
 anchor_relname(int relay_id)
 {
@@ -87,7 +93,10 @@ idem_anchor_name(int relay_id)
 									  anchor_relname(relay_id));
 }
 
-/* Without a lock on the table, so it may be gone: InvalidOid. */
+/*
+ * The server of a foreign table.  No lock is held, so the table may be gone:
+ * InvalidOid.
+ */
 static Oid
 server_of(Oid relid)
 {
@@ -101,7 +110,10 @@ server_of(Oid relid)
 	return serverid;
 }
 
-/* Like server_of. */
+/*
+ * The owner of a table.  No lock is held, so the table may be gone:
+ * InvalidOid.
+ */
 static Oid
 owner_of(Oid relid)
 {
@@ -115,7 +127,10 @@ owner_of(Oid relid)
 	return owner;
 }
 
-/* Without a lock the table may go between two look-ups: then it is not there. */
+/*
+ * No lock is held, so the table may be dropped between two look-ups.  Then the
+ * relay has no anchor.
+ */
 bool
 idem_anchor_find(int relay_id, IdemAnchor *anchor)
 {
@@ -135,7 +150,7 @@ idem_anchor_find(int relay_id, IdemAnchor *anchor)
 
 /*
  * While the extension is being dropped its schema may have lost "relays"
- * already: then nothing is an anchor any more.
+ * already.  Then no table counts as an anchor.
  */
 bool
 idem_anchor_is(Oid relid, int *relay_id)
@@ -161,7 +176,10 @@ idem_anchor_is(Oid relid, int *relay_id)
 	return true;
 }
 
-/* The schema is the extension owner's, the table the current user's. */
+/*
+ * Make the table as the extension's owner, whose schema it is, and give it to
+ * the current user.
+ */
 static Oid
 define_table(CreateForeignTableStmt *stmt)
 {
@@ -207,7 +225,10 @@ idem_anchor_create(int relay_id, const ForeignServer *server)
 	idem_txn_owner_leave(saved);
 	CommandCounterIncrement();
 
-	/* The lock keeps a server from being dropped, not from being renamed. */
+	/*
+	 * The caller's lock prevents the server's DROP, not its renaming, so the
+	 * name may have led to another server.
+	 */
 	if (!idem_anchor_find(relay_id, &anchor))
 		elog(ERROR, "could not find the foreign table of relay %d", relay_id);
 	idem_anchor_redirect(&anchor, server->serverid);

@@ -3,22 +3,23 @@
  * config.c
  *		A relay's configuration, resolved: row, server, options, owner's rights.
  *
- * Server and owner are those of the relay's anchor (anchor.c).  The row notes
- * the owner besides, for a restore: where the role is missing, pg_dump's script
- * leaves the anchor to the role that restores it.  A relay whose anchor has
- * another owner than the row notes is "disowned": it does not run, and is not
- * adopted, before ALTER FOREIGN TABLE has given the anchor an owner.
+ * Server and owner come from the relay's anchor (anchor.c).  The row also notes
+ * the owner, for a restore: where the role is missing, pg_dump's script leaves
+ * the anchor to the restoring role.  A relay is "disowned" if its anchor has
+ * another owner than the row notes.  A disowned relay does not run and cannot
+ * be adopted until ALTER FOREIGN TABLE has given the anchor an owner.
  *
- * A relay acts as its owner, so what the owner may no longer do (USAGE on the
+ * A relay acts as its owner.  So a right that the owner has lost (USAGE on the
  * server) is a problem of the relay, and the user mapping is the owner's.  A
  * problem is a state to show, not an error: one broken relay must not keep the
- * others of its database from running.
+ * other relays of its database from running.
  *
- * The owner of the server may be another role, and can point it elsewhere at
- * any time.  Then a function, or a connection without a password, would run
- * for that role with the rights of the relay's owner: neither is let through.
+ * The owner of the server may be another role, which can point the server
+ * elsewhere at any time.  A function, or a connection without a password, would
+ * then run for that role with the rights of the relay's owner.  Neither is
+ * allowed.
  *
- * MEMORY: all results in the caller's context.
+ * MEMORY: all results are in the caller's context.
  *
  * Copyright (c) 2026, the idempotency developers
  *
@@ -54,7 +55,7 @@
 #include "shared/catalog.h"
 #include "shared/spi.h"
 
-/* What a relay is, without what it sends to. */
+/* The relays' rows.  The server is not in them: resolve_server finds it. */
 #define CONFIG_QUERY \
 	"SELECT relay_id, relay, owner, owner_oid, aggregate_types," \
 	" ordering::text, on_dead::text, max_attempts," \
@@ -64,7 +65,10 @@
 	" incarnation, identity, xmin" \
 	" FROM %s.relays"
 
-/* The column has no NULL elements: relay_create refuses them. */
+/*
+ * A text array as a list of strings.  The column has no NULL elements:
+ * relay_create refuses them.
+ */
 static List *
 text_array_to_list(Datum array)
 {
@@ -79,7 +83,7 @@ text_array_to_list(Datum array)
 	return result;
 }
 
-/* Labels of relay_halt, and what stat_relay says. */
+/* Labels of the type relay_halt, and the messages that stat_relay shows. */
 static const struct
 {
 	const char *label;
@@ -90,7 +94,7 @@ static const struct
 	[IDEM_HALT_LAG] = {"max_lag_size", "max_lag_size was exceeded"}
 };
 
-/* The reason of a label; NULL: not halted. */
+/* The reason for a halt, from its label.  A label NULL means: not halted. */
 static IdemHalt
 halt_of_label(const char *label)
 {
@@ -104,7 +108,7 @@ halt_of_label(const char *label)
 	elog(ERROR, "unknown label \"%s\" of type relay_halt", label);
 }
 
-/* Take a row of CONFIG_QUERY; what the anchor says is left empty. */
+/* Read a row of CONFIG_QUERY.  Fields that the anchor decides stay empty. */
 static IdemRelayConfig *
 config_from_row(HeapTuple tup, TupleDesc desc)
 {
@@ -138,7 +142,10 @@ config_from_row(HeapTuple tup, TupleDesc desc)
 	return c;
 }
 
-/* The owner's mapping, or the public one; unlike GetUserMapping, none is fine. */
+/*
+ * The options of the owner's user mapping, else of the public one.  Unlike
+ * GetUserMapping, a missing mapping is no error.
+ */
 static List *
 user_mapping_options(Oid owner, Oid serverid)
 {
@@ -163,7 +170,7 @@ user_mapping_options(Oid owner, Oid serverid)
 	return options;
 }
 
-/* The relay's server; NULL if its anchor is gone. */
+/* The relay's server.  NULL if its anchor is gone. */
 static ForeignServer *
 find_server(IdemRelayConfig *c)
 {
@@ -181,7 +188,10 @@ find_server(IdemRelayConfig *c)
 	return server;
 }
 
-/* Required options are the server's: one of that name in a user mapping is none. */
+/*
+ * A problem if the server lacks a required option.  An option of that name in
+ * the user mapping does not count.
+ */
 static void
 check_required(IdemRelayConfig *c, const ForeignServer *server)
 {
@@ -192,7 +202,10 @@ check_required(IdemRelayConfig *c, const ForeignServer *server)
 		c->problem = psprintf("server \"%s\" has no option \"%s\"", c->server, missing);
 }
 
-/* The program's file name; NULL if the relay is one to a function, or not to run. */
+/*
+ * The program's file name.  NULL for a relay to a function, and for a relay
+ * with a problem.
+ */
 static char *
 name_program(const IdemRelayConfig *c, const ForeignServer *server)
 {
@@ -203,8 +216,9 @@ name_program(const IdemRelayConfig *c, const ForeignServer *server)
 }
 
 /*
- * Whether a relay is one to a function decides which worker has it, so the kind
- * is told even where the owner may not use the server.
+ * Resolve server, kind, options and program.  The kind decides which worker
+ * has the relay, so the kind is set even where the owner may not use the
+ * server.
  */
 static void
 resolve_server(IdemRelayConfig *c)
@@ -241,8 +255,8 @@ resolve_server(IdemRelayConfig *c)
 							 user_mapping_options(c->owner, server->serverid));
 
 	/*
-	 * Who owns the server decides where it leads: nobody may thereby be led
-	 * to do what that role could not do itself.
+	 * The server's owner decides where the server leads.  That role must not
+	 * gain, through this relay, rights that it does not have itself.
 	 */
 	if (strcmp(c->kind, "function") == 0 && !has_privs_of_role(server->owner, c->owner))
 	{
@@ -257,8 +271,9 @@ resolve_server(IdemRelayConfig *c)
 }
 
 /*
- * A role is the noted one if it has the name, or if it has the OID where the
- * OID was noted: then the role was renamed since.
+ * The anchor's owner counts as the noted owner if it has the noted name.  It
+ * also counts if it has the noted OID under the identity under which the OID
+ * was noted: then the role was renamed since.
  */
 static void
 check_owner(IdemRelayConfig *c)
@@ -281,7 +296,7 @@ check_owner(IdemRelayConfig *c)
 							  c->noted_owner);
 }
 
-/* The relays that a query on "relays" gives. */
+/* The relays that a query on "relays" returns, resolved. */
 static List *
 read_configs(const char *query, int nargs, Oid *types, Datum *values)
 {
@@ -379,8 +394,10 @@ idem_relay_halt(int relay_id, IdemHalt reason, bool skip_locked)
 }
 
 /*
- * The one place that knows which tables have rows of a relay.  Each part of the
- * statement sees the rows as they were before it.
+ * Delete all rows of a relay.  This is the one place that knows which tables
+ * have rows of a relay. with_row: also delete the row in "relays"; else do
+ * nothing while that row exists.  Each part of the statement sees the rows as
+ * they were before the statement.
  */
 static void
 forget(int relay_id, bool with_row)
@@ -410,7 +427,7 @@ idem_relay_forget_rest(int relay_id)
 	forget(relay_id, false);
 }
 
-/* Not written where nothing changes: a new row closes an open breaker. */
+/* Write only a change: a new version of the row closes an open breaker. */
 void
 idem_relay_note_owner(int relay_id, Oid owner)
 {
@@ -427,7 +444,7 @@ idem_relay_note_owner(int relay_id, Oid owner)
 	SPI_finish();
 }
 
-/* Copy into the current context; NULL stays NULL. */
+/* Copy a string into the current context; NULL stays NULL. */
 static char *
 copy_string(const char *s)
 {

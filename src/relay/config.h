@@ -26,12 +26,15 @@ typedef enum IdemOrdering
 	IDEM_ORDERING_KEY
 } IdemOrdering;
 
-/* Why a relay stands until an operator acts; labels of the type relay_halt. */
+/*
+ * Why a relay is halted until an operator acts; labels of the type relay_halt.
+ */
 typedef enum IdemHalt
 {
 	IDEM_HALT_NOT,
 	IDEM_HALT_DEAD_LETTER,		/* under on_dead => 'stop' */
-	IDEM_HALT_LAG				/* it was further behind than max_lag_size */
+	IDEM_HALT_LAG				/* the relay was further behind than
+								 * max_lag_size */
 } IdemHalt;
 
 typedef enum IdemOnDead
@@ -41,14 +44,18 @@ typedef enum IdemOnDead
 	IDEM_ON_DEAD_STOP
 } IdemOnDead;
 
-/* Everything palloc'd in the context the list was asked for in. */
+/*
+ * All fields are palloc'd in the context that is current when the list is
+ * read.
+ */
 typedef struct IdemRelayConfig
 {
 	int			relay_id;
-	TransactionId row_xmin;		/* of the transaction that wrote the row */
+	TransactionId row_xmin;		/* xmin of the row */
 	char	   *name;
-	char	   *noted_owner;	/* the owner as last noted in the row: name, */
-	Oid			noted_owner_oid;	/* and OID, which means nothing elsewhere */
+	char	   *noted_owner;	/* the owner's name, as last noted in the row */
+	Oid			noted_owner_oid;	/* the owner's OID, noted with the name;
+									 * meaningless in another cluster */
 	List	   *aggregate_types;	/* of char *; NIL: all */
 	IdemOrdering ordering;
 	IdemOnDead	on_dead;
@@ -65,7 +72,7 @@ typedef struct IdemRelayConfig
 	char	   *incarnation;
 	char	   *identity;
 
-	/* resolved from the anchor; InvalidOid and NULL without one */
+	/* resolved from the anchor; without an anchor InvalidOid and NULL */
 	Oid			anchor;
 	Oid			owner;
 	Oid			serverid;
@@ -75,24 +82,30 @@ typedef struct IdemRelayConfig
 	char	   *kind;			/* function, postgres, ...; NULL: see problem */
 	char	   *program;		/* file name; NULL: none */
 	List	   *options;		/* of DefElem, server's then user mapping's */
-	bool		require_password;	/* an owner, of relay or server, is no
+	bool		require_password;	/* the relay's or the server's owner is no
 									 * superuser */
-	char	   *problem;		/* why it cannot run; NULL: nothing */
-	bool		disowned;		/* the problem is a restored relay's owner */
-	bool		renamed;		/* the owner has another name than the noted
-								 * one */
+	char	   *problem;		/* why the relay cannot run; NULL: no problem */
+	bool		disowned;		/* the anchor's owner is not the noted owner:
+								 * a restore */
+	bool		renamed;		/* the owner was renamed since its name was
+								 * noted */
 } IdemRelayConfig;
 
-/* Every relay of this database, in order of relay_id.  In a transaction. */
+/* All relays of this database, in order of relay_id.  In a transaction. */
 extern List *idem_relay_configs(void);
 
-/* The relay of that name, or NULL.  In a transaction. */
+/* The relay of that name.  NULL if there is none.  In a transaction. */
 extern IdemRelayConfig *idem_relay_config_of(const char *name);
 
-/* The relay of that id in a list, which is empty if there is none. */
+/*
+ * A list with the relay of that id.  NIL if there is none.  In a transaction.
+ */
 extern List *idem_relay_config_with_id(int relay_id);
 
-/* What keeping the log in order needs of a relay; its server is not looked at. */
+/*
+ * The part of a relay's row that the upkeep of the log of positions needs.
+ * Its server is not resolved.
+ */
 typedef struct IdemRelayBrief
 {
 	int			relay_id;
@@ -101,62 +114,72 @@ typedef struct IdemRelayBrief
 	int64		max_lag_bytes;	/* 0: unlimited */
 } IdemRelayBrief;
 
-/* All relays there are, as a list of IdemRelayBrief.  In a transaction. */
+/*
+ * All relays of this database, as a list of IdemRelayBrief.  In a transaction.
+ */
 extern List *idem_relay_briefs(void);
 
 /*
- * Halt a relay, without a wait for its row if so told.  Returns whether it was done.
- * The workers are to be told by idem_relay_config_changed.
+ * Halt a relay. skip_locked: do not wait for its row, and return false if
+ * another transaction has the row locked.  Returns whether the relay was
+ * halted.  The caller tells the workers by idem_relay_config_changed.
  */
 extern bool idem_relay_halt(int relay_id, IdemHalt reason, bool skip_locked);
 
 /*
- * A relay ends: delete its row and all that belongs to it.  Its rows in the log of
- * positions go when the log takes turns; its anchor is the caller's.
+ * A relay ends: delete its row and all rows that belong to it.  Its rows in
+ * the log of positions go when the log takes turns.  The caller drops its
+ * anchor.
  */
 extern void idem_relay_forget(int relay_id);
 
 /*
- * Delete what a worker wrote for a relay whose row was being deleted.  Does nothing
- * if there is a relay of that id.
+ * Delete rows that a worker wrote for a relay while the relay's row was being
+ * deleted.  Does nothing if there is a relay of that id.
  */
 extern void idem_relay_forget_rest(int relay_id);
 
-/* Note in the row of a relay that this role owns it. */
+/* Note this role as the owner in the relay's row. */
 extern void idem_relay_note_owner(int relay_id, Oid owner);
 
 /* A deep copy in the current context. */
 extern IdemRelayConfig *idem_relay_config_copy(const IdemRelayConfig *config);
 
-/* The value of an option, or NULL. */
+/*
+ * The value of an option, of the server or the user mapping.  NULL if it is
+ * not set.
+ */
 extern const char *idem_relay_option(const IdemRelayConfig *config, const char *name);
 
-/* Two configurations that need no restart of the sink to get from one to the other. */
+/*
+ * Can the sink go on without a restart when one configuration replaces the
+ * other?
+ */
 extern bool idem_relay_config_same_sink(const IdemRelayConfig *a, const IdemRelayConfig *b);
 
 /*
- * Has anything of the relay changed: its row, even to the same values, its
- * server, mapping, owner, or what is wrong with them?
+ * Has anything of the relay changed: its row (even if written with the same
+ * values), its server, mapping, owner, or its problem?
  */
 extern bool idem_relay_config_changed_from(const IdemRelayConfig *old,
 										   const IdemRelayConfig *new);
 
-/* Is it a relay to a SQL function?  False if that is not known. */
+/* Is this a relay to a SQL function?  False if the kind is not known. */
 extern bool idem_relay_is_function(const IdemRelayConfig *config);
 
-/* Is the event of a type the relay sends? */
+/* Does the relay send events of this event's type? */
 extern bool idem_relay_wants(const IdemRelayConfig *config, const IdemEvent *event);
 
 /*
- * The delay after so many failures in a row: doubled each time from
- * min_backoff to max_backoff, less up to half of it by chance, so that relays
- * do not come back as one.
+ * The delay after that many failures in a row.  It doubles with each failure
+ * from min_backoff to max_backoff.  A random part of up to a half is taken
+ * off, so that relays do not all come back at the same moment.
  */
 extern int64 idem_relay_backoff_ms(const IdemRelayConfig *config, int failures);
 
 /*
- * Does anything forbid the relay to run at all, the operator's wish included?
- * Then *state says what, and *message why, or is NULL.
+ * Does anything, the operator's wish included, forbid the relay to run at all?
+ * Then *state is the state to show.  *message is the reason, or NULL.
  */
 extern bool idem_relay_is_barred(const IdemRelayConfig *config, IdemRelayState *state,
 								 const char **message);

@@ -1,11 +1,11 @@
 /*-------------------------------------------------------------------------
  *
  * identity.c
- *		The publish identity: what this server and database are to a relay.
+ *		The publish identity: a name for this server and database.
  *
- * A relay is bound to the identity it was created or adopted under, and does not
- * run under another: a copy or a restore of a database must not publish beside
- * the original.
+ * A relay is bound to the identity under which it was created or adopted, and
+ * does not run under another identity.  So a copy or a restore of a database
+ * does not publish beside the original.
  *
  * MEMORY: a worker keeps one string in TopMemoryContext.
  *
@@ -39,8 +39,8 @@ static char *identity = NULL;
 
 /*
  * Without publish_as the identity is the machine and place of this data
- * directory: a copy elsewhere, or beside it, is another one.  The system
- * identifier alone is not enough, since a copy keeps it.
+ * directory.  A copy elsewhere, or beside the original, has another identity.
+ * The system identifier alone is not enough, since a copy keeps it.
  */
 static uint64
 place_hash(void)

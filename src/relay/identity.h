@@ -1,7 +1,7 @@
 /*-------------------------------------------------------------------------
  *
  * identity.h
- *		The publish identity: what this server and database are to a relay.
+ *		The publish identity: a name for this server and database.
  *
  * Copyright (c) 2026, the idempotency developers
  *
@@ -18,14 +18,18 @@
 /* The GUC idempotency.publish_as. */
 extern char *idem_publish_as;
 
-/* What this server and database are now; palloc'd. */
+/* The present identity of this server and database; palloc'd. */
 extern char *idem_publish_identity(void);
 
-/* The same as of the worker's last look, lasting; and that look. */
+/*
+ * idem_relay_identity_refresh stores the present identity; idem_relay_identity
+ * returns the stored one, which stays valid until the next refresh.  A worker
+ * refreshes it each time it reads the relays.
+ */
 extern const char *idem_relay_identity(void);
 extern void idem_relay_identity_refresh(void);
 
-/* A number that names one life of a relay's log to the sinks; palloc'd. */
+/* A new incarnation for a relay, a UUID that the sinks store; palloc'd. */
 extern char *idem_relay_new_incarnation(void);
 
 #endif							/* IDEM_RELAY_IDENTITY_H */

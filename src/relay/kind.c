@@ -5,8 +5,8 @@
  *
  * The core knows the options of every sink, also where the sink's program is
  * not installed: a server is created, dumped and restored without the program.
- * The tables stand with the programs that read them (src/sink/<kind>/options.h);
- * those of kinds without a program of ours stand here.
+ * The table of options of a kind with a program of ours is beside that program
+ * (src/sink/<kind>/options.h).  The tables of the other kinds are in this file.
  *
  * MEMORY: none of its own.  LOCKING: none.
  *
@@ -28,16 +28,19 @@
 
 #define WRAPPER_PREFIX "idempotency_"
 
-/* The sink without a program. */
+/* The kind "function", which has no program. */
 static const IdemSinkOption idem_sink_function_options[] = {
 	{.name = "function", .where = IDEM_OPTION_SERVER, .type = IDEM_OPTION_QUALIFIED, .required = true},
-	/* milliseconds a call may take */
+	/* the longest time of a call, in milliseconds */
 	{.name = "timeout", .where = IDEM_OPTION_SERVER,
 	.type = IDEM_OPTION_INT, .min = 1, .max = 86400000},
 	{.name = NULL}
 };
 
-/* A program of somebody else's: its options are its own, but for its name. */
+/*
+ * The kind "program", for programs of others.  The core knows one option, the
+ * program's name.
+ */
 static const IdemSinkOption idem_sink_program_options[] = {
 	{.name = "program", .where = IDEM_OPTION_SERVER, .type = IDEM_OPTION_WORD,
 	.superuser = true, .required = true},
@@ -103,7 +106,9 @@ idem_sink_missing_option(const IdemSinkKind *kind, List *options)
 	return NULL;
 }
 
-/* Could the value of an option with that name, known or mistyped, be a secret? */
+/*
+ * Could an option of that name, known or mistyped, have a secret as its value?
+ */
 static bool
 looks_secret(const IdemSinkKind *kind, const char *name)
 {

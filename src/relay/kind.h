@@ -20,7 +20,7 @@
 #include "sink/protocol/option.h"
 
 /*
- * One line per kind: name, table of options, flags.  The line makes the
+ * One line per kind: name, table of options, flags.  The line defines the
  * validator idem_sink_<name>_validator, which sql/install declares beside the
  * wrapper idempotency_<name>.
  */
@@ -30,7 +30,10 @@
 	KIND(null, idem_sink_null_options, IDEM_KIND_HAS_PROGRAM) \
 	KIND(program, idem_sink_program_options, IDEM_KIND_OPEN)
 
-/* The project builds a program idempotency-sink-<name>, packaged under that name. */
+/*
+ * The project builds a program idempotency-sink-<name> and packages it under
+ * that name.
+ */
 #define IDEM_KIND_HAS_PROGRAM	0x01
 
 /* The program has options of its own, which the core cannot check. */
@@ -43,22 +46,28 @@ typedef struct IdemSinkKind
 	int			flags;
 } IdemSinkKind;
 
-/* The kind of that name, or of the wrapper idempotency_<name>; NULL: there is none. */
+/*
+ * The kind of that name, or of the wrapper idempotency_<name>.  NULL if there
+ * is none.
+ */
 extern const IdemSinkKind *idem_sink_kind(const char *name);
 extern const IdemSinkKind *idem_sink_kind_of_wrapper(const char *wrapper);
 
-/* The name in "idempotency_<name>"; NULL for another wrapper's. */
+/* The name in "idempotency_<name>".  NULL if the wrapper is not ours. */
 extern const char *idem_sink_wrapper_kind(const char *wrapper);
 
-/* The value in a list of DefElem, or NULL. */
+/*
+ * The value of an option in a list of DefElem.  NULL if the list lacks the
+ * option.
+ */
 extern const char *idem_sink_option_value(List *options, const char *name);
 
 /* The first required option of the kind that a server's list lacks, or NULL. */
 extern const char *idem_sink_missing_option(const IdemSinkKind *kind, List *options);
 
 /*
- * Could one of a server's options be a secret, by its name?  A mistyped name
- * counts; an option that the kind knows and that is no secret does not.
+ * Could one of a server's options be a secret, judged by its name?  A mistyped
+ * name counts.  An option that the kind knows as no secret does not.
  */
 extern bool idem_sink_options_look_secret(const IdemSinkKind *kind, List *options);
 

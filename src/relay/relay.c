@@ -3,11 +3,12 @@
  * relay.c
  *		Settings of the relay, and what it installs at preload.
  *
- * Without the preload no process of the relay runs: claims and outbox work, relays
- * can be inspected, and relay_create says what to do.  Nor does a process run
- * during pg_upgrade, which starts the new server with the library loaded and must
- * find nobody else who writes.  Settings, the guard of servers' options and the
- * provider of the databases' label are there wherever the library is loaded.
+ * Without the preload no process of the relay runs.  Claims and the outbox
+ * work, relays can be inspected, and relay_create tells the caller to preload
+ * the library.  No process runs during pg_upgrade either: pg_upgrade starts the
+ * new server with the library loaded, and nobody else may write there.
+ * Settings, the guard of servers' options and the provider of the databases'
+ * label are installed wherever the library is loaded.
  *
  * Copyright (c) 2026, the idempotency developers
  *
@@ -37,7 +38,10 @@
 #include "relay/wake.h"
 #include "relay/witness.h"
 
-/* Those that size shared memory are defined where it is requested (shmem.c). */
+/*
+ * The settings that size shared memory are defined where the memory is
+ * requested (shmem.c).
+ */
 static void
 define_settings(void)
 {

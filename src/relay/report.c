@@ -1,9 +1,9 @@
 /*-------------------------------------------------------------------------
  *
  * report.c
- *		What a relay tells about itself: stat_relay and the server log.
+ *		What relays report about themselves: stat_relay and the server log.
  *
- * LOCKING: the entry's spinlock, for straight-line code only.
+ * LOCKING: the entry's spinlock, held for straight-line code only.
  *
  * Copyright (c) 2026, the idempotency developers
  *
@@ -65,7 +65,10 @@ idem_wait_name(IdemRelayWait waiting)
 	return wait_names[waiting];
 }
 
-/* A change of state that an operator cares about, with the last error. */
+/*
+ * Log a change of state that an operator cares about, with the relay's last
+ * error.
+ */
 static void
 log_change(IdemRelayEntry *entry, const char *relay, IdemRelayState to)
 {
@@ -101,9 +104,9 @@ idem_report_state(IdemRelayEntry *entry, const char *relay,
 	SpinLockRelease(&entry->mutex);
 
 	/*
-	 * A breaker that tries again passes through "starting" each time; only
-	 * where that leads to something else than before is news.  To have
-	 * nothing to do is none.
+	 * A relay that tries again after a backoff passes through "starting" each
+	 * time.  Log only a state after it that differs from the last logged one.
+	 * "idle" is never logged.
 	 */
 	if (state == IDEM_RELAY_STARTING || state == IDEM_RELAY_IDLE || state == entry->logged)
 		return;

@@ -1,10 +1,10 @@
 /*-------------------------------------------------------------------------
  *
  * report.h
- *		What a relay tells about itself: stat_relay and the server log.
+ *		What relays report about themselves: stat_relay and the server log.
  *
  * A failure that repeats is logged once per change of state; stat_relay always
- * has the last one.  No payload and no secret is ever part of a message.
+ * shows the last error.  No payload and no secret is ever part of a message.
  *
  * Copyright (c) 2026, the idempotency developers
  *
@@ -23,23 +23,39 @@
 /* Seconds over which the rate is smoothed. */
 #define IDEM_RATE_TAU 5.0
 
-/* All accept a NULL entry: the relay runs, but stat_relay had no room for it. */
+/*
+ * All functions here accept a NULL entry: the relay runs, but shared memory
+ * had no entry left for it.  This one sets state and wait, and logs a change
+ * of state.
+ */
 extern void idem_report_state(IdemRelayEntry *entry, const char *relay,
 							  IdemRelayState state, IdemRelayWait waiting);
 
-/* In the state it is in, the relay waits for something else. */
+/* Set what the relay waits for; its state stays. */
 extern void idem_report_waiting(IdemRelayEntry *entry, IdemRelayWait waiting);
 
+/* Set the relay's last error. */
 extern void idem_report_error(IdemRelayEntry *entry, const char *message);
 
 /*
- * This process, which has the entry, is ending for that reason: the entry stays
- * for stat_relay, without a process, until the next one takes it.
+ * The process that has the entry ends, for the reason in "message".  The entry
+ * stays for stat_relay, without a process, until the relay's next process
+ * takes it.
  */
 extern void idem_report_ended(IdemRelayEntry *entry, const char *message);
+
+/* The relay's sink program; 0: none runs. */
 extern void idem_report_sink_pid(IdemRelayEntry *entry, pid_t pid);
+
+/*
+ * Add to the relay's counters of sent and repeated events, and to its rate.
+ */
 extern void idem_report_counts(IdemRelayEntry *entry, int64 sent, int64 retried);
 
+/*
+ * Names of states and waits, as stat_relay shows them; NULL: the relay waits
+ * for nothing.
+ */
 extern const char *idem_state_name(IdemRelayState state);
 extern const char *idem_wait_name(IdemRelayWait waiting);
 

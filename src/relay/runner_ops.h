@@ -1,19 +1,21 @@
 /*-------------------------------------------------------------------------
  *
  * runner_ops.h
- *		What a worker asks of a relay, whichever kind of relay it is.
+ *		The functions by which a worker runs a relay: one table per kind of
+ *		relay.
  *
  * There are three kinds: a stream to a sink program (stream/), a relay to a SQL
  * function in a worker of its own (function/function_relay.c), and the delegate
- * that stands in for that relay in the worker of the database (function/pool.c).
- * Each kind defines one table; process/runner.c is the only caller.
+ * that stands in for a function relay in the worker of the database
+ * (function/pool.c).  Each kind defines one table. process/runner.c is the only
+ * caller.
  *
- * Every function may raise an error.  runner.c catches the errors of "step" and
- * tells the relay by "failed", which must not raise any: it runs after the
- * rollback, outside of a transaction.
+ * Every function but "failed" may raise an error. runner.c catches the errors
+ * of "step", rolls back and calls "failed", which must not raise an error:
+ * "failed" runs outside of a transaction.
  *
- * Types of the folders above are named by their tags: nothing is included from
- * there.
+ * Types of higher folders are named by their tags, since this file must not
+ * include headers of those folders.
  *
  * Copyright (c) 2026, the idempotency developers
  *
@@ -36,79 +38,95 @@ struct IdemPositionRow;
 struct IdemSinkProcess;
 struct IdemSnap;
 
-/* "May be NULL": a kind for which the default that is named there is right. */
+/*
+ * "May be NULL" says what runner.c does where a kind leaves the function out.
+ */
 typedef struct IdemRunnerOps
 {
-	/* The relay owns config_cxt, which has the configuration, from here on. */
+	/*
+	 * Make a relay.  From here on the relay owns config_cxt, which contains
+	 * the configuration.
+	 */
 	void	   *(*create) (MemoryContext parent, IdemRelayConfig *config,
 						   MemoryContext config_cxt);
 
 	/*
-	 * Take a new configuration over.  acted: somebody acted on this relay, so
-	 * a backoff is over.
+	 * Take a new configuration over. acted: somebody acted on this relay,
+	 * which ends a backoff.
 	 */
 	void		(*configure) (void *relay, IdemRelayConfig *config,
 							  MemoryContext config_cxt, bool acted);
 
 	/*
-	 * The configuration is what it was; parked events and rights may have
-	 * changed.  May be NULL: the kind is configured with a copy.
+	 * The configuration is unchanged; parked events and rights may have
+	 * changed.  May be NULL: runner.c calls "configure" with a copy of the
+	 * configuration.
 	 */
 	void		(*look_again) (void *relay);
 
+	/* End the relay and free its memory. */
 	void		(*destroy) (void *relay);
 
 	/*
-	 * A relay that was just created stands at the last row of the log: let it
-	 * rest, if nothing asks for more.  May be NULL: it never rests.
+	 * Called right after "create", with the relay's last row in the log of
+	 * positions: let the relay rest at that position, unless it has something
+	 * to do.  May be NULL: the kind never rests.
 	 */
 	void		(*rest_at) (void *relay, const struct IdemPositionRow *row);
 
 	/*
-	 * A difference of the log, which begins at "base", has an event for the
-	 * resting relay.  May be NULL: the next step sees that it rests no more.
+	 * A difference of the outbox that begins at "base" has an event for the
+	 * resting relay.  May be NULL: the next step notices that the relay rests
+	 * no more.
 	 */
 	void		(*rise) (void *relay, const struct IdemSnap *base);
 
-	/* Do what can be done without waiting.  True: there may be more at once. */
+	/*
+	 * Do what can be done without waiting.  True: call again at once, there
+	 * may be more to do.
+	 */
 	bool		(*step) (void *relay);
 
-	/* The step raised this error, and was rolled back. */
+	/* The step raised this error and was rolled back. */
 	void		(*failed) (void *relay, int sqlerrcode, const char *message);
 
 	/*
-	 * Does nothing but a new configuration, or rising, give the relay
-	 * something to do?  May be NULL: never.
+	 * True if only a new configuration, or rising from its rest, can give the
+	 * relay something to do.  May be NULL: never true.
 	 */
 	bool		(*is_quiet) (const void *relay);
 
 	/*
 	 * Does another process have the relay?  Then a relay of another kind must
-	 * not take its place here yet.  May be NULL: never.
+	 * not replace it in this worker yet.  May be NULL: no.
 	 */
 	bool		(*is_elsewhere) (const void *relay);
 
 	/*
-	 * Something committed at that time; 0: not known when.  May be NULL: the
-	 * look at the log for all that rest is enough.
+	 * A transaction committed at that time; 0: the time is not known.  May be
+	 * NULL: the look at the outbox for all resting relays is enough.
 	 */
 	void		(*woken) (void *relay, TimestampTz stamp);
 
-	/* When to call "step" if nothing happens before; 0: no need. */
+	/* When to call "step" if nothing happens earlier; 0: no need. */
 	IdemClock	(*next_time) (void *relay);
 
-	/* Write a position that moved in memory.  May be NULL: there is none. */
+	/*
+	 * Write a row for a position that has moved in memory only.  May be NULL:
+	 * the kind has no such position.
+	 */
 	void		(*persist) (void *relay);
 
 	/*
-	 * The program to wait for, or NULL; *writable: it has not taken all
-	 * bytes. May be NULL: the kind has no program.
+	 * The program whose descriptors the worker waits for, or NULL.  In
+	 * *writable: wait for room to write as well, since the program has not
+	 * taken all bytes.  May be NULL: the kind has no program.
 	 */
 	const struct IdemSinkProcess *(*process) (const void *relay, bool *writable);
 
 	/*
-	 * May the worker leave the relay to the next one?  *idle: the relay has
-	 * nothing to do now.  May be NULL: it may, and is idle.
+	 * May this process end and leave the relay to another worker?  *idle: the
+	 * relay has nothing to do now.  May be NULL: yes, and the relay is idle.
 	 */
 	bool		(*may_leave) (const void *relay, bool *idle);
 } IdemRunnerOps;

@@ -3,9 +3,9 @@
  * shmem.c
  *		Shared state of launcher, workers, committing backends and stat_relay.
  *
- * See shmem.h for what is kept and under which lock.  A crash of any process
- * that touched shared memory makes the postmaster build all of it anew; the
- * launcher then fills it from the catalogs.
+ * shmem.h says what is kept and under which lock.  If a process crashes that
+ * touched shared memory, the postmaster builds all of it anew, and the launcher
+ * fills it from the catalogs.
  *
  * MEMORY: one segment of fixed size, set by idempotency.max_workers,
  * idempotency.max_relays and the number of backends.
@@ -46,7 +46,10 @@ int			idem_relay_max_relays = 1024;
 static shmem_request_hook_type prev_shmem_request_hook = NULL;
 static shmem_startup_hook_type prev_shmem_startup_hook = NULL;
 
-/* Request and allocation have to agree, so both ask here. */
+/*
+ * The size of the segment, for the request and the allocation, which must
+ * agree.
+ */
 static Size
 shmem_size(void)
 {
@@ -61,7 +64,7 @@ shmem_size(void)
 	return add_size(size, mul_size(MaxBackends, sizeof(pg_atomic_uint64)));
 }
 
-/* Space can be asked for in this hook only. */
+/* Request shared memory.  PostgreSQL accepts a request in this hook only. */
 static void
 shmem_request(void)
 {
@@ -72,10 +75,11 @@ shmem_request(void)
 }
 
 /*
- * Did the server end other than by a clean shutdown, or is it a standby, which
- * may be promoted because the primary did not survive an event, or recovered to an
- * earlier time, which the targets are ahead of?  Asked before
- * recovery begins, also when the postmaster starts over after a crash.
+ * Does this start count as one after a crash?  Yes after an end other than a
+ * clean shutdown.  Yes in a standby, which may be promoted because the primary
+ * did not survive an event.  Yes in a recovery to an earlier time: the targets
+ * may be ahead of that time.  Asked before recovery begins, also when the
+ * postmaster starts over after a crash.
  */
 static bool
 is_after_crash(void)
@@ -88,7 +92,10 @@ is_after_crash(void)
 		access(STANDBY_SIGNAL_FILE, F_OK) == 0 || access(RECOVERY_SIGNAL_FILE, F_OK) == 0;
 }
 
-/* Under AddinShmemInitLock, in the one process that found no segment. */
+/*
+ * Initialise the segment, under AddinShmemInitLock, in the one process that
+ * did not find it.
+ */
 static void
 init_segment(void)
 {
@@ -119,7 +126,10 @@ init_segment(void)
 		pg_atomic_init_u64(&idem_config_changers[i], 0);
 }
 
-/* In the postmaster, and in each child where processes are not forked. */
+/*
+ * Find or make the segment.  Runs in the postmaster, and in each child where
+ * processes are not forked.
+ */
 static void
 shmem_startup(void)
 {
@@ -164,7 +174,10 @@ idem_shmem_init(void)
 	shmem_startup_hook = shmem_startup;
 }
 
-/* A number that is stale by now wakes another process for nothing. */
+/*
+ * Set the latch of a process.  A stale number wakes another process for
+ * nothing.
+ */
 static void
 set_latch_of(int procno)
 {
@@ -173,10 +186,11 @@ set_latch_of(int procno)
 }
 
 /*
- * Called in commit callbacks: raises nothing, allocates nothing, reads no
- * catalog.  The slots are looked at without the lock: a slot that changes
- * hands at this moment gets at worst a wake-up too many, and a worker that
- * attaches at this moment reads the log first in any case.
+ * Wake all workers of a database.  Called in commit callbacks: raises nothing,
+ * allocates nothing, reads no catalog.  The slots are read without the lock.
+ * A slot that changes hands at this moment gets at worst a wake-up too many,
+ * and a worker that attaches at this moment reads the outbox first in any
+ * case.
  */
 static void
 wake_database(Oid dboid, bool config_changed)
@@ -185,7 +199,11 @@ wake_database(Oid dboid, bool config_changed)
 
 	if (idem_relay_shmem == NULL)
 		return;
-	/* Before the exchange, after which others rely on what is stored. */
+
+	/*
+	 * Take the time before the exchange: after the exchange other backends
+	 * rely on the stored time.
+	 */
 	now = GetCurrentTimestamp();
 	for (int i = 0; i < idem_relay_shmem->nworkers; i++)
 	{
@@ -238,7 +256,10 @@ idem_config_committing(FullTransactionId xid)
 		pg_atomic_write_u64(&idem_config_changers[IDEM_MY_PROCNO], U64FromFullTransactionId(xid));
 }
 
-/* After the counters: who finds no entry looks at them. */
+/*
+ * Remove the entry after the counter has risen: a reader that finds no entry
+ * looks at the counter next.
+ */
 void
 idem_config_committed(void)
 {
@@ -282,6 +303,10 @@ idem_wake_launcher(void)
 	set_latch_of(((volatile IdemRelayShmem *) idem_relay_shmem)->launcher_procno);
 }
 
+/*
+ * Take the relay's entry for this process, or a free one.  NULL if all are
+ * taken.
+ */
 static IdemRelayEntry *
 take_entry(Oid dboid, int relay_id, bool function)
 {

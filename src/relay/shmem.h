@@ -4,14 +4,15 @@
  *		Shared state of launcher, workers, committing backends and stat_relay.
  *
  * Liveness only: after a crash everything here is rebuilt from tables or starts
- * from nothing, and no verdict depends on it.  It holds process numbers, and no
+ * empty, and no verdict depends on it.  It holds process numbers, and no
  * pointer into the memory of a process.
  *
- * LOCKING: IdemRelayShmem->lock guards the worker array, the holds, and who owns
- * a relay entry.  "wake" and "config" of a slot, and the array of changers, are atomics
- * that a committing backend may touch without it.  An entry's figures are guarded by its spinlock, the witness's
- * reason by its own.  Order: the
- * lock, then a spinlock; nothing else is taken below either.
+ * LOCKING: IdemRelayShmem->lock guards the array of workers, the holds, and the
+ * ownership of relay entries.  "wake" and "config" of a slot, and the array of
+ * changers, are atomics that a committing backend touches without the lock.  An
+ * entry's figures are guarded by the entry's spinlock, the witness's reason by
+ * a spinlock of its own.  Order: the lock, then a spinlock.  No other lock is
+ * taken while either is held.
  *
  * Copyright (c) 2026, the idempotency developers
  *
@@ -37,7 +38,10 @@
 
 #define IDEM_ERROR_LEN 256
 
-/* What one worker process serves: a database's programs, or one function. */
+/*
+ * A worker's place: it serves all program relays of a database, or one
+ * function relay.
+ */
 typedef struct IdemWorkerSlot
 {
 	Oid			dboid;			/* InvalidOid: free */
@@ -45,23 +49,30 @@ typedef struct IdemWorkerSlot
 	uint32		generation;		/* rises with each occupation */
 	pid_t		pid;			/* 0: no process */
 	int			procno;			/* of the process, for its latch; -1: none */
-	bool		wanted;			/* the launcher shall keep it running */
+	bool		wanted;			/* the launcher is to keep the worker running */
 	bool		starting;		/* registered, not yet attached */
-	int			failures;		/* in a row, for the launcher's backoff */
-	IdemClock	not_before;		/* do not start before */
-	bool		passed_crash;	/* its worker has passed what was in flight */
-	bool		ended_in_handler;	/* its last worker did; no event has
-									 * committed since */
-	bool		yield;			/* other relays wait for a worker */
-	IdemClock	yield_at;		/* when it was asked */
+	int			failures;		/* ends of its worker in a row, for the
+								 * backoff */
+	IdemClock	not_before;		/* earliest start of the next worker */
+	bool		passed_crash;	/* relays have started once since the server's
+								 * crash */
+	bool		ended_in_handler;	/* its last worker ended in a handler, and
+									 * no event has committed since */
+	bool		yield;			/* asked to give way: other relays wait */
+	IdemClock	yield_at;		/* when it was asked to give way */
 	bool		started;		/* has had a process since it was occupied */
 	IdemClock	since;			/* when the slot was occupied */
-	int			entry;			/* a function relay's, its number; -1: none */
-	bool		waits;			/* a database's own: a function relay waits */
-	IdemClock	served_at;		/* and when one was given a slot last */
-	pg_atomic_uint32 wake;		/* commits since the worker last looked */
+	int			entry;			/* number of the function relay's entry; -1:
+								 * none */
+	bool		waits;			/* in the slot of a database's own worker: a
+								 * function relay of the database waits for a
+								 * slot */
+	IdemClock	served_at;		/* in the same slot: when a function relay of
+								 * the database was last given a slot */
+	pg_atomic_uint32 wake;		/* 1: something committed since the worker
+								 * last looked */
 	pg_atomic_uint32 config;	/* rises when relays of the database change */
-	pg_atomic_uint64 committed_at;	/* stamp of the first of those commits */
+	pg_atomic_uint64 committed_at;	/* time of the first such commit */
 } IdemWorkerSlot;
 
 typedef enum IdemRelayState
@@ -84,50 +95,56 @@ typedef enum IdemRelayWait
 {
 	IDEM_WAIT_NOTHING,
 	IDEM_WAIT_EVENTS,
-	IDEM_WAIT_SINK,				/* results or credit outstanding */
-	IDEM_WAIT_FUNCTION,			/* the handler has an event */
+	IDEM_WAIT_SINK,				/* for results or credit */
+	IDEM_WAIT_FUNCTION,			/* the handler is at work on an event */
 	IDEM_WAIT_BACKOFF,
-	IDEM_WAIT_LOCK,				/* somebody's transaction has rows of it */
-	IDEM_WAIT_PROGRAM_END,		/* the former program was killed, and lives */
+	IDEM_WAIT_LOCK,				/* a transaction has locked the relay's rows */
+	IDEM_WAIT_PROGRAM_END,		/* the former program was killed and is not
+								 * reaped */
 	IDEM_WAIT_RETRY,			/* a parked event is to be tried again later */
 	IDEM_WAIT_SYNC_STANDBY,
 	IDEM_WAIT_OPERATOR,
 	IDEM_WAIT_PARKED_ROOM,		/* too many parked events */
-	IDEM_WAIT_WITNESS,			/* a yes of idempotency.publish_witness */
-	IDEM_WAIT_PROGRAM,			/* its turn to start a program */
-	IDEM_WAIT_WORKER,			/* one of the workers of function relays */
-	IDEM_WAIT_SLOT,				/* idempotency.max_workers are in use */
-	IDEM_WAIT_PROCESS			/* max_worker_processes are in use */
+	IDEM_WAIT_WITNESS,			/* for a yes of idempotency.publish_witness */
+	IDEM_WAIT_PROGRAM,			/* for its turn to start a program */
+	IDEM_WAIT_WORKER,			/* for one of the database's function workers */
+	IDEM_WAIT_SLOT,				/* all idempotency.max_workers slots are in
+								 * use */
+	IDEM_WAIT_PROCESS			/* all max_worker_processes are in use */
 } IdemRelayWait;
 
 /*
- * What is to be known of a function relay when its next worker takes it up.  The
- * relay's worker writes it, the database's worker while there is none, and whoever
- * frees the relay's slot: that knows of workers that ended.
+ * What the next worker of a function relay needs to know.  The relay's worker
+ * writes it.  While the relay has no worker, the database's worker writes it.
+ * The process that frees the relay's slot adds how the relay's workers ended.
  */
 typedef struct IdemFunctionKept
 {
-	int			failures;		/* of its transactions, in a row */
-	IdemClock	not_before;		/* the next try */
-	int			single;			/* so many batches of one event to come */
+	int			failures;		/* failed transactions in a row */
+	IdemClock	not_before;		/* earliest next try */
+	int			single;			/* number of batches of one event still to
+								 * come */
 	bool		has_suspect;
-	pg_uuid_t	suspect;		/* alone made a commit fail; to be parked */
-	char		sqlstate[6];	/* with that; the message is the last error */
-	bool		passed_crash;	/* it has passed what the crash left */
-	int			ends;			/* of its workers, in a row, unasked; */
-	bool		ended_in_handler;	/* the last one, with no event committed
-									 * since */
-	bool		unserved;		/* its slot was taken back before a process
-								 * had it */
+	pg_uuid_t	suspect;		/* this event alone made a commit fail; it is
+								 * to be parked */
+	char		sqlstate[6];	/* of that failure; its message is last_error */
+	bool		passed_crash;	/* it has passed the events in flight at the
+								 * crash */
+	int			ends;			/* ends of its workers in a row that nobody
+								 * asked for */
+	bool		ended_in_handler;	/* its last worker ended in a handler, and
+									 * no event has committed since */
+	bool		unserved;		/* its slot was freed before a process had it */
 } IdemFunctionKept;
 
-/* What stat_relay shows of one relay. */
+/* A relay's entry, which stat_relay shows. */
 typedef struct IdemRelayEntry
 {
 	Oid			dboid;			/* InvalidOid: free */
 	int			relay_id;
-	bool		function;		/* outlives its worker, and the database's */
-	slock_t		mutex;			/* guards what follows */
+	bool		function;		/* a function relay: the entry outlives the
+								 * relay's worker and the database's */
+	slock_t		mutex;			/* guards the fields below */
 	IdemRelayState state;
 	IdemRelayWait waiting;
 	pid_t		pid;
@@ -135,9 +152,10 @@ typedef struct IdemRelayEntry
 	int64		sent;
 	int64		retried;
 	double		rate;			/* events per second, smoothed */
-	double		rate_sum;		/* events not in it yet, */
-	TimestampTz rate_at;		/* since then */
-	IdemRelayState logged;		/* the worker's own: what the log says */
+	double		rate_sum;		/* events that "rate" does not include yet */
+	TimestampTz rate_at;		/* the time up to which "rate" is computed */
+	IdemRelayState logged;		/* last state in the server log; for the
+								 * worker only */
 	IdemFunctionKept kept;
 	TimestampTz last_error_at;
 	char		last_error[IDEM_ERROR_LEN];
@@ -149,35 +167,39 @@ typedef struct IdemRelayShmem
 	pid_t		launcher_pid;
 	int			launcher_procno;
 	pg_atomic_uint32 launcher_wake;
-	pg_atomic_uint32 config_prepared;	/* prepared transactions that changed
-										 * relays, about */
-	pg_atomic_uint32 config_prepares;	/* rises with each of them */
-	pg_atomic_uint32 news;		/* rises when all workers shall look again */
-	bool		after_crash;	/* the server did not end cleanly before */
-	int			databases_waiting;	/* have relays and no slot */
+	pg_atomic_uint32 config_prepared;	/* about the number of prepared
+										 * transactions that changed relays */
+	pg_atomic_uint32 config_prepares;	/* rises with each such PREPARE */
+	pg_atomic_uint32 news;		/* rises when all workers are to look again */
+	bool		after_crash;	/* see is_after_crash in shmem.c */
+	int			databases_waiting;	/* databases with relays and without a
+									 * slot */
 	bool		no_process;		/* max_worker_processes were used up at the
 								 * launcher's last try */
-	pg_atomic_uint64 witness_until; /* witness.c: its yes is valid before */
-	slock_t		witness_mutex;	/* guards the next */
-	char		witness_reason[IDEM_ERROR_LEN]; /* why there is none */
+	pg_atomic_uint64 witness_until; /* the witness's yes is valid until then */
+	slock_t		witness_mutex;	/* guards witness_reason */
+	char		witness_reason[IDEM_ERROR_LEN]; /* why no yes is valid */
 	int			nworkers;
 	int			nrelays;
 } IdemRelayShmem;
 
 /*
- * NULL unless the library was preloaded.  The arrays follow the header in
- * the segment; their addresses are each process's own.
+ * NULL unless the library was preloaded.  The arrays follow the header in the
+ * segment.  Each process has addresses of its own for them.
  */
 extern IdemRelayShmem *idem_relay_shmem;
 extern IdemWorkerSlot *idem_worker_slots;
 extern IdemRelayEntry *idem_relay_entries;
 
-/* By process number: the database whose workers its command keeps down. */
+/*
+ * By process number: the database whose workers the process's command holds
+ * down.
+ */
 extern Oid *idem_worker_holds;
 
 /*
- * By process number: the transaction that has changed relays and is about to commit,
- * until "config" has risen; 0: none.
+ * By process number: the xid of a transaction that changed relays and is about
+ * to commit.  The entry stays until "config" has risen; 0: none.
  */
 extern pg_atomic_uint64 *idem_config_changers;
 
@@ -187,15 +209,16 @@ extern int	idem_relay_max_relays;
 extern void idem_shmem_init(void);
 
 /*
- * Wake the workers of a database, to look at the log, or to read the
- * configuration again as well; safe in a commit callback.
+ * Wake the workers of a database to look at the outbox.  ..._config: also to
+ * read the configuration again.  Safe in a commit callback.
  */
 extern void idem_wake_database(Oid dboid);
 extern void idem_wake_database_config(Oid dboid);
 
 /*
- * The current transaction, which has changed relays, is about to commit; the other
- * says that this has come to its end.  Safe in commit callbacks.
+ * idem_config_committing: the current transaction, which changed relays, is
+ * about to commit. idem_config_committed: the transaction has ended.  Safe in
+ * commit callbacks.
  */
 extern void idem_config_committing(FullTransactionId xid);
 extern void idem_config_committed(void);
@@ -209,35 +232,39 @@ extern void idem_config_committed(void);
 extern void idem_config_prepared(void);
 extern bool idem_config_was_prepared(void);
 
-/* Wake the worker of a slot, to look at it. */
+/* Wake the worker of a slot, to look at its slot. */
 extern void idem_wake_slot(IdemWorkerSlot *slot);
 
 /*
- * Wake all workers, to look again at what they may do.  "news" rises before the
- * latches are set, which a wait for a lock resets.
+ * Wake all workers, to look again at what they may do.  "news" rises before
+ * the latches are set, because a wait for a lock resets a latch.
  */
 extern void idem_wake_workers(void);
 
 /* Wake the launcher, to look for databases again; safe in a commit callback. */
 extern void idem_wake_launcher(void);
 
-/* Take (or find again) the entry of a relay; NULL if all are taken. */
+/*
+ * Take the entry of a relay for this process; the entry may exist already.
+ * NULL if all entries are taken.  ..._function marks the entry as a function
+ * relay's.  ..._release frees an entry of this process.
+ */
 extern IdemRelayEntry *idem_relay_entry_take(Oid dboid, int relay_id);
 extern IdemRelayEntry *idem_relay_entry_take_function(Oid dboid, int relay_id);
 extern void idem_relay_entry_release(IdemRelayEntry *entry);
 
-/* The same for one that may be another worker's by now: only if it is nobody's. */
+/* Free the entry of a relay, unless another process has it. */
 extern void idem_relay_entry_forget(Oid dboid, int relay_id);
 
 /*
- * Under the lock: what processes that have ended left of a database that has no
- * relay any more, or is gone.
+ * Under the lock: free the entries without a process of a database that has no
+ * relay any more, or that is gone.
  */
 extern void idem_relay_entries_forget(Oid dboid);
 
 /*
- * May this database, which has n relays, have another?  Error 53400 if the cluster
- * has as many as idempotency.max_relays says.
+ * May this database, which has n relays, have another?  Error 53400 if all
+ * databases together have as many relays as idempotency.max_relays allows.
  */
 extern void idem_relay_entries_check(int64 n);
 

@@ -3,23 +3,25 @@
  * slots.c
  *		Which workers run: slots, requests for them, and commands that hold them.
  *
- * A worker is a session of its database, and serving interrupts does not make it
- * leave.  A command that needs a database empty therefore holds its workers down
- * while it runs.  Holds are noted per backend and by database, so that several
- * commands do not release each other's, and slots that come meanwhile are held
- * as well.
+ * A worker is a session of its database, and serving interrupts does not make
+ * it leave.  So a command that needs the database empty holds its workers down
+ * while the command runs.  A hold is noted per backend, with its database:
+ * several commands do not release each other's holds, and slots that are
+ * occupied during a hold are held as well.
  *
- * Slots are shared out: each database with relays gets the one for its own worker
- * first.  A slot for a function relay is occupied by the worker of the database,
- * and given back by the process that has it, when it ends.  One whose process ended
- * without giving it back is started again by the launcher, unless others wait: then
- * the launcher frees it, and the relay comes back to the database's worker.  What
- * the launcher knows of a relay's workers outlives the slot, in the relay's entry.
+ * Slots are shared out.  Each database with relays gets the slot of its own
+ * worker first.  The worker of a database occupies a slot for a function relay;
+ * the process that has the slot gives it back when it ends.  If a process ends
+ * without giving its slot back, the launcher starts another process there,
+ * unless other relays wait for a slot.  Then the launcher frees the slot, and
+ * the relay goes back to the database's worker.  The launcher's knowledge of a
+ * relay's workers outlives the slot, in the relay's entry.
  *
- * What a crash leaves: nothing, shared memory is built anew.  A backend that ends
- * by an error or FATAL releases its hold on the way.
+ * What a crash leaves: nothing, since shared memory is built anew.  A backend
+ * that ends by an error or FATAL releases its hold as it ends.
  *
- * LOCKING: the lock of shmem.h, never across a wait.
+ * LOCKING: the lock of shmem.h, never held across a wait.  Callers of functions
+ * marked "under the lock" hold it.
  *
  * Copyright (c) 2026, the idempotency developers
  *
@@ -43,12 +45,12 @@
 #include "relay/report.h"
 #include "relay/slots.h"
 
-/* How often the log is told that there are too few slots. */
+/* How often the server log says that slots are too few. */
 #define COMPLAIN_MS 60000
 
 int			idem_max_function_workers = 4;
 
-/* How long DDL waits for a worker to go before it proceeds regardless. */
+/* How long DDL waits for workers to end before it proceeds regardless. */
 #define HOLD_WAIT_MS 8000
 
 IdemWorkerSlot *
@@ -64,6 +66,7 @@ idem_worker_slot_find(Oid dboid, int relay_id)
 	return NULL;
 }
 
+/* Under the lock: the entry of a relay; NULL if there is none. */
 static IdemRelayEntry *
 find_entry(Oid dboid, int relay_id)
 {
@@ -77,7 +80,10 @@ find_entry(Oid dboid, int relay_id)
 	return NULL;
 }
 
-/* Into a function relay's entry, as its slot is freed. */
+/*
+ * Under the lock: before a function relay's slot is freed, copy to the relay's
+ * entry how its workers ended.
+ */
 static void
 keep_ends(const IdemWorkerSlot *slot)
 {
@@ -95,7 +101,7 @@ keep_ends(const IdemWorkerSlot *slot)
 	SpinLockRelease(&entry->mutex);
 }
 
-/* And back, into the relay's next slot. */
+/* Under the lock: copy the same back into the relay's next slot. */
 static void
 recall_ends(IdemWorkerSlot *slot)
 {
@@ -141,15 +147,16 @@ idem_worker_slot_occupy(Oid dboid, int relay_id)
 }
 
 /*
- * The slot's process has ended.  The worker of the database takes the relay back
- * that had the slot, and relays of any database may wait for a slot.
+ * Under the lock: free a slot whose process has ended.  The worker of the
+ * database is woken, to take the function relay of the slot back.  All workers
+ * are woken, since relays of any database may wait for a slot.
  */
 void
 idem_worker_slot_free(IdemWorkerSlot *slot)
 {
 	Oid			dboid = slot->dboid;
 
-	/* What is known of a function relay outlives its turns in a worker. */
+	/* The entry of a function relay outlives its turns in a worker. */
 	if (OidIsValid(dboid) && slot->relay_id == 0)
 		idem_relay_entries_forget(dboid);
 	else if (OidIsValid(dboid))
@@ -162,7 +169,6 @@ idem_worker_slot_free(IdemWorkerSlot *slot)
 	idem_wake_workers();
 }
 
-/* Under the lock. */
 void
 idem_slots_ended_in_handler(IdemWorkerSlot *slot, const char *event)
 {
@@ -206,7 +212,10 @@ idem_slots_have_function(int relay_id)
 	return wanted;
 }
 
-/* One whose kind is not known stays with the worker that has it. */
+/*
+ * Is it a function relay as far as is known?  A relay of unknown kind stays
+ * with the worker that has it.
+ */
 static bool
 may_be_function_relay(List *configs, int relay_id)
 {
@@ -222,6 +231,7 @@ may_be_function_relay(List *configs, int relay_id)
 	return false;
 }
 
+/* Does the list have a relay of that id? */
 static bool
 is_relay(List *configs, int relay_id)
 {
@@ -236,8 +246,8 @@ is_relay(List *configs, int relay_id)
 }
 
 /*
- * Under the lock: entries of relays that were dropped while the database had no
- * worker.
+ * Under the lock: free the entries of relays that were dropped while the
+ * database had no worker.
  */
 static void
 forget_dropped(List *configs)
@@ -271,22 +281,22 @@ idem_slots_release_functions(List *configs)
 }
 
 /*
- * Who has how many slots.  Under the lock.  The databases of all slots for functions
- * are sorted, so that the cost is that of one pass, however many there are.
+ * How many slots each database has.  The databases of all slots for functions
+ * are sorted, so counting costs one pass however many databases there are.
  */
 typedef struct SlotCounts
 {
 	int			free;
-	int			mine;			/* for functions of this database */
-	Oid			richest;		/* the database with most of those; */
-	int			most;			/* so many */
-	int			nfunctions;		/* slots for functions, */
-	Oid		   *functions;		/* the databases of them, sorted */
+	int			mine;			/* slots for functions of this database */
+	Oid			richest;		/* the database with most slots for functions */
+	int			most;			/* the number of its slots for functions */
+	int			nfunctions;		/* slots for functions of all databases */
+	Oid		   *functions;		/* the databases of these slots, sorted */
 } SlotCounts;
 
 /*
- * A place for as many as there are slots, allocated once and before the lock is taken:
- * an error of it would leave nothing half done.
+ * Room for one OID per slot.  It is allocated once, and before the lock is
+ * taken: an error of the allocation then leaves nothing half done.
  */
 Oid *
 idem_slots_counting_room(void)
@@ -299,6 +309,7 @@ idem_slots_counting_room(void)
 	return room;
 }
 
+/* Order OIDs, for qsort. */
 static int
 compare_oids(const void *a, const void *b)
 {
@@ -308,7 +319,7 @@ compare_oids(const void *a, const void *b)
 	return x < y ? -1 : x > y;
 }
 
-/* The first of them that is not below. */
+/* The first place in c->functions whose OID is not below dboid. */
 static int
 lower_bound(const SlotCounts *c, Oid dboid)
 {
@@ -327,12 +338,14 @@ lower_bound(const SlotCounts *c, Oid dboid)
 	return low;
 }
 
+/* The number of slots for functions of a database. */
 static int
 count_functions(const SlotCounts *c, Oid dboid)
 {
 	return lower_bound(c, dboid + 1) - lower_bound(c, dboid);
 }
 
+/* Under the lock: fill in the counts. */
 static void
 count_slots(SlotCounts *c, Oid *room)
 {
@@ -363,10 +376,11 @@ count_slots(SlotCounts *c, Oid *room)
 }
 
 /*
- * How many databases come before this one, which has waited for a slot: those whose
- * function relays wait and that have fewer, or as many and had their turn before.
- * Else a slot would be whose worker is woken first, mostly of the database that it
- * was of.
+ * Under the lock: how many databases come before this one, whose function
+ * relays wait for a slot.  A database comes first if its function relays wait
+ * as well and it has fewer slots, or as many slots and an earlier last turn.
+ * Without this order a freed slot would go to the worker that is woken first,
+ * mostly that of the slot's former database.
  */
 static int
 count_before_me(const SlotCounts *c, const IdemWorkerSlot *own)
@@ -387,7 +401,7 @@ count_before_me(const SlotCounts *c, const IdemWorkerSlot *own)
 	return n;
 }
 
-/* Has the function relay of a slot nothing to do just now? */
+/* Under the lock: has the function relay of a slot nothing to do just now? */
 static bool
 is_idle(const IdemWorkerSlot *slot)
 {
@@ -404,8 +418,9 @@ is_idle(const IdemWorkerSlot *slot)
 }
 
 /*
- * Was the slot's worker asked to give way, and is it about to?  One that does not
- * come to it, since its handler waits, is not on its way out.
+ * Was the slot's worker asked to give way, and not long ago?  A worker that
+ * has not given way in time, since its handler waits, does not count as
+ * leaving.
  */
 static bool
 is_leaving(const IdemWorkerSlot *slot, IdemClock now)
@@ -413,14 +428,20 @@ is_leaving(const IdemWorkerSlot *slot, IdemClock now)
 	return slot->yield && now < idem_clock_plus_ms(slot->yield_at, 2 * IDEM_SLICE_MS);
 }
 
-/* Is it better to ask the one: idle, or longer there? */
+/*
+ * Is it better to ask slot a than slot b to give way?  Idle relays go first,
+ * then those that have had their slot longest.
+ */
 static bool
 goes_before(const IdemWorkerSlot *a, bool a_idle, const IdemWorkerSlot *b, bool b_idle)
 {
 	return a_idle != b_idle ? a_idle : a->since < b->since;
 }
 
-/* The one to be asked next; NULL if all were. */
+/*
+ * Under the lock: the slot of the database to ask next.  NULL if all were
+ * asked.
+ */
 static IdemWorkerSlot *
 choose_yielder(Oid dboid)
 {
@@ -444,8 +465,9 @@ choose_yielder(Oid dboid)
 }
 
 /*
- * Under the lock: ask so many function workers of a database to give way.  Each is
- * asked once, so all requests of a slot's life cost one pass.
+ * Under the lock: have n function workers of a database give way.  Workers
+ * that are leaving count.  Each worker is asked once, so all requests of a
+ * slot's life cost one pass.
  */
 static void
 ask_to_yield(Oid dboid, int n)
@@ -464,7 +486,10 @@ ask_to_yield(Oid dboid, int n)
 	}
 }
 
-/* Say it once per COMPLAIN_MS: each turn of the loop finds the same. */
+/*
+ * Log that there are too few slots, once per COMPLAIN_MS: each turn of the
+ * loop finds the same.
+ */
 static void
 complain_of_slots(bool no_process)
 {
@@ -482,9 +507,10 @@ complain_of_slots(bool no_process)
 }
 
 /*
- * Each database with relays has its worker before any has one for functions;
- * of the rest a database gets another as long as the richest one has more.  A slot
- * is of use with a process only: where the launcher gets none, no slot is free.
+ * Each database with relays gets its own worker before any gets a slot for a
+ * function.  Of the other slots a database gets one more as long as the
+ * richest database has more.  A slot is useful with a process only: where the
+ * launcher gets no process, no slot counts as free.
  */
 IdemSlotAnswer
 idem_slots_give_function(int relay_id, int nwaiting)
@@ -520,7 +546,11 @@ idem_slots_give_function(int relay_id, int nwaiting)
 		if (own != NULL)
 			own->served_at = idem_clock();
 	}
-	/* Whoever has all that it may have does not wait for those of others. */
+
+	/*
+	 * A database with max_function_workers slots does not wait for slots of
+	 * others.
+	 */
 	if (own != NULL)
 		own->waits = answer == IDEM_SLOT_GIVEN ? nwaiting > 1 :
 			c.mine < idem_max_function_workers;
@@ -562,7 +592,10 @@ idem_slots_yield_to_database(Oid *room)
 		ask_to_yield(c.richest, 1);
 }
 
-/* Under the lock: does a command of some backend want the database empty? */
+/*
+ * Under the lock: does a command of any backend hold the workers of the
+ * database?
+ */
 bool
 idem_workers_held(Oid dboid)
 {
@@ -596,7 +629,10 @@ terminate_workers(Oid dboid)
 	return running;
 }
 
-/* One entry per backend, so commands that hold the same database do not collide. */
+/*
+ * Note this backend's hold.  Each backend has an entry of its own, so commands
+ * that hold the same database do not collide.
+ */
 static void
 set_my_hold(Oid dboid)
 {
@@ -619,9 +655,9 @@ idem_workers_hold(Oid dboid)
 	set_my_hold(dboid);
 
 	/*
-	 * A worker ends within milliseconds of SIGTERM unless a handler of a
-	 * function relay does not reach an interrupt check; the wait is bounded
-	 * so that the command then fails as it would beside any such session.
+	 * A worker ends within milliseconds of SIGTERM, unless a function relay's
+	 * handler does not reach an interrupt check.  The wait is bounded, so
+	 * that the command then fails as it would beside any such session.
 	 */
 	for (int waited = 0; waited < HOLD_WAIT_MS; waited += 10)
 	{

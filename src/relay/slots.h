@@ -19,59 +19,78 @@
 
 #include "relay/shmem.h"
 
-/* Find or occupy a worker slot.  Caller holds the lock exclusively. */
+/*
+ * Find, occupy or free a worker slot.  The caller holds the lock exclusively.
+ * ..._occupy returns NULL if no slot is free.
+ */
 extern IdemWorkerSlot *idem_worker_slot_find(Oid dboid, int relay_id);
 extern IdemWorkerSlot *idem_worker_slot_occupy(Oid dboid, int relay_id);
 extern void idem_worker_slot_free(IdemWorkerSlot *slot);
 
 /*
- * A function relay with something to do does not give way sooner.  One that was
- * asked and is still there after two of these does not hold the next one up.
+ * A function relay with something to do keeps its slot at least this long.  A
+ * relay that was asked to give way and still has its slot after two slices
+ * does not count as leaving: the next one is asked as well.
  */
 #define IDEM_SLICE_MS 1000
 
-/* The GUC idempotency.max_function_workers: of a database, at a time. */
+/* The GUC idempotency.max_function_workers: per database, at a time. */
 extern int	idem_max_function_workers;
 
 /*
- * Release the workers of relays of this database that are no more, or not to
- * functions.  Their workers look at "wanted" without the lock.  What processes that
- * have ended left of dropped relays in stat_relay is forgotten.
+ * Release the workers of relays that are gone or are no function relays any
+ * more. configs: the relays of this database.  Those workers look at "wanted"
+ * without the lock.  Also frees the entries that ended processes left in
+ * stat_relay of dropped relays.
  */
 extern void idem_slots_release_functions(List *configs);
 
 typedef enum IdemSlotAnswer
 {
 	IDEM_SLOT_GIVEN,
-	IDEM_SLOT_TAKEN,			/* other relays of the database have them */
-	IDEM_SLOT_NONE_LEFT,		/* other databases have them */
-	IDEM_SLOT_NO_PROCESS		/* or max_worker_processes are used up */
+	IDEM_SLOT_TAKEN,			/* other relays of this database have the
+								 * slots */
+	IDEM_SLOT_NONE_LEFT,		/* other databases have the slots */
+	IDEM_SLOT_NO_PROCESS		/* max_worker_processes are used up */
 } IdemSlotAnswer;
 
 /*
- * Give a function relay of this database a worker; nwaiting relays wait for one.
- * If there is none, others are asked to give way.
+ * Give a function relay of this database a slot for a worker; nwaiting relays
+ * wait for one.  If none is free, ask other relays to give way.
  */
 extern IdemSlotAnswer idem_slots_give_function(int relay_id, int nwaiting);
 
-/* No function relay of this database waits, or may have a worker if there is one. */
+/*
+ * Note that this database waits for no slot: no function relay waits, or none
+ * of those that wait may have a worker.
+ */
 extern void idem_slots_wait_no_more(void);
 
-/* So many function relays of this database wait: ask others to give way. */
+/*
+ * n function relays of this database wait: ask others of this database to give
+ * way.
+ */
 extern void idem_slots_ask_functions_to_yield(int n);
 
-/* Under the lock: a database waits for its own worker, for want of a slot or a process. */
+/*
+ * Under the lock: a database waits for its own worker, for want of a slot or a
+ * process.  Ask a function relay of the richest database to give way.
+ */
 extern void idem_slots_yield_to_database(Oid *room);
 
-/* For the above, before the lock is taken: allocated once. */
+/*
+ * The room for idem_slots_yield_to_database.  Call it before taking the lock;
+ * it is allocated once.
+ */
 extern Oid *idem_slots_counting_room(void);
 
-/* Has a relay of this database a worker of its own, or is it to have one? */
+/* Has a function relay of this database a slot? */
 extern bool idem_slots_have_function(int relay_id);
 
 /*
- * Under the lock, as this process ends: its handler had that event.  stat_relay
- * says so, and the launcher's delay grows, until ..._worked.
+ * Under the lock: this process ends while its handler works on that event.
+ * stat_relay says so, and the launcher's delay grows until
+ * idem_slots_function_worked is called.
  */
 extern void idem_slots_ended_in_handler(IdemWorkerSlot *slot, const char *event);
 
@@ -80,15 +99,18 @@ extern void idem_slots_function_worked(int relay_id);
 
 /*
  * Keep the workers of a database down until ..._release, and wait until they
- * are gone.  Holds of several backends add up.  A backend has one hold: who
- * takes another meanwhile gives the former one, ..._current_hold, to
- * ..._release, which must be called however the command ends.
+ * have ended.  Holds of several backends add up.  A backend has one hold.  To
+ * nest, save ..._current_hold and pass it to ..._release, on error too.
+ * ..._release must be called however the command ends.
  */
 extern void idem_workers_hold(Oid dboid);
 extern Oid	idem_workers_current_hold(void);
 extern void idem_workers_release(Oid former);
 
-/* Does any backend hold them?  Caller holds the lock. */
+/*
+ * Does any backend hold the workers of the database?  The caller holds the
+ * lock.
+ */
 extern bool idem_workers_held(Oid dboid);
 
 #endif							/* IDEM_RELAY_SLOTS_H */

@@ -3,40 +3,46 @@
  * target.c
  *		How far a difference may go: no further than the configuration is known.
  *
- * A relay passes the events of types that it does not want, and for good.  So an
- * event that follows a relay_alter must not be judged by the configuration before
- * it.
+ * A relay passes, for good, the events of types that it does not want.  So an
+ * event that was enqueued after a relay_alter must not be judged by the
+ * configuration before that relay_alter.
  *
- * Invariant: a difference ends at a snapshot T only if the configuration in use was
- * read by a snapshot that sees every change of relays that T sees.
+ * Invariant: a difference ends at a snapshot T only if the configuration in use
+ * was read by a snapshot that sees every change of relays that T sees.
  *
- * Whoever begins a difference takes the active snapshot S, and asks afterwards
- * whether a change is visible in S that is not in what was read.  A transaction X
- * that changed relays and committed by itself shows in one of two places.  Before
- * its commit it enters its xid into the array of changers; after its commit has
- * become visible it raises the counter of the database, and takes its entry out
- * after that.  If S sees X, the entry is there, or the counter has risen, when we
- * look at the entries first.  So nothing rests on the moment at which the counter
- * rises: neither events that X itself enqueued nor those of a session that saw X's
- * change before X's COMMIT returned are passed.
+ * A reader that begins a difference takes the active snapshot S.  Then the
+ * reader asks whether S sees a change that the configuration in use lacks.
  *
- * A prepared transaction has no session that could do so when it is committed, and
- * may be older than the server's start.  The worker lists those of its database
- * before it reads the relays, and S tells whether one of them has ended since.  The
- * list is taken once, and again after a transaction that changed relays was
- * prepared: that raises a counter before anybody can commit it.
+ * A transaction X that changed relays and committed by COMMIT shows in one of
+ * two places.  Before its commit X enters its xid into the array of changers.
+ * After its commit has become visible X raises the counter of the database, and
+ * then removes its entry.  If S sees X, a look at the entries first and at the
+ * counter second finds either X's entry or a raised counter.  So nothing
+ * depends on the moment at which the counter rises.  The relay passes neither
+ * events that X itself enqueued nor events of a session that saw X's change
+ * before X's COMMIT returned.
  *
- * If there is such a change, the difference ends at the snapshot R that was taken
- * just before the relays were read, which meets the invariant by itself.  So a
- * session that changes relays, or grants rights, without a pause delays events by the
- * gap between two looks at the relays, and cannot hold them back.  What follows R
- * waits for the next look, which comes since idem_target_config_changed() is true.
+ * A prepared transaction has no session that could do so at COMMIT PREPARED,
+ * and it may be older than the server's start.  So the worker lists the
+ * prepared transactions of its database before it reads the relays, and S tells
+ * whether one of them has ended since.  The worker lists them at its first
+ * look, and again after a transaction that changed relays was prepared.  The
+ * PREPARE raises a counter before anybody can commit that transaction.
  *
- * What a crash leaves: nothing; the first look comes before any difference.
+ * If S sees such a change, the difference ends at the snapshot R that was taken
+ * just before the relays were read.  R meets the invariant by itself.  So a
+ * session that changes relays, or grants rights, without a pause delays events
+ * by the gap between two looks at the relays, and cannot hold them back for
+ * longer.  Events after R wait for the next look.  That look comes soon,
+ * because idem_target_config_changed() is true.
  *
- * LOCKING: none; atomics of shared memory.
+ * What a crash leaves: nothing.  A worker reads the relays before it begins any
+ * difference.
  *
- * MEMORY: a context for what was read last, another for what is being read.
+ * LOCKING: none.  Shared memory is read through atomics.
+ *
+ * MEMORY: one context for the last look at the relays, another for the look in
+ * progress.
  *
  * Copyright (c) 2026, the idempotency developers
  *
@@ -60,21 +66,23 @@
 #include "shared/spi.h"
 #include "shared/txn.h"
 
-/* A look at the relays. */
+/* One reading of the relays. */
 typedef struct Look
 {
-	MemoryContext cxt;			/* of all of it */
-	uint32		config;			/* counters, as they were before */
+	MemoryContext cxt;			/* has this struct and its members */
+	uint32		config;			/* both counters as they were before the
+								 * reading */
 	uint32		prepares;
-	IdemSnap   *snap;			/* the relays were read after this was taken */
-	int			nprepared;		/* prepared transactions that ran before */
+	IdemSnap   *snap;			/* taken just before the relays were read */
+	int			nprepared;		/* prepared transactions that had not ended
+								 * before */
 	FullTransactionId *prepared;
 } Look;
 
 static IdemWorkerSlot *slot = NULL;
-static Look *last = NULL;		/* whose configuration is in use */
-static Look *next = NULL;		/* not finished */
-static bool overtaken = false;	/* a change was seen that "last" lacks */
+static Look *last = NULL;		/* the look whose configuration is in use */
+static Look *next = NULL;		/* the look in progress */
+static bool overtaken = false;	/* a snapshot saw a change that "last" lacks */
 
 void
 idem_target_init(IdemWorkerSlot *my_slot)
@@ -82,6 +90,7 @@ idem_target_init(IdemWorkerSlot *my_slot)
 	slot = my_slot;
 }
 
+/* Has one of the counters risen since the last look? */
 static bool
 counters_rose(void)
 {
@@ -102,7 +111,10 @@ idem_target_woken(void)
 		overtaken |= !TransactionIdIsInProgress(XidFromFullTransactionId(last->prepared[i]));
 }
 
-/* The prepared transactions of this database, whatever they did; the extension may be gone. */
+/*
+ * List all prepared transactions of this database, whether they changed relays
+ * or not.  The extension may be gone: the query names no table of it.
+ */
 static void
 list_prepared(Look *look)
 {
@@ -130,7 +142,10 @@ list_prepared(Look *look)
 	idem_txn_commit(false);
 }
 
-/* Those of the last look that it does not see. */
+/*
+ * Keep those prepared transactions of the last look that had not ended before
+ * its snapshot was taken.
+ */
 static void
 keep_prepared(Look *look)
 {
@@ -142,7 +157,10 @@ keep_prepared(Look *look)
 	}
 }
 
-/* The counters come first: what changes later shows in them, or in the next look. */
+/*
+ * Read the counters first.  A change after that either raises them again or is
+ * in the relays that are read next.
+ */
 void
 idem_target_load_begin(void)
 {
@@ -182,14 +200,16 @@ idem_target_load_end(void)
 	overtaken = false;
 }
 
-/* Has the transaction ended after the last look, and before the snapshot? */
+/*
+ * Did the transaction end after the last look's snapshot and before this one?
+ */
 static bool
 is_between(FullTransactionId xid, const IdemSnap *snap)
 {
 	return idem_snap_sees(snap, xid) && !idem_snap_sees(last->snap, xid);
 }
 
-/* Does the snapshot see a change of relays that is not in what was read? */
+/* Does the snapshot see a change of relays that the last look lacks? */
 static bool
 overtakes(const IdemSnap *snap)
 {

@@ -18,29 +18,36 @@
 #include "outbox/snapshot.h"
 #include "relay/shmem.h"
 
-/* At the start of a worker, whose slot this is. */
+/* Called once, at the start of a worker, with the worker's slot. */
 extern void idem_target_init(IdemWorkerSlot *slot);
 
-/* Have relays changed since they were read?  Then read them again, soon. */
+/*
+ * Have relays changed since they were read?  Then the worker reads them again
+ * soon.
+ */
 extern bool idem_target_config_changed(void);
 
-/* Some transaction committed; perhaps a prepared one that changed relays. */
+/*
+ * Some transaction committed.  Check whether it was a listed prepared
+ * transaction, which may have changed relays.
+ */
 extern void idem_target_woken(void);
 
 /*
- * The relays are read between the first two, which come outside of a transaction and
- * at the beginning of the one that reads, and the last, which comes when all relays
- * of the worker have the new configuration.  After an error the former one counts.
+ * The three steps of reading the relays.  ..._begin: before the transaction
+ * that reads them.  ..._snapshot: at the beginning of that transaction, before
+ * the read.  ..._end: when all relays of the worker have the new
+ * configuration.  After an error in between the former configuration counts.
  */
 extern void idem_target_load_begin(void);
 extern void idem_target_load_snapshot(void);
 extern void idem_target_load_end(void);
 
 /*
- * In a transaction: where a difference that begins now may end; palloc'd.  *newest:
- * that is the active snapshot.  Else it is the one at which relays were read last,
- * which may be older than where a relay stands; once they are read again, each relay
- * has to look again.
+ * In a transaction: the snapshot at which a difference that begins now may
+ * end; palloc'd.  *newest: it is the active snapshot.  Else it is the snapshot
+ * at which the relays were read last, which may be older than a relay's
+ * position; once the relays are read again, each relay has to look again.
  */
 extern IdemSnap *idem_target_take(bool *newest);
 

@@ -3,11 +3,12 @@
  * wake.c
  *		Wakes the workers of a database at commits that concern them.
  *
- * A transaction that enqueued wakes the workers of its database after it has
- * become visible.  The commit callback may not fail: it touches shared atomics
- * and sets latches, nothing else.  A transaction that changed relays says so before
- * it commits, too (target.c).  COMMIT PREPARED wakes them after the command,
- * whatever was prepared: its session knows nothing of that transaction.
+ * A transaction that enqueued wakes the workers of its database after its
+ * commit has become visible.  The commit callback must not fail: it touches
+ * shared atomics and sets latches, nothing else.  A transaction that changed
+ * relays also announces the change before it commits (target.c).  A session
+ * that ran COMMIT PREPARED does not know whether that transaction enqueued or
+ * changed relays, so it always wakes the workers.
  *
  * Copyright (c) 2026, the idempotency developers
  *
@@ -29,17 +30,22 @@
 
 static void (*prev_enqueued_hook) (void) = NULL;
 
-/* What the current transaction will have to tell at its commit. */
+/* What the current transaction is to announce at its commit. */
 static bool enqueued = false;
 static bool config_changed = false;
 static bool tell_launcher = false;
 static bool callback_registered = false;
 
-/* The same, once committed. */
+/*
+ * The same for a transaction that has committed, until release_callback runs.
+ */
 static bool config_committed = false;
 static bool launcher_due = false;
 
-/* May not fail at commit: no error, no allocation, no catalog. */
+/*
+ * Announce the transaction's changes.  At commit this must not fail: no error,
+ * no allocation, no catalog.
+ */
 static void
 xact_callback(XactEvent event, void *arg)
 {
@@ -78,9 +84,10 @@ xact_callback(XactEvent event, void *arg)
 }
 
 /*
- * A worker that looks at the catalogs has to have the invalidations of this
- * transaction by then, and they are sent between the commit callbacks and the
- * last phase of this.
+ * Wake workers and launcher for a change of relays.  They look at the
+ * catalogs, so the invalidation messages of this transaction must be sent
+ * before.  PostgreSQL sends the messages between the commit callbacks and the
+ * last release phase, which is this one.
  */
 static void
 release_callback(ResourceReleasePhase phase, bool is_commit, bool is_top_level, void *arg)
@@ -98,7 +105,10 @@ release_callback(ResourceReleasePhase phase, bool is_commit, bool is_top_level, 
 	config_committed = launcher_due = false;
 }
 
-/* Once per backend; registering allocates, so not from the callback. */
+/*
+ * Register the callbacks once per backend.  Registering allocates memory, so
+ * it cannot wait until the commit callback.
+ */
 static void
 ensure_callback(void)
 {
@@ -109,7 +119,10 @@ ensure_callback(void)
 	callback_registered = true;
 }
 
-/* In the producer's transaction, where registering may still allocate. */
+/*
+ * Note an enqueue, in the producer's transaction, where registering may still
+ * allocate.
+ */
 static void
 on_enqueued(void)
 {

@@ -15,7 +15,7 @@
 
 #include "postgres.h"
 
-/* Listen to what is enqueued; at preload only. */
+/* Install the hook of enqueue; at preload only. */
 extern void idem_wake_init(void);
 
 /*
@@ -24,10 +24,16 @@ extern void idem_wake_init(void);
  */
 extern void idem_relay_config_changed(void);
 
-/* At the commit of the current transaction the launcher looks for databases. */
+/*
+ * At the commit of the current transaction the launcher looks for databases
+ * with relays again.
+ */
 extern void idem_wake_launcher_at_commit(void);
 
-/* COMMIT PREPARED has run; this session does not know what was prepared. */
+/*
+ * Called after COMMIT PREPARED: wake the workers, since this session does not
+ * know whether the prepared transaction enqueued or changed relays.
+ */
 extern void idem_wake_committed_prepared(void);
 
 #endif							/* IDEM_RELAY_WAKE_H */

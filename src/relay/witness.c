@@ -1,26 +1,27 @@
 /*-------------------------------------------------------------------------
  *
  * witness.c
- *		May this server publish now?  The answer of the site's own command.
+ *		May this server publish now?  The answer of the publish witness.
  *
- * No local mark can tell a copy of a disk from the disk.  Where a site names a
- * witness outside, the launcher asks it (witness_ask.c) and puts down here until
- * when its last yes is valid.  Workers look at that moment before bytes go to a
- * sink program, before one is started, and before a function relay begins a
- * transaction.  A look is a read of an atomic and of a clock; nothing waits for
- * the command.
+ * No mark on a disk can tell the disk from its copy.  Where a site names a
+ * witness outside, the launcher asks the witness (witness_ask.c) and stores
+ * here until when the last yes is valid.  Workers compare that time with the
+ * clock before bytes go to a sink program, before a program is started, and
+ * before a function relay begins a transaction.  The comparison reads an atomic
+ * and a clock; no worker waits for the command.
  *
  * INVARIANT
- *		A yes is forgotten by itself: a launcher that hangs or is gone leaves it
- *		valid for interval and timeout after it was asked for, and no longer.
+ *		A yes runs out by itself.  If the launcher hangs or is gone, the last
+ *		yes stays valid for interval and timeout after the question, and no
+ *		longer.
  *
- * A crash forgets the answer with the shared memory it is in; the launcher asks
- * anew before anything is sent.
+ * A crash loses the answer with the shared memory.  The launcher asks anew
+ * before anything is sent.
  *
- * LOCKING: the moment is an atomic.  The reason has a spinlock of its own, for
- * straight-line code only.
+ * LOCKING: the end of the last yes is an atomic.  The reason has a spinlock of
+ * its own, held for straight-line code only.
  *
- * MEMORY: results in the caller's context.
+ * MEMORY: results are in the caller's context.
  *
  * Copyright (c) 2026, the idempotency developers
  *
@@ -77,7 +78,10 @@ copy_word(const char **from, char **to)
 	return quote == '\0';
 }
 
-/* Nothing is expanded: no variable, no wildcard, no backslash, no shell. */
+/*
+ * Split at blanks, outside of quotes.  Nothing is expanded: no variable, no
+ * wildcard, no backslash, no shell.
+ */
 char	  **
 idem_witness_split(const char *command, const char **problem)
 {
@@ -129,7 +133,7 @@ is_set(void)
 		idem_publish_witness[strspn(idem_publish_witness, BLANKS)] != '\0';
 }
 
-/* 0 after a no, and before the first yes. */
+/* Until when the last yes is valid; 0 after a no and before the first yes. */
 static IdemClock
 valid_until(void)
 {
@@ -137,8 +141,9 @@ valid_until(void)
 }
 
 /*
- * The clock is read first and the moment after it.  idem_witness_allow does both
- * the other way round, so whoever is refused by the old moment is woken.
+ * Read the clock first, and the end of the last yes after it.
+ * idem_witness_allow works in the opposite order.  So a process that is
+ * refused because it read the old end is woken.
  */
 bool
 idem_witness_allows(void)
@@ -176,13 +181,16 @@ idem_witness_report(IdemRelayEntry *entry, const char *relay)
 	if (reason[0] == '\0')
 		strlcpy(reason, "the last yes of the publish witness is too old", sizeof(reason));
 
-	/* Only this process writes to them, so it may read without the lock. */
+	/*
+	 * Only this process writes state and last_error of the entry, so it reads
+	 * them without the lock.
+	 */
 	if (entry->state != IDEM_RELAY_UNWITNESSED || strcmp(entry->last_error, reason) != 0)
 		idem_report_error(entry, reason);
 	idem_report_state(entry, relay, IDEM_RELAY_UNWITNESSED, IDEM_WAIT_WITNESS);
 }
 
-/* True if it is another one than before. */
+/* Store the reason.  True if it differs from the one before. */
 static bool
 set_reason(const char *reason)
 {
@@ -196,7 +204,10 @@ set_reason(const char *reason)
 	return changed;
 }
 
-/* Workers that wait for a yes, have to stop, or show another reason look at once. */
+/*
+ * A yes that is valid until "until".  If the yes before had run out, wake all
+ * workers: they wait for a yes, or must stop, or show another reason.
+ */
 void
 idem_witness_allow(IdemClock until)
 {

@@ -1,7 +1,7 @@
 /*-------------------------------------------------------------------------
  *
  * witness.h
- *		May this server publish now?  The answer of the site's own command.
+ *		May this server publish now?  The answer of the publish witness.
  *
  * Copyright (c) 2026, the idempotency developers
  *
@@ -25,33 +25,38 @@ extern char *idem_publish_witness;
 extern int	idem_publish_witness_interval_ms;
 extern int	idem_publish_witness_timeout_ms;
 
-/* Check hook of the first. */
+/* The check hook of idempotency.publish_witness. */
 extern bool idem_publish_witness_check(char **newval, void **extra, GucSource source);
 
 /*
- * Microseconds of a clock that goes on while the machine sleeps, which the one
- * of clock.h does not: a lease runs out meanwhile.
+ * Microseconds of a clock that goes on while the machine sleeps.  The clock of
+ * clock.h does not: a yes of the witness runs out during the sleep as well.
  */
 extern IdemClock idem_witness_clock(void);
 
 /*
- * The command's words, without the quotes that kept blanks in them; palloc'd,
- * NULL-terminated.  NULL with *problem set (a constant) if it cannot be split.
+ * The command's words; quotes that kept blanks together are removed. palloc'd,
+ * NULL-terminated.  NULL, with *problem set to a constant, if the command
+ * cannot be split.
  */
 extern char **idem_witness_split(const char *command, const char **problem);
 
 /* Is there a valid yes, or is no witness set? */
 extern bool idem_witness_allows(void);
 
-/* How long so, rounded up: 0 if not, -1 if no witness is set. */
+/*
+ * For how many ms the yes is still valid, rounded up.  0: no valid yes. -1: no
+ * witness is set.
+ */
 extern long idem_witness_ms_left(void);
 
-/* Show the relay as one that waits for the witness, with the reason. */
+/* Show that the relay waits for the witness, with the reason. */
 extern void idem_witness_report(IdemRelayEntry *entry, const char *relay);
 
 /*
- * For the launcher: a yes that is valid until then, or why there is none.  A
- * reason that leaves the last yes valid is shown once that has run out.
+ * For the launcher.  ..._allow: a yes that is valid until "until".
+ * ..._forbid: no yes is valid, for this reason.  ..._note: a reason that
+ * leaves the last yes valid; it is shown once that yes has run out.
  */
 extern void idem_witness_allow(IdemClock until);
 extern void idem_witness_forbid(const char *reason);
