@@ -1,13 +1,15 @@
 /*-------------------------------------------------------------------------
  *
  * arguments.c
- *		The arguments of relay_create and relay_alter: checked, and made the
- *		values of columns.
+ *		The arguments of relay_create and relay_alter: checks them and makes
+ *		them values of columns.
  *
- * What is out of range is told before what is not built, since only the former
- * stays an error.  Nothing here reads or writes a table.
+ * A value that is out of range is refused before an argument that is not built:
+ * only the first will still be an error when the argument is built.  Nothing
+ * here reads or writes a table.
  *
- * MEMORY: values are in the context current at the call, or the arguments' own.
+ * MEMORY: values are in the context that is current at the call, or are the
+ * arguments' own memory.
  *
  * Copyright (c) 2026, the idempotency developers
  *
@@ -76,9 +78,10 @@ range_error(const char *name, const char *range)
 }
 
 /*
- * How long a month or a year is differs from place to place in the server: no
- * interval with one gets into the table, not even where days make up for it.
- * In floating point, which does not wrap around; exact where it matters.
+ * Refuse an interval out of range.  A month or a year has different lengths in
+ * different places of PostgreSQL, so no interval with either is accepted, not
+ * even where days make up for it.  Computed in floating point, which does not
+ * wrap around and is exact at the bounds.
  */
 static void
 check_backoff(FunctionCallInfo fcinfo, int argno, const char *name)
@@ -106,7 +109,10 @@ size_arg(FunctionCallInfo fcinfo, int argno, const char *name, int64 min, int64 
 	return bytes;
 }
 
-/* 0: "none", which takes the limit away where NULL keeps it. */
+/*
+ * max_lag_size in bytes.  "none" gives 0, which removes the limit; NULL keeps
+ * the limit.
+ */
 static int64
 max_lag_arg(FunctionCallInfo fcinfo)
 {
@@ -118,7 +124,9 @@ max_lag_arg(FunctionCallInfo fcinfo)
 					"at least 1MB, or none");
 }
 
-/* NULL passes: relay_alter keeps what the relay has. */
+/*
+ * Check numbers.  NULL is accepted: relay_alter then keeps the relay's value.
+ */
 static void
 check_numbers(FunctionCallInfo fcinfo)
 {
@@ -130,7 +138,10 @@ check_numbers(FunctionCallInfo fcinfo)
 		range_error("batch_events", "between 1 and 10000");
 }
 
-/* The length limit is that of the types of events. */
+/*
+ * Check the aggregate types: no NULL element, and no longer than a type of an
+ * event may be.
+ */
 static void
 check_types(FunctionCallInfo fcinfo)
 {
@@ -151,7 +162,10 @@ check_types(FunctionCallInfo fcinfo)
 	}
 }
 
-/* In the order of the arguments; the hints say how to get along without. */
+/*
+ * Refuse arguments whose feature is not built.  The list is in the order of
+ * the arguments.  The hints say how to do without them.
+ */
 static void
 reject_later(FunctionCallInfo fcinfo)
 {
@@ -171,7 +185,7 @@ reject_later(FunctionCallInfo fcinfo)
 		idem_reject_arg(fcinfo, IDEM_ARG_LATER + i, later[i].name, later[i].hint);
 }
 
-/* A text column for each argument of an enum type. */
+/* Replace an argument of an enum type by its label as text. */
 static void
 set_label(FunctionCallInfo fcinfo, int argno, Datum *values)
 {

@@ -18,7 +18,7 @@
 #include "catalog/pg_type.h"
 #include "fmgr.h"
 
-/* Both functions have the same, in this order. */
+/* The arguments of both functions, in this order. */
 enum
 {
 	IDEM_ARG_RELAY,
@@ -34,28 +34,31 @@ enum
 	IDEM_ARG_BATCH_SIZE,
 	IDEM_ARG_MAX_LAG,
 
-	/* Those before are parameters of a statement; those after are not built. */
+	/*
+	 * The arguments above are parameters of a statement.  The features of the
+	 * arguments from here on are not built.
+	 */
 	IDEM_NSETTINGS,
 	IDEM_ARG_LATER = IDEM_NSETTINGS
 };
 
-/* Types of what idem_relay_args_settings makes of them */
+/* Types of the values that idem_relay_args_settings makes */
 #define IDEM_SETTING_TYPES TEXTOID, TEXTOID, TEXTARRAYOID, TEXTOID, TEXTOID, TEXTOID, \
 	INT4OID, INTERVALOID, INTERVALOID, INT4OID, INT8OID, INT8OID
 
 /* The name of a relay, the first argument of every function that takes one. */
 extern char *idem_relay_args_name(FunctionCallInfo fcinfo);
 
-/* 22004 unless everything is there that relay_create has a default for. */
+/* Error 22004 if an argument is NULL that has a default in relay_create. */
 extern void idem_relay_args_require(FunctionCallInfo fcinfo);
 
 /* Is start_at, which is not null, "latest"? */
 extern bool idem_relay_args_latest(FunctionCallInfo fcinfo);
 
 /*
- * Check all arguments but relay and server, and make parameters for SPI of them:
- * IDEM_NSETTINGS values, and as many characters of nulls.  Server and start
- * are no columns of relays; NULLs take their places.
+ * Check all arguments but relay and server, and make parameters for SPI of
+ * them: IDEM_NSETTINGS values, and as many characters of nulls.  Server and
+ * start_at are no columns of "relays"; NULLs take their places.
  */
 extern void idem_relay_args_settings(FunctionCallInfo fcinfo, Datum *values, char *nulls);
 

@@ -3,12 +3,12 @@
  * definition.c
  *		SQL functions that create, change and operate relays.
  *
- * Who may: EXECUTE is granted by grant_role('operator', ...).  What decides
- * where data goes or under whose rights (alter, drop, adopt) needs the rights
- * of the relay's owner besides.  The tables are written as the extension's
- * owner, so that nobody needs, or gets, rights on them.
+ * Privileges: grant_role('operator', ...) grants EXECUTE.  A function that
+ * decides where data goes, or under whose rights (alter, drop, adopt), also
+ * needs the rights of the relay's owner.  The functions write the tables as the
+ * extension's owner, so nobody needs, or gets, rights on them.
  *
- * All of it is transactional: a worker acts on what has committed.
+ * All changes are transactional: a worker acts on committed changes only.
  *
  * Copyright (c) 2026, the idempotency developers
  *
@@ -63,7 +63,10 @@ PG_FUNCTION_INFO_V1(idem_relay_adopt_fn);
 
 #define WRAPPER_PREFIX "idempotency_"
 
-/* A relay as it is now; 42704 if there is none of the name. */
+/*
+ * The relay's present configuration; error 42704 if there is no relay of the
+ * name.
+ */
 static IdemRelayConfig *
 find_relay(const char *name)
 {
@@ -90,7 +93,10 @@ idem_relay_get_locked(const char *name)
 	return find_relay(name);
 }
 
-/* A relay without its foreign table has no owner but the extension's. */
+/*
+ * Refuse a caller without the rights of the relay's owner.  The owner of a
+ * relay without its foreign table is the extension's owner.
+ */
 static void
 require_owner(const IdemRelayConfig *c)
 {
@@ -103,8 +109,8 @@ require_owner(const IdemRelayConfig *c)
 }
 
 /*
- * The same for a relay of the caller's, its foreign table locked as well, and
- * before the row: the order of DROP.
+ * Like idem_relay_get_locked, for a relay that the caller owns.  The relay's
+ * foreign table is locked as well, before the row: the order of DROP.
  */
 static IdemRelayConfig *
 get_own_relay_and_anchor(const char *name)
@@ -125,7 +131,7 @@ get_own_relay_and_anchor(const char *name)
 	return c;
 }
 
-/* Without the preload no worker would ever run the relay. */
+/* Refuse without the preload: no worker would ever run the relay. */
 static void
 require_preload(void)
 {
@@ -137,7 +143,7 @@ require_preload(void)
 						 "Claims and the outbox work without it.")));
 }
 
-/* The server of a name that the caller may use. */
+/* The server of that name; an error if the caller may not use it. */
 static ForeignServer *
 usable_server(const char *name)
 {
@@ -154,8 +160,9 @@ usable_server(const char *name)
 }
 
 /*
- * The same, locked against its DROP.  Whoever may not use a server does not
- * lock it; and the name may be another server's once the lock is had.
+ * Like usable_server, with the server locked against its DROP.  A caller that
+ * may not use a server does not lock it.  The name may lead to another server
+ * once the lock is held: then try again.
  */
 static ForeignServer *
 lock_server(const char *name)
@@ -177,7 +184,10 @@ lock_server(const char *name)
 	return server;
 }
 
-/* The server exists, is a sink, and the caller may use it; locked against its DROP. */
+/*
+ * Check that the server exists, is a sink, and that the caller may use it.  It
+ * stays locked against its DROP.
+ */
 static ForeignServer *
 check_server(const char *name)
 {
@@ -203,7 +213,7 @@ check_server(const char *name)
 	return server;
 }
 
-/* Append a position that an operator has set, in the caller's transaction. */
+/* Append a position that an operator set, in the caller's transaction. */
 static void
 append_fresh_position(int relay_id, int64 epoch, IdemPositionFresh fresh, const IdemPosition *pos)
 {
@@ -213,7 +223,7 @@ append_fresh_position(int relay_id, int64 epoch, IdemPositionFresh fresh, const 
 	(void) idem_position_append(&row);
 }
 
-/* A position set by an operator counts under a new epoch. */
+/* Begin a new epoch, under which a position set by an operator counts. */
 static int64
 raise_epoch(const IdemRelayConfig *c)
 {
@@ -239,7 +249,10 @@ idem_relay_move_position(const IdemRelayConfig *c, IdemPositionFresh fresh,
 	append_fresh_position(c->relay_id, raise_epoch(c), adopted ? IDEM_FRESH_ADOPTED : fresh, pos);
 }
 
-/* What is delivered at the start, so to speak. */
+/*
+ * The first position: "latest" counts all events up to now as delivered,
+ * "earliest" none.
+ */
 static IdemPosition
 start_position(FunctionCallInfo fcinfo)
 {
@@ -249,8 +262,9 @@ start_position(FunctionCallInfo fcinfo)
 }
 
 /*
- * The id of a new relay, whose foreign table this makes: before the row, for
- * an old table of that name goes with any row of that id.
+ * The id of a new relay.  This also makes the relay's foreign table.  It is
+ * made before the row: replacing an old foreign table of that name deletes any
+ * row of that id.
  */
 static int
 new_relay_id(const ForeignServer *server)
@@ -332,8 +346,8 @@ idem_relay_create_fn(PG_FUNCTION_ARGS)
 
 /*
  * Send to another server from now on.  A relay that has lost its foreign table
- * is the caller's with the new one.  True if the server is another one, as far
- * as anybody knows.
+ * gets a new one and belongs to the caller.  True if the server differs from
+ * the former server, as far as anybody knows.
  */
 static bool
 change_server(IdemRelayConfig *c, const ForeignServer *server)
@@ -353,8 +367,9 @@ change_server(IdemRelayConfig *c, const ForeignServer *server)
 }
 
 /*
- * Another target knows nothing of what the relay's former one had confirmed: the
- * position becomes one that the operator has set, to where it is.
+ * The new server's target knows nothing of the events that the former target
+ * confirmed.  So append the present position again, as one that an operator
+ * set.
  */
 static void
 take_position_along(const IdemRelayConfig *c)
@@ -464,8 +479,9 @@ idem_relay_resume_fn(PG_FUNCTION_ARGS)
 }
 
 /*
- * A restore where the owner's role was missing, or that was told to leave all
- * to its own role, must not make relays run as that role.
+ * Refuse a relay whose owner is not the noted one.  In a restore the owner's
+ * role may have been missing, or the restore was told to leave all objects to
+ * its own role.  Relays must not run as that role.
  */
 static void
 require_noted_owner(const IdemRelayConfig *c)
@@ -480,11 +496,12 @@ require_noted_owner(const IdemRelayConfig *c)
 }
 
 /*
- * Go on from our own last position, under a new incarnation, so that what a
- * sink has stored for the former one does not contradict.  Without a position,
- * or with one ahead of this cluster's transactions, the relay comes from
- * another history (a logical restore): then everything that is in the outbox is
- * sent, since nobody here knows what of it was.
+ * Bind the relay to the present identity.  It goes on from its own last
+ * position, under a new incarnation, so that a position which a sink stored
+ * for the former incarnation does not contradict.  Without a position, or with
+ * a position ahead of this cluster's transactions, the relay comes from
+ * another history (a logical restore).  Then all events in the outbox are
+ * sent, since nobody here knows which of them were delivered.
  */
 Datum
 idem_relay_adopt_fn(PG_FUNCTION_ARGS)

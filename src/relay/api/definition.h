@@ -1,7 +1,7 @@
 /*-------------------------------------------------------------------------
  *
  * definition.h
- *		What the SQL functions on relays share.
+ *		Functions that the SQL functions on relays share.
  *
  * Copyright (c) 2026, the idempotency developers
  *
@@ -18,12 +18,17 @@
 #include "relay/config.h"
 #include "relay/position/position.h"
 
-/* The relay, its row locked against a concurrent change; 42704 if there is none. */
+/*
+ * The relay, with its row locked against a concurrent change; error 42704 if
+ * there is none.
+ */
 extern IdemRelayConfig *idem_relay_get_locked(const char *name);
 
 /*
- * An operator moves the position, which counts under a new epoch.  What an adoption
- * has accepted stays accepted as long as no sink has confirmed anything after it.
+ * Append a position that an operator sets; it counts under a new epoch.  After
+ * an adoption, as long as no sink has confirmed anything, a move keeps the
+ * adoption's leniency: what the sink has stored is accepted as the adoption
+ * accepts it.
  */
 extern void idem_relay_move_position(const IdemRelayConfig *c, IdemPositionFresh fresh,
 									 const IdemPosition *pos);

@@ -4,10 +4,10 @@
  *		SQL functions by which a relay sends events again, or forgets them:
  *		relay_replay, relay_redrive, relay_discard.
  *
- * All of it is transactional: a worker acts on what has committed.
+ * All changes are transactional: a worker acts on committed changes only.
  *
- * LOCKING: the relay's row, then rows of relay_parked.  A worker goes on with
- * parked events meanwhile, but for a relay that stops at a dead one.
+ * LOCKING: the relay's row, then rows of relay_parked.  Meanwhile a worker goes
+ * on with parked events, except for a relay under on_dead => 'stop'.
  *
  * Copyright (c) 2026, the idempotency developers
  *
@@ -40,9 +40,10 @@ PG_FUNCTION_INFO_V1(idem_relay_redrive_fn);
 PG_FUNCTION_INFO_V1(idem_relay_discard_fn);
 
 /*
- * What to do with an event that is parked: one to be retried is due at once,
- * one that waits goes on waiting, and a dead one is for relay_redrive, which
- * also counts its attempts anew.  False if it is not parked.
+ * Replay an event that is parked.  In state retry it becomes due at once.  In
+ * state waiting it goes on waiting.  A dead letter is an error: relay_redrive,
+ * which also counts its attempts anew, is for dead letters.  False if the
+ * event is not parked.
  */
 static bool
 replay_parked(IdemRelayConfig *c, const pg_uuid_t *event_id)
@@ -75,7 +76,10 @@ replay_parked(IdemRelayConfig *c, const pg_uuid_t *event_id)
 	return true;
 }
 
-/* One event, out of the log into the list of those to be sent again. */
+/*
+ * Copy one event from the outbox to the parked events, so that it is sent
+ * again.
+ */
 static void
 replay_one(IdemRelayConfig *c, const pg_uuid_t *event_id)
 {
@@ -103,8 +107,9 @@ replay_one(IdemRelayConfig *c, const pg_uuid_t *event_id)
 }
 
 /*
- * Back to the last snapshot known to be older than the time; never forward: a
- * relay that lags behind that snapshot stays where it is.
+ * Move the position back to the last snapshot known to be older than the time.
+ * Never move it forward: a relay that lags behind that snapshot stays where it
+ * is.
  */
 static void
 replay_since(IdemRelayConfig *c, TimestampTz since)
@@ -139,7 +144,10 @@ idem_relay_replay_fn(PG_FUNCTION_ARGS)
 	PG_RETURN_VOID();
 }
 
-/* Redrive and discard: a statement with $1 relay and $2 ids or NULL. */
+/*
+ * Run the statement of redrive or discard: $1 is the relay, $2 the ids or
+ * NULL.
+ */
 static int64
 act_on_dead(FunctionCallInfo fcinfo, const char *sql)
 {

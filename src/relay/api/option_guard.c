@@ -1,27 +1,28 @@
 /*-------------------------------------------------------------------------
  *
  * option_guard.c
- *		Keeps servers' options that are for superusers from everybody else.
+ *		Lets only superusers change servers' options that are for superusers.
  *
- * Some options of a server name a program or a file that is used as the
- * server's operating system user.  Whoever owns the server may change all its
- * other options.  A validator cannot tell the two apart: it is given the options
- * that the server will have, and neither the server nor the options it has.  So
- * the comparison is made where both are at hand, in object_access_hook: the new
- * tuple of pg_foreign_server is written by then, and the catalog caches still
- * have the old one, because the command counter has not moved.  A concurrent
- * change cannot come in between: the command that updated the tuple is the only
- * one that can have.
+ * Some options of a server name a program or a file, which is used as the
+ * server's operating system user.  The server's owner may change all other
+ * options.  A validator cannot tell a change from an old value: it is given the
+ * options that the server will have, and neither the server nor its present
+ * options.  So object_access_hook compares old and new options, because both
+ * exist there: the new tuple of pg_foreign_server is written, and the catalog
+ * caches still have the old tuple, because the command counter has not moved.
+ * A concurrent change cannot come in between: only the command that updated the
+ * tuple can change it.
  *
  * INVARIANT
- *		Of a server below one of our wrappers, the value of an option that is for
- *		superusers was set, and its absence left or made, by a superuser.  This
- *		holds for any command that writes the options, also where the wrapper's
- *		validator was taken away, and where the library is not preloaded: the
- *		validator, which runs before, loads it.
+ *		The present state of each option for superusers was made by a superuser,
+ *		in every server below one of our wrappers: its value was set, or it was
+ *		left out or dropped.  This holds for any command that writes the
+ *		options, also where the wrapper's validator was taken away.  It holds
+ *		where the library is not preloaded as well: the validator, which runs
+ *		first, loads the library.
  *
- * Options of user mappings have no such hook; their validator refuses a list
- * that has one of these, whoever set it.
+ * PostgreSQL calls no such hook for user mappings.  Their validator refuses a
+ * list with an option for superusers, whoever set the option.
  *
  * MEMORY: the caller's context.  LOCKING: AccessShareLock on pg_foreign_server.
  *
@@ -54,7 +55,7 @@
 
 static object_access_hook_type prev_object_access = NULL;
 
-/* The options of a tuple that no catalog cache has yet. */
+/* The options in a tuple that is not in the catalog caches yet. */
 static List *
 options_of_tuple(HeapTuple tup, TupleDesc desc)
 {
@@ -119,7 +120,10 @@ check_option(const IdemSinkKind *kind, const char *name, List *before, List *aft
 			 errhidecontext(secret)));
 }
 
-/* For a caller who is no superuser: compare the options that are for superusers. */
+/*
+ * For a caller who is no superuser: refuse a change of an option for
+ * superusers.
+ */
 static void
 check_server(Oid serverid, bool created)
 {
@@ -137,7 +141,7 @@ check_server(Oid serverid, bool created)
 	}
 }
 
-/* Superusers pass: what they set here is what the invariant asks for. */
+/* Check each CREATE and ALTER SERVER of a caller who is no superuser. */
 static void
 on_object_access(ObjectAccessType access, Oid classId, Oid objectId, int subId, void *arg)
 {

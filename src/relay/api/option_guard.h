@@ -1,7 +1,7 @@
 /*-------------------------------------------------------------------------
  *
  * option_guard.h
- *		Keeps servers' options that are for superusers from everybody else.
+ *		Lets only superusers change servers' options that are for superusers.
  *
  * Copyright (c) 2026, the idempotency developers
  *
@@ -13,7 +13,9 @@
 #ifndef IDEM_RELAY_API_OPTION_GUARD_H
 #define IDEM_RELAY_API_OPTION_GUARD_H
 
-/* Installed in every process that has the library, preloaded or not. */
+/*
+ * Install the guard, in every process that has the library, preloaded or not.
+ */
 extern void idem_option_guard_init(void);
 
 #endif							/* IDEM_RELAY_API_OPTION_GUARD_H */

@@ -48,8 +48,8 @@ PG_FUNCTION_INFO_V1(idem_relay_parked_restore_fn);
 #define LAG_COLUMNS 5
 
 /*
- * The rows of a view, read for whoever may call its function.  The names of the
- * server and the anchor are those of the same snapshot as the rows.
+ * Return the rows of a view, to any caller with EXECUTE on its function.  The
+ * names of the server and the anchor come from the same snapshot as the rows.
  */
 static Datum
 rows_of_view(FunctionCallInfo fcinfo, const char *sql)
@@ -89,7 +89,10 @@ idem_dead_letters_source_fn(PG_FUNCTION_ARGS)
 						" WHERE p.state = 'dead'");
 }
 
-/* The rate is brought up to date with each batch; without any it fades. */
+/*
+ * The rate as of now.  Each batch updates the entry's rate; without batches
+ * the rate fades here.
+ */
 static double
 rate_now(const IdemRelayEntry *e)
 {
@@ -100,8 +103,9 @@ rate_now(const IdemRelayEntry *e)
 }
 
 /*
- * Error text may quote what is in an event or a target, so it is for those who
- * may read the dead letters, where the same text stands.
+ * May the caller read error texts?  They may quote parts of an event or a
+ * target.  So they are for roles that may read dead_letters, where the same
+ * texts stand.
  */
 static bool
 may_read_errors(void)
@@ -112,7 +116,10 @@ may_read_errors(void)
 							 ACL_SELECT) == ACLCHECK_OK;
 }
 
-/* From a copy of the entry, since palloc must not run under its spinlock. */
+/*
+ * Return a row for a relay.  "e" is a copy of the entry, since palloc must not
+ * run under the entry's spinlock.
+ */
 static void
 put_entry(ReturnSetInfo *rsinfo, const IdemRelayEntry *e, bool with_error)
 {
@@ -140,9 +147,10 @@ put_entry(ReturnSetInfo *rsinfo, const IdemRelayEntry *e, bool with_error)
 }
 
 /*
- * The entries of this database, in the current context.  Of a relay without a
- * process the worker of the database knows the state; without that worker nobody
- * does, and the relay is not running.
+ * Copy the entries of this database into the current context.  For a relay
+ * without a process the worker of the database keeps the state up to date.  If
+ * that worker does not run either, the state is unknown, the relay does not
+ * run, and its entry is left out.
  */
 static IdemRelayEntry *
 copy_entries(int *n)
@@ -169,7 +177,10 @@ copy_entries(int *n)
 	return copies;
 }
 
-/* Copied first: rows may go to disk, and nobody shall wait for the lock meanwhile. */
+/*
+ * The entries are copied first: rows may go to disk, and no process is to wait
+ * for the lock meanwhile.
+ */
 Datum
 idem_relay_status_fn(PG_FUNCTION_ARGS)
 {
@@ -189,7 +200,10 @@ idem_relay_status_fn(PG_FUNCTION_ARGS)
 	PG_RETURN_VOID();
 }
 
-/* "xmax" of what is delivered, and how far into the difference after it. */
+/*
+ * A position as text: xmax of "base", and within a difference also xmax of
+ * "target" and seq.
+ */
 static char *
 position_text(const IdemPosition *pos)
 {
@@ -200,7 +214,10 @@ position_text(const IdemPosition *pos)
 					U64FromFullTransactionId(pos->target->xmax), pos->seq);
 }
 
-/* The oldest event's age is 0 where nothing is behind the position. */
+/*
+ * Return a row of a relay's lag.  The oldest event's age is 0 if no event is
+ * behind the position.
+ */
 static void
 put_lag(ReturnSetInfo *rsinfo, int relay_id, const IdemPosition *pos, const IdemLag *lag)
 {
@@ -219,9 +236,9 @@ put_lag(ReturnSetInfo *rsinfo, int relay_id, const IdemPosition *pos, const Idem
 }
 
 /*
- * All relays at once: one scan of the log of positions, and what is behind a
- * position is counted once, however many relays stand there.  The positions are
- * read before the count takes its snapshot.
+ * The lag of all relays at once: one scan of the log of positions.  Events
+ * behind a position are counted once, however many relays stand at that
+ * position.  The positions are read before the count takes its snapshot.
  */
 Datum
 idem_relay_lag_fn(PG_FUNCTION_ARGS)
@@ -253,9 +270,9 @@ idem_relay_lag_fn(PG_FUNCTION_ARGS)
 }
 
 /*
- * A parked event is known by its number.  One of a dump is taken only where no
- * number has been given out: elsewhere an event that gets the number later would
- * be passed over, as parked.
+ * Refuse parked events of a dump where the outbox has given out numbers.  A
+ * parked event is known by its number.  If a later event got the same number,
+ * the relay would take that event for parked and pass it.
  */
 static void
 check_restore(void)
@@ -270,9 +287,10 @@ check_restore(void)
 }
 
 /*
- * Rows that a worker or relay_replay parks pass.  Others come from a dump, and are
- * numbered anew: the sequence is not part of a dump, whose setval would set that of
- * a database in use back.
+ * Trigger before insert on relay_parked.  Rows that a worker or relay_replay
+ * parks pass unchanged.  All other rows come from a dump, and get a new
+ * parked_id.  The sequence of parked_id is not part of a dump: the dump's
+ * setval would set back the sequence of a database in use.
  */
 Datum
 idem_relay_parked_restore_fn(PG_FUNCTION_ARGS)

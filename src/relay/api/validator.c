@@ -3,15 +3,16 @@
  * validator.c
  *		Validators of the foreign-data wrappers, one per kind of sink.
  *
- * A validator sees options and the catalog they are meant for, not the server;
- * hence one wrapper and one validator per kind, made from the list of kinds
- * (kind.h).
+ * A validator sees the options and the catalog they are for, not the server.
+ * Hence each kind has a wrapper and a validator of its own, made from the list
+ * of kinds (kind.h).
  *
  * INVARIANT
- *		An error says no value, which may be a secret, and where one may be a
- *		secret the server log gets neither the statement nor the SQL text of a
- *		context.  What PostgreSQL itself refuses before it asks the validator
- *		is logged as any statement is.
+ *		An error never shows an option's value, which may be a secret.  Where
+ *		the statement may contain a secret, the server log gets neither the
+ *		statement nor the SQL text of a context.  A statement that PostgreSQL
+ *		itself refuses before it asks the validator is logged like any
+ *		statement.
  *
  * Copyright (c) 2026, the idempotency developers
  *
@@ -41,7 +42,7 @@
 
 PG_FUNCTION_INFO_V1(idem_sink_setup_sql_fn);
 
-/* Is the option one of the objects of this catalog? */
+/* Do objects of this catalog have the option? */
 static bool
 belongs_here(const IdemSinkOption *option, Oid catalog)
 {
@@ -49,7 +50,10 @@ belongs_here(const IdemSinkOption *option, Oid catalog)
 					   ForeignServerRelationId : UserMappingRelationId);
 }
 
-/* The options this object can have, for the hint. */
+/*
+ * The names of the options that an object of this catalog can have, for the
+ * hint.
+ */
 static char *
 good_options(const IdemSinkOption *table, Oid catalog)
 {
@@ -64,16 +68,22 @@ good_options(const IdemSinkOption *table, Oid catalog)
 	return buf.data;
 }
 
-/* The options that a statement leaves an object with, as a validator sees them. */
+/*
+ * The options that an object has after the statement, as a validator sees
+ * them.
+ */
 typedef struct Checked
 {
 	const IdemSinkKind *kind;
 	List	   *options;		/* of DefElem */
 	Oid			catalog;
-	bool		secret;			/* the statement may have a secret in it */
+	bool		secret;			/* the statement may contain a secret */
 } Checked;
 
-/* A user mapping may always have a secret; of a server the names decide. */
+/*
+ * Read the arguments of a validator.  A user mapping always counts as secret;
+ * for a server the names of its options decide.
+ */
 static Checked
 take_options(FunctionCallInfo fcinfo, const IdemSinkKind *kind)
 {
@@ -85,8 +95,9 @@ take_options(FunctionCallInfo fcinfo, const IdemSinkKind *kind)
 }
 
 /*
- * Part of an ereport.  The client has the statement; the log, which others read,
- * shall not, nor the context with the SQL of a function that runs it.
+ * Part of an ereport: keep a secret out of the server log, which others read.
+ * The log gets neither the statement nor the context, which has the SQL text
+ * of a function that runs the statement.  The client has the statement anyway.
  */
 static int
 hide_secret(const Checked *c)
@@ -95,7 +106,10 @@ hide_secret(const Checked *c)
 	return errhidecontext(c->secret);
 }
 
-/* The hint lists options by name; no value is ever shown. */
+/*
+ * Refuse an option that the object cannot have.  The hint lists names of
+ * options; no value is ever shown.
+ */
 pg_noreturn static void
 unknown_option(const Checked *c, const char *name)
 {
@@ -110,8 +124,8 @@ unknown_option(const Checked *c, const char *name)
 }
 
 /*
- * Who may set a server's options of the kind "superuser" is looked at where the
- * options before are known, in option_guard.c.
+ * Check one option.  Whether the caller may set a server's option for
+ * superusers is checked in option_guard.c, which knows the old options.
  */
 static void
 check_option(const Checked *c, const IdemSinkOption *option, DefElem *def)
@@ -133,7 +147,7 @@ check_option(const Checked *c, const IdemSinkOption *option, DefElem *def)
 				 hide_secret(c)));
 }
 
-/* May the catalog have options that are the program's own? */
+/* May objects of the catalog have options that only the program knows? */
 static bool
 takes_any(const Checked *c)
 {
@@ -141,7 +155,10 @@ takes_any(const Checked *c)
 		(c->catalog == ForeignServerRelationId || c->catalog == UserMappingRelationId);
 }
 
-/* Refuse unknown and bad options.  A missing one is the relay's problem: config.c. */
+/*
+ * Refuse unknown and bad options.  A missing required option is no error here:
+ * the relay shows it as a problem (config.c).
+ */
 static void
 validate(FunctionCallInfo fcinfo, const char *kind)
 {
@@ -160,7 +177,7 @@ validate(FunctionCallInfo fcinfo, const char *kind)
 	}
 }
 
-/* The validator of each kind, as SQL calls it. */
+/* Define the validator of each kind, which SQL calls. */
 #define KIND(kind, table, flags) \
 	PG_FUNCTION_INFO_V1(idem_sink_##kind##_validator); \
 	Datum \
@@ -172,7 +189,7 @@ validate(FunctionCallInfo fcinfo, const char *kind)
 
 IDEM_SINK_KINDS(KIND)
 
-/* Quote a name that goes into SQL text for the operator to run. */
+/* Quote a qualified name for SQL text that the operator will run. */
 static char *
 quoted_name(const char *value)
 {
@@ -186,7 +203,10 @@ quoted_name(const char *value)
 	return quote_qualified_identifier(schema, name);
 }
 
-/* The remote role that the caller's mapping names; the caller's own if none. */
+/*
+ * The remote role that the caller's mapping names, else the caller's own name;
+ * quoted.
+ */
 static char *
 remote_role(Oid serverid)
 {
