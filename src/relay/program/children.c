@@ -8,41 +8,42 @@
  *		   `--killed--> dying --reaped--------------------'
  *
  * INVARIANTS
- *		The worker never waits for a child in its loop.  A process that was
- *		killed may take as long to die as the kernel holds it (state D: a disk
- *		or a network file system that does not answer); until it is reaped it is
+ *		The worker's loop never waits for a child.  A process that was killed
+ *		may take as long to die as the kernel holds it (state D: a disk or a
+ *		network file system that does not answer).  Until it is reaped it is
  *		"dying", and holds up the start of its relay's next program and nothing
  *		else.
  *
  *		No process that a program started outlives the program.  The worker is a
- *		"child subreaper", and so is each program: an orphan of a program that
- *		runs is the program's, and one of a program that has ended is the
- *		worker's.  A child that the worker did not start is such an orphan; it
- *		is killed at once.  It may leave orphans in turn, which are seen when it
- *		is reaped.
+ *		"child subreaper", and so is each program: a running program adopts its
+ *		orphans, and the worker adopts those of a program that has ended.  A
+ *		child that the worker did not start is such an orphan.  The worker kills
+ *		it at once.  It may leave orphans in turn, which the worker sees when it
+ *		reaps the child.
  *
- * Why it matters: an orphan that nobody adopts becomes a child of process 1.
- * Where that is the postmaster, a child that the postmaster does not know and
- * that ends by a signal, or with a status other than 0 and 1, is a crash to it:
- * the postmaster restarts all its processes.
+ * Why orphans matter: an orphan that nobody adopts becomes a child of process
+ * 1.  Where the postmaster is process 1, an unknown child that ends by a
+ * signal, or with a status other than 0 and 1, counts as a crash: the
+ * postmaster restarts all its processes.
  *
- * A worker that ends kills its children and waits for all of them together,
+ * A worker that ends kills its children and waits for all of them together, for
  * EXIT_WAIT_MS at most: a command that wants the database empty waits for the
- * worker.  The same on SIGQUIT, where no callback runs.  What is left then is
- * killed and still held by the kernel.  Below an ordinary process 1 that is
- * nobody's business any more.  Below a postmaster that is process 1 the worker,
- * which holds no slot, no lock and no shared memory by then, stays as a mere
- * process until the last child is reaped or the postmaster stops it.
+ * worker.  On SIGQUIT, where no callback runs, the worker does the same.  A
+ * child that is left after that is killed, and the kernel still holds it.
+ * Below an ordinary process 1 that harms nobody.  Below a postmaster that is
+ * process 1 the worker stays as a mere process, which holds no slot, no lock
+ * and no shared memory by then, until the last child is reaped or the
+ * postmaster stops the worker.
  *
- * What a crash leaves: a worker that dies of SIGKILL leaves programs that the
- * kernel kills (PDEATHSIG), and orphans of theirs that nobody kills.  README.md,
- * "Children", says what follows from that.
+ * What a crash leaves: a worker that dies of SIGKILL leaves programs, which the
+ * kernel kills (PDEATHSIG), and orphans of those programs, which nobody kills.
+ * README.md, "Children", names the consequences.
  *
- * LOCKING: none.  Signal handlers set a flag and the latch; the one of SIGQUIT
- * asks the kernel for the children, not the lists here.
+ * LOCKING: none.  Signal handlers set a flag and the latch.  The handler of
+ * SIGQUIT asks the kernel for the children and does not read the lists here.
  *
- * MEMORY: one small chunk per child in a context of its own; at most a running
- * and a dying program per relay, and those that were sent BYE.
+ * MEMORY: one small chunk per child in a context of its own.  A relay has at
+ * most a running and a dying program, besides programs that were sent BYE.
  *
  * Copyright (c) 2026, the idempotency developers
  *
@@ -72,17 +73,18 @@
 
 #define EXIT_WAIT_MS 1000
 #define LINGER_POLL_MS 100
-#define OVERDUE_MS 1000			/* a process that is not held dies sooner */
+#define OVERDUE_MS 1000			/* a process that the kernel does not hold
+								 * dies sooner */
 #define LOOK_AGAIN_MS 1000		/* while something is dying */
-#define MAX_REAPED 256			/* in one call; the rest has the next turn */
+#define MAX_REAPED 256			/* in one call; the next turn reaps the rest */
 
 struct IdemChild
 {
 	dlist_node	node;
 	pid_t		pid;
-	bool		ended;			/* reaped, and "status" is how */
+	bool		ended;			/* reaped; "status" is its exit status */
 	int			status;
-	IdemClock	overdue_at;		/* of one that is dying */
+	IdemClock	overdue_at;		/* of a dying child */
 	char		relay[IDEM_MAX_NAME_BYTES + 1];
 };
 
@@ -90,14 +92,15 @@ static MemoryContext children_cxt = NULL;
 static IdemChild *spare = NULL;
 static dlist_head running = DLIST_STATIC_INIT(running);
 static dlist_head dying = DLIST_STATIC_INIT(dying);
-static int	nknown = 0;			/* of both lists, not reaped */
-static int	nstrangers = 0;		/* at the last look */
+static int	nknown = 0;			/* children in both lists that are not reaped */
+static int	nstrangers = 0;		/* children that this worker did not start, at
+								 * the last look */
 static IdemClock next_look = 0;
 
 static volatile sig_atomic_t child_ended = false;
 static volatile sig_atomic_t told_to_leave = false;
 
-/* Set a flag for the next turn: lists are not to be changed in a handler. */
+/* Set a flag for the next turn: a signal handler must not change lists. */
 static void
 on_sigchld(SIGNAL_ARGS)
 {
@@ -108,7 +111,7 @@ on_sigchld(SIGNAL_ARGS)
 	errno = save_errno;
 }
 
-/* Nothing is left to roll back, so this is not die(). */
+/* SIGTERM while lingering.  Not die(), since there is nothing to roll back. */
 static void
 on_sigterm_while_lingering(SIGNAL_ARGS)
 {
@@ -116,8 +119,8 @@ on_sigterm_while_lingering(SIGNAL_ARGS)
 }
 
 /*
- * Visit the children of this process as the kernel lists them; returns how many
- * there are, 0 where it keeps no such list (CONFIG_PROC_CHILDREN).
+ * Visit the children of this process as the kernel lists them.  Returns their
+ * number, 0 where the kernel keeps no such list (CONFIG_PROC_CHILDREN).
  * Async-signal-safe if "visit" is.
  */
 static int
@@ -151,7 +154,10 @@ walk_children(void (*visit) (pid_t pid))
 	return count;
 }
 
-/* Only a child: /proc may count processes as another namespace does. */
+/*
+ * Kill a process if it is a child: /proc may number processes as another
+ * namespace does.
+ */
 static void
 kill_one(pid_t pid)
 {
@@ -162,8 +168,9 @@ kill_one(pid_t pid)
 }
 
 /*
- * Kill all children and what they leave, and reap them: until no child is left,
- * or for EXIT_WAIT_MS.  Async-signal-safe.  True if none is left.
+ * Kill and reap all children, and the orphans that they leave, until no child
+ * is left or EXIT_WAIT_MS have passed.  Async-signal-safe.  True if none is
+ * left.
  */
 static bool
 end_children(void)
@@ -183,7 +190,10 @@ end_children(void)
 	return false;
 }
 
-/* An immediate shutdown, or a crash elsewhere: no callback runs. */
+/*
+ * SIGQUIT: an immediate shutdown, or a crash of another process.  No callback
+ * runs, so end the children here.
+ */
 static void
 on_sigquit(SIGNAL_ARGS)
 {
@@ -192,8 +202,9 @@ on_sigquit(SIGNAL_ARGS)
 }
 
 /*
- * The last callback: shared memory is released.  A fast shutdown tells us to
- * leave as it tells any worker.
+ * Reap children until none is left.  This is the last callback: shared memory
+ * is released.  A fast shutdown ends this process by SIGTERM, as it ends any
+ * worker.
  */
 static void
 linger(int code, Datum arg)
@@ -212,7 +223,10 @@ linger(int code, Datum arg)
 	}
 }
 
-/* Kill by our own list, which is there without CONFIG_PROC_CHILDREN as well. */
+/*
+ * Kill the children of our own list, which works without CONFIG_PROC_CHILDREN
+ * as well.
+ */
 static void
 kill_list(dlist_head *list)
 {
@@ -227,7 +241,7 @@ kill_list(dlist_head *list)
 	}
 }
 
-/* The way out of a worker. */
+/* End all children as the worker ends. */
 static void
 leave(int code, Datum arg)
 {
@@ -273,7 +287,7 @@ idem_children_add(pid_t pid, const char *relay)
 	return child;
 }
 
-/* The child was reaped, and nobody asks for its status any more. */
+/* Free a child that was reaped and whose status nobody asks for any more. */
 static void
 forget(IdemChild *child)
 {
@@ -281,7 +295,10 @@ forget(IdemChild *child)
 	pfree(child);
 }
 
-/* Only children that are not reaped: the number of another may be in use again. */
+/*
+ * The child with that pid.  Reaped children are left out: their pid may be in
+ * use again.
+ */
 static IdemChild *
 find(dlist_head *list, pid_t pid)
 {
@@ -297,7 +314,10 @@ find(dlist_head *list, pid_t pid)
 	return NULL;
 }
 
-/* It was reaped; its number may be somebody else's from now on. */
+/*
+ * Note that a process was reaped; its pid may be another process's from now
+ * on.
+ */
 static void
 note_end(pid_t pid, int status)
 {
@@ -324,7 +344,7 @@ idem_child_ended(IdemChild *child, int *status)
 	if (!child->ended && waitpid(child->pid, &one, WNOHANG) == child->pid)
 	{
 		note_end(child->pid, one);
-		child_ended = true;		/* what it left is to be looked for */
+		child_ended = true;		/* look for orphans that it left */
 	}
 	if (!child->ended)
 		return false;
@@ -366,7 +386,10 @@ idem_children_dying(const char *relay, bool *overdue)
 	return 0;
 }
 
-/* Bounded, so that a storm of orphans does not hold the relays up. */
+/*
+ * Reap children that have ended.  Bounded, so that a storm of orphans does not
+ * hold up the relays.
+ */
 static void
 reap(void)
 {
@@ -382,7 +405,7 @@ reap(void)
 	child_ended = true;
 }
 
-/* Kill a child that this worker did not start: an orphan of a program. */
+/* Kill a child if this worker did not start it: an orphan of a program. */
 static void
 kill_stranger(pid_t pid)
 {
@@ -392,7 +415,10 @@ kill_stranger(pid_t pid)
 	nstrangers++;
 }
 
-/* A list of known children has no stranger in it, which is the usual case. */
+/*
+ * Kill orphans.  Usually the kernel lists as many children as we know, and
+ * there is none.
+ */
 static void
 kill_strangers(void)
 {

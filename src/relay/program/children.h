@@ -21,42 +21,46 @@
 typedef struct IdemChild IdemChild;
 
 /*
- * Make this process the one that adopts, kills and reaps what its programs leave
- * behind.  Call it once, before signals are unblocked and before the first program.
+ * Make this process adopt, kill and reap the orphans of its programs.  Call it
+ * once, before signals are unblocked and before the first program starts.
  */
 extern void idem_children_init(void);
 
-/* Memory for one program more, so that idem_children_add cannot fail after a fork. */
+/*
+ * Allocate memory for one more program, so that idem_children_add cannot fail
+ * after a fork.
+ */
 extern void idem_children_make_room(void);
 
-/* A program of that relay runs now. */
+/* Note that a program of that relay runs now. */
 extern IdemChild *idem_children_add(pid_t pid, const char *relay);
 
 /*
  * Has the program ended?  Then *status is set as by waitpid, and the child is
- * forgotten.  Does not wait.
+ * freed.  Does not wait.
  */
 extern bool idem_child_ended(IdemChild *child, int *status);
 
 /*
- * SIGKILL.  The caller forgets the child; it is reaped here whenever the kernel
- * lets go of it.
+ * Kill the program by SIGKILL.  The caller forgets the child.  It is reaped
+ * here when the kernel lets it end.
  */
 extern void idem_child_kill(IdemChild *child);
 
 /*
- * A program of that relay that was killed and is not reaped; 0: there is none.
- * *overdue: it takes longer than a process needs to die that nothing holds.
+ * The pid of a program of that relay that was killed and is not reaped; 0:
+ * there is none.  *overdue: it takes longer to die than a process that the
+ * kernel does not hold.
  */
 extern pid_t idem_children_dying(const char *relay, bool *overdue);
 
 /*
- * Programs that run or are about to die.  One that is overdue is the kernel's: it
- * takes no other relay's place.
+ * The number of programs that run or are dying.  A program that is overdue to
+ * die is left out: the kernel holds it, and it takes no other relay's place.
  */
 extern int	idem_children_count(void);
 
-/* Reap what has ended, kill what nobody knows; bounded, and does not wait. */
+/* Reap ended children and kill orphans; bounded, and does not wait. */
 extern void idem_children_serve(void);
 
 /* Has a child ended since idem_children_serve looked? */

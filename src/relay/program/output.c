@@ -1,19 +1,19 @@
 /*-------------------------------------------------------------------------
  *
  * output.c
- *		What a program prints, as lines that are fit for the server log.
+ *		Turns a program's output into lines that are fit for the server log.
  *
- * A program's text may come from whoever the program talks to.  So its
- * descriptors do not lead to the server log itself, where one line could look
- * like a message of the server.  They lead to a pipe, and who reads it decides
- * what becomes of each line.
+ * A program's text may come from the system that the program talks to.  So the
+ * program's descriptors do not lead to the server log itself, where one line
+ * could look like a message of the server.  They lead to a pipe, and the reader
+ * of the pipe decides what to do with each line.
  *
  * INVARIANT
- *		A line is printable ASCII and shorter than IDEM_OUTPUT_LINE_LEN: bytes
- *		of any encoding may come, and those of none.
+ *		A line is printable ASCII and shorter than IDEM_OUTPUT_LINE_LEN,
+ *		although the bytes may be of any encoding, or of none.
  *
- * Nothing here waits.  A program waits in its write while the pipe is full, until
- * the reader's next turn.
+ * Nothing here waits.  A program waits in its write while the pipe is full,
+ * until the reader's next turn.
  *
  * LOCKING: none.
  *
@@ -41,7 +41,11 @@ idem_output_open(IdemOutput *output, int *theirs)
 
 	if (pipe2(fds, O_CLOEXEC) != 0)
 		return false;
-	/* Ours alone: a program may take it for an error that a write would wait. */
+
+	/*
+	 * O_NONBLOCK for our end only: a program might take a write that cannot
+	 * be done at once for an error.
+	 */
 	(void) fcntl(fds[0], F_SETFL, O_NONBLOCK);
 	output->fd = fds[0];
 	output->nread = 0;
@@ -59,7 +63,7 @@ idem_output_close(IdemOutput *output)
 	output->len = 0;
 }
 
-/* The line has ended; empty ones are nobody's. */
+/* End a line and hand it over; an empty line is dropped. */
 static void
 end_line(IdemOutput *output, IdemOutputTake take, void *arg)
 {
@@ -77,7 +81,10 @@ idem_output_end(IdemOutput *output, IdemOutputTake take, void *arg)
 	idem_output_close(output);
 }
 
-/* Cut into lines; what is too long is cut off, what is not printable becomes "?". */
+/*
+ * Cut bytes into lines.  The end of a long line is dropped; an unprintable
+ * byte becomes "?".
+ */
 static void
 add_bytes(IdemOutput *output, const char *data, size_t n, IdemOutputTake take, void *arg)
 {

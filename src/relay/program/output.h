@@ -1,7 +1,7 @@
 /*-------------------------------------------------------------------------
  *
  * output.h
- *		What a program prints, as lines that are fit for the server log.
+ *		Turns a program's output into lines that are fit for the server log.
  *
  * Copyright (c) 2026, the idempotency developers
  *
@@ -21,33 +21,36 @@
 typedef struct IdemOutput
 {
 	int			fd;				/* -1: closed */
-	uint64		nread;			/* bytes, since it was opened */
-	int			len;			/* of the line that has not ended yet */
+	uint64		nread;			/* bytes read since it was opened */
+	int			len;			/* length of the unfinished line */
 	char		line[IDEM_OUTPUT_LINE_LEN];
 } IdemOutput;
 
 #define IDEM_OUTPUT_NONE {.fd = -1}
 
-/* Called with a line of printable ASCII that is not empty. */
+/* Called with a non-empty line of printable ASCII. */
 typedef void (*IdemOutputTake) (const char *line, void *arg);
 
 /*
- * Make the pipe; *theirs is the program's end, for the caller to close once the
- * program is started.  False with errno if there is no pipe.
+ * Make the pipe.  *theirs is the program's end; the caller closes it after the
+ * program is started.  False with errno if the pipe cannot be made.
  */
 extern bool idem_output_open(IdemOutput *output, int *theirs);
 
 /*
- * Take in what is there, without waiting and about "limit" bytes at most.  At the
- * end of file the output is closed.
+ * Read available bytes, about "limit" at most, without waiting.  At the end of
+ * file the output is closed.
  */
 extern void idem_output_read(IdemOutput *output, size_t limit,
 							 IdemOutputTake take, void *arg);
 
-/* Close it; the line that has not ended is handed over.  Safe on a closed one. */
+/*
+ * Hand over the unfinished line and close the output.  Safe on a closed
+ * output.
+ */
 extern void idem_output_end(IdemOutput *output, IdemOutputTake take, void *arg);
 
-/* Close it and forget the line. */
+/* Close the output and drop the unfinished line. */
 extern void idem_output_close(IdemOutput *output);
 
 #endif							/* IDEM_RELAY_PROGRAM_OUTPUT_H */

@@ -5,20 +5,21 @@
  *
  * A program is in the directory idempotency-sinks beside the library that this
  * process has loaded, or in idempotency.sink_directory.  No function here looks
- * at a file: the file system may not answer.  The child that is to become the
- * program tries execve at both paths, in this order (process.c).
+ * at a file, because the file system may not answer.  The child that is to
+ * become the program tries execve at both paths, in this order (process.c).
  *
- * The path beside the library comes first: library and programs are of one
- * release and speak one version of the protocol, and an image volume mounts both
- * below a path of its own, which no setting names.
+ * The path beside the library comes first: the programs there are of the
+ * library's release and speak the same version of the protocol.  An image
+ * volume mounts library and programs below a path of its own, which no setting
+ * names.
  *
  * INVARIANT
- *		A program is one that the operating system's administrator installed, or a
- *		superuser's setting points to.  Nobody can put a file beside the library
- *		who could not replace the library.  Names are [a-z0-9_]+ behind a fixed
- *		prefix, so none leads out of the directory.
+ *		A program is a file that the operating system's administrator installed,
+ *		or that a superuser's setting points to.  A user who can put a file
+ *		beside the library can replace the library as well.  Names are
+ *		[a-z0-9_]+ behind a fixed prefix, so no name leads out of the directory.
  *
- * MEMORY: results in the caller's context.  LOCKING: none.
+ * MEMORY: results are in the caller's context.  LOCKING: none.
  *
  * Copyright (c) 2026, the idempotency developers
  *
@@ -42,7 +43,10 @@
 
 char	   *idem_sink_directory = NULL;
 
-/* The name may be a user's option: it must not lead out of the directory. */
+/*
+ * Is it a safe name?  It may be a user's option, and must not lead out of the
+ * directory.
+ */
 static bool
 name_is_safe(const char *program)
 {
@@ -54,9 +58,9 @@ name_is_safe(const char *program)
 }
 
 /*
- * The programs' directory beside the library, as the server loaded it: symbolic
- * links are not followed, so a library that is a link has its programs beside
- * the link.
+ * The programs' directory beside the library, at the path by which the server
+ * loaded the library.  Symbolic links are not followed: a library that is a
+ * link has its programs beside the link.
  */
 static char *
 directory_beside_library(void)
@@ -72,7 +76,7 @@ directory_beside_library(void)
 	return psprintf("%s/" SUBDIRECTORY, path[0] != '\0' ? path : ".");
 }
 
-/* NULL where the setting is empty. */
+/* idempotency.sink_directory; NULL if it is empty. */
 static const char *
 other_directory(void)
 {
@@ -94,7 +98,10 @@ idem_program_paths(const char *program, IdemProgramPaths *paths, char **problem)
 	return true;
 }
 
-/* What to install, ahead of the paths: a long message is cut off at its end. */
+/*
+ * The message names the package before the paths, since a long message is cut
+ * off at its end.
+ */
 char *
 idem_program_missing(const char *program)
 {

@@ -1,28 +1,30 @@
 /*-------------------------------------------------------------------------
  *
  * process.c
- *		Starts programs as children; listens to and ends those that are sinks.
+ *		Starts programs as children; logs the output of sink programs and ends
+ *		them.
  *
- * A program talks to the world, so it has nothing of the server's: no shared
+ * A program talks to the world, so it gets nothing of the server's: no shared
  * memory, no descriptor but the three that its starter names, no environment
- * but the one its starter gives.  A sink program has one end of a socket pair
- * and of a pipe, and no arguments.  What the program prints into the pipe, or says
- * in frames for the log, goes to the server log as lines of its relay, LOG_BURST at
- * once and then one per LOG_INTERVAL_MS, with the number of those that were dropped.
+ * but the one that its starter gives.  A sink program gets one end of a socket
+ * pair and one end of a pipe, and no arguments.  Text that the program prints
+ * into the pipe, or sends in frames for the log, goes to the server log as
+ * lines of its relay: LOG_BURST lines at once, then one per LOG_INTERVAL_MS,
+ * with the number of dropped lines.
  *
  * Between fork and exec only async-signal-safe calls are made.  Signals are
- * blocked across the fork, so that a handler of the server can never run in
+ * blocked across the fork, so that a signal handler of the server never runs in
  * the child.  A sink program stays in the worker's process group and session:
- * what the postmaster signals to the group at a crash reaches it as well; SIGINT
- * is ignored, because pg_cancel_backend signals the group, too.
+ * signals that the postmaster sends to the group at a crash reach it as well.
+ * SIGINT is ignored, because pg_cancel_backend also signals the group.
  *
- * Nothing here waits for a program, its start included: the child looks for the
- * file, and a fork does not copy the tables of pages that map shared memory.  (vfork
- * would be quicker, but its parent waits for the child's exec.)  What becomes of a
- * program that was killed is children.c's.
+ * Nothing here waits for a program, not even for its start: the child looks for
+ * the file, and a fork does not copy the tables of pages that map shared
+ * memory.  (vfork would be quicker, but its parent waits for the child's exec.)
+ * children.c keeps track of a program that was killed.
  *
- * If the worker dies by SIGKILL the kernel delivers PDEATHSIG; the comparison of
- * getppid closes the gap before it is set.
+ * If the worker dies by SIGKILL, the kernel sends PDEATHSIG to the program.
+ * The comparison of getppid covers a worker that died before PDEATHSIG was set.
  *
  * Copyright (c) 2026, the idempotency developers
  *
@@ -50,15 +52,15 @@
 #include "relay/program/process.h"
 #include "shared/fault.h"
 
-#define NOT_EXECUTED 127		/* exit status, as of a shell */
+#define NOT_EXECUTED 127		/* exit status that a shell uses for this */
 #define LOG_BURST 20
 #define LOG_INTERVAL_MS 1000
-#define MAX_PRINTED (64 * 1024) /* bytes taken in at once: what a pipe holds */
+#define MAX_PRINTED (64 * 1024) /* bytes read at once: the capacity of a pipe */
 
 /*
- * Everything above standard error goes: a child inherits descriptors of the
- * data directory otherwise.  close_range is not everywhere; the fallback asks
- * the limit, which is what the server's own use of descriptors is bounded by.
+ * Close all descriptors above standard error: a child inherits descriptors of
+ * files in the data directory otherwise.  Where close_range is missing, close
+ * up to max_fd, the limit that also bounds the server's own descriptors.
  */
 static void
 close_from_3(long max_fd)
@@ -71,7 +73,9 @@ close_from_3(long max_fd)
 		(void) close((int) fd);
 }
 
-/* The program may be sacrificed before the database is. */
+/*
+ * Let the kernel kill the program before the database when memory is short.
+ */
 static void
 raise_oom_score(void)
 {
@@ -85,7 +89,7 @@ raise_oom_score(void)
 	}
 }
 
-/* Between fork and exec: async-signal-safe calls only. */
+/* The child between fork and exec: async-signal-safe calls only. */
 pg_noreturn static void
 run_child(const IdemSpawn *spawn, pid_t parent, long max_fd)
 {
@@ -104,7 +108,11 @@ run_child(const IdemSpawn *spawn, pid_t parent, long max_fd)
 	close_from_3(max_fd);
 	if (spawn->own_group && setpgid(0, 0) != 0)
 		_exit(126);
-	/* Its orphans are its own: children.c kills what becomes the worker's. */
+
+	/*
+	 * The program adopts its own orphans; children.c kills those that become
+	 * the worker's.
+	 */
 	if (!spawn->own_group)
 		(void) prctl(PR_SET_CHILD_SUBREAPER, 1);
 	if (prctl(PR_SET_PDEATHSIG, SIGKILL) != 0 || getppid() != parent)
@@ -137,7 +145,10 @@ idem_process_spawn(const IdemSpawn *spawn, volatile pid_t *pid)
 	save_errno = errno;
 	if (child > 0)
 	{
-		/* Whichever of the two is first; a kill must find the group. */
+		/*
+		 * Parent and child both set the group, since either may run first,
+		 * and a kill must find the group.
+		 */
 		if (spawn->own_group)
 			(void) setpgid(child, child);
 		*pid = child;
@@ -147,7 +158,10 @@ idem_process_spawn(const IdemSpawn *spawn, volatile pid_t *pid)
 	return child > 0;
 }
 
-/* The worker's end must not block: a program may hang. */
+/*
+ * Make a socket pair.  The worker's end must not block, since a program may
+ * hang.
+ */
 static bool
 make_socket_pair(int fds[2], char **problem)
 {
@@ -159,7 +173,7 @@ make_socket_pair(int fds[2], char **problem)
 	return true;
 }
 
-/* Take one line from the allowance, if there is one. */
+/* Take one line from the relay's allowance; false if none is left. */
 static bool
 has_allowance(IdemPrinted *printed)
 {
@@ -172,7 +186,7 @@ has_allowance(IdemPrinted *printed)
 	return true;
 }
 
-/* How many were dropped, if the log may have a line about it. */
+/* Log the number of dropped lines, if the allowance has a line for it. */
 static void
 log_dropped(IdemPrinted *printed)
 {
@@ -302,7 +316,9 @@ idem_process_describe_end(int status)
 	return psprintf("was terminated by signal %d", WTERMSIG(status));
 }
 
-/* That of a child whose exec failed, which prints nothing. */
+/*
+ * Is it the status of a child whose exec failed?  Such a child prints nothing.
+ */
 static bool
 was_not_executed(const IdemSinkProcess *process, int status)
 {

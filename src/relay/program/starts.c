@@ -3,25 +3,28 @@
  * starts.c
  *		Which relay of a worker may start its program now.
  *
- * A start costs a fork of the worker, and each program two descriptors and a
- * process.  So starts are rationed per worker, by a bucket of tokens that fills
- * at idempotency.max_sink_starts per second, and programs are bounded in number.
- * Relays wait in the order in which they asked; one that fails asks when its
- * backoff is over, so the ration goes round.  Those that start only to see whether
- * all is well, since they were made or the server crashed, have one turn of four
+ * A start costs a fork of the worker, and each program costs a process and two
+ * descriptors.  So starts are rationed per worker, by a bucket of tokens that
+ * fills at idempotency.max_sink_starts per second, and the number of programs
+ * is bounded.  Relays wait in the order in which they asked.  A relay that
+ * fails asks again when its backoff is over, so the ration goes round.  A relay
+ * that was just made, or that starts after a crash of the server, starts its
+ * program only to look whether all is well.  Such relays have one turn of four
  * while others wait.
  *
  * Relays whose last program came to nothing have a queue and a bucket of their
- * own, a fifth of the other, and a quarter of the room: two hundred relays to a
- * closed port, or to a host that does not answer, do not keep the others waiting.
- * At its first start nobody knows that of a relay.  So a program that has not become
- * ready within a second ends when others wait for room (runners.c), and tries again
- * from that queue, where it has all the time of sink_timeout.
+ * own: a fifth of the other bucket's tokens, and a quarter of the room.  So two
+ * hundred relays to a closed port, or to a host that does not answer, do not
+ * keep the other relays waiting.  At a relay's first start nobody knows whether
+ * it will fail.  So a program that is not ready within a second ends when
+ * others wait for room (runners.c).  The relay tries again from the queue of
+ * failing relays, where its program has all the time of sink_timeout.
  *
- * Where there is no room, the worker lets relays rest that have nothing to send,
- * and after a while makes others give their programs up in turn (runners.c).
+ * Where there is no room, the worker ends programs of relays that have nothing
+ * to send, and after a while makes the others give up their programs in turn
+ * (runners.c).
  *
- * MEMORY: none; the tickets are embedded in the relays.
+ * MEMORY: none of its own; the tickets are embedded in the relays.
  *
  * Copyright (c) 2026, the idempotency developers
  *
@@ -37,20 +40,25 @@
 #include "relay/program/children.h"
 #include "relay/program/starts.h"
 
-/* The part of both that failing relays may have. */
+/*
+ * The divisors for the share of failing relays: of starts per second, and of
+ * room.
+ */
 #define FAILING_STARTS 5
 #define FAILING_ROOM 4
 
-/* So many starts may come at once. */
+/* At least so many starts may come at once. */
 #define MIN_BURST 10
 
-/* Of so many starts one is for a relay that only looks whether all is well. */
+/*
+ * One of so many starts is for a relay that only looks whether all is well.
+ */
 #define LOOKING_TURNS 4
 
 /* A program's end of the socket pair and of the pipe. */
 #define FDS_PER_PROGRAM 2
 
-/* How often the log is told that programs are too few. */
+/* How often the server log says that programs are too few. */
 #define COMPLAIN_MS 60000
 
 int			idem_max_sink_programs = 100;
@@ -59,7 +67,7 @@ int			idem_max_sink_starts = 50;
 typedef struct Queue
 {
 	dlist_head	tickets;
-	dlist_head	looking;		/* of those that start to see whether all is
+	dlist_head	looking;		/* relays that start to look whether all is
 								 * well */
 	int			waiting;
 	uint32		turns;
@@ -69,13 +77,15 @@ typedef struct Queue
 
 static Queue healthy = {DLIST_STATIC_INIT(healthy.tickets), DLIST_STATIC_INIT(healthy.looking)};
 static Queue failing = {DLIST_STATIC_INIT(failing.tickets), DLIST_STATIC_INIT(failing.looking)};
-static int	granted = 0;		/* and not used yet */
-static int	trying = 0;			/* programs of failing relays */
+static int	granted = 0;		/* starts granted and not used yet */
+static int	trying = 0;			/* programs of failing relays that are not
+								 * ready yet */
 static IdemClock complain_at = 0;
 
 /*
- * A third of the descriptors of a process are for what is not the server's
- * own, which is what AcquireExternalFD allows as well.
+ * How many programs may run at a time.  A third of a process's descriptors may
+ * be used for purposes other than the server's own files; AcquireExternalFD
+ * allows as much.
  */
 int
 idem_start_room(void)
@@ -83,14 +93,17 @@ idem_start_room(void)
 	return Max(1, Min(idem_max_sink_programs, max_safe_fds / 3 / FDS_PER_PROGRAM));
 }
 
-/* A relay whose last program came to nothing waits among its like. */
+/*
+ * A relay whose last program came to nothing waits in the queue of failing
+ * relays.
+ */
 static Queue *
 queue_of(const IdemStartTicket *ticket)
 {
 	return ticket->failing ? &failing : &healthy;
 }
 
-/* Starts per second; the setting may change at any time. */
+/* The queue's starts per second; the setting may change at any time. */
 static double
 rate_of(const Queue *queue)
 {
@@ -98,7 +111,7 @@ rate_of(const Queue *queue)
 		idem_max_sink_starts;
 }
 
-/* Add the tokens of the time that has passed; a burst at most. */
+/* Add the tokens for the time that has passed, up to a burst. */
 static void
 fill(Queue *queue)
 {
@@ -113,7 +126,7 @@ fill(Queue *queue)
 	queue->filled_at = now;
 }
 
-/* How many programs of this queue may run besides; negative if too many do. */
+/* How many more programs of this queue may run; negative if too many do. */
 static int
 free_room(const Queue *queue)
 {
@@ -137,7 +150,7 @@ pop_ticket(Queue *queue)
 						   dlist_pop_head_node(looking ? &queue->looking : &queue->tickets));
 }
 
-/* Grant starts while there are tokens and room; true if there were any. */
+/* Grant starts while there are tokens and room.  True if any was granted. */
 static bool
 serve_queue(Queue *queue)
 {
@@ -161,7 +174,10 @@ serve_queue(Queue *queue)
 	return any;
 }
 
-/* Neither queue is always first where there is room for one. */
+/*
+ * The queues take turns at being first, in case there is room for one program
+ * only.
+ */
 bool
 idem_start_serve(void)
 {
@@ -232,7 +248,10 @@ idem_start_lacking_room(void)
 	return lacking;
 }
 
-/* When a queue whose relays lack nothing else has its next token. */
+/*
+ * When the queue has its next token.  0 if no relay waits, or if there is no
+ * room.
+ */
 static IdemClock
 token_time(Queue *queue)
 {

@@ -28,31 +28,37 @@ typedef struct IdemStartTicket
 {
 	dlist_node	node;
 	bool		queued;
-	bool		granted;		/* and not used yet */
+	bool		granted;		/* a start is granted and not used yet */
 	bool		failing;		/* its last program came to nothing */
-	bool		trying;			/* that holds now of the program it has */
+	bool		trying;			/* its present program started as that of a
+								 * failing relay */
 } IdemStartTicket;
 
 /*
- * May the relay start its program?  If not it waits in the queue, and is to ask
- * again in each of its turns.  looking: it may have nothing to send, and starts to
- * see whether all is well.
+ * May the relay start its program?  If not, the relay waits in the queue, and
+ * asks again in each of its turns. looking: the relay may have nothing to
+ * send, and starts its program to look whether all is well.
  */
 extern bool idem_start_ask(IdemStartTicket *ticket, bool failing, bool looking);
 
-/* It does not want to any more, or its program is ready, or has ended. */
+/*
+ * The relay does not want to start a program any more, or its program is ready
+ * or has ended.
+ */
 extern void idem_start_withdraw(IdemStartTicket *ticket);
 
-/* Grant what may be granted now; true if some relay got it. */
+/* Grant the starts that may be granted now.  True if a relay got one. */
 extern bool idem_start_serve(void);
 
-/* How many relays wait for others to give their programs up. */
+/* How many programs of others must end for the relays that wait. */
 extern int	idem_start_lacking_room(void);
 
-/* When to serve again; 0: no need. */
+/* When to call idem_start_serve again; 0: no need. */
 extern IdemClock idem_start_next_time(void);
 
-/* Programs that may run at a time, what descriptors allow considered. */
+/*
+ * How many programs may run at a time; the limit of descriptors is considered.
+ */
 extern int	idem_start_room(void);
 
 #endif							/* IDEM_RELAY_PROGRAM_STARTS_H */
