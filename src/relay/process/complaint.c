@@ -1,11 +1,12 @@
 /*-------------------------------------------------------------------------
  *
  * complaint.c
- *		Errors that a worker meets again and again: said seldom, tried again later.
+ *		Errors that a worker meets again and again: logs them seldom, sets the
+ *		next try.
  *
- * What fails is tried again after 200 ms, then after twice that, up to 10 s.  The
- * log has each error when it comes up, and again after 1 s, 2 s, 4 s, up to an
- * hour, for as long as it stays the same.
+ * A failed action is tried again after 200 ms, then after twice that, up to 10
+ * s.  The server log gets each error when it first occurs, and again after 1 s,
+ * 2 s, 4 s, up to an hour, as long as the error stays the same.
  *
  * Copyright (c) 2026, the idempotency developers
  *

@@ -1,7 +1,8 @@
 /*-------------------------------------------------------------------------
  *
  * complaint.h
- *		Errors that a worker meets again and again: said seldom, tried again later.
+ *		Errors that a worker meets again and again: logs them seldom, sets the
+ *		next try.
  *
  * Copyright (c) 2026, the idempotency developers
  *
@@ -20,23 +21,25 @@
 #include "relay/shmem.h"
 #include "shared/clock.h"
 
-/* One per thing that can fail; all zero: it has not. */
+/* One per action that can fail; all zero: the action has not failed. */
 typedef struct IdemComplaint
 {
-	int			failures;		/* in a row */
-	IdemClock	retry_at;		/* not before; 0: at once */
-	int64		log_gap_ms;		/* to the next report of the same error */
-	IdemClock	log_at;			/* not before */
-	char		message[IDEM_ERROR_LEN];	/* that was logged last */
+	int			failures;		/* failures in a row */
+	IdemClock	retry_at;		/* earliest next try; 0: at once */
+	int64		log_gap_ms;		/* from log_at's report to the next of the
+								 * same error */
+	IdemClock	log_at;			/* earliest next report of the same error */
+	char		message[IDEM_ERROR_LEN];	/* of the error that was logged
+											 * last */
 } IdemComplaint;
 
 /*
- * In PG_CATCH, before FlushErrorState: log the error if it is another than
- * the last one, or if enough time has passed, and say when to try again.
+ * In PG_CATCH, before FlushErrorState: log the error if it differs from the
+ * last error, or if enough time has passed, and set the next try.
  */
 extern void idem_complaint_note(IdemComplaint *complaint);
 
-/* It worked. */
+/* The action succeeded. */
 extern void idem_complaint_clear(IdemComplaint *complaint);
 
 #endif							/* IDEM_RELAY_PROCESS_COMPLAINT_H */

@@ -1,20 +1,21 @@
 /*-------------------------------------------------------------------------
  *
  * hooks.c
- *		Commands of other people's sessions that concern relays.
+ *		Hooks in other sessions: their commands that concern relays.
  *
  * A worker is a session of its database, and serving interrupts does not make
  * it leave.  So commands that need a database empty, and DROP EXTENSION, keep
- * its workers down while they run.
+ * the database's workers down while they run.
  *
- * A relay's dependencies are those of its anchor (anchor.c).  What befalls the
- * anchor, by whatever command, is told by object_access_hook: when it is
- * dropped the relay's row goes in the same transaction, and a new owner is
- * noted there.  The hook asks for the class first, so that other objects cost
- * a comparison, other relations a look into the cache; without the extension,
- * or while it is being dropped, nothing is an anchor.
+ * A relay's dependencies are those of its anchor (anchor.c). object_access_hook
+ * tells of each command that drops or alters an anchor.  When an anchor is
+ * dropped, the relay's row is deleted in the same transaction.  When an anchor
+ * gets a new owner, the row notes the owner.  The hook checks the class first,
+ * so an object of another class costs a comparison, and another relation a look
+ * into the cache.  Without the extension, or while the extension is being
+ * dropped, no relation counts as an anchor.
  *
- * LOCKING: the command holds the anchor's AccessExclusiveLock, then "relays".
+ * LOCKING: the command holds the anchor's AccessExclusiveLock; then "relays".
  *
  * Copyright (c) 2026, the idempotency developers
  *
@@ -58,7 +59,10 @@
 static ProcessUtility_hook_type prev_process_utility = NULL;
 static object_access_hook_type prev_object_access = NULL;
 
-/* The server exports its own test in the newest minor releases only. */
+/*
+ * May the current user create databases?  PostgreSQL exports its own test only
+ * in the newest minor releases.
+ */
 static bool
 may_create_databases(void)
 {
@@ -76,8 +80,8 @@ may_create_databases(void)
 }
 
 /*
- * Would the caller be let through to the command itself?  Anybody may send a
- * DROP DATABASE; it must not stop the workers of a database if it is going to
+ * Does the caller have the privileges for the command?  Anybody may send a
+ * DROP DATABASE.  It must not stop the workers of a database if it is going to
  * be refused.
  */
 static bool
@@ -96,7 +100,10 @@ may_clear(Oid dboid, bool as_template)
 	return allowed;
 }
 
-/* The database a command needs without sessions; InvalidOid: none. */
+/*
+ * The database that a command needs without sessions, if the caller may run
+ * the command; InvalidOid: none.
+ */
 static Oid
 database_to_clear(Node *parsetree)
 {
@@ -138,7 +145,7 @@ database_to_clear(Node *parsetree)
 	return may_clear(dboid, IsA(parsetree, CreatedbStmt)) ? dboid : InvalidOid;
 }
 
-/* DROP EXTENSION may name several. */
+/* Is our extension among those that DROP EXTENSION names? */
 static bool
 names_our_extension(List *objects)
 {
@@ -152,7 +159,9 @@ names_our_extension(List *objects)
 	return false;
 }
 
-/* The relays that send to a server, as a readable list; NULL: none. */
+/*
+ * The names of the relays that send to a server, for a message; NULL: none.
+ */
 static char *
 relays_of_server(Oid serverid)
 {
@@ -172,9 +181,10 @@ relays_of_server(Oid serverid)
 }
 
 /*
- * The server itself would refuse, and name the anchor: say it of relays.
- * Anybody may send a DROP SERVER: a role that may not drop the server learns
- * nothing of its relays.
+ * Refuse a DROP SERVER without CASCADE if relays send to the server.
+ * PostgreSQL would refuse as well, but would name the anchor; this error names
+ * the relays.  Anybody may send a DROP SERVER: a role that may not drop the
+ * server learns nothing of its relays.
  */
 static void
 before_drop_server_restrict(DropStmt *stmt)
@@ -201,8 +211,8 @@ before_drop_server_restrict(DropStmt *stmt)
 }
 
 /*
- * An anchor has been altered: its owner may be another one, or it is an anchor
- * no more, under another name or in another schema.
+ * An anchor has been altered.  It may have a new owner.  Or it has another
+ * name or schema, and is an anchor no more.
  */
 static void
 anchor_altered(int relay_id)
@@ -218,7 +228,7 @@ anchor_altered(int relay_id)
 	idem_relay_config_changed();
 }
 
-/* Look at the class first: each change of any object passes through here. */
+/* Look at the class first: each change of any object calls this hook. */
 static void
 on_object_access(ObjectAccessType access, Oid classId, Oid objectId, int subId, void *arg)
 {
@@ -240,7 +250,7 @@ on_object_access(ObjectAccessType access, Oid classId, Oid objectId, int subId, 
 	}
 }
 
-/* Run the command, through the hook that was installed before ours. */
+/* Run the command through the hook that was installed before ours. */
 static void
 call_next(PlannedStmt *pstmt, const char *queryString, bool readOnlyTree,
 		  ProcessUtilityContext context, ParamListInfo params,
@@ -254,14 +264,14 @@ call_next(PlannedStmt *pstmt, const char *queryString, bool readOnlyTree,
 								queryEnv, dest, qc);
 }
 
-/* For an error or FATAL in the command. */
+/* Release the workers after an error or FATAL in the command. */
 static void
 release_workers(int code, Datum former)
 {
 	idem_workers_release(DatumGetObjectId(former));
 }
 
-/* The same, with the workers of a database down meanwhile. */
+/* Run the command while the workers of a database are held down. */
 static void
 call_next_without_workers(Oid dboid, PlannedStmt *pstmt, const char *queryString,
 						  bool readOnlyTree, ProcessUtilityContext context,
@@ -281,7 +291,7 @@ call_next_without_workers(Oid dboid, PlannedStmt *pstmt, const char *queryString
 	idem_workers_release(former);
 }
 
-/* Things that change what a relay may do or where it goes. */
+/* Does the command change what a relay may do, or where it sends? */
 static bool
 concerns_relays(Node *parsetree)
 {
@@ -307,7 +317,10 @@ concerns_relays(Node *parsetree)
 	}
 }
 
-/* Hold workers down, word the refusal of DROP SERVER, and wake workers afterwards. */
+/*
+ * The utility hook: hold workers down, word the refusal of DROP SERVER, and
+ * wake workers afterwards.
+ */
 static void
 process_utility(PlannedStmt *pstmt, const char *queryString, bool readOnlyTree,
 				ProcessUtilityContext context, ParamListInfo params,

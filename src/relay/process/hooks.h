@@ -1,7 +1,7 @@
 /*-------------------------------------------------------------------------
  *
  * hooks.h
- *		Commands of other people's sessions that concern relays.
+ *		Hooks in other sessions: their commands that concern relays.
  *
  * Copyright (c) 2026, the idempotency developers
  *
@@ -15,7 +15,10 @@
 
 #include "postgres.h"
 
-/* Installed at preload only; without shared memory there is nobody to wake. */
+/*
+ * Install the hooks, at preload only: without shared memory there are no
+ * workers.
+ */
 extern void idem_hooks_init(void);
 
 #endif							/* IDEM_RELAY_PROCESS_HOOKS_H */

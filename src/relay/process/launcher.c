@@ -3,30 +3,32 @@
  * launcher.c
  *		The process that keeps a worker running per database with relays.
  *
- * Which databases have relays stands in pg_shseclabel, as a security label of
- * the database: a shared catalog that can be read without connecting to any
- * database, that is transactional, crash-safe, replicated, and cleaned up by
- * DROP DATABASE.  (pg_db_role_setting would be more familiar, but cannot be
- * read without a database.)  pg_dump --create carries the label along; a
- * restored database then has a worker, and relays that wait to be adopted.
+ * A security label of the database, in pg_shseclabel, marks a database with
+ * relays.  That shared catalog can be read without connecting to any database.
+ * It is transactional, crash-safe, replicated, and cleaned up by DROP DATABASE.
+ * (pg_db_role_setting would be more familiar, but cannot be read without a
+ * database.) pg_dump --create carries the label along; a restored database then
+ * has a worker, and relays that wait to be adopted.
  *
- * The launcher reads the labels at start, when poked, and each minute, and starts
- * the workers that are missing.  The worker of a database occupies slots in shared
- * memory for further workers, one per function relay with something to do, and
- * the launcher starts those as well.
+ * The launcher reads the labels at its start, when a process pokes it, and each
+ * minute.  Then it starts missing workers.  The worker of a database occupies
+ * slots in shared memory for further workers, one per function relay with
+ * something to do, and the launcher starts those as well.
  *
- * A worker that ends is started again after a delay that grows while it fails
- * at once.  Databases whose DDL wants them empty are left alone until the
- * statement's backend is done, or gone.
+ * A worker that ends is started again after a delay.  The delay grows while
+ * workers end at once.  If a command needs a database empty, the launcher
+ * starts no worker there until the command's backend has finished the command,
+ * or is gone.
  *
  * The launcher also asks the publish witness (witness_ask.c).  Its loop never waits
  * for the witness's command; on its way out it waits a second for the command's end.
  *
  * The launcher starts when recovery has finished, so a promoted standby relays
- * without anyone's help.  A crash leaves nothing of it; the next launcher reads the
- * catalog.
+ * without anyone's help.  A crash leaves no state of the launcher; the next
+ * launcher reads the catalog.
  *
- * LOCKING: the lock of shmem.h, never across a wait, a fork request or a scan.
+ * LOCKING: the lock of shmem.h, never held across a wait, a fork request or a
+ * scan.
  *
  * Copyright (c) 2026, the idempotency developers
  *
@@ -78,10 +80,12 @@
 #define RESCAN_MS 60000L		/* safety net; commits poke the launcher */
 #define BUSY_MS 200L			/* while something waits to be started */
 #define MAX_RESTART_MS 10000
-#define NO_PROCESS_MS 1000L		/* until processes of others may have ended */
+#define NO_PROCESS_MS 1000L		/* how long to wait for processes of others to
+								 * end */
 
 static BackgroundWorkerHandle **handles = NULL; /* by slot number */
-static IdemClock next_scan = 0; /* of the catalog, unless poked before */
+static IdemClock next_scan = 0; /* next scan of the catalog, unless poked
+								 * earlier */
 
 void
 idem_launcher_register(void)
@@ -122,8 +126,8 @@ idem_launcher_delist_database(void)
 }
 
 /*
- * The label is set by relay_create.  By hand only a superuser may, as the
- * restore of a dump does.
+ * Check a security label of ours. relay_create sets the label.  By a command
+ * only a superuser may set it, as the restore of a dump does.
  */
 static void
 check_label(const ObjectAddress *object, const char *label)
@@ -181,7 +185,10 @@ scan_databases(void)
 	return result;
 }
 
-/* Say it once per RESCAN_MS: each scan finds the same. */
+/*
+ * Log that a database has no worker, once per RESCAN_MS: each scan finds the
+ * same.
+ */
 static void
 complain_of_slots(Oid database, bool no_process)
 {
@@ -199,8 +206,9 @@ complain_of_slots(Oid database, bool no_process)
 }
 
 /*
- * Bring the slots in line with the catalog.  The worker of each database comes
- * before those of function relays, which their database's worker asks for.
+ * Bring the slots in line with the catalog.  The own workers of databases come
+ * before workers of function relays, whose slots the databases' workers
+ * occupy.
  */
 static void
 reconcile_slots(List *databases)
@@ -243,8 +251,9 @@ reconcile_slots(List *databases)
 }
 
 /*
- * A worker that has detached is gone, too: below a postmaster that is process 1 its
- * process may stay for as long as the kernel holds a sink program (children.c).
+ * Has the worker of a slot ended?  A worker that has detached counts as ended:
+ * below a postmaster that is process 1 its process may stay for as long as the
+ * kernel holds a sink program (children.c).
  */
 static bool
 worker_is_gone(int slotno)
@@ -263,8 +272,9 @@ worker_is_gone(int slotno)
 }
 
 /*
- * A worker that is gone: note it, and when it may come back.  It has detached
- * by itself, and if the slot has a process, that is another's.
+ * Note workers that have ended, and set when their slots may get a worker
+ * again.  They have detached by themselves; if such a slot has a process, it
+ * is another worker's.
  */
 static void
 reap_workers(void)
@@ -297,9 +307,10 @@ reap_workers(void)
 }
 
 /*
- * Under the lock: may this slot's worker be started now?  A function relay whose
- * worker ended in the middle, and that was asked to give way, has no worker to do so.
- * The slot is freed at once: others would wait for it through the launcher's delay.
+ * Under the lock: may this slot's worker be started now?  A slot that is not
+ * wanted is freed.  So is the slot of a function relay whose worker was asked
+ * to give way and ended without freeing it: others would wait for the slot
+ * through the launcher's delay.
  */
 static bool
 slot_is_startable(IdemWorkerSlot *slot, IdemClock now)
@@ -314,7 +325,10 @@ slot_is_startable(IdemWorkerSlot *slot, IdemClock now)
 	return !idem_workers_held(slot->dboid) && slot->not_before <= now;
 }
 
-/* False if max_worker_processes are in use; stat_relay then says so. */
+/*
+ * Register a worker.  False if all max_worker_processes are in use; stat_relay
+ * then says so.
+ */
 static bool
 register_worker(int slotno, Oid dboid, int relay_id)
 {
@@ -336,7 +350,7 @@ register_worker(int slotno, Oid dboid, int relay_id)
 	strlcpy(worker.bgw_type, "idempotency relay", BGW_MAXLEN);
 	worker.bgw_main_arg = Int32GetDatum(slotno);
 	worker.bgw_notify_pid = MyProcPid;
-	/* The handle outlives the cycle. */
+	/* The handle must outlive this turn of the loop. */
 	old = MemoryContextSwitchTo(TopMemoryContext);
 	registered = RegisterDynamicBackgroundWorker(&worker, &handles[slotno]);
 	MemoryContextSwitchTo(old);
@@ -344,9 +358,9 @@ register_worker(int slotno, Oid dboid, int relay_id)
 }
 
 /*
- * max_worker_processes are used up.  A function relay waits for its turn in the
- * worker of its database, without a slot; a database's own worker is tried again
- * here, and a function relay gives way to it.
+ * All max_worker_processes are in use.  A function relay gives its slot back,
+ * and waits for its turn in the worker of its database.  A database's own
+ * worker is tried again here, and a function relay is asked to give way to it.
  */
 static void
 note_no_process(IdemWorkerSlot *slot, Oid dboid, int relay_id)
@@ -366,8 +380,10 @@ note_no_process(IdemWorkerSlot *slot, Oid dboid, int relay_id)
 }
 
 /*
- * Start what a slot wants and does not have.  Returns whether something is pending.
- * There is no process for a function while a database has none for its own worker.
+ * Start the worker of a slot, if it is wanted and not there. function: look at
+ * slots of function relays only, else at slots of databases' own workers only.
+ * No process is started for a function while a database has no process for its
+ * own worker.  Returns whether a start is pending.
  */
 static bool
 start_worker(int slotno, bool function, IdemClock now)
@@ -405,9 +421,10 @@ start_worker(int slotno, bool function, IdemClock now)
 }
 
 /*
- * Start what is wanted and not there, the workers of databases first.  Returns
- * whether something is pending.  Each turn asks anew whether there are processes,
- * since those of others come and go; relays that waited for one are told.
+ * Start all workers that are wanted and not there, databases' own workers
+ * first.  Each turn asks anew for processes, since processes of others come
+ * and go.  When there are processes again, workers are woken: their relays
+ * waited for that.  Returns whether a start is pending.
  */
 static bool
 start_workers(void)
@@ -429,7 +446,10 @@ start_workers(void)
 	return pending;
 }
 
-/* Keep backends from waking whichever process has the number next. */
+/*
+ * Detach as the launcher ends: backends must not wake the process that has its
+ * number next.
+ */
 static void
 launcher_detach(int code, Datum arg)
 {
@@ -439,7 +459,10 @@ launcher_detach(int code, Datum arg)
 	LWLockRelease(idem_relay_shmem->lock);
 }
 
-/* From here on backends can wake this process; the first turn scans in any case. */
+/*
+ * Attach: from here on backends can wake this process.  The first turn scans
+ * in any case.
+ */
 static void
 launcher_attach(void)
 {
@@ -448,8 +471,8 @@ launcher_attach(void)
 	idem_relay_shmem->launcher_procno = IDEM_MY_PROCNO;
 
 	/*
-	 * Workers of a launcher before this one cannot be waited for by handle;
-	 * they detach by themselves, and until then their slots stay taken.
+	 * This launcher has no handles for workers that a former launcher
+	 * started. They detach by themselves; until then their slots stay taken.
 	 */
 	for (int i = 0; i < idem_relay_shmem->nworkers; i++)
 		idem_worker_slots[i].starting = false;
@@ -458,7 +481,10 @@ launcher_attach(void)
 	pg_atomic_write_u32(&idem_relay_shmem->launcher_wake, 1);
 }
 
-/* Poked, or after a while.  What is not scanned by an error is scanned anew. */
+/*
+ * Must the catalog be scanned: after a poke, or after RESCAN_MS?  A scan that
+ * ends in an error is repeated at the launcher's next start.
+ */
 static bool
 must_scan(void)
 {
@@ -470,7 +496,7 @@ must_scan(void)
 	return true;
 }
 
-/* Until poked, something is to be started or scanned, or the witness has news. */
+/* Wait until a poke, a start or scan that is due, or news of the witness. */
 static void
 wait_for_something(bool pending)
 {
@@ -478,7 +504,10 @@ wait_for_something(bool pending)
 	long		witness = idem_witness_ask_wait_ms();
 	pgsocket	fd = idem_witness_ask_fd();
 
-	/* A wait for a lock within the turn has reset the latch, not the flag. */
+	/*
+	 * A wait for a lock in this turn may have reset the latch; the flag is
+	 * still set.
+	 */
 	pg_memory_barrier();
 	if (pg_atomic_read_u32(&idem_relay_shmem->launcher_wake) != 0)
 		return;

@@ -15,16 +15,16 @@
 
 #include "postgres.h"
 
-/* Registers the launcher with the postmaster; at preload only. */
+/* Register the launcher with the postmaster; at preload only. */
 extern void idem_launcher_register(void);
 
-/* Announces the label that marks databases with relays; in every process. */
+/* Register the label that marks databases with relays; in every process. */
 extern void idem_launcher_init(void);
 
 /*
- * Mark the current database as one that has relays, or take the mark away.  The
- * launcher finds the mark after a crash: it is a security label of the database,
- * transactional like everything else about relays.
+ * Mark the current database as one with relays, or remove the mark.  The mark
+ * is a security label of the database.  It is transactional like everything
+ * else about relays, and the launcher finds it after a crash.
  */
 extern void idem_launcher_enlist_database(void);
 extern void idem_launcher_delist_database(void);

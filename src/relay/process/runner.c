@@ -3,11 +3,11 @@
  * runner.c
  *		One relay of a worker, of whichever kind: its errors end here.
  *
- * The kinds of relay differ in their table of functions (runner_ops.h).  An error
- * in a relay's turn rolls back what the turn did and opens that relay's breaker;
- * the other relays of the worker do not notice.
+ * Each kind of relay has a table of functions (runner_ops.h).  An error in a
+ * relay's turn rolls back the turn's work and opens that relay's breaker.  The
+ * other relays of the worker do not notice.
  *
- * MEMORY: the runner is the caller's.  Its relay is in contexts below
+ * MEMORY: the caller owns the runner.  The runner's relay is in contexts below
  * TopMemoryContext, from idem_runner_init to idem_runner_clear.
  *
  * Copyright (c) 2026, the idempotency developers
@@ -25,7 +25,7 @@
 
 #include "relay/process/runner.h"
 
-/* Copy into a new context, which becomes the relay's. */
+/* Copy a configuration into a new context, which the relay will own. */
 static IdemRelayConfig *
 copy_config(const IdemRelayConfig *config, MemoryContext *cxt)
 {
@@ -60,8 +60,9 @@ same_server(const IdemRelayConfig *a, const IdemRelayConfig *b)
 }
 
 /*
- * One relay in a thousand changes, and each look at the catalog passes all of
- * them through here: do not copy a configuration that says nothing new.
+ * Each look at the catalog passes all relays through here, and perhaps one in
+ * a thousand has changed.  So a configuration that says nothing new is not
+ * copied.
  */
 void
 idem_runner_configure(IdemRunner *runner, const IdemRelayConfig *config)
@@ -102,14 +103,17 @@ idem_runner_rise(IdemRunner *runner, const IdemSnap *base)
 		runner->ops->rise(runner->relay, base);
 }
 
-/* An error without a message exists: memory was short while it was made. */
+/*
+ * The message of an error.  It is missing if memory ran out while the error
+ * was made.
+ */
 static const char *
 error_text(const ErrorData *edata)
 {
 	return edata->message ? edata->message : "unknown error";
 }
 
-/* Roll back, and tell the relay of the error that PG_CATCH has. */
+/* In PG_CATCH: roll back, and pass the error to the relay's "failed". */
 static void
 fail(IdemRunner *runner, MemoryContext error_cxt)
 {

@@ -27,18 +27,21 @@
 typedef struct IdemRunner
 {
 	int			relay_id;		/* hash key */
-	const IdemRelayConfig *config;	/* as taken over last; the relay's */
+	const IdemRelayConfig *config;	/* as last taken over; the relay owns it */
 	const IdemRunnerOps *ops;	/* the kind of relay */
 	void	   *relay;
-	dlist_node	node;			/* runners.c: of those that have turns */
-	bool		active;			/* it is among them */
-	uint32		seen;			/* the look at the configuration that had it */
-	bool		outdated;		/* its configuration is of another kind */
+	dlist_node	node;			/* in runners.c: list of relays that have
+								 * turns */
+	bool		active;			/* the relay is in that list */
+	uint32		seen;			/* number of the last look at the
+								 * configuration that had this relay */
+	bool		outdated;		/* the relay has become another kind, and this
+								 * runner must end first */
 } IdemRunner;
 
 /*
- * Make the relay, of the kind that the table is of.  The configuration is copied,
- * here and below, into a context of its own.
+ * Make a relay, configure it anew, end it.  "ops" is the table of its kind.
+ * The configuration is copied into a context of its own.
  */
 extern void idem_runner_init(IdemRunner *runner, const IdemRelayConfig *config,
 							 const IdemRunnerOps *ops);
@@ -47,40 +50,55 @@ extern void idem_runner_clear(IdemRunner *runner);
 
 typedef enum IdemRunnerTurn
 {
-	IDEM_TURN_DONE,				/* waits for something */
-	IDEM_TURN_AGAIN,			/* has more to do at once */
-	IDEM_TURN_FAILED			/* by an error, which is dealt with */
+	IDEM_TURN_DONE,				/* the relay waits for something */
+	IDEM_TURN_AGAIN,			/* the relay has more to do at once */
+	IDEM_TURN_FAILED			/* an error was raised, and is dealt with */
 } IdemRunnerTurn;
 
-/* Do what can be done now.  An error is this relay's alone. */
+/*
+ * Give the relay a turn.  An error affects this relay only. error_cxt: a
+ * context that outlives the rollback, for the error's message.
+ */
 extern IdemRunnerTurn idem_runner_turn(IdemRunner *runner, MemoryContext error_cxt);
 
-/* It rests at the row of the log, or rises from its rest to stand at base. */
+/*
+ * Let the relay rest at its last row of the log of positions.  Let it rise
+ * from its rest, with its position at "base".
+ */
 extern void idem_runner_rest_at(IdemRunner *runner, const IdemPositionRow *row);
 extern void idem_runner_rise(IdemRunner *runner, const IdemSnap *base);
 
-/* Only a new configuration, or rising from its rest, gives it something to do. */
+/*
+ * Can only a new configuration, or rising from its rest, give the relay
+ * something to do?
+ */
 extern bool idem_runner_is_quiet(const IdemRunner *runner);
 
-/* Another process has the relay. */
+/* Does another process have the relay? */
 extern bool idem_runner_is_elsewhere(const IdemRunner *runner);
 
-/* Something committed at that time; 0: not known when. */
+/* A transaction committed at that time; 0: the time is not known. */
 extern void idem_runner_woken(IdemRunner *runner, TimestampTz stamp);
 
-/* When to call it next if nothing happens before; 0: no need. */
+/* When to give the next turn if nothing happens earlier; 0: no need. */
 extern IdemClock idem_runner_next_time(const IdemRunner *runner);
 
-/* Write the position down if it moved without that. */
+/* Write a row for a position that has moved in memory only. */
 extern void idem_runner_persist(IdemRunner *runner);
 
-/* Its program, to wait for; NULL: none. */
+/* The program whose descriptors the worker waits for; NULL: none. */
 extern const IdemSinkProcess *idem_runner_process(const IdemRunner *runner, bool *writable);
 
-/* May the worker leave the relay to the next one?  *idle: it has nothing to do. */
+/*
+ * May this process end and leave the relay to another worker?  *idle: the
+ * relay has nothing to do now.
+ */
 extern bool idem_runner_may_leave(const IdemRunner *runner, bool *idle);
 
-/* The relay as a stream, for those who share programs out; NULL: it is none. */
+/*
+ * The relay as a stream, for runners.c, which shares programs out.  NULL: the
+ * relay is no stream.
+ */
 extern IdemStream *idem_runner_stream(const IdemRunner *runner);
 
 #endif							/* IDEM_RELAY_PROCESS_RUNNER_H */

@@ -3,13 +3,14 @@
  * runners.c
  *		The relays of a worker: which of them have turns.
  *
- * A turn of the loop costs as much as there are relays with something to do.
- * The others, that rest, or that only a new configuration sets in motion, are
- * not looked at: a wake-up reads the log for all that rest at once (rest.c).
+ * The cost of a turn of the loop grows with the relays that have something to
+ * do.  Relays that rest, and relays that only a new configuration sets in
+ * motion, are not looked at.  After a wake-up, one look at the outbox serves
+ * all relays that rest (rest.c).
  *
- * Invariant: a relay is among the active ones unless idem_runner_is_quiet says
- * that nothing but a configuration, or rising, can give it something to do; both
- * make it active again.
+ * Invariant: a relay is in the list "active" unless idem_runner_is_quiet says
+ * that only a configuration, or rising from its rest, can give it something to
+ * do.  Both put the relay into the list again.
  *
  * MEMORY: a hash in TopMemoryContext.
  *
@@ -40,20 +41,23 @@
 #include "relay/stream/state.h"
 #include "relay/stream/timing.h"
 
-/* How long those that rest wait for what is in flight. */
+/*
+ * How long the look for resting relays waits for results of events in flight.
+ */
 #define LOOK_DELAY_MS 2
 
-/* How often it is looked whether a program can be taken from a relay. */
+/* How often to look whether a relay can give up its program. */
 #define ROOM_POLL_MS 50
 
 static HTAB *runners = NULL;	/* of IdemRunner */
 static dlist_head active = DLIST_STATIC_INIT(active);
 static int	nactive = 0;
-static IdemClock look_at = 0;	/* look at the log then; 0: at once */
-static uint32 looks = 0;		/* at the configuration */
+static IdemClock look_at = 0;	/* earliest look at the outbox for resting
+								 * relays; 0: at once */
+static uint32 looks = 0;		/* number of looks at the configuration */
 static IdemComplaint rest_complaint;
 
-/* Make the hash at the first use: a worker that ends at once needs none. */
+/* Make the hash at its first use: a worker that ends at once needs none. */
 static void
 init(void)
 {
@@ -65,7 +69,7 @@ init(void)
 							  HASH_ELEM | HASH_BLOBS | HASH_CONTEXT);
 }
 
-/* Let the relay have turns, behind those that have them. */
+/* Let the relay have turns, after the relays that have turns already. */
 static void
 activate(IdemRunner *runner)
 {
@@ -76,7 +80,10 @@ activate(IdemRunner *runner)
 	nactive++;
 }
 
-/* Only a new configuration, or rising, makes the relay active again. */
+/*
+ * Take the relay's turns away.  Only a new configuration, or rising, activates
+ * it again.
+ */
 static void
 deactivate(IdemRunner *runner)
 {
@@ -88,8 +95,9 @@ deactivate(IdemRunner *runner)
 }
 
 /*
- * Choose what runs the relay here; function: this worker is one function relay's.
- * A relay whose kind is not known, since it has no anchor now, keeps what it has.
+ * Choose the kind of runner for a relay. function: this worker serves one
+ * function relay.  A relay of unknown kind, which has lost its anchor, keeps
+ * its runner.
  */
 static const IdemRunnerOps *
 ops_for(const IdemRelayConfig *config, bool function, const IdemRunner *before)
@@ -104,7 +112,7 @@ ops_for(const IdemRelayConfig *config, bool function, const IdemRunner *before)
 	return &idem_stream_ops;
 }
 
-/* End what runs the relay, and forget the relay. */
+/* End a relay's runner and delete it from the hash. */
 static void
 drop_runner(IdemRunner *runner)
 {
@@ -113,7 +121,10 @@ drop_runner(IdemRunner *runner)
 	(void) hash_search(runners, &runner->relay_id, HASH_REMOVE, NULL);
 }
 
-/* An error leaves no entry: everybody else takes each for one that is complete. */
+/*
+ * Make a runner.  An error must leave no entry in the hash: all other
+ * functions take an entry for complete.
+ */
 static IdemRunner *
 make_runner(const IdemRelayConfig *config, const IdemRunnerOps *ops)
 {
@@ -142,12 +153,15 @@ configure(const IdemRelayConfig *config, bool function)
 
 	if (found && ops != runner->ops && idem_runner_is_elsewhere(runner))
 	{
-		/* Not before the worker of its function is gone. */
+		/*
+		 * The new runner must wait until the function relay's own worker is
+		 * gone.
+		 */
 		runner->outdated = true;
 	}
 	else if (found && ops == runner->ops)
 	{
-		/* It may have been changed to a program, and back. */
+		/* The relay may have been changed to another kind and back. */
 		runner->outdated = false;
 		idem_runner_configure(runner, config);
 	}
@@ -219,7 +233,10 @@ idem_runners_woken(TimestampTz stamp)
 	idem_rest_woken();
 }
 
-/* The same with errors: no relay is to blame for them. */
+/*
+ * Look at the outbox for the relays that rest.  An error is caught here, and
+ * counts against no relay.  Returns whether there is more to look at.
+ */
 static bool
 try_look(MemoryContext error_cxt, bool *failed)
 {
@@ -247,7 +264,10 @@ try_look(MemoryContext error_cxt, bool *failed)
 	return more;
 }
 
-/* Look at the log for those that rest; true if somebody has more to do. */
+/*
+ * Look at the outbox for the relays that rest, and activate those that rise.
+ * True if a relay rose or there is more to look at.
+ */
 static bool
 look_for_resters(MemoryContext error_cxt, bool *failed)
 {
@@ -268,8 +288,10 @@ look_for_resters(MemoryContext error_cxt, bool *failed)
 }
 
 /*
- * A look would keep the answers of programs waiting, which are mostly there in
- * less time than it takes; a relay that rises has a program to start.
+ * May the outbox be read for the relays that rest, or are results to come
+ * first?  A look would keep answers of programs waiting, which mostly arrive
+ * sooner than a look takes.  A relay that rises has a program to start anyway,
+ * so it can wait.
  */
 static bool
 may_look(void)
@@ -293,7 +315,11 @@ may_look(void)
 	return true;
 }
 
-/* The relay that others should take a program from, idle ones first. */
+/*
+ * The relay that is to give up its program. idle: consider idle relays only,
+ * and choose the relay that has been idle longest; else the one whose program
+ * started first.
+ */
 static IdemStream *
 find_yielder(bool idle)
 {
@@ -315,8 +341,9 @@ find_yielder(bool idle)
 }
 
 /*
- * Programs that will end by themselves, soon: they were sent BYE, or give way.  One
- * whose sink does not answer, or that waits for a lock, may never get so far.
+ * How many programs will soon end by themselves, because they were sent BYE or
+ * give way.  A program whose sink does not answer, or that waits for a lock,
+ * may never get so far, and is not counted.
  */
 static int
 count_leaving(void)
@@ -335,8 +362,8 @@ count_leaving(void)
 }
 
 /*
- * A program that has not become ready for some time, of a relay that is not known to
- * fail: it may never be.
+ * End a program that has not become ready for some time, of a relay that is
+ * not known to fail: the program may never become ready.
  */
 static bool
 end_slow_start(void)
@@ -353,7 +380,7 @@ end_slow_start(void)
 	return false;
 }
 
-/* Relays wait for programs to end: let some end. */
+/* If relays wait for programs of others to end, end some. */
 static void
 make_room(void)
 {
@@ -403,7 +430,7 @@ idem_runners_run(MemoryContext error_cxt, bool *failed)
 			deactivate(runner);
 	}
 
-	/* Those that are under way come first. */
+	/* Relays with events in flight come first. */
 	if (idem_rest_next_time() != 0 && may_look())
 		again |= look_for_resters(error_cxt, failed);
 	make_room();
@@ -411,7 +438,7 @@ idem_runners_run(MemoryContext error_cxt, bool *failed)
 	return again | idem_start_serve();
 }
 
-/* The earlier time, where 0 is none. */
+/* The earlier of two times; 0 means no time. */
 static IdemClock
 earlier(IdemClock a, IdemClock b)
 {

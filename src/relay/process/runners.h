@@ -21,44 +21,45 @@
 #include "shared/clock.h"
 
 /*
- * Take over the configurations of the relays that this worker has: those that
- * changed, came or went.  function: all of them are to functions.
+ * Take over the configurations of all relays of this worker: relays may have
+ * changed, come or gone. function: all of them are function relays.
  */
 extern void idem_runners_configure(List *configs, bool function);
 
 /*
- * In a transaction, after the first look at the configuration: relays that have
- * nothing in flight begin with a rest.
+ * In a transaction, after the first look at the configuration: let relays rest
+ * that have nothing in flight.
  */
 extern void idem_runners_begin_with_rest(void);
 
-/* Something committed at that time; 0: not known when. */
+/* A transaction committed at that time; 0: the time is not known. */
 extern void idem_runners_woken(TimestampTz stamp);
 
-/* Whether this server may publish has changed: each relay is to look. */
+/* The witness's answer has changed: give each relay a turn, to look at it. */
 extern void idem_runners_activate_all(void);
 
 /*
- * Let each relay that has something to do have its turn.  True if some wants
- * another at once; *failed, if one raised an error.
+ * Give each active relay a turn.  True if a relay wants another turn at once.
+ * *failed: a relay raised an error.
  */
 extern bool idem_runners_run(MemoryContext error_cxt, bool *failed);
 
-/* When to run them next if nothing happens before; 0: no need. */
+/* When to run them next if nothing happens earlier; 0: no need. */
 extern IdemClock idem_runners_next_time(void);
 
 /*
- * In the worker of a function relay: may it leave the relay to another that comes
- * later?  *idle: there is nothing to do now.
+ * In the worker of a function relay: may the process end and leave the relay
+ * to a later worker?  *idle: the relay has nothing to do now.
  */
 extern bool idem_runners_may_leave(bool *idle);
 
-/* Write down positions that moved without that. */
+/* Write rows for positions that have moved in memory only. */
 extern void idem_runners_persist(void);
 
 /*
- * The descriptors of their programs, into a set made with room for them; and a
- * number that changes when the set has to.
+ * For the worker's wait: ..._max_events is the room that the set needs,
+ * ..._add_events adds the descriptors of the programs, and ..._signature is a
+ * number that changes when the set must be built anew.
  */
 extern int	idem_runners_max_events(void);
 extern void idem_runners_add_events(WaitEventSet *set);

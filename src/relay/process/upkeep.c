@@ -1,13 +1,15 @@
 /*-------------------------------------------------------------------------
  *
  * upkeep.c
- *		What the worker of a database does for all relays of it.
+ *		Work of a database's worker for all relays of the database.
  *
- * Each step is a transaction of its own: a step that fails, e.g. for want of disk,
- * leaves what the steps before it did, and those after it wait for the next run.
+ * Each step is a transaction of its own.  If a step fails, e.g. for want of
+ * disk space, the steps before it stay done, and the steps after it wait for
+ * the next run.
  *
- * MEMORY: three lists of relay ids in TopMemoryContext.  All else is in the
- * transaction's context, or the caller's, which is reset in each turn of its loop.
+ * MEMORY: three lists of relay ids in TopMemoryContext.  All other memory is in
+ * the transaction's context, or in the caller's, which each turn of its loop
+ * resets.
  *
  * Copyright (c) 2026, the idempotency developers
  *
@@ -42,17 +44,23 @@ static IdemRelRef relays_ref = IDEM_RELREF("relays");
 
 static int64 last_tick_seq = -1;
 
-/* Relay ids, in TopMemoryContext: seen at the last look; dropped since. */
+/*
+ * Relay ids, in TopMemoryContext: of the last look at the configuration, and
+ * of relays dropped since.
+ */
 static List *known = NIL;
 static List *dropped = NIL;
 
-/* Whether those that were dropped before this process looked are among them. */
+/*
+ * Does "dropped" include the relays that were dropped before this process's
+ * first look?
+ */
 static bool dropped_before_known = false;
 
-/* Ids of relays whose owner has another name than their row says. */
+/* Ids of relays whose owner was renamed since the row noted the name. */
 static List *renamed = NIL;
 
-/* In the current context, which has to outlive the configurations. */
+/* The ids of relays, as a list in the current context. */
 static List *
 ids_of(List *configs)
 {
@@ -89,8 +97,9 @@ idem_upkeep_note_relays(List *configs)
 }
 
 /*
- * A dump says by name who owns a relay: let the names be of now.  Where an
- * operator has the row, the next look at the configuration comes back to it.
+ * Note the present names of renamed owners, since a dump names the owner of a
+ * relay.  A row that an operator has locked is skipped; the next look at the
+ * configuration brings it here again.
  */
 static void
 note_renamed(void)
@@ -133,7 +142,10 @@ has_worker(int relay_id)
 	return found;
 }
 
-/* Also called back under the locks of the log, to see relays that came meanwhile. */
+/*
+ * The ids of all relays of the database.  Also called back under the locks of
+ * the log of positions, to see relays that were created meanwhile.
+ */
 static List *
 relay_ids(void)
 {
@@ -146,9 +158,10 @@ relay_ids(void)
 }
 
 /*
- * A relay that was dropped while no process looked has rows in the log of positions
- * still, until the log takes turns.  The log is looked at because it is never
- * restored: parked events without a relay may be those of a restore under way.
+ * Find relays that were dropped while no process looked.  Their rows are in
+ * the log of positions until the log takes turns.  The log is searched because
+ * it is never restored: parked events without a relay may belong to a restore
+ * under way.
  */
 static void
 note_dropped_before(MemoryContext work_cxt)
@@ -173,9 +186,9 @@ note_dropped_before(MemoryContext work_cxt)
 }
 
 /*
- * A worker that was parking an event while its relay was dropped leaves it
- * behind.  Ids are not used again, so it is in nobody's way; it goes when
- * that worker cannot park any more.
+ * Delete rows that workers wrote for relays while those were being dropped.  A
+ * relay's id is not used again, so the rows do no harm.  They are deleted once
+ * no worker of the relay can write more.
  */
 static void
 forget_dropped(void)
@@ -214,7 +227,10 @@ idem_upkeep_tick(void)
 	idem_txn_commit(false);
 }
 
-/* What every relay has behind it, durably, can be emptied after its retention. */
+/*
+ * Empty segments whose events every relay has durably passed, after the
+ * retention.
+ */
 static void
 empty_outbox(MemoryContext work_cxt)
 {
@@ -235,7 +251,7 @@ empty_outbox(MemoryContext work_cxt)
 	idem_txn_commit(false);
 }
 
-/* Keep of the log of positions what is the last of its relay, and durably. */
+/* Shorten the log of positions to the rows that are still needed, durably. */
 static void
 maintain_log(MemoryContext work_cxt)
 {

@@ -1,7 +1,7 @@
 /*-------------------------------------------------------------------------
  *
  * upkeep.h
- *		What the worker of a database does for all relays of it.
+ *		Work of a database's worker for all relays of the database.
  *
  * Copyright (c) 2026, the idempotency developers
  *
@@ -17,22 +17,26 @@
 
 #include "nodes/pg_list.h"
 
-/* Note where the log is, now and then, so that a long backlog can be cut there. */
+/*
+ * Write a tick every IDEM_TICK_EVENTS events, at which a long backlog can be
+ * cut.
+ */
 extern void idem_upkeep_tick(void);
 
-/* The relays there are now, so that the upkeep sees which were dropped. */
+/* Take the present relays over, to find out which were dropped. */
 extern void idem_upkeep_note_relays(List *configs);
 
 /*
- * Keep the log of positions short, halt relays that are too far behind, forget
- * what dropped relays left, and empty what no relay needs.  In transactions of its own; what it allocates
- * is in work_cxt.
+ * Keep the log of positions short, halt relays that are too far behind, delete
+ * the rows that dropped relays left, and empty segments that no relay needs.
+ * Runs in transactions of its own, and allocates in work_cxt.
  */
 extern void idem_upkeep_run(MemoryContext work_cxt);
 
 /*
- * Before the last worker leaves the database: finish what a crash has interrupted
- * in the outbox, since nobody else will.  False if somebody's lock stands in the way.
+ * Before the last worker leaves the database: finish what a crash has
+ * interrupted in the outbox, since no other process will.  False if a lock of
+ * somebody prevents it.
  */
 extern bool idem_upkeep_finish_emptying(void);
 

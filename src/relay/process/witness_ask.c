@@ -1,28 +1,30 @@
 /*-------------------------------------------------------------------------
  *
  * witness_ask.c
- *		Asks the site's command whether this server may publish; the launcher's.
+ *		Asks the publish witness whether this server may publish; runs in the
+ *		launcher.
  *
  *		IDLE --time to ask--> ASKING --it ended, timeout--> ENDING --reaped--> IDLE
  *
- * Exit status 0 is a yes, valid for interval and timeout from the moment the
- * command was started: what it looked at may have changed since then.  Exit
- * status 1 is a no, from that moment on.  Everything else, a signal and a timeout
- * is no answer: the last yes stays valid until it runs out by itself, since a
- * witness that restarts must not stop the relays.
+ * Exit status 0 is a yes.  It is valid for interval and timeout from the moment
+ * the command was started, since the facts that the command looked at may have
+ * changed after that moment.  Exit status 1 is a no, from the command's end on.
+ * Every other end, a signal, and a timeout are no answer: the last yes stays
+ * valid until it runs out by itself, since a witness that restarts must not
+ * stop the relays.
  *
- * At most one command runs at a time.  It leads a process group, which is killed
- * when the command has ended or the launcher does.  The launcher adopts what the
- * command leaves behind, and reaps it: where the postmaster is process 1, an
- * orphan that died of a signal would make it restart the cluster.
+ * At most one command runs at a time.  It leads a process group, which is
+ * killed when the command has ended or the launcher ends.  The launcher adopts
+ * and reaps the orphans of the command: where the postmaster is process 1, an
+ * orphan that dies of a signal would make the postmaster restart the cluster.
  *
- * A crash of the launcher leaves nothing: the kernel delivers PDEATHSIG, and the
- * answer runs out.
+ * A crash of the launcher leaves nothing: the kernel kills the command by
+ * PDEATHSIG, and the answer runs out.
  *
  * LOCKING: none.
  *
- * MEMORY: a context that is reset before each question, and the command as last
- * seen in TopMemoryContext; of the output one line is kept.
+ * MEMORY: a context that is reset before each question.  The last seen command
+ * is in TopMemoryContext.  One line of the output is kept.
  *
  * Copyright (c) 2026, the idempotency developers
  *
@@ -56,10 +58,11 @@
 #include "shared/error.h"
 #include "shared/fault.h"
 
-#define LINE_LEN 160			/* of the output, in the log and last_error */
-#define MAX_OUTPUT (64 * 1024)	/* a command that says more is killed */
+#define LINE_LEN 160			/* length of the kept line, for the log and
+								 * last_error */
+#define MAX_OUTPUT (64 * 1024)	/* a command that prints more is killed */
 #define RETRY_MS 500			/* after no answer, while a yes is valid */
-#define RELOG_MS 60000			/* between lines that differ in words only */
+#define RELOG_MS 60000			/* between log lines that differ in words only */
 #define EXIT_WAIT_MS 1000
 
 typedef enum WitnessPhase
@@ -77,21 +80,25 @@ typedef enum WitnessAnswer
 } WitnessAnswer;
 
 static WitnessPhase phase = WITNESS_IDLE;
-static volatile pid_t child = 0;	/* leader of its group; 0: none, or reaped */
+static volatile pid_t child = 0;	/* the command, leader of its group; 0:
+									 * none, or reaped */
 static IdemOutput output = IDEM_OUTPUT_NONE;
-static char line[LINE_LEN];		/* the first that is not empty */
+static char line[LINE_LEN];		/* the first line of output that is not empty */
 static IdemClock asked_at = 0;
 static IdemClock next_ask = 0;
-static char *command = NULL;	/* as of the last look at the setting */
+static char *command = NULL;	/* the setting, as last seen */
 static MemoryContext ask_cxt = NULL;
 
-/* What the log says. */
+/* The last answer in the server log. */
 static bool logged = false;
 static WitnessAnswer logged_answer = WITNESS_YES;
 static char logged_text[IDEM_ERROR_LEN];
 static IdemClock logged_at = 0;
 
-/* The command's whole group; its leader is not reaped, so the number is its own. */
+/*
+ * Kill the command's whole group.  "child" is not reaped, so no other group
+ * has its number.
+ */
 static void
 kill_group(void)
 {
@@ -111,7 +118,10 @@ on_sigchld(SIGNAL_ARGS)
 	errno = save_errno;
 }
 
-/* An immediate shutdown, or a crash elsewhere: no callback runs. */
+/*
+ * SIGQUIT: an immediate shutdown, or a crash of another process.  No callback
+ * runs, so kill the command here.
+ */
 static void
 on_sigquit(SIGNAL_ARGS)
 {
@@ -120,9 +130,9 @@ on_sigquit(SIGNAL_ARGS)
 }
 
 /*
- * Reap what has ended, whoever started it.  The leader is looked at before it
- * is reaped: until then nobody else can have its number, or that of its group.
- * True with *status if it was among them.
+ * Reap all children that have ended, orphans included.  The command is looked
+ * at before it is reaped: until then no other process or group can have its
+ * number.  True, with its *status, if the command has ended.
  */
 static bool
 reap(int *status)
@@ -154,7 +164,10 @@ reap(int *status)
 	}
 }
 
-/* On the way out: wait, but not long, since shutdown would wait as well. */
+/*
+ * As the launcher ends: kill the command and reap.  The wait is short, since a
+ * shutdown waits for the launcher.
+ */
 static void
 kill_and_reap(int code, Datum arg)
 {
@@ -182,7 +195,7 @@ idem_witness_ask_init(void)
 									ALLOCSET_SMALL_SIZES);
 }
 
-/* Of the output the first line tells why. */
+/* Keep the first line of the output: it gives the reason. */
 static void
 keep_line(const char *said, void *arg)
 {
@@ -190,7 +203,7 @@ keep_line(const char *said, void *arg)
 		strlcpy(line, said, sizeof(line));
 }
 
-/* Read what is there.  False if it is too much. */
+/* Read available output.  False if the command has printed too much. */
 static bool
 read_output(void)
 {
@@ -199,7 +212,10 @@ read_output(void)
 	return output.nread <= MAX_OUTPUT;
 }
 
-/* News, or the same in other words after a while. */
+/*
+ * Log an answer if it is new.  The same answer in other words is logged again
+ * only after a while.
+ */
 static void
 log_answer(WitnessAnswer answer, const char *said)
 {
@@ -223,7 +239,10 @@ log_answer(WitnessAnswer answer, const char *said)
 				 errmsg("%s", said)));
 }
 
-/* Count from when the command was started: what it saw may have changed since. */
+/*
+ * When a yes runs out.  It counts from the command's start: the facts that the
+ * command saw may have changed since.
+ */
 static IdemClock
 valid_until(void)
 {
@@ -232,8 +251,8 @@ valid_until(void)
 }
 
 /*
- * Take the answer over, and set the time of the next question.  "why" says how
- * there is none.
+ * Store the answer, and set the time of the next question.  "why" says how the
+ * command ended if there is no answer.
  */
 static void
 take_answer(WitnessAnswer answer, const char *why)
@@ -263,7 +282,10 @@ take_answer(WitnessAnswer answer, const char *why)
 	log_answer(answer, said);
 }
 
-/* The environment: what a witness may want to know, and nothing of the server's. */
+/*
+ * The command's environment: facts that a witness may want to know, and
+ * nothing else of the server's.
+ */
 static char **
 environment(void)
 {
@@ -279,7 +301,10 @@ environment(void)
 	return env;
 }
 
-/* Start the words with their output in our pipe.  NULL, or the step that failed. */
+/*
+ * Start the command with its output in our pipe.  Returns NULL, or the step
+ * that failed.
+ */
 static const char *
 start(char **words)
 {
@@ -329,7 +354,7 @@ ask(void)
 	IDEM_FAULT_POINT("witness-started");
 }
 
-/* The command ended with this status: take its answer over. */
+/* The command ended with this status: find out its answer. */
 static void
 judge(int status)
 {
@@ -351,7 +376,9 @@ judge(int status)
 	take_answer(answer, why);
 }
 
-/* Without an answer: it takes too long, or says too much. */
+/*
+ * Kill a command that takes too long or prints too much; it gave no answer.
+ */
 static void
 give_up(const char *why)
 {
@@ -362,8 +389,9 @@ give_up(const char *why)
 }
 
 /*
- * A change of the command forgets what another one said.  A new launcher leaves
- * the yes that the one before it got to run out.
+ * Notice a change of the setting.  It voids the answer of the former command.
+ * A new launcher leaves valid a yes that the former launcher got, until the
+ * yes runs out.
  */
 static void
 follow_setting(void)

@@ -1,7 +1,8 @@
 /*-------------------------------------------------------------------------
  *
  * witness_ask.h
- *		Asks the site's command whether this server may publish; the launcher's.
+ *		Asks the publish witness whether this server may publish; runs in the
+ *		launcher.
  *
  * Copyright (c) 2026, the idempotency developers
  *
@@ -17,16 +18,24 @@
 
 #include "port.h"
 
-/* Once, before signals are unblocked: from then on no command is left behind. */
+/*
+ * Call it once, before signals are unblocked.  After this no command is left
+ * behind.
+ */
 extern void idem_witness_ask_init(void);
 
-/* Do what can be done without waiting: ask, read, judge, kill, reap. */
+/* Do all that can be done without waiting: ask, read, judge, kill, reap. */
 extern void idem_witness_ask_serve(void);
 
-/* When to call that again if nothing happens before, in ms; -1: no need. */
+/*
+ * In how many ms to call idem_witness_ask_serve again if nothing happens
+ * earlier; -1: no need.
+ */
 extern long idem_witness_ask_wait_ms(void);
 
-/* The command's output, to wait for; PGINVALID_SOCKET: none. */
+/*
+ * The descriptor of the command's output, to wait for; PGINVALID_SOCKET: none.
+ */
 extern pgsocket idem_witness_ask_fd(void);
 
 #endif							/* IDEM_RELAY_PROCESS_WITNESS_ASK_H */

@@ -8,20 +8,20 @@
  * when a commit is flushed, and for lock_timeout at a lock; all relays of the
  * worker wait with it.  A relay to a SQL function has a worker of its own while
  * it has something to do, since its handler may take its time.  The database's
- * worker also asks for those workers, cuts the log into ticks, and empties the
- * segments of the outbox that no relay needs.
+ * worker also asks for those workers, writes ticks, and empties the segments of
+ * the outbox that no relay needs.
  *
- * The loop: serve interrupts, take configuration changes over, let each relay
- * do what it can, wait for the latch, a socket, or the earliest time any of
- * them named.  An error in one relay opens that relay's breaker and nothing
- * else.  A worker ends when its extension is gone, when its database has no
- * relay any more, and, if it runs a function relay, when that one rests or has
- * to give way.
+ * The loop: serve interrupts, take configuration changes over, give each relay
+ * a turn, then wait for the latch, a socket, or the earliest time at which
+ * something is due.  An error in one relay opens that relay's breaker and
+ * nothing else.  A worker ends when its extension is gone, when its database
+ * has no relay any more, and, if it runs a function relay, when that relay
+ * rests or has to give way.
  *
- * LOCKING: no lock and no transaction across the wait of the loop, so DROP
- * EXTENSION finds nothing to wait for.
+ * LOCKING: no lock and no transaction is held across the wait of the loop, so
+ * DROP EXTENSION has nothing to wait for.
  *
- * MEMORY: a context per relay; one for a loop, reset each time.
+ * MEMORY: a context per relay, and one for the loop, which each turn resets.
  *
  * Copyright (c) 2026, the idempotency developers
  *
@@ -71,18 +71,23 @@
 #include "shared/txn.h"
 
 #ifdef IDEMPOTENCY_FAULT_POINTS
-#define MAINTAIN_MS 200			/* its fault points are to be passed soon */
+#define MAINTAIN_MS 200			/* tests wait for its fault points */
 #else
 #define MAINTAIN_MS 5000
 #endif
 
-/* What a relay may do also rests on roles, which other databases can change. */
+/*
+ * A relay's rights depend on roles, too, which other databases can change
+ * unseen.
+ */
 #define RELOAD_MS 60000
 
 /*
- * A thousand relays that are dropped one by one are a thousand changes: the time
- * that the looks at them take is a part of all time, except for the first.  Events
- * that come after a change wait for the next look (target.c), so the gap is bounded.
+ * A thousand relays that are dropped one by one are a thousand changes.  So
+ * each reading of the relays is followed by a gap of RELOAD_SHARE times the
+ * time that the reading took.  The first change after the gap is read at once.
+ * Events after a change wait for the next reading (target.c), so the gap is
+ * bounded.
  */
 #define RELOAD_SHARE 4
 #define RELOAD_MAX_GAP_MS INT64CONST(250)
@@ -91,25 +96,30 @@
 static IdemWorkerSlot *my_slot = NULL;
 static uint32 my_generation = 0;
 static int	my_relay_id = 0;
-static bool begun = false;		/* the relays have been read once */
-static bool giving_way = false; /* the relay goes back to the database's
+static bool begun = false;		/* the relays have been read at least once */
+static bool giving_way = false; /* ends: the relay goes back to the database's
 								 * worker */
-static bool yield_seen = false; /* asked to give way, and knows it */
+static bool yield_seen = false; /* has seen the request to give way */
 static uint32 news_seen = 0;
 static IdemClock started_at = 0;
-static IdemClock idle_since = 0;	/* a function relay; 0: it is not */
+static IdemClock idle_since = 0;	/* since when the function relay is idle;
+									 * 0: it is not */
 static bool config_stale = true;
-static IdemClock next_reload = 0;	/* at the latest */
-static IdemClock reload_after = 0;	/* and not before */
+static IdemClock next_reload = 0;	/* latest next reading of the relays */
+static IdemClock reload_after = 0;	/* earliest next reading */
 static IdemComplaint reload_complaint;
 static IdemComplaint maintenance_complaint;
 static IdemComplaint loop_complaint;
 static IdemClock next_maintenance = 0;
 static WaitEventSet *wait_set = NULL;
 static MemoryContext loop_cxt = NULL;
-static bool witnessed = true;	/* before the relays had their turn */
+static bool witnessed = true;	/* the witness allowed it at the relays' last
+								 * turn */
 
-/* Give the slot and the entries up, so that the launcher and stat_relay see it. */
+/*
+ * As the worker ends: give up the slot and the entries, so that the launcher
+ * and stat_relay see it.
+ */
 static void
 worker_detach(int code, Datum arg)
 {
@@ -133,8 +143,9 @@ worker_detach(int code, Datum arg)
 		entry->pid = 0;
 
 		/*
-		 * A function relay that goes on keeps what is known of it, as do
-		 * those that had no worker of their own when the database's ends.
+		 * The entry of a function relay that goes on stays.  So do the
+		 * entries of function relays without a worker of their own when the
+		 * database's worker ends.
 		 */
 		if (entry->function && (my_relay_id == 0 || giving_way || my_slot->wanted))
 			continue;
@@ -146,8 +157,9 @@ worker_detach(int code, Datum arg)
 }
 
 /*
- * Take the slot we were started for; false if it is not ours any more, or has
- * a worker already: a launcher that died had asked for it, and so has the next.
+ * Take the slot that this worker was started for.  False if the slot is not
+ * ours any more, or has a worker already: a launcher that died had asked for
+ * one worker, and the next launcher for another.
  */
 static bool
 worker_attach(int slotno, Oid *dboid)
@@ -172,7 +184,10 @@ worker_attach(int slotno, Oid *dboid)
 	return ok;
 }
 
-/* Settings that users may have given to the database must not bind the worker. */
+/*
+ * Override settings that users may have set for the database: they must not
+ * bind the worker.
+ */
 static void
 force_settings(void)
 {
@@ -209,17 +224,21 @@ force_settings(void)
 	}
 
 	/*
-	 * One process serves all programs of a database, and streams ask for
-	 * locks that an operator's open transaction may have without a wait.  For
-	 * what is left, such as a table that somebody locks: one relay fails and
-	 * tries again, rather than all of them wait.  VACUUM gives up a table
-	 * that it shortens sooner than this.
+	 * One process serves all programs of a database.  Where an operator's
+	 * open transaction may have a lock, streams ask for the lock without a
+	 * wait. All other locks, such as that of a table that somebody locks,
+	 * have this timeout: one relay fails and tries again, so that the others
+	 * do not wait for longer.  VACUUM gives up a table that it shortens
+	 * sooner than this.
 	 */
 	if (my_relay_id == 0)
 		SetConfigOption("lock_timeout", "100ms", PGC_SUSET, PGC_S_OVERRIDE);
 }
 
-/* In a transaction, which ends here: take the mark off the database. */
+/*
+ * In a transaction, which ends here: take the mark off the database, so that
+ * the launcher does not start this worker again.
+ */
 static void
 delist_database(void)
 {
@@ -231,7 +250,7 @@ delist_database(void)
 	LWLockRelease(idem_relay_shmem->lock);
 }
 
-/* The extension is gone, and its tables with it: there is nothing to finish. */
+/* The extension and its tables are gone: end; there is nothing to finish. */
 static void
 leave_dropped_extension(void)
 {
@@ -241,9 +260,10 @@ leave_dropped_extension(void)
 }
 
 /*
- * The last relay is gone: end, once no segment of the outbox is half emptied.  A
- * relay that is being created holds the lock until its own mark has committed, so
- * either the relay is seen here, or its mark comes after.
+ * The last relay is gone: end, once no segment of the outbox is half emptied.
+ * A session that creates a relay holds the lock on "relays" until its mark has
+ * committed.  So either the relay is seen here, or the mark comes after this
+ * removal.
  */
 static void
 leave_without_relays(void)
@@ -271,8 +291,9 @@ leave_without_relays(void)
 }
 
 /*
- * The relays that this worker has: all of its database, or the one that it was
- * started for, as long as that is one to a function, as far as is known.
+ * The relays of this worker: all relays of its database, or the one function
+ * relay that it was started for, as long as that relay's kind is function or
+ * unknown.
  */
 static List *
 read_configs(void)
@@ -288,8 +309,9 @@ read_configs(void)
 }
 
 /*
- * The first look after a start.  After a crash, or in a standby that was promoted,
- * each relay starts its program once, so that a sink which contradicts shows.
+ * After the first reading: let relays begin with a rest.  After a crash, or in
+ * a standby that was promoted, each relay starts its program once instead, so
+ * that a sink whose position contradicts is noticed.
  */
 static void
 begin_with_rest(void)
@@ -306,7 +328,10 @@ begin_with_rest(void)
 	LWLockRelease(idem_relay_shmem->lock);
 }
 
-/* What else may have changed with a configuration: where relays stand, what is parked. */
+/*
+ * After a reading: let relays rest, and look at the times of parked events of
+ * relays that rest.
+ */
 static void
 look_at_rest(void)
 {
@@ -318,7 +343,7 @@ look_at_rest(void)
 	idem_txn_commit(false);
 }
 
-/* Read the relays of this database again. */
+/* Read the relays again and configure the runners. */
 static void
 reload_config(void)
 {
@@ -360,8 +385,8 @@ reload_config(void)
 }
 
 /*
- * After an error that no relay is to blame for: say it and start over.  The
- * extension may be gone, so the configuration is looked at again.
+ * After an error that no relay caused: log it and start over.  The extension
+ * may be gone, so the configuration is read again.
  */
 static void
 recover_from_error(IdemComplaint *complaint)
@@ -370,12 +395,16 @@ recover_from_error(IdemComplaint *complaint)
 	idem_complaint_note(complaint);
 	FlushErrorState();
 	AbortCurrentTransaction();
-	MemoryContextSwitchTo(loop_cxt);	/* before 18 the abort leaves another */
+	MemoryContextSwitchTo(loop_cxt);	/* before 18 the abort leaves another
+										 * context */
 	LWLockReleaseAll();
 	config_stale = true;
 }
 
-/* Each worker writes its relays' positions; the database's does the rest. */
+/*
+ * Each worker writes its relays' positions; the database's worker also runs
+ * the upkeep.
+ */
 static void
 maintain(void)
 {
@@ -384,7 +413,10 @@ maintain(void)
 		idem_upkeep_run(loop_cxt);
 }
 
-/* Maintenance may fail, e.g. for want of disk, without harm to the relays. */
+/*
+ * Run the maintenance.  It may fail, e.g. for want of disk space, without harm
+ * to the relays.
+ */
 static void
 try_maintenance(IdemClock now)
 {
@@ -401,7 +433,10 @@ try_maintenance(IdemClock now)
 	PG_END_TRY();
 }
 
-/* An error leaves the relays with the configuration that they have. */
+/*
+ * Read the relays again.  After an error they keep the configuration that they
+ * have.
+ */
 static void
 try_reload(void)
 {
@@ -417,7 +452,9 @@ try_reload(void)
 	PG_END_TRY();
 }
 
-/* When a function relay's worker ends for having nothing to do; 0: not. */
+/*
+ * When a function relay's worker will end because it is idle; 0: it will not.
+ */
 static IdemClock
 leave_time(void)
 {
@@ -427,8 +464,10 @@ leave_time(void)
 }
 
 /*
- * Leave the relay to the database's worker, if it has nothing to do or others wait
- * for a worker.  Whatever it is woken for at this moment stands in the log.
+ * End and leave the relay to the database's worker, if the relay has been idle
+ * long enough, or if others wait for a worker.  A wake-up at this moment is
+ * not lost: its event is in the outbox, where the database's worker will find
+ * it.
  */
 static void
 give_way(void)
@@ -456,14 +495,20 @@ give_way(void)
 	proc_exit(0);
 }
 
-/* When a configuration that is stale by an error or a setting is read again. */
+/*
+ * When to read a configuration that is stale after an error or a change of
+ * settings.
+ */
 static IdemClock
 stale_time(void)
 {
 	return Max(reload_complaint.retry_at, reload_after);
 }
 
-/* How long until something is due that nobody wakes the worker for. */
+/*
+ * How long, in ms, until something is due that no process wakes the worker
+ * for.
+ */
 static long
 wait_ms(void)
 {
@@ -489,16 +534,13 @@ wait_ms(void)
 	ms = idem_clock_ms_until(first);
 
 	/*
-	 * A yes of the witness runs out without a word, and the relays shall show
-	 * it.
+	 * Nobody wakes the worker when a yes of the witness runs out, and the
+	 * relays are to show it.
 	 */
 	return witnessed && left >= 0 ? Min(ms, left) : ms;
 }
 
-/*
- * The set is built anew each time some program came or went, which shows in
- * the descriptors; interest in writing is adjusted in place.
- */
+/* Build the set of descriptors to wait for. */
 static void
 build_wait_set(void)
 {
@@ -510,7 +552,12 @@ build_wait_set(void)
 	idem_runners_add_events(wait_set);
 }
 
-/* Wait for the latch, a program, or the time; all are looked at afterwards. */
+/*
+ * Wait for the latch, a program, or the timeout.  The caller looks at
+ * everything afterwards, so the event itself is ignored.  The set is built
+ * anew if a program came or went, or began or ceased to wait for room to
+ * write.
+ */
 static void
 wait_for_something(long timeout)
 {
@@ -527,7 +574,10 @@ wait_for_something(long timeout)
 	ResetLatch(MyLatch);
 }
 
-/* Tell the relays what committed since; coalesced by the committing backends. */
+/*
+ * Tell the relays that something committed.  Committing backends coalesce
+ * wake-ups.
+ */
 static void
 take_wakeup(void)
 {
@@ -543,7 +593,7 @@ take_wakeup(void)
 	idem_runners_woken(stamp);
 }
 
-/* Let each relay have its turn; true if some wants another at once. */
+/* Give each relay its turn.  True if a relay wants another turn at once. */
 static bool
 run_relays(void)
 {
@@ -556,12 +606,15 @@ run_relays(void)
 		idem_runners_activate_all();
 	again = idem_runners_run(loop_cxt, &failed);
 
-	/* Its tables may be gone: the extension is being dropped. */
+	/* A failed relay's tables may be gone with a dropped extension. */
 	config_stale |= failed;
 	return again;
 }
 
-/* Take over what others ask for: to end, new settings, relays that changed. */
+/*
+ * Do what other processes ask for: to end, to read settings, to read the
+ * relays.
+ */
 static void
 serve_interrupts(void)
 {
@@ -583,9 +636,10 @@ serve_interrupts(void)
 }
 
 /*
- * Did anybody want something since the worker looked?  Whoever does sets a flag,
- * then the latch, and leaves the latch alone while the flag is set.  A wait for
- * a lock or for a flush resets the latch, so the latch alone does not tell.
+ * Has any process asked for something since the worker looked?  A process that
+ * asks sets a flag and then the latch, and leaves the latch alone while the
+ * flag is set.  A wait for a lock or for a flush resets the latch, so the
+ * latch alone is not enough.
  */
 static bool
 has_news(void)
@@ -600,7 +654,10 @@ has_news(void)
 		!my_slot->wanted || my_slot->generation != my_generation;
 }
 
-/* pg_cancel_backend means the statement of a handler, not the worker. */
+/*
+ * One turn of the loop. pg_cancel_backend cancels the statement of a handler,
+ * not the worker.
+ */
 static void
 loop_once(void)
 {
@@ -617,7 +674,8 @@ loop_once(void)
 	again = run_relays();
 	if (my_relay_id != 0)
 		give_way();
-	Assert(CurrentMemoryContext == loop_cxt);	/* nothing else is reset */
+	Assert(CurrentMemoryContext == loop_cxt);	/* the only context that is
+												 * reset */
 	idem_stream_serve_byes();
 	if (my_relay_id == 0)
 		idem_upkeep_tick();
@@ -667,7 +725,9 @@ idem_worker_main(Datum arg)
 		}
 		PG_CATCH();
 		{
-			/* A cancel, or what no relay is to blame for: say it and go on. */
+			/*
+			 * A cancel, or an error that no relay caused: log it and go on.
+			 */
 			recover_from_error(&loop_complaint);
 			(void) WaitLatch(MyLatch, WL_LATCH_SET | WL_TIMEOUT | WL_EXIT_ON_PM_DEATH,
 							 100L, PG_WAIT_EXTENSION);
