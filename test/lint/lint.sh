@@ -232,14 +232,15 @@ check_layers()
 }
 
 # The files that the folders' READMEs name are there, and the relay's README names
-# each of its sources.  (The one of the sinks also names files of an example.)
+# each of its sources.  (The README of the sinks also names files of an example.)
 check_readmes()
 {
 	local readme dir name
 
-	for readme in src/README.md src/{claim,outbox,relay,shared}/README.md; do
+	for readme in src/README.md src/{claim,outbox,relay,shared}/README.md src/relay/*/README.md; do
 		[ -f "$readme" ] || continue
-		dir=${readme%/*}
+		dir=$(cut -d / -f 1,2 <<<"$readme")
+		dir=${dir%/README.md}
 		# shellcheck disable=SC2016 # backquotes of the text
 		grep -oE '`[a-z0-9_./-]+\.(c|h|sql|pl|pml|sh)`' "$readme" | tr -d '`' | sort -u |
 			while read -r name; do

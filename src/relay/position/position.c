@@ -11,7 +11,7 @@
  * that some relay has not passed; of dropped relays none.  A row keeps its number
  * when it is copied, since a sink may name the row.
  *
- * There is no index; relay/README.md says why.
+ * There is no index; README.md says why.
  *
  * A crash leaves what it leaves of a state log.
  *
