@@ -4,29 +4,32 @@
  *		Transactional claims: one effect per (consumer, event).
  *
  * Invariant: for one (consumer, event) at most one committed transaction saw
- * "claimed" and completed.  Every probe-and-claim of an event runs under the
- * event's lock, so these sections are totally ordered, and later claimants see an
- * earlier one: as the holder of the lock or, where it let the lock go, as the
- * writer of an uncommitted row.  Locks fall only after a commit is visible.  No
- * section waits for another transaction, so claims of many events cannot deadlock,
- * in whatever order.
+ * "claimed" and completed.  Every probe and claim of an event runs under the
+ * event's lock, so these sections are totally ordered.  A later claim sees the
+ * earlier claimant as the holder of the lock or, where the claimant gave the
+ * lock back, as the writer of an uncommitted row.  Locks fall only after a
+ * commit is visible.  No section waits for another transaction, so claims of
+ * many events cannot deadlock, in whatever order they are made.
  *
- * An event costs one tuple.  As long as the transaction keeps few locks, the lock is
- * the claim, and complete_event writes the row.  Past the budget the row is written
- * at once, as completed already, and the lock is let go.  Then the transaction's own
- * state tells whether complete_event was called, and COMMIT is refused if not.
+ * An event costs one tuple.  While the transaction keeps few locks, the lock
+ * is the claim, and complete_event writes the row.  Past the budget the claim
+ * writes the row at once, as completed already, and gives the lock back.  The
+ * transaction's own state then tells whether complete_event was called; if it
+ * was not, COMMIT is refused.
  *
- * "duplicate" is an acknowledgement, given only for a completion that can no longer
- * be lost.  The call waits for that if need be (durable.c), after the event's lock
- * was given back.
+ * "duplicate" is an acknowledgement.  It is given only for a completion that
+ * can no longer be lost.  If necessary the call waits until that is so
+ * (durable.c), after it gave the event's lock back.
  *
- * A crash leaves the committed rows and nothing else.  A prepared transaction keeps
- * its locks and its uncommitted rows; later claimants see it by either.
+ * A crash leaves the committed rows and nothing else.  A prepared transaction
+ * keeps its locks and its uncommitted rows; later claims see that transaction
+ * by its locks or by its rows.
  *
- * LOCKING: per event its advisory lock, never waited for while another is
- * wanted; below it table, index and buffer locks of the store.
+ * LOCKING: the advisory lock of each event, taken without waiting; below it
+ * the table, index and buffer locks of the store.
  *
- * MEMORY: state.c for the transaction; all else in the caller's context.
+ * MEMORY: state.c has what lives as long as the transaction; all else is in
+ * the caller's context.
  *
  * Copyright (c) 2026, the idempotency developers
  *
@@ -67,19 +70,21 @@ typedef struct ClaimRun
 	IdemStore  *store;
 	IdemKeyMaker keys;
 	TimestampTz now;
-	bool		foreign_known;	/* was foreign_lockers looked up? */
+	bool		foreign_known;	/* has foreign_lockers been looked up? */
 	bool		foreign_lockers;
-	bool		past_budget;	/* an event was not claimed for want of budget */
+	bool		past_budget;	/* an event was not claimed because the lock
+								 * budget is spent */
 
-	/* Completions to be durable before the verdicts are given out */
+	/* The completions that must be durable before the verdicts are given out */
 	bool		saw_completed;
 	XLogRecPtr	commit_lsn;
 
-	/* Rows to be written, with their claims */
+	/* The rows to be written, and the claim of each row */
 	int			nrows;
 	IdemNewRow	rows[IDEM_STORE_CHUNK];
 	IdemClaim  *claims[IDEM_STORE_CHUNK];
-	bool		early;			/* of claims past the budget, lock still held */
+	bool		early;			/* the rows are of claims past the budget,
+								 * whose locks are still held */
 } ClaimRun;
 
 void
@@ -91,7 +96,10 @@ idem_claim_init(void)
 	idem_consumer_init();
 }
 
-/* Open the store for one call, and learn which locks the consumer has. */
+/*
+ * Open the store for one call, and find out whether the consumer has private
+ * locks.
+ */
 static ClaimRun *
 begin_run(const char *consumer, int consumerlen, bool early)
 {
@@ -116,7 +124,10 @@ begin_run(const char *consumer, int consumerlen, bool early)
 	return run;
 }
 
-/* Write the rows collected, and give back the locks that the rows replace. */
+/*
+ * Write the collected rows.  Claims past the budget give their locks back:
+ * from here on the row stands for the lock.
+ */
 static void
 flush_rows(ClaimRun *run)
 {
@@ -144,7 +155,10 @@ flush_rows(ClaimRun *run)
 	run->nrows = 0;
 }
 
-/* Write what is left, close the store, and wait for the completions answered. */
+/*
+ * Write the rows that are left, close the store, and wait until the
+ * completions that were answered "duplicate" are durable.
+ */
 static void
 end_run(ClaimRun *run)
 {
@@ -160,9 +174,10 @@ end_run(ClaimRun *run)
 }
 
 /*
- * Remove the row of a claim that was taken over.  The claim may be an earlier
- * statement's: since then an administrator may have deleted the row, VACUUM removed
- * it, and another event's row taken its place.  So the row is looked up again.
+ * Remove the in-progress row that the claim took over.  An earlier statement
+ * may have made the claim.  Since then an administrator may have deleted the
+ * row, VACUUM may have removed it, and the row of another event may have taken
+ * its place.  So the row is looked up again.
  */
 static void
 remove_old_row(ClaimRun *run, IdemClaim *claim)
@@ -177,7 +192,10 @@ remove_old_row(ClaimRun *run, IdemClaim *claim)
 	idem_store_delete(run->store, &row.ref);
 }
 
-/* Collect a completed row of the claim, and remove the row that the claim has. */
+/*
+ * Remove the row that the claim has, if any, and collect a completed row for
+ * the claim.
+ */
 static void
 add_row(ClaimRun *run, IdemClaim *claim, Datum result, bool has_result)
 {
@@ -203,7 +221,7 @@ add_row(ClaimRun *run, IdemClaim *claim, Datum result, bool has_result)
 
 /* Claiming */
 
-/* How many locks of claims a transaction may keep. */
+/* How many locks a transaction may keep for its claims. */
 static int
 lock_budget(void)
 {
@@ -223,7 +241,10 @@ has_foreign_lockers(ClaimRun *run)
 	return run->foreign_lockers;
 }
 
-/* Would a claim of the event keep its lock?  own: the transaction's state of it, or NULL. */
+/*
+ * Would a claim of the event keep its lock?  own: the transaction's former
+ * claim of the event, or NULL.
+ */
 static bool
 is_within_budget(const IdemClaim *own)
 {
@@ -232,12 +253,13 @@ is_within_budget(const IdemClaim *own)
 }
 
 /*
- * Make the event this transaction's.  Its lock is held, and the rows allow the claim.
+ * Make the event this transaction's claim.  The caller holds the event's lock,
+ * and the rows allow the claim.
  *
- * A claim that was released inside of a later savepoint has kept its lock, and goes on
- * with that lock.  claim_one has locked a second time then, and this hold is given
- * back.  So each lock kept is counted once, and belongs to the subtransaction whose
- * abort frees it.
+ * A claim that was released inside a later savepoint kept its lock; a new
+ * claim goes on with that lock.  claim_one has locked the event a second time
+ * then, and this function gives the second lock back.  So each kept lock is
+ * counted once, and belongs to the subtransaction whose abort frees it.
  */
 static IdemClaimResult
 take(ClaimRun *run, const IdemClaimKey *key, const IdemRow *row)
@@ -269,7 +291,10 @@ take(ClaimRun *run, const IdemClaimKey *key, const IdemRow *row)
 	return IDEM_CLAIM_CLAIMED;
 }
 
-/* The verdict by the rows, with the event's lock held. */
+/*
+ * The verdict that the event's row gives.  The caller holds the event's lock,
+ * except past the budget (judge_past_budget).
+ */
 static IdemClaimResult
 judge(ClaimRun *run, const IdemClaimKey *key, const IdemRow *row)
 {
@@ -299,10 +324,12 @@ judge(ClaimRun *run, const IdemClaimKey *key, const IdemRow *row)
 }
 
 /*
- * The verdict on an event that this transaction cannot claim, whoever has it or has
- * not.  Its lock is left alone: for as long as this transaction held it, others that
- * can claim the event would be told "busy".  Without the lock a completion may be
- * missed while its row replaces another one, and is "busy"; one that is found is
+ * The verdict on an event that this transaction cannot claim, because its lock
+ * budget is spent and the consumer has foreign lockers.  This function does
+ * not take the event's lock: while this transaction held the lock,
+ * transactions that can claim the event would be told "busy".  Without the
+ * lock the probe may miss a completion whose row is just replacing another
+ * row, and the verdict is "busy".  A completion that the probe finds is
  * committed, and no claim can undo it.
  */
 static IdemClaimResult
@@ -346,7 +373,10 @@ claim_one(ClaimRun *run, const char *id, int idlen)
 	return result;
 }
 
-/* One try of a claim that may be repeated.  *past_budget: busy for want of budget? */
+/*
+ * One try of a claim that the caller may repeat.  *past_budget: was the
+ * verdict given past the lock budget?
+ */
 static IdemClaimResult
 try_claim(const char *id, int idlen, const char *consumer, int consumerlen,
 		  bool *past_budget)
@@ -361,12 +391,12 @@ try_claim(const char *id, int idlen, const char *consumer, int consumerlen,
 }
 
 /*
- * Waiting is trying again: a claimant may give its lock back long before its claim is
- * decided, so there is no one lock to wait for.  The pause grows with the time waited
- * already, which keeps a crowd of waiters cheap.
+ * Waiting means trying again.  A claimant may give the event's lock back long
+ * before its claim is decided, so there is no single lock to wait for.  The
+ * pause grows with the time waited already, which keeps many waiters cheap.
  *
- * The budget is this transaction's own, and a transaction gives nothing back while
- * it waits: past it the first answer stands.
+ * A refusal for want of lock budget is not tried again.  Only this transaction
+ * could free its budget, and it frees nothing while it waits.
  */
 IdemClaimResult
 idem_claim_event(const char *id, int idlen, const char *consumer,
@@ -394,7 +424,10 @@ idem_claim_event(const char *id, int idlen, const char *consumer,
 	return result;
 }
 
-/* By id, then by place in the input: neighbours in the index, repeats adjacent. */
+/*
+ * Order by id, then by place in the input.  Neighbours in the index are
+ * claimed one after the other, and repeats of an id are adjacent.
+ */
 static int
 compare_items(const void *a, const void *b)
 {
@@ -407,7 +440,7 @@ compare_items(const void *a, const void *b)
 	return res != 0 ? res : (ia < ib ? -1 : 1);
 }
 
-/* The items in the order of compare_items; palloc'd. */
+/* Pointers to the items in the order of compare_items; palloc'd. */
 static IdemClaimItem **
 sort_items(const IdemClaimItem *items, int n)
 {
@@ -450,7 +483,10 @@ idem_claim_events(IdemClaimItem *items, int n, const char *consumer,
 
 /* Completing and releasing */
 
-/* The transaction's claim of that name, still to be decided; else an error. */
+/*
+ * The transaction's undecided claim of that name; error ID002 if there is
+ * none.
+ */
 static IdemClaim *
 find_held(const IdemClaimKey *key)
 {
@@ -473,7 +509,10 @@ find_held(const IdemClaimKey *key)
 	return claim;
 }
 
-/* Complete one claim; error ID002 unless it is held. */
+/*
+ * Complete one claim; error ID002 unless the transaction holds the claim
+ * undecided.
+ */
 static void
 complete_one(ClaimRun *run, const IdemClaimItem *item, Datum result,
 			 bool has_result)
@@ -490,7 +529,7 @@ complete_one(ClaimRun *run, const IdemClaimItem *item, Datum result,
 	idem_state_set(claim, &state);
 	IDEM_FAULT_POINT("claim-completed");
 
-	/* The row of a claim past the budget says "completed" already. */
+	/* The row of a claim past the budget already says "completed". */
 	if (state.row_kind != IDEM_CLAIM_OWN_ROW || has_result)
 		add_row(run, claim, result, has_result);
 }
@@ -531,9 +570,9 @@ idem_complete_event(const char *id, int idlen, const char *consumer,
 }
 
 /*
- * Take back the row that was written ahead of a completion.  If an earlier
- * transaction had kept the claim, its row is written again as it was found: only a
- * completion may replace that row.
+ * Remove the row that a claim past the budget wrote as completed.  If an
+ * earlier transaction kept a claim of the event, write that claim's row again
+ * as it was found: only a completion may replace a kept row.
  */
 static void
 withdraw_row(ClaimRun *run, IdemClaim *claim)
@@ -553,8 +592,9 @@ withdraw_row(ClaimRun *run, IdemClaim *claim)
 }
 
 /*
- * A lock that was taken outside of the current subtransaction stays until the
- * transaction ends: ROLLBACK TO must find the claim as it was.
+ * A lock that was taken outside the current subtransaction stays until the
+ * transaction ends: ROLLBACK TO must find the claim as it was before the
+ * release.
  */
 void
 idem_release_event(const char *id, int idlen, const char *consumer,
@@ -586,9 +626,10 @@ idem_release_event(const char *id, int idlen, const char *consumer,
 /* Asking, without claiming */
 
 /*
- * Look up what is remembered of an event.  An undecided claim of the transaction goes
- * before the rows, since a row past the budget says "completed" already.  Returns
- * that claim, with row->status NONE, or NULL.
+ * Look up what is remembered of an event.  The transaction's own undecided
+ * claim takes precedence over the rows, since the row of a claim past the
+ * budget says "completed" already.  If there is such a claim, return it with
+ * row->status NONE; otherwise return NULL and fill in *row.
  */
 static const IdemClaim *
 look_up(IdemStore *store, const char *id, int idlen, const char *consumer,
@@ -611,8 +652,8 @@ look_up(IdemStore *store, const char *id, int idlen, const char *consumer,
 }
 
 /*
- * Wait until a completion that was found cannot be lost.  On a standby there is
- * nothing to wait for: every row that it sees was replayed from WAL.
+ * Wait until the completion that was found cannot be lost.  On a standby there
+ * is nothing to wait for: every row that a standby sees was replayed from WAL.
  */
 static void
 wait_for_row(const IdemRow *row)

@@ -3,15 +3,17 @@
  * claim.h
  *		Transactional claims: one effect per (consumer, event).
  *
- * A transaction claims an event, makes its effect and completes the claim, all
- * in one; whoever claims the same event later is told "duplicate", whoever
- * does so meanwhile "busy".  A claim that was neither completed nor released
- * makes COMMIT and PREPARE TRANSACTION fail.
+ * A transaction claims an event, makes the event's effect and completes the
+ * claim, all in one transaction.  A claim of the same event that comes later
+ * is told "duplicate".  A claim that comes while the first transaction is open
+ * is told "busy".  A claim that was neither completed nor released makes
+ * COMMIT and PREPARE TRANSACTION fail.
  *
  * Ids and consumers are byte strings in the server encoding, not necessarily
- * zero-terminated; the caller has checked them for validity and length
- * (idem_check_length).  Consumers whose name starts with '@' belong to the
- * extension: SQL cannot name them and processed_events does not show them.
+ * zero-terminated.  The caller has checked that they are valid and not too
+ * long (idem_check_length).  Consumers whose name starts with '@' belong to
+ * the extension: SQL cannot name them, and processed_events does not show
+ * them.
  *
  * Copyright (c) 2026, the idempotency developers
  *
@@ -27,26 +29,29 @@
 
 #include "datatype/timestamp.h"
 
-/* In the order of the SQL enum claim_result. */
+/* The verdict on a claim; in the order of the SQL enum claim_result. */
 typedef enum IdemClaimResult
 {
-	IDEM_CLAIM_CLAIMED,			/* the caller's: make the effect, complete */
-	IDEM_CLAIM_DUPLICATE,		/* completed durably, or claimed by this
-								 * transaction */
-	IDEM_CLAIM_BUSY,			/* another transaction has it: try later */
-	IDEM_CLAIM_EXPIRED,			/* too old to be answered */
-	IDEM_CLAIM_DEAD				/* parked after its last attempt; not given
-								 * yet */
+	IDEM_CLAIM_CLAIMED,			/* the caller may make the effect and complete
+								 * the claim */
+	IDEM_CLAIM_DUPLICATE,		/* completed durably, or claimed or completed
+								 * by this transaction */
+	IDEM_CLAIM_BUSY,			/* another transaction has the event: try
+								 * later */
+	IDEM_CLAIM_EXPIRED,			/* the event is too old for an answer; no
+								 * function gives this verdict yet */
+	IDEM_CLAIM_DEAD				/* the event is parked after its last attempt;
+								 * no function gives this verdict yet */
 } IdemClaimResult;
 
 /* What is remembered of an event; in the order of the SQL enum claim_status. */
 typedef enum IdemClaimStatus
 {
-	IDEM_STATUS_PROCESSING,		/* claimed and not completed: kept so, or by
-								 * this transaction */
+	IDEM_STATUS_PROCESSING,		/* claimed and not completed: a kept claim, or
+								 * a claim of this transaction */
 	IDEM_STATUS_COMPLETED,		/* durably, or by this transaction */
-	IDEM_STATUS_UNKNOWN			/* nothing is remembered; another transaction
-								 * may have claimed it */
+	IDEM_STATUS_UNKNOWN			/* nothing is remembered; an open transaction
+								 * of somebody else may have a claim */
 } IdemClaimStatus;
 
 typedef struct IdemClaimInfo
@@ -68,9 +73,10 @@ typedef struct IdemClaimItem
 extern void idem_claim_init(void);
 
 /*
- * Claim one event for the current (sub)transaction, trying again for up to
- * wait_ms milliseconds while it is busy; 0 does not wait.  The caller has
- * refused recovery and read-only transactions (idem_prevent_read_only).
+ * Claim one event for the current (sub)transaction.  While the event is busy,
+ * the call tries again for up to wait_ms milliseconds; 0 does not wait.  The
+ * caller has refused recovery and read-only transactions
+ * (idem_prevent_read_only).
  *
  * Errors: 40001 if the event was completed after the transaction snapshot of a
  * REPEATABLE READ or SERIALIZABLE transaction.
@@ -80,50 +86,55 @@ extern IdemClaimResult idem_claim_event(const char *id, int idlen,
 										long wait_ms);
 
 /*
- * The same for n events of one consumer, without waiting; cheaper than n
- * calls.  Fills in items[].result.  Of repeats the first gets the verdict; the
- * rest are duplicates of it, or busy if it is.
+ * Claim n events of one consumer, without waiting; cheaper than n calls.
+ * Fills in items[].result.  If an id occurs more than once, the first item
+ * gets the verdict; the other items are duplicates of the first, or busy if
+ * the first is busy.
  */
 extern void idem_claim_events(IdemClaimItem *items, int n,
 							  const char *consumer, int consumerlen);
 
 /*
- * Complete an event that this transaction claimed; result is a jsonb Datum,
- * perhaps toasted.  Error ID002 if it did not claim it or completed it before.
+ * Complete an event that this transaction claimed.  result is a jsonb Datum,
+ * perhaps toasted.  Error ID002 if this transaction did not claim the event,
+ * or completed it before.
  */
 extern void idem_complete_event(const char *id, int idlen,
 								const char *consumer, int consumerlen,
 								Datum result, bool has_result);
 
 /*
- * The same for n events; results and has_result may be NULL (no results).
- * items[].result is not looked at.
+ * Complete n events that this transaction claimed.  results and has_result may
+ * be NULL (no results).  items[].result is ignored.
  */
 extern void idem_complete_events(const IdemClaimItem *items, int n,
 								 const char *consumer, int consumerlen,
 								 const Datum *results, const bool *has_result);
 
 /*
- * Give a claim of this transaction up: others may claim the event, at the
- * latest when the transaction ends.  Error ID002 if it is not claimed, or
- * completed already.
+ * Give up a claim of this transaction.  Others may claim the event, at the
+ * latest when the transaction ends.  Error ID002 if this transaction did not
+ * claim the event, or completed it already.
  */
 extern void idem_release_event(const char *id, int idlen,
 							   const char *consumer, int consumerlen);
 
 /*
- * The result stored with a durable completion, or one of this transaction's
- * own; false if there is none.  *result is palloc'd in the current context.
+ * Get the result that was stored with a completion: a durable one, or one of
+ * this transaction.  Returns false if there is no result.  *result is palloc'd
+ * in the current context.
  */
 extern bool idem_claim_get_result(const char *id, int idlen,
 								  const char *consumer, int consumerlen,
 								  Datum *result);
 
 /*
- * What this transaction may know of an event, without waiting for others and without
- * the event's lock: its own claims and completions, and what has committed, by its
- * snapshot at REPEATABLE READ and SERIALIZABLE.  "Completed" is an acknowledgement
- * like the verdict "duplicate", and waits for durability likewise.
+ * Get what this transaction may know of an event: its own claims and
+ * completions, and what others have committed.  At REPEATABLE READ and
+ * SERIALIZABLE the transaction's snapshot decides what is committed.  The call
+ * waits for no other transaction and takes no lock of the event.  "Completed"
+ * is an acknowledgement like the verdict "duplicate", and the call waits until
+ * the completion is durable.
  */
 extern void idem_claim_get_status(const char *id, int idlen,
 								  const char *consumer, int consumerlen,

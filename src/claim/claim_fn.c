@@ -3,10 +3,11 @@
  * claim_fn.c
  *		Claims for SQL: arguments in, verdicts out.
  *
- * Arguments are checked before the first lock is taken, and writing functions
- * refuse a standby, a read-only transaction and a parallel worker before that.
- * The set-returning form makes all of its claims in the first call, so that a
- * cursor which fetches one row, or is closed early, has claimed them all.
+ * Arguments are checked before the first lock is taken.  Before that,
+ * functions that write refuse a standby, a read-only transaction and a
+ * parallel worker.  claim_events makes all of its claims in the first call.
+ * So a cursor that fetches one row, or is closed early, has claimed all
+ * events.
  *
  * Copyright (c) 2026, the idempotency developers
  *
@@ -65,7 +66,7 @@ PG_FUNCTION_INFO_V1(idem_consumer_changes_fn);
 /* Longest wait, so that milliseconds since the start fit a long everywhere */
 #define MAX_WAIT_MS		INT_MAX
 
-/* A string inside an argument, or made from one. */
+/* A string that points into an argument, or was made from an argument. */
 typedef struct Str
 {
 	const char *data;
@@ -80,7 +81,7 @@ text_str(text *t)
 	return s;
 }
 
-/* The event's id, of 1 to IDEM_MAX_ID_BYTES bytes. */
+/* Get the event's id; error unless it has 1 to IDEM_MAX_ID_BYTES bytes. */
 static Str
 get_id(FunctionCallInfo fcinfo, int argno)
 {
@@ -88,7 +89,10 @@ get_id(FunctionCallInfo fcinfo, int argno)
 									  IDEM_MAX_ID_BYTES));
 }
 
-/* The canonical text: lower case, with hyphens. */
+/*
+ * Get the event's id from a uuid, as the canonical text: lower case, with
+ * hyphens.
+ */
 static Str
 get_uuid_id(FunctionCallInfo fcinfo, int argno)
 {
@@ -101,7 +105,7 @@ get_uuid_id(FunctionCallInfo fcinfo, int argno)
 	return s;
 }
 
-/* The consumer, which may not be one of the extension's own. */
+/* Get the consumer; the extension's own consumers are refused. */
 static Str
 get_consumer(FunctionCallInfo fcinfo, int argno)
 {
@@ -116,7 +120,9 @@ get_consumer(FunctionCallInfo fcinfo, int argno)
 	return s;
 }
 
-/* An interval in milliseconds, rounded up: the shortest is a wait of one. */
+/*
+ * Get the wait in milliseconds, rounded up, so that the shortest wait is one.
+ */
 static long
 get_wait(FunctionCallInfo fcinfo, int argno)
 {
@@ -139,7 +145,7 @@ get_wait(FunctionCallInfo fcinfo, int argno)
 static const char *const result_labels[] = {"claimed", "duplicate", "busy", "expired", "dead"};
 static const char *const status_labels[] = {"processing", "completed", "unknown"};
 
-/* The label's OID in its enum type. */
+/* The label of an enum type as a Datum: the OID of the label. */
 static Datum
 label_datum(Oid enumtype, const char *label)
 {
@@ -275,8 +281,8 @@ idem_event_result_uuid_fn(PG_FUNCTION_ARGS)
 
 /*
  * event_status(event_id, consumer) -> status, claimed_at, completed_at,
- * completed_latest.  An event is completed between the two last times; they
- * differ only where the time itself is not kept.
+ * completed_latest.  The event was completed between completed_at and
+ * completed_latest.  The two differ only where the exact time is not kept.
  */
 static Datum
 event_status(FunctionCallInfo fcinfo, Str (*get) (FunctionCallInfo, int))
@@ -316,8 +322,9 @@ idem_event_status_uuid_fn(PG_FUNCTION_ARGS)
 /* The array forms */
 
 /*
- * The elements of a one-dimensional array, or of an empty one; nulls is NULL
- * where the elements must not be.
+ * Get the elements of a one-dimensional array, or of an empty array, and
+ * return their number.  With nulls = NULL, an element that is null is an
+ * error.
  */
 static int
 get_array(FunctionCallInfo fcinfo, int argno, const char *name, Oid elemtype,
@@ -331,7 +338,7 @@ get_array(FunctionCallInfo fcinfo, int argno, const char *name, Oid elemtype,
 		ereport(ERROR,
 				(errcode(ERRCODE_ARRAY_SUBSCRIPT_ERROR),
 				 errmsg("argument \"%s\" must be a one-dimensional array", name)));
-	/* text and jsonb are alike: of any length, aligned as int */
+	/* text and jsonb have the same storage: variable length, aligned as int */
 	deconstruct_array(array, elemtype, -1, false, TYPALIGN_INT,
 					  elems, &isnull, &n);
 	for (int i = 0; nulls == NULL && i < n; i++)
@@ -344,7 +351,10 @@ get_array(FunctionCallInfo fcinfo, int argno, const char *name, Oid elemtype,
 	return n;
 }
 
-/* Refuse an id of the array for its length; ord counts from 1. */
+/*
+ * Error 22023: the id at place ord of the array, counted from 1, is empty or
+ * too long.
+ */
 pg_noreturn static void
 report_bad_element(int ord, int len)
 {
@@ -446,9 +456,15 @@ idem_complete_events_fn(PG_FUNCTION_ARGS)
 	PG_RETURN_VOID();
 }
 
-/* lock_key(event_id, consumer): of the empty id as well, as was published */
+/*
+ * lock_key(event_id, consumer): accepts the empty id, as the published key
+ * does
+ */
 
-/* The id unchecked: a published key may be of an id that claims refuse. */
+/*
+ * Get the id without a check of its length: a published key may belong to an
+ * id that claims refuse.
+ */
 static Str
 get_any_id(FunctionCallInfo fcinfo, int argno)
 {
@@ -490,7 +506,9 @@ idem_lock_key_uuid_fn(PG_FUNCTION_ARGS)
 	return lock_key(fcinfo, get_uuid_id);
 }
 
-/* The bytes that the lock key hashes, put together independently of lock.c. */
+/*
+ * The bytes whose hash is the lock key, put together independently of lock.c.
+ */
 static bytea *
 lock_key_input(Str id, Str consumer)
 {
@@ -513,7 +531,10 @@ lock_key_input(Str id, Str consumer)
 	return (bytea *) buf.data;
 }
 
-/* verify_lock_key(event_id, consumer): error unless pgcrypto says the same */
+/*
+ * verify_lock_key(event_id, consumer): error unless pgcrypto computes the same
+ * key
+ */
 Datum
 idem_verify_lock_key_fn(PG_FUNCTION_ARGS)
 {
@@ -532,9 +553,12 @@ idem_verify_lock_key_fn(PG_FUNCTION_ARGS)
 	PG_RETURN_VOID();
 }
 
-/* consumer_changes(): trigger, before a row of consumers changes */
+/*
+ * consumer_changes(): trigger before each change of a row of the table
+ * "consumers"
+ */
 
-/* Is the boolean column true in the row, which may be missing? */
+/* Is the boolean column true in the row? tup may be NULL: no row. */
 static bool
 is_set(HeapTuple tup, TupleDesc desc, const char *name)
 {
@@ -565,9 +589,10 @@ idem_consumer_changes_fn(PG_FUNCTION_ARGS)
 		trigger->tg_newtuple : trigger->tg_trigtuple;
 
 	/*
-	 * Claims in flight may have given their locks back, which a consumer with
-	 * foreign lockers has to hold.  Dropping such a consumer changes nothing
-	 * for them.
+	 * Claims in flight may have given their locks back.  The locks of a
+	 * consumer with foreign lockers must be held to the end, so the change
+	 * waits for these claims.  Dropping such a consumer changes nothing for
+	 * them.
 	 */
 	if (is_set(trigger->tg_trigtuple, desc, "private_locks") ||
 		is_set(result, desc, "private_locks") ||

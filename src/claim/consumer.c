@@ -1,26 +1,31 @@
 /*-------------------------------------------------------------------------
  *
  * consumer.c
- *		What is registered about a consumer.
+ *		The registered properties of a consumer.
  *
- * Consumers need no registration; a row of idempotency_data.consumers only says how a
- * consumer differs.  foreign_lockers is read as of now, like the rows of events, and
- * only by claims past the budget of locks, so the ordinary claim never pays for it.
+ * Consumers need no registration: a row of idempotency_data.consumers only
+ * says how a consumer differs from the defaults.  foreign_lockers is read as
+ * of now, like the rows of events.  Only claims past the lock budget read it,
+ * so an ordinary claim never pays for it.
  *
- * Which lock guards an event must not change while a claim of the event is undecided,
- * or two transactions would hold "the" lock at a time.  Every claim holds
- * RowExclusiveLock on the table of claims as long as it may be committed, in a
- * prepared transaction across a crash as well.  A change of private_locks takes a
- * lock that conflicts with that one: it waits for all claims in flight, and keeps new
- * ones out until it has committed.  A process remembers the names of consumers with
- * private locks until the invalidation of a change, which arrives with the lock on
- * the table of claims at the latest.
+ * The choice of the lock that guards an event must not change while a claim of
+ * the event is undecided.  Otherwise two transactions could each hold "the"
+ * lock at the same time.  Every claim holds RowExclusiveLock on the table of
+ * claims as long as the claim may be committed, in a prepared transaction
+ * across a crash as well.  A change of private_locks takes a lock on that
+ * table that conflicts with RowExclusiveLock.  So the change waits for all
+ * claims in flight, and keeps new claims out until the change has committed.
+ * A process remembers the names of consumers with private locks until a change
+ * sends an invalidation.  The invalidation arrives with the lock on the table
+ * of claims at the latest.
  *
- * LOCKING: AccessShareLock on table and index, for the look-up.  A change:
- * RowExclusiveLock on the table of consumers, then ShareRowExclusiveLock on the table
- * of claims, both kept with the change.
+ * LOCKING: a look-up takes AccessShareLock on the table of consumers and its
+ * index.  A change takes RowExclusiveLock on the table of consumers, then
+ * ShareRowExclusiveLock on the table of claims, and keeps both as long as the
+ * change stands.
  *
- * MEMORY: the remembered names, one for each consumer with private locks.
+ * MEMORY: the remembered names, one entry for each consumer with private
+ * locks.
  *
  * Copyright (c) 2026, the idempotency developers
  *
@@ -59,15 +64,19 @@ static IdemRelRef consumers_pkey = IDEM_RELREF("consumers_pkey");
 static IdemRelRef processed = IDEM_RELREF("processed");
 
 /*
- * Names of the consumers with private locks.  They are good while the count of
- * invalidations is names_read_at, which is 0 if they were never read.
+ * Names of the consumers with private locks.  They are up to date while the
+ * count of invalidations equals names_read_at, which is 0 if the names were
+ * never read.
  */
 static HTAB *private_names = NULL;
-static Oid	names_of = InvalidOid;	/* the table that has the names */
+static Oid	names_of = InvalidOid;	/* the table that the names were read from */
 static uint64 invalidations = 1;
 static uint64 names_read_at = 0;
 
-/* Invalidation of the table that the names were read from, or of all. */
+/*
+ * Invalidation callback: counts invalidations of the table that the names were
+ * read from, or of all relations.
+ */
 static void
 count_invalidation(Datum arg, Oid relid)
 {
@@ -81,7 +90,7 @@ idem_consumer_init(void)
 	CacheRegisterRelcacheCallback(count_invalidation, (Datum) 0);
 }
 
-/* Free the names; they are read again when next needed. */
+/* Free the names; the next look-up reads them again. */
 static void
 forget_names(void)
 {
@@ -93,7 +102,10 @@ forget_names(void)
 		hash_destroy(names);
 }
 
-/* Terminate a name by a zero byte, as the table of names has its keys. */
+/*
+ * Make the key of a name in the hash table: the name with a zero byte at its
+ * end.
+ */
 static char *
 name_key(char *key, const char *consumer, int len)
 {
@@ -102,7 +114,7 @@ name_key(char *key, const char *consumer, int len)
 	return key;
 }
 
-/* Enter a name; a longer one than a claim may have is nobody's. */
+/* Enter a name.  A name that is longer than a claim's may be is left out. */
 static void
 remember_name(Datum consumer)
 {
@@ -115,7 +127,10 @@ remember_name(Datum consumer)
 						   HASH_ENTER, NULL);
 }
 
-/* Read the names anew; an invalidation meanwhile leaves them outdated. */
+/*
+ * Read the names anew.  If an invalidation arrives meanwhile, the names count
+ * as outdated.
+ */
 static void
 read_names(void)
 {

@@ -1,7 +1,7 @@
 /*-------------------------------------------------------------------------
  *
  * consumer.h
- *		What is registered about a consumer.
+ *		The registered properties of a consumer.
  *
  * Copyright (c) 2026, the idempotency developers
  *
@@ -16,22 +16,24 @@
 #include "postgres.h"
 
 /*
- * Do clients without this extension take the advisory locks of the consumer's events?
- * False for a consumer that is not registered.
+ * Do clients without this extension take the advisory locks of the consumer's
+ * events?  False for a consumer that is not registered.
  */
 extern bool idem_consumer_foreign_lockers(const char *consumer, int len);
 
 /*
- * Are the locks of the consumer's events out of the reach of SQL?  Those of the
- * extension's own consumers always are.  The caller has the table of claims open for
- * writing, which keeps the answer true as long as that lock stands.
+ * Are the locks of the consumer's events private, i.e. out of the reach of
+ * SQL?  Always true for the extension's own consumers.  The caller has the
+ * table of claims open for writing; the answer stays true as long as the
+ * caller keeps that lock.
  */
 extern bool idem_consumer_private_locks(const char *consumer, int len);
 
 /*
- * private_locks of some consumer is about to change: wait for the claims in
- * flight, keep new ones out until the transaction ends, and tell everybody.
- * Error 55000 in a transaction that has claimed.
+ * Call before private_locks of a consumer changes.  Waits for the claims in
+ * flight, keeps new claims out until the transaction ends, and tells all
+ * processes to read the names again.  Error 55000 in a transaction that has
+ * claimed.
  */
 extern void idem_consumer_change_locks(void);
 

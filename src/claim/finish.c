@@ -1,20 +1,22 @@
 /*-------------------------------------------------------------------------
  *
  * finish.c
- *		What COMMIT and PREPARE TRANSACTION do about claims.
+ *		Acts on a transaction's claims at COMMIT and PREPARE TRANSACTION.
  *
- * A claim that was neither completed nor released is most likely a handler that
- * returned early: committing its effect without the completion would let the effect
- * be made twice.  So COMMIT fails, unless the user asked for such claims to be kept
- * as in progress.
+ * An undecided claim is most likely due to a handler that returned early.  If
+ * the effect were committed without the completion, the effect could be made
+ * twice.  So COMMIT fails, unless the user asked to keep such claims as in
+ * progress.
  *
  * A transaction that completed a claim is committed synchronously: its client
- * acknowledges the event to a broker right after, and the broker forgets the event.
- * The local flush is forced without touching settings.  Where synchronous standbys
- * are configured and the session would not wait for them, synchronous_commit is
- * raised for the rest of the transaction.
+ * acknowledges the event to a broker right after the commit, and the broker
+ * forgets the event.  ForceSyncCommit forces the local flush without touching
+ * settings.  Where synchronous standbys are configured and the session would
+ * not wait for them, this file raises synchronous_commit for the rest of the
+ * transaction.
  *
- * The callback runs before the commit is irrevocable, and may fail.
+ * The callback runs before the commit is irrevocable, so the callback may
+ * fail.
  *
  * LOCKING: as claim.c.
  *
@@ -60,7 +62,10 @@ report_pending(void)
 			 errhint("Call complete_event or release_event before the transaction ends, or set idempotency.uncompleted_claims to \"keep\".")));
 }
 
-/* Write a claim's row as in progress, unless the row taken over says so still. */
+/*
+ * Write a claim's row as in progress, unless the claim took over a row that
+ * already says so.
+ */
 static void
 keep_claim(IdemStore *store, IdemClaim *claim)
 {
@@ -88,7 +93,10 @@ keep_pending(void)
 	IdemClaim **pending = idem_state_pending();
 	IdemStore  *store = idem_store_open(true);
 
-	/* COMMIT has no active snapshot; TOAST and index expressions need one. */
+	/*
+	 * COMMIT has no active snapshot; TOAST and index expressions need a
+	 * snapshot.
+	 */
 	PushActiveSnapshot(GetTransactionSnapshot());
 	for (int64 i = 0; i < n; i++)
 		keep_claim(store, pending[i]);
@@ -97,7 +105,7 @@ keep_pending(void)
 	pfree(pending);
 }
 
-/* Have this commit wait for its flush and for synchronous standbys. */
+/* Make this commit wait for its flush and for synchronous standbys. */
 static void
 force_durable_commit(void)
 {
@@ -109,7 +117,10 @@ force_durable_commit(void)
 								 GUC_ACTION_LOCAL, true, 0, false);
 }
 
-/* Before COMMIT or PREPARE: decide what is undecided, and how to commit. */
+/*
+ * Before COMMIT or PREPARE: refuse or keep undecided claims, and force a
+ * durable commit if the transaction completed a claim.
+ */
 static void
 on_xact_event(XactEvent event, void *arg)
 {

@@ -1,7 +1,7 @@
 /*-------------------------------------------------------------------------
  *
  * finish.h
- *		What COMMIT and PREPARE TRANSACTION do about claims.
+ *		Acts on a transaction's claims at COMMIT and PREPARE TRANSACTION.
  *
  * Copyright (c) 2026, the idempotency developers
  *

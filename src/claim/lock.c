@@ -3,28 +3,30 @@
  * lock.c
  *		The name of a claim, and the advisory lock that guards its section.
  *
- * The lock key of consumer "default" is the published one, the first 8 bytes,
- * big-endian, of SHA-256 over the id.  So claims and clients without this extension,
- * which use pg_try_advisory_xact_lock(), exclude each other.  For any other consumer
- * the hash is over the consumer, a zero byte and the id.  Text is hashed as UTF-8
- * whatever the server encoding is, but as it stands in SQL_ASCII, which does not say
- * what the bytes mean.  No text value has a zero byte, so consumer and id never run
- * together.
+ * The lock key of consumer "default" is the published key: the first 8 bytes,
+ * big-endian, of SHA-256 over the id.  So claims, and clients without this
+ * extension that use pg_try_advisory_xact_lock(), exclude each other.  For any
+ * other consumer the hash is over the consumer, a zero byte and the id.  Text
+ * is hashed as UTF-8 whatever the server encoding is.  In a SQL_ASCII database
+ * text is hashed as it stands, because nothing says what its bytes mean.  No
+ * text value has a zero byte, so consumer and id never run together.
  *
- * A consumer may have its locks where no SQL function reaches: advisory locks
- * have no access control, and any role could keep an event "busy" by its key.
- * consumer.c says which consumers do.
+ * A consumer may have private locks, which no SQL function can take.  Advisory
+ * locks have no access control: any role can take the lock of an event whose
+ * key it knows, and so keep the event "busy".  consumer.c says which consumers
+ * have private locks.
  *
- * Two keys may collide, which costs somebody a false "busy"; no verdict rests on the
- * key alone.
+ * Two keys may collide.  A collision may cost a false "busy"; no verdict rests
+ * on the key alone.
  *
- * LOCKING: the lock that pg_advisory_xact_lock(bigint) takes, or a private one with
- * the same number, owned by the subtransaction (txn_owner.h).  Owned by the portal
- * that runs, the locks of a cursor opened outside of a savepoint and fetched from
- * inside would outlive the claims that ROLLBACK TO has undone, or fall on CLOSE.
+ * LOCKING: the lock that pg_advisory_xact_lock(bigint) takes, or a private
+ * lock with the same number.  The subtransaction owns the lock (txn_owner.h),
+ * not the portal that runs.  A cursor may be opened before a savepoint and
+ * fetched from after the savepoint.  Locks that its portal owned would outlive
+ * the claims that ROLLBACK TO has undone, or fall when the cursor is closed.
  *
- * MEMORY: a key maker lives in the current context; its hash is released by
- * the resource owner on error.
+ * MEMORY: a key maker lives in the current context.  On error the resource
+ * owner releases its hash.
  *
  * Copyright (c) 2026, the idempotency developers
  *
@@ -45,16 +47,17 @@
 #include "claim/lock.h"
 #include "shared/txn_owner.h"
 
-/* SET_LOCKTAG_ADVISORY's fourth field for a key of one bigint */
+/* SET_LOCKTAG_ADVISORY's fourth field for a key of a single bigint */
 #define SINGLE_BIGINT_KEY	1
 
 /*
- * The fourth field for a private lock: pg_advisory_lock and its kin use 1 and 2 only,
- * so no SQL function reaches the lock.  pg_locks shows the field as objsubid.
+ * The fourth field for a private lock.  pg_advisory_lock and its variants use
+ * 1 and 2 only, so no SQL function reaches the lock.  pg_locks shows the field
+ * as objsubid.
  */
 #define PRIVATE_KEY			0x4944
 
-/* Raise what the hash functions have only returned. */
+/* Raise the failure that a hash function has only returned. */
 pg_noreturn static void
 report_hash_failure(IdemKeyMaker *maker)
 {
@@ -69,7 +72,7 @@ idem_lock_utf8(const char *s, int *len)
 {
 	char	   *utf8;
 
-	/* pg_server_to_any would refuse bytes that are not UTF-8 by chance. */
+	/* pg_server_to_any would refuse bytes that are not valid UTF-8 */
 	if (GetDatabaseEncoding() == PG_SQL_ASCII)
 		return s;
 	utf8 = pg_server_to_any(s, *len, PG_UTF8);
@@ -157,7 +160,10 @@ idem_keymaker_end(IdemKeyMaker *maker)
 		pfree(unconstify(char *, maker->prefix));
 }
 
-/* The tag of the claim's advisory lock, in its consumer's space. */
+/*
+ * The tag of the claim's advisory lock: the published lock or the private
+ * lock.
+ */
 static void
 set_locktag(LOCKTAG *tag, const IdemClaimKey *key)
 {

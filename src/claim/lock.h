@@ -17,10 +17,10 @@
 
 #include "common/cryptohash.h"
 
-/* The consumer whose keys are the published ones. */
+/* The consumer whose lock keys are the published keys. */
 #define IDEM_DEFAULT_CONSUMER	"default"
 
-/* The name of a claim; the strings are the caller's. */
+/* The name of a claim.  The strings belong to the caller. */
 typedef struct IdemClaimKey
 {
 	int64		lock_key;		/* hash of consumer and id, which may collide;
@@ -29,7 +29,7 @@ typedef struct IdemClaimKey
 	const char *consumer;
 	int			idlen;			/* bytes */
 	int			consumerlen;
-	bool		private_lock;	/* which space the lock is in */
+	bool		private_lock;	/* a private lock, not the published lock */
 } IdemClaimKey;
 
 static inline bool
@@ -41,39 +41,45 @@ idem_claim_key_equal(const IdemClaimKey *a, const IdemClaimKey *b)
 		memcmp(a->consumer, b->consumer, a->consumerlen) == 0;
 }
 
-/* Makes the keys of one consumer's events; put it on the stack. */
+/* Makes the keys of the events of one consumer; put it on the stack. */
 typedef struct IdemKeyMaker
 {
-	pg_cryptohash_ctx *hash;	/* NULL: no lock key was asked for */
+	pg_cryptohash_ctx *hash;	/* NULL: no lock key was made yet */
 	const char *consumer;		/* server encoding */
 	int			consumerlen;
 	bool		private_locks;
-	const char *prefix;			/* hashed before the id; UTF-8, NULL for none */
-	int			prefixlen;		/* with its zero byte */
+	const char *prefix;			/* hashed before the id; UTF-8; NULL: nothing */
+	int			prefixlen;		/* including its zero byte */
 } IdemKeyMaker;
 
 /*
- * Text as it is hashed: in UTF-8, in a SQL_ASCII database as it is.  Returns s
- * itself where nothing needs converting; sets *len.
+ * Text as it is hashed: in UTF-8, but in a SQL_ASCII database as it is.
+ * Returns s itself where no conversion is needed.  Sets *len.
  */
 extern const char *idem_lock_utf8(const char *s, int *len);
 
 extern void idem_keymaker_begin(IdemKeyMaker *maker, const char *consumer,
 								int consumerlen);
 
-/* Locks of the keys made from now on are private ones. */
+/* The keys made from now on have private locks. */
 extern void idem_keymaker_private(IdemKeyMaker *maker);
 
-/* key points to id and to the maker's consumer; nothing is copied. */
+/*
+ * Make the key of an event.  key points to id and to the maker's consumer;
+ * nothing is copied.
+ */
 extern void idem_keymaker_make(IdemKeyMaker *maker, const char *id, int idlen,
 							   IdemClaimKey *key);
 
-/* The same without the lock key, which takes a digest. */
+/* Make the key without the lock key, whose digest takes time. */
 extern void idem_keymaker_name(const IdemKeyMaker *maker, const char *id,
 							   int idlen, IdemClaimKey *key);
 extern void idem_keymaker_end(IdemKeyMaker *maker);
 
-/* Take the lock for the current subtransaction; false if that would wait. */
+/*
+ * Take the lock for the current subtransaction; false if somebody else holds
+ * it.  Never waits.
+ */
 extern bool idem_lock_try(const IdemClaimKey *key);
 
 /* Give back a lock that the current subtransaction, or a child of it, took. */

@@ -25,7 +25,7 @@ extern int	idem_uncompleted_claims;
 /* idempotency.durable_complete */
 extern bool idem_durable_complete;
 
-/* idempotency.max_claim_locks: -1 is max_locks_per_transaction */
+/* idempotency.max_claim_locks; -1 means max_locks_per_transaction */
 extern int	idem_max_claim_locks;
 
 extern void idem_claim_setting_init(void);

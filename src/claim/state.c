@@ -3,22 +3,22 @@
  * state.c
  *		The claims of the current transaction, savepoints included.
  *
- * A table of claims by name, and a log with the state that each change made in a
- * subtransaction replaced.  Subtransaction ids only rise, and while a
- * subtransaction is the current one, every record logged since its start has its
- * id or a higher one (of a child that committed into it).  So the abort of a
- * subtransaction undoes the tail of the log with ids from its own on, and its commit
- * has nothing to reparent.  Changes outside of any subtransaction are not logged:
- * only the end of the transaction undoes them.
+ * There is a table of claims by name, and a log.  A change in a subtransaction
+ * logs the state that it replaces.  Subtransaction ids only rise.  While a
+ * subtransaction is current, every record that was logged since its start has
+ * its id, or the higher id of a child that committed into it.  So the abort of
+ * a subtransaction undoes the tail of the log, from the subtransaction's id
+ * on, and a commit has nothing to reparent.  Changes outside of any
+ * subtransaction are not logged: only the end of the transaction undoes them.
  *
- * Neither a crash nor PREPARE TRANSACTION needs this state: by then every claim is a
- * row or given up.
+ * Neither a crash nor PREPARE TRANSACTION needs this state: by then every
+ * claim is a row or has been given up.
  *
- * LOCKING: none, all is private to the backend.
+ * LOCKING: none; the state is private to the backend.
  *
- * MEMORY: one context below TopTransactionContext, made by the first claim of
- * a transaction and dropped with it.  Undoing allocates nothing, so it cannot
- * fail.
+ * MEMORY: one context below TopTransactionContext.  The first claim of a
+ * transaction makes it, and the end of the transaction drops it.  Undoing
+ * allocates nothing, so it cannot fail.
  *
  * Copyright (c) 2026, the idempotency developers
  *
@@ -39,14 +39,15 @@
 
 /*
  * Ids come from outside.  A random seed per transaction keeps ids that collide
- * under one seed from colliding under the next; the hash is not a cryptographic
- * one, and ids that collide under every seed cost time, not correctness.  The
- * lock's key would need a digest, which completing does without.  One event may be
- * claimed for thousands of consumers, so the consumer is hashed as well.
+ * under one seed from colliding under the next seed.  The hash is not
+ * cryptographic; ids that collide under every seed cost time, not correctness.
+ * The hash is not the lock key either: that would need a digest, which
+ * completing does without.  One event may be claimed for thousands of
+ * consumers, so the consumer is hashed as well.
  */
 static uint64 hash_seed;
 
-/* Hash the name of a claim for the table. */
+/* The hash of a claim's name, for the table. */
 static inline uint32
 hash_name(const IdemClaimKey *key)
 {
@@ -57,7 +58,10 @@ hash_name(const IdemClaimKey *key)
 										key->consumerlen, id);
 }
 
-/* The table's elements; a key is the first field of its IdemClaim. */
+/*
+ * An element of the table.  key points to the first field of an IdemClaim, so
+ * it leads to the claim.
+ */
 typedef struct ClaimSlot
 {
 	const IdemClaimKey *key;
@@ -75,7 +79,7 @@ typedef struct ClaimSlot
 #define SH_DEFINE
 #include "lib/simplehash.h"
 
-/* The state that a change made in a subtransaction replaced. */
+/* A record of the log: the state that a change in a subtransaction replaced. */
 typedef struct UndoRecord
 {
 	SubTransactionId subid;
@@ -86,14 +90,18 @@ typedef struct UndoRecord
 #define INITIAL_CLAIMS	16
 #define INITIAL_UNDO	16
 
-static MemoryContext state_context = NULL;	/* NULL: no claim yet */
+static MemoryContext state_context = NULL;	/* NULL: the transaction has no
+											 * claim yet */
 static claimtab_hash *claims = NULL;
 static UndoRecord *undo_log = NULL;
 static int	undo_used = 0;
 static int	undo_size = 0;
 static IdemClaimCounts counts;
 
-/* Forget the transaction's claims; its end frees their memory. */
+/*
+ * Forget the transaction's claims; the end of the transaction frees their
+ * memory.
+ */
 static void
 forget_all(void)
 {
@@ -104,7 +112,7 @@ forget_all(void)
 	memset(&counts, 0, sizeof(counts));
 }
 
-/* Add a claim of that state to the totals, or (-1) take it away. */
+/* Add a claim's state to the totals (by = 1), or take it away (by = -1). */
 static void
 count(const IdemClaimState *state, int by)
 {
@@ -116,7 +124,10 @@ count(const IdemClaimState *state, int by)
 		counts.locks += by;
 }
 
-/* Restore what the log's last record replaced. */
+/*
+ * Restore the state that the last record of the log replaced, and remove the
+ * record.
+ */
 static void
 undo_last(void)
 {
@@ -128,7 +139,10 @@ undo_last(void)
 	claim->state = rec->before;
 	count(&claim->state, 1);
 
-	/* The change made the claim: no older record refers to it. */
+	/*
+	 * The undone change made the claim, so no older record refers to the
+	 * claim.
+	 */
 	if (claim->state.phase == IDEM_PHASE_NONE)
 	{
 		claimtab_delete(claims, &claim->key);
@@ -147,10 +161,10 @@ on_subxact_event(SubXactEvent event, SubTransactionId subid,
 			undo_last();
 	}
 	else if (event == SUBXACT_EVENT_COMMIT_SUB && parent == TopSubTransactionId)
-		undo_used = 0;			/* none is left that could abort */
+		undo_used = 0;			/* no subtransaction is left that could abort */
 }
 
-/* Forget all at the end of the transaction, a prepared one included. */
+/* Forget all claims when the transaction ends, by PREPARE too. */
 static void
 on_xact_event(XactEvent event, void *arg)
 {
@@ -183,7 +197,7 @@ idem_state_init(void)
 	RegisterSubXactCallback(on_subxact_event, NULL);
 }
 
-/* Make the table of claims, with a seed of its own. */
+/* Make the table of claims, with a new hash seed. */
 static void
 start_state(void)
 {
@@ -205,7 +219,7 @@ idem_state_find(const IdemClaimKey *key)
 	return slot ? (IdemClaim *) slot->key : NULL;
 }
 
-/* One chunk: the claim and both of its strings. */
+/* Make a claim.  The claim and both of its strings are one chunk of memory. */
 static IdemClaim *
 make_claim(const IdemClaimKey *key)
 {
@@ -242,7 +256,7 @@ idem_state_get(const IdemClaimKey *key)
 	return claim;
 }
 
-/* Remember a claim's state for the abort of the subtransaction. */
+/* Log a claim's state for the abort of the current subtransaction. */
 static void
 log_undo(IdemClaim *claim)
 {
@@ -290,7 +304,9 @@ idem_state_used(void)
 	return state_context != NULL;
 }
 
-/* By id, then by consumer, so that errors name the same claim each time. */
+/*
+ * Order by id, then by consumer, so that errors name the same claim each time.
+ */
 static int
 compare_claims(const void *a, const void *b)
 {

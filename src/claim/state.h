@@ -31,8 +31,10 @@ typedef enum IdemClaimPhase
 typedef enum IdemClaimRow
 {
 	IDEM_CLAIM_NO_ROW,
-	IDEM_CLAIM_OLD_ROW,			/* a committed in-progress row, taken over */
-	IDEM_CLAIM_OWN_ROW			/* written by this transaction, completed */
+	IDEM_CLAIM_OLD_ROW,			/* a committed row in progress, which the
+								 * claim took over */
+	IDEM_CLAIM_OWN_ROW			/* this transaction wrote the row, as
+								 * completed */
 } IdemClaimRow;
 
 /* The part of a claim that ROLLBACK TO restores. */
@@ -40,48 +42,59 @@ typedef struct IdemClaimState
 {
 	IdemClaimPhase phase;
 	IdemClaimRow row_kind;
-	IdemRowRef	row;			/* unless IDEM_CLAIM_NO_ROW */
-	bool		was_kept;		/* found in progress, as a committed
-								 * transaction had kept it */
-	TimestampTz kept_since;		/* claimed_at of that row, if was_kept */
-	bool		lock_kept;		/* counts towards the budget */
+	IdemRowRef	row;			/* set unless IDEM_CLAIM_NO_ROW */
+	bool		was_kept;		/* the claim found a row in progress: a
+								 * committed transaction had kept its claim */
+	TimestampTz kept_since;		/* if was_kept: claimed_at of the row that was
+								 * found */
+	bool		lock_kept;		/* the claim keeps its lock, which counts
+								 * towards the budget */
 	SubTransactionId lock_subid;	/* the subtransaction that took the lock */
 	TimestampTz claimed_at;
 } IdemClaimState;
 
 typedef struct IdemClaim
 {
-	IdemClaimKey key;			/* strings are the claim's own */
+	IdemClaimKey key;			/* the strings belong to the claim */
 	IdemClaimState state;		/* change it by idem_state_set only */
 } IdemClaim;
 
 /* Totals over the transaction's claims. */
 typedef struct IdemClaimCounts
 {
-	int64		pending;		/* claimed, neither completed nor released */
+	int64		pending;		/* undecided: neither completed nor released */
 	int64		completed;
-	int64		locks;			/* kept */
+	int64		locks;			/* claims that keep their lock */
 } IdemClaimCounts;
 
 extern void idem_state_init(void);
 
-/* The claim of that name; NULL if the transaction has none. */
+/* The claim of the key's name; NULL if the transaction has none. */
 extern IdemClaim *idem_state_find(const IdemClaimKey *key);
 
-/* The claim of that name, made with phase NONE if there is none. */
+/*
+ * The claim of the key's name.  Made with phase NONE if the transaction has
+ * none.
+ */
 extern IdemClaim *idem_state_get(const IdemClaimKey *key);
 
-/* Change a claim; ROLLBACK TO an earlier savepoint restores its former state. */
+/*
+ * Change a claim's state; ROLLBACK TO an earlier savepoint restores its former
+ * state.
+ */
 extern void idem_state_set(IdemClaim *claim, const IdemClaimState *state);
 
 extern const IdemClaimCounts *idem_state_counts(void);
 
-/* Has this transaction claimed anything at all, undone or not? */
+/*
+ * Has this transaction claimed any event, even one that it gave up or undid
+ * since?
+ */
 extern bool idem_state_used(void);
 
 /*
- * The claims that are neither completed nor released, in the order of their
- * ids; counts()->pending of them, palloc'd.
+ * The undecided claims, in the order of their ids.  The array is palloc'd and
+ * has idem_state_counts()->pending elements.
  */
 extern IdemClaim **idem_state_pending(void);
 

@@ -3,34 +3,37 @@
  * store.c
  *		The rows that remember which events were completed.
  *
- * One table, idempotency_data.processed, with one row per (event_id, consumer): a
- * row without completed_at is a claim that was kept.  Rows are inserted, never
- * updated; replacing one is a delete and an insert.
+ * The table idempotency_data.processed has one row per (event_id, consumer).
+ * A row without completed_at is a kept claim.  Rows are inserted, never
+ * updated: to replace a row means to delete it and to insert another.
  *
- * Heap and index are called directly.  SPI would cost several times as much,
- * and would let a row security policy, a rule, session_replication_role or the
- * search_path have a say in what is remembered.  It also means that triggers on
- * the table do not fire; its indexes, however many, are all maintained.  A
- * constraint that somebody adds is refused, since nobody would enforce it.
+ * This file calls heap and index directly.  SPI would cost several times as
+ * much.  SPI would also let a row security policy, a rule,
+ * session_replication_role or the search_path influence what is remembered.
+ * On the other hand triggers on the table do not fire.  All indexes of the
+ * table are maintained, however many there are.  A constraint that somebody
+ * added is refused, because nothing here would enforce it.
  *
- * Claims probe with a dirty snapshot: a statement's own is older than the lock
- * which the claim took inside that statement, and would miss what the lock's
- * former holder committed.  Uniqueness is guaranteed by probing and writing under
- * that lock; the unique index is a backstop.
+ * Claims probe with a dirty snapshot.  The snapshot of the statement is older
+ * than the lock that the claim takes inside the statement, and would miss rows
+ * that the lock's former holder committed.  Uniqueness is guaranteed because a
+ * claim probes and writes under the event's lock; the unique index is a
+ * backstop.
  *
- * LOCKING: on table and primary key, AccessShareLock of a store that only reads,
- * RowExclusiveLock of one that may write.  The first row written adds
- * RowExclusiveLock on the other indexes, and a long result that on the TOAST table
- * and its index.  Closing the store keeps these locks: they belong to the
- * subtransaction (txn_owner.h), and fall with the rows at ROLLBACK TO, or at the end
- * of the transaction.  Rows of one event are written under the event's advisory lock
- * (lock.c).  idem_store_next_row locks the table alone, and gives that lock back
- * (rows.c).
+ * LOCKING: a store that only reads takes AccessShareLock on the table and its
+ * primary key; a store that may write takes RowExclusiveLock.  The first row
+ * that is written adds RowExclusiveLock on the other indexes.  A long result
+ * adds it on the TOAST table and its index.  Closing the store keeps these
+ * locks.  They belong to the subtransaction (txn_owner.h), and fall with its
+ * rows at ROLLBACK TO, or at the end of the transaction.  Rows of an event are
+ * written under the event's advisory lock (lock.c).  idem_store_next_row locks
+ * the table only, and gives that lock back (rows.c).
  *
- * A store is opened, used and closed in one subtransaction, and everything it
- * holds open belongs to the subtransaction.
+ * A store is opened, used and closed in one subtransaction, which owns
+ * everything that the store holds open.
  *
- * MEMORY: a store and all it needs are in the context current at its opening.
+ * MEMORY: a store and all its memory are in the context that is current when
+ * the store is opened.
  *
  * Copyright (c) 2026, the idempotency developers
  *
@@ -68,7 +71,10 @@
 #include "shared/rows.h"
 #include "shared/txn_owner.h"
 
-/* Columns of idempotency_data.processed, in order; later versions may add more. */
+/*
+ * Columns of idempotency_data.processed, in order.  Later versions may add
+ * more.
+ */
 enum
 {
 	COL_CLAIMED_AT,
@@ -85,7 +91,7 @@ enum
 static IdemRelRef processed = IDEM_RELREF("processed");
 static IdemRelRef processed_pkey = IDEM_RELREF("processed_pkey");
 
-/* A text value without an allocation of its own. */
+/* Room for a text value that needs no allocation. */
 typedef struct TextBuffer
 {
 	union
@@ -100,7 +106,7 @@ typedef struct StoreIndex
 {
 	Relation	rel;
 	IndexInfo  *info;
-	ExprState  *predicate;		/* NULL: every row is in it */
+	ExprState  *predicate;		/* NULL: the index has every row */
 } StoreIndex;
 
 struct IdemStore
@@ -117,17 +123,21 @@ struct IdemStore
 	/* Writing, made by the first insert */
 	int			nindexes;
 	StoreIndex *indexes;
-	EState	   *estate;			/* NULL: no index has expressions */
+	EState	   *estate;			/* NULL: no index has expressions or a
+								 * predicate */
 	int			nslots;
 	MemoryContext chunk_context;	/* NULL: only single rows so far */
 
-	/* Not set when the store is opened: some kilobytes per claim */
+	/* Not set when the store is opened, because they take some kilobytes */
 	TupleTableSlot *slots[IDEM_STORE_CHUNK];
 	TextBuffer	id;
 	TextBuffer	consumer;
 };
 
-/* Refuse what the executor would have to enforce; the hint is a sentence. */
+/*
+ * Error 0A000: the table has a constraint, or the like, that only the executor
+ * could enforce.  hint is a sentence.
+ */
 pg_noreturn static void
 report_unsupported(const char *what, const char *name, const char *hint)
 {
@@ -139,7 +149,7 @@ report_unsupported(const char *what, const char *name, const char *hint)
 			 errhint("%s", hint)));
 }
 
-/* May the column be NULL?  Keys and the time of the claim never are. */
+/* May the column be NULL?  The columns of the key and claimed_at may not. */
 static bool
 is_nullable(int column)
 {
@@ -219,7 +229,7 @@ idem_store_close(IdemStore *store)
 
 /* Reading */
 
-/* Make a text value in the buffer; good until the buffer is filled again. */
+/* Make a text value in the buffer; valid until the buffer is filled again. */
 static Datum
 fill_text(TextBuffer *buf, const char *data, int len)
 {
@@ -240,7 +250,10 @@ start_probing(IdemStore *store)
 		store->found = table_slot_create(store->heap, NULL);
 }
 
-/* Describe the committed or own row that the scan returned. */
+/*
+ * Describe the row that the scan returned: a committed row, or our own
+ * transaction's.
+ */
 static void
 describe_row(IdemStore *store, IdemRow *row)
 {
@@ -261,9 +274,10 @@ describe_row(IdemStore *store, IdemRow *row)
 									   GetTransactionSnapshot());
 
 	/*
-	 * The transaction of a frozen tuple may have left the commit log.  But
-	 * the WAL record that froze the tuple came after its commit record, and
-	 * the page is at least as new as that record.
+	 * The transaction that wrote a frozen tuple may have left the commit log.
+	 * But the WAL record that froze the tuple is younger than the
+	 * transaction's commit record, and the page is at least as new as the
+	 * freezing record.
 	 */
 	if (row->own)
 		row->commit_lsn = InvalidXLogRecPtr;
@@ -273,7 +287,10 @@ describe_row(IdemStore *store, IdemRow *row)
 		row->commit_lsn = TransactionIdGetCommitLSN(xmin);
 }
 
-/* Look a key up; xs_heaptid is valid if the index has an entry, dead or not. */
+/*
+ * Look up a key.  Afterwards xs_heaptid is valid if the index has an entry for
+ * the key, of a dead row too.
+ */
 static void
 scan_key(IdemStore *store, ScanKey scankeys, IdemRow *row)
 {
@@ -283,7 +300,10 @@ scan_key(IdemStore *store, ScanKey scankeys, IdemRow *row)
 	row->status = IDEM_ROW_NONE;
 	while (index_getnext_slot(store->scan, ForwardScanDirection, store->found))
 	{
-		/* Set by the visibility test: another transaction is writing the row. */
+		/*
+		 * The visibility test sets these if another transaction is writing or
+		 * removing the row.
+		 */
 		if (TransactionIdIsValid(store->dirty.xmin) ||
 			TransactionIdIsValid(store->dirty.xmax))
 		{
@@ -294,7 +314,7 @@ scan_key(IdemStore *store, ScanKey scankeys, IdemRow *row)
 	}
 }
 
-/* Scan keys on the primary key; they point into the store's buffers. */
+/* Scan keys on the primary key; they point into the store's text buffers. */
 static void
 init_scankeys(IdemStore *store, const IdemClaimKey *key, ScanKey scankeys)
 {
@@ -316,12 +336,12 @@ idem_store_probe(IdemStore *store, const IdemClaimKey *key, IdemRow *row)
 	scan_key(store, scankeys, row);
 
 	/*
-	 * The index has entries of dead rows only.  A transaction that replaced a
-	 * row may have committed after the leaf page was read and before the row
-	 * was.  That transaction has ended by now, so a second scan finds its
-	 * row; and while the event's lock is ours nobody else writes rows of the
-	 * event.  A caller without the lock may be told of no row where there is
-	 * one.
+	 * The index has entries for the key, but only of dead rows.  A
+	 * transaction that replaced a row may have committed between our reads of
+	 * the leaf page and of the row.  That transaction has ended by now, so a
+	 * second scan finds its row.  While we hold the event's lock, nobody else
+	 * writes rows of the event.  A caller without the lock may get NONE
+	 * although there is a row.
 	 */
 	if (row->status == IDEM_ROW_NONE && ItemPointerIsValid(&store->scan->xs_heaptid))
 		scan_key(store, scankeys, row);
@@ -336,7 +356,7 @@ idem_store_look_up(IdemStore *store, const IdemClaimKey *key, IdemRow *row)
 	ScanKeyData scankeys[2];
 	IndexScanDesc scan;
 
-	/* Rows that this very command wrote count. */
+	/* Rows that the current command wrote count, too. */
 	CommandCounterIncrement();
 	PushCopiedSnapshot(IsolationUsesXactSnapshot() ? GetTransactionSnapshot() : GetLatestSnapshot());
 	UpdateActiveSnapshotCommandId();
@@ -379,7 +399,10 @@ idem_store_result(IdemStore *store, const IdemRowRef *ref, Datum *result)
 
 /* Writing */
 
-/* Open one index; the expression state, if it needs any, is made on the way. */
+/*
+ * Open one index.  Makes the executor state if the index has expressions or a
+ * predicate.
+ */
 static void
 open_index(IdemStore *store, Oid indexid, StoreIndex *index)
 {
@@ -417,7 +440,7 @@ start_writing(IdemStore *store)
 	MemoryContextSwitchTo(old);
 }
 
-/* The next slot, holding the row as a heap tuple. */
+/* Slot n, filled with the row as a heap tuple. */
 static TupleTableSlot *
 form_row(IdemStore *store, int n, const IdemNewRow *row)
 {
@@ -450,7 +473,7 @@ form_row(IdemStore *store, int n, const IdemNewRow *row)
 	return ExecStoreHeapTuple(heap_form_tuple(desc, values, nulls), slot, true);
 }
 
-/* Maintain one index for a row that the heap has. */
+/* Insert the entry of a row, which is in the heap already, into one index. */
 static void
 insert_index_entry(IdemStore *store, StoreIndex *index, TupleTableSlot *slot)
 {
@@ -459,7 +482,7 @@ insert_index_entry(IdemStore *store, StoreIndex *index, TupleTableSlot *slot)
 
 	if (!index->info->ii_ReadyForInserts)
 		return;
-	/* where there is a predicate there is a state to evaluate it in */
+	/* an index with a predicate made the state that evaluates the predicate */
 	Assert(store->estate != NULL || index->predicate == NULL);
 	if (store->estate != NULL)
 		GetPerTupleExprContext(store->estate)->ecxt_scantuple = slot;
@@ -473,7 +496,7 @@ insert_index_entry(IdemStore *store, StoreIndex *index, TupleTableSlot *slot)
 				 false, index->info);
 }
 
-/* Insert into the heap, then into each index. */
+/* Insert the rows into the heap, then into each index. */
 static void
 insert_rows(IdemStore *store, IdemNewRow *rows, int n)
 {
@@ -507,7 +530,7 @@ insert_chunk(IdemStore *store, IdemNewRow *rows, int n)
 {
 	MemoryContext old = CurrentMemoryContext;
 
-	/* heap_multi_insert leaves a page's worth of memory behind each time. */
+	/* heap_multi_insert leaves about a page of memory behind each time */
 	if (store->chunk_context == NULL)
 		store->chunk_context = AllocSetContextCreate(store->context,
 													 "idempotency rows",
@@ -551,7 +574,7 @@ idem_store_delete(IdemStore *store, const IdemRowRef *ref)
 	TM_Result	res;
 	ResourceOwner saved = idem_txn_owner_enter();
 
-	/* A command cannot remove rows of its own. */
+	/* a command cannot remove rows that it wrote itself */
 	CommandCounterIncrement();
 	res = idem_compat_table_tuple_delete(store->heap, &tid,
 										 GetCurrentCommandId(true), &tmfd);
@@ -560,14 +583,17 @@ idem_store_delete(IdemStore *store, const IdemRowRef *ref)
 	idem_txn_owner_leave(saved);
 }
 
-/* The one table of the view (IdemRowSource). */
+/* The only table of the view (callback of IdemRowSource). */
 static Oid
 processed_oid(int number)
 {
 	return idem_relref_oid(&processed);
 }
 
-/* A row as processed_events shows it; false if it is the extension's own. */
+/*
+ * Fill in a row as processed_events shows it; false for a row of one of the
+ * extension's own consumers.
+ */
 static bool
 show_row(TupleTableSlot *slot, Datum *values, bool *nulls)
 {
