@@ -3,34 +3,36 @@
  * cell.c
  *		A number that is WAL-logged, changed in place, and sealed.
  *
- * A cell is the page of a sequence that nextval is never called for.  Beside the
- * value stands, in log_cnt, a hash of the value: the seal.  setval, nextval, ALTER
- * SEQUENCE RESTART and the restore of a dump write a log_cnt that is no seal of their
- * value.  So a reader of the page tells a value that others have set from ours, at
- * no cost.
+ * A cell is the page of a sequence for which nobody calls nextval.  The field
+ * log_cnt beside the value has a hash of the value: the seal.  setval,
+ * nextval, ALTER SEQUENCE RESTART and the restore of a dump write a log_cnt
+ * that is no seal of their value.  So the reader of a page can tell, at no
+ * cost, whether this file or somebody else set the value.
  *
- * Numbers that are given out one by one are not logged one by one.  WAL has the
- * value rounded up to a multiple of LOG_AHEAD.  The value is logged when that
- * multiple is passed, and when recovery might not find the record of it:
+ * The cell gives out numbers one by one, but does not log each of them.  WAL
+ * has the value rounded up to a multiple of LOG_AHEAD.  The rounded value is
+ * logged when the value passes the multiple, and when recovery might not find
+ * the last record of it:
  *
- *	- the page was not logged since the last checkpoint began: recovery begins
- *	  with the page that the checkpoint wrote;
- *	- the newest record of the page has the value as it was: of idem_cell_write,
- *	  of CREATE DATABASE, of a commit under wal_level = minimal, of SET LOGGED.
+ * - the page was not logged since the last checkpoint began: recovery begins
+ *   with the page that the checkpoint wrote;
+ * - the newest record of the page has the value as it was, not rounded up: a
+ *   record of idem_cell_write, of CREATE DATABASE, of a commit under
+ *   wal_level = minimal, or of SET LOGGED.
  *
- * To notice a newer record, the seal has the LSN of the record with the value rounded
- * up: every other record gives the page another LSN.
+ * The seal also has the LSN of the record with the rounded value.  Every other
+ * record gives the page another LSN, so this file notices a newer record.
  *
  * Invariant: every number that was given out is at most the value that recovery
  * finds.
  *
- * What a crash or a failover leaves: the value rounded up, sealed.  At most LOG_AHEAD
- * numbers are skipped.
+ * A crash or a failover leaves the value rounded up, and sealed.  At most
+ * LOG_AHEAD numbers are skipped.
  *
- * LOCKING: the page's content lock.  The caller has the sequence open, and a
- * lock on it or on a segment.
+ * LOCKING: the page's content lock.  The caller has the sequence open, and
+ * holds a lock on the sequence or on a segment.
  *
- * MEMORY: none is kept.
+ * MEMORY: nothing is kept.
  *
  * Copyright (c) 2026, the idempotency developers
  *
@@ -64,10 +66,16 @@ data_of(Page page)
 	return (Form_pg_sequence_data) ((char *) tuple + tuple->t_hoff);
 }
 
-/* LSNs are aligned, so that no record has the mark NOT_AHEAD. */
+/*
+ * The mark of a value that is logged as it was.  LSNs are aligned, so their
+ * marks can be odd, and no record has this mark.
+ */
 #define NOT_AHEAD	0
 
-/* What a seal says of the record that has the value rounded up. */
+/*
+ * The mark of the page's newest record.  A seal has the mark of the record
+ * that has the value rounded up.
+ */
 static uint32
 ahead_mark(Page page)
 {
@@ -75,9 +83,10 @@ ahead_mark(Page page)
 }
 
 /*
- * The upper half of a seal is the finalizer of splitmix64, made negative: core leaves
- * a log_cnt of 0 to 32, and would log each nextval that finds a negative one.  The
- * lower half is the mark of the record that has the value rounded up.
+ * Compute the seal of a value.  The upper half is the finalizer of splitmix64,
+ * made negative: the server itself leaves a log_cnt of 0 to 32, and would log
+ * each nextval that finds a negative log_cnt.  The lower half is the mark of
+ * the record that has the value rounded up.
  */
 static int64
 seal_of(int64 value, uint32 mark)
@@ -91,8 +100,9 @@ seal_of(int64 value, uint32 mark)
 }
 
 /*
- * The value, which is 0 while is_called is false and last_value 1: pg_upgrade has to
- * restore a value within the sequence's bounds, which begin at 1 or 0.
+ * The cell's value: last_value, but 0 while is_called is false and last_value
+ * is 1.  pg_upgrade has to restore a value within the sequence's bounds, which
+ * begin at 1 or 0.
  */
 static int64
 value_of(Form_pg_sequence_data data)
@@ -100,14 +110,14 @@ value_of(Form_pg_sequence_data data)
 	return data->is_called ? data->last_value : Max(data->last_value - 1, 0);
 }
 
-/* Was the value written here, by set_value? */
+/* Did set_value write the value? */
 static bool
 is_sealed(Form_pg_sequence_data data)
 {
 	return data->log_cnt == seal_of(value_of(data), (uint32) data->log_cnt);
 }
 
-/* Write value and seal; the caller logs the page, or need not. */
+/* Write value and seal.  The caller logs the page if that is necessary. */
 static void
 set_value(Form_pg_sequence_data data, int64 value, uint32 mark)
 {
@@ -117,8 +127,9 @@ set_value(Form_pg_sequence_data data, int64 value, uint32 mark)
 }
 
 /*
- * Write a value and log the whole page.  The page is nearly empty, and a difference
- * from the buffer would not fit the page of recovery, whose value is ahead.
+ * Write a value and log the whole page.  The page is nearly empty.  A record
+ * of the changes to the buffer would not fit the page in recovery, whose value
+ * is ahead.
  */
 static void
 log_value(Relation rel, Buffer buffer, int64 value)
@@ -129,14 +140,17 @@ log_value(Relation rel, Buffer buffer, int64 value)
 	GenericXLogFinish(state);
 }
 
-/* The value that WAL has while this one is the last given out. */
+/* The value that WAL has while "value" is the last number given out. */
 static int64
 round_up(int64 value)
 {
 	return (value + LOG_AHEAD - 1) / LOG_AHEAD * LOG_AHEAD;
 }
 
-/* Does recovery find the value rounded up, if it begins at the last checkpoint? */
+/*
+ * Does recovery find the rounded value, if recovery begins at the last
+ * checkpoint?
+ */
 static bool
 is_logged_ahead(Page page)
 {
@@ -144,7 +158,7 @@ is_logged_ahead(Page page)
 		PageGetLSN(page) > GetRedoRecPtr();
 }
 
-/* Refuse to draw past the end of bigint. */
+/* Error 2200H: no numbers are left before the end of bigint. */
 static void
 report_exhausted(Relation rel)
 {
@@ -181,10 +195,11 @@ idem_cell_write(Relation rel, int64 value)
 }
 
 /*
- * Give n numbers out.  The buffer is marked dirty before the redo pointer is read: a
- * checkpoint that begins between the two, or later, then writes the page, and waits
- * for its lock.  Else the checkpoint might pass over a clean page, although it makes
- * the record of the page too old for recovery.
+ * Give n numbers out.  The buffer is marked dirty before the redo pointer is
+ * read.  A checkpoint that begins after the marking therefore writes the page,
+ * and waits for its lock.  Otherwise a checkpoint might skip a clean page,
+ * although the checkpoint makes the last record of the page too old for
+ * recovery.
  */
 static void
 draw(Relation rel, Buffer buffer, int64 value, int n)

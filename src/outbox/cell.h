@@ -22,18 +22,19 @@
 typedef struct IdemCell
 {
 	int64		value;			/* the last number given out */
-	bool		sealed;			/* false: others have set the value */
+	bool		sealed;			/* false: not this subsystem but somebody else
+								 * set the value */
 } IdemCell;
 
-/* Read a cell; the relation, here and below, is an open sequence. */
+/* Read a cell.  Here and below, rel is an open sequence. */
 extern IdemCell idem_cell_read(Relation rel);
 
 /* Set the value, WAL-logged, and seal it. */
 extern void idem_cell_write(Relation rel, int64 value);
 
 /*
- * Give out the n numbers after the value, and set *value to the value before.  False,
- * and nothing is changed, if the cell is not sealed.
+ * Give out the n numbers after the value, and set *value to the value before
+ * them.  Returns false, and changes nothing, if the cell is not sealed.
  */
 extern bool idem_cell_draw(Relation rel, int n, int64 *value);
 

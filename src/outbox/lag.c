@@ -3,27 +3,29 @@
  * lag.c
  *		Counts how much of the outbox a position has not delivered.
  *
- * What is left is what a snapshot taken now sees, "base" does not see, and the
- * batches of the difference up to "target" have not passed: the xid range after
- * "base", and the stragglers that were running at "base" and have ended since.
- * The entries of both are walked in the index, and the rows looked up: rows of
+ * Undelivered are the events that a snapshot taken now sees and "base" does
+ * not see, except those that batches of the difference up to "target" have
+ * passed.  Their transactions are of two kinds: the xid range after "base",
+ * and the stragglers, which were running at "base" and have ended since.  This
+ * file walks the index entries of both kinds, and looks up the rows: rows of
  * running and aborted transactions do not count.
  *
- * The walk ends at MAX_ROWS rows or MAX_ENTRIES index entries.  The rest is an
- * estimate then, by the numbers of the entries and by the part of the heap that
- * follows, and at least one event.
+ * The walk ends after MAX_ROWS rows or MAX_ENTRIES index entries.  The rest is
+ * then estimated, by the numbers of the entries and by the part of the heap
+ * that follows; the estimate is at least one event.
  *
- * Invariant: events = 0 only if the position has delivered every event that had
- * committed when the call began.  The caller reads the position first; the
- * snapshot is taken here, after it.  A segment that is emptied in between was
- * delivered at every position, this one's successor included.
+ * Invariant: events = 0 only if the position has delivered every event that
+ * had committed when the call began.  The caller reads the position before the
+ * call; the snapshot is taken in the call.  A segment that is emptied in
+ * between was delivered at every position.
  *
- * Positions that are equal are counted once: of a thousand relays most stand at
- * the same place.  Each segment is opened once for all positions.
+ * Equal positions are counted once: of a thousand relays most stand at the
+ * same place.  Each segment is opened once for all positions.
  *
  * LOCKING: AccessShareLock on one segment at a time, given back at once.
- * MEMORY: a snapshot, a slot per segment and position at a time, and a few dozen
- * bytes per position, freed before the call returns.
+ *
+ * MEMORY: one snapshot; one slot for the segment and position at hand; a few
+ * dozen bytes per position.  All is freed before the call returns.
  *
  * Copyright (c) 2026, the idempotency developers
  *
@@ -50,20 +52,23 @@
 #include "outbox/segment.h"
 #include "shared/durable.h"
 
-/* Bounds of a walk: some milliseconds. */
+/* Bounds of a walk, which takes some milliseconds. */
 #define MAX_ROWS		1000
 #define MAX_ENTRIES		20000
 
-/* A descent of the index costs as much as walking through this many entries. */
+/* A descent of the index costs as much as a walk through this many entries. */
 #define JUMP_ENTRIES	16
 
-/* Rows of one transaction in a row that nobody sees, before its end is looked up. */
+/*
+ * After so many rows of a transaction that the snapshot does not see, one
+ * after the other, the walk looks up whether the transaction aborted.
+ */
 #define MAX_UNSEEN		16
 
 typedef struct Count
 {
 	const IdemPosition *pos;
-	IdemSnap   *seen;			/* what the snapshot sees */
+	IdemSnap   *seen;			/* the snapshot, as an IdemSnap */
 	Snapshot	snapshot;
 	IdemLag    *lag;
 	int			rows;
@@ -94,14 +99,14 @@ sees(const IdemSnap *snap, uint64 xid)
 	return idem_snap_sees(snap, FullTransactionIdFromU64(xid));
 }
 
-/* Has a batch of the difference that is being worked through passed it? */
+/* Has a batch of the current difference passed the entry's event? */
 static bool
 is_passed(const Count *c, const IdemEntry *entry)
 {
 	return c->pos->target != NULL && entry->seq <= c->pos->seq && sees(c->pos->target, entry->xid);
 }
 
-/* Bytes of a row: the tuple, and what of it is in the TOAST table. */
+/* Bytes of a row: the tuple, and its values in the TOAST table. */
 static int64
 row_bytes(TupleTableSlot *slot)
 {
@@ -120,7 +125,7 @@ row_bytes(TupleTableSlot *slot)
 	return bytes;
 }
 
-/* Keep the oldest time. */
+/* Note the time of an event, if it is the oldest so far. */
 static void
 note_time(IdemLag *lag, TimestampTz time)
 {
@@ -146,7 +151,7 @@ count_row(Count *c, const XidRange *range, const IdemEntry *entry)
 	return true;
 }
 
-/* Scan the rest of the xids from one on. */
+/* Scan the range's transactions from the xid "from" on. */
 static void
 rescan(IndexScanDesc scan, const XidRange *range, uint64 from)
 {
@@ -157,7 +162,7 @@ rescan(IndexScanDesc scan, const XidRange *range, uint64 from)
 	index_rescan(scan, keys, 2, NULL, 0);
 }
 
-/* The part of a segment from a block on, in bytes. */
+/* The size of the segment's part from a block on, in bytes. */
 static double
 bytes_from(const XidRange *range, BlockNumber block)
 {
@@ -168,8 +173,8 @@ bytes_from(const XidRange *range, BlockNumber block)
 }
 
 /*
- * What follows an entry in its range, the entry included: events by numbers,
- * bytes by blocks and by the part of the numbers that no batch has passed.
+ * Estimate the range from the entry on.  Events are estimated by the numbers;
+ * bytes by the blocks, times the part of the numbers that no batch has passed.
  */
 static void
 estimate_rest(Count *c, const XidRange *range, IndexScanDesc scan, const IdemEntry *entry)
@@ -193,21 +198,25 @@ estimate_rest(Count *c, const XidRange *range, IndexScanDesc scan, const IdemEnt
 	note_time(c->lag, time != 0 ? time : GetCurrentTimestamp());
 }
 
-/* Did the transaction, which has ended, abort?  Only if that is sure. */
+/* Is it certain that the transaction, which has ended, aborted? */
 static bool
 has_aborted(uint64 xid)
 {
 	return idem_durable_did_abort(FullTransactionIdFromU64(xid));
 }
 
-/* Count a range, entry by entry; jump over transactions with nothing to count. */
+/*
+ * Count a range, entry by entry.  Jumps over transactions that have nothing to
+ * count.
+ */
 static void
 count_range(Count *c, const XidRange *range)
 {
 	IndexScanDesc scan = idem_segment_beginscan(range->seg, 2);
 	IdemEntry	entry;
 	uint64		xid = 0;
-	int			unseen = 0;		/* rows of xid, without one that is seen */
+	int			unseen = 0;		/* rows of xid that the snapshot did not see,
+								 * since the last that it saw */
 
 	rescan(scan, range, range->lo);
 	while (idem_segment_next(scan, ForwardScanDirection, &entry))
@@ -235,7 +244,10 @@ count_range(Count *c, const XidRange *range)
 	index_endscan(scan);
 }
 
-/* Count what is left in one segment: stragglers first, then the range. */
+/*
+ * Count the undelivered events of one segment: the stragglers first, then the
+ * range.
+ */
 static void
 count_segment(Count *c, const IdemSegment *seg)
 {
@@ -261,6 +273,7 @@ count_segment(Count *c, const IdemSegment *seg)
 	ExecDropSingleTupleTableSlot(range.slot);
 }
 
+/* Are two positions equal? */
 static bool
 same_position(const IdemPosition *a, const IdemPosition *b)
 {
@@ -269,7 +282,7 @@ same_position(const IdemPosition *a, const IdemPosition *b)
 	return a->target == NULL || (a->seq == b->seq && idem_snap_equal(a->target, b->target));
 }
 
-/* Count what of each segment the positions have not delivered. */
+/* For each position, count the undelivered events of all segments. */
 static void
 count_all(Count *counts, int n)
 {

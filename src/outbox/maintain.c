@@ -1,46 +1,48 @@
 /*-------------------------------------------------------------------------
  *
  * maintain.c
- *		Closes the current segment and empties those that are done with.
+ *		Closes the current segment, and empties segments whose events are
+ *		all delivered.
  *
  * Closing: the current segment is due when its oldest event is older than a
  * sixth of the retention, so that six closed segments span the retention, one
- * is current and one is spare; or when it is larger than outbox_segment_size
- * and at least half of the ring is empty.  Never more often than once in
- * outbox_rotation_interval.  The next empty segment in the ring becomes
- * current; segments that cannot be emptied, because a transaction of a month
- * has events in them, are stepped over.  If none is empty the current one
- * grows.
+ * is current and one is spare.  It is also due when it is larger than
+ * outbox_segment_size and at least half of the ring is empty.  Closings are
+ * never less than outbox_rotation_interval apart.  The next empty segment in
+ * the ring becomes current.  Segments that cannot be emptied, e.g. because a
+ * transaction that has been open for a month has events in them, are stepped
+ * over.  If no segment is empty, the current segment grows.
  *
  * Emptying: a closed segment is emptied in place when every event in it is
- * delivered at each position and older than the retention.  Delivered means
- * that its transaction is visible in the snapshot: the last xid in the index
- * is before its xmax, and no xid that was running then is in the index.  The
- * snapshot's xmin plays no part, so an idle writer stops the emptying of those
- * segments only that it wrote to.
+ * delivered at each position and older than the retention.  Events are
+ * delivered at a position if their transactions are visible in its snapshot:
+ * the last xid in the index is before the snapshot's xmax, and the index has
+ * no xid that was running at the snapshot.  The snapshot's xmin plays no part.
+ * So an idle writer stops the emptying only of the segments that it wrote to.
  *
- * Files are truncated, nothing is deleted: no dead tuples, in catalogs either
- * (index_build updates pg_class in place), so a pinned xmin horizon does not
- * matter.  As with TRUNCATE, a snapshot that is older than the emptying sees
- * the segment empty; a transaction that has read the segment holds a lock that
- * keeps it from being emptied.
+ * Files are truncated and nothing is deleted.  There are no dead tuples, not
+ * even in the catalogs (index_build updates pg_class in place), so a pinned
+ * xmin horizon does not matter.  As with TRUNCATE, a snapshot that is older
+ * than the emptying sees the segment empty.  A transaction that has read the
+ * segment holds a lock that keeps it from being emptied.
  *
- * Invariant: a segment is made current only if all its files are as new, and
- * emptied only if it is not current and no transaction holds a lock on it.
+ * Invariant: a segment is made current only if all its files are as new.  A
+ * segment is emptied only if it is not current and no transaction holds a lock
+ * on it.
  *
- * What a crash leaves: every step is WAL-logged on its own.  The index goes
- * first, and a segment whose index has no blocks is empty to its readers
- * whatever else it has; the rest is finished by the next call, because such a
- * segment is not as new.  Until then VACUUM fails on the segment, and so does a plan
- * that uses it, since both read the index's meta page.  So the worker that leaves a
- * database without relays finishes it first (upkeep.c).
+ * What a crash leaves: every step is WAL-logged on its own.  The index is cut
+ * first.  A segment whose index has no blocks is empty to its readers,
+ * whatever other files it has.  Such a segment is not as new, so the next call
+ * finishes it.  Until then VACUUM of the segment fails, and so does a plan
+ * that uses it, because both read the index's meta page.  So the worker that
+ * leaves a database without relays finishes such a segment first (upkeep.c).
  *
- * LOCKING: owned by the (sub)transaction (txn_owner.h): ShareUpdateExclusiveLock
- * on outbox_generation, then AccessShareLock
- * on one segment at a time, and for emptying AccessExclusiveLock on its heap,
- * index, TOAST table and TOAST index, in this order.  None is waited for.
- * The exclusive ones are kept to the end of the transaction, which must come
- * next.
+ * LOCKING: ShareUpdateExclusiveLock on outbox_generation, then AccessShareLock
+ * on one segment at a time.  Emptying takes AccessExclusiveLock on the
+ * segment's heap, index, TOAST table and TOAST index, in this order.  This
+ * file waits for none of these locks.  The (sub)transaction owns them
+ * (txn_owner.h).  The exclusive locks are kept to the end of the transaction,
+ * which must come next.
  *
  * Copyright (c) 2026, the idempotency developers
  *
@@ -68,15 +70,17 @@
 #include "shared/fault.h"
 #include "shared/txn_owner.h"
 
-/* Closed segments that a retention is spread over. */
+/* The number of closed segments that the retention is spread over. */
 #define RETENTION_SLICES	6
 
-/* Empty segments that closing for size must leave. */
+/* The number of empty segments that closing for size must leave. */
 #define MIN_EMPTY			(IDEM_OUTBOX_SEGMENTS / 2)
 
 /*
- * Or further ahead than that: nobody knows how old events are whose clock was
- * wrong, and waiting for their time to come could fill the disk for years.
+ * Is the time at least that many seconds ago, or that many seconds ahead?  A
+ * clock that was wrong may have dated events years ahead.  Nobody knows how
+ * old they are, and waiting for their time to come could fill the disk for
+ * years.
  */
 static bool
 older_than(TimestampTz time, int seconds)
@@ -88,7 +92,7 @@ older_than(TimestampTz time, int seconds)
  * Closing
  */
 
-/* Could the segment become current?  One that is locked could not. */
+/* Could the segment become current?  Not if somebody has locked it. */
 static bool
 is_pristine(int number)
 {
@@ -102,7 +106,10 @@ is_pristine(int number)
 	return pristine;
 }
 
-/* Steps to the next segment that may become current, and how many may. */
+/*
+ * The steps from the current segment to the next that may become current, or 0
+ * if there is none.  *nempty: how many segments may become current.
+ */
 static int
 steps_to_empty(int current, int *nempty)
 {
@@ -120,7 +127,7 @@ steps_to_empty(int current, int *nempty)
 	return steps;
 }
 
-/* Is the current segment to be closed, with so many empty ones? */
+/* Is the current segment due, if nempty segments are empty? */
 static bool
 is_due(const IdemSegment *seg, int nempty)
 {
@@ -185,8 +192,9 @@ is_delivered(const IdemSegment *seg, const IdemSnap *done,
 }
 
 /*
- * Without its lock, one that others hold is not looked at further: that would be
- * reading all of it, again and again while a reader stays.
+ * May the segment be emptied?  locked: the caller holds its exclusive lock.
+ * Without the lock, a segment that others hold is not looked at further: that
+ * would read the whole segment again and again while a reader stays.
  */
 static bool
 is_releasable(const IdemSegment *seg, IdemSnap *const *done, int npos, bool locked)
@@ -200,7 +208,7 @@ is_releasable(const IdemSegment *seg, IdemSnap *const *done, int npos, bool lock
 		(!locked && idem_empty_is_held(RelationGetRelid(seg->heap))))
 		return false;
 	if (!idem_segment_first(seg, 0, &first) || !idem_segment_last(seg, &last))
-		return true;			/* remains only, of a crash or an abort */
+		return true;			/* only remains of a crash or an abort */
 	if (npos == 0)
 		return false;
 	for (int i = 0; i < npos; i++)
@@ -213,8 +221,8 @@ is_releasable(const IdemSegment *seg, IdemSnap *const *done, int npos, bool lock
 }
 
 /*
- * Nothing may come between the steps but a crash; a cancel can wait for the
- * few milliseconds.  See the file header for the order.
+ * Empty a segment.  Nothing but a crash may come between the steps; a cancel
+ * can wait for the few milliseconds.  The file header tells the order.
  */
 static void
 empty_in_place(const IdemSegment *seg, const List *locked)
@@ -229,7 +237,10 @@ empty_in_place(const IdemSegment *seg, const List *locked)
 	RESUME_INTERRUPTS();
 }
 
-/* Empty one closed segment, if all have read it and no lock is in the way. */
+/*
+ * Empty one closed segment, if all its events are delivered and nobody holds a
+ * lock on it.
+ */
 static bool
 try_to_empty(int number, IdemSnap *const *done, int npos)
 {
@@ -241,9 +252,10 @@ try_to_empty(int number, IdemSnap *const *done, int npos)
 		return false;
 
 	/*
-	 * Look before locking, because locking writes WAL; look again after it,
-	 * because only then no writer is left that found the segment current.  A
-	 * reference besides ours is an open cursor of this very session.
+	 * Look before locking, because locking writes WAL.  Look again after
+	 * locking, because only then no writer is left that found the segment
+	 * current.  If the reference count is not 1, this session has an open
+	 * cursor on the segment.
 	 */
 	if (seg.heap->rd_refcnt == 1 && is_releasable(&seg, done, npos, false) &&
 		(locked = idem_empty_lock(RelationGetRelid(seg.heap))) != NIL &&
@@ -257,7 +269,7 @@ try_to_empty(int number, IdemSnap *const *done, int npos)
 	return emptied;
 }
 
-/* The caller holds the maintenance lock. */
+/* Close and empty segments.  The caller holds the maintenance lock. */
 static int
 maintain(IdemSnap *const *done, int npos)
 {
@@ -269,8 +281,8 @@ maintain(IdemSnap *const *done, int npos)
 	for (int i = 0; i < IDEM_OUTBOX_SEGMENTS; i++)
 	{
 		/*
-		 * What was emptied is not undone by an abort, so it had better
-		 * commit.
+		 * An abort would not undo the emptying, so after the first segment is
+		 * emptied the transaction had better commit.
 		 */
 		if (emptied == 0)
 			CHECK_FOR_INTERRUPTS();
@@ -293,7 +305,10 @@ idem_outbox_maintain(IdemSnap *const *done, int npos)
 	return emptied;
 }
 
-/* Did a crash leave it half emptied?  One that cannot be looked at may be. */
+/*
+ * Did a crash leave the segment half emptied?  True also if a lock keeps us
+ * from looking.
+ */
 static bool
 has_remains(int number)
 {
@@ -315,7 +330,10 @@ idem_outbox_has_remains(void)
 
 	for (int i = 0; i < IDEM_OUTBOX_SEGMENTS; i++)
 	{
-		/* An aborted writer leaves blocks without events in the current one. */
+		/*
+		 * An aborted writer leaves blocks without events in the current
+		 * segment, too.
+		 */
 		if (i != current && has_remains(i))
 			return true;
 	}

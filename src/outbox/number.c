@@ -3,18 +3,20 @@
  * number.c
  *		Numbers of events, each given out once.
  *
- * A batch of a relay ends at a number, and parked events are known by theirs: a
- * number that two events have makes a relay skip one of them.  So the sequence
- * outbox_seq may never go back.  It is a sealed cell (cell.h); a value that is
- * not ours is found when the next number is drawn, before it is used.
+ * A batch of a relay ends at a number, and a parked event is known by its
+ * number.  If two events had the same number, a relay would skip one of them.
+ * So the sequence outbox_seq may never go back.  The sequence is a sealed cell
+ * (cell.h).  If somebody else has set its value, the next draw finds out
+ * before it uses the value.
  *
- * The greatest number in the log is no substitute: a number is drawn before its
- * row is written, so a running transaction may have a higher one.  But a writer
- * that drew a number holds a lock on a segment until its transaction ends or the
- * subtransaction that drew aborts, after which no committed row has the number.  To
- * find a safe value, this file locks all segments against writers and looks for the
- * greatest number in them, aborted rows included, and among what others remember of
- * events (idem_outbox_greatest_hook).
+ * The greatest number in the log is no substitute for the sequence.  A number
+ * is drawn before its row is written, so a running transaction may have drawn
+ * a higher number.  But a writer that drew a number holds a lock on a segment.
+ * It holds the lock until its transaction ends or the subtransaction that drew
+ * aborts; after an abort no committed row has the number.  To find a safe
+ * value, this file locks all segments against writers.  Then it looks for the
+ * greatest number in the segments, aborted rows included, and in what other
+ * subsystems remember of events (idem_outbox_greatest_hook).
  *
  *	outbox_seq	outbox_generation	what happened			the next writer
  *	sealed		any					all is well				draws
@@ -22,18 +24,20 @@
  *									(or both set by hand)
  *	not sealed	sealed				set by hand				gets an error
  *
- * The sequences are not part of a dump, so a restore of data into a database in
- * use does not touch them.  pg_upgrade sets both or neither.
+ * The sequences are not part of a dump, so a restore of data into a database
+ * in use does not change them.  pg_upgrade sets both sequences or neither.
  *
- * What a crash leaves: outbox_seq is sealed before outbox_generation; between
- * the two, all is well.
+ * What a crash leaves: outbox_seq is sealed before outbox_generation.  After a
+ * crash between the two, the first line of the table holds.
  *
- * LOCKING: to draw, RowExclusiveLock on outbox_seq, taken while the caller holds a
- * segment, and kept with it.  To find a safe value, ShareLock on all segments, given
- * back afterwards; while a segment is waited for, no other is held.  The caller has
- * given back the lock of this call on a segment, and keeps those of earlier events
- * of its transaction.  If both sequences were set by hand, two transactions with
- * earlier events wait for each other, and the server ends one with 40P01.
+ * LOCKING: to draw a number, RowExclusiveLock on outbox_seq, taken while the
+ * caller holds a lock on a segment, and kept as long as that lock.  To find a
+ * safe value, ShareLock on all segments, given back afterwards; while this
+ * file waits for one segment, it holds no other.  Before that the caller has
+ * given back the lock on a segment that it took in this call, and keeps the
+ * locks of earlier events of its transaction.  If both sequences were set by
+ * hand, two transactions with earlier events may wait for each other, and the
+ * server ends one of them with 40P01.
  *
  * Copyright (c) 2026, the idempotency developers
  *
@@ -68,7 +72,7 @@ idem_number_draw(int n, int64 *first)
 	return drawn;
 }
 
-/* Read a cell under a lock of the look's own. */
+/* Read a cell, under a lock that is given back at once. */
 static IdemCell
 read_cell(Oid oid)
 {
@@ -86,7 +90,10 @@ idem_number_in_use(void)
 		read_cell(idem_outbox_generation_oid()).sealed;
 }
 
-/* The lock is a writer's: while it is held, nobody finds a safe value. */
+/*
+ * While this transaction holds the lock, a writer's lock, nobody finds a safe
+ * value.
+ */
 bool
 idem_number_hold_for_restore(void)
 {
@@ -97,7 +104,7 @@ idem_number_hold_for_restore(void)
 	return !idem_number_in_use();
 }
 
-/* Give ShareLock on the first n segments back. */
+/* Give back ShareLock on the first n segments. */
 static void
 unlock_segments(int n)
 {
@@ -105,7 +112,7 @@ unlock_segments(int n)
 		UnlockRelationOid(idem_segment_oid(i), ShareLock);
 }
 
-/* Lock all segments; while one has to be waited for, hold none. */
+/* Lock all segments.  While waiting for one segment, hold no other. */
 static void
 lock_segments(void)
 {
@@ -123,7 +130,10 @@ lock_segments(void)
 	}
 }
 
-/* Read all entries, committed or not: the index is in order of transactions. */
+/*
+ * The greatest number in a segment, of committed and other rows.  Reads all
+ * entries, because the index is in order of transactions.
+ */
 static int64
 greatest_in_segment(int number)
 {
@@ -148,7 +158,7 @@ greatest_in_segment(int number)
 	return greatest;
 }
 
-/* The greatest number in the log or remembered by others. */
+/* The greatest number in the log or in what other subsystems remember. */
 static int64
 greatest_number(void)
 {
@@ -161,7 +171,7 @@ greatest_number(void)
 	return greatest;
 }
 
-/* Set a cell's value and seal it; the lock stays. */
+/* Set a cell's value and seal it; the lock on the sequence stays. */
 static void
 seal(Oid oid, int64 value)
 {
@@ -171,7 +181,10 @@ seal(Oid oid, int64 value)
 	relation_close(rel, NoLock);
 }
 
-/* The caller has locked all segments: nobody draws, and no number drawn is unwritten. */
+/*
+ * Find a safe value, and seal both cells.  The caller has locked all segments,
+ * so nobody draws, and every number that was drawn has its row.
+ */
 static int64
 find_safe_value(void)
 {
@@ -188,7 +201,7 @@ find_safe_value(void)
 	return seq.value;
 }
 
-/* Refuse to draw from a sequence that others have set. */
+/* Error 55000: somebody else has set the sequence. */
 static void
 report_set_by_hand(int64 value)
 {
@@ -209,7 +222,10 @@ idem_number_mend(void)
 	ResourceOwner saved;
 	int64		value;
 
-	/* Nothing to mend: writers would queue up behind the locks for nothing. */
+	/*
+	 * Both are sealed: nothing to mend.  Locks would only make writers queue
+	 * up.
+	 */
 	if (seq.sealed && read_cell(idem_outbox_generation_oid()).sealed)
 		return seq.value;
 

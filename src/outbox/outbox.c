@@ -21,7 +21,7 @@
 
 #include "outbox/outbox.h"
 
-/* No jsonb value can be larger than this. */
+/* A jsonb value cannot be larger than this. */
 #define MAX_PAYLOAD_LIMIT	(256 * 1024 * 1024 - 1)
 
 int			idem_max_payload_size = 1024 * 1024;

@@ -3,8 +3,8 @@
  * outbox.h
  *		Appends events to the outbox within the caller's transaction.
  *
- * The log of events is a ring of segments (segment.h).  What is appended here
- * is read by the relay through reader.h, and by SQL through outbox_events.
+ * The log of events is a ring of segments (segment.h).  The relay reads the
+ * events through reader.h, and SQL reads them through the view outbox_events.
  *
  * Copyright (c) 2026, the idempotency developers
  *
@@ -20,7 +20,7 @@
 
 #include "utils/uuid.h"
 
-/* Settings; those of the ring are for the relay's housekeeping. */
+/* Settings; the last three are for the relay's housekeeping of the ring. */
 extern int	idem_max_payload_size;	/* bytes */
 extern int	idem_outbox_retention;	/* seconds */
 extern int	idem_outbox_segment_size;	/* kB */
@@ -28,7 +28,7 @@ extern int	idem_outbox_rotation_interval;	/* seconds */
 
 /*
  * An event to append.  The Datums are varlenas, toasted or not, and are only
- * read; text in the server encoding.
+ * read.  Text is in the server encoding.
  */
 typedef struct IdemOutboxRow
 {
@@ -49,24 +49,26 @@ extern void idem_outbox_init(void);
 
 /*
  * Append n events, numbered in the order given.  The caller has checked the
- * values and refused recovery and read-only transactions.  Allocates in the
- * current memory context, to be reset by the caller.
+ * values, and has refused recovery and read-only transactions.  Allocates in
+ * the current memory context, which the caller resets.
  */
 extern void idem_outbox_insert(const IdemOutboxRow *rows, int n);
 
 /*
- * Called once per idem_outbox_insert, after the insert, in its transaction; NULL if
- * nobody listens.  A subsystem that sets the hook calls the previous one.
+ * Called once per idem_outbox_insert, after the insert, in its transaction.
+ * NULL if nobody listens.  A subsystem that sets the hook calls the previous
+ * one.
  */
 extern void (*idem_outbox_enqueued_hook) (void);
 
 /*
- * The greatest number of an event that another subsystem remembers, or 0; NULL if
- * there is no such subsystem.  After a restore new events get greater numbers.
+ * Returns the greatest number of an event that another subsystem remembers, or
+ * 0.  NULL if there is no such subsystem.  After a restore new events get
+ * greater numbers.
  */
 extern int64 (*idem_outbox_greatest_hook) (void);
 
-/* A new version 7 UUID; ascending within a backend. */
+/* Generate a version 7 UUID.  The UUIDs of a backend ascend. */
 extern void idem_uuid7_generate(pg_uuid_t *uuid);
 
 #endif							/* IDEM_OUTBOX_H */

@@ -3,10 +3,11 @@
  * outbox_fn.c
  *		SQL functions that enqueue events: arguments in, rows to the writer.
  *
- * All values are checked before the first write, so a call that fails has changed
- * nothing even in a subtransaction that goes on.  Event ids given by the caller are
- * claimed under a consumer of the extension's own.  Claims and outbox meet in this
- * file only; neither knows the other.
+ * All values are checked before the first write.  So a call that fails has
+ * changed nothing, even if its error is caught and the transaction goes on.
+ * Event ids that the caller gives are claimed under one of the extension's own
+ * consumers.  Claims and the outbox meet in this file only; neither knows the
+ * other.
  *
  * Copyright (c) 2026, the idempotency developers
  *
@@ -38,19 +39,28 @@
 #include "shared/error.h"
 #include "shared/fault.h"
 
-/* Event ids are unique under this consumer, which SQL cannot name. */
+/*
+ * The consumer that claims event ids, so that they are unique.  SQL cannot
+ * name it.
+ */
 #define OUTBOX_CONSUMER		"@outbox"
 
 #define UUID_TEXT_LENGTH	36
 
-/* How long to wait for another transaction's event id without lock_timeout. */
+/*
+ * How long to wait for another transaction's event id if lock_timeout is not
+ * set.
+ */
 #define DEFAULT_WAIT_MS		10000
 
 PG_FUNCTION_INFO_V1(idem_outbox_enqueue_fn);
 PG_FUNCTION_INFO_V1(idem_outbox_enqueue_bytes_fn);
 PG_FUNCTION_INFO_V1(idem_outbox_enqueue_many_fn);
 
-/* Bytes of a payload or of headers, as the limit counts them. */
+/*
+ * Error 54000 if a payload or headers are too large.  The limit counts the
+ * bytes before compression.
+ */
 static void
 check_size(Datum value, const char *name)
 {
@@ -65,7 +75,7 @@ check_size(Datum value, const char *name)
 				 errhint("Store the data elsewhere and enqueue a reference, or raise the setting.")));
 }
 
-/* Headers are a JSON object of limited size. */
+/* Error unless headers are a JSON object within the size limit. */
 static void
 check_headers(Datum value)
 {
@@ -76,7 +86,10 @@ check_headers(Datum value)
 				 errmsg("argument \"headers\" must be a JSON object")));
 }
 
-/* A content type becomes a header of the message at many sinks: one printable line. */
+/*
+ * Error unless a content type is one printable line: at many sinks it becomes
+ * a header of the message.
+ */
 static void
 check_content_type(const text *value)
 {
@@ -92,7 +105,9 @@ check_content_type(const text *value)
 	}
 }
 
-/* A text that is not null, of the length that names may have. */
+/*
+ * A text, which is not null; error if it is empty or longer than names may be.
+ */
 static Datum
 checked_name(Datum value, const char *name)
 {
@@ -106,7 +121,7 @@ checked_name(Datum value, const char *name)
  * Unique ids
  */
 
-/* The canonical text, zero-terminated, as claims of ids have it. */
+/* The canonical text of a uuid, zero-terminated, as ids are claimed. */
 static void
 uuid_to_text(const pg_uuid_t *uuid, char *buf)
 {
@@ -122,6 +137,7 @@ uuid_to_text(const pg_uuid_t *uuid, char *buf)
 	*buf = '\0';
 }
 
+/* Error 23505: the event id was enqueued before. */
 pg_noreturn static void
 report_duplicate(const char *id)
 {
@@ -132,8 +148,9 @@ report_duplicate(const char *id)
 }
 
 /*
- * Wait for the transaction that is enqueueing the id: its end decides.  A unique
- * index would wait likewise, for lock_timeout at most.
+ * Wait for the transaction that is enqueueing the id: its end decides whether
+ * the id is free.  A unique index would wait likewise, for lock_timeout at
+ * most.  *deadline is set by the first wait of a call.
  */
 static void
 wait_for_id(const char *id, IdemClock *deadline)
@@ -157,7 +174,7 @@ wait_for_id(const char *id, IdemClock *deadline)
 			 errhint("Try again after that transaction has ended; lock_timeout sets how long to wait for it.")));
 }
 
-/* Make n ids this transaction's own; error 23505 if one was enqueued before. */
+/* Claim and complete n event ids; error 23505 if one was enqueued before. */
 static void
 claim_ids(IdemClaimItem *items, int n)
 {
@@ -183,7 +200,7 @@ claim_ids(IdemClaimItem *items, int n)
  * One event
  */
 
-/* Take the id that was given, or generate one. */
+/* Set the row's event id: the id that the caller gave, or a generated id. */
 static void
 take_event_id(FunctionCallInfo fcinfo, int argno, IdemOutboxRow *row)
 {
@@ -201,8 +218,9 @@ take_event_id(FunctionCallInfo fcinfo, int argno, IdemOutboxRow *row)
 }
 
 /*
- * Refuse the arguments of later features, four from argno on.  They come last in all
- * three functions; those of outbox_enqueue_many have plural names.
+ * Refuse the four arguments of later features, from argno on.  These arguments
+ * come last in all three functions; in outbox_enqueue_many they have plural
+ * names.
  */
 static void
 reject_later_args(FunctionCallInfo fcinfo, int argno, bool many)
@@ -217,7 +235,10 @@ reject_later_args(FunctionCallInfo fcinfo, int argno, bool many)
 					"Put the time into the headers, and let the receiver discard an event that is too old.");
 }
 
-/* Enqueue one event, whose arguments begin and, from the headers on, end alike. */
+/*
+ * Enqueue one event.  The first four arguments, and those from the headers on,
+ * are the same in both functions for one event.
+ */
 static Datum
 enqueue_one(FunctionCallInfo fcinfo, IdemOutboxRow *row, int headers_argno)
 {
@@ -280,7 +301,7 @@ idem_outbox_enqueue_bytes_fn(PG_FUNCTION_ARGS)
 #define ARG_DELIVER_ATS	8
 #define ARG_EXPIRES_ATS	9
 
-/* An array argument taken apart. */
+/* The elements of an array argument. */
 typedef struct Elements
 {
 	const char *name;
@@ -289,7 +310,7 @@ typedef struct Elements
 	int			n;
 } Elements;
 
-/* An array argument of at most one dimension. */
+/* Get an array argument; error if it has more than one dimension. */
 static ArrayType *
 get_flat_array(FunctionCallInfo fcinfo, int argno, const char *name)
 {
@@ -302,7 +323,7 @@ get_flat_array(FunctionCallInfo fcinfo, int argno, const char *name)
 	return array;
 }
 
-/* Take an array argument apart. */
+/* Get the elements of an array argument. */
 static void
 get_elements(FunctionCallInfo fcinfo, int argno, const char *name,
 			 Oid type, int typlen, char typalign, Elements *elements)
@@ -312,7 +333,7 @@ get_elements(FunctionCallInfo fcinfo, int argno, const char *name,
 					  &elements->values, &elements->nulls, &elements->n);
 }
 
-/* Error 22023 unless both arrays have as many elements. */
+/* Error 22023 unless both arrays have the same number of elements. */
 static void
 check_same_length(const Elements *a, const Elements *b)
 {
@@ -324,7 +345,7 @@ check_same_length(const Elements *a, const Elements *b)
 				 errdetail("They have %d and %d.", a->n, b->n)));
 }
 
-/* The i-th element, which must be there. */
+/* The i-th element; error if it is null. */
 static Datum
 required_element(const Elements *elements, int i)
 {
@@ -333,7 +354,10 @@ required_element(const Elements *elements, int i)
 	return elements->values[i];
 }
 
-/* Use the ids that were given, generate the rest. */
+/*
+ * Set the rows' event ids: the ids that the caller gave, and generated ids for
+ * the rest.
+ */
 static void
 take_event_ids(const Elements *ids, IdemOutboxRow *rows, int n)
 {
@@ -360,7 +384,10 @@ take_event_ids(const Elements *ids, IdemOutboxRow *rows, int n)
 		claim_ids(items, given);
 }
 
-/* Take an array apart that may be left out, with n = 0, or is as long as "like". */
+/*
+ * Get the elements of an array that may be left out (n = 0); otherwise it must
+ * be as long as "like".
+ */
 static void
 get_optional(FunctionCallInfo fcinfo, int argno, const char *name, Oid type,
 			 int typlen, char typalign, const Elements *like, Elements *elements)
@@ -372,7 +399,7 @@ get_optional(FunctionCallInfo fcinfo, int argno, const char *name, Oid type,
 	check_same_length(like, elements);
 }
 
-/* Check the shape of an array of a later feature, which a later version checks, too. */
+/* Check the shape of an array of a later feature, as a later version will. */
 static void
 check_later_array(FunctionCallInfo fcinfo, int argno, const char *name, const Elements *like)
 {
@@ -393,11 +420,11 @@ typedef struct Arrays
 	Elements	aggregate_ids;
 	Elements	event_types;
 	Elements	payloads;
-	Elements	headers;		/* n = 0 if not given */
-	Elements	event_ids;		/* likewise */
+	Elements	headers;		/* n = 0: not given */
+	Elements	event_ids;		/* n = 0: not given */
 } Arrays;
 
-/* Check the arguments of outbox_enqueue_many and take them apart. */
+/* Check the arguments of outbox_enqueue_many and get their elements. */
 static void
 get_arrays(FunctionCallInfo fcinfo, Arrays *a)
 {
@@ -419,7 +446,7 @@ get_arrays(FunctionCallInfo fcinfo, Arrays *a)
 	check_later_array(fcinfo, ARG_EXPIRES_ATS, "expires_ats", &a->aggregate_ids);
 }
 
-/* Make the i-th event of the arrays a row, but for its id. */
+/* Make a row of the i-th event of the arrays, without its event id. */
 static void
 fill_row(const Arrays *a, int i, IdemOutboxRow *row)
 {
@@ -437,7 +464,7 @@ fill_row(const Arrays *a, int i, IdemOutboxRow *row)
 	}
 }
 
-/* All rows, with their ids claimed; the last check is passed by then. */
+/* Make all rows, and claim their event ids.  By then every check is passed. */
 static IdemOutboxRow *
 rows_of_arrays(FunctionCallInfo fcinfo, int *n)
 {

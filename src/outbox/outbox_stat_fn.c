@@ -1,14 +1,14 @@
 /*-------------------------------------------------------------------------
  *
  * outbox_stat_fn.c
- *		SQL functions that show the outbox and its state, and mend it, and the
- *		trigger that receives events from a dump.
+ *		SQL functions that show the outbox and its state; the function that
+ *		mends its numbers; the trigger that receives events from a dump.
  *
  * LOCKING: AccessShareLock on one segment at a time.  The trigger takes
- * ShareRowExclusiveLock on its segment, kept with the restored rows, while the
- * statement holds RowExclusiveLock: two restores into one segment wait for each
- * other, or the server ends one of them as a deadlock.  outbox_mend_seq() takes the
- * locks of number.c.
+ * ShareRowExclusiveLock on its segment, kept with the restored rows, while its
+ * statement holds RowExclusiveLock.  So two restores into one segment wait for
+ * each other, or the server ends one of them as a deadlock.  outbox_mend_seq()
+ * takes the locks that number.c describes.
  *
  * Copyright (c) 2026, the idempotency developers
  *
@@ -54,14 +54,14 @@ PG_FUNCTION_INFO_V1(idem_outbox_last_seq_fn);
 PG_FUNCTION_INFO_V1(idem_outbox_mend_seq_fn);
 PG_FUNCTION_INFO_V1(idem_outbox_restamp_fn);
 
-/* The columns of a segment that are shown, in the order of outbox_events. */
+/* The columns of a segment that outbox_events shows, in the view's order. */
 static const int shown[] = {
 	IDEM_ATT_EVENT_ID, IDEM_ATT_SEQ, IDEM_ATT_AGGREGATE_TYPE, IDEM_ATT_AGGREGATE_ID,
 	IDEM_ATT_EVENT_TYPE, IDEM_ATT_PAYLOAD, IDEM_ATT_PAYLOAD_BYTES, IDEM_ATT_CONTENT_TYPE,
 	IDEM_ATT_HEADERS, IDEM_ATT_ENQUEUED_AT
 };
 
-/* An event as outbox_events shows it (IdemRowSource). */
+/* Fill in an event as outbox_events shows it (callback of IdemRowSource). */
 static bool
 show_event(TupleTableSlot *slot, Datum *values, bool *nulls)
 {
@@ -169,13 +169,17 @@ has_rows(Relation segment)
 	return found;
 }
 
-/* Does the statement restore a whole segment?  A dump made with --inserts has one per row. */
+/*
+ * Does the statement restore a whole segment?  A dump made with --inserts has
+ * a statement for each row.
+ */
 static bool
 is_copy(void)
 {
 	return ActivePortal != NULL && ActivePortal->commandTag == CMDTAG_COPY;
 }
 
+/* Error 55000: events cannot be restored into this outbox. */
 static void
 refuse_restore(Relation segment)
 {
@@ -189,14 +193,15 @@ refuse_restore(Relation segment)
 }
 
 /*
- * Refuse events that may have the number of another one: of two events with one
- * number a relay would skip one.  Events of a dump keep their numbers, so only a log
- * that has given out no number takes them.  A dump has one COPY per segment, so a
- * COPY into a segment with rows is a second dump's.  Nobody draws the first number
- * while the statement has its lock on the segment (number.c).
+ * Refuse events whose numbers other events may have: of two events with the
+ * same number a relay would skip one.  Events of a dump keep their numbers, so
+ * only a log that has given out no number takes them.  A dump has one COPY per
+ * segment, so a COPY into a segment with rows is of a second dump.  Nobody
+ * draws the first number while the statement has its lock on the segment
+ * (number.c).
  *
- * The first look is without the lock: in a log in use all writers would queue up
- * behind a lock that waits for one open transaction.
+ * The first look is without the lock.  In a log that is in use, all writers
+ * would queue up behind a lock that waits for one open transaction.
  */
 static void
 check_restore(Relation segment)
@@ -213,9 +218,10 @@ check_restore(Relation segment)
 }
 
 /*
- * Trigger of each segment, before insert.  The writer fires no triggers, so rows that
- * come here are restored from a dump.  Their transaction ids are another cluster's;
- * they get the id of the transaction that restores them.
+ * Trigger of each segment, before insert.  The writer fires no triggers, so
+ * the rows that come here are restored from a dump.  Their transaction ids
+ * belong to another cluster.  The trigger gives them the id of the transaction
+ * that restores them.
  */
 Datum
 idem_outbox_restamp_fn(PG_FUNCTION_ARGS)

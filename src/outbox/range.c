@@ -1,36 +1,38 @@
 /*-------------------------------------------------------------------------
  *
  * range.c
- *		Where the events of a difference of snapshots are, in order of seq.
+ *		The places of the events of a difference of snapshots, in order of seq.
  *
  * A range is the index entries of all transactions that the snapshot "target"
- * sees and "base" does not, with a seq above a bound.  The index of a segment is
- * in order of (xid, seq) and the events are wanted in order of seq.  A range may
- * have a hundred million entries; memory is for 170,000.
+ * sees and "base" does not see, with a seq above a bound.  The index of a
+ * segment is in order of (xid, seq); the events are wanted in order of seq.  A
+ * range may have a hundred million entries; the memory has room for 170,000.
  *
- * A range is held as pieces, each with the least wanted seq in it.  A fill walks
- * the pieces in order of that seq and keeps the places with the smallest seqs in
- * a heap whose top is the largest.  The fill ends at the first piece that begins
- * above the top of a full heap.  A walk through a large piece cuts it into pieces
- * of PIECE_ENTRIES entries; the next fill works on those that have wanted entries
- * left.  Numbers and transaction ids rise together, by and large, so a range of
- * any size has each entry read about twice.  Within one transaction entries are
- * in order of seq: the walk leaves the transaction, with a piece for its rest, as
- * soon as the heap is full and its top is passed.
+ * A range is cut into pieces.  Each piece has the least wanted seq in it.  A
+ * fill walks the pieces in order of that seq, and keeps the places with the
+ * smallest seqs in a heap whose top is the largest.  The fill ends at the
+ * first piece that begins above the top of a full heap.  A walk through a
+ * large piece cuts it into pieces of PIECE_ENTRIES entries.  The next fill
+ * works on the pieces that have wanted entries left.  Numbers and transaction
+ * ids mostly rise together, so in a range of any size each entry is read about
+ * twice.  Within one transaction the entries are in order of seq.  As soon as
+ * the heap is full and its top is passed, the walk leaves the transaction,
+ * with a piece for the transaction's rest.
  *
  * Invariant: every entry of the range that has not been given out is among the
- * places or in a piece whose min_seq is not above the entry's seq.  The invariant
- * rests on ranges that do not change: every transaction in a range has ended, so
- * the index has all its entries and gets no more.
+ * places, or in a piece whose min_seq is not above the entry's seq.  The
+ * invariant depends on ranges that do not change: every transaction in a range
+ * has ended, so the index has all its entries and gets no more.
  *
- * Entries of aborted transactions and subtransactions are in the range, too;
- * whoever fetches the rows finds out.
+ * Entries of aborted transactions and subtransactions are in the range, too.
+ * The caller notices them when it fetches their rows.
  *
- * LOCKING: none of its own; segments are opened by the caller.
+ * LOCKING: none of its own.  The caller opens the segments.
  *
- * MEMORY: all in the context given: at most MAX_PLACES places (4 MB), MAX_PIECES
- * pieces (0.5 MB), and eight pieces for each transaction that was running at
- * "base".  A large buffer of places is given back at the end of the range.
+ * MEMORY: all in the context that idem_range_create is given: at most
+ * MAX_PLACES places (4 MB), MAX_PIECES pieces (0.5 MB), and eight pieces for
+ * each transaction that was running at "base".  The end of the range frees a
+ * large buffer of places.
  *
  * Copyright (c) 2026, the idempotency developers
  *
@@ -48,27 +50,32 @@
 #include "outbox/range.h"
 
 #define MIN_PLACES		1024
-#define KEEP_PLACES		16384	/* a larger buffer is given back */
+#define KEEP_PLACES		16384	/* a larger buffer is freed at the end of a
+								 * range */
 #define MAX_PLACES		((int) (4 * 1024 * 1024 / sizeof(IdemPlace)))
 #define MAX_PIECES		8192
 #define PIECE_ENTRIES	4096
 
 /*
- * Unwanted entries of one transaction after which the walk jumps over the rest.
- * A jump reads a leaf page, which costs as much as walking through a few hundred
- * entries, and may leave a piece behind.
+ * After this many unwanted entries of one transaction the walk jumps over the
+ * rest.  A jump reads a leaf page, which costs as much as a walk through a few
+ * hundred entries, and may leave a piece behind.
  */
 #define MAX_SKIPPED			2048
 
-/* Entries of a segment from (xid_lo, seq_lo) to (xid_hi, seq_hi), inclusive. */
+/*
+ * The entries of a segment from (xid_lo, seq_lo) to (xid_hi, seq_hi),
+ * inclusive.
+ */
 typedef struct Piece
 {
 	uint64		xid_lo;
 	int64		seq_lo;
 	uint64		xid_hi;
 	int64		seq_hi;
-	int64		min_seq;		/* no wanted entry is below; 0 = unknown */
-	int64		max_seq;		/* no entry is above */
+	int64		min_seq;		/* no wanted entry has a smaller seq; 0 =
+								 * unknown */
+	int64		max_seq;		/* no entry has a larger seq */
 	int			segment;
 } Piece;
 
@@ -85,17 +92,19 @@ struct IdemRange
 	const IdemSnap *base;
 	const IdemSnap *target;
 
-	IdemPlace  *places;			/* ascending, or a heap during a fill */
+	IdemPlace  *places;			/* in order of seq; during a fill perhaps a
+								 * heap */
 	int			nplaces;
 	int			size;
-	int			next;			/* the place to be given out next */
-	int64		after;			/* places are the first with a seq above */
+	int			next;			/* index of the place that is given out next */
+	int64		after;			/* the places are the first ones whose seq is
+								 * above this */
 
 	bool		started;		/* "todo" has the rest of the range */
-	bool		more;			/* not all of the range is in "places" */
+	bool		more;			/* the range goes on after the places held */
 	bool		full;			/* during a fill: "places" is a heap */
 	PieceList	todo;
-	PieceList	later;			/* during a fill: pieces for the next one */
+	PieceList	later;			/* during a fill: the pieces for the next fill */
 };
 
 /* A walk through one piece. */
@@ -104,17 +113,19 @@ typedef struct Walk
 	IdemRange  *range;
 	const IdemSegment *segment;
 	const Piece *piece;
-	int			room;			/* pieces that may be added to "later" */
-	bool		emitted;		/* at least one was added */
+	int			room;			/* how many pieces may be added to "later" */
+	bool		emitted;		/* the walk has added a piece to "later" */
 
-	uint64		xid;			/* where to continue */
+	uint64		xid;			/* the walk continues at (xid, seq) */
 	int64		seq;
 
-	Piece		rest;			/* being put together for "later" */
+	Piece		rest;			/* the piece that is being put together for
+								 * "later" */
 	int			rest_entries;
-	uint64		current_xid;	/* transaction of the entry looked at */
-	bool		current_seen;	/* by "target" */
-	int			skipped;		/* its unwanted entries in a row */
+	uint64		current_xid;	/* transaction of the entry that is looked at */
+	bool		current_seen;	/* "target" sees current_xid */
+	int			skipped;		/* unwanted entries of current_xid, one after
+								 * the other */
 } Walk;
 
 typedef enum WalkResult
@@ -178,7 +189,10 @@ add_xids(IdemRange *range, int segment, uint64 lo, uint64 hi)
 		add_piece(range, &range->todo, &piece);
 }
 
-/* Cut the range: what began after "base", and what was running then and ended. */
+/*
+ * Cut the range into pieces: the transactions that began after "base", and
+ * those that were running at "base" and have ended at "target".
+ */
 static void
 cut_pieces(IdemRange *range, IdemSegmentOpener opener, void *arg)
 {
@@ -206,7 +220,7 @@ cut_pieces(IdemRange *range, IdemSegmentOpener opener, void *arg)
  * The heap of places: the largest seq on top
  */
 
-/* Restore the order of the heap below i. */
+/* Let place i sink to where it belongs in the heap. */
 static void
 sift_down(IdemPlace *heap, int n, int i)
 {
@@ -228,7 +242,7 @@ sift_down(IdemPlace *heap, int n, int i)
 	heap[i] = place;
 }
 
-/* Double the buffer, to MAX_PLACES at most. */
+/* Double the buffer of places, up to MAX_PLACES. */
 static void
 grow_places(IdemRange *range)
 {
@@ -241,7 +255,7 @@ grow_places(IdemRange *range)
 	range->size = size;
 }
 
-/* Keep the entry's place; a full heap gives up its largest for it. */
+/* Keep the entry's place; in a full heap it replaces the largest. */
 static void
 add_place(IdemRange *range, const IdemEntry *entry, int segment)
 {
@@ -277,7 +291,10 @@ add_place(IdemRange *range, const IdemEntry *entry, int segment)
  * Walking through a piece
  */
 
-/* Leave the rest for the next fill; without room, as part of the last piece. */
+/*
+ * Leave the rest as a piece for the next fill.  If no piece may be added, make
+ * the rest part of the last piece.
+ */
 static void
 emit_rest(Walk *walk)
 {
@@ -303,7 +320,7 @@ emit_rest(Walk *walk)
 	walk->rest_entries = 0;
 }
 
-/* Make the entry part of the rest, and the rest a piece once it is large. */
+/* Add the entry to the rest; once the rest is large, make it a piece. */
 static void
 extend_rest(Walk *walk, const IdemEntry *entry)
 {
@@ -324,7 +341,7 @@ extend_rest(Walk *walk, const IdemEntry *entry)
 		emit_rest(walk);
 }
 
-/* Leave all of a transaction from the entry on to the next fill, as one piece. */
+/* Leave a transaction, from the entry on, to the next fill, as one piece. */
 static WalkResult
 leave_transaction(Walk *walk, const IdemEntry *entry)
 {
@@ -344,7 +361,7 @@ leave_transaction(Walk *walk, const IdemEntry *entry)
 	return last ? WALK_END : WALK_JUMP;
 }
 
-/* Pass one unwanted entry by; after many, jump to (xid, seq). */
+/* Pass over an unwanted entry; after many in a row, jump to (xid, seq). */
 static WalkResult
 pass_by(Walk *walk, uint64 xid, int64 seq)
 {
@@ -356,7 +373,10 @@ pass_by(Walk *walk, uint64 xid, int64 seq)
 	return xid > walk->piece->xid_hi ? WALK_END : WALK_JUMP;
 }
 
-/* Leave an entry above the top of a full heap to the next fill. */
+/*
+ * Leave an entry above the top of a full heap to the next fill.  After many in
+ * a row, leave the rest of its transaction.
+ */
 static WalkResult
 postpone(Walk *walk, const IdemEntry *entry)
 {
@@ -370,7 +390,7 @@ postpone(Walk *walk, const IdemEntry *entry)
 	return WALK_NEXT;
 }
 
-/* Keep the entry's place, leave the entry for later, or pass it by. */
+/* Keep the entry's place, leave the entry to the next fill, or pass over it. */
 static WalkResult
 walk_entry(Walk *walk, const IdemEntry *entry)
 {
@@ -396,7 +416,7 @@ walk_entry(Walk *walk, const IdemEntry *entry)
 	return WALK_NEXT;
 }
 
-/* Walk through what the scan finds, to the end of the piece at most. */
+/* Walk through the entries that the scan finds, up to the end of the piece. */
 static WalkResult
 walk_scan(Walk *walk, IndexScanDesc scan)
 {
@@ -418,7 +438,10 @@ walk_scan(Walk *walk, IndexScanDesc scan)
 	return WALK_EXHAUSTED;
 }
 
-/* Scan from where the walk stands: within its transaction, then after it. */
+/*
+ * Scan from (xid, seq) of the walk: first the rest of that transaction, then
+ * the transactions after it.
+ */
 static WalkResult
 walk_from(Walk *walk, IndexScanDesc scan)
 {
@@ -441,14 +464,17 @@ walk_from(Walk *walk, IndexScanDesc scan)
 	if (walk->xid > walk->piece->xid_hi)
 		return WALK_END;
 
-	/* The second key is always there: scans of the same shape are cheap. */
+	/*
+	 * The second key is given even where it is not needed: scans of the same
+	 * shape are cheap.
+	 */
 	idem_scankey_xid(&keys[0], BTGreaterEqualStrategyNumber, walk->xid);
 	idem_scankey_xid(&keys[1], BTLessEqualStrategyNumber, walk->piece->xid_hi);
 	index_rescan(scan, keys, 2, NULL, 0);
 	return walk_scan(walk, scan);
 }
 
-/* Walk a piece to its end; what is left of the piece goes to "later". */
+/* Walk a piece to its end.  The entries that stay wanted go to "later". */
 static void
 walk_piece(IdemRange *range, const IdemSegment *segment, const Piece *piece,
 		   int room)
@@ -476,7 +502,10 @@ walk_piece(IdemRange *range, const IdemSegment *segment, const Piece *piece,
  * Filling the buffer
  */
 
-/* Drop the pieces that have no entry above the largest seq held. */
+/*
+ * Drop the pieces that have no entry above "top", the largest seq among the
+ * places.
+ */
 static void
 drop_finished(PieceList *list, int64 top)
 {
@@ -526,7 +555,7 @@ fill(IdemRange *range, IdemSegmentOpener opener, void *arg)
 	sort_places(range->places, range->nplaces);
 }
 
-/* Free the memory of the list, which is empty then. */
+/* Free the memory of the list, and empty it. */
 static void
 free_pieces(PieceList *list)
 {
@@ -535,7 +564,7 @@ free_pieces(PieceList *list)
 	memset(list, 0, sizeof(*list));
 }
 
-/* Give the memory of a range back that has been given out completely. */
+/* Free the large buffers of a range that has been given out completely. */
 static void
 shrink(IdemRange *range)
 {

@@ -3,29 +3,31 @@
  * reader.c
  *		Reads the events of a difference of snapshots, in order of seq.
  *
- * Places come from the indexes (range.c), rows from the heap by their place.  A
- * place whose row the snapshot does not see belongs to an aborted transaction or
- * subtransaction and is passed over; the reader checks that, because passing over
- * a committed event would lose it.  A row does not move while its segment is
- * locked.  Across transactions VACUUM FULL may move it, into another file: a heap
- * whose file has changed since its places were read makes the reader read them
- * again.  Emptying keeps the file, and empties no segment with an event that a
- * position has yet to deliver; places held in an emptied segment are of aborted
- * transactions, and find no row or another event's.
+ * Places come from the indexes (range.c), rows from the heap.  A place whose
+ * row the snapshot does not see belongs to an aborted transaction or
+ * subtransaction, and the reader passes over it.  The reader checks that it
+ * does, because passing over a committed event would lose the event.
  *
- * Invariant: between two calls, "seq" is that of the last event given out, and
+ * A row does not move while its segment is locked.  Between transactions
+ * VACUUM FULL may move it, into another file.  If a heap's file has changed
+ * since its places were read, the reader reads them again.  Emptying keeps the
+ * file.  It empties no segment with an event that a position has yet to
+ * deliver.  So places in an emptied segment are of aborted transactions: the
+ * reader finds no row there, or the row of another event.
+ *
+ * Invariant: between two calls, "seq" is that of the event given out last, and
  * the places held are those of the difference after it.
  *
- * LOCKING: AccessShareLock on heap and index of all segments, from the first use
- * until idem_reader_suspend.  A pin, no lock, on the page of the event given out
- * last.
+ * LOCKING: AccessShareLock on heap and index of all segments, from the first
+ * use until idem_reader_suspend.  The page of the event given out last is
+ * pinned, not locked.
  *
- * MEMORY: the reader's context holds places and snapshots, bounded (range.c).
- * What an event points to is in the pinned page or, for the rare compressed
- * name, in a context reset with each event.
+ * MEMORY: the reader's context has places and snapshots, bounded (range.c).
+ * The data of an event is in the pinned page.  A compressed name, which is
+ * rare, is in a context that is reset with each event.
  *
- * Relations and the pin belong to the resource owner that was current when the
- * reader was first used since it was suspended, whatever subtransaction uses the
+ * Relations and the pin belong to the resource owner that was current at the
+ * first use since the reader was suspended, whatever subtransaction uses the
  * reader later.
  *
  * Copyright (c) 2026, the idempotency developers
@@ -62,8 +64,9 @@ typedef struct ReaderSegment
 {
 	IdemSegment segment;
 	bool		open;
-	BlockNumber nblocks;		/* of the heap, or fewer than it has now */
-	Oid			file;			/* heap's when places were read, or 0 */
+	BlockNumber nblocks;		/* blocks of the heap when last looked; it may
+								 * have grown */
+	Oid			file;			/* the heap's file when places were read, or 0 */
 } ReaderSegment;
 
 struct IdemReader
@@ -73,23 +76,26 @@ struct IdemReader
 	MemoryContext snap_context; /* base and target */
 
 	ReaderSegment segments[IDEM_OUTBOX_SEGMENTS];
-	ResourceOwner owner;		/* of what is open; NULL = nothing is */
+	ResourceOwner owner;		/* owns what is open; NULL: nothing is open */
 	Buffer		buffer;			/* pinned page, or InvalidBuffer */
-	int			buffer_segment; /* the page's */
+	int			buffer_segment; /* the segment of the pinned page */
 
 	bool		positioned;		/* idem_reader_seek was called */
 	IdemRange  *range;
 	IdemSnap   *base;
 	IdemSnap   *target;			/* NULL: no difference */
-	int64		seq;			/* of the event given out last */
-	int64		previous_seq;	/* of the event before, for unget */
+	int64		seq;			/* seq of the event given out last */
+	int64		previous_seq;	/* seq of the event before it, for unget */
 };
 
 /*
  * Opening and closing
  */
 
-/* Open a segment unless it is open; another file makes the places void. */
+/*
+ * Open a segment unless it is open.  If its file has changed, the places held
+ * are void, and the range starts anew.
+ */
 static void
 open_segment(IdemReader *reader, int number)
 {
@@ -107,7 +113,7 @@ open_segment(IdemReader *reader, int number)
 	rs->file = file;
 }
 
-/* Give the range an open segment (IdemSegmentOpener). */
+/* Return an open segment to the range (IdemSegmentOpener). */
 static const IdemSegment *
 opener(void *arg, int number)
 {
@@ -118,9 +124,9 @@ opener(void *arg, int number)
 }
 
 /*
- * Make the reader's resource owner the current one; returns the one before.  The
- * first call since a suspension opens all segments, because only then is it known
- * that the places held are still good.
+ * Make the reader's resource owner the current one; return the former one.
+ * The first call since a suspension opens all segments, because only then the
+ * reader knows whether the places that it holds are still valid.
  */
 static ResourceOwner
 enter(IdemReader *reader)
@@ -138,14 +144,14 @@ enter(IdemReader *reader)
 	return save;
 }
 
-/* Give the resource owner back that "enter" has replaced. */
+/* Make the former resource owner the current one again. */
 static void
 leave(ResourceOwner save)
 {
 	CurrentResourceOwner = save;
 }
 
-/* Give the pin back, if there is one. */
+/* Release the pinned page, if there is one. */
 static void
 release_buffer(IdemReader *reader)
 {
@@ -197,7 +203,7 @@ idem_reader_suspend(IdemReader *reader)
 	leave(save);
 }
 
-/* The abort has closed everything; only the reader's notes of it are left. */
+/* The abort has closed everything, so there is nothing to close here. */
 void
 idem_reader_reset(IdemReader *reader)
 {
@@ -219,7 +225,7 @@ idem_reader_reset(IdemReader *reader)
  * Fetching rows
  */
 
-/* Point to the bytes of a text, detoasted if it has to be. */
+/* Point to the bytes of a text; detoast it if necessary. */
 static IdemEventText
 text_of(Datum value)
 {
@@ -229,7 +235,7 @@ text_of(Datum value)
 	return result;
 }
 
-/* Take the row apart; false if it is not the event looked for. */
+/* Take the row apart; false if it is not the event of the place. */
 static bool
 read_event(IdemReader *reader, const IdemSegment *segment, HeapTuple tuple,
 		   const IdemPlace *place, IdemEvent *event)
@@ -262,7 +268,10 @@ read_event(IdemReader *reader, const IdemSegment *segment, HeapTuple tuple,
 	return true;
 }
 
-/* Is the tuple the event that was at the place, whoever sees it? */
+/*
+ * Is the tuple the event of the place, whether a snapshot sees the tuple or
+ * not?
+ */
 static bool
 is_event_of(HeapTuple tuple, TupleDesc desc, const IdemPlace *place)
 {
@@ -275,9 +284,10 @@ is_event_of(HeapTuple tuple, TupleDesc desc, const IdemPlace *place)
 }
 
 /*
- * The transaction that inserted a row that nobody deleted and no snapshot was
- * given for; InvalidTransactionId if it is known to have aborted, or the row
- * is another than the place's.
+ * The transaction that inserted the row at a place, unless the row's absence
+ * from the snapshot is explained.  Returns InvalidTransactionId if it is
+ * explained: the transaction is known to have aborted, somebody deleted the
+ * row, or the place has no row of the event.
  */
 static TransactionId
 unexplained_inserter(Relation heap, Buffer buffer, const IdemPlace *place)
@@ -305,9 +315,10 @@ unexplained_inserter(Relation heap, Buffer buffer, const IdemPlace *place)
 }
 
 /*
- * The snapshot does not see the row.  That must be because its inserting
- * (sub)transaction aborted, or because somebody deleted it; a committed row
- * would mean that the caller's snapshot is older than the position.
+ * Check that the row at a place, which the snapshot does not see, may be
+ * passed over: its inserting (sub)transaction aborted, or somebody deleted the
+ * row.  A committed row means that the caller's snapshot is older than the
+ * position: error.
  */
 static void
 check_row_is_gone(Relation heap, Buffer buffer, const IdemPlace *place)
@@ -326,7 +337,9 @@ check_row_is_gone(Relation heap, Buffer buffer, const IdemPlace *place)
 						(long long) place->seq, RelationGetRelationName(heap))));
 }
 
-/* Pin the place's page; false if the segment does not reach there any more. */
+/*
+ * Pin a page of a segment; false if the segment does not reach there any more.
+ */
 static bool
 pin_page(IdemReader *reader, ReaderSegment *rs, BlockNumber block)
 {
@@ -408,7 +421,7 @@ idem_reader_next(IdemReader *reader, IdemEvent *event)
 	const IdemPlace *place;
 	bool		found = false;
 
-	/* "No more events" would be taken for "all are delivered". */
+	/* the caller would take "no more events" for "all are delivered" */
 	if (!reader->positioned)
 		elog(ERROR, "outbox reader has no position");
 	if (reader->target == NULL)
@@ -487,7 +500,7 @@ idem_reader_fetch(IdemReader *reader, FullTransactionId xid, int64 seq,
 	return found;
 }
 
-/* The place of the event with that id in one segment, by a scan. */
+/* Find the place of the event with an id in one segment, by a scan. */
 static bool
 find_in_segment(const IdemSegment *segment, const pg_uuid_t *event_id,
 				IdemPlace *place)

@@ -3,30 +3,35 @@
  * segment.c
  *		The ring of segments: finding, opening and probing them.
  *
- * The log of events is a ring of eight tables made by the install script, each
- * with one btree on (xid, seq).  New events go to the current segment, whose number
- * is the generation modulo eight.  The generation is a cell (cell.h), the sequence
- * outbox_generation: changed in place, outside transactions, and WAL-logged.
+ * The log of events is a ring of eight tables that the install script makes,
+ * each with one btree on (xid, seq).  New events go to the current segment,
+ * whose number is the generation modulo eight.  The generation is the value of
+ * a cell (cell.h), the sequence outbox_generation: changed in place, outside
+ * transactions, and WAL-logged.
  *
- * Invariant: an event of a running or committed transaction that has not been
- * delivered everywhere is in some segment's heap and index.
+ * Invariant: an event of a running or committed transaction that is not yet
+ * delivered everywhere is in the heap and the index of some segment.
  *
  * What a crash leaves: the generation is recovered to a value at least as new
- * as any that a committed transaction used, because it precedes that use in
- * WAL.  See maintain.c for a crash in the middle of emptying.
+ * as any that a committed transaction used, because WAL has the generation
+ * before its use.  maintain.c tells what a crash in the middle of emptying
+ * leaves.
  *
  * LOCKING
- *		writers			RowExclusiveLock on a segment's heap, then the generation
- *						is read; the lock stands until the transaction ends, or
- *						the subtransaction that wrote there aborts (writer.c)
+ *		writers			RowExclusiveLock on a segment's heap; then the writer
+ *						reads the generation.  The lock stands until the
+ *						transaction ends, or the subtransaction that wrote
+ *						there aborts (writer.c)
  *		readers			AccessShareLock on heap and index
- *		maintenance		ShareUpdateExclusiveLock on outbox_generation against
- *						each other; AccessExclusiveLock on what is emptied
- * A writer that finds another segment current gives the lock of this call back
- * before it waits for the other segment's.
+ *		maintenance		ShareUpdateExclusiveLock on outbox_generation, against
+ *						other maintenance; AccessExclusiveLock on the segment
+ *						that is emptied
  *
- * Dropping the extension locks every member first, so whoever has a lock on
- * one segment can read the sequences without a lock on them.
+ * A writer that finds another segment current gives back the lock of this call
+ * before it waits for the lock on the other segment.
+ *
+ * Dropping the extension locks every member first, so a process with a lock on
+ * a segment can read the sequences without a lock on them.
  *
  * Copyright (c) 2026, the idempotency developers
  *
@@ -65,7 +70,7 @@
 /* A btree without entries: its meta page. */
 #define EMPTY_INDEX_BLOCKS	1
 
-/* Pages that the number of events is estimated by. */
+/* The estimate of the number of events looks at this many pages. */
 #define MAX_SAMPLES			10
 
 static IdemRelRef segment_refs[IDEM_OUTBOX_SEGMENTS] = {
@@ -141,7 +146,7 @@ idem_outbox_set_generation(int64 generation)
 	relation_close(rel, NoLock);
 }
 
-/* Raise the error that a segment is not as it was made; the hint is a sentence. */
+/* Error 55000: a segment is not as it was made; the hint is a sentence. */
 pg_noreturn static void
 report_altered(Relation heap, const char *hint)
 {
@@ -160,8 +165,8 @@ idem_segment_report_added(Relation heap)
 }
 
 /*
- * A column that was added and dropped again stays in the catalog.  Readers and
- * the writer know nothing of columns past their own.
+ * A column that was added and dropped again stays in the catalog.  That does
+ * no harm: readers and the writer know nothing of columns past their own.
  */
 void
 idem_segment_check_columns(Relation heap)
@@ -217,8 +222,9 @@ idem_segment_deform_tuple(Relation heap, HeapTuple tuple, Datum *values, bool *n
 }
 
 /*
- * The writer could not maintain an index of any other kind.  REINDEX CONCURRENTLY
- * makes a second index of this kind, and leaves it behind when it is cancelled.
+ * The writer cannot maintain an index of any other kind.  REINDEX CONCURRENTLY
+ * makes a second index of this kind, and leaves it behind when it is
+ * cancelled.
  */
 bool
 idem_segment_is_index(Relation index)
@@ -244,7 +250,7 @@ idem_segment_indexes(Relation heap, bool to_read, Oid *oids)
 	indexes = RelationGetIndexList(heap);
 	foreach(lc, indexes)
 	{
-		/* The lock on the table keeps it from being dropped. */
+		/* the lock on the table keeps the index from being dropped */
 		Relation	index = RelationIdGetRelation(lfirst_oid(lc));
 		bool		usable;
 
@@ -262,7 +268,7 @@ idem_segment_indexes(Relation heap, bool to_read, Oid *oids)
 	return n;
 }
 
-/* The index to read a locked segment by. */
+/* The index by which a locked segment is read. */
 static Oid
 index_of(Relation heap)
 {
@@ -313,7 +319,10 @@ idem_segment_is_empty(const IdemSegment *seg)
 	return RelationGetNumberOfBlocks(seg->index) <= EMPTY_INDEX_BLOCKS;
 }
 
-/* Are the indexes of a TOAST table as freshly made? */
+/*
+ * Are the indexes of a TOAST table as freshly made, i.e. only their meta
+ * pages?
+ */
 static bool
 indexes_are_pristine(Relation heap)
 {
@@ -359,8 +368,8 @@ idem_segment_bytes(const IdemSegment *seg)
 }
 
 /*
- * No snapshot is given to the scan: entries are told apart by their xids, and
- * the heap is not visited.
+ * The scan needs no snapshot: it tells entries apart by their xids, and does
+ * not visit the heap.
  */
 IndexScanDesc
 idem_segment_beginscan(const IdemSegment *seg, int nkeys)
@@ -419,7 +428,7 @@ idem_scankey_seq(ScanKey key, StrategyNumber strategy, int64 seq)
 				Int64GetDatum(seq));
 }
 
-/* The first entry a scan with these keys finds. */
+/* The first entry that a scan with these keys finds; false if there is none. */
 static bool
 probe(const IdemSegment *seg, ScanKey keys, int nkeys, ScanDirection direction,
 	  IdemEntry *entry)
@@ -461,7 +470,7 @@ idem_segment_has_xid(const IdemSegment *seg, uint64 xid)
 	return probe(seg, &key, 1, ForwardScanDirection, &entry);
 }
 
-/* enqueued_at of a tuple on a page that is locked. */
+/* enqueued_at of a tuple, whose page the caller has locked. */
 static TimestampTz
 tuple_time(Relation heap, Page page, ItemId lp, ItemPointer tid)
 {
@@ -476,7 +485,10 @@ tuple_time(Relation heap, Page page, ItemId lp, ItemPointer tid)
 											RelationGetDescr(heap), &isnull));
 }
 
-/* When the events of a page, visible or not, were enqueued; their number. */
+/*
+ * Get the times at which the events of a page, visible or not, were enqueued.
+ * Returns the number of the events.
+ */
 static int
 page_times(Relation heap, BlockNumber block, BufferAccessStrategy strategy,
 		   TimestampTz *times)

@@ -1,7 +1,7 @@
 /*-------------------------------------------------------------------------
  *
  * segment.h
- *		The ring of segments that the outbox consists of.
+ *		The ring of segments that holds the outbox.
  *
  * Private to src/outbox.
  *
@@ -64,13 +64,19 @@ typedef struct IdemSegment
 	Relation	index;
 } IdemSegment;
 
-/* How many segments were opened so far; the current one is this modulo 8. */
+/*
+ * The generation.  It rises with each change of the current segment; modulo 8
+ * it is the number of the current segment.
+ */
 extern int64 idem_outbox_generation(void);
 
-/* The same, much cheaper; the caller holds a lock on a segment. */
+/* Read the generation, much cheaper; the caller holds a lock on a segment. */
 extern int64 idem_outbox_generation_locked(void);
 
-/* Make another segment current; the caller holds the maintenance lock. */
+/*
+ * Make another segment current: set the generation.  The caller holds the
+ * maintenance lock.
+ */
 extern void idem_outbox_set_generation(int64 generation);
 
 static inline int
@@ -84,47 +90,60 @@ extern Oid	idem_outbox_seq_oid(void);
 extern Oid	idem_outbox_generation_oid(void);
 
 /*
- * Open a segment for reading.  The first form waits for the lock; the second
- * returns false if it is not available at once.  Closing gives the lock back.
+ * Open a segment for reading.  idem_segment_open waits for the locks.
+ * idem_segment_open_nowait returns false if a lock is not available at once.
+ * idem_segment_close gives the locks back.
  */
 extern void idem_segment_open(IdemSegment *seg, int number);
 extern bool idem_segment_open_nowait(IdemSegment *seg, int number);
 extern void idem_segment_close(IdemSegment *seg);
 
 /*
- * The indexes of a locked segment that are to be read, or written to; at least
- * one, or an error.  More than one are there while REINDEX CONCURRENTLY works
- * and after one that was cancelled.
+ * Get the indexes of a locked segment: those to read from, or those to write
+ * to.  Returns how many there are; none is an error.  There is more than one
+ * while REINDEX CONCURRENTLY works, and after one that was cancelled.
  */
 #define IDEM_SEGMENT_MAX_INDEXES	16
 extern int	idem_segment_indexes(Relation heap, bool to_read, Oid *oids);
 
-/* Error 55000: the segment has an index or a column that is not its own. */
+/*
+ * Error 55000: the segment has an index or a column that the extension did not
+ * make.
+ */
 pg_noreturn extern void idem_segment_report_added(Relation heap);
 
-/* Error 55000 unless the columns are a segment's, with dropped ones behind them at most. */
+/*
+ * Error 55000 unless the columns are a segment's own, followed by dropped
+ * columns at most.
+ */
 extern void idem_segment_check_columns(Relation heap);
 
-/* Make a row of, or take apart, a segment's own columns: arrays of IDEM_NATTS. */
+/*
+ * Make a row from values of the segment's own columns, or take a row apart
+ * into them.  The arrays have IDEM_NATTS elements.
+ */
 extern HeapTuple idem_segment_form_tuple(Relation heap, const Datum *values, const bool *nulls);
 extern void idem_segment_deform_tuple(Relation heap, HeapTuple tuple, Datum *values, bool *nulls);
 
-/* Is it a plain ascending btree on (xid, seq)? */
+/* Is the index a plain ascending btree on (xid, seq)? */
 extern bool idem_segment_is_index(Relation index);
 
 /*
- * Is no event in the segment?  A crash in the middle of emptying leaves an index
- * without blocks; the events that the heap still has were delivered.
+ * Is the segment without events?  A crash in the middle of emptying leaves an
+ * index without blocks: the events that are still in the heap were delivered.
  */
 extern bool idem_segment_is_empty(const IdemSegment *seg);
 
-/* Is every file of the segment as freshly made, so that it may become current? */
+/* Is every file of the segment as freshly made?  Then it may become current. */
 extern bool idem_segment_is_pristine(const IdemSegment *seg);
 
 /* Bytes on disk: heap, TOAST and indexes. */
 extern int64 idem_segment_bytes(const IdemSegment *seg);
 
-/* Scans of the index, which needs blocks; entries come in (xid, seq) order. */
+/*
+ * Scan the index, which must have blocks.  Entries come in order of (xid,
+ * seq).
+ */
 extern IndexScanDesc idem_segment_beginscan(const IdemSegment *seg, int nkeys);
 extern bool idem_segment_next(IndexScanDesc scan, ScanDirection direction,
 							  IdemEntry *entry);
@@ -133,16 +152,22 @@ extern bool idem_segment_next(IndexScanDesc scan, ScanDirection direction,
 extern void idem_scankey_xid(ScanKey key, StrategyNumber strategy, uint64 xid);
 extern void idem_scankey_seq(ScanKey key, StrategyNumber strategy, int64 seq);
 
-/* First entry with that xid or a later one; last entry of all. */
+/*
+ * Find the first entry with this xid or a later one; find the last entry of
+ * all; does an entry with this xid exist?
+ */
 extern bool idem_segment_first(const IdemSegment *seg, uint64 xid,
 							   IdemEntry *entry);
 extern bool idem_segment_last(const IdemSegment *seg, IdemEntry *entry);
 extern bool idem_segment_has_xid(const IdemSegment *seg, uint64 xid);
 
-/* Summary of the events, visible or not, on the first or last filled page. */
+/*
+ * Summary of the events, visible or not, on the first or last page that has
+ * events.
+ */
 typedef struct IdemPageSummary
 {
-	int			tuples;			/* 0: the segment has no filled page */
+	int			tuples;			/* 0: no page of the segment has events */
 	TimestampTz oldest;
 	TimestampTz newest;
 } IdemPageSummary;
@@ -151,20 +176,27 @@ extern void idem_segment_summarize(const IdemSegment *seg, bool last,
 								   IdemPageSummary *summary);
 
 /*
- * Does the segment have an event, visible or not, from between these times?  Any
- * page may have the newest event, since each session fills a page of its own.  The
- * last pages are read first, so reading one is mostly enough.
+ * Does the segment have an event, visible or not, enqueued between these
+ * times?  Any page may have the newest event, since each session fills a page
+ * of its own.  The last pages are read first, so mostly it is enough to read
+ * one page.
  */
 extern bool idem_segment_has_between(const IdemSegment *seg, TimestampTz after,
 									 TimestampTz before);
 
-/* Events in the segment, visible or not; exact if it has few pages. */
+/*
+ * The number of events in the segment, visible or not: estimated, but exact if
+ * the segment has few pages.
+ */
 extern int64 idem_segment_estimate_events(const IdemSegment *seg);
 
-/* enqueued_at of the tuple at tid, visible or not; 0 if there is none. */
+/* enqueued_at of the tuple at tid, visible or not; 0 if there is no tuple. */
 extern TimestampTz idem_segment_time_at(const IdemSegment *seg, ItemPointer tid);
 
-/* Last number the event sequence gave out; nothing after it is in the log. */
+/*
+ * The last number that the event sequence gave out.  The log has no later
+ * number.
+ */
 extern int64 idem_outbox_last_seq(void);
 
 #endif							/* IDEM_OUTBOX_SEGMENT_H */

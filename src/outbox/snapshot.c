@@ -3,9 +3,10 @@
  * snapshot.c
  *		Snapshots of top-level transactions, as positions in the outbox.
  *
- * Invariant: what a snapshot sees had ended when it was taken.  The server's
- * own snapshots leave out the transaction that takes them; here it counts as
- * running, so that a transaction's own events are never taken for committed.
+ * Invariant: a transaction that a snapshot sees had ended when the snapshot
+ * was taken.  The server's own snapshots leave out the transaction that takes
+ * them.  Here that transaction counts as running, so its events are never
+ * taken for committed.
  *
  * MEMORY: results are allocated in the current context.
  *
@@ -29,6 +30,7 @@
 #define SNAP_SIZE(nxip) \
 	(offsetof(IdemSnap, xip) + sizeof(FullTransactionId) * (nxip))
 
+/* Allocate a snapshot with room for nxip xids. */
 static IdemSnap *
 snap_alloc(uint32 nxip)
 {
@@ -49,7 +51,7 @@ idem_snap_widen_xid(TransactionId xid, FullTransactionId next)
 	return FullTransactionIdFromEpochAndXid(epoch, xid);
 }
 
-/* By age, for qsort, qunique and bsearch. */
+/* Order by age, for qsort, qunique and bsearch. */
 static int
 compare_full_xids(const void *a, const void *b)
 {
@@ -73,7 +75,7 @@ idem_snap_current(void)
 	for (uint32 i = 0; i < active->xcnt; i++)
 		snap->xip[n++] = idem_snap_widen_xid(active->xip[i], next);
 
-	/* A snapshot taken on a standby keeps all running xids here. */
+	/* A snapshot that was taken on a standby has all running xids here. */
 	if (active->takenDuringRecovery)
 	{
 		for (int32 i = 0; i < active->subxcnt; i++)
@@ -94,7 +96,7 @@ idem_snap_current(void)
 
 	/*
 	 * A transaction that is being prepared runs in two processes for a
-	 * moment. Listed twice, its events would be read twice.
+	 * moment. If it were listed twice, its events would be read twice.
 	 */
 	qsort(snap->xip, n, sizeof(FullTransactionId), compare_full_xids);
 	n = qunique(snap->xip, n, sizeof(FullTransactionId), compare_full_xids);

@@ -5,16 +5,16 @@
  *
  * Layout: 48 bits of milliseconds since 1970, the version, 12 bits that count
  * 1/4096 of a millisecond, the variant, 62 random bits.  Ids of one backend
- * ascend: if the clock has not advanced since the last id, the time part is that of
- * the last id plus one step.  Ids of different backends are in the clock's order, and
- * nothing rests on that.
+ * ascend: if the clock has not advanced since the last id, the new id has the
+ * last id's time plus one step.  Ids of different backends are in the clock's
+ * order; nothing depends on their order.
  *
- * If the clock was set back by more than a second, ids follow the clock.  Else a
- * wrong date would stay in the ids for as long as the session.
+ * If the clock was set back by more than a second, ids follow the clock.
+ * Otherwise ids would have a wrong date as long as the session lasts.
  *
- * MEMORY: static.  Random bytes are drawn in blocks, because one system call or
- * library call per id would dominate the cost of an enqueue, and wiped as they
- * are handed out.
+ * MEMORY: static.  Random bytes are drawn in blocks, because a system call or
+ * library call per id would dominate the cost of an enqueue.  Bytes are wiped
+ * when they are handed out.
  *
  * Copyright (c) 2026, the idempotency developers
  *
@@ -51,7 +51,10 @@ current_step(void)
 		(uint64) now.tv_nsec * STEPS_PER_MS / 1000000;
 }
 
-/* A step after the last one, unless the clock was set back. */
+/*
+ * The time part of the next id: the clock, or the step after the last id's if
+ * the clock has not advanced.
+ */
 static uint64
 next_step(void)
 {

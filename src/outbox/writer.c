@@ -3,29 +3,32 @@
  * writer.c
  *		Appends events to the current segment.
  *
- * Invariant: a writer puts an event only into a segment that was current while the
- * writer held the segment's lock.  A writer that reads the generation, stalls, and
- * locks the segment after it was closed and emptied would put its event into a
- * segment that nobody expects events in.  So the writer reads the generation after
- * it has the lock, and starts over if another segment is current.
+ * Invariant: a writer puts an event only into a segment that was current while
+ * the writer held the segment's lock.  Consider a writer that reads the
+ * generation, stalls, and locks the segment after the segment was closed and
+ * emptied: its event would be in a segment in which nobody expects events.  So
+ * the writer reads the generation after it has the lock, and starts over if
+ * another segment is current.
  *
- * The top-level transaction id is assigned before a number is drawn: events of
- * a transaction that starts after a number was given out have higher numbers.
+ * The top-level transaction id is assigned before a number is drawn: the
+ * events of a transaction that starts after a number was given out have higher
+ * numbers.
  *
  * What a crash leaves: rows of a transaction that never committed, as any
- * aborted insert does.  They vanish with the segment.
+ * aborted insert leaves.  Emptying the segment removes them.
  *
- * LOCKING: RowExclusiveLock on the segment's heap, on its indexes and on the number
- * sequence, in this order, then on the TOAST table and its index (by the heap
- * insert).  A segment that proves not to be current is unlocked at once.  All other
- * locks stand as long as the rows may be committed: they belong to the
- * subtransaction (txn_owner.h), and fall with the rows at ROLLBACK TO, or at the
- * end of the transaction.  The table's lock makes REINDEX CONCURRENTLY wait.  The
- * locks on the indexes are for ALTER INDEX ... SET TABLESPACE, which copies an
- * index under no other lock.
+ * LOCKING: RowExclusiveLock on the segment's heap, on its indexes and on the
+ * number sequence, in this order, then on the TOAST table and its index (by
+ * the heap insert).  A segment that proves not to be current is unlocked at
+ * once.  All other locks stand as long as the rows may be committed: the locks
+ * belong to the subtransaction (txn_owner.h), and fall with its rows at
+ * ROLLBACK TO, or at the end of the transaction.  The lock on the table makes
+ * REINDEX CONCURRENTLY wait.  The locks on the indexes are for ALTER INDEX ...
+ * SET TABLESPACE, which copies an index under no other lock.
  *
- * MEMORY: tuples in the caller's context, for many events in a context that is
- * reset after each chunk.  Slots for chunks live as long as the backend.
+ * MEMORY: tuples are in the caller's context; those of many events in a
+ * context that is reset after each chunk.  Slots for chunks live as long as
+ * the backend.
  *
  * Copyright (c) 2026, the idempotency developers
  *
@@ -57,34 +60,35 @@
 #include "shared/fault.h"
 #include "shared/txn_owner.h"
 
-/* A chunk of a multi-insert ends at either. */
+/* A chunk of a multi-insert ends when it reaches either bound. */
 #define MAX_CHUNK_ROWS		256
 #define MAX_CHUNK_BYTES		(256 * 1024)
 
-/* What all events of one call have in common. */
+/* The data that all events of one call have in common. */
 typedef struct Writer
 {
 	IdemSegment segment;		/* only its heap is open */
 	Relation	indexes[IDEM_SEGMENT_MAX_INDEXES];
 	int			nindexes;
 	FullTransactionId xid;
-	int64		next_seq;		/* the next number of those drawn */
+	int64		next_seq;		/* the next of the numbers that were drawn */
 	TimestampTz now;
 	CommandId	cid;
 } Writer;
 
-/* The segment that was current at the last call; each call verifies it. */
+/* The segment that was current at the last call.  Each call verifies it. */
 static int	guessed_segment = 0;
 
-/* A plain btree takes nothing from it. */
+/* The argument of index_insert; a plain btree reads nothing from it. */
 static IndexInfo index_info = {.type = T_IndexInfo};
 
 static TupleTableSlot *chunk_slots[MAX_CHUNK_ROWS];
 static TupleDesc chunk_desc = NULL; /* of chunk_slots */
 
 /*
- * Open the indexes of a locked segment.  Mostly there is one, and the relcache's
- * list is read in place: copying the list would cost more than checking it.
+ * Open the indexes of a locked segment.  Mostly there is one.  Then the
+ * relcache's list is read in place: to copy the list would cost more than to
+ * check the index.
  */
 static void
 open_indexes(Writer *writer)
@@ -110,7 +114,10 @@ open_indexes(Writer *writer)
 	}
 }
 
-/* Lock the guessed segment until the guess is right; see the file header. */
+/*
+ * Open and lock the current segment: lock the guessed segment, and guess anew
+ * until the guess is right (see the file header).
+ */
 static void
 open_current_segment(IdemSegment *seg)
 {
@@ -158,7 +165,10 @@ open_and_draw(Writer *writer, int n)
 	IDEM_FAULT_POINT("outbox-numbers-drawn");
 }
 
-/* Make the tuple of the next number; values is for the index entry. */
+/*
+ * Make a tuple with the next number.  The caller takes the index entry from
+ * values.
+ */
 static HeapTuple
 form_tuple(Writer *writer, const IdemOutboxRow *row, Datum *values)
 {
@@ -205,7 +215,10 @@ insert_one(Writer *writer, const IdemOutboxRow *row)
 	heap_freetuple(tuple);
 }
 
-/* After a column was added and dropped again, rows are of another width. */
+/*
+ * Drop the slots for chunks.  After a column was added and dropped again, rows
+ * have another width.
+ */
 static void
 drop_chunk_slots(void)
 {
@@ -219,7 +232,10 @@ drop_chunk_slots(void)
 	chunk_desc = NULL;
 }
 
-/* The slots only carry finished tuples: any descriptor of their width does. */
+/*
+ * Make n slots for chunks.  The slots only carry finished tuples, so any tuple
+ * descriptor of the same width does.
+ */
 static void
 make_chunk_slots(Relation heap, int n)
 {
