@@ -3,8 +3,9 @@
  * compat.h
  *		The only place that tests PG_VERSION_NUM.
  *
- * Each entry names the upstream change it bridges.  Supported: 15, 17, 18 and 19.
- * 16 is compiled for, and not tested (test/README.md, "Which servers").
+ * Each entry names the upstream change that it bridges.  Supported are 15, 17,
+ * 18 and 19.  16 compiles, but is not tested (test/README.md, "Which
+ * servers").
  *
  * Copyright (c) 2026, the idempotency developers
  *
@@ -25,9 +26,9 @@
 #endif
 
 /*
- * 18: index_beginscan() takes a place for EXPLAIN's counters as well.
- * 19: scans take the caller's flags; a delete says by a flag, not by an argument,
- * that the row moves to another partition.
+ * 18: index_beginscan() also takes a place for EXPLAIN's counters.
+ * 19: scans take the caller's flags.  table_tuple_delete() has a flag, instead
+ * of an argument, that says that the row moves to another partition.
  */
 #if PG_VERSION_NUM >= 190000
 #define idem_compat_index_beginscan(heap, index, snapshot, nkeys) \
@@ -54,9 +55,9 @@
 
 /*
  * 16: "Default to hidden visibility for extension libraries where possible"
- * made the server's own macros export what fmgr looks up.  Before, with
- * -fvisibility=hidden, neither the magic block nor a SQL-callable function
- * would be found.
+ * made the server's own macros export the symbols that fmgr looks up.  Before
+ * 16, with -fvisibility=hidden, fmgr would find neither the magic block nor a
+ * function that SQL can call.
  */
 #if PG_VERSION_NUM < 160000
 #undef PGDLLEXPORT
@@ -80,8 +81,8 @@
 #endif
 
 /*
- * 17: an access method may keep state between insertions, which has to be
- * given back: BRIN keeps buffers pinned.
+ * 17: an access method may keep state between insertions, e.g. BRIN keeps
+ * buffers pinned.  The state has to be given back.
  */
 #if PG_VERSION_NUM >= 170000
 #define idem_compat_index_insert_cleanup(index, info) index_insert_cleanup(index, info)
@@ -89,13 +90,13 @@
 #define idem_compat_index_insert_cleanup(index, info) ((void) 0)
 #endif
 
-/* 18: "Add pg_noreturn" replaced pg_attribute_noreturn(), which went away. */
+/* 18: "Add pg_noreturn" removed pg_attribute_noreturn(). */
 #if PG_VERSION_NUM < 180000
 #define pg_noreturn __attribute__((noreturn))
 #endif
 
 /*
- * Are synchronous standbys configured, as the checkpointer told everybody?
+ * Are synchronous standbys configured?  The checkpointer tells all processes.
  * Needs walsender_private.h.  15.13, 16.9, 17.5: "Fix race condition with
  * synchronous_standby_names at startup" turned the flag into a bit mask.
  */
@@ -103,7 +104,7 @@
 #define IDEM_SYNC_STANDBYS_DEFINED() \
 	idem_compat_sync_standbys(((volatile WalSndCtlData *) WalSndCtl)->sync_standbys_status)
 
-/* Before the checkpointer has told anybody, the setting itself counts. */
+/* Before the checkpointer has told the processes, the setting itself counts. */
 static inline bool
 idem_compat_sync_standbys(int status)
 {
@@ -145,7 +146,7 @@ idem_compat_sync_standbys(int status)
 #define idem_relation_ownercheck(relid, roleid) pg_class_ownercheck((relid), (roleid))
 #endif
 
-/* Number of a relation's file.  16: relfilenode became relfilenumber. */
+/* The number of a relation's file.  16: relfilenode became relfilenumber. */
 #if PG_VERSION_NUM >= 160000
 #define IDEM_REL_FILE_NUMBER(rel) ((rel)->rd_locator.relNumber)
 #else
@@ -163,8 +164,8 @@ idem_compat_sync_standbys(int status)
 #endif
 
 /*
- * How many locks in one of a process's lists?  16
- * replaced SHM_QUEUE by dlist (5764f611).
+ * The number of locks in one of a process's lists.  16 replaced SHM_QUEUE by
+ * dlist (5764f611).
  */
 #if PG_VERSION_NUM >= 160000
 #include "lib/ilist.h"
@@ -196,8 +197,8 @@ idem_compat_shmqueue_length(SHM_QUEUE *list)
 #endif
 
 /*
- * How many settings does this process know?  16 replaced the array of settings
- * by a hash table (3057465acf).
+ * The number of settings that this process knows.  16 replaced the array of
+ * settings by a hash table (3057465acf).
  */
 #include "utils/guc.h"
 #include "utils/guc_tables.h"
@@ -221,7 +222,10 @@ idem_compat_num_settings(void)
 #define idem_string_to_name_list(s) stringToQualifiedNameList(s)
 #endif
 
-/* All functions of a name, whatever their arguments. */
+/*
+ * All functions of a name, whatever their arguments.  19 added an output
+ * argument with details of a failed look-up.
+ */
 #if PG_VERSION_NUM >= 190000
 #define idem_funcname_candidates(names) \
 	FuncnameGetCandidates((names), -1, NIL, false, false, false, true, &(int) {0})

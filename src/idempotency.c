@@ -1,12 +1,12 @@
 /*-------------------------------------------------------------------------
  *
  * idempotency.c
- *		Entry point of the library: announces each subsystem, nothing else.
+ *		Entry point of the library.  It only initialises each subsystem.
  *
- * Every subsystem is initialised in the backend that loads the library, and
- * additionally in the postmaster when the library is preloaded.  Claims and
- * the outbox work either way; the relay needs shared memory and background
- * workers and therefore the preload.
+ * Every subsystem is initialised in the backend that loads the library.  If
+ * the library is preloaded, it is initialised in the postmaster, too.  Claims
+ * and the outbox work with and without preloading.  The relay needs shared
+ * memory and background workers, and therefore the preload.
  *
  * Copyright (c) 2026, the idempotency developers
  *

@@ -78,7 +78,7 @@ idem_get_text_arg(FunctionCallInfo fcinfo, int argno, const char *name, int max)
 void
 idem_prevent_read_only(const char *function_name)
 {
-	/* Recovery first: there the transaction is read-only as well. */
+	/* recovery first: a standby's transaction is read-only, too */
 	PreventCommandDuringRecovery(function_name);
 	PreventCommandIfReadOnly(function_name);
 	PreventCommandIfParallelMode(function_name);

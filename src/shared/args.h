@@ -3,8 +3,8 @@
  * args.h
  *		Checks on SQL arguments: NULL, empty, over-long, not yet built.
  *
- * No function of the extension is STRICT, so that a NULL is an error that
- * names its argument instead of a silent NULL result.
+ * No function of the extension is STRICT.  So a NULL raises an error that
+ * names its argument, instead of a silent NULL result.
  *
  * Copyright (c) 2026, the idempotency developers
  *
@@ -26,28 +26,38 @@
 #define IDEM_MAX_ID_BYTES		1024	/* event ids */
 #define IDEM_MAX_NAME_BYTES		255 /* consumers, types, aggregate ids */
 
-/* 22004 unless the argument is there. */
+/* Error 22004 if the argument is NULL. */
 extern void idem_require_arg(FunctionCallInfo fcinfo, int argno, const char *name);
 
-/* 22004 for a NULL inside an array argument; ord counts from 1. */
+/*
+ * Raise error 22004: an element of an array argument is NULL.  ord counts from
+ * 1.
+ */
 pg_noreturn extern void idem_null_element(const char *name, int ord);
 
 /*
- * 0A000 if an argument of a later feature was given; the hint, a sentence, says
- * how to get along without.  Call it after the checks that will stay, so that a
- * call which is wrong for good is told that first, and before anything changes.
+ * Error 0A000 if the caller gave an argument of a later feature.  The hint, a
+ * sentence, says how to do without the argument.  Call this after the checks
+ * that will stay, and before anything changes: a call that is wrong in any
+ * version then gets the lasting error.
  */
 extern void idem_reject_arg(FunctionCallInfo fcinfo, int argno, const char *name,
 							const char *hint);
 
-/* 22023 unless 1 <= bytes <= max; the message names the argument. */
+/* Error 22023 unless 1 <= bytes <= max; the message names the argument. */
 extern void idem_check_length(const char *name, int bytes, int max);
 
-/* The text argument, detoasted, not copied if it need not be; checked as above. */
+/*
+ * Get a text argument, detoasted, and copied only if necessary.  Errors as
+ * above if it is NULL or of a wrong length.
+ */
 extern text *idem_get_text_arg(FunctionCallInfo fcinfo, int argno,
 							   const char *name, int max);
 
-/* 25006 on a standby or in a read-only transaction; call before any lock. */
+/*
+ * Error 25006 on a standby or in a read-only transaction; also an error in a
+ * parallel worker.  Call this before any lock is taken.
+ */
 extern void idem_prevent_read_only(const char *function_name);
 
 #endif							/* IDEM_ARGS_H */

@@ -3,11 +3,12 @@
  * borrow.h
  *		Gives locks back as soon as a reading function is done with them.
  *
- * A statement keeps the locks of what it reads to the end of the transaction.
- * What the views of the extension read must not: a monitor that leaves its
- * transaction open would keep segments and position logs from being emptied.
- * So a function that reads for a view runs its statements under a resource
- * owner of their own, which gives its locks back instead of handing them on.
+ * A statement keeps the locks on the tables that it reads to the end of the
+ * transaction.  The views of the extension must not keep such locks: a monitor
+ * that leaves its transaction open would keep segments and position logs from
+ * being emptied.  So a function that reads for a view runs its statements
+ * under a resource owner of their own.  That owner gives its locks back
+ * instead of handing them on.
  *
  * Use, around statements that only read:
  *
@@ -15,11 +16,11 @@
  *		...
  *		idem_borrow_end(saved);
  *
- * Invariant: nothing of the rows that were read points into a table afterwards;
- * values that are kept are detoasted before idem_borrow_end.  Locks that the
- * transaction holds by other owners, those of rows that it wrote among them,
- * stay.  An error needs no end: the owner is a child of the one that was current,
- * and falls with it.
+ * Invariant: after idem_borrow_end, no value that was read points into a
+ * table: values that are kept are detoasted before.  Locks that the
+ * transaction holds by other owners stay, e.g. the locks for rows that it
+ * wrote.  After an error no end is needed: the owner is a child of the owner
+ * that was current, and is released with its parent.
  *
  * LOCKING: none of its own.
  *
@@ -37,7 +38,7 @@
 
 #include "utils/resowner.h"
 
-/* Have an owner of their own for the locks taken from here on. */
+/* Locks taken from here on belong to a resource owner of their own. */
 static inline ResourceOwner
 idem_borrow_begin(void)
 {
@@ -48,8 +49,9 @@ idem_borrow_begin(void)
 }
 
 /*
- * Give the locks back.  The first and last step report, as a commit does, what else is
- * left open; the step of the locks is an abort's, which does not hand them on.
+ * Give the locks back.  The first and the last step report other resources
+ * that are still open, as a commit does.  The step of the locks is that of an
+ * abort, which does not hand them on.
  */
 static inline void
 idem_borrow_end(ResourceOwner saved)

@@ -3,16 +3,17 @@
  * catalog.c
  *		Finds the extension's own objects by pg_extension, never by search_path.
  *
- * A hostile search_path, temporary objects of the same name, or a role that may
- * create in some schema must not put another object in the place of ours.  So names
- * are looked up in the schema that the extension's catalog row says, and in the
- * schema of its tables, which has to be a member of the extension.
+ * A hostile search_path, temporary objects of the same name, or a role that
+ * may create objects in some schema must not put another object in the place
+ * of ours.  So names are looked up in two schemas only: the schema in the
+ * extension's row of pg_extension, and the schema of the extension's tables,
+ * which must be a member of the extension.
  *
- * LOCKING: AccessShareLock on pg_extension while its row is read; none on what is
- * found.  The caller opens the object with the lock it needs, and learns by an error
- * that the object was dropped meanwhile.
+ * LOCKING: AccessShareLock on pg_extension while its row is read.  The objects
+ * found are not locked: the caller opens an object with the lock that the
+ * caller needs, and gets an error if the object was dropped meanwhile.
  *
- * MEMORY: refs are static variables of their users; nothing is allocated that
+ * MEMORY: refs are static variables of the files that use them.  No memory
  * outlives the call.
  *
  * Copyright (c) 2026, the idempotency developers
@@ -48,7 +49,7 @@ static IdemRelRef *registered_refs = NULL;
 /* InvalidOid: to be looked up */
 static Oid	data_schema = InvalidOid;
 
-/* Invalidation of one relation, or of all. */
+/* Invalidation callback: forget the OID of one relation, or of all. */
 static void
 forget_relation(Datum arg, Oid relid)
 {
@@ -59,7 +60,10 @@ forget_relation(Datum arg, Oid relid)
 	}
 }
 
-/* Invalidation of a schema; dropping the extension drops its data schema, too. */
+/*
+ * Invalidation callback: forget the data schema when any schema changes.
+ * Dropping the extension drops its data schema, too.
+ */
 static void
 forget_schema(Datum arg, int cacheid, uint32 hashvalue)
 {
@@ -80,8 +84,9 @@ idem_extension_oid(void)
 }
 
 /*
- * Read owner and schema of an extension; false if the extension is not installed.
- * pg_extension has no syscache by name before version 18, so this is an index scan.
+ * Read owner and schema of an extension; false if the extension is not
+ * installed.  pg_extension has no syscache by name before version 18, so this
+ * is an index scan.
  */
 static bool
 extension_row(const char *extname, Oid *owner, Oid *schema)
@@ -109,7 +114,7 @@ extension_row(const char *extname, Oid *owner, Oid *schema)
 	return found;
 }
 
-/* Error 55000: an extension is not there. */
+/* Error 55000: an extension is not installed. */
 pg_noreturn static void
 report_missing(const char *extname)
 {
@@ -148,7 +153,7 @@ idem_api_schema_oid(void)
 	return idem_schema_of_extension(IDEM_EXTENSION_NAME);
 }
 
-/* The look-ups may process invalidations: the variable is set after them. */
+/* The look-ups may process invalidations, so data_schema is set after them. */
 Oid
 idem_data_schema_oid(void)
 {

@@ -1,7 +1,7 @@
 /*-------------------------------------------------------------------------
  *
  * clock.c
- *		A clock for waiting: it only goes forward.
+ *		A clock for waiting, which only goes forward.
  *
  * LOCKING: none.
  *

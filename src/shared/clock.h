@@ -1,12 +1,12 @@
 /*-------------------------------------------------------------------------
  *
  * clock.h
- *		A clock for waiting: it only goes forward.
+ *		A clock for waiting, which only goes forward.
  *
- * Processes measure every wait by this clock: a backoff, a deadline, the next
- * maintenance.  The wall clock may be set by years in either direction, and a
- * deadline taken from it then lies years ahead.  Times that are stored or shown are
- * the wall clock's all the same.
+ * Processes measure every wait by this clock: a backoff, a deadline, the time
+ * to the next maintenance.  The wall clock may be set by years in either
+ * direction; a deadline taken from the wall clock would then lie years ahead.
+ * Times that are stored or shown are times of the wall clock.
  *
  * Copyright (c) 2026, the idempotency developers
  *
@@ -20,15 +20,18 @@
 
 #include "postgres.h"
 
-/* Microseconds since some moment, the same one for all processes of a machine. */
+/*
+ * Microseconds since some moment, which is the same for all processes of a
+ * machine.
+ */
 typedef int64 IdemClock;
 
 extern IdemClock idem_clock(void);
 
-/* Milliseconds until then, rounded up; 0 if it has passed. */
+/* Milliseconds until "then", rounded up; 0 if that moment has passed. */
 extern long idem_clock_ms_until(IdemClock then);
 
-/* The moment that many milliseconds later. */
+/* The moment ms milliseconds after "from". */
 static inline IdemClock
 idem_clock_plus_ms(IdemClock from, int64 ms)
 {

@@ -3,12 +3,12 @@
  * digest.c
  *		Digests by pgcrypto, found where it is installed.
  *
- * The function is named with the schema that pg_extension says, so neither the
- * search_path nor a function of the same name elsewhere matters.
+ * The function is called by the schema in pgcrypto's row of pg_extension.  So
+ * neither the search_path nor a function of the same name elsewhere matters.
  *
  * LOCKING: none.
  *
- * MEMORY: results and leftovers are in the caller's context.
+ * MEMORY: results and temporary data are in the caller's context.
  *
  * Copyright (c) 2026, the idempotency developers
  *

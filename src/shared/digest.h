@@ -3,7 +3,7 @@
  * digest.h
  *		Digests by pgcrypto, found where it is installed.
  *
- * For digests that SQL can see and recompute.  The hot paths hash by the
+ * These digests are for SQL to see and recompute.  The hot paths hash by the
  * server's own routines.
  *
  * Copyright (c) 2026, the idempotency developers

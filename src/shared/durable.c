@@ -1,19 +1,20 @@
 /*-------------------------------------------------------------------------
  *
  * durable.c
- *		Waits until what a snapshot saw can no longer be un-committed.
+ *		Waits until the commits that a snapshot saw can no longer be
+ *		un-committed.
  *
- * The commit log keeps LSNs of asynchronous commits only.  A commit whose wait
- * for a synchronous standby was cancelled is visible and locally flushed, but
- * nothing tells it from a replicated one.  So the position to wait for is the
- * local flush position as of now, which is not before any commit record that
- * is visible and flushed.
+ * The commit log keeps the LSNs of asynchronous commits only.  Take a commit
+ * whose wait for a synchronous standby was cancelled: it is visible and
+ * locally flushed, but nothing tells it from a replicated commit.  So the
+ * position to wait for is the local flush position as of now.  It is not
+ * before any commit record that is visible and flushed.
  *
- * This file does not join the queue of waiting commits: SyncRepWaitForLSN() waits
- * only as far as the session's synchronous_commit says, and turns a cancel into a
- * warning, whereas the caller must not go on as if the standby had answered.
- * Walsenders publish the confirmed positions in shared memory whether anybody waits
- * or not, so looking there now and then is enough.
+ * This file does not join the queue of waiting commits.  SyncRepWaitForLSN()
+ * waits only as far as the session's synchronous_commit says, and turns a
+ * cancel into a warning; but the caller must not go on as if the standby had
+ * answered.  Walsenders publish the confirmed positions in shared memory
+ * whether anybody waits or not, so it is enough to look there now and then.
  *
  * LOCKING: SyncRepLock, shared, for a moment.
  *
@@ -41,13 +42,16 @@
 #include "shared/durable.h"
 #include "shared/fault.h"
 
-/* The first pause is about a local round trip, the last a few per second. */
+/*
+ * The first pause is about a local round trip; the longest pause gives ten
+ * looks a second.
+ */
 #define MIN_PAUSE_MS	1
 #define MAX_PAUSE_MS	100
 
 /*
- * The lock keeps the commit log from being truncated between the check and
- * the look-up.
+ * The lock keeps the commit log from being truncated between the check of the
+ * oldest xid and the look-up.
  */
 XLogRecPtr
 idem_durable_commit_lsn(FullTransactionId fxid)
@@ -56,7 +60,10 @@ idem_durable_commit_lsn(FullTransactionId fxid)
 	uint64		next = U64FromFullTransactionId(ReadNextFullTransactionId());
 	XLogRecPtr	lsn = InvalidXLogRecPtr;
 
-	/* Beyond half the circle the comparison below means nothing. */
+	/*
+	 * More than half the circle of xids away, the comparison below means
+	 * nothing.
+	 */
 	if (next - U64FromFullTransactionId(fxid) > MaxTransactionId / 2)
 		return lsn;
 	LWLockAcquire(XactTruncationLock, LW_SHARED);
@@ -66,7 +73,7 @@ idem_durable_commit_lsn(FullTransactionId fxid)
 	return lsn;
 }
 
-/* "Not committed" is "aborted" here: the transaction has ended. */
+/* The transaction has ended, so "not committed" means "aborted". */
 bool
 idem_durable_did_abort(FullTransactionId fxid)
 {

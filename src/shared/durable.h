@@ -1,11 +1,12 @@
 /*-------------------------------------------------------------------------
  *
  * durable.h
- *		Waits until what a snapshot saw can no longer be un-committed.
+ *		Waits until the commits that a snapshot saw can no longer be
+ *		un-committed.
  *
- * A committed transaction that is visible may still be lost: it committed
- * asynchronously and its WAL is not flushed, or it is waiting for a
- * synchronous standby, or gave that wait up.  Use:
+ * A committed transaction that is visible may still be lost.  It committed
+ * asynchronously and its WAL is not flushed; or it is waiting for a
+ * synchronous standby; or it gave that wait up.  Use:
  *
  *		target = idem_durable_target(largest commit LSN seen);
  *		idem_durable_wait(target);
@@ -26,34 +27,39 @@
 #include "access/xlogdefs.h"
 
 /*
- * TransactionIdGetCommitLSN() of a committed transaction however old; one that
- * has left the commit log was flushed long ago, and the answer is
+ * TransactionIdGetCommitLSN() of a committed transaction, however old.  A
+ * transaction that has left the commit log was flushed long ago; its answer is
  * InvalidXLogRecPtr.
  */
 extern XLogRecPtr idem_durable_commit_lsn(FullTransactionId xid);
 
 /*
- * Did a transaction that has ended abort?  False also for one that has left the
+ * Did a transaction that has ended abort?  False also if it has left the
  * commit log.
  */
 extern bool idem_durable_did_abort(FullTransactionId xid);
 
 /*
- * Flush WAL up to commit_lsn (InvalidXLogRecPtr: nothing to flush), which is
- * the largest TransactionIdGetCommitLSN() of the transactions in question, and
- * return the position that a standby must have for them to survive a failover.
+ * Flush WAL up to commit_lsn (InvalidXLogRecPtr: nothing to flush), the
+ * largest TransactionIdGetCommitLSN() of the transactions in question.  Return
+ * the position that a standby must have for these transactions to survive a
+ * failover.
  */
 extern XLogRecPtr idem_durable_target(XLogRecPtr commit_lsn);
 
 /* Are synchronous standbys configured, so that a commit may wait for one? */
 extern bool idem_durable_awaits_standby(void);
 
-/* Has a synchronous standby confirmed the position, or is none configured?  Never waits. */
+/*
+ * Has a synchronous standby confirmed the position, or is no standby
+ * configured?  Never waits.
+ */
 extern bool idem_durable_reached(XLogRecPtr target);
 
 /*
- * Wait for idem_durable_reached().  Serves interrupts, so a cancel or a timeout ends
- * the wait as an error.  Call without LWLocks and buffer locks.
+ * Wait until idem_durable_reached() is true.  Serves interrupts, so a cancel
+ * or a timeout ends the wait with an error.  Call it without LWLocks and
+ * buffer locks.
  */
 extern void idem_durable_wait(XLogRecPtr target);
 

@@ -4,23 +4,26 @@
  *		Empties a table in place, without waiting and without catalog tuples.
  *
  * TRUNCATE gives a table new files and leaves dead tuples in pg_class for each
- * of them; under a pinned xmin horizon those stay.  Truncating the files in
- * place leaves no dead tuple.  A snapshot that is older than the emptying sees the
- * table empty, as it does after TRUNCATE.
+ * of them.  Under a pinned xmin horizon those dead tuples stay.  Truncating
+ * the files in place leaves no dead tuple.  A snapshot that is older than the
+ * emptying sees the table empty, as it does after TRUNCATE.
  *
- * The heap is cut first, then each of its indexes is cut and built anew, then
- * likewise the TOAST table and its index (heap_truncate_one_rel).  A crash leaves
- * the first of these steps done.  The table has no rows then, but an index may have
- * entries or no blocks at all, and the TOAST table values that no row refers to,
- * until the next emptying.  A table that is read by an index has the index cut
+ * The heap is cut first.  Then each of its indexes is cut and built anew.
+ * Then the TOAST table and its index follow in the same way
+ * (heap_truncate_one_rel).  A crash leaves the first few of these steps done.
+ * The table has no rows then.  But until the next emptying an index may have
+ * entries, or no blocks at all, and the TOAST table may have values that no
+ * row refers to.  A table whose readers go by an index needs the index cut
  * before the heap (outbox/maintain.c).
  *
- * An abort takes no step back.  The processes of this server were told before the
- * first one (idem_empty_announce); a standby's backends learn it from the commit
- * record, after an abort from that of the next emptying.
+ * An abort undoes none of these steps.  The processes of this server were told
+ * before the first step (idem_empty_announce).  The backends of a standby are
+ * told by the commit record; after an abort, by the commit record of the next
+ * emptying.
  *
- * LOCKING: AccessExclusiveLock on heap, indexes, TOAST table and its index, in this
- * order, each only if it is to be had at once; kept by the current resource owner.
+ * LOCKING: AccessExclusiveLock on heap, indexes, TOAST table and its index, in
+ * this order.  Each is taken only if it is free.  The current resource owner
+ * keeps them.
  *
  * MEMORY: a list of OIDs in the caller's context.
  *
@@ -45,7 +48,10 @@
 #include "shared/empty.h"
 #include "shared/fault.h"
 
-/* Lock a table, its indexes and its TOAST table; *locked gets their OIDs. */
+/*
+ * Lock a table, its indexes and its TOAST table; false if a lock is not free.
+ * *locked gets the OIDs of the relations that are locked.
+ */
 static bool
 lock_with_indexes(Oid relid, List **locked)
 {
@@ -99,9 +105,10 @@ idem_empty_lock(Oid relid)
 }
 
 /*
- * The invalidations that cutting queues are sent at commit only.  After an
- * abort others would go on with the root page that they have cached of a larger
- * index, and find no such block.  Sent before the cut these are right as well:
+ * Cutting queues invalidations, but these are sent at commit only.  After an
+ * abort other processes would go on with the root page of a larger index,
+ * which they have cached, and find no such block.  So this function sends the
+ * invalidations before the cut.  That is early enough and not too early:
  * nobody can read a root anew until the lock is gone.
  */
 void
@@ -113,7 +120,7 @@ idem_empty_announce(const List *locked)
 	{
 		SharedInvalidationMessage msg;
 
-		/* padding goes to shared memory as well */
+		/* the padding goes to shared memory, too */
 		memset(&msg, 0, sizeof(msg));
 		msg.rc.id = SHAREDINVALRELCACHE_ID;
 		msg.rc.dbId = MyDatabaseId;
@@ -133,7 +140,7 @@ idem_empty_in_place(Oid relid)
 	rel = table_open(relid, NoLock);
 	IDEM_FAULT_POINT("log-empty-locked");
 
-	/* Between the files nothing may come but a crash. */
+	/* Nothing but a crash may come between the files. */
 	HOLD_INTERRUPTS();
 	idem_empty_announce(locked);
 	heap_truncate_one_rel(rel);

@@ -18,28 +18,29 @@
 #include "nodes/pg_list.h"
 
 /*
- * Does another transaction hold a lock on the table?  Unlike taking the exclusive
- * lock, asking writes no WAL.
+ * Does another transaction hold a lock on the table?  To ask writes no WAL; to
+ * take the exclusive lock does.
  */
 extern bool idem_empty_is_held(Oid relid);
 
 /*
  * Take AccessExclusiveLock on the table, its indexes, its TOAST table and the
- * indexes of the TOAST table, each only if it is to be had at once.  Returns their
- * OIDs; NIL if a lock was not to be had, and no lock is kept then.
+ * indexes of the TOAST table, each only if it is free.  Returns their OIDs.
+ * Returns NIL, and keeps no lock, if one of the locks was not free.
  */
 extern List *idem_empty_lock(Oid relid);
 
 /*
- * Lock a table by idem_empty_lock and cut all its files; false if a lock was not to
- * be had.  Emptying cannot be rolled back, so it must be the transaction's last act.
+ * Lock a table by idem_empty_lock and cut all its files; false if a lock was
+ * not free.  Emptying cannot be rolled back, so it must be the transaction's
+ * last act.
  */
 extern bool idem_empty_in_place(Oid relid);
 
 /*
- * Tell all processes that the files of these relations are being cut, whether this
- * transaction commits or not.  Call it after the last look at the files and before
- * the cut.
+ * Tell all processes that the files of these relations are being cut, whether
+ * this transaction commits or not.  Call it after the last look at the files
+ * and before the cut.
  */
 extern void idem_empty_announce(const List *locked);
 

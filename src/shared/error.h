@@ -1,7 +1,7 @@
 /*-------------------------------------------------------------------------
  *
  * error.h
- *		The SQLSTATEs of our own, class ID; all others are PostgreSQL's.
+ *		The extension's own SQLSTATEs, class ID; the rest are PostgreSQL's.
  *
  * A standard code is used wherever one exists:
  *		22004	a NULL where a value is needed (the message names it)
@@ -12,11 +12,11 @@
  *		42704 / 42710	a relay that does not exist / exists already
  *		53400	a resource limit that a setting governs
  *		54000	a payload over idempotency.max_payload_size
- *		55000	the library is not preloaded, or the object is in the wrong state
+ *		55000	the library is not preloaded, or an object has the wrong state
  *		55P03	another transaction holds what is needed just now
  *		0A000	an argument whose feature is not built
  *
- * The table of all of them is in doc/reference/errors.md.
+ * doc/reference/errors.md has the table of all of them.
  *
  * Copyright (c) 2026, the idempotency developers
  *

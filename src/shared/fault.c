@@ -1,7 +1,7 @@
 /*-------------------------------------------------------------------------
  *
  * fault.c
- *		What happens to a process of the server at an armed fault point.
+ *		The faults of a server process at an armed fault point.
  *
  *		error		an I/O error is raised
  *		kill		SIGKILL
@@ -9,8 +9,8 @@
  *		cancel		as by pg_cancel_backend at this very moment
  *		terminate	as by pg_terminate_backend
  *
- * Where nothing may be raised, cancel and terminate are noted as the signal
- * handlers note them, and take effect where the server next looks.
+ * Where no error may be raised, cancel and terminate are noted as the signal
+ * handlers note them, and take effect where the server looks for them next.
  *
  * MEMORY: none.  LOCKING: see fault_file.h.
  *
@@ -37,7 +37,7 @@
 
 #define LOOK_AGAIN_US	2000
 
-/* End as by kill -9. */
+/* End the process as kill -9 does. */
 pg_noreturn static void
 die_now(void)
 {
@@ -46,7 +46,7 @@ die_now(void)
 		(void) pause();
 }
 
-/* Released by the removal of the file.  A latch that is set meanwhile stays so. */
+/* Wait until the file is removed.  A latch that is set meanwhile stays set. */
 static void
 stall(const char *name, bool interruptible)
 {
@@ -60,7 +60,7 @@ stall(const char *name, bool interruptible)
 	}
 }
 
-/* Note the fault as its signal's handler would. */
+/* Note the fault as the handler of its signal would. */
 static void
 note_interrupt(IdemFault fault)
 {
@@ -71,7 +71,7 @@ note_interrupt(IdemFault fault)
 		ProcDiePending = true;
 }
 
-/* Do to this process what the point was armed with. */
+/* Take the action that the point was armed with. */
 static void
 act(const char *name, IdemFault fault, bool may_raise)
 {
@@ -109,7 +109,10 @@ idem_fault_point_no_error(const char *name)
 	errno = save_errno;
 }
 
-/* A copy of the server that must not run any of its code. */
+/*
+ * The process is a copy of the server that must not run any of the server's
+ * code.
+ */
 void
 idem_fault_point_child(const char *name)
 {

@@ -3,16 +3,17 @@
  * fault.h
  *		Named points at which tests break a process of the server.
  *
- * Compiled in by "make FAULT_POINTS=1" only; other builds have nothing of them.  A
- * point is declared where it stands, by a name that occurs once:
+ * Fault points are compiled in by "make FAULT_POINTS=1" only; other builds
+ * have none of their code.  A point is declared where it stands, by a name
+ * that occurs once:
  *
  *		IDEM_FAULT_POINT("x")			anything may happen here
  *		IDEM_FAULT_POINT_NO_ERROR("x")	nothing may be raised here: commit
  *										callbacks, ways out of a process
  *		IDEM_FAULT_POINT_CHILD("x")		between fork and exec
  *
- * Every name must be reached by test/crash/points.sh, which finds them in the
- * sources.  fault_file.h tells how a point is armed.
+ * test/crash/points.sh finds the names in the sources, and must reach each of
+ * them.  fault_file.h tells how a point is armed.
  *
  * Copyright (c) 2026, the idempotency developers
  *

@@ -1,12 +1,14 @@
 /*-------------------------------------------------------------------------
  *
  * fault_file.h
- *		The file by which a fault point is armed; for server and programs.
+ *		The file that arms a fault point; for the server and the sink
+ *		programs.
  *
- * A point is armed by a file of its name in FAULT_ARMED, with a line
- * "ACTION SKIP": the point is passed SKIP times, then the action is taken.
- * FAULT_ARMED and FAULT_HIT are relative to the working directory, which is the data
- * directory of the server for all its processes and for the sink programs.
+ * A point is armed by a file of its name in FAULT_ARMED, with a line "ACTION
+ * SKIP".  The point is passed SKIP times; then the action is taken.
+ * FAULT_ARMED and FAULT_HIT are relative to the working directory, which is
+ * the server's data directory for all processes of the server and for the sink
+ * programs.
  *
  * INVARIANT
  *		An action is taken once: the process that counted down to it moves the
@@ -18,8 +20,8 @@
  * LOCKING
  *		flock on the file.  The holder waits for nothing.
  *
- * Nothing here allocates or raises: callers are commit callbacks, and code between
- * fork and exec.
+ * Nothing here allocates memory or raises an error: the callers are commit
+ * callbacks, and code between fork and exec.
  *
  * Copyright (c) 2026, the idempotency developers
  *
@@ -52,7 +54,7 @@ typedef enum IdemFault
 	IDEM_FAULT_TERMINATE
 } IdemFault;
 
-/* The action that a word of the file names. */
+/* The action of that name; IDEM_FAULT_NONE if there is none. */
 static inline IdemFault
 idem_fault_action(const char *word)
 {
@@ -64,7 +66,7 @@ idem_fault_action(const char *word)
 	return IDEM_FAULT_NONE;
 }
 
-/* Replace the file's line; a failure leaves an unarmed point. */
+/* Replace the file's line.  A failure leaves the point unarmed. */
 static inline void
 idem_fault_write(int fd, const char *line, int len)
 {
@@ -73,7 +75,7 @@ idem_fault_write(int fd, const char *line, int len)
 	(void) rc;
 }
 
-/* Count the armed point down; the action, if it is due. */
+/* Count down at an armed point.  Returns the action if it is due. */
 static inline IdemFault
 idem_fault_count_down(int fd, const char *armed, const char *hit)
 {
@@ -91,12 +93,15 @@ idem_fault_count_down(int fd, const char *armed, const char *hit)
 		idem_fault_write(fd, line, snprintf(line, sizeof(line), "%s %d\n", word, skip - 1));
 		return IDEM_FAULT_NONE;
 	}
-	/* A process that waits for the lock finds no action in the file. */
+	/* a process that waits for the lock then finds no action in the file */
 	idem_fault_write(fd, line, snprintf(line, sizeof(line), "%ld\n", (long) getpid()));
 	return rename(armed, hit) == 0 ? idem_fault_action(word) : IDEM_FAULT_NONE;
 }
 
-/* What is to happen to this process, which passes the point now. */
+/*
+ * Pass a point: returns the action to take, if the point is armed and the
+ * action is due.
+ */
 static inline IdemFault
 idem_fault_take(const char *name)
 {
@@ -115,7 +120,7 @@ idem_fault_take(const char *name)
 	return fault;
 }
 
-/* Has the point's stalled process yet to be released? */
+/* Is the process that stalls at the point still held? */
 static inline bool
 idem_fault_is_held(const char *name)
 {

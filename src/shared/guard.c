@@ -1,16 +1,19 @@
 /*-------------------------------------------------------------------------
  *
  * guard.c
- *		Keeps roles that do not own a view of ours from waiting for its lock.
+ *		Keeps roles from waiting for the lock of a view that they do not
+ *		own.
  *
- * Tables are out of everybody's reach, in a schema that nobody has USAGE on.  Views
- * cannot be: a role that may read one can name all.  A reader's AccessShareLock
- * hurts nobody, but two commands of PostgreSQL take AccessExclusiveLock on any
- * relation that they name, and check its ownership afterwards.  Such a command that
- * waits for an open transaction keeps everybody from reading the view.  For relations
- * of the extension, the hook here checks ownership before the command locks.
+ * The extension's tables are out of everybody's reach, in a schema on which
+ * nobody has USAGE.  Its views cannot be: a role that may read one view can
+ * name all.  A reader's AccessShareLock hurts nobody.  But two commands of
+ * PostgreSQL take AccessExclusiveLock on any relation that they name, and
+ * check its ownership afterwards.  If such a command waits for an open
+ * transaction, nobody can read the view meanwhile.  For the extension's
+ * relations, the hook in this file checks the ownership before the command
+ * locks.
  *
- * Where the library is not preloaded, sessions that have not loaded it are not
+ * If the library is not preloaded, sessions that have not loaded it are not
  * guarded.
  *
  * LOCKING: none.
@@ -42,7 +45,10 @@
 
 static ProcessUtility_hook_type prev_process_utility = NULL;
 
-/* The relation that a command locks before it asks for the owner; or NULL. */
+/*
+ * The relation that a command locks before it checks the ownership; NULL for
+ * other commands.
+ */
 static RangeVar *
 locked_first(Node *parsetree)
 {
@@ -57,7 +63,9 @@ locked_first(Node *parsetree)
 	}
 }
 
-/* Error 42501 unless the user owns the relation or it is not ours. */
+/*
+ * Error 42501 if the relation is the extension's and the user does not own it.
+ */
 static void
 check_owner(const RangeVar *relation)
 {
@@ -74,7 +82,7 @@ check_owner(const RangeVar *relation)
 					   relation->relname);
 }
 
-/* ProcessUtility_hook: ask for the owner before the command locks. */
+/* ProcessUtility_hook: check the ownership before the command locks. */
 static void
 process_utility(PlannedStmt *pstmt, const char *queryString, bool readOnlyTree,
 				ProcessUtilityContext context, ParamListInfo params,

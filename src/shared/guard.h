@@ -1,7 +1,8 @@
 /*-------------------------------------------------------------------------
  *
  * guard.h
- *		Keeps roles that do not own a view of ours from waiting for its lock.
+ *		Keeps roles from waiting for the lock of a view that they do not
+ *		own.
  *
  * Copyright (c) 2026, the idempotency developers
  *

@@ -1,31 +1,32 @@
 /*-------------------------------------------------------------------------
  *
  * rows.c
- *		Streams rows of our tables out of a set-returning function.
+ *		Streams rows of the extension's tables out of a set-returning
+ *		function.
  *
- * The tables are in a schema that nobody has USAGE on, and a view over a table
- * would not help: PostgreSQL locks a view's tables while it parses a statement,
- * before anybody is asked for privileges, so that PREPARE alone would hold the
- * lock.  A view over a function locks nothing before it runs, and it runs only
- * for a role with EXECUTE on the function.
+ * The tables are in a schema on which nobody has USAGE.  A view over a table
+ * would not keep roles from locking it.  PostgreSQL locks a view's tables
+ * while it parses a statement, before it checks privileges, so that PREPARE
+ * alone would hold the lock.  A view over a function locks nothing before the
+ * function runs, and the function runs only for a role with EXECUTE on it.
  *
- * One row is given out per call.  The views call the function in a select list,
- * where the executor takes one row at a time: memory is one row, nothing is
- * written to disk, and LIMIT ends the scan.  In FROM the executor would collect
- * all rows first.
+ * Each call gives out one row.  The views call the function in a select list,
+ * where the executor takes one row at a time.  So memory is one row, nothing
+ * is written to disk, and LIMIT ends the scan.  In FROM the executor would
+ * collect all rows first.
  *
- * Invariant: a row that was given out does not point into a table.  As a value of
- * a row type it has been detoasted, so it outlives the lock, and the table's
- * being emptied in place.
+ * Invariant: a row that was given out does not point into a table.  As a value
+ * of a row type it is detoasted.  So the row outlives the lock, even if the
+ * table is emptied in place.
  *
- * A crash leaves nothing: nothing is written.
+ * A crash leaves nothing, because nothing is written.
  *
- * LOCKING: AccessShareLock on one table at a time, given back when its last row was
- * read, or when the executor ends before.  A cursor in the middle of a table holds
- * that table's lock.
+ * LOCKING: AccessShareLock on one table at a time, given back when the table's
+ * last row was read, or when the executor ends earlier.  A cursor in the
+ * middle of a table holds that table's lock.
  *
- * MEMORY: the state in the context of the set; a row in the caller's, which the
- * executor resets for each row.
+ * MEMORY: the state is in the context of the set.  A row is in the caller's
+ * context, which the executor resets for each row.
  *
  * Copyright (c) 2026, the idempotency developers
  *
@@ -55,14 +56,14 @@ typedef struct RowScan
 	Datum	   *values;
 	bool	   *nulls;
 	Snapshot	snapshot;
-	int			number;			/* of the table that is open, or is opened
-								 * next */
+	int			number;			/* number of the table that is open, or that
+								 * is opened next */
 	Relation	table;			/* NULL: no table is open */
 	TableScanDesc scan;
 	TupleTableSlot *slot;
 } RowScan;
 
-/* Begin with the next table. */
+/* Open the next table and begin its scan. */
 static void
 open_table(RowScan *rows)
 {
@@ -84,8 +85,8 @@ close_table(RowScan *rows)
 }
 
 /*
- * The executor ends, or scans again from the beginning.  It does not call this
- * after an error, when resource owners give everything back.
+ * Callback: the executor ends, or scans again from the beginning.  After an
+ * error the callback is not called; resource owners give everything back then.
  */
 static void
 stop(Datum arg)
@@ -97,7 +98,7 @@ stop(Datum arg)
 	UnregisterSnapshot(rows->snapshot);
 }
 
-/* First call: set up the state of the set. */
+/* The first call sets up the state of the set. */
 static void
 start(FunctionCallInfo fcinfo, const IdemRowSource *source)
 {
@@ -116,12 +117,12 @@ start(FunctionCallInfo fcinfo, const IdemRowSource *source)
 	rows->snapshot = RegisterSnapshot(GetActiveSnapshot());
 	call->user_fctx = rows;
 
-	/* Called before the set's own callback, which frees the state. */
+	/* This callback is called before the set's own, which frees the state. */
 	RegisterExprContextCallback(rows->econtext, stop, PointerGetDatum(rows));
 	MemoryContextSwitchTo(saved);
 }
 
-/* The next row that is shown, into values and nulls; false at the end. */
+/* Get the next row that is shown, into values and nulls; false at the end. */
 static bool
 next_row(RowScan *rows)
 {
@@ -154,7 +155,7 @@ idem_rows_next(FunctionCallInfo fcinfo, const IdemRowSource *source)
 	call = SRF_PERCALL_SETUP();
 	rows = call->user_fctx;
 
-	/* What a scan allocates lives as long as the scan. */
+	/* Memory that a scan allocates must live as long as the scan. */
 	saved = MemoryContextSwitchTo(call->multi_call_memory_ctx);
 	found = next_row(rows);
 	MemoryContextSwitchTo(saved);

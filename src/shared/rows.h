@@ -1,7 +1,8 @@
 /*-------------------------------------------------------------------------
  *
  * rows.h
- *		Streams rows of our tables out of a set-returning function.
+ *		Streams rows of the extension's tables out of a set-returning
+ *		function.
  *
  * Copyright (c) 2026, the idempotency developers
  *
@@ -19,27 +20,31 @@
 #include "fmgr.h"
 #include "utils/relcache.h"
 
-/* The tables that a function reads, and how their rows become rows of its result. */
+/*
+ * The tables that a function reads, and callbacks that make their rows rows of
+ * its result.
+ */
 typedef struct IdemRowSource
 {
 	int			ntables;
 	int			ncolumns;		/* of the result */
 	Oid			(*table_oid) (int number);
 
-	/* Raises an error if the table does not have the columns; or NULL. */
+	/* Raises an error if the table lacks the columns.  NULL: no check. */
 	void		(*check_table) (Relation table);
 
 	/*
-	 * Fill in the result, which is all NULL before; values may point into the
-	 * slot.  False if the row is not shown.
+	 * Fill in a row of the result, which is all NULL before.  The values may
+	 * point into the slot.  Returns false if the row is not shown.
 	 */
 	bool		(*form_row) (TupleTableSlot *slot, Datum *values, bool *nulls);
 } IdemRowSource;
 
 /*
- * Body of a function that returns SETOF record, with OUT arguments, one row a
- * call.  Rows are those that the caller's snapshot sees, table by table, in the
- * order of a sequential scan.  The caller of the function has EXECUTE on it.
+ * Body of a function that returns SETOF record, with OUT arguments, one row
+ * per call.  Returns the rows that the caller's snapshot sees, table by table,
+ * in the order of a sequential scan.  The caller of the function has EXECUTE
+ * on it.
  */
 extern Datum idem_rows_next(FunctionCallInfo fcinfo, const IdemRowSource *source);
 

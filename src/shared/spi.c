@@ -3,14 +3,16 @@
  * spi.c
  *		Small helpers over SPI for the relay's own tables.
  *
- * The owner switch lets roles that may call our functions, and nothing else,
- * reach our tables through them.  Names in the statements are qualified, but
- * operators and types are not, and a caller's search_path could put its own in
- * front of pg_catalog's: it is replaced as long as we run as the owner.
+ * Statements run as the extension's owner.  So roles that may call our
+ * functions, and nothing else, reach our tables through them.  Names in the
+ * statements are qualified, but operators and types are not, and a caller's
+ * search_path could put its own in front of pg_catalog's.  So the search_path
+ * is replaced while we run as the owner.
  *
- * LOCKING: the locks of the statement, to the end of the transaction, owned by
- * the subtransaction (txn_owner.h) and not by a portal that calls our function.
- * Those of idem_spi_read and idem_spi_read_into fall before they return (borrow.h).
+ * LOCKING: the locks of the statement, kept to the end of the transaction.
+ * The subtransaction owns them (txn_owner.h), not a portal that calls our
+ * function.  idem_spi_read and idem_spi_read_into give their locks back before
+ * they return (borrow.h).
  *
  * Copyright (c) 2026, the idempotency developers
  *
@@ -72,6 +74,7 @@ idem_spi_text(HeapTuple tup, TupleDesc desc, int column)
 	return SPI_getvalue(tup, desc, column);
 }
 
+/* Run a statement with a snapshot taken now. */
 static int
 run_as_of_now(const char *sql, int nargs, Oid *types, Datum *values, const char *nulls)
 {
@@ -83,7 +86,7 @@ run_as_of_now(const char *sql, int nargs, Oid *types, Datum *values, const char 
 								false, true, 0);
 }
 
-/* Who the caller is, while we run as the owner. */
+/* The caller's identity, while we run as the owner. */
 typedef struct Caller
 {
 	Oid			userid;
@@ -91,6 +94,7 @@ typedef struct Caller
 	int			nestlevel;
 } Caller;
 
+/* Switch to the extension's owner, with a safe search_path. */
 static void
 become_owner(Caller *caller)
 {
@@ -103,6 +107,7 @@ become_owner(Caller *caller)
 							 PGC_USERSET, PGC_S_SESSION, GUC_ACTION_SAVE, true, 0, false);
 }
 
+/* Switch back to the caller. */
 static void
 become_caller(const Caller *caller)
 {
@@ -110,6 +115,7 @@ become_caller(const Caller *caller)
 	SetUserIdAndSecContext(caller->userid, caller->sec_context);
 }
 
+/* Raise an error if SPI returned one. */
 static void
 check_result(const char *sql, int rc)
 {
@@ -117,6 +123,10 @@ check_result(const char *sql, int rc)
 		elog(ERROR, "could not run \"%s\": %s", sql, SPI_result_code_string(rc));
 }
 
+/*
+ * Run a statement as the extension's owner, with a snapshot taken now if
+ * "latest".
+ */
 static uint64
 run_as_owner(const char *sql, int nargs, Oid *types, Datum *values, const char *nulls,
 			 bool latest)
@@ -134,7 +144,11 @@ run_as_owner(const char *sql, int nargs, Oid *types, Datum *values, const char *
 	return SPI_processed;
 }
 
-/* The plan, made anew if the extension was created again elsewhere. */
+/*
+ * Make the statement's plan, unless the process has it.  The plan is made anew
+ * if the extension was dropped and created again, in a schema with another
+ * OID.
+ */
 static void
 prepare_statement(IdemSpiStatement *statement, int nargs, Oid *types)
 {
@@ -208,7 +222,7 @@ idem_spi_read_into(const char *sql, ReturnSetInfo *rsinfo)
 	Caller		caller;
 	int			rc;
 
-	/* The rows outlive their locks, so what is toasted is fetched. */
+	/* The rows outlive their locks, so toasted values are fetched. */
 	options.dest = CreateDestReceiver(DestTuplestore);
 	SetTuplestoreDestReceiverParams(options.dest, rsinfo->setResult,
 									rsinfo->econtext->ecxt_per_query_memory, true, NULL, NULL);

@@ -21,54 +21,65 @@
 #include "executor/spi.h"
 
 /*
- * The statement with each %s replaced by the quoted schema of tables and sequences,
- * each %t by that of types and functions; however many.
+ * The statement with each %s replaced by the quoted schema of tables and
+ * sequences, and each %t by the quoted schema of types and functions.
  */
 extern char *idem_spi_sql(const char *format);
 
-/* A column that must not be null, and a text column that may be (NULL). */
+/*
+ * The value of a column that must not be null; and of a text column, NULL if
+ * it is null.
+ */
 extern Datum idem_spi_value(HeapTuple tup, TupleDesc desc, int column);
 extern char *idem_spi_text(HeapTuple tup, TupleDesc desc, int column);
 
 /*
  * Run one statement on the relay's tables as the extension's owner, whoever
  * calls.  nulls as in SPI_execute_with_args, or NULL.  Returns the number of
- * rows; results in SPI_tuptable.  Caller is connected to SPI.
+ * rows; the results are in SPI_tuptable.  The caller is connected to SPI.
  */
 extern uint64 idem_spi_run(const char *sql, int nargs, Oid *types,
 						   Datum *values, const char *nulls);
 
-/* A statement that runs often: its text, with %s, and the plan, which the process keeps. */
+/*
+ * A statement that runs often: its text, with %s, and its plan, which the
+ * process keeps.
+ */
 typedef struct IdemSpiStatement
 {
 	const char *sql;
 	SPIPlanPtr	plan;
-	Oid			schema;			/* that the plan is for */
+	Oid			schema;			/* the schema that the plan is for */
 } IdemSpiStatement;
 
 #define IDEM_SPI_STATEMENT(sql) {sql, NULL, InvalidOid}
 
 /*
- * The same with a plan that is made once, and reads rows by an index wherever there is
- * one, however small the table was when the plan was made.
+ * Run a statement with a plan that is made once.  The plan reads rows by an
+ * index where an index exists, however small the table was when the plan was
+ * made.
  */
 extern uint64 idem_spi_run_saved(IdemSpiStatement *statement, int nargs, Oid *types,
 								 Datum *values, const char *nulls);
 
 /*
- * The same on the rows as of now, also where the transaction keeps an older
- * snapshot: for statements that follow what DDL has done, which has no snapshot.
- * No value is NULL.
+ * Run a statement on the rows as of now, even if the transaction keeps an
+ * older snapshot.  For statements that follow the changes of DDL, which has no
+ * snapshot.  No value is NULL.
  */
 extern uint64 idem_spi_run_latest(const char *sql, int nargs, Oid *types, Datum *values);
 
 /*
- * Run one query as the owner, as of the caller's snapshot, and give its locks back.
- * Nothing of the result is toasted: the query selects no column that may be.
+ * Run one query as the owner, with the caller's snapshot, and give its locks
+ * back.  No value of the result is toasted: the query selects no column that
+ * may be.
  */
 extern uint64 idem_spi_read(const char *sql, int nargs, Oid *types, Datum *values);
 
-/* The same for any columns; the rows go to the set that a function returns. */
+/*
+ * Run one query like idem_spi_read, of any columns.  The rows go to the set
+ * that a function returns.
+ */
 extern void idem_spi_read_into(const char *sql, ReturnSetInfo *rsinfo);
 
 #endif							/* IDEM_SHARED_SPI_H */

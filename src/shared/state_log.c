@@ -1,40 +1,45 @@
 /*-------------------------------------------------------------------------
  *
  * state_log.c
- *		Appended rows, the newest of a key wins, in tables that take turns.
+ *		Appended rows, of which the newest of a key wins, in tables that
+ *		take turns.
  *
- * Rows are numbered by a sequence, and the newest row of a key is the one with
- * the highest number, whichever table it is in.  The shortest table that has rows
- * is current: every process finds that out for itself, each time, so that none
- * keeps a longer one alive.
+ * A sequence numbers the rows.  The newest row of a key is the row with the
+ * highest number, whichever table it is in.  The current table, the one that
+ * new rows go to, is the shortest table that has rows.  Every process finds
+ * the current table anew each time, so that no process keeps a longer table in
+ * use.
  *
- * Taking turns goes in steps, a transaction each:
- * 1. The current table has grown, and another is empty: a row is put into the
- *    empty table, which thereby becomes current.
- * 2. The needed rows of a table that is not current, and that no other table has,
- *    are copied into the current one under their own numbers, since others may
- *    name them.
- * 3. A table that is not current, and has no such row, is emptied in place.
+ * The tables take turns in steps, each in a transaction of its own:
+ * 1. If the current table has grown, and another table is empty: a row is put
+ *    into the empty table, which thereby becomes current.
+ * 2. If a table that is not current has needed rows that no other table has:
+ *    the rows are copied into the current table.  They keep their numbers,
+ *    since others may name them.
+ * 3. If each needed row of a table that is not current is in another table,
+ *    too: the table is emptied in place.
  *
- * Invariant: a table is emptied only if, under its exclusive lock, every needed
- * row of it stands committed in another.  So it does no harm that a writer still
- * appends to a former table.  A table that a transaction holds becomes current
- * again if the others outgrow it, which costs room and nothing else.
+ * Invariant: a table is emptied only if, under its exclusive lock, every
+ * needed row of it stands committed in another table.  So it does no harm if a
+ * writer still appends to a former current table.  If a transaction holds such
+ * a table for long, the table becomes current again once the other tables are
+ * longer.  That costs room and nothing else.
  *
- * A crash between the steps leaves several tables filled, which reads the same:
- * a copy has the number of its original.  A crash inside a step leaves rows that
- * never committed, or what empty.c says.  A pinned xmin horizon changes nothing:
- * no tuple is ever dead.
+ * A crash between the steps leaves several tables with rows, which reads the
+ * same: a copy has the number of its original.  A crash inside a step leaves
+ * rows that never committed, or a table as empty.c describes.  A pinned xmin
+ * horizon changes nothing: no tuple is ever dead.
  *
- * LOCKING: to append: RowExclusiveLock on the table written, to the end of the
- * transaction, owned by the subtransaction (txn_owner.h).  To scan:
- * AccessShareLock on all tables in their order, before the snapshot, until the
- * scan ends.  Without that a turn taken in between would hide both a row and its
- * copy.  Maintenance takes AccessExclusiveLock on the table it wants to empty and
- * what idem_empty_in_place takes, all conditionally.
+ * LOCKING: to append: RowExclusiveLock on the table that is written, to the
+ * end of the transaction, owned by the subtransaction (txn_owner.h).  To scan:
+ * AccessShareLock on all tables in their order, taken before the snapshot and
+ * kept until the scan ends.  Otherwise a turn taken between snapshot and lock
+ * would hide both a row and its copy.  Maintenance takes AccessExclusiveLock
+ * on the table that it wants to empty, and the locks of idem_empty_in_place,
+ * all conditionally.
  *
- * MEMORY: an entry for each row while maintenance empties a table, in the
- * caller's context; else a row at a time.
+ * MEMORY: while maintenance empties a table, an entry for each row, in the
+ * caller's context; otherwise one row at a time.
  *
  * Copyright (c) 2026, the idempotency developers
  *
@@ -64,18 +69,21 @@
 #include "shared/state_log.h"
 #include "shared/txn_owner.h"
 
+/* OID of the log's table n. */
 static Oid
 table_oid(const IdemStateLog *log, int n)
 {
 	return idem_relref_oid(&log->tables[n]);
 }
 
+/* Draw a number for a row. */
 static int64
 next_id(const IdemStateLog *log)
 {
 	return nextval_internal(idem_relref_oid(log->sequence), false);
 }
 
+/* The length of table n, in blocks. */
 static BlockNumber
 table_blocks(const IdemStateLog *log, int n)
 {
@@ -86,7 +94,10 @@ table_blocks(const IdemStateLog *log, int n)
 	return blocks;
 }
 
-/* The shortest table that has rows is written to; cheap enough for each append. */
+/*
+ * The current table: the shortest that has rows, or the first table if none
+ * has rows.  Cheap enough for each append.
+ */
 static int
 find_current(const IdemStateLog *log)
 {
@@ -106,13 +117,14 @@ find_current(const IdemStateLog *log)
 	return current;
 }
 
-/* Open a table to write to it; its lock is kept to the end of the transaction. */
+/* Open a table for writing; its lock is kept to the end of the transaction. */
 static Relation
 open_to_write(const IdemStateLog *log, int n)
 {
 	return table_open(table_oid(log, n), RowExclusiveLock);
 }
 
+/* Insert a tuple into a table, and free the tuple. */
 static void
 insert_tuple(Relation rel, HeapTuple tup)
 {
@@ -129,7 +141,10 @@ idem_state_log_append(const IdemStateLog *log, const void *rows, int n, int64 *i
 	for (int i = 0; i < n; i++)
 		ids[i] = next_id(log);
 
-	/* Another process may switch just now; rows are found wherever they are. */
+	/*
+	 * Another process may make another table current just now.  That does no
+	 * harm: rows are found in any table.
+	 */
 	rel = open_to_write(log, find_current(log));
 	for (int i = 0; i < n; i++)
 		insert_tuple(rel, log->form(RelationGetDescr(rel), rows, i, ids[i]));
@@ -139,6 +154,7 @@ idem_state_log_append(const IdemStateLog *log, const void *rows, int n, int64 *i
 
 typedef void (*table_visit) (HeapTuple tup, TupleDesc desc, int table, void *arg);
 
+/* Visit each row of one table. */
 static void
 scan_table(Relation rel, Snapshot snapshot, int n, table_visit visit, void *arg)
 {
@@ -153,6 +169,9 @@ scan_table(Relation rel, Snapshot snapshot, int n, table_visit visit, void *arg)
 	table_endscan(scan);
 }
 
+/*
+ * Visit each row of all tables, which are locked before the snapshot is taken.
+ */
 static void
 scan_tables(const IdemStateLog *log, table_visit visit, void *arg)
 {
@@ -176,6 +195,9 @@ typedef struct PlainVisit
 	void	   *arg;
 } PlainVisit;
 
+/*
+ * Visit a row for idem_state_log_scan, which does not need the table's number.
+ */
 static void
 visit_plain(HeapTuple tup, TupleDesc desc, int table, void *arg)
 {
@@ -197,18 +219,20 @@ idem_state_log_scan(const IdemStateLog *log,
 typedef struct Entries
 {
 	const IdemStateLog *log;
-	void	   *arg;			/* of the user */
-	char	   *entries;		/* of log->entry_size each */
+	void	   *arg;			/* the user's argument */
+	char	   *entries;		/* each of log->entry_size bytes */
 	Size		n;
 	Size		allocated;
 } Entries;
 
+/* The entry of place i. */
 static IdemStateRow *
 entry_at(const Entries *e, Size i)
 {
 	return (IdemStateRow *) (e->entries + i * e->log->entry_size);
 }
 
+/* Add an entry for a row. */
 static void
 visit_to_collect(HeapTuple tup, TupleDesc desc, int table, void *arg)
 {
@@ -229,14 +253,17 @@ visit_to_collect(HeapTuple tup, TupleDesc desc, int table, void *arg)
 	e->log->read(tup, desc, row, e->arg);
 }
 
-/* Are two entries of one row, i.e. is one of them a copy? */
+/* Do two entries stand for the same row, one of them a copy? */
 static bool
 is_same_row(const IdemStateLog *log, const IdemStateRow *a, const IdemStateRow *b)
 {
 	return a->id == b->id && log->compare(a, b) == 0;
 }
 
-/* As the user orders them, then newest first; copies stand side by side. */
+/*
+ * Order as the user does, then newest first.  Copies of a row stand side by
+ * side.
+ */
 static int
 compare_entries(const void *a, const void *b, void *arg)
 {
@@ -276,7 +303,7 @@ mark_missing(Entries *e, int from)
 	return missing;
 }
 
-/* Copy a row as it is, its number included. */
+/* Copy a row unchanged, with its number. */
 static void
 copy_row(Relation from, Relation to, const IdemStateRow *row, Snapshot snapshot,
 		 TupleTableSlot *slot)
@@ -291,6 +318,7 @@ copy_row(Relation from, Relation to, const IdemStateRow *row, Snapshot snapshot,
 	IDEM_FAULT_POINT("log-row-copied");
 }
 
+/* Copy the rows that are marked as missing into the table "to". */
 static void
 copy_marked(const Entries *e, int from, int to)
 {
@@ -314,8 +342,8 @@ copy_marked(const Entries *e, int from, int to)
 }
 
 /*
- * Copy what is needed of "from" and in no other table yet.  Returns whether
- * there was any.  The caller's lock keeps "from" as it is.
+ * Copy the needed rows of "from" that no other table has.  Returns whether
+ * there were any.  The caller's lock keeps "from" unchanged.
  */
 static bool
 copy_missing(const IdemStateLog *log, int from, int to, void *arg)
@@ -335,7 +363,10 @@ copy_missing(const IdemStateLog *log, int from, int to, void *arg)
 	return missing > 0;
 }
 
-/* Any row makes an empty table the shortest one that has rows. */
+/*
+ * Make an empty table current: any row makes it the shortest table that has
+ * rows.
+ */
 static void
 make_current(const IdemStateLog *log, int n)
 {
@@ -365,7 +396,7 @@ idem_state_log_maintain(const IdemStateLog *log, void *arg)
 			continue;
 		}
 
-		/* No writer may be under way in what is going to be emptied. */
+		/* No writer may be at work in the table that is going to be emptied. */
 		if (!ConditionalLockRelationOid(table_oid(log, n), AccessExclusiveLock))
 			continue;
 		if (!copy_missing(log, n, current, arg))

@@ -1,33 +1,36 @@
 /*-------------------------------------------------------------------------
  *
  * state_log.h
- *		Appended rows, the newest of a key wins, in tables that take turns.
+ *		Appended rows, of which the newest of a key wins, in tables that
+ *		take turns.
  *
- * For what moves: a row is never updated, a change appends another row with a
- * higher number.  state_log.c says how the tables are kept short.  A user says
- * what a row means, by the callbacks of IdemStateLog.
+ * A state log keeps a state that changes.  Rows are never updated: a change
+ * appends another row with a higher number.  state_log.c tells how the tables
+ * are kept short.  A user says what a row means, by the callbacks of
+ * IdemStateLog.
  *
- * What the next users need, and how it fits (positions need none of it):
+ * The next users will need more than positions need.  This is how their needs
+ * fit:
  *
- * - Leases and cursors are looked up by key in tables of many keys, so each of
- *   their tables has an index (digest of the key, number DESC).  The emptying cuts
- *   indexes with their table.  idem_state_log_append and the copying would put
- *   what they insert into the indexes, and a look-up would take the place of
- *   idem_state_log_scan: locks on all tables, then one snapshot, then the first
- *   tuple of the key in each table's index, of which the highest number wins.
- * - A lease holds its key's lock before it reads: key lock, then the locks on
- *   all tables, then the snapshot.  A turn between the snapshot and a table's lock
- *   could hide both the row and its copy.
- * - Three tables: a prepared transaction that holds one does not keep the other
- *   two from taking turns.
- * - Delta rows, which several rows of a key make up: is_needed is asked about a
- *   key's rows newest first, one after the other, and may keep those that still
- *   tell something.  To fold them into one row would be a callback in place of the
- *   verbatim copy.
+ * - Leases and cursors are looked up by key in tables of many keys.  So each of
+ *   their tables has an index (digest of the key, number DESC).  The emptying
+ *   cuts indexes with their table.  idem_state_log_append and the copying would
+ *   insert into the indexes, too.  A look-up would replace idem_state_log_scan:
+ *   it locks all tables, takes one snapshot, and reads the first tuple of the
+ *   key in each table's index; the highest number wins.
+ * - A lease holds its key's lock before it reads: first the key lock, then the
+ *   locks on all tables, then the snapshot.  A turn between the snapshot and
+ *   the lock of a table could hide both the row and its copy.
+ * - There are three tables: a prepared transaction that holds one of them does
+ *   not keep the other two from taking turns.
+ * - Delta rows: several rows of a key make up its state.  is_needed is asked
+ *   about a key's rows newest first, one after the other, and may keep the rows
+ *   that still tell something.  To fold them into one row, a callback would
+ *   replace the verbatim copy.
  * - A "free" row is needed until no other table has an older row of its key.
- *   IdemStateRow.table says where a row stands.
- * - Maintenance holds an entry in memory for each row.  Millions of open keys have
- *   to be copied a part at a time, before the exclusive lock.
+ *   IdemStateRow.table tells where a row stands.
+ * - Maintenance holds an entry in memory for each row.  Millions of open keys
+ *   have to be copied a part at a time, before the exclusive lock.
  *
  * Copyright (c) 2026, the idempotency developers
  *
@@ -49,21 +52,22 @@
 #include "shared/catalog.h"
 
 /*
- * What maintenance knows of a row: the first member of a user's struct, whose
- * others are the key and whatever is_needed looks at.
+ * What maintenance knows of a row.  This is the first member of a user's
+ * struct; the other members are the key and the fields that is_needed looks
+ * at.
  */
 typedef struct IdemStateRow
 {
-	int64		id;				/* its number */
-	int			table;			/* which of the tables it is in */
-	ItemPointerData tid;		/* where */
+	int64		id;				/* the row's number */
+	int			table;			/* number of the table that the row is in */
+	ItemPointerData tid;		/* the row's place in that table */
 	bool		missing;		/* needed, and in no table but the one that is
 								 * going to be emptied */
 } IdemStateRow;
 
 typedef struct IdemStateLog
 {
-	IdemRelRef *tables;			/* of the same columns; no index */
+	IdemRelRef *tables;			/* with the same columns, without indexes */
 	int			ntables;		/* two or more */
 	IdemRelRef *sequence;		/* numbers the rows */
 	AttrNumber	id_column;		/* bigint, NOT NULL: the row's number */
@@ -73,23 +77,27 @@ typedef struct IdemStateLog
 	/* Make the tuple of rows[i], whose number is id. */
 	HeapTuple	(*form) (TupleDesc desc, const void *rows, int i, int64 id);
 
-	/* Make any row: the first of a table makes the table current. */
+	/*
+	 * Make a row whose content does not matter: the first row of a table
+	 * makes the table current.
+	 */
 	HeapTuple	(*form_marker) (TupleDesc desc, int64 id);
 
 	/*
-	 * The following serve maintenance and get its "arg".
+	 * The following callbacks serve maintenance and get its "arg".
 	 *
 	 * begin: called first, under the exclusive lock on the table that may be
 	 * emptied: no row of an uncommitted transaction is in that table.  NULL:
-	 * no need.
+	 * nothing to do.
 	 *
 	 * read: fill the user's part of an entry of entry_size bytes.
 	 *
-	 * compare: order by key, and within a key by whatever comes before the
-	 * number; rows that compare as equal come newest first.
+	 * compare: order by key, and within a key by anything that takes
+	 * precedence over the number.  Among rows that compare as equal, the
+	 * newest comes first.
 	 *
-	 * is_needed: asked in that order, once for each row, however many copies
-	 * of the row there are.
+	 * is_needed: asked in the order of compare, once for each row, however
+	 * many copies of the row there are.
 	 */
 	Size		entry_size;
 	void		(*begin) (void *arg);
@@ -101,22 +109,22 @@ typedef struct IdemStateLog
 /* All of these need a transaction. */
 
 /*
- * Append rows; ids[i] becomes the number of rows[i].  They are as durable as the
- * commit that follows.
+ * Append rows; ids[i] becomes the number of rows[i].  The rows are as durable
+ * as the commit that follows.
  */
 extern void idem_state_log_append(const IdemStateLog *log, const void *rows, int n, int64 *ids);
 
 /*
- * Visit every row of every table, by one snapshot newer than the locks on all
- * tables.  A row that was copied and whose original is not emptied yet is
- * visited twice.  What tup points to is gone after the visit.
+ * Visit every row of every table, by one snapshot that is newer than the locks
+ * on all tables.  A row that was copied, and whose original is not emptied
+ * yet, is visited twice.  tup points to memory that is gone after the visit.
  */
 extern void idem_state_log_scan(const IdemStateLog *log,
 								void (*visit) (HeapTuple tup, TupleDesc desc, void *arg), void *arg);
 
 /*
- * One step of taking turns, if there is one to take.  Must be the last act of its
- * transaction.
+ * Take one step of taking turns, if there is one to take.  Must be the last
+ * act of its transaction.
  */
 extern void idem_state_log_maintain(const IdemStateLog *log, void *arg);
 

@@ -18,7 +18,10 @@
 
 #include "shared/txn.h"
 
-/* Before 18 a commit leaves its caller in TopMemoryContext, which nobody resets. */
+/*
+ * The caller's context, to switch back to: before 18 a commit leaves its
+ * caller in TopMemoryContext, which nobody resets.
+ */
 static MemoryContext callers_context;
 
 void

@@ -15,12 +15,16 @@
 
 #include "postgres.h"
 
-/* Begin one, with an active snapshot; its end comes back to the present context. */
+/*
+ * Begin a transaction, with an active snapshot.  Its end switches back to the
+ * memory context that is current now.
+ */
 extern void idem_txn_begin(void);
 
 /*
- * Commit it.  Workers run with synchronous_commit = local, so no standby is
- * waited for.  "synchronous" is for what has to be on disk whatever that says.
+ * Commit the transaction.  Workers run with synchronous_commit = local, so no
+ * standby is waited for.  "synchronous" makes the commit wait for the disk
+ * whatever the setting is.
  */
 extern void idem_txn_commit(bool synchronous);
 

@@ -1,9 +1,10 @@
 /*-------------------------------------------------------------------------
  *
  * commit_fn.c
- *		A SQL function by which tests hold a transaction that others see already.
+ *		A SQL function by which tests hold a transaction that others already
+ *		see.
  *
- * Callbacks of a commit are called when the transaction has become visible, and
+ * The callbacks of a commit run when the transaction has become visible, and
  * before it has released its locks.
  *
  * Copyright (c) 2026, the idempotency developers
@@ -28,8 +29,9 @@
 
 PG_FUNCTION_INFO_V1(idem_test_hold_commit_fn);
 
-static char hold_file[MAXPGPATH];	/* empty: no transaction is to be held */
+static char hold_file[MAXPGPATH];	/* empty: hold no transaction */
 
+/* Commit callback: wait while the file exists. */
 static void
 hold(XactEvent event, void *arg)
 {
@@ -39,7 +41,10 @@ hold(XactEvent event, void *arg)
 		hold_file[0] = '\0';
 }
 
-/* test_hold_commit(file text) -> void: this transaction's commit, while the file exists */
+/*
+ * test_hold_commit(file text) -> void: hold this transaction's commit while
+ * the file exists
+ */
 Datum
 idem_test_hold_commit_fn(PG_FUNCTION_ARGS)
 {

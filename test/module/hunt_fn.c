@@ -3,8 +3,9 @@
  * hunt_fn.c
  *		A SQL function by which tests run the hunt for an event that kills.
  *
- * A program is simulated that dies of one event.  It is sent batches as the relay
- * sends them: several in flight without a hunt, one at a time within it.
+ * The function simulates a sink program that dies of one event.  The program
+ * gets batches as the relay sends them: several in flight without a hunt, one
+ * at a time during a hunt.
  *
  * Copyright (c) 2026, the idempotency developers
  *
@@ -22,7 +23,10 @@
 #include "compat.h"
 #include "relay/stream/hunt.h"
 
-/* More deaths than any hunt may need: it goes round in circles. */
+/*
+ * More deaths than any hunt may need.  A hunt with more deaths would never
+ * end.
+ */
 #define MAX_DEATHS 1000
 
 PG_FUNCTION_INFO_V1(idem_test_hunt_fn);
@@ -30,19 +34,23 @@ PG_FUNCTION_INFO_V1(idem_test_hunt_fn);
 typedef struct Simulation
 {
 	IdemHunt	hunt;
-	int			n;				/* events */
-	int			killer;			/* its index; -1: none, -2: each kills */
-	int			limit;			/* events of a batch */
+	int			n;				/* number of events */
+	int			killer;			/* index of the event that kills; -1: none,
+								 * -2: each event kills */
+	int			limit;			/* most events of a batch */
 	int			window;			/* batches in flight */
 	bool		in_order;		/* the program answers event by event */
-	bool		sure;			/* the sink says that one of the batch is at
-								 * fault */
+	bool		sure;			/* the sink says that an event of the batch is
+								 * at fault */
 	int			passed;			/* events settled */
 	int			deaths;
 	int			openings;		/* of the breaker */
 }			Simulation;
 
-/* What is in flight when the oldest batch is worked on; returns that batch's size. */
+/*
+ * Set *in_flight to the events in flight when the program works on the oldest
+ * batch; return the size of that batch.
+ */
 static int
 send_batches(Simulation * s, int *in_flight)
 {
@@ -61,7 +69,7 @@ send_batches(Simulation * s, int *in_flight)
 	return first;
 }
 
-/* One life of the program; true if it died. */
+/* Simulate one start of the program; true if the program died. */
 static bool
 live(Simulation * s, IdemHuntDeath *death)
 {
@@ -86,7 +94,10 @@ live(Simulation * s, IdemHuntDeath *death)
 	return false;
 }
 
-/* test_hunt(n, killer, batch limit, window, in_order, sure, OUT found, OUT deaths, OUT openings) */
+/*
+ * test_hunt(n, killer, batch limit, window, in_order, sure, OUT found, OUT
+ * deaths, OUT openings)
+ */
 Datum
 idem_test_hunt_fn(PG_FUNCTION_ARGS)
 {

@@ -4,8 +4,9 @@
 #   make test-module           build it
 #   make install-test-module   install it; test/setup/lib.sh does, into a stage
 #
-# The library exports only what the server looks up by name, so the module cannot
-# call into it: it has the same objects, less the SQL functions, linked in.
+# The library exports only the functions that the server looks up by name, so the
+# module cannot call the library's other functions.  Instead the library's objects
+# are linked into the module, without those of the SQL functions.
 
 TEST_MODULE = test/module/idempotency_test.so
 TEST_MODULE_OWN = $(patsubst %.c,%.o,$(wildcard test/module/*.c))

@@ -5,7 +5,7 @@
  *
  * The tests declare these functions.  The module has the library's own objects
  * linked into it (module.mk), so variables of those objects exist twice in a
- * process; take_settings copies those that are settings.
+ * process.  take_settings copies the variables that are settings.
  *
  * Copyright (c) 2026, the idempotency developers
  *
@@ -47,6 +47,7 @@ PG_FUNCTION_INFO_V1(idem_test_find_fn);
 PG_FUNCTION_INFO_V1(idem_test_lag_fn);
 PG_FUNCTION_INFO_V1(idem_test_maintain_fn);
 
+/* A snapshot argument; NULL means the snapshot that sees nothing. */
 static IdemSnap *
 snap_arg(FunctionCallInfo fcinfo, int argno)
 {
@@ -61,12 +62,14 @@ idem_test_snapshot_fn(PG_FUNCTION_ARGS)
 	PG_RETURN_POINTER(idem_snap_current());
 }
 
+/* Make a text value of an event's text. */
 static Datum
 text_datum(const IdemEventText *txt)
 {
 	return PointerGetDatum(cstring_to_text_with_len(txt->data, txt->len));
 }
 
+/* Add an event to the function's result. */
 static void
 put_event(ReturnSetInfo *rsinfo, const IdemEvent *event)
 {
@@ -88,9 +91,10 @@ put_event(ReturnSetInfo *rsinfo, const IdemEvent *event)
 	tuplestore_putvalues(rsinfo->setResult, rsinfo->setDesc, values, nulls);
 }
 
-/* Stands where the last test_read of this session has left it. */
+/* The reader of this session, at the place where the last test_read left it. */
 static IdemReader *session_reader = NULL;
 
+/* Read up to max events at a position; see idem_test_read_fn. */
 static void
 read_events(ReturnSetInfo *rsinfo, IdemPosition *pos, int max)
 {
@@ -119,9 +123,11 @@ read_events(ReturnSetInfo *rsinfo, IdemPosition *pos, int max)
 /*
  * test_read(done pg_snapshot, cur pg_snapshot, k bigint, max int) -> setof
  * (seq, xid, event_id, aggregate_type, aggregate_id, event_type, payload,
- * payload_bytes, headers).  Each event is put back once, the reader is
- * suspended and sought again after every other one, and it is kept, keys and
- * all, for the next call in the session.
+ * payload_bytes, headers).
+ *
+ * Each event is put back once and read again.  After every second event the
+ * reader is suspended and sought again.  The reader keeps its places for the
+ * next call in the session.
  */
 Datum
 idem_test_read_fn(PG_FUNCTION_ARGS)
@@ -152,7 +158,10 @@ idem_test_read_fn(PG_FUNCTION_ARGS)
 /*
  * test_scan(done pg_snapshot, cur pg_snapshot, batch int) -> (events bigint,
  * first_seq bigint, last_seq bigint, ordered bool, bytes bigint, memory
- * bigint): read all in batches, a suspension after each; nothing is kept.
+ * bigint)
+ *
+ * Read all events of the difference in batches, with a suspension after each
+ * batch.  Nothing is kept for the next call.
  */
 Datum
 idem_test_scan_fn(PG_FUNCTION_ARGS)
@@ -228,7 +237,10 @@ idem_test_find_fn(PG_FUNCTION_ARGS)
 	PG_RETURN_DATUM(HeapTupleGetDatum(heap_form_tuple(BlessTupleDesc(desc), values, nulls)));
 }
 
-/* test_lag(done pg_snapshot, cur pg_snapshot, k bigint) -> (events bigint, bytes bigint, oldest timestamptz) */
+/*
+ * test_lag(done pg_snapshot, cur pg_snapshot, k bigint) -> (events bigint,
+ * bytes bigint, oldest timestamptz)
+ */
 Datum
 idem_test_lag_fn(PG_FUNCTION_ARGS)
 {
@@ -252,13 +264,17 @@ idem_test_lag_fn(PG_FUNCTION_ARGS)
 	PG_RETURN_DATUM(HeapTupleGetDatum(heap_form_tuple(BlessTupleDesc(desc), values, nulls)));
 }
 
+/* The value of an integer setting. */
 static int
 setting(const char *name)
 {
 	return pg_strtoint32(GetConfigOption(name, false, false));
 }
 
-/* The library's variables follow SET; the module's own have the value of the build. */
+/*
+ * Copy the settings.  SET changes the library's variables only; the module's
+ * own variables have the values that were compiled in.
+ */
 static void
 take_settings(void)
 {

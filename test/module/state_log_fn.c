@@ -3,10 +3,11 @@
  * state_log_fn.c
  *		SQL functions by which tests drive a state log of three tables.
  *
- * The tests declare these functions and create the tables, in the extension's
- * schema of tables: test_state_{0,1,2} (id bigint, key int, value text) and the
- * sequence test_state_id.  A key is open while its newest value is not NULL; the
- * newest row of an open key is needed.  Key 0 is that of markers.
+ * The tests declare these functions.  They create the tables in the
+ * extension's schema of tables: test_state_{0,1,2} (id bigint, key int, value
+ * text) and the sequence test_state_id.  A key is open while its newest value
+ * is not NULL; the newest row of an open key is needed.  Key 0 is the key of
+ * markers.
  *
  * Copyright (c) 2026, the idempotency developers
  *
@@ -34,7 +35,10 @@ PG_FUNCTION_INFO_V1(idem_test_state_maintain_fn);
 
 PGDLLEXPORT void _PG_init(void);
 
-/* Tests drop the tables and create them anew. */
+/*
+ * The module needs the invalidations, because tests drop the tables and create
+ * them anew.
+ */
 void
 _PG_init(void)
 {
@@ -63,6 +67,7 @@ static IdemRelRef tables[] = {IDEM_RELREF("test_state_0"), IDEM_RELREF("test_sta
 IDEM_RELREF("test_state_2")};
 static IdemRelRef sequence = IDEM_RELREF("test_state_id");
 
+/* Make the tuple of a row (IdemStateLog.form). */
 static HeapTuple
 form_row(TupleDesc desc, const void *rows, int i, int64 id)
 {
@@ -77,6 +82,7 @@ form_row(TupleDesc desc, const void *rows, int i, int64 id)
 	return heap_form_tuple(desc, values, nulls);
 }
 
+/* Make the row of key 0 (IdemStateLog.form_marker). */
 static HeapTuple
 form_marker(TupleDesc desc, int64 id)
 {
@@ -85,6 +91,7 @@ form_marker(TupleDesc desc, int64 id)
 	return form_row(desc, &marker, 0, id);
 }
 
+/* The key of a tuple. */
 static int
 key_of(HeapTuple tup, TupleDesc desc)
 {
@@ -93,6 +100,7 @@ key_of(HeapTuple tup, TupleDesc desc)
 	return DatumGetInt32(heap_getattr(tup, ATT_KEY + 1, desc, &isnull));
 }
 
+/* Fill an entry (IdemStateLog.read). */
 static void
 read_entry(HeapTuple tup, TupleDesc desc, IdemStateRow *row, void *arg)
 {
@@ -102,6 +110,7 @@ read_entry(HeapTuple tup, TupleDesc desc, IdemStateRow *row, void *arg)
 	entry->open = !heap_attisnull(tup, ATT_VALUE + 1, desc);
 }
 
+/* Order by key (IdemStateLog.compare). */
 static int
 compare_entries(const IdemStateRow *a, const IdemStateRow *b)
 {
@@ -111,7 +120,7 @@ compare_entries(const IdemStateRow *a, const IdemStateRow *b)
 	return x < y ? -1 : x > y ? 1 : 0;
 }
 
-/* arg: the key of the row before. */
+/* Is the row the newest of an open key?  arg: the key of the row before. */
 static bool
 is_needed(const IdemStateRow *row, void *arg)
 {
@@ -137,7 +146,10 @@ static const IdemStateLog state_log = {
 	.is_needed = is_needed
 };
 
-/* test_state_append(key int, value text, n int) -> bigint: the number of the last of n rows */
+/*
+ * test_state_append(key int, value text, n int) -> bigint: append n rows;
+ * return the number of the last row
+ */
 Datum
 idem_test_state_append_fn(PG_FUNCTION_ARGS)
 {
@@ -162,7 +174,7 @@ typedef struct Newest
 	text	   *value;
 }			Newest;
 
-/* At its first row a reader that waits takes the lock, and gives it back. */
+/* At its first row, a reader that waits takes the lock and gives it back. */
 static void
 wait_once(Newest * newest)
 {
@@ -175,6 +187,7 @@ wait_once(Newest * newest)
 	DirectFunctionCall1(pg_advisory_unlock_int8, lock);
 }
 
+/* Keep the value of the row if it is the newest of the key so far. */
 static void
 visit_newest(HeapTuple tup, TupleDesc desc, void *arg)
 {
