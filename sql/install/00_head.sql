@@ -3,12 +3,13 @@
 -- complain if script is sourced in psql, rather than via CREATE EXTENSION
 \echo Use "CREATE EXTENSION idempotency CASCADE" to load this file. \quit
 
--- All names below are qualified; operators and casts cannot be, and must be
--- found in pg_catalog rather than in a schema that was there before.
+-- All names below are qualified.  Operators and casts are not: the search_path
+-- makes sure that they are found in pg_catalog, not in another schema.
 SET LOCAL search_path = pg_catalog, pg_temp;
 
--- Whoever owns the schema, or may create in it, could put a function of his
--- beside one of ours, for this script or for users of the extension to call.
+-- A role that owns the schema, or may create in it, could put a function of its
+-- own beside the extension's.  This script, or users of the extension, could
+-- then call that function.
 DO $$
 DECLARE
 	nsp pg_namespace;
@@ -35,12 +36,12 @@ $$;
 
 REVOKE ALL ON SCHEMA @extschema@ FROM PUBLIC;
 
--- Tables and sequences are in a schema of their own on which nobody has USAGE:
--- PostgreSQL locks a table that a statement names before it asks for privileges
--- on the table.  A schema of this name that is there already is refused here.
+-- Tables and sequences are in a schema of their own, on which nobody has USAGE:
+-- PostgreSQL locks a table that a statement names before it checks privileges
+-- on the table.  If a schema of this name exists already, the script fails here.
 CREATE SCHEMA idempotency_data;
 COMMENT ON SCHEMA idempotency_data IS
-'tables of the extension idempotency; nobody needs rights here: the views and functions of @extschema@ do what is to be done';
+'tables of the extension idempotency; nobody needs rights on this schema: use the views and functions of @extschema@';
 
--- A view that may be large calls its source in the select list, which gives one
--- row at a time.  In FROM the executor would collect all of them first.
+-- A view that may be large calls its source in the select list, where the
+-- executor takes one row at a time.  In FROM it would collect all rows first.

@@ -6,15 +6,16 @@ CREATE TYPE @extschema@.claim_result AS ENUM ('claimed', 'duplicate', 'busy', 'e
 COMMENT ON TYPE @extschema@.claim_result IS
 'verdict of a claim: claimed = make the effect and complete it; duplicate = done, acknowledge after COMMIT; busy = another transaction has it, try later; expired = too old to be answered; dead = parked after its last attempt, acknowledge';
 
--- Not named event_status: with a type of that name, event_status('x') is a cast.
+-- The type is not named event_status: if it were, event_status('x') would be a
+-- cast to the type.
 CREATE TYPE @extschema@.claim_status AS ENUM ('processing', 'completed', 'unknown');
 COMMENT ON TYPE @extschema@.claim_status IS
-'what is remembered of an event: processing = claimed and not completed, by this transaction or kept so by one that another may take it over from; completed = its effect was made; unknown = nothing';
+'what is remembered of an event: processing = claimed and not completed, by this transaction or by a committed one whose kept claim another may take over; completed = its effect was made; unknown = nothing is remembered';
 
--- What is remembered.  Rows are only ever inserted, so pages are filled, and
--- frozen by the first vacuum that visits them.  Claims need no planner: an
--- ANALYZE would only leave dead rows of statistics, which stay for as long as
--- somebody holds the horizon.
+-- The events that are remembered.  Rows are inserted and not updated, so pages
+-- get full, and the first vacuum that visits a page freezes its rows.  Claims
+-- use no planner, so ANALYZE is off.  It would only leave dead rows in the
+-- statistics, which stay as long as somebody holds the xmin horizon back.
 
 CREATE TABLE idempotency_data.processed (
 	claimed_at timestamptz NOT NULL,
@@ -32,9 +33,9 @@ COMMENT ON TABLE idempotency_data.processed IS
 'events that were completed, one row per event and consumer; written by the claim functions only, read it through processed_events';
 COMMENT ON COLUMN idempotency_data.processed.claimed_at IS 'when the event was claimed';
 COMMENT ON COLUMN idempotency_data.processed.completed_at IS
-'when it was completed, or null if its claim was kept uncompleted';
+'when the event was completed; null if its claim was kept uncompleted';
 COMMENT ON COLUMN idempotency_data.processed.event_id IS 'id of the event, compared by bytes';
-COMMENT ON COLUMN idempotency_data.processed.consumer IS 'who processed it; names that start with @ are the extension''s own';
+COMMENT ON COLUMN idempotency_data.processed.consumer IS 'who processed the event; names that start with @ are the extension''s own';
 COMMENT ON COLUMN idempotency_data.processed.result IS 'result given to complete_event';
 SELECT pg_catalog.pg_extension_config_dump('idempotency_data.processed', '');
 
@@ -45,12 +46,12 @@ CREATE TABLE idempotency_data.consumers (
 	CONSTRAINT consumers_pkey PRIMARY KEY (consumer)
 );
 COMMENT ON TABLE idempotency_data.consumers IS
-'consumers that differ from the ordinary; see consumer_create';
+'consumers that differ from the defaults; see consumer_create';
 COMMENT ON COLUMN idempotency_data.consumers.consumer IS 'name of the consumer';
 COMMENT ON COLUMN idempotency_data.consumers.foreign_lockers IS
 'clients without this extension take the advisory locks of its events';
 COMMENT ON COLUMN idempotency_data.consumers.private_locks IS
-'the locks of its events are such as no SQL function can take';
+'no SQL function can take the locks of its events';
 SELECT pg_catalog.pg_extension_config_dump('idempotency_data.consumers', '');
 
 CREATE FUNCTION @extschema@.consumer_changes()
@@ -58,7 +59,7 @@ RETURNS trigger
 LANGUAGE c VOLATILE PARALLEL UNSAFE
 AS 'MODULE_PATHNAME', 'idem_consumer_changes_fn';
 COMMENT ON FUNCTION @extschema@.consumer_changes() IS
-'trigger: before the locks that a consumer uses change, wait for the claims in flight';
+'trigger: waits for the claims in flight before the locks of a consumer change';
 
 CREATE TRIGGER consumer_changes BEFORE INSERT OR UPDATE OR DELETE ON idempotency_data.consumers
 	FOR EACH ROW EXECUTE FUNCTION @extschema@.consumer_changes();
@@ -78,7 +79,7 @@ RETURNS SETOF record
 LANGUAGE c STABLE PARALLEL RESTRICTED ROWS 100000
 AS 'MODULE_PATHNAME', 'idem_processed_events_source_fn';
 COMMENT ON FUNCTION @extschema@.processed_events_source() IS
-'source of the view processed_events, which is to be used instead';
+'source of the view processed_events; use the view instead';
 
 CREATE VIEW @extschema@.processed_events WITH (security_barrier) AS
 SELECT (p.r).consumer COLLATE "C" AS consumer,
@@ -92,11 +93,11 @@ SELECT (p.r).consumer COLLATE "C" AS consumer,
 	   (p.r).result AS result
   FROM (SELECT @extschema@.processed_events_source() AS r) AS p;
 COMMENT ON VIEW @extschema@.processed_events IS
-'events that are remembered, per consumer';
+'events that are remembered, one row per event and consumer';
 COMMENT ON COLUMN @extschema@.processed_events.consumer IS 'who processed the event';
 COMMENT ON COLUMN @extschema@.processed_events.event_id IS 'id of the event';
 COMMENT ON COLUMN @extschema@.processed_events.status IS
-'completed, or processing if its claim was kept uncompleted';
+'completed; or processing, if the claim of the event was kept uncompleted';
 COMMENT ON COLUMN @extschema@.processed_events.claimed_at IS 'when the event was claimed';
 COMMENT ON COLUMN @extschema@.processed_events.completed_at IS 'when it was completed';
 COMMENT ON COLUMN @extschema@.processed_events.result IS 'result given to complete_event';
@@ -116,14 +117,14 @@ SELECT pg_catalog.int8(GREATEST(c.reltuples, t.n_live_tup, 0)) AS remembered,
  WHERE c.oid = 'idempotency_data.processed'::pg_catalog.regclass;
 COMMENT ON VIEW @extschema@.stat_claims IS
 'what the claims of this database cost: one row of sizes and cumulative counters';
-COMMENT ON COLUMN @extschema@.stat_claims.remembered IS 'rows remembered, an estimate by the last vacuum and what was counted since the statistics began';
-COMMENT ON COLUMN @extschema@.stat_claims.probes IS 'look-ups of an event, by claims that got its lock, by event_result and by event_status';
+COMMENT ON COLUMN @extschema@.stat_claims.remembered IS 'rows remembered, estimated from the last vacuum and from the counts since the statistics began';
+COMMENT ON COLUMN @extschema@.stat_claims.probes IS 'look-ups of events: by claims that got the event''s lock, by event_result and by event_status';
 COMMENT ON COLUMN @extschema@.stat_claims.rows_written IS 'rows written, those of aborted transactions included';
-COMMENT ON COLUMN @extschema@.stat_claims.rows_removed IS 'rows replaced or given up: claims kept or released past the budget of locks';
-COMMENT ON COLUMN @extschema@.stat_claims.dead_rows IS 'dead rows, as estimated; stays near zero unless transactions abort';
+COMMENT ON COLUMN @extschema@.stat_claims.rows_removed IS 'rows replaced or given up: of kept claims, and of claims released past the lock budget';
+COMMENT ON COLUMN @extschema@.stat_claims.dead_rows IS 'estimated number of dead rows; stays near zero unless transactions abort';
 COMMENT ON COLUMN @extschema@.stat_claims.table_bytes IS 'size of the table, TOAST included';
-COMMENT ON COLUMN @extschema@.stat_claims.index_bytes IS 'size of its indexes';
-COMMENT ON COLUMN @extschema@.stat_claims.last_vacuum IS 'when it was last vacuumed';
+COMMENT ON COLUMN @extschema@.stat_claims.index_bytes IS 'size of the indexes of the table';
+COMMENT ON COLUMN @extschema@.stat_claims.last_vacuum IS 'when the table was last vacuumed';
 
 -- Claiming
 
@@ -139,7 +140,7 @@ RETURNS void
 LANGUAGE c VOLATILE PARALLEL UNSAFE
 AS 'MODULE_PATHNAME', 'idem_complete_event_fn';
 COMMENT ON FUNCTION @extschema@.complete_event(event_id text, consumer text, result jsonb, token bigint) IS
-'complete an event that this transaction claimed; its result is given to later askers by event_result';
+'complete an event that this transaction claimed; event_result returns the result later';
 
 CREATE FUNCTION @extschema@.release_event(event_id text, consumer text = 'default')
 RETURNS void
@@ -160,14 +161,14 @@ RETURNS record
 LANGUAGE c VOLATILE PARALLEL UNSAFE
 AS 'MODULE_PATHNAME', 'idem_event_status_fn';
 COMMENT ON FUNCTION @extschema@.event_status(event_id text, consumer text) IS
-'what is remembered of an event, without claiming it: one row, of status unknown if there is nothing; claimed_at at the earliest, completed between completed_at and completed_latest';
+'what is remembered of an event, without claiming it: always one row, with status unknown if nothing is remembered; the event was claimed at claimed_at or later, and completed between completed_at and completed_latest';
 
 CREATE FUNCTION @extschema@.lock_key(event_id text, consumer text = 'default')
 RETURNS bigint
 LANGUAGE c IMMUTABLE PARALLEL SAFE
 AS 'MODULE_PATHNAME', 'idem_lock_key_fn';
 COMMENT ON FUNCTION @extschema@.lock_key(event_id text, consumer text) IS
-'advisory lock that a claim of the event takes: the first 8 bytes, big-endian, of SHA-256 over the id as UTF-8, for other consumers than the default over consumer, a zero byte and id';
+'key of the advisory lock that a claim of the event takes: the first 8 bytes, big-endian, of SHA-256 over the id as UTF-8; for a consumer other than "default" over the consumer, a zero byte and the id';
 
 CREATE FUNCTION @extschema@.claim_event(event_id uuid, consumer text = 'default', wait interval = '0', valid_until timestamptz = NULL)
 RETURNS @extschema@.claim_result
@@ -181,7 +182,7 @@ RETURNS void
 LANGUAGE c VOLATILE PARALLEL UNSAFE
 AS 'MODULE_PATHNAME', 'idem_complete_event_uuid_fn';
 COMMENT ON FUNCTION @extschema@.complete_event(event_id uuid, consumer text, result jsonb, token bigint) IS
-'complete an event that this transaction claimed, keyed on the uuid''s canonical text; its result is given to later askers by event_result';
+'complete an event that this transaction claimed, keyed on the uuid''s canonical text; event_result returns the result later';
 
 CREATE FUNCTION @extschema@.release_event(event_id uuid, consumer text = 'default')
 RETURNS void
@@ -202,45 +203,46 @@ RETURNS record
 LANGUAGE c VOLATILE PARALLEL UNSAFE
 AS 'MODULE_PATHNAME', 'idem_event_status_uuid_fn';
 COMMENT ON FUNCTION @extschema@.event_status(event_id uuid, consumer text) IS
-'what is remembered of an event, keyed on the uuid''s canonical text, without claiming it: one row, of status unknown if there is nothing; claimed_at at the earliest, completed between completed_at and completed_latest';
+'what is remembered of an event, keyed on the uuid''s canonical text, without claiming it: always one row, with status unknown if nothing is remembered; the event was claimed at claimed_at or later, and completed between completed_at and completed_latest';
 
 CREATE FUNCTION @extschema@.lock_key(event_id uuid, consumer text = 'default')
 RETURNS bigint
 LANGUAGE c IMMUTABLE PARALLEL SAFE
 AS 'MODULE_PATHNAME', 'idem_lock_key_uuid_fn';
 COMMENT ON FUNCTION @extschema@.lock_key(event_id uuid, consumer text) IS
-'advisory lock that a claim of the event takes, keyed on the uuid''s canonical text: the first 8 bytes, big-endian, of SHA-256 over the id as UTF-8, for other consumers than the default over consumer, a zero byte and id';
+'key of the advisory lock that a claim of the event takes, keyed on the uuid''s canonical text: the first 8 bytes, big-endian, of SHA-256 over the id as UTF-8; for a consumer other than "default" over the consumer, a zero byte and the id';
 
 CREATE FUNCTION @extschema@.claim_events(event_ids text[], consumer text = 'default', OUT ord int, OUT event_id text, OUT result @extschema@.claim_result)
 RETURNS SETOF record
 LANGUAGE c VOLATILE PARALLEL UNSAFE ROWS 100
 AS 'MODULE_PATHNAME', 'idem_claim_events_fn';
 COMMENT ON FUNCTION @extschema@.claim_events(event_ids text[], consumer text) IS
-'claim many events at once: one verdict per element, in order; of repeats the first may be claimed, the rest are duplicates of it';
+'claim many events at once: one verdict per element, in order; if an id occurs more than once, the first may be claimed and the rest are its duplicates';
 
 CREATE FUNCTION @extschema@.complete_events(event_ids text[], consumer text = 'default', results jsonb[] = NULL)
 RETURNS void
 LANGUAGE c VOLATILE PARALLEL UNSAFE
 AS 'MODULE_PATHNAME', 'idem_complete_events_fn';
 COMMENT ON FUNCTION @extschema@.complete_events(event_ids text[], consumer text, results jsonb[]) IS
-'complete many events that this transaction claimed; results, if given, has as many elements';
+'complete many events that this transaction claimed; results, if given, has the same number of elements';
 
 CREATE FUNCTION @extschema@.verify_lock_key(event_id text, consumer text = 'default')
 RETURNS void
 LANGUAGE c STABLE PARALLEL SAFE
 AS 'MODULE_PATHNAME', 'idem_verify_lock_key_fn';
 COMMENT ON FUNCTION @extschema@.verify_lock_key(event_id text, consumer text) IS
-'fail unless lock_key of the event is what pgcrypto''s digest makes of it';
+'fail unless lock_key of the event agrees with pgcrypto''s digest';
 
--- The key must be the published one, or claims would not exclude others' locks.
+-- The lock key must be the published key.  Otherwise claims would not exclude
+-- clients that take the published locks.
 SELECT @extschema@.verify_lock_key(id, consumer)
   FROM (VALUES ('evt-1'), ('hello world'), ('')) AS ids (id),
 	   (VALUES ('default'), ('billing')) AS consumers (consumer);
 
 -- Consumers
 
--- The arguments from retention on are those of later versions.  Where one has a
--- default that is not NULL, the default is how consumers are today.
+-- The arguments from retention on belong to later versions.  A default that is
+-- not NULL says how consumers behave today.
 CREATE FUNCTION @extschema@.consumer_create(
 	consumer text,
 	foreign_lockers boolean = false,
@@ -328,7 +330,7 @@ BEGIN
 END
 $$;
 COMMENT ON FUNCTION @extschema@.consumer_create(text, boolean, boolean, interval, boolean, boolean, regrole, interval, int, interval, interval) IS
-'register a consumer that differs from the ordinary: with foreign_lockers its claims keep the advisory lock to the end of the transaction, and are busy past the budget of locks; with private_locks they use locks that no SQL function can take';
+'register a consumer that differs from the defaults: with foreign_lockers its claims keep the advisory lock to the end of the transaction, and are busy past the lock budget; with private_locks its claims use locks that no SQL function can take';
 
 CREATE FUNCTION @extschema@.consumer_drop(consumer text)
 RETURNS void
@@ -348,5 +350,5 @@ BEGIN
 END
 $$;
 COMMENT ON FUNCTION @extschema@.consumer_drop(consumer text) IS
-'undo consumer_create; what the consumer processed stays remembered';
+'undo consumer_create; the events that the consumer processed stay remembered';
 

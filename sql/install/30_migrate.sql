@@ -1,9 +1,9 @@
--- Moving in: events that another table remembers become claims that are completed.
+-- Moving in: events that another table remembers become completed claims.
 
--- Each transaction takes one page of the source, by a scan of a range of TIDs: no
--- index is needed, no order of ids, and no snapshot lasts longer than a page.  A
--- procedure that commits can have no SET clause, so each transaction begins by
--- setting what the body relies on.
+-- Each transaction takes one page of the source, by a scan of a range of TIDs.  So
+-- the procedure needs no index and no order of ids, and no snapshot lasts longer
+-- than a page.  A procedure that commits can have no SET clause, so each
+-- transaction begins with the settings that the body needs.
 
 CREATE PROCEDURE @extschema@.claims_backfill(source regclass, id_column name, consumer text = 'default',
 	condition text = 'true', first_block bigint = 0, INOUT remembered bigint = 0)
@@ -36,9 +36,9 @@ BEGIN
 	remembered := 0;
 	LOOP
 		PERFORM pg_catalog.set_config('search_path', 'pg_catalog, pg_temp', true);
-		-- A policy would hide rows in silence: an error is wanted instead.
+		-- A policy would hide rows silently; with this setting it raises an error.
 		PERFORM set_config('row_security', 'off', true);
-		-- Claims of consumers with foreign lockers are busy past the budget.
+		-- Past the lock budget, claims of consumers with foreign lockers are busy.
 		PERFORM set_config('idempotency.max_claim_locks', '1000', true);
 		IF ids = '{}' THEN
 			EXIT WHEN block >= pg_relation_size(source) / current_setting('block_size')::bigint;
@@ -74,4 +74,4 @@ BEGIN
 END
 $$;
 COMMENT ON PROCEDURE @extschema@.claims_backfill(source regclass, id_column name, consumer text, condition text, first_block bigint, remembered bigint) IS
-'remember as completed the events in a column of a table, for the rows that meet a condition: one page per transaction, and what is remembered already is passed over; waits for events that are busy';
+'for the rows of a table that meet a condition, remember the event whose id is in a column as completed: one page per transaction; passes over events that are remembered already, and waits for events that are busy';

@@ -4,7 +4,7 @@
 
 CREATE SEQUENCE idempotency_data.outbox_seq AS bigint CACHE 1;
 COMMENT ON SEQUENCE idempotency_data.outbox_seq IS
-'numbers events in the order they were enqueued in';
+'numbers the events in the order in which they were enqueued';
 
 CREATE SEQUENCE idempotency_data.outbox_generation AS bigint MINVALUE 0 START WITH 0 CACHE 1;
 COMMENT ON SEQUENCE idempotency_data.outbox_generation IS
@@ -15,9 +15,9 @@ RETURNS trigger LANGUAGE C AS 'MODULE_PATHNAME', 'idem_outbox_restamp_fn';
 COMMENT ON FUNCTION @extschema@.outbox_restamp() IS
 'gives events that are restored from a dump the transaction id of the restore';
 
--- The segments.  Their columns are in the order that needs no padding.  Rows are
--- appended by the functions below and leave with their segment; nothing updates
--- or deletes them, so there is nothing for autovacuum to do.
+-- The segments.  Their columns are in an order that needs no padding.  The
+-- functions below append rows, and the rows go when their segment is emptied.
+-- Nothing updates or deletes rows, so autovacuum has nothing to do.
 DO $$
 DECLARE
 	segment name;
@@ -56,8 +56,9 @@ BEGIN
 END
 $$;
 
--- Neither sequence is part of a dump: setval of a restore would set those of a
--- database in use back.  After a restore the first event finds the greatest number.
+-- Neither sequence is part of a dump: the setval of a restore would set the
+-- sequences of a database in use back.  After a restore, the first enqueue finds
+-- the greatest number.
 
 CREATE FUNCTION @extschema@.outbox_enqueue(
 	aggregate_type text,
@@ -74,7 +75,7 @@ RETURNS uuid
 LANGUAGE C VOLATILE PARALLEL UNSAFE CALLED ON NULL INPUT
 AS 'MODULE_PATHNAME', 'idem_outbox_enqueue_fn';
 COMMENT ON FUNCTION @extschema@.outbox_enqueue(text, text, text, jsonb, jsonb, uuid, text, interval, timestamptz, timestamptz) IS
-'append an event to the outbox, to be relayed if this transaction commits; returns its id';
+'append an event to the outbox, which is relayed if this transaction commits; returns the id of the event';
 
 CREATE FUNCTION @extschema@.outbox_enqueue_bytes(
 	aggregate_type text,
@@ -92,7 +93,7 @@ RETURNS uuid
 LANGUAGE C VOLATILE PARALLEL UNSAFE CALLED ON NULL INPUT
 AS 'MODULE_PATHNAME', 'idem_outbox_enqueue_bytes_fn';
 COMMENT ON FUNCTION @extschema@.outbox_enqueue_bytes(text, text, text, bytea, text, jsonb, uuid, text, interval, timestamptz, timestamptz) IS
-'append an event with a binary payload to the outbox; returns its id';
+'append an event with a binary payload to the outbox; returns the id of the event';
 
 CREATE FUNCTION @extschema@.outbox_enqueue_many(
 	aggregate_type text,
@@ -109,7 +110,7 @@ RETURNS SETOF uuid
 LANGUAGE C VOLATILE PARALLEL UNSAFE CALLED ON NULL INPUT ROWS 100
 AS 'MODULE_PATHNAME', 'idem_outbox_enqueue_many_fn';
 COMMENT ON FUNCTION @extschema@.outbox_enqueue_many(text, text[], text[], jsonb[], jsonb[], uuid[], text[], interval, timestamptz[], timestamptz[]) IS
-'append one event per array element to the outbox; returns their ids in the same order';
+'append one event per array element to the outbox; returns the ids of the events in the same order';
 
 CREATE FUNCTION @extschema@.outbox_events_source(
 	OUT event_id uuid, OUT seq bigint, OUT aggregate_type text, OUT aggregate_id text,
@@ -119,7 +120,7 @@ RETURNS SETOF record
 LANGUAGE C STABLE PARALLEL RESTRICTED ROWS 100000
 AS 'MODULE_PATHNAME', 'idem_outbox_events_source_fn';
 COMMENT ON FUNCTION @extschema@.outbox_events_source() IS
-'source of the view outbox_events, which is to be used instead';
+'source of the view outbox_events; use the view instead';
 
 CREATE VIEW @extschema@.outbox_events AS
 SELECT (e.r).event_id AS event_id, (e.r).seq AS seq, (e.r).aggregate_type AS aggregate_type,
@@ -144,14 +145,14 @@ RETURNS SETOF record
 LANGUAGE C VOLATILE PARALLEL UNSAFE ROWS 8
 AS 'MODULE_PATHNAME', 'idem_outbox_segments_fn';
 COMMENT ON FUNCTION @extschema@.outbox_segments() IS
-'state of each segment of the outbox; events are an estimate, uncommitted ones included';
+'state of each segment of the outbox; the number of events is an estimate, which includes uncommitted events';
 
 CREATE FUNCTION @extschema@.outbox_generation()
 RETURNS bigint
 LANGUAGE C VOLATILE PARALLEL UNSAFE
 AS 'MODULE_PATHNAME', 'idem_outbox_generation_fn';
 COMMENT ON FUNCTION @extschema@.outbox_generation() IS
-'rises when a segment of the outbox is closed; the current segment is this modulo 8';
+'a number that rises when a segment of the outbox is closed; modulo 8 it is the current segment';
 
 CREATE FUNCTION @extschema@.outbox_last_seq()
 RETURNS bigint
@@ -165,7 +166,7 @@ RETURNS bigint
 LANGUAGE C VOLATILE PARALLEL UNSAFE
 AS 'MODULE_PATHNAME', 'idem_outbox_mend_seq_fn';
 COMMENT ON FUNCTION @extschema@.outbox_mend_seq() IS
-'makes numbers of events go on after the greatest in use, if others have set the sequence; returns the last number';
+'if somebody has set the sequence of event numbers: makes it go on after the greatest number in use; returns the last number';
 
 CREATE VIEW @extschema@.stat_outbox AS
 SELECT @extschema@.outbox_generation() AS generation,
@@ -179,4 +180,4 @@ SELECT @extschema@.outbox_generation() AS generation,
 	@extschema@.outbox_last_seq() AS last_seq
 FROM @extschema@.outbox_segments() AS s;
 COMMENT ON VIEW @extschema@.stat_outbox IS
-'size and age of the outbox; events are an estimate, uncommitted ones included';
+'size and age of the outbox; the number of events is an estimate, which includes uncommitted events';

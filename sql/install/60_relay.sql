@@ -1,14 +1,14 @@
 -- ---------------------------------------------------------------------------
--- relay: what is sent where, how far it got, and what was refused
+-- Relays: their configuration, positions and parked events
 -- ---------------------------------------------------------------------------
 
 CREATE TYPE @extschema@.relay_start AS ENUM ('earliest', 'latest');
 COMMENT ON TYPE @extschema@.relay_start IS
-    'Where a new relay begins: with the earliest event still in the outbox, or after the latest.';
+    'Where a new relay begins: with the earliest event that is still in the outbox, or after the latest event.';
 
 CREATE TYPE @extschema@.relay_ordering AS ENUM ('none', 'key');
 COMMENT ON TYPE @extschema@.relay_ordering IS
-    'key: no event overtakes an earlier one of the same aggregate; none: a retried event is overtaken.';
+    'key: no event overtakes an earlier event of its aggregate; none: later events overtake an event that is retried.';
 
 CREATE TYPE @extschema@.relay_on_dead AS ENUM ('skip', 'block_key', 'stop');
 COMMENT ON TYPE @extschema@.relay_on_dead IS
@@ -20,7 +20,7 @@ COMMENT ON TYPE @extschema@.parked_state IS
 
 CREATE TYPE @extschema@.relay_halt AS ENUM ('dead_letter', 'max_lag_size');
 COMMENT ON TYPE @extschema@.relay_halt IS
-    'Why a relay stands until an operator acts: a dead letter under on_dead => stop, or it was further behind than max_lag_size.';
+    'Why a relay waits until an operator acts: a dead letter under on_dead => stop, or a lag larger than max_lag_size.';
 
 CREATE TABLE idempotency_data.relays (
     relay_id int PRIMARY KEY,
@@ -44,29 +44,31 @@ CREATE TABLE idempotency_data.relays (
     created_at timestamptz NOT NULL DEFAULT pg_catalog.now()
 );
 COMMENT ON TABLE idempotency_data.relays IS
-    'One row per relay: its configuration. Changed by the relay_* functions only. Server and owner are those of the foreign table relay_<relay_id>.';
+    'The configuration of each relay, one row per relay. Only the relay_* functions change it. The relay''s server and owner are those of the foreign table relay_<relay_id>.';
 COMMENT ON COLUMN idempotency_data.relays.owner IS
-    'Name of the owner of the foreign table when it was last looked at: after a restore that left the table to another role, the relay does not run.';
+    'Name of the foreign table''s owner at the last look. If a restore left the table to another role, the relay does not run.';
 COMMENT ON COLUMN idempotency_data.relays.owner_oid IS
-    'That role in the cluster that "identity" names.';
+    'OID of the role "owner" in the cluster that "identity" names.';
 COMMENT ON COLUMN idempotency_data.relays.halted IS
-    'Why the relay stands until an operator acts; NULL: it does not.';
+    'Why the relay waits until an operator acts; NULL: it does not wait.';
 COMMENT ON COLUMN idempotency_data.relays.epoch IS
     'Raised when an operator moves the position; rows of the position log with another epoch do not count.';
 COMMENT ON COLUMN idempotency_data.relays.incarnation IS
-    'Names this log to a sink that stores positions; new after relay_adopt.';
+    'Names this position log to a sink that stores positions; relay_adopt sets a new one.';
 COMMENT ON COLUMN idempotency_data.relays.identity IS
-    'Publish identity and database the relay is bound to; another one sends nothing.';
+    'Publish identity and database that the relay is bound to; under any other the relay sends nothing.';
 SELECT pg_catalog.pg_extension_config_dump('idempotency_data.relays', '');
 
--- Ids are not used again, so nothing that a dropped relay left is taken for
--- another's.  Not dumped: relay_create goes on after what was restored.
+-- Ids are never used again, so remains of a dropped relay are not taken for
+-- another relay's.  The sequence is not dumped: relay_create goes on after the ids
+-- that were restored.
 CREATE SEQUENCE idempotency_data.relay_id_seq AS int;
 COMMENT ON SEQUENCE idempotency_data.relay_id_seq IS
     'Numbers the relays.';
 
--- Positions are appended to one of these two; when it has grown, the last rows
--- go to the other and the first is emptied in place.
+-- Positions are appended to one of these two tables.  When that table has grown,
+-- the other table becomes current, the rows that are still needed are copied to
+-- it, and the first table is emptied in place.
 CREATE TABLE idempotency_data.relay_log_0 (
     id bigint NOT NULL,
     epoch bigint NOT NULL,
@@ -83,13 +85,13 @@ CREATE TABLE idempotency_data.relay_log_0 (
 CREATE TABLE idempotency_data.relay_log_1 (LIKE idempotency_data.relay_log_0)
     WITH (autovacuum_enabled = off, toast.autovacuum_enabled = off);
 COMMENT ON TABLE idempotency_data.relay_log_0 IS
-    'Position log, appended: delivered is what "base" sees, and of what "target" sees the events up to number "seq". relay_id 0: a bare snapshot, to cut a long backlog.';
+    'Position log; rows are only appended. Delivered are the events that "base" sees, and of the events that "target" sees those up to number "seq". relay_id 0: a tick, only a snapshot, to cut a long backlog at.';
 COMMENT ON COLUMN idempotency_data.relay_log_0.kind IS
-    'm: set by an operator; s: a batch carries the id to a sink that stores positions; r: reached; p: passed, nothing was sent, while the sink had stored row "named" and seq; n: the sink stored row "named"; q: the same, with repeated events; t: tick.';
+    'Why the row was written. m: an operator set the position; s: a batch carries the id of the row to a sink that stores positions; r: all events before it are settled; p: events were passed that were not for the sink, while the sink had stored row "named" and number "seq"; n: the sink stored row "named"; q: the sink stored row "named" with repeated events; t: tick.';
 COMMENT ON COLUMN idempotency_data.relay_log_0.fresh IS
-    'n: a sink had confirmed something of the epoch; else what began the epoch, m: create, alter or replay; s: another server; a: adopt.';
+    'n: a sink had confirmed something of the epoch. Otherwise the letter says what began the epoch: m: create, alter or replay; s: alter to another server; a: adopt.';
 COMMENT ON COLUMN idempotency_data.relay_log_0.life IS
-    'A random number for each start of a sink program; the sink stores it with the id, so that rows of a copy of this database are told from ours.';
+    'A random number for each start of a sink program. The sink stores it with the id, so that rows of a copy of this database can be told from rows of this database.';
 COMMENT ON TABLE idempotency_data.relay_log_1 IS
     'The other half of the position log; see relay_log_0.';
 CREATE SEQUENCE idempotency_data.relay_log_id;
@@ -124,43 +126,43 @@ CREATE TABLE idempotency_data.relay_parked (
     UNIQUE (relay_id, event_id)
 );
 COMMENT ON TABLE idempotency_data.relay_parked IS
-    'Events a relay has taken out of the log''s order: to be retried, waiting behind one, or dead. Copies, so that the log can be emptied.';
+    'Events that a relay has taken out of the order of the outbox: to be retried, waiting behind a parked event, or dead. The rows are copies, so that the outbox can be emptied.';
 COMMENT ON COLUMN idempotency_data.relay_parked.batch_row IS
-    'Position row of the repetition under way to a sink that stores positions: once the sink has stored it, the event is done.';
+    'The position row of the repetition that is under way to a sink that stores positions: once the sink has stored this row, the event is delivered.';
 COMMENT ON COLUMN idempotency_data.relay_parked.batch_life IS
     'The start of the sink program that the repetition was sent to.';
 COMMENT ON COLUMN idempotency_data.relay_parked.crashes IS
-    'Attempts at which the handler took the server down; with one, the event is tried alone and on record, with two it is dead.';
+    'Number of attempts at which the handler took the server down. After one, the event is tried alone, with a note in relay_attempts; after two, it is dead.';
 COMMENT ON COLUMN idempotency_data.relay_parked.deferrals IS
-    'Failures in a row that use up no attempt, such as deadlocks: the wait before the next try grows with them.';
--- A worker finds a row by parked_id; who is next it knows.  No column that it changes
--- with each attempt is in an index.
+    'Number of failures in a row that use up no attempt, such as deadlocks; the wait before the next try grows with it.';
+-- A worker finds a row by parked_id, and knows which row is next.  So no column that
+-- the worker changes with each attempt needs to be in an index.
 CREATE INDEX relay_parked_dead ON idempotency_data.relay_parked (relay_id) WHERE state = 'dead';
 COMMENT ON INDEX idempotency_data.relay_parked_dead IS
     'Finds the dead letters of a relay.';
 CREATE FUNCTION @extschema@.relay_parked_restore()
 RETURNS trigger LANGUAGE C AS 'MODULE_PATHNAME', 'idem_relay_parked_restore_fn';
 COMMENT ON FUNCTION @extschema@.relay_parked_restore() IS
-    'Trigger: takes parked events of a dump only where the outbox is not in use.';
+    'Trigger: accepts parked events of a dump only if the outbox is not in use.';
 CREATE TRIGGER relay_parked_restore BEFORE INSERT ON idempotency_data.relay_parked
     FOR EACH ROW EXECUTE FUNCTION @extschema@.relay_parked_restore();
 COMMENT ON TRIGGER relay_parked_restore ON idempotency_data.relay_parked IS
-    'Acts on rows restored from a dump only.';
+    'Acts only on rows that are restored from a dump.';
 ALTER TABLE idempotency_data.relay_parked ENABLE ALWAYS TRIGGER relay_parked_restore;
 COMMENT ON SEQUENCE idempotency_data.relay_parked_parked_id_seq IS
     'Numbers the rows of relay_parked; not dumped, restored rows get new numbers.';
 SELECT pg_catalog.pg_extension_config_dump('idempotency_data.relay_parked', '');
 
--- Not dumped: it means something to the next start of this very server only.
+-- The table is not dumped: only the next start of this server can use it.
 CREATE TABLE idempotency_data.relay_attempts (
     relay_id int PRIMARY KEY,
     attempt bigint NOT NULL,
     event_id uuid
 ) WITH (fillfactor = 10);
 COMMENT ON TABLE idempotency_data.relay_attempts IS
-    'The event that a function relay hands to its handler alone, written before: one that is still named after a crash took the server down.';
+    'The event that a function relay hands to its handler alone. The row is written before the call, so an event that a row still names after a crash took the server down.';
 COMMENT ON COLUMN idempotency_data.relay_attempts.event_id IS
-    'NULL: none; the attempt came to an end.';
+    'NULL: the last attempt has ended.';
 
 -- ---------------------------------------------------------------------------
 -- One foreign-data wrapper per kind of sink
@@ -191,10 +193,10 @@ COMMENT ON FOREIGN DATA WRAPPER idempotency_postgres IS
     'Sink: another PostgreSQL; position and effect commit in one remote transaction. Exactly once.';
 CREATE FOREIGN DATA WRAPPER idempotency_null VALIDATOR @extschema@.sink_null_validator;
 COMMENT ON FOREIGN DATA WRAPPER idempotency_null IS
-    'Sink: a program that acknowledges and forgets, for measuring.';
+    'Sink: a program that acknowledges events and discards them, for measurements.';
 CREATE FOREIGN DATA WRAPPER idempotency_program VALIDATOR @extschema@.sink_program_validator;
 COMMENT ON FOREIGN DATA WRAPPER idempotency_program IS
-    'Sink: any program named by the option "program" that speaks the sink protocol.';
+    'Sink: any program that speaks the sink protocol; the option "program" names the program.';
 
 -- ---------------------------------------------------------------------------
 -- Operating a relay
@@ -214,7 +216,7 @@ CREATE FUNCTION @extschema@.relay_create(
 COMMENT ON FUNCTION @extschema@.relay_create(text, text, text[], @extschema@.relay_start,
     @extschema@.relay_ordering, @extschema@.relay_on_dead, int, interval, interval, int, text, text,
     text[], text, text, numeric, int) IS
-    'Creates a relay from the outbox of this database to a server; it acts as the role that creates it.';
+    'Creates a relay from the outbox of this database to a server; the relay acts as the role that creates it.';
 
 CREATE FUNCTION @extschema@.relay_alter(
     relay text, server text DEFAULT NULL, aggregate_types text[] DEFAULT NULL,
@@ -230,17 +232,17 @@ CREATE FUNCTION @extschema@.relay_alter(
 COMMENT ON FUNCTION @extschema@.relay_alter(text, text, text[], @extschema@.relay_start,
     @extschema@.relay_ordering, @extschema@.relay_on_dead, int, interval, interval, int, text, text,
     text[], text, text, numeric, int) IS
-    'Changes a relay; NULL keeps what is set. A start_at moves the position.';
+    'Changes a relay; an argument that is NULL keeps the present value. start_at moves the position.';
 
 CREATE FUNCTION @extschema@.relay_drop(relay text) RETURNS void
     LANGUAGE c VOLATILE PARALLEL UNSAFE AS 'MODULE_PATHNAME', 'idem_relay_drop_fn';
 COMMENT ON FUNCTION @extschema@.relay_drop(text) IS
-    'Drops a relay, its position and what it had parked.';
+    'Drops a relay, its position and its parked events.';
 
 CREATE FUNCTION @extschema@.relay_pause(relay text) RETURNS void
     LANGUAGE c VOLATILE PARALLEL UNSAFE AS 'MODULE_PATHNAME', 'idem_relay_pause_fn';
 COMMENT ON FUNCTION @extschema@.relay_pause(text) IS
-    'Stops sending after what is in flight; the position stays, and the outbox keeps what follows it.';
+    'Stops sending after the events in flight; the position stays, and the outbox keeps the events after it.';
 
 CREATE FUNCTION @extschema@.relay_resume(relay text) RETURNS void
     LANGUAGE c VOLATILE PARALLEL UNSAFE AS 'MODULE_PATHNAME', 'idem_relay_resume_fn';
@@ -250,22 +252,22 @@ COMMENT ON FUNCTION @extschema@.relay_resume(text) IS
 CREATE FUNCTION @extschema@.relay_adopt(relay text) RETURNS void
     LANGUAGE c VOLATILE PARALLEL UNSAFE AS 'MODULE_PATHNAME', 'idem_relay_adopt_fn';
 COMMENT ON FUNCTION @extschema@.relay_adopt(text) IS
-    'Binds a relay to this cluster and database under a new incarnation: after a copy, a restore, or when it is diverged.';
+    'Binds a relay to this cluster and database under a new incarnation: after a copy, after a restore, or when the relay is diverged.';
 
 CREATE FUNCTION @extschema@.relay_replay(relay text, since timestamptz DEFAULT NULL, event_id uuid DEFAULT NULL) RETURNS void
     LANGUAGE c VOLATILE PARALLEL UNSAFE AS 'MODULE_PATHNAME', 'idem_relay_replay_fn';
 COMMENT ON FUNCTION @extschema@.relay_replay(text, timestamptz, uuid) IS
-    'Sends again what is still in the outbox: one event, or at least everything enqueued since a time.';
+    'Sends events again that are still in the outbox: one event, or at least all events enqueued since a time.';
 
 CREATE FUNCTION @extschema@.relay_redrive(relay text, event_ids uuid[] DEFAULT NULL) RETURNS bigint
     LANGUAGE c VOLATILE PARALLEL UNSAFE AS 'MODULE_PATHNAME', 'idem_relay_redrive_fn';
 COMMENT ON FUNCTION @extschema@.relay_redrive(text, uuid[]) IS
-    'Tries dead letters again, all or the given ones; returns how many.';
+    'Tries dead letters again, all or the given ones; returns their number.';
 
 CREATE FUNCTION @extschema@.relay_discard(relay text, event_ids uuid[] DEFAULT NULL) RETURNS bigint
     LANGUAGE c VOLATILE PARALLEL UNSAFE AS 'MODULE_PATHNAME', 'idem_relay_discard_fn';
 COMMENT ON FUNCTION @extschema@.relay_discard(text, uuid[]) IS
-    'Forgets dead letters, all or the given ones; returns how many.';
+    'Forgets dead letters, all or the given ones; returns their number.';
 
 CREATE FUNCTION @extschema@.sink_setup_sql(server text) RETURNS text
     LANGUAGE c VOLATILE PARALLEL UNSAFE AS 'MODULE_PATHNAME', 'idem_sink_setup_sql_fn';
@@ -278,21 +280,21 @@ CREATE FUNCTION @extschema@.relay_status(
     OUT sink_pid int) RETURNS SETOF record
     LANGUAGE c VOLATILE PARALLEL UNSAFE AS 'MODULE_PATHNAME', 'idem_relay_status_fn';
 COMMENT ON FUNCTION @extschema@.relay_status() IS
-    'What the workers of this database report of their relays; the source of stat_relay.';
+    'What the workers of this database report of their relays; a source of the view stat_relay.';
 
 CREATE FUNCTION @extschema@.relay_lag(
     OUT relay_id int, OUT "position" text, OUT lag_events bigint, OUT lag interval,
     OUT lag_bytes bigint) RETURNS SETOF record
     LANGUAGE c VOLATILE PARALLEL UNSAFE AS 'MODULE_PATHNAME', 'idem_relay_lag_fn';
 COMMENT ON FUNCTION @extschema@.relay_lag() IS
-    'Positions of the relays as stored, and what is behind them; the source of stat_relay.';
+    'Stored positions of the relays, and their lag; a source of the view stat_relay.';
 
 CREATE FUNCTION @extschema@.stat_relay_source(
     OUT relay_id int, OUT relay text, OUT server text, OUT paused boolean, OUT dead bigint)
     RETURNS SETOF record
     LANGUAGE c STABLE PARALLEL RESTRICTED AS 'MODULE_PATHNAME', 'idem_stat_relay_source_fn';
 COMMENT ON FUNCTION @extschema@.stat_relay_source() IS
-    'Relays and how many dead letters they have; a source of the view stat_relay.';
+    'Relays and the number of their dead letters; a source of the view stat_relay.';
 
 CREATE VIEW @extschema@.stat_relay AS
 SELECT r.relay COLLATE "C" AS relay, r.server COLLATE "C" AS server,
@@ -306,18 +308,18 @@ SELECT r.relay COLLATE "C" AS relay, r.server COLLATE "C" AS server,
   LEFT JOIN @extschema@.relay_status() s ON s.relay_id = r.relay_id
   LEFT JOIN @extschema@.relay_lag() l ON l.relay_id = r.relay_id;
 COMMENT ON VIEW @extschema@.stat_relay IS
-    'One row per relay: state, what it waits for, position, lag, counters since its worker started, last error.';
+    'One row per relay: state, what the relay waits for, position, lag, counters since its worker started, last error.';
 
 CREATE FUNCTION @extschema@.dead_letters_source(
     OUT relay text, OUT event_id uuid, OUT attempts int, OUT sqlstate text, OUT error text,
     OUT first_failed_at timestamptz, OUT last_failed_at timestamptz) RETURNS SETOF record
     LANGUAGE c STABLE PARALLEL RESTRICTED AS 'MODULE_PATHNAME', 'idem_dead_letters_source_fn';
 COMMENT ON FUNCTION @extschema@.dead_letters_source() IS
-    'Source of the view dead_letters, which is to be used instead.';
+    'Source of the view dead_letters; use the view instead.';
 
 CREATE VIEW @extschema@.dead_letters AS
 SELECT d.relay COLLATE "C" AS relay, d.event_id, d.attempts, d.sqlstate COLLATE "C" AS sqlstate,
        d.error, d.first_failed_at, d.last_failed_at
   FROM @extschema@.dead_letters_source() d;
 COMMENT ON VIEW @extschema@.dead_letters IS
-    'Events a relay has given up; relay_redrive and relay_discard act on them.';
+    'Events that a relay has given up; relay_redrive and relay_discard act on them.';

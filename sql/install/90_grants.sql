@@ -1,4 +1,4 @@
--- Roles: who may call what.  Nothing is granted to PUBLIC.
+-- The privileges of each kind of role.  Nothing is granted to PUBLIC.
 
 CREATE FUNCTION @extschema@.grant_role(kind text, role name)
 RETURNS void
@@ -16,7 +16,8 @@ BEGIN
 			USING ERRCODE = 'null_value_not_allowed';
 	END IF;
 
-	-- What each kind may call and read; one name per line, all its overloads.
+	-- The functions that each kind may call and the relations that it may read.
+	-- A name stands for all its overloads.
 	CASE kind
 	WHEN 'producer' THEN
 		functions := ARRAY[
@@ -92,7 +93,7 @@ BEGIN
 				HINT = 'Use producer, consumer, operator or monitor.';
 	END CASE;
 
-	-- Not left to GRANT: it would take the name "public" for everybody.
+	-- GRANT would take the name "public" for everybody; here it is an error.
 	PERFORM FROM pg_roles r WHERE r.rolname = grant_role.role;
 	IF NOT FOUND THEN
 		RAISE EXCEPTION 'role "%" does not exist', role
@@ -127,10 +128,10 @@ BEGIN
 END
 $$;
 COMMENT ON FUNCTION @extschema@.grant_role(kind text, role name) IS
-'let a role do what its kind needs: producer enqueues, consumer claims, operator manages relays and consumers, monitor reads stat_*';
+'grant a role the privileges of a kind: producer enqueues, consumer claims, operator manages relays and consumers, monitor reads stat_*';
 
--- Nothing is anybody's but the owner's: neither what PUBLIC has by default nor
--- what ALTER DEFAULT PRIVILEGES of the installing role gave away.
+-- Only the owner keeps privileges.  This revokes the privileges that PUBLIC has by
+-- default, and those that ALTER DEFAULT PRIVILEGES of the installing role gave.
 DO $$
 DECLARE
 	object text;
