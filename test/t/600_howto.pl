@@ -3,11 +3,13 @@
 
 # The SQL of README.md and of doc/howto works and prints what stands there.
 #
-# A block ```sql is run in the page's own database, ```sql NAME in the target
-# database of that name.  A block ```text that follows is its whole output,
-# blanks at line ends and the widths of columns aside.  "poll" repeats a block
-# until it prints that; "setup" runs what the last call of sink_setup_sql
-# printed.  Host names of the pages are replaced by this server's socket.
+# The test runs a block ```sql in the page's own database, and a block ```sql NAME
+# in the target database of that name.  A block ```text that follows is the whole
+# output of the block before it.  The comparison ignores blanks at line ends,
+# widths of columns, and which uuid the server drew.  The word "poll" repeats a
+# block until it prints its output.  The word "setup" says that the block is what
+# sink_setup_sql prints for the page's last server; the test compares the two,
+# and runs the block.  This server's socket replaces the host names of the pages.
 
 use strict;
 use warnings FATAL => 'all';
@@ -25,8 +27,6 @@ my $top = "$FindBin::RealBin/../..";
 my $node = IdemTest::cluster('howto', extension => 0);
 my $host = $node->host;
 my $port = $node->port;
-
-$node->safe_psql('postgres', 'CREATE ROLE relay LOGIN SUPERUSER');
 
 # Blocks of a page as [info words, text].
 sub blocks
@@ -49,6 +49,7 @@ sub normal
 	my ($text) = @_;
 
 	$text =~ s/^psql:<stdin>:\d+: //mg;
+	$text =~ s/\b[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}\b/UUID/g;
 	$text =~ s/[ \t]+/ /mg;
 	$text =~ s/-+/-/mg;
 	$text =~ s/^ | $//mg;
@@ -83,7 +84,7 @@ sub poll_block
 	return $out;
 }
 
-# The statements that sink_setup_sql gives for the last server of a page.
+# The statements that sink_setup_sql prints for a server.
 sub setup_sql
 {
 	my ($database, $server) = @_;
@@ -124,11 +125,9 @@ foreach my $file ("$top/README.md", sort glob("$top/doc/howto/*.md"))
 
 		create_database($target, 0) if $target && !$made{$target}++;
 		$server = $1 if $block->{text} =~ /^CREATE SERVER (\w+)/m;
-		if ($words{setup})
-		{
-			$node->safe_psql($database, setup_sql("page $page", $server));
-			next;
-		}
+		like($block->{text}, qr/\S/, "$name is not empty");
+		is($block->{text}, setup_sql("page $page", $server), "$name is what sink_setup_sql prints")
+		  if $words{setup};
 		$out = $words{poll}
 		  ? poll_block($database, $block->{text}, $expected)
 		  : run_block($database, $block->{text});
@@ -141,9 +140,10 @@ foreach my $file ("$top/README.md", sort glob("$top/doc/howto/*.md"))
 			unlike($out, qr/^(ERROR|FATAL|psql):/m, $name) or diag($out);
 		}
 	}
-	# A page's relays must not be in the way of the next one's databases.
+	# A page's relays and role must not be in the way of the next page.
 	$node->safe_psql('postgres', "DROP DATABASE \"page $page\"");
 	$node->safe_psql('postgres', "DROP DATABASE \"$_\" WITH (FORCE)") foreach keys %made;
+	$node->safe_psql('postgres', 'DROP ROLE IF EXISTS relay');
 }
 
 $node->stop;
