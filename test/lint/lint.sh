@@ -253,6 +253,13 @@ check_readmes()
 	done | none "src/relay/README.md does not say what these files are for:"
 }
 
+# Links of the documents lead somewhere, README.md leads to each page, no code block
+# is empty, and META.json is a distribution of this release.
+check_documents()
+{
+	test/lint/documents.py
+}
+
 # X.c and X.h are one node; an edge leads from it to each header it includes.
 check_circles()
 {
@@ -341,7 +348,7 @@ check_mutants()
 }
 
 compilers=(gcc clang assert werror)
-rules=(version_tests sink_headers exports fault_points layers readmes circles owners calls sink_programs build_hint file_length
+rules=(version_tests sink_headers exports fault_points layers readmes documents circles owners calls sink_programs build_hint file_length
 	unfinished install_sql mutants ci shellcheck indent)
 case ${*:-all} in
 	all) set -- "${compilers[@]}" "${rules[@]}" ;;

@@ -141,6 +141,7 @@ need_lint()
 	need_cmd shellcheck shellcheck
 	need_cmd nm binutils
 	need_cmd git git
+	need_cmd python3 python3
 	need_mutants
 }
 
