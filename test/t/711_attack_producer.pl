@@ -49,7 +49,12 @@ sub turn_to
 	}
 	return cmp_ok($node->safe_psql('postgres', 'SELECT generation FROM idempotency.stat_outbox'), '>=', $generation, $what);
 }
-my $generation = $node->safe_psql('postgres', 'SELECT generation FROM idempotency.stat_outbox');
+
+# The segment may have changed since, or between its events: its locks tell the last one.
+my $generation = $node->safe_psql('postgres', q{
+	SELECT max(g) FROM pg_locks l, idempotency.stat_outbox o, generate_series(greatest(o.generation - 7, 0), o.generation) g
+	WHERE l.pid = } . $open->query_safe('SELECT pg_backend_pid()') . q{ AND l.locktype = 'relation' AND l.mode = 'RowExclusiveLock'
+		AND l.relation = ('idempotency_data.outbox_segment_' || g % 8)::regclass});
 my $empty = 'SELECT first_xid IS NULL FROM idempotency.outbox_segments() WHERE segment = ';
 
 $node->safe_psql('postgres', q{SELECT idempotency.relay_drop('elsewhere')});
