@@ -120,7 +120,7 @@ COMMENT ON VIEW @extschema@.stat_claims IS
 COMMENT ON COLUMN @extschema@.stat_claims.remembered IS 'rows remembered, estimated from the last vacuum and from the counts since the statistics began';
 COMMENT ON COLUMN @extschema@.stat_claims.probes IS 'look-ups of events: by claims that got the event''s lock, by event_result and by event_status';
 COMMENT ON COLUMN @extschema@.stat_claims.rows_written IS 'rows written, those of aborted transactions included';
-COMMENT ON COLUMN @extschema@.stat_claims.rows_removed IS 'rows replaced or given up: of kept claims, and of claims released past the lock budget';
+COMMENT ON COLUMN @extschema@.stat_claims.rows_removed IS 'rows replaced or given up: of kept claims, and of claims released past the budget of locks';
 COMMENT ON COLUMN @extschema@.stat_claims.dead_rows IS 'estimated number of dead rows; stays near zero unless transactions abort';
 COMMENT ON COLUMN @extschema@.stat_claims.table_bytes IS 'size of the table, TOAST included';
 COMMENT ON COLUMN @extschema@.stat_claims.index_bytes IS 'size of the indexes of the table';
@@ -330,7 +330,7 @@ BEGIN
 END
 $$;
 COMMENT ON FUNCTION @extschema@.consumer_create(text, boolean, boolean, interval, boolean, boolean, regrole, interval, int, interval, interval) IS
-'register a consumer that differs from the defaults: with foreign_lockers its claims keep the advisory lock to the end of the transaction, and are busy past the lock budget; with private_locks its claims use locks that no SQL function can take';
+'register a consumer that differs from the defaults: with foreign_lockers its claims keep the advisory lock to the end of the transaction, and are busy past the budget of locks; with private_locks its claims use locks that no SQL function can take';
 
 CREATE FUNCTION @extschema@.consumer_drop(consumer text)
 RETURNS void

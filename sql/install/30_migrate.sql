@@ -38,7 +38,7 @@ BEGIN
 		PERFORM pg_catalog.set_config('search_path', 'pg_catalog, pg_temp', true);
 		-- A policy would hide rows silently; with this setting it raises an error.
 		PERFORM set_config('row_security', 'off', true);
-		-- Past the lock budget, claims of consumers with foreign lockers are busy.
+		-- Past the budget of locks, claims of consumers with foreign lockers are busy.
 		PERFORM set_config('idempotency.max_claim_locks', '1000', true);
 		IF ids = '{}' THEN
 			EXIT WHEN block >= pg_relation_size(source) / current_setting('block_size')::bigint;

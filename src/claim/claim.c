@@ -72,8 +72,8 @@ typedef struct ClaimRun
 	TimestampTz now;
 	bool		foreign_known;	/* has foreign_lockers been looked up? */
 	bool		foreign_lockers;
-	bool		past_budget;	/* an event was not claimed because the lock
-								 * budget is spent */
+	bool		past_budget;	/* an event was not claimed because the budget
+								 * of locks is spent */
 
 	/* The completions that must be durable before the verdicts are given out */
 	bool		saw_completed;
@@ -324,11 +324,11 @@ judge(ClaimRun *run, const IdemClaimKey *key, const IdemRow *row)
 }
 
 /*
- * The verdict on an event that this transaction cannot claim, because its lock
- * budget is spent and the consumer has foreign lockers.  This function does
- * not take the event's lock: while this transaction held the lock,
- * transactions that can claim the event would be told "busy".  Without the
- * lock the probe may miss a completion whose row is just replacing another
+ * The verdict on an event that this transaction cannot claim, because its
+ * budget of locks is spent and the consumer has foreign lockers.  This
+ * function does not take the event's lock: while this transaction held the
+ * lock, transactions that can claim the event would be told "busy".  Without
+ * the lock the probe may miss a completion whose row is just replacing another
  * row, and the verdict is "busy".  A completion that the probe finds is
  * committed, and no claim can undo it.
  */
@@ -375,7 +375,7 @@ claim_one(ClaimRun *run, const char *id, int idlen)
 
 /*
  * One try of a claim that the caller may repeat.  *past_budget: was the
- * verdict given past the lock budget?
+ * verdict given past the budget of locks?
  */
 static IdemClaimResult
 try_claim(const char *id, int idlen, const char *consumer, int consumerlen,
@@ -395,8 +395,9 @@ try_claim(const char *id, int idlen, const char *consumer, int consumerlen,
  * before its claim is decided, so there is no single lock to wait for.  The
  * pause grows with the time waited already, which keeps many waiters cheap.
  *
- * A refusal for want of lock budget is not tried again.  Only this transaction
- * could free its budget, and it frees nothing while it waits.
+ * A refusal past the budget of locks is not tried again.  Only this
+ * transaction could free locks of its budget, and it frees none while it
+ * waits.
  */
 IdemClaimResult
 idem_claim_event(const char *id, int idlen, const char *consumer,

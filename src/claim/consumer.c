@@ -5,8 +5,8 @@
  *
  * Consumers need no registration: a row of idempotency_data.consumers only
  * says how a consumer differs from the defaults.  foreign_lockers is read as
- * of now, like the rows of events.  Only claims past the lock budget read it,
- * so an ordinary claim never pays for it.
+ * of now, like the rows of events.  Only claims past the budget of locks read
+ * it, so an ordinary claim never pays for it.
  *
  * The choice of the lock that guards an event must not change while a claim of
  * the event is undecided.  Otherwise two transactions could each hold "the"
