@@ -99,7 +99,7 @@ idem_batch_count_in_flight(IdemStream *stream, int *prefix)
 	while (oldest != NULL && *prefix < oldest->n && oldest->flights[*prefix].outcome != 0)
 		(*prefix)++;
 
-	/* Answered, and not committed: that narrows nothing down. */
+	/* A batch that is answered and not committed narrows nothing down. */
 	if (oldest != NULL && *prefix == oldest->n)
 		*prefix = 0;
 	dlist_foreach(iter, &stream->batches)

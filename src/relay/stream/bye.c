@@ -1,12 +1,12 @@
 /*-------------------------------------------------------------------------
  *
  * bye.c
- *		Lets programs that are no longer needed say their last words.
+ *		Lets programs that are no longer needed end by themselves.
  *
- * A program whose relay is paused, dropped or changed has nothing in flight when
- * it is sent BYE.  It may then have a moment to log what it counted and to close
- * its connections; the relay does not wait for it, and a worker that is told to
- * end kills it as any other.
+ * A program whose relay is paused, dropped or changed is sent BYE if nothing is
+ * in flight.  The program then has two seconds to log its counts and to close
+ * its connections.  The relay does not wait for the program.  A worker that is
+ * told to end kills the program like any other.
  *
  * MEMORY: one small context per program, below TopMemoryContext.
  *
@@ -38,15 +38,19 @@
 typedef struct Bye
 {
 	dlist_node	node;
-	MemoryContext cxt;			/* of all of it */
-	IdemPipe	pipe;			/* nothing is written to it any more */
+	MemoryContext cxt;			/* holds this struct and the buffers */
+	IdemPipe	pipe;			/* only read from */
 	IdemClock	deadline;
-	bool		silent;			/* nothing more comes, or none of sense */
+	bool		silent;			/* the socket ended, or a frame is broken:
+								 * stop reading */
 } Bye;
 
 static dlist_head byes = DLIST_STATIC_INIT(byes);
 
-/* All of the output is written and answered, so BYE fits into the socket. */
+/*
+ * Send BYE past the output buffer, which is empty.  BYE fits into the socket,
+ * since the program has answered everything and so has read everything.
+ */
 static bool
 send_bye(IdemStream *stream)
 {
@@ -75,14 +79,14 @@ idem_bye_say(IdemStream *stream)
 	memcpy(bye->pipe.in, pipe->in + pipe->in_start, bye->pipe.in_end);
 	bye->pipe.process = pipe->process;
 	pipe->process = (IdemSinkProcess) IDEM_SINK_PROCESS_NONE;
-	/* The next program goes on with what the log may still get. */
+	/* The relay's next program inherits the allowance of log lines. */
 	pipe->process.printed = bye->pipe.process.printed;
 	pipe->process.printed.dropped = 0;
 	dlist_push_tail(&byes, &bye->node);
 	return true;
 }
 
-/* Log lines count, the rest has no addressee any more. */
+/* Log the LOG frames; ignore all others, since the stream is gone. */
 static void
 decode(Bye *bye)
 {
@@ -99,7 +103,7 @@ decode(Bye *bye)
 	idem_pipe_compact(&bye->pipe);
 }
 
-/* A bounded number of reads: it may talk without end. */
+/* Read at most four times: the program may send without end. */
 static void
 listen_to(Bye *bye)
 {

@@ -1,7 +1,7 @@
 /*-------------------------------------------------------------------------
  *
  * bye.h
- *		Lets programs that are no longer needed say their last words.
+ *		Lets programs that are no longer needed end by themselves.
  *
  * Copyright (c) 2026, the idempotency developers
  *
@@ -18,15 +18,17 @@
 #include "relay/stream/state.h"
 
 /*
- * Send the program BYE and take it away from the stream, if nothing is in flight;
- * else false.  idem_stream_serve_byes does the rest.
+ * If nothing is in flight, send the program BYE, take the program away from the
+ * stream, and return true; idem_stream_serve_byes does the rest.  Else return
+ * false.
  */
 extern bool idem_bye_say(IdemStream *stream);
 
 /*
- * Programs that were sent BYE: pass on what they still have to say, forget those
- * that ended, kill those that take too long.  ..._next_time says when to call
- * it again, 0: no need.  ..._wait waits until none is left; interruptible.
+ * Serve the programs that were sent BYE: log their last lines, forget those
+ * that ended, kill those that take too long.  ..._next_time says when to serve
+ * them again; 0: no need.  ..._wait serves them until all have ended; it can be
+ * interrupted.
  */
 extern void idem_stream_serve_byes(void);
 extern IdemClock idem_stream_byes_next_time(void);

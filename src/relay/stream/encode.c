@@ -3,11 +3,11 @@
  * encode.c
  *		A relay and its events -> frames in the output.
  *
- * Text that cannot be converted to UTF-8 is found before the first byte of its
- * event is in the output.
+ * All text of an event is converted to UTF-8 before the first byte of the event
+ * is in the output.  So an event that cannot be converted leaves nothing there.
  *
- * MEMORY: strings and payload of one event at a time, in a context that is
- * reset after each.
+ * MEMORY: the strings and the payload of one event, in a context that is reset
+ * after each event.
  *
  * Copyright (c) 2026, the idempotency developers
  *
@@ -28,11 +28,14 @@
 /* Microseconds from 1970-01-01 to 2000-01-01. */
 #define EPOCH_DIFF_US (INT64CONST(10957) * USECS_PER_DAY)
 
-/* Between the relay's incarnation and the life, which is as many digits. */
+/* A sink is told "incarnation/life"; the life has 16 hexadecimal digits. */
 #define LIFE_SEPARATOR '/'
 #define LIFE_DIGITS 16
 
-/* Not 0, which rows of no life have. */
+/*
+ * A random number but 0.  Rows of the log of positions that belong to no life
+ * have 0.
+ */
 static int64
 random_life(void)
 {
@@ -90,7 +93,10 @@ describe_relay(const IdemRelayConfig *c, int64 life, IdemProtoHello *hello)
 		DefElem    *def = lfirst(lc);
 		int			n = hello->noptions;
 
-		/* That chose the program, which knows its own options only. */
+		/*
+		 * The option "program" chose the program.  The program does not know
+		 * it.
+		 */
 		if (strcmp(c->kind, "program") == 0 && strcmp(def->defname, "program") == 0)
 			continue;
 		if (!idem_utf8_cstring(def->defname, &keys[n]) ||
@@ -112,7 +118,7 @@ idem_encode_hello(IdemStream *stream)
 
 	stream->life = random_life();
 
-	/* Conversions are looked up in the catalog. */
+	/* Looking up a conversion reads the catalog. */
 	idem_txn_begin();
 	MemoryContextSwitchTo(tmp);
 	converted = describe_relay(stream->config, stream->life, &hello);
@@ -132,7 +138,7 @@ idem_encode_hello(IdemStream *stream)
 	return IDEM_STREAM_GOES_ON;
 }
 
-/* Bytes [from, from + len) of headers followed by payload. */
+/* Copy the bytes [from, from + len) of headers followed by payload. */
 static void
 copy_data(uint8 *dst, IdemProtoStr headers, IdemProtoStr payload, uint32 from, uint32 len)
 {
@@ -149,6 +155,7 @@ copy_data(uint8 *dst, IdemProtoStr headers, IdemProtoStr payload, uint32 from, u
 		memcpy(dst, payload.data + (from - headers.len), len);
 }
 
+/* The payload as the sink gets it; false if its text has no form in UTF-8. */
 static bool
 payload_bytes(const IdemEvent *ev, IdemProtoStr *out)
 {
@@ -162,7 +169,10 @@ payload_bytes(const IdemEvent *ev, IdemProtoStr *out)
 	return true;
 }
 
-/* A frame is complete but for data that is copied into it afterwards. */
+/*
+ * A frame of n bytes is complete; the caller copies an event's data into it
+ * later.
+ */
 static void
 append_frame(IdemStream *stream, size_t n)
 {
@@ -172,6 +182,7 @@ append_frame(IdemStream *stream, size_t n)
 	stream->credit_bytes -= n;
 }
 
+/* The part of the event's data that did not fit into its EVENT frame. */
 static void
 encode_chunks(IdemStream *stream, IdemProtoEvent *f, IdemProtoStr headers, IdemProtoStr payload)
 {
@@ -207,6 +218,10 @@ describe_event(const IdemEvent *ev, IdemProtoEvent *f, IdemProtoStr *headers,
 		(!ev->has_content_type || idem_utf8_text(ev->content_type, &f->content_type));
 }
 
+/*
+ * Append the frames of an event whose text is converted; takes them off the
+ * credit.
+ */
 static void
 encode_described(IdemStream *stream, const IdemBatch *batch, const IdemEvent *ev, IdemProtoEvent *f, IdemProtoStr headers,
 				 IdemProtoStr payload)

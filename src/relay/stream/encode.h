@@ -19,17 +19,21 @@
 #include "relay/stream/state.h"
 
 /*
- * Begin a life of the program: its HELLO names the relay's incarnation and the life,
- * which the sink stores with each position.  OK, or UNUSABLE.
+ * Begin a life of the program and append HELLO, which names the relay's
+ * incarnation and the life.  The sink stores both with each position.  OK, or
+ * UNUSABLE.
  */
 extern IdemStreamVerdict idem_encode_hello(IdemStream *stream);
 
-/* The life in a sink's position; false if the position is of another incarnation. */
+/*
+ * Read the life from a sink's position; false if the position is of another
+ * incarnation of the relay.
+ */
 extern bool idem_encode_life_of(const IdemStream *stream, IdemProtoStr incarnation, int64 *life);
 
 /*
- * Append the frames of the batch's next event; in a transaction.  False, and nothing
- * appended, if the event cannot be converted to UTF-8.
+ * Append the frames of the batch's next event.  In a transaction.  Returns
+ * false, and appends nothing, if the event cannot be converted to UTF-8.
  */
 extern bool idem_encode_event(IdemStream *stream, const IdemBatch *batch, const IdemEvent *ev);
 

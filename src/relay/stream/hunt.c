@@ -3,27 +3,33 @@
  * hunt.c
  *		Finds the event that a sink program dies of, or cannot commit.
  *
- * A program that dies, or hangs past the deadline, with events in flight may die
- * of one of them.  The first death may be anyone's doing and is an outage; from
- * the second one on without a batch settled in between, the events that were in
- * flight are suspects, and are sent again in small batches, one at a time: first
- * those of the oldest batch that were answered; then the next event alone, which
- * is the one for programs that answer in order; then the rest by the 32nd part of
- * the events that were in flight.  When the program dies again, the events in
- * flight then are the suspects.  When it dies of one event alone, that event is
- * parked as refused: the death counts as an attempt, and later attempts of the
- * event are made alone, so that each costs one death and nobody else.
+ * A program that dies, or hangs past the deadline, with events in flight may
+ * die of one of these events.  The first death may have any cause and counts as
+ * an outage.  From the second death on, if no batch was settled in between, the
+ * events in flight are the suspects.  The suspects are sent again in small
+ * batches, one batch at a time:
  *
- * As long as the suspects become fewer the program starts again at once: of N
- * events the killer is found in about log32(N) deaths.  Otherwise, and for the
- * first two deaths, the breaker opens as for any outage.  So a program that dies
- * of everything parks one event per two openings of the breaker, no more.
- * When the suspects have passed, the hunt is over without a find.
+ * step 0: the answered events at the head of the oldest batch;
+ * step 1: the next event alone: the killer, if the program answers in order;
+ * step 2 and on: the rest, in batches of the 32nd part of the suspects.
  *
- * A program may also say that a batch cannot be committed for one of its events,
- * and not know which.  Then there is no doubt, and the hunt begins at once.
+ * When the program dies again, the events then in flight become the suspects.
+ * When the program dies of one event alone, that event is parked as refused.
+ * The death counts as an attempt.  Later attempts of the event are made alone,
+ * so that each attempt costs one death and disturbs no other event.
  *
- * A crash of the server forgets the hunt; the event is still in the log.
+ * As long as each death leaves fewer suspects, the program starts again at
+ * once: the killer among N events is found in about log32(N) deaths.
+ * Otherwise, and for the first two deaths, the breaker opens as for any outage.
+ * So a program that dies of every event parks at most one event per two
+ * openings of the breaker.  When all suspects have been settled, the hunt ends
+ * without a find.
+ *
+ * A program may also report that a batch cannot be committed because of one of
+ * its events, without knowing which.  Then the hunt begins at once, since an
+ * event is certainly at fault.
+ *
+ * A crash of the server forgets the hunt; the event is still in the outbox.
  *
  * Copyright (c) 2026, the idempotency developers
  *
@@ -37,7 +43,10 @@
 #include "relay/stream/hunt.h"
 #include "shared/fault.h"
 
-/* Each death leaves at most this part of the suspects, and one event. */
+/*
+ * From step 2 on a death leaves at most this part of the suspects, or one
+ * event.
+ */
 #define HUNT_PARTS 32
 
 /* The killer is found, or all suspects have passed. */
@@ -68,7 +77,7 @@ idem_hunt_died(IdemHunt *hunt, const IdemHuntDeath *death)
 	hunt->prefix = death->prefix;
 	hunt->step = death->prefix > 0 ? 0 : 1;
 
-	/* The death that begins a hunt has narrowed nothing down yet. */
+	/* The death that begins a hunt has not made the suspects fewer yet. */
 	return fewer ? IDEM_HUNT_AGAIN : IDEM_HUNT_WAIT;
 }
 

@@ -3,8 +3,8 @@
  * ops.c
  *		A stream as one of the relays of a worker.
  *
- * The table through which process/runner.c reaches a stream.  Nothing is decided
- * here.
+ * Defines the table through which process/runner.c calls a stream.  Each
+ * function only passes the call on.
  *
  * Copyright (c) 2026, the idempotency developers
  *
@@ -55,7 +55,10 @@ rise(void *stream, const IdemSnap *base)
 	idem_stream_rise(stream, base);
 }
 
-/* A stream limits its own turn; the next one is due when its next_time says so. */
+/*
+ * A stream limits its own turn.  If there is more to do, idem_stream_next_time
+ * says so.
+ */
 static bool
 step(void *stream)
 {
@@ -63,13 +66,14 @@ step(void *stream)
 	return false;
 }
 
-/* A stream's breaker is the same for all errors. */
+/* The SQLSTATE does not matter: a stream's breaker treats all errors alike. */
 static void
 failed(void *stream, int sqlerrcode, const char *message)
 {
 	idem_stream_failed(stream, message);
 }
 
+/* At rest; or off, with nothing to write and no leave to start a program. */
 static bool
 is_quiet(const void *stream)
 {

@@ -3,17 +3,18 @@
  * pipe.c
  *		A sink program and the bytes to and from it: buffers, gate, deadlines.
  *
- * Invariant 2 (no phantom) is kept by the gate: bytes are written only when every
- * transaction they tell of is flushed, and, where synchronous standbys are
- * configured, has reached them.  The gate holds everything back, also the bytes
- * before those of the transaction: the order is kept.
+ * The gate keeps invariant 2 (no phantom): bytes are written only when every
+ * transaction that they tell of is flushed and, where synchronous standbys are
+ * configured, has reached them.  A closed gate holds back all bytes, also those
+ * that were put before the transaction's, so the order is kept.
  *
- * A program that has not answered HELLO or a PING within idempotency.sink_timeout
- * hangs.  PINGs wait while the gate is closed, since they could not be sent.
+ * A program that has not answered HELLO or a PING within
+ * idempotency.sink_timeout hangs.  No PING is sent while the gate is closed,
+ * since the gate would hold the PING back.
  *
- * MEMORY: the buffers are in the context of ..._allocate; the input holds two
- * frames, the output what is put into it, which the credit of the sink and the
- * limits of a batch bound.
+ * MEMORY: the buffers are in the context given to idem_pipe_allocate.  The
+ * input holds two frames.  The output grows with what is put into it, which the
+ * sink's credit and the limits of a batch bound.
  *
  * Copyright (c) 2026, the idempotency developers
  *
@@ -126,7 +127,7 @@ idem_pipe_is_held(const IdemPipe *pipe)
 	return pipe->gate != InvalidXLogRecPtr;
 }
 
-/* Nothing is written before all of it is safe to be seen outside. */
+/* Open the gate if all WAL up to its place is safe to be seen outside. */
 static bool
 gate_is_open(IdemPipe *pipe)
 {
@@ -163,7 +164,7 @@ idem_pipe_flush(IdemPipe *pipe)
 			return;
 		}
 		else
-			return;				/* the end of file tells what happened */
+			return;				/* idem_pipe_read will see the end of file */
 	}
 }
 
@@ -229,7 +230,7 @@ idem_pipe_on_pong(IdemPipe *pipe, uint64 nonce)
 bool
 idem_pipe_serve_timers(IdemPipe *pipe, bool may_ping, IdemClock now)
 {
-	/* A program cannot have answered what the gate holds back. */
+	/* A program cannot have answered a frame that the gate holds back. */
 	if (pipe->deadline != 0 && idem_pipe_is_held(pipe))
 		pipe->deadline = idem_clock_plus_ms(now, idem_sink_timeout_ms);
 	if (pipe->deadline != 0 && now >= pipe->deadline)

@@ -21,13 +21,17 @@
 #include "shared/clock.h"
 #include "sink/protocol/protocol.h"
 
-/* The GUC idempotency.sink_timeout: milliseconds a sink has to say anything. */
+/*
+ * The GUC idempotency.sink_timeout: milliseconds in which a program has to
+ * answer.
+ */
 extern int	idem_sink_timeout_ms;
 
 typedef struct IdemPipe
 {
 	IdemSinkProcess process;
-	MemoryContext cxt;			/* of the buffers; NULL: there are none */
+	MemoryContext cxt;			/* holds the buffers; NULL: there are no
+								 * buffers */
 	uint8	   *out;
 	size_t		out_start;
 	size_t		out_end;
@@ -36,37 +40,44 @@ typedef struct IdemPipe
 	size_t		in_start;
 	size_t		in_end;
 	bool		writable_wanted;	/* the socket did not take everything */
-	XLogRecPtr	gate;			/* nothing is written before it is safe */
-	IdemClock	deadline;		/* READY, PONG or the end has to come by then;
-								 * 0: nothing is awaited */
+	XLogRecPtr	gate;			/* write nothing before WAL up to here is
+								 * safe; invalid: the gate is open */
+	IdemClock	deadline;		/* READY, PONG or the program's end has to
+								 * come by then; 0: nothing is awaited */
 	IdemClock	next_ping;
 	uint64		ping_nonce;
 } IdemPipe;
 
 #define IDEM_PIPE_IN_SIZE (2 * IDEM_PROTO_MAX_FRAME)
 
-/* Room for the buffers, in a context that outlives ..._close; and without it. */
+/*
+ * Use the context for the buffers; it has to outlive ..._close.
+ * ..._forget_buffers: the context is gone.
+ */
 extern void idem_pipe_allocate(IdemPipe *pipe, MemoryContext cxt);
 extern void idem_pipe_forget_buffers(IdemPipe *pipe);
 
 /* Kill the program, if there is one, and drop all bytes. */
 extern void idem_pipe_close(IdemPipe *pipe);
 
-/* Is a program there whose socket is open?  Or one that has only to end yet? */
+/*
+ * ..._is_open: a program runs, and its socket is open.  ..._is_ending: the
+ * socket has ended, and the program's end is awaited.
+ */
 extern bool idem_pipe_is_open(const IdemPipe *pipe);
 extern bool idem_pipe_is_ending(const IdemPipe *pipe);
 
 /*
- * Room for n more bytes at the end of the output; ..._add says how many of them
- * were used.
+ * Make room for n more bytes at the end of the output; ..._add says how many of
+ * them were used.
  */
 extern uint8 *idem_pipe_reserve(IdemPipe *pipe, size_t n);
 extern void idem_pipe_add(IdemPipe *pipe, size_t n);
 extern size_t idem_pipe_bytes_waiting(const IdemPipe *pipe);
 
 /*
- * Keep all output back until what is at that place of the log, or before it, is
- * safe to be seen outside (shared/durable.h).
+ * Hold all output back until WAL up to lsn is safe to be seen outside
+ * (shared/durable.h).
  */
 extern void idem_pipe_hold(IdemPipe *pipe, XLogRecPtr lsn);
 extern bool idem_pipe_is_held(const IdemPipe *pipe);
@@ -75,24 +86,31 @@ extern bool idem_pipe_is_held(const IdemPipe *pipe);
 extern void idem_pipe_flush(IdemPipe *pipe);
 
 /*
- * Read once into "in"; the bytes read, 0: none are there, -1: the socket has ended.
+ * Read once from the socket.  Returns the number of bytes, 0 if there are none
+ * now, -1 if the socket has ended.
  */
 extern ssize_t idem_pipe_read(IdemPipe *pipe);
 
-/* The next whole frame of the input, whose strings point into it. */
+/*
+ * Take the next whole frame of the input.  Its strings point into the input
+ * buffer.
+ */
 extern IdemProtoStatus idem_pipe_next_frame(IdemPipe *pipe, IdemProtoFrame *frame);
 
-/* All frames were taken: make room. */
+/* All whole frames were taken: make room for more input. */
 extern void idem_pipe_compact(IdemPipe *pipe);
 
-/* The program has from now on so long for READY, PONG or its end. */
+/* The program has ms milliseconds from now on for READY, PONG or its end. */
 extern void idem_pipe_expect(IdemPipe *pipe, int64 ms);
 
-/* It has said READY, or PONG to the nonce; a PING follows in half the timeout. */
+/*
+ * The program has said READY, or PONG with that nonce.  The next PING follows
+ * after half the timeout.
+ */
 extern void idem_pipe_heard(IdemPipe *pipe);
 extern void idem_pipe_on_pong(IdemPipe *pipe, uint64 nonce);
 
-/* Send a PING if it is time; false if the program has let its deadline pass. */
+/* Send a PING if it is time.  False if the program has missed its deadline. */
 extern bool idem_pipe_serve_timers(IdemPipe *pipe, bool may_ping, IdemClock now);
 
 #endif							/* IDEM_RELAY_STREAM_PIPE_H */

@@ -3,17 +3,21 @@
  * progress.c
  *		How far a relay to a program has come: rows of the log of positions.
  *
- * Each flush takes as long as the disk does, and the next event would wait for it.
- * So the position of a batch to a sink that stores nothing is written a moment later,
- * for several batches at once.  Not written, a batch counts as in flight, so the bound
- * on the events that a crash repeats is the same; and a position only gets behind.
+ * A flush takes as long as the disk needs, and the next event would wait for
+ * it.  So the position of a batch to a sink that stores nothing is written a
+ * moment later, for several batches at once.  A batch whose position is not
+ * written counts as in flight, so the bound on the events that a crash repeats
+ * stays the same.  A late row is harmless otherwise: it only says less than was
+ * delivered.
  *
- * A sink that stores positions has its own.  The log then needs the row of each
- * difference before its first frame, and, for stat_relay and for emptying the outbox,
- * a row that says that the difference is done, when nothing is in flight.
+ * A sink that stores positions keeps its own position.  The log of positions
+ * then needs two rows: the row of each difference before its first frame; and,
+ * when nothing is in flight, a row that says that the difference is done, for
+ * stat_relay and for emptying the outbox.
  *
- * A crash loses rows that were put off: the events since are sent again to a sink that
- * stores nothing, and are refused as old by one that stores positions.
+ * A crash loses rows that were put off.  The events since the last row are sent
+ * again to a sink that stores nothing.  A sink that stores positions says how
+ * far it has come.
  *
  * Copyright (c) 2026, the idempotency developers
  *
@@ -29,15 +33,18 @@
 #include "shared/fault.h"
 #include "shared/txn.h"
 
-/* How long a position waits for others to be written with. */
+/* How long a position waits, so that several are written at once. */
 #define WRITE_DELAY_MS 20
 
-/* To a sink that stores positions: how long after a batch the log is told that it is done. */
+/*
+ * For a sink that stores positions: how long after a batch "settled" is
+ * written.
+ */
 #define PASSED_DELAY_MS 500
 
 /*
- * Append a row of the present epoch.  In a transaction; the caller decides how
- * durable its commit is.
+ * Append a row of the relay's epoch.  In a transaction; the caller decides
+ * whether its commit is flushed.
  */
 static int64
 append(IdemStream *stream, IdemPositionKind kind, int64 named, const IdemPosition *pos)
@@ -76,8 +83,8 @@ idem_progress_append_settled(IdemStream *stream)
 	IDEM_FAULT_POINT("relay-before-position");
 
 	/*
-	 * A PASSED row is of a whole difference; its k is that of what the sink
-	 * has.
+	 * A PASSED row stands between differences, so its seq is free: it holds
+	 * the k that the sink has stored.
 	 */
 	if (stream->sink_stores)
 		pos.seq = stream->stored_k;
@@ -124,7 +131,7 @@ idem_progress_write_later(IdemStream *stream)
 		stream->write_by = idem_clock_plus_ms(idem_clock(), PASSED_DELAY_MS);
 }
 
-/* Batches are in flight, or a difference is not at its end. */
+/* Are batches in flight, or is a difference not at its end? */
 static bool
 is_under_way(const IdemStream *stream)
 {
@@ -132,14 +139,18 @@ is_under_way(const IdemStream *stream)
 }
 
 /*
- * "settled" moves without a row when a difference held nothing to send, and to
- * sinks that store positions.  Emptying the outbox goes by the rows, so "settled" is
- * written down when nothing is in flight.
+ * Does the log of positions lack a row for "settled"?  "settled" moves without
+ * a row when a difference held nothing to send, and with sinks that store
+ * positions.  Emptying the outbox goes by the rows, so "settled" is written
+ * when nothing is in flight.
  */
 static bool
 persist_is_due(IdemStream *stream)
 {
-	/* No program runs any more that would wait for this. */
+	/*
+	 * Without a program nothing waits for this write.  Only settled batches
+	 * need it.
+	 */
 	if (stream->phase != IDEM_STREAM_READY)
 		return stream->unwritten > 0;
 	if (is_under_way(stream))

@@ -3,9 +3,9 @@
  * receive.c
  *		Frames of a sink program -> results of the batches in flight.
  *
- * The program is not trusted: every number it names is checked against what
- * is in flight, and one that breaks the protocol is killed.  Its messages are
- * cleaned before they go anywhere.
+ * The program is not trusted.  Every number that it sends is checked against
+ * what is in flight.  A program that breaks the protocol is killed.  Its
+ * messages are cleaned before they go anywhere.
  *
  * Copyright (c) 2026, the idempotency developers
  *
@@ -28,16 +28,16 @@
 #include "shared/error.h"
 #include "shared/fault.h"
 
-/* At most about this much is read in one step, so that other relays have their turn. */
+/* Bytes read in one step, about; so that other relays have their turn. */
 #define MAX_READ (256 * 1024)
 
-/* How long a program may live without its socket. */
+/* How long a program may live after its socket has ended. */
 #define END_GRACE_MS 1000
 
 /*
- * A message of the peer as one clean line in the server encoding; palloc'd.
- * It raises no error for a character that this encoding has not: the result
- * that it belongs to has to be taken.
+ * A message of the program as one clean line in the server encoding; palloc'd.
+ * A character that the server encoding lacks becomes "?" and raises no error:
+ * the result that the message came with has to be taken.
  */
 static char *
 clean_message(IdemProtoStr message)
@@ -53,7 +53,10 @@ clean_message(IdemProtoStr message)
 	return pstrdup(buf);
 }
 
-/* It may have been an event in flight that made the program do that. */
+/*
+ * The program broke the protocol.  That counts as a death, since an event in
+ * flight may have made the program do it.
+ */
 static IdemStreamVerdict
 protocol_error(const char *how)
 {
@@ -61,7 +64,7 @@ protocol_error(const char *how)
 							   psprintf("the sink program broke the protocol: %s", how));
 }
 
-/* The batch has one more refusal; returns its index. */
+/* Add a failure to the batch; returns its index. */
 static int
 add_failure(IdemBatch *batch, const IdemProtoResult *r)
 {
@@ -88,6 +91,10 @@ add_failure(IdemBatch *batch, const IdemProtoResult *r)
 	return batch->nfailures++;
 }
 
+/*
+ * A result for a range of events of one batch.  The events are acted upon
+ * later, in settle.c.
+ */
 static IdemStreamVerdict
 on_result(IdemStream *stream, const IdemProtoResult *r)
 {
@@ -118,6 +125,7 @@ on_result(IdemStream *stream, const IdemProtoResult *r)
 	return IDEM_STREAM_GOES_ON;
 }
 
+/* The verdict of a sink that stores positions on a whole batch. */
 static IdemStreamVerdict
 on_batch_verdict(IdemStream *stream, const IdemProtoVerdict *v)
 {
@@ -143,6 +151,7 @@ on_batch_verdict(IdemStream *stream, const IdemProtoVerdict *v)
 	return verdict;
 }
 
+/* FAILED: how the stream goes on depends on the outcome that it names. */
 static IdemStreamVerdict
 on_failed(const IdemProtoFailed *f)
 {
@@ -151,11 +160,12 @@ on_failed(const IdemProtoFailed *f)
 	if (f->outcome == IDEM_PROTO_FENCED)
 		outcome = IDEM_STREAM_FENCED;
 	else if (f->outcome == IDEM_PROTO_REJECTED)
-		outcome = IDEM_STREAM_MISCONFIGURED;	/* options, or objects of the
+		outcome = IDEM_STREAM_MISCONFIGURED;	/* options, or objects at the
 												 * target, are wrong */
 	return idem_stream_verdict(outcome, clean_message(f->message));
 }
 
+/* READY: find where the relay goes on, and let the stream send. */
 static IdemStreamVerdict
 on_ready(IdemStream *stream, const IdemProtoReady *ready)
 {
@@ -244,7 +254,10 @@ idem_receive_end(IdemStream *stream)
 
 	if (idem_process_ended(&stream->pipe.process, &how))
 	{
-		/* Nothing tells us when somebody installs a missing program. */
+		/*
+		 * A missing program is tried again: nothing tells us when it is
+		 * installed.
+		 */
 		return idem_stream_verdict(stream->pipe.process.missing ? IDEM_STREAM_MISCONFIGURED :
 								   IDEM_STREAM_DIED, how);
 	}

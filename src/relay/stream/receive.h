@@ -19,15 +19,18 @@
 #include "relay/stream/state.h"
 
 /*
- * Read and handle what is there.  If the verdict is OK the socket may have ended
- * all the same: idem_receive_end is asked then.
+ * Read and handle the frames that have arrived.  Even if the verdict is OK the
+ * socket may have ended; then the next step calls idem_receive_end.
  */
 extern IdemStreamVerdict idem_receive(IdemStream *stream);
 
-/* The socket has ended: has the program, too, or does it live on without it? */
+/*
+ * The socket has ended.  Has the program ended, too, or has its second without
+ * a socket run out?  OK: neither yet.
+ */
 extern IdemStreamVerdict idem_receive_end(IdemStream *stream);
 
-/* A line of a program for the server log. */
+/* Log a LOG frame of a program as a line of the server log. */
 extern void idem_receive_log(IdemPrinted *printed, const IdemProtoLog *log);
 
 #endif							/* IDEM_RELAY_STREAM_RECEIVE_H */

@@ -3,14 +3,17 @@
  * resume.c
  *		Where a relay goes on when its program is ready.
  *
- * The log of positions has where the relay stands, a sink that stores positions has
- * its own, and while the relay rested it may have passed events that were not for it.
- * The three are brought together here, or found to contradict each other.
+ * Three sources say where a relay stands: the log of positions; the sink, if it
+ * stores positions; and the relay's rest, in which the relay passed events of
+ * other types.  This file brings the three together, or finds that sink and log
+ * contradict each other.
  *
- * The event that a hunt found is parked here, too: a sink that stores positions may
- * have committed the event before its program died.
+ * The event that a hunt found is parked here, too.  Only here it is known
+ * whether a sink that stores positions committed the event before its program
+ * died.
  *
- * A crash leaves a row that says which row the sink had stored, or nothing.
+ * A crash leaves either the row that says which row the sink had stored, or
+ * nothing new.
  *
  * Copyright (c) 2026, the idempotency developers
  *
@@ -34,8 +37,9 @@
 #include "shared/txn.h"
 
 /*
- * The position to resume from, as far as our own log tells, and what the log has
- * of what the sink says.  False if there is no position.
+ * Set "settled" to the last position in our log, and look up the rows of the
+ * log that the sink's position names.  False if the log has no position of the
+ * relay.
  */
 static bool
 load_own_position(IdemStream *stream, const IdemProtoReady *ready, IdemPositionTold *told)
@@ -58,7 +62,7 @@ load_own_position(IdemStream *stream, const IdemProtoReady *ready, IdemPositionT
 	return true;
 }
 
-/* Set "settled" to the row, of whose difference the sink has all up to k. */
+/* Set "settled" to the row's difference, of which the sink has all up to k. */
 static void
 take_stored(IdemStream *stream, const IdemPositionRow *row, int64 k)
 {
@@ -68,9 +72,11 @@ take_stored(IdemStream *stream, const IdemPositionRow *row, int64 k)
 }
 
 /*
- * Resume at the row that the sink has stored.  The note of it has the row's
- * position, so the outbox keeps what follows, also where the target lost some of
- * what it had confirmed.
+ * Go on from the SENT row that the sink has stored.  Unless the last row of the
+ * log says it already, append a NAMED row, at the position of the SENT row.  So
+ * the outbox keeps the events that follow, even if the target lost some that it
+ * had confirmed.  "repeated": parked events were stored with the row; a
+ * REPEATED row is appended instead.
  */
 static void
 resume_at(IdemStream *stream, const IdemPositionTold *told, int64 k, bool repeated)
@@ -85,8 +91,9 @@ resume_at(IdemStream *stream, const IdemPositionTold *told, int64 k, bool repeat
 	idem_progress_note_stored(stream, row->id, k);
 
 	/*
-	 * At exactly this place of the sink's, later events were seen not to be
-	 * for it: they need not be looked at again.
+	 * A PASSED row says that the sink stood at exactly this place, and that
+	 * the events up to the PASSED row are not for it.  These events need not
+	 * be read again.
 	 */
 	if (told->passed != NULL && !repeated)
 	{
@@ -101,9 +108,10 @@ resume_at(IdemStream *stream, const IdemPositionTold *told, int64 k, bool repeat
 }
 
 /*
- * The relay was altered to another server, whose sink names a row that we wrote before:
- * the target is one that had the relay's events.  It is further than our position, unless
- * the relay went to another target meanwhile.
+ * Does the sink's row show that the server which relay_alter named leads to a
+ * target that has had the relay's events?  We wrote the row before the move, so
+ * the relay goes on from it, unless the row is before our position: then the
+ * relay sent to yet another target in between.
  */
 static bool
 is_same_target(const IdemStream *stream, const IdemPositionRow *last, const IdemPositionRow *row)
@@ -113,18 +121,27 @@ is_same_target(const IdemStream *stream, const IdemPositionRow *last, const Idem
 }
 
 /*
- * Hold what the sink has stored against our log.  A row that stands there is
- * where to go on.  Anything else is accepted only while nothing of the epoch was
- * confirmed, and only as far as the operator's move that began the epoch says.
- * A position of another incarnation needs relay_adopt: the sink may serve a copy
- * of this database.  Of our own incarnation, a position must be older than the
- * move: ids of rows and epochs come from one sequence, so a row with a higher
- * id that our log lacks was stored by a copy of this database, or in a history
- * that we have lost.  A higher id that stands in our log, in an epoch before,
- * was sent while the move was not committed.  A row of our log before one with
- * which the sink had stored repeated events is a contradiction, too: the events
- * after the row come again from the log, the repeated ones have no copy.
- * NULL, or why the two contradict each other.
+ * Compare the position that the sink has stored with our log, and go on from it
+ * if it is a row of the epoch.  Returns NULL, or how sink and log contradict
+ * each other:
+ *
+ * A sink without a position is accepted only while nothing of the epoch was
+ * confirmed.
+ *
+ * A position of another incarnation is accepted only after relay_adopt: the
+ * sink may serve a copy of this database.
+ *
+ * A row before the row that the newest REPEATED row names is a contradiction.
+ * The events after the sink's row would come again from the outbox; of the
+ * repeated events no copy is left.
+ *
+ * A row of our incarnation that is of another epoch, or that our log lacks, is
+ * accepted only while nothing of the epoch was confirmed, and only if it is
+ * older than the operator's move that began the epoch.  Row ids and epochs come
+ * from one sequence.  So a row with an id above the epoch that our log lacks
+ * was stored by a copy of this database, or in a history that we have lost.  A
+ * row with an id above the epoch that our log has, in an earlier epoch, was
+ * sent while the move was not committed; it is accepted.
  */
 static const char *
 reconcile(IdemStream *stream, const IdemPositionTold *told, const IdemProtoReady *ready)
@@ -161,9 +178,10 @@ reconcile(IdemStream *stream, const IdemPositionTold *told, const IdemProtoReady
 }
 
 /*
- * While the relay rested it passed events that were not for it; what the log
- * has of that may be some seconds old.  That holds for a sink that stores
- * positions as long as the sink stands where it stood then.
+ * Move "settled" to where the relay stood when its rest ended.  At rest the
+ * relay passed events that were not for it; the log's row about that may be
+ * some seconds old.  With a sink that stores positions this holds only if the
+ * sink still stands where it stood at the rest.
  */
 static void
 go_ahead(IdemStream *stream, IdemSnap *ahead)
@@ -177,7 +195,7 @@ go_ahead(IdemStream *stream, IdemSnap *ahead)
 	idem_position_assign(stream->cxt, &stream->settled, &pos);
 }
 
-/* Has the sink the event, or the log a record of it? */
+/* Has the position passed the event?  Then the sink has it, or it is parked. */
 static bool
 has_passed(const IdemPosition *pos, const IdemFound *found)
 {
@@ -185,7 +203,10 @@ has_passed(const IdemPosition *pos, const IdemFound *found)
 		(pos->target != NULL && found->seq <= pos->seq && idem_snap_sees(pos->target, found->xid));
 }
 
-/* Park the event that a hunt found, unless "settled" is past it.  In a transaction. */
+/*
+ * Park the event that a hunt found, unless "settled" has passed it.  In a
+ * transaction.
+ */
 static void
 park_found(IdemStream *stream)
 {
@@ -203,7 +224,9 @@ park_found(IdemStream *stream)
 	IDEM_FAULT_POINT("relay-suspect-parked");
 }
 
-/* What the sink can do, and takes at a time. */
+/*
+ * Take over from READY what the sink can do, and how much it takes at a time.
+ */
 static void
 take_capabilities(IdemStream *stream, const IdemProtoReady *ready)
 {
@@ -220,8 +243,8 @@ take_capabilities(IdemStream *stream, const IdemProtoReady *ready)
 }
 
 /*
- * Set "settled" to where to go on, in a transaction of its own.  NULL, or why that
- * is not known, in the context of the caller.
+ * Set "settled" to where the relay goes on, in a transaction of its own.
+ * Returns NULL, or why that place is not known, in the caller's context.
  */
 static char *
 find_position(IdemStream *stream, const IdemProtoReady *ready)
@@ -274,8 +297,8 @@ idem_resume(IdemStream *stream, const IdemProtoReady *ready)
 	if (contradiction != NULL)
 		return idem_stream_verdict(IDEM_STREAM_DIVERGED, contradiction);
 	idem_cursor_start(&stream->cursor, &stream->settled);
-	stream->row_id = 0;			/* the program's first batch has a row of its
-								 * life */
+	stream->row_id = 0;			/* the first batch gets a row of this
+								 * program's life */
 	stream->settled_dirty = stream->settled_known;
 	stream->settled_known = false;
 	return IDEM_STREAM_GOES_ON;

@@ -18,8 +18,9 @@
 #include "relay/stream/state.h"
 
 /*
- * The program has said READY: hold what the sink has stored against our log, and set
- * the stream to where it goes on.  OK, or DIVERGED if the two contradict each other.
+ * The program has said READY: compare the position that the sink has stored
+ * with our log of positions, and set the stream to where it goes on.  OK, or
+ * DIVERGED if the two contradict each other.
  */
 extern IdemStreamVerdict idem_resume(IdemStream *stream, const IdemProtoReady *ready);
 

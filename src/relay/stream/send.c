@@ -1,20 +1,21 @@
 /*-------------------------------------------------------------------------
  *
  * send.c
- *		Events of the log, and parked ones that are due -> batches.
+ *		Events of the outbox, and parked ones that are due -> batches.
  *
- * A batch is read in one short transaction, encoded into the output buffer,
- * and written after that transaction has ended and the gate is open.  What
- * cannot be sent because an earlier event of its key is parked, is parked
- * behind it in the same transaction; what cannot be sent at all, as dead.
+ * A batch is read in one short transaction, encoded into the output buffer, and
+ * written after that transaction has ended and the gate is open.  The same
+ * transaction parks two kinds of events: an event whose key has a parked event
+ * is parked behind that event; an event that cannot be sent at all is parked as
+ * dead.
  *
- * To a sink that stores positions, the row of a difference is flushed before
- * its first frame, and a difference is begun only when the one before is
- * settled; so the last row's "base" is settled always, and emptying the
- * outbox can go by it.
+ * For a sink that stores positions, the row of a difference is flushed before
+ * the difference's first frame, and a difference begins only when the one
+ * before is settled.  So the "base" of the last row is always settled, and
+ * emptying the outbox can rely on it.
  *
- * MEMORY: what is in flight of each batch, in a context of its own.  Events are
- * read one by one.
+ * MEMORY: each batch keeps what it has to know of its events in a context of
+ * its own.  Events are read one by one.
  *
  * Copyright (c) 2026, the idempotency developers
  *
@@ -46,30 +47,34 @@
 #include "shared/fault.h"
 #include "shared/txn.h"
 
-/* Events read in one transaction at most, whatever is filtered out. */
+/* How many events are read in one transaction at most, wanted or not. */
 #define MAX_SCANNED 100000
 
 /*
- * A relay that has many batches to send, or many events to pass over, lets the
- * others have their turn after so long.  It is looked at between batches, and while
- * no event for a batch is found: how large a batch gets is not the clock's.
+ * After so long a relay lets the others have their turn, if it has many batches
+ * to send or many events to pass over.  It looks at the clock between batches,
+ * and every LOOK_EVERY events as long as no wanted event was found.  So the
+ * clock does not decide how large a batch gets.
  */
 #define TURN_MS 10
 #define LOOK_EVERY 256
 
-/* What is being put together. */
+/* The batch that is being put together. */
 typedef struct Builder
 {
 	IdemStream *stream;
 	IdemBatch  *batch;			/* NULL: no event yet */
 	IdemClock	turn_ends;
-	int			limit;			/* events */
-	int64		bytes;			/* of frames */
-	XLogRecPtr	lsn;			/* largest commit LSN of what is in it */
+	int			limit;			/* most events that the batch may have */
+	int64		bytes;			/* bytes of the batch's frames */
+	XLogRecPtr	lsn;			/* largest commit LSN of its events */
 	FullTransactionId last_xid;
-	bool		synchronous;	/* the transaction wrote what must be durable */
-	int			parked;			/* events of the log that are not sent */
-	bool		dead;			/* one of them cannot be sent at all */
+	bool		synchronous;	/* the transaction wrote something that must
+								 * be flushed */
+	int			parked;			/* events of the outbox that were parked
+								 * instead of sent */
+	bool		dead;			/* one of the parked events cannot be sent at
+								 * all */
 } Builder;
 
 /* How many events may the next batch have? */
@@ -79,7 +84,7 @@ batch_limit(const IdemStream *stream)
 	return idem_hunt_limit(&stream->hunt, stream->max_batch_events);
 }
 
-/* False if it cannot be sent at all. */
+/* Add an event to the batch; false if the event cannot be sent at all. */
 static bool
 add_event(Builder *b, const IdemEvent *ev, int64 parked_id)
 {
@@ -98,7 +103,10 @@ add_event(Builder *b, const IdemEvent *ev, int64 parked_id)
 	batch->n++;
 	batch->unanswered++;
 
-	/* What was parked is durable; events of one transaction stand together. */
+	/*
+	 * Parked events are durable already.  Events of one transaction follow
+	 * each other, so its commit LSN is looked up once.
+	 */
 	if (!batch->repeats && !FullTransactionIdEquals(b->last_xid, ev->xid))
 	{
 		XLogRecPtr	lsn = idem_durable_commit_lsn(ev->xid);
@@ -109,7 +117,7 @@ add_event(Builder *b, const IdemEvent *ev, int64 parked_id)
 	return true;
 }
 
-/* No sink program can be sent the event, now or later. */
+/* The failure of an event that no sink program can be sent, now or later. */
 static IdemFailure
 not_convertible(void)
 {
@@ -121,6 +129,7 @@ not_convertible(void)
 	return failure;
 }
 
+/* Park an event of the outbox as dead, since it cannot be converted. */
 static void
 park_not_convertible(Builder *b, const IdemEvent *ev)
 {
@@ -134,7 +143,7 @@ park_not_convertible(Builder *b, const IdemEvent *ev)
 	b->dead = true;
 }
 
-/* None of the events that the batch was begun for could be added. */
+/* Give up the batch if none of its events could be added. */
 static void
 drop_empty_batch(Builder *b)
 {
@@ -144,10 +153,14 @@ drop_empty_batch(Builder *b)
 	b->batch = NULL;
 }
 
+/* May the builder read another event? */
 static bool
 builder_has_room(Builder *b)
 {
-	/* One that is dead halts the relay, where that is wanted: none after it. */
+	/*
+	 * With on_dead = stop a dead event halts the relay: read nothing after
+	 * it.
+	 */
 	if (b->parked >= b->limit || (b->dead && b->stream->config->on_dead == IDEM_ON_DEAD_STOP))
 		return false;
 	return (b->batch == NULL || b->batch->n < b->limit) &&
@@ -156,8 +169,8 @@ builder_has_room(Builder *b)
 }
 
 /*
- * The batch is complete.  Its transactions are flushed, and it is held back until a
- * standby has them.
+ * The batch is complete: append its END, and hold the output until the batch's
+ * transactions are flushed and a synchronous standby has them.
  */
 static void
 launch(Builder *b, int64 k)
@@ -174,9 +187,10 @@ launch(Builder *b, int64 k)
 }
 
 /*
- * When were the events of the next difference committed?  After the snapshot
- * before, and not before the commit that woke us since; so their age, from
- * here, is not told too small.
+ * Note the earliest time at which an event of the next difference can have
+ * committed: after the last snapshot, and not before the first commit that woke
+ * us since.  So the age of an event, counted from that time, is never too
+ * small.
  */
 static void
 stamp_difference(IdemStream *stream)
@@ -200,7 +214,11 @@ begin_difference(IdemStream *stream)
 		stamp_difference(stream);
 		if (stream->cursor.catching_up)
 			stream->stamp = stream->looked_at = 0;
-		/* What comes after the difference may have been committed before now. */
+
+		/*
+		 * The difference ends before the newest snapshot, so events after it
+		 * may have committed before now.
+		 */
 		if (!newest)
 			stream->looked_at = 0;
 	}
@@ -208,7 +226,7 @@ begin_difference(IdemStream *stream)
 	{
 		if (stream->looked_at != 0)
 			stream->looked_at = GetCurrentStatementStartTimestamp();
-		stream->woken_at = 0;	/* by what was sent already */
+		stream->woken_at = 0;	/* the events of that commit were sent already */
 	}
 	return begun;
 }
@@ -263,8 +281,9 @@ read_events(Builder *b, int64 *last_seq)
 }
 
 /*
- * The cursor passes the batch, or events that are not to be sent; once the batch is
- * settled, "settled" follows.  If nothing is in flight it follows now.
+ * Move the cursor over what was read.  "settled" follows when the batch is
+ * settled; if only events that are not sent were read, when the newest batch in
+ * flight is settled, or now if nothing is in flight.
  */
 static void
 advance(IdemStream *stream, const Builder *b, bool ended, int64 last_seq)
@@ -280,7 +299,11 @@ advance(IdemStream *stream, const Builder *b, bool ended, int64 last_seq)
 		idem_position_assign(stream->cxt, &stream->settled, after);
 		stream->settled_dirty = true;
 
-		/* Read again after it was discarded, it would be dead once more. */
+		/*
+		 * Write the position soon.  Until then a relay that starts again
+		 * reads the dead event again, and parks it once more if an operator
+		 * has discarded it.
+		 */
 		if (b->dead && !stream->sink_stores)
 			idem_progress_note_unwritten(stream);
 	}
@@ -293,7 +316,7 @@ advance(IdemStream *stream, const Builder *b, bool ended, int64 last_seq)
 	}
 }
 
-/* One batch of the log; true if there may be more at once. */
+/* Send one batch of the outbox; true if there may be more at once. */
 static bool
 send_log_batch(IdemStream *stream, IdemClock turn_ends)
 {
@@ -326,10 +349,12 @@ send_log_batch(IdemStream *stream, IdemClock turn_ends)
 	idem_parked_index_log_moved(stream->parked);
 
 	/*
-	 * The next snapshot differs whenever any transaction of the cluster came
-	 * to an end in between.  One that enqueued wakes us: others are no reason
-	 * to look again.  Only the call that took the newest snapshot may say so:
-	 * an event that committed after an older one has spent its wake-up.
+	 * The outbox has nothing left, so wait for a wake-up.  The next snapshot
+	 * differs whenever any transaction of the cluster has ended in between,
+	 * but only a transaction that enqueued is a reason to look again, and
+	 * such a transaction wakes us.  Only the call that took the newest
+	 * snapshot may decide to wait: an event that committed after an older
+	 * snapshot has spent its wake-up.
 	 */
 	if (begins && ended && b.batch == NULL && !stream->cursor.catching_up)
 		stream->look = IDEM_LOOK_WHEN_WOKEN;
@@ -337,10 +362,11 @@ send_log_batch(IdemStream *stream, IdemClock turn_ends)
 }
 
 /*
- * Has the log been read past it?  What was parked durably while its batch was
- * not committed at a sink that stores positions is read again, and passed over
- * because it stands parked.  Sent and forgotten before that, it would be sent
- * again.
+ * May the parked event be sent: has the outbox been read past it?  An event is
+ * parked durably before its batch is committed at a sink that stores positions.
+ * If the batch does not commit, the event is read again, and passed over
+ * because it stands parked.  If it were sent and forgotten before that, the
+ * outbox would bring it a second time.
  */
 static bool
 is_passed(const IdemParkedNote *note, void *arg)
@@ -352,7 +378,10 @@ is_passed(const IdemParkedNote *note, void *arg)
 		(sent->target != NULL && note->seq <= sent->seq && idem_snap_sees(sent->target, note->xid));
 }
 
-/* It is dead now; those behind it are looked at anew. */
+/*
+ * A parked event cannot be converted: it becomes dead.  The index then looks
+ * again at the events behind it.
+ */
 static void
 fail_not_convertible(Builder *b, const IdemParkedEvent *p)
 {
@@ -365,8 +394,9 @@ fail_not_convertible(Builder *b, const IdemParkedEvent *p)
 }
 
 /*
- * They are changed when they are sent, or when they are settled.  Those that somebody
- * else has locked are given back.
+ * Lock the rows of the taken events, which are changed when the batch is sent
+ * or settled.  If somebody else has one of them locked, all are given back;
+ * false.
  */
 static bool
 try_lock_repeats(IdemStream *stream, List *taken)
@@ -384,7 +414,10 @@ try_lock_repeats(IdemStream *stream, List *taken)
 	return false;
 }
 
-/* Begin the batch of what was taken; returns how many of the events it has room for. */
+/*
+ * Begin the batch of the taken events.  Events that it has no room for are
+ * given back.  Returns how many events it has.
+ */
 static int
 add_repeats(Builder *b, List *taken)
 {
@@ -412,7 +445,10 @@ add_repeats(Builder *b, List *taken)
 	return n;
 }
 
-/* The row of the batch, and which events have it. */
+/*
+ * Append the SENT row of the batch, and note the row with each of its parked
+ * events.
+ */
 static void
 mark_repeats(Builder *b)
 {
@@ -425,8 +461,9 @@ mark_repeats(Builder *b)
 }
 
 /*
- * Parked events that can be sent, as a batch of their own; one that is known to
- * kill the program with nothing else in flight.  False if no batch was sent.
+ * Send the parked events that can be sent, as a batch of their own.  An event
+ * that is known to kill the program is sent with nothing else in flight.  False
+ * if no batch was sent.
  */
 static bool
 send_repeats(IdemStream *stream)
@@ -447,7 +484,10 @@ send_repeats(IdemStream *stream)
 	if (taken != NIL)
 		(void) add_repeats(&b, taken);
 
-	/* One that is left to be tried alone goes when the others are settled. */
+	/*
+	 * An event that has to be sent alone, and was left for now, is sent when
+	 * the batches in flight are settled.
+	 */
 	stream->exclusive = taking.lone_left || (taking.alone && b.batch != NULL);
 	if (b.batch != NULL)
 	{
@@ -459,7 +499,10 @@ send_repeats(IdemStream *stream)
 	idem_txn_commit(b.synchronous);
 	if (b.batch != NULL)
 	{
-		/* An event may have been parked before it was ever let through. */
+		/*
+		 * The gate holds for parked events, too: an event may have been
+		 * parked before it was ever let through.
+		 */
 		launch(&b, stream->cursor.pos.seq);
 		IDEM_FAULT_POINT("relay-repeats-gated");
 	}
@@ -468,7 +511,10 @@ send_repeats(IdemStream *stream)
 	return b.batch != NULL;
 }
 
-/* Those of the batch in flight stay taken. */
+/*
+ * Read the index of parked events anew.  The events of a batch in flight stay
+ * taken.
+ */
 static void
 reload_parked(IdemStream *stream)
 {
@@ -483,8 +529,8 @@ reload_parked(IdemStream *stream)
 		IdemBatch  *batch = dlist_container(IdemBatch, node, iter.cur);
 
 		/*
-		 * What a settled batch had refused or passed over is back in the
-		 * index already, while the sink's verdict is awaited.
+		 * After SETTLE, while the sink's verdict is awaited, the events that
+		 * the batch refused or skipped belong to the index again.
 		 */
 		for (int i = 0; batch->repeats && i < batch->n; i++)
 		{
@@ -494,13 +540,14 @@ reload_parked(IdemStream *stream)
 	}
 }
 
-/* May a batch go beside others? */
+/* May a batch be sent while others are in flight? */
 static bool
 may_pipeline(const IdemStream *stream)
 {
 	return !idem_hunt_is_on(&stream->hunt) && !stream->exclusive && stream->stepwise == 0;
 }
 
+/* May another batch be sent now? */
 static bool
 has_room(IdemStream *stream)
 {
@@ -512,8 +559,9 @@ has_room(IdemStream *stream)
 }
 
 /*
- * To a sink that stores positions, repeats have a row that says that all before
- * is done: nothing else is in flight then.
+ * May a batch of parked events be sent now?  For a sink that stores positions,
+ * such a batch has a row that says that all before it is done; so nothing else
+ * may be in flight.
  */
 static bool
 may_repeat(const IdemStream *stream)
@@ -522,7 +570,10 @@ may_repeat(const IdemStream *stream)
 		!(stream->sink_stores && stream->nbatches > 0);
 }
 
-/* By the clock; whatever else holds parked events up ends with something that wakes us. */
+/*
+ * By the clock only.  Anything else that holds parked events back ends with an
+ * event that wakes us.
+ */
 IdemClock
 idem_send_repeats_at(IdemStream *stream)
 {
@@ -530,8 +581,9 @@ idem_send_repeats_at(IdemStream *stream)
 }
 
 /*
- * Is there anything to read in the log, and room for what must be parked of it?  Parked
- * events that the log has not passed wait for it, however many they are.
+ * Is there anything to read in the outbox, and room for the events that must be
+ * parked?  If parked events wait until the outbox has been read past them, the
+ * outbox is read however many events are parked.
  */
 static bool
 log_is_open(const IdemStream *stream)
@@ -544,12 +596,13 @@ typedef enum Filled
 {
 	FILLED_BATCH,				/* a batch was sent */
 	FILLED_NOTHING,				/* nothing can be sent now */
-	FILLED_UNSEEN				/* events were read, and none was sent */
+	FILLED_UNSEEN				/* events were read, and no batch was sent */
 } Filled;
 
 /*
- * One batch of whoever's turn it is: as long as parked events can be sent, or could be
- * once those in flight are settled, theirs and the log's take turns.
+ * Send one batch, of parked events or of the outbox.  The two take turns as
+ * long as parked events can be sent, or could be sent once those in flight are
+ * settled.
  */
 static Filled
 fill_once(IdemStream *stream, IdemClock turn_ends)
@@ -569,7 +622,7 @@ fill_once(IdemStream *stream, IdemClock turn_ends)
 		if (stream->exclusive)
 			return FILLED_NOTHING;
 	}
-	/* One difference at a time for sinks that store positions. */
+	/* A sink that stores positions is sent one difference at a time. */
 	if (stream->sink_stores && stream->cursor.pos.target == NULL && stream->nbatches > 0)
 		return FILLED_NOTHING;
 	stream->log_turn = false;
@@ -595,13 +648,17 @@ idem_send(IdemStream *stream)
 		if (filled == FILLED_NOTHING)
 			break;
 
-		/* Others have their turn first. */
+		/* The other relays have their turn first. */
 		if (filled == FILLED_UNSEEN || idem_clock() >= turn_ends)
 		{
 			stream->look = IDEM_LOOK_AT_ONCE;
 			break;
 		}
-		/* Hand it over at once: the sink works while the next one is read. */
+
+		/*
+		 * Write the batch at once: the sink works on it while the next batch
+		 * is read.
+		 */
 		idem_pipe_flush(&stream->pipe);
 	}
 }

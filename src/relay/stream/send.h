@@ -1,7 +1,7 @@
 /*-------------------------------------------------------------------------
  *
  * send.h
- *		Events of the log, and parked ones that are due -> batches.
+ *		Events of the outbox, and parked ones that are due -> batches.
  *
  * Copyright (c) 2026, the idempotency developers
  *
@@ -17,10 +17,13 @@
 
 #include "relay/stream/state.h"
 
-/* Send as many batches as there is room for, while it is the relay's turn. */
+/* Send batches while there is room for them and the relay's turn lasts. */
 extern void idem_send(IdemStream *stream);
 
-/* When parked events are due that could be sent now; 0: none, or they cannot. */
+/*
+ * When the next parked event is due; 0: none, or something that will wake us
+ * comes first.
+ */
 extern IdemClock idem_send_repeats_at(IdemStream *stream);
 
 #endif							/* IDEM_RELAY_STREAM_SEND_H */

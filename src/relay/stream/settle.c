@@ -3,15 +3,20 @@
  * settle.c
  *		Results of batches -> the position, and the events that are parked.
  *
- * Batches settle in the order they were sent.  To a sink that stores nothing, the
- * position passes a batch in the transaction that parks its refused events; the
- * position of a batch with nothing to park is written later (progress.c).  To a
- * sink that stores positions, refused events are parked durably first, then SETTLE
- * lets the sink commit, and its verdict moves the position; the log has the row since
- * before the first frame.
+ * Batches are settled in the order in which they were sent.
  *
- * A crash before the parking repeats the batch; between parking and the
- * position, the log's events that stand parked are passed over when read again.
+ * With a sink that stores nothing, one transaction parks the refused events of
+ * a batch and moves the position past it.  The position of a batch with nothing
+ * to park is written later (progress.c).
+ *
+ * With a sink that stores positions, the refused events are parked durably
+ * first.  Then SETTLE lets the sink commit, and the sink's verdict moves the
+ * position.  The log of positions has had the batch's row since before the
+ * first frame.
+ *
+ * A crash before the parking repeats the batch.  After a crash between parking
+ * and position the events are read again, and those that stand parked are
+ * passed over.
  *
  * Copyright (c) 2026, the idempotency developers
  *
@@ -34,13 +39,13 @@
 #include "shared/fault.h"
 #include "shared/txn.h"
 
-/* How often a lock is tried that somebody else has. */
+/* How often a lock is tried while somebody else has it. */
 #define LOCK_RETRY_MS 50
 
 /*
- * The first commit of an epoch at the sink.  From here on a sink that does not
- * know the relay, or another one's position, is a contradiction, also for the
- * programs that are started later.
+ * The sink has made its first commit of an epoch: write that down.  From here
+ * on a sink that does not know the relay, or that has another relay's position,
+ * is a contradiction, also for programs that are started later.
  */
 static void
 end_freshness(IdemStream *stream, int64 row_id)
@@ -51,7 +56,7 @@ end_freshness(IdemStream *stream, int64 row_id)
 	IDEM_FAULT_POINT("relay-confirmed");
 }
 
-/* A batch is settled: whatever went wrong before is over. */
+/* A batch is settled, so earlier failures count no more. */
 static void
 on_progress(IdemStream *stream, IdemBatch *batch)
 {
@@ -71,7 +76,7 @@ idem_settle_try_lock(IdemStream *stream, const int64 *parked_ids, int n)
 	return false;
 }
 
-/* The same for what is to be settled of a batch. */
+/* The same for the parked events of a batch, if it has any. */
 static bool
 try_lock_batch(IdemStream *stream, const IdemBatch *batch)
 {
@@ -87,7 +92,7 @@ try_lock_batch(IdemStream *stream, const IdemBatch *batch)
 	return locked;
 }
 
-/* Park an event of the log that was not accepted. */
+/* Park an event of the outbox that was not accepted. */
 static void
 park_flight(IdemStream *stream, const IdemBatch *batch, const IdemFlight *flight)
 {
@@ -106,8 +111,9 @@ park_flight(IdemStream *stream, const IdemBatch *batch, const IdemFlight *flight
 }
 
 /*
- * Events that were passed over for an earlier one of their key wait.  An event that
- * waits already needs no new row, unless its row says that it is part of a batch.
+ * The sink skipped these events for an earlier event of their key: let them
+ * wait.  An event whose state is "waiting" already needs no new row, unless its
+ * row says that the event is part of a batch.
  */
 static void
 let_wait(IdemStream *stream, const IdemBatch *batch)
@@ -130,7 +136,10 @@ let_wait(IdemStream *stream, const IdemBatch *batch)
 	pfree(ids);
 }
 
-/* Put the non-acks of a batch on record.  In a transaction. */
+/*
+ * Park the events of the batch that were not acked, or update their rows.  In a
+ * transaction.
+ */
 static void
 park_nonacks(IdemStream *stream, IdemBatch *batch)
 {
@@ -151,7 +160,7 @@ park_nonacks(IdemStream *stream, IdemBatch *batch)
 	IDEM_FAULT_POINT("relay-parked-written");
 }
 
-/* Forget the parked events that were accepted now.  In a transaction. */
+/* Forget the parked events of the batch that were acked.  In a transaction. */
 static void
 unpark_acks(IdemStream *stream, IdemBatch *batch)
 {
@@ -168,7 +177,7 @@ unpark_acks(IdemStream *stream, IdemBatch *batch)
 	IDEM_FAULT_POINT("relay-unparked");
 }
 
-/* Tell the sink that the refused events of the batch are on record. */
+/* Tell the sink that the events that were not acked are on record. */
 static void
 send_settle(IdemStream *stream, IdemBatch *batch)
 {
@@ -180,7 +189,7 @@ send_settle(IdemStream *stream, IdemBatch *batch)
 	IDEM_FAULT_POINT("relay-settle-sent");
 }
 
-/* "settled" passes the batch; written at once only if it cannot wait. */
+/* Move "settled" past the batch; the row follows soon. */
 static void
 pass_batch(IdemStream *stream, const IdemBatch *batch)
 {
@@ -191,9 +200,9 @@ pass_batch(IdemStream *stream, const IdemBatch *batch)
 }
 
 /*
- * Batches at the head that are answered, to a sink that stores nothing: at most
- * one transaction for all of them.  An error in it takes back what "settled"
- * passed here, which the caller of all this sees to.
+ * Settle the answered batches at the head, for a sink that stores nothing, in
+ * at most one transaction.  If it fails, "settled" is ahead of the log of
+ * positions; idem_stream_failed sees to that.
  */
 static void
 settle_plain(IdemStream *stream)
@@ -247,7 +256,10 @@ settle_plain(IdemStream *stream)
 	IDEM_FAULT_POINT("relay-position-committed");
 }
 
-/* Begin the transaction that settles it; false if somebody has what it changes. */
+/*
+ * Begin the transaction that settles the batch; false if somebody has a lock on
+ * rows that it changes.
+ */
 static bool
 begin_locked(IdemStream *stream, const IdemBatch *batch)
 {
@@ -260,7 +272,10 @@ begin_locked(IdemStream *stream, const IdemBatch *batch)
 	return false;
 }
 
-/* The head batch, to a sink that stores positions.  True if it is done. */
+/*
+ * Settle the oldest batch, for a sink that stores positions.  True if the batch
+ * is done.
+ */
 static bool
 settle_storing(IdemStream *stream, IdemBatch *batch)
 {
@@ -272,7 +287,10 @@ settle_storing(IdemStream *stream, IdemBatch *batch)
 		idem_reader_suspend(stream->reader);
 		idem_txn_commit(true);
 
-		/* A failover must not forget them once the sink has passed them. */
+		/*
+		 * Hold SETTLE until a synchronous standby has the parked events.  The
+		 * sink's position will pass them, so a failover must not lose them.
+		 */
 		idem_pipe_hold(&stream->pipe, InvalidXLogRecPtr);
 		send_settle(stream, batch);
 	}

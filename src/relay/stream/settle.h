@@ -21,8 +21,9 @@
 extern void idem_settle(IdemStream *stream);
 
 /*
- * May the transaction change the relay's parked events, and those that it names?
- * Else the relay waits by itself, and tries again at lock_retry_at.
+ * Try to lock the relay's parked events, and those named by parked_ids, so that
+ * the transaction may change them.  If that fails, the relay tries again at
+ * lock_retry_at, which is set here.
  */
 extern bool idem_settle_try_lock(IdemStream *stream, const int64 *parked_ids, int n);
 

@@ -1,11 +1,11 @@
 /*-------------------------------------------------------------------------
  *
  * state.h
- *		What the files of a stream share: the stream, its batches, a verdict.
+ *		The types that the files of a stream share: stream, batch, verdict.
  *
- * Private to this folder.  Only stream.c, the life cycle, ends a program, opens the
- * breaker and stops a relay.  The files below it say by a verdict that the program
- * cannot go on, and why.
+ * Private to this folder.  Only stream.c, the life cycle, ends a program, opens
+ * the breaker and stops a relay.  The files below stream.c return a verdict,
+ * which says that the program cannot go on, and why.
  *
  * Copyright (c) 2026, the idempotency developers
  *
@@ -33,26 +33,33 @@
 #include "relay/stream/pipe.h"
 #include "shared/clock.h"
 
-/* In flight, or settled with a position that is not written: a crash repeats these. */
+/*
+ * Batches in flight, plus settled batches whose position is not written yet.  A
+ * crash repeats at most so many.
+ */
 #define IDEM_STREAM_MAX_BATCHES 8
 
 /* How a stream goes on. */
 typedef enum IdemStreamOutcome
 {
 	IDEM_STREAM_OK,
-	IDEM_STREAM_OUTAGE,			/* try again after the backoff */
-	IDEM_STREAM_MISCONFIGURED,	/* the same: it may be put right at the
-								 * target, where we do not see it */
-	IDEM_STREAM_UNUSABLE,		/* its configuration can never work: an
-								 * operator has to act */
-	IDEM_STREAM_FENCED,			/* another relay took over: an operator has to
-								 * act */
-	IDEM_STREAM_DIVERGED,		/* sink and log contradict each other: the
-								 * same */
+	IDEM_STREAM_OUTAGE,			/* the target is down: try again after the
+								 * backoff */
+	IDEM_STREAM_MISCONFIGURED,	/* something at the target has to be put
+								 * right, and nothing tells us when: try again
+								 * after the backoff */
+	IDEM_STREAM_UNUSABLE,		/* the configuration can never work: wait for
+								 * an operator */
+	IDEM_STREAM_FENCED,			/* another relay took the sink over: wait for
+								 * an operator */
+	IDEM_STREAM_DIVERGED,		/* the sink's position and the log of
+								 * positions contradict each other: wait for
+								 * an operator */
 	IDEM_STREAM_DIED,			/* the program ended, hangs, or broke the
-								 * protocol: perhaps for an event in flight */
-	IDEM_STREAM_ABORTED			/* the sink cannot commit a batch, for one of
-								 * its events */
+								 * protocol; an event in flight may be the
+								 * cause */
+	IDEM_STREAM_ABORTED			/* the sink cannot commit a batch because of
+								 * one of its events */
 } IdemStreamOutcome;
 
 typedef struct IdemStreamVerdict
@@ -60,7 +67,8 @@ typedef struct IdemStreamVerdict
 	IdemStreamOutcome outcome;
 	const char *message;		/* static, or palloc'd in the context that the
 								 * step began in; NULL with OK */
-	uint64		batch;			/* ABORTED: its number */
+	uint64		batch;			/* ABORTED: number of the batch that the sink
+								 * cannot commit */
 } IdemStreamVerdict;
 
 #define IDEM_STREAM_GOES_ON ((IdemStreamVerdict) {IDEM_STREAM_OK, NULL, 0})
@@ -74,30 +82,36 @@ idem_stream_verdict(IdemStreamOutcome outcome, const char *message)
 	};
 }
 
+/*
+ * The phase of a stream.  A program whose socket has ended keeps its phase until
+ * its process has ended, too.
+ */
 typedef enum IdemStreamPhase
 {
 	IDEM_STREAM_OFF,			/* no program runs */
-	IDEM_STREAM_HELLO,			/* HELLO is sent, READY awaited */
-	IDEM_STREAM_READY			/* of both the last moment: the socket has
-								 * ended, the program's end is awaited */
+	IDEM_STREAM_HELLO,			/* HELLO is sent, READY is awaited */
+	IDEM_STREAM_READY			/* READY has come, batches are sent */
 } IdemStreamPhase;
 
 /* May the relay send? */
 typedef enum IdemStreamLeave
 {
 	IDEM_STREAM_SENDS,
-	IDEM_STREAM_YIELDS,			/* others wait for the program's room: what is
-								 * in flight is settled, nothing new is sent */
-	IDEM_STREAM_BARRED			/* by its configuration, at the last look;
-								 * what is in flight is settled before a pause */
+	IDEM_STREAM_YIELDS,			/* another relay needs room for a program:
+								 * settle what is in flight, send nothing new */
+	IDEM_STREAM_BARRED			/* the configuration forbade it at the last
+								 * look; before a pause or halt, what is in
+								 * flight is settled */
 } IdemStreamLeave;
 
-/* When is the log to be looked at again? */
+/* When is the outbox to be looked at again? */
 typedef enum IdemStreamLook
 {
-	IDEM_LOOK_AT_ONCE,			/* more may be there; others had their turn */
-	IDEM_LOOK_WITH_ROOM,		/* when there is room for a batch */
-	IDEM_LOOK_WHEN_WOKEN		/* nothing was left: something has to commit */
+	IDEM_LOOK_AT_ONCE,			/* the turn was over before the end of the
+								 * outbox */
+	IDEM_LOOK_WITH_ROOM,		/* as soon as another batch may be sent */
+	IDEM_LOOK_WHEN_WOKEN		/* the outbox had nothing left: wait for a
+								 * commit */
 } IdemStreamLook;
 
 /* An event in flight. */
@@ -105,7 +119,8 @@ typedef struct IdemFlight
 {
 	FullTransactionId xid;
 	int64		seq;
-	int64		parked_id;		/* 0: from the log */
+	int64		parked_id;		/* row of the parked event; 0: the event comes
+								 * from the outbox */
 	uint8		outcome;		/* IdemProtoOutcome; 0: no answer yet */
 	int			failure;		/* index into the batch's failures; -1: none */
 } IdemFlight;
@@ -113,28 +128,34 @@ typedef struct IdemFlight
 typedef struct IdemBatch
 {
 	dlist_node	node;
-	MemoryContext cxt;			/* the batch is in it, too */
+	MemoryContext cxt;			/* holds this struct and all that it points to */
 	uint64		no;
-	bool		repeats;		/* parked events, not the log's */
-	int64		row_id;			/* in its END; 0: the sink stores no position */
-	int64		k;				/* the seq in its END */
-	bool		settle_sent;	/* its refused events are on record */
-	bool		committed;		/* a transactional sink said so */
-	int			n;				/* events */
+	bool		repeats;		/* holds parked events, not events of the log */
+	int64		row_id;			/* row id in the batch's END; 0: the sink
+								 * stores no position */
+	int64		k;				/* seq in the batch's END */
+	bool		settle_sent;	/* the refused events are parked, and SETTLE
+								 * is sent */
+	bool		committed;		/* a sink that stores positions has said so */
+	int			n;				/* number of flights */
 	int			unanswered;
 	int			nonacks;
 	IdemFlight *flights;
 	IdemFailure *failures;
 	int			nfailures;
 	int			failures_allocated;
-	IdemPosition after;			/* once all of it is settled */
+	IdemPosition after;			/* the position once the batch is settled */
 } IdemBatch;
 
-/* The event that a hunt found, to be parked once the sink has said where it stands. */
+/*
+ * The event that a hunt found.  The event is parked when the next program has
+ * said READY, since only then the sink's position is known.
+ */
 typedef struct IdemFound
 {
 	bool		is_set;
-	int64		parked_id;		/* 0: from the log */
+	int64		parked_id;		/* row of the parked event; 0: the event comes
+								 * from the outbox */
 	FullTransactionId xid;
 	int64		seq;
 	char		message[IDEM_ERROR_LEN];
@@ -142,82 +163,100 @@ typedef struct IdemFound
 
 typedef struct IdemStream
 {
-	MemoryContext cxt;			/* all of the stream */
-	MemoryContext config_cxt;	/* of config */
-	MemoryContext busy_cxt;		/* what only a program needs; NULL: none was
-								 * started since the last rest */
-	MemoryContext run_cxt;		/* of what is in flight; reset when turned off */
-	MemoryContext event_cxt;	/* of one event while it is encoded */
+	MemoryContext cxt;			/* holds the whole stream */
+	MemoryContext config_cxt;	/* holds config */
+	MemoryContext busy_cxt;		/* holds what only a running program needs;
+								 * NULL: no program was started since the last
+								 * rest */
+	MemoryContext run_cxt;		/* holds what is in flight; reset when the
+								 * program ends */
+	MemoryContext event_cxt;	/* holds one event while it is encoded */
 	IdemRelayConfig *config;
-	IdemRelayEntry *entry;		/* NULL: stat_relay is full */
+	IdemRelayEntry *entry;		/* shown in stat_relay; NULL: shared memory
+								 * has no room */
 
 	IdemStreamPhase phase;
 	IdemPipe	pipe;
 	IdemStreamLeave leave;
-	IdemClock	yield_by;		/* one that yields is counted on until then */
-	bool		stopped;		/* until an operator acts, or the
-								 * configuration changes */
+	IdemClock	yield_by;		/* YIELDS: others rely on this stream's room
+								 * until then */
+	bool		stopped;		/* starts no program until an operator acts or
+								 * the configuration changes */
 	IdemStreamLook look;
 
-	/* without a program, since there is nothing to send */
+	/* at rest: no program runs, since there is nothing to send */
 	IdemRester	rester;
 	IdemStartTicket ticket;
-	bool		settled_known;	/* "settled" is where it stands, and perhaps
-								 * ahead of the log by events not for it */
-	bool		proven;			/* a program has been ready for its server as
-								 * that is now */
-	bool		slow_start;		/* the last one was not in time, where others
+	bool		settled_known;	/* "settled" is where the relay stands; it may
+								 * be ahead of the log of positions by events
+								 * of other types */
+	bool		proven;			/* a program has said READY since the server
+								 * last changed */
+	bool		slow_start;		/* the last program was ended, because it was
+								 * not ready within a second while others
 								 * waited */
-	IdemClock	busy_at;		/* when it last had something to do */
-	IdemClock	started_at;		/* its program was */
+	IdemClock	busy_at;		/* when the stream last had something to do */
+	IdemClock	started_at;		/* when the current program was started */
 
-	/* what READY said */
-	bool		sink_stores;	/* positions, in the transaction of the
-								 * effects */
+	/* what the sink said in READY */
+	bool		sink_stores;	/* the sink stores positions, in the
+								 * transaction of the effects */
 	int64		credit_messages;
 	int64		credit_bytes;
-	int			max_batch_events;	/* the lesser of ours and the sink's */
+	int			max_batch_events;	/* the lower limit of the relay's and the
+									 * sink's */
 	int64		max_batch_bytes;
 
-	/* where it is; settled is what the log of positions says or may say */
+	/*
+	 * Where the relay is: the cursor has passed what was sent, "settled" what
+	 * was settled.
+	 */
 	IdemReader *reader;
-	IdemCursor	cursor;			/* what was sent */
+	IdemCursor	cursor;			/* passed all events that were sent */
 	IdemPosition settled;
-	bool		settled_dirty;	/* settled is ahead of the log */
-	int			unwritten;		/* batches by which it is; see progress.c */
-	IdemClock	write_by;		/* write it then at the latest; 0: no need */
-	int64		row_id;			/* of the cursor, for sinks that store
-								 * positions */
-	int64		life;			/* of the program; see IdemPositionRow */
-	int64		stored_row;		/* what the sink is known to have stored last; */
-	int64		stored_k;		/* 0: not known */
-	IdemPositionFresh fresh;	/* has a sink confirmed anything of this epoch */
+	bool		settled_dirty;	/* "settled" is ahead of the log of positions */
+	int			unwritten;		/* batches that "settled" has passed and the
+								 * log of positions has not; see progress.c */
+	IdemClock	write_by;		/* write "settled" then at the latest; 0: no
+								 * need */
+	int64		row_id;			/* SENT row of the current difference, for
+								 * sinks that store positions; 0: none yet */
+	int64		life;			/* life of the program; see IdemPositionRow */
+	int64		stored_row;		/* row that the sink is known to have stored
+								 * last; 0: not known */
+	int64		stored_k;		/* k that it stored with the row */
+	IdemPositionFresh fresh;	/* whether a sink has confirmed anything of
+								 * this epoch */
 
-	/* What is being sent was not committed before; 0: unknown */
+	/* events of the current difference committed after this time; 0: unknown */
 	TimestampTz stamp;
-	TimestampTz looked_at;		/* just before the last snapshot; 0: unknown */
-	TimestampTz woken_at;		/* the first commit that woke us since */
-	dlist_head	batches;		/* in flight, oldest first */
+	TimestampTz looked_at;		/* time just before the last snapshot; 0:
+								 * unknown */
+	TimestampTz woken_at;		/* time of the first commit that woke us since
+								 * looked_at; 0: none or unknown */
+	dlist_head	batches;		/* batches in flight, oldest first */
 	int			nbatches;
 	uint64		next_batch;
 
 	IdemParkedIndex *parked;
 	bool		parked_dirty;
-	bool		repeats_in_flight;	/* a batch of parked events */
-	bool		log_turn;		/* the log's; a batch of parked events went
-								 * last */
-	bool		exclusive;		/* nothing may go beside an event that killed
-								 * a program: it is in flight, or about to be */
-	IdemClock	lock_retry_at;	/* somebody has what is to be changed; 0:
-								 * nobody */
+	bool		repeats_in_flight;	/* a batch of parked events is in flight */
+	bool		log_turn;		/* the next batch is the outbox's, since
+								 * parked events had the last */
+	bool		exclusive;		/* send nothing else: an event that killed a
+								 * program is in flight, or waits to be sent
+								 * alone */
+	IdemClock	lock_retry_at;	/* somebody holds a lock on rows that we have
+								 * to change: try again then; 0: nobody does */
 
 	/* breaker */
-	int			failures;		/* in a row */
-	int			stepwise;		/* so many batches to come, one at a time: an
-								 * error of ours, perhaps at one of them */
+	int			failures;		/* failures in a row */
+	int			stepwise;		/* batches still to be sent one at a time,
+								 * since one of them may have raised the last
+								 * error */
 	IdemClock	not_before;
-	pid_t		held_pid;		/* a killed program whose life was complained
-								 * of */
+	pid_t		held_pid;		/* killed program that lives on, and that was
+								 * logged already */
 	IdemHunt	hunt;
 	IdemFound	found;
 } IdemStream;

@@ -5,21 +5,22 @@
  *
  *		OFF --start--> HELLO --READY--> READY --END OF FILE, FAILED, hang--> OFF
  *
- * OFF waits for the breaker, for its turn to start a program (program/starts.c), or,
- * stopped, for an operator; or the relay rests, because there is nothing to send
- * (position/rest.c).  A program that has had nothing to do for a while is ended, so
- * that a relay that rests holds no process.  Nothing of the program's process
- * survives a way to OFF: batches in flight are dropped and the log is read again from
- * the settled position, or from the one the sink has stored.
+ * In OFF the relay waits for the breaker, for its turn to start a program
+ * (program/starts.c), or, stopped, for an operator; or the relay rests, because
+ * there is nothing to send (position/rest.c).  A program that has had nothing
+ * to do for a while is ended, so that a resting relay holds no process.  No
+ * state of the program's process survives the way to OFF: batches in flight are
+ * dropped, and the outbox is read again from the settled position or from the
+ * position that the sink has stored.
  *
- * The other files of this folder are below this one.  They say by a verdict that the
- * program cannot go on; only this file ends a program, opens the breaker and stops a
- * relay.
+ * The other files of this folder are below this one.  They return a verdict,
+ * which says that the program cannot go on.  Only this file ends a program,
+ * opens the breaker and stops a relay.
  *
- * LOCKING: none is held between steps; a transaction never spans a wait.
+ * LOCKING: no lock is held between steps; a transaction never spans a wait.
  *
- * MEMORY: one context per stream; the buffers are bounded by the batch size
- * and one message, what is in flight by IDEM_STREAM_MAX_BATCHES.
+ * MEMORY: one context per stream.  The batch size and one message bound the
+ * buffers; IDEM_STREAM_MAX_BATCHES bounds what is in flight.
  *
  * Copyright (c) 2026, the idempotency developers
  *
@@ -53,10 +54,14 @@
 #include "shared/error.h"
 #include "shared/fault.h"
 
-/* A program with something to do is not asked to give way before. */
+/*
+ * A program with something to do is asked to yield after this time at the
+ * earliest.  A program that is not ready after this time is ended if others
+ * wait.
+ */
 #define SLICE_MS 1000
 
-/* A relay that was asked to is not counted on for longer. */
+/* How long others count on a relay that was asked to yield. */
 #define YIELD_MS (2 * SLICE_MS)
 
 IdemStream *
@@ -79,7 +84,7 @@ idem_stream_create(MemoryContext parent, IdemRelayConfig *config, MemoryContext 
 	return stream;
 }
 
-/* What a program needs and a relay that rests does not have. */
+/* Allocate what only a relay with a program needs. */
 static void
 make_busy(IdemStream *stream)
 {
@@ -108,7 +113,7 @@ free_busy(IdemStream *stream)
 	idem_pipe_forget_buffers(&stream->pipe);
 }
 
-/* To OFF, whatever the state; the breaker and "stopped" are the caller's. */
+/* Go to OFF from any state.  The caller sets the breaker or "stopped". */
 static void
 turn_off(IdemStream *stream)
 {
@@ -134,7 +139,10 @@ turn_off(IdemStream *stream)
 	stream->lock_retry_at = 0;
 }
 
-/* The same where the program did nothing wrong: it may say its last words. */
+/*
+ * Go to OFF where the program did nothing wrong.  If nothing is in flight, the
+ * program may end by itself after BYE.
+ */
 static void
 dismiss(IdemStream *stream)
 {
@@ -142,7 +150,7 @@ dismiss(IdemStream *stream)
 	turn_off(stream);
 }
 
-/* Without a program, at "settled"; what is new in the log is looked at for it. */
+/* Rest without a program, at "settled".  far: see idem_rest_join. */
 static void
 begin_rest(IdemStream *stream, bool far)
 {
@@ -159,7 +167,7 @@ begin_rest(IdemStream *stream, bool far)
 	idem_report_state(stream->entry, stream->config->name, IDEM_RELAY_IDLE, IDEM_WAIT_EVENTS);
 }
 
-/* Parked events, or the log, may have something that was not there before. */
+/* Parked events or the outbox may have changed: look at both. */
 static void
 look_again(IdemStream *stream)
 {
@@ -177,7 +185,7 @@ idem_stream_rise(IdemStream *stream, const IdemSnap *done)
 	look_again(stream);
 }
 
-/* To stand alone again, for whatever reason but that it has something to send. */
+/* End the rest, for any reason but an event to send. */
 static void
 end_rest(IdemStream *stream)
 {
@@ -190,9 +198,9 @@ end_rest(IdemStream *stream)
 }
 
 /*
- * A relay that was just made, moved or adopted starts its program once, so that
- * whatever is wrong with its server shows.  In the middle of a difference only
- * a program that is started knows how to go on.
+ * A relay that was just created, moved or adopted starts its program once, so
+ * that a fault of its server shows.  A relay in the middle of a difference
+ * starts its program, too, since a rest begins only between two differences.
  */
 void
 idem_stream_rest_at(IdemStream *stream, const IdemPositionRow *row)
@@ -212,7 +220,7 @@ idem_stream_rest_at(IdemStream *stream, const IdemPositionRow *row)
 	begin_rest(stream, true);
 }
 
-/* End a program that has nothing to do. */
+/* End a program that has nothing to do, and rest. */
 static void
 go_to_rest(IdemStream *stream)
 {
@@ -253,7 +261,10 @@ idem_stream_yields_soon(const IdemStream *stream)
 	return stream->leave == IDEM_STREAM_YIELDS && idem_clock() < stream->yield_by;
 }
 
-/* It tries again with those that fail, where it has more time. */
+/*
+ * The relay asks again among those whose programs fail.  There its program has
+ * all of idempotency.sink_timeout.
+ */
 bool
 idem_stream_end_slow_start(IdemStream *stream)
 {
@@ -265,7 +276,7 @@ idem_stream_end_slow_start(IdemStream *stream)
 	return true;
 }
 
-/* It gives its program up, and asks for one behind the others. */
+/* End the program for others; ask for a new one if there is more to send. */
 static void
 yield_program(IdemStream *stream)
 {
@@ -277,7 +288,7 @@ yield_program(IdemStream *stream)
 	IDEM_FAULT_POINT("relay-yielded");
 }
 
-/* The configuration is looked at anew before anything is sent. */
+/* Lift the bar; may_run looks at the configuration before anything is sent. */
 static void
 end_bar(IdemStream *stream)
 {
@@ -297,7 +308,7 @@ idem_stream_configure(IdemStream *stream, IdemRelayConfig *config,
 	if (!same || acted || idem_relay_is_barred(config, &state, &message))
 		end_rest(stream);
 
-	/* The position was moved, or bound to another cluster. */
+	/* The position was moved by an operator, or the relay was adopted. */
 	if (stream->config->epoch != config->epoch ||
 		strcmp(stream->config->incarnation, config->incarnation) != 0)
 	{
@@ -377,7 +388,7 @@ stop(IdemStream *stream, IdemRelayState state, const char *message)
 	idem_report_state(stream->entry, stream->config->name, state, IDEM_WAIT_OPERATOR);
 }
 
-/* The only event in flight is at fault; it is parked when the next program is ready. */
+/* The only event in flight is at fault: remember it, to be parked at READY. */
 static void
 note_found(IdemStream *stream, const char *message)
 {
@@ -393,7 +404,7 @@ note_found(IdemStream *stream, const char *message)
 	found->message[len] = '\0';
 }
 
-/* The program ended, perhaps for one of the events in flight. */
+/* The program died, perhaps of one of the events in flight. */
 static void
 end_by_death(IdemStream *stream, const IdemHuntDeath *death, const char *message)
 {
@@ -413,8 +424,10 @@ end_by_death(IdemStream *stream, const IdemHuntDeath *death, const char *message
 }
 
 /*
- * Which events are suspects?  Of a batch that the sink cannot commit, all, if that is
- * the oldest; sinks that store positions commit in order, so it always should be.
+ * Count the suspects.  If the sink cannot commit the oldest batch, these are
+ * all events of the batch; sinks that store positions commit in order, so the
+ * batch always should be the oldest.  Otherwise all events in flight are
+ * suspects.
  */
 static IdemHuntDeath
 describe_death(IdemStream *stream, const IdemStreamVerdict *verdict)
@@ -433,9 +446,11 @@ describe_death(IdemStream *stream, const IdemStreamVerdict *verdict)
 }
 
 /*
- * Nothing but this ends a stream for what a leaf has seen.  The answers of the
- * program that came before count, or their events would be sent again each time; a
- * sink that stores positions tells of them at the next hello.
+ * End the stream for a verdict of a file below; only this function does so.
+ * Results that came before the verdict are settled first, or their events would
+ * be sent again each time.  A sink that stores positions tells of its commits
+ * at the next HELLO, so after anything but a death they need not be settled
+ * here.
  */
 static void
 end_stream(IdemStream *stream, IdemStreamVerdict verdict)
@@ -473,7 +488,7 @@ end_stream(IdemStream *stream, IdemStreamVerdict verdict)
 	}
 }
 
-/* Does the stream go on?  If not, it is ended. */
+/* Does the stream go on?  If not, end it. */
 static bool
 goes_on(IdemStream *stream, IdemStreamVerdict verdict)
 {
@@ -486,7 +501,7 @@ goes_on(IdemStream *stream, IdemStreamVerdict verdict)
 void
 idem_stream_failed(IdemStream *stream, const char *message)
 {
-	/* Its transaction may have taken back what "settled" has passed. */
+	/* The rollback may have taken back what "settled" relies on. */
 	stream->settled_known = false;
 	idem_progress_forget_unwritten(stream);
 	stream->stepwise = IDEM_STREAM_MAX_BATCHES;
@@ -509,7 +524,10 @@ idem_stream_woken(IdemStream *stream, TimestampTz stamp)
 		stream->look = IDEM_LOOK_WITH_ROOM;
 }
 
-/* Why it must not run at all now; reports the state.  True if it may. */
+/*
+ * May the relay run, as far as its configuration goes?  If not, end its
+ * program, or settle first what is in flight, and report the state.
+ */
 static bool
 may_run(IdemStream *stream)
 {
@@ -525,14 +543,14 @@ may_run(IdemStream *stream)
 	}
 	stream->leave = IDEM_STREAM_BARRED;
 
-	/* What is in flight is settled before a pause, or a halt. */
+	/* Before a pause or a halt, what is in flight is settled. */
 	if ((state == IDEM_RELAY_PAUSED || state == IDEM_RELAY_HALTED) && stream->phase == IDEM_STREAM_READY &&
 		stream->nbatches > 0)
 		return true;
 	if (stream->phase != IDEM_STREAM_OFF)
 		dismiss(stream);
 	idem_start_withdraw(&stream->ticket);
-	/* Paused means that nothing of it is to be repeated later. */
+	/* Write the position, so that a later start repeats nothing. */
 	idem_progress_persist(stream);
 	if (message && !was_barred)
 		idem_report_error(stream->entry, message);
@@ -541,8 +559,9 @@ may_run(IdemStream *stream)
 }
 
 /*
- * May this server publish?  If not, the program goes at once, for it may still
- * hold what it was sent.  What it has answered already is not sent again.
+ * May this server publish?  If not, end the program at once, since it may still
+ * hold events that it was sent.  Results that have arrived are settled first,
+ * so that their events are not sent again.
  */
 static bool
 is_witnessed(IdemStream *stream)
@@ -560,10 +579,11 @@ is_witnessed(IdemStream *stream)
 }
 
 /*
- * A program that was killed may live as long as the kernel holds it.  What it had
- * in hand may still take effect then: a write to a file system that answers late, a
- * transaction whose connection is open.  So the next program begins after its end,
- * or events of one key would change their order.
+ * Does a former program of the relay still live?  A killed program may live as
+ * long as the kernel holds it.  Its last system call may still take effect: a
+ * write to a file system that answers late, or a transaction whose connection
+ * is open.  So the next program starts only after the former one has ended.
+ * Otherwise events of one key could change their order.
  */
 static bool
 former_program_lives(IdemStream *stream)
@@ -574,7 +594,7 @@ former_program_lives(IdemStream *stream)
 	if (pid == 0)
 		return false;
 
-	/* It asks when it can use the answer: the former may live for ever. */
+	/* Leave the queue of starts: the former program may live for ever. */
 	idem_start_withdraw(&stream->ticket);
 	idem_report_sink_pid(stream->entry, pid);
 	if (overdue && stream->held_pid != pid)
@@ -594,7 +614,7 @@ former_program_lives(IdemStream *stream)
 	return true;
 }
 
-/* The relay's turn to start its program; else it is shown what it waits for. */
+/* Has the relay's turn to start come?  If not, report that it waits. */
 static bool
 may_start(IdemStream *stream)
 {
@@ -607,6 +627,7 @@ may_start(IdemStream *stream)
 	return false;
 }
 
+/* Start the program and send HELLO; opens the breaker if the start fails. */
 static void
 start_program(IdemStream *stream, IdemClock now)
 {
@@ -642,6 +663,7 @@ serve_timers(IdemStream *stream, IdemClock now)
 										idem_sink_timeout_ms));
 }
 
+/* Report what a relay with a ready program waits for. */
 static void
 report_running(IdemStream *stream)
 {
@@ -663,7 +685,7 @@ report_running(IdemStream *stream)
 					  IDEM_RELAY_STREAMING, waiting);
 }
 
-/* One that rests may not publish either, where the witness says so. */
+/* Report a resting relay, which the witness may forbid to publish. */
 static void
 report_resting(IdemStream *stream)
 {
@@ -673,6 +695,7 @@ report_resting(IdemStream *stream)
 		idem_witness_report(stream->entry, stream->config->name);
 }
 
+/* Rest after idempotency.sink_idle_timeout with nothing to do. */
 static void
 rest_if_time(IdemStream *stream, IdemClock now)
 {
@@ -685,7 +708,7 @@ rest_if_time(IdemStream *stream, IdemClock now)
 		go_to_rest(stream);
 }
 
-/* The program is there and has been listened to. */
+/* Settle, send and rest; the program's frames have been handled. */
 static void
 work(IdemStream *stream, IdemClock now)
 {

@@ -28,55 +28,67 @@ extern IdemStream *idem_stream_create(MemoryContext parent, IdemRelayConfig *con
 									  MemoryContext config_cxt);
 
 /*
- * Take a new configuration over; restarts the sink only if it must.  If
- * somebody acted on this relay, an open breaker closes at once.
+ * Take over a new configuration.  Restarts the program only if the sink has
+ * changed.  acted: somebody acted on this relay, so an open breaker closes at
+ * once.
  */
 extern void idem_stream_configure(IdemStream *stream, IdemRelayConfig *config,
 								  MemoryContext config_cxt, bool acted);
 extern void idem_stream_destroy(IdemStream *stream);
 
 /*
- * Its configuration is what it was; its parked events may have changed, and so
- * may what it is allowed to do.
+ * The configuration has not changed, but parked events or rights may have: look
+ * at both again.
  */
 extern void idem_stream_look_again(IdemStream *stream);
 
 /*
- * Do everything that can be done now without waiting; called when the latch
- * or the stream's socket has something, and at the time it asked for.
+ * Do everything that can be done now without waiting.  To be called when the
+ * latch or the stream's socket is ready, and at idem_stream_next_time.
  */
 extern void idem_stream_step(IdemStream *stream);
 
 /*
- * A new stream whose relay stands at the row, the last one of the log: let it
- * rest there if nothing says that its program has to be started now.
+ * A new stream, whose relay stands at the row, the last one of the log of
+ * positions.  Let the relay rest there, unless its program has to be started
+ * first.
  */
 extern void idem_stream_rest_at(IdemStream *stream, const IdemPositionRow *row);
 
-/* It rose, and stands where "base" says. */
+/* The relay has risen from its rest, and stands at the snapshot. */
 extern void idem_stream_rise(IdemStream *stream, const IdemSnap *done);
 
 /*
- * Others wait for a program: end this one's if it has nothing to do; else, if it
- * has had its time, have it given up once what is in flight is settled.  True if
- * that was or will be done.
+ * Other relays wait for room for a program.  ..._end_idle ends this relay's
+ * program if the program has nothing to do.  ..._make_yield asks a program that
+ * has had its time to end once what is in flight is settled.  True if the
+ * program has ended or will end.
  */
 extern bool idem_stream_end_idle(IdemStream *stream);
 extern bool idem_stream_make_yield(IdemStream *stream);
 
-/* The same of a program that has not become ready for a second. */
+/* The same for a program that is not ready a second after its start. */
 extern bool idem_stream_end_slow_start(IdemStream *stream);
 
-/* It was asked to, lately; true no more where it has not come to that in time. */
+/*
+ * Was the stream asked to yield less than two seconds ago, and is it about to?
+ * After two seconds nobody counts on its room any more.
+ */
 extern bool idem_stream_yields_soon(const IdemStream *stream);
 
-/* Something committed at that time; 0: not known when. */
+/* Some transaction committed at that time; 0: the time is not known. */
 extern void idem_stream_woken(IdemStream *stream, TimestampTz stamp);
 
-/* A step raised an error: start over from the settled position, later. */
+/*
+ * A step raised an error: end the program, and go on from the settled position
+ * after the backoff.
+ */
 extern void idem_stream_failed(IdemStream *stream, const char *message);
 
-/* Write the position down if it moved without that, e.g. over other types. */
+/*
+ * Write the position if it moved in memory only, for example over events of
+ * other types.
+ */
 extern void idem_stream_persist(IdemStream *stream);
 
 #endif							/* IDEM_RELAY_STREAM_STREAM_H */

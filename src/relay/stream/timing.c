@@ -20,10 +20,10 @@
 #include "relay/witness.h"
 #include "shared/clock.h"
 
-/* How often a standby that the gate waits for is looked at again. */
+/* How often the gate looks whether a standby has come far enough. */
 #define GATE_POLL_MS 5
 
-/* A program is not ended for a rest that would be shorter. */
+/* A program is not ended if a parked event is due within this time. */
 #define MIN_REST_MS 1000
 
 bool
@@ -51,7 +51,7 @@ idem_stream_rest_time(const IdemStream *stream)
 	return idem_clock_plus_ms(stream->busy_at, idem_sink_idle_timeout_ms);
 }
 
-/* The earlier of two times of which 0 is none. */
+/* The earlier of two times; 0 is no time. */
 static IdemClock
 earlier(IdemClock a, IdemClock b)
 {
@@ -61,8 +61,9 @@ earlier(IdemClock a, IdemClock b)
 }
 
 /*
- * When to start the program; 0: something that wakes us comes before.  Who waits for a
- * start is served by starts.c, who waits for the end of a program by SIGCHLD.
+ * When to start the program; 0: something that wakes us has to come first.
+ * starts.c wakes a relay whose turn to start has come; SIGCHLD tells the end of
+ * a former program.
  */
 static IdemClock
 start_time(const IdemStream *stream)

@@ -20,10 +20,13 @@
 /* When to step next if nothing happens before; 0: no need. */
 extern IdemClock idem_stream_next_time(IdemStream *stream);
 
-/* Nothing in flight, nothing to send, and nothing that only a program can tell. */
+/*
+ * Is nothing in flight, nothing to be sent, and nothing left that only a
+ * program can tell?
+ */
 extern bool idem_stream_is_idle(const IdemStream *stream);
 
-/* When the program is to be ended for having nothing to do; 0: not. */
+/* When to end the program because it has nothing to do; 0: not to be ended. */
 extern IdemClock idem_stream_rest_time(const IdemStream *stream);
 
 #endif							/* IDEM_RELAY_STREAM_TIMING_H */

@@ -3,12 +3,13 @@
  * utf8.c
  *		Text of the server in UTF-8, which sink programs speak.
  *
- * The server's own pg_server_to_any() raises an error for what cannot be
- * converted.  Caught or not, that would be the end of the transaction, and of
- * the relay, at an event that is at fault alone.
+ * The server's own pg_server_to_any() raises an error for text that cannot be
+ * converted.  The error, caught or not, would end the transaction, and the
+ * relay would stop at an event that alone is at fault.  The functions of this
+ * file return false instead.
  *
- * MEMORY: the current context of the caller, four bytes for each of a text in
- * another encoding until that is reset.
+ * MEMORY: text in another encoding takes four bytes per byte, in the caller's
+ * current context, until that is reset.
  *
  * Copyright (c) 2026, the idempotency developers
  *
@@ -28,6 +29,9 @@
 
 #include "relay/stream/utf8.h"
 
+/*
+ * Convert text of an encoding other than UTF-8; false if that is not possible.
+ */
 static bool
 convert(const char *data, int len, IdemProtoStr *out)
 {

@@ -19,9 +19,9 @@
 #include "sink/protocol/protocol.h"
 
 /*
- * What the text is in UTF-8: itself, or palloc'd.  False, and no error, if it
- * has a character that UTF-8 has not, or bytes that are no character.  In a
- * transaction, which the conversion is looked up in.
+ * The text in UTF-8: the text itself, or palloc'd.  Returns false, and raises
+ * no error, if UTF-8 lacks a character of the text, or some bytes are no
+ * character.  In a transaction, since looking up a conversion needs one.
  */
 extern bool idem_utf8_text(IdemEventText text, IdemProtoStr *out);
 extern bool idem_utf8_cstring(const char *s, IdemProtoStr *out);
