@@ -3,22 +3,23 @@
  * cursor.c
  *		How far a reader of the outbox has got, difference by difference.
  *
- * A reader takes a snapshot, the target, reads what the target sees and the base
- * does not, and makes the target its base.  A difference of a long backlog would
- * hold one snapshot for long: it ends at the next tick instead, a snapshot
- * that was written down while the backlog grew.
+ * A reader takes a snapshot, the target, reads the events that the target sees
+ * and the base does not, and makes the target its base.  The difference of a
+ * long backlog would hold one snapshot for long.  So it ends at the next tick
+ * instead: a snapshot that was written to the log of positions while the
+ * backlog grew.
  *
- * Invariant: the base only moves to the target, and only at the end of the
+ * Invariant: the base moves only to the target, and only at the end of the
  * difference; so no event is passed over.
  *
- * A cursor is memory only: a crash, or an abort of the transaction that moved it,
- * is followed by idem_cursor_start with a position that was stored.
+ * A cursor is only in memory.  After a crash, or an abort of the transaction
+ * that moved the cursor, idem_cursor_start sets it to a stored position.
  *
- * LOCKING: none of its own; looking for a tick locks the log of positions for a
- * reader.
+ * LOCKING: none of its own.  The look for a tick locks the log of positions for
+ * a reader.
  *
- * MEMORY: the position's snapshots are in the cursor's context, and replaced
- * when it moves.
+ * MEMORY: the position's snapshots are in the cursor's context, and are
+ * replaced when the cursor moves.
  *
  * Copyright (c) 2026, the idempotency developers
  *

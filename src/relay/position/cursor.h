@@ -19,27 +19,32 @@
 
 typedef struct IdemCursor
 {
-	MemoryContext cxt;			/* of the snapshots in pos; set by the owner */
+	MemoryContext cxt;			/* holds the snapshots in pos; set by the
+								 * owner */
 	IdemPosition pos;			/* all events before it have been read */
-	bool		catching_up;	/* the target is a tick: more is behind it */
-	int64		base_last_seq;	/* last number given out when "base" was taken */
-	int64		target_last_seq;	/* the same for "target" */
+	bool		catching_up;	/* ticks may lie ahead */
+	int64		base_last_seq;	/* last seq drawn when "base" was taken */
+	int64		target_last_seq;	/* last seq drawn when "target" was taken */
 } IdemCursor;
 
-/* Go on from a stored position, by ticks while there are any. */
+/*
+ * Go on from a stored position.  While ticks lie ahead, differences end at
+ * ticks.
+ */
 extern void idem_cursor_start(IdemCursor *cursor, const IdemPosition *pos);
 
 /*
- * Begin the next difference, which ends where idem_target_take says, or in a long
- * backlog at the next tick before that.  Returns false, and changes nothing, if there
- * is nothing new.  *newest is idem_target_take's.  The cursor is between differences.
- * In a transaction; what it allocates besides the position is in the current context.
+ * Begin the next difference.  It ends where idem_target_take says, or in a long
+ * backlog at the next tick before that.  Returns false, and changes nothing, if
+ * there is nothing new.  *newest is idem_target_take's.  The cursor must be
+ * between differences.  In a transaction; the current context gets what is
+ * allocated besides the position.
  */
 extern bool idem_cursor_begin(IdemCursor *cursor, bool *newest);
 
 /*
- * The events up to number last_seq of the difference have been read, or the
- * difference has ended.
+ * The events of the difference up to last_seq have been read; ended: all of
+ * them have.
  */
 extern void idem_cursor_advance(IdemCursor *cursor, bool ended, int64 last_seq);
 

@@ -1,31 +1,35 @@
 /*-------------------------------------------------------------------------
  *
  * parked.c
- *		Events a relay took out of the log's order: to be retried, or dead.
+ *		Events a relay took out of the outbox's order: to be retried, or dead.
  *
- * An event is parked in the same transaction in which the position passes it,
- * or in an earlier one, so that a crash finds it in the log or here, never in
- * neither.  Parked events are copies: the log may be emptied behind them.
+ * An event is parked in the transaction in which the position passes it, or in
+ * an earlier one.  So a crash leaves the event in the outbox, or here, or in
+ * both, never in neither.  Parked events are copies: the outbox may be emptied
+ * behind them.
  *
- * In key order an event may be sent while no earlier one of its aggregate is
- * parked and not yet due, or dead and blocking; the order among them is seq,
- * which for producers that lock their aggregate is the order of commit.
+ * In key order an event may be sent unless an earlier event of its aggregate is
+ * parked and not due yet, or is dead and blocks.  Events of an aggregate are
+ * sent in order of seq.  For producers that lock their aggregate that is the
+ * order of commit.
  *
- * This is not the hot path: rows here are updated and deleted, as many as
- * messages were refused, a statement for each batch of them.  Each is found by its
- * parked_id, which no other row ever has, so dead rows that a pinned xmin horizon keeps
- * are not in the way.
+ * This is not the hot path, so rows here are updated and deleted: as many as
+ * events were refused, with one statement for each batch.  A row is found by
+ * its parked_id, which is never used for another row.  So dead rows that a
+ * pinned xmin horizon keeps are not in the way.
  *
- * LOCKING: the relay's row in "relays" before rows here, as operators' functions
- * lock them.  A worker needs the relay's row only where a dead event halts the
- * relay, and cannot know before whether one will be: under on_dead = stop each
- * transaction that changes rows here locks the relay's row first.  The worker of a
- * database serves many relays and must not wait for an operator's open transaction:
- * it calls idem_parked_try_lock before it changes anything.  The worker of a function
- * relay has nobody beside it, and waits.
+ * LOCKING: the relay's row in "relays" is locked before rows here, in the order
+ * in which operators' functions lock them.  A worker needs the relay's row only
+ * if a dead event halts the relay, and cannot know before whether an event will
+ * be dead.  So under on_dead = stop each transaction that changes rows here
+ * locks the relay's row first.
  *
- * MEMORY: what is taken for a batch, in the caller's context, is bounded by the batch's
- * bytes plus one event; the plans of the statements stay.
+ * The worker of a database serves many relays and must not wait for an
+ * operator's open transaction: it calls idem_parked_try_lock before it changes
+ * anything.  The worker of a function relay serves one relay, and waits.
+ *
+ * MEMORY: the events taken for a batch are in the caller's context, and bounded
+ * by the batch's bytes plus one event.  The plans of the statements stay.
  *
  * Copyright (c) 2026, the idempotency developers
  *
@@ -64,14 +68,16 @@ idem_parked_force_flush(void)
 	ForceSyncCommit();
 }
 
-/* With its attempts, this failure being the last of them, is the event dead? */
+/*
+ * Is the event dead after so many attempts, of which this failure is the last?
+ */
 static bool
 is_dead(const IdemRelayConfig *config, int attempts, const IdemFailure *failure)
 {
 	return failure->hopeless || attempts >= config->max_attempts;
 }
 
-/* A statement whose only parameter is the relay. */
+/* Run a statement whose only parameter is the relay_id. */
 static void
 run_for_relay(int relay_id, const char *sql)
 {
@@ -95,7 +101,7 @@ id_array(const int64 *ids, int n)
 										   TYPALIGN_DOUBLE));
 }
 
-/* Run a statement on the rows of these ids, which are its $1. */
+/* Run a statement on the rows with these ids, which are its $1. */
 static uint64
 run_for_ids(IdemSpiStatement *statement, const int64 *ids, int n)
 {
@@ -105,7 +111,7 @@ run_for_ids(IdemSpiStatement *statement, const int64 *ids, int n)
 	return idem_spi_run_saved(statement, 1, types, values, NULL);
 }
 
-/* See LOCKING in the file header. */
+/* Lock the relay's row under on_dead = stop; see LOCKING in the file header. */
 static void
 lock_relay(const IdemRelayConfig *config)
 {
@@ -121,7 +127,10 @@ lock_relay(const IdemRelayConfig *config)
 	SPI_finish();
 }
 
-/* Its row, and the lock on the table that an update of the row takes. */
+/*
+ * Lock the relay's row, and the table as an update of the row does, without
+ * waiting.
+ */
 static bool
 try_lock_relay(int relay_id)
 {
@@ -139,7 +148,10 @@ try_lock_relay(int relay_id)
 	return locked;
 }
 
-/* All that are there still; an operator may have discarded some. */
+/*
+ * Lock all of these rows that still exist, without waiting.  An operator may
+ * have discarded some.
+ */
 static bool
 try_lock_rows(const int64 *ids, int n)
 {
@@ -171,7 +183,10 @@ text_datum(IdemEventText t)
 	return PointerGetDatum(cstring_to_text_with_len(t.data, t.len));
 }
 
-/* deferrals: failures in a row, with this one, that used up no attempt. */
+/*
+ * When to try an event again after this failure.  deferrals: how many failures
+ * in a row did not count as an attempt, this one included.
+ */
 static TimestampTz
 next_attempt(const IdemRelayConfig *config, int attempts, int deferrals,
 			 const IdemFailure *failure)
@@ -185,7 +200,7 @@ next_attempt(const IdemRelayConfig *config, int attempts, int deferrals,
 	return TimestampTzPlusMilliseconds(GetCurrentTimestamp(), ms);
 }
 
-/* Does this process insert a row of its own, and no restore? */
+/* See idem_parked_is_parking. */
 static bool is_parking = false;
 
 bool
@@ -243,7 +258,10 @@ state_name(IdemParkedState state)
 	return "dead";
 }
 
-/* Did the failure take the program or the server down?  Then it is tried alone. */
+/*
+ * Did the failure take the program or the server down?  Then the event is tried
+ * alone.
+ */
 static bool
 is_lone(const IdemFailure *failure)
 {
@@ -251,7 +269,7 @@ is_lone(const IdemFailure *failure)
 		strcmp(failure->sqlstate, unpack_sql_state(ERRCODE_IDEM_SINK_OUTAGE)) == 0;
 }
 
-/* failure is NULL of an event that waits. */
+/* Insert a row.  failure: NULL for an event that waits. */
 static void
 insert_parked(const IdemRelayConfig *config, const IdemEvent *ev, IdemParkedState state,
 			  int attempts, const IdemFailure *failure, IdemParkedNote *note)
@@ -296,7 +314,10 @@ insert_parked(const IdemRelayConfig *config, const IdemEvent *ev, IdemParkedStat
 	note->parked_id = run_insert(18, types, values, nulls);
 }
 
-/* on_dead = stop: the relay stands until an operator has looked. */
+/*
+ * Under on_dead = stop a dead event halts the relay until an operator has
+ * looked.
+ */
 static void
 halt_relay(const IdemRelayConfig *config)
 {
@@ -330,8 +351,9 @@ idem_parked_add_waiting(const IdemRelayConfig *config, const IdemEvent *event,
 }
 
 /*
- * Of an event that an operator parked meanwhile the index knows no more than that it
- * holds later ones of its key back, until it is loaded.
+ * Tell the index of a parked event.  If an operator parked the event meanwhile,
+ * the index knows only that the event blocks later ones of its key, until the
+ * index is loaded again.
  */
 static void
 note_parked(IdemParkedIndex *index, const IdemEvent *event, const IdemParkedNote *note)
@@ -361,7 +383,10 @@ idem_parked_wait(IdemParkedIndex *index, const IdemRelayConfig *config, const Id
 	note_parked(index, event, &note);
 }
 
-/* Pieces of a row as an event; all in the current context. */
+/*
+ * A text column of a row as part of an event, in the current context.
+ * copied_varlena does the same for other types.
+ */
 static IdemEventText
 text_of(HeapTuple tup, TupleDesc desc, int column, bool *present)
 {
@@ -388,6 +413,7 @@ copied_varlena(HeapTuple tup, TupleDesc desc, int column, bool *present)
 	return isnull ? (Datum) 0 : PointerGetDatum(PG_DETOAST_DATUM_COPY(d));
 }
 
+/* A row of fetch_rows as a parked event, in the current context. */
 static IdemParkedEvent *
 parked_from_row(HeapTuple tup, TupleDesc desc)
 {
@@ -415,7 +441,10 @@ parked_from_row(HeapTuple tup, TupleDesc desc)
 	return p;
 }
 
-/* Of payload and headers, without reading them for that. */
+/*
+ * The size of a row's payload, content type and headers, without detoasting
+ * them.
+ */
 static int64
 size_of_row(HeapTuple tup, TupleDesc desc)
 {
@@ -437,7 +466,10 @@ IDEM_SPI_STATEMENT("SELECT parked_id, attempts, xid, seq, event_id, enqueued_at,
 				   " aggregate_id, event_type, payload, payload_bytes, content_type, headers, crashes"
 				   " FROM %s.relay_parked WHERE parked_id = ANY ($1) ORDER BY seq");
 
-/* The rows of the notes, as many as fit; others are given back to the index. */
+/*
+ * Read the rows of the notes, as many as fit into the batch.  Give the others
+ * back to the index.
+ */
 static List *
 fetch_taken(IdemParkedIndex *index, const IdemParkedTaking *taking,
 			const IdemParkedNote *notes, const int64 *ids, int n)
@@ -456,7 +488,7 @@ fetch_taken(IdemParkedIndex *index, const IdemParkedTaking *taking,
 		TupleDesc	desc = SPI_tuptable->tupdesc;
 		MemoryContext old;
 
-		/* Somebody deleted it. */
+		/* Somebody deleted the row. */
 		if (tup == NULL || DatumGetInt64(idem_spi_value(tup, desc, 1)) != notes[i].parked_id)
 		{
 			idem_parked_index_drop(index, notes[i].seq);
@@ -517,7 +549,7 @@ IDEM_SPI_STATEMENT("UPDATE %s.relay_parked SET attempts = $7, crashes = $2, defe
 				   " first_failed_at = COALESCE(first_failed_at, pg_catalog.clock_timestamp()),"
 				   " last_failed_at = pg_catalog.clock_timestamp() WHERE parked_id = $1");
 
-/* The row was read for update by read_attempts. */
+/* Update the row that read_attempts has just read and locked. */
 static void
 run_note_failure(const IdemRelayConfig *config, int64 parked_id, const IdemFailure *failure,
 				 IdemParkedNote *note)

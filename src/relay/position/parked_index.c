@@ -1,30 +1,36 @@
 /*-------------------------------------------------------------------------
  *
  * parked_index.c
- *		What a worker keeps in memory of a relay's parked events: which can be sent.
+ *		A worker's index of a relay's parked events: which of them can be sent.
  *
- * The parked events of a key are a queue in order of seq.  A key is in one place: among
- * those that are ready, if its first event can be sent; in a heap by time, if that event
- * is not due; held, if the log has not been read past it; in none of these while events
- * of the key are in flight, or while a dead one blocks it.  So the cost of a selection goes
- * by the events that it selects, whatever else is parked; a query for them would count the
- * events before each event.  With ordering "none" each event is a key of its own.
+ * The parked events of a key are a queue in order of seq.  A key is in one of
+ * these places:
  *
- * A key's events are taken as a run from its first event on: one event at first, and
- * twice as many each time that all of a run were accepted.  One that is refused ends the
- * run, and what was taken behind it was taken for nothing: that is never more than was
- * accepted before.  So a long queue of which every event is refused costs as many events
- * as it holds, not its square.
+ * - ready: its first event can be sent;
+ * - in a heap by time: its first event is not due;
+ * - held: the outbox has not been read past its first event;
+ * - nowhere: events of the key are in flight, or a dead event blocks the key.
  *
- * The table is read when the worker starts, when a program starts, when the configuration
- * changes, which operators' functions say they have done, and after an error.  In
- * between the index follows what the worker writes.
+ * So a selection costs as much as the events that it selects, whatever else is
+ * parked.  A query for them would count, for each event, the events before it.
+ * With ordering "none" each event is a key of its own.
  *
- * Invariant: an entry for each row that the worker knows, whatever its state; what is
- * in the table and not here was parked by an operator whose word is on its way.
+ * A key's events are taken as a run, from its first event on: one event at
+ * first, and twice as many each time that all events of a run were accepted.  A
+ * refused event ends the run.  The events behind it were sent for nothing;
+ * these are never more than were accepted before.  So a long queue in which
+ * every event is refused costs as many events as it holds, not its square.
  *
- * MEMORY: one context, reset by each load; about 200 bytes per event, and so bounded by
- * idempotency.max_parked plus the batches in flight.
+ * The table is read when the worker or a program starts, when the configuration
+ * changes (operators' functions count as such a change), and after an error.
+ * In between the index follows what the worker writes.
+ *
+ * Invariant: the index has an entry for each row that the worker knows, in
+ * whatever state.  A row that the index lacks was parked by an operator, and a
+ * message about it is on its way.
+ *
+ * MEMORY: one context, reset by each load; about 200 bytes per event.  So
+ * idempotency.max_parked plus the batches in flight bound it.
  *
  * Copyright (c) 2026, the idempotency developers
  *
@@ -52,7 +58,7 @@
 /* A run is never longer than the largest batch. */
 #define MAX_WINDOW 10000
 
-/* Whatever is due later is looked at again then. */
+/* An event that is due later than this is looked at again after this time. */
 #define MAX_WAIT_MS (3600 * 1000)
 
 /* Where a key is. */
@@ -66,15 +72,16 @@ typedef enum KeyPlace
 
 typedef struct ParkedKey
 {
-	uint64		hash;			/* of the event's key; or its seq */
+	uint64		hash;			/* hash of the event's key; with ordering
+								 * "none" the event's seq */
 	dlist_head	queue;			/* entries by seq */
-	int			loaded;			/* of them, by the load */
-	int			taken;			/* of them, in flight */
-	int			window;			/* the next run's length */
-	bool		failed;			/* one of the run was refused */
+	int			loaded;			/* entries that the load has put here */
+	int			taken;			/* entries in flight */
+	int			window;			/* length of the next run */
+	bool		failed;			/* an event of the run was refused */
 	bool		more;			/* counted in index->more */
 	KeyPlace	place;
-	TimestampTz due;			/* in PLACE_DUE */
+	TimestampTz due;			/* in PLACE_DUE: when its first event is due */
 	dlist_node	node;			/* in PLACE_READY, PLACE_HELD */
 	pairingheap_node heap_node; /* in PLACE_DUE */
 } ParkedKey;
@@ -85,7 +92,7 @@ typedef struct ParkedEntry
 	IdemParkedNote note;
 	bool		taken;
 	bool		suspect;		/* counted in index->suspects */
-	ParkedKey  *key;			/* NULL: dead, and nobody waits for it */
+	ParkedKey  *key;			/* NULL: dead, and blocks no event */
 	dlist_node	node;			/* in the key's queue */
 } ParkedEntry;
 
@@ -114,7 +121,10 @@ make_table(MemoryContext cxt, const char *name, Size keysize, Size entrysize)
 	return hash_create(name, 64, &ctl, HASH_ELEM | HASH_BLOBS | HASH_CONTEXT);
 }
 
-/* The heap's root is the key that is due first; keys with one time by seq. */
+/*
+ * The heap's root is the key that is due first; of keys with the same time the
+ * one with the lowest hash.
+ */
 static int
 compare_due(const pairingheap_node *a, const pairingheap_node *b, void *arg)
 {
@@ -126,6 +136,7 @@ compare_due(const pairingheap_node *a, const pairingheap_node *b, void *arg)
 	return x->hash < y->hash ? 1 : x->hash > y->hash ? -1 : 0;
 }
 
+/* Forget all events, and take over the settings of the relay. */
 static void
 make_empty(IdemParkedIndex *index, const IdemRelayConfig *config)
 {
@@ -149,8 +160,9 @@ make_empty(IdemParkedIndex *index, const IdemRelayConfig *config)
 }
 
 /*
- * By a hash of 64 bits: of two keys that collide one waits for the other.  Of both parts,
- * so that where one ends counts.
+ * Keys are compared by a 64-bit hash; if two keys collide, one waits for the
+ * other.  Type and id are hashed one by one, so that it counts where the type
+ * ends.
  */
 static uint64
 key_hash(IdemEventText type, IdemEventText id)
@@ -166,9 +178,9 @@ find_entry(const IdemParkedIndex *index, int64 seq)
 }
 
 /*
- * The time of an event has come, by the wall clock, since other servers may read the
- * row; and also if the clock was set back behind the failure that the time was reckoned
- * from.
+ * Can the entry's event be sent now?  Its time is a time of the wall clock,
+ * since other servers may read the row.  If the clock was set back to before
+ * the failure from which the time was computed, the event can be sent, too.
  */
 static bool
 is_sendable(const ParkedEntry *entry, TimestampTz now)
@@ -187,6 +199,7 @@ is_sendable(const ParkedEntry *entry, TimestampTz now)
 	return false;
 }
 
+/* Take the key out of its place. */
 static void
 leave_place(IdemParkedIndex *index, ParkedKey *key)
 {
@@ -197,7 +210,10 @@ leave_place(IdemParkedIndex *index, ParkedKey *key)
 	key->place = PLACE_NONE;
 }
 
-/* Put the key where its first event belongs; behind the others that are ready. */
+/*
+ * Put the key into the place where its first event belongs: the last of the
+ * ready keys.  An empty key is removed.
+ */
 static void
 find_place(IdemParkedIndex *index, ParkedKey *key, TimestampTz now)
 {
@@ -237,6 +253,7 @@ end_run(IdemParkedIndex *index, ParkedKey *key)
 	find_place(index, key, GetCurrentTimestamp());
 }
 
+/* Find the key, or add it with an empty queue. */
 static ParkedKey *
 get_key(IdemParkedIndex *index, uint64 hash)
 {
@@ -253,7 +270,7 @@ get_key(IdemParkedIndex *index, uint64 hash)
 	return key;
 }
 
-/* Into the queue in order of seq: mostly at its end. */
+/* Put the entry into the queue in order of seq: mostly at its end. */
 static void
 enqueue(ParkedKey *key, ParkedEntry *entry)
 {
@@ -271,7 +288,7 @@ enqueue(ParkedKey *key, ParkedEntry *entry)
 	entry->key = key;
 }
 
-/* Out of the queue, and out of the run if it was part of one. */
+/* Take the entry out of its queue, and out of the run if it is part of one. */
 static void
 leave_key(IdemParkedIndex *index, ParkedEntry *entry)
 {
@@ -292,6 +309,10 @@ leave_key(IdemParkedIndex *index, ParkedEntry *entry)
 		find_place(index, key, GetCurrentTimestamp());
 }
 
+/*
+ * Add or replace the entry of an event, and put it into its key's queue if it
+ * is to be sent or blocks.
+ */
 static ParkedEntry *
 add_entry(IdemParkedIndex *index, const IdemParkedNote *note, uint64 hash, TimestampTz now)
 {
@@ -324,8 +345,8 @@ add_entry(IdemParkedIndex *index, const IdemParkedNote *note, uint64 hash, Times
 }
 
 /*
- * Of a key a run was under way when the server went down, at most: only its first events
- * can have done it.
+ * Suspect the first events of each key of having taken the server down: at most
+ * one run of a key was in flight then.
  */
 static void
 suspect(IdemParkedIndex *index, ParkedEntry *entry)
@@ -352,6 +373,7 @@ state_from_text(const char *state)
 	return strcmp(state, "retry") == 0 ? IDEM_PARKED_RETRY : IDEM_PARKED_WAITING;
 }
 
+/* A timestamp of a row, or if_null. */
 static TimestampTz
 time_or(HeapTuple tup, TupleDesc desc, int column, TimestampTz if_null)
 {
@@ -361,6 +383,7 @@ time_or(HeapTuple tup, TupleDesc desc, int column, TimestampTz if_null)
 	return isnull ? if_null : DatumGetTimestampTz(value);
 }
 
+/* Add a row of the table. */
 static void
 add_row(IdemParkedIndex *index, HeapTuple tup, TupleDesc desc)
 {
@@ -475,8 +498,8 @@ idem_parked_index_give_back(IdemParkedIndex *index, int64 seq, bool waits)
 	end_run(index, entry->key);
 
 	/*
-	 * Its turn is not over; an attempt may be on record that is to be made
-	 * next.
+	 * The key's turn is not over, and an attempt at its event may be on
+	 * record: the key goes first.
 	 */
 	if (!waits && entry->key->place == PLACE_READY)
 		dlist_move_head(&index->ready, &entry->key->node);
@@ -510,7 +533,10 @@ idem_parked_index_retake(IdemParkedIndex *index, int64 seq)
 	leave_place(index, entry->key);
 }
 
-/* Those whose time has come are ready; all are looked at if the clock was set back. */
+/*
+ * Make the keys whose time has come ready.  If the clock was set back, look at
+ * all keys.
+ */
 static void
 ripen(IdemParkedIndex *index, TimestampTz now)
 {
@@ -542,6 +568,7 @@ ripen(IdemParkedIndex *index, TimestampTz now)
 	}
 }
 
+/* Mark the entry as taken, and add it to the selection. */
 static void
 take_entry(ParkedEntry *entry, IdemParkedNote *notes, int *n)
 {
@@ -550,7 +577,7 @@ take_entry(ParkedEntry *entry, IdemParkedNote *notes, int *n)
 	notes[(*n)++] = entry->note;
 }
 
-/* Is there an event of the key behind the run, which could be sent after it? */
+/* Does the key have an event behind the run that could be sent after it? */
 static bool
 has_more(ParkedKey *key, TimestampTz now)
 {
@@ -567,8 +594,9 @@ has_more(ParkedKey *key, TimestampTz now)
 }
 
 /*
- * A run of the key, from its first event on.  False if the selection ends with it: an
- * event that is tried alone was taken, or would have to be.
+ * Take a run of the key, from its first event on.  False if the selection ends
+ * here: at an event that is tried alone, taken or not.  *held: the outbox has
+ * not been read past the key's first event.
  */
 static bool
 take_run(ParkedKey *key, IdemParkedTaking *taking, IdemParkedNote *notes, int *n,

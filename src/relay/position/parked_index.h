@@ -1,7 +1,7 @@
 /*-------------------------------------------------------------------------
  *
  * parked_index.h
- *		What a worker keeps in memory of a relay's parked events.
+ *		A worker's index, in memory, of a relay's parked events.
  *
  * States of a parked event:
  *
@@ -38,103 +38,125 @@ typedef enum IdemParkedState
 	IDEM_PARKED_DEAD
 } IdemParkedState;
 
-/* What the index knows of a row of relay_parked. */
+/* A row of relay_parked, as far as the index knows it. */
 typedef struct IdemParkedNote
 {
 	int64		seq;
 	int64		parked_id;
 	FullTransactionId xid;
 	IdemParkedState state;
-	TimestampTz due;			/* of RETRY: by the wall clock */
-	TimestampTz failed_at;		/* of RETRY: "due" was reckoned from here */
+	TimestampTz due;			/* for RETRY: when to try again, by the wall
+								 * clock */
+	TimestampTz failed_at;		/* for RETRY: the time from which "due" was
+								 * computed */
 	bool		lone;			/* an attempt took the program or the server
-								 * down: it is tried with no other */
+								 * down: try the event alone */
 } IdemParkedNote;
 
 typedef struct IdemParkedIndex
 {
 	MemoryContext cxt;
 	HTAB	   *entries;		/* all parked events, by seq */
-	HTAB	   *keys;			/* those that are to be sent, or block, by key */
+	HTAB	   *keys;			/* queues of the events that are to be sent,
+								 * or that block, by key */
 	int64		total;
-	bool		by_key;			/* ordering is by key */
-	bool		dead_blocks;	/* a dead event holds later ones of its key
-								 * back */
+	bool		by_key;			/* ordering = key */
+	bool		dead_blocks;	/* a dead event blocks later events of its key */
 	dlist_head	ready;			/* keys whose first event can be sent */
-	dlist_head	held;			/* keys whose first event the log has not
+	dlist_head	held;			/* keys whose first event the outbox has not
 								 * passed */
 	pairingheap *due;			/* keys whose first event is not due yet */
-	int			careful;		/* of each key so many events may have been
-								 * under way when the server went down; set
+	int			careful;		/* how many events of each key may have been
+								 * in flight when the server went down; set
 								 * before a load */
-	int			suspects;		/* of them, still to be tried */
-	bool		stale;			/* a row was met that the index lacked: load
-								 * it */
+	int			suspects;		/* such events that are still to be tried */
+	bool		stale;			/* the table has a row that the index lacks:
+								 * load the index */
 	int			more;			/* keys with events in flight and more behind */
-	TimestampTz looked_at;		/* by the wall clock */
+	TimestampTz looked_at;		/* when the heap was last looked at, by the
+								 * wall clock */
 } IdemParkedIndex;
 
-/* A selection of parked events: what is wanted, and what was found. */
+/* A selection of parked events: first what is wanted, then what was found. */
 typedef struct IdemParkedTaking
 {
-	int			limit;			/* events */
-	int64		max_bytes;		/* of their payloads and headers; one may
-								 * exceed it */
-	bool		lone;			/* one that is tried alone may be taken, alone */
+	int			limit;			/* most events to take */
+	int64		max_bytes;		/* most bytes of payloads and headers; the
+								 * last event may exceed them */
+	bool		lone;			/* an event that is tried alone may be taken,
+								 * and nothing with it */
 	bool		(*may) (const IdemParkedNote *note, void *arg); /* NULL: all may */
 	void	   *arg;
 
-	bool		alone;			/* the one taken is to be tried alone */
-	bool		lone_left;		/* nothing was taken, for one that is tried
-								 * alone */
+	bool		alone;			/* the only event taken is to be tried alone */
+	bool		lone_left;		/* nothing was taken: an event that is tried
+								 * alone came first, and was not wanted */
 } IdemParkedTaking;
 
 extern IdemParkedIndex *idem_parked_index_create(MemoryContext parent);
 
-/* Read the table again, in a transaction.  Nothing is taken after it. */
+/*
+ * Read the table again, in a transaction.  Afterwards no event counts as taken.
+ */
 extern void idem_parked_index_load(IdemParkedIndex *index, const IdemRelayConfig *config);
 
 extern bool idem_parked_has_seq(const IdemParkedIndex *index, int64 seq);
 
-/* Does the event have to wait for a parked one of its key? */
+/* Does the event have to wait behind a parked event of its key? */
 extern bool idem_parked_blocks(const IdemParkedIndex *index, const IdemEvent *event);
 
 /*
- * The row of an event was written.  If the event was taken, it was refused, and ends
- * its key's run; the rest of the run is to be given back.
+ * The row of an event was inserted (..._put) or updated (..._failed).  A taken
+ * event that failed ends its key's run; the rest of the run has to be given
+ * back.
  */
 extern void idem_parked_index_put(IdemParkedIndex *index, const IdemEvent *event,
 								  const IdemParkedNote *note);
 extern void idem_parked_index_failed(IdemParkedIndex *index, const IdemParkedNote *note);
 
-/* The event is not parked any more; nothing happens if the index lacks it. */
+/*
+ * The event is not parked any more.  Does nothing if the index lacks the event.
+ */
 extern void idem_parked_index_drop(IdemParkedIndex *index, int64 seq);
 
 /*
- * Take at most so many events that can be sent now, in order of seq, and from the
- * first event of each key on.  Each is to be dropped, failed or given back.
+ * Take events that can be sent now, at most taking->limit, in order of seq; of
+ * each key, from its first event on.  The caller drops, fails or gives back
+ * each of them.
  */
 extern IdemParkedNote *idem_parked_index_take(IdemParkedIndex *index, IdemParkedTaking *taking,
 											  int *n);
 
-/* It is under way since before the index was loaded. */
+/*
+ * Mark as taken an event that has been in flight since before the index was
+ * loaded.
+ */
 extern void idem_parked_index_retake(IdemParkedIndex *index, int64 seq);
 
-/* A taken event was not tried.  waits: for a refused one of its key. */
+/*
+ * Give back a taken event that was not tried.  waits: it waits for a refused
+ * event of its key.
+ */
 extern void idem_parked_index_give_back(IdemParkedIndex *index, int64 seq, bool waits);
 
-/* Was an event of this one's key refused since the key's events were taken? */
+/* Was an event of the same key refused since the key's events were taken? */
 extern bool idem_parked_index_key_failed(IdemParkedIndex *index, int64 seq);
 extern IdemParkedState idem_parked_index_state(IdemParkedIndex *index, int64 seq);
 
-/* Can any event be taken now?  Or will that be so once what is in flight is settled? */
+/*
+ * ..._is_due: can an event be taken now?  ..._wants_turn: now, or once the
+ * events in flight are settled?
+ */
 extern bool idem_parked_index_is_due(IdemParkedIndex *index);
 extern bool idem_parked_index_wants_turn(IdemParkedIndex *index);
 
-/* When: 1 if now, 0 if only something else than time can make it so. */
+/* When an event can be taken: 1 if now, 0 if time alone does not make it so. */
 extern IdemClock idem_parked_index_next(IdemParkedIndex *index);
 
-/* The log was read on: ask "may" again for those that it had not passed. */
+/*
+ * The outbox has been read on: ask "may" again about the events that it had not
+ * passed.
+ */
 extern void idem_parked_index_log_moved(IdemParkedIndex *index);
 
 #endif							/* IDEM_RELAY_POSITION_PARKED_INDEX_H */

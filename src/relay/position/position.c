@@ -3,22 +3,23 @@
  * position.c
  *		The log of positions: what its rows mean, and which of them are needed.
  *
- * A position is never updated: state_log.c has the algorithm.  The last row of a
- * relay is the one with the highest number of its highest epoch.
+ * A position is never updated; state_log.c has the algorithm.  A relay's last
+ * row is the row with the highest id in the relay's highest epoch.
  *
- * Rows needed: the last few of each relay in its last epoch, those that were
- * written to a sink while that epoch's move was not committed, and the ticks
- * that some relay has not passed; of dropped relays none.  A row keeps its number
- * when it is copied, since a sink may name the row.
+ * These rows are needed: of each relay the last few of its last epoch, and
+ * those that a sink was sent before the operator's move that began the epoch
+ * was committed; and the ticks that some relay has not passed.  No row of a
+ * dropped relay is needed.  A row keeps its id when it is copied, since a sink
+ * may name the row.
  *
- * There is no index; README.md says why.
+ * The log has no index; README.md says why.
  *
- * A crash leaves what it leaves of a state log.
+ * After a crash: as state_log.c says.
  *
- * LOCKING: that of a state log.
+ * LOCKING: as state_log.c says.
  *
- * MEMORY: rows are allocated in the caller's context; an assigned position has
- * its snapshots in the context that is named.
+ * MEMORY: rows are allocated in the caller's context.  An assigned position has
+ * its snapshots in the given context.
  *
  * Copyright (c) 2026, the idempotency developers
  *
@@ -38,19 +39,20 @@
 #include "shared/catalog.h"
 #include "shared/state_log.h"
 
-/* Rows are about 100 bytes; a take-over every few megabytes. */
+/* A row has about 100 bytes, so the tables take turns every few megabytes. */
 #ifdef IDEMPOTENCY_FAULT_POINTS
-#define LOG_MAX_BLOCKS 1		/* take-overs have fault points in them */
+#define LOG_MAX_BLOCKS 1		/* turns have fault points in them */
 #else
 #define LOG_MAX_BLOCKS 512
 #endif
 
 /*
- * Rows of a relay that a sink storing positions may still name: one for each
- * difference that can be in flight, and the one before.  PASSED rows are not
- * counted, since the sink never hears of them: they would push the others out
- * while nothing is sent.  Rows before a NAMED one are not counted either: while
- * a sink fails, each start of its program adds some.
+ * How many rows of a relay are kept because a sink that stores positions may
+ * still name them: one for each difference that can be in flight, and the one
+ * before.  PASSED rows are not counted, since the sink never hears of them;
+ * counted, they would push the others out while nothing is sent.  Rows before a
+ * NAMED row are not counted either: while a sink fails, each start of its
+ * program adds some.
  */
 #define LOG_KEEP_ROWS 8
 
@@ -123,8 +125,9 @@ row_free(IdemPositionRow *row)
 }
 
 /*
- * The best row of those that pass, highest or lowest id.  A visit looks at id and
- * relay first, so that a scan does not detoast what nobody wants.
+ * A search for the row with the highest or lowest id among those of a relay
+ * that pass the predicate.  The visit looks at relay and id first, so that a
+ * scan detoasts no rows in vain.
  */
 typedef struct BestRow
 {
@@ -135,6 +138,7 @@ typedef struct BestRow
 	IdemPositionRow *best;
 } BestRow;
 
+/* Take the row if it passes and is better than the best so far. */
 static void
 visit_best(HeapTuple tup, TupleDesc desc, void *arg)
 {
@@ -157,6 +161,7 @@ visit_best(HeapTuple tup, TupleDesc desc, void *arg)
 		row_free(row);
 }
 
+/* Find the row by one scan; NULL if no row passes. */
 static IdemPositionRow *
 find_best(int relay_id, row_predicate passes, const void *arg, bool lowest)
 {
@@ -178,7 +183,7 @@ idem_position_last(int relay_id, int64 epoch)
 	return find_best(relay_id, is_of_epoch, &epoch, false);
 }
 
-/* What is looked up for a relay, in one scan. */
+/* A search for all rows of IdemPositionTold, in one scan. */
 typedef struct LookUp
 {
 	int			relay_id;
@@ -187,6 +192,7 @@ typedef struct LookUp
 	IdemPositionTold *told;
 } LookUp;
 
+/* Make the tuple *best, unless *best has a higher id. */
 static void
 take_newer(IdemPositionRow **best, int64 id, HeapTuple tup, TupleDesc desc)
 {
@@ -196,6 +202,7 @@ take_newer(IdemPositionRow **best, int64 id, HeapTuple tup, TupleDesc desc)
 	*best = row_from_tuple(tup, desc);
 }
 
+/* Take the row if it is one of IdemPositionTold, and the newest so far. */
 static void
 visit_look_up(HeapTuple tup, TupleDesc desc, void *arg)
 {
@@ -247,7 +254,7 @@ idem_position_tick_before(TimestampTz at)
 	return find_best(IDEM_TICK_RELAY, is_not_after, &at, false);
 }
 
-/* Snapshots of one log are ordered, so xmax and then the xips decide. */
+/* Snapshots of one log are ordered: compare xmax, then the number of xips. */
 bool
 idem_position_sees_more(const IdemSnap *snap, const IdemSnap *than)
 {
@@ -268,13 +275,14 @@ idem_position_tick_after(const IdemSnap *snap)
 	return find_best(IDEM_TICK_RELAY, sees_more, snap, true);
 }
 
-/* The newest row of a relay: the highest id of its highest epoch. */
+/* A relay's last row. */
 typedef struct LastRow
 {
 	int			relay_id;		/* hash key */
 	IdemPositionRow *row;
 } LastRow;
 
+/* Take the row if it is its relay's last row so far. */
 static void
 visit_last(HeapTuple tup, TupleDesc desc, void *arg)
 {
@@ -352,6 +360,7 @@ form_row(TupleDesc desc, const IdemPositionRow *row)
 	return heap_form_tuple(desc, values, nulls);
 }
 
+/* Form the tuple of rows[i], with the id that it was given. */
 static HeapTuple
 form_nth(TupleDesc desc, const void *rows, int i, int64 id)
 {
@@ -361,7 +370,7 @@ form_nth(TupleDesc desc, const void *rows, int i, int64 id)
 	return form_row(desc, &numbered);
 }
 
-/* A tick of the newest snapshot serves as the first row of a table. */
+/* The first row of a table, the marker, is a tick of the newest snapshot. */
 static HeapTuple
 form_marker(TupleDesc desc, int64 id)
 {
@@ -396,7 +405,7 @@ idem_position_append_all(IdemPositionRow *rows, int n)
 	pfree(ids);
 }
 
-/* What maintenance needs to know of a row. */
+/* A row, as far as maintenance needs to know it. */
 typedef struct Entry
 {
 	IdemStateRow row;
@@ -405,10 +414,10 @@ typedef struct Entry
 	IdemPositionKind kind;
 	IdemPositionFresh fresh;
 	int64		named;
-	bool		passed;			/* a tick that every relay has passed */
+	bool		passed;			/* it is a tick, and every relay has passed it */
 } Entry;
 
-/* By relay, then the newest epoch first. */
+/* By relay, then by epoch, the newest first. */
 static int
 compare_entries(const IdemStateRow *a, const IdemStateRow *b)
 {
@@ -422,24 +431,30 @@ compare_entries(const IdemStateRow *a, const IdemStateRow *b)
 	return 0;
 }
 
-/* What has been seen of a relay, from its newest row on. */
+/*
+ * What maintenance has seen of a relay so far; it visits the newest row first.
+ */
 typedef struct Seen
 {
 	int			relay_id;
-	bool		exists;			/* the relay does */
-	int64		last;			/* its newest row */
-	int64		epoch;			/* of that */
-	IdemPositionFresh fresh;	/* of that */
-	int			kept;			/* rows that the sink may name */
-	int			kept_before;	/* of epochs before */
-	int64		named;			/* by it, or 0; no other is needed then */
+	bool		exists;			/* the relay exists */
+	int64		last;			/* id of the relay's newest row */
+	int64		epoch;			/* epoch of that row */
+	IdemPositionFresh fresh;	/* fresh of that row */
+	int			kept;			/* rows kept because the sink may name them */
+	int			kept_before;	/* the same, of earlier epochs */
+	int64		named;			/* row that a newer row names; no other row
+								 * that a sink may name is needed then; 0:
+								 * none */
 } Seen;
 
 /*
- * The number of an epoch is drawn when an operator moves the position, and
- * workers hear of it at his commit.  Rows that they write in between have
- * higher numbers, and the sink may name one until it has named one of the epoch.
- * Another server may lead to the same target, which names one of the rows before.
+ * Is a row of an earlier epoch needed?  The operator's command draws the number
+ * of a new epoch, and workers hear of it at the commit.  Rows that they append
+ * in between have higher ids than the epoch, and the sink may name one of them
+ * until it has named a row of the new epoch.  After relay_alter to another
+ * server the sink may also name a row from before the move, since that server
+ * may lead to the same target.
  */
 static bool
 is_needed_before(Seen *seen, const Entry *row)
@@ -449,6 +464,10 @@ is_needed_before(Seen *seen, const Entry *row)
 		seen->kept_before++ < LOG_KEEP_ROWS;
 }
 
+/*
+ * Is a row of the relay needed?  Rows come newest first.  The relay's last row
+ * always is.
+ */
 static bool
 is_row_needed(Seen *seen, const Entry *row)
 {
@@ -474,12 +493,12 @@ typedef struct Judge
 {
 	List	   *(*get_relays) (void);
 	List	   *relays;			/* ids of all relays */
-	IdemSnap   *hindmost;		/* the "base" of a relay that sees the least;
-								 * NULL: there is none */
+	IdemSnap   *hindmost;		/* the "base" that sees the least of all
+								 * relays; NULL: there is no relay */
 	Seen		seen;
 } Judge;
 
-/* Where the relay stands that is furthest behind. */
+/* The "base" of the relay that is furthest behind. */
 static IdemSnap *
 find_hindmost(List *relays)
 {
@@ -498,6 +517,10 @@ find_hindmost(List *relays)
 	return hindmost;
 }
 
+/*
+ * Before the first row: read the relays, and find the one that is furthest
+ * behind.
+ */
 static void
 begin_judging(void *arg)
 {
@@ -538,10 +561,7 @@ read_entry(HeapTuple tup, TupleDesc desc, IdemStateRow *row, void *arg)
 		is_tick_passed(tup, desc, judge->hindmost);
 }
 
-/*
- * Needed are the last row of each relay in its last epoch, and the last ones that
- * a sink may name; of ticks those that some relay has not passed.
- */
+/* The callback that says which rows are needed; see the file header. */
 static bool
 is_needed(const IdemStateRow *row, void *arg)
 {

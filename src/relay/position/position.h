@@ -20,10 +20,10 @@
 
 #include "outbox/reader.h"
 
-/* relay_id of rows that are bare snapshots, to cut a long backlog at. */
+/* The relay_id of ticks: bare snapshots, at which a long backlog is cut. */
 #define IDEM_TICK_RELAY 0
 
-/* One of them is written each time so many events were enqueued. */
+/* A tick is written each time so many events were enqueued. */
 #define IDEM_TICK_EVENTS 100000
 
 /* Why a row was written; the letters stand in the column "kind". */
@@ -35,28 +35,28 @@ typedef enum IdemPositionKind
 	/* A batch carries the row's id to a sink that stores positions. */
 	IDEM_POSITION_SENT = 's',
 
-	/* All events before it are settled. */
+	/* All events before the row's position are settled. */
 	IDEM_POSITION_REACHED = 'r',
 
 	/*
-	 * The same, to a sink that stores positions: the events passed were not
+	 * The same, for a sink that stores positions: the events passed were not
 	 * for this relay, so the sink never hears of the row.  "named" and "seq"
-	 * are what the sink had stored then, or 0 if that is not known.  While
-	 * the sink stands there, and only then, nothing before the row needs
-	 * another look.
+	 * are the row and the k that the sink had stored then; 0: not known.
+	 * While the sink has stored exactly these, and only then, nothing before
+	 * this row needs another look.
 	 */
 	IDEM_POSITION_PASSED = 'p',
 
 	/*
-	 * The sink stored the row "named".  SENT rows between that one and this
-	 * were never committed there, and never will be.
+	 * The sink stored the row "named".  The SENT rows between "named" and
+	 * this row were never committed there, and never will be.
 	 */
 	IDEM_POSITION_NAMED = 'n',
 
 	/*
-	 * The same, and with that row the sink stored events that had been
-	 * parked. Their copies are gone here, so an older row of the sink would
-	 * lose them.
+	 * The same, and with the row "named" the sink stored events that had been
+	 * parked.  Their copies are gone here.  So a sink that goes back to an
+	 * older row would lose these events.
 	 */
 	IDEM_POSITION_REPEATED = 'q',
 
@@ -65,9 +65,10 @@ typedef enum IdemPositionKind
 } IdemPositionKind;
 
 /*
- * Was anything of the epoch confirmed by a sink when a row was written?  If not,
- * by which move of an operator the epoch began: that says what of the sink's own
- * word the operator has overruled.  The letters stand in the column "fresh".
+ * Had a sink confirmed anything of the epoch when the row was written?  If not,
+ * this tells which move of an operator began the epoch; and the move tells
+ * which positions of the sink the operator has overruled.  The letters stand in
+ * the column "fresh".
  */
 typedef enum IdemPositionFresh
 {
@@ -79,9 +80,9 @@ typedef enum IdemPositionFresh
 } IdemPositionFresh;
 
 /*
- * life: the start of the sink program that a SENT row belongs to,
- * a random number; a sink returns it with the id.  A copy of this database
- * draws the same ids, but not the same lives.
+ * A row of the log.  life: the start of the sink program that a SENT row
+ * belongs to, a random number.  A sink returns the life with the row's id.  A
+ * copy of this database draws the same ids, but not the same lives.
  */
 typedef struct IdemPositionRow
 {
@@ -90,31 +91,39 @@ typedef struct IdemPositionRow
 	IdemPositionKind kind;
 	IdemPositionFresh fresh;
 	int64		epoch;
-	int64		life;			/* of SENT; else 0 */
-	int64		named;			/* id of a row, of NAMED, REPEATED, PASSED;
-								 * else 0 */
+	int64		life;			/* for SENT; else 0 */
+	int64		named;			/* for NAMED, REPEATED and PASSED: id of a
+								 * row; else 0 */
 	TimestampTz at;
 	IdemPosition pos;
 } IdemPositionRow;
 
-/* Replace what dst holds by a copy of src in cxt. */
+/*
+ * Replace the snapshots and the seq of dst by copies of those of src, in cxt.
+ */
 extern void idem_position_assign(MemoryContext cxt, IdemPosition *dst, const IdemPosition *src);
 
-/* All of these need a transaction; rows are palloc'd in the current context. */
+/*
+ * The following functions need a transaction.  Rows are palloc'd in the current
+ * context.
+ */
 
 /*
- * Append a row; its id and time are given here.  Returns the id.  The row is as
+ * Append a row; id and time are assigned here.  Returns the id.  The row is as
  * durable as the commit that follows.
  */
 extern int64 idem_position_append(const IdemPositionRow *row);
 
-/* The same for n rows at once, whose ids and times are filled in. */
+/* Append n rows at once, and fill in their ids and times. */
 extern void idem_position_append_all(IdemPositionRow *rows, int n);
 
 /* The last row of a relay in this epoch, or NULL. */
 extern IdemPositionRow *idem_position_last(int relay_id, int64 epoch);
 
-/* What a sink says of the row that it has stored; all zero: it has stored none. */
+/*
+ * The row that a sink says it has stored, with its life and k; all zero: the
+ * sink has stored none.
+ */
 typedef struct IdemPositionName
 {
 	int64		id;
@@ -122,51 +131,58 @@ typedef struct IdemPositionName
 	int64		k;
 } IdemPositionName;
 
-/* What the log has of that; each may be NULL. */
+/* The rows of the log that tell about the sink's row; each may be NULL. */
 typedef struct IdemPositionTold
 {
 	IdemPositionRow *last;		/* the newest row of the epoch */
-	IdemPositionRow *sent;		/* the SENT row of that id and life, of any
-								 * epoch */
+	IdemPositionRow *sent;		/* the SENT row with the sink's id and life,
+								 * of any epoch */
 	IdemPositionRow *repeated;	/* the newest REPEATED row of the epoch */
-	IdemPositionRow *passed;	/* the newest row of the epoch that says what
-								 * was passed while the sink stood there */
+	IdemPositionRow *passed;	/* the newest PASSED row of the epoch that
+								 * names exactly the sink's row and k */
 } IdemPositionTold;
 
-/* In one scan, since each start of a program needs all of it. */
+/*
+ * Find all of these rows in one scan, since each start of a program needs them.
+ */
 extern void idem_position_look_up(int relay_id, int64 epoch, const IdemPositionName *name,
 								  IdemPositionTold *told);
 
-/* Is a snapshot of the log later than another?  All of them are ordered. */
+/*
+ * Does a snapshot see more than another?  All snapshots of the log are ordered.
+ */
 extern bool idem_position_sees_more(const IdemSnap *snap, const IdemSnap *than);
 
 /* The last tick taken no later than "at", or NULL. */
 extern IdemPositionRow *idem_position_tick_before(TimestampTz at);
 
 /*
- * The first tick after a snapshot, i.e. one that sees more than it, with the
+ * The first tick that sees more than the snapshot: of these the one with the
  * lowest id; NULL if there is none.
  */
 extern IdemPositionRow *idem_position_tick_after(const IdemSnap *snap);
 
 /*
- * Where every relay stands: the newest row of each in its newest epoch, by one
- * scan, in a hash of the current context.  ..._of gives the row of a relay, if it
- * is of that epoch; else NULL.
+ * The newest row of each relay in its newest epoch, by one scan, in a hash of
+ * the current context.  ..._of gives a relay's row if it is of that epoch; else
+ * NULL.
  */
 extern HTAB *idem_position_all_last(void);
 extern const IdemPositionRow *idem_position_of(HTAB *rows, int relay_id, int64 epoch);
 
-/* Ids of the relays that the log has rows of, dropped ones among them. */
+/*
+ * The ids of all relays that have rows in the log, dropped relays among them.
+ */
 extern List *idem_position_relay_ids(void);
 
 /*
- * Make the other table current if the current one is long, keeping what is
- * still needed; empty the one that is not current.  Both in steps that may be
- * cut by a crash anywhere.  Must be the last act of its transaction.
+ * Make the other table current if the current one is long, and copy the rows
+ * that are still needed; empty the table that is not current.  A crash may cut
+ * either off at any step.  Must be the last act of its transaction.
  *
- * get_relays returns the ids of all relays there are.  It is called once no row of
- * an uncommitted one can be in what is going to be emptied.
+ * get_relays returns the ids of all relays.  It is called at a moment when the
+ * table to be emptied cannot hold a row of a relay whose creation is not
+ * committed.
  */
 extern void idem_position_maintain(List *(*get_relays) (void));
 

@@ -1,36 +1,38 @@
 /*-------------------------------------------------------------------------
  *
  * rest.c
- *		Relays that have nothing to send: one look at the log for all of them.
+ *		Relays that have nothing to send: one look at the outbox for all of them.
  *
- * A relay that rests has no program and no transactions of its own.  Relays
- * that stand at the same snapshot form a group.  After a wake-up the worker takes
- * one snapshot, reads the difference of each group to it once, and notes which
- * of the aggregate types that members want occur in it.  Members that want one
- * of those rise, and stand where the group stood; the others pass the difference
- * together, by the group's snapshot.  Since all groups of a round end at one
- * snapshot, they become one group, whatever they began with.
+ * A resting relay has no program and no transactions of its own.  Relays that
+ * stand at the same snapshot form a group.  After a wake-up the worker takes
+ * one snapshot.  For each group it reads the difference between the group's
+ * snapshot and the new one, and notes which of the aggregate types that members
+ * want occur there.  Members that want one of these types rise, and stand where
+ * the group stood.  The other members pass the difference together: the new
+ * snapshot becomes the group's.  All groups of a round end at one snapshot, so
+ * they become one group.
  *
- * Invariant: every wake-up begins a round, and the snapshot of a round is taken
- * after the flag of the wake-up was cleared.  A relay that joins begins one as
- * well: what committed since its own last look is looked at here.  So no group
- * is past an event that a member wants.  What a member wants is what it wanted by
- * the relays that the round's snapshot sees (target.c): where the worker has not read
- * those yet, a round ends before, and a new configuration begins another.
+ * Invariant: no group is past an event that a member wants.  Every wake-up
+ * begins a round, and the snapshot of a round is taken after the wake-up's flag
+ * was cleared.  A relay that joins begins a round, too: the round looks at what
+ * committed since the relay's own last look.  Members want what they want by
+ * the configuration that the round's snapshot sees (target.c): if the worker
+ * has not read that yet, the round ends before it, and the new configuration
+ * begins another round.
  *
- * Types are compared by hashes of 64 bits: of two that collide a relay rises in
- * vain, and finds nothing.
+ * Types are compared by 64-bit hashes.  If two collide, a relay rises in vain.
  *
  * A round is done in parts, so that other relays have their turn while a large
- * difference is read.  A look that fails is repeated; when it fails again and
- * again the members rise, and each reads, and fails, by itself and in view.  Where
- * somebody has locked a table of the log they go on resting: none of them could read it,
- * and each would start its program for that.
+ * difference is read.  A look that fails is repeated.  After several failures
+ * in a row all members rise, so that each reads for itself, and fails in view.
+ * While somebody has a table of the outbox locked, the members go on resting:
+ * none of them could read it, and each would start its program in vain.
  *
- * What a crash leaves: positions that were passed since the last upkeep are not
- * in the log of positions; the same differences are read once more.
+ * What a crash leaves: the log of positions lacks what was passed since the
+ * last upkeep.  The same differences are read once more.
  *
- * MEMORY: a snapshot per group; a hash of the types that members want.
+ * MEMORY: a snapshot per group, and a hash table of the types that members
+ * want.
  *
  * Copyright (c) 2026, the idempotency developers
  *
@@ -62,27 +64,29 @@
 /* Events read in one part of a round. */
 #define PART_EVENTS 5000
 
-/* Failed looks in a row after which the relays look for themselves. */
+/* After so many failed looks in a row the relays look for themselves. */
 #define MAX_FAILURES 3
 #define RETRY_MS 1000
 
 struct IdemRestGroup
 {
 	dlist_node	node;
-	IdemSnap   *base;			/* all that it sees is passed */
-	bool		written;		/* the log of positions says so of each member */
-	bool		pending;		/* to be looked at in this round */
-	bool		catching_up;	/* there may be ticks to cut the difference at */
+	IdemSnap   *base;			/* the members have passed all that it sees */
+	bool		written;		/* each member's row in the log of positions
+								 * says so */
+	bool		pending;		/* still to be looked at in this round */
+	bool		catching_up;	/* there may be ticks at which to cut the
+								 * difference */
 	dlist_head	members;
 	int			nmembers;
 };
 
-/* A type that some member wants. */
+/* An aggregate type that some member wants. */
 typedef struct WantedType
 {
 	uint64		hash;			/* key */
 	int			members;
-	uint32		found;			/* number of the look that found it last */
+	uint32		found;			/* number of the last look that found it */
 } WantedType;
 
 int			idem_sink_idle_timeout_ms = 60000;
@@ -96,12 +100,11 @@ static IdemReader *reader = NULL;
 static bool woken = false;
 static bool in_round = false;
 static IdemSnap *round_target = NULL;	/* where all groups of the round end */
-static IdemRestGroup *current = NULL;	/* that is being looked at; */
-static IdemPosition at;			/* how far */
-static uint32 look_no = 0;		/* numbers the looks */
-static bool found_any = false;	/* an event, in the current look */
-static bool found_new = false;	/* a wanted type, since members were asked
-								 * last */
+static IdemRestGroup *current = NULL;	/* group that is being looked at */
+static IdemPosition at;			/* how far the look at that group is */
+static uint32 look_no = 0;		/* number of the current look */
+static bool found_any = false;	/* the current look found an event */
+static bool found_new = false;	/* something new since members were asked */
 static int	failures = 0;
 static IdemClock retry_at = 0;
 static IdemClock next_due = 0;
@@ -126,7 +129,7 @@ type_hash(const char *type, int len)
 	return hash_bytes_extended((const unsigned char *) type, len, 0);
 }
 
-/* Count the relay's types in, or out. */
+/* Count the relay's types in (1) or out (-1). */
 static void
 count_types(const IdemRelayConfig *config, int change)
 {
@@ -160,7 +163,7 @@ copy_snap(MemoryContext cxt, const IdemSnap *snap)
 	return copy;
 }
 
-/* *snap is a copy of the other; it stays what it was if there is no memory for that. */
+/* If memory for the copy runs out, *snap stays what it was. */
 static void
 replace_snap(IdemSnap **snap, const IdemSnap *by)
 {
@@ -171,7 +174,7 @@ replace_snap(IdemSnap **snap, const IdemSnap *by)
 	*snap = copy;
 }
 
-/* The soonest of the times at which parked events are due. */
+/* Remember the soonest time at which parked events are due. */
 static void
 note_due(IdemClock due)
 {
@@ -190,7 +193,10 @@ make_group(const IdemSnap *base)
 	return group;
 }
 
-/* A group that stands there and of whose difference nothing has been looked at. */
+/*
+ * A group at the snapshot of whose difference nothing has been looked at yet:
+ * outside of a round an existing group, else a new one.
+ */
 static IdemRestGroup *
 group_at(const IdemSnap *base)
 {
@@ -256,7 +262,10 @@ idem_rest_leave(IdemRester *rester)
 	return base;
 }
 
-/* It stays in its group until it is taken; only its place changes. */
+/*
+ * The relay rises: it leaves the list of members, and belongs to its group
+ * until taken.
+ */
 static void
 rise(IdemRester *rester)
 {
@@ -302,6 +311,7 @@ wants_found(const IdemRelayConfig *config)
 	return false;
 }
 
+/* Let the members rise that want a type which the look has found. */
 static void
 ask_members(IdemRestGroup *group)
 {
@@ -320,8 +330,9 @@ ask_members(IdemRestGroup *group)
 }
 
 /*
- * Those that rose stand where the group stood before: they must be taken before
- * the group moves.  So the group moves without them, to one of its own.
+ * Relays that rose stand where the group stood before, and may still have to be
+ * taken.  So the other members move to a group of their own, which is returned;
+ * NULL: all rose.
  */
 static IdemRestGroup *
 split_risen(IdemRestGroup *group)
@@ -354,7 +365,7 @@ split_risen(IdemRestGroup *group)
 	return rest;
 }
 
-/* Into the group that stands at the same snapshot, if there is one. */
+/* Merge the group with another one at the same snapshot, if there is one. */
 static void
 merge(IdemRestGroup *group)
 {
@@ -386,14 +397,18 @@ merge(IdemRestGroup *group)
 		}
 		group->written &= other->written;
 		group->catching_up |= other->catching_up;
-		/* One whose members all rose goes when the last of them is taken. */
+
+		/* The last member that rose frees its group when it is taken. */
 		if (other->nmembers == 0)
 			free_group(other);
 		return;
 	}
 }
 
-/* The group has passed the difference to "to". */
+/*
+ * The group has passed the difference up to "to".  whole: that is the end of
+ * the round.
+ */
 static void
 finish_look(IdemRestGroup *group, const IdemSnap *to, bool whole)
 {
@@ -415,7 +430,7 @@ finish_look(IdemRestGroup *group, const IdemSnap *to, bool whole)
 		merge(group);
 }
 
-/* The wake-up is spent last: it must outlive an error. */
+/* The wake-up is cleared last, since it must outlive an error. */
 static void
 begin_round(void)
 {
@@ -454,7 +469,7 @@ next_group(void)
 }
 
 /*
- * Begin to look at what is after the group's snapshot.  A long backlog is cut at
+ * Begin to look at what follows the group's snapshot.  A long backlog is cut at
  * the ticks that were taken while it grew, so that its events need no sorting.
  */
 static void
@@ -477,6 +492,7 @@ begin_look(IdemRestGroup *group)
 	current = group;
 }
 
+/* Note that an event was found, and its type if a member wants that type. */
 static void
 note_event(const IdemEvent *event)
 {
@@ -517,7 +533,7 @@ read_part(int *budget)
 	return ended;
 }
 
-/* In a transaction: a part of the round. */
+/* Do a part of the round.  In a transaction. */
 static void
 look(void)
 {
@@ -531,7 +547,7 @@ look(void)
 		if (group != current)
 		{
 			begin_look(group);
-			budget -= 100;		/* it opens what there is to read */
+			budget -= 100;		/* a price for opening what is read */
 		}
 		ended = read_part(&budget);
 		ask_members(group);
@@ -541,6 +557,7 @@ look(void)
 	in_round = next_group() != NULL;
 }
 
+/* Let the relays rise whose parked events are due. */
 static void
 wake_due(void)
 {
@@ -567,7 +584,7 @@ wake_due(void)
 	}
 }
 
-/* Nobody can look for them: let each do that for itself. */
+/* Let all relays rise, since nobody can look for them. */
 static void
 wake_all(void)
 {
@@ -609,18 +626,18 @@ idem_rest_reset(int sqlerrcode)
 	if (!in_round && !woken)
 		return;
 
-	/* The group that was being looked at has not moved: begin with it anew. */
+	/* The group being looked at has not moved: look at it again. */
 	current = NULL;
 	in_round = false;
 	woken = true;
 	retry_at = idem_clock_plus_ms(idem_clock(), RETRY_MS);
 
-	/* A table that somebody has locked is as locked for each of them. */
+	/* A table that is locked is locked for each of them, too. */
 	if (sqlerrcode != ERRCODE_LOCK_NOT_AVAILABLE && ++failures >= MAX_FAILURES)
 		wake_all();
 }
 
-/* Those that are asked about: the one, or all that rest. */
+/* List the one relay, or all that rest. */
 static int
 list_resters(IdemRester *only, IdemRester **resters)
 {
@@ -642,10 +659,11 @@ list_resters(IdemRester *only, IdemRester **resters)
 }
 
 /*
- * One statement for all that rest.  An event behind another of its key is due
- * when that one is, or is gone (parked_index.c); the first of a key that waits for
- * nothing any more has no time, and is due now.  What was known before counts until
- * the statement has succeeded.
+ * One statement for all that rest.  An event behind another event of its key
+ * waits for that event (parked_index.c), so only the first event of a key
+ * counts.  A first event whose state is "waiting" waits for nothing any more:
+ * it has no time, and is due now.  The old times count until the statement has
+ * succeeded.
  */
 void
 idem_rest_look_at_parked(IdemRester *only)

@@ -1,7 +1,7 @@
 /*-------------------------------------------------------------------------
  *
  * rest.h
- *		Relays that have nothing to send: one look at the log for all of them.
+ *		Relays that have nothing to send: one look at the outbox for all of them.
  *
  * Copyright (c) 2026, the idempotency developers
  *
@@ -21,18 +21,24 @@
 #include "relay/position/position.h"
 #include "shared/clock.h"
 
-/* Relays that stand at one snapshot. */
+/* A group of relays that stand at one snapshot. */
 typedef struct IdemRestGroup IdemRestGroup;
 
-/* A relay, as far as resting is concerned; embedded in what runs it. */
+/*
+ * A relay, as far as its rest is concerned; embedded in a stream or a delegate.
+ */
 typedef struct IdemRester
 {
-	dlist_node	node;			/* of its group, or of those that rose */
+	dlist_node	node;			/* in its group's members, or among those that
+								 * rose */
 	IdemRestGroup *group;		/* NULL: it does not rest */
-	const IdemRelayConfig *config;	/* not to be changed while it rests */
-	IdemClock	due;			/* a parked event is due then; 0: no such one */
+	const IdemRelayConfig *config;	/* not to be changed while the relay rests */
+	IdemClock	due;			/* when a parked event is due; 0: none is */
 
-	/* what a row about its position says */
+	/*
+	 * what a row of the log of positions says when the relay's position is
+	 * written
+	 */
 	IdemPositionKind kind;
 	IdemPositionFresh fresh;
 	int64		named;
@@ -40,48 +46,58 @@ typedef struct IdemRester
 } IdemRester;
 
 /*
- * The GUC idempotency.sink_idle_timeout: milliseconds after which a relay with
- * nothing to do rests, and its program or worker ends; 0: never.
+ * The GUC idempotency.sink_idle_timeout: after so many milliseconds a relay
+ * with nothing to do rests, and its program or worker ends; 0: never.
  */
 extern int	idem_sink_idle_timeout_ms;
 
 /*
- * Let a relay rest that has delivered all that "base" sees and is for it.  The
- * log is looked at from there before anything else is taken for granted.  far:
- * much may have come since, so it is worth to cut the log at ticks.
+ * Let a relay rest that has delivered all events for it that "base" sees.  The
+ * next round looks at the outbox from there on.  far: many events may have come
+ * since, so it is worth cutting the outbox at ticks.
  */
 extern void idem_rest_join(IdemRester *rester, const IdemSnap *base, bool far);
 
 /*
- * End the rest of a relay, if it rests.  Returns where it stands, in the current
- * context; NULL if it did not rest.
+ * End the rest of a relay, if it rests.  Returns the snapshot at which it
+ * stands, in the current context; NULL if it did not rest.
  */
 extern IdemSnap *idem_rest_leave(IdemRester *rester);
 
-/* Something committed, or relays were read again. */
+/*
+ * Some transaction committed, or the relays were read again: begin another
+ * round.
+ */
 extern void idem_rest_woken(void);
 
 /*
- * Look at what is new in the log, or at a part of it.  True if there is more to
- * look at.  Relays that may have something to send rise; ..._take_risen gives
- * them one by one, and *base, in the current context, where each stands.
+ * Look at what is new in the outbox, or at a part of it.  True if there is more
+ * to look at.  Relays that may have something to send rise.  ..._take_risen
+ * gives them one by one, with the snapshot at which each stands in *base, in
+ * the current context.
  */
 extern bool idem_rest_look(void);
 extern IdemRester *idem_rest_take_risen(IdemSnap **base);
 
-/* In a transaction: when are parked events due of one that rests; NULL: of all? */
+/*
+ * Find out when parked events of a resting relay are due; NULL: of all resting
+ * relays.  In a transaction.
+ */
 extern void idem_rest_look_at_parked(IdemRester *only);
 
 /* When to look again if nothing happens before; 0: no need. */
 extern IdemClock idem_rest_next_time(void);
 
-/* Write down where all of them stand, in one transaction. */
+/* Write the positions of all resting relays that moved, in one transaction. */
 extern void idem_rest_persist(void);
 
-/* After an error, of this code, in a look: what was open is closed. */
+/*
+ * After an error with this code in a look: close what was open, and look again
+ * later.
+ */
 extern void idem_rest_reset(int sqlerrcode);
 
-/* How many relays rest, and how often the log was looked at for them. */
+/* How many relays rest. */
 extern int	idem_rest_count(void);
 
 #endif							/* IDEM_RELAY_POSITION_REST_H */

@@ -1,12 +1,13 @@
 /*-------------------------------------------------------------------------
  *
  * retention.c
- *		Which part of the log the relays still need, and for how long.
+ *		Which part of the outbox the relays still need, and for how long.
  *
- * A relay holds everything its last durable position has not passed, running
- * or not, so that nothing is skipped silently.  One with max_lag_size gives
- * that up once it is further behind: it is halted, which is loud, and holds no
- * longer; relay_resume lets it go on with what is still there.
+ * A relay, running or not, holds in the outbox every event that its last
+ * durable position has not passed, so that nothing is skipped silently.  A
+ * relay with max_lag_size gives that up when it is further behind: it is
+ * halted, which is loud, and holds nothing any more.  relay_resume lets it go
+ * on with what is still there.
  *
  * Copyright (c) 2026, the idempotency developers
  *
@@ -30,6 +31,7 @@
 
 static IdemRelRef relays_ref = IDEM_RELREF("relays");
 
+/* Does the relay hold the outbox? */
 static bool
 holds(const IdemRelayBrief *relay)
 {
@@ -53,12 +55,15 @@ idem_retention_positions(void)
 		if (!holds(relay))
 			continue;
 
-		/* A relay without a position is to be adopted: it holds everything. */
+		/*
+		 * A relay without a position waits to be adopted, and holds
+		 * everything.
+		 */
 		done = row ? row->pos.base : idem_snap_empty();
 
 		/*
-		 * Relays that rest stand at the same place, a thousand of them at
-		 * one.
+		 * Resting relays stand at the same snapshot, perhaps a thousand of
+		 * them: list it once.
 		 */
 		if (before != NULL && idem_snap_equal(before, done))
 			continue;
@@ -68,7 +73,10 @@ idem_retention_positions(void)
 	return result;
 }
 
-/* Not while an operator has the row: the next maintenance looks again. */
+/*
+ * Halt the relay, unless an operator has its row locked; then the next
+ * maintenance looks again.
+ */
 static bool
 halt(const IdemRelayBrief *relay)
 {

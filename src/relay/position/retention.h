@@ -1,7 +1,7 @@
 /*-------------------------------------------------------------------------
  *
  * retention.h
- *		Which part of the log the relays still need, and for how long.
+ *		Which part of the outbox the relays still need, and for how long.
  *
  * Copyright (c) 2026, the idempotency developers
  *
@@ -18,12 +18,16 @@
 #include "nodes/pg_list.h"
 
 /*
- * The "base" snapshot (IdemSnap *) of every relay that holds the log: all but
- * those halted because they exceeded max_lag_size.  In a transaction.
+ * The "base" snapshots (IdemSnap *) of all relays that hold the outbox: all
+ * relays but those halted because they exceeded max_lag_size.  In a
+ * transaction.
  */
 extern List *idem_retention_positions(void);
 
-/* Halt the relays whose lag exceeds their max_lag_size.  Own transaction. */
+/*
+ * Halt the relays whose lag exceeds their max_lag_size.  In a transaction of
+ * its own.
+ */
 extern void idem_retention_check_lag(void);
 
 #endif							/* IDEM_RELAY_POSITION_RETENTION_H */
