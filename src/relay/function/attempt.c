@@ -3,27 +3,28 @@
  * attempt.c
  *		Which event was being handled when the server went down.
  *
- * A handler runs in the server and can take it down: a segmentation fault, a
- * PANIC, memory that the kernel wants back.  Nothing is recorded while all is
- * well.  A worker that starts after the server did not end cleanly tries what
- * may have been in flight (a batch of the log, the parked events that are due)
- * one event at a time, and puts each on record before: a row of
- * relay_attempts names it, durably, and the transaction of the outcome clears
- * the name.  A name that is still there at the next start is that of the event
- * that was being handled alone when the process ended.  It counts against the
- * event, which is parked with it and from then on always tried alone and on
- * record, and is dead at the second time (IDEM_MAX_CRASHES).
+ * A handler runs in the server and can take it down: by a segmentation fault, a
+ * PANIC, or memory that the kernel wants back.  While nothing goes wrong,
+ * nothing is recorded.  A worker that starts after the server did not end
+ * cleanly tries the events that may have been in flight (a batch of the outbox,
+ * and the parked events that are due) one at a time.  Before each attempt a row
+ * of relay_attempts names the event, durably; the transaction of the outcome
+ * clears the name.  A name that is still there at the next start is that of the
+ * event that was being handled, alone, when the process ended.  This crash
+ * counts against the event: it is parked, is from then on always tried alone
+ * and on record, and is dead after its second crash (IDEM_MAX_CRASHES).
  *
- * The server also goes down when another process crashes.  Then this one is
- * told to quit, and notes in a file, from the signal handler, that it lived;
- * so it does when it ends by itself.  An attempt with such a note does not
- * count, however often that happens.  The file is the process' last word and
- * no more: lost with the machine, the attempt counts.
+ * The server also goes down when another process crashes.  Then the signal
+ * handler by which this process is told to quit notes in a file that the
+ * process was alive.  A process that ends by itself writes the same note.  An
+ * attempt with a note does not count, however often that happens.  The file is
+ * written in the process' last moment and not flushed: if it is lost with the
+ * machine, the attempt counts.
  *
- * The record is a row of its own per relay, updated in place of its former
- * version on the same page: in the row of the relay it would wait for an
- * operator's open transaction, and in relay_parked it would cost a copy of the
- * event.  It is not dumped: it means something to the next start only.
+ * The record is one row per relay in a table of its own, updated in place on
+ * the same page.  In the relay's own row it would wait for an operator's open
+ * transaction; in relay_parked it would cost a copy of the event.  The table is
+ * not dumped: it means something to the next start only.
  *
  * Copyright (c) 2026, the idempotency developers
  *
@@ -50,13 +51,16 @@
 #include "relay/shmem.h"
 #include "shared/spi.h"
 
-/* What a signal handler reads: the number first, then the flag. */
+/* Read by a signal handler.  The number is set before the flag. */
 static char note_path[MAXPGPATH];
 static volatile int64 note_number = 0;
 static volatile sig_atomic_t note_wanted = false;
 static bool note_exists = false;
 
-/* Async-signal-safe.  Without the note the attempt counts as a crash. */
+/*
+ * Write the note; async-signal-safe.  Without the note the attempt counts as a
+ * crash.
+ */
 static void
 write_note(void)
 {
@@ -79,7 +83,10 @@ on_quit(SIGNAL_ARGS)
 	_exit(2);
 }
 
-/* An exit status of the handler's own, by exit(), counts as a crash. */
+/*
+ * At the process' end: write the note, unless a handler ended the process by
+ * exit() with a status of its own.  That counts as a crash.
+ */
 static void
 on_exit_note(int code, Datum arg)
 {
@@ -87,7 +94,10 @@ on_exit_note(int code, Datum arg)
 		write_note();
 }
 
-/* Did the process that made this attempt live to tell of it? */
+/*
+ * Does the note say that the process that made this attempt was alive at its
+ * end?
+ */
 static bool
 note_says(int64 number)
 {
@@ -103,7 +113,10 @@ note_says(int64 number)
 	return n == sizeof(noted) && noted == number;
 }
 
-/* Once per process. */
+/*
+ * Once per process: choose the file, and install the two functions that write
+ * the note.
+ */
 static void
 prepare_note(int relay_id)
 {
@@ -151,7 +164,10 @@ has_passed_crash(int relay_id)
 	return passed;
 }
 
-/* Let the relay's later workers know; the entry is this process' while it runs. */
+/*
+ * Tell the relay's later workers that this one has passed what the crash left.
+ * The entry is this process' while it runs.
+ */
 static void
 note_passed_crash(int relay_id)
 {
@@ -229,7 +245,7 @@ bool
 idem_attempts_unannounced(const IdemAttempts *a, const pg_uuid_t *event_id)
 {
 	if (a->killed && same_event(event_id, &a->killer))
-		return false;			/* it will not be tried */
+		return false;			/* the event will not be tried */
 	return !a->announced || !same_event(event_id, &a->event);
 }
 
@@ -253,8 +269,8 @@ write_record(const IdemRelayConfig *config, const pg_uuid_t *event_id)
 }
 
 /*
- * The note is wanted from here on, not only after the commit: one about a
- * record that was not written is about nothing.
+ * The note is wanted from here on, not only after the commit.  If the record is
+ * never committed, its note refers to no attempt and does no harm.
  */
 void
 idem_attempts_announce(IdemAttempts *a, const IdemRelayConfig *config,
@@ -278,7 +294,10 @@ idem_attempts_announced(IdemAttempts *a)
 void
 idem_attempts_conclude(IdemAttempts *a, const IdemRelayConfig *config)
 {
-	/* A killer that does not turn up again was taken out of the way. */
+	/*
+	 * If all events were tried and the killer was not among them, somebody
+	 * has removed it: the record is cleared, too.
+	 */
 	a->closing = a->recorded && (a->announced || a->met || !idem_attempts_careful(a));
 	if (a->closing)
 		(void) write_record(config, NULL);
@@ -297,8 +316,8 @@ idem_attempts_concluded(IdemAttempts *a, const IdemRelayConfig *config)
 	}
 
 	/*
-	 * Another event's outcome does not excuse the killer, which is still to
-	 * come.
+	 * The outcome of another event says nothing about the killer, which is
+	 * still to come.
 	 */
 	if (a->met || !idem_attempts_careful(a))
 		a->killed = a->met = false;

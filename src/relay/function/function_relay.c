@@ -3,18 +3,18 @@
  * function_relay.c
  *		A relay to a SQL function of its own database.
  *
- * Claim, effect and position commit in one transaction, so a crash anywhere
- * leaves all of them or none: exactly once.  The claim, as consumer
- * "@relay/NAME", also refuses an event that comes a second time after replay,
- * adoption or a moved position.
+ * Claim, effect and position commit in one transaction.  So a crash anywhere
+ * leaves all of them or none: exactly once.  The claim, by consumer
+ * "@relay/NAME", also refuses an event that comes a second time after a replay,
+ * an adoption or a moved position.
  *
  * Each event is handled in a subtransaction of its own (handler.c).  An error
- * rolls the event back and parks it; the batch goes on.  What makes the whole
- * transaction fail at commit is isolated by repeating the batch one event at a
- * time; the one that fails alone is parked untried.
+ * rolls the event back and parks it; the batch goes on.  If the whole
+ * transaction fails at commit, the batch is repeated one event at a time.  The
+ * event that fails alone is parked untried.
  *
- * What was in flight when the server went down is tried one event at a time as
- * well, each attempt on record before it is made (attempt.c).
+ * Events that were in flight when the server went down are tried one at a time,
+ * too, each attempt on record before it is made (attempt.c).
  *
  * Copyright (c) 2026, the idempotency developers
  *
@@ -58,30 +58,35 @@ typedef struct IdemFunctionRelay
 	IdemRelayEntry *entry;
 	IdemReader *reader;
 	IdemCursor	cursor;
-	bool		loaded;			/* the cursor's position is */
-	bool		dirty;			/* ... and ahead of the log */
+	bool		loaded;			/* the cursor has a position */
+	bool		dirty;			/* the cursor is ahead of the log of positions */
 	IdemParkedIndex *parked;
 	bool		parked_dirty;
 	IdemHandler *handler;
 	IdemAttempts attempts;
-	bool		worked;			/* in this process: committed an event's
+	bool		worked;			/* this process has committed an event's
 								 * outcome */
 	bool		announcing;		/* the transaction puts an attempt on record */
-	int			single;			/* so many batches of one event to come */
-	bool		log_turn;		/* of the log; a parked event was tried last */
-	bool		has_tried;		/* in the transaction: */
-	pg_uuid_t	tried;			/* the event handled last */
+	int			single;			/* batches of one event that are still to come */
+	bool		log_turn;		/* the next batch is the outbox's, since
+								 * parked events were tried last */
+	bool		has_tried;		/* this transaction has tried an event */
+	pg_uuid_t	tried;			/* the event that was tried last */
 	bool		has_suspect;
-	pg_uuid_t	suspect;		/* made a commit fail in which no other event
-								 * was; to be parked */
+	pg_uuid_t	suspect;		/* the event made a commit fail, alone in its
+								 * transaction; it is to be parked */
 	IdemFailure suspect_failure;
 	char		suspect_message[IDEM_ERROR_LEN];
-	bool		awaits_wakeup;	/* no event of the log, or no room for it */
+	bool		awaits_wakeup;	/* the log has no event, or there is no room
+								 * to park one */
 	int			failures;
 	IdemClock	not_before;
 } IdemFunctionRelay;
 
-/* Go on as the relay's former worker would have: it gave way, or ended idle. */
+/*
+ * Take over from the entry what the relay's former worker knew.  That worker
+ * gave way, or ended idle.
+ */
 static void
 recall(IdemFunctionRelay *relay)
 {
@@ -102,7 +107,10 @@ recall(IdemFunctionRelay *relay)
 	relay->suspect_failure.message = relay->suspect_message;
 }
 
-/* For the relay's next worker, if this one gives way. */
+/*
+ * Keep in the entry what the relay's next worker has to know, if this one gives
+ * way.
+ */
 static void
 keep(IdemFunctionRelay *relay)
 {
@@ -183,7 +191,10 @@ woken(void *arg, TimestampTz stamp)
 	((IdemFunctionRelay *) arg)->awaits_wakeup = false;
 }
 
-/* One event per transaction?  Some event makes the commit fail, or the server. */
+/*
+ * Is one event tried per transaction?  Yes, after an event made a commit fail,
+ * or may have taken the server down.
+ */
 static bool
 works_one_by_one(const IdemFunctionRelay *relay)
 {
@@ -205,14 +216,17 @@ must_announce(IdemFunctionRelay *relay, const pg_uuid_t *event_id)
 	return true;
 }
 
-/* Is it the event that made a commit fail in which it was the only one? */
+/* Did the event, alone in its transaction, make a commit fail? */
 static bool
 is_suspect(const IdemFunctionRelay *relay, const pg_uuid_t *event_id)
 {
 	return relay->has_suspect && memcmp(&relay->suspect, event_id, UUID_LEN) == 0;
 }
 
-/* Handle an event, unless it is known to fail: it took the server or a commit down. */
+/*
+ * Handle an event.  An event that took the server down, or made a commit fail,
+ * counts as failed without being tried.
+ */
 static IdemHandled
 try_event(IdemFunctionRelay *relay, const IdemEvent *ev, IdemFailure *failure)
 {
@@ -229,7 +243,7 @@ try_event(IdemFunctionRelay *relay, const IdemEvent *ev, IdemFailure *failure)
 	return idem_handler_run(relay->handler, relay->config, ev, failure);
 }
 
-/* Handle an event of the log, or park it. */
+/* Handle an event of the outbox, or park it. */
 static void
 work_event(IdemFunctionRelay *relay, const IdemEvent *ev, int64 *sent)
 {
@@ -271,7 +285,10 @@ work_repeat(IdemFunctionRelay *relay, const IdemParkedEvent *p, int64 *sent)
 	return false;
 }
 
-/* Select parked events; what took the server down before makes the next ones careful. */
+/*
+ * Select parked events.  An event that took the server down is never part of a
+ * batch: it switches the following transactions to one event at a time.
+ */
 static List *
 take_repeats(IdemFunctionRelay *relay, int limit)
 {
@@ -287,9 +304,8 @@ take_repeats(IdemFunctionRelay *relay, int limit)
 }
 
 /*
- * Parked events that are due; in the transaction of the batch.  In key order one
- * is passed over behind one of its key that stays.  An event that took the server
- * down before is never part of a batch: it makes the next ones careful.
+ * Handle parked events that are due, in the transaction of the batch.  In key
+ * order an event is passed over if an earlier event of its key stays parked.
  */
 static int64
 work_repeats(IdemFunctionRelay *relay, int limit, int64 *sent)
@@ -322,7 +338,7 @@ work_repeats(IdemFunctionRelay *relay, int limit, int64 *sent)
 	return n;
 }
 
-/* What an event adds to batch_size, without being read for that. */
+/* How much an event adds to batch_size, without detoasting it. */
 static int64
 event_size(const IdemEvent *ev)
 {
@@ -334,7 +350,10 @@ event_size(const IdemEvent *ev)
 	return size;
 }
 
-/* The log's events of this batch; true if the difference came to its end. */
+/*
+ * Handle the outbox's events of this batch; true if the difference came to its
+ * end.
+ */
 static bool
 work_log(IdemFunctionRelay *relay, int limit, int64 *last_seq, int64 *sent, int *n)
 {
@@ -367,7 +386,9 @@ work_log(IdemFunctionRelay *relay, int limit, int64 *last_seq, int64 *sent, int 
 	return false;
 }
 
-/* Does neither the log nor a parked event need a step, as far as is known? */
+/*
+ * Does neither the outbox nor a parked event need a step, as far as is known?
+ */
 static bool
 is_idle(const IdemFunctionRelay *relay)
 {
@@ -386,7 +407,8 @@ may_run(IdemFunctionRelay *relay)
 	{
 		if (idem_witness_allows())
 			return idem_clock() >= relay->not_before;
-		relay->awaits_wakeup = false;	/* a later step shows its state */
+		relay->awaits_wakeup = false;	/* a later step has to report the
+										 * state */
 		idem_witness_report(relay->entry, relay->config->name);
 		return false;
 	}
@@ -412,7 +434,10 @@ load_position(IdemFunctionRelay *relay)
 	relay->loaded = true;
 }
 
-/* Commits with the effects of the batch, which makes them exactly once. */
+/*
+ * Append the position.  It commits with the effects of the batch, which makes
+ * them exactly once.
+ */
 static void
 append_position(IdemFunctionRelay *relay)
 {
@@ -428,11 +453,16 @@ typedef struct StepCounts
 {
 	int64		sent;
 	int64		repeated;		/* parked events tried */
-	int			logged;			/* events of the log tried, or parked unseen */
-	bool		began;			/* a difference: its snapshot is the newest */
+	int			logged;			/* events of the outbox tried, or parked
+								 * unseen */
+	bool		began;			/* the step began a difference, with the
+								 * newest snapshot */
 } StepCounts;
 
-/* In a new transaction: where it stands, and that it can work. */
+/*
+ * In a new transaction: load what is not loaded, and check that the handler can
+ * be called.
+ */
 static void
 prepare_step(IdemFunctionRelay *relay)
 {
@@ -448,7 +478,10 @@ prepare_step(IdemFunctionRelay *relay)
 	}
 }
 
-/* Commit, then let go of what the handlers left and of what was on record. */
+/*
+ * Commit, then reset what the handlers left in the session, and clear the
+ * record.
+ */
 static void
 commit_step(IdemFunctionRelay *relay, const StepCounts *counts, IdemRelayWait waiting)
 {
@@ -485,7 +518,10 @@ commit_step(IdemFunctionRelay *relay, const StepCounts *counts, IdemRelayWait wa
 	idem_report_state(relay->entry, relay->config->name, IDEM_RELAY_STREAMING, waiting);
 }
 
-/* The log's part of a step; false if there is nothing in it, or no room. */
+/*
+ * Do the outbox's part of a step; false if the outbox has nothing, or there is
+ * no room to park.
+ */
 static bool
 step_log(IdemFunctionRelay *relay, int limit, StepCounts *counts, bool *ended)
 {
@@ -515,9 +551,9 @@ step_log(IdemFunctionRelay *relay, int limit, StepCounts *counts, bool *ended)
 }
 
 /*
- * Run one transaction: parked events that are due, half a batch at most, then the
- * log.  One event at a time, or where parked events fill the transaction, parked
- * events and the log take turns.
+ * Run one transaction: parked events that are due, half a batch at most, then
+ * the outbox.  If events are tried one at a time, or if parked events fill the
+ * transaction, parked events and the outbox take turns.
  */
 static bool
 step(void *arg)
@@ -538,8 +574,8 @@ step(void *arg)
 	relay->has_tried = false;
 
 	/*
-	 * The end of the step decides: events may wait behind one that it
-	 * repeats.
+	 * The end of the step decides whether to wait: events may wait behind a
+	 * parked event that this step tries.
 	 */
 	relay->awaits_wakeup = false;
 	idem_txn_begin();
@@ -571,8 +607,8 @@ step(void *arg)
 	}
 
 	/*
-	 * An event of the log that was announced is tried next: the outcome of a
-	 * parked event would take it off the record.
+	 * An event of the outbox that was put on record is tried next: the
+	 * outcome of a parked event would clear the record.
 	 */
 	relay->log_turn = relay->announcing;
 	commit_step(relay, &counts, IDEM_WAIT_EVENTS);
@@ -589,7 +625,10 @@ step(void *arg)
 	return !relay->awaits_wakeup;
 }
 
-/* Can the event be to blame?  Not for a full disk, nor for a cancel by somebody. */
+/*
+ * Can the event be to blame for the error?  It cannot for a full disk, nor for
+ * a cancel by somebody.
+ */
 static bool
 may_be_of_event(int sqlerrcode)
 {
@@ -597,7 +636,10 @@ may_be_of_event(int sqlerrcode)
 		ERRCODE_TO_CATEGORY(sqlerrcode) != ERRCODE_OPERATOR_INTERVENTION;
 }
 
-/* The batch was rolled back: wait, and say whose doing it was, as far as is known. */
+/*
+ * The batch was rolled back: open the backoff, and find out whether an event is
+ * to blame.
+ */
 static void
 failed(void *arg, int sqlerrcode, const char *message)
 {
@@ -641,8 +683,9 @@ failed(void *arg, int sqlerrcode, const char *message)
 }
 
 /*
- * An attempt on record has to come to its end first: in another process it would
- * be taken for one that took the server down.
+ * May the worker leave the relay?  An attempt on record has to come to its end
+ * first: in another process it would be taken for an attempt that took the
+ * server down.
  */
 static bool
 may_leave(const void *arg, bool *idle)
@@ -656,7 +699,10 @@ may_leave(const void *arg, bool *idle)
 	return !relay->attempts.announced;
 }
 
-/* A wake-up comes by itself; only backoff and parked events have a time. */
+/*
+ * When to step next.  Only the backoff and parked events have a time; a wake-up
+ * comes by itself.
+ */
 static IdemClock
 next_time(void *arg)
 {
@@ -686,7 +732,10 @@ persist(void *arg)
 	relay->dirty = false;
 }
 
-/* Its worker has no other relay, so it is looked at in each turn and never rests. */
+/*
+ * The worker of a function relay has no other relay.  So the relay has a step
+ * in each turn, and never rests.
+ */
 const IdemRunnerOps idem_function_ops = {
 	.create = create,
 	.configure = configure,

@@ -5,20 +5,20 @@
  *
  * Each event is handled in a subtransaction of its own, as the relay's owner,
  * under SECURITY_RESTRICTED_OPERATION and the relay's timeout.  An error rolls
- * the event back and nothing else.  Constraints are immediate in handlers, so
- * that their errors find the event they belong to, and nothing that was queued
- * runs later under another role.  Whose session it is, and what becomes of what
- * a handler leaves, is the matter of handler_reset.c.
+ * back this event only.  Constraints are immediate in handlers: so an error of
+ * a constraint is found with the event that caused it, and nothing that was
+ * queued runs later under another role.  handler_reset.c sets the session's
+ * user, and resets what a handler leaves.
  *
- * The claim is made as consumer "@relay/NAME", which SQL cannot name: nobody
- * can make an event a duplicate for the relay by claiming it first.
+ * The claim is made by consumer "@relay/NAME", which SQL cannot name.  So
+ * nobody can make an event a duplicate for the relay by claiming it first.
  *
- * The timeout sets QueryCancelPending, and may fire after the event's last check
- * for interrupts.  When the event has ended the flag is cleared, unless the
- * counter of SIGINT shows that somebody sent a cancel as well.
+ * The timeout sets QueryCancelPending, and may fire after the event's last
+ * check for interrupts.  So the flag is cleared when the event has ended,
+ * unless the counter of SIGINT shows that somebody has sent a cancel as well.
  *
- * MEMORY: one event at a time, in a context that is reset with the next; a saved
- * plan until idem_handler_forget.
+ * MEMORY: one event at a time, in a context that is reset by the next event; a
+ * saved plan until idem_handler_forget.
  *
  * Copyright (c) 2026, the idempotency developers
  *
@@ -60,9 +60,13 @@
 #include "shared/fault.h"
 
 #define DEFAULT_TIMEOUT_MS 30000
-#define MAX_TIMEOUTS_OF_EVENT 3 /* then the process ends */
+#define MAX_TIMEOUTS_OF_EVENT 3 /* timeouts of one event, after which the
+								 * process ends */
 
-/* The arguments a handler may declare, in the order of the parameters. */
+/*
+ * The arguments that a handler may declare, in the order of the plan's
+ * parameters.
+ */
 static const struct
 {
 	const char *name;
@@ -83,24 +87,29 @@ static const struct
 struct IdemHandler
 {
 	MemoryContext event_cxt;
-	SPIPlanPtr	plan;			/* NULL: to be made */
-	Oid			func;			/* that it calls */
-	bool		checking;		/* the function; no event is to blame */
-	bool		called;			/* with this event, and not only claiming it */
+	SPIPlanPtr	plan;			/* NULL: the plan is to be made */
+	Oid			func;			/* function that the plan calls */
+	bool		checking;		/* the function is being checked; no event is
+								 * to blame for an error */
+	bool		called;			/* the function was called with this event;
+								 * before, the event is only claimed */
 	bool		payload_is_bytea;
 	int			timeout_ms;
 };
 
-/* The event whose handler runs; empty: none. */
+/* The id of the event whose handler runs; empty: no handler runs. */
 static char event_in_hand[40] = "";
 
-/* The timeout of this process, and what came in since it was started. */
+/*
+ * The timeout of this process, and the signals that came since it was started.
+ */
 static TimeoutId handler_timeout = MAX_TIMEOUTS;
-static volatile sig_atomic_t timed_out = 0; /* so many times */
+static volatile sig_atomic_t timed_out = 0; /* how often it fired for this
+											 * event */
 static volatile sig_atomic_t cancels = 0;
 static sig_atomic_t cancels_before = 0;
 
-/* Async-signal-safe: raise at the next check for interrupts. */
+/* Raise an error at the next check for interrupts; async-signal-safe. */
 static void
 request_cancel(void)
 {
@@ -109,7 +118,7 @@ request_cancel(void)
 	SetLatch(MyLatch);
 }
 
-/* SIGINT, as the server's own handler has it, but counted. */
+/* SIGINT: does what the server's own signal handler does, and counts. */
 static void
 on_cancel(SIGNAL_ARGS)
 {
@@ -122,8 +131,9 @@ on_cancel(SIGNAL_ARGS)
 }
 
 /*
- * In the signal handler of the timer.  A handler can catch the cancel and go on,
- * but not the end of its process.  A cancel that is pending still was not caught.
+ * Runs in the timer's signal handler.  The SQL function can catch the cancel
+ * and go on, but cannot catch the end of its process.  A cancel that is still
+ * pending was not caught, and is not counted again.
  */
 static void
 on_timeout(void)
@@ -136,7 +146,10 @@ on_timeout(void)
 	request_cancel();
 }
 
-/* Fires again and again, for a handler that catches the first cancel. */
+/*
+ * Start the timeout.  It fires repeatedly, in case the function catches the
+ * first cancel.
+ */
 static void
 start_timeout(IdemHandler *handler)
 {
@@ -148,8 +161,9 @@ start_timeout(IdemHandler *handler)
 }
 
 /*
- * True if the time was over, and nobody wanted a cancel besides.  What is
- * pending for the timeout only must not hit the next event, or the position.
+ * End the timeout.  True if it fired and nobody sent a cancel as well.  A
+ * cancel that is pending only for the timeout must not hit the next event, or
+ * the position.
  */
 static bool
 end_timeout(void)
@@ -162,7 +176,7 @@ end_timeout(void)
 		return false;
 	QueryCancelPending = false;
 	if (cancels != cancels_before)
-		request_cancel();		/* just now */
+		request_cancel();		/* the cancel came just now */
 	return true;
 }
 
@@ -201,7 +215,10 @@ idem_handler_clear(IdemHandler *handler)
 	MemoryContextReset(handler->event_cxt);
 }
 
-/* The function the server names: exactly one of that name. */
+/*
+ * Find the function that the server names.  There must be exactly one of that
+ * name.
+ */
 static Oid
 find_function(const char *name, List **names)
 {
@@ -240,7 +257,7 @@ append_handler_arg(IdemHandler *handler, StringInfo sql, const char *name, Oid t
 			 errhint("Arguments can be event_id, aggregate_type, aggregate_id, event_type, payload, headers, enqueued_at.")));
 }
 
-/* Pass what the function declares as IN, by name. */
+/* Append all arguments that the function declares as IN, by name. */
 static void
 append_handler_args(IdemHandler *handler, StringInfo sql, Oid func)
 {
@@ -336,14 +353,20 @@ payload_datum(IdemHandler *handler, const IdemEvent *ev)
 					ev->is_json ? "jsonb" : "bytea", ev->is_json ? "bytea" : "jsonb")));
 }
 
-/* Copy into the current context: the reader's text has no header. */
+/*
+ * Copy the text into the current context: the reader's text has no varlena
+ * header.
+ */
 static Datum
 text_datum(IdemEventText t)
 {
 	return PointerGetDatum(cstring_to_text_with_len(t.data, t.len));
 }
 
-/* As the owner, within the timeout; errors are the caller's to catch. */
+/*
+ * Call the function, as the owner and within the timeout.  The caller catches
+ * errors.
+ */
 static void
 call_handler(IdemHandler *handler, const IdemEvent *ev)
 {
@@ -368,7 +391,10 @@ call_handler(IdemHandler *handler, const IdemEvent *ev)
 	SPI_finish();
 }
 
-/* Claim, call, complete: inside the event's subtransaction. */
+/*
+ * Claim the event, call the function and complete the claim, inside the event's
+ * subtransaction.
+ */
 static IdemHandled
 claim_and_call(IdemHandler *handler, const IdemRelayConfig *config, const IdemEvent *ev)
 {
@@ -388,8 +414,8 @@ claim_and_call(IdemHandler *handler, const IdemRelayConfig *config, const IdemEv
 	IDEM_FAULT_POINT("function-claimed");
 
 	/*
-	 * What the claim waited for, such as a standby, is not the handler's
-	 * time.
+	 * The claim may have waited, for example for a standby.  That time does
+	 * not count for the handler's timeout.
 	 */
 	handler->called = true;
 	strlcpy(event_in_hand, id, sizeof(event_in_hand));
@@ -417,7 +443,7 @@ idem_handler_is_circumstance(int sqlerrcode)
 		category == ERRCODE_SYSTEM_ERROR;
 }
 
-/* What went wrong, out of the caught error; in the event's context. */
+/* Describe the caught error as a failure, in the event's context. */
 static void
 failure_from_error(IdemHandler *handler, const IdemRelayConfig *config, bool too_slow,
 				   IdemFailure *failure)
@@ -435,7 +461,10 @@ failure_from_error(IdemHandler *handler, const IdemRelayConfig *config, bool too
 		failure->message = psprintf("the handler did not end within its timeout of %d ms",
 									handler->timeout_ms);
 
-	/* Not the handler's doing, so not the event's fault: tried again. */
+	/*
+	 * The function did not cause the error, so the event is not at fault: no
+	 * attempt counts.
+	 */
 	if ((idem_handler_is_circumstance(edata->sqlerrcode) &&
 		 !(edata->sqlerrcode == ERRCODE_OUT_OF_MEMORY && idem_handler_event_filled_table())) ||
 		!handler->called)
@@ -479,7 +508,7 @@ idem_handler_run(IdemHandler *handler, const IdemRelayConfig *config, const Idem
 	}
 	PG_END_TRY();
 	event_in_hand[0] = '\0';
-	/* Whatever the handler SET ends with the event. */
+	/* Settings that the handler has SET end with the event. */
 	AtEOXact_GUC(false, save_nestlevel);
 	MemoryContextSwitchTo(old);
 	CurrentResourceOwner = owner;

@@ -23,41 +23,52 @@
 typedef enum IdemHandled
 {
 	IDEM_HANDLED,
-	IDEM_HANDLED_DUPLICATE,		/* it had been, before */
+	IDEM_HANDLED_DUPLICATE,		/* it was handled before */
 	IDEM_HANDLED_BUSY,			/* claimed by another transaction */
-	IDEM_HANDLED_FAILED			/* undone; see the failure */
+	IDEM_HANDLED_FAILED			/* undone; the failure says why */
 } IdemHandled;
 
 typedef struct IdemHandler IdemHandler;
 
-/* One per process.  Takes the signal of pg_cancel_backend over. */
+/*
+ * Create the one handler of the process.  Installs a signal handler for
+ * pg_cancel_backend.
+ */
 extern IdemHandler *idem_handler_create(MemoryContext parent);
 
 /* Look the function up again before the next event. */
 extern void idem_handler_forget(IdemHandler *handler);
 
 /*
- * In a transaction, before any event is handled, so that none is refused
- * because the function is missing, cannot be called as declared, or may not be
- * called: such an error is the relay's, and idem_handler_was_checking says so.
+ * Check that the function exists, can be called as declared, and may be called.
+ * To be called in a transaction, before any event is handled, so that no event
+ * is refused for such an error.  The error is the relay's:
+ * idem_handler_was_checking tells that the error came from this check.
  */
 extern void idem_handler_check(IdemHandler *handler, const IdemRelayConfig *config);
 extern bool idem_handler_was_checking(IdemHandler *handler);
 
 /*
- * Claim, call and complete, in a subtransaction.  If the result is BUSY or
- * FAILED, *failure says why; its message lasts until the next call or reset.
+ * Claim the event, call the function and complete the claim, in a
+ * subtransaction.  If the result is BUSY or FAILED, *failure says why; its
+ * message lasts until the next call or reset.
  */
 extern IdemHandled idem_handler_run(IdemHandler *handler, const IdemRelayConfig *config,
 									const IdemEvent *event, IdemFailure *failure);
 
-/* The id of the event whose handler runs; NULL: none.  For the process's end. */
+/*
+ * The id of the event whose handler runs; NULL: no handler runs.  Used at the
+ * end of the process.
+ */
 extern const char *idem_handler_event_in_hand(void);
 
-/* Does the error come from what else goes on: other sessions, a full disk? */
+/*
+ * Does the error come from circumstances, such as other sessions or a full
+ * disk?
+ */
 extern bool idem_handler_is_circumstance(int sqlerrcode);
 
-/* Free what the last event left. */
+/* Free the memory of the last event. */
 extern void idem_handler_clear(IdemHandler *handler);
 
 #endif							/* IDEM_RELAY_FUNCTION_HANDLER_H */

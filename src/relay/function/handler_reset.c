@@ -3,17 +3,19 @@
  * handler_reset.c
  *		The session that a handler finds, and what becomes of what it leaves.
  *
- * A worker authenticates as the bootstrap superuser, and a function that looks
- * at session_user would take each handler for a superuser's.  So the session
- * is given to the relay's owner, as a login would give it: the setting
- * "session_authorization" becomes the owner's name, as its reset value too, and
- * reaches parallel workers like any other setting.  The authenticated user is
- * beyond reach of an extension and stays the superuser.  What keeps a handler
- * from going back to that user is the security-restricted operation, in which
- * the server refuses to set "role" and "session_authorization" in every way.
- * All code of the owner has to run inside of it.  COMMIT is outside, and before
- * 18 runs deferred triggers as whoever commits, and queries of held cursors: the
- * restricted operation refuses to leave either.
+ * A worker authenticates as the bootstrap superuser, so a function that looks
+ * at session_user would take each handler for a superuser's.  Therefore the
+ * session is given to the relay's owner, as a login would give it: the setting
+ * "session_authorization" becomes the owner's name, and so does its reset
+ * value.  Like any other setting it reaches parallel workers.
+ *
+ * An extension cannot change the authenticated user, which stays the superuser.
+ * The security-restricted operation keeps a handler from going back to that
+ * user: in it the server refuses every way to set "role" and
+ * "session_authorization".  So all code of the owner has to run inside of it.
+ * COMMIT is outside, and would run the queries of held cursors and, before 18,
+ * deferred triggers as whoever commits.  So the restricted operation refuses to
+ * leave either to the COMMIT.
  *
  * What a handler leaves, and when it goes:
  *
@@ -27,17 +29,17 @@
  *		values of sequences				before the next batch
  *		what has no reset				with the process
  *
- * The last are: functions that a language has compiled, with types found along
- * the search_path of the first call; interpreters and their global variables;
- * connections of dblink and postgres_fdw; libraries that were loaded; names of
- * settings; the seed of random().  One owner finding them again is what every
- * session knows.  Another owner must not: so a process has one owner.
+ * These things have no reset: functions that a language has compiled, with
+ * types found along the search_path of the first call; interpreters and their
+ * global variables; connections of dblink and postgres_fdw; loaded libraries;
+ * names of settings; the seed of random().  The same owner may find them again,
+ * as in every session.  Another owner must not: so a process has one owner.
  *
- * What a crash leaves: nothing.  After an error the caller aborts, and calls
+ * A crash leaves nothing.  After an error the caller aborts, and calls
  * idem_handler_reset before the next batch.
  *
- * LOCKING: the partitions of the lock table, one by one and shared, to count
- * this process's locks in it.
+ * LOCKING: the partitions of the lock table are locked one by one, shared, to
+ * count this process's locks in them.
  *
  * MEMORY: none of its own.
  *
@@ -68,24 +70,26 @@
 #include "relay/function/handler_reset.h"
 
 /*
- * The server makes room for max_locks_per_transaction locks per process.  A
- * batch's claims may take one such share (claim/claim.c), its handlers another.
+ * The server makes room for max_locks_per_transaction locks per process.  The
+ * claims of a batch may take one such share (claim/claim.c), and its handlers
+ * another.
  */
 #define SHARES 2
 
 /*
- * A name that a handler has set is known to the process for ever.  After so many
- * names the process ends, or a handler that makes names of ids would fill the
- * memory.  A library that is loaded brings some dozens.
+ * The process remembers the name of each setting that a handler has set.  After
+ * so many new names the process ends; otherwise a handler that makes names out
+ * of ids would fill the memory.  A loaded library brings some dozens of names.
  */
 #define MAX_NEW_SETTINGS 1000
 
-static Oid	served = InvalidOid;	/* whose handlers this process runs */
-static bool worn_out = false;	/* it has to end after this batch */
-static int	settings_before = 0;	/* that it knew before the first handler */
-static int	locks_before_batch = 0; /* in the shared table */
+static Oid	served = InvalidOid;	/* owner whose handlers this process runs */
+static bool worn_out = false;	/* the process has to end after this batch */
+static int	settings_before = 0;	/* names known before the first handler */
+static int	locks_before_batch = 0; /* this process's, in the shared table */
 static int	locks_before_event = 0;
-static bool filled = false;		/* the event has held much, and has let it go */
+static bool filled = false;		/* a subtransaction of the event held many
+								 * locks and was rolled back */
 
 static void on_subxact(SubXactEvent event, SubTransactionId subid,
 					   SubTransactionId parent, void *arg);
@@ -99,8 +103,8 @@ idem_handler_may_serve(Oid owner)
 }
 
 /*
- * How many locks in the shared table are this process's?  Those that are in
- * its own fast-path slots take no room there.
+ * Count this process's locks in the shared table.  Locks in its own fast-path
+ * slots take no room there.
  */
 static int
 count_shared_locks(void)
@@ -119,9 +123,10 @@ count_shared_locks(void)
 }
 
 /*
- * The assignment makes the owner the current user as well; the worker's own
- * work goes on as before.  The name and whether it is a superuser's are looked
- * up each time, for both can have changed.
+ * The assignment makes the owner the current user as well, which is undone at
+ * once: the worker's own work goes on with its own rights.  The owner's name,
+ * and whether he is a superuser, are looked up each time, since both can have
+ * changed.
  */
 void
 idem_handler_session_begin(Oid owner)
@@ -139,7 +144,8 @@ idem_handler_session_begin(Oid owner)
 	SetConfigOption("session_authorization", GetUserNameFromId(owner, false),
 					PGC_BACKEND, PGC_S_OVERRIDE);
 	idem_handler_rights_return(&saved);
-	ResetSequenceCaches();		/* the worker has numbers of its own, too */
+	ResetSequenceCaches();		/* the worker has cached numbers of its own,
+								 * too */
 	locks_before_batch = locks_before_event = count_shared_locks();
 	filled = false;
 }
@@ -167,9 +173,9 @@ idem_handler_constraints_immediate(void)
 }
 
 /*
- * An open cursor pins buffers and keeps a snapshot, and would be there for the
- * next event under its name.  Closing one may run code of the owner, and so
- * comes before the rights are returned.
+ * An open cursor pins buffers and keeps a snapshot, and the next event would
+ * find it under its name.  Closing a cursor may run code of the owner, so it is
+ * done before the rights are returned.
  */
 void
 idem_handler_event_end(void)
@@ -178,7 +184,10 @@ idem_handler_event_end(void)
 	PortalHashTableDeleteAll();
 }
 
-/* Is it more than a batch's handlers may hold of the shared lock table? */
+/*
+ * Are these more locks than a batch's handlers may hold in the shared lock
+ * table?
+ */
 static bool
 is_much(int locks)
 {
@@ -194,8 +203,8 @@ idem_handler_batch_is_full(void)
 }
 
 /*
- * What the event holds is there until its subtransaction is rolled back, which
- * lets go of lightweight locks first as well.
+ * The event holds its locks until its subtransaction is rolled back.  The
+ * rollback would release lightweight locks first as well.
  */
 bool
 idem_handler_event_filled_table(void)
@@ -204,7 +213,7 @@ idem_handler_event_filled_table(void)
 	return filled || is_much(count_shared_locks() - locks_before_event);
 }
 
-/* A block with EXCEPTION lets go of the locks before the error reaches us. */
+/* A block with EXCEPTION releases the locks before the error reaches us. */
 static void
 on_subxact(SubXactEvent event, SubTransactionId subid, SubTransactionId parent, void *arg)
 {
@@ -214,8 +223,8 @@ on_subxact(SubXactEvent event, SubTransactionId subid, SubTransactionId parent, 
 
 /*
  * The restricted operation refuses LISTEN and temporary tables, but not
- * functions and the like in pg_temp; nor types, which are found there before all
- * others, in older minor releases.
+ * functions and similar objects in pg_temp.  In older minor releases it does
+ * not refuse types there either, which are found before all others.
  */
 void
 idem_handler_batch_end(void)
@@ -225,8 +234,9 @@ idem_handler_batch_end(void)
 }
 
 /*
- * No lock of the session is the worker's own: claims belong to transactions.
- * Settings fell with their events; what code in C has set falls here.
+ * The worker itself holds no lock of the session: claims belong to
+ * transactions.  Settings ended with their events; what code in C has set ends
+ * here.
  */
 void
 idem_handler_reset(void)

@@ -35,28 +35,29 @@ typedef struct IdemHandlerRights
 } IdemHandlerRights;
 
 /*
- * A process runs handlers of one owner in its life: some of what a handler can
- * leave in a process has no reset, and that has to stay within bounds.  False: the
- * handlers of this owner need another process.
+ * May this process run handlers of the owner?  A process runs handlers of one
+ * owner only, since some of what a handler can leave in a process has no reset.
+ * False: the owner's handlers need another process.
  */
 extern bool idem_handler_may_serve(Oid owner);
 
-/* From here on session_user is the owner, with his name and rights of now. */
+/* Make the owner the session_user, with his present name and rights. */
 extern void idem_handler_session_begin(Oid owner);
 
 /*
- * Act as the owner, in a security-restricted operation.  An error needs no
- * return: the abort of the (sub)transaction restores what was there before.
+ * ..._take: act as the owner, in a security-restricted operation, until
+ * ..._return.  After an error no return is needed: the abort of the
+ * (sub)transaction restores the former rights.
  */
 extern void idem_handler_rights_take(Oid owner, IdemHandlerRights *saved);
 extern void idem_handler_rights_return(const IdemHandlerRights *saved);
 
-/* All constraints are immediate from here on; runs what was deferred. */
+/* Make all constraints immediate from here on, and run what was deferred. */
 extern void idem_handler_constraints_immediate(void);
 
 /*
- * With the owner's rights, in the event's subtransaction: run what the handler
- * deferred, and close its cursors.
+ * Run what the handler deferred, and close its cursors.  With the owner's
+ * rights, in the event's subtransaction.
  */
 extern void idem_handler_event_end(void);
 
@@ -64,15 +65,17 @@ extern void idem_handler_event_end(void);
 extern bool idem_handler_batch_is_full(void);
 
 /*
- * For an event that failed for want of memory, before it is rolled back: did it
- * take the locks itself that leave no room for more?
+ * An event failed for want of memory: did the event itself take the locks that
+ * fill the lock table?  To be called before the event is rolled back.
  */
 extern bool idem_handler_event_filled_table(void);
 
-/* In the transaction, after its handlers: take back what would outlive the commit. */
+/*
+ * Reset what would outlive the commit.  In the transaction, after its handlers.
+ */
 extern void idem_handler_batch_end(void);
 
-/* Outside of a transaction: take back what outlives one. */
+/* Reset what outlives a transaction.  Outside of a transaction. */
 extern void idem_handler_reset(void);
 
 #endif							/* IDEM_RELAY_FUNCTION_HANDLER_RESET_H */

@@ -3,25 +3,27 @@
  * pool.c
  *		Function relays that have no worker now, and those that wait for one.
  *
- * A handler may take its time, so a function relay with something to do has a
- * process of its own.  A database may have idempotency.max_function_workers of
- * them, and relays take turns.  The worker of the database stands in for each
- * relay without a process: it lets the relay rest (rest.c), and asks for a worker
- * when there is something in the log, a parked event is due, or somebody has
- * acted on the relay.
+ * A handler may take long, so a function relay with something to do has a
+ * process of its own.  A database may have idempotency.max_function_workers
+ * such processes, and relays take turns.  The worker of the database stands in
+ * for each relay without a process: it lets the relay rest (rest.c), and asks
+ * for a worker when the outbox has an event for the relay, a parked event is
+ * due, or somebody has acted on the relay.
  *
- * A worker serves one relay, and ends when the relay has had nothing to do for a
- * while, or when others wait: at once if it has nothing to do, else after a second.
- * A process for each turn costs some ten milliseconds, and leaves nothing of one
- * owner's handlers to the next.
+ * A function relay's worker serves one relay.  It ends when the relay has had
+ * nothing to do for a while.  If others wait, it ends at once if its relay has
+ * nothing to do, else after a second.  A process for each turn costs some ten
+ * milliseconds, and passes nothing of one owner's handlers on to the next
+ * owner.
  *
- * Invariant: a relay is run by its worker or by none.  It has a worker as long as
- * a slot names it, and a slot is freed after its process has ended.  The relay is
- * then taken back at the position that the log has, and the log is looked at from
- * there: whatever woke the worker at its end is found.
+ * Invariant: a relay is run by its worker or by nobody.  A relay has a worker
+ * as long as a slot names the relay, and a slot is freed after its process has
+ * ended.  Then the relay is taken back at the position in the log of positions,
+ * and the outbox is looked at from there.  So an event that woke the worker at
+ * its end is found.
  *
- * Where the database may have more than one worker, an owner's relays never have
- * all of them while other owners have function relays there.
+ * If the database may have more than one worker, the relays of one owner never
+ * have all of them while other owners have function relays there.
  *
  * MEMORY: a context per relay.
  *
@@ -47,7 +49,7 @@
 #include "shared/fault.h"
 #include "shared/txn.h"
 
-/* What the worker of a database has of a function relay. */
+/* A function relay in the worker of the database. */
 typedef struct IdemDelegate
 {
 	MemoryContext cxt;
@@ -55,12 +57,13 @@ typedef struct IdemDelegate
 	IdemRelayConfig *config;
 	IdemRelayEntry *entry;		/* NULL: stat_relay is full */
 	IdemRester	rester;
-	dlist_node	all_node;		/* of all */
-	dlist_node	node;			/* of those that wait, or are held */
-	bool		waiting;		/* for a worker */
+	dlist_node	all_node;		/* in "delegates" */
+	dlist_node	node;			/* in "waiting" or "held" */
+	bool		waiting;		/* the relay waits for a worker */
 	bool		held;			/* a worker has the relay, or is to start */
-	bool		barred;			/* at the last look */
-	IdemClock	not_before;		/* its transaction failed: backoff */
+	bool		barred;			/* its configuration forbade it to run, at the
+								 * last look */
+	IdemClock	not_before;		/* end of the backoff after a failure */
 } IdemDelegate;
 
 static dlist_head delegates = DLIST_STATIC_INIT(delegates);
@@ -68,16 +71,17 @@ static dlist_head waiting = DLIST_STATIC_INIT(waiting);
 static int	nwaiting = 0;
 
 /*
- * When to ask again for those that wait, unless something happens before: a relay
- * that was asked to give way may be unable to.
+ * When to ask again for workers, unless something happens before: a relay that
+ * was asked to give way may be unable to.
  */
 static IdemClock ask_at = 0;
-static bool changed = false;	/* who waits or is held, since the last time */
+static bool changed = false;	/* "waiting" or "held" changed since we asked
+								 * last */
 
-/* Those that a worker has, or is about to have. */
+/* The relays that have a worker, or are about to have one. */
 static dlist_head held = DLIST_STATIC_INIT(held);
 
-/* Queue up, behind those that wait already. */
+/* Put the relay into the queue, behind those that wait already. */
 static void
 wait_for_worker(IdemDelegate *d)
 {
@@ -89,7 +93,9 @@ wait_for_worker(IdemDelegate *d)
 	nwaiting++;
 }
 
-/* Its place was taken from it before it had anything of it. */
+/*
+ * Put the relay first in the queue: its slot was freed before a process had it.
+ */
 static void
 wait_first(IdemDelegate *d)
 {
@@ -99,7 +105,7 @@ wait_first(IdemDelegate *d)
 	nwaiting++;
 }
 
-/* Leave the queue, given a worker or not in need of one. */
+/* Take the relay out of the queue: it has a worker, or needs none. */
 static void
 stop_waiting(IdemDelegate *d)
 {
@@ -119,7 +125,7 @@ hand_over(IdemDelegate *d)
 	dlist_push_tail(&held, &d->node);
 }
 
-/* The slot is free again. */
+/* The slot that named the relay is free again. */
 static void
 end_hand_over(IdemDelegate *d)
 {
@@ -138,8 +144,8 @@ take_entry(IdemDelegate *d)
 }
 
 /*
- * Has the relay failed, in its transactions or by ending its workers?  Then it waits
- * until its next try, and says so.
+ * Has the relay failed, in its transactions or by ending its workers?  Then it
+ * waits until its next try, and reports that.
  */
 static bool
 recall_failures(IdemDelegate *d)
@@ -162,7 +168,10 @@ recall_failures(IdemDelegate *d)
 	return true;
 }
 
-/* Was its slot freed before a process had it?  Then it waits for the next one. */
+/*
+ * Was the relay's slot freed before a process had it?  Then the relay waits for
+ * the next slot.
+ */
 static bool
 was_unserved(IdemDelegate *d)
 {
@@ -176,7 +185,7 @@ was_unserved(IdemDelegate *d)
 	return unserved;
 }
 
-/* Somebody has acted on it: the next failure is the first. */
+/* Somebody has acted on the relay: its next failure counts as the first. */
 static void
 forget_failures(IdemDelegate *d)
 {
@@ -202,7 +211,10 @@ create(MemoryContext parent, IdemRelayConfig *config, MemoryContext config_cxt)
 
 	dlist_push_tail(&delegates, &d->all_node);
 
-	/* A worker may have outlived the one of the database. */
+	/*
+	 * A function relay's worker may have outlived the former worker of the
+	 * database.
+	 */
 	if (idem_slots_have_function(config->relay_id))
 		hand_over(d);
 	else
@@ -224,7 +236,10 @@ end_rest(IdemDelegate *d)
 	return done != NULL;
 }
 
-/* A relay that rests is not woken by a configuration that nobody acted on. */
+/*
+ * A new configuration ends a relay's rest only if somebody acted on the relay,
+ * or if it may not run any more.
+ */
 static void
 configure(void *relay, IdemRelayConfig *config, MemoryContext config_cxt, bool acted)
 {
@@ -244,7 +259,7 @@ configure(void *relay, IdemRelayConfig *config, MemoryContext config_cxt, bool a
 		forget_failures(d);
 }
 
-/* The relay's worker, if any, ends by itself: idem_slots_release_functions. */
+/* idem_slots_release_functions ends the relay's worker, if it has one. */
 static void
 destroy(void *relay)
 {
@@ -258,7 +273,7 @@ destroy(void *relay)
 	MemoryContextDelete(d->cxt);
 }
 
-/* Let the relay rest at the row; far: much may have come since. */
+/* Let the relay rest at the row's position.  far: see idem_rest_join. */
 static void
 begin_rest(IdemDelegate *d, const IdemPositionRow *row, bool far)
 {
@@ -270,7 +285,10 @@ begin_rest(IdemDelegate *d, const IdemPositionRow *row, bool far)
 	idem_report_state(d->entry, d->config->name, IDEM_RELAY_IDLE, IDEM_WAIT_EVENTS);
 }
 
-/* A relay that was just made or moved does not rest: it is tried once. */
+/*
+ * A relay that was just created or moved does not rest: its handler is tried
+ * once.
+ */
 static void
 rest_at(void *relay, const IdemPositionRow *row)
 {
@@ -286,9 +304,10 @@ rest_at(void *relay, const IdemPositionRow *row)
 }
 
 /*
- * Its worker is gone: what is the relay to do next?  It rests, whatever
- * sink_idle_timeout says: with 0 a worker does not end by time, and one that ended
- * for others would ask for their place at once, with nothing to do there.
+ * The relay's worker has ended: take the relay back.  It rests, even with
+ * sink_idle_timeout = 0: then a worker does not end for want of work, and a
+ * relay whose worker ended for others would ask for their place at once, with
+ * nothing to do there.
  */
 static void
 take_back(IdemDelegate *d)
@@ -338,7 +357,7 @@ may_run(IdemDelegate *d)
 	return false;
 }
 
-/* A relay is given to a worker, and taken from one, between two steps only. */
+/* The relay moves to a worker, and back, only between two steps. */
 static bool
 is_elsewhere(const void *relay)
 {
@@ -347,7 +366,10 @@ is_elsewhere(const void *relay)
 	return d->held && idem_slots_have_function(d->config->relay_id);
 }
 
-/* Take the relay back if its worker is gone; else see what it waits for. */
+/*
+ * Take the relay back if its worker has ended; else see what the relay waits
+ * for.
+ */
 static bool
 step(void *relay)
 {
@@ -369,7 +391,9 @@ step(void *relay)
 	return false;
 }
 
-/* One that is held is looked at in each turn, to see that its slot is free. */
+/*
+ * A relay with a worker has a step in each turn, to see when its slot is free.
+ */
 static bool
 is_quiet(const void *relay)
 {
@@ -378,7 +402,10 @@ is_quiet(const void *relay)
 	return !d->held && (d->rester.group != NULL || d->barred);
 }
 
-/* No time where a wake-up comes: when a worker ends or is given, and at a yes. */
+/*
+ * There is no time for what a wake-up tells: that a worker has ended or is
+ * given, and that the witness allows publishing.
+ */
 static IdemClock
 next_time(void *relay)
 {
@@ -391,7 +418,7 @@ next_time(void *relay)
 	return Max(d->not_before, 1);
 }
 
-/* The relay's turn failed here, e.g. when its position was read. */
+/* A step failed here, for example when it read the position. */
 static void
 failed(void *relay, int sqlerrcode, const char *message)
 {
@@ -405,8 +432,8 @@ failed(void *relay, int sqlerrcode, const char *message)
 }
 
 /*
- * It reads no log of its own: those that rest share a look (rest.c), and what
- * its worker did is read when the relay is taken back.
+ * A delegate does not read the outbox: resting relays share a look (rest.c).
+ * What a worker has done shows when the relay is taken back.
  */
 const IdemRunnerOps idem_delegate_ops = {
 	.create = create,
@@ -420,7 +447,9 @@ const IdemRunnerOps idem_delegate_ops = {
 	.next_time = next_time
 };
 
-/* Show all that wait as waiting for that; a failed one stays in outage. */
+/*
+ * Report what the waiting relays wait for; a relay that failed stays in outage.
+ */
 static void
 report_waiting(IdemRelayWait what)
 {
@@ -437,7 +466,7 @@ report_waiting(IdemRelayWait what)
 	}
 }
 
-/* Relays of the owner that have a worker, or are about to. */
+/* Count the owner's relays that have a worker, or are about to have one. */
 static int
 count_held_by(Oid owner)
 {
@@ -449,7 +478,7 @@ count_held_by(Oid owner)
 	return n;
 }
 
-/* Have relays of this database different owners? */
+/* Do the function relays of this database have different owners? */
 static bool
 owners_differ(void)
 {
@@ -469,8 +498,9 @@ owners_differ(void)
 }
 
 /*
- * The relay that has waited longest.  An owner does not get the last worker while
- * there are relays of others: handlers that take hours would stop all of those.
+ * Choose the relay that has waited longest.  An owner does not get the last
+ * worker while other owners have relays: handlers that take hours would stop
+ * all of those.
  */
 static IdemDelegate *
 choose_next(void)
@@ -491,8 +521,8 @@ choose_next(void)
 }
 
 /*
- * Is there a reason to ask again?  To ask is to look at all slots under the lock that
- * all workers take; a turn of the loop is none.
+ * Is there a reason to ask again for workers?  Asking looks at all slots, under
+ * the lock that all workers take; a turn of the loop alone is no reason.
  */
 static bool
 must_ask(void)
@@ -509,7 +539,7 @@ must_ask(void)
 void
 idem_pool_serve(void)
 {
-	static bool told = false;	/* other databases that some wait here */
+	static bool told = false;	/* other databases know that relays wait here */
 	IdemSlotAnswer answer = IDEM_SLOT_GIVEN;
 	IdemDelegate *d = NULL;
 

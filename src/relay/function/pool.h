@@ -17,10 +17,16 @@
 
 #include "relay/runner_ops.h"
 
-/* In the worker of a database: a relay to a function that has no process now. */
+/*
+ * A delegate: stands in for a function relay in the worker of the database, as
+ * long as the relay has no process of its own.
+ */
 extern const IdemRunnerOps idem_delegate_ops;
 
-/* Give workers to those that wait, in their order; ask others to give way. */
+/*
+ * Give workers to the relays that wait, in their order, and ask other relays to
+ * give way.
+ */
 extern void idem_pool_serve(void);
 
 #endif							/* IDEM_RELAY_FUNCTION_POOL_H */
