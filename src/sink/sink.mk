@@ -1,12 +1,14 @@
-# The sink protocol and the sink programs.  Included by the top-level Makefile
-# after PGXS.  src/sink/protocol is linked into the server library, too; the
-# programs compile their own objects, without the server's headers and flags.
+# Build, install and test the sink protocol and the sink programs.  The top-level
+# Makefile includes this file after PGXS.  The server library links
+# src/sink/protocol, too.  The programs compile objects of their own, without the
+# server's headers and flags.
 #
-#	make sinks            build the programs
-#	make install-sinks    install all; make install-sink-postgres one
-#	make check-sink       test codec, framework and programs, in about a minute
+#	make sinks                    build the programs
+#	make install-sinks            install all programs
+#	make install-sink-postgres    install one program
+#	make check-sink               test codec, framework and programs, in about a minute
 #
-# A program is a folder here and a line below, "The programs".
+# A program has a folder beside this file and a line below, under "The programs".
 
 SINK_SRC = $(srcdir)/src/sink
 SINK_BINDIR = src/sink/bin
@@ -15,8 +17,8 @@ SINK_SANDIR = $(SINK_BUILDDIR)/san
 sinkdir = $(pkglibdir)/idempotency-sinks
 PKG_CONFIG ?= pkg-config
 
-# SINK_COPT, from the environment or the command line, is for the programs as COPT
-# is for the server library: flags for compiler and linker after all others.
+# SINK_COPT, from the environment or the command line, holds flags for compiler and
+# linker that follow all other flags.  The server library has COPT for the same.
 SINK_WARN = -Wall -Wextra $(if $(WERROR),-Werror) -Wmissing-prototypes
 SINK_CFLAGS = -std=gnu11 -O2 -g $(SINK_WARN) -fno-strict-aliasing -fwrapv \
 	-fstack-protector-strong -D_FORTIFY_SOURCE=2 -fPIE -MMD -MP -I$(srcdir)/src \
@@ -26,22 +28,23 @@ SINK_LDFLAGS = -pie -Wl,-z,relro -Wl,-z,now -Wl,--as-needed $(SINK_RPATH) $(SINK
 # The tests run programs and codec with the sanitizers of the compiler.
 SINK_SAN = -O1 -fsanitize=address,undefined -fno-sanitize-recover=all -U_FORTIFY_SOURCE
 
-# Libraries that are shipped with a program are found beside the program, or beside
-# the extension's library, wherever the two are mounted: a program has no
-# environment, and an image volume is not known to ld.so.  DT_RPATH rather than
-# DT_RUNPATH, because ld.so uses it for the libraries of those libraries, too.
+# A program finds the libraries that are shipped with it beside itself, or beside
+# the extension's library, wherever the two are mounted.  It needs this path,
+# because it has no environment, and because ld.so does not know an image volume.
+# The path is in DT_RPATH and not in DT_RUNPATH: ld.so uses DT_RPATH for the
+# libraries of those libraries, too.
 SINK_RPATH = -Wl,--disable-new-dtags -Wl,-rpath,'$$ORIGIN:$$ORIGIN/..'
 
-# $(call sink_objs,directory,folders): the objects of those folders
+# $(call sink_objs,directory,folders): the objects of those folders, below directory
 sink_objs = $(patsubst $(SINK_SRC)/%.c,$(1)/%.o,$(wildcard $(2:%=$(SINK_SRC)/%/*.c)))
 
 # $(call sink_program,FOLDER,MODULES,optional)
 #
 # Build idempotency-sink-FOLDER from src/sink/FOLDER, protocol and common.  MODULES
-# are of pkg-config; for a library without a module, set SINK_CPPFLAGS_FOLDER and
-# SINK_LIBS_FOLDER above the line.  If a module is not installed, make fails; with
-# "optional" it warns and leaves the program out.  WERROR=1, which all tests set,
-# makes the warning an error.
+# are names that pkg-config knows.  For a library that pkg-config does not know,
+# set SINK_CPPFLAGS_FOLDER and SINK_LIBS_FOLDER above the program's line.  If a
+# module is not installed, make fails; with "optional", make warns and leaves the
+# program out.  WERROR=1, which all tests set, makes the warning an error.
 define sink_program
 SINK_FOLDERS += $(1)
 SINK_LACKS_$(1) := $$(strip $$(foreach module,$(2),$$(shell $$(PKG_CONFIG) --exists $$(module) 2>/dev/null || echo $$(module))))
@@ -74,7 +77,7 @@ $$(SINK_BINDIR)/idempotency-sink-$(1):
 endif
 endef
 
-# The programs.  Variables and line of a program stand together.
+# The programs.  The variables of a program stand above its line.
 SINK_PROGRAMS =
 SINK_SAN_PROGRAMS =
 SINK_SKIPPED =

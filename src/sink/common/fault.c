@@ -8,8 +8,8 @@
  *		stall		hangs until it is released
  *		cancel		SIGTERM
  *
- * A program that hangs answers no PING and is killed by its worker in time;
- * one that has lost its worker is killed by the system.
+ * A program that hangs answers no PING, so its worker kills it in time.  The
+ * system kills a program that has lost its worker.
  *
  * MEMORY: none.  LOCKING: see shared/fault_file.h.
  *

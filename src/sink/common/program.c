@@ -4,19 +4,21 @@
  *		Buffers, waiting and ending of a sink program.
  *
  * Frames of the worker are checked as soon as they are read, before the program
- * takes them, so that a PING behind ten thousand events is answered at once and
- * a breach of the protocol shows early.
+ * takes them.  So a PING behind ten thousand events is answered at once, and a
+ * breach of the protocol is found early.
  *
  * A crash leaves nothing: the program owns no file and no process.
  *
  * LOCKING
- *		None; no signal handlers.  A program may have threads that do not come
- *		here; because of them the end is _exit, which runs no handlers of
- *		libraries they are in.
+ *		None, and no signal handlers.  A program may have threads, but only its
+ *		main thread uses the buffers and the socket.  The program ends by _exit,
+ *		which runs no exit handlers: the handlers could belong to a library that
+ *		a thread is using.
  *
  * MEMORY
- *		See program.h.  Outgoing frames wait in a buffer that grows; the worker
- *		reads while it writes, and results are small beside events.
+ *		See program.h.  Outgoing frames wait in a buffer that grows.  The buffer
+ *		stays small, because the worker reads while it writes, and because
+ *		results are small beside events.
  *
  * Copyright (c) 2026, the idempotency developers
  *
@@ -44,7 +46,7 @@
 #define WORKER_FD		0
 #define READ_SIZE		(256 * 1024)	/* room for each read */
 #define OUT_SIZE		(64 * 1024)
-#define FLUSH_TIMEOUT	5000	/* ms for the last frames before exit */
+#define FLUSH_TIMEOUT	5000	/* ms to send the last frames in */
 
 void *
 idem_sink_alloc(size_t size)
@@ -101,9 +103,10 @@ idem_sink_broken(const IdemSink *s, const char *fmt,...)
 }
 
 /*
- * No setting may come from the environment of the server: libraries would
- * find passwords, proxies and key files there.  HOME is set to nowhere because
- * some fall back to the home directory in the password file without it.
+ * No setting may come from the environment of the server: libraries would find
+ * passwords, proxies and key files there.  HOME is a directory that does not
+ * exist, because without HOME some libraries take the home directory from the
+ * password file.
  */
 static void
 forget_environment(const IdemSink *s)
@@ -137,12 +140,15 @@ idem_sink_start(IdemSink *s, const char *name)
 	s->in = idem_sink_alloc(s->in_size);
 	s->out_size = OUT_SIZE;
 	s->out = idem_sink_alloc(s->out_size);
-	/* For the HELLO; nothing with a credit is due before READY. */
+	/* READY sets the credit: until then no EVENT may come. */
 	idem_stream_init(&s->stream);
 	IDEM_SINK_FAULT_POINT(s, "program-started");
 }
 
-/* Make room for a read; bytes that are not taken move to the front before the buffer grows. */
+/*
+ * Make room for a read.  The buffer grows unless its first half is taken: then
+ * the bytes that are not taken move to the front.
+ */
 static void
 make_room(IdemSink *s)
 {
@@ -164,7 +170,7 @@ make_room(IdemSink *s)
 	}
 }
 
-/* Check the frames that became complete, and answer PINGs among them. */
+/* Check the frames that became complete, and answer the PINGs among them. */
 static void
 scan(IdemSink *s)
 {
@@ -186,14 +192,14 @@ scan(IdemSink *s)
 		}
 		s->in_scanned += size;
 	}
-	/* A HELLO of another version is answered by idem_sink_hello. */
+	/* idem_sink_hello answers a HELLO of another version. */
 	if (status == IDEM_PROTO_ERR_VERSION && !s->stream.said_hello)
 		return;
 	if (status != IDEM_PROTO_NEED_MORE)
 		idem_sink_broken(s, "protocol error: %s", idem_proto_status_text(status));
 }
 
-/* Read once without waiting; false on end of file. */
+/* Read once without waiting; false if the worker is gone. */
 static bool
 read_input(IdemSink *s)
 {
@@ -206,7 +212,7 @@ read_input(IdemSink *s)
 	if (n < 0 && (errno == EAGAIN || errno == EWOULDBLOCK))
 		return true;
 	if (n <= 0)
-		return false;			/* a reset is the end, too */
+		return false;			/* end of file or a reset */
 	s->in_end += (size_t) n;
 	scan(s);
 	IDEM_SINK_FAULT_POINT(s, "program-input-read");
@@ -268,8 +274,8 @@ idem_sink_wait(IdemSink *s, int fd, short events, int timeout, bool until_input)
 		if (until_input && (p[0].revents & POLLIN))
 		{
 			/*
-			 * the caller may be long in coming back: send the PONGs of this
-			 * read
+			 * Send the PONGs of this read now: the caller may not come back
+			 * for long.
 			 */
 			if (!write_output(s))
 				_exit(IDEM_SINK_EXIT_OK);

@@ -3,19 +3,21 @@
  * program.h
  *		The talk with the worker, which every sink program shares.
  *
- * A program is written straight down: it takes frames with idem_sink_next and
- * waits for its target with idem_sink_wait.  Both serve the worker's socket
- * meanwhile, so that PINGs are answered and results flow; blocking anywhere else
- * is a bug.
+ * A program needs no event loop: it takes frames with idem_sink_next and waits
+ * for its target with idem_sink_wait.  While they wait, both functions answer
+ * the worker's PINGs and send the queued frames.  A program that blocks
+ * anywhere else has a bug.
  *
  * INVARIANT
  *		Frames reach the program in the order of the protocol or not at all:
- *		indexes count up, chunks are in place, credit is respected.  A breach
- *		ends the program with status 2; end of file with status 0.
+ *		indexes count up, chunks are in place, credit is respected.  A worker
+ *		that breaks the order ends the program with status 2.  End of file ends
+ *		the program with status 0.
  *
  * MEMORY
- *		One buffer each way.  The incoming one holds at most the credit granted
- *		plus one event; pointers in a frame live until the next idem_sink_next.
+ *		There is one buffer for each direction.  The incoming buffer holds at
+ *		most the granted credit plus one event.  Pointers in a frame live until
+ *		the next idem_sink_next.
  *
  * Copyright (c) 2026, the idempotency developers
  *
@@ -38,8 +40,8 @@ typedef struct IdemSink
 {
 	const char *name;			/* of the program, for messages */
 	uint8_t    *in;				/* bytes read: in_start to in_end */
-	size_t		in_start;		/* first byte the program has not taken */
-	size_t		in_scanned;		/* frames before this were checked */
+	size_t		in_start;		/* first byte that the program has not taken */
+	size_t		in_scanned;		/* the frames before this byte were checked */
 	size_t		in_end;
 	size_t		in_size;
 	uint8_t    *out;			/* bytes to write: out_start to out_end */
@@ -55,42 +57,42 @@ typedef struct IdemSink
 } IdemSink;
 
 /*
- * Set up signals, environment and descriptors as the protocol asks.  To be
- * called before anything else.
+ * Set up signals, environment and descriptors as the protocol asks.  A program
+ * calls this function before anything else.
  */
 extern void idem_sink_start(IdemSink *s, const char *name);
 
 /*
- * Wait for the HELLO and check its options against the table; FAILED and the
- * end if they are wrong.  The frame lives as long as the program.
+ * Wait for the HELLO and check its options against the table.  Wrong options
+ * end the program with FAILED.  The frame lives as long as the program.
  */
 extern IdemProtoHello idem_sink_hello(IdemSink *s, const IdemSinkOption *table);
 
 /*
- * The value of an option as a terminated string, or dflt.  The caller owns
- * the result.
+ * The value of an option, or dflt if the HELLO has no such option.  A string is
+ * terminated and belongs to the caller.
  */
 extern char *idem_sink_option(const IdemProtoHello *hello, const char *name,
 							  const char *dflt);
 extern long idem_sink_option_int(const IdemProtoHello *hello, const char *name,
 								 long dflt);
 
-/* Send READY; its version is filled in here. */
+/* Queue READY; this function fills in ready->version. */
 extern void idem_sink_ready(IdemSink *s, IdemProtoReady *ready);
 
-/* Take the next frame, waiting for it.  PINGs are answered, not returned. */
+/* Wait for the next frame and take it.  PINGs are answered, not returned. */
 extern void idem_sink_next(IdemSink *s, IdemProtoFrame *frame);
 
 /*
- * Take the next frame if all its bytes have been read; false if not.  *size, if
- * not NULL, is the frame's share of the byte credit.
+ * Take the next frame if all its bytes have been read; false if not.  If size
+ * is not NULL, *size is set to the frame's share of the byte credit.
  */
 extern bool idem_sink_poll(IdemSink *s, IdemProtoFrame *frame, size_t *size);
 
 /*
- * Wait until fd has one of the events (as in poll(2)), or timeout ms have
- * passed (-1: never), or something came from the worker if that is asked for.
- * Returns fd's revents, 0 in the other cases.  fd may be -1.
+ * Wait until fd has one of the events (as in poll(2)), until timeout ms have
+ * passed (-1: no timeout), or, with until_input, until bytes came from the
+ * worker.  Returns fd's revents in the first case, else 0.  fd may be -1.
  */
 extern short idem_sink_wait(IdemSink *s, int fd, short events, int timeout,
 							bool until_input);
@@ -103,20 +105,25 @@ extern void idem_sink_result(IdemSink *s, uint64_t batch, uint32_t first,
 							 uint32_t last, IdemProtoOutcome outcome,
 							 const char *sqlstate, const char *message);
 
-/* Queue a VERDICT, after all results of the batch; sqlstate and message may be NULL. */
+/*
+ * Queue a VERDICT.  The caller has queued all results of the batch before.
+ * sqlstate and message may be NULL.
+ */
 extern void idem_sink_verdict(IdemSink *s, uint64_t batch, IdemProtoVerdictKind kind,
 							  const char *sqlstate, const char *message);
 
 /*
- * Give credit back; a CREDIT is sent once enough has come together, or at
- * once with now.
+ * Give credit back to the worker.  With now, a CREDIT is queued at once; else
+ * as soon as the credit to give back is a quarter of the messages or of the
+ * bytes that READY granted.
  */
 extern void idem_sink_grant(IdemSink *s, uint32_t messages, uint64_t bytes, bool now);
 
+/* Queue a LOG: a line for the server log. */
 extern void idem_sink_log(IdemSink *s, IdemProtoLogLevel level, const char *fmt,...)
 			__attribute__((format(printf, 3, 4)));
 
-/* Send FAILED and everything queued before it, then exit. */
+/* Send the queued frames and FAILED, then exit with status 0. */
 extern void idem_sink_failed(IdemSink *s, IdemProtoOutcome outcome,
 							 const char *sqlstate, const char *fmt,...)
 			__attribute__((format(printf, 4, 5), noreturn));
@@ -124,11 +131,13 @@ extern void idem_sink_failed(IdemSink *s, IdemProtoOutcome outcome,
 /* Send the queued frames, then exit with status 0. */
 extern void idem_sink_finish(IdemSink *s) __attribute__((noreturn));
 
-/* One line to standard error, which the worker logs, and exit with status 2. */
+/* Print a line to standard error, which the worker logs; exit with status 2. */
 extern void idem_sink_broken(const IdemSink *s, const char *fmt,...)
 			__attribute__((format(printf, 2, 3), noreturn));
 
-/* Memory or the end: these never return NULL. */
+/*
+ * Allocate memory.  Without memory the program ends: the result is never NULL.
+ */
 extern void *idem_sink_alloc(size_t size);
 extern void *idem_sink_realloc(void *p, size_t size);
 extern char *idem_sink_strdup(const char *data, size_t len);
@@ -137,8 +146,8 @@ extern char *idem_sink_strdup(const char *data, size_t len);
 extern int64_t idem_sink_clock(void);
 
 /*
- * A named point at which tests break the program, by a name that occurs once;
- * shared/README.md.
+ * A fault point: a place in the sources where tests break the program.  Each
+ * name occurs once in the sources.  See shared/README.md.
  */
 #ifdef IDEMPOTENCY_FAULT_POINTS
 extern void idem_sink_fault_point(IdemSink *s, const char *name);

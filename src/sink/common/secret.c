@@ -3,12 +3,12 @@
  * secret.c
  *		Reads a secret out of a file.
  *
- * The file is read at each start of a program, so that a rotated secret is
- * found by the next one.  Opening does not block on a FIFO, and only regular
- * files are read.  No byte of it goes into a message.
+ * Each start of a program reads the file, so the next start finds a rotated
+ * secret.  Opening the file does not block on a FIFO, and only regular files
+ * are read.  No byte of the file goes into a message.
  *
  * MEMORY
- *		The result is the caller's.  LOCKING: none.
+ *		The result belongs to the caller.  LOCKING: none.
  *
  * Copyright (c) 2026, the idempotency developers
  *

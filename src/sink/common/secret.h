@@ -16,9 +16,9 @@
 #include "sink/common/program.h"
 
 /*
- * The first line of a file, without its end.  The caller owns the result.
- * FAILED, outcome rejected, if it cannot be read, is no regular file or has no
- * such line of at most 4096 bytes.
+ * Read the first line of a file, without its end.  The caller owns the result.
+ * The program ends with FAILED, outcome rejected, if the file cannot be read,
+ * is no regular file, or does not begin with a line of 1 to 4096 bytes.
  */
 extern char *idem_sink_read_secret(IdemSink *s, const char *path);
 

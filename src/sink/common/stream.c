@@ -4,8 +4,8 @@
  *		Checks that the worker's frames come in the order of the protocol.
  *
  * INVARIANT
- *		A frame that passes needs no check later: a program may index by event
- *		number and copy by data length.
+ *		A frame that passes needs no check later: a program may use the event's
+ *		index as the index of an array, and the length of its data for a copy.
  *
  * MEMORY
  *		None of its own.  LOCKING: none.
@@ -33,7 +33,7 @@ idem_stream_complete(const IdemSinkStream *st)
 	return st->data_done == st->data_len;
 }
 
-/* An EVENT opens a batch or is the next one of the open batch. */
+/* Check that an EVENT opens a batch or is the next event of the open batch. */
 static const char *
 check_event(IdemSinkStream *st, const IdemProtoEvent *e, size_t size)
 {
@@ -61,7 +61,7 @@ check_event(IdemSinkStream *st, const IdemProtoEvent *e, size_t size)
 	return NULL;
 }
 
-/* A CHUNK goes on where the data of the last event ended. */
+/* Check that a CHUNK continues the data of the last event. */
 static const char *
 check_chunk(IdemSinkStream *st, const IdemProtoChunk *c, size_t size)
 {
@@ -74,7 +74,7 @@ check_chunk(IdemSinkStream *st, const IdemProtoChunk *c, size_t size)
 	return NULL;
 }
 
-/* END closes the batch and counts its events. */
+/* Check that an END closes the open batch and has the right count of events. */
 static const char *
 check_end(IdemSinkStream *st, const IdemProtoEnd *e)
 {

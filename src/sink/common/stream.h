@@ -1,7 +1,7 @@
 /*-------------------------------------------------------------------------
  *
  * stream.h
- *		The order of frames that a worker has to keep.
+ *		The order in which a worker has to send its frames.
  *
  * Copyright (c) 2026, the idempotency developers
  *
@@ -15,24 +15,30 @@
 
 #include "sink/protocol/protocol.h"
 
-/* Where the stream of frames stands, to check the next one. */
+/*
+ * The state of the stream after its last frame; the next frame is checked by
+ * it.
+ */
 typedef struct IdemSinkStream
 {
 	bool		said_hello;
 	bool		said_bye;
 	uint64_t	settled;		/* batches up to this one are settled */
-	bool		in_batch;		/* an EVENT came, its END did not */
-	uint64_t	batch;			/* number of the last batch begun */
-	uint32_t	index;			/* events begun in it */
-	uint64_t	data_len;		/* of the last event */
-	uint64_t	data_done;		/* bytes of it that came; equal if complete */
+	bool		in_batch;		/* the last batch has no END yet */
+	uint64_t	batch;			/* number of the last batch */
+	uint32_t	index;			/* events of the last batch that have begun */
+	uint64_t	data_len;		/* bytes of the last event's data */
+	uint64_t	data_done;		/* bytes of this data that have come */
 	int64_t		credit_messages;	/* the rest of the worker's credit */
 	int64_t		credit_bytes;
 } IdemSinkStream;
 
 extern void idem_stream_init(IdemSinkStream *st);
 
-/* Account for a frame of that size; a problem in words, or NULL. */
+/*
+ * Check the next frame and account for it.  size is the frame's size in bytes.
+ * Returns NULL, or the problem in words.
+ */
 extern const char *idem_stream_check(IdemSinkStream *st, const IdemProtoFrame *frame,
 									 size_t size);
 

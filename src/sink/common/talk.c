@@ -1,15 +1,15 @@
 /*-------------------------------------------------------------------------
  *
  * talk.c
- *		The frames a sink program sends, and its options.
+ *		The frames that a sink program sends, and its options.
  *
  * INVARIANT
- *		Text leaves in a form that the worker can log: one line of valid UTF-8,
- *		at most IDEM_PROTO_MAX_MESSAGE bytes.
+ *		All text that is sent can be logged by the worker: it is one line of
+ *		valid UTF-8 of at most IDEM_PROTO_MAX_MESSAGE bytes.
  *
  * MEMORY
- *		Options are copied for their caller; the HELLO stays for good.
- *		LOCKING: none.
+ *		The values of options are copies that belong to the caller.  The HELLO
+ *		lives as long as the program.  LOCKING: none.
  *
  * Copyright (c) 2026, the idempotency developers
  *
@@ -27,7 +27,10 @@
 
 #include "sink/common/stream.h"
 
-/* Clean text into buf, which holds IDEM_PROTO_MAX_MESSAGE + 1 bytes. */
+/*
+ * Copy text to buf as one line of valid UTF-8.  buf holds
+ * IDEM_PROTO_MAX_MESSAGE + 1 bytes; text may be NULL.
+ */
 static IdemProtoStr
 clean(char *buf, const char *text)
 {
@@ -40,7 +43,7 @@ clean(char *buf, const char *text)
 	return s;
 }
 
-/* Copy a SQLSTATE; "00000" for NULL and for text that is no SQLSTATE. */
+/* Copy a SQLSTATE to dst; "00000" for NULL and for text that is no SQLSTATE. */
 static void
 put_sqlstate(char *dst, const char *sqlstate)
 {
@@ -116,7 +119,10 @@ idem_sink_verdict(IdemSink *s, uint64_t batch, IdemProtoVerdictKind kind,
 	idem_sink_send(s, &frame);
 }
 
-/* The names of a table's options, for the message about an unknown one. */
+/*
+ * List the names of a table's options, for the message about an unknown
+ * option.
+ */
 static void
 list_options(const IdemSinkOption *table, char *dst, size_t cap)
 {
@@ -127,7 +133,7 @@ list_options(const IdemSinkOption *table, char *dst, size_t cap)
 		n += (size_t) snprintf(dst + n, cap - n, "%s%s", n > 0 ? ", " : "", table->name);
 }
 
-/* End the program for an option that is unknown or has a wrong value. */
+/* End the program if the option is unknown or has a wrong value. */
 static void
 check_option(IdemSink *s, const IdemSinkOption *table, IdemProtoStr key, IdemProtoStr value)
 {
@@ -150,7 +156,7 @@ check_option(IdemSink *s, const IdemSinkOption *table, IdemProtoStr key, IdemPro
 	free(text);
 }
 
-/* Keep the HELLO beyond the input buffer. */
+/* Take the HELLO out of the input buffer into memory that stays. */
 static IdemProtoHello
 keep_hello(IdemSink *s, const IdemProtoHello *hello)
 {

@@ -1,7 +1,8 @@
 /*-------------------------------------------------------------------------
  *
  * histogram.h
- *		Latencies in buckets of at most 1/16 relative width.
+ *		A histogram of latencies.  A bucket's width is at most 1/16 of its
+ *		values.
  *
  * Copyright (c) 2026, the idempotency developers
  *
@@ -25,7 +26,10 @@ typedef struct NullHistogram
 	uint64_t	count[NULL_HISTOGRAM_BUCKETS];
 } NullHistogram;
 
-/* Which bucket a value is in: exact below 16, then 16 per power of two. */
+/*
+ * The bucket of a value.  A value below 16 has a bucket of its own; above, each
+ * power of two has 16 buckets.
+ */
 static inline int
 null_histogram_bucket(uint64_t v)
 {
@@ -39,7 +43,7 @@ null_histogram_bucket(uint64_t v)
 	return b < NULL_HISTOGRAM_BUCKETS ? b : NULL_HISTOGRAM_BUCKETS - 1;
 }
 
-/* Largest value of a bucket. */
+/* The largest value of a bucket. */
 static inline uint64_t
 null_histogram_upper(int b)
 {
@@ -50,7 +54,7 @@ null_histogram_upper(int b)
 	return ((uint64_t) (b % NULL_HISTOGRAM_SUB + NULL_HISTOGRAM_SUB + 1) << shift) - 1;
 }
 
-/* Clocks may step: a time before the commit counts as 0. */
+/* Add a latency.  A negative latency, of a clock that stepped, counts as 0. */
 static inline void
 null_histogram_add(NullHistogram *h, int64_t us)
 {
@@ -62,7 +66,7 @@ null_histogram_add(NullHistogram *h, int64_t us)
 	h->count[null_histogram_bucket(v)]++;
 }
 
-/* An upper bound of the q-quantile, tight to 1/16. */
+/* An upper bound of the q-quantile, at most 1/16 too high. */
 static inline uint64_t
 null_histogram_quantile(const NullHistogram *h, double q)
 {

@@ -3,11 +3,12 @@
  * null.c
  *		The sink that acknowledges everything and keeps nothing.
  *
- * It measures the relay: the cost of an event's way out of the server, and the
- * time from its commit to the program.  Events are acknowledged in one range per
- * read.  With stats_interval it reports rate and latency in the server log.
+ * The null sink measures the relay: the cost of an event's way out of the
+ * server, and the time from the event's commit to the program.  Each read of
+ * the socket acknowledges its events in one range.  With stats_interval the
+ * sink reports rate and latency in the server log.
  *
- * A crash leaves nothing.  MEMORY: the framework's; LOCKING: none.
+ * A crash leaves nothing.  MEMORY: the buffers of sink/common.  LOCKING: none.
  *
  * Copyright (c) 2026, the idempotency developers
  *
@@ -30,21 +31,22 @@
 typedef struct NullSink
 {
 	IdemSink	sink;
-	uint64_t	batch;			/* of the current range */
-	uint32_t	first;			/* the current range: first to next - 1 */
+	uint64_t	batch;			/* batch of the current range */
+	uint32_t	first;			/* the current range is first to next - 1 */
 	uint32_t	next;
-	uint64_t	missing;		/* data of the last event still to come */
-	uint32_t	owed_messages;	/* read since the last look at the socket */
+	uint64_t	missing;		/* bytes of the last event's data still to
+								 * come */
+	uint32_t	owed_messages;	/* credit to give back after this read */
 	uint64_t	owed_bytes;
 	int64_t		now;			/* time of the last read, us since 1970 */
-	long		interval;		/* ms between reports, 0: none */
-	int64_t		reported_at;	/* clock of the last report, ms */
-	uint64_t	events;			/* since then */
+	long		interval;		/* ms between reports; 0: no reports */
+	int64_t		reported_at;	/* idem_sink_clock() of the last report */
+	uint64_t	events;			/* since the last report */
 	uint64_t	bytes;
-	NullHistogram latency;		/* since then */
+	NullHistogram latency;		/* since the last report */
 } NullSink;
 
-/* Microseconds since 1970, as the times of an EVENT have. */
+/* Microseconds since 1970, the unit of the times in an EVENT. */
 static int64_t
 wall_clock(void)
 {
@@ -67,7 +69,7 @@ flush_range(NullSink *n)
 	n->first = end;
 }
 
-/* Log rate and latency since the last report, and begin anew. */
+/* Log rate and latency since the last report, and reset the counters. */
 static void
 report(NullSink *n)
 {
@@ -90,7 +92,7 @@ report(NullSink *n)
 	n->reported_at = idem_sink_clock();
 }
 
-/* Add the event to the range to be acknowledged; an event of a new batch opens a range. */
+/* Add the event to the current range; an event of a new batch opens a range. */
 static void
 take_event(NullSink *n, const IdemProtoEvent *e)
 {
@@ -107,7 +109,7 @@ take_event(NullSink *n, const IdemProtoEvent *e)
 		null_histogram_add(&n->latency, n->now - e->committed_at);
 }
 
-/* Count the frame, and act on those that end a batch or the program. */
+/* Count the frame's events and bytes; act on the end of a batch and on BYE. */
 static void
 take_frame(NullSink *n, const IdemProtoFrame *frame, size_t size)
 {
@@ -132,11 +134,11 @@ take_frame(NullSink *n, const IdemProtoFrame *frame, size_t size)
 				report(n);
 			idem_sink_finish(&n->sink);
 		default:
-			break;				/* SETTLE: nothing was refused */
+			break;				/* no SETTLE comes: all events are acked */
 	}
 }
 
-/* Milliseconds until the next report, -1 for none. */
+/* Milliseconds until the next report; -1 if there are no reports. */
 static int
 until_report(const NullSink *n)
 {
@@ -148,7 +150,7 @@ until_report(const NullSink *n)
 	return left > 0 ? (int) left : 0;
 }
 
-/* Acknowledge events as they are read; one range per read keeps answers few. */
+/* Acknowledge the events of each read in one range, which keeps answers few. */
 static void
 serve(NullSink *n)
 {

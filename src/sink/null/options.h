@@ -16,7 +16,7 @@
 #include "sink/protocol/option.h"
 
 static const IdemSinkOption idem_sink_null_options[] = {
-	/* milliseconds between two reports of rate and latency; 0: none */
+	/* milliseconds between two reports of rate and latency; 0: no reports */
 	{.name = "stats_interval", .where = IDEM_OPTION_SERVER,
 	.type = IDEM_OPTION_INT, .min = 0, .max = 3600000},
 	{.name = NULL}

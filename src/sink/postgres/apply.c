@@ -1,24 +1,30 @@
 /*-------------------------------------------------------------------------
  *
  * apply.c
- *		A batch as one transaction of the target.
+ *		Applies a batch as one transaction of the target.
  *
  * States of a batch:
- *		fast		all events in one statement; two or three round trips
- *		careful		one by one under savepoints, after an event raised an error
- *		answered	some events are not acked: results are sent, SETTLE is awaited
- *		committing	COMMIT is sent; after a lost answer the position row tells; if
- *					COMMIT fails and careful found nothing, the verdict is ABORTED
- * An attempt that cannot commit is rolled back and the next one begins afresh.
- * Outcomes of events stay, so that each attempt has fewer events to do, and the
- * loop ends.
+ *		fast		All events go in one statement: two round trips, three
+ *					with claims.
+ *		careful		An event raised an error: the events go one by one, each
+ *					under a savepoint.
+ *		answered	Some events are not acked: the results are sent, and the
+ *					batch waits for its SETTLE.
+ *		committing	COMMIT is sent.  If its answer is lost, the position row
+ *					tells whether it committed.  If COMMIT fails although
+ *					careful found no event at fault, the verdict is ABORTED.
+ * An attempt that cannot commit is rolled back, and the next attempt begins a
+ * new transaction.  The outcomes of events stay, so each attempt has fewer
+ * events to do, and the loop ends.
  *
  * INVARIANT
- *		COMMIT is sent only after the fence found its row and every event is
- *		done, is a duplicate or has an outcome that the worker has noted.
+ *		COMMIT is sent only after the fence found its row, and only when every
+ *		event is done, is a duplicate, or has an outcome that the worker has
+ *		noted.
  *
- * A crash leaves a transaction that the target rolls back, or one that committed
- * and whose answer is lost: the next hello finds its position.
+ * A crash before COMMIT leaves a transaction that the target rolls back.
+ * After a crash during COMMIT the transaction may be committed: the next hello
+ * finds the batch's position.
  *
  * MEMORY
  *		Arrays live for one statement.  LOCKING: at the target, see position.c.
@@ -35,25 +41,28 @@
 
 #include "sink/postgres/sink.h"
 
-#define MAX_TRIES			5	/* lost connections and deadlocks per batch */
-#define FIRST_BACKOFF		50	/* ms, doubled each time */
+#define MAX_TRIES			5	/* per batch, after lost connections and
+								 * deadlocks */
+#define FIRST_BACKOFF		50	/* ms, doubled after each try */
 #define RECONNECT_TIMEOUT	15000	/* ms */
 #define MAX_BACKOFF			2000
 
+/* How an attempt at a batch ended. */
 typedef enum Attempt
 {
-	ATTEMPT_COMMITTED,
-	ATTEMPT_AGAIN,				/* events were decided */
+	ATTEMPT_COMMITTED,			/* committed; from do_work: ready for COMMIT */
+	ATTEMPT_AGAIN,				/* more events are decided: try without them */
 	ATTEMPT_CAREFUL,			/* an event raised an error */
 	ATTEMPT_PASSING,			/* nobody's fault */
-	ATTEMPT_COMMIT_LOST,
+	ATTEMPT_COMMIT_LOST,		/* the answer to COMMIT is lost */
 	ATTEMPT_OUTAGE,
 	ATTEMPT_CONFIG,
-	ATTEMPT_TAKEN_BACK,			/* an event that was answered as done is not */
-	ATTEMPT_FENCED
+	ATTEMPT_TAKEN_BACK,			/* an event that was answered as acked can no
+								 * longer be done */
+	ATTEMPT_FENCED				/* the fence found no row */
 } Attempt;
 
-/* Begin an attempt: the transaction before was rolled back. */
+/* Begin an attempt.  The transaction of the attempt before was rolled back. */
 static void
 start_attempt(PgSink *p)
 {
@@ -66,7 +75,10 @@ start_attempt(PgSink *p)
 	pgsink_decide_ahead(p);
 }
 
-/* Read the pending results, claims included; returns the rows that the fence updated. */
+/*
+ * Read the pending results; note the answers to claims in the events.  Returns
+ * how many rows the fence updated.
+ */
 static int
 read_pending(PgSink *p)
 {
@@ -88,7 +100,7 @@ read_pending(PgSink *p)
 	return fence;
 }
 
-/* Roll back; the next step for the batch depends on who is to blame. */
+/* Roll back after p->error; the attempt's end depends on who is to blame. */
 static Attempt
 after_error(PgSink *p)
 {
@@ -112,7 +124,9 @@ after_error(PgSink *p)
 	}
 }
 
-/* Queue all calls in one statement, and the end of the claims. */
+/*
+ * Queue all calls in one statement, then completion and release of the claims.
+ */
 static void
 send_all(PgSink *p)
 {
@@ -134,7 +148,7 @@ send_all(PgSink *p)
 	free(which);
 }
 
-/* Events that are not to be acked. */
+/* The number of events that are not acked. */
 static uint32_t
 count_decided(const PgSink *p)
 {
@@ -146,9 +160,9 @@ count_decided(const PgSink *p)
 }
 
 /*
- * Open the transaction and do everything in it but COMMIT.  Without claims
- * and savepoints that is one round trip: COMMIT, which depends on the fence's
- * answer, is not in it.
+ * Open the transaction and do everything in it but COMMIT.  Without claims and
+ * savepoints this work is one round trip.  COMMIT cannot go with it, because it
+ * depends on the fence's answer.
  */
 static Attempt
 do_work(PgSink *p, bool careful)
@@ -222,8 +236,9 @@ send_verdict(PgSink *p, IdemProtoVerdictKind kind, const char *sqlstate, const c
 }
 
 /*
- * Wait until the worker has noted the events that are not acked.  A position
- * that is committed before would pass over them if the worker crashes.
+ * Wait until the worker has noted the events that are not acked.  If the
+ * position were committed before and the worker crashed, these events would be
+ * lost: the position has passed them, and nothing else knows them.
  */
 static void
 await_settle(PgSink *p)
@@ -263,7 +278,11 @@ commit(PgSink *p)
 	}
 	if (p->error.lost)
 		return ATTEMPT_COMMIT_LOST;
-	/* an error of a deferred trigger is some event's, which careful may find */
+
+	/*
+	 * A deferred trigger raised the error because of some event.  CHECK
+	 * blames the events, so that careful looks for this event.
+	 */
 	p->error.step = PGSINK_STEP_CHECK;
 	return after_error(p);
 }
@@ -280,7 +299,10 @@ attempt(PgSink *p, bool careful)
 	if (result != ATTEMPT_COMMITTED)
 		return result;
 
-	/* an event may be claimed elsewhere by now */
+	/*
+	 * The results are out, but this attempt decided another event: its claim
+	 * may be held elsewhere by now.
+	 */
 	if (p->answered && count_decided(p) != before)
 		return ATTEMPT_TAKEN_BACK;
 	await_settle(p);
@@ -304,7 +326,10 @@ reconnect(PgSink *p)
 	return true;
 }
 
-/* Fail because the fence found no row: tell a successor from a target set back. */
+/*
+ * Fail because the fence found no row: a successor, or a target that was set
+ * back?
+ */
 static bool
 fail_fenced(PgSink *p)
 {
@@ -324,9 +349,9 @@ fail_fenced(PgSink *p)
 }
 
 /*
- * Fail because no single event raises an error, and COMMIT does: for a claim that
- * a handler made and did not complete, for example.  After ABORTED the worker
- * sends the events in batches of their own.
+ * Fail because no single event raises an error, but COMMIT does.  For example,
+ * a handler made a claim and did not complete it.  After ABORTED the worker
+ * sends the events in smaller batches, to find the event that is at fault.
  */
 static bool
 fail_unfound(PgSink *p)
@@ -335,7 +360,10 @@ fail_unfound(PgSink *p)
 	return pgsink_fail_for_error(p, "commit a batch");
 }
 
-/* After a lost COMMIT: ask until the target has answered; false with p->failure. */
+/*
+ * After a COMMIT whose answer is lost: ask the target until it has told whether
+ * the batch committed.  False: p->failure.
+ */
 static bool
 ask_until_known(PgSink *p, bool *committed)
 {
@@ -366,13 +394,14 @@ ask_until_known(PgSink *p, bool *committed)
 /* How the batch is to be applied next. */
 typedef struct Course
 {
-	bool		careful;		/* events one by one */
-	bool		committed;		/* not at all: it is done */
-	int			tries;			/* attempts that failed through nobody's fault */
+	bool		careful;		/* the events one by one */
+	bool		committed;		/* the batch is done: no further attempt */
+	int			tries;			/* attempts that failed without anybody's
+								 * fault */
 	int			backoff;		/* ms */
 } Course;
 
-/* Choose the course after an attempt; false with p->failure. */
+/* Choose the course after an attempt.  False: p->failure. */
 static bool
 choose_course(PgSink *p, Attempt result, Course *course)
 {
@@ -393,7 +422,7 @@ choose_course(PgSink *p, Attempt result, Course *course)
 			if (course->careful)
 				return fail_unfound(p);
 			course->careful = true;
-			/* an answer cannot be taken back */
+			/* results that were sent cannot be changed */
 			return !p->answered || pgsink_fail_for_error(p, "apply a batch");
 		case ATTEMPT_AGAIN:
 			return !p->answered || pgsink_fail_for_error(p, "apply a batch");

@@ -3,11 +3,12 @@
  * array.c
  *		One-dimensional arrays in PostgreSQL's binary format.
  *
- * A batch goes over as one array per field: no quoting, no text conversion of
- * uuids and bytes, and one statement for a thousand events.
+ * A batch is sent as one array per field.  So nothing is quoted, uuids and
+ * bytes are not converted to text, and one statement takes a thousand events.
  *
  * MEMORY
- *		An array grows on the heap; its user frees data.  LOCKING: none.
+ *		An array grows on the heap; its user frees the field "data".  LOCKING:
+ *		none.
  *
  * Copyright (c) 2026, the idempotency developers
  *
@@ -25,7 +26,7 @@
 #define HEADER		20			/* dimensions, flags, type, size, lower bound */
 #define FIRST_SIZE	4096
 
-/* Make room for more bytes and return where they go. */
+/* Append room for more bytes; returns the place of the first. */
 static uint8_t *
 extend(PgSinkArray *a, size_t more)
 {

@@ -1,15 +1,15 @@
 /*-------------------------------------------------------------------------
  *
  * batch.c
- *		The events of a batch, and the set of keys that failed.
+ *		The events of a batch, and the set of blocked keys.
  *
- * The whole batch is kept until its verdict: it may have to be sent to the
- * target again.  READY limits its size.
+ * The whole batch is kept until its verdict, because it may have to be sent to
+ * the target again.  READY limits its size.
  *
  * MEMORY
- *		One arena for all bytes of a batch, reused by the next, and given back
- *		after a large one.  Spans are offsets, because the arena moves as it
- *		grows.  LOCKING: none.
+ *		One arena holds all bytes of a batch.  The next batch reuses the arena;
+ *		an arena above KEEP_ARENA is freed after its batch.  Spans are offsets,
+ *		because the arena moves as it grows.  LOCKING: none.
  *
  * Copyright (c) 2026, the idempotency developers
  *
@@ -66,7 +66,10 @@ put_str(PgSinkBatch *b, IdemProtoStr s)
 	return put(b, s.data, s.len);
 }
 
-/* Headers and payload are one stretch; its bytes come in parts. */
+/*
+ * Headers and payload lie in the arena one after the other, whatever the
+ * parts.
+ */
 void
 pgsink_batch_add_data(PgSinkBatch *b, const uint8_t *data, uint32_t len)
 {
@@ -114,7 +117,7 @@ hash_key(const uint8_t *type, size_t type_len, const uint8_t *id, size_t id_len)
 	return h | 1;
 }
 
-/* The slot of a key, or the free one it would go to. */
+/* The slot of the event's key, or the free slot that the key would take. */
 static PgSinkKey *
 find_slot(const PgSinkKeys *keys, uint64_t hash, const PgSinkBatch *b, const PgSinkEvent *e)
 {
@@ -143,7 +146,7 @@ hash_event(const PgSinkBatch *b, const PgSinkEvent *e)
 					b->arena + e->aggregate_id.at, e->aggregate_id.len);
 }
 
-/* Did an event of the key fail that comes before this one? */
+/* A key blocks the events behind its first failed event. */
 bool
 pgsink_keys_has(const PgSinkKeys *keys, const PgSinkBatch *b, const PgSinkEvent *e)
 {
@@ -156,7 +159,7 @@ pgsink_keys_has(const PgSinkKeys *keys, const PgSinkBatch *b, const PgSinkEvent 
 		(k->batch < b->batch || k->index < (uint32_t) (e - b->events));
 }
 
-/* Move the keys to a table of that size, without those settled. */
+/* Move the keys that are not settled to a table of that size. */
 static void
 rebuild(PgSinkKeys *keys, size_t size, uint64_t settled)
 {

@@ -3,11 +3,11 @@
  * calls.c
  *		The statements about a batch's events: claims and calls.
  *
- * Events are sent as one array per field.  The answers to claims are noted in the
- * events; decide.c makes outcomes of them.
+ * Events are sent as one array per field.  The answers to claims are noted in
+ * the events; decide.c turns the refused claims into outcomes.
  *
  * MEMORY
- *		Arrays live until their statement is queued; libpq copies them.
+ *		Arrays live until their statement is queued, because libpq copies them.
  *		LOCKING: none.
  *
  * Copyright (c) 2026, the idempotency developers
@@ -22,7 +22,7 @@
 
 #include "sink/postgres/sink.h"
 
-/* The array type that a field is sent as, and the type of its elements. */
+/* The OIDs of a field's array type and of the array's element type. */
 static void
 array_types(const PgSink *p, int f, uint32_t *array, uint32_t *element)
 {
@@ -42,7 +42,7 @@ array_types(const PgSink *p, int f, uint32_t *array, uint32_t *element)
 		}
 }
 
-/* Add text, JSON or bytes; binary jsonb has a version byte before the text. */
+/* Add text, JSON or bytes.  Binary jsonb has a version byte before its text. */
 static void
 add_span(PgSinkArray *a, const PgSink *p, PgSinkSpan span, uint32_t type)
 {
@@ -63,7 +63,11 @@ add_int64(PgSinkArray *a, int64_t value)
 	pgsink_array_add(a, NULL, 0, bytes, sizeof(bytes));
 }
 
-/* Has the event a value for the field?  A payload is in one of its two fields. */
+/*
+ * Has the event a value for the field?  JSON goes to payload, bytes go to
+ * payload_bytes.  A payload of type bytea takes both kinds, and so does
+ * payload_bytes if the target has no payload.
+ */
 static bool
 has_field(const PgSink *p, const PgSinkEvent *e, int f)
 {
@@ -88,7 +92,7 @@ has_field(const PgSink *p, const PgSinkEvent *e, int f)
 static void
 add_field(PgSinkArray *a, const PgSink *p, const PgSinkEvent *e, int f)
 {
-	/* microseconds from 1970 to 2000, where the target's clock begins */
+	/* microseconds from 1970 to 2000, where timestamptz begins */
 	const int64_t epoch = INT64_C(946684800000000);
 
 	if (!has_field(p, e, f))
@@ -158,7 +162,7 @@ pgsink_send_calls(PgSink *p, const uint32_t *which, uint32_t n)
 		free(arrays[i].data);
 }
 
-/* The id as it is claimed: a uuid's canonical text. */
+/* Add the id as claims name it: the canonical text of a uuid. */
 static void
 add_id_text(PgSinkArray *a, const PgSinkEvent *e)
 {
@@ -176,7 +180,10 @@ add_id_text(PgSinkArray *a, const PgSinkEvent *e)
 	pgsink_array_add(a, NULL, 0, text, sizeof(text));
 }
 
-/* Send a statement about the claims of an array of ids; nothing if empty. */
+/*
+ * Queue a statement about the claims of the ids, if there are any; free the
+ * array.
+ */
 static void
 send_ids(PgSink *p, PgSinkStep step, const char *sql, PgSinkArray *ids)
 {
@@ -231,9 +238,9 @@ pgsink_send_claims(PgSink *p)
 }
 
 /*
- * The verdict in the words of the target's extension.  Other words are of later
- * versions, such as of an event that the target's operator has as dead: they are
- * acknowledged like a duplicate.
+ * Translate the verdict of the target's extension.  A word that is not known
+ * here counts as duplicate, so the event is acked.  One case is the verdict of
+ * an event that is dead at the target; other words come from later versions.
  */
 static PgSinkClaim
 claim_of(const char *result)
@@ -247,7 +254,7 @@ claim_of(const char *result)
 	return PGSINK_CLAIM_DUPLICATE;
 }
 
-/* There is one row per id, in the order of the ids. */
+/* The result has one row per claimed id, in the order of the ids. */
 void
 pgsink_read_claims(PgSink *p, const PGresult *res)
 {

@@ -1,29 +1,30 @@
 /*-------------------------------------------------------------------------
  *
  * careful.c
- *		The events of a batch one by one, to find those that raise errors.
+ *		Calls the events of a batch one by one, to find those that raise errors.
  *
- * Each event has a segment of the pipeline of its own:
+ * Each event has its own segment of the pipeline; s is the savepoint:
  *
  *		ROLLBACK TO s; time; call; time; check constraints; all time;
  *		RELEASE s; SAVEPOINT s; sync
  *
- * An error skips the rest of its segment.  So s stands after the last event
- * that was done, and ROLLBACK TO is right whether the event before failed or not:
- * segments are sent without waiting for answers.
+ * An error skips the rest of its segment.  So s always stands after the last
+ * event that was done, and ROLLBACK TO s is right whether the event before
+ * failed or not.  Therefore segments are sent without waiting for answers.
  *
- * All calls together have statement_timeout.  After it the step "time" of each
- * later segment fails, and the events that were not done are answered as
- * unknown: the relay sends them again, and counts no attempt.  Only the first
- * event, which had all the time, is itself too slow.  So each batch gets at least
- * one event done or blamed, and the events of a slow batch need several.
+ * All calls of a batch together have statement_timeout.  When the time is
+ * over, the step "time" of each later segment fails.  The events that were not
+ * done are answered as unknown: the relay sends them again and counts no
+ * attempt.  Only the first event is blamed as too slow, because it had all the
+ * time.  So each batch gets at least one event done or blamed, and the events
+ * of a slow batch are delivered in several batches.
  *
- * The timeout may end any statement behind "time", such as the PREPARE of a call.
- * RELEASE and SAVEPOINT have all the time again: without s nothing of the batch
- * could be committed.
+ * The timeout may end any statement behind "time", such as the PREPARE of a
+ * call.  RELEASE and SAVEPOINT get the whole time again: without s nothing of
+ * the batch could be committed.
  *
  * INVARIANT
- *		At the end s holds the effects of the events marked done, no others.
+ *		At the end s holds the effects of the events marked done, and no others.
  *
  * MEMORY
  *		None of its own.  LOCKING: none.
@@ -41,7 +42,7 @@
 
 #define WINDOW		100			/* events sent before answers are read */
 
-/* Arguments of the step "time" in a segment. */
+/* Arguments of the two steps "time" in a segment. */
 #define BEFORE_CALL	0
 #define AFTER_CALL	1
 
@@ -70,18 +71,18 @@ send_segment(PgSink *p, uint32_t i)
 /* How far the events of the batch have come. */
 typedef struct Progress
 {
-	bool		tried;			/* the first event was done or decided */
-	bool		out_of_time;	/* no later event can be done */
+	bool		tried;			/* the first event is done or decided */
+	bool		out_of_time;	/* no time is left for later events */
 } Progress;
 
-/* Did earlier events leave the event too little time? */
+/* Is p->error a timeout because earlier events took the time? */
 static bool
 is_out_of_time(const PgSink *p, const Progress *progress)
 {
 	return progress->tried && !p->error.lost && strcmp(p->error.sqlstate, "57014") == 0;
 }
 
-/* Decide an event that earlier ones left no time. */
+/* Decide an event that has no time because of earlier events. */
 static void
 postpone(PgSink *p, uint32_t i)
 {
@@ -90,8 +91,9 @@ postpone(PgSink *p, uint32_t i)
 }
 
 /*
- * Did the time end before the first event?  Only the fence and the claims ran: the
- * target is too slow for any batch.  Turn the error into one of the fence.
+ * Did the time end before the first event was called?  Then only the fence and
+ * the claims ran, and the target is too slow for any batch.  Turn the error
+ * into an error of the fence, which blames no event.
  */
 static bool
 no_time_at_all(PgSink *p, const Progress *progress)
@@ -102,7 +104,10 @@ no_time_at_all(PgSink *p, const Progress *progress)
 	return true;
 }
 
-/* At the end of a segment: mark its event done or decide it.  False with p->error. */
+/*
+ * At the end of a segment: mark its event done or decide it.  False with
+ * p->error if the error is no event's fault.
+ */
 static bool
 take_answer(PgSink *p, uint32_t i, Progress *progress)
 {

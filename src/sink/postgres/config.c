@@ -4,7 +4,7 @@
  *		Turns the options of a postgres sink into its settings.
  *
  * INVARIANT
- *		libpq sees the options listed here and nothing else: no environment,
+ *		libpq gets the parameters of this file and nothing else: no environment,
  *		no password file, no service file, no key file of the server's user.
  *
  * MEMORY
@@ -25,9 +25,10 @@
 #include "sink/postgres/options.h"
 #include "sink/postgres/sink.h"
 
-#define REPLY_MARGIN	15000	/* ms beyond the target's own timeout */
+#define REPLY_MARGIN	15000	/* ms to wait after statement_timeout, which
+								 * the target itself keeps */
 
-/* Options that are libpq parameters, and their defaults. */
+/* The options that are parameters of libpq, and their defaults. */
 static const struct
 {
 	const char *name;
@@ -46,7 +47,7 @@ static const struct
 	{"sslmode", NULL},
 	{"ssl_min_protocol_version", NULL},
 	{"sslpassword", NULL},
-	/* by default libpq looks for these in a home directory */
+	/* by default libpq looks for these files in a home directory */
 	{"sslrootcert", NULL},
 	{"sslcrl", "/nonexistent/crl"},
 	{"sslcert", "/nonexistent/cert"},
@@ -66,7 +67,7 @@ add(PgSinkConfig *c, const char *keyword, const char *value)
 	c->keywords[n + 1] = NULL;
 }
 
-/* Add the options that are libpq parameters, and ours. */
+/* Add the options that are parameters of libpq, and the fixed parameters. */
 static void
 add_parameters(PgSinkConfig *c, const IdemProtoHello *hello)
 {
@@ -85,7 +86,7 @@ add_parameters(PgSinkConfig *c, const IdemProtoHello *hello)
 	add(c, "keepalives_count", "3");
 }
 
-/* Add the password, from the mapping or its file.  False: p->failure. */
+/* Add the password, from its option or from secret_file.  False: p->failure. */
 static bool
 add_password(PgSink *p, const IdemProtoHello *hello)
 {
@@ -105,7 +106,10 @@ add_password(PgSink *p, const IdemProtoHello *hello)
 	return true;
 }
 
-/* Take the names of function or table, and position table.  False: p->failure. */
+/*
+ * Read the names of function or table, and of the position table.  False:
+ * p->failure.
+ */
 static bool
 choose_target(PgSink *p, const IdemProtoHello *hello)
 {

@@ -3,28 +3,29 @@
  * connect.c
  *		Connects to the target, within a time, in a thread.
  *
- * The target is not trusted.  PQconnectdb would print its notices to standard
- * error, which is the server log, and its timeout never ends while the target
- * keeps talking.  So this file calls PQconnectPoll step by step, which does not
- * leave an address for the next one in time: each host of the list, and each
- * address of a host, is tried as a connection of its own.
+ * The target is not trusted.  PQconnectdb would print the target's notices to
+ * standard error, which is the server log, and its timeout never ends while
+ * the target keeps talking.  So this file calls PQconnectPoll step by step.
+ * PQconnectPoll alone would not give up an address in time and go on to the
+ * next address.  Therefore each address of each host is tried as a connection
+ * of its own.
  *
- * The steps run in a thread, because the resolver blocks, and libpq computes a
- * password's digest with as many rounds as the target asks for.  The thread
- * writes a byte before each of its steps; the program ends if no byte comes for
- * too long.
+ * The steps run in a thread.  They may block: the resolver does, and libpq
+ * computes a password's digest with as many rounds as the target asks for.  The
+ * thread writes a byte for each address and for each look-up of a host.  If no
+ * byte comes for too long, the program ends.
  *
  * INVARIANT
  *		The notice receiver is set before the target's first byte is read.
  *		Each address has connect_timeout seconds, whatever the target sends.
  *
  * LOCKING
- *		The thread and the program share a Connecting, which the program reads
+ *		The thread and the program share a Connecting.  The program reads it
  *		after joining the thread.
  *
  * MEMORY
- *		Copies of list items live for one attempt.  A Connecting is on the heap: a
- *		thread that hangs keeps it until the program ends.
+ *		Copies of list items live for one attempt.  A Connecting is on the heap,
+ *		because a thread that hangs keeps using it until the program ends.
  *
  * Copyright (c) 2026, the idempotency developers
  *
@@ -44,10 +45,10 @@
 
 #include "sink/postgres/sink.h"
 
-#define ITEM_BYTES		1024	/* of a list: a host, an address, a port */
+#define ITEM_BYTES		1024	/* item of a list: a host, an address, a port */
 #define MAX_HOSTS		32
-#define MAX_ADDRESSES	16		/* of a host */
-#define MIN_SERVER		120000
+#define MAX_ADDRESSES	16		/* tried per host */
+#define MIN_SERVER		120000	/* oldest version of the target's server */
 #define STEP_MARGIN		10000	/* ms that a step may take beyond
 								 * connect_timeout */
 
@@ -55,13 +56,13 @@ typedef struct Connecting
 {
 	const PgSinkConfig *config;
 	PGconn	   *conn;			/* established, or NULL */
-	int			alive;			/* a byte for each step; closed when it is
-								 * over */
+	int			alive;			/* the thread writes a byte for each step, and
+								 * closes the pipe at its end */
 	char		problem[IDEM_PROTO_MAX_MESSAGE];	/* messages of all
 													 * attempts */
 } Connecting;
 
-/* A connection to try; NULL leaves a part to libpq. */
+/* An address to try; libpq chooses the parts that are NULL. */
 typedef struct Place
 {
 	const char *host;
@@ -87,7 +88,7 @@ setting(const PgSinkConfig *c, const char *keyword)
 	return NULL;
 }
 
-/* Milliseconds that each address has. */
+/* The milliseconds that each address has. */
 static int
 connect_timeout(const PgSinkConfig *config)
 {
@@ -96,7 +97,7 @@ connect_timeout(const PgSinkConfig *config)
 	return (int) strtol(seconds, NULL, 10) * 1000;
 }
 
-/* Items of a list of libpq, which commas separate. */
+/* The number of items in a list of libpq, which commas separate. */
 static int
 count_items(const char *list)
 {
@@ -109,7 +110,10 @@ count_items(const char *list)
 	return n;
 }
 
-/* Item n of a list, NULL if it is empty or missing; a single item is for every n. */
+/*
+ * Copy item n of a list to dst; NULL if the item is empty or missing.  A single
+ * item counts for every n.
+ */
 static const char *
 item(const char *list, int n, char *dst)
 {
@@ -129,7 +133,7 @@ item(const char *list, int n, char *dst)
 	return dst;
 }
 
-/* Append a message of libpq to those of the attempts before. */
+/* Append a message to the messages of the attempts before. */
 static void
 note_problem(Connecting *c, const char *message)
 {
@@ -141,7 +145,7 @@ note_problem(Connecting *c, const char *message)
 		c->problem[--len] = '\0';
 }
 
-/* Write the byte that tells the program of a new step. */
+/* Tell the program that the thread begins a new step. */
 static void
 say_alive(const Connecting *c)
 {
@@ -150,7 +154,7 @@ say_alive(const Connecting *c)
 	(void) rc;
 }
 
-/* Start a connection with the settings, and the place's host, address and port. */
+/* Start a connection to the place with the program's settings. */
 static PGconn *
 start(const Connecting *c, const Place *place)
 {
@@ -261,7 +265,10 @@ try_addresses(Connecting *c, const Place *place)
 	return connected;
 }
 
-/* Has the host to be resolved?  A path is a socket's directory; "@" begins an abstract socket. */
+/*
+ * Does the host name have to be resolved?  A path is a socket's directory, and
+ * "@" begins the name of an abstract socket.
+ */
 static bool
 needs_resolver(const Place *place)
 {
@@ -269,7 +276,7 @@ needs_resolver(const Place *place)
 		place->host[0] != '/' && place->host[0] != '@';
 }
 
-/* Do the lists have matching lengths?  If not, libpq has a message for it. */
+/* Do the lists have matching lengths?  If not, libpq writes the message. */
 static bool
 lists_fit(const char *host, const char *hostaddr, const char *port, int n)
 {
@@ -310,7 +317,10 @@ try_hosts(Connecting *c)
 	}
 }
 
-/* The thread: closing c->alive tells the program that it has ended. */
+/*
+ * The main function of the thread.  Closing c->alive tells the program its
+ * end.
+ */
 static void *
 connect_thread(void *arg)
 {
@@ -348,9 +358,9 @@ await_thread(PgSink *p, int fd)
 }
 
 /*
- * Run the steps in a thread.  NULL with p->error if no place took a connection,
- * or with p->failure if the thread hangs: it keeps its Connecting, and the
- * program ends.
+ * Run the steps in a thread and return the connection.  NULL with p->error if
+ * no address took a connection.  NULL with p->failure if the thread hangs: the
+ * thread keeps its Connecting, and the program ends.
  */
 static PGconn *
 run_thread(PgSink *p)
@@ -378,13 +388,13 @@ run_thread(PgSink *p)
 	return conn;
 }
 
-/* Check the server and the login; a wrong one is final. */
+/* Check the login and the server's version.  False: p->failure. */
 static bool
 check_server(PgSink *p)
 {
 	/*
-	 * A target that trusts the server's operating-system user must not let in
-	 * a relay whose owner has no right to act as that user.
+	 * A target may trust the operating-system user of our server.  A relay
+	 * whose owner may not act as that user must not get in that way.
 	 */
 	if (p->config.require_password && !PQconnectionUsedPassword(p->conn))
 		return pgsink_fail(p, IDEM_PROTO_REJECTED, "2F003",

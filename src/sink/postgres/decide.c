@@ -1,17 +1,18 @@
 /*-------------------------------------------------------------------------
  *
  * decide.c
- *		Notes the outcome of an event that the target does not acknowledge.
+ *		Notes the outcome of an event that is not acked.
  *
- * An event without an outcome is called, or is a duplicate there; after COMMIT
- * it is acknowledged.
+ * An event without an outcome is called, or is a duplicate at the target.
+ * COMMIT makes it acked.
  *
  * INVARIANT
- *		An outcome stays: a batch that is applied again leaves the event out.
- *		With key order a decided event blocks later ones of its key.
+ *		An outcome stays: when the batch is applied again, the event is left
+ *		out.  With key order a decided event blocks the later events of its
+ *		key.
  *
  * MEMORY
- *		The message of an outcome is the event's.  LOCKING: none.
+ *		The message of an outcome belongs to the event.  LOCKING: none.
  *
  * Copyright (c) 2026, the idempotency developers
  *
@@ -25,8 +26,9 @@
 #include "sink/postgres/sink.h"
 
 /*
- * Skip later events of the same id.  Their claim is a duplicate of this one's,
- * which is released: acknowledged, they would be lost.
+ * Skip the later events with the id of event i.  The target calls their claims
+ * duplicates of event i's claim, which is released.  If they were acked as
+ * duplicates, they would be lost.
  */
 static void
 decide_twins(PgSink *p, uint32_t i)
@@ -62,7 +64,7 @@ pgsink_decide_error(PgSink *p, uint32_t i)
 				  p->error.sqlstate, p->error.message);
 }
 
-/* Does the target take JSON only, and the event has bytes? */
+/* Is the payload bytes although the target takes JSON only? */
 static bool
 has_wrong_payload(const PgSink *p, const PgSinkEvent *e)
 {
@@ -77,7 +79,7 @@ pgsink_is_blocked(const PgSink *p, uint32_t i)
 		pgsink_keys_has(&p->failed, &p->batch, &p->batch.events[i]);
 }
 
-/* An event needs no call if its key is blocked, or its payload does not fit. */
+/* The event's key is blocked, or its payload does not fit the target. */
 void
 pgsink_decide_ahead(PgSink *p)
 {

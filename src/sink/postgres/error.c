@@ -3,15 +3,16 @@
  * error.c
  *		Errors of the target, and failures that end the program.
  *
- * An error belongs to a statement of the pipeline.  Whether it ends the program
- * depends on the caller: the event, the batch or nobody may be to blame, and
- * another try may help.  A failure is final.
+ * An error belongs to a statement of the pipeline.  The caller decides whether
+ * an error ends the program: an event, the batch or nobody may be to blame,
+ * and another try may help.  A failure is final.
  *
  * INVARIANT
- *		The first error and the first failure stay; their consequences are noise.
+ *		The first error and the first failure stay.  Later ones are their
+ *		consequences and are dropped.
  *
  * MEMORY
- *		Both are part of PgSink.  LOCKING: none.
+ *		Error and failure are part of PgSink.  LOCKING: none.
  *
  * Copyright (c) 2026, the idempotency developers
  *
@@ -102,7 +103,7 @@ pgsink_fail(PgSink *p, IdemProtoOutcome outcome, const char *sqlstate, const cha
 	return false;
 }
 
-/* Did the target refuse the position table itself? */
+/* Is the position table missing at the target, or one of its columns? */
 static bool
 lacks_position_table(const PgSink *p)
 {

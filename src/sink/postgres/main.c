@@ -1,23 +1,24 @@
 /*-------------------------------------------------------------------------
  *
  * main.c
- *		The life cycle of the postgres sink: events into another PostgreSQL,
- *		exactly once.
+ *		The life cycle of the postgres sink, which brings events into another
+ *		PostgreSQL, exactly once.
  *
- * Effects, the relay's position and, where the extension is installed there,
- * the claims of a batch commit in one transaction of the target.  Batches are
- * applied one after the other, as a whole; frames that come meanwhile wait in the
- * framework's buffer, within the credit.
+ * One transaction of the target commits the effects of a batch, the relay's
+ * position and the claims of the batch.  There are claims only where the target
+ * has the extension.  Batches are applied one after the other, as a whole.
+ * Frames that come meanwhile wait in the buffer of common/program.c, within the
+ * credit.
  *
  * INVARIANT
- *		Only this file ends the program for a fault of the target or the options;
- *		a failure reaches it as a false return.
+ *		Only this file ends the program for a fault of the target or the
+ *		options.  The other files return false, with the reason in p->failure.
  *
- * A crash leaves nothing here; at the target see apply.c.
+ * A crash leaves nothing here; apply.c describes what it leaves at the target.
  *
  * MEMORY
- *		A batch is kept until its verdict, so READY limits its size; credit
- *		covers two.  LOCKING: see position.c.
+ *		A batch is kept until its verdict, so READY limits a batch's size.  The
+ *		credit covers two batches.  LOCKING: see position.c.
  *
  * Copyright (c) 2026, the idempotency developers
  *
@@ -42,7 +43,10 @@ stop(PgSink *p)
 					 p->failure.message);
 }
 
-/* Answer HELLO: look the target up, take the position over, send READY. */
+/*
+ * Answer HELLO: connect, look the target up, take the position over, send
+ * READY.
+ */
 static void
 greet(PgSink *p)
 {
@@ -86,7 +90,7 @@ take_event(PgSink *p, const IdemProtoEvent *event, size_t size)
 	p->batch.bytes += size;
 }
 
-/* Apply the batch, which is complete, and give its credit back. */
+/* Apply the batch, which END completes, and give its credit back. */
 static void
 take_end(PgSink *p, const IdemProtoEnd *end)
 {

@@ -3,11 +3,10 @@
  * options.h
  *		The options of the postgres sink.
  *
- * Those that libpq knows, too, have its names and are handed to it as they
- * are.  The list is closed: other parameters of libpq (service, passfile,
+ * An option that is a parameter of libpq has libpq's name and goes to libpq
+ * unchanged.  The list is closed: other parameters of libpq (service, passfile,
  * options, ...) would let a relay's owner use files of the server's OS user.
- * Exactly one of function and table is required, and dbname; the program
- * checks that.
+ * The program requires dbname and exactly one of function and table.
  *
  * Copyright (c) 2026, the idempotency developers
  *
@@ -24,7 +23,7 @@
 #define IDEM_SINK_POSTGRES_POSITION_TABLE "public.idempotency_sink_position"
 
 static const IdemSinkOption idem_sink_postgres_options[] = {
-	/* handed to libpq */
+	/* parameters of libpq */
 	{.name = "host", .where = IDEM_OPTION_SERVER, .type = IDEM_OPTION_TEXT},
 	{.name = "hostaddr", .where = IDEM_OPTION_SERVER, .type = IDEM_OPTION_TEXT},
 	{.name = "port", .where = IDEM_OPTION_SERVER, .type = IDEM_OPTION_TEXT},
@@ -47,27 +46,31 @@ static const IdemSinkOption idem_sink_postgres_options[] = {
 	{.name = "sslcrl", .where = IDEM_OPTION_SERVER,
 	.type = IDEM_OPTION_TEXT, .superuser = true},
 
-	/* where an event goes: one of the two */
+	/* where an event goes: one of these two */
 	{.name = "function", .where = IDEM_OPTION_SERVER, .type = IDEM_OPTION_QUALIFIED},
 	{.name = "table", .where = IDEM_OPTION_SERVER, .type = IDEM_OPTION_QUALIFIED},
 
 	{.name = "position_table", .where = IDEM_OPTION_SERVER, .type = IDEM_OPTION_QUALIFIED},
-	/* claim the events there: auto means if the extension is installed */
+
+	/*
+	 * claim the events at the target; auto: for a function, if the extension
+	 * is installed there
+	 */
 	{.name = "claim", .where = IDEM_OPTION_SERVER,
 	.type = IDEM_OPTION_CHOICE, .choices = "auto on off"},
-	/* for those claims; the relay's name by default */
+	/* the consumer of these claims; default: the relay's name */
 	{.name = "consumer", .where = IDEM_OPTION_SERVER, .type = IDEM_OPTION_TEXT},
-	/* milliseconds, of a batch's calls all together; 0: none */
+	/* milliseconds for all calls of a batch together; 0: no limit */
 	{.name = "statement_timeout", .where = IDEM_OPTION_SERVER,
 	.type = IDEM_OPTION_INT, .min = 0, .max = 86400000},
-	/* milliseconds until the target drops a batch whose sink is silent */
+	/* milliseconds until the target gives up a transaction of a silent sink */
 	{.name = "idle_timeout", .where = IDEM_OPTION_SERVER,
 	.type = IDEM_OPTION_INT, .min = 1000, .max = 3600000},
 
 	{.name = "user", .where = IDEM_OPTION_USER_MAPPING, .type = IDEM_OPTION_TEXT},
 	{.name = "password", .where = IDEM_OPTION_USER_MAPPING,
 	.type = IDEM_OPTION_TEXT, .secret = true},
-	/* a file with the password in its first line, read by the program */
+	/* a file with the password in its first line; the program reads it */
 	{.name = "secret_file", .where = IDEM_OPTION_USER_MAPPING,
 	.type = IDEM_OPTION_TEXT, .superuser = true},
 	{.name = "sslcert", .where = IDEM_OPTION_USER_MAPPING,

@@ -3,16 +3,16 @@
  * pipeline.c
  *		Statements and results of the connection to the target.
  *
- * Statements are queued with their purpose (PgSinkStep); results come back in
- * the same order, and the first error is kept with its statement.  All waiting
- * is done by idem_sink_wait, which serves the worker meanwhile.  The wait for a
- * result has a deadline, which other messages of the target do not extend.
+ * Statements are queued with their purpose (PgSinkStep).  Results come back in
+ * the same order, and the first error is kept with its statement.  Only
+ * idem_sink_wait waits, and it serves the worker meanwhile.  The wait for a
+ * result has a deadline; other messages of the target do not extend it.
  *
  * INVARIANT
- *		No session state at the target outlives a transaction: settings are
- *		local, and the only prepared statement is the unnamed one, prepared in
- *		the transaction that uses it.  A pooler in transaction mode may sit in
- *		between.
+ *		No session state at the target outlives a transaction.  Settings are
+ *		local, and the only prepared statement is the unnamed statement, which
+ *		each transaction prepares for itself.  So a pooler in transaction mode
+ *		may sit between program and target.
  *
  * MEMORY
  *		The list of pending statements is reused.  LOCKING: none.
@@ -48,7 +48,7 @@ lose(PgSink *p, PgSinkPending pending, const char *message)
 	pgsink_disconnect(p);
 }
 
-/* Expect the result of one more statement. */
+/* Add a statement to the list of pending statements. */
 static void
 push_pending(PgSink *p, PgSinkStep step, uint32_t arg)
 {
@@ -62,7 +62,10 @@ push_pending(PgSink *p, PgSinkStep step, uint32_t arg)
 	p->pending_end++;
 }
 
-/* Expect the result of a statement, or lose the connection if libpq did not queue it. */
+/*
+ * Note that a statement is pending; if libpq did not take it, lose the
+ * connection.
+ */
 static void
 queued(PgSink *p, PgSinkStep step, uint32_t arg, int ok)
 {
@@ -74,7 +77,7 @@ queued(PgSink *p, PgSinkStep step, uint32_t arg, int ok)
 		lose(p, pending, PQerrorMessage(p->conn));
 }
 
-/* The format of each parameter: binary if it has a length. */
+/* The format of each parameter: binary if its length is above 0. */
 static const int *
 formats_of(int nparams, const int *lengths)
 {
@@ -168,8 +171,8 @@ note_result_error(PgSink *p, PgSinkPending pending, const PGresult *res)
 	}
 
 	/*
-	 * the target closes the connection after a FATAL, which libpq may not see
-	 * yet
+	 * After a FATAL error the target closes the connection, but libpq may not
+	 * have seen the end yet.
 	 */
 	pgsink_note_error(p, pending, fatal || PQstatus(p->conn) == CONNECTION_BAD, sqlstate,
 					  message ? message : PQresultErrorMessage(res));
@@ -200,7 +203,7 @@ pgsink_next(PgSink *p, PgSinkPending *pending)
 	if (pending->step == PGSINK_STEP_SYNC)
 		return res;
 
-	/* In a pipeline each statement's result is followed by a NULL. */
+	/* In a pipeline a NULL follows each statement's result. */
 	if (!wait_for_result(p, *pending))
 	{
 		PQclear(res);
@@ -242,8 +245,8 @@ pgsink_rollback(PgSink *p)
 }
 
 /*
- * An acknowledgement needs synchronous_commit of "on" at least.  A higher setting
- * of the target stays.
+ * An acked event has to be durable, so synchronous_commit is at least "on".  If
+ * the target has "remote_apply", it stays.
  */
 void
 pgsink_begin(PgSink *p)
@@ -263,8 +266,10 @@ pgsink_begin(PgSink *p)
 }
 
 /*
- * The target computes the rest from its own clock, so that a statement can be
- * queued before the answers to earlier ones.  -1 makes set_config fail.
+ * The target computes the rest of the time from its own clock, so that a
+ * statement can be queued before earlier statements are answered.  If no time
+ * is left, -1 makes set_config fail with 22023, which note_result_error turns
+ * into 57014.
  */
 void
 pgsink_limit_time(PgSink *p, uint32_t arg)

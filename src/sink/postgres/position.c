@@ -3,25 +3,30 @@
  * position.c
  *		The relay's row in the position table at the target.
  *
- * Taking over adds one to the row's epoch, and waits for the row lock of a
- * predecessor's batch in flight.  Each batch begins with an UPDATE under its own
- * epoch: a predecessor's UPDATE finds no row, and its batch has no effect.
+ * A program that takes over adds one to the row's epoch.  If a predecessor has
+ * a batch in flight, the program waits for that batch's row lock.  Each batch
+ * begins with the fence: an UPDATE of the row with the program's own epoch.  A
+ * predecessor's fence finds no row, and so its batch has no effect.
  *
- * The UPDATE also expects the position that this program read or stored last.  A
- * target that was restored, or failed over to a standby that lagged, while the
- * program was idle has an older position under the same epoch; a batch applied
- * there would pass over the events that the target lost.
+ * The fence also expects the position that this program read or stored last.
+ * While the program is idle, the target may be restored, or fail over to a
+ * standby that lagged.  It then has an older position under the same epoch,
+ * and a batch applied there would pass over the events that the target lost.
  *
- * After a lost COMMIT the row is locked under the same epoch, not a new one: if
- * a successor took over meanwhile, its position tells nothing of our COMMIT.
+ * After a COMMIT whose answer is lost the program locks the row and keeps its
+ * epoch.  If the row has another epoch, a successor took over meanwhile, and
+ * the successor's position tells nothing of the lost COMMIT.
  *
  * INVARIANT
  *		Position and effects of a batch commit in one transaction.
  *
  * LOCKING
  *		The position row is the first lock of each transaction at the target.  A
- *		dead predecessor's lock falls with its transaction, at the latest by the
- *		timeouts that it set.  MEMORY: the statements live as long as the program.
+ *		dead predecessor's lock ends with its transaction, at the latest by the
+ *		timeouts that the predecessor set.
+ *
+ * MEMORY
+ *		The statements live as long as the program.
  *
  * Copyright (c) 2026, the idempotency developers
  *
@@ -37,7 +42,7 @@
 
 #include "sink/postgres/sink.h"
 
-/* An int8 in text. */
+/* Read an int8 from text. */
 static int64_t
 to_int64(const char *text)
 {
@@ -63,7 +68,7 @@ write_statements(PgSink *p)
 	free(name);
 }
 
-/* Take the values of a position row into READY. */
+/* Take the values of a position row into p and READY. */
 static void
 read_row(PgSink *p, const PGresult *res, IdemProtoReady *ready)
 {
@@ -138,7 +143,7 @@ pgsink_position_stored(PgSink *p)
 	p->stored_k = p->batch.position.k;
 }
 
-/* Compare the locked row with the position of the lost COMMIT. */
+/* Does the locked row have the position of the lost COMMIT? */
 static PgSinkFate
 compare_row(const PgSink *p, const PGresult *res)
 {
@@ -152,7 +157,7 @@ compare_row(const PgSink *p, const PGresult *res)
 	return PGSINK_FATE_ABORTED;
 }
 
-/* Lock the row and judge it; UNKNOWN after an error. */
+/* Lock the row and call judge with the result; UNKNOWN after an error. */
 static PgSinkFate
 judge_row(PgSink *p, PgSinkFate (*judge) (const PgSink *p, const PGresult *res))
 {
@@ -184,13 +189,13 @@ pgsink_ask_fate(PgSink *p)
 	return judge_row(p, compare_row);
 }
 
-/* Compare the locked row's epoch with the program's. */
+/* Does the locked row have a successor's epoch? */
 static PgSinkFate
 compare_epoch(const PgSink *p, const PGresult *res)
 {
 	/*
-	 * Epochs only rise: a lower one is older than our hello, the target was
-	 * set back.
+	 * Epochs only rise.  A lower epoch, or no row, means that the target was
+	 * set back to before this program's hello.
 	 */
 	if (PQntuples(res) > 0 && to_int64(PQgetvalue(res, 0, 0)) > p->epoch)
 		return PGSINK_FATE_FENCED;

@@ -3,11 +3,11 @@
  * setup_sql.h
  *		The DDL that a target database of the postgres sink needs.
  *
- * The sink creates nothing by itself.  The server's sink_setup_sql(server)
- * prints this text for somebody to run at the target, and the program refers
- * to that function when the table is missing.  The text can be run again, for
- * a second relay to the same target or for another role.  No text of the server's
- * owner stands in it but as a quoted name.
+ * The sink creates nothing by itself.  The SQL function sink_setup_sql(server)
+ * prints this text, and an operator runs it at the target.  If the table is
+ * missing, the program's message names that function.  The text can be run
+ * again, for a second relay to the same target or for another role.  Text of
+ * the foreign server's owner stands in it as quoted names only.
  *
  * Copyright (c) 2026, the idempotency developers
  *
@@ -20,8 +20,8 @@
 #define IDEM_SINK_POSTGRES_SETUP_SQL_H
 
 /*
- * Four %s: the position table three times, then the sink's role there.  All
- * are quoted SQL names, the table with its schema.
+ * The four %s are the position table three times, then the sink's role at the
+ * target.  All are quoted SQL names; the table has its schema.
  */
 #define IDEM_SINK_POSTGRES_SETUP_SQL \
 	"CREATE TABLE IF NOT EXISTS %s (\n" \
@@ -37,9 +37,9 @@
 	"GRANT SELECT, INSERT, UPDATE ON %s TO %s;\n"
 
 /*
- * In addition for the option "table": an inbox with every column the sink can
- * fill, any of which but event_id may be left out.  Three %s: the inbox twice,
- * then the role.
+ * Added for the option "table": an inbox.  The site may leave out any column
+ * but event_id, and may add content_type and payload_bytes.  The three %s are
+ * the inbox twice, then the role.
  */
 #define IDEM_SINK_POSTGRES_INBOX_SQL \
 	"CREATE TABLE IF NOT EXISTS %s (\n" \
@@ -54,7 +54,7 @@
 	");\n" \
 	"GRANT SELECT, INSERT ON %s TO %s;\n"
 
-/* For a server of another kind of sink. */
+/* The text for a foreign server of another kind of sink. */
 #define IDEM_SINK_NO_SETUP_SQL \
 	"-- Nothing has to be prepared: the server is of another foreign-data wrapper than idempotency_postgres.\n"
 

@@ -1,12 +1,13 @@
 /*-------------------------------------------------------------------------
  *
  * sink.h
- *		The postgres sink's files and what they share.
+ *		The types and functions that the files of the postgres sink share.
  *
  * README.md lists the files from top to bottom; calls go down only.
- * A function that cannot go on returns false and leaves the reason in
- * p->failure; main.c alone ends the program with it.  An error of the
- * target is kept in p->error until its caller knows who is to blame.
+ * A function that cannot go on notes the reason in p->failure and returns
+ * false; main.c alone ends the program with that reason.  An error of the
+ * target stays in p->error until a caller knows who is to blame for it.
+ * "False: p->failure" below means: returns false with the reason in p->failure.
  *
  * Copyright (c) 2026, the idempotency developers
  *
@@ -33,7 +34,7 @@
 #define PGSINK_TYPE_UUID			2950
 #define PGSINK_TYPE_JSONB		3802
 
-/* The parts of an event that a target can take, by these names. */
+/* The parts of an event that a target can take; target.c has their names. */
 typedef enum PgSinkField
 {
 	PGSINK_FIELD_EVENT_ID,
@@ -49,31 +50,32 @@ typedef enum PgSinkField
 	PGSINK_NFIELDS
 } PgSinkField;
 
-/* Bytes in a batch's arena. */
+/* A string in a batch's arena, by offset and length. */
 typedef struct PgSinkSpan
 {
 	size_t		at;
 	uint32_t	len;
 } PgSinkSpan;
 
-/* The target's answer to the claim of an event. */
+/* The state of an event's claim at the target. */
 typedef enum PgSinkClaim
 {
 	PGSINK_CLAIM_NONE,			/* not asked for */
-	PGSINK_CLAIM_ASKED,
+	PGSINK_CLAIM_ASKED,			/* asked for; the answer is to come */
 	PGSINK_CLAIM_GRANTED,
 	PGSINK_CLAIM_DUPLICATE,		/* the event was done, or given up, before */
-	PGSINK_CLAIM_BUSY,			/* another transaction holds it */
-	PGSINK_CLAIM_EXPIRED		/* too old for claims to tell a repeat */
+	PGSINK_CLAIM_BUSY,			/* another transaction holds the claim */
+	PGSINK_CLAIM_EXPIRED		/* the event is too old: claims no longer tell
+								 * whether it is a repeat */
 } PgSinkClaim;
 
 typedef struct PgSinkEvent
 {
 	uint8_t		id[IDEM_PROTO_ID_BYTES];
-	uint8_t		flags;			/* of the EVENT */
+	uint8_t		flags;			/* flags of the EVENT frame */
 	PgSinkClaim claim;			/* in the transaction under way */
-	bool		done;			/* called in the transaction under way */
-	IdemProtoOutcome outcome;	/* 0: not decided */
+	bool		done;			/* its call is in the transaction under way */
+	IdemProtoOutcome outcome;	/* 0: not decided, so acked after COMMIT */
 	char		sqlstate[6];
 	char	   *message;		/* reason of the outcome, or NULL; owned */
 	int64_t		seq;
@@ -88,24 +90,28 @@ typedef struct PgSinkEvent
 
 typedef struct PgSinkBatch
 {
-	uint64_t	batch;			/* its number */
+	uint64_t	batch;			/* the batch's number */
 	IdemProtoPosition position;
-	uint32_t	count;
-	uint32_t	size;			/* of events */
+	uint32_t	count;			/* events in use */
+	uint32_t	size;			/* events allocated */
 	PgSinkEvent *events;
-	uint8_t    *arena;
+	uint8_t    *arena;			/* strings and data of all events */
 	size_t		arena_len;
 	size_t		arena_size;
-	uint64_t	bytes;			/* its share of the byte credit */
+	uint64_t	bytes;			/* the batch's share of the byte credit */
 } PgSinkBatch;
 
-/* A key of which an event was not acked, until the batch is settled. */
+/*
+ * A blocked key: an event of the key was not acked.  The block ends when the
+ * last batch with such an event is settled.
+ */
 typedef struct PgSinkKey
 {
 	uint64_t	hash;			/* 0: the slot is free */
-	uint64_t	batch;			/* the last batch with such an event */
-	uint32_t	index;			/* of the first such event in that batch */
-	char	   *name;			/* type, NUL, id */
+	uint64_t	batch;			/* last batch with an event of the key that
+								 * was not acked */
+	uint32_t	index;			/* first such event in that batch */
+	char	   *name;			/* aggregate_type, NUL, aggregate_id */
 	size_t		len;
 } PgSinkKey;
 
@@ -118,17 +124,17 @@ typedef struct PgSinkKeys
 
 typedef struct PgSinkConfig
 {
-	const char *keywords[32];	/* for libpq, ended by NULL */
+	const char *keywords[32];	/* parameters of libpq, ended by NULL */
 	const char *values[32];
 	char	   *relay;
 	char	   *incarnation;
 	char	   *consumer;
-	char		schema[64];		/* of the function or table */
+	char		schema[64];		/* schema and name of the function or table */
 	char		name[64];
 	bool		is_function;
 	char		position_schema[64];
 	char		position_name[64];
-	char	   *claim;			/* auto, on, off */
+	char	   *claim;			/* "auto", "on" or "off" */
 	char		statement_timeout[16];	/* ms */
 	char		idle_timeout[16];	/* ms */
 	long		reply_timeout;	/* ms to wait for each result; 0: no limit */
@@ -140,22 +146,24 @@ typedef struct PgSinkConfig
 typedef enum PgSinkStep
 {
 	PGSINK_STEP_FRAME,			/* BEGIN, settings, savepoints, ROLLBACK */
-	PGSINK_STEP_FENCE,
+	PGSINK_STEP_FENCE,			/* the position row */
 	PGSINK_STEP_TIME,			/* pgsink_limit_time */
 	PGSINK_STEP_CLAIM,
 	PGSINK_STEP_PREPARE,
 	PGSINK_STEP_CALL,
 	PGSINK_STEP_CHECK,			/* deferred constraints */
-	PGSINK_STEP_COMPLETE,		/* or release */
+	PGSINK_STEP_COMPLETE,		/* completion or release of claims */
 	PGSINK_STEP_COMMIT,
-	PGSINK_STEP_QUERY,			/* look-ups */
+	PGSINK_STEP_QUERY,			/* look-ups in the target's catalogs */
 	PGSINK_STEP_SYNC
 } PgSinkStep;
 
+/* A statement whose result has not been read. */
 typedef struct PgSinkPending
 {
 	PgSinkStep	step;
-	uint32_t	arg;
+	uint32_t	arg;			/* CALL, CHECK: index of the event; TIME: the
+								 * argument of pgsink_limit_time */
 } PgSinkPending;
 
 /* The first error of the target since pgsink_forget_error. */
@@ -163,7 +171,7 @@ typedef struct PgSinkError
 {
 	bool		set;
 	bool		lost;			/* the connection is gone */
-	PgSinkStep	step;
+	PgSinkStep	step;			/* step and arg of the statement */
 	uint32_t	arg;
 	char		sqlstate[6];
 	char		message[IDEM_PROTO_MAX_MESSAGE];
@@ -176,10 +184,10 @@ typedef enum PgSinkBlame
 	PGSINK_BLAME_SLOW,			/* the event took too long: try it later */
 	PGSINK_BLAME_PASSING,		/* nobody: try the batch again */
 	PGSINK_BLAME_OUTAGE,		/* the target is down */
-	PGSINK_BLAME_CONFIG			/* options or objects of the target */
+	PGSINK_BLAME_CONFIG			/* the options, or objects of the target */
 } PgSinkBlame;
 
-/* Why the program has to end; the content of FAILED. */
+/* Why the program has to end; FAILED carries these fields. */
 typedef struct PgSinkFailure
 {
 	IdemProtoOutcome outcome;	/* 0: no failure */
@@ -192,43 +200,47 @@ typedef struct PgSink
 	IdemSink	sink;
 	PgSinkConfig config;
 	PGconn	   *conn;			/* NULL: not connected */
-	PgSinkPending *pending;		/* statements without a result yet */
+	PgSinkPending *pending;		/* the statements from pending_at to
+								 * pending_end - 1 have no result yet */
 	size_t		pending_at;
 	size_t		pending_end;
 	size_t		pending_size;
 	PgSinkError error;
 	PgSinkFailure failure;
-	char	   *call_sql;		/* takes arrays of the fields in use */
-	bool		used[PGSINK_NFIELDS];
-	uint32_t	type[PGSINK_NFIELDS];	/* of the target; PGSINK_TYPE_TEXT ... */
-	char	   *claim_sql;		/* NULL: no claims */
+	char	   *call_sql;		/* its parameters are arrays: event_id and the
+								 * fields in use */
+	bool		used[PGSINK_NFIELDS];	/* does the target take the field? */
+	uint32_t	type[PGSINK_NFIELDS];	/* type at the target: PGSINK_TYPE_... */
+	char	   *claim_sql;		/* NULL: events are not claimed */
 	char	   *complete_sql;
 	char	   *release_sql;
 	char	   *position_table; /* quoted */
 	char	   *fence_sql;
-	int64_t		epoch;			/* of this program in the position row */
-	const char *stored_incarnation; /* of the position row, as read by hello */
-	int64_t		stored_row_id;	/* or written by the last commit; "" and 0 */
-	int64_t		stored_k;		/* stand for NULL */
+	int64_t		epoch;			/* this program's epoch in the position row */
+	/* the position that hello read or the last commit wrote; NULL: "" or 0 */
+	const char *stored_incarnation;
+	int64_t		stored_row_id;
+	int64_t		stored_k;
 	PgSinkBatch batch;
-	PgSinkKeys	failed;
-	bool		answered;		/* the batch's results are out */
+	PgSinkKeys	failed;			/* the blocked keys */
+	bool		answered;		/* the batch's results have been sent */
 } PgSink;
 
 /* apply.c */
 
 /*
- * Apply the batch and send its verdict.  False if the program has to end:
- * p->failure; a batch without a verdict is unknown to the worker.
+ * Apply the batch and send its verdict.  False: p->failure; the program has to
+ * end.  For the worker the fate of a batch without a verdict is unknown.
  */
 extern bool pgsink_apply(PgSink *p);
 
 /* careful.c */
 
 /*
- * Call the events one by one inside the open transaction.  True if it may be
- * committed; false if it must be rolled back and the batch tried again, for
- * p->error or for an event that was decided meanwhile.
+ * Call the events one by one inside the open transaction.  True if the
+ * transaction may be committed.  False if the caller must roll it back and try
+ * the batch again: because of p->error, or because a key's later event was done
+ * although an earlier event of the key failed.
  */
 extern bool pgsink_call_carefully(PgSink *p);
 
@@ -238,16 +250,19 @@ extern bool pgsink_call_carefully(PgSink *p);
 extern void pgsink_decide(PgSink *p, uint32_t i, IdemProtoOutcome outcome,
 						  const char *sqlstate, const char *message);
 
-/* Note the outcome of the event that is to blame for p->error. */
+/* Note the outcome of event i, which is to blame for p->error. */
 extern void pgsink_decide_error(PgSink *p, uint32_t i);
 
 /* Note the outcome of the events whose claim was refused. */
 extern void pgsink_decide_claims(PgSink *p);
 
-/* Note the outcome of events that need no call. */
+/* Note the outcome of the events that are decided without a call. */
 extern void pgsink_decide_ahead(PgSink *p);
 
-/* Did an earlier event of the key fail?  False without key order. */
+/*
+ * Did an earlier event of the event's key fail?  Always false without key
+ * order.
+ */
 extern bool pgsink_is_blocked(const PgSink *p, uint32_t i);
 
 /* Is the event to be called in the transaction under way? */
@@ -255,23 +270,30 @@ extern bool pgsink_to_call(const PgSink *p, uint32_t i);
 
 /* calls.c */
 
-/* Queue the call of those n events; CALL results carry the first one's index. */
+/* Queue the call of n events, which has the first event's index as argument. */
 extern void pgsink_send_calls(PgSink *p, const uint32_t *which, uint32_t n);
 
-/* Ask for the claims of all undecided events; read the answers into them. */
+/* Queue the claim of all undecided events; read the answers into the events. */
 extern void pgsink_send_claims(PgSink *p);
 extern void pgsink_read_claims(PgSink *p, const PGresult *res);
 
-/* Queue completion and release of the claims of events done and not done. */
+/*
+ * Queue the completion of claims of done events, and the release of the
+ * others.
+ */
 extern void pgsink_send_claim_ends(PgSink *p);
 
 /* position.c */
 
-/* Take over the relay's row; its position goes into READY.  False: p->failure. */
+/*
+ * Take over the relay's row; its position goes into READY.  False: p->failure.
+ */
 extern bool pgsink_take_position(PgSink *p, IdemProtoReady *ready);
+
+/* Queue the UPDATE of the position row that each batch begins with. */
 extern void pgsink_send_fence(PgSink *p);
 
-/* The batch's position is committed: the next fence expects it. */
+/* Note that the batch's position is committed: the next fence expects it. */
 extern void pgsink_position_stored(PgSink *p);
 
 typedef enum PgSinkFate
@@ -282,13 +304,13 @@ typedef enum PgSinkFate
 	PGSINK_FATE_UNKNOWN			/* the question failed: p->error */
 } PgSinkFate;
 
-/* After a lost COMMIT: did the batch's transaction commit? */
+/* After a COMMIT whose answer is lost: did the batch's transaction commit? */
 extern PgSinkFate pgsink_ask_fate(PgSink *p);
 
 /*
- * After a fence that found no row to update: FENCED if another instance has
- * taken over, ABORTED if the target lost the position that this program read or
- * stored there, UNKNOWN with p->error.
+ * After a fence that found no row to update: why?  FENCED if another instance
+ * has taken over.  ABORTED if the target lost the position that this program
+ * read or stored there.  UNKNOWN with p->error.
  */
 extern PgSinkFate pgsink_ask_takeover(PgSink *p);
 
@@ -305,16 +327,18 @@ extern bool pgsink_configure(PgSink *p, const IdemProtoHello *hello);
 /* connect.c */
 
 /*
- * Connect to the first address that takes a connection.  False with p->error, if
- * another try may succeed, or with p->failure, which is final.
+ * Connect to the first address that takes a connection.  False with p->error if
+ * another try may succeed; false with p->failure if the failure is final.
  */
 extern bool pgsink_connect(PgSink *p);
 
 /* pipeline.c */
 
 /*
- * Queue a statement.  Parameters are text (length 0 in lengths, or lengths
- * NULL) or binary.  Failures show in pgsink_next.
+ * Queue a statement; its result carries step and arg.  A parameter with a
+ * length above 0 is binary; a parameter with length 0, or without lengths, is
+ * text.  pgsink_next reports the failures.  Without a connection nothing is
+ * queued.
  */
 extern void pgsink_send(PgSink *p, PgSinkStep step, uint32_t arg, const char *sql,
 						int nparams, const uint32_t *types, const char *const *values,
@@ -325,25 +349,27 @@ extern void pgsink_execute(PgSink *p, uint32_t arg, int nparams,
 extern void pgsink_sync(PgSink *p);
 
 /*
- * The next result in order, NULL when all pending have been read or the
- * connection is lost.  Errors are noted in p->error, the first only.
+ * Wait for the next result in order and return it with its statement in
+ * *pending.  NULL when all results have been read or the connection is lost.
+ * The first error is noted in p->error.
  */
 extern PGresult *pgsink_next(PgSink *p, PgSinkPending *pending);
 
 /* Read all pending results and throw them away. */
 extern void pgsink_drain(PgSink *p);
 
-/* BEGIN and the settings of each transaction. */
+/* Queue BEGIN and the settings of each transaction. */
 extern void pgsink_begin(PgSink *p);
 
-/* End the transaction without effect; the connection may be lost by it. */
+/* Roll back, which may lose the connection.  An error noted before stays. */
 extern void pgsink_rollback(PgSink *p);
 
 /*
- * pgsink_limit_time gives each of the next statements the rest of statement_timeout
- * since the transaction began; without a rest its own result is 57014 at step
- * TIME.  pgsink_give_time gives all of it once more, to the statements that end
- * the transaction.
+ * pgsink_limit_time gives each of the next statements the rest of
+ * statement_timeout, counted from the beginning of the transaction.  If no time
+ * is left, its own result is the error 57014 at step TIME.  pgsink_give_time
+ * gives the next statements the whole statement_timeout again; the statements
+ * that end a segment or the transaction need it.
  */
 extern void pgsink_limit_time(PgSink *p, uint32_t arg);
 extern void pgsink_give_time(PgSink *p);
@@ -353,27 +379,47 @@ extern void pgsink_disconnect(PgSink *p);
 /* error.c */
 extern void pgsink_forget_error(PgSink *p);
 
-/* Note an error unless there is one; a lost connection is always noted. */
+/*
+ * Note an error of the target unless one is noted already.  A lost connection
+ * is added to the noted error.
+ */
 extern void pgsink_note_error(PgSink *p, PgSinkPending pending, bool lost,
 							  const char *sqlstate, const char *message);
+
+/* Decide by step and SQLSTATE who is to blame. */
 extern PgSinkBlame pgsink_blame(const PgSinkError *error);
 
-/* Note why the program has to end; always false, to be returned. */
+/*
+ * Note in p->failure why the program has to end, unless a reason is noted
+ * already.  Always false, so that the caller can return the result.
+ */
 extern bool pgsink_fail(PgSink *p, IdemProtoOutcome outcome, const char *sqlstate,
 						const char *fmt,...) __attribute__((format(printf, 4, 5)));
 
-/* The same, because p->error kept the program from "doing". */
+/* The same, because p->error kept the program from doing something. */
 extern bool pgsink_fail_for_error(PgSink *p, const char *doing);
 
 /* batch.c */
+
+/* Empty the batch. */
 extern void pgsink_batch_reset(PgSinkBatch *b);
+
+/* Add an event, and the data of its CHUNKs. */
 extern void pgsink_batch_add(PgSinkBatch *b, const IdemProtoEvent *e);
 extern void pgsink_batch_add_data(PgSinkBatch *b, const uint8_t *data, uint32_t len);
+
+/* Block the key of an event that was not acked. */
 extern void pgsink_keys_add(PgSinkKeys *keys, const PgSinkBatch *b, const PgSinkEvent *e);
+
+/* Is the event's key blocked by an earlier event? */
 extern bool pgsink_keys_has(const PgSinkKeys *keys, const PgSinkBatch *b, const PgSinkEvent *e);
+
+/* End the blocks of batches up to this batch, which is settled. */
 extern void pgsink_keys_settle(PgSinkKeys *keys, uint64_t batch);
 
 /* array.c */
+
+/* An array in PostgreSQL's binary format, of count elements and len bytes. */
 typedef struct PgSinkArray
 {
 	char	   *data;
@@ -384,11 +430,14 @@ typedef struct PgSinkArray
 
 extern void pgsink_array_init(PgSinkArray *a, uint32_t element_type);
 
-/* Add an element: prefix bytes (0 to 1) and data; data NULL is NULL. */
+/*
+ * Add an element: prefix_len (0 or 1) bytes of prefix, then the data.  If data
+ * is NULL, the element is NULL.
+ */
 extern void pgsink_array_add(PgSinkArray *a, const void *prefix, size_t prefix_len,
 							 const void *data, size_t len);
 
-/* Write the header once all elements are there. */
+/* Complete the header after the last element. */
 extern void pgsink_array_finish(PgSinkArray *a);
 
 /* sql.c */
@@ -396,7 +445,7 @@ extern void pgsink_array_finish(PgSinkArray *a);
 /* Quote a name; the caller owns the result. */
 extern char *pgsink_quote(const char *name);
 
-/* printf into memory of the caller. */
+/* printf into new memory, which the caller owns. */
 extern char *pgsink_format(const char *fmt,...) __attribute__((format(printf, 1, 2)));
 
 #endif							/* IDEM_SINK_POSTGRES_H */

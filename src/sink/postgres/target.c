@@ -3,15 +3,15 @@
  * target.c
  *		Looks up the function or table for the events, and writes its statement.
  *
- * A function gets the fields that it has arguments for, by name; a table those
- * that it has columns for.  The target is looked up once, at hello.  A later
- * change of the target is an error of PREPARE, which ends the program; the next
- * one looks the target up again.
+ * A function gets the fields whose names its arguments have.  A table gets the
+ * fields whose names its columns have.  The program looks the target up once,
+ * at hello.  If the target changes later, PREPARE raises an error and the
+ * program ends; the next program looks the target up again.
  *
  * INVARIANT
- *		Names go into SQL quoted, values as parameters; everything of the
- *		catalog is qualified, so that the target role's search_path matters to
- *		its own function only.
+ *		Names go into SQL quoted, and values go as parameters.  Everything of
+ *		the catalog is qualified, so that the search_path of the target's role
+ *		matters to the called function only.
  *
  * MEMORY
  *		The statements live as long as the program.  LOCKING: none.
@@ -31,7 +31,7 @@
 
 #define NO_FIELD	PGSINK_NFIELDS
 
-/* The name of each field and the types that it can be given as. */
+/* The name of each field, and the types in which the sink can give it. */
 static const struct
 {
 	const char *name;
@@ -59,7 +59,7 @@ find_field(const char *name)
 	return NO_FIELD;
 }
 
-/* Run one look-up; NULL with p->failure.  The caller clears the result. */
+/* Run one query; NULL with p->failure.  The caller clears the result. */
 static PGresult *
 look_up(PgSink *p, const char *sql, int nparams, const char *const *values)
 {
@@ -119,7 +119,10 @@ use_field(PgSink *p, PgSinkField f, const char *type_oid, const char *type_name)
 	" WHERE s.nspname OPERATOR(pg_catalog.=) $1 AND p.proname OPERATOR(pg_catalog.=) $2" \
 	" ORDER BY p.oid, a.n"
 
-/* Is it one function that can be called once per event?  False: p->failure. */
+/*
+ * Is there exactly one function, and can a call take one event?  False:
+ * p->failure.
+ */
 static bool
 check_function(PgSink *p, const PGresult *res)
 {
@@ -142,7 +145,10 @@ check_function(PgSink *p, const PGresult *res)
 	return true;
 }
 
-/* Use the arguments that are fields; the others need a default.  False: p->failure. */
+/*
+ * Use the arguments that have names of fields; the other arguments need a
+ * default.  False: p->failure.
+ */
 static bool
 use_arguments(PgSink *p, const PGresult *res)
 {
@@ -164,7 +170,7 @@ use_arguments(PgSink *p, const PGresult *res)
 	return true;
 }
 
-/* Look up the function and choose its arguments. */
+/* Look up the function and choose its arguments.  False: p->failure. */
 static bool
 describe_function(PgSink *p)
 {
@@ -176,7 +182,10 @@ describe_function(PgSink *p)
 	return ok;
 }
 
-/* One row per column that can be written, and whether it is a key of its own. */
+/*
+ * One row per column that can be written; the last value: is the column
+ * unique?
+ */
 #define TABLE_QUERY \
 	"SELECT a.attname, CASE WHEN t.typtype = 'd' THEN t.typbasetype ELSE t.oid END," \
 	" pg_catalog.format_type(a.atttypid, a.atttypmod)," \
@@ -192,7 +201,7 @@ describe_function(PgSink *p)
 	" AND c.relkind IN ('r', 'p') AND a.attnum OPERATOR(pg_catalog.>) 0 AND NOT a.attisdropped" \
 	" AND a.attgenerated OPERATOR(pg_catalog.=) ''"
 
-/* Use the columns that are fields.  False: p->failure. */
+/* Use the columns that have names of fields.  False: p->failure. */
 static bool
 use_columns(PgSink *p, const PGresult *res)
 {
@@ -221,7 +230,7 @@ use_columns(PgSink *p, const PGresult *res)
 	return true;
 }
 
-/* Look up the table and choose its columns. */
+/* Look up the table and choose its columns.  False: p->failure. */
 static bool
 describe_table(PgSink *p)
 {
@@ -233,7 +242,7 @@ describe_table(PgSink *p)
 	return ok;
 }
 
-/* The type of the array that a field travels in, and the cast to its target. */
+/* The name of the array type in which a field is sent. */
 static const char *
 array_type(const PgSink *p, PgSinkField f)
 {
@@ -262,19 +271,18 @@ array_type(const PgSink *p, PgSinkField f)
 }
 
 /*
- * The lists of fields in the statement: columns, values or arguments ("a" => e."a"),
- * array parameters, and the names of the row made of the arrays.  The id is always
- * sent: a target that takes no field at all is still called once per event.
+ * The lists of fields in the statement.  The event_id is always sent, so that a
+ * target that takes no field at all is still called once per event.
  */
 typedef struct Pieces
 {
-	char		names[1024];
-	char		values[1024];
-	char		arrays[1024];
-	char		row[1024];
+	char		names[1024];	/* columns of the target table */
+	char		values[1024];	/* values of the columns, or arguments */
+	char		arrays[1024];	/* unnest of each array parameter */
+	char		row[1024];		/* column names of the unnested arrays */
 } Pieces;
 
-/* Append an item to a list in a buffer of Pieces. */
+/* Append an item to one of the lists of Pieces. */
 static void
 append(char *dst, const char *separator, const char *text)
 {
@@ -330,7 +338,7 @@ write_statement(PgSink *p)
 	free(name);
 }
 
-/* Write the statements about claims, with the schema of the target's extension. */
+/* Write the statements about claims, which name the schema of the extension. */
 static void
 write_claims(PgSink *p, const char *extension_schema)
 {
@@ -345,9 +353,10 @@ write_claims(PgSink *p, const char *extension_schema)
 }
 
 /*
- * Find out whether events are claimed.  A claim keeps a replayed event, which
- * comes again after its position, from a second effect.  The key of an inbox
- * does the same, so "auto" claims for functions only.
+ * Find out whether events are claimed.  A replayed event comes again although
+ * the position has passed it; its claim keeps it from a second effect.  The
+ * unique key of an inbox does the same, so "auto" claims for functions only.
+ * False:  p->failure.
  */
 static bool
 describe_claims(PgSink *p)

@@ -3,13 +3,13 @@
  * decode.c
  *		Reads frames of the sink protocol out of a caller's buffer.
  *
- * A reader walks the body with a limit; the first field that does not fit
- * or has an impossible value sets an error, after which all reads give zeros.
- * So each frame's function lists its fields, and idem_proto_next checks for the
- * error once.
+ * A Reader walks through the body of a frame.  The first field that passes the
+ * body's end or has an impossible value sets the Reader's error.  All later
+ * reads return zeros.  So the function of each frame type just lists its
+ * fields, and idem_proto_next checks for the error once.
  *
  * INVARIANT
- *		No byte at or after buf + len is read, whatever the bytes say.
+ *		No byte at or after buf + len is read, whatever the bytes before it say.
  *
  * MEMORY
  *		None of its own.  LOCKING: none; reentrant.
@@ -31,7 +31,7 @@ typedef struct Reader
 	IdemProtoStatus status;
 } Reader;
 
-/* Note the first error; all reads after it give zeros. */
+/* Note an error unless there is one; all later reads return zeros. */
 static const uint8_t *
 fail(Reader *r, IdemProtoStatus status)
 {
@@ -41,7 +41,7 @@ fail(Reader *r, IdemProtoStatus status)
 	return NULL;
 }
 
-/* The next len bytes of the body, or NULL. */
+/* Take the next len bytes of the body; NULL if there are fewer. */
 static inline const uint8_t *
 take(Reader *r, size_t len)
 {
@@ -53,7 +53,7 @@ take(Reader *r, size_t len)
 	return p;
 }
 
-/* Integers of the body, 0 after an error. */
+/* Read an integer of the body; 0 after an error. */
 static inline uint8_t
 get8(Reader *r)
 {
@@ -86,7 +86,7 @@ get64(Reader *r)
 	return p ? wire_get64(p) : 0;
 }
 
-/* Text of that length, without NUL; empty after an error. */
+/* Read text of len bytes without NUL; empty after an error. */
 static inline IdemProtoStr
 get_str(Reader *r, uint32_t len)
 {
@@ -105,14 +105,14 @@ get_str(Reader *r, uint32_t len)
 	return s;
 }
 
-/* Text after its u16 length. */
+/* Read a str16: a u16 length and the text. */
 static inline IdemProtoStr
 get_str16(Reader *r)
 {
 	return get_str(r, get16(r));
 }
 
-/* Copy a SQLSTATE of the body, terminated. */
+/* Read a SQLSTATE into dst, with a terminator; empty after an error. */
 static void
 get_sqlstate(Reader *r, char *dst)
 {
@@ -132,7 +132,7 @@ get_sqlstate(Reader *r, char *dst)
 	}
 }
 
-/* A value of an enumeration, from low to high. */
+/* Read a u8 that has to be between low and high. */
 static int
 get_enum(Reader *r, int low, int high)
 {
@@ -143,7 +143,7 @@ get_enum(Reader *r, int low, int high)
 	return v;
 }
 
-/* Fail unless the values that were read obey a rule. */
+/* Note an error unless the values that were read obey a rule. */
 static void
 check(Reader *r, bool ok)
 {
@@ -151,7 +151,10 @@ check(Reader *r, bool ok)
 		fail(r, IDEM_PROTO_ERR_VALUE);
 }
 
-/* Sets the version also where it is not ours, for the answer to it. */
+/*
+ * Read a HELLO.  f->version is set for another version, too, so that the
+ * program can name it in its answer.
+ */
 static void
 decode_hello(Reader *r, IdemProtoHello *f)
 {
@@ -176,7 +179,7 @@ decode_hello(Reader *r, IdemProtoHello *f)
 	if (r->status != IDEM_PROTO_OK)
 		return;
 
-	/* Walk the options now, so that reading them later cannot fail. */
+	/* Check all options now, so that idem_proto_next_option cannot fail. */
 	walk = *f;
 	while (idem_proto_next_option(&walk, &key, &value))
 		;
@@ -201,6 +204,7 @@ idem_proto_next_option(IdemProtoHello *hello, IdemProtoStr *key, IdemProtoStr *v
 	return true;
 }
 
+/* This function and the next ones read the fields of one frame type each. */
 static void
 decode_event(Reader *r, IdemProtoEvent *f)
 {
@@ -353,7 +357,7 @@ decode_body(Reader *r, IdemProtoFrame *frame)
 	}
 }
 
-/* Does that peer send frames of that type? */
+/* May that peer send frames of that type? */
 static bool
 type_ok(IdemProtoPeer from, uint8_t type)
 {

@@ -3,11 +3,12 @@
  * encode.c
  *		Writes frames of the sink protocol into a caller's buffer.
  *
- * Each encoder first adds up the size, so that a frame that does not fit
- * leaves the buffer untouched, and then writes without further checks.
+ * Each encoder first computes the size of its frame.  A frame that does not fit
+ * leaves the buffer untouched.  A frame that fits is written without further
+ * checks.
  *
  * INVARIANT
- *		What is written decodes without an error to the same values.
+ *		A written frame decodes without an error to the same values.
  *
  * MEMORY
  *		None of its own.  LOCKING: none; reentrant.
@@ -25,7 +26,7 @@
 #define FRAME_HEAD		5		/* length and type */
 #define EVENT_FIXED		(8 + 4 + 1 + IDEM_PROTO_ID_BYTES + 3 * 8 + 2 * 4)
 
-/* Write an integer, bytes or text; each returns the place after it. */
+/* Write an integer, bytes or text at p; returns the place behind it. */
 static uint8_t *
 put8(uint8_t *p, uint8_t v)
 {
@@ -69,7 +70,7 @@ put_str16(uint8_t *p, IdemProtoStr s)
 	return put_bytes(p, s.data, s.len);
 }
 
-/* Has the string no NUL, and at most max bytes? */
+/* Is the string without NUL and at most max bytes long? */
 static bool
 str_fits(IdemProtoStr s, uint32_t max)
 {
@@ -87,8 +88,9 @@ sqlstate_ok(const char *s)
 }
 
 /*
- * Write length and type of a frame whose body has that many bytes.  *size is the
- * result of the encoder; NULL if the encoder has to return it at once.
+ * Write length and type of a frame with that many bytes of body.  Returns the
+ * place for the body.  Returns NULL if the frame cannot be written: the encoder
+ * then returns *size at once.  *size is the encoder's result in both cases.
  */
 static uint8_t *
 start(uint8_t *buf, size_t cap, IdemProtoType type, size_t body, size_t *size)
@@ -169,7 +171,7 @@ idem_proto_event_room(const IdemProtoEvent *event)
 	return head < IDEM_PROTO_MAX_LENGTH ? IDEM_PROTO_MAX_LENGTH - head : 0;
 }
 
-/* Do flags, lengths and strings of the event agree with each other? */
+/* Are the event's strings valid, and do its flags and lengths agree? */
 static bool
 event_ok(const IdemProtoEvent *f)
 {

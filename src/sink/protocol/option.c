@@ -4,7 +4,7 @@
  *		Finds and checks sink options, for the server and for the programs.
  *
  * INVARIANT
- *		A value appears in no message: it may be a secret.
+ *		No message contains a value, because the value may be a secret.
  *
  * MEMORY
  *		None of its own.  LOCKING: none; reentrant.
@@ -34,6 +34,7 @@ idem_sink_option_find(const IdemSinkOption *table, const char *name)
 	return NULL;
 }
 
+/* Is the value one of the words for a boolean? */
 static bool
 is_bool(const char *value)
 {
@@ -75,7 +76,11 @@ is_choice(const char *value, const char *choices)
 	return false;
 }
 
-/* Read one part of a qualified name; returns the rest of the name, or NULL. */
+/*
+ * Copy the first part of a qualified name to dst, without quotes and folded as
+ * SQL would.  Returns the place behind the part; NULL if the part is empty,
+ * malformed or too long.
+ */
 static const char *
 split_part(const char *p, char *dst, size_t cap)
 {

@@ -4,7 +4,7 @@
  *		Makes text of an untrusted peer fit for a log line or a view.
  *
  * INVARIANT
- *		The result is valid UTF-8 of one line, whatever came in.
+ *		The result is one line of valid UTF-8, whatever the peer sent.
  *
  * MEMORY
  *		None of its own.  LOCKING: none; reentrant.
@@ -20,7 +20,7 @@
 
 #include <string.h>
 
-/* Bytes of the valid UTF-8 character at p, 0 if there is none. */
+/* Bytes of the UTF-8 character at p; 0 if the bytes there are not valid. */
 static size_t
 utf8_length(const uint8_t *p, size_t len)
 {

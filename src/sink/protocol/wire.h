@@ -1,7 +1,7 @@
 /*-------------------------------------------------------------------------
  *
  * wire.h
- *		Big-endian integers in memory, for the two halves of the codec.
+ *		Big-endian integers in memory, for the encoder and the decoder.
  *
  * Copyright (c) 2026, the idempotency developers
  *
