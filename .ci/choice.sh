@@ -1,20 +1,22 @@
-# What of tier 2 a commit gets: by its number, and by the files that it touches.
+# Choose the suites of tier 2 for a commit: by its number, and by the files that it
+# touches.
 #
-# Source it with the tree's top as the working directory.  The same commit gets
-# the same in every clone that has its parent; a clone of one commit, or a tree
-# without git, knows only the number.
+# Source this file with the tree's top as the working directory.  The same commit
+# gets the same choice in every clone that has the commit's parent.  A clone of one
+# commit, or a tree without git, has only the number.
 
 # shellcheck shell=bash
-# shellcheck disable=SC2034 # what is set is for those who source it
+# shellcheck disable=SC2034 # the scripts that source this file use the variables
 
-# In turn: a commit gets one other server and one of the parts.  Of mutants, every
-# third.
+# By its number a commit gets one other server, one of the parts, and a third of
+# the mutants if the part is mutants.
 MAJORS="15 17 18 19"
 PARTS="history environment points mutants analysis"
 SHARDS=3
 
-# What else runs because a file whose name begins so is touched; the first line
-# that fits counts.  Of mutants only those run that touched_mutants names.
+# The parts that also run if the commit touches a file whose name begins so.  For a
+# file its first matching line counts.  Only the mutants that touched_mutants names
+# run for the file.
 TOUCHED='
 Makefile                  bare
 test/setup/               bare
@@ -38,7 +40,7 @@ test/t/                   mutants
 sql/                      mutants
 '
 
-# seconds PART [MUTANTS]: on a quiet machine with two cores.
+# seconds PART [MUTANTS]: the part's time on a quiet machine with two cores.
 seconds()
 {
 	local faults
@@ -58,8 +60,8 @@ in_git()
 	git -c safe.directory='*' "$@" 2>/dev/null
 }
 
-# The first bits of the commit's name, which every clone knows; CI_CHOICE=n is
-# another number.
+# Print the number to choose by: CI_CHOICE, or the first bits of the commit's name,
+# which every clone knows.
 choice_number()
 {
 	local hash
@@ -72,8 +74,8 @@ choice_number()
 	fi
 }
 
-# What the files are compared with: CI_BASE, where the branch left main, or, on
-# main, the commit's first parent.
+# Print the commit with which the files are compared: CI_BASE, or the commit where
+# the branch left main, or, on main, the commit's first parent.
 choice_base()
 {
 	local base
@@ -89,7 +91,7 @@ choice_base()
 	[ -n "$base" ] && echo "$base"
 }
 
-# nth N WORD...: the words in a circle.
+# nth N WORD...: print word number N; after the last word the first follows again.
 nth()
 {
 	local n=$1
@@ -98,7 +100,7 @@ nth()
 	echo "${@:n % $# + 1:1}"
 }
 
-# touched_parts FILE...
+# touched_parts FILE...: print the parts that TOUCHED has for the files.
 touched_parts()
 {
 	local file prefix parts
@@ -118,8 +120,8 @@ mutant_header()
 	sed -n "/^diff /q; s/^$2: *//p" "$1"
 }
 
-# The files that decide whether this mutant is caught: what it breaks, and the
-# tests that notice.
+# mutant_files PATCH: print the files that decide whether the mutant is caught: the
+# files that it breaks, and the tests that notice.
 mutant_files()
 {
 	local area tests test
@@ -136,7 +138,8 @@ mutant_files()
 	done
 }
 
-# touched_mutants FILE...: a slow one only if its patch is touched.
+# touched_mutants FILE...: print the mutants that break, or are caught by, one of
+# the files.  A mutant with slow tests is printed only if its patch is touched.
 touched_mutants()
 {
 	local patch file
@@ -159,7 +162,7 @@ touched_mutants()
 	done
 }
 
-# shard N: one of the equal shares of the mutants whose tests are quick.
+# shard N: print one of SHARDS equal shares of the mutants whose tests are quick.
 shard()
 {
 	local patch i=0
@@ -198,7 +201,7 @@ choose()
 	mapfile -t touched < <(touched_parts ${files[@]+"${files[@]}"})
 	for part in ${touched[@]+"${touched[@]}"}; do
 		case $part in
-			# a part of analysis
+			# the part analysis runs the fuzzers, too
 			fuzz) [[ " $chosen ${touched[*]} " != *" analysis "* ]] ;;
 			mutants) [ -n "$CHOICE_MUTANTS" ] ;;
 		esac || continue

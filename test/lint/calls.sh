@@ -4,31 +4,31 @@
 #	calls.sh [--print] [--tree TREE] [FOLDER...]	default: every folder of src/, and
 #													the calls between folders
 #
-# TREE (default: this one) has been built; the calls are read from its objects by
-# nm: a file calls another of its folder if it has an undefined symbol that the
-# other one defines as a function.  nm sees names only:
+# TREE (default: this tree) must have been built.  nm reads the calls from the object
+# files: file A calls file B of the same folder if A has an undefined symbol that B
+# defines as a function.  nm sees names only:
 #	- a call through a pointer does not count, nor does a variable;
-#	- a function whose address is taken counts as called by who takes it;
+#	- a file that takes the address of a function counts as calling it;
 #	- a function that the preprocessor left out of this build does not count.
 #
-# The order of a folder's files stands in its README.md, or in its parent's for the
-# folder, below a heading that begins with "Files of FOLDER, top to bottom":
+# The README.md of a folder, or of its parent, has the order of the folder's files,
+# below a heading that begins with "Files of FOLDER, top to bottom":
 #
 #	| File | ... | Calls |
 #	|---|---|---|
 #	| `main.c` | ... | `apply` `batch` |
 #
-# Each file has one row, above the rows of the files that it calls.  A last column
-# "Calls" has to be what the file calls; other tables need none.  A folder
-# without such a table is checked for circles only.
+# Each file has one row, above the rows of the files that it calls.  If the last
+# column is "Calls", it has to list the files that the file calls.  A folder without
+# such a table is checked for circles only.
 #
-# test/lint/calls.allow has the calls that may go up, or be part of a circle, with
-# the reason; one that does not occur any more is an error:
+# test/lint/calls.allow has the calls that may go up, or that may be part of a circle,
+# with the reason.  An entry whose call no longer occurs is an error:
 #
 #	src/relay/stream/a.c b.c	why a.c may call b.c
 #
-# --print writes the table of each FOLDER instead, in an order without upward
-# calls as far as there is one, to be filled in and put into a README.
+# --print writes a table for each FOLDER instead, to be completed and put into a
+# README.  The table has an order without upward calls, as far as such an order exists.
 set -u
 here=$(cd "$(dirname "$0")" && pwd)
 top=$(cd "$here/../.." && pwd)
@@ -60,8 +60,8 @@ complain()
 	status=1
 }
 
-# object FILE: what FILE was compiled to.  Of the protocol the library and the
-# programs have one each, with the same calls.
+# object FILE: print the object file of FILE.  A file of the protocol has two object
+# files with the same calls: one for the library, one for the programs.
 object()
 {
 	case $1 in
@@ -70,7 +70,8 @@ object()
 	esac | sed 's/c$/o/'
 }
 
-# match_calls: of lines of nm with an owner before each, "CALLER CALLEE FUNCTION".
+# match_calls: read lines of nm with their owner in front; print lines "CALLER CALLEE
+# FUNCTION".
 match_calls()
 {
 	awk '
@@ -83,8 +84,8 @@ match_calls()
 		}' | sort -u
 }
 
-# list_calls FOLDER: per function that one file of the folder calls in another,
-# "CALLER CALLEE FUNCTION", files without ".c".
+# list_calls FOLDER: print a line "CALLER CALLEE FUNCTION" for each function that a
+# file of the folder calls in another file; files are named without ".c".
 list_calls()
 {
 	local file
@@ -94,8 +95,8 @@ list_calls()
 	done | match_calls
 }
 
-# list_folder_calls FOLDER...: the same between folders.  Of a folder with folders in
-# it the file of its name (relay/relay.c) stands above them, the other files below.
+# list_folder_calls FOLDER...: the same between folders.  If a folder contains folders,
+# the file of its name (relay/relay.c) stands above them, its other files below them.
 list_folder_calls()
 {
 	local folder file node
@@ -111,15 +112,15 @@ list_folder_calls()
 	done | match_calls
 }
 
-# find_circle: the nodes of circles in lines "CALLER CALLEE ...".
+# find_circle: read lines "CALLER CALLEE ..."; print the nodes of their circles.
 find_circle()
 {
 	awk '{ print $1, $2 }' | sort -u | tsort 2>&1 >/dev/null |
 		sed -E 's/^tsort: //; /input contains a loop/d' | sort -u | paste -sd ' '
 }
 
-# list_order FOLDER: "FILE CALLEE..." per row of its table; a dash alone where the
-# table has no column of calls.
+# list_order FOLDER: print a line "FILE CALLEE..." for each row of the folder's table,
+# or "FILE -" if the table has no column of calls.
 list_order()
 {
 	local readme
@@ -142,7 +143,7 @@ list_order()
 	done
 }
 
-# write_table FOLDER: callers before callees, as far as possible.
+# write_table FOLDER: print a table with callers before callees, as far as possible.
 write_table()
 {
 	local file callees
@@ -163,7 +164,7 @@ write_table()
 	done
 }
 
-# allowed FOLDER: "CALLER CALLEE" per call that may go up.
+# allowed FOLDER: print a line "CALLER CALLEE" for each call that may go up.
 allowed()
 {
 	[ -f "$CALLS_ALLOW" ] || return 0
@@ -175,8 +176,8 @@ allowed()
 	done
 }
 
-# check_order FOLDER: each file has a row; calls go to rows below; the last column is
-# right.
+# check_order FOLDER: check that each file has a row, that calls go to rows below, and
+# that the last column is right.
 check_order()
 {
 	local file row callees
@@ -195,7 +196,7 @@ check_order()
 	done <"$work/order"
 }
 
-# check_folder FOLDER
+# check_folder FOLDER: check the circles and the order of one folder.
 check_folder()
 {
 	local circle up=0
@@ -205,7 +206,7 @@ check_folder()
 	[ ! -s "$work/unreasoned" ] || complain "$(cat "$work/unreasoned")"
 	[ ! -s "$work/order" ] || check_order "$1"
 
-	# what is not allowed to go up
+	# the calls that may not go up
 	awk -v order="$work/order" -v allow="$work/allow" '
 		BEGIN {
 			while ((getline line < order) > 0) { split(line, f, " "); place[f[1]] = ++n }

@@ -1,12 +1,13 @@
 #!/bin/bash
-# Check that calls.sh finds what it is for, in a tree of three files.
+# Check that calls.sh finds circles, upward calls and wrong tables, in a tree of three
+# files.
 set -u
 cd "$(dirname "$0")/../.." || exit 1
 work=$(mktemp -d "${TMPDIR:-/tmp}/idem-calls-test.XXXXXX")
 trap 'rm -rf "$work"' EXIT
 status=0
 
-# source_file NAME CALLEE...: a file whose function NAME calls the others.
+# source_file NAME CALLEE...: make a file whose function NAME calls the callees.
 source_file()
 {
 	local name=$1
@@ -21,7 +22,8 @@ source_file()
 	cc -c -o "$work/src/part/$name.o" "$work/src/part/$name.c"
 }
 
-# good_tree: top calls middle and bottom, middle calls bottom; the README says so.
+# good_tree: make a tree in which top calls middle and bottom, middle calls bottom, and
+# the README has these calls.
 good_tree()
 {
 	rm -rf "$work/src" "$work/test"
@@ -35,7 +37,7 @@ good_tree()
 		>"$work/src/part/README.md"
 }
 
-# expect WHAT: calls.sh says it and fails; without WHAT it succeeds.
+# expect WHAT: check that calls.sh prints WHAT and fails; without WHAT, that it succeeds.
 expect()
 {
 	local output rc

@@ -1,8 +1,9 @@
 #!/bin/bash
-# Check continuous integration itself (.ci), in trees whose suites are stubs:
-# which parts a commit gets, what does not fit, what is cut off, and how it ends.
+# Check continuous integration itself (.ci), in trees whose suites are stubs: the
+# parts that a commit gets, parts that do not fit into the time, suites that are cut
+# off, and the end.
 #
-# Prints what is wrong, and exits nonzero if anything is.
+# Prints the defects, and exits nonzero if there is any.
 set -u
 cd "$(dirname "$0")/../.." || exit 1
 work=$(mktemp -d "${WORK:-${TMPDIR:-/tmp}}/idem-ci-check.XXXXXX")
@@ -16,7 +17,7 @@ git_in()
 	git -C "$1" -c user.name=check -c user.email=check@localhost -c init.defaultBranch=main -c commit.gpgsign=false "${@:2}"
 }
 
-# stub FILE LINE: a script that says how it was called, and then does that.
+# stub FILE LINE: make a script that prints how it was called, and then runs LINE.
 stub()
 {
 	mkdir -p "$work/tree/${1%/*}"
@@ -26,7 +27,7 @@ stub()
 	chmod +x "$work/tree/$1"
 }
 
-# A tree with the real .ci, and suites that pass at once.
+# Make a tree with the real .ci, and with suites that pass at once.
 make_tree()
 {
 	rm -rf "$work/tree"
@@ -62,7 +63,7 @@ plan()
 	PLAN=1 ci "$@"
 }
 
-# says REGEXP, silent REGEXP: of the last run
+# says REGEXP, silent REGEXP: check that the last run printed it, or did not print it.
 says()
 {
 	grep -qE -- "$1" "$work/log" || {
@@ -100,7 +101,7 @@ plan A=1
 cmp -s "$work/log" "$work/plan" || { echo "$name: the plan changes"; wrong=1; }
 
 name="a choice by hand"
-# the whole circle of three servers and five parts
+# fifteen numbers choose each pair of three servers and five parts
 for n in 0 1 2 3 4 5 6 7 8 9 10 11 12 13 14; do
 	plan CI_CHOICE=$n
 	grep -oE '^   [a-z0-9-]+, in turn' "$work/log" | paste -sd ' '
@@ -140,7 +141,7 @@ rm -rf "$work/tree"
 mv "$work/origin" "$work/tree"
 
 name="broken builds"
-# one that is not slow
+# a mutant whose tests are quick
 patch=$(cd test/mutants && grep -L '^Run: all' relay-*.patch | xargs grep -l '^+++ b/src/relay/' | sed -n 1p)
 file=$(sed -n 's,^+++ b/,,p' "test/mutants/$patch" | head -n 1)
 mkdir -p "$work/tree/${file%/*}"

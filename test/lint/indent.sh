@@ -1,13 +1,13 @@
 #!/bin/bash
-# Indent the C sources as PostgreSQL does, in place or (--check) only say which
-# files differ.
+# Indent the C sources as PostgreSQL does, in place.  With --check change nothing, and
+# print the files that differ.
 #
 #	indent.sh [--check] [FILE...]
 #
-# pg_bsd_indent must know which names are types.  No list is kept in the tree:
-# the types are read from the debug information of the objects as they are
-# built here, as upstream makes its list, and from the typedefs of the sources
-# and of the server's headers; names that the sources never use are dropped.
+# pg_bsd_indent must know which names are types.  The tree keeps no list of types.
+# This script builds the tree, and reads the types from the debug information of the
+# objects, as upstream makes its list, and from the typedefs of the sources and of the
+# server's headers.  Names that the sources never use are dropped.
 set -euo pipefail
 cd "$(dirname "$0")/../.."
 
@@ -30,7 +30,7 @@ trap 'rm -rf "$work"' EXIT
 	exit 1
 }
 
-# Names of types in the debug information of an object.
+# Print the names of types in the debug information of an object.
 types_of_object()
 {
 	objdump -Wi "$1" | awk '/DW_TAG_typedef/ { want = 1; next }
@@ -38,8 +38,8 @@ types_of_object()
 		want && /DW_AT_name/ { print $NF; want = 0 }'
 }
 
-# list_types OUTPUT OBJECT-DIRECTORY HEADER-DIRECTORY...: of these objects and
-# the typedefs in these headers, the types that the sources use.
+# list_types OUTPUT OBJECT-DIRECTORY HEADER-DIRECTORY...: write the types of these
+# objects, and of the typedefs in these headers, that the sources use.
 list_types()
 {
 	local output=$1 objects=$2
@@ -53,19 +53,21 @@ list_types()
 			's/^typedef .*[ *]([A-Za-z_][A-Za-z0-9_]*);.*/\1/p
 			s/^\} ?([A-Za-z_][A-Za-z0-9_]*);.*/\1/p
 			s/^typedef .*\(\*([A-Za-z_][A-Za-z0-9_]*)\) ?\(.*/\1/p' {} +
-		# The objects name those of the C library only as they use them.
+		# The objects name a type of the C library only if they use it.
 		printf '%s\n' bool time_t
 	} | sort -u >"$work/all"
 	find src test -name '*.[ch]' -exec grep -ohE '[A-Za-z_][A-Za-z0-9_]*' {} + | sort -u >"$work/used"
 	comm -12 "$work/all" "$work/used" >"$output"
 }
 
-# A type of the server ("text") is a variable's name in a program without it.
+# The programs have a list of their own: a type of the server ("text") may be the name
+# of a variable in a program.
 list_types "$work/server" src src "$("${PG_CONFIG:-pg_config}" --includedir-server)"
 list_types "$work/program" src/sink src/sink test
 
-# What pg_bsd_indent gets wrong: "type *" on a line of its own has one space (a
-# step of upstream's, too), and a designator follows its comma after one.
+# Indent one file.  sed mends two mistakes of pg_bsd_indent: "type *" on a line of its
+# own has one space (upstream mends this mistake, too), and one space stands between a
+# comma and a designator.
 indent_one()
 {
 	local types=$work/server

@@ -1,10 +1,10 @@
 #!/bin/bash
-# Check the sources: what the compilers, the layout rules and the tools say.
+# Check the sources with the compilers, the layout rules and the tools.
 #
-#	lint.sh [CHECK...]		default: all
+#	lint.sh [CHECK...]		default: all; "compile" and "rules" are groups of checks
 #
-# Prints "ok CHECK" or "not ok CHECK" with the reason above it, and exits
-# nonzero if any is not ok.  Builds happen in copies of the tree.
+# Prints "ok CHECK", or the reason and "not ok CHECK".  Exits nonzero if any check is
+# not ok.  Builds happen in copies of the tree.
 #
 # shellcheck disable=SC2317 # the checks are called by name
 set -u
@@ -17,7 +17,7 @@ work=$(mktemp -d "${WORK:-${TMPDIR:-/tmp}}/idem-lint.XXXXXX")
 trap 'rm -rf "$work"' EXIT
 status=0
 
-# Fail with the lines on standard input, if there are any.
+# none WHAT: if standard input has lines, print WHAT and the lines, and fail.
 none()
 {
 	local lines
@@ -28,8 +28,8 @@ none()
 	return 1
 }
 
-# build_copy NAME MAKE-ARG...: a clean build in a copy, quiet unless it fails.
-# Warnings are errors, so success means none.
+# build_copy NAME MAKE-ARG...: make a clean build in a copy of the tree, quiet unless
+# it fails.  Warnings are errors, so success means that there are no warnings.
 build_copy()
 {
 	local dir=$work/$1
@@ -48,22 +48,22 @@ check_gcc()
 	build_copy gcc CC=gcc
 }
 
-# The server's flags were chosen for the compiler that built it; clang does not
-# know all of gcc's.
+# The server's flags are those of the compiler that built the server; clang does not
+# know all flags of gcc.
 check_clang()
 {
 	build_copy clang CC=clang \
 		COPT='-Wno-unknown-warning-option -Wno-ignored-optimization-argument -Wno-ignored-attributes'
 }
 
-# Assertions are compiled in assert-enabled servers only; they must not rot.
+# Only assert-enabled servers compile the assertions; this check compiles them always.
 check_assert()
 {
 	build_copy assert CC=gcc COPT=-DUSE_ASSERT_CHECKING
 }
 
-# compile_flawed DIR MAKE-ARG...: two objects of a copy with a warning each, one of
-# the library and one of the sink programs; what make says goes to build.log.
+# compile_flawed DIR MAKE-ARG...: compile two files of a copy that have a warning each,
+# one of the library and one of the sink programs.  make's output goes to build.log.
 compile_flawed()
 {
 	local dir=$1
@@ -73,7 +73,7 @@ compile_flawed()
 		PG_CONFIG="$PG_CONFIG" "$@" src/idempotency.o src/sink/build/null/flawed.o >"$work/build.log" 2>&1
 }
 
-# A warning stops the builds of the tests, and no user's.
+# A warning stops the builds of the tests, but no user's build.
 check_werror()
 {
 	local dir=$work/flawed status=0
@@ -123,7 +123,8 @@ check_version_tests()
 		none "differs between versions; src/compat.h has what to use (pg_noreturn, idem_compat_...):"
 }
 
-# The compiler wrote down what each sink program includes.
+# A sink program includes no header of the server.  The compiler's .d files list the
+# headers that a program includes.
 check_sink_headers()
 {
 	local server
@@ -135,8 +136,9 @@ check_sink_headers()
 		none "a sink program includes headers of the server:"
 }
 
-# The library exports the functions that the installation declares, two mains of
-# workers and what the loader looks up.  Functions of tests have a module.
+# The library exports the functions that the installation declares, the main functions
+# of two kinds of workers, and the symbols that the loader looks up.  The functions of
+# tests are in a module of their own.
 check_exports()
 {
 	local names name
@@ -154,8 +156,7 @@ check_exports()
 		none "a SQL function's name in C ends neither with _fn nor with _validator:"
 }
 
-# Fault points are in builds that ask for them and in no other; the name of a
-# point occurs once.
+# Fault points are only in builds that ask for them; the name of a point occurs once.
 check_fault_points()
 {
 	local program status=0
@@ -180,15 +181,15 @@ check_fault_points()
 	return "$status"
 }
 
-# The folders of src/relay, highest first, as its README lists them.
+# Print the folders of src/relay in the order of its README, highest first.
 relay_folders()
 {
 	# shellcheck disable=SC2016 # backquotes of the table
 	sed -nE 's,^\| `([a-z]+)/` \|.*,\1,p' src/relay/README.md
 }
 
-# Includes inside src/relay lead to the same folder or to a lower one.  Below all
-# folders are the files of relay/ itself, above all of them is relay.c.
+# Print the includes inside src/relay that lead to a higher folder.  The files of
+# relay/ itself are below all folders; relay.c is above all folders.
 relay_includes_up()
 {
 	find src/relay -name '*.[ch]' ! -path src/relay/relay.c \
@@ -219,8 +220,9 @@ relay_includes_up()
 		}'
 }
 
-# claim and outbox do not know each other, only the SQL-callable wrappers may;
-# the sinks and shared know nobody; folders of the relay know lower ones.
+# claim and outbox do not include each other; only their SQL-callable wrappers may.
+# The sinks and shared include none of the subsystems.  Folders of the relay include
+# lower folders only.
 check_layers()
 {
 	{
@@ -231,8 +233,9 @@ check_layers()
 	} 2>/dev/null | none "includes must point down:"
 }
 
-# The files that the folders' READMEs name are there, and the relay's README names
-# each of its sources.  (The README of the sinks also names files of an example.)
+# The files that the folders' READMEs name exist, and the relay's README names each
+# source of the relay.  The README of the sinks is not checked, because it names files
+# of an example.
 check_readmes()
 {
 	local readme dir name
@@ -253,14 +256,15 @@ check_readmes()
 	done | none "src/relay/README.md does not say what these files are for:"
 }
 
-# Links of the documents lead somewhere, README.md leads to each page, no code block
-# is empty, and META.json is a distribution of this release.
+# Links of the documents have targets, README.md leads to each page, no code block is
+# empty, and META.json describes a distribution of this release.
 check_documents()
 {
 	test/lint/documents.py
 }
 
-# X.c and X.h are one node; an edge leads from it to each header it includes.
+# Includes make no circles.  X.c and X.h are one node of the graph; an edge leads from
+# a node to each header that it includes.
 check_circles()
 {
 	find src -name '*.[ch]' ! -path 'src/sink/b*/*' -exec grep -oE '#include "[a-z0-9_/]+' {} + |
@@ -268,13 +272,14 @@ check_circles()
 		tsort 2>&1 >/dev/null | sed 's/^tsort: //' | none "includes make circles:"
 }
 
-# What X.h declares is defined in X.c, or in a file of its folder that has no
-# header of its own: no circle hides behind a header that speaks for others.
+# X.c defines the functions that X.h declares, or a file of its folder without a header
+# of its own defines them.  So no circle hides behind a header that declares functions
+# of other files.
 check_owners()
 {
 	local header own name
 
-	# the build that defines everything
+	# the build with fault points defines all functions
 	[ -d "$work/faults" ] || build_copy faults CC=gcc FAULT_POINTS=1 || return 1
 	while read -r header; do
 		own=()
@@ -290,20 +295,21 @@ check_owners()
 		none "declared in the header of another file:"
 }
 
-# Calls between files and between folders go down; the check itself is tested first.
+# Calls between files and between folders go down.  The test of this check runs first.
 check_calls()
 {
 	[ -f "$work/gcc/idempotency.so" ] || check_gcc || return 1
 	test/lint/calls_test.sh && test/lint/calls.sh --tree "$work/gcc"
 }
 
-# A new sink's program is built from its folder and a line, and never left out silently.
+# A new sink's program needs only a folder and a line, and is never left out silently.
 check_sink_programs()
 {
 	test/lint/sinks.sh
 }
 
-# Debian has the makefiles of a server without its headers: say what to install.
+# Debian ships the makefiles of a server without the server's headers.  make then says
+# which package to install.
 check_build_hint()
 {
 	mkdir -p "$work/no-headers"
@@ -335,7 +341,7 @@ check_install_sql()
 	} | none "not in an install script:"
 }
 
-# Continuous integration chooses, cuts off and adds up as it says.
+# Continuous integration chooses, cuts off and adds up as documented.
 check_ci()
 {
 	test/lint/ci.sh

@@ -1,6 +1,6 @@
 #!/bin/bash
 # Check that src/sink/sink.mk builds a program from a folder and a line, and never
-# leaves one out silently.
+# leaves a program out silently.
 #
 #	sinks.sh
 #
@@ -23,14 +23,14 @@ complain()
 	status=1
 }
 
-# run MAKE-ARG...: what make says goes to the log.
+# run MAKE-ARG...: run make; its output goes to the log.
 run()
 {
 	env -u MAKEFLAGS -u MAKELEVEL -u MFLAGS -u WERROR PKG_CONFIG_PATH="$work/modules" \
 		make -C "$work/tree" --no-print-directory -s -j2 PG_CONFIG="$PG_CONFIG" "$@" >"$work/log" 2>&1
 }
 
-# refuses MESSAGE MAKE-ARG...: make fails and says so.
+# refuses MESSAGE MAKE-ARG...: check that make fails and prints the message.
 refuses()
 {
 	local message=$1
@@ -42,14 +42,15 @@ refuses()
 	grep -q "$message" "$work/log"
 }
 
-# add_folder: the null sink under another name; it compiles with its module's flags only.
+# add_folder: add the null sink under another name; it compiles only with the flags of
+# its module.
 add_folder()
 {
 	cp -r "$work/tree/src/sink/null" "$work/tree/src/sink/try"
 	printf '#ifndef TRY_FLAG\n#error "flags of the module are missing"\n#endif\n' >>"$work/tree/src/sink/try/null.c"
 }
 
-# declare_program [optional]: its line in sink.mk.
+# declare_program [optional]: add the program's line to sink.mk.
 declare_program()
 {
 	cp src/sink/sink.mk "$work/tree/src/sink/sink.mk"

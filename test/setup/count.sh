@@ -1,4 +1,5 @@
-# For scripts of tests, whose last line is "N passed, N failed".  Source it.
+# Functions for scripts of tests whose last line is "N passed, N failed".  Source
+# this file.
 
 # shellcheck shell=bash
 
@@ -11,7 +12,7 @@ pass()
 	printf 'ok       %s\n' "$1"
 }
 
-# fail NAME WHAT [FILE]: the end of the file is shown.
+# fail NAME WHAT [FILE]: count a failure; show the end of the file.
 fail()
 {
 	failed=$((failed + 1))
@@ -26,7 +27,7 @@ finish()
 	[ "$failed" = 0 ] && [ "$passed" -gt 0 ]
 }
 
-# give_up WHAT: nothing could be tested.
+# give_up WHAT: end the script, because nothing can be tested.
 give_up()
 {
 	echo "NOT OK $1"
@@ -34,7 +35,7 @@ give_up()
 	exit 1
 }
 
-# Ends what runs below this script; what those have started ends with them.
+# End the children of this script; their children end with them.
 stop_jobs()
 {
 	local pid

@@ -1,22 +1,23 @@
-# Shell functions shared by everything that runs a throw-away server.
+# Shell functions for all scripts that run a throw-away server.
 #
-# Source it with the working directory anywhere; it finds the tree itself.
-# One work directory holds all that a run makes: the staged installation, the
-# data directories, the socket, the logs.  It is made under ${TMPDIR:-/tmp}
-# and removed on exit unless KEEP=1.  Nothing is installed system-wide.
+# Source this file from any working directory; it finds the tree itself.  One work
+# directory holds everything that a run makes: the staged installation, the data
+# directories, the socket, the logs.  The work directory is made under
+# ${TMPDIR:-/tmp}, and removed on exit unless KEEP=1.  Nothing is installed
+# system-wide.
 #
-# The server refuses to run as root, so root runs it as the user "postgres"
-# (or "nobody" where there is none); anybody else runs it as himself.  The
-# checkout may be readable by root alone: what the server user needs is copied
-# into the work directory.
+# The server refuses to run as root.  So root runs it as the server user: the user
+# "postgres", or "nobody" if there is no "postgres".  Any other user runs the server
+# as himself.  The checkout may be readable by root alone: the files that the server
+# user needs are copied into the work directory.
 
 # shellcheck shell=bash
-# shellcheck disable=SC2034 # what it finds out is for those who source it
+# shellcheck disable=SC2034 # the scripts that source this file use the variables
 
 IDEM_TOP=$(cd "$(dirname "${BASH_SOURCE[0]}")/../.." && pwd)
 PG_CONFIG=${PG_CONFIG:-pg_config}
 # In the builds of tests a warning is an error.  A script that builds for a user
-# sets WERROR to nothing before.
+# sets WERROR to the empty string before it sources this file.
 export WERROR=${WERROR-1}
 
 idem_say()
@@ -30,7 +31,7 @@ idem_die()
 	exit 1
 }
 
-# Learn where the server that PG_CONFIG belongs to lives.
+# Find the directories of the server to which PG_CONFIG belongs.
 idem_find_server()
 {
 	command -v "$PG_CONFIG" >/dev/null 2>&1 ||
@@ -58,9 +59,9 @@ idem_find_user()
 	fi
 }
 
-# Run a command as that user, in the work directory (or IDEM_CWD; the caller's
-# may be closed to it), with a home of its own and without the caller's PG*
-# variables.
+# Run a command as the server user, with a home of its own and without the caller's
+# PG* variables.  It runs in the work directory or in IDEM_CWD: the caller's
+# directory may be closed to the server user.
 idem_as()
 {
 	local clean=(env --chdir="${IDEM_CWD:-$IDEM_WORK}" -u PGHOST -u PGPORT -u PGUSER -u PGDATABASE -u PGPASSWORD
@@ -107,8 +108,8 @@ idem_make_work()
 	idem_start_watchdog
 }
 
-# A process in a session of its own that cleans up when this script was killed
-# in a way it could not catch.
+# Start the watchdog: a process in a session of its own, which cleans up when this
+# script was killed by a signal that it could not catch.
 idem_start_watchdog()
 {
 	local lib=$IDEM_TOP/test/setup/lib.sh
@@ -123,15 +124,16 @@ idem_start_watchdog()
 	disown "$IDEM_WATCHDOG"
 }
 
-# idem_run COMMAND...: in the background and waited for, so that a signal to
-# this script is answered at once.
+# idem_run COMMAND...: run the command in the background and wait for it, so that
+# this script answers a signal at once.
 idem_run()
 {
 	"$@" &
 	wait $!
 }
 
-# Processes that work below the work directory: all of them are of this run.
+# Kill the processes whose current directory lies in the work directory: all of them
+# belong to this run.
 idem_kill_leftovers()
 {
 	local process
@@ -143,7 +145,7 @@ idem_kill_leftovers()
 	done
 }
 
-# Segments of shared memory that the server user owns, one per line.
+# List the segments of shared memory that the server user owns, one per line.
 idem_shm_list()
 {
 	ipcs -m 2>/dev/null | awk -v u="$IDEM_USER" '$3 == u && $6 == 0 { print "sysv " $2 }'
@@ -151,8 +153,8 @@ idem_shm_list()
 		-printf 'posix %p\n' 2>/dev/null
 }
 
-# A server killed with -9 leaves its shared memory; drop what appeared during
-# this run and nobody has mapped.
+# Remove the shared memory that servers killed with -9 left: the segments that
+# appeared during this run and that no process has mapped.
 idem_shm_drop()
 {
 	local kind name
@@ -166,9 +168,9 @@ idem_shm_drop()
 	done < <(comm -13 <(echo "$IDEM_SHM_BEFORE" | sort) <(idem_shm_list | sort))
 }
 
-# Stop every server whose data directory lies in the work directory, by the
-# process id in its own pid file, end what else works in there, and remove the
-# directory.
+# Clean up.  Stop every server whose data directory lies in the work directory, by
+# the process id in its pid file; end the other processes that work in there; remove
+# the work directory.
 idem_cleanup()
 {
 	local status=$? pidfile
@@ -190,7 +192,7 @@ idem_cleanup()
 	exit "$status"
 }
 
-# The watchdog leads a session: its tail goes with it.
+# End the watchdog by its session, so that its tail(1) ends, too.
 idem_stop_watchdog()
 {
 	kill -KILL -- "-$IDEM_WATCHDOG" 2>/dev/null || true
@@ -211,7 +213,7 @@ idem_stop_by_pidfile()
 	kill -KILL "$pid" 2>/dev/null || true
 }
 
-# Does this process still serve the data directory of this pid file?
+# Is this process still the server of the data directory with this pid file?
 idem_is_postmaster()
 {
 	[ -n "$1" ] && [ "$(readlink "/proc/$1/cwd" 2>/dev/null)" = "$(realpath "$(dirname "$2")")" ]
@@ -234,7 +236,7 @@ idem_build_stage()
 	idem_write_conf >"$IDEM_WORK/extension.conf"
 }
 
-# Put a version 1.0.test into the stage, to which and from which tests update.
+# Put a version 1.0.test into the stage, so that tests can update to it and from it.
 idem_stage_updates()
 {
 	local extension=$IDEM_STAGE$IDEM_SHAREDIR/extension
@@ -243,7 +245,7 @@ idem_stage_updates()
 	install -m 644 "$IDEM_TOP/test/setup/update.sql" "$extension/idempotency--1.0.test--1.0.sql"
 }
 
-# Put the module with functions of tests' own (test/module) into the stage.
+# Put the module with the tests' own functions (test/module) into the stage.
 idem_stage_test_module()
 {
 	local log=$IDEM_WORK/build-module.log
@@ -257,8 +259,9 @@ idem_stage_test_module()
 	chmod -R a+rX "$IDEM_STAGE"
 }
 
-# The configuration that makes a server use the staged extension.  Preloading
-# is apart (idem_preload_conf): some tests want a server without it.
+# Print the configuration that makes a server use the staged extension.
+# idem_preload_conf prints the preloading, because some tests want a server without
+# it.
 idem_write_conf()
 {
 	local known
@@ -272,13 +275,14 @@ idem_write_conf()
 		idem_die "this server has neither extension_control_path nor extension_destdir: it cannot use a staged extension"
 	fi
 	echo "dynamic_library_path = '$IDEM_STAGE$IDEM_PKGLIBDIR:\$libdir'"
-	# Where the library knows the setting, the staged sink programs.
+	# the staged sink programs, if the library knows the setting
 	if grep -qa 'idempotency\.sink_directory' "$IDEM_STAGE$IDEM_PKGLIBDIR/idempotency.so"; then
 		echo "idempotency.sink_directory = '$IDEM_STAGE$IDEM_PKGLIBDIR/idempotency-sinks'"
 	fi
 }
 
-# idem_initdb DATADIR [preload]; IDEM_EXTRA_CONF is a line more of configuration.
+# idem_initdb DATADIR [preload]: make a data directory.  IDEM_EXTRA_CONF is a further
+# line of configuration.
 idem_initdb()
 {
 	idem_as "$IDEM_BINDIR/initdb" -D "$1" -U postgres -A trust -E UTF8 \
@@ -304,7 +308,7 @@ idem_initdb()
 	} | idem_as tee -a "$1/postgresql.conf" >/dev/null
 }
 
-# A TCP port nobody listens on right now.
+# Print a TCP port on which no process listens now.
 idem_free_port()
 {
 	perl -MIO::Socket::INET -e '
@@ -313,8 +317,8 @@ idem_free_port()
 		print $s->sockport, "\n";'
 }
 
-# idem_start DATADIR LOGFILE; idem_client reaches that server from then on.
-# A port taken in between by somebody else is answered with another one.
+# idem_start DATADIR LOGFILE: start the server; idem_client reaches this server from
+# then on.  If another process has taken the port meanwhile, try another port.
 idem_start()
 {
 	local try
@@ -337,7 +341,7 @@ idem_stop()
 	idem_as "$IDEM_BINDIR/pg_ctl" -D "$1" -w -m fast -s stop
 }
 
-# Run a client program against the server started last.
+# Run a client program against the server that was started last.
 idem_client()
 {
 	local program=$1

@@ -1,13 +1,13 @@
 #!/bin/bash
-# Install what building and testing needs, by Debian package name.
+# Install the Debian packages that building and testing need.
 #
 #	packages.sh build|test|sink|compile|lint|real|model|random|mutants|bench|matrix|crash|machine|analysis|assert ...
 #
-# Every need is probed first (a command, a pkg-config module, a Perl module),
-# so a machine that has everything, however it got it, is left alone and apt
-# is not even asked.  A need that cannot be met ends the run with one line
-# that names it.  Packages stay installed; services they bring are not
-# started and no database cluster is created.
+# Each need is probed first: a command, a pkg-config module, a Perl module.  On a
+# machine that has everything, from whatever source, nothing is installed and apt is
+# not asked.  A need that cannot be met ends the run with one line that names the
+# need.  Packages stay installed.  The services of the packages are not started, and
+# no database cluster is created.
 set -euo pipefail
 
 missing=()
@@ -18,7 +18,7 @@ die()
 	exit 1
 }
 
-# need_cmd COMMAND PACKAGE
+# need_cmd COMMAND PACKAGE: install the package if the command is missing.
 need_cmd()
 {
 	PATH=$PATH:/usr/sbin:/sbin command -v "$1" >/dev/null 2>&1 || missing+=("$2")
@@ -29,7 +29,7 @@ need_perl()
 	perl -M"$1" -e 1 2>/dev/null || missing+=("$2")
 }
 
-# A Python module of Debian's own interpreter.
+# The same for a Python module of Debian's own interpreter.
 need_python()
 {
 	/usr/bin/python3 -c "import $1" 2>/dev/null || missing+=("$2")
@@ -40,14 +40,14 @@ need_lib()
 	pkg-config --exists "$1" 2>/dev/null || missing+=("$2")
 }
 
-# A library that ships no pkg-config module is found by its header.
+# The same for a library without a pkg-config module, which is found by its header.
 need_header()
 {
 	echo "#include <$1>" | cc -E -x c - >/dev/null 2>&1 || missing+=("$2")
 }
 
-# The major version to install where no server is there yet: the one this
-# Debian release calls postgresql.
+# The major version to install if there is no server yet: the version of this
+# Debian release's package postgresql.
 default_major()
 {
 	apt-cache depends postgresql 2>/dev/null |
@@ -61,8 +61,8 @@ need_server()
 	if command -v "$pg_config" >/dev/null 2>&1; then
 		headers=$("$pg_config" --includedir-server 2>/dev/null || true)
 		bindir=$("$pg_config" --bindir 2>/dev/null || true)
-		# Debian ships the makefiles with the client: a machine may have
-		# them, and the server, but not what is to be compiled against.
+		# Debian ships the makefiles with the client.  So a machine may have
+		# the makefiles and the server, but no headers to compile against.
 		if [ -f "$headers/postgres.h" ] && [ -f "$("$pg_config" --pgxs)" ] &&
 			[ -x "$bindir/postgres" ]; then
 			return
@@ -70,7 +70,7 @@ need_server()
 		major=$("$pg_config" --version 2>/dev/null |
 			sed 's/^PostgreSQL \([0-9]*\).*/\1/')
 	fi
-	# One that was chosen by its path is not replaced by another.
+	# A server that was chosen by its path is not replaced by another server.
 	case $pg_config in
 		*/*) die "PG_CONFIG=$pg_config has no server, headers and PGXS beside it" ;;
 	esac
@@ -83,7 +83,8 @@ need_server()
 	missing+=("postgresql-$major" "postgresql-server-dev-$major" libpq-dev)
 }
 
-# By its header, as pkg-config wants the libraries that libpq uses as well.
+# libpq is found by its header: pkg-config would also need the libraries that libpq
+# uses.
 need_libpq()
 {
 	local dir
@@ -124,7 +125,7 @@ need_sink()
 	need_build
 	need_cmd python3 python3
 	need_cmd setpriv util-linux
-	# in a directory that is in the PATH of root only
+	# pgbouncer is in a directory that only root's PATH has
 	[ -x /usr/sbin/pgbouncer ] || need_cmd pgbouncer pgbouncer
 }
 
@@ -167,8 +168,8 @@ need_real()
 	need_cmd node nodejs
 }
 
-# The rival that Debian has, where it has it for this server.  The arms that
-# need it say so where it is absent.
+# The rival that Debian packages, if there is a package for this server.  The arms
+# that need the rival say so if it is absent.
 need_pgq()
 {
 	local pg_config=${PG_CONFIG:-pg_config} major
@@ -196,7 +197,7 @@ need_crash()
 	need_cmd setpriv util-linux
 }
 
-# Disks, networks and namespaces to break.
+# The tools for disks, networks and namespaces that the tests break.
 need_machine()
 {
 	need_crash
@@ -223,7 +224,7 @@ need_analysis()
 	[ -f "$clang_rt" ] || missing+=("libclang-rt-$(clang_major)-dev")
 }
 
-# The major version of clang, installed or to be installed.
+# The major version of clang that is installed or that will be installed.
 clang_major()
 {
 	if command -v clang >/dev/null 2>&1; then
@@ -233,7 +234,7 @@ clang_major()
 	fi
 }
 
-# To build an assert-enabled server from the distribution's source.
+# The tools to build an assert-enabled server from the distribution's source.
 need_assert()
 {
 	need_analysis
@@ -246,7 +247,7 @@ need_assert()
 	need_header valgrind/memcheck.h valgrind
 }
 
-# A model checker; the verifier it writes is a C program.
+# The model checker, and a compiler for the C program that it writes.
 need_model()
 {
 	need_cmd spin spin
@@ -294,7 +295,7 @@ undo_install_policy()
 	[ -z "$policy_ours" ] || as_root rm -f "$policy"
 }
 
-# While packages are unpacked: no service starts, no cluster is made.
+# While packages are unpacked, no service starts and no cluster is made.
 set_install_policy()
 {
 	trap undo_install_policy EXIT

@@ -6,15 +6,16 @@
 #	WERROR=										let the build pass with warnings
 #	KEEP=1										leave the work directory behind
 #	SKIP_PACKAGES=1								do not look for missing packages
-#	OLD_PG_CONFIG=...							that of an older server, from which pg_upgrade
-#												comes (002_upgrade); default: the same
+#	OLD_PG_CONFIG=...							pg_config of the older server from which
+#												pg_upgrade upgrades (002_upgrade);
+#												default: the same server
 #	ALLOW_OFFLINE=1								name, but do not count, a test whose
 #												input cannot be fetched
 #
-# Areas run one after another.  Each test counts once as passed or failed
-# (a TAP file by its top-level checks); something that could not be run is
-# a failure, never a skip.  What failed leaves its diffs or its output in
-# build/test-output and at the end of this script's output.
+# Areas run one after another.  Each test counts once as passed or failed; a TAP
+# file counts by its top-level checks.  A test that could not be run is a failure,
+# never a skip.  A test that failed leaves its diffs or its output in
+# build/test-output, and at the end of this script's output.
 set -uo pipefail
 # shellcheck source=test/setup/lib.sh
 . "$(dirname "$0")/lib.sh"
@@ -23,7 +24,7 @@ set -uo pipefail
 cd "$IDEM_TOP" || exit 1
 
 ALL_AREAS="compile lint regress isolation tap sink model random real"
-# They need no build of the extension for the server under test.
+# These areas need no build of the extension for the server under test.
 BUILD_FREE=" compile lint model "
 passed=0
 failed=0
@@ -31,7 +32,7 @@ failures=()
 took=()
 started=$SECONDS
 OUTPUT=$IDEM_TOP/build/test-output
-# What a sanitizer writes to the server log, where one is built in.
+# A sanitizer that is built in writes such lines to the server log.
 SANITIZER_REPORT='runtime error: |(Address|Leak)Sanitizer:'
 
 pass()
@@ -40,8 +41,8 @@ pass()
 	printf 'ok       %s\n' "$1"
 }
 
-# fail NAME [FILE]: the file's tail is shown at once, so that a log cut short
-# still says why.
+# fail NAME [FILE]: count a failure and show the file's end at once, so that a log
+# that is cut off still says why.
 fail()
 {
 	failed=$((failed + 1))
@@ -101,7 +102,7 @@ copy_tests()
 	[ "$(id -u)" != 0 ] || chown -R "$IDEM_USER" "$IDEM_WORK/tests"
 }
 
-# start_server NAME [preload]
+# start_server NAME [preload]: initialise and start a server.
 start_server()
 {
 	local data=$IDEM_WORK/data-$1
@@ -121,9 +122,9 @@ stop_server()
 	rm -rf "$IDEM_WORK/data-$1"
 }
 
-# pg_regress_one KIND INPUTDIR NAME FILE [LEVEL [SETTING]]: in a database of its
-# own, with the extension unless the test creates it itself; transactions are at
-# that isolation level unless they say another.
+# pg_regress_one KIND INPUTDIR NAME FILE [LEVEL [SETTING]]: run one test in a database
+# of its own.  The database has the extension, unless the test creates the extension
+# itself.  Transactions run at LEVEL unless they choose another isolation level.
 pg_regress_one()
 {
 	local kind=$1 inputdir=$2 name=$3 file=$4 level=${5:-} setting=${6:-}
@@ -182,10 +183,10 @@ run_regress()
 	done
 }
 
-# isolation_expected DIR LEVEL NAME: what is expected of a spec at a level is in
-# expected/NAME.out, and the level's difference from it, if there is one, in
-# expected/LEVEL/NAME.diff.  SERIALIZABLE without one of its own differs as
-# REPEATABLE READ does.
+# isolation_expected DIR LEVEL NAME: make the expected output of a spec at a level.
+# expected/NAME.out has the output; expected/LEVEL/NAME.diff, if it exists, has the
+# level's difference.  SERIALIZABLE without a difference of its own uses the
+# difference of REPEATABLE READ.
 isolation_expected()
 {
 	local from=test/isolation/expected own=("$2") level
@@ -195,14 +196,14 @@ isolation_expected()
 	[ "$2" != serializable ] || own+=(repeatable-read)
 	for level in "${own[@]}"; do
 		[ -e "$from/$level/$3.diff" ] || continue
-		# One that does not fit any more shows as a difference of the output.
+		# a difference that no longer fits makes the output differ
 		patch -s --no-backup-if-mismatch -r - "$1/expected/$3.out" "$from/$level/$3.diff" >&2 || true
 		return 0
 	done
 }
 
-# The specs at an isolation level, in a directory of its own, each once more
-# with every setting that the spec names after "Also with:".
+# Run the specs at an isolation level, in a directory for the level.  A spec runs once
+# more with each setting that it names after "Also with:".
 isolation_at()
 {
 	local level=$1 dir=$IDEM_WORK/tests/isolation-${1/ /-} name setting
@@ -242,10 +243,10 @@ run_isolation()
 	stop_server isolation
 }
 
-# own_crashes NAME FILE...: what servers and sink programs of a TAP test died of,
-# other than a signal that the test sends itself.  What terminates a worker, a
-# shutdown as well, reaches its programs; an immediate one ends in SIGKILL for
-# who is slow.
+# own_crashes NAME FILE...: print the deaths of servers and sink programs of a TAP
+# test that the test's own signals do not explain.  The signal that terminates a
+# worker, for example at a shutdown, also reaches the worker's programs.  An
+# immediate shutdown ends slow processes by SIGKILL.
 own_crashes()
 {
 	local test=test/t/$1.pl meant=none
@@ -257,7 +258,7 @@ own_crashes()
 		"$@" 2>/dev/null
 }
 
-# One TAP file: its top-level ok and not ok lines count.
+# Run one TAP file; its top-level ok and not ok lines count.
 tap_one()
 {
 	local name=$1 log=$IDEM_WORK/log/tap-$1.log dir=$IDEM_WORK/tap/$1 status good bad
@@ -293,7 +294,7 @@ tap_one()
 		echo "tests were skipped" >>"$log"
 		status=1
 	fi
-	# A test that kills programs may not notice one that died of itself.
+	# A test that kills programs may not notice a program that died by itself.
 	if grep -hE -A20 "$SANITIZER_REPORT" "$dir"/tmp_check/log/*.log >>"$log" 2>/dev/null; then
 		status=1
 	fi
@@ -317,7 +318,7 @@ tap_one()
 	[ -n "${KEEP:-}" ] || rm -rf "$dir"
 }
 
-# A test that died may have left its servers running.
+# Stop the servers of a test that died: it may have left them running.
 stop_leftovers()
 {
 	local pidfile
@@ -333,7 +334,7 @@ run_tap()
 
 	for file in test/t/*.pl; do
 		name=$(basename "$file" .pl)
-		# 5xx need something from outside; they are area "real".
+		# the tests 5xx need input from outside; they are area "real"
 		if [ ! -e "$file" ] || [[ $name = 5* ]] || ! wanted "$name"; then
 			continue
 		fi
@@ -401,7 +402,7 @@ run_sink()
 	run_counted sink timeout -k 20 900 "${MAKE:-make}" --no-print-directory check-sink
 }
 
-# A folder with a runner of its own, if it is there.
+# Run a folder that has its own runner, if the folder exists.
 run_folder()
 {
 	local name=$1 title=$2 limit=${FOLDER_TIMEOUT:-1800}
@@ -449,8 +450,8 @@ needs_build()
 	return 1
 }
 
-# The extension for the server that pg_upgrade comes from, staged apart.  Built
-# first: what is left in the tree is for the server under test.
+# Build the extension for the older server of pg_upgrade, and stage it separately.
+# This build comes first, so that the tree keeps the build for the server under test.
 build_old_stage()
 {
 	local PG_CONFIG=$OLD_PG_CONFIG IDEM_STAGE=$IDEM_WORK/old/stage IDEM_WORK=$IDEM_WORK/old
@@ -480,7 +481,7 @@ if [ -z "${SKIP_PACKAGES:-}" ]; then
 	test/setup/packages.sh "${groups[@]}" || give_up "packages: what is needed could not be installed"
 fi
 
-# The functions of lib.sh run with an unchecked status here.
+# This script does not check the status of the functions of lib.sh.
 idem_make_work
 mkdir -p "$OUTPUT"
 if needs_build; then

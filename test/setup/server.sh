@@ -2,10 +2,10 @@
 # A throw-away server with the extension of this tree, for trying things out.
 #
 #	server.sh start [DIR]		build, stage, initdb and start in DIR (default:
-#								a new directory); prints how to reach it
-#	server.sh psql DIR [ARG...]	psql in it
-#	server.sh reload DIR		build again, stage and restart, data kept
-#	server.sh stop DIR			stop it and remove DIR
+#								a new directory); prints how to reach the server
+#	server.sh psql DIR [ARG...]	run psql in the server
+#	server.sh reload DIR		build again, stage and restart; the data stay
+#	server.sh stop DIR			stop the server and remove DIR
 #	server.sh shell				start, psql, stop: nothing is left
 #
 # DIR must not be below a directory that the server user cannot enter.
@@ -20,7 +20,7 @@ usage()
 	exit 2
 }
 
-# Take up the directory of an earlier start.
+# Use the directory of an earlier start.
 attach()
 {
 	[ -f "${1:-}/server.env" ] || idem_die "${1:-no DIR}: not a directory made by server.sh start"

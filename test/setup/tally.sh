@@ -1,14 +1,14 @@
-# What a script that ends with "N passed, N failed" has to say, for those that
-# run several of them and add up.
+# Read the result of a test script that ends with "N passed, N failed", for the
+# scripts that run several test scripts and add up.
 #
-# Source it.  The rule, in one place: what its last such line counts; besides,
-# a failure if it was cut off (whatever it printed before), if it ended badly
-# without counting one, and if it counted nothing at all.
+# Source this file.  The last line "N passed, N failed" of a script counts.  A
+# further failure counts in three cases: the script was cut off (whatever it printed
+# before), it ended with an error without counting a failure, or it counted nothing.
 
 # shellcheck shell=bash
-# shellcheck disable=SC2034 # what is set is for those who source it
+# shellcheck disable=SC2034 # the scripts that source this file use the variables
 
-# tally LOG STATUS: sets TALLY_GOOD, TALLY_BAD and TALLY_SAID, a few words.
+# tally LOG STATUS: set TALLY_GOOD, TALLY_BAD and TALLY_SAID, which is a few words.
 tally()
 {
 	local status=$2
@@ -23,7 +23,7 @@ tally()
 		TALLY_SAID="no result"
 	fi
 	if [ "$status" = 124 ] || [ "$status" = 137 ]; then
-		# The last line is that of something inside.
+		# the last such line is a line of a script that this script ran
 		TALLY_BAD=$((TALLY_BAD + 1))
 		TALLY_SAID+=", cut off"
 	elif [ "$TALLY_BAD" = 0 ] && { [ "$status" != 0 ] || [ "$TALLY_GOOD" = 0 ]; }; then
@@ -32,9 +32,9 @@ tally()
 	[ "$status" = 0 ] || TALLY_SAID+=" (status $status)"
 }
 
-# tally_failures LOG: the names of what failed in there, each with the last lines
-# that were shown of it.  Of a long log often only the end is kept, and that is
-# where this belongs.
+# tally_failures LOG: print the names of the failures in the log, each with the last
+# lines that the log shows of it.  Call it at the end of the output: often only the end
+# of a long log is kept.
 tally_failures()
 {
 	awk -v keep=12 -v most=10 '

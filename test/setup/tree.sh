@@ -1,11 +1,11 @@
-# The tree's own files, for those that build or look at a copy of it.
+# List and copy the tree's own files, for scripts that build or check a copy.
 #
-# Source it; the functions want the tree's top as the working directory.
+# Source this file.  The functions need the tree's top as the working directory.
 
 # shellcheck shell=bash
 
-# Their names, each ended by a zero byte: what a commit of the tree as it is would
-# hold, or, where there is no git, all but build products.
+# Print the names of the tree's files, each ended by a zero byte: the files that a
+# commit of the present tree would hold.  Without git: all files but build products.
 tree_files()
 {
 	if git -c safe.directory='*' rev-parse --is-inside-work-tree >/dev/null 2>&1; then
@@ -16,7 +16,7 @@ tree_files()
 	fi | while IFS= read -r -d '' file; do [ ! -f "$file" ] || printf '%s\0' "$file"; done
 }
 
-# tree_copy DIR: made if it is missing.
+# tree_copy DIR: copy the files to DIR, which is made if it is missing.
 tree_copy()
 {
 	mkdir -p "$1"

@@ -1,8 +1,8 @@
--- An update of the extension for tests, the same from 1.0 to 1.0.test and back;
--- idem_stage_updates puts it into the tests' stage, and nothing installs it.
+-- An update of the extension for tests.  The same script updates from 1.0 to 1.0.test
+-- and back.  idem_stage_updates puts it into the tests' stage; nothing installs it.
 --
--- It does what an update does to those at work: every table is locked against
--- everybody, and every function and view is replaced, by itself.
+-- To running sessions the script does what a real update does: it locks every table
+-- against all access, and replaces every function and every view by itself.
 \echo Use "ALTER EXTENSION idempotency UPDATE" to load this file. \quit
 
 DO $$
@@ -11,8 +11,8 @@ DECLARE
     member regclass;
     definition text;
 BEGIN
-    -- Relays, claims, then segments, as most of those at work do; there is no
-    -- order in which nobody is met, so an update may be ended by 40P01.
+    -- Lock relays, then claims, then segments: most sessions lock in this order.  No
+    -- order avoids all deadlocks, so an update may end with 40P01.
     FOR member IN
         SELECT c.oid FROM pg_catalog.pg_depend d JOIN pg_catalog.pg_class c ON c.oid = d.objid
         WHERE d.classid = 'pg_catalog.pg_class'::regclass AND d.refobjid = extension AND d.deptype = 'e'
