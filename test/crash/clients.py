@@ -1,7 +1,7 @@
-"""Clients that are cut off again and again: a session, what it logs, how it goes on.
+"""Clients that are cut off again and again: their sessions, their logs, how they go on.
 
-A step is one transaction.  Whatever breaks before COMMIT was sent is a failure;
-after that it is unknown, and resolved at the end (resolve.py).
+A step is one transaction.  A step that breaks before COMMIT was sent has failed.  The end
+of a step that breaks later is unknown; resolve.py resolves it at the end.
 """
 import threading
 import time
@@ -65,12 +65,12 @@ class Client(threading.Thread):
         return txn
 
     def abandon(self, txn):
-        """It never got as far as COMMIT."""
+        """The transaction ended before COMMIT was sent."""
         self.ledger.write("fail", txn=txn)
         self.sql("ROLLBACK")
 
     def finish(self, txn, statement="COMMIT", **more):
-        """Send it and write down what is known.  True if it was answered."""
+        """Send COMMIT and log what is known.  True if COMMIT was answered."""
         self.ledger.write("commit", txn=txn, **more)
         try:
             self.sql(statement)
@@ -85,7 +85,7 @@ class Client(threading.Thread):
 
 
 class Coordinator(Client):
-    """Ends the prepared transactions of the others some time later, as they decided."""
+    """Ends the prepared transactions of the other clients some time later, as these decided."""
 
     def __init__(self, *args):
         super().__init__(*args)
@@ -98,7 +98,7 @@ class Coordinator(Client):
             self.todo.append((time.monotonic() + delay, f"crash-{txn}", txn, what, done))
 
     def has_room(self):
-        """Whether one more can be prepared: they are made faster than they are due."""
+        """Can one more transaction be prepared?  They are prepared faster than they are ended."""
         with self.lock:
             return len(self.todo) < PREPARED - 10
 
@@ -107,7 +107,7 @@ class Coordinator(Client):
             due = [t for t in self.todo if t[0] <= time.monotonic()]
         for one in due:
             self.end_one(one)
-            # finish_all may have made it due at once meanwhile: another tuple.
+            # finish_all may meanwhile have replaced the tuple by a tuple that is due at once.
             with self.lock:
                 self.todo = [t for t in self.todo if t[1] != one[1]]
         self.stopping.wait(0.05)
@@ -125,7 +125,7 @@ class Coordinator(Client):
             done()
 
     def finish_all(self):
-        """Nothing stays prepared: called when nobody prepares any more."""
+        """End all prepared transactions; called when no client prepares any more."""
         with self.lock:
             self.todo = [(0, *t[1:]) for t in self.todo]
 

@@ -1,7 +1,9 @@
-"""Consumers on B: a broker of our own hands out what is in the inbox, again where
-nobody acknowledged it, now and then where somebody did, and to two at a time; they
-claim, make their effect and complete, in every way there is, and acknowledge after
-COMMIT.
+"""Consumers on B, and their broker.
+
+The broker hands out the events of the inbox.  It hands an event out again if no consumer
+acknowledged it, and now and then although a consumer did; some events go to two consumers
+at a time.  A consumer claims an event, makes its effect and completes the claim, in every
+way there is, and acknowledges after COMMIT.
 """
 import collections
 import random
@@ -34,7 +36,7 @@ class Broker:
             while self.queue and len(taken) < most:
                 taken[self.queue.popleft()] = True
             self.out += len(taken)
-            # Somebody else gets some of them at the same time.
+            # Another consumer gets some of these events at the same time.
             self.queue.extendleft(e for e in taken if self.rng.random() < TWIN)
             return list(taken)
 
@@ -50,7 +52,7 @@ class Broker:
 
 
 class Fetcher(Client):
-    """The inbox into the broker."""
+    """Reads the inbox into the broker."""
 
     def __init__(self, name, cluster, ledger, rng, broker):
         super().__init__(name, cluster, ledger, rng)
@@ -65,7 +67,7 @@ class Fetcher(Client):
             self.stopping.wait(0.05)
 
     def sweep(self):
-        """All of it, as an order of commits may differ from that of pos; how much is there."""
+        """Read the whole inbox, as the order of commits may differ from the order of pos; its size."""
         rows = self.cluster.rows("SELECT DISTINCT event_id::text FROM app.inbox")
         self.broker.put([r[0] for r in rows])
         return len(rows)
@@ -97,10 +99,10 @@ class Consumer(Client):
             if acked is not None:
                 self.broker.settle(acked, nacked)
 
-    # Parts of a transaction.
+    # The parts of a transaction.
 
     def claim_many(self, events):
-        """Verdicts in order; one id is asked for twice."""
+        """The verdicts in order; one id is asked for twice."""
         asked = events + [self.rng.choice(events)]
         rows = self.sql("SELECT event_id, result::text FROM idempotency.claim_events(%s) ORDER BY ord", (asked,))
         if [r[0] for r in rows] != asked:
@@ -121,7 +123,7 @@ class Consumer(Client):
         self.sql("INSERT INTO app.effect (event_id, txn) SELECT e, %s FROM unnest(%s::text[]) e", (self.txn, events))
 
     def take_all(self):
-        """Claim, effect, complete: what was claimed, what was done before, what is somebody else's."""
+        """Claim, make the effects, complete: the ids claimed, done before, and held by others."""
         verdicts = self.claim_many(self.events)
         claimed = [e for e in self.events if verdicts[e] == "claimed"]
         if claimed:
@@ -134,7 +136,7 @@ class Consumer(Client):
         self.ledger.write("effects", txn=self.txn, of=effects)
         self.finish(self.txn, statement)
 
-    # The ways.  What to acknowledge, and what not.
+    # The ways to handle events.  Each returns the ids to acknowledge and the other ids.
 
     def single(self):
         event = self.events[0]
@@ -187,7 +189,7 @@ class Consumer(Client):
         return [], self.events
 
     def prepared(self):
-        """The coordinator ends it.  Delivered again afterwards, whatever became of it."""
+        """The coordinator ends the transaction.  The events are delivered again, however it ended."""
         claimed, _, _ = self.take_all()
         events, delay = self.events, self.rng.random() * 3
         what = self.rng.choice(("COMMIT", "COMMIT", "ROLLBACK"))
@@ -198,7 +200,7 @@ class Consumer(Client):
         return [], events
 
     def lazily(self):
-        """Asynchronous commits: not acknowledged, but for what is answered duplicate."""
+        """Commit asynchronously: acknowledge only the events answered as duplicate."""
         self.sql("SET LOCAL synchronous_commit = off")
         self.sql("SET LOCAL idempotency.durable_complete = off")
         claimed, duplicate, busy = self.take_all()

@@ -4,8 +4,8 @@
     environment.py --list
     environment.py NAME SEED WORK BINDIR EXTENSION_CONF USER
 
-As root, in namespaces of its own (inside.sh).  The last line is "ok NAME ..." or
-"NOT OK NAME", and the status says the same.
+Runs as root, in namespaces of its own (inside.sh).  The last line is "ok NAME ..." or
+"NOT OK NAME", and the exit status says the same.
 """
 import importlib
 import pathlib

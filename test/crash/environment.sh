@@ -1,15 +1,15 @@
 #!/bin/bash
-# Faults that need the machine: power cuts, full disks, broken networks, clocks
+# Run the faults of the machine: power cuts, full disks, broken networks, clocks
 # that jump, failovers, copies.
 #
 #	environment.sh [NAME...]	default: all; --list prints the names
 #	SEED=n		repeat the choices of an earlier run
-#	JOBS=4		scenarios at a time: they wait more than they work
+#	JOBS=4		run so many scenarios at a time: they wait more than they work
 #	KEEP=1		leave the work directory behind
 #
-# Needs root.  Each scenario runs in namespaces of its own (inside.sh): its
-# mounts, loop devices, networks and processes are gone when it ends, however it
-# ends, and lib.sh removes the work directory.
+# Needs root.  Each scenario runs in namespaces of its own (inside.sh).  However a
+# scenario ends, its mounts, loop devices, networks and processes are then gone, and
+# lib.sh removes the work directory.
 set -uo pipefail
 cd "$(dirname "$0")/../.." || exit 1
 python=(/usr/bin/python3 -B test/crash/environment.py)
@@ -28,7 +28,7 @@ fi
 SEED=${SEED:-$((RANDOM * 32768 + RANDOM))}
 JOBS=${JOBS:-4}
 
-# The output of one scenario, as a whole.
+# Print the output of one scenario in one piece.
 show()
 {
 	local log=$1

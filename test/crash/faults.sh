@@ -1,19 +1,20 @@
 #!/bin/bash
-# All that breaks things on purpose: `make test-faults`.
+# Run all parts that break things on purpose: `make test-faults`.
 #
-#	PARTS="history environment points mutants analysis"	which, default: all
+#	PARTS="history environment points mutants analysis"	the parts, default: all
 #	MUTANTS="names"	only these broken builds
-#	SLOW=150		the machine takes 150 % of a quiet one with two cores: limits are longer
+#	SLOW=150		this machine takes 150 % of the time of a quiet machine with two
+#					cores: limits are longer
 #	SEED=n			repeat the choices of an earlier run
 #	KEEP=1			leave the work directories behind
 #	SKIP_PACKAGES=1	do not look for missing packages
-#	ALLOW_OFFLINE=1	name, but do not count, what lacks an input that cannot be fetched
+#	ALLOW_OFFLINE=1	name, but do not count, a test whose input cannot be fetched
 #	faults.sh --takes		print each part and the seconds it takes on a quiet machine
 #
-# Each part is a script of its own that ends with "N passed, N failed", and is
-# ended when it takes too long, which is a failure whatever it has printed.  One
-# after another: they would disturb each other's measurements.  The last line
-# adds them up.
+# Each part is a script of its own that ends with "N passed, N failed".  A part that
+# takes too long is ended; this counts as a failure, whatever the part has printed.
+# The parts run one after another, because they would disturb each other's
+# measurements.  The last line adds them up.
 set -uo pipefail
 cd "$(dirname "$0")/../.." || exit 1
 # shellcheck source=test/setup/tally.sh
@@ -27,12 +28,12 @@ declare -A script=(
 	[mutants]=test/mutants/run.sh
 	[analysis]=test/analysis/run.sh
 )
-# Seconds on a quiet machine with two cores.  A part has failed after twice as
-# long and a minute; what the parts before have left of theirs comes on top.
+# The seconds of each part on a quiet machine with two cores.  A part may take twice
+# as long and a minute, and also the time that the parts before did not use.
 declare -A takes=([history]=245 [environment]=250 [points]=120 [mutants]=420 [analysis]=600)
 parts=${PARTS:-history environment points mutants analysis}
 slow=${SLOW:-100}
-# Seconds to clean up after that.
+# Seconds that a part has to clean up after it was ended.
 grace=30
 
 if [ "${1:-}" = --takes ]; then
@@ -41,7 +42,7 @@ if [ "${1:-}" = --takes ]; then
 	done
 	exit
 fi
-# What waits inside waits longer, too.
+# Waits inside the parts are longer on a slow machine, too.
 if [ "$slow" -gt 100 ]; then
 	export LIMIT=$((300 * slow / 100)) TAP_TIMEOUT=$((900 * slow / 100)) SCENARIO_TIMEOUT=$((420 * slow / 100))
 fi
@@ -53,11 +54,11 @@ notes=()
 part=
 log=$(mktemp "${TMPDIR:-/tmp}/idem-faults.XXXXXX")
 trap 'rm -f "$log"' EXIT
-# The time limit of a part puts it into a process group of its own: who ends this
-# script does not reach it.
+# timeout(1) puts a part into a process group of its own.  So a signal to this script's
+# group does not reach the part.
 trap '[ -z "$part" ] || kill "$part" 2>/dev/null; wait; exit 143' INT TERM HUP
 
-# add_up NAME STATUS LIMIT
+# add_up NAME STATUS LIMIT: add up the result of a part.
 add_up()
 {
 	tally "$log" "$2"

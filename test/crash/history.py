@@ -3,10 +3,10 @@
 
     history.py MIX SEED WORK BINDIR EXTENSION_CONF SINKS RESULT
 
-MIX is faults (what every change has to survive), brief (half a minute of it), short
-(a few of everything), steady (little more than what workers keep) or a round of the long run, torture.
-The last lines are "ok NAME" or "NOT OK NAME", and RESULT gets the figures for the
-report of a long run.
+MIX is faults (every change has to survive this mix), brief (half a minute of faults), short
+(a few faults of every kind), steady (few faults; it measures what workers keep) or torture
+(a round of the long run).  The last lines are "ok NAME" or "NOT OK NAME".  RESULT gets the
+figures for the report of a long run.
 """
 import json
 import pathlib
@@ -32,12 +32,12 @@ MIXES = {
     "torture": Mix(crash=60, auxiliary=6, postmaster=36, sink=240, other=90, events=150000, complete=True),
 }
 FIRST_SEND = 3.0
-# Fewer have no 99th percentile.
+# With fewer values there is no 99th percentile.
 FIRST_SENDS = 100
 MEMORY = 1024
-# Contexts grow in steps, so fewer events may keep what these many may.
+# Memory contexts grow in steps, so fewer events may keep as much memory as so many.
 RATED = 300000
-# Of PREPARE TRANSACTION.  What is refused is no prepared transaction.
+# The share of PREPARE TRANSACTION that may be refused: a refused one tests nothing.
 REFUSED = 0.01
 
 
@@ -57,7 +57,7 @@ def bound(n):
 
 
 def percentile(values, share):
-    """Of a sorted list that is not empty."""
+    """A percentile of a sorted list that is not empty."""
     return values[min(len(values) - 1, int(len(values) * share))]
 
 
@@ -75,7 +75,7 @@ def report(tally, one, found, mix):
     kinds, events, figures = one.kinds, one.events, one.figures
 
     def judged(good, text):
-        """A share or a percentile of a few is chance: then it is only shown."""
+        """Judge a share or a percentile; of few values it is chance, and only shown."""
         if mix.complete:
             tally.line(good, text)
         else:

@@ -1,8 +1,7 @@
 #!/bin/bash
-# Part 1 of the faults: rounds of kills and other faults under a workload, judged
-# by the checker.
+# Run rounds of kills and other faults under a workload, judged by the history checker.
 #
-#	history.sh [MIX]	faults (default), brief, short, steady or torture; history.py says what they are
+#	history.sh [MIX]	faults (default), brief, short, steady or torture; see history.py
 #	SEED=n				repeat the schedule of an earlier run
 #	KEEP=1				leave the work directory behind, as after a failure
 #	SKIP_PACKAGES=1		do not look for missing packages
@@ -19,7 +18,7 @@ cd "$(dirname "$0")/../.." || exit 1
 SEED=${SEED:-$((RANDOM * 32768 + RANDOM))}
 crash_stage || give_up "history: build"
 
-# part COMMAND...: run it, show its output, add up its last line.
+# part COMMAND...: run the command, show its output, add up its last line.
 part()
 {
 	local log=$IDEM_WORK/log/part

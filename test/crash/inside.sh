@@ -3,10 +3,10 @@
 #
 #	inside.sh COMMAND...		as root
 #
-# Whatever it mounts, starts, adds to the network or leaves in shared memory is
-# gone when it ends, however it ends: the first process of the namespace dies
-# with this script, even by SIGKILL, and takes the rest with it.  A loop device
-# that a mount made is freed with the mount.
+# However the command ends, its mounts, processes, networks and shared memory are then
+# gone: the first process of the namespace dies with this script, even by SIGKILL, and
+# the namespace ends with its first process.  A loop device that a mount made is freed
+# with the mount.
 set -euo pipefail
 
 [ $# -gt 0 ] || {
@@ -19,7 +19,7 @@ set -euo pipefail
 }
 mkdir -p /run/netns
 # shellcheck disable=SC2016 # expanded inside
-# The shell stays as the first process: it reaps what others leave behind.
+# The shell stays as the first process: it reaps the processes that others leave.
 exec unshare --mount --propagation private --pid --ipc --net --fork --kill-child --mount-proc \
 	bash -c '
 		set -e

@@ -1,19 +1,19 @@
-"""What the clients did, written outside of the servers: one file per client.
+"""The clients' logs, written outside of the servers: one file per client.
 
 A line is a JSON object with "at" (monotonic seconds) and "op":
 
     {"op": "commit", "txn": T, "xid": X, "events": [[id, key, n, amount, kept, type], ...], ...}
                         COMMIT, or PREPARE, is about to be sent
     {"op": "ok"|"unknown"|"fail", "txn": T}
-                        what became of it; a transaction without "commit" ended before
+                        how the transaction ended; without "commit" it ended before COMMIT
     {"op": "decide", "txn": T, "what": "COMMIT"|"ROLLBACK"}
-                        of a prepared transaction, before it is told so
+                        a prepared transaction is about to be ended so
     {"op": "answers", "txn": T, "of": [[event id, verdict], ...]}
-                        what claims answered
+                        the verdicts of claims
     {"op": "effects", "txn": T, "of": [event id, ...]}
                         effects that the transaction makes if it commits
 
-Only the client that owns a file writes to it; a line is complete or the last.
+Only the client that owns a file writes to it.  Only the last line may be incomplete.
 """
 import json
 import pathlib
@@ -36,7 +36,7 @@ class Ledger:
         self.file.write(json.dumps({"at": time.monotonic(), "op": op, **more}) + "\n")
 
     def flush(self):
-        """Not while its client writes."""
+        """Call only while the client does not write."""
         self.file.flush()
 
     def close(self):
@@ -61,8 +61,8 @@ class Follower:
 
 
 def read(directory):
-    """All lines of all clients; each client's in its order.  The last one of a client that still works may be
-    written only half."""
+    """All lines of all clients; each client's lines in their order.  The last line of a client that still works
+    may be incomplete."""
     for path in sorted(pathlib.Path(directory).glob("*.ledger")):
         with open(path, encoding="ascii") as f:
             for line in f:

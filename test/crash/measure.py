@@ -1,4 +1,4 @@
-"""What the relays' workers hold: descriptors and memory; how soon they send."""
+"""Measures the relays' workers: their descriptors, their memory, and how soon they send."""
 import os
 import re
 import time
@@ -6,13 +6,13 @@ from datetime import datetime, timezone
 
 from server import READY
 
-# Bounded by the catalog and by a buffer's size, and filled step by step.
+# Contexts that fill step by step up to a bound: the catalog's size or a buffer's size.
 BOUNDED = ("CacheMemoryContext", "outbox reader")
 CONTEXT = re.compile(r"LOG:  level: (\d+); (.*?): \d+ total in .* (\d+) used")
 
 
 def descriptors(cluster, pids):
-    """Open ones, but for the server's own cache of data files."""
+    """The open descriptors, without the server's own cache of data files."""
     found = 0
     for pid in pids:
         for fd in os.listdir(f"/proc/{pid}/fd"):
@@ -24,7 +24,7 @@ def descriptors(cluster, pids):
 
 
 def settled_descriptors(cluster, pids):
-    """The same, twice in a row: a wait set is made anew now and then, and is missing for a moment."""
+    """Descriptors that two looks in a row agree on: a wait set that is made anew is missing for a moment."""
     last = None
     for _ in range(100):
         now = descriptors(cluster, pids)
@@ -36,7 +36,7 @@ def settled_descriptors(cluster, pids):
 
 
 def memory(cluster, pids):
-    """Bytes in use in all memory contexts but the bounded ones and those below them."""
+    """Bytes in use in all memory contexts, without the bounded contexts and the contexts below them."""
     total = 0
     for pid in pids:
         offset = cluster.log_size()
@@ -54,7 +54,7 @@ def memory(cluster, pids):
 
 
 def resident(pids):
-    """kB of memory of its own, of the largest."""
+    """The private memory of the largest worker, in kB."""
     most = 0
     for pid in pids:
         with open(f"/proc/{pid}/status", encoding="ascii") as f:
@@ -63,7 +63,7 @@ def resident(pids):
 
 
 def arrival_times(topology):
-    """relay -> when something arrived, as seconds since the epoch, in order: one relay per kind of sink."""
+    """relay -> the times of arrivals, as seconds since the epoch, in order: one relay per kind of sink."""
     times = "SELECT extract(epoch FROM at)::float8 FROM app"
     return {"fn": [r[0] for r in topology.a.rows(f"{times}.effect WHERE relay = 'fn' ORDER BY at")],
             "pgfn": [r[0] for r in topology.b.rows(f"{times}.inbox ORDER BY at")],
@@ -71,7 +71,7 @@ def arrival_times(topology):
 
 
 def ready_times(server):
-    """When it began to accept connections, as seconds since the epoch."""
+    """The times when the server began to accept connections, as seconds since the epoch."""
     found = []
     for line in server.log_text().splitlines():
         if READY in line:
@@ -82,12 +82,12 @@ def ready_times(server):
 
 
 def first_sends(topology):
-    """Seconds from "ready to accept connections" to the first arrival, per restart of A and relay, sorted;
-    and how many of them only say that it took longer.
+    """Seconds from "ready to accept connections" to the first arrival, per restart of A and relay, sorted; and
+    how many of these values are only lower bounds.
 
-    Where the next restart came before any arrival, the time until then counts.
-    The last restart has none after it, so nothing is known where nothing came.
-    What the target in B waited for B to restart says nothing about A's relay.
+    If the next restart came before any arrival, the time until that restart counts, as a lower bound.  After the
+    last restart no restart follows: without an arrival its value is not known.  A wait for a restart of B says
+    nothing about A's relay, and does not count.
     """
     ready = ready_times(topology.a)
     of_target = ready_times(topology.b)

@@ -1,17 +1,18 @@
 #!/bin/bash
-# Every fault point of the sources x every action it allows: a short workload
-# passes the point, the process is broken there, and the outcome is judged.
+# Test every fault point of the sources with every action that the point allows: a
+# short workload passes the point, the process is broken there, and the outcome is
+# judged.
 #
 #	points.sh [NAME...]		only points whose names begin with one of these
 #	points.sh --list		name, kind and place of every point
 #
-# LANES=n runs n pairs of servers beside each other (default 3), ACTIONS="kill
-# stall" only those.  KEEP=1 keeps the work directory.  Builds with the points
-# compiled in, in a copy of the tree.
+# LANES=n runs n pairs of servers beside each other (default 3).  ACTIONS="kill stall"
+# tries these actions only.  KEEP=1 keeps the work directory.  The script builds a copy
+# of the tree with the fault points compiled in.
 set -euo pipefail
 cd "$(dirname "$0")/../.."
 
-# NAME KIND FILE:LINE
+# Print a line "NAME KIND FILE:LINE" for each point.
 list_points()
 {
 	grep -rnoE --include='*.c' 'IDEM_(SINK_)?FAULT_POINT(_NO_ERROR|_CHILD)?\(([a-z&>-]+, )?"[^"]*"\)' src |
@@ -37,7 +38,7 @@ IDEM_TOP=$IDEM_WORK/src
 MAKE_ARGS=FAULT_POINTS=1 idem_build_stage
 list_points >"$IDEM_WORK/points.txt"
 
-# The sink of the tests stands beside the staged ones.
+# The test sink is copied beside the staged sink programs.
 cp "$IDEM_TOP/test/sink/idempotency-sink-pytest" "$IDEM_STAGE$IDEM_PKGLIBDIR/idempotency-sinks/"
 mkdir "$IDEM_WORK/python"
 cp "$IDEM_TOP"/test/crash/points/*.py "$IDEM_TOP"/test/python/*.py "$IDEM_WORK/python/"

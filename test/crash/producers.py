@@ -1,7 +1,7 @@
-"""Producers: transactions on A that enqueue, in every way there is.
+"""Producers: transactions on A that enqueue, in every possible way.
 
-Each transaction leaves one row in app.business, with the number of its events
-and the sum of their amounts: the marker that tells whether it committed.
+Each transaction leaves one row in app.business, with the number of its events and the sum
+of their amounts.  The row tells whether the transaction committed.
 """
 import json
 import threading
@@ -15,7 +15,7 @@ from topology import KEYS
 
 
 class Pace:
-    """How many events a second all producers together may enqueue."""
+    """The number of events a second that all producers together may enqueue."""
 
     def __init__(self, rate):
         self.rate = rate
@@ -54,7 +54,7 @@ class Producer(Client):
         elif self.pace.enqueued == before:
             time.sleep(0)
 
-    # Making events.  n is the number under the lock of the key, 0 without.
+    # Making events.  n is the event's number under the lock of its key; 0 without the lock.
 
     def payload(self, amount, n=0):
         return {"t": self.txn, "i": len(self.events), "a": amount, "n": n}
@@ -75,7 +75,7 @@ class Producer(Client):
                        (self.txn, len(kept), sum(e[3] for e in kept)))[0][0]
         self.finish(self.txn, statement, xid=xid, events=self.events, sync=not lazy)
 
-    # The ways.
+    # The ways to enqueue.
 
     def single(self, lazy):
         for _ in range(self.rng.randint(1, 3)):
@@ -141,7 +141,7 @@ class Producer(Client):
             self.coordinator.add(self.txn, what, delay=delay)
 
     def given(self, lazy):
-        """Repeated with the same id as long as its end is unknown: enqueued once."""
+        """Repeat a transaction with the same event id until its end is known: it is enqueued once."""
         event = str(uuid.UUID(int=self.rng.getrandbits(128), version=4))
         while True:
             try:
@@ -174,7 +174,7 @@ class Producer(Client):
 
 
 class Bulk(Producer):
-    """Nothing but batches, as fast as they go."""
+    """Enqueues batches only, as fast as possible."""
     MODES = (("many", 1),)
 
     def many(self, lazy, most=500):
@@ -182,7 +182,7 @@ class Bulk(Producer):
 
 
 class Holder(Producer):
-    """No thread: one transaction that is begun now and ended when it is told."""
+    """Without a thread: one transaction that begins now and ends when the caller asks for it."""
 
     def __init__(self, name, cluster, ledger, rng):
         super().__init__(name, cluster, ledger, rng, Pace(0), None, 1)

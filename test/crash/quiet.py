@@ -1,14 +1,14 @@
-"""Quiet times: after faults, with all else at rest, how soon does an event arrive?
+"""Quiet times: after faults, while everything else rests, how soon does an event arrive?
 
-    producers rest, nothing is prepared
-    backlog     what committed before arrives, and nothing wakes a relay meanwhile
-    steps       a single event, or a transaction that fills some batches of a relay
-                and one event more while these are on their way, or while the relay's
-                sink is held; the next step begins when all has arrived everywhere
+    producers rest, no transaction is prepared
+    backlog     the events that committed before arrive, and nothing wakes a relay meanwhile
+    steps       a single event; or a transaction that fills some batches of a relay, and
+                one more event while these are on their way or while the relay's sink is
+                held; the next step begins when everything has arrived everywhere
 
-A wake-up that is lost ends with any later commit.  So each step is waited for, longer
-than the relays' own timers run.  Beside it a process of its own (watch.py) notes when
-the machine stalled and what the view said that relays waited for.
+Any later commit would hide a lost wake-up.  So the test waits for the end of each step, longer
+than the relays' own timers run.  Meanwhile a process of its own (watch.py) notes the stalls of
+the machine, and the reasons for which the relays wait according to the view.
 """
 import os
 import signal
@@ -30,7 +30,7 @@ DELAYS = (0, 0.001, 0.003, 0.01, 0.03)
 
 
 class Starter(Producer):
-    """No thread: transactions of a quiet time, each committed when it is asked for."""
+    """Without a thread: transactions of a quiet time, each committed when the caller asks for it."""
 
     def __init__(self, name, cluster, directory, rng):
         super().__init__(name, cluster, ledger.Ledger(directory, name), rng, Pace(0), None, 1)
@@ -55,7 +55,7 @@ class Starter(Producer):
         self.transaction(lambda: self.fill(kind, 1))
 
     def burst(self, sizes, hold=None):
-        """Full batches of one relay, and an event more soon after."""
+        """Full batches of one relay, and one more event soon after."""
         relay = self.rng.choice(sorted(sizes))
         batches = self.rng.choice([n for n in BATCHES if n * sizes[relay] <= LARGEST] or [1])
         kind = self.rng.choice(TYPES[relay].replace("k", "") or "k")
@@ -122,7 +122,7 @@ class Stopped:
 
 
 class Receivers:
-    """What has come to them since a moment, asked for over sessions that stay."""
+    """The events that came to the relays since a moment, read over sessions that stay open."""
 
     def __init__(self, topology):
         self.topology, self.since = topology, time.time()
@@ -144,7 +144,7 @@ class Receivers:
         return True
 
     def wait(self, awaited):
-        """Until all of it is everywhere; False if there is no hope: the rules tell what is late, or lost."""
+        """Wait until all events are everywhere; False after too long: the rules find the late or lost events."""
         end = time.monotonic() + GIVE_UP
         while not self.have(awaited):
             if time.monotonic() > end:
@@ -183,7 +183,7 @@ def take_steps(one, starter, rng):
 
 
 def quiet_time(one, number, drain):
-    """Of a Round whose producers rest; drain() waits for what was committed before."""
+    """The quiet time of a Round whose producers rest; drain() waits for the events committed before."""
     starter = Starter(f"q{number}", one.a, one.directory, one.rng(f"q{number}"))
     watch = Watch(one.topology.work / f"watch{number}", *(c.dsn("crash watch") for c in one.topology.clusters))
     begin = time.time()

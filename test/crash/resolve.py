@@ -1,9 +1,9 @@
-"""From logs and tables to a History: what became of each transaction.
+"""Makes a History from logs and tables: how each transaction ended.
 
-An unknown COMMIT is resolved by pg_xact_status and by the row that the
-transaction leaves in app.business.  Both are needed: a crash that loses an
-asynchronous commit may lose its transaction id as well, which another
-transaction then gets, and a status of "committed" is that one's.
+An unknown COMMIT is resolved by pg_xact_status and by the row that the transaction leaves in
+app.business.  Both are needed: a crash that loses an asynchronous commit may lose its
+transaction id, too.  Another transaction then gets the id, and a status of "committed" is that
+transaction's.
 """
 import ledger
 from rules import Claim, Event, History
@@ -21,7 +21,7 @@ def statuses(cluster, xids):
 
 
 def producers(h, entries):
-    """txn -> its xid, its prepared decision."""
+    """txn -> its xid, and how it was decided if it was prepared."""
     xids, decided, ok = {}, {}, set()
     for e in entries:
         txn = e.get("txn")
@@ -36,7 +36,7 @@ def producers(h, entries):
         elif e["op"] == "decide":
             decided[txn] = e["what"]
     h.said_ok &= ok
-    # Of a prepared transaction it is PREPARE that was answered.
+    # For a prepared transaction "ok" is the answer to PREPARE.
     h.said_ok -= {t for t, what in decided.items() if what == "ROLLBACK"}
     return xids, decided
 
@@ -65,14 +65,14 @@ def consumers(h, entries):
         elif op == "commit" and "events" not in e:
             h.committing.setdefault(txn, e["at"])
         elif op == "decide":
-            # What is prepared is no effect yet.
+            # The effects of a prepared transaction do not exist yet.
             h.committing[txn] = e["at"] if e["what"] == "COMMIT" else float("inf")
     for c in [c for c in h.claims if c.verdict not in ("claimed", "duplicate", "busy")]:
         raise Finding(f"{c.txn}: claim of {c.event} answered {c.verdict}")
 
 
 def sessions(topology):
-    """What each instance of the program got, in order."""
+    """The events that each instance of the program got, in order."""
     found = []
     for entry in topology.program_log():
         if "hello" in entry:
@@ -99,7 +99,7 @@ def history(topology, directory, quiet=()):
 
 
 def lines_about(what, topology, directory, most=40):
-    """All that clients and receivers say about one event or transaction, by time where there is one."""
+    """All lines of clients and receivers about one event or transaction, by time if they have one."""
     found = []
     for e in ledger.read(directory):
         text = str(e)

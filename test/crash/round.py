@@ -1,9 +1,9 @@
 """One round: two fresh servers, clients, a schedule of faults, the judgement.
 
-    seed -> schedule and each client's choices; what interleaves how is up to the machine
+    seed -> schedule and each client's choices; the interleaving depends on the machine
 
-The context that faults get is the round itself: a, b, topology, kill_sink,
-wait_sinks_replaced, leave_open, limit.
+Faults get the round itself as their context: a, b, topology, kill_sink, wait_sinks_replaced,
+leave_open, limit.
 """
 import collections
 import os
@@ -32,8 +32,8 @@ QUIET_EVERY = 40
 
 
 class Mix:
-    """How much of each kind a round does at least; complete: every fault there is,
-    and enough restarts for a percentile of what follows them."""
+    """The least number of faults of each kind in a round.  complete: the round has every fault,
+    and enough restarts for a percentile of the times after them."""
 
     def __init__(self, crash, postmaster, sink, other, events, auxiliary=0, steady=0, rate=2500, complete=False):
         self.crash, self.auxiliary, self.postmaster = crash, auxiliary, postmaster
@@ -71,7 +71,7 @@ class Round:
         self.promised = {}      # transaction -> events it keeps, per type
         self.quiet = []
 
-    # What faults use.
+    # Functions for the faults.
 
     def kill_sink(self, pid):
         if not is_sink(pid):
@@ -83,7 +83,7 @@ class Round:
         self.kinds["sink"] += 1
 
     def wait_sinks_replaced(self, before):
-        """All programs that are gone by now have a successor."""
+        """Wait until all programs that are gone by now have a successor."""
         gone = {r: pid for r, pid in before.items() if not is_sink(pid)}
 
         def replaced():
@@ -100,7 +100,7 @@ class Round:
         if took > seconds:
             raise Finding(f"{what} took {took:.1f} s, at most {seconds} are allowed")
 
-    # Clients.
+    # The clients.
 
     def rng(self, name):
         return random.Random(f"{self.seed}/{name}")
@@ -138,7 +138,7 @@ class Round:
     # The schedule.
 
     def act(self, name, rng):
-        """Do it; where there is nothing to do it to, again as soon as there is."""
+        """Run a fault; if it finds nothing to break, try again until it does."""
         for _ in range(200):
             try:
                 ACTIONS[name].run(self, rng)
@@ -169,8 +169,8 @@ class Round:
         for i, name in enumerate(schedule):
             target = mix.events * (i + 1) / len(schedule)
             wait_until("producers make progress", lambda: self.pace.enqueued >= target, 300)
-            # One synchronous commit flushes all asynchronous ones before it: at
-            # times there is none.
+            # One synchronous commit flushes all asynchronous commits before it, so
+            # at times there are no synchronous commits.
             self.pace.lazy = lazy.choice((0, 0.3, 1, 1))
             self.trace(i, name)
             self.act(name, self.rng(f"{i}/{name}"))
@@ -189,7 +189,7 @@ class Round:
         return self.a.rows("SELECT coalesce(sum(events), 0)::int FROM app.business")[0][0]
 
     def reach(self, events):
-        """Go on producing until as many events are committed as the faults were meant to be among."""
+        """Go on producing until as many events are committed as the mix asks for."""
         self.figures["after the last fault"] = max(0, events - self.committed())
 
         def reached():
@@ -215,7 +215,7 @@ class Round:
         return {relay: sum(by_type[t] for t in TYPES[relay]) for relay in RELAYS}
 
     def drain_relays(self):
-        """Until as many have arrived as committed, or none comes any more."""
+        """Wait until as many events have arrived as committed, or no more events come."""
         expected = self.expected()
         last, since = None, time.monotonic()
         while True:
@@ -292,7 +292,7 @@ class Round:
 
     @staticmethod
     def waited(h):
-        """How long events took in quiet times, in seconds."""
+        """The seconds that events took in quiet times."""
         every = list(waits(h))
         return {"quiet times": len(h.quiet),
                 "arrival": sorted(round(w.took, 4) for w in every if w.took is not None),
@@ -333,13 +333,13 @@ class Round:
         self.figures["first send"], self.figures["first send cut"] = measure.first_sends(self.topology)
         return self.judge()
 
-    # Measurements.
+    # The measurements.
 
     def workers(self):
         return sorted({pid for _, pid, _ in self.topology.relays().values()})
 
     def burst(self, name, events, kills):
-        """Events as fast as they go, with sink programs killed, until all have arrived; how many."""
+        """Enqueue as fast as possible, and kill sink programs, until all events have arrived; their number."""
         pace = Pace(0)
         bulk = [self.client(Bulk, f"{name}{i}", self.a, pace, None, 1) for i in range(2)]
         for i in range(kills):
@@ -351,7 +351,7 @@ class Round:
         return pace.enqueued
 
     def steady(self, events):
-        """What the workers keep: no server restarts from here on."""
+        """Measure the descriptors and memory that workers keep: no server restarts from here on."""
         self.burst("w", events // 2, 5)
         workers = self.workers()
         before = measure.settled_descriptors(self.a, workers), measure.memory(self.a, workers)

@@ -1,8 +1,8 @@
-"""What a history must be.  Each rule is a function of its own: it yields the
-violations that it finds, as (rule, event or transaction, text).
+"""The rules for a history.  Each rule is a function, which yields the violations that it
+finds, as (rule, event or transaction, text).
 
-A History is what clients wrote down and receivers have, nothing of the tested
-system's own views.  Every rule is linear in it.
+A History has the clients' logs and the receivers' events, but nothing from the views of the
+tested system.  The time of every rule is linear in the size of the History.
 """
 from dataclasses import dataclass, field
 
@@ -32,7 +32,7 @@ class Claim:
 
 @dataclass
 class Quiet:
-    """A time when nothing but its own events was committed; seconds of one clock."""
+    """A quiet time, when only its own events were committed; seconds of one clock."""
     begin: float
     end: float
     awaited: list                               # its own: (id, type, when COMMIT was sent, when answered)
@@ -72,7 +72,7 @@ def committed(h):
 
 
 def business_rows(h):
-    """What was answered is there, once, and with what it was about."""
+    """A COMMIT that was answered is there, once, with the right number and sum of events."""
     for txn in h.said_ok:
         if h.outcome.get(txn) != "committed":
             yield "business", txn, "COMMIT was answered, and the transaction is gone"
@@ -90,7 +90,7 @@ def business_rows(h):
 
 
 def same_id_twice(h):
-    """An id that the client gave is enqueued by one committed transaction."""
+    """An event id that the client gave is enqueued by one committed transaction."""
     for event, versions in h.events.items():
         n = sum(e.kept and h.outcome.get(e.txn) == "committed" for e in versions)
         if n > 1:
@@ -98,7 +98,7 @@ def same_id_twice(h):
 
 
 def lost(h):
-    """What committed is at every relay that takes its type."""
+    """An event that committed is at every relay that takes its type."""
     found = committed(h)
     for relay, arrivals in h.arrivals.items():
         there = {a[0] for a in arrivals}
@@ -108,7 +108,7 @@ def lost(h):
 
 
 def phantom(h):
-    """What did not commit, was rolled back, or was never enqueued is nowhere."""
+    """An event that did not commit, was rolled back, or was never enqueued is nowhere."""
     found = committed(h)
     for relay, arrivals in h.arrivals.items():
         for event, _, payload in arrivals:
@@ -118,7 +118,7 @@ def phantom(h):
 
 
 def content(h):
-    """What arrives is what was enqueued, at a relay that asked for it."""
+    """An event arrives as it was enqueued, at a relay that takes its type."""
     found = committed(h)
     for relay, arrivals in h.arrivals.items():
         for event, key, payload in arrivals:
@@ -133,7 +133,7 @@ def content(h):
 
 
 def double(h):
-    """One arrival where the effect or the position commits with it."""
+    """An event arrives once if its effect or the position commits with the arrival."""
     for relay, arrivals in h.arrivals.items():
         if relay in h.repeats:
             continue
@@ -145,7 +145,7 @@ def double(h):
 
 
 def order(h):
-    """Events enqueued under the lock of their key arrive in the order of its holders."""
+    """Events enqueued under the lock of their key arrive in the order of the lock's holders."""
     for relay, arrivals in h.arrivals.items():
         last, seen = {}, set()
         for event, key, payload in arrivals:
@@ -192,7 +192,7 @@ def duplicate(h):
 
 
 def window(h):
-    """What a new instance of the program gets again is at most what was in flight."""
+    """A new instance of the program gets at most the batches again that were in flight."""
     seen = set()
     for i, session in enumerate(h.sessions):
         again = sum(event in seen for event in session)
@@ -223,8 +223,8 @@ def covered(begin, end, intervals):
 
 
 def waits(h):
-    """Each wait in quiet times: of an event of its own since COMMIT was answered; of one from before since the
-    relay's arrival before it, as the relay was busy until then."""
+    """Each wait in quiet times.  An event of the quiet time waits since its COMMIT was answered.  An event from
+    before waits since the relay's arrival before it, as the relay was busy until then."""
     for q in h.quiet:
         own = {event for event, _, _, _ in q.awaited}
         for relay, letters in h.types.items():
@@ -244,7 +244,7 @@ def waits(h):
 
 
 def late(h):
-    """A committed event that nothing holds back is on its way within a second."""
+    """A committed event arrives within a second, apart from waits that are explained."""
     for w in waits(h):
         if w.unexplained > PATIENCE:
             since = "COMMIT was answered" if w.took is not None else "the arrival before it, or the quiet time's begin"
@@ -256,6 +256,6 @@ RULES = (business_rows, same_id_twice, lost, phantom, content, double, order, on
 
 
 def judge(h):
-    """All violations."""
+    """The violations of all rules."""
     for rule in RULES:
         yield from rule(h)

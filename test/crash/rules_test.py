@@ -1,6 +1,6 @@
 #!/usr/bin/python3
-"""Each rule of the checker against histories made by hand: the good one passes,
-and each bad one is flagged by the rules that it is against, and by no other.
+"""Tests each rule of the checker with histories made by hand: the good history passes, and
+each bad history is flagged by the rules that it breaks, and by no other rule.
 """
 import pathlib
 import signal
@@ -38,7 +38,7 @@ def good():
     h.committing = {"c.1": 1.0, "c.2": 2.0}
     h.claims = [Claim(0.5, "c.1", E1, "claimed"), Claim(1.5, "c.3", E1, "duplicate")]
     h.sessions = [[E1], [E1, E2]]
-    # E1 was committed before, E2 in it; nothing is longer than a second but what is explained.
+    # E1 was committed before the quiet time, E2 in it; only explained waits are longer than a second.
     h.quiet = [Quiet(begin=100.0, end=200.0, awaited=[(E2, "k", 100.9, 101.0)],
                      stalls=[(101.2, 104.0), (102.0, 105.0)], named={"prog": [(105.0, 109.0, "outage: backoff")]},
                      arrived={"fn": {E1: 100.9, E2: 101.01}, "pg": {E1: 100.5, E2: 105.7},
@@ -107,7 +107,7 @@ BAD = {
 }
 
 
-# Lines of a server's log; does each tell of a process that died of itself, where the test sends SIGKILL?
+# Lines of a server's log: does the line report a process that died by itself, if the test sends SIGKILL?
 DEATHS = {
     "server process (PID 7) was terminated by signal 9: Killed": False,
     "server process (PID 7) was terminated by signal 11: Segmentation fault": True,

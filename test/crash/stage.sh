@@ -1,13 +1,13 @@
-# Shell functions of what runs history.py.  Source it with the tree's top as the
-# working directory.
+# Shell functions for the scripts that run history.py.  Source this file with the
+# tree's top as the working directory.
 
 # shellcheck shell=bash
 # shellcheck source=test/setup/lib.sh
 . test/setup/lib.sh
 
-# A work directory with a build, the sink programs, the test sink among them, a
-# version to update to, and a copy of the checker: the checkout may be readable by
-# root alone.
+# Make a work directory with a build, the sink programs and the test sink, a version to
+# update to, and a copy of the checker.  The copy is needed because the checkout may be
+# readable by root alone.
 crash_stage()
 {
 	idem_make_work
@@ -20,7 +20,7 @@ crash_stage()
 	chmod -R a+rX "$IDEM_WORK/crash"
 }
 
-# crash_python PROGRAM ARGUMENT...: of the checker, as the user of the servers.
+# crash_python PROGRAM ARGUMENT...: run a program of the checker as the server user.
 crash_python()
 {
 	local program=$1
@@ -29,7 +29,7 @@ crash_python()
 	idem_run idem_as /usr/bin/python3 -B "$IDEM_WORK/crash/$program" "$@" </dev/null
 }
 
-# crash_history MIX SEED RESULT: one round, in a directory of its own.
+# crash_history MIX SEED RESULT: run one round, in a directory of its own.
 crash_history()
 {
 	rm -rf "$IDEM_WORK/round"

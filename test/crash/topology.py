@@ -1,17 +1,17 @@
-"""Two servers and what runs between them.
+"""Two servers and the relays between them.
 
 A   business tables, the outbox, relays:
-    fn, fnb   functions of A: effects in A          exactly one
-    pgfn      postgres sink, a function of B        exactly one, by the stored position alone
-    pgtab     postgres sink, a table of B           exactly one
-    prog      a program that appends to a file      at least one
+    fn, fnb   functions of A: effects in A          exactly once
+    pgfn      postgres sink, a function of B        exactly once, by the stored position alone
+    pgtab     postgres sink, a table of B           exactly once
+    prog      a program that appends to a file      at least once
     fnq, pgq, storeq, progq   the same kinds, and a program that stores positions, with batches of a few events
               and little credit, which single events fill: they take one aggregate type only
 B   the arrivals; consumers claim them and make effects in B
 
-Aggregate types: "j" with jsonb payloads, "y" with bytes, "k" enqueued under the
-lock of the aggregate, "q" for relays with small batches.  No arrival or effect table has a unique key that would
-hide a double, but the table that pgtab fills, as it must.
+Aggregate types: "j" with jsonb payloads, "y" with bytes, "k" enqueued under the lock of the
+aggregate, "q" for relays with small batches.  A unique key would hide a double arrival.  So no
+arrival or effect table has a unique key, except the table that pgtab fills, which needs one.
 """
 import itertools
 import json
@@ -24,7 +24,7 @@ from server import Server, wait_until
 KEYS = 16
 PREPARED = 100
 
-# Segments turn over all the time; what commits asynchronously stays unflushed for long.
+# Segments rotate all the time; asynchronous commits stay unflushed for long.
 CONF = """
 max_prepared_transactions = {prepared}
 track_commit_timestamp = on
@@ -110,7 +110,7 @@ TYPES = {"fn": "jk", "fnb": "y", "pgfn": "jkyq", "pgtab": "k", "prog": "jkyq",
          "fnq": "q", "pgq": "q", "progq": "q", "storeq": "q"}
 # Relays whose sinks neither store positions nor claim.
 REPEATING = {"prog", "progq"}
-# relay -> what has its arrivals: server, table, column of the key; a relay to a program has a file.
+# relay -> the place of its arrivals: server, table, column of the key; a relay to a program has a file.
 TABLES = {
     "fn": ("a", "app.effect WHERE relay = 'fn'", "key"),
     "fnb": ("a", "app.effect WHERE relay = 'fnb'", "key"),
@@ -119,12 +119,12 @@ TABLES = {
     "pgtab": ("b", "app.tab WHERE true", "aggregate_id"),
     "pgq": ("b", "app.small WHERE true", "key"),
 }
-# What a relay to a program may have sent and not yet settled: 8 batches.
+# The batches that a relay to a program may have sent and not yet settled: 8.
 WINDOW = 8 * BATCH
 
 
 class Lines:
-    """A program's file of JSON lines, each parsed once.  One that was cut off by a kill is no line."""
+    """A program's file of JSON lines; each line is parsed once.  A line that a kill cut off does not count."""
 
     def __init__(self, path):
         self.path, self.entries, self.offset = path, [], 0
@@ -168,7 +168,7 @@ class Topology:
                 min_backoff => '20 ms', max_backoff => '500 ms', {more}, max_attempts => 1000)""")
         self.wait_whole()
 
-    # Is everything back to work?
+    # Does everything work again?
 
     def relays(self):
         """relay -> (state, pid, sink_pid)."""
@@ -194,7 +194,7 @@ class Topology:
             error.args = (f"{error}\nrelays: {self.a.relays()}",)
             raise
 
-    # What arrived, from the receivers' own tables and file.  (id, key, payload), in order.
+    # The arrivals, from the receivers' own tables and file: (id, key, payload), in order.
 
     def arrivals(self, relay):
         if relay in self.files:
@@ -214,7 +214,7 @@ class Topology:
             yield dashed(entry["event"]), entry["aggregate_id"], json.loads(text)
 
     def program_acks(self, relay, first=0):
-        """What a program has, from a line on; if it stores positions, what stands before one."""
+        """The events of a program, from a line on; if it stores positions, only the events before a position."""
         lines = itertools.islice(self.files[relay].read(), first, None)
         if relay in REPEATING:
             yield from (e for e in lines if e.get("outcome") == "acked")
@@ -232,13 +232,13 @@ class Topology:
         return self.files["prog"].read()
 
     def times_sql(self, relay):
-        """What arrived in a table between two times, and when: when the receiver's transaction committed."""
+        """The arrivals in a table between two times, each with the time when the receiver's transaction committed."""
         _, table, _ = TABLES[relay]
         return f"""SELECT event_id::text, extract(epoch FROM coalesce(pg_xact_commit_timestamp(xmin), at))::float8
             FROM {table} AND at BETWEEN to_timestamp(%s) AND to_timestamp(%s)"""
 
     def first_arrivals(self, relay, begin, end):
-        """event -> when, of those that came then and not before."""
+        """event -> time, for the events that came in that time and not before."""
         if relay in TABLES:
             return dict(self.cluster(TABLES[relay][0]).rows(self.times_sql(relay), (begin, end)))
         first = {}
@@ -266,7 +266,7 @@ class Topology:
         shutil.rmtree(self.work, ignore_errors=True)
 
     def end(self):
-        """Leave no process, but the directories, for somebody to look at."""
+        """End all processes; the directories stay, to be examined."""
         for cluster in self.clusters:
             cluster.kill()
 

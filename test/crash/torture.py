@@ -1,10 +1,10 @@
 #!/usr/bin/python3
-"""The report of a long run, in Markdown on standard output.
+"""Prints the report of a long run, in Markdown on standard output.
 
     torture.py RESULTS HOURS SECONDS COMMIT SERVER
 
-RESULTS holds a file history.SEED.json per round, and environment.SEED with what
-the machine's faults said.
+RESULTS holds a file history.SEED.json per round, and environment.SEED with the output of
+the machine's faults.
 """
 import collections
 import datetime
@@ -27,7 +27,7 @@ def machine():
 
 
 def bound(found, n):
-    """95 %: 3/n beside a zero; beside more, a finding says more than a bound."""
+    """The bound at 95 %: 3/n beside a zero.  Beside findings there is no bound: they say more."""
     return f"< {3 / n:.1e}" if n and not found else "-"
 
 

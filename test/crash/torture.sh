@@ -1,15 +1,15 @@
 #!/bin/bash
-# Rounds of faults with fresh seeds until the time is over: `make torture HOURS=n`.
+# Run rounds of faults with fresh seeds until the time is over: `make torture HOURS=n`.
 #
-#	HOURS=1				how long; fractions are allowed.  A round that has begun is finished
-#	SEED=n				seed of the first round; each further one is the next number
-#	ENVIRONMENT=10		every so many rounds the machine's faults too (root only; 0: never)
-#	REPORT=directory	where torture.md goes, default test/crash/report
+#	HOURS=1				hours to run; fractions are allowed.  A round that has begun is finished
+#	SEED=n				seed of the first round; each further round has the next number
+#	ENVIRONMENT=10		after every 10 rounds also the machine's faults (root only; 0: never)
+#	REPORT=directory	directory for torture.md, default test/crash/report
 #	KEEP=1				leave the work directory behind, as after a finding
 #	SKIP_PACKAGES=1		do not look for missing packages
 #
-# The report is written anew after each round, so it is there however this ends.
-# A finding ends the run; its directory stays.
+# The report is written anew after each round, so a report exists however the run ends.
+# A finding ends the run; the directory of the finding's round stays.
 set -uo pipefail
 cd "$(dirname "$0")/../.." || exit 1
 exec </dev/null
@@ -42,7 +42,7 @@ write_report()
 		"$("$PG_CONFIG" --version)" >"$REPORT/torture.md.new" && mv "$REPORT/torture.md.new" "$REPORT/torture.md"
 }
 
-# The machine's faults, with the round's seed; what they said goes to the report.
+# Run the machine's faults with the round's seed; their output goes to the report.
 environment()
 {
 	local log=$IDEM_WORK/results/environment.$1

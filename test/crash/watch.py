@@ -1,17 +1,17 @@
 #!/usr/bin/python3
-"""A witness of quiet times, in a process of its own: what else kept events waiting.
+"""A process of its own that notes, in quiet times, other reasons why events wait.
 
     watch.py OUT A B        connection strings of the two servers
 
-Until its standard input ends it writes to OUT, a JSON object per line, in seconds
+Until its standard input ends, it writes to OUT a JSON object per line, with times in seconds
 since the epoch:
 
     {"stall": "clock"|"a"|"b", "from": t, "to": t}
-                        this process was not run, or a query that does nothing took so long
+                        this process did not run, or a query that does nothing took so long
     {"relay": R, "why": "state: waiting_for", "from": t, "to": t}
-                        at two or more looks in a row the view named what R waits for
+                        at two or more looks in a row the view named a reason why R waits
     {"looks": n, "most": seconds}
-                        the end: how often the view was looked at, the longest time between
+                        the end: the number of looks at the view, the longest time between two
 """
 import json
 import pathlib
@@ -47,7 +47,7 @@ class Witness:
             self.write(stall=what, **{"from": begin + nominal, "to": end})
 
     def clock(self, servers):
-        """Sleeps and asks for nothing, by turns."""
+        """Sleeps, and sends a query that does nothing, by turns."""
         cursors = {name: cursor(dsn) for name, dsn in servers.items()}
         while not self.done.is_set():
             begin = time.time()
@@ -64,7 +64,7 @@ class Witness:
         while not self.done.is_set():
             at = time.time()
             cur.execute(VIEW)
-            # Read after this moment, shown before the next look.
+            # The view was read after the moment "at", and before the next look.
             now = {relay: f"{state}: {waiting}" for relay, state, waiting in cur.fetchall() if named(state, waiting)}
             most = max(most, at - last) if last else most
             looks, last = looks + 1, at
@@ -90,7 +90,7 @@ class Witness:
 
 
 def named(state, waiting):
-    """Whether this says what holds an event back that nobody refused."""
+    """Does the row name a reason that holds back an event that no sink refused?"""
     return state not in ("streaming", "idle") or waiting not in (None, "events", "retry")
 
 
@@ -101,7 +101,7 @@ def cursor(dsn):
 
 
 class Watch:
-    """This program, from the time it watches until it is stopped."""
+    """Runs this program, from the time when it watches until it is stopped."""
 
     def __init__(self, path, a, b):
         self.path = pathlib.Path(path)

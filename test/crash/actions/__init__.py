@@ -1,8 +1,8 @@
 """Faults, one module per family.
 
-A fault is a function (context, rng) registered under a name.  It returns when
-what it did is done; the runner then waits until the system is whole again.  It
-raises Finding for what must not happen, and Skip where there was nothing to do it to.
+A fault is a function (context, rng) that is registered under a name.  It returns when
+the fault has happened; the runner then waits until the system works again.  The function
+raises Finding for an event that must not happen, and Skip if it found nothing to break.
 """
 import importlib
 
@@ -11,7 +11,7 @@ ACTIONS = {}
 
 
 class Skip(Exception):
-    """Nothing to do it to right now: drawn again later."""
+    """The fault finds nothing to break now; it is drawn again later."""
 
 
 class Action:
@@ -20,8 +20,8 @@ class Action:
 
 
 def action(name, weight=1, kind="other"):
-    """kind: crash (of a server, by SIGKILL of a backend, a relay's worker or the
-    launcher), auxiliary (by that of another of its processes), postmaster, sink (a
+    """kind: crash (a server crashes by SIGKILL of a backend, of a relay's worker or of
+    the launcher), auxiliary (by SIGKILL of another of its processes), postmaster, sink (a
     sink program dies), other."""
     def register(run):
         ACTIONS[name] = Action(name, run, weight, kind)
@@ -30,7 +30,7 @@ def action(name, weight=1, kind="other"):
 
 
 def load():
-    """The faults of the families above, by name."""
+    """The faults of the modules above, by name."""
     for module in FAMILIES:
         importlib.import_module(f"actions.{module}")
     return ACTIONS

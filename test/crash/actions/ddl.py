@@ -61,7 +61,7 @@ def drop_database(ctx, rng):
     if rng.random() < 0.3:
         ctx.a.rows("DROP EXTENSION idempotency CASCADE", dbname=name)
     took = time.monotonic() - began
-    # Sessions of ours, not the relay's, end when they get to it.
+    # Our own sessions take a moment to end; this wait is not for the relay's processes.
     wait_until("our sessions are gone", lambda: not ctx.a.rows(
         "SELECT 1 FROM pg_stat_activity WHERE datname = %s AND backend_type = 'client backend'", (name,)))
     began = time.monotonic()
@@ -71,7 +71,7 @@ def drop_database(ctx, rng):
 
 @action("update the extension", 2)
 def update_extension(ctx, rng):
-    """To the other one of two versions: all tables are locked, all functions replaced."""
+    """Update to the other of two versions: all tables are locked, all functions replaced."""
     cluster = rng.choice((ctx.a, ctx.b))
     installed = "SELECT extversion FROM pg_extension WHERE extname = 'idempotency'"
     other = "1.0" if cluster.rows(installed) == [("1.0.test",)] else "1.0.test"

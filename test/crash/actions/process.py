@@ -14,8 +14,8 @@ AUXILIARY = ("walwriter", "checkpointer", "background writer", "autovacuum launc
 def crash(cluster, pid):
     """SIGKILL to a server process: the server restarts itself.
 
-    Stopped before: one that is on its way out would end by itself, and the
-    server would not restart.
+    The process is stopped before: a process that is about to end would end by itself,
+    and the server would not restart.
     """
     offset = cluster.log_size()
     if not cluster.signal(pid, signal.SIGSTOP) or not is_stopped(pid):
@@ -64,7 +64,7 @@ def kill_auxiliary(ctx, rng):
 
 @action("kill sink programs", 20, "sink")
 def kill_sinks(ctx, rng):
-    """One or all: the relay starts another."""
+    """Kill one or all sink programs: the relay starts another program."""
     relays = {r: sink for r, (_, _, sink) in ctx.topology.relays().items() if sink}
     names = sorted(relays)
     for relay in names if rng.random() < 0.5 else [pick(rng, names)]:
@@ -87,7 +87,7 @@ def is_sink(pid):
 
 @action("stop a process for a while", 6)
 def stop_process(ctx, rng):
-    """A backend, a worker, an auxiliary process or a sink program that does not run for a moment."""
+    """Stop a backend, a worker, an auxiliary process or a sink program for a moment."""
     cluster = rng.choice((ctx.a, ctx.b))
     pid = pick(rng, sorted(descendants(cluster.process.pid)))
     try:

@@ -49,7 +49,7 @@ def setting_for_a_while(cluster, name, value, seconds):
 
 
 def timeout(name):
-    """For everybody; the workers are above it."""
+    """Set a short timeout for all sessions; it must not affect the workers."""
     @action(f"{name} for everybody")
     def set_timeout(ctx, rng):
         setting_for_a_while(rng.choice((ctx.a, ctx.b)), name, f"{rng.randint(1, 20)}ms", rng.uniform(0.1, 0.5))
@@ -61,7 +61,7 @@ for _name in ("statement_timeout", "lock_timeout", "idle_in_transaction_session_
 
 @action("leave a transaction open", 4)
 def leave_open(ctx, rng):
-    """With an event in it that is enqueued before, and committed long after, many others."""
+    """A transaction with an event that is enqueued before many others and commits long after them."""
     ctx.leave_open(rng)
 
 

@@ -1,1 +1,1 @@
-"""The machine that faults are made on: servers, disks, networks, clocks."""
+"""The machine that the scenarios break: servers, disks, networks, clocks."""

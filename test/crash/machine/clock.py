@@ -1,4 +1,4 @@
-"""A wall clock that jumps, under one server: clock.c preloaded, told by a file."""
+"""A wall clock that jumps, under one server: clock.c is preloaded, and a file tells it the time."""
 import os
 import pathlib
 
@@ -16,7 +16,7 @@ class Clock:
         self.env = {"LD_PRELOAD": str(library), "CRASH_CLOCK": str(self.file)}
 
     def set(self, seconds):
-        """So far from the real time, from now on, for every process of the server."""
+        """Set the distance to the real time, from now on, for every process of the server."""
         fd = os.open(self.file, os.O_WRONLY)
         try:
             os.pwrite(fd, seconds.to_bytes(8, "little", signed=True), 0)

@@ -1,7 +1,7 @@
-"""Consumers at the target that claim every arrival, and what they were told.
+"""Consumers at the target that claim every arrival, and the answers that they got.
 
-What they acknowledge is noted after COMMIT only.  They commit asynchronously:
-that a completion lasts is for the extension to see to.
+An acknowledgement is noted after COMMIT only.  The consumers commit asynchronously: the
+extension itself has to make completions durable.
 """
 import random
 import threading
@@ -18,7 +18,7 @@ CREATE TABLE app.booked (event_id uuid);
 """
 
 
-# Some that nobody has handled, which others choose as well, and some of all.
+# Some events that are not handled, which other consumers also choose, and some of all events.
 CHOICE = """
 (SELECT event_id::text FROM app.arrivals AS a
     WHERE NOT EXISTS (SELECT FROM app.booked AS b WHERE b.event_id = a.event_id) LIMIT 10)
@@ -78,7 +78,7 @@ class Consumers:
         self.handled[event] = verdict
 
     def judge(self, target):
-        """Nothing has two effects, and what was handled has one; how many effects."""
+        """No event has two effects, and a handled event has one; the number of effects."""
         handled = set(self.handled)
         booked = [event for event, in target.rows("SELECT event_id::text FROM app.booked")]
         if len(booked) != len(set(booked)):
@@ -89,7 +89,7 @@ class Consumers:
         return len(booked)
 
     def finish(self, target, due):
-        """Go on until every one of the arrivals has its effect."""
+        """Go on until every arrival has its effect."""
         wait_until("everything is booked", lambda: self.judge(target) >= due, pause=0.2)
         self.stop()
         booked = self.judge(target)

@@ -1,6 +1,6 @@
 """A disk that can lose its power or fill up: a file system in a file.
 
-The mount goes with the namespace (inside.sh), the loop device with the mount.
+The mount ends with the namespace (inside.sh), the loop device ends with the mount.
 """
 import os
 import subprocess
@@ -9,7 +9,7 @@ from server import Finding, run, wait_until
 
 
 class Disk:
-    """XFS, the smallest there is, on a loop device."""
+    """An XFS of the least possible size, on a loop device."""
     SIZE = 320 << 20
 
     def __init__(self, lab, name):
@@ -27,7 +27,7 @@ class Disk:
         run("mount", "-o", "loop", self.image, self.path)
 
     def unmount(self):
-        # A process that was killed may still be on its way out.
+        # A process that was killed may not have ended yet.
         wait_until(f"{self.path} can be unmounted",
                    lambda: subprocess.run(["umount", str(self.path)], check=False,
                                           capture_output=True).returncode == 0)
@@ -36,7 +36,7 @@ class Disk:
         run("sync", "-f", self.path)
 
     def cut_power(self):
-        """What was not synced is gone; all access fails from now on."""
+        """Lose the data that was not synced; all access fails from now on."""
         (self.path / "unsynced").write_bytes(b"x" * 65536)
         run("xfs_io", "-x", "-c", "shutdown", self.path)
 
@@ -52,7 +52,7 @@ class Disk:
         return self.path / "ballast"
 
     def fill(self):
-        """Leave no room, but for what is allocated already."""
+        """Fill the disk; only the space that is allocated already can be written."""
         free = os.statvfs(self.path).f_bavail * os.statvfs(self.path).f_frsize
         size = self.ballast().stat().st_size if self.ballast().exists() else 0
         step = 1 << 20

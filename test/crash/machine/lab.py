@@ -19,7 +19,7 @@ TRUST = "host all all 10.0.0.0/8 trust\nhost replication all 10.0.0.0/8 trust\n"
 
 
 class Lab:
-    """Where things are, and who runs servers."""
+    """The directories of the scenario, and the user that runs servers."""
 
     def __init__(self, work, bindir, extension_conf, user):
         self.work = pathlib.Path(work)
@@ -54,7 +54,7 @@ class Lab:
         return server
 
     def make(self, name, data=None):
-        """A data directory of its own."""
+        """A server with a new data directory."""
         server = self.bare(name, data)
         server.make(self.settings)
         with open(server.data / "pg_hba.conf", "a", encoding="utf-8") as hba:
@@ -70,7 +70,7 @@ class Lab:
         return server
 
     def standby_of(self, primary, name, conf=""):
-        """A streaming standby of it, started."""
+        """A streaming standby of the server, started."""
         standby = self.bare(name)
         self.user_run(self.bindir / "pg_basebackup", "-D", standby.data, "-c", "fast", "-h", primary.host,
                       "-p", str(primary.port), "-U", "postgres")
@@ -84,7 +84,7 @@ class Lab:
             server.kill()
 
     def judge(self):
-        """No server may have crashed by itself: it would have recovered, and nobody would know."""
+        """Check the logs for servers that crashed by themselves: a server recovers, and hides the crash."""
         found = [line for server in self.servers for line in server.deaths()]
         if found:
             raise Finding("\n".join(["died of itself:", *found[:20]]))

@@ -1,7 +1,7 @@
-"""A network of two hosts, and what goes wrong between them.
+"""A network of two hosts, and the faults between them.
 
-The far host is a network namespace at the other end of a veth pair; the packet
-filter in it drops or resets.  The proxy is a peer that is slow, dumb or lies.
+The far host is a network namespace at the other end of a veth pair; its packet filter drops
+or resets.  The proxy is a peer that is slow, mute or lies.
 """
 import collections
 import select
@@ -46,7 +46,7 @@ class Network:
 
 
 class Proxy:
-    """Between the relay and the far host, in one of several moods.
+    """A proxy between the relay and the far host, in one of several moods.
 
     through   forwards
     slow      forwards 200 bytes at a time, with pauses: some ten events a second

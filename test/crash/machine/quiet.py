@@ -1,7 +1,7 @@
-"""Quiet times of a world: writers rest, and each event of ours is seen at once.
+"""Quiet times of a world: writers rest, and each event of the quiet time has to arrive at once.
 
-The rule is `late` of the rounds (rules.py), with the same witness (watch.py).  When an
-event arrived is seen from here, so a scenario may turn the servers' clocks.
+The rule is `late` of the rounds (rules.py), with the same witness (watch.py).  The time of an
+arrival is seen from outside the servers, so a scenario may turn the servers' clocks.
 """
 import time
 import uuid
@@ -21,8 +21,8 @@ DELAYS = (0, 0.001, 0.01, 0.03)
 
 
 class QuietTime:
-    """hold: a function that holds up what the relays send, and returns another that lets it go; the view has to
-    name that.  A function relay sends nothing: its own COMMIT is held up, which pg_stat_activity names."""
+    """hold: a function that holds up the relays' events, and returns a function that releases them.  The view has
+    to show the hold.  A function relay sends nothing: its own COMMIT is held up, and pg_stat_activity shows it."""
 
     def __init__(self, world, rng, hold=None):
         self.world, self.rng, self.hold = world, rng, hold
@@ -33,9 +33,9 @@ class QuietTime:
         self.old_lines = len(self.lines.read()) if world.file else 0
 
     def commit(self, session, n):
-        """One transaction of n events, which waits for nobody; their ids."""
+        """Commit one transaction of n events, without waiting for a standby; their ids."""
         with session.cursor() as cursor:
-            # A given id is claimed, which would wait for the standby.
+            # An id that the client gives is claimed, and the claim would wait for the standby.
             cursor.execute("SET LOCAL synchronous_commit = local; SET LOCAL idempotency.durable_complete = off")
             for _ in range(n):
                 self.number += 1
@@ -51,7 +51,7 @@ class QuietTime:
             op.outcome = "ok"
 
     def step(self, session, size):
-        """Full batches, one event more while these are on their way; and until they are everywhere."""
+        """Send full batches, and one more event while they are on their way; wait until all are everywhere."""
         first, begin = len(self.awaited), time.time()
         release = self.hold and self.rng.random() < 0.7 and self.hold()
         try:
@@ -82,13 +82,13 @@ class QuietTime:
         return not any(missing.values())
 
     def there(self, relay):
-        """Of the file only what is new: there may be megabytes before, and to read them is no wait of the relay."""
+        """Read only the new part of the file: reading megabytes would count as a wait of the relay."""
         if relay == "file":
             return {str(uuid.UUID(e["event"])) for e in self.lines.read()[self.old_lines:] if e.get("outcome") == "acked"}
         return {event for event, _, _ in self.world.arrivals(relay)}
 
     def run(self):
-        """The longest seconds from COMMIT to arrival."""
+        """The longest time from COMMIT to arrival, in seconds."""
         world = self.world
         self.key = f"quiet{len(world.traffic.operations)}"
         size = self.rng.choice(BATCH_SIZES)

@@ -1,9 +1,9 @@
-"""The list of scenarios: name -> function(lab, random), in the order they were written."""
+"""The list of scenarios: name -> function(lab, random), in the order of the sources."""
 SCENARIOS = {}
 
 
 def scenario(name):
-    """The function returns one line that says what it counted, or raises."""
+    """Register a scenario.  The function returns a line with what it counted, or raises."""
     def note(function):
         SCENARIOS[name] = function
         return function

@@ -1,14 +1,14 @@
-"""Writers, and the ledger of what they were told.
+"""Writers, and the ledger of the answers that they got.
 
-Every operation is noted before it is tried and after it was answered, outside
-of the servers:
+Every operation is noted outside of the servers, before it is tried and after it was
+answered:
 
     ok        COMMIT was answered
     fail      an error before COMMIT was sent, or ROLLBACK
     unknown   the connection broke while COMMIT was under way
 
-What became of an unknown one says the business table of the server that is
-left in the end, which is also what "committed" means to the verdict.
+The business table of the server that is left in the end tells how an unknown operation
+ended.  For the verdict, "committed" means a row in this table.
 """
 import random
 import threading
@@ -21,7 +21,7 @@ from server import wait_until
 
 
 class Operation:
-    """One event: who wrote it as its how-manieth, and how it ended."""
+    """One event: its writer, its number among the writer's events, and how it ended."""
     __slots__ = ("event", "key", "n", "durable", "outcome", "note", "tag")
 
     def __init__(self, event, key, n, durable, tag):
@@ -42,7 +42,7 @@ CREATE TABLE orders (event_id uuid PRIMARY KEY, key text NOT NULL, n bigint NOT 
 class Traffic:
     """Threads that write orders with their events until told to stop.
 
-    connect() returns a connection to whatever is the primary; it may fail.
+    connect() returns a connection to the present primary; it may fail.
     """
 
     def __init__(self, connect, seed, durable=(True, True, False, False), pause=0.004):
@@ -74,7 +74,7 @@ class Traffic:
         self.resumed.clear()
 
     def rest(self):
-        """No writer has a transaction any more."""
+        """Wait until no writer has a transaction any more."""
         self.pause_all()
         wait_until("writers rest", lambda: len(self.parked) == len(self.threads))
 
@@ -139,7 +139,7 @@ class Traffic:
         connection.commit()
         op.outcome = "ok"
         if connection.notices:
-            # A warning at COMMIT: the wait for a standby was cancelled.
+            # COMMIT gave a warning: the wait for a standby was cancelled.
             op.note = " ".join(connection.notices).strip()
             op.durable = False
             connection.notices.clear()

@@ -1,4 +1,4 @@
-"""Compares the ledger, the business table and what the sinks received.
+"""Compares the ledger, the business table and the events that the sinks received.
 
 Each rule is a difference of sets or one pass over a list.  A violation is
 printed with the ledger's line of the event, not with the whole history.
@@ -27,7 +27,7 @@ class Verdict:
         self.findings.append("\n".join(lines))
 
     def ledger(self, lost_allowed=False):
-        """The server against its clients."""
+        """Compare the server with the answers to its clients."""
         if not lost_allowed:
             self.report("acknowledged durable commit is gone",
                         (op.event for op in self.operations.values()

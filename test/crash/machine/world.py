@@ -1,4 +1,4 @@
-"""The world most scenarios live in: a source, its traffic, and three kinds of sink.
+"""The world that most scenarios share: a source, its traffic, and three kinds of sinks.
 
     source --> relay "pg"   --> function at the target, exactly once by position alone
            --> relay "fn"   --> function at the source, exactly once
@@ -37,7 +37,7 @@ CREATE SERVER fn FOREIGN DATA WRAPPER idempotency_function OPTIONS (function 'pu
 
 
 class World:
-    """Made once; what a scenario breaks it mends before drain()."""
+    """Made once per scenario.  A scenario mends what it broke before it calls drain()."""
 
     def __init__(self, lab, seed, source, target, file_sink=True, target_host=None,
                  target_options="", target_port=None):
@@ -80,7 +80,7 @@ class World:
                             " max_backoff => '500 ms', max_attempts => 1000000)", (relay, relay))
 
     def run_only(self, relays):
-        """Pause the other relays."""
+        """Pause all other relays."""
         for relay in self.relays:
             verb = "resume" if relay in relays else "pause"
             self.primary.rows(f"SELECT idempotency.relay_{verb}(%s)", (relay,))
@@ -90,14 +90,14 @@ class World:
         self.target.rows("INSERT INTO app.refusing DEFAULT VALUES" if refusing else "DELETE FROM app.refusing")
 
     def wait_progress(self, relays=None, n=10, when=""):
-        """Each relay gets something new."""
+        """Check that each relay delivers something new."""
         for relay in relays or self.relays:
             before = len(self.arrivals(relay))
             wait_until(lambda r=relay: f"relay {r} goes on {when}\n{self.primary.relays()}",
                        lambda r=relay, b=before: len(self.arrivals(r)) >= b + n)
 
     def write(self, **kwargs):
-        """Begin to write to whatever is the primary."""
+        """Begin to write to the present primary."""
         self.traffic = Traffic(kwargs.pop("connect", None) or (lambda: self.primary.connect(autocommit=False)),
                                self.seed, **kwargs).start()
         return self.traffic
@@ -116,7 +116,7 @@ class World:
         return [arrival for arrival in found if arrival[1] not in self.ignored]
 
     def received(self, anyhow=False):
-        """What the program acknowledged, or anyhow got."""
+        """The events that the program acknowledged, or that it got at all."""
         if not self.file.exists():
             return
         for line in self.file.read_text().splitlines(keepends=True):
@@ -127,7 +127,7 @@ class World:
                 yield str(uuid.UUID(entry["event"])), entry["aggregate_id"], json.loads(entry["payload"])["n"]
 
     def drain(self):
-        """Stop writing, wait until everything committed has arrived, and see how soon single events do."""
+        """Stop writing, wait until everything committed has arrived, and see how soon single events arrive."""
         if self.traffic:
             self.traffic.stop()
         for relay in self.relays:
@@ -136,7 +136,7 @@ class World:
             self.be_quiet()
 
     def rest(self, hold=None):
-        """A quiet time before more is broken."""
+        """Have a quiet time before the next fault."""
         self.traffic.rest()
         for relay in self.relays:
             self.wait_arrived(relay)

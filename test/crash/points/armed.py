@@ -1,4 +1,4 @@
-"""The fault points of a server that are armed, and who has reached them: files in its data directory."""
+"""The armed fault points of a server, and the processes that reached them: files in its data directory."""
 
 
 class Armed:
@@ -9,13 +9,13 @@ class Armed:
         self.hits.mkdir()
 
     def arm(self, point, action, skip=0):
-        """Moved into place as a whole, so that nobody reads half of it."""
+        """Arm a point.  The file is moved into place, so that no process reads an incomplete file."""
         name = self.armed.parent / "arming"
         name.write_text(f"{action} {skip}\n")
         name.rename(self.armed / point)
 
     def disarm(self, point):
-        """True if it had been reached."""
+        """Disarm the point; true if a process had reached it."""
         (self.armed / point).unlink(missing_ok=True)
         return self.release(point)
 
@@ -23,7 +23,7 @@ class Armed:
         return (self.hits / point).exists()
 
     def hit_by(self, point):
-        """The process that reached it; None if nobody did, or it was released."""
+        """The process that reached the point; None if no process did, or if it was released."""
         try:
             return int((self.hits / point).read_text())
         except (FileNotFoundError, ValueError):

@@ -1,4 +1,4 @@
-"""A pair of servers, and one step after the other on them."""
+"""A lane: a pair of servers, and the steps that run on them one after another."""
 import signal
 import threading
 import time
@@ -60,14 +60,14 @@ RELAY = """SELECT idempotency.relay_create(%s, 's_' || %s, %s::text[], max_attem
 RELAYS = {"fn": ("t",), "pg": ("t", "big"), "null": ("t", "big"), "rec": ("t",), "pos": ("t",),
           "bis": ("kill",)}
 
-# Points of these kinds are passed by programs, not by processes of the server.
+# Sink programs pass the points of these kinds; processes of the server do not.
 OUTSIDE = ("sink", "child")
 HIT_SECONDS = 30
 QUIET_SECONDS = 30
 
 
 def copy_of(template, directory):
-    """A server of its own that begins as a copy, with points to arm."""
+    """A server with points to arm; its data directory begins as a copy."""
     directory.mkdir(parents=True)
     server = Server(directory.name, directory, template.bindir, port=5432)
     server.sock.mkdir()
@@ -121,13 +121,13 @@ class Lane:
         rows = dict(self.source.try_rows("SELECT relay, state FROM idempotency.stat_relay"))
         return all(rows.get(relay) == "streaming" for relay in RELAYS)
 
-    # For the scenes
+    # Functions for the scenes
 
     def hit(self):
         return self.source.points.is_hit(self.point)
 
     def soon(self, what, condition, seconds=3):
-        """Until it holds, the point is reached or the time is over: not judged."""
+        """Wait until the condition holds, the point is reached or the time is over; the result is not judged."""
         until = time.monotonic() + seconds
         while time.monotonic() < until and not self.stopping and not self.hit():
             if condition():
@@ -136,11 +136,11 @@ class Lane:
         return False
 
     def settle(self, seconds):
-        """Until this round's events have gone where they go."""
+        """Wait until this round's events have arrived at their sinks."""
         self.soon("events to arrive", lambda: not self.missing(), seconds)
 
     def missing(self):
-        """As far as the transactions that are known to have committed go."""
+        """The events that have not come, of the transactions that are known to have committed."""
         first = self.first
         for p in self.ledger.producers:
             if p.told == "committed":
@@ -165,7 +165,7 @@ class Lane:
         self.source.try_rows("SELECT pg_reload_conf()")
 
     def no_standby_after_hit(self):
-        """The claim that waits is released once the point was reached, or is not."""
+        """Release the claim that waits, once the point was reached or will not be reached."""
         def watch():
             self.soon("the point", lambda: False, 3)
             self.no_standby()
@@ -175,10 +175,10 @@ class Lane:
         if pid:
             self.dead.append((server, pid, program))
 
-    # A step
+    # The parts of a step
 
     def play(self, scene):
-        """Rounds until the point was reached."""
+        """Run rounds of the scene until the point was reached."""
         while not self.stopping:
             try:
                 scene(self)
@@ -197,7 +197,7 @@ class Lane:
             print(f"# {self.point}: {text}".rstrip(), flush=True)
 
     def step(self, point, kind, action):
-        """Problems, as lines; none if all is well."""
+        """The problems, as lines; no lines if everything is right."""
         self.point = point
         self.stopping = False
         self.dead = []
@@ -230,17 +230,17 @@ class Lane:
         return problems + self.judge() + self.deaths()
 
     def outlast(self, point):
-        """A program that hangs is killed by its worker; it is not let go on before."""
+        """Wait until the worker has killed a program that hangs; the program is not released before."""
         pid = self.source.points.hit_by(point)
         wait_until(f"the worker to kill a program that hangs (process {pid})", lambda: pid and is_gone(pid))
 
     def deaths(self):
-        """Who died, other than by the step's own deed."""
+        """The processes that died, without those that the step itself killed."""
         problems = []
         for server, pid, _ in self.dead:
             try:
                 wait_until(f"process {pid} to be gone", lambda p=pid: is_gone(p))
-                # A server that answers has written down whom it reaped before.
+                # A server that answers has logged every process that it reaped before.
                 server.wait_ready()
             except Finding as e:
                 problems.append(str(e))
@@ -250,7 +250,7 @@ class Lane:
         return problems
 
     def contend(self):
-        """Others go on while a process stands still at the point."""
+        """Let other sessions work while a process stalls at the point."""
         session, other = scenes.Session(self), scenes.Session(self)
         stalled = sorted(self.ledger.claims.ids)[-3:]
         try:
@@ -267,7 +267,7 @@ class Lane:
             self.source.try_rows(f"COMMIT PREPARED '{gid}'")
 
     def last_try(self):
-        """Every id that was ever claimed is claimed until it is a duplicate."""
+        """Claim every id that was ever claimed, until the verdict is duplicate."""
         session = scenes.Session(self)
         ids = sorted(self.ledger.claims.ids)
         try:
@@ -291,7 +291,7 @@ class Lane:
                 self.last_try()
                 problems += self.ledger.judge_claims(final=True)
 
-            # One more, which shows that everything runs again.
+            # One more round of events, which shows that everything runs again.
             session = scenes.Session(self)
             scenes.produce(session, ["t", "kill", "big"])
             session.close()

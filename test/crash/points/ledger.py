@@ -1,20 +1,19 @@
-"""What a lane asked the server to do, and whether it came true.
+"""The operations of a lane, and whether their results are right.
 
-Every transaction of a producer has a token, which it also inserts into the
-table "done": after all is over, a transaction has committed if its token is
-there, whatever its client was told.  Every claim has an id, and its effect is
-a row of the table "effects".
+Every transaction of a producer has a token, which it also inserts into the table "done".
+At the end a transaction has committed if its token is there, whatever answer its client
+got.  Every claim has an id, and its effect is a row of the table "effects".
 """
 import json
 from collections import Counter
 
-# Which relays receive events of an aggregate type.
+# The relays that receive events of each aggregate type.
 RECEIVERS = {"t": ("fn", "pg", "pos", "rec"), "big": ("pg",), "kill": ("bis",)}
 EXACT = ("fn", "pg", "pos")
 
 
 class Producer:
-    """One transaction: what it enqueued and what became of it."""
+    """One transaction: its events, and how it ended."""
 
     def __init__(self, token, sync, session):
         self.token = token
@@ -25,7 +24,7 @@ class Producer:
 
 
 class Claims:
-    """Ids that were worked on, and the answers that bind the server."""
+    """The ids that were claimed, and the answers that bind the server."""
 
     def __init__(self):
         self.ids = set()
@@ -33,7 +32,7 @@ class Claims:
 
 
 class File:
-    """The log of a sink of the tests, read as it grows."""
+    """The log of a test sink, read as it grows."""
 
     def __init__(self, path):
         self.path = path
@@ -83,7 +82,7 @@ class Ledger:
         return f"{what}-{self.next}"
 
     def resolve(self):
-        """Which transactions committed; what speaks against it, as lines."""
+        """Note which transactions committed; the contradictions, as lines."""
         problems = []
         if not self.producers:
             return problems
@@ -103,19 +102,19 @@ class Ledger:
         return problems
 
     def due(self, relay):
-        """What this step's transactions owe a relay."""
+        """The events that this step's transactions owe a relay."""
         return {(p.token, number) for p in self.producers if p.token in self.committed
                 for kind, number, _ in p.events if relay in RECEIVERS[kind]}
 
     def received(self, relay, since):
-        """The events from that token on that came to a relay's sink, by time, repeats as well."""
+        """The events from that token on that came to a relay's sink, by time, with repeats."""
         if relay in self.files:
             return [event for event in self.files[relay].read() if event[0] >= since]
         server = self.source if relay == "fn" else self.target
         return server.try_rows("SELECT token, i FROM received WHERE token >= %s ORDER BY serial", (since,))
 
     def missing(self, since):
-        """Relay -> events that are due and have not come."""
+        """relay -> events that are due and have not come."""
         return {relay: late for relay in ("fn", "pg", "pos", "rec", "bis")
                 if (late := self.due(relay) - set(self.received(relay, since)))}
 
@@ -137,11 +136,12 @@ class Ledger:
         return problems
 
     def judge_order(self, relay, arrivals):
-        """Per session and key; of repeats the first counts.
+        """Check the order per session and key; of repeats the first counts.
 
-        What a session enqueues after it was told that a transaction committed
-        comes after that transaction's.  One whose end the session does not know
-        may commit beside its next one, and nothing follows it.
+        If a session was told that a transaction committed, the events that it enqueues
+        later come after that transaction's events.  A transaction whose end the session
+        does not know may commit beside the session's next transaction, so its events
+        have no order to later events.
         """
         rank = {}
         for event in arrivals:
@@ -164,7 +164,7 @@ class Ledger:
         return problems
 
     def judge_claims(self, final):
-        """Before the last try of all, what binds; after it, all of them once."""
+        """Before the last claim of every id: check the answers that bind; after it: each id has one effect."""
         ids = sorted(self.claims.ids if final else self.claims.binding)
         effects = dict(self.source.try_rows(
             "SELECT id, count(*) FROM effects WHERE id = ANY (%s) GROUP BY id", (ids,)))

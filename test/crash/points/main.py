@@ -1,4 +1,4 @@
-"""All points x all actions, over some lanes; prints ok or NOT OK for each."""
+"""Runs every fault point with every action, over some lanes; prints ok or NOT OK for each pair."""
 import multiprocessing
 import os
 import pathlib
@@ -33,7 +33,7 @@ def read_steps(beginnings):
 
 
 def run_lane(number, template, todo, results):
-    # libpq tells there of every crash
+    # libpq reports every crash on standard error
     os.dup2(os.open(os.devnull, os.O_WRONLY), 2)
     lane = Lane(WORK / "lanes" / f"lane{number}", template, bool(os.environ.get("VERBOSE")))
     try:
@@ -58,7 +58,7 @@ def run_lane(number, template, todo, results):
 
 
 def whole_history(lane):
-    """What came late counts as well."""
+    """Judge the whole history of the lane once more, for events that came late."""
     lane.ledger.begin_step()
     return lane.ledger.judge_events(0, everything=True)
 

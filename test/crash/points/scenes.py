@@ -1,7 +1,7 @@
 """The workloads that pass the fault points.
 
-A scene is one round of work, repeated until the armed point was reached.  Any
-statement of it may fail or never answer: what it did is judged afterwards.
+A scene is one round of work, which is repeated until the armed point was reached.  Any
+statement of a scene may fail or never be answered: its results are judged afterwards.
 """
 import json
 import os
@@ -17,11 +17,11 @@ ENQUEUE = ("SELECT idempotency.outbox_enqueue(%s, %s, %s,"
 
 
 class Stopped(Exception):
-    """The step has seen what it waited for."""
+    """Raised when the armed point was reached, or the step is over: the scene ends."""
 
 
 class Session:
-    """A connection that is made anew when it is lost."""
+    """A connection that is made again when it is lost."""
 
     def __init__(self, lane):
         self.lane = lane
@@ -46,7 +46,7 @@ class Session:
 
     @contextmanager
     def transaction(self, end="COMMIT", settings=()):
-        """BEGIN to end; yields a dict whose "told" becomes what the client knows."""
+        """One transaction, from BEGIN to its end; yields a dict whose "told" gets the client's knowledge."""
         known = {"told": "unknown"}
         if self.lane.stopping:
             raise Stopped
@@ -70,7 +70,7 @@ class Session:
 
 def produce(session, kinds, sync=True, end="COMMIT", key=None, event_type="E", extra=None, many=False,
             explicit_id=False):
-    """One transaction of events; a savepoint that is rolled back is in each."""
+    """One transaction of events, with a savepoint that is rolled back."""
     lane = session.lane
     producer = lane.ledger.producer(session, sync)
     settings = [] if sync else ["synchronous_commit = off"]
@@ -104,7 +104,7 @@ def produce(session, kinds, sync=True, end="COMMIT", key=None, event_type="E", e
 
 
 def consume(session, ids, how="complete", end="COMMIT", settings=(), durable=True):
-    """Claim the ids, write the effects of those that were claimed, complete them."""
+    """Claim the ids, write the effects of the ids that were claimed, complete them."""
     claims = session.lane.ledger.claims
     claims.ids.update(ids)
     duplicates = []
@@ -132,7 +132,7 @@ def consume(session, ids, how="complete", end="COMMIT", settings=(), durable=Tru
             session.run("ROLLBACK TO a")
             session.run("INSERT INTO effects SELECT unnest(%s)", claimed)
             session.run("SELECT idempotency.complete_events(%s, 'worker')", claimed)
-    # Who was told "duplicate" acknowledges, whatever becomes of its own transaction.
+    # A client that was told "duplicate" acknowledges, however its own transaction ends.
     claims.binding.update(duplicates)
     if known["told"] == "committed" and durable and how not in ("release", "keep"):
         claims.binding.update(claimed)
@@ -200,7 +200,7 @@ def waiting(lane):
 
 
 def killer(lane):
-    """An event that its sink dies of, among others."""
+    """An event that kills its sink program, among other events."""
     key = lane.ledger.new_id("key")
     with closing(Session(lane)) as session:
         produce(session, ["kill", "kill", "kill"], event_type="Killer", key=key)
@@ -231,7 +231,7 @@ def restart_sinks(lane):
 
 
 def confirm(lane):
-    """A relay to a sink that stores positions has its first commit there."""
+    """The first commit of a relay at a sink that stores positions."""
     session = Session(lane)
     name = lane.ledger.new_id("new").replace("-", "_")
     try:
@@ -251,7 +251,7 @@ def confirm(lane):
 
 
 def ddl(lane):
-    """A sink comes, is renamed, its relay gets an owner, both go; commands that want the workers away."""
+    """A sink is created and renamed, its relay gets an owner, both are dropped; commands that need the workers away."""
     name = lane.ledger.new_id("ddl").replace("-", "_")
     other = name + "_renamed"
     with closing(Session(lane)) as session:
@@ -272,7 +272,7 @@ def ddl(lane):
 
 
 def drop_stopped(lane):
-    """A relay goes whose program does not hear that it should."""
+    """A relay is dropped while its program does not react."""
     session = Session(lane)
     name = lane.ledger.new_id("run").replace("-", "_")
     try:
@@ -291,7 +291,7 @@ def drop_stopped(lane):
 
 
 def tick(lane):
-    """So many numbers given out that the log is cut."""
+    """So many numbers are given out that the log is cut."""
     with closing(Session(lane)) as session:
         session.run("SELECT setval('idempotency_data.outbox_seq', last_value + 150000) FROM idempotency_data.outbox_seq")
         session.run("SELECT idempotency.outbox_mend_seq()")
@@ -320,7 +320,7 @@ def standby(lane):
 
 
 def witness(lane):
-    """A command is asked whether the server may publish, for a while."""
+    """For a while a publish witness is asked whether the server may publish."""
     session = Session(lane)
     try:
         session.run("ALTER SYSTEM SET idempotency.publish_witness = '/bin/true'")
@@ -335,7 +335,7 @@ def witness(lane):
 
 
 def lost(lane):
-    """The target dies in the commit of a batch: did it commit?"""
+    """The target dies in the commit of a batch, and the sink has to find out whether the batch committed."""
     session = Session(lane)
     try:
         lane.target.points.arm("claim-commit", "kill")
@@ -348,7 +348,7 @@ def lost(lane):
 
 
 def crash(lane):
-    """The server goes down with events in the hands of the function relay."""
+    """The server goes down while the function relay has events in progress."""
     session = Session(lane)
     try:
         ((pid,),) = session.run("SELECT pid FROM idempotency.stat_relay WHERE relay = 'fn' AND pid > 0")
@@ -363,7 +363,7 @@ def crash(lane):
         session.close()
 
 
-# What does not lie on the way of "base".
+# The points that the scene "base" does not pass, and their scenes.
 SCENES = {
     "claim-kept": base,
     "ddl-": ddl, "relay-create": ddl, "relay-dropped": ddl, "launcher-registry-read": ddl,
@@ -387,6 +387,6 @@ SCENES = {
 
 
 def scene_of(point):
-    """By the longest beginning of the name."""
+    """The scene for a point: the longest matching beginning of the name decides."""
     found = max((p for p in SCENES if point.startswith(p)), key=len, default=None)
     return SCENES[found] if found else base

@@ -1,1 +1,1 @@
-"""What is done to the machine, and what must hold, one module per family."""
+"""The faults of the machine, and the conditions that must hold, one module per family."""

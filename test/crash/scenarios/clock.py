@@ -1,4 +1,4 @@
-"""Clocks that jump, while everything works and while everybody waits."""
+"""Clocks that jump, while everything works and while relays wait."""
 import time
 
 from machine.clock import Clock
@@ -13,7 +13,7 @@ SET_BACK = (-HOUR, -2 * HOUR, -TEN_YEARS, -TEN_YEARS - HOUR)
 
 
 def see_jump(server, offset):
-    """The server really has the other time."""
+    """Check that the server really has the other time."""
     wait_until(f"the server's clock is {offset} s off", lambda: abs(server.value(
         "SELECT extract(epoch FROM clock_timestamp())::bigint - %s", (int(time.time()) + offset,))) < 60)
 
@@ -23,7 +23,7 @@ def see_jump(server, offset):
 @scenario("clock jumps")
 def clock_jumps(lab, rng):
     clock = Clock(lab, "source")
-    # A jump is longer than this, a stall of the machine is not.
+    # A jump of the clock is longer than this time, a stall of the machine is shorter.
     source = lab.server("source", "idempotency.sink_timeout = 1min\n", env=clock.env)
     target = lab.server("target")
     world = World(lab, rng.random(), source, target)
@@ -59,7 +59,7 @@ def refusal(world, jump):
 
 
 def progress(world, when):
-    """Each relay gets something new, within the usual patience."""
+    """Check that each relay delivers something new, within the usual patience."""
     for relay in world.relays:
         before = len(world.arrivals(relay))
         wait_until(lambda r=relay: f"relay {r} goes on {when}\n{world.source.relays()}",

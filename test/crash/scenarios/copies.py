@@ -1,6 +1,6 @@
 """Copies of a server: beside it, in its place, and of its database.
 
-None publishes before it is told to.
+No copy publishes before an operator adopts it.
 """
 from machine.scenario import scenario
 from machine.world import World
@@ -8,13 +8,13 @@ from server import Finding, run
 
 
 def stays_silent(world, server, dbname="postgres"):
-    """Unadopted, and what is written there goes nowhere."""
+    """Check that the copy is not adopted, and that its new events go nowhere."""
     server.wait_for("SELECT bool_and(state = 'unadopted') FROM idempotency.stat_relay", dbname=dbname)
     before = {relay: len(world.arrivals(relay)) for relay in ("pg", "file")}
     effects = server.value("SELECT count(*) FROM effects", dbname=dbname)
     server.rows("SELECT idempotency.outbox_enqueue('order', 'copy', 'Made', '{\"n\": 1}') FROM generate_series(1, 100)",
                dbname=dbname)
-    # The worker has read its configuration after this, twice.
+    # After this wait the worker has read its configuration twice.
     for _ in range(2):
         server.rows("SELECT idempotency.relay_pause('pg')", dbname=dbname)
         server.rows("SELECT idempotency.relay_resume('pg')", dbname=dbname)
@@ -34,14 +34,14 @@ def copies(lab, rng):
     world.drain()
     source.stop()
 
-    # Beside: the original is down meanwhile, so that every arrival is the copy's.
+    # A copy beside the original, which is down meanwhile, so that every arrival is the copy's.
     copy = lab.bare("copy")
     copy.copy_from(source.data)
     copy.start()
     stays_silent(world, copy)
     copy.stop()
 
-    # In its place: the same path, and the original gone.
+    # A copy in the original's place: the same path, and the original is gone.
     moved = source.data.with_name("data-moved")
     source.data.rename(moved)
     run("cp", "-a", moved, source.data)
@@ -50,14 +50,14 @@ def copies(lab, rng):
     source.stop()
     run("rm", "-rf", source.data)
 
-    # The original itself, back where it was, is what it was.
+    # The original itself, back in its place, goes on as before.
     moved.rename(source.data)
     source.start()
     source.wait_for("SELECT bool_and(state IN ('streaming', 'idle')) FROM idempotency.stat_relay")
 
-    # A database made of it is another one.
+    # A database that is made from the original's database is a copy, too.
     source.rows("CREATE DATABASE twin TEMPLATE postgres", dbname="template1")
-    # It is not even marked as one with relays.
+    # The new database is not even marked as a database with relays.
     source.wait_for("SELECT bool_and(state = 'not running') FROM idempotency.stat_relay", dbname="twin")
     source.rows("SECURITY LABEL FOR idempotency ON DATABASE twin IS 'relays'")
     source.rows("SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE backend_type = 'idempotency launcher'")
@@ -68,7 +68,7 @@ def copies(lab, rng):
 
 @scenario("restored from a backup")
 def restored(lab, rng):
-    """What came after the backup is lost; adopted, the rest goes on."""
+    """The events after the backup are lost; when the server is adopted, the rest goes on."""
     source = lab.server("source")
     world = World(lab, rng.random(), source, lab.server("target"))
     world.lost_allowed = True

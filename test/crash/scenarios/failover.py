@@ -1,4 +1,4 @@
-"""Standbys that are promoted, with and without a promise, and the old primary that comes back."""
+"""Synchronous and asynchronous standbys are promoted, and the old primary comes back."""
 import signal
 import time
 
@@ -6,7 +6,7 @@ from machine.scenario import scenario
 from machine.world import World
 from server import Finding, command_of, descendants, send_signal, wait_until
 
-# The standby's copy of the configuration must not wait for a standby of its own.
+# After its promotion the standby must not wait for a standby of its own.
 GROUP = "idempotency.publish_as = 'group'\n"
 ALONE = "synchronous_standby_names = ''\n"
 
@@ -32,7 +32,7 @@ def stop_receiving(standby):
 
 
 def hold(standby):
-    """Nothing reaches the standby, so nothing may leave the primary, until the function that this returns is called."""
+    """Stop the standby: no event may leave the primary until the function that this function returns is called."""
     stopped = [pid for pid in descendants(standby.process.pid) if command_of(pid) == "postgres"]
     for pid in stopped:
         send_signal(pid, signal.SIGSTOP)
@@ -44,7 +44,7 @@ def hold(standby):
 
 
 def forget_unreceived(standby):
-    """What its sockets hold is gone; only a new receiver is sure not to read it."""
+    """Restart the standby, so that the data in its sockets are lost: a new WAL receiver cannot read them."""
     standby.kill()
     standby.start()
 
@@ -54,7 +54,7 @@ def cancelled(world):
 
 
 def cancel_waits(world, standby):
-    """Commits whose wait was cancelled are visible here and nowhere else."""
+    """Make commits whose wait is cancelled: they are visible on the primary only."""
     stop_receiving(standby)
     world.traffic.tag = "wait cancelled"
 
@@ -70,7 +70,7 @@ def lines(world):
 
 
 def come_back(world, old):
-    """The old primary starts as if nothing had happened, is written to, and publishes nothing."""
+    """Start the old primary as if nothing had happened, and write to it: it must not publish anything."""
     world.traffic.pause_all()
     world.primary.wait_for("SELECT bool_and(lag_events = 0) FROM idempotency.stat_relay")
     before = lines(world)
@@ -87,7 +87,7 @@ def come_back(world, old):
     world.traffic.resume()
     arrived = len(world.arrivals("pg"))
 
-    # It may have taken the sink over; that is for an operator to settle.
+    # The old primary may have taken the sink over; an operator has to settle this.
     def goes_on():
         world.primary.rows("SELECT idempotency.relay_resume(relay) FROM idempotency.stat_relay"
                           " WHERE relay = 'pg' AND state = 'fenced'")
@@ -131,11 +131,11 @@ def synchronous(lab, rng):
 
 @scenario("failover to an asynchronous standby")
 def asynchronous(lab, rng):
-    """What was not replicated is lost, as documented; what is there goes on."""
+    """Commits that were not replicated are lost, as documented; the others go on."""
     world = World(lab, rng.random(), lab.server("source", GROUP), lab.server("target"))
     world.lost_allowed = True
     traffic = world.write()
-    # With everything replicated nothing is lost and nobody has to help.
+    # If everything is replicated, nothing is lost and no operator has to help.
     standby = add_standby(lab, world, "standby0", False)
     world.wait_progress()
     traffic.pause_all()
@@ -167,13 +167,13 @@ def asynchronous(lab, rng):
     diverged = help_diverged(standby)
     world.wait_progress(when="after a failover that lost commits")
     world.drain()
-    # What was in flight when the position was last written may come again.
+    # Events that were in flight when the position was last written may come again.
     return (f"2 failovers, {world.judge(repeated=('file', 'pg'))}, {len(world.forgiven)} lost with the primary,"
             f" diverged: {', '.join(diverged) or 'none'}")
 
 
 def help_diverged(server):
-    """The sink knows more than the log: loud, and for an operator to settle; which relays."""
+    """The relays whose sink knows more than the log: they say so, and an operator has to settle it."""
     relays = [relay for relay, in server.rows("SELECT relay FROM idempotency.stat_relay WHERE state = 'diverged'")]
     for relay in relays:
         server.rows("SELECT idempotency.relay_adopt(%s)", (relay,))

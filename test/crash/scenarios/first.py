@@ -1,7 +1,7 @@
-"""A postmaster that is process 1, as in a container: it reaps what is not its own.
+"""A postmaster that is process 1, as in a container: it reaps processes that it did not start.
 
-An orphan that dies by a signal makes it restart all its processes.  No sink
-program may become one, and nothing that a sink program or a publish witness starts.
+An orphan that dies by a signal makes the postmaster restart all its processes.  So no sink
+program may become an orphan, nor any process that a sink program or a publish witness starts.
 """
 import ctypes
 import os
@@ -35,7 +35,7 @@ def process_one(lab, rng):
         pids = wait_until("a sink runs", lambda: sinks(source))
         pid = rng.choice(pids)
         if number % 4 == 3:
-            # Stopped, and its worker ended: the worker kills and reaps it.
+            # The program is stopped and its worker is ended: the worker kills and reaps the program.
             send_signal(pid, signal.SIGSTOP)
             source.rows("SELECT pg_terminate_backend(pid) FROM pg_stat_activity"
                        " WHERE backend_type = 'idempotency relay'")
@@ -46,7 +46,7 @@ def process_one(lab, rng):
     world.wait_progress()
     if RESTARTED in source.log_text():
         raise Finding("a sink's end restarted the server")
-    # A worker that is killed restarts the server, once: its orphans change nothing.
+    # A worker that is killed restarts the server once; the worker's orphans add no restart.
     source.signals.add(signal.SIGKILL)
     send_signal(parent_of(wait_until("a sink runs", lambda: sinks(source))[0]), signal.SIGKILL)
     wait_until("the server restarts", lambda: RESTARTED in source.log_text())
@@ -59,7 +59,7 @@ def process_one(lab, rng):
     return f"{KILLS} sinks ended, {world.judge()}"
 
 
-# Each leaves two orphans, of which one would end badly, and ends itself.
+# Each start of this sink program leaves two orphans, one of which would end badly, and then ends.
 LITTER = """#!/bin/sh
 echo >>"FOLDER/started"
 sh -c 'trap "" TERM QUIT; sleep 1000' &
@@ -75,7 +75,7 @@ STARTS = 40
 
 
 def add_program(lab, server, name, text):
-    """A sink program beside those that the server has."""
+    """Add a sink program beside the server's programs."""
     folder = lab.mkdir("programs")
     for program in pathlib.Path(server.value("SHOW idempotency.sink_directory")).iterdir():
         shutil.copy(program, folder)
@@ -87,13 +87,13 @@ def add_program(lab, server, name, text):
 
 
 def hold(pid):
-    """Nobody but us can reap it from here on: to its parent it is as in state D."""
+    """Trace a process: only the test can reap it from here on, as if it were in state D for its parent."""
     if ctypes.CDLL(None).ptrace(ctypes.c_long(0x4206), ctypes.c_long(pid), ctypes.c_long(0), ctypes.c_long(0)) != 0:
         raise Finding(f"process {pid} cannot be held")
 
 
 def worker_left_behind(source):
-    """A worker leaves a program that cannot be reaped, and reaps it all the same."""
+    """A worker gives up a program that cannot be reaped, and reaps it later all the same."""
     sink = wait_until("a sink runs", lambda: sinks(source))[0]
     worker = parent_of(sink)
     hold(sink)
@@ -130,7 +130,7 @@ def litter_below(lab, rng):
     return f"{STARTS} starts, {world.judge()}"
 
 
-# Each of these leaves an orphan, dies, or is killed with what it started.
+# Each call of this witness leaves an orphan, dies, or is killed with its children.
 WITNESS = """#!/bin/sh
 echo >>"$1/asked"
 case $(($(wc -l <"$1/asked") % 8)) in
@@ -163,7 +163,7 @@ idempotency.publish_witness_timeout = 1s
     world.wait_progress()
     if RESTARTED in source.log_text():
         raise Finding("what a witness left behind restarted the server")
-    # A question of this moment may have one.
+    # A call that runs at this moment may have a child.
     left = [pid for pid in descendants(source.process.pid) if command_of(pid) == "sleep"]
     if len(left) > 1:
         raise Finding(f"{len(left)} processes of witnesses are left")

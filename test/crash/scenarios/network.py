@@ -1,6 +1,6 @@
-"""Between a relay and its sink: partition, reset, half-open, slow and lying peers.
+"""Faults between a relay and its sink: partition, reset, half-open, slow and lying peers.
 
-Throughout, the relay that needs no network goes on, and so do the writers.
+The relay that needs no network goes on all the time, and so do the writers.
 """
 import re
 import time
@@ -13,13 +13,13 @@ from server import Finding, wait_until
 OPTIONS = ", connect_timeout '2', tcp_user_timeout '1000', idle_timeout '2000', statement_timeout '2000'"
 LIMIT = 10.0
 
-# What the relay says when a timeout was reached: libpq's and the kernel's, or its own.
+# The relay's messages when a timeout was reached: libpq's and the kernel's, or its own.
 TIMED_OUT = r"timeout expired|timed out|did not answer|did not complete a connection"
-# Fault or mood -> what its error has to say.
+# Fault or mood -> what the relay's error has to say.
 EFFECTS = {"drop": TIMED_OUT, "drop_answers": TIMED_OUT, "reset": "refused|reset", "tarpit": TIMED_OUT,
            "garbage": ""}
 BACKLOG = 100
-# The program connects again by itself to a peer that hangs up, and goes on in between.
+# If a peer hangs up, the program connects again by itself, and delivers in between.
 CUTS = 3
 
 
@@ -28,7 +28,7 @@ def pg(world, column):
 
 
 def wait_error(world, name):
-    """Until the relay has an error of after now that this made; what it said."""
+    """Wait until the relay has an error from after now that the fault caused; its text."""
     before = pg(world, "clock_timestamp()")
     said = []
 
@@ -40,7 +40,7 @@ def wait_error(world, name):
 
 
 def wait_backlog(world):
-    """Until events come faster than they leave."""
+    """Wait until events come faster than they leave."""
     before = pg(world, "lag_events")
     wait_until(lambda: f"{BACKLOG} more events than {before} wait\n{world.source.relays()}",
                lambda: pg(world, "lag_events") > before + BACKLOG)
@@ -72,7 +72,7 @@ def broken_network(lab, rng):
     for mood in ("slow", "tarpit", "garbage", "cut"):
         world.wait_progress()
         proxy.mood = mood
-        # What the change of the mood does to the connection of before does not count.
+        # The effect of the change of mood on the old connection does not count.
         wait_until(f"a connection to a peer that is {mood}", lambda m=mood: proxy.met[m])
         if mood == "slow":
             wait_backlog(world)
@@ -90,7 +90,7 @@ def broken_network(lab, rng):
 
 @scenario("shutdown with every sink hung")
 def hung_sinks(lab, rng):
-    """DROP DATABASE and a fast shutdown are not held up."""
+    """Check that DROP DATABASE and a fast shutdown are not held up."""
     target = lab.server("target")
     world = World(lab, rng.random(), lab.server("source", "idempotency.sink_timeout = 10min\n"), target)
     proxy = Proxy("127.0.0.1", target.port)

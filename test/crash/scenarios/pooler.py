@@ -1,4 +1,4 @@
-"""PgBouncer in transaction mode before producers and consumers, whose backends are killed."""
+"""PgBouncer in transaction mode between the server and its clients, whose backends are killed."""
 import signal
 import subprocess
 import time
@@ -12,7 +12,7 @@ from server import is_stopped, send_signal, wait_until
 
 
 class Pooler:
-    """In front of one server, in transaction mode."""
+    """A PgBouncer in transaction mode in front of one server."""
 
     def __init__(self, lab, server):
         self.lab, self.server = lab, server
@@ -52,8 +52,8 @@ logfile = {lab.work}/pgbouncer.log
 
 
 def crash(server, pid):
-    """Kill a process of the server, which restarts all.  Stopped before: one that is on its way out would end
-    by itself, and nothing would restart."""
+    """Kill a process of the server, so that the server restarts all its processes.  The process is stopped before:
+    a process that is about to end would end by itself, and nothing would restart."""
     at = len(server.log_text())
     server.signals.add(signal.SIGKILL)
     if not send_signal(pid, signal.SIGSTOP) or not is_stopped(pid):
@@ -65,7 +65,7 @@ def crash(server, pid):
 
 
 def break_one(server, rng):
-    """End a session of the pooler, politely or with the whole server."""
+    """End a session of the pooler, by termination or by a crash of the server."""
     pids = [pid for pid, in server.rows("SELECT pid FROM pg_stat_activity WHERE backend_type = 'client backend'"
                                        " AND pid <> pg_backend_pid()")]
     if not pids:

@@ -1,4 +1,4 @@
-"""Power cuts: what was not synced is gone."""
+"""Power cuts: data that were not synced are gone."""
 import signal
 import time
 
@@ -8,8 +8,9 @@ from machine.scenario import scenario
 from machine.world import World
 from server import Finding, send_signal, wait_until
 
-# Asynchronous commits stay unsynced until somebody needs them.  The loop device
-# is another one after each cut, which makes another identity unless it is named.
+# With these settings asynchronous commits stay unsynced until something needs them
+# synced.  After each cut there is another loop device; without a name in publish_as it
+# would be another identity.
 LAZY = """
 idempotency.publish_as = 'power'
 fsync = on
@@ -20,10 +21,10 @@ bgwriter_lru_maxpages = 0
 autovacuum = off
 """
 
-# Who runs and who writes before each cut.  A relay that commits or writes
-# positions syncs the log by that alone; "file" among lazy writers, whose program
-# takes events and does not answer, has nothing but the flush gate.  There, and
-# without any relay, lazy commits must be lost.
+# Before each cut: the relays that run, and whether all commits are asynchronous.  A relay
+# that commits, or that writes positions, syncs the log as a side effect.  The relay "file"
+# among asynchronous commits, whose program takes events and does not answer, syncs by the
+# flush gate only.  In that case, and without any relay, asynchronous commits must be lost.
 ROUNDS = (
     (("pg", "fn", "file"), False),
     (("file",), True),
@@ -43,13 +44,13 @@ def cut_power(server, disk, rng):
 
 
 def wait_for_work(world, relays):
-    """Until something went on since: at a relay, or among the writers."""
+    """Wait until a relay or a writer has made progress since then."""
     def done():
         if relays == ("file",):
             return len(list(world.received(anyhow=True)))
         return len(world.arrivals(relays[-1])) if relays else world.traffic.count()
     before = done()
-    # A program that does not answer is sent a few batches only.
+    # A program that does not answer gets a few batches only.
     wait_until("work goes on", lambda: done() > before + (5 if relays == ("file",) else 60))
 
 
@@ -58,7 +59,7 @@ def is_unsynced_alone(relays):
 
 
 def wait_unsynced(world, n=10):
-    """Until commits were answered that nobody has synced, nor will before the cut."""
+    """Wait until commits were answered that are not synced and that nothing will sync before the cut."""
     source, traffic = world.source, world.traffic
     send_signal(source.value("SELECT pid FROM pg_stat_activity WHERE backend_type = 'walwriter'"), signal.SIGSTOP)
     seen = [None, 0]
@@ -107,7 +108,7 @@ def power_cut(lab, rng):
 
 @scenario("power cut at the target")
 def power_cut_at_target(lab, rng):
-    """What arrived has one effect, and what was completed stays, although its commits were asynchronous."""
+    """An event that arrived has one effect, and a completion stays, although its commit was asynchronous."""
     disk = Disk(lab, "disk")
     target = lab.server("target", LAZY, data=disk.path / "data")
     target.panic = "Input/output error"

@@ -9,9 +9,9 @@ from server import Finding, wait_until
 
 
 def limit_memory(lab, pid, more):
-    """As much data as it has, and so much more; None takes the limit away.
+    """Limit the data of a process to its present data and so much more; None removes the limit.
 
-    Not address space: an arena of malloc has reserved some that it has yet to use.
+    Address space is not limited: malloc's arenas reserve address space before they use it.
     """
     size = "unlimited"
     if more is not None:
@@ -28,7 +28,8 @@ CLAIM_ALL = ("SELECT count(*) FROM idempotency.claim_events("
 
 
 def renew_sinks(lab, world, relays, nbig):
-    """Once that many big events have arrived, programs that have had none: one that had keeps memory for the next."""
+    """Wait for so many big events, then replace the programs by new ones: a program that had a big event keeps memory
+    for the next."""
     world.target.wait_for(f"SELECT count(*) = {nbig} FROM app.arrivals WHERE key = 'big'")
     wait_until("the file has the big events",
                lambda: len({event for event, key, _ in world.received() if key == "big"}) == nbig)
@@ -41,7 +42,7 @@ def renew_sinks(lab, world, relays, nbig):
 
 
 def starve_sinks(lab, world, nbig):
-    """The programs have what they have; an event is more than that.  Each must have ended, or said so."""
+    """Give the programs no more memory, and send an event that is too big.  Each program must end, or report it."""
     source, relays = world.source, ("pg", "file")
     for relay in relays:
         source.wait_for(f"SELECT state = 'streaming' FROM idempotency.stat_relay WHERE relay = '{relay}'")
@@ -60,7 +61,7 @@ def starve_sinks(lab, world, nbig):
 
 
 def fails_whole(session, statement, undone):
-    """False if it succeeds; its error must be 53200, and what it did is undone with its savepoint."""
+    """Run a statement: false if it succeeds.  Else its error must be 53200, and undone() checks that nothing is left."""
     with session.cursor() as cursor:
         cursor.execute("SAVEPOINT s")
         try:
@@ -77,7 +78,7 @@ def fails_whole(session, statement, undone):
 
 
 def claims_are_free(source):
-    """While the transaction that could not claim them is still open."""
+    """Check that the events can be claimed while the transaction that could not claim them is still open."""
     other = source.connect(autocommit=False)
     try:
         with other.cursor() as cursor:
@@ -93,12 +94,12 @@ def claims_are_free(source):
 
 
 def starve_backend(lab, source, warm, statement, undone=lambda: None):
-    """A session does it with ever more memory until that is enough, in one transaction; how often it was not."""
+    """Try in one transaction with more and more memory until it is enough; the number of failures."""
     session, failed = source.connect(autocommit=False), 0
     with session.cursor() as cursor:
         cursor.execute("SELECT pg_backend_pid()")
         pid = cursor.fetchone()[0]
-        # What is read once, catalogs among it, is read.
+        # Read the catalogs, and everything else that is read once, before memory is limited.
         cursor.execute("SAVEPOINT w")
         cursor.execute(warm)
         cursor.execute("ROLLBACK TO w")
@@ -120,7 +121,7 @@ def starve_backend(lab, source, warm, statement, undone=lambda: None):
 
 
 def exhaust_locks(source):
-    """A batch of claims that all keep their lock, more than the lock table holds."""
+    """A batch of claims that all keep their locks: more locks than the lock table holds."""
     session = source.connect(autocommit=False)
     with session.cursor() as cursor:
         cursor.execute("SET idempotency.max_claim_locks = 1000000")
@@ -148,7 +149,7 @@ def out_of_memory(lab, rng):
     limit_memory(lab, worker, 64 << 20)
     traffic = world.write(durable=(True,), pause=0.25)
     source.wait_for("SELECT last_error LIKE '%out of memory%' FROM idempotency.stat_relay WHERE relay = 'greedy'")
-    # These have no order behind them: two of each round, and one of each backend.
+    # The order of these events is not known: two of each round, and one of each backend.
     world.ignored = ("big",)
     nbig = 2 * ROUNDS + 2
     for i in range(ROUNDS):

@@ -13,7 +13,7 @@ ROUNDS = 2
 
 
 def start_again(server):
-    """A full log disk may end the server; it comes back when there is room."""
+    """A full log disk may end the server; the server comes back when there is room."""
     def up():
         if server.process.poll() is None:
             return server.answers()
@@ -42,7 +42,7 @@ def log_full(lab, rng):
 
 
 def fill_log(disk, world):
-    """A segment is allocated as a whole: the switch to one fails, once none is left over."""
+    """A WAL segment is allocated as a whole: the switch to a new segment fails when no old segment is left over."""
     at = len(world.source.log_text())
 
     def noticed():
@@ -57,7 +57,7 @@ def fill_log(disk, world):
 
 
 def fill_data(disk, world, rng):
-    """Tables grow by whole blocks of what the file system had set aside: use that up."""
+    """Tables grow by whole blocks that the file system had set aside: use these blocks up."""
     at = len(world.source.log_text())
     disk.fill()
 
@@ -80,7 +80,7 @@ def full_tables(world, at):
 
 @scenario("disk full under the data")
 def data_full(lab, rng):
-    """The tables alone are on the small disk, in a tablespace of the database."""
+    """Only the tables are on the small disk, in a tablespace of the database."""
     disk = Disk(lab, "disk")
     lab.mkdir("disk/space")
     source = lab.server("source")

@@ -1,4 +1,4 @@
-"""pg_upgrade, with a name to publish as and without."""
+"""pg_upgrade, with and without a name in publish_as."""
 from machine.scenario import scenario
 from machine.world import World
 from server import Finding
@@ -12,7 +12,7 @@ SELECT bool_and(target IS NULL) FROM (
 
 
 def upgrade(lab, source, conf):
-    """Into a new cluster of the same version; the server has the new data directory then."""
+    """Upgrade into a new cluster of the same version; the server then has the new data directory."""
     made = lab.make("new", source.data.with_name(source.data.name + "-new"))
     made.configure(conf)
     new = made.data
@@ -32,7 +32,7 @@ def pg_upgrade(lab, rng):
     source.start()
     world.wait_progress(when="after an upgrade, by itself")
 
-    # Nothing is in flight, and that is written down: then relay_adopt repeats nothing.
+    # No event is in flight, and the position says so: then relay_adopt repeats nothing.
     traffic.pause_all()
     source.wait_for("SELECT bool_and(lag_events = 0) FROM idempotency.stat_relay")
     source.wait_for(SETTLED)
@@ -41,7 +41,7 @@ def pg_upgrade(lab, rng):
     source.start()
     traffic.resume()
     source.wait_for("SELECT bool_and(state = 'unadopted') FROM idempotency.stat_relay")
-    # Everybody writes, nobody sends.
+    # All writers write, no relay sends.
     before = {relay: len(world.arrivals(relay)) for relay in world.relays}
     done = traffic.count()
     source.wait_for(f"SELECT count(*) > {done + 20} FROM orders")
