@@ -5,7 +5,7 @@
  *
  * A statement keeps the locks on the tables that it reads to the end of the
  * transaction.  The views of the extension must not keep such locks: a monitor
- * that leaves its transaction open would keep segments and position logs from
+ * that leaves its transaction open would keep segments and logs of positions from
  * being emptied.  So a function that reads for a view runs its statements
  * under a resource owner of their own.  That owner gives its locks back
  * instead of handing them on.

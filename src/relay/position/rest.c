@@ -764,9 +764,3 @@ idem_rest_persist(void)
 	}
 	pfree(rows);
 }
-
-int
-idem_rest_count(void)
-{
-	return nresters;
-}

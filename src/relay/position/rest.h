@@ -97,7 +97,4 @@ extern void idem_rest_persist(void);
  */
 extern void idem_rest_reset(int sqlerrcode);
 
-/* How many relays rest. */
-extern int	idem_rest_count(void);
-
 #endif							/* IDEM_RELAY_POSITION_REST_H */
