@@ -156,19 +156,16 @@ class Lane:
         except psycopg2.Error:
             pass
 
-    def no_standby(self):
-        self.source.try_rows("ALTER SYSTEM RESET synchronous_standby_names")
-        self.source.try_rows("SELECT pg_reload_conf()")
-
-    def no_witness(self):
-        self.source.try_rows("ALTER SYSTEM RESET idempotency.publish_witness")
+    def reset(self, setting):
+        """What a scene set for all by ALTER SYSTEM."""
+        self.source.try_rows(f"ALTER SYSTEM RESET {setting}")
         self.source.try_rows("SELECT pg_reload_conf()")
 
     def no_standby_after_hit(self):
         """Release the claim that waits, once the point was reached or will not be reached."""
         def watch():
             self.soon("the point", lambda: False, 3)
-            self.no_standby()
+            self.reset("synchronous_standby_names")
         threading.Thread(target=watch, daemon=True).start()
 
     def killed(self, server, pid, program=False):

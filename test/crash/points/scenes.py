@@ -314,7 +314,7 @@ def standby(lane):
     except psycopg2.Error:
         pass
     finally:
-        lane.no_standby()
+        lane.reset("synchronous_standby_names")
         session.close()
         other.close()
 
@@ -330,7 +330,52 @@ def witness(lane):
     except psycopg2.Error:
         pass
     finally:
-        lane.no_witness()
+        lane.reset("idempotency.publish_witness")
+        session.close()
+
+
+def turns(lane):
+    """Programs take turns: one that has more to send gives way to those that wait."""
+    session = Session(lane)
+    target = lane.target.connect(autocommit=False)
+    try:
+        session.run("ALTER SYSTEM SET idempotency.max_sink_programs = 1")
+        session.run("SELECT pg_reload_conf()")
+        with target.cursor() as cur:
+            cur.execute("LOCK TABLE received IN SHARE MODE")
+            # All programs end with their worker, and start again for the event.
+            session.run("SELECT pg_terminate_backend(pid) FROM idempotency.stat_relay WHERE relay = 'pg'")
+            produce(session, ["t"])
+            lane.soon("a sink to wait for the lock", lambda: lane.target.rows(
+                "SELECT 1 FROM pg_locks WHERE relation = 'received'::regclass AND NOT granted"))
+        lane.soon("its slice to end", lambda: False, 1.3)
+        produce(session, ["t"])
+        target.rollback()
+        lane.soon("its program to be given up", lambda: False)
+    except psycopg2.Error:
+        pass
+    finally:
+        lane.reset("idempotency.max_sink_programs")
+        target.close()
+        session.close()
+
+
+def rest(lane):
+    """A function relay without events gives its worker back, and gets one for the next event."""
+    session = Session(lane)
+    try:
+        session.run("ALTER SYSTEM SET idempotency.sink_idle_timeout = '50ms'")
+        session.run("SELECT pg_reload_conf()")
+        produce(session, ["t"])
+        lane.settle(2)
+        lane.soon("the relay to rest", lambda: session.run(
+            "SELECT 1 FROM idempotency.stat_relay WHERE relay = 'fn' AND state = 'idle'"))
+        produce(session, ["t"])
+        lane.settle(2)
+    except psycopg2.Error:
+        pass
+    finally:
+        lane.reset("idempotency.sink_idle_timeout")
         session.close()
 
 
@@ -368,7 +413,8 @@ SCENES = {
     "claim-kept": base,
     "ddl-": ddl, "relay-create": ddl, "relay-dropped": ddl, "launcher-registry-read": ddl,
     "sink-reap": drop_stopped, "relay-confirmed": confirm,
-    "launcher-": restart_workers, "worker-": restart_workers, "pool-": restart_workers,
+    "launcher-": restart_workers, "worker-": restart_workers,
+    "pool-": rest, "worker-gives-way": rest, "relay-resting": rest, "rest-": rest,
     "worker-woken": base, "worker-tick": tick,
     "worker-maintain": base,
     "sink-": restart_sinks, "relay-hello": restart_sinks, "relay-ready": restart_sinks,
@@ -380,7 +426,7 @@ SCENES = {
     "relay-parked-waiting": waiting, "relay-parked-written": retry, "relay-settle-sent": retry,
     "relay-repeats": retry, "relay-unparked": retry, "function-parked": retry, "function-unparked": retry,
     "relay-bisect": killer, "relay-suspect-parked": killer,
-    "relay-half-written": big,
+    "relay-half-written": big, "relay-yielded": turns,
     "witness-": witness,
     "durable-wait": standby, "function-announced": crash,
 }
