@@ -194,7 +194,7 @@ idem_runner_may_leave(const IdemRunner *runner, bool *idle)
 	return runner->ops->may_leave == NULL || runner->ops->may_leave(runner->relay, idle);
 }
 
-IdemStream *
+struct IdemStream *
 idem_runner_stream(const IdemRunner *runner)
 {
 	return runner->ops == &idem_stream_ops ? runner->relay : NULL;

@@ -99,6 +99,6 @@ extern bool idem_runner_may_leave(const IdemRunner *runner, bool *idle);
  * The relay as a stream, for runners.c, which shares programs out.  NULL: the
  * relay is no stream.
  */
-extern IdemStream *idem_runner_stream(const IdemRunner *runner);
+extern struct IdemStream *idem_runner_stream(const IdemRunner *runner);
 
 #endif							/* IDEM_RELAY_PROCESS_RUNNER_H */

@@ -38,8 +38,7 @@
 #include "relay/program/children.h"
 #include "relay/program/starts.h"
 #include "relay/slots.h"
-#include "relay/stream/state.h"
-#include "relay/stream/timing.h"
+#include "relay/stream/stream.h"
 
 /*
  * How long the look for resting relays waits for results of events in flight.
@@ -300,10 +299,10 @@ may_look(void)
 
 	dlist_foreach(iter, &active)
 	{
-		const IdemStream *stream =
+		const struct IdemStream *stream =
 		idem_runner_stream(dlist_container(IdemRunner, node, iter.cur));
 
-		if (stream == NULL || stream->nbatches == 0)
+		if (stream == NULL || !idem_stream_is_sending(stream))
 			continue;
 		if (look_at == 0)
 			look_at = idem_clock_plus_ms(idem_clock(), LOOK_DELAY_MS);
@@ -315,29 +314,38 @@ may_look(void)
 	return true;
 }
 
-/*
- * The relay that is to give up its program. idle: consider idle relays only,
- * and choose the relay that has been idle longest; else the one whose program
- * started first.
- */
-static IdemStream *
-find_yielder(bool idle)
+/* Find the relay with the earliest of these times; NULL: the time of each is 0. */
+static struct IdemStream *
+find_first_by(IdemClock (*since) (const struct IdemStream *))
 {
-	IdemStream *best = NULL;
+	struct IdemStream *first = NULL;
 	dlist_iter	iter;
 
 	dlist_foreach(iter, &active)
 	{
-		IdemStream *stream = idem_runner_stream(dlist_container(IdemRunner, node, iter.cur));
+		struct IdemStream *stream =
+		idem_runner_stream(dlist_container(IdemRunner, node, iter.cur));
 
-		if (stream == NULL || stream->leave != IDEM_STREAM_SENDS || stream->phase != IDEM_STREAM_READY ||
-			(idle && !idem_stream_is_idle(stream)))
+		if (stream == NULL || since(stream) == 0)
 			continue;
-		if (best == NULL || (idle ? stream->busy_at < best->busy_at :
-							 stream->started_at < best->started_at))
-			best = stream;
+		if (first == NULL || since(stream) < since(first))
+			first = stream;
 	}
-	return best;
+	return first;
+}
+
+/* Find the relay whose program has had nothing to do for longest. */
+static struct IdemStream *
+find_idle_longest(void)
+{
+	return find_first_by(idem_stream_idle_since);
+}
+
+/* Find the relay, idle or not, whose program has run for longest. */
+static struct IdemStream *
+find_running_longest(void)
+{
+	return find_first_by(idem_stream_ready_since);
 }
 
 /*
@@ -353,9 +361,10 @@ count_leaving(void)
 
 	dlist_foreach(iter, &active)
 	{
-		IdemStream *stream = idem_runner_stream(dlist_container(IdemRunner, node, iter.cur));
+		struct IdemStream *stream =
+		idem_runner_stream(dlist_container(IdemRunner, node, iter.cur));
 
-		if (stream != NULL && stream->pipe.process.pid != 0 && !idem_stream_yields_soon(stream))
+		if (stream != NULL && idem_stream_keeps_program(stream))
 			leaving--;
 	}
 	return Max(0, leaving);
@@ -372,7 +381,8 @@ end_slow_start(void)
 
 	dlist_foreach(iter, &active)
 	{
-		IdemStream *stream = idem_runner_stream(dlist_container(IdemRunner, node, iter.cur));
+		struct IdemStream *stream =
+		idem_runner_stream(dlist_container(IdemRunner, node, iter.cur));
 
 		if (stream != NULL && idem_stream_end_slow_start(stream))
 			return true;
@@ -390,7 +400,7 @@ make_room(void)
 		lacking -= count_leaving();
 	for (; lacking > 0; lacking--)
 	{
-		IdemStream *stream = find_yielder(true);
+		struct IdemStream *stream = find_idle_longest();
 
 		if (stream != NULL)
 		{
@@ -399,7 +409,7 @@ make_room(void)
 		}
 		if (end_slow_start())
 			continue;
-		stream = find_yielder(false);
+		stream = find_running_longest();
 		if (stream == NULL || !idem_stream_make_yield(stream))
 			break;
 	}

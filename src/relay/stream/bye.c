@@ -30,6 +30,7 @@
 
 #include "relay/stream/bye.h"
 #include "relay/stream/receive.h"
+#include "relay/stream/state.h"
 #include "shared/clock.h"
 
 #define GRACE_MS 2000

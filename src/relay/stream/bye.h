@@ -15,14 +15,16 @@
 
 #include "postgres.h"
 
-#include "relay/stream/state.h"
+#include "shared/clock.h"
+
+struct IdemStream;
 
 /*
  * If nothing is in flight, send the program BYE, take the program away from the
  * stream, and return true; idem_stream_serve_byes does the rest.  Else return
  * false.
  */
-extern bool idem_bye_say(IdemStream *stream);
+extern bool idem_bye_say(struct IdemStream *stream);
 
 /*
  * Serve the programs that were sent BYE: log their last lines, forget those

@@ -255,10 +255,30 @@ idem_stream_make_yield(IdemStream *stream)
 	return true;
 }
 
-bool
-idem_stream_yields_soon(const IdemStream *stream)
+IdemClock
+idem_stream_idle_since(const IdemStream *stream)
 {
-	return stream->leave == IDEM_STREAM_YIELDS && idem_clock() < stream->yield_by;
+	return idem_stream_is_idle(stream) ? stream->busy_at : 0;
+}
+
+IdemClock
+idem_stream_ready_since(const IdemStream *stream)
+{
+	return stream->phase == IDEM_STREAM_READY && stream->leave == IDEM_STREAM_SENDS ?
+		stream->started_at : 0;
+}
+
+bool
+idem_stream_keeps_program(const IdemStream *stream)
+{
+	return stream->pipe.process.pid != 0 &&
+		(stream->leave != IDEM_STREAM_YIELDS || idem_clock() >= stream->yield_by);
+}
+
+bool
+idem_stream_is_sending(const IdemStream *stream)
+{
+	return stream->nbatches > 0;
 }
 
 /*

@@ -18,45 +18,47 @@
 #include "relay/config.h"
 #include "relay/position/position.h"
 #include "relay/runner_ops.h"
-#include "relay/stream/state.h"
 #include "shared/clock.h"
+
+/* Only the files of this folder look into it, by state.h. */
+struct IdemStream;
 
 /* A stream as one of the relays of a worker. */
 extern const IdemRunnerOps idem_stream_ops;
 
-extern IdemStream *idem_stream_create(MemoryContext parent, IdemRelayConfig *config,
-									  MemoryContext config_cxt);
+extern struct IdemStream *idem_stream_create(MemoryContext parent, IdemRelayConfig *config,
+											 MemoryContext config_cxt);
 
 /*
  * Take over a new configuration.  Restarts the program only if the sink has
  * changed.  acted: somebody acted on this relay, so an open breaker closes at
  * once.
  */
-extern void idem_stream_configure(IdemStream *stream, IdemRelayConfig *config,
+extern void idem_stream_configure(struct IdemStream *stream, IdemRelayConfig *config,
 								  MemoryContext config_cxt, bool acted);
-extern void idem_stream_destroy(IdemStream *stream);
+extern void idem_stream_destroy(struct IdemStream *stream);
 
 /*
  * The configuration has not changed, but parked events or rights may have: look
  * at both again.
  */
-extern void idem_stream_look_again(IdemStream *stream);
+extern void idem_stream_look_again(struct IdemStream *stream);
 
 /*
  * Do everything that can be done now without waiting.  To be called when the
  * latch or the stream's socket is ready, and at idem_stream_next_time.
  */
-extern void idem_stream_step(IdemStream *stream);
+extern void idem_stream_step(struct IdemStream *stream);
 
 /*
  * A new stream, whose relay stands at the row, the last one of the log of
  * positions.  Let the relay rest there, unless its program has to be started
  * first.
  */
-extern void idem_stream_rest_at(IdemStream *stream, const IdemPositionRow *row);
+extern void idem_stream_rest_at(struct IdemStream *stream, const IdemPositionRow *row);
 
 /* The relay has risen from its rest, and stands at the snapshot. */
-extern void idem_stream_rise(IdemStream *stream, const IdemSnap *done);
+extern void idem_stream_rise(struct IdemStream *stream, const IdemSnap *done);
 
 /*
  * Other relays wait for room for a program.  ..._end_idle ends this relay's
@@ -64,31 +66,41 @@ extern void idem_stream_rise(IdemStream *stream, const IdemSnap *done);
  * has had its time to end once what is in flight is settled.  True if the
  * program has ended or will end.
  */
-extern bool idem_stream_end_idle(IdemStream *stream);
-extern bool idem_stream_make_yield(IdemStream *stream);
+extern bool idem_stream_end_idle(struct IdemStream *stream);
+extern bool idem_stream_make_yield(struct IdemStream *stream);
 
 /* The same for a program that is not ready a second after its start. */
-extern bool idem_stream_end_slow_start(IdemStream *stream);
+extern bool idem_stream_end_slow_start(struct IdemStream *stream);
 
 /*
- * Was the stream asked to yield less than two seconds ago, and is it about to?
- * After two seconds nobody counts on its room any more.
+ * Since when has the program had nothing to do, and since when does it run?  0: the
+ * relay has no program that is ready, or was asked already to give it up.
  */
-extern bool idem_stream_yields_soon(const IdemStream *stream);
+extern IdemClock idem_stream_idle_since(const struct IdemStream *stream);
+extern IdemClock idem_stream_ready_since(const struct IdemStream *stream);
+
+/*
+ * Has the relay a program that it will not give up soon?  A relay that was asked
+ * to yield is counted on for two seconds; after that it keeps its program.
+ */
+extern bool idem_stream_keeps_program(const struct IdemStream *stream);
+
+/* Are batches of the relay in flight? */
+extern bool idem_stream_is_sending(const struct IdemStream *stream);
 
 /* Some transaction committed at that time; 0: the time is not known. */
-extern void idem_stream_woken(IdemStream *stream, TimestampTz stamp);
+extern void idem_stream_woken(struct IdemStream *stream, TimestampTz stamp);
 
 /*
  * A step raised an error: end the program, and go on from the settled position
  * after the backoff.
  */
-extern void idem_stream_failed(IdemStream *stream, const char *message);
+extern void idem_stream_failed(struct IdemStream *stream, const char *message);
 
 /*
  * Write the position if it moved in memory only, for example over events of
  * other types.
  */
-extern void idem_stream_persist(IdemStream *stream);
+extern void idem_stream_persist(struct IdemStream *stream);
 
 #endif							/* IDEM_RELAY_STREAM_STREAM_H */
