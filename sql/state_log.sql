@@ -79,6 +79,29 @@ SELECT t.maintain();
 SELECT t.maintain();
 SELECT * FROM t.rows;
 
+-- A crash that cuts an emptying short leaves a TOAST table whose index has no blocks.
+-- The table is emptied again before its turn; else no long value could be written.
+CREATE FUNCTION t.remains() RETURNS bool
+	LANGUAGE c AS 'idempotency_test', 'idem_test_state_remains_fn';
+CREATE FUNCTION t.cut(index regclass) RETURNS void
+	LANGUAGE c AS 'idempotency_test', 'idem_test_cut_index_fn';
+CREATE VIEW t.empty AS
+	SELECT r.relname, i.indexrelid, pg_relation_size(i.indexrelid) AS index_bytes
+	FROM pg_class AS r JOIN pg_index AS i ON i.indrelid = r.reltoastrelid
+	WHERE r.relname ~ '^test_state_[0-2]$' AND pg_relation_size(r.oid) = 0;
+SELECT relname, index_bytes, t.remains() FROM t.empty ORDER BY 1;
+SELECT count(t.cut(indexrelid)) FROM t.empty;
+SELECT relname, index_bytes, t.remains() FROM t.empty ORDER BY 1;
+SELECT t.append(9, 'and again', 400);
+SELECT t.maintain();
+SELECT t.maintain();
+SELECT relname, index_bytes, t.remains() FROM t.empty ORDER BY 1;
+SELECT t.maintain();
+SELECT t.append(5, (SELECT string_agg(md5(i::text), '') FROM generate_series(1, 300) AS i));
+SELECT length(t.value(4)), length(t.value(5));
+SELECT * FROM t.rows;
+
+DROP VIEW t.empty;
 DROP VIEW t.rows;
 DROP TABLE idempotency_data.test_state_0, idempotency_data.test_state_1, idempotency_data.test_state_2;
 DROP SEQUENCE idempotency_data.test_state_id;

@@ -66,9 +66,7 @@
 #include "outbox/cell.h"
 #include "outbox/segment.h"
 #include "shared/catalog.h"
-
-/* A btree without entries: its meta page. */
-#define EMPTY_INDEX_BLOCKS	1
+#include "shared/empty.h"
 
 /* The estimate of the number of events looks at this many pages. */
 #define MAX_SAMPLES			10
@@ -316,48 +314,13 @@ idem_segment_close(IdemSegment *seg)
 bool
 idem_segment_is_empty(const IdemSegment *seg)
 {
-	return RelationGetNumberOfBlocks(seg->index) <= EMPTY_INDEX_BLOCKS;
-}
-
-/*
- * Are the indexes of a TOAST table as freshly made, i.e. only their meta
- * pages?
- */
-static bool
-indexes_are_pristine(Relation heap)
-{
-	List	   *indexes = RelationGetIndexList(heap);
-	bool		pristine = true;
-	ListCell   *cell;
-
-	foreach(cell, indexes)
-	{
-		Relation	index = index_open(lfirst_oid(cell), AccessShareLock);
-
-		if (RelationGetNumberOfBlocks(index) != EMPTY_INDEX_BLOCKS)
-			pristine = false;
-		index_close(index, AccessShareLock);
-	}
-	list_free(indexes);
-	return pristine;
+	return RelationGetNumberOfBlocks(seg->index) <= IDEM_EMPTY_INDEX_BLOCKS;
 }
 
 bool
 idem_segment_is_pristine(const IdemSegment *seg)
 {
-	Oid			toast_oid = seg->heap->rd_rel->reltoastrelid;
-	Relation	toast;
-	bool		pristine;
-
-	if (RelationGetNumberOfBlocks(seg->heap) != 0 ||
-		RelationGetNumberOfBlocks(seg->index) != EMPTY_INDEX_BLOCKS)
-		return false;
-
-	toast = table_open(toast_oid, AccessShareLock);
-	pristine = RelationGetNumberOfBlocks(toast) == 0 &&
-		indexes_are_pristine(toast);
-	table_close(toast, AccessShareLock);
-	return pristine;
+	return idem_empty_is_pristine(seg->heap);
 }
 
 int64

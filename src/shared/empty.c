@@ -13,8 +13,10 @@
  * (heap_truncate_one_rel).  A crash leaves the first few of these steps done.
  * The table has no rows then.  But until the next emptying an index may have
  * entries, or no blocks at all, and the TOAST table may have values that no
- * row refers to.  A table whose readers go by an index needs the index cut
- * before the heap (outbox/maintain.c).
+ * row refers to.  Nobody can write a long value to a TOAST table whose index
+ * has no blocks.  So a table that is not pristine (idem_empty_is_pristine) is
+ * emptied again before anybody writes to it.  A table whose readers go by an
+ * index needs the index cut before the heap (outbox/maintain.c).
  *
  * An abort undoes none of these steps.  The processes of this server were told
  * before the first step (idem_empty_announce).  The backends of a standby are
@@ -36,10 +38,13 @@
  */
 #include "postgres.h"
 
+#include "access/genam.h"
 #include "access/table.h"
 #include "catalog/heap.h"
+#include "catalog/pg_am.h"
 #include "miscadmin.h"
 #include "nodes/pg_list.h"
+#include "storage/bufmgr.h"
 #include "storage/lmgr.h"
 #include "storage/lock.h"
 #include "storage/sinval.h"
@@ -102,6 +107,52 @@ idem_empty_lock(Oid relid)
 		UnlockRelationOid(lfirst_oid(lc), AccessExclusiveLock);
 	list_free(locked);
 	return NIL;
+}
+
+/* Is the index as new?  False if its lock is not to be had. */
+static bool
+index_is_pristine(Oid oid)
+{
+	Relation	index;
+	BlockNumber blocks;
+	bool		pristine;
+
+	if (!ConditionalLockRelationOid(oid, AccessShareLock))
+		return false;
+	index = index_open(oid, NoLock);
+	blocks = RelationGetNumberOfBlocks(index);
+	pristine = index->rd_rel->relam == BTREE_AM_OID ? blocks == IDEM_EMPTY_INDEX_BLOCKS :
+		blocks > 0;
+	index_close(index, AccessShareLock);
+	return pristine;
+}
+
+static bool
+indexes_are_pristine(Relation heap)
+{
+	List	   *indexes = RelationGetIndexList(heap);
+	bool		pristine = true;
+	ListCell   *lc;
+
+	foreach(lc, indexes)
+		pristine = pristine && index_is_pristine(lfirst_oid(lc));
+	list_free(indexes);
+	return pristine;
+}
+
+bool
+idem_empty_is_pristine(Relation heap)
+{
+	Oid			toast_oid = heap->rd_rel->reltoastrelid;
+	Relation	toast;
+	bool		pristine = RelationGetNumberOfBlocks(heap) == 0 && indexes_are_pristine(heap);
+
+	if (!pristine || !OidIsValid(toast_oid))
+		return pristine;
+	toast = table_open(toast_oid, AccessShareLock);
+	pristine = idem_empty_is_pristine(toast);
+	table_close(toast, AccessShareLock);
+	return pristine;
 }
 
 /*

@@ -16,6 +16,7 @@
 #include "postgres.h"
 
 #include "nodes/pg_list.h"
+#include "utils/relcache.h"
 
 /*
  * Does another transaction hold a lock on the table?  To ask writes no WAL; to
@@ -36,6 +37,16 @@ extern List *idem_empty_lock(Oid relid);
  * last act.
  */
 extern bool idem_empty_in_place(Oid relid);
+
+/* A btree without entries: its meta page. */
+#define IDEM_EMPTY_INDEX_BLOCKS	1
+
+/*
+ * Are all files of the table as new: heap, indexes, TOAST table and its index?  Else
+ * the table has rows, or a crash has cut an emptying short.  False as well if a lock
+ * on an index was not to be had at once.  The caller has the table open.
+ */
+extern bool idem_empty_is_pristine(Relation heap);
 
 /*
  * Tell all processes that the files of these relations are being cut, whether

@@ -19,16 +19,18 @@
  * 3. If each needed row of a table that is not current is in another table,
  *    too: the table is emptied in place.
  *
- * Invariant: a table is emptied only if, under its exclusive lock, every
- * needed row of it stands committed in another table.  So it does no harm if a
- * writer still appends to a former current table.  If a transaction holds such
- * a table for long, the table becomes current again once the other tables are
- * longer.  That costs room and nothing else.
+ * Invariant: a table becomes current only if all its files are as new.  A
+ * table is emptied only if, under its exclusive lock, every needed row of it
+ * stands committed in another table.  So it does no harm if a writer still
+ * appends to a former current table.  If a transaction holds such a table for
+ * long, the table becomes current again once the other tables are longer.
+ * That costs room and nothing else.
  *
  * A crash between the steps leaves several tables with rows, which reads the
  * same: a copy has the number of its original.  A crash inside a step leaves
- * rows that never committed, or a table as empty.c describes.  A pinned xmin
- * horizon changes nothing: no tuple is ever dead.
+ * rows that never committed, or a table without rows whose files are not all
+ * as new (empty.c).  That table is emptied again before its turn.  A pinned
+ * xmin horizon changes nothing: no tuple is ever dead.
  *
  * LOCKING: to append: RowExclusiveLock on the table that is written, to the
  * end of the transaction, owned by the subtransaction (txn_owner.h).  To scan:
@@ -92,6 +94,17 @@ table_blocks(const IdemStateLog *log, int n)
 
 	table_close(rel, AccessShareLock);
 	return blocks;
+}
+
+/* Are all files of the table as new?  Without rows it may be what a crash left. */
+static bool
+is_pristine(const IdemStateLog *log, int n)
+{
+	Relation	rel = table_open(table_oid(log, n), AccessShareLock);
+	bool		pristine = idem_empty_is_pristine(rel);
+
+	table_close(rel, AccessShareLock);
+	return pristine;
 }
 
 /*
@@ -389,7 +402,7 @@ idem_state_log_maintain(const IdemStateLog *log, void *arg)
 	{
 		if (n == current)
 			continue;
-		if (table_blocks(log, n) == 0)
+		if (is_pristine(log, n))
 		{
 			if (empty < 0)
 				empty = n;
@@ -405,4 +418,17 @@ idem_state_log_maintain(const IdemStateLog *log, void *arg)
 	}
 	if (empty >= 0 && table_blocks(log, current) > log->max_blocks)
 		make_current(log, empty);
+}
+
+bool
+idem_state_log_has_remains(const IdemStateLog *log)
+{
+	int			current = find_current(log);
+
+	for (int n = 0; n < log->ntables; n++)
+	{
+		if (n != current && table_blocks(log, n) == 0 && !is_pristine(log, n))
+			return true;
+	}
+	return false;
 }

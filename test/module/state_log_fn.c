@@ -18,7 +18,9 @@
  */
 #include "postgres.h"
 
+#include "access/genam.h"
 #include "access/htup_details.h"
+#include "catalog/storage.h"
 #include "fmgr.h"
 #include "utils/builtins.h"
 
@@ -32,6 +34,8 @@
 PG_FUNCTION_INFO_V1(idem_test_state_append_fn);
 PG_FUNCTION_INFO_V1(idem_test_state_value_fn);
 PG_FUNCTION_INFO_V1(idem_test_state_maintain_fn);
+PG_FUNCTION_INFO_V1(idem_test_state_remains_fn);
+PG_FUNCTION_INFO_V1(idem_test_cut_index_fn);
 
 PGDLLEXPORT void _PG_init(void);
 
@@ -223,5 +227,23 @@ idem_test_state_maintain_fn(PG_FUNCTION_ARGS)
 	int			last_key = -1;
 
 	idem_state_log_maintain(&state_log, &last_key);
+	PG_RETURN_VOID();
+}
+
+/* test_state_remains() -> bool */
+Datum
+idem_test_state_remains_fn(PG_FUNCTION_ARGS)
+{
+	PG_RETURN_BOOL(idem_state_log_has_remains(&state_log));
+}
+
+/* test_cut_index(index regclass) -> void: what a crash leaves that cuts an emptying short */
+Datum
+idem_test_cut_index_fn(PG_FUNCTION_ARGS)
+{
+	Relation	index = index_open(PG_GETARG_OID(0), AccessExclusiveLock);
+
+	RelationTruncate(index, 0);
+	index_close(index, NoLock);
 	PG_RETURN_VOID();
 }

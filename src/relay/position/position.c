@@ -604,3 +604,9 @@ idem_position_maintain(List *(*get_relays) (void))
 
 	idem_state_log_maintain(&position_log, &judge);
 }
+
+bool
+idem_position_has_remains(void)
+{
+	return idem_state_log_has_remains(&position_log);
+}

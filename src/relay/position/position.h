@@ -186,4 +186,10 @@ extern List *idem_position_relay_ids(void);
  */
 extern void idem_position_maintain(List *(*get_relays) (void));
 
+/*
+ * Has a crash left a table of the log half emptied, which idem_position_maintain
+ * finishes?
+ */
+extern bool idem_position_has_remains(void);
+
 #endif							/* IDEM_RELAY_POSITION_POSITION_H */

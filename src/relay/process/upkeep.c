@@ -281,7 +281,11 @@ idem_upkeep_finish_emptying(void)
 	(void) idem_outbox_maintain(NULL, 0);
 	idem_txn_commit(false);
 	idem_txn_begin();
-	finished = !idem_outbox_has_remains();
+	if (idem_position_has_remains())
+		idem_position_maintain(relay_ids);
+	idem_txn_commit(false);
+	idem_txn_begin();
+	finished = !idem_outbox_has_remains() && !idem_position_has_remains();
 	idem_txn_commit(false);
 	return finished;
 }

@@ -35,8 +35,8 @@ extern void idem_upkeep_run(MemoryContext work_cxt);
 
 /*
  * Before the last worker leaves the database: finish what a crash has
- * interrupted in the outbox, since no other process will.  False if a lock of
- * somebody prevents it.
+ * interrupted in the outbox and in the log of positions, since no other process
+ * will.  False if a lock of somebody prevents it.
  */
 extern bool idem_upkeep_finish_emptying(void);
 

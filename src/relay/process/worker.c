@@ -260,10 +260,10 @@ leave_dropped_extension(void)
 }
 
 /*
- * The last relay is gone: end, once no segment of the outbox is half emptied.
- * A session that creates a relay holds the lock on "relays" until its mark has
- * committed.  So either the relay is seen here, or the mark comes after this
- * removal.
+ * The last relay is gone: end, once no segment of the outbox and no table of
+ * the log of positions is half emptied.  A session that creates a relay holds
+ * the lock on "relays" until its mark has committed.  So either the relay is
+ * seen here, or the mark comes after this removal.
  */
 static void
 leave_without_relays(void)
