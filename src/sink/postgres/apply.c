@@ -14,8 +14,10 @@
  *					tells whether it committed.  If COMMIT fails although
  *					careful found no event at fault, the verdict is ABORTED.
  * An attempt that cannot commit is rolled back, and the next attempt begins a
- * new transaction.  The outcomes of events stay, so each attempt has fewer
- * events to do, and the loop ends.
+ * new transaction.  The outcomes of events stay, so each attempt that decides
+ * an event has fewer events to do.  MAX_TRIES bounds the attempts that fail
+ * through nobody's fault, also at a lost COMMIT.  After these the program
+ * fails, and the relay's breaker waits.
  *
  * INVARIANT
  *		COMMIT is sent only after the fence found its row, and only when every
@@ -411,11 +413,14 @@ choose_course(PgSink *p, Attempt result, Course *course)
 			course->committed = true;
 			return true;
 		case ATTEMPT_COMMIT_LOST:
-			course->tries++;
 			if (!ask_until_known(p, &course->committed))
 				return false;
 			if (course->committed)
 				pgsink_position_stored(p);
+			else if (++course->tries >= MAX_TRIES)
+				return pgsink_fail(p, IDEM_PROTO_OUTAGE, "08006",
+								   "could not commit a batch: the connection was lost at COMMIT, %d times in a row",
+								   course->tries);
 			return true;
 		case ATTEMPT_CAREFUL:
 			IDEM_SINK_FAULT_POINT(&p->sink, "postgres-careful");

@@ -37,6 +37,23 @@ def test_lost_commit():
         w.close()
 
 
+def test_every_commit_lost():
+    """A target that drops the COMMIT of each batch is an outage: the relay waits before it tries again."""
+    t = Target()
+    with through_proxy(t) as proxy:
+        w = t.start()
+        proxy.deliver = False
+        proxy.swallow = b"COMMIT\0"
+        proxy.swallow_times = 1000
+        proxy.spare = b"FOR UPDATE"     # the question whether a COMMIT arrived
+        w.events([{}, {}], row_id=2)
+        f = w.expect("FAILED", timeout=30)
+        assert f["outcome"] == codec.OUTCOMES["outage"] and "lost at COMMIT" in f["message"], f
+        assert 990 < proxy.swallow_times < 1000 and t.count() == 0
+        assert w.recv() is None and w.exit_status() == 0
+        w.sock.close()
+
+
 def test_lost_commit_of_another_life():
     """Another history of the relay stored the same numbers: that is not this COMMIT."""
     t = Target()

@@ -128,7 +128,8 @@ class Proxy:
     """Passes connections on to the server, until told otherwise.
 
     swallow: a string; when the client has sent it, the next answer is thrown
-    away and the connection cut (deliver=False: it is not even delivered).
+    away and the connection cut (deliver=False: it is not even delivered), once
+    or as often as swallow_times says.  Bytes with the string in "spare" pass.
     hold: a string and a number; behind that many Parse messages with the string
     the client's bytes wait for release.  To be set while the client is idle.
     """
@@ -138,6 +139,8 @@ class Proxy:
         self.port = "6432"
         self.host = directory
         self.swallow = None
+        self.swallow_times = 1
+        self.spare = None
         self.hold = None
         self.release = threading.Event()
         self.deliver = True
@@ -192,8 +195,10 @@ class Proxy:
                     data = client.recv(65536)
                     if not data:
                         break
-                    if self.swallow and self.swallow in data:
-                        self.swallow = None
+                    if self.swallow and self.swallow in data and not (self.spare and self.spare in data):
+                        self.swallow_times -= 1
+                        if self.swallow_times == 0:
+                            self.swallow = None
                         armed = True
                         if not self.deliver:
                             break
