@@ -375,7 +375,7 @@ get_items(FunctionCallInfo fcinfo, int argno, int *n)
 	Datum	   *elems;
 	IdemClaimItem *items;
 
-	idem_require_arg(fcinfo, argno, "event_ids");
+	idem_require_array(fcinfo, argno, "event_ids");
 	*n = get_array(fcinfo, argno, "event_ids", TEXTOID, &elems, NULL);
 	items = palloc_extended(sizeof(IdemClaimItem) * Max(*n, 1), MCXT_ALLOC_HUGE);
 	for (int i = 0; i < *n; i++)

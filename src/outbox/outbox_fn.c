@@ -430,9 +430,9 @@ get_arrays(FunctionCallInfo fcinfo, Arrays *a)
 {
 	a->aggregate_type = PointerGetDatum(idem_get_text_arg(fcinfo, 0, "aggregate_type",
 														  IDEM_MAX_NAME_BYTES));
-	idem_require_arg(fcinfo, 1, "aggregate_ids");
-	idem_require_arg(fcinfo, 2, "event_types");
-	idem_require_arg(fcinfo, 3, "payloads");
+	idem_require_array(fcinfo, 1, "aggregate_ids");
+	idem_require_array(fcinfo, 2, "event_types");
+	idem_require_array(fcinfo, 3, "payloads");
 	get_elements(fcinfo, 1, "aggregate_ids", TEXTOID, -1, TYPALIGN_INT, &a->aggregate_ids);
 	get_elements(fcinfo, 2, "event_types", TEXTOID, -1, TYPALIGN_INT, &a->event_types);
 	get_elements(fcinfo, 3, "payloads", JSONBOID, -1, TYPALIGN_INT, &a->payloads);

@@ -29,6 +29,16 @@ idem_require_arg(FunctionCallInfo fcinfo, int argno, const char *name)
 }
 
 void
+idem_require_array(FunctionCallInfo fcinfo, int argno, const char *name)
+{
+	if (PG_ARGISNULL(argno))
+		ereport(ERROR,
+				(errcode(ERRCODE_NULL_VALUE_NOT_ALLOWED),
+				 errmsg("argument \"%s\" must not be null", name),
+				 errhint("Pass an empty array if there are no elements. array_agg() over no rows is null, ARRAY(SELECT ...) is empty.")));
+}
+
+void
 idem_null_element(const char *name, int ord)
 {
 	ereport(ERROR,

@@ -30,6 +30,12 @@
 extern void idem_require_arg(FunctionCallInfo fcinfo, int argno, const char *name);
 
 /*
+ * Error 22004 if the array argument is NULL.  The hint says to pass an empty
+ * array: some drivers and array_agg() give a NULL where no element is meant.
+ */
+extern void idem_require_array(FunctionCallInfo fcinfo, int argno, const char *name);
+
+/*
  * Raise error 22004: an element of an array argument is NULL.  ord counts from
  * 1.
  */
