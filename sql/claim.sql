@@ -58,6 +58,18 @@ SELECT idempotency.event_result('a0eebc99-9c0b-4ef8-bb6d-6bb9bd380a11'::uuid, 'b
 COMMIT;
 SELECT idempotency.event_result('a0eebc99-9c0b-4ef8-bb6d-6bb9bd380a11', 'billing');
 
+-- A uuid and its lower-case text are one event; its upper-case text is another
+BEGIN;
+SELECT idempotency.claim_event('B0EEBC99-9C0B-4EF8-BB6D-6BB9BD380A11'::uuid) AS uuid,
+	   idempotency.claim_event('b0eebc99-9c0b-4ef8-bb6d-6bb9bd380a11') AS lower_text,
+	   idempotency.claim_event('B0EEBC99-9C0B-4EF8-BB6D-6BB9BD380A11') AS upper_text;
+SELECT * FROM idempotency.claim_events('{C0EEBC99-9C0B-4EF8-BB6D-6BB9BD380A11, c0eebc99-9c0b-4ef8-bb6d-6bb9bd380a11}');
+ROLLBACK;
+BEGIN;
+SELECT * FROM idempotency.claim_events(
+	'{C0EEBC99-9C0B-4EF8-BB6D-6BB9BD380A11, c0eebc999c0b4ef8bb6d6bb9bd380a11}'::uuid[]::text[]);
+ROLLBACK;
+
 -- Ids are bytes: case, trailing space and normalization count
 BEGIN;
 SELECT idempotency.claim_event('é'), idempotency.claim_event(U&'e\0301'),
