@@ -3,7 +3,7 @@
 #   make                 build the library, the install script and the sink programs
 #   make install         install into the server that pg_config belongs to
 #   make test            everything, from nothing;
-#                        AREA=compile|lint|regress|isolation|tap|sink|model|random|real
+#                        AREA=compile|lint|regress|isolation|tap|sink|model|random|real|clients
 #                        TESTS="names" runs a part (see test/README.md); make check
 #                        and make installcheck are the same
 #   make WERROR=1        build with warnings as errors, as the tests do
@@ -17,6 +17,8 @@
 #   make analysis        analyzers, sanitizers, fuzzers, valgrind; ONLY=parts SECONDS_EACH=n
 #                        LONG=1 adds all tests with assertions (test/analysis/README.md)
 #   make test-random     random operations against models; TRANSACTIONS=n, SEED=n (test/random/README.md)
+#   make test-clients    a producer and a consumer with the drivers of Python, Node, Java and Go;
+#                        TESTS="psycopg sqlalchemy node jdbc pgx" (doc/howto/languages.md)
 #   make bench           the benchmark, into test/bench/report; ONLY=names PINNED=1,
 #                        QUICK=1 (a try, into build/bench-quick),
 #                        PROFILE=arm and more (see test/bench/README.md)
@@ -34,7 +36,7 @@ export PG_CONFIG
 # recipe that is replaced; so where one is asked for, PGXS is left out and the
 # other goals are passed on.
 FALSE_GREEN = check installcheck
-TEST_GOALS = test test-matrix test-faults test-mutants test-random torture analysis lint indent server packages bench demo
+TEST_GOALS = test test-matrix test-faults test-mutants test-random test-clients torture analysis lint indent server packages bench demo
 ifneq (,$(filter $(FALSE_GREEN),$(MAKECMDGOALS)))
 OTHER_GOALS = $(filter-out $(FALSE_GREEN) test,$(MAKECMDGOALS))
 .PHONY: $(OTHER_GOALS)
@@ -121,6 +123,8 @@ test-mutants:
 	+@ALL='$(ALL)' test/mutants/run.sh
 test-random:
 	+@TRANSACTIONS='$(TRANSACTIONS)' SEED='$(SEED)' ONLY='$(ONLY)' test/random/run.sh
+test-clients:
+	+@test/clients/run.sh $(TESTS)
 analysis:
 	+@ONLY='$(ONLY)' LONG='$(LONG)' TESTS='$(TESTS)' SEED='$(SEED)' test/analysis/run.sh
 server:

@@ -1,7 +1,7 @@
 #!/bin/bash
 # Install the Debian packages that building and testing need.
 #
-#	packages.sh build|test|sink|compile|lint|real|model|random|mutants|bench|matrix|crash|machine|analysis|assert ...
+#	packages.sh build|test|sink|compile|lint|real|clients|drivers|model|random|mutants|bench|matrix|crash|machine|analysis|assert ...
 #
 # Each need is probed first: a command, a pkg-config module, a Perl module.  On a
 # machine that has everything, from whatever source, nothing is installed and apt is
@@ -168,6 +168,26 @@ need_real()
 	need_cmd node nodejs
 }
 
+# What runs the program of test/clients in Python.
+need_clients()
+{
+	need_build
+	need_cmd /usr/bin/python3 python3
+	need_python ensurepip python3-venv
+	[ -s /etc/ssl/certs/ca-certificates.crt ] || missing+=(ca-certificates)
+}
+
+# What runs those in all languages.
+need_drivers()
+{
+	need_clients
+	need_cmd node nodejs
+	need_cmd npm npm
+	need_cmd javac default-jdk-headless
+	need_cmd mvn maven
+	need_cmd go golang-go
+}
+
 # The rival that Debian packages, if there is a package for this server.  The arms
 # that need the rival say so if it is absent.
 need_pgq()
@@ -325,10 +345,10 @@ install_missing()
 }
 
 cd "$(dirname "$0")/../.."
-[ $# -gt 0 ] || die "usage: packages.sh build|test|sink|compile|lint|real|model|random|mutants|bench|matrix|crash|machine|analysis|assert ..."
+[ $# -gt 0 ] || die "usage: packages.sh build|test|sink|compile|lint|real|clients|drivers|model|random|mutants|bench|matrix|crash|machine|analysis|assert ..."
 for group; do
 	case $group in
-		build | test | sink | compile | lint | real | model | random | mutants | bench | matrix | crash | machine | analysis | assert) "need_$group" ;;
+		build | test | sink | compile | lint | real | clients | drivers | model | random | mutants | bench | matrix | crash | machine | analysis | assert) "need_$group" ;;
 		*) die "unknown group: $group" ;;
 	esac
 done
