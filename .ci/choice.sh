@@ -11,7 +11,7 @@
 # By its number a commit gets one other server, one of the parts, and a third of
 # the mutants if the part is mutants.
 MAJORS="15 17 18 19"
-PARTS="history environment points mutants analysis"
+PARTS="history environment points mutants analysis clients"
 SHARDS=3
 
 # The parts that also run if the commit touches a file whose name begins so.  For a
@@ -26,6 +26,8 @@ src/sink/                 fuzz mutants points
 src/                      points mutants
 sql/install/              mutants
 test/analysis/            analysis
+test/clients/             clients
+doc/howto/languages.md    clients
 test/python/              history points environment
 test/crash/points         points
 test/crash/environment    environment
@@ -50,6 +52,7 @@ seconds()
 		postgresql-*) echo 1020 ;;
 		bare) echo 200 ;;
 		fuzz) echo 180 ;;
+		clients) echo 200 ;;
 		mutants) echo $((60 + 7 * $(wc -w <<<"$2"))) ;;
 		*) echo "${faults:-600}" ;;
 	esac

@@ -35,7 +35,7 @@ make_tree()
 	cp -R .ci "$work/tree/"
 	cp test/setup/tally.sh "$work/tree/test/setup/"
 	cp -R --parents test/mutants "$work/tree/"
-	for file in test/setup/run.sh test/crash/history.sh test/matrix/run.sh; do
+	for file in test/setup/run.sh test/crash/history.sh test/matrix/run.sh test/clients/run.sh; do
 		stub "$file" 'echo "1 passed, 0 failed"'
 	done
 	stub test/setup/packages.sh 'exit 0'
@@ -101,12 +101,12 @@ plan A=1
 cmp -s "$work/log" "$work/plan" || { echo "$name: the plan changes"; wrong=1; }
 
 name="a choice by hand"
-# fifteen numbers choose each pair of three servers and five parts
-for n in 0 1 2 3 4 5 6 7 8 9 10 11 12 13 14; do
+# eighteen numbers choose each pair of three servers and six parts
+for n in 0 1 2 3 4 5 6 7 8 9 10 11 12 13 14 15 16 17; do
 	plan CI_CHOICE=$n
 	grep -oE '^   [a-z0-9-]+, in turn' "$work/log" | paste -sd ' '
 done | sort -u >"$work/plans"
-[ "$(wc -l <"$work/plans")" = 15 ] || { echo "$name: not every pair is reached"; cat "$work/plans"; wrong=1; }
+[ "$(wc -l <"$work/plans")" = 18 ] || { echo "$name: not every pair is reached"; cat "$work/plans"; wrong=1; }
 plan CI_CHOICE=08
 says "^choice 8;"
 plan CI_CHOICE=nonsense
@@ -161,6 +161,12 @@ says "NOT RUN: environment: .*make test-faults PARTS=environment"
 says "NOT RUN: postgresql-18: .*make test-matrix VERSIONS=18"
 says "NOT RUN: long run: make torture"
 ends_with "7 passed, 0 failed 0"
+
+name="the programs in all languages"
+ci CI_CHOICE=15
+says "^CALLED test/clients/run.sh "
+ci CI_CHOICE=0
+says "NOT RUN: clients: .*make test-clients"
 
 name="no time left"
 ci CI_CHOICE=0 CI_BUDGET=50

@@ -1,7 +1,7 @@
 #!/bin/bash
 # Run the tests: from a bare machine to the line "N passed, N failed".
 #
-#	AREA="compile lint regress isolation tap sink model random real"	what to run, default: all
+#	AREA="compile lint regress isolation tap sink model random real clients"	what to run, default: all
 #	TESTS="claim 010_crash"						only tests of these names
 #	WERROR=										let the build pass with warnings
 #	KEEP=1										leave the work directory behind
@@ -23,7 +23,7 @@ set -uo pipefail
 . "$IDEM_TOP/test/setup/tally.sh"
 cd "$IDEM_TOP" || exit 1
 
-ALL_AREAS="compile lint regress isolation tap sink model random real"
+ALL_AREAS="compile lint regress isolation tap sink model random real clients"
 # These areas need no build of the extension for the server under test.
 BUILD_FREE=" compile lint model "
 passed=0
@@ -426,6 +426,21 @@ run_random()
 	run_folder random "random models"
 }
 
+# Programs with the drivers that users have: of these psycopg 3, all by
+# test/clients/run.sh.  What cannot be fetched is named here, too.
+run_clients()
+{
+	local name names=()
+
+	for name in page psycopg ${TESTS:+sqlalchemy node jdbc pgx}; do
+		! wanted "$name" || names+=("$name")
+	done
+	[ ${#names[@]} -gt 0 ] || return 0
+	idem_say "clients"
+	run_counted clients timeout -k 20 900 env SKIP_PACKAGES=1 NEED_TOOLS=1 test/clients/run.sh "${names[@]}"
+	grep '^NOT RUN' "$IDEM_WORK/log/clients.log"
+}
+
 # Both compilers, and with assertions.
 run_compile()
 {
@@ -476,6 +491,7 @@ if [ -z "${SKIP_PACKAGES:-}" ]; then
 	! has_area compile || groups+=(compile)
 	! has_area lint || groups+=(lint)
 	! has_area real || groups+=(real)
+	! has_area clients || groups+=(clients)
 	! has_area model || groups+=(model)
 	! has_area random || groups+=(random)
 	test/setup/packages.sh "${groups[@]}" || give_up "packages: what is needed could not be installed"
