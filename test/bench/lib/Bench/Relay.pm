@@ -2,6 +2,7 @@
 package Bench::Relay;
 use strict;
 use warnings;
+use List::Util qw(sum);
 use Time::HiRes qw(time);
 use Bench::Server;
 
@@ -107,6 +108,8 @@ sub enqueue_backlog
 }
 
 # Let the paused relay send a backlog; what it took, and its memory at the most.
+# A function relay that rests has a process of its own only once it is resumed: the
+# CPU of all its processes counts, of the later ones from their start.
 sub drain
 {
 	my ($self, $events) = @_;
@@ -119,18 +122,22 @@ sub drain
 	{
 		print $f "5\n";
 	}
-	my $cpu = Bench::Server::precise_cpu_seconds($worker);
+	my %begun = ($worker => Bench::Server::precise_cpu_seconds($worker));
+	my %cpu;
 	my $start = time;
 	$self->resume;
 	until_true(
 		900,
 		"relay $self->{name} has not sent $events events",
 		sub {
-			my $kb = Bench::Server::proc_kilobytes($worker);
+			my $sent = $now ? $now->{sent} : 0;
 
-			$anon = $kb->{RssAnon} if $kb && $kb->{RssAnon} > $anon;
 			$now = $self->status;
-			die "the worker of relay $self->{name} was replaced\n" if $now->{pid} ne $worker;
+			die "a worker of relay $self->{name} was started again\n" if $now->{sent} < $sent;
+			$worker = $now->{pid} if $now->{pid};
+			my $kb = Bench::Server::proc_kilobytes($worker);
+			$anon = $kb->{RssAnon} if $kb && $kb->{RssAnon} > $anon;
+			$cpu{$worker} = Bench::Server::precise_cpu_seconds($worker) || $cpu{$worker} || 0;
 			return $now->{sent} - $before->{sent} >= $events;
 		});
 	my $seconds = time - $start;
@@ -138,8 +145,9 @@ sub drain
 	my $sink = $now->{sink};
 
 	die "relay $self->{name} sent $sent of $events events\n" if $sent != $events;
-	my $kb = Bench::Server::proc_kilobytes($worker);
-	return { seconds => $seconds, worker_cpu => Bench::Server::precise_cpu_seconds($worker) - $cpu,
+	my $kb = Bench::Server::proc_kilobytes($worker) // { VmHWM => 0 };
+	$cpu{$_} = Bench::Server::precise_cpu_seconds($_) || $cpu{$_} for keys %cpu;
+	return { seconds => $seconds, worker_cpu => sum(map { $cpu{$_} - ($begun{$_} // 0) } keys %cpu),
 		sink_cpu => $sink ? Bench::Server::precise_cpu_seconds($sink) : 0,
 		anon => $anon, hwm => $kb->{VmHWM},
 		sink_hwm => $sink ? Bench::Server::proc_kilobytes($sink)->{VmHWM} : 0 };
