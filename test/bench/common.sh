@@ -15,7 +15,7 @@ bench_conf()
 		jit = off
 		max_connections = 100
 		log_checkpoints = off
-		idempotency.max_parked = 100000
+		idempotency.max_parked = 200000
 	END
 }
 

@@ -19,17 +19,17 @@ use Bench::Server;
 
 my %module = (
 	claims => 'Arms', enqueues => 'Arms', drain => 'Drain', latency => 'Latency', memory => 'Memory',
-	parked => 'Parked', backlog => 'Backlog', ids => 'Ids', profile => 'Profile',
+	parked => 'Parked', many => 'Many', redrive => 'Redrive', backlog => 'Backlog', ids => 'Ids', profile => 'Profile',
 	map { ("pin-$_" => 'Pin') } qw(snapshot writer reader prepared));
 my @always = qw(claims enqueues drain parked latency memory backlog ids);
-my @pins = qw(pin-snapshot pin-writer pin-reader pin-prepared);
+my @by_name = qw(many redrive pin-snapshot pin-writer pin-reader pin-prepared);
 
 sub chosen
 {
 	my $only = $ENV{ONLY};
 
-	return grep { /^(?:$only)/ } @always, @pins if $only;
-	return (@always, $ENV{QUICK} ? @pins : ());
+	return grep { /^(?:$only)/ } @always, @by_name if $only;
+	return (@always, $ENV{QUICK} ? @by_name : ());
 }
 
 my ($dir, $what, @arguments) = @ARGV;
@@ -37,7 +37,7 @@ die "usage: measure.pl DIR setup|SECTION|--list|profile ARM\n" unless $what;
 
 if ($what eq '--list')
 {
-	my @sections = chosen() or die "no section is called $ENV{ONLY}; there are @always @pins\n";
+	my @sections = chosen() or die "no section is called $ENV{ONLY}; there are @always @by_name\n";
 	print "$_\n" for @sections;
 	exit;
 }

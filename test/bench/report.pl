@@ -19,21 +19,21 @@ use Bench::Report;
 my ($dir, $data) = @ARGV;
 die "usage: report.pl DIR DATA\n" unless $data;
 
-my @order = qw(claims enqueues drain parked latency memory backlog ids pin-snapshot pin-writer pin-reader pin-prepared);
-my @parts = grep { -f "$FindBin::Bin/lib/Bench/Report/$_.pm" } qw(Arms Drain Parked Latency Memory Growth Pin);
+my @order = qw(claims enqueues drain parked redrive latency many memory backlog ids pin-snapshot pin-writer pin-reader pin-prepared);
+my @parts = grep { -f "$FindBin::Bin/lib/Bench/Report/$_.pm" } qw(Arms Drain Parked Redrive Latency Many Memory Growth Pin);
 my $report = Bench::Report->new($dir, $data);
 
 # One line per section: they may come from different days.
 sub overview
 {
-	my ($any) = grep { defined } map { $report->section($_) } @order;
-	my $m = ($any or die "$data is empty\n")->{machine};
+
+	die "$data is empty\n" unless grep { $report->section($_) } @order;
 
 	$report->part('overview');
 	$report->say("# Benchmark report\n");
 	$report->say('Written by `make bench`; what is measured and how: [test/bench/README.md](../README.md). ',
 		"Each section can be measured alone, and the others stay as they are.\n");
-	$report->say("Machine: $m->{cpu}, $m->{cores} cores, $m->{memory}, $m->{kernel}, $m->{'file system'}.\n");
+	$report->say("Machine: $report->{machine}.\n");
 	$report->table([ 'section', 'date', 'commit', 'took', 'load before', 'others\' CPU', 'stolen', 'remark' ],
 		map { $report->section($_) ? overview_row($_) : $report->last_rows('overview', $_) } @order);
 	$report->say("\nOthers' CPU: what processes that are not the benchmark's, and kernel threads, took of all cores while the section ran; ",
@@ -47,15 +47,7 @@ sub overview_row
 	my $s = $report->section($_[0]);
 	my $m = $s->{machine};
 
-	return [ $_[0] . ($s->{size}{quick} ? ' (quick)' : ''), @$m{qw(date commit duration load)}, shares_of_others($s), $m->{remark} ];
-}
-
-sub shares_of_others
-{
-	my ($section) = @_;
-	my $o = ($section->{others} // [])->[0] or return ('', '');
-
-	return map { sprintf '%.1f %%', 100 * $o->{$_} / $o->{seconds} / $o->{cores} } qw(cpu stolen);
+	return [ $_[0] . ($s->{size}{quick} ? ' (quick)' : ''), @$m{qw(date commit duration load)}, $report->shares_of_others($s), $m->{remark} ];
 }
 
 # Of parts that do not exist yet.

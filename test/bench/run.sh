@@ -3,8 +3,9 @@
 #
 #	QUICK=1			everything small, pins too; reports into build/bench-quick
 #	ONLY=regexp		sections whose name begins so: claims enqueues drain parked latency
-#					memory backlog ids pin-snapshot pin-writer pin-reader pin-prepared;
-#					the results of the others stay as they are
+#					memory backlog ids; by name alone: many redrive pin-snapshot
+#					pin-writer pin-reader pin-prepared; the results of the others stay
+#					as they are
 #	DURATION=s		of each pin; 600
 #	MAXSIZE=n		of the backlog and of remembered ids; 1000000
 #	PROFILE=arm		instead: where the time goes, into report/profile/ARM.md; an arm of

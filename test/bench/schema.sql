@@ -73,6 +73,20 @@ CREATE FUNCTION bench.ignore_event(event_id uuid) RETURNS void
 LANGUAGE plpgsql AS 'BEGIN END';
 CREATE SERVER idle_sink FOREIGN DATA WRAPPER idempotency_function OPTIONS (function 'bench.ignore_event');
 
+-- A handler that stamps the events that carry the time at which they were due.
+CREATE TABLE bench.arrival (
+	us bigint NOT NULL
+);
+CREATE FUNCTION bench.stamp_event(aggregate_id text) RETURNS void
+LANGUAGE plpgsql AS $$
+BEGIN
+	IF aggregate_id !~ '^k' THEN
+		INSERT INTO bench.arrival VALUES (1e6 * extract(epoch FROM clock_timestamp()) - aggregate_id::bigint);
+	END IF;
+END
+$$;
+CREATE SERVER stamp_sink FOREIGN DATA WRAPPER idempotency_function OPTIONS (function 'bench.stamp_event');
+
 -- What the consumers of rivals say they have carried out.
 CREATE UNLOGGED TABLE bench.drained (
 	side text NOT NULL,

@@ -8,6 +8,7 @@
  * load generator meant to enqueue the event, which it gives as aggregate id
  * (microseconds since 1970).  The second has no coordinated omission: where
  * the server is late, so is every event that should have come meanwhile.
+ * An event whose aggregate id is no number is not counted.
  * Whenever nothing came for a while both histograms are written to the file of
  * the option "report", one line per bucket: which, largest value in us, events.
  *
@@ -91,9 +92,13 @@ write_report(const char *path)
 static void
 take_event(const IdemProtoEvent *e, int64_t now)
 {
+	int64_t		due = number(e->aggregate_id);
+
+	if (due == 0)
+		return;
 	if (e->committed_at != 0)
 		null_histogram_add(&since_commit, now - e->committed_at);
-	null_histogram_add(&since_due, now - number(e->aggregate_id));
+	null_histogram_add(&since_due, now - due);
 }
 
 int

@@ -14,7 +14,27 @@ sub new
 
 	$self->read_section($_) for sort glob "$data/*.tsv";
 	$self->read_last("$dir/report.md") if -f "$dir/report.md";
+	$self->{machine} = $self->machine_of_all;
 	return $self;
+}
+
+sub machine
+{
+	my ($section) = @_;
+
+	return sprintf '%s, %s cores, %s, %s, %s', @{ $section->{machine} }{qw(cpu cores memory kernel), 'file system'};
+}
+
+# The machine of all sections but those that name theirs: the last report's, as long as
+# sections of it stay.
+sub machine_of_all
+{
+	my ($self) = @_;
+	my ($last) = ($self->{last}{overview} // '') =~ /^Machine: (.*)\.$/m;
+	my ($any) = map { $self->{section}{$_} } sort keys %{ $self->{section} };
+	my @stay = grep { !/^(overview|targets|pins)$/ && !$self->{section}{$_} } keys %{ $self->{last} };
+
+	return $last && @stay ? $last : machine($any // return '');
 }
 
 # {last}{part name} = its text.
@@ -86,6 +106,16 @@ sub write_parts
 	close $f;
 }
 
+# All that was said in one part, as a file of its own.
+sub write_part
+{
+	my ($self, $name, $file) = @_;
+
+	open(my $f, '>', "$self->{dir}/$file") or die "$self->{dir}/$file: $!\n";
+	print $f $self->{md}{$name};
+	close $f;
+}
+
 # Title, and of which run this is.
 sub head
 {
@@ -106,9 +136,20 @@ sub provenance
 
 	$self->say("Of $m->{date}, commit $m->{commit}",
 		$section->{size}{quick} ? ', a quick run' : '', $m->{remark} ? ", $m->{remark}" : '', @more, ".\n");
+	my $machine = machine($section);
+	$self->say("Machine: $machine.\n") if $machine ne $self->{machine};
 	$self->say("Server: $settings.\n") if $settings;
 	$self->say("Server and load generator on cores of their own: $m->{pinned}.\n") if $m->{pinned};
 	$self->say("Rivals: $rivals.\n") if $rivals;
+}
+
+# Of all cores, while the section ran.
+sub shares_of_others
+{
+	my ($self, $section) = @_;
+	my $o = ($section->{others} // [])->[0] or return ('', '');
+
+	return map { sprintf '%.1f %%', 100 * $o->{$_} / $o->{seconds} / $o->{cores} } qw(cpu stolen);
 }
 
 sub table

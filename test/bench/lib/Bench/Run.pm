@@ -40,6 +40,11 @@ my %sizes = (
 	growth_transactions => [ 16_000, 8_000 ],
 	growth_rounds => [ 2, 2 ],
 	growth_relays => [ 4, 2 ],
+	many_relays => [ 1000, 50 ],
+	many_seconds => [ 2, 1 ],
+	many_rounds => [ 6, 2 ],
+	redrive_events => [ 100_000, 5_000 ],
+	redrive_rounds => [ 3, 1 ],
 	maxsize => [ 1_000_000, 100_000 ],
 	duration => [ 600, 8 ],
 	profile_seconds => [ 10, 3 ]);
@@ -76,12 +81,12 @@ sub payload
 	return $payload;
 }
 
-# For a run on another server than the first.
+# For a run on another server than the first, or of other sizes.
 sub on_server
 {
-	my ($self, $server) = @_;
+	my ($self, $server, %other) = @_;
 
-	return bless { %$self, server => $server }, ref $self;
+	return bless { %$self, server => $server, %other }, ref $self;
 }
 
 # The file of an arm, without its number.

@@ -20,14 +20,15 @@ sub since
 	return $who eq 'ours' ? 'the stamp of the commit' : 'the begin of its transaction';
 }
 
-# The buckets of all rounds, or of one.
+# The buckets of all rounds, or of one, of one side where there are two.
 sub buckets
 {
-	my ($section, $who, $rate, $since, $round) = @_;
+	my ($section, $who, $rate, $since, $round, $side) = @_;
 	my %count;
 
 	$count{ $_->{us} } += $_->{count}
-	  for grep { $_->{who} eq $who && $_->{rate} == $rate && $_->{since} eq $since && (!$round || ($_->{round} // 1) == $round) }
+	  for grep { $_->{who} eq $who && $_->{rate} == $rate && $_->{since} eq $since && (!$round || ($_->{round} // 1) == $round)
+		  && (!$side || $_->{side} eq $side) }
 	  @{ $section->{histogram} // [] };
 	return map { [ $_, $count{$_} ] } sort { $a <=> $b } keys %count;
 }
@@ -52,6 +53,17 @@ sub loads
 sub events
 {
 	return sum(0, map { $_->{events} } @_);
+}
+
+# A quantile within its bucket, of one run of one side.
+sub in_round
+{
+	my ($section, $q, $run, $since) = @_;
+	my @b = buckets($section, $run->{who}, $run->{rate}, $since, $run->{round}, $run->{side});
+	my $missing = $run->{events} - sum(0, map { $_->[1] } @b);
+
+	push @b, [ 9**9**9, $missing ] if $missing > 0;
+	return quantile_within($q, @b);
 }
 
 # A quantile in each round.  An event without a stamp counts as later than any.

@@ -56,10 +56,10 @@ sub producers
 	return @sessions;
 }
 
-# Hand each event to the next session when it is due.
+# Hand each event to the next session when it is due, until a condition holds; how many.
 sub offer
 {
-	my ($sessions, @due) = @_;
+	my ($sessions, $stop, @due) = @_;
 	my $start = time + 0.1;
 	my $i = 0;
 
@@ -73,9 +73,11 @@ sub offer
 		my $wait = $start + $due - time;
 
 		sleep($wait) if $wait > 0;
+		last if $stop && $stop->();
 		syswrite $sessions->[ $i++ % @$sessions ]{in},
 		  sprintf("EXECUTE e('%.0f', :payload);\n", 1e6 * ($start + $due));
 	}
+	return $i;
 }
 
 sub end_producers
@@ -118,14 +120,15 @@ sub note_histogram
 		my $n = 0;
 		$n += $_->[1] for @{ $sum{$since} };
 		my $at = sub { my $seen = 0; for (@{ $sum{$since} }) { $seen += $_->[1]; return $_->[0] if $seen > $_[0] * $n } $sum{$since}[-1][0] };
-		printf "   %-5s at %4d/s since %-6s p50 %7d us, p99 %7d us, max %7d us (%d events)\n", $who, $rate, $since,
+		printf "   %-9s at %4d/s since %-6s p50 %7d us, p99 %7d us, max %7d us (%d events)\n", $who, $rate, $since,
 		  $at->(0.5), $at->(0.99), $sum{$since}[-1][0], $n;
 	}
 }
 
+# $who is what the result is called by.
 sub ours
 {
-	my ($run, $rate, $round) = @_;
+	my ($run, $rate, $round, $who) = @_;
 	my $relay = Bench::Relay->new($run, 'latency', 'bench_sink')->create;
 	my $file = "$run->{dir}/latency.report";
 	my @due = schedule($run, $rate, $round);
@@ -134,15 +137,27 @@ sub ours
 	unlink $file;
 	$relay->stream;
 	my $cpu = $run->{server}->cpu;
-	offer(\@sessions, @due);
+	offer(\@sessions, undef, @due);
 	Bench::Server::until_true(60, 'not all was sent', sub { $relay->status->{sent} >= @due });
-	$run->note('latency', who => 'ours', rate => $rate, round => $round, events => scalar @due, tick => 0,
+	$who //= 'ours';
+	$run->note('latency', who => $who, rate => $rate, round => $round, events => scalar @due, tick => 0,
 		cpu_us => 1e6 * ($run->{server}->cpu - $cpu) / @due);
 	end_producers(@sessions);
 	Bench::Server::until_true(30, 'the sink has not reported', sub { counted($file) == @due });
 	$relay->drop;
-	note_histogram($run, 'ours', $rate, $round, $file);
+	note_histogram($run, $who, $rate, $round, $file);
 	$relay->empty_outbox;
+}
+
+# The server of the sink that counts; the same file for all of a run.
+sub make_sink
+{
+	my ($run) = @_;
+	my $server = $run->{server};
+
+	$server->sql("CREATE SERVER IF NOT EXISTS bench_sink FOREIGN DATA WRAPPER idempotency_program"
+		  . " OPTIONS (program 'bench', report '$run->{dir}/latency.report')");
+	$server->sql('CREATE USER MAPPING IF NOT EXISTS FOR CURRENT_USER SERVER bench_sink');
 }
 
 # The consumer of a rival: ticks, reads, counts; in a process of its own.
@@ -222,7 +237,7 @@ sub rival
 		eval { consume($run, $rival, $how->{tick}, scalar @due, $file); 1 } or print STDERR $@;
 		POSIX::_exit(0);
 	}
-	offer(\@sessions, @due);
+	offer(\@sessions, undef, @due);
 	waitpid $pid, 0;
 	end_producers(@sessions);
 	$run->note('latency', who => $rival, rate => $rival_rate, round => $round, events => scalar @due, tick => $how->{tick}, cpu_us => 0);
@@ -235,9 +250,7 @@ sub run
 	my $server = $run->{server};
 
 	print "== latency\n";
-	$server->sql("CREATE SERVER bench_sink FOREIGN DATA WRAPPER idempotency_program"
-		  . " OPTIONS (program 'bench', report '$run->{dir}/latency.report')");
-	$server->sql('CREATE USER MAPPING FOR CURRENT_USER SERVER bench_sink');
+	make_sink($run);
 	my @turns = map { my $rate = $_; sub { ours($run, $rate, $_[0]) } } @rates;
 	push @turns, map { my $rival = $_; sub { rival($run, $rival, $_[0]) } }
 	  grep { Bench::Arm::present($server, $_) } sort keys %rivals;
