@@ -21,6 +21,7 @@
 #                        TESTS="psycopg sqlalchemy node jdbc pgx" (doc/howto/languages.md)
 #   make bench           the benchmark, into test/bench/report; ONLY=names PINNED=1,
 #                        QUICK=1 (a try, into build/bench-quick),
+#                        BASE=commit (against that commit),
 #                        PROFILE=arm and more (see test/bench/README.md)
 #   make demo            money moves, everything is killed, nothing is lost: one minute
 #   make server          psql in a throw-away server with this tree's extension
@@ -134,6 +135,6 @@ packages:
 	@test/setup/packages.sh build test compile lint
 bench:
 	+@QUICK='$(QUICK)' ONLY='$(ONLY)' REMARK='$(REMARK)' DURATION='$(DURATION)' MAXSIZE='$(MAXSIZE)' PROFILE='$(PROFILE)' \
-		PGQUE_SQL='$(PGQUE_SQL)' PGMQ_SQL='$(PGMQ_SQL)' test/bench/run.sh
+		BASE='$(BASE)' PGQUE_SQL='$(PGQUE_SQL)' PGMQ_SQL='$(PGMQ_SQL)' test/bench/run.sh
 demo:
 	+@test/demo/run.sh

@@ -6,8 +6,9 @@
 #	measure.pl DIR --list			the sections that ONLY and QUICK choose
 #	measure.pl DIR profile ARM		run an arm over and over; see Bench::Section::Profile
 #
-# BENCH_SERVERS says where: host:port:log, one per word; the second is only
-# for pins, and is the one that is pinned.
+# BENCH_SERVERS says where: host:port:log, one per word.  Pins have a second, which
+# is the one that is pinned; the section "pair" has one of the other tree and one
+# to send to, and is not in the list.
 use strict;
 use warnings;
 use FindBin;
@@ -19,7 +20,7 @@ use Bench::Server;
 
 my %module = (
 	claims => 'Arms', enqueues => 'Arms', drain => 'Drain', latency => 'Latency', memory => 'Memory',
-	parked => 'Parked', many => 'Many', redrive => 'Redrive', backlog => 'Backlog', ids => 'Ids', profile => 'Profile',
+	parked => 'Parked', many => 'Many', redrive => 'Redrive', pair => 'Pair', backlog => 'Backlog', ids => 'Ids', profile => 'Profile',
 	map { ("pin-$_" => 'Pin') } qw(snapshot writer reader prepared));
 my @always = qw(claims enqueues drain parked latency memory backlog ids);
 my @by_name = qw(many redrive pin-snapshot pin-writer pin-reader pin-prepared);
@@ -47,7 +48,7 @@ my @servers = map { Bench::Server->new(split /:/) } split ' ', $ENV{BENCH_SERVER
 
 if ($what eq 'setup')
 {
-	for my $server (@servers)
+	for my $server (@servers[ 0 .. ($ENV{BENCH_TARGET} ? 1 : $#servers) ])
 	{
 		$server->run_file("$dir/schema.sql");
 		Bench::Arm::install_rivals($dir, $server);

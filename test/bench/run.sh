@@ -6,6 +6,7 @@
 #					memory backlog ids; by name alone: many redrive pin-snapshot
 #					pin-writer pin-reader pin-prepared; the results of the others stay
 #					as they are
+#	BASE=commit		instead: this tree and that commit in turns; see pair.sh
 #	DURATION=s		of each pin; 600
 #	MAXSIZE=n		of the backlog and of remembered ids; 1000000
 #	PROFILE=arm		instead: where the time goes, into report/profile/ARM.md; an arm of
@@ -26,6 +27,7 @@ WERROR=${WERROR-}
 # shellcheck source=test/setup/lib.sh
 . "$(dirname "$0")/../setup/lib.sh"
 cd "$IDEM_TOP"
+[ -z "${BASE:-}" ] || exec test/bench/pair.sh "$BASE"
 # shellcheck source=test/bench/common.sh
 . test/bench/common.sh
 

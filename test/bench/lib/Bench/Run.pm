@@ -45,6 +45,12 @@ my %sizes = (
 	many_rounds => [ 6, 2 ],
 	redrive_events => [ 100_000, 5_000 ],
 	redrive_rounds => [ 3, 1 ],
+	pair_rounds => [ 12, 2 ],
+	pair_limit => [ 780, 200 ],
+	pair_seconds => [ 1, 1 ],
+	pair_relayed => [ 200_000, 20_000 ],
+	pair_handled => [ 30_000, 3_000 ],
+	pair_latency_seconds => [ 3, 1 ],
 	maxsize => [ 1_000_000, 100_000 ],
 	duration => [ 600, 8 ],
 	profile_seconds => [ 10, 3 ]);
@@ -72,6 +78,7 @@ sub note
 	my ($self, $kind, @pairs) = @_;
 	my @words;
 
+	push @pairs, side => $self->{side} if $self->{side};
 	push @words, shift(@pairs) . '=' . shift(@pairs) while @pairs;
 	print { $self->{out} } join("\t", $kind, @words), "\n";
 }

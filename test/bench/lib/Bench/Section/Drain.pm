@@ -16,6 +16,10 @@ my @ours = (
 	{ name => 'ours_function', title => 'our relay to a SQL function that inserts a row, exactly once',
 		kind => 'jsonb', sink => 'effect_sink', tables => 'bench.effect idempotency_data.processed%', size => 'drain_events' });
 
+# Where a server to send to is up beside the one that is measured.
+my $postgres = { name => 'ours_postgres', title => 'our relay to a function of another PostgreSQL that inserts a row, exactly once',
+	kind => 'jsonb', sink => 'postgres_sink', size => 'drain_events' };
+
 sub note_run
 {
 	my ($run, $arm, $round, $events, $r, $wal, $dead) = @_;
@@ -36,7 +40,10 @@ sub run_ours
 	my $events = $run->{ $arm->{size} // 'relay_events' };
 	my $relay = Bench::Relay->new($run, $arm->{name}, $arm->{sink});
 
-	$server->truncate($arm->{tables} // '');
+	my $effects_at = $arm->{target} // $server;
+
+	# A position at the target is that of another relay, though its name is the same.
+	$effects_at->truncate($arm->{tables} // '');
 	$relay->create;
 	Bench::Relay::enqueue_backlog($run, $arm->{kind}, $events, 100);
 	$server->sql('CHECKPOINT');
@@ -51,9 +58,9 @@ sub run_ours
 	$relay->drop;
 	$relay->empty_outbox;
 	@$r{qw(server_cpu consumer_cpu)} = @$r{qw(worker_cpu sink_cpu)};
-	if ($arm->{sink} eq 'effect_sink')
+	if ($arm->{tables})
 	{
-		my $effects = $server->sql('SELECT count(*) FROM bench.effect');
+		my $effects = $effects_at->sql('SELECT count(*) FROM bench.effect');
 		die "$events events, but $effects effects\n" if $effects != $events;
 	}
 	note_run($run, $arm, $round, $events, $r, $wal, $dead);
@@ -100,6 +107,31 @@ sub arms
 
 	return ((map { { %$_, run => \&run_ours } } @ours),
 		map { { %$_, run => \&run_rival } } Bench::Arm::take($run, 'drain', sub { 1 }));
+}
+
+# Our relays; with the one to another server.
+sub relays
+{
+	return @ours;
+}
+
+sub all_relays
+{
+	return (@ours, $postgres);
+}
+
+# The relay to another server, which gets all that it needs there.
+sub postgres
+{
+	my ($run, $target) = @_;
+	my $server = $run->{server};
+
+	$server->sql("CREATE SERVER postgres_sink FOREIGN DATA WRAPPER idempotency_postgres OPTIONS"
+		  . " (host '$target->{host}', port '$target->{port}', dbname 'postgres', function 'bench.on_event',"
+		  . " position_table 'bench.position_of_$run->{side}')");
+	$server->sql("CREATE USER MAPPING FOR CURRENT_USER SERVER postgres_sink OPTIONS (user 'postgres')");
+	$target->sql(join "\n", $server->sql("SELECT idempotency.sink_setup_sql('postgres_sink')"));
+	return { %$postgres, target => $target, tables => "bench.position_of_$run->{side} bench.effect" };
 }
 
 # One of them, once; $run->{go} is told when its backlog is there.
