@@ -5,6 +5,9 @@
 #	pair.sh COMMIT
 #
 #	QUICK=1			everything small; the report goes into build/bench-quick
+#	ONLY=regexp		measurements whose name begins so: claim_one-on ... many_ours-off,
+#					ours_bytea, ours_jsonb, ours_function, ours_postgres, latency-100,
+#					latency-1000; the report goes into build/bench-quick as well
 #	REMARK=text, PINNED=1, SKIP_PACKAGES=1, KEEP=1		as of run.sh
 #
 # The commit is built by its own Makefile, below the work directory.  Its sink of the
@@ -18,7 +21,7 @@ cd "$IDEM_TOP"
 . test/bench/common.sh
 
 report=test/bench/report
-[ -z "${QUICK:-}" ] || report=build/bench-quick
+[ -z "${QUICK:-}${ONLY:-}" ] || report=build/bench-quick
 data=build/bench-pair
 
 git=(git -c safe.directory='*')

@@ -87,7 +87,7 @@ sub arm_rows
 		my @r = @$_;
 		row("$title->{$r[0]{arm}}, sync $r[0]{sync}", 'events/s', '≥',
 			map { my $field = $_; by_round(sub { $_[0]{$field} }, @r) } qw(rate cpu_us wal))
-	} groups(sub { "$_[0]{arm} $_[0]{sync}" }, @{ $section->{run} });
+	} groups(sub { "$_[0]{arm} $_[0]{sync}" }, @{ $section->{run} // [] });
 }
 
 sub drain_rows
@@ -100,7 +100,7 @@ sub drain_rows
 			by_round(sub { $_[0]{events} / $_[0]{seconds} }, @r),
 			by_round(sub { ($_[0]{server_cpu} + $_[0]{consumer_cpu}) / $_[0]{events} }, @r),
 			by_round(sub { $_[0]{wal} }, @r))
-	} groups(sub { $_[0]{arm} }, @{ $section->{drain} });
+	} groups(sub { $_[0]{arm} }, @{ $section->{drain} // [] });
 }
 
 # Since the stamp of the commit; events without a stamp count as later than any.
@@ -109,7 +109,7 @@ sub latency_rows
 	my ($section) = @_;
 	my @rows;
 
-	for my $group (groups(sub { $_[0]{rate} }, @{ $section->{latency} }))
+	for my $group (groups(sub { $_[0]{rate} }, @{ $section->{latency} // [] }))
 	{
 		my @r = @$group;
 		my $rate = $r[0]{rate};
@@ -131,7 +131,7 @@ sub write_report
 	my $section = $report->section('pair') or die "no data of a pair in $data\n";
 	my $m = $section->{machine};
 	my %title = map { $_->{name} => $_->{title} } @{ $section->{arm} };
-	my $rounds = max(map { $_->{round} } @{ $section->{latency} });
+	my $rounds = max(map { $_->{round} } map { @{ $section->{$_} // [] } } qw(run drain latency));
 
 	$report->part('pair');
 	$report->say("# This tree against $m->{base}\n");

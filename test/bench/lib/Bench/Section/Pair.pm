@@ -18,7 +18,7 @@ my @arms = (
 	map({ [ $_, 'off' ] } qw(claim_uuid enq_ours_bytes)));
 my @rates = (100, 1000);
 
-# What a side does in its turns, each called with the round.
+# What a side does in its turns, each with a name and called with the round.
 sub turns
 {
 	my ($run, $target) = @_;
@@ -29,18 +29,18 @@ sub turns
 		my ($name, $sync) = @$arm;
 		my $file = Bench::Arm::read_arm($run->arm_file($name));
 
-		push @turns, sub { Bench::Section::Arms::run_arm($run, $file, $sync, $_[0]) };
+		push @turns, [ "$name-$sync", sub { Bench::Section::Arms::run_arm($run, $file, $sync, $_[0]) } ];
 	}
 	for my $arm (Bench::Section::Drain::relays(), Bench::Section::Drain::postgres($run, $target))
 	{
-		push @turns, sub { Bench::Section::Drain::run_ours($run, $arm, $_[0]) };
+		push @turns, [ $arm->{name}, sub { Bench::Section::Drain::run_ours($run, $arm, $_[0]) } ];
 	}
 	Bench::Section::Latency::make_sink($run);
 	for my $rate (@rates)
 	{
-		push @turns, sub { Bench::Section::Latency::ours($run, $rate, $_[0]) };
+		push @turns, [ "latency-$rate", sub { Bench::Section::Latency::ours($run, $rate, $_[0]) } ];
 	}
-	return \@turns;
+	return [ grep { !$ENV{ONLY} || $_->[0] =~ /^(?:$ENV{ONLY})/ } @turns ];
 }
 
 sub note_titles
@@ -72,7 +72,7 @@ sub run
 		print "== pair, round $round of $run->{pair_rounds}, ", $round % 2 ? "new, base\n" : "base, new\n";
 		for my $turn (0 .. $#{ $sides[0] })
 		{
-			$_->[$turn]->($round) for @order;
+			$_->[$turn][1]->($round) for @order;
 		}
 	}
 }
