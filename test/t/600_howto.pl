@@ -7,7 +7,8 @@
 # in the target database of that name.  A block ```text that follows is the whole
 # output of the block before it.  The comparison ignores blanks at line ends,
 # widths of columns, and which uuid the server drew.  The word "poll" repeats a
-# block until it prints its output.  The word "setup" says that the block is what
+# block until it prints its output.  The word "figures" makes the comparison ignore
+# numbers and the units of sizes.  The word "setup" says that the block is what
 # sink_setup_sql prints for the page's last server; the test compares the two,
 # and runs the block.  This server's socket replaces the host names of the pages.
 
@@ -55,6 +56,15 @@ sub normal
 	$text =~ s/^ | $//mg;
 	$text =~ s/\n+\z//;
 	$text =~ s/\n\n+/\n\n/g;
+	return $text;
+}
+
+# The same without numbers and units of sizes.
+sub without_figures
+{
+	my ($text) = @_;
+
+	$text =~ s/\d+( (bytes|[kMGTP]B)\b)?/N/g;
 	return $text;
 }
 
@@ -116,7 +126,7 @@ foreach my $file ("$top/README.md", sort glob("$top/doc/howto/*.md"))
 		next if $block->{kind} eq 'text';
 
 		my %words = map { $_ => 1 } @{ $block->{info} };
-		my ($target) = grep { !/^(poll|setup)$/ } @{ $block->{info} };
+		my ($target) = grep { !/^(poll|setup|figures)$/ } @{ $block->{info} };
 		my $next = $blocks[ $i + 1 ];
 		my $expected = $next && $next->{kind} eq 'text' ? normal($next->{text}) : undef;
 		my $database = $target // "page $page";
@@ -133,6 +143,7 @@ foreach my $file ("$top/README.md", sort glob("$top/doc/howto/*.md"))
 		  : run_block($database, $block->{text});
 		if (defined $expected)
 		{
+			($out, $expected) = map { without_figures($_) } $out, $expected if $words{figures};
 			is($out, $expected, $name);
 		}
 		else
