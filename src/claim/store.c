@@ -9,10 +9,12 @@
  *
  * This file calls heap and index directly.  SPI would cost several times as
  * much.  SPI would also let a row security policy, a rule,
- * session_replication_role or the search_path influence what is remembered.
- * On the other hand triggers on the table do not fire.  All indexes of the
- * table are maintained, however many there are.  A constraint that somebody
- * added is refused, because nothing here would enforce it.
+ * session_replication_role or the search_path influence what is remembered.  On
+ * the other hand triggers on the table do not fire.  All indexes of the table
+ * are maintained, however many there are.  A check, not-null or exclusion
+ * constraint or a generated column that somebody added is refused, because
+ * nothing here would enforce it.  A foreign key is not noticed and not
+ * enforced, because its triggers do not fire.
  *
  * Claims probe with a dirty snapshot.  The snapshot of the statement is older
  * than the lock that the claim takes inside the statement, and would miss rows
@@ -32,8 +34,10 @@
  * A store is opened, used and closed in one subtransaction, which owns
  * everything that the store holds open.
  *
- * MEMORY: a store and all its memory are in the context that is current when
- * the store is opened.
+ * MEMORY: a store, and what it needs to write, are in the context that is
+ * current when the store is opened.  What a probe or a look-up makes for the
+ * store, a scan or a slot, is in the context that is current at that call.
+ * That context must live as long as the store.
  *
  * Copyright (c) 2026, the idempotency developers
  *

@@ -221,7 +221,7 @@ is_releasable(const IdemSegment *seg, IdemSnap *const *done, int npos, bool lock
 }
 
 /*
- * Empty a segment.  Nothing but a crash may come between the steps; a cancel
+ * Empty a segment.  No cancel may come between the cuts of the files; a cancel
  * can wait for the few milliseconds.  The file header tells the order.
  */
 static void

@@ -164,7 +164,8 @@ idem_segment_report_added(Relation heap)
 
 /*
  * A column that was added and dropped again stays in the catalog.  That does
- * no harm: readers and the writer know nothing of columns past their own.
+ * no harm: idem_segment_form_tuple and idem_segment_deform_tuple leave such
+ * columns out.
  */
 void
 idem_segment_check_columns(Relation heap)

@@ -134,7 +134,12 @@ extern bool idem_segment_is_index(Relation index);
  */
 extern bool idem_segment_is_empty(const IdemSegment *seg);
 
-/* Is every file of the segment as freshly made?  Then it may become current. */
+/*
+ * Are all files of the segment as freshly made?  Then the segment may become
+ * current.  These are the files of the heap, of all its live indexes, valid or
+ * not, and of the TOAST table and its index.  A cancelled REINDEX CONCURRENTLY
+ * may have left an invalid index.
+ */
 extern bool idem_segment_is_pristine(const IdemSegment *seg);
 
 /* Bytes on disk: heap, TOAST and indexes. */

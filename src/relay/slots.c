@@ -53,6 +53,7 @@ int			idem_max_function_workers = 4;
 /* How long DDL waits for workers to end before it proceeds regardless. */
 #define HOLD_WAIT_MS 8000
 
+/* Under the lock, LW_SHARED at least. */
 IdemWorkerSlot *
 idem_worker_slot_find(Oid dboid, int relay_id)
 {
@@ -101,7 +102,10 @@ keep_ends(const IdemWorkerSlot *slot)
 	SpinLockRelease(&entry->mutex);
 }
 
-/* Under the lock: copy the same back into the relay's next slot. */
+/*
+ * Under the lock: copy from the relay's entry to the relay's next slot how its
+ * workers ended.
+ */
 static void
 recall_ends(IdemWorkerSlot *slot)
 {
@@ -116,6 +120,7 @@ recall_ends(IdemWorkerSlot *slot)
 	SpinLockRelease(&entry->mutex);
 }
 
+/* Under the lock, exclusively. */
 IdemWorkerSlot *
 idem_worker_slot_occupy(Oid dboid, int relay_id)
 {
@@ -147,16 +152,20 @@ idem_worker_slot_occupy(Oid dboid, int relay_id)
 }
 
 /*
- * Under the lock: free a slot whose process has ended.  The worker of the
- * database is woken, to take the function relay of the slot back.  All workers
- * are woken, since relays of any database may wait for a slot.
+ * Under the lock, exclusively: free a slot whose process has ended, or that
+ * never had a process.  The worker of the database is woken, to take the
+ * function relay of the slot back.  All workers are woken, since relays of any
+ * database may wait for a slot.
  */
 void
 idem_worker_slot_free(IdemWorkerSlot *slot)
 {
 	Oid			dboid = slot->dboid;
 
-	/* The entry of a function relay outlives its turns in a worker. */
+	/*
+	 * The entries of a database's relays go with the slot of the database's
+	 * own worker.  A function relay's entry outlives the slots of the relay.
+	 */
 	if (OidIsValid(dboid) && slot->relay_id == 0)
 		idem_relay_entries_forget(dboid);
 	else if (OidIsValid(dboid))
@@ -246,8 +255,9 @@ is_relay(List *configs, int relay_id)
 }
 
 /*
- * Under the lock: free the entries of relays that were dropped while the
- * database had no worker.
+ * Under the lock: free the entries of this database that no process has and
+ * whose relays are gone.  An entry without a process is left by a worker that
+ * ended, perhaps before the relay was dropped.
  */
 static void
 forget_dropped(List *configs)
@@ -466,8 +476,7 @@ choose_yielder(Oid dboid)
 
 /*
  * Under the lock: have n function workers of a database give way.  Workers
- * that are leaving count.  Each worker is asked once, so all requests of a
- * slot's life cost one pass.
+ * that are leaving count.  Each worker is asked once in the life of its slot.
  */
 static void
 ask_to_yield(Oid dboid, int n)
@@ -508,9 +517,11 @@ complain_of_slots(bool no_process)
 
 /*
  * Each database with relays gets its own worker before any gets a slot for a
- * function.  Of the other slots a database gets one more as long as the
- * richest database has more.  A slot is useful with a process only: where the
- * launcher gets no process, no slot counts as free.
+ * function.  A free slot goes to the database that comes first
+ * (count_before_me).  If no slot is free, the richest database is asked to
+ * give one up if it has at least two more than this one, or if it has one and
+ * this one has none: then they take turns.  A slot is useful with a process
+ * only: where the launcher gets no process, no slot counts as free.
  */
 IdemSlotAnswer
 idem_slots_give_function(int relay_id, int nwaiting)

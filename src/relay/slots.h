@@ -20,8 +20,9 @@
 #include "relay/shmem.h"
 
 /*
- * Find, occupy or free a worker slot.  The caller holds the lock exclusively.
- * ..._occupy returns NULL if no slot is free.
+ * Find, occupy or free a worker slot.  The caller holds the lock: for ..._find
+ * LW_SHARED is enough, the others need it exclusively.  ..._occupy returns
+ * NULL if no slot is free.
  */
 extern IdemWorkerSlot *idem_worker_slot_find(Oid dboid, int relay_id);
 extern IdemWorkerSlot *idem_worker_slot_occupy(Oid dboid, int relay_id);
@@ -40,8 +41,8 @@ extern int	idem_max_function_workers;
 /*
  * Release the workers of relays that are gone or are no function relays any
  * more. configs: the relays of this database.  Those workers look at "wanted"
- * without the lock.  Also frees the entries that ended processes left in
- * stat_relay of dropped relays.
+ * without the lock.  Also frees the entries of this database that no process
+ * has and whose relays are gone.
  */
 extern void idem_slots_release_functions(List *configs);
 

@@ -109,7 +109,10 @@ idem_empty_lock(Oid relid)
 	return NIL;
 }
 
-/* Is the index as new?  False if its lock is not to be had. */
+/*
+ * Is the index as new?  False if its lock is not to be had.  Only of a btree
+ * it is known how many blocks it has without entries.
+ */
 static bool
 index_is_pristine(Oid oid)
 {
@@ -127,6 +130,10 @@ index_is_pristine(Oid oid)
 	return pristine;
 }
 
+/*
+ * Are all live indexes as new?  An invalid index is among them: it may have
+ * entries that a crash left.
+ */
 static bool
 indexes_are_pristine(Relation heap)
 {
@@ -191,7 +198,7 @@ idem_empty_in_place(Oid relid)
 	rel = table_open(relid, NoLock);
 	IDEM_FAULT_POINT("log-empty-locked");
 
-	/* Nothing but a crash may come between the files. */
+	/* No cancel may come between the cuts of the files. */
 	HOLD_INTERRUPTS();
 	idem_empty_announce(locked);
 	heap_truncate_one_rel(rel);

@@ -42,9 +42,12 @@ extern bool idem_empty_in_place(Oid relid);
 #define IDEM_EMPTY_INDEX_BLOCKS	1
 
 /*
- * Are all files of the table as new: heap, indexes, TOAST table and its index?  Else
- * the table has rows, or a crash has cut an emptying short.  False as well if a lock
- * on an index was not to be had at once.  The caller has the table open.
+ * Are all files of the table as new: heap, indexes, TOAST table and its index?
+ * Else the table has rows, or a crash has cut an emptying short.  The indexes
+ * are those that PostgreSQL maintains, valid or not.  A btree is as new if it
+ * has its meta page only.  Another index counts as new if it has blocks.
+ * False as well if a lock on an index was not to be had at once.  The caller
+ * has the table open.
  */
 extern bool idem_empty_is_pristine(Relation heap);
 

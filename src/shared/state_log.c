@@ -32,16 +32,17 @@
  * as new (empty.c).  That table is emptied again before its turn.  A pinned
  * xmin horizon changes nothing: no tuple is ever dead.
  *
- * LOCKING: to append: RowExclusiveLock on the table that is written, to the
- * end of the transaction, owned by the subtransaction (txn_owner.h).  To scan:
+ * LOCKING: to append: RowExclusiveLock on the table that is written, to the end
+ * of the transaction, owned by the subtransaction (txn_owner.h).  To scan:
  * AccessShareLock on all tables in their order, taken before the snapshot and
  * kept until the scan ends.  Otherwise a turn taken between snapshot and lock
- * would hide both a row and its copy.  Maintenance takes AccessExclusiveLock
- * on the table that it wants to empty, and the locks of idem_empty_in_place,
- * all conditionally.
+ * would hide both a row and its copy.  Maintenance takes AccessExclusiveLock on
+ * the table that it wants to empty, and the locks of idem_empty_in_place, all
+ * conditionally.  Maintenance also scans all tables and appends to the current
+ * one, with the locks above.
  *
- * MEMORY: while maintenance empties a table, an entry for each row, in the
- * caller's context; otherwise one row at a time.
+ * MEMORY: while maintenance empties a table, an entry for each row of all
+ * tables, in the caller's context; otherwise one row at a time.
  *
  * Copyright (c) 2026, the idempotency developers
  *

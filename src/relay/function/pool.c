@@ -12,9 +12,8 @@
  *
  * A function relay's worker serves one relay.  It ends when the relay has had
  * nothing to do for a while.  If others wait, it ends at once if its relay has
- * nothing to do, else after a second.  A process for each turn costs some ten
- * milliseconds, and passes nothing of one owner's handlers on to the next
- * owner.
+ * nothing to do, else after a second.  A process for each turn costs about 20
+ * ms, and passes nothing of one owner's handlers on to the next owner.
  *
  * Invariant: a relay is run by its worker or by nobody.  A relay has a worker
  * as long as a slot names the relay, and a slot is freed after its process has
@@ -22,8 +21,9 @@
  * and the outbox is looked at from there.  So an event that woke the worker at
  * its end is found.
  *
- * If the database may have more than one worker, the relays of one owner never
- * have all of them while other owners have function relays there.
+ * If the database may have more than one worker, the relays of one owner are
+ * not given the last worker while other owners have function relays there.
+ * Workers that the relays have already are not taken away for that reason.
  *
  * MEMORY: a context per relay.
  *
@@ -55,7 +55,7 @@ typedef struct IdemDelegate
 	MemoryContext cxt;
 	MemoryContext config_cxt;
 	IdemRelayConfig *config;
-	IdemRelayEntry *entry;		/* NULL: stat_relay is full */
+	IdemRelayEntry *entry;		/* NULL: not taken yet, or stat_relay is full */
 	IdemRester	rester;
 	dlist_node	all_node;		/* in "delegates" */
 	dlist_node	node;			/* in "waiting" or "held" */
@@ -197,7 +197,7 @@ forget_failures(IdemDelegate *d)
 	SpinLockRelease(&d->entry->mutex);
 }
 
-/* Find the relay's worker, if it outlived the former worker of the database. */
+/* Make a delegate. */
 static void *
 create(MemoryContext parent, IdemRelayConfig *config, MemoryContext config_cxt)
 {
@@ -304,10 +304,11 @@ rest_at(void *relay, const IdemPositionRow *row)
 }
 
 /*
- * The relay's worker has ended: take the relay back.  It rests, even with
- * sink_idle_timeout = 0: then a worker does not end for want of work, and a
- * relay whose worker ended for others would ask for their place at once, with
- * nothing to do there.
+ * The relay's worker has ended: take the relay back.  The relay rests, even
+ * with sink_idle_timeout = 0.  With that setting a worker ends only because
+ * other relays wait, and not for want of work.  If its relay did not rest, the
+ * relay would ask for a worker again at once, although it may have nothing to
+ * do there.
  */
 static void
 take_back(IdemDelegate *d)
@@ -357,7 +358,11 @@ may_run(IdemDelegate *d)
 	return false;
 }
 
-/* The relay moves to a worker, and back, only between two steps. */
+/*
+ * Does a worker have the relay?  The relay goes to a worker between two steps
+ * (idem_pool_serve).  The relay comes back inside a step, when its slot is free
+ * (take_back).
+ */
 static bool
 is_elsewhere(const void *relay)
 {
@@ -418,7 +423,11 @@ next_time(void *relay)
 	return Max(d->not_before, 1);
 }
 
-/* A step failed here, for example when it read the position. */
+/*
+ * A step failed here, for example when it read the position.  A delegate does
+ * not count these failures.  Each is followed by the backoff of the sixth
+ * failure in a row (five doublings).
+ */
 static void
 failed(void *relay, int sqlerrcode, const char *message)
 {

@@ -13,12 +13,12 @@
  * they become one group.
  *
  * Invariant: no group is past an event that a member wants.  Every wake-up
- * begins a round, and the snapshot of a round is taken after the wake-up's flag
- * was cleared.  A relay that joins begins a round, too: the round looks at what
- * committed since the relay's own last look.  Members want what they want by
- * the configuration that the round's snapshot sees (target.c): if the worker
- * has not read that yet, the round ends before it, and the new configuration
- * begins another round.
+ * begins a round.  The snapshot of a round is taken after the flag "wake" of
+ * the worker's slot was cleared (take_wakeup in worker.c).  A relay that joins
+ * begins a round, too: the round looks at what committed since the relay's own
+ * last look.  Members want what they want by the configuration that the round's
+ * snapshot sees (target.c): if the worker has not read that yet, the round ends
+ * before it, and the new configuration begins another round.
  *
  * Types are compared by 64-bit hashes.  If two collide, a relay rises in vain.
  *
@@ -72,13 +72,12 @@ struct IdemRestGroup
 {
 	dlist_node	node;
 	IdemSnap   *base;			/* the members have passed all that it sees */
-	bool		written;		/* each member's row in the log of positions
-								 * says so */
+	bool		written;		/* the last row of each member has this base */
 	bool		pending;		/* still to be looked at in this round */
 	bool		catching_up;	/* there may be ticks at which to cut the
 								 * difference */
 	dlist_head	members;
-	int			nmembers;
+	int			nmembers;		/* with those that rose and were not taken yet */
 };
 
 /* An aggregate type that some member wants. */
@@ -194,8 +193,8 @@ make_group(const IdemSnap *base)
 }
 
 /*
- * A group at the snapshot of whose difference nothing has been looked at yet:
- * outside of a round an existing group, else a new one.
+ * Find or make a group at the snapshot.  In a round, an existing group may
+ * have been looked at in part, so a new group is made.
  */
 static IdemRestGroup *
 group_at(const IdemSnap *base)
@@ -430,7 +429,10 @@ finish_look(IdemRestGroup *group, const IdemSnap *to, bool whole)
 		merge(group);
 }
 
-/* The wake-up is cleared last, since it must outlive an error. */
+/*
+ * "woken" is cleared last, so that it outlives an error.  Only this process
+ * sets "woken", so nothing is lost between the snapshot and here.
+ */
 static void
 begin_round(void)
 {
@@ -632,7 +634,9 @@ idem_rest_reset(int sqlerrcode)
 	woken = true;
 	retry_at = idem_clock_plus_ms(idem_clock(), RETRY_MS);
 
-	/* A table that is locked is locked for each of them, too. */
+	/*
+	 * A locked table is locked for each relay, too: to rise would not help.
+	 */
 	if (sqlerrcode != ERRCODE_LOCK_NOT_AVAILABLE && ++failures >= MAX_FAILURES)
 		wake_all();
 }

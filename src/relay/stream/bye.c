@@ -3,10 +3,11 @@
  * bye.c
  *		Lets programs that are no longer needed end by themselves.
  *
- * A program whose relay is paused, dropped or changed is sent BYE if nothing is
- * in flight.  The program then has two seconds to log its counts and to close
- * its connections.  The relay does not wait for the program.  A worker that is
- * told to end kills the program like any other.
+ * A program is sent BYE if nothing is in flight and its relay is paused,
+ * dropped, changed or unwitnessed, rests, or gives way to other relays.  The
+ * program then has two seconds to log its counts and to close its connections.
+ * The relay does not wait for the program.  A worker that is told to end kills
+ * the program like any other.
  *
  * MEMORY: one small context per program, below TopMemoryContext.
  *

@@ -5,17 +5,19 @@
  *
  *		OFF --start--> HELLO --READY--> READY --END OF FILE, FAILED, hang--> OFF
  *
- * In OFF the relay waits for the breaker, for its turn to start a program
- * (program/starts.c), or, stopped, for an operator; or the relay rests, because
- * there is nothing to send (position/rest.c).  A program that has had nothing
- * to do for a while is ended, so that a resting relay holds no process.  No
- * state of the program's process survives the way to OFF: batches in flight are
- * dropped, and the outbox is read again from the settled position or from the
- * position that the sink has stored.
+ * Every phase may go to OFF.  In OFF the relay waits for the breaker, for its
+ * turn to start a program (program/starts.c), for the publish witness, for the
+ * end of a former program that still lives, or for an operator, if the relay is
+ * stopped or its configuration bars it.  Or the relay rests, because there is
+ * nothing to send (position/rest.c).  A program that has had nothing to do for
+ * a while is ended, so that a resting relay holds no process.  No state of the
+ * program's process survives the way to OFF: batches in flight are dropped, and
+ * the outbox is read again from the settled position or from the position that
+ * the sink has stored.
  *
- * The other files of this folder are below this one.  They return a verdict,
- * which says that the program cannot go on.  Only this file ends a program,
- * opens the breaker and stops a relay.
+ * The other files of this folder are below this one.  Those that can find a
+ * fault return a verdict: whether the program can go on.  Only this file ends a
+ * program, opens the breaker and stops a relay.
  *
  * LOCKING: no lock is held between steps; a transaction never spans a wait.
  *
@@ -113,7 +115,10 @@ free_busy(IdemStream *stream)
 	idem_pipe_forget_buffers(&stream->pipe);
 }
 
-/* Go to OFF from any state.  The caller sets the breaker or "stopped". */
+/*
+ * Go to OFF from any state.  The caller sets what keeps the stream off, if
+ * anything does.
+ */
 static void
 turn_off(IdemStream *stream)
 {
@@ -408,7 +413,11 @@ stop(IdemStream *stream, IdemRelayState state, const char *message)
 	idem_report_state(stream->entry, stream->config->name, state, IDEM_WAIT_OPERATOR);
 }
 
-/* The only event in flight is at fault: remember it, to be parked at READY. */
+/*
+ * The oldest batch has one event, and that event is at fault: remember the
+ * event, to be parked at READY.  After an ABORTED later batches may be in
+ * flight as well.
+ */
 static void
 note_found(IdemStream *stream, const char *message)
 {
@@ -467,10 +476,10 @@ describe_death(IdemStream *stream, const IdemStreamVerdict *verdict)
 
 /*
  * End the stream for a verdict of a file below; only this function does so.
- * Results that came before the verdict are settled first, or their events would
- * be sent again each time.  A sink that stores positions tells of its commits
- * at the next HELLO, so after anything but a death they need not be settled
- * here.
+ * Results that came before the verdict are settled first, or their events
+ * would be sent again each time.  A sink that stores positions tells of its
+ * commits in its next READY, so after anything but a death they need not be
+ * settled here.
  */
 static void
 end_stream(IdemStream *stream, IdemStreamVerdict verdict)
@@ -545,8 +554,10 @@ idem_stream_woken(IdemStream *stream, TimestampTz stamp)
 }
 
 /*
- * May the relay run, as far as its configuration goes?  If not, end its
- * program, or settle first what is in flight, and report the state.
+ * May the relay run, as far as its configuration goes and nothing has stopped
+ * it?  If the configuration bars the relay, end its program and report the
+ * state.  But if batches in flight have to be settled first, the answer is
+ * true until they are.
  */
 static bool
 may_run(IdemStream *stream)
@@ -579,7 +590,8 @@ may_run(IdemStream *stream)
 }
 
 /*
- * May this server publish?  If not, end the program at once, since it may still
+ * May this server publish?  If not, end the program.  The program is sent BYE
+ * if nothing is in flight.  Otherwise it is killed at once, since it may still
  * hold events that it was sent.  Results that have arrived are settled first,
  * so that their events are not sent again.
  */
@@ -672,7 +684,7 @@ start_program(IdemStream *stream, IdemClock now)
 		IDEM_FAULT_POINT("relay-hello-sent");
 }
 
-/* A program that does not answer a PING in time hangs. */
+/* A program that does not answer HELLO or a PING in time hangs. */
 static IdemStreamVerdict
 serve_timers(IdemStream *stream, IdemClock now)
 {
