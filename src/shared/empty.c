@@ -25,7 +25,8 @@
  *
  * LOCKING: AccessExclusiveLock on heap, indexes, TOAST table and its index, in
  * this order.  Each is taken only if it is free.  The current resource owner
- * keeps them.
+ * keeps them.  A look (idem_empty_is_pristine) takes AccessShareLock on indexes and
+ * TOAST table, each only if it is free, and gives it back.
  *
  * MEMORY: a list of OIDs in the caller's context.
  *
@@ -156,7 +157,9 @@ idem_empty_is_pristine(Relation heap)
 
 	if (!pristine || !OidIsValid(toast_oid))
 		return pristine;
-	toast = table_open(toast_oid, AccessShareLock);
+	if (!ConditionalLockRelationOid(toast_oid, AccessShareLock))
+		return false;
+	toast = table_open(toast_oid, NoLock);
 	pristine = idem_empty_is_pristine(toast);
 	table_close(toast, AccessShareLock);
 	return pristine;

@@ -46,7 +46,7 @@ extern bool idem_empty_in_place(Oid relid);
  * Else the table has rows, or a crash has cut an emptying short.  The indexes
  * are those that PostgreSQL maintains, valid or not.  A btree is as new if it
  * has its meta page only.  Another index counts as new if it has blocks.
- * False as well if a lock on an index was not to be had at once.  The caller
+ * False as well if a lock on an index or on the TOAST table is not free.  The caller
  * has the table open.
  */
 extern bool idem_empty_is_pristine(Relation heap);

@@ -401,7 +401,8 @@ idem_state_log_maintain(const IdemStateLog *log, void *arg)
 
 	for (int n = 0; n < log->ntables; n++)
 	{
-		if (n == current)
+		/* A current table without rows may be what a crash left, too. */
+		if (n == current && table_blocks(log, n) > 0)
 			continue;
 		if (is_pristine(log, n))
 		{
@@ -413,7 +414,7 @@ idem_state_log_maintain(const IdemStateLog *log, void *arg)
 		/* No writer may be at work in the table that is going to be emptied. */
 		if (!ConditionalLockRelationOid(table_oid(log, n), AccessExclusiveLock))
 			continue;
-		if (!copy_missing(log, n, current, arg))
+		if (n == current ? table_blocks(log, n) == 0 : !copy_missing(log, n, current, arg))
 			(void) idem_empty_in_place(table_oid(log, n));
 		return;
 	}
@@ -424,12 +425,18 @@ idem_state_log_maintain(const IdemStateLog *log, void *arg)
 bool
 idem_state_log_has_remains(const IdemStateLog *log)
 {
-	int			current = find_current(log);
+	bool		remains = false;
 
-	for (int n = 0; n < log->ntables; n++)
+	for (int n = 0; n < log->ntables && !remains; n++)
 	{
-		if (n != current && table_blocks(log, n) == 0 && !is_pristine(log, n))
+		Oid			oid = table_oid(log, n);
+		Relation	rel;
+
+		if (!ConditionalLockRelationOid(oid, AccessShareLock))
 			return true;
+		rel = table_open(oid, NoLock);
+		remains = RelationGetNumberOfBlocks(rel) == 0 && !idem_empty_is_pristine(rel);
+		table_close(rel, AccessShareLock);
 	}
-	return false;
+	return remains;
 }

@@ -129,9 +129,9 @@ extern void idem_state_log_scan(const IdemStateLog *log,
 extern void idem_state_log_maintain(const IdemStateLog *log, void *arg);
 
 /*
- * Has a crash left a table half emptied?  VACUUM fails on that table until
+ * Has a crash left a table half emptied?  VACUUM may fail on that table until
  * idem_state_log_maintain has finished it.  True as well if somebody's lock keeps us
- * from looking.
+ * from looking; the look waits for no lock.
  */
 extern bool idem_state_log_has_remains(const IdemStateLog *log);
 

@@ -74,7 +74,8 @@ extern bool idem_stream_end_slow_start(struct IdemStream *stream);
 
 /*
  * Since when has the program had nothing to do, and since when does it run?  0: the
- * relay has no program that is ready, or was asked already to give it up.
+ * relay has no program that is ready, or was asked already to give it up.  The first
+ * is 0 as well while the program has something to do.
  */
 extern IdemClock idem_stream_idle_since(const struct IdemStream *stream);
 extern IdemClock idem_stream_ready_since(const struct IdemStream *stream);

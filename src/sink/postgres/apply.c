@@ -400,6 +400,8 @@ typedef struct Course
 	bool		committed;		/* the batch is done: no further attempt */
 	int			tries;			/* attempts that failed without anybody's
 								 * fault */
+	int			lost;			/* attempts whose connection was lost at
+								 * COMMIT, and that did not commit */
 	int			backoff;		/* ms */
 } Course;
 
@@ -407,20 +409,24 @@ typedef struct Course
 static bool
 choose_course(PgSink *p, Attempt result, Course *course)
 {
+	PgSinkError lost;
+
 	switch (result)
 	{
 		case ATTEMPT_COMMITTED:
 			course->committed = true;
 			return true;
 		case ATTEMPT_COMMIT_LOST:
+			/* The next connection forgets why this one was lost. */
+			lost = p->error;
 			if (!ask_until_known(p, &course->committed))
 				return false;
 			if (course->committed)
 				pgsink_position_stored(p);
-			else if (++course->tries >= MAX_TRIES)
+			else if (++course->lost >= MAX_TRIES)
 				return pgsink_fail(p, IDEM_PROTO_OUTAGE, "08006",
-								   "could not commit a batch: the connection was lost at COMMIT, %d times in a row",
-								   course->tries);
+								   "could not commit a batch: %d connections were lost at COMMIT: %s",
+								   course->lost, lost.message);
 			return true;
 		case ATTEMPT_CAREFUL:
 			IDEM_SINK_FAULT_POINT(&p->sink, "postgres-careful");
