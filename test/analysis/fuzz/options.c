@@ -109,6 +109,16 @@ plain_choice(const char *value, const char *choices)
 }
 
 static bool
+plain_word(const char *value)
+{
+	const char *c = value;
+
+	while ((*c >= 'a' && *c <= 'z') || (*c >= '0' && *c <= '9') || *c == '_')
+		c++;
+	return c != value && *c == '\0';
+}
+
+static bool
 check_value(const IdemSinkOption *option, const char *value)
 {
 	char		problem[512];
@@ -134,6 +144,9 @@ check_value(const IdemSinkOption *option, const char *value)
 			break;
 		case IDEM_OPTION_QUALIFIED:
 			CHECK(good == idem_sink_split_name(value, a, b, sizeof(a)));
+			break;
+		case IDEM_OPTION_WORD:
+			CHECK(good == plain_word(value));
 			break;
 	}
 	return good;
