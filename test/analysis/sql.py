@@ -74,12 +74,15 @@ class Fuzzer:
                                " WHERE extname = 'idempotency'")
         self.labels = dict(self.rows("SELECT t.oid::regtype::text, array_agg(e.enumlabel::text)"
                                      " FROM pg_enum e JOIN pg_type t ON t.oid = e.enumtypid GROUP BY 1"))
+        # The procedure claims_backfill is left out: it runs a condition in SQL, which may
+        # raise any error.
         self.functions = self.rows(
             "SELECT p.oid::regproc::text, p.oid::regprocedure::text,"
             " array(SELECT format_type(t, NULL) FROM unnest(p.proargtypes) t), p.pronargdefaults"
             " FROM pg_proc p JOIN pg_depend d ON d.objid = p.oid AND d.classid = 'pg_proc'::regclass"
             " JOIN pg_extension e ON e.oid = d.refobjid AND d.deptype = 'e'"
-            " WHERE e.extname = 'idempotency' AND p.prorettype <> 'trigger'::regtype ORDER BY 2")
+            " WHERE e.extname = 'idempotency' AND p.prorettype <> 'trigger'::regtype"
+            " AND p.prokind = 'f' ORDER BY 2")
         self.views = [v for v, in self.rows(
             "SELECT c.oid::regclass::text FROM pg_class c JOIN pg_depend d ON d.objid = c.oid"
             " JOIN pg_extension e ON e.oid = d.refobjid AND d.deptype = 'e'"
