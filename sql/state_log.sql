@@ -101,6 +101,16 @@ SELECT t.append(5, (SELECT string_agg(md5(i::text), '') FROM generate_series(1, 
 SELECT length(t.value(4)), length(t.value(5));
 SELECT * FROM t.rows;
 
+-- Where no table has rows the first one is current, and may be what a crash left.
+TRUNCATE idempotency_data.test_state_0, idempotency_data.test_state_1, idempotency_data.test_state_2;
+SELECT count(t.cut(indexrelid)) FROM t.empty;
+SELECT t.maintain();
+SELECT t.maintain();
+SELECT t.maintain();
+SELECT relname, index_bytes, t.remains() FROM t.empty ORDER BY 1;
+SELECT t.append(6, (SELECT string_agg(md5(i::text), '') FROM generate_series(1, 300) AS i));
+SELECT length(t.value(6));
+
 DROP VIEW t.empty;
 DROP VIEW t.rows;
 DROP TABLE idempotency_data.test_state_0, idempotency_data.test_state_1, idempotency_data.test_state_2;

@@ -226,18 +226,11 @@ check_restore(Relation segment)
 Datum
 idem_outbox_restamp_fn(PG_FUNCTION_ARGS)
 {
-	TriggerData *trigger = (TriggerData *) fcinfo->context;
+	TriggerData *trigger = idem_require_insert_trigger(fcinfo, "outbox_restamp");
 	int			column = IDEM_ATT_XID + 1;
 	Datum		value;
 	bool		isnull = false;
 
-	if (!CALLED_AS_TRIGGER(fcinfo) ||
-		!TRIGGER_FIRED_BEFORE(trigger->tg_event) ||
-		!TRIGGER_FIRED_BY_INSERT(trigger->tg_event) ||
-		!TRIGGER_FIRED_FOR_ROW(trigger->tg_event))
-		ereport(ERROR,
-				(errcode(ERRCODE_E_R_I_E_TRIGGER_PROTOCOL_VIOLATED),
-				 errmsg("function \"outbox_restamp\" must be fired before insert for each row")));
 	if (fcinfo->flinfo->fn_extra == NULL)
 	{
 		check_restore(trigger->tg_relation);

@@ -100,10 +100,10 @@ struct IdemRange
 	int64		after;			/* the places are the first ones whose seq is
 								 * above this */
 
-	bool		started;		/* "todo" has the rest of the range */
+	bool		started;		/* "pending" has the rest of the range */
 	bool		more;			/* the range goes on after the places held */
 	bool		full;			/* during a fill: "places" is a heap */
-	PieceList	todo;
+	PieceList	pending;
 	PieceList	later;			/* during a fill: the pieces for the next fill */
 };
 
@@ -186,7 +186,7 @@ add_xids(IdemRange *range, int segment, uint64 lo, uint64 hi)
 	};
 
 	if (lo <= hi)
-		add_piece(range, &range->todo, &piece);
+		add_piece(range, &range->pending, &piece);
 }
 
 /*
@@ -199,7 +199,7 @@ cut_pieces(IdemRange *range, IdemSegmentOpener opener, void *arg)
 	const IdemSnap *base = range->base;
 	const IdemSnap *target = range->target;
 
-	range->todo.n = 0;
+	range->pending.n = 0;
 	for (int s = 0; s < IDEM_OUTBOX_SEGMENTS; s++)
 	{
 		if (idem_segment_is_empty(opener(arg, s)))
@@ -523,17 +523,17 @@ drop_finished(PieceList *list, int64 top)
 static void
 fill(IdemRange *range, IdemSegmentOpener opener, void *arg)
 {
-	PieceList  *todo = &range->todo;
+	PieceList  *pending = &range->pending;
 	PieceList	swap;
 
 	range->nplaces = range->next = 0;
 	range->full = range->more = false;
 	range->later.n = 0;
-	sort_pieces(todo->pieces, todo->n);
-	for (int i = 0; i < todo->n; i++)
+	sort_pieces(pending->pieces, pending->n);
+	for (int i = 0; i < pending->n; i++)
 	{
-		const Piece *piece = &todo->pieces[i];
-		int			waiting = todo->n - i - 1;
+		const Piece *piece = &pending->pieces[i];
+		int			waiting = pending->n - i - 1;
 
 		if (range->full && piece->min_seq > range->places[0].seq)
 		{
@@ -549,8 +549,8 @@ fill(IdemRange *range, IdemSegmentOpener opener, void *arg)
 		drop_finished(&range->later, range->places[0].seq);
 	else
 		range->later.n = 0;
-	swap = range->todo;
-	range->todo = range->later;
+	swap = range->pending;
+	range->pending = range->later;
 	range->later = swap;
 	sort_places(range->places, range->nplaces);
 }
@@ -574,7 +574,7 @@ shrink(IdemRange *range)
 	pfree(range->places);
 	range->places = NULL;
 	range->size = range->nplaces = range->next = 0;
-	free_pieces(&range->todo);
+	free_pieces(&range->pending);
 	free_pieces(&range->later);
 }
 
@@ -592,7 +592,7 @@ idem_range_forget(IdemRange *range)
 {
 	range->started = range->more = false;
 	range->nplaces = range->next = 0;
-	range->todo.n = range->later.n = 0;
+	range->pending.n = range->later.n = 0;
 	range->base = range->target = NULL;
 }
 

@@ -13,6 +13,7 @@
 #include "postgres.h"
 
 #include "access/xact.h"
+#include "commands/trigger.h"
 #include "miscadmin.h"
 #include "tcop/utility.h"
 #include "utils/builtins.h"
@@ -57,6 +58,22 @@ idem_reject_arg(FunctionCallInfo fcinfo, int argno, const char *name,
 				 errmsg("argument \"%s\" is not supported by this version",
 						name),
 				 errhint("%s", hint)));
+}
+
+TriggerData *
+idem_require_insert_trigger(FunctionCallInfo fcinfo, const char *function_name)
+{
+	TriggerData *trigger = (TriggerData *) fcinfo->context;
+
+	if (!CALLED_AS_TRIGGER(fcinfo) ||
+		!TRIGGER_FIRED_BEFORE(trigger->tg_event) ||
+		!TRIGGER_FIRED_BY_INSERT(trigger->tg_event) ||
+		!TRIGGER_FIRED_FOR_ROW(trigger->tg_event))
+		ereport(ERROR,
+				(errcode(ERRCODE_E_R_I_E_TRIGGER_PROTOCOL_VIOLATED),
+				 errmsg("function \"%s\" must be fired before insert for each row",
+						function_name)));
+	return trigger;
 }
 
 void

@@ -50,6 +50,13 @@ pg_noreturn extern void idem_null_element(const char *name, int ord);
 extern void idem_reject_arg(FunctionCallInfo fcinfo, int argno, const char *name,
 							const char *hint);
 
+/*
+ * The data of a trigger that fires before insert for each row.  Error 39P01 if
+ * the function was called in any other way.
+ */
+extern struct TriggerData *idem_require_insert_trigger(FunctionCallInfo fcinfo,
+													   const char *function_name);
+
 /* Error 22023 unless 1 <= bytes <= max; the message names the argument. */
 extern void idem_check_length(const char *name, int bytes, int max);
 

@@ -296,18 +296,11 @@ Datum
 idem_relay_parked_restore_fn(PG_FUNCTION_ARGS)
 {
 	static IdemRelRef sequence = IDEM_RELREF("relay_parked_parked_id_seq");
-	TriggerData *trigger = (TriggerData *) fcinfo->context;
+	TriggerData *trigger = idem_require_insert_trigger(fcinfo, "relay_parked_restore");
 	int			column = 1;
 	Datum		value;
 	bool		isnull = false;
 
-	if (!CALLED_AS_TRIGGER(fcinfo) ||
-		!TRIGGER_FIRED_BEFORE(trigger->tg_event) ||
-		!TRIGGER_FIRED_BY_INSERT(trigger->tg_event) ||
-		!TRIGGER_FIRED_FOR_ROW(trigger->tg_event))
-		ereport(ERROR,
-				(errcode(ERRCODE_E_R_I_E_TRIGGER_PROTOCOL_VIOLATED),
-				 errmsg("function \"relay_parked_restore\" must be fired before insert for each row")));
 	if (idem_parked_is_parking())
 		return PointerGetDatum(trigger->tg_trigtuple);
 	if (fcinfo->flinfo->fn_extra == NULL)
