@@ -1,0 +1,102 @@
+/*-------------------------------------------------------------------------
+ *
+ * batch.c
+ *		The events of a batch, kept until its verdict.
+ *
+ * A transaction that was aborted is done again, so everything of a batch stays
+ * until the brokers have it for good.  READY limits how much that is.
+ *
+ * MEMORY
+ *	One arena holds all bytes of a batch.  Spans are offsets, because the arena
+ *	moves as it grows; so does the array of events.  Both stay in place once
+ *	the batch is complete.  LOCKING: none.
+ *
+ * Copyright (c) 2026, the idempotency developers
+ *
+ * IDENTIFICATION
+ *		src/sink/kafka/batch.c
+ *
+ *-------------------------------------------------------------------------
+ */
+#include <stdlib.h>
+#include <string.h>
+
+#include "sink/kafka/sink.h"
+
+#define FIRST_EVENTS	256
+#define FIRST_BYTES		65536
+
+KSinkBatch *
+ksink_batch_new(uint64_t number)
+{
+	KSinkBatch *b = idem_sink_alloc(sizeof(KSinkBatch));
+
+	memset(b, 0, sizeof(*b));
+	b->number = number;
+	return b;
+}
+
+void
+ksink_batch_free(KSinkBatch *b)
+{
+	for (uint32_t i = 0; i < b->count; i++)
+		free(b->events[i].message);
+	free(b->events);
+	free(b->arena);
+	free(b);
+}
+
+/* Append bytes to the arena. */
+static KSinkSpan
+put(KSinkBatch *b, const void *data, size_t len)
+{
+	KSinkSpan	span = {b->arena_len, (uint32_t) len};
+
+	if (b->arena_size - b->arena_len < len)
+	{
+		do
+			b->arena_size = b->arena_size > 0 ? b->arena_size * 2 : FIRST_BYTES;
+		while (b->arena_size - b->arena_len < len);
+		b->arena = idem_sink_realloc(b->arena, b->arena_size);
+	}
+	if (len > 0)
+		memcpy(b->arena + b->arena_len, data, len);
+	b->arena_len += len;
+	return span;
+}
+
+void
+ksink_batch_add_data(KSinkBatch *b, const uint8_t *data, uint32_t len)
+{
+	put(b, data, len);
+}
+
+/* Headers and payload lie in the arena one after the other. */
+void
+ksink_batch_add(KSinkBatch *b, const IdemProtoEvent *event, uint64_t settled)
+{
+	KSinkEvent *e;
+
+	if (b->count == b->size)
+	{
+		b->size = b->size > 0 ? b->size * 2 : FIRST_EVENTS;
+		b->events = idem_sink_realloc(b->events, b->size * sizeof(KSinkEvent));
+	}
+	e = &b->events[b->count];
+	memset(e, 0, sizeof(*e));
+	e->batch = b;
+	e->index = b->count++;
+	memcpy(e->id, event->event_id, IDEM_PROTO_ID_BYTES);
+	e->flags = event->flags;
+	e->settled = settled;
+	e->enqueued_at = event->enqueued_at;
+	e->aggregate_type = put(b, event->aggregate_type.data, event->aggregate_type.len);
+	e->aggregate_id = put(b, event->aggregate_id.data, event->aggregate_id.len);
+	e->event_type = put(b, event->event_type.data, event->event_type.len);
+	e->content_type = put(b, event->content_type.data, event->content_type.len);
+	e->headers.at = b->arena_len;
+	e->headers.len = event->headers_len;
+	e->payload.at = b->arena_len + event->headers_len;
+	e->payload.len = event->payload_len;
+	put(b, event->chunk, event->chunk_len);
+}

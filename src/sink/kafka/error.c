@@ -1,0 +1,227 @@
+/*-------------------------------------------------------------------------
+ *
+ * error.c
+ *		Errors of the brokers and of librdkafka, and failures that end the program.
+ *
+ * librdkafka tells why a connection fails in log lines and in errors that come to a
+ * callback, from threads of its own.  The last such line is kept: a message about a
+ * timeout says with it which broker failed, and how.
+ *
+ * When the brokers refuse a partition to a transaction, librdkafka drops all its
+ * records without a reason.  The reason's name stands in parentheses at the end of
+ * a log line, and nowhere else.
+ *
+ * INVARIANT
+ *	No text has a secret: librdkafka names brokers, topics and mechanisms.
+ *
+ * LOCKING
+ *	complaint_lock, around the kept line; nothing else is locked inside.
+ * MEMORY
+ *	None of its own.
+ *
+ * Copyright (c) 2026, the idempotency developers
+ *
+ * IDENTIFICATION
+ *		src/sink/kafka/error.c
+ *
+ *-------------------------------------------------------------------------
+ */
+#include <pthread.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "sink/kafka/sink.h"
+
+static pthread_mutex_t complaint_lock = PTHREAD_MUTEX_INITIALIZER;
+static char complaint[IDEM_PROTO_MAX_MESSAGE];
+static bool login_refused;
+static rd_kafka_resp_err_t transaction_error;
+
+KSinkBlame
+ksink_blame(rd_kafka_resp_err_t err)
+{
+	switch (err)
+	{
+		case RD_KAFKA_RESP_ERR_MSG_SIZE_TOO_LARGE:
+		case RD_KAFKA_RESP_ERR_RECORD_LIST_TOO_LARGE:
+			return KSINK_BLAME_SIZE;
+		case RD_KAFKA_RESP_ERR_UNKNOWN_TOPIC_OR_PART:
+		case RD_KAFKA_RESP_ERR__UNKNOWN_TOPIC:
+		case RD_KAFKA_RESP_ERR__UNKNOWN_PARTITION:
+		case RD_KAFKA_RESP_ERR_TOPIC_AUTHORIZATION_FAILED:
+		case RD_KAFKA_RESP_ERR_TOPIC_EXCEPTION:
+		case RD_KAFKA_RESP_ERR_INVALID_MSG:
+		case RD_KAFKA_RESP_ERR_INVALID_TIMESTAMP:
+		case RD_KAFKA_RESP_ERR_INVALID_RECORD:
+		case RD_KAFKA_RESP_ERR_POLICY_VIOLATION:
+		case RD_KAFKA_RESP_ERR_INVALID_REQUIRED_ACKS:
+		case RD_KAFKA_RESP_ERR__INVALID_ARG:
+			return KSINK_BLAME_EVENT;
+		case RD_KAFKA_RESP_ERR__FENCED:
+		case RD_KAFKA_RESP_ERR_PRODUCER_FENCED:
+		case RD_KAFKA_RESP_ERR_INVALID_PRODUCER_EPOCH:
+			return KSINK_BLAME_FENCE;
+		case RD_KAFKA_RESP_ERR_TRANSACTIONAL_ID_AUTHORIZATION_FAILED:
+		case RD_KAFKA_RESP_ERR_CLUSTER_AUTHORIZATION_FAILED:
+		case RD_KAFKA_RESP_ERR_GROUP_AUTHORIZATION_FAILED:
+		case RD_KAFKA_RESP_ERR_SASL_AUTHENTICATION_FAILED:
+		case RD_KAFKA_RESP_ERR_UNSUPPORTED_SASL_MECHANISM:
+		case RD_KAFKA_RESP_ERR_INVALID_TRANSACTION_TIMEOUT:
+		case RD_KAFKA_RESP_ERR_UNSUPPORTED_VERSION:
+		case RD_KAFKA_RESP_ERR_SECURITY_DISABLED:
+		case RD_KAFKA_RESP_ERR__AUTHENTICATION:
+		case RD_KAFKA_RESP_ERR__SSL:
+		case RD_KAFKA_RESP_ERR__UNSUPPORTED_FEATURE:
+			return KSINK_BLAME_CONFIG;
+		case RD_KAFKA_RESP_ERR__PURGE_QUEUE:
+		case RD_KAFKA_RESP_ERR__PURGE_INFLIGHT:
+		case RD_KAFKA_RESP_ERR__STATE:
+		case RD_KAFKA_RESP_ERR__FATAL:
+		case RD_KAFKA_RESP_ERR__GAPLESS_GUARANTEE:
+		case RD_KAFKA_RESP_ERR__INCONSISTENT:
+		case RD_KAFKA_RESP_ERR_OUT_OF_ORDER_SEQUENCE_NUMBER:
+		case RD_KAFKA_RESP_ERR_UNKNOWN_PRODUCER_ID:
+		case RD_KAFKA_RESP_ERR_INVALID_PRODUCER_ID_MAPPING:
+		case RD_KAFKA_RESP_ERR_INVALID_TXN_STATE:
+			return KSINK_BLAME_NOBODY;
+		default:
+			return KSINK_BLAME_OUTAGE;
+	}
+}
+
+const char *
+ksink_sqlstate(rd_kafka_resp_err_t err)
+{
+	switch (err)
+	{
+		case RD_KAFKA_RESP_ERR_MSG_SIZE_TOO_LARGE:
+		case RD_KAFKA_RESP_ERR_RECORD_LIST_TOO_LARGE:
+			return "54000";
+		case RD_KAFKA_RESP_ERR_UNKNOWN_TOPIC_OR_PART:
+		case RD_KAFKA_RESP_ERR__UNKNOWN_TOPIC:
+		case RD_KAFKA_RESP_ERR__UNKNOWN_PARTITION:
+			return "42704";
+		case RD_KAFKA_RESP_ERR_TOPIC_AUTHORIZATION_FAILED:
+		case RD_KAFKA_RESP_ERR_TRANSACTIONAL_ID_AUTHORIZATION_FAILED:
+		case RD_KAFKA_RESP_ERR_CLUSTER_AUTHORIZATION_FAILED:
+			return "42501";
+		case RD_KAFKA_RESP_ERR_SASL_AUTHENTICATION_FAILED:
+		case RD_KAFKA_RESP_ERR__AUTHENTICATION:
+			return "28000";
+		case RD_KAFKA_RESP_ERR_TOPIC_EXCEPTION:
+		case RD_KAFKA_RESP_ERR_INVALID_RECORD:
+		case RD_KAFKA_RESP_ERR_INVALID_MSG:
+		case RD_KAFKA_RESP_ERR_INVALID_TIMESTAMP:
+		case RD_KAFKA_RESP_ERR_POLICY_VIOLATION:
+		case RD_KAFKA_RESP_ERR__INVALID_ARG:
+			return "22023";
+		default:
+			return ksink_blame(err) == KSINK_BLAME_CONFIG ? "HV000" : "08006";
+	}
+}
+
+bool
+ksink_fail_for_error(KSink *p, rd_kafka_resp_err_t err, const char *doing, const char *text)
+{
+	KSinkBlame	blame = ksink_blame(err);
+	char		more[IDEM_PROTO_MAX_MESSAGE] = "";
+
+	if (blame == KSINK_BLAME_OUTAGE)
+		ksink_last_complaint(more, sizeof(more));
+	return idem_sink_fail(&p->failure, blame == KSINK_BLAME_CONFIG || blame == KSINK_BLAME_EVENT ?
+						  IDEM_PROTO_REJECTED : IDEM_PROTO_OUTAGE,
+						  ksink_sqlstate(err), "could not %s: %s%s%.600s", doing,
+						  text != NULL && text[0] != '\0' ? text : rd_kafka_err2str(err),
+						  more[0] != '\0' ? "; " : "", more);
+}
+
+/* Keep a line, from any thread. */
+static void
+complain(const char *text)
+{
+	pthread_mutex_lock(&complaint_lock);
+	snprintf(complaint, sizeof(complaint), "%s", text);
+	pthread_mutex_unlock(&complaint_lock);
+}
+
+/* Keep the error whose name ends the line. */
+static void
+note_transaction_error(const char *text)
+{
+	const struct rd_kafka_err_desc *descs;
+	const char *name = strrchr(text, '(');
+	size_t		n;
+
+	if (name == NULL)
+		return;
+	rd_kafka_get_err_descs(&descs, &n);
+	for (size_t i = 0; i < n; i++)
+	{
+		size_t		len = descs[i].name != NULL ? strlen(descs[i].name) : 0;
+
+		if (len == 0 || strncmp(name + 1, descs[i].name, len) != 0 || name[len + 1] != ')')
+			continue;
+		pthread_mutex_lock(&complaint_lock);
+		if (transaction_error == RD_KAFKA_RESP_ERR_NO_ERROR)
+			transaction_error = descs[i].code;
+		pthread_mutex_unlock(&complaint_lock);
+	}
+}
+
+rd_kafka_resp_err_t
+ksink_take_transaction_error(void)
+{
+	rd_kafka_resp_err_t err;
+
+	pthread_mutex_lock(&complaint_lock);
+	err = transaction_error;
+	transaction_error = RD_KAFKA_RESP_ERR_NO_ERROR;
+	pthread_mutex_unlock(&complaint_lock);
+	return err;
+}
+
+void
+ksink_log_callback(const rd_kafka_t *rk, int level, const char *facility, const char *text)
+{
+	const char *shown = strncmp(text, "[thrd:", 6) == 0 ? strstr(text, "]: ") : NULL;
+
+	(void) rk;
+	if (strcmp(facility, "TXNERR") == 0)
+		note_transaction_error(text);
+	if (level <= 3 && (strcmp(facility, "FAIL") == 0 || strcmp(facility, "ERROR") == 0))
+		complain(shown != NULL ? shown + 3 : text);
+}
+
+void
+ksink_error_callback(rd_kafka_t *rk, int err, const char *reason, void *opaque)
+{
+	(void) rk;
+	(void) opaque;
+	if (err == RD_KAFKA_RESP_ERR__AUTHENTICATION || err == RD_KAFKA_RESP_ERR__SSL)
+	{
+		complain(reason);
+		pthread_mutex_lock(&complaint_lock);
+		login_refused = true;
+		pthread_mutex_unlock(&complaint_lock);
+	}
+}
+
+void
+ksink_last_complaint(char *dst, size_t cap)
+{
+	pthread_mutex_lock(&complaint_lock);
+	snprintf(dst, cap, "%s", complaint);
+	pthread_mutex_unlock(&complaint_lock);
+}
+
+bool
+ksink_login_refused(void)
+{
+	bool		refused;
+
+	pthread_mutex_lock(&complaint_lock);
+	refused = login_refused;
+	pthread_mutex_unlock(&complaint_lock);
+	return refused;
+}

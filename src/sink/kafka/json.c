@@ -1,0 +1,229 @@
+/*-------------------------------------------------------------------------
+ *
+ * json.c
+ *		JSON text: members of an object, and strings.
+ *
+ * The worker sends an event's headers as the text of one JSON object, which
+ * PostgreSQL wrote.  The reader here takes any valid JSON, and stops at the end of
+ * the text whatever the text is.
+ *
+ * MEMORY
+ *	A KSinkText grows; its owner frees data.  LOCKING: none.
+ *
+ * Copyright (c) 2026, the idempotency developers
+ *
+ * IDENTIFICATION
+ *		src/sink/kafka/json.c
+ *
+ *-------------------------------------------------------------------------
+ */
+#include <stdio.h>
+#include <string.h>
+
+#include "sink/kafka/sink.h"
+
+void
+ksink_text_add(KSinkText *t, const void *data, size_t len)
+{
+	if (t->size - t->len < len)
+	{
+		do
+			t->size = t->size > 0 ? t->size * 2 : 256;
+		while (t->size - t->len < len);
+		t->data = idem_sink_realloc(t->data, t->size);
+	}
+	if (len > 0)
+		memcpy(t->data + t->len, data, len);
+	t->len += len;
+}
+
+void
+ksink_text_puts(KSinkText *t, const char *s)
+{
+	ksink_text_add(t, s, strlen(s));
+}
+
+void
+ksink_text_add_json(KSinkText *t, const void *data, size_t len)
+{
+	const unsigned char *s = data;
+	char		escape[8];
+
+	ksink_text_puts(t, "\"");
+	for (size_t i = 0; i < len; i++)
+	{
+		if (s[i] == '"' || s[i] == '\\')
+		{
+			snprintf(escape, sizeof(escape), "\\%c", s[i]);
+			ksink_text_puts(t, escape);
+		}
+		else if (s[i] < 0x20)
+		{
+			snprintf(escape, sizeof(escape), "\\u%04x", s[i]);
+			ksink_text_puts(t, escape);
+		}
+		else
+			ksink_text_add(t, s + i, 1);
+	}
+	ksink_text_puts(t, "\"");
+}
+
+/* Pass blanks. */
+static size_t
+skip_blanks(const char *json, size_t len, size_t at)
+{
+	while (at < len && strchr(" \t\r\n", json[at]) != NULL && json[at] != '\0')
+		at++;
+	return at;
+}
+
+/* Pass a string, which begins at its quote.  Returns the place behind it. */
+static size_t
+skip_string(const char *json, size_t len, size_t at)
+{
+	for (at++; at < len && json[at] != '"'; at++)
+		if (json[at] == '\\')
+			at++;
+	return at < len ? at + 1 : len;
+}
+
+/* Pass a value: up to a comma or a closing bracket of the object around it. */
+static size_t
+skip_value(const char *json, size_t len, size_t at)
+{
+	int			depth = 0;
+
+	while (at < len)
+	{
+		char		c = json[at];
+
+		if (c == '"')
+		{
+			at = skip_string(json, len, at);
+			continue;
+		}
+		if (depth == 0 && (c == ',' || c == '}' || c == ']'))
+			break;
+		if (c == '{' || c == '[')
+			depth++;
+		else if (c == '}' || c == ']')
+			depth--;
+		at++;
+	}
+	return at;
+}
+
+/* The value of four hexadecimal digits; they may be missing. */
+static unsigned
+read_hex(const char *s, size_t len)
+{
+	unsigned	value = 0;
+
+	for (size_t i = 0; i < 4 && i < len; i++)
+	{
+		char		c = s[i];
+
+		value = value * 16 + (unsigned) (c <= '9' ? c - '0' : (c | 0x20) - 'a' + 10);
+	}
+	return value;
+}
+
+/* Add a character as UTF-8. */
+static void
+add_character(KSinkText *t, unsigned c)
+{
+	unsigned char u[4];
+
+	if (c < 0x80)
+	{
+		u[0] = (unsigned char) c;
+		ksink_text_add(t, u, 1);
+	}
+	else if (c < 0x800)
+	{
+		u[0] = (unsigned char) (0xC0 | c >> 6);
+		u[1] = (unsigned char) (0x80 | (c & 0x3F));
+		ksink_text_add(t, u, 2);
+	}
+	else if (c < 0x10000)
+	{
+		u[0] = (unsigned char) (0xE0 | c >> 12);
+		u[1] = (unsigned char) (0x80 | (c >> 6 & 0x3F));
+		u[2] = (unsigned char) (0x80 | (c & 0x3F));
+		ksink_text_add(t, u, 3);
+	}
+	else
+	{
+		u[0] = (unsigned char) (0xF0 | c >> 18);
+		u[1] = (unsigned char) (0x80 | (c >> 12 & 0x3F));
+		u[2] = (unsigned char) (0x80 | (c >> 6 & 0x3F));
+		u[3] = (unsigned char) (0x80 | (c & 0x3F));
+		ksink_text_add(t, u, 4);
+	}
+}
+
+/* Add the character of the escape at s, behind the backslash; its length. */
+static size_t
+add_escaped(KSinkText *t, const char *s, size_t len)
+{
+	static const char names[] = "bfnrt";
+	static const char meant[] = "\b\f\n\r\t";
+	const char *found = strchr(names, s[0]);
+	unsigned	c;
+
+	if (s[0] != 'u')
+	{
+		ksink_text_add(t, found != NULL && s[0] != '\0' ? meant + (found - names) : s, 1);
+		return 1;
+	}
+	c = read_hex(s + 1, len - 1);
+	if (c >= 0xD800 && c < 0xDC00 && len >= 11 && s[5] == '\\' && s[6] == 'u')
+	{
+		add_character(t, 0x10000 + ((c - 0xD800) << 10) + (read_hex(s + 7, len - 7) - 0xDC00));
+		return 11;
+	}
+	add_character(t, c);
+	return len < 5 ? len : 5;
+}
+
+void
+ksink_json_unquote(KSinkText *t, const char *s, size_t len)
+{
+	size_t		end = len > 1 ? len - 1 : len;
+
+	for (size_t i = 1; i < end;)
+	{
+		if (s[i] == '\\' && i + 1 < end)
+			i += 1 + add_escaped(t, s + i + 1, end - i - 1);
+		else
+			ksink_text_add(t, s + i++, 1);
+	}
+}
+
+bool
+ksink_json_next(const char *json, size_t len, size_t *at, KSinkText *name,
+				const char **value, size_t *value_len)
+{
+	size_t		i = skip_blanks(json, len, *at);
+	size_t		start;
+
+	if (i < len && (json[i] == '{' || json[i] == ','))
+		i = skip_blanks(json, len, i + 1);
+	if (i >= len || json[i] != '"')
+		return false;
+	start = i;
+	i = skip_string(json, len, i);
+	name->len = 0;
+	ksink_json_unquote(name, json + start, i - start);
+	i = skip_blanks(json, len, i);
+	if (i >= len || json[i] != ':')
+		return false;
+	start = skip_blanks(json, len, i + 1);
+	i = skip_value(json, len, start);
+	*at = i;
+	*value = json + start;
+	*value_len = i - start;
+	while (*value_len > 0 && strchr(" \t\r\n", json[start + *value_len - 1]) != NULL)
+		--* value_len;
+	return *value_len > 0;
+}

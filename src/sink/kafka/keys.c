@@ -1,0 +1,164 @@
+/*-------------------------------------------------------------------------
+ *
+ * keys.c
+ *		The set of blocked keys.
+ *
+ * An event that is not acked blocks its key: later events of the key wait until the
+ * last batch with such an event is settled.
+ *
+ * INVARIANT
+ *	ksink_keys_settle is called with numbers that never fall, before an event
+ *	is looked up that stands behind the SETTLE in the stream.
+ *
+ * MEMORY
+ *	A slot owns its name.  Settled keys are freed when the table is rebuilt.
+ *	LOCKING: none.
+ *
+ * Copyright (c) 2026, the idempotency developers
+ *
+ * IDENTIFICATION
+ *		src/sink/kafka/keys.c
+ *
+ *-------------------------------------------------------------------------
+ */
+#include <stdlib.h>
+#include <string.h>
+
+#include "sink/kafka/sink.h"
+
+#define FIRST_SLOTS	64
+
+/* FNV-1a over type and id; never 0. */
+static uint64_t
+hash_of(const KSinkEvent *e)
+{
+	const char *parts[2] = {ksink_at(e, e->aggregate_type), ksink_at(e, e->aggregate_id)};
+	uint32_t	lens[2] = {e->aggregate_type.len, e->aggregate_id.len};
+	uint64_t	h = UINT64_C(0xcbf29ce484222325);
+
+	for (int n = 0; n < 2; n++)
+	{
+		for (uint32_t i = 0; i < lens[n]; i++)
+			h = (h ^ (unsigned char) parts[n][i]) * UINT64_C(0x100000001b3);
+		h *= UINT64_C(0x100000001b3);	/* the NUL behind the part */
+	}
+	return h | 1;
+}
+
+static bool
+is_key_of(const KSinkKey *k, const KSinkEvent *e)
+{
+	uint32_t	type = e->aggregate_type.len;
+
+	return k->len == (size_t) type + 1 + e->aggregate_id.len &&
+		memcmp(k->name, ksink_at(e, e->aggregate_type), type) == 0 && k->name[type] == '\0' &&
+		memcmp(k->name + type + 1, ksink_at(e, e->aggregate_id), e->aggregate_id.len) == 0;
+}
+
+/* The slot of the event's key, or the free slot that the key would take. */
+static KSinkKey *
+find(const KSinkKeys *keys, const KSinkEvent *e, uint64_t hash)
+{
+	size_t		i = hash & (keys->size - 1);
+
+	while (keys->slots[i].hash != 0 && !(keys->slots[i].hash == hash && is_key_of(&keys->slots[i], e)))
+		i = (i + 1) & (keys->size - 1);
+	return &keys->slots[i];
+}
+
+/* Move the blocked keys to a table of that size; free the others. */
+static void
+rebuild(KSinkKeys *keys, size_t size)
+{
+	KSinkKey   *old = keys->slots;
+	size_t		old_size = keys->size;
+
+	keys->slots = idem_sink_alloc(size * sizeof(KSinkKey));
+	memset(keys->slots, 0, size * sizeof(KSinkKey));
+	keys->size = size;
+	keys->used = 0;
+	for (size_t i = 0; i < old_size; i++)
+	{
+		size_t		at = old[i].hash & (size - 1);
+
+		if (old[i].hash == 0)
+			continue;
+		if (old[i].last_batch <= keys->settled)
+		{
+			free(old[i].name);
+			continue;
+		}
+		while (keys->slots[at].hash != 0)
+			at = (at + 1) & (size - 1);
+		keys->slots[at] = old[i];
+		keys->used++;
+	}
+	free(old);
+}
+
+bool
+ksink_keys_has(const KSinkKeys *keys, const KSinkEvent *e)
+{
+	const KSinkKey *k;
+
+	if (keys->used == 0)
+		return false;
+	k = find(keys, e, hash_of(e));
+	return k->hash != 0 && k->last_batch > keys->settled &&
+		(k->first_batch < e->batch->number ||
+		 (k->first_batch == e->batch->number && k->first_index < e->index));
+}
+
+/* Begin the block of a key whose slot is free, or whose last block has ended. */
+static void
+begin_block(KSinkKey *k, const KSinkEvent *e)
+{
+	k->first_batch = e->batch->number;
+	k->first_index = e->index;
+	k->last_batch = e->batch->number;
+}
+
+void
+ksink_keys_add(KSinkKeys *keys, const KSinkEvent *e)
+{
+	uint64_t	hash = hash_of(e);
+	KSinkKey   *k;
+
+	if (keys->size == 0 || keys->used * 2 >= keys->size)
+		rebuild(keys, keys->size > 0 ? keys->size * 2 : FIRST_SLOTS);
+	k = find(keys, e, hash);
+	if (k->hash == 0)
+	{
+		uint32_t	type = e->aggregate_type.len;
+
+		k->hash = hash;
+		k->len = (size_t) type + 1 + e->aggregate_id.len;
+		k->name = idem_sink_alloc(k->len);
+		memcpy(k->name, ksink_at(e, e->aggregate_type), type);
+		k->name[type] = '\0';
+		memcpy(k->name + type + 1, ksink_at(e, e->aggregate_id), e->aggregate_id.len);
+		keys->used++;
+		begin_block(k, e);
+		return;
+	}
+	if (k->last_batch <= keys->settled)
+		begin_block(k, e);
+	else if (e->batch->number < k->first_batch ||
+			 (e->batch->number == k->first_batch && e->index < k->first_index))
+	{
+		k->first_batch = e->batch->number;
+		k->first_index = e->index;
+	}
+	if (e->batch->number > k->last_batch)
+		k->last_batch = e->batch->number;
+}
+
+void
+ksink_keys_settle(KSinkKeys *keys, uint64_t batch)
+{
+	if (batch <= keys->settled)
+		return;
+	keys->settled = batch;
+	if (keys->used > 0)
+		rebuild(keys, keys->size);
+}

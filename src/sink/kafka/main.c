@@ -1,0 +1,95 @@
+/*-------------------------------------------------------------------------
+ *
+ * main.c
+ *		The life cycle of the kafka sink.
+ *
+ * INVARIANT
+ *		Only this file ends the program for a fault of the brokers or the options,
+ *		and job.c where a job does not end.  The other files return false, with the
+ *		reason in p->failure.
+ *
+ * A crash leaves nothing here; flight.c and position.c tell what it leaves at the
+ * brokers.
+ *
+ * MEMORY
+ *		A batch is kept until its verdict, so READY limits a batch's size.  The
+ *		credit covers CREDIT_BATCHES batches.  LOCKING: see sink.h.
+ *
+ * Copyright (c) 2026, the idempotency developers
+ *
+ * IDENTIFICATION
+ *		src/sink/kafka/main.c
+ *
+ *-------------------------------------------------------------------------
+ */
+#include <errno.h>
+#include <string.h>
+#include <sys/eventfd.h>
+
+#include "sink/kafka/options.h"
+#include "sink/kafka/sink.h"
+
+#define CREDIT_BATCHES	4
+
+static void stop(KSink *p) __attribute__((noreturn));
+
+/* End the program because of p->failure. */
+static void
+stop(KSink *p)
+{
+	idem_sink_failed(&p->sink, p->failure.outcome, p->failure.sqlstate, "%s", p->failure.message);
+}
+
+/* Answer HELLO. */
+static void
+greet(KSink *p)
+{
+	IdemProtoHello hello = idem_sink_hello(&p->sink, idem_sink_kafka_options);
+	IdemProtoReady ready = {
+		.incarnation = {"", 0},
+		.max_batch_events = KSINK_MAX_BATCH_EVENTS,
+		.max_batch_bytes = KSINK_MAX_BATCH_BYTES,
+		.credit_messages = CREDIT_BATCHES * KSINK_MAX_BATCH_EVENTS,
+		.credit_bytes = CREDIT_BATCHES * KSINK_MAX_BATCH_BYTES
+	};
+
+	IDEM_SINK_FAULT_POINT(&p->sink, "kafka-hello");
+	if (!ksink_configure(p, &hello) || !ksink_take_over(p))
+		stop(p);
+	IDEM_SINK_FAULT_POINT(&p->sink, "kafka-taken-over");
+	if (p->config.exactly_once)
+		ready.capabilities = IDEM_PROTO_STORES_POSITION | IDEM_PROTO_TRANSACTIONAL;
+	ready.has_position = p->config.exactly_once && p->has_position;
+	if (ready.has_position)
+	{
+		ready.incarnation.data = p->stored_incarnation;
+		ready.incarnation.len = (uint32_t) strlen(p->stored_incarnation);
+		ready.position = p->stored;
+	}
+	idem_sink_ready(&p->sink, &ready);
+}
+
+int
+main(void)
+{
+	static KSink p;
+
+	idem_sink_start(&p.sink, "kafka");
+	p.report_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
+	if (p.report_fd < 0)
+		idem_sink_broken(&p.sink, "could not make an eventfd: %s", strerror(errno));
+	greet(&p);
+	for (;;)
+	{
+		ksink_take_frames(&p);
+		if (p.first != NULL && p.first->complete)
+		{
+			if (!ksink_fly(&p))
+				stop(&p);
+		}
+		else if (p.bye)
+			idem_sink_finish(&p.sink);
+		else
+			idem_sink_wait(&p.sink, -1, 0, -1, true);
+	}
+}

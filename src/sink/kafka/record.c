@@ -1,0 +1,425 @@
+/*-------------------------------------------------------------------------
+ *
+ * record.c
+ *		Makes a Kafka record of an event: topic, key, headers, value.
+ *
+ * Three forms.  "debezium" is what the outbox event router of Debezium writes with
+ * string converters: the key is the aggregate id, the value is the payload, the
+ * header "id" is the event's id; "type" follows it.  "cloudevents_binary" has the
+ * attributes of CloudEvents 1.0 as headers, "cloudevents_structured" has them
+ * around the payload in the value.
+ *
+ * INVARIANT
+ *	A payload is never changed, except that JSON null becomes a record without
+ *	a value.  Our headers stand behind the event's own, so a consumer that asks
+ *	for the last header of a name finds ours.
+ *
+ * MEMORY
+ *	A record points into its batch, except for what owned_key and owned_value
+ *	point to.  LOCKING: none.
+ *
+ * Copyright (c) 2026, the idempotency developers
+ *
+ * IDENTIFICATION
+ *		src/sink/kafka/record.c
+ *
+ *-------------------------------------------------------------------------
+ */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+#include "sink/kafka/sink.h"
+
+#define UUID_TEXT	37			/* with its terminator */
+#define TIME_TEXT	96
+#define CE_PREFIX	"ce_"		/* of the headers of a CloudEvent */
+
+bool
+ksink_is_topic(const char *name)
+{
+	size_t		len = strlen(name);
+
+	return len > 0 && len <= KSINK_MAX_TOPIC && strcmp(name, ".") != 0 && strcmp(name, "..") != 0 &&
+		strspn(name, "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789._-") == len;
+}
+
+/* Is the placeholder at s, up to its closing brace, among the names? */
+static bool
+is_known(const char *s, size_t len, const char *names)
+{
+	if (len > 9 && strncmp(s, "{header:", 8) == 0)
+		return strstr(names, "{header:") != NULL;
+	for (const char *known = names; (known = strchr(known, '{')) != NULL; known++)
+		if (strncmp(known, s, len) == 0 && strncmp(s, "{header:", 8) != 0)
+			return true;
+	return false;
+}
+
+const char *
+ksink_check_template(const char *template, const char *names, bool *fixed)
+{
+	*fixed = true;
+	for (const char *s = template; *s != '\0'; s++)
+	{
+		const char *end = *s == '{' ? strchr(s, '}') : NULL;
+
+		if (*s == '}')
+			return "has a closing brace without an opening brace";
+		if (*s != '{')
+			continue;
+		*fixed = false;
+		if (end == NULL)
+			return "has an opening brace without a closing brace";
+		if (!is_known(s, (size_t) (end - s) + 1, names))
+			return "has an unknown placeholder";
+		s = end;
+	}
+	return NULL;
+}
+
+/*
+ * Find a member of the event's headers and add its text to t: the content of a
+ * string, the JSON text of another value.  False if there is none, or null.
+ */
+static bool
+add_header_value(const KSinkEvent *e, const char *name, size_t name_len, KSinkText *t)
+{
+	const char *json = ksink_at(e, e->headers);
+	KSinkText	found = {NULL, 0, 0};
+	const char *value;
+	size_t		value_len;
+	size_t		at = 0;
+	bool		ok = false;
+
+	while (!ok && ksink_json_next(json, e->headers.len, &at, &found, &value, &value_len))
+	{
+		if (found.len != name_len || memcmp(found.data, name, name_len) != 0)
+			continue;
+		if (value_len == 4 && memcmp(value, "null", 4) == 0)
+			break;
+		if (value[0] == '"')
+			ksink_json_unquote(t, value, value_len);
+		else
+			ksink_text_add(t, value, value_len);
+		ok = true;
+	}
+	free(found.data);
+	return ok;
+}
+
+/* Add what the placeholder between braces stands for; false if nothing. */
+static bool
+add_placeholder(const KSink *p, const KSinkEvent *e, const char *name, size_t len, KSinkText *t)
+{
+	if (len > 7 && strncmp(name, "header:", 7) == 0)
+		return add_header_value(e, name + 7, len - 7, t);
+	if (len == 14 && strncmp(name, "aggregate_type", len) == 0)
+		ksink_text_add(t, ksink_at(e, e->aggregate_type), e->aggregate_type.len);
+	else if (len == 10 && strncmp(name, "event_type", len) == 0)
+		ksink_text_add(t, ksink_at(e, e->event_type), e->event_type.len);
+	else
+		ksink_text_puts(t, p->config.relay);
+	return true;
+}
+
+/* Fill in a template; false if the event lacks a header that it names. */
+static bool
+expand(const KSink *p, const KSinkEvent *e, const char *template, KSinkText *t)
+{
+	for (const char *s = template; *s != '\0'; s++)
+	{
+		const char *end = *s == '{' ? strchr(s, '}') : NULL;
+
+		if (end == NULL)
+			ksink_text_add(t, s, 1);
+		else
+		{
+			if (!add_placeholder(p, e, s + 1, (size_t) (end - s) - 1, t))
+				return false;
+			s = end;
+		}
+	}
+	return true;
+}
+
+const char *
+ksink_topic_of(const KSink *p, const KSinkEvent *e, char *topic)
+{
+	KSinkText	t = {NULL, 0, 0};
+	const char *problem = NULL;
+
+	if (p->config.topic_is_fixed)
+	{
+		snprintf(topic, KSINK_MAX_TOPIC + 1, "%s", p->config.topic);
+		return NULL;
+	}
+	if (!expand(p, e, p->config.topic, &t))
+		problem = "event lacks a header that the option \"topic\" names";
+	else if (t.len == 0 || t.len > KSINK_MAX_TOPIC)
+		problem = "topic of the event must have 1 to 249 bytes";
+	else
+	{
+		memcpy(topic, t.data, t.len);
+		topic[t.len] = '\0';
+		if (strlen(topic) != t.len || !ksink_is_topic(topic))
+			problem = "topic of the event may have ASCII letters, digits, dots, underscores and hyphens only";
+	}
+	free(t.data);
+	return problem;
+}
+
+/* Write the event's id as text. */
+static void
+write_uuid(char *dst, const uint8_t *id)
+{
+	for (int i = 0; i < IDEM_PROTO_ID_BYTES; i++)
+		dst += sprintf(dst, i == 4 || i == 6 || i == 8 || i == 10 ? "-%02x" : "%02x", id[i]);
+}
+
+/* Write a time as RFC 3339 has it. */
+static void
+write_time(char *dst, size_t cap, int64_t us)
+{
+	int64_t		fraction = (us % 1000000 + 1000000) % 1000000;
+	time_t		s = (time_t) ((us - fraction) / 1000000);
+	struct tm	tm;
+
+	gmtime_r(&s, &tm);
+	snprintf(dst, cap, "%04d-%02d-%02dT%02d:%02d:%02d.%06dZ", tm.tm_year + 1900, tm.tm_mon + 1,
+			 tm.tm_mday, tm.tm_hour, tm.tm_min, tm.tm_sec, (int) fraction);
+}
+
+/* Add a header of ours. */
+static void
+add_header(KSinkRecord *r, const char *name, const void *value, size_t len)
+{
+	rd_kafka_header_add(r->headers, name, -1, value, (ssize_t) len);
+}
+
+/* Add the event's own headers, in their order. */
+static void
+add_own_headers(KSinkRecord *r, const KSinkEvent *e)
+{
+	const char *json = ksink_at(e, e->headers);
+	KSinkText	name = {NULL, 0, 0};
+	KSinkText	text = {NULL, 0, 0};
+	const char *value;
+	size_t		value_len;
+	size_t		at = 0;
+
+	while (e->headers.len > 0 && ksink_json_next(json, e->headers.len, &at, &name, &value, &value_len))
+	{
+		text.len = 0;
+		if (value[0] == '"')
+			ksink_json_unquote(&text, value, value_len);
+		else
+			ksink_text_add(&text, value, value_len);
+		if (value_len == 4 && memcmp(value, "null", 4) == 0)
+			rd_kafka_header_add(r->headers, name.data ? name.data : "", (ssize_t) name.len, NULL, 0);
+		else
+			rd_kafka_header_add(r->headers, name.data ? name.data : "", (ssize_t) name.len,
+								text.data ? text.data : "", (ssize_t) text.len);
+	}
+	free(name.data);
+	free(text.data);
+}
+
+/* The type of the payload's bytes; *len is its length. */
+static const char *
+content_type(const KSinkEvent *e, size_t *len)
+{
+	static const char json[] = "application/json";
+
+	if (!(e->flags & IDEM_PROTO_HAS_CONTENT_TYPE))
+	{
+		*len = sizeof(json) - 1;
+		return json;
+	}
+	*len = e->content_type.len;
+	return ksink_at(e, e->content_type);
+}
+
+/* The attributes of a CloudEvent, all but its data and their type. */
+typedef struct CloudEvent
+{
+	struct
+	{
+		const char *header;		/* CE_PREFIX and the attribute's name */
+		const void *value;
+		size_t		len;
+	}			attributes[8];
+	int			count;
+	char		id[UUID_TEXT];
+	char		when[TIME_TEXT];
+	KSinkText	source;			/* owned */
+} CloudEvent;
+
+static void
+add_attribute(CloudEvent *ce, const char *header, const void *value, size_t len)
+{
+	ce->attributes[ce->count].header = header;
+	ce->attributes[ce->count].value = value;
+	ce->attributes[ce->count++].len = len;
+}
+
+/* Take the attributes from the event, in the order in which they are written. */
+static void
+make_cloud_event(const KSink *p, const KSinkEvent *e, CloudEvent *ce)
+{
+	const void *key = ksink_at(e, e->aggregate_id);
+
+	memset(ce, 0, sizeof(*ce));
+	write_uuid(ce->id, e->id);
+	write_time(ce->when, sizeof(ce->when), e->enqueued_at);
+	expand(p, e, p->config.source, &ce->source);
+	add_attribute(ce, CE_PREFIX "specversion", "1.0", 3);
+	add_attribute(ce, CE_PREFIX "id", ce->id, strlen(ce->id));
+	add_attribute(ce, CE_PREFIX "source", ce->source.data, ce->source.len);
+	add_attribute(ce, CE_PREFIX "type", ksink_at(e, e->event_type), e->event_type.len);
+	add_attribute(ce, CE_PREFIX "subject", key, e->aggregate_id.len);
+	add_attribute(ce, CE_PREFIX "time", ce->when, strlen(ce->when));
+	add_attribute(ce, CE_PREFIX "partitionkey", key, e->aggregate_id.len);
+}
+
+/* Add the attributes of a CloudEvent as headers. */
+static void
+add_ce_headers(const KSink *p, const KSinkEvent *e, KSinkRecord *r)
+{
+	CloudEvent	ce;
+	size_t		len;
+	const char *type = content_type(e, &len);
+
+	make_cloud_event(p, e, &ce);
+	for (int i = 0; i < ce.count; i++)
+		add_header(r, ce.attributes[i].header, ce.attributes[i].value, ce.attributes[i].len);
+	if (r->value != NULL)
+		add_header(r, "content-type", type, len);
+	free(ce.source.data);
+}
+
+/* Add the bytes as a JSON string in base64. */
+static void
+add_base64(KSinkText *t, const unsigned char *s, size_t len)
+{
+	static const char digits[] = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
+
+	ksink_text_puts(t, "\"");
+	for (size_t i = 0; i < len; i += 3)
+	{
+		unsigned	v = (unsigned) s[i] << 16 | (i + 1 < len ? (unsigned) s[i + 1] << 8 : 0) |
+		(i + 2 < len ? s[i + 2] : 0);
+		char		four[4] = {digits[v >> 18], digits[v >> 12 & 63],
+		i + 1 < len ? digits[v >> 6 & 63] : '=', i + 2 < len ? digits[v & 63] : '='};
+
+		ksink_text_add(t, four, 4);
+	}
+	ksink_text_puts(t, "\"");
+}
+
+/* Add a member of the CloudEvent, with a string as its value. */
+static void
+add_member(KSinkText *t, const char *name, const void *value, size_t len)
+{
+	ksink_text_puts(t, t->len > 1 ? ",\"" : "\"");
+	ksink_text_puts(t, name);
+	ksink_text_puts(t, "\":");
+	ksink_text_add_json(t, value, len);
+}
+
+/* Make the value a CloudEvent with the payload in it. */
+static void
+wrap_value(const KSink *p, const KSinkEvent *e, KSinkRecord *r)
+{
+	static const char type[] = "application/cloudevents+json; charset=UTF-8";
+	KSinkText	t = {NULL, 0, 0};
+	CloudEvent	ce;
+	size_t		len;
+	const char *data_type = content_type(e, &len);
+
+	make_cloud_event(p, e, &ce);
+	ksink_text_puts(&t, "{");
+	for (int i = 0; i < ce.count; i++)
+		add_member(&t, ce.attributes[i].header + strlen(CE_PREFIX), ce.attributes[i].value, ce.attributes[i].len);
+	add_member(&t, "datacontenttype", data_type, len);
+	ksink_text_puts(&t, e->flags & IDEM_PROTO_PAYLOAD_JSON ? ",\"data\":" : ",\"data_base64\":");
+	if (e->flags & IDEM_PROTO_PAYLOAD_JSON)
+		ksink_text_add(&t, ksink_at(e, e->payload), e->payload.len);
+	else
+		add_base64(&t, (const unsigned char *) ksink_at(e, e->payload), e->payload.len);
+	ksink_text_puts(&t, "}");
+	free(ce.source.data);
+	add_header(r, "content-type", type, sizeof(type) - 1);
+	r->owned_value = t.data;
+	r->value = t.data;
+	r->value_len = t.len;
+}
+
+/* Is the payload JSON null? */
+static bool
+is_null(const KSinkEvent *e)
+{
+	return (e->flags & IDEM_PROTO_PAYLOAD_JSON) && e->payload.len == 4 &&
+		memcmp(ksink_at(e, e->payload), "null", 4) == 0;
+}
+
+/* The key: the aggregate id, or the same as a JSON string. */
+static void
+make_key(const KSink *p, const KSinkEvent *e, KSinkRecord *r)
+{
+	KSinkText	t = {NULL, 0, 0};
+
+	r->key = ksink_at(e, e->aggregate_id);
+	r->key_len = e->aggregate_id.len;
+	if (!p->config.json_key)
+		return;
+	ksink_text_add_json(&t, r->key, r->key_len);
+	r->owned_key = t.data;
+	r->key = t.data;
+	r->key_len = t.len;
+}
+
+void
+ksink_make_record(const KSink *p, const KSinkEvent *e, KSinkRecord *r)
+{
+	char		id[UUID_TEXT];
+
+	r->headers = rd_kafka_headers_new(8);
+	r->timestamp = e->enqueued_at / 1000;
+	r->owned_key = r->owned_value = NULL;
+	r->value = p->config.tombstones && is_null(e) ? NULL : ksink_at(e, e->payload);
+	r->value_len = r->value != NULL ? e->payload.len : 0;
+	make_key(p, e, r);
+	add_own_headers(r, e);
+	switch (p->config.format)
+	{
+		case KSINK_DEBEZIUM:
+			write_uuid(id, e->id);
+			add_header(r, "id", id, strlen(id));
+			add_header(r, "type", ksink_at(e, e->event_type), e->event_type.len);
+			if (e->flags & IDEM_PROTO_HAS_CONTENT_TYPE)
+				add_header(r, "content-type", ksink_at(e, e->content_type), e->content_type.len);
+			break;
+		case KSINK_CE_STRUCTURED:
+			if (r->value != NULL)
+			{
+				wrap_value(p, e, r);
+				break;
+			}
+			/* a tombstone has no value to hold the attributes */
+			/* FALLTHROUGH */
+		case KSINK_CE_BINARY:
+			add_ce_headers(p, e, r);
+			break;
+	}
+}
+
+void
+ksink_free_record(KSinkRecord *r)
+{
+	if (r->headers != NULL)
+		rd_kafka_headers_destroy(r->headers);
+	free(r->owned_key);
+	free(r->owned_value);
+}

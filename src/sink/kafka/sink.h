@@ -1,0 +1,509 @@
+/*-------------------------------------------------------------------------
+ *
+ * sink.h
+ *		The types and functions that the files of the kafka sink share.
+ *
+ * README.md lists the files from top to bottom; calls go down only.
+ * A function that cannot go on notes the reason in p->failure and returns
+ * false; main.c alone ends the program with that reason.  "False: p->failure"
+ * below means: returns false with the reason in p->failure.
+ *
+ * Words of this sink: a flight is the run of batches that the sink delivers
+ * together, in one transaction of the brokers where there is one.  A report is
+ * librdkafka's answer for one record.
+ *
+ * THREADS
+ *		The main thread owns everything.  A function of librdkafka that may
+ *		block runs as a job (job.c) in a helper thread; while it runs, the main
+ *		thread only talks with the worker.  Threads of librdkafka call the log
+ *		callback, which has a lock of its own.
+ *
+ * Copyright (c) 2026, the idempotency developers
+ *
+ * IDENTIFICATION
+ *		src/sink/kafka/sink.h
+ *
+ *-------------------------------------------------------------------------
+ */
+#ifndef IDEM_SINK_KAFKA_H
+#define IDEM_SINK_KAFKA_H
+
+#include <librdkafka/rdkafka.h>
+
+#include "sink/common/program.h"
+
+/* The oldest librdkafka that the sink works with; checked at start. */
+#define KSINK_LEAST_VERSION		0x020002ff
+#define KSINK_LEAST_VERSION_TEXT	"2.0.2"
+
+#define KSINK_MAX_TOPIC			249 /* bytes of a topic's name */
+#define KSINK_TOPIC_LISTS		256
+#define KSINK_MAX_BATCH_EVENTS	10000
+#define KSINK_MAX_BATCH_BYTES	(8 * 1024 * 1024)
+
+/* A string in a batch's arena, by offset and length. */
+typedef struct KSinkSpan
+{
+	size_t		at;
+	uint32_t	len;
+} KSinkSpan;
+
+typedef struct KSinkBatch KSinkBatch;
+
+typedef struct KSinkEvent
+{
+	KSinkBatch *batch;
+	uint32_t	index;
+	uint8_t		id[IDEM_PROTO_ID_BYTES];
+	uint8_t		flags;			/* flags of the EVENT frame */
+	bool		sent;			/* its report is to come */
+	bool		delivered;		/* the brokers have it; with a transaction: it
+								 * is in the open transaction */
+	rd_kafka_resp_err_t refusal;	/* why the brokers refused the record */
+	IdemProtoOutcome outcome;	/* 0: not decided, so acked once delivered */
+	char		sqlstate[6];
+	char	   *message;		/* reason of the outcome, or NULL; owned */
+	uint64_t	settled;		/* batches up to this one were settled before
+								 * the event in the stream */
+	int64_t		enqueued_at;	/* us since 1970 */
+	KSinkSpan	aggregate_type;
+	KSinkSpan	aggregate_id;
+	KSinkSpan	event_type;
+	KSinkSpan	content_type;
+	KSinkSpan	headers;
+	KSinkSpan	payload;
+} KSinkEvent;
+
+struct KSinkBatch
+{
+	KSinkBatch *next;			/* the batch that came after this one */
+	uint64_t	number;
+	IdemProtoPosition position;
+	bool		complete;		/* its END has come */
+	bool		answered;		/* its results have been sent */
+	uint32_t	answered_decided;	/* events that were not acked in them */
+	uint32_t	open;			/* events whose report is to come */
+	uint32_t	count;			/* events in use */
+	uint32_t	size;			/* events allocated */
+	KSinkEvent *events;			/* stays in place once the batch is complete */
+	uint8_t    *arena;			/* strings and data of all events */
+	size_t		arena_len;
+	size_t		arena_size;
+	uint64_t	bytes;			/* the batch's share of the byte credit */
+};
+
+/* A blocked key, see keys.c. */
+typedef struct KSinkKey
+{
+	uint64_t	hash;			/* 0: the slot is free */
+	uint64_t	first_batch;	/* the first event of the key that was not
+								 * acked */
+	uint32_t	first_index;
+	uint64_t	last_batch;		/* the last batch with such an event */
+	char	   *name;			/* aggregate_type, NUL, aggregate_id */
+	size_t		len;
+} KSinkKey;
+
+typedef struct KSinkKeys
+{
+	KSinkKey   *slots;			/* open addressing; size is a power of two */
+	size_t		size;
+	size_t		used;
+	uint64_t	settled;		/* the blocks up to this batch have ended */
+} KSinkKeys;
+
+typedef enum KSinkFormat
+{
+	KSINK_DEBEZIUM,
+	KSINK_CE_BINARY,
+	KSINK_CE_STRUCTURED
+} KSinkFormat;
+
+typedef struct KSinkConfig
+{
+	bool		exactly_once;
+	bool		key_order;
+	char	   *relay;
+	char	   *incarnation;
+	char	   *topic;			/* template */
+	bool		topic_is_fixed; /* the template has no placeholder */
+	char	   *position_topic; /* also the transactional id */
+	char	   *source;			/* template */
+	bool		create_topics;
+	KSinkFormat format;
+	bool		scram;			/* the login is by SCRAM */
+	bool		json_key;
+	bool		tombstones;
+	int			transaction_timeout;	/* ms */
+	int			transaction_time;	/* ms */
+	uint32_t	transaction_events;
+	int			timeout;		/* ms */
+	struct
+	{
+		const char *name;
+		char	   *value;
+	}			properties[24]; /* of librdkafka, for producers and readers;
+								 * ended by a NULL name */
+} KSinkConfig;
+
+/* A topic that the sink has asked the brokers for. */
+typedef struct KSinkTopic
+{
+	struct KSinkTopic *next;
+	int64_t		asked_at;		/* idem_sink_clock() */
+	rd_kafka_resp_err_t err;	/* NO_ERROR: it exists */
+	bool		proven;			/* the producer has delivered a record to it */
+	char		name[KSINK_MAX_TOPIC + 1];
+} KSinkTopic;
+
+/* What went wrong in the flight, from the reports. */
+typedef struct KSinkTrouble
+{
+	bool		refused;		/* an event was refused */
+	bool		too_large;		/* a request was too large: one of its events,
+								 * or all of them together */
+	bool		fenced;			/* the brokers do not take this producer any
+								 * more */
+	bool		dropped;		/* a record fell with another one, or with the
+								 * producer's identity */
+	bool		outage;
+	char		message[IDEM_PROTO_MAX_MESSAGE];	/* of the outage, the
+													 * fence or the drop */
+} KSinkTrouble;
+
+typedef struct KSink KSink;
+
+/* Work for the helper thread.  False: p->failure. */
+typedef bool (*KSinkJob) (KSink *p);
+
+struct KSink
+{
+	IdemSink	sink;
+	KSinkConfig config;
+	IdemSinkFailure failure;
+	rd_kafka_t *rk;				/* the producer; NULL: none */
+	bool		single;			/* the producer sends each record alone */
+	int			report_fd;		/* an eventfd: readable when reports are there */
+	uint64_t	sent;			/* records whose report is to come */
+	int64_t		progress_at;	/* idem_sink_clock() of the last progress */
+	KSinkTrouble trouble;
+
+	KSinkBatch *first;			/* batches without a verdict, oldest first */
+	KSinkBatch *last;
+	KSinkBatch *joined;			/* the last batch of the flight; NULL: none */
+	uint64_t	settled;		/* the last SETTLE among the frames taken */
+	bool		bye;
+	KSinkKeys	keys;			/* the blocked keys */
+	KSinkTopic *topics[KSINK_TOPIC_LISTS];
+
+	/* the position topic, see position.c */
+	bool		has_position;
+	char		stored_incarnation[IDEM_PROTO_MAX_MESSAGE];
+	IdemProtoPosition stored;
+	int64_t		offset;			/* of the last record that we wrote or read */
+	int64_t		takeover_offset;	/* of this program's start record; -1:
+									 * none */
+	bool		foreign;		/* another instance has taken over since */
+	int64_t		reported_offset;	/* of the record sent last; -1: none */
+};
+
+/* flight.c */
+
+/*
+ * Deliver the complete batches, at least one, and send results and verdicts.
+ * False: p->failure.
+ */
+extern bool ksink_fly(KSink *p);
+
+/* takeover.c */
+
+/*
+ * Connect, check the position topic, fence the predecessor, read the position.
+ * False: p->failure.
+ */
+extern bool ksink_take_over(KSink *p);
+
+/*
+ * Replace the producer by a new one, which ends the old one's transaction if
+ * it is still open.  p->stored then tells whether that was committed.  With
+ * p->single the new producer sends each record alone.  False: p->failure.
+ */
+extern bool ksink_renew(KSink *p);
+
+/*
+ * The brokers do not take the producer any more.  Always false: p->failure is
+ * `fenced` only if another instance is certain.
+ */
+extern bool ksink_judge_fence(KSink *p);
+
+/* deliver.c */
+
+/*
+ * Decide the events that are blocked, or whose topic does not do.  False:
+ * p->failure.
+ */
+extern bool ksink_prepare_batch(KSink *p, KSinkBatch *b);
+
+/*
+ * Send the events that are neither decided nor delivered.  Events that
+ * librdkafka refuses at once are decided.
+ */
+extern void ksink_send_batch(KSink *p, KSinkBatch *b);
+
+/* The same for one event. */
+extern void ksink_send_event(KSink *p, KSinkEvent *e);
+
+/* Has the producer delivered a record to the event's topic?  Or it has now. */
+extern bool ksink_is_proven(KSink *p, const KSinkEvent *e);
+extern void ksink_prove(KSink *p, const KSinkEvent *e);
+
+/* Give up what a former attempt sent of the batch. */
+extern void ksink_reset_batch(KSink *p, KSinkBatch *b);
+
+/* Decide the events that the brokers refused; how many? */
+extern uint32_t ksink_decide_refused(KSink *p, KSinkBatch *b);
+
+/* position.c */
+
+/* Parts of jobs.  False: p->failure. */
+
+/* Does the topic exist, with one partition, and compacted? */
+extern bool ksink_check_position_topic(KSink *p, int64_t deadline);
+
+/*
+ * Wait until each transaction of the topic has ended.  init_transactions has
+ * ended all, but brokers that were killed meanwhile may not have written that.
+ */
+extern bool ksink_await_ended(KSink *p, int64_t deadline);
+
+/* Write the start record, which proves to others that this program took over. */
+extern bool ksink_mark_takeover(KSink *p, int64_t deadline);
+
+/* Read the position up to the start record of this program. */
+extern bool ksink_read_position(KSink *p, int64_t deadline);
+
+/* Read what was written since; p->foreign: another instance has taken over. */
+extern bool ksink_read_news(KSink *p, int64_t deadline);
+
+/* Send the record with the position. */
+extern rd_kafka_resp_err_t ksink_send_position(KSink *p, IdemProtoPosition position);
+
+/* Note that the position is committed. */
+extern void ksink_position_stored(KSink *p, IdemProtoPosition position);
+
+/* Is the position the one that is stored, by this program? */
+extern bool ksink_is_stored(const KSink *p, IdemProtoPosition position);
+
+/* transaction.c */
+
+/* False: p->trouble, or p->failure. */
+extern bool ksink_begin(KSink *p);
+
+/* How a commit ended. */
+typedef enum KSinkCommit
+{
+	KSINK_COMMITTED,
+	KSINK_ABORTED,				/* nothing of it is at the brokers; the reason
+								 * is in p->trouble */
+	KSINK_COMMIT_FENCED,
+	KSINK_COMMIT_FAILED			/* p->failure: not known */
+} KSinkCommit;
+
+extern KSinkCommit ksink_commit(KSink *p);
+
+/* Abort the open transaction.  False: p->trouble, or p->failure. */
+extern bool ksink_abort(KSink *p);
+
+/* A part of a job: fence the predecessor.  False: p->failure. */
+extern bool ksink_init_transactions(KSink *p, int64_t deadline);
+
+/* producer.c */
+
+/* Parts of jobs; they may block.  False: p->failure. */
+extern bool ksink_open_producer(KSink *p);
+extern void ksink_close_producer(KSink *p);
+
+/* A reader of committed records, or of all.  NULL: p->failure. */
+extern rd_kafka_t *ksink_open_reader(KSink *p, bool committed);
+
+/* Wait until the brokers answer.  A part of a job.  False: p->failure. */
+extern bool ksink_connect(KSink *p, int64_t deadline);
+
+/* topic.c */
+
+/*
+ * Ask the brokers for the topic, unless its answer is known.  *err: what they
+ * say.  False: p->failure.
+ */
+extern bool ksink_ask_topic(KSink *p, const char *name, rd_kafka_resp_err_t *err);
+
+/* A part of a job: ask the brokers for the topic and its partitions. */
+extern rd_kafka_resp_err_t ksink_topic_metadata(KSink *p, const char *name, int64_t deadline,
+												int *partitions);
+
+/* The brokers refused the topic: ask again before it is used the next time. */
+extern void ksink_forget_topic(KSink *p, const char *name);
+
+/* The topic of that name, if it was asked for. */
+extern KSinkTopic *ksink_find_topic(KSink *p, const char *name);
+
+/* A new producer knows no topic: ask for each again. */
+extern void ksink_forget_topics(KSink *p);
+
+/* report.c */
+
+/* The callback that librdkafka calls with each report. */
+extern void ksink_on_report(rd_kafka_t *rk, const rd_kafka_message_t *message, void *opaque);
+
+/* Has the flight met trouble? */
+extern bool ksink_in_trouble(const KSink *p);
+
+/* Note an error that is not of a single event. */
+extern void ksink_note_trouble(KSink *p, rd_kafka_resp_err_t err, const char *text);
+
+/* job.c */
+
+/*
+ * Run a job.  Returns what the job returns.  If the job has not ended after
+ * timeout ms, the program ends; "doing" names the job in the message.
+ */
+extern bool ksink_run(KSink *p, KSinkJob job, int timeout, const char *doing);
+
+/* error.c */
+
+/* Who is to blame for an error of librdkafka or the brokers. */
+typedef enum KSinkBlame
+{
+	KSINK_BLAME_EVENT,			/* the record or its topic */
+	KSINK_BLAME_SIZE,			/* the record, or those sent with it */
+	KSINK_BLAME_FENCE,
+	KSINK_BLAME_CONFIG,
+	KSINK_BLAME_NOBODY,			/* a consequence: send it again */
+	KSINK_BLAME_OUTAGE
+} KSinkBlame;
+
+extern KSinkBlame ksink_blame(rd_kafka_resp_err_t err);
+extern const char *ksink_sqlstate(rd_kafka_resp_err_t err);
+
+/* As idem_sink_fail, for an error of the brokers: rejected or outage. */
+extern bool ksink_fail_for_error(KSink *p, rd_kafka_resp_err_t err, const char *doing,
+								 const char *text);
+
+/* The callbacks of librdkafka, and the last complaint about a connection. */
+extern void ksink_log_callback(const rd_kafka_t *rk, int level, const char *facility,
+							   const char *text);
+extern void ksink_error_callback(rd_kafka_t *rk, int err, const char *reason, void *opaque);
+extern void ksink_last_complaint(char *dst, size_t cap);
+
+/* Why the brokers refused a partition to the transaction; forgets it. */
+extern rd_kafka_resp_err_t ksink_take_transaction_error(void);
+
+/* Did a broker refuse the login, or the certificate? */
+extern bool ksink_login_refused(void);
+
+/* config.c */
+
+/* Turn the options into p->config.  False: p->failure. */
+extern bool ksink_configure(KSink *p, const IdemProtoHello *hello);
+
+/* intake.c */
+
+/* Take the frames that are there into batches. */
+extern void ksink_take_frames(KSink *p);
+
+/* Free the oldest batch and give its credit back. */
+extern void ksink_drop_batch(KSink *p);
+
+/* decide.c */
+
+/* Note the outcome of an event; message may be NULL. */
+extern void ksink_decide(KSink *p, KSinkEvent *e, IdemProtoOutcome outcome,
+						 const char *sqlstate, const char *message);
+
+/* Did an earlier event of the event's key fail? */
+extern bool ksink_is_blocked(KSink *p, const KSinkEvent *e);
+
+/* Send the batch's results, unless they were sent. */
+extern void ksink_send_results(KSink *p, KSinkBatch *b);
+
+/* How many events of the batch will not be acked? */
+extern uint32_t ksink_count_decided(const KSinkBatch *b);
+
+/* keys.c */
+extern void ksink_keys_add(KSinkKeys *keys, const KSinkEvent *e);
+extern bool ksink_keys_has(const KSinkKeys *keys, const KSinkEvent *e);
+
+/* End the blocks of batches up to this batch, which is settled. */
+extern void ksink_keys_settle(KSinkKeys *keys, uint64_t batch);
+
+/* record.c */
+
+/* A record of an event.  The pointers live as long as batch and record. */
+typedef struct KSinkRecord
+{
+	char		topic[KSINK_MAX_TOPIC + 1];
+	const void *key;
+	size_t		key_len;
+	const void *value;			/* NULL: a tombstone */
+	size_t		value_len;
+	int64_t		timestamp;		/* ms since 1970 */
+	rd_kafka_headers_t *headers;
+	char	   *owned_key;		/* memory to free */
+	char	   *owned_value;
+} KSinkRecord;
+
+/* Name the topic of the event.  Returns NULL, or what is wrong. */
+extern const char *ksink_topic_of(const KSink *p, const KSinkEvent *e, char *topic);
+
+/* Make the record of an event, all but its topic. */
+extern void ksink_make_record(const KSink *p, const KSinkEvent *e, KSinkRecord *r);
+
+/* Free what librdkafka has not taken over. */
+extern void ksink_free_record(KSinkRecord *r);
+
+/* Is the template well-formed, and has it a placeholder? */
+extern const char *ksink_check_template(const char *template, const char *names, bool *fixed);
+
+/* Is the text the name of a topic? */
+extern bool ksink_is_topic(const char *name);
+
+/* json.c */
+
+typedef struct KSinkText
+{
+	char	   *data;
+	size_t		len;
+	size_t		size;
+} KSinkText;
+
+extern void ksink_text_add(KSinkText *t, const void *data, size_t len);
+extern void ksink_text_puts(KSinkText *t, const char *s);
+
+/* Add a JSON string with this content. */
+extern void ksink_text_add_json(KSinkText *t, const void *data, size_t len);
+
+/*
+ * The members of a JSON object one after the other.  *at is 0 at first.  The
+ * value's text is given as it stands.  False at the end.
+ */
+extern bool ksink_json_next(const char *json, size_t len, size_t *at, KSinkText *name,
+							const char **value, size_t *value_len);
+
+/* Add the content of the JSON string s. */
+extern void ksink_json_unquote(KSinkText *t, const char *s, size_t len);
+
+/* batch.c */
+
+extern KSinkBatch *ksink_batch_new(uint64_t number);
+extern void ksink_batch_free(KSinkBatch *b);
+extern void ksink_batch_add(KSinkBatch *b, const IdemProtoEvent *event, uint64_t settled);
+extern void ksink_batch_add_data(KSinkBatch *b, const uint8_t *data, uint32_t len);
+
+/* The bytes of a span. */
+static inline const char *
+ksink_at(const KSinkEvent *e, KSinkSpan span)
+{
+	return (const char *) e->batch->arena + span.at;
+}
+
+#endif							/* IDEM_SINK_KAFKA_H */

@@ -1,0 +1,158 @@
+/*-------------------------------------------------------------------------
+ *
+ * topic.c
+ *		Asks the brokers whether a topic exists.
+ *
+ * A record for a topic that does not exist would spoil its transaction, after half a
+ * minute.  So each topic is asked for before its first record.
+ *
+ * MEMORY
+ *		A topic that exists is remembered until the brokers refuse it; a refusal is
+ *		remembered for NEGATIVE_LIFE.  LOCKING: none.
+ *
+ * Copyright (c) 2026, the idempotency developers
+ *
+ * IDENTIFICATION
+ *		src/sink/kafka/topic.c
+ *
+ *-------------------------------------------------------------------------
+ */
+#include <stdlib.h>
+#include <string.h>
+
+#include "sink/kafka/sink.h"
+
+#define NEGATIVE_LIFE	1000	/* ms */
+#define ASK_TIMEOUT		2000	/* ms for a question, before it is asked again */
+#define CREATE_TIME		10000	/* ms for the brokers to create a topic */
+#define MARGIN			5000
+
+static struct
+{
+	const char *name;
+	rd_kafka_resp_err_t err;
+}			question;			/* of ask_job */
+
+/* Which list has the topic? */
+static KSinkTopic **
+list_of(KSink *p, const char *name)
+{
+	uint32_t	h = UINT32_C(2166136261);
+
+	for (; *name != '\0'; name++)
+		h = (h ^ (unsigned char) *name) * UINT32_C(16777619);
+	return &p->topics[h % KSINK_TOPIC_LISTS];
+}
+
+KSinkTopic *
+ksink_find_topic(KSink *p, const char *name)
+{
+	KSinkTopic *t = *list_of(p, name);
+
+	while (t != NULL && strcmp(t->name, name) != 0)
+		t = t->next;
+	return t;
+}
+
+rd_kafka_resp_err_t
+ksink_topic_metadata(KSink *p, const char *name, int64_t deadline, int *partitions)
+{
+	const struct rd_kafka_metadata *metadata;
+	rd_kafka_topic_t *topic = rd_kafka_topic_new(p->rk, name, NULL);
+	int64_t		created_by = p->config.create_topics ? idem_sink_clock() + CREATE_TIME : 0;
+	rd_kafka_resp_err_t err;
+	int64_t		now;
+
+	if (topic == NULL)
+		return rd_kafka_last_error();
+	for (;;)
+	{
+		err = rd_kafka_metadata(p->rk, 0, topic, &metadata, ASK_TIMEOUT);
+		if (err == RD_KAFKA_RESP_ERR_NO_ERROR)
+		{
+			err = metadata->topic_cnt == 1 ? metadata->topics[0].err : RD_KAFKA_RESP_ERR_UNKNOWN_TOPIC_OR_PART;
+			*partitions = metadata->topic_cnt == 1 ? metadata->topics[0].partition_cnt : 0;
+			rd_kafka_metadata_destroy(metadata);
+		}
+		rd_kafka_poll(p->rk, 0);
+		now = idem_sink_clock();
+		if (err == RD_KAFKA_RESP_ERR_NO_ERROR || now >= deadline)
+			break;
+		/* a topic that is being created has no leader at first */
+		if (ksink_blame(err) != KSINK_BLAME_OUTAGE &&
+			(err != RD_KAFKA_RESP_ERR_UNKNOWN_TOPIC_OR_PART || now >= created_by))
+			break;
+		rd_kafka_poll(p->rk, 100);
+	}
+	rd_kafka_topic_destroy(topic);
+	return err;
+}
+
+static bool
+ask_job(KSink *p)
+{
+	int			partitions;
+
+	question.err = ksink_topic_metadata(p, question.name, idem_sink_clock() + p->config.timeout,
+										&partitions);
+	return true;
+}
+
+bool
+ksink_ask_topic(KSink *p, const char *name, rd_kafka_resp_err_t *err)
+{
+	KSinkTopic *t = ksink_find_topic(p, name);
+
+	*err = RD_KAFKA_RESP_ERR_NO_ERROR;
+	if (t != NULL && t->err == RD_KAFKA_RESP_ERR_NO_ERROR)
+		return true;
+	if (t == NULL || idem_sink_clock() - t->asked_at > NEGATIVE_LIFE)
+	{
+		question.name = name;
+		ksink_run(p, ask_job, p->config.timeout + MARGIN, "ask for a topic");
+		if (ksink_blame(question.err) != KSINK_BLAME_EVENT && question.err != RD_KAFKA_RESP_ERR_NO_ERROR)
+			return ksink_fail_for_error(p, question.err, "ask the brokers for a topic", NULL);
+		if (t == NULL)
+		{
+			KSinkTopic **list = list_of(p, name);
+
+			t = idem_sink_alloc(sizeof(KSinkTopic));
+			memcpy(t->name, name, strlen(name) + 1);
+			t->next = *list;
+			t->proven = false;
+			*list = t;
+		}
+		t->err = question.err;
+		t->asked_at = idem_sink_clock();
+	}
+	*err = t->err;
+	return true;
+}
+
+void
+ksink_forget_topic(KSink *p, const char *name)
+{
+	for (KSinkTopic **list = list_of(p, name); *list != NULL; list = &(*list)->next)
+	{
+		KSinkTopic *t = *list;
+
+		if (strcmp(t->name, name) != 0)
+			continue;
+		*list = t->next;
+		free(t);
+		return;
+	}
+}
+
+void
+ksink_forget_topics(KSink *p)
+{
+	for (int i = 0; i < KSINK_TOPIC_LISTS; i++)
+		while (p->topics[i] != NULL)
+		{
+			KSinkTopic *t = p->topics[i];
+
+			p->topics[i] = t->next;
+			free(t);
+		}
+}

@@ -1,0 +1,159 @@
+"""A relay from PostgreSQL: every event once and in the order of its key, whatever is killed."""
+import os
+import pathlib
+import signal
+import subprocess
+import tempfile
+import threading
+import time
+
+from kafka.broker import JAVA, TOP, Broker, jars
+from kafka.target import until
+from server import Server
+
+EVENTS = 10000
+KEYS = 50
+BINDIR = subprocess.check_output([os.environ.get("PG_CONFIG", "pg_config"), "--bindir"], text=True).strip()
+SERVER_SH = TOP / "test/setup/server.sh"
+# Some transactions are rolled back.
+SCHEMA = """
+CREATE TABLE counter (key int PRIMARY KEY, n int NOT NULL);
+INSERT INTO counter SELECT i, 0 FROM generate_series(0, {keys} - 1) AS i;
+CREATE TABLE sent (event_id uuid PRIMARY KEY);
+CREATE PROCEDURE write(events int) LANGUAGE plpgsql AS $$
+DECLARE
+    made int := 0;
+    k int;
+    m int;
+BEGIN
+    WHILE made < events LOOP
+        FOR i IN 1 .. 20 LOOP
+            k := (made + i) % {keys};
+            UPDATE counter SET n = n + 1 WHERE key = k RETURNING n INTO m;
+            INSERT INTO sent VALUES (idempotency.outbox_enqueue('order', k::text, 'Counted', jsonb_build_object('n', m)));
+        END LOOP;
+        IF made % 200 = 180 THEN
+            ROLLBACK;
+        ELSE
+            COMMIT;
+        END IF;
+        made := made + 20;
+    END LOOP;
+END $$;
+"""
+
+
+class Source:
+    """A server with the extension, and a relay into the broker."""
+
+    def __init__(self, broker):
+        self.dir = pathlib.Path(tempfile.mkdtemp(prefix="idem-kafka-source."))
+        self.dir.chmod(0o755)
+        subprocess.run([SERVER_SH, "start", self.dir], check=True, stdout=subprocess.DEVNULL)
+        env = dict(line.split("=", 1) for line in (self.dir / "server.env").read_text().splitlines())
+        self.server = Server("kafka", self.dir, BINDIR, data=f"{self.dir}/data", port=env["IDEM_PORT"])
+        self.broker = broker
+
+    def sql(self, text):
+        return self.server.psql(text)
+
+    def try_sql(self, text):
+        """None while the server recovers."""
+        try:
+            return self.sql(text)
+        except Exception:       # noqa: whatever the server's crash raises
+            return None
+
+    def setup(self, text):
+        """Run the commands that sink_setup prints, with the broker's own tools."""
+        tools = self.dir / "tools"
+        tools.mkdir(exist_ok=True)
+        for name, main in (("kafka-topics.sh", "TopicCommand"), ("kafka-acls.sh", "AclCommand")):
+            (tools / name).write_text("#!/bin/sh\nexec " + " ".join(JAVA) +
+                                      f" -cp '{jars()}/*' org.apache.kafka.tools.{main} \"$@\"\n")
+            (tools / name).chmod(0o755)
+        done = subprocess.run(["sh", "-e"], input=text, text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+                              env={**os.environ, "PATH": f"{tools}:{os.environ['PATH']}"})
+        assert done.returncode == 0, done.stdout
+
+    def stop(self):
+        subprocess.run([SERVER_SH, "stop", self.dir], check=True, stdout=subprocess.DEVNULL)
+
+    def state(self):
+        return self.sql("SELECT state, waiting_for, last_error, lag_events FROM idempotency.stat_relay")
+
+
+def check(broker, topic, expected):
+    """Lost 0, doubled 0, and the order of each key kept."""
+    records = broker.read(topic)
+    got = [dict(r["headers"])["id"].decode() for r in records]
+    assert len(got) == len(set(got)), f"doubled: {len(got) - len(set(got))}"
+    assert set(got) == expected, f"lost {len(expected - set(got))}, not sent {len(set(got) - expected)}"
+    last = {}
+    for r in sorted(records, key=lambda r: (r["partition"], r["offset"])):
+        n = int(r["value"].split(b":")[1].strip(b" }"))
+        assert n == last.get(r["key"], 0) + 1, f"key {r['key']}: {n} behind {last.get(r['key'])}"
+        last[r["key"]] = n
+
+
+def crash(source, broker, stop):
+    """Kill the program, the relay's worker and the broker in turn, until told to stop."""
+    killed = {"program": 0, "worker": 0, "broker": 0}
+    turn = 0
+    while not stop.is_set() or min(killed.values()) < 2:
+        turn += 1
+        what = ("program", "program", "broker", "program", "worker")[turn % 5]
+        time.sleep(0.3)
+        if what == "broker":
+            broker.kill()
+            time.sleep(0.2)
+            broker.start()
+        else:
+            column = "sink_pid" if what == "program" else "pid"
+            pid = source.try_sql(f"SELECT {column} FROM idempotency.stat_relay WHERE relay = 'orders'")
+            if not pid:
+                continue
+            try:
+                os.kill(int(pid), signal.SIGKILL)
+            except ProcessLookupError:
+                continue
+        killed[what] += 1
+    return killed
+
+
+def test_relay_survives_kills():
+    b = Broker()
+    source = Source(b)
+    try:
+        source.sql(SCHEMA.format(keys=KEYS))
+        source.sql(f"CREATE SERVER shop FOREIGN DATA WRAPPER idempotency_kafka OPTIONS (brokers '{b.address}',"
+                   " timeout '5000', transaction_timeout '5000')")
+        source.sql("CREATE USER MAPPING FOR CURRENT_USER SERVER shop")
+        source.setup(source.sql("SELECT idempotency.sink_setup('shop', 'orders')"))
+        described = b.ask("describe", "idempotency.position.orders")
+        assert "cleanup.policy=compact" in described and "partitions=1" in described, described
+        b.topic("outbox.event.order", 3)
+        source.sql("SELECT idempotency.relay_create('orders', 'shop', batch_events => 100, min_backoff => '50 ms',"
+                   " max_backoff => '1 s')")
+        stop = threading.Event()
+        done = {}
+        killer = threading.Thread(target=lambda: done.update(crash(source, b, stop)))
+        killer.start()
+        made = 0
+        while made < EVENTS:
+            # a worker's death takes the server down; what was committed before stays
+            source.try_sql(f"CALL write({EVENTS // 50})")
+            made = int(source.try_sql("SELECT count(*) FROM sent") or 0)
+        stop.set()
+        killer.join()
+        until("the server is up", lambda: source.try_sql("SELECT 1"))
+        until(source.state, lambda: source.try_sql(
+            "SELECT lag_events = 0 AND position IS NOT NULL FROM idempotency.stat_relay") == "t", 180)
+        expected = set(source.sql("SELECT event_id FROM sent").split())
+        assert len(expected) >= EVENTS
+        until("the last transaction has ended", lambda: len(b.read("outbox.event.order")) >= len(expected))
+        check(b, "outbox.event.order", expected)
+        print(f"# {len(expected)} events; killed {done}")
+    finally:
+        source.stop()
+        b.remove()

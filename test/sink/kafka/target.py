@@ -1,0 +1,131 @@
+"""A broker that the tests share, and sinks into topics of their own."""
+import atexit
+import contextlib
+import functools
+import os
+import pathlib
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+
+from kafka.broker import TOP, Broker
+from sinklib import Worker, codec
+
+sys.path.append(str(TOP / "test/crash/points"))
+from armed import Armed  # noqa: E402
+
+SINK = os.path.join(os.environ.get("SINK_BINDIR", TOP / "src/sink/bin"), "idempotency-sink-kafka")
+OUTCOMES = {v: k for k, v in codec.OUTCOMES.items()}
+_broker = None
+
+
+def broker():
+    """Started when it is first needed."""
+    global _broker
+    if _broker is None:
+        _broker = Broker()
+    return _broker
+
+
+def stop_broker():
+    if _broker is not None:
+        _broker.remove()
+
+
+@functools.cache
+def faulty_program():
+    """The program of this tree with fault points."""
+    tree = pathlib.Path(tempfile.mkdtemp(prefix="idem-kafka-faults."))
+    atexit.register(shutil.rmtree, tree, ignore_errors=True)
+    subprocess.run(["bash", "-ec", '. test/setup/tree.sh; tree_copy "$0"', tree], cwd=TOP, check=True)
+    subprocess.run(["make", "-s", "FAULT_POINTS=1", "WERROR=1", "src/sink/bin/idempotency-sink-kafka"], cwd=tree, check=True,
+                   env={k: v for k, v in os.environ.items() if k not in ("MAKEFLAGS", "MAKELEVEL", "MFLAGS")})
+    return tree / "src/sink/bin/idempotency-sink-kafka"
+
+
+@contextlib.contextmanager
+def faulty():
+    """Fault points to arm, and the arguments of Target.start for a program that passes them."""
+    with tempfile.TemporaryDirectory(prefix="idem-kafka-armed.") as directory:
+        yield Armed(pathlib.Path(directory)), {"program": faulty_program(), "cwd": directory}
+
+
+class Target:
+    """Topics of a test, and sinks into them."""
+
+    def __init__(self, b=None, topic=None, position=True, partitions=3, **configs):
+        self.b = b or broker()
+        self.topic = topic or self.b.name("events")
+        self.position = self.b.name("position")
+        if topic is None:
+            self.b.topic(self.topic, partitions, **configs)
+        if position:
+            self.b.position_topic(self.position)
+
+    def options(self, **options):
+        out = {"brokers": self.b.address, "topic": self.topic, "position_topic": self.position}
+        out.update(options)
+        return {k: str(v) for k, v in out.items() if v is not None}
+
+    def start(self, hello=True, flags=codec.WANT_POSITION, incarnation="log-1", relay="orders", program=SINK, cwd=None,
+              **options):
+        w = Worker(program, options=self.options(**options), flags=flags, incarnation=incarnation, relay=relay, cwd=cwd)
+        if hello:
+            w.hello(60)
+        return w
+
+    def refused(self, flags=codec.WANT_POSITION, **options):
+        """The FAILED that answers HELLO."""
+        return failed(self.start(hello=False, flags=flags, **options))
+
+    def read(self, **kwargs):
+        return self.b.read(self.topic, **kwargs)
+
+    def values(self):
+        """Each record's id header to its value."""
+        return {dict(r["headers"])["id"].decode().replace("-", ""): r["value"] for r in self.read()}
+
+
+def failed(w, timeout=90):
+    """FAILED, behind whatever else; then the end."""
+    while True:
+        got = w.recv(timeout)
+        assert got, f"end of file instead of FAILED: {w.stderr()}"
+        if got[0] == "FAILED":
+            break
+        assert got[0] != "READY", f"READY instead of FAILED: {got}"
+    assert w.recv() is None and w.exit_status() == 0
+    w.sock.close()
+    f = got[1]
+    f["outcome"] = OUTCOMES[f["outcome"]]
+    assert "s3cret" not in f["message"]
+    return f
+
+
+def transaction(t):
+    """The state of the relay's transaction, as the brokers tell it; None: they know none."""
+    return dict(line.split("\t") for line in t.b.ask("transactions")).get(t.position)
+
+
+def commits(w, batch, count, expected=None, timeout=60):
+    assert w.outcomes(batch, count, timeout) == (expected or ["acked"] * count), w.notes
+    w.expect("VERDICT", timeout, batch=batch, kind=1)
+
+
+def until(what, condition, timeout=60):
+    """Wait; what is a text, or a function that makes it."""
+    deadline = time.monotonic() + timeout
+    while not condition():
+        assert time.monotonic() < deadline, f"never: {what() if callable(what) else what}"
+        time.sleep(0.05)
+
+
+@contextlib.contextmanager
+def paused(pauser):
+    pauser.pause()
+    try:
+        yield
+    finally:
+        pauser.resume()
