@@ -11,7 +11,8 @@
 #   make test-matrix     the suites on every supported server; VERSIONS="17 18"; VERSIONS=bare
 #                        is a machine with nothing but git and make
 #   make test-faults     kills, power cuts, fault points, broken builds, analysis;
-#                        PARTS="history points" runs some (test/crash/README.md)
+#                        PARTS="history points" runs some (test/crash/README.md);
+#                        PARTS=kafka KILLS=2000 kills around a Kafka broker for long
 #   make torture HOURS=n rounds of faults for so long, into test/crash/report
 #   make test-mutants    builds that are broken on purpose, which tests have to catch; ALL=1
 #   make analysis        analyzers, sanitizers, fuzzers, valgrind; ONLY=parts SECONDS_EACH=n
@@ -19,6 +20,7 @@
 #   make test-random     random operations against models; TRANSACTIONS=n, SEED=n (test/random/README.md)
 #   make test-clients    a producer and a consumer with the drivers of Python, Node, Java and Go;
 #                        TESTS="psycopg sqlalchemy node jdbc pgx" (doc/howto/languages.md)
+#   make test-kafka      the kafka sink against a real broker; TESTS=names (test/sink/README.md)
 #   make bench           the benchmark, into test/bench/report; ONLY=names PINNED=1,
 #                        QUICK=1 (a try, into build/bench-quick),
 #                        BASE=commit (against that commit),
@@ -37,7 +39,7 @@ export PG_CONFIG
 # recipe that is replaced; so where one is asked for, PGXS is left out and the
 # other goals are passed on.
 FALSE_GREEN = check installcheck
-TEST_GOALS = test test-matrix test-faults test-mutants test-random test-clients torture analysis lint indent server packages bench demo
+TEST_GOALS = test test-matrix test-faults test-mutants test-random test-clients test-kafka torture analysis lint indent server packages bench demo
 ifneq (,$(filter $(FALSE_GREEN),$(MAKECMDGOALS)))
 OTHER_GOALS = $(filter-out $(FALSE_GREEN) test,$(MAKECMDGOALS))
 .PHONY: $(OTHER_GOALS)
@@ -117,7 +119,7 @@ indent:
 test-matrix:
 	+@VERSIONS='$(VERSIONS)' AREA='$(AREA)' TESTS='$(TESTS)' test/matrix/run.sh
 test-faults:
-	+@PARTS='$(PARTS)' SEED='$(SEED)' test/crash/faults.sh
+	+@PARTS='$(PARTS)' SEED='$(SEED)' KILLS='$(KILLS)' test/crash/faults.sh
 torture:
 	+@HOURS='$(HOURS)' SEED='$(SEED)' test/crash/torture.sh
 test-mutants:
@@ -126,6 +128,8 @@ test-random:
 	+@TRANSACTIONS='$(TRANSACTIONS)' SEED='$(SEED)' ONLY='$(ONLY)' test/random/run.sh
 test-clients:
 	+@test/clients/run.sh $(TESTS)
+test-kafka:
+	+@test/sink/kafka/run.sh $(TESTS)
 analysis:
 	+@ONLY='$(ONLY)' LONG='$(LONG)' TESTS='$(TESTS)' SEED='$(SEED)' test/analysis/run.sh
 server:
@@ -134,7 +138,7 @@ server:
 packages:
 	@test/setup/packages.sh build test compile lint
 bench:
-	+@QUICK='$(QUICK)' ONLY='$(ONLY)' REMARK='$(REMARK)' DURATION='$(DURATION)' MAXSIZE='$(MAXSIZE)' PROFILE='$(PROFILE)' \
+	+@QUICK='$(QUICK)' ONLY='$(ONLY)' REMARK='$(REMARK)' DURATION='$(DURATION)' MAXSIZE='$(MAXSIZE)' IDS_MAX='$(IDS_MAX)' PROFILE='$(PROFILE)' \
 		BASE='$(BASE)' PGQUE_SQL='$(PGQUE_SQL)' PGMQ_SQL='$(PGMQ_SQL)' test/bench/run.sh
 demo:
 	+@test/demo/run.sh

@@ -26,6 +26,22 @@ BEGIN;
 SELECT DISTINCT result FROM idempotency.claim_events(ARRAY(SELECT DISTINCT id FROM old WHERE state = 'done'), 'billing');
 ROLLBACK;
 
+-- Events that are too old to be claimed were handled all the same
+CREATE TABLE aged (id uuid);
+INSERT INTO aged VALUES ('00000000-0000-7000-8000-000000000001'), ('00000000-0000-7000-8000-000000000001'),
+	('00000000-0000-7000-8000-000000000002'), ('ffffffff-ffff-7000-8000-000000000003');
+RESET ROLE;
+SELECT idempotency.consumer_create('aged', retention => '1 day', expire_by_id_age => true);
+SET ROLE regress_backfill;
+CALL idempotency.claims_backfill('aged', 'id', 'aged');
+CALL idempotency.claims_backfill('aged', 'id', 'aged');
+BEGIN;
+SELECT * FROM idempotency.claim_events(ARRAY(SELECT DISTINCT id::text FROM aged ORDER BY 1), 'aged');
+ROLLBACK;
+RESET ROLE;
+SELECT idempotency.consumer_drop('aged');
+SET ROLE regress_backfill;
+
 -- From a page on
 CALL idempotency.claims_backfill('old', 'id', 'later', $$state = 'done'$$, first_block => 1000000);
 CALL idempotency.claims_backfill('old', 'id', 'later', $$state = 'done'$$, first_block => 1);

@@ -132,7 +132,7 @@ COMMIT;
 SELECT result, count(*) FROM idempotency.claim_events('{k1,k2,k3}') GROUP BY 1 ORDER BY 1;
 
 -- One that fails inside a savepoint gives up its locks: what it claimed before
--- keeps that on the table
+-- keeps those of the store
 BEGIN;
 DECLARE c CURSOR FOR SELECT id, idempotency.claim_event(id), idempotency.complete_event(id), 1 / (id <> 'k5')::int
   FROM unnest('{k4,k5}'::text[]) id;
@@ -140,7 +140,8 @@ FETCH 1 FROM c;
 SAVEPOINT s;
 FETCH 1 FROM c;
 ROLLBACK TO s;
-SELECT mode FROM pg_locks WHERE pid = pg_backend_pid() AND relation = 'idempotency_data.processed'::regclass;
+SELECT relation::regclass, mode FROM pg_locks WHERE pid = pg_backend_pid()
+	AND relation IN ('idempotency_data.store_state'::regclass, 'idempotency_data.store_segment_0'::regclass) ORDER BY 1;
 COMMIT;
 
 -- A holdable cursor claims at COMMIT at the latest
@@ -222,7 +223,7 @@ SELECT status FROM idempotency.processed_events WHERE event_id = '2pc-3';
 -- which is written at COMMIT, with a snapshot for what indexes may ask
 CREATE FUNCTION asking(text) RETURNS bool IMMUTABLE LANGUAGE plpgsql AS
 	'BEGIN RETURN EXISTS (SELECT FROM pg_catalog.pg_am); END';
-CREATE INDEX asking ON idempotency_data.processed (asking(event_id));
+CREATE INDEX asking ON idempotency_data.store_segment_0 (asking(event_id));
 BEGIN;
 SELECT idempotency.claim_event('asked');
 COMMIT;
@@ -293,7 +294,7 @@ SET LOCAL idempotency.max_claim_locks = 0;
 SELECT idempotency.claim_event('again');
 SELECT idempotency.release_event('again');
 COMMIT;
-SELECT count(*) FROM idempotency_data.processed WHERE event_id = 'again';
+SELECT count(*) FROM idempotency_data.store_segment_0 WHERE event_id = 'again';
 
 -- Released past the budget, a claim that was kept before stays kept, since the
 -- same time
@@ -333,6 +334,9 @@ SELECT idempotency.release_event('kept');
 SELECT idempotency.claim_event('kept'), idempotency.complete_event('kept', result => '"done"');
 COMMIT;
 SELECT status, result FROM idempotency.processed_events WHERE event_id = 'kept';
+-- beside the row of the kept claim, which is not touched
+SELECT turn, state, claimed_at = (SELECT k.claimed_at FROM kept k) AS same_time
+FROM idempotency_data.store_segment_0 WHERE event_id = 'kept' ORDER BY turn;
 
 -- A lock that a release inside a savepoint has left is counted once, and goes
 -- on guarding the event when it is claimed again
@@ -370,3 +374,15 @@ WHERE idempotency.claim_event('event', 'consumer' || i) = 'claimed';
 SELECT claim_memory() AS consumers, claim_memory() < 1.5 * :events AS as_cheap \gset
 \echo :as_cheap
 ROLLBACK;
+
+-- A claim that is kept again and again, past the budget of locks, has one row
+SET idempotency.uncompleted_claims = keep;
+SET idempotency.max_claim_locks = 0;
+SELECT idempotency.claim_event('kept again');
+SELECT idempotency.claim_event('kept again');
+SELECT idempotency.claim_event('kept again');
+SELECT turn, state FROM idempotency_data.store_segment_0 WHERE event_id = 'kept again';
+SELECT idempotency.claim_event('kept again'), idempotency.complete_event('kept again');
+SELECT turn, state FROM idempotency_data.store_segment_0 WHERE event_id = 'kept again' ORDER BY turn;
+RESET idempotency.max_claim_locks;
+RESET idempotency.uncompleted_claims;

@@ -8,7 +8,7 @@ SELECT p.proname || E'\n    ' || string_agg(a, E',\n    ' ORDER BY n) || E'\n   
 	   || CASE WHEN p.proretset THEN 'setof ' ELSE '' END || p.prorettype::regtype AS frozen
   FROM pg_proc p, regexp_split_to_table(pg_get_function_arguments(p.oid), ', ') WITH ORDINALITY t(a, n)
  WHERE p.pronamespace = 'idempotency'::regnamespace
-   AND p.proname ~ '^(claim_events?|complete_events?|release_event|event_(result|status)|lock_key|consumer_(create|drop)|outbox_enqueue.*|relay_(create|alter|drop|pause|resume|adopt|replay|redrive|discard))$'
+   AND p.proname ~ '^(claim_events?|claims_import|complete_events?|release_event|event_(result|status)|lock_key|consumer_(alter|create|drop)|outbox_enqueue.*|relay_(create|alter|drop|pause|resume|adopt|replay|redrive|discard))$'
  GROUP BY p.oid, p.proname, p.proretset, p.prorettype
  ORDER BY p.proname, pg_get_function_arguments(p.oid);
 SELECT t.typname, string_agg(e.enumlabel, ' ' ORDER BY e.enumsortorder) AS labels
@@ -34,33 +34,32 @@ CREATE VIEW state AS
 SELECT (SELECT count(*) FROM idempotency.outbox_events) AS events,
 	   (SELECT last_seq FROM idempotency.stat_outbox) AS last_seq,
 	   (SELECT string_agg(relay, ' ') FROM idempotency.stat_relay) AS relays,
-	   (SELECT status FROM idempotency.event_status('x')) AS claim;
+	   (SELECT status FROM idempotency.event_status('x')) AS claim,
+	   (SELECT string_agg(c::text, ' ') FROM idempotency.claim_consumers c) AS consumers;
+SELECT idempotency.consumer_create('old', retention => '1 day');
 CREATE TABLE before AS SELECT * FROM state;
 CREATE TABLE later (ord serial, call text, argument text, value text);
 INSERT INTO later (call, argument, value) VALUES
-	($$claim_event('x'$$, 'valid_until', $$now()$$),
-	($$claim_event('00000000-0000-7000-8000-000000000001'::uuid$$, 'valid_until', $$now()$$),
 	($$complete_event('x'$$, 'token', $$1$$),
 	($$complete_event('00000000-0000-7000-8000-000000000001'::uuid$$, 'token', $$1$$);
 INSERT INTO later (call, argument, value)
 SELECT c, a, v FROM (VALUES
 	($$outbox_enqueue('a', 'i', 't', '1', event_id => '00000000-0000-7000-8000-000000000001'$$),
 	($$outbox_enqueue_bytes('a', 'i', 't', '\x00', event_id => '00000000-0000-7000-8000-000000000001'$$)) AS c (c),
-	(VALUES (1, 'dedup_id', $$'d'$$), (2, 'dedup_window', $$'1 min'$$), (3, 'deliver_at', $$'infinity'$$),
-	 (4, 'expires_at', $$'-infinity'$$)) AS a (n, a, v) ORDER BY c, n;
+	(VALUES (1, 'deliver_at', $$'infinity'$$), (2, 'expires_at', $$'-infinity'$$)) AS a (n, a, v) ORDER BY c, n;
 INSERT INTO later (call, argument, value)
 SELECT $$outbox_enqueue_many('a', '{i,j}', '{t,t}', '{1,2}', event_ids => '{NULL,00000000-0000-7000-8000-000000000001}'$$, a, v
-  FROM (VALUES ('dedup_ids', $$'{d,e}'$$), ('dedup_ids', $$'{NULL,NULL}'$$), ('dedup_window', $$'1 min'$$),
-	('deliver_ats', $$'{now,NULL}'$$), ('expires_ats', $$'{now,now}'$$)) AS a (a, v);
+  FROM (VALUES ('deliver_ats', $$'{now,NULL}'$$), ('deliver_ats', $$'{NULL,NULL}'$$), ('expires_ats', $$'{now,now}'$$)) AS a (a, v);
 INSERT INTO later (call, argument, value)
 SELECT c, a, v FROM (VALUES (1, $$relay_create('new', 'nul'$$), (2, $$relay_alter('r', batch_events => 7$$)) AS c (m, c),
 	(VALUES (1, 'event_types', $$'{t}'$$), (2, 'event_types', $$'{}'$$), (3, 'filter', $$'true'$$), (4, 'transform', $$'payload'$$),
 	 (5, 'max_rate', '0.5'), (6, 'max_in_flight', '1')) AS a (n, a, v) ORDER BY m, n;
 INSERT INTO later (call, argument, value)
-SELECT $$consumer_create('new'$$, a, v
-  FROM (VALUES ('retention', $$'1 day'$$), ('retention', $$'100 years'$$), ('keep_ids', 'true'), ('expire_by_id_age', 'true'),
-	('owner', 'CURRENT_USER::text::regrole'), ('owner', $$'-'$$), ('lease_duration', $$'1 min'$$), ('max_attempts', '1'),
-	('min_backoff', $$'2 s'$$), ('max_backoff', $$'1 min'$$)) AS a (a, v);
+SELECT c, a, v
+  FROM (VALUES (1, $$consumer_create('new'$$), (2, $$consumer_alter('old', keep_ids => true$$)) AS c (m, c),
+	(VALUES (1, 'owner', 'CURRENT_USER::text::regrole'), (2, 'lease_duration', $$'1 min'$$), (3, 'max_attempts', '1'),
+	 (4, 'min_backoff', $$'2 s'$$), (5, 'max_backoff', $$'1 min'$$)) AS a (n, a, v) ORDER BY m, n;
+INSERT INTO later (call, argument, value) VALUES ($$consumer_create('new'$$, 'owner', $$'-'$$);
 SELECT substring(call from '^\w+') || '(' || argument || ' => ' || value || ')' AS call, t.state, t.message
   FROM later, try(call || ', ' || argument || ' => ' || value || ')') t ORDER BY ord;
 SELECT DISTINCT argument, t.hint
@@ -77,6 +76,7 @@ SELECT count(*) FROM idempotency.outbox_enqueue_many('a', '{i,j}', '{t,t}', '{1,
 SELECT idempotency.relay_create('new', 'nul', event_types => NULL, filter => NULL, transform => NULL, max_rate => NULL, max_in_flight => NULL);
 SELECT idempotency.relay_alter('new', event_types => NULL, filter => NULL, transform => NULL, max_rate => NULL, max_in_flight => NULL);
 ROLLBACK;
+SELECT idempotency.claim_event('late', valid_until => '-infinity');
 SELECT idempotency.consumer_create('same', retention => NULL, keep_ids => false, expire_by_id_age => false, owner => NULL,
 	lease_duration => '30000 ms', max_attempts => 0, min_backoff => '1 s', max_backoff => '300 s');
 SELECT idempotency.consumer_drop('same');
@@ -100,7 +100,7 @@ SELECT call, t.state, t.message FROM (VALUES
 	(8, $$outbox_enqueue_many('a', '{i,j}', '{t,t}', '{1,2}', dedup_ids => '{d,e}', expires_ats => '{now}')$$),
 	(9, $$outbox_enqueue_many('a', '{i,j,k,l}', '{t,t,t,t}', '{1,2,3,4}', deliver_ats => '{{now,now},{now,now}}')$$),
 	(10, $$outbox_enqueue_many('a', '{i,j}', '{t,t}', '{1,NULL}', dedup_window => '1 min')$$),
-	(11, $$outbox_enqueue_many('a', '{}', '{}', '{}', dedup_ids => '{}')$$),
+	(11, $$outbox_enqueue_many('a', '{}', '{}', '{}', deliver_ats => '{}')$$),
 	(12, $$relay_create('new', 'nul', max_attempts => 0, filter => 'true')$$),
 	(13, $$relay_create('new', 'nul', batch_size => '1', max_rate => 1)$$),
 	(14, $$relay_create('new', 'nowhere', max_rate => 1)$$),
@@ -112,6 +112,7 @@ SELECT call, t.state, t.message FROM (VALUES
 SELECT s.*, s = b AS unchanged FROM state s, before b;
 
 SELECT idempotency.relay_drop('r');
+SELECT idempotency.consumer_drop('old');
 DROP TABLE later, before;
 DROP VIEW state;
 DROP FUNCTION try;

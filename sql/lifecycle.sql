@@ -38,18 +38,21 @@ WHERE c.relnamespace = 'idempotency_data'::regnamespace
   AND obj_description(o.objid, o.classid::regclass::name) IS NULL
 ORDER BY 1;
 
--- The segments of the outbox differ in their number only.
-SELECT count(*) AS segments, count(DISTINCT (s.definition)) AS definitions
-FROM (SELECT replace(concat_ws(' ', c.reloptions, t.reloptions, c.relacl, c.relpersistence, obj_description(c.oid, 'pg_class'),
+-- The segments of the outbox differ in their number only, and so do those of the
+-- dedup store.
+SELECT s.of, count(*) AS segments, count(DISTINCT (s.definition)) AS definitions
+FROM (SELECT split_part(c.relname, '_', 1), regexp_replace(concat_ws(' ', c.reloptions, t.reloptions, c.relacl, c.relpersistence, obj_description(c.oid, 'pg_class'),
 		(SELECT string_agg(concat_ws(' ', pg_get_indexdef(i.indexrelid), obj_description(i.indexrelid, 'pg_class')), ' ')
 		 FROM pg_index i WHERE i.indrelid = c.oid),
 		(SELECT string_agg(concat_ws(' ', pg_get_triggerdef(g.oid), g.tgenabled, obj_description(g.oid, 'pg_trigger')), ' ')
 		 FROM pg_trigger g WHERE g.tgrelid = c.oid),
-		(SELECT string_agg(concat_ws(' ', a.attname, format_type(a.atttypid, a.atttypmod), a.attnotnull), ', ' ORDER BY a.attnum)
+		(SELECT string_agg(concat_ws(' ', a.attname, format_type(a.atttypid, a.atttypmod), a.attcollation, a.attnotnull, a.attstorage,
+			col_description(c.oid, a.attnum)), ', ' ORDER BY a.attnum)
 		 FROM pg_attribute a WHERE a.attrelid = c.oid AND a.attnum > 0)),
-	substr(c.relname, length('outbox_segment_') + 1), 'N')
+	'segment([_ ])' || substr(c.relname, length(c.relname)), 'segment\1N', 'g')
 	FROM pg_class c JOIN pg_class t ON t.oid = c.reltoastrelid
-	WHERE c.relnamespace = 'idempotency_data'::regnamespace AND c.relname LIKE 'outbox\_segment\__') AS s (definition);
+	WHERE c.relnamespace = 'idempotency_data'::regnamespace AND c.relname ~ '^(outbox|store)_segment_[0-9]+$') AS s (of, definition)
+GROUP BY 1 ORDER BY 1;
 
 -- No function is STRICT, so that a NULL is answered with the argument's name;
 -- none may run in a parallel worker unless it says so.

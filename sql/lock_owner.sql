@@ -16,12 +16,18 @@ INSERT INTO calls (name, call) VALUES
 ('complete_event, long result', $$idempotency.complete_event('claimed ' || g, result => (SELECT to_jsonb(array_agg(md5(i::text))) FROM generate_series(1, 1000) i))$$),
 ('complete_events', $$idempotency.complete_events(ARRAY['claimed ' || (g + 2)])$$),
 ('release_event, past the budget', $$idempotency.release_event('past ' || g)$$),
+('forget_event', $$idempotency.forget_event('done ' || g)$$),
+('claims_import', $$idempotency.claims_import('default', ARRAY['imported ' || g, 'too ' || g])$$),
 ('outbox_enqueue', $$idempotency.outbox_enqueue('a', 'one', 't', '1')$$),
 ('outbox_enqueue, long payload', $$idempotency.outbox_enqueue('a', 'toasted', 't', (SELECT to_jsonb(array_agg(md5(i::text))) FROM generate_series(1, 1000) i))$$),
 ('outbox_enqueue, event_id', $$idempotency.outbox_enqueue('a', 'id', 't', '1', event_id => ('00000000-0000-7000-8000-00000000000' || g)::uuid)$$),
+('outbox_enqueue, dedup_id', $$idempotency.outbox_enqueue('a', 'dedup', 't', '1', dedup_id => 'd' || g)$$),
+('outbox_enqueue, repeat', $$idempotency.outbox_enqueue('a', 'repeat', 't', '1', dedup_id => 'repeat')$$),
 ('outbox_enqueue_bytes', $$idempotency.outbox_enqueue_bytes('a', 'bytes', 't', '\x00')$$),
 ('outbox_enqueue_many', $$(SELECT count(*) FROM idempotency.outbox_enqueue_many('a', '{x,y}', '{t,t}', '{1,2}', event_ids => ARRAY[('00000000-0000-7000-8000-00000000001' || g)::uuid, NULL]))$$),
+('outbox_enqueue_many, dedup_ids', $$(SELECT count(*) FROM idempotency.outbox_enqueue_many('a', '{x,y,z}', '{t,t,t}', '{1,2,3}', dedup_ids => ARRAY['m' || g, 'm' || g, NULL]))$$),
 ('consumer_create', $$idempotency.consumer_create('consumer ' || g, private_locks => true)$$),
+('consumer_alter', $$idempotency.consumer_alter('private', keep_ids => true)$$),
 ('consumer_drop', $$idempotency.consumer_drop('dropped ' || g)$$),
 ('relay_create', $$idempotency.relay_create('new ' || g, 'handler')$$),
 ('relay_alter', $$idempotency.relay_alter('r', start_at => 'latest')$$),
@@ -34,7 +40,8 @@ INSERT INTO calls (name, call) VALUES
 ('relay_discard', $$idempotency.relay_discard('r')$$),
 ('relay_drop', $$idempotency.relay_drop('r')$$);
 
--- What the calls need: consumers, a relay that does nothing, an event
+-- What the calls need: consumers, a relay that does nothing, an event, and events
+-- that are remembered
 SET client_min_messages = error;
 INSERT INTO idempotency_data.consumers VALUES ('private', false, true), ('dropped 1', false, true), ('dropped 2', false, true);
 CREATE FUNCTION handle(event_id uuid) RETURNS void LANGUAGE sql AS '';
@@ -44,6 +51,8 @@ SELECT idempotency.relay_create('r', 'handler');
 SELECT idempotency.relay_pause('r');
 COMMIT;
 SELECT idempotency.outbox_enqueue('a', 'replayed', 't', '1') IS NOT NULL AS enqueued;
+SELECT idempotency.outbox_enqueue('a', 'first', 't', '1', dedup_id => 'repeat') IS NOT NULL AS enqueued;
+SELECT idempotency.claim_event('done ' || g), idempotency.complete_event('done ' || g) FROM generate_series(1, 2) g;
 SET idempotency.max_claim_locks = 2;
 
 -- Locks of this backend on the extension's relations, and advisory ones.  Reading

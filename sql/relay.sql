@@ -106,6 +106,7 @@ DROP SERVER nul;
 -- Options are checked by wrapper; the hint lists the good ones.
 SELECT pg_temp.try(format('CREATE SERVER s FOREIGN DATA WRAPPER idempotency_%s OPTIONS (%s)', w, o)) FROM (VALUES
 	('function', 'functio ''a.b'''), ('function', 'function ''a'', timeout ''x'''), ('function', 'timeout ''0'''),
+	('kafka', 'brokers ''b'', delivery ''twice'''), ('kafka', 'password ''secret'''),
 	('null', 'x ''1'''), ('null', 'stats_interval ''-1'''),
 	('program', 'program ''../x'''), ('program', 'program ''X'''),
 	('postgres', 'password ''secret'''), ('postgres', 'nothing ''x''')) AS a (w, o);
@@ -115,6 +116,17 @@ CREATE USER MAPPING FOR CURRENT_USER SERVER pg OPTIONS (user 'remote user', pass
 SELECT idempotency.sink_setup_sql('pg');
 CREATE SERVER nul FOREIGN DATA WRAPPER idempotency_null;
 SELECT idempotency.sink_setup_sql('nul');
+-- What any kind of sink needs.  Names stand as quoted words of a shell.
+SELECT idempotency.sink_setup('pg') = idempotency.sink_setup_sql('pg') AS same, idempotency.sink_setup('nul');
+CREATE SERVER kafka FOREIGN DATA WRAPPER idempotency_kafka OPTIONS (topic 'a');
+SELECT left(pg_temp.try($$SELECT idempotency.sink_setup('kafka')$$), 28);
+ALTER SERVER kafka OPTIONS (ADD brokers '$(id);''x''');
+CREATE USER MAPPING FOR CURRENT_USER SERVER kafka OPTIONS (user 'it''s');
+SELECT idempotency.sink_setup('kafka', 'the relay');
+ALTER SERVER kafka OPTIONS (SET topic '{event_type}', ADD position_topic 'p', ADD delivery 'at_least_once');
+SELECT idempotency.sink_setup('kafka');
+SELECT pg_temp.try(format($$SELECT idempotency.sink_setup('kafka', %L)$$, r)) FROM (VALUES (''), (repeat('x', 64))) AS a (r);
+DROP SERVER kafka CASCADE;
 SELECT pg_temp.try($$SELECT idempotency.sink_setup_sql('nowhere')$$);
 -- The text holds no SQL of a server's owner, and runs again for a second relay.
 CREATE SERVER U&"a\000aSELECT 1/0; --" FOREIGN DATA WRAPPER idempotency_null;

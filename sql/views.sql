@@ -1,12 +1,33 @@
 -- The views give out what the caller's snapshot sees, one row at a time, and give
 -- everything back however a query ends.
 \set SHOW_CONTEXT never
+SET idempotency.store_maintenance = off;
 CREATE VIEW held AS SELECT c.relname, l.mode FROM pg_locks l JOIN pg_class c ON c.oid = l.relation
 	WHERE l.pid = pg_backend_pid() AND c.relnamespace = 'idempotency_data'::regnamespace;
-INSERT INTO idempotency_data.processed (claimed_at, completed_at, event_id, consumer, result)
-	SELECT now(), now(), 'e' || i, CASE WHEN i % 2 = 0 THEN 'even' ELSE 'odd' END, to_jsonb(i) FROM generate_series(1, 1000) i;
-INSERT INTO idempotency_data.processed (claimed_at, completed_at, event_id, consumer)
-	VALUES (now(), now(), 'secret', '@own'), (now(), NULL, 'kept', 'odd');
+CREATE FUNCTION digest_of(id text, consumer text) RETURNS uuid LANGUAGE sql AS
+	$$SELECT encode(substr(sha256(convert_to(consumer, 'UTF8') || '\x00' || convert_to(id, 'UTF8')), 1, 16), 'hex')::uuid$$;
+INSERT INTO idempotency_data.store_segment_0 (claimed_at, completed_at, digest, turn, state, event_id, consumer, result)
+	SELECT now(), now(), digest_of('e' || i, c), 1, 'c', 'e' || i, c, to_jsonb(i)
+	FROM generate_series(1, 1000) i, LATERAL (SELECT CASE WHEN i % 2 = 0 THEN 'even' ELSE 'odd' END AS c) s;
+INSERT INTO idempotency_data.store_segment_0 (claimed_at, completed_at, digest, turn, state, event_id, consumer)
+	VALUES (now(), now(), digest_of('secret', '@own'), 1, 'c', 'secret', '@own'), (now(), NULL, digest_of('kept', 'odd'), 1, 'k', 'kept', 'odd');
+-- Rows of one event in several segments: the newest is shown, wherever it stands
+INSERT INTO idempotency_data.store_segment_5 (claimed_at, completed_at, digest, turn, state, event_id, consumer, result) VALUES
+	(now(), now(), digest_of('anew', 'turns'), 2, 'c', 'anew', 'turns', '"second"'), (now(), NULL, digest_of('open', 'turns'), 2, 'k', 'open', 'turns', NULL),
+	(now(), NULL, digest_of('gone', 'turns'), 2, 'f', 'gone', 'turns', NULL);
+INSERT INTO idempotency_data.store_segment_2 (claimed_at, completed_at, digest, turn, state, event_id, consumer, result) VALUES
+	(now(), NULL, digest_of('anew', 'turns'), 1, 'k', 'anew', 'turns', NULL), (now(), now(), digest_of('gone', 'turns'), 1, 'c', 'gone', 'turns', '"first"');
+INSERT INTO idempotency_data.store_segment_7 (claimed_at, completed_at, digest, turn, state, event_id, consumer, result) VALUES
+	(now(), now(), digest_of('open', 'turns'), 1, 'c', 'open', 'turns', '"first"');
+SELECT event_id, status, result FROM idempotency.processed_events WHERE consumer = 'turns' ORDER BY 1;
+SELECT id, (idempotency.event_status(id, 'turns')).status, idempotency.event_result(id, 'turns') FROM unnest('{anew,open,gone}'::text[]) id;
+BEGIN;
+SELECT id, idempotency.claim_event(id, 'turns') FROM unnest('{anew,open,gone}'::text[]) id;
+SELECT idempotency.complete_events('{open,gone}', 'turns');
+SELECT event_id, status, result FROM idempotency.processed_events WHERE consumer = 'turns' ORDER BY 1;
+SELECT event_id, turn, state FROM idempotency_data.store_segment_0 WHERE consumer = 'turns' ORDER BY 1;
+ROLLBACK;
+TRUNCATE idempotency_data.store_segment_2, idempotency_data.store_segment_5, idempotency_data.store_segment_7;
 SELECT count(*) FROM (SELECT idempotency.outbox_enqueue_many('t', array_agg(i::text), array_agg('e'::text),
 	array_agg(jsonb_build_object('n', i, 'long', CASE WHEN i = 7 THEN (SELECT string_agg(md5(j::text), '') FROM generate_series(1, 1000) j) END)))
 	FROM generate_series(1, 20) i) s;
@@ -87,7 +108,7 @@ CREATE FUNCTION tell(text) RETURNS boolean LANGUAGE plpgsql COST 0.0000001 AS
 SELECT count(*) FROM idempotency.processed_events WHERE tell(consumer) AND tell(event_id);
 
 -- Columns that somebody adds are not shown; a segment that was altered is said to be
-ALTER TABLE idempotency_data.processed ADD COLUMN note text DEFAULT 'x';
+ALTER TABLE idempotency_data.store_segment_0 ADD COLUMN note text DEFAULT 'x';
 SELECT event_id, result FROM idempotency.processed_events WHERE event_id = 'e5';
 ALTER TABLE idempotency_data.outbox_segment_0 ADD COLUMN extra int;
 SELECT count(*) FROM idempotency.outbox_events;
@@ -109,7 +130,7 @@ RESET ROLE;
 SET ROLE regress_views_operator;
 SELECT * FROM mine;
 RESET ROLE;
-GRANT EXECUTE ON FUNCTION idempotency.processed_events_source() TO regress_views_reader;
+GRANT EXECUTE ON FUNCTION idempotency.processed_events_source(), idempotency.processed_events_packed() TO regress_views_reader;
 SET ROLE regress_views_reader;
 SELECT * FROM mine;
 RESET ROLE;

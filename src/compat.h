@@ -90,6 +90,32 @@
 #define idem_compat_index_insert_cleanup(index, info) ((void) 0)
 #endif
 
+/*
+ * 16: a bulk insertion extends a table by many pages at once, and the more it
+ * has extended the table, the more ("hio: Take number of prior relation
+ * extensions into account").  Forget that: then it extends the table by what
+ * the next rows need.
+ */
+#if PG_VERSION_NUM >= 160000
+#include "access/hio.h"
+#define idem_compat_bulk_insert_forget(bistate) ((bistate)->already_extended_by = 0)
+#else
+#define idem_compat_bulk_insert_forget(bistate) ((void) 0)
+#endif
+
+/*
+ * 19: "Toggle logical decoding dynamically based on logical slot presence" gave
+ * each process a variable beside wal_level that says whether WAL has what
+ * logical decoding needs.  An interrupt may change it.  Needs xlog.h.
+ */
+#if PG_VERSION_NUM >= 190000
+#define idem_compat_logical_info() XLogLogicalInfo
+#define idem_compat_set_logical_info(on) (XLogLogicalInfo = (on))
+#else
+#define idem_compat_logical_info() false
+#define idem_compat_set_logical_info(on) ((void) (on))
+#endif
+
 /* 18: "Add pg_noreturn" removed pg_attribute_noreturn(). */
 #if PG_VERSION_NUM < 180000
 #define pg_noreturn __attribute__((noreturn))
@@ -232,6 +258,19 @@ idem_compat_num_settings(void)
 #else
 #define idem_funcname_candidates(names) \
 	FuncnameGetCandidates((names), -1, NIL, false, false, false, true)
+#endif
+
+/*
+ * Take a lock of the transaction if it is free; no error if the lock table is
+ * full.  Needs storage/lock.h.  18 added an argument that logs failures
+ * (6d376c3b0d).
+ */
+#if PG_VERSION_NUM >= 180000
+#define idem_compat_try_lock(tag, mode) \
+	LockAcquireExtended((tag), (mode), false, true, false, NULL, false)
+#else
+#define idem_compat_try_lock(tag, mode) \
+	LockAcquireExtended((tag), (mode), false, true, false, NULL)
 #endif
 
 #endif							/* IDEM_COMPAT_H */

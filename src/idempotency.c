@@ -26,6 +26,7 @@
 #include "relay/relay.h"
 #include "shared/catalog.h"
 #include "shared/guard.h"
+#include "store/setting.h"
 
 PG_MODULE_MAGIC;
 
@@ -36,6 +37,7 @@ _PG_init(void)
 {
 	idem_catalog_init();
 	idem_guard_init();
+	idem_store_setting_init();
 	idem_claim_init();
 	idem_outbox_init();
 	idem_relay_init();

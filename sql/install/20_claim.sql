@@ -12,37 +12,13 @@ CREATE TYPE @extschema@.claim_status AS ENUM ('processing', 'completed', 'unknow
 COMMENT ON TYPE @extschema@.claim_status IS
 'what is remembered of an event: processing = claimed and not completed, by this transaction or by a committed one whose kept claim another may take over; completed = its effect was made; unknown = nothing is remembered';
 
--- The events that are remembered.  Rows are inserted and not updated, so pages
--- get full, and the first vacuum that visits a page freezes its rows.  Claims
--- use no planner, so ANALYZE is off.  It would only leave dead rows in the
--- statistics, which stay as long as somebody holds the xmin horizon back.
-
-CREATE TABLE idempotency_data.processed (
-	claimed_at timestamptz NOT NULL,
-	completed_at timestamptz,
-	event_id text COLLATE "C" NOT NULL,
-	consumer text COLLATE "C" NOT NULL,
-	result jsonb,
-	CONSTRAINT processed_pkey PRIMARY KEY (event_id, consumer)
-) WITH (
-	autovacuum_freeze_min_age = 0,
-	autovacuum_vacuum_insert_scale_factor = 0.1,
-	autovacuum_analyze_threshold = 2147483647
-);
-COMMENT ON TABLE idempotency_data.processed IS
-'events that were completed, one row per event and consumer; written by the claim functions only, read it through processed_events';
-COMMENT ON COLUMN idempotency_data.processed.claimed_at IS 'when the event was claimed';
-COMMENT ON COLUMN idempotency_data.processed.completed_at IS
-'when the event was completed; null if its claim was kept uncompleted';
-COMMENT ON COLUMN idempotency_data.processed.event_id IS 'id of the event, compared by bytes';
-COMMENT ON COLUMN idempotency_data.processed.consumer IS 'who processed the event; names that start with @ are the extension''s own';
-COMMENT ON COLUMN idempotency_data.processed.result IS 'result given to complete_event';
-SELECT pg_catalog.pg_extension_config_dump('idempotency_data.processed', '');
-
 CREATE TABLE idempotency_data.consumers (
 	consumer text COLLATE "C" NOT NULL,
 	foreign_lockers boolean NOT NULL,
 	private_locks boolean NOT NULL DEFAULT false,
+	retention interval,
+	keep_ids boolean NOT NULL DEFAULT false,
+	expire_by_id_age boolean NOT NULL DEFAULT false,
 	CONSTRAINT consumers_pkey PRIMARY KEY (consumer)
 );
 COMMENT ON TABLE idempotency_data.consumers IS
@@ -52,6 +28,12 @@ COMMENT ON COLUMN idempotency_data.consumers.foreign_lockers IS
 'clients without this extension take the advisory locks of its events';
 COMMENT ON COLUMN idempotency_data.consumers.private_locks IS
 'no SQL function can take the locks of its events';
+COMMENT ON COLUMN idempotency_data.consumers.retention IS
+'how long its completed events are remembered at least; null: as idempotency.claim_retention says';
+COMMENT ON COLUMN idempotency_data.consumers.keep_ids IS
+'ids of its events stay in clear when they are packed';
+COMMENT ON COLUMN idempotency_data.consumers.expire_by_id_age IS
+'claims of ids that are UUIDs of version 7 are expired if the id is older than the retention and not remembered';
 SELECT pg_catalog.pg_extension_config_dump('idempotency_data.consumers', '');
 
 CREATE FUNCTION @extschema@.consumer_changes()
@@ -81,19 +63,30 @@ AS 'MODULE_PATHNAME', 'idem_processed_events_source_fn';
 COMMENT ON FUNCTION @extschema@.processed_events_source() IS
 'source of the view processed_events; use the view instead';
 
+CREATE FUNCTION @extschema@.processed_events_packed(
+	OUT consumer text, OUT event_id text, OUT claimed_at timestamptz,
+	OUT completed_at timestamptz, OUT result jsonb)
+RETURNS SETOF record
+LANGUAGE c STABLE PARALLEL RESTRICTED ROWS 1000
+AS 'MODULE_PATHNAME', 'idem_processed_events_packed_fn';
+COMMENT ON FUNCTION @extschema@.processed_events_packed() IS
+'source of the view processed_events; use the view instead';
+
 CREATE VIEW @extschema@.processed_events WITH (security_barrier) AS
-SELECT (p.r).consumer COLLATE "C" AS consumer,
-	   (p.r).event_id COLLATE "C" AS event_id,
-	   CASE WHEN (p.r).completed_at IS NULL
+SELECT e.consumer, e.event_id,
+	   CASE WHEN e.completed_at IS NULL
 			THEN 'processing'::@extschema@.claim_status
 			ELSE 'completed'::@extschema@.claim_status
 	   END AS status,
-	   (p.r).claimed_at AS claimed_at,
-	   (p.r).completed_at AS completed_at,
-	   (p.r).result AS result
-  FROM (SELECT @extschema@.processed_events_source() AS r) AS p;
+	   e.claimed_at, e.completed_at, e.result
+  FROM (SELECT (p.r).consumer COLLATE "C", (p.r).event_id COLLATE "C", (p.r).claimed_at, (p.r).completed_at, (p.r).result
+		  FROM (SELECT @extschema@.processed_events_source() AS r) AS p
+		UNION ALL
+		SELECT (p.r).consumer COLLATE "C", (p.r).event_id COLLATE "C", (p.r).claimed_at, (p.r).completed_at, (p.r).result
+		  FROM (SELECT @extschema@.processed_events_packed() AS r) AS p)
+	   AS e (consumer, event_id, claimed_at, completed_at, result);
 COMMENT ON VIEW @extschema@.processed_events IS
-'events that are remembered, one row per event and consumer';
+'events that are remembered in clear, one row per event and consumer: those that were not packed yet, those of consumers that keep ids, and kept claims';
 COMMENT ON COLUMN @extschema@.processed_events.consumer IS 'who processed the event';
 COMMENT ON COLUMN @extschema@.processed_events.event_id IS 'id of the event';
 COMMENT ON COLUMN @extschema@.processed_events.status IS
@@ -101,30 +94,6 @@ COMMENT ON COLUMN @extschema@.processed_events.status IS
 COMMENT ON COLUMN @extschema@.processed_events.claimed_at IS 'when the event was claimed';
 COMMENT ON COLUMN @extschema@.processed_events.completed_at IS 'when it was completed';
 COMMENT ON COLUMN @extschema@.processed_events.result IS 'result given to complete_event';
-
-CREATE VIEW @extschema@.stat_claims AS
-SELECT pg_catalog.int8(GREATEST(c.reltuples, t.n_live_tup, 0)) AS remembered,
-	   i.idx_scan AS probes,
-	   t.n_tup_ins AS rows_written,
-	   t.n_tup_del AS rows_removed,
-	   t.n_dead_tup AS dead_rows,
-	   pg_catalog.pg_table_size(c.oid) AS table_bytes,
-	   pg_catalog.pg_indexes_size(c.oid) AS index_bytes,
-	   GREATEST(t.last_vacuum, t.last_autovacuum) AS last_vacuum
-  FROM pg_catalog.pg_class c
-  JOIN pg_catalog.pg_stat_all_tables t ON t.relid = c.oid
-  JOIN pg_catalog.pg_stat_all_indexes i ON i.relid = c.oid AND i.indexrelname = 'processed_pkey'
- WHERE c.oid = 'idempotency_data.processed'::pg_catalog.regclass;
-COMMENT ON VIEW @extschema@.stat_claims IS
-'what the claims of this database cost: one row of sizes and cumulative counters';
-COMMENT ON COLUMN @extschema@.stat_claims.remembered IS 'rows remembered, estimated from the last vacuum and from the counts since the statistics began';
-COMMENT ON COLUMN @extschema@.stat_claims.probes IS 'look-ups of events: by claims that got the event''s lock, by event_result and by event_status';
-COMMENT ON COLUMN @extschema@.stat_claims.rows_written IS 'rows written, those of aborted transactions included';
-COMMENT ON COLUMN @extschema@.stat_claims.rows_removed IS 'rows replaced or given up: of kept claims, and of claims released past the budget of locks';
-COMMENT ON COLUMN @extschema@.stat_claims.dead_rows IS 'estimated number of dead rows; stays near zero unless transactions abort';
-COMMENT ON COLUMN @extschema@.stat_claims.table_bytes IS 'size of the table, TOAST included';
-COMMENT ON COLUMN @extschema@.stat_claims.index_bytes IS 'size of the indexes of the table';
-COMMENT ON COLUMN @extschema@.stat_claims.last_vacuum IS 'when the table was last vacuumed';
 
 -- Claiming
 
@@ -148,6 +117,13 @@ LANGUAGE c VOLATILE PARALLEL UNSAFE
 AS 'MODULE_PATHNAME', 'idem_release_event_fn';
 COMMENT ON FUNCTION @extschema@.release_event(event_id text, consumer text) IS
 'give up a claim of this transaction, which may then commit without completing it';
+
+CREATE FUNCTION @extschema@.forget_event(event_id text, consumer text = 'default')
+RETURNS boolean
+LANGUAGE c VOLATILE PARALLEL UNSAFE
+AS 'MODULE_PATHNAME', 'idem_forget_event_fn';
+COMMENT ON FUNCTION @extschema@.forget_event(event_id text, consumer text) IS
+'forget an event, so that its next claim is answered "claimed"; false if nothing is remembered of it';
 
 CREATE FUNCTION @extschema@.event_result(event_id text, consumer text = 'default')
 RETURNS jsonb
@@ -191,6 +167,13 @@ AS 'MODULE_PATHNAME', 'idem_release_event_uuid_fn';
 COMMENT ON FUNCTION @extschema@.release_event(event_id uuid, consumer text) IS
 'give up a claim of this transaction, keyed on the uuid''s canonical text, which may then commit without completing it';
 
+CREATE FUNCTION @extschema@.forget_event(event_id uuid, consumer text = 'default')
+RETURNS boolean
+LANGUAGE c VOLATILE PARALLEL UNSAFE
+AS 'MODULE_PATHNAME', 'idem_forget_event_uuid_fn';
+COMMENT ON FUNCTION @extschema@.forget_event(event_id uuid, consumer text) IS
+'forget an event, keyed on the uuid''s canonical text, so that its next claim is answered "claimed"; false if nothing is remembered of it';
+
 CREATE FUNCTION @extschema@.event_result(event_id uuid, consumer text = 'default')
 RETURNS jsonb
 LANGUAGE c VOLATILE PARALLEL UNSAFE
@@ -226,6 +209,13 @@ AS 'MODULE_PATHNAME', 'idem_complete_events_fn';
 COMMENT ON FUNCTION @extschema@.complete_events(event_ids text[], consumer text, results jsonb[]) IS
 'complete many events that this transaction claimed; results, if given, has the same number of elements';
 
+CREATE FUNCTION @extschema@.claims_import(consumer text, event_ids text[], completed_at timestamptz[] = NULL)
+RETURNS bigint
+LANGUAGE c VOLATILE PARALLEL UNSAFE
+AS 'MODULE_PATHNAME', 'idem_claims_import_fn';
+COMMENT ON FUNCTION @extschema@.claims_import(consumer text, event_ids text[], completed_at timestamptz[]) IS
+'remember events as completed whose effect was made elsewhere, at the times given, or now; returns how many were not remembered yet';
+
 CREATE FUNCTION @extschema@.verify_lock_key(event_id text, consumer text = 'default')
 RETURNS void
 LANGUAGE c STABLE PARALLEL SAFE
@@ -241,7 +231,82 @@ SELECT @extschema@.verify_lock_key(id, consumer)
 
 -- Consumers
 
--- The arguments from retention on belong to later versions.  A default that is
+-- What consumer_create and consumer_alter refuse.  Arguments that are null are not
+-- given, and are not checked: those of consumer_alter have been merged with what is
+-- registered.
+CREATE FUNCTION @extschema@.consumer_check(
+	consumer text,
+	foreign_lockers boolean,
+	private_locks boolean,
+	retention interval,
+	expire_by_id_age boolean,
+	owner regrole,
+	lease_duration interval,
+	max_attempts int,
+	min_backoff interval,
+	max_backoff interval)
+RETURNS void
+LANGUAGE plpgsql STABLE PARALLEL UNSAFE
+SET search_path = pg_catalog, pg_temp
+AS $$
+DECLARE
+	for_ever CONSTANT numeric := extract(epoch FROM interval '100 years');
+	later text;
+	instead text;
+BEGIN
+	IF octet_length(consumer_check.consumer) NOT BETWEEN 1 AND 255 THEN
+		RAISE EXCEPTION 'argument "consumer" must have 1 to 255 bytes'
+			USING ERRCODE = 'invalid_parameter_value';
+	ELSIF starts_with(consumer_check.consumer, '@') THEN
+		RAISE EXCEPTION 'consumer "%" is reserved', consumer_check.consumer
+			USING ERRCODE = 'invalid_parameter_value',
+				DETAIL = 'Names that start with "@" belong to the extension.';
+	ELSIF consumer_check.private_locks AND consumer_check.foreign_lockers THEN
+		RAISE EXCEPTION 'arguments "foreign_lockers" and "private_locks" exclude each other'
+			USING ERRCODE = 'invalid_parameter_value',
+				DETAIL = 'Clients without this extension cannot take private locks.';
+	ELSIF consumer_check.private_locks AND consumer_check.consumer = 'default' THEN
+		RAISE EXCEPTION 'consumer "default" cannot have private locks'
+			USING ERRCODE = 'invalid_parameter_value',
+				DETAIL = 'Its locks are the published ones.',
+				HINT = 'Use a consumer of another name.';
+	ELSIF extract(epoch FROM consumer_check.retention) <= 0 THEN
+		RAISE EXCEPTION 'argument "retention" must be positive'
+			USING ERRCODE = 'invalid_parameter_value',
+				DETAIL = format('It is %s seconds long.', trim_scale(extract(epoch FROM consumer_check.retention))),
+				HINT = 'Give the longest time from an event''s creation to its last delivery, or 100 years to remember for ever.';
+	ELSIF consumer_check.expire_by_id_age AND
+		coalesce(extract(epoch FROM consumer_check.retention), for_ever) >= for_ever
+	THEN
+		RAISE EXCEPTION 'argument "expire_by_id_age" needs a retention of less than 100 years'
+			USING ERRCODE = 'invalid_parameter_value',
+				DETAIL = 'Ids are compared with the retention of the consumer itself; the setting idempotency.claim_retention does not count.',
+				HINT = 'Give the argument "retention" as well.';
+	END IF;
+
+	SELECT a.name, a.hint INTO later, instead
+	  FROM (VALUES
+		(1, 'owner', consumer_check.owner IS NOT NULL,
+		 'Leave it out: any role of kind consumer may claim. Use a database of its own for what others must not claim.'),
+		(2, 'lease_duration', consumer_check.lease_duration <> '30 s',
+		 'Leave it out: claims last until the end of their transaction.'),
+		(3, 'max_attempts', consumer_check.max_attempts <> 0,
+		 'Leave it out, and count attempts in the consumer or at its broker.'),
+		(4, 'min_backoff', consumer_check.min_backoff <> '1 s',
+		 'Leave it out, and let the consumer or its broker wait between attempts.'),
+		(5, 'max_backoff', consumer_check.max_backoff <> '5 min',
+		 'Leave it out, and let the consumer or its broker wait between attempts.')) AS a (ord, name, given, hint)
+	 WHERE a.given ORDER BY a.ord LIMIT 1;
+	IF FOUND THEN
+		RAISE EXCEPTION 'argument "%" is not supported by this version', later
+			USING ERRCODE = 'feature_not_supported', HINT = instead;
+	END IF;
+END
+$$;
+COMMENT ON FUNCTION @extschema@.consumer_check(text, boolean, boolean, interval, boolean, regrole, interval, int, interval, interval) IS
+'fails for what consumer_create and consumer_alter refuse';
+
+-- The arguments from owner on belong to later versions.  A default that is
 -- not NULL says how consumers behave today.
 CREATE FUNCTION @extschema@.consumer_create(
 	consumer text,
@@ -261,8 +326,6 @@ SET search_path = pg_catalog, pg_temp
 AS $$
 DECLARE
 	missing text;
-	later text;
-	instead text;
 BEGIN
 	SELECT a.name INTO missing
 	  FROM (VALUES (1, 'consumer', consumer_create.consumer IS NULL),
@@ -278,59 +341,78 @@ BEGIN
 	IF FOUND THEN
 		RAISE EXCEPTION 'argument "%" must not be null', missing
 			USING ERRCODE = 'null_value_not_allowed';
-	ELSIF octet_length(consumer_create.consumer) NOT BETWEEN 1 AND 255 THEN
-		RAISE EXCEPTION 'argument "consumer" must have 1 to 255 bytes'
-			USING ERRCODE = 'invalid_parameter_value';
-	ELSIF starts_with(consumer_create.consumer, '@') THEN
-		RAISE EXCEPTION 'consumer "%" is reserved', consumer_create.consumer
-			USING ERRCODE = 'invalid_parameter_value',
-				DETAIL = 'Names that start with "@" belong to the extension.';
-	ELSIF consumer_create.private_locks AND consumer_create.foreign_lockers THEN
-		RAISE EXCEPTION 'arguments "foreign_lockers" and "private_locks" exclude each other'
-			USING ERRCODE = 'invalid_parameter_value',
-				DETAIL = 'Clients without this extension cannot take private locks.';
-	ELSIF consumer_create.private_locks AND consumer_create.consumer = 'default' THEN
-		RAISE EXCEPTION 'consumer "default" cannot have private locks'
-			USING ERRCODE = 'invalid_parameter_value',
-				DETAIL = 'Its locks are the published ones.',
-				HINT = 'Use a consumer of another name.';
 	END IF;
+	PERFORM @extschema@.consumer_check(consumer_create.consumer,
+		consumer_create.foreign_lockers, consumer_create.private_locks,
+		consumer_create.retention, consumer_create.expire_by_id_age,
+		consumer_create.owner, consumer_create.lease_duration,
+		consumer_create.max_attempts, consumer_create.min_backoff,
+		consumer_create.max_backoff);
 
-	SELECT a.name, a.hint INTO later, instead
-	  FROM (VALUES
-		(1, 'retention', consumer_create.retention IS NOT NULL,
-		 'Leave it out: completed events are remembered until an administrator deletes them.'),
-		(2, 'keep_ids', consumer_create.keep_ids,
-		 'Leave it out: ids are kept in clear as long as they are remembered.'),
-		(3, 'expire_by_id_age', consumer_create.expire_by_id_age,
-		 'Leave it out, and compare the age of an id before claiming it.'),
-		(4, 'owner', consumer_create.owner IS NOT NULL,
-		 'Leave it out: any role of kind consumer may claim. Use a database of its own for what others must not claim.'),
-		(5, 'lease_duration', consumer_create.lease_duration IS DISTINCT FROM '30 s',
-		 'Leave it out: claims last until the end of their transaction.'),
-		(6, 'max_attempts', consumer_create.max_attempts <> 0,
-		 'Leave it out, and count attempts in the consumer or at its broker.'),
-		(7, 'min_backoff', consumer_create.min_backoff IS DISTINCT FROM '1 s',
-		 'Leave it out, and let the consumer or its broker wait between attempts.'),
-		(8, 'max_backoff', consumer_create.max_backoff IS DISTINCT FROM '5 min',
-		 'Leave it out, and let the consumer or its broker wait between attempts.')) AS a (ord, name, given, hint)
-	 WHERE a.given ORDER BY a.ord LIMIT 1;
-	IF FOUND THEN
-		RAISE EXCEPTION 'argument "%" is not supported by this version', later
-			USING ERRCODE = 'feature_not_supported', HINT = instead;
-	END IF;
-
-	INSERT INTO idempotency_data.consumers (consumer, foreign_lockers, private_locks)
-	VALUES (consumer_create.consumer, consumer_create.foreign_lockers, consumer_create.private_locks)
+	INSERT INTO idempotency_data.consumers (consumer, foreign_lockers, private_locks, retention, keep_ids, expire_by_id_age)
+	VALUES (consumer_create.consumer, consumer_create.foreign_lockers, consumer_create.private_locks,
+			consumer_create.retention, consumer_create.keep_ids, consumer_create.expire_by_id_age)
 	ON CONFLICT ON CONSTRAINT consumers_pkey DO NOTHING;
 	IF NOT FOUND THEN
 		RAISE EXCEPTION 'consumer "%" already exists', consumer_create.consumer
-			USING ERRCODE = 'duplicate_object';
+			USING ERRCODE = 'duplicate_object',
+				HINT = 'Change it with consumer_alter.';
 	END IF;
 END
 $$;
 COMMENT ON FUNCTION @extschema@.consumer_create(text, boolean, boolean, interval, boolean, boolean, regrole, interval, int, interval, interval) IS
-'register a consumer that differs from the defaults: with foreign_lockers its claims keep the advisory lock to the end of the transaction, and are busy past the budget of locks; with private_locks its claims use locks that no SQL function can take';
+'register a consumer that differs from the defaults: with foreign_lockers its claims keep the advisory lock to the end of the transaction, and are busy past the budget of locks; with private_locks its claims use locks that no SQL function can take; its completed events are remembered for the retention, rounded up to an hour, a day, 31 days or for ever; with expire_by_id_age ids that are UUIDs of version 7, older than the retention and not remembered, are expired';
+
+CREATE FUNCTION @extschema@.consumer_alter(
+	consumer text,
+	foreign_lockers boolean = NULL,
+	private_locks boolean = NULL,
+	retention interval = NULL,
+	keep_ids boolean = NULL,
+	expire_by_id_age boolean = NULL,
+	owner regrole = NULL,
+	lease_duration interval = NULL,
+	max_attempts int = NULL,
+	min_backoff interval = NULL,
+	max_backoff interval = NULL)
+RETURNS void
+LANGUAGE plpgsql VOLATILE PARALLEL UNSAFE SECURITY DEFINER
+SET search_path = pg_catalog, pg_temp
+AS $$
+DECLARE
+	policy idempotency_data.consumers;
+BEGIN
+	IF consumer_alter.consumer IS NULL THEN
+		RAISE EXCEPTION 'argument "consumer" must not be null'
+			USING ERRCODE = 'null_value_not_allowed';
+	END IF;
+	SELECT * INTO policy FROM idempotency_data.consumers c
+	 WHERE c.consumer = consumer_alter.consumer FOR UPDATE;
+	IF NOT FOUND THEN
+		RAISE EXCEPTION 'consumer "%" does not exist', consumer_alter.consumer
+			USING ERRCODE = 'undefined_object',
+				HINT = 'Consumers need no registration; consumer_create registers one that differs from the defaults.';
+	END IF;
+	policy.foreign_lockers := coalesce(consumer_alter.foreign_lockers, policy.foreign_lockers);
+	policy.private_locks := coalesce(consumer_alter.private_locks, policy.private_locks);
+	policy.retention := coalesce(consumer_alter.retention, policy.retention);
+	policy.keep_ids := coalesce(consumer_alter.keep_ids, policy.keep_ids);
+	policy.expire_by_id_age := coalesce(consumer_alter.expire_by_id_age, policy.expire_by_id_age);
+	PERFORM @extschema@.consumer_check(policy.consumer, policy.foreign_lockers,
+		policy.private_locks, policy.retention, policy.expire_by_id_age,
+		CASE WHEN consumer_alter.owner <> 0 THEN consumer_alter.owner END,
+		consumer_alter.lease_duration, consumer_alter.max_attempts,
+		consumer_alter.min_backoff, consumer_alter.max_backoff);
+
+	UPDATE idempotency_data.consumers c
+	   SET foreign_lockers = policy.foreign_lockers, private_locks = policy.private_locks,
+		   retention = policy.retention, keep_ids = policy.keep_ids,
+		   expire_by_id_age = policy.expire_by_id_age
+	 WHERE c.consumer = policy.consumer;
+END
+$$;
+COMMENT ON FUNCTION @extschema@.consumer_alter(text, boolean, boolean, interval, boolean, boolean, regrole, interval, int, interval, interval) IS
+'change a consumer that consumer_create registered; null keeps what is registered; events that were completed before stay remembered as long as was said then';
 
 CREATE FUNCTION @extschema@.consumer_drop(consumer text)
 RETURNS void
@@ -351,4 +433,38 @@ END
 $$;
 COMMENT ON FUNCTION @extschema@.consumer_drop(consumer text) IS
 'undo consumer_create; the events that the consumer processed stay remembered';
+
+CREATE FUNCTION @extschema@.claim_consumers_source(
+	OUT consumer text, OUT foreign_lockers boolean, OUT private_locks boolean,
+	OUT retention interval, OUT class text, OUT keep_ids boolean, OUT expire_by_id_age boolean)
+RETURNS SETOF record
+LANGUAGE c STABLE PARALLEL RESTRICTED ROWS 100
+AS 'MODULE_PATHNAME', 'idem_claim_consumers_source_fn';
+COMMENT ON FUNCTION @extschema@.claim_consumers_source() IS
+'source of the view claim_consumers; use the view instead';
+
+CREATE VIEW @extschema@.claim_consumers WITH (security_barrier) AS
+SELECT (p.r).consumer COLLATE "C" AS consumer,
+	   (p.r).foreign_lockers AS foreign_lockers,
+	   (p.r).private_locks AS private_locks,
+	   (p.r).retention AS retention,
+	   (p.r).class AS class,
+	   (p.r).keep_ids AS keep_ids,
+	   (p.r).expire_by_id_age AS expire_by_id_age
+  FROM (SELECT @extschema@.claim_consumers_source() AS r) AS p;
+COMMENT ON VIEW @extschema@.claim_consumers IS
+'consumers that were registered by consumer_create; others have the defaults';
+COMMENT ON COLUMN @extschema@.claim_consumers.consumer IS 'name of the consumer';
+COMMENT ON COLUMN @extschema@.claim_consumers.foreign_lockers IS
+'clients without this extension take the advisory locks of its events';
+COMMENT ON COLUMN @extschema@.claim_consumers.private_locks IS
+'no SQL function can take the locks of its events';
+COMMENT ON COLUMN @extschema@.claim_consumers.retention IS
+'how long its completed events are remembered at least, as it was given; null: as idempotency.claim_retention says';
+COMMENT ON COLUMN @extschema@.claim_consumers.class IS
+'that retention rounded up to hour, day, month (31 days) or for ever; where it is null, by the setting of this session';
+COMMENT ON COLUMN @extschema@.claim_consumers.keep_ids IS
+'ids of its events stay in clear when they are packed';
+COMMENT ON COLUMN @extschema@.claim_consumers.expire_by_id_age IS
+'claims of ids that are UUIDs of version 7 are expired if the id is older than the retention and not remembered';
 

@@ -15,6 +15,7 @@ DECLARE
 	tries int := 0;
 	ids text[] := '{}';
 	mine text[];
+	expired text[];
 BEGIN
 	PERFORM pg_catalog.set_config('search_path', 'pg_catalog, pg_temp', true);
 	IF source IS NULL OR id_column IS NULL OR claims_backfill.consumer IS NULL OR condition IS NULL OR first_block IS NULL THEN
@@ -64,9 +65,19 @@ BEGIN
 		END IF;
 
 		SELECT coalesce(array_agg(c.event_id) FILTER (WHERE c.result = 'claimed'), '{}'),
-			   coalesce(array_agg(c.event_id) FILTER (WHERE c.result = 'busy'), '{}')
-		  INTO mine, ids
+			   coalesce(array_agg(c.event_id) FILTER (WHERE c.result = 'busy'), '{}'),
+			   coalesce(array_agg(c.event_id) FILTER (WHERE c.result = 'expired'), '{}')
+		  INTO mine, ids, expired
 		  FROM @extschema@.claim_events(ids, claims_backfill.consumer) c;
+		-- An event that is too old by its id (expire_by_id_age) was handled all the same.
+		IF expired <> '{}' THEN
+			SELECT mine || coalesce(array_agg(c.event_id) FILTER (WHERE c.result = 'claimed'), '{}'),
+				   ids || coalesce(array_agg(c.event_id) FILTER (WHERE c.result = 'busy'), '{}')
+			  INTO mine, ids
+			  FROM (SELECT e.event_id,
+						   @extschema@.claim_event(e.event_id, claims_backfill.consumer, valid_until => 'infinity') AS result
+					  FROM unnest(expired) AS e (event_id)) AS c;
+		END IF;
 		PERFORM @extschema@.complete_events(mine, claims_backfill.consumer);
 		remembered := remembered + cardinality(mine);
 		COMMIT;

@@ -75,7 +75,7 @@ RETURNS uuid
 LANGUAGE C VOLATILE PARALLEL UNSAFE CALLED ON NULL INPUT
 AS 'MODULE_PATHNAME', 'idem_outbox_enqueue_fn';
 COMMENT ON FUNCTION @extschema@.outbox_enqueue(text, text, text, jsonb, jsonb, uuid, text, interval, timestamptz, timestamptz) IS
-'append an event to the outbox, which is relayed if this transaction commits; returns the id of the event';
+'append an event to the outbox, which is relayed if this transaction commits; returns the id of the event. If the dedup_id was used for the aggregate type within the window of its first use (dedup_window, 5 minutes if null), nothing is appended, and the id of the first event is returned';
 
 CREATE FUNCTION @extschema@.outbox_enqueue_bytes(
 	aggregate_type text,
@@ -93,7 +93,7 @@ RETURNS uuid
 LANGUAGE C VOLATILE PARALLEL UNSAFE CALLED ON NULL INPUT
 AS 'MODULE_PATHNAME', 'idem_outbox_enqueue_bytes_fn';
 COMMENT ON FUNCTION @extschema@.outbox_enqueue_bytes(text, text, text, bytea, text, jsonb, uuid, text, interval, timestamptz, timestamptz) IS
-'append an event with a binary payload to the outbox; returns the id of the event';
+'append an event with a binary payload to the outbox; returns the id of the event, or of the first event with that dedup_id within its window';
 
 CREATE FUNCTION @extschema@.outbox_enqueue_many(
 	aggregate_type text,
@@ -110,7 +110,7 @@ RETURNS SETOF uuid
 LANGUAGE C VOLATILE PARALLEL UNSAFE CALLED ON NULL INPUT ROWS 100
 AS 'MODULE_PATHNAME', 'idem_outbox_enqueue_many_fn';
 COMMENT ON FUNCTION @extschema@.outbox_enqueue_many(text, text[], text[], jsonb[], jsonb[], uuid[], text[], interval, timestamptz[], timestamptz[]) IS
-'append one event per array element to the outbox; returns the ids of the events in the same order';
+'append one event per array element to the outbox; returns the ids of the events in the same order; for a dedup id that was used within its window, that of its first event';
 
 CREATE FUNCTION @extschema@.outbox_events_source(
 	OUT event_id uuid, OUT seq bigint, OUT aggregate_type text, OUT aggregate_id text,

@@ -176,6 +176,10 @@ CREATE FUNCTION @extschema@.sink_postgres_validator(options text[], catalog oid)
     LANGUAGE c AS 'MODULE_PATHNAME', 'idem_sink_postgres_validator';
 COMMENT ON FUNCTION @extschema@.sink_postgres_validator(text[], oid) IS
     'Checks the options of CREATE SERVER and CREATE USER MAPPING for idempotency_postgres.';
+CREATE FUNCTION @extschema@.sink_kafka_validator(options text[], catalog oid) RETURNS void
+    LANGUAGE c AS 'MODULE_PATHNAME', 'idem_sink_kafka_validator';
+COMMENT ON FUNCTION @extschema@.sink_kafka_validator(text[], oid) IS
+    'Checks the options of CREATE SERVER and CREATE USER MAPPING for idempotency_kafka.';
 CREATE FUNCTION @extschema@.sink_null_validator(options text[], catalog oid) RETURNS void
     LANGUAGE c AS 'MODULE_PATHNAME', 'idem_sink_null_validator';
 COMMENT ON FUNCTION @extschema@.sink_null_validator(text[], oid) IS
@@ -191,6 +195,9 @@ COMMENT ON FOREIGN DATA WRAPPER idempotency_function IS
 CREATE FOREIGN DATA WRAPPER idempotency_postgres VALIDATOR @extschema@.sink_postgres_validator;
 COMMENT ON FOREIGN DATA WRAPPER idempotency_postgres IS
     'Sink: another PostgreSQL; position and effect commit in one remote transaction. Exactly once.';
+CREATE FOREIGN DATA WRAPPER idempotency_kafka VALIDATOR @extschema@.sink_kafka_validator;
+COMMENT ON FOREIGN DATA WRAPPER idempotency_kafka IS
+    'Sink: topics of Kafka; records and position commit in one transaction of the brokers. Exactly once.';
 CREATE FOREIGN DATA WRAPPER idempotency_null VALIDATOR @extschema@.sink_null_validator;
 COMMENT ON FOREIGN DATA WRAPPER idempotency_null IS
     'Sink: a program that acknowledges events and discards them, for measurements.';
@@ -273,6 +280,11 @@ CREATE FUNCTION @extschema@.sink_setup_sql(server text) RETURNS text
     LANGUAGE c VOLATILE PARALLEL UNSAFE AS 'MODULE_PATHNAME', 'idem_sink_setup_sql_fn';
 COMMENT ON FUNCTION @extschema@.sink_setup_sql(text) IS
     'The statements to run on the remote side before a relay to this server can work; nothing is created silently.';
+
+CREATE FUNCTION @extschema@.sink_setup(server text, relay text DEFAULT NULL) RETURNS text
+    LANGUAGE c VOLATILE PARALLEL UNSAFE AS 'MODULE_PATHNAME', 'idem_sink_setup_fn';
+COMMENT ON FUNCTION @extschema@.sink_setup(text, text) IS
+    'What to run at the target before the relay (default: the relay with the server''s name) can work: SQL or commands for a shell; nothing is created silently.';
 
 CREATE FUNCTION @extschema@.relay_status(
     OUT relay_id int, OUT state text, OUT waiting_for text, OUT rate float8, OUT sent bigint,

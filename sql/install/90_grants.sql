@@ -41,15 +41,21 @@ BEGIN
 		relations := '{}';
 	WHEN 'operator' THEN
 		functions := ARRAY[
+			'claim_consumers_source',
+			'claims_import',
+			'claims_maintain',
+			'consumer_alter',
 			'consumer_create',
 			'consumer_drop',
 			'dead_letters_source',
 			'event_status',
+			'forget_event',
 			'outbox_events_source',
 			'outbox_generation',
 			'outbox_last_seq',
 			'outbox_segments',
 			'processed_events_source',
+			'processed_events_packed',
 			'relay_adopt',
 			'relay_alter',
 			'relay_create',
@@ -61,28 +67,36 @@ BEGIN
 			'relay_lag',
 			'relay_resume',
 			'relay_status',
+			'sink_setup',
 			'sink_setup_sql',
+			'stat_claim_segments_source',
 			'stat_relay_source',
 			'verify_lock_key'
 		];
 		relations := ARRAY[
+			'claim_consumers',
 			'dead_letters',
 			'outbox_events',
 			'processed_events',
+			'stat_claim_segments',
 			'stat_claims',
 			'stat_outbox',
 			'stat_relay'
 		];
 	WHEN 'monitor' THEN
 		functions := ARRAY[
+			'claim_consumers_source',
 			'outbox_generation',
 			'outbox_last_seq',
 			'outbox_segments',
 			'relay_lag',
 			'relay_status',
+			'stat_claim_segments_source',
 			'stat_relay_source'
 		];
 		relations := ARRAY[
+			'claim_consumers',
+			'stat_claim_segments',
 			'stat_claims',
 			'stat_outbox',
 			'stat_relay'

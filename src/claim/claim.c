@@ -17,6 +17,9 @@
  * transaction's own state then tells whether complete_event was called; if it
  * was not, COMMIT is refused.
  *
+ * "expired" is decided where "claimed" would be given otherwise, under the
+ * event's lock.  It writes nothing and keeps nothing.
+ *
  * "duplicate" is an acknowledgement.  It is given only for a completion that
  * can no longer be lost.  If necessary the call waits until that is so
  * (durable.c), after it gave the event's lock back.
@@ -50,11 +53,13 @@
 
 #include "claim/claim.h"
 #include "claim/consumer.h"
+#include "claim/expiry.h"
 #include "claim/finish.h"
 #include "claim/lock.h"
 #include "claim/setting.h"
 #include "claim/state.h"
-#include "claim/store.h"
+#include "store/retention.h"
+#include "store/store.h"
 #include "shared/clock.h"
 #include "shared/durable.h"
 #include "shared/error.h"
@@ -69,7 +74,9 @@ typedef struct ClaimRun
 {
 	IdemStore  *store;
 	IdemKeyMaker keys;
+	IdemConsumerPolicy policy;
 	TimestampTz now;
+	const TimestampTz *valid_until; /* the caller's, or NULL */
 	bool		foreign_known;	/* has foreign_lockers been looked up? */
 	bool		foreign_lockers;
 	bool		past_budget;	/* an event was not claimed because the budget
@@ -81,7 +88,7 @@ typedef struct ClaimRun
 
 	/* The rows to be written, and the claim of each row */
 	int			nrows;
-	IdemNewRow	rows[IDEM_STORE_CHUNK];
+	IdemNewEntry rows[IDEM_STORE_CHUNK];
 	IdemClaim  *claims[IDEM_STORE_CHUNK];
 	bool		early;			/* the rows are of claims past the budget,
 								 * whose locks are still held */
@@ -97,8 +104,7 @@ idem_claim_init(void)
 }
 
 /*
- * Open the store for one call, and find out whether the consumer has private
- * locks.
+ * Open the store for one call, and get the consumer's policy.
  */
 static ClaimRun *
 begin_run(const char *consumer, int consumerlen, bool early)
@@ -112,9 +118,11 @@ begin_run(const char *consumer, int consumerlen, bool early)
 	 * The store's lock keeps others from changing private_locks below a
 	 * claim.
 	 */
-	if (idem_consumer_private_locks(consumer, consumerlen))
+	run->policy = idem_consumer_policy(consumer, consumerlen);
+	if (run->policy.private_locks)
 		idem_keymaker_private(&run->keys);
 	run->now = GetCurrentTimestamp();
+	run->valid_until = NULL;
 	run->saw_completed = false;
 	run->commit_lsn = InvalidXLogRecPtr;
 	run->nrows = 0;
@@ -173,44 +181,43 @@ end_run(ClaimRun *run)
 	pfree(run);
 }
 
-/*
- * Remove the in-progress row that the claim took over.  An earlier statement
- * may have made the claim.  Since then an administrator may have deleted the
- * row, VACUUM may have removed it, and the row of another event may have taken
- * its place.  So the row is looked up again.
- */
-static void
-remove_old_row(ClaimRun *run, IdemClaim *claim)
+/* The row that a claim writes, as in progress and without a result. */
+static IdemNewEntry
+row_of_claim(const IdemClaim *claim)
 {
-	IdemRow		row;
+	IdemNewEntry row = {
+		.digest = claim->key.digest,
+		.turn = claim->state.turn,
+		.event_id = claim->key.id,
+		.event_id_len = claim->key.idlen,
+		.consumer = claim->key.consumer,
+		.consumer_len = claim->key.consumerlen,
+		.state = IDEM_ENTRY_KEPT,
+		.class = claim->state.class,
+		.keep_id = claim->state.keep_id,
+		.claimed_at = claim->state.claimed_at
+	};
 
-	idem_store_probe(run->store, &claim->key, &row);
-	if (row.status == IDEM_ROW_NONE)
-		return;
-	if (row.status != IDEM_ROW_PROCESSING)
-		idem_store_conflict();
-	idem_store_delete(run->store, &row.ref);
+	return row;
 }
 
 /*
- * Remove the row that the claim has, if any, and collect a completed row for
- * the claim.
+ * Remove the row that the claim wrote before, if any, and collect a completed
+ * row for the claim.  The row of a kept claim that was taken over stays; the new
+ * row's turn is higher.
  */
 static void
 add_row(ClaimRun *run, IdemClaim *claim, Datum result, bool has_result)
 {
-	IdemNewRow *row = &run->rows[run->nrows];
+	IdemNewEntry *row = &run->rows[run->nrows];
 
-	if (claim->state.row_kind == IDEM_CLAIM_OLD_ROW)
-		remove_old_row(run, claim);
-	else if (claim->state.row_kind == IDEM_CLAIM_OWN_ROW)
+	if (claim->state.row_kind == IDEM_CLAIM_OWN_ROW)
+	{
 		idem_store_delete(run->store, &claim->state.row);
-	if (claim->state.row_kind != IDEM_CLAIM_NO_ROW)
 		IDEM_FAULT_POINT("claim-row-deleted");
-
-	row->key = claim->key;
-	row->claimed_at = claim->state.claimed_at;
-	row->completed = true;
+	}
+	*row = row_of_claim(claim);
+	row->state = IDEM_ENTRY_COMPLETED;
 	row->completed_at = run->now;
 	row->has_result = has_result;
 	row->result = result;
@@ -252,6 +259,18 @@ is_within_budget(const IdemClaim *own)
 		idem_state_counts()->locks < lock_budget();
 }
 
+int16
+idem_claim_next_turn(const IdemClaimKey *key, const IdemRow *row)
+{
+	if (row->turn == PG_INT16_MAX)
+		ereport(ERROR,
+				(errcode(ERRCODE_PROGRAM_LIMIT_EXCEEDED),
+				 errmsg("event \"%s\" was claimed anew too often", pnstrdup(key->id, key->idlen)),
+				 errdetail("An event has at most %d rows.", PG_INT16_MAX),
+				 errhint("Use an event id once.")));
+	return row->turn + 1;
+}
+
 /*
  * Make the event this transaction's claim.  The caller holds the event's lock,
  * and the rows allow the claim.
@@ -277,9 +296,14 @@ take(ClaimRun *run, const IdemClaimKey *key, const IdemRow *row)
 	state.phase = IDEM_PHASE_CLAIMED;
 	state.row_kind = row->status == IDEM_ROW_NONE ? IDEM_CLAIM_NO_ROW :
 		IDEM_CLAIM_OLD_ROW;
-	state.row = row->ref;
+	memset(&state.row, 0, sizeof(state.row));
 	state.was_kept = row->status == IDEM_ROW_PROCESSING;
-	state.kept_since = state.was_kept ? row->claimed_at : 0;
+	state.turn = idem_claim_next_turn(key, row);
+
+	/* What stays of a kept claim must not outlive its completion. */
+	state.class = state.was_kept ? idem_retention_longer(run->policy.class, row->class) :
+		run->policy.class;
+	state.keep_id = run->policy.keep_ids;
 	state.lock_kept = keep_lock;
 	state.lock_subid = has_lock ? claim->state.lock_subid : GetCurrentSubTransactionId();
 	state.claimed_at = run->now;
@@ -291,6 +315,18 @@ take(ClaimRun *run, const IdemClaimKey *key, const IdemRow *row)
 	return IDEM_CLAIM_CLAIMED;
 }
 
+void
+idem_claim_conflict(const IdemClaimKey *key)
+{
+	ereport(ERROR,
+			(errcode(ERRCODE_T_R_SERIALIZATION_FAILURE),
+			 errmsg("could not serialize access due to concurrent completion of event \"%s\"",
+					pnstrdup(key->id, key->idlen)),
+			 errdetail("Another transaction committed it for consumer \"%s\" after this one took its snapshot.",
+					   pnstrdup(key->consumer, key->consumerlen)),
+			 errhint("Retry the transaction.")));
+}
+
 /*
  * The verdict that the event's row gives.  The caller holds the event's lock,
  * except past the budget (judge_past_budget).
@@ -298,8 +334,6 @@ take(ClaimRun *run, const IdemClaimKey *key, const IdemRow *row)
 static IdemClaimResult
 judge(ClaimRun *run, const IdemClaimKey *key, const IdemRow *row)
 {
-	if (row->status == IDEM_ROW_NONE)
-		return IDEM_CLAIM_CLAIMED;
 	if (row->status == IDEM_ROW_BUSY)
 		return IDEM_CLAIM_BUSY;
 
@@ -308,15 +342,9 @@ judge(ClaimRun *run, const IdemClaimKey *key, const IdemRow *row)
 	 * neither the row nor the effect.  Only a retry can see both.
 	 */
 	if (!row->in_snapshot)
-		ereport(ERROR,
-				(errcode(ERRCODE_T_R_SERIALIZATION_FAILURE),
-				 errmsg("could not serialize access due to concurrent completion of event \"%s\"",
-						pnstrdup(key->id, key->idlen)),
-				 errdetail("Another transaction committed it for consumer \"%s\" after this one took its snapshot.",
-						   pnstrdup(key->consumer, key->consumerlen)),
-				 errhint("Retry the transaction.")));
+		idem_claim_conflict(key);
 
-	if (row->status == IDEM_ROW_PROCESSING)
+	if (row->status != IDEM_ROW_COMPLETED)
 		return IDEM_CLAIM_CLAIMED;
 	run->saw_completed = true;
 	run->commit_lsn = Max(run->commit_lsn, row->commit_lsn);
@@ -338,8 +366,22 @@ judge_past_budget(ClaimRun *run, const IdemClaimKey *key)
 	IdemRow		row;
 
 	run->past_budget = true;
-	idem_store_probe(run->store, key, &row);
+	idem_store_probe(run->store, &key->digest, &row);
 	return row.status == IDEM_ROW_COMPLETED ? judge(run, key, &row) : IDEM_CLAIM_BUSY;
+}
+
+/*
+ * The verdict on an event that could be claimed; the caller holds the event's
+ * lock.  Only a completion is worth more than the event's age.  A claim that was
+ * kept, and an order to forget, are not: a completion after them may have been
+ * forgotten before they are.
+ */
+static IdemClaimResult
+take_or_expire(ClaimRun *run, const IdemClaimKey *key, const IdemRow *row)
+{
+	if (idem_expiry_passed(run->valid_until, &run->policy, key->id, key->idlen, run->now))
+		return IDEM_CLAIM_EXPIRED;
+	return take(run, key, row);
 }
 
 /* Claim one event without waiting; steps 1 to 5 of README.md, "A claim". */
@@ -363,11 +405,13 @@ claim_one(ClaimRun *run, const char *id, int idlen)
 	if (!idem_lock_try(&key))
 		return IDEM_CLAIM_BUSY;
 	IDEM_FAULT_POINT("claim-locked");
-	idem_store_probe(run->store, &key, &row);
+	idem_store_probe(run->store, &key.digest, &row);
 	IDEM_FAULT_POINT("claim-probed");
 	result = judge(run, &key, &row);
 	if (result == IDEM_CLAIM_CLAIMED)
-		return take(run, &key, &row);
+		result = take_or_expire(run, &key, &row);
+	if (result == IDEM_CLAIM_CLAIMED)
+		return result;
 	IDEM_FAULT_POINT("claim-refused");
 	idem_lock_release(&key);
 	return result;
@@ -379,11 +423,12 @@ claim_one(ClaimRun *run, const char *id, int idlen)
  */
 static IdemClaimResult
 try_claim(const char *id, int idlen, const char *consumer, int consumerlen,
-		  bool *past_budget)
+		  const TimestampTz *valid_until, bool *past_budget)
 {
 	ClaimRun   *run = begin_run(consumer, consumerlen, true);
 	IdemClaimResult result;
 
+	run->valid_until = valid_until;
 	result = claim_one(run, id, idlen);
 	*past_budget = run->past_budget;
 	end_run(run);
@@ -401,12 +446,13 @@ try_claim(const char *id, int idlen, const char *consumer, int consumerlen,
  */
 IdemClaimResult
 idem_claim_event(const char *id, int idlen, const char *consumer,
-				 int consumerlen, long wait_ms)
+				 int consumerlen, long wait_ms, const TimestampTz *valid_until)
 {
 	IdemClock	start = idem_clock();
 	long		waited = 0;
 	bool		past_budget;
-	IdemClaimResult result = try_claim(id, idlen, consumer, consumerlen, &past_budget);
+	IdemClaimResult result = try_claim(id, idlen, consumer, consumerlen, valid_until,
+									   &past_budget);
 
 	if (past_budget)
 		return result;
@@ -419,15 +465,16 @@ idem_claim_event(const char *id, int idlen, const char *consumer,
 						 Min(pause, wait_ms - waited), PG_WAIT_EXTENSION);
 		ResetLatch(MyLatch);
 		CHECK_FOR_INTERRUPTS();
-		result = try_claim(id, idlen, consumer, consumerlen, &past_budget);
+		result = try_claim(id, idlen, consumer, consumerlen, valid_until, &past_budget);
 		waited = (long) ((idem_clock() - start) / 1000);
 	}
 	return result;
 }
 
 /*
- * Order by id, then by place in the input.  Neighbours in the index are
- * claimed one after the other, and repeats of an id are adjacent.
+ * Order by id, then by place in the input: repeats of an id are adjacent, and
+ * the budget of locks goes to the same ids in whatever order they were given.
+ * The order of ids is not that of the store's index, which has digests.
  */
 static int
 compare_items(const void *a, const void *b)
@@ -441,9 +488,14 @@ compare_items(const void *a, const void *b)
 	return res != 0 ? res : (ia < ib ? -1 : 1);
 }
 
-/* Pointers to the items in the order of compare_items; palloc'd. */
-static IdemClaimItem **
-sort_items(const IdemClaimItem *items, int n)
+bool
+idem_claim_same_id(const IdemClaimItem *a, const IdemClaimItem *b)
+{
+	return a->idlen == b->idlen && memcmp(a->id, b->id, a->idlen) == 0;
+}
+
+IdemClaimItem **
+idem_claim_sort_items(const IdemClaimItem *items, int n)
 {
 	IdemClaimItem **sorted = palloc_extended(sizeof(IdemClaimItem *) * n,
 											 MCXT_ALLOC_HUGE);
@@ -464,15 +516,14 @@ idem_claim_events(IdemClaimItem *items, int n, const char *consumer,
 	if (n == 0)
 		return;
 	run = begin_run(consumer, consumerlen, true);
-	sorted = sort_items(items, n);
+	sorted = idem_claim_sort_items(items, n);
 	for (int i = 0; i < n; i++)
 	{
 		IdemClaimItem *item = sorted[i];
 		IdemClaimItem *last = i > 0 ? sorted[i - 1] : NULL;
 
 		CHECK_FOR_INTERRUPTS();
-		if (last != NULL && last->idlen == item->idlen &&
-			memcmp(last->id, item->id, item->idlen) == 0)
+		if (last != NULL && idem_claim_same_id(last, item))
 			item->result = last->result == IDEM_CLAIM_CLAIMED ?
 				IDEM_CLAIM_DUPLICATE : last->result;
 		else
@@ -546,7 +597,7 @@ idem_complete_events(const IdemClaimItem *items, int n, const char *consumer,
 	if (n == 0)
 		return;
 	run = begin_run(consumer, consumerlen, false);
-	sorted = sort_items(items, n);
+	sorted = idem_claim_sort_items(items, n);
 	for (int i = 0; i < n; i++)
 	{
 		int			ord = sorted[i] - items;
@@ -571,28 +622,6 @@ idem_complete_event(const char *id, int idlen, const char *consumer,
 }
 
 /*
- * Remove the row that a claim past the budget wrote as completed.  If an
- * earlier transaction kept a claim of the event, write that claim's row again
- * as it was found: only a completion may replace a kept row.
- */
-static void
-withdraw_row(ClaimRun *run, IdemClaim *claim)
-{
-	IdemNewRow	row;
-
-	idem_store_delete(run->store, &claim->state.row);
-	if (!claim->state.was_kept)
-		return;
-	row.key = claim->key;
-	row.claimed_at = claim->state.kept_since;
-	row.completed = false;
-	row.completed_at = 0;
-	row.has_result = false;
-	row.result = (Datum) 0;
-	idem_store_insert(run->store, &row, 1);
-}
-
-/*
  * A lock that was taken outside the current subtransaction stays until the
  * transaction ends: ROLLBACK TO must find the claim as it was before the
  * release.
@@ -610,7 +639,7 @@ idem_release_event(const char *id, int idlen, const char *consumer,
 	claim = find_held(&key);
 
 	if (claim->state.row_kind == IDEM_CLAIM_OWN_ROW)
-		withdraw_row(run, claim);
+		idem_store_delete(run->store, &claim->state.row);
 	state = claim->state;
 	state.row_kind = IDEM_CLAIM_NO_ROW;
 	state.phase = IDEM_PHASE_RELEASED;
@@ -634,20 +663,20 @@ idem_release_event(const char *id, int idlen, const char *consumer,
  */
 static const IdemClaim *
 look_up(IdemStore *store, const char *id, int idlen, const char *consumer,
-		int consumerlen, IdemRow *row)
+		int consumerlen, IdemRow *row, Datum *result, bool *has_result)
 {
 	IdemKeyMaker keys;
 	IdemClaimKey key;
 	const IdemClaim *own;
 
 	idem_keymaker_begin(&keys, consumer, consumerlen);
-	idem_keymaker_name(&keys, id, idlen, &key);
+	idem_keymaker_make(&keys, id, idlen, &key);
 	own = idem_state_find(&key);
 	row->status = IDEM_ROW_NONE;
 	if (own != NULL && own->state.phase != IDEM_PHASE_CLAIMED)
 		own = NULL;
 	if (own == NULL)
-		idem_store_look_up(store, &key, row);
+		idem_store_look_up(store, &key.digest, row, result, has_result);
 	idem_keymaker_end(&keys);
 	return own;
 }
@@ -671,9 +700,7 @@ idem_claim_get_result(const char *id, int idlen, const char *consumer,
 	IdemRow		row;
 	bool		found = false;
 
-	(void) look_up(store, id, idlen, consumer, consumerlen, &row);
-	if (row.status == IDEM_ROW_COMPLETED)
-		found = idem_store_result(store, &row.ref, result);
+	(void) look_up(store, id, idlen, consumer, consumerlen, &row, result, &found);
 	idem_store_close(store);
 	if (row.status == IDEM_ROW_COMPLETED)
 		wait_for_row(&row);
@@ -686,7 +713,7 @@ idem_claim_get_status(const char *id, int idlen, const char *consumer,
 {
 	IdemStore  *store = idem_store_open(false);
 	IdemRow		row;
-	const IdemClaim *own = look_up(store, id, idlen, consumer, consumerlen, &row);
+	const IdemClaim *own = look_up(store, id, idlen, consumer, consumerlen, &row, NULL, NULL);
 
 	idem_store_close(store);
 	*info = (IdemClaimInfo)
@@ -707,6 +734,7 @@ idem_claim_get_status(const char *id, int idlen, const char *consumer,
 	{
 		info->status = IDEM_STATUS_COMPLETED;
 		info->completed_at = row.completed_at;
+		info->completed_latest = row.completed_latest;
 		wait_for_row(&row);
 	}
 }

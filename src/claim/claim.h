@@ -29,6 +29,9 @@
 
 #include "datatype/timestamp.h"
 
+#include "claim/lock.h"
+#include "store/store.h"
+
 /* The verdict on a claim; in the order of the SQL enum claim_result. */
 typedef enum IdemClaimResult
 {
@@ -38,8 +41,8 @@ typedef enum IdemClaimResult
 								 * by this transaction */
 	IDEM_CLAIM_BUSY,			/* another transaction has the event: try
 								 * later */
-	IDEM_CLAIM_EXPIRED,			/* the event is too old for an answer; no
-								 * function gives this verdict yet */
+	IDEM_CLAIM_EXPIRED,			/* no completion is remembered, and the event
+								 * is too old to be claimed */
 	IDEM_CLAIM_DEAD				/* the event is parked after its last attempt;
 								 * no function gives this verdict yet */
 } IdemClaimResult;
@@ -58,7 +61,8 @@ typedef struct IdemClaimInfo
 {
 	IdemClaimStatus status;
 	TimestampTz claimed_at;		/* unless unknown */
-	TimestampTz completed_at;	/* if completed */
+	TimestampTz completed_at;	/* if completed: not before */
+	TimestampTz completed_latest;	/* and not after */
 } IdemClaimInfo;
 
 /* One event id in, one verdict out. */
@@ -74,16 +78,17 @@ extern void idem_claim_init(void);
 
 /*
  * Claim one event for the current (sub)transaction.  While the event is busy,
- * the call tries again for up to wait_ms milliseconds; 0 does not wait.  The
- * caller has refused recovery and read-only transactions
- * (idem_prevent_read_only).
+ * the call tries again for up to wait_ms milliseconds; 0 does not wait.
+ * valid_until: later than that the event is expired; NULL: the age of its id
+ * counts, where the consumer's policy says so.  The caller has refused recovery
+ * and read-only transactions (idem_prevent_read_only).
  *
  * Errors: 40001 if the event was completed after the transaction snapshot of a
  * REPEATABLE READ or SERIALIZABLE transaction.
  */
 extern IdemClaimResult idem_claim_event(const char *id, int idlen,
 										const char *consumer, int consumerlen,
-										long wait_ms);
+										long wait_ms, const TimestampTz *valid_until);
 
 /*
  * Claim n events of one consumer, without waiting; cheaper than n calls.
@@ -118,6 +123,43 @@ extern void idem_complete_events(const IdemClaimItem *items, int n,
  */
 extern void idem_release_event(const char *id, int idlen,
 							   const char *consumer, int consumerlen);
+
+/*
+ * Forget an event, whose next claim may be answered "claimed".  False if nothing
+ * is remembered.  Error 55P03 if another transaction has the event, 55000 if
+ * this one claimed it.
+ */
+extern bool idem_forget_event(const char *id, int idlen,
+							  const char *consumer, int consumerlen);
+
+/*
+ * Remember n events as completed whose effect was made elsewhere, except those
+ * whose completion is remembered already, and return how many were new.
+ * completed_at: the time of each, or NULL for now.  Errors as of
+ * idem_forget_event; the message names the event.
+ */
+extern int64 idem_claims_import(const IdemClaimItem *items, int n,
+								const char *consumer, int consumerlen,
+								const TimestampTz *completed_at);
+
+/*
+ * Pointers to the items in the order of their ids, palloc'd.  Repeats are
+ * neighbours, in the order of the input.
+ */
+extern IdemClaimItem **idem_claim_sort_items(const IdemClaimItem *items, int n);
+extern bool idem_claim_same_id(const IdemClaimItem *a, const IdemClaimItem *b);
+
+/* Error 55P03: somebody else has the event. */
+pg_noreturn extern void idem_claim_report_busy(const IdemClaimKey *key);
+
+/* Error 55000: this transaction has claimed the event. */
+pg_noreturn extern void idem_claim_report_own(const IdemClaimKey *key);
+
+/* The turn of the row to write after that row was found; error 54000 at the end. */
+extern int16 idem_claim_next_turn(const IdemClaimKey *key, const IdemRow *row);
+
+/* Error 40001: the transaction's snapshot does not see what became of the event. */
+pg_noreturn extern void idem_claim_conflict(const IdemClaimKey *key);
 
 /*
  * Get the result that was stored with a completion: a durable one, or one of

@@ -51,9 +51,12 @@ PG_FUNCTION_INFO_V1(idem_claim_event_uuid_fn);
 PG_FUNCTION_INFO_V1(idem_claim_events_fn);
 PG_FUNCTION_INFO_V1(idem_complete_event_fn);
 PG_FUNCTION_INFO_V1(idem_complete_event_uuid_fn);
+PG_FUNCTION_INFO_V1(idem_claims_import_fn);
 PG_FUNCTION_INFO_V1(idem_complete_events_fn);
 PG_FUNCTION_INFO_V1(idem_release_event_fn);
 PG_FUNCTION_INFO_V1(idem_release_event_uuid_fn);
+PG_FUNCTION_INFO_V1(idem_forget_event_fn);
+PG_FUNCTION_INFO_V1(idem_forget_event_uuid_fn);
 PG_FUNCTION_INFO_V1(idem_event_result_fn);
 PG_FUNCTION_INFO_V1(idem_event_result_uuid_fn);
 PG_FUNCTION_INFO_V1(idem_event_status_fn);
@@ -166,17 +169,19 @@ claim_event(FunctionCallInfo fcinfo, Str (*get) (FunctionCallInfo, int))
 	Str			id,
 				consumer;
 	long		wait_ms;
+	bool		has_valid_until = !PG_ARGISNULL(3);
+	TimestampTz valid_until = 0;
 	IdemClaimResult result;
 
 	idem_prevent_read_only("claim_event()");
 	id = get(fcinfo, 0);
 	consumer = get_consumer(fcinfo, 1);
 	wait_ms = get_wait(fcinfo, 2);
-	idem_reject_arg(fcinfo, 3, "valid_until",
-					"Compare the time with now(), and claim the event only if it is not too late.");
+	if (has_valid_until)
+		valid_until = PG_GETARG_TIMESTAMPTZ(3);
 
 	result = idem_claim_event(id.data, id.len, consumer.data, consumer.len,
-							  wait_ms);
+							  wait_ms, has_valid_until ? &valid_until : NULL);
 	return label_datum(get_func_rettype(fcinfo->flinfo->fn_oid), result_labels[result]);
 }
 
@@ -252,6 +257,33 @@ idem_release_event_uuid_fn(PG_FUNCTION_ARGS)
 	return release_event(fcinfo, get_uuid_id);
 }
 
+/* forget_event(event_id, consumer) */
+
+static Datum
+forget_event(FunctionCallInfo fcinfo, Str (*get) (FunctionCallInfo, int))
+{
+	Str			id,
+				consumer;
+
+	idem_prevent_read_only("forget_event()");
+	id = get(fcinfo, 0);
+	consumer = get_consumer(fcinfo, 1);
+
+	PG_RETURN_BOOL(idem_forget_event(id.data, id.len, consumer.data, consumer.len));
+}
+
+Datum
+idem_forget_event_fn(PG_FUNCTION_ARGS)
+{
+	return forget_event(fcinfo, get_id);
+}
+
+Datum
+idem_forget_event_uuid_fn(PG_FUNCTION_ARGS)
+{
+	return forget_event(fcinfo, get_uuid_id);
+}
+
 /* event_result(event_id, consumer) */
 
 static Datum
@@ -300,7 +332,8 @@ event_status(FunctionCallInfo fcinfo, Str (*get) (FunctionCallInfo, int))
 	idem_claim_get_status(id.data, id.len, consumer.data, consumer.len, &info);
 	values[0] = label_datum(TupleDescAttr(desc, 0)->atttypid, status_labels[info.status]);
 	values[1] = TimestampTzGetDatum(info.claimed_at);
-	values[2] = values[3] = TimestampTzGetDatum(info.completed_at);
+	values[2] = TimestampTzGetDatum(info.completed_at);
+	values[3] = TimestampTzGetDatum(info.completed_latest);
 	nulls[0] = false;
 	nulls[1] = info.status == IDEM_STATUS_UNKNOWN;
 	nulls[2] = nulls[3] = info.status != IDEM_STATUS_COMPLETED;
@@ -333,13 +366,16 @@ get_array(FunctionCallInfo fcinfo, int argno, const char *name, Oid elemtype,
 	ArrayType  *array = PG_GETARG_ARRAYTYPE_P(argno);
 	int			n;
 	bool	   *isnull;
+	int16		typlen;
+	bool		typbyval;
+	char		typalign;
 
 	if (ARR_NDIM(array) > 1)
 		ereport(ERROR,
 				(errcode(ERRCODE_ARRAY_SUBSCRIPT_ERROR),
 				 errmsg("argument \"%s\" must be a one-dimensional array", name)));
-	/* text and jsonb have the same storage: variable length, aligned as int */
-	deconstruct_array(array, elemtype, -1, false, TYPALIGN_INT,
+	get_typlenbyvalalign(elemtype, &typlen, &typbyval, &typalign);
+	deconstruct_array(array, elemtype, typlen, typbyval, typalign,
 					  elems, &isnull, &n);
 	for (int i = 0; nulls == NULL && i < n; i++)
 	{
@@ -366,6 +402,17 @@ report_bad_element(int ord, int len)
 			 len == 0 ? 0 :
 			 errdetail("It has %d bytes; at most %d are allowed.",
 					   len, IDEM_MAX_ID_BYTES)));
+}
+
+/* Error 22023 unless an array has as many elements as event_ids. */
+static void
+check_as_many(const char *name, int n, int elements)
+{
+	if (elements != n)
+		ereport(ERROR,
+				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
+				 errmsg("arguments \"event_ids\" and \"%s\" must have the same number of elements", name),
+				 errdetail("They have %d and %d.", n, elements)));
 }
 
 /* The ids of an array argument, checked; palloc'd. */
@@ -442,11 +489,7 @@ idem_complete_events_fn(PG_FUNCTION_ARGS)
 		int			nresults = get_array(fcinfo, 2, "results", JSONBOID,
 										 &results, &has_result);
 
-		if (nresults != n)
-			ereport(ERROR,
-					(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
-					 errmsg("arguments \"event_ids\" and \"results\" must have the same number of elements"),
-					 errdetail("They have %d and %d.", n, nresults)));
+		check_as_many("results", n, nresults);
 		for (int i = 0; i < n; i++)
 			has_result[i] = !has_result[i];
 	}
@@ -454,6 +497,45 @@ idem_complete_events_fn(PG_FUNCTION_ARGS)
 	idem_complete_events(items, n, consumer.data, consumer.len,
 						 results, has_result);
 	PG_RETURN_VOID();
+}
+
+/* claims_import(consumer, event_ids, completed_at) */
+
+/* The times of an array argument; now where an element is null. */
+static TimestampTz *
+get_times(FunctionCallInfo fcinfo, int argno, int n)
+{
+	Datum	   *elems;
+	bool	   *nulls;
+	int			ntimes = get_array(fcinfo, argno, "completed_at", TIMESTAMPTZOID, &elems, &nulls);
+	TimestampTz *times = palloc_extended(sizeof(TimestampTz) * Max(n, 1), MCXT_ALLOC_HUGE);
+	TimestampTz now = GetCurrentTimestamp();
+
+	check_as_many("completed_at", n, ntimes);
+	for (int i = 0; i < n; i++)
+	{
+		times[i] = nulls[i] ? now : DatumGetTimestampTz(elems[i]);
+		if (TIMESTAMP_NOT_FINITE(times[i]))
+			ereport(ERROR,
+					(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
+					 errmsg("element %d of argument \"%s\" must be finite", i + 1, "completed_at"),
+					 errhint("Pass null where the time is not known.")));
+	}
+	return times;
+}
+
+Datum
+idem_claims_import_fn(PG_FUNCTION_ARGS)
+{
+	Str			consumer;
+	IdemClaimItem *items;
+	int			n;
+
+	idem_prevent_read_only("claims_import()");
+	consumer = get_consumer(fcinfo, 0);
+	items = get_items(fcinfo, 1, &n);
+	PG_RETURN_INT64(idem_claims_import(items, n, consumer.data, consumer.len,
+									   PG_ARGISNULL(2) ? NULL : get_times(fcinfo, 2, n)));
 }
 
 /*
@@ -568,6 +650,40 @@ is_set(HeapTuple tup, TupleDesc desc, const char *name)
 	return tup != NULL && DatumGetBool(SPI_getbinval(tup, desc, column, &isnull)) && !isnull;
 }
 
+/* Are two versions of a row about one consumer?  Somebody may have renamed it. */
+static bool
+is_same_consumer(HeapTuple before, HeapTuple after, TupleDesc desc)
+{
+	char	   *one = SPI_getvalue(before, desc, SPI_fnumber(desc, "consumer"));
+	char	   *other = SPI_getvalue(after, desc, SPI_fnumber(desc, "consumer"));
+
+	return one != NULL && other != NULL && strcmp(one, other) == 0;
+}
+
+/*
+ * Do claims of the consumer take other locks after the change of its row, or
+ * keep locks that they gave back before?
+ *
+ * Claims in flight may have given their locks back.  The locks of a consumer
+ * with foreign lockers must be held to the end, so a change to that waits for
+ * these claims.  A change from that changes nothing for them.
+ */
+static bool
+locks_change(TriggerData *trigger, TupleDesc desc)
+{
+	HeapTuple	before = TRIGGER_FIRED_BY_INSERT(trigger->tg_event) ? NULL : trigger->tg_trigtuple;
+	HeapTuple	after = TRIGGER_FIRED_BY_DELETE(trigger->tg_event) ? NULL :
+	TRIGGER_FIRED_BY_UPDATE(trigger->tg_event) ? trigger->tg_newtuple : trigger->tg_trigtuple;
+	bool		was_private = is_set(before, desc, "private_locks");
+	bool		is_private = is_set(after, desc, "private_locks");
+	bool		was_foreign = is_set(before, desc, "foreign_lockers");
+	bool		is_foreign = is_set(after, desc, "foreign_lockers");
+
+	if (before != NULL && after != NULL && !is_same_consumer(before, after, desc))
+		return was_private || is_private || is_foreign;
+	return was_private != is_private || (is_foreign && !was_foreign);
+}
+
 Datum
 idem_consumer_changes_fn(PG_FUNCTION_ARGS)
 {
@@ -588,15 +704,9 @@ idem_consumer_changes_fn(PG_FUNCTION_ARGS)
 	result = TRIGGER_FIRED_BY_UPDATE(trigger->tg_event) ?
 		trigger->tg_newtuple : trigger->tg_trigtuple;
 
-	/*
-	 * Claims in flight may have given their locks back.  The locks of a
-	 * consumer with foreign lockers must be held to the end, so the change
-	 * waits for these claims.  Dropping such a consumer changes nothing for
-	 * them.
-	 */
-	if (is_set(trigger->tg_trigtuple, desc, "private_locks") ||
-		is_set(result, desc, "private_locks") ||
-		(!TRIGGER_FIRED_BY_DELETE(trigger->tg_event) && is_set(result, desc, "foreign_lockers")))
+	if (locks_change(trigger, desc))
 		idem_consumer_change_locks();
+	else
+		idem_consumer_change_policy();
 	return PointerGetDatum(result);
 }

@@ -10,22 +10,22 @@
  *
  * The choice of the lock that guards an event must not change while a claim of
  * the event is undecided.  Otherwise two transactions could each hold "the"
- * lock at the same time.  Every claim holds RowExclusiveLock on the table of
- * claims as long as the claim may be committed, in a prepared transaction
- * across a crash as well.  A change of private_locks takes a lock on that
- * table that conflicts with RowExclusiveLock.  So the change waits for all
- * claims in flight, and keeps new claims out until the change has committed.
- * A process remembers the names of consumers with private locks until a change
- * sends an invalidation.  The invalidation arrives with the lock on the table
- * of claims at the latest.
+ * lock at the same time.  Every claim holds the store's lock as long as the
+ * claim may be committed, in a prepared transaction across a crash as well.  A
+ * change of private_locks locks out all who hold it (store/store.h).  So the
+ * change waits for all claims in flight, and keeps new claims out until the
+ * change has committed.  A process remembers the registered consumers until a
+ * change sends an invalidation.  That of a change of private_locks arrives with
+ * the store's lock at the latest; claims that run beside another change may
+ * still go by what was before.
  *
  * LOCKING: a look-up takes AccessShareLock on the table of consumers and its
- * index.  A change takes RowExclusiveLock on the table of consumers, then
- * ShareRowExclusiveLock on the table of claims, and keeps both as long as the
- * change stands.
+ * index.  A change takes RowExclusiveLock on the table of consumers, then the
+ * store's lock against all writers, and keeps both as long as the change
+ * stands.
  *
- * MEMORY: the remembered names, one entry for each consumer with private
- * locks.
+ * MEMORY: what is remembered, one entry of 300 bytes for each registered
+ * consumer.
  *
  * Copyright (c) 2026, the idempotency developers
  *
@@ -35,6 +35,8 @@
  *-------------------------------------------------------------------------
  */
 #include "postgres.h"
+
+#include <math.h>
 
 #include "access/genam.h"
 #include "access/htup_details.h"
@@ -47,40 +49,47 @@
 #include "utils/memutils.h"
 #include "utils/rel.h"
 #include "utils/snapmgr.h"
+#include "utils/timestamp.h"
 
 #include "claim/consumer.h"
+#include "claim/setting.h"
 #include "claim/state.h"
 #include "shared/args.h"
 #include "shared/catalog.h"
 #include "shared/txn_owner.h"
+#include "store/retention.h"
+#include "store/store.h"
 
-/* Columns of idempotency_data.consumers */
-#define COL_CONSUMER			1
-#define COL_FOREIGN_LOCKERS		2
-#define COL_PRIVATE_LOCKS		3
+/* A retention of so many years or more is for ever. */
+#define FOR_EVER_YEARS			100
+#define FOR_EVER_SECONDS		((double) FOR_EVER_YEARS * DAYS_PER_YEAR * SECS_PER_DAY)
 
 static IdemRelRef consumers = IDEM_RELREF("consumers");
 static IdemRelRef consumers_pkey = IDEM_RELREF("consumers_pkey");
-static IdemRelRef processed = IDEM_RELREF("processed");
 
 /*
- * Names of the consumers with private locks.  They are up to date while the
- * count of invalidations equals names_read_at, which is 0 if the names were
- * never read.
+ * The registered consumers.  They are up to date while the count of
+ * invalidations equals policies_read_at, which is 0 if they were never read.
  */
-static HTAB *private_names = NULL;
-static Oid	names_of = InvalidOid;	/* the table that the names were read from */
+typedef struct KnownConsumer
+{
+	char		name[IDEM_MAX_NAME_BYTES + 1];
+	IdemConsumerPolicy policy;
+} KnownConsumer;
+
+static HTAB *policies = NULL;
+static Oid	policies_of = InvalidOid;	/* the table that they were read from */
 static uint64 invalidations = 1;
-static uint64 names_read_at = 0;
+static uint64 policies_read_at = 0;
 
 /*
- * Invalidation callback: counts invalidations of the table that the names were
- * read from, or of all relations.
+ * Invalidation callback: counts invalidations of the table that the policies
+ * were read from, or of all relations.
  */
 static void
 count_invalidation(Datum arg, Oid relid)
 {
-	if (relid == InvalidOid || relid == names_of)
+	if (relid == InvalidOid || relid == policies_of)
 		invalidations++;
 }
 
@@ -90,16 +99,16 @@ idem_consumer_init(void)
 	CacheRegisterRelcacheCallback(count_invalidation, (Datum) 0);
 }
 
-/* Free the names; the next look-up reads them again. */
+/* Free what is known; the next look-up reads it again. */
 static void
-forget_names(void)
+forget_policies(void)
 {
-	HTAB	   *names = private_names;
+	HTAB	   *known = policies;
 
-	names_read_at = 0;
-	private_names = NULL;
-	if (names != NULL)
-		hash_destroy(names);
+	policies_read_at = 0;
+	policies = NULL;
+	if (known != NULL)
+		hash_destroy(known);
 }
 
 /*
@@ -114,62 +123,125 @@ name_key(char *key, const char *consumer, int len)
 	return key;
 }
 
-/* Enter a name.  A name that is longer than a claim's may be is left out. */
-static void
-remember_name(Datum consumer)
+/* A column of a boolean type that is not null. */
+static bool
+bool_column(HeapTuple tup, TupleDesc desc, int column)
 {
-	char		key[IDEM_MAX_NAME_BYTES + 1];
-	text	   *name = DatumGetTextPP(consumer);
+	bool		isnull;
 
-	if (VARSIZE_ANY_EXHDR(name) <= IDEM_MAX_NAME_BYTES)
-		(void) hash_search(private_names,
-						   name_key(key, VARDATA_ANY(name), VARSIZE_ANY_EXHDR(name)),
-						   HASH_ENTER, NULL);
+	return DatumGetBool(heap_getattr(tup, column, desc, &isnull));
 }
 
 /*
- * Read the names anew.  If an invalidation arrives meanwhile, the names count
- * as outdated.
+ * The length of a retention in seconds, rounded up, as extract(epoch) has it; 0:
+ * for ever.  consumer_check refuses a retention that is not positive; one that
+ * came by another way is for ever, the safe side.
+ */
+static int64
+retention_seconds(const Interval *interval)
+{
+	int			years = interval->month / MONTHS_PER_YEAR;
+	double		days = years * (double) DAYS_PER_YEAR +
+	(interval->month % MONTHS_PER_YEAR) * (double) DAYS_PER_MONTH + interval->day;
+	double		seconds = ceil(days * SECS_PER_DAY + (double) interval->time / USECS_PER_SEC);
+
+	return seconds <= 0 || seconds >= FOR_EVER_SECONDS ? 0 : (int64) seconds;
+}
+
+/* Enter a consumer.  A name that is longer than a claim's may be is left out. */
+static void
+remember_policy(HeapTuple tup, TupleDesc desc)
+{
+	char		key[IDEM_MAX_NAME_BYTES + 1];
+	bool		isnull;
+	text	   *name = DatumGetTextPP(heap_getattr(tup, IDEM_CONSUMERS_CONSUMER, desc, &isnull));
+	KnownConsumer *known;
+	Datum		retention;
+
+	if (VARSIZE_ANY_EXHDR(name) > IDEM_MAX_NAME_BYTES)
+		return;
+	known = hash_search(policies, name_key(key, VARDATA_ANY(name), VARSIZE_ANY_EXHDR(name)),
+						HASH_ENTER, NULL);
+	known->policy.private_locks = bool_column(tup, desc, IDEM_CONSUMERS_PRIVATE_LOCKS);
+	known->policy.keep_ids = bool_column(tup, desc, IDEM_CONSUMERS_KEEP_IDS);
+	known->policy.expire_by_id_age = bool_column(tup, desc, IDEM_CONSUMERS_EXPIRE_BY_ID_AGE);
+	retention = heap_getattr(tup, IDEM_CONSUMERS_RETENTION, desc, &isnull);
+	known->policy.retention = isnull ? -1 : retention_seconds(DatumGetIntervalP(retention));
+}
+
+/*
+ * Read the consumers anew.  If an invalidation arrives meanwhile, they count as
+ * outdated.
  */
 static void
-read_names(void)
+read_policies(void)
 {
 	Relation	rel = table_open(idem_relref_oid(&consumers), AccessShareLock);
 	Snapshot	snapshot = RegisterSnapshot(GetLatestSnapshot());
-	HASHCTL		ctl = {.keysize = IDEM_MAX_NAME_BYTES + 1, .entrysize = IDEM_MAX_NAME_BYTES + 1};
+	HASHCTL		ctl = {.keysize = IDEM_MAX_NAME_BYTES + 1, .entrysize = sizeof(KnownConsumer)};
 	SysScanDesc scan;
 	HeapTuple	tup;
-	bool		isnull;
 	uint64		at;
 
-	forget_names();
-	names_of = RelationGetRelid(rel);
+	forget_policies();
+	policies_of = RelationGetRelid(rel);
 	at = invalidations;
-	private_names = hash_create("consumers with private locks", 16, &ctl,
-								HASH_ELEM | HASH_STRINGS);
+	policies = hash_create("registered consumers", 16, &ctl, HASH_ELEM | HASH_STRINGS);
 	scan = systable_beginscan(rel, InvalidOid, false, snapshot, 0, NULL);
 	while (HeapTupleIsValid(tup = systable_getnext(scan)))
-	{
-		if (DatumGetBool(heap_getattr(tup, COL_PRIVATE_LOCKS, RelationGetDescr(rel), &isnull)))
-			remember_name(heap_getattr(tup, COL_CONSUMER, RelationGetDescr(rel), &isnull));
-	}
+		remember_policy(tup, RelationGetDescr(rel));
 	systable_endscan(scan);
 	UnregisterSnapshot(snapshot);
 	table_close(rel, AccessShareLock);
-	names_read_at = at;
+	policies_read_at = at;
 }
 
-bool
-idem_consumer_private_locks(const char *consumer, int len)
+/* Fill in what follows from the retention, -1 if the consumer has none. */
+static IdemConsumerPolicy
+finish_policy(IdemConsumerPolicy policy)
+{
+	if (policy.retention < 0)
+		policy.retention = idem_claim_retention;
+	policy.class = policy.retention == 0 ? IDEM_RETENTION_FOR_EVER :
+		idem_retention_class(policy.retention);
+	return policy;
+}
+
+int
+idem_consumer_class(const Interval *retention)
+{
+	IdemConsumerPolicy policy = {.retention = retention == NULL ? -1 : retention_seconds(retention)};
+
+	return finish_policy(policy).class;
+}
+
+Oid
+idem_consumers_oid(void)
+{
+	return idem_relref_oid(&consumers);
+}
+
+IdemConsumerPolicy
+idem_consumer_policy(const char *consumer, int len)
 {
 	char		key[IDEM_MAX_NAME_BYTES + 1];
+	const KnownConsumer *known = NULL;
+	IdemConsumerPolicy unregistered = {.retention = -1};
+	IdemConsumerPolicy own = {.private_locks = true};
 
 	if (consumer[0] == '@')
-		return true;
-	if (names_read_at != invalidations)
-		read_names();
-	return hash_get_num_entries(private_names) > 0 && len <= IDEM_MAX_NAME_BYTES &&
-		hash_search(private_names, name_key(key, consumer, len), HASH_FIND, NULL) != NULL;
+		return own;
+
+	/*
+	 * A transaction that has the store's locks already takes no lock that
+	 * would bring the invalidations of others.
+	 */
+	AcceptInvalidationMessages();
+	if (policies_read_at != invalidations)
+		read_policies();
+	if (hash_get_num_entries(policies) > 0 && len <= IDEM_MAX_NAME_BYTES)
+		known = hash_search(policies, name_key(key, consumer, len), HASH_FIND, NULL);
+	return finish_policy(known != NULL ? known->policy : unregistered);
 }
 
 void
@@ -184,8 +256,14 @@ idem_consumer_change_locks(void)
 				 errhint("Do it in a transaction of its own.")));
 	saved = idem_txn_owner_enter();
 	LockRelationOid(idem_relref_oid(&consumers), RowExclusiveLock);
-	LockRelationOid(idem_relref_oid(&processed), ShareRowExclusiveLock);
+	idem_store_lock_out_writers();
 	idem_txn_owner_leave(saved);
+	idem_consumer_change_policy();
+}
+
+void
+idem_consumer_change_policy(void)
+{
 	CacheInvalidateRelcacheByRelid(idem_relref_oid(&consumers));
 }
 
@@ -201,13 +279,13 @@ idem_consumer_foreign_lockers(const char *consumer, int len)
 	bool		isnull;
 	bool		foreign_lockers = false;
 
-	ScanKeyInit(&key, COL_CONSUMER, BTEqualStrategyNumber, F_TEXTEQ,
+	ScanKeyInit(&key, IDEM_CONSUMERS_CONSUMER, BTEqualStrategyNumber, F_TEXTEQ,
 				PointerGetDatum(name));
 	scan = systable_beginscan(rel, idem_relref_oid(&consumers_pkey), true,
 							  snapshot, 1, &key);
 	tup = systable_getnext(scan);
 	if (HeapTupleIsValid(tup))
-		foreign_lockers = DatumGetBool(heap_getattr(tup, COL_FOREIGN_LOCKERS,
+		foreign_lockers = DatumGetBool(heap_getattr(tup, IDEM_CONSUMERS_FOREIGN_LOCKERS,
 													RelationGetDescr(rel), &isnull));
 	systable_endscan(scan);
 	UnregisterSnapshot(snapshot);

@@ -15,19 +15,47 @@
 
 #include "postgres.h"
 
+#include "utils/timestamp.h"
+
+/* Columns of the table idempotency_data.consumers */
+#define IDEM_CONSUMERS_CONSUMER			1
+#define IDEM_CONSUMERS_FOREIGN_LOCKERS	2
+#define IDEM_CONSUMERS_PRIVATE_LOCKS	3
+#define IDEM_CONSUMERS_RETENTION		4
+#define IDEM_CONSUMERS_KEEP_IDS			5
+#define IDEM_CONSUMERS_EXPIRE_BY_ID_AGE	6
+
+/* OID of that table, which is not locked. */
+extern Oid	idem_consumers_oid(void);
+
 /*
  * Do clients without this extension take the advisory locks of the consumer's
  * events?  False for a consumer that is not registered.
  */
 extern bool idem_consumer_foreign_lockers(const char *consumer, int len);
 
+typedef struct IdemConsumerPolicy
+{
+	bool		private_locks;	/* the locks of its events are out of the
+								 * reach of SQL */
+	bool		keep_ids;		/* ids stay in clear when they are packed */
+	bool		expire_by_id_age;
+	int64		retention;		/* seconds; 0: for ever */
+	int16		class;			/* of that retention: store/retention.h */
+} IdemConsumerPolicy;
+
 /*
- * Are the locks of the consumer's events private, i.e. out of the reach of
- * SQL?  Always true for the extension's own consumers.  The caller has the
- * table of claims open for writing; the answer stays true as long as the
- * caller keeps that lock.
+ * The policy of a consumer, registered or not.  The extension's own consumers
+ * always have private locks.  If the caller has the store open for writing,
+ * private_locks stays true or false as long as the caller keeps that lock.
  */
-extern bool idem_consumer_private_locks(const char *consumer, int len);
+extern IdemConsumerPolicy idem_consumer_policy(const char *consumer, int len);
+
+/*
+ * The class of a registered retention (store/retention.h); NULL: of the default
+ * by setting.
+ */
+extern int	idem_consumer_class(const Interval *retention);
 
 /*
  * Call before private_locks of a consumer changes.  Waits for the claims in
@@ -36,6 +64,12 @@ extern bool idem_consumer_private_locks(const char *consumer, int len);
  * claimed.
  */
 extern void idem_consumer_change_locks(void);
+
+/*
+ * Call before any other property of a consumer changes, to have all processes
+ * read it anew after the transaction.
+ */
+extern void idem_consumer_change_policy(void);
 
 /* Registers for invalidations; called once per process. */
 extern void idem_consumer_init(void);

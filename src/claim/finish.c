@@ -41,7 +41,7 @@
 #include "claim/finish.h"
 #include "claim/setting.h"
 #include "claim/state.h"
-#include "claim/store.h"
+#include "store/store.h"
 #include "shared/error.h"
 #include "shared/fault.h"
 
@@ -64,23 +64,32 @@ report_pending(void)
 
 /*
  * Write a claim's row as in progress, unless the claim took over a row that
- * already says so.
+ * already says so, and that stays.
  */
 static void
 keep_claim(IdemStore *store, IdemClaim *claim)
 {
 	IdemClaimState state = claim->state;
-	IdemNewRow	row;
+	IdemNewEntry row;
 
-	if (state.row_kind == IDEM_CLAIM_OLD_ROW)
-		return;
 	if (state.row_kind == IDEM_CLAIM_OWN_ROW)
 		idem_store_delete(store, &state.row);
+	if (state.was_kept)
+		return;
 
-	row.key = claim->key;
-	row.claimed_at = state.claimed_at;
-	row.completed = false;
-	row.has_result = false;
+	row = (IdemNewEntry)
+	{
+		.digest = claim->key.digest,
+			.turn = state.turn,
+			.event_id = claim->key.id,
+			.event_id_len = claim->key.idlen,
+			.consumer = claim->key.consumer,
+			.consumer_len = claim->key.consumerlen,
+			.state = IDEM_ENTRY_KEPT,
+			.class = state.class,
+			.keep_id = state.keep_id,
+			.claimed_at = state.claimed_at
+	};
 	idem_store_insert(store, &row, 1);
 	IDEM_FAULT_POINT("claim-kept");
 }

@@ -101,6 +101,8 @@ idem_keymaker_begin(IdemKeyMaker *maker, const char *consumer, int consumerlen)
 		prefix[len] = '\0';
 		maker->prefix = prefix;
 		maker->prefixlen = len + 1;
+		if (utf8 != consumer)
+			pfree(unconstify(char *, utf8));
 	}
 	maker->hash = NULL;
 }
@@ -116,6 +118,7 @@ idem_keymaker_name(const IdemKeyMaker *maker, const char *id, int idlen,
 				   IdemClaimKey *key)
 {
 	key->lock_key = 0;
+	memset(&key->digest, 0, sizeof(key->digest));
 	key->id = id;
 	key->idlen = idlen;
 	key->consumer = maker->consumer;
@@ -146,6 +149,7 @@ idem_keymaker_make(IdemKeyMaker *maker, const char *id, int idlen,
 	memcpy(&first, digest, sizeof(first));
 	idem_keymaker_name(maker, id, idlen, key);
 	key->lock_key = (int64) pg_ntoh64(first);
+	memcpy(key->digest.data, digest, UUID_LEN);
 
 	if (utf8 != id)
 		pfree(unconstify(char *, utf8));
@@ -172,18 +176,31 @@ set_locktag(LOCKTAG *tag, const IdemClaimKey *key)
 						 key->private_lock ? PRIVATE_KEY : SINGLE_BIGINT_KEY);
 }
 
-bool
-idem_lock_try(const IdemClaimKey *key)
+/* Take the lock for the current subtransaction; false if it is not available. */
+static bool
+acquire(const IdemClaimKey *key, bool dont_wait)
 {
 	ResourceOwner saved = idem_txn_owner_enter();
 	LockAcquireResult res;
 	LOCKTAG		tag;
 
 	set_locktag(&tag, key);
-	res = LockAcquire(&tag, ExclusiveLock, false, true);
+	res = LockAcquire(&tag, ExclusiveLock, false, dont_wait);
 	idem_txn_owner_leave(saved);
 
 	return res != LOCKACQUIRE_NOT_AVAIL;
+}
+
+bool
+idem_lock_try(const IdemClaimKey *key)
+{
+	return acquire(key, true);
+}
+
+void
+idem_lock_wait(const IdemClaimKey *key)
+{
+	(void) acquire(key, false);
 }
 
 void

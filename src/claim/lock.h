@@ -16,6 +16,7 @@
 #include "postgres.h"
 
 #include "common/cryptohash.h"
+#include "utils/uuid.h"
 
 /* The consumer whose lock keys are the published keys. */
 #define IDEM_DEFAULT_CONSUMER	"default"
@@ -23,8 +24,11 @@
 /* The name of a claim.  The strings belong to the caller. */
 typedef struct IdemClaimKey
 {
-	int64		lock_key;		/* hash of consumer and id, which may collide;
-								 * 0 if only the name was made */
+	int64		lock_key;		/* the first 8 bytes of the digest; 0 if only
+								 * the name was made */
+	pg_uuid_t	digest;			/* the first 16 bytes of the hash of consumer
+								 * and id, by which the store knows the event;
+								 * zero if only the name was made */
 	const char *id;				/* server encoding, not zero-terminated */
 	const char *consumer;
 	int			idlen;			/* bytes */
@@ -71,7 +75,7 @@ extern void idem_keymaker_private(IdemKeyMaker *maker);
 extern void idem_keymaker_make(IdemKeyMaker *maker, const char *id, int idlen,
 							   IdemClaimKey *key);
 
-/* Make the key without the lock key, whose digest takes time. */
+/* Make the key without lock key and digest, which take time. */
 extern void idem_keymaker_name(const IdemKeyMaker *maker, const char *id,
 							   int idlen, IdemClaimKey *key);
 extern void idem_keymaker_end(IdemKeyMaker *maker);
@@ -81,6 +85,12 @@ extern void idem_keymaker_end(IdemKeyMaker *maker);
  * it.  Never waits.
  */
 extern bool idem_lock_try(const IdemClaimKey *key);
+
+/*
+ * Take the lock, and wait while somebody else holds it.  For sections whose
+ * holders wait for nobody; the deadlock detector sees the wait all the same.
+ */
+extern void idem_lock_wait(const IdemClaimKey *key);
 
 /* Give back a lock that the current subtransaction, or a child of it, took. */
 extern void idem_lock_release(const IdemClaimKey *key);

@@ -20,6 +20,7 @@
 
 int			idem_uncompleted_claims = IDEM_UNCOMPLETED_ERROR;
 bool		idem_durable_complete = true;
+int			idem_claim_retention = 0;
 int			idem_max_claim_locks = -1;
 
 static const struct config_enum_entry uncompleted_options[] = {
@@ -44,6 +45,13 @@ idem_claim_setting_init(void)
 							 &idem_durable_complete,
 							 true,
 							 PGC_USERSET, 0, NULL, NULL, NULL);
+
+	DefineCustomIntVariable("idempotency.claim_retention",
+							"How long completed events are remembered at least, for consumers without a retention of their own.",
+							"It is rounded up to an hour, a day or 31 days; 0, and more than 31 days, means for ever.",
+							&idem_claim_retention,
+							0, 0, INT_MAX,
+							PGC_SUSET, GUC_UNIT_S, NULL, NULL, NULL);
 
 	DefineCustomIntVariable("idempotency.max_claim_locks",
 							"Number of claims per transaction that keep their advisory lock until it ends.",

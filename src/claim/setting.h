@@ -26,6 +26,8 @@ extern int	idem_uncompleted_claims;
 extern bool idem_durable_complete;
 
 /* idempotency.max_claim_locks; -1 means max_locks_per_transaction */
+/* seconds; 0: for ever */
+extern int	idem_claim_retention;
 extern int	idem_max_claim_locks;
 
 extern void idem_claim_setting_init(void);

@@ -18,7 +18,7 @@
 #include "datatype/timestamp.h"
 
 #include "claim/lock.h"
-#include "claim/store.h"
+#include "store/store.h"
 
 typedef enum IdemClaimPhase
 {
@@ -32,7 +32,7 @@ typedef enum IdemClaimRow
 {
 	IDEM_CLAIM_NO_ROW,
 	IDEM_CLAIM_OLD_ROW,			/* a committed row in progress, which the
-								 * claim took over */
+								 * claim took over; it stays */
 	IDEM_CLAIM_OWN_ROW			/* this transaction wrote the row, as
 								 * completed */
 } IdemClaimRow;
@@ -42,11 +42,12 @@ typedef struct IdemClaimState
 {
 	IdemClaimPhase phase;
 	IdemClaimRow row_kind;
-	IdemRowRef	row;			/* set unless IDEM_CLAIM_NO_ROW */
-	bool		was_kept;		/* the claim found a row in progress: a
-								 * committed transaction had kept its claim */
-	TimestampTz kept_since;		/* if was_kept: claimed_at of the row that was
-								 * found */
+	IdemEntryRef row;			/* set if IDEM_CLAIM_OWN_ROW */
+	bool		was_kept;		/* the claim found the row of a kept claim */
+	int16		turn;			/* of the row that the claim writes: one more
+								 * than of the row that it found */
+	int16		class;			/* how long the row is remembered */
+	bool		keep_id;		/* its id stays in clear */
 	bool		lock_kept;		/* the claim keeps its lock, which counts
 								 * towards the budget */
 	SubTransactionId lock_subid;	/* the subtransaction that took the lock */

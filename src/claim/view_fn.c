@@ -1,7 +1,7 @@
 /*-------------------------------------------------------------------------
  *
  * view_fn.c
- *		SQL function behind the view processed_events.
+ *		SQL functions behind the views processed_events and claim_consumers.
  *
  * LOCKING, MEMORY: shared/rows.c.
  *
@@ -14,15 +14,85 @@
  */
 #include "postgres.h"
 
+#include "executor/tuptable.h"
 #include "fmgr.h"
+#include "utils/builtins.h"
 
-#include "claim/store.h"
 #include "compat.h"
+#include "claim/consumer.h"
+#include "shared/rows.h"
+#include "store/retention.h"
+#include "store/store.h"
 
 PG_FUNCTION_INFO_V1(idem_processed_events_source_fn);
+PG_FUNCTION_INFO_V1(idem_processed_events_packed_fn);
+PG_FUNCTION_INFO_V1(idem_claim_consumers_source_fn);
 
 Datum
 idem_processed_events_source_fn(PG_FUNCTION_ARGS)
 {
 	return idem_store_next_row(fcinfo);
+}
+
+Datum
+idem_processed_events_packed_fn(PG_FUNCTION_ARGS)
+{
+	return idem_store_kept_rows(fcinfo);
+}
+
+/* Columns of claim_consumers */
+enum
+{
+	SHOWN_CONSUMER,
+	SHOWN_FOREIGN_LOCKERS,
+	SHOWN_PRIVATE_LOCKS,
+	SHOWN_RETENTION,
+	SHOWN_CLASS,
+	SHOWN_KEEP_IDS,
+	SHOWN_EXPIRE_BY_ID_AGE,
+	SHOWN_COLUMNS
+};
+
+/* Show a column of the table. */
+static void
+copy_column(TupleTableSlot *slot, int column, int shown, Datum *values, bool *nulls)
+{
+	values[shown] = slot_getattr(slot, column, &nulls[shown]);
+}
+
+/* Fill in a consumer as claim_consumers shows it (callback of IdemRowSource). */
+static bool
+show_consumer(TupleTableSlot *slot, Datum *values, bool *nulls, void *arg)
+{
+	int			class;
+
+	copy_column(slot, IDEM_CONSUMERS_CONSUMER, SHOWN_CONSUMER, values, nulls);
+	copy_column(slot, IDEM_CONSUMERS_FOREIGN_LOCKERS, SHOWN_FOREIGN_LOCKERS, values, nulls);
+	copy_column(slot, IDEM_CONSUMERS_PRIVATE_LOCKS, SHOWN_PRIVATE_LOCKS, values, nulls);
+	copy_column(slot, IDEM_CONSUMERS_RETENTION, SHOWN_RETENTION, values, nulls);
+	copy_column(slot, IDEM_CONSUMERS_KEEP_IDS, SHOWN_KEEP_IDS, values, nulls);
+	copy_column(slot, IDEM_CONSUMERS_EXPIRE_BY_ID_AGE, SHOWN_EXPIRE_BY_ID_AGE, values, nulls);
+
+	class = idem_consumer_class(nulls[SHOWN_RETENTION] ? NULL :
+								DatumGetIntervalP(values[SHOWN_RETENTION]));
+	values[SHOWN_CLASS] = CStringGetTextDatum(idem_retention_name(class));
+	nulls[SHOWN_CLASS] = false;
+	return true;
+}
+
+static Oid
+consumers_table(int number)
+{
+	return idem_consumers_oid();
+}
+
+Datum
+idem_claim_consumers_source_fn(PG_FUNCTION_ARGS)
+{
+	static const IdemRowSource source = {
+		.ntables = 1, .ncolumns = SHOWN_COLUMNS,
+		.table_oid = consumers_table, .form_row = show_consumer
+	};
+
+	return idem_rows_next(fcinfo, &source);
 }

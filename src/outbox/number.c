@@ -6,7 +6,7 @@
  * A batch of a relay ends at a number, and a parked event is known by its
  * number.  If two events had the same number, a relay would skip one of them.
  * So the sequence outbox_seq may never go back.  The sequence is a sealed cell
- * (cell.h).  If somebody else has set its value, the next draw finds out
+ * (shared/cell.h).  If somebody else has set its value, the next draw finds out
  * before it uses the value.
  *
  * The greatest number in the log is no substitute for the sequence.  A number
@@ -53,7 +53,7 @@
 #include "storage/lmgr.h"
 #include "utils/rel.h"
 
-#include "outbox/cell.h"
+#include "shared/cell.h"
 #include "outbox/number.h"
 #include "outbox/outbox.h"
 #include "outbox/segment.h"

@@ -6,8 +6,9 @@
  * All values are checked before the first write.  So a call that fails has
  * changed nothing, even if its error is caught and the transaction goes on.
  * Event ids that the caller gives are claimed under one of the extension's own
- * consumers.  Claims and the outbox meet in this file only; neither knows the
- * other.
+ * consumers.  Dedup ids say which events are repeats, and are not enqueued;
+ * they are decided first.  Claims and the outbox meet in this file only;
+ * neither knows the other.
  *
  * Copyright (c) 2026, the idempotency developers
  *
@@ -33,6 +34,7 @@
 
 #include "compat.h"
 #include "claim/claim.h"
+#include "claim/dedup.h"
 #include "outbox/outbox.h"
 #include "shared/args.h"
 #include "shared/clock.h"
@@ -46,6 +48,10 @@
 #define OUTBOX_CONSUMER		"@outbox"
 
 #define UUID_TEXT_LENGTH	36
+
+/* The window of dedup ids if none is given, and the shortest without an end */
+#define DEFAULT_DEDUP_WINDOW	(5 * USECS_PER_MINUTE)
+#define LONGEST_DEDUP_WINDOW	(100.0 * MONTHS_PER_YEAR * DAYS_PER_MONTH * USECS_PER_DAY)
 
 /*
  * How long to wait for another transaction's event id if lock_timeout is not
@@ -163,7 +169,7 @@ wait_for_id(const char *id, IdemClock *deadline)
 									   LockTimeout > 0 ? LockTimeout : DEFAULT_WAIT_MS);
 	wait_ms = idem_clock_ms_until(*deadline);
 	result = idem_claim_event(id, UUID_TEXT_LENGTH, OUTBOX_CONSUMER,
-							  strlen(OUTBOX_CONSUMER), wait_ms);
+							  strlen(OUTBOX_CONSUMER), wait_ms, NULL);
 	if (result == IDEM_CLAIM_CLAIMED)
 		return;
 	if (result == IDEM_CLAIM_DUPLICATE)
@@ -197,42 +203,87 @@ claim_ids(IdemClaimItem *items, int n)
 }
 
 /*
- * One event
+ * Dedup ids
  */
 
-/* Set the row's event id: the id that the caller gave, or a generated id. */
-static void
-take_event_id(FunctionCallInfo fcinfo, int argno, IdemOutboxRow *row)
+/*
+ * Get the window of dedup ids in microseconds.  A month has 30 days, as in
+ * comparisons of intervals.  Error 22023 unless the window is positive.
+ */
+static int64
+get_dedup_window(FunctionCallInfo fcinfo, int argno)
 {
-	char		id[UUID_TEXT_LENGTH + 1];
-	IdemClaimItem item = {.id = id, .idlen = UUID_TEXT_LENGTH};
+	Interval   *window;
+	double		length;
 
 	if (PG_ARGISNULL(argno))
-	{
-		idem_uuid7_generate(&row->event_id);
-		return;
-	}
-	row->event_id = *PG_GETARG_UUID_P(argno);
-	uuid_to_text(&row->event_id, id);
-	claim_ids(&item, 1);
+		return DEFAULT_DEDUP_WINDOW;
+	window = PG_GETARG_INTERVAL_P(argno);
+	length = (double) window->time +
+		((double) window->month * DAYS_PER_MONTH + window->day) * USECS_PER_DAY;
+	if (length <= 0)
+		ereport(ERROR,
+				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
+				 errmsg("argument \"dedup_window\" must be positive"),
+				 errhint("Leave dedup_id out for an event that is enqueued in any case; a window of 100 years has no end.")));
+	return length >= LONGEST_DEDUP_WINDOW ? IDEM_DEDUP_FOR_EVER : (int64) length;
+}
+
+/* Decide about dedup ids of one aggregate type. */
+static void
+decide_dedup(IdemDedupItem *items, int n, Datum aggregate_type, int64 window)
+{
+	text	   *scope = DatumGetTextPP(aggregate_type);
+
+	idem_dedup(items, n, VARDATA_ANY(scope), VARSIZE_ANY_EXHDR(scope), window);
 }
 
 /*
- * Refuse the four arguments of later features, from argno on.  These arguments
+ * One event
+ */
+
+/*
+ * Refuse the two arguments of later features, from argno on.  These arguments
  * come last in all three functions; in outbox_enqueue_many they have plural
  * names.
  */
 static void
 reject_later_args(FunctionCallInfo fcinfo, int argno, bool many)
 {
-	idem_reject_arg(fcinfo, argno, many ? "dedup_ids" : "dedup_id",
-					"Derive event ids from it: an event id that was enqueued before is refused, with 23505.");
-	idem_reject_arg(fcinfo, argno + 1, "dedup_window",
-					"Give event ids of your own: they are remembered as long as claims are.");
-	idem_reject_arg(fcinfo, argno + 2, many ? "deliver_ats" : "deliver_at",
+	idem_reject_arg(fcinfo, argno, many ? "deliver_ats" : "deliver_at",
 					"Keep the event in a table of your own, and enqueue it when it is due.");
-	idem_reject_arg(fcinfo, argno + 3, many ? "expires_ats" : "expires_at",
+	idem_reject_arg(fcinfo, argno + 1, many ? "expires_ats" : "expires_at",
 					"Put the time into the headers, and let the receiver discard an event that is too old.");
+}
+
+/*
+ * Is the dedup id a repeat?  If so, the row gets the id of the first event.
+ * dedup_id may be NULL: no repeat.
+ */
+static bool
+is_repeat(IdemOutboxRow *row, const text *dedup_id, int64 window)
+{
+	IdemDedupItem item;
+
+	if (dedup_id == NULL)
+		return false;
+	item.id = VARDATA_ANY(dedup_id);
+	item.idlen = VARSIZE_ANY_EXHDR(dedup_id);
+	item.value = row->event_id;
+	decide_dedup(&item, 1, row->aggregate_type, window);
+	row->event_id = item.value;
+	return item.is_repeat;
+}
+
+/* Claim the event id that the caller gave. */
+static void
+claim_event_id(const pg_uuid_t *event_id)
+{
+	char		id[UUID_TEXT_LENGTH + 1];
+	IdemClaimItem item = {.id = id, .idlen = UUID_TEXT_LENGTH};
+
+	uuid_to_text(event_id, id);
+	claim_ids(&item, 1);
 }
 
 /*
@@ -242,6 +293,10 @@ reject_later_args(FunctionCallInfo fcinfo, int argno, bool many)
 static Datum
 enqueue_one(FunctionCallInfo fcinfo, IdemOutboxRow *row, int headers_argno)
 {
+	int			event_id_argno = headers_argno + 1;
+	int			dedup_argno = headers_argno + 2;
+	text	   *dedup_id = NULL;
+	int64		window;
 	pg_uuid_t  *result;
 
 	row->aggregate_type = PointerGetDatum(idem_get_text_arg(fcinfo, 0, "aggregate_type",
@@ -259,10 +314,21 @@ enqueue_one(FunctionCallInfo fcinfo, IdemOutboxRow *row, int headers_argno)
 		row->headers = PG_GETARG_DATUM(headers_argno);
 		check_headers(row->headers);
 	}
-	reject_later_args(fcinfo, headers_argno + 2, false);
+	if (!PG_ARGISNULL(dedup_argno))
+		dedup_id = idem_get_text_arg(fcinfo, dedup_argno, "dedup_id", IDEM_MAX_ID_BYTES);
+	window = get_dedup_window(fcinfo, dedup_argno + 1);
+	reject_later_args(fcinfo, dedup_argno + 2, false);
 
-	take_event_id(fcinfo, headers_argno + 1, row);
-	idem_outbox_insert(row, 1);
+	if (PG_ARGISNULL(event_id_argno))
+		idem_uuid7_generate(&row->event_id);
+	else
+		row->event_id = *PG_GETARG_UUID_P(event_id_argno);
+	if (!is_repeat(row, dedup_id, window))
+	{
+		if (!PG_ARGISNULL(event_id_argno))
+			claim_event_id(&row->event_id);
+		idem_outbox_insert(row, 1);
+	}
 
 	result = palloc(sizeof(pg_uuid_t));
 	*result = row->event_id;
@@ -296,8 +362,9 @@ idem_outbox_enqueue_bytes_fn(PG_FUNCTION_ARGS)
  * Many events
  */
 
-/* Arguments of outbox_enqueue_many whose features are not built */
+/* The last arguments of outbox_enqueue_many; the features of the last two are not built */
 #define ARG_DEDUP_IDS	6
+#define ARG_DEDUP_WINDOW	7
 #define ARG_DELIVER_ATS	8
 #define ARG_EXPIRES_ATS	9
 
@@ -355,36 +422,6 @@ required_element(const Elements *elements, int i)
 }
 
 /*
- * Set the rows' event ids: the ids that the caller gave, and generated ids for
- * the rest.
- */
-static void
-take_event_ids(const Elements *ids, IdemOutboxRow *rows, int n)
-{
-	IdemClaimItem *items = palloc(sizeof(IdemClaimItem) * Max(n, 1));
-	int			given = 0;
-
-	for (int i = 0; i < n; i++)
-	{
-		char	   *id;
-
-		if (ids->n == 0 || ids->nulls[i])
-		{
-			idem_uuid7_generate(&rows[i].event_id);
-			continue;
-		}
-		rows[i].event_id = *DatumGetUUIDP(ids->values[i]);
-		id = palloc(UUID_TEXT_LENGTH + 1);
-		uuid_to_text(&rows[i].event_id, id);
-		items[given].id = id;
-		items[given].idlen = UUID_TEXT_LENGTH;
-		given++;
-	}
-	if (given > 0)
-		claim_ids(items, given);
-}
-
-/*
  * Get the elements of an array that may be left out (n = 0); otherwise it must
  * be as long as "like".
  */
@@ -422,6 +459,8 @@ typedef struct Arrays
 	Elements	payloads;
 	Elements	headers;		/* n = 0: not given */
 	Elements	event_ids;		/* n = 0: not given */
+	Elements	dedup_ids;		/* n = 0: not given */
+	int64		window;			/* of the dedup ids */
 } Arrays;
 
 /* Check the arguments of outbox_enqueue_many and get their elements. */
@@ -441,12 +480,24 @@ get_arrays(FunctionCallInfo fcinfo, Arrays *a)
 	get_optional(fcinfo, 4, "headers", JSONBOID, -1, TYPALIGN_INT, &a->aggregate_ids, &a->headers);
 	get_optional(fcinfo, 5, "event_ids", UUIDOID, UUID_LEN, TYPALIGN_CHAR, &a->aggregate_ids,
 				 &a->event_ids);
-	check_later_array(fcinfo, ARG_DEDUP_IDS, "dedup_ids", &a->aggregate_ids);
+	get_optional(fcinfo, ARG_DEDUP_IDS, "dedup_ids", TEXTOID, -1, TYPALIGN_INT, &a->aggregate_ids,
+				 &a->dedup_ids);
 	check_later_array(fcinfo, ARG_DELIVER_ATS, "deliver_ats", &a->aggregate_ids);
 	check_later_array(fcinfo, ARG_EXPIRES_ATS, "expires_ats", &a->aggregate_ids);
+	a->window = get_dedup_window(fcinfo, ARG_DEDUP_WINDOW);
 }
 
-/* Make a row of the i-th event of the arrays, without its event id. */
+/* Was the i-th element of an array given that may be left out? */
+static bool
+is_given(const Elements *elements, int i)
+{
+	return elements->n > 0 && !elements->nulls[i];
+}
+
+/*
+ * Make a row of the i-th event of the arrays, with the event id that the
+ * caller gave or a generated one.
+ */
 static void
 fill_row(const Arrays *a, int i, IdemOutboxRow *row)
 {
@@ -456,47 +507,136 @@ fill_row(const Arrays *a, int i, IdemOutboxRow *row)
 	row->is_json = true;
 	row->payload = required_element(&a->payloads, i);
 	check_size(row->payload, "payloads");
-	row->has_headers = a->headers.n > 0 && !a->headers.nulls[i];
+	row->has_headers = is_given(&a->headers, i);
 	if (row->has_headers)
 	{
 		row->headers = a->headers.values[i];
 		check_headers(row->headers);
 	}
+	if (is_given(&a->event_ids, i))
+		row->event_id = *DatumGetUUIDP(a->event_ids.values[i]);
+	else
+		idem_uuid7_generate(&row->event_id);
 }
 
-/* Make all rows, and claim their event ids.  By then every check is passed. */
-static IdemOutboxRow *
-rows_of_arrays(FunctionCallInfo fcinfo, int *n)
+/* An event of outbox_enqueue_many. */
+typedef struct Event
+{
+	int			dedup;			/* its place among the items; -1: it has no
+								 * dedup id */
+	pg_uuid_t	event_id;		/* as the caller gets it */
+} Event;
+
+/* Make the items of the dedup ids that were given, and check them; returns their number. */
+static int
+fill_dedup_items(const Arrays *a, const IdemOutboxRow *rows, Event *events, int n,
+				 IdemDedupItem *items)
+{
+	int			given = 0;
+
+	for (int i = 0; i < n; i++)
+	{
+		text	   *id;
+
+		events[i].dedup = -1;
+		if (!is_given(&a->dedup_ids, i))
+			continue;
+		id = DatumGetTextPP(a->dedup_ids.values[i]);
+		idem_check_length("dedup_ids", VARSIZE_ANY_EXHDR(id), IDEM_MAX_ID_BYTES);
+		items[given].id = VARDATA_ANY(id);
+		items[given].idlen = VARSIZE_ANY_EXHDR(id);
+		items[given].value = rows[i].event_id;
+		events[i].dedup = given++;
+	}
+	return given;
+}
+
+/*
+ * Set the events' ids, and remove the rows of repeats from the array; returns
+ * the number of rows that are left.  Event ids that the caller gave for them
+ * are put into "claims".
+ */
+static int
+remove_repeats(const Arrays *a, const IdemDedupItem *items, Event *events, int n,
+			   IdemOutboxRow *rows, IdemClaimItem *claims, int *nclaims)
+{
+	int			left = 0;
+
+	*nclaims = 0;
+	for (int i = 0; i < n; i++)
+	{
+		const IdemDedupItem *item = events[i].dedup >= 0 ? &items[events[i].dedup] : NULL;
+
+		events[i].event_id = item != NULL ? item->value : rows[i].event_id;
+		if (item != NULL && item->is_repeat)
+			continue;
+		if (is_given(&a->event_ids, i))
+		{
+			char	   *id = palloc(UUID_TEXT_LENGTH + 1);
+
+			uuid_to_text(&rows[i].event_id, id);
+			claims[*nclaims].id = id;
+			claims[(*nclaims)++].idlen = UUID_TEXT_LENGTH;
+		}
+		rows[left++] = rows[i];
+	}
+	return left;
+}
+
+/* Enqueue n > 0 events, except repeats.  By now every check is passed. */
+static void
+enqueue_rows(const Arrays *a, IdemDedupItem *items, int ndedup, Event *events, int n,
+			 IdemOutboxRow *rows)
+{
+	IdemClaimItem *claims = palloc(sizeof(IdemClaimItem) * n);
+	int			nclaims;
+
+	if (ndedup > 0)
+		decide_dedup(items, ndedup, a->aggregate_type, a->window);
+	n = remove_repeats(a, items, events, n, rows, claims, &nclaims);
+	if (nclaims > 0)
+		claim_ids(claims, nclaims);
+	if (n > 0)
+		idem_outbox_insert(rows, n);
+}
+
+/* Enqueue the events of the arguments; returns their number. */
+static int
+enqueue_arrays(FunctionCallInfo fcinfo, Event **events)
 {
 	Arrays		arrays;
 	IdemOutboxRow *rows;
+	IdemDedupItem *items;
+	int			n,
+				ndedup;
 
 	get_arrays(fcinfo, &arrays);
-	*n = arrays.aggregate_ids.n;
-	rows = palloc0(sizeof(IdemOutboxRow) * Max(*n, 1));
-	for (int i = 0; i < *n; i++)
+	n = arrays.aggregate_ids.n;
+	rows = palloc0(sizeof(IdemOutboxRow) * Max(n, 1));
+	items = palloc(sizeof(IdemDedupItem) * Max(arrays.dedup_ids.n, 1));
+	*events = palloc(sizeof(Event) * Max(n, 1));
+	for (int i = 0; i < n; i++)
 		fill_row(&arrays, i, &rows[i]);
-	reject_later_args(fcinfo, ARG_DEDUP_IDS, true);
-	take_event_ids(&arrays.event_ids, rows, *n);
-	return rows;
+	ndedup = fill_dedup_items(&arrays, rows, *events, n, items);
+	reject_later_args(fcinfo, ARG_DELIVER_ATS, true);
+	if (n > 0)
+		enqueue_rows(&arrays, items, ndedup, *events, n, rows);
+	return n;
 }
 
 Datum
 idem_outbox_enqueue_many_fn(PG_FUNCTION_ARGS)
 {
 	ReturnSetInfo *rsinfo = (ReturnSetInfo *) fcinfo->resultinfo;
-	IdemOutboxRow *rows;
+	Event	   *events;
 	int			n;
 
 	idem_prevent_read_only("outbox_enqueue_many()");
 	InitMaterializedSRF(fcinfo, MAT_SRF_USE_EXPECTED_DESC);
-	rows = rows_of_arrays(fcinfo, &n);
-	if (n > 0)
-		idem_outbox_insert(rows, n);
-
+	n = enqueue_arrays(fcinfo, &events);
 	for (int i = 0; i < n; i++)
 	{
-		Datum		value = UUIDPGetDatum(&rows[i].event_id);
+		Datum		value = UUIDPGetDatum(&events[i].event_id);
 		bool		isnull = false;
 
 		tuplestore_putvalues(rsinfo->setResult, rsinfo->setDesc, &value, &isnull);

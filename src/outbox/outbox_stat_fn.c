@@ -63,7 +63,7 @@ static const int shown[] = {
 
 /* Fill in an event as outbox_events shows it (callback of IdemRowSource). */
 static bool
-show_event(TupleTableSlot *slot, Datum *values, bool *nulls)
+show_event(TupleTableSlot *slot, Datum *values, bool *nulls, void *arg)
 {
 	slot_getsomeattrs(slot, IDEM_NATTS);
 	for (int i = 0; i < lengthof(shown); i++)

@@ -6,7 +6,7 @@
  * The log of events is a ring of eight tables that the install script makes,
  * each with one btree on (xid, seq).  New events go to the current segment,
  * whose number is the generation modulo eight.  The generation is the value of
- * a cell (cell.h), the sequence outbox_generation: changed in place, outside
+ * a cell (shared/cell.h), the sequence outbox_generation: changed in place, outside
  * transactions, and WAL-logged.
  *
  * Invariant: an event of a running or committed transaction that is not yet
@@ -63,7 +63,7 @@
 #include "utils/xid8.h"
 
 #include "compat.h"
-#include "outbox/cell.h"
+#include "shared/cell.h"
 #include "outbox/segment.h"
 #include "shared/catalog.h"
 #include "shared/empty.h"

@@ -26,6 +26,7 @@
 
 #include "compat.h"
 #include "outbox/snapshot.h"
+#include "shared/xid.h"
 
 #define SNAP_SIZE(nxip) \
 	(offsetof(IdemSnap, xip) + sizeof(FullTransactionId) * (nxip))
@@ -39,16 +40,6 @@ snap_alloc(uint32 nxip)
 	SET_VARSIZE(snap, SNAP_SIZE(nxip));
 	snap->nxip = nxip;
 	return snap;
-}
-
-FullTransactionId
-idem_snap_widen_xid(TransactionId xid, FullTransactionId next)
-{
-	uint32		epoch = EpochFromFullTransactionId(next);
-
-	if (xid > XidFromFullTransactionId(next))
-		epoch--;
-	return FullTransactionIdFromEpochAndXid(epoch, xid);
 }
 
 /* Order by age, for qsort, qunique and bsearch. */
@@ -70,21 +61,21 @@ idem_snap_current(void)
 	IdemSnap   *snap = snap_alloc(active->xcnt + active->subxcnt + 1);
 	uint32		n = 0;
 
-	snap->xmin = idem_snap_widen_xid(active->xmin, next);
-	snap->xmax = idem_snap_widen_xid(active->xmax, next);
+	snap->xmin = idem_xid_widen(active->xmin, next);
+	snap->xmax = idem_xid_widen(active->xmax, next);
 	for (uint32 i = 0; i < active->xcnt; i++)
-		snap->xip[n++] = idem_snap_widen_xid(active->xip[i], next);
+		snap->xip[n++] = idem_xid_widen(active->xip[i], next);
 
 	/* A snapshot that was taken on a standby has all running xids here. */
 	if (active->takenDuringRecovery)
 	{
 		for (int32 i = 0; i < active->subxcnt; i++)
-			snap->xip[n++] = idem_snap_widen_xid(active->subxip[i], next);
+			snap->xip[n++] = idem_xid_widen(active->subxip[i], next);
 	}
 
 	if (TransactionIdIsValid(own))
 	{
-		FullTransactionId full = idem_snap_widen_xid(own, next);
+		FullTransactionId full = idem_xid_widen(own, next);
 
 		if (FullTransactionIdPrecedes(full, snap->xmax))
 		{

@@ -48,12 +48,6 @@ extern IdemSnap *idem_snap_empty(void);
 /* A copy in the current context. */
 extern IdemSnap *idem_snap_copy(const IdemSnap *snap);
 
-/*
- * Give an xid that is in use its epoch.  "next" was read later, so it is after
- * the xid.
- */
-extern FullTransactionId idem_snap_widen_xid(TransactionId xid, FullTransactionId next);
-
 extern bool idem_snap_sees(const IdemSnap *snap, FullTransactionId xid);
 extern bool idem_snap_equal(const IdemSnap *a, const IdemSnap *b);
 

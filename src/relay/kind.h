@@ -27,6 +27,7 @@
 #define IDEM_SINK_KINDS(KIND) \
 	KIND(function, idem_sink_function_options, 0) \
 	KIND(postgres, idem_sink_postgres_options, IDEM_KIND_HAS_PROGRAM) \
+	KIND(kafka, idem_sink_kafka_options, IDEM_KIND_HAS_PROGRAM) \
 	KIND(null, idem_sink_null_options, IDEM_KIND_HAS_PROGRAM) \
 	KIND(program, idem_sink_program_options, IDEM_KIND_OPEN)
 

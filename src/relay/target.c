@@ -65,6 +65,7 @@
 #include "relay/target.h"
 #include "shared/spi.h"
 #include "shared/txn.h"
+#include "shared/xid.h"
 
 /* One reading of the relays. */
 typedef struct Look
@@ -136,7 +137,7 @@ list_prepared(Look *look)
 	{
 		Datum		xid = idem_spi_value(SPI_tuptable->vals[i], SPI_tuptable->tupdesc, 1);
 
-		look->prepared[look->nprepared++] = idem_snap_widen_xid(DatumGetTransactionId(xid), now);
+		look->prepared[look->nprepared++] = idem_xid_widen(DatumGetTransactionId(xid), now);
 	}
 	SPI_finish();
 	idem_txn_commit(false);

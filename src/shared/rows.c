@@ -61,6 +61,7 @@ typedef struct RowScan
 	Relation	table;			/* NULL: no table is open */
 	TableScanDesc scan;
 	TupleTableSlot *slot;
+	void	   *arg;			/* from the source's begin */
 } RowScan;
 
 /* Open the next table and begin its scan. */
@@ -95,6 +96,8 @@ stop(Datum arg)
 
 	if (rows->table != NULL)
 		close_table(rows);
+	if (rows->source->end != NULL)
+		rows->source->end(rows->arg);
 	UnregisterSnapshot(rows->snapshot);
 }
 
@@ -115,6 +118,8 @@ start(FunctionCallInfo fcinfo, const IdemRowSource *source)
 	rows->values = palloc(source->ncolumns * sizeof(Datum));
 	rows->nulls = palloc(source->ncolumns * sizeof(bool));
 	rows->snapshot = RegisterSnapshot(GetActiveSnapshot());
+	if (source->begin != NULL)
+		rows->arg = source->begin();
 	call->user_fctx = rows;
 
 	/* This callback is called before the set's own, which frees the state. */
@@ -134,7 +139,7 @@ next_row(RowScan *rows)
 		{
 			CHECK_FOR_INTERRUPTS();
 			memset(rows->nulls, true, rows->source->ncolumns * sizeof(bool));
-			if (rows->source->form_row(rows->slot, rows->values, rows->nulls))
+			if (rows->source->form_row(rows->slot, rows->values, rows->nulls, rows->arg))
 				return true;
 		}
 		close_table(rows);

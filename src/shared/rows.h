@@ -30,6 +30,13 @@ typedef struct IdemRowSource
 	int			ncolumns;		/* of the result */
 	Oid			(*table_oid) (int number);
 
+	/*
+	 * Called when the scan begins and when it ends, but not after an error.
+	 * What begin returns is the last argument of form_row.  NULL: nothing.
+	 */
+	void	   *(*begin) (void);
+	void		(*end) (void *arg);
+
 	/* Raises an error if the table lacks the columns.  NULL: no check. */
 	void		(*check_table) (Relation table);
 
@@ -37,7 +44,7 @@ typedef struct IdemRowSource
 	 * Fill in a row of the result, which is all NULL before.  The values may
 	 * point into the slot.  Returns false if the row is not shown.
 	 */
-	bool		(*form_row) (TupleTableSlot *slot, Datum *values, bool *nulls);
+	bool		(*form_row) (TupleTableSlot *slot, Datum *values, bool *nulls, void *arg);
 } IdemRowSource;
 
 /*

@@ -89,6 +89,8 @@ SINK_CPPFLAGS_postgres = -I$(shell $(PG_CONFIG) --includedir)
 SINK_LIBS_postgres = -L$(shell $(PG_CONFIG) --libdir) -lpq -lpthread
 $(eval $(call sink_program,postgres))
 
+$(eval $(call sink_program,kafka,rdkafka,optional))
+
 SINK_UNKNOWN := $(filter-out protocol common build $(SINK_FOLDERS), \
 	$(patsubst $(SINK_SRC)/%/,%,$(sort $(dir $(wildcard $(SINK_SRC)/*/*.c)))))
 ifneq (,$(SINK_UNKNOWN))

@@ -28,19 +28,10 @@
 #include "catalog/pg_user_mapping.h"
 #include "commands/defrem.h"
 #include "fmgr.h"
-#include "foreign/foreign.h"
 #include "miscadmin.h"
-#include "utils/acl.h"
-#include "utils/builtins.h"
-#include "utils/lsyscache.h"
 
 #include "compat.h"
 #include "relay/kind.h"
-#include "shared/args.h"
-#include "sink/postgres/options.h"
-#include "sink/postgres/setup_sql.h"
-
-PG_FUNCTION_INFO_V1(idem_sink_setup_sql_fn);
 
 /* Do objects of this catalog have the option? */
 static bool
@@ -188,61 +179,3 @@ validate(FunctionCallInfo fcinfo, const char *kind)
 	}
 
 IDEM_SINK_KINDS(KIND)
-
-/* Quote a qualified name for SQL text that the operator will run. */
-static char *
-quoted_name(const char *value)
-{
-	char		schema[NAMEDATALEN];
-	char		name[NAMEDATALEN];
-
-	if (!idem_sink_split_name(value, schema, name, NAMEDATALEN))
-		ereport(ERROR,
-				(errcode(ERRCODE_INVALID_NAME),
-				 errmsg("\"%s\" is not a schema-qualified name", value)));
-	return quote_qualified_identifier(schema, name);
-}
-
-/*
- * The remote role that the caller's mapping names, else the caller's own name;
- * quoted.
- */
-static char *
-remote_role(Oid serverid)
-{
-	UserMapping *mapping = GetUserMapping(GetUserId(), serverid);
-	const char *user = idem_sink_option_value(mapping->options, "user");
-
-	return pstrdup(quote_identifier(user ? user : GetUserNameFromId(GetUserId(), false)));
-}
-
-Datum
-idem_sink_setup_sql_fn(PG_FUNCTION_ARGS)
-{
-	char	   *name = text_to_cstring(idem_get_text_arg(fcinfo, 0, "server", NAMEDATALEN - 1));
-	ForeignServer *server = GetForeignServerByName(name, false);
-	ForeignDataWrapper *wrapper = GetForeignDataWrapper(server->fdwid);
-	const char *table = idem_sink_option_value(server->options, "table");
-	const char *position = idem_sink_option_value(server->options, "position_table");
-	StringInfoData sql;
-	char	   *role;
-
-	if (idem_server_usage_check(server->serverid, GetUserId()) != ACLCHECK_OK)
-		aclcheck_error(ACLCHECK_NO_PRIV, OBJECT_FOREIGN_SERVER, name);
-	initStringInfo(&sql);
-	if (strcmp(wrapper->fdwname, "idempotency_postgres") != 0)
-	{
-		appendStringInfoString(&sql, IDEM_SINK_NO_SETUP_SQL);
-		PG_RETURN_TEXT_P(cstring_to_text(sql.data));
-	}
-	position = quoted_name(position ? position : IDEM_SINK_POSTGRES_POSITION_TABLE);
-	role = remote_role(server->serverid);
-	appendStringInfo(&sql, IDEM_SINK_POSTGRES_SETUP_SQL, position, position, position, role);
-	if (table != NULL)
-	{
-		char	   *inbox = quoted_name(table);
-
-		appendStringInfo(&sql, IDEM_SINK_POSTGRES_INBOX_SQL, inbox, inbox, role);
-	}
-	PG_RETURN_TEXT_P(cstring_to_text(sql.data));
-}

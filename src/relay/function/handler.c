@@ -406,7 +406,7 @@ claim_and_call(IdemHandler *handler, const IdemRelayConfig *config, const IdemEv
 
 	strlcpy(id, uuid, sizeof(id));
 	IDEM_FAULT_POINT("function-claim");
-	claimed = idem_claim_event(id, strlen(id), consumer, strlen(consumer), 0);
+	claimed = idem_claim_event(id, strlen(id), consumer, strlen(consumer), 0, NULL);
 	if (claimed == IDEM_CLAIM_DUPLICATE)
 		return IDEM_HANDLED_DUPLICATE;
 	if (claimed != IDEM_CLAIM_CLAIMED)

@@ -39,6 +39,7 @@
 #include "shared/fault.h"
 #include "shared/spi.h"
 #include "shared/txn.h"
+#include "store/pack.h"
 
 static IdemRelRef relays_ref = IDEM_RELREF("relays");
 
@@ -261,6 +262,19 @@ maintain_log(MemoryContext work_cxt)
 	idem_txn_commit(true);
 }
 
+/*
+ * Look after the store of claims: what could not be packed or emptied before may
+ * be possible now, and perhaps no claim comes that would notice.
+ */
+static void
+look_after_store(MemoryContext work_cxt)
+{
+	idem_txn_begin();
+	MemoryContextSwitchTo(work_cxt);
+	idem_store_look_after();
+	idem_txn_commit(false);
+}
+
 void
 idem_upkeep_run(MemoryContext work_cxt)
 {
@@ -270,6 +284,7 @@ idem_upkeep_run(MemoryContext work_cxt)
 	note_renamed();
 	forget_dropped();
 	empty_outbox(work_cxt);
+	look_after_store(work_cxt);
 }
 
 bool

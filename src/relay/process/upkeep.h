@@ -28,7 +28,8 @@ extern void idem_upkeep_note_relays(List *configs);
 
 /*
  * Keep the log of positions short, halt relays that are too far behind, delete
- * the rows that dropped relays left, and empty segments that no relay needs.
+ * the rows that dropped relays left, empty segments that no relay needs, and
+ * see to it that the store of claims is packed.
  * Runs in transactions of its own, and allocates in work_cxt.
  */
 extern void idem_upkeep_run(MemoryContext work_cxt);

@@ -67,6 +67,7 @@
 #include "shared/catalog.h"
 #include "shared/clock.h"
 #include "shared/fault.h"
+#include "shared/forced.h"
 #include "shared/spi.h"
 #include "shared/txn.h"
 
@@ -184,44 +185,11 @@ worker_attach(int slotno, Oid *dboid)
 	return ok;
 }
 
-/*
- * Override settings that users may have set for the database: they must not
- * bind the worker.
- */
+/* The settings of this worker. */
 static void
 force_settings(void)
 {
-	static const char *const settings[][2] = {
-		{"role", "none"},
-		{"search_path", "pg_catalog, pg_temp"},
-		{"lock_timeout", "0"},
-		{"statement_timeout", "0"},
-		{"idle_in_transaction_session_timeout", "0"},
-		{"transaction_timeout", "0"},
-		{"idle_session_timeout", "0"},
-		{"synchronous_commit", "local"},
-		{"default_transaction_isolation", "read committed"},
-		{"default_transaction_read_only", "off"},
-		{"default_transaction_deferrable", "off"},
-		{"session_replication_role", "origin"},
-		{"row_security", "on"},
-		{"jit", "off"},
-		{"max_parallel_workers_per_gather", "0"},
-		{"debug_parallel_query", "off"},
-		{"force_parallel_mode", "off"},
-		{"standard_conforming_strings", "on"},
-		{"transform_null_equals", "off"},
-		{"debug_print_parse", "off"},
-		{"debug_print_rewritten", "off"},
-		{"debug_print_plan", "off"},
-		{"idempotency.uncompleted_claims", "error"},
-	};
-
-	for (int i = 0; i < lengthof(settings); i++)
-	{
-		if (GetConfigOption(settings[i][0], true, false) != NULL)
-			SetConfigOption(settings[i][0], settings[i][1], PGC_SUSET, PGC_S_OVERRIDE);
-	}
+	idem_forced_settings();
 
 	/*
 	 * One process serves all programs of a database.  Where an operator's

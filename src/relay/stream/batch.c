@@ -74,6 +74,21 @@ idem_batch_find(IdemStream *stream, uint64 no)
 	return NULL;
 }
 
+IdemBatch *
+idem_batch_uncommitted(IdemStream *stream)
+{
+	dlist_iter	iter;
+
+	dlist_foreach(iter, &stream->batches)
+	{
+		IdemBatch  *batch = dlist_container(IdemBatch, node, iter.cur);
+
+		if (!batch->committed)
+			return batch;
+	}
+	return NULL;
+}
+
 int64 *
 idem_batch_parked_ids(const IdemBatch *batch, uint8 outcome, int *n)
 {

@@ -35,6 +35,9 @@ extern IdemBatch *idem_batch_oldest(IdemStream *stream);	/* NULL: none */
 extern IdemBatch *idem_batch_newest(IdemStream *stream);	/* NULL: none */
 extern IdemBatch *idem_batch_find(IdemStream *stream, uint64 no);	/* NULL: none */
 
+/* The oldest batch that the sink has not committed yet.  NULL: none. */
+extern IdemBatch *idem_batch_uncommitted(IdemStream *stream);
+
 /*
  * The parked_ids of the batch's events with that outcome (0: of all events);
  * palloc'd.

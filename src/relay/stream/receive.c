@@ -125,14 +125,18 @@ on_result(IdemStream *stream, const IdemProtoResult *r)
 	return IDEM_STREAM_GOES_ON;
 }
 
-/* The verdict of a sink that stores positions on a whole batch. */
+/*
+ * The verdict of a sink that stores positions on a whole batch.  Verdicts come
+ * in the order of the batches, also when batches share a transaction of the
+ * target: a batch is done only if all batches before it are.
+ */
 static IdemStreamVerdict
 on_batch_verdict(IdemStream *stream, const IdemProtoVerdict *v)
 {
-	IdemBatch  *batch = idem_batch_find(stream, v->batch);
+	IdemBatch  *batch = idem_batch_uncommitted(stream);
 	IdemStreamVerdict verdict = IDEM_STREAM_GOES_ON;
 
-	if (batch == NULL || !stream->sink_stores || batch->committed || batch->unanswered > 0)
+	if (batch == NULL || batch->no != v->batch || !stream->sink_stores || batch->unanswered > 0)
 		return protocol_error("an unexpected verdict");
 	if (v->kind == IDEM_PROTO_COMMITTED)
 	{

@@ -454,9 +454,9 @@ end_by_death(IdemStream *stream, const IdemHuntDeath *death, const char *message
 
 /*
  * Count the suspects.  If the sink cannot commit the oldest batch, these are
- * all events of the batch; sinks that store positions commit in order, so the
- * batch always should be the oldest.  Otherwise all events in flight are
- * suspects.
+ * all events of the batch.  Verdicts come in order, so the batch is not the
+ * oldest only if an earlier one is committed and could not be settled yet.
+ * Then, and after a death, all events in flight are suspects.
  */
 static IdemHuntDeath
 describe_death(IdemStream *stream, const IdemStreamVerdict *verdict)

@@ -123,6 +123,22 @@ extern void idem_sink_grant(IdemSink *s, uint32_t messages, uint64_t bytes, bool
 extern void idem_sink_log(IdemSink *s, IdemProtoLogLevel level, const char *fmt,...)
 			__attribute__((format(printf, 3, 4)));
 
+/* Why a program has to end; FAILED carries these fields. */
+typedef struct IdemSinkFailure
+{
+	IdemProtoOutcome outcome;	/* 0: no failure */
+	char		sqlstate[6];
+	char		message[IDEM_PROTO_MAX_MESSAGE + 1];
+} IdemSinkFailure;
+
+/*
+ * Note why the program has to end, unless a reason is noted already: later ones
+ * are consequences.  Always false, so that the caller can return the result.
+ */
+extern bool idem_sink_fail(IdemSinkFailure *failure, IdemProtoOutcome outcome,
+						   const char *sqlstate, const char *fmt,...)
+			__attribute__((format(printf, 4, 5)));
+
 /* Send the queued frames and FAILED, then exit with status 0. */
 extern void idem_sink_failed(IdemSink *s, IdemProtoOutcome outcome,
 							 const char *sqlstate, const char *fmt,...)

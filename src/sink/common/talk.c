@@ -258,3 +258,19 @@ idem_sink_grant(IdemSink *s, uint32_t messages, uint64_t bytes, bool now)
 		s->stream.credit_bytes += frame.u.credit.bytes;
 	}
 }
+
+bool
+idem_sink_fail(IdemSinkFailure *failure, IdemProtoOutcome outcome, const char *sqlstate,
+			   const char *fmt,...)
+{
+	va_list		ap;
+
+	if (failure->outcome != 0)
+		return false;
+	failure->outcome = outcome;
+	snprintf(failure->sqlstate, sizeof(failure->sqlstate), "%s", sqlstate);
+	va_start(ap, fmt);
+	vsnprintf(failure->message, sizeof(failure->message), fmt, ap);
+	va_end(ap);
+	return false;
+}

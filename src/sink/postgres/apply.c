@@ -338,15 +338,15 @@ fail_fenced(PgSink *p)
 	switch (pgsink_ask_takeover(p))
 	{
 		case PGSINK_FATE_FENCED:
-			return pgsink_fail(p, IDEM_PROTO_FENCED, "55000",
-							   "another instance has taken over position \"%s\" in %s at the target",
-							   p->config.relay, p->position_table);
+			return idem_sink_fail(&p->failure, IDEM_PROTO_FENCED, "55000",
+								  "another instance has taken over position \"%s\" in %s at the target",
+								  p->config.relay, p->position_table);
 		case PGSINK_FATE_UNKNOWN:
 			return pgsink_fail_for_error(p, "look at the relay's position at the target");
 		default:
-			return pgsink_fail(p, IDEM_PROTO_OUTAGE, "55000",
-							   "position \"%s\" in %s at the target is not the one that was stored there last: the target was set back",
-							   p->config.relay, p->position_table);
+			return idem_sink_fail(&p->failure, IDEM_PROTO_OUTAGE, "55000",
+								  "position \"%s\" in %s at the target is not the one that was stored there last: the target was set back",
+								  p->config.relay, p->position_table);
 	}
 }
 
@@ -424,9 +424,9 @@ choose_course(PgSink *p, Attempt result, Course *course)
 			if (course->committed)
 				pgsink_position_stored(p);
 			else if (++course->lost >= MAX_TRIES)
-				return pgsink_fail(p, IDEM_PROTO_OUTAGE, "08006",
-								   "could not commit a batch: %d connections were lost at COMMIT: %s",
-								   course->lost, lost.message);
+				return idem_sink_fail(&p->failure, IDEM_PROTO_OUTAGE, "08006",
+									  "could not commit a batch: %d connections were lost at COMMIT: %s",
+									  course->lost, lost.message);
 			return true;
 		case ATTEMPT_CAREFUL:
 			IDEM_SINK_FAULT_POINT(&p->sink, "postgres-careful");
@@ -444,8 +444,8 @@ choose_course(PgSink *p, Attempt result, Course *course)
 			course->backoff *= 2;
 			return true;
 		case ATTEMPT_TAKEN_BACK:
-			return pgsink_fail(p, IDEM_PROTO_OUTAGE, "55P03",
-							   "could not apply a batch again: an event that was answered as done cannot be done any more");
+			return idem_sink_fail(&p->failure, IDEM_PROTO_OUTAGE, "55P03",
+								  "could not apply a batch again: an event that was answered as done cannot be done any more");
 		case ATTEMPT_FENCED:
 			return fail_fenced(p);
 		default:

@@ -94,13 +94,13 @@ add_password(PgSink *p, const IdemProtoHello *hello)
 	char	   *file = idem_sink_option(hello, "secret_file", NULL);
 
 	if (password != NULL && file != NULL)
-		return pgsink_fail(p, IDEM_PROTO_REJECTED, "HV024",
-						   "options \"password\" and \"secret_file\" exclude each other");
+		return idem_sink_fail(&p->failure, IDEM_PROTO_REJECTED, "HV024",
+							  "options \"password\" and \"secret_file\" exclude each other");
 	if (file != NULL)
 		password = idem_sink_read_secret(&p->sink, file);
 	if (password == NULL && p->config.require_password)
-		return pgsink_fail(p, IDEM_PROTO_REJECTED, "2F003",
-						   "password is required: the relay's owner is not a superuser; set the option \"password\" of his user mapping");
+		return idem_sink_fail(&p->failure, IDEM_PROTO_REJECTED, "2F003",
+							  "password is required: the relay's owner is not a superuser; set the option \"password\" of his user mapping");
 	if (password != NULL)
 		add(&p->config, "password", password);
 	return true;
@@ -120,8 +120,8 @@ choose_target(PgSink *p, const IdemProtoHello *hello)
 											IDEM_SINK_POSTGRES_POSITION_TABLE);
 
 	if ((function == NULL) == (table == NULL))
-		return pgsink_fail(p, IDEM_PROTO_REJECTED, "HV00B",
-						   "the postgres sink needs one of the options \"function\" and \"table\"");
+		return idem_sink_fail(&p->failure, IDEM_PROTO_REJECTED, "HV00B",
+							  "the postgres sink needs one of the options \"function\" and \"table\"");
 	c->is_function = (function != NULL);
 	idem_sink_split_name(function ? function : table, c->schema, c->name, sizeof(c->name));
 	idem_sink_split_name(position, c->position_schema, c->position_name,
@@ -142,11 +142,11 @@ pgsink_configure(PgSink *p, const IdemProtoHello *hello)
 	c->key_order = (hello->flags & IDEM_PROTO_KEY_ORDER) != 0;
 	c->require_password = (hello->flags & IDEM_PROTO_REQUIRE_PASSWORD) != 0;
 	if (!(hello->flags & IDEM_PROTO_WANT_POSITION))
-		return pgsink_fail(p, IDEM_PROTO_REJECTED, "0A000",
-						   "the postgres sink stores positions and cannot do without");
+		return idem_sink_fail(&p->failure, IDEM_PROTO_REJECTED, "0A000",
+							  "the postgres sink stores positions and cannot do without");
 	if (dbname == NULL)
-		return pgsink_fail(p, IDEM_PROTO_REJECTED, "HV00B",
-						   "the postgres sink needs the option \"dbname\"");
+		return idem_sink_fail(&p->failure, IDEM_PROTO_REJECTED, "HV00B",
+							  "the postgres sink needs the option \"dbname\"");
 	free(dbname);
 	c->relay = idem_sink_strdup(hello->relay.data, hello->relay.len);
 	c->incarnation = idem_sink_strdup(hello->incarnation.data, hello->incarnation.len);

@@ -351,8 +351,8 @@ await_thread(PgSink *p, int fd)
 	do
 	{
 		if (idem_sink_wait(&p->sink, fd, POLLIN, patience, false) == 0)
-			return pgsink_fail(p, IDEM_PROTO_OUTAGE, "08001",
-							   "could not connect to the target: no progress within %d ms", patience);
+			return idem_sink_fail(&p->failure, IDEM_PROTO_OUTAGE, "08001",
+								  "could not connect to the target: no progress within %d ms", patience);
 	}
 	while (read(fd, buf, sizeof(buf)) > 0);
 	return true;
@@ -398,11 +398,11 @@ check_server(PgSink *p)
 	 * whose owner may not act as that user must not get in that way.
 	 */
 	if (p->config.require_password && !PQconnectionUsedPassword(p->conn))
-		return pgsink_fail(p, IDEM_PROTO_REJECTED, "2F003",
-						   "the target did not ask for a password, but the relay's owner is not a superuser; change the target's authentication method");
+		return idem_sink_fail(&p->failure, IDEM_PROTO_REJECTED, "2F003",
+							  "the target did not ask for a password, but the relay's owner is not a superuser; change the target's authentication method");
 	if (PQserverVersion(p->conn) < MIN_SERVER)
-		return pgsink_fail(p, IDEM_PROTO_REJECTED, "0A000",
-						   "the target's server is older than version %d", MIN_SERVER / 10000);
+		return idem_sink_fail(&p->failure, IDEM_PROTO_REJECTED, "0A000",
+							  "the target's server is older than version %d", MIN_SERVER / 10000);
 	return true;
 }
 

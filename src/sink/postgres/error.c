@@ -87,22 +87,6 @@ pgsink_blame(const PgSinkError *error)
 	return in_call ? PGSINK_BLAME_EVENT : PGSINK_BLAME_CONFIG;
 }
 
-bool
-pgsink_fail(PgSink *p, IdemProtoOutcome outcome, const char *sqlstate, const char *fmt,...)
-{
-	PgSinkFailure *f = &p->failure;
-	va_list		ap;
-
-	if (f->outcome != 0)
-		return false;
-	f->outcome = outcome;
-	snprintf(f->sqlstate, sizeof(f->sqlstate), "%s", sqlstate);
-	va_start(ap, fmt);
-	vsnprintf(f->message, sizeof(f->message), fmt, ap);
-	va_end(ap);
-	return false;
-}
-
 /* Is the position table missing at the target, or one of its columns? */
 static bool
 lacks_position_table(const PgSink *p)
@@ -119,9 +103,9 @@ pgsink_fail_for_error(PgSink *p, const char *doing)
 	const PgSinkError *e = &p->error;
 
 	if (lacks_position_table(p))
-		return pgsink_fail(p, IDEM_PROTO_REJECTED, e->sqlstate,
-						   "could not use position table %s at the target: %s; idempotency.sink_setup_sql(server) prints what to run there",
-						   p->position_table, e->message);
-	return pgsink_fail(p, pgsink_blame(e) == PGSINK_BLAME_CONFIG ? IDEM_PROTO_REJECTED : IDEM_PROTO_OUTAGE,
-					   e->sqlstate, "could not %s: %s", doing, e->message);
+		return idem_sink_fail(&p->failure, IDEM_PROTO_REJECTED, e->sqlstate,
+							  "could not use position table %s at the target: %s; idempotency.sink_setup_sql(server) prints what to run there",
+							  p->position_table, e->message);
+	return idem_sink_fail(&p->failure, pgsink_blame(e) == PGSINK_BLAME_CONFIG ? IDEM_PROTO_REJECTED : IDEM_PROTO_OUTAGE,
+						  e->sqlstate, "could not %s: %s", doing, e->message);
 }

@@ -67,18 +67,7 @@ static const IdemSinkOption idem_sink_postgres_options[] = {
 	{.name = "idle_timeout", .where = IDEM_OPTION_SERVER,
 	.type = IDEM_OPTION_INT, .min = 1000, .max = 3600000},
 
-	{.name = "user", .where = IDEM_OPTION_USER_MAPPING, .type = IDEM_OPTION_TEXT},
-	{.name = "password", .where = IDEM_OPTION_USER_MAPPING,
-	.type = IDEM_OPTION_TEXT, .secret = true},
-	/* a file with the password in its first line; the program reads it */
-	{.name = "secret_file", .where = IDEM_OPTION_USER_MAPPING,
-	.type = IDEM_OPTION_TEXT, .superuser = true},
-	{.name = "sslcert", .where = IDEM_OPTION_USER_MAPPING,
-	.type = IDEM_OPTION_TEXT, .superuser = true},
-	{.name = "sslkey", .where = IDEM_OPTION_USER_MAPPING,
-	.type = IDEM_OPTION_TEXT, .superuser = true},
-	{.name = "sslpassword", .where = IDEM_OPTION_USER_MAPPING,
-	.type = IDEM_OPTION_TEXT, .secret = true},
+	IDEM_SINK_LOGIN_OPTIONS,
 	{.name = NULL}
 };
 

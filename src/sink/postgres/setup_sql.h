@@ -54,7 +54,11 @@
 	");\n" \
 	"GRANT SELECT, INSERT ON %s TO %s;\n"
 
-/* The text for a foreign server of another kind of sink. */
+/* What sink_setup prints for a sink without a target that needs anything. */
+#define IDEM_SINK_NO_SETUP \
+	"# Nothing has to be prepared at the target of this server.\n"
+
+/* The text of sink_setup_sql for a foreign server of another kind of sink. */
 #define IDEM_SINK_NO_SETUP_SQL \
 	"-- Nothing has to be prepared: the server is of another foreign-data wrapper than idempotency_postgres.\n"
 

@@ -187,14 +187,6 @@ typedef enum PgSinkBlame
 	PGSINK_BLAME_CONFIG			/* the options, or objects of the target */
 } PgSinkBlame;
 
-/* Why the program has to end; FAILED carries these fields. */
-typedef struct PgSinkFailure
-{
-	IdemProtoOutcome outcome;	/* 0: no failure */
-	char		sqlstate[6];
-	char		message[IDEM_PROTO_MAX_MESSAGE + 1];
-} PgSinkFailure;
-
 typedef struct PgSink
 {
 	IdemSink	sink;
@@ -206,7 +198,7 @@ typedef struct PgSink
 	size_t		pending_end;
 	size_t		pending_size;
 	PgSinkError error;
-	PgSinkFailure failure;
+	IdemSinkFailure failure;
 	char	   *call_sql;		/* its parameters are arrays: event_id and the
 								 * fields in use */
 	bool		used[PGSINK_NFIELDS];	/* does the target take the field? */
@@ -389,14 +381,7 @@ extern void pgsink_note_error(PgSink *p, PgSinkPending pending, bool lost,
 /* Decide by step and SQLSTATE who is to blame. */
 extern PgSinkBlame pgsink_blame(const PgSinkError *error);
 
-/*
- * Note in p->failure why the program has to end, unless a reason is noted
- * already.  Always false, so that the caller can return the result.
- */
-extern bool pgsink_fail(PgSink *p, IdemProtoOutcome outcome, const char *sqlstate,
-						const char *fmt,...) __attribute__((format(printf, 4, 5)));
-
-/* The same, because p->error kept the program from doing something. */
+/* As idem_sink_fail, because p->error kept the program from doing something. */
 extern bool pgsink_fail_for_error(PgSink *p, const char *doing);
 
 /* batch.c */

@@ -97,9 +97,9 @@ use_field(PgSink *p, PgSinkField f, const char *type_oid, const char *type_name)
 			p->type[f] = type;
 			return true;
 		}
-	return pgsink_fail(p, IDEM_PROTO_REJECTED, "42804",
-					   "\"%s\" of %s.%s has type %s, in which the sink cannot give it",
-					   fields[f].name, p->config.schema, p->config.name, type_name);
+	return idem_sink_fail(&p->failure, IDEM_PROTO_REJECTED, "42804",
+						  "\"%s\" of %s.%s has type %s, in which the sink cannot give it",
+						  fields[f].name, p->config.schema, p->config.name, type_name);
 }
 
 /* One row per input argument of the functions of that name. */
@@ -131,17 +131,17 @@ check_function(PgSink *p, const PGresult *res)
 	int			rows = PQntuples(res);
 
 	if (rows == 0)
-		return pgsink_fail(p, IDEM_PROTO_REJECTED, "42883",
-						   "function %s.%s does not exist at the target", schema, name);
+		return idem_sink_fail(&p->failure, IDEM_PROTO_REJECTED, "42883",
+							  "function %s.%s does not exist at the target", schema, name);
 	if (strcmp(PQgetvalue(res, 0, 0), PQgetvalue(res, rows - 1, 0)) != 0)
-		return pgsink_fail(p, IDEM_PROTO_REJECTED, "42725",
-						   "function %s.%s is not unique at the target; the sink needs one without overloads",
-						   schema, name);
+		return idem_sink_fail(&p->failure, IDEM_PROTO_REJECTED, "42725",
+							  "function %s.%s is not unique at the target; the sink needs one without overloads",
+							  schema, name);
 	if (strcmp(PQgetvalue(res, 0, 1), "f") != 0 || strcmp(PQgetvalue(res, 0, 2), "t") == 0 ||
 		strcmp(PQgetvalue(res, 0, 9), "0") != 0)
-		return pgsink_fail(p, IDEM_PROTO_REJECTED, "42809",
-						   "%s.%s at the target must be a function that is not an aggregate, variadic or set-returning",
-						   schema, name);
+		return idem_sink_fail(&p->failure, IDEM_PROTO_REJECTED, "42809",
+							  "%s.%s at the target must be a function that is not an aggregate, variadic or set-returning",
+							  schema, name);
 	return true;
 }
 
@@ -163,9 +163,9 @@ use_arguments(PgSink *p, const PGresult *res)
 		if (f != NO_FIELD && !use_field(p, f, PQgetvalue(res, i, 7), PQgetvalue(res, i, 8)))
 			return false;
 		if (f == NO_FIELD && i < nargs - ndefaults)
-			return pgsink_fail(p, IDEM_PROTO_REJECTED, "42883",
-							   "function %s.%s at the target has an argument \"%s\", which is no part of an event and has no default",
-							   p->config.schema, p->config.name, name);
+			return idem_sink_fail(&p->failure, IDEM_PROTO_REJECTED, "42883",
+								  "function %s.%s at the target has an argument \"%s\", which is no part of an event and has no default",
+								  p->config.schema, p->config.name, name);
 	}
 	return true;
 }
@@ -209,9 +209,9 @@ use_columns(PgSink *p, const PGresult *res)
 	const char *name = p->config.name;
 
 	if (PQntuples(res) == 0)
-		return pgsink_fail(p, IDEM_PROTO_REJECTED, "42P01",
-						   "table %s.%s does not exist at the target; idempotency.sink_setup_sql(server) prints what to run there",
-						   schema, name);
+		return idem_sink_fail(&p->failure, IDEM_PROTO_REJECTED, "42P01",
+							  "table %s.%s does not exist at the target; idempotency.sink_setup_sql(server) prints what to run there",
+							  schema, name);
 	for (int i = 0; i < PQntuples(res); i++)
 	{
 		PgSinkField f = find_field(PQgetvalue(res, i, 0));
@@ -219,14 +219,14 @@ use_columns(PgSink *p, const PGresult *res)
 		if (f != NO_FIELD && !use_field(p, f, PQgetvalue(res, i, 1), PQgetvalue(res, i, 2)))
 			return false;
 		if (f == PGSINK_FIELD_EVENT_ID && strcmp(PQgetvalue(res, i, 3), "t") != 0)
-			return pgsink_fail(p, IDEM_PROTO_REJECTED, "42P10",
-							   "column \"event_id\" of table %s.%s at the target has no unique index of its own; a repeated event would be inserted twice",
-							   schema, name);
+			return idem_sink_fail(&p->failure, IDEM_PROTO_REJECTED, "42P10",
+								  "column \"event_id\" of table %s.%s at the target has no unique index of its own; a repeated event would be inserted twice",
+								  schema, name);
 	}
 	if (!p->used[PGSINK_FIELD_EVENT_ID])
-		return pgsink_fail(p, IDEM_PROTO_REJECTED, "42703",
-						   "table %s.%s at the target has no column \"event_id\"",
-						   schema, name);
+		return idem_sink_fail(&p->failure, IDEM_PROTO_REJECTED, "42703",
+							  "table %s.%s at the target has no column \"event_id\"",
+							  schema, name);
 	return true;
 }
 
@@ -375,8 +375,8 @@ describe_claims(PgSink *p)
 	if (PQntuples(res) > 0)
 		write_claims(p, PQgetvalue(res, 0, 0));
 	else if (strcmp(p->config.claim, "on") == 0)
-		ok = pgsink_fail(p, IDEM_PROTO_REJECTED, "42704",
-						 "extension \"idempotency\" is not installed at the target, but option \"claim\" is on");
+		ok = idem_sink_fail(&p->failure, IDEM_PROTO_REJECTED, "42704",
+							"extension \"idempotency\" is not installed at the target, but option \"claim\" is on");
 	PQclear(res);
 	return ok;
 }

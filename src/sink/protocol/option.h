@@ -55,6 +55,23 @@ typedef struct IdemSinkOption
 								 * spaces */
 } IdemSinkOption;
 
+/*
+ * The options of a login that all sinks with one have, in the user mapping.  The
+ * program reads secret_file: a file with the password in its first line.
+ */
+#define IDEM_SINK_LOGIN_OPTIONS \
+	{.name = "user", .where = IDEM_OPTION_USER_MAPPING, .type = IDEM_OPTION_TEXT}, \
+	{.name = "password", .where = IDEM_OPTION_USER_MAPPING, \
+	.type = IDEM_OPTION_TEXT, .secret = true}, \
+	{.name = "secret_file", .where = IDEM_OPTION_USER_MAPPING, \
+	.type = IDEM_OPTION_TEXT, .superuser = true}, \
+	{.name = "sslcert", .where = IDEM_OPTION_USER_MAPPING, \
+	.type = IDEM_OPTION_TEXT, .superuser = true}, \
+	{.name = "sslkey", .where = IDEM_OPTION_USER_MAPPING, \
+	.type = IDEM_OPTION_TEXT, .superuser = true}, \
+	{.name = "sslpassword", .where = IDEM_OPTION_USER_MAPPING, \
+	.type = IDEM_OPTION_TEXT, .secret = true}
+
 /* Return the option of that name; NULL if the table has none. */
 extern const IdemSinkOption *idem_sink_option_find(const IdemSinkOption *table,
 												   const char *name);

@@ -3,17 +3,15 @@
  * cell.h
  *		A number that is WAL-logged, changed in place, and sealed.
  *
- * Private to src/outbox.
- *
  * Copyright (c) 2026, the idempotency developers
  *
  * IDENTIFICATION
- *		src/outbox/cell.h
+ *		src/shared/cell.h
  *
  *-------------------------------------------------------------------------
  */
-#ifndef IDEM_OUTBOX_CELL_H
-#define IDEM_OUTBOX_CELL_H
+#ifndef IDEM_CELL_H
+#define IDEM_CELL_H
 
 #include "postgres.h"
 
@@ -32,10 +30,13 @@ extern IdemCell idem_cell_read(Relation rel);
 /* Set the value, WAL-logged, and seal it. */
 extern void idem_cell_write(Relation rel, int64 value);
 
+/* Break the seal, WAL-logged; the value stays. */
+extern void idem_cell_unseal(Relation rel);
+
 /*
  * Give out the n numbers after the value, and set *value to the value before
  * them.  Returns false, and changes nothing, if the cell is not sealed.
  */
 extern bool idem_cell_draw(Relation rel, int n, int64 *value);
 
-#endif							/* IDEM_OUTBOX_CELL_H */
+#endif							/* IDEM_CELL_H */

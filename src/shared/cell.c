@@ -30,14 +30,14 @@
  * LOG_AHEAD numbers are skipped.
  *
  * LOCKING: the page's content lock.  The caller has the sequence open, and
- * holds a lock on the sequence or on a segment.
+ * holds a lock that keeps the sequence from being dropped.
  *
  * MEMORY: nothing is kept.
  *
  * Copyright (c) 2026, the idempotency developers
  *
  * IDENTIFICATION
- *		src/outbox/cell.c
+ *		src/shared/cell.c
  *
  *-------------------------------------------------------------------------
  */
@@ -51,7 +51,7 @@
 #include "storage/bufmgr.h"
 #include "utils/rel.h"
 
-#include "outbox/cell.h"
+#include "shared/cell.h"
 #include "shared/catalog.h"
 
 #define LOG_AHEAD	128
@@ -191,6 +191,22 @@ idem_cell_write(Relation rel, int64 value)
 
 	LockBuffer(buffer, BUFFER_LOCK_EXCLUSIVE);
 	log_value(rel, buffer, value);
+	UnlockReleaseBuffer(buffer);
+}
+
+/* A log_cnt of 0 is what setval leaves, and is no seal: seals are negative. */
+void
+idem_cell_unseal(Relation rel)
+{
+	Buffer		buffer = ReadBuffer(rel, 0);
+	GenericXLogState *state;
+	Page		page;
+
+	LockBuffer(buffer, BUFFER_LOCK_EXCLUSIVE);
+	state = GenericXLogStart(rel);
+	page = GenericXLogRegisterBuffer(state, buffer, GENERIC_XLOG_FULL_IMAGE);
+	data_of(page)->log_cnt = 0;
+	GenericXLogFinish(state);
 	UnlockReleaseBuffer(buffer);
 }
 

@@ -1,0 +1,62 @@
+--
+-- Dedup store: the slots, which hold packed ids.
+--
+
+CREATE FUNCTION @extschema@.store_restamp()
+RETURNS trigger LANGUAGE C AS 'MODULE_PATHNAME', 'idem_store_restamp_fn';
+COMMENT ON FUNCTION @extschema@.store_restamp() IS
+'takes out of packed ids that are restored from a dump what is true in the dumped database only';
+
+-- The slots.  A body fills a page, is read in place, and therefore stands in
+-- its row as it is.  Rows are frozen when they are written, and nothing updates
+-- or deletes rows, so autovacuum has nothing to do.
+--
+-- A dump leaves out the filters, which the restored database would not find at
+-- their blocks, and the runs whose transaction the dump's snapshot does not see.
+-- Such a run may have ids that were completed after the snapshot was taken.  The
+-- ids that it has from before are still where the run got them from.
+DO $$
+DECLARE
+	slot name;
+BEGIN
+	FOR n IN 0 .. 47 LOOP
+		slot := 'store_slot_' || n;
+		EXECUTE format('CREATE TABLE idempotency_data.%I (
+			packer xid8 NOT NULL,
+			run bigint NOT NULL,
+			digest uuid NOT NULL,
+			kind smallint NOT NULL,
+			turn smallint,
+			state "char",
+			claimed_at timestamptz,
+			completed_at timestamptz,
+			event_id text COLLATE "C",
+			consumer text COLLATE "C",
+			result jsonb,
+			body bytea
+		) WITH (autovacuum_enabled = off, toast.autovacuum_enabled = off)', slot);
+		EXECUTE format('ALTER TABLE idempotency_data.%I ALTER COLUMN body SET STORAGE PLAIN', slot);
+		EXECUTE format('COMMENT ON TABLE idempotency_data.%I IS %L',
+			slot, format('slot %s of the dedup store, with packed ids', n));
+
+		EXECUTE format('CREATE INDEX %I ON idempotency_data.%I (kind, run, digest) WITH (deduplicate_items = off)',
+			slot || '_kind_run_digest_idx', slot);
+		EXECUTE format('COMMENT ON INDEX idempotency_data.%I IS %L',
+			slot || '_kind_run_digest_idx', 'finds the rows of a run, in the order of their ids');
+
+		EXECUTE format('CREATE TRIGGER store_restamp BEFORE INSERT ON idempotency_data.%I
+			FOR EACH ROW EXECUTE FUNCTION @extschema@.store_restamp()', slot);
+		EXECUTE format('ALTER TABLE idempotency_data.%I ENABLE ALWAYS TRIGGER store_restamp', slot);
+		EXECUTE format('COMMENT ON TRIGGER store_restamp ON idempotency_data.%I IS %L',
+			slot, 'fires for rows restored from a dump only');
+		EXECUTE format('CREATE TRIGGER store_restored BEFORE INSERT ON idempotency_data.%I
+			FOR EACH STATEMENT EXECUTE FUNCTION @extschema@.store_restored()', slot);
+		EXECUTE format('ALTER TABLE idempotency_data.%I ENABLE ALWAYS TRIGGER store_restored', slot);
+		EXECUTE format('COMMENT ON TRIGGER store_restored ON idempotency_data.%I IS %L',
+			slot, 'fires for rows restored from a dump only');
+
+		PERFORM pg_extension_config_dump(format('idempotency_data.%I', slot),
+			'WHERE kind <> 2 AND pg_catalog.pg_visible_in_snapshot(packer, pg_catalog.pg_current_snapshot())');
+	END LOOP;
+END
+$$;

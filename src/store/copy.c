@@ -1,0 +1,297 @@
+/*-------------------------------------------------------------------------
+ *
+ * copy.c
+ *		Copies a closed segment into runs, one of each class that it has.
+ *
+ * A completion of turn 1 becomes a digest on a page; its result, if it has one,
+ * goes beside it as a detail, and its id is dropped unless its consumer keeps
+ * ids.  Every other entry is kept as it is.  Claims that were kept, orders to
+ * forget, and what follows them are few.
+ *
+ * Invariant: the runs have every committed entry of the segment.  The segment is
+ * closed, and ShareLock on it was free for a moment, so nobody writes to it any
+ * more: who finds it current later on locks it, reads the state again, and
+ * leaves it.  The lock is not kept, so that those do not wait.
+ *
+ * What a crash leaves: pages without an end mark, which do not count; or the
+ * runs, whose entries are in the segment as well, until the segment is marked
+ * packed (pack.c).  Some of the runs may be there without the others: one
+ * transaction writes them all, but a run counts with its own end mark.
+ *
+ * LOCKING: ShareLock on the segment for a moment, then AccessShareLock on the
+ * segment and on its primary key, then RowExclusiveLock on the slot.  Each is
+ * taken only if it is free; the last three are kept to the end of the
+ * transaction.
+ *
+ * MEMORY: an entry's values are in a context of their own, reset for each entry.
+ *
+ * Copyright (c) 2026, the idempotency developers
+ *
+ * IDENTIFICATION
+ *		src/store/copy.c
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "postgres.h"
+
+#include "access/genam.h"
+#include "access/heapam.h"
+#include "access/htup_details.h"
+#include "access/relation.h"
+#include "access/table.h"
+#include "access/tableam.h"
+#include "executor/tuptable.h"
+#include "miscadmin.h"
+#include "storage/bufmgr.h"
+#include "storage/lmgr.h"
+#include "utils/builtins.h"
+#include "utils/memutils.h"
+#include "utils/rel.h"
+#include "utils/snapmgr.h"
+#include "utils/timestamp.h"
+
+#include "compat.h"
+#include "shared/fault.h"
+#include "shared/xid.h"
+#include "store/copy.h"
+#include "store/pace.h"
+#include "store/retention.h"
+#include "store/ring.h"
+#include "store/run.h"
+#include "store/survey.h"
+
+struct IdemCopy
+{
+	Relation	heap;
+	Relation	pkey;
+	Snapshot	snapshot;
+	FullTransactionId next_xid; /* read after the snapshot was taken */
+	int64		rows[IDEM_RETENTION_CLASSES];	/* that the snapshot sees, by
+												 * class */
+	IdemRun		runs[IDEM_RETENTION_CLASSES];	/* what they say of all
+												 * entries is set first */
+};
+
+bool
+idem_copy_is_drained(int segment)
+{
+	Oid			oid = idem_store_segment_oid(segment);
+
+	if (!ConditionalLockRelationOid(oid, ShareLock))
+		return false;
+	UnlockRelationOid(oid, ShareLock);
+	return true;
+}
+
+/* Open the primary key, if its lock is free. */
+static Relation
+open_pkey(Relation heap)
+{
+	list_free(RelationGetIndexList(heap));
+	if (!OidIsValid(heap->rd_pkindex))
+		ereport(ERROR,
+				(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
+				 errmsg("table \"%s\" has no valid primary key", RelationGetRelationName(heap)),
+				 errhint("Build it again with REINDEX.")));
+	if (!ConditionalLockRelationOid(heap->rd_pkindex, AccessShareLock))
+		return NULL;
+	return index_open(heap->rd_pkindex, NoLock);
+}
+
+/* Open the segment; false if a lock is not free. */
+static bool
+open_segment(IdemCopy *copy, int segment)
+{
+	if (!idem_copy_is_drained(segment))
+		return false;
+	copy->heap = idem_survey_open(idem_store_segment_oid(segment), AccessShareLock);
+	if (copy->heap == NULL)
+		return false;
+	copy->pkey = open_pkey(copy->heap);
+	if (copy->pkey == NULL)
+	{
+		table_close(copy->heap, NoLock);
+		return false;
+	}
+
+	/* Newer than the drain, so it sees all that was committed. */
+	if (ActiveSnapshotSet())
+		PopActiveSnapshot();
+	PushActiveSnapshot(GetLatestSnapshot());
+	copy->snapshot = GetActiveSnapshot();
+	copy->next_xid = ReadNextFullTransactionId();
+	return true;
+}
+
+void
+idem_copy_end(IdemCopy *copy)
+{
+	PopActiveSnapshot();
+	index_close(copy->pkey, NoLock);
+	table_close(copy->heap, NoLock);
+	pfree(copy);
+}
+
+/* The class of a row; one that is not known counts as for ever. */
+static int
+class_of(TupleTableSlot *row)
+{
+	int			class = DatumGetInt16(row->tts_values[IDEM_RING_CLASS]);
+
+	return idem_retention_seconds(class) > 0 ? class : IDEM_RETENTION_FOR_EVER;
+}
+
+/* Has the row to be kept as more than a digest? */
+static bool
+has_detail(TupleTableSlot *row)
+{
+	return !row->tts_isnull[IDEM_RING_RESULT] ||
+		DatumGetBool(row->tts_values[IDEM_RING_KEEP_ID]) ||
+		DatumGetChar(row->tts_values[IDEM_RING_STATE]) != IDEM_ENTRY_COMPLETED ||
+		DatumGetInt16(row->tts_values[IDEM_RING_TURN]) != 1;
+}
+
+/*
+ * Count a row, for what its run says of all its entries.  A frozen row is visible
+ * to everybody, whatever its xid was.
+ */
+static void
+summarize_row(IdemCopy *copy, TupleTableSlot *row)
+{
+	HeapTupleHeader header = ((HeapTupleTableSlot *) row)->tuple->t_data;
+	TimestampTz newest;
+	IdemRun    *run;
+
+	slot_getsomeattrs(row, IDEM_RING_NATTS);
+	run = &copy->runs[class_of(row)];
+	run->plain = run->plain && !has_detail(row);
+	newest = DatumGetTimestampTz(row->tts_values[row->tts_isnull[IDEM_RING_COMPLETED_AT] ?
+												 IDEM_RING_CLAIMED_AT : IDEM_RING_COMPLETED_AT]);
+	run->oldest = Min(run->oldest, DatumGetTimestampTz(row->tts_values[IDEM_RING_CLAIMED_AT]));
+	run->newest = Max(run->newest, newest);
+	copy->rows[class_of(row)]++;
+	if (!HeapTupleHeaderXminFrozen(header) && TransactionIdIsNormal(HeapTupleHeaderGetRawXmin(header)))
+	{
+		FullTransactionId xid = idem_xid_widen(HeapTupleHeaderGetRawXmin(header), copy->next_xid);
+
+		if (FullTransactionIdFollows(xid, run->last_xid))
+			run->last_xid = xid;
+	}
+}
+
+/* Read the rows once, in the order in which they stand. */
+static void
+summarize(IdemCopy *copy)
+{
+	TableScanDesc scan = idem_compat_table_beginscan(copy->heap, copy->snapshot);
+	TupleTableSlot *row = table_slot_create(copy->heap, NULL);
+
+	for (int class = 0; class < IDEM_RETENTION_CLASSES; class++)
+		copy->runs[class] = (IdemRun)
+	{
+		.class = class, .plain = true, .oldest = DT_NOEND, .newest = DT_NOBEGIN
+	};
+	while (table_scan_getnextslot(scan, ForwardScanDirection, row))
+	{
+		CHECK_FOR_INTERRUPTS();
+		summarize_row(copy, row);
+	}
+	ExecDropSingleTupleTableSlot(row);
+	table_endscan(scan);
+}
+
+IdemCopy *
+idem_copy_begin(int segment)
+{
+	IdemCopy   *copy = palloc0(sizeof(IdemCopy));
+
+	if (!open_segment(copy, segment))
+	{
+		pfree(copy);
+		return NULL;
+	}
+	summarize(copy);
+	return copy;
+}
+
+bool
+idem_copy_has(const IdemCopy *copy, int class)
+{
+	return copy->rows[class] > 0;
+}
+
+/* A value that may be missing; 0 stands for that. */
+static Datum
+varlena_or_none(TupleTableSlot *row, int column)
+{
+	return row->tts_isnull[column] ? (Datum) 0 :
+		PointerGetDatum(PG_DETOAST_DATUM(row->tts_values[column]));
+}
+
+/* The entry of a row.  Its values are valid until the row changes. */
+static void
+form_entry(TupleTableSlot *row, IdemEventEntry *entry)
+{
+	slot_getsomeattrs(row, IDEM_RING_NATTS);
+	memset(entry, 0, sizeof(*entry));
+	entry->digest = *DatumGetUUIDP(row->tts_values[IDEM_RING_DIGEST]);
+	entry->turn = DatumGetInt16(row->tts_values[IDEM_RING_TURN]);
+	entry->state = DatumGetChar(row->tts_values[IDEM_RING_STATE]);
+	entry->claimed_at = DatumGetTimestampTz(row->tts_values[IDEM_RING_CLAIMED_AT]);
+	if (!row->tts_isnull[IDEM_RING_COMPLETED_AT])
+		entry->completed_at = DatumGetTimestampTz(row->tts_values[IDEM_RING_COMPLETED_AT]);
+	entry->result = varlena_or_none(row, IDEM_RING_RESULT);
+	entry->has_detail = has_detail(row);
+	if (idem_entry_is_special(entry) || DatumGetBool(row->tts_values[IDEM_RING_KEEP_ID]))
+	{
+		entry->event_id = varlena_or_none(row, IDEM_RING_EVENT_ID);
+		entry->consumer = varlena_or_none(row, IDEM_RING_CONSUMER);
+	}
+}
+
+/* Give the rows of a class to the writer, in the order of the primary key. */
+static void
+copy_rows(IdemCopy *copy, int class, IdemRunWriter *writer)
+{
+	MemoryContext entry_context = AllocSetContextCreate(CurrentMemoryContext, "idempotency entry",
+														ALLOCSET_DEFAULT_SIZES);
+	TupleTableSlot *row = table_slot_create(copy->heap, NULL);
+	IndexScanDesc scan = idem_compat_index_beginscan(copy->heap, copy->pkey, copy->snapshot, 0);
+	IdemEventEntry entry;
+
+	index_rescan(scan, NULL, 0, NULL, 0);
+	while (index_getnext_slot(scan, ForwardScanDirection, row))
+	{
+		MemoryContext old;
+
+		slot_getsomeattrs(row, IDEM_RING_NATTS);
+		if (class_of(row) == class)
+		{
+			old = MemoryContextSwitchTo(entry_context);
+			form_entry(row, &entry);
+			MemoryContextSwitchTo(old);
+			idem_run_add(writer, &entry);
+			MemoryContextReset(entry_context);
+		}
+		idem_pace_entry();
+	}
+	index_endscan(scan);
+	ExecDropSingleTupleTableSlot(row);
+	MemoryContextDelete(entry_context);
+}
+
+void
+idem_copy_class(IdemCopy *copy, int class, IdemSlot *slot, int64 run_number, int64 stamp)
+{
+	IdemRun    *run = &copy->runs[class];
+	IdemRunWriter *writer;
+
+	run->number = run_number;
+	run->stamp = stamp;
+	idem_pace_begin();
+	writer = idem_run_begin(slot, run, copy->rows[class]);
+	copy_rows(copy, class, writer);
+	IDEM_FAULT_POINT("store-run-pages");
+	idem_run_finish(writer);
+	IDEM_FAULT_POINT("store-mark-written");
+}

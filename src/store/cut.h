@@ -1,0 +1,44 @@
+/*-------------------------------------------------------------------------
+ *
+ * cut.h
+ *		Empties segments and slots that are no longer needed.
+ *
+ * Private to src/store.
+ *
+ * Copyright (c) 2026, the idempotency developers
+ *
+ * IDENTIFICATION
+ *		src/store/cut.h
+ *
+ *-------------------------------------------------------------------------
+ */
+#ifndef IDEM_STORE_CUT_H
+#define IDEM_STORE_CUT_H
+
+#include "postgres.h"
+
+#include "access/transam.h"
+
+#include "store/survey.h"
+
+/*
+ * May the table be emptied, if every live snapshot sees the transactions before
+ * the horizon?  Does not ask whether somebody holds a lock on it.
+ */
+extern bool idem_cut_may_segment(const IdemSurvey *survey, int number, FullTransactionId horizon);
+extern bool idem_cut_may_slot(const IdemSurvey *survey, int number, FullTransactionId horizon);
+
+/*
+ * Empty the table; false if a lock was not free.  The caller holds the packer's
+ * lock, and its transaction ends next.  Before a slot the state was raised, in
+ * an earlier transaction.
+ */
+extern bool idem_cut(Oid oid);
+
+/*
+ * Is a segment packed, and not emptied yet?  Nothing that has expired goes
+ * meanwhile.
+ */
+extern bool idem_cut_packed_remain(const IdemSurvey *survey);
+
+#endif							/* IDEM_STORE_CUT_H */

@@ -1,0 +1,154 @@
+/*-------------------------------------------------------------------------
+ *
+ * pace.c
+ *		What the packer does for others while it writes a run.
+ *
+ * To merge large runs may take minutes.  Meanwhile the packer
+ *
+ * - serves interrupts;
+ * - closes the current segment when it is full, which needs no transaction;
+ * - sleeps if pack_max_rate says so;
+ * - gives way: it raises an error if a command waits for the database to be
+ *	 empty (DROP DATABASE, CREATE DATABASE with this template, ALTER DATABASE ...
+ *	 RENAME or SET TABLESPACE) or for the extension (DROP EXTENSION).  These
+ *	 commands lock the database or the extension first and then wait, the former
+ *	 for five seconds.  Nobody can signal a process that he does not know, so the
+ *	 packer tries these locks for a moment, ten times a second.
+ *
+ * A crash leaves nothing of this file.
+ *
+ * LOCKING: RowExclusiveLock on the database and AccessShareLock on the
+ * extension, each only if it is free, given back at once.
+ *
+ * MEMORY: none.
+ *
+ * Copyright (c) 2026, the idempotency developers
+ *
+ * IDENTIFICATION
+ *		src/store/pace.c
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "postgres.h"
+
+#include "catalog/pg_database.h"
+#include "catalog/pg_extension.h"
+#include "miscadmin.h"
+#include "postmaster/interrupt.h"
+#include "storage/latch.h"
+#include "storage/lmgr.h"
+#include "storage/lock.h"
+#include "utils/guc.h"
+#include "utils/uuid.h"
+#include "utils/wait_event.h"
+
+#include "shared/catalog.h"
+#include "shared/clock.h"
+#include "store/close.h"
+#include "store/pace.h"
+#include "store/setting.h"
+#include "store/uptime.h"
+
+/* Look around after so many entries, at most once in LOOK_MS. */
+#define LOOK_ENTRIES	256
+#define LOOK_MS			100
+
+static int64 entries = 0;		/* of the run so far */
+static IdemClock began_at = 0;
+static IdemClock next_look = 0;
+static bool gave_way = false;
+
+/* Is the lock free?  Takes it for a moment. */
+static bool
+is_free(const LOCKTAG *tag, LOCKMODE mode)
+{
+	if (LockAcquire(tag, mode, false, true) == LOCKACQUIRE_NOT_AVAIL)
+		return false;
+	LockRelease(tag, mode, false);
+	return true;
+}
+
+bool
+idem_pace_must_give_way(void)
+{
+	Oid			extension = idem_extension_oid();
+	LOCKTAG		tag;
+
+	if (ConfigReloadPending)
+	{
+		ConfigReloadPending = false;
+		ProcessConfigFile(PGC_SIGHUP);
+	}
+	if (!idem_store_maintenance || !OidIsValid(extension))
+		return true;
+	SET_LOCKTAG_OBJECT(tag, InvalidOid, DatabaseRelationId, MyDatabaseId, 0);
+	if (!is_free(&tag, RowExclusiveLock))
+		return true;
+	SET_LOCKTAG_OBJECT(tag, MyDatabaseId, ExtensionRelationId, extension, 0);
+	return !is_free(&tag, AccessShareLock);
+}
+
+bool
+idem_pace_gave_way(void)
+{
+	bool		result = gave_way;
+
+	gave_way = false;
+	return result;
+}
+
+void
+idem_pace_begin(void)
+{
+	entries = 0;
+	began_at = idem_clock();
+	next_look = idem_clock_plus_ms(began_at, LOOK_MS);
+	gave_way = false;
+}
+
+/* When the entries so far may have been written, by pack_max_rate. */
+static IdemClock
+earliest(void)
+{
+	if (idem_pack_max_rate == 0)
+		return began_at;
+	return began_at + entries * UUID_LEN * INT64CONST(1000000) / ((int64) idem_pack_max_rate * 1024);
+}
+
+/* Look around, and sleep while the run is ahead of its rate. */
+static void
+look_around(void)
+{
+	IdemClock	now;
+
+	do
+	{
+		CHECK_FOR_INTERRUPTS();
+		now = idem_clock();
+		if (now >= next_look)
+		{
+			next_look = idem_clock_plus_ms(now, LOOK_MS);
+			if (idem_pace_must_give_way())
+			{
+				gave_way = true;
+				/* worker.c catches it, and nobody sees it */
+				elog(ERROR, "packing gives way");
+			}
+			(void) idem_close_if_due(false);
+			idem_uptime_advance();
+		}
+		if (now >= earliest())
+			return;
+		(void) WaitLatch(MyLatch, WL_LATCH_SET | WL_TIMEOUT | WL_EXIT_ON_PM_DEATH,
+						 Min(idem_clock_ms_until(earliest()), LOOK_MS), PG_WAIT_EXTENSION);
+		ResetLatch(MyLatch);
+	} while (true);
+}
+
+void
+idem_pace_entry(void)
+{
+	CHECK_FOR_INTERRUPTS();
+	if (++entries % LOOK_ENTRIES == 0)
+		look_around();
+}

@@ -1,0 +1,39 @@
+/*-------------------------------------------------------------------------
+ *
+ * pace.h
+ *		What the packer does for others while it writes a run.
+ *
+ * Private to src/store.
+ *
+ * Copyright (c) 2026, the idempotency developers
+ *
+ * IDENTIFICATION
+ *		src/store/pace.h
+ *
+ *-------------------------------------------------------------------------
+ */
+#ifndef IDEM_STORE_PACE_H
+#define IDEM_STORE_PACE_H
+
+#include "postgres.h"
+
+/* A run begins. */
+extern void idem_pace_begin(void);
+
+/*
+ * Call it after each entry.  Serves interrupts, keeps pack_max_rate, closes the
+ * current segment if it is due, and raises an error if the packer has to give
+ * way.  No buffer is locked.
+ */
+extern void idem_pace_entry(void);
+
+/*
+ * Does a command need this database empty, or the extension gone, or was packing
+ * switched off?
+ */
+extern bool idem_pace_must_give_way(void);
+
+/* Was the error of this transaction raised in order to give way? */
+extern bool idem_pace_gave_way(void);
+
+#endif							/* IDEM_STORE_PACE_H */

@@ -1,0 +1,56 @@
+/*-------------------------------------------------------------------------
+ *
+ * pack.h
+ *		Closes segments, packs them into runs, merges runs, and empties what is
+ *		no longer needed.
+ *
+ * Copyright (c) 2026, the idempotency developers
+ *
+ * IDENTIFICATION
+ *		src/store/pack.h
+ *
+ *-------------------------------------------------------------------------
+ */
+#ifndef IDEM_STORE_PACK_H
+#define IDEM_STORE_PACK_H
+
+#include "postgres.h"
+
+/* Why maintenance took no further step. */
+typedef enum IdemMaintained
+{
+	IDEM_MAINTAINED,			/* there is none to take now */
+	IDEM_MAINTAINED_BUSY,		/* somebody else holds the packer's lock */
+	IDEM_MAINTAINED_LEAVE		/* the extension is gone, or somebody needs it
+								 * or the database, or maintenance is off */
+} IdemMaintained;
+
+/*
+ * Take steps until there is none to take now.  Begins and ends transactions of
+ * its own: call it outside of a transaction, in a process that is connected to
+ * the database.  Waits for no lock.  *steps: how many steps were taken.  After an
+ * error the caller aborts the transaction.
+ */
+extern IdemMaintained idem_store_maintain(int *steps);
+
+/*
+ * A writer found the current segment as large as it may get: see to it that
+ * somebody packs.  Never waits, never fails, and is cheap when a packer is at
+ * work.
+ */
+extern void idem_store_request_maintenance(void);
+
+/*
+ * Call it when an entry that expires is written.  The time of the store goes on
+ * only while a packer looks at it now and then.
+ */
+extern void idem_store_keep_time(void);
+
+/*
+ * Look whether there is a step to take, and see to it that somebody packs.  In a
+ * transaction without a snapshot of its own; for processes that look now and
+ * then.
+ */
+extern void idem_store_look_after(void);
+
+#endif							/* IDEM_STORE_PACK_H */

@@ -1,0 +1,72 @@
+/*-------------------------------------------------------------------------
+ *
+ * plan.h
+ *		Which step is there for a packer to take?
+ *
+ * Private to src/store.
+ *
+ * Copyright (c) 2026, the idempotency developers
+ *
+ * IDENTIFICATION
+ *		src/store/plan.h
+ *
+ *-------------------------------------------------------------------------
+ */
+#ifndef IDEM_STORE_PLAN_H
+#define IDEM_STORE_PLAN_H
+
+#include "postgres.h"
+
+#include "access/transam.h"
+
+#include "store/survey.h"
+
+typedef enum IdemStepKind
+{
+	IDEM_STEP_NONE,
+	IDEM_STEP_SEAL,
+	IDEM_STEP_CLOSE,
+	IDEM_STEP_CUT_SEGMENT,
+	IDEM_STEP_CUT_SLOT,
+	IDEM_STEP_COPY,
+	IDEM_STEP_MERGE
+} IdemStepKind;
+
+typedef struct IdemStep
+{
+	IdemStepKind kind;
+	int			number;			/* of the segment or slot */
+	int			target;			/* merge: slot of the new run */
+	int			class;			/* merge: of the runs */
+	int			level;			/* merge: of one of them */
+} IdemStep;
+
+/* Steps that were tried and could not be taken: bits by segment or slot. */
+typedef struct IdemTried
+{
+	bool		seal;
+	bool		close;
+	uint32		cut_segments;
+	uint64		cut_slots;
+	uint32		copies;
+	uint64		merges;
+} IdemTried;
+
+/*
+ * Find a step that has not been tried; false if there is none.  Every live
+ * snapshot sees the transactions before the horizon.  A step may turn out to be
+ * impossible after all, e.g. for want of a lock.
+ */
+extern bool idem_plan_step(const IdemSurvey *survey, FullTransactionId horizon,
+						   const IdemTried *tried, IdemStep *step);
+
+/* Is run i of the slot one of those that the step merges? */
+extern bool idem_plan_merges(const IdemSurvey *survey, const IdemStep *step, int i);
+
+/*
+ * A slot for a run of a class that is being packed now, not one of those in
+ * *taken, to which it is added; -1: there is none.
+ */
+extern int	idem_plan_target(const IdemSurvey *survey, int class, uint64 *taken);
+
+#endif							/* IDEM_STORE_PLAN_H */

@@ -1,0 +1,120 @@
+/*-------------------------------------------------------------------------
+ *
+ * ring.h
+ *		The open ring: the segments that entries are written to.
+ *
+ * A segment is a table of entries, one row each, with a primary key of
+ * (digest, turn).
+ *
+ * Private to src/store.
+ *
+ * Copyright (c) 2026, the idempotency developers
+ *
+ * IDENTIFICATION
+ *		src/store/ring.h
+ *
+ *-------------------------------------------------------------------------
+ */
+#ifndef IDEM_STORE_RING_H
+#define IDEM_STORE_RING_H
+
+#include "postgres.h"
+
+#include "access/htup.h"
+#include "access/xlogdefs.h"
+#include "executor/tuptable.h"
+#include "storage/block.h"
+#include "storage/itemptr.h"
+#include "storage/lockdefs.h"
+#include "utils/relcache.h"
+#include "utils/snapshot.h"
+
+#include "store/entry.h"
+
+/* As many as the install script makes; the store's state has a bit for each. */
+#define IDEM_STORE_SEGMENTS	8
+
+/* Columns of a segment, in the order of the install script, from 0. */
+enum
+{
+	IDEM_RING_CLAIMED_AT,		/* timestamptz */
+	IDEM_RING_COMPLETED_AT,		/* timestamptz; NULL unless completed */
+	IDEM_RING_DIGEST,			/* uuid */
+	IDEM_RING_TURN,				/* smallint */
+	IDEM_RING_CLASS,			/* smallint: retention.h */
+	IDEM_RING_STATE,			/* "char" */
+	IDEM_RING_KEEP_ID,			/* boolean */
+	IDEM_RING_EVENT_ID,			/* text */
+	IDEM_RING_CONSUMER,			/* text */
+	IDEM_RING_RESULT,			/* jsonb; nullable */
+	IDEM_RING_NATTS
+};
+
+/* The most rows that one call inserts. */
+#define IDEM_RING_CHUNK	64
+
+extern Oid	idem_store_segment_oid(int number);
+
+/* An open segment. */
+typedef struct IdemRingSegment IdemRingSegment;
+
+/*
+ * Open a segment: AccessShareLock to read, RowExclusiveLock to write.  What the
+ * segment allocates is in "context".  Closing gives AccessShareLock back;
+ * RowExclusiveLock stays to the end of the (sub)transaction.  All calls, the
+ * closing included, run under the same resource owner.
+ */
+extern IdemRingSegment *idem_ring_open(int number, LOCKMODE mode, MemoryContext context);
+extern void idem_ring_close(IdemRingSegment *segment);
+
+/* What a segment has of an event. */
+typedef struct IdemRingFinding
+{
+	bool		found;
+	bool		busy;			/* another transaction is writing or removing
+								 * a row; only busy_xid is set */
+	TransactionId busy_xid;		/* that transaction, or a subtransaction of it */
+	bool		dead_entries;	/* the index has entries, of dead rows maybe */
+	bool		own;			/* written by the current transaction */
+	bool		in_snapshot;	/* own, or the transaction snapshot sees it */
+	int16		turn;			/* the highest, and that row's fields */
+	char		state;
+	int16		class;
+	ItemPointerData tid;
+	TimestampTz claimed_at;
+	TimestampTz completed_at;
+	XLogRecPtr	commit_lsn;		/* once flushed up to here, the row is durable */
+} IdemRingFinding;
+
+/*
+ * Look for the rows of an event: as of now, uncommitted work of others counts;
+ * or as a snapshot sees them.
+ */
+extern void idem_ring_probe(IdemRingSegment *segment, const pg_uuid_t *digest,
+							IdemRingFinding *finding);
+extern void idem_ring_look_up(IdemRingSegment *segment, const pg_uuid_t *digest,
+							  Snapshot snapshot, IdemRingFinding *finding);
+
+/* Get a copy of a row's result; false if the row has none. */
+extern bool idem_ring_result(IdemRingSegment *segment, const ItemPointerData *tid, Datum *result);
+
+/*
+ * Insert n <= IDEM_RING_CHUNK entries, of ids and consumers within the limits.
+ * Sets their ref.
+ */
+extern void idem_ring_insert(IdemRingSegment *segment, IdemNewEntry *entries, int n);
+
+/*
+ * Visit the rows of a page of a segment, whether they are visible or not.  The
+ * page's buffer is locked meanwhile.
+ */
+extern void idem_ring_visit_page(Relation heap, BlockNumber block,
+								 void (*visit) (Relation heap, HeapTuple tuple, void *arg), void *arg);
+
+/*
+ * Remove a row that this transaction inserted; false if somebody else changed
+ * it meanwhile.
+ */
+extern bool idem_ring_delete(IdemRingSegment *segment, const ItemPointerData *tid);
+
+#endif							/* IDEM_STORE_RING_H */

@@ -1,0 +1,57 @@
+/*-------------------------------------------------------------------------
+ *
+ * runs.h
+ *		All runs of the store: the list that a session keeps, and the search.
+ *
+ * Private to src/store.
+ *
+ * Copyright (c) 2026, the idempotency developers
+ *
+ * IDENTIFICATION
+ *		src/store/runs.h
+ *
+ *-------------------------------------------------------------------------
+ */
+#ifndef IDEM_STORE_RUNS_H
+#define IDEM_STORE_RUNS_H
+
+#include "postgres.h"
+
+#include "utils/snapshot.h"
+
+#include "store/entry.h"
+#include "store/run.h"
+#include "store/state.h"
+
+/* What the runs have of an event. */
+typedef struct IdemRunsFinding
+{
+	bool		found;
+	bool		in_snapshot;	/* the transaction snapshot sees it */
+	IdemEventEntry entry;		/* the highest turn; the detail only if it was
+								 * asked for */
+	int64		run;			/* its number */
+	int16		class;			/* of the run */
+	TimestampTz oldest;			/* bounds of its times */
+	TimestampTz newest;
+	XLogRecPtr	lsn;			/* once flushed up to here, it is durable */
+} IdemRunsFinding;
+
+/* A search keeps the slots open that it has looked into. */
+typedef struct IdemRunSearch IdemRunSearch;
+
+/*
+ * Begin to search the runs that belong to a state of the store.  The session
+ * reads the end marks again if it knows those of another state only.
+ */
+extern IdemRunSearch *idem_runs_begin(const IdemStoreState *state, MemoryContext context);
+
+/*
+ * Search the runs that nothing has replaced; or, with a snapshot, the runs that
+ * it sees, replaced or not.  detail: get the detail, too.
+ */
+extern void idem_runs_search(IdemRunSearch *search, const pg_uuid_t *digest, Snapshot snapshot,
+							 bool detail, IdemRunsFinding *finding);
+extern void idem_runs_end(IdemRunSearch *search);
+
+#endif							/* IDEM_STORE_RUNS_H */

@@ -1,0 +1,48 @@
+/*-------------------------------------------------------------------------
+ *
+ * setting.c
+ *		The settings of the dedup store.
+ *
+ * Copyright (c) 2026, the idempotency developers
+ *
+ * IDENTIFICATION
+ *		src/store/setting.c
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "postgres.h"
+
+#include <limits.h>
+
+#include "utils/guc.h"
+
+#include "store/setting.h"
+
+int			idem_claim_segment_size = 4096;
+bool		idem_store_maintenance = true;
+int			idem_pack_max_rate = 0;
+
+void
+idem_store_setting_init(void)
+{
+	DefineCustomIntVariable("idempotency.claim_segment_size",
+							"Size at which a segment of the store of claims is closed, to be packed.",
+							"Twice as much for each closed segment that is not yet emptied.",
+							&idem_claim_segment_size,
+							4096, BLCKSZ / 1024, INT_MAX / 256,
+							PGC_SUSET, GUC_UNIT_KB, NULL, NULL, NULL);
+
+	DefineCustomBoolVariable("idempotency.store_maintenance",
+							 "Packs what the store of claims remembers.",
+							 "Without it the store grows by what each claim writes; stat_claim_segments shows it.",
+							 &idem_store_maintenance,
+							 true,
+							 PGC_SUSET, 0, NULL, NULL, NULL);
+
+	DefineCustomIntVariable("idempotency.pack_max_rate",
+							"Digests that are packed and merged per second, as a size.",
+							"A digest has 16 bytes.  0 means no limit.",
+							&idem_pack_max_rate,
+							0, 0, INT_MAX,
+							PGC_SUSET, GUC_UNIT_KB, NULL, NULL, NULL);
+}

@@ -1,0 +1,618 @@
+/*-------------------------------------------------------------------------
+ *
+ * slot.c
+ *		Slots: opening them, and reading their rows.
+ *
+ * A slot is read directly, without the executor and without a snapshot.  The
+ * rule of visibility is simple, because nothing updates or deletes rows: a
+ * frozen row is there for everybody, and another row is there if its
+ * transaction committed.  slot_write.c writes rows frozen.  Rows that a restore
+ * brought are not frozen; those of a restore that aborted are not there.  Rows
+ * that a packer wrote before it failed are there, but no end mark names them.
+ *
+ * A body is looked for at the block where its writer put it.  The index finds
+ * it wherever it is, e.g. after VACUUM FULL or a restore.  A look at a block
+ * believes nothing: the block may be past the end of the file, without
+ * contents, or have rows of another kind or run.  A row that an index entry
+ * leads to is compared with the entry's key, too: after a crash in the middle
+ * of emptying (shared/empty.c) the entry may be older than the file, and VACUUM
+ * may have given the place of a dead row to another row.
+ *
+ * LOCKING: the lock on the heap that the slot was opened with, and the same
+ * lock on the index from its first use on; both until the slot is closed.  A
+ * body that is handed out is on a page that is pinned and share-locked; the
+ * caller releases both (UnlockReleaseBuffer), and meanwhile looks at no other
+ * page of the slot.
+ *
+ * MEMORY: what a function returns, and what a scan needs, is in the context
+ * that is current at the call that makes it.
+ *
+ * Copyright (c) 2026, the idempotency developers
+ *
+ * IDENTIFICATION
+ *		src/store/slot.c
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "postgres.h"
+
+#include "access/genam.h"
+#include "access/heapam.h"
+#include "access/htup_details.h"
+#include "access/relscan.h"
+#include "access/table.h"
+#include "access/tableam.h"
+#include "catalog/pg_am.h"
+#include "catalog/pg_index.h"
+#include "catalog/pg_type.h"
+#include "miscadmin.h"
+#include "nodes/pg_list.h"
+#include "storage/bufmgr.h"
+#include "storage/lmgr.h"
+#include "utils/fmgroids.h"
+#include "utils/rel.h"
+#include "utils/snapmgr.h"
+
+#include "compat.h"
+#include "shared/catalog.h"
+#include "shared/empty.h"
+#include "store/slot.h"
+
+/* Columns of the index, from 1. */
+enum
+{
+	KEY_KIND = 1,
+	KEY_RUN,
+	KEY_DIGEST,
+	NKEYS = KEY_DIGEST
+};
+
+/* Rows of every run. */
+#define ANY_RUN		(-1)
+
+static IdemRelRef slot_refs[] = {
+	IDEM_RELREF("store_slot_0"), IDEM_RELREF("store_slot_1"),
+	IDEM_RELREF("store_slot_2"), IDEM_RELREF("store_slot_3"),
+	IDEM_RELREF("store_slot_4"), IDEM_RELREF("store_slot_5"),
+	IDEM_RELREF("store_slot_6"), IDEM_RELREF("store_slot_7"),
+	IDEM_RELREF("store_slot_8"), IDEM_RELREF("store_slot_9"),
+	IDEM_RELREF("store_slot_10"), IDEM_RELREF("store_slot_11"),
+	IDEM_RELREF("store_slot_12"), IDEM_RELREF("store_slot_13"),
+	IDEM_RELREF("store_slot_14"), IDEM_RELREF("store_slot_15"),
+	IDEM_RELREF("store_slot_16"), IDEM_RELREF("store_slot_17"),
+	IDEM_RELREF("store_slot_18"), IDEM_RELREF("store_slot_19"),
+	IDEM_RELREF("store_slot_20"), IDEM_RELREF("store_slot_21"),
+	IDEM_RELREF("store_slot_22"), IDEM_RELREF("store_slot_23"),
+	IDEM_RELREF("store_slot_24"), IDEM_RELREF("store_slot_25"),
+	IDEM_RELREF("store_slot_26"), IDEM_RELREF("store_slot_27"),
+	IDEM_RELREF("store_slot_28"), IDEM_RELREF("store_slot_29"),
+	IDEM_RELREF("store_slot_30"), IDEM_RELREF("store_slot_31"),
+	IDEM_RELREF("store_slot_32"), IDEM_RELREF("store_slot_33"),
+	IDEM_RELREF("store_slot_34"), IDEM_RELREF("store_slot_35"),
+	IDEM_RELREF("store_slot_36"), IDEM_RELREF("store_slot_37"),
+	IDEM_RELREF("store_slot_38"), IDEM_RELREF("store_slot_39"),
+	IDEM_RELREF("store_slot_40"), IDEM_RELREF("store_slot_41"),
+	IDEM_RELREF("store_slot_42"), IDEM_RELREF("store_slot_43"),
+	IDEM_RELREF("store_slot_44"), IDEM_RELREF("store_slot_45"),
+	IDEM_RELREF("store_slot_46"), IDEM_RELREF("store_slot_47"),
+};
+
+StaticAssertDecl(lengthof(slot_refs) == IDEM_STORE_SLOTS, "a name for each slot");
+
+/* The rows that a reader wants. */
+typedef struct Wanted
+{
+	IdemSlotKind kind;
+	int64		run;			/* or ANY_RUN */
+	const pg_uuid_t *digest;	/* NULL: any */
+} Wanted;
+
+struct IdemSlotScan
+{
+	const IdemSlot *slot;
+	Wanted		wanted;
+	pg_uuid_t	digest;			/* wanted.digest points to it */
+	IndexScanDesc scan;			/* NULL: the index has no entries */
+};
+
+/* Opening */
+
+Oid
+idem_slot_oid(int number)
+{
+	return idem_relref_oid(&slot_refs[number]);
+}
+
+/* Error 55000: a slot is not as it was made; the hint is a sentence. */
+pg_noreturn static void
+report_altered(Relation heap, const char *hint)
+{
+	ereport(ERROR,
+			(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
+			 errmsg("table \"%s\" was altered", RelationGetRelationName(heap)),
+			 errdetail("A slot of the dedup store has an index on (kind, run, digest) and the %d columns that it was made with.",
+					   IDEM_SLOT_NATTS),
+			 errhint("%s", hint)));
+}
+
+/* A column that was added and dropped again does no harm. */
+static void
+check_columns(Relation heap)
+{
+	TupleDesc	desc = RelationGetDescr(heap);
+
+	for (int i = 0; i < IDEM_SLOT_NATTS; i++)
+	{
+		if (i >= desc->natts || TupleDescAttr(desc, i)->attisdropped)
+			report_altered(heap, "A column that was dropped cannot be given back: restore the database from a backup.");
+	}
+	for (int i = IDEM_SLOT_NATTS; i < desc->natts; i++)
+	{
+		if (!TupleDescAttr(desc, i)->attisdropped)
+			report_altered(heap, "Drop the columns that were added.");
+	}
+	/* a body is read in place, so it must be neither compressed nor moved */
+	if (TupleDescAttr(desc, IDEM_SLOT_BODY)->attstorage != TYPSTORAGE_PLAIN)
+		report_altered(heap, "Set the storage of the column body to PLAIN.");
+}
+
+/* Is it a plain ascending btree on (kind, run, digest)? */
+static bool
+is_slot_index(Relation index)
+{
+	Form_pg_index form = index->rd_index;
+
+	return index->rd_rel->relam == BTREE_AM_OID && !form->indisunique &&
+		form->indnatts == NKEYS && form->indnkeyatts == NKEYS &&
+		form->indkey.values[KEY_KIND - 1] == IDEM_SLOT_KIND + 1 &&
+		form->indkey.values[KEY_RUN - 1] == IDEM_SLOT_RUN + 1 &&
+		form->indkey.values[KEY_DIGEST - 1] == IDEM_SLOT_DIGEST + 1 &&
+		index->rd_indoption[0] == 0 && index->rd_indoption[1] == 0 &&
+		index->rd_indoption[2] == 0 &&
+		heap_attisnull(index->rd_indextuple, Anum_pg_index_indpred, NULL);
+}
+
+int
+idem_slot_indexes(Relation heap, bool to_read, Oid *oids)
+{
+	List	   *indexes = RelationGetIndexList(heap);
+	ListCell   *lc;
+	int			n = 0;
+
+	foreach(lc, indexes)
+	{
+		/* the lock on the table keeps the index from being dropped */
+		Relation	index = RelationIdGetRelation(lfirst_oid(lc));
+		bool		usable;
+
+		if (!RelationIsValid(index) || !is_slot_index(index) || n == IDEM_SLOT_MAX_INDEXES)
+			report_altered(heap, "Drop the indexes that were added.");
+		usable = to_read ? index->rd_index->indisvalid : index->rd_index->indisready;
+		RelationClose(index);
+		if (usable)
+			oids[n++] = lfirst_oid(lc);
+	}
+	list_free(indexes);
+	if (n == 0)
+		report_altered(heap, "Create an index on (kind, run, digest), or build one that is invalid again with REINDEX.");
+	return n;
+}
+
+/* Fill in a slot whose heap is open and locked. */
+static void
+init_slot(IdemSlot *slot, int number, LOCKMODE mode, Relation heap)
+{
+	slot->number = number;
+	slot->mode = mode;
+	slot->heap = heap;
+	slot->index = NULL;
+	slot->nlocked = 0;
+	check_columns(heap);
+	slot->nblocks = RelationGetNumberOfBlocks(heap);
+}
+
+void
+idem_slot_open(IdemSlot *slot, int number, LOCKMODE mode)
+{
+	init_slot(slot, number, mode, table_open(idem_slot_oid(number), mode));
+}
+
+/* Lock all indexes that reading or writing needs, if their locks are free. */
+static bool
+lock_indexes_nowait(IdemSlot *slot)
+{
+	Oid			oids[IDEM_SLOT_MAX_INDEXES];
+	int			n = idem_slot_indexes(slot->heap, slot->mode == AccessShareLock, oids);
+
+	for (int i = 0; i < n; i++)
+	{
+		if (!ConditionalLockRelationOid(oids[i], slot->mode))
+			return false;
+		slot->locked[slot->nlocked++] = oids[i];
+	}
+	return true;
+}
+
+bool
+idem_slot_open_nowait(IdemSlot *slot, int number, LOCKMODE mode)
+{
+	Oid			oid = idem_slot_oid(number);
+
+	if (!ConditionalLockRelationOid(oid, mode))
+		return false;
+	init_slot(slot, number, mode, table_open(oid, NoLock));
+	if (lock_indexes_nowait(slot))
+		return true;
+	idem_slot_close(slot, mode);
+	return false;
+}
+
+void
+idem_slot_close(IdemSlot *slot, LOCKMODE mode)
+{
+	if (slot->index != NULL)
+		index_close(slot->index, NoLock);
+	for (int i = 0; i < slot->nlocked && mode != NoLock; i++)
+		UnlockRelationOid(slot->locked[i], slot->mode);
+	table_close(slot->heap, mode);
+	slot->heap = slot->index = NULL;
+	slot->nlocked = 0;
+}
+
+bool
+idem_slot_is_pristine(const IdemSlot *slot)
+{
+	return idem_empty_is_pristine(slot->heap);
+}
+
+/*
+ * The index to read from.  It is opened at its first use, so the slot changes
+ * although callers that only read have it as const.
+ */
+static Relation
+slot_index(const IdemSlot *slot)
+{
+	IdemSlot   *mutable = unconstify(IdemSlot *, slot);
+	Oid			oids[IDEM_SLOT_MAX_INDEXES];
+
+	if (slot->index != NULL)
+		return slot->index;
+	(void) idem_slot_indexes(slot->heap, true, oids);
+	if (slot->nlocked > 0)
+		mutable->index = index_open(oids[0], NoLock);
+	else
+	{
+		mutable->index = index_open(oids[0], slot->mode);
+		mutable->locked[mutable->nlocked++] = oids[0];
+	}
+	return slot->index;
+}
+
+/* Rows */
+
+Datum
+idem_slot_value(const IdemSlot *slot, HeapTuple tuple, int column, bool *isnull)
+{
+	return heap_getattr(tuple, column + 1, RelationGetDescr(slot->heap), isnull);
+}
+
+/*
+ * Is the row there, for everybody?  SnapshotSelf counts rows that committed,
+ * and our own transaction's.
+ */
+static bool
+is_there(HeapTuple tuple, Buffer buffer)
+{
+	HeapTupleHeader header = tuple->t_data;
+
+	if (HeapTupleHeaderXminFrozen(header) && (header->t_infomask & HEAP_XMAX_INVALID) != 0)
+		return true;
+	return HeapTupleSatisfiesVisibility(tuple, SnapshotSelf, buffer);
+}
+
+/* Has the row the wanted key? */
+static bool
+is_wanted(const IdemSlot *slot, HeapTuple tuple, const Wanted *wanted)
+{
+	bool		isnull;
+
+	if (DatumGetInt16(idem_slot_value(slot, tuple, IDEM_SLOT_KIND, &isnull)) != wanted->kind)
+		return false;
+	if (wanted->run != ANY_RUN &&
+		DatumGetInt64(idem_slot_value(slot, tuple, IDEM_SLOT_RUN, &isnull)) != wanted->run)
+		return false;
+	return wanted->digest == NULL ||
+		idem_digest_compare(DatumGetUUIDP(idem_slot_value(slot, tuple, IDEM_SLOT_DIGEST, &isnull)),
+							wanted->digest) == 0;
+}
+
+/* Point a tuple to the row at an offset of a locked page, if it is wanted. */
+static bool
+find_row(const IdemSlot *slot, Buffer buffer, OffsetNumber offset, const Wanted *wanted,
+		 HeapTuple tuple)
+{
+	Page		page = BufferGetPage(buffer);
+	ItemId		item = PageGetItemId(page, offset);
+
+	if (!ItemIdIsNormal(item))
+		return false;
+	tuple->t_data = (HeapTupleHeader) PageGetItem(page, item);
+	tuple->t_len = ItemIdGetLength(item);
+	tuple->t_tableOid = RelationGetRelid(slot->heap);
+	ItemPointerSet(&tuple->t_self, BufferGetBlockNumber(buffer), offset);
+	return is_wanted(slot, tuple, wanted) && is_there(tuple, buffer);
+}
+
+/*
+ * Pin and share-lock a block; InvalidBuffer if it is past the end of the file,
+ * e.g. InvalidBlockNumber, or without contents.
+ */
+static Buffer
+lock_block(const IdemSlot *slot, BlockNumber block)
+{
+	Buffer		buffer;
+
+	/* our own transaction may have written since the slot was opened */
+	if (block >= slot->nblocks && block >= RelationGetNumberOfBlocks(slot->heap))
+		return InvalidBuffer;
+	buffer = ReadBuffer(slot->heap, block);
+	LockBuffer(buffer, BUFFER_LOCK_SHARE);
+	if (!PageIsNew(BufferGetPage(buffer)))
+		return buffer;
+	UnlockReleaseBuffer(buffer);
+	return InvalidBuffer;
+}
+
+/* Find the row at tid, if it is wanted; its page is pinned and locked then. */
+static bool
+lock_row(const IdemSlot *slot, ItemPointer tid, const Wanted *wanted, HeapTuple tuple, Buffer *buffer)
+{
+	OffsetNumber offset = ItemPointerGetOffsetNumber(tid);
+
+	*buffer = lock_block(slot, ItemPointerGetBlockNumber(tid));
+	if (!BufferIsValid(*buffer))
+		return false;
+	if (offset <= PageGetMaxOffsetNumber(BufferGetPage(*buffer)) &&
+		find_row(slot, *buffer, offset, wanted, tuple))
+		return true;
+	UnlockReleaseBuffer(*buffer);
+	*buffer = InvalidBuffer;
+	return false;
+}
+
+/* The body of a row. */
+static const char *
+row_body(const IdemSlot *slot, HeapTuple tuple, int *len)
+{
+	bool		isnull;
+	Datum		value = idem_slot_value(slot, tuple, IDEM_SLOT_BODY, &isnull);
+
+	if (isnull || VARATT_IS_EXTENDED(DatumGetPointer(value)) ||
+		VARSIZE(DatumGetPointer(value)) - VARHDRSZ > IDEM_SLOT_BODY_BYTES)
+		ereport(ERROR,
+				(errcode(ERRCODE_DATA_CORRUPTED),
+				 errmsg("row (%u,%u) of table \"%s\" has no readable body",
+						ItemPointerGetBlockNumber(&tuple->t_self),
+						ItemPointerGetOffsetNumber(&tuple->t_self),
+						RelationGetRelationName(slot->heap))));
+	*len = VARSIZE(DatumGetPointer(value)) - VARHDRSZ;
+	return VARDATA(DatumGetPointer(value));
+}
+
+const char *
+idem_slot_body_at(const IdemSlot *slot, BlockNumber block, IdemSlotKind kind,
+				  int64 run, const pg_uuid_t *digest, int *len, Buffer *buffer)
+{
+	Wanted		wanted = {kind, run, digest};
+	HeapTupleData tuple;
+	OffsetNumber last;
+
+	*buffer = lock_block(slot, block);
+	if (!BufferIsValid(*buffer))
+		return NULL;
+	last = PageGetMaxOffsetNumber(BufferGetPage(*buffer));
+	for (OffsetNumber offset = FirstOffsetNumber; offset <= last; offset++)
+	{
+		if (find_row(slot, *buffer, offset, &wanted, &tuple))
+			return row_body(slot, &tuple, len);
+	}
+	UnlockReleaseBuffer(*buffer);
+	*buffer = InvalidBuffer;
+	return NULL;
+}
+
+XLogRecPtr
+idem_slot_lsn(const IdemSlot *slot, ItemPointer tid)
+{
+	Buffer		buffer = lock_block(slot, ItemPointerGetBlockNumber(tid));
+	XLogRecPtr	lsn = InvalidXLogRecPtr;
+
+	if (BufferIsValid(buffer))
+	{
+		lsn = BufferGetLSNAtomic(buffer);
+		UnlockReleaseBuffer(buffer);
+	}
+	return lsn;
+}
+
+/* By the index */
+
+/* Scan keys for the wanted rows; returns how many. */
+static int
+init_keys(const Wanted *wanted, ScanKey keys)
+{
+	int			n = 0;
+
+	ScanKeyInit(&keys[n++], KEY_KIND, BTEqualStrategyNumber, F_INT2EQ,
+				Int16GetDatum(wanted->kind));
+	if (wanted->run != ANY_RUN)
+		ScanKeyInit(&keys[n++], KEY_RUN, BTEqualStrategyNumber, F_INT8EQ,
+					Int64GetDatum(wanted->run));
+	if (wanted->digest != NULL)
+		ScanKeyInit(&keys[n++], KEY_DIGEST, BTEqualStrategyNumber, F_UUID_EQ,
+					UUIDPGetDatum(wanted->digest));
+	return n;
+}
+
+/*
+ * Begin a scan of the index; NULL if the index has no entries.  The scan
+ * returns places, and does not visit the heap, so it needs no snapshot.  A
+ * crash in the middle of emptying may have left an index without blocks.
+ */
+static IndexScanDesc
+begin_scan(const IdemSlot *slot, ScanKey keys, int nkeys)
+{
+	Relation	index = slot_index(slot);
+	IndexScanDesc scan;
+
+	if (RelationGetNumberOfBlocks(index) <= IDEM_EMPTY_INDEX_BLOCKS)
+		return NULL;
+	scan = idem_compat_index_beginscan(slot->heap, index, SnapshotAny, nkeys);
+	index_rescan(scan, keys, nkeys, NULL, 0);
+	return scan;
+}
+
+/* Begin a scan for the wanted rows. */
+static IndexScanDesc
+begin_wanted(const IdemSlot *slot, const Wanted *wanted)
+{
+	ScanKeyData keys[NKEYS];
+	int			nkeys = init_keys(wanted, keys);
+
+	return begin_scan(slot, keys, nkeys);
+}
+
+static void
+end_scan(IndexScanDesc scan)
+{
+	if (scan != NULL)
+		index_endscan(scan);
+}
+
+const char *
+idem_slot_body_by_index(const IdemSlot *slot, IdemSlotKind kind, int64 run,
+						const pg_uuid_t *digest, int *len, ItemPointer tid,
+						Buffer *buffer)
+{
+	Wanted		wanted = {kind, run, NULL};
+	ScanKeyData keys[NKEYS];
+	int			nkeys = init_keys(&wanted, keys);
+	IndexScanDesc scan;
+	ItemPointer found;
+	HeapTupleData tuple;
+	const char *body = NULL;
+
+	ScanKeyInit(&keys[nkeys++], KEY_DIGEST, BTLessEqualStrategyNumber, F_UUID_LE,
+				UUIDPGetDatum(digest));
+	*buffer = InvalidBuffer;
+	scan = begin_scan(slot, keys, nkeys);
+	while (body == NULL && scan != NULL &&
+		   (found = index_getnext_tid(scan, BackwardScanDirection)) != NULL)
+	{
+		*tid = *found;
+		if (lock_row(slot, tid, &wanted, &tuple, buffer))
+			body = row_body(slot, &tuple, len);
+		else
+			CHECK_FOR_INTERRUPTS();
+	}
+	end_scan(scan);
+	return body;
+}
+
+IdemSlotScan *
+idem_slot_scan_begin(const IdemSlot *slot, IdemSlotKind kind, int64 run, const pg_uuid_t *digest)
+{
+	IdemSlotScan *scan = palloc(sizeof(IdemSlotScan));
+
+	scan->slot = slot;
+	scan->wanted = (Wanted)
+	{
+		kind, run < 0 ? ANY_RUN : run, NULL
+	};
+	if (digest != NULL)
+	{
+		scan->digest = *digest;
+		scan->wanted.digest = &scan->digest;
+	}
+	scan->scan = begin_wanted(slot, &scan->wanted);
+	return scan;
+}
+
+/*
+ * Go to the next wanted row, and lock its page; false at the end.  A scan of a
+ * btree begins anew if it is asked once more, so it is closed at the end.
+ */
+static bool
+lock_next(IdemSlotScan *scan, HeapTuple tuple, Buffer *buffer)
+{
+	ItemPointer tid;
+
+	while (scan->scan != NULL &&
+		   (tid = index_getnext_tid(scan->scan, ForwardScanDirection)) != NULL)
+	{
+		CHECK_FOR_INTERRUPTS();
+		if (lock_row(scan->slot, tid, &scan->wanted, tuple, buffer))
+			return true;
+	}
+	end_scan(scan->scan);
+	scan->scan = NULL;
+	return false;
+}
+
+HeapTuple
+idem_slot_scan_next(IdemSlotScan *scan)
+{
+	HeapTupleData tuple;
+	HeapTuple	copy;
+	Buffer		buffer;
+
+	if (!lock_next(scan, &tuple, &buffer))
+		return NULL;
+	copy = heap_copytuple(&tuple);
+	UnlockReleaseBuffer(buffer);
+	return copy;
+}
+
+bool
+idem_slot_scan_next_body(IdemSlotScan *scan, char *body, int *len)
+{
+	HeapTupleData tuple;
+	Buffer		buffer;
+	const char *in_place;
+
+	if (!lock_next(scan, &tuple, &buffer))
+		return false;
+	in_place = row_body(scan->slot, &tuple, len);
+	memcpy(body, in_place, *len);
+	UnlockReleaseBuffer(buffer);
+	return true;
+}
+
+void
+idem_slot_scan_end(IdemSlotScan *scan)
+{
+	end_scan(scan->scan);
+	pfree(scan);
+}
+
+void
+idem_slot_visit(const IdemSlot *slot, IdemSlotKind kind, int64 run,
+				IdemSlotVisitor visit, void *arg)
+{
+	TupleDesc	desc = RelationGetDescr(slot->heap);
+	Datum	   *values = palloc(desc->natts * sizeof(Datum));
+	bool	   *nulls = palloc(desc->natts * sizeof(bool));
+	IdemSlotScan *scan = idem_slot_scan_begin(slot, kind, run, NULL);
+	HeapTuple	tuple;
+	bool		more = true;
+
+	while (more && (tuple = idem_slot_scan_next(scan)) != NULL)
+	{
+		heap_deform_tuple(tuple, desc, values, nulls);
+		more = visit(values, nulls, &tuple->t_self, arg);
+		heap_freetuple(tuple);
+	}
+	idem_slot_scan_end(scan);
+	pfree(values);
+	pfree(nulls);
+}

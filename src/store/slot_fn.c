@@ -1,0 +1,63 @@
+/*-------------------------------------------------------------------------
+ *
+ * slot_fn.c
+ *		SQL functions of the slots.
+ *
+ * Copyright (c) 2026, the idempotency developers
+ *
+ * IDENTIFICATION
+ *		src/store/slot_fn.c
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "postgres.h"
+
+#include "access/htup_details.h"
+#include "commands/trigger.h"
+#include "fmgr.h"
+#include "utils/rel.h"
+#include "utils/xid8.h"
+
+#include "compat.h"
+#include "shared/args.h"
+#include "store/run.h"
+#include "store/uptime.h"
+
+PG_FUNCTION_INFO_V1(idem_store_restamp_fn);
+
+/*
+ * Trigger of each slot, before insert.  The packer fires no triggers, so the
+ * rows that come here are restored from a dump.  Their transaction ids belong
+ * to another cluster: everybody who sees the row sees what its packer saw.
+ */
+Datum
+idem_store_restamp_fn(PG_FUNCTION_ARGS)
+{
+	TriggerData *trigger = idem_require_insert_trigger(fcinfo, "store_restamp");
+	TupleDesc	desc = RelationGetDescr(trigger->tg_relation);
+	HeapTuple	tuple = trigger->tg_trigtuple;
+	int			columns[2] = {IDEM_SLOT_PACKER + 1, IDEM_SLOT_BODY + 1};
+	Datum		values[2];
+	bool		nulls[2] = {false};
+	bool		no_kind;
+	bool		no_body;
+	Datum		kind = heap_getattr(tuple, IDEM_SLOT_KIND + 1, desc, &no_kind);
+	Datum		body = heap_getattr(tuple, IDEM_SLOT_BODY + 1, desc, &no_body);
+	bool		is_mark = !no_kind && DatumGetInt16(kind) == IDEM_SLOT_MARK && !no_body;
+
+	values[0] = FullTransactionIdGetDatum(InvalidFullTransactionId);
+	if (is_mark)
+	{
+		bytea	   *bytes = DatumGetByteaPP(body);
+
+		values[1] = PointerGetDatum(idem_run_restamp(VARDATA_ANY(bytes), VARSIZE_ANY_EXHDR(bytes),
+													 idem_uptime_now()));
+	}
+	else if (!no_body)
+	{
+		/* INSERT has packed a short one, which nobody could read in place */
+		values[1] = PointerGetDatum(PG_DETOAST_DATUM(body));
+	}
+	return PointerGetDatum(heap_modify_tuple_by_cols(tuple, desc, no_body ? 1 : 2,
+													 columns, values, nulls));
+}

@@ -1,0 +1,326 @@
+/*-------------------------------------------------------------------------
+ *
+ * slot_write.c
+ *		Appends rows to a slot, frozen.
+ *
+ * Rows are frozen when they are written, and their pages are marked all-visible
+ * at once.  So nothing has to touch them again: no reader sets hint bits, and
+ * neither VACUUM nor a freeze writes the pages a second time.  A frozen row is
+ * there for everybody from the moment it is written, even if its transaction
+ * aborts.  That is harmless because readers go by end marks (run.c), and the
+ * row of the end mark is the last one that is written.  Logical decoding skips
+ * the rows (insert_rows).
+ *
+ * Values that are too long for a row go to the TOAST table; heap_multi_insert
+ * writes their chunks with the same options, so they are frozen as well.  Only
+ * the visibility map does not know that: the first VACUUM against wraparound
+ * reads the TOAST table, and marks its pages.
+ *
+ * A body fills a page.  Bodies that are written one after the other stand on
+ * consecutive blocks, because each row goes to the page of the row before it,
+ * or, if it has no room there, to a page past the end of the file: without the
+ * free space map PostgreSQL looks nowhere else.  The writer still checks the
+ * places of all bodies.  From PostgreSQL 16 on a bulk insertion may make more
+ * pages than it needs now.  Those that are left when the writer ends would be
+ * lost, as many as it needed.  So the writer makes PostgreSQL forget, before
+ * each batch, how many pages were made before (compat.h); then each batch makes
+ * as many as it needs.
+ *
+ * What a crash leaves: the first few rows, and the index entries of the first
+ * few of them.  PostgreSQL 16 and later: also pages without contents.
+ *
+ * LOCKING: RowExclusiveLock on the heap, which the caller opened the slot with,
+ * and on all its indexes until the writer ends; on the TOAST table and its
+ * index to the end of the transaction.
+ *
+ * MEMORY: a batch of rows, about BATCH_BYTES and one row.
+ *
+ * Copyright (c) 2026, the idempotency developers
+ *
+ * IDENTIFICATION
+ *		src/store/slot_write.c
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "postgres.h"
+
+#include "access/genam.h"
+#include "access/heapam.h"
+#include "access/htup_details.h"
+#include "access/xact.h"
+#include "access/xlog.h"
+#include "executor/tuptable.h"
+#include "miscadmin.h"
+#include "nodes/execnodes.h"
+#include "utils/memutils.h"
+#include "utils/rel.h"
+#include "utils/timestamp.h"
+#include "utils/xid8.h"
+
+#include "compat.h"
+#include "shared/fault.h"
+#include "store/slot.h"
+
+/* A batch ends when it reaches either bound. */
+#define BATCH_ROWS		64
+#define BATCH_BYTES		(256 * 1024)
+
+#define INSERT_OPTIONS	(HEAP_INSERT_FROZEN | HEAP_INSERT_SKIP_FSM)
+
+/* The key of a row in the batch. */
+typedef struct RowKey
+{
+	IdemSlotKind kind;
+	int64		run;
+	pg_uuid_t	digest;
+} RowKey;
+
+struct IdemSlotWriter
+{
+	IdemSlot   *slot;
+	int64		run;
+	FullTransactionId packer;
+	CommandId	cid;
+	BulkInsertState bulk;
+	int			nindexes;
+	Relation	indexes[IDEM_SLOT_MAX_INDEXES];
+
+	/* The batch */
+	MemoryContext context;
+	int			nrows;
+	Size		bytes;
+	TupleTableSlot *rows[BATCH_ROWS];
+	RowKey		keys[BATCH_ROWS];
+
+	/* Where the bodies went */
+	BlockNumber first_body;
+	BlockNumber last_body;		/* InvalidBlockNumber: none so far */
+	bool		scattered;		/* not on consecutive blocks */
+};
+
+/* The argument of index_insert; a plain btree reads nothing from it. */
+static IndexInfo index_info = {.type = T_IndexInfo};
+
+/* A row of the slot's own columns; columns that were added and dropped are NULL. */
+static HeapTuple
+form_tuple(TupleDesc desc, const Datum *values, const bool *nulls)
+{
+	Datum	   *all_values;
+	bool	   *all_nulls;
+
+	if (desc->natts == IDEM_SLOT_NATTS)
+		return heap_form_tuple(desc, unconstify(Datum *, values), unconstify(bool *, nulls));
+	all_values = palloc0(desc->natts * sizeof(Datum));
+	all_nulls = palloc(desc->natts * sizeof(bool));
+	memset(all_nulls, true, desc->natts * sizeof(bool));
+	memcpy(all_values, values, IDEM_SLOT_NATTS * sizeof(Datum));
+	memcpy(all_nulls, nulls, IDEM_SLOT_NATTS * sizeof(bool));
+	return heap_form_tuple(desc, all_values, all_nulls);
+}
+
+/* Insert the index entry of a row in the batch. */
+static void
+insert_index_entry(IdemSlotWriter *writer, RowKey *key, ItemPointer tid)
+{
+	Datum		values[3];
+	bool		nulls[3] = {false};
+
+	values[0] = Int16GetDatum(key->kind);
+	values[1] = Int64GetDatum(key->run);
+	values[2] = UUIDPGetDatum(&key->digest);
+	for (int i = 0; i < writer->nindexes; i++)
+		index_insert(writer->indexes[i], values, nulls, tid, writer->slot->heap,
+					 UNIQUE_CHECK_NO, false, &index_info);
+}
+
+/* Take down where a body went. */
+static void
+note_body(IdemSlotWriter *writer, BlockNumber block)
+{
+	if (writer->last_body == InvalidBlockNumber)
+		writer->first_body = block;
+	else if (block != writer->last_body + 1)
+		writer->scattered = true;
+	writer->last_body = block;
+}
+
+/*
+ * Insert the heap rows of the batch, without what logical decoding needs.
+ * heap_multi_insert does not know HEAP_INSERT_NO_LOGICAL: it goes by what this
+ * process takes for the WAL level.  So the level is lower for the call, and no
+ * interrupt, which could change it, is served meanwhile.
+ */
+static void
+insert_rows(IdemSlotWriter *writer)
+{
+	int			level = wal_level;
+	bool		logical_info = idem_compat_logical_info();
+
+	HOLD_INTERRUPTS();
+	PG_TRY();
+	{
+		wal_level = Min(level, WAL_LEVEL_REPLICA);
+		idem_compat_set_logical_info(false);
+		heap_multi_insert(writer->slot->heap, writer->rows, writer->nrows, writer->cid,
+						  INSERT_OPTIONS, writer->bulk);
+	}
+	PG_FINALLY();
+	{
+		wal_level = level;
+		idem_compat_set_logical_info(logical_info);
+	}
+	PG_END_TRY();
+	RESUME_INTERRUPTS();
+}
+
+void
+idem_slot_flush(IdemSlotWriter *writer)
+{
+	MemoryContext old;
+
+	if (writer->nrows == 0)
+		return;
+	old = MemoryContextSwitchTo(writer->context);
+	idem_compat_bulk_insert_forget(writer->bulk);
+	insert_rows(writer);
+	IDEM_FAULT_POINT("store-slot-rows-written");
+	for (int i = 0; i < writer->nrows; i++)
+	{
+		ItemPointer tid = &writer->rows[i]->tts_tid;
+
+		CHECK_FOR_INTERRUPTS();
+		insert_index_entry(writer, &writer->keys[i], tid);
+		if (writer->keys[i].kind == IDEM_SLOT_PAGE || writer->keys[i].kind == IDEM_SLOT_FILTER)
+			note_body(writer, ItemPointerGetBlockNumber(tid));
+		ExecClearTuple(writer->rows[i]);
+	}
+	IDEM_FAULT_POINT("store-slot-flushed");
+	writer->nrows = 0;
+	writer->bytes = 0;
+	MemoryContextSwitchTo(old);
+	MemoryContextReset(writer->context);
+}
+
+/*
+ * Add a row to the batch.  The caller filled in the columns from the turn on,
+ * in the context of the batch.
+ */
+static void
+add_row(IdemSlotWriter *writer, IdemSlotKind kind, const pg_uuid_t *digest,
+		Datum *values, bool *nulls)
+{
+	TupleDesc	desc = RelationGetDescr(writer->slot->heap);
+	RowKey	   *key = &writer->keys[writer->nrows];
+	HeapTuple	tuple;
+
+	key->kind = kind;
+	key->run = kind == IDEM_SLOT_FILTER ? 0 : writer->run;
+	key->digest = *digest;
+	values[IDEM_SLOT_PACKER] = FullTransactionIdGetDatum(writer->packer);
+	values[IDEM_SLOT_RUN] = Int64GetDatum(key->run);
+	values[IDEM_SLOT_DIGEST] = UUIDPGetDatum(digest);
+	values[IDEM_SLOT_KIND] = Int16GetDatum(kind);
+	nulls[IDEM_SLOT_PACKER] = nulls[IDEM_SLOT_RUN] = false;
+	nulls[IDEM_SLOT_DIGEST] = nulls[IDEM_SLOT_KIND] = false;
+	tuple = form_tuple(desc, values, nulls);
+	ExecStoreHeapTuple(tuple, writer->rows[writer->nrows++], false);
+	writer->bytes += tuple->t_len;
+	if (writer->nrows == BATCH_ROWS || writer->bytes >= BATCH_BYTES)
+		idem_slot_flush(writer);
+}
+
+IdemSlotWriter *
+idem_slot_begin_write(IdemSlot *slot, int64 run)
+{
+	IdemSlotWriter *writer = palloc(sizeof(IdemSlotWriter));
+	Oid			oids[IDEM_SLOT_MAX_INDEXES];
+
+	writer->slot = slot;
+	writer->run = run;
+	writer->packer = GetTopFullTransactionId();
+	writer->cid = GetCurrentCommandId(true);
+	writer->bulk = GetBulkInsertState();
+	writer->nindexes = idem_slot_indexes(slot->heap, false, oids);
+	for (int i = 0; i < writer->nindexes; i++)
+		writer->indexes[i] = index_open(oids[i], RowExclusiveLock);
+	writer->context = AllocSetContextCreate(CurrentMemoryContext, "rows of a slot",
+											ALLOCSET_DEFAULT_SIZES);
+	writer->nrows = 0;
+	writer->bytes = 0;
+	for (int i = 0; i < BATCH_ROWS; i++)
+		writer->rows[i] = MakeSingleTupleTableSlot(RelationGetDescr(slot->heap), &TTSOpsHeapTuple);
+	writer->first_body = writer->last_body = InvalidBlockNumber;
+	writer->scattered = false;
+	return writer;
+}
+
+void
+idem_slot_write_body(IdemSlotWriter *writer, IdemSlotKind kind,
+					 const pg_uuid_t *digest, const char *body, int len)
+{
+	Datum		values[IDEM_SLOT_NATTS];
+	bool		nulls[IDEM_SLOT_NATTS];
+	MemoryContext old = MemoryContextSwitchTo(writer->context);
+	bytea	   *copy = palloc(VARHDRSZ + len);
+
+	Assert(len <= IDEM_SLOT_BODY_BYTES);
+	SET_VARSIZE(copy, VARHDRSZ + len);
+	memcpy(VARDATA(copy), body, len);
+	memset(nulls, true, sizeof(nulls));
+	values[IDEM_SLOT_BODY] = PointerGetDatum(copy);
+	nulls[IDEM_SLOT_BODY] = false;
+	add_row(writer, kind, digest, values, nulls);
+	MemoryContextSwitchTo(old);
+}
+
+void
+idem_slot_write_detail(IdemSlotWriter *writer, const IdemEventEntry *entry)
+{
+	Datum		values[IDEM_SLOT_NATTS];
+	bool		nulls[IDEM_SLOT_NATTS];
+	MemoryContext old = MemoryContextSwitchTo(writer->context);
+
+	memset(nulls, false, sizeof(nulls));
+	values[IDEM_SLOT_TURN] = Int16GetDatum(entry->turn);
+	values[IDEM_SLOT_STATE] = CharGetDatum(entry->state);
+	values[IDEM_SLOT_CLAIMED_AT] = TimestampTzGetDatum(entry->claimed_at);
+	values[IDEM_SLOT_COMPLETED_AT] = TimestampTzGetDatum(entry->completed_at);
+	nulls[IDEM_SLOT_COMPLETED_AT] = entry->completed_at == 0;
+	values[IDEM_SLOT_EVENT_ID] = entry->event_id;
+	nulls[IDEM_SLOT_EVENT_ID] = entry->event_id == 0;
+	values[IDEM_SLOT_CONSUMER] = entry->consumer;
+	nulls[IDEM_SLOT_CONSUMER] = entry->consumer == 0;
+	values[IDEM_SLOT_RESULT] = entry->result;
+	nulls[IDEM_SLOT_RESULT] = entry->result == 0;
+	nulls[IDEM_SLOT_BODY] = true;
+	add_row(writer, IDEM_SLOT_DETAIL, &entry->digest, values, nulls);
+	MemoryContextSwitchTo(old);
+}
+
+BlockNumber
+idem_slot_first_block(IdemSlotWriter *writer)
+{
+	idem_slot_flush(writer);
+	return writer->scattered ? InvalidBlockNumber : writer->first_body;
+}
+
+void
+idem_slot_reset_first_block(IdemSlotWriter *writer)
+{
+	idem_slot_flush(writer);
+	writer->first_body = writer->last_body = InvalidBlockNumber;
+	writer->scattered = false;
+}
+
+void
+idem_slot_end_write(IdemSlotWriter *writer)
+{
+	idem_slot_flush(writer);
+	for (int i = 0; i < BATCH_ROWS; i++)
+		ExecDropSingleTupleTableSlot(writer->rows[i]);
+	for (int i = 0; i < writer->nindexes; i++)
+		index_close(writer->indexes[i], RowExclusiveLock);
+	FreeBulkInsertState(writer->bulk);
+	MemoryContextDelete(writer->context);
+	pfree(writer);
+}

@@ -1,0 +1,125 @@
+/*-------------------------------------------------------------------------
+ *
+ * store.h
+ *		The dedup store: which events were completed?
+ *
+ * Only src/store knows how entries are kept.  Callers see the status of an
+ * event, and references to rows of their own transaction, which they hand back
+ * to the store.
+ *
+ * Copyright (c) 2026, the idempotency developers
+ *
+ * IDENTIFICATION
+ *		src/store/store.h
+ *
+ *-------------------------------------------------------------------------
+ */
+#ifndef IDEM_STORE_H
+#define IDEM_STORE_H
+
+#include "postgres.h"
+
+#include "access/xlogdefs.h"
+#include "datatype/timestamp.h"
+#include "fmgr.h"
+#include "utils/uuid.h"
+
+#include "compat.h"
+#include "store/entry.h"
+
+typedef enum IdemRowStatus
+{
+	IDEM_ROW_NONE,				/* nothing is remembered, or it was forgotten */
+	IDEM_ROW_BUSY,				/* another transaction is writing or removing
+								 * a row */
+	IDEM_ROW_PROCESSING,		/* claimed and kept, not completed */
+	IDEM_ROW_COMPLETED
+} IdemRowStatus;
+
+/* The result of a look-up.  With status BUSY only busy_xid is set. */
+typedef struct IdemRow
+{
+	IdemRowStatus status;
+	TransactionId busy_xid;		/* who is writing, maybe a subtransaction; it
+								 * may have ended meanwhile */
+	bool		own;			/* written by the current transaction */
+	bool		in_snapshot;	/* own, or the transaction snapshot sees it;
+								 * true if nothing was ever remembered */
+	int16		turn;			/* of what decides; 0: nothing */
+	int16		class;			/* how long that is remembered: retention.h */
+	TimestampTz claimed_at;		/* the earliest that it may have been */
+	TimestampTz completed_at;	/* if completed: the earliest */
+	TimestampTz completed_latest;
+	XLogRecPtr	commit_lsn;		/* once flushed up to here, it is durable */
+} IdemRow;
+
+/* The most entries that one call writes. */
+#define IDEM_STORE_CHUNK	64
+
+typedef struct IdemStore IdemStore;
+
+/*
+ * Open the store for the current command; close it in the same command.  The
+ * locks of a store that was opened for writing stay until the (sub)transaction
+ * ends; a store that only reads gives its locks back.  After an error no close
+ * is needed.
+ */
+extern IdemStore *idem_store_open(bool for_write);
+extern void idem_store_close(IdemStore *store);
+
+/*
+ * Look for an event as of now, whatever the caller's snapshot; uncommitted work
+ * of others counts.  The store is open for writing.  A caller that does not
+ * hold the event's lock gets an answer that may be outdated at once.
+ */
+extern void idem_store_probe(IdemStore *store, const pg_uuid_t *digest, IdemRow *row);
+
+/*
+ * Look for an event as this transaction sees it; in READ COMMITTED as of now.
+ * Never IDEM_ROW_BUSY.  In SERIALIZABLE the look-up counts as a read of the
+ * event, or of its absence.  result: NULL, or gets a copy of the result of a
+ * completed event; has_result tells whether there is one.
+ */
+extern void idem_store_look_up(IdemStore *store, const pg_uuid_t *digest, IdemRow *row,
+							   Datum *result, bool *has_result);
+
+/*
+ * Write n <= IDEM_STORE_CHUNK entries, of events that have no entry of that turn.
+ * Sets their ref.
+ */
+extern void idem_store_insert(IdemStore *store, IdemNewEntry *entries, int n);
+
+/*
+ * Remove a row that this transaction inserted.  Error 40001 if somebody else
+ * changed it meanwhile.
+ */
+extern void idem_store_delete(IdemStore *store, const IdemEntryRef *ref);
+
+/*
+ * Lock out everybody who writes, until the transaction ends, and wait for the
+ * transactions that have written.
+ */
+extern void idem_store_lock_out_writers(void);
+
+/*
+ * The entry that decides about an event, as the active snapshot sees it: its
+ * turn, 0 if there is none.  *run: the number of the run that it was found in, 0
+ * for a segment.
+ */
+extern int16 idem_store_decider(IdemStore *store, const pg_uuid_t *digest, int64 *run);
+
+/*
+ * Body of a set-returning function.  Returns the rows of segments that the
+ * caller's snapshot sees and that nothing newer takes the place of, except
+ * those of the extension's own consumers, as consumer, event_id, claimed_at,
+ * completed_at, result.  Needs no open store.
+ */
+extern Datum idem_store_next_row(FunctionCallInfo fcinfo);
+
+/*
+ * Body of another one: the same columns of the packed entries that have their id
+ * in clear.
+ */
+extern Datum idem_store_kept_rows(FunctionCallInfo fcinfo);
+
+#endif							/* IDEM_STORE_H */

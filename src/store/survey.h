@@ -1,0 +1,93 @@
+/*-------------------------------------------------------------------------
+ *
+ * survey.h
+ *		What segments and slots there are, for whoever maintains or shows them.
+ *
+ * Private to src/store.
+ *
+ * Copyright (c) 2026, the idempotency developers
+ *
+ * IDENTIFICATION
+ *		src/store/survey.h
+ *
+ *-------------------------------------------------------------------------
+ */
+#ifndef IDEM_STORE_SURVEY_H
+#define IDEM_STORE_SURVEY_H
+
+#include "postgres.h"
+
+#include "access/transam.h"
+#include "storage/block.h"
+#include "utils/relcache.h"
+
+#include "store/run.h"
+#include "store/slot.h"
+#include "store/state.h"
+
+typedef struct IdemSegmentInfo
+{
+	bool		seen;			/* false: somebody's lock prevents a look, and
+								 * nothing else is known */
+	bool		pristine;		/* no rows, and all files are as new */
+	BlockNumber blocks;			/* of the heap */
+	bool		aged;			/* it is current, and has entries that it is
+								 * time to pack, because they are to expire */
+} IdemSegmentInfo;
+
+typedef struct IdemSlotInfo
+{
+	bool		seen;			/* false: as above */
+	bool		pristine;
+	int			nruns;
+	int			nreplaced;		/* how many of them were merged into others */
+	bool		finite;			/* a run has entries that expire */
+	bool		restored;		/* no runs, but rows that a restore wrote: it
+								 * may not be over */
+	IdemRun    *runs;			/* in the order of their numbers */
+	bool	   *replaced;
+} IdemSlotInfo;
+
+typedef struct IdemSurvey
+{
+	IdemStoreState state;
+	int64		time;			/* of the store: uptime.h */
+	bool		finite;			/* a run has entries that expire */
+	IdemSegmentInfo segments[IDEM_STORE_SEGMENTS];
+	IdemSlotInfo slots[IDEM_STORE_SLOTS];
+	bool		complete;		/* all slots were seen, so all runs are known */
+} IdemSurvey;
+
+/* Read the state of the store. */
+extern IdemStoreState idem_survey_state(void);
+
+/*
+ * Look at one segment; waits for no lock, and gives its locks back.
+ */
+extern void idem_survey_segment(int number, IdemSegmentInfo *info);
+
+/*
+ * Look at everything.  Waits for no lock, and gives its locks back.  Memory:
+ * the current context.
+ */
+extern IdemSurvey *idem_survey(void);
+
+/* Is a run of this number there? */
+extern bool idem_survey_has_run(const IdemSurvey *survey, int64 number);
+
+/* A run that this run was merged into; NULL: none is there. */
+extern const IdemRun *idem_survey_replacement(const IdemSurvey *survey, const IdemRun *run);
+
+/* The latest transaction that wrote an end mark; 0 if there is none. */
+extern FullTransactionId idem_survey_last_packer(const IdemSurvey *survey);
+
+/*
+ * Every live snapshot of the database sees the transactions before this one.  The
+ * caller has no snapshot, else that snapshot counts as well.
+ */
+extern FullTransactionId idem_survey_horizon(void);
+
+/* Open a table with a lock if the lock is free; else NULL. */
+extern Relation idem_survey_open(Oid oid, LOCKMODE mode);
+
+#endif							/* IDEM_STORE_SURVEY_H */

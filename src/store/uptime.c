@@ -1,0 +1,135 @@
+/*-------------------------------------------------------------------------
+ *
+ * uptime.c
+ *		The time of the dedup store: how long the server has been up.
+ *
+ * Entries expire by this time and not by the clock.  Otherwise a server that was
+ * down for longer than the retention would forget everything as it starts, and a
+ * broker that kept its messages meanwhile would deliver them to a store that
+ * does not know them.  The same holds for a clock that jumps, for a standby that
+ * is promoted after hours, and for a backup that is restored after weeks.
+ *
+ * The time is noted now and then.  Between two notes it goes on by what the
+ * clock says, but by two minutes at most, and not by what was before the server
+ * started.  So whatever happens in between, the time is too early rather than too
+ * late, and entries are remembered for longer.
+ *
+ * The note is one number, the value of a sequence page (shared/cell.c): the time
+ * in the upper half, the clock in the lower half, both in seconds.  Nobody else
+ * sets it but pg_upgrade, which brings the old value, so its seal is not asked
+ * for.
+ *
+ * A crash leaves the last note whose WAL was flushed.
+ *
+ * LOCKING: the page's content lock.  Readers hold AccessShareLock on the
+ * sequence store_clock; who changes it holds the packer's lock as well.
+ *
+ * MEMORY: none.
+ *
+ * Copyright (c) 2026, the idempotency developers
+ *
+ * IDENTIFICATION
+ *		src/store/uptime.c
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "postgres.h"
+
+#include "access/relation.h"
+#include "storage/lockdefs.h"
+#include "utils/rel.h"
+#include "utils/timestamp.h"
+
+#include "shared/catalog.h"
+#include "shared/cell.h"
+#include "store/uptime.h"
+
+/* The most that the time goes on between two notes, in seconds. */
+#define MAX_GAP		120
+
+/*
+ * A note is written if the last one is so old, in seconds: soon enough for
+ * MAX_GAP, and so that a database at rest writes little.
+ */
+#define NOTE_AFTER	50
+
+static IdemRelRef clock_ref = IDEM_RELREF("store_clock");
+
+typedef struct Note
+{
+	int64		time;
+	int64		clock;			/* seconds since 2000 */
+} Note;
+
+/* The clock in seconds since 2000. */
+static int64
+clock_seconds(TimestampTz now)
+{
+	return now / USECS_PER_SEC;
+}
+
+static Note
+read_note(Relation rel)
+{
+	uint64		value = idem_cell_read(rel).value;
+	Note		note = {.time = value >> 32, .clock = value & PG_UINT32_MAX};
+
+	return note;
+}
+
+static void
+write_note(Relation rel, const Note *note)
+{
+	idem_cell_write(rel, (int64) ((uint64) note->time << 32 | (uint32) note->clock));
+}
+
+/*
+ * What the note becomes now.  If the clock was set back to a time before the server
+ * started, the start says nothing.
+ */
+static Note
+advanced(Note note)
+{
+	int64		now = clock_seconds(GetCurrentTimestamp());
+	int64		start = clock_seconds(PgStartTime);
+	int64		from = start <= now ? Max(note.clock, start) : note.clock;
+	Note		result = {.clock = now};
+
+	result.time = note.time + Max(0, Min(now - from, MAX_GAP));
+	return result;
+}
+
+int64
+idem_uptime_now(void)
+{
+	Relation	rel = relation_open(idem_relref_oid(&clock_ref), AccessShareLock);
+	Note		note = advanced(read_note(rel));
+
+	relation_close(rel, AccessShareLock);
+	return note.time;
+}
+
+void
+idem_uptime_advance(void)
+{
+	Relation	rel = relation_open(idem_relref_oid(&clock_ref), AccessShareLock);
+	Note		old = read_note(rel);
+	Note		note = advanced(old);
+
+	/* a clock that was set back is noted as well */
+	if (note.clock - old.clock >= NOTE_AFTER || note.clock < old.clock)
+		write_note(rel, &note);
+	relation_close(rel, AccessShareLock);
+}
+
+void
+idem_uptime_set(int64 ahead, int64 note_back)
+{
+	Relation	rel = relation_open(idem_relref_oid(&clock_ref), AccessShareLock);
+	Note		note = advanced(read_note(rel));
+
+	note.time += ahead;
+	note.clock -= note_back;
+	write_note(rel, &note);
+	relation_close(rel, AccessShareLock);
+}

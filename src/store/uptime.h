@@ -1,0 +1,41 @@
+/*-------------------------------------------------------------------------
+ *
+ * uptime.h
+ *		The time of the dedup store: how long the server has been up.
+ *
+ * Private to src/store.
+ *
+ * Copyright (c) 2026, the idempotency developers
+ *
+ * IDENTIFICATION
+ *		src/store/uptime.h
+ *
+ *-------------------------------------------------------------------------
+ */
+#ifndef IDEM_STORE_UPTIME_H
+#define IDEM_STORE_UPTIME_H
+
+#include "postgres.h"
+
+/* Whoever needs the time to go on calls idem_uptime_advance() that often. */
+#define IDEM_UPTIME_PERIOD_MS	60000
+
+/*
+ * The time in seconds.  It never goes back, but after a crash by what was not
+ * flushed, and after a restore, which begins anew.
+ */
+extern int64 idem_uptime_now(void);
+
+/*
+ * Note the time, so that it goes on from here.  The caller holds the packer's
+ * lock.
+ */
+extern void idem_uptime_advance(void);
+
+/*
+ * For tests: move the time on, and set the note back to a time before.  The
+ * caller holds the packer's lock.
+ */
+extern void idem_uptime_set(int64 ahead, int64 note_back);
+
+#endif							/* IDEM_STORE_UPTIME_H */
