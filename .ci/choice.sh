@@ -11,7 +11,7 @@
 # By its number a commit gets one other server, one of the parts, and a third of
 # the mutants if the part is mutants.
 MAJORS="15 17 18 19"
-PARTS="history environment points mutants analysis clients"
+PARTS="history store environment points mutants analysis clients kafka"
 SHARDS=3
 
 # The parts that also run if the commit touches a file whose name begins so.  For a
@@ -22,16 +22,22 @@ Makefile                  bare
 test/setup/               bare
 test/matrix/              bare
 test/demo/                bare
+src/sink/kafka/           kafka
+src/sink/common/          fuzz mutants points kafka
 src/sink/                 fuzz mutants points
+src/claim/                points mutants store
+src/store/                points mutants store
 src/                      points mutants
 sql/install/              mutants
 test/analysis/            analysis
 test/clients/             clients
 doc/howto/languages.md    clients
+test/sink/kafka/          kafka
 test/python/              history points environment
 test/crash/points         points
 test/crash/environment    environment
 test/crash/inside.sh      environment
+test/crash/store          store
 test/crash/machine/       environment
 test/crash/scenarios/     environment
 test/crash/               history points
@@ -53,6 +59,7 @@ seconds()
 		bare) echo 200 ;;
 		fuzz) echo 180 ;;
 		clients) echo 200 ;;
+		kafka) echo 720 ;;
 		mutants) echo $((60 + 7 * $(wc -w <<<"$2"))) ;;
 		*) echo "${faults:-600}" ;;
 	esac
@@ -137,6 +144,7 @@ mutant_files()
 			isolation) echo "test/isolation/specs/$test.spec" ;;
 			tap) echo "test/t/$test.pl" ;;
 			sink) grep -lE "def $test\b" test/sink/postgres/*.py ;;
+			kafka) grep -lE "def $test\b" test/sink/kafka/*.py || echo test/sink/kafka/points_test.py ;;
 		esac
 	done
 }

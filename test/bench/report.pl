@@ -19,8 +19,8 @@ use Bench::Report;
 my ($dir, $data) = @ARGV;
 die "usage: report.pl DIR DATA\n" unless $data;
 
-my @order = qw(claims enqueues drain parked redrive latency many memory backlog ids pin-snapshot pin-writer pin-reader pin-prepared);
-my @parts = grep { -f "$FindBin::Bin/lib/Bench/Report/$_.pm" } qw(Arms Drain Parked Redrive Latency Many Memory Growth Pin);
+my @order = qw(claims enqueues drain parked redrive latency kafka many memory backlog ids pin-snapshot pin-writer pin-reader pin-prepared);
+my @parts = grep { -f "$FindBin::Bin/lib/Bench/Report/$_.pm" } qw(Arms Drain Parked Redrive Latency Kafka Many Memory Growth Ids Pin);
 my $report = Bench::Report->new($dir, $data);
 
 # One line per section: they may come from different days.
@@ -50,23 +50,11 @@ sub overview_row
 	return [ $_[0] . ($s->{size}{quick} ? ' (quick)' : ''), @$m{qw(date commit duration load)}, $report->shares_of_others($s), $m->{remark} ];
 }
 
-# Of parts that do not exist yet.
-sub not_built
-{
-	$report->verdict(section => 'later', what => $_->[0], goal => $_->[1],
-		reads => 'ours / theirs, ' . ($_->[1] =~ /≥/ ? 'larger is better' : 'smaller is better'),
-		verdict => 'not measured: not built yet')
-	  for [ 'relay into Kafka vs the client library\'s own producer', '≥ 0.70' ],
-	  [ 'exactly-once vs at-least-once relay into Kafka', '≥ 0.90' ],
-	  [ 'expiring 1e7 ids vs DELETE + VACUUM, time and WAL', '≤ 0.001' ];
-}
-
 for my $part (@parts)
 {
 	require "Bench/Report/$part.pm";
 	"Bench::Report::$part"->can('targets')->($report);
 }
-not_built();
 overview();
 $report->part('targets');
 $report->say("\n## Targets\n");
@@ -76,7 +64,7 @@ $report->say('A verdict is by the interval in brackets, whose kind the row names
 	'the least and the greatest, which hold it 7 times of 8 with four of them. One run has no spread. ',
 	'Slopes: twice the standard error. Pins: 95 % of the mean logarithm, see there. ',
 	"Those that are not met link to the profile that shows where the time goes.\n");
-$report->table([ 'section', 'what', 'reads', 'target', 'measured', 'bracket', '' ], map { targets_of($_) } @order, 'later');
+$report->table([ 'section', 'what', 'reads', 'target', 'measured', 'bracket', '' ], map { targets_of($_) } @order);
 "Bench::Report::$_"->can('render')->($report) for @parts;
 $report->write_parts('targets', map { ($_ eq 'pin-snapshot' ? 'pins' : (), $_) } @order);
 

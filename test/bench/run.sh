@@ -3,18 +3,20 @@
 #
 #	QUICK=1			everything small, pins too; reports into build/bench-quick
 #	ONLY=regexp		sections whose name begins so: claims enqueues drain parked latency
-#					memory backlog ids; by name alone: many redrive pin-snapshot
+#					kafka memory backlog ids; by name alone: many redrive pin-snapshot
 #					pin-writer pin-reader pin-prepared; the results of the others stay
 #					as they are
 #	BASE=commit		instead: this tree and that commit in turns; see pair.sh
 #	DURATION=s		of each pin; 600
 #	MAXSIZE=n		of the backlog and of remembered ids; 1000000
+#	IDS_MAX=n		of remembered ids alone; the usual table stops at 1e7
 #	PROFILE=arm		instead: where the time goes, into report/profile/ARM.md; an arm of
 #					arms/ or drain/, ours_bytea, ours_jsonb, ours_function, latency,
 #					growth, or pin-NAME
 #	PINNED=1		the servers on the first half of the cores, the load on the others
 #	REMARK=text		stands in the report, such as what else the machine did
 #	PGQUE_SQL=path	SQL of the rival PgQue, PGMQ_SQL=path of pgmq, where you have it
+#	ALLOW_OFFLINE=1	leave section kafka out if the broker cannot be fetched
 #	SKIP_PACKAGES=1	do not look for missing packages
 #	KEEP=1			the work directory stays
 #
@@ -53,6 +55,32 @@ take_rivals()
 	[ -z "${PGQUE_SQL:-}" ] || cp "$PGQUE_SQL" "$IDEM_WORK/bench/pgque.sql"
 	[ -z "${PGMQ_SQL:-}" ] || cp "$PGMQ_SQL" "$IDEM_WORK/bench/pgmq.sql"
 	chmod -R a+rX "$IDEM_WORK/bench"
+}
+
+# The broker of section kafka and what goes with it: librdkafka's own producer, and the
+# program that sees when the sink's answers come.
+prepare_kafka()
+{
+	local jars modules
+
+	[ -n "${SKIP_PACKAGES:-}" ] || test/setup/packages.sh kafka
+	if ! jars=$(test/setup/kafka.sh); then
+		[ -n "${ALLOW_OFFLINE:-}" ] ||
+			idem_die "the Kafka broker cannot be fetched from Maven Central; ALLOW_OFFLINE=1 leaves section kafka out"
+		echo "NOT RUN  section kafka: the broker cannot be fetched from Maven Central"
+		sections=$(grep -vx kafka <<<"$sections" || true)
+		return
+	fi
+	read -ra modules < <(pkg-config --cflags --libs rdkafka)
+	cc -std=gnu11 -O2 -g -Wall -Wextra ${WERROR:+-Werror} -o "$IDEM_WORK/bench/producer" test/bench/producer.c "${modules[@]}"
+	cc -std=gnu11 -O2 -g -Wall -Wextra ${WERROR:+-Werror} -fPIE -pie "-I$IDEM_TOP/src" \
+		-o "$IDEM_STAGE$IDEM_PKGLIBDIR/idempotency-sinks/idempotency-sink-ack" test/bench/ack.c src/sink/protocol/*.c
+	mkdir "$IDEM_WORK/bench/kafka"
+	cp test/sink/kafka/{__init__,broker}.py test/sink/kafka/Probe.java "$IDEM_WORK/bench/kafka/"
+	cp test/bench/serve.py "$IDEM_WORK/bench/"
+	cp -R "$jars" "$IDEM_WORK/jars"
+	chmod -R a+rX "$IDEM_WORK"/{bench,jars} "$IDEM_STAGE"
+	export KAFKA_JARS=$IDEM_WORK/jars
 }
 
 # The servers that a section needs; those that are up stay.
@@ -97,6 +125,13 @@ idem_say "build"
 build_tree
 copy_program
 take_rivals
+if grep -qx kafka <<<"$sections"; then
+	prepare_kafka
+fi
+# ids expire by a clock that the tests can set
+if grep -qx ids <<<"$sections"; then
+	MAKE_ARGS="${MAKE_ARGS:-} PROFILE=" idem_stage_test_module
+fi
 if [ -n "${PROFILE:-}" ]; then
 	# shellcheck source=test/bench/profile.sh
 	. test/bench/profile.sh

@@ -34,6 +34,12 @@ CREATE TABLE bench.conflict (
 	PRIMARY KEY (consumer, event_id)
 );
 
+-- The same in partitions by time, so that old rows can be dropped: unique within each only.
+CREATE TABLE bench.conflict_parted (
+	LIKE bench.conflict INCLUDING DEFAULTS,
+	PRIMARY KEY (consumer, event_id, processed_at)
+) PARTITION BY RANGE (processed_at);
+
 -- Floor of an enqueue: what every outbox has to store, in a heap without index.
 CREATE TABLE bench.floor_outbox (
 	event_id uuid NOT NULL DEFAULT gen_random_uuid(),

@@ -1,7 +1,9 @@
 #!/bin/bash
 # Run all parts that break things on purpose: `make test-faults`.
 #
-#	PARTS="history environment points mutants analysis"	the parts, default: all
+#	PARTS="history store environment points mutants analysis kafka"	the parts, default: all
+#	KILLS=n			so many kills in the parts store (default: 60) and kafka (300; a long run
+#					has 2000)
 #	MUTANTS="names"	only these broken builds
 #	SLOW=150		this machine takes 150 % of the time of a quiet machine with two
 #					cores: limits are longer
@@ -23,15 +25,17 @@ exec </dev/null
 
 declare -A script=(
 	[history]=test/crash/history.sh
+	[store]="test/crash/history.sh store"
 	[environment]=test/crash/environment.sh
 	[points]=test/crash/points.sh
 	[mutants]=test/mutants/run.sh
 	[analysis]=test/analysis/run.sh
+	[kafka]=test/sink/kafka/kills.sh
 )
 # The seconds of each part on a quiet machine with two cores.  A part may take twice
 # as long and a minute, and also the time that the parts before did not use.
-declare -A takes=([history]=245 [environment]=250 [points]=120 [mutants]=420 [analysis]=600)
-parts=${PARTS:-history environment points mutants analysis}
+declare -A takes=([history]=245 [store]=120 [environment]=250 [points]=150 [mutants]=420 [analysis]=600 [kafka]=$((120 + ${KILLS:-300} * 3)))
+parts=${PARTS:-history store environment points mutants analysis kafka}
 slow=${SLOW:-100}
 # Seconds that a part has to clean up after it was ended.
 grace=30
@@ -70,10 +74,11 @@ add_up()
 
 run_part()
 {
-	local may=$(((2 * takes[$1] + 60) * slow / 100 + spare)) names=()
+	local may=$(((2 * takes[$1] + 60) * slow / 100 + spare)) command names=()
 
+	read -ra command <<<"${script[$1]}"
 	[ "$1" != mutants ] || read -ra names <<<"${MUTANTS:-}"
-	timeout -k "$grace" "$may" "${script[$1]}" ${names[@]+"${names[@]}"} 2>&1 | tee "$log" &
+	timeout -k "$grace" "$may" "${command[@]}" ${names[@]+"${names[@]}"} 2>&1 | tee "$log" &
 	part=$(jobs -p %+)
 	wait %+
 	add_up "$1" $? "$may"

@@ -103,6 +103,9 @@ def report(tally, one, found, mix):
         print(f"   {what}: at most {took:.1f} s")
     print(f"   {figures['repeated']} sends repeated, {figures['claims']} claims, "
           f"{figures['duplicates']} answered duplicate")
+    runs = figures["runs"]
+    tally.line(all(n for n, _, _ in runs.values()), f"claims packed, in segments of {one.segment}: " + "; ".join(
+        f"{server}: {entries} in {n} runs, up to level {level}" for server, (n, level, entries) in runs.items()))
     first = figures["first send"]
     p99 = first[min(len(first) - 1, int(len(first) * 0.99))] if first else float("inf")
     judged(p99 < FIRST_SEND and len(first) >= FIRST_SENDS,

@@ -2,6 +2,8 @@
 # Run rounds of kills and other faults under a workload, judged by the history checker.
 #
 #	history.sh [MIX]	faults (default), brief, short, steady or torture; see history.py
+#	history.sh store	kills under claims alone, which are packed and forgotten; see store.py
+#	KILLS=60			so many kills under claims alone; for a long run 500
 #	SEED=n				repeat the schedule of an earlier run
 #	KEEP=1				leave the work directory behind, as after a failure
 #	SKIP_PACKAGES=1		do not look for missing packages
@@ -33,7 +35,12 @@ part()
 idem_say "the rules against histories made by hand"
 part crash_python rules_test.py
 idem_say "mix ${1:-faults}, seed $SEED"
-part crash_history "${1:-faults}" "$SEED" "$IDEM_WORK/home/result.json"
+if [ "${1:-}" = store ]; then
+	idem_mkdir "$IDEM_WORK/round"
+	part crash_python store.py "${KILLS:-60}" "$SEED" "$IDEM_WORK/round" "$IDEM_BINDIR" "$IDEM_WORK/extension.conf"
+else
+	part crash_history "${1:-faults}" "$SEED" "$IDEM_WORK/home/result.json"
+fi
 # shellcheck disable=SC2034 # idem_cleanup looks at it
 [ "$failed" = 0 ] || KEEP=1
 echo "$passed passed, $failed failed"

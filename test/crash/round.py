@@ -11,6 +11,7 @@ import pathlib
 import random
 import signal
 import time
+from contextlib import closing
 
 import ledger
 import measure
@@ -29,6 +30,8 @@ PRODUCERS = 4
 CONSUMERS = 3
 # Faults between two quiet times.
 QUIET_EVERY = 40
+# Sizes of a segment of claims: small, so that faults meet packing, merging and emptying.
+SEGMENTS = ("8kB", "64kB", "256kB")
 
 
 class Mix:
@@ -56,7 +59,8 @@ class Mix:
 class Round:
     def __init__(self, seed, work, bindir, extension_conf, sinks, say=print):
         self.seed, self.say = seed, say
-        self.topology = Topology(work, bindir, extension_conf, sinks)
+        self.segment = self.rng("segment").choice(SEGMENTS)
+        self.topology = Topology(work, bindir, extension_conf, sinks, self.segment)
         self.a, self.b = self.topology.clusters
         self.directory = pathlib.Path(work) / "ledger"
         self.directory.mkdir()
@@ -269,9 +273,22 @@ class Round:
         wait_until("consumers have acknowledged all", drained, 400, 0.1)
         self.stop([*self.consumers, self.fetcher, *self.coordinators])
 
+    def forgotten(self):
+        """The events that have an effect, and whose claim is not answered "duplicate" any more."""
+        ids = [r[0] for r in self.b.rows("SELECT DISTINCT event_id FROM app.effect")]
+        with closing(self.b.connect(autocommit=False)) as connection, connection.cursor() as cursor:
+            for i in range(0, len(ids), 10000):
+                cursor.execute("""SELECT event_id, result::text FROM idempotency.claim_events(%s)
+                    WHERE result <> 'duplicate'""", (ids[i:i + 10000],))
+                for event, verdict in cursor.fetchall():
+                    yield "remembered", event, f"has an effect, and its claim is answered {verdict}"
+                connection.rollback()
+
     def judge(self):
         h = resolve.history(self.topology, self.directory, self.quiet)
         found = {rule.__name__: list(rule(h)) for rule in RULES}
+        found["remembered"] = list(self.forgotten())
+        self.figures["runs"] = self.topology.runs()
         self.figures["repeated"] = len(h.arrivals["prog"]) - len({a[0] for a in h.arrivals["prog"]})
         self.figures["claims"] = len(h.claims)
         self.figures["duplicates"] = sum(c.verdict == "duplicate" for c in h.claims)
@@ -330,6 +347,7 @@ class Round:
             self.steady(mix.steady)
         self.expected()
         self.drain_consumers()
+        self.topology.pack()
         self.figures["first send"], self.figures["first send cut"] = measure.first_sends(self.topology)
         return self.judge()
 

@@ -12,6 +12,7 @@ sys.path[:0] = [str(HERE), str(HERE.parent / "python")]
 
 from rules import RULES, Claim, Event, History, Quiet  # noqa: E402
 from server import deaths  # noqa: E402
+from store_rules import STORE_RULES, StoreHistory, expected  # noqa: E402
 
 E1, E2, E3, GONE = "event-1", "event-2", "event-3", "event-gone"
 
@@ -107,6 +108,41 @@ BAD = {
 }
 
 
+
+def good_store():
+    """An event is made, forgotten and made again, the last time by an unknown COMMIT; another one is kept open."""
+    h = StoreHistory()
+    h.changes = [(E1, "c.1", False), (E1, "f.1", True), (E1, "c.4", False), (E2, "c.2", False)]
+    h.meant = {"c.1": {(E1, False)}, "f.1": {(E1, True)}, "c.4": {(E1, False)}, "c.2": {(E2, False)}, "c.9": {(E3, False)}}
+    h.begun = {"c.1": 1.0, "c.2": 1.0, "c.3": 2.5, "c.4": 4.0, "c.5": 6.0, "c.9": 1.0}
+    h.committing = {"c.1": 2.0, "f.1": 3.0, "c.4": 5.0, "c.2": 2.0, "c.9": 2.0}
+    h.answered = {"c.1": 2.1, "f.1": 3.1, "c.2": 2.1, "c.9": 2.1}
+    h.lazy = {"c.2", "c.9"}
+    h.claims = [Claim(1.5, "c.1", E1, "claimed"), Claim(2.6, "c.3", E1, "duplicate"), Claim(4.5, "c.4", E1, "claimed"),
+                Claim(5.1, "c.5", E1, "duplicate"), Claim(1.6, "c.9", E3, "claimed"), Claim(6.1, "c.5", E3, "claimed")]
+    return h
+
+
+def lose(h, txn):
+    h.changes[:] = [c for c in h.changes if c[1] != txn]
+
+
+# name -> (rules that must flag it, what to change)
+BAD_STORE = {
+    "an answered completion is gone": ({"durable", "one_by_one", "never_completed"}, lambda h: lose(h, "c.1")),
+    "an answered order to forget is gone": ({"durable", "one_by_one", "claimed_again"}, lambda h: lose(h, "f.1")),
+    "a lazy completion is gone, and was a duplicate": ({"never_completed"}, lambda h: (
+        lose(h, "c.2"), h.claims.append(Claim(6.1, "c.5", E2, "duplicate")))),
+    "an event is made twice": ({"one_by_one"}, lambda h: (h.changes.append((E2, "c.5", False)), h.meant.update({"c.5": {(E2, False)}}))),
+    "an effect of a savepoint rolled back stays": ({"one_by_one"}, lambda h: h.meant.update({"c.2": set()})),
+    "claimed again, and rolled back": ({"claimed_again"}, lambda h: h.claims.append(Claim(6.1, "c.5", E2, "claimed"))),
+    "claimed again before it was forgotten": ({"claimed_again"}, lambda h: h.claims.append(Claim(2.9, "c.3", E1, "claimed"))),
+    "duplicate of what nobody completed": ({"never_completed"}, lambda h: h.claims.append(Claim(6.1, "c.5", E3, "duplicate"))),
+    "duplicate before the completion": ({"never_completed"}, lambda h: h.claims.append(Claim(1.9, "c.2", E1, "duplicate"))),
+    "duplicate of what was forgotten": ({"never_completed"}, lambda h: h.claims.append(Claim(4.9, "c.4", E1, "duplicate"))),
+}
+
+
 # Lines of a server's log: does the line report a process that died by itself, if the test sends SIGKILL?
 DEATHS = {
     "server process (PID 7) was terminated by signal 9: Killed": False,
@@ -121,8 +157,23 @@ DEATHS = {
 }
 
 
-def flagged(h):
-    return {rule.__name__ for rule in RULES if list(rule(h))}
+def flagged(h, rules=RULES):
+    return {rule.__name__ for rule in rules if list(rule(h))}
+
+
+def store_results():
+    """(what, is it right, rules that flag it)"""
+    found = flagged(good_store(), STORE_RULES)
+    yield "a good history of the store passes", not found, found
+    for name, (wanted, change) in BAD_STORE.items():
+        h = good_store()
+        change(h)
+        found = flagged(h, STORE_RULES)
+        yield f"store: {name}", found == wanted, found
+    caught = set().union(*(wanted for wanted, _ in BAD_STORE.values()))
+    yield "each rule of the store has a history against it", caught == {r.__name__ for r in STORE_RULES}, caught
+    found = expected(good_store())
+    yield "what the store has to remember", found == {E1: "duplicate", E2: "duplicate"}, found
 
 
 def main():
@@ -132,6 +183,7 @@ def main():
         results.append((name, found == expected, found))
     caught = set().union(*(expected for expected, _ in BAD.values()))
     results.append(("each rule has a history against it", caught == {r.__name__ for r in RULES}, caught))
+    results += store_results()
     for line, died in DEATHS.items():
         found = deaths(line, {signal.SIGKILL})
         results.append((f"a log with \"{line}\"", bool(found) == died, found))

@@ -24,7 +24,7 @@ from server import Server, wait_until
 KEYS = 16
 PREPARED = 100
 
-# Segments rotate all the time; asynchronous commits stay unflushed for long.
+# Segments of the outbox rotate, and those of claims are packed, all the time; asynchronous commits stay unflushed for long.
 CONF = """
 max_prepared_transactions = {prepared}
 track_commit_timestamp = on
@@ -33,6 +33,7 @@ wal_writer_flush_after = 64MB
 idempotency.outbox_retention = 0
 idempotency.outbox_segment_size = '1MB'
 idempotency.outbox_rotation_interval = 0
+idempotency.claim_segment_size = '{claims}'
 idempotency.sink_directory = '{sinks}'
 """
 
@@ -145,13 +146,15 @@ class Lines:
 
 
 class Topology:
-    def __init__(self, work, bindir, extension_conf, sinks):
+    def __init__(self, work, bindir, extension_conf, sinks, claims):
+        """claims: the size of a segment of the store of claims."""
         self.work = pathlib.Path(work)
         self.work.mkdir(parents=True, exist_ok=True)
         self.files = {relay: Lines(self.work / f"{relay}.arrivals") for relay in RELAYS if relay not in TABLES}
         directory = self.work / "sinks"
         shutil.copytree(sinks, directory)
-        self.settings = pathlib.Path(extension_conf).read_text() + CONF.format(sinks=directory, prepared=PREPARED)
+        self.settings = pathlib.Path(extension_conf).read_text() + \
+            CONF.format(sinks=directory, prepared=PREPARED, claims=claims)
         self.a, self.b = (Server(name, work, bindir, host=self.work / "sock") for name in "ab")
         self.clusters = [self.a, self.b]
 
@@ -193,6 +196,25 @@ class Topology:
         except Exception as error:
             error.args = (f"{error}\nrelays: {self.a.relays()}",)
             raise
+
+    # The stores of claims.
+
+    def pack(self):
+        """Wait until all that can be packed is, and nothing is left of what was."""
+        left = []
+
+        def packed(cluster):
+            cluster.rows("SELECT idempotency.claims_maintain()")
+            left[:] = cluster.rows("""SELECT kind, number, slot, state, held_by FROM idempotency.stat_claim_segments
+                WHERE state NOT IN ('current', 'empty', 'searched')""")
+            return not left
+        for cluster in self.clusters:
+            wait_until(lambda: f"the claims of {cluster.name} are packed: {left}", lambda: packed(cluster), 60, 0.1)
+
+    def runs(self):
+        """server -> number of runs, their highest level, their entries."""
+        return {cluster.name: cluster.rows("""SELECT count(*), coalesce(max(level), -1), coalesce(sum(entries), 0)::bigint
+            FROM idempotency.stat_claim_segments WHERE kind = 'run'""")[0] for cluster in self.clusters}
 
     # The arrivals, from the receivers' own tables and file: (id, key, payload), in order.
 

@@ -35,12 +35,12 @@ make_tree()
 	cp -R .ci "$work/tree/"
 	cp test/setup/tally.sh "$work/tree/test/setup/"
 	cp -R --parents test/mutants "$work/tree/"
-	for file in test/setup/run.sh test/crash/history.sh test/matrix/run.sh test/clients/run.sh; do
+	for file in test/setup/run.sh test/crash/history.sh test/matrix/run.sh test/clients/run.sh test/sink/kafka/run.sh; do
 		stub "$file" 'echo "1 passed, 0 failed"'
 	done
 	stub test/setup/packages.sh 'exit 0'
 	# shellcheck disable=SC2016 # expanded in there
-	stub test/crash/faults.sh '[ "${1:-}" != --takes ] || { printf "%s 100\n" history environment points mutants analysis; exit; }
+	stub test/crash/faults.sh '[ "${1:-}" != --takes ] || { printf "%s 100\n" history store environment points mutants analysis; exit; }
 		echo "1 passed, 0 failed"'
 	git_in "$work/tree" init -q
 	commit first
@@ -101,12 +101,12 @@ plan A=1
 cmp -s "$work/log" "$work/plan" || { echo "$name: the plan changes"; wrong=1; }
 
 name="a choice by hand"
-# eighteen numbers choose each pair of three servers and six parts
-for n in 0 1 2 3 4 5 6 7 8 9 10 11 12 13 14 15 16 17; do
-	plan CI_CHOICE=$n
+# twenty-four numbers choose each pair of three servers and eight parts
+for n in {0..23}; do
+	plan CI_CHOICE="$n"
 	grep -oE '^   [a-z0-9-]+, in turn' "$work/log" | paste -sd ' '
 done | sort -u >"$work/plans"
-[ "$(wc -l <"$work/plans")" = 18 ] || { echo "$name: not every pair is reached"; cat "$work/plans"; wrong=1; }
+[ "$(wc -l <"$work/plans")" = 24 ] || { echo "$name: not every pair is reached"; cat "$work/plans"; wrong=1; }
 plan CI_CHOICE=08
 says "^choice 8;"
 plan CI_CHOICE=nonsense
@@ -163,10 +163,27 @@ says "NOT RUN: long run: make torture"
 ends_with "7 passed, 0 failed 0"
 
 name="the programs in all languages"
-ci CI_CHOICE=15
+ci CI_CHOICE=18
 says "^CALLED test/clients/run.sh "
 ci CI_CHOICE=0
 says "NOT RUN: clients: .*make test-clients"
+
+name="the store of claims"
+mkdir -p "$work/tree/src/store"
+echo "int s;" >"$work/tree/src/store/s.c"
+commit store
+plan CI_CHOICE=0
+says "^   store, touched"
+says "^   points, touched"
+git_in "$work/tree" reset -q --hard HEAD~1
+
+name="the kafka sink"
+mkdir -p "$work/tree/src/sink/kafka"
+echo "int z;" >"$work/tree/src/sink/kafka/z.c"
+commit kafka
+ci CI_CHOICE=0
+says "^CALLED test/sink/kafka/run.sh "
+git_in "$work/tree" reset -q --hard HEAD~1
 
 name="no time left"
 ci CI_CHOICE=0 CI_BUDGET=50

@@ -72,7 +72,7 @@ indent_one()
 {
 	local types=$work/server
 
-	[[ $1 != src/sink/* && $1 != test/sink/* && $1 != test/analysis/* ]] || types=$work/program
+	[[ $1 != src/sink/* && $1 != test/sink/* && $1 != test/bench/* && $1 != test/analysis/* ]] || types=$work/program
 	pg_bsd_indent "${OPTIONS[@]}" -U"$types" <"$1" 2>"$work/err" |
 		sed -E 's/^([A-Za-z_][A-Za-z0-9_]*( [A-Za-z_][A-Za-z0-9_]*)*)[ \t]+\*$/\1 */
 			s/,(\.[a-z_]+ = )/, \1/g' >"$work/out"

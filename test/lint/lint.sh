@@ -147,7 +147,7 @@ check_exports()
 	names=$(nm -D --defined-only "$work/gcc/idempotency.so" | awk '{ print $NF }')
 	while read -r name; do
 		case $name in
-			Pg_magic_func | _PG_init | idem_launcher_main | idem_worker_main) ;;
+			Pg_magic_func | _PG_init | idem_launcher_main | idem_worker_main | idem_store_worker_main) ;;
 			pg_finfo_*) grep -qF "'${name#pg_finfo_}'" sql/install/*.sql || echo "${name#pg_finfo_}" ;;
 			*) grep -qx "pg_finfo_$name" <<<"$names" || echo "$name" ;;
 		esac

@@ -4,28 +4,39 @@
  *
  * Models src/relay/stream/send.c, stream/settle.c, wake.c, api/definition.c and what
  * doc/sink-protocol.md asks of a sink: begin a difference, append its row, send
- * a batch, COMMIT at the target with a reply that may be lost, settle, the wake-up
- * at commit, starts of the program, and how a stored position is held against
- * the log.  Besides: a copy of the server (a backup that is restored, a twin, a
- * standby that lagged), of which one runs at a time by turns; a target that
- * loses its state; relay_replay and relay_adopt.
+ * batches ahead, COMMIT at the target of one batch or of two at once with a reply
+ * that may be lost, batches done again one by one, an event that is refused,
+ * parked and settled, verdicts, the wake-up at commit, starts of the program, and
+ * how a stored position is held against the log.  Besides: a copy of the server (a
+ * backup that is restored, a twin, a standby that lagged), of which one runs at a
+ * time by turns; a target that loses its state; relay_replay and relay_adopt.
  *
  * Abstracted: a snapshot is the number of events it sees, in order of commit
- * (ring.pml has the snapshots); a batch is one event, one is in flight; there
- * are no repeats; the log of positions loses no row.  A life is a new number
- * each time, where the code draws 64 bits at random.
+ * (ring.pml has the snapshots); a batch is one event, two are in flight; a parked
+ * event is never sent again, there are no repeats; keys have no order; the end of
+ * a difference waits for its batches; the log of positions loses no row.  A life
+ * is a new number each time, where the code draws 64 bits at random.
  *
  * Bounds: EVENTS in all, two servers, FAULTS in all: kills, turns of the servers,
- * lost replies, lost states of the target, moves of the operator.
+ * lost replies, aborted transactions, refused events, lost states of the target,
+ * moves of the operator.  "histories" has one batch in flight and no refusal;
+ * "batches" has one server, whose target keeps its state, and no operator.
+ * Refusals and copies are not walked together: a copy that was made after an
+ * event's row and before the event was parked passes the event, since the sink's
+ * position is behind it, and the copy cannot know.
  *
  * Properties: applied_once, an event is applied twice only where an operator
  * asked for it; quiet, a relay that streams and waits for events has nothing
  * left that the target lacks, unless an operator accepted that; loud, a sink
  * that lost what it had confirmed is a contradiction; and no false alarm, with
- * one history and a target that keeps its state the relay never diverges.
+ * one history and a target that keeps its state the relay never diverges; and
+ * not stuck, a sink that was sent a batch answers it.
  */
 
 /* COMPILE: -DCOLLAPSE */
+
+/* BOUNDS histories: one batch in flight; copies, targets that lose their state, operators */
+/* BOUNDS batches: two batches in flight, refused events, aborted transactions */
 
 /* MUTANT drained_by_older_difference: the end of an older difference counts as the end of the log; events lay for a minute */
 /* MUTANT fresh_accepts_all: whatever the sink has stored is passed over until the first confirmation is in the log; relay-fresh-accepts-all */
@@ -38,19 +49,33 @@
 /* MUTANT stranger_after_create: a position of another incarnation is passed over without relay_adopt; relay-stranger-accepted */
 /* MUTANT row_of_former_life: a program goes on under the row of the program before it */
 /* MUTANT wake_before_visible: the worker is woken before the event can be seen */
+/* MUTANT first_position in batches: a transaction of two batches carries the position of the first */
+/* MUTANT redo_from_second in batches: of two batches whose transaction was aborted the second alone is done again */
+/* MUTANT refused_together in batches: a transaction of two batches leaves a refused event out, and commits */
+/* MUTANT commit_before_settle in batches: a batch with a refused event is committed at once; sink-commit-before-settle */
+/* MUTANT waits_for_batch in batches: the sink waits for a second batch */
+/* REACH shared_lost in batches: the reply to a transaction of two batches is lost */
+/* REACH shared_redone in batches: two batches were aborted together, and committed one by one */
 /* REACH copy_streams: the copy delivers an event of its own */
 /* REACH copy_diverges: the copy finds a position that it does not know */
 /* REACH replayed: an event was applied twice, as asked for */
 /* REACH original_again: the original runs after its copy has sent */
 
+#ifdef BOUNDS_batches
+#define BATCHES		1
+#define IN_FLIGHT	2
+#else
+#define BATCHES		0
+#define IN_FLIGHT	1
+#endif
 #ifdef LONG
 #define EVENTS		3
 #define ROWS		11
 #define FAULTS		5
 #else
-#define EVENTS		2
+#define EVENTS		(2 + BATCHES)
 #define ROWS		9
-#define FAULTS		3
+#define FAULTS		(3 + BATCHES)
 #endif
 
 #define MOVED		1
@@ -71,6 +96,9 @@
 #define COMMITTED	1
 #define GONE		2		/* the program ended without a verdict */
 #define FENCED		3
+
+#define REFUSED		1		/* its result is sent */
+#define SETTLED		2		/* it is parked, and SETTLE is sent */
 
 typedef Row
 {
@@ -95,6 +123,7 @@ typedef Server
 	byte epoch;
 	byte incarnation;
 	byte nrows;
+	byte parked;				/* a bit for each event */
 	bit confirmed;				/* a commit of this epoch was seen */
 	Row rows[ROWS];
 }
@@ -113,6 +142,7 @@ byte target_epoch;
 byte applied[EVENTS + 1];
 bit pending;
 byte pending_event;
+byte pending_second;		/* event of a second batch; 0: there is one batch */
 byte pending_epoch;
 byte pending_incarnation;
 byte pending_life;
@@ -137,8 +167,15 @@ byte sent_done;
 byte sent_cur;
 byte sent_k;
 byte row_id;
-bit in_flight;
+byte in_flight;				/* batches */
 byte reply;
+byte verdicts;				/* still to come, with reply COMMITTED */
+
+/* The program: the batches that it was sent, oldest first. */
+byte sent_event[2];
+byte sent_at[2];			/* their k */
+byte alone;					/* so many of them have a transaction for themselves */
+byte refused;				/* the event of the oldest batch */
 bit dirty;
 byte ready_row;
 byte ready_k;
@@ -185,6 +222,7 @@ byte last;
 
 #define S server[runs]
 #define HAS_ROOM (S.nrows < ROWS)
+#define IS_PARKED(EVENT) ((S.parked >> (EVENT)) & 1)
 
 /* idem_position_append */
 inline append(KIND, FRESH, LIFE, NAMED_ROW, DONE, CUR, K)
@@ -207,7 +245,9 @@ inline turn_off(PHASE)
 {
 	phase = PHASE;
 	in_flight = 0;
-	reply = NO_REPLY;
+	reply = NO_REPLY; verdicts = 0;
+	sent_event[0] = 0; sent_event[1] = 0; sent_at[0] = 0; sent_at[1] = 0;
+	alone = 0; refused = NO;
 	drained = 0;
 	life = 0; my_epoch = 0; row_id = 0;
 	settled = 0; settled_k = 0; sent_done = 0; sent_cur = 0; sent_k = 0;
@@ -327,6 +367,23 @@ inline on_ready()
 	fi
 }
 
+/* pgsink_begin and the like; N batches, of which the last is COUNT - 1 */
+inline begin_transaction(COUNT)
+{
+	pending = 1;
+	pending_event = (refused == NO -> sent_event[0] : 0);
+	pending_second = (COUNT == 2 -> sent_event[1] : 0);
+#ifdef MUTANT_first_position
+	pending_k = sent_at[0];
+#else
+	pending_k = sent_at[COUNT - 1];
+#endif
+	pending_epoch = my_epoch;
+	pending_incarnation = S.incarnation;
+	pending_life = life;
+	pending_row = row_id
+}
+
 /* send_log_batch */
 inline send_log_batch()
 {
@@ -339,6 +396,10 @@ inline send_log_batch()
 		:: found -> sent_cur = S.committed; sent_k = sent_done; row_id = 0
 		:: else
 		fi;
+		do
+		:: sent_k < sent_cur && sent_k < S.committed && IS_PARKED(S.events[sent_k + 1]) -> sent_k++
+		:: else -> break
+		od;
 		if
 		:: sent_k < sent_cur && sent_k < S.committed ->
 			if
@@ -351,14 +412,13 @@ inline send_log_batch()
 			:: else
 			fi;
 			sent_k++;
-			pending = 1;
-			pending_event = S.events[sent_k];
-			pending_epoch = my_epoch;
-			pending_incarnation = S.incarnation;
-			pending_life = life;
-			pending_row = row_id;
-			pending_k = sent_k;
-			in_flight = 1
+			sent_event[in_flight] = S.events[sent_k];
+			sent_at[in_flight] = sent_k;
+			in_flight++
+#if !BATCHES
+			; begin_transaction(1)
+#endif
+		:: in_flight > 0 && sent_k >= sent_cur -> skip	/* what was left is parked */
 		:: else ->					/* the end of the difference, without a batch */
 			sent_done = sent_cur;
 			sent_cur = 0;
@@ -396,9 +456,16 @@ inline settle_storing()
 	i = 0;
 #endif
 	S.confirmed = 1;
-	settled_k = sent_k;
-	in_flight = 0;
-	reply = NO_REPLY;
+	in_flight--;
+	sent_event[0] = sent_event[1]; sent_at[0] = sent_at[1];
+	sent_event[1] = 0; sent_at[1] = 0;
+	refused = NO;
+	alone = (alone > 0 -> alone - 1 : 0);
+	verdicts--;
+	if
+	:: verdicts == 0 -> reply = NO_REPLY
+	:: else
+	fi;
 #ifdef REACH_copy_streams
 	assert(!runs || applied[S.events[S.committed]] == 0);
 #endif
@@ -429,11 +496,16 @@ end:
 			ready_k = stored_k;
 			phase = HELLO }
 	:: atomic { phase == HELLO && HAS_ROOM -> on_ready() }
-	:: atomic { phase == READY && !in_flight && !drained && !pending && HAS_ROOM -> send_log_batch() }
+	:: atomic { phase == READY && !drained && HAS_ROOM && (BATCHES || !pending) &&
+		(in_flight == 0 || (in_flight < IN_FLIGHT && sent_cur != 0 && sent_k < sent_cur)) -> send_log_batch() }
+	:: atomic { refused == REFUSED ->
+			S.parked = S.parked | (1 << sent_event[0]);
+			refused = SETTLED }
 	:: atomic { reply == COMMITTED && HAS_ROOM -> settle_storing() }
 	:: atomic { reply == GONE ->
 #ifdef MUTANT_lost_reply_committed
-			settle_storing()
+			verdicts = in_flight;
+			reply = COMMITTED
 #else
 			turn_off(OFF)
 #endif
@@ -448,23 +520,41 @@ end:
 }
 
 #define answers(WHAT) if \
-	:: in_flight && pending_life == life -> reply = WHAT \
+	:: in_flight && pending_life == life -> reply = WHAT; \
+		verdicts = (WHAT == COMMITTED -> 1 + (pending_second != 0) : 0) \
 	:: else \
 	fi
 
 inline no_transaction()
 {
-	pending = 0; pending_event = 0; pending_epoch = 0; pending_incarnation = 0;
+	pending = 0; pending_event = 0; pending_second = 0; pending_epoch = 0; pending_incarnation = 0;
 	pending_life = 0; pending_row = 0; pending_k = 0
 }
 
-/* The sink program's transaction at the target. */
+#define CAN_BEGIN (BATCHES && phase == READY && !pending && in_flight > 0 && reply == NO_REPLY)
+#ifdef MUTANT_commit_before_settle
+#define IS_RECORDED true
+#else
+#define IS_RECORDED (refused != REFUSED)
+#endif
+#ifdef MUTANT_waits_for_batch
+#define ENOUGH (in_flight == 2)
+#else
+#define ENOUGH true
+#endif
+
+/* The sink program, and its transaction at the target. */
 active proctype target()
 {
 end:
 	do
+	/* the batches that are there, or the oldest */
+	:: atomic { CAN_BEGIN && IS_RECORDED && ENOUGH -> begin_transaction(1) }
+	:: atomic { CAN_BEGIN && refused == NO && in_flight == 2 && alone == 0 -> begin_transaction(2) }
 	:: atomic { pending && MAY_COMMIT ->
 			applied[pending_event]++;
+			applied[pending_second]++;
+			applied[0] = 0;
 			stored = 1;
 			stored_incarnation = pending_incarnation;
 			stored_life = pending_life;
@@ -473,13 +563,40 @@ end:
 			if
 			:: answers(COMMITTED)
 			:: faults > 0 -> faults--; answers(GONE)
+#ifdef REACH_shared_lost
+				; assert(pending_second == 0)
+#endif
 			fi;
 			assert(applied[pending_event] <= 1 + asked[pending_event]);
+			assert(applied[pending_second] <= 1 + asked[pending_second]);
 #ifdef REACH_replayed
 			assert(applied[pending_event] <= 1);
 #endif
+#ifdef REACH_shared_redone
+			assert(pending_event == 0 || alone != 1 || reply != COMMITTED);
+#endif
 			no_transaction() }
 	:: atomic { pending && faults > 0 -> faults--; answers(GONE); no_transaction() }
+
+	/* the target refuses an event: all of the transaction is gone */
+	:: atomic { BATCHES && pending && faults > 0 && pending_life == life && in_flight > 0 && pending_event != 0 ->
+			faults--;
+			if
+			:: pending_second == 0 -> refused = REFUSED; no_transaction()
+			:: pending_second != 0 ->
+#ifdef MUTANT_refused_together
+				pending_event = 0
+#else
+				alone = 2;
+				no_transaction();
+#ifdef MUTANT_redo_from_second
+				in_flight = 1;
+				alone = 1;
+				sent_event[0] = sent_event[1]; sent_at[0] = sent_at[1];
+				sent_event[1] = 0; sent_at[1] = 0
+#endif
+#endif
+			fi }
 #ifndef MUTANT_predecessor_not_fenced
 	:: atomic { pending && pending_epoch != target_epoch -> answers(FENCED); no_transaction() }
 #endif
@@ -505,7 +622,7 @@ end:
 	:: atomic { faults > 0 && !waking && S.nrows > 0 -> faults--; end_server() }
 
 	/* a backup, and either of the two runs by turns, from where it was */
-	:: atomic { !has_copy && !waking && S.nrows > 0 ->
+	:: atomic { !BATCHES && !has_copy && !waking && S.nrows > 0 ->
 			has_copy = 1;
 			n = 0;
 			do
@@ -533,6 +650,7 @@ end:
 			server[1].epoch = server[0].epoch;
 			server[1].incarnation = server[0].incarnation;
 			server[1].nrows = server[0].nrows;
+			server[1].parked = server[0].parked;
 			server[1].confirmed = server[0].confirmed }
 	:: atomic { has_copy && faults > 0 && !waking ->
 			faults--;
@@ -540,7 +658,7 @@ end:
 			runs = 1 - runs }
 
 	/* the target is restored without what it had, which ends its sessions */
-	:: atomic { faults > 0 && stored ->
+	:: atomic { !BATCHES && faults > 0 && stored ->
 			faults--;
 			was_reset = 1;
 			if
@@ -557,7 +675,7 @@ end:
 			n = 0 }
 
 	/* relay_replay: all that is in the outbox may come again */
-	:: atomic { faults > 0 && S.nrows > 0 && HAS_ROOM && !waking && phase != HELLO ->
+	:: atomic { !BATCHES && faults > 0 && S.nrows > 0 && HAS_ROOM && !waking && phase != HELLO ->
 			faults--;
 			n = 1;
 			do
@@ -568,7 +686,7 @@ end:
 			move_to(0, (S.rows[S.nrows - 1].fresh == BY_ADOPTION -> BY_ADOPTION : BY_MOVE)) }
 
 	/* relay_adopt: go on from the last position; what is behind it was looked at */
-	:: atomic { faults > 0 && phase == STUCK && HAS_ROOM && !waking ->
+	:: atomic { !BATCHES && faults > 0 && phase == STUCK && HAS_ROOM && !waking ->
 			faults--;
 			incarnations++;
 			S.incarnation = incarnations;
@@ -598,8 +716,15 @@ end:
 		n = 1;
 		do
 		:: n <= S.committed ->
-			assert(applied[S.events[n]] > 0 || waived[S.events[n]]);
+			assert(applied[S.events[n]] > 0 || waived[S.events[n]] || IS_PARKED(S.events[n]));
 			n++
 		:: else -> break
 		od }
+}
+
+/* When nothing else can happen, the sink owes no answer. */
+active proctype not_stuck()
+{
+end:
+	atomic { timeout -> assert(phase != READY || in_flight == 0 || reply != NO_REPLY) }
 }

@@ -1,62 +1,116 @@
 /*
  * store.pml
- *		The dedup store: claims of one event over a ring of open segments and
- *		slots of packed runs, the packer, a dump, and a crash that loses the end
- *		of the WAL.
+ *		The dedup store (src/store): claims of one event over the open ring and
+ *		the runs, look-ups, packers, a dump, a restore, and a crash that loses the
+ *		end of the WAL.
  *
- * Not built yet: the protocol that src/claim has to follow when the store
- * forgets by retention.  README.md of this folder numbers its steps.  Each atomic
- * block is one step that the code takes under one lock, or that nobody can look
- * into.
+ * Files: store.c and runs.c (claimant, looker), pack.c (packing), state.c (the
+ * cell, its seal).  Each atomic block is one step that the code takes under one
+ * lock, or that nobody can look into.
  *
  * One event is enough: rows of other events only make segments non-empty, and
  * uniqueness is the event lock's.
  *
- * Bounds: NTX transactions, each a claim or, in "forgotten", an order to forget; NSEG
- * segments; NSLOT slots; at most MAXGEN closed segments, MAXRUN runs; with CRASHES
- * one crash of the server at most, at any moment, that loses any part of the WAL
- * that nothing has flushed.
+ * Bounds: NTX transactions, each a claim, or an order to forget the event; with
+ * COMMITTED_FIRST the first was kept, or completed, before the walk begins; NSEG
+ * segments; NSLOT slots of one run each, or, if SHARED, the first two runs in one
+ * slot; with CRASHES one crash of the server at most, at any moment, that loses
+ * any part of the WAL that nothing has flushed.
+ * Nothing else is counted: segments are closed, packed, emptied and used again,
+ * runs are merged and expire, and packers fail, as often as there is room.
  *
  * Abstracted:
- *	- Time: a segment may be closed and a run may expire at any moment, or never.
- *	- Filters, digests and classes: a search of a slot finds what is in it.
+ *	- The number of the state.  A process compares a number with the one it read
+ *	  before, and no number comes twice.  So a bit for each process tells whether
+ *	  the number is still the one it knows ("fresh"); a change clears all bits.
+ *	- The numbers of runs, and the xids of packers: a run is known by its slot, and
+ *	  what others know of it ends when the slot is emptied.
+ *	- Time: a segment may be closed at any moment, or never.
+ *	- The time of the store: the time of all rows that are committed may be over at
+ *	  any moment, or never; also that of a first row, before that of the others.
+ *	  A run's stamp is the rows that were committed when it was written, and the
+ *	  run has expired when the time of all these is over.  So the length of a slice
+ *	  is not there, and runs of several slices may be merged.
+ *	- An order to forget is for ever, and all else is of one finite class.
+ *	- Filters and digests: a search of a slot finds what is in it.
+ *	- A run without a row of the event needs no slot.  If it would stand in the slot
+ *	  of another run, only SHARED walks that.
  *	- A probe of a segment or slot is one step, since it holds AccessShareLock on it.
- *	- The packer lets its Share lock go as soon as the segment is drained; it gets
- *	  each lock at once or not at all.
- *	- A segment, or a slot, is cut in one step, and a crash does not bring its rows
- *	  back; what a crash leaves half cut, and its repair, are ring's.
+ *	- A packer writes a run, end mark included, in one step: nobody reads pages
+ *	  without an end mark.  A packer gets each lock at once or not at all.
+ *	- A segment, or a slot, is emptied in one step, and a crash does not bring its
+ *	  rows back; what a crash leaves half cut, and its repair, are ring's.
+ *	- The last look of a probe, the second reading of the state, the verdict and
+ *	  the writing of the row are one step: with another step in between the state
+ *	  has changed or nobody notices.
+ *	- The sealing of a state is the packer's step; a claim may do it as well.
+ *	- In "lookup" a claim finds what is committed in one step; other bounds walk how.
  *	- A transaction makes one claim.  Savepoints: a claim undone is a transaction
  *	  that aborts.
  *
  * Properties: the assertions called must(), a guarantee each; its name is the
  * variable that becomes true when it does not hold.
  */
-/* BOUNDS crash: two claims, prepared ones too, a packer that fails, a crash */
-/* BOUNDS claims: three claims */
+/* BOUNDS crash: two claims, prepared ones too, a crash */
+/* BOUNDS claims: three claims, one past the budget of locks */
 /* BOUNDS levels: two claims at any isolation level */
 /* BOUNDS dump: two claims and a dump */
-/* BOUNDS merge: two claims, merges, slots used again */
+/* BOUNDS merge: two claims, merges of all runs */
+/* BOUNDS mergecrash: two claims, merges of single runs, a crash */
+/* BOUNDS lookup: a kept claim, a claim, merges of single runs, a look-up with a new or an old snapshot */
+/* BOUNDS packers: two claims, two packers */
+/* BOUNDS restore: two claims, a restore into the store in use */
 /* BOUNDS kept: a claim that is kept, and two more */
-/* BOUNDS forgotten: a claim, an order to forget the event, a claim; expiry */
-/* MUTANT probe_set_before_lock in claims: the segments to probe are chosen before the event's lock */
-/* MUTANT generation_not_read_again in claims: a claim writes to the segment that was current before its lock */
-/* MUTANT version_after_marks in merge: a session reads the version after the end marks */
-/* MUTANT version_not_compared in merge: a search is not repeated when runs came meanwhile */
-/* MUTANT version_not_raised in claims: sessions keep the end marks that they know */
+/* BOUNDS forgotten: a claim, an order to forget the event, a claim */
+/* BOUNDS expiry: a claim that is kept, and two more; runs that expire, in one slot; two packers */
+/* BOUNDS expirylevels: a completion that expires, two claims at any isolation level */
+/* BOUNDS expirycrash: two claims, runs that expire, merges of single runs, a crash */
+/* BOUNDS expirydump: a completion that expires, a claim, a dump */
+/* BOUNDS orders: a completion that expires, an order to forget the event, a claim; the seal is broken */
+/* BOUNDS ordersapart: the same with three segments, which are packed in any order, and no broken seal */
+/* BOUNDS ordersmerged: the same with two segments, and merges of single runs */
+/* MUTANT probe_set_before_lock in claims: the state is read before the event's lock only */
+/* MUTANT lock_not_checked in claims: a claim writes to the segment that was current before its lock */
+/* MUTANT marks_before_state in merge: a session reads the end marks before the state that they are kept for */
+/* MUTANT state_not_compared in merge: the state is not read again after the search */
+/* MUTANT dead_entry_ignored in claims: a probe that meets a dead row does not look again */
 /* MUTANT no_drain in claims: a segment is packed while a writer has it */
-/* MUTANT unprobed_at_mark in claims: a segment is no longer probed as soon as its run has its end mark */
-/* MUTANT cut_before_mark in claims: a segment is cut before its run has its end mark */
+/* MUTANT bit_before_mark in claims: the bit is set before the run has its end mark */
 /* MUTANT mark_unflushed in crash: a segment is cut while the WAL of its run may be lost */
-/* MUTANT cut_under_snapshot in dump: a segment is cut although a snapshot does not see the packer */
+/* MUTANT cut_unflushed in mergecrash: a slot is cut while the WAL of the merged run may be lost */
+/* MUTANT slot_cut_unraised in merge: a slot is cut without a change of the state before */
+/* MUTANT bit_not_cleared in claims: a segment becomes current with its bit set */
+/* MUTANT bit_unchecked in packers: the bit is set although the state has changed since the run was written */
+/* MUTANT bit_unchecked_restore in restore: the same, after a restore */
+/* MUTANT unsealed_mask in restore: the mask of a state that is not sealed is trusted */
+/* MUTANT unsealed_marks in restore: kept end marks are trusted while the state is not sealed */
+/* MUTANT restore_unlocked in restore: a restore gives the packer's lock back before its commit */
+/* MUTANT cut_under_snapshot in dump: a segment is cut although the horizon has not passed */
+/* MUTANT slot_cut_under_snapshot in lookup: a slot is cut although the horizon has not passed */
 /* MUTANT dump_unfiltered in dump: a dump takes runs that its snapshot does not see */
 /* MUTANT packed_is_seen in levels: an event that is found in a run is a duplicate for every snapshot */
-/* MUTANT first_hit_decides in kept: the rows of the open segments decide, and runs are not searched */
-/* MUTANT tombstone_expires_first in forgotten: an order to forget expires before the completion that it is about */
+/* MUTANT lookup_unmasked_only in lookup: an old snapshot does not look into segments that need no probe */
+/* MUTANT lookup_counted_only in lookup: an old snapshot does not look into runs that were replaced */
+/* MUTANT lookup_not_repeated in lookup: a look-up does not read the state again */
+/* MUTANT first_hit_decides in kept: the rows of the segments decide, and runs are not searched */
+/* MUTANT turns_alike in forgotten: every row has the same turn */
+/* MUTANT order_expires in orders: an order to forget has the class of its consumer */
+/* MUTANT expired_unraised in expiry: a slot that has expired is cut without a change of the state before */
+/* MUTANT oldest_expired in expiry: a slot is cut when the oldest of its runs has expired */
+/* MUTANT spent_slot_filled in expiry: a slot with a run that has expired takes a new one */
+/* MUTANT oldest_stamp in expirycrash: a merged run has the stamp of the oldest run that it replaces */
+/* MUTANT one_class in orders: a segment is packed without one of its classes */
+/* MUTANT clock_in_search in orders: a session leaves out a run that has expired by its own clock */
+/* MUTANT expired_before_segment in orders: a run goes while a packed segment is not emptied */
+/* MUTANT expired_before_replaced in ordersmerged: a run goes before those that it replaces */
+/* MUTANT run_by_slot in expirylevels: a session knows a run by its slot, not by its number */
 
-/* REACH second_turn in merge: a claim commits into a segment that is current for the second time */
-/* REACH searched_again in merge: a search is repeated, since runs came or went meanwhile */
-/* REACH found_packed in claims: an event is found in a run and in no open segment */
-/* REACH resumed in crash: after a crash a run is complete whose segment is not marked packed */
+/* REACH third_turn in claims: a claim commits into a segment that is current for the third time */
+/* REACH searched_again in merge: a search is repeated, since the state has changed meanwhile */
+/* REACH found_packed in claims: an event is found in a run and in no segment */
+/* REACH packed_again in crash: after a crash a segment is packed whose rows are in a run already */
+/* REACH bit_refused in packers: a packer does not set the bit, since the state has changed */
+/* REACH claimed_again in expiry: a claim commits after a completion that has expired */
 /* COMPILE: -DCOLLAPSE */
 
 #ifdef LONG
@@ -64,145 +118,204 @@
 #else
 #define MORE 0
 #endif
-#if defined(BOUNDS_claims)
-#define NTX 3
 #define NSEG 2
 #define NSLOT 2
-#define MAXGEN (2 + MORE)
-#define MAXRUN (2 + MORE)
-#define FAILS MORE
+#if defined(BOUNDS_claims)
+#define NTX 3
 #define BUDGET 1
 #elif defined(BOUNDS_crash)
 #define NTX (2 + MORE)
-#define NSEG 2
-#define NSLOT 2
-#define MAXGEN 2
-#define MAXRUN (2 + MORE)
-#define FAILS 0
 #define CRASHES 1
 #define PREPARED 1
 #elif defined(BOUNDS_levels)
 #define NTX (2 + MORE)
-#define NSEG 2
-#define NSLOT 2
-#define MAXGEN 2
-#define MAXRUN 2
-#define FAILS 0
 #define LEVELS 1
 #elif defined(BOUNDS_dump)
 #define NTX 2
-#define NSEG 2
-#define NSLOT 2
-#define MAXGEN (1 + MORE)
-#define MAXRUN (1 + MORE)
-#define FAILS 1
 #define DUMP 1
 #elif defined(BOUNDS_merge)
-#define NTX 2
-#define NSEG 2
+#define NTX (2 + MORE)
+#undef NSLOT
 #define NSLOT 3
-#define MAXGEN (3 + MORE)
-#define MAXRUN (4 + 2 * MORE)
-#define FAILS MORE
 #define MERGE 1
+#elif defined(BOUNDS_mergecrash)
+#define NTX 2
+#define MERGE 1
+#define CRASHES 1
+#elif defined(BOUNDS_lookup)
+#define NTX 2
+#if MORE == 1
+#undef NSLOT
+#define NSLOT 3
+#endif
+#define MERGE 1
+#define LOOKUP 1
+#define COMMITTED_FIRST KEPT
+#elif defined(BOUNDS_packers)
+#define NTX 2
+#define PACKERS 2
+#elif defined(BOUNDS_restore)
+#define NTX 2
+#define RESTORE 1
 #elif defined(BOUNDS_kept)
 #define NTX 3
+#undef NSEG
 #define NSEG 3
-#define NSLOT 2
-#define MAXGEN 2
-#define MAXRUN 2
-#define FAILS MORE
-#define KIND(t) ((t) == 0 -> KEPT : DONE)
+#define COMMITTED_FIRST KEPT
+#elif defined(BOUNDS_expiry)
+#define NTX 3
+#define EXPIRY 1
+#define SHARED 1
+#define PACKERS 2
+#define COMMITTED_FIRST KEPT
+#if MORE == 1
+#undef NSLOT
+#define NSLOT 3
+#define MERGE 1
+#else
+#define DOES_ALL(p) ((p) == 0)
+#endif
+#elif defined(BOUNDS_expirylevels)
+#define NTX 3
+#define EXPIRY 1
+#define LEVELS 1
+#define COMMITTED_FIRST DONE
+#elif defined(BOUNDS_expirycrash)
+#define NTX 2
+#define EXPIRY 1
+#define MERGE 1
+#define CRASHES 1
+#elif defined(BOUNDS_expirydump)
+#define NTX 2
+#define EXPIRY 1
+#define DUMP 1
+#define COMMITTED_FIRST DONE
+#elif defined(BOUNDS_orders) || defined(BOUNDS_ordersapart)
+#define NTX 3
+#define KIND(t) ((t) == 1 -> FORGOTTEN : DONE)
+#define EXPIRY 1
+#define COMMITTED_FIRST DONE
+#ifdef BOUNDS_orders
+#define RESEAL 1
+#endif
+#if defined(BOUNDS_ordersapart) || MORE == 1
+#undef NSEG
+#define NSEG 3
+#endif
+#elif defined(BOUNDS_ordersmerged)
+#define NTX 3
+#define KIND(t) ((t) == 1 -> FORGOTTEN : DONE)
+#define EXPIRY 1
+#define MERGE 1
+#define COMMITTED_FIRST DONE
 #else
 #define NTX 3
-#define NSEG 2
-#define NSLOT 2
-#define MAXGEN 2
-#define MAXRUN 2
-#define FAILS MORE
-#define EXPIRY 1
 #define KIND(t) ((t) == 1 -> FORGOTTEN : DONE)
 #endif
-#ifdef KIND
-#define EARLY(t) false
+#if defined(KIND) || defined(LOOKUP) || (defined(EXPIRY) && MORE == 0)
 #define MAY_ABORT(t) (MORE == 1)
 #else
-#define KIND(t) DONE
-#define EARLY(t) ((t) == NTX - 1)
 #define MAY_ABORT(t) true
+#endif
+#if defined(KIND) || defined(LOOKUP) || (defined(EXPIRY) && !defined(LEVELS) && MORE == 0)
+#define EARLY(t) false
+#else
+#define EARLY(t) ((t) == NTX - 1)
+#endif
+#ifndef KIND
+#define KIND(t) DONE
+#endif
+#ifndef DOES_ALL
+#define DOES_ALL(p) true
 #endif
 #ifndef CRASHES
 #define CRASHES 0
 #endif
+#ifndef PACKERS
+#define PACKERS 1
+#endif
 
 #define BIT(i) (1 << (i))
+#define FIRST(bits) ((bits) & 1 -> 0 : ((bits) & 2 -> 1 : 2))
+#define SEGMENTS (BIT(NSEG) - 1)
+#define SLOTS (BIT(NSLOT) - 1)
+
+/* Rows of the event, by number of the transaction; the last one is restored. */
+#define RESTORED NTX
+#ifdef RESTORE
+#define NROW (NTX + 1)
+#else
+#define NROW NTX
+#endif
 
 /* Transactions, by number; their xids rise with it. */
 byte begun, running, committed, prepared;	/* bits */
 #define DONE 1
 #define KEPT 2
 #define FORGOTTEN 3
-byte kind[NTX];				/* of the transaction's row */
-byte turn[NTX];				/* of its row: one more than the newest one found */
-byte expired;				/* bits by transaction: its row was expired */
+byte kind[NROW];				/* of the transaction's row */
+byte turn[NROW];				/* of its row: one more than the newest one found */
 
-/* The packer's transactions, by number. */
-byte packer_ended;				/* bits by run */
-byte fails;
-bool marked;					/* the WAL, once */
-bool unpublished;				/* an end mark is there whose version was not raised */
-
-/* Cells: WAL-logged, changed in place. */
-byte generation;
-byte version;
-byte packed[NSEG];				/* generation that was marked packed, plus one */
+/* The state, a cell: WAL-logged, changed in place. */
+byte current;
+byte unprobed;					/* bits by segment */
+bool sealed = true;
+byte fresh;						/* bits by process: it knows the state's number */
+#define PACKER_BIT(p) BIT(NTX + 1 + (p))
+byte packer_lock;
 
 /* Segments: rows of the event, bits by transaction; a segment with rows of others. */
-byte rows[NSEG];
-bool filled[NSEG];
+byte rows[NSEG], dead[NSEG];
+byte filled;					/* bits by segment */
 
-/* Slots. */
-#define EMPTY 0
-#define FILLING 1
-#define COMPLETE 2
-#define EXPIRED 3
-typedef Slot {
-	byte state;
-	byte rows;					/* bits by transaction */
-	byte number;
-	byte packer;				/* transaction that wrote the end mark */
-	byte source;				/* generation of the segment, plus one; 0: of merged runs */
-	byte replaces				/* bits by run */
-}
-Slot slot[NSLOT];
-byte next_run;
+/* Slots: bits by slot, rows by transaction. */
+byte complete;					/* has an end mark */
+byte ended;						/* the transaction that wrote it has ended */
+byte slot_rows[NSLOT];
+byte replaces[NSLOT];			/* bits by slot */
+
+/*
+ * Retention.  Rows of a finite class are remembered for a time after their commit.
+ * The stamp of a run: which of them were committed when it was written.
+ */
+#ifdef MUTANT_order_expires
+#define FINITE(t) true
+#else
+#define FINITE(t) (KIND(t) != FORGOTTEN)
+#endif
+#define FINITE_ROWS ((FINITE(0) -> 1 : 0) | (FINITE(1) -> 2 : 0) | (NTX > 2 && FINITE(2) -> 4 : 0))
+byte elapsed;					/* bits by transaction: its time is over */
+byte stamp[NSLOT];				/* bits by transaction */
 
 /* Locks. */
 byte event_lock;				/* transaction plus one */
-byte wlock[NTX];				/* RowExclusiveLock on segments, bits */
+byte wlock[NROW];				/* RowExclusiveLock on segments, bits */
 byte dump_lock;					/* AccessShareLock on tables, bits: segments, then slots */
 
+/* What sessions keep: end marks, bits by slot. */
+#define OTHER NTX				/* the session that looks up, or dumps */
+byte marks[NTX + 1];
+
 /* Snapshots that live: what they see. */
-bool snap_live[NTX];
-byte snap_sees[NTX], snap_xmin[NTX], snap_packer[NTX];
-bool dump_live;
-byte dump_sees, dump_packer;
+bool snap_live[NTX + 1];
+byte snap_sees[NTX + 1], snap_xmin[NTX + 1], snap_packer[NTX + 1];
 
 /* What of all this is in flushed WAL, if a crash is to return to it. */
 typedef Flushed {
 	bool valid;
-	byte committed, expired, packer_ended, generation, next_run;
-	byte packed[NSEG], rows[NSEG];
-	bool filled[NSEG];
-	Slot slot[NSLOT]
+	byte committed, current, unprobed, filled, complete;
+	byte rows[NSEG], slot_rows[NSLOT], replaces[NSLOT]
 }
 Flushed disk;
 byte crashes;					/* so far: who sees it rise has ended */
+bool marked;					/* the WAL, once */
 
 /* For assertions. */
 byte promised;					/* bits by transaction: a duplicate of it was answered */
+byte forgotten;					/* bits by transaction: an order to forget came after it */
+byte turns_of;					/* how often segment 0 became current */
 bool effect_twice, duplicate_of_nothing, promise_broken, dump_lost_effect, dump_invented_effect,
-	forgotten_is_duplicate, duplicate_unseen, arrived;
+	forgotten_is_duplicate, duplicate_unseen, lookup_missed, lookup_invented, arrived;
 
 inline must(condition, name) {
 	if
@@ -211,71 +324,54 @@ inline must(condition, name) {
 	fi
 }
 
-#define SEG(g) ((g) % NSEG)
-#define CURRENT SEG(generation)
-/* The generation that a segment was current in last. */
-#define GENERATION_OF(s) (generation - ((generation + NSEG - (s)) % NSEG))
-#define NEVER_CURRENT(s) ((s) > generation)
-#define IS_PACKED(s) (packed[s] == GENERATION_OF(s) + 1)
-#if NTX == 2
+inline reached() {
+	arrived = true;
+	assert(!arrived)
+}
+
+#if NROW == 2
 #define WRITERS (wlock[0] | wlock[1])
 #else
 #define WRITERS (wlock[0] | wlock[1] | wlock[2])
 #endif
 
-/* All live snapshots see the packer's transaction. */
-#ifdef MUTANT_cut_under_snapshot
-#define SEEN_BY_ALL(p) true
-#else
-#define SNAP_OK(t, p) (!snap_live[t] || (snap_packer[t] & BIT(p)))
-#define DUMP_OK(p) (!dump_live || (dump_packer & BIT(p)))
-#if NTX == 2
-#define SEEN_BY_ALL(p) ((packer_ended & BIT(p)) && SNAP_OK(0, p) && SNAP_OK(1, p) && DUMP_OK(p))
-#else
-#define SEEN_BY_ALL(p) ((packer_ended & BIT(p)) && SNAP_OK(0, p) && SNAP_OK(1, p) && SNAP_OK(2, p) && DUMP_OK(p))
-#endif
-#endif
+/* The slots whose packers every live snapshot sees. */
+#define SEEN_BY(t) (snap_live[t] -> snap_packer[t] : SLOTS)
+#define SEEN_SLOTS (ended & SEEN_BY(0) & SEEN_BY(1) & SEEN_BY(NTX - 1) & SEEN_BY(OTHER))
 
-#define REPLACED_ANY(r) ((slot[0].state == COMPLETE && (slot[0].replaces & BIT(r))) || (slot[1].state == COMPLETE && (slot[1].replaces & BIT(r))) || (slot[NSLOT - 1].state == COMPLETE && (slot[NSLOT - 1].replaces & BIT(r))))
-#define COUNTS(i) (slot[i].state == COMPLETE && !REPLACED_ANY(slot[i].number))
+/* Of end marks that somebody has read: is the run of this slot replaced? */
+#define REPLACED_BY(m, i, j) (((m) & BIT(i)) && (replaces[i] & BIT(j)))
+#define REPLACED(m, j) (REPLACED_BY(m, 0, j) || REPLACED_BY(m, 1, j) || REPLACED_BY(m, NSLOT - 1, j))
+
+/* Has the run expired? */
+#define EXPIRED(j) ((slot_rows[j] & ~FINITE_ROWS) == 0 && (stamp[j] & ~elapsed) == 0)
+
+/* Does the snapshot see all of the run (is_run_visible)? */
+#ifdef MUTANT_packed_is_seen
+#define RUN_VISIBLE(t, j) true
+#else
+#define RUN_VISIBLE(t, j) ((snap_packer[t] & BIT(j)) || slot_rows[j] < BIT(snap_xmin[t]))
+#endif
 
 /*
  * WAL.  wal_mark: all of it so far is flushed, and the crash, if one comes, loses
  * what follows.  wal_flush: more is flushed; such a crash cannot be.
  */
-inline slot_copy(to, from) {
-	to.state = from.state;
-	to.rows = from.rows;
-	to.number = from.number;
-	to.packer = from.packer;
-	to.source = from.source;
-	to.replaces = from.replaces
-}
-
-inline slot_clear(x) {
-	x.state = EMPTY;
-	x.rows = 0;
-	x.number = 0;
-	x.packer = 0;
-	x.source = 0;
-	x.replaces = 0
-}
-
 inline wal_mark() {
 	disk.valid = true;
 	disk.committed = committed;
-	disk.expired = expired;
-	disk.packer_ended = packer_ended;
-	disk.generation = generation;
-	disk.next_run = next_run;
+	disk.current = current;
+	disk.unprobed = unprobed;
+	disk.filled = filled;
+	disk.complete = complete;
 	i = 0;
 	do
-	:: i < NSEG -> disk.packed[i] = packed[i]; disk.rows[i] = rows[i]; disk.filled[i] = filled[i]; i++
+	:: i < NSEG -> disk.rows[i] = rows[i]; i++
 	:: else -> break
 	od;
 	i = 0;
 	do
-	:: i < NSLOT -> slot_copy(disk.slot[i], slot[i]); i++
+	:: i < NSLOT -> disk.slot_rows[i] = slot_rows[i]; disk.replaces[i] = replaces[i]; i++
 	:: else -> break
 	od;
 	i = 0
@@ -284,18 +380,18 @@ inline wal_mark() {
 inline wal_forget() {
 	disk.valid = false;
 	disk.committed = 0;
-	disk.expired = 0;
-	disk.packer_ended = 0;
-	disk.generation = 0;
-	disk.next_run = 0;
+	disk.current = 0;
+	disk.unprobed = 0;
+	disk.filled = 0;
+	disk.complete = 0;
 	i = 0;
 	do
-	:: i < NSEG -> disk.packed[i] = 0; disk.rows[i] = 0; disk.filled[i] = 0; i++
+	:: i < NSEG -> disk.rows[i] = 0; i++
 	:: else -> break
 	od;
 	i = 0;
 	do
-	:: i < NSLOT -> slot_clear(disk.slot[i]); i++
+	:: i < NSLOT -> disk.slot_rows[i] = 0; disk.replaces[i] = 0; i++
 	:: else -> break
 	od;
 	i = 0
@@ -308,30 +404,35 @@ inline wal_flush() {
 	fi
 }
 
-/* The newest committed row of the event, wherever; NTX if there is none. */
-inline newest_committed(who, but) {
-	who = NTX;
+/* Take a snapshot; t: whose. */
+inline take_snapshot(t) {
+	snap_live[t] = true;
+	snap_sees[t] = committed;
+	snap_packer[t] = ended & complete;
 	i = 0;
 	do
-	:: i < NTX ->
-		if
-		:: (committed & ~expired & BIT(i)) && i != but && (who == NTX || turn[i] > turn[who]) -> who = i
-		:: else
-		fi;
-		i++
+	:: i < NTX && (begun & ~running & BIT(i)) -> i++
 	:: else -> break
 	od;
+	snap_xmin[t] = i;
 	i = 0
 }
 
-/* The newest of some rows. */
+inline drop_snapshot(t) {
+	snap_live[t] = false;
+	snap_sees[t] = 0;
+	snap_xmin[t] = 0;
+	snap_packer[t] = 0
+}
+
+/* The newest of some rows; NROW if there is none. */
 inline newest_of(who, bits) {
-	who = NTX;
+	who = NROW;
 	i = 0;
 	do
-	:: i < NTX ->
+	:: i < NROW ->
 		if
-		:: ((bits) & BIT(i)) && (who == NTX || turn[i] > turn[who]) -> who = i
+		:: ((bits) & BIT(i)) && (who == NROW || turn[i] > turn[who]) -> who = i
 		:: else
 		fi;
 		i++
@@ -345,17 +446,16 @@ inline end_transaction(t) {
 	prepared = prepared & ~BIT(t);
 	wlock[t] = 0;
 	event_lock = (event_lock == t + 1 -> 0 : event_lock);
-	snap_live[t] = false;
-	snap_sees[t] = 0;
-	snap_xmin[t] = 0;
-	snap_packer[t] = 0
+	marks[t] = 0;
+	fresh = fresh & ~BIT(t);
+	drop_snapshot(t)
 }
 
 /* Remove the rows of a transaction that aborted. */
 inline undo(t) {
 	i = 0;
 	do
-	:: i < NSEG -> rows[i] = rows[i] & ~BIT(t); i++
+	:: i < NSEG -> rows[i] = rows[i] & ~BIT(t); dead[i] = dead[i] & ~BIT(t); i++
 	:: else -> break
 	od;
 	i = 0;
@@ -363,22 +463,51 @@ inline undo(t) {
 	turn[t] = 0
 }
 
+/* Read the state; "known": the end marks that the session keeps belong to it. */
+#ifdef MUTANT_unsealed_mask
+#define PROBED (SEGMENTS & ~unprobed)
+#else
+#define PROBED (SEGMENTS & ~(sealed -> unprobed : 0))
+#endif
+#ifdef MUTANT_unsealed_marks
+#define TRUSTED true
+#else
+#define TRUSTED sealed
+#endif
+inline read_state(t) {
+	probe = PROBED;
+	known = TRUSTED && (fresh & BIT(t)) != 0;
+	fresh = fresh | BIT(t)
+}
+
+/* Read the end marks of all slots, a step for each, unless they are known. */
+inline read_marks(t) {
+	if
+	:: known -> skip
+	:: atomic { !known -> marks[t] = complete & 1; s = 1 };
+		do
+		:: d_step { s < NSLOT -> marks[t] = marks[t] | (complete & BIT(s)); s++ }
+		:: atomic { s == NSLOT -> s = 0; break }
+		od
+	fi
+}
+
+/* Go on to the next slot that has a run for us. */
+inline next_slot(t) {
+	do
+	:: s < NSLOT && !(marks[t] & BIT(s)) -> s++
+	:: else -> break
+	od
+}
+
 /*
  * A transaction: one claim, or one order to forget the event, then COMMIT, ROLLBACK
- * or PREPARE.  "mine" are rows that were found, bits by transaction.
+ * or PREPARE.
  */
-#define NOTHING 255
-#define FORGOTTEN_AFTER(u, n) ((committed & BIT(u)) && kind[u] == FORGOTTEN && turn[u] > turn[n])
-#define SEEN_OPEN(t, n) ((found & BIT(n)) && (snap_sees[t] & BIT(n)))
-#ifdef MUTANT_packed_is_seen
-#define SEEN_IN(t, n, j) ((in_slots & BIT(n)) && (slot[j].rows & BIT(n)))
-#else
-#define SEEN_IN(t, n, j) ((in_slots & BIT(n)) && (slot[j].rows & BIT(n)) && ((n) < snap_xmin[t] || (snap_packer[t] & BIT(slot[j].packer))))
-#endif
-#define SEEN_PACKED(t, n) (SEEN_IN(t, n, 0) || SEEN_IN(t, n, 1) || SEEN_IN(t, n, NSLOT - 1))
 proctype claimant(byte t)
 {
-	byte g, probe, s, v = NOTHING, marks, found, in_slots, newest, i, born;
+	byte g, probe, s, found, seen, newest, i, born, owed;
+	bool known, met_dead, looked_again;
 
 	/* Those before it have begun: transactions are alike. */
 	atomic {
@@ -391,178 +520,220 @@ proctype claimant(byte t)
 		/* A session may have read the marks long before. */
 		if
 		:: d_step {
-			EARLY(t) ->
-			v = version;
-			i = 0;
-			do
-			:: i < NSLOT -> marks = (COUNTS(i) -> marks | BIT(i) : marks); i++
-			:: else -> break
-			od;
-			i = 0
+			EARLY(t) && sealed ->
+			marks[t] = complete;
+			fresh = fresh | BIT(t)
 		}
 		:: skip
 		fi;
 #ifdef LEVELS
 		/* REPEATABLE READ: the snapshot is older than all that follows. */
 		if
-		:: d_step {
-			snap_live[t] = true;
-			snap_sees[t] = committed;
-			snap_packer[t] = packer_ended;
-			i = 0;
-			do
-			:: i < NTX && (begun & ~running & BIT(i)) -> i++
-			:: else -> break
-			od;
-			snap_xmin[t] = i;
-			i = 0
-		}
+		:: d_step { take_snapshot(t) }
 		:: skip
 		fi;
 #endif
-		/* 1 */
-		g = generation;
-		d_step { wlock[t] = wlock[t] | BIT(SEG(g)) };
-#ifdef MUTANT_probe_set_before_lock
+		/* The store is opened; then the event's lock. */
 		d_step {
-			s = 0;
-			do
-			:: s < NSEG -> probe = (filled[s] && !NEVER_CURRENT(s) && !IS_PACKED(s) -> probe | BIT(s) : probe); s++
-			:: else -> break
-			od;
-			s = 0
+			owed = committed;
+			g = current;
+#ifdef MUTANT_probe_set_before_lock
+			read_state(t)
+#endif
 		};
+		atomic {
+			wlock[t] = wlock[t] | BIT(g);
+			if
+			:: event_lock == 0 -> event_lock = t + 1
+			:: else -> goto rollback
+			fi
+		};
+again:
+		/* 1 */
+#ifdef MUTANT_probe_set_before_lock
+		atomic { found = 0; seen = 0; met_dead = false; fresh = fresh | BIT(t) };
+#elif defined(MUTANT_lock_not_checked)
+		atomic { found = 0; seen = 0; met_dead = false; read_state(t) };
+#else
+		do
+		:: atomic { !(wlock[t] & BIT(current)) -> g = current }; d_step { wlock[t] = wlock[t] | BIT(g) }
+		:: atomic {
+			(wlock[t] & BIT(current)) ->
+			g = current;
+			found = 0;
+			seen = 0;
+			met_dead = false;
+#ifdef MUTANT_marks_before_state
+			known = true;
+			marks[t] = complete
+		};
+		atomic {
+#endif
+			read_state(t);
+#ifdef MUTANT_marks_before_state
+			known = true;
+#endif
+#ifdef LOOKUP
+			/* A claim finds what there is; other bounds walk how. */
+			found = committed;
+			probe = 0;
+			known = true;
+#endif
+			break
+		}
+		od;
 #endif
 		/* 2 */
-		if
-		:: atomic { event_lock == 0 -> event_lock = t + 1 }
-		:: atomic { event_lock != 0 -> goto rollback }
-		fi;
-#ifndef MUTANT_generation_not_read_again
-		/* 3 */
-		do
-		:: atomic { generation != g -> g = generation }; d_step { wlock[t] = wlock[t] | BIT(SEG(g)) }
-		:: atomic { generation == g -> break }
-		od;
-#endif
-#ifndef MUTANT_probe_set_before_lock
-		/* 4 */
-		s = 0;
-		do
-		:: d_step { s < NSEG -> probe = (filled[s] && !NEVER_CURRENT(s) && !IS_PACKED(s) -> probe | BIT(s) : probe); s++ }
-		:: atomic { s == NSEG -> s = 0; break }
-		od;
-#endif
-		/* 5 */
 		do
 		:: atomic {
-			s < NSEG && (probe & BIT(s)) ->
+			probe != 0 ->
+			s = FIRST(probe);
+			probe = probe & ~BIT(s);
 			if
-			:: rows[s] & running & ~BIT(t) -> goto rollback		/* busy */
-			:: else -> found = found | (rows[s] & committed); probe = probe & ~BIT(s); s++
-			fi
+			:: (rows[s] | dead[s]) & running & ~BIT(t) -> goto rollback		/* busy */
+			:: else
+			fi;
+			found = found | (rows[s] & committed);
+			met_dead = met_dead || dead[s] != 0;
+			s = 0
 		}
-		:: atomic { s < NSEG && !(probe & BIT(s)) -> s++ }
-		:: atomic { s == NSEG -> s = 0; break }
+		:: atomic { probe == 0 -> break }
 		od;
-		/* 6 to 8 */
-again:
-#ifdef MUTANT_version_after_marks
-		if
-		:: atomic { v == NOTHING || v != version -> marks = 0 };
-			do
-			:: d_step { s < NSLOT -> marks = (COUNTS(s) -> marks | BIT(s) : marks); s++ }
-			:: atomic { s == NSLOT -> s = 0; break }
-			od;
-			v = version
-		:: atomic { v != NOTHING && v == version -> skip }
-		fi;
-#else
-		if
-		:: atomic { v == NOTHING || v != version -> v = version; marks = 0 };
-			do
-			:: d_step { s < NSLOT -> marks = (COUNTS(s) -> marks | BIT(s) : marks); s++ }
-			:: atomic { s == NSLOT -> s = 0; break }
-			od
-		:: atomic { v != NOTHING && v == version -> skip }
-		fi;
-#endif
-		in_slots = 0;
+		seen = found & snap_sees[t];
+		/* 3 */
+		read_marks(t);
 #ifdef MUTANT_first_hit_decides
-		s = (found != 0 -> NSLOT : 0);
-#endif
-		do
-		:: atomic { s < NSLOT -> in_slots = (marks & BIT(s) -> in_slots | slot[s].rows : in_slots); s++ }
-		:: atomic { s == NSLOT -> s = 0; break }
-		od;
-#ifndef MUTANT_version_not_compared
 		if
-		:: atomic { v != version ->
-#ifdef REACH_searched_again
-			arrived = true; assert(!arrived);
-#endif
-			goto again
-		}
-		:: atomic { v == version -> skip }
+		:: found != 0 -> s = NSLOT
+		:: else
 		fi;
 #endif
-		/* 9: the verdict, and the row.  Nobody else can have the event now. */
+search:
 		atomic {
-			newest_of(newest, found | in_slots);
+			next_slot(t);
 			if
-			:: newest != NTX && kind[newest] == DONE && KIND(t) != FORGOTTEN ->
+#ifdef MUTANT_clock_in_search
+			:: s < NSLOT && EXPIRED(s)
+#endif
+			:: s < NSLOT && !REPLACED(marks[t], s) ->
+				found = found | slot_rows[s];
+				seen = (RUN_VISIBLE(t, s) -> seen | slot_rows[s] : seen)
+			:: else
+			fi;
+			s = (s < NSLOT -> s + 1 : s);
+			next_slot(t);
+			if
+			:: s < NSLOT -> goto search
+			:: else -> s = 0
+			fi;
+			/* 4 */
+#ifndef MUTANT_state_not_compared
+			if
+			:: !(fresh & BIT(t)) ->
+#ifdef REACH_searched_again
+				reached();
+#endif
+				goto again
+			:: else
+			fi;
+#endif
+#if defined(BUDGET) && !defined(MUTANT_dead_entry_ignored)
+			if
+			:: met_dead && !looked_again -> looked_again = true; goto again
+			:: else
+			fi;
+#endif
+			/* The verdict, and the row.  Nobody else can have the event now. */
+			newest_of(newest, found);
+			if
+			:: newest != NROW && kind[newest] == DONE && KIND(t) != FORGOTTEN ->
 				if
-				:: snap_live[t] && !SEEN_OPEN(t, newest) && !SEEN_PACKED(t, newest) -> goto rollback	/* 40001 */
+				:: snap_live[t] && !(seen & BIT(newest)) -> goto rollback	/* 40001 */
 				:: else
 				fi;
 				must(!snap_live[t] || (snap_sees[t] & BIT(newest)), duplicate_unseen);
 				wal_flush();
 				must(committed & BIT(newest), duplicate_of_nothing);
-				must(!(FORGOTTEN_AFTER(0, newest) || FORGOTTEN_AFTER(1, newest) || FORGOTTEN_AFTER(NTX - 1, newest)), forgotten_is_duplicate);
+				must((forgotten & BIT(newest)) == 0, forgotten_is_duplicate);
 #ifdef REACH_found_packed
 				if
-				:: !(found & BIT(newest)) -> arrived = true; assert(!arrived)
+				:: !((rows[0] | rows[NSEG - 1]) & BIT(newest)) -> reached()
 				:: else
 				fi;
 #endif
 				promised = promised | BIT(newest);
-				newest = 0;
 				goto rollback
 			:: else
 			fi;
-			turn[t] = (newest == NTX -> 1 : turn[newest] + 1);
+#ifdef EXPIRY
+			/* Nothing is remembered: then there is no order, but a promise all the same. */
+			if
+			:: KIND(t) == FORGOTTEN && (newest == NROW || kind[newest] == FORGOTTEN) ->
+				forgotten = committed;
+				goto rollback
+			:: else
+			fi;
+#endif
+#ifdef MUTANT_turns_alike
+			turn[t] = 1;
+#else
+			turn[t] = (newest == NROW -> 1 : turn[newest] + 1);
+#endif
 			kind[t] = KIND(t);
-			rows[SEG(g)] = rows[SEG(g)] | BIT(t);
+			rows[g] = rows[g] | BIT(t);
 			newest = 0;
 			found = 0;
-			in_slots = 0;
-			marks = 0;
-			v = 0
+			seen = 0;
+			known = false;
+			met_dead = false;
+			looked_again = false;
+			probe = 0;
+			marks[t] = 0;
+			fresh = fresh & ~BIT(t)
 		};
-		/* Past the budget of locks the event lock is let go once the row is there. */
+		/*
+		 * Past the budget of locks the event lock is let go once a row is there.
+		 * The completion deletes this row, and writes one to what is current then.
+		 */
 #ifdef BUDGET
 		if
-		:: d_step { t == 0 -> event_lock = 0 }
+		:: d_step { t == 0 -> event_lock = 0 };
+			do
+			:: atomic { !(wlock[t] & BIT(current)) -> s = current }; d_step { wlock[t] = wlock[t] | BIT(s) }
+			:: atomic { (wlock[t] & BIT(current)) -> s = current; break }
+			od;
+			atomic { rows[g] = rows[g] & ~BIT(t); dead[g] = dead[g] | BIT(t) };
+			d_step { rows[s] = rows[s] | BIT(t); g = s; s = 0 }
 		:: skip
 		fi;
 #endif
 #ifdef PREPARED
 		if
-		:: d_step { t == 0 ->  wal_flush(); prepared = prepared | BIT(t) }
+		:: d_step { t == 0 -> wal_flush(); prepared = prepared | BIT(t) }
 		:: skip
 		fi;
 #endif
 		if
 		:: atomic {
-			newest_committed(s, t);
-			must(kind[t] != DONE || s == NTX || kind[s] != DONE || (expired & BIT(s)), effect_twice);
+			/* A restore that committed meanwhile took no event lock. */
+			newest_of(s, committed & ~(BIT(t) | elapsed | (BIT(RESTORED) & ~owed)));
+			must(kind[t] != DONE || s == NROW || kind[s] != DONE, effect_twice);
 			s = 0;
-#ifdef REACH_second_turn
+#ifdef REACH_claimed_again
+			newest_of(s, committed & elapsed & ~BIT(0));
 			if
-			:: g >= NSEG -> arrived = true; assert(!arrived)
+			:: s != NROW -> reached()
+			:: else
+			fi;
+			s = 0;
+#endif
+#ifdef REACH_third_turn
+			if
+			:: g == 0 && turns_of == 2 -> reached()
 			:: else
 			fi;
 #endif
+			forgotten = (kind[t] == FORGOTTEN -> committed : forgotten);
 			committed = committed | BIT(t);
 			if
 			:: prepared & BIT(t) -> wal_flush()
@@ -578,217 +749,547 @@ rollback:
 	}
 	unless { d_step { crashes > born && !(prepared & BIT(t)) -> born = 0 } };
 over:
-	atomic { g = 0; probe = 0; s = 0; v = 0; marks = 0; found = 0; in_slots = 0; newest = 0; i = 0; born = 0 }
+	atomic {
+		g = 0; probe = 0; s = 0; found = 0; seen = 0; newest = 0; i = 0; born = 0; owed = 0;
+		known = false; met_dead = false; looked_again = false
+	}
 }
 
 /*
- * The packer.  It may fail after each step, and begins anew; what it then finds it
- * finishes or undoes.  A run's number is that of the packer's transaction as well.
+ * A look-up (event_status): with the snapshot of a transaction, which is old, or
+ * with a new one at each try.
  */
-#define NO_WRITER(s) ((WRITERS & BIT(s)) == 0)
-#ifdef MUTANT_no_drain
-#define DRAINED(s) true
+#ifdef LOOKUP
+#ifdef MUTANT_lookup_counted_only
+#define LOOKS_INTO(j) (old -> RUN_VISIBLE(OTHER, j) && !REPLACED(marks[OTHER], j) : !REPLACED(marks[OTHER], j))
 #else
-#define DRAINED(s) NO_WRITER(s)
+#define LOOKS_INTO(j) (old -> RUN_VISIBLE(OTHER, j) : !REPLACED(marks[OTHER], j))
 #endif
-#define IS_OF(j, g) (slot[j].state == COMPLETE && slot[j].source == (g) + 1)
-#define IN_SLOT(g) (IS_OF(0, g) || IS_OF(1, g) || IS_OF(NSLOT - 1, g))
-#define WAITS(j, s) (IS_OF(j, GENERATION_OF(s)) && !SEEN_BY_ALL(slot[j].packer))
-#define CLOSED(s) ((s) != CURRENT && (s) <= generation && filled[s])
-#define MAY_PACK(s) (CLOSED(s) && !IS_PACKED(s) && !IN_SLOT(GENERATION_OF(s)) && DRAINED(s))
-#define UNHELD(s) (NO_WRITER(s) && !(dump_lock & BIT(s)))
-#define MAY_CUT(s) (CLOSED(s) && IS_PACKED(s) && UNHELD(s) && !WAITS(0, s) && !WAITS(1, s) && !WAITS(NSLOT - 1, s))
-#define ANY_SLOT(x) (slot[0].state == (x) || slot[1].state == (x) || slot[NSLOT - 1].state == (x))
-#define FIRST_SLOT(x) (slot[0].state == (x) -> 0 : (slot[1].state == (x) -> 1 : NSLOT - 1))
-#define HAS_RUN(j, bits) (slot[j].state == COMPLETE && ((bits) & BIT(slot[j].number)))
-#define REMAINS(bits) (HAS_RUN(0, bits) || HAS_RUN(1, bits) || HAS_RUN(NSLOT - 1, bits))
-#define REPLACES(i, j) (slot[i].state == COMPLETE && (slot[i].replaces & BIT(slot[j].number)) && SEEN_BY_ALL(slot[i].packer))
-#define SUPERSEDED(j) (slot[j].state == COMPLETE && (REPLACES(0, j) || REPLACES(1, j) || REPLACES(NSLOT - 1, j)))
-#define NOTHING_REMAINS(j) (!REMAINS(slot[j].replaces))
-#define MAY_CUT_SLOT(j) (!(dump_lock & BIT(NSEG + (j))) && (slot[j].state == EXPIRED || SUPERSEDED(j) && NOTHING_REMAINS(j)))
-#define MAY_MERGE_INTO(j) (slot[j].state == EMPTY && COUNTS((j + 1) % NSLOT) && COUNTS((j + 2) % NSLOT))
-#define HAS_TOMB(j) (((slot[j].rows & BIT(0)) && kind[0] == FORGOTTEN) || ((slot[j].rows & BIT(1)) && kind[1] == FORGOTTEN) || ((slot[j].rows & BIT(NTX - 1)) && kind[NTX - 1] == FORGOTTEN))
-#define ELSEWHERE(j) (rows[0] | rows[1] | rows[NSEG - 1] | slot[(j + 1) % NSLOT].rows)
-#ifdef MUTANT_tombstone_expires_first
-#define MAY_EXPIRE(j) COUNTS(j)
+#ifdef MUTANT_lookup_not_repeated
+#define LOOK_AGAIN false
 #else
-#define MAY_EXPIRE(j) (COUNTS(j) && !(HAS_TOMB(j) && ELSEWHERE(j) != 0))
+#define LOOK_AGAIN true
+#endif
+proctype looker()
+{
+	byte probe, s, found, i;
+	bool known, old;
+
+	/* A session may have read the marks long before. */
+	d_step { marks[OTHER] = complete; fresh = fresh | BIT(OTHER) };
+	if
+	:: d_step { take_snapshot(OTHER); old = true }
+	/* A transaction of other events runs, with an older xid. */
+	:: d_step { take_snapshot(OTHER); snap_xmin[OTHER] = 0; old = true }
+	:: skip
+	fi;
+again:
+	atomic {
+		found = 0;
+		read_state(OTHER);
+#ifndef MUTANT_lookup_unmasked_only
+		probe = (old -> SEGMENTS : probe)
+#endif
+	};
+	if
+	:: d_step { !old -> take_snapshot(OTHER) }
+	:: old -> skip
+	fi;
+	do
+	:: d_step {
+		probe != 0 ->
+		s = FIRST(probe);
+		probe = probe & ~BIT(s);
+		found = found | (rows[s] & snap_sees[OTHER]);
+		s = 0
+	}
+	:: atomic { probe == 0 -> break }
+	od;
+	read_marks(OTHER);
+search:
+	atomic {
+		next_slot(OTHER);
+		if
+		:: s < NSLOT && LOOKS_INTO(s) -> found = found | slot_rows[s]
+		:: else
+		fi;
+		s = (s < NSLOT -> s + 1 : s);
+		next_slot(OTHER);
+		if
+		:: s < NSLOT -> goto search
+		:: else -> s = 0
+		fi;
+		if
+		:: !(fresh & BIT(OTHER)) && LOOK_AGAIN ->
+			if
+			:: !old -> drop_snapshot(OTHER)
+			:: else
+			fi;
+			goto again
+		:: else
+		fi;
+		newest_of(probe, found | snap_sees[OTHER]);
+		must(probe == NROW || (found & BIT(probe)), lookup_missed);
+		probe = 0;
+		s = (old -> snap_sees[OTHER] : committed);
+		must((found & ~s) == 0, lookup_invented);
+		s = 0;
+		found = 0;
+		known = false;
+		old = false;
+		marks[OTHER] = 0;
+		fresh = fresh & ~BIT(OTHER);
+		drop_snapshot(OTHER)
+	}
+}
 #endif
 
-inline fill(j, from) {
-	slot[j].state = FILLING;
-	slot[j].number = next_run;
-	slot[j].packer = next_run;
-	slot[j].rows = from;
-	next_run++
+/* A packer.  It may fail after each step, and begins anew. */
+#define UNLOCKED (packer_lock == 0)
+#define CLOSED (filled & ~BIT(current))
+#ifdef MUTANT_no_drain
+#define MAY_PACK (CLOSED & ~unprobed)
+#else
+#define MAY_PACK (CLOSED & ~unprobed & ~WRITERS)
+#endif
+#define EMPTY_SEGMENTS (SEGMENTS & ~filled)
+#define IS_SPENT(j) ((complete & BIT(j)) && (EXPIRED(j) || REPLACED(complete, j)))
+#if defined(SHARED) && !defined(MUTANT_spent_slot_filled)
+/* A slot with a run that expired, or was replaced, takes no other run. */
+#define FREE_SLOTS (SLOTS & ~(complete | (IS_SPENT(0) || IS_SPENT(1) -> 3 : 0)))
+#else
+#define FREE_SLOTS (SLOTS & ~complete)
+#endif
+#ifdef MUTANT_cut_under_snapshot
+#define HORIZON_PASSED true
+#else
+#define HORIZON_PASSED ((complete & ~SEEN_SLOTS) == 0)
+#endif
+#define MAY_CUT (HORIZON_PASSED -> CLOSED & unprobed & ~WRITERS & ~dump_lock : 0)
+#define COUNTS(j) ((complete & BIT(j)) && !REPLACED(complete, j))
+#define ROWS_OF(bits, j) (((bits) & BIT(j)) != 0 -> slot_rows[j] : 0)
+#define COUNTING ((COUNTS(0) -> 1 : 0) | (COUNTS(1) -> 2 : 0) | (COUNTS(NSLOT - 1) -> BIT(NSLOT - 1) : 0))
+#ifdef MUTANT_slot_cut_under_snapshot
+#define REPLACED_FOR_ALL(j) REPLACED(complete, j)
+#else
+#define REPLACED_FOR_ALL(j) REPLACED(complete & SEEN_SLOTS, j)
+#endif
+#define MAY_GO(j) (replaces[j] == 0 && REPLACED_FOR_ALL(j))
+#ifdef EXPIRY
+/* A packed segment may have what has expired; a run that was replaced may count again. */
+#ifdef MUTANT_expired_before_segment
+#define NOWHERE_ELSE(j) (replaces[j] == 0)
+#elif defined(MUTANT_expired_before_replaced)
+#define NOWHERE_ELSE(j) ((CLOSED & unprobed) == 0)
+#else
+#define NOWHERE_ELSE(j) ((CLOSED & unprobed) == 0 && replaces[j] == 0)
+#endif
+#define MAY_EXPIRE(j) (EXPIRED(j) && NOWHERE_ELSE(j))
+#define NEEDED(j) ((complete & BIT(j)) && !MAY_GO(j) && !MAY_EXPIRE(j))
+#ifdef SHARED
+/* Runs 0 and 1 stand in one slot. */
+#ifdef MUTANT_oldest_expired
+#define SLOT_NEEDED(j) ((j) < 2 -> !(MAY_EXPIRE(0) && (complete & 1)) && (NEEDED(0) || NEEDED(1)) : NEEDED(j))
+#else
+#define SLOT_NEEDED(j) ((j) < 2 -> NEEDED(0) || NEEDED(1) : NEEDED(j))
+#endif
+#else
+#define SLOT_NEEDED(j) NEEDED(j)
+#endif
+#define MAY_CUT_SLOT(j) ((complete & BIT(j)) && !SLOT_NEEDED(j))
+#ifdef SHARED
+#define SHARES_SLOT true
+#else
+#define SHARES_SLOT false
+#endif
+#else
+#define MAY_CUT_SLOT(j) ((complete & BIT(j)) && MAY_GO(j))
+#endif
+
+/* Of some rows, those of the class that is written first. */
+#define CLASS_OF(bits) (((bits) & FINITE_ROWS) -> (bits) & FINITE_ROWS : (bits))
+#define IS_SINGLE(bits) (((bits) & ((bits) - 1)) == 0)
+#define ROOM_FOR(bits) (FREE_SLOTS != 0 && (CLASS_OF(bits) == (bits) || !IS_SINGLE(FREE_SLOTS)))
+
+/* The stamp of a merged run.  The oldest run has none of the event, and has expired. */
+#define STAMP_OF(bits, j) (((bits) & BIT(j)) != 0 -> stamp[j] : 0)
+#ifdef MUTANT_oldest_stamp
+#define MERGED_STAMP(bits) elapsed
+#else
+#define MERGED_STAMP(bits) (STAMP_OF(bits, 0) | STAMP_OF(bits, 1) | STAMP_OF(bits, NSLOT - 1))
+#endif
+
+/* Write a run with its end mark; the packer's lock is held until the commit. */
+inline write_run(p, j, from) {
+	slot_rows[j] = from;
+#ifdef EXPIRY
+	stamp[j] = committed & FINITE_ROWS;
+#endif
+	complete = complete | BIT(j);
+	ended = ended & ~BIT(j);
+	packer_lock = p + 1
 }
 
-#define MAY_FAIL if :: d_step { fails < FAILS -> fails++ }; goto restart :: skip fi
+inline cut_slot(j) {
+	complete = complete & ~BIT(j);
+	ended = ended & ~BIT(j);
+	slot_rows[j] = 0;
+	stamp[j] = 0;
+	/* A session that knew the run does not look into those that it replaced. */
+	i = 0;
+	do
+	:: i < NTX + 1 -> marks[i] = ((marks[i] & BIT(j)) -> marks[i] & ~replaces[j] : marks[i]); i++
+	:: else -> break
+	od;
+	replaces[j] = 0;
+	i = 0;
+	do
+	:: i < NSLOT -> replaces[i] = replaces[i] & ~BIT(j); i++
+	:: else -> break
+	od;
+	i = 0;
+	do
+#ifdef MUTANT_run_by_slot
+	:: i < NTX + 1 -> i++
+#else
+	:: i < NTX + 1 -> marks[i] = marks[i] & ~BIT(j); snap_packer[i] = snap_packer[i] & ~BIT(j); i++
+#endif
+	:: else -> break
+	od;
+	i = 0;
+	if
+	:: disk.valid ->
+		disk.complete = disk.complete & ~BIT(j);
+		disk.slot_rows[j] = 0;
+		disk.replaces[j] = 0;
+		do
+		:: i < NSLOT -> disk.replaces[i] = disk.replaces[i] & ~BIT(j); i++
+		:: else -> break
+		od;
+		i = 0
+	:: else
+	fi
+}
 
-proctype packing()
+/* Close the current segment: an empty one becomes current. */
+inline close_current() {
+	current = FIRST(EMPTY_SEGMENTS);
+	filled = filled | BIT(current);
+#ifdef REACH_third_turn
+	turns_of = (current == 0 -> turns_of + 1 : turns_of);
+#endif
+#ifndef MUTANT_bit_not_cleared
+	unprobed = unprobed & ~BIT(current);
+#endif
+	fresh = 0
+}
+
+proctype packing(byte p)
 {
-	byte s, j, k, i, born;
+	byte s, j, i, newest, born;
 
 	do
 	:: {
 		skip;
 restart:
-		/* A former one failed or crashed: its transaction is over, its run counts or does not. */
-		atomic {
-			s = 0;
-			j = 0;
-			k = 0;
-			packer_ended = BIT(next_run) - 1;
-			do
-			:: j < NSLOT ->
-				if
-				:: slot[j].state == FILLING -> slot_clear(slot[j])
-				:: else
-				fi;
-				j++
-			:: else -> j = 0; break
-			od
-		};
-		if
-		:: unpublished -> d_step { wal_flush() }; d_step { version++; unpublished = false }
-		:: !unpublished -> skip
-		fi;
-		do
-		:: d_step { s < NSEG && CLOSED(s) && IN_SLOT(GENERATION_OF(s)) ->
-#ifdef REACH_resumed
-			arrived = (crashes > 0 && !IS_PACKED(s)); assert(!arrived);
-#endif
-			packed[s] = GENERATION_OF(s) + 1; s++ }
-		:: d_step { s < NSEG && !(CLOSED(s) && IN_SLOT(GENERATION_OF(s))) -> s++ }
-		:: atomic { s == NSEG -> s = 0; break }
-		od;
+		atomic { s = 0; j = 0; newest = 0; fresh = fresh & ~PACKER_BIT(p) };
 end_work:
 		if
-		/* Close the current segment: raise the generation, but only onto an empty one. */
+#if defined(RESTORE) || defined(RESEAL)
+		/* Seal the state: what has no row and no writer needs no probe. */
 		:: d_step {
-			generation < MAXGEN && !filled[SEG(generation + 1)] ->
-			generation++;
-			filled[CURRENT] = true
+			!sealed && UNLOCKED ->
+			unprobed = EMPTY_SEGMENTS & ~WRITERS;
+			sealed = true;
+			fresh = 0
 		}; goto end_work
+#endif
+		:: d_step { DOES_ALL(p) && sealed && UNLOCKED && EMPTY_SEGMENTS != 0 -> close_current() }; goto end_work
 
-		/* Pack a closed segment whose writers have gone into an empty slot. */
-		:: atomic {
-			next_run < MAXRUN && (MAY_PACK(0) || MAY_PACK(1) || MAY_PACK(NSEG - 1)) && ANY_SLOT(EMPTY) ->
-			s = (MAY_PACK(0) -> 0 : (MAY_PACK(1) -> 1 : NSEG - 1));
-			j = FIRST_SLOT(EMPTY);
-			k = rows[s] & committed;
-			slot[j].source = GENERATION_OF(s) + 1;
-			fill(j, k);
-			k = 0
-		}; goto write_mark
-#ifdef MERGE
-		/* Merge two runs. */
-		:: atomic {
-			next_run < MAXRUN && MAY_MERGE_INTO(0) -> j = 0; goto merge
-		}
-		:: atomic {
-			next_run < MAXRUN && MAY_MERGE_INTO(1) -> j = 1; goto merge
-		}
-		:: atomic {
-			next_run < MAXRUN && MAY_MERGE_INTO(2) -> j = 2; goto merge
-		}
-#endif
-		/* Cut a segment that was packed. */
-		:: d_step {
-			MAY_CUT(0) -> rows[0] = 0; disk.rows[0] = 0; filled[0] = false
-		}; goto end_work
-		:: d_step {
-			MAY_CUT(1) -> rows[1] = 0; disk.rows[1] = 0; filled[1] = false
-		}; goto end_work
-#if NSEG > 2
-		:: d_step {
-			MAY_CUT(2) -> rows[2] = 0; disk.rows[2] = 0; filled[2] = false
-		}; goto end_work
-#endif
-		/* Cut a slot that was merged, or has expired. */
-		:: d_step {
-			MAY_CUT_SLOT(0) -> disk.slot[0].rows = 0; slot_clear(slot[0])
-		}; goto end_work
-		:: d_step {
-			MAY_CUT_SLOT(1) -> disk.slot[1].rows = 0; slot_clear(slot[1])
-		}; goto end_work
-#if NSLOT > 2
-		:: d_step {
-			MAY_CUT_SLOT(2) -> disk.slot[2].rows = 0; slot_clear(slot[2])
-		}; goto end_work
-#endif
+		/* T1: pack a closed segment whose writers have gone into an empty slot. */
 #ifdef EXPIRY
-		:: atomic { MAY_EXPIRE(0) -> j = 0 }; goto expire
-		:: atomic { MAY_EXPIRE(1) -> j = 1 }; goto expire
-#endif
-		fi;
-#ifdef EXPIRY
-expire:
-		atomic { slot[j].state = EXPIRED; expired = expired | slot[j].rows };
-		d_step { version++ };
-		j = 0;
-		goto end_work;
-#endif
-#ifdef MERGE
-merge:
-		atomic {
-			slot[j].replaces = BIT(slot[(j + 1) % NSLOT].number) | BIT(slot[(j + 2) % NSLOT].number);
-			k = slot[(j + 1) % NSLOT].rows | slot[(j + 2) % NSLOT].rows;
-			fill(j, k);
-			k = 0;
-			s = NSEG
-		};
-#endif
-write_mark:
-		MAY_FAIL;
-		/* Frozen: the end mark counts before its transaction has committed. */
-#ifdef MUTANT_unprobed_at_mark
-		d_step { slot[j].state = COMPLETE; unpublished = true; if :: s < NSEG -> packed[s] = GENERATION_OF(s) + 1 :: else fi };
-#elif defined(MUTANT_cut_before_mark)
-		d_step { if :: s < NSEG && !(dump_lock & BIT(s)) -> rows[s] = 0; disk.rows[s] = 0 :: else fi };
-		d_step { slot[j].state = COMPLETE; unpublished = true };
-#else
-		d_step { slot[j].state = COMPLETE; unpublished = true };
-#endif
-		MAY_FAIL;
-		d_step { packer_ended = packer_ended | BIT(slot[j].packer) };
-#ifndef MUTANT_mark_unflushed
-		d_step { wal_flush() };
-#endif
-		MAY_FAIL;
-#ifdef MUTANT_version_not_raised
-		d_step { unpublished = false };
-#else
-		d_step { version++; unpublished = false };
-#endif
-		MAY_FAIL;
-		d_step {
+		:: atomic {
+			sealed && UNLOCKED && MAY_PACK != 0 ->
 			if
-			:: s < NSEG -> packed[s] = GENERATION_OF(s) + 1
+			:: MAY_PACK & 1 -> s = 0
+			:: MAY_PACK & 2 -> s = 1
+			:: MAY_PACK & 4 -> s = 2
+			fi;
+			newest = rows[s] & committed;
+			if
+			:: newest == 0 -> j = NSLOT; packer_lock = p + 1; goto commit
 			:: else
 			fi;
-			s = 0;
-			j = 0
+			if
+			:: ROOM_FOR(newest) ->
+				j = FIRST(FREE_SLOTS);
+				i = CLASS_OF(newest);
+				newest = newest & ~i;
+				write_run(p, j, i);
+				i = 0
+			:: else -> s = 0; newest = 0; goto end_work
+			fi;
+#ifdef MUTANT_one_class
+			newest = 0;
+#endif
+			if
+			:: newest == 0 -> goto commit
+			:: else
+			fi
 		};
-		goto end_work
+			/* The run of the other class; the packer may fail before. */
+			if
+			:: atomic { j = FIRST(FREE_SLOTS); write_run(p, j, newest); newest = 0 }; goto commit
+			:: d_step { ended = ended | complete; packer_lock = 0; newest = 0 }; goto restart
+			fi
+#else
+		:: atomic {
+			sealed && UNLOCKED && MAY_PACK != 0 ->
+			s = FIRST(MAY_PACK);
+			if
+			:: (rows[s] & committed) == 0 -> j = NSLOT; packer_lock = p + 1
+			:: (rows[s] & committed) != 0 && FREE_SLOTS != 0 ->
+#ifdef REACH_packed_again
+				if
+				:: crashes > 0 && ((slot_rows[0] | slot_rows[1]) & rows[s]) -> reached()
+				:: else
+				fi;
+#endif
+				j = FIRST(FREE_SLOTS);
+#ifdef MUTANT_bit_before_mark
+				unprobed = unprobed | BIT(s); fresh = 0
+			:: else -> goto end_work
+			fi
+		};
+		atomic {
+			if
+			:: j < NSLOT ->
+#endif
+				write_run(p, j, rows[s] & committed)
+			:: else ->
+#ifdef MUTANT_bit_before_mark
+				skip
+#else
+				s = 0; goto end_work
+#endif
+			fi
+		}; goto commit
+#endif
+#ifdef EXPIRY
+		/* Time passes; the first transaction may have committed long before the others. */
+#ifdef COMMITTED_FIRST
+		:: d_step { p == 0 && elapsed == 0 -> elapsed = 1 }; goto end_work
+#endif
+		:: d_step { p == 0 && (committed & FINITE_ROWS & ~elapsed) -> elapsed = committed & FINITE_ROWS }; goto end_work
+#endif
+#ifdef MERGE
+		/* Merge all runs that count; a single one, with runs that have no row of the event. */
+		:: atomic {
+			UNLOCKED && FREE_SLOTS != 0 && COUNTING != 0 ->
+			j = FIRST(FREE_SLOTS);
+			s = COUNTING;
+#ifdef EXPIRY
+			if
+#ifdef SHARED
+			:: skip
+#endif
+			:: s & 1 -> s = 1
+			:: s & 2 -> s = 2
+			:: NSLOT > 2 && (s & BIT(NSLOT - 1)) -> s = BIT(NSLOT - 1)
+			fi;
+#endif
+			replaces[j] = s;
+			s = (ROWS_OF(s, 0) | ROWS_OF(s, 1) | ROWS_OF(s, NSLOT - 1));
+			newest_of(newest, s);
+			write_run(p, j, BIT(newest));
+#ifdef EXPIRY
+			stamp[j] = MERGED_STAMP(replaces[j]);
+#endif
+			newest = 0;
+			s = NSEG
+		}; goto commit
+#endif
+#if defined(MERGE) || defined(EXPIRY)
+		/* Empty a slot that was replaced; before, all sessions have to read marks anew. */
+		:: atomic {
+			sealed && UNLOCKED && (MAY_CUT_SLOT(0) || MAY_CUT_SLOT(1) || MAY_CUT_SLOT(NSLOT - 1)) ->
+#ifdef EXPIRY
+			if
+			:: MAY_CUT_SLOT(0) || (SHARES_SLOT && MAY_CUT_SLOT(1)) -> j = 0
+			:: !SHARES_SLOT && MAY_CUT_SLOT(1) -> j = 1
+			:: NSLOT > 2 && MAY_CUT_SLOT(NSLOT - 1) -> j = NSLOT - 1
+			fi;
+#else
+			j = (MAY_CUT_SLOT(0) -> 0 : (MAY_CUT_SLOT(1) -> 1 : NSLOT - 1));
+#endif
+#if !defined(MUTANT_slot_cut_unraised) && !defined(MUTANT_expired_unraised)
+			fresh = 0;
+#endif
+			fresh = fresh | PACKER_BIT(p)
+		};
+			if
+			:: d_step {
+				UNLOCKED && (fresh & PACKER_BIT(p)) ->
+#ifndef MUTANT_cut_unflushed
+				wal_flush();
+#endif
+#ifdef DUMP
+				if
+				:: dump_lock & BIT(NSEG + j)
+				:: else -> cut_slot(j)
+				fi;
+#elif defined(SHARED)
+				if
+				:: j < 2 -> cut_slot(0); cut_slot(1)
+				:: else -> cut_slot(j)
+				fi;
+#else
+				cut_slot(j);
+#endif
+				j = 0
+			}
+			:: d_step { j = 0 }
+			fi;
+			goto end_work
+#endif
+		/* T3: empty a segment that was packed. */
+		:: d_step {
+			DOES_ALL(p) && sealed && UNLOCKED && MAY_CUT != 0 ->
+			s = FIRST(MAY_CUT);
+#if !defined(MUTANT_mark_unflushed) && !defined(MUTANT_cut_unflushed)
+			wal_flush();
+#endif
+			rows[s] = 0;
+			dead[s] = 0;
+			disk.rows[s] = 0;
+			filled = filled & ~BIT(s);
+			s = 0
+		}; goto end_work
+		fi;
+commit:
+		if
+		:: d_step { DOES_ALL(p) && EMPTY_SEGMENTS != 0 -> close_current() }; goto commit
+		/* Whatever became of the transaction, the run counts. */
+		:: d_step { ended = ended | complete; packer_lock = 0 }; goto restart
+		:: d_step {
+			ended = ended | complete;
+#ifndef MUTANT_mark_unflushed
+			wal_flush();
+#endif
+			fresh = fresh | PACKER_BIT(p);
+			packer_lock = 0;
+			j = 0
+		}
+		fi;
+		/* T2, unless the run was a merged one. */
+		atomic {
+			s == NSEG || UNLOCKED ->
+			if
+			:: s == NSEG -> skip
+#if defined(MUTANT_bit_unchecked) || defined(MUTANT_bit_unchecked_restore)
+			:: s != NSEG ->
+				unprobed = (sealed -> unprobed : 0) | BIT(s);
+				sealed = true;
+				fresh = 0
+#else
+			:: s != NSEG && sealed && (fresh & PACKER_BIT(p)) ->
+				unprobed = unprobed | BIT(s);
+				fresh = 0
+			:: s != NSEG && !(sealed && (fresh & PACKER_BIT(p))) ->
+#ifdef REACH_bit_refused
+				reached();
+#endif
+				skip
+#endif
+			fi;
+			goto restart
+		}
 	} unless { d_step { crashes > born -> born = crashes } }
 	od
 }
+
+/*
+ * A restore: rows appear in any segment, or a run in a slot, when its transaction
+ * commits.  It takes no event's lock.
+ */
+#ifdef RESTORE
+proctype restore()
+{
+	byte s, i;
+
+	d_step { UNLOCKED -> packer_lock = PACKERS + 1; sealed = false };
+#ifdef MUTANT_restore_unlocked
+	d_step { packer_lock = 0 };
+#endif
+	if
+	:: s = 0
+	:: s = NSEG - 1
+	:: s = NSEG
+	fi;
+	d_step {
+		kind[RESTORED] = DONE;
+		turn[RESTORED] = 1;
+		running = running | BIT(RESTORED);
+		if
+		:: s < NSEG ->
+			wlock[RESTORED] = BIT(s);
+			rows[s] = rows[s] | BIT(RESTORED);
+			filled = filled | BIT(s)
+		:: else
+		fi
+	};
+	if
+	:: d_step {
+		s < NSEG || FREE_SLOTS != 0 ->
+		committed = committed | BIT(RESTORED);
+		if
+		:: s == NSEG ->
+			i = FIRST(FREE_SLOTS);
+			slot_rows[i] = BIT(RESTORED);
+			complete = complete | BIT(i);
+			ended = ended | BIT(i);
+			i = 0
+		:: else
+		fi;
+		running = running & ~BIT(RESTORED);
+		wlock[RESTORED] = 0;
+		packer_lock = 0;
+		s = 0
+	}
+	:: d_step {
+		undo(RESTORED);
+		running = running & ~BIT(RESTORED);
+		wlock[RESTORED] = 0;
+		packer_lock = 0;
+		s = 0
+	}
+	fi
+}
+#endif
+
+/* A restore of other events. */
+#ifdef RESEAL
+proctype restore()
+{
+	d_step { UNLOCKED -> packer_lock = PACKERS + 1; sealed = false };
+	d_step { packer_lock = 0 }
+}
+#endif
 
 /* A dump: one snapshot, and each table locked when its turn comes, to the end. */
 #ifdef DUMP
 #define NTABLES (NSEG + NSLOT)
 #ifdef MUTANT_dump_unfiltered
-#define DUMPED(j) (slot[j].state == COMPLETE -> slot[j].rows : 0)
+#define DUMPED(j) (complete & BIT(j) -> slot_rows[j] : 0)
 #else
-#define DUMPED(j) (slot[j].state == COMPLETE && (dump_packer & BIT(slot[j].packer)) -> slot[j].rows : 0)
+#define DUMPED(j) (snap_packer[OTHER] & BIT(j) -> slot_rows[j] : 0)
 #endif
 inline dump_table(x) {
 	d_step {
 		!(dump_lock & BIT(x)) ->
 		dump_lock = dump_lock | BIT(x);
 		if
-		:: x < NSEG -> got = got | (rows[x] & dump_sees)
+		:: x < NSEG -> got = got | (rows[x] & snap_sees[OTHER])
 		:: else -> got = got | DUMPED(x - NSEG)
 		fi
 	}
@@ -796,9 +1297,9 @@ inline dump_table(x) {
 
 proctype dump()
 {
-	byte got;
+	byte got, i;
 
-	d_step { dump_live = true; dump_sees = committed; dump_packer = packer_ended };
+	d_step { take_snapshot(OTHER) };
 	do
 	:: dump_table(0)
 	:: dump_table(1)
@@ -807,12 +1308,10 @@ proctype dump()
 	:: atomic { dump_lock == BIT(NTABLES) - 1 -> break }
 	od;
 	atomic {
-		must((got & dump_sees) == dump_sees, dump_lost_effect);
-		must((got & ~dump_sees) == 0, dump_invented_effect);
+		must((snap_sees[OTHER] & ~(got | elapsed)) == 0, dump_lost_effect);
+		must((got & ~snap_sees[OTHER]) == 0, dump_invented_effect);
 		dump_lock = 0;
-		dump_live = false;
-		dump_sees = 0;
-		dump_packer = 0;
+		drop_snapshot(OTHER);
 		got = 0
 	}
 }
@@ -830,22 +1329,25 @@ end_server:
 	:: d_step {
 		disk.valid ->
 		committed = disk.committed;
-		expired = disk.expired;
-		generation = disk.generation;
-		next_run = disk.next_run;
-		packer_ended = 0;
+		current = disk.current;
+		unprobed = disk.unprobed;
+		filled = disk.filled;
+		complete = disk.complete;
+		ended = complete;
+		packer_lock = 0;
 		do
-		:: i < NSEG ->
-			packed[i] = disk.packed[i];
-			rows[i] = disk.rows[i] & (committed | prepared);
-			filled[i] = disk.filled[i];
+		:: i < NSEG -> rows[i] = disk.rows[i] & (committed | prepared); i++
+		:: else -> i = 0; break
+		od;
+		do
+		:: i < NSLOT ->
+			slot_rows[i] = disk.slot_rows[i];
+			replaces[i] = disk.replaces[i];
+			stamp[i] = ((complete & BIT(i)) != 0 -> stamp[i] & committed : 0);
 			i++
 		:: else -> i = 0; break
 		od;
-		do
-		:: i < NSLOT -> slot_copy(slot[i], disk.slot[i]); i++
-		:: else -> i = 0; break
-		od;
+		elapsed = elapsed & committed;
 		do
 		:: i < NTX ->
 			if
@@ -859,9 +1361,8 @@ end_server:
 			i++
 		:: else -> i = 0; break
 		od;
+		fresh = 0;
 		must((promised & ~committed) == 0, promise_broken);
-		unpublished = true;
-		version = 0;
 		wal_forget();
 		crashes++
 	}
@@ -871,13 +1372,31 @@ end_server:
 
 init {
 	atomic {
-		filled[0] = true;
+		filled = 1;
+		unprobed = SEGMENTS & ~1;
+#ifdef COMMITTED_FIRST
+		begun = 1;
+		committed = 1;
+		kind[0] = COMMITTED_FIRST;
+		turn[0] = 1;
+		rows[0] = 1;
+#else
 		run claimant(0);
+#endif
 		run claimant(1);
 #if NTX > 2
 		run claimant(2);
 #endif
-		run packing();
+		run packing(0);
+#if PACKERS > 1
+		run packing(1);
+#endif
+#ifdef LOOKUP
+		run looker();
+#endif
+#if defined(RESTORE) || defined(RESEAL)
+		run restore();
+#endif
 #ifdef DUMP
 		run dump();
 #endif

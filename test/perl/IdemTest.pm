@@ -16,6 +16,7 @@ IdemTest - clusters that use the staged extension
       preload => 0, extension => 0, conf => "wal_level = logical\n");
   my $node = IdemTest::cluster('old', old => 1);         # of the server to upgrade from
   my $node = IdemTest::cluster('new', install_path => $prefix);
+  my $node = IdemTest::upgraded($old, 'new', conf => ...);   # by pg_upgrade; not started
   IdemTest::wait_for($node, 'SELECT ...');               # until it returns t
   IdemTest::kill9_backend($node, $pid);
 
@@ -73,6 +74,43 @@ END
 	$node->start;
 	create_extension($node) if $opt{extension} // 1;
 	return $node;
+}
+
+# The server as it is when the extension is installed into it: its programs, which
+# find their directories from where they lie, and links to the rest.  pg_upgrade 18
+# looks for '$libdir/...' in the one directory only.
+sub installed
+{
+	my $root = PostgreSQL::Test::Utils::tempdir();
+
+	foreach my $dir (@ENV{qw(IDEM_BINDIR IDEM_PKGLIBDIR IDEM_SHAREDIR)})
+	{
+		my $how = $dir eq $ENV{IDEM_BINDIR} ? '-aL' : '-as';
+
+		system_or_bail('mkdir', '-p', "$root$dir");
+		system_or_bail('cp', $how, "$dir/.", "$root$dir/");
+	}
+	system_or_bail('cp', '-as', "$ENV{IDEM_STAGE_LIBDIR}/.", "$root$ENV{IDEM_PKGLIBDIR}/");
+	system_or_bail('cp', '-as', "$ENV{IDEM_STAGE_SHAREDIR}/.", "$root$ENV{IDEM_SHAREDIR}/");
+	return "$root$ENV{IDEM_BINDIR}";
+}
+
+# Upgrade a stopped cluster of the server to upgrade from; options as for cluster().
+sub upgraded
+{
+	my ($old, $name, %opt) = @_;
+	my $bindir = installed();
+	my $new = cluster($name, %opt, start => 0, install_path => dirname($bindir));
+	my @upgrade = (
+		"$bindir/pg_upgrade", '--no-sync',
+		'--old-datadir' => $old->data_dir, '--new-datadir' => $new->data_dir,
+		'--old-bindir' => $ENV{IDEM_OLD_BINDIR}, '--new-bindir' => $bindir,
+		'--socketdir' => $new->host, '--old-port' => $old->port, '--new-port' => $new->port);
+
+	chdir PostgreSQL::Test::Utils::tempdir() or die "could not change directory: $!";
+	command_ok(\@upgrade, 'pg_upgrade')
+	  or system_log('sh', '-c', 'cat ' . $new->data_dir . '/pg_upgrade_output.d/*/*.txt');
+	return $new;
 }
 
 sub create_extension

@@ -5,7 +5,7 @@ answer when the model says that there is one, and looked at after each operation
 """
 import json
 
-from claims_model import BUSY, CLAIMED, SERIALIZATION, Cursor, Model, Txn, UNCOMPLETED
+from claims_model import BUSY, CLAIMED, FORGOTTEN, NOTHING, SERIALIZATION, Cursor, Model, Txn, UNCOMPLETED
 from episodes import Mismatch
 from server import wait_until
 from session import PATIENCE, Session
@@ -47,7 +47,7 @@ WRONG = (
     ("SELECT idempotency.claim_event('a', '@relay/x')", "22023"),
     ("SELECT idempotency.claim_event(NULL::text)", "22004"),
     ("SELECT idempotency.claim_event(repeat('x', 1025))", "22023"),
-    ("SELECT idempotency.claim_event('a', valid_until => now())", "0A000"),
+    ("SELECT idempotency.consumer_alter('nobody', retention => '1 h')", "42704"),
     ("SELECT idempotency.claim_event('a', wait => '-1 s')", "22023"),
     ("SELECT idempotency.complete_event('a', token => 1)", "0A000"),
     ("SELECT idempotency.complete_events('{a,b}', results => '{1}')", "22023"),
@@ -71,7 +71,8 @@ class Claims(Transactions):
         self.sessions = [Session(cluster, dbname, f"claims {i}") for i in range(SESSIONS)]
         self.settings = [{"keep": False, "budget": 64} for _ in self.sessions]
         self.waiting = {}           # session -> key
-        self.effects = set()
+        self.effects = []           # committed
+        self.standing = set()       # events whose effect was not forgotten since
         self.names = 0
         self.transactions = 0
         self.trace = []
@@ -88,6 +89,12 @@ class Claims(Transactions):
     def choose(self, rng):
         if rng.random() < 0.0005:
             return (-1, "restart", rng.choice(("fast", "immediate")))
+        if rng.random() < 0.02:
+            return (-1, "maintain")
+        if rng.random() < 0.004:
+            return (-1, "fill", rng.choice((1, 60, 600)))
+        if rng.random() < 0.002:
+            return (-1, "rebuild", rng.randrange(10000))
         s = rng.randrange(SESSIONS)
         if s in self.waiting:
             if rng.random() < 0.7:
@@ -111,6 +118,8 @@ class Claims(Transactions):
                                           ("keep", True), ("keep", False), ("keep", False))))
         if chance < 0.36:
             return (s, "single", rng.choice(sorted(CONSUMERS)), rng.choice(IDS))
+        if chance < 0.38:
+            return (s, "ask", rng.choice(sorted(CONSUMERS)), rng.choice(IDS))
         local = {}
         if rng.random() < 0.3:
             local["budget"] = rng.choice((0, 1, 2))
@@ -122,7 +131,7 @@ class Claims(Transactions):
         consumer, ids = rng.choice(sorted(CONSUMERS)), tuple(rng.choice(IDS) for _ in range(rng.randint(1, 4)))
         pending = txn.pending()
         ways = [("claim", 20), ("claims", 6), ("savepoint", 8), ("commit", 6), ("rollback", 2), ("prepare", 3),
-                ("declare", 3), ("wrong", 1), ("result", 4), ("foreign", 3), ("undone", 2), ("whole", 4)]
+                ("declare", 3), ("wrong", 1), ("result", 4), ("foreign", 3), ("undone", 2), ("whole", 4), ("forget", 4)]
         if pending:
             ways += [("complete", 24), ("release", 12), ("completes", 4)]
         else:
@@ -153,7 +162,7 @@ class Claims(Transactions):
             return (s, way, f"c{self.names}", consumer, ids, rng.choice(("claim_event", "whole")), bad)
         if way == "wrong":
             return (s, way, rng.randrange(len(WRONG)))
-        if way in ("result", "foreign", "undone", "whole"):
+        if way in ("result", "foreign", "undone", "whole", "forget"):
             return (s, way, consumer, ids[0])
         return self.choose_of_any(rng, s, txn, way, "claims")
 
@@ -165,7 +174,7 @@ class Claims(Transactions):
         if s in self.waiting:
             return way in ("cancel", "kill")
         txn = self.model.txns.get(s)
-        if way in ("set", "single"):
+        if way in ("set", "single", "ask"):
             return txn is None
         if (known := self.ends_make_sense(txn, op)) is not None:
             return known
@@ -243,10 +252,13 @@ class Claims(Transactions):
     def committed(self, txn):
         self.model.apply(txn)
         for key, claim in txn.claims.items():
+            if claim.phase == "forgotten" or claim.anew:
+                self.standing.discard(key)
             if claim.phase == "completed":
-                if key in self.effects:
+                if key in self.standing:
                     raise Mismatch(f"a second committed effect of {key}")
-                self.effects.add(key)
+                self.standing.add(key)
+                self.effects.append(key)
 
     def do_commit_prepared(self, s, txn, gid):
         self.judge(Txn(""), self.run(s, f"COMMIT PREPARED '{gid}'"))
@@ -373,6 +385,23 @@ class Claims(Transactions):
         if not txn.failed:
             self.committed(txn)
 
+    def do_forget(self, s, txn, consumer, event_id):
+        key = (consumer, event_id)
+        allowed = {"25006"} if txn.read_only else self.model.forget(txn, key)
+        answer = self.run(s, "SELECT idempotency.forget_event(%s, %s)", (event_id, consumer))
+        if not self.judge(txn, answer, allowed):
+            return
+        told = FORGOTTEN if answer.rows[0][0] else NOTHING
+        if told not in allowed:
+            self.wrong(sorted(allowed), answer)
+        if told == FORGOTTEN:
+            self.model.forgot(txn, key)
+
+    def do_ask(self, s, txn, consumer, event_id):
+        """Outside of any transaction of the session."""
+        txn = Txn("READ COMMITTED")
+        self.do_result(s, txn, consumer, event_id)
+
     def do_undone(self, s, txn, consumer, event_id):
         """In a block that is rolled back: the verdict is as ever, and nothing stays."""
         allowed = {"25006"} if txn.read_only else self.model.claim(txn, (consumer, event_id))
@@ -423,6 +452,8 @@ class Claims(Transactions):
         if not self.judge(txn, answer):
             return
         own, seen = txn.claims.get((consumer, event_id)), self.model.visible(txn, (consumer, event_id))
+        if own and own.phase == "forgotten" or seen and seen.status == "unknown":
+            seen = None
         expected = own.result if own and own.phase == "completed" else \
             None if own and own.phase == "claimed" or not seen else seen.result
         if answer.rows[0][0] != expected:
@@ -469,6 +500,22 @@ class Claims(Transactions):
         for i in range(SESSIONS):
             self.reopen(i)
 
+    # The store's own work: it changes no answer, but for the snapshots of others.
+
+    def do_maintain(self, _s, _txn):
+        """Close, pack, merge and empty what can be."""
+        self.model.packed()
+        self.say(self.sql("SELECT idempotency.claims_maintain()"))
+
+    def do_fill(self, _s, _txn, n):
+        """Other events, so that segments get full."""
+        self.names += 1
+        self.sql(f"SELECT count(r.whole('filler-' || {self.names} || '-' || i, 'filler')) FROM generate_series(1, {n}) i")
+
+    def do_rebuild(self, _s, _txn, n):
+        """The rows of a slot come to stand elsewhere."""
+        self.sql(f"VACUUM FULL idempotency_data.store_slot_{n % 32}")
+
     # The end: everybody goes home, and what is remembered is the model's.
 
     def finish(self):
@@ -479,14 +526,24 @@ class Claims(Transactions):
             self.do_rollback(s, self.model.txns[s])
         for gid in sorted(self.model.prepared):
             self.do_commit_prepared(0, None, gid)
-        self.compare("processed_events", dict(
-            ((c, e), (status, result)) for c, e, status, result in
-            self.sql("SELECT consumer, event_id, status::text, result FROM idempotency.processed_events")),
-            {key: (self.model.latest(key).status, self.model.latest(key).result) for key in self.model.versions})
-        effects = self.sql("SELECT consumer, event_id FROM r.effect")
+        expected = {key: (self.model.latest(key).status, self.model.latest(key).result) for key in self.model.versions}
+        self.compare("event_status and event_result", dict(
+            (key, self.sql("SELECT (idempotency.event_status(%s, %s)).status::text, idempotency.event_result(%s, %s)",
+                           (key[1], key[0], key[1], key[0]))[0]) for key in expected), expected)
+        rows = self.sql("SELECT consumer, event_id, status::text, result FROM idempotency.processed_events"
+                        " WHERE consumer <> 'filler'")
+        open_events = dict(((c, e), (status, result)) for c, e, status, result in rows)
+        self.compare("processed_events", open_events, {key: expected.get(key) for key in open_events})
+        self.compare("rows of processed_events", len(rows), len(open_events))
+        effects = self.sql("SELECT consumer, event_id FROM r.effect WHERE consumer <> 'filler'")
+        for _ in range(2):
+            self.do_maintain(-1, None)
+        self.compare("event_status and event_result, packed", dict(
+            (key, self.sql("SELECT (idempotency.event_status(%s, %s)).status::text, idempotency.event_result(%s, %s)",
+                           (key[1], key[0], key[1], key[0]))[0]) for key in expected), expected)
         self.compare("committed effects", sorted(effects), sorted(self.effects))
         self.compare("advisory locks", self.sql(
-            "SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' AND database ="
+            "SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' AND objsubid <> 18768 AND database ="
             " (SELECT oid FROM pg_database WHERE datname = current_database())"), [(0,)])
         for s in self.sessions:
             s.close()

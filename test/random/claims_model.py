@@ -8,23 +8,25 @@ from typing import NamedTuple
 
 CLAIMED, DUPLICATE, BUSY = "claimed", "duplicate", "busy"
 SERIALIZATION, UNCOMPLETED, NOT_HELD = "40001", "ID001", "ID002"
+FORGOTTEN, NOTHING = "forgotten", "nothing"      # what forget_event did
 
 
 class Version(NamedTuple):
     """What is remembered of an event; since: the number of the commit that made it so."""
-    status: str                 # completed, processing
+    status: str                 # completed, processing, unknown: it was forgotten
     result: object = None
     since: int = 0
 
 
 class Claim(NamedTuple):
     """A transaction's claim.  locked: it keeps its advisory lock; hold: others find it busy to the end."""
-    phase: str                  # claimed, completed, released
+    phase: str                  # claimed, completed, released, forgotten
     at: int                     # the moment of the claim, on the model's clock
     locked: bool
     hold: bool = False
     result: object = None
     past: bool = False          # claimed past the budget of locks
+    anew: bool = False          # after this transaction had forgotten the event
 
 
 @dataclass
@@ -56,6 +58,7 @@ class Txn:
     snapshot: int = None
     failed: bool = False
     claims: dict = field(default_factory=dict)
+    packed: bool = False        # since it took its snapshot: what it finds may be too new for it
     foreign: frozenset = frozenset()    # keys whose locks it took as a client without the extension
     savepoints: list = field(default_factory=list)
     cursors: dict = field(default_factory=dict)
@@ -98,24 +101,55 @@ class Model:
                 return True
         return False
 
+    def is_being_forgotten(self, txn, key):
+        claims = [t.claims.get(key) for t in self.others(txn)]
+        return any(c and (c.anew or c.phase == "forgotten") for c in claims)
+
     # Claiming.  The answers that the documents allow, as a set; took() then makes one of them so.
 
     def claim(self, txn, key):
         own = txn.claims.get(key)
-        if own and own.phase != "released":
+        if own and own.phase in ("claimed", "completed"):
             return {DUPLICATE}
+        if own and own.phase == "forgotten":
+            return {BUSY} if self.is_busy(txn, key) or self.is_past_budget(txn, key) else {CLAIMED}
         version = self.latest(key)
         late = version and txn.isolation != "READ COMMITTED" and version.since > txn.snapshot
         completed = version and version.status == "completed"
         # A claim past the budget leaves the event's lock alone, and does not notice who has it.
-        if self.is_busy(txn, key) and not (completed and self.is_past_budget(txn, key)):
+        if self.is_busy(txn, key) and \
+                (not completed or not self.is_past_budget(txn, key) or self.is_being_forgotten(txn, key)):
             return {BUSY}
         if completed:
-            return {SERIALIZATION if late else DUPLICATE}
+            return {SERIALIZATION} if late else {SERIALIZATION, DUPLICATE} if txn.packed else {DUPLICATE}
         if self.is_past_budget(txn, key):
             return {BUSY}
-        # For an event that was kept meanwhile, either answer is right.
-        return {SERIALIZATION, CLAIMED} if late else {CLAIMED}
+        # For an event that was kept or forgotten meanwhile, either answer is right.
+        return {SERIALIZATION, CLAIMED} if late or version and txn.packed else {CLAIMED}
+
+    def forget(self, txn, key):
+        """The answers to forget_event; forgot() makes one of them so."""
+        own, version = txn.claims.get(key), self.latest(key)
+        if own and own.phase in ("claimed", "completed"):
+            return {"55000"}
+        if self.is_busy(txn, key):
+            return {"55P03"}
+        if own and own.phase == "forgotten" or not version:
+            return {NOTHING}
+        snapshot = txn.isolation != "READ COMMITTED"
+        if snapshot and version.since > txn.snapshot:
+            return {SERIALIZATION}
+        return {NOTHING if version.status == "unknown" else FORGOTTEN} | ({SERIALIZATION} if txn.packed else set())
+
+    def forgot(self, txn, key):
+        own = txn.claims.get(key)
+        txn.claims[key] = Claim("forgotten", self.now(), bool(own and own.locked), hold=True)
+
+    def packed(self):
+        """Runs have come or gone; a prepared transaction asks for nothing more."""
+        for txn in self.txns.values():
+            if txn.isolation != "READ COMMITTED" and txn.snapshot is not None:
+                txn.packed = True
 
     def is_past_budget(self, txn, key):
         """It cannot be claimed by this transaction, however long it waits."""
@@ -129,7 +163,8 @@ class Model:
     def took(self, txn, key):
         own = txn.claims.get(key)
         locked = self.would_lock(txn, key)
-        txn.claims[key] = Claim("claimed", self.now(), locked, bool(own and own.hold), past=not locked)
+        txn.claims[key] = Claim("claimed", self.now(), locked, bool(own and own.hold), past=not locked,
+                                anew=bool(own and (own.anew or own.phase == "forgotten")))
 
     def complete(self, txn, key, result=None):
         claim = txn.claims.get(key)
@@ -144,6 +179,9 @@ class Model:
             return NOT_HELD
         inside = bool(txn.savepoints) and txn.savepoints[-1].at > claim.at
         hold = claim.hold or claim.past or inside
+        if claim.anew:
+            txn.claims[key] = claim._replace(phase="forgotten", hold=True, locked=claim.locked and hold)
+            return None
         txn.claims[key] = claim._replace(phase="released", hold=hold, locked=claim.locked and hold)
         return None
 
@@ -204,6 +242,5 @@ class Model:
                 self.versions.setdefault(key, []).append(Version("completed", claim.result, self.commits))
             elif claim.phase == "claimed":
                 self.versions.setdefault(key, []).append(Version("processing", None, self.commits))
-            elif claim.past and self.latest(key) and self.latest(key).status == "processing":
-                # Given up as it was; to a snapshot from before it may be another row.
-                self.versions[key].append(Version("processing", None, self.commits))
+            elif claim.phase == "forgotten":
+                self.versions.setdefault(key, []).append(Version("unknown", None, self.commits))

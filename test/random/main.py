@@ -20,6 +20,7 @@ max_prepared_transactions = 100
 idempotency.outbox_retention = 0
 idempotency.outbox_segment_size = '64kB'
 idempotency.outbox_rotation_interval = 0
+idempotency.claim_segment_size = '8kB'
 idempotency.sink_directory = '{sinks}'
 autovacuum_naptime = 1s
 """

@@ -107,7 +107,7 @@ class Outbox(Transactions):
     def choose_inside(self, rng, s, txn):
         # The first session's transactions stay open for long.
         end = 0.1 if s == 0 else 1
-        ways = [("enqueue", 20), ("many", 5), ("cursor_many", 1), ("savepoint", 7), ("commit", 10 * end),
+        ways = [("enqueue", 20), ("many", 5), ("cursor_many", 1), ("dedup", 6), ("dedup_many", 3), ("savepoint", 7), ("commit", 10 * end),
                 ("rollback", 2 * end), ("prepare", 3 * end), ("declare", 3), ("wrong", 1)]
         if txn.savepoints:
             ways += [("rollback_to", 6), ("release_savepoint", 5)]
@@ -116,6 +116,10 @@ class Outbox(Transactions):
         way = rng.choices([w for w, _ in ways], [n for _, n in ways])[0]
         if way == "enqueue":
             return (s, way, rng.choice("jjy"), rng.randrange(1 << 30), rng.choice((0, 0, 0, 300, 9000)), self.own_id(rng, 0.3))
+        if way == "dedup":
+            return (s, way, rng.randrange(1 << 30), self.dedup_id(rng))
+        if way == "dedup_many":
+            return (s, way, rng.randrange(1 << 30), tuple(rng.choice((None, self.dedup_id(rng))) for _ in range(rng.randint(0, 8))))
         if way in ("many", "cursor_many"):
             return (s, way, rng.randrange(1 << 30), tuple(self.own_id(rng, 0.1) for _ in range(rng.randint(0, 12))))
         if way == "declare":
@@ -131,6 +135,10 @@ class Outbox(Transactions):
             return None
         return str(uuid.UUID(int=rng.randrange(12) if rng.random() < 0.4 else rng.getrandbits(120)))
 
+    @staticmethod
+    def dedup_id(rng):
+        return f"d{rng.randrange(12) if rng.random() < 0.6 else rng.randrange(1 << 30)}"
+
     def makes_sense(self, op):
         s, way = op[:2]
         if s < 0:
@@ -142,12 +150,15 @@ class Outbox(Transactions):
 
     # Doing.
 
-    def judge(self, txn, answer, errors=()):
-        """True if there are rows to look at.  Serializable transactions may fail for reasons that are not ours."""
+    def judge(self, txn, answer, errors=(), packed=False):
+        """True if there are rows to look at.  Serializable transactions may fail for reasons that are not ours.
+
+        packed: what the call finds may have been packed since the transaction took its snapshot, and be too new for it.
+        """
         errors = {errors} if isinstance(errors, str) else errors
         if answer.state is None and not answer.lost and not errors:
             return True
-        spurious = answer.state == SERIALIZATION and txn.isolation == "SERIALIZABLE"
+        spurious = answer.state == SERIALIZATION and (packed or txn.isolation == "SERIALIZABLE")
         if answer.lost or answer.state is None or answer.state not in errors and not spurious:
             self.wrong(sorted(errors) or "success", answer)
         self.model.fail(txn)
@@ -249,6 +260,49 @@ class Outbox(Transactions):
             return
         for i, own in enumerate(ids):
             self.add(txn, own, own, "m", f"m{(n + i) % 5}", "T", n + i, None, None)
+
+    def unanswered(self, s, txn, dedup_ids):
+        """The SQLSTATEs that are right; as for ids there is no use in waiting."""
+        states = {"25006"} if txn.read_only else self.model.dedup_errors(txn, dedup_ids)
+        if LOCKED in states:
+            self.run(s, "SET LOCAL lock_timeout = '1ms'")
+        return states
+
+    def may_be_packed(self, txn, dedup_ids):
+        """Segments of this server are small, so the packer may come at any time."""
+        return txn.isolation != "READ COMMITTED" and not self.model.dedups.keys().isdisjoint(dedup_ids)
+
+    def add_first(self, txn, dedup_id, got, *row):
+        """Judge the id that an event with a dedup id got, and add the event unless it is a repeat."""
+        first = dedup_id and self.model.first_event(txn, dedup_id)
+        if first and got != first:
+            self.wrong(first, got)
+        if first:
+            return
+        if any(got == e.row[0] for e in txn.events):
+            self.wrong("a new event id", got)
+        if dedup_id:
+            txn.dedups[dedup_id] = got
+        self.add(txn, got, None, *row)
+
+    def do_dedup(self, s, txn, n, dedup_id):
+        error = self.unanswered(s, txn, [dedup_id])
+        answer = self.run(s, """SELECT idempotency.outbox_enqueue('d', %s, 'E', %s, dedup_id => %s, dedup_window => '1 day')::text""",
+                          (f"k{n % 7}", json.dumps(n), dedup_id))
+        if self.judge(txn, answer, error, self.may_be_packed(txn, [dedup_id])):
+            self.add_first(txn, dedup_id, answer.rows[0][0], "d", f"k{n % 7}", "E", n, None, None)
+
+    def do_dedup_many(self, s, txn, n, dedup_ids):
+        error = self.unanswered(s, txn, dedup_ids)
+        keys, types, payloads, _ = self.many_arguments(n, dedup_ids)
+        answer = self.run(s, """SELECT outbox_enqueue_many::text FROM idempotency.outbox_enqueue_many('d', %s, %s, %s::jsonb[],
+            dedup_ids => %s::text[], dedup_window => '100 years')""", (keys, types, payloads, list(dedup_ids)))
+        if not self.judge(txn, answer, error, self.may_be_packed(txn, dedup_ids)):
+            return
+        if len(answer.rows) != len(dedup_ids):
+            self.wrong(f"{len(dedup_ids)} ids", answer)
+        for i, (dedup_id, (got,)) in enumerate(zip(dedup_ids, answer.rows)):
+            self.add_first(txn, dedup_id, got, "d", keys[i], "T", n + i, None, None)
 
     def do_declare(self, s, txn, name, rows, bad):
         answer = self.run(s, f"""DECLARE {name} CURSOR FOR

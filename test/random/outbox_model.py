@@ -1,7 +1,8 @@
 """What doc/reference/outbox.md promises of enqueued events.
 
 An event is found by every reader that has not passed it, once its transaction has committed, and never if that
-did not.  Within a difference of two snapshots events come in the order they were enqueued in.
+did not.  Within a difference of two snapshots events come in the order they were enqueued in.  Of the events with
+one dedup id the first is enqueued; the window of these tests does not end.
 """
 from dataclasses import dataclass, field
 from typing import NamedTuple
@@ -28,6 +29,7 @@ class Savepoint:
     at: int
     events: list
     ids: frozenset
+    dedups: dict
 
 
 @dataclass
@@ -38,6 +40,7 @@ class Txn:
     failed: bool = False
     events: list = field(default_factory=list)
     ids: frozenset = frozenset()        # ids of the client's own
+    dedups: dict = field(default_factory=dict)      # dedup id -> event id
     savepoints: list = field(default_factory=list)
     cursors: dict = field(default_factory=dict)
 
@@ -53,6 +56,7 @@ class Model:
         self.clock = 0
         self.committed = []     # lists of events, by the order of commit
         self.ids = {}           # an id of a client's own -> number of the commit
+        self.dedups = {}        # dedup id -> event id, number of the commit
         self.txns = {}
         self.prepared = {}
 
@@ -67,7 +71,7 @@ class Model:
     # Transactions.
 
     def savepoint(self, txn, name):
-        txn.savepoints.append(Savepoint(name, self.now(), list(txn.events), txn.ids))
+        txn.savepoints.append(Savepoint(name, self.now(), list(txn.events), txn.ids, dict(txn.dedups)))
 
     @staticmethod
     def find(txn, name):
@@ -77,7 +81,7 @@ class Model:
         at = self.find(txn, name)
         point = txn.savepoints[at]
         del txn.savepoints[at + 1:]
-        txn.events, txn.ids, txn.failed = list(point.events), point.ids, False
+        txn.events, txn.ids, txn.dedups, txn.failed = list(point.events), point.ids, dict(point.dedups), False
         txn.cursors = {n: c for n, c in txn.cursors.items() if c.made < point.at}
 
     def release_savepoint(self, txn, name):
@@ -86,13 +90,15 @@ class Model:
     @staticmethod
     def fail(txn):
         """What was done since the last savepoint is undone at once, its ids are free."""
-        point = txn.savepoints[-1] if txn.savepoints else Savepoint("", 0, [], frozenset())
-        txn.events, txn.ids, txn.failed = list(point.events), point.ids, True
+        point = txn.savepoints[-1] if txn.savepoints else Savepoint("", 0, [], frozenset(), {})
+        txn.events, txn.ids, txn.dedups, txn.failed = list(point.events), point.ids, dict(point.dedups), True
 
     def commit(self, txn):
         self.committed.append(sorted(txn.events))
         for event_id in txn.ids:
             self.ids[event_id] = self.commits
+        for dedup_id, event_id in txn.dedups.items():
+            self.dedups[dedup_id] = event_id, self.commits
 
     # Enqueueing.
 
@@ -109,6 +115,20 @@ class Model:
                 states.add("40001" if late else "23505")
             seen.add(event_id)
         return states
+
+    def dedup_errors(self, txn, dedup_ids):
+        """The SQLSTATEs of those dedup ids that are not answered; which of them is met first is not said."""
+        states = set()
+        for dedup_id in set(dedup_ids) - set(txn.dedups) - {None}:
+            if any(dedup_id in t.dedups for t in [*self.txns.values(), *self.prepared.values()] if t is not txn):
+                states.add("55P03")
+            elif dedup_id in self.dedups and txn.isolation != "READ COMMITTED" and self.dedups[dedup_id][1] > txn.snapshot:
+                states.add("40001")
+        return states
+
+    def first_event(self, txn, dedup_id):
+        """The id of the event that has the dedup id; None: there is none."""
+        return txn.dedups.get(dedup_id) or self.dedups.get(dedup_id, (None,))[0]
 
     # Reading.
 

@@ -85,7 +85,7 @@ class World:
             return ids
         whole = data[:data.rfind(b"\n") + 1]
         if stores:      # events without the line of their commit behind them may be taken back
-            whole = whole[:whole.find(b"\n", whole.rfind(b'{"commit"')) + 1] if b'{"commit"' in whole else b""
+            whole = whole[:whole.find(b"\n", whole.rfind(b'"commit": ')) + 1] if b'"commit": ' in whole else b""
         for line in whole.splitlines():
             entry = self.entry(line)
             if entry.get("outcome") == "acked":

@@ -25,8 +25,9 @@ class Transactions:
         self.sql("""SELECT pg_terminate_backend(pid, 60000) FROM pg_stat_activity
             WHERE datname = current_database() AND pid <> pg_backend_pid() AND backend_type = 'client backend'
             AND application_name LIKE %s""", (application,))
-        table, = self.sql("SELECT oid::regclass::text FROM pg_class WHERE relname = 'processed' AND relkind = 'r'")
-        self.sql(f"TRUNCATE {table[0]}")
+        (tables,), = self.sql("SELECT string_agg(oid::regclass::text, ', ') FROM pg_class"
+                              r" WHERE relnamespace = 'idempotency_data'::regnamespace AND relname LIKE 'store\_%' AND relkind = 'r'")
+        self.sql(f"TRUNCATE {tables}")
 
     # Choosing what any transaction may do.
 

@@ -1,7 +1,7 @@
 #!/bin/bash
 # Install the Debian packages that building and testing need.
 #
-#	packages.sh build|test|sink|compile|lint|real|clients|drivers|model|random|mutants|bench|matrix|crash|machine|analysis|assert ...
+#	packages.sh build|isolation|test|sink|compile|lint|real|clients|drivers|kafka|model|random|mutants|bench|matrix|crash|machine|analysis|assert ...
 #
 # Each need is probed first: a command, a pkg-config module, a Perl module.  On a
 # machine that has everything, from whatever source, nothing is installed and apt is
@@ -154,6 +154,12 @@ need_random()
 	need_cmd setpriv util-linux
 }
 
+# Expected outputs of other isolation levels are differences.
+need_isolation()
+{
+	need_cmd patch patch
+}
+
 need_mutants()
 {
 	need_cmd patch patch
@@ -186,6 +192,19 @@ need_drivers()
 	need_cmd javac default-jdk-headless
 	need_cmd mvn maven
 	need_cmd go golang-go
+}
+
+# What fetches a Kafka broker and runs it.
+need_kafka()
+{
+	need_build
+	need_cmd python3 python3
+	need_cmd setpriv util-linux
+	need_cmd javac default-jdk-headless
+	need_cmd mvn maven
+	need_cmd openssl openssl
+	need_cmd sha256sum coreutils
+	[ -s /etc/ssl/certs/ca-certificates.crt ] || missing+=(ca-certificates)
 }
 
 # The rival that Debian packages, if there is a package for this server.  The arms
@@ -345,10 +364,10 @@ install_missing()
 }
 
 cd "$(dirname "$0")/../.."
-[ $# -gt 0 ] || die "usage: packages.sh build|test|sink|compile|lint|real|clients|drivers|model|random|mutants|bench|matrix|crash|machine|analysis|assert ..."
+[ $# -gt 0 ] || die "usage: packages.sh build|isolation|test|sink|compile|lint|real|clients|drivers|kafka|model|random|mutants|bench|matrix|crash|machine|analysis|assert ..."
 for group; do
 	case $group in
-		build | test | sink | compile | lint | real | clients | drivers | model | random | mutants | bench | matrix | crash | machine | analysis | assert) "need_$group" ;;
+		build | isolation | test | sink | compile | lint | real | clients | drivers | kafka | model | random | mutants | bench | matrix | crash | machine | analysis | assert) "need_$group" ;;
 		*) die "unknown group: $group" ;;
 	esac
 done

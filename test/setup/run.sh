@@ -486,6 +486,7 @@ done
 rm -rf "$OUTPUT"
 if [ -z "${SKIP_PACKAGES:-}" ]; then
 	groups=(build)
+	! has_area isolation || groups+=(isolation)
 	! has_area tap || groups+=(test)
 	! has_area sink || groups+=(sink)
 	! has_area compile || groups+=(compile)

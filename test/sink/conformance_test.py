@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
 """The programs of this tree but the postgres sink, held against doc/sink-protocol.md."""
+import json
 import os
 import pathlib
 import sqlite3
@@ -19,6 +20,20 @@ def null(_):
 
 def pytest_sink(directory):
     return Program(PYTEST_SINK, {"file": f"{directory}/log", "reject_type": "BAD"}, {"type": "BAD"})
+
+
+def pytest_sharing(directory):
+    """The test sink with several batches in a commit, which refuses events only there."""
+    p = Program(PYTEST_SINK, {"file": f"{directory}/log", "position": "on", "share": "3", "abort_type": "BAD"},
+                {"type": "BAD"}, True)
+
+    def effects():
+        with open(p.options["file"]) as f:
+            lines = [json.loads(line) for line in f]
+        return {e["event"]: e.get("payload") for e in lines if e.get("outcome") == "acked"}
+
+    p.effects = effects
+    return p
 
 
 def sqlite(directory):
@@ -56,6 +71,7 @@ LAX = ("refuses_unknown_option", "dies_of_broken_frames")
 def main():
     failed = conformance.run(null, "null ")
     failed += conformance.run(pytest_sink, "pytest ", LAX)
+    failed += conformance.run(pytest_sharing, "pytest, sharing ", LAX + ("stores_the_position", "fences_predecessors"))
     failed += conformance.run(sqlite, "sqlite ")
     every = [n for n in conformance.CHECKS if n != "notices_a_set_back_target"]
     failed += conformance.run(sqlite_before_takeover, "sqlite, before its hello ", every)

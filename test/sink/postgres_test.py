@@ -6,25 +6,15 @@ usage: postgres_test.py [test...]
 The server is started with test/setup/server.sh and stopped at the end, unless
 SINK_SERVER names the directory of a running one.
 """
-import importlib
 import sys
 
 from postgres.target import stop_server
-from sinklib import HERE, run_tests
-
-
-def tests():
-    """The functions test_... of all modules *_test.py in postgres/, by module and line."""
-    for path in sorted((HERE / "postgres").glob("*_test.py")):
-        module = importlib.import_module(f"postgres.{path.stem}")
-        for name, function in list(vars(module).items()):
-            if name.startswith("test_"):
-                yield function
+from sinklib import module_tests, run_tests
 
 
 if __name__ == "__main__":
     try:
-        status = run_tests(tests())
+        status = run_tests(module_tests("postgres"))
     finally:
         stop_server()
     sys.exit(status)

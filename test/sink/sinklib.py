@@ -1,4 +1,6 @@
 """What the tests of the sinks share: a fake worker and a throw-away server."""
+import contextlib
+import importlib
 import importlib.machinery
 import importlib.util
 import os
@@ -40,11 +42,11 @@ class Worker:
     """The worker's end of a sink program, driven step by step."""
 
     def __init__(self, program, options=(), relay="orders", incarnation="log-1",
-                 flags=codec.WANT_POSITION, version=None, hello=True, env=None):
+                 flags=codec.WANT_POSITION, version=None, hello=True, env=None, cwd=None):
         ours, theirs = socket.socketpair()
         self.stderr_r, stderr_w = os.pipe()
         self.proc = subprocess.Popen([str(program)], stdin=theirs, stdout=stderr_w,
-                                     stderr=stderr_w, env=env or {})
+                                     stderr=stderr_w, env=env or {}, cwd=cwd)
         theirs.close()
         os.close(stderr_w)
         self.sock = ours
@@ -52,15 +54,27 @@ class Worker:
         self.batch = 0
         self.seq = 0
         self.ready = None
+        self.held = None
         if hello:
             self.send("HELLO", version=version or codec.VERSION, flags=flags, relay=relay,
                       incarnation=incarnation, options=list(dict(options).items()))
 
     def send(self, name, **fields):
-        self.sock.sendall(codec.encode(name, **fields))
+        self.raw(codec.encode(name, **fields))
 
     def raw(self, data):
-        self.sock.sendall(data)
+        if self.held is None:
+            self.sock.sendall(data)
+        else:
+            self.held += data
+
+    @contextlib.contextmanager
+    def in_one_piece(self):
+        """What is sent meanwhile leaves at the end, all at once."""
+        self.held = bytearray()
+        yield
+        data, self.held = self.held, None
+        self.raw(data)
 
     def recv(self, timeout=20):
         """The next frame as (name, fields); None on end of file."""
@@ -126,7 +140,7 @@ class Worker:
         if end:
             out += codec.encode("END", batch=self.batch, count=len(events),
                                 row_id=self.batch if row_id is None else row_id, k=k)
-        self.sock.sendall(out)
+        self.raw(out)
         return self.batch, ids
 
     def outcomes(self, batch, count, timeout=20):
@@ -170,6 +184,19 @@ class Worker:
         os.close(self.stderr_r)
 
 
+class NotRun(Exception):
+    """The machine cannot do what the test needs."""
+
+
+def module_tests(package):
+    """The functions test_... of all modules *_test.py of a package, by module and line."""
+    for path in sorted((HERE / package).glob("*_test.py")):
+        module = importlib.import_module(f"{package}.{path.stem}")
+        for name, function in list(vars(module).items()):
+            if name.startswith("test_"):
+                yield function
+
+
 def run_tests(tests):
     """Run functions, one line each; exit status for the caller."""
     failed = 0
@@ -182,6 +209,8 @@ def run_tests(tests):
         try:
             test()
             print(f"ok {name} ({time.monotonic() - started:.1f} s)", flush=True)
+        except NotRun as e:
+            print(f"NOT RUN  {name}: {e}", flush=True)
         except Exception as e:      # noqa: each test stands alone
             failed += 1
             import traceback

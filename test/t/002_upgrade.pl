@@ -7,7 +7,6 @@
 use strict;
 use warnings FATAL => 'all';
 
-use File::Basename qw(dirname);
 use IdemRelay;
 use IdemTest;
 use PostgreSQL::Test::Utils;
@@ -42,24 +41,6 @@ sub wait_arrived
 	return;
 }
 
-# The new server as it is when the extension is installed into it: its programs,
-# which find their directories from where they lie, and links to the rest.
-sub installed
-{
-	my $root = PostgreSQL::Test::Utils::tempdir();
-
-	foreach my $dir (@ENV{qw(IDEM_BINDIR IDEM_PKGLIBDIR IDEM_SHAREDIR)})
-	{
-		my $how = $dir eq $ENV{IDEM_BINDIR} ? '-aL' : '-as';
-
-		system_or_bail('mkdir', '-p', "$root$dir");
-		system_or_bail('cp', $how, "$dir/.", "$root$dir/");
-	}
-	system_or_bail('cp', '-as', "$ENV{IDEM_STAGE_LIBDIR}/.", "$root$ENV{IDEM_PKGLIBDIR}/");
-	system_or_bail('cp', '-as', "$ENV{IDEM_STAGE_SHAREDIR}/.", "$root$ENV{IDEM_SHAREDIR}/");
-	return "$root$ENV{IDEM_BINDIR}";
-}
-
 # Some delivered, some only enqueued
 IdemRelay::enqueue($old, 'key', 'E', 10);
 wait_arrived($old, 10);
@@ -68,17 +49,7 @@ IdemTest::wait_for($old, q{SELECT bool_and(state = 'paused') FROM idempotency.st
 IdemRelay::enqueue($old, 'key', 'E', 20);
 $old->stop;
 
-# pg_upgrade 18 looks for '$libdir/...' in the one directory only.
-my $bindir = installed();
-my $new = IdemTest::cluster('new', start => 0, install_path => dirname($bindir), %like);
-my @upgrade = (
-	"$bindir/pg_upgrade", '--no-sync',
-	'--old-datadir' => $old->data_dir, '--new-datadir' => $new->data_dir,
-	'--old-bindir' => $ENV{IDEM_OLD_BINDIR}, '--new-bindir' => $bindir,
-	'--socketdir' => $new->host, '--old-port' => $old->port, '--new-port' => $new->port);
-chdir PostgreSQL::Test::Utils::tempdir() or die "could not change directory: $!";
-command_ok(\@upgrade, 'pg_upgrade')
-  or system_log('sh', '-c', 'cat ' . $new->data_dir . '/pg_upgrade_output.d/*/*.txt');
+my $new = IdemTest::upgraded($old, 'new', %like);
 $new->start;
 
 is($new->safe_psql('postgres', q{SELECT idempotency.claim_event('done')}),

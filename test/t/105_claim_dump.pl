@@ -18,7 +18,7 @@ $node->safe_psql('postgres', <<'END');
 CREATE ROLE claimer LOGIN;
 SELECT idempotency.grant_role('consumer', 'claimer');
 SELECT idempotency.consumer_create('migrating', foreign_lockers => true),
-	idempotency.consumer_create('private', private_locks => true);
+	idempotency.consumer_create('private', private_locks => true, retention => '1 day', keep_ids => true, expire_by_id_age => true);
 SELECT idempotency.claim_event('a'), idempotency.complete_event('a', result => '{"of": "a"}');
 SELECT idempotency.claim_event('b', 'billing'), idempotency.complete_event('b', 'billing');
 SET idempotency.uncompleted_claims = keep;
@@ -34,8 +34,8 @@ command_ok(
 my $rows = q{SELECT consumer, event_id, status, claimed_at, completed_at, result
 	FROM idempotency.processed_events ORDER BY 1, 2};
 is($node->safe_psql('restored', $rows), $node->safe_psql('postgres', $rows), 'the same rows');
-is( $node->safe_psql('restored', 'TABLE idempotency_data.consumers'),
-	"migrating|t|f\nprivate|f|t", 'the same consumers');
+is( $node->safe_psql('restored', 'TABLE idempotency.claim_consumers'),
+	"migrating|t|f||for ever|f|f\nprivate|f|t|1 day|day|t|t", 'the same consumers');
 is( $node->safe_psql('restored', <<'END'),
 SET ROLE claimer;
 BEGIN;

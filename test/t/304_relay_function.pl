@@ -97,7 +97,7 @@ $node->safe_psql('postgres', q{SELECT idempotency.outbox_enqueue('t', 'after', '
 IdemTest::wait_for($node, q{SELECT count(*) = 1 FROM app.effects WHERE event_type = 'After'});
 is($node->safe_psql('postgres', 'SELECT count(*) FROM app.effects'), $effects + 1, 'a replay has no second effect');
 is( $node->safe_psql('postgres',
-		q{SELECT count(*) FROM app.effects a JOIN idempotency_data.processed p ON p.event_id = a.event_id::text
+		q{SELECT count(*) FROM app.effects a JOIN idempotency_data.store_segment_0 p ON p.event_id = a.event_id::text
 			WHERE a.event_type = 'After' AND p.consumer = '@relay/fn' AND p.completed_at IS NOT NULL}),
 	'1', 'the relay has claimed what it handled');
 is($node->safe_psql('postgres', 'SELECT count(*) FROM idempotency.processed_events'), '0', 'which nobody else sees');

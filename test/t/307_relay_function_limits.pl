@@ -32,7 +32,7 @@ BEGIN
 END \$\$;
 CREATE SEQUENCE try;
 CREATE VIEW tries AS SELECT generate_series(1, last_value) FROM try WHERE is_called;
-CREATE INDEX slow ON idempotency_data.processed ((CASE WHEN event_id = '$late' THEN
+CREATE INDEX slow ON idempotency_data.store_segment_0 ((CASE WHEN event_id = '$late' THEN
 	length((@{[ join(' + ', ("($product)") x 16) ]})::text) END));
 CREATE SERVER fn FOREIGN DATA WRAPPER idempotency_function OPTIONS (function 'public.handle', timeout '500');
 SELECT idempotency.relay_create('fn', 'fn', max_attempts => 1);

@@ -225,7 +225,7 @@ check_settings(const PgSinkConfig *config)
 }
 
 static void
-check_failure(const PgSinkFailure *failure)
+check_failure(const IdemSinkFailure *failure)
 {
 	CHECK(failure->outcome == IDEM_PROTO_REJECTED);
 	CHECK(strlen(failure->sqlstate) == 5 && failure->message[0] != '\0');

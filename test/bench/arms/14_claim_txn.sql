@@ -1,6 +1,6 @@
 -- title: claim_event, complete_event in one transaction
 -- about: BEGIN, two calls, COMMIT: four round trips
--- tables: idempotency_data.processed%
+-- tables: idempotency_data.processed% idempotency_data.store\_%
 \set id random(1, 9000000000000000000)
 BEGIN;
 SELECT idempotency.claim_event(:id::text);

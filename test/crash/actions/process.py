@@ -56,6 +56,13 @@ def kill_launcher(ctx, rng):
     crash(cluster, pick(rng, cluster.pids("backend_type = 'idempotency launcher'")))
 
 
+@action("kill a packer", 6, "crash")
+def kill_packer(ctx, rng):
+    """Claims keep a packer at work on one of the servers."""
+    cluster = rng.choice((ctx.a, ctx.b))
+    crash(cluster, pick(rng, cluster.pids("backend_type = 'idempotency packer'")))
+
+
 @action("kill an auxiliary process", 2, "auxiliary")
 def kill_auxiliary(ctx, rng):
     cluster = rng.choice((ctx.a, ctx.b))

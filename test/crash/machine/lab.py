@@ -14,6 +14,7 @@ wal_level = replica
 max_wal_size = 256MB
 log_min_messages = warning
 idempotency.sink_timeout = 3s
+idempotency.claim_segment_size = 8kB
 """
 TRUST = "host all all 10.0.0.0/8 trust\nhost replication all 10.0.0.0/8 trust\n"
 

@@ -3,6 +3,7 @@ import signal
 import threading
 import time
 import traceback
+from contextlib import closing
 
 import psycopg2
 
@@ -23,12 +24,15 @@ idempotency.sink_timeout = '3s'
 idempotency.outbox_retention = 0
 idempotency.outbox_rotation_interval = 0
 idempotency.outbox_segment_size = '8kB'
+idempotency.claim_segment_size = '8kB'
 """
 
 SOURCE_SQL = """
 CREATE EXTENSION idempotency CASCADE;
+CREATE EXTENSION amcheck;
 CREATE TABLE done (token bigint);
-CREATE TABLE effects (id text);
+CREATE TABLE effects (serial bigserial, id text, result jsonb);
+CREATE TABLE forgotten (id text);
 CREATE SEQUENCE tries;
 CREATE TABLE received (serial bigserial, token bigint, i int);
 CREATE FUNCTION receive(event_type text, payload jsonb) RETURNS void LANGUAGE plpgsql AS $$
@@ -52,6 +56,29 @@ CREATE SERVER s_pos FOREIGN DATA WRAPPER idempotency_program
     OPTIONS (program 'pytest', file '{files}/pos', retry_type 'Retry,Slow', retry_times '1', position 'on');
 CREATE SERVER s_bis FOREIGN DATA WRAPPER idempotency_program
     OPTIONS (program 'pytest', file '{files}/bis', crash_type 'Killer');
+"""
+
+# What the packer still has to do, or cannot do.
+UNPACKED = """
+SELECT format('%s %s of slot %s is %s, held by %s', kind, number, slot, state, held_by)
+FROM idempotency.stat_claim_segments
+WHERE held_by IS NOT NULL OR state NOT IN ('current', 'empty', 'searched')
+UNION ALL
+SELECT format('slot %s has %s runs', slot, count(*))
+FROM idempotency.stat_claim_segments WHERE kind = 'run' GROUP BY slot HAVING count(*) >= 16
+"""
+
+# Damage in the tables of the store: a row each, or an error.  Pages of a run that was not finished may
+# have no index entry, so the entries of a slot's index are not compared with its rows.
+HEAP_DAMAGE = """
+SELECT format('%s: %s', c.oid::regclass, v)
+FROM pg_class AS c, LATERAL verify_heapam(c.oid::regclass) AS v
+WHERE c.relnamespace = 'idempotency_data'::regnamespace AND c.relname ~ '^store_(segment|slot)_[0-9]+$'
+"""
+INDEX_DAMAGE = """
+SELECT bt_index_check(i.indexrelid, c.relname ~ 'segment')
+FROM pg_index AS i JOIN pg_class AS c ON c.oid = i.indrelid
+WHERE c.relnamespace = 'idempotency_data'::regnamespace AND c.relname ~ '^store_(segment|slot)_[0-9]+$'
 """
 
 RELAY = """SELECT idempotency.relay_create(%s, 's_' || %s, %s::text[], max_attempts => %s,
@@ -213,6 +240,8 @@ class Lane:
         try:
             if reached and action == "stall":
                 self.contend()
+                if scene is scenes.packing:
+                    problems += self.contend_for_store()
                 if kind in OUTSIDE:
                     self.outlast(point)
             if reached and action == "kill":
@@ -224,7 +253,7 @@ class Lane:
         thread.join(60)
         if thread.is_alive():
             problems.append("a session hangs")
-        return problems + self.judge() + self.deaths()
+        return problems + self.judge(scene) + self.deaths()
 
     def outlast(self, point):
         """Wait until the worker has killed a program that hangs; the program is not released before."""
@@ -259,6 +288,24 @@ class Lane:
             session.close()
             other.close()
 
+    def contend_for_store(self):
+        """While a packer stalls, claims go on; while a claim stalls, the packer does."""
+        stalled = self.source.points.hit_by(self.point)
+        packers = self.source.pids("backend_type = 'idempotency packer'")
+        with closing(scenes.Session(self)) as session:
+            if stalled not in packers:
+                for _ in range(3):
+                    scenes.consume(session, [self.ledger.new_id("c")])
+                    self.tolerate(session, "SET statement_timeout = '5s'")
+                    self.tolerate(session, "SELECT idempotency.claims_maintain()")
+                    self.tolerate(session, "RESET statement_timeout")
+                return []
+            told = [scenes.consume(session, [self.ledger.new_id("c") for _ in range(40)])["told"] for _ in range(5)]
+        # The packer has its lock on a slot for the moment in which it empties it.
+        if self.point != "store-segment-cut" and told != ["committed"] * 5:
+            return [f"while the packer stalls, claims end as {told}"]
+        return []
+
     def finish_prepared(self):
         for (gid,) in self.source.try_rows("SELECT gid FROM pg_prepared_xacts"):
             self.source.try_rows(f"COMMIT PREPARED '{gid}'")
@@ -275,7 +322,26 @@ class Lane:
         finally:
             session.close()
 
-    def judge(self):
+    def judge_store(self):
+        """Wait until all is packed; then the store is not damaged, and has every event of this lane."""
+        left = []
+
+        def packed():
+            self.source.try_rows("SELECT idempotency.claims_maintain()")
+            left[:] = [row[0] for row in self.source.try_rows(UNPACKED)]
+            return not left
+        wait_until(lambda: f"all to be packed: {left}", packed, QUIET_SECONDS)
+        return self.damage() + self.ledger.judge_memory()
+
+    def damage(self):
+        """What amcheck says of the store, as lines."""
+        try:
+            self.source.try_rows(INDEX_DAMAGE)
+            return [row[0] for row in self.source.try_rows(HEAP_DAMAGE)]
+        except psycopg2.Error as e:
+            return [str(e)]
+
+    def judge(self, scene):
         self.stopping = False
         problems = []
         try:
@@ -287,6 +353,8 @@ class Lane:
             if self.ledger.claims.ids:
                 self.last_try()
                 problems += self.ledger.judge_claims(final=True)
+            if scene is scenes.packing:
+                problems += self.judge_store()
 
             # One more round of events, which shows that everything runs again.
             session = scenes.Session(self)

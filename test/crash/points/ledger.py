@@ -2,10 +2,13 @@
 
 Every transaction of a producer has a token, which it also inserts into the table "done".
 At the end a transaction has committed if its token is there, whatever answer its client
-got.  Every claim has an id, and its effect is a row of the table "effects".
+got.  Every claim has an id, and its effect is a row of the table "effects", with the result
+of its completion.  Who makes the server forget an id notes it in the table "forgotten".  In
+the end an id has one effect, and one more for each time that it was forgotten.
 """
 import json
 from collections import Counter
+from contextlib import closing
 
 # The relays that receive events of each aggregate type.
 RECEIVERS = {"t": ("fn", "pg", "pos", "rec"), "big": ("pg",), "kill": ("bis",)}
@@ -69,6 +72,7 @@ class Ledger:
         self.claims = Claims()
         self.committed = set()
         self.everything = {}        # relay -> Counter of what was due, of all steps
+        self.remembered = set()     # ids that were completed in former steps
         self.nevents = 0
 
     def producer(self, session, sync=True):
@@ -166,16 +170,44 @@ class Ledger:
     def judge_claims(self, final):
         """Before the last claim of every id: check the answers that bind; after it: each id has one effect."""
         ids = sorted(self.claims.ids if final else self.claims.binding)
-        effects = dict(self.source.try_rows(
-            "SELECT id, count(*) FROM effects WHERE id = ANY (%s) GROUP BY id", (ids,)))
+        effects = self.count("effects", ids)
+        forgotten = self.count("forgotten", ids)
         problems = []
         for name in ids:
-            n = effects.get(name, 0)
-            if n > 1:
-                problems.append(f"claim {name} has {n} effects")
+            n = effects[name]
+            if n > 1 + forgotten[name]:
+                problems.append(f"claim {name} has {n} effects, and was forgotten {forgotten[name]} times")
             if n == 0:
                 problems.append(f"claim {name} was completed, and its effect is gone")
+            elif final and n < 1 + forgotten[name]:
+                problems.append(f"claim {name} was forgotten {forgotten[name]} times, and has {n} effects")
+        if final:
+            problems += self.judge_results(ids)
+            self.remembered.update(ids)
         return problems
+
+    def count(self, table, ids):
+        return Counter(dict(self.source.try_rows(
+            f"SELECT id, count(*) FROM {table} WHERE id = ANY (%s) GROUP BY id", (ids,))))
+
+    def judge_results(self, ids):
+        """The result of an event is that of its latest completion."""
+        rows = self.source.try_rows("""
+            SELECT id, result::text, idempotency.event_result(id, 'worker')::text
+            FROM (SELECT DISTINCT ON (id) id, result FROM effects WHERE id = ANY (%s) ORDER BY id, serial DESC) AS e
+            WHERE idempotency.event_result(id, 'worker') IS DISTINCT FROM result""", (ids,))
+        return [f"claim {name} has the result {got}, not {result}" for name, result, got in rows]
+
+    def judge_memory(self):
+        """Every id of former steps is a duplicate, and has its result."""
+        ids = sorted(self.remembered)
+        if not ids:
+            return []
+        with closing(self.source.connect(autocommit=False)) as connection, connection.cursor() as cur:
+            cur.execute("""SELECT event_id, result::text FROM idempotency.claim_events(%s, 'worker')
+                WHERE result <> 'duplicate'""", (ids,))
+            rows = cur.fetchall()
+        return [f"claim {name} was completed, and is answered {result}" for name, result in rows] + self.judge_results(ids)
 
     def begin_step(self):
         self.producers = []

@@ -58,9 +58,9 @@ def run_lane(number, template, todo, results):
 
 
 def whole_history(lane):
-    """Judge the whole history of the lane once more, for events that came late."""
+    """Judge the whole history of the lane once more, for events that came late and ids that were lost."""
     lane.ledger.begin_step()
-    return lane.ledger.judge_events(0, everything=True)
+    return lane.ledger.judge_events(0, everything=True) + lane.judge_store()
 
 
 def main():

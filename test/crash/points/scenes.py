@@ -6,6 +6,7 @@ statement of a scene may fail or never be answered: its results are judged after
 import json
 import os
 import signal
+import uuid
 from contextlib import closing, contextmanager
 
 import psycopg2
@@ -45,8 +46,9 @@ class Session:
         self.conn = None
 
     @contextmanager
-    def transaction(self, end="COMMIT", settings=()):
-        """One transaction, from BEGIN to its end; yields a dict whose "told" gets the client's knowledge."""
+    def transaction(self, end="COMMIT", settings=(), hold=False):
+        """One transaction, from BEGIN to its end; yields a dict whose "told" gets the client's knowledge.
+        hold: a prepared transaction stays prepared."""
         known = {"told": "unknown"}
         if self.lane.stopping:
             raise Stopped
@@ -55,6 +57,8 @@ class Session:
             yield known
             if end.startswith("PREPARE"):
                 self.run(end)
+                if hold:
+                    return
                 self.run("COMMIT PREPARED" + end[len("PREPARE TRANSACTION"):])
             else:
                 self.run(end)
@@ -69,20 +73,28 @@ class Session:
 
 
 def produce(session, kinds, sync=True, end="COMMIT", key=None, event_type="E", extra=None, many=False,
-            explicit_id=False):
-    """One transaction of events, with a savepoint that is rolled back."""
+            explicit_id=False, dedup_id=None, settings=(), hold=False):
+    """One transaction of events, with a savepoint that is rolled back.  With a dedup id only the first
+    event that has it is enqueued."""
     lane = session.lane
     producer = lane.ledger.producer(session, sync)
-    settings = [] if sync else ["synchronous_commit = off"]
+    settings = list(settings) + ([] if sync else ["synchronous_commit = off"])
     if end == "PREPARE":
         end = f"PREPARE TRANSACTION 'p{producer.token}'"
-    with session.transaction(end, settings) as known:
+    with session.transaction(end, settings, hold) as known:
         session.run("INSERT INTO done VALUES (%s)", producer.token)
         n = 0
         key = key or f"k{producer.token % 5}"
         for kind in kinds:
             args = (kind, key, event_type if n == 0 else "E", producer.token, n, json.dumps(extra or {}))
-            if explicit_id:
+            if dedup_id:
+                event_id = str(uuid.uuid4())
+                ((returned,),) = session.run(ENQUEUE[:-1] + ", event_id => %s::uuid, dedup_id => %s)::text",
+                                             *args, event_id, dedup_id)
+                if returned != event_id:
+                    n += 1
+                    continue
+            elif explicit_id:
                 session.run(ENQUEUE[:-1] + ", event_id => gen_random_uuid())", *args)
             else:
                 session.run(ENQUEUE, *args)
@@ -103,7 +115,7 @@ def produce(session, kinds, sync=True, end="COMMIT", key=None, event_type="E", e
     return producer
 
 
-def consume(session, ids, how="complete", end="COMMIT", settings=(), durable=True):
+def consume(session, ids, how="complete", end="COMMIT", settings=(), durable=True, hold=False):
     """Claim the ids, write the effects of the ids that were claimed, complete them."""
     claims = session.lane.ledger.claims
     claims.ids.update(ids)
@@ -111,7 +123,7 @@ def consume(session, ids, how="complete", end="COMMIT", settings=(), durable=Tru
     claimed = []
     if end == "PREPARE":
         end = f"PREPARE TRANSACTION 'c{ids[0]}-{session.lane.ledger.new_id('g')}'"
-    with session.transaction(end, settings) as known:
+    with session.transaction(end, settings, hold) as known:
         for name, result in session.run(
                 "SELECT event_id, result::text FROM idempotency.claim_events(%s, 'worker')", ids):
             if result == "claimed":
@@ -119,10 +131,10 @@ def consume(session, ids, how="complete", end="COMMIT", settings=(), durable=Tru
             elif result == "duplicate":
                 duplicates.append(name)
         if claimed and how in ("complete", "result"):
-            session.run("INSERT INTO effects SELECT unnest(%s)", claimed)
             for name in claimed:
-                session.run("SELECT idempotency.complete_event(%s, 'worker', result => %s)", name,
-                            '{"a": 1}' if how == "result" else None)
+                result = json.dumps({"of": name}) if how == "result" else None
+                session.run("INSERT INTO effects (id, result) VALUES (%s, %s)", name, result)
+                session.run("SELECT idempotency.complete_event(%s, 'worker', result => %s)", name, result)
         elif claimed and how == "release":
             for name in claimed:
                 session.run("SELECT idempotency.release_event(%s, 'worker')", name)
@@ -130,13 +142,24 @@ def consume(session, ids, how="complete", end="COMMIT", settings=(), durable=Tru
             session.run("SAVEPOINT a")
             session.run("SELECT idempotency.release_event(%s, 'worker')", claimed[0])
             session.run("ROLLBACK TO a")
-            session.run("INSERT INTO effects SELECT unnest(%s)", claimed)
+            session.run("INSERT INTO effects (id) SELECT unnest(%s)", claimed)
             session.run("SELECT idempotency.complete_events(%s, 'worker')", claimed)
     # A client that was told "duplicate" acknowledges, however its own transaction ends.
     claims.binding.update(duplicates)
     if known["told"] == "committed" and durable and how not in ("release", "keep"):
         claims.binding.update(claimed)
     return known
+
+
+def forget(session, name):
+    """Make the server forget a completed id, so that its next claim makes a second effect."""
+    claims = session.lane.ledger.claims
+    claims.ids.add(name)
+    claims.binding.discard(name)
+    with session.transaction():
+        ((forgotten,),) = session.run("SELECT idempotency.forget_event(%s, 'worker')", name)
+        if forgotten:
+            session.run("INSERT INTO forgotten VALUES (%s)", name)
 
 
 def producers(session):
@@ -173,6 +196,49 @@ def base(lane):
     with closing(Session(lane)) as session, closing(Session(lane)) as other:
         producers(session)
         consumers(session, other)
+        lane.settle(2)
+
+
+def packing(lane):
+    """Each turn fills a segment, has it packed, and the segment of the turn before emptied.  After 16
+    turns runs are merged, and their slot is emptied in the next turn.  Ids that are packed already
+    are forgotten and claimed again; a claim that was kept is completed when it is packed.  For two
+    turns a prepared transaction holds its segment open, and keeps others from being emptied."""
+    ledger = lane.ledger
+    with closing(Session(lane)) as session, closing(Session(lane)) as other:
+        names, kept = [], []
+        for i in range(24):
+            names.append([ledger.new_id("c") for _ in range(3)])
+            consume(session, names[i], how="result" if i % 2 else "complete")
+            kept.append(ledger.new_id("c"))
+            consume(session, [kept[i]], how="keep", settings=["idempotency.uncompleted_claims = keep"])
+            if i >= 2:
+                consume(other, [kept[i - 2]], how="result")
+                forget(other, names[i - 2][0])
+                consume(session, names[i - 2])
+                consume(session, [ledger.new_id("c")], end="ROLLBACK")
+            if i == 2:
+                consume(other, [ledger.new_id("c")], end="PREPARE", hold=True)
+            if i == 4:
+                lane.finish_prepared()
+            session.run("SELECT idempotency.claims_maintain()")
+            if lane.stopping or lane.hit():
+                return
+
+
+def repeats(lane):
+    """Events with a dedup id that is free, used by this transaction, by another one that commits, rolls
+    back, or is prepared and waited for."""
+    with closing(Session(lane)) as session, closing(Session(lane)) as other:
+        name = lane.ledger.new_id("d")
+        produce(session, ["t"], dedup_id=name, end="ROLLBACK")
+        produce(session, ["t", "t"], dedup_id=name, sync=False)
+        produce(other, ["t"], dedup_id=name)
+        name = lane.ledger.new_id("d")
+        produce(session, ["t"], dedup_id=name, end="PREPARE", hold=True)
+        produce(other, ["t"], dedup_id=name, settings=["lock_timeout = '100ms'"])
+        lane.finish_prepared()
+        produce(other, ["t"], dedup_id=name)
         lane.settle(2)
 
 
@@ -428,6 +494,7 @@ SCENES = {
     "relay-bisect": killer, "relay-suspect-parked": killer,
     "relay-half-written": big, "relay-yielded": turns,
     "witness-": witness,
+    "store-": packing, "claim-forgotten": packing, "dedup-": repeats,
     "durable-wait": standby, "function-announced": crash,
 }
 

@@ -220,7 +220,8 @@ sub judge
 my %better = ('≥' => 'larger is better', '≤' => 'smaller is better');
 
 # A goal for values of rounds, judged by the interval of their median:
-# section, what, reads (whose, or whose over whose), relation, goal, format, profile, part, values.
+# section, what, reads (whose, or whose over whose), relation, goal, format, profile, part, values;
+# until: the size that the goal is for, if the values are of a smaller one.
 sub target
 {
 	my ($self, %t) = @_;
@@ -235,7 +236,7 @@ sub target
 		$row{seen} = @values > 1 ? sprintf('%s (%s – %s)', map { number($t{format}, $_) } median(@values), @interval) :
 			number($t{format}, @values);
 		$row{bracket} = @values > 1 ? (@values < 6 ? '' : '95 % of ') . @values . ' rounds' : 'one run';
-		$row{verdict} = judge($t{relation}, $t{goal}, @interval);
+		$row{verdict} = $t{until} ? "not measured at $t{until}" : judge($t{relation}, $t{goal}, @interval);
 	}
 	$self->verdict(%row);
 }

@@ -35,11 +35,20 @@ my %sizes = (
 	parked_rounds => [ 6, 2 ],
 	latency_seconds => [ 12, 4 ],
 	latency_rounds => [ 3, 2 ],
+	kafka_events => [ 200_000, 20_000 ],
+	kafka_rounds => [ 6, 2 ],
+	kafka_latency_seconds => [ 12, 4 ],
+	kafka_latency_rounds => [ 3, 2 ],
 	memory_events => [ 1_000_000, 200_000 ],
 	memory_rounds => [ 3, 2 ],
 	growth_transactions => [ 16_000, 8_000 ],
 	growth_rounds => [ 2, 2 ],
 	growth_relays => [ 4, 2 ],
+	ids_rounds => [ 3, 2 ],
+	ids_lookups => [ 200_000, 50_000 ],
+	ids_max => [ 0, 0 ],
+	ids_usual_max => [ 10_000_000, 10_000_000 ],
+	expiry_rounds => [ 3, 1 ],
 	many_relays => [ 1000, 50 ],
 	many_seconds => [ 2, 1 ],
 	many_rounds => [ 6, 2 ],
@@ -65,6 +74,7 @@ sub new
 		$self->{$key} = $ENV{"BENCH_\U$key"} || $sizes{$key}[ $ENV{QUICK} ? 1 : 0 ];
 	}
 	$self->{maxsize} = $ENV{MAXSIZE} + 0 if $ENV{MAXSIZE};
+	$self->{ids_max} = ($ENV{IDS_MAX} || $self->{ids_max} || $self->{maxsize}) + 0;
 	$self->{duration} = $ENV{DURATION} + 0 if $ENV{DURATION};
 	open($self->{out}, '>', "$dir/$section.tsv") or die "$section.tsv: $!\n";
 	$self->{out}->autoflush(1);
@@ -88,7 +98,8 @@ sub payload
 	return $payload;
 }
 
-# For a run on another server than the first, or of other sizes.
+# For a run on another server than the first, of other sizes, or whose sessions have
+# further options.
 sub on_server
 {
 	my ($self, $server, %other) = @_;
@@ -129,7 +140,7 @@ sub start_pgbench
 {
 	my ($self, $mode, @options) = @_;
 
-	local %ENV = (%ENV, $self->{server}->environment, PGOPTIONS => $mode{$mode});
+	local %ENV = (%ENV, $self->{server}->environment, PGOPTIONS => join(' ', $mode{$mode}, $self->{options} // ()));
 	my $pid = open(my $p, '-|', 'pgbench', '-n', '-M', 'prepared', '-D', "payload=$payload",
 		@options, 'postgres') or die "pgbench: $!\n";
 	return { pid => $pid, out => $p, options => "@options" };

@@ -209,6 +209,9 @@ sub page_images_since
 	return $self->sql("SELECT coalesce(sum(fpi_size), 0) FROM pg_get_wal_stats('$lsn', pg_current_wal_flush_lsn())");
 }
 
+# The tables that remember events: one table in commits before the dedup store.
+our $store = 'idempotency_data.processed% idempotency_data.store\_%';
+
 # Tables that fit LIKE patterns, given in one string.
 sub tables
 {
@@ -226,27 +229,41 @@ sub truncate
 	my @tables = $self->tables($patterns);
 
 	$self->sql('TRUNCATE ' . join(', ', @tables)) if @tables;
+
+	# like a restore: whoever knows the runs that were there must look anew
+	my ($segment) = grep { /store_segment_/ } @tables;
+	$self->sql("INSERT INTO $segment SELECT * FROM $segment WHERE false") if $segment;
 }
 
-# Rows, dead rows and bytes, indexes and TOAST included.
+# How many events the dedup store remembers: rows of the segments that are not packed,
+# and entries of the runs.  The packer has done all there is to do before.
+sub remembered
+{
+	my ($self) = @_;
+
+	$self->sql('SELECT idempotency.claims_maintain()');
+	my %entries = map { split /\t/ } $self->sql("SELECT CASE kind WHEN 'segment' THEN number::text ELSE 'runs' END, sum(entries)"
+		  . " FROM idempotency.stat_claim_segments WHERE state IN ('current', 'closed', 'searched') GROUP BY 1");
+	my $runs = delete $entries{runs} // 0;
+
+	return $self->sql(join ' + ', "SELECT $runs", map { "(SELECT count(*) FROM idempotency_data.store_segment_$_)" } keys %entries);
+}
+
+# Rows, dead rows and bytes, indexes and TOAST included.  Of the dedup store the rows
+# are the events that it remembers.
 sub table_state
 {
 	my ($self, @tables) = @_;
+	my $remembered = (grep { /store_slot_/ } @tables) ? $self->remembered : 0;
 	my $sums = join ' UNION ALL ', map {
 		"SELECT s.tuple_count, s.dead_tuple_count, pg_total_relation_size('$_') AS bytes FROM pgstattuple('$_') s"
 	} @tables;
 
 	return (0, 0, 0) unless @tables;
-	return split /\t/, $self->sql("SELECT sum(tuple_count), sum(dead_tuple_count), sum(bytes) FROM ($sums) x");
-}
-
-# Of tables without their indexes and TOAST.
-sub heap_bytes
-{
-	my ($self, @tables) = @_;
-
-	return $self->sql('SELECT ' . join(' + ', 0, map { "pg_table_size('$_') - coalesce((SELECT pg_total_relation_size(reltoastrelid)"
-		  . " FROM pg_class WHERE oid = '$_'::regclass AND reltoastrelid <> 0), 0)" } @tables));
+	my ($rows, $dead, $bytes) = split /\t/, $self->sql("SELECT sum(tuple_count), sum(dead_tuple_count), sum(bytes) FROM ($sums) x");
+	my @others = grep { !/\.store_/ } @tables;
+	$rows = $remembered + ($self->table_state(@others))[0] if @others < @tables;
+	return ($rows, $dead, $bytes);
 }
 
 # Dead rows in the catalogs and in the tables the arm keeps its books in.

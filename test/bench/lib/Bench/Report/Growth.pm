@@ -1,4 +1,5 @@
-# Cost over remembered ids and over a backlog, with the slopes.
+# Cost over a backlog, with the slopes; and what is common to it and to the cost over
+# remembered ids (Bench::Report::Ids).
 package Bench::Report::Growth;
 use strict;
 use warnings;
@@ -8,16 +9,6 @@ use Bench::Svg;
 
 *cell = \&Bench::Report::cell;
 *thousands = \&Bench::Report::thousands;
-
-my @sides = ([ 'ours', 'random' ], [ 'usual', 'random' ], [ 'ours', 'ordered' ], [ 'usual', 'ordered' ]);
-my %ids = (random => 'random (UUIDv4)', ordered => 'time-ordered (UUIDv7)');
-
-sub of_ids
-{
-	my ($section, $kind, $side, $ids) = @_;
-
-	return grep { $_->{side} eq $side && $_->{ids} eq $ids } @{ $section->{$kind} // [] };
-}
 
 # Sizes that were asked for.
 sub sizes
@@ -70,7 +61,6 @@ sub slope_target
 sub targets
 {
 	my ($report) = @_;
-	my $ids = $report->section('ids') // {};
 	my $backlog = $report->section('backlog') // {};
 	my @ours = grep { $_->{side} eq 'ours' } @{ $backlog->{backlog} // [] };
 
@@ -79,69 +69,13 @@ sub targets
 		slope_target($report, 'backlog', "$field->[1] over a backlog" . (@ours ? ' of ' . range(@ours) : ''), undef,
 			map { [ number_of($_), $_->{ $field->[0] } ] } @ours);
 	}
-	for my $field ([ 'cpu_us', 'CPU' ], [ 'wal', 'WAL', 'cost-over-remembered-ids' ])
-	{
-		for my $kind (qw(random ordered))
-		{
-			my @o = of_ids($ids, 'ids', 'ours', $kind);
-
-			slope_target($report, 'ids', "$field->[1] of a claim over remembered $kind ids" . (@o ? ', ' . range(@o) : ''), $field->[2],
-				map { [ number_of($_), $_->{ $field->[0] } ] } @o);
-		}
-	}
-	for my $kind (qw(random ordered))
-	{
-		my ($o) = sort { $b->{n} <=> $a->{n} } of_ids($ids, 'bytes', 'ours', $kind);
-		my ($u) = sort { $b->{n} <=> $a->{n} } of_ids($ids, 'bytes', 'usual', $kind);
-
-		$report->target(section => 'ids', what => "bytes per remembered id vs the usual table, $kind ids" . ($o ? ', ' . thousands(number_of($o)) : ''),
-			reads => 'ours / theirs', relation => '≤', goal => 0.5, format => '%.2f', part => 'cost-over-remembered-ids',
-			values => [ $o && $u ? $o->{bytes} / $u->{bytes} : () ]);
-	}
 }
 
 sub render
 {
 	my ($report) = @_;
 
-	render_ids($report, $report->section('ids')) if $report->section('ids');
 	render_backlog($report, $report->section('backlog')) if $report->section('backlog');
-}
-
-sub render_ids
-{
-	my ($report, $s) = @_;
-	my @sizes = sizes(@{ $s->{ids} });
-	my $title = sub { ($_[0][0] eq 'ours' ? 'claim_event' : 'INSERT … ON CONFLICT') . ", $_[0][1]" };
-
-	$report->head('Cost over remembered ids', $s);
-	$report->say('Single claims beside so many remembered ids of 36 characters, sync off: random (UUIDv4) and time-ordered (UUIDv7) ones, ',
-		"$s->{size}{growth_transactions} after a checkpoint, $s->{size}{growth_rounds} rounds in turns; medians. ",
-		'The server makes the ids, which is part of the CPU of each. The number of ids is the one in the middle of each measurement. ',
-		'Slopes in log-log, with their standard error. ',
-		'The WAL of random ids grows with their number, ours as the usual table\'s: an id falls on any page of the index, and the first ',
-		'change of a page after a checkpoint logs the whole page. The more pages there are, the fewer ids share that cost; it ends at ',
-		'one page per id and falls again the longer the last checkpoint is ago. Measured right after one, as here, the level is the worst there is.');
-	for my $f ([ 'cpu_us', 'CPU per claim, µs', 'ids', '%.1f' ], [ 'wal', 'WAL per claim, B', 'ids', '%.0f' ],
-		[ 'pages', 'Of that, images of whole pages, B', 'ids', '%.0f' ],
-		[ 'bytes', 'Bytes per remembered id, indexes included', 'bytes', '%.0f' ],
-		[ 'heap', 'Of them, of the row itself, with its header and its share of the page', 'bytes', '%.0f' ])
-	{
-		my ($field, $what, $kind, $format) = @$f;
-		my $part = $what =~ /^Of /;
-
-		next if $part && !grep { defined $_->{$field} } @{ $s->{$kind} };
-		my @series = map { my $side = $_; [ $title->($side), map { [ number_of($_), $_->{$field} ] } of_ids($s, $kind, @$side) ] } @sides;
-
-		$report->say("\n$what:\n");
-		$report->table([ 'ids remembered', map { $title->($_) } @sides ],
-			(map { my $n = $_; [ label($n, map { of_ids($s, $kind, @$_) } @sides), map { cell($format, map { $_->{$field} } grep { $_->{n} == $n } of_ids($s, $kind, @$_)) } @sides ] } @sizes),
-			$part ? () : [ 'slope', map { slope_shown(log_slope(@{$_}[ 1 .. $#$_ ])) } @series ]);
-		next if $part;
-		my $file = $report->image("ids-$field", "$what over remembered ids");
-		Bench::Svg::lines($file, log_x => 1, x => 'ids remembered', y => $what,
-			series => [ map { [ $_->[0], medians(@{$_}[ 1 .. $#$_ ]) ] } @series ]);
-	}
 }
 
 # Points whose x are near each other, as one.

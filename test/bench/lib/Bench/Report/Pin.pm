@@ -238,8 +238,8 @@ sub render_pin
 
 my @sizes = (
 	[ 'ours: outbox', qr/^idempotency(?:_data)?\.outbox/ ],
-	[ 'ours: remembered ids', qr/^idempotency(?:_data)?\.processed/ ],
-	[ 'ours: the rest', qr/^idempotency(?:_data)?\.(?!outbox|processed)/ ],
+	[ 'ours: remembered ids', qr/^idempotency(?:_data)?\.(?:processed|store_)/ ],
+	[ 'ours: the rest', qr/^idempotency(?:_data)?\.(?!outbox|processed|store_)/ ],
 	[ 'SKIP LOCKED: the usual outbox table', qr/^bench\.usual_outbox/ ],
 	[ 'PgQ: its tables', qr/^pgq\./ ],
 	[ 'SKIP LOCKED and PgQ: INSERT … ON CONFLICT', qr/^bench\.conflict/ ]);

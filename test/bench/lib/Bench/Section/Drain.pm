@@ -14,7 +14,7 @@ my @ours = (
 	{ name => 'ours_bytea', title => 'our relay to the null sink program, bytea', kind => 'bytea', sink => 'null_sink' },
 	{ name => 'ours_jsonb', title => 'our relay to the null sink program, jsonb', kind => 'jsonb', sink => 'null_sink' },
 	{ name => 'ours_function', title => 'our relay to a SQL function that inserts a row, exactly once',
-		kind => 'jsonb', sink => 'effect_sink', tables => 'bench.effect idempotency_data.processed%', size => 'drain_events' });
+		kind => 'jsonb', sink => 'effect_sink', tables => "bench.effect $Bench::Server::store", size => 'drain_events' });
 
 # Where a server to send to is up beside the one that is measured.
 my $postgres = { name => 'ours_postgres', title => 'our relay to a function of another PostgreSQL that inserts a row, exactly once',

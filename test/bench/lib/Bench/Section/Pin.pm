@@ -16,14 +16,20 @@ use Bench::Arm;
 use Bench::Relay;
 use Bench::Server;
 
-my $touch = join '; ', map { "SELECT count(*) FROM $_" }
-  qw(idempotency.outbox_events idempotency_data.processed bench.conflict bench.usual_outbox);
+# A transaction that has read each table once.
+sub read_all
+{
+	my ($server) = @_;
 
-# How it is held, and how it is let go.
+	return join '; ', 'BEGIN', map { "SELECT count(*) FROM $_" } 'idempotency.outbox_events',
+	  $server->tables("$Bench::Server::store bench.conflict bench.usual\\_outbox");
+}
+
+# How it is held, and how it is let go; a function is given the server.
 our %pin = (
 	snapshot => [ 'BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY; SELECT 1', 'ROLLBACK' ],
 	writer => [ 'BEGIN; INSERT INTO bench.floor_claim VALUES (gen_random_uuid())', 'ROLLBACK' ],
-	reader => [ "BEGIN; $touch", 'ROLLBACK' ],
+	reader => [ \&read_all, 'ROLLBACK' ],
 	prepared => [
 		"BEGIN; INSERT INTO bench.floor_claim VALUES (gen_random_uuid()); PREPARE TRANSACTION 'pin'",
 		"ROLLBACK PREPARED 'pin'" ]);
@@ -127,7 +133,7 @@ sub set_up
 
 	for my $server (@{ $run->{servers} })
 	{
-		$server->truncate('idempotency_data.processed% idempotency_data.outbox_segment_% bench.% pgq.event\_1%');
+		$server->truncate("$Bench::Server::store idempotency_data.outbox_segment_% bench.% pgq.event\\_1%");
 		$server->{relay} = Bench::Relay->new($run->on_server($server), 'pin')->create;
 		$server->{relay}->stream;
 	}
@@ -139,7 +145,8 @@ sub hold
 
 	$server->{pin} = $server->session;
 	$server->{pin_pid} = Bench::Server::ask($server->{pin}, 'SELECT pg_backend_pid()');
-	Bench::Server::ask($server->{pin}, $pin{$name}[0]);
+	my $begin = $pin{$name}[0];
+	Bench::Server::ask($server->{pin}, ref $begin ? $begin->($server) : $begin);
 }
 
 sub let_go

@@ -14,6 +14,7 @@ use Bench::Relay;
 use Bench::Section::Drain;
 use Bench::Section::Ids;
 use Bench::Section::Pin;
+use Bench::Server;
 use Bench::Watch;
 
 sub go
@@ -51,7 +52,7 @@ sub grown
 	my $rows = 0;
 	my $end;
 
-	$run->{server}->truncate('idempotency_data.processed%');
+	$run->{server}->truncate($Bench::Server::store);
 	Bench::Section::Ids::grow($run, 'ours', 'random', $run->{maxsize}, \$rows);
 	go($run, 'off');
 	$end = time + $run->{profile_seconds};

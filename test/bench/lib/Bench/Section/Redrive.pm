@@ -131,7 +131,7 @@ sub run_one
 	die "$left of $n dead letters are still parked\n" if $left;
 	$relay->drop;
 	$relay->empty_outbox;
-	$server->truncate('bench.arrival idempotency_data.processed%');
+	$server->truncate("bench.arrival $Bench::Server::store");
 	$server->sql('VACUUM idempotency_data.relay_parked');
 	$run->note('redrive', kind => $kind, round => $round, events => $n, call_seconds => $call, seconds => $seconds);
 	printf "   %-8s %d redriven in %.2f s (the call %.2f s): %.0f events/s\n", $kind, $n, $seconds, $call, $n / $seconds;

@@ -1,0 +1,363 @@
+#!/usr/bin/python3
+"""Kills under claims alone, while the store packs, merges and forgets.
+
+    store.py KILLS SEED WORK BINDIR EXTENSION_CONF
+
+One server with the smallest segments.  Consumers claim new events and old ones in every way
+there is; another client forgets events.  Consumers' backends, the packer, auxiliary processes
+and the postmaster are killed with SIGKILL, and the server is restarted in immediate mode.  The
+clients log outside of the server what was answered; store_rules.py judges.  The last lines are
+"ok NAME" or "NOT OK NAME".
+"""
+import collections
+import pathlib
+import random
+import signal
+import sys
+import time
+import traceback
+from contextlib import closing
+
+sys.dont_write_bytecode = True
+HERE = pathlib.Path(__file__).resolve().parent
+sys.path[:0] = [str(HERE), str(HERE.parent / "python")]
+
+import ledger  # noqa: E402
+from actions import Skip, process  # noqa: E402
+from clients import Client, Coordinator  # noqa: E402
+from consumers import Broker, Consumer  # noqa: E402
+from history import Tally, bound  # noqa: E402
+from rules import Claim  # noqa: E402
+from server import Finding, Server, wait_until  # noqa: E402
+from store_rules import STORE_RULES, StoreHistory, expected  # noqa: E402
+from topology import PREPARED  # noqa: E402
+
+CONSUMERS = 4
+# Transactions that commit between two kills.
+BETWEEN = 25
+
+SETTINGS = f"""
+max_prepared_transactions = {PREPARED}
+wal_writer_delay = 2s
+wal_writer_flush_after = 64MB
+idempotency.claim_segment_size = '8kB'
+"""
+
+# A row is an effect of an event, or an order to forget it.
+SCHEMA = """
+SET client_min_messages = warning;
+CREATE EXTENSION idempotency CASCADE;
+CREATE EXTENSION amcheck;
+CREATE SCHEMA app;
+CREATE TABLE app.effect (pos bigserial, event_id text, txn text, forgets bool DEFAULT false);
+"""
+
+UNPACKED = """SELECT kind, number, slot, state, held_by FROM idempotency.stat_claim_segments
+    WHERE state NOT IN ('current', 'empty', 'searched')"""
+# A packer that was killed may leave rows of a slot without index entries, so rows are compared
+# with indexes in segments only.
+DAMAGE = """
+SELECT format('%s: %s', c.oid::regclass, v) FROM pg_class c, LATERAL verify_heapam(c.oid::regclass) v
+WHERE c.relnamespace = 'idempotency_data'::regnamespace AND c.relkind = 'r' AND c.relname ~ '^store_(segment|slot)_[0-9]+$'
+UNION ALL SELECT format('%s', bt_index_check(i.indexrelid, c.relname ~ 'segment'))
+FROM pg_index i JOIN pg_class c ON c.oid = i.indrelid
+WHERE c.relnamespace = 'idempotency_data'::regnamespace AND c.relname ~ '^store_(segment|slot)_[0-9]+$'
+"""
+
+
+# Events that come again and again, and are forgotten as often.
+HOT = 300
+
+
+class Source(Broker):
+    """Makes events as they are asked for, and hands old ones out again."""
+
+    def __init__(self, seed):
+        super().__init__(seed)
+        self.ended = False
+        self.made = 0
+
+    def old(self, rng):
+        """An event that was made, half of the time one of the first."""
+        return f"e{rng.randint(1, min(self.made, HOT) if rng.random() < 0.5 else self.made)}"
+
+    def take(self, most):
+        with self.lock:
+            while len(self.queue) < most and not self.ended:
+                self.made += 1
+                self.known.add(f"e{self.made}")
+                self.queue.append(f"e{self.made}")
+                if self.rng.random() < 0.3:
+                    self.queue.append(self.old(self.rng))
+        return super().take(most)
+
+    def again(self, event):
+        with self.lock:
+            self.queue.append(event)
+
+
+class Claimant(Consumer):
+    MODES = (*Consumer.MODES, ("kept", 2))
+    SIZES = {**Consumer.SIZES, "batch": 60, "kept": 4}
+
+    def __init__(self, *args):
+        super().__init__(*args)
+        self.committed = 0
+
+    def begin(self, lazy):
+        txn = super().begin(lazy)
+        if self.rng.random() < 0.2:
+            self.sql(f"SET TRANSACTION ISOLATION LEVEL {self.rng.choice(('REPEATABLE READ', 'SERIALIZABLE'))}")
+        if self.rng.random() < 0.2:
+            self.sql("SET LOCAL idempotency.max_claim_locks = 2")
+        self.ledger.write("begin", txn=txn)
+        return txn
+
+    def finish(self, txn, statement="COMMIT", **more):
+        done = super().finish(txn, statement, **more)
+        self.committed += 1
+        return done
+
+    def lazily(self):
+        self.ledger.write("lazy", txn=self.txn)
+        return super().lazily()
+
+    def kept(self):
+        self.sql("SET LOCAL idempotency.uncompleted_claims = keep")
+        self.claim_many(self.events)
+        self.done([])
+        return [], self.events
+
+
+class Forgetter(Client):
+    """Forgets some events; most of these come again."""
+
+    def __init__(self, name, cluster, log, rng, source):
+        super().__init__(name, cluster, log, rng)
+        self.source = source
+        self.forgotten = 0
+
+    def step(self):
+        self.stopping.wait(0.03)
+        events = {self.source.old(self.rng) for _ in range(self.rng.randint(1, 4))} if self.source.made else ()
+        txn = self.begin(False)
+        done = []
+        for event in sorted(events):
+            if self.sql("SELECT idempotency.forget_event(%s)", (event,))[0][0]:
+                self.sql("INSERT INTO app.effect (event_id, txn, forgets) VALUES (%s, %s, true)", (event, txn))
+                done.append(event)
+        self.ledger.write("forgets", txn=txn, of=done)
+        # Its end may stay unknown: then the event comes again as well.
+        for event in done:
+            if self.rng.random() < 0.8:
+                self.source.again(event)
+        self.finish(txn)
+        self.forgotten += len(done)
+
+
+class StoreRound:
+    """Faults get this as their context: its one server is both servers of theirs."""
+
+    def __init__(self, kills, seed, work, bindir, conf):
+        self.kills, self.seed = kills, seed
+        self.work = pathlib.Path(work)
+        self.server = Server("store", work, bindir, host=self.work / "sock")
+        self.server.signals.add(signal.SIGKILL)
+        self.a = self.b = self.server
+        self.conf = pathlib.Path(conf).read_text() + SETTINGS
+        self.directory = self.work / "ledger"
+        self.directory.mkdir()
+        self.done = collections.Counter()
+        self.source = Source(f"{seed}/source")
+        self.figures = {}
+
+    def rng(self, name):
+        return random.Random(f"{self.seed}/{name}")
+
+    def client(self, kind, name, *more):
+        return kind(name, self.server, ledger.Ledger(self.directory, name), self.rng(name), *more)
+
+    def start(self):
+        self.server.make(self.conf)
+        self.server.start()
+        self.server.rows(SCHEMA)
+        self.coordinator = self.client(Coordinator, "coordinator")
+        self.claimants = [self.client(Claimant, f"c{i}", self.source, self.coordinator) for i in range(CONSUMERS)]
+        self.forgetter = self.client(Forgetter, "forgetter", self.source)
+        self.clients = [self.coordinator, self.forgetter, *self.claimants]
+        for one in self.clients:
+            one.start()
+
+    def look(self):
+        for one in self.clients:
+            if one.broken:
+                raise Finding(f"client {one.name}: {type(one.broken).__name__}: {one.broken}") from one.broken
+
+    # The kills.
+
+    def kill_packer(self, _, rng):
+        """Kill a packer that is at a step, not one that waits."""
+        process.crash(self.server, process.pick(rng, self.server.pids("backend_type = 'idempotency packer' AND state = 'active'")))
+
+    def schedule(self):
+        """Each fault once, if there is room; the others by weight."""
+        faults = {"claimant": (process.kill_consumer, 20), "packer": (self.kill_packer, 25), "postmaster": (process.kill_postmaster, 10),
+                  "immediate restart": (process.immediate_restart, 5), "auxiliary process": (process.kill_auxiliary, 3)}
+        rng = self.rng("schedule")
+        names = sorted(faults)[:self.kills]
+        names += rng.choices(sorted(faults), [faults[name][1] for name in sorted(faults)], k=self.kills - len(names))
+        rng.shuffle(names)
+        return [(name, faults[name][0]) for name in names]
+
+    def progress(self):
+        return sum(one.committed for one in self.claimants)
+
+    def kill_all(self):
+        said = time.monotonic()
+        for i, (name, fault) in enumerate(self.schedule()):
+            target = self.progress() + BETWEEN
+            wait_until("claims are committed", lambda n=target: self.look() or self.progress() >= n)
+
+            def done(i=i, name=name, fault=fault):
+                try:
+                    fault(self, self.rng(f"{i}/{name}"))
+                    return True
+                except Skip:
+                    return False
+            wait_until(f"there is something to kill: {name}", done)
+            self.done[name] += 1
+            wait_until("the server answers", self.server.answers)
+            if time.monotonic() - said > 15:
+                said = time.monotonic()
+                print(f"   {i + 1} of {self.kills} kills, {self.source.made} events, {self.progress()} commits", flush=True)
+
+    # The end.
+
+    def stop(self, clients):
+        for one in clients:
+            one.stop()
+        for one in clients:
+            one.join(60)
+            if one.is_alive():
+                raise Finding(f"client {one.name} hangs")
+        self.look()
+
+    def drain(self):
+        self.stop([self.forgetter])
+        self.source.ended = True
+        wait_until("all events are acknowledged", lambda: self.look() or (self.source.idle() and self.coordinator.idle()), 300)
+        self.stop([*self.claimants, self.coordinator])
+
+    def history(self):
+        h = StoreHistory(changes=self.server.rows("SELECT event_id, txn, forgets FROM app.effect ORDER BY pos"))
+        prepared = set()
+        for e in ledger.read(self.directory):
+            op, txn = e["op"], e.get("txn")
+            if op == "answers":
+                h.claims.extend(Claim(e["at"], txn, event, verdict) for event, verdict in e["of"])
+            elif op in ("effects", "forgets"):
+                h.meant[txn] = {(event, op == "forgets") for event in e["of"]}
+            elif op == "begin":
+                h.begun[txn] = e["at"]
+            elif op == "lazy":
+                h.lazy.add(txn)
+            elif op == "commit":
+                h.committing.setdefault(txn, e["at"])
+            elif op == "ok":
+                h.answered[txn] = e["at"]
+            elif op == "decide":
+                prepared.add(txn)
+                h.committing[txn] = e["at"] if e["what"] == "COMMIT" else float("inf")
+        # For a prepared transaction "ok" is the answer to PREPARE.
+        for txn in prepared:
+            h.answered.pop(txn, None)
+        other = {c.verdict for c in h.claims} - {"claimed", "duplicate", "busy"}
+        if other:
+            raise Finding(f"claims were answered {other}")
+        return h
+
+    def remembered(self, h, when):
+        """Ids whose next claim is not answered as the rows tell; ids that nobody has claimed are among them."""
+        told = expected(h)
+        ids = sorted(self.source.known) + [f"never{i}" for i in range(2000)]
+        with closing(self.server.connect(autocommit=False)) as connection, connection.cursor() as cursor:
+            for i in range(0, len(ids), 5000):
+                cursor.execute("SELECT event_id, result::text FROM idempotency.claim_events(%s)", (ids[i:i + 5000],))
+                for event, verdict in cursor.fetchall():
+                    if verdict != told.get(event, "claimed"):
+                        yield "remembered", event, f"{when} its claim is answered {verdict}, not {told.get(event, 'claimed')}"
+                connection.rollback()
+
+    def pack(self):
+        left = []
+
+        def packed():
+            self.server.rows("SELECT idempotency.claims_maintain()")
+            left[:] = self.server.rows(UNPACKED)
+            return not left
+        wait_until(lambda: f"the claims are packed: {left}", packed, 60, 0.1)
+
+    def judge(self):
+        h = self.history()
+        found = {rule.__name__: list(rule(h)) for rule in STORE_RULES}
+        found["remembered"] = list(self.remembered(h, "before packing"))
+        self.pack()
+        found["remembered"] += self.remembered(h, "after packing")
+        found["damage"] = [("damage", "amcheck", row[0]) for row in self.server.rows(DAMAGE) if row[0]]
+        for violations in found.values():
+            for rule, what, text in violations[:5]:
+                print(f"   {rule}: {what}: {text}")
+        self.figures = {
+            "claims": len(h.claims), "verdicts": collections.Counter(c.verdict for c in h.claims),
+            "orders": sum(forgets for _, _, forgets in h.changes), "changes": len(h.changes),
+            "runs": self.server.rows("""SELECT count(*), coalesce(max(level), -1), coalesce(sum(entries), 0)::bigint
+                FROM idempotency.stat_claim_segments WHERE kind = 'run'""")[0]}
+        return {name: len(violations) for name, violations in found.items()}
+
+    def run(self):
+        self.start()
+        self.kill_all()
+        self.drain()
+        return self.judge()
+
+
+def report(tally, one, found):
+    figures, kills = one.figures, sum(one.done.values())
+    for rule, n in found.items():
+        tally.line(not n, f"rule {rule}: {n} in {figures['claims']} claims and {kills} kills "
+                   f"(95 %: {'findings' if n else bound(kills)} per kill)")
+    tally.line(kills >= one.kills, "kills: " + ", ".join(f"{n} {what}" for what, n in sorted(one.done.items())))
+    tally.line(figures["orders"] >= one.kills, f"{figures['changes'] - figures['orders']} completions, "
+               f"{figures['orders']} orders to forget")
+    verdicts = figures["verdicts"]
+    tally.line(all(verdicts[v] for v in ("claimed", "duplicate", "busy")),
+               "verdicts: " + ", ".join(f"{n} {v}" for v, n in sorted(verdicts.items())))
+    runs, level, entries = figures["runs"]
+    tally.line(level >= 1, f"claims packed and merged: {entries} in {runs} runs, up to level {level}")
+
+
+def main():
+    kills, seed, work, bindir, conf = sys.argv[1:]
+    began, tally = time.monotonic(), Tally()
+    one = StoreRound(int(kills), seed, work, bindir, conf)
+    try:
+        report(tally, one, one.run())
+    except Exception as error:
+        if not isinstance(error, Finding):
+            traceback.print_exc()
+        tally.line(False, f"round: {type(error).__name__}: {error}")
+    finally:
+        one.server.kill()
+        crashes = one.server.deaths()
+        for line in crashes[:5]:
+            print(f"   {line}")
+        tally.line(not crashes, f"server processes that failed by themselves: {len(crashes)}")
+    print(f"   {time.monotonic() - began:.0f} s, {one.source.made} events, seed {seed}")
+    if tally.failed:
+        print(f"   SEED={seed} repeats the schedule; the directory {work} stays")
+    print(f"{tally.passed} passed, {tally.failed} failed", flush=True)
+    return tally.failed != 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
