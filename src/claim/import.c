@@ -35,6 +35,7 @@
 #include "claim/consumer.h"
 #include "claim/lock.h"
 #include "claim/state.h"
+#include "shared/fault.h"
 #include "store/store.h"
 
 /* One call's work on the events of one consumer. */
@@ -59,8 +60,10 @@ flush_entries(Import *import)
 	if (import->n == 0)
 		return;
 	idem_store_insert(import->store, import->entries, import->n);
+	IDEM_FAULT_POINT("claim-import-written");
 	for (int i = 0; i < import->n; i++)
 		idem_lock_release(&import->locked[i]);
+	IDEM_FAULT_POINT("claim-import-unlocked");
 	import->imported += import->n;
 	import->n = 0;
 }

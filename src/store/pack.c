@@ -216,13 +216,17 @@ static bool
 copy_classes(const IdemSurvey *survey, IdemCopy *segment, int *nruns)
 {
 	IdemSlot	targets[IDEM_RETENTION_CLASSES];
+	int			ncopied = 0;
 
 	if (!open_targets(survey, segment, targets, nruns))
 		return false;
 	for (int class = 0; class < IDEM_RETENTION_CLASSES; class++)
 	{
-		if (idem_copy_has(segment, class))
-			idem_copy_class(segment, class, &targets[class], idem_run_new_number(), survey->time);
+		if (!idem_copy_has(segment, class))
+			continue;
+		if (ncopied++ > 0)
+			IDEM_FAULT_POINT("store-class-copied");
+		idem_copy_class(segment, class, &targets[class], idem_run_new_number(), survey->time);
 	}
 	close_targets(segment, targets, IDEM_RETENTION_CLASSES);
 	return true;
@@ -261,6 +265,8 @@ merge(const IdemSurvey *survey, const IdemStep *step)
 {
 	const IdemSlotInfo *slot = &survey->slots[step->number];
 	const IdemSlotInfo *target = &survey->slots[step->target];
+	bool		slice_is_over = target->nruns > 0;	/* see merge_target in
+													 * plan.c */
 	IdemRun		runs[IDEM_SLOT_RUNS];
 	int			n = 0;
 
@@ -270,11 +276,13 @@ merge(const IdemSurvey *survey, const IdemStep *step)
 			runs[n++] = slot->runs[i];
 	}
 	if (!idem_merge_runs(step->number, runs, n, step->target,
-						 target->nruns > 0 ? target->runs[0].level : step->level + 1,
+						 slice_is_over ? target->runs[0].level : step->level + 1,
 						 idem_run_new_number()))
 		return false;
 	idem_txn_commit(true);
 	IDEM_FAULT_POINT("store-merge-committed");
+	if (slice_is_over)
+		IDEM_FAULT_POINT("store-slice-merged");
 	if (begin_step() == IDEM_MAINTAINED)
 	{
 		(void) raise_state();
@@ -293,21 +301,36 @@ cut_segment(int number)
 	return true;
 }
 
+/* Is the slot emptied because its runs have expired?  A merged run may have, too. */
+static bool
+has_expired(const IdemSurvey *survey, int number)
+{
+	const IdemSlotInfo *slot = &survey->slots[number];
+
+	return slot->nruns > 0 && survey->time >= idem_run_end(&slot->runs[0]);
+}
+
 /*
  * A session that read the end marks before the state is raised searches once
  * more; a session that reads them after that finds the runs in their new place.
  */
 static bool
-cut_slot(int number)
+cut_slot(const IdemSurvey *survey, int number)
 {
+	bool		expired = has_expired(survey, number);	/* the survey ends with
+														 * its transaction */
 	int64		state_value = raise_state();
 
 	idem_txn_commit(false);
 	IDEM_FAULT_POINT("store-slot-raised");
+	if (expired)
+		IDEM_FAULT_POINT("store-expired-raised");
 	if (!resume_step(state_value))
 		idem_txn_begin();
 	else if (idem_cut(idem_slot_oid(number)))
 	{
+		if (expired)
+			IDEM_FAULT_POINT("store-expired-cut");
 		idem_txn_commit(false);
 		return true;
 	}
@@ -333,7 +356,7 @@ try_step(const IdemSurvey *survey, const IdemStep *step, IdemTried *tried)
 			return cut_segment(step->number);
 		case IDEM_STEP_CUT_SLOT:
 			tried->cut_slots |= SLOT_BIT(step->number);
-			return cut_slot(step->number);
+			return cut_slot(survey, step->number);
 		case IDEM_STEP_COPY:
 			tried->copies |= BIT(step->number);
 			return copy(survey, step);

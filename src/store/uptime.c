@@ -42,6 +42,7 @@
 
 #include "shared/catalog.h"
 #include "shared/cell.h"
+#include "shared/fault.h"
 #include "store/uptime.h"
 
 /* The most that the time goes on between two notes, in seconds. */
@@ -118,7 +119,10 @@ idem_uptime_advance(void)
 
 	/* a clock that was set back is noted as well */
 	if (note.clock - old.clock >= NOTE_AFTER || note.clock < old.clock)
+	{
 		write_note(rel, &note);
+		IDEM_FAULT_POINT("store-time-noted");
+	}
 	relation_close(rel, AccessShareLock);
 }
 

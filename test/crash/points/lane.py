@@ -33,6 +33,8 @@ CREATE EXTENSION amcheck;
 CREATE TABLE done (token bigint);
 CREATE TABLE effects (serial bigserial, id text, result jsonb);
 CREATE TABLE forgotten (id text);
+CREATE TABLE passed (serial bigint DEFAULT nextval('effects_serial_seq'), clock bigint);
+SELECT idempotency.consumer_create('brief', retention => '1 hour');
 CREATE SEQUENCE tries;
 CREATE TABLE received (serial bigserial, token bigint, i int);
 CREATE FUNCTION receive(event_type text, payload jsonb) RETURNS void LANGUAGE plpgsql AS $$
@@ -240,7 +242,7 @@ class Lane:
         try:
             if reached and action == "stall":
                 self.contend()
-                if scene is scenes.packing:
+                if scene in scenes.PACKING:
                     problems += self.contend_for_store()
                 if kind in OUTSIDE:
                     self.outlast(point)
@@ -300,9 +302,11 @@ class Lane:
                     self.tolerate(session, "SELECT idempotency.claims_maintain()")
                     self.tolerate(session, "RESET statement_timeout")
                 return []
-            told = [scenes.consume(session, [self.ledger.new_id("c") for _ in range(40)])["told"] for _ in range(5)]
-        # The packer has its lock on a slot for the moment in which it empties it.
-        if self.point != "store-segment-cut" and told != ["committed"] * 5:
+            # The packer has its lock on a slot for the moment in which it empties it: claims wait.
+            waits = self.point in ("store-segment-cut", "store-expired-cut")
+            told = [scenes.consume(session, [self.ledger.new_id("c") for _ in range(40)])["told"]
+                    for _ in range(1 if waits else 5)]
+        if not waits and told != ["committed"] * 5:
             return [f"while the packer stalls, claims end as {told}"]
         return []
 
@@ -311,14 +315,16 @@ class Lane:
             self.source.try_rows(f"COMMIT PREPARED '{gid}'")
 
     def last_try(self):
-        """Claim every id that was ever claimed, until the verdict is duplicate."""
+        """Claim every id of the step, until the verdict is duplicate."""
         session = scenes.Session(self)
-        ids = sorted(self.ledger.claims.ids)
+        claims = self.ledger.claims
         try:
-            def all_done():
-                scenes.consume(session, ids)
-                return set(ids) <= self.ledger.claims.binding
-            wait_until("the claims", all_done)
+            for consumer, ids in (("worker", claims.ids), ("brief", claims.brief)):
+                def all_done(consumer=consumer, ids=frozenset(ids)):
+                    scenes.consume(session, sorted(ids), consumer=consumer)
+                    return ids <= (claims.again if consumer == "brief" else claims.binding)
+                claims.again.clear()
+                wait_until("the claims", all_done)
         finally:
             session.close()
 
@@ -353,7 +359,7 @@ class Lane:
             if self.ledger.claims.ids:
                 self.last_try()
                 problems += self.ledger.judge_claims(final=True)
-            if scene is scenes.packing:
+            if scene in scenes.PACKING:
                 problems += self.judge_store()
 
             # One more round of events, which shows that everything runs again.

@@ -5,6 +5,10 @@ At the end a transaction has committed if its token is there, whatever answer it
 got.  Every claim has an id, and its effect is a row of the table "effects", with the result
 of its completion.  Who makes the server forget an id notes it in the table "forgotten".  In
 the end an id has one effect, and one more for each time that it was forgotten.
+
+Ids of the consumer "brief" expire when the store's time is set forward.  Whoever does that
+notes it in the table "passed" first, which has its numbers from the sequence of the effects.
+Between two rows of "passed" such an id has one effect at most.
 """
 import json
 from collections import Counter
@@ -32,6 +36,8 @@ class Claims:
     def __init__(self):
         self.ids = set()
         self.binding = set()        # completions that must not be lost any more
+        self.brief = set()          # ids that were claimed by the consumer whose ids expire
+        self.again = set()          # of these, ids that were duplicates lately
 
 
 class File:
@@ -169,7 +175,7 @@ class Ledger:
 
     def judge_claims(self, final):
         """Before the last claim of every id: check the answers that bind; after it: each id has one effect."""
-        ids = sorted(self.claims.ids if final else self.claims.binding)
+        ids = sorted(self.claims.ids if final else self.claims.binding - self.claims.brief)
         effects = self.count("effects", ids)
         forgotten = self.count("forgotten", ids)
         problems = []
@@ -184,7 +190,22 @@ class Ledger:
         if final:
             problems += self.judge_results(ids)
             self.remembered.update(ids)
-        return problems
+        return problems + self.judge_brief()
+
+    def judge_brief(self):
+        """An id that expires has one effect, until the time passes."""
+        ids = sorted(self.claims.brief)
+        if not ids:
+            return []
+        rows = self.source.try_rows("""
+            SELECT id, count(*) FROM (
+                SELECT id, (SELECT count(*) FROM passed AS p WHERE p.serial < e.serial) AS epoch
+                FROM effects AS e WHERE id = ANY (%s)) AS e
+            GROUP BY id, epoch HAVING count(*) > 1""", (ids,))
+        effects = self.count("effects", ids)
+        return ([f"claim {name} that expires has {n} effects, and no time passed between them" for name, n in rows] +
+                [f"claim {name} that expires was completed, and its effect is gone"
+                 for name in sorted(self.claims.brief & self.claims.binding) if effects[name] == 0])
 
     def count(self, table, ids):
         return Counter(dict(self.source.try_rows(

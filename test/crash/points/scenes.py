@@ -115,17 +115,17 @@ def produce(session, kinds, sync=True, end="COMMIT", key=None, event_type="E", e
     return producer
 
 
-def consume(session, ids, how="complete", end="COMMIT", settings=(), durable=True, hold=False):
+def consume(session, ids, how="complete", end="COMMIT", settings=(), durable=True, hold=False, consumer="worker"):
     """Claim the ids, write the effects of the ids that were claimed, complete them."""
     claims = session.lane.ledger.claims
-    claims.ids.update(ids)
+    (claims.brief if consumer == "brief" else claims.ids).update(ids)
     duplicates = []
     claimed = []
     if end == "PREPARE":
         end = f"PREPARE TRANSACTION 'c{ids[0]}-{session.lane.ledger.new_id('g')}'"
     with session.transaction(end, settings, hold) as known:
         for name, result in session.run(
-                "SELECT event_id, result::text FROM idempotency.claim_events(%s, 'worker')", ids):
+                "SELECT event_id, result::text FROM idempotency.claim_events(%s, %s)", ids, consumer):
             if result == "claimed":
                 claimed.append(name)
             elif result == "duplicate":
@@ -134,7 +134,7 @@ def consume(session, ids, how="complete", end="COMMIT", settings=(), durable=Tru
             for name in claimed:
                 result = json.dumps({"of": name}) if how == "result" else None
                 session.run("INSERT INTO effects (id, result) VALUES (%s, %s)", name, result)
-                session.run("SELECT idempotency.complete_event(%s, 'worker', result => %s)", name, result)
+                session.run("SELECT idempotency.complete_event(%s, %s, result => %s)", name, consumer, result)
         elif claimed and how == "release":
             for name in claimed:
                 session.run("SELECT idempotency.release_event(%s, 'worker')", name)
@@ -146,6 +146,7 @@ def consume(session, ids, how="complete", end="COMMIT", settings=(), durable=Tru
             session.run("SELECT idempotency.complete_events(%s, 'worker')", claimed)
     # A client that was told "duplicate" acknowledges, however its own transaction ends.
     claims.binding.update(duplicates)
+    claims.again.update(duplicates)
     if known["told"] == "committed" and durable and how not in ("release", "keep"):
         claims.binding.update(claimed)
     return known
@@ -221,6 +222,63 @@ def packing(lane):
                 consume(other, [ledger.new_id("c")], end="PREPARE", hold=True)
             if i == 4:
                 lane.finish_prepared()
+            session.run("SELECT idempotency.claims_maintain()")
+            if lane.stopping or lane.hit():
+                return
+
+
+def pass_time(session, seconds):
+    """The store's time is set forward, as pg_upgrade sets it.  What the packer notes just then may undo it.
+    The clock of the note is set back, so that the packer has something to note."""
+    session.run("INSERT INTO passed (clock) VALUES (%s)", seconds)
+    session.run("SELECT setval('idempotency_data.store_clock', last_value + (%s::bigint << 32) - 60)"
+                " FROM idempotency_data.store_clock", seconds)
+
+
+def expiring(lane):
+    """Segments with ids of two classes are packed.  A slice ends, whose runs of two levels are merged into
+    one slot; an hour passes, and the slot is emptied.  Ids that have expired are claimed again."""
+    ledger = lane.ledger
+    with closing(Session(lane)) as session:
+        names = []
+        for i in range(20):
+            names.append(ledger.new_id("b"))
+            consume(session, [names[i]], consumer="brief")
+            consume(session, [ledger.new_id("c")], how="result")
+            consume(session, names[-3:], consumer="brief")
+            if i == 18:
+                # runs of the next slice; a new note of the time
+                pass_time(session, 601)
+            session.run("SELECT idempotency.claims_maintain()")
+            if lane.stopping or lane.hit():
+                return
+        for _ in range(2):
+            pass_time(session, 4300)
+            for _ in range(3):
+                session.run("SELECT idempotency.claims_maintain()")
+                if lane.stopping or lane.hit():
+                    return
+            consume(session, names[:10], consumer="brief")
+            consume(session, names[:10], consumer="brief")
+
+
+def importing(lane):
+    """Ids are remembered whose effect is made by the same transaction, and claimed afterwards.  If one of
+    them was claimed by others before, the transaction is rolled back."""
+    ledger = lane.ledger
+    with closing(Session(lane)) as session, closing(Session(lane)) as other:
+        for end in ("COMMIT", "ROLLBACK", "COMMIT"):
+            names = [ledger.new_id("i") for _ in range(300)]
+            ledger.claims.ids.update(names)
+            with session.transaction(end) as known:
+                session.run("INSERT INTO effects (id) SELECT unnest(%s)", names)
+                ((imported,),) = session.run("SELECT idempotency.claims_import('worker', %s)", names)
+                if imported < len(names):
+                    session.run("ROLLBACK")
+                    raise psycopg2.IntegrityError("claimed meanwhile")
+            if known["told"] == "committed":
+                ledger.claims.binding.update(names)
+            consume(other, names)
             session.run("SELECT idempotency.claims_maintain()")
             if lane.stopping or lane.hit():
                 return
@@ -495,8 +553,13 @@ SCENES = {
     "relay-half-written": big, "relay-yielded": turns,
     "witness-": witness,
     "store-": packing, "claim-forgotten": packing, "dedup-": repeats,
+    "store-time-noted": expiring, "store-class-copied": expiring, "store-slice-merged": expiring,
+    "store-expired-": expiring, "claim-import-": importing,
     "durable-wait": standby, "function-announced": crash,
 }
+
+# After these scenes everything has to be packed.
+PACKING = (packing, expiring, importing)
 
 
 def scene_of(point):
