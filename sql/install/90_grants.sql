@@ -28,6 +28,8 @@ BEGIN
 		relations := '{}';
 	WHEN 'consumer' THEN
 		functions := ARRAY[
+			'canonical_hash',
+			'canonical_json',
 			'claim_event',
 			'claim_events',
 			'claims_backfill',

@@ -20,6 +20,8 @@ def text(rng):
                             'r0', 'r1', 'r2', 's0', 's1', 's2', 's3', 'none']),
         lambda: rng.choice(["'; DROP TABLE x; --", '"', "\\", '%s%n%d', '\n', '\t', ' ',
                             '\x01', '\x7f', '\u202e', '\ufffd', 'a\u0300', '$1', '{}']),
+        lambda: rng.choice(['/', '/a', '/a/0', '/a/b~1c', '/0/0', '/a/-', '/a/01', '~', '/~', '/a~2', '//',
+                            '/4294967295', '/18446744073709551616', '/\U0001f980']),
         lambda: rng.choice(['1MB', '-1', '0', '1kB', '9223372036854775807 TB', '1e300GB',
                             'MB', '1 MB', ' 1MB ', '16TB', '2147483648', 'nan']),
         lambda: ''.join(chr(rng.choice([rng.randrange(1, 128), rng.randrange(0xa0, 0x2000)]))
@@ -51,7 +53,20 @@ def jsonb(rng):
         lambda: '{"%s": 1}' % ('k' * rng.choice([1, 5000])),
         lambda: '[%s]' % ','.join(['1.5'] * rng.randrange(1, 3000)),
         lambda: 'true',
+        lambda: _number(rng),
+        lambda: '{"a": {"b/c": [%s], "": %s}, "\U0001f980": 1, "\uffff": 2, "\uff5e": 3}' % (_number(rng), _number(rng)),
+        lambda: '[%s]' % ','.join(['1e131071', '-1e-16383'] * rng.randrange(1, 20)),
+        lambda: '9' * 131072 + '.' + '9' * 16383,
+        lambda: '{"a":' * 500 + '[{}]' + '}' * 500,
     ])()
+
+
+def _number(rng):
+    """A JSON number of any size and form."""
+    digits = str(rng.getrandbits(rng.choice([1, 10, 53, 54, 64, 200, 5000])))
+    fraction = '.%s' % digits[::-1] if rng.random() < 0.5 else ''
+    exponent = '%s%d' % (rng.choice(['e', 'E', 'e+', 'e-']), rng.choice([0, 1, 7, 21, 308, 400, 10000]))
+    return rng.choice(['', '-']) + digits + fraction + rng.choice(['', exponent])
 
 
 def bytea(rng):

@@ -1,7 +1,8 @@
 #!/bin/bash
-# A producer and a consumer in each language, run with the real drivers.
+# A producer and a consumer in each language, run with the real drivers; and canonical
+# JSON against a library.
 #
-#	run.sh [NAME...]	page psycopg sqlalchemy node jdbc pgx, default: all
+#	run.sh [NAME...]	page psycopg jcs sqlalchemy node jdbc pgx, default: all
 #	ALLOW_OFFLINE=1		name, but do not count, a program whose driver cannot be fetched
 #	NEED_TOOLS=1		a program fails if this machine lacks a tool for it; otherwise it is
 #						named as NOT RUN
@@ -12,7 +13,8 @@
 # names, comes from where this machine's pip, npm, Maven or Go get packages, and
 # goes to the work directory.  The program works in a database of its own, as a
 # role that is a producer and a consumer, and prints "ok" or "NOT OK" for each
-# check.  "page" compares doc/howto/languages.md with the programs.
+# check.  "page" compares doc/howto/languages.md with the programs.  "jcs" compares
+# canonical_json with a library of RFC 8785.
 set -uo pipefail
 cd "$(dirname "$0")/../.." || exit 1
 exec </dev/null
@@ -21,7 +23,7 @@ exec </dev/null
 # shellcheck source=test/setup/count.sh
 . test/setup/count.sh
 
-ALL="page psycopg sqlalchemy node jdbc pgx"
+ALL="page psycopg jcs sqlalchemy node jdbc pgx"
 # What every program checks, and what those check whose driver sends statements
 # before it has read the answers.
 CHECKS="an event commits with its row
@@ -33,6 +35,11 @@ busy while another session has the event
 a handler that failed is tried again
 a batch of 100 with repeats is one statement
 COMMIT of an aborted transaction is noticed"
+JCS="doubles have the text of the library
+keys have the order of the library
+documents have the text and the hash of the library
+fields have the hash of an object with a member per pointer
+an integer that the library refuses keeps its digits"
 PIPELINED="a pipelined duplicate fails with ID002, and one statement answers it"
 
 not_run()
@@ -44,7 +51,7 @@ not_run()
 missing_tool()
 {
 	case $1 in
-		psycopg | sqlalchemy)
+		psycopg | sqlalchemy | jcs)
 			/usr/bin/python3 -c 'import venv, ensurepip' 2>/dev/null || echo "python3 with its module venv"
 			;;
 		node)
@@ -72,7 +79,7 @@ java_major()
 fetch()
 {
 	case $1 in
-		psycopg | sqlalchemy)
+		psycopg | sqlalchemy | jcs)
 			/usr/bin/python3 -m venv venv && venv/bin/pip install --no-cache-dir --quiet -r requirements.txt
 			;;
 		node)
@@ -99,6 +106,7 @@ program()
 
 	case $1 in
 		psycopg | sqlalchemy) command=(venv/bin/python -B shop.py) ;;
+		jcs) command=(venv/bin/python -B jcs.py) ;;
 		node) command=(node shop.js) ;;
 		jdbc) command=(java -cp "lib/*" Shop.java) ;;
 		pgx)
@@ -124,7 +132,11 @@ count()
 			*) fail "$1" "${line#NOT OK }" ;;
 		esac
 	done < <(grep -E '^(ok|NOT OK) ' "$2")
-	[ "$1" = sqlalchemy ] || checks+=$'\n'$PIPELINED
+	case $1 in
+		sqlalchemy) ;;
+		jcs) checks=$JCS ;;
+		*) checks+=$'\n'$PIPELINED ;;
+	esac
 	while read -r line; do
 		grep -qxF -e "ok $line" -e "NOT OK $line" "$2" || fail "$1" "no word of: $line"
 	done <<<"$checks"

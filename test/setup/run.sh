@@ -427,12 +427,12 @@ run_random()
 }
 
 # Programs with the drivers that users have: of these psycopg 3, all by
-# test/clients/run.sh.  What cannot be fetched is named here, too.
+# test/clients/run.sh; and canonical JSON against a library.  What cannot be fetched is named here, too.
 run_clients()
 {
 	local name names=()
 
-	for name in page psycopg ${TESTS:+sqlalchemy node jdbc pgx}; do
+	for name in page psycopg jcs ${TESTS:+sqlalchemy node jdbc pgx}; do
 		! wanted "$name" || names+=("$name")
 	done
 	[ ${#names[@]} -gt 0 ] || return 0
