@@ -38,7 +38,8 @@ BEGIN
 			'event_result',
 			'event_status',
 			'lock_key',
-			'release_event'
+			'release_event',
+			'version_guard'
 		];
 		relations := '{}';
 	WHEN 'operator' THEN

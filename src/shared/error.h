@@ -44,5 +44,7 @@
 #define ERRCODE_IDEM_SINK_OUTAGE			MAKE_SQLSTATE('I','D','0','0','6')
 /* idempotency.publish_witness does not allow this server to publish */
 #define ERRCODE_IDEM_RELAY_UNWITNESSED		MAKE_SQLSTATE('I','D','0','0','7')
+/* an update does not raise the version of its row */
+#define ERRCODE_IDEM_STALE_VERSION			MAKE_SQLSTATE('I','D','0','0','8')
 
 #endif							/* IDEM_ERROR_H */

@@ -221,15 +221,15 @@ relay_includes_up()
 }
 
 # claim and outbox do not include each other; only their SQL-callable wrappers may.
-# The sinks and shared include none of the subsystems, nor does canonical.  Folders of
-# the relay include lower folders only.
+# The sinks and shared include none of the subsystems, nor do canonical and guard.
+# Folders of the relay include lower folders only.
 check_layers()
 {
 	{
 		grep -rnE --exclude='*_fn.c' '#include "(outbox|relay)/' src/claim
 		grep -rnE --exclude='*_fn.c' '#include "(claim|relay)/' src/outbox
 		grep -rnE '#include "(claim|outbox|relay|request)/' src/shared src/sink
-		grep -rnE '#include "(claim|outbox|relay|sink|store)/' src/canonical
+		grep -rnE '#include "(claim|outbox|relay|sink|store)/' src/canonical src/guard
 		relay_includes_up
 	} 2>/dev/null | none "includes must point down:"
 }
@@ -241,7 +241,7 @@ check_readmes()
 {
 	local readme dir name
 
-	for readme in src/README.md src/{canonical,claim,outbox,relay,shared}/README.md src/relay/*/README.md; do
+	for readme in src/README.md src/{canonical,claim,guard,outbox,relay,shared}/README.md src/relay/*/README.md; do
 		[ -f "$readme" ] || continue
 		dir=$(cut -d / -f 1,2 <<<"$readme")
 		dir=${dir%/README.md}
