@@ -9,28 +9,8 @@
  * are kept short.  A user says what a row means, by the callbacks of
  * IdemStateLog.
  *
- * The next users will need more than positions need.  This is how their needs
- * fit:
- *
- * - Leases and cursors are looked up by key in tables of many keys.  So each of
- *   their tables has an index (digest of the key, number DESC).  The emptying
- *   cuts indexes with their table.  idem_state_log_append and the copying would
- *   insert into the indexes, too.  A look-up would replace idem_state_log_scan:
- *   it locks all tables, takes one snapshot, and reads the first tuple of the
- *   key in each table's index; the highest number wins.
- * - A lease holds its key's lock before it reads: first the key lock, then the
- *   locks on all tables, then the snapshot.  A turn between the snapshot and
- *   the lock of a table could hide both the row and its copy.
- * - There are three tables: a prepared transaction that holds one of them does
- *   not keep the other two from taking turns.
- * - Delta rows: several rows of a key make up its state.  is_needed is asked
- *   about a key's rows newest first, one after the other, and may keep the rows
- *   that still tell something.  To fold them into one row, a callback would
- *   replace the verbatim copy.
- * - A "free" row is needed until no other table has an older row of its key.
- *   IdemStateRow.table tells where a row stands.
- * - Maintenance holds an entry in memory for each row.  Millions of open keys
- *   have to be copied a part at a time, before the exclusive lock.
+ * States that are looked up by key among many keys are in a keyed log instead
+ * (keyed_log.h), which has an index.
  *
  * Copyright (c) 2026, the idempotency developers
  *
