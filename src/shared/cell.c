@@ -250,3 +250,15 @@ idem_cell_draw(Relation rel, int n, int64 *value)
 		report_exhausted(rel);
 	return sealed;
 }
+
+XLogRecPtr
+idem_cell_lsn(Relation rel)
+{
+	Buffer		buffer = ReadBuffer(rel, 0);
+	XLogRecPtr	lsn;
+
+	LockBuffer(buffer, BUFFER_LOCK_SHARE);
+	lsn = PageGetLSN(BufferGetPage(buffer));
+	UnlockReleaseBuffer(buffer);
+	return lsn;
+}

@@ -15,6 +15,7 @@
 
 #include "postgres.h"
 
+#include "access/xlogdefs.h"
 #include "utils/relcache.h"
 
 typedef struct IdemCell
@@ -38,5 +39,11 @@ extern void idem_cell_unseal(Relation rel);
  * them.  Returns false, and changes nothing, if the cell is not sealed.
  */
 extern bool idem_cell_draw(Relation rel, int n, int64 *value);
+
+/*
+ * Once WAL is flushed up to this position, recovery finds every number that was
+ * given out before the call.
+ */
+extern XLogRecPtr idem_cell_lsn(Relation rel);
 
 #endif							/* IDEM_CELL_H */

@@ -1,0 +1,34 @@
+/*-------------------------------------------------------------------------
+ *
+ * table.h
+ *		The tables of the log of leases.
+ *
+ * Copyright (c) 2026, the idempotency developers
+ *
+ * IDENTIFICATION
+ *		src/lease/table.h
+ *
+ *-------------------------------------------------------------------------
+ */
+#ifndef IDEM_LEASE_TABLE_H
+#define IDEM_LEASE_TABLE_H
+
+#include "postgres.h"
+
+#include "shared/catalog.h"
+
+#define IDEM_LEASE_TABLES	3
+
+extern IdemRelRef idem_lease_tables[IDEM_LEASE_TABLES];
+extern IdemRelRef idem_lease_indexes[IDEM_LEASE_TABLES];
+
+/* Numbers the rows. */
+extern IdemRelRef idem_lease_number;
+
+/*
+ * The greatest number in the tables, of committed and other rows; 0 if there is
+ * none.  Reads all of them.
+ */
+extern int64 idem_lease_greatest(void);
+
+#endif							/* IDEM_LEASE_TABLE_H */

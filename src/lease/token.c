@@ -1,0 +1,225 @@
+/*-------------------------------------------------------------------------
+ *
+ * token.c
+ *		Fencing tokens: numbers that rise across crashes, failovers and restores.
+ *
+ * A holder hands its token to systems outside, which refuse a token that is less
+ * than one they have seen.  So a token must never be given out twice, whatever
+ * happens to the transaction that drew it.  Three cells (shared/cell.c) see to
+ * that:
+ *
+ *	lease_number	the last number given out
+ *	lease_identity	which history of which database has given it out: a hash of
+ *					system identifier, timeline and database
+ *	lease_start		when the server was started that has last looked at the others
+ *
+ * A crash: the cell's WAL is ahead of its value, and is flushed before a token is
+ * given out.  That is one flush for each 128 numbers.
+ *
+ * The first draw of a process looks at the cells.  If they were not written in this
+ * run of the server, the number leaps:
+ *
+ *	server started anew		at least to the microseconds since 1970.  Less than one
+ *							number is drawn each microsecond, so this is beyond
+ *							what was drawn before the data directory was set back
+ *							to a former image
+ *	another identity		2^32 further as well, for the case that the clock is
+ *							behind: a standby that was promoted may lack the last
+ *							numbers, and so may a base backup, a clone, and the
+ *							template of a database
+ *	number not sealed		beyond the greatest number in the log as well: rows
+ *							were restored, or the sequence was set by hand
+ *
+ * The clock is ignored if it is beyond the year 2200: 2^53, where the exact integers
+ * of JavaScript and JSON end, is the year 2255.  A clock that is behind does no
+ * harm, since a leap never goes back.
+ *
+ * Two live copies of one database give out the same tokens.  No local mark tells
+ * them apart.
+ *
+ * What a crash leaves: the number is written before the cells that say why it
+ * leapt.  So after a crash between them the number leaps again.
+ *
+ * LOCKING: to draw, RowExclusiveLock on lease_number.  To leap, and to distrust the
+ * number, ExclusiveLock on lease_start before that; its holder waits for nobody.
+ * All are given back at once.  Below them the page's content lock.
+ *
+ * MEMORY: a flag.
+ *
+ * Copyright (c) 2026, the idempotency developers
+ *
+ * IDENTIFICATION
+ *		src/lease/token.c
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "postgres.h"
+
+#include "access/relation.h"
+#include "access/xlog.h"
+#include "common/hashfn.h"
+#include "datatype/timestamp.h"
+#include "miscadmin.h"
+#include "storage/lmgr.h"
+#include "utils/rel.h"
+#include "utils/timestamp.h"
+
+#include "lease/table.h"
+#include "lease/token.h"
+#include "shared/catalog.h"
+#include "shared/cell.h"
+
+/* How far the number leaps with another identity. */
+#define IDENTITY_LEAP	(INT64CONST(1) << 32)
+
+/* 2200-01-01 in microseconds since 1970 */
+#define LATEST_CLOCK	INT64CONST(7258118400000000)
+
+/* Microseconds from 1970 to the epoch of the server's timestamps */
+#define UNIX_EPOCH_US	((int64) (POSTGRES_EPOCH_JDATE - UNIX_EPOCH_JDATE) * USECS_PER_DAY)
+
+static IdemRelRef identity_ref = IDEM_RELREF("lease_identity");
+static IdemRelRef start_ref = IDEM_RELREF("lease_start");
+
+/*
+ * Has this process found the cells written in this run of the server?  The identity
+ * of a server that takes writes does not change while it runs.
+ */
+static bool checked = false;
+
+/* Read a cell. */
+static IdemCell
+read_cell(IdemRelRef *ref)
+{
+	Relation	rel = relation_open(idem_relref_oid(ref), AccessShareLock);
+	IdemCell	cell = idem_cell_read(rel);
+
+	relation_close(rel, AccessShareLock);
+	return cell;
+}
+
+/* Write a cell. */
+static void
+write_cell(IdemRelRef *ref, int64 value)
+{
+	Relation	rel = relation_open(idem_relref_oid(ref), RowExclusiveLock);
+
+	idem_cell_write(rel, value);
+	relation_close(rel, RowExclusiveLock);
+}
+
+/* What tells this history of this database from others: a positive number. */
+static int64
+identity_now(void)
+{
+	uint64		parts[3] = {GetSystemIdentifier(), GetWALInsertionTimeLine(), MyDatabaseId};
+
+	return (int64) (hash_bytes_extended((unsigned char *) parts, sizeof(parts), 0) >> 2) + 1;
+}
+
+/* The start of the server, as a positive number. */
+static int64
+start_now(void)
+{
+	return Max(PgStartTime, 1);
+}
+
+/* The clock in microseconds since 1970; 0 if it is not to be believed. */
+static int64
+clock_now(void)
+{
+	int64		now = GetCurrentTimestamp() + UNIX_EPOCH_US;
+
+	return now > 0 && now < LATEST_CLOCK ? now : 0;
+}
+
+/* Is the cell sealed, and has the value? */
+static bool
+cell_is(IdemRelRef *ref, int64 value)
+{
+	IdemCell	cell = read_cell(ref);
+
+	return cell.sealed && cell.value == value;
+}
+
+/* Set the number to a safe value, unless another process has done so. */
+static void
+leap(void)
+{
+	IdemCell	number = read_cell(&idem_lease_number);
+	bool		same = cell_is(&identity_ref, identity_now());
+	int64		value = number.value;
+
+	if (number.sealed && same && cell_is(&start_ref, start_now()))
+		return;
+	if (!number.sealed)
+		value = Max(value, idem_lease_greatest());
+	if (!same)
+		value += IDENTITY_LEAP;
+	write_cell(&idem_lease_number, Max(value, clock_now()));
+	write_cell(&identity_ref, identity_now());
+	write_cell(&start_ref, start_now());
+}
+
+/* Look at the cells, one process at a time. */
+static void
+check_cells(void)
+{
+	Oid			oid = idem_relref_oid(&start_ref);
+
+	LockRelationOid(oid, ExclusiveLock);
+	leap();
+	UnlockRelationOid(oid, ExclusiveLock);
+	checked = true;
+}
+
+/* Draw a number.  *lsn: once WAL is flushed up to here, it is never drawn again. */
+static int64
+draw(XLogRecPtr *lsn)
+{
+	Relation	rel;
+	int64		before;
+
+	if (!checked)
+		check_cells();
+	rel = relation_open(idem_relref_oid(&idem_lease_number), RowExclusiveLock);
+	while (!idem_cell_draw(rel, 1, &before))
+	{
+		CHECK_FOR_INTERRUPTS();
+		check_cells();
+	}
+	*lsn = idem_cell_lsn(rel);
+	relation_close(rel, RowExclusiveLock);
+	return before + 1;
+}
+
+int64
+idem_token_draw(void)
+{
+	XLogRecPtr	lsn;
+	int64		token = draw(&lsn);
+
+	XLogFlush(lsn);
+	return token;
+}
+
+int64
+idem_token_draw_unflushed(void)
+{
+	XLogRecPtr	lsn;
+
+	return draw(&lsn);
+}
+
+void
+idem_token_distrust(void)
+{
+	Oid			oid = idem_relref_oid(&start_ref);
+	Relation	rel;
+
+	LockRelationOid(oid, ExclusiveLock);
+	rel = relation_open(idem_relref_oid(&idem_lease_number), RowExclusiveLock);
+	idem_cell_unseal(rel);
+	relation_close(rel, RowExclusiveLock);
+	UnlockRelationOid(oid, ExclusiveLock);
+}

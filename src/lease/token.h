@@ -1,0 +1,37 @@
+/*-------------------------------------------------------------------------
+ *
+ * token.h
+ *		Fencing tokens: numbers that rise across crashes, failovers and restores.
+ *
+ * Copyright (c) 2026, the idempotency developers
+ *
+ * IDENTIFICATION
+ *		src/lease/token.h
+ *
+ *-------------------------------------------------------------------------
+ */
+#ifndef IDEM_LEASE_TOKEN_H
+#define IDEM_LEASE_TOKEN_H
+
+#include "postgres.h"
+
+/*
+ * Draw a number that may be given out before the transaction commits.  It is
+ * greater than any number that this database, or a database that it is a copy of,
+ * has given out before.  The caller holds the event's lock exclusively, so that
+ * the tokens of one event rise in the order of its leases.  Flushes WAL now and
+ * then.
+ */
+extern int64 idem_token_draw(void);
+
+/*
+ * Draw a number for a row of the log whose number nobody outside learns.  It is
+ * greater than that of each row that is in the log, and may be drawn again after
+ * a crash that loses the row.
+ */
+extern int64 idem_token_draw_unflushed(void);
+
+/* Have the next draw look for the greatest number that is in use. */
+extern void idem_token_distrust(void);
+
+#endif							/* IDEM_LEASE_TOKEN_H */
