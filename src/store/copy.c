@@ -289,6 +289,7 @@ idem_copy_class(IdemCopy *copy, int class, IdemSlot *slot, int64 run_number, int
 	run->number = run_number;
 	run->stamp = stamp;
 	idem_pace_begin();
+	slot->wrote = idem_pace_wrote;
 	writer = idem_run_begin(slot, run, copy->rows[class]);
 	copy_rows(copy, class, writer);
 	IDEM_FAULT_POINT("store-run-pages");

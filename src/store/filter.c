@@ -387,6 +387,8 @@ write_block(IdemFilterWriter *writer)
 		idem_filter_page_put((IdemFilterPage *) ((char *) page + offset), writer->column, writer->block);
 		GenericXLogFinish(state);
 		UnlockReleaseBuffer(buffer);
+		if (writer->slot->wrote != NULL)
+			writer->slot->wrote(writer->block_size);
 	}
 	else
 		writer->lost = true;

@@ -210,6 +210,7 @@ idem_merge_runs(int from, const IdemRun *runs, int n, int to, int level, int64 r
 	describe(&run, runs, n, level, &expected);
 	run.number = run_number;
 	idem_pace_begin();
+	target.wrote = idem_pace_wrote;
 	begin(&merge, &source, runs);
 	merge.writer = idem_run_begin(&target, &run, expected);
 	merge_entries(&merge);

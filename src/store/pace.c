@@ -7,7 +7,9 @@
  *
  * - serves interrupts;
  * - closes the current segment when it is full, which needs no transaction;
- * - sleeps if pack_max_rate says so;
+ * - sleeps if pack_max_rate says so.  What the packer writes to slots is counted:
+ *	 the server writes about as much WAL, and the packer reads about as much.
+ *	 So the rate bounds disk, log and CPU alike;
  * - gives way: it raises an error if a command waits for the database to be
  *	 empty (DROP DATABASE, CREATE DATABASE with this template, ALTER DATABASE ...
  *	 RENAME or SET TABLESPACE) or for the extension (DROP EXTENSION).  These
@@ -39,7 +41,6 @@
 #include "storage/lmgr.h"
 #include "storage/lock.h"
 #include "utils/guc.h"
-#include "utils/uuid.h"
 #include "utils/wait_event.h"
 
 #include "shared/catalog.h"
@@ -49,12 +50,18 @@
 #include "store/setting.h"
 #include "store/uptime.h"
 
-/* Look around after so many entries, at most once in LOOK_MS. */
+/* Look around after so many entries or bytes, at most once in LOOK_MS. */
 #define LOOK_ENTRIES	256
+#define LOOK_BYTES		(64 * 1024)
 #define LOOK_MS			100
 
+/* A packer that was slow, or slept too long, may catch up that much. */
+#define CREDIT_MS		100
+
 static int64 entries = 0;		/* of the run so far */
-static IdemClock began_at = 0;
+static int64 written = 0;		/* bytes since paid_until */
+static IdemClock paid_until = 0;	/* what was written before had its time;
+									 * goes on from one run to the next */
 static IdemClock next_look = 0;
 static bool gave_way = false;
 
@@ -101,46 +108,54 @@ void
 idem_pace_begin(void)
 {
 	entries = 0;
-	began_at = idem_clock();
-	next_look = idem_clock_plus_ms(began_at, LOOK_MS);
+	next_look = idem_clock_plus_ms(idem_clock(), LOOK_MS);
 	gave_way = false;
 }
 
-/* When the entries so far may have been written, by pack_max_rate. */
+/* When what was written may have been written, by pack_max_rate. */
 static IdemClock
-earliest(void)
+due(void)
 {
 	if (idem_pack_max_rate == 0)
-		return began_at;
-	return began_at + entries * UUID_LEN * INT64CONST(1000000) / ((int64) idem_pack_max_rate * 1024);
+		return paid_until;
+	return paid_until + written * INT64CONST(1000000) / ((int64) idem_pack_max_rate * 1024);
 }
 
-/* Look around, and sleep while the run is ahead of its rate. */
+/* Serve the others. */
+static void
+serve(IdemClock now)
+{
+	next_look = idem_clock_plus_ms(now, LOOK_MS);
+	if (idem_pace_must_give_way())
+	{
+		gave_way = true;
+		/* worker.c catches it, and nobody sees it */
+		elog(ERROR, "packing gives way");
+	}
+	(void) idem_close_if_due(false);
+	idem_uptime_advance();
+}
+
+/* Look around, and sleep while the packer is ahead of its rate. */
 static void
 look_around(void)
 {
-	IdemClock	now;
-
 	do
 	{
+		IdemClock	now;
+
 		CHECK_FOR_INTERRUPTS();
 		now = idem_clock();
 		if (now >= next_look)
+			serve(now);
+		if (now >= due())
 		{
-			next_look = idem_clock_plus_ms(now, LOOK_MS);
-			if (idem_pace_must_give_way())
-			{
-				gave_way = true;
-				/* worker.c catches it, and nobody sees it */
-				elog(ERROR, "packing gives way");
-			}
-			(void) idem_close_if_due(false);
-			idem_uptime_advance();
-		}
-		if (now >= earliest())
+			paid_until = Max(due(), idem_clock_plus_ms(now, -CREDIT_MS));
+			written = 0;
 			return;
+		}
 		(void) WaitLatch(MyLatch, WL_LATCH_SET | WL_TIMEOUT | WL_EXIT_ON_PM_DEATH,
-						 Min(idem_clock_ms_until(earliest()), LOOK_MS), PG_WAIT_EXTENSION);
+						 Min(idem_clock_ms_until(due()), LOOK_MS), PG_WAIT_EXTENSION);
 		ResetLatch(MyLatch);
 	} while (true);
 }
@@ -150,5 +165,13 @@ idem_pace_entry(void)
 {
 	CHECK_FOR_INTERRUPTS();
 	if (++entries % LOOK_ENTRIES == 0)
+		look_around();
+}
+
+void
+idem_pace_wrote(Size bytes)
+{
+	written += bytes;
+	if (written >= LOOK_BYTES)
 		look_around();
 }

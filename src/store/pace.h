@@ -21,11 +21,13 @@
 extern void idem_pace_begin(void);
 
 /*
- * Call it after each entry.  Serves interrupts, keeps pack_max_rate, closes the
- * current segment if it is due, and raises an error if the packer has to give
- * way.  No buffer is locked.
+ * Call these after each entry that was read, and after bytes were written to a
+ * slot.  They serve interrupts, keep pack_max_rate, close the current segment if
+ * it is due, and raise an error if the packer has to give way.  No buffer is
+ * locked.
  */
 extern void idem_pace_entry(void);
+extern void idem_pace_wrote(Size bytes);
 
 /*
  * Does a command need this database empty, or the extension gone, or was packing

@@ -40,8 +40,8 @@ idem_store_setting_init(void)
 							 PGC_SUSET, 0, NULL, NULL, NULL);
 
 	DefineCustomIntVariable("idempotency.pack_max_rate",
-							"Digests that are packed and merged per second, as a size.",
-							"A digest has 16 bytes.  0 means no limit.",
+							"What is written per second when claims are packed and merged.",
+							"An id takes about 20 bytes, and a result what it takes.  0 means no limit.",
 							&idem_pack_max_rate,
 							0, 0, INT_MAX,
 							PGC_SUSET, GUC_UNIT_KB, NULL, NULL, NULL);

@@ -19,7 +19,7 @@ extern int	idem_claim_segment_size;
 /* idempotency.store_maintenance */
 extern bool idem_store_maintenance;
 
-/* idempotency.pack_max_rate, in kB/s; 0: no limit */
+/* idempotency.pack_max_rate, in kB/s of rows in slots; 0: no limit */
 extern int	idem_pack_max_rate;
 
 extern void idem_store_setting_init(void);

@@ -206,6 +206,7 @@ init_slot(IdemSlot *slot, int number, LOCKMODE mode, Relation heap)
 	slot->mode = mode;
 	slot->heap = heap;
 	slot->index = NULL;
+	slot->wrote = NULL;
 	slot->nlocked = 0;
 	check_columns(heap);
 	slot->nblocks = RelationGetNumberOfBlocks(heap);

@@ -97,6 +97,9 @@ typedef struct IdemSlot
 								 * while it is open, the heap only grows */
 	Relation	index;			/* btree on (kind, run, digest); NULL: not
 								 * opened yet */
+	void		(*wrote) (Size bytes);	/* is called after so many bytes were
+										 * written, and may raise an error;
+										 * NULL: nobody counts them */
 	int			nlocked;		/* locks on indexes, to be given back */
 	Oid			locked[IDEM_SLOT_MAX_INDEXES];
 } IdemSlot;

@@ -176,6 +176,7 @@ insert_rows(IdemSlotWriter *writer)
 void
 idem_slot_flush(IdemSlotWriter *writer)
 {
+	Size		bytes = writer->bytes;
 	MemoryContext old;
 
 	if (writer->nrows == 0)
@@ -199,6 +200,8 @@ idem_slot_flush(IdemSlotWriter *writer)
 	writer->bytes = 0;
 	MemoryContextSwitchTo(old);
 	MemoryContextReset(writer->context);
+	if (writer->slot->wrote != NULL)
+		writer->slot->wrote(bytes);
 }
 
 /*

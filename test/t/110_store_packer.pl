@@ -35,6 +35,7 @@ SQL
 my $packers = q{SELECT count(*) FROM pg_stat_activity WHERE backend_type = 'idempotency packer'};
 my $packing = q{SELECT count(*) > 0 FROM pg_locks JOIN pg_class c ON c.oid = relation
 	WHERE mode = 'RowExclusiveLock' AND c.relname LIKE 'store_slot_%'};
+my $results = join ' UNION ALL ', map { "SELECT result FROM idempotency_data.store_slot_$_ WHERE result IS NOT NULL" } 0 .. 47;
 my $waiting = q{FROM idempotency.stat_claim_segments WHERE state NOT IN ('current', 'empty', 'searched')};
 
 sub make_database
@@ -127,6 +128,25 @@ for my $preload (0, 1)
 	IdemTest::wait_for($node, "SELECT count(*) = 0 $waiting", 't', 'd');
 
 	#
+	# The rate counts all that is written: results, too.  What the packer wrote last, less
+	# than 200 kB, is not waited for.
+	#
+	setting($node, 'idempotency.pack_max_rate', '100');
+	my $began = time;
+	$node->safe_psql('d', q{
+		SELECT idempotency.claim_event('big-' || i), idempotency.complete_event('big-' || i, result => to_jsonb(
+			(SELECT string_agg(md5(random()::text), '') FROM generate_series(1, 100 + i - i))))
+		FROM generate_series(1, 120) AS i});
+	# they fill their segment, and so it is packed
+	$node->safe_psql('d', 'SELECT feed(550001, 552000)');
+	IdemTest::wait_for($node, "SELECT count(*) = 120 FROM ($results) AS r", 't', 'd');
+	my $took = time - $began;
+	my $bytes = $node->safe_psql('d', "SELECT sum(pg_column_size(result)) FROM ($results) AS r");
+	cmp_ok($bytes, '>', 200_000, "$with: large results are packed");
+	cmp_ok($took, '>=', $bytes / (100 * 1024) - 2, "$with: at the rate that is set");
+	setting($node, 'idempotency.pack_max_rate', '0');
+
+	#
 	# Packing that is off is shown.
 	#
 	setting($node, 'idempotency.store_maintenance', 'off');
@@ -158,8 +178,9 @@ for my $preload (0, 1)
 	}
 
 	#
-	# No process is to be had.
+	# No process is to be had.  A segment that is not empty lets the current one grow.
 	#
+	IdemTest::wait_for($node, "SELECT idempotency.claims_maintain() AND count(*) = 0 $waiting", 't', 'd');
 	$node->append_conf('postgresql.conf', "max_worker_processes = 1\n");
 	$node->restart;
 	if (!$preload)
