@@ -85,6 +85,11 @@ class Model:
     def latest(self, key):
         return self.versions[key][-1] if key in self.versions else None
 
+    def is_kept(self, key):
+        """A claim that takes it over, and is kept again, leaves what is remembered as it is."""
+        latest = self.latest(key)
+        return latest is not None and latest.status == "processing"
+
     def visible(self, txn, key):
         """At READ COMMITTED the newest, else the snapshot's."""
         seen = [v for v in self.versions.get(key, ())
@@ -240,7 +245,7 @@ class Model:
         for key, claim in txn.claims.items():
             if claim.phase == "completed":
                 self.versions.setdefault(key, []).append(Version("completed", claim.result, self.commits))
-            elif claim.phase == "claimed":
+            elif claim.phase == "claimed" and (claim.anew or not self.is_kept(key)):
                 self.versions.setdefault(key, []).append(Version("processing", None, self.commits))
             elif claim.phase == "forgotten":
                 self.versions.setdefault(key, []).append(Version("unknown", None, self.commits))

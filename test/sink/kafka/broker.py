@@ -14,7 +14,7 @@ import tempfile
 import time
 import types
 
-from sinklib import NotRun
+from notrun import NotRun
 
 HERE = pathlib.Path(__file__).resolve().parent
 TOP = HERE.parent.parent.parent

@@ -41,7 +41,7 @@ copy_program()
 	mkdir "$IDEM_WORK/crash/kafka"
 	cp test/sink/kafka/*.py test/sink/kafka/*.java "$IDEM_WORK/crash/kafka/"
 	# broker.py needs it
-	cp test/sink/sinklib.py "$IDEM_WORK/crash/"
+	cp test/sink/notrun.py "$IDEM_WORK/crash/"
 	cp -R "$1" "$IDEM_WORK/jars"
 	chmod -R a+rX "$IDEM_WORK/crash" "$IDEM_WORK/jars"
 	export KAFKA_JARS=$IDEM_WORK/jars
