@@ -37,7 +37,10 @@
  * given back the lock on a segment that it took in this call, and keeps the
  * locks of earlier events of its transaction.  If both sequences were set by
  * hand, two transactions with earlier events may wait for each other, and the
- * server ends one of them with 40P01.
+ * server ends one of them with 40P01.  So it does if REINDEX CONCURRENTLY of a
+ * segment waits for the snapshot of the transaction that looks for the first
+ * safe value, since every lock that keeps writers out conflicts with that of
+ * REINDEX.
  *
  * Copyright (c) 2026, the idempotency developers
  *

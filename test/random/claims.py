@@ -504,7 +504,6 @@ class Claims(Transactions):
 
     def do_maintain(self, _s, _txn):
         """Close, pack, merge and empty what can be."""
-        self.model.packed()
         self.say(self.sql("SELECT idempotency.claims_maintain()"))
 
     def do_fill(self, _s, _txn, n):

@@ -58,13 +58,17 @@ class Txn:
     snapshot: int = None
     failed: bool = False
     claims: dict = field(default_factory=dict)
-    packed: bool = False        # since it took its snapshot: what it finds may be too new for it
     foreign: frozenset = frozenset()    # keys whose locks it took as a client without the extension
     savepoints: list = field(default_factory=list)
     cursors: dict = field(default_factory=dict)
 
     def pending(self):
         return [k for k, c in self.claims.items() if c.phase == "claimed"]
+
+    @property
+    def may_be_packed(self):
+        """A packer starts by itself at any time, and what is found in its runs may be too new for a snapshot."""
+        return self.isolation != "READ COMMITTED" and self.snapshot is not None
 
 
 class Model:
@@ -126,11 +130,11 @@ class Model:
                 (not completed or not self.is_past_budget(txn, key) or self.is_being_forgotten(txn, key)):
             return {BUSY}
         if completed:
-            return {SERIALIZATION} if late else {SERIALIZATION, DUPLICATE} if txn.packed else {DUPLICATE}
+            return {SERIALIZATION} if late else {SERIALIZATION, DUPLICATE} if txn.may_be_packed else {DUPLICATE}
         if self.is_past_budget(txn, key):
             return {BUSY}
         # For an event that was kept or forgotten meanwhile, either answer is right.
-        return {SERIALIZATION, CLAIMED} if late or version and txn.packed else {CLAIMED}
+        return {SERIALIZATION, CLAIMED} if late or version and txn.may_be_packed else {CLAIMED}
 
     def forget(self, txn, key):
         """The answers to forget_event; forgot() makes one of them so."""
@@ -144,17 +148,11 @@ class Model:
         snapshot = txn.isolation != "READ COMMITTED"
         if snapshot and version.since > txn.snapshot:
             return {SERIALIZATION}
-        return {NOTHING if version.status == "unknown" else FORGOTTEN} | ({SERIALIZATION} if txn.packed else set())
+        return {NOTHING if version.status == "unknown" else FORGOTTEN} | ({SERIALIZATION} if txn.may_be_packed else set())
 
     def forgot(self, txn, key):
         own = txn.claims.get(key)
         txn.claims[key] = Claim("forgotten", self.now(), bool(own and own.locked), hold=True)
-
-    def packed(self):
-        """Runs have come or gone; a prepared transaction asks for nothing more."""
-        for txn in self.txns.values():
-            if txn.isolation != "READ COMMITTED" and txn.snapshot is not None:
-                txn.packed = True
 
     def is_past_budget(self, txn, key):
         """It cannot be claimed by this transaction, however long it waits."""

@@ -32,8 +32,12 @@ CREATE FUNCTION t.maintain(done pg_snapshot[]) RETURNS int LANGUAGE c AS 'idempo
 
 
 def create_functions(cluster, dbname):
-    """Those of the tests' module, which drive the reader."""
+    """Those of the tests' module, which drive the reader; and the first event.
+
+    The first one locks all segments, and may meet REINDEX CONCURRENTLY in a circle (src/outbox/number.c).
+    """
     cluster.rows(FUNCTIONS, dbname=dbname)
+    cluster.rows("SELECT idempotency.outbox_enqueue('j', 'first', 'E', '1')", dbname=dbname)
 
 
 class Reader:

@@ -420,44 +420,6 @@ ask_ends(KSink *p, rd_kafka_t *reader, int64_t *low, int64_t *high, int64_t dead
 		ksink_fail_for_error(p, err, "ask for the end of the position topic", NULL);
 }
 
-/* Wait until readers of committed records get as far as all others. */
-static bool
-await_ended(KSink *p, rd_kafka_t *all, rd_kafka_t *committed, int64_t deadline)
-{
-	int64_t		low;
-	int64_t		end;
-	int64_t		high;
-
-	if (!ask_ends(p, all, &low, &end, deadline))
-		return false;
-	for (;;)
-	{
-		if (!ask_ends(p, committed, &low, &high, deadline))
-			return false;
-		if (high >= end)
-			return true;
-		if (idem_sink_clock() >= deadline)
-			return idem_sink_fail(&p->failure, IDEM_PROTO_OUTAGE, "08006",
-								  "a transaction of position topic \"%s\" has not ended: it has records up to offset %" PRId64 ", and committed ones up to offset %" PRId64 "; if no other producer writes there, the brokers have lost its end, and kafka-transactions.sh abort --topic %s --partition 0 --start-offset %" PRId64 " ends it",
-								  p->config.position_topic, end, high, p->config.position_topic, high);
-		rd_kafka_poll(committed, POLL_TIME);
-	}
-}
-
-bool
-ksink_await_ended(KSink *p, int64_t deadline)
-{
-	rd_kafka_t *all = ksink_open_reader(p, false);
-	rd_kafka_t *committed = all != NULL ? ksink_open_reader(p, true) : NULL;
-	bool		ok = committed != NULL && await_ended(p, all, committed, deadline);
-
-	if (committed != NULL)
-		rd_kafka_destroy(committed);
-	if (all != NULL)
-		rd_kafka_destroy(all);
-	return ok;
-}
-
 /* Run with a reader of the topic. */
 static bool
 with_reader(KSink *p, bool (*job) (KSink *, rd_kafka_t *, rd_kafka_topic_t *, int64_t), int64_t deadline)

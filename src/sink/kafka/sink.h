@@ -270,12 +270,6 @@ extern uint32_t ksink_decide_refused(KSink *p, KSinkBatch *b);
 /* Does the topic exist, with one partition, and compacted? */
 extern bool ksink_check_position_topic(KSink *p, int64_t deadline);
 
-/*
- * Wait until each transaction of the topic has ended.  init_transactions has
- * ended all, but brokers that were killed meanwhile may not have written that.
- */
-extern bool ksink_await_ended(KSink *p, int64_t deadline);
-
 /* Write the start record, which proves to others that this program took over. */
 extern bool ksink_mark_takeover(KSink *p, int64_t deadline);
 
@@ -316,6 +310,15 @@ extern bool ksink_abort(KSink *p);
 
 /* A part of a job: fence the predecessor.  False: p->failure. */
 extern bool ksink_init_transactions(KSink *p, int64_t deadline);
+
+/* ended.c */
+
+/*
+ * Wait until the transactions of earlier producers have ended in all partitions
+ * of a topic.  init_transactions has ended ours, but brokers that were killed
+ * meanwhile may not have written that.  A part of a job.  False: p->failure.
+ */
+extern bool ksink_await_ended(KSink *p, const char *topic, int partitions, int64_t deadline);
 
 /* producer.c */
 

@@ -14,11 +14,10 @@
  *		A twin is certain only if its start record stands behind ours.  Without it a
  *		producer that the brokers refuse was forgotten by them: its transaction
  *		timed out.
- *
- *
  *		A transaction whose end the brokers did not write would be ended by our next
- *		commit, which has the same producer id.  So none is begun before all have ended
- *		in the position topic.
+ *		one, which has the same producer id.  So none is begun before all have ended
+ *		in the position topic, and topic.c waits for the same before the first record
+ *		of each other topic.
  *
  * A crash leaves a start record at most.
  * MEMORY
@@ -76,7 +75,7 @@ connect_job(KSink *p)
 static bool
 init_job(KSink *p)
 {
-	return ksink_init_transactions(p, steps_deadline) && ksink_await_ended(p, steps_deadline);
+	return ksink_init_transactions(p, steps_deadline) && ksink_await_ended(p, p->config.position_topic, 1, steps_deadline);
 }
 
 static bool

@@ -1,10 +1,14 @@
 /*-------------------------------------------------------------------------
  *
  * topic.c
- *		Asks the brokers whether a topic exists.
+ *		Asks the brokers whether a topic exists, and whether it is clean.
  *
  * A record for a topic that does not exist would spoil its transaction, after half a
  * minute.  So each topic is asked for before its first record.
+ *
+ * INVARIANT
+ *		Exactly once, a producer writes into a topic only if no transaction stood open
+ *		there when it was made: ended.c.
  *
  * MEMORY
  *		A topic that exists is remembered until the brokers refuse it; a refusal is
@@ -91,11 +95,12 @@ ksink_topic_metadata(KSink *p, const char *name, int64_t deadline, int *partitio
 static bool
 ask_job(KSink *p)
 {
+	int64_t		deadline = idem_sink_clock() + p->config.timeout;
 	int			partitions;
 
-	question.err = ksink_topic_metadata(p, question.name, idem_sink_clock() + p->config.timeout,
-										&partitions);
-	return true;
+	question.err = ksink_topic_metadata(p, question.name, deadline, &partitions);
+	return question.err != RD_KAFKA_RESP_ERR_NO_ERROR || !p->config.exactly_once ||
+		ksink_await_ended(p, question.name, partitions, deadline);
 }
 
 bool
@@ -109,7 +114,8 @@ ksink_ask_topic(KSink *p, const char *name, rd_kafka_resp_err_t *err)
 	if (t == NULL || idem_sink_clock() - t->asked_at > NEGATIVE_LIFE)
 	{
 		question.name = name;
-		ksink_run(p, ask_job, p->config.timeout + MARGIN, "ask for a topic");
+		if (!ksink_run(p, ask_job, p->config.timeout + MARGIN, "ask for a topic"))
+			return false;
 		if (ksink_blame(question.err) != KSINK_BLAME_EVENT && question.err != RD_KAFKA_RESP_ERR_NO_ERROR)
 			return ksink_fail_for_error(p, question.err, "ask the brokers for a topic", NULL);
 		if (t == NULL)

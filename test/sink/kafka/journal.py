@@ -48,9 +48,9 @@ class Journal:
         self.starts += 1
         return self.t.start(hello=False, incarnation=f"log-{self.starts}", **{**self.options, **options})
 
-    def start(self, timeout=180, **options):
+    def start(self, within=180, **options):
         """A program that is ready.  Outages at its start pass: the worker starts it again, too."""
-        deadline = time.monotonic() + timeout
+        deadline = time.monotonic() + within
         while True:
             w = self.launch(**options)
             end = self.greet(w)
