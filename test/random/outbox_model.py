@@ -111,8 +111,9 @@ class Model:
             elif any(event_id in t.ids for t in [*self.txns.values(), *self.prepared.values()] if t is not txn):
                 states.add("55P03")
             elif event_id in self.ids:
+                # a packer may come at any time, and what it packs is too new for a snapshot
                 late = txn.isolation != "READ COMMITTED" and self.ids[event_id] > txn.snapshot
-                states.add("40001" if late else "23505")
+                states |= {"40001"} if late else {"23505"} if txn.isolation == "READ COMMITTED" else {"23505", "40001"}
             seen.add(event_id)
         return states
 
