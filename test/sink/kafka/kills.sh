@@ -40,8 +40,9 @@ copy_program()
 {
 	mkdir "$IDEM_WORK/crash/kafka"
 	cp test/sink/kafka/*.py test/sink/kafka/*.java "$IDEM_WORK/crash/kafka/"
-	# broker.py needs it
+	# what broker.py needs
 	cp test/sink/notrun.py "$IDEM_WORK/crash/"
+	cp -R test/crash/machine "$IDEM_WORK/crash/"
 	cp -R "$1" "$IDEM_WORK/jars"
 	chmod -R a+rX "$IDEM_WORK/crash" "$IDEM_WORK/jars"
 	export KAFKA_JARS=$IDEM_WORK/jars
