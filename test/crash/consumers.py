@@ -78,6 +78,8 @@ class Consumer(Client):
              ("prepared", 1), ("lazily", 2))
     SIZES = {"single": 1, "batch": 200, "savepoints": 4, "aborted": 20, "released": 3, "prepared": 3, "lazily": 20}
 
+    consumer = "default"
+
     def __init__(self, name, cluster, ledger, rng, broker, coordinator):
         super().__init__(name, cluster, ledger, rng)
         self.broker, self.coordinator = broker, coordinator
@@ -104,7 +106,7 @@ class Consumer(Client):
     def claim_many(self, events):
         """The verdicts in order; one id is asked for twice."""
         asked = events + [self.rng.choice(events)]
-        rows = self.sql("SELECT event_id, result::text FROM idempotency.claim_events(%s) ORDER BY ord", (asked,))
+        rows = self.sql("SELECT event_id, result::text FROM idempotency.claim_events(%s, %s) ORDER BY ord", (asked, self.consumer))
         if [r[0] for r in rows] != asked:
             raise AssertionError("claim_events: not one row per element, in order")
         verdicts = dict(rows[:-1])
@@ -115,9 +117,12 @@ class Consumer(Client):
         return verdicts
 
     def claim(self, event):
-        verdict = self.sql("SELECT idempotency.claim_event(%s)::text", (event,))[0][0]
+        verdict = self.sql("SELECT idempotency.claim_event(%s, %s)::text", (event, self.consumer))[0][0]
         self.ledger.write("answers", txn=self.txn, of=[(event, verdict)])
         return verdict
+
+    def complete(self, event, result=None):
+        self.sql("SELECT idempotency.complete_event(%s, %s, %s)", (event, self.consumer, result))
 
     def effects(self, events):
         self.sql("INSERT INTO app.effect (event_id, txn) SELECT e, %s FROM unnest(%s::text[]) e", (self.txn, events))
@@ -128,7 +133,7 @@ class Consumer(Client):
         claimed = [e for e in self.events if verdicts[e] == "claimed"]
         if claimed:
             self.effects(claimed)
-            self.sql("SELECT idempotency.complete_events(%s)", (claimed,))
+            self.sql("SELECT idempotency.complete_events(%s, %s)", (claimed, self.consumer))
         return (claimed, [e for e in self.events if verdicts[e] == "duplicate"],
                 [e for e in self.events if verdicts[e] not in ("claimed", "duplicate")])
 
@@ -146,7 +151,7 @@ class Consumer(Client):
             return [], [event]
         if verdict == "claimed":
             self.effects([event])
-            self.sql("SELECT idempotency.complete_event(%s, result => '{\"done\": true}')", (event,))
+            self.complete(event, '{"done": true}')
         self.done([event] if verdict == "claimed" else [])
         return [event], []
 
@@ -163,12 +168,12 @@ class Consumer(Client):
             fate = self.rng.random()
             if verdict == "claimed":
                 self.effects([event])
-                self.sql("SELECT idempotency.complete_event(%s)", (event,))
+                self.complete(event)
                 if fate < 0.3:
                     self.sql("ROLLBACK TO s")
                     if fate < 0.15 and self.claim(event) == "claimed":
                         self.effects([event])
-                        self.sql("SELECT idempotency.complete_event(%s)", (event,))
+                        self.complete(event)
                         fate = 1
                 if fate >= 0.3:
                     kept.append(event)
@@ -184,7 +189,7 @@ class Consumer(Client):
     def released(self):
         for event in self.events:
             if self.claim(event) == "claimed":
-                self.sql("SELECT idempotency.release_event(%s)", (event,))
+                self.sql("SELECT idempotency.release_event(%s, %s)", (event, self.consumer))
         self.done([])
         return [], self.events
 

@@ -2,7 +2,7 @@
 # Run rounds of kills and other faults under a workload, judged by the history checker.
 #
 #	history.sh [MIX]	faults (default), brief, short, steady or torture; see history.py
-#	history.sh store	kills under claims alone, which are packed and forgotten; see store.py
+#	history.sh store	kills under claims alone, which are packed, forgotten and imported, and expire; see store.py
 #	KILLS=60			so many kills under claims alone; for a long run 500
 #	SEED=n				repeat the schedule of an earlier run
 #	KEEP=1				leave the work directory behind, as after a failure

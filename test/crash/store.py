@@ -1,10 +1,11 @@
 #!/usr/bin/python3
-"""Kills under claims alone, while the store packs, merges and forgets.
+"""Kills under claims alone, while the store packs, merges, forgets and expires.
 
     store.py KILLS SEED WORK BINDIR EXTENSION_CONF
 
 One server with the smallest segments.  Consumers claim new events and old ones in every way
-there is; another client forgets events.  Consumers' backends, the packer, auxiliary processes
+there is; other clients forget events, and import events.  The events of some consumers expire:
+another client sets the store's time forward.  Consumers' backends, the packer, auxiliary processes
 and the postmaster are killed with SIGKILL, and the server is restarted in immediate mode.  The
 clients log outside of the server what was answered; store_rules.py judges.  The last lines are
 "ok NAME" or "NOT OK NAME".
@@ -18,6 +19,8 @@ import time
 import traceback
 from contextlib import closing
 
+import psycopg2
+
 sys.dont_write_bytecode = True
 HERE = pathlib.Path(__file__).resolve().parent
 sys.path[:0] = [str(HERE), str(HERE.parent / "python")]
@@ -29,10 +32,11 @@ from consumers import Broker, Consumer  # noqa: E402
 from history import Tally, bound  # noqa: E402
 from rules import Claim  # noqa: E402
 from server import Finding, Server, wait_until  # noqa: E402
-from store_rules import STORE_RULES, StoreHistory, expected  # noqa: E402
+from store_rules import LEAST, STORE_RULES, Passing, StoreHistory, expected  # noqa: E402
 from topology import PREPARED  # noqa: E402
 
 CONSUMERS = 4
+BRIEF_CONSUMERS = 2
 # Transactions that commit between two kills.
 BETWEEN = 25
 
@@ -49,6 +53,7 @@ SET client_min_messages = warning;
 CREATE EXTENSION idempotency CASCADE;
 CREATE EXTENSION amcheck;
 CREATE SCHEMA app;
+SELECT idempotency.consumer_create('brief', retention => '1 hour');
 CREATE TABLE app.effect (pos bigserial, event_id text, txn text, forgets bool DEFAULT false);
 """
 
@@ -72,21 +77,31 @@ HOT = 300
 class Source(Broker):
     """Makes events as they are asked for, and hands old ones out again."""
 
-    def __init__(self, seed):
-        super().__init__(seed)
+    def __init__(self, seed, consumer="default", prefix="e"):
+        super().__init__(f"{seed}/{consumer}")
+        self.consumer, self.prefix = consumer, prefix
         self.ended = False
         self.made = 0
 
+    def make(self):
+        """A new event.  The caller holds the lock."""
+        self.made += 1
+        event = f"{self.prefix}{self.made}"
+        self.known.add(event)
+        return event
+
+    def make_many(self, n):
+        with self.lock:
+            return [self.make() for _ in range(n)]
+
     def old(self, rng):
         """An event that was made, half of the time one of the first."""
-        return f"e{rng.randint(1, min(self.made, HOT) if rng.random() < 0.5 else self.made)}"
+        return f"{self.prefix}{rng.randint(1, min(self.made, HOT) if rng.random() < 0.5 else self.made)}"
 
     def take(self, most):
         with self.lock:
             while len(self.queue) < most and not self.ended:
-                self.made += 1
-                self.known.add(f"e{self.made}")
-                self.queue.append(f"e{self.made}")
+                self.queue.append(self.make())
                 if self.rng.random() < 0.3:
                     self.queue.append(self.old(self.rng))
         return super().take(most)
@@ -102,6 +117,7 @@ class Claimant(Consumer):
 
     def __init__(self, *args):
         super().__init__(*args)
+        self.consumer = self.broker.consumer
         self.committed = 0
 
     def begin(self, lazy):
@@ -155,6 +171,78 @@ class Forgetter(Client):
         self.forgotten += len(done)
 
 
+class Importer(Client):
+    """Imports new events, all at once; or one by one, some of which were made before.  An event that is
+    imported has its effect by this transaction: the import is a claim and its completion."""
+
+    def __init__(self, name, cluster, log, rng, sources):
+        super().__init__(name, cluster, log, rng)
+        self.sources = sources
+        self.imported = 0
+
+    def step(self):
+        self.stopping.wait(0.05)
+        source = self.rng.choice(self.sources)
+        new = self.rng.random() < 0.5
+        if new:
+            events = source.make_many(self.rng.randint(1, 200))
+        else:
+            events = sorted({source.old(self.rng) for _ in range(self.rng.randint(1, 5))}) if source.made else []
+        try:
+            self.bring(source.consumer, events, new)
+        finally:
+            # However it ended: the events that were imported are duplicates, the others are claimed.
+            for event in events:
+                source.again(event)
+
+    def bring(self, consumer, events, new):
+        txn = self.begin(False)
+        if self.rng.random() < 0.2:
+            self.sql("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ")
+        self.ledger.write("begin", txn=txn)
+        mine = []
+        for part in [events] if new else [[event] for event in events]:
+            mine += self.bring_part(txn, consumer, part)
+        if mine:
+            self.sql("INSERT INTO app.effect (event_id, txn) SELECT e, %s FROM unnest(%s::text[]) e", (txn, mine))
+        self.ledger.write("effects", txn=txn, of=mine)
+        self.finish(txn)
+        self.imported += len(mine)
+
+    def bring_part(self, txn, consumer, events):
+        """Import events of which all are new, or none; the new ones."""
+        long_ago = ["2001-01-01"] * len(events) if self.rng.random() < 0.5 else None
+        self.sql("SAVEPOINT s")
+        try:
+            count = self.sql("SELECT idempotency.claims_import(%s, %s, %s::timestamptz[])", (consumer, events, long_ago))[0][0]
+        except psycopg2.errors.LockNotAvailable:
+            count = -1
+        if 0 < count < len(events) or count < 0:
+            # Somebody has, or had, one of them.
+            self.sql("ROLLBACK TO s")
+            return []
+        self.ledger.write("answers", txn=txn, of=[(event, "claimed" if count else "duplicate") for event in events])
+        return events if count else []
+
+
+class Timekeeper(Client):
+    """Lets time pass for the store, as pg_upgrade sets it.  The packer may note an older time just then."""
+
+    def step(self):
+        self.stopping.wait(0.1 + 0.5 * self.rng.random())
+        self.passes(self.rng.choice((60, 300, 601)))
+
+    def passes(self, seconds):
+        txn = self.begin(False)
+        self.ledger.write("passes", txn=txn, seconds=seconds)
+        try:
+            self.sql("SELECT setval('idempotency_data.store_clock', last_value + (%s::bigint << 32))"
+                     " FROM idempotency_data.store_clock", (seconds,))
+            self.sql("COMMIT")
+        finally:
+            self.ledger.write("passed", txn=txn)
+
+
 class StoreRound:
     """Faults get this as their context: its one server is both servers of theirs."""
 
@@ -168,7 +256,9 @@ class StoreRound:
         self.directory = self.work / "ledger"
         self.directory.mkdir()
         self.done = collections.Counter()
-        self.source = Source(f"{seed}/source")
+        self.source = Source(seed)
+        self.brief = Source(seed, "brief", "b")
+        self.sources = [self.source, self.brief]
         self.figures = {}
 
     def rng(self, name):
@@ -182,9 +272,12 @@ class StoreRound:
         self.server.start()
         self.server.rows(SCHEMA)
         self.coordinator = self.client(Coordinator, "coordinator")
-        self.claimants = [self.client(Claimant, f"c{i}", self.source, self.coordinator) for i in range(CONSUMERS)]
+        self.claimants = [self.client(Claimant, f"c{i}", self.source if i < CONSUMERS else self.brief, self.coordinator)
+                          for i in range(CONSUMERS + BRIEF_CONSUMERS)]
         self.forgetter = self.client(Forgetter, "forgetter", self.source)
-        self.clients = [self.coordinator, self.forgetter, *self.claimants]
+        self.importer = self.client(Importer, "importer", self.sources)
+        self.timekeeper = self.client(Timekeeper, "timekeeper")
+        self.clients = [self.coordinator, self.forgetter, self.importer, self.timekeeper, *self.claimants]
         for one in self.clients:
             one.start()
 
@@ -229,7 +322,7 @@ class StoreRound:
             wait_until("the server answers", self.server.answers)
             if time.monotonic() - said > 15:
                 said = time.monotonic()
-                print(f"   {i + 1} of {self.kills} kills, {self.source.made} events, {self.progress()} commits", flush=True)
+                print(f"   {i + 1} of {self.kills} kills, {sum(s.made for s in self.sources)} events, {self.progress()} commits", flush=True)
 
     # The end.
 
@@ -243,20 +336,28 @@ class StoreRound:
         self.look()
 
     def drain(self):
-        self.stop([self.forgetter])
-        self.source.ended = True
-        wait_until("all events are acknowledged", lambda: self.look() or (self.source.idle() and self.coordinator.idle()), 300)
+        self.stop([self.forgetter, self.importer, self.timekeeper])
+        for source in self.sources:
+            source.ended = True
+        wait_until("all events are acknowledged", lambda: self.look() or (
+            all(source.idle() for source in self.sources) and self.coordinator.idle()), 300)
         self.stop([*self.claimants, self.coordinator])
 
     def history(self):
-        h = StoreHistory(changes=self.server.rows("SELECT event_id, txn, forgets FROM app.effect ORDER BY pos"))
+        h = StoreHistory(changes=self.server.rows("SELECT event_id, txn, forgets FROM app.effect ORDER BY pos"),
+                         brief=self.brief.known)
         prepared = set()
+        passing = {}
         for e in ledger.read(self.directory):
             op, txn = e["op"], e.get("txn")
             if op == "answers":
                 h.claims.extend(Claim(e["at"], txn, event, verdict) for event, verdict in e["of"])
             elif op in ("effects", "forgets"):
                 h.meant[txn] = {(event, op == "forgets") for event in e["of"]}
+            elif op == "passes":
+                passing[txn] = Passing(e["at"], float("inf"), e["seconds"])
+            elif op == "passed":
+                passing[txn].end = e["at"]
             elif op == "begin":
                 h.begun[txn] = e["at"]
             elif op == "lazy":
@@ -268,6 +369,7 @@ class StoreRound:
             elif op == "decide":
                 prepared.add(txn)
                 h.committing[txn] = e["at"] if e["what"] == "COMMIT" else float("inf")
+        h.passing = list(passing.values())
         # For a prepared transaction "ok" is the answer to PREPARE.
         for txn in prepared:
             h.answered.pop(txn, None)
@@ -276,17 +378,33 @@ class StoreRound:
             raise Finding(f"claims were answered {other}")
         return h
 
-    def remembered(self, h, when):
-        """Ids whose next claim is not answered as the rows tell; ids that nobody has claimed are among them."""
-        told = expected(h)
-        ids = sorted(self.source.known) + [f"never{i}" for i in range(2000)]
+    def claim_all(self, source):
+        """Every event of a source, and some that nobody has claimed, with the verdict of its next claim."""
+        ids = sorted(source.known) + [f"never{i}" for i in range(2000)]
         with closing(self.server.connect(autocommit=False)) as connection, connection.cursor() as cursor:
             for i in range(0, len(ids), 5000):
-                cursor.execute("SELECT event_id, result::text FROM idempotency.claim_events(%s)", (ids[i:i + 5000],))
-                for event, verdict in cursor.fetchall():
-                    if verdict != told.get(event, "claimed"):
-                        yield "remembered", event, f"{when} its claim is answered {verdict}, not {told.get(event, 'claimed')}"
+                cursor.execute("SELECT event_id, result::text FROM idempotency.claim_events(%s, %s)", (ids[i:i + 5000], source.consumer))
+                yield from cursor.fetchall()
                 connection.rollback()
+
+    def remembered(self, h, when):
+        """Ids whose next claim is not answered as the rows tell; ids that nobody has claimed are among them."""
+        told = expected(h, time.monotonic())
+        for source in self.sources:
+            for event, verdict in self.claim_all(source):
+                if verdict not in told.get(event, {"claimed"}):
+                    yield "remembered", event, f"{when} its claim is answered {verdict}, not {told.get(event, 'claimed')}"
+
+    def expired(self):
+        """Ids that expire, and are remembered when all slices are over."""
+        with closing(self.server.connect()) as connection, connection.cursor() as cursor:
+            for _ in range(2):
+                cursor.execute("SELECT setval('idempotency_data.store_clock', last_value + (%s::bigint << 32))"
+                               " FROM idempotency_data.store_clock", (2 * LEAST,))
+                self.pack()
+        for event, verdict in self.claim_all(self.brief):
+            if verdict != "claimed":
+                yield "expired", event, f"its claim is answered {verdict} when its retention is over"
 
     def pack(self):
         left = []
@@ -303,6 +421,7 @@ class StoreRound:
         found["remembered"] = list(self.remembered(h, "before packing"))
         self.pack()
         found["remembered"] += self.remembered(h, "after packing")
+        found["expired"] = list(self.expired())
         found["damage"] = [("damage", "amcheck", row[0]) for row in self.server.rows(DAMAGE) if row[0]]
         for violations in found.values():
             for rule, what, text in violations[:5]:
@@ -310,6 +429,9 @@ class StoreRound:
         self.figures = {
             "claims": len(h.claims), "verdicts": collections.Counter(c.verdict for c in h.claims),
             "orders": sum(forgets for _, _, forgets in h.changes), "changes": len(h.changes),
+            "again": sum(n - 1 for n in collections.Counter(e for e, _, _ in h.changes if e in h.brief).values()),
+            "imported": sum(txn.startswith("importer.") for _, txn, _ in h.changes),
+            "passed": sum(p.seconds for p in h.passing),
             "runs": self.server.rows("""SELECT count(*), coalesce(max(level), -1), coalesce(sum(entries), 0)::bigint
                 FROM idempotency.stat_claim_segments WHERE kind = 'run'""")[0]}
         return {name: len(violations) for name, violations in found.items()}
@@ -329,6 +451,8 @@ def report(tally, one, found):
     tally.line(kills >= one.kills, "kills: " + ", ".join(f"{n} {what}" for what, n in sorted(one.done.items())))
     tally.line(figures["orders"] >= one.kills, f"{figures['changes'] - figures['orders']} completions, "
                f"{figures['orders']} orders to forget")
+    tally.line(figures["imported"] >= one.kills, f"{figures['imported']} events imported")
+    tally.line(figures["again"] > 0, f"{figures['again']} events made again after they expired, in {figures['passed'] / 3600:.1f} hours")
     verdicts = figures["verdicts"]
     tally.line(all(verdicts[v] for v in ("claimed", "duplicate", "busy")),
                "verdicts: " + ", ".join(f"{n} {v}" for v, n in sorted(verdicts.items())))
@@ -352,7 +476,7 @@ def main():
         for line in crashes[:5]:
             print(f"   {line}")
         tally.line(not crashes, f"server processes that failed by themselves: {len(crashes)}")
-    print(f"   {time.monotonic() - began:.0f} s, {one.source.made} events, seed {seed}")
+    print(f"   {time.monotonic() - began:.0f} s, {sum(s.made for s in one.sources)} events, seed {seed}")
     if tally.failed:
         print(f"   SEED={seed} repeats the schedule; the directory {work} stays")
     print(f"{tally.passed} passed, {tally.failed} failed", flush=True)

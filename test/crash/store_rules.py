@@ -1,4 +1,4 @@
-"""The rules for a history of claims alone, which are forgotten at times.  Each rule is a
+"""The rules for a history of claims alone, which are forgotten or expire at times.  Each rule is a
 function, which yields the violations that it finds, as (rule, event or transaction, text).
 
 A StoreHistory has the clients' logs and the rows that their transactions left, but nothing
@@ -8,6 +8,16 @@ import collections
 from dataclasses import dataclass, field
 
 NEVER = float("inf")
+# Events that expire are remembered for so many seconds of the store's time at least.
+LEAST = 3600
+
+
+@dataclass
+class Passing:
+    """The store's time was set forward between two moments, or not at all."""
+    begin: float
+    end: float
+    seconds: int
 
 
 @dataclass
@@ -19,6 +29,13 @@ class StoreHistory:
     answered: dict = field(default_factory=dict)    # transaction -> when COMMIT was answered
     lazy: set = field(default_factory=set)          # asynchronous ones
     claims: list = field(default_factory=list)      # rules.Claim
+    brief: set = field(default_factory=set)         # events that expire
+    passing: list = field(default_factory=list)     # Passing
+
+
+def may_expire(h, since, until):
+    """May an event be forgotten at the one moment that was remembered at the other?"""
+    return until - since + sum(p.seconds + 1 for p in h.passing if p.end > since and p.begin < until) >= LEAST
 
 
 def durable(h):
@@ -33,13 +50,19 @@ def durable(h):
 
 
 def one_by_one(h):
-    """Of an event there is an effect, then an order to forget, then an effect; each was meant."""
+    """Of an event there is an effect, then an order to forget, then an effect; each was meant.  An event that
+    expires has an effect again when its retention may be over."""
     last = {}
+    claimed = {(c.txn, c.event): c.at for c in h.claims if c.verdict == "claimed"}
     for event, txn, forgets in h.changes:
         if (event, forgets) not in h.meant.get(txn, ()):
             yield "one by one", event, f"{txn} did not mean to {'forget' if forgets else 'make'} it"
-        if forgets == last.get(event, (True, None))[0]:
-            yield "one by one", event, f"{'forgotten' if forgets else 'made'} by {txn}, and by {last.get(event, (0, 'nobody'))[1]} before"
+        before = last.get(event, (True, None))
+        if event in h.brief and not before[0]:
+            if not may_expire(h, h.committing.get(before[1], NEVER), claimed.get((txn, event), NEVER)):
+                yield "one by one", event, f"made by {txn}, and by {before[1]} within its retention"
+        elif forgets == before[0]:
+            yield "one by one", event, f"{'forgotten' if forgets else 'made'} by {txn}, and by {before[1] or 'nobody'} before"
         last[event] = (forgets, txn)
 
 
@@ -62,6 +85,8 @@ def claimed_again(h):
         if c.verdict != "claimed" or c.event not in events:
             continue
         effects, orders = events[c.event]
+        if c.event in h.brief:
+            effects = [(sent, answered) for sent, answered in effects if not may_expire(h, sent, c.at)]
         completed = count((answered for _, answered in effects), h.begun[c.txn])
         if completed > count((sent for sent, _ in orders), c.at):
             yield "claimed again", c.event, f"answered to {c.txn} after {completed} answered completions"
@@ -82,6 +107,8 @@ def never_completed(h):
 STORE_RULES = (durable, one_by_one, claimed_again, never_completed)
 
 
-def expected(h):
-    """event -> what its next claim is answered, of all events with a change."""
-    return {event: "claimed" if forgets else "duplicate" for event, _, forgets in h.changes}
+def expected(h, now):
+    """event -> what its next claim may be answered, of all events with a change."""
+    told = {event: (txn, {"claimed"} if forgets else {"duplicate"}) for event, txn, forgets in h.changes}
+    return {event: may | {"claimed"} if event in h.brief and may_expire(h, h.committing.get(txn, NEVER), now) else may
+            for event, (txn, may) in told.items()}
