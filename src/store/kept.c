@@ -7,7 +7,8 @@
  * become a digest, e.g. of kept claims.  They are the details of runs.  A detail
  * is shown if it is the entry that decides about its event for the caller's
  * snapshot: not if something newer took its place, nor if it stands in a run that
- * was merged into another one, nor if its segment still has it.
+ * was merged into another one, nor if the snapshot does not see the packer; then its
+ * segment, or the older run, still has it.
  *
  * A crash leaves nothing, because nothing is written.
  *

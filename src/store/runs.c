@@ -15,6 +15,11 @@
  * not see the merge looks into it (idem_runs_search with a snapshot): there it finds just
  * the entries that it may see.
  *
+ * The same entry may stand in several places that a snapshot sees: in a segment,
+ * in its run, in the run that it was merged into.  Each of the older copies may be removed
+ * while the snapshot lives, and the newest may not.  So the newest copy is the one that a
+ * statement can rely on from its first row to its last (idem_runs_search_copies).
+ *
  * A crash leaves nothing here.
  *
  * LOCKING: AccessShareLock on slots, one after the other while the marks are
@@ -48,7 +53,8 @@
 typedef struct KnownRun
 {
 	IdemRun		run;
-	bool		replaced;		/* merged into another run */
+	const IdemRun *replaced_by; /* the first run that it was merged into;
+								 * NULL: none */
 } KnownRun;
 
 /* The runs of one slot: a restore may have added any number to its own. */
@@ -79,6 +85,7 @@ struct IdemRunSearch
 	MemoryContext context;
 	FullTransactionId next_xid; /* if a snapshot is asked: read after it was
 								 * taken */
+	bool		copies;			/* of several copies search the newest one */
 	IdemSlot   *slots[IDEM_STORE_SLOTS];	/* NULL: not open */
 };
 
@@ -111,7 +118,7 @@ add_run(const IdemRun *run, void *arg)
 			repalloc(slot->runs, slot->size * sizeof(KnownRun));
 	}
 	slot->runs[slot->nruns].run = *run;
-	slot->runs[slot->nruns++].replaced = false;
+	slot->runs[slot->nruns++].replaced_by = NULL;
 }
 
 /*
@@ -144,16 +151,22 @@ read_slot(Reading *reading, int number)
 	idem_slot_close(&slot, AccessShareLock);
 }
 
-/* Was the run merged into a run of the slot? */
-static bool
-slot_replaces(const SlotRuns *slot, const IdemRun *run)
+/*
+ * Note which run of the slot the run was merged into.  After a crash there may be
+ * several; who sees any of them sees the first.
+ */
+static void
+find_replacement(KnownRun *known, const SlotRuns *slot)
 {
 	for (int i = 0; i < slot->nruns; i++)
 	{
-		if (idem_run_was_merged_into(run, &slot->runs[i].run))
-			return true;
+		const IdemRun *other = &slot->runs[i].run;
+
+		if (idem_run_was_merged_into(&known->run, other) &&
+			(known->replaced_by == NULL ||
+			 FullTransactionIdPrecedes(other->packer, known->replaced_by->packer)))
+			known->replaced_by = other;
 	}
-	return false;
 }
 
 /* Find out which runs were replaced by others. */
@@ -166,8 +179,8 @@ find_replaced(RunList *list)
 
 		for (int j = 0; j < slot->nruns; j++)
 		{
-			for (int k = 0; k < list->nslots && !slot->runs[j].replaced; k++)
-				slot->runs[j].replaced = slot_replaces(list->slots[k], &slot->runs[j].run);
+			for (int k = 0; k < list->nslots; k++)
+				find_replacement(&slot->runs[j], list->slots[k]);
 		}
 	}
 }
@@ -228,6 +241,17 @@ idem_runs_end(IdemRunSearch *search)
 	pfree(search);
 }
 
+/* Does the snapshot see the transaction that wrote the run?  Nobody did after a restore. */
+static bool
+is_packer_visible(const IdemRunSearch *search, const IdemRun *run, Snapshot snapshot)
+{
+	FullTransactionId xmin = idem_xid_widen(snapshot->xmin, search->next_xid);
+
+	return U64FromFullTransactionId(run->packer) == 0 ||
+		FullTransactionIdPrecedes(run->packer, xmin) ||
+		!XidInMVCCSnapshot(XidFromFullTransactionId(run->packer), snapshot);
+}
+
 /*
  * Does the snapshot see all of the run?  It does if it saw all
  * transactions whose entries the run has end, or the packer, which began after
@@ -239,17 +263,20 @@ is_run_visible(const IdemRunSearch *search, const IdemRun *run, Snapshot snapsho
 {
 	FullTransactionId xmin = idem_xid_widen(snapshot->xmin, search->next_xid);
 
-	return U64FromFullTransactionId(run->packer) == 0 ||
-		FullTransactionIdPrecedes(run->last_xid, xmin) ||
-		FullTransactionIdPrecedes(run->packer, xmin) ||
-		!XidInMVCCSnapshot(XidFromFullTransactionId(run->packer), snapshot);
+	return FullTransactionIdPrecedes(run->last_xid, xmin) ||
+		is_packer_visible(search, run, snapshot);
 }
 
 /* May the run have entries that count? */
 static bool
 counts(const IdemRunSearch *search, const KnownRun *known, Snapshot snapshot)
 {
-	return snapshot == NULL ? !known->replaced : is_run_visible(search, &known->run, snapshot);
+	if (snapshot == NULL)
+		return known->replaced_by == NULL;
+	if (!search->copies)
+		return is_run_visible(search, &known->run, snapshot);
+	return is_packer_visible(search, &known->run, snapshot) &&
+		(known->replaced_by == NULL || !is_packer_visible(search, known->replaced_by, snapshot));
 }
 
 /* Look into one run; a higher turn than the one found before decides. */
@@ -319,13 +346,29 @@ search_slot(IdemRunSearch *search, const SlotRuns *runs, const pg_uuid_t *digest
  * have read the list anew.  A newer list is as good: whoever searches looks at
  * the state once more.
  */
-void
-idem_runs_search(IdemRunSearch *search, const pg_uuid_t *digest, Snapshot snapshot, bool detail,
-				 IdemRunsFinding *finding)
+static void
+search_all(IdemRunSearch *search, const pg_uuid_t *digest, Snapshot snapshot, bool detail,
+		   IdemRunsFinding *finding)
 {
 	memset(finding, 0, sizeof(*finding));
 	if ((snapshot != NULL || IsolationUsesXactSnapshot()) && kept_list->nslots > 0)
 		search->next_xid = ReadNextFullTransactionId();
 	for (int i = 0; i < kept_list->nslots; i++)
 		search_slot(search, kept_list->slots[i], digest, snapshot, detail, finding);
+}
+
+void
+idem_runs_search(IdemRunSearch *search, const pg_uuid_t *digest, Snapshot snapshot, bool detail,
+				 IdemRunsFinding *finding)
+{
+	search->copies = false;
+	search_all(search, digest, snapshot, detail, finding);
+}
+
+void
+idem_runs_search_copies(IdemRunSearch *search, const pg_uuid_t *digest, Snapshot snapshot,
+						IdemRunsFinding *finding)
+{
+	search->copies = true;
+	search_all(search, digest, snapshot, false, finding);
 }

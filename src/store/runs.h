@@ -52,6 +52,14 @@ extern IdemRunSearch *idem_runs_begin(const IdemStoreState *state, MemoryContext
  */
 extern void idem_runs_search(IdemRunSearch *search, const pg_uuid_t *digest, Snapshot snapshot,
 							 bool detail, IdemRunsFinding *finding);
+
+/*
+ * Search what was copied by packers that the snapshot sees, each entry in its newest
+ * copy.  The snapshot alone decides what is found and where, for as long as it lives
+ * and nothing expires, whatever the packer does meanwhile.
+ */
+extern void idem_runs_search_copies(IdemRunSearch *search, const pg_uuid_t *digest,
+									Snapshot snapshot, IdemRunsFinding *finding);
 extern void idem_runs_end(IdemRunSearch *search);
 
 #endif							/* IDEM_STORE_RUNS_H */

@@ -265,12 +265,10 @@ add_runs_finding(Finding *found, const IdemRunsFinding *runs)
 	};
 }
 
-/* Search the runs that belong to the state that was read last. */
+/* Begin to search the runs that belong to the state that was read last. */
 static void
-search_runs(IdemStore *store, const pg_uuid_t *digest, Snapshot snapshot, bool detail, Finding *found)
+begin_search(IdemStore *store)
 {
-	IdemRunsFinding runs;
-
 	if (store->search != NULL && store->search_state != store->state.value)
 		end_search(store);
 	if (store->search == NULL || !store->state.sealed)
@@ -279,6 +277,15 @@ search_runs(IdemStore *store, const pg_uuid_t *digest, Snapshot snapshot, bool d
 		store->search = idem_runs_begin(&store->state, store->context);
 		store->search_state = store->state.value;
 	}
+}
+
+/* Search the runs that belong to the state that was read last. */
+static void
+search_runs(IdemStore *store, const pg_uuid_t *digest, Snapshot snapshot, bool detail, Finding *found)
+{
+	IdemRunsFinding runs;
+
+	begin_search(store);
 	idem_runs_search(store->search, digest, snapshot, detail, &runs);
 	add_runs_finding(found, &runs);
 }
@@ -377,12 +384,12 @@ predicate_page(const pg_uuid_t *digest)
 }
 
 /*
- * Look at the event once, by a snapshot that is active.  old: the snapshot may
- * be older than a packing, so every segment is looked into: no segment that it
+ * Look for the event in segments, by a snapshot that is active.  old: the snapshot
+ * may be older than a packing, so every segment is looked into: no segment that it
  * could see rows of is emptied while it lives.
  */
 static void
-look_up_once(IdemStore *store, const pg_uuid_t *digest, bool old, bool detail, Finding *found)
+look_up_in_segments(IdemStore *store, const pg_uuid_t *digest, bool old, Finding *found)
 {
 	IdemRingFinding ring;
 
@@ -396,7 +403,6 @@ look_up_once(IdemStore *store, const pg_uuid_t *digest, bool old, bool detail, F
 		idem_ring_look_up(get_segment(store, i, false), digest, GetActiveSnapshot(), &ring);
 		add_ring_finding(found, i, &ring);
 	}
-	search_runs(store, digest, old ? GetActiveSnapshot() : NULL, detail, found);
 }
 
 /*
@@ -416,7 +422,8 @@ look_up(IdemStore *store, const pg_uuid_t *digest, bool detail, Finding *found)
 		read_state(store);
 		PushCopiedSnapshot(old ? GetTransactionSnapshot() : GetLatestSnapshot());
 		UpdateActiveSnapshotCommandId();
-		look_up_once(store, digest, old, detail, found);
+		look_up_in_segments(store, digest, old, found);
+		search_runs(store, digest, old ? GetActiveSnapshot() : NULL, detail, found);
 		PopActiveSnapshot();
 	} while (state_has_changed(store));
 }
@@ -535,16 +542,32 @@ idem_store_lock_out_writers(void)
 
 /* The view of what is in clear */
 
+/*
+ * A statement reads segments first and runs later, and the packer may empty a segment
+ * in between.  So what counts is the newest copy of an entry that the snapshot sees.
+ */
 int16
 idem_store_decider(IdemStore *store, const pg_uuid_t *digest, int64 *run)
 {
 	ResourceOwner saved = enter(store);
 	Finding		found;
+	IdemRunsFinding copy;
 
-	read_state(store);
-	look_up_once(store, digest, true, false, &found);
+	do
+	{
+		CHECK_FOR_INTERRUPTS();
+		read_state(store);
+		look_up_in_segments(store, digest, true, &found);
+		begin_search(store);
+		idem_runs_search_copies(store->search, digest, GetActiveSnapshot(), &copy);
+	} while (state_has_changed(store));
 	leave(saved);
-	*run = found.segment < 0 ? found.run : 0;
+	if (copy.found && copy.entry.turn >= found.row.turn)
+	{
+		*run = copy.run;
+		return copy.entry.turn;
+	}
+	*run = 0;
 	return found.row.turn;
 }
 
@@ -569,8 +592,8 @@ close_for_view(void *arg)
 
 /*
  * Fill in a row as processed_events shows it.  False for a row of one of the
- * extension's own consumers, and for a row that something newer took the place
- * of.
+ * extension's own consumers, and for a row that something newer, or its copy in a
+ * run, took the place of.
  */
 static bool
 show_row(TupleTableSlot *slot, Datum *values, bool *nulls, void *arg)
@@ -580,7 +603,7 @@ show_row(TupleTableSlot *slot, Datum *values, bool *nulls, void *arg)
 		IDEM_RING_RESULT
 	};
 	text	   *consumer;
-	Finding		newest;
+	int64		run;
 
 	slot_getsomeattrs(slot, IDEM_RING_NATTS);
 	consumer = DatumGetTextPP(slot->tts_values[IDEM_RING_CONSUMER]);
@@ -588,9 +611,8 @@ show_row(TupleTableSlot *slot, Datum *values, bool *nulls, void *arg)
 		return false;
 	if (DatumGetChar(slot->tts_values[IDEM_RING_STATE]) == IDEM_ENTRY_FORGOTTEN)
 		return false;
-	read_state(arg);
-	look_up_once(arg, DatumGetUUIDP(slot->tts_values[IDEM_RING_DIGEST]), true, false, &newest);
-	if (newest.row.turn > DatumGetInt16(slot->tts_values[IDEM_RING_TURN]))
+	if (idem_store_decider(arg, DatumGetUUIDP(slot->tts_values[IDEM_RING_DIGEST]), &run) >
+		DatumGetInt16(slot->tts_values[IDEM_RING_TURN]) || run != 0)
 		return false;
 	for (int i = 0; i < lengthof(shown); i++)
 	{

@@ -103,14 +103,15 @@ extern void idem_store_lock_out_writers(void);
 
 /*
  * The entry that decides about an event, as the active snapshot sees it: its
- * turn, 0 if there is none.  *run: the number of the run that it was found in, 0
- * for a segment.
+ * turn, 0 if there is none.  *run: the number of the run that has its newest copy, 0
+ * for a segment.  As long as the snapshot lives the answer is the same, unless the
+ * entry expires.
  */
 extern int16 idem_store_decider(IdemStore *store, const pg_uuid_t *digest, int64 *run);
 
 /*
  * Body of a set-returning function.  Returns the rows of segments that the
- * caller's snapshot sees and that nothing newer takes the place of, except
+ * caller's snapshot sees and that nothing newer, and no run, takes the place of, except
  * those of the extension's own consumers, as consumer, event_id, claimed_at,
  * completed_at, result.  Needs no open store.
  */
