@@ -89,7 +89,7 @@ include $(srcdir)/test/module/module.mk
 -include $(OBJS:.o=.d)
 
 # Objects of one server or compiler are never linked into a library for another.
-BUILD_ID := $(VERSION) $(CC) $(CFLAGS) $(CPPFLAGS)
+BUILD_ID := $(VERSION) $(CC) $(CFLAGS) $(CPPFLAGS) $(KAFKA_OAUTHBEARER)
 $(OBJS): build/id
 ifneq ($(BUILD_ID),$(shell cat build/id 2>/dev/null))
 .PHONY: build/id

@@ -6,7 +6,7 @@
 #	make sinks                    build the programs
 #	make install-sinks            install all programs
 #	make install-sink-postgres    install one program
-#	make check-sink               test codec, framework and programs, in about a minute
+#	make check-sink               test codec, framework and programs, in about two minutes
 #
 # A program has a folder beside this file and a line below, under "The programs".
 
@@ -89,7 +89,20 @@ SINK_CPPFLAGS_postgres = -I$(shell $(PG_CONFIG) --includedir)
 SINK_LIBS_postgres = -L$(shell $(PG_CONFIG) --libdir) -lpq -lpthread
 $(eval $(call sink_program,postgres))
 
-$(eval $(call sink_program,kafka,rdkafka,optional))
+# The kafka sink asks token servers for logins by OAUTHBEARER, through libcurl.
+# Without libcurl, or with KAFKA_OAUTHBEARER=no, the program refuses such logins.
+KAFKA_OAUTHBEARER := $(if $(shell $(PKG_CONFIG) --exists libcurl 2>/dev/null && echo yes),yes,lacking)
+ifeq (yes,$(KAFKA_OAUTHBEARER))
+SINK_CPPFLAGS_kafka = -DKSINK_OAUTHBEARER
+endif
+$(eval $(call sink_program,kafka,rdkafka $(if $(filter yes,$(KAFKA_OAUTHBEARER)),libcurl),optional))
+ifeq (lacking,$(KAFKA_OAUTHBEARER))
+SINK_SKIPPED += sink-skipped-oauthbearer
+.PHONY: sink-skipped-oauthbearer
+sink-skipped-oauthbearer:
+	@echo '$(if $(WERROR),error,warning): idempotency-sink-kafka cannot log in by OAUTHBEARER: $(PKG_CONFIG) finds no libcurl; install the development files, as test/setup/packages.sh build does, or set KAFKA_OAUTHBEARER=no' >&2
+	@$(if $(WERROR),false,true)
+endif
 
 SINK_UNKNOWN := $(filter-out protocol common build $(SINK_FOLDERS), \
 	$(patsubst $(SINK_SRC)/%/,%,$(sort $(dir $(wildcard $(SINK_SRC)/*/*.c)))))

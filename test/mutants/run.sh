@@ -108,11 +108,21 @@ run_tests()
 
 	read -r area tests <<<"$3"
 	case $area in
-		sink) run_python "$tree" postgres_test.py "$tests" ;;
+		sink) run_python "$tree" "$(sink_program "$tests")" "$tests" ;;
 		kafka) run_python "$tree" kafka/tests.py "$tests" ;;
 		*) (cd "$tree" && SKIP_PACKAGES=1 AREA=$area TESTS=$tests TAP_TIMEOUT=$LIMIT \
 			timeout -k 60 $((LIMIT + 60)) test/setup/run.sh) ;;
 	esac >"$log" 2>&1
+}
+
+# sink_program TESTS: which program of test/sink has the tests
+sink_program()
+{
+	! grep -q "^def ${1%% *}(" test/sink/kafka_token_test.py || {
+		echo kafka_token_test.py
+		return
+	}
+	echo postgres_test.py
 }
 
 # run_python TREE PROGRAM TESTS: tests of a sink program

@@ -103,6 +103,7 @@ need_build()
 	need_libpq
 	# Each sink program whose folder is in the tree needs its client library.
 	[ ! -d src/sink/kafka ] || need_lib rdkafka librdkafka-dev
+	[ ! -d src/sink/kafka ] || need_lib libcurl libcurl4-openssl-dev
 	[ ! -d src/sink/rabbitmq ] || need_lib librabbitmq librabbitmq-dev
 	[ ! -d src/sink/redis ] || need_lib hiredis libhiredis-dev
 	[ ! -d src/sink/nats ] || need_lib libnats libnats-dev
@@ -124,6 +125,7 @@ need_sink()
 {
 	need_build
 	need_cmd python3 python3
+	need_cmd openssl openssl
 	need_cmd setpriv util-linux
 	# pgbouncer is in a directory that only root's PATH has
 	[ -x /usr/sbin/pgbouncer ] || need_cmd pgbouncer pgbouncer

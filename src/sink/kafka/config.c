@@ -51,6 +51,28 @@ add_option(KSinkConfig *c, const IdemProtoHello *hello, const char *option, cons
 	return value != NULL;
 }
 
+/* Does the option have this value?  dflt: the value if it is not set. */
+static bool
+is_set_to(const IdemProtoHello *hello, const char *option, const char *value, const char *dflt)
+{
+	char	   *text = idem_sink_option(hello, option, dflt);
+	bool		same = strcmp(text, value) == 0;
+
+	free(text);
+	return same;
+}
+
+/* The value of a boolean option. */
+static bool
+is_on(const IdemProtoHello *hello, const char *option, bool dflt)
+{
+	char	   *text = idem_sink_option(hello, option, dflt ? "on" : "off");
+	bool		on = idem_sink_option_bool(text);
+
+	free(text);
+	return on;
+}
+
 /* Read the password, from its option or from secret_file.  False: p->failure. */
 static bool
 read_password(KSink *p, const IdemProtoHello *hello, char **password)
@@ -64,6 +86,64 @@ read_password(KSink *p, const IdemProtoHello *hello, char **password)
 	if (file != NULL)
 		*password = idem_sink_read_secret(&p->sink, file);
 	free(file);
+	return true;
+}
+
+/*
+ * Take "name=value,name=value" apart into s->extensions.  False: the text is
+ * nothing of that kind.
+ */
+static bool
+split_extensions(KSinkTokenServer *s, char *text)
+{
+	static const char letters[] = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ";
+	char	   *rest = NULL;
+
+	for (char *pair = strtok_r(text, ",", &rest); pair != NULL; pair = strtok_r(NULL, ",", &rest))
+	{
+		size_t		len = strspn(pair, letters);
+
+		if (len == 0 || pair[len] != '=' || (len == 4 && memcmp(pair, "auth", 4) == 0))
+			return false;
+		for (const char *c = pair + len; *c != '\0'; c++)
+			if (*c < ' ' || *c > '~')
+				return false;
+		pair[len] = '\0';
+		s->extensions = idem_sink_realloc(s->extensions, (s->n_extensions + 2) * sizeof(char *));
+		s->extensions[s->n_extensions++] = pair;
+		s->extensions[s->n_extensions++] = pair + len + 1;
+	}
+	return s->n_extensions > 0;
+}
+
+/* Read where tokens come from.  False: p->failure. */
+static bool
+choose_token_server(KSink *p, const IdemProtoHello *hello, char *client, char *secret)
+{
+	KSinkTokenServer *s = &p->config.token_server;
+	char	   *extensions = idem_sink_option(hello, "sasl_extensions", NULL);
+	const char *problem;
+
+	s->url = idem_sink_option(hello, "token_url", NULL);
+	s->rootcert = idem_sink_option(hello, "token_rootcert", NULL);
+	s->scope = idem_sink_option(hello, "token_scope", NULL);
+	s->audience = idem_sink_option(hello, "token_audience", NULL);
+	s->login_in_body = is_set_to(hello, "token_login", "body", "header");
+	s->client = client;
+	s->secret = secret;
+	if (!KSINK_HAS_OAUTHBEARER)
+		return idem_sink_fail(&p->failure, IDEM_PROTO_REJECTED, "0A000",
+							  "this program was built without libcurl: it cannot log in by OAUTHBEARER");
+	if (s->url == NULL)
+		return idem_sink_fail(&p->failure, IDEM_PROTO_REJECTED, "HV00B", "a login by OAUTHBEARER needs the option \"token_url\"");
+	problem = ksink_check_token_server(s);
+	if (problem == NULL && s->plain && (hello->flags & IDEM_PROTO_REQUIRE_PASSWORD))
+		problem = "must begin with https://: server and relay are not both a superuser's";
+	if (problem != NULL)
+		return idem_sink_fail(&p->failure, IDEM_PROTO_REJECTED, "HV024", "option \"token_url\" %s", problem);
+	if (extensions != NULL && !split_extensions(s, extensions))
+		return idem_sink_fail(&p->failure, IDEM_PROTO_REJECTED, "HV024",
+							  "option \"sasl_extensions\" must be name=value, several separated by commas; names are of letters");
 	return true;
 }
 
@@ -87,8 +167,14 @@ add_login(KSink *p, const IdemProtoHello *hello, const char *protocol)
 	if (mechanism == NULL || user == NULL || password == NULL)
 		return idem_sink_fail(&p->failure, IDEM_PROTO_REJECTED, "HV00B",
 							  "a login needs the options \"sasl_mechanism\", \"user\", and \"password\" or \"secret_file\"");
+	ksink_keep_password(password);
 	c->scram = strncmp(mechanism, "SCRAM", 5) == 0;
 	add(c, "sasl.mechanisms", mechanism);
+	if (strcmp(mechanism, "OAUTHBEARER") == 0)
+		return choose_token_server(p, hello, user, password);
+	if (idem_sink_option(hello, "token_url", NULL) != NULL)
+		return idem_sink_fail(&p->failure, IDEM_PROTO_REJECTED, "HV00B",
+							  "option \"token_url\" needs the option \"sasl_mechanism\" with \"OAUTHBEARER\"");
 	add(c, "sasl.username", user);
 	add(c, "sasl.password", password);
 	return true;
@@ -111,7 +197,8 @@ add_security(KSink *p, const IdemProtoHello *hello)
 	if (add_option(c, hello, "sslkey", "ssl.key.location") != certificate)
 		return idem_sink_fail(&p->failure, IDEM_PROTO_REJECTED, "HV00B",
 							  "options \"sslcert\" and \"sslkey\" need each other");
-	add_option(c, hello, "sslpassword", "ssl.key.password");
+	if (add_option(c, hello, "sslpassword", "ssl.key.password"))
+		ksink_keep_password(idem_sink_option(hello, "sslpassword", NULL));
 	if (certificate && !tls)
 		return idem_sink_fail(&p->failure, IDEM_PROTO_REJECTED, "HV00B",
 							  "option \"sslcert\" needs the option \"security_protocol\" with \"ssl\" or \"sasl_ssl\"");
@@ -157,28 +244,6 @@ choose_topics(KSink *p, const IdemProtoHello *hello)
 	c->position_topic = idem_sink_strdup(name, strlen(name));
 	free(position);
 	return true;
-}
-
-/* Does the option have this value?  dflt: the value if it is not set. */
-static bool
-is_set_to(const IdemProtoHello *hello, const char *option, const char *value, const char *dflt)
-{
-	char	   *text = idem_sink_option(hello, option, dflt);
-	bool		same = strcmp(text, value) == 0;
-
-	free(text);
-	return same;
-}
-
-/* The value of a boolean option. */
-static bool
-is_on(const IdemProtoHello *hello, const char *option, bool dflt)
-{
-	char	   *text = idem_sink_option(hello, option, dflt ? "on" : "off");
-	bool		on = idem_sink_option_bool(text);
-
-	free(text);
-	return on;
 }
 
 bool

@@ -12,12 +12,14 @@
  * a log line, and nowhere else.
  *
  * INVARIANT
- *	No text has a secret: librdkafka names brokers, topics and mechanisms.
+ *	No text has a secret.  librdkafka names brokers, topics and mechanisms, but it
+ *	quotes what a broker says of a login, and brokers know the password or the token.
+ *	A text with a part of either in it is not shown.
  *
  * LOCKING
- *	complaint_lock, around the kept line; nothing else is locked inside.
+ *	complaint_lock, around all variables of this file; nothing else is locked inside.
  * MEMORY
- *	None of its own.
+ *	Copies of the secrets.
  *
  * Copyright (c) 2026, the idempotency developers
  *
@@ -26,21 +28,44 @@
  *
  *-------------------------------------------------------------------------
  */
+#define _GNU_SOURCE				/* memmem */
+
 #include <pthread.h>
 #include <stdarg.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "sink/kafka/sink.h"
 
+#define SECRET_RUN	12			/* characters of a secret that count as the
+								 * secret */
+#define HIDDEN		"the reason is not shown, because it has a part of the password or of the token in it"
+
 static pthread_mutex_t complaint_lock = PTHREAD_MUTEX_INITIALIZER;
 static char complaint[IDEM_PROTO_MAX_MESSAGE];
 static bool login_refused;
+static bool token_server_out;
+static char *secrets[4];		/* two passwords, then two tokens */
 static rd_kafka_resp_err_t transaction_error;
+
+/* Does the token server not answer? */
+static bool
+is_token_server_out(void)
+{
+	bool		out;
+
+	pthread_mutex_lock(&complaint_lock);
+	out = token_server_out;
+	pthread_mutex_unlock(&complaint_lock);
+	return out;
+}
 
 KSinkBlame
 ksink_blame(rd_kafka_resp_err_t err)
 {
+	if (err == RD_KAFKA_RESP_ERR__AUTHENTICATION && is_token_server_out())
+		return KSINK_BLAME_OUTAGE;
 	switch (err)
 	{
 		case RD_KAFKA_RESP_ERR_MSG_SIZE_TOO_LARGE:
@@ -125,23 +150,78 @@ bool
 ksink_fail_for_error(KSink *p, rd_kafka_resp_err_t err, const char *doing, const char *text)
 {
 	KSinkBlame	blame = ksink_blame(err);
+	const char *shown = text != NULL && text[0] != '\0' ? ksink_without_secrets(text) : rd_kafka_err2str(err);
 	char		more[IDEM_PROTO_MAX_MESSAGE] = "";
 
 	if (blame == KSINK_BLAME_OUTAGE)
 		ksink_last_complaint(more, sizeof(more));
 	return idem_sink_fail(&p->failure, blame == KSINK_BLAME_CONFIG || blame == KSINK_BLAME_EVENT ?
 						  IDEM_PROTO_REJECTED : IDEM_PROTO_OUTAGE,
-						  ksink_sqlstate(err), "could not %s: %s%s%.600s", doing,
-						  text != NULL && text[0] != '\0' ? text : rd_kafka_err2str(err),
+						  ksink_sqlstate(err), "could not %s: %s%s%.600s", doing, shown,
 						  more[0] != '\0' ? "; " : "", more);
 }
 
-/* Keep a line, from any thread. */
+void
+ksink_keep_password(const char *secret)
+{
+	pthread_mutex_lock(&complaint_lock);
+	free(secrets[1]);
+	secrets[1] = secrets[0];
+	secrets[0] = idem_sink_strdup(secret, strlen(secret));
+	pthread_mutex_unlock(&complaint_lock);
+}
+
+void
+ksink_keep_token(const char *secret)
+{
+	pthread_mutex_lock(&complaint_lock);
+	free(secrets[3]);
+	secrets[3] = secrets[2];
+	secrets[2] = idem_sink_strdup(secret, strlen(secret));
+	pthread_mutex_unlock(&complaint_lock);
+}
+
+/* Has the text the secret in it, or a run of its characters? */
+static bool
+has_part_of(const char *text, const char *secret)
+{
+	size_t		len = strlen(secret);
+	size_t		run = len < SECRET_RUN ? len : SECRET_RUN;
+
+	for (size_t i = 0; run > 0 && i + run <= len; i++)
+		if (memmem(text, strlen(text), secret + i, run) != NULL)
+			return true;
+	return false;
+}
+
+const char *
+ksink_without_secrets(const char *text)
+{
+	bool		found = false;
+
+	pthread_mutex_lock(&complaint_lock);
+	for (int i = 0; i < 4; i++)
+		found = found || (secrets[i] != NULL && has_part_of(text, secrets[i]));
+	pthread_mutex_unlock(&complaint_lock);
+	return found ? HIDDEN : text;
+}
+
+/* Keep a line, from any thread.  Its beginning names the broker. */
 static void
 complain(const char *text)
 {
+	const char *shown = ksink_without_secrets(text);
+	const char *end = shown != text ? strstr(text, ": ") : NULL;
+	char		broker[IDEM_PROTO_MAX_MESSAGE] = "";
+
+	if (end != NULL)
+	{
+		snprintf(broker, sizeof(broker), "%.*s", (int) (end + 2 - text), text);
+		if (ksink_without_secrets(broker) != broker)
+			broker[0] = '\0';
+	}
 	pthread_mutex_lock(&complaint_lock);
-	snprintf(complaint, sizeof(complaint), "%s", text);
+	snprintf(complaint, sizeof(complaint), "%.500s%s", broker, shown);
 	pthread_mutex_unlock(&complaint_lock);
 }
 
@@ -202,7 +282,8 @@ ksink_error_callback(rd_kafka_t *rk, int err, const char *reason, void *opaque)
 	{
 		complain(reason);
 		pthread_mutex_lock(&complaint_lock);
-		login_refused = true;
+		if (!token_server_out)
+			login_refused = true;
 		pthread_mutex_unlock(&complaint_lock);
 	}
 }
@@ -212,6 +293,14 @@ ksink_last_complaint(char *dst, size_t cap)
 {
 	pthread_mutex_lock(&complaint_lock);
 	snprintf(dst, cap, "%s", complaint);
+	pthread_mutex_unlock(&complaint_lock);
+}
+
+void
+ksink_note_token_server(bool answers)
+{
+	pthread_mutex_lock(&complaint_lock);
+	token_server_out = !answers;
 	pthread_mutex_unlock(&complaint_lock);
 }
 

@@ -69,9 +69,21 @@ static const IdemSinkOption idem_sink_kafka_options[] = {
 	{.name = "security_protocol", .where = IDEM_OPTION_SERVER,
 	.type = IDEM_OPTION_CHOICE, .choices = "plaintext ssl sasl_plaintext sasl_ssl"},
 	{.name = "sasl_mechanism", .where = IDEM_OPTION_SERVER,
-	.type = IDEM_OPTION_CHOICE, .choices = "PLAIN SCRAM-SHA-256 SCRAM-SHA-512"},
+	.type = IDEM_OPTION_CHOICE, .choices = "PLAIN SCRAM-SHA-256 SCRAM-SHA-512 OAUTHBEARER"},
 	{.name = "sslrootcert", .where = IDEM_OPTION_SERVER,
 	.type = IDEM_OPTION_TEXT, .superuser = true},
+
+	/* OAUTHBEARER: the token endpoint, asked with user and password */
+	{.name = "token_url", .where = IDEM_OPTION_SERVER, .type = IDEM_OPTION_TEXT},
+	{.name = "token_scope", .where = IDEM_OPTION_SERVER, .type = IDEM_OPTION_TEXT},
+	{.name = "token_audience", .where = IDEM_OPTION_SERVER, .type = IDEM_OPTION_TEXT},
+	/* where the request has user and password: a header, or its body */
+	{.name = "token_login", .where = IDEM_OPTION_SERVER,
+	.type = IDEM_OPTION_CHOICE, .choices = "header body"},
+	{.name = "token_rootcert", .where = IDEM_OPTION_SERVER,
+	.type = IDEM_OPTION_TEXT, .superuser = true},
+	/* name=value, several separated by commas: sent to the brokers at login */
+	{.name = "sasl_extensions", .where = IDEM_OPTION_SERVER, .type = IDEM_OPTION_TEXT},
 
 	IDEM_SINK_LOGIN_OPTIONS,
 	{.name = NULL}

@@ -50,6 +50,7 @@ new_conf(KSink *p)
 	rd_kafka_conf_set_opaque(conf, p);
 	rd_kafka_conf_set_log_cb(conf, ksink_log_callback);
 	rd_kafka_conf_set_error_cb(conf, ksink_error_callback);
+	ksink_want_tokens(p, conf);
 	for (int i = 0; p->config.properties[i].name != NULL; i++)
 	{
 		if (!set(p, conf, p->config.properties[i].name, p->config.properties[i].value))
@@ -71,7 +72,13 @@ new_handle(KSink *p, rd_kafka_type_t type, rd_kafka_conf_t *conf)
 	if (rk == NULL)
 	{
 		rd_kafka_conf_destroy(conf);
-		idem_sink_fail(&p->failure, IDEM_PROTO_REJECTED, "HV024", "librdkafka cannot use the options: %s", problem);
+		idem_sink_fail(&p->failure, IDEM_PROTO_REJECTED, "HV024", "librdkafka cannot use the options: %s",
+					   ksink_without_secrets(problem));
+	}
+	else if (!ksink_start_tokens(p, rk))
+	{
+		rd_kafka_destroy(rk);
+		rk = NULL;
 	}
 	return rk;
 }

@@ -36,6 +36,13 @@
 #define KSINK_LEAST_VERSION		0x020002ff
 #define KSINK_LEAST_VERSION_TEXT	"2.0.2"
 
+/* Logins by OAUTHBEARER need libcurl when the program is built. */
+#ifdef KSINK_OAUTHBEARER
+#define KSINK_HAS_OAUTHBEARER	true
+#else
+#define KSINK_HAS_OAUTHBEARER	false
+#endif
+
 #define KSINK_MAX_TOPIC			249 /* bytes of a topic's name */
 #define KSINK_TOPIC_LISTS		256
 #define KSINK_MAX_BATCH_EVENTS	10000
@@ -119,6 +126,22 @@ typedef enum KSinkFormat
 	KSINK_CE_STRUCTURED
 } KSinkFormat;
 
+/* Where access tokens come from, and what is said to get one. */
+typedef struct KSinkTokenServer
+{
+	char	   *url;			/* NULL: the login needs no token */
+	char		origin[256];	/* the part of the URL that messages show */
+	bool		plain;			/* http, to this machine */
+	char	   *rootcert;		/* file; NULL: the system's certificates */
+	char	   *client;
+	char	   *secret;
+	char	   *scope;			/* or NULL */
+	char	   *audience;		/* or NULL */
+	bool		login_in_body;
+	char	  **extensions;		/* of the login: name, value, name, ... */
+	size_t		n_extensions;	/* names and values */
+} KSinkTokenServer;
+
 typedef struct KSinkConfig
 {
 	bool		exactly_once;
@@ -132,6 +155,7 @@ typedef struct KSinkConfig
 	bool		create_topics;
 	KSinkFormat format;
 	bool		scram;			/* the login is by SCRAM */
+	KSinkTokenServer token_server;
 	bool		json_key;
 	bool		tombstones;
 	int			transaction_timeout;	/* ms */
@@ -332,6 +356,51 @@ extern rd_kafka_t *ksink_open_reader(KSink *p, bool committed);
 /* Wait until the brokers answer.  A part of a job.  False: p->failure. */
 extern bool ksink_connect(KSink *p, int64_t deadline);
 
+/* token.c */
+
+/* A part of a job: wait until there is a token for logins.  False: p->failure. */
+extern bool ksink_await_token(KSink *p, int64_t deadline);
+
+/* Let the handle that is made from conf ask for tokens, and once it is made. */
+extern void ksink_want_tokens(KSink *p, rd_kafka_conf_t *conf);
+
+/* The second part of it.  False: p->failure. */
+extern bool ksink_start_tokens(KSink *p, rd_kafka_t *rk);
+
+/* tokenserver.c */
+
+/* What a token server gives. */
+typedef struct KSinkGrant
+{
+	char	   *token;			/* owned */
+	int64_t		life;			/* ms */
+} KSinkGrant;
+
+typedef enum KSinkTokenEnd
+{
+	KSINK_TOKEN_GRANTED,
+	KSINK_TOKEN_REFUSED,		/* another try does not help */
+	KSINK_TOKEN_OUTAGE
+} KSinkTokenEnd;
+
+/* Check s->url, and take it apart.  Returns NULL, or what is wrong with the option. */
+extern const char *ksink_check_token_server(KSinkTokenServer *s);
+
+/*
+ * Ask for a token, for at most timeout ms.  problem: why there is none; it has
+ * no byte of the server's answer.
+ */
+extern KSinkTokenEnd ksink_ask_token_server(const KSinkTokenServer *s, int timeout,
+											KSinkGrant *grant, char *problem, size_t cap);
+
+/* grant.c */
+
+/* Read the answer of a token server.  Returns NULL, or what is wrong with it. */
+extern const char *ksink_read_grant(const char *answer, size_t len, KSinkGrant *grant);
+
+/* Which of the errors of RFC 6749 does the answer name?  NULL: none. */
+extern const char *ksink_read_denial(const char *answer, size_t len);
+
 /* topic.c */
 
 /*
@@ -397,6 +466,19 @@ extern void ksink_log_callback(const rd_kafka_t *rk, int level, const char *faci
 							   const char *text);
 extern void ksink_error_callback(rd_kafka_t *rk, int err, const char *reason, void *opaque);
 extern void ksink_last_complaint(char *dst, size_t cap);
+
+/*
+ * Text that has this in it is not shown.  A token replaces the one before the
+ * last; passwords stay.
+ */
+extern void ksink_keep_password(const char *secret);
+extern void ksink_keep_token(const char *secret);
+
+/* The text, or a text in its place if it has a secret in it. */
+extern const char *ksink_without_secrets(const char *text);
+
+/* While the token server does not answer, a login that fails is no refusal. */
+extern void ksink_note_token_server(bool answers);
 
 /* Why the brokers refused a partition to the transaction; forgets it. */
 extern rd_kafka_resp_err_t ksink_take_transaction_error(void);

@@ -68,7 +68,7 @@ check_fixed_topic(KSink *p, int64_t deadline)
 static bool
 connect_job(KSink *p)
 {
-	return ksink_open_producer(p) && ksink_connect(p, steps_deadline) && check_fixed_topic(p, steps_deadline) &&
+	return ksink_await_token(p, steps_deadline) && ksink_open_producer(p) && ksink_connect(p, steps_deadline) && check_fixed_topic(p, steps_deadline) &&
 		(!p->config.exactly_once || ksink_check_position_topic(p, steps_deadline));
 }
 
@@ -141,6 +141,8 @@ renew_job(KSink *p)
 	int			partitions;
 
 	ksink_close_producer(p);
+	if (!ksink_await_token(p, steps_deadline))
+		return false;
 	/* do not fence a twin that has taken over */
 	if (p->config.exactly_once && !look_job(p))
 		return false;
