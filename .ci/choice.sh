@@ -32,6 +32,7 @@ sql/install/              mutants
 test/analysis/            analysis
 test/clients/             clients
 doc/howto/languages.md    clients
+doc/howto/kafka-consume.md kafka
 test/sink/kafka/          kafka
 test/python/              history points environment
 test/crash/points         points
@@ -59,7 +60,7 @@ seconds()
 		bare) echo 200 ;;
 		fuzz) echo 180 ;;
 		clients) echo 200 ;;
-		kafka) echo 720 ;;
+		kafka) echo 900 ;;
 		mutants) echo $((60 + 7 * $(wc -w <<<"$2"))) ;;
 		*) echo "${faults:-600}" ;;
 	esac

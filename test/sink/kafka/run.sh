@@ -1,7 +1,7 @@
 #!/bin/bash
 # Run the tests of the kafka sink against real brokers: `make test-kafka`.
 #
-#	run.sh [TEST...]	default: all
+#	run.sh [TEST...]	default: all, and consume.sh
 #	KILLS=n				then run kills.sh with so many kills
 #	ALLOW_OFFLINE=1		if the broker cannot be fetched, name the tests as NOT RUN
 #	KEEP=1				leave the brokers' directories behind
@@ -46,11 +46,17 @@ ended=${PIPESTATUS[0]}
 passed=$((1 + $(grep -cE '^ok ' "$log")))
 failed=$(grep -cE '^not ok ' "$log")
 [ "$ended" = 0 ] || [ "$failed" != 0 ] || failed=1
-if [ -n "${KILLS:-}" ]; then
-	SKIP_PACKAGES=1 test/sink/kafka/kills.sh 2>&1 | tee "$log"
+
+# part COMMAND...: run the command, show its output, add up its last line.
+part()
+{
+	"$@" 2>&1 | tee "$log"
 	tally "$log" "${PIPESTATUS[0]}"
 	passed=$((passed + TALLY_GOOD))
 	failed=$((failed + TALLY_BAD))
-fi
+}
+
+[ $# -gt 0 ] || part env -u KILLS test/sink/kafka/consume.sh
+[ -z "${KILLS:-}" ] || part env SKIP_PACKAGES=1 test/sink/kafka/kills.sh
 echo "$passed passed, $failed failed"
 [ "$failed" = 0 ] && [ "$passed" -gt 0 ]

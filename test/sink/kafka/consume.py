@@ -1,0 +1,300 @@
+#!/usr/bin/python3
+"""Kill the consumers of doc/howto/kafka-consume.md again and again, and judge what they did.
+
+    consume.py SEED KILLS WORK NAME...
+
+PGHOST and PGPORT lead to a server with a database per name, made by consume.sh; the
+program is in the directory NAME beside this file's copy, ready to run.  One topic has
+events, their repeats in any partition, events of aborted transactions, and poison.  Two
+processes of each language consume it as a group.  While the topic grows, a process is
+killed, or stopped for longer than its session lasts, or loses its connection, or is asked
+to end; what has ended is started again.  The last lines are "ok NAME" or "NOT OK NAME",
+and "N passed, N failed".
+"""
+import base64
+import collections
+import os
+import pathlib
+import random
+import signal
+import subprocess
+import sys
+import time
+import traceback
+import uuid
+
+import psycopg2
+
+sys.dont_write_bytecode = True
+sys.path[0] = str(pathlib.Path(__file__).resolve().parent.parent)
+
+from kafka.broker import JAVA, Broker  # noqa: E402
+
+HERE = pathlib.Path(__file__).resolve().parent
+PROCESSES = 2
+PARTITIONS = 6
+CUSTOMERS = 20
+SESSION = 2000
+TOPIC = "orders"
+PROGRAMS = {
+    "python": ["venv/bin/python", "-B", "billing.py"],
+    "java": [*JAVA, "-Xmx128m", "-Dorg.slf4j.simpleLogger.defaultLogLevel=warn", "-cp", "classes:lib/*", "Billing"],
+    "go": ["./billing"],
+}
+# What is done to a process, and how often.
+ACTS = {"kill": 6, "freeze": 2, "disconnect": 1, "end": 1}
+TIMEOUT = 120
+
+
+class Finding(Exception):
+    """A program did what it may not."""
+
+
+def until(what, condition, timeout=TIMEOUT):
+    deadline = time.monotonic() + timeout
+    while not condition():
+        if time.monotonic() > deadline:
+            raise Finding(f"never: {what() if callable(what) else what}")
+        time.sleep(0.05)
+
+
+class Feed:
+    """The topic, and what a right consumer makes of it."""
+
+    def __init__(self, broker, rng):
+        self.rng = rng
+        self.proc = subprocess.Popen([*JAVA, "-Dorg.slf4j.simpleLogger.defaultLogLevel=off", "-cp", f"{broker.jars}/*",
+                                      HERE / "consume/Feed.java", broker.address, TOPIC],
+                                     stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+        self.events = {}                                # id -> (customer, total)
+        self.poison = set()                             # (partition, offset)
+        self.ends = {}                                  # partition -> the offset behind its last committed record
+        self.repeats = self.aborted = 0
+
+    def draw(self):
+        """(key, id, value, is it poison) of a record."""
+        rng = self.rng
+        key, event, total = f"customer {rng.randrange(CUSTOMERS)}", str(uuid.UUID(int=rng.getrandbits(128), version=4)), \
+            rng.randrange(1, 1000)
+        value = b'{"total": %d}' % total
+        if rng.random() < 0.2 and self.events:
+            event = rng.choice(list(self.events))
+            key, total = self.events[event]
+            return key.encode(), rng.choice((event, event.upper())).encode(), b'{"total": %d}' % total, False
+        if rng.random() < 0.05:
+            key, event = key.encode(), event.encode()
+            return (*rng.choice((
+                (key, None, value), (key, b"7", value), (key, b"\xff", value), (None, event, value), (key, event, None),
+                (key, event, b"{"), (key, event, b'{"total": "much"}'), (key, event, b'{"sum": 1}'),
+                (key, event, b"\0"), (key, event, b'{"total": "\xff"}'))), True)
+        return key.encode(), event.encode(), value, False
+
+    def transaction(self, n=None):
+        """Write some records, most of them for good."""
+        rng = self.rng
+        records = [self.draw() for _ in range(n or rng.randrange(1, 40))]
+        if rng.random() < 0.1:
+            # a twin of one of its own events, in another partition at the same time
+            records.append(records[0])
+        good = rng.random() < 0.85
+        for key, event, value, _ in records:
+            words = ("-" if w is None else base64.b64encode(w).decode() for w in (key, event, value))
+            self.proc.stdin.write("\t".join(["send", str(rng.randrange(PARTITIONS)), *words]) + "\n")
+        self.proc.stdin.write("commit\n" if good else "abort\n")
+        self.proc.stdin.flush()
+        answers = list(iter(self.proc.stdout.readline, "ok\n")) if self.proc.poll() is None else []
+        if not good:
+            self.aborted += len(records)
+            return
+        for (key, event, value, bad), line in zip(records, answers, strict=True):
+            partition, offset = map(int, line.split())
+            self.ends[partition] = offset + 1
+            if bad:
+                self.poison.add((partition, offset))
+                continue
+            event = event.decode().lower()
+            self.repeats += event in self.events
+            self.events[event] = (key.decode(), int(value[len('{"total": '):-1]))
+
+    def close(self):
+        self.proc.stdin.close()
+        self.proc.wait(60)
+
+
+class Group:
+    """The processes of one language and their database."""
+
+    def __init__(self, name, broker, work):
+        self.name = name
+        self.log = work / f"{name}.log"
+        self.conn = psycopg2.connect(dbname=name, user="postgres")
+        self.conn.autocommit = True
+        server = f"{self.value('SHOW port')}/{name}"
+        self.env = {**os.environ, "PGUSER": "shop", "PGDATABASE": name, "KAFKA_BROKERS": broker.address,
+                    "KAFKA_GROUP": f"billing-{name}", "KAFKA_TOPIC": TOPIC, "KAFKA_SESSION_TIMEOUT": str(SESSION),
+                    "JDBC_URL": f"jdbc:postgresql://127.0.0.1:{server}?user=shop"}
+        self.procs = [None] * PROCESSES
+        self.owner = {}                                 # partition -> the process that was seen to store
+        self.acts = collections.Counter()
+        self.ended = collections.Counter()
+        self.frozen = []                                # (until when, process)
+        for i in range(PROCESSES):
+            self.start(i)
+
+    def rows(self, query):
+        with self.conn.cursor() as cursor:
+            cursor.execute(query)
+            return cursor.fetchall()
+
+    def value(self, query):
+        return self.rows(query)[0][0]
+
+    def start(self, i):
+        with open(self.log, "ab") as log:
+            self.procs[i] = subprocess.Popen(PROGRAMS[self.name], cwd=HERE / "consume" / self.name, stdin=subprocess.DEVNULL,
+                                             stdout=log, stderr=log, env={**self.env, "PGAPPNAME": f"billing {i}"})
+
+    def tend(self):
+        """Start what has ended, let go on what was stopped for long enough."""
+        for due, proc in list(self.frozen):
+            if time.monotonic() > due:
+                self.frozen.remove((due, proc))
+                proc.send_signal(signal.SIGCONT)
+        for i, proc in enumerate(self.procs):
+            if proc.poll() is not None:
+                self.ended[proc.returncode] += 1
+                self.start(i)
+
+    def act(self, what, rng):
+        i = rng.randrange(PROCESSES)
+        proc = self.procs[i]
+        if proc.poll() is not None or any(p is proc for _, p in self.frozen):
+            return False
+        if what == "kill":
+            proc.kill()
+        elif what == "end":
+            proc.terminate()
+        elif what == "freeze":
+            proc.send_signal(signal.SIGSTOP)
+            self.frozen.append((time.monotonic() + SESSION / 1000 + rng.random() * 3, proc))
+        elif not self.rows("SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE usename = 'shop' AND "
+                           f"datname = '{self.name}' ORDER BY random() LIMIT 1"):
+            return False
+        self.acts[what] += 1
+        return True
+
+    def offsets(self):
+        return {p: o for p, o in self.rows("SELECT kafka_partition, next_offset FROM kafka_offsets") if o >= 0}
+
+    def stop(self):
+        """Ask all to end; how they ended."""
+        for _, proc in self.frozen:
+            proc.send_signal(signal.SIGCONT)
+        for proc in self.procs:
+            if proc.poll() is None:
+                proc.terminate()
+        return [proc.wait(30) for proc in self.procs]
+
+    def kill(self):
+        for proc in self.procs:
+            if proc and proc.poll() is None:
+                proc.kill()
+                proc.wait()
+
+    def verdicts(self, feed):
+        """(is it good, what it is, what was found)"""
+        owed = collections.Counter()
+        for customer, total in feed.events.values():
+            owed[customer] += total
+        found = {customer: int(o) for customer, o in self.rows("SELECT customer, owed FROM accounts")}
+        yield found == dict(owed), "each event's effect is there once", f"{found}, not {dict(owed)}"
+        causes = collections.Counter(c for c, in self.rows(
+            "SELECT payload->>'cause' FROM idempotency.outbox_events WHERE event_type = 'AccountCharged'"))
+        lost, twice = set(feed.events) - set(causes), {c for c, n in causes.items() if n != 1}
+        yield not lost and not twice and set(causes) == set(feed.events), "each event has enqueued one event", \
+            f"lost {list(lost)[:5]}, repeated {list(twice)[:5]}, foreign {list(set(causes) - set(feed.events))[:5]}"
+        rejected = set(self.rows("SELECT kafka_partition, kafka_offset FROM rejected_messages"))
+        yield rejected == feed.poison, "the poison is set aside, and only the poison", \
+            f"{sorted(rejected ^ feed.poison)[:5]} of {len(rejected)} and {len(feed.poison)}"
+        yield self.offsets() == feed.ends, "the offsets are those of the end", f"{self.offsets()}, not {feed.ends}"
+
+
+def say(text):
+    print(text, flush=True)
+
+
+def run(rng, kills, feed, groups):
+    """Kill, while the topic grows."""
+    # a group that has not got going is not worth a kill
+    until("each group has begun", lambda: feed.transaction() or all(
+        g.tend() or len(g.offsets()) == PARTITIONS for g in groups))
+    due = {g: kills for g in groups}
+    moved = {g: (sum(g.offsets().values()), time.monotonic()) for g in groups}
+    while any(due.values()):
+        feed.transaction()
+        for g in groups:
+            g.tend()
+            now = sum(g.offsets().values())
+            at, since = moved[g]
+            if time.monotonic() - since > TIMEOUT:
+                raise Finding(f"{g.name} does not go on")
+            if now > at:
+                moved[g] = now, time.monotonic()
+                # it is at work: any moment will do
+                if due[g] and g.act(rng.choices(list(ACTS), list(ACTS.values()))[0], rng):
+                    due[g] -= 1
+        time.sleep(rng.random() * 0.3)
+    feed.transaction(50 * PARTITIONS)
+
+
+def main():
+    seed, kills, work, *names = sys.argv[1:]
+    rng, began = random.Random(seed), time.monotonic()
+    results, groups, broker = [], [], None
+    try:
+        broker = Broker(group_min_session_timeout_ms=1000)
+        broker.topic(TOPIC, PARTITIONS)
+        feed = Feed(broker, random.Random(f"{seed}/feed"))
+        groups += [Group(name, broker, pathlib.Path(work)) for name in names]
+        run(rng, int(kills), feed, groups)
+        killed = time.monotonic()
+        for g in groups:
+            until(lambda: f"{g.name} is at the end: {g.offsets()}, not {feed.ends}",    # noqa: B023
+                  lambda: [each.tend() for each in groups] and g.offsets() == feed.ends)  # noqa: B023
+        feed.close()
+        for g in groups:
+            # those that are still starting are asked to end when they consume
+            statuses = g.stop()
+            results += [(good, f"{g.name}: {what}", why) for good, what, why in g.verdicts(feed)]
+            results.append((all(s in ENDS[g.name] for s in statuses), f"{g.name}: they end when asked to", str(statuses)))
+            results.append((sum(g.acts.values()) >= int(kills), f"{g.name}: {dict(g.acts)}", "too few"))
+            log = g.log.read_text(errors="replace")
+            say(f"   {g.name}: ended with {dict(g.ended)}, {log.count('another owner now')} times for another owner, "
+                f"{log.count('again: ')} tries again")
+        say(f"   {len(feed.events)} events, {feed.repeats} repeats, {len(feed.poison)} poison, {feed.aborted} aborted; "
+            f"kills took {killed - began:.0f} s, all {time.monotonic() - began:.0f} s; seed {seed}")
+        results.append((feed.repeats and feed.poison and feed.aborted, "there were repeats, poison and aborted events", "none"))
+    except Exception as error:  # noqa: every failure has to be counted
+        if not isinstance(error, Finding):
+            traceback.print_exc()
+        results.append((False, "consume", f"{type(error).__name__}: {error}; seed {seed}"))
+    finally:
+        for g in groups:
+            g.kill()
+        if broker:
+            broker.remove()
+    bad = [what for good, what, _ in results if not good]
+    for good, what, why in results:
+        say(f"ok {what}" if good else f"NOT OK {what}: {why}")
+    for g in groups:
+        if any(what.startswith((g.name, "consume")) for what in bad):
+            say("\n".join(f"    | {line}" for line in g.log.read_text(errors="replace").splitlines()[-30:]))
+    say(f"{len(results) - len(bad)} passed, {len(bad)} failed")
+    return bool(bad)
+
+
+# How a program ends that is asked to; a JVM tells the signal.
+ENDS = {"python": (0,), "go": (0,), "java": (0, 143)}
+
+if __name__ == "__main__":
+    sys.exit(main())

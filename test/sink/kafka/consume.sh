@@ -1,0 +1,150 @@
+#!/bin/bash
+# Run the consumers of doc/howto/kafka-consume.md and kill them; see consume.py.
+#
+#	consume.sh [NAME...]	page python java go, default: all
+#	KILLS=12			so many of each language
+#	SEED=n				repeat the schedule of an earlier run
+#	ALLOW_OFFLINE=1		name, but do not count, what cannot be fetched
+#	KEEP=1				leave the work directory behind
+#	SKIP_PACKAGES=1		do not look for missing packages
+#
+# The drivers, of the versions that the folders of consume/ name, come from where this
+# machine's pip, Maven and Go get packages, and go to the work directory.  "page" compares
+# the page with the programs.
+set -uo pipefail
+cd "$(dirname "$0")/../../.." || exit 1
+exec </dev/null
+# shellcheck source=test/setup/count.sh
+. test/setup/count.sh
+# shellcheck source=test/setup/tally.sh
+. test/setup/tally.sh
+# shellcheck source=test/crash/stage.sh
+. test/crash/stage.sh
+
+ALL="page python java go"
+names=${*:-$ALL}
+for name in $names; do
+	[[ " $ALL " == *" $name "* ]] || give_up "consume: no such program: $name (there are: $ALL)"
+done
+[ -n "${SKIP_PACKAGES:-}" ] || test/setup/packages.sh crash kafka drivers || give_up "consume: packages"
+KILLS=${KILLS:-12}
+SEED=${SEED:-$((RANDOM * 32768 + RANDOM))}
+
+# prepare NAME: the program and its drivers, in its folder, which is the working directory.
+prepare()
+{
+	case $1 in
+		python) /usr/bin/python3 -m venv venv && venv/bin/pip install --no-cache-dir --quiet -r requirements.txt ;;
+		java)
+			mvn -B -q -Dmaven.repo.local="$PWD/repository" dependency:copy-dependencies -DoutputDirectory="$PWD/lib" &&
+				javac -d classes -cp "lib/*" Billing.java
+			;;
+		go)
+			GOPATH=$PWD/go GOCACHE=$PWD/go-cache GOTOOLCHAIN=local GOFLAGS="-modcacherw -buildvcs=false" \
+				go build -o billing .
+			;;
+	esac
+}
+
+# What each one fetches from.
+registry()
+{
+	case $1 in
+		python) echo PyPI ;;
+		java) echo "Maven Central" ;;
+		go) echo "the Go module proxy" ;;
+	esac
+}
+
+# unreachable NAME REGISTRY [LOG]
+unreachable()
+{
+	if [ -n "${ALLOW_OFFLINE:-}" ]; then
+		echo "NOT RUN  consume, $1: it cannot be fetched from $2"
+	else
+		fail "consume, $1" "it cannot be fetched from $2" "${3:-}"
+	fi
+}
+
+run_page()
+{
+	local line
+
+	while read -r line; do
+		case $line in
+			"ok "*) pass "${line#ok }" ;;
+			*) fail page "${line#NOT OK }" ;;
+		esac
+	done < <(/usr/bin/python3 -B test/clients/page.py doc/howto/kafka-consume.md test/sink/kafka/consume 2>&1)
+}
+
+# The database of a program, with its tables.
+make_database()
+{
+	idem_client createdb "$1" &&
+		idem_client psql -XqAt -v ON_ERROR_STOP=1 -d "$1" -c 'SET client_min_messages = warning' \
+			-c 'CREATE EXTENSION idempotency CASCADE' -f "$IDEM_WORK/crash/kafka/consume/schema.sql" >/dev/null
+}
+
+# Put broker, driver and programs where the server user can read them.
+copy_all()
+{
+	mkdir "$IDEM_WORK/crash/kafka"
+	cp test/sink/kafka/*.py test/sink/kafka/*.java "$IDEM_WORK/crash/kafka/"
+	cp -R test/sink/kafka/consume "$IDEM_WORK/crash/kafka/"
+	# broker.py needs these
+	cp -R test/sink/notrun.py test/crash/machine "$IDEM_WORK/crash/"
+	cp -R "$1" "$IDEM_WORK/jars"
+	chmod -R a+rX "$IDEM_WORK/crash" "$IDEM_WORK/jars"
+	export KAFKA_JARS=$IDEM_WORK/jars
+	idem_mkdir "$IDEM_WORK/round" "$IDEM_WORK/data"
+}
+
+run_programs()
+{
+	local name jars ready=() log
+
+	crash_stage || give_up "consume: build"
+	log=$IDEM_WORK/log/consume.log
+	jars=$(test/setup/kafka.sh) || {
+		unreachable broker "Maven Central"
+		return
+	}
+	copy_all "$jars"
+	for name in "$@"; do
+		if (cd "$IDEM_WORK/crash/kafka/consume/$name" && umask 022 && idem_run timeout -k 10 "${FETCH_LIMIT:-600}" \
+			bash -c "$(declare -f prepare); prepare $name") >"$IDEM_WORK/log/$name.log" 2>&1; then
+			ready+=("$name")
+		else
+			unreachable "$name" "$(registry "$name")" "$IDEM_WORK/log/$name.log"
+		fi
+	done
+	[ ${#ready[@]} -gt 0 ] || return
+	chmod -R a+rX "$IDEM_WORK/crash"
+	{ idem_initdb "$IDEM_WORK/data" preload && idem_start "$IDEM_WORK/data" "$IDEM_WORK/log/server.log" &&
+		idem_client psql -XqAt -d postgres -c 'CREATE ROLE shop LOGIN'; } || give_up "consume: server"
+	for name in "${ready[@]}"; do
+		make_database "$name" || give_up "consume: database"
+	done
+	idem_say "consumers in ${ready[*]}: $KILLS kills of each, seed $SEED"
+	idem_run idem_as env PGHOST="$IDEM_SOCK" PGPORT="$IDEM_PORT" /usr/bin/python3 -B "$IDEM_WORK/crash/kafka/consume.py" \
+		"$SEED" "$KILLS" "$IDEM_WORK/round" "${ready[@]}" 2>&1 | tee "$log"
+	tally "$log" "${PIPESTATUS[0]}"
+	passed=$((passed + TALLY_GOOD))
+	failed=$((failed + TALLY_BAD))
+}
+
+programs=()
+for name in $names; do
+	if [ "$name" = page ]; then
+		run_page
+	else
+		programs+=("$name")
+	fi
+done
+if [ ${#programs[@]} -gt 0 ]; then
+	run_programs "${programs[@]}"
+fi
+echo "== $SECONDS s"
+echo "$passed passed, $failed failed"
+[ "$failed" = 0 ] && [ "$passed" -gt 0 ]
