@@ -191,5 +191,5 @@ SELECT idempotency.consumer_changes();
 SELECT idempotency.consumer_drop('p');
 
 -- The view of what it costs
-SELECT rows_written >= 0 AS written, dead_rows >= 0 AS dead, table_bytes > 0 AS "table", index_bytes > 0 AS index
+SELECT live_rows >= 0 AS live, rows_written >= 0 AS written, dead_rows >= 0 AS dead, table_bytes > 0 AS "table", index_bytes > 0 AS index
   FROM idempotency.stat_claims;

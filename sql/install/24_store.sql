@@ -73,7 +73,7 @@ $$;
 -- the restore on.
 
 CREATE VIEW @extschema@.stat_claims AS
-SELECT pg_catalog.int8(pg_catalog.sum(GREATEST(c.reltuples, t.n_live_tup, 0))) AS remembered,
+SELECT pg_catalog.int8(pg_catalog.sum(GREATEST(c.reltuples, t.n_live_tup, 0))) AS live_rows,
 	   pg_catalog.int8(pg_catalog.sum(i.idx_scan)) AS probes,
 	   pg_catalog.int8(pg_catalog.sum(t.n_tup_ins)) AS rows_written,
 	   pg_catalog.int8(pg_catalog.sum(t.n_tup_del)) AS rows_removed,
@@ -86,8 +86,8 @@ SELECT pg_catalog.int8(pg_catalog.sum(GREATEST(c.reltuples, t.n_live_tup, 0))) A
   JOIN pg_catalog.pg_stat_all_indexes i ON i.relid = c.oid AND i.indexrelname = c.relname || '_pkey'
  WHERE c.relnamespace = 'idempotency_data'::pg_catalog.regnamespace AND c.relname LIKE 'store\_segment\__';
 COMMENT ON VIEW @extschema@.stat_claims IS
-'what the claims of this database cost: one row of sizes and cumulative counters';
-COMMENT ON COLUMN @extschema@.stat_claims.remembered IS 'rows remembered, estimated from the last vacuum and from the counts since the statistics began';
+'what the segments that claims write to cost: one row of sizes and cumulative counters; what was packed is in stat_claim_segments';
+COMMENT ON COLUMN @extschema@.stat_claims.live_rows IS 'estimated number of rows that were not packed, or whose segment was not emptied since: from the last vacuum, and from the counts since the statistics began';
 COMMENT ON COLUMN @extschema@.stat_claims.probes IS 'look-ups of events: by claims that got the event''s lock, by event_result and by event_status';
 COMMENT ON COLUMN @extschema@.stat_claims.rows_written IS 'rows written, those of aborted transactions included';
 COMMENT ON COLUMN @extschema@.stat_claims.rows_removed IS 'rows that their own transaction wrote and took back: of claims past the budget of locks';
