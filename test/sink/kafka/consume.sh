@@ -2,7 +2,7 @@
 # Run the consumers of doc/howto/kafka-consume.md and kill them; see consume.py.
 #
 #	consume.sh [NAME...]	page python java go, default: all
-#	KILLS=12			so many of each language
+#	KILLS=10			so many of each language
 #	SEED=n				repeat the schedule of an earlier run
 #	ALLOW_OFFLINE=1		name, but do not count, what cannot be fetched
 #	KEEP=1				leave the work directory behind
@@ -27,7 +27,7 @@ for name in $names; do
 	[[ " $ALL " == *" $name "* ]] || give_up "consume: no such program: $name (there are: $ALL)"
 done
 [ -n "${SKIP_PACKAGES:-}" ] || test/setup/packages.sh crash kafka drivers || give_up "consume: packages"
-KILLS=${KILLS:-12}
+KILLS=${KILLS:-10}
 SEED=${SEED:-$((RANDOM * 32768 + RANDOM))}
 
 # prepare NAME: the program and its drivers, in its folder, which is the working directory.
