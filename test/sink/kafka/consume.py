@@ -137,6 +137,7 @@ class Group:
                     "KAFKA_GROUP": f"billing-{name}", "KAFKA_TOPIC": TOPIC, "KAFKA_SESSION_TIMEOUT": str(SESSION),
                     "JDBC_URL": f"jdbc:postgresql://127.0.0.1:{server}?user=shop"}
         self.procs = [None] * PROCESSES
+        self.started = [0] * PROCESSES                  # time.time()
         self.owner = {}                                 # partition -> the process that was seen to store
         self.acts = collections.Counter()
         self.ended = collections.Counter()
@@ -153,6 +154,7 @@ class Group:
         return self.rows(query)[0][0]
 
     def start(self, i):
+        self.started[i] = time.time()
         with open(self.log, "ab") as log:
             self.procs[i] = subprocess.Popen(PROGRAMS[self.name], cwd=HERE / "consume" / self.name, stdin=subprocess.DEVNULL,
                                              stdout=log, stderr=log, env={**self.env, "PGAPPNAME": f"billing {i}"})
@@ -188,6 +190,12 @@ class Group:
 
     def offsets(self):
         return {p: o for p, o in self.rows("SELECT kafka_partition, next_offset FROM kafka_offsets") if o >= 0}
+
+    def have_begun(self):
+        """All have connected, and before that they have learned what to do when asked to end.  Java does not tell its name."""
+        since = {name: at for name, at in self.rows(
+            "SELECT application_name, max(extract(epoch FROM backend_start))::float8 FROM pg_stat_activity GROUP BY 1")}
+        return self.name == "java" or all(since.get(f"billing {i}", 0) > at for i, at in enumerate(self.started))
 
     def stop(self):
         """Ask all to end; how they ended."""
@@ -267,7 +275,7 @@ def main():
                   lambda: [each.tend() for each in groups] and g.offsets() == feed.ends)  # noqa: B023
         feed.close()
         for g in groups:
-            # those that are still starting are asked to end when they consume
+            until(f"the programs of {g.name} have begun", lambda: [g.tend()] and g.have_begun())    # noqa: B023
             statuses = g.stop()
             results += [(good, f"{g.name}: {what}", why) for good, what, why in g.verdicts(feed)]
             results.append((all(s in ENDS[g.name] for s in statuses), f"{g.name}: they end when asked to", str(statuses)))
