@@ -8,12 +8,12 @@ SELECT p.proname || E'\n    ' || string_agg(a, E',\n    ' ORDER BY n) || E'\n   
 	   || CASE WHEN p.proretset THEN 'setof ' ELSE '' END || p.prorettype::regtype AS frozen
   FROM pg_proc p, regexp_split_to_table(pg_get_function_arguments(p.oid), ', ') WITH ORDINALITY t(a, n)
  WHERE p.pronamespace = 'idempotency'::regnamespace
-   AND p.proname ~ '^(canonical_(hash|json)|claim_events?|claims_import|complete_events?|release_event|event_(result|status)|lock_key|consumer_(alter|create|drop)|outbox_enqueue.*|relay_(create|alter|drop|pause|resume|adopt|replay|redrive|discard))$'
+   AND p.proname ~ '^(canonical_(hash|json)|assert_lease|claim_events?|claims_import|complete_events?|release_event|event_(result|status)|extend_lease|lease_events?|release_lease|lock_key|consumer_(alter|create|drop)|outbox_enqueue.*|relay_(create|alter|drop|pause|resume|adopt|replay|redrive|discard))$'
  GROUP BY p.oid, p.proname, p.proretset, p.prorettype
  ORDER BY p.proname, pg_get_function_arguments(p.oid);
 SELECT t.typname, string_agg(e.enumlabel, ' ' ORDER BY e.enumsortorder) AS labels
   FROM pg_enum e JOIN pg_type t ON t.oid = e.enumtypid
- WHERE t.typnamespace = 'idempotency'::regnamespace AND t.typname ~ '^(claim|relay)_'
+ WHERE t.typnamespace = 'idempotency'::regnamespace AND t.typname ~ '^(claim|lease|relay)_'
  GROUP BY t.typname ORDER BY t.typname;
 
 -- What is not built is refused by its name, with a way to do without, and changes nothing
@@ -39,9 +39,6 @@ SELECT (SELECT count(*) FROM idempotency.outbox_events) AS events,
 SELECT idempotency.consumer_create('old', retention => '1 day');
 CREATE TABLE before AS SELECT * FROM state;
 CREATE TABLE later (ord serial, call text, argument text, value text);
-INSERT INTO later (call, argument, value) VALUES
-	($$complete_event('x'$$, 'token', $$1$$),
-	($$complete_event('00000000-0000-7000-8000-000000000001'::uuid$$, 'token', $$1$$);
 INSERT INTO later (call, argument, value)
 SELECT c, a, v FROM (VALUES
 	($$outbox_enqueue('a', 'i', 't', '1', event_id => '00000000-0000-7000-8000-000000000001'$$),
@@ -57,8 +54,7 @@ SELECT c, a, v FROM (VALUES (1, $$relay_create('new', 'nul'$$), (2, $$relay_alte
 INSERT INTO later (call, argument, value)
 SELECT c, a, v
   FROM (VALUES (1, $$consumer_create('new'$$), (2, $$consumer_alter('old', keep_ids => true$$)) AS c (m, c),
-	(VALUES (1, 'owner', 'CURRENT_USER::text::regrole'), (2, 'lease_duration', $$'1 min'$$), (3, 'max_attempts', '1'),
-	 (4, 'min_backoff', $$'2 s'$$), (5, 'max_backoff', $$'1 min'$$)) AS a (n, a, v) ORDER BY m, n;
+	(VALUES (1, 'owner', 'CURRENT_USER::text::regrole')) AS a (n, a, v) ORDER BY m, n;
 INSERT INTO later (call, argument, value) VALUES ($$consumer_create('new'$$, 'owner', $$'-'$$);
 SELECT substring(call from '^\w+') || '(' || argument || ' => ' || value || ')' AS call, t.state, t.message
   FROM later, try(call || ', ' || argument || ' => ' || value || ')') t ORDER BY ord;

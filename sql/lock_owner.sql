@@ -18,6 +18,12 @@ INSERT INTO calls (name, call) VALUES
 ('release_event, past the budget', $$idempotency.release_event('past ' || g)$$),
 ('forget_event', $$idempotency.forget_event('done ' || g)$$),
 ('claims_import', $$idempotency.claims_import('default', ARRAY['imported ' || g, 'too ' || g])$$),
+('lease_event', $$(idempotency.lease_event('lease ' || g)).result$$),
+('lease_events', $$(SELECT count(*) FROM idempotency.lease_events(ARRAY['leases ' || g]))$$),
+('extend_lease', $$idempotency.extend_lease('extended ' || g, (SELECT token FROM tokens WHERE id = 'extended ' || g), state => '1')$$),
+('assert_lease', $$idempotency.assert_lease('asserted ' || g, (SELECT token FROM tokens WHERE id = 'asserted ' || g))$$),
+('release_lease', $$idempotency.release_lease('released ' || g, (SELECT token FROM tokens WHERE id = 'released ' || g), error => 'e')$$),
+('complete_event, token', $$idempotency.complete_event('leased ' || g, token => (SELECT token FROM tokens WHERE id = 'leased ' || g))$$),
 ('outbox_enqueue', $$idempotency.outbox_enqueue('a', 'one', 't', '1')$$),
 ('outbox_enqueue, long payload', $$idempotency.outbox_enqueue('a', 'toasted', 't', (SELECT to_jsonb(array_agg(md5(i::text))) FROM generate_series(1, 1000) i))$$),
 ('outbox_enqueue, event_id', $$idempotency.outbox_enqueue('a', 'id', 't', '1', event_id => ('00000000-0000-7000-8000-00000000000' || g)::uuid)$$),
@@ -40,8 +46,8 @@ INSERT INTO calls (name, call) VALUES
 ('relay_discard', $$idempotency.relay_discard('r')$$),
 ('relay_drop', $$idempotency.relay_drop('r')$$);
 
--- What the calls need: consumers, a relay that does nothing, an event, and events
--- that are remembered
+-- What the calls need: consumers, a relay that does nothing, an event, events that
+-- are remembered, and leases
 SET client_min_messages = error;
 INSERT INTO idempotency_data.consumers VALUES ('private', false, true), ('dropped 1', false, true), ('dropped 2', false, true);
 CREATE FUNCTION handle(event_id uuid) RETURNS void LANGUAGE sql AS '';
@@ -53,6 +59,8 @@ COMMIT;
 SELECT idempotency.outbox_enqueue('a', 'replayed', 't', '1') IS NOT NULL AS enqueued;
 SELECT idempotency.outbox_enqueue('a', 'first', 't', '1', dedup_id => 'repeat') IS NOT NULL AS enqueued;
 SELECT idempotency.claim_event('done ' || g), idempotency.complete_event('done ' || g) FROM generate_series(1, 2) g;
+CREATE TABLE tokens AS SELECT k || ' ' || g AS id, (idempotency.lease_event(k || ' ' || g)).token
+  FROM unnest('{extended,asserted,released,leased}'::text[]) AS k, generate_series(1, 2) AS g;
 SET idempotency.max_claim_locks = 2;
 
 -- Locks of this backend on the extension's relations, and advisory ones.  Reading

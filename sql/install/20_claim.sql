@@ -19,6 +19,10 @@ CREATE TABLE idempotency_data.consumers (
 	retention interval,
 	keep_ids boolean NOT NULL DEFAULT false,
 	expire_by_id_age boolean NOT NULL DEFAULT false,
+	lease_duration interval NOT NULL DEFAULT '30 s',
+	max_attempts int NOT NULL DEFAULT 0,
+	min_backoff interval NOT NULL DEFAULT '1 s',
+	max_backoff interval NOT NULL DEFAULT '5 min',
 	CONSTRAINT consumers_pkey PRIMARY KEY (consumer)
 );
 COMMENT ON TABLE idempotency_data.consumers IS
@@ -34,6 +38,14 @@ COMMENT ON COLUMN idempotency_data.consumers.keep_ids IS
 'ids of its events stay in clear when they are packed';
 COMMENT ON COLUMN idempotency_data.consumers.expire_by_id_age IS
 'claims of ids that are UUIDs of version 7 are expired if the id is older than the retention and not remembered';
+COMMENT ON COLUMN idempotency_data.consumers.lease_duration IS
+'how long a lease lasts for which no duration was given';
+COMMENT ON COLUMN idempotency_data.consumers.max_attempts IS
+'after so many attempts an event is dead; 0: no limit';
+COMMENT ON COLUMN idempotency_data.consumers.min_backoff IS
+'how long an event waits after its first attempt failed; doubled with each attempt';
+COMMENT ON COLUMN idempotency_data.consumers.max_backoff IS
+'the longest pause between two attempts';
 SELECT pg_catalog.pg_extension_config_dump('idempotency_data.consumers', '');
 
 CREATE FUNCTION @extschema@.consumer_changes()
@@ -109,7 +121,7 @@ RETURNS void
 LANGUAGE c VOLATILE PARALLEL UNSAFE
 AS 'MODULE_PATHNAME', 'idem_complete_event_fn';
 COMMENT ON FUNCTION @extschema@.complete_event(event_id text, consumer text, result jsonb, token bigint) IS
-'complete an event that this transaction claimed; event_result returns the result later';
+'complete an event that this transaction claimed, or whose lease has the token; event_result returns the result later';
 
 CREATE FUNCTION @extschema@.release_event(event_id text, consumer text = 'default')
 RETURNS void
@@ -158,7 +170,7 @@ RETURNS void
 LANGUAGE c VOLATILE PARALLEL UNSAFE
 AS 'MODULE_PATHNAME', 'idem_complete_event_uuid_fn';
 COMMENT ON FUNCTION @extschema@.complete_event(event_id uuid, consumer text, result jsonb, token bigint) IS
-'complete an event that this transaction claimed, keyed on the uuid''s canonical text; event_result returns the result later';
+'complete an event that this transaction claimed, or whose lease has the token, keyed on the uuid''s canonical text; event_result returns the result later';
 
 CREATE FUNCTION @extschema@.release_event(event_id uuid, consumer text = 'default')
 RETURNS void
@@ -252,7 +264,7 @@ AS $$
 DECLARE
 	for_ever CONSTANT numeric := extract(epoch FROM interval '100 years');
 	later text;
-	instead text;
+	seconds double precision;
 BEGIN
 	IF octet_length(consumer_check.consumer) NOT BETWEEN 1 AND 255 THEN
 		RAISE EXCEPTION 'argument "consumer" must have 1 to 255 bytes'
@@ -283,31 +295,36 @@ BEGIN
 				DETAIL = 'Ids are compared with the retention of the consumer itself; the setting idempotency.claim_retention does not count.',
 				HINT = 'Give the argument "retention" as well.';
 	END IF;
+	IF consumer_check.max_attempts < 0 THEN
+		RAISE EXCEPTION 'argument "max_attempts" must not be negative'
+			USING ERRCODE = 'invalid_parameter_value',
+				HINT = 'Give 0 for no limit.';
+	END IF;
+	FOREACH later IN ARRAY ARRAY['lease_duration', 'min_backoff', 'max_backoff'] LOOP
+		seconds := extract(epoch FROM CASE later WHEN 'lease_duration' THEN consumer_check.lease_duration
+			WHEN 'min_backoff' THEN consumer_check.min_backoff ELSE consumer_check.max_backoff END);
+		IF seconds <= 0 OR seconds > extract(epoch FROM interval '366 days') THEN
+			RAISE EXCEPTION 'argument "%" must be positive, and at most 366 days', later
+				USING ERRCODE = 'invalid_parameter_value';
+		END IF;
+	END LOOP;
+	IF consumer_check.min_backoff > consumer_check.max_backoff THEN
+		RAISE EXCEPTION 'argument "min_backoff" must not be greater than "max_backoff"'
+			USING ERRCODE = 'invalid_parameter_value',
+				DETAIL = format('They are %s and %s.', consumer_check.min_backoff, consumer_check.max_backoff);
+	END IF;
 
-	SELECT a.name, a.hint INTO later, instead
-	  FROM (VALUES
-		(1, 'owner', consumer_check.owner IS NOT NULL,
-		 'Leave it out: any role of kind consumer may claim. Use a database of its own for what others must not claim.'),
-		(2, 'lease_duration', consumer_check.lease_duration <> '30 s',
-		 'Leave it out: claims last until the end of their transaction.'),
-		(3, 'max_attempts', consumer_check.max_attempts <> 0,
-		 'Leave it out, and count attempts in the consumer or at its broker.'),
-		(4, 'min_backoff', consumer_check.min_backoff <> '1 s',
-		 'Leave it out, and let the consumer or its broker wait between attempts.'),
-		(5, 'max_backoff', consumer_check.max_backoff <> '5 min',
-		 'Leave it out, and let the consumer or its broker wait between attempts.')) AS a (ord, name, given, hint)
-	 WHERE a.given ORDER BY a.ord LIMIT 1;
-	IF FOUND THEN
-		RAISE EXCEPTION 'argument "%" is not supported by this version', later
-			USING ERRCODE = 'feature_not_supported', HINT = instead;
+	IF consumer_check.owner IS NOT NULL THEN
+		RAISE EXCEPTION 'argument "owner" is not supported by this version'
+			USING ERRCODE = 'feature_not_supported',
+				HINT = 'Leave it out: any role of kind consumer may claim. Use a database of its own for what others must not claim.';
 	END IF;
 END
 $$;
 COMMENT ON FUNCTION @extschema@.consumer_check(text, boolean, boolean, interval, boolean, regrole, interval, int, interval, interval) IS
 'fails for what consumer_create and consumer_alter refuse';
 
--- The arguments from owner on belong to later versions.  A default that is
--- not NULL says how consumers behave today.
+-- The argument owner belongs to a later version.
 CREATE FUNCTION @extschema@.consumer_create(
 	consumer text,
 	foreign_lockers boolean = false,
@@ -349,9 +366,12 @@ BEGIN
 		consumer_create.max_attempts, consumer_create.min_backoff,
 		consumer_create.max_backoff);
 
-	INSERT INTO idempotency_data.consumers (consumer, foreign_lockers, private_locks, retention, keep_ids, expire_by_id_age)
+	INSERT INTO idempotency_data.consumers (consumer, foreign_lockers, private_locks, retention, keep_ids, expire_by_id_age,
+			lease_duration, max_attempts, min_backoff, max_backoff)
 	VALUES (consumer_create.consumer, consumer_create.foreign_lockers, consumer_create.private_locks,
-			consumer_create.retention, consumer_create.keep_ids, consumer_create.expire_by_id_age)
+			consumer_create.retention, consumer_create.keep_ids, consumer_create.expire_by_id_age,
+			consumer_create.lease_duration, consumer_create.max_attempts,
+			consumer_create.min_backoff, consumer_create.max_backoff)
 	ON CONFLICT ON CONSTRAINT consumers_pkey DO NOTHING;
 	IF NOT FOUND THEN
 		RAISE EXCEPTION 'consumer "%" already exists', consumer_create.consumer
@@ -398,16 +418,22 @@ BEGIN
 	policy.retention := coalesce(consumer_alter.retention, policy.retention);
 	policy.keep_ids := coalesce(consumer_alter.keep_ids, policy.keep_ids);
 	policy.expire_by_id_age := coalesce(consumer_alter.expire_by_id_age, policy.expire_by_id_age);
+	policy.lease_duration := coalesce(consumer_alter.lease_duration, policy.lease_duration);
+	policy.max_attempts := coalesce(consumer_alter.max_attempts, policy.max_attempts);
+	policy.min_backoff := coalesce(consumer_alter.min_backoff, policy.min_backoff);
+	policy.max_backoff := coalesce(consumer_alter.max_backoff, policy.max_backoff);
 	PERFORM @extschema@.consumer_check(policy.consumer, policy.foreign_lockers,
 		policy.private_locks, policy.retention, policy.expire_by_id_age,
 		CASE WHEN consumer_alter.owner <> 0 THEN consumer_alter.owner END,
-		consumer_alter.lease_duration, consumer_alter.max_attempts,
-		consumer_alter.min_backoff, consumer_alter.max_backoff);
+		policy.lease_duration, policy.max_attempts,
+		policy.min_backoff, policy.max_backoff);
 
 	UPDATE idempotency_data.consumers c
 	   SET foreign_lockers = policy.foreign_lockers, private_locks = policy.private_locks,
 		   retention = policy.retention, keep_ids = policy.keep_ids,
-		   expire_by_id_age = policy.expire_by_id_age
+		   expire_by_id_age = policy.expire_by_id_age, lease_duration = policy.lease_duration,
+		   max_attempts = policy.max_attempts, min_backoff = policy.min_backoff,
+		   max_backoff = policy.max_backoff
 	 WHERE c.consumer = policy.consumer;
 END
 $$;
@@ -436,7 +462,8 @@ COMMENT ON FUNCTION @extschema@.consumer_drop(consumer text) IS
 
 CREATE FUNCTION @extschema@.claim_consumers_source(
 	OUT consumer text, OUT foreign_lockers boolean, OUT private_locks boolean,
-	OUT retention interval, OUT class text, OUT keep_ids boolean, OUT expire_by_id_age boolean)
+	OUT retention interval, OUT class text, OUT keep_ids boolean, OUT expire_by_id_age boolean,
+	OUT lease_duration interval, OUT max_attempts int, OUT min_backoff interval, OUT max_backoff interval)
 RETURNS SETOF record
 LANGUAGE c STABLE PARALLEL RESTRICTED ROWS 100
 AS 'MODULE_PATHNAME', 'idem_claim_consumers_source_fn';
@@ -450,7 +477,11 @@ SELECT (p.r).consumer COLLATE "C" AS consumer,
 	   (p.r).retention AS retention,
 	   (p.r).class AS class,
 	   (p.r).keep_ids AS keep_ids,
-	   (p.r).expire_by_id_age AS expire_by_id_age
+	   (p.r).expire_by_id_age AS expire_by_id_age,
+	   (p.r).lease_duration AS lease_duration,
+	   (p.r).max_attempts AS max_attempts,
+	   (p.r).min_backoff AS min_backoff,
+	   (p.r).max_backoff AS max_backoff
   FROM (SELECT @extschema@.claim_consumers_source() AS r) AS p;
 COMMENT ON VIEW @extschema@.claim_consumers IS
 'consumers that were registered by consumer_create; others have the defaults';
@@ -467,4 +498,11 @@ COMMENT ON COLUMN @extschema@.claim_consumers.keep_ids IS
 'ids of its events stay in clear when they are packed';
 COMMENT ON COLUMN @extschema@.claim_consumers.expire_by_id_age IS
 'claims of ids that are UUIDs of version 7 are expired if the id is older than the retention and not remembered';
-
+COMMENT ON COLUMN @extschema@.claim_consumers.lease_duration IS
+'how long a lease lasts for which no duration was given';
+COMMENT ON COLUMN @extschema@.claim_consumers.max_attempts IS
+'after so many attempts an event is dead; 0: no limit';
+COMMENT ON COLUMN @extschema@.claim_consumers.min_backoff IS
+'how long an event waits after its first attempt failed; doubled with each attempt';
+COMMENT ON COLUMN @extschema@.claim_consumers.max_backoff IS
+'the longest pause between two attempts';

@@ -77,3 +77,84 @@ BEGIN
 	END LOOP;
 END
 $$;
+
+-- Taking and keeping leases
+
+CREATE TYPE @extschema@.lease_state AS ENUM ('leased', 'waiting', 'dead');
+COMMENT ON TYPE @extschema@.lease_state IS
+'what is open of an event: leased = somebody has it; waiting = it may be leased again, at once or later; dead = it is not tried again by itself';
+
+CREATE FUNCTION @extschema@.lease_event(event_id text, consumer text = 'default', duration interval = NULL, holder text = NULL,
+	wait interval = '0', valid_until timestamptz = NULL,
+	OUT result @extschema@.claim_result, OUT token bigint, OUT attempt int, OUT lease_until timestamptz,
+	OUT recovery_point text, OUT state jsonb, OUT event_result jsonb, OUT retry_after interval, OUT last_error text)
+RETURNS record
+LANGUAGE c VOLATILE PARALLEL UNSAFE
+AS 'MODULE_PATHNAME', 'idem_lease_event_fn';
+COMMENT ON FUNCTION @extschema@.lease_event(text, text, interval, text, interval, timestamptz) IS
+'lease an event: claimed = after COMMIT do the work, then complete_event with the token; duplicate = it was completed; busy = try again after retry_after, or soon if that is null; expired = too old; dead = parked after its last attempt';
+
+CREATE FUNCTION @extschema@.lease_event(event_id uuid, consumer text = 'default', duration interval = NULL, holder text = NULL,
+	wait interval = '0', valid_until timestamptz = NULL,
+	OUT result @extschema@.claim_result, OUT token bigint, OUT attempt int, OUT lease_until timestamptz,
+	OUT recovery_point text, OUT state jsonb, OUT event_result jsonb, OUT retry_after interval, OUT last_error text)
+RETURNS record
+LANGUAGE c VOLATILE PARALLEL UNSAFE
+AS 'MODULE_PATHNAME', 'idem_lease_event_uuid_fn';
+COMMENT ON FUNCTION @extschema@.lease_event(uuid, text, interval, text, interval, timestamptz) IS
+'lease an event, keyed on the uuid''s canonical text: claimed = after COMMIT do the work, then complete_event with the token; duplicate = it was completed; busy = try again after retry_after, or soon if that is null; expired = too old; dead = parked after its last attempt';
+
+CREATE FUNCTION @extschema@.lease_events(event_ids text[], consumer text = 'default', duration interval = NULL, holder text = NULL,
+	OUT ord int, OUT event_id text, OUT result @extschema@.claim_result, OUT token bigint, OUT attempt int, OUT lease_until timestamptz,
+	OUT recovery_point text, OUT state jsonb, OUT event_result jsonb, OUT retry_after interval, OUT last_error text)
+RETURNS SETOF record
+LANGUAGE c VOLATILE PARALLEL UNSAFE ROWS 100
+AS 'MODULE_PATHNAME', 'idem_lease_events_fn';
+COMMENT ON FUNCTION @extschema@.lease_events(text[], text, interval, text) IS
+'lease many events at once: one answer per element, in order; if an id occurs more than once, the first may be claimed and the rest are busy';
+
+CREATE FUNCTION @extschema@.extend_lease(event_id text, token bigint, consumer text = 'default', duration interval = NULL,
+	recovery_point text = NULL, state jsonb = NULL)
+RETURNS timestamptz
+LANGUAGE c VOLATILE PARALLEL UNSAFE
+AS 'MODULE_PATHNAME', 'idem_extend_lease_fn';
+COMMENT ON FUNCTION @extschema@.extend_lease(text, bigint, text, interval, text, jsonb) IS
+'a lease, lasts for the duration from now on, and the next attempt gets the recovery point and the state; returns the end of the lease';
+
+CREATE FUNCTION @extschema@.extend_lease(event_id uuid, token bigint, consumer text = 'default', duration interval = NULL,
+	recovery_point text = NULL, state jsonb = NULL)
+RETURNS timestamptz
+LANGUAGE c VOLATILE PARALLEL UNSAFE
+AS 'MODULE_PATHNAME', 'idem_extend_lease_uuid_fn';
+COMMENT ON FUNCTION @extschema@.extend_lease(uuid, bigint, text, interval, text, jsonb) IS
+'a lease, keyed on the uuid''s canonical text, lasts for the duration from now on, and the next attempt gets the recovery point and the state; returns the end of the lease';
+
+CREATE FUNCTION @extschema@.assert_lease(event_id text, token bigint, consumer text = 'default')
+RETURNS void
+LANGUAGE c VOLATILE PARALLEL UNSAFE
+AS 'MODULE_PATHNAME', 'idem_assert_lease_fn';
+COMMENT ON FUNCTION @extschema@.assert_lease(text, bigint, text) IS
+'make a lease, the claim of this transaction: nobody can take the event over until it ends';
+
+CREATE FUNCTION @extschema@.assert_lease(event_id uuid, token bigint, consumer text = 'default')
+RETURNS void
+LANGUAGE c VOLATILE PARALLEL UNSAFE
+AS 'MODULE_PATHNAME', 'idem_assert_lease_uuid_fn';
+COMMENT ON FUNCTION @extschema@.assert_lease(uuid, bigint, text) IS
+'make a lease, keyed on the uuid''s canonical text, the claim of this transaction: nobody can take the event over until it ends';
+
+CREATE FUNCTION @extschema@.release_lease(event_id text, token bigint, consumer text = 'default', error text = NULL,
+	retry_after interval = NULL, park boolean = false)
+RETURNS @extschema@.lease_state
+LANGUAGE c VOLATILE PARALLEL UNSAFE
+AS 'MODULE_PATHNAME', 'idem_release_lease_fn';
+COMMENT ON FUNCTION @extschema@.release_lease(text, bigint, text, text, interval, boolean) IS
+'give a lease back: with an error the attempt failed, and the event waits, or is dead after its last attempt; without an error the attempt does not count; with park the event is dead';
+
+CREATE FUNCTION @extschema@.release_lease(event_id uuid, token bigint, consumer text = 'default', error text = NULL,
+	retry_after interval = NULL, park boolean = false)
+RETURNS @extschema@.lease_state
+LANGUAGE c VOLATILE PARALLEL UNSAFE
+AS 'MODULE_PATHNAME', 'idem_release_lease_uuid_fn';
+COMMENT ON FUNCTION @extschema@.release_lease(uuid, bigint, text, text, interval, boolean) IS
+'give a lease back, keyed on the uuid''s canonical text: with an error the attempt failed, and the event waits, or is dead after its last attempt; without an error the attempt does not count; with park the event is dead';

@@ -28,6 +28,7 @@ BEGIN
 		relations := '{}';
 	WHEN 'consumer' THEN
 		functions := ARRAY[
+			'assert_lease',
 			'canonical_hash',
 			'canonical_json',
 			'claim_event',
@@ -37,8 +38,12 @@ BEGIN
 			'complete_events',
 			'event_result',
 			'event_status',
+			'extend_lease',
+			'lease_event',
+			'lease_events',
 			'lock_key',
 			'release_event',
+			'release_lease',
 			'version_guard'
 		];
 		relations := '{}';

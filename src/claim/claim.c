@@ -55,44 +55,18 @@
 #include "claim/consumer.h"
 #include "claim/expiry.h"
 #include "claim/finish.h"
+#include "claim/leased.h"
 #include "claim/lock.h"
+#include "claim/call.h"
 #include "claim/setting.h"
 #include "claim/state.h"
+#include "lease/log.h"
 #include "store/retention.h"
 #include "store/store.h"
 #include "shared/clock.h"
 #include "shared/durable.h"
 #include "shared/error.h"
 #include "shared/fault.h"
-
-/* Pauses between tries of a waiting claim, in milliseconds */
-#define MIN_PAUSE_MS	1
-#define MAX_PAUSE_MS	50
-
-/* One call's work on the events of one consumer. */
-typedef struct ClaimRun
-{
-	IdemStore  *store;
-	IdemKeyMaker keys;
-	IdemConsumerPolicy policy;
-	TimestampTz now;
-	const TimestampTz *valid_until; /* the caller's, or NULL */
-	bool		foreign_known;	/* has foreign_lockers been looked up? */
-	bool		foreign_lockers;
-	bool		past_budget;	/* an event was not claimed because the budget
-								 * of locks is spent */
-
-	/* The completions that must be durable before the verdicts are given out */
-	bool		saw_completed;
-	XLogRecPtr	commit_lsn;
-
-	/* The rows to be written, and the claim of each row */
-	int			nrows;
-	IdemNewEntry rows[IDEM_STORE_CHUNK];
-	IdemClaim  *claims[IDEM_STORE_CHUNK];
-	bool		early;			/* the rows are of claims past the budget,
-								 * whose locks are still held */
-} ClaimRun;
 
 void
 idem_claim_init(void)
@@ -103,173 +77,7 @@ idem_claim_init(void)
 	idem_consumer_init();
 }
 
-/*
- * Open the store for one call, and get the consumer's policy.
- */
-static ClaimRun *
-begin_run(const char *consumer, int consumerlen, bool early)
-{
-	ClaimRun   *run = palloc(sizeof(ClaimRun));
-
-	run->store = idem_store_open(true);
-	idem_keymaker_begin(&run->keys, consumer, consumerlen);
-
-	/*
-	 * The store's lock keeps others from changing private_locks below a
-	 * claim.
-	 */
-	run->policy = idem_consumer_policy(consumer, consumerlen);
-	if (run->policy.private_locks)
-		idem_keymaker_private(&run->keys);
-	run->now = GetCurrentTimestamp();
-	run->valid_until = NULL;
-	run->saw_completed = false;
-	run->commit_lsn = InvalidXLogRecPtr;
-	run->nrows = 0;
-	run->early = early;
-	run->foreign_known = false;
-	run->past_budget = false;
-	return run;
-}
-
-/*
- * Write the collected rows.  Claims past the budget give their locks back:
- * from here on the row stands for the lock.
- */
-static void
-flush_rows(ClaimRun *run)
-{
-	if (run->nrows == 0)
-		return;
-	IDEM_FAULT_POINT("claim-row-insert");
-	idem_store_insert(run->store, run->rows, run->nrows);
-	IDEM_FAULT_POINT("claim-row-inserted");
-
-	for (int i = 0; i < run->nrows; i++)
-	{
-		IdemClaim  *claim = run->claims[i];
-		IdemClaimState state = claim->state;
-
-		state.row_kind = IDEM_CLAIM_OWN_ROW;
-		state.row = run->rows[i].ref;
-		state.phase = run->early ? IDEM_PHASE_CLAIMED : IDEM_PHASE_COMPLETED;
-		idem_state_set(claim, &state);
-		if (run->early)
-		{
-			idem_lock_release(&claim->key);
-			IDEM_FAULT_POINT("claim-early-unlocked");
-		}
-	}
-	run->nrows = 0;
-}
-
-/*
- * Write the rows that are left, close the store, and wait until the
- * completions that were answered "duplicate" are durable.
- */
-static void
-end_run(ClaimRun *run)
-{
-	flush_rows(run);
-	idem_keymaker_end(&run->keys);
-	idem_store_close(run->store);
-	if (run->saw_completed)
-	{
-		IDEM_FAULT_POINT("claim-duplicate-seen");
-		idem_durable_wait(idem_durable_target(run->commit_lsn));
-	}
-	pfree(run);
-}
-
-/* The row that a claim writes, as in progress and without a result. */
-static IdemNewEntry
-row_of_claim(const IdemClaim *claim)
-{
-	IdemNewEntry row = {
-		.digest = claim->key.digest,
-		.turn = claim->state.turn,
-		.event_id = claim->key.id,
-		.event_id_len = claim->key.idlen,
-		.consumer = claim->key.consumer,
-		.consumer_len = claim->key.consumerlen,
-		.state = IDEM_ENTRY_KEPT,
-		.class = claim->state.class,
-		.keep_id = claim->state.keep_id,
-		.claimed_at = claim->state.claimed_at
-	};
-
-	return row;
-}
-
-/*
- * Remove the row that the claim wrote before, if any, and collect a completed
- * row for the claim.  The row of a kept claim that was taken over stays; the new
- * row's turn is higher.
- */
-static void
-add_row(ClaimRun *run, IdemClaim *claim, Datum result, bool has_result)
-{
-	IdemNewEntry *row = &run->rows[run->nrows];
-
-	if (claim->state.row_kind == IDEM_CLAIM_OWN_ROW)
-	{
-		idem_store_delete(run->store, &claim->state.row);
-		IDEM_FAULT_POINT("claim-row-deleted");
-	}
-	*row = row_of_claim(claim);
-	row->state = IDEM_ENTRY_COMPLETED;
-	row->completed_at = run->now;
-	row->has_result = has_result;
-	row->result = result;
-	run->claims[run->nrows++] = claim;
-	if (run->nrows == IDEM_STORE_CHUNK)
-		flush_rows(run);
-}
-
 /* Claiming */
-
-/* How many locks a transaction may keep for its claims. */
-static int
-lock_budget(void)
-{
-	return idem_max_claim_locks >= 0 ? idem_max_claim_locks : max_locks_per_xact;
-}
-
-/* Does the consumer have foreign lockers?  Looked up once per run. */
-static bool
-has_foreign_lockers(ClaimRun *run)
-{
-	if (!run->foreign_known)
-	{
-		run->foreign_lockers = idem_consumer_foreign_lockers(run->keys.consumer,
-															 run->keys.consumerlen);
-		run->foreign_known = true;
-	}
-	return run->foreign_lockers;
-}
-
-/*
- * Would a claim of the event keep its lock?  own: the transaction's former
- * claim of the event, or NULL.
- */
-static bool
-is_within_budget(const IdemClaim *own)
-{
-	return (own != NULL && own->state.lock_kept) ||
-		idem_state_counts()->locks < lock_budget();
-}
-
-int16
-idem_claim_next_turn(const IdemClaimKey *key, const IdemRow *row)
-{
-	if (row->turn == PG_INT16_MAX)
-		ereport(ERROR,
-				(errcode(ERRCODE_PROGRAM_LIMIT_EXCEEDED),
-				 errmsg("event \"%s\" was claimed anew too often", pnstrdup(key->id, key->idlen)),
-				 errdetail("An event has at most %d rows.", PG_INT16_MAX),
-				 errhint("Use an event id once.")));
-	return row->turn + 1;
-}
 
 /*
  * Make the event this transaction's claim.  The caller holds the event's lock,
@@ -281,11 +89,11 @@ idem_claim_next_turn(const IdemClaimKey *key, const IdemRow *row)
  * counted once, and belongs to the subtransaction whose abort frees it.
  */
 static IdemClaimResult
-take(ClaimRun *run, const IdemClaimKey *key, const IdemRow *row)
+take(IdemCall *call, const IdemClaimKey *key, const IdemRow *row, bool has_lease)
 {
 	IdemClaim  *own = idem_state_find(key);
 	bool		has_lock = own != NULL && own->state.lock_kept;
-	bool		keep_lock = is_within_budget(own);
+	bool		keep_lock = idem_call_within_budget(own);
 	IdemClaim  *claim;
 	IdemClaimState state;
 
@@ -293,62 +101,15 @@ take(ClaimRun *run, const IdemClaimKey *key, const IdemRow *row)
 		idem_lock_release(key);
 
 	claim = idem_state_get(key);
-	state.phase = IDEM_PHASE_CLAIMED;
-	state.row_kind = row->status == IDEM_ROW_NONE ? IDEM_CLAIM_NO_ROW :
-		IDEM_CLAIM_OLD_ROW;
-	memset(&state.row, 0, sizeof(state.row));
-	state.was_kept = row->status == IDEM_ROW_PROCESSING;
-	state.turn = idem_claim_next_turn(key, row);
-
-	/* What stays of a kept claim must not outlive its completion. */
-	state.class = state.was_kept ? idem_retention_longer(run->policy.class, row->class) :
-		run->policy.class;
-	state.keep_id = run->policy.keep_ids;
+	idem_call_fill_state(call, key, row, has_lock ? claim : NULL, IDEM_PHASE_CLAIMED, &state);
 	state.lock_kept = keep_lock;
-	state.lock_subid = has_lock ? claim->state.lock_subid : GetCurrentSubTransactionId();
-	state.claimed_at = run->now;
+	state.has_lease = has_lease;
 	idem_state_set(claim, &state);
 	IDEM_FAULT_POINT("claim-taken");
 
 	if (!keep_lock)
-		add_row(run, claim, (Datum) 0, false);
+		idem_call_add(call, claim, (Datum) 0, false);
 	return IDEM_CLAIM_CLAIMED;
-}
-
-void
-idem_claim_conflict(const IdemClaimKey *key)
-{
-	ereport(ERROR,
-			(errcode(ERRCODE_T_R_SERIALIZATION_FAILURE),
-			 errmsg("could not serialize access due to concurrent completion of event \"%s\"",
-					pnstrdup(key->id, key->idlen)),
-			 errdetail("Another transaction committed it for consumer \"%s\" after this one took its snapshot.",
-					   pnstrdup(key->consumer, key->consumerlen)),
-			 errhint("Retry the transaction.")));
-}
-
-/*
- * The verdict that the event's row gives.  The caller holds the event's lock,
- * except past the budget (judge_past_budget).
- */
-static IdemClaimResult
-judge(ClaimRun *run, const IdemClaimKey *key, const IdemRow *row)
-{
-	if (row->status == IDEM_ROW_BUSY)
-		return IDEM_CLAIM_BUSY;
-
-	/*
-	 * The caller's snapshot is older than the row, so its statements see
-	 * neither the row nor the effect.  Only a retry can see both.
-	 */
-	if (!row->in_snapshot)
-		idem_claim_conflict(key);
-
-	if (row->status != IDEM_ROW_COMPLETED)
-		return IDEM_CLAIM_CLAIMED;
-	run->saw_completed = true;
-	run->commit_lsn = Max(run->commit_lsn, row->commit_lsn);
-	return IDEM_CLAIM_DUPLICATE;
 }
 
 /*
@@ -361,13 +122,13 @@ judge(ClaimRun *run, const IdemClaimKey *key, const IdemRow *row)
  * committed, and no claim can undo it.
  */
 static IdemClaimResult
-judge_past_budget(ClaimRun *run, const IdemClaimKey *key)
+judge_past_budget(IdemCall *call, const IdemClaimKey *key)
 {
 	IdemRow		row;
 
-	run->past_budget = true;
-	idem_store_probe(run->store, &key->digest, &row);
-	return row.status == IDEM_ROW_COMPLETED ? judge(run, key, &row) : IDEM_CLAIM_BUSY;
+	call->stays_busy = true;
+	idem_store_probe(call->store, &key->digest, &row);
+	return row.status == IDEM_ROW_COMPLETED ? idem_call_judge(call, key, &row) : IDEM_CLAIM_BUSY;
 }
 
 /*
@@ -377,39 +138,49 @@ judge_past_budget(ClaimRun *run, const IdemClaimKey *key)
  * forgotten before they are.
  */
 static IdemClaimResult
-take_or_expire(ClaimRun *run, const IdemClaimKey *key, const IdemRow *row)
+take_or_expire(IdemCall *call, const IdemClaimKey *key, const IdemRow *row,
+			   bool has_lease)
 {
-	if (idem_expiry_passed(run->valid_until, &run->policy, key->id, key->idlen, run->now))
+	if (idem_expiry_passed(call->valid_until, &call->policy, key->id, key->idlen, call->now))
 		return IDEM_CLAIM_EXPIRED;
-	return take(run, key, row);
+	return take(call, key, row, has_lease);
 }
 
 /* Claim one event without waiting; steps 1 to 5 of README.md, "A claim". */
 static IdemClaimResult
-claim_one(ClaimRun *run, const char *id, int idlen)
+claim_one(IdemCall *call, const char *id, int idlen)
 {
 	IdemClaimKey key;
 	IdemClaim  *own;
 	IdemRow		row;
 	IdemClaimResult result;
+	IdemLease	lease;
 
-	idem_keymaker_make(&run->keys, id, idlen, &key);
+	idem_keymaker_make(&call->keys, id, idlen, &key);
 
 	own = idem_state_find(&key);
 	if (own != NULL && (own->state.phase == IDEM_PHASE_CLAIMED ||
-						own->state.phase == IDEM_PHASE_COMPLETED))
+						own->state.phase == IDEM_PHASE_COMPLETED ||
+						own->state.phase == IDEM_PHASE_ASSERTED))
 		return IDEM_CLAIM_DUPLICATE;
+	if (own != NULL && own->state.phase == IDEM_PHASE_LEASED)
+	{
+		call->stays_busy = true;
+		return IDEM_CLAIM_BUSY;
+	}
 
-	if (!is_within_budget(own) && has_foreign_lockers(run))
-		return judge_past_budget(run, &key);
+	if (!idem_call_within_budget(own) && idem_call_foreign_lockers(call))
+		return judge_past_budget(call, &key);
 	if (!idem_lock_try(&key))
 		return IDEM_CLAIM_BUSY;
 	IDEM_FAULT_POINT("claim-locked");
-	idem_store_probe(run->store, &key.digest, &row);
+	idem_store_probe(call->store, &key.digest, &row);
 	IDEM_FAULT_POINT("claim-probed");
-	result = judge(run, &key, &row);
+	result = idem_call_judge(call, &key, &row);
 	if (result == IDEM_CLAIM_CLAIMED)
-		result = take_or_expire(run, &key, &row);
+		result = idem_leased_judge(call, &key, own, &lease);
+	if (result == IDEM_CLAIM_CLAIMED)
+		result = take_or_expire(call, &key, &row, lease.state != IDEM_LEASE_FREE);
 	if (result == IDEM_CLAIM_CLAIMED)
 		return result;
 	IDEM_FAULT_POINT("claim-refused");
@@ -418,56 +189,41 @@ claim_one(ClaimRun *run, const char *id, int idlen)
 }
 
 /*
- * One try of a claim that the caller may repeat.  *past_budget: was the
- * verdict given past the budget of locks?
+ * One try of a claim that the caller may repeat.  *stays_busy: is it useless to
+ * repeat it?
  */
 static IdemClaimResult
 try_claim(const char *id, int idlen, const char *consumer, int consumerlen,
-		  const TimestampTz *valid_until, bool *past_budget)
+		  const TimestampTz *valid_until, bool *stays_busy)
 {
-	ClaimRun   *run = begin_run(consumer, consumerlen, true);
+	IdemCall   *call = idem_call_begin(consumer, consumerlen, true);
 	IdemClaimResult result;
 
-	run->valid_until = valid_until;
-	result = claim_one(run, id, idlen);
-	*past_budget = run->past_budget;
-	end_run(run);
+	call->valid_until = valid_until;
+	result = claim_one(call, id, idlen);
+	*stays_busy = call->stays_busy;
+	idem_call_end(call);
 	return result;
 }
 
 /*
- * Waiting means trying again.  A claimant may give the event's lock back long
- * before its claim is decided, so there is no single lock to wait for.  The
- * pause grows with the time waited already, which keeps many waiters cheap.
- *
- * A refusal past the budget of locks is not tried again.  Only this
- * transaction could free locks of its budget, and it frees none while it
- * waits.
+ * A refusal that is this transaction's own doing is not tried again: past the
+ * budget of locks only this transaction could free some, and it frees none while
+ * it waits.
  */
 IdemClaimResult
 idem_claim_event(const char *id, int idlen, const char *consumer,
 				 int consumerlen, long wait_ms, const TimestampTz *valid_until)
 {
 	IdemClock	start = idem_clock();
-	long		waited = 0;
-	bool		past_budget;
+	bool		stays_busy;
 	IdemClaimResult result = try_claim(id, idlen, consumer, consumerlen, valid_until,
-									   &past_budget);
+									   &stays_busy);
 
-	if (past_budget)
+	if (stays_busy)
 		return result;
-	while (result == IDEM_CLAIM_BUSY && waited < wait_ms)
-	{
-		long		pause = Max(MIN_PAUSE_MS, Min(waited / 8, MAX_PAUSE_MS));
-
-		(void) WaitLatch(MyLatch,
-						 WL_LATCH_SET | WL_TIMEOUT | WL_EXIT_ON_PM_DEATH,
-						 Min(pause, wait_ms - waited), PG_WAIT_EXTENSION);
-		ResetLatch(MyLatch);
-		CHECK_FOR_INTERRUPTS();
-		result = try_claim(id, idlen, consumer, consumerlen, valid_until, &past_budget);
-		waited = (long) ((idem_clock() - start) / 1000);
-	}
+	while (result == IDEM_CLAIM_BUSY && idem_call_pause(start, wait_ms))
+		result = try_claim(id, idlen, consumer, consumerlen, valid_until, &stays_busy);
 	return result;
 }
 
@@ -510,12 +266,12 @@ void
 idem_claim_events(IdemClaimItem *items, int n, const char *consumer,
 				  int consumerlen)
 {
-	ClaimRun   *run;
+	IdemCall   *call;
 	IdemClaimItem **sorted;
 
 	if (n == 0)
 		return;
-	run = begin_run(consumer, consumerlen, true);
+	call = idem_call_begin(consumer, consumerlen, true);
 	sorted = idem_claim_sort_items(items, n);
 	for (int i = 0; i < n; i++)
 	{
@@ -527,24 +283,25 @@ idem_claim_events(IdemClaimItem *items, int n, const char *consumer,
 			item->result = last->result == IDEM_CLAIM_CLAIMED ?
 				IDEM_CLAIM_DUPLICATE : last->result;
 		else
-			item->result = claim_one(run, item->id, item->idlen);
+			item->result = claim_one(call, item->id, item->idlen);
 	}
 	pfree(sorted);
-	end_run(run);
+	idem_call_end(call);
 }
 
 /* Completing and releasing */
 
 /*
  * The transaction's undecided claim of that name; error ID002 if there is
- * none.
+ * none.  may_be_asserted: a lease that was asserted will do.
  */
 static IdemClaim *
-find_held(const IdemClaimKey *key)
+find_held(const IdemClaimKey *key, bool may_be_asserted)
 {
 	IdemClaim  *claim = idem_state_find(key);
 
-	if (claim == NULL || claim->state.phase != IDEM_PHASE_CLAIMED)
+	if (claim == NULL || (claim->state.phase != IDEM_PHASE_CLAIMED &&
+						  !(may_be_asserted && claim->state.phase == IDEM_PHASE_ASSERTED)))
 		ereport(ERROR,
 				(errcode(ERRCODE_IDEM_CLAIM_NOT_HELD),
 				 errmsg("event \"%s\" is not claimed by this transaction",
@@ -555,7 +312,10 @@ find_held(const IdemClaimKey *key)
 				 claim->state.phase == IDEM_PHASE_COMPLETED ?
 				 errdetail("It was completed for consumer \"%s\" already.",
 						   pnstrdup(key->consumer, key->consumerlen)) :
+				 claim->state.phase == IDEM_PHASE_RELEASED ?
 				 errdetail("It was released for consumer \"%s\".",
+						   pnstrdup(key->consumer, key->consumerlen)) :
+				 errdetail("A lease of it for consumer \"%s\" needs its token.",
 						   pnstrdup(key->consumer, key->consumerlen)),
 				 errhint("Complete or release an event once, after claim_event answered \"claimed\" in the same transaction.")));
 	return claim;
@@ -566,15 +326,17 @@ find_held(const IdemClaimKey *key)
  * undecided.
  */
 static void
-complete_one(ClaimRun *run, const IdemClaimItem *item, Datum result,
+complete_one(IdemCall *call, const IdemClaimItem *item, Datum result,
 			 bool has_result)
 {
 	IdemClaimKey key;
 	IdemClaim  *claim;
 	IdemClaimState state;
 
-	idem_keymaker_name(&run->keys, item->id, item->idlen, &key);
-	claim = find_held(&key);
+	idem_keymaker_name(&call->keys, item->id, item->idlen, &key);
+	claim = find_held(&key, true);
+	if (claim->state.phase == IDEM_PHASE_ASSERTED && !idem_lock_try(&claim->key))
+		idem_leased_report_shared(&claim->key);
 
 	state = claim->state;
 	state.phase = IDEM_PHASE_COMPLETED;
@@ -583,7 +345,9 @@ complete_one(ClaimRun *run, const IdemClaimItem *item, Datum result,
 
 	/* The row of a claim past the budget already says "completed". */
 	if (state.row_kind != IDEM_CLAIM_OWN_ROW || has_result)
-		add_row(run, claim, result, has_result);
+		idem_call_add(call, claim, result, has_result);
+	if (state.has_lease)
+		idem_leased_end(&claim->key);
 }
 
 void
@@ -591,12 +355,12 @@ idem_complete_events(const IdemClaimItem *items, int n, const char *consumer,
 					 int consumerlen, const Datum *results,
 					 const bool *has_result)
 {
-	ClaimRun   *run;
+	IdemCall   *call;
 	IdemClaimItem **sorted;
 
 	if (n == 0)
 		return;
-	run = begin_run(consumer, consumerlen, false);
+	call = idem_call_begin(consumer, consumerlen, false);
 	sorted = idem_claim_sort_items(items, n);
 	for (int i = 0; i < n; i++)
 	{
@@ -604,21 +368,21 @@ idem_complete_events(const IdemClaimItem *items, int n, const char *consumer,
 		bool		has = has_result != NULL && has_result[ord];
 
 		CHECK_FOR_INTERRUPTS();
-		complete_one(run, sorted[i], has ? results[ord] : (Datum) 0, has);
+		complete_one(call, sorted[i], has ? results[ord] : (Datum) 0, has);
 	}
 	pfree(sorted);
-	end_run(run);
+	idem_call_end(call);
 }
 
 void
 idem_complete_event(const char *id, int idlen, const char *consumer,
 					int consumerlen, Datum result, bool has_result)
 {
-	ClaimRun   *run = begin_run(consumer, consumerlen, false);
+	IdemCall   *call = idem_call_begin(consumer, consumerlen, false);
 	IdemClaimItem item = {id, idlen, IDEM_CLAIM_CLAIMED};
 
-	complete_one(run, &item, result, has_result);
-	end_run(run);
+	complete_one(call, &item, result, has_result);
+	idem_call_end(call);
 }
 
 /*
@@ -630,16 +394,16 @@ void
 idem_release_event(const char *id, int idlen, const char *consumer,
 				   int consumerlen)
 {
-	ClaimRun   *run = begin_run(consumer, consumerlen, false);
+	IdemCall   *call = idem_call_begin(consumer, consumerlen, false);
 	IdemClaimKey key;
 	IdemClaim  *claim;
 	IdemClaimState state;
 
-	idem_keymaker_name(&run->keys, id, idlen, &key);
-	claim = find_held(&key);
+	idem_keymaker_name(&call->keys, id, idlen, &key);
+	claim = find_held(&key, false);
 
 	if (claim->state.row_kind == IDEM_CLAIM_OWN_ROW)
-		idem_store_delete(run->store, &claim->state.row);
+		idem_store_delete(call->store, &claim->state.row);
 	state = claim->state;
 	state.row_kind = IDEM_CLAIM_NO_ROW;
 	state.phase = IDEM_PHASE_RELEASED;
@@ -650,7 +414,7 @@ idem_release_event(const char *id, int idlen, const char *consumer,
 	}
 	idem_state_set(claim, &state);
 	IDEM_FAULT_POINT("claim-released");
-	end_run(run);
+	idem_call_end(call);
 }
 
 /* Asking, without claiming */

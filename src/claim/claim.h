@@ -30,22 +30,8 @@
 #include "datatype/timestamp.h"
 
 #include "claim/lock.h"
+#include "claim/verdict.h"
 #include "store/store.h"
-
-/* The verdict on a claim; in the order of the SQL enum claim_result. */
-typedef enum IdemClaimResult
-{
-	IDEM_CLAIM_CLAIMED,			/* the caller may make the effect and complete
-								 * the claim */
-	IDEM_CLAIM_DUPLICATE,		/* completed durably, or claimed or completed
-								 * by this transaction */
-	IDEM_CLAIM_BUSY,			/* another transaction has the event: try
-								 * later */
-	IDEM_CLAIM_EXPIRED,			/* no completion is remembered, and the event
-								 * is too old to be claimed */
-	IDEM_CLAIM_DEAD				/* the event is parked after its last attempt;
-								 * no function gives this verdict yet */
-} IdemClaimResult;
 
 /* What is remembered of an event; in the order of the SQL enum claim_status. */
 typedef enum IdemClaimStatus
@@ -154,12 +140,6 @@ pg_noreturn extern void idem_claim_report_busy(const IdemClaimKey *key);
 
 /* Error 55000: this transaction has claimed the event. */
 pg_noreturn extern void idem_claim_report_own(const IdemClaimKey *key);
-
-/* The turn of the row to write after that row was found; error 54000 at the end. */
-extern int16 idem_claim_next_turn(const IdemClaimKey *key, const IdemRow *row);
-
-/* Error 40001: the transaction's snapshot does not see what became of the event. */
-pg_noreturn extern void idem_claim_conflict(const IdemClaimKey *key);
 
 /*
  * Get the result that was stored with a completion: a durable one, or one of

@@ -40,8 +40,10 @@
 #include "utils/uuid.h"
 
 #include "compat.h"
+#include "claim/arg.h"
 #include "claim/claim.h"
 #include "claim/consumer.h"
+#include "claim/lease.h"
 #include "claim/lock.h"
 #include "shared/args.h"
 #include "shared/digest.h"
@@ -66,107 +68,15 @@ PG_FUNCTION_INFO_V1(idem_lock_key_uuid_fn);
 PG_FUNCTION_INFO_V1(idem_verify_lock_key_fn);
 PG_FUNCTION_INFO_V1(idem_consumer_changes_fn);
 
-/* Longest wait, so that milliseconds since the start fit a long everywhere */
-#define MAX_WAIT_MS		INT_MAX
-
-/* A string that points into an argument, or was made from an argument. */
-typedef struct Str
-{
-	const char *data;
-	int			len;
-} Str;
-
-static Str
-text_str(text *t)
-{
-	Str			s = {VARDATA_ANY(t), VARSIZE_ANY_EXHDR(t)};
-
-	return s;
-}
-
-/* Get the event's id; error unless it has 1 to IDEM_MAX_ID_BYTES bytes. */
-static Str
-get_id(FunctionCallInfo fcinfo, int argno)
-{
-	return text_str(idem_get_text_arg(fcinfo, argno, "event_id",
-									  IDEM_MAX_ID_BYTES));
-}
-
-/*
- * Get the event's id from a uuid, as the canonical text: lower case, with
- * hyphens.
- */
-static Str
-get_uuid_id(FunctionCallInfo fcinfo, int argno)
-{
-	Str			s;
-
-	idem_require_arg(fcinfo, argno, "event_id");
-	s.data = DatumGetCString(DirectFunctionCall1(uuid_out,
-												 PG_GETARG_DATUM(argno)));
-	s.len = strlen(s.data);
-	return s;
-}
-
-/* Get the consumer; the extension's own consumers are refused. */
-static Str
-get_consumer(FunctionCallInfo fcinfo, int argno)
-{
-	Str			s = text_str(idem_get_text_arg(fcinfo, argno, "consumer",
-											   IDEM_MAX_NAME_BYTES));
-
-	if (s.data[0] == '@')
-		ereport(ERROR,
-				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
-				 errmsg("consumer \"%s\" is reserved", pnstrdup(s.data, s.len)),
-				 errdetail("Names that start with \"@\" belong to the extension.")));
-	return s;
-}
-
-/*
- * Get the wait in milliseconds, rounded up, so that the shortest wait is one.
- */
-static long
-get_wait(FunctionCallInfo fcinfo, int argno)
-{
-	Interval   *wait;
-	double		ms;
-
-	idem_require_arg(fcinfo, argno, "wait");
-	wait = PG_GETARG_INTERVAL_P(argno);
-	ms = ceil((wait->time +
-			   ((double) wait->month * DAYS_PER_MONTH + wait->day) * USECS_PER_DAY) /
-			  1000.0);
-	if (ms < 0)
-		ereport(ERROR,
-				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
-				 errmsg("argument \"wait\" must not be negative")));
-	return ms > MAX_WAIT_MS ? MAX_WAIT_MS : (long) ms;
-}
-
-/* Labels of the enum types, in the order of their C twins */
-static const char *const result_labels[] = {"claimed", "duplicate", "busy", "expired", "dead"};
+/* Labels of claim_status, in the order of its C twin */
 static const char *const status_labels[] = {"processing", "completed", "unknown"};
-
-/* The label of an enum type as a Datum: the OID of the label. */
-static Datum
-label_datum(Oid enumtype, const char *label)
-{
-	Oid			oid = GetSysCacheOid2(ENUMTYPOIDNAME, Anum_pg_enum_oid,
-									  ObjectIdGetDatum(enumtype),
-									  CStringGetDatum(label));
-
-	if (!OidIsValid(oid))
-		elog(ERROR, "enum type %u has no label \"%s\"", enumtype, label);
-	return ObjectIdGetDatum(oid);
-}
 
 /* claim_event(event_id, consumer, wait, valid_until) */
 
 static Datum
-claim_event(FunctionCallInfo fcinfo, Str (*get) (FunctionCallInfo, int))
+claim_event(FunctionCallInfo fcinfo, IdemStr (*get) (FunctionCallInfo, int))
 {
-	Str			id,
+	IdemStr		id,
 				consumer;
 	long		wait_ms;
 	bool		has_valid_until = !PG_ARGISNULL(3);
@@ -175,71 +85,74 @@ claim_event(FunctionCallInfo fcinfo, Str (*get) (FunctionCallInfo, int))
 
 	idem_prevent_read_only("claim_event()");
 	id = get(fcinfo, 0);
-	consumer = get_consumer(fcinfo, 1);
-	wait_ms = get_wait(fcinfo, 2);
+	consumer = idem_arg_consumer(fcinfo, 1);
+	wait_ms = idem_arg_wait(fcinfo, 2);
 	if (has_valid_until)
 		valid_until = PG_GETARG_TIMESTAMPTZ(3);
 
 	result = idem_claim_event(id.data, id.len, consumer.data, consumer.len,
 							  wait_ms, has_valid_until ? &valid_until : NULL);
-	return label_datum(get_func_rettype(fcinfo->flinfo->fn_oid), result_labels[result]);
+	return idem_arg_label(get_func_rettype(fcinfo->flinfo->fn_oid), idem_claim_labels[result]);
 }
 
 Datum
 idem_claim_event_fn(PG_FUNCTION_ARGS)
 {
-	return claim_event(fcinfo, get_id);
+	return claim_event(fcinfo, idem_arg_event_id);
 }
 
 Datum
 idem_claim_event_uuid_fn(PG_FUNCTION_ARGS)
 {
-	return claim_event(fcinfo, get_uuid_id);
+	return claim_event(fcinfo, idem_arg_uuid_event_id);
 }
 
 /* complete_event(event_id, consumer, result, token) */
 
 static Datum
-complete_event(FunctionCallInfo fcinfo, Str (*get) (FunctionCallInfo, int))
+complete_event(FunctionCallInfo fcinfo, IdemStr (*get) (FunctionCallInfo, int))
 {
-	Str			id,
+	IdemStr		id,
 				consumer;
 	bool		has_result = !PG_ARGISNULL(2);
+	Datum		result;
 
 	idem_prevent_read_only("complete_event()");
 	id = get(fcinfo, 0);
-	consumer = get_consumer(fcinfo, 1);
-	idem_reject_arg(fcinfo, 3, "token",
-					"Claim and complete the event in one transaction, without a token.");
+	consumer = idem_arg_consumer(fcinfo, 1);
+	result = has_result ? PG_GETARG_DATUM(2) : (Datum) 0;
 
-	idem_complete_event(id.data, id.len, consumer.data, consumer.len,
-						has_result ? PG_GETARG_DATUM(2) : (Datum) 0, has_result);
+	if (PG_ARGISNULL(3))
+		idem_complete_event(id.data, id.len, consumer.data, consumer.len, result, has_result);
+	else
+		idem_lease_complete(id.data, id.len, consumer.data, consumer.len, PG_GETARG_INT64(3),
+							result, has_result);
 	PG_RETURN_VOID();
 }
 
 Datum
 idem_complete_event_fn(PG_FUNCTION_ARGS)
 {
-	return complete_event(fcinfo, get_id);
+	return complete_event(fcinfo, idem_arg_event_id);
 }
 
 Datum
 idem_complete_event_uuid_fn(PG_FUNCTION_ARGS)
 {
-	return complete_event(fcinfo, get_uuid_id);
+	return complete_event(fcinfo, idem_arg_uuid_event_id);
 }
 
 /* release_event(event_id, consumer) */
 
 static Datum
-release_event(FunctionCallInfo fcinfo, Str (*get) (FunctionCallInfo, int))
+release_event(FunctionCallInfo fcinfo, IdemStr (*get) (FunctionCallInfo, int))
 {
-	Str			id,
+	IdemStr		id,
 				consumer;
 
 	idem_prevent_read_only("release_event()");
 	id = get(fcinfo, 0);
-	consumer = get_consumer(fcinfo, 1);
+	consumer = idem_arg_consumer(fcinfo, 1);
 
 	idem_release_event(id.data, id.len, consumer.data, consumer.len);
 	PG_RETURN_VOID();
@@ -248,26 +161,26 @@ release_event(FunctionCallInfo fcinfo, Str (*get) (FunctionCallInfo, int))
 Datum
 idem_release_event_fn(PG_FUNCTION_ARGS)
 {
-	return release_event(fcinfo, get_id);
+	return release_event(fcinfo, idem_arg_event_id);
 }
 
 Datum
 idem_release_event_uuid_fn(PG_FUNCTION_ARGS)
 {
-	return release_event(fcinfo, get_uuid_id);
+	return release_event(fcinfo, idem_arg_uuid_event_id);
 }
 
 /* forget_event(event_id, consumer) */
 
 static Datum
-forget_event(FunctionCallInfo fcinfo, Str (*get) (FunctionCallInfo, int))
+forget_event(FunctionCallInfo fcinfo, IdemStr (*get) (FunctionCallInfo, int))
 {
-	Str			id,
+	IdemStr		id,
 				consumer;
 
 	idem_prevent_read_only("forget_event()");
 	id = get(fcinfo, 0);
-	consumer = get_consumer(fcinfo, 1);
+	consumer = idem_arg_consumer(fcinfo, 1);
 
 	PG_RETURN_BOOL(idem_forget_event(id.data, id.len, consumer.data, consumer.len));
 }
@@ -275,22 +188,22 @@ forget_event(FunctionCallInfo fcinfo, Str (*get) (FunctionCallInfo, int))
 Datum
 idem_forget_event_fn(PG_FUNCTION_ARGS)
 {
-	return forget_event(fcinfo, get_id);
+	return forget_event(fcinfo, idem_arg_event_id);
 }
 
 Datum
 idem_forget_event_uuid_fn(PG_FUNCTION_ARGS)
 {
-	return forget_event(fcinfo, get_uuid_id);
+	return forget_event(fcinfo, idem_arg_uuid_event_id);
 }
 
 /* event_result(event_id, consumer) */
 
 static Datum
-event_result(FunctionCallInfo fcinfo, Str (*get) (FunctionCallInfo, int))
+event_result(FunctionCallInfo fcinfo, IdemStr (*get) (FunctionCallInfo, int))
 {
-	Str			id = get(fcinfo, 0);
-	Str			consumer = get_consumer(fcinfo, 1);
+	IdemStr		id = get(fcinfo, 0);
+	IdemStr		consumer = idem_arg_consumer(fcinfo, 1);
 	Datum		result;
 
 	if (!idem_claim_get_result(id.data, id.len, consumer.data, consumer.len,
@@ -302,13 +215,13 @@ event_result(FunctionCallInfo fcinfo, Str (*get) (FunctionCallInfo, int))
 Datum
 idem_event_result_fn(PG_FUNCTION_ARGS)
 {
-	return event_result(fcinfo, get_id);
+	return event_result(fcinfo, idem_arg_event_id);
 }
 
 Datum
 idem_event_result_uuid_fn(PG_FUNCTION_ARGS)
 {
-	return event_result(fcinfo, get_uuid_id);
+	return event_result(fcinfo, idem_arg_uuid_event_id);
 }
 
 /*
@@ -317,10 +230,10 @@ idem_event_result_uuid_fn(PG_FUNCTION_ARGS)
  * completed_latest.  The two differ only where the exact time is not kept.
  */
 static Datum
-event_status(FunctionCallInfo fcinfo, Str (*get) (FunctionCallInfo, int))
+event_status(FunctionCallInfo fcinfo, IdemStr (*get) (FunctionCallInfo, int))
 {
-	Str			id = get(fcinfo, 0);
-	Str			consumer = get_consumer(fcinfo, 1);
+	IdemStr		id = get(fcinfo, 0);
+	IdemStr		consumer = idem_arg_consumer(fcinfo, 1);
 	IdemClaimInfo info;
 	TupleDesc	desc;
 	Datum		values[4];
@@ -330,7 +243,7 @@ event_status(FunctionCallInfo fcinfo, Str (*get) (FunctionCallInfo, int))
 		elog(ERROR, "return type of event_status is not a row type");
 
 	idem_claim_get_status(id.data, id.len, consumer.data, consumer.len, &info);
-	values[0] = label_datum(TupleDescAttr(desc, 0)->atttypid, status_labels[info.status]);
+	values[0] = idem_arg_label(TupleDescAttr(desc, 0)->atttypid, status_labels[info.status]);
 	values[1] = TimestampTzGetDatum(info.claimed_at);
 	values[2] = TimestampTzGetDatum(info.completed_at);
 	values[3] = TimestampTzGetDatum(info.completed_latest);
@@ -343,66 +256,16 @@ event_status(FunctionCallInfo fcinfo, Str (*get) (FunctionCallInfo, int))
 Datum
 idem_event_status_fn(PG_FUNCTION_ARGS)
 {
-	return event_status(fcinfo, get_id);
+	return event_status(fcinfo, idem_arg_event_id);
 }
 
 Datum
 idem_event_status_uuid_fn(PG_FUNCTION_ARGS)
 {
-	return event_status(fcinfo, get_uuid_id);
+	return event_status(fcinfo, idem_arg_uuid_event_id);
 }
 
 /* The array forms */
-
-/*
- * Get the elements of a one-dimensional array, or of an empty array, and
- * return their number.  With nulls = NULL, an element that is null is an
- * error.
- */
-static int
-get_array(FunctionCallInfo fcinfo, int argno, const char *name, Oid elemtype,
-		  Datum **elems, bool **nulls)
-{
-	ArrayType  *array = PG_GETARG_ARRAYTYPE_P(argno);
-	int			n;
-	bool	   *isnull;
-	int16		typlen;
-	bool		typbyval;
-	char		typalign;
-
-	if (ARR_NDIM(array) > 1)
-		ereport(ERROR,
-				(errcode(ERRCODE_ARRAY_SUBSCRIPT_ERROR),
-				 errmsg("argument \"%s\" must be a one-dimensional array", name)));
-	get_typlenbyvalalign(elemtype, &typlen, &typbyval, &typalign);
-	deconstruct_array(array, elemtype, typlen, typbyval, typalign,
-					  elems, &isnull, &n);
-	for (int i = 0; nulls == NULL && i < n; i++)
-	{
-		if (isnull[i])
-			idem_null_element(name, i + 1);
-	}
-	if (nulls != NULL)
-		*nulls = isnull;
-	return n;
-}
-
-/*
- * Error 22023: the id at place ord of the array, counted from 1, is empty or
- * too long.
- */
-pg_noreturn static void
-report_bad_element(int ord, int len)
-{
-	ereport(ERROR,
-			(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
-			 len == 0 ?
-			 errmsg("element %d of argument \"%s\" must not be empty", ord, "event_ids") :
-			 errmsg("element %d of argument \"%s\" is too long", ord, "event_ids"),
-			 len == 0 ? 0 :
-			 errdetail("It has %d bytes; at most %d are allowed.",
-					   len, IDEM_MAX_ID_BYTES)));
-}
 
 /* Error 22023 unless an array has as many elements as event_ids. */
 static void
@@ -415,44 +278,22 @@ check_as_many(const char *name, int n, int elements)
 				 errdetail("They have %d and %d.", n, elements)));
 }
 
-/* The ids of an array argument, checked; palloc'd. */
-static IdemClaimItem *
-get_items(FunctionCallInfo fcinfo, int argno, int *n)
-{
-	Datum	   *elems;
-	IdemClaimItem *items;
-
-	idem_require_array(fcinfo, argno, "event_ids");
-	*n = get_array(fcinfo, argno, "event_ids", TEXTOID, &elems, NULL);
-	items = palloc_extended(sizeof(IdemClaimItem) * Max(*n, 1), MCXT_ALLOC_HUGE);
-	for (int i = 0; i < *n; i++)
-	{
-		Str			id = text_str(DatumGetTextPP(elems[i]));
-
-		if (id.len == 0 || id.len > IDEM_MAX_ID_BYTES)
-			report_bad_element(i + 1, id.len);
-		items[i].id = id.data;
-		items[i].idlen = id.len;
-	}
-	return items;
-}
-
 /* claim_events(event_ids, consumer) -> setof (ord, event_id, result) */
 Datum
 idem_claim_events_fn(PG_FUNCTION_ARGS)
 {
 	ReturnSetInfo *rsinfo = (ReturnSetInfo *) fcinfo->resultinfo;
 	IdemClaimItem *items;
-	Str			consumer;
-	Datum		labels[lengthof(result_labels)];
+	IdemStr		consumer;
+	Datum		labels[IDEM_CLAIM_RESULTS];
 	int			n;
 
 	idem_prevent_read_only("claim_events()");
-	items = get_items(fcinfo, 0, &n);
-	consumer = get_consumer(fcinfo, 1);
+	items = idem_arg_event_ids(fcinfo, 0, &n);
+	consumer = idem_arg_consumer(fcinfo, 1);
 	InitMaterializedSRF(fcinfo, 0);
-	for (int i = 0; i < lengthof(result_labels); i++)
-		labels[i] = label_datum(TupleDescAttr(rsinfo->setDesc, 2)->atttypid, result_labels[i]);
+	for (int i = 0; i < IDEM_CLAIM_RESULTS; i++)
+		labels[i] = idem_arg_label(TupleDescAttr(rsinfo->setDesc, 2)->atttypid, idem_claim_labels[i]);
 
 	idem_claim_events(items, n, consumer.data, consumer.len);
 
@@ -476,18 +317,18 @@ Datum
 idem_complete_events_fn(PG_FUNCTION_ARGS)
 {
 	IdemClaimItem *items;
-	Str			consumer;
+	IdemStr		consumer;
 	Datum	   *results = NULL;
 	bool	   *has_result = NULL;
 	int			n;
 
 	idem_prevent_read_only("complete_events()");
-	items = get_items(fcinfo, 0, &n);
-	consumer = get_consumer(fcinfo, 1);
+	items = idem_arg_event_ids(fcinfo, 0, &n);
+	consumer = idem_arg_consumer(fcinfo, 1);
 	if (!PG_ARGISNULL(2))
 	{
-		int			nresults = get_array(fcinfo, 2, "results", JSONBOID,
-										 &results, &has_result);
+		int			nresults = idem_arg_array(fcinfo, 2, "results", JSONBOID,
+											  &results, &has_result);
 
 		check_as_many("results", n, nresults);
 		for (int i = 0; i < n; i++)
@@ -507,7 +348,7 @@ get_times(FunctionCallInfo fcinfo, int argno, int n)
 {
 	Datum	   *elems;
 	bool	   *nulls;
-	int			ntimes = get_array(fcinfo, argno, "completed_at", TIMESTAMPTZOID, &elems, &nulls);
+	int			ntimes = idem_arg_array(fcinfo, argno, "completed_at", TIMESTAMPTZOID, &elems, &nulls);
 	TimestampTz *times = palloc_extended(sizeof(TimestampTz) * Max(n, 1), MCXT_ALLOC_HUGE);
 	TimestampTz now = GetCurrentTimestamp();
 
@@ -527,13 +368,13 @@ get_times(FunctionCallInfo fcinfo, int argno, int n)
 Datum
 idem_claims_import_fn(PG_FUNCTION_ARGS)
 {
-	Str			consumer;
+	IdemStr		consumer;
 	IdemClaimItem *items;
 	int			n;
 
 	idem_prevent_read_only("claims_import()");
-	consumer = get_consumer(fcinfo, 0);
-	items = get_items(fcinfo, 1, &n);
+	consumer = idem_arg_consumer(fcinfo, 0);
+	items = idem_arg_event_ids(fcinfo, 1, &n);
 	PG_RETURN_INT64(idem_claims_import(items, n, consumer.data, consumer.len,
 									   PG_ARGISNULL(2) ? NULL : get_times(fcinfo, 2, n)));
 }
@@ -547,16 +388,16 @@ idem_claims_import_fn(PG_FUNCTION_ARGS)
  * Get the id without a check of its length: a published key may belong to an
  * id that claims refuse.
  */
-static Str
+static IdemStr
 get_any_id(FunctionCallInfo fcinfo, int argno)
 {
 	idem_require_arg(fcinfo, argno, "event_id");
-	return text_str(PG_GETARG_TEXT_PP(argno));
+	return idem_arg_str(PG_GETARG_TEXT_PP(argno));
 }
 
 /* The lock key of an event, as a claim computes it. */
 static int64
-compute_lock_key(Str id, Str consumer)
+compute_lock_key(IdemStr id, IdemStr consumer)
 {
 	IdemKeyMaker maker;
 	IdemClaimKey key;
@@ -568,10 +409,10 @@ compute_lock_key(Str id, Str consumer)
 }
 
 static Datum
-lock_key(FunctionCallInfo fcinfo, Str (*get) (FunctionCallInfo, int))
+lock_key(FunctionCallInfo fcinfo, IdemStr (*get) (FunctionCallInfo, int))
 {
-	Str			id = get(fcinfo, 0);
-	Str			consumer = get_consumer(fcinfo, 1);
+	IdemStr		id = get(fcinfo, 0);
+	IdemStr		consumer = idem_arg_consumer(fcinfo, 1);
 
 	PG_RETURN_INT64(compute_lock_key(id, consumer));
 }
@@ -585,14 +426,14 @@ idem_lock_key_fn(PG_FUNCTION_ARGS)
 Datum
 idem_lock_key_uuid_fn(PG_FUNCTION_ARGS)
 {
-	return lock_key(fcinfo, get_uuid_id);
+	return lock_key(fcinfo, idem_arg_uuid_event_id);
 }
 
 /*
  * The bytes whose hash is the lock key, put together independently of lock.c.
  */
 static bytea *
-lock_key_input(Str id, Str consumer)
+lock_key_input(IdemStr id, IdemStr consumer)
 {
 	StringInfoData buf;
 	int			id_len = id.len;
@@ -620,8 +461,8 @@ lock_key_input(Str id, Str consumer)
 Datum
 idem_verify_lock_key_fn(PG_FUNCTION_ARGS)
 {
-	Str			id = get_any_id(fcinfo, 0);
-	Str			consumer = get_consumer(fcinfo, 1);
+	IdemStr		id = get_any_id(fcinfo, 0);
+	IdemStr		consumer = idem_arg_consumer(fcinfo, 1);
 	bytea	   *digest = idem_digest_sha256(lock_key_input(id, consumer));
 	uint64		first;
 

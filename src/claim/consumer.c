@@ -64,6 +64,11 @@
 #define FOR_EVER_YEARS			100
 #define FOR_EVER_SECONDS		((double) FOR_EVER_YEARS * DAYS_PER_YEAR * SECS_PER_DAY)
 
+/* What a consumer does with leases unless it is registered with something else */
+#define DEFAULT_LEASE_DURATION	(30 * USECS_PER_SEC)
+#define DEFAULT_MIN_BACKOFF		(1 * USECS_PER_SEC)
+#define DEFAULT_MAX_BACKOFF		(300 * USECS_PER_SEC)
+
 static IdemRelRef consumers = IDEM_RELREF("consumers");
 static IdemRelRef consumers_pkey = IDEM_RELREF("consumers_pkey");
 
@@ -148,6 +153,22 @@ retention_seconds(const Interval *interval)
 	return seconds <= 0 || seconds >= FOR_EVER_SECONDS ? 0 : (int64) seconds;
 }
 
+double
+idem_interval_us(const Interval *interval)
+{
+	return interval->time +
+		((double) interval->month * DAYS_PER_MONTH + interval->day) * USECS_PER_DAY;
+}
+
+/* A column of type interval that is not null, in microseconds. */
+static int64
+interval_column(HeapTuple tup, TupleDesc desc, int column)
+{
+	bool		isnull;
+
+	return (int64) idem_interval_us(DatumGetIntervalP(heap_getattr(tup, column, desc, &isnull)));
+}
+
 /* Enter a consumer.  A name that is longer than a claim's may be is left out. */
 static void
 remember_policy(HeapTuple tup, TupleDesc desc)
@@ -165,6 +186,11 @@ remember_policy(HeapTuple tup, TupleDesc desc)
 	known->policy.private_locks = bool_column(tup, desc, IDEM_CONSUMERS_PRIVATE_LOCKS);
 	known->policy.keep_ids = bool_column(tup, desc, IDEM_CONSUMERS_KEEP_IDS);
 	known->policy.expire_by_id_age = bool_column(tup, desc, IDEM_CONSUMERS_EXPIRE_BY_ID_AGE);
+	known->policy.lease_duration = interval_column(tup, desc, IDEM_CONSUMERS_LEASE_DURATION);
+	known->policy.min_backoff = interval_column(tup, desc, IDEM_CONSUMERS_MIN_BACKOFF);
+	known->policy.max_backoff = interval_column(tup, desc, IDEM_CONSUMERS_MAX_BACKOFF);
+	known->policy.max_attempts =
+		DatumGetInt32(heap_getattr(tup, IDEM_CONSUMERS_MAX_ATTEMPTS, desc, &isnull));
 	retention = heap_getattr(tup, IDEM_CONSUMERS_RETENTION, desc, &isnull);
 	known->policy.retention = isnull ? -1 : retention_seconds(DatumGetIntervalP(retention));
 }
@@ -226,7 +252,12 @@ idem_consumer_policy(const char *consumer, int len)
 {
 	char		key[IDEM_MAX_NAME_BYTES + 1];
 	const KnownConsumer *known = NULL;
-	IdemConsumerPolicy unregistered = {.retention = -1};
+	IdemConsumerPolicy unregistered = {
+		.retention = -1,
+		.lease_duration = DEFAULT_LEASE_DURATION,
+		.min_backoff = DEFAULT_MIN_BACKOFF,
+		.max_backoff = DEFAULT_MAX_BACKOFF
+	};
 	IdemConsumerPolicy own = {.private_locks = true};
 
 	if (consumer[0] == '@')

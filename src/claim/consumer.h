@@ -24,6 +24,10 @@
 #define IDEM_CONSUMERS_RETENTION		4
 #define IDEM_CONSUMERS_KEEP_IDS			5
 #define IDEM_CONSUMERS_EXPIRE_BY_ID_AGE	6
+#define IDEM_CONSUMERS_LEASE_DURATION	7
+#define IDEM_CONSUMERS_MAX_ATTEMPTS		8
+#define IDEM_CONSUMERS_MIN_BACKOFF		9
+#define IDEM_CONSUMERS_MAX_BACKOFF		10
 
 /* OID of that table, which is not locked. */
 extern Oid	idem_consumers_oid(void);
@@ -42,7 +46,14 @@ typedef struct IdemConsumerPolicy
 	bool		expire_by_id_age;
 	int64		retention;		/* seconds; 0: for ever */
 	int16		class;			/* of that retention: store/retention.h */
+	int64		lease_duration; /* microseconds */
+	int			max_attempts;	/* 0: no limit */
+	int64		min_backoff;	/* microseconds */
+	int64		max_backoff;
 } IdemConsumerPolicy;
+
+/* The length of an interval in microseconds: a day has 24 hours, a month 30 days. */
+extern double idem_interval_us(const Interval *interval);
 
 /*
  * The policy of a consumer, registered or not.  The extension's own consumers

@@ -32,6 +32,7 @@
 #include "claim/claim.h"
 #include "claim/consumer.h"
 #include "claim/lock.h"
+#include "claim/call.h"
 #include "claim/state.h"
 #include "shared/fault.h"
 #include "store/retention.h"

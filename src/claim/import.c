@@ -33,7 +33,9 @@
 
 #include "claim/claim.h"
 #include "claim/consumer.h"
+#include "claim/leased.h"
 #include "claim/lock.h"
+#include "claim/call.h"
 #include "claim/state.h"
 #include "shared/fault.h"
 #include "store/store.h"
@@ -98,6 +100,7 @@ import_one(Import *import, const IdemClaimItem *item, TimestampTz completed_at)
 	IdemClaimKey key;
 	const IdemClaim *own;
 	IdemRow		row;
+	IdemLease	lease;
 
 	idem_keymaker_make(&import->keys, item->id, item->idlen, &key);
 	own = idem_state_find(&key);
@@ -113,9 +116,13 @@ import_one(Import *import, const IdemClaimItem *item, TimestampTz completed_at)
 	if (!row.in_snapshot)
 		idem_claim_conflict(&key);
 	if (row.status == IDEM_ROW_COMPLETED)
+	{
 		idem_lock_release(&key);
-	else
-		add_entry(import, &key, &row, completed_at);
+		return;
+	}
+	if (idem_lease_find(&key.digest, &lease))
+		idem_leased_report_open(&key);
+	add_entry(import, &key, &row, completed_at);
 }
 
 int64

@@ -178,14 +178,14 @@ set_locktag(LOCKTAG *tag, const IdemClaimKey *key)
 
 /* Take the lock for the current subtransaction; false if it is not available. */
 static bool
-acquire(const IdemClaimKey *key, bool dont_wait)
+acquire(const IdemClaimKey *key, LOCKMODE mode, bool dont_wait)
 {
 	ResourceOwner saved = idem_txn_owner_enter();
 	LockAcquireResult res;
 	LOCKTAG		tag;
 
 	set_locktag(&tag, key);
-	res = LockAcquire(&tag, ExclusiveLock, false, dont_wait);
+	res = LockAcquire(&tag, mode, false, dont_wait);
 	idem_txn_owner_leave(saved);
 
 	return res != LOCKACQUIRE_NOT_AVAIL;
@@ -194,13 +194,19 @@ acquire(const IdemClaimKey *key, bool dont_wait)
 bool
 idem_lock_try(const IdemClaimKey *key)
 {
-	return acquire(key, true);
+	return acquire(key, ExclusiveLock, true);
 }
 
 void
 idem_lock_wait(const IdemClaimKey *key)
 {
-	(void) acquire(key, false);
+	(void) acquire(key, ExclusiveLock, false);
+}
+
+void
+idem_lock_share(const IdemClaimKey *key)
+{
+	(void) acquire(key, ShareLock, false);
 }
 
 void

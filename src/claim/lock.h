@@ -92,6 +92,12 @@ extern bool idem_lock_try(const IdemClaimKey *key);
  */
 extern void idem_lock_wait(const IdemClaimKey *key);
 
+/*
+ * Take the lock in share mode, and wait while somebody else holds it exclusively.
+ * Several transactions may hold it so; none of them can be told "claimed" then.
+ */
+extern void idem_lock_share(const IdemClaimKey *key);
+
 /* Give back a lock that the current subtransaction, or a child of it, took. */
 extern void idem_lock_release(const IdemClaimKey *key);
 

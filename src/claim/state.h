@@ -25,7 +25,11 @@ typedef enum IdemClaimPhase
 	IDEM_PHASE_NONE,			/* never claimed */
 	IDEM_PHASE_CLAIMED,			/* neither completed nor released yet */
 	IDEM_PHASE_COMPLETED,
-	IDEM_PHASE_RELEASED
+	IDEM_PHASE_RELEASED,
+	IDEM_PHASE_ASSERTED,		/* a lease of this token is the transaction's
+								 * claim, which may be completed */
+	IDEM_PHASE_LEASED			/* the transaction has taken or changed a
+								 * lease of the event */
 } IdemClaimPhase;
 
 typedef enum IdemClaimRow
@@ -48,8 +52,11 @@ typedef struct IdemClaimState
 								 * than of the row that it found */
 	int16		class;			/* how long the row is remembered */
 	bool		keep_id;		/* its id stays in clear */
+	bool		has_lease;		/* the log of leases has rows that a
+								 * completion has to end */
 	bool		lock_kept;		/* the claim keeps its lock, which counts
-								 * towards the budget */
+								 * towards the budget; in share mode if
+								 * ASSERTED, perhaps if LEASED */
 	SubTransactionId lock_subid;	/* the subtransaction that took the lock */
 	TimestampTz claimed_at;
 } IdemClaimState;

@@ -50,6 +50,10 @@ enum
 	SHOWN_CLASS,
 	SHOWN_KEEP_IDS,
 	SHOWN_EXPIRE_BY_ID_AGE,
+	SHOWN_LEASE_DURATION,
+	SHOWN_MAX_ATTEMPTS,
+	SHOWN_MIN_BACKOFF,
+	SHOWN_MAX_BACKOFF,
 	SHOWN_COLUMNS
 };
 
@@ -72,6 +76,10 @@ show_consumer(TupleTableSlot *slot, Datum *values, bool *nulls, void *arg)
 	copy_column(slot, IDEM_CONSUMERS_RETENTION, SHOWN_RETENTION, values, nulls);
 	copy_column(slot, IDEM_CONSUMERS_KEEP_IDS, SHOWN_KEEP_IDS, values, nulls);
 	copy_column(slot, IDEM_CONSUMERS_EXPIRE_BY_ID_AGE, SHOWN_EXPIRE_BY_ID_AGE, values, nulls);
+	copy_column(slot, IDEM_CONSUMERS_LEASE_DURATION, SHOWN_LEASE_DURATION, values, nulls);
+	copy_column(slot, IDEM_CONSUMERS_MAX_ATTEMPTS, SHOWN_MAX_ATTEMPTS, values, nulls);
+	copy_column(slot, IDEM_CONSUMERS_MIN_BACKOFF, SHOWN_MIN_BACKOFF, values, nulls);
+	copy_column(slot, IDEM_CONSUMERS_MAX_BACKOFF, SHOWN_MAX_BACKOFF, values, nulls);
 
 	class = idem_consumer_class(nulls[SHOWN_RETENTION] ? NULL :
 								DatumGetIntervalP(values[SHOWN_RETENTION]));

@@ -42,9 +42,11 @@
 #define ERRCODE_IDEM_SINK_REJECTED			MAKE_SQLSTATE('I','D','0','0','5')
 /* the sink cannot be reached or broke the protocol */
 #define ERRCODE_IDEM_SINK_OUTAGE			MAKE_SQLSTATE('I','D','0','0','6')
-/* idempotency.publish_witness does not allow this server to publish */
-#define ERRCODE_IDEM_RELAY_UNWITNESSED		MAKE_SQLSTATE('I','D','0','0','7')
+/* the token is not that of a lease that the event is in */
+#define ERRCODE_IDEM_LEASE_LOST				MAKE_SQLSTATE('I','D','0','0','7')
 /* an update does not raise the version of its row */
 #define ERRCODE_IDEM_STALE_VERSION			MAKE_SQLSTATE('I','D','0','0','8')
+/* idempotency.publish_witness does not allow this server to publish */
+#define ERRCODE_IDEM_RELAY_UNWITNESSED		MAKE_SQLSTATE('I','D','0','0','9')
 
 #endif							/* IDEM_ERROR_H */

@@ -307,6 +307,26 @@ table_blocks(const IdemKeyedLog *log, int n)
 	return blocks;
 }
 
+/*
+ * All tables are locked before the first is looked at: a turn in between would make
+ * all of them look empty.
+ */
+bool
+idem_keyed_log_is_empty(const IdemKeyedLog *log)
+{
+	Relation	heaps[IDEM_KEYED_MAX_TABLES];
+	bool		empty = true;
+
+	for (int n = 0; n < log->ntables; n++)
+		heaps[n] = table_open(idem_relref_oid(&log->tables[n]), AccessShareLock);
+	for (int n = 0; n < log->ntables; n++)
+	{
+		empty = empty && RelationGetNumberOfBlocks(heaps[n]) == 0;
+		table_close(heaps[n], AccessShareLock);
+	}
+	return empty;
+}
+
 /* The current table; *marker: number of its marker, 0 without one. */
 static int
 find_current(const Reader *reader, int64 *marker)
@@ -376,12 +396,16 @@ insert_index_entry(Relation heap, Oid indexid, TupleTableSlot *slot)
 	pfree(info);
 }
 
-/* Insert a tuple into a table and its indexes, and free the tuple. */
-static void
+/*
+ * Insert a tuple into a table and its indexes, and free the tuple.  Returns where
+ * it stands.
+ */
+static ItemPointerData
 insert_tuple(Relation heap, HeapTuple tuple)
 {
 	TupleTableSlot *slot = MakeSingleTupleTableSlot(RelationGetDescr(heap), &TTSOpsHeapTuple);
 	List	   *indexes = RelationGetIndexList(heap);
+	ItemPointerData tid;
 	ListCell   *lc;
 
 	ExecStoreHeapTuple(tuple, slot, true);
@@ -389,7 +413,9 @@ insert_tuple(Relation heap, HeapTuple tuple)
 	foreach(lc, indexes)
 		insert_index_entry(heap, lfirst_oid(lc), slot);
 	list_free(indexes);
+	tid = slot->tts_tid;
 	ExecDropSingleTupleTableSlot(slot);
+	return tid;
 }
 
 /*
@@ -414,15 +440,17 @@ open_current(const IdemKeyedLog *log)
 	}
 }
 
-void
+bool
 idem_keyed_log_append(const IdemKeyedLog *log, HeapTuple tuple)
 {
 	ResourceOwner saved = idem_txn_owner_enter();
 	Relation	rel = open_current(log);
+	ItemPointerData tid = insert_tuple(rel, tuple);
 
-	insert_tuple(rel, tuple);
 	table_close(rel, NoLock);
 	idem_txn_owner_leave(saved);
+	return ItemPointerGetBlockNumber(&tid) >= log->max_blocks &&
+		ItemPointerGetOffsetNumber(&tid) == FirstOffsetNumber;
 }
 
 /* Taking turns */
@@ -492,7 +520,7 @@ copy_if_needed(const Reader *reader, IdemKeyedPass *pass, Relation to, TupleTabl
 		HeapTuple	copy = ExecCopySlotHeapTuple(slot);
 
 		pass->copied += copy->t_len;
-		insert_tuple(to, copy);
+		(void) insert_tuple(to, copy);
 	}
 }
 
@@ -606,7 +634,7 @@ mark(const IdemKeyedLog *log, int n)
 	ResourceOwner saved = idem_txn_owner_enter();
 	Relation	rel = table_open(idem_relref_oid(&log->tables[n]), RowExclusiveLock);
 
-	insert_tuple(rel, log->form_marker(RelationGetDescr(rel), log->draw()));
+	(void) insert_tuple(rel, log->form_marker(RelationGetDescr(rel), log->draw()));
 	table_close(rel, NoLock);
 	idem_txn_owner_leave(saved);
 }

@@ -124,11 +124,19 @@ typedef struct IdemKeyedPass
  * number that the caller has drawn.  Frees the tuple.  Who appends rows of one
  * kind of a key holds a lock from before the drawing to the end of the
  * transaction, or else of two rows the one that commits later may be the older.
+ * Returns true if the row has begun a page of a table that has grown, so that it is
+ * time for maintenance.
  */
-extern void idem_keyed_log_append(const IdemKeyedLog *log, HeapTuple tuple);
+extern bool idem_keyed_log_append(const IdemKeyedLog *log, HeapTuple tuple);
 
 /* The columns of the log's tables; free it by FreeTupleDesc. */
 extern TupleDesc idem_keyed_log_desc(const IdemKeyedLog *log);
+
+/*
+ * Have the tables no rows?  Cheaper than a look-up, and true for a log that is not
+ * used.  Needs the locks that a look-up needs.
+ */
+extern bool idem_keyed_log_is_empty(const IdemKeyedLog *log);
 
 /*
  * Get the newest row of each kind of a key, in the order of kinds, as of now.

@@ -137,7 +137,7 @@ check_sink_headers()
 }
 
 # The library exports the functions that the installation declares, the main functions
-# of two kinds of workers, and the symbols that the loader looks up.  The functions of
+# of three kinds of workers, and the symbols that the loader looks up.  The functions of
 # tests are in a module of their own.
 check_exports()
 {
@@ -147,7 +147,7 @@ check_exports()
 	names=$(nm -D --defined-only "$work/gcc/idempotency.so" | awk '{ print $NF }')
 	while read -r name; do
 		case $name in
-			Pg_magic_func | _PG_init | idem_launcher_main | idem_worker_main | idem_store_worker_main) ;;
+			Pg_magic_func | _PG_init | idem_launcher_main | idem_worker_main | idem_store_worker_main | idem_lease_worker_main) ;;
 			pg_finfo_*) grep -qF "'${name#pg_finfo_}'" sql/install/*.sql || echo "${name#pg_finfo_}" ;;
 			*) grep -qx "pg_finfo_$name" <<<"$names" || echo "$name" ;;
 		esac
@@ -221,7 +221,7 @@ relay_includes_up()
 }
 
 # claim and outbox do not include each other; only their SQL-callable wrappers may.
-# The sinks and shared include none of the subsystems, nor do canonical and guard.
+# The sinks and shared include none of the subsystems, nor do canonical, guard and lease.
 # Folders of the relay include lower folders only.
 check_layers()
 {
@@ -229,7 +229,7 @@ check_layers()
 		grep -rnE --exclude='*_fn.c' '#include "(outbox|relay)/' src/claim
 		grep -rnE --exclude='*_fn.c' '#include "(claim|relay)/' src/outbox
 		grep -rnE '#include "(claim|outbox|relay|request)/' src/shared src/sink
-		grep -rnE '#include "(claim|outbox|relay|sink|store)/' src/canonical src/guard
+		grep -rnE '#include "(claim|outbox|relay|sink|store)/' src/canonical src/guard src/lease
 		relay_includes_up
 	} 2>/dev/null | none "includes must point down:"
 }
@@ -241,7 +241,7 @@ check_readmes()
 {
 	local readme dir name
 
-	for readme in src/README.md src/{canonical,claim,guard,outbox,relay,shared}/README.md src/relay/*/README.md; do
+	for readme in src/README.md src/{canonical,claim,guard,lease,outbox,relay,shared}/README.md src/relay/*/README.md; do
 		[ -f "$readme" ] || continue
 		dir=$(cut -d / -f 1,2 <<<"$readme")
 		dir=${dir%/README.md}

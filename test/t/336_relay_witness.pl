@@ -124,7 +124,7 @@ wait_asked('a', 3);
 is_unwitnessed($a);
 is(of_type('A2'), 0, 'the first has stopped');
 is($a->safe_psql('postgres', 'SELECT count(*) FROM effects'), '8', 'its function as well');
-like(slurp_file($a->logfile), qr/ID007|the publish witness says no: the lease is b's/, 'the log says so');
+like(slurp_file($a->logfile), qr/ID009|the publish witness says no: the lease is b's/, 'the log says so');
 
 # And back, under load: nothing of either is lost.
 my $script = $a->basedir . '/enqueue.sql';

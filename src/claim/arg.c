@@ -1,0 +1,173 @@
+/*-------------------------------------------------------------------------
+ *
+ * arg.c
+ *		The arguments that functions of claims and of leases share.
+ *
+ * Copyright (c) 2026, the idempotency developers
+ *
+ * IDENTIFICATION
+ *		src/claim/arg.c
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "postgres.h"
+
+#include <limits.h>
+#include <math.h>
+
+#include "catalog/pg_enum.h"
+#include "catalog/pg_type.h"
+#include "utils/array.h"
+#include "utils/builtins.h"
+#include "utils/lsyscache.h"
+#include "utils/syscache.h"
+#include "utils/timestamp.h"
+#include "utils/uuid.h"
+
+#include "claim/arg.h"
+#include "claim/consumer.h"
+#include "shared/args.h"
+
+/* Longest wait, so that milliseconds since the start fit a long everywhere */
+#define MAX_WAIT_MS		INT_MAX
+
+const char *const idem_claim_labels[IDEM_CLAIM_RESULTS] = {
+	"claimed", "duplicate", "busy", "expired", "dead"
+};
+
+IdemStr
+idem_arg_str(text *t)
+{
+	IdemStr		s = {VARDATA_ANY(t), VARSIZE_ANY_EXHDR(t)};
+
+	return s;
+}
+
+IdemStr
+idem_arg_event_id(FunctionCallInfo fcinfo, int argno)
+{
+	return idem_arg_str(idem_get_text_arg(fcinfo, argno, "event_id",
+										  IDEM_MAX_ID_BYTES));
+}
+
+IdemStr
+idem_arg_uuid_event_id(FunctionCallInfo fcinfo, int argno)
+{
+	IdemStr		s;
+
+	idem_require_arg(fcinfo, argno, "event_id");
+	s.data = DatumGetCString(DirectFunctionCall1(uuid_out,
+												 PG_GETARG_DATUM(argno)));
+	s.len = strlen(s.data);
+	return s;
+}
+
+IdemStr
+idem_arg_consumer(FunctionCallInfo fcinfo, int argno)
+{
+	IdemStr		s = idem_arg_str(idem_get_text_arg(fcinfo, argno, "consumer",
+												   IDEM_MAX_NAME_BYTES));
+
+	if (s.data[0] == '@')
+		ereport(ERROR,
+				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
+				 errmsg("consumer \"%s\" is reserved", pnstrdup(s.data, s.len)),
+				 errdetail("Names that start with \"@\" belong to the extension.")));
+	return s;
+}
+
+long
+idem_arg_wait(FunctionCallInfo fcinfo, int argno)
+{
+	Interval   *wait;
+	double		ms;
+
+	idem_require_arg(fcinfo, argno, "wait");
+	wait = PG_GETARG_INTERVAL_P(argno);
+	ms = ceil((wait->time +
+			   ((double) wait->month * DAYS_PER_MONTH + wait->day) * USECS_PER_DAY) /
+			  1000.0);
+	if (ms < 0)
+		ereport(ERROR,
+				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
+				 errmsg("argument \"wait\" must not be negative")));
+	return ms > MAX_WAIT_MS ? MAX_WAIT_MS : (long) ms;
+}
+
+Datum
+idem_arg_label(Oid enumtype, const char *label)
+{
+	Oid			oid = GetSysCacheOid2(ENUMTYPOIDNAME, Anum_pg_enum_oid,
+									  ObjectIdGetDatum(enumtype),
+									  CStringGetDatum(label));
+
+	if (!OidIsValid(oid))
+		elog(ERROR, "enum type %u has no label \"%s\"", enumtype, label);
+	return ObjectIdGetDatum(oid);
+}
+
+int
+idem_arg_array(FunctionCallInfo fcinfo, int argno, const char *name, Oid elemtype,
+			   Datum **elems, bool **nulls)
+{
+	ArrayType  *array = PG_GETARG_ARRAYTYPE_P(argno);
+	int			n;
+	bool	   *isnull;
+	int16		typlen;
+	bool		typbyval;
+	char		typalign;
+
+	if (ARR_NDIM(array) > 1)
+		ereport(ERROR,
+				(errcode(ERRCODE_ARRAY_SUBSCRIPT_ERROR),
+				 errmsg("argument \"%s\" must be a one-dimensional array", name)));
+	get_typlenbyvalalign(elemtype, &typlen, &typbyval, &typalign);
+	deconstruct_array(array, elemtype, typlen, typbyval, typalign,
+					  elems, &isnull, &n);
+	for (int i = 0; nulls == NULL && i < n; i++)
+	{
+		if (isnull[i])
+			idem_null_element(name, i + 1);
+	}
+	if (nulls != NULL)
+		*nulls = isnull;
+	return n;
+}
+
+/*
+ * Error 22023: the id at place ord of the array, counted from 1, is empty or
+ * too long.
+ */
+pg_noreturn static void
+report_bad_element(int ord, int len)
+{
+	ereport(ERROR,
+			(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
+			 len == 0 ?
+			 errmsg("element %d of argument \"%s\" must not be empty", ord, "event_ids") :
+			 errmsg("element %d of argument \"%s\" is too long", ord, "event_ids"),
+			 len == 0 ? 0 :
+			 errdetail("It has %d bytes; at most %d are allowed.",
+					   len, IDEM_MAX_ID_BYTES)));
+}
+
+IdemClaimItem *
+idem_arg_event_ids(FunctionCallInfo fcinfo, int argno, int *n)
+{
+	Datum	   *elems;
+	IdemClaimItem *items;
+
+	idem_require_array(fcinfo, argno, "event_ids");
+	*n = idem_arg_array(fcinfo, argno, "event_ids", TEXTOID, &elems, NULL);
+	items = palloc_extended(sizeof(IdemClaimItem) * Max(*n, 1), MCXT_ALLOC_HUGE);
+	for (int i = 0; i < *n; i++)
+	{
+		IdemStr		id = idem_arg_str(DatumGetTextPP(elems[i]));
+
+		if (id.len == 0 || id.len > IDEM_MAX_ID_BYTES)
+			report_bad_element(i + 1, id.len);
+		items[i].id = id.data;
+		items[i].idlen = id.len;
+	}
+	return items;
+}

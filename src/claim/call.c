@@ -1,0 +1,262 @@
+/*-------------------------------------------------------------------------
+ *
+ * call.c
+ *		One call's work on the events of one consumer.
+ *
+ * A call opens the store once for all of its events, collects the rows that it
+ * writes, and waits once for the durability of all that it answers "duplicate".
+ *
+ * LOCKING: as claim.c.
+ *
+ * MEMORY: the caller's context; 64 rows are collected at most.
+ *
+ * Copyright (c) 2026, the idempotency developers
+ *
+ * IDENTIFICATION
+ *		src/claim/call.c
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "postgres.h"
+
+#include "access/xact.h"
+#include "access/xlog.h"
+#include "miscadmin.h"
+#include "storage/latch.h"
+#include "storage/lock.h"
+#include "utils/timestamp.h"
+#include "utils/wait_event.h"
+
+#include "claim/call.h"
+#include "claim/setting.h"
+#include "shared/durable.h"
+#include "shared/error.h"
+#include "shared/fault.h"
+#include "store/retention.h"
+
+/* Pauses between tries of a waiting claim, in milliseconds */
+#define MIN_PAUSE_MS	1
+#define MAX_PAUSE_MS	50
+
+IdemCall *
+idem_call_begin(const char *consumer, int consumerlen, bool early)
+{
+	IdemCall   *call = palloc(sizeof(IdemCall));
+
+	call->store = idem_store_open(true);
+	idem_keymaker_begin(&call->keys, consumer, consumerlen);
+
+	/*
+	 * The store's lock keeps others from changing private_locks below a
+	 * claim.
+	 */
+	call->policy = idem_consumer_policy(consumer, consumerlen);
+	if (call->policy.private_locks)
+		idem_keymaker_private(&call->keys);
+	call->now = GetCurrentTimestamp();
+	call->valid_until = NULL;
+	call->saw_completed = false;
+	call->commit_lsn = InvalidXLogRecPtr;
+	call->nrows = 0;
+	call->early = early;
+	call->foreign_known = false;
+	call->stays_busy = false;
+	return call;
+}
+
+/*
+ * Write the collected rows.  Claims past the budget give their locks back:
+ * from here on the row stands for the lock.
+ */
+static void
+flush_rows(IdemCall *call)
+{
+	if (call->nrows == 0)
+		return;
+	IDEM_FAULT_POINT("claim-row-insert");
+	idem_store_insert(call->store, call->rows, call->nrows);
+	IDEM_FAULT_POINT("claim-row-inserted");
+
+	for (int i = 0; i < call->nrows; i++)
+	{
+		IdemClaim  *claim = call->claims[i];
+		IdemClaimState state = claim->state;
+
+		state.row_kind = IDEM_CLAIM_OWN_ROW;
+		state.row = call->rows[i].ref;
+		state.phase = call->early ? IDEM_PHASE_CLAIMED : IDEM_PHASE_COMPLETED;
+		idem_state_set(claim, &state);
+		if (call->early)
+		{
+			idem_lock_release(&claim->key);
+			IDEM_FAULT_POINT("claim-early-unlocked");
+		}
+	}
+	call->nrows = 0;
+}
+
+void
+idem_call_end(IdemCall *call)
+{
+	flush_rows(call);
+	idem_keymaker_end(&call->keys);
+	idem_store_close(call->store);
+	if (call->saw_completed)
+	{
+		IDEM_FAULT_POINT("claim-duplicate-seen");
+		idem_durable_wait(idem_durable_target(call->commit_lsn));
+	}
+	pfree(call);
+}
+
+/* The row that a claim writes, as in progress and without a result. */
+static IdemNewEntry
+row_of_claim(const IdemClaim *claim)
+{
+	IdemNewEntry row = {
+		.digest = claim->key.digest,
+		.turn = claim->state.turn,
+		.event_id = claim->key.id,
+		.event_id_len = claim->key.idlen,
+		.consumer = claim->key.consumer,
+		.consumer_len = claim->key.consumerlen,
+		.state = IDEM_ENTRY_KEPT,
+		.class = claim->state.class,
+		.keep_id = claim->state.keep_id,
+		.claimed_at = claim->state.claimed_at
+	};
+
+	return row;
+}
+
+void
+idem_call_add(IdemCall *call, IdemClaim *claim, Datum result, bool has_result)
+{
+	IdemNewEntry *row = &call->rows[call->nrows];
+
+	if (claim->state.row_kind == IDEM_CLAIM_OWN_ROW)
+	{
+		idem_store_delete(call->store, &claim->state.row);
+		IDEM_FAULT_POINT("claim-row-deleted");
+	}
+	*row = row_of_claim(claim);
+	row->state = IDEM_ENTRY_COMPLETED;
+	row->completed_at = call->now;
+	row->has_result = has_result;
+	row->result = result;
+	call->claims[call->nrows++] = claim;
+	if (call->nrows == IDEM_STORE_CHUNK)
+		flush_rows(call);
+}
+
+/* How many locks a transaction may keep for its claims. */
+static int
+lock_budget(void)
+{
+	return idem_max_claim_locks >= 0 ? idem_max_claim_locks : max_locks_per_xact;
+}
+
+bool
+idem_call_foreign_lockers(IdemCall *call)
+{
+	if (!call->foreign_known)
+	{
+		call->foreign_lockers = idem_consumer_foreign_lockers(call->keys.consumer,
+															  call->keys.consumerlen);
+		call->foreign_known = true;
+	}
+	return call->foreign_lockers;
+}
+
+bool
+idem_call_within_budget(const IdemClaim *own)
+{
+	return (own != NULL && own->state.lock_kept) ||
+		idem_state_counts()->locks < lock_budget();
+}
+
+void
+idem_claim_conflict(const IdemClaimKey *key)
+{
+	ereport(ERROR,
+			(errcode(ERRCODE_T_R_SERIALIZATION_FAILURE),
+			 errmsg("could not serialize access due to concurrent completion of event \"%s\"",
+					pnstrdup(key->id, key->idlen)),
+			 errdetail("Another transaction committed it for consumer \"%s\" after this one took its snapshot.",
+					   pnstrdup(key->consumer, key->consumerlen)),
+			 errhint("Retry the transaction.")));
+}
+
+IdemClaimResult
+idem_call_judge(IdemCall *call, const IdemClaimKey *key, const IdemRow *row)
+{
+	if (row->status == IDEM_ROW_BUSY)
+		return IDEM_CLAIM_BUSY;
+
+	/*
+	 * The caller's snapshot is older than the row, so its statements see
+	 * neither the row nor the effect.  Only a retry can see both.
+	 */
+	if (!row->in_snapshot)
+		idem_claim_conflict(key);
+
+	if (row->status != IDEM_ROW_COMPLETED)
+		return IDEM_CLAIM_CLAIMED;
+	call->saw_completed = true;
+	call->commit_lsn = Max(call->commit_lsn, row->commit_lsn);
+	return IDEM_CLAIM_DUPLICATE;
+}
+
+int16
+idem_claim_next_turn(const IdemClaimKey *key, const IdemRow *row)
+{
+	if (row->turn == PG_INT16_MAX)
+		ereport(ERROR,
+				(errcode(ERRCODE_PROGRAM_LIMIT_EXCEEDED),
+				 errmsg("event \"%s\" was claimed anew too often", pnstrdup(key->id, key->idlen)),
+				 errdetail("An event has at most %d rows.", PG_INT16_MAX),
+				 errhint("Use an event id once.")));
+	return row->turn + 1;
+}
+
+void
+idem_call_fill_state(const IdemCall *call, const IdemClaimKey *key, const IdemRow *row,
+					 const IdemClaim *own, IdemClaimPhase phase, IdemClaimState *state)
+{
+	memset(state, 0, sizeof(*state));
+	state->phase = phase;
+	state->row_kind = row->status == IDEM_ROW_NONE ? IDEM_CLAIM_NO_ROW :
+		IDEM_CLAIM_OLD_ROW;
+	state->was_kept = row->status == IDEM_ROW_PROCESSING;
+	state->turn = idem_claim_next_turn(key, row);
+
+	/* What stays of a kept claim must not outlive its completion. */
+	state->class = state->was_kept ? idem_retention_longer(call->policy.class, row->class) :
+		call->policy.class;
+	state->keep_id = call->policy.keep_ids;
+	state->lock_kept = true;
+	state->lock_subid = own != NULL && own->state.lock_kept ? own->state.lock_subid :
+		GetCurrentSubTransactionId();
+	state->claimed_at = call->now;
+}
+
+/*
+ * Waiting means trying again.  A claimant may give the event's lock back long
+ * before its claim is decided, so there is no single lock to wait for.  The
+ * pause grows with the time waited already, which keeps many waiters cheap.
+ */
+bool
+idem_call_pause(IdemClock start, long wait_ms)
+{
+	long		waited = (long) ((idem_clock() - start) / 1000);
+
+	if (waited >= wait_ms)
+		return false;
+	(void) WaitLatch(MyLatch,
+					 WL_LATCH_SET | WL_TIMEOUT | WL_EXIT_ON_PM_DEATH,
+					 Min(Max(MIN_PAUSE_MS, Min(waited / 8, MAX_PAUSE_MS)), wait_ms - waited),
+					 PG_WAIT_EXTENSION);
+	ResetLatch(MyLatch);
+	CHECK_FOR_INTERRUPTS();
+	return true;
+}

@@ -1,0 +1,109 @@
+/*-------------------------------------------------------------------------
+ *
+ * call.h
+ *		One call's work on the events of one consumer.
+ *
+ * Copyright (c) 2026, the idempotency developers
+ *
+ * IDENTIFICATION
+ *		src/claim/call.h
+ *
+ *-------------------------------------------------------------------------
+ */
+#ifndef IDEM_CLAIM_CALL_H
+#define IDEM_CLAIM_CALL_H
+
+#include "postgres.h"
+
+#include "access/xlogdefs.h"
+#include "datatype/timestamp.h"
+
+#include "claim/consumer.h"
+#include "claim/lock.h"
+#include "claim/state.h"
+#include "claim/verdict.h"
+#include "shared/clock.h"
+#include "store/store.h"
+
+/* One call's work on the events of one consumer. */
+typedef struct IdemCall
+{
+	IdemStore  *store;
+	IdemKeyMaker keys;
+	IdemConsumerPolicy policy;
+	TimestampTz now;
+	const TimestampTz *valid_until; /* the caller's, or NULL */
+	bool		foreign_known;	/* has foreign_lockers been looked up? */
+	bool		foreign_lockers;
+	bool		stays_busy;		/* an event is busy because of this
+								 * transaction itself, so it is useless to ask
+								 * again */
+
+	/* The completions that must be durable before the verdicts are given out */
+	bool		saw_completed;
+	XLogRecPtr	commit_lsn;
+
+	/* The rows to be written, and the claim of each row */
+	int			nrows;
+	IdemNewEntry rows[IDEM_STORE_CHUNK];
+	IdemClaim  *claims[IDEM_STORE_CHUNK];
+	bool		early;			/* the rows are of claims past the budget,
+								 * whose locks are still held */
+} IdemCall;
+
+/*
+ * Open the store for one call, and get the consumer's policy.  early: rows are of
+ * claims past the budget of locks.
+ */
+extern IdemCall *idem_call_begin(const char *consumer, int consumerlen, bool early);
+
+/*
+ * Write the rows that are left, close the store, and wait until the
+ * completions that were answered "duplicate" are durable.
+ */
+extern void idem_call_end(IdemCall *call);
+
+/*
+ * Remove the row that the claim wrote before, if any, and collect a completed
+ * row for the claim.  The row of a kept claim that was taken over stays; the new
+ * row's turn is higher.
+ */
+extern void idem_call_add(IdemCall *call, IdemClaim *claim, Datum result, bool has_result);
+
+/* Does the consumer have foreign lockers?  Looked up once per call. */
+extern bool idem_call_foreign_lockers(IdemCall *call);
+
+/*
+ * Would a claim of the event keep its lock?  own: the transaction's former
+ * claim of the event, or NULL.
+ */
+extern bool idem_call_within_budget(const IdemClaim *own);
+
+/*
+ * The verdict that the event's row gives.  The caller holds the event's lock,
+ * except past the budget.
+ */
+extern IdemClaimResult idem_call_judge(IdemCall *call, const IdemClaimKey *key, const IdemRow *row);
+
+/* The turn of the row to write after that row was found; error 54000 at the end. */
+extern int16 idem_claim_next_turn(const IdemClaimKey *key, const IdemRow *row);
+
+/* Error 40001: the transaction's snapshot does not see what became of the event. */
+pg_noreturn extern void idem_claim_conflict(const IdemClaimKey *key);
+
+/*
+ * Fill in the state of a claim of an event whose row was found, and whose lock the
+ * transaction keeps, as of now.  phase: of the claim.  own: the transaction's
+ * former claim of the event, or NULL.
+ */
+extern void idem_call_fill_state(const IdemCall *call, const IdemClaimKey *key,
+								 const IdemRow *row, const IdemClaim *own,
+								 IdemClaimPhase phase, IdemClaimState *state);
+
+/*
+ * A pause between two tries of a call that began at start and waits for wait_ms.
+ * False if the time is up.
+ */
+extern bool idem_call_pause(IdemClock start, long wait_ms);
+
+#endif							/* IDEM_CLAIM_CALL_H */

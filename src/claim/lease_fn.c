@@ -1,0 +1,364 @@
+/*-------------------------------------------------------------------------
+ *
+ * lease_fn.c
+ *		Leases for SQL: arguments in, verdicts out.
+ *
+ * Arguments are checked before the first lock is taken.  lease_events takes all of
+ * its leases in the first call, as claim_events does.
+ *
+ * Copyright (c) 2026, the idempotency developers
+ *
+ * IDENTIFICATION
+ *		src/claim/lease_fn.c
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "postgres.h"
+
+#include "access/htup_details.h"
+#include "fmgr.h"
+#include "funcapi.h"
+#include "mb/pg_wchar.h"
+#include "utils/builtins.h"
+#include "utils/lsyscache.h"
+#include "utils/timestamp.h"
+
+#include "compat.h"
+#include "claim/arg.h"
+#include "claim/claim.h"
+#include "claim/consumer.h"
+#include "claim/lease.h"
+#include "shared/args.h"
+
+PG_FUNCTION_INFO_V1(idem_lease_event_fn);
+PG_FUNCTION_INFO_V1(idem_lease_event_uuid_fn);
+PG_FUNCTION_INFO_V1(idem_lease_events_fn);
+PG_FUNCTION_INFO_V1(idem_extend_lease_fn);
+PG_FUNCTION_INFO_V1(idem_extend_lease_uuid_fn);
+PG_FUNCTION_INFO_V1(idem_assert_lease_fn);
+PG_FUNCTION_INFO_V1(idem_assert_lease_uuid_fn);
+PG_FUNCTION_INFO_V1(idem_release_lease_fn);
+PG_FUNCTION_INFO_V1(idem_release_lease_uuid_fn);
+
+/* Limits of what the log keeps */
+#define MAX_DAYS		366		/* of a duration or a pause */
+#define MAX_ERROR_BYTES	1024
+#define MAX_WORK_BYTES	(1024 * 1024)
+
+typedef IdemStr (*GetId) (FunctionCallInfo, int);
+
+/* Columns of an answer */
+enum
+{
+	COL_RESULT, COL_TOKEN, COL_ATTEMPT, COL_UNTIL, COL_POINT, COL_WORK, COL_EVENT_RESULT,
+	COL_RETRY_AFTER, COL_ERROR, NCOLS
+};
+
+/* Get an interval in microseconds; otherwise, if the argument is NULL. */
+static int64
+get_interval(FunctionCallInfo fcinfo, int argno, const char *name, bool may_be_zero,
+			 int64 otherwise)
+{
+	double		us;
+
+	if (PG_ARGISNULL(argno))
+		return otherwise;
+	us = idem_interval_us(PG_GETARG_INTERVAL_P(argno));
+	if (us < 0 || (us == 0 && !may_be_zero))
+		ereport(ERROR,
+				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
+				 may_be_zero ? errmsg("argument \"%s\" must not be negative", name) :
+				 errmsg("argument \"%s\" must be positive", name)));
+	if (us > (double) MAX_DAYS * USECS_PER_DAY)
+		ereport(ERROR,
+				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
+				 errmsg("argument \"%s\" must be at most %d days", name, MAX_DAYS)));
+	return (int64) us;
+}
+
+/* Get a text of 1 to IDEM_MAX_NAME_BYTES bytes; NULL if the argument is. */
+static text *
+get_name(FunctionCallInfo fcinfo, int argno, const char *name)
+{
+	return PG_ARGISNULL(argno) ? NULL : idem_get_text_arg(fcinfo, argno, name, IDEM_MAX_NAME_BYTES);
+}
+
+/* Get an error's text, cut off if it is long; NULL if the argument is. */
+static text *
+get_error(FunctionCallInfo fcinfo, int argno)
+{
+	text	   *error;
+	int			len;
+
+	if (PG_ARGISNULL(argno))
+		return NULL;
+	error = PG_GETARG_TEXT_PP(argno);
+	len = VARSIZE_ANY_EXHDR(error);
+	idem_check_length("error", len, MaxAllocSize);
+	return cstring_to_text_with_len(VARDATA_ANY(error),
+									pg_mbcliplen(VARDATA_ANY(error), len, MAX_ERROR_BYTES));
+}
+
+/* Get what the next attempt needs to know; NULL if the argument is. */
+static struct varlena *
+get_work(FunctionCallInfo fcinfo, int argno)
+{
+	struct varlena *work;
+
+	if (PG_ARGISNULL(argno))
+		return NULL;
+	work = PG_GETARG_VARLENA_P(argno);
+	if (VARSIZE(work) > MAX_WORK_BYTES)
+		ereport(ERROR,
+				(errcode(ERRCODE_PROGRAM_LIMIT_EXCEEDED),
+				 errmsg("argument \"state\" is too long"),
+				 errdetail("It has %d bytes; at most %d are allowed.",
+						   (int) VARSIZE(work), MAX_WORK_BYTES),
+				 errhint("Keep the bulk in a table of yours, and its key here.")));
+	return work;
+}
+
+static int64
+get_token(FunctionCallInfo fcinfo, int argno)
+{
+	idem_require_arg(fcinfo, argno, "token");
+	return PG_GETARG_INT64(argno);
+}
+
+static void
+set(Datum *values, bool *nulls, int column, Datum value)
+{
+	values[column] = value;
+	nulls[column] = false;
+}
+
+static void
+set_pointer(Datum *values, bool *nulls, int column, const void *value)
+{
+	if (value != NULL)
+		set(values, nulls, column, PointerGetDatum(value));
+}
+
+static Datum
+interval_datum(int64 us)
+{
+	Interval   *interval = palloc0(sizeof(Interval));
+
+	interval->time = us;
+	return IntervalPGetDatum(interval);
+}
+
+/* Fill in the columns of an answer. */
+static void
+form_answer(const IdemLeaseAnswer *answer, IdemStr id, IdemStr consumer, Oid result_type,
+			Datum *values, bool *nulls)
+{
+	const IdemLease *lease = &answer->lease;
+	Datum		result;
+
+	memset(nulls, true, NCOLS * sizeof(bool));
+	set(values, nulls, COL_RESULT, idem_arg_label(result_type, idem_claim_labels[answer->result]));
+	if (answer->result == IDEM_CLAIM_CLAIMED)
+	{
+		set(values, nulls, COL_TOKEN, Int64GetDatum(lease->token));
+		set(values, nulls, COL_UNTIL, TimestampTzGetDatum(lease->until));
+		set_pointer(values, nulls, COL_POINT, lease->recovery_point);
+		set_pointer(values, nulls, COL_WORK, lease->work);
+	}
+	if (answer->result == IDEM_CLAIM_CLAIMED || answer->result == IDEM_CLAIM_DEAD)
+	{
+		set(values, nulls, COL_ATTEMPT, Int32GetDatum(lease->attempt));
+		set_pointer(values, nulls, COL_ERROR, lease->error);
+	}
+	if (answer->result == IDEM_CLAIM_DUPLICATE &&
+		idem_claim_get_result(id.data, id.len, consumer.data, consumer.len, &result))
+		set(values, nulls, COL_EVENT_RESULT, result);
+	if (answer->result == IDEM_CLAIM_BUSY && answer->retry_after >= 0)
+		set(values, nulls, COL_RETRY_AFTER, interval_datum(answer->retry_after));
+}
+
+/* lease_event(event_id, consumer, duration, holder, wait, valid_until) */
+
+static Datum
+lease_event(FunctionCallInfo fcinfo, GetId get)
+{
+	IdemStr		id,
+				consumer;
+	IdemLeaseOrder order;
+	IdemLeaseAnswer answer;
+	TimestampTz valid_until;
+	long		wait_ms;
+	TupleDesc	desc;
+	Datum		values[NCOLS];
+	bool		nulls[NCOLS];
+
+	if (get_call_result_type(fcinfo, NULL, &desc) != TYPEFUNC_COMPOSITE)
+		elog(ERROR, "return type of lease_event is not a row type");
+	idem_prevent_read_only("lease_event()");
+	id = get(fcinfo, 0);
+	consumer = idem_arg_consumer(fcinfo, 1);
+	order.duration = get_interval(fcinfo, 2, "duration", false, 0);
+	order.holder = get_name(fcinfo, 3, "holder");
+	wait_ms = idem_arg_wait(fcinfo, 4);
+	valid_until = PG_ARGISNULL(5) ? 0 : PG_GETARG_TIMESTAMPTZ(5);
+	order.valid_until = PG_ARGISNULL(5) ? NULL : &valid_until;
+
+	idem_lease_event(id.data, id.len, consumer.data, consumer.len, &order, wait_ms, &answer);
+	form_answer(&answer, id, consumer, TupleDescAttr(desc, COL_RESULT)->atttypid, values, nulls);
+	return HeapTupleGetDatum(heap_form_tuple(BlessTupleDesc(desc), values, nulls));
+}
+
+Datum
+idem_lease_event_fn(PG_FUNCTION_ARGS)
+{
+	return lease_event(fcinfo, idem_arg_event_id);
+}
+
+Datum
+idem_lease_event_uuid_fn(PG_FUNCTION_ARGS)
+{
+	return lease_event(fcinfo, idem_arg_uuid_event_id);
+}
+
+/* lease_events(event_ids, consumer, duration, holder) -> setof (ord, event_id, ...) */
+Datum
+idem_lease_events_fn(PG_FUNCTION_ARGS)
+{
+	ReturnSetInfo *rsinfo = (ReturnSetInfo *) fcinfo->resultinfo;
+	IdemClaimItem *items;
+	IdemStr		consumer;
+	IdemLeaseOrder order = {0};
+	IdemLeaseAnswer *answers;
+	Oid			result_type;
+	int			n;
+
+	idem_prevent_read_only("lease_events()");
+	items = idem_arg_event_ids(fcinfo, 0, &n);
+	consumer = idem_arg_consumer(fcinfo, 1);
+	order.duration = get_interval(fcinfo, 2, "duration", false, 0);
+	order.holder = get_name(fcinfo, 3, "holder");
+	InitMaterializedSRF(fcinfo, 0);
+	result_type = TupleDescAttr(rsinfo->setDesc, 2 + COL_RESULT)->atttypid;
+
+	answers = palloc_extended(sizeof(IdemLeaseAnswer) * Max(n, 1), MCXT_ALLOC_HUGE);
+	idem_lease_events(items, n, consumer.data, consumer.len, &order, answers);
+	for (int i = 0; i < n; i++)
+	{
+		IdemStr		id = {items[i].id, items[i].idlen};
+		Datum		values[2 + NCOLS];
+		bool		nulls[2 + NCOLS] = {false};
+
+		values[0] = Int32GetDatum(i + 1);
+		values[1] = PointerGetDatum(cstring_to_text_with_len(id.data, id.len));
+		form_answer(&answers[i], id, consumer, result_type, values + 2, nulls + 2);
+		tuplestore_putvalues(rsinfo->setResult, rsinfo->setDesc, values, nulls);
+	}
+	return (Datum) 0;
+}
+
+/* extend_lease(event_id, token, consumer, duration, recovery_point, state) */
+
+static Datum
+extend_lease(FunctionCallInfo fcinfo, GetId get)
+{
+	IdemStr		id,
+				consumer;
+	int64		token,
+				duration;
+	text	   *recovery_point;
+	struct varlena *work;
+
+	idem_prevent_read_only("extend_lease()");
+	id = get(fcinfo, 0);
+	token = get_token(fcinfo, 1);
+	consumer = idem_arg_consumer(fcinfo, 2);
+	duration = get_interval(fcinfo, 3, "duration", false, 0);
+	recovery_point = get_name(fcinfo, 4, "recovery_point");
+	work = get_work(fcinfo, 5);
+	PG_RETURN_TIMESTAMPTZ(idem_lease_extend(id.data, id.len, consumer.data, consumer.len, token,
+											duration, recovery_point, work));
+}
+
+Datum
+idem_extend_lease_fn(PG_FUNCTION_ARGS)
+{
+	return extend_lease(fcinfo, idem_arg_event_id);
+}
+
+Datum
+idem_extend_lease_uuid_fn(PG_FUNCTION_ARGS)
+{
+	return extend_lease(fcinfo, idem_arg_uuid_event_id);
+}
+
+/* assert_lease(event_id, token, consumer) */
+
+static Datum
+assert_lease(FunctionCallInfo fcinfo, GetId get)
+{
+	IdemStr		id,
+				consumer;
+	int64		token;
+
+	idem_prevent_read_only("assert_lease()");
+	id = get(fcinfo, 0);
+	token = get_token(fcinfo, 1);
+	consumer = idem_arg_consumer(fcinfo, 2);
+	idem_lease_assert(id.data, id.len, consumer.data, consumer.len, token);
+	PG_RETURN_VOID();
+}
+
+Datum
+idem_assert_lease_fn(PG_FUNCTION_ARGS)
+{
+	return assert_lease(fcinfo, idem_arg_event_id);
+}
+
+Datum
+idem_assert_lease_uuid_fn(PG_FUNCTION_ARGS)
+{
+	return assert_lease(fcinfo, idem_arg_uuid_event_id);
+}
+
+/* release_lease(event_id, token, consumer, error, retry_after, park) */
+
+static Datum
+release_lease(FunctionCallInfo fcinfo, GetId get)
+{
+	/* in the order of IdemLeaseState */
+	static const char *const labels[] = {"leased", "waiting", "dead"};
+	IdemStr		id,
+				consumer;
+	int64		token;
+	IdemLeaseRelease release;
+	IdemLeaseState state;
+
+	idem_prevent_read_only("release_lease()");
+	id = get(fcinfo, 0);
+	token = get_token(fcinfo, 1);
+	consumer = idem_arg_consumer(fcinfo, 2);
+	release.error = get_error(fcinfo, 3);
+	release.retry_after = get_interval(fcinfo, 4, "retry_after", true, -1);
+	idem_require_arg(fcinfo, 5, "park");
+	release.park = PG_GETARG_BOOL(5);
+	if (release.park && release.retry_after >= 0)
+		ereport(ERROR,
+				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
+				 errmsg("arguments \"retry_after\" and \"park\" exclude each other"),
+				 errdetail("A parked event is not tried again by itself.")));
+
+	state = idem_lease_release(id.data, id.len, consumer.data, consumer.len, token, &release);
+	return idem_arg_label(get_func_rettype(fcinfo->flinfo->fn_oid), labels[state]);
+}
+
+Datum
+idem_release_lease_fn(PG_FUNCTION_ARGS)
+{
+	return release_lease(fcinfo, idem_arg_event_id);
+}
+
+Datum
+idem_release_lease_uuid_fn(PG_FUNCTION_ARGS)
+{
+	return release_lease(fcinfo, idem_arg_uuid_event_id);
+}

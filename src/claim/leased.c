@@ -1,0 +1,147 @@
+/*-------------------------------------------------------------------------
+ *
+ * leased.c
+ *		What the log of leases says of an event that somebody wants.
+ *
+ * Claims and leases of one event exclude each other: both take the event's lock
+ * exclusively before they look, and both look into the store and into the log.
+ *
+ * A lease that is overdue stays its holder's until somebody takes the event over.
+ * A claim takes it over by completing the event, which ends what the log has; if
+ * the claim is given up or rolled back, the lease is as it was.
+ *
+ * LOCKING: the event's lock, exclusively; below it, as keyed_log.c.
+ *
+ * MEMORY: the caller's context.
+ *
+ * Copyright (c) 2026, the idempotency developers
+ *
+ * IDENTIFICATION
+ *		src/claim/leased.c
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "postgres.h"
+
+#include "access/xact.h"
+#include "utils/timestamp.h"
+
+#include "claim/leased.h"
+#include "lease/token.h"
+#include "shared/error.h"
+
+void
+idem_leased_conflict(const IdemClaimKey *key)
+{
+	ereport(ERROR,
+			(errcode(ERRCODE_T_R_SERIALIZATION_FAILURE),
+			 errmsg("could not serialize access due to concurrent change of the lease of event \"%s\"",
+					pnstrdup(key->id, key->idlen)),
+			 errdetail("Another transaction committed it for consumer \"%s\" after this one took its snapshot.",
+					   pnstrdup(key->consumer, key->consumerlen)),
+			 errhint("Retry the transaction.")));
+}
+
+IdemLeaseName
+idem_leased_name(const IdemClaimKey *key)
+{
+	IdemLeaseName name = {key->digest, key->id, key->idlen, key->consumer, key->consumerlen};
+
+	return name;
+}
+
+void
+idem_leased_end(const IdemClaimKey *key)
+{
+	IdemLeaseName name = idem_leased_name(key);
+
+	idem_lease_free(&name);
+}
+
+IdemClaim *
+idem_leased_note(const IdemCall *call, const IdemClaimKey *key, const IdemRow *row,
+				 const IdemLease *lease, bool asserted)
+{
+	IdemClaim  *claim = idem_state_get(key);
+	IdemClaimState state;
+
+	idem_call_fill_state(call, key, row, claim,
+						 asserted ? IDEM_PHASE_ASSERTED : IDEM_PHASE_LEASED, &state);
+	state.has_lease = true;
+	state.claimed_at = lease->at;
+	idem_state_set(claim, &state);
+	return claim;
+}
+
+/* Are the attempts of the event used up? */
+static bool
+is_exhausted(const IdemCall *call, const IdemLease *lease)
+{
+	return call->policy.max_attempts > 0 && lease->attempt >= call->policy.max_attempts;
+}
+
+/*
+ * Park an event.  The caller gives one lock back, as with each refusal, so another
+ * one is taken for the row.
+ */
+static void
+park(const IdemCall *call, const IdemClaimKey *key, IdemLease *lease)
+{
+	IdemLeaseName name = idem_leased_name(key);
+	IdemRow		none = {.status = IDEM_ROW_NONE};
+
+	(void) idem_lock_try(key);
+	lease->state = IDEM_LEASE_DEAD;
+	lease->token = idem_token_draw_unflushed();
+	lease->until = GetCurrentTimestamp();
+	idem_lease_write(&name, lease);
+	(void) idem_leased_note(call, key, &none, lease, false);
+}
+
+IdemClaimResult
+idem_leased_judge(IdemCall *call, const IdemClaimKey *key, const IdemClaim *own,
+				  IdemLease *lease)
+{
+	bool		found = idem_lease_find(&key->digest, lease);
+
+	if (!lease->in_snapshot || !lease->point_in_snapshot)
+		idem_leased_conflict(key);
+	if (!found)
+		return IDEM_CLAIM_CLAIMED;
+	if (lease->state == IDEM_LEASE_DEAD)
+		return IDEM_CLAIM_DEAD;
+	if (lease->until > GetCurrentTimestamp())
+		return IDEM_CLAIM_BUSY;
+
+	/* past the budget a claim gives its lock back, and cannot end the lease */
+	if (!idem_call_within_budget(own))
+	{
+		call->stays_busy = true;
+		return IDEM_CLAIM_BUSY;
+	}
+	if (!is_exhausted(call, lease))
+		return IDEM_CLAIM_CLAIMED;
+	park(call, key, lease);
+	return IDEM_CLAIM_DEAD;
+}
+
+void
+idem_leased_report_shared(const IdemClaimKey *key)
+{
+	ereport(ERROR,
+			(errcode(ERRCODE_LOCK_NOT_AVAILABLE),
+			 errmsg("the lease of event \"%s\" is in use by another transaction",
+					pnstrdup(key->id, key->idlen)),
+			 errdetail("Two transactions that have asserted or extended one lease would wait for each other."),
+			 errhint("Roll back, and try again when the other transaction has ended.")));
+}
+
+void
+idem_leased_report_open(const IdemClaimKey *key)
+{
+	ereport(ERROR,
+			(errcode(ERRCODE_LOCK_NOT_AVAILABLE),
+			 errmsg("event \"%s\" is leased, waits for another attempt, or is dead",
+					pnstrdup(key->id, key->idlen)),
+			 errhint("Complete it with the token of its lease, or try again later.")));
+}

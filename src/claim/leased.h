@@ -1,0 +1,57 @@
+/*-------------------------------------------------------------------------
+ *
+ * leased.h
+ *		What the log of leases says of an event that somebody wants.
+ *
+ * Copyright (c) 2026, the idempotency developers
+ *
+ * IDENTIFICATION
+ *		src/claim/leased.h
+ *
+ *-------------------------------------------------------------------------
+ */
+#ifndef IDEM_CLAIM_LEASED_H
+#define IDEM_CLAIM_LEASED_H
+
+#include "postgres.h"
+
+#include "claim/lock.h"
+#include "claim/call.h"
+#include "claim/state.h"
+#include "claim/verdict.h"
+#include "lease/log.h"
+
+/*
+ * The verdict on an event that the rows of the store let be claimed, and *lease,
+ * which is FREE if nothing is open of the event.  A lease that is overdue may be
+ * taken over.  An event whose attempts are used up is parked here, and DEAD.
+ * own: the transaction's former claim of the event, or NULL.  The caller holds the
+ * event's lock exclusively.
+ */
+extern IdemClaimResult idem_leased_judge(IdemCall *call, const IdemClaimKey *key,
+										 const IdemClaim *own, IdemLease *lease);
+
+/* The name of the event, as the log of leases wants it. */
+extern IdemLeaseName idem_leased_name(const IdemClaimKey *key);
+
+/* Write that nothing is open of an event, which this transaction completes. */
+extern void idem_leased_end(const IdemClaimKey *key);
+
+/*
+ * Note that the transaction has taken or changed the lease of an event, and holds
+ * its lock to the end.  asserted: the lease is the transaction's claim from here
+ * on.
+ */
+extern IdemClaim *idem_leased_note(const IdemCall *call, const IdemClaimKey *key,
+								   const IdemRow *row, const IdemLease *lease, bool asserted);
+
+/* Error 40001: the transaction's snapshot does not see what became of the lease. */
+pg_noreturn extern void idem_leased_conflict(const IdemClaimKey *key);
+
+/* Error 55P03: other transactions hold the lock of the event in share mode. */
+pg_noreturn extern void idem_leased_report_shared(const IdemClaimKey *key);
+
+/* Error 55P03: the event is leased, waits for another attempt, or is dead. */
+pg_noreturn extern void idem_leased_report_open(const IdemClaimKey *key);
+
+#endif							/* IDEM_CLAIM_LEASED_H */

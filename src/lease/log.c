@@ -1,0 +1,289 @@
+/*-------------------------------------------------------------------------
+ *
+ * log.c
+ *		The log of leases: what is open of an event.
+ *
+ * An event has up to three parts in the keyed log:
+ *
+ *	s	the state: leased, waiting, dead or free.  The number of a row that says
+ *		"leased" is the token of the lease.
+ *	e	another end of the lease, from a heartbeat
+ *	p	another recovery point of the lease
+ *
+ * A row of kind e or p names the lease that it belongs to, and counts only while
+ * the event is in that lease.  Each row of kind s has all that was known before,
+ * so one row is left of an event when the log takes turns, or three while it is
+ * leased.  A heartbeat and a phase may commit in any order: their parts differ.
+ * Of two heartbeats the one that was called later counts.
+ *
+ * "free" is a tombstone (keyed_log.h), so nothing is left of an event that was
+ * completed.  The completion in the dedup store would say it as well, but not for
+ * longer than the retention; the event of a redelivery after that would find the
+ * lease, the attempts and the recovery point of a former life.
+ *
+ * A crash leaves the committed rows.
+ *
+ * LOCKING: the event's lock, which the caller holds; below it, as keyed_log.c.
+ *
+ * MEMORY: the rows of one event, in the caller's context.
+ *
+ * Copyright (c) 2026, the idempotency developers
+ *
+ * IDENTIFICATION
+ *		src/lease/log.c
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "postgres.h"
+
+#include "access/htup_details.h"
+#include "utils/builtins.h"
+#include "utils/timestamp.h"
+
+#include "compat.h"
+#include "lease/log.h"
+#include "lease/start.h"
+#include "lease/table.h"
+#include "lease/token.h"
+
+/* A table that is longer loses its turn; blocks that a step copies. */
+#define MAX_BLOCKS	256
+#define PASS_BLOCKS	32
+
+/* The parts of an event, in the order of KINDS */
+#define KINDS	"sep"
+enum
+{
+	PART_STATE, PART_END, PART_POINT, NPARTS
+};
+
+/* Columns, from 0 */
+enum
+{
+	COL_NUMBER, COL_DIGEST, COL_KIND, COL_STATE, COL_TOKEN, COL_ATTEMPT, COL_UNTIL, COL_AT,
+	COL_EVENT_ID, COL_CONSUMER, COL_HOLDER, COL_ERROR, COL_POINT, COL_WORK, NCOLS
+};
+
+/* A row to be written; columns are NULL until they are set. */
+typedef struct NewRow
+{
+	Datum		values[NCOLS];
+	bool		nulls[NCOLS];
+} NewRow;
+
+static void
+set(NewRow *row, int column, Datum value)
+{
+	row->values[column] = value;
+	row->nulls[column] = false;
+}
+
+/* Set a column, unless the value is NULL. */
+static void
+set_pointer(NewRow *row, int column, const void *value)
+{
+	if (value != NULL)
+		set(row, column, PointerGetDatum(value));
+}
+
+static void
+init_row(NewRow *row, int64 number, const pg_uuid_t *digest, char kind)
+{
+	memset(row->nulls, true, sizeof(row->nulls));
+	set(row, COL_NUMBER, Int64GetDatum(number));
+	set(row, COL_DIGEST, UUIDPGetDatum(digest));
+	set(row, COL_KIND, CharGetDatum(kind));
+	set(row, COL_AT, TimestampTzGetDatum(GetCurrentTimestamp()));
+}
+
+/* The callback IdemKeyedLog.form_marker. */
+static HeapTuple
+form_marker(TupleDesc desc, int64 number)
+{
+	pg_uuid_t	digest = {{0}};
+	NewRow		row;
+
+	init_row(&row, number, &digest, IDEM_KEYED_MARKER);
+	return heap_form_tuple(desc, row.values, row.nulls);
+}
+
+/* The value of a column, or the default where it is NULL. */
+static Datum
+column_or(TupleDesc desc, HeapTuple tuple, int column, Datum otherwise)
+{
+	bool		isnull;
+	Datum		value = heap_getattr(tuple, column + 1, desc, &isnull);
+
+	return isnull ? otherwise : value;
+}
+
+/* The state that counts; FREE if there is no row. */
+static char
+state_of(TupleDesc desc, const IdemKeyedRow *rows)
+{
+	if (rows[PART_STATE].tuple == NULL)
+		return IDEM_LEASE_FREE;
+	return DatumGetChar(column_or(desc, rows[PART_STATE].tuple, COL_STATE,
+								  CharGetDatum(IDEM_LEASE_FREE)));
+}
+
+/* Does the part belong to the lease that the event is in? */
+static bool
+is_of_lease(TupleDesc desc, const IdemKeyedRow *rows, int part)
+{
+	return state_of(desc, rows) == IDEM_LEASE_LEASED && rows[part].tuple != NULL &&
+		DatumGetInt64(column_or(desc, rows[part].tuple, COL_TOKEN, Int64GetDatum(0))) ==
+		rows[PART_STATE].number;
+}
+
+/* The callback IdemKeyedLog.judge. */
+static void
+judge(TupleDesc desc, const IdemKeyedRow *rows, IdemKeyedNeed *need)
+{
+	need[PART_STATE] = state_of(desc, rows) == IDEM_LEASE_FREE ? IDEM_KEYED_TOMBSTONE :
+		IDEM_KEYED_NEEDED;
+	need[PART_END] = is_of_lease(desc, rows, PART_END) ? IDEM_KEYED_NEEDED : IDEM_KEYED_SPENT;
+	need[PART_POINT] = is_of_lease(desc, rows, PART_POINT) ? IDEM_KEYED_NEEDED : IDEM_KEYED_SPENT;
+}
+
+const IdemKeyedLog idem_lease_log = {
+	.tables = idem_lease_tables,
+	.indexes = idem_lease_indexes,
+	.ntables = IDEM_LEASE_TABLES,
+	.sequence = &idem_lease_number,
+	.kinds = KINDS,
+	.max_blocks = MAX_BLOCKS,
+	.pass_blocks = PASS_BLOCKS,
+	.draw = idem_token_draw_unflushed,
+	.form_marker = form_marker,
+	.judge = judge
+};
+
+/* A copy of a column of variable length; NULL if it is. */
+static void *
+copy_varlena(TupleDesc desc, HeapTuple tuple, int column)
+{
+	Datum		value = column_or(desc, tuple, column, (Datum) 0);
+
+	return value == (Datum) 0 ? NULL : PG_DETOAST_DATUM_COPY(value);
+}
+
+/* Fill in the recovery point and its work from a row. */
+static void
+get_point(TupleDesc desc, const IdemKeyedRow *row, IdemLease *lease)
+{
+	lease->recovery_point = copy_varlena(desc, row->tuple, COL_POINT);
+	lease->work = copy_varlena(desc, row->tuple, COL_WORK);
+	lease->point_in_snapshot = row->in_snapshot;
+}
+
+/* Fill in a lease from the rows of its event. */
+static void
+get_lease(TupleDesc desc, const IdemKeyedRow *rows, IdemLease *lease)
+{
+	HeapTuple	tuple = rows[PART_STATE].tuple;
+	HeapTuple	end = is_of_lease(desc, rows, PART_END) ? rows[PART_END].tuple : tuple;
+
+	lease->token = rows[PART_STATE].number;
+	lease->attempt = DatumGetInt32(column_or(desc, tuple, COL_ATTEMPT, Int32GetDatum(0)));
+	lease->until = DatumGetTimestampTz(column_or(desc, end, COL_UNTIL, TimestampTzGetDatum(0)));
+	lease->at = DatumGetTimestampTz(column_or(desc, tuple, COL_AT, TimestampTzGetDatum(0)));
+	lease->holder = copy_varlena(desc, tuple, COL_HOLDER);
+	lease->error = copy_varlena(desc, tuple, COL_ERROR);
+	get_point(desc, is_of_lease(desc, rows, PART_POINT) ? &rows[PART_POINT] : &rows[PART_STATE],
+			  lease);
+}
+
+bool
+idem_lease_find(const pg_uuid_t *digest, IdemLease *lease)
+{
+	IdemKeyedRow rows[NPARTS];
+	TupleDesc	desc;
+
+	memset(lease, 0, sizeof(*lease));
+	lease->state = IDEM_LEASE_FREE;
+	lease->in_snapshot = lease->point_in_snapshot = true;
+	if (idem_keyed_log_is_empty(&idem_lease_log))
+		return false;
+	idem_keyed_log_look_up(&idem_lease_log, digest, rows);
+	if (rows[PART_STATE].tuple == NULL)
+		return false;
+	desc = idem_keyed_log_desc(&idem_lease_log);
+	lease->state = state_of(desc, rows);
+	lease->in_snapshot = rows[PART_STATE].in_snapshot;
+	if (lease->state != IDEM_LEASE_FREE)
+		get_lease(desc, rows, lease);
+	FreeTupleDesc(desc);
+	return lease->state != IDEM_LEASE_FREE;
+}
+
+/* Append a row; have the log maintained if it has become long. */
+static void
+append(NewRow *row)
+{
+	TupleDesc	desc = idem_keyed_log_desc(&idem_lease_log);
+	HeapTuple	tuple = heap_form_tuple(desc, row->values, row->nulls);
+
+	FreeTupleDesc(desc);
+	if (idem_keyed_log_append(&idem_lease_log, tuple))
+		idem_lease_maintainer_start();
+}
+
+/* Set the columns by which people know the event. */
+static void
+set_name(NewRow *row, const IdemLeaseName *name)
+{
+	set_pointer(row, COL_EVENT_ID, cstring_to_text_with_len(name->id, name->idlen));
+	set_pointer(row, COL_CONSUMER, cstring_to_text_with_len(name->consumer, name->consumerlen));
+}
+
+void
+idem_lease_write(const IdemLeaseName *name, const IdemLease *lease)
+{
+	NewRow		row;
+
+	init_row(&row, lease->token, &name->digest, KINDS[PART_STATE]);
+	set_name(&row, name);
+	set(&row, COL_STATE, CharGetDatum(lease->state));
+	set(&row, COL_ATTEMPT, Int32GetDatum(lease->attempt));
+	set(&row, COL_UNTIL, TimestampTzGetDatum(lease->until));
+	set_pointer(&row, COL_HOLDER, lease->holder);
+	set_pointer(&row, COL_ERROR, lease->error);
+	set_pointer(&row, COL_POINT, lease->recovery_point);
+	set_pointer(&row, COL_WORK, lease->work);
+	append(&row);
+}
+
+void
+idem_lease_free(const IdemLeaseName *name)
+{
+	NewRow		row;
+
+	init_row(&row, idem_token_draw_unflushed(), &name->digest, KINDS[PART_STATE]);
+	set(&row, COL_STATE, CharGetDatum(IDEM_LEASE_FREE));
+	append(&row);
+}
+
+void
+idem_lease_write_end(const IdemLeaseName *name, int64 token, TimestampTz until)
+{
+	NewRow		row;
+
+	init_row(&row, idem_token_draw_unflushed(), &name->digest, KINDS[PART_END]);
+	set(&row, COL_TOKEN, Int64GetDatum(token));
+	set(&row, COL_UNTIL, TimestampTzGetDatum(until));
+	append(&row);
+}
+
+void
+idem_lease_write_point(const IdemLeaseName *name, int64 token, text *recovery_point,
+					   struct varlena *work)
+{
+	NewRow		row;
+
+	init_row(&row, idem_token_draw_unflushed(), &name->digest, KINDS[PART_POINT]);
+	set(&row, COL_TOKEN, Int64GetDatum(token));
+	set_pointer(&row, COL_POINT, recovery_point);
+	set_pointer(&row, COL_WORK, work);
+	append(&row);
+}

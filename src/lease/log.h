@@ -1,0 +1,84 @@
+/*-------------------------------------------------------------------------
+ *
+ * log.h
+ *		The log of leases: what is open of an event.
+ *
+ * Copyright (c) 2026, the idempotency developers
+ *
+ * IDENTIFICATION
+ *		src/lease/log.h
+ *
+ *-------------------------------------------------------------------------
+ */
+#ifndef IDEM_LEASE_LOG_H
+#define IDEM_LEASE_LOG_H
+
+#include "postgres.h"
+
+#include "datatype/timestamp.h"
+#include "utils/uuid.h"
+
+#include "shared/keyed_log.h"
+
+/* The states of an event, as the column "state" has them. */
+#define IDEM_LEASE_LEASED	'l'
+#define IDEM_LEASE_WAITING	'w'
+#define IDEM_LEASE_DEAD		'd'
+#define IDEM_LEASE_FREE		'f'
+
+/* The event that a row is about.  Text is in the server encoding. */
+typedef struct IdemLeaseName
+{
+	pg_uuid_t	digest;
+	const char *id;
+	int			idlen;
+	const char *consumer;
+	int			consumerlen;
+} IdemLeaseName;
+
+/* What is open of an event.  Pointers may be NULL. */
+typedef struct IdemLease
+{
+	char		state;
+	int64		token;			/* number of the row that has the state */
+	int			attempt;		/* leases taken and not given back */
+	TimestampTz until;			/* leased: when the lease ends; waiting: when
+								 * the event may be leased again */
+	TimestampTz at;				/* when it got into that state */
+	text	   *holder;
+	text	   *error;
+	text	   *recovery_point;
+	struct varlena *work;		/* jsonb */
+	bool		in_snapshot;	/* the transaction's snapshot sees the state */
+	bool		point_in_snapshot;	/* and the recovery point */
+} IdemLease;
+
+/* The log, for the one who maintains it. */
+extern const IdemKeyedLog idem_lease_log;
+
+/*
+ * Get what is open of an event, as of now, in the current context; false if
+ * nothing is.  lease->state is FREE then, and in_snapshot tells whether the
+ * transaction's snapshot sees that.  The caller holds the event's lock.
+ */
+extern bool idem_lease_find(const pg_uuid_t *digest, IdemLease *lease);
+
+/*
+ * Write a state.  lease->token is the number of the row; idem_token_draw gives
+ * the number of a lease, idem_token_draw_unflushed that of another state.  The
+ * caller holds the event's lock exclusively, to the end of the transaction.
+ */
+extern void idem_lease_write(const IdemLeaseName *name, const IdemLease *lease);
+
+/* Write that nothing is open of an event; locks as of idem_lease_write. */
+extern void idem_lease_free(const IdemLeaseName *name);
+
+/*
+ * Write another end of a lease, or another recovery point.  The caller holds the
+ * event's lock, at least in share mode, to the end of the transaction.
+ */
+extern void idem_lease_write_end(const IdemLeaseName *name, int64 token, TimestampTz until);
+extern void idem_lease_write_point(const IdemLeaseName *name, int64 token,
+								   text *recovery_point, struct varlena *work);
+
+#endif							/* IDEM_LEASE_LOG_H */
