@@ -41,6 +41,7 @@ BEGIN
 			'extend_lease',
 			'lease_event',
 			'lease_events',
+			'lease_guard',
 			'lock_key',
 			'release_event',
 			'release_lease',

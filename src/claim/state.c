@@ -79,6 +79,40 @@ typedef struct ClaimSlot
 #define SH_DEFINE
 #include "lib/simplehash.h"
 
+/* How many events of a consumer the transaction holds. */
+typedef struct ConsumerHeld
+{
+	int64		held;
+	int			len;
+	char		name[FLEXIBLE_ARRAY_MEMBER];
+} ConsumerHeld;
+
+/* A name to be looked up, or that of a ConsumerHeld */
+typedef struct ConsumerName
+{
+	const char *name;
+	int			len;
+} ConsumerName;
+
+typedef struct ConsumerSlot
+{
+	ConsumerName name;
+	ConsumerHeld *consumer;
+	char		status;
+} ConsumerSlot;
+
+#define SH_PREFIX consumertab
+#define SH_ELEMENT_TYPE ConsumerSlot
+#define SH_KEY_TYPE ConsumerName
+#define SH_KEY name
+#define SH_HASH_KEY(tb, key) \
+	((uint32) hash_bytes_extended((const unsigned char *) (key).name, (key).len, hash_seed))
+#define SH_EQUAL(tb, a, b) ((a).len == (b).len && memcmp((a).name, (b).name, (a).len) == 0)
+#define SH_SCOPE static inline
+#define SH_DECLARE
+#define SH_DEFINE
+#include "lib/simplehash.h"
+
 /* A record of the log: the state that a change in a subtransaction replaced. */
 typedef struct UndoRecord
 {
@@ -89,10 +123,12 @@ typedef struct UndoRecord
 
 #define INITIAL_CLAIMS	16
 #define INITIAL_UNDO	16
+#define INITIAL_CONSUMERS	4
 
 static MemoryContext state_context = NULL;	/* NULL: the transaction has no
 											 * claim yet */
 static claimtab_hash *claims = NULL;
+static consumertab_hash *consumers = NULL;
 static UndoRecord *undo_log = NULL;
 static int	undo_used = 0;
 static int	undo_size = 0;
@@ -107,15 +143,28 @@ forget_all(void)
 {
 	state_context = NULL;
 	claims = NULL;
+	consumers = NULL;
 	undo_log = NULL;
 	undo_used = undo_size = 0;
 	memset(&counts, 0, sizeof(counts));
 }
 
+/* Is the event the transaction's own, so that nobody else may act on it? */
+static inline bool
+is_held(const IdemClaimState *state)
+{
+	return state->phase == IDEM_PHASE_CLAIMED || state->phase == IDEM_PHASE_COMPLETED ||
+		state->phase == IDEM_PHASE_ASSERTED;
+}
+
 /* Add a claim's state to the totals (by = 1), or take it away (by = -1). */
 static void
-count(const IdemClaimState *state, int by)
+count(const IdemClaim *claim, int by)
 {
+	const IdemClaimState *state = &claim->state;
+
+	if (is_held(state))
+		*claim->held += by;
 	if (state->phase == IDEM_PHASE_CLAIMED)
 		counts.pending += by;
 	if (state->phase == IDEM_PHASE_COMPLETED)
@@ -135,9 +184,9 @@ undo_last(void)
 	IdemClaim  *claim = rec->claim;
 
 	IDEM_FAULT_POINT_NO_ERROR("claim-undo");
-	count(&claim->state, -1);
+	count(claim, -1);
 	claim->state = rec->before;
-	count(&claim->state, 1);
+	count(claim, 1);
 
 	/*
 	 * The undone change made the claim, so no older record refers to the
@@ -206,6 +255,7 @@ start_state(void)
 										  ALLOCSET_DEFAULT_SIZES);
 	hash_seed = pg_prng_uint64(&pg_global_prng_state);
 	claims = claimtab_create(state_context, INITIAL_CLAIMS, NULL);
+	consumers = consumertab_create(state_context, INITIAL_CONSUMERS, NULL);
 }
 
 IdemClaim *
@@ -217,6 +267,26 @@ idem_state_find(const IdemClaimKey *key)
 		return NULL;
 	slot = claimtab_lookup(claims, key);
 	return slot ? (IdemClaim *) slot->key : NULL;
+}
+
+/* The number of events held of a consumer; made if it is not there. */
+static int64 *
+held_of(const char *name, int len)
+{
+	ConsumerName key = {name, len};
+	ConsumerSlot *slot = consumertab_lookup(consumers, key);
+	ConsumerHeld *consumer;
+	bool		found;
+
+	if (slot != NULL)
+		return &slot->consumer->held;
+	consumer = MemoryContextAllocZero(state_context, offsetof(ConsumerHeld, name) + len);
+	memcpy(consumer->name, name, len);
+	consumer->len = len;
+	key.name = consumer->name;
+	slot = consumertab_insert(consumers, key, &found);
+	slot->consumer = consumer;
+	return &consumer->held;
 }
 
 /* Make a claim.  The claim and both of its strings are one chunk of memory. */
@@ -236,6 +306,7 @@ make_claim(const IdemClaimKey *key)
 	claim->key.id = strings;
 	claim->key.consumer = strings + key->idlen;
 	claim->state.phase = IDEM_PHASE_NONE;
+	claim->held = held_of(claim->key.consumer, claim->key.consumerlen);
 	return claim;
 }
 
@@ -287,15 +358,32 @@ idem_state_set(IdemClaim *claim, const IdemClaimState *state)
 	if (GetCurrentTransactionNestLevel() > 1)
 		log_undo(claim);
 
-	count(&claim->state, -1);
+	count(claim, -1);
 	claim->state = *state;
-	count(&claim->state, 1);
+	count(claim, 1);
 }
 
 const IdemClaimCounts *
 idem_state_counts(void)
 {
 	return &counts;
+}
+
+bool
+idem_state_holds(const IdemClaimKey *key)
+{
+	const IdemClaim *claim = idem_state_find(key);
+
+	return claim != NULL && is_held(&claim->state);
+}
+
+bool
+idem_state_holds_any(const char *consumer, int len)
+{
+	ConsumerName key = {consumer, len};
+	ConsumerSlot *slot = consumers == NULL ? NULL : consumertab_lookup(consumers, key);
+
+	return slot != NULL && slot->consumer->held > 0;
 }
 
 bool

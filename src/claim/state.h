@@ -65,6 +65,7 @@ typedef struct IdemClaim
 {
 	IdemClaimKey key;			/* the strings belong to the claim */
 	IdemClaimState state;		/* change it by idem_state_set only */
+	int64	   *held;			/* private to state.c */
 } IdemClaim;
 
 /* Totals over the transaction's claims. */
@@ -93,6 +94,13 @@ extern IdemClaim *idem_state_get(const IdemClaimKey *key);
 extern void idem_state_set(IdemClaim *claim, const IdemClaimState *state);
 
 extern const IdemClaimCounts *idem_state_counts(void);
+
+/*
+ * Does this transaction hold the event of the key's name: claimed, completed or
+ * asserted?  The same for any event of a consumer.
+ */
+extern bool idem_state_holds(const IdemClaimKey *key);
+extern bool idem_state_holds_any(const char *consumer, int len);
 
 /*
  * Has this transaction claimed any event, even one that it gave up or undid

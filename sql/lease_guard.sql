@@ -1,0 +1,136 @@
+-- lease_guard: only who has claimed an event, or asserted a lease, may write.
+\set VERBOSITY terse
+\set SHOW_CONTEXT never
+SET client_min_messages = warning;
+CREATE SCHEMA t;
+CREATE FUNCTION t.try(command text, OUT state text, OUT message text, OUT detail text, OUT hint text) LANGUAGE plpgsql AS $$
+DECLARE
+	rows int;
+BEGIN
+	EXECUTE command;
+	GET DIAGNOSTICS rows = ROW_COUNT;
+	state := rows || ' rows';
+EXCEPTION WHEN OTHERS THEN
+	GET STACKED DIAGNOSTICS message = MESSAGE_TEXT, detail = PG_EXCEPTION_DETAIL, hint = PG_EXCEPTION_HINT;
+	state := sqlstate;
+END $$;
+CREATE TABLE t.payouts (id int PRIMARY KEY, event_id text, amount int);
+CREATE TRIGGER fence BEFORE INSERT OR UPDATE OR DELETE ON t.payouts
+	FOR EACH ROW EXECUTE FUNCTION idempotency.lease_guard('mailer');
+CREATE TABLE t.rows (id int PRIMARY KEY, event uuid, amount int);
+CREATE TRIGGER fence BEFORE INSERT OR UPDATE OR DELETE ON t.rows
+	FOR EACH ROW EXECUTE FUNCTION idempotency.lease_guard('default', 'event');
+CREATE TABLE t.tokens AS SELECT id, (idempotency.lease_event(id, 'mailer')).token FROM unnest('{a,b}'::text[]) AS id;
+
+-- Without a claim, and with one of another consumer
+SELECT * FROM t.try($$INSERT INTO t.payouts VALUES (1, 'a', 1)$$);
+BEGIN;
+SELECT idempotency.claim_event('a');
+SELECT state FROM t.try($$INSERT INTO t.payouts VALUES (1, 'a', 1)$$);
+ROLLBACK;
+-- a lease that was taken is not asserted
+BEGIN;
+SELECT (idempotency.lease_event('c', 'mailer')).result;
+SELECT state FROM t.try($$INSERT INTO t.payouts VALUES (1, 'c', 1)$$);
+ROLLBACK;
+
+-- Asserted, claimed, completed
+BEGIN;
+SELECT idempotency.assert_lease('a', token, 'mailer') FROM t.tokens WHERE id = 'a';
+SELECT state FROM t.try($$INSERT INTO t.payouts VALUES (1, 'a', 1), (2, 'b', 1)$$);
+SELECT state FROM t.try($$UPDATE t.payouts SET amount = 2$$);
+COMMIT;
+SELECT state FROM t.try($$UPDATE t.payouts SET amount = 3$$);
+BEGIN;
+SELECT idempotency.claim_event('d', 'mailer'), idempotency.complete_event('d', 'mailer');
+SELECT state FROM t.try($$DELETE FROM t.payouts WHERE id = 2$$);
+COMMIT;
+BEGIN;
+SELECT idempotency.claim_event('e', 'mailer'), idempotency.release_event('e', 'mailer');
+SELECT state FROM t.try($$DELETE FROM t.payouts$$);
+COMMIT;
+
+-- A savepoint takes the assertion back; an exception does, too
+BEGIN;
+SAVEPOINT s;
+SELECT idempotency.assert_lease('b', token, 'mailer') FROM t.tokens WHERE id = 'b';
+SELECT state FROM t.try($$UPDATE t.payouts SET amount = 4$$);
+ROLLBACK TO s;
+SELECT state FROM t.try($$UPDATE t.payouts SET amount = 5$$);
+DO $$
+BEGIN
+	PERFORM idempotency.assert_lease('b', token, 'mailer') FROM t.tokens WHERE id = 'b';
+	RAISE division_by_zero;
+EXCEPTION WHEN division_by_zero THEN
+END $$;
+SELECT state FROM t.try($$UPDATE t.payouts SET amount = 6$$);
+SAVEPOINT s;
+SELECT idempotency.assert_lease('b', token, 'mailer') FROM t.tokens WHERE id = 'b';
+RELEASE s;
+SELECT state FROM t.try($$UPDATE t.payouts SET amount = 7$$);
+SELECT idempotency.release_lease('b', token, 'mailer') FROM t.tokens WHERE id = 'b';
+SELECT state FROM t.try($$UPDATE t.payouts SET amount = 8$$);
+COMMIT;
+SELECT * FROM t.payouts ORDER BY id;
+
+-- The event of the row: a uuid is its canonical text
+BEGIN;
+SELECT idempotency.claim_event('A0EEBC99-9C0B-4EF8-BB6D-6BB9BD380A11'::uuid);
+SELECT state FROM t.try($$INSERT INTO t.rows VALUES (1, 'A0EEBC99-9C0B-4EF8-BB6D-6BB9BD380A11', 1)$$);
+SELECT * FROM t.try($$INSERT INTO t.rows VALUES (2, 'A0EEBC99-9C0B-4EF8-BB6D-6BB9BD380A12', 1)$$);
+SELECT state FROM t.try($$INSERT INTO t.rows VALUES (3, NULL, 1)$$);
+SELECT state FROM t.try($$UPDATE t.rows SET event = 'A0EEBC99-9C0B-4EF8-BB6D-6BB9BD380A12'$$);
+SELECT state FROM t.try($$INSERT INTO t.rows VALUES (1, 'A0EEBC99-9C0B-4EF8-BB6D-6BB9BD380A11', 2) ON CONFLICT (id) DO UPDATE SET amount = 2$$);
+SELECT state FROM t.try($$MERGE INTO t.rows r USING (VALUES (1)) s (id) ON r.id = s.id WHEN MATCHED THEN UPDATE SET amount = 3$$);
+SELECT idempotency.complete_event('A0EEBC99-9C0B-4EF8-BB6D-6BB9BD380A11'::uuid);
+COMMIT;
+SELECT state FROM t.try($$DELETE FROM t.rows$$);
+SELECT state FROM t.try($$COPY t.rows FROM PROGRAM 'echo 9,,1' (FORMAT csv)$$);
+
+-- A row that moves to another partition; a cascade; TRUNCATE is no write of rows
+CREATE TABLE t.parts (id int, event text) PARTITION BY LIST (id);
+CREATE TABLE t.part1 PARTITION OF t.parts FOR VALUES IN (1);
+CREATE TABLE t.part2 PARTITION OF t.parts FOR VALUES IN (2);
+INSERT INTO t.parts VALUES (1, 'p');
+CREATE TRIGGER fence BEFORE INSERT OR UPDATE OR DELETE ON t.parts
+	FOR EACH ROW EXECUTE FUNCTION idempotency.lease_guard('default', 'event');
+SELECT state FROM t.try($$UPDATE t.parts SET id = 2$$);
+BEGIN;
+SELECT idempotency.claim_event('p');
+SELECT state FROM t.try($$UPDATE t.parts SET id = 2$$);
+SELECT idempotency.complete_event('p');
+COMMIT;
+CREATE TABLE t.child (id int REFERENCES t.payouts ON DELETE CASCADE);
+INSERT INTO t.child VALUES (1);
+CREATE TRIGGER fence BEFORE INSERT OR UPDATE OR DELETE ON t.child
+	FOR EACH ROW EXECUTE FUNCTION idempotency.lease_guard('other');
+BEGIN;
+SELECT idempotency.claim_event('f', 'mailer'), idempotency.complete_event('f', 'mailer');
+SELECT state FROM t.try($$DELETE FROM t.payouts WHERE id = 1$$);
+COMMIT;
+
+-- Many consumers in one transaction
+BEGIN;
+SELECT count(idempotency.claim_event('many', 'consumer ' || i)) FROM generate_series(1, 50) AS i;
+SELECT state FROM t.try($$UPDATE t.payouts SET amount = 9$$);
+SELECT idempotency.claim_event('many', 'mailer');
+SELECT state FROM t.try($$UPDATE t.payouts SET amount = 9$$);
+ROLLBACK;
+
+-- Triggers that are wrong
+CREATE TABLE t.wrong (id int, g int GENERATED ALWAYS AS (id + 1) STORED);
+CREATE FUNCTION t.wrong(timing text, args text) RETURNS SETOF record LANGUAGE plpgsql AS $$
+BEGIN
+	EXECUTE format('CREATE TRIGGER w %s EXECUTE FUNCTION idempotency.lease_guard(%s)', timing, args);
+	RETURN QUERY SELECT args, t.state, t.message FROM t.try('INSERT INTO t.wrong VALUES (1)') AS t;
+	DROP TRIGGER w ON t.wrong;
+END $$;
+SELECT left(w.args, 20) AS args, w.state, left(w.message, 90) AS message FROM (VALUES
+	('AFTER INSERT ON t.wrong FOR EACH ROW', '''c'''), ('BEFORE INSERT ON t.wrong', '''c'''),
+	('BEFORE INSERT ON t.wrong FOR EACH ROW', ''), ('BEFORE INSERT ON t.wrong FOR EACH ROW', ''''''),
+	('BEFORE INSERT ON t.wrong FOR EACH ROW', '''@relay'''), ('BEFORE INSERT ON t.wrong FOR EACH ROW', '''c'', ''id'', ''x'''),
+	('BEFORE INSERT ON t.wrong FOR EACH ROW', '''c'', ''none'''), ('BEFORE INSERT ON t.wrong FOR EACH ROW', '''c'', ''ctid'''),
+	('BEFORE INSERT ON t.wrong FOR EACH ROW', '''c'', ''g'''), ('BEFORE INSERT ON t.wrong FOR EACH ROW', '''' || repeat('x', 256) || ''''))
+	AS v (timing, args), t.wrong(timing, args) AS w (args text, state text, message text);
+SELECT idempotency.lease_guard();
+DROP SCHEMA t CASCADE;
