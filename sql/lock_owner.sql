@@ -23,6 +23,8 @@ INSERT INTO calls (name, call) VALUES
 ('extend_lease', $$idempotency.extend_lease('extended ' || g, (SELECT token FROM tokens WHERE id = 'extended ' || g), state => '1')$$),
 ('assert_lease', $$idempotency.assert_lease('asserted ' || g, (SELECT token FROM tokens WHERE id = 'asserted ' || g))$$),
 ('release_lease', $$idempotency.release_lease('released ' || g, (SELECT token FROM tokens WHERE id = 'released ' || g), error => 'e')$$),
+('consumer_redrive', $$idempotency.consumer_redrive('default', ARRAY['dead ' || g])$$),
+('consumer_discard', $$idempotency.consumer_discard('default', ARRAY['died ' || g])$$),
 ('complete_event, token', $$idempotency.complete_event('leased ' || g, token => (SELECT token FROM tokens WHERE id = 'leased ' || g))$$),
 ('outbox_enqueue', $$idempotency.outbox_enqueue('a', 'one', 't', '1')$$),
 ('outbox_enqueue, long payload', $$idempotency.outbox_enqueue('a', 'toasted', 't', (SELECT to_jsonb(array_agg(md5(i::text))) FROM generate_series(1, 1000) i))$$),
@@ -61,6 +63,8 @@ SELECT idempotency.outbox_enqueue('a', 'first', 't', '1', dedup_id => 'repeat') 
 SELECT idempotency.claim_event('done ' || g), idempotency.complete_event('done ' || g) FROM generate_series(1, 2) g;
 CREATE TABLE tokens AS SELECT k || ' ' || g AS id, (idempotency.lease_event(k || ' ' || g)).token
   FROM unnest('{extended,asserted,released,leased}'::text[]) AS k, generate_series(1, 2) AS g;
+SELECT idempotency.release_lease(id, (idempotency.lease_event(id)).token, park => true)
+  FROM unnest('{dead 1,dead 2,died 1,died 2}'::text[]) AS id;
 SET idempotency.max_claim_locks = 2;
 
 -- Locks of this backend on the extension's relations, and advisory ones.  Reading

@@ -158,3 +158,17 @@ LANGUAGE c VOLATILE PARALLEL UNSAFE
 AS 'MODULE_PATHNAME', 'idem_release_lease_uuid_fn';
 COMMENT ON FUNCTION @extschema@.release_lease(uuid, bigint, text, text, interval, boolean) IS
 'give a lease back, keyed on the uuid''s canonical text: with an error the attempt failed, and the event waits, or is dead after its last attempt; without an error the attempt does not count; with park the event is dead';
+
+CREATE FUNCTION @extschema@.consumer_redrive(consumer text, event_ids text[] = NULL, scope text = NULL)
+RETURNS bigint
+LANGUAGE c VOLATILE PARALLEL UNSAFE
+AS 'MODULE_PATHNAME', 'idem_consumer_redrive_fn';
+COMMENT ON FUNCTION @extschema@.consumer_redrive(text, text[], text) IS
+'have dead events of a consumer tried again, with all their attempts: those named, or all, as far as the budget of locks goes; returns how many, so call it until that is 0';
+
+CREATE FUNCTION @extschema@.consumer_discard(consumer text, event_ids text[] = NULL, scope text = NULL)
+RETURNS bigint
+LANGUAGE c VOLATILE PARALLEL UNSAFE
+AS 'MODULE_PATHNAME', 'idem_consumer_discard_fn';
+COMMENT ON FUNCTION @extschema@.consumer_discard(text, text[], text) IS
+'remember dead events of a consumer as completed: those named, or all, as far as the budget of locks goes; returns how many, so call it until that is 0';

@@ -231,18 +231,6 @@ report_lost(const IdemClaimKey *key, const IdemRow *row, const IdemLease *lease,
 			 errhint("Roll back. Ask lease_event whether the event still has to be done.")));
 }
 
-/* Error 53400: the transaction must not keep another lock. */
-static void
-check_budget(const IdemClaimKey *key, const IdemClaim *own)
-{
-	if (!idem_call_within_budget(own))
-		ereport(ERROR,
-				(errcode(ERRCODE_CONFIGURATION_LIMIT_EXCEEDED),
-				 errmsg("event \"%s\" is past the budget of locks of this transaction",
-						pnstrdup(key->id, key->idlen)),
-				 errhint("Act on fewer leases in one transaction, or raise idempotency.max_claim_locks.")));
-}
-
 /* Has the transaction the lock of the event, in share mode or exclusively? */
 static bool
 has_lock(const IdemClaim *own)
@@ -256,7 +244,7 @@ lock_event(const IdemClaimKey *key, bool exclusive)
 {
 	const IdemClaim *own = idem_state_find(key);
 
-	check_budget(key, own);
+	idem_leased_check_budget(key, own);
 	if (!exclusive)
 		idem_lock_share(key);
 	else if (!has_lock(own))

@@ -28,6 +28,7 @@
 #include "claim/claim.h"
 #include "claim/consumer.h"
 #include "claim/lease.h"
+#include "claim/redrive.h"
 #include "shared/args.h"
 
 PG_FUNCTION_INFO_V1(idem_lease_event_fn);
@@ -39,6 +40,8 @@ PG_FUNCTION_INFO_V1(idem_assert_lease_fn);
 PG_FUNCTION_INFO_V1(idem_assert_lease_uuid_fn);
 PG_FUNCTION_INFO_V1(idem_release_lease_fn);
 PG_FUNCTION_INFO_V1(idem_release_lease_uuid_fn);
+PG_FUNCTION_INFO_V1(idem_consumer_redrive_fn);
+PG_FUNCTION_INFO_V1(idem_consumer_discard_fn);
 
 /* Limits of what the log keeps */
 #define MAX_DAYS		366		/* of a duration or a pause */
@@ -361,4 +364,33 @@ Datum
 idem_release_lease_uuid_fn(PG_FUNCTION_ARGS)
 {
 	return release_lease(fcinfo, idem_arg_uuid_event_id);
+}
+
+/* consumer_redrive(consumer, event_ids, scope), consumer_discard(the same) */
+
+static Datum
+redrive(FunctionCallInfo fcinfo, const char *function, bool discard)
+{
+	IdemStr		consumer;
+	IdemClaimItem *items = NULL;
+	int			n = -1;
+
+	idem_prevent_read_only(function);
+	consumer = idem_arg_consumer(fcinfo, 0);
+	if (!PG_ARGISNULL(1))
+		items = idem_arg_event_ids(fcinfo, 1, &n);
+	idem_reject_arg(fcinfo, 2, "scope", "Leave it out: events have no scope.");
+	PG_RETURN_INT64(idem_redrive(items, n, consumer.data, consumer.len, discard));
+}
+
+Datum
+idem_consumer_redrive_fn(PG_FUNCTION_ARGS)
+{
+	return redrive(fcinfo, "consumer_redrive()", false);
+}
+
+Datum
+idem_consumer_discard_fn(PG_FUNCTION_ARGS)
+{
+	return redrive(fcinfo, "consumer_discard()", true);
 }

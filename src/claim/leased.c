@@ -126,6 +126,17 @@ idem_leased_judge(IdemCall *call, const IdemClaimKey *key, const IdemClaim *own,
 }
 
 void
+idem_leased_check_budget(const IdemClaimKey *key, const IdemClaim *own)
+{
+	if (!idem_call_within_budget(own))
+		ereport(ERROR,
+				(errcode(ERRCODE_CONFIGURATION_LIMIT_EXCEEDED),
+				 errmsg("event \"%s\" is past the budget of locks of this transaction",
+						pnstrdup(key->id, key->idlen)),
+				 errhint("Act on fewer leases in one transaction, or raise idempotency.max_claim_locks.")));
+}
+
+void
 idem_leased_report_shared(const IdemClaimKey *key)
 {
 	ereport(ERROR,

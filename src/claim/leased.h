@@ -48,6 +48,12 @@ extern IdemClaim *idem_leased_note(const IdemCall *call, const IdemClaimKey *key
 /* Error 40001: the transaction's snapshot does not see what became of the lease. */
 pg_noreturn extern void idem_leased_conflict(const IdemClaimKey *key);
 
+/*
+ * Error 53400 if the transaction must not keep another lock.  own: its former claim
+ * of the event, or NULL.
+ */
+extern void idem_leased_check_budget(const IdemClaimKey *key, const IdemClaim *own);
+
 /* Error 55P03: other transactions hold the lock of the event in share mode. */
 pg_noreturn extern void idem_leased_report_shared(const IdemClaimKey *key);
 

@@ -36,8 +36,16 @@
  */
 #include "postgres.h"
 
+#include "access/heapam.h"
 #include "access/htup_details.h"
+#include "access/table.h"
+#include "catalog/pg_collation.h"
+#include "miscadmin.h"
 #include "utils/builtins.h"
+#include "utils/fmgrprotos.h"
+#include "utils/memutils.h"
+#include "utils/rel.h"
+#include "utils/snapmgr.h"
 #include "utils/timestamp.h"
 
 #include "compat.h"
@@ -215,6 +223,68 @@ idem_lease_find(const pg_uuid_t *digest, IdemLease *lease)
 		get_lease(desc, rows, lease);
 	FreeTupleDesc(desc);
 	return lease->state != IDEM_LEASE_FREE;
+}
+
+/* Is the row the newest state of an event of the consumer, and is that dead? */
+static bool
+is_dead(TupleDesc desc, HeapTuple tuple, const text *consumer)
+{
+	pg_uuid_t  *digest = DatumGetUUIDP(column_or(desc, tuple, COL_DIGEST, (Datum) 0));
+	Datum		name = column_or(desc, tuple, COL_CONSUMER, (Datum) 0);
+	IdemLease	lease;
+
+	return DatumGetChar(column_or(desc, tuple, COL_STATE, CharGetDatum('\0'))) == IDEM_LEASE_DEAD &&
+		name != (Datum) 0 && DatumGetBool(DirectFunctionCall2Coll(texteq, C_COLLATION_OID, name,
+																  PointerGetDatum(consumer))) &&
+		idem_lease_find(digest, &lease) && lease.state == IDEM_LEASE_DEAD;
+}
+
+/* Visit the dead events of one table; false if the visitor has had enough. */
+static bool
+scan_table(Oid oid, Snapshot snapshot, const text *consumer,
+		   bool (*visit) (const char *id, int idlen, void *arg), void *arg)
+{
+	Relation	rel = table_open(oid, AccessShareLock);
+	TupleDesc	desc = RelationGetDescr(rel);
+	TableScanDesc scan = idem_compat_table_beginscan(rel, snapshot);
+	MemoryContext row_cxt = AllocSetContextCreate(CurrentMemoryContext, "idempotency dead events",
+												  ALLOCSET_SMALL_SIZES);
+	bool		more = true;
+	HeapTuple	tuple;
+
+	while (more && (tuple = heap_getnext(scan, ForwardScanDirection)) != NULL)
+	{
+		MemoryContext old = MemoryContextSwitchTo(row_cxt);
+		bool		dead = is_dead(desc, tuple, consumer);
+
+		CHECK_FOR_INTERRUPTS();
+		MemoryContextSwitchTo(old);
+		MemoryContextReset(row_cxt);
+		if (dead)
+		{
+			text	   *id = copy_varlena(desc, tuple, COL_EVENT_ID);
+
+			more = visit(VARDATA_ANY(id), VARSIZE_ANY_EXHDR(id), arg);
+			pfree(id);
+		}
+	}
+	MemoryContextDelete(row_cxt);
+	table_endscan(scan);
+	table_close(rel, AccessShareLock);
+	return more;
+}
+
+void
+idem_lease_scan_dead(const char *consumer, int consumerlen,
+					 bool (*visit) (const char *id, int idlen, void *arg), void *arg)
+{
+	Snapshot	snapshot = RegisterSnapshot(GetLatestSnapshot());
+	text	   *name = cstring_to_text_with_len(consumer, consumerlen);
+	bool		more = true;
+
+	for (int n = 0; n < IDEM_LEASE_TABLES && more; n++)
+		more = scan_table(idem_relref_oid(&idem_lease_tables[n]), snapshot, name, visit, arg);
+	UnregisterSnapshot(snapshot);
 }
 
 /* Append a row; have the log maintained if it has become long. */

@@ -1,0 +1,88 @@
+-- Dead events: an operator has them tried again, or remembered as completed.
+\set VERBOSITY terse
+\set SHOW_CONTEXT never
+SET client_min_messages = warning;
+CREATE SCHEMA t;
+CREATE FUNCTION t.try(command text, OUT state text, OUT message text) LANGUAGE plpgsql AS $$
+BEGIN
+	EXECUTE command INTO message;
+	state := 'none';
+EXCEPTION WHEN OTHERS THEN
+	message := sqlerrm;
+	state := sqlstate;
+END $$;
+CREATE FUNCTION t.lease(id text, consumer text = 'mail') RETURNS text LANGUAGE sql AS $$
+	SELECT concat_ws(' ', result, attempt, recovery_point, last_error) FROM idempotency.lease_event(id, consumer) $$;
+CREATE PROCEDURE t.kill(ids text[], consumer text = 'mail') LANGUAGE plpgsql AS $$
+DECLARE
+	id text;
+	token bigint;
+BEGIN
+	FOREACH id IN ARRAY ids LOOP
+		token := (idempotency.lease_event(id, consumer)).token;
+		PERFORM idempotency.extend_lease(id, token, consumer, recovery_point => 'half');
+		PERFORM idempotency.release_lease(id, token, consumer, error => 'poison', park => true);
+		COMMIT;
+	END LOOP;
+END $$;
+SELECT idempotency.consumer_create('mail', max_attempts => 2);
+CALL t.kill('{a,b,c,d,e}');
+CALL t.kill('{a,b}', 'other');
+SELECT t.lease('a');
+
+-- Named: what is not dead is passed over, repeats count once
+SELECT idempotency.consumer_redrive('mail', '{a,a,none}');
+SELECT idempotency.consumer_redrive('mail', '{a}'), t.lease('a'), t.lease('a', 'other');
+SELECT idempotency.consumer_redrive('mail', '{a}');
+SELECT idempotency.consumer_discard('mail', '{b,none,a}');
+SELECT t.lease('b'), t.lease('b', 'other'), status FROM idempotency.event_status('b', 'mail');
+SELECT idempotency.claim_event('b', 'mail'), idempotency.event_result('b', 'mail');
+SELECT idempotency.consumer_discard('mail', '{b}'), idempotency.consumer_redrive('mail', '{b}');
+SELECT idempotency.consumer_redrive('mail', '{}');
+-- rolled back
+BEGIN;
+SELECT idempotency.consumer_discard('mail');
+SELECT t.lease('c'), t.lease('d');
+ROLLBACK;
+BEGIN;
+SAVEPOINT s;
+SELECT idempotency.consumer_redrive('mail', '{c}');
+ROLLBACK TO s;
+SELECT idempotency.consumer_redrive('mail', '{c}');
+-- until the end of the transaction the event is its
+SELECT t.lease('c'), idempotency.claim_event('c', 'mail');
+SELECT idempotency.consumer_discard('mail', '{c}');
+COMMIT;
+SELECT t.lease('c');
+
+-- All of a consumer, as far as the budget of locks goes
+SET idempotency.max_claim_locks = 1;
+SELECT idempotency.consumer_redrive('mail');
+SELECT idempotency.consumer_redrive('mail');
+SELECT idempotency.consumer_redrive('mail');
+RESET idempotency.max_claim_locks;
+SELECT t.lease('d'), t.lease('e');
+SELECT array_agg('n' || i) AS ids FROM generate_series(1, 30) AS i \gset
+CALL t.kill(:'ids');
+CALL t.kill('{n1}', 'other');
+SELECT idempotency.consumer_discard('mail');
+SELECT idempotency.consumer_discard('mail'), t.lease('n1'), t.lease('n1', 'other');
+SET idempotency.max_claim_locks = 0;
+SELECT * FROM t.try($$SELECT idempotency.consumer_redrive('other', '{a}')$$);
+RESET idempotency.max_claim_locks;
+-- dead again, and as often as it is redriven
+SELECT idempotency.consumer_redrive('other', '{a}');
+CALL t.kill('{a}', 'other');
+SELECT t.lease('a', 'other');
+SELECT idempotency.consumer_redrive('other', '{a}');
+SELECT t.lease('a', 'other');
+
+-- Misuse
+SELECT c, t.state, t.message FROM unnest(ARRAY[$$NULL$$, $$''$$, $$'@relay'$$, $$repeat('x', 256)$$, $$'mail', '{NULL}'$$, $$'mail', '{{a}}'$$,
+	$$'mail', '{""}'$$, $$'mail', '{a}', 'scope'$$]) AS c, t.try('SELECT idempotency.consumer_redrive(' || c || ')') AS t;
+BEGIN READ ONLY;
+SELECT state FROM t.try($$SELECT idempotency.consumer_redrive('mail')$$);
+SELECT state FROM t.try($$SELECT idempotency.consumer_discard('mail')$$);
+COMMIT;
+SELECT idempotency.consumer_drop('mail');
+DROP SCHEMA t CASCADE;
