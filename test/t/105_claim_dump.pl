@@ -18,7 +18,8 @@ $node->safe_psql('postgres', <<'END');
 CREATE ROLE claimer LOGIN;
 SELECT idempotency.grant_role('consumer', 'claimer');
 SELECT idempotency.consumer_create('migrating', foreign_lockers => true),
-	idempotency.consumer_create('private', private_locks => true, retention => '1 day', keep_ids => true, expire_by_id_age => true);
+	idempotency.consumer_create('private', private_locks => true, retention => '1 day', keep_ids => true, expire_by_id_age => true,
+		lease_duration => '5 s', max_attempts => 3, min_backoff => '2 s', max_backoff => '1 h');
 SELECT idempotency.claim_event('a'), idempotency.complete_event('a', result => '{"of": "a"}');
 SELECT idempotency.claim_event('b', 'billing'), idempotency.complete_event('b', 'billing');
 SET idempotency.uncompleted_claims = keep;
@@ -35,7 +36,9 @@ my $rows = q{SELECT consumer, event_id, status, claimed_at, completed_at, result
 	FROM idempotency.processed_events ORDER BY 1, 2};
 is($node->safe_psql('restored', $rows), $node->safe_psql('postgres', $rows), 'the same rows');
 is( $node->safe_psql('restored', 'TABLE idempotency.claim_consumers'),
-	"migrating|t|f||for ever|f|f\nprivate|f|t|1 day|day|t|t", 'the same consumers');
+	"migrating|t|f||for ever|f|f|00:00:30|0|00:00:01|00:05:00\n"
+	  . "private|f|t|1 day|day|t|t|00:00:05|3|00:00:02|01:00:00",
+	'the same consumers');
 is( $node->safe_psql('restored', <<'END'),
 SET ROLE claimer;
 BEGIN;
