@@ -256,14 +256,14 @@ scan_table(Oid oid, Snapshot snapshot, const text *consumer,
 	{
 		MemoryContext old = MemoryContextSwitchTo(row_cxt);
 		bool		dead = is_dead(desc, tuple, consumer);
+		text	   *id;
 
 		CHECK_FOR_INTERRUPTS();
 		MemoryContextSwitchTo(old);
 		MemoryContextReset(row_cxt);
-		if (dead)
+		id = dead ? copy_varlena(desc, tuple, COL_EVENT_ID) : NULL;
+		if (id != NULL)
 		{
-			text	   *id = copy_varlena(desc, tuple, COL_EVENT_ID);
-
 			more = visit(VARDATA_ANY(id), VARSIZE_ANY_EXHDR(id), arg);
 			pfree(id);
 		}

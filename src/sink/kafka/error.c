@@ -28,7 +28,9 @@
  *
  *-------------------------------------------------------------------------
  */
+#ifndef _GNU_SOURCE
 #define _GNU_SOURCE				/* memmem */
+#endif
 
 #include <pthread.h>
 #include <stdarg.h>
