@@ -115,12 +115,12 @@ find_column(Relation rel, const char *name)
 {
 	TupleDesc	desc = RelationGetDescr(rel);
 
-	for (AttrNumber attnum = 1; attnum <= desc->natts; attnum++)
+	for (int i = 0; i < desc->natts; i++)
 	{
-		Form_pg_attribute att = TupleDescAttr(desc, attnum - 1);
+		Form_pg_attribute att = TupleDescAttr(desc, i);
 
 		if (!att->attisdropped && namestrcmp(&att->attname, name) == 0)
-			return attnum;
+			return att->attnum;
 	}
 	ereport(ERROR,
 			(errcode(ERRCODE_UNDEFINED_COLUMN),
@@ -222,7 +222,7 @@ show_version(Oid type, Datum version)
 	text = OidOutputFunctionCall(output, version);
 
 	if (strlen(text) > SHOWN_BYTES)
-		strcpy(text +pg_mbcliplen(text, strlen(text), SHOWN_BYTES - 3), "...");
+		memcpy(text +pg_mbcliplen(text, strlen(text), SHOWN_BYTES - 3), "...", 4);
 	return text;
 }
 
