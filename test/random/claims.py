@@ -49,7 +49,6 @@ WRONG = (
     ("SELECT idempotency.claim_event(repeat('x', 1025))", "22023"),
     ("SELECT idempotency.consumer_alter('nobody', retention => '1 h')", "42704"),
     ("SELECT idempotency.claim_event('a', wait => '-1 s')", "22023"),
-    ("SELECT idempotency.complete_event('a', token => 1)", "0A000"),
     ("SELECT idempotency.complete_events('{a,b}', results => '{1}')", "22023"),
     ("SELECT idempotency.claim_events('{{a},{b}}')", "2202E"),
 )
