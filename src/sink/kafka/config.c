@@ -121,7 +121,7 @@ static bool
 choose_token_server(KSink *p, const IdemProtoHello *hello, char *client, char *secret)
 {
 	KSinkTokenServer *s = &p->config.token_server;
-	char	   *extensions = idem_sink_option(hello, "sasl_extensions", NULL);
+	char	   *extensions;
 	const char *problem;
 
 	s->url = idem_sink_option(hello, "token_url", NULL);
@@ -141,6 +141,7 @@ choose_token_server(KSink *p, const IdemProtoHello *hello, char *client, char *s
 		problem = "must begin with https://: server and relay are not both a superuser's";
 	if (problem != NULL)
 		return idem_sink_fail(&p->failure, IDEM_PROTO_REJECTED, "HV024", "option \"token_url\" %s", problem);
+	extensions = idem_sink_option(hello, "sasl_extensions", NULL);
 	if (extensions != NULL && !split_extensions(s, extensions))
 		return idem_sink_fail(&p->failure, IDEM_PROTO_REJECTED, "HV024",
 							  "option \"sasl_extensions\" must be name=value, several separated by commas; names are of letters");

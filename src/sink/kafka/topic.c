@@ -96,7 +96,7 @@ static bool
 ask_job(KSink *p)
 {
 	int64_t		deadline = idem_sink_clock() + p->config.timeout;
-	int			partitions;
+	int			partitions = 0;
 
 	question.err = ksink_topic_metadata(p, question.name, deadline, &partitions);
 	return question.err != RD_KAFKA_RESP_ERR_NO_ERROR || !p->config.exactly_once ||
