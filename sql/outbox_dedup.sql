@@ -204,7 +204,7 @@ SELECT idempotency.event_status('nats', '@dedup/orders');
 SELECT format('ALTER DATABASE %I SET idempotency.claim_segment_size = %L', current_database(), '64kB') \gexec
 CREATE PROCEDURE pack() LANGUAGE plpgsql AS $$
 BEGIN
-	FOR i IN 1 .. 200 LOOP
+	FOR i IN 1 .. 3000 LOOP
 		PERFORM idempotency.claims_maintain();
 		COMMIT;
 		EXIT WHEN NOT EXISTS (SELECT FROM rows());
