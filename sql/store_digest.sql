@@ -24,7 +24,7 @@ CREATE FUNCTION t.near(event_id text, consumer text, number int) RETURNS uuid LA
 -- Pack until no segment has an entry
 CREATE PROCEDURE t.settle() LANGUAGE plpgsql AS $$
 BEGIN
-	FOR i IN 1 .. 200 LOOP
+	FOR i IN 1 .. 3000 LOOP
 		PERFORM idempotency.claims_maintain();
 		COMMIT;
 		EXIT WHEN NOT EXISTS (SELECT FROM idempotency.stat_claim_segments WHERE kind = 'segment' AND entries > 0);

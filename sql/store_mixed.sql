@@ -40,7 +40,7 @@ $$;
 -- Pack until nothing waits.
 CREATE PROCEDURE t.settle() LANGUAGE plpgsql AS $$
 BEGIN
-	FOR i IN 1 .. 200 LOOP
+	FOR i IN 1 .. 3000 LOOP
 		PERFORM idempotency.claims_maintain();
 		COMMIT;
 		EXIT WHEN NOT EXISTS (SELECT FROM idempotency.stat_claim_segments AS s

@@ -47,7 +47,7 @@ CREATE VIEW t.held AS
 -- packed, because its own caller's snapshot is older.
 CREATE PROCEDURE t.settle(held_by text[] = '{}') LANGUAGE plpgsql AS $$
 BEGIN
-	FOR i IN 1 .. 200 LOOP
+	FOR i IN 1 .. 3000 LOOP
 		PERFORM idempotency.claims_maintain();
 		COMMIT;
 		EXIT WHEN NOT EXISTS (SELECT FROM t.held AS h WHERE h.held_by = ANY (settle.held_by) IS NOT TRUE);

@@ -47,7 +47,7 @@ $$;
 -- caller's snapshot is older.
 CREATE PROCEDURE t.settle() LANGUAGE plpgsql AS $$
 BEGIN
-	FOR i IN 1 .. 200 LOOP
+	FOR i IN 1 .. 3000 LOOP
 		PERFORM idempotency.claims_maintain();
 		COMMIT;
 		EXIT WHEN NOT EXISTS (SELECT FROM idempotency.stat_claim_segments AS s
