@@ -32,6 +32,8 @@ cd "$IDEM_TOP"
 [ -z "${BASE:-}" ] || exec test/bench/pair.sh "$BASE"
 # shellcheck source=test/bench/common.sh
 . test/bench/common.sh
+# shellcheck source=test/sink/kafka/copy.sh
+. test/sink/kafka/copy.sh
 
 report=test/bench/report
 [ -z "${QUICK:-}" ] || report=build/bench-quick
@@ -75,12 +77,9 @@ prepare_kafka()
 	cc -std=gnu11 -O2 -g -Wall -Wextra ${WERROR:+-Werror} -o "$IDEM_WORK/bench/producer" test/bench/producer.c "${modules[@]}"
 	cc -std=gnu11 -O2 -g -Wall -Wextra ${WERROR:+-Werror} -fPIE -pie "-I$IDEM_TOP/src" \
 		-o "$IDEM_STAGE$IDEM_PKGLIBDIR/idempotency-sinks/idempotency-sink-ack" test/bench/ack.c src/sink/protocol/*.c
-	mkdir "$IDEM_WORK/bench/kafka"
-	cp test/sink/kafka/{__init__,broker}.py test/sink/kafka/Probe.java "$IDEM_WORK/bench/kafka/"
 	cp test/bench/serve.py "$IDEM_WORK/bench/"
-	cp -R "$jars" "$IDEM_WORK/jars"
-	chmod -R a+rX "$IDEM_WORK"/{bench,jars} "$IDEM_STAGE"
-	export KAFKA_JARS=$IDEM_WORK/jars
+	copy_broker "$jars" "$IDEM_WORK/bench"
+	chmod -R a+rX "$IDEM_STAGE"
 }
 
 # The servers that a section needs; those that are up stay.

@@ -18,6 +18,8 @@ exec </dev/null
 . test/setup/count.sh
 # shellcheck source=test/setup/tally.sh
 . test/setup/tally.sh
+# shellcheck source=test/sink/kafka/copy.sh
+. test/sink/kafka/copy.sh
 # shellcheck source=test/crash/stage.sh
 . test/crash/stage.sh
 
@@ -89,14 +91,9 @@ make_database()
 # Put broker, driver and programs where the server user can read them.
 copy_all()
 {
-	mkdir "$IDEM_WORK/crash/kafka"
-	cp test/sink/kafka/*.py test/sink/kafka/*.java "$IDEM_WORK/crash/kafka/"
+	copy_broker "$1" "$IDEM_WORK/crash"
 	cp -R test/sink/kafka/consume "$IDEM_WORK/crash/kafka/"
-	# broker.py needs these
-	cp -R test/sink/notrun.py test/crash/machine "$IDEM_WORK/crash/"
-	cp -R "$1" "$IDEM_WORK/jars"
-	chmod -R a+rX "$IDEM_WORK/crash" "$IDEM_WORK/jars"
-	export KAFKA_JARS=$IDEM_WORK/jars
+	chmod -R a+rX "$IDEM_WORK/crash/kafka"
 	idem_mkdir "$IDEM_WORK/round" "$IDEM_WORK/data"
 }
 

@@ -18,6 +18,8 @@ cd "$(dirname "$0")/../../.." || exit 1
 . test/crash/stage.sh
 # shellcheck source=test/setup/tally.sh
 . test/setup/tally.sh
+# shellcheck source=test/sink/kafka/copy.sh
+. test/sink/kafka/copy.sh
 
 KILLS=${KILLS:-300}
 EVENTS=${EVENTS:-$((KILLS < 300 ? KILLS * 667 : 200000))}
@@ -35,25 +37,12 @@ part()
 	[ "$TALLY_SAID" != "no result" ] || echo "NOT OK kafka: ended without a result"
 }
 
-# Put the broker's jars and the program where the server user can read them.
-copy_program()
-{
-	mkdir "$IDEM_WORK/crash/kafka"
-	cp test/sink/kafka/*.py test/sink/kafka/*.java "$IDEM_WORK/crash/kafka/"
-	# what broker.py needs
-	cp test/sink/notrun.py "$IDEM_WORK/crash/"
-	cp -R test/crash/machine "$IDEM_WORK/crash/"
-	cp -R "$1" "$IDEM_WORK/jars"
-	chmod -R a+rX "$IDEM_WORK/crash" "$IDEM_WORK/jars"
-	export KAFKA_JARS=$IDEM_WORK/jars
-	idem_mkdir "$IDEM_WORK/round"
-}
-
 crash_stage || give_up "kafka: build"
 idem_say "the rules against histories made by hand"
 part crash_python rules_test.py
 if jars=$(test/setup/kafka.sh); then
-	copy_program "$jars"
+	copy_broker "$jars" "$IDEM_WORK/crash"
+	idem_mkdir "$IDEM_WORK/round"
 	idem_say "$KILLS kills, at least $EVENTS events, seed $SEED"
 	part crash_python kafka/kills.py "$SEED" "$KILLS" "$EVENTS" "$IDEM_WORK/round" "$IDEM_BINDIR" \
 		"$IDEM_WORK/extension.conf" "$CRASH_SINKS"
