@@ -38,7 +38,10 @@ BEGIN
 			holder text,
 			error text,
 			recovery_point text,
-			work jsonb
+			work jsonb,
+			scope text COLLATE "C",
+			fingerprint bytea,
+			request jsonb
 		) WITH (
 			autovacuum_freeze_min_age = 0,
 			autovacuum_analyze_threshold = 2147483647
@@ -62,12 +65,15 @@ BEGIN
 		EXECUTE format('COMMENT ON COLUMN idempotency_data.%I.until IS %L', log,
 			'leased: when the lease ends; waiting: when the event may be leased again');
 		EXECUTE format('COMMENT ON COLUMN idempotency_data.%I.at IS %L', log, 'when the row was written');
-		EXECUTE format('COMMENT ON COLUMN idempotency_data.%I.event_id IS %L', log, 'id of the event');
+		EXECUTE format('COMMENT ON COLUMN idempotency_data.%I.event_id IS %L', log, 'id of the event, or key of the request');
 		EXECUTE format('COMMENT ON COLUMN idempotency_data.%I.consumer IS %L', log, 'who processes the event');
 		EXECUTE format('COMMENT ON COLUMN idempotency_data.%I.holder IS %L', log, 'what the holder of the lease calls itself');
 		EXECUTE format('COMMENT ON COLUMN idempotency_data.%I.error IS %L', log, 'why the last attempt failed');
 		EXECUTE format('COMMENT ON COLUMN idempotency_data.%I.recovery_point IS %L', log, 'where the next attempt goes on');
 		EXECUTE format('COMMENT ON COLUMN idempotency_data.%I.work IS %L', log, 'what the next attempt needs to know for that');
+		EXECUTE format('COMMENT ON COLUMN idempotency_data.%I.scope IS %L', log, 'scope of the request; null: an event');
+		EXECUTE format('COMMENT ON COLUMN idempotency_data.%I.fingerprint IS %L', log, 'fingerprint of the request');
+		EXECUTE format('COMMENT ON COLUMN idempotency_data.%I.request IS %L', log, 'what is needed to execute the request again');
 		EXECUTE format('CREATE TRIGGER lease_restored AFTER INSERT ON idempotency_data.%I
 			FOR EACH STATEMENT EXECUTE FUNCTION @extschema@.lease_restored()', log);
 		EXECUTE format('ALTER TABLE idempotency_data.%I ENABLE ALWAYS TRIGGER lease_restored', log);

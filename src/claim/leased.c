@@ -45,7 +45,10 @@ idem_leased_conflict(const IdemClaimKey *key)
 IdemLeaseName
 idem_leased_name(const IdemClaimKey *key)
 {
-	IdemLeaseName name = {key->digest, key->id, key->idlen, key->consumer, key->consumerlen};
+	IdemLeaseName name = {
+		.digest = key->digest, .id = key->id, .idlen = key->idlen,
+		.consumer = key->consumer, .consumerlen = key->consumerlen
+	};
 
 	return name;
 }

@@ -69,7 +69,8 @@ enum
 enum
 {
 	COL_NUMBER, COL_DIGEST, COL_KIND, COL_STATE, COL_TOKEN, COL_ATTEMPT, COL_UNTIL, COL_AT,
-	COL_EVENT_ID, COL_CONSUMER, COL_HOLDER, COL_ERROR, COL_POINT, COL_WORK, NCOLS
+	COL_EVENT_ID, COL_CONSUMER, COL_HOLDER, COL_ERROR, COL_POINT, COL_WORK,
+	COL_SCOPE, COL_FINGERPRINT, COL_REQUEST, NCOLS
 };
 
 /* A row to be written; columns are NULL until they are set. */
@@ -198,6 +199,8 @@ get_lease(TupleDesc desc, const IdemKeyedRow *rows, IdemLease *lease)
 	lease->at = DatumGetTimestampTz(column_or(desc, tuple, COL_AT, TimestampTzGetDatum(0)));
 	lease->holder = copy_varlena(desc, tuple, COL_HOLDER);
 	lease->error = copy_varlena(desc, tuple, COL_ERROR);
+	lease->fingerprint = copy_varlena(desc, tuple, COL_FINGERPRINT);
+	lease->request = copy_varlena(desc, tuple, COL_REQUEST);
 	get_point(desc, is_of_lease(desc, rows, PART_POINT) ? &rows[PART_POINT] : &rows[PART_STATE],
 			  lease);
 }
@@ -299,10 +302,12 @@ append(NewRow *row)
 		idem_lease_maintainer_start();
 }
 
-/* Set the columns by which people know the event. */
+/* Set the columns by which people know the event or the request. */
 static void
 set_name(NewRow *row, const IdemLeaseName *name)
 {
+	if (name->scopelen > 0)
+		set_pointer(row, COL_SCOPE, cstring_to_text_with_len(name->scope, name->scopelen));
 	set_pointer(row, COL_EVENT_ID, cstring_to_text_with_len(name->id, name->idlen));
 	set_pointer(row, COL_CONSUMER, cstring_to_text_with_len(name->consumer, name->consumerlen));
 }
@@ -321,6 +326,8 @@ idem_lease_write(const IdemLeaseName *name, const IdemLease *lease)
 	set_pointer(&row, COL_ERROR, lease->error);
 	set_pointer(&row, COL_POINT, lease->recovery_point);
 	set_pointer(&row, COL_WORK, lease->work);
+	set_pointer(&row, COL_FINGERPRINT, lease->fingerprint);
+	set_pointer(&row, COL_REQUEST, lease->request);
 	append(&row);
 }
 

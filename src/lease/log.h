@@ -26,10 +26,15 @@
 #define IDEM_LEASE_DEAD		'd'
 #define IDEM_LEASE_FREE		'f'
 
-/* The event that a row is about.  Text is in the server encoding. */
+/*
+ * The event or the request that a row is about.  Text is in the server encoding.
+ * id: of the event, or the key of the request.
+ */
 typedef struct IdemLeaseName
 {
 	pg_uuid_t	digest;
+	const char *scope;			/* of the request; NULL: an event */
+	int			scopelen;
 	const char *id;
 	int			idlen;
 	const char *consumer;
@@ -49,6 +54,8 @@ typedef struct IdemLease
 	text	   *error;
 	text	   *recovery_point;
 	struct varlena *work;		/* jsonb */
+	struct varlena *fingerprint;	/* bytea; of a request */
+	struct varlena *request;	/* jsonb; of a request */
 	bool		in_snapshot;	/* the transaction's snapshot sees the state */
 	bool		point_in_snapshot;	/* and the recovery point */
 } IdemLease;
