@@ -24,6 +24,8 @@
 #include "claim/claim.h"
 #include "outbox/outbox.h"
 #include "relay/relay.h"
+#include "request/flight.h"
+#include "request/response.h"
 #include "shared/catalog.h"
 #include "shared/guard.h"
 #include "store/setting.h"
@@ -40,6 +42,8 @@ _PG_init(void)
 	idem_store_setting_init();
 	idem_claim_init();
 	idem_outbox_init();
+	idem_flight_init();
+	idem_response_init();
 	idem_relay_init();
 
 	MarkGUCPrefixReserved("idempotency");

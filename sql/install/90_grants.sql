@@ -28,23 +28,28 @@ BEGIN
 		relations := '{}';
 	WHEN 'consumer' THEN
 		functions := ARRAY[
+			'advance_request',
 			'assert_lease',
 			'canonical_hash',
 			'canonical_json',
 			'claim_event',
 			'claim_events',
+			'claim_request',
 			'claims_backfill',
 			'complete_event',
 			'complete_events',
+			'complete_request',
 			'event_result',
 			'event_status',
 			'extend_lease',
+			'fail_request',
 			'lease_event',
 			'lease_events',
 			'lease_guard',
 			'lock_key',
 			'release_event',
 			'release_lease',
+			'release_request',
 			'version_guard'
 		];
 		relations := '{}';

@@ -1,7 +1,7 @@
 /*-------------------------------------------------------------------------
  *
  * arg.c
- *		The arguments that functions of claims and of leases share.
+ *		The arguments that functions of claims, leases and requests share.
  *
  * Copyright (c) 2026, the idempotency developers
  *
@@ -17,6 +17,8 @@
 
 #include "catalog/pg_enum.h"
 #include "catalog/pg_type.h"
+#include "mb/pg_wchar.h"
+#include "utils/memutils.h"
 #include "utils/array.h"
 #include "utils/builtins.h"
 #include "utils/lsyscache.h"
@@ -27,6 +29,11 @@
 #include "claim/arg.h"
 #include "claim/consumer.h"
 #include "shared/args.h"
+
+/* Limits of what the log of leases keeps */
+#define MAX_DAYS		366		/* of a duration or a pause */
+#define MAX_ERROR_BYTES	1024
+#define MAX_WORK_BYTES	(1024 * 1024)
 
 /* Longest wait, so that milliseconds since the start fit a long everywhere */
 #define MAX_WAIT_MS		INT_MAX
@@ -92,6 +99,82 @@ idem_arg_wait(FunctionCallInfo fcinfo, int argno)
 				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
 				 errmsg("argument \"wait\" must not be negative")));
 	return ms > MAX_WAIT_MS ? MAX_WAIT_MS : (long) ms;
+}
+
+int64
+idem_arg_interval(FunctionCallInfo fcinfo, int argno, const char *name, bool may_be_zero,
+				  int64 otherwise)
+{
+	double		us;
+
+	if (PG_ARGISNULL(argno))
+		return otherwise;
+	us = idem_interval_us(PG_GETARG_INTERVAL_P(argno));
+	if (us < 0 || (us == 0 && !may_be_zero))
+		ereport(ERROR,
+				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
+				 may_be_zero ? errmsg("argument \"%s\" must not be negative", name) :
+				 errmsg("argument \"%s\" must be positive", name)));
+	if (us > (double) MAX_DAYS * USECS_PER_DAY)
+		ereport(ERROR,
+				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
+				 errmsg("argument \"%s\" must be at most %d days", name, MAX_DAYS)));
+	return (int64) us;
+}
+
+text *
+idem_arg_name(FunctionCallInfo fcinfo, int argno, const char *name)
+{
+	return PG_ARGISNULL(argno) ? NULL : idem_get_text_arg(fcinfo, argno, name, IDEM_MAX_NAME_BYTES);
+}
+
+text *
+idem_arg_error(FunctionCallInfo fcinfo, int argno)
+{
+	text	   *error;
+	int			len;
+
+	if (PG_ARGISNULL(argno))
+		return NULL;
+	error = PG_GETARG_TEXT_PP(argno);
+	len = VARSIZE_ANY_EXHDR(error);
+	idem_check_length("error", len, MaxAllocSize);
+	return cstring_to_text_with_len(VARDATA_ANY(error),
+									pg_mbcliplen(VARDATA_ANY(error), len, MAX_ERROR_BYTES));
+}
+
+struct varlena *
+idem_arg_work(FunctionCallInfo fcinfo, int argno, const char *name)
+{
+	struct varlena *work;
+
+	if (PG_ARGISNULL(argno))
+		return NULL;
+	work = PG_GETARG_VARLENA_P(argno);
+	if (VARSIZE(work) > MAX_WORK_BYTES)
+		ereport(ERROR,
+				(errcode(ERRCODE_PROGRAM_LIMIT_EXCEEDED),
+				 errmsg("argument \"%s\" is too long", name),
+				 errdetail("It has %d bytes; at most %d are allowed.",
+						   (int) VARSIZE(work), MAX_WORK_BYTES),
+				 errhint("Keep the bulk in a table of yours, and its key here.")));
+	return work;
+}
+
+int64
+idem_arg_token(FunctionCallInfo fcinfo, int argno)
+{
+	idem_require_arg(fcinfo, argno, "token");
+	return PG_GETARG_INT64(argno);
+}
+
+Datum
+idem_interval_datum(int64 us)
+{
+	Interval   *interval = palloc0(sizeof(Interval));
+
+	interval->time = us;
+	return IntervalPGetDatum(interval);
 }
 
 Datum

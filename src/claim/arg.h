@@ -1,7 +1,7 @@
 /*-------------------------------------------------------------------------
  *
  * arg.h
- *		The arguments that functions of claims and of leases share.
+ *		The arguments that functions of claims, leases and requests share.
  *
  * Copyright (c) 2026, the idempotency developers
  *
@@ -49,6 +49,31 @@ extern IdemStr idem_arg_consumer(FunctionCallInfo fcinfo, int argno);
  * Get the wait in milliseconds, rounded up, so that the shortest wait is one.
  */
 extern long idem_arg_wait(FunctionCallInfo fcinfo, int argno);
+
+/*
+ * Get an interval in microseconds; otherwise, if the argument is NULL.  Error 22023 if it
+ * is negative, or zero unless it may be, or more than 366 days.
+ */
+extern int64 idem_arg_interval(FunctionCallInfo fcinfo, int argno, const char *name,
+							   bool may_be_zero, int64 otherwise);
+
+/* Get a text of 1 to IDEM_MAX_NAME_BYTES bytes; NULL if the argument is. */
+extern text *idem_arg_name(FunctionCallInfo fcinfo, int argno, const char *name);
+
+/* Get the text of an error, cut off if it is long; NULL if the argument is. */
+extern text *idem_arg_error(FunctionCallInfo fcinfo, int argno);
+
+/*
+ * Get a jsonb that the log keeps for the next attempt; NULL if the argument is.  Error
+ * 54000 if it is over 1 MB.
+ */
+extern struct varlena *idem_arg_work(FunctionCallInfo fcinfo, int argno, const char *name);
+
+/* Get the token; error if it is NULL. */
+extern int64 idem_arg_token(FunctionCallInfo fcinfo, int argno);
+
+/* Microseconds as an interval without days. */
+extern Datum idem_interval_datum(int64 us);
 
 /* The label of an enum type as a Datum: the OID of the label. */
 extern Datum idem_arg_label(Oid enumtype, const char *label);

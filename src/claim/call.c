@@ -34,6 +34,9 @@
 #include "shared/fault.h"
 #include "store/retention.h"
 
+/* Before the consumer of the rows of requests */
+#define REQUEST_PREFIX	"@request/"
+
 /* Pauses between tries of a waiting claim, in milliseconds */
 #define MIN_PAUSE_MS	1
 #define MAX_PAUSE_MS	50
@@ -109,23 +112,31 @@ idem_call_end(IdemCall *call)
 	pfree(call);
 }
 
-/* The row that a claim writes, as in progress and without a result. */
-static IdemNewEntry
-row_of_claim(const IdemClaim *claim)
+/*
+ * A request's row says so by its consumer, a name of the extension's own.  Views leave
+ * such rows out: they would show the stored response.
+ */
+IdemNewEntry
+idem_call_row(const IdemClaim *claim)
 {
+	const IdemClaimKey *key = &claim->key;
 	IdemNewEntry row = {
-		.digest = claim->key.digest,
+		.digest = key->digest,
 		.turn = claim->state.turn,
-		.event_id = claim->key.id,
-		.event_id_len = claim->key.idlen,
-		.consumer = claim->key.consumer,
-		.consumer_len = claim->key.consumerlen,
+		.consumer = key->consumer,
+		.consumer_len = key->consumerlen,
 		.state = IDEM_ENTRY_KEPT,
 		.class = claim->state.class,
-		.keep_id = claim->state.keep_id,
+		.keep_id = claim->state.keep_id && key->scopelen == 0,
 		.claimed_at = claim->state.claimed_at
 	};
 
+	row.event_id = idem_claim_id(key, &row.event_id_len);
+	if (key->scopelen > 0)
+	{
+		row.consumer = psprintf("%s%.*s", REQUEST_PREFIX, key->consumerlen, key->consumer);
+		row.consumer_len += strlen(REQUEST_PREFIX);
+	}
 	return row;
 }
 
@@ -139,7 +150,7 @@ idem_call_add(IdemCall *call, IdemClaim *claim, Datum result, bool has_result)
 		idem_store_delete(call->store, &claim->state.row);
 		IDEM_FAULT_POINT("claim-row-deleted");
 	}
-	*row = row_of_claim(claim);
+	*row = idem_call_row(claim);
 	row->state = IDEM_ENTRY_COMPLETED;
 	row->completed_at = call->now;
 	row->has_result = has_result;
@@ -180,8 +191,8 @@ idem_claim_conflict(const IdemClaimKey *key)
 {
 	ereport(ERROR,
 			(errcode(ERRCODE_T_R_SERIALIZATION_FAILURE),
-			 errmsg("could not serialize access due to concurrent completion of event \"%s\"",
-					pnstrdup(key->id, key->idlen)),
+			 errmsg("could not serialize access due to concurrent completion of %s",
+					idem_claim_title(key)),
 			 errdetail("Another transaction committed it for consumer \"%s\" after this one took its snapshot.",
 					   pnstrdup(key->consumer, key->consumerlen)),
 			 errhint("Retry the transaction.")));
@@ -213,7 +224,7 @@ idem_claim_next_turn(const IdemClaimKey *key, const IdemRow *row)
 	if (row->turn == PG_INT16_MAX)
 		ereport(ERROR,
 				(errcode(ERRCODE_PROGRAM_LIMIT_EXCEEDED),
-				 errmsg("event \"%s\" was claimed anew too often", pnstrdup(key->id, key->idlen)),
+				 errmsg("%s was claimed anew too often", idem_claim_title(key)),
 				 errdetail("An event has at most %d rows.", PG_INT16_MAX),
 				 errhint("Use an event id once.")));
 	return row->turn + 1;

@@ -70,6 +70,9 @@ extern void idem_call_end(IdemCall *call);
  */
 extern void idem_call_add(IdemCall *call, IdemClaim *claim, Datum result, bool has_result);
 
+/* The row that a claim writes, as in progress and without a result. */
+extern IdemNewEntry idem_call_row(const IdemClaim *claim);
+
 /* Does the consumer have foreign lockers?  Looked up once per call. */
 extern bool idem_call_foreign_lockers(IdemCall *call);
 

@@ -38,6 +38,7 @@
 #include "utils/snapmgr.h"
 
 #include "compat.h"
+#include "claim/call.h"
 #include "claim/finish.h"
 #include "claim/setting.h"
 #include "claim/state.h"
@@ -54,11 +55,13 @@ report_pending(void)
 
 	ereport(ERROR,
 			(errcode(ERRCODE_IDEM_UNCOMPLETED_CLAIM),
-			 errmsg("event \"%s\" was claimed but neither completed nor released",
-					pnstrdup(first->key.id, first->key.idlen)),
+			 errmsg("%s was claimed but neither completed nor released",
+					idem_claim_title(&first->key)),
 			 errdetail("The transaction ends with %lld such claims; this one is for consumer \"%s\".",
 					   (long long) n,
 					   pnstrdup(first->key.consumer, first->key.consumerlen)),
+			 first->key.scopelen > 0 ?
+			 errhint("Call complete_request, fail_request or release_request before the transaction ends.") :
 			 errhint("Call complete_event or release_event before the transaction ends, or set idempotency.uncompleted_claims to \"keep\".")));
 }
 
@@ -69,27 +72,14 @@ report_pending(void)
 static void
 keep_claim(IdemStore *store, IdemClaim *claim)
 {
-	IdemClaimState state = claim->state;
 	IdemNewEntry row;
 
-	if (state.row_kind == IDEM_CLAIM_OWN_ROW)
-		idem_store_delete(store, &state.row);
-	if (state.was_kept)
+	if (claim->state.row_kind == IDEM_CLAIM_OWN_ROW)
+		idem_store_delete(store, &claim->state.row);
+	if (claim->state.was_kept)
 		return;
 
-	row = (IdemNewEntry)
-	{
-		.digest = claim->key.digest,
-			.turn = state.turn,
-			.event_id = claim->key.id,
-			.event_id_len = claim->key.idlen,
-			.consumer = claim->key.consumer,
-			.consumer_len = claim->key.consumerlen,
-			.state = IDEM_ENTRY_KEPT,
-			.class = state.class,
-			.keep_id = state.keep_id,
-			.claimed_at = state.claimed_at
-	};
+	row = idem_call_row(claim);
 	idem_store_insert(store, &row, 1);
 	IDEM_FAULT_POINT("claim-kept");
 }

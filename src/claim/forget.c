@@ -43,8 +43,7 @@ idem_claim_report_busy(const IdemClaimKey *key)
 {
 	ereport(ERROR,
 			(errcode(ERRCODE_LOCK_NOT_AVAILABLE),
-			 errmsg("event \"%s\" is being claimed by another transaction",
-					pnstrdup(key->id, key->idlen)),
+			 errmsg("%s is being claimed by another transaction", idem_claim_title(key)),
 			 errhint("Try again when that transaction has ended.")));
 }
 

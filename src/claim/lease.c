@@ -45,18 +45,18 @@
  */
 #include "postgres.h"
 
-#include "common/pg_prng.h"
 #include "miscadmin.h"
 #include "utils/timestamp.h"
 
+#include "claim/attempt.h"
 #include "claim/claim.h"
 #include "claim/expiry.h"
+#include "claim/hold.h"
 #include "claim/lease.h"
 #include "claim/leased.h"
 #include "claim/call.h"
 #include "claim/state.h"
 #include "lease/log.h"
-#include "lease/token.h"
 #include "shared/error.h"
 
 /* Taking a lease */
@@ -90,24 +90,6 @@ look_how_long(const IdemClaimKey *key)
 	return left > 0 ? left : -1;
 }
 
-/* Write the next lease of an event. */
-static void
-take(IdemCall *call, const IdemClaimKey *key, const IdemRow *row,
-	 const IdemLeaseOrder *order, IdemLease *lease)
-{
-	IdemLeaseName name = idem_leased_name(key);
-
-	lease->state = IDEM_LEASE_LEASED;
-	lease->token = idem_token_draw();
-	lease->attempt++;
-	lease->holder = order->holder;
-	lease->at = GetCurrentTimestamp();
-	lease->until = lease->at +
-		(order->duration > 0 ? order->duration : call->policy.lease_duration);
-	idem_lease_write(&name, lease);
-	(void) idem_leased_note(call, key, row, lease, false);
-}
-
 /* The verdict on an event whose lock is held. */
 static IdemClaimResult
 lease_locked(IdemCall *call, const IdemClaimKey *key, const IdemClaim *own,
@@ -127,7 +109,7 @@ lease_locked(IdemCall *call, const IdemClaimKey *key, const IdemClaim *own,
 		return result;
 	if (idem_expiry_passed(order->valid_until, &call->policy, key->id, key->idlen, call->now))
 		return IDEM_CLAIM_EXPIRED;
-	take(call, key, &row, order, &answer->lease);
+	idem_attempt_begin(call, key, &row, order->duration, order->holder, &answer->lease);
 	return IDEM_CLAIM_CLAIMED;
 }
 
@@ -203,85 +185,13 @@ idem_lease_events(const IdemClaimItem *items, int n, const char *consumer, int c
 
 /* Acting under a token */
 
-/* Why a token is not that of the event's lease. */
-static const char *
-why_lost(const IdemClaim *own, const IdemRow *row, const IdemLease *lease, int64 token)
-{
-	if (own != NULL && own->state.phase == IDEM_PHASE_CLAIMED)
-		return "This transaction has claimed the event.";
-	if (row->status == IDEM_ROW_COMPLETED)
-		return "The event is completed.";
-	if (lease->state == IDEM_LEASE_FREE)
-		return "There is no lease of the event.";
-	if (lease->state == IDEM_LEASE_DEAD)
-		return "The event is dead.";
-	if (lease->state == IDEM_LEASE_WAITING)
-		return "The lease was released.";
-	return token < lease->token ? "Another lease of the event has a higher token." :
-		"The lease of the event has a lower token.";
-}
-
-pg_noreturn static void
-report_lost(const IdemClaimKey *key, const IdemRow *row, const IdemLease *lease, int64 token)
-{
-	ereport(ERROR,
-			(errcode(ERRCODE_IDEM_LEASE_LOST),
-			 errmsg("the lease of event \"%s\" is lost", pnstrdup(key->id, key->idlen)),
-			 errdetail("%s", why_lost(idem_state_find(key), row, lease, token)),
-			 errhint("Roll back. Ask lease_event whether the event still has to be done.")));
-}
-
-/* Has the transaction the lock of the event, in share mode or exclusively? */
-static bool
-has_lock(const IdemClaim *own)
-{
-	return own != NULL && own->state.lock_kept;
-}
-
-/* Take the event's lock, to the end of the transaction. */
-static void
-lock_event(const IdemClaimKey *key, bool exclusive)
-{
-	const IdemClaim *own = idem_state_find(key);
-
-	idem_leased_check_budget(key, own);
-	if (!exclusive)
-		idem_lock_share(key);
-	else if (!has_lock(own))
-		idem_lock_wait(key);
-	else if (!idem_lock_try(key))
-		idem_leased_report_shared(key);
-}
-
-/*
- * Lock an event and see that the token is that of its lease.  *lease: its state.
- * Returns the transaction's claim of the event; asserted: its phase.
- */
+/* Lock an event and see that the token is that of its lease; idem_hold. */
 static IdemClaim *
 hold(IdemCall *call, IdemClaimKey *key, const char *id, int idlen, int64 token,
-	 bool exclusive, bool asserted, IdemLease *lease)
+	 IdemHold mode, IdemLease *lease)
 {
-	const IdemClaim *own;
-	IdemRow		row;
-
 	idem_keymaker_make(&call->keys, id, idlen, key);
-	lock_event(key, exclusive);
-	idem_store_probe(call->store, &key->digest, &row);
-	if (row.status == IDEM_ROW_BUSY)
-		idem_claim_report_busy(key);
-	(void) idem_lease_find(&key->digest, lease);
-	if (!row.in_snapshot)
-		idem_claim_conflict(key);
-	if (!lease->in_snapshot)
-		idem_leased_conflict(key);
-	own = idem_state_find(key);
-	if (row.status == IDEM_ROW_COMPLETED || lease->state != IDEM_LEASE_LEASED ||
-		lease->token != token || (own != NULL && own->state.phase == IDEM_PHASE_CLAIMED))
-		report_lost(key, &row, lease, token);
-
-	if (own != NULL && own->state.phase == IDEM_PHASE_ASSERTED && !exclusive)
-		asserted = true;
-	return idem_leased_note(call, key, &row, lease, asserted);
+	return idem_hold(call, key, token, mode, lease);
 }
 
 TimestampTz
@@ -294,7 +204,7 @@ idem_lease_extend(const char *id, int idlen, const char *consumer, int consumerl
 	IdemLeaseName name;
 	TimestampTz until;
 
-	(void) hold(call, &key, id, idlen, token, false, false, &lease);
+	(void) hold(call, &key, id, idlen, token, IDEM_HOLD_SHARED, &lease);
 	name = idem_leased_name(&key);
 	until = GetCurrentTimestamp() + (duration > 0 ? duration : call->policy.lease_duration);
 	idem_lease_write_end(&name, token, until);
@@ -313,7 +223,7 @@ idem_lease_assert(const char *id, int idlen, const char *consumer, int consumerl
 	IdemClaimKey key;
 	IdemLease	lease;
 
-	(void) hold(call, &key, id, idlen, token, false, true, &lease);
+	(void) hold(call, &key, id, idlen, token, IDEM_HOLD_ASSERTED, &lease);
 	idem_call_end(call);
 }
 
@@ -324,7 +234,7 @@ idem_lease_complete(const char *id, int idlen, const char *consumer, int consume
 	IdemCall   *call = idem_call_begin(consumer, consumerlen, false);
 	IdemClaimKey key;
 	IdemLease	lease;
-	IdemClaim  *claim = hold(call, &key, id, idlen, token, true, true, &lease);
+	IdemClaim  *claim = hold(call, &key, id, idlen, token, IDEM_HOLD_TO_COMPLETE, &lease);
 	IdemClaimState state = claim->state;
 
 	state.phase = IDEM_PHASE_COMPLETED;
@@ -336,54 +246,6 @@ idem_lease_complete(const char *id, int idlen, const char *consumer, int consume
 
 /* Giving a lease back */
 
-/*
- * How long an event waits after its attempt failed: the least pause, doubled with
- * each attempt up to the longest; of that at random between a half and the whole,
- * so that events that failed together do not come back together.
- */
-static int64
-backoff(const IdemConsumerPolicy *policy, int attempt)
-{
-	double		pause = (double) policy->min_backoff;
-
-	for (int i = 1; i < attempt && pause < policy->max_backoff; i++)
-		pause *= 2;
-	pause = Min(pause, (double) policy->max_backoff);
-	return (int64) (pause / 2 * (1 + pg_prng_double(&pg_global_prng_state)));
-}
-
-/* An attempt failed: park the event, or have it wait. */
-static void
-fail(const IdemConsumerPolicy *policy, const IdemLeaseRelease *release, IdemLease *lease)
-{
-	bool		last = policy->max_attempts > 0 && lease->attempt >= policy->max_attempts;
-	int64		pause = release->retry_after >= 0 ? release->retry_after :
-	backoff(policy, lease->attempt);
-
-	lease->state = release->park || last ? IDEM_LEASE_DEAD : IDEM_LEASE_WAITING;
-	lease->until = lease->state == IDEM_LEASE_DEAD ? lease->at : lease->at + pause;
-	if (release->error != NULL)
-		lease->error = release->error;
-}
-
-/* It was no attempt: give it back. */
-static void
-give_back(const IdemLeaseRelease *release, IdemLease *lease)
-{
-	lease->attempt--;
-	lease->state = IDEM_LEASE_WAITING;
-	lease->until = lease->at + Max(release->retry_after, 0);
-}
-
-/* Is there nothing that the next lease needs to know? */
-static bool
-is_as_new(const IdemLease *lease)
-{
-	return lease->state == IDEM_LEASE_WAITING && lease->attempt == 0 &&
-		lease->until <= lease->at && lease->error == NULL &&
-		lease->recovery_point == NULL && lease->work == NULL;
-}
-
 IdemLeaseState
 idem_lease_release(const char *id, int idlen, const char *consumer, int consumerlen,
 				   int64 token, const IdemLeaseRelease *release)
@@ -391,20 +253,15 @@ idem_lease_release(const char *id, int idlen, const char *consumer, int consumer
 	IdemCall   *call = idem_call_begin(consumer, consumerlen, false);
 	IdemClaimKey key;
 	IdemLease	lease;
-	IdemLeaseName name;
+	IdemLeaseState state;
 
-	(void) hold(call, &key, id, idlen, token, true, false, &lease);
-	name = idem_leased_name(&key);
-	lease.token = idem_token_draw_unflushed();
+	(void) hold(call, &key, id, idlen, token, IDEM_HOLD_TO_RELEASE, &lease);
 	lease.at = GetCurrentTimestamp();
 	if (release->error != NULL || release->park)
-		fail(&call->policy, release, &lease);
+		idem_attempt_fail(&call->policy, release, &lease);
 	else
-		give_back(release, &lease);
-	if (is_as_new(&lease))
-		idem_lease_free(&name);
-	else
-		idem_lease_write(&name, &lease);
+		idem_attempt_give_back(release, &lease);
+	state = idem_attempt_write(&key, &lease);
 	idem_call_end(call);
-	return lease.state == IDEM_LEASE_DEAD ? IDEM_LEASE_STATE_DEAD : IDEM_LEASE_STATE_WAITING;
+	return state;
 }

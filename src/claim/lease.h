@@ -17,6 +17,7 @@
 
 #include "datatype/timestamp.h"
 
+#include "claim/attempt.h"
 #include "claim/claim.h"
 #include "claim/verdict.h"
 #include "lease/log.h"
@@ -36,22 +37,6 @@ typedef struct IdemLeaseAnswer
 	IdemLease	lease;
 	int64		retry_after;	/* busy: microseconds; -1: nobody knows */
 } IdemLeaseAnswer;
-
-/* The state of an event after a release; in the order of the enum lease_state. */
-typedef enum IdemLeaseState
-{
-	IDEM_LEASE_STATE_LEASED,
-	IDEM_LEASE_STATE_WAITING,
-	IDEM_LEASE_STATE_DEAD
-} IdemLeaseState;
-
-/* How a holder gives a lease back. */
-typedef struct IdemLeaseRelease
-{
-	text	   *error;			/* why the attempt failed; NULL: it was none */
-	int64		retry_after;	/* microseconds; -1: the backoff decides */
-	bool		park;
-} IdemLeaseRelease;
 
 /*
  * Lease one event.  While it is busy, the call tries again for up to wait_ms

@@ -18,7 +18,6 @@
 #include "access/htup_details.h"
 #include "fmgr.h"
 #include "funcapi.h"
-#include "mb/pg_wchar.h"
 #include "utils/builtins.h"
 #include "utils/lsyscache.h"
 #include "utils/timestamp.h"
@@ -44,11 +43,6 @@ PG_FUNCTION_INFO_V1(idem_release_lease_uuid_fn);
 PG_FUNCTION_INFO_V1(idem_consumer_redrive_fn);
 PG_FUNCTION_INFO_V1(idem_consumer_discard_fn);
 
-/* Limits of what the log keeps */
-#define MAX_DAYS		366		/* of a duration or a pause */
-#define MAX_ERROR_BYTES	1024
-#define MAX_WORK_BYTES	(1024 * 1024)
-
 typedef IdemStr (*GetId) (FunctionCallInfo, int);
 
 /* Columns of an answer */
@@ -57,77 +51,6 @@ enum
 	COL_RESULT, COL_TOKEN, COL_ATTEMPT, COL_UNTIL, COL_POINT, COL_WORK, COL_EVENT_RESULT,
 	COL_RETRY_AFTER, COL_ERROR, NCOLS
 };
-
-/* Get an interval in microseconds; otherwise, if the argument is NULL. */
-static int64
-get_interval(FunctionCallInfo fcinfo, int argno, const char *name, bool may_be_zero,
-			 int64 otherwise)
-{
-	double		us;
-
-	if (PG_ARGISNULL(argno))
-		return otherwise;
-	us = idem_interval_us(PG_GETARG_INTERVAL_P(argno));
-	if (us < 0 || (us == 0 && !may_be_zero))
-		ereport(ERROR,
-				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
-				 may_be_zero ? errmsg("argument \"%s\" must not be negative", name) :
-				 errmsg("argument \"%s\" must be positive", name)));
-	if (us > (double) MAX_DAYS * USECS_PER_DAY)
-		ereport(ERROR,
-				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
-				 errmsg("argument \"%s\" must be at most %d days", name, MAX_DAYS)));
-	return (int64) us;
-}
-
-/* Get a text of 1 to IDEM_MAX_NAME_BYTES bytes; NULL if the argument is. */
-static text *
-get_name(FunctionCallInfo fcinfo, int argno, const char *name)
-{
-	return PG_ARGISNULL(argno) ? NULL : idem_get_text_arg(fcinfo, argno, name, IDEM_MAX_NAME_BYTES);
-}
-
-/* Get an error's text, cut off if it is long; NULL if the argument is. */
-static text *
-get_error(FunctionCallInfo fcinfo, int argno)
-{
-	text	   *error;
-	int			len;
-
-	if (PG_ARGISNULL(argno))
-		return NULL;
-	error = PG_GETARG_TEXT_PP(argno);
-	len = VARSIZE_ANY_EXHDR(error);
-	idem_check_length("error", len, MaxAllocSize);
-	return cstring_to_text_with_len(VARDATA_ANY(error),
-									pg_mbcliplen(VARDATA_ANY(error), len, MAX_ERROR_BYTES));
-}
-
-/* Get what the next attempt needs to know; NULL if the argument is. */
-static struct varlena *
-get_work(FunctionCallInfo fcinfo, int argno)
-{
-	struct varlena *work;
-
-	if (PG_ARGISNULL(argno))
-		return NULL;
-	work = PG_GETARG_VARLENA_P(argno);
-	if (VARSIZE(work) > MAX_WORK_BYTES)
-		ereport(ERROR,
-				(errcode(ERRCODE_PROGRAM_LIMIT_EXCEEDED),
-				 errmsg("argument \"state\" is too long"),
-				 errdetail("It has %d bytes; at most %d are allowed.",
-						   (int) VARSIZE(work), MAX_WORK_BYTES),
-				 errhint("Keep the bulk in a table of yours, and its key here.")));
-	return work;
-}
-
-static int64
-get_token(FunctionCallInfo fcinfo, int argno)
-{
-	idem_require_arg(fcinfo, argno, "token");
-	return PG_GETARG_INT64(argno);
-}
 
 static void
 set(Datum *values, bool *nulls, int column, Datum value)
@@ -141,15 +64,6 @@ set_pointer(Datum *values, bool *nulls, int column, const void *value)
 {
 	if (value != NULL)
 		set(values, nulls, column, PointerGetDatum(value));
-}
-
-static Datum
-interval_datum(int64 us)
-{
-	Interval   *interval = palloc0(sizeof(Interval));
-
-	interval->time = us;
-	return IntervalPGetDatum(interval);
 }
 
 /* Fill in the columns of an answer. */
@@ -178,7 +92,7 @@ form_answer(const IdemLeaseAnswer *answer, IdemStr id, IdemStr consumer, Oid res
 		idem_claim_get_result(id.data, id.len, consumer.data, consumer.len, &result))
 		set(values, nulls, COL_EVENT_RESULT, result);
 	if (answer->result == IDEM_CLAIM_BUSY && answer->retry_after >= 0)
-		set(values, nulls, COL_RETRY_AFTER, interval_datum(answer->retry_after));
+		set(values, nulls, COL_RETRY_AFTER, idem_interval_datum(answer->retry_after));
 }
 
 /* lease_event(event_id, consumer, duration, holder, wait, valid_until) */
@@ -201,8 +115,8 @@ lease_event(FunctionCallInfo fcinfo, GetId get)
 	idem_prevent_read_only("lease_event()");
 	id = get(fcinfo, 0);
 	consumer = idem_arg_consumer(fcinfo, 1);
-	order.duration = get_interval(fcinfo, 2, "duration", false, 0);
-	order.holder = get_name(fcinfo, 3, "holder");
+	order.duration = idem_arg_interval(fcinfo, 2, "duration", false, 0);
+	order.holder = idem_arg_name(fcinfo, 3, "holder");
 	wait_ms = idem_arg_wait(fcinfo, 4);
 	valid_until = PG_ARGISNULL(5) ? 0 : PG_GETARG_TIMESTAMPTZ(5);
 	order.valid_until = PG_ARGISNULL(5) ? NULL : &valid_until;
@@ -239,8 +153,8 @@ idem_lease_events_fn(PG_FUNCTION_ARGS)
 	idem_prevent_read_only("lease_events()");
 	items = idem_arg_event_ids(fcinfo, 0, &n);
 	consumer = idem_arg_consumer(fcinfo, 1);
-	order.duration = get_interval(fcinfo, 2, "duration", false, 0);
-	order.holder = get_name(fcinfo, 3, "holder");
+	order.duration = idem_arg_interval(fcinfo, 2, "duration", false, 0);
+	order.holder = idem_arg_name(fcinfo, 3, "holder");
 	InitMaterializedSRF(fcinfo, 0);
 	result_type = TupleDescAttr(rsinfo->setDesc, 2 + COL_RESULT)->atttypid;
 
@@ -274,11 +188,11 @@ extend_lease(FunctionCallInfo fcinfo, GetId get)
 
 	idem_prevent_read_only("extend_lease()");
 	id = get(fcinfo, 0);
-	token = get_token(fcinfo, 1);
+	token = idem_arg_token(fcinfo, 1);
 	consumer = idem_arg_consumer(fcinfo, 2);
-	duration = get_interval(fcinfo, 3, "duration", false, 0);
-	recovery_point = get_name(fcinfo, 4, "recovery_point");
-	work = get_work(fcinfo, 5);
+	duration = idem_arg_interval(fcinfo, 3, "duration", false, 0);
+	recovery_point = idem_arg_name(fcinfo, 4, "recovery_point");
+	work = idem_arg_work(fcinfo, 5, "state");
 	PG_RETURN_TIMESTAMPTZ(idem_lease_extend(id.data, id.len, consumer.data, consumer.len, token,
 											duration, recovery_point, work));
 }
@@ -306,7 +220,7 @@ assert_lease(FunctionCallInfo fcinfo, GetId get)
 
 	idem_prevent_read_only("assert_lease()");
 	id = get(fcinfo, 0);
-	token = get_token(fcinfo, 1);
+	token = idem_arg_token(fcinfo, 1);
 	consumer = idem_arg_consumer(fcinfo, 2);
 	idem_lease_assert(id.data, id.len, consumer.data, consumer.len, token);
 	PG_RETURN_VOID();
@@ -339,10 +253,10 @@ release_lease(FunctionCallInfo fcinfo, GetId get)
 
 	idem_prevent_read_only("release_lease()");
 	id = get(fcinfo, 0);
-	token = get_token(fcinfo, 1);
+	token = idem_arg_token(fcinfo, 1);
 	consumer = idem_arg_consumer(fcinfo, 2);
-	release.error = get_error(fcinfo, 3);
-	release.retry_after = get_interval(fcinfo, 4, "retry_after", true, -1);
+	release.error = idem_arg_error(fcinfo, 3);
+	release.retry_after = idem_arg_interval(fcinfo, 4, "retry_after", true, -1);
 	idem_require_arg(fcinfo, 5, "park");
 	release.park = PG_GETARG_BOOL(5);
 	if (release.park && release.retry_after >= 0)

@@ -35,8 +35,8 @@ idem_leased_conflict(const IdemClaimKey *key)
 {
 	ereport(ERROR,
 			(errcode(ERRCODE_T_R_SERIALIZATION_FAILURE),
-			 errmsg("could not serialize access due to concurrent change of the lease of event \"%s\"",
-					pnstrdup(key->id, key->idlen)),
+			 errmsg("could not serialize access due to concurrent change of the lease of %s",
+					idem_claim_title(key)),
 			 errdetail("Another transaction committed it for consumer \"%s\" after this one took its snapshot.",
 					   pnstrdup(key->consumer, key->consumerlen)),
 			 errhint("Retry the transaction.")));
@@ -46,10 +46,11 @@ IdemLeaseName
 idem_leased_name(const IdemClaimKey *key)
 {
 	IdemLeaseName name = {
-		.digest = key->digest, .id = key->id, .idlen = key->idlen,
+		.digest = key->digest, .scope = key->id, .scopelen = key->scopelen,
 		.consumer = key->consumer, .consumerlen = key->consumerlen
 	};
 
+	name.id = idem_claim_id(key, &name.idlen);
 	return name;
 }
 
@@ -134,8 +135,8 @@ idem_leased_check_budget(const IdemClaimKey *key, const IdemClaim *own)
 	if (!idem_call_within_budget(own))
 		ereport(ERROR,
 				(errcode(ERRCODE_CONFIGURATION_LIMIT_EXCEEDED),
-				 errmsg("event \"%s\" is past the budget of locks of this transaction",
-						pnstrdup(key->id, key->idlen)),
+				 errmsg("%s is past the budget of locks of this transaction",
+						idem_claim_title(key)),
 				 errhint("Act on fewer leases in one transaction, or raise idempotency.max_claim_locks.")));
 }
 
@@ -144,8 +145,8 @@ idem_leased_report_shared(const IdemClaimKey *key)
 {
 	ereport(ERROR,
 			(errcode(ERRCODE_LOCK_NOT_AVAILABLE),
-			 errmsg("the lease of event \"%s\" is in use by another transaction",
-					pnstrdup(key->id, key->idlen)),
+			 errmsg("the lease of %s is in use by another transaction",
+					idem_claim_title(key)),
 			 errdetail("Two transactions that have asserted or extended one lease would wait for each other."),
 			 errhint("Roll back, and try again when the other transaction has ended.")));
 }

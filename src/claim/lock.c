@@ -11,6 +11,10 @@
  * text is hashed as it stands, because nothing says what its bytes mean.  No
  * text value has a zero byte, so consumer and id never run together.
  *
+ * A request has a scope as well: the hash is over consumer, zero byte, scope, zero
+ * byte and key, also for consumer "default".  Two zero bytes keep requests apart from
+ * events.  Its lock is private always.
+ *
  * A consumer may have private locks, which no SQL function can take.  Advisory
  * locks have no access control: any role can take the lock of an event whose
  * key it knows, and so keep the event "busy".  consumer.c says which consumers
@@ -113,6 +117,15 @@ idem_keymaker_private(IdemKeyMaker *maker)
 	maker->private_locks = true;
 }
 
+char *
+idem_claim_title(const IdemClaimKey *key)
+{
+	int			len;
+	const char *id = idem_claim_id(key, &len);
+
+	return psprintf("%s \"%.*s\"", key->scopelen > 0 ? "request" : "event", len, id);
+}
+
 void
 idem_keymaker_name(const IdemKeyMaker *maker, const char *id, int idlen,
 				   IdemClaimKey *key)
@@ -123,36 +136,81 @@ idem_keymaker_name(const IdemKeyMaker *maker, const char *id, int idlen,
 	key->idlen = idlen;
 	key->consumer = maker->consumer;
 	key->consumerlen = maker->consumerlen;
+	key->scopelen = 0;
 	key->private_lock = maker->private_locks;
+}
+
+/* Fill in lock key and digest: of the prefix, if any, and the bytes. */
+static void
+set_digest(IdemKeyMaker *maker, const char *prefix, int prefixlen, const char *bytes, int len,
+		   IdemClaimKey *key)
+{
+	uint8		digest[PG_SHA256_DIGEST_LENGTH];
+	uint64		first;
+
+	if (maker->hash == NULL)
+		maker->hash = pg_cryptohash_create(PG_SHA256);
+	if (maker->hash == NULL ||
+		pg_cryptohash_init(maker->hash) < 0 ||
+		(prefix != NULL &&
+		 pg_cryptohash_update(maker->hash, (const uint8 *) prefix, prefixlen) < 0) ||
+		pg_cryptohash_update(maker->hash, (const uint8 *) bytes, len) < 0 ||
+		pg_cryptohash_final(maker->hash, digest, sizeof(digest)) < 0)
+		report_hash_failure(maker);
+
+	memcpy(&first, digest, sizeof(first));
+	key->lock_key = (int64) pg_ntoh64(first);
+	memcpy(key->digest.data, digest, UUID_LEN);
 }
 
 void
 idem_keymaker_make(IdemKeyMaker *maker, const char *id, int idlen,
 				   IdemClaimKey *key)
 {
-	uint8		digest[PG_SHA256_DIGEST_LENGTH];
-	uint64		first;
 	int			len = idlen;
 	const char *utf8 = idem_lock_utf8(id, &len);
 
-	if (maker->hash == NULL)
-		maker->hash = pg_cryptohash_create(PG_SHA256);
-	if (maker->hash == NULL ||
-		pg_cryptohash_init(maker->hash) < 0 ||
-		(maker->prefix != NULL &&
-		 pg_cryptohash_update(maker->hash, (const uint8 *) maker->prefix,
-							  maker->prefixlen) < 0) ||
-		pg_cryptohash_update(maker->hash, (const uint8 *) utf8, len) < 0 ||
-		pg_cryptohash_final(maker->hash, digest, sizeof(digest)) < 0)
-		report_hash_failure(maker);
-
-	memcpy(&first, digest, sizeof(first));
 	idem_keymaker_name(maker, id, idlen, key);
-	key->lock_key = (int64) pg_ntoh64(first);
-	memcpy(key->digest.data, digest, UUID_LEN);
-
+	set_digest(maker, maker->prefix, maker->prefixlen, utf8, len, key);
 	if (utf8 != id)
 		pfree(unconstify(char *, utf8));
+}
+
+/* Two strings with a zero byte between them, palloc'd. */
+static char *
+join(const char *a, int alen, const char *b, int blen)
+{
+	char	   *joined = palloc(alen + 1 + blen);
+
+	memcpy(joined, a, alen);
+	joined[alen] = '\0';
+	memcpy(joined + alen + 1, b, blen);
+	return joined;
+}
+
+void
+idem_keymaker_request(IdemKeyMaker *maker, const char *scope, int scopelen,
+					  const char *id, int idlen, IdemClaimKey *key)
+{
+	static const char default_prefix[] = IDEM_DEFAULT_CONSUMER;
+	int			slen = scopelen;
+	int			klen = idlen;
+	const char *utf8_scope = idem_lock_utf8(scope, &slen);
+	const char *utf8_id = idem_lock_utf8(id, &klen);
+	char	   *bytes = join(utf8_scope, slen, utf8_id, klen);
+
+	idem_keymaker_name(maker, join(scope, scopelen, id, idlen), scopelen + 1 + idlen, key);
+	key->scopelen = scopelen;
+	key->private_lock = true;
+	if (maker->prefix != NULL)
+		set_digest(maker, maker->prefix, maker->prefixlen, bytes, slen + 1 + klen, key);
+	else
+		set_digest(maker, default_prefix, sizeof(default_prefix), bytes, slen + 1 + klen, key);
+	pfree(bytes);
+	if (utf8_scope != scope)
+		pfree(unconstify(char *, utf8_scope));
+	if (utf8_id != id)
+		pfree(unconstify(char *, utf8_id));
 }
 
 void

@@ -21,7 +21,11 @@
 /* The consumer whose lock keys are the published keys. */
 #define IDEM_DEFAULT_CONSUMER	"default"
 
-/* The name of a claim.  The strings belong to the caller. */
+/*
+ * The name of a claim: of an event or of a request.  The strings belong to the
+ * caller.  The id of a request is made of its scope, a zero byte and its key, so
+ * it is no event's id.
+ */
 typedef struct IdemClaimKey
 {
 	int64		lock_key;		/* the first 8 bytes of the digest; 0 if only
@@ -33,6 +37,7 @@ typedef struct IdemClaimKey
 	const char *consumer;
 	int			idlen;			/* bytes */
 	int			consumerlen;
+	int			scopelen;		/* of a request; 0: an event */
 	bool		private_lock;	/* a private lock, not the published lock */
 } IdemClaimKey;
 
@@ -44,6 +49,19 @@ idem_claim_key_equal(const IdemClaimKey *a, const IdemClaimKey *b)
 		memcmp(a->id, b->id, a->idlen) == 0 &&
 		memcmp(a->consumer, b->consumer, a->consumerlen) == 0;
 }
+
+/* The id of an event, or the key of a request; not zero-terminated. */
+static inline const char *
+idem_claim_id(const IdemClaimKey *key, int *len)
+{
+	int			skip = key->scopelen > 0 ? key->scopelen + 1 : 0;
+
+	*len = key->idlen - skip;
+	return key->id + skip;
+}
+
+/* The words of a message that names it, palloc'd: event "x", or request "x". */
+extern char *idem_claim_title(const IdemClaimKey *key);
 
 /* Makes the keys of the events of one consumer; put it on the stack. */
 typedef struct IdemKeyMaker
@@ -74,6 +92,13 @@ extern void idem_keymaker_private(IdemKeyMaker *maker);
  */
 extern void idem_keymaker_make(IdemKeyMaker *maker, const char *id, int idlen,
 							   IdemClaimKey *key);
+
+/*
+ * Make the key of a request, whose lock is private.  The key points to memory of
+ * the current context, and to the maker's consumer.
+ */
+extern void idem_keymaker_request(IdemKeyMaker *maker, const char *scope, int scopelen,
+								  const char *id, int idlen, IdemClaimKey *key);
 
 /* Make the key without lock key and digest, which take time. */
 extern void idem_keymaker_name(const IdemKeyMaker *maker, const char *id,

@@ -34,6 +34,7 @@
 #include "common/pg_prng.h"
 #include "utils/memutils.h"
 
+#include "compat.h"
 #include "claim/state.h"
 #include "shared/fault.h"
 
@@ -361,6 +362,14 @@ idem_state_set(IdemClaim *claim, const IdemClaimState *state)
 	count(claim, -1);
 	claim->state = *state;
 	count(claim, 1);
+}
+
+const struct varlena *
+idem_state_copy(const struct varlena *value)
+{
+	Size		size = value == NULL ? 0 : VARSIZE_ANY(value);
+
+	return value == NULL ? NULL : memcpy(MemoryContextAlloc(state_context, size), value, size);
 }
 
 const IdemClaimCounts *

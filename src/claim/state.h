@@ -59,6 +59,8 @@ typedef struct IdemClaimState
 								 * ASSERTED, perhaps if LEASED */
 	SubTransactionId lock_subid;	/* the subtransaction that took the lock */
 	TimestampTz claimed_at;
+	const struct varlena *fingerprint;	/* of a request that is CLAIMED, from
+										 * idem_state_copy; or NULL */
 } IdemClaimState;
 
 typedef struct IdemClaim
@@ -92,6 +94,12 @@ extern IdemClaim *idem_state_get(const IdemClaimKey *key);
  * state.
  */
 extern void idem_state_set(IdemClaim *claim, const IdemClaimState *state);
+
+/*
+ * A copy of a value that lives as long as the claims; NULL of NULL.  The transaction has
+ * a claim, whatever its phase.
+ */
+extern const struct varlena *idem_state_copy(const struct varlena *value);
 
 extern const IdemClaimCounts *idem_state_counts(void);
 

@@ -33,8 +33,8 @@
 typedef struct IdemLeaseName
 {
 	pg_uuid_t	digest;
-	const char *scope;			/* of the request; NULL: an event */
-	int			scopelen;
+	const char *scope;			/* of the request */
+	int			scopelen;		/* 0: an event */
 	const char *id;
 	int			idlen;
 	const char *consumer;

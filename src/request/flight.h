@@ -1,0 +1,53 @@
+/*-------------------------------------------------------------------------
+ *
+ * flight.h
+ *	Waiting for the end of the transaction that executes a request.
+ *
+ * Copyright (c) 2026, the idempotency developers
+ *
+ * IDENTIFICATION
+ *		src/request/flight.h
+ *
+ *-------------------------------------------------------------------------
+ */
+#ifndef IDEM_REQUEST_FLIGHT_H
+#define IDEM_REQUEST_FLIGHT_H
+
+#include "postgres.h"
+
+#include "utils/uuid.h"
+
+#include "shared/clock.h"
+
+/* A call that waits for a request; put it on the stack. */
+typedef struct IdemFlight
+{
+	pg_uuid_t	digest;
+	bool		begun;
+	IdemClock	start;
+	long		wait_ms;
+	bool		asleep;			/* queued for signs, and counted as a waiter */
+	int			hurry;			/* pauses since something ended */
+} IdemFlight;
+
+/* Defines the settings and registers for ends of transactions; called once per process. */
+extern void idem_flight_init(void);
+
+/* This transaction changes the request: wake who waits for it when it ends. */
+extern void idem_flight_note(const pg_uuid_t *digest);
+
+/* wait_ms: 0 does not wait; more than idempotency.max_wait counts as that. */
+extern void idem_flight_begin(IdemFlight *flight, const pg_uuid_t *digest, long wait_ms);
+
+/*
+ * The request is in progress: wait until something has ended, or for a while, and look
+ * again.  The first call does not wait, so that no end between the look and the call is
+ * missed.  until_us: the lease is over after so many microseconds; -1: unknown.  False if
+ * the time is up, or if there are too many waiters.
+ */
+extern bool idem_flight_wait(IdemFlight *flight, int64 until_us);
+
+/* The call is over. */
+extern void idem_flight_end(IdemFlight *flight);
+
+#endif							/* IDEM_REQUEST_FLIGHT_H */

@@ -1,0 +1,269 @@
+/*-------------------------------------------------------------------------
+ *
+ * response.c
+ *	The stored answer of a request.
+ *
+ * The dedup store keeps a jsonb with a completion, so that is what an answer becomes: an
+ * object with the members "status", "headers", "body" and "fingerprint", the latter two in
+ * base64.  What is absent has no member.  A dump shows it as any result, and packing,
+ * merging and expiry need to know nothing of requests.
+ *
+ * Headers are an object whose values are strings, or an array of pairs where order or
+ * repeats count.  Names and values are checked, since they will be written into an HTTP
+ * answer as they are: a line break in a value would begin another header.
+ *
+ * MEMORY: the caller's context.
+ *
+ * Copyright (c) 2026, the idempotency developers
+ *
+ * IDENTIFICATION
+ *		src/request/response.c
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "postgres.h"
+
+#include <limits.h>
+
+#include "common/base64.h"
+#include "lib/stringinfo.h"
+#include "utils/builtins.h"
+#include "utils/fmgrprotos.h"
+#include "utils/guc.h"
+#include "utils/memutils.h"
+#include "utils/numeric.h"
+
+#include "compat.h"
+#include "request/response.h"
+
+#define MIN_STATUS	100
+#define MAX_STATUS	599
+
+static int	max_response_size = 1024 * 1024;
+
+/* Headers */
+
+pg_noreturn static void
+report_headers(const char *detail)
+{
+	ereport(ERROR,
+			(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
+			 errmsg("argument \"headers\" is not valid"),
+			 errdetail("%s", detail),
+			 errhint("Give an object like {\"Content-Type\": \"text/plain\"}, or an array of pairs [name, value].")));
+}
+
+/* Characters of a header's name: RFC 9110, token */
+static bool
+is_token_char(char c)
+{
+	return (c >= '0' && c <= '9') || (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') ||
+		(c != '\0' && strchr("!#$%&'*+-.^_`|~", c) != NULL);
+}
+
+static void
+check_name(const JsonbValue *name)
+{
+	if (name->type != jbvString)
+		report_headers("The name of a header is not a string.");
+	if (name->val.string.len == 0)
+		report_headers("The name of a header is empty.");
+	for (int i = 0; i < name->val.string.len; i++)
+	{
+		if (!is_token_char(name->val.string.val[i]))
+			report_headers("The name of a header has a character that HTTP does not allow there.");
+	}
+}
+
+/* A tab is the only control character that a value may have. */
+static void
+check_value(const JsonbValue *value)
+{
+	if (value->type != jbvString)
+		report_headers("The value of a header is not a string.");
+	for (int i = 0; i < value->val.string.len; i++)
+	{
+		unsigned char c = value->val.string.val[i];
+
+		if ((c < ' ' && c != '\t') || c == 0x7f)
+			report_headers("The value of a header has a control character, such as a line break.");
+	}
+}
+
+static void
+check_object(JsonbContainer *object)
+{
+	JsonbIterator *it = JsonbIteratorInit(object);
+	JsonbIteratorToken token;
+	JsonbValue	value;
+
+	while ((token = JsonbIteratorNext(&it, &value, true)) != WJB_DONE)
+	{
+		if (token == WJB_KEY)
+			check_name(&value);
+		else if (token == WJB_VALUE)
+			check_value(&value);
+	}
+}
+
+/* Check one [name, value]. */
+static void
+check_pair(const JsonbValue *pair)
+{
+	JsonbContainer *container = pair->type == jbvBinary ? pair->val.binary.data : NULL;
+
+	if (container == NULL || !JsonContainerIsArray(container) || JsonContainerSize(container) != 2)
+		report_headers("An element of the array is not a pair of name and value.");
+	check_name(getIthJsonbValueFromContainer(container, 0));
+	check_value(getIthJsonbValueFromContainer(container, 1));
+}
+
+static void
+check_pairs(JsonbContainer *array)
+{
+	JsonbIterator *it = JsonbIteratorInit(array);
+	JsonbIteratorToken token;
+	JsonbValue	value;
+
+	while ((token = JsonbIteratorNext(&it, &value, true)) != WJB_DONE)
+	{
+		if (token == WJB_ELEM)
+			check_pair(&value);
+	}
+}
+
+void
+idem_response_check(const IdemResponse *response)
+{
+	int64		size = 0;
+
+	if (response->status < MIN_STATUS || response->status > MAX_STATUS)
+		ereport(ERROR,
+				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
+				 errmsg("argument \"status\" must be between %d and %d", MIN_STATUS, MAX_STATUS),
+				 errdetail("It is %d.", response->status)));
+	if (response->headers != NULL)
+		size += VARSIZE(response->headers);
+	if (response->body != NULL)
+		size += VARSIZE_ANY_EXHDR(response->body);
+	if (size > max_response_size)
+		ereport(ERROR,
+				(errcode(ERRCODE_PROGRAM_LIMIT_EXCEEDED),
+				 errmsg("the response is too long"),
+				 errdetail("Headers and body have %lld bytes; at most %d are allowed.",
+						   (long long) size, max_response_size),
+				 errhint("Store a short answer that says where the long one is, or raise idempotency.max_response_size.")));
+	if (response->headers == NULL)
+		return;
+	if (JB_ROOT_IS_OBJECT(response->headers))
+		check_object(&response->headers->root);
+	else if (JB_ROOT_IS_ARRAY(response->headers) && !JB_ROOT_IS_SCALAR(response->headers))
+		check_pairs(&response->headers->root);
+	else
+		report_headers("It is neither an object nor an array.");
+}
+
+/* Forming and parsing */
+
+/* Append a member whose value is bytes. */
+static void
+append_bytes(StringInfo out, const char *name, const bytea *bytes)
+{
+	int			len = VARSIZE_ANY_EXHDR(bytes);
+	int			room = pg_b64_enc_len(len);
+
+	appendStringInfo(out, ", \"%s\": \"", name);
+	enlargeStringInfo(out, room);
+	out->len += pg_b64_encode((const void *) VARDATA_ANY(bytes), len, out->data + out->len, room);
+	appendStringInfoChar(out, '"');
+}
+
+Datum
+idem_response_form(const IdemResponse *response)
+{
+	StringInfoData out;
+
+	initStringInfo(&out);
+	appendStringInfoString(&out, "{");
+	if (response->status != 0)
+		appendStringInfo(&out, ", \"status\": %d", response->status);
+	if (response->headers != NULL)
+	{
+		appendStringInfoString(&out, ", \"headers\": ");
+		(void) JsonbToCString(&out, &response->headers->root, VARSIZE(response->headers));
+	}
+	if (response->body != NULL)
+		append_bytes(&out, "body", response->body);
+	if (response->fingerprint != NULL)
+		append_bytes(&out, "fingerprint", response->fingerprint);
+	appendStringInfoChar(&out, '}');
+	if (out.len > 2)
+		out.data[1] = ' ';		/* the first comma */
+	return DirectFunctionCall1(jsonb_in, CStringGetDatum(out.data));
+}
+
+pg_noreturn static void
+report_malformed(const char *name)
+{
+	ereport(ERROR,
+			(errcode(ERRCODE_DATA_CORRUPTED),
+			 errmsg("the stored response of a request has a malformed \"%s\"", name)));
+}
+
+/* A member, palloc'd, of that type; NULL if it is absent. */
+static JsonbValue *
+get_member(Jsonb *result, const char *name, enum jbvType type)
+{
+	JsonbValue *value = getKeyJsonValueFromContainer(&result->root, name, strlen(name), NULL);
+
+	if (value != NULL && value->type != type)
+		report_malformed(name);
+	return value;
+}
+
+static bytea *
+get_bytes(Jsonb *result, const char *name)
+{
+	JsonbValue *value = get_member(result, name, jbvString);
+	bytea	   *bytes;
+	int			room;
+	int			len;
+
+	if (value == NULL)
+		return NULL;
+	room = pg_b64_dec_len(value->val.string.len);
+	bytes = palloc_extended(VARHDRSZ + room, MCXT_ALLOC_HUGE);
+	len = pg_b64_decode(value->val.string.val, value->val.string.len, (void *) VARDATA(bytes), room);
+	if (len < 0)
+		report_malformed(name);
+	SET_VARSIZE(bytes, VARHDRSZ + len);
+	return bytes;
+}
+
+void
+idem_response_parse(Datum datum, IdemResponse *response)
+{
+	Jsonb	   *result = DatumGetJsonbP(datum);
+	JsonbValue *value;
+
+	if (!JB_ROOT_IS_OBJECT(result))
+		report_malformed("object");
+	value = get_member(result, "status", jbvNumeric);
+	response->status = value == NULL ? 0 :
+		DatumGetInt32(DirectFunctionCall1(numeric_int4, NumericGetDatum(value->val.numeric)));
+	value = getKeyJsonValueFromContainer(&result->root, "headers", strlen("headers"), NULL);
+	response->headers = value == NULL ? NULL : JsonbValueToJsonb(value);
+	response->body = get_bytes(result, "body");
+	response->fingerprint = get_bytes(result, "fingerprint");
+}
+
+void
+idem_response_init(void)
+{
+	DefineCustomIntVariable("idempotency.max_response_size",
+							"Largest response that complete_request stores: headers and body.",
+							NULL,
+							&max_response_size,
+							1024 * 1024, 1024, 256 * 1024 * 1024,
+							PGC_SUSET, GUC_UNIT_BYTE, NULL, NULL, NULL);
+}
