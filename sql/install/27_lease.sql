@@ -170,11 +170,11 @@ RETURNS bigint
 LANGUAGE c VOLATILE PARALLEL UNSAFE
 AS 'MODULE_PATHNAME', 'idem_consumer_redrive_fn';
 COMMENT ON FUNCTION @extschema@.consumer_redrive(text, text[], text) IS
-'have dead events of a consumer tried again, with all their attempts: those named, or all, as far as the budget of locks goes; returns how many, so call it until that is 0';
+'have dead events of a consumer, or requests of a scope, tried again, with all their attempts: those named, or all dead ones, as far as the budget of locks goes; returns how many, so call it until that is 0';
 
 CREATE FUNCTION @extschema@.consumer_discard(consumer text, event_ids text[] = NULL, scope text = NULL)
 RETURNS bigint
 LANGUAGE c VOLATILE PARALLEL UNSAFE
 AS 'MODULE_PATHNAME', 'idem_consumer_discard_fn';
 COMMENT ON FUNCTION @extschema@.consumer_discard(text, text[], text) IS
-'remember dead events of a consumer as completed: those named, or all, as far as the budget of locks goes; returns how many, so call it until that is 0';
+'remember dead events of a consumer, or requests of a scope, as completed: those named, or all dead ones, as far as the budget of locks goes; returns how many, so call it until that is 0';

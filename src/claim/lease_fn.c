@@ -288,14 +288,16 @@ redrive(FunctionCallInfo fcinfo, const char *function, bool discard)
 {
 	IdemStr		consumer;
 	IdemClaimItem *items = NULL;
+	text	   *scope = NULL;
 	int			n = -1;
 
 	idem_prevent_read_only(function);
 	consumer = idem_arg_consumer(fcinfo, 0);
 	if (!PG_ARGISNULL(1))
 		items = idem_arg_event_ids(fcinfo, 1, &n);
-	idem_reject_arg(fcinfo, 2, "scope", "Leave it out: events have no scope.");
-	PG_RETURN_INT64(idem_redrive(items, n, consumer.data, consumer.len, discard));
+	if (!PG_ARGISNULL(2))
+		scope = idem_get_text_arg(fcinfo, 2, "scope", IDEM_MAX_NAME_BYTES);
+	PG_RETURN_INT64(idem_redrive(items, n, consumer.data, consumer.len, scope, discard));
 }
 
 Datum

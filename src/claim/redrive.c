@@ -25,6 +25,7 @@
 #include "miscadmin.h"
 #include "utils/timestamp.h"
 
+#include "compat.h"
 #include "claim/call.h"
 #include "claim/claim.h"
 #include "claim/leased.h"
@@ -38,7 +39,8 @@ typedef struct Redrive
 {
 	IdemCall   *call;
 	bool		discard;
-	int64		n;				/* events that were dead */
+	const text *scope;			/* of requests; or NULL */
+	int64		n;				/* how many were dead */
 } Redrive;
 
 /* Remember a dead event as completed. */
@@ -89,14 +91,25 @@ decide(Redrive *redrive, const IdemClaimKey *key)
 	return true;
 }
 
-/* Redrive an event that the operator has named. */
+/* Make the key of an event, or of a request if there is a scope. */
+static void
+make_key(Redrive *redrive, const text *scope, const char *id, int idlen, IdemClaimKey *key)
+{
+	if (scope == NULL)
+		idem_keymaker_make(&redrive->call->keys, id, idlen, key);
+	else
+		idem_keymaker_request(&redrive->call->keys, VARDATA_ANY(scope), VARSIZE_ANY_EXHDR(scope),
+							  id, idlen, key);
+}
+
+/* Redrive an event or a request that the operator has named. */
 static void
 redrive_named(Redrive *redrive, const char *id, int idlen)
 {
 	IdemClaimKey key;
 	const IdemClaim *own;
 
-	idem_keymaker_make(&redrive->call->keys, id, idlen, &key);
+	make_key(redrive, redrive->scope, id, idlen, &key);
 	own = idem_state_find(&key);
 	idem_leased_check_budget(&key, own);
 	if (own != NULL && own->state.lock_kept)
@@ -110,15 +123,26 @@ redrive_named(Redrive *redrive, const char *id, int idlen)
 		idem_lock_release(&key);
 }
 
-/* Redrive an event that the log names (callback of idem_lease_scan_dead). */
+/* Does the operator want the dead ones of that scope? */
 static bool
-redrive_found(const char *id, int idlen, void *arg)
+is_wanted(const Redrive *redrive, const text *scope)
+{
+	return redrive->scope == NULL ||
+		(scope != NULL && VARSIZE_ANY_EXHDR(scope) == VARSIZE_ANY_EXHDR(redrive->scope) &&
+		 memcmp(VARDATA_ANY(scope), VARDATA_ANY(redrive->scope), VARSIZE_ANY_EXHDR(scope)) == 0);
+}
+
+/* Redrive what the log names (callback of idem_lease_scan_dead). */
+static bool
+redrive_found(const text *scope, const text *id, void *arg)
 {
 	Redrive    *redrive = arg;
 	IdemClaimKey key;
 	const IdemClaim *own;
 
-	idem_keymaker_make(&redrive->call->keys, id, idlen, &key);
+	if (!is_wanted(redrive, scope))
+		return true;
+	make_key(redrive, scope, VARDATA_ANY(id), VARSIZE_ANY_EXHDR(id), &key);
 	own = idem_state_find(&key);
 	if (!idem_call_within_budget(own))
 		return false;
@@ -129,9 +153,11 @@ redrive_found(const char *id, int idlen, void *arg)
 
 int64
 idem_redrive(const IdemClaimItem *items, int n, const char *consumer, int consumerlen,
-			 bool discard)
+			 const text *scope, bool discard)
 {
-	Redrive		redrive = {idem_call_begin(consumer, consumerlen, false), discard, 0};
+	Redrive		redrive = {
+		.call = idem_call_begin(consumer, consumerlen, false), .discard = discard, .scope = scope
+	};
 
 	if (n < 0)
 		idem_lease_scan_dead(consumer, consumerlen, redrive_found, &redrive);

@@ -244,8 +244,7 @@ is_dead(TupleDesc desc, HeapTuple tuple, const text *consumer)
 
 /* Visit the dead events of one table; false if the visitor has had enough. */
 static bool
-scan_table(Oid oid, Snapshot snapshot, const text *consumer,
-		   bool (*visit) (const char *id, int idlen, void *arg), void *arg)
+scan_table(Oid oid, Snapshot snapshot, const text *consumer, IdemLeaseVisit visit, void *arg)
 {
 	Relation	rel = table_open(oid, AccessShareLock);
 	TupleDesc	desc = RelationGetDescr(rel);
@@ -259,17 +258,20 @@ scan_table(Oid oid, Snapshot snapshot, const text *consumer,
 	{
 		MemoryContext old = MemoryContextSwitchTo(row_cxt);
 		bool		dead = is_dead(desc, tuple, consumer);
+		text	   *scope;
 		text	   *id;
 
 		CHECK_FOR_INTERRUPTS();
 		MemoryContextSwitchTo(old);
 		MemoryContextReset(row_cxt);
 		id = dead ? copy_varlena(desc, tuple, COL_EVENT_ID) : NULL;
-		if (id != NULL)
-		{
-			more = visit(VARDATA_ANY(id), VARSIZE_ANY_EXHDR(id), arg);
-			pfree(id);
-		}
+		if (id == NULL)
+			continue;
+		scope = copy_varlena(desc, tuple, COL_SCOPE);
+		more = visit(scope, id, arg);
+		pfree(id);
+		if (scope != NULL)
+			pfree(scope);
 	}
 	MemoryContextDelete(row_cxt);
 	table_endscan(scan);
@@ -278,8 +280,7 @@ scan_table(Oid oid, Snapshot snapshot, const text *consumer,
 }
 
 void
-idem_lease_scan_dead(const char *consumer, int consumerlen,
-					 bool (*visit) (const char *id, int idlen, void *arg), void *arg)
+idem_lease_scan_dead(const char *consumer, int consumerlen, IdemLeaseVisit visit, void *arg)
 {
 	Snapshot	snapshot = RegisterSnapshot(GetLatestSnapshot());
 	text	   *name = cstring_to_text_with_len(consumer, consumerlen);

@@ -78,12 +78,13 @@ extern bool idem_lease_find(const pg_uuid_t *digest, IdemLease *lease);
 extern void idem_lease_write(const IdemLeaseName *name, const IdemLease *lease);
 
 /*
- * Call a function with the id of each event of a consumer that is dead, until it
- * returns false.  The caller does not hold the events' locks, so an event may be
- * something else by then.  An id may come more than once.
+ * Call a function for each event and request of a consumer that is dead, until it
+ * returns false.  scope: NULL of an event.  The caller does not hold their locks, so
+ * one may be something else by then, and may come more than once.
  */
+typedef bool (*IdemLeaseVisit) (const text *scope, const text *id, void *arg);
 extern void idem_lease_scan_dead(const char *consumer, int consumerlen,
-								 bool (*visit) (const char *id, int idlen, void *arg), void *arg);
+								 IdemLeaseVisit visit, void *arg);
 
 /* Write that nothing is open of an event; locks as of idem_lease_write. */
 extern void idem_lease_free(const IdemLeaseName *name);
