@@ -214,8 +214,6 @@ idem_lease_find(const pg_uuid_t *digest, IdemLease *lease)
 	memset(lease, 0, sizeof(*lease));
 	lease->state = IDEM_LEASE_FREE;
 	lease->in_snapshot = lease->point_in_snapshot = true;
-	if (idem_keyed_log_is_empty(&idem_lease_log))
-		return false;
 	idem_keyed_log_look_up(&idem_lease_log, digest, rows);
 	if (rows[PART_STATE].tuple == NULL)
 		return false;

@@ -5,12 +5,12 @@
  *
  * Of the rows of one digest and one kind the row with the highest number counts,
  * whichever table it is in.  Each table has an index (digest, kind, number DESC),
- * so a look-up reads one entry per table and kind, however many rows there are.
+ * so a look-up reads at most one entry per table and kind, however many rows there
+ * are, and one entry of each table that does not know the digest.
  *
  * The current table is the table that has the newest marker; without markers it
- * is the first table.  A writer looks for the current table, locks it, and looks
- * again.  If another table has become current meanwhile, the writer goes on with
- * that one.  So nobody writes to a table that is not current, except
+ * is the first table.  A writer locks the table that it found current the last time, and
+ * looks.  If another table is current, the writer goes on with that one.  So nobody writes to a table that is not current, except
  * transactions that had locked the table while it was current.
  *
  * The tables take turns in steps, each in a transaction of its own:
@@ -45,10 +45,11 @@
  * A dump has the rows of all tables, markers included.  So a restored log goes on
  * where it was.
  *
- * LOCKING: to append: AccessShareLock as a look-up takes it; RowExclusiveLock on
- * the current table and its indexes, to the end of the transaction, owned by the
- * subtransaction (txn_owner.h).  To look up: AccessShareLock on all tables and
- * indexes in their order, taken before the first row is read and kept for the call.
+ * LOCKING: to append: RowExclusiveLock on the current table and its indexes, to the
+ * end of the transaction, owned by the subtransaction (txn_owner.h); then
+ * AccessShareLock as a look-up takes it.  To look up: AccessShareLock on all tables in
+ * their order, taken before the first row is read and kept for the call, then on the
+ * indexes of those that have rows.
  * If a table were locked after another one was read, a turn in between could hide
  * both a row and its copy.  Maintenance takes ShareUpdateExclusiveLock on the sequence, by
  * which there is one maintainer; AccessShareLock on all tables; ShareLock on a table to find that no writer is
@@ -110,8 +111,8 @@ typedef struct Reader
 {
 	const IdemKeyedLog *log;
 	Relation	heaps[IDEM_KEYED_MAX_TABLES];
-	Relation	indexes[IDEM_KEYED_MAX_TABLES];
-	bool		has_rows[IDEM_KEYED_MAX_TABLES];
+	Relation	indexes[IDEM_KEYED_MAX_TABLES]; /* NULL: the table has no rows */
+	TupleTableSlot *slots[IDEM_KEYED_MAX_TABLES];	/* made when a row is read */
 } Reader;
 
 /* Lock a table or an index to read it. */
@@ -124,39 +125,53 @@ lock_to_read(Oid oid, bool waits)
 	return true;
 }
 
-/* Give back the locks on the first n tables and their indexes. */
+/* Give back what is open of the first n tables. */
 static void
 close_tables(Reader *reader, int n)
 {
 	for (int i = 0; i < n; i++)
 	{
-		index_close(reader->indexes[i], AccessShareLock);
+		if (reader->slots[i] != NULL)
+			ExecDropSingleTupleTableSlot(reader->slots[i]);
+		if (reader->indexes[i] != NULL)
+			index_close(reader->indexes[i], AccessShareLock);
 		table_close(reader->heaps[i], AccessShareLock);
 	}
 }
 
-/* Lock table n and its index; false if a lock is not free. */
+/* Lock table n; false if its lock is not free. */
 static bool
 open_table(Reader *reader, int n, bool waits)
 {
 	Oid			heap = idem_relref_oid(&reader->log->tables[n]);
-	Oid			index = idem_relref_oid(&reader->log->indexes[n]);
 
 	if (!lock_to_read(heap, waits))
 		return false;
-	if (!lock_to_read(index, waits))
-	{
-		UnlockRelationOid(heap, AccessShareLock);
-		return false;
-	}
 	reader->heaps[n] = table_open(heap, NoLock);
+	reader->indexes[n] = NULL;
+	reader->slots[n] = NULL;
+	return true;
+}
+
+/*
+ * Lock the index of table n, if the table has rows; false if its lock is not free.  A
+ * table without blocks has none, and its index may be what a crash left.
+ */
+static bool
+open_index(Reader *reader, int n, bool waits)
+{
+	Oid			index = idem_relref_oid(&reader->log->indexes[n]);
+
+	if (RelationGetNumberOfBlocks(reader->heaps[n]) == 0)
+		return true;
+	if (!lock_to_read(index, waits))
+		return false;
 	reader->indexes[n] = index_open(index, NoLock);
 	return true;
 }
 
 /*
- * Lock all tables before any of them is read.  A table without blocks has no rows,
- * and its index may be what a crash left.  Returns false, and keeps no lock, if a
+ * Lock all tables before any of them is read.  Returns false, and keeps no lock, if a
  * lock is not free and the caller does not wait.
  */
 static bool
@@ -172,7 +187,13 @@ reader_open(Reader *reader, const IdemKeyedLog *log, bool waits)
 		}
 	}
 	for (int n = 0; n < log->ntables; n++)
-		reader->has_rows[n] = RelationGetNumberOfBlocks(reader->heaps[n]) > 0;
+	{
+		if (!open_index(reader, n, waits))
+		{
+			close_tables(reader, log->ntables);
+			return false;
+		}
+	}
 	return true;
 }
 
@@ -191,29 +212,71 @@ number_of(TupleTableSlot *slot)
 	return DatumGetInt64(slot_getattr(slot, IDEM_KEYED_NUMBER, &isnull));
 }
 
+/* The slot for the rows of a table. */
+static TupleTableSlot *
+slot_of(Reader *reader, int table)
+{
+	if (reader->slots[table] == NULL)
+		reader->slots[table] = table_slot_create(reader->heaps[table], NULL);
+	return reader->slots[table];
+}
+
+/* Fetch the first row of one table that the first n keys fit, in the index's order. */
+static bool
+fetch_first(Reader *reader, int table, ScanKey keys, int n)
+{
+	IndexScanDesc scan;
+	bool		found;
+
+	scan = idem_compat_index_beginscan(reader->heaps[table], reader->indexes[table],
+									   SnapshotSelf, n);
+	index_rescan(scan, keys, n, NULL, 0);
+	found = index_getnext_slot(scan, ForwardScanDirection, slot_of(reader, table));
+	index_endscan(scan);
+	return found;
+}
+
+/*
+ * Let the row in the slot of a table go, whose buffer belongs to the current resource
+ * owner.
+ */
+static void
+let_go(Reader *reader, int table)
+{
+	if (reader->slots[table] != NULL)
+		ExecClearTuple(reader->slots[table]);
+}
+
 /*
  * Fetch the newest row of a digest and kind from one table, of the rows whose
  * number is below a limit.  Returns false if there is none.
  */
 static bool
-fetch_newest(const Reader *reader, int table, const pg_uuid_t *digest, char kind,
-			 int64 below, TupleTableSlot *slot)
+fetch_newest(Reader *reader, int table, const pg_uuid_t *digest, char kind, int64 below)
 {
-	IndexScanDesc scan;
 	ScanKeyData keys[3];
-	bool		found;
 
-	if (!reader->has_rows[table])
+	if (reader->indexes[table] == NULL)
 		return false;
 	ScanKeyInit(&keys[0], KEY_DIGEST, BTEqualStrategyNumber, F_UUID_EQ, UUIDPGetDatum(digest));
 	ScanKeyInit(&keys[1], KEY_KIND, BTEqualStrategyNumber, F_CHAREQ, CharGetDatum(kind));
 	ScanKeyInit(&keys[2], KEY_NUMBER, BTLessStrategyNumber, F_INT8LT, Int64GetDatum(below));
-	scan = idem_compat_index_beginscan(reader->heaps[table], reader->indexes[table],
-									   SnapshotSelf, lengthof(keys));
-	index_rescan(scan, keys, lengthof(keys), NULL, 0);
-	found = index_getnext_slot(scan, ForwardScanDirection, slot);
-	index_endscan(scan);
-	return found;
+	return fetch_first(reader, table, keys, lengthof(keys));
+}
+
+/*
+ * Fetch the newest row of the least kind that a digest has in one table.  Returns false
+ * if the table has no row of the digest.
+ */
+static bool
+fetch_least_kind(Reader *reader, int table, const pg_uuid_t *digest)
+{
+	ScanKeyData key;
+
+	if (reader->indexes[table] == NULL)
+		return false;
+	ScanKeyInit(&key, KEY_DIGEST, BTEqualStrategyNumber, F_UUID_EQ, UUIDPGetDatum(digest));
+	return fetch_first(reader, table, &key, 1);
 }
 
 /* Does the transaction's snapshot see the row, or did the transaction write it? */
@@ -248,25 +311,56 @@ take_newer(IdemKeyedRow *row, const Reader *reader, int table, TupleTableSlot *s
 
 /* Get the newest row of a digest and kind from all tables. */
 static void
-find_newest(const Reader *reader, const pg_uuid_t *digest, char kind, IdemKeyedRow *row)
+find_newest(Reader *reader, const pg_uuid_t *digest, char kind, IdemKeyedRow *row)
 {
 	memset(row, 0, sizeof(*row));
 	for (int n = 0; n < reader->log->ntables; n++)
 	{
-		TupleTableSlot *slot = table_slot_create(reader->heaps[n], NULL);
-
-		if (fetch_newest(reader, n, digest, kind, PG_INT64_MAX, slot))
-			take_newer(row, reader, n, slot);
-		ExecDropSingleTupleTableSlot(slot);
+		if (fetch_newest(reader, n, digest, kind, PG_INT64_MAX))
+			take_newer(row, reader, n, reader->slots[n]);
+		let_go(reader, n);
 	}
+}
+
+/* The kind of a row in a slot. */
+static char
+kind_of(TupleTableSlot *slot)
+{
+	bool		isnull;
+
+	return DatumGetChar(slot_getattr(slot, IDEM_KEYED_KIND, &isnull));
+}
+
+/* Take newer rows of a key from one table. */
+static void
+find_parts_in(Reader *reader, int table, const pg_uuid_t *digest, IdemKeyedRow *rows)
+{
+	const char *kinds = reader->log->kinds;
+	char		least;
+
+	if (!fetch_least_kind(reader, table, digest))
+		return;
+	least = kind_of(reader->slots[table]);
+	for (int k = 0; kinds[k] != '\0'; k++)
+	{
+		if (kinds[k] == least)
+			take_newer(&rows[k], reader, table, reader->slots[table]);
+	}
+	for (int k = 0; kinds[k] != '\0'; k++)
+	{
+		if (kinds[k] > least && fetch_newest(reader, table, digest, kinds[k], PG_INT64_MAX))
+			take_newer(&rows[k], reader, table, reader->slots[table]);
+	}
+	let_go(reader, table);
 }
 
 /* Get the newest row of each kind of a key. */
 static void
-find_parts(const Reader *reader, const pg_uuid_t *digest, IdemKeyedRow *rows)
+find_parts(Reader *reader, const pg_uuid_t *digest, IdemKeyedRow *rows)
 {
-	for (int k = 0; reader->log->kinds[k] != '\0'; k++)
-		find_newest(reader, digest, reader->log->kinds[k], &rows[k]);
+	memset(rows, 0, strlen(reader->log->kinds) * sizeof(IdemKeyedRow));
+	for (int n = 0; n < reader->log->ntables; n++)
+		find_parts_in(reader, n, digest, rows);
 }
 
 /* Give back the tuples of the rows. */
@@ -307,29 +401,9 @@ table_blocks(const IdemKeyedLog *log, int n)
 	return blocks;
 }
 
-/*
- * All tables are locked before the first is looked at: a turn in between would make
- * all of them look empty.
- */
-bool
-idem_keyed_log_is_empty(const IdemKeyedLog *log)
-{
-	Relation	heaps[IDEM_KEYED_MAX_TABLES];
-	bool		empty = true;
-
-	for (int n = 0; n < log->ntables; n++)
-		heaps[n] = table_open(idem_relref_oid(&log->tables[n]), AccessShareLock);
-	for (int n = 0; n < log->ntables; n++)
-	{
-		empty = empty && RelationGetNumberOfBlocks(heaps[n]) == 0;
-		table_close(heaps[n], AccessShareLock);
-	}
-	return empty;
-}
-
 /* The current table; *marker: number of its marker, 0 without one. */
 static int
-find_current(const Reader *reader, int64 *marker)
+find_current(Reader *reader, int64 *marker)
 {
 	pg_uuid_t	digest = {{0}};
 	IdemKeyedRow row;
@@ -419,19 +493,22 @@ insert_tuple(Relation heap, HeapTuple tuple)
 }
 
 /*
- * Open the current table for writing.  A table that lost its turn before it was
- * locked is given back: a pass over that table may have begun.
+ * Open the current table for writing.  A table that is not current when it is locked is
+ * given back: a pass over that table may have begun.  So the first one that is locked
+ * need only be likely.
  */
 static Relation
 open_current(const IdemKeyedLog *log)
 {
-	int			current = look_for_current(log);
+	static int	guess = 0;
+	int			current = guess % log->ntables;
 
 	for (;;)
 	{
 		Relation	rel = table_open(idem_relref_oid(&log->tables[current]), RowExclusiveLock);
 		int			now = look_for_current(log);
 
+		guess = now;
 		if (now == current)
 			return rel;
 		table_close(rel, RowExclusiveLock);
@@ -457,16 +534,14 @@ idem_keyed_log_append(const IdemKeyedLog *log, HeapTuple tuple)
 
 /* Has another table than "from" a row of the part that is older than "number"? */
 static bool
-hides_older_row(const Reader *reader, int from, const pg_uuid_t *digest, char kind, int64 number)
+hides_older_row(Reader *reader, int from, const pg_uuid_t *digest, char kind, int64 number)
 {
 	bool		found = false;
 
 	for (int n = 0; n < reader->log->ntables && !found; n++)
 	{
-		TupleTableSlot *slot = table_slot_create(reader->heaps[n], NULL);
-
-		found = n != from && fetch_newest(reader, n, digest, kind, number, slot);
-		ExecDropSingleTupleTableSlot(slot);
+		found = n != from && fetch_newest(reader, n, digest, kind, number);
+		let_go(reader, n);
 	}
 	return found;
 }
@@ -482,7 +557,7 @@ kind_index(const IdemKeyedLog *log, char kind)
 
 /* Must the part, whose newest row is in table "from", be copied? */
 static bool
-is_needed(const Reader *reader, int from, const pg_uuid_t *digest, char kind)
+is_needed(Reader *reader, int from, const pg_uuid_t *digest, char kind)
 {
 	const IdemKeyedLog *log = reader->log;
 	IdemKeyedRow rows[IDEM_KEYED_MAX_KINDS];
@@ -501,7 +576,7 @@ is_needed(const Reader *reader, int from, const pg_uuid_t *digest, char kind)
 
 /* Copy the row in the slot, if it is needed and not in table "to". */
 static void
-copy_if_needed(const Reader *reader, IdemKeyedPass *pass, Relation to, TupleTableSlot *slot)
+copy_if_needed(Reader *reader, IdemKeyedPass *pass, Relation to, TupleTableSlot *slot)
 {
 	bool		isnull;
 	pg_uuid_t	digest = *DatumGetUUIDP(slot_getattr(slot, IDEM_KEYED_DIGEST, &isnull));
@@ -539,7 +614,7 @@ page_rows(Relation heap, BlockNumber block)
 
 /* Copy what is needed of one page. */
 static void
-copy_page(const Reader *reader, IdemKeyedPass *pass, Relation to, BlockNumber block)
+copy_page(Reader *reader, IdemKeyedPass *pass, Relation to, BlockNumber block)
 {
 	Relation	from = reader->heaps[pass->from];
 	TupleTableSlot *slot = table_slot_create(from, NULL);
@@ -559,7 +634,7 @@ copy_page(const Reader *reader, IdemKeyedPass *pass, Relation to, BlockNumber bl
 
 /* Step 3: copy what is needed of the next few pages. */
 static void
-copy_pages(const Reader *reader, IdemKeyedPass *pass, BlockNumber blocks)
+copy_pages(Reader *reader, IdemKeyedPass *pass, BlockNumber blocks)
 {
 	ResourceOwner saved = idem_txn_owner_enter();
 	Relation	to = table_open(RelationGetRelid(reader->heaps[pass->to]), RowExclusiveLock);
@@ -585,7 +660,7 @@ copy_pages(const Reader *reader, IdemKeyedPass *pass, BlockNumber blocks)
 
 /* Step 2: begin a pass over a table, if nobody who writes to it is left. */
 static bool
-begin_pass(const Reader *reader, IdemKeyedPass *pass, int from, int to, int64 marker)
+begin_pass(Reader *reader, IdemKeyedPass *pass, int from, int to, int64 marker)
 {
 	Oid			oid = RelationGetRelid(reader->heaps[from]);
 
@@ -604,14 +679,13 @@ begin_pass(const Reader *reader, IdemKeyedPass *pass, int from, int to, int64 ma
 
 /* Does the marker that table "to" had when the pass began still stand there? */
 static bool
-still_has_marker(const Reader *reader, const IdemKeyedPass *pass)
+still_has_marker(Reader *reader, const IdemKeyedPass *pass)
 {
 	pg_uuid_t	digest = {{0}};
-	TupleTableSlot *slot = table_slot_create(reader->heaps[pass->to], NULL);
-	bool		has = fetch_newest(reader, pass->to, &digest, IDEM_KEYED_MARKER, PG_INT64_MAX, slot) &&
-	number_of(slot) == pass->marker;
+	bool		has = fetch_newest(reader, pass->to, &digest, IDEM_KEYED_MARKER, PG_INT64_MAX) &&
+	number_of(reader->slots[pass->to]) == pass->marker;
 
-	ExecDropSingleTupleTableSlot(slot);
+	let_go(reader, pass->to);
 	return has;
 }
 
@@ -620,7 +694,7 @@ still_has_marker(const Reader *reader, const IdemKeyedPass *pass)
  * transaction that copied was rolled back, or if the table was emptied.
  */
 static bool
-is_pass_valid(const Reader *reader, const IdemKeyedPass *pass)
+is_pass_valid(Reader *reader, const IdemKeyedPass *pass)
 {
 	if (FullTransactionIdIsValid(pass->copier) && idem_durable_did_abort(pass->copier))
 		return false;
@@ -644,11 +718,11 @@ mark(const IdemKeyedLog *log, int n)
  * files that are not as new; -1: none.
  */
 static int
-find_half_empty(const Reader *reader)
+find_half_empty(Reader *reader)
 {
 	for (int n = 0; n < reader->log->ntables; n++)
 	{
-		if (!reader->has_rows[n] && !idem_empty_is_pristine(reader->heaps[n]))
+		if (reader->indexes[n] == NULL && !idem_empty_is_pristine(reader->heaps[n]))
 			return n;
 	}
 	return -1;
@@ -656,7 +730,7 @@ find_half_empty(const Reader *reader)
 
 /* The first empty table other than the current one, whose files are as new; -1: none. */
 static int
-find_empty(const Reader *reader, int current)
+find_empty(Reader *reader, int current)
 {
 	for (int n = 0; n < reader->log->ntables; n++)
 	{
@@ -680,11 +754,11 @@ typedef enum Act
  * marker gets one first, since the end of the pass looks for it.
  */
 static Act
-begin_any_pass(const Reader *reader, IdemKeyedPass *pass, int current, int64 marker, int *table)
+begin_any_pass(Reader *reader, IdemKeyedPass *pass, int current, int64 marker, int *table)
 {
 	for (int n = 0; n < reader->log->ntables; n++)
 	{
-		if (n == current || !reader->has_rows[n])
+		if (n == current || reader->indexes[n] == NULL)
 			continue;
 		*table = current;
 		if (marker == 0)
@@ -697,7 +771,7 @@ begin_any_pass(const Reader *reader, IdemKeyedPass *pass, int current, int64 mar
 
 /* Go on with a pass.  *table: to be emptied at its end. */
 static Act
-continue_pass(const Reader *reader, IdemKeyedPass *pass, int *table)
+continue_pass(Reader *reader, IdemKeyedPass *pass, int *table)
 {
 	BlockNumber blocks = RelationGetNumberOfBlocks(reader->heaps[pass->from]);
 
@@ -713,7 +787,7 @@ continue_pass(const Reader *reader, IdemKeyedPass *pass, int *table)
  * needed, a turn would only copy them, so the table may become twice as long.
  */
 static bool
-has_grown(const Reader *reader, const IdemKeyedPass *pass, int current)
+has_grown(Reader *reader, const IdemKeyedPass *pass, int current)
 {
 	BlockNumber blocks = RelationGetNumberOfBlocks(reader->heaps[current]);
 
@@ -725,7 +799,7 @@ has_grown(const Reader *reader, const IdemKeyedPass *pass, int current)
  * emptied or marked.
  */
 static Act
-take_step(const Reader *reader, IdemKeyedPass *pass, int *table)
+take_step(Reader *reader, IdemKeyedPass *pass, int *table)
 {
 	int64		marker;
 	int			current = find_current(reader, &marker);
@@ -735,7 +809,7 @@ take_step(const Reader *reader, IdemKeyedPass *pass, int *table)
 	if (*table >= 0)
 		return ACT_EMPTY;
 	if (pass->active)
-		pass->active = reader->has_rows[pass->from] && is_pass_valid(reader, pass);
+		pass->active = reader->indexes[pass->from] != NULL && is_pass_valid(reader, pass);
 	if (pass->active)
 		return continue_pass(reader, pass, table);
 	act = begin_any_pass(reader, pass, current, marker, table);

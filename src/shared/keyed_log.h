@@ -133,12 +133,6 @@ extern bool idem_keyed_log_append(const IdemKeyedLog *log, HeapTuple tuple);
 extern TupleDesc idem_keyed_log_desc(const IdemKeyedLog *log);
 
 /*
- * Have the tables no rows?  Cheaper than a look-up, and true for a log that is not
- * used.  Needs the locks that a look-up needs.
- */
-extern bool idem_keyed_log_is_empty(const IdemKeyedLog *log);
-
-/*
  * Get the newest row of each kind of a key, in the order of kinds, as of now.
  * rows has room for all kinds.  A caller that wants the answer to stay true
  * locks the key before the call.

@@ -13,7 +13,7 @@ bench_conf()
 		checkpoint_timeout = '1h'
 		autovacuum = off
 		jit = off
-		max_connections = 100
+		max_connections = 300
 		log_checkpoints = off
 		idempotency.max_parked = 200000
 	END

@@ -40,6 +40,12 @@ CREATE TABLE bench.conflict_parted (
 	PRIMARY KEY (consumer, event_id, processed_at)
 ) PARTITION BY RANGE (processed_at);
 
+-- The answer of a request, and a result of the same size.
+CREATE TABLE bench.answer AS
+SELECT '{"Content-Type": "application/json"}'::jsonb AS headers, convert_to(t, 'UTF8') AS body,
+	   jsonb_build_object('status', 200, 'headers', '{"Content-Type": "application/json"}'::jsonb, 'body', t) AS result
+  FROM (SELECT string_agg(md5(i::text), '') FROM generate_series(1, 63) i) AS b (t);
+
 -- Floor of an enqueue: what every outbox has to store, in a heap without index.
 CREATE TABLE bench.floor_outbox (
 	event_id uuid NOT NULL DEFAULT gen_random_uuid(),

@@ -7,9 +7,11 @@ use strict;
 use warnings;
 use Bench::Arm;
 
+my $leases = qr/^(claim_commit|lease_complete|claim_result|request)$/;
 my %take = (
-	claims => sub { $_[0] !~ /^(enq|many)_/ },
-	enqueues => sub { $_[0] =~ /^(enq|many)_/ });
+	claims => sub { $_[0] !~ /^(enq|many)_|$leases/ },
+	enqueues => sub { $_[0] =~ /^(enq|many)_/ },
+	leases => sub { $_[0] =~ $leases });
 
 sub run_arm
 {

@@ -1,0 +1,101 @@
+# Leases and requests.
+package Bench::Report::Leases;
+use strict;
+use warnings;
+use Bench::Stat;
+use Bench::Report;
+use Bench::Report::Arms;
+
+*spread = \&Bench::Report::spread;
+*thousands = \&Bench::Report::thousands;
+
+my @pairs = ([ 'lease_complete', 'claim_commit', 1.3, 'a lease and its completion vs a claim, its completion and one more commit' ],
+	[ 'request', 'claim_result', 1.2, 'claim_request and complete_request vs a claim with a result of the same size' ]);
+
+sub quantile
+{
+	my ($q, @values) = @_;
+	my @sorted = sort { $a <=> $b } @values;
+
+	return $sorted[ int($q * $#sorted + 0.5) ];
+}
+
+# Heartbeats of one pin, in order.
+sub parts
+{
+	my ($section, $pin) = @_;
+
+	return sort { $a->{part} <=> $b->{part} } grep { $_->{pin} eq $pin } @{ $section->{heartbeat} // [] };
+}
+
+sub pins
+{
+	my ($section) = @_;
+	my %seen;
+
+	return grep { !$seen{$_}++ } map { $_->{pin} } @{ $section->{heartbeat} // [] };
+}
+
+sub flights
+{
+	my ($section, $sync) = @_;
+
+	return map { $_->{us} } grep { $_->{sync} eq $sync } @{ $section->{flight} // [] };
+}
+
+sub targets
+{
+	my ($report) = @_;
+	my $section = $report->section('leases') // {};
+	my $run = Bench::Report::Arms::by_arm($section);
+
+	for my $p (@pairs)
+	{
+		my ($one, $other, $goal, $what) = @$p;
+
+		$report->target(section => 'leases', what => "$what, CPU, sync $_", reads => 'ours / theirs', relation => '≤', goal => $goal, format => '%.2f',
+			profile => [ $one, $other ], values => [ Bench::Report::Arms::ratios($run, $one, $other, $_, 'cpu_us') ])
+		  for 'on', 'off';
+	}
+	$report->target(section => 'leases', what => "a waiting call's answer after the other's COMMIT, p99, ms, sync $_", reads => 'ours', relation => '≤', goal => 5,
+		format => '%.2f', values => [ map { quantile(0.99, @$_) / 1000 } grep { @$_ } [ flights($section, $_) ] ])
+	  for 'on', 'off';
+	$report->target(section => 'leases', what => "CPU of $_->{waiters} waiting calls, µs per call and second", reads => 'ours', relation => '≤', goal => 200,
+		format => '%.0f', values => [ $_->{cpu_us} ])
+	  for @{ $section->{crowd} // [] };
+	for my $pin (pins($section))
+	{
+		my @p = parts($section, $pin);
+
+		$report->target(section => 'leases', what => "extend_lease under a pin ($pin), last fifth of " . thousands(5 * $p[0]{events}) . ' vs the first, CPU',
+			reads => 'last / first', relation => '≤', goal => 1.1, format => '%.2f', values => [ $p[-1]{cpu_us} / $p[0]{cpu_us} ]);
+		$report->target(section => 'leases', what => "the same, dead rows, own tables and all catalogs", reads => 'ours', relation => '≤', goal => 0,
+			format => '%.0f', values => [ $p[-1]{dead} + $p[-1]{elsewhere} ]);
+	}
+}
+
+sub render
+{
+	my ($report) = @_;
+	my $section = $report->section('leases') or return;
+	my $run = Bench::Report::Arms::by_arm($section);
+	my @arms = grep { $run->{ $_->{name} } } @{ $section->{arm} };
+	my $size = $section->{size};
+
+	$report->head('Leases and requests', $section);
+	$report->say("pgbench -M prepared, $size->{clients} clients, $size->{rounds} rounds of $size->{seconds} s per arm in turns, as the claims.");
+	Bench::Report::Arms::arm_tables($report, $run, @arms);
+	$report->say("A call of claim_request waits for the answer of another session, by the server's clock from before that session's COMMIT; ms.\n");
+	$report->table([ 'sync', 'rounds', 'p50', 'p90', 'p99', 'max' ],
+		map { my @us = flights($section, $_); my $sync = $_;
+			@us ? [ $sync, scalar @us, map { sprintf '%.2f', quantile($_, @us) / 1000 } 0.5, 0.9, 0.99, 1 ] : () } 'on', 'off');
+	$report->say("\n$_->{waiters} calls wait for one request: each takes " . sprintf('%.0f', $_->{cpu_us}) . ' µs of CPU per second; the last one has its answer '
+		  . sprintf('%.1f', $_->{last_us} / 1000) . ' ms after the COMMIT.') for @{ $section->{crowd} // [] };
+	$report->say("\nOne session extends one lease over and over while something holds the horizon; sync off, each fifth after a checkpoint.\n");
+	$report->table([ 'pin', 'calls', 'CPU of the first fifth, µs', 'of the last', 'WAL, B', 'dead rows', 'elsewhere', 'bytes of the log' ],
+		map { my @p = parts($section, $_);
+			[ $_, thousands(5 * $p[0]{events}), (map { sprintf '%.1f', $_->{cpu_us} } @p[ 0, -1 ]), sprintf('%.0f', $p[-1]{wal}),
+				$p[-1]{dead}, $p[-1]{elsewhere}, thousands($p[-1]{bytes}) ] } pins($section));
+}
+
+1;
