@@ -178,7 +178,8 @@ sub pgbench
 }
 
 # What a load costs the server and the log: the result of pgbench, with
-# server_cpu, wal, seconds, and lsn, where it began.
+# server_cpu, wal, seconds, and lsn, where it began.  Sessions whose processes are in
+# {staying} may be there all the time.
 sub cost_of
 {
 	my ($self, @options) = @_;
@@ -192,7 +193,7 @@ sub cost_of
 	$r->{seconds} = time - $start;
 	$r->{lsn} = $lsn;
 	$r->{wal} = $server->wal_since($lsn);
-	$server->wait_until_gone;
+	$server->wait_until_gone(@{ $self->{staying} // [] });
 	$r->{server_cpu} = $server->cpu - $cpu;
 	return $r;
 }

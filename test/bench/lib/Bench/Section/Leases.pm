@@ -127,9 +127,10 @@ sub heartbeats
 	my ($hold, $let_go) = @{ $Bench::Section::Pin::pin{$pin} };
 
 	Bench::Server::ask($holder, ref $hold ? $hold->($server) . "; SELECT count(*) FROM idempotency_data.lease_log_0" : $hold);
+	my $beside = $run->on_server($server, staying => [ Bench::Server::ask($holder, 'SELECT pg_backend_pid()') ]);
 	for my $part (1 .. 5)
 	{
-		my $r = $run->cost_of('off', '-c', 1, '-j', 1, '-t', $run->{pinned_extends} / 5, '-f', $file);
+		my $r = $beside->cost_of('off', '-c', 1, '-j', 1, '-t', $run->{pinned_extends} / 5, '-f', $file);
 
 		$run->note('heartbeat', pin => $pin, part => $part, events => $r->{done}, cpu_us => 1e6 * $r->{server_cpu} / $r->{done},
 			wal => $r->{wal} / $r->{done}, log_state($server), elsewhere => $server->dead_elsewhere($server->tables($log)) - $before);
