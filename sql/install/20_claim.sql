@@ -23,6 +23,9 @@ CREATE TABLE idempotency_data.consumers (
 	max_attempts int NOT NULL DEFAULT 0,
 	min_backoff interval NOT NULL DEFAULT '1 s',
 	max_backoff interval NOT NULL DEFAULT '5 min',
+	owner text COLLATE "C",
+	owner_oid oid,
+	owner_cluster bigint,
 	CONSTRAINT consumers_pkey PRIMARY KEY (consumer)
 );
 COMMENT ON TABLE idempotency_data.consumers IS
@@ -46,6 +49,12 @@ COMMENT ON COLUMN idempotency_data.consumers.min_backoff IS
 'how long an event waits after its first attempt failed; doubled with each attempt';
 COMMENT ON COLUMN idempotency_data.consumers.max_backoff IS
 'the longest pause between two attempts';
+COMMENT ON COLUMN idempotency_data.consumers.owner IS
+'name of the role that owns it, at the last look; null: nobody does, and any role of kind consumer may claim';
+COMMENT ON COLUMN idempotency_data.consumers.owner_oid IS
+'OID of the owner in the cluster owner_cluster; 0: the role does not exist';
+COMMENT ON COLUMN idempotency_data.consumers.owner_cluster IS
+'system identifier of the cluster where owner_oid was noted; the trigger consumer_changes fills it in';
 SELECT pg_catalog.pg_extension_config_dump('idempotency_data.consumers', '');
 
 CREATE FUNCTION @extschema@.consumer_changes()
@@ -53,7 +62,7 @@ RETURNS trigger
 LANGUAGE c VOLATILE PARALLEL UNSAFE
 AS 'MODULE_PATHNAME', 'idem_consumer_changes_fn';
 COMMENT ON FUNCTION @extschema@.consumer_changes() IS
-'trigger: waits for the claims in flight before the locks of a consumer change';
+'trigger: waits for the claims in flight before the locks of a consumer change, and notes the OID of its owner';
 
 CREATE TRIGGER consumer_changes BEFORE INSERT OR UPDATE OR DELETE ON idempotency_data.consumers
 	FOR EACH ROW EXECUTE FUNCTION @extschema@.consumer_changes();
@@ -314,17 +323,17 @@ BEGIN
 				DETAIL = format('They are %s and %s.', consumer_check.min_backoff, consumer_check.max_backoff);
 	END IF;
 
-	IF consumer_check.owner IS NOT NULL THEN
-		RAISE EXCEPTION 'argument "owner" is not supported by this version'
-			USING ERRCODE = 'feature_not_supported',
-				HINT = 'Leave it out: any role of kind consumer may claim. Use a database of its own for what others must not claim.';
+	-- regrole takes any number for a role.
+	IF consumer_check.owner <> 0 AND NOT EXISTS (SELECT FROM pg_roles r WHERE r.oid = consumer_check.owner) THEN
+		RAISE EXCEPTION 'role with OID % does not exist', consumer_check.owner::oid
+			USING ERRCODE = 'undefined_object',
+				HINT = 'Give the name of a role, or ''-'' for no owner.';
 	END IF;
 END
 $$;
 COMMENT ON FUNCTION @extschema@.consumer_check(text, boolean, boolean, interval, boolean, regrole, interval, int, interval, interval) IS
 'fails for what consumer_create and consumer_alter refuse';
 
--- The argument owner belongs to a later version.
 CREATE FUNCTION @extschema@.consumer_create(
 	consumer text,
 	foreign_lockers boolean = false,
@@ -367,11 +376,12 @@ BEGIN
 		consumer_create.max_backoff);
 
 	INSERT INTO idempotency_data.consumers (consumer, foreign_lockers, private_locks, retention, keep_ids, expire_by_id_age,
-			lease_duration, max_attempts, min_backoff, max_backoff)
-	VALUES (consumer_create.consumer, consumer_create.foreign_lockers, consumer_create.private_locks,
-			consumer_create.retention, consumer_create.keep_ids, consumer_create.expire_by_id_age,
-			consumer_create.lease_duration, consumer_create.max_attempts,
-			consumer_create.min_backoff, consumer_create.max_backoff)
+			lease_duration, max_attempts, min_backoff, max_backoff, owner, owner_oid)
+	SELECT consumer_create.consumer, consumer_create.foreign_lockers, consumer_create.private_locks,
+		   consumer_create.retention, consumer_create.keep_ids, consumer_create.expire_by_id_age,
+		   consumer_create.lease_duration, consumer_create.max_attempts,
+		   consumer_create.min_backoff, consumer_create.max_backoff, r.rolname, r.oid
+	  FROM (VALUES (1)) AS one LEFT JOIN pg_roles r ON r.oid = consumer_create.owner
 	ON CONFLICT ON CONSTRAINT consumers_pkey DO NOTHING;
 	IF NOT FOUND THEN
 		RAISE EXCEPTION 'consumer "%" already exists', consumer_create.consumer
@@ -381,7 +391,7 @@ BEGIN
 END
 $$;
 COMMENT ON FUNCTION @extschema@.consumer_create(text, boolean, boolean, interval, boolean, boolean, regrole, interval, int, interval, interval) IS
-'register a consumer that differs from the defaults: with foreign_lockers its claims keep the advisory lock to the end of the transaction, and are busy past the budget of locks; with private_locks its claims use locks that no SQL function can take; its completed events are remembered for the retention, rounded up to an hour, a day, 31 days or for ever; with expire_by_id_age ids that are UUIDs of version 7, older than the retention and not remembered, are expired';
+'register a consumer that differs from the defaults: with foreign_lockers its claims keep the advisory lock to the end of the transaction, and are busy past the budget of locks; with private_locks its claims use locks that no SQL function can take; its completed events are remembered for the retention, rounded up to an hour, a day, 31 days or for ever; with expire_by_id_age ids that are UUIDs of version 7, older than the retention and not remembered, are expired; with owner only members of that role may claim its events';
 
 CREATE FUNCTION @extschema@.consumer_alter(
 	consumer text,
@@ -424,21 +434,26 @@ BEGIN
 	policy.max_backoff := coalesce(consumer_alter.max_backoff, policy.max_backoff);
 	PERFORM @extschema@.consumer_check(policy.consumer, policy.foreign_lockers,
 		policy.private_locks, policy.retention, policy.expire_by_id_age,
-		CASE WHEN consumer_alter.owner <> 0 THEN consumer_alter.owner END,
-		policy.lease_duration, policy.max_attempts,
+		consumer_alter.owner, policy.lease_duration, policy.max_attempts,
 		policy.min_backoff, policy.max_backoff);
+	IF consumer_alter.owner IS NOT NULL THEN
+		policy.owner_cluster := NULL;
+		SELECT r.rolname, r.oid INTO policy.owner, policy.owner_oid
+		  FROM pg_roles r WHERE r.oid = consumer_alter.owner;
+	END IF;
 
 	UPDATE idempotency_data.consumers c
 	   SET foreign_lockers = policy.foreign_lockers, private_locks = policy.private_locks,
 		   retention = policy.retention, keep_ids = policy.keep_ids,
 		   expire_by_id_age = policy.expire_by_id_age, lease_duration = policy.lease_duration,
 		   max_attempts = policy.max_attempts, min_backoff = policy.min_backoff,
-		   max_backoff = policy.max_backoff
+		   max_backoff = policy.max_backoff, owner = policy.owner,
+		   owner_oid = policy.owner_oid, owner_cluster = policy.owner_cluster
 	 WHERE c.consumer = policy.consumer;
 END
 $$;
 COMMENT ON FUNCTION @extschema@.consumer_alter(text, boolean, boolean, interval, boolean, boolean, regrole, interval, int, interval, interval) IS
-'change a consumer that consumer_create registered; null keeps what is registered; events that were completed before stay remembered as long as was said then';
+'change a consumer that consumer_create registered; null keeps what is registered; owner ''-'' and max_attempts 0 unset; events that were completed before stay remembered as long as was said then';
 
 CREATE FUNCTION @extschema@.consumer_drop(consumer text)
 RETURNS void
@@ -463,7 +478,8 @@ COMMENT ON FUNCTION @extschema@.consumer_drop(consumer text) IS
 CREATE FUNCTION @extschema@.claim_consumers_source(
 	OUT consumer text, OUT foreign_lockers boolean, OUT private_locks boolean,
 	OUT retention interval, OUT class text, OUT keep_ids boolean, OUT expire_by_id_age boolean,
-	OUT lease_duration interval, OUT max_attempts int, OUT min_backoff interval, OUT max_backoff interval)
+	OUT lease_duration interval, OUT max_attempts int, OUT min_backoff interval, OUT max_backoff interval,
+	OUT owner text, OUT owner_missing boolean)
 RETURNS SETOF record
 LANGUAGE c STABLE PARALLEL RESTRICTED ROWS 100
 AS 'MODULE_PATHNAME', 'idem_claim_consumers_source_fn';
@@ -481,7 +497,9 @@ SELECT (p.r).consumer COLLATE "C" AS consumer,
 	   (p.r).lease_duration AS lease_duration,
 	   (p.r).max_attempts AS max_attempts,
 	   (p.r).min_backoff AS min_backoff,
-	   (p.r).max_backoff AS max_backoff
+	   (p.r).max_backoff AS max_backoff,
+	   (p.r).owner COLLATE "C" AS owner,
+	   (p.r).owner_missing AS owner_missing
   FROM (SELECT @extschema@.claim_consumers_source() AS r) AS p;
 COMMENT ON VIEW @extschema@.claim_consumers IS
 'consumers that were registered by consumer_create; others have the defaults';
@@ -506,3 +524,7 @@ COMMENT ON COLUMN @extschema@.claim_consumers.min_backoff IS
 'how long an event waits after its first attempt failed; doubled with each attempt';
 COMMENT ON COLUMN @extschema@.claim_consumers.max_backoff IS
 'the longest pause between two attempts';
+COMMENT ON COLUMN @extschema@.claim_consumers.owner IS
+'role that owns it: only its members may claim; null: any role of kind consumer';
+COMMENT ON COLUMN @extschema@.claim_consumers.owner_missing IS
+'the owner does not exist, so only superusers may claim until consumer_alter gives it another one';

@@ -72,6 +72,15 @@ idem_arg_uuid_event_id(FunctionCallInfo fcinfo, int argno)
 IdemStr
 idem_arg_consumer(FunctionCallInfo fcinfo, int argno)
 {
+	IdemStr		s = idem_arg_any_consumer(fcinfo, argno);
+
+	idem_consumer_check_access(s.data, s.len);
+	return s;
+}
+
+IdemStr
+idem_arg_any_consumer(FunctionCallInfo fcinfo, int argno)
+{
 	IdemStr		s = idem_arg_str(idem_get_text_arg(fcinfo, argno, "consumer",
 												   IDEM_MAX_NAME_BYTES));
 

@@ -42,8 +42,18 @@ extern IdemStr idem_arg_event_id(FunctionCallInfo fcinfo, int argno);
  */
 extern IdemStr idem_arg_uuid_event_id(FunctionCallInfo fcinfo, int argno);
 
-/* Get the consumer; the extension's own consumers are refused. */
+/*
+ * Get the consumer for which the current user claims: error 42501 if the consumer
+ * has an owner for whom the current user may not act.  The extension's own
+ * consumers are refused.  Call this before anything is locked or looked up.
+ */
 extern IdemStr idem_arg_consumer(FunctionCallInfo fcinfo, int argno);
+
+/*
+ * Get a consumer, whoever owns it: for functions of operators, who can change the
+ * owner, and for functions that look nothing up.
+ */
+extern IdemStr idem_arg_any_consumer(FunctionCallInfo fcinfo, int argno);
 
 /*
  * Get the wait in milliseconds, rounded up, so that the shortest wait is one.

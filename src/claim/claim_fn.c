@@ -45,6 +45,7 @@
 #include "claim/consumer.h"
 #include "claim/lease.h"
 #include "claim/lock.h"
+#include "claim/owner.h"
 #include "shared/args.h"
 #include "shared/digest.h"
 
@@ -180,7 +181,7 @@ forget_event(FunctionCallInfo fcinfo, IdemStr (*get) (FunctionCallInfo, int))
 
 	idem_prevent_read_only("forget_event()");
 	id = get(fcinfo, 0);
-	consumer = idem_arg_consumer(fcinfo, 1);
+	consumer = idem_arg_any_consumer(fcinfo, 1);
 
 	PG_RETURN_BOOL(idem_forget_event(id.data, id.len, consumer.data, consumer.len));
 }
@@ -373,7 +374,7 @@ idem_claims_import_fn(PG_FUNCTION_ARGS)
 	int			n;
 
 	idem_prevent_read_only("claims_import()");
-	consumer = idem_arg_consumer(fcinfo, 0);
+	consumer = idem_arg_any_consumer(fcinfo, 0);
 	items = idem_arg_event_ids(fcinfo, 1, &n);
 	PG_RETURN_INT64(idem_claims_import(items, n, consumer.data, consumer.len,
 									   PG_ARGISNULL(2) ? NULL : get_times(fcinfo, 2, n)));
@@ -412,7 +413,7 @@ static Datum
 lock_key(FunctionCallInfo fcinfo, IdemStr (*get) (FunctionCallInfo, int))
 {
 	IdemStr		id = get(fcinfo, 0);
-	IdemStr		consumer = idem_arg_consumer(fcinfo, 1);
+	IdemStr		consumer = idem_arg_any_consumer(fcinfo, 1);
 
 	PG_RETURN_INT64(compute_lock_key(id, consumer));
 }
@@ -462,7 +463,7 @@ Datum
 idem_verify_lock_key_fn(PG_FUNCTION_ARGS)
 {
 	IdemStr		id = get_any_id(fcinfo, 0);
-	IdemStr		consumer = idem_arg_consumer(fcinfo, 1);
+	IdemStr		consumer = idem_arg_any_consumer(fcinfo, 1);
 	bytea	   *digest = idem_digest_sha256(lock_key_input(id, consumer));
 	uint64		first;
 
@@ -503,7 +504,8 @@ is_same_consumer(HeapTuple before, HeapTuple after, TupleDesc desc)
 
 /*
  * Do claims of the consumer take other locks after the change of its row, or
- * keep locks that they gave back before?
+ * keep locks that they gave back before?  A change of the owner waits for nobody:
+ * the owner is asked for at each call, and a claim that was let in before stands.
  *
  * Claims in flight may have given their locks back.  The locks of a consumer
  * with foreign lockers must be held to the end, so a change to that waits for
@@ -549,5 +551,7 @@ idem_consumer_changes_fn(PG_FUNCTION_ARGS)
 		idem_consumer_change_locks();
 	else
 		idem_consumer_change_policy();
+	if (!TRIGGER_FIRED_BY_DELETE(trigger->tg_event))
+		result = idem_owner_localize(result, desc, TRIGGER_FIRED_BY_INSERT(trigger->tg_event));
 	return PointerGetDatum(result);
 }

@@ -52,6 +52,7 @@
 #include "utils/timestamp.h"
 
 #include "claim/consumer.h"
+#include "claim/owner.h"
 #include "claim/setting.h"
 #include "claim/state.h"
 #include "shared/args.h"
@@ -80,6 +81,8 @@ typedef struct KnownConsumer
 {
 	char		name[IDEM_MAX_NAME_BYTES + 1];
 	IdemConsumerPolicy policy;
+	bool		owned;
+	Oid			owner;			/* InvalidOid: the owner does not exist */
 } KnownConsumer;
 
 static HTAB *policies = NULL;
@@ -169,6 +172,16 @@ interval_column(HeapTuple tup, TupleDesc desc, int column)
 	return (int64) idem_interval_us(DatumGetIntervalP(heap_getattr(tup, column, desc, &isnull)));
 }
 
+/* Remember who owns a consumer. */
+static void
+remember_owner(KnownConsumer *known, HeapTuple tup, TupleDesc desc)
+{
+	IdemOwnerNote note = idem_owner_read(tup, desc);
+
+	known->owned = note.role != NULL;
+	known->owner = known->owned ? idem_owner_role(&note) : InvalidOid;
+}
+
 /* Enter a consumer.  A name that is longer than a claim's may be is left out. */
 static void
 remember_policy(HeapTuple tup, TupleDesc desc)
@@ -193,6 +206,7 @@ remember_policy(HeapTuple tup, TupleDesc desc)
 		DatumGetInt32(heap_getattr(tup, IDEM_CONSUMERS_MAX_ATTEMPTS, desc, &isnull));
 	retention = heap_getattr(tup, IDEM_CONSUMERS_RETENTION, desc, &isnull);
 	known->policy.retention = isnull ? -1 : retention_seconds(DatumGetIntervalP(retention));
+	remember_owner(known, tup, desc);
 }
 
 /*
@@ -247,11 +261,34 @@ idem_consumers_oid(void)
 	return idem_relref_oid(&consumers);
 }
 
+/*
+ * The entry of a consumer as of now, until the next call; NULL if the consumer is
+ * not registered, or is the extension's own.
+ */
+static const KnownConsumer *
+find_known(const char *consumer, int len)
+{
+	char		key[IDEM_MAX_NAME_BYTES + 1];
+
+	if (consumer[0] == '@')
+		return NULL;
+
+	/*
+	 * A transaction that has the store's locks already takes no lock that
+	 * would bring the invalidations of others.
+	 */
+	AcceptInvalidationMessages();
+	if (policies_read_at != invalidations)
+		read_policies();
+	if (hash_get_num_entries(policies) == 0 || len > IDEM_MAX_NAME_BYTES)
+		return NULL;
+	return hash_search(policies, name_key(key, consumer, len), HASH_FIND, NULL);
+}
+
 IdemConsumerPolicy
 idem_consumer_policy(const char *consumer, int len)
 {
-	char		key[IDEM_MAX_NAME_BYTES + 1];
-	const KnownConsumer *known = NULL;
+	const KnownConsumer *known = find_known(consumer, len);
 	IdemConsumerPolicy unregistered = {
 		.retention = -1,
 		.lease_duration = DEFAULT_LEASE_DURATION,
@@ -262,17 +299,33 @@ idem_consumer_policy(const char *consumer, int len)
 
 	if (consumer[0] == '@')
 		return own;
-
-	/*
-	 * A transaction that has the store's locks already takes no lock that
-	 * would bring the invalidations of others.
-	 */
-	AcceptInvalidationMessages();
-	if (policies_read_at != invalidations)
-		read_policies();
-	if (hash_get_num_entries(policies) > 0 && len <= IDEM_MAX_NAME_BYTES)
-		known = hash_search(policies, name_key(key, consumer, len), HASH_FIND, NULL);
 	return finish_policy(known != NULL ? known->policy : unregistered);
+}
+
+bool
+idem_consumer_is_accessible(const char *consumer, int len)
+{
+	const KnownConsumer *known = find_known(consumer, len);
+
+	return known == NULL || !known->owned || idem_owner_allows(known->owner);
+}
+
+void
+idem_consumer_check_access(const char *consumer, int len)
+{
+	const KnownConsumer *known = find_known(consumer, len);
+
+	if (known == NULL || !known->owned || idem_owner_allows(known->owner))
+		return;
+	ereport(ERROR,
+			(errcode(ERRCODE_INSUFFICIENT_PRIVILEGE),
+			 errmsg("permission denied for consumer \"%s\"", pnstrdup(consumer, len)),
+			 idem_owner_exists(known->owner) ?
+			 errdetail("The current user has not the privileges of the role that owns the consumer.") :
+			 errdetail("The role that owned the consumer does not exist."),
+			 idem_owner_exists(known->owner) ?
+			 errhint("Act as a member of that role, or use another consumer; an operator sees the owner in claim_consumers.") :
+			 errhint("An operator gives the consumer another owner, or none, with consumer_alter(owner => ...).")));
 }
 
 void

@@ -28,6 +28,9 @@
 #define IDEM_CONSUMERS_MAX_ATTEMPTS		8
 #define IDEM_CONSUMERS_MIN_BACKOFF		9
 #define IDEM_CONSUMERS_MAX_BACKOFF		10
+#define IDEM_CONSUMERS_OWNER			11
+#define IDEM_CONSUMERS_OWNER_OID		12
+#define IDEM_CONSUMERS_OWNER_CLUSTER	13
 
 /* OID of that table, which is not locked. */
 extern Oid	idem_consumers_oid(void);
@@ -61,6 +64,19 @@ extern double idem_interval_us(const Interval *interval);
  * private_locks stays true or false as long as the caller keeps that lock.
  */
 extern IdemConsumerPolicy idem_consumer_policy(const char *consumer, int len);
+
+/*
+ * May the current user claim for the consumer?  Yes if the consumer has no owner,
+ * if the current user has the privileges of its owner, and for a superuser.
+ */
+extern bool idem_consumer_is_accessible(const char *consumer, int len);
+
+/*
+ * Error 42501 unless the current user may claim for the consumer.  Every function
+ * that consumers call for an event calls this before it takes a lock, opens the
+ * store or looks for the event.  The message is the same whatever became of events.
+ */
+extern void idem_consumer_check_access(const char *consumer, int len);
 
 /*
  * The class of a registered retention (store/retention.h); NULL: of the default

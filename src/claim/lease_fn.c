@@ -292,7 +292,7 @@ redrive(FunctionCallInfo fcinfo, const char *function, bool discard)
 	int			n = -1;
 
 	idem_prevent_read_only(function);
-	consumer = idem_arg_consumer(fcinfo, 0);
+	consumer = idem_arg_any_consumer(fcinfo, 0);
 	if (!PG_ARGISNULL(1))
 		items = idem_arg_event_ids(fcinfo, 1, &n);
 	if (!PG_ARGISNULL(2))

@@ -14,12 +14,15 @@
  */
 #include "postgres.h"
 
+#include "access/htup_details.h"
 #include "executor/tuptable.h"
 #include "fmgr.h"
+#include "miscadmin.h"
 #include "utils/builtins.h"
 
 #include "compat.h"
 #include "claim/consumer.h"
+#include "claim/owner.h"
 #include "shared/rows.h"
 #include "store/retention.h"
 #include "store/store.h"
@@ -54,6 +57,8 @@ enum
 	SHOWN_MAX_ATTEMPTS,
 	SHOWN_MIN_BACKOFF,
 	SHOWN_MAX_BACKOFF,
+	SHOWN_OWNER,
+	SHOWN_OWNER_MISSING,
 	SHOWN_COLUMNS
 };
 
@@ -62,6 +67,29 @@ static void
 copy_column(TupleTableSlot *slot, int column, int shown, Datum *values, bool *nulls)
 {
 	values[shown] = slot_getattr(slot, column, &nulls[shown]);
+}
+
+/* Show the owner by its present name, or by its last one if it does not exist. */
+static void
+show_owner(TupleTableSlot *slot, Datum *values, bool *nulls)
+{
+	bool		shouldfree;
+	HeapTuple	row = ExecFetchSlotHeapTuple(slot, false, &shouldfree);
+	IdemOwnerNote note = idem_owner_read(row, slot->tts_tupleDescriptor);
+	Oid			role;
+	const char *name;
+
+	if (shouldfree)
+		heap_freetuple(row);
+	nulls[SHOWN_OWNER_MISSING] = false;
+	values[SHOWN_OWNER_MISSING] = BoolGetDatum(false);
+	if (note.role == NULL)
+		return;
+	role = idem_owner_role(&note);
+	name = OidIsValid(role) ? GetUserNameFromId(role, true) : NULL;
+	values[SHOWN_OWNER] = CStringGetTextDatum(name != NULL ? name : note.role);
+	nulls[SHOWN_OWNER] = false;
+	values[SHOWN_OWNER_MISSING] = BoolGetDatum(name == NULL);
 }
 
 /* Fill in a consumer as claim_consumers shows it (callback of IdemRowSource). */
@@ -85,6 +113,7 @@ show_consumer(TupleTableSlot *slot, Datum *values, bool *nulls, void *arg)
 								DatumGetIntervalP(values[SHOWN_RETENTION]));
 	values[SHOWN_CLASS] = CStringGetTextDatum(idem_retention_name(class));
 	nulls[SHOWN_CLASS] = false;
+	show_owner(slot, values, nulls);
 	return true;
 }
 
