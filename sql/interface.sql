@@ -51,11 +51,6 @@ INSERT INTO later (call, argument, value)
 SELECT c, a, v FROM (VALUES (1, $$relay_create('new', 'nul'$$), (2, $$relay_alter('r', batch_events => 7$$)) AS c (m, c),
 	(VALUES (1, 'event_types', $$'{t}'$$), (2, 'event_types', $$'{}'$$), (3, 'filter', $$'true'$$), (4, 'transform', $$'payload'$$),
 	 (5, 'max_rate', '0.5'), (6, 'max_in_flight', '1')) AS a (n, a, v) ORDER BY m, n;
-INSERT INTO later (call, argument, value)
-SELECT c, a, v
-  FROM (VALUES (1, $$consumer_create('new'$$), (2, $$consumer_alter('old', keep_ids => true$$)) AS c (m, c),
-	(VALUES (1, 'owner', 'CURRENT_USER::text::regrole')) AS a (n, a, v) ORDER BY m, n;
-INSERT INTO later (call, argument, value) VALUES ($$consumer_create('new'$$, 'owner', $$'-'$$);
 SELECT substring(call from '^\w+') || '(' || argument || ' => ' || value || ')' AS call, t.state, t.message
   FROM later, try(call || ', ' || argument || ' => ' || value || ')') t ORDER BY ord;
 SELECT DISTINCT argument, t.hint

@@ -34,6 +34,9 @@ BEGIN
 				HINT = 'Call it for each partition of a partitioned table; copy other relations into a table first.';
 	END IF;
 
+	-- Nothing to claim: fails unless the caller may claim for the consumer.
+	PERFORM @extschema@.claim_events('{}', claims_backfill.consumer);
+
 	remembered := 0;
 	LOOP
 		PERFORM pg_catalog.set_config('search_path', 'pg_catalog, pg_temp', true);

@@ -7,7 +7,11 @@
  * which the role has that OID.  In that cluster the OID decides: a role that was
  * renamed is still the owner, and a new role with the former name is not.  A role
  * that was dropped leaves a consumer whose owner does not exist.  Only superusers
- * use such a consumer, until an operator gives it another owner.
+ * claim for such a consumer, until an operator gives it another owner.
+ *
+ * Each change of the row notes the owner anew: its present name, which the next
+ * dump names, or that the role does not exist.  What was noted as missing stays so,
+ * even if the OID is given to another role when OIDs have wrapped around.
  *
  * A dump brings the row to another cluster, where the OID may be another role's.
  * The trigger of the table looks the name up when the row arrives, and notes the
@@ -92,20 +96,38 @@ idem_owner_read(HeapTuple row, TupleDesc desc)
 	return note;
 }
 
+/*
+ * The role that a row which is about to be stored names.  A row of consumer_create
+ * or consumer_alter has the OID of this cluster, and no cluster yet.
+ */
+static Oid
+role_of_new_row(const IdemOwnerNote *note, bool added)
+{
+	if (note->cluster == IDEM_OWNER_CLUSTER_UNNOTED)
+		return note->oid;
+	if (added && !is_from_here(note))
+		return get_role_oid(note->role, true);
+	return idem_owner_role(note);
+}
+
 HeapTuple
 idem_owner_localize(HeapTuple row, TupleDesc desc, bool added)
 {
-	int			columns[2] = {IDEM_CONSUMERS_OWNER_OID, IDEM_CONSUMERS_OWNER_CLUSTER};
-	bool		nulls[2] = {false, false};
-	Datum		values[2];
+	int			columns[3] = {
+		IDEM_CONSUMERS_OWNER, IDEM_CONSUMERS_OWNER_OID, IDEM_CONSUMERS_OWNER_CLUSTER
+	};
+	bool		nulls[3] = {false, false, false};
+	Datum		values[3];
 	IdemOwnerNote note = idem_owner_read(row, desc);
-	Oid			role = note.oid;
+	const char *name;
+	Oid			role;
 
-	if (note.role == NULL || is_from_here(&note))
+	if (note.role == NULL)
 		return row;
-	if (note.cluster != IDEM_OWNER_CLUSTER_UNNOTED)
-		role = added ? get_role_oid(note.role, true) : idem_owner_role(&note);
-	values[0] = ObjectIdGetDatum(role);
-	values[1] = Int64GetDatum((int64) GetSystemIdentifier());
-	return heap_modify_tuple_by_cols(row, desc, 2, columns, values, nulls);
+	role = role_of_new_row(&note, added);
+	name = OidIsValid(role) ? GetUserNameFromId(role, true) : NULL;
+	values[0] = CStringGetTextDatum(name != NULL ? name : note.role);
+	values[1] = ObjectIdGetDatum(name != NULL ? role : InvalidOid);
+	values[2] = Int64GetDatum((int64) GetSystemIdentifier());
+	return heap_modify_tuple_by_cols(row, desc, 3, columns, values, nulls);
 }

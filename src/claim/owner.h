@@ -50,8 +50,9 @@ extern bool idem_owner_allows(Oid owner);
 
 /*
  * For the trigger of the table of consumers: the row as it is to be stored, with
- * the owner's OID in this cluster.  If the row notes no cluster, its OID is of this
- * cluster.  added: a new row from another cluster goes by the name of its owner.
+ * the owner's present name, and its OID in this cluster.  If the row notes no
+ * cluster, its OID is of this cluster.  added: a new row from another cluster goes
+ * by the name of its owner.
  */
 extern HeapTuple idem_owner_localize(HeapTuple row, TupleDesc desc, bool added);
 
