@@ -110,6 +110,41 @@ foreach my $query ('SELECT * FROM idempotency.processed_events', 'SELECT * FROM 
 	IdemAttack::refused($node, 'mallory', $query, qr/permission denied/);
 }
 
+# A consumer with an owner: nothing of it is the attacker's to learn, lock, fill or stop
+$node->safe_psql('postgres', <<'END');
+CREATE ROLE treasury LOGIN;
+SELECT idempotency.grant_role('consumer', 'treasury');
+SELECT idempotency.consumer_create('safe', owner => 'treasury', private_locks => true);
+END
+IdemAttack::sql($node, 'treasury', q{SELECT idempotency.claim_event('paid', 'safe'), idempotency.complete_event('paid', 'safe', '"s3cret"')});
+my $token = IdemAttack::sql($node, 'treasury', q{SELECT token FROM idempotency.lease_event('leased', 'safe', '1 h', 's3cret holder')});
+my $thief = IdemAttack::session($node, 'mallory');
+foreach my $id ('paid', 'leased', 'open', 'never')
+{
+	foreach my $call ("claim_event('$id', 'safe', wait => '1 h')", "claim_events('{$id}', 'safe')", "complete_event('$id', 'safe')",
+		"complete_event('$id', 'safe', token => $token)", "complete_events('{$id}', 'safe')", "release_event('$id', 'safe')",
+		"event_result('$id', 'safe')", "event_status('$id', 'safe')", "lease_event('$id', 'safe', wait => '1 h')", "lease_events('{$id}', 'safe')",
+		"extend_lease('$id', $token, 'safe')", "assert_lease('$id', $token, 'safe')", "release_lease('$id', $token, 'safe', park => true)")
+	{
+		IdemAttack::refused($node, 'mallory', "SELECT idempotency.$call", qr/ERROR:  permission denied for consumer "safe"\n/, $call);
+	}
+	$thief->query("SELECT pg_advisory_lock(idempotency.lock_key('$id', 'safe'))");
+}
+IdemAttack::refused($node, 'mallory', $_, qr/permission denied for consumer "safe"|needs a claim or an asserted lease for consumer "safe"/, $_) foreach
+  q{CREATE TEMPORARY TABLE ids AS SELECT 'paid' AS id; CALL idempotency.claims_backfill('ids', 'id', 'safe')},
+  q{CREATE TEMPORARY TABLE guarded (id text); CREATE TRIGGER g BEFORE INSERT ON guarded FOR EACH ROW EXECUTE FUNCTION idempotency.lease_guard('safe', 'id');
+	INSERT INTO guarded VALUES ('leased')};
+is(IdemAttack::sql($node, 'treasury', <<"END"), "claimed\ncompleted\nt", 'the owner claims, and its lease stands');
+SET statement_timeout = '${PostgreSQL::Test::Utils::timeout_default}s';
+BEGIN;
+SELECT idempotency.claim_event('open', 'safe');
+SELECT status FROM idempotency.event_status('paid', 'safe');
+SELECT idempotency.extend_lease('leased', $token, 'safe') > now();
+ROLLBACK;
+END
+$thief->query('SELECT pg_advisory_unlock_all()');
+$thief->quit;
+
 IdemAttack::alive($node, 'after all that a consumer tried');
 $node->stop;
 done_testing();
