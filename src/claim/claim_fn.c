@@ -3,11 +3,11 @@
  * claim_fn.c
  *		Claims for SQL: arguments in, verdicts out.
  *
- * Arguments are checked before the first lock is taken.  Before that,
- * functions that write refuse a standby, a read-only transaction and a
- * parallel worker.  claim_events makes all of its claims in the first call.
- * So a cursor that fetches one row, or is closed early, has claimed all
- * events.
+ * Arguments are checked before the first lock is taken, and the caller's right to
+ * use the consumer with them.  Before that, functions that write refuse a standby,
+ * a read-only transaction and a parallel worker.  claim_events makes all of its
+ * claims in the first call.  So a cursor that fetches one row, or is closed early,
+ * has claimed all events.
  *
  * Copyright (c) 2026, the idempotency developers
  *

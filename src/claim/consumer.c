@@ -19,12 +19,16 @@
  * the store's lock at the latest; claims that run beside another change may
  * still go by what was before.
  *
+ * A consumer may have an owner (owner.c).  Who may use the consumer is asked for at
+ * each call, before the store's lock; so a change of the owner need not wait for
+ * claims in flight.
+ *
  * LOCKING: a look-up takes AccessShareLock on the table of consumers and its
  * index.  A change takes RowExclusiveLock on the table of consumers, then the
  * store's lock against all writers, and keeps both as long as the change
  * stands.
  *
- * MEMORY: what is remembered, one entry of 300 bytes for each registered
+ * MEMORY: what is remembered, one entry of 320 bytes for each registered
  * consumer.
  *
  * Copyright (c) 2026, the idempotency developers
