@@ -50,6 +50,13 @@ INSERT INTO calls (call) VALUES
 	($$SELECT assert_lease('%s'::uuid, 1, 'owned')$$),
 	($$SELECT release_lease('%s', 1, 'owned')$$),
 	($$SELECT release_lease('%s'::uuid, 1, 'owned')$$),
+	($$SELECT claim_request('%s', 'scope', consumer => 'owned')$$),
+	($$SELECT claim_request('%s', 'scope', 'fingerprint', 'owned', lease => '1 min', wait => '1 h')$$),
+	($$SELECT advance_request('%s', 'scope', 1, 'point', 'owned')$$),
+	($$SELECT complete_request('%s', 'scope', 200, consumer => 'owned')$$),
+	($$SELECT complete_request('%s', 'scope', 200, consumer => 'owned', token => 1)$$),
+	($$SELECT fail_request('%s', 'scope', 'error', 'owned')$$),
+	($$SELECT release_request('%s', 'scope', 'owned')$$),
 	($$CALL claims_backfill('public.source', 'id', 'owned')$$);
 UPDATE calls SET call = regexp_replace(call, '^(SELECT|CALL) ', '\1 idempotency.');
 GRANT SELECT ON calls TO PUBLIC;
@@ -70,7 +77,10 @@ SELECT consumer, owner, owner_missing FROM idempotency.claim_consumers;
 SET ROLE regress_owner_member;
 SELECT idempotency.claim_event(id, 'owned'), idempotency.complete_event(id, 'owned', '{"secret": 1}')
   FROM events WHERE name = 'completed';
+SELECT r.result, idempotency.complete_request(id, 'scope', 200, body => 'secret', consumer => 'owned')
+  FROM events, idempotency.claim_request(id, 'scope', consumer => 'owned') r WHERE name = 'completed';
 SELECT result FROM events, idempotency.lease_event(id, 'owned', '1 h') WHERE name = 'leased';
+SELECT result FROM events, idempotency.claim_request(id, 'scope', consumer => 'owned', lease => '1 h') WHERE name = 'leased';
 SELECT l.result, idempotency.release_lease(id, l.token, 'owned', error => 'secret', park => true)
   FROM events, idempotency.lease_event(id, 'owned') l WHERE name = 'dead';
 SET idempotency.uncompleted_claims = keep;

@@ -119,12 +119,15 @@ END
 IdemAttack::sql($node, 'treasury', q{SELECT idempotency.claim_event('paid', 'safe'), idempotency.complete_event('paid', 'safe', '"s3cret"')});
 my $token = IdemAttack::sql($node, 'treasury', q{SELECT token FROM idempotency.lease_event('leased', 'safe', '1 h', 's3cret holder')});
 my $thief = IdemAttack::session($node, 'mallory');
-foreach my $id ('paid', 'leased', 'open', 'never')
+foreach my $id ('paid', 'leased', 'open')
 {
 	foreach my $call ("claim_event('$id', 'safe', wait => '1 h')", "claim_events('{$id}', 'safe')", "complete_event('$id', 'safe')",
 		"complete_event('$id', 'safe', token => $token)", "complete_events('{$id}', 'safe')", "release_event('$id', 'safe')",
 		"event_result('$id', 'safe')", "event_status('$id', 'safe')", "lease_event('$id', 'safe', wait => '1 h')", "lease_events('{$id}', 'safe')",
-		"extend_lease('$id', $token, 'safe')", "assert_lease('$id', $token, 'safe')", "release_lease('$id', $token, 'safe', park => true)")
+		"extend_lease('$id', $token, 'safe')", "assert_lease('$id', $token, 'safe')", "release_lease('$id', $token, 'safe', park => true)",
+		"claim_request('$id', 's', consumer => 'safe', wait => '1 h')", "advance_request('$id', 's', $token, 'point', 'safe')",
+		"complete_request('$id', 's', 200, consumer => 'safe', token => $token)", "fail_request('$id', 's', 'error', 'safe', $token)",
+		"release_request('$id', 's', 'safe', $token)")
 	{
 		IdemAttack::refused($node, 'mallory', "SELECT idempotency.$call", qr/ERROR:  permission denied for consumer "safe"\n/, $call);
 	}
