@@ -36,8 +36,8 @@ my $rows = q{SELECT consumer, event_id, status, claimed_at, completed_at, result
 	FROM idempotency.processed_events ORDER BY 1, 2};
 is($node->safe_psql('restored', $rows), $node->safe_psql('postgres', $rows), 'the same rows');
 is( $node->safe_psql('restored', 'TABLE idempotency.claim_consumers'),
-	"migrating|t|f||for ever|f|f|00:00:30|0|00:00:01|00:05:00\n"
-	  . "private|f|t|1 day|day|t|t|00:00:05|3|00:00:02|01:00:00",
+	"migrating|t|f||for ever|f|f|00:00:30|0|00:00:01|00:05:00||f\n"
+	  . "private|f|t|1 day|day|t|t|00:00:05|3|00:00:02|01:00:00||f",
 	'the same consumers');
 is( $node->safe_psql('restored', <<'END'),
 SET ROLE claimer;
