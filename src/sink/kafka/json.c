@@ -43,27 +43,52 @@ ksink_text_puts(KSinkText *t, const char *s)
 	ksink_text_add(t, s, strlen(s));
 }
 
+/*
+ * Add the escape of the character at s, if it has one, by the rules of Jackson: Kafka
+ * Connect's JsonConverter writes keys by them, and a key with other bytes goes to
+ * another partition.  Returns how many bytes of s the escape stands for, or 0.
+ */
+static size_t
+add_escape(KSinkText *t, const unsigned char *s, size_t len)
+{
+	static const char meant[] = "\"\\\b\f\n\r\t";
+	static const char names[] = "\"\\bfnrt";
+	const char *found = s[0] != '\0' ? strchr(meant, s[0]) : NULL;
+	char		escape[16];
+	size_t		taken = 1;
+
+	if (found != NULL)
+		snprintf(escape, sizeof(escape), "\\%c", names[found - meant]);
+	else if (s[0] < 0x20)
+		snprintf(escape, sizeof(escape), "\\u%04X", s[0]);
+	else if (s[0] >= 0xF0 && len >= 4)
+	{
+		unsigned	c = ((s[0] & 0x07u) << 18 | (s[1] & 0x3Fu) << 12 | (s[2] & 0x3Fu) << 6 | (s[3] & 0x3Fu)) - 0x10000;
+
+		snprintf(escape, sizeof(escape), "\\u%04X\\u%04X", 0xD800 + (c >> 10 & 0x3FF), 0xDC00 + (c & 0x3FF));
+		taken = 4;
+	}
+	else
+		return 0;
+	ksink_text_puts(t, escape);
+	return taken;
+}
+
 void
 ksink_text_add_json(KSinkText *t, const void *data, size_t len)
 {
 	const unsigned char *s = data;
-	char		escape[8];
+	size_t		taken;
 
 	ksink_text_puts(t, "\"");
-	for (size_t i = 0; i < len; i++)
+	for (size_t i = 0; i < len; i += taken)
 	{
-		if (s[i] == '"' || s[i] == '\\')
+		taken = add_escape(t, s + i, len - i);
+		if (taken == 0)
 		{
-			snprintf(escape, sizeof(escape), "\\%c", s[i]);
-			ksink_text_puts(t, escape);
-		}
-		else if (s[i] < 0x20)
-		{
-			snprintf(escape, sizeof(escape), "\\u%04x", s[i]);
-			ksink_text_puts(t, escape);
-		}
-		else
 			ksink_text_add(t, s + i, 1);
+			taken = 1;
+		}
 	}
 	ksink_text_puts(t, "\"");
 }

@@ -32,8 +32,11 @@ def test_debezium():
 
 
 def test_json_key():
-    [r] = deliver([{"key": 'A"7'}], key_format="json")
-    assert r["key"] == b'"A\\"7"' and r["json"][0] == b'A"7', r
+    """Escaped as Connect's JsonConverter does it: other bytes would go to another partition."""
+    for key, written in (('A"7', b'"A\\"7"'), ("é/\x7f😀", '"é/\x7f\\uD83D\\uDE00"'.encode()),
+                         ("\\\b\t\n\f\r\x01\x1f", rb'"\\\b\t\n\f\r\u0001\u001F"')):
+        [r] = deliver([{"key": key}], key_format="json")
+        assert r["key"] == written and r["json"][0] == key.encode(), r
 
 
 def test_bytes_and_tombstones():
