@@ -1,16 +1,24 @@
 #!/bin/bash
-# Fetch a Kafka broker with its tools from Maven Central, and print the directory with
-# its jars.
+# Fetch a Kafka broker with its tools, or Debezium's connector, from Maven Central, and
+# print the directory with its jars.
 #
-#	kafka.sh
+#	kafka.sh [broker|debezium]
 #
-# The versions are in test/sink/kafka/pom.xml.  The jars, 54 MB, are kept in
-# ${IDEMPOTENCY_KAFKA_CACHE:-$HOME/.cache/idempotency-kafka}, in a directory that is
-# named after the pom, and are fetched once.  Needs Maven and Java 17.
+# The versions are in test/sink/kafka/pom.xml and test/sink/kafka/debezium/pom.xml.  The
+# jars, 54 MB and 8 MB, are kept in
+# ${IDEMPOTENCY_KAFKA_CACHE:-$HOME/.cache/idempotency-kafka}, in directories that are
+# named after the poms, and are fetched once.  Needs Maven and Java 17.
 set -euo pipefail
 cd "$(dirname "$0")/../.."
 
-pom=test/sink/kafka/pom.xml
+case ${1:-broker} in
+	broker) pom=test/sink/kafka/pom.xml ;;
+	debezium) pom=test/sink/kafka/debezium/pom.xml ;;
+	*)
+		echo "usage: kafka.sh [broker|debezium]" >&2
+		exit 2
+		;;
+esac
 cache=${IDEMPOTENCY_KAFKA_CACHE:-$HOME/.cache/idempotency-kafka}
 jars=$cache/$(sha256sum "$pom" | cut -c 1-16)
 

@@ -126,6 +126,7 @@ need_sink()
 	need_build
 	need_cmd python3 python3
 	need_cmd openssl openssl
+	need_cmd curl curl
 	need_cmd setpriv util-linux
 	# pgbouncer is in a directory that only root's PATH has
 	[ -x /usr/sbin/pgbouncer ] || need_cmd pgbouncer pgbouncer
@@ -205,6 +206,7 @@ need_kafka()
 	need_cmd javac default-jdk-headless
 	need_cmd mvn maven
 	need_cmd openssl openssl
+	need_cmd curl curl
 	need_cmd sha256sum coreutils
 	[ -s /etc/ssl/certs/ca-certificates.crt ] || missing+=(ca-certificates)
 }

@@ -15,6 +15,7 @@ EVENTS = 10000
 KEYS = 50
 BINDIR = subprocess.check_output([os.environ.get("PG_CONFIG", "pg_config"), "--bindir"], text=True).strip()
 SERVER_SH = TOP / "test/setup/server.sh"
+TOOLS = {"kafka-topics": "TopicCommand", "kafka-acls": "AclCommand", "kafka-console-consumer": "consumer.ConsoleConsumer"}
 # Some transactions are rolled back.
 SCHEMA = """
 CREATE TABLE counter (key int PRIMARY KEY, n int NOT NULL);
@@ -64,17 +65,19 @@ class Source:
         except Exception:       # noqa: whatever the server's crash raises
             return None
 
-    def setup(self, text):
-        """Run the commands that sink_setup prints, with the broker's own tools."""
+    def shell(self, text):
+        """Run commands with the broker's own tools; what they print."""
         tools = self.dir / "tools"
-        tools.mkdir(exist_ok=True)
-        for name, main in (("kafka-topics.sh", "TopicCommand"), ("kafka-acls.sh", "AclCommand")):
-            (tools / name).write_text("#!/bin/sh\nexec " + " ".join(JAVA) +
-                                      f" -cp '{jars()}/*' org.apache.kafka.tools.{main} \"$@\"\n")
-            (tools / name).chmod(0o755)
+        if not tools.exists():
+            tools.mkdir()
+            for name, main in TOOLS.items():
+                (tools / f"{name}.sh").write_text("#!/bin/sh\nexec " + " ".join(JAVA) +
+                                                  f" -cp '{jars()}/*' org.apache.kafka.tools.{main} \"$@\"\n")
+                (tools / f"{name}.sh").chmod(0o755)
         done = subprocess.run(["sh", "-e"], input=text, text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
                               env={**os.environ, "PATH": f"{tools}:{os.environ['PATH']}"})
         assert done.returncode == 0, done.stdout
+        return done.stdout
 
     def stop(self):
         subprocess.run([SERVER_SH, "stop", self.dir], check=True, stdout=subprocess.DEVNULL)
@@ -129,7 +132,7 @@ def test_relay_survives_kills():
         source.sql(f"CREATE SERVER shop FOREIGN DATA WRAPPER idempotency_kafka OPTIONS (brokers '{b.address}',"
                    " timeout '5000', transaction_timeout '5000')")
         source.sql("CREATE USER MAPPING FOR CURRENT_USER SERVER shop")
-        source.setup(source.sql("SELECT idempotency.sink_setup('shop', 'orders')"))
+        source.shell(source.sql("SELECT idempotency.sink_setup('shop', 'orders')"))
         described = b.ask("describe", "idempotency.position.orders")
         assert "cleanup.policy=compact" in described and "partitions=1" in described, described
         b.topic("outbox.event.order", 3)
