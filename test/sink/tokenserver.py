@@ -2,19 +2,54 @@
 import base64
 import contextlib
 import json
+import pathlib
 import socket
 import ssl
 import struct
+import subprocess
 import threading
 import time
 import urllib.parse
 
 
+def base64url(data):
+    return base64.urlsafe_b64encode(data).decode().rstrip("=")
+
+
+def unsigned(header, subject="relay", life=3600, **claims):
+    """Header and claims of an access token; the claims are as of now."""
+    now = time.time()
+    return ".".join(base64url(json.dumps(p).encode()) for p in (header, {"sub": subject, "iat": now, "exp": now + life, **claims}))
+
+
 def token(subject="relay", life=3600, **claims):
     """An access token that is not signed, as Kafka's default validator takes it."""
-    now = time.time()
-    parts = ({"alg": "none"}, {"sub": subject, "iat": now, "exp": now + life, **claims})
-    return ".".join(base64.urlsafe_b64encode(json.dumps(p).encode()).decode().rstrip("=") for p in parts) + "."
+    return unsigned({"alg": "none"}, subject, life, **claims) + "."
+
+
+class Signer:
+    """Signs access tokens by RS256, with a key of its own in a directory."""
+
+    def __init__(self, directory, kid="key-1"):
+        self.kid = kid
+        self.key = pathlib.Path(directory) / f"{kid}.pem"
+        self._openssl("genrsa", "-out", self.key, "2048")
+
+    @staticmethod
+    def _openssl(*args, **kwargs):
+        return subprocess.run(["openssl", *args], check=True, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, **kwargs).stdout
+
+    def sign(self, text):
+        return f"{text}.{base64url(self._openssl('dgst', '-sha256', '-sign', self.key, input=text.encode()))}"
+
+    def token(self, *args, **claims):
+        return self.sign(unsigned({"alg": "RS256", "kid": self.kid}, *args, **claims))
+
+    def jwks(self):
+        """The document by which brokers know the key."""
+        modulus = self._openssl("rsa", "-in", self.key, "-noout", "-modulus").decode().strip().partition("=")[2]
+        return json.dumps({"keys": [{"kty": "RSA", "use": "sig", "alg": "RS256", "kid": self.kid, "e": "AQAB",
+                                     "n": base64url(bytes.fromhex(modulus))}]})
 
 
 def http(status, body=b"", *headers):

@@ -1,6 +1,7 @@
 """A relay from PostgreSQL: every event once and in the order of its key, whatever is killed."""
 import os
 import pathlib
+import shutil
 import signal
 import subprocess
 import tempfile
@@ -78,6 +79,26 @@ class Source:
                               env={**os.environ, "PATH": f"{tools}:{os.environ['PATH']}"})
         assert done.returncode == 0, done.stdout
         return done.stdout
+
+    def copy(self, path, text=None):
+        """A file that the server's user alone can read, with the text or with what is in the file of that path."""
+        there = self.dir / "data" / path.name
+        there.write_text(path.read_text() if text is None else text)
+        shutil.chown(there, *(getattr((self.dir / "data").stat(), f"st_{which}") for which in ("uid", "gid")))
+        there.chmod(0o600)
+        return there
+
+    def configure(self, **settings):
+        for name, value in settings.items():
+            self.sql(f"ALTER SYSTEM SET {name} = '{value}'")
+        self.sql("SELECT pg_reload_conf()")
+
+    def log(self):
+        return (self.dir / "log/server.log").read_text(errors="replace")
+
+    def end_program(self):
+        pid = self.sql("SELECT sink_pid FROM idempotency.stat_relay")
+        os.kill(int(pid), signal.SIGKILL)
 
     def stop(self):
         subprocess.run([SERVER_SH, "stop", self.dir], check=True, stdout=subprocess.DEVNULL)

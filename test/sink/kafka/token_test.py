@@ -1,15 +1,24 @@
 """Logins by OAUTHBEARER: a token server of the test's own, and brokers that judge its tokens.
 
-The brokers' validator is Kafka's own for tokens without a signature: it checks their times, subject and scope.  What the
-program makes of token servers that fail or lie stands in test/sink/kafka_token_test.py.
+The brokers that the tests share have Kafka's validator for tokens without a signature: it checks times, subject and scope.
+signed() has brokers with Kafka's validator for signed tokens.  What the program makes of token servers that fail or lie
+stands in test/sink/kafka_token_test.py.
 """
+import base64
+import contextlib
+import json
+import pathlib
+import tempfile
 import time
 
-from kafka.broker import Broker
+from kafka.broker import JAVA, Broker
+from kafka.relay_test import Source, check
 from kafka.target import Target, commits, failed, until
-from tokenserver import TokenServer, grant, http, token
+from tokenserver import Signer, TokenServer, base64url, grant, http, token, unsigned
 
 SCOPE = "kafka.write"
+ISSUER, AUDIENCE = "https://idp.example.org", "kafka"
+HANDLER = "org.apache.kafka.common.security.oauthbearer.OAuthBearerValidatorCallbackHandler"
 
 
 class Giver(TokenServer):
@@ -162,3 +171,141 @@ def test_secret_withdrawn_under_way():
         w.close()
         f = t.refused(**oauth(t, server))
         assert f["outcome"] == "rejected" and "invalid_client" in f["message"], f
+
+
+@contextlib.contextmanager
+def signed():
+    """A broker that wants tokens signed by the signer, and the signer."""
+    with tempfile.TemporaryDirectory(prefix="idem-kafka-keys.") as directory:
+        signer = Signer(directory)
+        keys = pathlib.Path(directory) / "jwks.json"
+        keys.write_text(signer.jwks())
+        keys.parent.chmod(0o755)
+        prefix = "listener_name_sasl_oauthbearer_sasl_"
+        b = Broker(launcher=[*JAVA, f"-Dorg.apache.kafka.sasl.oauthbearer.allowed.urls={keys.as_uri()}"],
+                   **{prefix + "server_callback_handler_class": HANDLER, prefix + "oauthbearer_jwks_endpoint_url": keys.as_uri(),
+                      prefix + "oauthbearer_expected_audience": AUDIENCE, prefix + "oauthbearer_expected_issuer": ISSUER})
+        try:
+            yield b, signer
+        finally:
+            b.remove()
+
+
+def test_signed_tokens():
+    """The brokers take a token that is signed, and no other: each refusal is the login's, and the next start can be good."""
+    with signed() as (b, signer), tempfile.TemporaryDirectory(prefix="idem-kafka-keys.") as directory:
+        t = target(b)
+        stranger = Signer(directory, signer.kid)
+        claims = {"iss": ISSUER, "aud": AUDIENCE, "scope": SCOPE}
+        good = signer.token(**claims)
+        head, _, signature = good.split(".")
+        forged = json.dumps({"sub": "admin", "exp": time.time() + 3600, **claims}).encode()
+        given = {
+            "expired": signer.token("relay", -60, **claims),
+            "signed by a stranger": stranger.token(**claims),
+            "not signed": token(**claims),
+            "of no algorithm": unsigned({"alg": "none", "kid": signer.kid}, **claims) + ".",
+            "forged": ".".join((head, base64url(forged), signature)),
+            "with a key of another name": Signer(directory, "key-2").token(**claims),
+            "for somebody else": signer.token(**{**claims, "aud": "mail"}),
+            "of another issuer": signer.token(**{**claims, "iss": "https://idp.example.com"}),
+        }
+        with TokenServer(lambda request: grant(good if wrong is None else given[wrong])) as server:
+            for wrong in given:
+                f = t.refused(**oauth(t, server))
+                assert f["outcome"] == "rejected" and f["sqlstate"] == "28000" and "log in" in f["message"], (wrong, f)
+                assert given[wrong] not in f["message"], (wrong, f)
+            wrong = None
+            w = t.start(**oauth(t, server))
+            commits(w, w.events([{"key": str(i)} for i in range(20)])[0], 20)
+            w.close()
+        assert len(t.read()) == 20
+
+
+SECRET = "Hush/4711+=%"
+EVENTS = """INSERT INTO sent SELECT idempotency.outbox_enqueue('order', k::text, 'Counted', jsonb_build_object('n', n))
+    FROM (SELECT (i - 1) % 5 AS k, {base} + (i - 1) / 5 + 1 AS n FROM generate_series(1, 50) i ORDER BY i) AS numbered"""
+
+
+def traces(source, hidden):
+    """Where a secret is seen: the log, what any role can ask the server, arguments and environments."""
+    places = {"the log": source.log()}
+    for view in ("pg_stat_activity", "idempotency.stat_relay", "pg_foreign_server", "idempotency.dead_letters"):
+        places[view] = source.sql(f"SELECT v FROM {view} v")
+    for view in ("pg_user_mappings", "information_schema.user_mapping_options"):
+        places[view] = source.sql(f"SET ROLE stranger; SELECT v FROM {view} v")
+    for process in pathlib.Path("/proc").glob("[0-9]*"):
+        for file in ("cmdline", "environ"):
+            with contextlib.suppress(OSError):
+                if "idempotency" in (process / "cmdline").read_text(errors="replace"):
+                    places[f"{process}/{file}"] = (process / file).read_text(errors="replace")
+    return [(place, text) for place, text in places.items() if any(h in text for h in hidden)]
+
+
+def test_relay_with_tokens():
+    """A relay from a server, whose secret and tokens stand nowhere, whoever is asked and whatever fails."""
+    with signed() as (b, signer):
+        source = Source(b)
+        hidden = [SECRET, base64.b64encode(f"outbox-relay:{SECRET}".encode()).decode(), "Hush"]
+        state = {"answer": None}
+
+        def give(request):
+            if request.login() != ("outbox-relay", SECRET):
+                return http(401, {"error": "invalid_client", "error_description": f"not {SECRET}"})
+            if state["answer"] is not None:
+                return state["answer"]
+            hidden.append(signer.token("outbox-relay", iss=ISSUER, aud=AUDIENCE, scope=request.form["scope"]))
+            return grant(hidden[-1])
+
+        def becomes(expected, text=""):
+            until(source.state, lambda: source.sql(
+                f"SELECT state = '{expected}' AND strpos(coalesce(last_error, ''), '{text}') > 0 FROM idempotency.stat_relay")
+                == "t", 90)
+            assert not traces(source, hidden), traces(source, hidden)
+
+        def enqueue(base):
+            source.sql(EVENTS.format(base=base))
+        try:
+            with TokenServer(give, cert=(b.dir / "server.crt", b.dir / "server.key")) as server:
+                ca = source.copy(b.dir / "ca.crt")
+                source.sql("CREATE TABLE sent (event_id uuid); CREATE ROLE stranger; GRANT pg_monitor TO stranger")
+                source.sql(f"""CREATE SERVER idem FOREIGN DATA WRAPPER idempotency_kafka OPTIONS (brokers '127.0.0.1:{b.sasl}',
+                    security_protocol 'sasl_plaintext', sasl_mechanism 'OAUTHBEARER', token_url '{server.url}',
+                    token_scope '{SCOPE}', token_rootcert '{ca}', timeout '5000');
+                    CREATE USER MAPPING FOR CURRENT_USER SERVER idem OPTIONS (user 'outbox-relay', password '{SECRET}')""")
+                source.configure(log_statement="all", log_min_messages="debug2", log_min_duration_statement="0")
+                # the operator of the brokers has a login of his own
+                source.shell(source.sql("SELECT idempotency.sink_setup('idem', 'orders')").replace(f":{b.sasl}", f":{b.port}"))
+                b.topic("outbox.event.order", 3)
+                source.sql("SELECT idempotency.relay_create('orders', 'idem', max_backoff => '1 s')")
+                enqueue(0)
+                until(source.state, lambda: len(b.read("outbox.event.order")) == 50)
+                becomes("streaming")
+                assert len(hidden) > 3, "no token was given"
+                assert any("cmdline" in place for place, _ in traces(source, ["idempotency-sink-kafka"])), "no program is seen"
+                # the token server is out
+                state["answer"] = http(503, SECRET.encode())
+                source.end_program()
+                becomes("outage", "HTTP 503")
+                # it refuses; then the brokers do
+                state["answer"] = http(401, {"error": "invalid_client", "error_description": SECRET})
+                becomes("misconfigured", "invalid_client")
+                seen = {place for place, _ in traces(source, ["invalid_client"])}
+                assert {"the log", "idempotency.stat_relay"} <= seen, f"the error is seen only in {seen}"
+                hidden.append(signer.token("outbox-relay", -60, iss=ISSUER, aud=AUDIENCE))
+                state["answer"] = grant(hidden[-1])
+                becomes("misconfigured", "log in")
+                enqueue(10)
+                state["answer"] = None
+                until(source.state, lambda: len(b.read("outbox.event.order")) == 100, 90)
+                # another secret, from a file
+                source.configure(log_statement="none", log_min_duration_statement="-1")
+                file = source.copy(b.dir / "secret", SECRET + "\n")
+                source.sql(f"""ALTER USER MAPPING FOR CURRENT_USER SERVER idem OPTIONS (DROP password, ADD secret_file '{file}')""")
+                source.configure(log_statement="all", log_min_duration_statement="0")
+                enqueue(20)
+                until(source.state, lambda: len(b.read("outbox.event.order")) == 150, 90)
+                becomes("streaming")
+                check(b, "outbox.event.order", set(source.sql("SELECT event_id FROM sent").split()))
+        finally:
+            source.stop()
