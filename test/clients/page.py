@@ -1,11 +1,12 @@
-"""Hold doc/howto/languages.md against the programs of this folder.
+"""Hold a page of doc/howto against its programs.
 
-    page.py PAGE DIRECTORY
+    page.py PAGE DIRECTORY [FILE OR FOLDER...]
 
 A comment <!-- FILE: NAME --> of the page stands above a block, whose lines are
 those of DIRECTORY/FILE between ">>> NAME" and "<<<", less the indentation that
 they share.  Each such part of a program is on the page once, and the page has
-no other lines in these languages.  Prints "ok" or "NOT OK" for each.
+no other lines in these languages.  With names, the programs are these files and
+folders of the directory only.  Prints "ok" or "NOT OK" for each.
 """
 
 import pathlib
@@ -18,10 +19,16 @@ PART = re.compile(r"^[ \t]*(?:#|//|--) >>> (\w+)\n(.*?)^[ \t]*(?:#|//|--) <<<$",
 BLOCK = re.compile(r"(?:^<!-- (\S+): (\w+) -->\n)?^```(\w+)[^\n]*\n(.*?)^```$", re.M | re.S)
 
 
-def parts_of(directory):
+def files_of(directory, names):
+    """The files of the directory, or those of the names in it."""
+    for path in [directory / name for name in names] or [directory]:
+        yield from sorted(path.glob("**/*")) if path.is_dir() else [path]
+
+
+def parts_of(directory, names):
     """{(file, name): lines} of all programs."""
     parts = {}
-    for path in sorted(directory.glob("**/*")):
+    for path in files_of(directory, names):
         if path.suffix in (".py", ".js", ".java", ".go", ".sql") and path.name != "page.py":
             for name, lines in PART.findall(path.read_text()):
                 parts[str(path.relative_to(directory)), name] = textwrap.dedent(lines.expandtabs(4)).strip("\n")
@@ -43,8 +50,8 @@ def verdicts(page, parts):
 
 
 def main():
-    page, directory = map(pathlib.Path, sys.argv[1:])
-    for good, what in verdicts(page.read_text(), parts_of(directory)):
+    page, directory = map(pathlib.Path, sys.argv[1:3])
+    for good, what in verdicts(page.read_text(), parts_of(directory, sys.argv[3:])):
         print("ok" if good else "NOT OK", what)
 
 

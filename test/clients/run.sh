@@ -1,8 +1,9 @@
 #!/bin/bash
-# A producer and a consumer in each language, run with the real drivers; and canonical
-# JSON against a library.
+# The programs of the how-tos, run with the real drivers: a producer and a consumer in
+# each language, a payment API, holders of leases; and canonical JSON against a library.
 #
-#	run.sh [NAME...]	page psycopg jcs sqlalchemy node jdbc pgx, default: all
+#	run.sh [NAME...]	page psycopg jcs payments leases sqlalchemy node jdbc pgx payments-go,
+#						default: all
 #	ALLOW_OFFLINE=1		name, but do not count, a program whose driver cannot be fetched
 #	NEED_TOOLS=1		a program fails if this machine lacks a tool for it; otherwise it is
 #						named as NOT RUN
@@ -13,8 +14,9 @@
 # names, comes from where this machine's pip, npm, Maven or Go get packages, and
 # goes to the work directory.  The program works in a database of its own, as a
 # role that is a producer and a consumer, and prints "ok" or "NOT OK" for each
-# check.  "page" compares doc/howto/languages.md with the programs.  "jcs" compares
-# canonical_json with a library of RFC 8785.
+# check.  "page" compares the pages of doc/howto with the programs.  "jcs" compares
+# canonical_json with a library of RFC 8785.  "payments" and "leases" are driven by their
+# drive.py, which kills them.
 set -uo pipefail
 cd "$(dirname "$0")/../.." || exit 1
 exec </dev/null
@@ -23,7 +25,7 @@ exec </dev/null
 # shellcheck source=test/setup/count.sh
 . test/setup/count.sh
 
-ALL="page psycopg jcs sqlalchemy node jdbc pgx"
+ALL="page psycopg jcs payments leases sqlalchemy node jdbc pgx payments-go"
 # What every program checks, and what those check whose driver sends statements
 # before it has read the answers.
 CHECKS="an event commits with its row
@@ -51,7 +53,7 @@ not_run()
 missing_tool()
 {
 	case $1 in
-		psycopg | sqlalchemy | jcs)
+		psycopg | sqlalchemy | jcs | payments | leases)
 			/usr/bin/python3 -c 'import venv, ensurepip' 2>/dev/null || echo "python3 with its module venv"
 			;;
 		node)
@@ -63,7 +65,7 @@ missing_tool()
 			{ command -v javac >/dev/null && [ "$(java_major)" -ge 15 ]; } || echo "a JDK, 15 or later"
 			command -v mvn >/dev/null || echo mvn
 			;;
-		pgx) command -v go >/dev/null || echo go ;;
+		pgx | payments-go) command -v go >/dev/null || echo go ;;
 	esac | head -n 1
 }
 
@@ -79,9 +81,7 @@ java_major()
 fetch()
 {
 	case $1 in
-		psycopg | sqlalchemy | jcs)
-			/usr/bin/python3 -m venv venv && venv/bin/pip install --no-cache-dir --quiet -r requirements.txt
-			;;
+		psycopg | sqlalchemy | jcs | payments | leases) with_pip requirements.txt ;;
 		node)
 			npm install --loglevel=error --cache npm-cache --ignore-scripts --no-package-lock --no-audit --no-fund
 			;;
@@ -89,7 +89,13 @@ fetch()
 			mvn -B -q -Dmaven.repo.local="$PWD/repository" dependency:copy-dependencies -DoutputDirectory="$PWD/lib"
 			;;
 		pgx) with_go list -deps . ;;
+		payments-go) with_pip ../payments/requirements.txt && with_go list -deps . ;;
 	esac
+}
+
+with_pip()
+{
+	/usr/bin/python3 -m venv venv && venv/bin/pip install --no-cache-dir --quiet -r "$1"
 }
 
 # In the folder of the program, with no toolchain but this machine's; what it
@@ -102,10 +108,12 @@ with_go()
 # program NAME: run it in its folder, in a database of its own.
 program()
 {
-	local command
+	local command schema=schema.sql
 
 	case $1 in
 		psycopg | sqlalchemy) command=(venv/bin/python -B shop.py) ;;
+		payments) command=(venv/bin/python -B drive.py venv/bin/python -B api.py "{port}") ;;
+		leases) command=(venv/bin/python -B drive.py) ;;
 		jcs) command=(venv/bin/python -B jcs.py) ;;
 		node) command=(node shop.js) ;;
 		jdbc) command=(java -cp "lib/*" Shop.java) ;;
@@ -113,12 +121,19 @@ program()
 			command=(./shop)
 			(cd "$IDEM_WORK/clients/pgx" && with_go build -o shop .) || return 1
 			;;
+		payments-go)
+			command=(venv/bin/python -B ../payments/drive.py ./payments "{port}")
+			(cd "$IDEM_WORK/clients/payments-go" && with_go build -o payments .) || return 1
+			;;
+	esac
+	case $1 in
+		payments* | leases) schema=${1%-go}/schema.sql ;;
 	esac
 	idem_client createdb "$1" &&
 		idem_client psql -XqAt -v ON_ERROR_STOP=1 -d "$1" -c 'SET client_min_messages = warning' \
-			-c 'CREATE EXTENSION idempotency CASCADE' -f "$IDEM_WORK/clients/schema.sql" >/dev/null &&
+			-c 'CREATE EXTENSION idempotency CASCADE' -f "$IDEM_WORK/clients/$schema" >/dev/null &&
 		IDEM_CWD=$IDEM_WORK/clients/$1 idem_as env PGHOST="$IDEM_SOCK" PGPORT="$IDEM_PORT" PGUSER=shop PGDATABASE="$1" \
-			JDBC_URL="jdbc:postgresql://127.0.0.1:$IDEM_PORT/$1?user=shop" timeout -k 10 "${LIMIT:-120}" "${command[@]}"
+			JDBC_URL="jdbc:postgresql://127.0.0.1:$IDEM_PORT/$1?user=shop" timeout -k 10 "${LIMIT:-300}" "${command[@]}"
 }
 
 # count NAME LOG STATUS: what it says, what it should have said, and how it ended.
@@ -135,9 +150,10 @@ count()
 	case $1 in
 		sqlalchemy) ;;
 		jcs) checks=$JCS ;;
+		payments* | leases) checks="" ;;
 		*) checks+=$'\n'$PIPELINED ;;
 	esac
-	while read -r line; do
+	while read -r line && [ -n "$line" ]; do
 		grep -qxF -e "ok $line" -e "NOT OK $line" "$2" || fail "$1" "no word of: $line"
 	done <<<"$checks"
 	[ "$3" = 0 ] || fail "$1" "it ended with status $3" "$2"
@@ -155,7 +171,7 @@ run_client()
 			not_run "clients/$name: this machine lacks $missing"
 		fi
 	elif ! (cd "$IDEM_WORK/clients/$name" && umask 022 && idem_run timeout -k 10 "${FETCH_LIMIT:-600}" \
-		bash -c "$(declare -f with_go fetch); fetch $name") >"$log" 2>&1; then
+		bash -c "$(declare -f with_go with_pip fetch); fetch $name") >"$log" 2>&1; then
 		if [ -n "${ALLOW_OFFLINE:-}" ]; then
 			tail -n 5 "$log" | sed 's/^/    | /'
 			not_run "clients/$name: offline, its driver cannot be fetched"
@@ -168,11 +184,12 @@ run_client()
 	fi
 }
 
+# run_page PAGE FILE...: the page has the marked lines of these files and folders.
 run_page()
 {
 	local log=$IDEM_WORK/log/page.log line
 
-	/usr/bin/python3 -B test/clients/page.py doc/howto/languages.md test/clients >"$log" 2>&1 ||
+	/usr/bin/python3 -B test/clients/page.py "doc/howto/$1" test/clients "${@:2}" >"$log" 2>&1 ||
 		fail page "page.py failed" "$log"
 	while read -r line; do
 		case $line in
@@ -187,7 +204,7 @@ for name in $names; do
 	[[ " $ALL " == *" $name "* ]] || give_up "clients: no such program: $name (there are: $ALL)"
 done
 group=clients
-[[ ! " $names " =~ \ (node|jdbc|pgx)\  ]] || group=drivers
+[[ ! " $names " =~ \ (node|jdbc|pgx|payments-go)\  ]] || group=drivers
 # what is missing all the same is told below
 [ -n "${SKIP_PACKAGES:-}" ] || test/setup/packages.sh build "$group"
 idem_make_work
@@ -198,11 +215,13 @@ if [ "$names" != page ]; then
 	idem_mkdir "$IDEM_WORK/data"
 	{ idem_initdb "$IDEM_WORK/data" preload && idem_start "$IDEM_WORK/data" "$IDEM_WORK/log/server.log"; } ||
 		give_up "clients: server"
-	idem_client psql -XqAt -d postgres -c 'CREATE ROLE shop LOGIN' || give_up "clients: role"
+	idem_client psql -XqAt -d postgres -c 'CREATE ROLE shop LOGIN' -c 'CREATE ROLE pay LOGIN' -c 'CREATE ROLE job LOGIN' || give_up "clients: role"
 fi
 for name in $names; do
 	if [ "$name" = page ]; then
-		run_page
+		run_page languages.md schema.sql psycopg sqlalchemy node jdbc pgx
+		run_page payments.md payments payments-go
+		run_page leases.md leases
 	else
 		run_client "$name"
 	fi
