@@ -52,6 +52,7 @@ class Program:
                     "PGSSLMODE": "disable", "PGGSSENCMODE": "disable", **env}
         self.log = open(log, "ab")
         self.lock = threading.Lock()
+        self.frozen, self.thawed = threading.Event(), threading.Event()
         self.process = None
 
     def start(self):
@@ -85,9 +86,16 @@ class Program:
         self.process.wait()
 
     def freeze(self):
-        """Until it is stopped: the signal is sent, not received, when kill() returns."""
+        """Return when it is stopped: a signal that was sent has not arrived yet."""
         self.process.send_signal(signal.SIGSTOP)
         wait_until("it is stopped", self.is_frozen)
+        self.frozen.set()
+
+    def freeze_until_thawed(self):
+        """For the proxy: the step waits as long as the program does, and is sent then."""
+        self.freeze()
+        self.thawed.wait(PATIENCE)
+        return True
 
     def is_frozen(self):
         with open(f"/proc/{self.process.pid}/stat", encoding="utf-8") as stat:
@@ -95,14 +103,15 @@ class Program:
 
     def thaw(self):
         self.process.send_signal(signal.SIGCONT)
+        self.thawed.set()
 
     def wait(self):
         return self.process.wait(PATIENCE)
 
     def stop(self):
         if self.is_running():
-            self.thaw()
             self.kill()
+        self.thawed.set()
         self.log.close()
 
 

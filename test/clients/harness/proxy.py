@@ -80,7 +80,8 @@ class Proxy:
             startup = receive(client, struct.unpack("!I", length)[0] - 4)
             server.connect(self.server)
             server.sendall(length + startup)
-            words = startup[4:].decode().split("\0")
+            # a request to cancel comes this way as well, and has no words
+            words = startup[4:].decode("latin-1").split("\0")
             counted = self.application in (None, dict(zip(words[::2], words[1::2])).get("application_name"))
             held = threading.Event()
             threading.Thread(target=self.answers, args=[server, client, held], daemon=True).start()
