@@ -94,19 +94,19 @@ func completeRequest(ctx context.Context, tx pgx.Tx, r Request, a Answer, token 
 
 // answerToRepeat is what a request gets that is not executed now.
 func answerToRepeat(c Claim) Answer {
-	switch c.Result {
-	case "replay":
+	switch {
+	case c.Result == "replay" && c.Status != nil:
 		c.Headers["Idempotent-Replayed"] = "true"
 		return Answer{*c.Status, c.Headers, c.Body}
-	case "in_progress":
+	case c.Result == "in_progress":
 		after := 1
 		if c.RetryAfter != nil && *c.RetryAfter > 1 {
 			after = *c.RetryAfter
 		}
 		return problem(409, "this request is being executed", "Retry-After", strconv.Itoa(after))
-	case "mismatch":
+	case c.Result == "mismatch":
 		return problem(422, "this key was used for another request")
-	default: // dead
+	default: // dead, or discarded by an operator
 		return problem(500, "this request has failed too often, and needs attention")
 	}
 }

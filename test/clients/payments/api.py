@@ -69,14 +69,14 @@ def complete_request(conn, request, final, token=None):
 def answer_to_repeat(claim):
     """What a request gets that is not executed now."""
     match claim.result:
-        case "replay":
+        case "replay" if claim.status:
             return Answer(claim.status, {**claim.headers, "Idempotent-Replayed": "true"}, claim.body)
         case "in_progress":
             return answer(409, {"error": "this request is being executed"},
                           **{"Retry-After": str(max(claim.retry_after or 0, 1))})
         case "mismatch":
             return answer(422, {"error": "this key was used for another request"})
-        case "dead":
+        case _:                             # dead, or discarded by an operator
             return answer(500, {"error": "this request has failed too often, and needs attention"})
 # <<<
 

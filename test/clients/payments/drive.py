@@ -313,17 +313,20 @@ class Cases:
 
     def dead(self):
         kind, amount, key = self.kinds[0], self.amounts.next(), new_key()
+        other, given_up = self.amounts.next(), new_key()
         self.database.run("SELECT idempotency.consumer_alter('payments', max_attempts => 1)")
         CountingProvider.is_down = True
-        first = self.post(kind.path, key, kind.document(amount))
+        first = [self.post(kind.path, k, kind.document(a))[0] for k, a in ((key, amount), (given_up, other))]
         CountingProvider.is_down = False
-        second = self.post(kind.path, key, kind.document(amount))
+        second = self.post(kind.path, key, kind.document(amount))[0]
         self.database.run("SELECT idempotency.consumer_alter('payments', max_attempts => 20)")
-        redriven = self.database.value("SELECT idempotency.consumer_redrive('payments', scope => 'acme')")
+        decided = [self.database.value(f"SELECT idempotency.consumer_{what}('payments', %s, 'acme')", [k])
+                   for what, k in (("redrive", key), ("discard", given_up))]
+        third = self.insist(kind.path, given_up, kind.document(other))[0]
         reply = self.insist(kind.path, key, kind.document(amount))
-        check("a request whose attempts are used up is 500 until an operator redrives it",
-              (first[0], second[0], redriven) == (503, 500, 1) and not kind.problems(amount, [reply]),
-              (first, second, redriven, reply))
+        check("a request whose attempts are used up is 500 until an operator redrives it, and for ever if discarded",
+              (first, second, decided, third) == ([503, 503], 500, [1, 1], 500) and
+              not kind.problems(amount, [reply]), (first, second, decided, third, reply))
 
     # Kills
 
