@@ -5,9 +5,10 @@
 //
 // ../payments/drive.py runs it.  PROVIDER is the URL of the payment provider; LEASE
 // and WAIT are intervals.
-package main
 
 // >>> claim
+package main
+
 import (
 	"bytes"
 	"context"

@@ -4,10 +4,9 @@ It honours idempotency keys and keeps its charges in memory.  The lines between 
 marks are those of the page; drive.py imports them.
 """
 
-import sys
-
 # >>> provider
 import json
+import sys
 import threading
 import uuid
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
