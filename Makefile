@@ -18,9 +18,10 @@
 #   make analysis        analyzers, sanitizers, fuzzers, valgrind; ONLY=parts SECONDS_EACH=n
 #                        LONG=1 adds all tests with assertions (test/analysis/README.md)
 #   make test-random     random operations against models; TRANSACTIONS=n, SEED=n (test/random/README.md)
-#   make test-clients    a producer and a consumer with the drivers of Python, Node, Java and Go;
-#                        TESTS="psycopg jcs sqlalchemy node jdbc pgx" (doc/howto/languages.md); jcs is
-#                        canonical JSON against a library
+#   make test-clients    the programs of doc/howto: a producer and a consumer with the drivers of
+#                        Python, Node, Java and Go, a payment API, holders of leases;
+#                        TESTS="psycopg jcs payments leases sqlalchemy node jdbc pgx payments-go";
+#                        jcs is canonical JSON against a library
 #   make test-kafka      the kafka sink against a real broker; TESTS=names (test/sink/README.md)
 #   make bench           the benchmark, into test/bench/report; ONLY=names PINNED=1,
 #                        QUICK=1 (a try, into build/bench-quick),

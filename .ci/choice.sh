@@ -32,6 +32,8 @@ sql/install/              mutants
 test/analysis/            analysis
 test/clients/             clients
 doc/howto/languages.md    clients
+doc/howto/leases.md       clients
+doc/howto/payments.md     clients
 doc/howto/kafka-consume.md kafka
 test/sink/kafka/          kafka
 test/python/              history points environment
@@ -59,7 +61,7 @@ seconds()
 		postgresql-*) echo 1020 ;;
 		bare) echo 200 ;;
 		fuzz) echo 180 ;;
-		clients) echo 200 ;;
+		clients) echo 300 ;;
 		kafka) echo 900 ;;
 		mutants) echo $((60 + 7 * $(wc -w <<<"$2"))) ;;
 		*) echo "${faults:-600}" ;;

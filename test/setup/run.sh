@@ -426,13 +426,13 @@ run_random()
 	run_folder random "random models"
 }
 
-# Programs with the drivers that users have: of these psycopg 3, all by
+# Programs of the how-tos with the drivers that users have: of these psycopg 3, all by
 # test/clients/run.sh; and canonical JSON against a library.  What cannot be fetched is named here, too.
 run_clients()
 {
 	local name names=()
 
-	for name in page psycopg jcs ${TESTS:+sqlalchemy node jdbc pgx}; do
+	for name in page psycopg jcs payments ${TESTS:+leases sqlalchemy node jdbc pgx payments-go}; do
 		! wanted "$name" || names+=("$name")
 	done
 	[ ${#names[@]} -gt 0 ] || return 0
