@@ -2,15 +2,18 @@
 
 import concurrent.futures
 import os
+import pathlib
 import signal
 import socket
 import subprocess
+import tempfile
 import threading
 import time
 
 from proxy import Proxy
 
 PATIENCE = 120.0
+LOGS = pathlib.Path(tempfile.mkdtemp())
 
 
 def wait_until(what, condition, seconds=PATIENCE):
@@ -50,7 +53,7 @@ class Program:
         self.command = [word.format(port=self.port) for word in command]
         self.env = {**os.environ, "PGHOST": "127.0.0.1", "PGPORT": str(self.proxy.port), "PGUSER": user,
                     "PGSSLMODE": "disable", "PGGSSENCMODE": "disable", **env}
-        self.log = open(log, "ab")
+        self.log = open(LOGS / log, "ab")
         self.lock = threading.Lock()
         self.frozen, self.thawed = threading.Event(), threading.Event()
         self.process = None
