@@ -79,7 +79,7 @@ SELECT t.lease('a', 'other');
 
 -- Misuse
 SELECT c, t.state, t.message FROM unnest(ARRAY[$$NULL$$, $$''$$, $$'@relay'$$, $$repeat('x', 256)$$, $$'mail', '{NULL}'$$, $$'mail', '{{a}}'$$,
-	$$'mail', '{""}'$$, $$'mail', '{a}', 'scope'$$]) AS c, t.try('SELECT idempotency.consumer_redrive(' || c || ')') AS t;
+	$$'mail', '{""}'$$, $$'mail', '{a}', ''$$, $$'mail', NULL, repeat('x', 256)$$]) AS c, t.try('SELECT idempotency.consumer_redrive(' || c || ')') AS t;
 BEGIN READ ONLY;
 SELECT state FROM t.try($$SELECT idempotency.consumer_redrive('mail')$$);
 SELECT state FROM t.try($$SELECT idempotency.consumer_discard('mail')$$);

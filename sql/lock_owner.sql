@@ -26,6 +26,16 @@ INSERT INTO calls (name, call) VALUES
 ('consumer_redrive', $$idempotency.consumer_redrive('default', ARRAY['dead ' || g])$$),
 ('consumer_discard', $$idempotency.consumer_discard('default', ARRAY['died ' || g])$$),
 ('complete_event, token', $$idempotency.complete_event('leased ' || g, token => (SELECT token FROM tokens WHERE id = 'leased ' || g))$$),
+('claim_request', $$(idempotency.claim_request('request ' || g, 's')).result$$),
+('claim_request, lease', $$(idempotency.claim_request('leases ' || g, 's', lease => '1 min')).result$$),
+('claim_request, replay', $$(idempotency.claim_request('answered ' || g, 's')).result$$),
+('advance_request', $$idempotency.advance_request('advanced ' || g, 's', (SELECT token FROM tokens WHERE id = 'advanced ' || g), 'p')$$),
+('complete_request, token', $$idempotency.complete_request('ended ' || g, 's', 200, body => '', token => (SELECT token FROM tokens WHERE id = 'ended ' || g))$$),
+('complete_request, long answer', $$idempotency.complete_request('asked ' || g, 's', 200, body => (SELECT convert_to(string_agg(md5(i::text), ''), 'UTF8') FROM generate_series(1, 1000) i))$$),
+('fail_request', $$idempotency.fail_request('asked for ' || g, 's', 'e')$$),
+('fail_request, token', $$idempotency.fail_request('failed ' || g, 's', 'e', token => (SELECT token FROM tokens WHERE id = 'failed ' || g))$$),
+('release_request', $$idempotency.release_request('asked to ' || g, 's')$$),
+('release_request, token', $$idempotency.release_request('returned ' || g, 's', token => (SELECT token FROM tokens WHERE id = 'returned ' || g))$$),
 ('outbox_enqueue', $$idempotency.outbox_enqueue('a', 'one', 't', '1')$$),
 ('outbox_enqueue, long payload', $$idempotency.outbox_enqueue('a', 'toasted', 't', (SELECT to_jsonb(array_agg(md5(i::text))) FROM generate_series(1, 1000) i))$$),
 ('outbox_enqueue, event_id', $$idempotency.outbox_enqueue('a', 'id', 't', '1', event_id => ('00000000-0000-7000-8000-00000000000' || g)::uuid)$$),
@@ -63,6 +73,9 @@ SELECT idempotency.outbox_enqueue('a', 'first', 't', '1', dedup_id => 'repeat') 
 SELECT idempotency.claim_event('done ' || g), idempotency.complete_event('done ' || g) FROM generate_series(1, 2) g;
 CREATE TABLE tokens AS SELECT k || ' ' || g AS id, (idempotency.lease_event(k || ' ' || g)).token
   FROM unnest('{extended,asserted,released,leased}'::text[]) AS k, generate_series(1, 2) AS g;
+INSERT INTO tokens SELECT k || ' ' || g, (idempotency.claim_request(k || ' ' || g, 's', lease => '1 hour')).token
+  FROM unnest('{advanced,ended,failed,returned}'::text[]) AS k, generate_series(1, 2) AS g;
+SELECT (idempotency.claim_request('answered ' || g, 's')).result, idempotency.complete_request('answered ' || g, 's', 200) FROM generate_series(1, 2) g;
 SELECT idempotency.release_lease(id, (idempotency.lease_event(id)).token, park => true)
   FROM unnest('{dead 1,dead 2,died 1,died 2}'::text[]) AS id;
 SET idempotency.max_claim_locks = 2;
@@ -91,10 +104,13 @@ CREATE TABLE results (way text, name text, held text[], too_few text[], too_many
 -- "kept": the first fetch is outside of the savepoint in which the second fails.
 -- "undone": the first fetch is inside as well, and ROLLBACK TO takes its rows away.
 CREATE FUNCTION script(way text, name text, call text) RETURNS SETOF text LANGUAGE plpgsql AS $$
+DECLARE
+	asked text := substring(call FROM '''(asked [a-z ]*)''');
 BEGIN
 	RETURN NEXT 'BEGIN';
 	RETURN NEXT $q$SELECT idempotency.claim_event('claimed ' || g) FROM generate_series(1, 4) g WHERE $q$ || (call ~ 'claimed')::text;
 	RETURN NEXT $q$SELECT idempotency.claim_event('past ' || g) FROM generate_series(-3, 2) g WHERE $q$ || (call ~ 'past')::text;
+	RETURN NEXT format($q$SELECT (idempotency.claim_request(%L || g, 's')).result FROM generate_series(1, 2) g WHERE %L IS NOT NULL$q$, asked, asked);
 	RETURN NEXT format('DECLARE c CURSOR FOR SELECT %s, 1 / (2 - g) FROM generate_series(1, 2) g', call);
 	IF way = 'kept' THEN RETURN NEXT 'FETCH c'; END IF;
 	RETURN NEXT $q$SELECT note('before')$q$;

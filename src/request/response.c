@@ -39,6 +39,9 @@
 #define MIN_STATUS	100
 #define MAX_STATUS	599
 
+/* A string of jsonb has less than 256 MB, and base64 is longer by a third. */
+#define MAX_RESPONSE_SIZE	(128 * 1024 * 1024)
+
 static int	max_response_size = 1024 * 1024;
 
 /* Headers */
@@ -264,6 +267,6 @@ idem_response_init(void)
 							"Largest response that complete_request stores: headers and body.",
 							NULL,
 							&max_response_size,
-							1024 * 1024, 1024, 256 * 1024 * 1024,
+							1024 * 1024, 1024, MAX_RESPONSE_SIZE,
 							PGC_SUSET, GUC_UNIT_BYTE, NULL, NULL, NULL);
 }

@@ -222,6 +222,7 @@ relay_includes_up()
 
 # claim and outbox do not include each other; only their SQL-callable wrappers may.
 # The sinks and shared include none of the subsystems, nor do canonical, guard and lease.
+# request is above claim, lease and store; only idempotency.c includes it.
 # Folders of the relay include lower folders only.
 check_layers()
 {
@@ -229,7 +230,9 @@ check_layers()
 		grep -rnE --exclude='*_fn.c' '#include "(outbox|relay)/' src/claim
 		grep -rnE --exclude='*_fn.c' '#include "(claim|relay)/' src/outbox
 		grep -rnE '#include "(claim|outbox|relay|request)/' src/shared src/sink
-		grep -rnE '#include "(claim|outbox|relay|sink|store)/' src/canonical src/guard src/lease
+		grep -rnE '#include "(claim|outbox|relay|request|sink|store)/' src/canonical src/guard src/lease
+		grep -rnE '#include "(canonical|guard|outbox|relay|sink)/' src/request
+		grep -rnE '#include "request/' src --include='*.[ch]' --exclude-dir=request | grep -v '^src/idempotency\.c:'
 		relay_includes_up
 	} 2>/dev/null | none "includes must point down:"
 }
@@ -241,7 +244,7 @@ check_readmes()
 {
 	local readme dir name
 
-	for readme in src/README.md src/{canonical,claim,guard,lease,outbox,relay,shared}/README.md src/relay/*/README.md; do
+	for readme in src/README.md src/{canonical,claim,guard,lease,outbox,relay,request,shared}/README.md src/relay/*/README.md; do
 		[ -f "$readme" ] || continue
 		dir=$(cut -d / -f 1,2 <<<"$readme")
 		dir=${dir%/README.md}
