@@ -96,18 +96,16 @@ long
 idem_arg_wait(FunctionCallInfo fcinfo, int argno)
 {
 	Interval   *wait;
-	double		ms;
+	double		us;
 
 	idem_require_arg(fcinfo, argno, "wait");
 	wait = PG_GETARG_INTERVAL_P(argno);
-	ms = ceil((wait->time +
-			   ((double) wait->month * DAYS_PER_MONTH + wait->day) * USECS_PER_DAY) /
-			  1000.0);
-	if (ms < 0)
+	us = wait->time + ((double) wait->month * DAYS_PER_MONTH + wait->day) * USECS_PER_DAY;
+	if (us < 0)
 		ereport(ERROR,
 				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
 				 errmsg("argument \"wait\" must not be negative")));
-	return ms > MAX_WAIT_MS ? MAX_WAIT_MS : (long) ms;
+	return us > MAX_WAIT_MS * 1000.0 ? MAX_WAIT_MS : (long) ceil(us / 1000.0);
 }
 
 int64

@@ -46,6 +46,7 @@
 #include "request/request.h"
 #include "shared/error.h"
 #include "shared/fault.h"
+#include "store/retention.h"
 
 /* One look at a request. */
 typedef struct Look
@@ -73,11 +74,19 @@ differs(const void *given, const void *known)
 		 memcmp(VARDATA_ANY(given), VARDATA_ANY(known), VARSIZE_ANY_EXHDR(given)) != 0);
 }
 
-/* When the answer is forgotten at the earliest; 0: never. */
-static TimestampTz
-expiry_of(const IdemConsumerPolicy *policy, TimestampTz completed_at)
+/*
+ * For how many seconds a completion is remembered at least; 0: for ever.  The class was
+ * chosen when the request was started; a retention that became longer since prolongs
+ * nothing.
+ */
+static int64
+retention_of(const IdemConsumerPolicy *policy, const IdemClaimState *state)
 {
-	return policy->retention == 0 ? 0 : completed_at + policy->retention * USECS_PER_SEC;
+	int64		longest = idem_retention_seconds(state->class);
+
+	if (longest == 0 || (policy->retention != 0 && policy->retention <= longest))
+		return policy->retention;
+	return longest;
 }
 
 /*
@@ -91,6 +100,7 @@ replay(Look *look)
 	IdemRow		row;
 	Datum		result;
 	bool		has_result;
+	int64		retention;
 
 	idem_store_look_up(look->call->store, &look->key.digest, &row, &result, &has_result);
 	if (row.status != IDEM_ROW_COMPLETED)
@@ -98,8 +108,9 @@ replay(Look *look)
 	memset(&answer->response, 0, sizeof(answer->response));
 	if (has_result)
 		idem_response_parse(result, &answer->response);
+	retention = has_result ? answer->response.retention : look->call->policy.retention;
 	answer->completed_at = row.completed_at;
-	answer->expires_at = expiry_of(&look->call->policy, row.completed_at);
+	answer->expires_at = retention == 0 ? 0 : row.completed_at + retention * USECS_PER_SEC;
 	answer->result = differs(look->order->fingerprint, answer->response.fingerprint) ?
 		IDEM_REQUEST_MISMATCH : IDEM_REQUEST_REPLAY;
 	return true;
@@ -385,6 +396,7 @@ idem_request_complete(const IdemRequestName *name, const int64 *token, const Ide
 
 	stored.fingerprint = (bytea *) (claim->state.fingerprint != NULL ? claim->state.fingerprint :
 									lease.fingerprint);
+	stored.retention = retention_of(&call->policy, &state);
 	state.phase = IDEM_PHASE_COMPLETED;
 	idem_state_set(claim, &state);
 	IDEM_FAULT_POINT("request-completed");

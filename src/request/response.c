@@ -4,8 +4,9 @@
  *	The stored answer of a request.
  *
  * The dedup store keeps a jsonb with a completion, so that is what an answer becomes: an
- * object with the members "status", "headers", "body" and "fingerprint", the latter two in
- * base64.  What is absent has no member.  A dump shows it as any result, and packing,
+ * object with the members "status", "headers", "body", "fingerprint" and "retention"; body
+ * and fingerprint are in base64.  What is absent has no member.  The retention is that of
+ * the completion: whatever becomes of the consumer, the store goes by it.  A dump shows it as any result, and packing,
  * merging and expiry need to know nothing of requests.
  *
  * Headers are an object whose values are strings, or an array of pairs where order or
@@ -199,6 +200,8 @@ idem_response_form(const IdemResponse *response)
 		append_bytes(&out, "body", response->body);
 	if (response->fingerprint != NULL)
 		append_bytes(&out, "fingerprint", response->fingerprint);
+	if (response->retention != 0)
+		appendStringInfo(&out, ", \"retention\": " INT64_FORMAT, response->retention);
 	appendStringInfoChar(&out, '}');
 	if (out.len > 2)
 		out.data[1] = ' ';		/* the first comma */
@@ -243,6 +246,16 @@ get_bytes(Jsonb *result, const char *name)
 	return bytes;
 }
 
+/* A member that is a number; 0 if it is absent. */
+static int64
+get_number(Jsonb *result, const char *name)
+{
+	JsonbValue *value = get_member(result, name, jbvNumeric);
+
+	return value == NULL ? 0 :
+		DatumGetInt64(DirectFunctionCall1(numeric_int8, NumericGetDatum(value->val.numeric)));
+}
+
 void
 idem_response_parse(Datum datum, IdemResponse *response)
 {
@@ -251,13 +264,12 @@ idem_response_parse(Datum datum, IdemResponse *response)
 
 	if (!JB_ROOT_IS_OBJECT(result))
 		report_malformed("object");
-	value = get_member(result, "status", jbvNumeric);
-	response->status = value == NULL ? 0 :
-		DatumGetInt32(DirectFunctionCall1(numeric_int4, NumericGetDatum(value->val.numeric)));
+	response->status = (int) get_number(result, "status");
 	value = getKeyJsonValueFromContainer(&result->root, "headers", strlen("headers"), NULL);
 	response->headers = value == NULL ? NULL : JsonbValueToJsonb(value);
 	response->body = get_bytes(result, "body");
 	response->fingerprint = get_bytes(result, "fingerprint");
+	response->retention = get_number(result, "retention");
 }
 
 void

@@ -27,6 +27,7 @@ typedef struct IdemResponse
 	Jsonb	   *headers;
 	bytea	   *body;
 	bytea	   *fingerprint;
+	int64		retention;		/* remembered for so many seconds; 0: for ever */
 } IdemResponse;
 
 /*
