@@ -84,6 +84,12 @@ class Program:
             if not self.is_running():
                 self.start()
 
+    def restart(self):
+        """As new: a driver prepares statements after a while, and then takes other steps."""
+        if self.is_running():
+            self.kill()
+        self.start()
+
     def kill(self):
         self.process.kill()
         self.process.wait()

@@ -334,7 +334,7 @@ class Cases:
         """What comes of act(lane) at a step of a request: (phase, problem); None if the step never came."""
         amount, key = self.amounts.next(), new_key()
         document = kind.document(amount)
-        lane.revive()
+        lane.restart()
         lane.proxy.arm(step, when, lambda: act(lane))
         reply = insist(lane, kind.path, key, document)
         acted, steps = lane.proxy.acted.is_set(), lane.proxy.steps[:step + 1]
@@ -347,7 +347,7 @@ class Cases:
 
     def count_steps(self, kind, lane):
         """How many steps a request has that nobody stops."""
-        lane.revive()
+        lane.restart()
         document = kind.document(self.amounts.next())
         lane.proxy.arm()
         insist(lane, kind.path, new_key(), document)
@@ -360,7 +360,7 @@ class Cases:
         for kind in self.kinds:
             results = at_every_step(self.lanes, lambda lane, step: self.at_step(kind, lane, step, "before", act))
             steps = self.count_steps(kind, self.lanes[0])
-            results.append(self.at_step(kind, self.lanes[0], steps - 1, "after", act))
+            results.append(self.at_step(kind, self.lanes[0], steps - 1, "after", act) or ("", "no last step"))
             for phase in PHASES[kind.path]:
                 problems = [problem for p, problem in results if p == phase]
                 check(f"{kind.path}: {how} {phase}: one effect, and the same bytes to all",
