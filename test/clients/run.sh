@@ -133,7 +133,7 @@ program()
 		idem_client psql -XqAt -v ON_ERROR_STOP=1 -d "$1" -c 'SET client_min_messages = warning' \
 			-c 'CREATE EXTENSION idempotency CASCADE' -f "$IDEM_WORK/clients/$schema" >/dev/null &&
 		IDEM_CWD=$IDEM_WORK/clients/$1 idem_as env PGHOST="$IDEM_SOCK" PGPORT="$IDEM_PORT" PGUSER=shop PGDATABASE="$1" \
-			JDBC_URL="jdbc:postgresql://127.0.0.1:$IDEM_PORT/$1?user=shop" timeout -k 10 "${LIMIT:-300}" "${command[@]}"
+			JDBC_URL="jdbc:postgresql://127.0.0.1:$IDEM_PORT/$1?user=shop" timeout -k 10 "${LIMIT:-600}" "${command[@]}"
 }
 
 # count NAME LOG STATUS: what it says, what it should have said, and how it ended.
