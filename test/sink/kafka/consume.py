@@ -62,8 +62,8 @@ def until(what, condition, timeout=TIMEOUT):
 class Feed:
     """The topic, and what a right consumer makes of it."""
 
-    def __init__(self, broker, rng):
-        self.rng = rng
+    def __init__(self, broker, rng, partitions=PARTITIONS):
+        self.rng, self.partitions = rng, partitions
         self.proc = subprocess.Popen([*JAVA, "-Dorg.slf4j.simpleLogger.defaultLogLevel=off", "-cp", f"{broker.jars}/*",
                                       HERE / "consume/Feed.java", broker.address, TOPIC],
                                      stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
@@ -97,12 +97,16 @@ class Feed:
         if rng.random() < 0.1:
             # a twin of one of its own events, in another partition at the same time
             records.append(records[0])
-        good = rng.random() < 0.85
+        self.write(records, rng.random() < 0.85)
+
+    def write(self, records, good):
+        """Write records and commit them, or abort."""
+        rng = self.rng
         for key, event, value, _ in records:
             words = ("-" if w is None else base64.b64encode(w).decode() for w in (key, event, value))
             # by the key; but a few anywhere, so that two processes meet at a customer and at an event
             partition = zlib.crc32(key or b"") if rng.random() < 0.95 else rng.randrange(PARTITIONS)
-            self.proc.stdin.write("\t".join(["send", str(partition % PARTITIONS), *words]) + "\n")
+            self.proc.stdin.write("\t".join(["send", str(partition % self.partitions), *words]) + "\n")
         self.proc.stdin.write("commit\n" if good else "abort\n")
         self.proc.stdin.flush()
         answers = list(iter(self.proc.stdout.readline, "ok\n")) if self.proc.poll() is None else []

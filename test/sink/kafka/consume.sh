@@ -1,7 +1,8 @@
 #!/bin/bash
-# Run the consumers of doc/howto/kafka-consume.md and kill them; see consume.py.
+# Run the consumers of doc/howto/kafka-consume.md and kill them; see consume.py.  Then
+# break their rules, and see that it is noticed; see consume_wrong.py.
 #
-#	consume.sh [NAME...]	page python java go, default: all
+#	consume.sh [NAME...]	page python java go wrong, default: all
 #	KILLS=10			so many of each language
 #	SEED=n				repeat the schedule of an earlier run
 #	ALLOW_OFFLINE=1		name, but do not count, what cannot be fetched
@@ -10,7 +11,8 @@
 #
 # The drivers, of the versions that the folders of consume/ name, come from where this
 # machine's pip, Maven and Go get packages, and go to the work directory.  "page" compares
-# the page with the programs.
+# the page with the programs.  "wrong" has wrong programs of the languages that are named,
+# or of all.
 set -uo pipefail
 cd "$(dirname "$0")/../../.." || exit 1
 exec </dev/null
@@ -23,7 +25,7 @@ exec </dev/null
 # shellcheck source=test/crash/stage.sh
 . test/crash/stage.sh
 
-ALL="page python java go"
+ALL="page python java go wrong"
 names=${*:-$ALL}
 for name in $names; do
 	[[ " $ALL " == *" $name "* ]] || give_up "consume: no such program: $name (there are: $ALL)"
@@ -46,6 +48,24 @@ prepare()
 				go build -o billing .
 			;;
 	esac
+}
+
+# prepare_wrong NAME: the wrong programs of a language, in the folder of the right one.
+prepare_wrong()
+{
+	local wrong
+
+	/usr/bin/python3 -B ../../consume_wrong.py make "$PWD" || return 1
+	for wrong in wrong/*; do
+		case $1 in
+			python) ;;
+			java) javac -d "$wrong/classes" -cp "lib/*" "$wrong/Billing.java" || return 1 ;;
+			go)
+				GOPATH=$PWD/go GOCACHE=$PWD/go-cache GOTOOLCHAIN=local GOFLAGS="-modcacherw -buildvcs=false" \
+					go build -o "$wrong/billing" "./$wrong" || return 1
+				;;
+		esac
+	done
 }
 
 # What each one fetches from.
@@ -97,48 +117,84 @@ copy_all()
 	idem_mkdir "$IDEM_WORK/round" "$IDEM_WORK/data"
 }
 
+# in_folder NAME FUNCTION: call prepare or prepare_wrong for a language, in its folder.
+in_folder()
+{
+	(cd "$IDEM_WORK/crash/kafka/consume/$1" && umask 022 && idem_run timeout -k 10 "${FETCH_LIMIT:-600}" \
+		bash -c "$(declare -f "$2"); $2 $1") >"$IDEM_WORK/log/$1.log" 2>&1
+}
+
 run_programs()
 {
-	local name jars ready=() log
+	local name jars ready=()
 
 	crash_stage || give_up "consume: build"
-	log=$IDEM_WORK/log/consume.log
 	jars=$(test/setup/kafka.sh) || {
 		unreachable broker "Maven Central"
 		return
 	}
 	copy_all "$jars"
 	for name in "$@"; do
-		if (cd "$IDEM_WORK/crash/kafka/consume/$name" && umask 022 && idem_run timeout -k 10 "${FETCH_LIMIT:-600}" \
-			bash -c "$(declare -f prepare); prepare $name") >"$IDEM_WORK/log/$name.log" 2>&1; then
-			ready+=("$name")
-		else
+		if ! in_folder "$name" prepare; then
 			unreachable "$name" "$(registry "$name")" "$IDEM_WORK/log/$name.log"
+		elif [ -n "$wrong" ] && ! in_folder "$name" prepare_wrong; then
+			fail "consume, $name" "its wrong programs cannot be made" "$IDEM_WORK/log/$name.log"
+		else
+			ready+=("$name")
 		fi
 	done
 	[ ${#ready[@]} -gt 0 ] || return
 	chmod -R a+rX "$IDEM_WORK/crash"
 	{ idem_initdb "$IDEM_WORK/data" preload && idem_start "$IDEM_WORK/data" "$IDEM_WORK/log/server.log" &&
 		idem_client psql -XqAt -d postgres -c 'CREATE ROLE shop LOGIN'; } || give_up "consume: server"
-	for name in "${ready[@]}"; do
-		make_database "$name" || give_up "consume: database"
-	done
-	idem_say "consumers in ${ready[*]}: $KILLS kills of each, seed $SEED"
-	idem_run idem_as env PGHOST="$IDEM_SOCK" PGPORT="$IDEM_PORT" /usr/bin/python3 -B "$IDEM_WORK/crash/kafka/consume.py" \
-		"$SEED" "$KILLS" "$IDEM_WORK/round" "${ready[@]}" 2>&1 | tee "$log"
+	[ -z "$kill" ] || kill_programs "${ready[@]}"
+	[ -z "$wrong" ] || wrong_programs "${ready[@]}"
+}
+
+# judge PROGRAM ARGUMENT...: run a program that judges the consumers, add up its result.
+judge()
+{
+	local log=$IDEM_WORK/log/consume.log
+
+	idem_run idem_as env PGHOST="$IDEM_SOCK" PGPORT="$IDEM_PORT" /usr/bin/python3 -B "$IDEM_WORK/crash/kafka/$1" \
+		"${@:2}" 2>&1 | tee "$log"
 	tally "$log" "${PIPESTATUS[0]}"
 	passed=$((passed + TALLY_GOOD))
 	failed=$((failed + TALLY_BAD))
 }
 
+kill_programs()
+{
+	local name
+
+	for name in "$@"; do
+		make_database "$name" || give_up "consume: database"
+	done
+	idem_say "consumers in $*: $KILLS kills of each, seed $SEED"
+	judge consume.py "$SEED" "$KILLS" "$IDEM_WORK/round" "$@"
+}
+
+wrong_programs()
+{
+	make_database wrong || give_up "consume: database"
+	idem_say "wrong consumers in $*"
+	judge consume_wrong.py run "$IDEM_WORK/round" "$@"
+}
+
 programs=()
+wrong=
+kill=
 for name in $names; do
-	if [ "$name" = page ]; then
-		run_page
-	else
-		programs+=("$name")
-	fi
+	case $name in
+		page) run_page ;;
+		wrong) wrong=1 ;;
+		*)
+			programs+=("$name")
+			kill=1
+			;;
+	esac
 done
+[ ${#programs[@]} -gt 0 ] || [ -z "$wrong" ] || programs=(python java go)
 if [ ${#programs[@]} -gt 0 ]; then
 	run_programs "${programs[@]}"
 fi
