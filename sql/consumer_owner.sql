@@ -63,7 +63,7 @@ GRANT SELECT ON calls TO PUBLIC;
 
 SELECT DISTINCT p.proname AS "no call"
   FROM pg_proc p
- WHERE p.pronamespace = 'idempotency'::regnamespace AND 'consumer' = ANY (p.proargnames)
+ WHERE p.pronamespace = 'idempotency'::regnamespace AND 'consumer' = ANY (p.proargnames[:p.pronargs])
    AND has_function_privilege('regress_owner_other', p.oid, 'EXECUTE')
    AND NOT EXISTS (SELECT FROM calls WHERE call ~ ('idempotency\.' || p.proname || '\('));
 

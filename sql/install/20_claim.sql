@@ -8,9 +8,9 @@ COMMENT ON TYPE @extschema@.claim_result IS
 
 -- The type is not named event_status: if it were, event_status('x') would be a
 -- cast to the type.
-CREATE TYPE @extschema@.claim_status AS ENUM ('processing', 'completed', 'unknown');
+CREATE TYPE @extschema@.claim_status AS ENUM ('processing', 'completed', 'unknown', 'leased', 'waiting', 'dead');
 COMMENT ON TYPE @extschema@.claim_status IS
-'what is remembered of an event: processing = claimed and not completed, by this transaction or by a committed one whose kept claim another may take over; completed = its effect was made; unknown = nothing is remembered';
+'what is remembered of an event: processing = claimed and not completed, by this transaction or by a committed one whose kept claim another may take over; completed = its effect was made; unknown = nothing is remembered; leased = somebody has a lease of it, which may be overdue; waiting = it may be leased again, at once or later; dead = it is not tried again by itself';
 
 CREATE TABLE idempotency_data.consumers (
 	consumer text COLLATE "C" NOT NULL,

@@ -18,6 +18,11 @@ RETURNS trigger LANGUAGE C AS 'MODULE_PATHNAME', 'idem_lease_restored_fn';
 COMMENT ON FUNCTION @extschema@.lease_restored() IS
 'trigger: rows of the log of leases were restored, so the next token goes beyond their numbers';
 
+CREATE FUNCTION @extschema@.lease_restamp()
+RETURNS trigger LANGUAGE C AS 'MODULE_PATHNAME', 'idem_lease_restamp_fn';
+COMMENT ON FUNCTION @extschema@.lease_restamp() IS
+'trigger: rows of the log of leases that are restored from a dump are kept from now on for as long as they were to be';
+
 DO $$
 DECLARE
 	log name;
@@ -41,7 +46,9 @@ BEGIN
 			work jsonb,
 			scope text COLLATE "C",
 			fingerprint bytea,
-			request jsonb
+			request jsonb,
+			written bigint,
+			kept bigint
 		) WITH (
 			autovacuum_freeze_min_age = 0,
 			autovacuum_analyze_threshold = 2147483647
@@ -74,6 +81,15 @@ BEGIN
 		EXECUTE format('COMMENT ON COLUMN idempotency_data.%I.scope IS %L', log, 'scope of the request; null: an event');
 		EXECUTE format('COMMENT ON COLUMN idempotency_data.%I.fingerprint IS %L', log, 'fingerprint of the request');
 		EXECUTE format('COMMENT ON COLUMN idempotency_data.%I.request IS %L', log, 'what is needed to execute the request again');
+		EXECUTE format('COMMENT ON COLUMN idempotency_data.%I.written IS %L', log,
+			'when the row was written, in seconds of store_clock; null: it does not expire');
+		EXECUTE format('COMMENT ON COLUMN idempotency_data.%I.kept IS %L', log,
+			'for how many seconds after that it is kept at least, if nothing happens to the event');
+		EXECUTE format('CREATE TRIGGER lease_restamp BEFORE INSERT ON idempotency_data.%I
+			FOR EACH ROW EXECUTE FUNCTION @extschema@.lease_restamp()', log);
+		EXECUTE format('ALTER TABLE idempotency_data.%I ENABLE ALWAYS TRIGGER lease_restamp', log);
+		EXECUTE format('COMMENT ON TRIGGER lease_restamp ON idempotency_data.%I IS %L', log,
+			'fires for rows restored from a dump only');
 		EXECUTE format('CREATE TRIGGER lease_restored AFTER INSERT ON idempotency_data.%I
 			FOR EACH STATEMENT EXECUTE FUNCTION @extschema@.lease_restored()', log);
 		EXECUTE format('ALTER TABLE idempotency_data.%I ENABLE ALWAYS TRIGGER lease_restored', log);

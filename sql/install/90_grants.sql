@@ -46,13 +46,18 @@ BEGIN
 			'lease_event',
 			'lease_events',
 			'lease_guard',
+			'leases_source',
 			'lock_key',
 			'release_event',
 			'release_lease',
 			'release_request',
+			'requests_source',
 			'version_guard'
 		];
-		relations := '{}';
+		relations := ARRAY[
+			'leases',
+			'requests'
+		];
 	WHEN 'operator' THEN
 		functions := ARRAY[
 			'claim_consumers_source',
@@ -66,6 +71,7 @@ BEGIN
 			'dead_letters_source',
 			'event_status',
 			'forget_event',
+			'leases_source',
 			'outbox_events_source',
 			'outbox_generation',
 			'outbox_last_seq',
@@ -83,19 +89,27 @@ BEGIN
 			'relay_lag',
 			'relay_resume',
 			'relay_status',
+			'requests_source',
 			'sink_setup',
 			'sink_setup_sql',
 			'stat_claim_segments_source',
+			'stat_consumers_source',
+			'stat_leases_source',
 			'stat_relay_source',
 			'verify_lock_key'
 		];
 		relations := ARRAY[
 			'claim_consumers',
 			'dead_letters',
+			'leases',
 			'outbox_events',
+			'prepared_claims',
 			'processed_events',
+			'requests',
 			'stat_claim_segments',
 			'stat_claims',
+			'stat_consumers',
+			'stat_leases',
 			'stat_outbox',
 			'stat_relay'
 		];
@@ -108,12 +122,16 @@ BEGIN
 			'relay_lag',
 			'relay_status',
 			'stat_claim_segments_source',
+			'stat_consumers_source',
+			'stat_leases_source',
 			'stat_relay_source'
 		];
 		relations := ARRAY[
 			'claim_consumers',
 			'stat_claim_segments',
 			'stat_claims',
+			'stat_consumers',
+			'stat_leases',
 			'stat_outbox',
 			'stat_relay'
 		];

@@ -26,20 +26,20 @@
 #include "claim/attempt.h"
 #include "claim/leased.h"
 #include "lease/token.h"
+#include "shared/fault.h"
 
 void
 idem_attempt_begin(IdemCall *call, const IdemClaimKey *key, const IdemRow *row,
 				   int64 duration, text *holder, IdemLease *lease)
 {
-	IdemLeaseName name = idem_leased_name(key);
-
 	lease->state = IDEM_LEASE_LEASED;
 	lease->token = idem_token_draw();
 	lease->attempt++;
 	lease->holder = holder;
 	lease->at = GetCurrentTimestamp();
 	lease->until = lease->at + (duration > 0 ? duration : call->policy.lease_duration);
-	idem_lease_write(&name, lease);
+	idem_leased_write(&call->policy, key, lease);
+	IDEM_FAULT_POINT("lease-taken");
 	(void) idem_leased_note(call, key, row, lease, false);
 }
 
@@ -90,14 +90,12 @@ is_as_new(const IdemLease *lease)
 }
 
 IdemLeaseState
-idem_attempt_write(const IdemClaimKey *key, IdemLease *lease)
+idem_attempt_write(const IdemConsumerPolicy *policy, const IdemClaimKey *key, IdemLease *lease)
 {
-	IdemLeaseName name = idem_leased_name(key);
-
 	lease->token = idem_token_draw_unflushed();
 	if (is_as_new(lease))
-		idem_lease_free(&name);
+		idem_leased_end(key);
 	else
-		idem_lease_write(&name, lease);
+		idem_leased_write(policy, key, lease);
 	return lease->state == IDEM_LEASE_DEAD ? IDEM_LEASE_STATE_DEAD : IDEM_LEASE_STATE_WAITING;
 }

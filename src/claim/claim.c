@@ -420,29 +420,33 @@ idem_release_event(const char *id, int idlen, const char *consumer,
 /* Asking, without claiming */
 
 /*
- * Look up what is remembered of an event.  The transaction's own undecided
+ * Look up the rows of an event in the store.  The transaction's own undecided
  * claim takes precedence over the rows, since the row of a claim past the
  * budget says "completed" already.  If there is such a claim, return it with
  * row->status NONE; otherwise return NULL and fill in *row.
  */
 static const IdemClaim *
-look_up(IdemStore *store, const char *id, int idlen, const char *consumer,
-		int consumerlen, IdemRow *row, Datum *result, bool *has_result)
+look_up(IdemStore *store, const IdemClaimKey *key, IdemRow *row, Datum *result, bool *has_result)
 {
-	IdemKeyMaker keys;
-	IdemClaimKey key;
-	const IdemClaim *own;
+	const IdemClaim *own = idem_state_find(key);
 
-	idem_keymaker_begin(&keys, consumer, consumerlen);
-	idem_keymaker_make(&keys, id, idlen, &key);
-	own = idem_state_find(&key);
 	row->status = IDEM_ROW_NONE;
 	if (own != NULL && own->state.phase != IDEM_PHASE_CLAIMED)
 		own = NULL;
 	if (own == NULL)
-		idem_store_look_up(store, &key.digest, row, result, has_result);
-	idem_keymaker_end(&keys);
+		idem_store_look_up(store, &key->digest, row, result, has_result);
 	return own;
+}
+
+/* Make the key of an event that is not to be locked. */
+static void
+make_key(const char *id, int idlen, const char *consumer, int consumerlen, IdemClaimKey *key)
+{
+	IdemKeyMaker keys;
+
+	idem_keymaker_begin(&keys, consumer, consumerlen);
+	idem_keymaker_make(&keys, id, idlen, key);
+	idem_keymaker_end(&keys);
 }
 
 /*
@@ -461,44 +465,81 @@ idem_claim_get_result(const char *id, int idlen, const char *consumer,
 					  int consumerlen, Datum *result)
 {
 	IdemStore  *store = idem_store_open(false);
+	IdemClaimKey key;
 	IdemRow		row;
 	bool		found = false;
 
-	(void) look_up(store, id, idlen, consumer, consumerlen, &row, result, &found);
+	make_key(id, idlen, consumer, consumerlen, &key);
+	(void) look_up(store, &key, &row, result, &found);
 	idem_store_close(store);
 	if (row.status == IDEM_ROW_COMPLETED)
 		wait_for_row(&row);
 	return found;
 }
 
+/* The status that a completion gives, once it cannot be lost. */
+static void
+tell_completed(const IdemRow *row, IdemClaimInfo *info)
+{
+	info->status = IDEM_STATUS_COMPLETED;
+	info->claimed_at = row->claimed_at;
+	info->completed_at = row->completed_at;
+	info->completed_latest = row->completed_latest;
+	wait_for_row(row);
+}
+
+/* The status of an event that is open. */
+static void
+tell_open(const IdemLease *lease, IdemClaimInfo *info)
+{
+	switch (lease->state)
+	{
+		case IDEM_LEASE_LEASED:
+			info->status = IDEM_STATUS_LEASED;
+			info->claimed_at = lease->at;
+			break;
+		case IDEM_LEASE_DEAD:
+			info->status = IDEM_STATUS_DEAD;
+			break;
+		default:
+			info->status = IDEM_STATUS_WAITING;
+			break;
+	}
+}
+
+/*
+ * The log is looked into before the store.  A completion that is committed in between is
+ * found; the other way round, the event would be in neither.
+ */
 void
 idem_claim_get_status(const char *id, int idlen, const char *consumer,
 					  int consumerlen, IdemClaimInfo *info)
 {
 	IdemStore  *store = idem_store_open(false);
+	const IdemClaim *own;
+	IdemClaimKey key;
+	IdemLease	lease;
 	IdemRow		row;
-	const IdemClaim *own = look_up(store, id, idlen, consumer, consumerlen, &row, NULL, NULL);
+	bool		open;
 
+	make_key(id, idlen, consumer, consumerlen, &key);
+	open = idem_lease_find(&key.digest, &lease);
+	own = look_up(store, &key, &row, NULL, NULL);
 	idem_store_close(store);
+
 	*info = (IdemClaimInfo)
 	{
 		.status = IDEM_STATUS_UNKNOWN
 	};
-	if (own != NULL)
-	{
-		info->status = IDEM_STATUS_PROCESSING;
-		info->claimed_at = own->state.claimed_at;
-	}
-	else if (row.status != IDEM_ROW_NONE)
-	{
-		info->status = IDEM_STATUS_PROCESSING;
-		info->claimed_at = row.claimed_at;
-	}
 	if (row.status == IDEM_ROW_COMPLETED)
+		tell_completed(&row, info);
+	else if (own == NULL && !lease.in_snapshot)
+		idem_leased_conflict(&key);
+	else if (own == NULL && open)
+		tell_open(&lease, info);
+	else if (own != NULL || row.status != IDEM_ROW_NONE)
 	{
-		info->status = IDEM_STATUS_COMPLETED;
-		info->completed_at = row.completed_at;
-		info->completed_latest = row.completed_latest;
-		wait_for_row(&row);
+		info->status = IDEM_STATUS_PROCESSING;
+		info->claimed_at = own != NULL ? own->state.claimed_at : row.claimed_at;
 	}
 }

@@ -39,14 +39,18 @@ typedef enum IdemClaimStatus
 	IDEM_STATUS_PROCESSING,		/* claimed and not completed: a kept claim, or
 								 * a claim of this transaction */
 	IDEM_STATUS_COMPLETED,		/* durably, or by this transaction */
-	IDEM_STATUS_UNKNOWN			/* nothing is remembered; an open transaction
+	IDEM_STATUS_UNKNOWN,		/* nothing is remembered; an open transaction
 								 * of somebody else may have a claim */
+	IDEM_STATUS_LEASED,			/* a lease of it was taken, and is not ended;
+								 * it may be overdue */
+	IDEM_STATUS_WAITING,		/* it may be leased again, at once or later */
+	IDEM_STATUS_DEAD			/* it is not tried again by itself */
 } IdemClaimStatus;
 
 typedef struct IdemClaimInfo
 {
 	IdemClaimStatus status;
-	TimestampTz claimed_at;		/* unless unknown */
+	TimestampTz claimed_at;		/* if it is processing, completed or leased */
 	TimestampTz completed_at;	/* if completed: not before */
 	TimestampTz completed_latest;	/* and not after */
 } IdemClaimInfo;
@@ -153,7 +157,8 @@ extern bool idem_claim_get_result(const char *id, int idlen,
 /*
  * Get what this transaction may know of an event: its own claims and
  * completions, and what others have committed.  At REPEATABLE READ and
- * SERIALIZABLE the transaction's snapshot decides what is committed.  The call
+ * SERIALIZABLE the transaction's snapshot decides what is committed; error 40001
+ * if the event is not completed, and its lease has changed since.  The call
  * waits for no other transaction and takes no lock of the event.  "Completed"
  * is an acknowledgement like the verdict "duplicate", and the call waits until
  * the completion is durable.

@@ -70,7 +70,9 @@ PG_FUNCTION_INFO_V1(idem_verify_lock_key_fn);
 PG_FUNCTION_INFO_V1(idem_consumer_changes_fn);
 
 /* Labels of claim_status, in the order of its C twin */
-static const char *const status_labels[] = {"processing", "completed", "unknown"};
+static const char *const status_labels[] = {
+	"processing", "completed", "unknown", "leased", "waiting", "dead"
+};
 
 /* claim_event(event_id, consumer, wait, valid_until) */
 
@@ -249,7 +251,8 @@ event_status(FunctionCallInfo fcinfo, IdemStr (*get) (FunctionCallInfo, int))
 	values[2] = TimestampTzGetDatum(info.completed_at);
 	values[3] = TimestampTzGetDatum(info.completed_latest);
 	nulls[0] = false;
-	nulls[1] = info.status == IDEM_STATUS_UNKNOWN;
+	nulls[1] = info.status == IDEM_STATUS_UNKNOWN || info.status == IDEM_STATUS_WAITING ||
+		info.status == IDEM_STATUS_DEAD;
 	nulls[2] = nulls[3] = info.status != IDEM_STATUS_COMPLETED;
 	return HeapTupleGetDatum(heap_form_tuple(BlessTupleDesc(desc), values, nulls));
 }

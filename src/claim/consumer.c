@@ -56,6 +56,7 @@
 #include "utils/timestamp.h"
 
 #include "claim/consumer.h"
+#include "claim/consumers.h"
 #include "claim/owner.h"
 #include "claim/setting.h"
 #include "claim/state.h"

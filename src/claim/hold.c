@@ -31,6 +31,7 @@
 #include "claim/hold.h"
 #include "claim/leased.h"
 #include "shared/error.h"
+#include "shared/fault.h"
 
 /* Why a token is not that of the lease, of an event or of a request. */
 static const char *
@@ -100,6 +101,7 @@ idem_hold(IdemCall *call, const IdemClaimKey *key, int64 token, IdemHold mode, I
 	IdemRow		row;
 
 	lock_event(key, exclusive);
+	IDEM_FAULT_POINT("lease-held");
 	idem_store_probe(call->store, &key->digest, &row);
 	if (row.status == IDEM_ROW_BUSY)
 		idem_claim_report_busy(key);

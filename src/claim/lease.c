@@ -58,6 +58,7 @@
 #include "claim/state.h"
 #include "lease/log.h"
 #include "shared/error.h"
+#include "shared/fault.h"
 
 /* Taking a lease */
 
@@ -98,6 +99,7 @@ lease_locked(IdemCall *call, const IdemClaimKey *key, const IdemClaim *own,
 	IdemRow		row;
 	IdemClaimResult result;
 
+	IDEM_FAULT_POINT("lease-locked");
 	idem_store_probe(call->store, &key->digest, &row);
 	result = idem_call_judge(call, key, &row);
 	if (result != IDEM_CLAIM_CLAIMED)
@@ -207,7 +209,8 @@ idem_lease_extend(const char *id, int idlen, const char *consumer, int consumerl
 	(void) hold(call, &key, id, idlen, token, IDEM_HOLD_SHARED, &lease);
 	name = idem_leased_name(&key);
 	until = GetCurrentTimestamp() + (duration > 0 ? duration : call->policy.lease_duration);
-	idem_lease_write_end(&name, token, until);
+	idem_leased_write_end(&call->policy, &key, token, until);
+	IDEM_FAULT_POINT("lease-end-written");
 	if (recovery_point != NULL || work != NULL)
 		idem_lease_write_point(&name, token,
 							   recovery_point != NULL ? recovery_point : lease.recovery_point,
@@ -240,7 +243,9 @@ idem_lease_complete(const char *id, int idlen, const char *consumer, int consume
 	state.phase = IDEM_PHASE_COMPLETED;
 	idem_state_set(claim, &state);
 	idem_call_add(call, claim, result, has_result);
+	IDEM_FAULT_POINT("lease-completed");
 	idem_leased_end(&key);
+	IDEM_FAULT_POINT("lease-ended");
 	idem_call_end(call);
 }
 
@@ -261,7 +266,8 @@ idem_lease_release(const char *id, int idlen, const char *consumer, int consumer
 		idem_attempt_fail(&call->policy, release, &lease);
 	else
 		idem_attempt_give_back(release, &lease);
-	state = idem_attempt_write(&key, &lease);
+	state = idem_attempt_write(&call->policy, &key, &lease);
+	IDEM_FAULT_POINT("lease-released");
 	idem_call_end(call);
 	return state;
 }

@@ -27,8 +27,10 @@
 #include "utils/timestamp.h"
 
 #include "claim/leased.h"
+#include "claim/setting.h"
 #include "lease/token.h"
 #include "shared/error.h"
+#include "shared/fault.h"
 
 void
 idem_leased_conflict(const IdemClaimKey *key)
@@ -52,6 +54,42 @@ idem_leased_name(const IdemClaimKey *key)
 
 	name.id = idem_claim_id(key, &name.idlen);
 	return name;
+}
+
+/*
+ * For how many seconds is a state kept at least, if nothing happens; 0: until something
+ * happens.  Never for less than a completion is remembered: else a redelivery would be
+ * executed again of which nothing is known any more.
+ */
+static int64
+kept_for(const IdemConsumerPolicy *policy, char state)
+{
+	if (policy->retention == 0 || state != IDEM_LEASE_DEAD)
+		return policy->retention;
+	return idem_dead_retention == 0 ? 0 : Max(policy->retention, idem_dead_retention);
+}
+
+void
+idem_leased_write(const IdemConsumerPolicy *policy, const IdemClaimKey *key, IdemLease *lease)
+{
+	IdemLeaseName name = idem_leased_name(key);
+
+	lease->kept = kept_for(policy, lease->state);
+	if (lease->kept != 0)
+		idem_store_note_expiry();
+	idem_lease_write(&name, lease);
+}
+
+void
+idem_leased_write_end(const IdemConsumerPolicy *policy, const IdemClaimKey *key, int64 token,
+					  TimestampTz until)
+{
+	IdemLeaseName name = idem_leased_name(key);
+	int64		kept = kept_for(policy, IDEM_LEASE_LEASED);
+
+	if (kept != 0)
+		idem_store_note_expiry();
+	idem_lease_write_end(&name, token, until, kept);
 }
 
 void
@@ -91,14 +129,14 @@ is_exhausted(const IdemCall *call, const IdemLease *lease)
 static void
 park(const IdemCall *call, const IdemClaimKey *key, IdemLease *lease)
 {
-	IdemLeaseName name = idem_leased_name(key);
 	IdemRow		none = {.status = IDEM_ROW_NONE};
 
 	(void) idem_lock_try(key);
 	lease->state = IDEM_LEASE_DEAD;
 	lease->token = idem_token_draw_unflushed();
 	lease->until = GetCurrentTimestamp();
-	idem_lease_write(&name, lease);
+	idem_leased_write(&call->policy, key, lease);
+	IDEM_FAULT_POINT("lease-parked");
 	(void) idem_leased_note(call, key, &none, lease, false);
 }
 

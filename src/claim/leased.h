@@ -17,6 +17,7 @@
 
 #include "claim/lock.h"
 #include "claim/call.h"
+#include "claim/consumer.h"
 #include "claim/state.h"
 #include "claim/verdict.h"
 #include "lease/log.h"
@@ -33,6 +34,15 @@ extern IdemClaimResult idem_leased_judge(IdemCall *call, const IdemClaimKey *key
 
 /* The name of the event, as the log of leases wants it. */
 extern IdemLeaseName idem_leased_name(const IdemClaimKey *key);
+
+/*
+ * Write the state of an event, with the number lease->token (lease/log.h), and for how
+ * long it is kept by its consumer's policy; and another end of its lease.
+ */
+extern void idem_leased_write(const IdemConsumerPolicy *policy, const IdemClaimKey *key,
+							  IdemLease *lease);
+extern void idem_leased_write_end(const IdemConsumerPolicy *policy, const IdemClaimKey *key,
+								  int64 token, TimestampTz until);
 
 /* Write that nothing is open of an event, which this transaction completes. */
 extern void idem_leased_end(const IdemClaimKey *key);

@@ -192,7 +192,7 @@ void
 idem_keymaker_request(IdemKeyMaker *maker, const char *scope, int scopelen,
 					  const char *id, int idlen, IdemClaimKey *key)
 {
-	static const char default_prefix[] = IDEM_DEFAULT_CONSUMER;
+	static const char prefix_of_default[] = IDEM_DEFAULT_CONSUMER;
 	int			slen = scopelen;
 	int			klen = idlen;
 	const char *utf8_scope = idem_lock_utf8(scope, &slen);
@@ -205,7 +205,7 @@ idem_keymaker_request(IdemKeyMaker *maker, const char *scope, int scopelen,
 	if (maker->prefix != NULL)
 		set_digest(maker, maker->prefix, maker->prefixlen, bytes, slen + 1 + klen, key);
 	else
-		set_digest(maker, default_prefix, sizeof(default_prefix), bytes, slen + 1 + klen, key);
+		set_digest(maker, prefix_of_default, sizeof(prefix_of_default), bytes, slen + 1 + klen, key);
 	pfree(bytes);
 	if (utf8_scope != scope)
 		pfree(unconstify(char *, utf8_scope));

@@ -43,7 +43,7 @@
 #include "utils/builtins.h"
 #include "utils/syscache.h"
 
-#include "claim/consumer.h"
+#include "claim/consumers.h"
 #include "claim/owner.h"
 
 /* Is the OID of a note that of this cluster? */

@@ -33,6 +33,7 @@
 #include "claim/state.h"
 #include "lease/log.h"
 #include "lease/token.h"
+#include "shared/fault.h"
 
 /* One call's work. */
 typedef struct Redrive
@@ -60,13 +61,11 @@ discard_event(Redrive *redrive, const IdemClaimKey *key, const IdemRow *row, con
 static void
 revive_event(Redrive *redrive, const IdemClaimKey *key, const IdemRow *row, IdemLease *lease)
 {
-	IdemLeaseName name = idem_leased_name(key);
-
 	lease->state = IDEM_LEASE_WAITING;
 	lease->attempt = 0;
 	lease->token = idem_token_draw_unflushed();
 	lease->until = GetCurrentTimestamp();
-	idem_lease_write(&name, lease);
+	idem_leased_write(&redrive->call->policy, key, lease);
 	(void) idem_leased_note(redrive->call, key, row, lease, false);
 }
 
@@ -87,6 +86,7 @@ decide(Redrive *redrive, const IdemClaimKey *key)
 		discard_event(redrive, key, &row, &lease);
 	else
 		revive_event(redrive, key, &row, &lease);
+	IDEM_FAULT_POINT("lease-redriven");
 	redrive->n++;
 	return true;
 }

@@ -14,6 +14,7 @@
 
 #include <limits.h>
 
+#include "datatype/timestamp.h"
 #include "utils/guc.h"
 
 #include "claim/setting.h"
@@ -21,6 +22,7 @@
 int			idem_uncompleted_claims = IDEM_UNCOMPLETED_ERROR;
 bool		idem_durable_complete = true;
 int			idem_claim_retention = 0;
+int			idem_dead_retention = 30 * SECS_PER_DAY;
 int			idem_max_claim_locks = -1;
 
 static const struct config_enum_entry uncompleted_options[] = {
@@ -51,6 +53,13 @@ idem_claim_setting_init(void)
 							"It is rounded up to an hour, a day or 31 days; 0, and more than 31 days, means for ever.",
 							&idem_claim_retention,
 							0, 0, INT_MAX,
+							PGC_SUSET, GUC_UNIT_S, NULL, NULL, NULL);
+
+	DefineCustomIntVariable("idempotency.dead_retention",
+							"How long dead events and requests are kept at least, for an operator to decide on.",
+							"The retention of their consumer counts where it is longer.  0 means for ever.",
+							&idem_dead_retention,
+							30 * SECS_PER_DAY, 0, INT_MAX,
 							PGC_SUSET, GUC_UNIT_S, NULL, NULL, NULL);
 
 	DefineCustomIntVariable("idempotency.max_claim_locks",

@@ -25,6 +25,9 @@ extern int	idem_uncompleted_claims;
 /* idempotency.durable_complete */
 extern bool idem_durable_complete;
 
+/* idempotency.dead_retention: seconds; 0: for ever */
+extern int	idem_dead_retention;
+
 /* idempotency.max_claim_locks; -1 means max_locks_per_transaction */
 /* seconds; 0: for ever */
 extern int	idem_claim_retention;

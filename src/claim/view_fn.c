@@ -22,6 +22,7 @@
 
 #include "compat.h"
 #include "claim/consumer.h"
+#include "claim/consumers.h"
 #include "claim/owner.h"
 #include "shared/rows.h"
 #include "store/retention.h"

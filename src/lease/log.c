@@ -36,9 +36,7 @@
  */
 #include "postgres.h"
 
-#include "access/heapam.h"
 #include "access/htup_details.h"
-#include "access/table.h"
 #include "catalog/pg_collation.h"
 #include "miscadmin.h"
 #include "utils/builtins.h"
@@ -50,13 +48,22 @@
 
 #include "compat.h"
 #include "lease/log.h"
+#include "lease/setting.h"
 #include "lease/start.h"
 #include "lease/table.h"
 #include "lease/token.h"
+#include "shared/keyed_log.h"
+#include "shared/keyed_scan.h"
+#include "shared/uptime.h"
 
 /* A table that is longer loses its turn; blocks that a step copies. */
+#ifdef IDEMPOTENCY_FAULT_POINTS
+#define MAX_BLOCKS	2			/* turns have fault points in them */
+#define PASS_BLOCKS	1
+#else
 #define MAX_BLOCKS	256
 #define PASS_BLOCKS	32
+#endif
 
 /* The parts of an event, in the order of KINDS */
 #define KINDS	"sep"
@@ -70,8 +77,10 @@ enum
 {
 	COL_NUMBER, COL_DIGEST, COL_KIND, COL_STATE, COL_TOKEN, COL_ATTEMPT, COL_UNTIL, COL_AT,
 	COL_EVENT_ID, COL_CONSUMER, COL_HOLDER, COL_ERROR, COL_POINT, COL_WORK,
-	COL_SCOPE, COL_FINGERPRINT, COL_REQUEST, NCOLS
+	COL_SCOPE, COL_FINGERPRINT, COL_REQUEST, COL_WRITTEN, COL_KEPT, NCOLS
 };
+
+StaticAssertDecl(COL_AT + 1 == IDEM_LEASE_AT, "the column \"at\" has moved");
 
 /* A row to be written; columns are NULL until they are set. */
 typedef struct NewRow
@@ -145,14 +154,58 @@ is_of_lease(TupleDesc desc, const IdemKeyedRow *rows, int part)
 		rows[PART_STATE].number;
 }
 
-/* The callback IdemKeyedLog.judge. */
+/* The row that says when the state ends: that of the state, or a later one. */
+static HeapTuple
+last_end(TupleDesc desc, const IdemKeyedRow *rows)
+{
+	return rows[is_of_lease(desc, rows, PART_END) ? PART_END : PART_STATE].tuple;
+}
+
+/* When a row expires, in seconds of uptime.h; 0: never. */
+static int64
+expiry_of(TupleDesc desc, HeapTuple tuple)
+{
+	int64		kept = DatumGetInt64(column_or(desc, tuple, COL_KEPT, Int64GetDatum(0)));
+
+	return kept == 0 ? 0 :
+		DatumGetInt64(column_or(desc, tuple, COL_WRITTEN, Int64GetDatum(0))) + kept;
+}
+
+/*
+ * Has nothing happened to the event for so long that it may be forgotten?  While a lease
+ * or a pause lasts by the clock, it may not, whatever the other time says.
+ */
+static bool
+is_expired(TupleDesc desc, const IdemKeyedRow *rows)
+{
+	HeapTuple	tuple = last_end(desc, rows);
+	int64		expiry = expiry_of(desc, tuple);
+	int64		now;
+
+	return expiry != 0 && idem_uptime_try_now(&now) && now >= expiry &&
+		DatumGetTimestampTz(column_or(desc, tuple, COL_UNTIL, TimestampTzGetDatum(0))) <=
+		GetCurrentTimestamp();
+}
+
+/*
+ * The callback IdemKeyedLog.judge.  What has expired goes as a whole, and only when
+ * nothing older would come to light: as a tombstone does.
+ */
 static void
 judge(TupleDesc desc, const IdemKeyedRow *rows, IdemKeyedNeed *need)
 {
-	need[PART_STATE] = state_of(desc, rows) == IDEM_LEASE_FREE ? IDEM_KEYED_TOMBSTONE :
-		IDEM_KEYED_NEEDED;
-	need[PART_END] = is_of_lease(desc, rows, PART_END) ? IDEM_KEYED_NEEDED : IDEM_KEYED_SPENT;
-	need[PART_POINT] = is_of_lease(desc, rows, PART_POINT) ? IDEM_KEYED_NEEDED : IDEM_KEYED_SPENT;
+	bool		goes = state_of(desc, rows) == IDEM_LEASE_FREE || is_expired(desc, rows);
+
+	need[PART_STATE] = goes ? IDEM_KEYED_TOMBSTONE : IDEM_KEYED_NEEDED;
+	need[PART_END] = is_of_lease(desc, rows, PART_END) ? need[PART_STATE] : IDEM_KEYED_SPENT;
+	need[PART_POINT] = is_of_lease(desc, rows, PART_POINT) ? need[PART_STATE] : IDEM_KEYED_SPENT;
+}
+
+/* The callback IdemKeyedLog.dump_blocks. */
+static BlockNumber
+dump_blocks(void)
+{
+	return idem_lease_log_dump_size;
 }
 
 const IdemKeyedLog idem_lease_log = {
@@ -163,6 +216,7 @@ const IdemKeyedLog idem_lease_log = {
 	.kinds = KINDS,
 	.max_blocks = MAX_BLOCKS,
 	.pass_blocks = PASS_BLOCKS,
+	.dump_blocks = dump_blocks,
 	.draw = idem_token_draw_unflushed,
 	.form_marker = form_marker,
 	.judge = judge
@@ -191,11 +245,11 @@ static void
 get_lease(TupleDesc desc, const IdemKeyedRow *rows, IdemLease *lease)
 {
 	HeapTuple	tuple = rows[PART_STATE].tuple;
-	HeapTuple	end = is_of_lease(desc, rows, PART_END) ? rows[PART_END].tuple : tuple;
 
 	lease->token = rows[PART_STATE].number;
 	lease->attempt = DatumGetInt32(column_or(desc, tuple, COL_ATTEMPT, Int32GetDatum(0)));
-	lease->until = DatumGetTimestampTz(column_or(desc, end, COL_UNTIL, TimestampTzGetDatum(0)));
+	lease->until = DatumGetTimestampTz(column_or(desc, last_end(desc, rows), COL_UNTIL,
+												 TimestampTzGetDatum(0)));
 	lease->at = DatumGetTimestampTz(column_or(desc, tuple, COL_AT, TimestampTzGetDatum(0)));
 	lease->holder = copy_varlena(desc, tuple, COL_HOLDER);
 	lease->error = copy_varlena(desc, tuple, COL_ERROR);
@@ -226,67 +280,145 @@ idem_lease_find(const pg_uuid_t *digest, IdemLease *lease)
 	return lease->state != IDEM_LEASE_FREE;
 }
 
-/* Is the row the newest state of an event of the consumer, and is that dead? */
-static bool
-is_dead(TupleDesc desc, HeapTuple tuple, const text *consumer)
-{
-	pg_uuid_t  *digest = DatumGetUUIDP(column_or(desc, tuple, COL_DIGEST, (Datum) 0));
-	Datum		name = column_or(desc, tuple, COL_CONSUMER, (Datum) 0);
-	IdemLease	lease;
+/* All that is open */
 
-	return DatumGetChar(column_or(desc, tuple, COL_STATE, CharGetDatum('\0'))) == IDEM_LEASE_DEAD &&
-		name != (Datum) 0 && DatumGetBool(DirectFunctionCall2Coll(texteq, C_COLLATION_OID, name,
-																  PointerGetDatum(consumer))) &&
-		idem_lease_find(digest, &lease) && lease.state == IDEM_LEASE_DEAD;
+struct IdemLeaseScan
+{
+	IdemKeyedScan *keys;
+};
+
+IdemLeaseScan *
+idem_lease_scan_begin(void)
+{
+	IdemLeaseScan *scan = palloc(sizeof(IdemLeaseScan));
+
+	scan->keys = idem_keyed_scan_begin(&idem_lease_log);
+	return scan;
 }
 
-/* Visit the dead events of one table; false if the visitor has had enough. */
-static bool
-scan_table(Oid oid, Snapshot snapshot, const text *consumer, IdemLeaseVisit visit, void *arg)
+void
+idem_lease_scan_end(IdemLeaseScan *scan)
 {
-	Relation	rel = table_open(oid, AccessShareLock);
-	TupleDesc	desc = RelationGetDescr(rel);
-	TableScanDesc scan = idem_compat_table_beginscan(rel, snapshot);
-	MemoryContext row_cxt = AllocSetContextCreate(CurrentMemoryContext, "idempotency dead events",
-												  ALLOCSET_SMALL_SIZES);
-	bool		more = true;
-	HeapTuple	tuple;
+	idem_keyed_scan_end(scan->keys);
+	pfree(scan);
+}
 
-	while (more && (tuple = heap_getnext(scan, ForwardScanDirection)) != NULL)
+/* The value of a column of the row in a slot, or the default where it is NULL. */
+static Datum
+slot_column_or(TupleTableSlot *slot, int column, Datum otherwise)
+{
+	bool		isnull;
+	Datum		value = slot_getattr(slot, column + 1, &isnull);
+
+	return isnull ? otherwise : value;
+}
+
+/* Get the part of a kind that belongs to the lease that the scan has come to; or NULL. */
+static TupleTableSlot *
+part_of_lease(IdemLeaseScan *scan, int part, const IdemOpenLease *open)
+{
+	TupleTableSlot *slot;
+
+	if (open->state != IDEM_LEASE_LEASED)
+		return NULL;
+	slot = idem_keyed_scan_part(scan->keys, KINDS[part]);
+	return slot != NULL &&
+		DatumGetInt64(slot_column_or(slot, COL_TOKEN, Int64GetDatum(0))) == open->token ? slot : NULL;
+}
+
+/* When the row in a slot expires, in seconds of uptime.h; 0: never. */
+static int64
+slot_expiry(TupleTableSlot *slot)
+{
+	int64		kept = DatumGetInt64(slot_column_or(slot, COL_KEPT, Int64GetDatum(0)));
+
+	return kept == 0 ? 0 :
+		DatumGetInt64(slot_column_or(slot, COL_WRITTEN, Int64GetDatum(0))) + kept;
+}
+
+/* Fill in what the row of a state has. */
+static void
+get_open(TupleTableSlot *slot, IdemOpenLease *open)
+{
+	open->state = DatumGetChar(slot_column_or(slot, COL_STATE, CharGetDatum(IDEM_LEASE_FREE)));
+	open->token = DatumGetInt64(slot_column_or(slot, COL_NUMBER, Int64GetDatum(0)));
+	open->attempt = DatumGetInt32(slot_column_or(slot, COL_ATTEMPT, Int32GetDatum(0)));
+	open->until = DatumGetTimestampTz(slot_column_or(slot, COL_UNTIL, TimestampTzGetDatum(0)));
+	open->at = DatumGetTimestampTz(slot_column_or(slot, COL_AT, TimestampTzGetDatum(0)));
+	open->expires = slot_expiry(slot);
+	open->consumer = slot_column_or(slot, COL_CONSUMER, (Datum) 0);
+	open->scope = slot_column_or(slot, COL_SCOPE, (Datum) 0);
+	open->id = slot_column_or(slot, COL_EVENT_ID, (Datum) 0);
+	open->holder = slot_column_or(slot, COL_HOLDER, (Datum) 0);
+	open->error = slot_column_or(slot, COL_ERROR, (Datum) 0);
+	open->recovery_point = slot_column_or(slot, COL_POINT, (Datum) 0);
+	open->request = slot_column_or(slot, COL_REQUEST, (Datum) 0);
+}
+
+/*
+ * Fill in what later rows of the lease say.  The slot of a part is used for the next
+ * one again.
+ */
+static void
+get_parts(IdemLeaseScan *scan, IdemOpenLease *open)
+{
+	TupleTableSlot *later = part_of_lease(scan, PART_END, open);
+
+	if (later != NULL)
 	{
-		MemoryContext old = MemoryContextSwitchTo(row_cxt);
-		bool		dead = is_dead(desc, tuple, consumer);
-		text	   *scope;
-		text	   *id;
-
-		CHECK_FOR_INTERRUPTS();
-		MemoryContextSwitchTo(old);
-		MemoryContextReset(row_cxt);
-		id = dead ? copy_varlena(desc, tuple, COL_EVENT_ID) : NULL;
-		if (id == NULL)
-			continue;
-		scope = copy_varlena(desc, tuple, COL_SCOPE);
-		more = visit(scope, id, arg);
-		pfree(id);
-		if (scope != NULL)
-			pfree(scope);
+		open->until = DatumGetTimestampTz(slot_column_or(later, COL_UNTIL, TimestampTzGetDatum(0)));
+		open->expires = slot_expiry(later);
 	}
-	MemoryContextDelete(row_cxt);
-	table_endscan(scan);
-	table_close(rel, AccessShareLock);
-	return more;
+	later = part_of_lease(scan, PART_POINT, open);
+	if (later != NULL)
+		open->recovery_point = slot_column_or(later, COL_POINT, (Datum) 0);
+}
+
+bool
+idem_lease_scan_next(IdemLeaseScan *scan, IdemLeaseWants wants, void *arg, IdemOpenLease *open)
+{
+	TupleTableSlot *slot;
+
+	while ((slot = idem_keyed_scan_next(scan->keys)) != NULL)
+	{
+		get_open(slot, open);
+		if (open->state == IDEM_LEASE_FREE || (wants != NULL && !wants(open, arg)) ||
+			!idem_keyed_scan_is_newest(scan->keys))
+			continue;
+		get_parts(scan, open);
+		return true;
+	}
+	return false;
+}
+
+/* Is it a dead one of the consumer?  (IdemLeaseWants) */
+static bool
+is_dead_of(const IdemOpenLease *open, void *consumer)
+{
+	return open->state == IDEM_LEASE_DEAD &&
+		DatumGetBool(DirectFunctionCall2Coll(texteq, C_COLLATION_OID, open->consumer,
+											 PointerGetDatum(consumer)));
 }
 
 void
 idem_lease_scan_dead(const char *consumer, int consumerlen, IdemLeaseVisit visit, void *arg)
 {
-	Snapshot	snapshot = RegisterSnapshot(GetLatestSnapshot());
 	text	   *name = cstring_to_text_with_len(consumer, consumerlen);
+	IdemLeaseScan *scan = idem_lease_scan_begin();
+	IdemOpenLease open;
 	bool		more = true;
 
-	for (int n = 0; n < IDEM_LEASE_TABLES && more; n++)
-		more = scan_table(idem_relref_oid(&idem_lease_tables[n]), snapshot, name, visit, arg);
-	UnregisterSnapshot(snapshot);
+	while (more && idem_lease_scan_next(scan, is_dead_of, name, &open))
+	{
+		text	   *scope = open.scope == (Datum) 0 ? NULL : DatumGetTextPCopy(open.scope);
+		text	   *id = DatumGetTextPCopy(open.id);
+
+		more = visit(scope, id, arg);
+		pfree(id);
+		if (scope != NULL)
+			pfree(scope);
+	}
+	idem_lease_scan_end(scan);
 }
 
 /* Append a row; have the log maintained if it has become long. */
@@ -311,6 +443,32 @@ set_name(NewRow *row, const IdemLeaseName *name)
 	set_pointer(row, COL_CONSUMER, cstring_to_text_with_len(name->consumer, name->consumerlen));
 }
 
+/* Have a row expire "kept" seconds after a time; 0: never. */
+static void
+set_expiry(NewRow *row, TimestampTz until, int64 kept)
+{
+	TimestampTz now = GetCurrentTimestamp();
+
+	if (kept == 0)
+		return;
+	if (until > now)
+		kept += (until - now) / USECS_PER_SEC + 1;
+	set(row, COL_WRITTEN, Int64GetDatum(idem_uptime_now()));
+	set(row, COL_KEPT, Int64GetDatum(kept));
+}
+
+HeapTuple
+idem_lease_restamp(HeapTuple tuple, TupleDesc desc)
+{
+	int			column = COL_WRITTEN + 1;
+	Datum		now = Int64GetDatum(idem_uptime_now());
+	bool		isnull = false;
+
+	if (column_or(desc, tuple, COL_KEPT, (Datum) 0) == (Datum) 0)
+		return tuple;
+	return heap_modify_tuple_by_cols(tuple, desc, 1, &column, &now, &isnull);
+}
+
 void
 idem_lease_write(const IdemLeaseName *name, const IdemLease *lease)
 {
@@ -321,6 +479,7 @@ idem_lease_write(const IdemLeaseName *name, const IdemLease *lease)
 	set(&row, COL_STATE, CharGetDatum(lease->state));
 	set(&row, COL_ATTEMPT, Int32GetDatum(lease->attempt));
 	set(&row, COL_UNTIL, TimestampTzGetDatum(lease->until));
+	set_expiry(&row, lease->until, lease->kept);
 	set_pointer(&row, COL_HOLDER, lease->holder);
 	set_pointer(&row, COL_ERROR, lease->error);
 	set_pointer(&row, COL_POINT, lease->recovery_point);
@@ -341,13 +500,14 @@ idem_lease_free(const IdemLeaseName *name)
 }
 
 void
-idem_lease_write_end(const IdemLeaseName *name, int64 token, TimestampTz until)
+idem_lease_write_end(const IdemLeaseName *name, int64 token, TimestampTz until, int64 kept)
 {
 	NewRow		row;
 
 	init_row(&row, idem_token_draw_unflushed(), &name->digest, KINDS[PART_END]);
 	set(&row, COL_TOKEN, Int64GetDatum(token));
 	set(&row, COL_UNTIL, TimestampTzGetDatum(until));
+	set_expiry(&row, until, kept);
 	append(&row);
 }
 

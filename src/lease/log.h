@@ -18,7 +18,7 @@
 #include "datatype/timestamp.h"
 #include "utils/uuid.h"
 
-#include "shared/keyed_log.h"
+#include "shared/keyed.h"
 
 /* The states of an event, as the column "state" has them. */
 #define IDEM_LEASE_LEASED	'l'
@@ -50,6 +50,9 @@ typedef struct IdemLease
 	TimestampTz until;			/* leased: when the lease ends; waiting: when
 								 * the event may be leased again */
 	TimestampTz at;				/* when it got into that state */
+	int64		kept;			/* for so many seconds after "until" it is
+								 * kept at least, if nothing happens; 0: until
+								 * something happens.  Not read, only written */
 	text	   *holder;
 	text	   *error;
 	text	   *recovery_point;
@@ -80,21 +83,68 @@ extern void idem_lease_write(const IdemLeaseName *name, const IdemLease *lease);
 /*
  * Call a function for each event and request of a consumer that is dead, until it
  * returns false.  scope: NULL of an event.  The caller does not hold their locks, so
- * one may be something else by then, and may come more than once.
+ * one may be something else by then.
  */
 typedef bool (*IdemLeaseVisit) (const text *scope, const text *id, void *arg);
 extern void idem_lease_scan_dead(const char *consumer, int consumerlen,
 								 IdemLeaseVisit visit, void *arg);
 
+/*
+ * An event or a request that is open.  Values of variable length are those of the
+ * tables, perhaps toasted, or 0 for NULL.
+ */
+typedef struct IdemOpenLease
+{
+	char		state;
+	int64		token;			/* number of the row that has the state */
+	int			attempt;
+	TimestampTz until;			/* as in IdemLease */
+	TimestampTz at;
+	int64		expires;		/* seconds of uptime.h from which on it may be
+								 * dropped; 0: never */
+	Datum		consumer;
+	Datum		scope;			/* 0: an event */
+	Datum		id;
+	Datum		holder;
+	Datum		error;
+	Datum		recovery_point;
+	Datum		request;
+} IdemOpenLease;
+
+typedef struct IdemLeaseScan IdemLeaseScan;
+
+/*
+ * Read all that is open, each event and request once, as of now at every isolation
+ * level (keyed_scan.h).
+ */
+extern IdemLeaseScan *idem_lease_scan_begin(void);
+
+/*
+ * Get the next one, valid until the next call; false at the end.  wants: chooses by what
+ * the row of a state has, before more is looked up; the row may be an old one.  NULL:
+ * all.
+ */
+typedef bool (*IdemLeaseWants) (const IdemOpenLease *open, void *arg);
+extern bool idem_lease_scan_next(IdemLeaseScan *scan, IdemLeaseWants wants, void *arg,
+								 IdemOpenLease *open);
+extern void idem_lease_scan_end(IdemLeaseScan *scan);
+
 /* Write that nothing is open of an event; locks as of idem_lease_write. */
 extern void idem_lease_free(const IdemLeaseName *name);
 
 /*
- * Write another end of a lease, or another recovery point.  The caller holds the
- * event's lock, at least in share mode, to the end of the transaction.
+ * Write another end of a lease, or another recovery point.  kept: as in IdemLease.  The
+ * caller holds the event's lock, at least in share mode, to the end of the transaction.
  */
-extern void idem_lease_write_end(const IdemLeaseName *name, int64 token, TimestampTz until);
+extern void idem_lease_write_end(const IdemLeaseName *name, int64 token, TimestampTz until,
+								 int64 kept);
 extern void idem_lease_write_point(const IdemLeaseName *name, int64 token,
 								   text *recovery_point, struct varlena *work);
+
+/*
+ * A row that is restored from a dump, as it is to be stored: it is kept from now on for
+ * as long as it was to be when it was written.
+ */
+extern HeapTuple idem_lease_restamp(HeapTuple tuple, TupleDesc desc);
 
 #endif							/* IDEM_LEASE_LOG_H */

@@ -7,7 +7,7 @@
  * each new page.  It is a background worker that lives as long as there is work,
  * with or without preload.
  *
- * LOCKING: none; the maintainer's lock on lease_number is tried and given back.
+ * LOCKING: the maintainer's lock, tried and given back; the maintainer keeps it.
  *
  * MEMORY: the time of the last start.
  *
@@ -22,27 +22,63 @@
 
 #include "miscadmin.h"
 #include "postmaster/bgworker.h"
-#include "storage/lmgr.h"
+#include "storage/lock.h"
 
 #include "compat.h"
 #include "lease/start.h"
-#include "lease/table.h"
 #include "shared/clock.h"
 
 /* A process starts one maintainer at most in this time. */
 #define PAUSE_MS	100
 
+/*
+ * SET_LOCKTAG_ADVISORY's fourth field.  SQL functions use 1 and 2, private locks of
+ * claims 0x4944 (claim/lock.c), packers 0x4950 (store/start.c).
+ */
+#define MAINTAINER_KEY	0x494c
+
+#define TRIES		5
+#define PAUSE_US	1000L
+
 static IdemClock next_start = 0;
 
-/* Is a maintainer at work just now? */
-static bool
-is_at_work(void)
+/* The lock that a maintainer has to its end; DROP EXTENSION does not wait for it. */
+static void
+set_tag(LOCKTAG *tag)
 {
-	Oid			oid = idem_relref_oid(&idem_lease_number);
+	SET_LOCKTAG_ADVISORY(*tag, MyDatabaseId, 0, 0, MAINTAINER_KEY);
+}
 
-	if (!ConditionalLockRelationOid(oid, ShareUpdateExclusiveLock))
+/*
+ * A process between two transactions cannot be seen
+ * among the holders of a lock, so the lock is tried.  If the lock table is full, this is
+ * no time to start a maintainer.
+ */
+bool
+idem_lease_maintainer_is_at_work(void)
+{
+	LOCKTAG		tag;
+
+	set_tag(&tag);
+	if (idem_compat_try_lock(&tag, ShareLock) == LOCKACQUIRE_NOT_AVAIL)
 		return true;
-	UnlockRelationOid(oid, ShareUpdateExclusiveLock);
+	LockRelease(&tag, ShareLock, false);
+	return false;
+}
+
+/* Who looks for a maintainer has the lock for a moment, so it is tried again. */
+bool
+idem_lease_maintainer_become(void)
+{
+	LOCKTAG		tag;
+
+	set_tag(&tag);
+	for (int i = 0; i < TRIES; i++)
+	{
+		if (LockAcquire(&tag, ExclusiveLock, true, true) != LOCKACQUIRE_NOT_AVAIL)
+			return true;
+		pg_usleep(PAUSE_US);
+	}
 	return false;
 }
 
@@ -52,7 +88,7 @@ idem_lease_maintainer_start(void)
 	BackgroundWorker worker;
 	IdemClock	now = idem_clock();
 
-	if (now < next_start || is_at_work())
+	if (now < next_start || idem_lease_maintainer_is_at_work())
 		return;
 	next_start = idem_clock_plus_ms(now, PAUSE_MS);
 	memset(&worker, 0, sizeof(worker));

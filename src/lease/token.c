@@ -19,20 +19,29 @@
  * The first draw of a process looks at the cells.  If they were not written in this
  * run of the server, the number leaps:
  *
- *	server started anew		at least to the microseconds since 1970.  Less than one
- *							number is drawn each microsecond, so this is beyond
- *							what was drawn before the data directory was set back
- *							to a former image
+ *	server started anew		at least to the microseconds since 1970, and as far as
+ *							the time since the number was last found safe.  Less
+ *							than one number is drawn each microsecond, so this is
+ *							beyond what was drawn before the data directory was set
+ *							back to a former image, or by another server that was
+ *							started from the same image before
  *	another identity		2^32 further as well, for the case that the clock is
  *							behind: a standby that was promoted may lack the last
  *							numbers, and so may a base backup, a clone, and the
  *							template of a database
  *	number not sealed		beyond the greatest number in the log as well: rows
- *							were restored, or the sequence was set by hand
+ *							were restored, or the sequence was set by hand.  What
+ *							was drawn since that row was written is passed over by
+ *							the time, too
+ *
+ * The number is ahead of the clock after another identity was found.  So the clock
+ * alone does not keep apart what two servers draw that were started one after the
+ * other from one image; the time that has passed does.
  *
  * The clock is ignored if it is beyond the year 2200: 2^53, where the exact integers
  * of JavaScript and JSON end, is the year 2255.  A clock that is behind does no
- * harm, since a leap never goes back.
+ * harm, since a leap never goes back.  What a clock that was wrong for a while costs
+ * is limited: a time that has passed counts for 13 days at most.
  *
  * Two live copies of one database give out the same tokens.  No local mark tells
  * them apart.
@@ -68,9 +77,13 @@
 #include "lease/token.h"
 #include "shared/catalog.h"
 #include "shared/cell.h"
+#include "shared/fault.h"
 
 /* How far the number leaps with another identity. */
 #define IDENTITY_LEAP	(INT64CONST(1) << 32)
+
+/* The longest time that a leap makes up for, in microseconds: 13 days */
+#define LONGEST_TIME	(INT64CONST(1) << 40)
 
 /* 2200-01-01 in microseconds since 1970 */
 #define LATEST_CLOCK	INT64CONST(7258118400000000)
@@ -142,22 +155,51 @@ cell_is(IdemRelRef *ref, int64 value)
 	return cell.sealed && cell.value == value;
 }
 
+/*
+ * How far the number leaps for the time that has passed since it was last known to be
+ * safe.  0: unknown, as after a restore without rows.
+ */
+static int64
+passed_since(TimestampTz safe_at)
+{
+	int64		passed = safe_at > 0 ? GetCurrentTimestamp() - safe_at : 0;
+
+	return Min(Max(passed, 0), LONGEST_TIME);
+}
+
+/* When this history was last in order: the start of the server that saw to it. */
+static TimestampTz
+safe_since(void)
+{
+	IdemCell	start = read_cell(&start_ref);
+
+	return start.sealed ? start.value : 0;
+}
+
 /* Set the number to a safe value, unless another process has done so. */
 static void
 leap(void)
 {
 	IdemCell	number = read_cell(&idem_lease_number);
 	bool		same = cell_is(&identity_ref, identity_now());
-	int64		value = number.value;
+	int64		value = number.value + passed_since(safe_since());
 
 	if (number.sealed && same && cell_is(&start_ref, start_now()))
 		return;
 	if (!number.sealed)
-		value = Max(value, idem_lease_greatest());
+	{
+		TimestampTz at;
+		int64		greatest = idem_lease_greatest(&at);
+
+		value = Max(value, greatest + passed_since(at));
+	}
+	value = Max(value, clock_now());
 	if (!same)
 		value += IDENTITY_LEAP;
-	write_cell(&idem_lease_number, Max(value, clock_now()));
+	write_cell(&idem_lease_number, value);
+	IDEM_FAULT_POINT("lease-number-written");
 	write_cell(&identity_ref, identity_now());
+	IDEM_FAULT_POINT("lease-identity-written");
 	write_cell(&start_ref, start_now());
 }
 
@@ -199,7 +241,9 @@ idem_token_draw(void)
 	XLogRecPtr	lsn;
 	int64		token = draw(&lsn);
 
+	IDEM_FAULT_POINT("lease-token-drawn");
 	XLogFlush(lsn);
+	IDEM_FAULT_POINT("lease-token-flushed");
 	return token;
 }
 

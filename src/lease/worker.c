@@ -3,15 +3,17 @@
  * worker.c
  *		The background worker that shortens the log of leases of a database.
  *
- * It takes the steps of keyed_log.c, each in a transaction of its own, until
- * there is none, and ends.  A step waits for no lock, so a DROP EXTENSION waits
+ * It takes the steps of keyed_turn.c, each in a transaction of its own, until
+ * there is none, and ends.  If a step has to wait for a dump, the worker waits
+ * without a transaction.  A step waits for no lock, so a DROP EXTENSION waits
  * for one step at most; a command that needs the database empty ends the process
  * by SIGTERM or waits for its end.  It runs as the bootstrap superuser, with
  * settings of its own, and runs nobody's code.
  *
  * After an error it ends.  The next page that is filled starts another one.
  *
- * LOCKING: no lock is held between the steps.
+ * LOCKING: between the steps only the lock by which there is one worker of a
+ * database (start.c), which nobody waits for.
  *
  * MEMORY: that of one step.
  *
@@ -29,35 +31,53 @@
 #include "pgstat.h"
 #include "postmaster/bgworker.h"
 #include "storage/ipc.h"
+#include "storage/latch.h"
 #include "tcop/tcopprot.h"
 #include "utils/guc.h"
 
 #include "compat.h"
 #include "lease/log.h"
+#include "lease/start.h"
 #include "lease/worker.h"
 #include "shared/catalog.h"
+#include "shared/fault.h"
 #include "shared/forced.h"
-#include "shared/keyed_log.h"
+#include "shared/keyed_turn.h"
 #include "shared/txn.h"
 
+/* How often a worker looks whether a dump has ended */
+#define DUMP_LOOK_MS	200
+
 /* Take a step, if there is one, and the extension is there. */
-static bool
+static IdemKeyedStep
 take_step(IdemKeyedPass *pass)
 {
-	bool		taken = false;
+	IdemKeyedStep step = IDEM_KEYED_NONE;
 
 	CHECK_FOR_INTERRUPTS();
 	idem_txn_begin();
 	if (OidIsValid(idem_extension_oid()))
-		taken = idem_keyed_log_maintain(&idem_lease_log, pass);
+		step = idem_keyed_log_maintain(&idem_lease_log, pass);
+	IDEM_FAULT_POINT("lease-step-taken");
 	idem_txn_commit(false);
-	return taken;
+	IDEM_FAULT_POINT("lease-step-committed");
+	return step;
+}
+
+/* Wait a moment for a dump to end. */
+static void
+wait_for_dump(void)
+{
+	(void) WaitLatch(MyLatch, WL_LATCH_SET | WL_TIMEOUT | WL_EXIT_ON_PM_DEATH, DUMP_LOOK_MS,
+					 PG_WAIT_EXTENSION);
+	ResetLatch(MyLatch);
 }
 
 void
 idem_lease_worker_main(Datum arg)
 {
 	IdemKeyedPass pass = {0};
+	IdemKeyedStep step;
 
 	pqsignal(SIGTERM, die);
 	BackgroundWorkerUnblockSignals();
@@ -67,9 +87,14 @@ idem_lease_worker_main(Datum arg)
 	/* no lock of ours is waited for; if a catalog is locked, do not wait long */
 	SetConfigOption("lock_timeout", "1s", PGC_SUSET, PGC_S_OVERRIDE);
 	SetConfigOption("application_name", MyBgworkerEntry->bgw_name, PGC_USERSET, PGC_S_OVERRIDE);
+	if (!idem_lease_maintainer_become())
+		proc_exit(0);
 	pgstat_report_activity(STATE_RUNNING, "shortening the log of leases");
-	while (take_step(&pass))
-		;
+	while ((step = take_step(&pass)) != IDEM_KEYED_NONE)
+	{
+		if (step == IDEM_KEYED_WAITS)
+			wait_for_dump();
+	}
 	pgstat_report_stat(true);
 	proc_exit(0);
 }

@@ -333,7 +333,7 @@ idem_request_advance(const IdemRequestName *name, int64 token, int64 duration,
 	(void) idem_hold(call, &key, token, IDEM_HOLD_ASSERTED, &lease);
 	lease_name = idem_leased_name(&key);
 	until = GetCurrentTimestamp() + (duration > 0 ? duration : call->policy.lease_duration);
-	idem_lease_write_end(&lease_name, token, until);
+	idem_leased_write_end(&call->policy, &key, token, until);
 	IDEM_FAULT_POINT("request-advanced");
 	idem_lease_write_point(&lease_name, token, recovery_point,
 						   work != NULL ? (struct varlena *) work : lease.work);
@@ -432,7 +432,7 @@ idem_request_fail(const IdemRequestName *name, const int64 *token, const IdemLea
 		count_attempt(claim, &lease);
 	lease.at = GetCurrentTimestamp();
 	idem_attempt_fail(&call->policy, failure, &lease);
-	result = idem_attempt_write(&key, &lease);
+	result = idem_attempt_write(&call->policy, &key, &lease);
 	IDEM_FAULT_POINT("request-failed");
 	state.phase = IDEM_PHASE_LEASED;
 	state.has_lease = true;
@@ -474,7 +474,7 @@ idem_request_release(const IdemRequestName *name, const int64 *token)
 		idem_attempt_give_back(&release, &lease);
 		if (never_began(&lease))
 			lease.fingerprint = lease.request = NULL;
-		(void) idem_attempt_write(&key, &lease);
+		(void) idem_attempt_write(&call->policy, &key, &lease);
 		state.phase = IDEM_PHASE_LEASED;
 	}
 	IDEM_FAULT_POINT("request-released");

@@ -1,17 +1,7 @@
 /*-------------------------------------------------------------------------
  *
  * keyed_log.h
- *		Appended rows that are looked up by key, in tables that take turns.
- *
- * A keyed log keeps the states of many keys.  A key is a digest.  Its state is
- * made of several parts, and each part has a kind, a letter.  Rows are never
- * updated: a change of a part appends another row of that kind with a higher
- * number.  So a part changes without the others, and two transactions may each
- * change a part of one key.  keyed_log.c tells how the tables are kept short.
- *
- * A user says what a row means, by the callbacks of IdemKeyedLog.  A log whose
- * readers want all keys, and that stays short, is a state log (state_log.h),
- * which needs no index.
+ *		Appends to a keyed log (keyed.h), and looks keys up.
  *
  * Copyright (c) 2026, the idempotency developers
  *
@@ -25,97 +15,7 @@
 
 #include "postgres.h"
 
-#include "access/htup.h"
-#include "access/transam.h"
-#include "access/tupdesc.h"
-#include "storage/block.h"
-#include "utils/uuid.h"
-
-#include "shared/catalog.h"
-
-/* The most tables and kinds that a log may have. */
-#define IDEM_KEYED_MAX_TABLES	3
-#define IDEM_KEYED_MAX_KINDS	4
-
-/*
- * The kind of the rows that say which table is current.  Their digest is zero.
- * No user's kind.
- */
-#define IDEM_KEYED_MARKER		'm'
-
-/*
- * The first columns of each table, of types bigint, uuid and "char", all NOT
- * NULL.  The other columns are the user's.
- */
-#define IDEM_KEYED_NUMBER		1
-#define IDEM_KEYED_DIGEST		2
-#define IDEM_KEYED_KIND			3
-
-/* The newest row of a key and a kind. */
-typedef struct IdemKeyedRow
-{
-	int64		number;			/* 0: there is no row */
-	HeapTuple	tuple;			/* a copy in the caller's context; NULL: no
-								 * row */
-	uint32		tables;			/* bits: the tables that have the row */
-	bool		in_snapshot;	/* the transaction's snapshot sees the row, or
-								 * the transaction is READ COMMITTED */
-} IdemKeyedRow;
-
-/* Must a part of a key's state outlive the table that it is in? */
-typedef enum IdemKeyedNeed
-{
-	IDEM_KEYED_SPENT,			/* no: without the part the state is the same */
-	IDEM_KEYED_NEEDED,
-	IDEM_KEYED_TOMBSTONE		/* only as long as another table has an older
-								 * row of the part, which would count without
-								 * it */
-} IdemKeyedNeed;
-
-typedef struct IdemKeyedLog
-{
-	/* tables with the same columns */
-	IdemRelRef *tables;
-	IdemRelRef *indexes;		/* of table n: (digest, kind, number DESC) */
-	int			ntables;		/* 2 to IDEM_KEYED_MAX_TABLES */
-	IdemRelRef *sequence;		/* numbers the rows */
-	const char *kinds;			/* 1 to IDEM_KEYED_MAX_KINDS letters */
-	BlockNumber max_blocks;		/* a current table longer than this loses its
-								 * turn; at least 1 */
-	BlockNumber pass_blocks;	/* how many blocks a step copies; at least 1 */
-
-	/* The next number of the sequence. */
-	int64		(*draw) (void);
-
-	/* Make the tuple of a marker; user's columns may be NULL. */
-	HeapTuple	(*form_marker) (TupleDesc desc, int64 number);
-
-	/*
-	 * Which parts are needed?  rows: the newest row of each kind, in the
-	 * order of kinds.  need: as many, to be filled in.  A part that is not
-	 * needed must stay so until it changes.
-	 */
-	void		(*judge) (TupleDesc desc, const IdemKeyedRow *rows, IdemKeyedNeed *need);
-} IdemKeyedLog;
-
-/*
- * How far the copying out of a table has come.  A process that maintains a log
- * keeps one, zeroed at first.  Another process, or the same after a restart,
- * begins anew, which does no harm.
- */
-typedef struct IdemKeyedPass
-{
-	bool		active;
-	int			from;
-	int			to;
-	int64		marker;			/* of table "to" when the pass began */
-	BlockNumber next;			/* the next block of "from" */
-	FullTransactionId copier;	/* the last transaction that copied rows;
-								 * invalid: none did */
-	Size		copied;			/* bytes of the rows that it copied */
-	Size		needed;			/* the same of the pass before: about what the
-								 * current table began with */
-} IdemKeyedPass;
+#include "shared/keyed.h"
 
 /* All of these need a transaction. */
 
@@ -133,17 +33,17 @@ extern bool idem_keyed_log_append(const IdemKeyedLog *log, HeapTuple tuple);
 extern TupleDesc idem_keyed_log_desc(const IdemKeyedLog *log);
 
 /*
+ * Which tables have lost their turn and still have rows?  Bits by number.  May be
+ * outdated at once.
+ */
+extern uint32 idem_keyed_log_former(const IdemKeyedLog *log);
+
+/*
  * Get the newest row of each kind of a key, in the order of kinds, as of now.
  * rows has room for all kinds.  A caller that wants the answer to stay true
  * locks the key before the call.
  */
 extern void idem_keyed_log_look_up(const IdemKeyedLog *log, const pg_uuid_t *digest,
 								   IdemKeyedRow *rows);
-
-/*
- * Take one step of taking turns, if there is one to take; false if not.  Must be
- * the only act of its transaction.  Waits for no lock.
- */
-extern bool idem_keyed_log_maintain(const IdemKeyedLog *log, IdemKeyedPass *pass);
 
 #endif							/* IDEM_KEYED_LOG_H */

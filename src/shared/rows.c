@@ -23,7 +23,8 @@
  *
  * LOCKING: AccessShareLock on one table at a time, given back when the table's
  * last row was read, or when the executor ends earlier.  A cursor in the
- * middle of a table holds that table's lock.
+ * middle of a table holds that table's lock.  A source that reads its rows itself
+ * has locks of its own.
  *
  * MEMORY: the state is in the context of the set.  A row is in the caller's
  * context, which the executor resets for each row.
@@ -119,7 +120,7 @@ start(FunctionCallInfo fcinfo, const IdemRowSource *source)
 	rows->nulls = palloc(source->ncolumns * sizeof(bool));
 	rows->snapshot = RegisterSnapshot(GetActiveSnapshot());
 	if (source->begin != NULL)
-		rows->arg = source->begin();
+		rows->arg = source->begin(rows->desc);
 	call->user_fctx = rows;
 
 	/* This callback is called before the set's own, which frees the state. */
@@ -131,6 +132,11 @@ start(FunctionCallInfo fcinfo, const IdemRowSource *source)
 static bool
 next_row(RowScan *rows)
 {
+	if (rows->source->next != NULL)
+	{
+		memset(rows->nulls, true, rows->source->ncolumns * sizeof(bool));
+		return rows->source->next(rows->values, rows->nulls, rows->arg);
+	}
 	for (; rows->number < rows->source->ntables; rows->number++)
 	{
 		if (rows->table == NULL)

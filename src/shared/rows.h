@@ -16,13 +16,14 @@
 
 #include "postgres.h"
 
+#include "access/tupdesc.h"
 #include "executor/tuptable.h"
 #include "fmgr.h"
 #include "utils/relcache.h"
 
 /*
  * The tables that a function reads, and callbacks that make their rows rows of
- * its result.
+ * its result.  Or a function that reads them.
  */
 typedef struct IdemRowSource
 {
@@ -32,9 +33,10 @@ typedef struct IdemRowSource
 
 	/*
 	 * Called when the scan begins and when it ends, but not after an error.
-	 * What begin returns is the last argument of form_row.  NULL: nothing.
+	 * desc: the columns of the result.  What begin returns is the last
+	 * argument of form_row and next.  NULL: nothing.
 	 */
-	void	   *(*begin) (void);
+	void	   *(*begin) (TupleDesc desc);
 	void		(*end) (void *arg);
 
 	/* Raises an error if the table lacks the columns.  NULL: no check. */
@@ -45,6 +47,14 @@ typedef struct IdemRowSource
 	 * point into the slot.  Returns false if the row is not shown.
 	 */
 	bool		(*form_row) (TupleTableSlot *slot, Datum *values, bool *nulls, void *arg);
+
+	/*
+	 * Instead of tables and form_row, for a source that reads its rows
+	 * itself: fill in the next row of the result, which is all NULL before;
+	 * false at the end.  The values stay valid until the next call.  It is
+	 * called in a context that lives as long as the scan.
+	 */
+	bool		(*next) (Datum *values, bool *nulls, void *arg);
 } IdemRowSource;
 
 /*

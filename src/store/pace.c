@@ -45,10 +45,10 @@
 
 #include "shared/catalog.h"
 #include "shared/clock.h"
+#include "shared/uptime.h"
 #include "store/close.h"
 #include "store/pace.h"
 #include "store/setting.h"
-#include "store/uptime.h"
 
 /* Look around after so many entries or bytes, at most once in LOOK_MS. */
 #define LOOK_ENTRIES	256

@@ -66,6 +66,7 @@
 #include "shared/clock.h"
 #include "shared/fault.h"
 #include "shared/txn.h"
+#include "shared/uptime.h"
 #include "store/close.h"
 #include "store/copy.h"
 #include "store/cut.h"
@@ -78,7 +79,6 @@
 #include "store/setting.h"
 #include "store/start.h"
 #include "store/survey.h"
-#include "store/uptime.h"
 
 #define BIT(n) ((uint32) 1 << (n))
 #define SLOT_BIT(n) ((uint64) 1 << (n))

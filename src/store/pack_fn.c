@@ -20,7 +20,6 @@
 
 #include "access/htup_details.h"
 #include "access/table.h"
-#include "access/twophase.h"
 #include "fmgr.h"
 #include "funcapi.h"
 #include "miscadmin.h"
@@ -39,6 +38,7 @@
 
 #include "compat.h"
 #include "shared/args.h"
+#include "shared/holder.h"
 #include "store/close.h"
 #include "store/cut.h"
 #include "store/retention.h"
@@ -186,26 +186,6 @@ segment_state(const IdemSurvey *survey, int number)
 	return survey->state.unprobed & ((uint32) 1 << number) ? "packed" : "closed";
 }
 
-/* Who holds a lock that a lock of this mode conflicts with?  NULL: nobody. */
-static const char *
-lock_holder(Oid oid, LOCKMODE mode, const char *session)
-{
-	LOCKTAG		tag;
-	VirtualTransactionId *holders;
-	int			n;
-	bool		have_more;
-
-	SET_LOCKTAG_RELATION(tag, MyDatabaseId, oid);
-	holders = GetLockConflicts(&tag, mode, &n);
-	for (int i = 0; i < n; i++)
-	{
-		if (VirtualTransactionIdIsRecoveredPreparedXact(holders[i]) ||
-			TransactionIdIsValid(TwoPhaseGetXidByVirtualXID(holders[i], &have_more)))
-			return "prepared transaction";
-	}
-	return n > 0 ? session : NULL;
-}
-
 /* What keeps a table from being emptied that one of these packers wrote to? */
 static const char *
 snapshot_holder(FullTransactionId packer, FullTransactionId horizon)
@@ -250,7 +230,7 @@ segment_holder(const IdemSurvey *survey, int number, FullTransactionId horizon)
 	{
 		uint64		taken = 0;
 
-		holder = lock_holder(oid, ShareLock, "writer");
+		holder = idem_holder(oid, ShareLock, "writer");
 		if (holder == NULL && idem_plan_target(survey, IDEM_RETENTION_FOR_EVER, &taken) < 0)
 			holder = "no empty slot";
 	}
@@ -258,7 +238,7 @@ segment_holder(const IdemSurvey *survey, int number, FullTransactionId horizon)
 	{
 		holder = snapshot_holder(idem_survey_last_packer(survey), horizon);
 		if (holder == NULL)
-			holder = lock_holder(oid, AccessExclusiveLock, "reader");
+			holder = idem_holder(oid, AccessExclusiveLock, "reader");
 	}
 	return holder != NULL ? holder : packer_missing();
 }
@@ -297,7 +277,7 @@ run_holder(const IdemSurvey *survey, int slot, const IdemRun *run, FullTransacti
 	else
 		return NULL;
 	if (holder == NULL)
-		holder = lock_holder(idem_slot_oid(slot), AccessExclusiveLock, "reader");
+		holder = idem_holder(idem_slot_oid(slot), AccessExclusiveLock, "reader");
 	return holder != NULL ? holder : packer_missing();
 }
 

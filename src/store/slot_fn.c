@@ -20,8 +20,8 @@
 
 #include "compat.h"
 #include "shared/args.h"
+#include "shared/uptime.h"
 #include "store/run.h"
-#include "store/uptime.h"
 
 PG_FUNCTION_INFO_V1(idem_store_restamp_fn);
 

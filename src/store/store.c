@@ -522,6 +522,12 @@ idem_store_insert(IdemStore *store, IdemNewEntry *entries, int n)
 }
 
 void
+idem_store_note_expiry(void)
+{
+	idem_store_keep_time();
+}
+
+void
 idem_store_delete(IdemStore *store, const IdemEntryRef *ref)
 {
 	ResourceOwner saved = enter(store);
@@ -579,7 +585,7 @@ segment_oid(int number)
 }
 
 static void *
-open_for_view(void)
+open_for_view(TupleDesc desc)
 {
 	return idem_store_open(false);
 }

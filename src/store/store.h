@@ -96,6 +96,12 @@ extern void idem_store_insert(IdemStore *store, IdemNewEntry *entries, int n);
 extern void idem_store_delete(IdemStore *store, const IdemEntryRef *ref);
 
 /*
+ * Call it when something was written elsewhere that expires by the time of the store
+ * (shared/uptime.h), which goes on only while the store is maintained.
+ */
+extern void idem_store_note_expiry(void);
+
+/*
  * Lock out everybody who writes, until the transaction ends, and wait for the
  * transactions that have written.
  */

@@ -37,11 +37,11 @@
 
 #include "shared/empty.h"
 #include "shared/xid.h"
+#include "shared/uptime.h"
 #include "store/age.h"
 #include "store/retention.h"
 #include "store/ring.h"
 #include "store/survey.h"
-#include "store/uptime.h"
 
 IdemStoreState
 idem_survey_state(void)

@@ -34,6 +34,7 @@
 #include "compat.h"
 #include "shared/catalog.h"
 #include "shared/keyed_log.h"
+#include "shared/keyed_turn.h"
 
 PG_FUNCTION_INFO_V1(idem_test_keyed_append_fn);
 PG_FUNCTION_INFO_V1(idem_test_keyed_look_up_fn);
@@ -191,7 +192,7 @@ idem_test_keyed_look_up_fn(PG_FUNCTION_ARGS)
 Datum
 idem_test_keyed_maintain_fn(PG_FUNCTION_ARGS)
 {
-	PG_RETURN_BOOL(idem_keyed_log_maintain(&keyed_log, &pass));
+	PG_RETURN_BOOL(idem_keyed_log_maintain(&keyed_log, &pass) == IDEM_KEYED_TAKEN);
 }
 
 /* test_keyed_forget_pass() -> void: what a process knows that has just started */

@@ -28,7 +28,7 @@
 #include "store/ring.h"
 #include "store/state.h"
 #include "store/store.h"
-#include "store/uptime.h"
+#include "shared/uptime.h"
 
 PG_FUNCTION_INFO_V1(idem_test_store_set_fn);
 PG_FUNCTION_INFO_V1(idem_test_store_get_fn);

@@ -34,7 +34,9 @@ CREATE TABLE done (token bigint);
 CREATE TABLE effects (serial bigserial, id text, result jsonb);
 CREATE TABLE forgotten (id text);
 CREATE TABLE passed (serial bigint DEFAULT nextval('effects_serial_seq'), clock bigint);
+CREATE TABLE leases (serial bigserial, id text, consumer text, what text, token bigint, attempt int, point text);
 SELECT idempotency.consumer_create('brief', retention => '1 hour');
+SELECT idempotency.consumer_create('once', max_attempts => 1);
 CREATE SEQUENCE tries;
 CREATE TABLE received (serial bigserial, token bigint, i int);
 CREATE FUNCTION receive(event_type text, payload jsonb) RETURNS void LANGUAGE plpgsql AS $$
@@ -244,6 +246,8 @@ class Lane:
                 self.contend()
                 if scene in scenes.PACKING:
                     problems += self.contend_for_store()
+                if scene is scenes.leasing and self.point not in scenes.LEASES_WAIT:
+                    problems += self.contend_for_leases()
                 if kind in OUTSIDE:
                     self.outlast(point)
             if reached and action == "kill":
@@ -310,6 +314,25 @@ class Lane:
             return [f"while the packer stalls, claims end as {told}"]
         return []
 
+    def contend_for_leases(self):
+        """While a process stalls, other events are leased, extended and completed."""
+        with closing(scenes.Session(self)) as session:
+            name = self.ledger.new_id("l")
+            token = scenes.lease(session, name)
+            scenes.beat(session, name, token, point="beside")
+            scenes.end_lease(session, name, token, "complete")
+        expected = self.ledger.expected_leases().get((name, "leaser"), ["nothing"])
+        if expected[0] != "complete":
+            return [f"while a process stalls, a lease ends as {expected[0]}"]
+        return []
+
+    def judge_leases(self):
+        with closing(scenes.Session(self)) as session:
+            problems = self.ledger.judge_leases(session)
+            if not scenes.shorten(self, session, QUIET_SECONDS):
+                problems.append("the log of leases stays long")
+        return problems + self.ledger.judge_tokens()
+
     def finish_prepared(self):
         for (gid,) in self.source.try_rows("SELECT gid FROM pg_prepared_xacts"):
             self.source.try_rows(f"COMMIT PREPARED '{gid}'")
@@ -361,6 +384,8 @@ class Lane:
                 problems += self.ledger.judge_claims(final=True)
             if scene in scenes.PACKING:
                 problems += self.judge_store()
+            if scene is scenes.leasing:
+                problems += self.judge_leases()
 
             # One more round of events, which shows that everything runs again.
             session = scenes.Session(self)

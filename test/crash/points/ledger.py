@@ -40,6 +40,14 @@ class Claims:
         self.again = set()          # of these, ids that were duplicates lately
 
 
+class Leases:
+    """The events that were leased, and the tokens that the server has given out, committed or not."""
+
+    def __init__(self):
+        self.ids = set()            # (id, consumer)
+        self.given = []             # (id, token)
+
+
 class File:
     """The log of a test sink, read as it grows."""
 
@@ -76,6 +84,7 @@ class Ledger:
         self.next = 1
         self.producers = []
         self.claims = Claims()
+        self.leases = Leases()
         self.committed = set()
         self.everything = {}        # relay -> Counter of what was due, of all steps
         self.remembered = set()     # ids that were completed in former steps
@@ -230,7 +239,69 @@ class Ledger:
             rows = cur.fetchall()
         return [f"claim {name} was completed, and is answered {result}" for name, result in rows] + self.judge_results(ids)
 
+    def judge_tokens(self):
+        """No token was given out twice, and those of an event rise."""
+        repeated = [token for token, n in Counter(token for _, token in self.leases.given).items() if n > 1]
+        rows = self.source.try_rows("""
+            SELECT id, token, before FROM (
+                SELECT id, token, max(token) OVER (PARTITION BY id, consumer ORDER BY serial
+                    ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING) AS before
+                FROM leases WHERE what = 'lease') AS l
+            WHERE token <= before""")
+        others = self.source.try_rows("""
+            SELECT g.id, g.token, l.id FROM unnest(%s::text[], %s::bigint[]) AS g (id, token) JOIN leases AS l USING (token)
+            WHERE l.what = 'lease' AND l.id <> g.id""",
+            ([name for name, _ in self.leases.given], [token for _, token in self.leases.given]))
+        return ([f"token {token} was given out twice" for token in repeated] +
+                [f"token {token} of {name} came after {before}" for name, token, before in rows] +
+                [f"token {token} was given out for {name} and for {other}" for name, token, other in others])
+
+    def expected_leases(self):
+        """(id, consumer) -> what its last committed transaction did, its token, its attempts and its recovery
+        point."""
+        rows = self.source.try_rows("""
+            SELECT id, consumer, (array_agg(what ORDER BY serial DESC))[1],
+                max(token), (array_agg(attempt ORDER BY serial DESC) FILTER (WHERE attempt IS NOT NULL))[1],
+                (array_agg(point ORDER BY serial DESC) FILTER (WHERE point IS NOT NULL))[1]
+            FROM leases WHERE id = ANY (%s) GROUP BY 1, 2""", ([name for name, _ in self.leases.ids],))
+        return {(row[0], row[1]): row[2:] for row in rows}
+
+    def judge_lease(self, session, name, consumer, expected):
+        """The log says of the event what was committed last, and the event can be completed."""
+        what, token, attempt, point = expected
+        ask = "SELECT result::text, token, attempt, recovery_point FROM idempotency.lease_event(%s, %s)"
+        result, *got = session.run(ask, name, consumer)[0]
+        wrong = [f"{consumer} {name}: after {what}, lease_event says {result} {got}, not as {expected}"]
+        if consumer == "once" and what == "lease":
+            what = "dead"                   # it is overdue, and was the only attempt
+        if what in ("complete", "dead"):
+            return [] if result == {"complete": "duplicate"}.get(what, what) else wrong
+        if what in ("lease", "extend"):
+            if result == "claimed":         # it was overdue
+                attempt += 1
+            else:
+                session.run("SELECT idempotency.release_lease(%s, %s, %s)", name, token, consumer)
+                result, *got = session.run(ask, name, consumer)[0]
+        else:
+            attempt += 1
+        if result != "claimed" or got[1:] != [attempt, point] or (token and got[0] <= token):
+            return wrong + [f"{consumer} {name}: and then {result} {got}"]
+        session.run("SELECT idempotency.complete_event(%s, %s, token => %s)", name, consumer, got[0])
+        return []
+
+    def judge_leases(self, session):
+        problems = self.judge_tokens()
+        expected = self.expected_leases()
+        for name, consumer in sorted(self.leases.ids):
+            if (name, consumer) in expected:
+                problems += self.judge_lease(session, name, consumer, expected[name, consumer])
+        completed = [name for (name, _), e in expected.items() if e[0] == "complete"]
+        effects = self.count("effects", completed)
+        return problems + [f"lease {name} was completed, and has {effects[name]} effects"
+                           for name in completed if effects[name] != 1]
+
     def begin_step(self):
         self.producers = []
+        self.leases = Leases()
         self.claims = Claims()
         return self.next

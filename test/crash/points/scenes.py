@@ -262,6 +262,111 @@ def expiring(lane):
             consume(session, names[:10], consumer="brief")
 
 
+def lease(session, name, consumer="leaser", duration="1 day", end="COMMIT", hold=False):
+    """Lease an event; the token that was given out, or None."""
+    leases = session.lane.ledger.leases
+    leases.ids.add((name, consumer))
+    token = None
+    if end == "PREPARE":
+        end = f"PREPARE TRANSACTION 'l{name}-{session.lane.ledger.new_id('g')}'"
+    with session.transaction(end, hold=hold):
+        ((result, token, attempt),) = session.run(
+            "SELECT result::text, token, attempt FROM idempotency.lease_event(%s, %s, duration => %s)",
+            name, consumer, duration)
+        if result == "claimed":
+            leases.given.append((name, token))
+            note(session, name, consumer, "lease", token, attempt)
+        if result == "dead":
+            note(session, name, consumer, "dead", None, attempt)
+    return token
+
+
+def note(session, name, consumer, what, token=None, attempt=None, point=None):
+    """The transaction writes down what it does to the lease, and commits both or neither."""
+    session.run("INSERT INTO leases (id, consumer, what, token, attempt, point) VALUES (%s, %s, %s, %s, %s, %s)",
+                name, consumer, what, token, attempt, point)
+
+
+def beat(session, name, token, n=300, point=None, consumer="leaser"):
+    """Extend a lease n times in a transaction; with a recovery point, once more."""
+    if token is None:
+        return
+    with session.transaction():
+        session.run("SELECT count(idempotency.extend_lease(%s, %s, %s, duration => '1 day'))"
+                    " FROM generate_series(1, %s)", name, token, consumer, n)
+        if point:
+            session.run("SELECT idempotency.extend_lease(%s, %s, %s, duration => '1 day', recovery_point => %s)",
+                        name, token, consumer, point)
+            note(session, name, consumer, "extend", token, point=point)
+
+
+def end_lease(session, name, token, how, consumer="leaser"):
+    """Complete the event with its effect, or release the lease after a failure."""
+    if token is None:
+        return
+    with session.transaction():
+        if how == "complete":
+            session.run("SELECT idempotency.complete_event(%s, %s, token => %s)", name, consumer, token)
+            session.run("INSERT INTO effects (id) VALUES (%s)", name)
+        else:
+            session.run("SELECT idempotency.release_lease(%s, %s, %s, error => 'x', retry_after => '0')",
+                        name, token, consumer)
+        note(session, name, consumer, how)
+
+
+def leasing(lane):
+    """Events are leased, extended, released, parked, redriven and completed; heartbeats make the log long,
+    and its tables take turns.  For some turns a prepared transaction keeps the former table.  Tokens have to
+    be found safe again, as after a restore."""
+    ledger = lane.ledger
+    with closing(Session(lane)) as session, closing(Session(lane)) as other:
+        for i in range(8):
+            name = ledger.new_id("l")
+            token = lease(session, name)
+            beat(session, name, token, point=f"half {i}")
+            if i % 4 == 0:
+                end_lease(session, name, token, "complete")
+            elif i % 4 == 1:
+                end_lease(session, name, token, "release")
+                beat(other, name, lease(other, name), point="more")
+            elif i % 4 == 2:
+                lease(other, ledger.new_id("l"), end="ROLLBACK")
+                lease(other, ledger.new_id("l"), end="PREPARE", hold=i == 2)
+            else:
+                name = ledger.new_id("l")
+                lease(session, name, consumer="once", duration="1 microsecond")
+                lease(other, name, consumer="once")
+                with session.transaction():
+                    ((n,),) = session.run("SELECT idempotency.consumer_redrive('once', %s)", [name])
+                    if n:
+                        note(session, name, "once", "redriven", attempt=0)
+                session.run("SELECT setval('idempotency_data.lease_number', last_value) FROM idempotency_data.lease_number")
+            if i == 6:
+                lane.finish_prepared()
+            shorten(lane, session, 0.3)
+            if lane.stopping or lane.hit():
+                return
+
+
+LENGTH_OF_LOG = """SELECT sum(pg_relation_size(c.oid)) / 8192 FROM pg_class AS c
+    WHERE c.relnamespace = 'idempotency_data'::regnamespace AND c.relname ~ '^lease_log_[0-9]$'"""
+
+
+def shorten(lane, session, seconds):
+    """Write to the log, which starts the process that shortens it, until the log is short."""
+    name = lane.ledger.new_id("l")
+    token = lease(session, name)
+
+    def is_short():
+        beat(session, name, token, 50)
+        lane.soon("the process", lambda: False, 0.1)
+        ((blocks,),) = session.run(LENGTH_OF_LOG)
+        return blocks <= 6
+    short = lane.soon("a short log", is_short, seconds)
+    end_lease(session, name, token, "complete")
+    return short
+
+
 def importing(lane):
     """Ids are remembered whose effect is made by the same transaction, and claimed afterwards.  If one of
     them was claimed by others before, the transaction is rolled back."""
@@ -555,8 +660,12 @@ SCENES = {
     "store-": packing, "claim-forgotten": packing, "dedup-": repeats,
     "store-time-noted": expiring, "store-class-copied": expiring, "store-slice-merged": expiring,
     "store-expired-": expiring, "claim-import-": importing,
+    "lease-": leasing, "keyed-": leasing,
     "durable-wait": standby, "function-announced": crash,
 }
+
+# At these points a process has a lock that other sessions need for a lease.
+LEASES_WAIT = ("keyed-emptied", "lease-number-written", "lease-identity-written")
 
 # After these scenes everything has to be packed.
 PACKING = (packing, expiring, importing)

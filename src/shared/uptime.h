@@ -1,19 +1,17 @@
 /*-------------------------------------------------------------------------
  *
  * uptime.h
- *		The time of the dedup store: how long the server has been up.
- *
- * Private to src/store.
+ *		The time by which what is remembered expires: how long the server has been up.
  *
  * Copyright (c) 2026, the idempotency developers
  *
  * IDENTIFICATION
- *		src/store/uptime.h
+ *		src/shared/uptime.h
  *
  *-------------------------------------------------------------------------
  */
-#ifndef IDEM_STORE_UPTIME_H
-#define IDEM_STORE_UPTIME_H
+#ifndef IDEM_UPTIME_H
+#define IDEM_UPTIME_H
 
 #include "postgres.h"
 
@@ -25,6 +23,9 @@
  * flushed, and after a restore, which begins anew.
  */
 extern int64 idem_uptime_now(void);
+
+/* The same without waiting for a lock; false if the lock is not free. */
+extern bool idem_uptime_try_now(int64 *now);
 
 /*
  * Note the time, so that it goes on from here.  The caller holds the packer's
@@ -38,4 +39,4 @@ extern void idem_uptime_advance(void);
  */
 extern void idem_uptime_set(int64 ahead, int64 note_back);
 
-#endif							/* IDEM_STORE_UPTIME_H */
+#endif							/* IDEM_UPTIME_H */

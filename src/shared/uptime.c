@@ -1,9 +1,10 @@
 /*-------------------------------------------------------------------------
  *
  * uptime.c
- *		The time of the dedup store: how long the server has been up.
+ *		The time by which what is remembered expires: how long the server has been up.
  *
- * Entries expire by this time and not by the clock.  Otherwise a server that was
+ * Entries of the dedup store and rows of the log of leases expire by this time and not
+ * by the clock.  Otherwise a server that was
  * down for longer than the retention would forget everything as it starts, and a
  * broker that kept its messages meanwhile would deliver them to a store that
  * does not know them.  The same holds for a clock that jumps, for a standby that
@@ -29,21 +30,21 @@
  * Copyright (c) 2026, the idempotency developers
  *
  * IDENTIFICATION
- *		src/store/uptime.c
+ *		src/shared/uptime.c
  *
  *-------------------------------------------------------------------------
  */
 #include "postgres.h"
 
 #include "access/relation.h"
-#include "storage/lockdefs.h"
+#include "storage/lmgr.h"
 #include "utils/rel.h"
 #include "utils/timestamp.h"
 
 #include "shared/catalog.h"
 #include "shared/cell.h"
 #include "shared/fault.h"
-#include "store/uptime.h"
+#include "shared/uptime.h"
 
 /* The most that the time goes on between two notes, in seconds. */
 #define MAX_GAP		120
@@ -98,6 +99,18 @@ advanced(Note note)
 
 	result.time = note.time + Max(0, Min(now - from, MAX_GAP));
 	return result;
+}
+
+bool
+idem_uptime_try_now(int64 *now)
+{
+	Oid			oid = idem_relref_oid(&clock_ref);
+
+	if (!ConditionalLockRelationOid(oid, AccessShareLock))
+		return false;
+	*now = idem_uptime_now();
+	UnlockRelationOid(oid, AccessShareLock);
+	return true;
 }
 
 int64

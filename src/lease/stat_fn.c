@@ -1,0 +1,94 @@
+/*-------------------------------------------------------------------------
+ *
+ * stat_fn.c
+ *		The SQL function behind the view stat_leases.
+ *
+ * LOCKING: AccessShareLock on the tables and indexes of the log, given back before the
+ * function returns; the maintainer's lock is tried and given back.
+ *
+ * MEMORY: one row.
+ *
+ * Copyright (c) 2026, the idempotency developers
+ *
+ * IDENTIFICATION
+ *		src/lease/stat_fn.c
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "postgres.h"
+
+#include "access/htup_details.h"
+#include "access/xlog.h"
+#include "fmgr.h"
+#include "funcapi.h"
+#include "utils/builtins.h"
+#include "utils/fmgrprotos.h"
+
+#include "compat.h"
+#include "lease/log.h"
+#include "lease/start.h"
+#include "lease/table.h"
+#include "shared/holder.h"
+#include "shared/keyed_log.h"
+
+PG_FUNCTION_INFO_V1(idem_stat_leases_source_fn);
+
+/* The bytes that a function of the server says of all tables of the log. */
+static int64
+sum_of(PGFunction bytes_of)
+{
+	int64		sum = 0;
+
+	for (int n = 0; n < IDEM_LEASE_TABLES; n++)
+	{
+		Oid			oid = idem_relref_oid(&idem_lease_tables[n]);
+
+		sum += DatumGetInt64(DirectFunctionCall1(bytes_of, ObjectIdGetDatum(oid)));
+	}
+	return sum;
+}
+
+/* What keeps a table that has lost its turn from being emptied? */
+static const char *
+table_holder(int n)
+{
+	Oid			oid = idem_relref_oid(&idem_lease_tables[n]);
+	const char *holder = idem_holder(oid, ShareLock, "writer");
+
+	return holder != NULL ? holder : idem_holder(oid, AccessExclusiveLock, "reader");
+}
+
+/* What keeps the log from being shortened?  NULL: nothing does, or it is short. */
+static const char *
+log_holder(void)
+{
+	uint32		former = idem_keyed_log_former(&idem_lease_log);
+
+	if (former == 0 || RecoveryInProgress() || idem_lease_maintainer_is_at_work())
+		return NULL;
+	for (int n = 0; n < IDEM_LEASE_TABLES; n++)
+	{
+		const char *holder = former & (1 << n) ? table_holder(n) : NULL;
+
+		if (holder != NULL)
+			return holder;
+	}
+	return "no worker";
+}
+
+Datum
+idem_stat_leases_source_fn(PG_FUNCTION_ARGS)
+{
+	TupleDesc	desc;
+	const char *holder = log_holder();
+	Datum		values[3];
+	bool		nulls[3] = {false, false, holder == NULL};
+
+	if (get_call_result_type(fcinfo, NULL, &desc) != TYPEFUNC_COMPOSITE)
+		elog(ERROR, "return type of stat_leases_source is not a row type");
+	values[0] = Int64GetDatum(sum_of(pg_table_size));
+	values[1] = Int64GetDatum(sum_of(pg_indexes_size));
+	if (holder != NULL)
+		values[2] = CStringGetTextDatum(holder);
+	return HeapTupleGetDatum(heap_form_tuple(BlessTupleDesc(desc), values, nulls));
+}

@@ -1,0 +1,107 @@
+/*-------------------------------------------------------------------------
+ *
+ * keyed.h
+ *		What a keyed log is: its tables, rows and callbacks.
+ *
+ * A keyed log keeps the states of many keys.  A key is a digest.  Its state is
+ * made of several parts, and each part has a kind, a letter.  Rows are never
+ * updated: a change of a part appends another row of that kind with a higher
+ * number.  So a part changes without the others, and two transactions may each
+ * change a part of one key.  keyed_log.c tells how the tables are kept short.
+ *
+ * A user says what a row means, by the callbacks of IdemKeyedLog.  A log whose
+ * readers want all keys, and that stays short, is a state log (state_log.h),
+ * which needs no index.
+ *
+ * Copyright (c) 2026, the idempotency developers
+ *
+ * IDENTIFICATION
+ *		src/shared/keyed.h
+ *
+ *-------------------------------------------------------------------------
+ */
+#ifndef IDEM_KEYED_H
+#define IDEM_KEYED_H
+
+#include "postgres.h"
+
+#include "access/htup.h"
+#include "access/tupdesc.h"
+#include "storage/block.h"
+#include "utils/uuid.h"
+
+#include "shared/catalog.h"
+
+/* The most tables and kinds that a log may have. */
+#define IDEM_KEYED_MAX_TABLES	3
+#define IDEM_KEYED_MAX_KINDS	4
+
+/*
+ * The kind of the rows that say which table is current.  Their digest is zero.
+ * No user's kind.
+ */
+#define IDEM_KEYED_MARKER		'm'
+
+/*
+ * The first columns of each table, of types bigint, uuid and "char", all NOT
+ * NULL.  The other columns are the user's.
+ */
+#define IDEM_KEYED_NUMBER		1
+#define IDEM_KEYED_DIGEST		2
+#define IDEM_KEYED_KIND			3
+
+/* The newest row of a key and a kind. */
+typedef struct IdemKeyedRow
+{
+	int64		number;			/* 0: there is no row */
+	HeapTuple	tuple;			/* a copy in the caller's context; NULL: no
+								 * row */
+	uint32		tables;			/* bits: the tables that have the row */
+	bool		in_snapshot;	/* the transaction's snapshot sees the row, or
+								 * the transaction is READ COMMITTED */
+} IdemKeyedRow;
+
+/* Must a part of a key's state outlive the table that it is in? */
+typedef enum IdemKeyedNeed
+{
+	IDEM_KEYED_SPENT,			/* no: without the part the state is the same */
+	IDEM_KEYED_NEEDED,
+	IDEM_KEYED_TOMBSTONE		/* only as long as another table has an older
+								 * row of the key, which might count without
+								 * it */
+} IdemKeyedNeed;
+
+typedef struct IdemKeyedLog
+{
+	/* tables with the same columns */
+	IdemRelRef *tables;
+	IdemRelRef *indexes;		/* of table n: (digest, kind, number DESC) */
+	int			ntables;		/* 2 to IDEM_KEYED_MAX_TABLES */
+	IdemRelRef *sequence;		/* numbers the rows */
+	const char *kinds;			/* 1 to IDEM_KEYED_MAX_KINDS letters */
+	BlockNumber max_blocks;		/* a current table longer than this loses its
+								 * turn; at least 1 */
+	BlockNumber pass_blocks;	/* how many blocks a step copies; at least 1 */
+
+	/*
+	 * While a dump of the database runs, the log may become so long, in
+	 * blocks of all tables, before a table that the dump needs is emptied.
+	 * NULL, and 0: dumps are not waited for.
+	 */
+	BlockNumber (*dump_blocks) (void);
+
+	/* The next number of the sequence. */
+	int64		(*draw) (void);
+
+	/* Make the tuple of a marker; user's columns may be NULL. */
+	HeapTuple	(*form_marker) (TupleDesc desc, int64 number);
+
+	/*
+	 * Which parts are needed?  rows: the newest row of each kind, in the
+	 * order of kinds.  need: as many, to be filled in.  A part that is not
+	 * needed must stay so until it changes.
+	 */
+	void		(*judge) (TupleDesc desc, const IdemKeyedRow *rows, IdemKeyedNeed *need);
+} IdemKeyedLog;
+
+#endif							/* IDEM_KEYED_H */

@@ -1,0 +1,331 @@
+/*-------------------------------------------------------------------------
+ *
+ * keyed_read.c
+ *		Reads the tables of a keyed log.
+ *
+ * A reader has all tables and their indexes locked before it looks at the first row
+ * (keyed_log.c says why).  What it finds of a key is the newest row, whichever table
+ * has it; a copy counts as its original.
+ *
+ * A reader may have a snapshot.  Rows are fetched by SnapshotSelf all the same, and what
+ * the snapshot does not see is passed over.  A fetch by the snapshot itself would leave
+ * predicate locks in SERIALIZABLE.
+ *
+ * A crash leaves nothing, because nothing is written.
+ *
+ * LOCKING: AccessShareLock on all tables and indexes in their order, while a reader is
+ * open.
+ *
+ * MEMORY: the tuples that it returns, in the caller's context.
+ *
+ * Copyright (c) 2026, the idempotency developers
+ *
+ * IDENTIFICATION
+ *		src/shared/keyed_read.c
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "postgres.h"
+
+#include "access/genam.h"
+#include "access/htup_details.h"
+#include "access/relscan.h"
+#include "access/table.h"
+#include "access/tableam.h"
+#include "access/xact.h"
+#include "port/pg_bitutils.h"
+#include "storage/bufmgr.h"
+#include "storage/lmgr.h"
+#include "utils/fmgroids.h"
+#include "utils/rel.h"
+#include "utils/snapmgr.h"
+
+#include "compat.h"
+#include "shared/keyed_read.h"
+
+/* Columns of the index */
+enum
+{
+	KEY_DIGEST = 1, KEY_KIND, KEY_NUMBER
+};
+
+/* Lock a table or an index to read it. */
+static bool
+lock_to_read(Oid oid, bool waits)
+{
+	if (!waits)
+		return ConditionalLockRelationOid(oid, AccessShareLock);
+	LockRelationOid(oid, AccessShareLock);
+	return true;
+}
+
+/* Give back what is open of the first n tables. */
+static void
+close_tables(IdemKeyedReader *reader, int n)
+{
+	for (int i = 0; i < n; i++)
+	{
+		if (reader->slots[i] != NULL)
+			ExecDropSingleTupleTableSlot(reader->slots[i]);
+		if (reader->indexes[i] != NULL)
+			index_close(reader->indexes[i], AccessShareLock);
+		table_close(reader->heaps[i], AccessShareLock);
+	}
+}
+
+/* Lock table n; false if its lock is not free. */
+static bool
+open_table(IdemKeyedReader *reader, int n, bool waits)
+{
+	Oid			heap = idem_relref_oid(&reader->log->tables[n]);
+
+	if (!lock_to_read(heap, waits))
+		return false;
+	reader->heaps[n] = table_open(heap, NoLock);
+	reader->indexes[n] = NULL;
+	reader->slots[n] = NULL;
+	return true;
+}
+
+/*
+ * Lock the index of table n, if the table has rows; false if its lock is not free.  A
+ * table without blocks has none, and its index may be what a crash left.
+ */
+static bool
+open_index(IdemKeyedReader *reader, int n, bool waits)
+{
+	Oid			index = idem_relref_oid(&reader->log->indexes[n]);
+
+	if (RelationGetNumberOfBlocks(reader->heaps[n]) == 0)
+		return true;
+	if (!lock_to_read(index, waits))
+		return false;
+	reader->indexes[n] = index_open(index, NoLock);
+	return true;
+}
+
+bool
+idem_keyed_reader_open(IdemKeyedReader *reader, const IdemKeyedLog *log, bool waits)
+{
+	reader->log = log;
+	reader->snapshot = NULL;
+	for (int n = 0; n < log->ntables; n++)
+	{
+		if (!open_table(reader, n, waits))
+		{
+			close_tables(reader, n);
+			return false;
+		}
+	}
+	for (int n = 0; n < log->ntables; n++)
+	{
+		if (!open_index(reader, n, waits))
+		{
+			close_tables(reader, log->ntables);
+			return false;
+		}
+	}
+	return true;
+}
+
+void
+idem_keyed_reader_close(IdemKeyedReader *reader)
+{
+	close_tables(reader, reader->log->ntables);
+}
+
+int64
+idem_keyed_number(TupleTableSlot *slot)
+{
+	bool		isnull;
+
+	return DatumGetInt64(slot_getattr(slot, IDEM_KEYED_NUMBER, &isnull));
+}
+
+/* The slot for the rows of a table. */
+static TupleTableSlot *
+slot_of(IdemKeyedReader *reader, int table)
+{
+	if (reader->slots[table] == NULL)
+		reader->slots[table] = table_slot_create(reader->heaps[table], NULL);
+	return reader->slots[table];
+}
+
+bool
+idem_keyed_counts(const IdemKeyedReader *reader, int table, TupleTableSlot *slot)
+{
+	return reader->snapshot == NULL ||
+		table_tuple_satisfies_snapshot(reader->heaps[table], slot, reader->snapshot);
+}
+
+/* Fetch the first row of one table that the first n keys fit, in the index's order. */
+static bool
+fetch_first(IdemKeyedReader *reader, int table, ScanKey keys, int n)
+{
+	IndexScanDesc scan;
+	bool		found;
+
+	scan = idem_compat_index_beginscan(reader->heaps[table], reader->indexes[table],
+									   SnapshotSelf, n);
+	index_rescan(scan, keys, n, NULL, 0);
+	do
+	{
+		found = index_getnext_slot(scan, ForwardScanDirection, slot_of(reader, table));
+	} while (found && !idem_keyed_counts(reader, table, reader->slots[table]));
+	index_endscan(scan);
+	return found;
+}
+
+void
+idem_keyed_let_go(IdemKeyedReader *reader, int table)
+{
+	if (reader->slots[table] != NULL)
+		ExecClearTuple(reader->slots[table]);
+}
+
+bool
+idem_keyed_fetch_newest(IdemKeyedReader *reader, int table, const pg_uuid_t *digest, char kind,
+						int64 below)
+{
+	ScanKeyData keys[3];
+
+	if (reader->indexes[table] == NULL)
+		return false;
+	ScanKeyInit(&keys[0], KEY_DIGEST, BTEqualStrategyNumber, F_UUID_EQ, UUIDPGetDatum(digest));
+	ScanKeyInit(&keys[1], KEY_KIND, BTEqualStrategyNumber, F_CHAREQ, CharGetDatum(kind));
+	ScanKeyInit(&keys[2], KEY_NUMBER, BTLessStrategyNumber, F_INT8LT, Int64GetDatum(below));
+	return fetch_first(reader, table, keys, lengthof(keys));
+}
+
+/*
+ * Fetch the newest row of the least kind that a digest has in one table.  Returns false
+ * if the table has no row of the digest.
+ */
+static bool
+fetch_least_kind(IdemKeyedReader *reader, int table, const pg_uuid_t *digest)
+{
+	ScanKeyData key;
+
+	if (reader->indexes[table] == NULL)
+		return false;
+	ScanKeyInit(&key, KEY_DIGEST, BTEqualStrategyNumber, F_UUID_EQ, UUIDPGetDatum(digest));
+	return fetch_first(reader, table, &key, 1);
+}
+
+/* Does the transaction's snapshot see the row, or did the transaction write it? */
+static bool
+is_in_snapshot(Relation heap, TupleTableSlot *slot, HeapTuple tuple)
+{
+	return !IsolationUsesXactSnapshot() ||
+		TransactionIdIsCurrentTransactionId(HeapTupleHeaderGetXmin(tuple->t_data)) ||
+		table_tuple_satisfies_snapshot(heap, slot, GetTransactionSnapshot());
+}
+
+/* Take the row in the slot if it is the newest so far, or a copy of that. */
+static void
+take_newer(IdemKeyedRow *row, const IdemKeyedReader *reader, int table, TupleTableSlot *slot)
+{
+	int64		number = idem_keyed_number(slot);
+
+	if (number < row->number)
+		return;
+	if (number > row->number)
+	{
+		if (row->tuple != NULL)
+			heap_freetuple(row->tuple);
+		row->number = number;
+		row->tuple = ExecCopySlotHeapTuple(slot);
+		row->tables = 0;
+		row->in_snapshot = false;
+	}
+	row->tables |= 1 << table;
+	row->in_snapshot |= is_in_snapshot(reader->heaps[table], slot, row->tuple);
+}
+
+void
+idem_keyed_find_newest(IdemKeyedReader *reader, const pg_uuid_t *digest, char kind, IdemKeyedRow *row)
+{
+	memset(row, 0, sizeof(*row));
+	for (int n = 0; n < reader->log->ntables; n++)
+	{
+		if (idem_keyed_fetch_newest(reader, n, digest, kind, PG_INT64_MAX))
+			take_newer(row, reader, n, reader->slots[n]);
+		idem_keyed_let_go(reader, n);
+	}
+}
+
+/* The kind of a row in a slot. */
+static char
+kind_of(TupleTableSlot *slot)
+{
+	bool		isnull;
+
+	return DatumGetChar(slot_getattr(slot, IDEM_KEYED_KIND, &isnull));
+}
+
+/* Take newer rows of a key from one table. */
+static void
+find_parts_in(IdemKeyedReader *reader, int table, const pg_uuid_t *digest, IdemKeyedRow *rows)
+{
+	const char *kinds = reader->log->kinds;
+	char		least;
+
+	if (!fetch_least_kind(reader, table, digest))
+		return;
+	least = kind_of(reader->slots[table]);
+	for (int k = 0; kinds[k] != '\0'; k++)
+	{
+		if (kinds[k] == least)
+			take_newer(&rows[k], reader, table, reader->slots[table]);
+	}
+	for (int k = 0; kinds[k] != '\0'; k++)
+	{
+		if (kinds[k] > least && idem_keyed_fetch_newest(reader, table, digest, kinds[k], PG_INT64_MAX))
+			take_newer(&rows[k], reader, table, reader->slots[table]);
+	}
+	idem_keyed_let_go(reader, table);
+}
+
+void
+idem_keyed_find_parts(IdemKeyedReader *reader, const pg_uuid_t *digest, IdemKeyedRow *rows)
+{
+	memset(rows, 0, strlen(reader->log->kinds) * sizeof(IdemKeyedRow));
+	for (int n = 0; n < reader->log->ntables; n++)
+		find_parts_in(reader, n, digest, rows);
+}
+
+void
+idem_keyed_free_parts(const IdemKeyedReader *reader, IdemKeyedRow *rows)
+{
+	for (int k = 0; reader->log->kinds[k] != '\0'; k++)
+	{
+		if (rows[k].tuple != NULL)
+			heap_freetuple(rows[k].tuple);
+	}
+}
+
+int
+idem_keyed_find_current(IdemKeyedReader *reader, int64 *marker)
+{
+	pg_uuid_t	digest = {{0}};
+	IdemKeyedRow row;
+
+	idem_keyed_find_newest(reader, &digest, IDEM_KEYED_MARKER, &row);
+	*marker = row.number;
+	if (row.tuple == NULL)
+		return 0;
+	heap_freetuple(row.tuple);
+	return pg_leftmost_one_pos32(row.tables);
+}
+
+OffsetNumber
+idem_keyed_page_rows(Relation heap, BlockNumber block)
+{
+	Buffer		buffer = ReadBuffer(heap, block);
+	OffsetNumber rows;
+
+	LockBuffer(buffer, BUFFER_LOCK_SHARE);
+	rows = PageIsNew(BufferGetPage(buffer)) ? 0 : PageGetMaxOffsetNumber(BufferGetPage(buffer));
+	UnlockReleaseBuffer(buffer);
+	return rows;
+}

@@ -1,0 +1,85 @@
+/*-------------------------------------------------------------------------
+ *
+ * keyed_read.h
+ *		Reads the tables of a keyed log.
+ *
+ * Private to keyed_log.c and keyed_scan.c.
+ *
+ * Copyright (c) 2026, the idempotency developers
+ *
+ * IDENTIFICATION
+ *		src/shared/keyed_read.h
+ *
+ *-------------------------------------------------------------------------
+ */
+#ifndef IDEM_KEYED_READ_H
+#define IDEM_KEYED_READ_H
+
+#include "postgres.h"
+
+#include "executor/tuptable.h"
+#include "storage/off.h"
+#include "utils/relcache.h"
+#include "utils/snapshot.h"
+
+#include "shared/keyed.h"
+
+/*
+ * The tables of a log, locked to read them.  Rows are read by SnapshotSelf: what is
+ * committed at the moment counts, and what the transaction itself wrote.  A row
+ * that was committed before the tables were locked is found, since nobody can empty
+ * its table.  In SERIALIZABLE such reads leave no predicate locks, which would make
+ * transactions of different keys fail.
+ */
+typedef struct IdemKeyedReader
+{
+	const IdemKeyedLog *log;
+	Relation	heaps[IDEM_KEYED_MAX_TABLES];
+	Relation	indexes[IDEM_KEYED_MAX_TABLES]; /* NULL: the table has no rows */
+	TupleTableSlot *slots[IDEM_KEYED_MAX_TABLES];	/* made when a row is read */
+	Snapshot	snapshot;		/* only rows that it sees count; NULL: all */
+} IdemKeyedReader;
+
+/*
+ * Lock all tables before any of them is read.  The reader has no snapshot.  Returns
+ * false, and keeps no lock, if a lock is not free and the caller does not wait.
+ */
+extern bool idem_keyed_reader_open(IdemKeyedReader *reader, const IdemKeyedLog *log, bool waits);
+extern void idem_keyed_reader_close(IdemKeyedReader *reader);
+
+/* The number of a row in a slot. */
+extern int64 idem_keyed_number(TupleTableSlot *slot);
+
+/* Does the row, which is in a slot of the table, count for the reader? */
+extern bool idem_keyed_counts(const IdemKeyedReader *reader, int table, TupleTableSlot *slot);
+
+/*
+ * Fetch the newest row of a digest and kind from one table, of the rows whose
+ * number is below a limit, into the reader's slot of the table.  Returns false if there
+ * is none.
+ */
+extern bool idem_keyed_fetch_newest(IdemKeyedReader *reader, int table, const pg_uuid_t *digest,
+									char kind, int64 below);
+
+/*
+ * Let the row in the reader's slot of a table go, whose buffer belongs to the current
+ * resource owner.
+ */
+extern void idem_keyed_let_go(IdemKeyedReader *reader, int table);
+
+/* Get the newest row of a digest and kind from all tables. */
+extern void idem_keyed_find_newest(IdemKeyedReader *reader, const pg_uuid_t *digest, char kind,
+								   IdemKeyedRow *row);
+
+/* Get the newest row of each kind of a key; and give back the tuples of the rows. */
+extern void idem_keyed_find_parts(IdemKeyedReader *reader, const pg_uuid_t *digest,
+								  IdemKeyedRow *rows);
+extern void idem_keyed_free_parts(const IdemKeyedReader *reader, IdemKeyedRow *rows);
+
+/* The current table; *marker: number of its marker, 0 without one. */
+extern int	idem_keyed_find_current(IdemKeyedReader *reader, int64 *marker);
+
+/* How many line pointers has the page? */
+extern OffsetNumber idem_keyed_page_rows(Relation heap, BlockNumber block);
+
+#endif							/* IDEM_KEYED_READ_H */

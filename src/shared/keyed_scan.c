@@ -1,0 +1,173 @@
+/*-------------------------------------------------------------------------
+ *
+ * keyed_scan.c
+ *		All keys of a keyed log, one after the other.
+ *
+ * A scan reads the tables page by page, and shows a key at the place of its newest row.
+ * The index tells whether a row is that: no newer row of the key is in any table, and no
+ * table before it has a copy of the row.
+ *
+ * Invariant: a scan shows each key once, as one moment saw it, whatever is written
+ * meanwhile, and whether the tables are about to take turns or not.  The moment is after
+ * all tables were locked: what was committed before is in one of them, and stays there.
+ * It is a moment of the scan's own at every isolation level, since an older snapshot
+ * does not see the copies of rows that have moved.
+ *
+ * A crash leaves nothing, because nothing is written.
+ *
+ * LOCKING: AccessShareLock on all tables and indexes, to the end of the scan.  No table
+ * is emptied meanwhile, so the log may grow; nobody waits.
+ *
+ * MEMORY: one row.  The slots that the functions return belong to the scan.
+ *
+ * Copyright (c) 2026, the idempotency developers
+ *
+ * IDENTIFICATION
+ *		src/shared/keyed_scan.c
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "postgres.h"
+
+#include "access/tableam.h"
+#include "miscadmin.h"
+#include "storage/bufmgr.h"
+#include "utils/rel.h"
+#include "utils/snapmgr.h"
+
+#include "shared/keyed_read.h"
+#include "shared/keyed_scan.h"
+
+struct IdemKeyedScan
+{
+	IdemKeyedReader reader;
+	TupleTableSlot *rows[IDEM_KEYED_MAX_TABLES];	/* for the row that the
+													 * scan has come to */
+	int			table;			/* that is read */
+	BlockNumber blocks;			/* its pages when the scan came to it */
+	BlockNumber block;			/* the page that is read */
+	OffsetNumber offset;		/* the row, or 0: before the first one */
+	OffsetNumber last;			/* of the page */
+};
+
+/* Go to a page of the table. */
+static void
+enter_page(IdemKeyedScan *scan, BlockNumber block)
+{
+	CHECK_FOR_INTERRUPTS();
+	scan->block = block;
+	scan->offset = InvalidOffsetNumber;
+	scan->last = block < scan->blocks ?
+		idem_keyed_page_rows(scan->reader.heaps[scan->table], block) : InvalidOffsetNumber;
+}
+
+/* Go to a table, if there is one of that number. */
+static void
+enter_table(IdemKeyedScan *scan, int table)
+{
+	scan->table = table;
+	if (table == scan->reader.log->ntables)
+		return;
+	scan->blocks = scan->reader.indexes[table] != NULL ?
+		RelationGetNumberOfBlocks(scan->reader.heaps[table]) : 0;
+	enter_page(scan, 0);
+}
+
+IdemKeyedScan *
+idem_keyed_scan_begin(const IdemKeyedLog *log)
+{
+	IdemKeyedScan *scan = palloc0(sizeof(IdemKeyedScan));
+
+	(void) idem_keyed_reader_open(&scan->reader, log, true);
+	scan->reader.snapshot = RegisterSnapshot(GetLatestSnapshot());
+	for (int n = 0; n < log->ntables; n++)
+		scan->rows[n] = table_slot_create(scan->reader.heaps[n], NULL);
+	enter_table(scan, 0);
+	return scan;
+}
+
+/* Fetch the row that the scan has come to; false if it does not count, or is of another kind. */
+static bool
+fetch_row(IdemKeyedScan *scan)
+{
+	TupleTableSlot *slot = scan->rows[scan->table];
+	ItemPointerData tid;
+	bool		isnull;
+
+	ItemPointerSet(&tid, scan->block, scan->offset);
+	return table_tuple_fetch_row_version(scan->reader.heaps[scan->table], &tid, SnapshotSelf, slot) &&
+		idem_keyed_counts(&scan->reader, scan->table, slot) &&
+		DatumGetChar(slot_getattr(slot, IDEM_KEYED_KIND, &isnull)) == scan->reader.log->kinds[0];
+}
+
+TupleTableSlot *
+idem_keyed_scan_next(IdemKeyedScan *scan)
+{
+	for (; scan->table < scan->reader.log->ntables; enter_table(scan, scan->table + 1))
+	{
+		for (; scan->block < scan->blocks; enter_page(scan, scan->block + 1))
+		{
+			while (scan->offset < scan->last)
+			{
+				scan->offset++;
+				if (fetch_row(scan))
+					return scan->rows[scan->table];
+			}
+		}
+	}
+	return NULL;
+}
+
+/* The digest of the row that the scan has come to. */
+static const pg_uuid_t *
+digest_of(IdemKeyedScan *scan)
+{
+	bool		isnull;
+
+	return DatumGetUUIDP(slot_getattr(scan->rows[scan->table], IDEM_KEYED_DIGEST, &isnull));
+}
+
+bool
+idem_keyed_scan_is_newest(IdemKeyedScan *scan)
+{
+	IdemKeyedReader *reader = &scan->reader;
+	int64		number = idem_keyed_number(scan->rows[scan->table]);
+	bool		newest = true;
+
+	for (int n = 0; n < reader->log->ntables && newest; n++)
+	{
+		if (idem_keyed_fetch_newest(reader, n, digest_of(scan), reader->log->kinds[0], PG_INT64_MAX))
+		{
+			int64		other = idem_keyed_number(reader->slots[n]);
+
+			newest = other < number || (other == number && n >= scan->table);
+		}
+		idem_keyed_let_go(reader, n);
+	}
+	return newest;
+}
+
+TupleTableSlot *
+idem_keyed_scan_part(IdemKeyedScan *scan, char kind)
+{
+	IdemKeyedReader *reader = &scan->reader;
+	TupleTableSlot *newest = NULL;
+
+	for (int n = 0; n < reader->log->ntables; n++)
+	{
+		if (idem_keyed_fetch_newest(reader, n, digest_of(scan), kind, PG_INT64_MAX) &&
+			(newest == NULL || idem_keyed_number(reader->slots[n]) > idem_keyed_number(newest)))
+			newest = reader->slots[n];
+	}
+	return newest;
+}
+
+void
+idem_keyed_scan_end(IdemKeyedScan *scan)
+{
+	for (int n = 0; n < scan->reader.log->ntables; n++)
+		ExecDropSingleTupleTableSlot(scan->rows[n]);
+	UnregisterSnapshot(scan->reader.snapshot);
+	idem_keyed_reader_close(&scan->reader);
+	pfree(scan);
+}

@@ -1,0 +1,507 @@
+/*-------------------------------------------------------------------------
+ *
+ * keyed_turn.c
+ *		The tables of a keyed log take turns.
+ *
+ * keyed_log.c tells the steps, and why a row that is needed always stands in some
+ * table.  What a process knows of a pass is checked before each step, since another
+ * process may have taken steps meanwhile: both tables must have the markers that they
+ * had when the pass began.  A table without rows has none, and gets a new one before
+ * it is written to again.
+ *
+ * A look-up reads as of now, and finds a row or its copy.  A dump reads as of its
+ * snapshot, and comes to each table when it likes.  So it needs the rows of a former
+ * table that its snapshot sees: it does not see their copies, nor what has made a row
+ * not needed.  Before a table is emptied, the pass waits for the dumps whose snapshots
+ * are older than its end.  A log that is maintained without dumps has the length that
+ * keyed_log.h says, whatever snapshots there are; while a dump runs, the current table
+ * grows up to a limit of the user's.
+ *
+ * A crash: keyed_log.c.
+ *
+ * LOCKING: ShareUpdateExclusiveLock on the sequence, by which there is one maintainer;
+ * AccessShareLock on all tables; ShareLock on a table to find that no writer is left;
+ * RowExclusiveLock on the table that is copied to; the locks of idem_empty_in_place.
+ * All but that of the table that is copied to are conditional, and that one waits for
+ * DDL only.
+ *
+ * MEMORY: that of one row, and of the list of transactions.
+ *
+ * Copyright (c) 2026, the idempotency developers
+ *
+ * IDENTIFICATION
+ *		src/shared/keyed_turn.c
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "postgres.h"
+
+#include "access/htup_details.h"
+#include "access/table.h"
+#include "access/tableam.h"
+#include "access/transam.h"
+#include "access/xact.h"
+#include "executor/tuptable.h"
+#include "miscadmin.h"
+#include "storage/bufmgr.h"
+#include "storage/lmgr.h"
+#include "utils/memutils.h"
+#include "utils/rel.h"
+#include "utils/snapmgr.h"
+
+#include "compat.h"
+#include "shared/dump.h"
+#include "shared/durable.h"
+#include "shared/empty.h"
+#include "shared/fault.h"
+#include "shared/keyed_read.h"
+#include "shared/keyed_turn.h"
+#include "shared/keyed_write.h"
+#include "shared/txn_owner.h"
+
+/*
+ * For how long a transaction with an older snapshot may not have shown yet whether it
+ * is a dump
+ */
+#ifdef IDEMPOTENCY_FAULT_POINTS
+#define UNKNOWN_MS	100			/* the tests take many turns */
+#else
+#define UNKNOWN_MS	5000
+#endif
+
+/* Pages by which a table is judged before it loses its turn */
+#define MAX_SAMPLES	64
+
+/* The length of table n, in blocks. */
+static BlockNumber
+table_blocks(const IdemKeyedLog *log, int n)
+{
+	Relation	rel = table_open(idem_relref_oid(&log->tables[n]), AccessShareLock);
+	BlockNumber blocks = RelationGetNumberOfBlocks(rel);
+
+	table_close(rel, AccessShareLock);
+	return blocks;
+}
+
+/* Has another table than "from" a row of the key that is older than "number"? */
+static bool
+hides_older_row(IdemKeyedReader *reader, int from, const pg_uuid_t *digest, int64 number)
+{
+	bool		found = false;
+
+	for (int n = 0; n < reader->log->ntables && !found; n++)
+	{
+		for (const char *kind = reader->log->kinds; *kind != '\0' && !found; kind++)
+			found = n != from && idem_keyed_fetch_newest(reader, n, digest, *kind, number);
+		idem_keyed_let_go(reader, n);
+	}
+	return found;
+}
+
+/* The place of a kind among the log's kinds; -1: it is none of them. */
+static int
+kind_index(const IdemKeyedLog *log, char kind)
+{
+	const char *at = kind == '\0' ? NULL : strchr(log->kinds, kind);
+
+	return at == NULL ? -1 : at - log->kinds;
+}
+
+/* Must the part, whose newest row is in table "from", be copied? */
+static bool
+is_needed(IdemKeyedReader *reader, int from, const pg_uuid_t *digest, char kind)
+{
+	const IdemKeyedLog *log = reader->log;
+	IdemKeyedRow rows[IDEM_KEYED_MAX_KINDS];
+	IdemKeyedNeed need[IDEM_KEYED_MAX_KINDS] = {IDEM_KEYED_SPENT};
+	int			k = kind_index(log, kind);
+	bool		needed;
+
+	idem_keyed_find_parts(reader, digest, rows);
+	log->judge(RelationGetDescr(reader->heaps[from]), rows, need);
+	needed = need[k] == IDEM_KEYED_NEEDED ||
+		(need[k] == IDEM_KEYED_TOMBSTONE &&
+		 hides_older_row(reader, from, digest, rows[k].number));
+	idem_keyed_free_parts(reader, rows);
+	return needed;
+}
+
+/* Copy the row in the slot, if it is needed and not in table "to". */
+static void
+copy_if_needed(IdemKeyedReader *reader, IdemKeyedPass *pass, Relation to, TupleTableSlot *slot)
+{
+	bool		isnull;
+	pg_uuid_t	digest = *DatumGetUUIDP(slot_getattr(slot, IDEM_KEYED_DIGEST, &isnull));
+	char		kind = DatumGetChar(slot_getattr(slot, IDEM_KEYED_KIND, &isnull));
+	IdemKeyedRow newest;
+
+	if (kind_index(reader->log, kind) < 0)
+		return;					/* a marker */
+	idem_keyed_find_newest(reader, &digest, kind, &newest);
+	if (newest.tuple != NULL)
+		heap_freetuple(newest.tuple);
+	if (newest.number != idem_keyed_number(slot) || (newest.tables & (1 << pass->to)) != 0)
+		return;
+	if (is_needed(reader, pass->from, &digest, kind))
+	{
+		(void) idem_keyed_insert(to, ExecCopySlotHeapTuple(slot));
+		IDEM_FAULT_POINT("keyed-row-copied");
+	}
+}
+
+/* Copy what is needed of one page. */
+static void
+copy_page(IdemKeyedReader *reader, IdemKeyedPass *pass, Relation to, BlockNumber block)
+{
+	Relation	from = reader->heaps[pass->from];
+	TupleTableSlot *slot = table_slot_create(from, NULL);
+	OffsetNumber last = idem_keyed_page_rows(from, block);
+
+	for (OffsetNumber off = FirstOffsetNumber; off <= last; off++)
+	{
+		ItemPointerData tid;
+
+		ItemPointerSet(&tid, block, off);
+		if (table_tuple_fetch_row_version(from, &tid, SnapshotSelf, slot))
+			copy_if_needed(reader, pass, to, slot);
+		ExecClearTuple(slot);
+	}
+	ExecDropSingleTupleTableSlot(slot);
+}
+
+/* Step 3: copy what is needed of the next few pages. */
+static void
+copy_pages(IdemKeyedReader *reader, IdemKeyedPass *pass, BlockNumber blocks)
+{
+	ResourceOwner saved = idem_txn_owner_enter();
+	Relation	to = table_open(RelationGetRelid(reader->heaps[pass->to]), RowExclusiveLock);
+	MemoryContext cxt = AllocSetContextCreate(CurrentMemoryContext, "idempotency keyed log",
+											  ALLOCSET_DEFAULT_SIZES);
+	MemoryContext old = MemoryContextSwitchTo(cxt);
+	BlockNumber end = Min(blocks, pass->next + reader->log->pass_blocks);
+
+	for (BlockNumber block = pass->next; block < end; block++)
+	{
+		CHECK_FOR_INTERRUPTS();
+		copy_page(reader, pass, to, block);
+		MemoryContextReset(cxt);
+	}
+	pass->next = end;
+	if (FullTransactionIdIsValid(GetTopFullTransactionIdIfAny()))
+		pass->copier = GetTopFullTransactionIdIfAny();
+	MemoryContextSwitchTo(old);
+	MemoryContextDelete(cxt);
+	table_close(to, NoLock);
+	idem_txn_owner_leave(saved);
+	IDEM_FAULT_POINT("keyed-pages-copied");
+}
+
+/* The newest marker that a table has; 0: none. */
+static int64
+marker_of(IdemKeyedReader *reader, int n)
+{
+	pg_uuid_t	digest = {{0}};
+	int64		marker = 0;
+
+	if (idem_keyed_fetch_newest(reader, n, &digest, IDEM_KEYED_MARKER, PG_INT64_MAX))
+		marker = idem_keyed_number(reader->slots[n]);
+	idem_keyed_let_go(reader, n);
+	return marker;
+}
+
+/* Step 2: begin a pass over a table, if nobody who writes to it is left. */
+static bool
+begin_pass(IdemKeyedReader *reader, IdemKeyedPass *pass, int from, int to, int64 marker)
+{
+	Oid			oid = RelationGetRelid(reader->heaps[from]);
+
+	if (!ConditionalLockRelationOid(oid, ShareLock))
+		return false;
+	UnlockRelationOid(oid, ShareLock);
+	pass->active = true;
+	pass->from = from;
+	pass->to = to;
+	pass->from_marker = marker_of(reader, from);
+	pass->marker = marker;
+	pass->next = 0;
+	pass->copier = InvalidFullTransactionId;
+	pass->ended = false;
+	IDEM_FAULT_POINT("keyed-pass-begun");
+	return true;
+}
+
+/*
+ * Is the pass over the rows that are in table "from", and does what it has copied
+ * still stand in table "to"?  Not if the last transaction that copied was rolled back,
+ * or if another process has emptied one of the tables meanwhile: a table gets another
+ * marker before it is written to again.
+ */
+static bool
+is_pass_valid(IdemKeyedReader *reader, const IdemKeyedPass *pass)
+{
+	if (FullTransactionIdIsValid(pass->copier) && idem_durable_did_abort(pass->copier))
+		return false;
+	return reader->indexes[pass->from] != NULL && marker_of(reader, pass->from) == pass->from_marker &&
+		marker_of(reader, pass->to) == pass->marker;
+}
+
+/* Put a marker into a table, which becomes current. */
+static void
+mark(const IdemKeyedLog *log, int n)
+{
+	ResourceOwner saved = idem_txn_owner_enter();
+	Relation	rel = table_open(idem_relref_oid(&log->tables[n]), RowExclusiveLock);
+
+	(void) idem_keyed_insert(rel, log->form_marker(RelationGetDescr(rel), log->draw()));
+	table_close(rel, NoLock);
+	idem_txn_owner_leave(saved);
+	IDEM_FAULT_POINT("keyed-marked");
+}
+
+/*
+ * The first table that a crash has left half emptied: without rows, but with other
+ * files that are not as new; -1: none.
+ */
+static int
+find_half_empty(IdemKeyedReader *reader)
+{
+	for (int n = 0; n < reader->log->ntables; n++)
+	{
+		if (reader->indexes[n] == NULL && !idem_empty_is_pristine(reader->heaps[n]))
+			return n;
+	}
+	return -1;
+}
+
+/* The first empty table other than the current one, whose files are as new; -1: none. */
+static int
+find_empty(IdemKeyedReader *reader, int current)
+{
+	for (int n = 0; n < reader->log->ntables; n++)
+	{
+		if (n != current && idem_empty_is_pristine(reader->heaps[n]))
+			return n;
+	}
+	return -1;
+}
+
+/* What is left to do after the tables are unlocked. */
+typedef enum Act
+{
+	ACT_NOTHING,				/* there was no step to take */
+	ACT_DONE,					/* a step was taken */
+	ACT_WAIT,					/* the step has to wait for transactions */
+	ACT_EMPTY,
+	ACT_MARK					/* put a marker into a table */
+} Act;
+
+/*
+ * Begin a pass over any table that has lost its turn.  A current table without a
+ * marker gets one first, since the end of the pass looks for it.
+ */
+static Act
+begin_any_pass(IdemKeyedReader *reader, IdemKeyedPass *pass, int current, int64 marker, int *table)
+{
+	for (int n = 0; n < reader->log->ntables; n++)
+	{
+		if (n == current || reader->indexes[n] == NULL)
+			continue;
+		*table = current;
+		if (marker == 0)
+			return ACT_MARK;
+		if (begin_pass(reader, pass, n, current, marker))
+			return ACT_DONE;
+	}
+	return ACT_NOTHING;
+}
+
+/* The length of all tables of the log, in blocks. */
+static BlockNumber
+log_blocks(IdemKeyedReader *reader)
+{
+	BlockNumber blocks = 0;
+
+	for (int n = 0; n < reader->log->ntables; n++)
+		blocks += RelationGetNumberOfBlocks(reader->heaps[n]);
+	return blocks;
+}
+
+/* Note at the end of a pass which snapshots need the table that the pass is over. */
+static void
+end_pass(IdemKeyedPass *pass)
+{
+	if (pass->ended)
+		return;
+	pass->ended = true;
+	pass->ended_at = idem_clock();
+	pass->last_xid = ReadNextTransactionId();
+	TransactionIdRetreat(pass->last_xid);
+}
+
+/*
+ * Must the table be kept for somebody who reads as of a former time?  The snapshot of
+ * a dump may be older than the copies, and than what made a row not needed.
+ */
+static bool
+is_awaited(IdemKeyedReader *reader, const IdemKeyedPass *pass)
+{
+	BlockNumber limit = reader->log->dump_blocks != NULL ? reader->log->dump_blocks() : 0;
+	bool		awaited;
+
+	if (limit == 0)
+		return false;
+	if (idem_clock_ms_until(idem_clock_plus_ms(pass->ended_at, UNKNOWN_MS)) > 0)
+		awaited = idem_dump_older_snapshot(pass->last_xid);
+	else
+		awaited = idem_dump_is_older(pass->last_xid);
+	if (!awaited || log_blocks(reader) <= limit)
+		return awaited;
+	ereport(LOG,
+			(errmsg("table \"%s.%s\" is emptied while a dump of the database runs",
+					IDEM_DATA_SCHEMA_NAME,
+					RelationGetRelationName(reader->heaps[pass->from])),
+			 errdetail("The dump may lack rows that were moved to another table meanwhile."),
+			 errhint("Dump the database again, or let the log become longer during a dump.")));
+	return false;
+}
+
+/* Go on with a pass.  *table: to be emptied at its end. */
+static Act
+continue_pass(IdemKeyedReader *reader, IdemKeyedPass *pass, int *table)
+{
+	BlockNumber blocks = RelationGetNumberOfBlocks(reader->heaps[pass->from]);
+
+	*table = pass->from;
+	if (pass->next < blocks)
+	{
+		copy_pages(reader, pass, blocks);
+		return ACT_DONE;
+	}
+	end_pass(pass);
+	IDEM_FAULT_POINT("keyed-pass-ended");
+	return is_awaited(reader, pass) ? ACT_WAIT : ACT_EMPTY;
+}
+
+/* Bytes of rows */
+typedef struct Census
+{
+	uint64		older;			/* than the table's turn: copies */
+	uint64		all;
+} Census;
+
+/* Count the rows of one page; marker: of the table. */
+static void
+count_page(Relation heap, BlockNumber block, int64 marker, Census *census)
+{
+	TupleTableSlot *slot = table_slot_create(heap, NULL);
+	OffsetNumber last = idem_keyed_page_rows(heap, block);
+
+	for (OffsetNumber off = FirstOffsetNumber; off <= last; off++)
+	{
+		ItemPointerData tid;
+		bool		should_free;
+		uint32		length;
+
+		ItemPointerSet(&tid, block, off);
+		if (!table_tuple_fetch_row_version(heap, &tid, SnapshotSelf, slot))
+			continue;
+		length = ExecFetchSlotHeapTuple(slot, false, &should_free)->t_len;
+		census->all += length;
+		if (idem_keyed_number(slot) < marker)
+			census->older += length;
+	}
+	ExecDropSingleTupleTableSlot(slot);
+}
+
+/*
+ * Has the current table grown, so that it loses its turn?  If most of its rows were
+ * copied to it, a turn would copy them once more, and free little.  So the table may
+ * become twice as long as what it began with, which a sample of its pages tells to every
+ * process alike.
+ */
+static bool
+has_grown(IdemKeyedReader *reader, int current, int64 marker)
+{
+	Relation	heap = reader->heaps[current];
+	BlockNumber blocks = RelationGetNumberOfBlocks(heap);
+	BlockNumber samples = Min(blocks, MAX_SAMPLES);
+	Census		census = {0};
+
+	if (blocks <= reader->log->max_blocks)
+		return false;
+	for (BlockNumber i = 0; i < samples; i++)
+		count_page(heap, (uint64) blocks * i / samples, marker, &census);
+	return census.older <= census.all / 2;
+}
+
+/*
+ * Decide on the next step, and take it if it needs no more locks.  *table: to be
+ * emptied or marked.
+ */
+static Act
+take_step(IdemKeyedReader *reader, IdemKeyedPass *pass, int *table)
+{
+	int64		marker;
+	int			current = idem_keyed_find_current(reader, &marker);
+	Act			act;
+
+	*table = find_half_empty(reader);
+	if (*table >= 0)
+		return ACT_EMPTY;
+	if (pass->active)
+		pass->active = is_pass_valid(reader, pass);
+	if (pass->active)
+		return continue_pass(reader, pass, table);
+	act = begin_any_pass(reader, pass, current, marker, table);
+	if (act != ACT_NOTHING)
+		return act;
+	*table = find_empty(reader, current);
+	return *table >= 0 && has_grown(reader, current, marker) ? ACT_MARK : ACT_NOTHING;
+}
+
+/*
+ * Step 4, or empty what a crash has left half emptied.  False if somebody has the
+ * table, or has written to it.
+ */
+static bool
+empty_table(const IdemKeyedLog *log, IdemKeyedPass *pass, int n)
+{
+	Oid			oid = idem_relref_oid(&log->tables[n]);
+	bool		copied = pass->active && pass->from == n;
+
+	if (!ConditionalLockRelationOid(oid, AccessExclusiveLock) ||
+		(!copied && table_blocks(log, n) > 0) ||
+		!idem_empty_in_place(oid))
+		return false;
+	IDEM_FAULT_POINT("keyed-emptied");
+	if (copied)
+		pass->active = false;
+	return true;
+}
+
+IdemKeyedStep
+idem_keyed_log_maintain(const IdemKeyedLog *log, IdemKeyedPass *pass)
+{
+	Snapshot	snapshot;
+	IdemKeyedReader reader;
+	Act			act;
+	int			table;
+
+	if (!ConditionalLockRelationOid(idem_relref_oid(log->sequence), ShareUpdateExclusiveLock))
+		return IDEM_KEYED_NONE;
+	if (!idem_keyed_reader_open(&reader, log, false))
+		return IDEM_KEYED_NONE;
+
+	/* values that are stored out of line are read by a snapshot */
+	snapshot = RegisterSnapshot(GetLatestSnapshot());
+	act = take_step(&reader, pass, &table);
+	UnregisterSnapshot(snapshot);
+	idem_keyed_reader_close(&reader);
+	if (act == ACT_WAIT)
+		return IDEM_KEYED_WAITS;
+	if (act == ACT_EMPTY && !empty_table(log, pass, table))
+		return IDEM_KEYED_NONE;
+	if (act == ACT_MARK)
+		mark(log, table);
+	return act == ACT_NOTHING ? IDEM_KEYED_NONE : IDEM_KEYED_TAKEN;
+}

@@ -1,0 +1,75 @@
+/*-------------------------------------------------------------------------
+ *
+ * keyed_write.c
+ *		Writes a row of a keyed log into a table.
+ *
+ * LOCKING: RowExclusiveLock on the indexes, to the end of the transaction.
+ *
+ * MEMORY: one row.
+ *
+ * Copyright (c) 2026, the idempotency developers
+ *
+ * IDENTIFICATION
+ *		src/shared/keyed_write.c
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "postgres.h"
+
+#include "access/genam.h"
+#include "access/tableam.h"
+#include "access/xact.h"
+#include "catalog/index.h"
+#include "executor/tuptable.h"
+#include "nodes/execnodes.h"
+#include "utils/rel.h"
+
+#include "compat.h"
+#include "shared/catalog.h"
+#include "shared/keyed_write.h"
+
+/*
+ * Insert the entry of a row, which is in the heap already, into one index.  Error
+ * 0A000 for an index that somebody added and that would need the executor.
+ */
+static void
+insert_index_entry(Relation heap, Oid indexid, TupleTableSlot *slot)
+{
+	Relation	index = index_open(indexid, RowExclusiveLock);
+	IndexInfo  *info = BuildIndexInfo(index);
+	Datum		values[INDEX_MAX_KEYS];
+	bool		nulls[INDEX_MAX_KEYS];
+
+	if (info->ii_Expressions != NIL || info->ii_Predicate != NIL || info->ii_ExclusionOps != NULL)
+		ereport(ERROR,
+				(errcode(ERRCODE_FEATURE_NOT_SUPPORTED),
+				 errmsg("index \"%s\" on \"%s.%s\" is not supported",
+						RelationGetRelationName(index), IDEM_DATA_SCHEMA_NAME,
+						RelationGetRelationName(heap)),
+				 errdetail("Rows of this table are written without the executor, which would maintain it."),
+				 errhint("Drop the index.")));
+	FormIndexDatum(info, slot, NULL, values, nulls);
+	index_insert(index, values, nulls, &slot->tts_tid, heap,
+				 info->ii_Unique ? UNIQUE_CHECK_YES : UNIQUE_CHECK_NO, false, info);
+	idem_compat_index_insert_cleanup(index, info);
+	index_close(index, NoLock);
+	pfree(info);
+}
+
+ItemPointerData
+idem_keyed_insert(Relation heap, HeapTuple tuple)
+{
+	TupleTableSlot *slot = MakeSingleTupleTableSlot(RelationGetDescr(heap), &TTSOpsHeapTuple);
+	List	   *indexes = RelationGetIndexList(heap);
+	ItemPointerData tid;
+	ListCell   *lc;
+
+	ExecStoreHeapTuple(tuple, slot, true);
+	table_tuple_insert(heap, slot, GetCurrentCommandId(true), 0, NULL);
+	foreach(lc, indexes)
+		insert_index_entry(heap, lfirst_oid(lc), slot);
+	list_free(indexes);
+	tid = slot->tts_tid;
+	ExecDropSingleTupleTableSlot(slot);
+	return tid;
+}
