@@ -154,8 +154,9 @@ my @sources = split /\n/, sql(q{SELECT p.oid::regproc FROM pg_proc p WHERE p.pro
 ok(@sources >= 4, 'views have functions as their sources');
 foreach my $role (qw(nobody dbowner producer consumer))
 {
-	my @read = ((map { ("SELECT * FROM $_", "COPY (SELECT * FROM $_) TO STDOUT") } @{ $of_kind{v} }),
-		(map { ("SELECT $_()", "SELECT * FROM $_()") } @sources));
+	my $own = $role eq 'consumer' ? qr/\.(leases|requests)(_source)?$/ : qr/^$/;
+	my @read = ((map { ("SELECT * FROM $_", "COPY (SELECT * FROM $_) TO STDOUT") } grep { !/$own/ } @{ $of_kind{v} }),
+		(map { ("SELECT $_()", "SELECT * FROM $_()") } grep { !/$own/ } @sources));
 	my @states = sqlstates($role, @read);
 
 	is(join("\n", map { "$states[$_] $read[$_]" } grep { $states[$_] ne '42501' } 0 .. $#read), '',

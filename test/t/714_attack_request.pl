@@ -50,8 +50,8 @@ sub api
 	return ($out, $err);
 }
 my ($out, $err) = api(<<'END');
-SELECT r.result, idempotency.complete_request('done', scope, 200, headers, body) FROM app.answers, idempotency.claim_request('done', scope, print) r;
-SELECT r.result, r.token FROM app.answers, idempotency.claim_request('leased', scope, print, lease => '1 hour', request => work) r \gset
+SELECT r.result, idempotency.complete_request('done', scope, 200, answers.headers, answers.body) FROM app.answers, idempotency.claim_request('done', scope, print) r;
+SELECT r.result, r.token FROM app.answers, idempotency.claim_request('leased', scope, print, lease => '1 hour', request => '"asked"') r \gset
 SELECT idempotency.advance_request('leased', scope, :token, 's3cret point', state => work) IS NOT NULL FROM app.answers;
 SELECT r.result, idempotency.fail_request('failed', scope, 's3cret error', retry_after => '1 hour') FROM app.answers, idempotency.claim_request('failed', scope, print) r;
 SELECT r.result, r.body FROM app.answers, idempotency.claim_request('done', scope, print) r;
@@ -59,8 +59,8 @@ END
 like($out, qr/replay/, 'the API stores and gets its answer');
 my $said = '';
 foreach my $call (
-	q{idempotency.complete_request('new', scope, 200, bad, body) FROM app.answers, idempotency.claim_request('new', scope, print)},
-	q{idempotency.complete_request('new', scope, 200, headers, long) FROM app.answers, idempotency.claim_request('new', scope, print)},
+	q{idempotency.complete_request('new', scope, 200, bad, answers.body) FROM app.answers, idempotency.claim_request('new', scope, print)},
+	q{idempotency.complete_request('new', scope, 200, answers.headers, long) FROM app.answers, idempotency.claim_request('new', scope, print)},
 	q{idempotency.complete_request('done', scope, 200, headers, body) FROM app.answers},
 	q{idempotency.complete_request('leased', scope, 200, headers, body, token => 1) FROM app.answers},
 	q{idempotency.complete_request('leased', scope, 1000, headers, body) FROM app.answers},
@@ -92,7 +92,7 @@ unlike($said, qr/s3cret/, 'no error quotes an answer, a state, a fingerprint or 
 # 40001 and 55P03 as well
 my $old = IdemAttack::session($node, 'api');
 $old->query('BEGIN ISOLATION LEVEL REPEATABLE READ; SELECT count(*) FROM app.answers');
-api(q{SELECT r.result, idempotency.complete_request('later', scope, 200, headers, body) FROM app.answers, idempotency.claim_request('later', scope, print) r});
+api(q{SELECT r.result, idempotency.complete_request('later', scope, 200, answers.headers, answers.body) FROM app.answers, idempotency.claim_request('later', scope, print) r});
 my $conflict = $old->query(q{SELECT r.result FROM app.answers, idempotency.claim_request('later', scope, print) r}) . ($old->{stderr} // '');
 like($conflict, qr/could not serialize/, 'a conflict');
 unlike($conflict, qr/s3cret/, 'which quotes nothing');

@@ -7,6 +7,7 @@ from contextlib import closing
 
 import psycopg2
 
+import requestscene
 import scenes
 from armed import Armed
 from ledger import File, Ledger
@@ -382,6 +383,7 @@ class Lane:
             if self.ledger.claims.ids:
                 self.last_try()
                 problems += self.ledger.judge_claims(final=True)
+            problems += requestscene.judge(self)
             if scene in scenes.PACKING:
                 problems += self.judge_store()
             if scene is scenes.leasing:

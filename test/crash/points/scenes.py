@@ -11,6 +11,7 @@ from contextlib import closing, contextmanager
 
 import psycopg2
 
+import requestscene
 from server import wait_until
 
 ENQUEUE = ("SELECT idempotency.outbox_enqueue(%s, %s, %s,"
@@ -637,6 +638,15 @@ def crash(lane):
         session.close()
 
 
+def requests(lane):
+    """Requests, in one transaction and with a lease, that end in each way."""
+    with closing(Session(lane)) as session, closing(Session(lane)) as other:
+        try:
+            requestscene.work(session, other)
+        except psycopg2.Error:
+            pass
+
+
 # The points that the scene "base" does not pass, and their scenes.
 SCENES = {
     "claim-kept": base,
@@ -657,6 +667,7 @@ SCENES = {
     "relay-bisect": killer, "relay-suspect-parked": killer,
     "relay-half-written": big, "relay-yielded": turns,
     "witness-": witness,
+    "request-": requests,
     "store-": packing, "claim-forgotten": packing, "dedup-": repeats,
     "store-time-noted": expiring, "store-class-copied": expiring, "store-slice-merged": expiring,
     "store-expired-": expiring, "claim-import-": importing,
