@@ -128,7 +128,9 @@ SELECT idempotency.claim_event('e'), idempotency.complete_event('e');
 SELECT result FROM t.lease('f');
 BEGIN;
 SELECT idempotency.assert_lease('f', t.token('f'));
-SELECT idempotency.claim_event('f'), (t.lease('f')).result;
+-- no duplicate: the transaction may commit without completing it
+SELECT idempotency.claim_event('f', wait => '1 hour'), (t.lease('f')).result;
+SELECT array_agg(result) FROM idempotency.claim_events('{f,f}');
 SELECT idempotency.extend_lease('f', t.token('f')) IS NOT NULL AS extended;
 SELECT * FROM t.try($$SELECT idempotency.release_event('f')$$);
 SELECT idempotency.complete_event('f', result => '1');

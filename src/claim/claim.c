@@ -160,10 +160,15 @@ claim_one(IdemCall *call, const char *id, int idlen)
 
 	own = idem_state_find(&key);
 	if (own != NULL && (own->state.phase == IDEM_PHASE_CLAIMED ||
-						own->state.phase == IDEM_PHASE_COMPLETED ||
-						own->state.phase == IDEM_PHASE_ASSERTED))
+						own->state.phase == IDEM_PHASE_COMPLETED))
 		return IDEM_CLAIM_DUPLICATE;
-	if (own != NULL && own->state.phase == IDEM_PHASE_LEASED)
+
+	/*
+	 * An asserted lease may stay uncompleted at COMMIT, so it is no
+	 * duplicate.
+	 */
+	if (own != NULL && (own->state.phase == IDEM_PHASE_LEASED ||
+						own->state.phase == IDEM_PHASE_ASSERTED))
 	{
 		call->stays_busy = true;
 		return IDEM_CLAIM_BUSY;
