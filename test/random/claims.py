@@ -4,8 +4,9 @@ One operation at a time.  A claim with `wait` of a busy event leaves its session
 answer when the model says that there is one, and looked at after each operation, since it must not answer before.
 """
 import json
+from typing import Callable, NamedTuple
 
-from claims_model import BUSY, CLAIMED, FORGOTTEN, NOTHING, SERIALIZATION, Cursor, Model, Txn, UNCOMPLETED
+from claims_model import BUSY, CLAIMED, FORGOTTEN, NOTHING, SERIALIZATION, Cursor, Model, Txn, UNCOMPLETED, Version
 from episodes import Mismatch
 from server import wait_until
 from session import PATIENCE, Session
@@ -54,22 +55,33 @@ WRONG = (
 )
 
 
-def create_consumers(cluster, dbname):
-    for consumer, how in CONSUMERS.items():
+class Wait(NamedTuple):
+    """A session that was left without an answer.  mode: of the lock that it waits for, None if it asks again and again."""
+    key: tuple
+    silent: str                 # in allowed() as long as there may be no answer
+    allowed: Callable
+    settle: Callable            # is given the answer, and what is allowed by then
+    mode: str = None
+
+
+def create_consumers(cluster, dbname, consumers=CONSUMERS):
+    for consumer, how in consumers.items():
         if how:
             cluster.rows(f"SELECT idempotency.consumer_create('{consumer}', {how})", dbname=dbname)
 
 
 class Claims(Transactions):
+    CONSUMERS, IDS, SETUP, WRONG = CONSUMERS, IDS, SETUP, WRONG
+    new_model, new_txn = Model, Txn
 
     def __init__(self, cluster, dbname):
         self.cluster, self.dbname = cluster, dbname
         self.control = cluster.connect(dbname)
         self.clean()
-        self.model = Model(["foreign"])
-        self.sessions = [Session(cluster, dbname, f"claims {i}") for i in range(SESSIONS)]
+        self.model = self.new_model(["foreign"])
+        self.sessions = [Session(cluster, dbname, f"session {i}") for i in range(SESSIONS)]
         self.settings = [{"keep": False, "budget": 64} for _ in self.sessions]
-        self.waiting = {}           # session -> key
+        self.waiting = {}           # session -> Wait
         self.effects = []           # committed
         self.standing = set()       # events whose effect was not forgotten since
         self.names = 0
@@ -81,7 +93,7 @@ class Claims(Transactions):
     def clean(self):
         self.forget_transactions()
         self.sql("DROP SCHEMA IF EXISTS r CASCADE")
-        self.sql(SETUP)
+        self.sql(self.SETUP)
 
     # Choosing the next operation, by what the model says is going on.
 
@@ -116,9 +128,9 @@ class Claims(Transactions):
             return (s, "set", rng.choice((("budget", -1), ("budget", 0), ("budget", 1), ("budget", 2), ("budget", 3),
                                           ("keep", True), ("keep", False), ("keep", False))))
         if chance < 0.36:
-            return (s, "single", rng.choice(sorted(CONSUMERS)), rng.choice(IDS))
+            return (s, "single", rng.choice(sorted(self.CONSUMERS)), rng.choice(self.IDS))
         if chance < 0.38:
-            return (s, "ask", rng.choice(sorted(CONSUMERS)), rng.choice(IDS))
+            return (s, "ask", rng.choice(sorted(self.CONSUMERS)), rng.choice(self.IDS))
         local = {}
         if rng.random() < 0.3:
             local["budget"] = rng.choice((0, 1, 2))
@@ -127,7 +139,7 @@ class Claims(Transactions):
         return (s, "begin", rng.choice(LEVELS), rng.random() < 0.02, tuple(sorted(local.items())))
 
     def choose_inside(self, rng, s, txn):
-        consumer, ids = rng.choice(sorted(CONSUMERS)), tuple(rng.choice(IDS) for _ in range(rng.randint(1, 4)))
+        consumer, ids = rng.choice(sorted(self.CONSUMERS)), tuple(rng.choice(self.IDS) for _ in range(rng.randint(1, 4)))
         pending = txn.pending()
         ways = [("claim", 20), ("claims", 6), ("savepoint", 8), ("commit", 6), ("rollback", 2), ("prepare", 3),
                 ("declare", 3), ("wrong", 1), ("result", 4), ("foreign", 3), ("undone", 2), ("whole", 4), ("forget", 4)]
@@ -142,7 +154,7 @@ class Claims(Transactions):
         way = rng.choices([w for w, _ in ways], [n for _, n in ways])[0]
         if way == "claim":
             wait = "1 h" if rng.random() < 0.2 else "5 ms" if rng.random() < 0.1 else None
-            if wait == "1 h" and (consumer, ids[0]) in self.waiting.values():
+            if wait == "1 h" and self.is_awaited((consumer, ids[0])):
                 wait = None         # of two that wait for one event either may have it
             return (s, way, consumer, ids[0], wait)
         if way in ("claims",):
@@ -160,7 +172,7 @@ class Claims(Transactions):
             bad = rng.randint(1, len(ids)) if rng.random() < 0.6 else 0
             return (s, way, f"c{self.names}", consumer, ids, rng.choice(("claim_event", "whole")), bad)
         if way == "wrong":
-            return (s, way, rng.randrange(len(WRONG)))
+            return (s, way, rng.randrange(len(self.WRONG)))
         if way in ("result", "foreign", "undone", "whole", "forget"):
             return (s, way, consumer, ids[0])
         return self.choose_of_any(rng, s, txn, way, "claims")
@@ -179,9 +191,12 @@ class Claims(Transactions):
             return known
         if way in ("fetch", "close"):
             return op[2] in txn.cursors and not txn.failed
-        if way == "claim" and op[4] == "1 h" and (op[2], op[3]) in self.waiting.values():
+        if way == "claim" and op[4] == "1 h" and self.is_awaited((op[2], op[3])):
             return False
         return not txn.failed
+
+    def is_awaited(self, key):
+        return any(wait.key == key for wait in self.waiting.values())
 
     # Doing it.
 
@@ -211,7 +226,7 @@ class Claims(Transactions):
         settings = dict(self.settings[s])
         settings.update(local)
         self.transactions += 1
-        self.model.begin(s, Txn(isolation, read_only, settings["keep"], settings["budget"]))
+        self.model.begin(s, self.new_txn(isolation, read_only, settings["keep"], settings["budget"]))
         self.run(s, f"BEGIN ISOLATION LEVEL {isolation}{' READ ONLY' if read_only else ''}")
         for name, value in local:
             self.run(s, self.setting(name, value, "SET LOCAL"))
@@ -253,14 +268,18 @@ class Claims(Transactions):
         for key, claim in txn.claims.items():
             if claim.phase == "forgotten" or claim.anew:
                 self.standing.discard(key)
-            if claim.phase == "completed":
+            if claim.phase == "completed" and self.has_effect(txn, key):
                 if key in self.standing:
                     raise Mismatch(f"a second committed effect of {key}")
                 self.standing.add(key)
                 self.effects.append(key)
 
+    @staticmethod
+    def has_effect(_txn, _key):
+        return True
+
     def do_commit_prepared(self, s, txn, gid):
-        self.judge(Txn(""), self.run(s, f"COMMIT PREPARED '{gid}'"))
+        self.judge(self.new_txn(""), self.run(s, f"COMMIT PREPARED '{gid}'"))
         self.committed(self.model.prepared.pop(gid))
 
     # Claiming.
@@ -274,40 +293,46 @@ class Claims(Transactions):
     def do_claim(self, s, txn, consumer, event_id, wait):
         key = (consumer, event_id)
         allowed = {"25006"} if txn.read_only else self.model.claim(txn, key)
-        if wait == "1 h" and len(allowed) > 1:
+        if wait == "1 h" and (len(allowed) > 1 or self.model.may_wait_or_not(txn, key)):
             wait = None             # it may wait or not
         sql = "SELECT idempotency.claim_event(%s, %s" + (f", wait => '{wait}')" if wait else ")")
-        if wait == "1 h" and BUSY in allowed and not self.model.is_past_budget(txn, key):
-            self.sessions[s].send(sql, (event_id, consumer))
-            wait_until(f"session {s} waits", lambda: self.has_begun(s))
-            self.waiting[s] = key
+        if wait == "1 h" and BUSY in allowed and self.model.would_wait(txn, key):
+            self.leave(s, Wait(key, BUSY, lambda: self.model.claim(txn, key),
+                               lambda answer, allowed: self.claimed(txn, key, answer, allowed)), sql, (event_id, consumer))
             return
         self.claimed(txn, key, self.run(s, sql, (event_id, consumer)), allowed)
-
-    def has_begun(self, s):
-        """It has its snapshot and has tried once: from here on it polls."""
-        return self.sql("SELECT 1 FROM pg_stat_activity WHERE pid = %s AND state = 'active' AND wait_event_type = 'Extension'",
-                        (self.sessions[s].pid,))
 
     def claimed(self, txn, key, answer, allowed):
         if self.judge(txn, answer, allowed):
             self.take(txn, key, answer.rows[0][0], allowed)
 
+    # Sessions that wait.
+
+    def leave(self, s, wait, sql, args):
+        self.sessions[s].send(sql, args)
+        self.waiting[s] = wait
+        wait_until(f"session {s} waits", lambda: self.has_begun(s))
+
+    def has_begun(self, s):
+        """It has its snapshot and has tried once: from here on it polls, or waits for a lock."""
+        return self.sql("SELECT 1 FROM pg_stat_activity WHERE pid = %s AND state <> 'active' OR pid = %s AND wait_event_type = %s",
+                        (self.sessions[s].pid, self.sessions[s].pid, "Lock" if self.waiting[s].mode else "Extension"))
+
     def look(self, s):
         """At a session that waits: has it what it waits for, and is silent otherwise?"""
-        txn, key = self.model.txns[s], self.waiting[s]
-        allowed = self.model.claim(txn, key)
-        patient = BUSY not in allowed
+        wait = self.waiting[s]
+        allowed = wait.allowed()
+        patient = wait.silent not in allowed
         answer = self.sessions[s].answer(PATIENCE if patient else 0)
         if answer is None:
             if patient:
-                self.wrong(f"session {s}, which waits for {key}, answers {sorted(allowed)}")
+                self.wrong(f"session {s}, which waits for {wait.key}, answers {sorted(allowed)}")
             return
         self.say(f"session {s} waited: {answer}")
-        if allowed == {BUSY}:
-            self.wrong(f"session {s} goes on waiting for {key}", answer)
+        if allowed == {wait.silent}:
+            self.wrong(f"session {s} goes on waiting for {wait.key}", answer)
         del self.waiting[s]
-        self.claimed(txn, key, answer, allowed)
+        wait.settle(answer, allowed)
 
     def do_claims(self, s, txn, consumer, ids):
         if txn.read_only:
@@ -349,15 +374,19 @@ class Claims(Transactions):
         self.judge(txn, answer, error)
 
     def do_completes(self, s, txn, consumer, ids, with_results):
-        error = None
         results = [i if with_results and i % 2 else None for i in range(len(ids))]
-        for event_id, result in sorted(zip(ids, results), key=lambda pair: pair[0]):
-            error = error or self.model.complete(txn, (consumer, event_id), result)
+        error = self.complete_all(txn, consumer, sorted(zip(ids, results), key=lambda pair: pair[0]))
         answer = self.run(s, "WITH e AS (INSERT INTO r.effect SELECT %s, id FROM unnest(%s) id RETURNING 1)"
                           " SELECT idempotency.complete_events(%s, %s, results => %s::jsonb[]) FROM (SELECT count(*) FROM e) x",
                           (consumer, list(ids), list(ids), consumer,
                            [None if r is None else json.dumps(r) for r in results] if with_results else None))
         self.judge(txn, answer, error)
+
+    def complete_all(self, txn, consumer, events):
+        error = None
+        for event_id, result in events:
+            error = error or self.model.complete(txn, (consumer, event_id), result)
+        return error
 
     def do_release(self, s, txn, consumer, event_id, result):
         error = "25006" if txn.read_only else self.model.release(txn, (consumer, event_id))
@@ -378,7 +407,7 @@ class Claims(Transactions):
         """Claim, effect and completion in a transaction of one statement."""
         self.transactions += 1
         settings = self.settings[s]
-        txn = self.model.begin(s, Txn("READ COMMITTED", False, settings["keep"], settings["budget"]))
+        txn = self.model.begin(s, self.new_txn("READ COMMITTED", False, settings["keep"], settings["budget"]))
         self.do_whole(s, txn, consumer, event_id)
         self.model.end(s)
         if not txn.failed:
@@ -398,7 +427,7 @@ class Claims(Transactions):
 
     def do_ask(self, s, txn, consumer, event_id):
         """Outside of any transaction of the session."""
-        txn = Txn("READ COMMITTED")
+        txn = self.new_txn("READ COMMITTED")
         self.do_result(s, txn, consumer, event_id)
 
     def do_undone(self, s, txn, consumer, event_id):
@@ -429,15 +458,20 @@ class Claims(Transactions):
             return
         key = (cursor.consumer, cursor.ids[cursor.at])
         cursor.at += 1
-        allowed = {"25006"} if txn.read_only else self.model.claim(txn, key)
+        allowed = {"25006"} if txn.read_only else self.fetchable(txn, cursor, key)
         if cursor.at == cursor.bad and not txn.read_only:
-            allowed = (allowed & {SERIALIZATION}) | ({"22012"} if allowed != {SERIALIZATION} else set())
+            errors = {a for a in allowed if len(a) == len(SERIALIZATION)}
+            allowed = errors | ({"22012"} if allowed != errors else set())
         if not self.judge(txn, answer, allowed):
             cursor.broken = True
-        elif cursor.verb == "whole":
-            self.whole(txn, key, answer.rows[0][0], allowed)
         else:
-            self.take(txn, key, answer.rows[0][0], allowed)
+            self.fetched(txn, cursor, key, answer.rows[0][0], allowed)
+
+    def fetchable(self, txn, _cursor, key):
+        return self.model.claim(txn, key)
+
+    def fetched(self, txn, cursor, key, verdict, allowed):
+        (self.whole if cursor.verb == "whole" else self.take)(txn, key, verdict, allowed)
 
     def do_close(self, s, txn, name):
         if self.judge(txn, self.run(s, f"CLOSE {name}")):
@@ -448,19 +482,16 @@ class Claims(Transactions):
     def do_result(self, s, txn, consumer, event_id):
         answer = self.run(s, "SELECT idempotency.event_result(%s, %s), (idempotency.event_status(%s, %s)).status",
                           (event_id, consumer, event_id, consumer))
-        if not self.judge(txn, answer):
+        allowed = self.model.statuses(txn, (consumer, event_id))
+        if not self.judge(txn, answer, allowed):
             return
-        own, seen = txn.claims.get((consumer, event_id)), self.model.visible(txn, (consumer, event_id))
-        if own and own.phase == "forgotten" or seen and seen.status == "unknown":
-            seen = None
+        own, seen = txn.claims.get((consumer, event_id)), self.model.remembered(txn, (consumer, event_id))
         expected = own.result if own and own.phase == "completed" else \
             None if own and own.phase == "claimed" or not seen else seen.result
         if answer.rows[0][0] != expected:
             self.wrong(expected, answer)
-        status = "completed" if own and own.phase == "completed" else \
-            "processing" if own and own.phase == "claimed" else seen.status if seen else "unknown"
-        if answer.rows[0][1] != status:
-            self.wrong(status, answer)
+        if answer.rows[0][1] not in allowed:
+            self.wrong(sorted(allowed), answer)
 
     def do_foreign(self, s, txn, consumer, event_id):
         """A client that knows the lock's key only; of private locks it is another lock, and excludes nobody."""
@@ -470,7 +501,7 @@ class Claims(Transactions):
             self.wrong(not answer.rows[0][0], answer)
 
     def do_wrong(self, s, txn, n):
-        sql, state = WRONG[n]
+        sql, state = self.WRONG[n]
         self.judge(txn, self.run(s, sql), {state, "25006"} if txn.read_only else state)
 
     def do_cancel(self, s, txn):
@@ -524,28 +555,36 @@ class Claims(Transactions):
             self.do_rollback(s, self.model.txns[s])
         for gid in sorted(self.model.prepared):
             self.do_commit_prepared(0, None, gid)
-        expected = {key: (self.model.latest(key).status, self.model.latest(key).result) for key in self.model.versions}
-        self.compare("event_status and event_result", dict(
+        self.compare_remembered()
+        effects = self.sql("SELECT consumer, event_id FROM r.effect WHERE consumer <> 'filler'")
+        self.compare("committed effects", sorted(effects), sorted(self.effects))
+        for _ in range(2):
+            self.do_maintain(-1, None)
+        self.compare_status("packed")
+        # But for those of the process that keeps the log of leases, and of the packer.
+        self.compare("advisory locks", self.sql(
+            "SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' AND objsubid NOT IN (18764, 18768) AND database ="
+            " (SELECT oid FROM pg_database WHERE datname = current_database())"), [(0,)])
+        for s in self.sessions:
+            s.close()
+        self.control.close()
+
+    def compare_status(self, when):
+        nobody = self.new_txn("READ COMMITTED")
+        keys = self.model.known()
+        self.compare(f"event_status and event_result, {when}", dict(
             (key, self.sql("SELECT (idempotency.event_status(%s, %s)).status::text, idempotency.event_result(%s, %s)",
-                           (key[1], key[0], key[1], key[0]))[0]) for key in expected), expected)
+                           (key[1], key[0], key[1], key[0]))[0]) for key in keys),
+            {key: (*self.model.statuses(nobody, key), (self.model.latest(key) or Version("unknown")).result) for key in keys})
+
+    def compare_remembered(self):
+        self.compare_status("now")
+        expected = {key: (self.model.latest(key).status, self.model.latest(key).result) for key in self.model.versions}
         rows = self.sql("SELECT consumer, event_id, status::text, result FROM idempotency.processed_events"
                         " WHERE consumer <> 'filler'")
         open_events = dict(((c, e), (status, result)) for c, e, status, result in rows)
         self.compare("processed_events", open_events, {key: expected.get(key) for key in open_events})
         self.compare("rows of processed_events", len(rows), len(open_events))
-        effects = self.sql("SELECT consumer, event_id FROM r.effect WHERE consumer <> 'filler'")
-        for _ in range(2):
-            self.do_maintain(-1, None)
-        self.compare("event_status and event_result, packed", dict(
-            (key, self.sql("SELECT (idempotency.event_status(%s, %s)).status::text, idempotency.event_result(%s, %s)",
-                           (key[1], key[0], key[1], key[0]))[0]) for key in expected), expected)
-        self.compare("committed effects", sorted(effects), sorted(self.effects))
-        self.compare("advisory locks", self.sql(
-            "SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' AND objsubid <> 18768 AND database ="
-            " (SELECT oid FROM pg_database WHERE datname = current_database())"), [(0,)])
-        for s in self.sessions:
-            s.close()
-        self.control.close()
 
     @staticmethod
     def compare(what, got, expected):

@@ -45,8 +45,7 @@ class Cursor:
 class Savepoint:
     name: str
     at: int
-    claims: dict
-    foreign: frozenset
+    done: dict                  # what the transaction had done by then
 
 
 @dataclass
@@ -61,6 +60,15 @@ class Txn:
     foreign: frozenset = frozenset()    # keys whose locks it took as a client without the extension
     savepoints: list = field(default_factory=list)
     cursors: dict = field(default_factory=dict)
+
+    UNDONE = {"claims": dict, "foreign": frozenset}     # what ROLLBACK TO takes back
+
+    def done(self):
+        return {name: kind(getattr(self, name)) for name, kind in self.UNDONE.items()}
+
+    def go_back(self, done):
+        for name, kind in self.UNDONE.items():
+            setattr(self, name, kind(done.get(name, ())))
 
     def pending(self):
         return [k for k, c in self.claims.items() if c.phase == "claimed"]
@@ -99,6 +107,21 @@ class Model:
         seen = [v for v in self.versions.get(key, ())
                 if txn.isolation == "READ COMMITTED" or v.since <= txn.snapshot]
         return seen[-1] if seen else None
+
+    def remembered(self, txn, key):
+        """The version that the transaction sees; None if nothing is remembered."""
+        own, seen = txn.claims.get(key), self.visible(txn, key)
+        return None if own and own.phase == "forgotten" or seen and seen.status == "unknown" else seen
+
+    def statuses(self, txn, key):
+        """The answers to event_status."""
+        own, seen = txn.claims.get(key), self.remembered(txn, key)
+        return {"completed" if own and own.phase == "completed" else
+                "processing" if own and own.phase == "claimed" else seen.status if seen else "unknown"}
+
+    def known(self):
+        """The keys of which anything may be remembered."""
+        return sorted(self.versions)
 
     def others(self, txn):
         return [t for t in list(self.txns.values()) + list(self.prepared.values()) if t is not txn]
@@ -158,6 +181,12 @@ class Model:
         """It cannot be claimed by this transaction, however long it waits."""
         return not self.would_lock(txn, key) and key[0] in self.foreign_lockers
 
+    def would_wait(self, txn, key):
+        return not self.is_past_budget(txn, key)
+
+    def may_wait_or_not(self, _txn, _key):
+        return False
+
     @staticmethod
     def would_lock(txn, key):
         own = txn.claims.get(key)
@@ -190,12 +219,15 @@ class Model:
 
     def lock_foreign(self, txn, key):
         """pg_try_advisory_xact_lock of the event's key."""
-        for t in self.others(txn):
-            claim = t.claims.get(key)
-            if key in t.foreign or claim and claim.locked:
-                return False
+        if any(self.has_lock(t, key) for t in self.others(txn)):
+            return False
         txn.foreign |= {key}
         return True
+
+    @staticmethod
+    def has_lock(txn, key):
+        claim = txn.claims.get(key)
+        return key in txn.foreign or bool(claim) and claim.locked
 
     # Transactions.
 
@@ -204,7 +236,7 @@ class Model:
         return txn
 
     def savepoint(self, txn, name):
-        txn.savepoints.append(Savepoint(name, self.now(), dict(txn.claims), txn.foreign))
+        txn.savepoints.append(Savepoint(name, self.now(), txn.done()))
 
     @staticmethod
     def find(txn, name):
@@ -213,7 +245,7 @@ class Model:
     def rollback_to(self, txn, name):
         at = self.find(txn, name)
         point = txn.savepoints[at]
-        txn.claims, txn.foreign = dict(point.claims), point.foreign
+        txn.go_back(point.done)
         txn.cursors = {n: c for n, c in txn.cursors.items() if c.made < point.at}
         txn.savepoints[at:] = [replace(point, at=point.at)]
         txn.failed = False
@@ -223,11 +255,7 @@ class Model:
 
     def fail(self, txn):
         """An error: what was done since the last savepoint is undone at once."""
-        if txn.savepoints:
-            point = txn.savepoints[-1]
-            txn.claims, txn.foreign = dict(point.claims), point.foreign
-        else:
-            txn.claims, txn.foreign = {}, frozenset()
+        txn.go_back(txn.savepoints[-1].done if txn.savepoints else {})
         txn.failed = True
 
     def end(self, session):

@@ -9,6 +9,7 @@ import sys
 
 import episodes
 from claims import Claims, create_consumers
+from leases import CONSUMERS, Leases
 from outbox import Outbox, create_functions
 from relays import Relays
 from relays_world import World
@@ -23,6 +24,7 @@ idempotency.outbox_rotation_interval = 0
 idempotency.claim_segment_size = '8kB'
 idempotency.sink_directory = '{sinks}'
 autovacuum_naptime = 1s
+deadlock_timeout = 1h
 """
 # The relays start with the earliest event: all of them stay.
 KEEPING = """
@@ -42,6 +44,12 @@ def claims(server, _work, transactions, seed):
     name = database(server, "claims")
     create_consumers(server, name)
     return episodes.run("claims", lambda: Claims(server, name), transactions, seed, length=100)
+
+
+def leases(server, _work, transactions, seed):
+    name = database(server, "leases")
+    create_consumers(server, name, CONSUMERS)
+    return episodes.run("leases", lambda: Leases(server, name), transactions, seed, length=200)
 
 
 def outbox(server, _work, transactions, seed):
@@ -66,7 +74,7 @@ def relays(server, work, transactions, seed):
     return episodes.run("relays", make, transactions, seed, length=500, shrinks=False)
 
 
-MODELS = {"claims": claims, "outbox": outbox, "relays": relays}
+MODELS = {"claims": claims, "leases": leases, "outbox": outbox, "relays": relays}
 
 
 def main():
