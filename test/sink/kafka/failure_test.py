@@ -201,6 +201,11 @@ def test_rights():
     w.expect("VERDICT", batch=batch, kind=1)
     assert len(t.b.read(t.topic + ".order")) == 1
     w.close()
+    # at least once, the rights on the topics of events are enough
+    t = Target(topic=t.topic + ".order", position=False)
+    w = t.start(**sasl(t, delivery="at_least_once"))
+    assert w.outcomes(w.events([{}])[0], 1) == ["acked"], w.notes
+    w.close()
 
 
 def test_rights_withdrawn():

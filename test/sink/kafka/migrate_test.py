@@ -7,9 +7,9 @@ import json
 import re
 import threading
 
-from kafka.broker import TOP, Broker
+from kafka.broker import Broker
 from kafka.connect import Connect
-from kafka.relay_test import Source, check
+from kafka.relay_test import Source, blocks, check
 from kafka.target import until
 
 TOPIC, PARTITIONS, KEYS = "outbox.event.account", 5, 30
@@ -72,9 +72,7 @@ class Page:
     def __init__(self, source, broker, connect):
         self.timeouts = 0
         self.source, self.names = source, {"kafka-1:9092": broker.address, "localhost:8083": connect.address}
-        text = (TOP / "doc/howto/kafka-migrate.md").read_text()
-        self.blocks = {name: (language, block) for name, language, block in re.findall(
-            r"^<!-- migrate: (\w+) -->\n```(\w+)\n(.*?)^```$", text, re.M | re.S)}
+        self.blocks = blocks("kafka-migrate.md", "migrate")
 
     def text(self, name):
         block = self.blocks[name][1]

@@ -1,6 +1,7 @@
 """A relay from PostgreSQL: every event once and in the order of its key, whatever is killed."""
 import os
 import pathlib
+import re
 import shutil
 import signal
 import subprocess
@@ -143,6 +144,92 @@ def crash(source, broker, stop):
                 continue
         killed[what] += 1
     return killed
+
+
+def shop(source, broker, relay="orders", **options):
+    """A server with a mapping, what sink_setup prints, and a relay."""
+    said = "".join(f", {name} '{value}'" for name, value in options.items())
+    source.sql(f"""CREATE SERVER shop FOREIGN DATA WRAPPER idempotency_kafka OPTIONS (brokers '{broker.address}'{said});
+        CREATE USER MAPPING FOR CURRENT_USER SERVER shop""")
+    source.shell(source.sql(f"SELECT idempotency.sink_setup('shop', '{relay}')"))
+    source.sql(f"SELECT idempotency.relay_create('{relay}', 'shop', max_backoff => '1 s')")
+
+
+def count(source, n):
+    """Event number n of 40 keys."""
+    source.sql("INSERT INTO sent SELECT idempotency.outbox_enqueue('order', k::text, 'Counted', jsonb_build_object('n', {}))"
+               " FROM generate_series(1, 40) k".format(n))
+
+
+def blocks(page, kind):
+    """The blocks of a page that a comment <!-- kind: NAME --> marks, with their languages."""
+    return {name: (language, text) for name, language, text in re.findall(
+        rf"^<!-- {kind}: (\w+) -->\n```(\w+)\n(.*?)^```$", (TOP / "doc/howto" / page).read_text(), re.M | re.S)}
+
+
+def test_more_partitions():
+    """By the commands of doc/howto/kafka-relay.md: keys move at once, and a reader that was at the end sees them in order."""
+    page = {name: text for name, (_, text) in blocks("kafka-relay.md", "partitions").items()}
+    b = Broker()
+    source = Source(b)
+    try:
+        source.sql("CREATE TABLE sent (event_id uuid)")
+        b.topic("outbox.event.order", 2)
+        shop(source, b)
+        count(source, 1)
+        until(source.state, lambda: len(b.read("outbox.event.order")) == 40)
+        source.sql(page["pause"])
+        until(source.state, lambda: source.sql("SELECT sink_pid IS NULL FROM idempotency.stat_relay") == "t")
+        count(source, 2)
+        source.shell(page["alter"].replace("kafka-1:9093,kafka-2:9093", b.address))
+        source.sql(page["resume"])
+        count(source, 3)
+        until(source.state, lambda: len(b.read("outbox.event.order")) == 120)
+        chosen = {r["key"]: {} for r in b.read("outbox.event.order")}
+        for r in sorted(b.read("outbox.event.order"), key=lambda r: r["offset"]):
+            chosen[r["key"]].setdefault(r["partition"], []).append(r["value"])
+        for key, partitions in chosen.items():
+            before, after = (int(*b.ask("partition", key.decode(), n)) for n in (2, 12))
+            values = [b'{"n": %d}' % n for n in (1, 2, 3)]
+            assert partitions == ({before: values} if before == after else {before: values[:1], after: values[1:]}), partitions
+        assert any(len(p) == 2 for p in chosen.values())
+    finally:
+        source.stop()
+        b.remove()
+
+
+def test_two_databases():
+    """Relays of one name.  With one position topic both stop, and lose nothing when that is mended."""
+    b = Broker()
+    sources = []
+
+    def arrive(n):
+        for source, name in zip(sources, ("shop", "store"), strict=True):
+            until(source.state, lambda: len(b.read(f"{name}.order")) == n)         # noqa: B023
+            check(b, f"{name}.order", set(source.sql("SELECT event_id FROM sent").split()))
+    try:
+        for name in ("shop", "store"):
+            sources.append(Source(b))
+            sources[-1].sql("CREATE TABLE sent (event_id uuid)")
+            b.topic(f"{name}.order", 3)
+            shop(sources[-1], b, topic=f"{name}.{{aggregate_type}}")
+            count(sources[-1], 1)
+            until(sources[0].state, lambda: len(b.read("shop.order")) == 40)
+        first, second = sources
+        until(second.state, lambda: second.sql("SELECT state FROM idempotency.stat_relay") == "diverged")
+        count(first, 2)
+        until(first.state, lambda: first.sql("SELECT state FROM idempotency.stat_relay") == "fenced")
+        assert not b.read("store.order")
+        second.sql("ALTER SERVER shop OPTIONS (ADD position_topic 'store.position.{relay}')")
+        second.shell(second.sql("SELECT idempotency.sink_setup('shop', 'orders')"))
+        for source in sources:
+            source.sql("SELECT idempotency.relay_resume('orders')")
+        count(second, 2)
+        arrive(80)
+    finally:
+        for source in sources:
+            source.stop()
+        b.remove()
 
 
 def test_relay_survives_kills():
