@@ -51,8 +51,10 @@ END
 $node->safe_psql('postgres', $node->safe_psql('postgres', q{SELECT idempotency.sink_setup_sql('s_pg')}));
 
 # Events per batch.  The test sinks with little credit have room for 3 batches, or 3
-# events, and the others for IDEM_STREAM_MAX_BATCHES, which is 8.
-my %batch = (pg => 3, nul => 1, plain => 2, storing => 8, credit => 2, storing_credit => 1, fn => 3, fn_single => 1);
+# events, the others for IDEM_STREAM_MAX_BATCHES, which is 8, or if they store
+# positions for IDEM_STREAM_MAX_STORED_BATCHES, which is 128.
+my %batch = (pg => 2, nul => 1, plain => 2, storing => 3, credit => 2, storing_credit => 1, fn => 3, fn_single => 1);
+my %room = (pg => 128, storing => 128);
 my %options = (
 	plain => {},
 	storing => { position => 'on' },
@@ -156,7 +158,8 @@ sub sleepers
 }
 
 # Ways to hold relays back.
-my $locker = $node->background_psql('postgres');
+# One timer for the whole session.
+my $locker = $node->background_psql('postgres', timeout => 10 * $PostgreSQL::Test::Utils::timeout_default);
 my @stopped;
 
 sub hold_sinks
@@ -196,6 +199,14 @@ sub wait_held
 enqueue(sub { 1 });
 is(sleepers(), '', 'all relays work');
 
+# So many events of a relay fill n batches, or n eighths of the room that its sink has.
+sub fill
+{
+	my ($relay, $n) = @_;
+
+	return $n * $batch{$relay} * ($room{$relay} // 8) / 8;
+}
+
 # One transaction fills some batches, one event more is committed by itself.
 foreach my $batches (7, 8, 9, 16)
 {
@@ -204,7 +215,7 @@ foreach my $batches (7, 8, 9, 16)
 		foreach my $when ('before', 'after')
 		{
 			hold_sinks();
-			enqueue(sub { $batches * $batch{ $_[0] } + $extra });
+			enqueue(sub { fill($_[0], $batches) + $extra });
 			wait_held();
 			if ($when eq 'before')
 			{
@@ -249,7 +260,7 @@ foreach my $batches (1, 2, 8)
 	foreach my $extra (0, 1)
 	{
 		kill 'STOP', $receiver;
-		enqueue(sub { $batches * $batch{ $_[0] } + $extra });
+		enqueue(sub { fill($_[0], $batches) + $extra });
 		wait_gated();
 		enqueue(sub { 1 });
 		wait_loops();

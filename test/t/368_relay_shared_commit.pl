@@ -2,30 +2,33 @@
 # Copyright (c) 2026, the idempotency developers
 
 # A sink that stores positions commits several batches in one transaction of its
-# target.  The worker sends it enough of them, keeps to the credit, goes on
-# behind the last one whatever ends the program, and parks nothing twice when a
-# refusal makes the sink do them again one by one.
+# target.  The worker sends it enough of them, keeps to the credit and to a bound
+# of its own, goes on behind the last one whatever ends the program, and parks
+# nothing twice when a refusal makes the sink do them again one by one.
 
 use strict;
 use warnings FATAL => 'all';
 
 use IdemRelay;
 use IdemTest;
+use PostgreSQL::Test::Utils;
 use Test::More;
 
 my $dir = IdemRelay::sink_directory();
 my $node = IdemTest::cluster('main', conf => "idempotency.sink_directory = '$dir'\n");
-my $in_flight = 8;     # batches, as doc/sink-protocol.md says
+my $in_flight = 128;      # batches, as doc/sink-protocol.md says
+my $share = 8;            # batches in one commit, if a relay says nothing else
 
 # A relay with batches of 5 events, to a sink that gathers while its file is there.
 sub relay
 {
 	my ($name, %opt) = @_;
+	my $events = delete $opt{batch_events} // 5;
 
-	IdemRelay::pytest_server($node, "s_$name", "$dir/$name.log", position => 'on', share => 8,
+	IdemRelay::pytest_server($node, "s_$name", "$dir/$name.log", position => 'on', share => $share,
 		gather => "$dir/$name.gather", %opt);
 	$node->safe_psql('postgres', <<"END");
-SELECT idempotency.relay_create('$name', 's_$name', aggregate_types => '{$name}', batch_events => 5,
+SELECT idempotency.relay_create('$name', 's_$name', aggregate_types => '{$name}', batch_events => $events,
 	min_backoff => '50 ms', max_backoff => '100 ms')
 END
 	IdemRelay::wait_state($node, $name, 'streaming');
@@ -66,12 +69,12 @@ sub lines
 	return grep { defined $_->{$what} } IdemRelay::received("$dir/$name.log");
 }
 
-# The numbers of batches that each commit had.
+# The numbers of batches that each commit had.  A file may have many other lines.
 sub shares
 {
 	my ($name) = @_;
 
-	return join(' ', map { $_->{batches} } lines($name, 'commit'));
+	return join(' ', map { /"batches": (\d+)/ } grep { /"commit"/ } split /\n/, slurp_file("$dir/$name.log"));
 }
 
 # Each event once, of each key in order.
@@ -93,14 +96,47 @@ sub each_once
 }
 
 # The worker fills what may be in flight without waiting for a verdict.
-relay('all');
+relay('all', share => $in_flight);
 gather('all', 1);
-enqueue('all', 47);
-IdemRelay::wait_received("$dir/all.log", 40);
+enqueue('all', 5 * $in_flight + 7);
+IdemRelay::wait_received("$dir/all.log", 5 * $in_flight);
 is(shares('all'), $in_flight, 'a sink that commits a full share only gets it');
 gather('all', 0);
-IdemRelay::wait_received("$dir/all.log", 47);
-each_once('all', 47, 'eight batches, then two');
+IdemRelay::wait_received("$dir/all.log", 5 * $in_flight + 7);
+each_once('all', 5 * $in_flight + 7, 'all batches that may be in flight, then two');
+
+# No more than that.
+relay('more', share => $in_flight + 1);
+gather('more', 1);
+enqueue('more', 5 * $in_flight + 7);
+# the largest batches: of those past the eighth so many that 100,000 events are in flight
+my @large = (batch_events => 10000, credit_messages => 1_000_000, credit_bytes => 1_000_000_000);
+relay('large', share => 10, @large);
+gather('large', 1);
+relay('larger', share => 11, @large);
+gather('larger', 1);
+foreach my $name ('large', 'larger')
+{
+	$node->safe_psql('postgres',
+		"SELECT count(idempotency.outbox_enqueue('$name', (i % 7)::text, 'T', '1')) FROM generate_series(1, 130000) i");
+}
+IdemRelay::wait_until('a share is full', sub { shares('large') ne '' });
+is((split / /, shares('large'))[0], 10, 'ten batches of ten thousand events are in flight');
+my ($memory) = slurp_file('/proc/' . IdemRelay::stat($node, 'large', 'pid') . '/status') =~ /RssAnon:\s+(\d+) kB/;
+cmp_ok($memory, '<', 32 * 1024, 'the worker stays below 32 MB of its own');
+gather('large', 0);
+foreach my $name ('more', 'larger')
+{
+	IdemTest::wait_for($node, "SELECT waiting_for = 'sink' FROM idempotency.stat_relay WHERE relay = '$name'");
+	is(shares($name), '', "$name: a share that is larger than what may be in flight is never full");
+	gather($name, 0);
+}
+IdemRelay::wait_received("$dir/more.log", 5 * $in_flight + 7);
+each_once('more', 5 * $in_flight + 7, 'a share that is too large');
+foreach my $name ('large', 'larger')
+{
+	IdemTest::wait_for($node, "SELECT lag_events = 0 AND sent = 130000 FROM idempotency.stat_relay WHERE relay = '$name'");
+}
 
 # It is the sink's credit that bounds what the sink has to keep.
 relay('credit', credit_messages => 12, max_batch_events => 5);
@@ -120,7 +156,7 @@ IdemRelay::wait_received("$dir/lost.log", 40);
 gather('lost', 0);
 IdemRelay::wait_received("$dir/lost.log", 45);
 each_once('lost', 45, 'death behind the commit');
-is((split / /, shares('lost'))[0], $in_flight, 'it died of a shared commit');
+is((split / /, shares('lost'))[0], $share, 'it died of a shared commit');
 
 # The target refuses an event when eight batches are committed: one by one.
 relay('abort', abort_type => 'Bad', retry_times => 2);
@@ -129,7 +165,7 @@ enqueue('abort', 40, 18 => 'Bad', 19 => 'Bad');
 IdemRelay::wait_until('it is aborted', sub { lines('abort', 'abort') >= 1 });
 gather('abort', 0);
 IdemRelay::wait_received("$dir/abort.log", 40);
-is((lines('abort', 'abort'))[0]{batches}, $in_flight, 'eight batches were aborted');
+is((lines('abort', 'abort'))[0]{batches}, $share, 'eight batches were aborted');
 unlike(shares('abort'), qr/^\d* ?[2-8]/, 'and done again one by one');
 each_once('abort', 40, 'a refusal in a shared transaction');
 

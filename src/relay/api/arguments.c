@@ -178,7 +178,7 @@ reject_later(FunctionCallInfo fcinfo)
 		{"filter", "Choose events by aggregate_types, and let the receiver skip what it does not want."},
 		{"transform", "Enqueue the payload as the receiver needs it, or let the sink's function transform it."},
 		{"max_rate", "Leave it out: the relay waits for the sink's answers, so a sink slows it down by answering later."},
-		{"max_in_flight", "Lower batch_events: no more than 8 batches are in flight."},
+		{"max_in_flight", "Lower batch_events, which bounds what is in flight."},
 	};
 
 	for (int i = 0; i < lengthof(later); i++)

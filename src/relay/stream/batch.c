@@ -3,7 +3,9 @@
  * batch.c
  *		Batches in flight: find, count, free.
  *
- * MEMORY: a context per batch, below the stream's run_cxt.
+ * MEMORY: a context per batch, below the stream's run_cxt.  What is in flight
+ * takes IDEM_STREAM_MAX_BATCHES of the largest batches, or IDEM_STREAM_MAX_EVENTS
+ * events and one batch, whichever is more.
  *
  * Copyright (c) 2026, the idempotency developers
  *
@@ -41,8 +43,25 @@ idem_batch_drop_empty(IdemStream *stream, IdemBatch *batch)
 void
 idem_batch_launch(IdemStream *stream, IdemBatch *batch)
 {
+	batch->flights = repalloc(batch->flights, sizeof(IdemFlight) * batch->n);
 	dlist_push_tail(&stream->batches, &batch->node);
 	stream->nbatches++;
+	stream->nevents += batch->n;
+}
+
+int
+idem_batch_most(const IdemStream *stream)
+{
+	return stream->sink_stores ? IDEM_STREAM_MAX_STORED_BATCHES : IDEM_STREAM_MAX_BATCHES;
+}
+
+bool
+idem_batch_has_room(const IdemStream *stream)
+{
+	int			n = stream->nbatches + stream->unwritten;
+
+	return n < IDEM_STREAM_MAX_BATCHES ||
+		(n < idem_batch_most(stream) && stream->nevents < IDEM_STREAM_MAX_EVENTS);
 }
 
 IdemBatch *
@@ -127,6 +146,7 @@ idem_batch_free(IdemStream *stream, IdemBatch *batch)
 {
 	dlist_delete(&batch->node);
 	stream->nbatches--;
+	stream->nevents -= batch->n;
 	if (batch->repeats)
 		stream->repeats_in_flight = stream->exclusive = false;
 	MemoryContextDelete(batch->cxt);

@@ -31,6 +31,12 @@ extern void idem_batch_drop_empty(IdemStream *stream, IdemBatch *batch);
  */
 extern void idem_batch_launch(IdemStream *stream, IdemBatch *batch);
 
+/* May another batch be in flight?  The sink's credit has its own say. */
+extern bool idem_batch_has_room(const IdemStream *stream);
+
+/* How many batches may be in flight at most? */
+extern int	idem_batch_most(const IdemStream *stream);
+
 extern IdemBatch *idem_batch_oldest(IdemStream *stream);	/* NULL: none */
 extern IdemBatch *idem_batch_newest(IdemStream *stream);	/* NULL: none */
 extern IdemBatch *idem_batch_find(IdemStream *stream, uint64 no);	/* NULL: none */

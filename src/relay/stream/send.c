@@ -551,8 +551,7 @@ may_pipeline(const IdemStream *stream)
 static bool
 has_room(IdemStream *stream)
 {
-	return stream->nbatches + stream->unwritten < IDEM_STREAM_MAX_BATCHES &&
-		(stream->nbatches == 0 || may_pipeline(stream)) &&
+	return idem_batch_has_room(stream) && (stream->nbatches == 0 || may_pipeline(stream)) &&
 		idem_pipe_bytes_waiting(&stream->pipe) < stream->max_batch_bytes &&
 		stream->credit_messages > 0 && stream->credit_bytes > 0 &&
 		!idem_pipe_is_held(&stream->pipe) && stream->lock_retry_at == 0;

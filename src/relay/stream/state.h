@@ -39,6 +39,14 @@
  */
 #define IDEM_STREAM_MAX_BATCHES 8
 
+/*
+ * A crash repeats nothing to a sink that stores positions, and a transaction of
+ * the sink may hold many batches.  So to such a sink more batches may be in
+ * flight, as long as their events are few enough.
+ */
+#define IDEM_STREAM_MAX_STORED_BATCHES 128
+#define IDEM_STREAM_MAX_EVENTS 100000
+
 /* How a stream goes on. */
 typedef enum IdemStreamOutcome
 {
@@ -236,6 +244,7 @@ typedef struct IdemStream
 								 * looked_at; 0: none or unknown */
 	dlist_head	batches;		/* batches in flight, oldest first */
 	int			nbatches;
+	int			nevents;		/* events of the batches in flight */
 	uint64		next_batch;
 
 	IdemParkedIndex *parked;

@@ -22,7 +22,7 @@
  * LOCKING: no lock is held between steps; a transaction never spans a wait.
  *
  * MEMORY: one context per stream.  The batch size and one message bound the
- * buffers; IDEM_STREAM_MAX_BATCHES bounds what is in flight.
+ * buffers; batch.c bounds what is in flight.
  *
  * Copyright (c) 2026, the idempotency developers
  *
@@ -533,7 +533,7 @@ idem_stream_failed(IdemStream *stream, const char *message)
 	/* The rollback may have taken back what "settled" relies on. */
 	stream->settled_known = false;
 	idem_progress_forget_unwritten(stream);
-	stream->stepwise = IDEM_STREAM_MAX_BATCHES;
+	stream->stepwise = idem_batch_most(stream);
 	stream->parked_dirty = true;
 	open_breaker(stream, IDEM_RELAY_OUTAGE, message);
 }
