@@ -50,7 +50,7 @@ ksink_batch_free(KSinkBatch *b)
 static KSinkSpan
 put(KSinkBatch *b, const void *data, size_t len)
 {
-	KSinkSpan	span = {b->arena_len, (uint32_t) len};
+	KSinkSpan	span = {(uint32_t) b->arena_len, (uint32_t) len};
 
 	if (b->arena_size - b->arena_len < len)
 	{
@@ -94,9 +94,9 @@ ksink_batch_add(KSinkBatch *b, const IdemProtoEvent *event, uint64_t settled)
 	e->aggregate_id = put(b, event->aggregate_id.data, event->aggregate_id.len);
 	e->event_type = put(b, event->event_type.data, event->event_type.len);
 	e->content_type = put(b, event->content_type.data, event->content_type.len);
-	e->headers.at = b->arena_len;
+	e->headers.at = (uint32_t) b->arena_len;
 	e->headers.len = event->headers_len;
-	e->payload.at = b->arena_len + event->headers_len;
+	e->payload.at = (uint32_t) b->arena_len + event->headers_len;
 	e->payload.len = event->payload_len;
 	put(b, event->chunk, event->chunk_len);
 }

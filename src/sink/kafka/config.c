@@ -230,6 +230,7 @@ choose_topics(KSink *p, const IdemProtoHello *hello)
 	bool		fixed;
 
 	c->topic = idem_sink_option(hello, "topic", IDEM_SINK_KAFKA_TOPIC);
+	c->topic_needs_headers = strstr(c->topic, "{header:") != NULL;
 	c->source = idem_sink_option(hello, "source", "/idempotency/{relay}");
 	c->create_topics = false;
 	if (!check_template(p, "topic", c->topic, "{aggregate_type} {event_type} {header:NAME}", &c->topic_is_fixed) ||
@@ -265,7 +266,7 @@ ksink_configure(KSink *p, const IdemProtoHello *hello)
 	c->incarnation = idem_sink_strdup(hello->incarnation.data, hello->incarnation.len);
 	c->transaction_timeout = (int) idem_sink_option_int(hello, "transaction_timeout", 30000);
 	c->transaction_time = (int) idem_sink_option_int(hello, "transaction_time", 500);
-	c->transaction_events = (uint32_t) idem_sink_option_int(hello, "transaction_events", 10000);
+	c->transaction_events = (uint32_t) idem_sink_option_int(hello, "transaction_events", 50000);
 	c->timeout = (int) idem_sink_option_int(hello, "timeout", 30000);
 	c->tombstones = is_on(hello, "tombstones", true);
 	c->json_key = is_set_to(hello, "key_format", "json", "string");

@@ -7,7 +7,11 @@
  *		With key order no event is sent whose key an earlier event blocks.
  *
  * MEMORY
- *		librdkafka copies key and value, and takes the headers over.  LOCKING: none.
+ *		librdkafka copies the key and takes the headers over.  It does not copy a value
+ *		that stands in its batch: a batch stays until all its reports have come, or until
+ *		the producer is closed.  The topic of an event is found when its batch is
+ *		prepared, and holds until the next time: topics are forgotten between two
+ *		attempts only.  LOCKING: none.
  *
  * Copyright (c) 2026, the idempotency developers
  *
@@ -17,6 +21,7 @@
  *-------------------------------------------------------------------------
  */
 #include <stdio.h>
+#include <string.h>
 
 #include "sink/kafka/sink.h"
 
@@ -39,9 +44,10 @@ reject(KSink *p, KSinkEvent *e, rd_kafka_resp_err_t err)
 static rd_kafka_resp_err_t
 produce(KSink *p, KSinkEvent *e, KSinkRecord *r)
 {
+	int			flags = r->owned_value != NULL ? RD_KAFKA_MSG_F_COPY : 0;
 	rd_kafka_resp_err_t err;
 
-	err = rd_kafka_producev(p->rk, RD_KAFKA_V_TOPIC(r->topic), RD_KAFKA_V_MSGFLAGS(RD_KAFKA_MSG_F_COPY),
+	err = rd_kafka_producev(p->rk, RD_KAFKA_V_RKT(e->topic->handle), RD_KAFKA_V_MSGFLAGS(flags),
 							RD_KAFKA_V_KEY(r->key, r->key_len),
 							RD_KAFKA_V_VALUE((void *) r->value, r->value_len),
 							RD_KAFKA_V_TIMESTAMP(r->timestamp), RD_KAFKA_V_HEADERS(r->headers),
@@ -56,12 +62,30 @@ produce(KSink *p, KSinkEvent *e, KSinkRecord *r)
 	return err;
 }
 
-/* Decide the event without the brokers' help, if that can be done. */
+/* Do both texts, of one batch, have the same bytes? */
 static bool
-prepare_event(KSink *p, KSinkEvent *e)
+same_text(const KSinkEvent *e, KSinkSpan a, KSinkSpan b)
 {
-	char		topic[KSINK_MAX_TOPIC + 1];
-	rd_kafka_resp_err_t err;
+	return a.len == b.len && memcmp(ksink_at(e, a), ksink_at(e, b), a.len) == 0;
+}
+
+/* Do both events, of one batch, surely have the same topic? */
+static bool
+same_topic(const KSink *p, const KSinkEvent *a, const KSinkEvent *b)
+{
+	return p->config.topic_is_fixed ||
+		(!p->config.topic_needs_headers && same_text(a, a->event_type, b->event_type) &&
+		 same_text(a, a->aggregate_type, b->aggregate_type));
+}
+
+/*
+ * Decide the event without the brokers' help, if that can be done.  last: an
+ * earlier event of the batch, whose topic was found just now, or NULL.
+ */
+static bool
+prepare_event(KSink *p, KSinkEvent *e, const KSinkEvent *last)
+{
+	char		name[KSINK_MAX_TOPIC + 1];
 	const char *problem;
 
 	if (ksink_is_blocked(p, e))
@@ -72,45 +96,42 @@ prepare_event(KSink *p, KSinkEvent *e)
 	}
 	if (e->delivered)
 		return true;
-	problem = ksink_topic_of(p, e, topic);
-	if (problem != NULL)
+	if (last != NULL && same_topic(p, e, last))
+		e->topic = last->topic;
+	else
 	{
-		ksink_decide(p, e, IDEM_PROTO_REJECTED, "22023", problem);
-		return true;
+		problem = ksink_topic_of(p, e, name);
+		if (problem != NULL)
+		{
+			ksink_decide(p, e, IDEM_PROTO_REJECTED, "22023", problem);
+			return true;
+		}
+		if (!ksink_ask_topic(p, name, &e->topic))
+			return false;
 	}
-	if (!ksink_ask_topic(p, topic, &err))
-		return false;
-	if (err != RD_KAFKA_RESP_ERR_NO_ERROR)
-		reject(p, e, err);
+	if (e->topic->err != RD_KAFKA_RESP_ERR_NO_ERROR)
+		reject(p, e, e->topic->err);
 	return true;
 }
 
 bool
 ksink_prepare_batch(KSink *p, KSinkBatch *b)
 {
+	const KSinkEvent *last = NULL;
+
 	for (uint32_t i = 0; i < b->count; i++)
-		if (b->events[i].outcome == 0 && !prepare_event(p, &b->events[i]))
+	{
+		KSinkEvent *e = &b->events[i];
+
+		e->topic = NULL;		/* of a former attempt: forgotten */
+		if (e->outcome != 0)
+			continue;
+		if (!prepare_event(p, e, last))
 			return false;
+		if (e->topic != NULL)
+			last = e;
+	}
 	return true;
-}
-
-bool
-ksink_is_proven(KSink *p, const KSinkEvent *e)
-{
-	char		name[KSINK_MAX_TOPIC + 1];
-	const KSinkTopic *topic = ksink_topic_of(p, e, name) == NULL ? ksink_find_topic(p, name) : NULL;
-
-	return topic != NULL && topic->proven;
-}
-
-void
-ksink_prove(KSink *p, const KSinkEvent *e)
-{
-	char		name[KSINK_MAX_TOPIC + 1];
-	KSinkTopic *topic = ksink_topic_of(p, e, name) == NULL ? ksink_find_topic(p, name) : NULL;
-
-	if (topic != NULL)
-		topic->proven = true;
 }
 
 /* Send an undecided event; note a refusal that librdkafka tells at once. */
@@ -120,7 +141,6 @@ send_event(KSink *p, KSinkEvent *e)
 	KSinkRecord r;
 	rd_kafka_resp_err_t err;
 
-	ksink_topic_of(p, e, r.topic);
 	ksink_make_record(p, e, &r);
 	err = produce(p, e, &r);
 	ksink_free_record(&r);

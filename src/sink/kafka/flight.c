@@ -4,14 +4,19 @@
  *		Delivers the complete batches together: a flight.
  *
  * Exactly once, a flight is one transaction of the brokers:
- *		begin, the records of all its batches, all reports, the position of the
- *		last batch, commit, results and verdicts
+ *		begin, the records of all its batches, the position of the last batch, all
+ *		reports, commit, results and verdicts
  * While the reports come in, further complete batches join, up to
- * transaction_time and transaction_events.  A batch with an event that is not
- * acked flies alone: its results and its SETTLE come before the position, and
- * the worker sends no SETTLE before the verdicts of earlier batches.  At least
- * once, there is no transaction; each batch is answered when its reports are
- * there, and batches join for ever.
+ * transaction_time, transaction_events and MAX_BYTES.  A flight that is full is
+ * sealed: it has its last position at once.  The first batch's position goes ahead
+ * of its records: the brokers add the partitions of both to the transaction at once,
+ * and if no other batch joins, it is the last one.  Of several positions in a
+ * transaction a reader takes the last.
+ *
+ * A batch with an event that is not acked flies alone: its results and its SETTLE
+ * come before the position, and the worker sends no SETTLE before the verdicts of
+ * earlier batches.  At least once, there is no transaction; each batch is answered
+ * when its reports are there, and batches join for ever.
  *
  * An attempt that meets trouble is aborted, its producer is replaced, and the first
  * batch flies alone: without the events that were refused, and with each record in
@@ -46,27 +51,51 @@
 #define WAIT_TIME	100			/* ms between two looks at the clock */
 #define GRACE		500			/* ms without a report, after trouble */
 
+/*
+ * Bytes of a transaction: half of the credit, so that the other half can be
+ * taken in while the transaction ends.
+ */
+#define MAX_BYTES	(KSINK_CREDIT_BYTES / 2)
+
+/*
+ * ms between a commit and the next begin.  The brokers answer a commit before
+ * they have ended the transaction in its partitions.  Until they have, the
+ * first partition of the next one is refused, and librdkafka asks again after
+ * 20 ms.
+ */
+#define PAUSE		3
+
 typedef struct Flight
 {
 	bool		alone;			/* no batch joins the first one */
 	bool		careful;		/* a topic refuses the transaction: which one? */
+	bool		sealed;			/* full, and the last position is sent */
 	int			tries;
 	int64_t		began;			/* idem_sink_clock() */
 	uint64_t	events;
+	uint64_t	bytes;
+	const KSinkBatch *placed;	/* the batch whose position was sent last, or
+								 * NULL */
 } Flight;
 
 /* Take the reports that are there. */
 static void
 take_reports(KSink *p)
 {
+	uint64_t	before = p->reports;
 	uint64_t	count;
 	ssize_t		rc = read(p->report_fd, &count, sizeof(count));
 
 	(void) rc;
 	rd_kafka_poll(p->rk, 0);
+	if (p->reports != before)
+		p->progress_at = idem_sink_clock();
 }
 
-/* Wait for reports, or for frames.  False: p->failure. */
+/*
+ * Wait for reports, or for frames.  The brokers are late only while a report is
+ * to come.  False: p->failure.
+ */
 static bool
 await_reports(KSink *p)
 {
@@ -74,6 +103,8 @@ await_reports(KSink *p)
 	char		more[IDEM_PROTO_MAX_MESSAGE];
 
 	idem_sink_wait(&p->sink, p->report_fd, POLLIN, WAIT_TIME, true);
+	if (p->sent == 0)
+		p->progress_at = idem_sink_clock();
 	silence = idem_sink_clock() - p->progress_at;
 	if (ksink_in_trouble(p) && silence > GRACE)
 	{
@@ -87,23 +118,50 @@ await_reports(KSink *p)
 						  p->config.timeout, more[0] != '\0' ? ": " : "", more);
 }
 
+/* Has the transaction reached one of its limits? */
+static bool
+is_full(const KSink *p, const Flight *f)
+{
+	const KSinkConfig *c = &p->config;
+
+	return c->exactly_once && (f->events >= c->transaction_events || f->bytes >= MAX_BYTES ||
+							   idem_sink_clock() - f->began >= c->transaction_time);
+}
+
 /* The batch that may join now, or NULL. */
 static KSinkBatch *
 next_to_join(const KSink *p, const Flight *f)
 {
-	const KSinkConfig *c = &p->config;
 	KSinkBatch *b = p->joined != NULL ? p->joined->next : p->first;
 
 	if (b == NULL || !b->complete || ksink_in_trouble(p))
 		return NULL;
 	if (p->joined == NULL && b == p->first)
 		return b;
-	if (f->alone)
-		return NULL;
-	if (c->exactly_once && (f->events >= c->transaction_events ||
-							idem_sink_clock() - f->began >= c->transaction_time))
-		return NULL;
-	return b;
+	return f->alone || f->sealed || is_full(p, f) ? NULL : b;
+}
+
+/*
+ * Is a batch on its way that may join?  The worker sends to its end what it has
+ * begun, whatever verdict it waits for.
+ */
+static bool
+expects_batch(const KSink *p, const Flight *f)
+{
+	return p->config.exactly_once && !f->alone && !f->sealed && p->last != p->joined && !is_full(p, f);
+}
+
+/* Send the position of the last batch.  Trouble: in p->trouble. */
+static void
+place(KSink *p, Flight *f)
+{
+	rd_kafka_resp_err_t err;
+
+	IDEM_SINK_FAULT_POINT(&p->sink, "kafka-before-position");
+	err = ksink_send_position(p, p->joined->position);
+	if (err != RD_KAFKA_RESP_ERR_NO_ERROR)
+		ksink_note_trouble(p, err, NULL);
+	f->placed = p->joined;
 }
 
 /*
@@ -117,7 +175,7 @@ send_carefully(KSink *p, KSinkBatch *b)
 	for (uint32_t i = 0; i < b->count && !ksink_in_trouble(p); i++)
 	{
 		KSinkEvent *e = &b->events[i];
-		bool		proven = ksink_is_proven(p, e);
+		bool		proven = e->topic != NULL && e->topic->proven;
 		rd_kafka_resp_err_t err;
 
 		ksink_send_event(p, e);
@@ -127,8 +185,8 @@ send_carefully(KSink *p, KSinkBatch *b)
 			if (p->failure.outcome != 0 || (e->sent && !await_reports(p)))
 				return false;
 		}
-		if (e->delivered)
-			ksink_prove(p, e);
+		if (e->delivered && e->topic != NULL)
+			e->topic->proven = true;
 		else if (!proven && e->outcome == 0 && e->refusal == RD_KAFKA_RESP_ERR_NO_ERROR &&
 				 ksink_blame(err = ksink_take_transaction_error()) == KSINK_BLAME_EVENT)
 		{
@@ -161,6 +219,9 @@ join(KSink *p, Flight *f)
 		}
 		p->joined = b;
 		f->events += b->count;
+		f->bytes += b->bytes;
+		if (!shares && !f->alone && f->placed == NULL)
+			place(p, f);
 		if (!f->careful)
 			ksink_send_batch(p, b);
 		else if (!send_carefully(p, b))
@@ -173,6 +234,12 @@ join(KSink *p, Flight *f)
 		}
 		rd_kafka_poll(p->rk, 0);
 		IDEM_SINK_FAULT_POINT(&p->sink, "kafka-records-sent");
+	}
+	if (!f->alone && !f->sealed && is_full(p, f) && !ksink_in_trouble(p))
+	{
+		f->sealed = true;
+		if (f->placed != p->joined)
+			place(p, f);
 	}
 	return true;
 }
@@ -204,7 +271,7 @@ send_all(KSink *p, Flight *f)
 			return false;
 		if (!p->config.exactly_once && !ksink_in_trouble(p))
 			answer_finished(p);
-		if (p->sent == 0 && (ksink_in_trouble(p) || next_to_join(p, f) == NULL))
+		if (p->sent == 0 && (ksink_in_trouble(p) || (next_to_join(p, f) == NULL && !expects_batch(p, f))))
 			return true;
 		if (!await_reports(p))
 			return false;
@@ -240,17 +307,12 @@ check_results(KSink *p)
 	return true;
 }
 
-/* Write the position into the transaction.  False: p->failure or trouble. */
+/* Write the last position, unless it was written.  False: p->failure or trouble. */
 static bool
-write_position(KSink *p)
+write_position(KSink *p, Flight *f)
 {
-	rd_kafka_resp_err_t err = ksink_send_position(p, p->joined->position);
-
-	if (err != RD_KAFKA_RESP_ERR_NO_ERROR)
-	{
-		ksink_note_trouble(p, err, NULL);
-		return false;
-	}
+	if (f->placed != p->joined)
+		place(p, f);
 	p->progress_at = idem_sink_clock();
 	while (p->sent > 0)
 	{
@@ -283,20 +345,20 @@ send_verdicts(KSink *p)
 
 /* Commit the transaction of a flight whose events are all decided. */
 static bool
-finish(KSink *p)
+finish(KSink *p, Flight *f)
 {
 	if (!check_results(p))
 		return false;
 	IDEM_SINK_FAULT_POINT(&p->sink, "kafka-records-reported");
 	await_settle(p);
-	IDEM_SINK_FAULT_POINT(&p->sink, "kafka-before-position");
-	if (!write_position(p))
+	if (!write_position(p, f))
 		return false;
 	IDEM_SINK_FAULT_POINT(&p->sink, "kafka-before-commit");
 	switch (ksink_commit(p))
 	{
 		case KSINK_COMMITTED:
 			IDEM_SINK_FAULT_POINT(&p->sink, "kafka-committed");
+			p->committed_at = idem_sink_clock();
 			ksink_position_stored(p, p->joined->position);
 			send_verdicts(p);
 			IDEM_SINK_FAULT_POINT(&p->sink, "kafka-verdict");
@@ -394,18 +456,34 @@ recover(KSink *p, Flight *f, bool *committed)
 	return true;
 }
 
+/* Let PAUSE pass since the last commit; take frames meanwhile. */
+static void
+await_markers(KSink *p)
+{
+	int64_t		left;
+
+	while (p->committed_at != 0 && (left = p->committed_at + PAUSE - idem_sink_clock()) > 0)
+	{
+		idem_sink_wait(&p->sink, -1, 0, (int) left, true);
+		ksink_take_frames(p);
+	}
+}
+
 /* Deliver once.  False: p->trouble or p->failure. */
 static bool
 attempt(KSink *p, Flight *f)
 {
+	await_markers(p);
 	f->began = idem_sink_clock();
-	f->events = 0;
+	f->events = f->bytes = 0;
+	f->sealed = false;
+	f->placed = NULL;
 	if (p->config.exactly_once && !ksink_begin(p))
 		return false;
 	IDEM_SINK_FAULT_POINT(&p->sink, "kafka-begun");
 	if (!send_all(p, f) || ksink_in_trouble(p))
 		return false;
-	return !p->config.exactly_once || finish(p);
+	return !p->config.exactly_once || finish(p, f);
 }
 
 bool

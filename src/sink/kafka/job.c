@@ -3,14 +3,17 @@
  * job.c
  *		Runs functions of librdkafka that may block, in a helper thread.
  *
- * The main thread waits in idem_sink_wait meanwhile, so PINGs are answered.
+ * The main thread waits in idem_sink_wait meanwhile, so PINGs are answered, and
+ * takes the worker's frames into batches: the next flight has its events as soon as
+ * a commit is done.
  *
  * INVARIANT
  *	One job at a time.  A job that has not ended in its time keeps running, and
  *	may still use p: the caller has to end the program.
  *
  * LOCKING
- *	The eventfd orders the job's writes before the main thread's reads.
+ *	The eventfd orders the job's writes before the main thread's reads.  A job
+ *	touches complete batches only, and neither p->first, p->last nor p->sink.
  * MEMORY
  *	The job's thread is detached; its argument is static.
  *
@@ -53,6 +56,22 @@ run(void *arg)
 	return NULL;
 }
 
+/* Wait for the end of the job.  False: it has not ended after timeout ms. */
+static bool
+await_end(KSink *p, int timeout)
+{
+	int64_t		deadline = idem_sink_clock() + timeout;
+	int64_t		left;
+
+	while ((left = deadline - idem_sink_clock()) >= 0)
+	{
+		if (idem_sink_wait(&p->sink, helper.fd, POLLIN, (int) left, true) != 0)
+			return true;
+		ksink_take_frames(p);
+	}
+	return false;
+}
+
 bool
 ksink_run(KSink *p, KSinkJob job, int timeout, const char *doing)
 {
@@ -72,7 +91,7 @@ ksink_run(KSink *p, KSinkJob job, int timeout, const char *doing)
 	pthread_attr_destroy(&attr);
 	if (rc != 0)
 		idem_sink_broken(&p->sink, "could not start a thread: %s", strerror(rc));
-	if (idem_sink_wait(&p->sink, helper.fd, POLLIN, timeout, false) == 0)
+	if (!await_end(p, timeout))
 	{
 		/* p->failure belongs to the job: end here */
 		ksink_last_complaint(more, sizeof(more));

@@ -12,8 +12,9 @@
  * brokers.
  *
  * MEMORY
- *		A batch is kept until its verdict, so READY limits a batch's size.  The
- *		credit covers CREDIT_BATCHES batches.  LOCKING: see sink.h.
+ *		A batch is kept until its verdict, so READY limits a batch's size, and its
+ *		credit what is kept.  The credit covers two full transactions: one ends while
+ *		the next one's events come in.  LOCKING: see sink.h.
  *
  * Copyright (c) 2026, the idempotency developers
  *
@@ -29,7 +30,7 @@
 #include "sink/kafka/options.h"
 #include "sink/kafka/sink.h"
 
-#define CREDIT_BATCHES	4
+#define LEAST_CREDIT	(4 * KSINK_MAX_BATCH_EVENTS)
 
 static void stop(KSink *p) __attribute__((noreturn));
 
@@ -49,8 +50,8 @@ greet(KSink *p)
 		.incarnation = {"", 0},
 		.max_batch_events = KSINK_MAX_BATCH_EVENTS,
 		.max_batch_bytes = KSINK_MAX_BATCH_BYTES,
-		.credit_messages = CREDIT_BATCHES * KSINK_MAX_BATCH_EVENTS,
-		.credit_bytes = CREDIT_BATCHES * KSINK_MAX_BATCH_BYTES
+		.credit_messages = LEAST_CREDIT,
+		.credit_bytes = KSINK_CREDIT_BYTES
 	};
 
 	IDEM_SINK_FAULT_POINT(&p->sink, "kafka-hello");
@@ -58,7 +59,11 @@ greet(KSink *p)
 		stop(p);
 	IDEM_SINK_FAULT_POINT(&p->sink, "kafka-taken-over");
 	if (p->config.exactly_once)
+	{
 		ready.capabilities = IDEM_PROTO_STORES_POSITION | IDEM_PROTO_TRANSACTIONAL;
+		if (ready.credit_messages < 2 * p->config.transaction_events)
+			ready.credit_messages = 2 * p->config.transaction_events;
+	}
 	ready.has_position = p->config.exactly_once && p->has_position;
 	if (ready.has_position)
 	{

@@ -106,7 +106,8 @@ set_producer(KSink *p, rd_kafka_conf_t *conf)
 		if (message_timeout > c->transaction_timeout)
 			message_timeout = c->transaction_timeout;
 		if (!set(p, conf, "transactional.id", c->position_topic) ||
-			!set_int(p, conf, "transaction.timeout.ms", c->transaction_timeout))
+			!set_int(p, conf, "transaction.timeout.ms", c->transaction_timeout) ||
+			!set(p, conf, "max.in.flight.requests.per.connection", "2"))
 			return false;
 	}
 	else if (c->key_order)
@@ -120,9 +121,15 @@ set_producer(KSink *p, rd_kafka_conf_t *conf)
 			!set(p, conf, "max.in.flight.requests.per.connection", "1"))
 			return false;
 	}
+
+	/*
+	 * Without a linger time librdkafka sends what it has as soon as a request
+	 * may be sent.  While it waits for a time that is not over, some versions
+	 * poll without a pause.
+	 */
 	return set(p, conf, "enable.idempotence", "true") &&
 		set(p, conf, "partitioner", "murmur2_random") &&
-		set(p, conf, "linger.ms", "1") &&
+		set(p, conf, "linger.ms", "0") &&
 		set(p, conf, "queue.buffering.max.messages", "1000000") &&
 		set(p, conf, "queue.buffering.max.kbytes", "2097151") &&
 		set_int(p, conf, "message.timeout.ms", message_timeout) &&

@@ -128,18 +128,19 @@ add_placeholder(const KSink *p, const KSinkEvent *e, const char *name, size_t le
 static bool
 expand(const KSink *p, const KSinkEvent *e, const char *template, KSinkText *t)
 {
-	for (const char *s = template; *s != '\0'; s++)
+	for (const char *s = template; *s != '\0';)
 	{
-		const char *end = *s == '{' ? strchr(s, '}') : NULL;
+		size_t		plain = strcspn(s, "{");
+		const char *end;
 
-		if (end == NULL)
-			ksink_text_add(t, s, 1);
-		else
-		{
-			if (!add_placeholder(p, e, s + 1, (size_t) (end - s) - 1, t))
-				return false;
-			s = end;
-		}
+		ksink_text_add(t, s, plain);
+		s += plain;
+		if (*s == '\0')
+			break;
+		end = strchr(s, '}');
+		if (!add_placeholder(p, e, s + 1, (size_t) (end - s) - 1, t))
+			return false;
+		s = end + 1;
 	}
 	return true;
 }
@@ -174,8 +175,16 @@ ksink_topic_of(const KSink *p, const KSinkEvent *e, char *topic)
 static void
 write_uuid(char *dst, const uint8_t *id)
 {
+	static const char digits[] = "0123456789abcdef";
+
 	for (int i = 0; i < IDEM_PROTO_ID_BYTES; i++)
-		dst += sprintf(dst, i == 4 || i == 6 || i == 8 || i == 10 ? "-%02x" : "%02x", id[i]);
+	{
+		if (i == 4 || i == 6 || i == 8 || i == 10)
+			*dst++ = '-';
+		*dst++ = digits[id[i] >> 4];
+		*dst++ = digits[id[i] & 15];
+	}
+	*dst = '\0';
 }
 
 /* Write a time as RFC 3339 has it. */

@@ -97,7 +97,7 @@ ksink_on_report(rd_kafka_t *rk, const rd_kafka_message_t *message, void *opaque)
 
 	(void) rk;
 	p->sent--;
-	p->progress_at = idem_sink_clock();
+	p->reports++;
 	if (e == NULL)
 	{
 		if (message->err != 0)

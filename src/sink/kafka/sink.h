@@ -47,19 +47,27 @@
 #define KSINK_TOPIC_LISTS		256
 #define KSINK_MAX_BATCH_EVENTS	10000
 #define KSINK_MAX_BATCH_BYTES	(8 * 1024 * 1024)
+#define KSINK_CREDIT_BYTES		(4 * KSINK_MAX_BATCH_BYTES)
 
-/* A string in a batch's arena, by offset and length. */
+/*
+ * A string in a batch's arena, by offset and length.  The arena has less than 4
+ * GB: only the last event exceeds KSINK_MAX_BATCH_BYTES, and the server's
+ * fields have at most 1 GB.
+ */
 typedef struct KSinkSpan
 {
-	size_t		at;
+	uint32_t	at;
 	uint32_t	len;
 } KSinkSpan;
 
 typedef struct KSinkBatch KSinkBatch;
+typedef struct KSinkTopic KSinkTopic;
 
 typedef struct KSinkEvent
 {
 	KSinkBatch *batch;
+	KSinkTopic *topic;			/* found by ksink_prepare_batch; NULL: the
+								 * event is not sent */
 	uint32_t	index;
 	uint8_t		id[IDEM_PROTO_ID_BYTES];
 	uint8_t		flags;			/* flags of the EVENT frame */
@@ -150,6 +158,7 @@ typedef struct KSinkConfig
 	char	   *incarnation;
 	char	   *topic;			/* template */
 	bool		topic_is_fixed; /* the template has no placeholder */
+	bool		topic_needs_headers;	/* ... has {header:NAME} */
 	char	   *position_topic; /* also the transactional id */
 	char	   *source;			/* template */
 	bool		create_topics;
@@ -171,14 +180,15 @@ typedef struct KSinkConfig
 } KSinkConfig;
 
 /* A topic that the sink has asked the brokers for. */
-typedef struct KSinkTopic
+struct KSinkTopic
 {
-	struct KSinkTopic *next;
+	KSinkTopic *next;
 	int64_t		asked_at;		/* idem_sink_clock() */
 	rd_kafka_resp_err_t err;	/* NO_ERROR: it exists */
+	rd_kafka_topic_t *handle;	/* of p->rk; NULL: it does not exist */
 	bool		proven;			/* the producer has delivered a record to it */
 	char		name[KSINK_MAX_TOPIC + 1];
-} KSinkTopic;
+};
 
 /* What went wrong in the flight, from the reports. */
 typedef struct KSinkTrouble
@@ -209,7 +219,10 @@ struct KSink
 	bool		single;			/* the producer sends each record alone */
 	int			report_fd;		/* an eventfd: readable when reports are there */
 	uint64_t	sent;			/* records whose report is to come */
+	uint64_t	reports;		/* that have come */
 	int64_t		progress_at;	/* idem_sink_clock() of the last progress */
+	int64_t		committed_at;	/* idem_sink_clock() of the last commit; 0:
+								 * none */
 	KSinkTrouble trouble;
 
 	KSinkBatch *first;			/* batches without a verdict, oldest first */
@@ -276,10 +289,6 @@ extern void ksink_send_batch(KSink *p, KSinkBatch *b);
 
 /* The same for one event. */
 extern void ksink_send_event(KSink *p, KSinkEvent *e);
-
-/* Has the producer delivered a record to the event's topic?  Or it has now. */
-extern bool ksink_is_proven(KSink *p, const KSinkEvent *e);
-extern void ksink_prove(KSink *p, const KSinkEvent *e);
 
 /* Give up what a former attempt sent of the batch. */
 extern void ksink_reset_batch(KSink *p, KSinkBatch *b);
@@ -404,10 +413,10 @@ extern const char *ksink_read_denial(const char *answer, size_t len);
 /* topic.c */
 
 /*
- * Ask the brokers for the topic, unless its answer is known.  *err: what they
- * say.  False: p->failure.
+ * Ask the brokers for the topic, unless their answer is known.  It is in
+ * (*topic)->err.  False: p->failure.
  */
-extern bool ksink_ask_topic(KSink *p, const char *name, rd_kafka_resp_err_t *err);
+extern bool ksink_ask_topic(KSink *p, const char *name, KSinkTopic **topic);
 
 /* A part of a job: ask the brokers for the topic and its partitions. */
 extern rd_kafka_resp_err_t ksink_topic_metadata(KSink *p, const char *name, int64_t deadline,
@@ -415,9 +424,6 @@ extern rd_kafka_resp_err_t ksink_topic_metadata(KSink *p, const char *name, int6
 
 /* The brokers refused the topic: ask again before it is used the next time. */
 extern void ksink_forget_topic(KSink *p, const char *name);
-
-/* The topic of that name, if it was asked for. */
-extern KSinkTopic *ksink_find_topic(KSink *p, const char *name);
 
 /* A new producer knows no topic: ask for each again. */
 extern void ksink_forget_topics(KSink *p);
@@ -440,6 +446,21 @@ extern void ksink_note_trouble(KSink *p, rd_kafka_resp_err_t err, const char *te
  * timeout ms, the program ends; "doing" names the job in the message.
  */
 extern bool ksink_run(KSink *p, KSinkJob job, int timeout, const char *doing);
+
+/* intake.c */
+
+/* Take the frames that are there into batches. */
+extern void ksink_take_frames(KSink *p);
+
+/* Free the oldest batch and give its credit back. */
+extern void ksink_drop_batch(KSink *p);
+
+/* batch.c */
+
+extern KSinkBatch *ksink_batch_new(uint64_t number);
+extern void ksink_batch_free(KSinkBatch *b);
+extern void ksink_batch_add(KSinkBatch *b, const IdemProtoEvent *event, uint64_t settled);
+extern void ksink_batch_add_data(KSinkBatch *b, const uint8_t *data, uint32_t len);
 
 /* error.c */
 
@@ -491,14 +512,6 @@ extern bool ksink_login_refused(void);
 /* Turn the options into p->config.  False: p->failure. */
 extern bool ksink_configure(KSink *p, const IdemProtoHello *hello);
 
-/* intake.c */
-
-/* Take the frames that are there into batches. */
-extern void ksink_take_frames(KSink *p);
-
-/* Free the oldest batch and give its credit back. */
-extern void ksink_drop_batch(KSink *p);
-
 /* decide.c */
 
 /* Note the outcome of an event; message may be NULL. */
@@ -526,7 +539,6 @@ extern void ksink_keys_settle(KSinkKeys *keys, uint64_t batch);
 /* A record of an event.  The pointers live as long as batch and record. */
 typedef struct KSinkRecord
 {
-	char		topic[KSINK_MAX_TOPIC + 1];
 	const void *key;
 	size_t		key_len;
 	const void *value;			/* NULL: a tombstone */
@@ -576,13 +588,6 @@ extern bool ksink_json_next(const char *json, size_t len, size_t *at, KSinkText 
 
 /* Add the content of the JSON string s. */
 extern void ksink_json_unquote(KSinkText *t, const char *s, size_t len);
-
-/* batch.c */
-
-extern KSinkBatch *ksink_batch_new(uint64_t number);
-extern void ksink_batch_free(KSinkBatch *b);
-extern void ksink_batch_add(KSinkBatch *b, const IdemProtoEvent *event, uint64_t settled);
-extern void ksink_batch_add_data(KSinkBatch *b, const uint8_t *data, uint32_t len);
 
 /* The bytes of a span. */
 static inline const char *

@@ -11,8 +11,9 @@
  *		there when it was made: ended.c.
  *
  * MEMORY
- *		A topic that exists is remembered until the brokers refuse it; a refusal is
- *		remembered for NEGATIVE_LIFE.  LOCKING: none.
+ *		A topic that exists is remembered until the brokers refuse it, or the producer is
+ *		replaced; a refusal is remembered for NEGATIVE_LIFE.  Events point to topics: see
+ *		deliver.c.  LOCKING: none.
  *
  * Copyright (c) 2026, the idempotency developers
  *
@@ -48,14 +49,37 @@ list_of(KSink *p, const char *name)
 	return &p->topics[h % KSINK_TOPIC_LISTS];
 }
 
-KSinkTopic *
-ksink_find_topic(KSink *p, const char *name)
+/* The topic of that name, if it was asked for. */
+static KSinkTopic *
+find_topic(KSink *p, const char *name)
 {
 	KSinkTopic *t = *list_of(p, name);
 
 	while (t != NULL && strcmp(t->name, name) != 0)
 		t = t->next;
 	return t;
+}
+
+/* Remember a topic; its answer is still to be noted. */
+static KSinkTopic *
+add_topic(KSink *p, const char *name)
+{
+	KSinkTopic **list = list_of(p, name);
+	KSinkTopic *t = idem_sink_alloc(sizeof(KSinkTopic));
+
+	memset(t, 0, sizeof(*t));
+	memcpy(t->name, name, strlen(name) + 1);
+	t->next = *list;
+	*list = t;
+	return t;
+}
+
+static void
+free_topic(KSinkTopic *t)
+{
+	if (t->handle != NULL)
+		rd_kafka_topic_destroy(t->handle);
+	free(t);
 }
 
 rd_kafka_resp_err_t
@@ -103,36 +127,36 @@ ask_job(KSink *p)
 		ksink_await_ended(p, question.name, partitions, deadline);
 }
 
-bool
-ksink_ask_topic(KSink *p, const char *name, rd_kafka_resp_err_t *err)
+/* Ask the brokers for the topic, and note their answer.  False: p->failure. */
+static bool
+ask(KSink *p, const char *name, KSinkTopic **topic)
 {
-	KSinkTopic *t = ksink_find_topic(p, name);
-
-	*err = RD_KAFKA_RESP_ERR_NO_ERROR;
-	if (t != NULL && t->err == RD_KAFKA_RESP_ERR_NO_ERROR)
-		return true;
-	if (t == NULL || idem_sink_clock() - t->asked_at > NEGATIVE_LIFE)
+	question.name = name;
+	if (!ksink_run(p, ask_job, p->config.timeout + MARGIN, "ask for a topic"))
+		return false;
+	if (ksink_blame(question.err) != KSINK_BLAME_EVENT && question.err != RD_KAFKA_RESP_ERR_NO_ERROR)
+		return ksink_fail_for_error(p, question.err, "ask the brokers for a topic", NULL);
+	if (*topic == NULL)
+		*topic = add_topic(p, name);
+	(*topic)->err = question.err;
+	(*topic)->asked_at = idem_sink_clock();
+	if (question.err == RD_KAFKA_RESP_ERR_NO_ERROR)
 	{
-		question.name = name;
-		if (!ksink_run(p, ask_job, p->config.timeout + MARGIN, "ask for a topic"))
-			return false;
-		if (ksink_blame(question.err) != KSINK_BLAME_EVENT && question.err != RD_KAFKA_RESP_ERR_NO_ERROR)
-			return ksink_fail_for_error(p, question.err, "ask the brokers for a topic", NULL);
-		if (t == NULL)
-		{
-			KSinkTopic **list = list_of(p, name);
-
-			t = idem_sink_alloc(sizeof(KSinkTopic));
-			memcpy(t->name, name, strlen(name) + 1);
-			t->next = *list;
-			t->proven = false;
-			*list = t;
-		}
-		t->err = question.err;
-		t->asked_at = idem_sink_clock();
+		(*topic)->handle = rd_kafka_topic_new(p->rk, name, NULL);
+		if ((*topic)->handle == NULL)
+			return ksink_fail_for_error(p, rd_kafka_last_error(), "use a topic", NULL);
 	}
-	*err = t->err;
 	return true;
+}
+
+bool
+ksink_ask_topic(KSink *p, const char *name, KSinkTopic **topic)
+{
+	*topic = find_topic(p, name);
+	if (*topic != NULL && ((*topic)->err == RD_KAFKA_RESP_ERR_NO_ERROR ||
+						   idem_sink_clock() - (*topic)->asked_at <= NEGATIVE_LIFE))
+		return true;
+	return ask(p, name, topic);
 }
 
 void
@@ -145,7 +169,7 @@ ksink_forget_topic(KSink *p, const char *name)
 		if (strcmp(t->name, name) != 0)
 			continue;
 		*list = t->next;
-		free(t);
+		free_topic(t);
 		return;
 	}
 }
@@ -159,6 +183,6 @@ ksink_forget_topics(KSink *p)
 			KSinkTopic *t = p->topics[i];
 
 			p->topics[i] = t->next;
-			free(t);
+			free_topic(t);
 		}
 }

@@ -51,6 +51,83 @@ def test_many_batches_share_a_transaction():
     arrive(t, sent)
 
 
+def transactions(t):
+    """The committed transactions of the position topic, each the list of its positions: an end takes an offset."""
+    out, last = [], None
+    for r in sorted(t.b.read(t.position), key=lambda r: r["offset"]):
+        if last is None or r["offset"] != last + 1:
+            out.append([])
+        last = r["offset"]
+        if r["key"] == b"position orders":
+            out[-1].append(int(r["value"].split()[1]))
+    return [each for each in out if each]
+
+
+def stock(t, n, **options):
+    """A program that has n batches of 10 events when it begins its first transaction."""
+    with faulty() as (armed, program):
+        armed.arm("kafka-begun", "stall")
+        w = t.start(**program, **options)
+        batches = [w.events([{"key": str(i)} for i in range(10)])[0]]
+        until("the transaction is begun", lambda: armed.is_hit("kafka-begun"))
+        batches += [w.events([{"key": str(i)} for i in range(10)])[0] for _ in range(n - 1)]
+        armed.release("kafka-begun")
+        for batch in batches:
+            commits(w, batch, 10)
+    return w
+
+
+def test_transaction_has_its_limit():
+    """A transaction is full at transaction_events.  It has the position of its first batch, and of its last."""
+    t = Target()
+    stock(t, 40, transaction_events=45).close()
+    found = transactions(t)
+    spans = [b[-1] - a[-1] for a, b in zip([[0], *found], found)]
+    # the first one may have ended before all the batches were there
+    assert sum(spans) == 40 and all(n == 5 for n in spans[1:-1]) and max(spans) == 5, found
+    assert all(len(each) == min(2, n) and each[0] == each[-1] - n + 1 for each, n in zip(found, spans)), found
+
+
+def begin_two(w):
+    """Send a batch, and a batch without its end, all at once."""
+    with w.in_one_piece():
+        first, _ = w.events([{}])
+        second, _ = w.events([{}], end=False)
+    return first, second
+
+
+def end(w, batch):
+    w.send("END", batch=batch, count=1, row_id=batch, k=0)
+
+
+def test_transaction_waits_for_a_batch_that_has_begun():
+    """The worker sends to its end what it has begun, so the transaction has room for it.  The brokers are not late then."""
+    t = Target()
+    w = t.start(transaction_time=60000, timeout=5000)
+    batches = begin_two(w)
+    until("the first batch is delivered", lambda: t.read(isolation="read_uncommitted"))
+    try:
+        raise AssertionError(f"{w.recv(7)} while another batch comes")
+    except TimeoutError:
+        pass
+    end(w, batches[1])
+    for batch in batches:
+        commits(w, batch, 1)
+    w.close()
+    assert transactions(t) == [[1, 2]], transactions(t)
+
+
+def test_transaction_waits_for_its_time():
+    t = Target()
+    w = t.start(transaction_time=100)
+    first, second = begin_two(w)
+    commits(w, first, 1)
+    end(w, second)
+    commits(w, second, 1)
+    w.close()
+    assert transactions(t) == [[1], [2]], transactions(t)
+
+
 def test_refusal_in_a_shared_transaction():
     """The transaction is done again batch by batch; the refused event's key waits in all of them."""
     t = Target(max_message_bytes=5000)
@@ -379,7 +456,7 @@ def held_transaction(point):
     j.add(2)
     with faulty() as (armed, program):
         armed.arm(point, "kill")
-        w = j.start(**program, transaction_timeout=1500 if point == "kafka-before-position" else 60000)
+        w = j.start(**program, transaction_timeout=1500 if point == "kafka-records-reported" else 60000)
         j.feed(w)
         assert j.follow(w) == "end"
         j.reap(w)
@@ -405,7 +482,7 @@ def test_orphan_ends_with_the_next_start():
 
 def test_orphan_ends_with_its_time():
     """Without a successor the brokers end it after transaction_timeout."""
-    j = held_transaction("kafka-before-position")
+    j = held_transaction("kafka-records-reported")
     until("the other record is there", lambda: others(j.t) == 1)
     j.foreign = {b"other"}
     j.finish()
