@@ -7,7 +7,7 @@
  *	producer BROKERS TOPIC EVENTS PAYLOAD plain|transactions
  *
  * Keys are 0 to 999 by turns.  The properties are librdkafka's, with idempotence
- * and the sink's queue.  "transactions": one for each 10,000 events, as many as
+ * and the sink's queue.  "transactions": one for each 50,000 events, as many as
  * the sink has in one.  Prints the events per second between the report of the
  * first tenth and of the last event, and the CPU seconds of this process, less
  * those until the first event was sent.
@@ -29,7 +29,7 @@
 #include <sys/resource.h>
 #include <time.h>
 
-#define PER_TRANSACTION	10000
+#define PER_TRANSACTION	50000
 #define KEYS			1000
 #define LIMIT			60000	/* ms for everything that waits */
 

@@ -82,16 +82,19 @@ sub render
 	$report->head('Into Kafka', $section);
 	$report->say('A backlog of ', thousands($size->{kafka_events}), ' events with jsonb payloads of 200 bytes, and a quarter as many of 2,000, ',
 		'committed by 100 before, into one broker on the same machine, four partitions; ordering by key, batches of 1000. ',
-		"librdkafka's producer sends the same records from memory, with idempotence; in transactions of 10,000 in the second line. ",
-		'Rates are those between the first tenth and the last event. CPU: the worker, the sink program or the producer, the broker. ',
+		"librdkafka's producer sends the same records from memory, with idempotence; in transactions of 50,000 in the second line. ",
+		'Rates are those between the first tenth and the last event. CPU per event: the worker, the sink program or the producer, the ',
+		'broker, and all of them. They share the cores, so the CPU of all is the floor of a rate: the floor of a relay is the ',
+		"producer's, and of a relay that delivers exactly once that of the producer in transactions. ",
 		"$size->{kafka_rounds} rounds, in the order A B … B A; medians (least – greatest).\n");
-	$report->table([ 'payload', 'what', 'events/s', "of the producer's", 'worker, µs', 'program, µs', 'broker, µs' ],
+	$report->table([ 'payload', 'what', 'events/s', "of the producer's", 'worker, µs', 'program, µs', 'broker, µs', 'all, µs' ],
 		map { my $bytes = $_; map { my ($arm) = @$_;
 			my @r = rounds($section, $arm, $bytes);
-			my $us = sub { my $f = shift; spread('%.2f', map { 1e6 * $_->{$f} / $_->{events} } @r) };
+			my $us = sub { my @f = @_; spread('%.2f', map { my $r = $_; 1e6 * sum(map { $r->{$_} } @f) / $r->{events} } @r) };
 			@r ? [ "$bytes bytes", $title{$arm}, rates(@r),
 				$arm eq 'producer' ? '' : spread('%.2f', ratios($section, $bytes, $arm, 'producer')),
-				$arm =~ /^producer/ ? '' : $us->('worker_cpu'), $us->('client_cpu'), $us->('broker_cpu') ] : () } @arms } 200, 2000);
+				$arm =~ /^producer/ ? '' : $us->('worker_cpu'), $us->('client_cpu'), $us->('broker_cpu'),
+				$us->(qw(worker_cpu client_cpu broker_cpu)) ] : () } @arms } 200, 2000);
 	$report->say("\nFrom COMMIT to the acknowledgement of the brokers, ",
 		'which exactly once is that of their transaction; milliseconds, ', "$size->{kafka_latency_seconds} s per line in ",
 		"$size->{kafka_latency_rounds} rounds. Arrivals are those of [Latency](#latency). ",

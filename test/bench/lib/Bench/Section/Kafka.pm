@@ -1,9 +1,10 @@
 # Section "kafka": relays into a real Kafka broker, exactly once and at least once, beside
 # librdkafka's own producer on the same broker.
 #
-# Rates: a backlog committed before is carried out, by a relay that starts then.  The
-# producer (producer.c) sends as many records of the same form from memory.  A rate is
-# that between the first tenth and the last event, so that no program's start counts.
+# Rates: a backlog committed before is carried out, by a relay that starts then.  All
+# relays of a size carry the same backlog, each into a topic of its own.  The producer
+# (producer.c) sends as many records of the same form from memory.  A rate is that
+# between the first tenth and the last event, so that no program's start counts.
 #
 # Latencies: the load of section "latency".  Between worker and sink program stands
 # ack.c, which sees when the sink says that an event is acked.
@@ -43,38 +44,84 @@ sub payload
 	return $head . substr($note, 0, $room - 1) . '.' . $tail;
 }
 
-sub make_sinks
+# A sink into the topic of new_topic($kafka, 'OrderCreated').
+sub make_sink
+{
+	my ($run, $kafka, $n, $delivery) = @_;
+	my $server = $run->{server};
+
+	$server->sql("CREATE SERVER kafka_$n FOREIGN DATA WRAPPER idempotency_kafka"
+		  . " OPTIONS (brokers '$kafka->{address}', topic 'bench.m$n.{event_type}', delivery '$delivery')");
+	$server->sql("CREATE USER MAPPING FOR CURRENT_USER SERVER kafka_$n");
+	return "kafka_$n";
+}
+
+# Sinks of the latencies, into the topics of the event types.
+sub make_ack_sinks
 {
 	my ($run, $kafka) = @_;
 	my $server = $run->{server};
 
 	for my $delivery (@deliveries)
 	{
-		my $options = "brokers '$kafka->{address}', topic 'bench.{event_type}', delivery '$delivery'";
-
-		$server->sql("CREATE SERVER kafka_$delivery FOREIGN DATA WRAPPER idempotency_kafka OPTIONS ($options)");
 		$server->sql("CREATE SERVER ack_$delivery FOREIGN DATA WRAPPER idempotency_program"
-			  . " OPTIONS (program 'ack', report '$run->{dir}/ack.report', $options)");
-		$server->sql("CREATE USER MAPPING FOR CURRENT_USER SERVER $_") for "kafka_$delivery", "ack_$delivery";
+			  . " OPTIONS (program 'ack', report '$run->{dir}/ack.report', brokers '$kafka->{address}',"
+			  . " topic 'bench.{event_type}', delivery '$delivery')");
+		$server->sql("CREATE USER MAPPING FOR CURRENT_USER SERVER ack_$delivery");
 	}
 }
 
-# A number for a topic, an event type and a relay of this measurement, and the topic.
+sub events_of
+{
+	my ($run, $size) = @_;
+
+	return $run->{kafka_events} * $size_of_backlog{$size};
+}
+
+# Commit a backlog of events of this size, and nothing else.  A paused relay lets the
+# worker note ticks meanwhile, as for any relay that is behind.
+sub fill
+{
+	my ($run, $kafka, $size) = @_;
+	my ($n) = new_topic($kafka, 'OrderCreated');
+	my $payload = payload($size);
+
+	Bench::Relay->new($run, 'kafka_paused', make_sink($run, $kafka, $n, 'at_least_once'))->create;
+	$run->fill("SELECT count(idempotency.outbox_enqueue('order', (g % 1000)::text, 'OrderCreated', '$payload'))"
+		  . ' FROM generate_series(1, 100) g;', events_of($run, $size) / 100);
+	$run->{server}->sql('CHECKPOINT');
+	return;
+}
+
+# Drop what fill has made.
+sub empty
+{
+	my ($run) = @_;
+	my $relay = Bench::Relay->new($run, 'kafka_paused');
+
+	$relay->drop;
+	$relay->empty_outbox;
+	return;
+}
+
+# A number for a topic, and for what belongs to it, and the topic: bench.m$n, or for
+# events of a type bench.m$n.TYPE.
 sub new_topic
 {
-	my ($kafka) = @_;
+	my ($kafka, $type) = @_;
 	my $n = $kafka->next_number;
+	my $topic = join('.', "bench.m$n", $type // ());
 
-	$kafka->ask('create', "bench.m$n", $partitions);
-	return ($n, "bench.m$n");
+	$kafka->ask('create', $topic, $partitions);
+	return ($n, $topic);
 }
 
 sub new_relay
 {
-	my ($run, $kafka, $n, $sink) = @_;
+	my ($run, $kafka, $n, $sink, $start_at) = @_;
 
 	$kafka->ask('position', "idempotency.position.kafka_$n");
-	return Bench::Relay->new($run, "kafka_$n", $sink)->create;
+	return Bench::Relay->new($run, "kafka_$n", $sink)->create($start_at);
 }
 
 sub run_producer
@@ -127,15 +174,11 @@ sub drain
 sub run_relay
 {
 	my ($run, $kafka, $arm, $events, $payload) = @_;
-	my ($n, $topic) = new_topic($kafka);
-	my $relay = new_relay($run, $kafka, $n, "kafka_$arm->{name}");
-
-	$run->fill("SELECT count(idempotency.outbox_enqueue('order', (g % 1000)::text, 'm$n', '$payload'))"
-		  . ' FROM generate_series(1, 100) g;', $events / 100);
-	$run->{server}->sql('CHECKPOINT');
+	my ($n, $topic) = new_topic($kafka, 'OrderCreated');
+	my $relay = new_relay($run, $kafka, $n, make_sink($run, $kafka, $n, $arm->{name}), 'earliest');
 	my $r = drain($kafka, $relay, $events);
+
 	$relay->drop;
-	$relay->empty_outbox;
 	$kafka->has_records($topic, $events);
 	$kafka->ask('delete', $topic);
 	return $r;
@@ -144,7 +187,7 @@ sub run_relay
 sub run_arm
 {
 	my ($run, $kafka, $arm, $size, $round) = @_;
-	my $events = $run->{kafka_events} * $size_of_backlog{$size};
+	my $events = events_of($run, $size);
 	my $r = $arm->{run}->($run, $kafka, $arm, $events, payload($size));
 
 	return unless $round;
@@ -193,14 +236,18 @@ sub run
 
 		die "payload of $size bytes: jsonb makes $same of $text\n" if $same ne $text || length($text) != $size;
 	}
-	make_sinks($run, $kafka);
-	print "== kafka, unmeasured: Java compiles what is busy\n";
-	run_arm($run, $kafka, $_, 200, 0) for @arms;
-	my @turns = map { my $size = $_; map { [ $_, $size ] } @arms } sort { $a <=> $b } keys %size_of_backlog;
-	for my $round (1 .. $run->{kafka_rounds})
+	make_ack_sinks($run, $kafka);
+	for my $size (sort { $a <=> $b } keys %size_of_backlog)
 	{
-		print "== kafka, round $round of $run->{kafka_rounds}\n";
-		run_arm($run, $kafka, @$_, $round) for $round % 2 ? @turns : reverse @turns;
+		fill($run, $kafka, $size);
+		print "== kafka, $size bytes, unmeasured: Java compiles what is busy\n";
+		run_arm($run, $kafka, $_, $size, 0) for @arms;
+		for my $round (1 .. $run->{kafka_rounds})
+		{
+			print "== kafka, $size bytes, round $round of $run->{kafka_rounds}\n";
+			run_arm($run, $kafka, $_, $size, $round) for $round % 2 ? @arms : reverse @arms;
+		}
+		empty($run);
 	}
 	my $quiet = $run->on_server($run->{server}, latency_seconds => $run->{kafka_latency_seconds},
 		latency_rounds => $run->{kafka_latency_rounds});
