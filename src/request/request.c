@@ -160,7 +160,8 @@ look_without_lock(Look *look)
 		(void) replay(look);
 		return;
 	}
-	if (!idem_lease_find(&look->key.digest, &lease))
+	/* what came after the snapshot is for the look with the lock, which says 40001 */
+	if (!idem_lease_find(&look->key.digest, &lease) || !lease.in_snapshot)
 		return;
 	if (!compare(look, lease.fingerprint) && lease.state != IDEM_LEASE_DEAD &&
 		lease.until > GetCurrentTimestamp())
