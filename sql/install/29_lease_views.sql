@@ -121,7 +121,9 @@ SELECT o.consumer,
 			   (p.r).lease_until, (p.r).retry_at, (p.r).due
 		  FROM (SELECT @extschema@.stat_consumers_source() AS r) AS p
 		UNION ALL
-		SELECT c.consumer, false, NULL, NULL, NULL, NULL, NULL, NULL
+		SELECT c.consumer, false AS is_request, NULL::@extschema@.lease_state AS state, NULL::int AS attempt,
+			   NULL::timestamptz AS since, NULL::timestamptz AS lease_until, NULL::timestamptz AS retry_at,
+			   NULL::boolean AS due
 		  FROM @extschema@.claim_consumers AS c)
 	   AS o (consumer, is_request, state, attempt, since, lease_until, retry_at, due)
  GROUP BY o.consumer;
