@@ -7,7 +7,7 @@ from datetime import datetime, timezone
 from server import READY
 
 # Contexts that fill step by step up to a bound: the catalog's size or a buffer's size.
-BOUNDED = ("CacheMemoryContext", "outbox reader")
+BOUNDED = ("CacheMemoryContext", "outbox reader", "sink pipe")
 CONTEXT = re.compile(r"LOG:  level: (\d+); (.*?): \d+ total in .* (\d+) used")
 
 

@@ -12,8 +12,8 @@
  * idempotency.sink_timeout hangs.  No PING is sent while the gate is closed,
  * since the gate would hold the PING back.
  *
- * MEMORY: the buffers are in the context given to idem_pipe_allocate.  The
- * input holds two frames.  The output grows with what is put into it, which the
+ * MEMORY: the buffers have a context below the one given to idem_pipe_allocate,
+ * so that a list of a worker's contexts tells their size.  The input holds two frames.  The output grows with what is put into it, which the
  * sink's credit and the limits of a batch bound.
  *
  * Copyright (c) 2026, the idempotency developers
@@ -40,8 +40,8 @@ int			idem_sink_timeout_ms = 30000;
 void
 idem_pipe_allocate(IdemPipe *pipe, MemoryContext cxt)
 {
-	pipe->cxt = cxt;
-	pipe->in = MemoryContextAlloc(cxt, IDEM_PIPE_IN_SIZE);
+	pipe->cxt = AllocSetContextCreate(cxt, "sink pipe", ALLOCSET_DEFAULT_SIZES);
+	pipe->in = MemoryContextAlloc(pipe->cxt, IDEM_PIPE_IN_SIZE);
 }
 
 void

@@ -30,8 +30,7 @@ extern int	idem_sink_timeout_ms;
 typedef struct IdemPipe
 {
 	IdemSinkProcess process;
-	MemoryContext cxt;			/* holds the buffers; NULL: there are no
-								 * buffers */
+	MemoryContext cxt;			/* of the buffers; NULL: there are none */
 	uint8	   *out;
 	size_t		out_start;
 	size_t		out_end;
@@ -51,7 +50,7 @@ typedef struct IdemPipe
 #define IDEM_PIPE_IN_SIZE (2 * IDEM_PROTO_MAX_FRAME)
 
 /*
- * Use the context for the buffers; it has to outlive ..._close.
+ * Put the buffers below the context, which has to outlive ..._close.
  * ..._forget_buffers: the context is gone.
  */
 extern void idem_pipe_allocate(IdemPipe *pipe, MemoryContext cxt);
