@@ -160,7 +160,7 @@ class LeaseModel(Model):
     def claim(self, txn, key):
         own = txn.claims.get(key)
         if own and own.phase == "completed":
-            return {BUSY if key in txn.discarded else DUPLICATE}
+            return {DUPLICATE}
         if key in txn.locks or key in txn.changes:
             return {BUSY}           # an asserted lease may stay uncompleted
         allowed = super().claim(txn, key)
@@ -206,7 +206,7 @@ class LeaseModel(Model):
         if key[0] in self.foreign_lockers:
             return {FOREIGN}
         own = txn.claims.get(key)
-        if own and own.phase == "completed" and key not in txn.discarded:
+        if own and own.phase == "completed":
             return {DUPLICATE}
         if self.has_done(txn, key):
             return {BUSY}
