@@ -160,7 +160,11 @@ look_without_lock(Look *look)
 		(void) replay(look);
 		return;
 	}
-	/* what came after the snapshot is for the look with the lock, which says 40001 */
+
+	/*
+	 * what came after the snapshot is for the look with the lock, which says
+	 * 40001
+	 */
 	if (!idem_lease_find(&look->key.digest, &lease) || !lease.in_snapshot)
 		return;
 	if (!compare(look, lease.fingerprint) && lease.state != IDEM_LEASE_DEAD &&
