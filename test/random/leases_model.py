@@ -185,7 +185,7 @@ class LeaseModel(Model):
         statuses, lease, own = super().statuses(txn, key), self.view(txn, key), txn.claims.get(key)
         if statuses == {"completed"} or own and own.phase == "claimed":
             return statuses
-        if self.is_since(txn, self.changed, key) or self.is_since(txn, self.noted, key):
+        if self.is_since(txn, self.changed, key):
             return {SERIALIZATION}
         return ({lease.state} if lease else statuses) | ({SERIALIZATION} if self.may_have_moved(txn) else set())
 
