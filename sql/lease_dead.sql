@@ -77,6 +77,15 @@ SELECT t.lease('a', 'other');
 SELECT idempotency.consumer_redrive('other', '{a}');
 SELECT t.lease('a', 'other');
 
+-- what the transaction itself has parked is among all of them
+BEGIN;
+SELECT token FROM idempotency.lease_event('own', 'mail') \gset
+SELECT idempotency.release_lease('own', :token, 'mail', park => true);
+SELECT idempotency.consumer_redrive('mail');
+SELECT idempotency.consumer_redrive('mail');
+COMMIT;
+SELECT t.lease('own');
+
 -- Misuse
 SELECT c, t.state, t.message FROM unnest(ARRAY[$$NULL$$, $$''$$, $$'@relay'$$, $$repeat('x', 256)$$, $$'mail', '{NULL}'$$, $$'mail', '{{a}}'$$,
 	$$'mail', '{""}'$$, $$'mail', '{a}', ''$$, $$'mail', NULL, repeat('x', 256)$$]) AS c, t.try('SELECT idempotency.consumer_redrive(' || c || ')') AS t;

@@ -146,7 +146,7 @@ redrive_found(const text *scope, const text *id, void *arg)
 	own = idem_state_find(&key);
 	if (!idem_call_within_budget(own))
 		return false;
-	if (own == NULL && idem_lock_try(&key) && !decide(redrive, &key))
+	if (idem_lock_try(&key) && !decide(redrive, &key))
 		idem_lock_release(&key);
 	return true;
 }
