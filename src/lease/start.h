@@ -22,13 +22,4 @@
  */
 extern void idem_lease_maintainer_start(void);
 
-/* Is a maintainer taking a step just now?  Not on a standby. */
-extern bool idem_lease_maintainer_is_at_work(void);
-
-/*
- * Make this process the maintainer of its database, to its end; false if there is one
- * already.
- */
-extern bool idem_lease_maintainer_become(void);
-
 #endif							/* IDEM_LEASE_START_H */

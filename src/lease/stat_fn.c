@@ -26,10 +26,10 @@
 
 #include "compat.h"
 #include "lease/log.h"
-#include "lease/start.h"
 #include "lease/table.h"
 #include "shared/holder.h"
 #include "shared/keyed_log.h"
+#include "shared/singleton.h"
 
 PG_FUNCTION_INFO_V1(idem_stat_leases_source_fn);
 
@@ -48,32 +48,37 @@ sum_of(PGFunction bytes_of)
 	return sum;
 }
 
-/* What keeps a table that has lost its turn from being emptied? */
+/* Who holds one of these tables by a lock that a lock of this mode conflicts with? */
 static const char *
-table_holder(int n)
+tables_holder(uint32 tables, LOCKMODE mode, const char *session)
 {
-	Oid			oid = idem_relref_oid(&idem_lease_tables[n]);
-	const char *holder = idem_holder(oid, ShareLock, "writer");
+	const char *holder = NULL;
 
-	return holder != NULL ? holder : idem_holder(oid, AccessExclusiveLock, "reader");
+	for (int n = 0; n < IDEM_LEASE_TABLES && holder == NULL; n++)
+	{
+		if (tables & (1 << n))
+			holder = idem_holder(idem_relref_oid(&idem_lease_tables[n]), mode, session);
+	}
+	return holder;
 }
 
-/* What keeps the log from being shortened?  NULL: nothing does, or it is short. */
+/*
+ * What keeps the tables that have lost their turn from being emptied?  NULL: nothing
+ * does.  A worker that is at work reads them, so then only writers hold it up.
+ */
 static const char *
 log_holder(void)
 {
 	uint32		former = idem_keyed_log_former(&idem_lease_log);
+	const char *holder;
 
-	if (former == 0 || RecoveryInProgress() || idem_lease_maintainer_is_at_work())
+	if (former == 0 || RecoveryInProgress())
 		return NULL;
-	for (int n = 0; n < IDEM_LEASE_TABLES; n++)
-	{
-		const char *holder = former & (1 << n) ? table_holder(n) : NULL;
-
-		if (holder != NULL)
-			return holder;
-	}
-	return "no worker";
+	holder = tables_holder(former, ShareLock, "writer");
+	if (holder != NULL || idem_singleton_is_at_work(IDEM_SINGLETON_LEASES))
+		return holder;
+	holder = tables_holder(former, AccessExclusiveLock, "reader");
+	return holder != NULL ? holder : "no worker";
 }
 
 Datum

@@ -10,8 +10,9 @@
  *
  * The current table is the table that has the newest marker; without markers it
  * is the first table.  A writer locks the table that it found current the last time, and
- * looks.  If another table is current, the writer goes on with that one.  So nobody writes to a table that is not current, except
- * transactions that had locked the table while it was current.
+ * looks.  If another table is current, the writer goes on with that one.  So nobody
+ * writes to a table that is not current, except transactions that had locked the table
+ * while it was current.
  *
  * The tables take turns in steps, each in a transaction of its own:
  * 1. If the current table has grown and another table is empty: a marker is put

@@ -290,6 +290,7 @@ typedef enum Act
 {
 	ACT_NOTHING,				/* there was no step to take */
 	ACT_DONE,					/* a step was taken */
+	ACT_BUSY,					/* somebody writes to a former table */
 	ACT_WAIT,					/* the step has to wait for transactions */
 	ACT_EMPTY,
 	ACT_MARK					/* put a marker into a table */
@@ -302,6 +303,8 @@ typedef enum Act
 static Act
 begin_any_pass(IdemKeyedReader *reader, IdemKeyedPass *pass, int current, int64 marker, int *table)
 {
+	Act			act = ACT_NOTHING;
+
 	for (int n = 0; n < reader->log->ntables; n++)
 	{
 		if (n == current || reader->indexes[n] == NULL)
@@ -311,8 +314,9 @@ begin_any_pass(IdemKeyedReader *reader, IdemKeyedPass *pass, int current, int64 
 			return ACT_MARK;
 		if (begin_pass(reader, pass, n, current, marker))
 			return ACT_DONE;
+		act = ACT_BUSY;
 	}
-	return ACT_NOTHING;
+	return act;
 }
 
 /* The length of all tables of the log, in blocks. */
@@ -453,10 +457,10 @@ take_step(IdemKeyedReader *reader, IdemKeyedPass *pass, int *table)
 	if (pass->active)
 		return continue_pass(reader, pass, table);
 	act = begin_any_pass(reader, pass, current, marker, table);
-	if (act != ACT_NOTHING)
+	if (act != ACT_NOTHING && act != ACT_BUSY)
 		return act;
 	*table = find_empty(reader, current);
-	return *table >= 0 && has_grown(reader, current, marker) ? ACT_MARK : ACT_NOTHING;
+	return *table >= 0 && has_grown(reader, current, marker) ? ACT_MARK : act;
 }
 
 /*
@@ -490,18 +494,28 @@ idem_keyed_log_maintain(const IdemKeyedLog *log, IdemKeyedPass *pass)
 	if (!ConditionalLockRelationOid(idem_relref_oid(log->sequence), ShareUpdateExclusiveLock))
 		return IDEM_KEYED_NONE;
 	if (!idem_keyed_reader_open(&reader, log, false))
-		return IDEM_KEYED_NONE;
+		return IDEM_KEYED_BUSY;
 
 	/* values that are stored out of line are read by a snapshot */
 	snapshot = RegisterSnapshot(GetLatestSnapshot());
 	act = take_step(&reader, pass, &table);
 	UnregisterSnapshot(snapshot);
 	idem_keyed_reader_close(&reader);
-	if (act == ACT_WAIT)
-		return IDEM_KEYED_WAITS;
-	if (act == ACT_EMPTY && !empty_table(log, pass, table))
-		return IDEM_KEYED_NONE;
-	if (act == ACT_MARK)
-		mark(log, table);
-	return act == ACT_NOTHING ? IDEM_KEYED_NONE : IDEM_KEYED_TAKEN;
+	switch (act)
+	{
+		case ACT_NOTHING:
+			return IDEM_KEYED_NONE;
+		case ACT_BUSY:
+			return IDEM_KEYED_BUSY;
+		case ACT_WAIT:
+			return IDEM_KEYED_WAITS;
+		case ACT_EMPTY:
+			return empty_table(log, pass, table) ? IDEM_KEYED_TAKEN : IDEM_KEYED_BUSY;
+		case ACT_MARK:
+			mark(log, table);
+			break;
+		case ACT_DONE:
+			break;
+	}
+	return IDEM_KEYED_TAKEN;
 }

@@ -44,9 +44,11 @@ typedef struct IdemKeyedPass
 /* What came of a step. */
 typedef enum IdemKeyedStep
 {
-	IDEM_KEYED_NONE,			/* there was no step to take, or a lock was
-								 * not free */
+	IDEM_KEYED_NONE,			/* there was no step to take, or another
+								 * process takes one */
 	IDEM_KEYED_TAKEN,
+	IDEM_KEYED_BUSY,			/* somebody has a table that the next step
+								 * needs; ask again */
 	IDEM_KEYED_WAITS			/* the next step waits for a dump; ask again */
 } IdemKeyedStep;
 

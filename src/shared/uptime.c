@@ -4,10 +4,9 @@
  *		The time by which what is remembered expires: how long the server has been up.
  *
  * Entries of the dedup store and rows of the log of leases expire by this time and not
- * by the clock.  Otherwise a server that was
- * down for longer than the retention would forget everything as it starts, and a
- * broker that kept its messages meanwhile would deliver them to a store that
- * does not know them.  The same holds for a clock that jumps, for a standby that
+ * by the clock.  Otherwise a server that was down for longer than the retention would
+ * forget everything as it starts, and a broker that kept its messages meanwhile would
+ * deliver them to a store that does not know them.  The same holds for a clock that jumps, for a standby that
  * is promoted after hours, and for a backup that is restored after weeks.
  *
  * The time is noted now and then.  Between two notes it goes on by what the

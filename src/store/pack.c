@@ -65,6 +65,7 @@
 #include "shared/catalog.h"
 #include "shared/clock.h"
 #include "shared/fault.h"
+#include "shared/singleton.h"
 #include "shared/txn.h"
 #include "shared/uptime.h"
 #include "store/close.h"
@@ -467,7 +468,7 @@ idem_store_request_maintenance(void)
 	if (now < next_request)
 		return;
 	next_request = idem_clock_plus_ms(now, REQUEST_MS);
-	if (!idem_packer_is_at_work())
+	if (!idem_singleton_is_at_work(IDEM_SINGLETON_PACKER))
 		(void) idem_packer_register(false, NULL);
 }
 
@@ -492,7 +493,7 @@ idem_store_look_after(void)
 	IdemStep	step;
 	bool		locked;
 
-	if (!may_request() || idem_packer_is_at_work())
+	if (!may_request() || idem_singleton_is_at_work(IDEM_SINGLETON_PACKER))
 		return;
 	locked = ConditionalLockRelationOid(idem_store_state_oid(), ShareUpdateExclusiveLock);
 	if (look_around(&survey, &tried, locked, &step))

@@ -39,6 +39,7 @@
 #include "compat.h"
 #include "shared/args.h"
 #include "shared/holder.h"
+#include "shared/singleton.h"
 #include "store/close.h"
 #include "store/cut.h"
 #include "store/retention.h"
@@ -204,7 +205,7 @@ packer_missing(void)
 {
 	if (!idem_store_maintenance)
 		return "idempotency.store_maintenance";
-	return idem_packer_is_at_work() ? NULL : "no packer";
+	return idem_singleton_is_at_work(IDEM_SINGLETON_PACKER) ? NULL : "no packer";
 }
 
 /* What keeps a segment in its state? */

@@ -1,7 +1,7 @@
 /*-------------------------------------------------------------------------
  *
  * start.h
- *		Starts the packer of this database, and tells whether one is at work.
+ *		Starts the packer of this database.
  *
  * Private to src/store.
  *
@@ -32,11 +32,5 @@ typedef struct IdemPackerOrder
  * in use.  handle: NULL, or gets a handle that this process is notified by.
  */
 extern bool idem_packer_register(bool once, BackgroundWorkerHandle **handle);
-
-/* Is a packer of this database at work that stays for a while? */
-extern bool idem_packer_is_at_work(void);
-
-/* Be that packer, as long as this process lives; false if another one is. */
-extern bool idem_packer_go_to_work(void);
 
 #endif							/* IDEM_STORE_START_H */

@@ -53,6 +53,7 @@
 #include "shared/clock.h"
 #include "shared/fault.h"
 #include "shared/forced.h"
+#include "shared/singleton.h"
 #include "shared/txn.h"
 #include "store/pace.h"
 #include "store/pack.h"
@@ -236,7 +237,7 @@ idem_store_worker_main(Datum arg)
 	IDEM_FAULT_POINT_NO_ERROR("store-packer-started");
 	if (order.once)
 		run_once();
-	else if (idem_packer_go_to_work())
+	else if (idem_singleton_become(IDEM_SINGLETON_PACKER))
 		run_in_spite_of_errors();
 	proc_exit(0);
 }

@@ -1,0 +1,43 @@
+/*-------------------------------------------------------------------------
+ *
+ * singleton.h
+ *		Background workers of which a database has one at a time.
+ *
+ * Copyright (c) 2026, the idempotency developers
+ *
+ * IDENTIFICATION
+ *		src/shared/singleton.h
+ *
+ *-------------------------------------------------------------------------
+ */
+#ifndef IDEM_SINGLETON_H
+#define IDEM_SINGLETON_H
+
+#include "postgres.h"
+
+#include "postmaster/bgworker.h"
+
+/*
+ * What such a worker does.  The value is the fourth field of the advisory lock that the
+ * worker holds, which pg_locks shows as objsubid.  SQL functions use 1 and 2, private
+ * locks of claims 0x4944 (claim/lock.c).
+ */
+typedef enum IdemSingleton
+{
+	IDEM_SINGLETON_LEASES = 0x494c, /* shortens the log of leases */
+	IDEM_SINGLETON_PACKER = 0x4950	/* packs the dedup store */
+} IdemSingleton;
+
+/* Is the worker of this database at work?  Not on a standby. */
+extern bool idem_singleton_is_at_work(IdemSingleton kind);
+
+/* Be that worker, as long as this process lives; false if another process is. */
+extern bool idem_singleton_become(IdemSingleton kind);
+
+/*
+ * Fill in what registering a background worker of this library takes: it starts when
+ * the server accepts writes, and is not started again when it ends.
+ */
+extern void idem_singleton_describe(BackgroundWorker *worker, const char *function, const char *type);
+
+#endif							/* IDEM_SINGLETON_H */
