@@ -195,12 +195,16 @@ BEGIN
 	FOR i IN 1 .. 3000 LOOP
 		PERFORM idempotency.claims_maintain();
 		COMMIT;
-		EXIT WHEN NOT EXISTS (SELECT FROM idempotency.stat_claim_segments AS s
-			WHERE s.state NOT IN ('current', 'empty', 'searched'));
+		IF NOT EXISTS (
+			SELECT FROM idempotency.stat_claim_segments AS s
+			WHERE s.state NOT IN ('current', 'empty', 'searched')) THEN
+			RETURN;
+		END IF;
 		COMMIT;
 		PERFORM pg_sleep(0.02);
 		COMMIT;
 	END LOOP;
+	RAISE EXCEPTION 'something is never packed';
 END
 $$;
 CREATE PROCEDURE t.age(by interval) LANGUAGE plpgsql AS $$

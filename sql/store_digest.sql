@@ -27,11 +27,14 @@ BEGIN
 	FOR i IN 1 .. 3000 LOOP
 		PERFORM idempotency.claims_maintain();
 		COMMIT;
-		EXIT WHEN NOT EXISTS (SELECT FROM idempotency.stat_claim_segments WHERE kind = 'segment' AND entries > 0);
+		IF NOT EXISTS (SELECT FROM idempotency.stat_claim_segments WHERE kind = 'segment' AND entries > 0) THEN
+			RETURN;
+		END IF;
 		COMMIT;
 		PERFORM pg_sleep(0.02);
 		COMMIT;
 	END LOOP;
+	RAISE EXCEPTION 'something is never packed';
 END
 $$;
 -- What the store answers, without doing anything
