@@ -38,7 +38,7 @@ idem_attempt_begin(IdemCall *call, const IdemClaimKey *key, const IdemRow *row,
 	lease->holder = holder;
 	lease->at = GetCurrentTimestamp();
 	lease->until = lease->at + (duration > 0 ? duration : call->policy.lease_duration);
-	idem_leased_write(&call->policy, key, lease);
+	idem_leased_write(call, key, lease);
 	IDEM_FAULT_POINT("lease-taken");
 	(void) idem_leased_note(call, key, row, lease, false);
 }
@@ -90,12 +90,12 @@ is_as_new(const IdemLease *lease)
 }
 
 IdemLeaseState
-idem_attempt_write(const IdemConsumerPolicy *policy, const IdemClaimKey *key, IdemLease *lease)
+idem_attempt_write(IdemCall *call, const IdemClaimKey *key, IdemLease *lease)
 {
 	lease->token = idem_token_draw_unflushed();
 	if (is_as_new(lease))
-		idem_leased_end(key);
+		idem_leased_end(call, key);
 	else
-		idem_leased_write(policy, key, lease);
+		idem_leased_write(call, key, lease);
 	return lease->state == IDEM_LEASE_DEAD ? IDEM_LEASE_STATE_DEAD : IDEM_LEASE_STATE_WAITING;
 }

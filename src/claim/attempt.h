@@ -56,7 +56,6 @@ extern void idem_attempt_give_back(const IdemLeaseRelease *release, IdemLease *l
  * Write the state after an attempt, with a number of its own; nothing is left if the
  * next lease needs to know nothing.
  */
-extern IdemLeaseState idem_attempt_write(const IdemConsumerPolicy *policy,
-										 const IdemClaimKey *key, IdemLease *lease);
+extern IdemLeaseState idem_attempt_write(IdemCall *call, const IdemClaimKey *key, IdemLease *lease);
 
 #endif							/* IDEM_CLAIM_ATTEMPT_H */

@@ -29,6 +29,7 @@
 
 #include "claim/call.h"
 #include "claim/setting.h"
+#include "lease/log.h"
 #include "shared/durable.h"
 #include "shared/error.h"
 #include "shared/fault.h"
@@ -62,9 +63,25 @@ idem_call_begin(const char *consumer, int consumerlen, bool early)
 	call->commit_lsn = InvalidXLogRecPtr;
 	call->nrows = 0;
 	call->early = early;
-	call->foreign_known = false;
 	call->stays_busy = false;
+	call->leases = NULL;
 	return call;
+}
+
+IdemKeyedAccess *
+idem_call_leases(IdemCall *call)
+{
+	if (call->leases == NULL)
+		call->leases = idem_lease_open();
+	return call->leases;
+}
+
+void
+idem_call_leave_leases(IdemCall *call)
+{
+	if (call->leases != NULL)
+		idem_lease_close(call->leases);
+	call->leases = NULL;
 }
 
 /*
@@ -102,6 +119,7 @@ void
 idem_call_end(IdemCall *call)
 {
 	flush_rows(call);
+	idem_call_leave_leases(call);
 	idem_keymaker_end(&call->keys);
 	idem_store_close(call->store);
 	if (call->saw_completed)
@@ -165,18 +183,6 @@ static int
 lock_budget(void)
 {
 	return idem_max_claim_locks >= 0 ? idem_max_claim_locks : max_locks_per_xact;
-}
-
-bool
-idem_call_foreign_lockers(IdemCall *call)
-{
-	if (!call->foreign_known)
-	{
-		call->foreign_lockers = idem_consumer_foreign_lockers(call->keys.consumer,
-															  call->keys.consumerlen);
-		call->foreign_known = true;
-	}
-	return call->foreign_lockers;
 }
 
 bool

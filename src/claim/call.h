@@ -23,6 +23,7 @@
 #include "claim/state.h"
 #include "claim/verdict.h"
 #include "shared/clock.h"
+#include "shared/keyed_log.h"
 #include "store/store.h"
 
 /* One call's work on the events of one consumer. */
@@ -33,11 +34,12 @@ typedef struct IdemCall
 	IdemConsumerPolicy policy;
 	TimestampTz now;
 	const TimestampTz *valid_until; /* the caller's, or NULL */
-	bool		foreign_known;	/* has foreign_lockers been looked up? */
-	bool		foreign_lockers;
 	bool		stays_busy;		/* an event is busy because of this
 								 * transaction itself, so it is useless to ask
 								 * again */
+
+	IdemKeyedAccess *leases;	/* the log of leases, locked to change it; or
+								 * NULL */
 
 	/* The completions that must be durable before the verdicts are given out */
 	bool		saw_completed;
@@ -70,11 +72,15 @@ extern void idem_call_end(IdemCall *call);
  */
 extern void idem_call_add(IdemCall *call, IdemClaim *claim, Datum result, bool has_result);
 
+/*
+ * Lock the log of leases to change it, to the end of the call.  ..._leave_leases: unlock
+ * it before, for a call that is going to wait for an event's lock.
+ */
+extern IdemKeyedAccess *idem_call_leases(IdemCall *call);
+extern void idem_call_leave_leases(IdemCall *call);
+
 /* The row that a claim writes, as in progress and without a result. */
 extern IdemNewEntry idem_call_row(const IdemClaim *claim);
-
-/* Does the consumer have foreign lockers?  Looked up once per call. */
-extern bool idem_call_foreign_lockers(IdemCall *call);
 
 /*
  * Would a claim of the event keep its lock?  own: the transaction's former

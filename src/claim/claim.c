@@ -174,7 +174,7 @@ claim_one(IdemCall *call, const char *id, int idlen)
 		return IDEM_CLAIM_BUSY;
 	}
 
-	if (!idem_call_within_budget(own) && idem_call_foreign_lockers(call))
+	if (!idem_call_within_budget(own) && call->policy.foreign_lockers)
 		return judge_past_budget(call, &key);
 	if (!idem_lock_try(&key))
 		return IDEM_CLAIM_BUSY;
@@ -352,7 +352,7 @@ complete_one(IdemCall *call, const IdemClaimItem *item, Datum result,
 	if (state.row_kind != IDEM_CLAIM_OWN_ROW || has_result)
 		idem_call_add(call, claim, result, has_result);
 	if (state.has_lease)
-		idem_leased_end(&claim->key);
+		idem_leased_end(call, &claim->key);
 }
 
 void
@@ -528,7 +528,7 @@ idem_claim_get_status(const char *id, int idlen, const char *consumer,
 	bool		open;
 
 	make_key(id, idlen, consumer, consumerlen, &key);
-	open = idem_lease_find(&key.digest, &lease);
+	open = idem_lease_find(NULL, &key.digest, &lease);
 	own = look_up(store, &key, &row, NULL, NULL);
 	idem_store_close(store);
 

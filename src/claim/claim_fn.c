@@ -242,9 +242,7 @@ event_status(FunctionCallInfo fcinfo, IdemStr (*get) (FunctionCallInfo, int))
 	Datum		values[4];
 	bool		nulls[4];
 
-	if (get_call_result_type(fcinfo, NULL, &desc) != TYPEFUNC_COMPOSITE)
-		elog(ERROR, "return type of event_status is not a row type");
-
+	desc = idem_row_type(fcinfo, lengthof(values));
 	idem_claim_get_status(id.data, id.len, consumer.data, consumer.len, &info);
 	values[0] = idem_arg_label(TupleDescAttr(desc, 0)->atttypid, status_labels[info.status]);
 	values[1] = TimestampTzGetDatum(info.claimed_at);
@@ -254,7 +252,7 @@ event_status(FunctionCallInfo fcinfo, IdemStr (*get) (FunctionCallInfo, int))
 	nulls[1] = info.status == IDEM_STATUS_UNKNOWN || info.status == IDEM_STATUS_WAITING ||
 		info.status == IDEM_STATUS_DEAD;
 	nulls[2] = nulls[3] = info.status != IDEM_STATUS_COMPLETED;
-	return HeapTupleGetDatum(heap_form_tuple(BlessTupleDesc(desc), values, nulls));
+	return HeapTupleGetDatum(heap_form_tuple(desc, values, nulls));
 }
 
 Datum

@@ -4,18 +4,17 @@
  *		The registered properties of a consumer.
  *
  * Consumers need no registration: a row of idempotency_data.consumers only
- * says how a consumer differs from the defaults.  foreign_lockers is read as
- * of now, like the rows of events.  Only claims past the budget of locks read
- * it, so an ordinary claim never pays for it.
+ * says how a consumer differs from the defaults.
  *
  * The choice of the lock that guards an event must not change while a claim of
  * the event is undecided.  Otherwise two transactions could each hold "the"
  * lock at the same time.  Every claim holds the store's lock as long as the
  * claim may be committed, in a prepared transaction across a crash as well.  A
- * change of private_locks locks out all who hold it (store/store.h).  So the
+ * change of private_locks locks out all who hold it (store/store.h), and so does
+ * one that sets foreign_lockers: no claim may lack a lock that foreign clients look at.  So the
  * change waits for all claims in flight, and keeps new claims out until the
  * change has committed.  A process remembers the registered consumers until a
- * change sends an invalidation.  That of a change of private_locks arrives with
+ * change sends an invalidation.  That of a change that locks others out arrives with
  * the store's lock at the latest; claims that run beside another change may
  * still go by what was before.
  *
@@ -76,7 +75,6 @@
 #define DEFAULT_MAX_BACKOFF		(300 * USECS_PER_SEC)
 
 static IdemRelRef consumers = IDEM_RELREF("consumers");
-static IdemRelRef consumers_pkey = IDEM_RELREF("consumers_pkey");
 
 /*
  * The registered consumers.  They are up to date while the count of
@@ -202,6 +200,7 @@ remember_policy(HeapTuple tup, TupleDesc desc)
 	known = hash_search(policies, name_key(key, VARDATA_ANY(name), VARSIZE_ANY_EXHDR(name)),
 						HASH_ENTER, NULL);
 	known->policy.private_locks = bool_column(tup, desc, IDEM_CONSUMERS_PRIVATE_LOCKS);
+	known->policy.foreign_lockers = bool_column(tup, desc, IDEM_CONSUMERS_FOREIGN_LOCKERS);
 	known->policy.keep_ids = bool_column(tup, desc, IDEM_CONSUMERS_KEEP_IDS);
 	known->policy.expire_by_id_age = bool_column(tup, desc, IDEM_CONSUMERS_EXPIRE_BY_ID_AGE);
 	known->policy.lease_duration = interval_column(tup, desc, IDEM_CONSUMERS_LEASE_DURATION);
@@ -354,31 +353,4 @@ void
 idem_consumer_change_policy(void)
 {
 	CacheInvalidateRelcacheByRelid(idem_relref_oid(&consumers));
-}
-
-bool
-idem_consumer_foreign_lockers(const char *consumer, int len)
-{
-	Relation	rel = table_open(idem_relref_oid(&consumers), AccessShareLock);
-	Snapshot	snapshot = RegisterSnapshot(GetLatestSnapshot());
-	text	   *name = cstring_to_text_with_len(consumer, len);
-	ScanKeyData key;
-	SysScanDesc scan;
-	HeapTuple	tup;
-	bool		isnull;
-	bool		foreign_lockers = false;
-
-	ScanKeyInit(&key, IDEM_CONSUMERS_CONSUMER, BTEqualStrategyNumber, F_TEXTEQ,
-				PointerGetDatum(name));
-	scan = systable_beginscan(rel, idem_relref_oid(&consumers_pkey), true,
-							  snapshot, 1, &key);
-	tup = systable_getnext(scan);
-	if (HeapTupleIsValid(tup))
-		foreign_lockers = DatumGetBool(heap_getattr(tup, IDEM_CONSUMERS_FOREIGN_LOCKERS,
-													RelationGetDescr(rel), &isnull));
-	systable_endscan(scan);
-	UnregisterSnapshot(snapshot);
-	table_close(rel, AccessShareLock);
-	pfree(name);
-	return foreign_lockers;
 }

@@ -20,16 +20,12 @@
 /* OID of the table idempotency_data.consumers, which is not locked. */
 extern Oid	idem_consumers_oid(void);
 
-/*
- * Do clients without this extension take the advisory locks of the consumer's
- * events?  False for a consumer that is not registered.
- */
-extern bool idem_consumer_foreign_lockers(const char *consumer, int len);
-
 typedef struct IdemConsumerPolicy
 {
 	bool		private_locks;	/* the locks of its events are out of the
 								 * reach of SQL */
+	bool		foreign_lockers;	/* clients without this extension take the
+									 * locks of its events */
 	bool		keep_ids;		/* ids stay in clear when they are packed */
 	bool		expire_by_id_age;
 	int64		retention;		/* seconds; 0: for ever */
@@ -46,7 +42,8 @@ extern double idem_interval_us(const Interval *interval);
 /*
  * The policy of a consumer, registered or not.  The extension's own consumers
  * always have private locks.  If the caller has the store open for writing,
- * private_locks stays true or false as long as the caller keeps that lock.
+ * private_locks stays true or false as long as the caller keeps that lock, and
+ * foreign_lockers stays false.
  */
 extern IdemConsumerPolicy idem_consumer_policy(const char *consumer, int len);
 

@@ -105,7 +105,8 @@ idem_hold(IdemCall *call, const IdemClaimKey *key, int64 token, IdemHold mode, I
 	idem_store_probe(call->store, &key->digest, &row);
 	if (row.status == IDEM_ROW_BUSY)
 		idem_claim_report_busy(key);
-	(void) idem_lease_find(&key->digest, lease);
+	(void) idem_lease_find(mode == IDEM_HOLD_ASSERTED ? call->leases : idem_call_leases(call),
+						   &key->digest, lease);
 	if (!row.in_snapshot)
 		idem_claim_conflict(key);
 	if (!lease->in_snapshot)

@@ -120,7 +120,7 @@ import_one(Import *import, const IdemClaimItem *item, TimestampTz completed_at)
 		idem_lock_release(&key);
 		return;
 	}
-	if (idem_lease_find(&key.digest, &lease))
+	if (idem_lease_find(NULL, &key.digest, &lease))
 		idem_leased_report_open(&key);
 	add_entry(import, &key, &row, completed_at);
 }

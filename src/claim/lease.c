@@ -66,7 +66,7 @@
 static void
 check_consumer(IdemCall *call)
 {
-	if (idem_call_foreign_lockers(call))
+	if (call->policy.foreign_lockers)
 		ereport(ERROR,
 				(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
 				 errmsg("consumer \"%s\" has foreign lockers, and cannot lease events",
@@ -80,12 +80,12 @@ check_consumer(IdemCall *call)
  * once.
  */
 static int64
-look_how_long(const IdemClaimKey *key)
+look_how_long(const IdemCall *call, const IdemClaimKey *key)
 {
 	IdemLease	lease;
 	int64		left;
 
-	if (!idem_lease_find(&key->digest, &lease))
+	if (!idem_lease_find(call->leases, &key->digest, &lease))
 		return -1;
 	left = lease.until - GetCurrentTimestamp();
 	return left > 0 ? left : -1;
@@ -104,6 +104,7 @@ lease_locked(IdemCall *call, const IdemClaimKey *key, const IdemClaim *own,
 	result = idem_call_judge(call, key, &row);
 	if (result != IDEM_CLAIM_CLAIMED)
 		return result;
+	(void) idem_call_leases(call);
 	result = idem_leased_judge(call, key, own, &answer->lease);
 	if (result == IDEM_CLAIM_BUSY)
 		answer->retry_after = Max(answer->lease.until - GetCurrentTimestamp(), 0);
@@ -134,7 +135,7 @@ lease_one(IdemCall *call, const char *id, int idlen, const IdemLeaseOrder *order
 			 !idem_call_within_budget(own))
 		call->stays_busy = true;
 	else if (!idem_lock_try(&key))
-		answer->retry_after = look_how_long(&key);
+		answer->retry_after = look_how_long(call, &key);
 	else
 	{
 		answer->result = lease_locked(call, &key, own, order, answer);
@@ -203,18 +204,16 @@ idem_lease_extend(const char *id, int idlen, const char *consumer, int consumerl
 	IdemCall   *call = idem_call_begin(consumer, consumerlen, false);
 	IdemClaimKey key;
 	IdemLease	lease;
-	IdemLeaseName name;
 	TimestampTz until;
 
 	(void) hold(call, &key, id, idlen, token, IDEM_HOLD_SHARED, &lease);
-	name = idem_leased_name(&key);
 	until = GetCurrentTimestamp() + (duration > 0 ? duration : call->policy.lease_duration);
-	idem_leased_write_end(&call->policy, &key, token, until);
+	idem_leased_write_end(call, &key, token, until);
 	IDEM_FAULT_POINT("lease-end-written");
 	if (recovery_point != NULL || work != NULL)
-		idem_lease_write_point(&name, token,
-							   recovery_point != NULL ? recovery_point : lease.recovery_point,
-							   work != NULL ? work : lease.work);
+		idem_leased_write_point(call, &key, token,
+								recovery_point != NULL ? recovery_point : lease.recovery_point,
+								work != NULL ? work : lease.work);
 	idem_call_end(call);
 	return until;
 }
@@ -244,7 +243,7 @@ idem_lease_complete(const char *id, int idlen, const char *consumer, int consume
 	idem_state_set(claim, &state);
 	idem_call_add(call, claim, result, has_result);
 	IDEM_FAULT_POINT("lease-completed");
-	idem_leased_end(&key);
+	idem_leased_end(call, &key);
 	IDEM_FAULT_POINT("lease-ended");
 	idem_call_end(call);
 }
@@ -266,7 +265,7 @@ idem_lease_release(const char *id, int idlen, const char *consumer, int consumer
 		idem_attempt_fail(&call->policy, release, &lease);
 	else
 		idem_attempt_give_back(release, &lease);
-	state = idem_attempt_write(&call->policy, &key, &lease);
+	state = idem_attempt_write(call, &key, &lease);
 	IDEM_FAULT_POINT("lease-released");
 	idem_call_end(call);
 	return state;

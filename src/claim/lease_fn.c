@@ -110,8 +110,7 @@ lease_event(FunctionCallInfo fcinfo, GetId get)
 	Datum		values[NCOLS];
 	bool		nulls[NCOLS];
 
-	if (get_call_result_type(fcinfo, NULL, &desc) != TYPEFUNC_COMPOSITE)
-		elog(ERROR, "return type of lease_event is not a row type");
+	desc = idem_row_type(fcinfo, NCOLS);
 	idem_prevent_read_only("lease_event()");
 	id = get(fcinfo, 0);
 	consumer = idem_arg_consumer(fcinfo, 1);
@@ -123,7 +122,7 @@ lease_event(FunctionCallInfo fcinfo, GetId get)
 
 	idem_lease_event(id.data, id.len, consumer.data, consumer.len, &order, wait_ms, &answer);
 	form_answer(&answer, id, consumer, TupleDescAttr(desc, COL_RESULT)->atttypid, values, nulls);
-	return HeapTupleGetDatum(heap_form_tuple(BlessTupleDesc(desc), values, nulls));
+	return HeapTupleGetDatum(heap_form_tuple(desc, values, nulls));
 }
 
 Datum

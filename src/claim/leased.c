@@ -44,8 +44,9 @@ idem_leased_conflict(const IdemClaimKey *key)
 			 errhint("Retry the transaction.")));
 }
 
-IdemLeaseName
-idem_leased_name(const IdemClaimKey *key)
+/* The name of the event, as the log of leases wants it. */
+static IdemLeaseName
+name_of(const IdemClaimKey *key)
 {
 	IdemLeaseName name = {
 		.digest = key->digest, .scope = key->id, .scopelen = key->scopelen,
@@ -70,34 +71,42 @@ kept_for(const IdemConsumerPolicy *policy, char state)
 }
 
 void
-idem_leased_write(const IdemConsumerPolicy *policy, const IdemClaimKey *key, IdemLease *lease)
+idem_leased_write(IdemCall *call, const IdemClaimKey *key, IdemLease *lease)
 {
-	IdemLeaseName name = idem_leased_name(key);
+	IdemLeaseName name = name_of(key);
 
-	lease->kept = kept_for(policy, lease->state);
+	lease->kept = kept_for(&call->policy, lease->state);
 	if (lease->kept != 0)
 		idem_store_note_expiry();
-	idem_lease_write(&name, lease);
+	idem_lease_write(idem_call_leases(call), &name, lease);
 }
 
 void
-idem_leased_write_end(const IdemConsumerPolicy *policy, const IdemClaimKey *key, int64 token,
-					  TimestampTz until)
+idem_leased_write_end(IdemCall *call, const IdemClaimKey *key, int64 token, TimestampTz until)
 {
-	IdemLeaseName name = idem_leased_name(key);
-	int64		kept = kept_for(policy, IDEM_LEASE_LEASED);
+	IdemLeaseName name = name_of(key);
+	int64		kept = kept_for(&call->policy, IDEM_LEASE_LEASED);
 
 	if (kept != 0)
 		idem_store_note_expiry();
-	idem_lease_write_end(&name, token, until, kept);
+	idem_lease_write_end(idem_call_leases(call), &name, token, until, kept);
 }
 
 void
-idem_leased_end(const IdemClaimKey *key)
+idem_leased_write_point(IdemCall *call, const IdemClaimKey *key, int64 token, text *recovery_point,
+						struct varlena *work)
 {
-	IdemLeaseName name = idem_leased_name(key);
+	IdemLeaseName name = name_of(key);
 
-	idem_lease_free(&name);
+	idem_lease_write_point(idem_call_leases(call), &name, token, recovery_point, work);
+}
+
+void
+idem_leased_end(IdemCall *call, const IdemClaimKey *key)
+{
+	IdemLeaseName name = name_of(key);
+
+	idem_lease_free(idem_call_leases(call), &name);
 }
 
 IdemClaim *
@@ -127,7 +136,7 @@ is_exhausted(const IdemCall *call, const IdemLease *lease)
  * one is taken for the row.
  */
 static void
-park(const IdemCall *call, const IdemClaimKey *key, IdemLease *lease)
+park(IdemCall *call, const IdemClaimKey *key, IdemLease *lease)
 {
 	IdemRow		none = {.status = IDEM_ROW_NONE};
 
@@ -135,7 +144,7 @@ park(const IdemCall *call, const IdemClaimKey *key, IdemLease *lease)
 	lease->state = IDEM_LEASE_DEAD;
 	lease->token = idem_token_draw_unflushed();
 	lease->until = GetCurrentTimestamp();
-	idem_leased_write(&call->policy, key, lease);
+	idem_leased_write(call, key, lease);
 	IDEM_FAULT_POINT("lease-parked");
 	(void) idem_leased_note(call, key, &none, lease, false);
 }
@@ -144,11 +153,17 @@ IdemClaimResult
 idem_leased_judge(IdemCall *call, const IdemClaimKey *key, const IdemClaim *own,
 				  IdemLease *lease)
 {
-	bool		found = idem_lease_find(&key->digest, lease);
+	(void) idem_lease_find(call->leases, &key->digest, lease);
+	return idem_leased_judge_found(call, key, own, lease);
+}
 
+IdemClaimResult
+idem_leased_judge_found(IdemCall *call, const IdemClaimKey *key, const IdemClaim *own,
+						IdemLease *lease)
+{
 	if (!lease->in_snapshot || !lease->point_in_snapshot)
 		idem_leased_conflict(key);
-	if (!found)
+	if (lease->state == IDEM_LEASE_FREE)
 		return IDEM_CLAIM_CLAIMED;
 	if (lease->state == IDEM_LEASE_DEAD)
 		return IDEM_CLAIM_DEAD;

@@ -32,20 +32,23 @@
 extern IdemClaimResult idem_leased_judge(IdemCall *call, const IdemClaimKey *key,
 										 const IdemClaim *own, IdemLease *lease);
 
-/* The name of the event, as the log of leases wants it. */
-extern IdemLeaseName idem_leased_name(const IdemClaimKey *key);
+/* The same for a lease that idem_lease_find has found, or has left FREE. */
+extern IdemClaimResult idem_leased_judge_found(IdemCall *call, const IdemClaimKey *key,
+											   const IdemClaim *own, IdemLease *lease);
 
 /*
  * Write the state of an event, with the number lease->token (lease/log.h), and for how
- * long it is kept by its consumer's policy; and another end of its lease.
+ * long it is kept by its consumer's policy; another end of its lease; another recovery
+ * point, and its work.
  */
-extern void idem_leased_write(const IdemConsumerPolicy *policy, const IdemClaimKey *key,
-							  IdemLease *lease);
-extern void idem_leased_write_end(const IdemConsumerPolicy *policy, const IdemClaimKey *key,
-								  int64 token, TimestampTz until);
+extern void idem_leased_write(IdemCall *call, const IdemClaimKey *key, IdemLease *lease);
+extern void idem_leased_write_end(IdemCall *call, const IdemClaimKey *key, int64 token,
+								  TimestampTz until);
+extern void idem_leased_write_point(IdemCall *call, const IdemClaimKey *key, int64 token,
+									text *recovery_point, struct varlena *work);
 
 /* Write that nothing is open of an event, which this transaction completes. */
-extern void idem_leased_end(const IdemClaimKey *key);
+extern void idem_leased_end(IdemCall *call, const IdemClaimKey *key);
 
 /*
  * Note that the transaction has taken or changed the lease of an event, and holds

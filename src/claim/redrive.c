@@ -54,7 +54,7 @@ discard_event(Redrive *redrive, const IdemClaimKey *key, const IdemRow *row, con
 	state.phase = IDEM_PHASE_COMPLETED;
 	idem_state_set(claim, &state);
 	idem_call_add(redrive->call, claim, (Datum) 0, false);
-	idem_leased_end(key);
+	idem_leased_end(redrive->call, key);
 }
 
 /* Have a dead event wait, with all its attempts. */
@@ -65,7 +65,7 @@ revive_event(Redrive *redrive, const IdemClaimKey *key, const IdemRow *row, Idem
 	lease->attempt = 0;
 	lease->token = idem_token_draw_unflushed();
 	lease->until = GetCurrentTimestamp();
-	idem_leased_write(&redrive->call->policy, key, lease);
+	idem_leased_write(redrive->call, key, lease);
 	(void) idem_leased_note(redrive->call, key, row, lease, false);
 }
 
@@ -77,7 +77,7 @@ decide(Redrive *redrive, const IdemClaimKey *key)
 	IdemRow		row;
 
 	idem_store_probe(redrive->call->store, &key->digest, &row);
-	if (!idem_lease_find(&key->digest, &lease) || lease.state != IDEM_LEASE_DEAD ||
+	if (!idem_lease_find(idem_call_leases(redrive->call), &key->digest, &lease) || lease.state != IDEM_LEASE_DEAD ||
 		row.status == IDEM_ROW_BUSY || row.status == IDEM_ROW_COMPLETED)
 		return false;
 	if (!lease.in_snapshot || !row.in_snapshot)
@@ -118,7 +118,10 @@ redrive_named(Redrive *redrive, const char *id, int idlen)
 			idem_leased_report_shared(&key);
 	}
 	else
+	{
+		idem_call_leave_leases(redrive->call);
 		idem_lock_wait(&key);
+	}
 	if (!decide(redrive, &key))
 		idem_lock_release(&key);
 }

@@ -259,8 +259,30 @@ get_lease(TupleDesc desc, const IdemKeyedRow *rows, IdemLease *lease)
 			  lease);
 }
 
+IdemKeyedAccess *
+idem_lease_open(void)
+{
+	return idem_keyed_access_open(&idem_lease_log);
+}
+
+void
+idem_lease_close(IdemKeyedAccess *log)
+{
+	idem_keyed_access_close(log);
+}
+
+/* Fill in a lease from the rows of its event, if it has a state. */
+static void
+get_state(TupleDesc desc, const IdemKeyedRow *rows, IdemLease *lease)
+{
+	lease->state = state_of(desc, rows);
+	lease->in_snapshot = rows[PART_STATE].in_snapshot;
+	if (lease->state != IDEM_LEASE_FREE)
+		get_lease(desc, rows, lease);
+}
+
 bool
-idem_lease_find(const pg_uuid_t *digest, IdemLease *lease)
+idem_lease_find(IdemKeyedAccess *log, const pg_uuid_t *digest, IdemLease *lease)
 {
 	IdemKeyedRow rows[NPARTS];
 	TupleDesc	desc;
@@ -268,15 +290,20 @@ idem_lease_find(const pg_uuid_t *digest, IdemLease *lease)
 	memset(lease, 0, sizeof(*lease));
 	lease->state = IDEM_LEASE_FREE;
 	lease->in_snapshot = lease->point_in_snapshot = true;
-	idem_keyed_log_look_up(&idem_lease_log, digest, rows);
+	if (log != NULL)
+		idem_keyed_access_look_up(log, digest, rows);
+	else
+		idem_keyed_log_look_up(&idem_lease_log, digest, rows);
 	if (rows[PART_STATE].tuple == NULL)
 		return false;
-	desc = idem_keyed_log_desc(&idem_lease_log);
-	lease->state = state_of(desc, rows);
-	lease->in_snapshot = rows[PART_STATE].in_snapshot;
-	if (lease->state != IDEM_LEASE_FREE)
-		get_lease(desc, rows, lease);
-	FreeTupleDesc(desc);
+	if (log != NULL)
+		get_state(idem_keyed_access_desc(log), rows, lease);
+	else
+	{
+		desc = idem_keyed_log_desc(&idem_lease_log);
+		get_state(desc, rows, lease);
+		FreeTupleDesc(desc);
+	}
 	return lease->state != IDEM_LEASE_FREE;
 }
 
@@ -423,13 +450,9 @@ idem_lease_scan_dead(const char *consumer, int consumerlen, IdemLeaseVisit visit
 
 /* Append a row; have the log maintained if it has become long. */
 static void
-append(NewRow *row)
+append(IdemKeyedAccess *log, NewRow *row)
 {
-	TupleDesc	desc = idem_keyed_log_desc(&idem_lease_log);
-	HeapTuple	tuple = heap_form_tuple(desc, row->values, row->nulls);
-
-	FreeTupleDesc(desc);
-	if (idem_keyed_log_append(&idem_lease_log, tuple))
+	if (idem_keyed_access_append(log, heap_form_tuple(idem_keyed_access_desc(log), row->values, row->nulls)))
 		idem_lease_maintainer_start();
 }
 
@@ -470,7 +493,7 @@ idem_lease_restamp(HeapTuple tuple, TupleDesc desc)
 }
 
 void
-idem_lease_write(const IdemLeaseName *name, const IdemLease *lease)
+idem_lease_write(IdemKeyedAccess *log, const IdemLeaseName *name, const IdemLease *lease)
 {
 	NewRow		row;
 
@@ -486,21 +509,22 @@ idem_lease_write(const IdemLeaseName *name, const IdemLease *lease)
 	set_pointer(&row, COL_WORK, lease->work);
 	set_pointer(&row, COL_FINGERPRINT, lease->fingerprint);
 	set_pointer(&row, COL_REQUEST, lease->request);
-	append(&row);
+	append(log, &row);
 }
 
 void
-idem_lease_free(const IdemLeaseName *name)
+idem_lease_free(IdemKeyedAccess *log, const IdemLeaseName *name)
 {
 	NewRow		row;
 
 	init_row(&row, idem_token_draw_unflushed(), &name->digest, KINDS[PART_STATE]);
 	set(&row, COL_STATE, CharGetDatum(IDEM_LEASE_FREE));
-	append(&row);
+	append(log, &row);
 }
 
 void
-idem_lease_write_end(const IdemLeaseName *name, int64 token, TimestampTz until, int64 kept)
+idem_lease_write_end(IdemKeyedAccess *log, const IdemLeaseName *name, int64 token, TimestampTz until,
+					 int64 kept)
 {
 	NewRow		row;
 
@@ -508,12 +532,12 @@ idem_lease_write_end(const IdemLeaseName *name, int64 token, TimestampTz until, 
 	set(&row, COL_TOKEN, Int64GetDatum(token));
 	set(&row, COL_UNTIL, TimestampTzGetDatum(until));
 	set_expiry(&row, until, kept);
-	append(&row);
+	append(log, &row);
 }
 
 void
-idem_lease_write_point(const IdemLeaseName *name, int64 token, text *recovery_point,
-					   struct varlena *work)
+idem_lease_write_point(IdemKeyedAccess *log, const IdemLeaseName *name, int64 token,
+					   text *recovery_point, struct varlena *work)
 {
 	NewRow		row;
 
@@ -521,5 +545,5 @@ idem_lease_write_point(const IdemLeaseName *name, int64 token, text *recovery_po
 	set(&row, COL_TOKEN, Int64GetDatum(token));
 	set_pointer(&row, COL_POINT, recovery_point);
 	set_pointer(&row, COL_WORK, work);
-	append(&row);
+	append(log, &row);
 }

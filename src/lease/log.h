@@ -18,7 +18,7 @@
 #include "datatype/timestamp.h"
 #include "utils/uuid.h"
 
-#include "shared/keyed.h"
+#include "shared/keyed_log.h"
 
 /* The states of an event, as the column "state" has them. */
 #define IDEM_LEASE_LEASED	'l'
@@ -67,18 +67,26 @@ typedef struct IdemLease
 extern const IdemKeyedLog idem_lease_log;
 
 /*
+ * Lock the log to change what is open of events (shared/keyed_log.h).  Not in a
+ * transaction that cannot write.
+ */
+extern IdemKeyedAccess *idem_lease_open(void);
+extern void idem_lease_close(IdemKeyedAccess *log);
+
+/*
  * Get what is open of an event, as of now, in the current context; false if
  * nothing is.  lease->state is FREE then, and in_snapshot tells whether the
- * transaction's snapshot sees that.  The caller holds the event's lock.
+ * transaction's snapshot sees that.  The caller holds the event's lock.  log: NULL if the
+ * log is not open; the look-up locks it for itself then.
  */
-extern bool idem_lease_find(const pg_uuid_t *digest, IdemLease *lease);
+extern bool idem_lease_find(IdemKeyedAccess *log, const pg_uuid_t *digest, IdemLease *lease);
 
 /*
  * Write a state.  lease->token is the number of the row; idem_token_draw gives
  * the number of a lease, idem_token_draw_unflushed that of another state.  The
  * caller holds the event's lock exclusively, to the end of the transaction.
  */
-extern void idem_lease_write(const IdemLeaseName *name, const IdemLease *lease);
+extern void idem_lease_write(IdemKeyedAccess *log, const IdemLeaseName *name, const IdemLease *lease);
 
 /*
  * Call a function for each event and request of a consumer that is dead, until it
@@ -130,15 +138,15 @@ extern bool idem_lease_scan_next(IdemLeaseScan *scan, IdemLeaseWants wants, void
 extern void idem_lease_scan_end(IdemLeaseScan *scan);
 
 /* Write that nothing is open of an event; locks as of idem_lease_write. */
-extern void idem_lease_free(const IdemLeaseName *name);
+extern void idem_lease_free(IdemKeyedAccess *log, const IdemLeaseName *name);
 
 /*
  * Write another end of a lease, or another recovery point.  kept: as in IdemLease.  The
  * caller holds the event's lock, at least in share mode, to the end of the transaction.
  */
-extern void idem_lease_write_end(const IdemLeaseName *name, int64 token, TimestampTz until,
+extern void idem_lease_write_end(IdemKeyedAccess *log, const IdemLeaseName *name, int64 token, TimestampTz until,
 								 int64 kept);
-extern void idem_lease_write_point(const IdemLeaseName *name, int64 token,
+extern void idem_lease_write_point(IdemKeyedAccess *log, const IdemLeaseName *name, int64 token,
 								   text *recovery_point, struct varlena *work);
 
 /*

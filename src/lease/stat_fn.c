@@ -27,6 +27,7 @@
 #include "compat.h"
 #include "lease/log.h"
 #include "lease/table.h"
+#include "shared/args.h"
 #include "shared/holder.h"
 #include "shared/keyed_log.h"
 #include "shared/singleton.h"
@@ -89,11 +90,10 @@ idem_stat_leases_source_fn(PG_FUNCTION_ARGS)
 	Datum		values[3];
 	bool		nulls[3] = {false, false, holder == NULL};
 
-	if (get_call_result_type(fcinfo, NULL, &desc) != TYPEFUNC_COMPOSITE)
-		elog(ERROR, "return type of stat_leases_source is not a row type");
+	desc = idem_row_type(fcinfo, lengthof(values));
 	values[0] = Int64GetDatum(sum_of(pg_table_size));
 	values[1] = Int64GetDatum(sum_of(pg_indexes_size));
 	if (holder != NULL)
 		values[2] = CStringGetTextDatum(holder);
-	return HeapTupleGetDatum(heap_form_tuple(BlessTupleDesc(desc), values, nulls));
+	return HeapTupleGetDatum(heap_form_tuple(desc, values, nulls));
 }

@@ -141,7 +141,7 @@ look_at_own(Look *look, const IdemClaim *own)
 	}
 	else if (own->state.phase == IDEM_PHASE_CLAIMED)
 		compare(look, own->state.fingerprint);
-	else if (idem_lease_find(&look->key.digest, &look->answer->lease))
+	else if (idem_lease_find(NULL, &look->key.digest, &look->answer->lease))
 		compare(look, look->answer->lease.fingerprint);
 }
 
@@ -165,7 +165,7 @@ look_without_lock(Look *look)
 	 * what came after the snapshot is for the look with the lock, which says
 	 * 40001
 	 */
-	if (!idem_lease_find(&look->key.digest, &lease) || !lease.in_snapshot)
+	if (!idem_lease_find(NULL, &look->key.digest, &lease) || !lease.in_snapshot)
 		return;
 	if (!compare(look, lease.fingerprint) && lease.state != IDEM_LEASE_DEAD &&
 		lease.until > GetCurrentTimestamp())
@@ -223,12 +223,13 @@ look_into_log(Look *look, const IdemClaim *own, const IdemRow *row)
 	IdemRequestAnswer *answer = look->answer;
 	IdemLease  *lease = &answer->lease;
 
-	(void) idem_lease_find(&look->key.digest, lease);
+	(void) idem_lease_find(look->order->has_lease ? idem_call_leases(look->call) : NULL,
+						   &look->key.digest, lease);
 	if (!lease->in_snapshot || !lease->point_in_snapshot)
 		idem_leased_conflict(&look->key);
 	if (compare(look, lease->fingerprint))
 		return;
-	switch (idem_leased_judge(look->call, &look->key, own, lease))
+	switch (idem_leased_judge_found(look->call, &look->key, own, lease))
 	{
 		case IDEM_CLAIM_CLAIMED:
 			start(look, row);
@@ -331,17 +332,15 @@ idem_request_advance(const IdemRequestName *name, int64 token, int64 duration,
 	IdemCall   *call = idem_call_begin(name->consumer, name->consumerlen, false);
 	IdemClaimKey key;
 	IdemLease	lease;
-	IdemLeaseName lease_name;
 	TimestampTz until;
 
 	make_key(call, name, &key);
 	(void) idem_hold(call, &key, token, IDEM_HOLD_ASSERTED, &lease);
-	lease_name = idem_leased_name(&key);
 	until = GetCurrentTimestamp() + (duration > 0 ? duration : call->policy.lease_duration);
-	idem_leased_write_end(&call->policy, &key, token, until);
+	idem_leased_write_end(call, &key, token, until);
 	IDEM_FAULT_POINT("request-advanced");
-	idem_lease_write_point(&lease_name, token, recovery_point,
-						   work != NULL ? (struct varlena *) work : lease.work);
+	idem_leased_write_point(call, &key, token, recovery_point,
+							work != NULL ? (struct varlena *) work : lease.work);
 	idem_call_end(call);
 	return until;
 }
@@ -385,7 +384,7 @@ hold_to_end(IdemCall *call, const IdemRequestName *name, const int64 *token, Ide
 	claim = find_own(key);
 	if (claim->state.phase == IDEM_PHASE_ASSERTED && !idem_lock_try(key))
 		idem_leased_report_shared(key);
-	(void) idem_lease_find(&key->digest, lease);
+	(void) idem_lease_find(NULL, &key->digest, lease);
 	return claim;
 }
 
@@ -407,7 +406,7 @@ idem_request_complete(const IdemRequestName *name, const int64 *token, const Ide
 	IDEM_FAULT_POINT("request-completed");
 	idem_call_add(call, claim, idem_response_form(&stored), true);
 	if (lease.state != IDEM_LEASE_FREE)
-		idem_leased_end(&key);
+		idem_leased_end(call, &key);
 	idem_call_end(call);
 }
 
@@ -437,7 +436,7 @@ idem_request_fail(const IdemRequestName *name, const int64 *token, const IdemLea
 		count_attempt(claim, &lease);
 	lease.at = GetCurrentTimestamp();
 	idem_attempt_fail(&call->policy, failure, &lease);
-	result = idem_attempt_write(&call->policy, &key, &lease);
+	result = idem_attempt_write(call, &key, &lease);
 	IDEM_FAULT_POINT("request-failed");
 	state.phase = IDEM_PHASE_LEASED;
 	state.has_lease = true;
@@ -479,7 +478,7 @@ idem_request_release(const IdemRequestName *name, const int64 *token)
 		idem_attempt_give_back(&release, &lease);
 		if (never_began(&lease))
 			lease.fingerprint = lease.request = NULL;
-		(void) idem_attempt_write(&call->policy, &key, &lease);
+		(void) idem_attempt_write(call, &key, &lease);
 		state.phase = IDEM_PHASE_LEASED;
 	}
 	IDEM_FAULT_POINT("request-released");

@@ -149,8 +149,7 @@ idem_claim_request_fn(PG_FUNCTION_ARGS)
 	Datum		values[NCOLS];
 	bool		nulls[NCOLS];
 
-	if (get_call_result_type(fcinfo, NULL, &desc) != TYPEFUNC_COMPOSITE)
-		elog(ERROR, "return type of claim_request is not a row type");
+	desc = idem_row_type(fcinfo, NCOLS);
 	idem_prevent_read_only("claim_request()");
 	name = get_request_name(fcinfo, 3);
 	order.fingerprint = get_fingerprint(fcinfo, 2);
@@ -166,7 +165,7 @@ idem_claim_request_fn(PG_FUNCTION_ARGS)
 
 	idem_request_claim(&name, &order, &answer);
 	form_answer(&answer, TupleDescAttr(desc, COL_RESULT)->atttypid, values, nulls);
-	return HeapTupleGetDatum(heap_form_tuple(BlessTupleDesc(desc), values, nulls));
+	return HeapTupleGetDatum(heap_form_tuple(desc, values, nulls));
 }
 
 /* advance_request(key, scope, token, recovery_point, consumer, state, lease) */

@@ -14,6 +14,7 @@
 
 #include "access/xact.h"
 #include "commands/trigger.h"
+#include "funcapi.h"
 #include "miscadmin.h"
 #include "tcop/utility.h"
 #include "utils/builtins.h"
@@ -109,4 +110,17 @@ idem_prevent_read_only(const char *function_name)
 	PreventCommandDuringRecovery(function_name);
 	PreventCommandIfReadOnly(function_name);
 	PreventCommandIfParallelMode(function_name);
+}
+
+TupleDesc
+idem_row_type(FunctionCallInfo fcinfo, int ncolumns)
+{
+	ReturnSetInfo *info = (ReturnSetInfo *) fcinfo->resultinfo;
+	TupleDesc	desc = info != NULL && IsA(info, ReturnSetInfo) ? info->expectedDesc : NULL;
+
+	if (desc == NULL && get_call_result_type(fcinfo, NULL, &desc) != TYPEFUNC_COMPOSITE)
+		elog(ERROR, "return type is not a row type");
+	if (desc->natts != ncolumns)
+		elog(ERROR, "row type has %d columns instead of %d", desc->natts, ncolumns);
+	return BlessTupleDesc(desc);
 }

@@ -18,6 +18,7 @@
 
 #include "postgres.h"
 
+#include "access/tupdesc.h"
 #include "fmgr.h"
 
 #include "compat.h"
@@ -72,5 +73,11 @@ extern text *idem_get_text_arg(FunctionCallInfo fcinfo, int argno,
  * parallel worker.  Call this before any lock is taken.
  */
 extern void idem_prevent_read_only(const char *function_name);
+
+/*
+ * The blessed row type of a function's result, with so many columns.  A function in FROM
+ * finds it made by the executor; to make it takes longer than to claim an event.
+ */
+extern TupleDesc idem_row_type(FunctionCallInfo fcinfo, int ncolumns);
 
 #endif							/* IDEM_ARGS_H */

@@ -8,8 +8,8 @@
  * so a look-up reads at most one entry per table and kind, however many rows there
  * are, and one entry of each table that does not know the digest.
  *
- * The current table is the table that has the newest marker; without markers it
- * is the first table.  A writer locks the table that it found current the last time, and
+ * The current table is the table that has the newest marker, or that alone has rows;
+ * without markers it is the first table.  A writer locks the table that it found current the last time, and
  * looks.  If another table is current, the writer goes on with that one.  So nobody
  * writes to a table that is not current, except transactions that had locked the table
  * while it was current.
@@ -49,9 +49,9 @@
  * A dump has the rows of all tables, markers included.  So a restored log goes on
  * where it was.
  *
- * LOCKING: to append: RowExclusiveLock on the current table and its indexes, to the
- * end of the transaction, owned by the subtransaction (txn_owner.h); then
- * AccessShareLock as a look-up takes it.  To look up: AccessShareLock on all tables in
+ * LOCKING: to append: RowExclusiveLock on the current table and its indexes, owned by
+ * the subtransaction (txn_owner.h), and kept to its end if a row was appended; then
+ * AccessShareLock on the others as a look-up takes it.  To look up: AccessShareLock on all tables in
  * their order, taken before the first row is read and kept for the call, then on the
  * indexes of those that have rows.
  * If a table were locked after another one was read, a turn in between could hide
@@ -81,6 +81,22 @@
 #include "shared/keyed_write.h"
 #include "shared/txn_owner.h"
 
+struct IdemKeyedAccess
+{
+	IdemKeyedReader reader;
+};
+
+/* A value that is stored out of line may go with its table: fetch it. */
+static void
+flatten(IdemKeyedReader *reader, IdemKeyedRow *rows)
+{
+	for (int k = 0; reader->log->kinds[k] != '\0'; k++)
+	{
+		if (rows[k].tuple != NULL && HeapTupleHasExternal(rows[k].tuple))
+			rows[k].tuple = toast_flatten_tuple(rows[k].tuple, RelationGetDescr(reader->heaps[0]));
+	}
+}
+
 /* Reading */
 
 void
@@ -90,27 +106,8 @@ idem_keyed_log_look_up(const IdemKeyedLog *log, const pg_uuid_t *digest, IdemKey
 
 	(void) idem_keyed_reader_open(&reader, log, true);
 	idem_keyed_find_parts(&reader, digest, rows);
-	for (int k = 0; log->kinds[k] != '\0'; k++)
-	{
-		/* a value that is stored out of line may go with its table */
-		if (rows[k].tuple != NULL && HeapTupleHasExternal(rows[k].tuple))
-			rows[k].tuple = toast_flatten_tuple(rows[k].tuple, RelationGetDescr(reader.heaps[0]));
-	}
+	flatten(&reader, rows);
 	idem_keyed_reader_close(&reader);
-}
-
-/* The current table, by a look of its own. */
-static int
-look_for_current(const IdemKeyedLog *log)
-{
-	IdemKeyedReader reader;
-	int64		marker;
-	int			current;
-
-	(void) idem_keyed_reader_open(&reader, log, true);
-	current = idem_keyed_find_current(&reader, &marker);
-	idem_keyed_reader_close(&reader);
-	return current;
 }
 
 uint32
@@ -142,42 +139,56 @@ idem_keyed_log_desc(const IdemKeyedLog *log)
 	return desc;
 }
 
-/* Writing */
+/* Reading and writing */
 
-/*
- * Open the current table for writing.  A table that is not current when it is locked is
- * given back: a pass over that table may have begun.  So the first one that is locked
- * need only be likely.
- */
-static Relation
-open_current(const IdemKeyedLog *log)
+IdemKeyedAccess *
+idem_keyed_access_open(const IdemKeyedLog *log)
 {
-	static int	guess = 0;
-	int			current = guess % log->ntables;
+	IdemKeyedAccess *access = palloc(sizeof(IdemKeyedAccess));
+	ResourceOwner saved = idem_txn_owner_enter();
 
-	for (;;)
-	{
-		Relation	rel = table_open(idem_relref_oid(&log->tables[current]), RowExclusiveLock);
-		int			now = look_for_current(log);
+	idem_keyed_reader_open_to_write(&access->reader, log);
+	idem_txn_owner_leave(saved);
+	return access;
+}
 
-		guess = now;
-		if (now == current)
-			return rel;
-		table_close(rel, RowExclusiveLock);
-		current = now;
-		CHECK_FOR_INTERRUPTS();
-	}
+void
+idem_keyed_access_close(IdemKeyedAccess *access)
+{
+	ResourceOwner saved = idem_txn_owner_enter();
+
+	idem_keyed_reader_close(&access->reader);
+	idem_txn_owner_leave(saved);
+	pfree(access);
+}
+
+TupleDesc
+idem_keyed_access_desc(const IdemKeyedAccess *access)
+{
+	return RelationGetDescr(access->reader.heaps[0]);
+}
+
+void
+idem_keyed_access_look_up(IdemKeyedAccess *access, const pg_uuid_t *digest, IdemKeyedRow *rows)
+{
+	ResourceOwner saved = idem_txn_owner_enter();
+
+	idem_keyed_reader_refresh(&access->reader);
+	idem_keyed_find_parts(&access->reader, digest, rows);
+	flatten(&access->reader, rows);
+	idem_txn_owner_leave(saved);
 }
 
 bool
-idem_keyed_log_append(const IdemKeyedLog *log, HeapTuple tuple)
+idem_keyed_access_append(IdemKeyedAccess *access, HeapTuple tuple)
 {
 	ResourceOwner saved = idem_txn_owner_enter();
-	Relation	rel = open_current(log);
-	ItemPointerData tid = idem_keyed_insert(rel, tuple);
+	IdemKeyedReader *reader = &access->reader;
+	ItemPointerData tid;
 
-	table_close(rel, NoLock);
+	reader->written = true;
+	tid = idem_keyed_insert(reader->heaps[reader->writes_to], tuple);
 	idem_txn_owner_leave(saved);
-	return ItemPointerGetBlockNumber(&tid) >= log->max_blocks &&
+	return ItemPointerGetBlockNumber(&tid) >= reader->log->max_blocks &&
 		ItemPointerGetOffsetNumber(&tid) == FirstOffsetNumber;
 }

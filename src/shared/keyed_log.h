@@ -19,16 +19,6 @@
 
 /* All of these need a transaction. */
 
-/*
- * Append a row, whose tuple the caller has formed by idem_keyed_log_desc, with a
- * number that the caller has drawn.  Frees the tuple.  Who appends rows of one
- * kind of a key holds a lock from before the drawing to the end of the
- * transaction, or else of two rows the one that commits later may be the older.
- * Returns true if the row has begun a page of a table that has grown, so that it is
- * time for maintenance.
- */
-extern bool idem_keyed_log_append(const IdemKeyedLog *log, HeapTuple tuple);
-
 /* The columns of the log's tables; free it by FreeTupleDesc. */
 extern TupleDesc idem_keyed_log_desc(const IdemKeyedLog *log);
 
@@ -45,5 +35,34 @@ extern uint32 idem_keyed_log_former(const IdemKeyedLog *log);
  */
 extern void idem_keyed_log_look_up(const IdemKeyedLog *log, const pg_uuid_t *digest,
 								   IdemKeyedRow *rows);
+
+/* A log whose tables are locked to look keys up and to append rows. */
+typedef struct IdemKeyedAccess IdemKeyedAccess;
+
+/*
+ * Lock a log.  Who looks up a key that it changes locks the key before its look-up, but
+ * not for the opening.  While an access is open no table of the log can be emptied, so
+ * its owner does not wait for locks of keys.  Opened and closed in one subtransaction.
+ */
+extern IdemKeyedAccess *idem_keyed_access_open(const IdemKeyedLog *log);
+
+/* Unlock it, but for what rows were appended to. */
+extern void idem_keyed_access_close(IdemKeyedAccess *access);
+
+/* The columns of the tables, as long as the access is open. */
+extern TupleDesc idem_keyed_access_desc(const IdemKeyedAccess *access);
+
+/* As idem_keyed_log_look_up. */
+extern void idem_keyed_access_look_up(IdemKeyedAccess *access, const pg_uuid_t *digest,
+									  IdemKeyedRow *rows);
+
+/*
+ * Append a row with a number that the caller has drawn.  Frees the tuple.  Who appends
+ * rows of one kind of a key holds a lock from before the drawing to the end of the
+ * transaction, or else of two rows the one that commits later may be the older.
+ * Returns true if the row has begun a page of a table that has grown, so that it is
+ * time for maintenance.
+ */
+extern bool idem_keyed_access_append(IdemKeyedAccess *access, HeapTuple tuple);
 
 #endif							/* IDEM_KEYED_LOG_H */

@@ -14,7 +14,8 @@
  * A crash leaves nothing, because nothing is written.
  *
  * LOCKING: AccessShareLock on all tables and indexes in their order, while a reader is
- * open.
+ * open.  To write: before that RowExclusiveLock on one table, and with the others on its
+ * index; they stay to the end of the transaction if rows were appended.
  *
  * MEMORY: the tuples that it returns, in the caller's context.
  *
@@ -33,6 +34,7 @@
 #include "access/table.h"
 #include "access/tableam.h"
 #include "access/xact.h"
+#include "miscadmin.h"
 #include "port/pg_bitutils.h"
 #include "storage/bufmgr.h"
 #include "storage/lmgr.h"
@@ -49,13 +51,20 @@ enum
 	KEY_DIGEST = 1, KEY_KIND, KEY_NUMBER
 };
 
-/* Lock a table or an index to read it. */
+/* The lock of a table and of its index. */
+static LOCKMODE
+lock_mode(const IdemKeyedReader *reader, int n)
+{
+	return n == reader->writes_to ? RowExclusiveLock : AccessShareLock;
+}
+
+/* Take the lock of table n on the table or on its index. */
 static bool
-lock_to_read(Oid oid, bool waits)
+lock(const IdemKeyedReader *reader, int n, Oid oid, bool waits)
 {
 	if (!waits)
-		return ConditionalLockRelationOid(oid, AccessShareLock);
-	LockRelationOid(oid, AccessShareLock);
+		return ConditionalLockRelationOid(oid, lock_mode(reader, n));
+	LockRelationOid(oid, lock_mode(reader, n));
 	return true;
 }
 
@@ -65,11 +74,13 @@ close_tables(IdemKeyedReader *reader, int n)
 {
 	for (int i = 0; i < n; i++)
 	{
+		LOCKMODE	mode = i == reader->writes_to && reader->written ? NoLock : lock_mode(reader, i);
+
 		if (reader->slots[i] != NULL)
 			ExecDropSingleTupleTableSlot(reader->slots[i]);
 		if (reader->indexes[i] != NULL)
-			index_close(reader->indexes[i], AccessShareLock);
-		table_close(reader->heaps[i], AccessShareLock);
+			index_close(reader->indexes[i], mode);
+		table_close(reader->heaps[i], mode);
 	}
 }
 
@@ -79,7 +90,7 @@ open_table(IdemKeyedReader *reader, int n, bool waits)
 {
 	Oid			heap = idem_relref_oid(&reader->log->tables[n]);
 
-	if (!lock_to_read(heap, waits))
+	if (!lock(reader, n, heap, waits))
 		return false;
 	reader->heaps[n] = table_open(heap, NoLock);
 	reader->indexes[n] = NULL;
@@ -96,19 +107,27 @@ open_index(IdemKeyedReader *reader, int n, bool waits)
 {
 	Oid			index = idem_relref_oid(&reader->log->indexes[n]);
 
-	if (RelationGetNumberOfBlocks(reader->heaps[n]) == 0)
+	if (reader->indexes[n] != NULL || RelationGetNumberOfBlocks(reader->heaps[n]) == 0)
 		return true;
-	if (!lock_to_read(index, waits))
+	if (!lock(reader, n, index, waits))
 		return false;
 	reader->indexes[n] = index_open(index, NoLock);
 	return true;
 }
 
-bool
-idem_keyed_reader_open(IdemKeyedReader *reader, const IdemKeyedLog *log, bool waits)
+/*
+ * Lock all tables, the one to be written to first; false, and no lock is kept, if one of
+ * the locks is not free.
+ */
+static bool
+open_tables(IdemKeyedReader *reader, const IdemKeyedLog *log, int writes_to, bool waits)
 {
 	reader->log = log;
 	reader->snapshot = NULL;
+	reader->writes_to = writes_to;
+	reader->written = false;
+	if (writes_to >= 0)
+		(void) lock(reader, writes_to, idem_relref_oid(&log->tables[writes_to]), true);
 	for (int n = 0; n < log->ntables; n++)
 	{
 		if (!open_table(reader, n, waits))
@@ -117,15 +136,36 @@ idem_keyed_reader_open(IdemKeyedReader *reader, const IdemKeyedLog *log, bool wa
 			return false;
 		}
 	}
-	for (int n = 0; n < log->ntables; n++)
+	if (writes_to >= 0)
+		UnlockRelationOid(RelationGetRelid(reader->heaps[writes_to]), RowExclusiveLock);
+	return true;
+}
+
+/* The same for the indexes, or no lock of the reader is kept. */
+static bool
+open_indexes(IdemKeyedReader *reader, bool waits)
+{
+	for (int n = 0; n < reader->log->ntables; n++)
 	{
 		if (!open_index(reader, n, waits))
 		{
-			close_tables(reader, log->ntables);
+			close_tables(reader, reader->log->ntables);
 			return false;
 		}
 	}
 	return true;
+}
+
+bool
+idem_keyed_reader_open(IdemKeyedReader *reader, const IdemKeyedLog *log, bool waits)
+{
+	return open_tables(reader, log, -1, waits) && open_indexes(reader, waits);
+}
+
+void
+idem_keyed_reader_refresh(IdemKeyedReader *reader)
+{
+	(void) open_indexes(reader, true);
 }
 
 void
@@ -316,6 +356,59 @@ idem_keyed_find_current(IdemKeyedReader *reader, int64 *marker)
 		return 0;
 	heap_freetuple(row.tuple);
 	return pg_leftmost_one_pos32(row.tables);
+}
+
+/* The one table that has rows, 0 if none has; -1: several have. */
+static int
+only_table(const IdemKeyedReader *reader)
+{
+	int			only = -1;
+
+	for (int n = 0; n < reader->log->ntables; n++)
+	{
+		if (reader->indexes[n] == NULL)
+			continue;
+		if (only >= 0)
+			return -1;
+		only = n;
+	}
+	return Max(only, 0);
+}
+
+/*
+ * While the tables are locked none of them is emptied.  So if one alone has rows, no
+ * other one has a marker, and the markers need not be read.
+ */
+static int
+look_for_current(IdemKeyedReader *reader)
+{
+	int			only = only_table(reader);
+	int64		marker;
+
+	return only >= 0 ? only : idem_keyed_find_current(reader, &marker);
+}
+
+/*
+ * A table that is not current when it is locked is given back: a pass over that table
+ * may have begun.  So the first one that is locked need only be likely.
+ */
+void
+idem_keyed_reader_open_to_write(IdemKeyedReader *reader, const IdemKeyedLog *log)
+{
+	static int	guess = 0;
+	int			locked;
+
+	for (;;)
+	{
+		locked = guess % log->ntables;
+		(void) open_tables(reader, log, locked, true);
+		(void) open_indexes(reader, true);
+		guess = look_for_current(reader);
+		if (guess == locked)
+			return;
+		idem_keyed_reader_close(reader);
+		CHECK_FOR_INTERRUPTS();
+	}
 }
 
 OffsetNumber

@@ -38,6 +38,10 @@ typedef struct IdemKeyedReader
 	Relation	indexes[IDEM_KEYED_MAX_TABLES]; /* NULL: the table has no rows */
 	TupleTableSlot *slots[IDEM_KEYED_MAX_TABLES];	/* made when a row is read */
 	Snapshot	snapshot;		/* only rows that it sees count; NULL: all */
+	int			writes_to;		/* the table that is locked to append to it;
+								 * -1: none */
+	bool		written;		/* rows were appended: this table and its
+								 * index stay locked */
 } IdemKeyedReader;
 
 /*
@@ -46,6 +50,18 @@ typedef struct IdemKeyedReader
  */
 extern bool idem_keyed_reader_open(IdemKeyedReader *reader, const IdemKeyedLog *log, bool waits);
 extern void idem_keyed_reader_close(IdemKeyedReader *reader);
+
+/*
+ * The same to append to the current table, too: that one is locked by RowExclusiveLock.
+ * Waits.
+ */
+extern void idem_keyed_reader_open_to_write(IdemKeyedReader *reader, const IdemKeyedLog *log);
+
+/*
+ * A table that had no rows may have some by now.  A reader that stays open does this
+ * before it looks for another key.
+ */
+extern void idem_keyed_reader_refresh(IdemKeyedReader *reader);
 
 /* The number of a row in a slot. */
 extern int64 idem_keyed_number(TupleTableSlot *slot);

@@ -140,15 +140,16 @@ idem_test_keyed_append_fn(PG_FUNCTION_ARGS)
 {
 	pg_uuid_t	digest = digest_of(PG_GETARG_INT32(0));
 	text	   *value = PG_ARGISNULL(2) ? NULL : PG_GETARG_TEXT_PP(2);
-	TupleDesc	desc = idem_keyed_log_desc(&keyed_log);
+	IdemKeyedAccess *access = idem_keyed_access_open(&keyed_log);
+	TupleDesc	desc = idem_keyed_access_desc(access);
 	int64		number = 0;
 
 	for (int i = 0; i < PG_GETARG_INT32(3); i++)
 	{
 		number = draw_number();
-		idem_keyed_log_append(&keyed_log, form_tuple(desc, number, &digest, PG_GETARG_CHAR(1), value));
+		(void) idem_keyed_access_append(access, form_tuple(desc, number, &digest, PG_GETARG_CHAR(1), value));
 	}
-	FreeTupleDesc(desc);
+	idem_keyed_access_close(access);
 	PG_RETURN_INT64(number);
 }
 
