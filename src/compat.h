@@ -273,4 +273,24 @@ idem_compat_num_settings(void)
 	LockAcquireExtended((tag), (mode), false, true, false, NULL)
 #endif
 
+/*
+ * A jsonb that is built member by member: result has it after its last token.  PostgreSQL
+ * 19 has a type of its own for that, and pushes into it.
+ */
+#include "utils/jsonb.h"
+#if PG_VERSION_NUM >= 190000
+typedef JsonbInState IdemJsonbBuild;
+#define idem_compat_jsonb_push(build, token, value) \
+	pushJsonbValue((build), (token), (value))
+#else
+typedef struct IdemJsonbBuild
+{
+	JsonbParseState *state;
+	JsonbValue *result;
+} IdemJsonbBuild;
+
+#define idem_compat_jsonb_push(build, token, value) \
+	((build)->result = pushJsonbValue(&(build)->state, (token), (value)))
+#endif
+
 #endif							/* IDEM_COMPAT_H */
