@@ -9,6 +9,8 @@
 #	OLD_PG_CONFIG=...							pg_config of the older server from which
 #												pg_upgrade upgrades (002_upgrade);
 #												default: the same server
+#	TAP_JOBS=n									TAP tests at once, default: one for each
+#												core, at most 4
 #	ALLOW_OFFLINE=1								name, but do not count, a test whose
 #												input cannot be fetched
 #
@@ -262,7 +264,7 @@ own_crashes()
 tap_one()
 {
 	local name=$1 log=$IDEM_WORK/log/tap-$1.log dir=$IDEM_WORK/tap/$1 status good bad
-	local old=$IDEM_WORK old_bindir=$IDEM_BINDIR
+	local old=$IDEM_WORK old_bindir=$IDEM_BINDIR began=$SECONDS
 
 	if [ -n "${OLD_PG_CONFIG:-}" ]; then
 		old=$IDEM_WORK/old
@@ -305,7 +307,7 @@ tap_one()
 	fi
 	if [ $status = 0 ] && [ "$bad" = 0 ] && [ "$good" -gt 0 ]; then
 		passed=$((passed + good - 1))
-		pass "tap/$name ($good)"
+		pass "tap/$name ($good, $((SECONDS - began)) s)"
 	else
 		[ $status != 124 ] || echo "timed out after ${TAP_TIMEOUT:-900} s" >>"$log"
 		passed=$((passed + good))
@@ -328,19 +330,67 @@ stop_leftovers()
 	done < <(find "$1" -name postmaster.pid 2>/dev/null)
 }
 
+# Run one TAP file in a process of its own; its results go into files.
+tap_job()
+{
+	local name=$1
+
+	passed=0
+	failed=0
+	failures=()
+	tap_one "$name" >"$IDEM_WORK/log/tap-$name.out" 2>&1
+	{
+		echo "$passed $failed"
+		[ ${#failures[@]} = 0 ] || printf '%s\n' "${failures[@]}"
+	} >"$IDEM_WORK/log/tap-$name.sum"
+}
+
+# Show and count the results of one TAP file; false if they are not there yet.
+tap_result()
+{
+	local name=$1 sum=$IDEM_WORK/log/tap-$1.sum good bad lines
+
+	[ -e "$sum" ] || return 1
+	cat "$IDEM_WORK/log/tap-$name.out"
+	mapfile -t lines <"$sum"
+	read -r good bad <<<"${lines[0]:-0 1}"
+	passed=$((passed + good))
+	failed=$((failed + bad))
+	failures+=("${lines[@]:1}")
+}
+
+# The tests wait most of the time, so there are several at once.
 run_tap()
 {
-	local file name
+	local file name names=() running=() left ended jobs=${TAP_JOBS:-$(nproc)}
 
+	[ "$jobs" -le 4 ] || jobs=4
 	for file in test/t/*.pl; do
 		name=$(basename "$file" .pl)
 		# the tests 5xx need input from outside; they are area "real"
-		if [ ! -e "$file" ] || [[ $name = 5* ]] || ! wanted "$name"; then
-			continue
+		if [ -e "$file" ] && [[ $name != 5* ]] && wanted "$name"; then
+			names+=("$name")
 		fi
-		[ "${said:-}" = tap ] || idem_say "TAP"
-		said=tap
-		tap_one "$name"
+	done
+	[ ${#names[@]} -gt 0 ] || return 0
+	idem_say "TAP"
+	while [ ${#names[@]} -gt 0 ] || [ ${#running[@]} -gt 0 ]; do
+		while [ ${#names[@]} -gt 0 ] && [ ${#running[@]} -lt "$jobs" ]; do
+			tap_job "${names[0]}" &
+			running+=("${names[0]}")
+			names=("${names[@]:1}")
+		done
+		wait -n
+		ended=$?
+		left=()
+		for name in "${running[@]}"; do
+			tap_result "$name" || left+=("$name")
+		done
+		running=(${left[@]+"${left[@]}"})
+		if [ "$ended" = 127 ] && [ ${#running[@]} -gt 0 ]; then
+			fail "tap: ended without a result: ${running[*]}"
+			running=()
+		fi
 	done
 }
 
