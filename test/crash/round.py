@@ -87,12 +87,13 @@ class Round:
         self.kinds["sink"] += 1
 
     def wait_sinks_replaced(self, before):
-        """Wait until all programs that are gone by now have a successor."""
+        """Wait until all programs that are gone by now have a successor.  A process that was about to become a
+        program, when it was looked at, is its own successor."""
         gone = {r: pid for r, pid in before.items() if not is_sink(pid)}
 
         def replaced():
             now = self.topology.relays_or_none()
-            return all(r in now and now[r][2] not in (None, pid) for r, pid in gone.items())
+            return all(r in now and now[r][2] is not None and (now[r][2] != pid or is_sink(pid)) for r, pid in gone.items())
         wait_until(f"the programs of {sorted(gone)} are started again", replaced)
 
     def leave_open(self, rng):
