@@ -19,6 +19,7 @@ HERE = pathlib.Path(__file__).resolve().parent
 sys.path[:0] = [str(HERE), str(HERE.parent / "python")]
 
 import actions  # noqa: E402
+import attempts  # noqa: E402
 from round import Mix, Round  # noqa: E402
 from rules import PATIENCE  # noqa: E402
 from server import Finding  # noqa: E402
@@ -113,6 +114,7 @@ def report(tally, one, found, mix):
            f"p50 {first[len(first) // 2] if first else 0:.2f} s, of {len(first)}, "
            f"{figures['first send cut']} of which ended with another restart")
     report_quiet(tally, figures)
+    attempts.report(tally, figures["attempts"])
     if mix.steady:
         leaked = figures["descriptors"]
         tally.line(leaked == 0, f"descriptors leaked: {leaked} in {figures['steady']} events "

@@ -13,6 +13,7 @@ import signal
 import time
 from contextlib import closing
 
+import attempts
 import ledger
 import measure
 import quiet
@@ -110,8 +111,8 @@ class Round:
     def rng(self, name):
         return random.Random(f"{self.seed}/{name}")
 
-    def client(self, kind, name, cluster, *more):
-        c = kind(name, cluster, ledger.Ledger(self.directory, name), self.rng(name), *more)
+    def client(self, kind, name, cluster, *more, **named):
+        c = kind(name, cluster, ledger.Ledger(self.directory, name), self.rng(name), *more, **named)
         self.clients.append(c)
         c.start()
         return c
@@ -125,6 +126,7 @@ class Round:
         self.fetcher = self.client(Fetcher, "f", self.b, self.broker)
         self.consumers = [self.client(Consumer, f"c{i}", self.b, self.broker, self.coordinators[1])
                           for i in range(CONSUMERS)]
+        self.attempts = attempts.Attempts(self)
 
     def stop(self, clients):
         for c in clients:
@@ -250,7 +252,8 @@ class Round:
             WHERE application_name LIKE 'crash p%' AND state <> 'idle'"""))
         for producer in self.producers:
             producer.ledger.flush()
-        self.be_quiet()
+        with self.attempts.at_rest():
+            self.be_quiet()
         self.pace.resting.clear()
 
     def be_quiet(self):
@@ -300,13 +303,19 @@ class Round:
                                     for c, o in zip(self.topology.clusters, self.coordinators)}
         self.figures.update(self.waited(h))
         for violations in found.values():
-            for rule, what, text in violations[:5]:
-                self.say(f"   {rule}: {what}: {text}")
-            if violations:
-                self.say(f"   {len(violations)} in all; what is known of {violations[0][1]}:")
-                for line in resolve.lines_about(violations[0][1], self.topology, self.directory):
-                    self.say(f"      {line}")
-        return {name: len(v) for name, v in found.items()}
+            self.say_violations(violations, lambda what: resolve.lines_about(what, self.topology, self.directory))
+        more, self.figures["attempts"] = self.attempts.judge()
+        for violations in more.values():
+            self.say_violations(violations, self.attempts.lines_about)
+        return {name: len(v) for name, v in {**found, **more}.items()}
+
+    def say_violations(self, violations, lines_about):
+        for rule, what, text in violations[:5]:
+            self.say(f"   {rule}: {what}: {text}")
+        if violations:
+            self.say(f"   {len(violations)} in all; what is known of {violations[0][1]}:")
+            for line in lines_about(violations[0][1]):
+                self.say(f"      {line}")
 
     @staticmethod
     def waited(h):
@@ -341,7 +350,9 @@ class Round:
         self.start_clients(mix.rate)
         self.run_schedule(mix)
         self.reach(mix.events)
+        self.attempts.close()
         self.stop_producing()
+        self.attempts.drain()
         self.be_quiet()
         self.figures["mixed"] = self.events
         if mix.steady:

@@ -10,6 +10,7 @@ sys.dont_write_bytecode = True
 HERE = pathlib.Path(__file__).resolve().parent
 sys.path[:0] = [str(HERE), str(HERE.parent / "python")]
 
+import attempt_rules_test  # noqa: E402
 from rules import RULES, Claim, Event, History, Quiet  # noqa: E402
 from server import deaths  # noqa: E402
 from store_rules import NEVER, STORE_RULES, Passing, StoreHistory, expected  # noqa: E402
@@ -201,6 +202,7 @@ def main():
     caught = set().union(*(expected for expected, _ in BAD.values()))
     results.append(("each rule has a history against it", caught == {r.__name__ for r in RULES}, caught))
     results += store_results()
+    results += attempt_rules_test.results()
     for line, died in DEATHS.items():
         found = deaths(line, {signal.SIGKILL})
         results.append((f"a log with \"{line}\"", bool(found) == died, found))

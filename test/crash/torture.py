@@ -49,6 +49,16 @@ def environment(results):
     return found
 
 
+def attempts(rounds):
+    """One line for leases, one for requests: what happened, in all rounds together."""
+    for kind in ("leases", "requests"):
+        total = collections.Counter()
+        for one in rounds:
+            total.update(one["figures"].get("attempts", {}).get(kind, {}))
+        if total:
+            print(f"\n{kind.capitalize()}: " + ", ".join(f"{what} {n:,}" for what, n in total.items()) + ".")
+
+
 def main():
     results, hours, seconds, commit, server = sys.argv[1:]
     results = pathlib.Path(results)
@@ -101,6 +111,7 @@ def main():
         print(f"{what}: at most {took:.1f} s.")
     print(f"\nSends repeated to the program: {figure('repeated'):,}. Claims: {figure('claims'):,}, "
           f"{figure('duplicates'):,} of them answered `duplicate`.")
+    attempts(rounds)
 
 
 if __name__ == "__main__":

@@ -1,0 +1,197 @@
+"""Histories of leases and requests made by hand, for rules_test.py: the good ones pass, and each bad one is flagged by
+the rules that it breaks, and by no other rule.
+"""
+from attempt_rules import ATTEMPT_RULES, AttemptHistory, Call, Step
+from request_rules import REQUEST_RULES
+
+E1, E2, R1 = "event-1", "event-2", "t|request-1"
+
+
+def told(h, asked, txn, name, call, result=None, error=None, token=None, point=None, **answer):
+    """A call of a tenth of a second; without an error it has an answer."""
+    more = {key: answer.pop(key) for key in ("print", "wait") if key in answer}
+    h.calls.append(Call(asked, asked + 0.1, txn, name, call, None if error else {"result": result, **answer}, error, token, point, more))
+
+
+def commit(h, at, txn, *steps, prepared=None):
+    """A transaction with rows, whose COMMIT is sent a tenth before the time and answered a tenth after it."""
+    for step in steps:
+        h.steps.append(Step(int(at * 1e6), len(h.steps), txn, *step))
+    h.meant[txn] = [(step[0], step[1], step[2] if len(step) > 2 else None) for step in steps]
+    h.sent[txn] = at - 0.1
+    if not prepared:
+        h.answered[txn] = at + 0.1
+
+
+def lease(h, asked, txn, name, token, attempt, point=None):
+    told(h, asked, txn, name, "lease", "claimed", token=None, recovery_point=point, noted=point, attempt=attempt)
+    h.calls[-1].answer["token"] = token
+
+
+def good_leases():
+    """The first event's lease is taken over, and its late holder refused; the second event's is given back, and taken by a claim."""
+    h = AttemptHistory(names=[E1, E2])
+    lease(h, 1.0, "l.1", E1, 10, 1)
+    commit(h, 1.5, "l.1", (E1, "lease", 10, 1))
+    told(h, 2.0, None, E1, "extend", token=10, point="p1", until="later")
+    told(h, 2.2, "l.2", E1, "assert", token=10, ok="")
+    commit(h, 2.5, "l.2", (E1, "effect", 10))
+    lease(h, 3.0, "l.3", E1, 20, 2, "p1")
+    commit(h, 3.5, "l.3", (E1, "lease", 20, 2, "p1"))
+    told(h, 4.0, "l.4", E1, "complete", error="ID007", token=10)
+    h.undone.add("l.4")
+    h.outside = [(E1, 10), (E1, 20)]
+    told(h, 5.0, "l.5", E1, "complete", token=20, ok="")
+    commit(h, 5.5, "l.5", (E1, "effect", 20), (E1, "complete", 20))
+    told(h, 6.0, "l.6", E1, "lease", "duplicate")
+    lease(h, 1.0, "l.7", E2, 11, 1)
+    commit(h, 1.5, "l.7", (E2, "lease", 11, 1))
+    told(h, 2.0, "l.8", E2, "release", token=11, state="waiting")
+    commit(h, 2.5, "l.8", (E2, "release", 11))
+    lease(h, 3.2, "l.9", E2, 22, 1)
+    commit(h, 3.5, "l.9", (E2, "lease", 22, 1), prepared=True)
+    told(h, 4.0, "l.10", E2, "claim", "claimed")
+    commit(h, 4.5, "l.10", (E2, "claim"), (E2, "effect"), (E2, "complete"))
+    told(h, 4.8, "l.11", E2, "claim", "duplicate")
+    return h
+
+
+def ask(h, asked, txn, result, sent="this", **answer):
+    told(h, asked, txn, R1, "request", result, print=sent, **{**dict.fromkeys(
+        ("status", "headers", "body", "completed_at", "token", "attempt", "recovery_point", "noted")), **answer})
+    h.calls[-1].answer["token"] = answer.get("token")
+
+
+def good_requests():
+    """A first attempt is released and the key used for another request; that one's second attempt goes on at the first phase."""
+    h = AttemptHistory(names=[R1])
+    ask(h, 0.5, "r.1", "started", sent="another", token=5, attempt=1)
+    commit(h, 0.8, "r.1", (R1, "lease", 5, 1, None, "another"))
+    told(h, 0.9, "r.2", R1, "release", token=5)
+    commit(h, 1.1, "r.2", (R1, "release", 5))
+    ask(h, 1.3, "r.3", "started", token=10, attempt=1)
+    commit(h, 1.5, "r.3", (R1, "lease", 10, 1, None, "this"))
+    ask(h, 1.7, "r.4", "mismatch", sent="another")
+    told(h, 2.0, "r.5", R1, "advance", token=10, until="later")
+    commit(h, 2.5, "r.5", (R1, "phase", 10, None, "charged"))
+    ask(h, 2.8, "r.6", "in_progress", retry_after="1 s")
+    ask(h, 3.0, "r.7", "started", attempt=2, recovery_point="charged", noted="charged")
+    told(h, 3.2, "r.7", R1, "complete", ok="", headers='{"A": "b"}')
+    h.calls[-1].more.update(status=201, body="00ff")
+    commit(h, 3.5, "r.7", (R1, "start", None, 2, "charged", "this"), (R1, "phase", None, None, "shipped"), (R1, "complete",))
+    for asked, txn, sent in ((4.0, "r.8", "this"), (5.0, "r.9", None)):
+        ask(h, asked, txn, "replay", sent=sent, status=201, headers='{"A": "b"}', body="00ff", completed_at="then")
+    ask(h, 6.0, "r.10", "mismatch", sent="another")
+    return h
+
+
+def steps_of(h, txn):
+    return [s for s in h.steps if s.txn == txn]
+
+
+def lose(h, txn):
+    """The transaction is not there; nobody was told that it committed."""
+    h.steps[:] = [s for s in h.steps if s.txn != txn]
+    h.answered.pop(txn, None)
+
+
+def call_of(h, txn, call=None):
+    return next(c for c in h.calls if c.txn == txn and call in (None, c.call))
+
+
+def later(h, txn, at):
+    for s in steps_of(h, txn):
+        s.at = int(at * 1e6)
+
+
+def renumber(h, txn, token):
+    """Another token was given to a transaction."""
+    call_of(h, txn).answer["token"] = token
+    for s in steps_of(h, txn):
+        s.token = token
+    h.meant[txn] = [(name, what, token) for name, what, _ in h.meant[txn]]
+
+
+# name -> (rules that must flag it, what to change)
+BAD_LEASES = {
+    "an answered lease is gone": ({"durable", "fenced"}, lambda h: h.steps.remove(steps_of(h, "l.3")[0])),
+    "a row of a transaction that was rolled back": ({"durable"}, lambda h: h.undone.add("l.9")),
+    "a row of a savepoint that was rolled back": ({"durable"}, lambda h: h.meant["l.2"].clear()),
+    "a token is given out again": ({"tokens", "fenced", "unjustified"}, lambda h: renumber(h, "l.3", 10)),
+    "a token falls": ({"tokens", "fenced"}, lambda h: renumber(h, "l.3", 9)),
+    "a token falls, of a lease that was rolled back": ({"tokens"}, lambda h: lease(h, 7.0, "l.20", "event-3", 15, 1)),
+    "an effect commits after a take-over": ({"fenced"}, lambda h: later(h, "l.2", 3.6)),
+    "an effect under a token that was given back": ({"fenced"}, lambda h: commit(h, 3.0, "l.20", (E2, "effect", 11))),
+    "a lease is completed by another token": ({"fenced"}, lambda h: (steps_of(h, "l.5")[0].__setattr__("token", 10),
+                                                                     h.meant["l.5"].__setitem__(0, (E1, "effect", 10)))),
+    "an effect outside by a later holder": ({"outside"}, lambda h: h.outside.append((E1, 30))),
+    "an event is completed twice": ({"once"}, lambda h: commit(h, 5.7, "l.20", (E1, "complete", 20))),
+    "an effect after the completion": ({"over"}, lambda h: commit(h, 5.8, "l.20", (E1, "effect", 20))),
+    "a completed event is leased": ({"over"}, lambda h: lease(h, 7.0, "l.20", E1, 30, 3, "p1")),
+    "an event is never completed": ({"finished", "completed_before"}, lambda h: lose(h, "l.10")),
+    "duplicate before the completion": ({"completed_before"}, lambda h: told(h, 5.0, "l.20", E1, "lease", "duplicate")),
+    "duplicate before a prepared completion is decided": ({"completed_before"}, lambda h: h.sent.update({"l.10": 9.0})),
+    "an attempt is not counted": ({"attempts"}, lambda h: steps_of(h, "l.3")[0].__setattr__("attempt", 1)),
+    "an attempt is counted twice": ({"attempts"}, lambda h: steps_of(h, "l.3")[0].__setattr__("attempt", 3)),
+    "an attempt is not given back": ({"attempts"}, lambda h: steps_of(h, "l.9")[0].__setattr__("attempt", 2)),
+    "a heartbeat of a former holder": ({"superseded"}, lambda h: told(h, 4.0, None, E1, "extend", token=10, until="later")),
+    "an assertion of a former holder, rolled back": ({"superseded"}, lambda h: told(h, 4.0, "l.20", E1, "assert", token=10, ok="")),
+    "a heartbeat after the completion": ({"superseded"}, lambda h: told(h, 6.0, None, E1, "extend", token=20, until="later")),
+    "a lease is lost when it is overdue": ({"unjustified"}, lambda h: told(h, 2.7, None, E1, "extend", error="ID007", token=10)),
+    "a completion is refused, and nobody has ended the lease": ({"unjustified"}, lambda h: told(
+        h, 1.9, "l.20", E2, "complete", error="ID007", token=11)),
+    "a lease that an old snapshot does not see": ({"snapshots"}, lambda h: call_of(h, "l.3").more.update(snapshot=1.2)),
+    "a claim after a release that its snapshot does not see": ({"snapshots"}, lambda h: call_of(h, "l.9").more.update(snapshot=2.3)),
+    "a recovery point is lost": ({"points"}, lambda h: call_of(h, "l.3").answer.update(recovery_point=None, noted=None)),
+    "an old recovery point is found": ({"points"}, lambda h: told(h, 2.6, None, E1, "extend", token=10, point="p2", until="later")),
+    "a recovery point that nobody noted": ({"points"}, lambda h: call_of(h, "l.9").answer.update(recovery_point="p7", noted="p7")),
+    "a recovery point with another state": ({"points"}, lambda h: call_of(h, "l.3").answer.update(noted="p0")),
+    "an internal error": ({"errors"}, lambda h: told(h, 4.0, "l.20", E1, "lease", error="XX000")),
+}
+
+BAD_REQUESTS = {
+    "a body is another": ({"replays"}, lambda h: call_of(h, "r.8").answer.update(body="00fe")),
+    "an empty body for a missing one": ({"replays"}, lambda h: (call_of(h, "r.7", "complete").more.update(body=None),
+                                                                call_of(h, "r.8").answer.update(body=None),
+                                                                call_of(h, "r.9").answer.update(body=""))),
+    "a status is another": ({"replays"}, lambda h: call_of(h, "r.8").answer.update(status=200)),
+    "headers are others": ({"replays"}, lambda h: call_of(h, "r.9").answer.update(headers='{"A": "c"}')),
+    "a replay of another time": ({"replays"}, lambda h: call_of(h, "r.9").answer.update(completed_at="now")),
+    "a replay before the answer": ({"completed_before"}, lambda h: call_of(h, "r.8").__dict__.update(asked=2.6, at=2.7)),
+    "an answer is lost": ({"finished", "completed_before", "replays"}, lambda h: lose(h, "r.7")),
+    "a mismatch shows a body": ({"silent"}, lambda h: call_of(h, "r.10").answer.update(body="00ff")),
+    "who waits is shown a status": ({"silent"}, lambda h: call_of(h, "r.6").answer.update(status=201)),
+    "a request is dead": ({"silent"}, lambda h: ask(h, 2.7, "r.20", "dead")),
+    "another request gets the answer": ({"mismatches"}, lambda h: call_of(h, "r.8").more.update(print="another")),
+    "a mismatch without another request": ({"mismatches"}, lambda h: ask(h, 0.1, "r.20", "mismatch")),
+    "a mismatch with a request that was released": ({"mismatches"}, lambda h: ask(h, 1.21, "r.20", "mismatch")),
+    "another request starts meanwhile": ({"executions", "mismatches"}, lambda h: (
+        steps_of(h, "r.3")[0].__setattr__("print", "another"), call_of(h, "r.3").more.update(print="another"))),
+    "a phase is made twice": ({"phases"}, lambda h: commit(h, 2.6, "r.20", (R1, "phase", 10, None, "charged"))),
+    "a phase is left out": ({"phases", "recovery"}, lambda h: lose(h, "r.5")),
+    "an attempt begins at the beginning again": ({"recovery"}, lambda h: steps_of(h, "r.7")[0].__setattr__("point", None)),
+    "an attempt has the state of another phase": ({"recovery"}, lambda h: call_of(h, "r.7").answer.update(noted="shipped")),
+    "a phase that an old snapshot does not see": ({"snapshots"}, lambda h: call_of(h, "r.7").more.update(snapshot=2.3)),
+    "an answer is stored twice": ({"once", "phases"}, lambda h: commit(h, 3.7, "r.20", (R1, "complete", None))),
+    "started after the answer": ({"over"}, lambda h: ask(h, 6.0, "r.20", "started", token=30, attempt=3)),
+    "a former holder advances": ({"superseded"}, lambda h: told(h, 5.0, "r.20", R1, "advance", token=10, until="later")),
+}
+
+
+def flagged(h, rules):
+    return {rule.__name__ for rule in rules if list(rule(h))}
+
+
+def results():
+    """(what, is it right, rules that flag it)"""
+    for kind, good, bad, rules, own in (("leases", good_leases, BAD_LEASES, ATTEMPT_RULES, ATTEMPT_RULES),
+                                        ("requests", good_requests, BAD_REQUESTS, ATTEMPT_RULES + REQUEST_RULES, REQUEST_RULES)):
+        found = flagged(good(), rules)
+        yield f"a good history of {kind} passes", not found, found
+        for name, (wanted, change) in bad.items():
+            h = good()
+            change(h)
+            found = flagged(h, rules)
+            yield f"{kind}: {name}", found == wanted, found
+        caught = set().union(*(wanted for wanted, _ in bad.values()))
+        yield f"each rule of {kind} has a history against it", caught >= {r.__name__ for r in own}, caught
