@@ -28,7 +28,8 @@
  *	- Time: the time of each row may be over at any moment after its commit, or never;
  *	  also that of a newer row before that of an older one.
  *	- The look of a writer is one step: markers only rise, so the marker that the look
- *	  finds was the newest one at some moment of the look.
+ *	  finds was the newest one at some moment of the look.  So is the look which tables
+ *	  have rows.
  *	- Heap, index and TOAST table of a table: its rows go in one step; what else is to be
  *	  cut is one bit (half), which a crash or an error may leave.
  *	- A snapshot of a dump is told from another old snapshot by its lock on pg_extension
@@ -65,6 +66,7 @@
 /* MUTANT dump_since_begin in dump: only dumps count that are older than the beginning of the pass */
 /* REACH rest: all is written, and the log is short */
 /* REACH third_turn in tombstones: a table is current for the third time */
+/* REACH late_row in tombstones: a row comes to a table that has lost its turn */
 /* REACH free_copied in tombstones: a row that says "free" is copied, since another table has an older row */
 /* REACH half_after_crash in crash: a crash leaves a table emptied by half */
 /* COMPILE: -DCOLLAPSE */
@@ -157,9 +159,12 @@ byte half;						/* it has no rows, but index entries, or no index */
 #define ALL_ROWS (rows[0] | rows[1] | rows[2])
 #define CURRENT (rank[0] >= rank[1] && rank[0] >= rank[2] -> 0 : (rank[1] >= rank[2] -> 1 : 2))
 #define FORMER (filled & ~BIT(CURRENT))
+/* What a writer takes for current (look_for_current). */
+#define FOUND_CURRENT (filled == 1 -> 0 : (filled == 2 -> 1 : (filled == 4 -> 2 : CURRENT)))
 
 /* Locks on tables, bits.  RowExclusiveLock: */
 byte writer_lock, holder_lock;
+bool holder_opened;				/* the holder's table was current when it was locked */
 /* AccessShareLock: */
 byte looker_lock, dump_lock;
 byte empty_lock;				/* AccessExclusiveLock: the table plus one */
@@ -251,9 +256,17 @@ inline wal_forget() {
 /* A transaction gets its xid. */
 #define ASSIGN_XID dump_current = false
 
+inline write() {
+	must(!(half & BIT(guess)), half_empty_written);
+	filled = filled | BIT(guess);
+	ASSIGN_XID;
+	writing = WRITTEN
+}
+
 /*
  * A writer of the key, row after row: it guesses which table is current, locks it, and
- * looks (open_current).
+ * looks (idem_keyed_reader_open_to_write).  Or it has opened the log before it locked the
+ * key: then it has the table of the holder.
  */
 proctype writer()
 {
@@ -270,11 +283,22 @@ end_writer:
 #endif
 		:: else ->
 			if
-			:: guess = 0
-			:: guess = 1
-			:: guess = 2
-			fi;
-			writing = TO_LOCK
+			:: guess = 0; writing = TO_LOCK
+			:: guess = 1; writing = TO_LOCK
+			:: guess = 2; writing = TO_LOCK
+#ifdef HOLDER
+			:: holder_opened ->
+				guess = FIRST(holder_lock);
+#ifdef REACH_late_row
+				if
+				:: guess != CURRENT -> reached()
+				:: else
+				fi;
+#endif
+				writer_lock = BIT(guess);
+				write()
+#endif
+			fi
 		fi
 	}
 	:: d_step {
@@ -288,13 +312,10 @@ end_writer:
 #ifdef MUTANT_written_late
 		:: true ->
 #else
-		:: CURRENT == guess ->
+		:: FOUND_CURRENT == guess ->
 #endif
-			must(!(half & BIT(guess)), half_empty_written);
-			filled = filled | BIT(guess);
-			ASSIGN_XID;
-			writing = WRITTEN
-		:: else -> writer_lock = 0; guess = CURRENT; writing = TO_LOCK
+			write()
+		:: else -> writer_lock = 0; guess = FOUND_CURRENT; writing = TO_LOCK
 		fi
 	}
 	:: d_step {
@@ -310,15 +331,21 @@ end_writer:
 }
 
 /*
- * A writer of other keys has a table: the current one, which it writes to, or one that was
- * current before the writer's lock, or that somebody locks by hand.
+ * Somebody has a table: the current one, to write to it, or, but not in "expiry", one that
+ * was current before this lock, or that is locked by hand.
  */
 #ifdef HOLDER
+#ifdef EXPIRY
+#define MAY_HOLD(n) (FOUND_CURRENT == n)
+#else
+#define MAY_HOLD(n) true
+#endif
 #define HOLDS(n) \
 	d_step { \
-		!quiet && holder_lock == 0 && empty_lock != n + 1 -> \
+		!quiet && holder_lock == 0 && empty_lock != n + 1 && MAY_HOLD(n) -> \
 		holder_lock = BIT(n); \
-		filled = (CURRENT == n -> filled | BIT(n) : filled) \
+		holder_opened = FOUND_CURRENT == n; \
+		filled = (holder_opened -> filled | BIT(n) : filled) \
 	}
 proctype holder()
 {
@@ -327,7 +354,7 @@ end_holder:
 	:: HOLDS(0)
 	:: HOLDS(1)
 	:: HOLDS(2)
-	:: d_step { holder_lock != 0 -> holder_lock = 0 }
+	:: d_step { holder_lock != 0 -> holder_lock = 0; holder_opened = false }
 	od
 }
 #endif
