@@ -23,14 +23,14 @@
  *    current when the pass began, unless they are there already.  The rows keep
  *    their numbers.
  * 4. After the last page, and after the dumps that need the table: the table is emptied
- *    in place, if the markers that both tables had at the beginning of the pass still
- *    stand there.
+ *    in place.
+ * If the table that is copied to is not current any more, since another process has
+ * taken steps meanwhile, the pass begins anew.
  *
  * Invariant: when a table is emptied, every row of it that is needed stands
  * committed in another table.  A row that is not needed in one step is not needed
  * later: a newer row counts, or the user has said so.  The copies still stand in
- * step 4, because a table is only emptied after it has lost its turn, and gets a
- * new marker before it is written to again.
+ * step 4, because they are in the current table, which is not emptied.
  *
  * A tombstone is a row that must not go before all older rows of its key: it says that
  * nothing is known of the key, or that what is known may be forgotten.  It is dropped

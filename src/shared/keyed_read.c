@@ -162,6 +162,19 @@ idem_keyed_reader_open(IdemKeyedReader *reader, const IdemKeyedLog *log, bool wa
 	return open_tables(reader, log, -1, waits) && open_indexes(reader, waits);
 }
 
+/*
+ * The snapshot is newer than the locks on the tables, or else a row and its copy might
+ * both be out of reach.  It is older than the look which tables have rows: a table that
+ * gets its first row in between has none that the snapshot sees.
+ */
+void
+idem_keyed_reader_open_as_of_now(IdemKeyedReader *reader, const IdemKeyedLog *log)
+{
+	(void) open_tables(reader, log, -1, true);
+	reader->snapshot = RegisterSnapshot(GetLatestSnapshot());
+	(void) open_indexes(reader, true);
+}
+
 void
 idem_keyed_reader_refresh(IdemKeyedReader *reader)
 {

@@ -49,6 +49,12 @@ typedef struct IdemKeyedReader
  * false, and keeps no lock, if a lock is not free and the caller does not wait.
  */
 extern bool idem_keyed_reader_open(IdemKeyedReader *reader, const IdemKeyedLog *log, bool waits);
+
+/*
+ * The same, and waits, and takes a snapshot.  The caller unregisters it before it closes
+ * the reader.
+ */
+extern void idem_keyed_reader_open_as_of_now(IdemKeyedReader *reader, const IdemKeyedLog *log);
 extern void idem_keyed_reader_close(IdemKeyedReader *reader);
 
 /*

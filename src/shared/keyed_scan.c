@@ -78,8 +78,7 @@ idem_keyed_scan_begin(const IdemKeyedLog *log)
 {
 	IdemKeyedScan *scan = palloc0(sizeof(IdemKeyedScan));
 
-	(void) idem_keyed_reader_open(&scan->reader, log, true);
-	scan->reader.snapshot = RegisterSnapshot(GetLatestSnapshot());
+	idem_keyed_reader_open_as_of_now(&scan->reader, log);
 	for (int n = 0; n < log->ntables; n++)
 		scan->rows[n] = table_slot_create(scan->reader.heaps[n], NULL);
 	enter_table(scan, 0);

@@ -5,9 +5,9 @@
  *
  * keyed_log.c tells the steps, and why a row that is needed always stands in some
  * table.  What a process knows of a pass is checked before each step, since another
- * process may have taken steps meanwhile: both tables must have the markers that they
- * had when the pass began.  A table without rows has none, and gets a new one before
- * it is written to again.
+ * process may have taken steps meanwhile: the table that is copied to must still be
+ * current, with the marker that it had when the pass began.  A table without rows has no
+ * marker, and gets a new one before it is written to again.
  *
  * A look-up reads as of now, and finds a row or its copy.  A dump reads as of its
  * snapshot, and comes to each table when it likes.  So it needs the rows of a former
@@ -196,19 +196,6 @@ copy_pages(IdemKeyedReader *reader, IdemKeyedPass *pass, BlockNumber blocks)
 	IDEM_FAULT_POINT("keyed-pages-copied");
 }
 
-/* The newest marker that a table has; 0: none. */
-static int64
-marker_of(IdemKeyedReader *reader, int n)
-{
-	pg_uuid_t	digest = {{0}};
-	int64		marker = 0;
-
-	if (idem_keyed_fetch_newest(reader, n, &digest, IDEM_KEYED_MARKER, PG_INT64_MAX))
-		marker = idem_keyed_number(reader->slots[n]);
-	idem_keyed_let_go(reader, n);
-	return marker;
-}
-
 /* Step 2: begin a pass over a table, if nobody who writes to it is left. */
 static bool
 begin_pass(IdemKeyedReader *reader, IdemKeyedPass *pass, int from, int to, int64 marker)
@@ -221,7 +208,6 @@ begin_pass(IdemKeyedReader *reader, IdemKeyedPass *pass, int from, int to, int64
 	pass->active = true;
 	pass->from = from;
 	pass->to = to;
-	pass->from_marker = marker_of(reader, from);
 	pass->marker = marker;
 	pass->next = 0;
 	pass->copier = InvalidFullTransactionId;
@@ -231,18 +217,18 @@ begin_pass(IdemKeyedReader *reader, IdemKeyedPass *pass, int from, int to, int64
 }
 
 /*
- * Is the pass over the rows that are in table "from", and does what it has copied
- * still stand in table "to"?  Not if the last transaction that copied was rolled back,
- * or if another process has emptied one of the tables meanwhile: a table gets another
- * marker before it is written to again.
+ * Does what the pass has copied stand in table "to", and may it copy there?  Not if the
+ * last transaction that copied was rolled back, or if another process has put a marker
+ * into another table meanwhile.  When table "to" has lost its turn, another pass may have
+ * gone past the page that a copy would come to.  Table "from" has no other rows than at
+ * the beginning of the pass: to be written to, it would have to become current.
  */
 static bool
-is_pass_valid(IdemKeyedReader *reader, const IdemKeyedPass *pass)
+is_pass_valid(IdemKeyedReader *reader, const IdemKeyedPass *pass, int64 marker)
 {
 	if (FullTransactionIdIsValid(pass->copier) && idem_durable_did_abort(pass->copier))
 		return false;
-	return reader->indexes[pass->from] != NULL && marker_of(reader, pass->from) == pass->from_marker &&
-		marker_of(reader, pass->to) == pass->marker;
+	return reader->indexes[pass->from] != NULL && marker == pass->marker;
 }
 
 /* Put a marker into a table, which becomes current. */
@@ -453,7 +439,7 @@ take_step(IdemKeyedReader *reader, IdemKeyedPass *pass, int *table)
 	if (*table >= 0)
 		return ACT_EMPTY;
 	if (pass->active)
-		pass->active = is_pass_valid(reader, pass);
+		pass->active = is_pass_valid(reader, pass, marker);
 	if (pass->active)
 		return continue_pass(reader, pass, table);
 	act = begin_any_pass(reader, pass, current, marker, table);

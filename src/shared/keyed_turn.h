@@ -30,8 +30,6 @@ typedef struct IdemKeyedPass
 	bool		active;
 	int			from;
 	int			to;
-	int64		from_marker;	/* of table "from" when the pass began; 0:
-								 * none */
 	int64		marker;			/* of table "to" when the pass began */
 	BlockNumber next;			/* the next block of "from" */
 	FullTransactionId copier;	/* the last transaction that copied rows;
