@@ -341,8 +341,9 @@ LANGUAGE plpgsql VOLATILE PARALLEL UNSAFE
 SET search_path = pg_catalog, pg_temp
 AS $$
 BEGIN
-	IF EXISTS (SELECT FROM @extschema@.leases AS l
-				WHERE l.consumer = consumer_check_leases.consumer AND l.scope IS NULL AND l.state = 'leased') THEN
+	PERFORM FROM @extschema@.leases AS l
+	  WHERE l.consumer = consumer_check_leases.consumer AND l.scope IS NULL AND l.state = 'leased';
+	IF FOUND THEN
 		RAISE EXCEPTION 'consumer "%" has leases, and cannot have foreign lockers', consumer_check_leases.consumer
 			USING ERRCODE = 'object_not_in_prerequisite_state',
 				DETAIL = 'Clients without this extension see only locks, and no lock lasts as long as a lease.',
