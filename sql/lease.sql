@@ -223,6 +223,29 @@ SELECT result FROM t.lease('old', valid_until => '-infinity');
 SELECT result FROM t.lease('old', valid_until => 'infinity');
 SELECT result FROM t.lease('a', valid_until => '-infinity');
 
+-- by the age of the id; not what is completed, whatever its age, nor what is no canonical uuid
+SELECT idempotency.consumer_create('aged', retention => '1 hour');
+CREATE FUNCTION t.uuid7(age interval) RETURNS text LANGUAGE sql AS $$
+	SELECT substr(n, 1, 8) || '-' || substr(n, 9, 4) || '-7000-8000-00000000000a' FROM lpad(to_hex((extract(epoch FROM clock_timestamp() - age) * 1000)::bigint), 12, '0') n $$;
+SELECT t.uuid7('2 hours') AS old, t.uuid7('30 min') AS young, t.uuid7('-1 hour') AS future \gset
+SELECT result FROM t.lease(:'old', 'aged');
+SELECT idempotency.complete_event(:'old', 'aged', token => t.token(:'old', NULL, 'aged'));
+SELECT result FROM t.lease(left(:'old', 35) || 'e', 'aged', '1 microsecond');
+SELECT idempotency.consumer_alter('aged', expire_by_id_age => true);
+SELECT result FROM t.lease(:'old', 'aged');
+-- a lease that nobody holds on to is given out no more
+SELECT result FROM t.lease(left(:'old', 35) || 'e', 'aged');
+SELECT result, attempt FROM t.lease(left(:'old', 35) || 'e', 'aged', valid_until => 'infinity');
+SELECT result FROM t.lease(upper(:'old'), 'aged');
+SELECT result FROM t.lease(left(:'old', 35) || 'b', 'aged');
+SELECT result FROM t.lease(:'young', 'aged');
+SELECT result FROM t.lease(:'future', 'aged');
+SELECT ord, result FROM idempotency.lease_events(ARRAY[left(:'old', 35) || 'c', left(:'young', 35) || 'c', :'old'], 'aged');
+SELECT result FROM idempotency.claim_request(left(:'old', 35) || 'd', 's', consumer => 'aged', lease => '1 hour');
+SELECT result FROM t.lease('edge', valid_until => clock_timestamp() + '1 hour');
+SELECT result FROM t.lease('edge 2', valid_until => clock_timestamp());
+SELECT idempotency.consumer_drop('aged');
+
 -- Other ways to complete, and to forget
 SELECT * FROM t.try($$SELECT idempotency.claims_import('default', '{old}')$$);
 SELECT idempotency.forget_event('old'), idempotency.forget_event('a');
@@ -261,6 +284,18 @@ INSERT INTO t.misuse (call) VALUES
 	($$consumer_alter('foreign', max_backoff => '1 ms')$$);
 SELECT substr(call, 1, 60) AS call, t.state, t.message FROM t.misuse, t.try('SELECT idempotency.' || call) AS t ORDER BY ord;
 SELECT idempotency.consumer_drop('foreign');
+-- nor does a consumer with leases get foreign lockers
+SELECT idempotency.consumer_create('brief');
+SELECT result FROM t.lease('e', 'brief', '1 microsecond');
+SELECT result FROM t.lease('e', 'unregistered', '1 hour');
+SELECT result FROM idempotency.claim_request('e', 's', consumer => 'asked', lease => '1 hour');
+SELECT * FROM t.try($$SELECT idempotency.consumer_alter('brief', foreign_lockers => true)$$);
+SELECT state, message FROM t.try($$SELECT idempotency.consumer_create('unregistered', foreign_lockers => true)$$);
+SELECT idempotency.consumer_alter('brief', max_attempts => 5), idempotency.consumer_create('asked', foreign_lockers => true);
+SELECT idempotency.release_lease('e', t.token('e', NULL, 'brief'), 'brief', retry_after => '1 hour'),
+	idempotency.complete_event('e', 'unregistered', token => t.token('e', NULL, 'unregistered'));
+SELECT idempotency.consumer_alter('brief', foreign_lockers => true), idempotency.consumer_create('unregistered', foreign_lockers => true);
+SELECT idempotency.consumer_drop(c) FROM unnest('{brief,unregistered,asked}'::text[]) c;
 BEGIN READ ONLY;
 SELECT state FROM t.try($$SELECT idempotency.lease_event('ro')$$);
 SELECT state FROM t.try($$SELECT idempotency.extend_lease('i', 1)$$);

@@ -109,6 +109,102 @@ SELECT idempotency.claim_event('f', 'mailer'), idempotency.complete_event('f', '
 SELECT state FROM t.try($$DELETE FROM t.payouts WHERE id = 1$$);
 COMMIT;
 
+-- Every kind of write, without an assertion, with one that was undone, and with one
+INSERT INTO t.tokens SELECT id, (idempotency.lease_event(id, 'mailer')).token FROM unnest('{g,h}'::text[]) AS id;
+CREATE TABLE t.kept (id int PRIMARY KEY, amount int);
+CREATE TABLE t.parent (id int PRIMARY KEY);
+CREATE TABLE t.cascading (id int REFERENCES t.parent ON DELETE CASCADE ON UPDATE CASCADE);
+CREATE TABLE t.nulled (id int REFERENCES t.parent ON DELETE SET NULL);
+CREATE TABLE t.moved (id int) PARTITION BY LIST (id);
+CREATE TABLE t.moved1 PARTITION OF t.moved FOR VALUES IN (1);
+CREATE TABLE t.moved2 PARTITION OF t.moved FOR VALUES IN (2);
+CREATE VIEW t.shown AS SELECT * FROM t.kept;
+CREATE TABLE t.copied (LIKE t.kept);
+INSERT INTO t.kept VALUES (1, 1), (2, 2);
+INSERT INTO t.parent VALUES (1), (2);
+INSERT INTO t.cascading VALUES (1);
+INSERT INTO t.nulled VALUES (2);
+INSERT INTO t.moved VALUES (1);
+CREATE FUNCTION t.write(n int) RETURNS int LANGUAGE sql AS 'UPDATE t.kept SET amount = n WHERE id = 1 RETURNING amount';
+DO $$
+DECLARE
+	name text;
+BEGIN
+	FOREACH name IN ARRAY '{kept,cascading,nulled,moved,copied}'::text[] LOOP
+		EXECUTE format('CREATE TRIGGER fence BEFORE INSERT OR UPDATE OR DELETE ON t.%I FOR EACH ROW EXECUTE FUNCTION idempotency.lease_guard(''mailer'')', name);
+	END LOOP;
+END $$;
+CREATE TABLE t.writes (ord serial, name text, command text);
+INSERT INTO t.writes (name, command) VALUES
+	('INSERT', 'INSERT INTO t.kept VALUES (3, 3)'),
+	('UPDATE', 'UPDATE t.kept SET amount = 0'),
+	('DELETE', 'DELETE FROM t.kept'),
+	('COPY', 'COPY t.copied FROM PROGRAM ''echo 9,9'' (FORMAT csv)'),
+	('ON CONFLICT DO NOTHING, new', 'INSERT INTO t.kept VALUES (3, 3) ON CONFLICT DO NOTHING'),
+	('ON CONFLICT DO UPDATE, new', 'INSERT INTO t.kept VALUES (3, 3) ON CONFLICT (id) DO UPDATE SET amount = 0'),
+	('ON CONFLICT DO UPDATE, old', 'INSERT INTO t.kept VALUES (1, 3) ON CONFLICT (id) DO UPDATE SET amount = 0'),
+	('MERGE, insert', 'MERGE INTO t.kept k USING (VALUES (3)) s (id) ON k.id = s.id WHEN NOT MATCHED THEN INSERT VALUES (3, 3)'),
+	('MERGE, update', 'MERGE INTO t.kept k USING (VALUES (1)) s (id) ON k.id = s.id WHEN MATCHED THEN UPDATE SET amount = 0'),
+	('MERGE, delete', 'MERGE INTO t.kept k USING (VALUES (1)) s (id) ON k.id = s.id WHEN MATCHED THEN DELETE'),
+	('ON DELETE CASCADE', 'DELETE FROM t.parent WHERE id = 1'),
+	('ON UPDATE CASCADE', 'UPDATE t.parent SET id = 3 WHERE id = 1'),
+	('ON DELETE SET NULL', 'DELETE FROM t.parent WHERE id = 2'),
+	('partition move', 'UPDATE t.moved SET id = 2'),
+	('a partition itself', 'DELETE FROM t.moved1'),
+	('WITH', 'WITH w AS (DELETE FROM t.kept RETURNING 1) SELECT count(*) FROM w'),
+	('a view', 'UPDATE t.shown SET amount = 0'),
+	('a function', 'SELECT t.write(0)'),
+	('cursor, WHERE CURRENT OF', 'DECLARE c CURSOR FOR SELECT * FROM t.kept ORDER BY id FOR UPDATE; MOVE c; UPDATE t.kept SET amount = 0 WHERE CURRENT OF c'),
+	('cursor, of a function that writes', 'DECLARE c CURSOR FOR SELECT t.write(n) FROM generate_series(1, 2) n; MOVE ALL c');
+CREATE FUNCTION t.write_while(state text, command text, OUT result text) LANGUAGE plpgsql AS $$
+DECLARE
+	token bigint := token FROM t.tokens WHERE id = 'g';
+BEGIN
+	IF state = 'undone' THEN
+		BEGIN
+			PERFORM idempotency.assert_lease('g', token, 'mailer');
+			RAISE division_by_zero;
+		EXCEPTION WHEN division_by_zero THEN
+		END;
+	ELSIF state = 'asserted' THEN
+		PERFORM idempotency.assert_lease('g', token, 'mailer');
+	END IF;
+	result := (t.try(command)).state;
+	IF result LIKE '% rows' THEN result := 'made'; END IF;
+	RAISE EXCEPTION 'undo';
+EXCEPTION WHEN raise_exception THEN
+END $$;
+SELECT name, t.write_while('none', command) AS "without", t.write_while('undone', command) AS undone, t.write_while('asserted', command) AS asserted
+  FROM t.writes ORDER BY ord;
+
+-- What a cursor asserts counts from its FETCH on, as long as the subtransaction of the
+-- FETCH, and not as long as the cursor
+BEGIN;
+DECLARE c CURSOR FOR SELECT idempotency.assert_lease(id, token, 'mailer') FROM (SELECT * FROM t.tokens WHERE id IN ('g', 'h') ORDER BY id OFFSET 0) AS s;
+SELECT state FROM t.try('UPDATE t.kept SET amount = 1');
+SAVEPOINT s;
+FETCH c;
+SELECT state FROM t.try('UPDATE t.kept SET amount = 2');
+ROLLBACK TO s;
+SELECT state FROM t.try('UPDATE t.kept SET amount = 3');
+FETCH c;
+CLOSE c;
+SELECT state FROM t.try('UPDATE t.kept SET amount = 4');
+COMMIT;
+-- a FETCH that fails takes nothing back of what was fetched before, the lock neither
+BEGIN;
+DECLARE c CURSOR FOR SELECT idempotency.assert_lease('g', token + n, 'mailer') FROM t.tokens, generate_series(0, 1) n WHERE id = 'g';
+FETCH c;
+SAVEPOINT s;
+\set VERBOSITY sqlstate
+FETCH c;
+\set VERBOSITY terse
+ROLLBACK TO s;
+SELECT state FROM t.try('UPDATE t.kept SET amount = 5');
+SELECT mode FROM pg_locks WHERE locktype = 'advisory' AND pid = pg_backend_pid();
+COMMIT;
+SELECT * FROM t.kept ORDER BY id;
+
 -- Many consumers in one transaction
 BEGIN;
 SELECT count(idempotency.claim_event('many', 'consumer ' || i)) FROM generate_series(1, 50) AS i;

@@ -334,6 +334,26 @@ $$;
 COMMENT ON FUNCTION @extschema@.consumer_check(text, boolean, boolean, interval, boolean, regrole, interval, int, interval, interval) IS
 'fails for what consumer_create and consumer_alter refuse';
 
+-- To be called when the change has waited for all claims and leases in flight.
+CREATE FUNCTION @extschema@.consumer_check_leases(consumer text)
+RETURNS void
+LANGUAGE plpgsql VOLATILE PARALLEL UNSAFE
+SET search_path = pg_catalog, pg_temp
+AS $$
+BEGIN
+	PERFORM FROM @extschema@.leases AS l
+	  WHERE l.consumer = consumer_check_leases.consumer AND l.scope IS NULL AND l.state = 'leased';
+	IF FOUND THEN
+		RAISE EXCEPTION 'consumer "%" has leases, and cannot have foreign lockers', consumer_check_leases.consumer
+			USING ERRCODE = 'object_not_in_prerequisite_state',
+				DETAIL = 'Clients without this extension see only locks, and no lock lasts as long as a lease.',
+				HINT = 'Complete or release first what the view "leases" shows as leased.';
+	END IF;
+END
+$$;
+COMMENT ON FUNCTION @extschema@.consumer_check_leases(text) IS
+'fails if events of a consumer that gets foreign lockers are leased';
+
 CREATE FUNCTION @extschema@.consumer_create(
 	consumer text,
 	foreign_lockers boolean = false,
@@ -388,6 +408,9 @@ BEGIN
 			USING ERRCODE = 'duplicate_object',
 				HINT = 'Change it with consumer_alter.';
 	END IF;
+	IF consumer_create.foreign_lockers THEN
+		PERFORM @extschema@.consumer_check_leases(consumer_create.consumer);
+	END IF;
 END
 $$;
 COMMENT ON FUNCTION @extschema@.consumer_create(text, boolean, boolean, interval, boolean, boolean, regrole, interval, int, interval, interval) IS
@@ -411,6 +434,7 @@ SET search_path = pg_catalog, pg_temp
 AS $$
 DECLARE
 	policy idempotency_data.consumers;
+	gets_foreign_lockers boolean;
 BEGIN
 	IF consumer_alter.consumer IS NULL THEN
 		RAISE EXCEPTION 'argument "consumer" must not be null'
@@ -423,6 +447,7 @@ BEGIN
 			USING ERRCODE = 'undefined_object',
 				HINT = 'Consumers need no registration; consumer_create registers one that differs from the defaults.';
 	END IF;
+	gets_foreign_lockers := consumer_alter.foreign_lockers AND NOT policy.foreign_lockers;
 	policy.foreign_lockers := coalesce(consumer_alter.foreign_lockers, policy.foreign_lockers);
 	policy.private_locks := coalesce(consumer_alter.private_locks, policy.private_locks);
 	policy.retention := coalesce(consumer_alter.retention, policy.retention);
@@ -450,6 +475,9 @@ BEGIN
 		   max_backoff = policy.max_backoff, owner = policy.owner,
 		   owner_oid = policy.owner_oid, owner_cluster = policy.owner_cluster
 	 WHERE c.consumer = policy.consumer;
+	IF gets_foreign_lockers THEN
+		PERFORM @extschema@.consumer_check_leases(policy.consumer);
+	END IF;
 END
 $$;
 COMMENT ON FUNCTION @extschema@.consumer_alter(text, boolean, boolean, interval, boolean, boolean, regrole, interval, int, interval, interval) IS

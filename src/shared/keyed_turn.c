@@ -54,6 +54,7 @@
 #include "shared/durable.h"
 #include "shared/empty.h"
 #include "shared/fault.h"
+#include "shared/holder.h"
 #include "shared/keyed_read.h"
 #include "shared/keyed_turn.h"
 #include "shared/keyed_write.h"
@@ -231,6 +232,13 @@ is_pass_valid(IdemKeyedReader *reader, const IdemKeyedPass *pass, int64 marker)
 	return reader->indexes[pass->from] != NULL && marker == pass->marker;
 }
 
+/* Has anybody a lock on the table, so that it could not be emptied now? */
+static bool
+is_held(IdemKeyedReader *reader, int n)
+{
+	return idem_holder(RelationGetRelid(reader->heaps[n]), AccessExclusiveLock, "session") != NULL;
+}
+
 /* Put a marker into a table, which becomes current. */
 static void
 mark(const IdemKeyedLog *log, int n)
@@ -283,11 +291,13 @@ typedef enum Act
 } Act;
 
 /*
- * Begin a pass over any table that has lost its turn.  A current table without a
- * marker gets one first, since the end of the pass looks for it.
+ * Begin a pass over any table that has lost its turn; unless "read", over one that
+ * nobody reads.  A current table without a marker gets one first, since the end of the
+ * pass looks for it.
  */
 static Act
-begin_any_pass(IdemKeyedReader *reader, IdemKeyedPass *pass, int current, int64 marker, int *table)
+begin_any_pass(IdemKeyedReader *reader, IdemKeyedPass *pass, int current, int64 marker, bool read,
+			   int *table)
 {
 	Act			act = ACT_NOTHING;
 
@@ -298,7 +308,7 @@ begin_any_pass(IdemKeyedReader *reader, IdemKeyedPass *pass, int current, int64 
 		*table = current;
 		if (marker == 0)
 			return ACT_MARK;
-		if (begin_pass(reader, pass, n, current, marker))
+		if ((read || !is_held(reader, n)) && begin_pass(reader, pass, n, current, marker))
 			return ACT_DONE;
 		act = ACT_BUSY;
 	}
@@ -427,6 +437,9 @@ has_grown(IdemKeyedReader *reader, int current, int64 marker)
 /*
  * Decide on the next step, and take it if it needs no more locks.  *table: to be
  * emptied or marked.
+ *
+ * A table that somebody reads for long cannot be emptied.  A pass over it would be the
+ * only one, so the other tables come first: they go on taking turns.
  */
 static Act
 take_step(IdemKeyedReader *reader, IdemKeyedPass *pass, int *table)
@@ -442,11 +455,13 @@ take_step(IdemKeyedReader *reader, IdemKeyedPass *pass, int *table)
 		pass->active = is_pass_valid(reader, pass, marker);
 	if (pass->active)
 		return continue_pass(reader, pass, table);
-	act = begin_any_pass(reader, pass, current, marker, table);
-	if (act != ACT_NOTHING && act != ACT_BUSY)
+	act = begin_any_pass(reader, pass, current, marker, false, table);
+	if (act != ACT_BUSY && act != ACT_NOTHING)
 		return act;
 	*table = find_empty(reader, current);
-	return *table >= 0 && has_grown(reader, current, marker) ? ACT_MARK : act;
+	if (*table >= 0 && has_grown(reader, current, marker))
+		return ACT_MARK;
+	return begin_any_pass(reader, pass, current, marker, true, table);
 }
 
 /*

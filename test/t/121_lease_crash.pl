@@ -143,24 +143,59 @@ SELECT result FROM idempotency.lease_event('q', duration => '1 microsecond');
 PREPARE TRANSACTION 'gone';
 END
 $token =~ s/\n.*//s;
+my $prepared = q{SELECT gid, owner = current_user, prepared <= now(), age > '0', claims FROM idempotency.prepared_claims ORDER BY gid};
+my $shown = "gone|t|t|t|1\nlease|t|t|t|1";
+is($node->safe_psql('postgres', $prepared), $shown, 'prepared_claims shows them');
 $node->stop('immediate');
 $node->start;
+is($node->safe_psql('postgres', $prepared), $shown, 'after a crash as well');
+$node->restart;
+is($node->safe_psql('postgres', $prepared), $shown, 'and after a restart');
+is($node->safe_psql('postgres', q{SELECT prepared_transactions FROM idempotency.stat_leases}), '2', 'stat_leases counts them');
 is($node->safe_psql('postgres', q{SELECT result, retry_after FROM idempotency.lease_event('p')}), 'busy|', 'a prepared lease is busy');
 is($node->safe_psql('postgres', q{SELECT idempotency.claim_event('p')}), 'busy', 'for a claim, too');
+# Others wait for it: one as long as it takes, one for a moment, and one in vain for the
+# other event
+my %waiter = map { $_ => $node->background_psql('postgres') } 'lease p', 'claim p', 'lease q';
+my %wait = (
+	'lease p' => q{SELECT result, attempt, token > TOKEN FROM idempotency.lease_event('p', wait => '1 hour');},
+	'claim p' => q{SELECT idempotency.claim_event('p', wait => '300 ms');},
+	'lease q' => q{SELECT result, attempt FROM idempotency.lease_event('q', wait => '1 hour');});
+foreach my $who (sort keys %waiter)
+{
+	$wait{$who} =~ s/TOKEN/$token/;
+	$waiter{$who}->query_until(qr/go/, "\\echo go\n$wait{$who}\n");
+}
+like($waiter{'claim p'}->query('SELECT 1'), qr/busy/, 'a claim that waits for a moment is told busy');
+IdemTest::wait_for($node, q{SELECT count(*) = 2 FROM pg_stat_activity WHERE state = 'active' AND query LIKE '%1 hour%' AND pid <> pg_backend_pid()});
 $node->safe_psql('postgres', q{COMMIT PREPARED 'lease'});
+like($waiter{'lease p'}->query('SELECT 1'), qr/claimed\|2\|t/, 'who waits takes over what is overdue when it commits, with a higher token');
+my ($rc, $out, $err) = $node->psql('postgres', "SELECT idempotency.complete_event('p', token => $token)", extra_params => [ '-v', 'VERBOSITY=sqlstate' ]);
+like($err, qr/ID007/, 'its holder has lost it');
 $node->safe_psql('postgres', q{ROLLBACK PREPARED 'gone'});
-is($node->safe_psql('postgres', "SELECT idempotency.extend_lease('p', $token, duration => '1 microsecond') IS NOT NULL"), 't',
-	'its holder goes on');
-is($node->safe_psql('postgres', "SELECT result, attempt, token > $token FROM idempotency.lease_event('p')"), 'claimed|2|t',
+like($waiter{'lease q'}->query('SELECT 1'), qr/claimed\|1/, 'one that was rolled back was no attempt');
+$_->quit foreach values %waiter;
+is($node->safe_psql('postgres', $prepared), '', 'prepared_claims is empty');
+# A holder goes on as long as nobody has taken over
+$token = $node->safe_psql('postgres', <<'END');
+BEGIN;
+SELECT token FROM idempotency.lease_event('p2', duration => '1 microsecond');
+PREPARE TRANSACTION 'lease';
+END
+$node->stop('immediate');
+$node->start;
+$node->safe_psql('postgres', q{COMMIT PREPARED 'lease'});
+is($node->safe_psql('postgres', "SELECT idempotency.extend_lease('p2', $token, duration => '1 microsecond') IS NOT NULL"), 't',
+	'the holder of a lease that is prepared goes on');
+is($node->safe_psql('postgres', "SELECT result, attempt, token > $token FROM idempotency.lease_event('p2')"), 'claimed|2|t',
 	'and another one takes over');
-is($node->safe_psql('postgres', q{SELECT result, attempt FROM idempotency.lease_event('q')}), 'claimed|1', 'one that was rolled back');
 
 # A completion by token that is prepared
 $token = $node->safe_psql('postgres', q{SELECT token FROM idempotency.lease_event('c')});
 $node->safe_psql('postgres', "BEGIN; SELECT idempotency.complete_event('c', token => $token, result => '7'); PREPARE TRANSACTION 'complete'");
 $node->stop('immediate');
 $node->start;
-my ($rc, $out, $err) = $node->psql('postgres', "SET lock_timeout = '100ms'; SELECT idempotency.extend_lease('c', $token)");
+($rc, $out, $err) = $node->psql('postgres', "SET lock_timeout = '100ms'; SELECT idempotency.extend_lease('c', $token)");
 like($err, qr/lock timeout/, 'the lease is in use');
 $node->safe_psql('postgres', q{COMMIT PREPARED 'complete'});
 is($node->safe_psql('postgres', q{SELECT result, event_result FROM idempotency.lease_event('c')}), 'duplicate|7', 'and completed');

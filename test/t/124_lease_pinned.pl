@@ -1,0 +1,128 @@
+
+# Copyright (c) 2026, the idempotency developers
+
+# Leases are extended under whatever holds old rows back: a snapshot, a writer, a reader and
+# a prepared transaction, each in a database of its own.  There is not a dead tuple, in
+# catalogs neither; an extension reads as much as it did before; and the log stays short,
+# also where one of its three tables is held.
+#
+# LEASE_EXTENDS: how many extensions in each database; 100,000 for the long run
+
+use strict;
+use warnings FATAL => 'all';
+
+use IdemTest;
+use IPC::Run ();
+use PostgreSQL::Test::Utils;
+use Test::More;
+
+my $extends = $ENV{LEASE_EXTENDS} // 12_000;
+# Three tables of 256 blocks, and what is written to one before the worker has seen it
+my $bound = 4 * 256 * 8192;
+
+# Dumps are not waited for: the tables take their turns at once.
+my $node = IdemTest::cluster('pinned', conf => <<'END');
+autovacuum = off
+synchronous_commit = off
+idempotency.lease_log_dump_size = 0
+END
+my $schema = <<'END';
+CREATE EXTENSION pgstattuple;
+CREATE VIEW dead AS
+SELECT oid::regclass AS rel, (pgstattuple(oid)).dead_tuple_count AS tuples FROM pg_class
+ WHERE relkind IN ('r', 't', 'm') AND relpersistence = 'p'
+   AND relnamespace IN ('pg_catalog'::regnamespace, 'pg_toast'::regnamespace, 'idempotency_data'::regnamespace);
+CREATE TABLE dead_before (rel regclass, tuples bigint);
+CREATE TABLE held (rel regclass);
+CREATE TABLE elsewhere (n int);
+CREATE FUNCTION log_bytes() RETURNS bigint LANGUAGE sql AS
+	$$SELECT sum(pg_relation_size(oid)) FROM pg_class WHERE relname ~ '^lease_log_\d$'$$;
+-- Heartbeats, with a recovery point of some size, which fills the log
+CREATE PROCEDURE beat(n int) LANGUAGE plpgsql AS $$
+DECLARE
+	point jsonb := (SELECT to_jsonb(string_agg(md5(i::text), '')) FROM generate_series(1, 30) i);
+	lease record;
+BEGIN
+	SELECT event_id, token INTO lease FROM idempotency.leases WHERE event_id = 'beats';
+	FOR i IN 1 .. n / 50 LOOP
+		PERFORM idempotency.extend_lease(lease.event_id, lease.token, duration => '1 day', state => point) FROM generate_series(1, 50);
+		COMMIT;
+	END LOOP;
+END $$;
+-- Blocks that a heartbeat looks at
+CREATE FUNCTION blocks_of_a_beat() RETURNS numeric LANGUAGE plpgsql AS $$
+DECLARE
+	lease record;
+	plan json;
+BEGIN
+	SELECT event_id, token INTO lease FROM idempotency.leases WHERE event_id = 'beats';
+	EXECUTE format('EXPLAIN (ANALYZE, BUFFERS, FORMAT json) SELECT idempotency.extend_lease(%L, %s, duration => ''1 day'') FROM generate_series(1, 100)',
+		lease.event_id, lease.token) INTO plan;
+	RETURN ((plan -> 0 -> 'Plan' ->> 'Shared Hit Blocks')::numeric + (plan -> 0 -> 'Plan' ->> 'Shared Read Blocks')::numeric) / 100;
+END $$;
+SELECT result FROM idempotency.lease_event('beats', duration => '1 day');
+END
+
+# What pins, and which lock it holds on a table of the log, if any
+my %pins = (
+	snapshot => [ 'BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY; SELECT count(*) FROM pg_class' ],
+	writer => [ q{BEGIN; INSERT INTO elsewhere VALUES (1); SELECT result FROM idempotency.lease_event('of a writer')} ],
+	reader => [ 'BEGIN; DECLARE c CURSOR FOR SELECT number FROM idempotency_data.lease_log_0; FETCH 1 c' ],
+	prepared => [ q{BEGIN; INSERT INTO elsewhere VALUES (1); SELECT result FROM idempotency.lease_event('of a prepared one'); PREPARE TRANSACTION 'pin'} ]);
+my (%session, %blocks);
+
+sub sql
+{
+	my ($pin, $sql) = @_;
+
+	return $node->safe_psql($pin, $sql);
+}
+
+foreach my $pin (sort keys %pins)
+{
+	$node->safe_psql('postgres', "CREATE DATABASE $pin");
+	IdemTest::create_extension($node, $pin);
+	sql($pin, $schema);
+	$session{$pin} = $node->background_psql($pin);
+	$session{$pin}->query_safe($pins{$pin}[0]);
+	sql($pin, 'CALL beat(100)');
+	sql($pin, 'INSERT INTO dead_before SELECT * FROM dead');
+	cmp_ok(sql($pin, 'SELECT count(*) FROM dead_before'), '>', 60, "$pin: catalogs and tables of ours are looked at");
+	$blocks{$pin} = sql($pin, 'SELECT blocks_of_a_beat()');
+}
+
+# The worker shortens the log; a page that is filled starts it.
+sub becomes_short
+{
+	my ($pin) = @_;
+	my $until = time + $PostgreSQL::Test::Utils::timeout_default;
+
+	while (sql($pin, 'SELECT log_bytes()') > $bound)
+	{
+		return if time > $until;
+		sql($pin, 'CALL beat(50)');
+	}
+	return 1;
+}
+
+# In parts, so that the worker is not asked for more than it can do
+my $parts = 6;
+foreach my $part (1 .. $parts)
+{
+	my @runs = map { IPC::Run::start([ 'psql', '-XqAt', '-v', 'ON_ERROR_STOP=1', '-d', $node->connstr($_), '-c', "CALL beat($extends / $parts)" ]) } sort keys %pins;
+
+	ok($_->finish, "part $part: extended") foreach @runs;
+	ok(becomes_short($_), "part $part, $_: the log is short") foreach sort keys %pins;
+}
+
+foreach my $pin (sort keys %pins)
+{
+	is(sql($pin, 'SELECT rel, dead.tuples - b.tuples FROM dead JOIN dead_before AS b USING (rel) WHERE dead.tuples > b.tuples'), '', "$pin: not a dead tuple");
+	# of up to three tables instead of one
+	cmp_ok(sql($pin, 'SELECT blocks_of_a_beat()'), '<=', 3 * $blocks{$pin}, "$pin: a heartbeat looks at as many blocks of a table as before");
+	note("$pin: " . join ' ', $blocks{$pin}, sql($pin, 'SELECT blocks_of_a_beat(), log_bytes() / 8192'));
+}
+
+$_->quit foreach values %session;
+$node->stop;
+done_testing();
