@@ -11,9 +11,9 @@
  * lock at the same time.  Every claim holds the store's lock as long as the
  * claim may be committed, in a prepared transaction across a crash as well.  A
  * change of private_locks locks out all who hold it (store/store.h), and so does
- * one that sets foreign_lockers: no claim may lack a lock that foreign clients look at.  So the
- * change waits for all claims in flight, and keeps new claims out until the
- * change has committed.  A process remembers the registered consumers until a
+ * one that sets foreign_lockers: no claim may lack a lock that foreign clients
+ * look at.  So the change waits for all claims in flight, and keeps new claims out
+ * until the change has committed.  A process remembers the registered consumers until a
  * change sends an invalidation.  That of a change that locks others out arrives with
  * the store's lock at the latest; claims that run beside another change may
  * still go by what was before.

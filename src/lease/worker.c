@@ -4,10 +4,10 @@
  *		The background worker that shortens the log of leases of a database.
  *
  * It takes the steps of keyed_turn.c, each in a transaction of its own, until
- * there is none, and ends.  If a step has to wait for a dump, or somebody has a table
- * that it needs, the worker waits without a transaction.  A step waits for no lock, so a DROP EXTENSION waits
- * for one step at most; a command that needs the database empty ends the process
- * by SIGTERM or waits for its end.  It runs as the bootstrap superuser, with
+ * there is none, and ends.  If a step has to wait for a dump, or somebody has a
+ * table that it needs, the worker waits without a transaction.  A step waits for no
+ * lock, so a DROP EXTENSION waits for one step at most; a command that needs the
+ * database empty ends the process by SIGTERM or waits for its end.  It runs as the bootstrap superuser, with
  * settings of its own, and runs nobody's code.
  *
  * After an error it ends.  The next page that is filled starts another one.

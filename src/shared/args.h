@@ -75,8 +75,8 @@ extern text *idem_get_text_arg(FunctionCallInfo fcinfo, int argno,
 extern void idem_prevent_read_only(const char *function_name);
 
 /*
- * The blessed row type of a function's result, with so many columns.  A function in FROM
- * finds it made by the executor; to make it takes longer than to claim an event.
+ * The blessed row type of a function's result, with so many columns.  For a function in
+ * FROM the executor has made it; to make it anew costs a tenth of lease_event.
  */
 extern TupleDesc idem_row_type(FunctionCallInfo fcinfo, int ncolumns);
 

@@ -9,10 +9,10 @@
  * are, and one entry of each table that does not know the digest.
  *
  * The current table is the table that has the newest marker, or that alone has rows;
- * without markers it is the first table.  A writer locks the table that it found current the last time, and
- * looks.  If another table is current, the writer goes on with that one.  So nobody
- * writes to a table that is not current, except transactions that had locked the table
- * while it was current.
+ * without markers it is the first table.  A writer locks the table that it found
+ * current the last time, and looks.  If another table is current, the writer goes on
+ * with that one.  So nobody writes to a table that is not current, except transactions
+ * that had locked the table while it was current.
  *
  * The tables take turns in steps, each in a transaction of its own:
  * 1. If the current table has grown and another table is empty: a marker is put
@@ -51,10 +51,9 @@
  *
  * LOCKING: to append: RowExclusiveLock on the current table and its indexes, owned by
  * the subtransaction (txn_owner.h), and kept to its end if a row was appended; then
- * AccessShareLock on the others as a look-up takes it.  To look up: AccessShareLock on all tables in
- * their order, taken before the first row is read and kept for the call, then on the
- * indexes of those that have rows.
- * If a table were locked after another one was read, a turn in between could hide
+ * AccessShareLock on the others as a look-up takes it.  To look up: AccessShareLock on
+ * all tables in their order, taken before the first row is read and kept for the call,
+ * then on the indexes of those that have rows.  If a table were locked after another one was read, a turn in between could hide
  * both a row and its copy.  Maintenance: keyed_turn.c.
  *
  * MEMORY: a look-up leaves the tuples in the caller's context.

@@ -84,13 +84,13 @@ close_tables(IdemKeyedReader *reader, int n)
 	}
 }
 
-/* Lock table n; false if its lock is not free. */
+/* Open table n, and lock it unless it is locked to write; false if its lock is not free. */
 static bool
 open_table(IdemKeyedReader *reader, int n, bool waits)
 {
 	Oid			heap = idem_relref_oid(&reader->log->tables[n]);
 
-	if (!lock(reader, n, heap, waits))
+	if (n != reader->writes_to && !lock(reader, n, heap, waits))
 		return false;
 	reader->heaps[n] = table_open(heap, NoLock);
 	reader->indexes[n] = NULL;
@@ -116,8 +116,8 @@ open_index(IdemKeyedReader *reader, int n, bool waits)
 }
 
 /*
- * Lock all tables, the one to be written to first; false, and no lock is kept, if one of
- * the locks is not free.
+ * Lock all tables, the one to be written to first, -1: none; false, and no lock is kept,
+ * if one of the locks is not free.  Who writes waits.
  */
 static bool
 open_tables(IdemKeyedReader *reader, const IdemKeyedLog *log, int writes_to, bool waits)
@@ -136,8 +136,6 @@ open_tables(IdemKeyedReader *reader, const IdemKeyedLog *log, int writes_to, boo
 			return false;
 		}
 	}
-	if (writes_to >= 0)
-		UnlockRelationOid(RelationGetRelid(reader->heaps[writes_to]), RowExclusiveLock);
 	return true;
 }
 
@@ -390,7 +388,8 @@ only_table(const IdemKeyedReader *reader)
 
 /*
  * While the tables are locked none of them is emptied.  So if one alone has rows, no
- * other one has a marker, and the markers need not be read.
+ * other one has a marker, and the markers need not be read.  If it has none either,
+ * maintenance puts a marker into the first table before it begins a pass.
  */
 static int
 look_for_current(IdemKeyedReader *reader)

@@ -55,13 +55,14 @@ extern bool idem_keyed_reader_open(IdemKeyedReader *reader, const IdemKeyedLog *
  * the reader.
  */
 extern void idem_keyed_reader_open_as_of_now(IdemKeyedReader *reader, const IdemKeyedLog *log);
-extern void idem_keyed_reader_close(IdemKeyedReader *reader);
 
 /*
  * The same to append to the current table, too: that one is locked by RowExclusiveLock.
  * Waits.
  */
 extern void idem_keyed_reader_open_to_write(IdemKeyedReader *reader, const IdemKeyedLog *log);
+
+extern void idem_keyed_reader_close(IdemKeyedReader *reader);
 
 /*
  * A table that had no rows may have some by now.  A reader that stays open does this
