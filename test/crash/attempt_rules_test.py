@@ -2,6 +2,7 @@
 the rules that it breaks, and by no other rule.
 """
 from attempt_rules import ATTEMPT_RULES, AttemptHistory, Call, Step
+from handmade import judged
 from request_rules import REQUEST_RULES
 
 E1, E2, R1 = "event-1", "event-2", "t|request-1"
@@ -178,20 +179,6 @@ BAD_REQUESTS = {
 }
 
 
-def flagged(h, rules):
-    return {rule.__name__ for rule in rules if list(rule(h))}
-
-
 def results():
-    """(what, is it right, rules that flag it)"""
-    for kind, good, bad, rules, own in (("leases", good_leases, BAD_LEASES, ATTEMPT_RULES, ATTEMPT_RULES),
-                                        ("requests", good_requests, BAD_REQUESTS, ATTEMPT_RULES + REQUEST_RULES, REQUEST_RULES)):
-        found = flagged(good(), rules)
-        yield f"a good history of {kind} passes", not found, found
-        for name, (wanted, change) in bad.items():
-            h = good()
-            change(h)
-            found = flagged(h, rules)
-            yield f"{kind}: {name}", found == wanted, found
-        caught = set().union(*(wanted for wanted, _ in bad.values()))
-        yield f"each rule of {kind} has a history against it", caught >= {r.__name__ for r in own}, caught
+    yield from judged("leases", good_leases, BAD_LEASES, ATTEMPT_RULES)
+    yield from judged("requests", good_requests, BAD_REQUESTS, ATTEMPT_RULES + REQUEST_RULES, REQUEST_RULES)

@@ -11,6 +11,7 @@ HERE = pathlib.Path(__file__).resolve().parent
 sys.path[:0] = [str(HERE), str(HERE.parent / "python")]
 
 import attempt_rules_test  # noqa: E402
+from handmade import judged  # noqa: E402
 from rules import RULES, Claim, Event, History, Quiet  # noqa: E402
 from server import deaths  # noqa: E402
 from store_rules import NEVER, STORE_RULES, Passing, StoreHistory, expected  # noqa: E402
@@ -50,12 +51,6 @@ def good():
 
 def quiet(h):
     return h.quiet[0]
-
-
-def changed(change):
-    h = good()
-    change(h)
-    return h
 
 
 def payload(h, relay, at, **more):
@@ -173,21 +168,9 @@ DEATHS = {
 }
 
 
-def flagged(h, rules=RULES):
-    return {rule.__name__ for rule in rules if list(rule(h))}
-
-
 def store_results():
-    """(what, is it right, rules that flag it)"""
-    found = flagged(good_store(), STORE_RULES)
-    yield "a good history of the store passes", not found, found
-    for name, (wanted, change) in BAD_STORE.items():
-        h = good_store()
-        change(h)
-        found = flagged(h, STORE_RULES)
-        yield f"store: {name}", found == wanted, found
-    caught = set().union(*(wanted for wanted, _ in BAD_STORE.values()))
-    yield "each rule of the store has a history against it", caught == {r.__name__ for r in STORE_RULES}, caught
+    """As judged() has them."""
+    yield from judged("the store", good_store, BAD_STORE, STORE_RULES)
     found = expected(good_store(), 6.0)
     yield "what the store has to remember", found == {e: {"duplicate"} for e in (E1, E2, SHORT)}, found
     found = expected(good_store(), 3505.0)
@@ -195,12 +178,7 @@ def store_results():
 
 
 def main():
-    results = [("a good history passes", flagged(good()) == set(), flagged(good()))]
-    for name, (expected, change) in BAD.items():
-        found = flagged(changed(change))
-        results.append((name, found == expected, found))
-    caught = set().union(*(expected for expected, _ in BAD.values()))
-    results.append(("each rule has a history against it", caught == {r.__name__ for r in RULES}, caught))
+    results = list(judged("effects", good, BAD, RULES))
     results += store_results()
     results += attempt_rules_test.results()
     for line, died in DEATHS.items():

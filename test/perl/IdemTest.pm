@@ -149,6 +149,43 @@ sub synchronous_standby
 	return $standby;
 }
 
+# Make view dead: the dead tuples of each catalog and of each table of ours.
+sub watch_dead_tuples
+{
+	my ($node, $database) = @_;
+
+	$node->safe_psql($database // 'postgres', <<'END');
+CREATE EXTENSION pgstattuple;
+CREATE VIEW dead AS
+SELECT oid::regclass AS rel, (pgstattuple(oid)).dead_tuple_count AS tuples FROM pg_class
+ WHERE relkind IN ('r', 't', 'm') AND relpersistence = 'p'
+   AND relnamespace IN ('pg_catalog'::regnamespace, 'pg_toast'::regnamespace, 'idempotency_data'::regnamespace);
+CREATE TABLE dead_before (rel regclass, tuples bigint);
+END
+	return;
+}
+
+# Note how many there are now.
+sub note_dead_tuples
+{
+	my ($node, $database) = @_;
+	my $db = $database // 'postgres';
+
+	$node->safe_psql($db, 'TRUNCATE dead_before; INSERT INTO dead_before SELECT * FROM dead');
+	is( $node->safe_psql($db, q{SELECT count(*) FILTER (WHERE rel::text LIKE 'pg\_%') > 60, count(*) FILTER (WHERE rel::text LIKE 'idempotency\_data.%') > 20 FROM dead_before}),
+		't|t', "$db: catalogs and tables of ours are looked at");
+	return;
+}
+
+# The tables with more dead tuples than noted; pruning while reading may make some fewer.
+sub new_dead_tuples
+{
+	my ($node, $database) = @_;
+
+	return $node->safe_psql($database // 'postgres',
+		'SELECT rel, dead.tuples - b.tuples FROM dead JOIN dead_before AS b USING (rel) WHERE dead.tuples > b.tuples');
+}
+
 # Kill one process of the server with -9 and wait until the server, which
 # restarts itself, accepts connections again as another incarnation.
 sub kill9_backend

@@ -27,13 +27,6 @@ synchronous_commit = off
 idempotency.lease_log_dump_size = 0
 END
 my $schema = <<'END';
-CREATE EXTENSION pgstattuple;
-CREATE VIEW dead AS
-SELECT oid::regclass AS rel, (pgstattuple(oid)).dead_tuple_count AS tuples FROM pg_class
- WHERE relkind IN ('r', 't', 'm') AND relpersistence = 'p'
-   AND relnamespace IN ('pg_catalog'::regnamespace, 'pg_toast'::regnamespace, 'idempotency_data'::regnamespace);
-CREATE TABLE dead_before (rel regclass, tuples bigint);
-CREATE TABLE held (rel regclass);
 CREATE TABLE elsewhere (n int);
 CREATE FUNCTION log_bytes() RETURNS bigint LANGUAGE sql AS
 	$$SELECT sum(pg_relation_size(oid)) FROM pg_class WHERE relname ~ '^lease_log_\d$'$$;
@@ -82,12 +75,12 @@ foreach my $pin (sort keys %pins)
 {
 	$node->safe_psql('postgres', "CREATE DATABASE $pin");
 	IdemTest::create_extension($node, $pin);
+	IdemTest::watch_dead_tuples($node, $pin);
 	sql($pin, $schema);
 	$session{$pin} = $node->background_psql($pin);
 	$session{$pin}->query_safe($pins{$pin}[0]);
 	sql($pin, 'CALL beat(100)');
-	sql($pin, 'INSERT INTO dead_before SELECT * FROM dead');
-	cmp_ok(sql($pin, 'SELECT count(*) FROM dead_before'), '>', 60, "$pin: catalogs and tables of ours are looked at");
+	IdemTest::note_dead_tuples($node, $pin);
 	$blocks{$pin} = sql($pin, 'SELECT blocks_of_a_beat()');
 }
 
@@ -115,9 +108,12 @@ foreach my $part (1 .. $parts)
 	ok(becomes_short($_), "part $part, $_: the log is short") foreach sort keys %pins;
 }
 
+# also while a worker is waiting for them
+is(sql('writer', 'SELECT held_by FROM idempotency.stat_leases'), 'writer', 'a writer is named that holds a table');
+is(sql('prepared', 'SELECT held_by FROM idempotency.stat_leases'), 'prepared transaction', 'and so is a prepared transaction');
 foreach my $pin (sort keys %pins)
 {
-	is(sql($pin, 'SELECT rel, dead.tuples - b.tuples FROM dead JOIN dead_before AS b USING (rel) WHERE dead.tuples > b.tuples'), '', "$pin: not a dead tuple");
+	is(IdemTest::new_dead_tuples($node, $pin), '', "$pin: not a dead tuple");
 	# of up to three tables instead of one
 	cmp_ok(sql($pin, 'SELECT blocks_of_a_beat()'), '<=', 3 * $blocks{$pin}, "$pin: a heartbeat looks at as many blocks of a table as before");
 	note("$pin: " . join ' ', $blocks{$pin}, sql($pin, 'SELECT blocks_of_a_beat(), log_bytes() / 8192'));
