@@ -182,7 +182,10 @@ COMMIT;
 SELECT idempotency.claim_event('m-done'), idempotency.complete_event('m-done', result => '{"m": 1}');
 SELECT ord, event_id, result, token IS NOT NULL AS leased, attempt, event_result
   FROM idempotency.lease_events('{m1,m2,m1,m-done,a}', duration => '1 min', holder => 'batch');
+-- as many as the budget of locks lets
+SET idempotency.max_claim_locks = 64;
 SELECT result, count(*) FROM idempotency.lease_events(ARRAY(SELECT 'n' || i FROM generate_series(1, 200) AS i)) GROUP BY 1 ORDER BY 1;
+RESET idempotency.max_claim_locks;
 SELECT result, count(*) FROM idempotency.lease_events('{}') GROUP BY 1;
 
 -- Attempts, backoff, dead
