@@ -326,7 +326,7 @@ class Claims(Transactions):
         answer = self.sessions[s].answer(PATIENCE if patient else 0)
         if answer is None:
             if patient:
-                self.wrong(f"session {s}, which waits for {wait.key}, answers {sorted(allowed)}")
+                self.wrong(f"session {s}, which waits for {wait.key}: {sorted(allowed)}", "silence")
             return
         self.say(f"session {s} waited: {answer}")
         if allowed == {wait.silent}:

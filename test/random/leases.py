@@ -494,7 +494,8 @@ class Leases(Claims):
         """As many as there are locks left for; nobody knows which, so it is undone."""
         self.run(s, "BEGIN" if self.alone else "SAVEPOINT undone")
         answer = self.run(s, sql, (consumer, None))
-        self.run(s, "ROLLBACK" if self.alone else "ROLLBACK TO undone")
+        for end in ("ROLLBACK",) if self.alone else ("ROLLBACK TO undone", "RELEASE undone"):
+            self.run(s, end)
         left = sum(self.model.has_room(txn, free[:n + 1]) for n in range(len(free)))
         if answer.state not in (None, SERIALIZATION) or answer.state is None and answer.rows[0][0] != left:
             self.wrong(left, answer)
