@@ -502,13 +502,23 @@ class Leases(Claims):
 
     def do_alter(self, s, txn, consumer, policy):
         policy = Policy(*policy)
+        if self.change(s, txn, consumer, f"SELECT idempotency.consumer_alter('{consumer}', {alteration(policy)})", DONE):
+            txn.policies[consumer] = policy
+
+    def change(self, s, txn, consumer, sql, outcome):
+        """A consumer, of which one transaction at a time may change the row; True if it was done."""
         others = [t for t in self.model.others(txn) if consumer in t.policies]
         late = txn.isolation != "READ COMMITTED" and self.model.altered.get(consumer, 0) > (txn.snapshot or 0)
-        allowed = {"25006"} if txn.read_only else {IN_USE} if others else {DONE, SERIALIZATION} if late else {DONE}
-        sql = f"SELECT idempotency.consumer_alter('{consumer}', {alteration(policy)})"
+        allowed = {"25006"} if txn.read_only else {IN_USE} if others else {outcome, SERIALIZATION} if late else {outcome}
         answer = self.run_briefly(s, sql) if others else self.run(s, sql)
-        if self.judge(txn, answer, allowed):
-            txn.policies[consumer] = policy
+        return self.judge(txn, answer, allowed)
+
+    def do_wrong(self, s, txn, n):
+        sql, state = self.WRONG[n]
+        if "consumer_alter('quick'" in sql:
+            self.change(s, txn, "quick", sql, state)
+        else:
+            super().do_wrong(s, txn, n)
 
     def do_import(self, _s, _txn, consumer, ids):
         nobody = LeaseTxn("READ COMMITTED")
