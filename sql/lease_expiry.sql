@@ -56,6 +56,19 @@ BEGIN
 		PERFORM pg_sleep(0.02);
 	END LOOP;
 END $$;
+-- Wait until a table that has lost its turn is emptied
+CREATE PROCEDURE t.emptied(former int) LANGUAGE plpgsql AS $$
+DECLARE
+	started timestamptz := clock_timestamp();
+BEGIN
+	WHILE pg_relation_size('idempotency_data.lease_log_' || former) > 0 LOOP
+		IF clock_timestamp() > started + '3 min' THEN
+			RAISE EXCEPTION 'table % is not emptied: %', former, (SELECT json_agg(s) FROM idempotency.stat_leases AS s);
+		END IF;
+		PERFORM pg_sleep(0.02);
+		COMMIT;
+	END LOOP;
+END $$;
 
 -- For how long: a consumer's retention, and dead_retention where that is longer
 SHOW idempotency.dead_retention;
@@ -131,6 +144,44 @@ ROLLBACK PREPARED 'holder';
 CALL t.turn();
 CALL t.turn();
 SELECT state, attempt, recovery_point FROM idempotency.leases WHERE event_id = 'older';
+
+-- Whoever is too late to extend a lease is told so, whether the row is still there or not
+CALL t.put('too late', 'hour', 'overdue');
+SELECT result FROM idempotency.claim_request('too late', 'tenant', consumer => 'hour', lease => '1 microsecond');
+SELECT t.store_add_time(3 * 3600);
+SELECT state, expires_at < now() AS expired FROM idempotency.leases WHERE event_id = 'too late' ORDER BY scope;
+\set VERBOSITY default
+SELECT idempotency.extend_lease('too late', token, 'hour') FROM idempotency.leases WHERE event_id = 'too late' AND scope IS NULL;
+SELECT idempotency.advance_request('too late', 'tenant', token, 'charged', 'hour') FROM idempotency.requests WHERE key = 'too late';
+\set VERBOSITY terse
+SELECT idempotency.assert_lease('too late', token, 'hour') FROM idempotency.leases WHERE event_id = 'too late' AND scope IS NULL;
+SELECT count(*) FILTER (WHERE idempotency.release_lease(event_id, token, 'hour') IS NOT NULL) AS released FROM idempotency.leases WHERE event_id = 'too late' AND scope IS NULL;
+
+-- An extension that is not committed yet as the time ends: the row of the lease is in the
+-- table before, which is emptied meanwhile
+CALL t.put('in time', 'hour', 'overdue');
+CALL t.put('rolled back', 'hour', 'overdue');
+BEGIN;
+SELECT count(*) FROM idempotency.lease_events('{held}', 'turn');
+PREPARE TRANSACTION 'holder';
+SELECT "table" AS former FROM t.current \gset
+CALL t.turn(held => true);
+BEGIN;
+SELECT event_id, idempotency.extend_lease(event_id, token, 'hour', '4 hours', 'noted') > now() AS extended FROM idempotency.leases WHERE event_id = 'in time';
+PREPARE TRANSACTION 'extension';
+BEGIN;
+SELECT event_id, idempotency.extend_lease(event_id, token, 'hour', '1 hour', 'noted') > now() AS extended FROM idempotency.leases WHERE event_id = 'rolled back';
+PREPARE TRANSACTION 'extension, rolled back';
+SELECT t.store_add_time(3 * 3600);
+ROLLBACK PREPARED 'holder';
+CALL t.emptied(:former);
+SELECT event_id, state, recovery_point, expires_at < now() AS expired FROM idempotency.leases WHERE event_id IN ('in time', 'rolled back') ORDER BY event_id;
+ROLLBACK PREPARED 'extension, rolled back';
+COMMIT PREPARED 'extension';
+SELECT event_id, state, recovery_point, expires_at < now() AS expired FROM idempotency.leases WHERE event_id IN ('in time', 'rolled back') ORDER BY event_id;
+SELECT idempotency.extend_lease(event_id, token, 'hour', '1 hour') > now() AS extended FROM idempotency.leases WHERE event_id = 'in time';
+CALL t.turn();
+SELECT event_id, state, recovery_point FROM idempotency.leases WHERE event_id IN ('in time', 'rolled back') ORDER BY event_id;
 
 -- Rows that are restored are kept from then on for as long as they were to be
 INSERT INTO idempotency_data.lease_log_0 (number, digest, kind, state, attempt, until, at, event_id, consumer, written, kept)

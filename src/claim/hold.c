@@ -32,6 +32,7 @@
 #include "claim/leased.h"
 #include "shared/error.h"
 #include "shared/fault.h"
+#include "shared/uptime.h"
 
 /* Why a token is not that of the lease, of an event or of a request. */
 static const char *
@@ -58,13 +59,14 @@ why_lost(const IdemClaimKey *key, const IdemRow *row, const IdemLease *lease, in
 		"The lease of the event has a lower token.";
 }
 
+/* Error ID007; detail: why. */
 pg_noreturn static void
-report_lost(const IdemClaimKey *key, const IdemRow *row, const IdemLease *lease, int64 token)
+report_lost(const IdemClaimKey *key, const char *detail)
 {
 	ereport(ERROR,
 			(errcode(ERRCODE_IDEM_LEASE_LOST),
 			 errmsg("the lease of %s is lost", idem_claim_title(key)),
-			 errdetail("%s", why_lost(key, row, lease, token)),
+			 errdetail("%s", detail),
 			 key->scopelen > 0 ?
 			 errhint("Roll back. Ask claim_request whether the request still has to be executed.") :
 			 errhint("Roll back. Ask lease_event whether the event still has to be done.")));
@@ -114,9 +116,24 @@ idem_hold(IdemCall *call, const IdemClaimKey *key, int64 token, IdemHold mode, I
 	own = idem_state_find(key);
 	if (row.status == IDEM_ROW_COMPLETED || lease->state != IDEM_LEASE_LEASED ||
 		lease->token != token || (own != NULL && own->state.phase == IDEM_PHASE_CLAIMED))
-		report_lost(key, &row, lease, token);
+		report_lost(key, why_lost(key, &row, lease, token));
 
 	if (own != NULL && own->state.phase == IDEM_PHASE_ASSERTED && !exclusive)
 		asserted = true;
 	return idem_leased_note(call, key, &row, lease, asserted);
+}
+
+/*
+ * Who maintains the log looks at the time, and then for rows that are being written.  So
+ * the time is looked at after the row is there: either that process finds the row, or
+ * the time is over by now.
+ */
+void
+idem_hold_extend(IdemCall *call, const IdemClaimKey *key, const IdemLease *lease, TimestampTz until)
+{
+	idem_leased_write_end(call, key, lease->token, until);
+	if (lease->expires != 0 && idem_uptime_now() >= lease->expires)
+		report_lost(key, key->scopelen > 0 ?
+					"It was overdue for longer than the request is kept." :
+					"It was overdue for longer than the event is kept.");
 }

@@ -42,4 +42,11 @@ typedef enum IdemHold
 extern IdemClaim *idem_hold(IdemCall *call, const IdemClaimKey *key, int64 token,
 							IdemHold mode, IdemLease *lease);
 
+/*
+ * Write another end of the lease that idem_hold has found.  Error ID007 if it has been
+ * overdue for so long that it may be forgotten.
+ */
+extern void idem_hold_extend(IdemCall *call, const IdemClaimKey *key, const IdemLease *lease,
+							 TimestampTz until);
+
 #endif							/* IDEM_CLAIM_HOLD_H */

@@ -208,7 +208,7 @@ idem_lease_extend(const char *id, int idlen, const char *consumer, int consumerl
 
 	(void) hold(call, &key, id, idlen, token, IDEM_HOLD_SHARED, &lease);
 	until = GetCurrentTimestamp() + (duration > 0 ? duration : call->policy.lease_duration);
-	idem_leased_write_end(call, &key, token, until);
+	idem_hold_extend(call, &key, &lease, until);
 	IDEM_FAULT_POINT("lease-end-written");
 	if (recovery_point != NULL || work != NULL)
 		idem_leased_write_point(call, &key, token,

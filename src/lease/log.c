@@ -173,7 +173,8 @@ expiry_of(TupleDesc desc, HeapTuple tuple)
 
 /*
  * Has nothing happened to the event for so long that it may be forgotten?  While a lease
- * or a pause lasts by the clock, it may not, whatever the other time says.
+ * or a pause lasts by the clock, it may not, whatever the other time says.  Nobody may
+ * find afterwards that the time is not over yet, by a clock that was set back.
  */
 static bool
 is_expired(TupleDesc desc, const IdemKeyedRow *rows)
@@ -182,21 +183,21 @@ is_expired(TupleDesc desc, const IdemKeyedRow *rows)
 	int64		expiry = expiry_of(desc, tuple);
 	int64		now;
 
-	return expiry != 0 && idem_uptime_try_now(&now) && now >= expiry &&
+	return expiry != 0 && idem_uptime_try_now(&now) && now >= expiry + IDEM_UPTIME_MAX_BACK &&
 		DatumGetTimestampTz(column_or(desc, tuple, COL_UNTIL, TimestampTzGetDatum(0))) <=
 		GetCurrentTimestamp();
 }
 
 /*
  * The callback IdemKeyedLog.judge.  What has expired goes as a whole, and only when
- * nothing older would come to light: as a tombstone does.
+ * nothing older would come to light: as a tombstone does.  Another end of the lease may
+ * be written meanwhile, but not after its time is over (claim/hold.c).
  */
 static void
 judge(TupleDesc desc, const IdemKeyedRow *rows, IdemKeyedNeed *need)
 {
-	bool		goes = state_of(desc, rows) == IDEM_LEASE_FREE || is_expired(desc, rows);
-
-	need[PART_STATE] = goes ? IDEM_KEYED_TOMBSTONE : IDEM_KEYED_NEEDED;
+	need[PART_STATE] = state_of(desc, rows) == IDEM_LEASE_FREE ? IDEM_KEYED_TOMBSTONE :
+		is_expired(desc, rows) ? IDEM_KEYED_EXPIRED : IDEM_KEYED_NEEDED;
 	need[PART_END] = is_of_lease(desc, rows, PART_END) ? need[PART_STATE] : IDEM_KEYED_SPENT;
 	need[PART_POINT] = is_of_lease(desc, rows, PART_POINT) ? need[PART_STATE] : IDEM_KEYED_SPENT;
 }
@@ -251,6 +252,7 @@ get_lease(TupleDesc desc, const IdemKeyedRow *rows, IdemLease *lease)
 	lease->until = DatumGetTimestampTz(column_or(desc, last_end(desc, rows), COL_UNTIL,
 												 TimestampTzGetDatum(0)));
 	lease->at = DatumGetTimestampTz(column_or(desc, tuple, COL_AT, TimestampTzGetDatum(0)));
+	lease->expires = expiry_of(desc, last_end(desc, rows));
 	lease->holder = copy_varlena(desc, tuple, COL_HOLDER);
 	lease->error = copy_varlena(desc, tuple, COL_ERROR);
 	lease->fingerprint = copy_varlena(desc, tuple, COL_FINGERPRINT);

@@ -53,6 +53,8 @@ typedef struct IdemLease
 	int64		kept;			/* for so many seconds after "until" it is
 								 * kept at least, if nothing happens; 0: until
 								 * something happens.  Not read, only written */
+	int64		expires;		/* seconds of uptime.h from which on it may be
+								 * dropped; 0: never.  Read, not written */
 	text	   *holder;
 	text	   *error;
 	text	   *recovery_point;

@@ -337,7 +337,7 @@ idem_request_advance(const IdemRequestName *name, int64 token, int64 duration,
 	make_key(call, name, &key);
 	(void) idem_hold(call, &key, token, IDEM_HOLD_ASSERTED, &lease);
 	until = GetCurrentTimestamp() + (duration > 0 ? duration : call->policy.lease_duration);
-	idem_leased_write_end(call, &key, token, until);
+	idem_hold_extend(call, &key, &lease, until);
 	IDEM_FAULT_POINT("request-advanced");
 	idem_leased_write_point(call, &key, token, recovery_point,
 							work != NULL ? (struct varlena *) work : lease.work);

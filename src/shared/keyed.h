@@ -66,9 +66,12 @@ typedef enum IdemKeyedNeed
 {
 	IDEM_KEYED_SPENT,			/* no: without the part the state is the same */
 	IDEM_KEYED_NEEDED,
-	IDEM_KEYED_TOMBSTONE		/* only as long as another table has an older
+	IDEM_KEYED_TOMBSTONE,		/* only as long as another table has an older
 								 * row of the key, which might count without
 								 * it */
+	IDEM_KEYED_EXPIRED			/* the same, or as long as a newer row of the
+								 * key is being written, by which the part may
+								 * be needed again */
 } IdemKeyedNeed;
 
 typedef struct IdemKeyedLog
@@ -99,7 +102,9 @@ typedef struct IdemKeyedLog
 	/*
 	 * Which parts are needed?  rows: the newest row of each kind, in the
 	 * order of kinds.  need: as many, to be filled in.  A part that is not
-	 * needed must stay so until it changes.
+	 * needed must stay so until it changes.  One that has expired may be
+	 * needed again by a newer row of another kind, but who has written such a
+	 * row looks then whether the part has expired, and if so, fails.
 	 */
 	void		(*judge) (TupleDesc desc, const IdemKeyedRow *rows, IdemKeyedNeed *need);
 } IdemKeyedLog;

@@ -39,6 +39,11 @@
  * go one without the other.  An older row of the tombstone's own table is not copied,
  * because the tombstone is newer.
  *
+ * What is known may be forgotten from some time on.  A newer row of another kind may take
+ * that back while the time comes, and commit after the look of the pass.  So the pass
+ * looks at the time first, and then for rows that are being written; who writes such a
+ * row looks at the time when the row is there, and fails if he is late.
+ *
  * A crash between the steps leaves several tables with rows, which reads the
  * same: a copy has the number of its original.  A crash inside a step leaves rows
  * that never committed, or a table without rows whose index has entries, or no

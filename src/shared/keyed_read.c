@@ -211,13 +211,13 @@ idem_keyed_counts(const IdemKeyedReader *reader, int table, TupleTableSlot *slot
 
 /* Fetch the first row of one table that the first n keys fit, in the index's order. */
 static bool
-fetch_first(IdemKeyedReader *reader, int table, ScanKey keys, int n)
+fetch_first(IdemKeyedReader *reader, int table, Snapshot snapshot, ScanKey keys, int n)
 {
 	IndexScanDesc scan;
 	bool		found;
 
 	scan = idem_compat_index_beginscan(reader->heaps[table], reader->indexes[table],
-									   SnapshotSelf, n);
+									   snapshot, n);
 	index_rescan(scan, keys, n, NULL, 0);
 	do
 	{
@@ -234,9 +234,10 @@ idem_keyed_let_go(IdemKeyedReader *reader, int table)
 		ExecClearTuple(reader->slots[table]);
 }
 
-bool
-idem_keyed_fetch_newest(IdemKeyedReader *reader, int table, const pg_uuid_t *digest, char kind,
-						int64 below)
+/* The same of a digest and kind, and of numbers below a limit: the newest such row. */
+static bool
+fetch_newest(IdemKeyedReader *reader, int table, Snapshot snapshot, const pg_uuid_t *digest, char kind,
+			 int64 below)
 {
 	ScanKeyData keys[3];
 
@@ -245,7 +246,14 @@ idem_keyed_fetch_newest(IdemKeyedReader *reader, int table, const pg_uuid_t *dig
 	ScanKeyInit(&keys[0], KEY_DIGEST, BTEqualStrategyNumber, F_UUID_EQ, UUIDPGetDatum(digest));
 	ScanKeyInit(&keys[1], KEY_KIND, BTEqualStrategyNumber, F_CHAREQ, CharGetDatum(kind));
 	ScanKeyInit(&keys[2], KEY_NUMBER, BTLessStrategyNumber, F_INT8LT, Int64GetDatum(below));
-	return fetch_first(reader, table, keys, lengthof(keys));
+	return fetch_first(reader, table, snapshot, keys, lengthof(keys));
+}
+
+bool
+idem_keyed_fetch_newest(IdemKeyedReader *reader, int table, const pg_uuid_t *digest, char kind,
+						int64 below)
+{
+	return fetch_newest(reader, table, SnapshotSelf, digest, kind, below);
 }
 
 /*
@@ -260,7 +268,7 @@ fetch_least_kind(IdemKeyedReader *reader, int table, const pg_uuid_t *digest)
 	if (reader->indexes[table] == NULL)
 		return false;
 	ScanKeyInit(&key, KEY_DIGEST, BTEqualStrategyNumber, F_UUID_EQ, UUIDPGetDatum(digest));
-	return fetch_first(reader, table, &key, 1);
+	return fetch_first(reader, table, SnapshotSelf, &key, 1);
 }
 
 /* Does the transaction's snapshot see the row, or did the transaction write it? */
@@ -353,6 +361,24 @@ idem_keyed_free_parts(const IdemKeyedReader *reader, IdemKeyedRow *rows)
 		if (rows[k].tuple != NULL)
 			heap_freetuple(rows[k].tuple);
 	}
+}
+
+bool
+idem_keyed_has_newer(IdemKeyedReader *reader, const pg_uuid_t *digest, const IdemKeyedRow *rows)
+{
+	const char *kinds = reader->log->kinds;
+	SnapshotData dirty;
+	bool		found = false;
+
+	InitDirtySnapshot(dirty);
+	for (int n = 0; n < reader->log->ntables; n++)
+	{
+		for (int k = 0; kinds[k] != '\0' && !found; k++)
+			found = fetch_newest(reader, n, &dirty, digest, kinds[k], PG_INT64_MAX) &&
+				idem_keyed_number(reader->slots[n]) > rows[k].number;
+		idem_keyed_let_go(reader, n);
+	}
+	return found;
 }
 
 int

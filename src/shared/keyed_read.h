@@ -99,6 +99,13 @@ extern void idem_keyed_find_parts(IdemKeyedReader *reader, const pg_uuid_t *dige
 								  IdemKeyedRow *rows);
 extern void idem_keyed_free_parts(const IdemKeyedReader *reader, IdemKeyedRow *rows);
 
+/*
+ * Is there a row of the key that is newer than those of its kind in rows, or that
+ * somebody is writing?
+ */
+extern bool idem_keyed_has_newer(IdemKeyedReader *reader, const pg_uuid_t *digest,
+								 const IdemKeyedRow *rows);
+
 /* The current table; *marker: number of its marker, 0 without one. */
 extern int	idem_keyed_find_current(IdemKeyedReader *reader, int64 *marker);
 

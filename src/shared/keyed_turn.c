@@ -121,8 +121,8 @@ is_needed(IdemKeyedReader *reader, int from, const pg_uuid_t *digest, char kind)
 	idem_keyed_find_parts(reader, digest, rows);
 	log->judge(RelationGetDescr(reader->heaps[from]), rows, need);
 	needed = need[k] == IDEM_KEYED_NEEDED ||
-		(need[k] == IDEM_KEYED_TOMBSTONE &&
-		 hides_older_row(reader, from, digest, rows[k].number));
+		(need[k] != IDEM_KEYED_SPENT && hides_older_row(reader, from, digest, rows[k].number)) ||
+		(need[k] == IDEM_KEYED_EXPIRED && idem_keyed_has_newer(reader, digest, rows));
 	idem_keyed_free_parts(reader, rows);
 	return needed;
 }

@@ -45,8 +45,11 @@
 #include "shared/fault.h"
 #include "shared/uptime.h"
 
-/* The most that the time goes on between two notes, in seconds. */
-#define MAX_GAP		120
+/*
+ * The most that the time goes on between two notes, in seconds.  If the clock is set
+ * back, the time is that of the note again.
+ */
+#define MAX_GAP		IDEM_UPTIME_MAX_BACK
 
 /*
  * A note is written if the last one is so old, in seconds: soon enough for

@@ -19,8 +19,14 @@
 #define IDEM_UPTIME_PERIOD_MS	60000
 
 /*
- * The time in seconds.  It never goes back, but after a crash by what was not
- * flushed, and after a restore, which begins anew.
+ * By how many seconds a time that is read may be less than one that was read before: if
+ * the clock was set back meanwhile.
+ */
+#define IDEM_UPTIME_MAX_BACK	120
+
+/*
+ * The time in seconds.  It does not go back by more than IDEM_UPTIME_MAX_BACK, but after
+ * a crash by what was not flushed, and after a restore, which begins anew.
  */
 extern int64 idem_uptime_now(void);
 

@@ -5,7 +5,7 @@
  *		the end of the WAL.
  *
  * Files: keyed_log.c (writer), keyed_read.c (looker), keyed_scan.c (scanner), keyed_turn.c
- * and empty.c (maintain), dump.c (dump), log.c of src/lease (GONE, NEEDED).  Each block of
+ * and empty.c (maintain), dump.c (dump), log.c of src/lease (GONE, NEEDED), hold.c of src/claim.  Each block of
  * one step is what the code does under locks that nobody can look into, or one look.
  *
  * One key is enough.  Rows of other keys only make tables long, and hold their locks
@@ -49,7 +49,9 @@
 /* BOUNDS dump: open, another end, free; a dump */
 /* MUTANT free_dropped in tombstones: a row that says "free" goes with its table, whatever older rows there are (keyed-log-free-dropped) */
 /* MUTANT expired_dropped in expiry: the same of a row whose time is over */
-/* MUTANT extended_late in expiry: a lease whose time is over gets another end */
+/* MUTANT extended_late in expiry: a lease whose time is over gets another end (lease-extended-late) */
+/* MUTANT extension_judged_early in expiry: the time is looked at before the other end is written */
+/* MUTANT extension_unseen in expiry: a pass does not look for another end that is being written (keyed-log-extension-unseen) */
 /* MUTANT markers_uncompared in maintainers: a pass goes on whatever became of the table that it copies to (keyed-log-marker-uncompared) */
 /* MUTANT target_outdated in maintainers: a pass goes on although that table has lost its turn (keyed-log-target-outdated) */
 /* MUTANT rolled_back_copy in tombstones: a pass goes on although a copy was rolled back (keyed-log-rolled-back-copy) */
@@ -192,6 +194,7 @@ byte object;					/* of its act: a row or a table */
 #define TO_LOCK 1
 #define LOCKED 2
 #define WRITTEN 3
+#define JUDGED 4				/* another end, written before the time was over */
 byte writing;
 byte guess;						/* the table that it locks */
 byte number;					/* of its row */
@@ -263,6 +266,22 @@ inline write() {
 	writing = WRITTEN
 }
 
+#ifdef EXPIRY
+#define MAY_COMMIT (writing == JUDGED || (writing == WRITTEN && !(BIT(number) & ENDS)))
+#else
+#define MAY_COMMIT (writing == WRITTEN)
+#endif
+#ifdef MUTANT_extension_judged_early
+#define IS_LOST GONE(committed)
+#else
+#define IS_LOST (!IS_OPEN(committed))
+#endif
+#if defined(MUTANT_extended_late) || defined(MUTANT_extension_judged_early)
+#define IS_LATE false
+#else
+#define IS_LATE GONE(committed)
+#endif
+
 /*
  * A writer of the key, row after row: it guesses which table is current, locks it, and
  * looks (idem_keyed_reader_open_to_write).  Or it has opened the log before it locked the
@@ -275,12 +294,8 @@ end_writer:
 	:: atomic {
 		writing == IDLE && number < NV ->
 		if
-		/* Only a lease that lasts gets another end. */
-#ifdef MUTANT_extended_late
-		:: (BIT(number) & ENDS) && !IS_OPEN(committed) -> number++
-#else
-		:: (BIT(number) & ENDS) && GONE(committed) -> number++
-#endif
+		/* Only a lease gets another end. */
+		:: (BIT(number) & ENDS) && IS_LOST -> number++
 		:: else ->
 			if
 			:: guess = 0; writing = TO_LOCK
@@ -318,14 +333,24 @@ end_writer:
 		:: else -> writer_lock = 0; guess = FOUND_CURRENT; writing = TO_LOCK
 		fi
 	}
+#ifdef EXPIRY
+	/* idem_hold_extend: nobody who is late may commit. */
 	:: d_step {
-		writing == WRITTEN ->
+		writing == WRITTEN && (BIT(number) & ENDS) ->
+		if
+		:: IS_LATE -> writer_lock = 0; guess = 0; number++; writing = IDLE
+		:: else -> writing = JUDGED
+		fi
+	}
+#endif
+	:: d_step {
+		MAY_COMMIT ->
 		rows[guess] = rows[guess] | BIT(number);
 		committed = committed | BIT(number);
 		writer_lock = 0; guess = 0; number++; writing = IDLE
 	}
 	/* rolled back */
-	:: d_step { writing == WRITTEN -> writer_lock = 0; guess = 0; number++; writing = IDLE }
+	:: d_step { writing >= WRITTEN -> writer_lock = 0; guess = 0; number++; writing = IDLE }
 	:: d_step { writing == IDLE && number == NV && !quiet -> quiet = true }
 	od
 }
@@ -359,14 +384,9 @@ end_holder:
 }
 #endif
 
-/* The time of rows passes, but not while a lease gets another end. */
+/* The time of rows passes. */
 #ifdef EXPIRY
-#ifdef MUTANT_extended_late
-#define IS_EXTENDED false
-#else
-#define IS_EXTENDED (writing != IDLE && (BIT(number) & ENDS))
-#endif
-#define MAY_PASS(i) ((committed & ~over & (OPENS | ENDS) & BIT(i)) && !IS_EXTENDED)
+#define MAY_PASS(i) (committed & ~over & (OPENS | ENDS) & BIT(i))
 proctype clock()
 {
 end_clock:
@@ -414,7 +434,13 @@ end_clock:
 #define HIDES_OLDER(i) (OTHER_ROWS(P.from) & (BIT(i) - 1))
 #endif
 #define COUNTS(i) ((BIT(i) & STATES) || END_OF(ALL_ROWS) == (i) + 1)
-#define IS_NEEDED(i) (COUNTS(i) && (!GONE(ALL_ROWS) || HIDES_OLDER(i)))
+/* idem_keyed_has_newer: another end of the lease is written, and not committed. */
+#ifdef MUTANT_extension_unseen
+#define IS_EXTENDED false
+#else
+#define IS_EXTENDED (writing >= WRITTEN && (BIT(number) & ENDS))
+#endif
+#define IS_NEEDED(i) (COUNTS(i) && (!GONE(ALL_ROWS) || HIDES_OLDER(i) || IS_EXTENDED))
 #define IS_COPIED(i) (IS_NEWEST(i) && !(rows[P.to] & BIT(i)) && IS_NEEDED(i))
 #define REST_OF(t, i) (rows[t] & ~(BIT(i) - 1))
 /* The page after a row's; after the last row that is all of them. */
