@@ -314,9 +314,13 @@ class Claims(Transactions):
         wait_until(f"session {s} waits", lambda: self.has_begun(s))
 
     def has_begun(self, s):
-        """It has its snapshot and has tried once: from here on it polls, or waits for a lock."""
-        return self.sql("SELECT 1 FROM pg_stat_activity WHERE pid = %s AND state <> 'active' OR pid = %s AND wait_event_type = %s",
-                        (self.sessions[s].pid, self.sessions[s].pid, "Lock" if self.waiting[s].mode else "Extension"))
+        """It has its snapshot and has tried once: from here on it polls, or waits for a lock.  Or it has answered.
+
+        As long as it has not read its statement, it is idle.
+        """
+        return self.sessions[s].has_answer() or \
+            self.sql("SELECT 1 FROM pg_stat_activity WHERE pid = %s AND state = 'active' AND wait_event_type = %s",
+                     (self.sessions[s].pid, "Lock" if self.waiting[s].mode else "Extension"))
 
     def look(self, s):
         """At a session that waits: has it what it waits for, and is silent otherwise?"""

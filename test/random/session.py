@@ -62,6 +62,10 @@ class Session:
         early, self.early = self.early, None
         return early or self.wait(seconds)
 
+    def has_answer(self):
+        self.early = self.early or self.wait(0)
+        return self.early is not None
+
     def wait(self, seconds, cursor=True):
         end = time.monotonic() + seconds
         try:
