@@ -104,6 +104,11 @@ class LeaseModel(Model):
         modes += [w.mode for s, w in self.waits.items() if w.key == key and self.txns.get(s) is not txn]
         return EXCLUSIVE in modes or mode == EXCLUSIVE and SHARE in modes
 
+    def lock_foreign(self, txn, key):
+        if self.lock_of(txn, key) != EXCLUSIVE and self.has_locked(txn, key, EXCLUSIVE):
+            return False
+        return super().lock_foreign(txn, key)
+
     def is_busy(self, txn, key):
         return super().is_busy(txn, key) or any(key in t.locks or key in t.changes for t in self.others(txn))
 
