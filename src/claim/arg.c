@@ -29,6 +29,7 @@
 #include "claim/arg.h"
 #include "claim/consumer.h"
 #include "shared/args.h"
+#include "shared/document.h"
 
 /* Limits of what the log of leases keeps */
 #define MAX_DAYS		366		/* of a duration or a pause */
@@ -165,6 +166,7 @@ idem_arg_work(FunctionCallInfo fcinfo, int argno, const char *name)
 				 errdetail("It has %d bytes; at most %d are allowed.",
 						   (int) VARSIZE(work), MAX_WORK_BYTES),
 				 errhint("Keep the bulk in a table of yours, and its key here.")));
+	idem_check_document(name, PointerGetDatum(work), MAX_WORK_BYTES);
 	return work;
 }
 

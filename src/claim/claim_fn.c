@@ -48,6 +48,7 @@
 #include "claim/owner.h"
 #include "shared/args.h"
 #include "shared/digest.h"
+#include "shared/document.h"
 
 PG_FUNCTION_INFO_V1(idem_claim_event_fn);
 PG_FUNCTION_INFO_V1(idem_claim_event_uuid_fn);
@@ -124,6 +125,8 @@ complete_event(FunctionCallInfo fcinfo, IdemStr (*get) (FunctionCallInfo, int))
 	id = get(fcinfo, 0);
 	consumer = idem_arg_consumer(fcinfo, 1);
 	result = has_result ? PG_GETARG_DATUM(2) : (Datum) 0;
+	if (has_result)
+		idem_check_document("result", result, IDEM_MAX_DOCUMENT_TEXT);
 
 	if (PG_ARGISNULL(3))
 		idem_complete_event(id.data, id.len, consumer.data, consumer.len, result, has_result);
@@ -334,7 +337,11 @@ idem_complete_events_fn(PG_FUNCTION_ARGS)
 
 		check_as_many("results", n, nresults);
 		for (int i = 0; i < n; i++)
+		{
 			has_result[i] = !has_result[i];
+			if (has_result[i])
+				idem_check_document("results", results[i], IDEM_MAX_DOCUMENT_TEXT);
+		}
 	}
 
 	idem_complete_events(items, n, consumer.data, consumer.len,

@@ -38,6 +38,7 @@
 #include "outbox/outbox.h"
 #include "shared/args.h"
 #include "shared/clock.h"
+#include "shared/document.h"
 #include "shared/error.h"
 #include "shared/fault.h"
 
@@ -81,11 +82,19 @@ check_size(Datum value, const char *name)
 				 errhint("Store the data elsewhere and enqueue a reference, or raise the setting.")));
 }
 
+/* The same for JSON, whose text is limited as well. */
+static void
+check_json(Datum value, const char *name)
+{
+	check_size(value, name);
+	idem_check_document(name, value, idem_max_payload_size);
+}
+
 /* Error unless headers are a JSON object within the size limit. */
 static void
 check_headers(Datum value)
 {
-	check_size(value, "headers");
+	check_json(value, "headers");
 	if (!JB_ROOT_IS_OBJECT(DatumGetJsonbP(value)))
 		ereport(ERROR,
 				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
@@ -307,7 +316,10 @@ enqueue_one(FunctionCallInfo fcinfo, IdemOutboxRow *row, int headers_argno)
 														IDEM_MAX_NAME_BYTES));
 	idem_require_arg(fcinfo, 3, "payload");
 	row->payload = PG_GETARG_DATUM(3);
-	check_size(row->payload, "payload");
+	if (row->is_json)
+		check_json(row->payload, "payload");
+	else
+		check_size(row->payload, "payload");
 	row->has_headers = !PG_ARGISNULL(headers_argno);
 	if (row->has_headers)
 	{
@@ -506,7 +518,7 @@ fill_row(const Arrays *a, int i, IdemOutboxRow *row)
 	row->event_type = checked_name(required_element(&a->event_types, i), "event_types");
 	row->is_json = true;
 	row->payload = required_element(&a->payloads, i);
-	check_size(row->payload, "payloads");
+	check_json(row->payload, "payloads");
 	row->has_headers = is_given(&a->headers, i);
 	if (row->has_headers)
 	{

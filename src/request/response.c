@@ -35,6 +35,7 @@
 
 #include "compat.h"
 #include "request/response.h"
+#include "shared/document.h"
 
 #define MIN_STATUS	100
 #define MAX_STATUS	599
@@ -158,6 +159,7 @@ idem_response_check(const IdemResponse *response)
 				 errhint("Store a short answer that says where the long one is, or raise idempotency.max_response_size.")));
 	if (response->headers == NULL)
 		return;
+	idem_check_document("headers", JsonbPGetDatum(response->headers), max_response_size);
 	if (JB_ROOT_IS_OBJECT(response->headers))
 		check_object(&response->headers->root);
 	else if (JB_ROOT_IS_ARRAY(response->headers) && !JB_ROOT_IS_SCALAR(response->headers))
