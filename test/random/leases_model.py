@@ -32,6 +32,8 @@ class Lease(NamedTuple):
     work: object = None
     noted_at: int = 0
     error: str = None
+    fingerprint: str = None     # this, and request: of a request
+    request: object = None
 
 
 class Change(NamedTuple):
