@@ -72,6 +72,7 @@ def create_consumers(cluster, dbname, consumers=CONSUMERS):
 
 class Claims(Transactions):
     CONSUMERS, IDS, SETUP, WRONG = CONSUMERS, IDS, SETUP, WRONG
+    LEFT_ALONE = 0.7                # of sessions that wait: how often nothing is done to them
     new_model, new_txn = Model, Txn
 
     def __init__(self, cluster, dbname):
@@ -108,7 +109,7 @@ class Claims(Transactions):
             return (-1, "rebuild", rng.randrange(10000))
         s = rng.randrange(SESSIONS)
         if s in self.waiting:
-            if rng.random() < 0.7:
+            if rng.random() < self.LEFT_ALONE:
                 return self.choose(rng)
             return (s, rng.choice(("cancel", "cancel", "kill")))
         if rng.random() < 0.004:

@@ -12,13 +12,13 @@ from claims_model import UNCOMPLETED
 from leases import CONSUMERS as LEASE_CONSUMERS, BASE, SETUP as LEASE_SETUP, WRONG as WRONG_LEASES, Leases, interval
 from leases_model import DEAD, EXCLUSIVE, LEASED, SHARE
 from requests_model import IN_PROGRESS, REPLAY, STARTED, RequestModel, RequestTxn, Response, is_request
+from transactions import LEVELS
 
 DAYS = 2
 CONSUMERS = {**LEASE_CONSUMERS, "days": f"retention => '{DAYS} days'"}
 OFTEN = ("default", "private", "quick", "quick", "quick", "foreign", "days")
 # One key in two scopes, and a scope and a key that concatenate to what another two concatenate to
-REQUESTS = ("a/bc", "ab/c", "a/c")
-SCOPES = ("a", "ab")
+REQUESTS = ("a/bc", "ab/c", "a/c", "b/c")
 FINGERPRINTS = (None, "01", "02", "0100")
 
 # status, headers, length of the body; None: no body
@@ -124,6 +124,7 @@ def make_response(form, number):
 
 class Requests(Leases):
     CONSUMERS, SETUP, WRONG = CONSUMERS, SETUP, WRONG
+    LEFT_ALONE = 0.95
     new_txn = RequestTxn
 
     def __init__(self, cluster, dbname):
@@ -143,8 +144,11 @@ class Requests(Leases):
     # Choosing.
 
     def choose_idle(self, rng, s):
-        if rng.random() < 0.4:
+        chance = rng.random()
+        if chance < 0.35:
             return (s, "auto", *self.choose_request(rng, None, ALONE)[1:])
+        if chance < 0.6:
+            return (s, "begin", rng.choice(LEVELS), rng.random() < 0.02, (("budget", rng.randrange(3)),) if rng.random() < 0.1 else ())
         return super().choose_idle(rng, s)
 
     def choose_inside(self, rng, s, txn):
@@ -169,37 +173,57 @@ class Requests(Leases):
     def choose_request(self, rng, txn, ways):
         """(None, way, consumer, request, ...), of what has to do with requests."""
         way = rng.choices([w for w, _ in ways], [n for _, n in ways])[0]
-        consumer, request = rng.choice(OFTEN), rng.choice(REQUESTS)
+        if way in ("redrive", "discard"):
+            return (None, way, *self.choose_dead(rng))
+        consumer, request = self.choose_open(rng, txn)
         fingerprint = rng.choice(FINGERPRINTS + (None, "01"))
         number, patient = rng.randrange(10 ** 6), rng.random() < 0.5
         if way == "request":
-            wait = "1 h" if txn and rng.random() < 0.15 and not self.is_awaited((consumer, request)) else \
-                "5 ms" if rng.random() < 0.05 else None
-            hours = rng.choice((1, 1, 0, 0, 0) if txn is None else (1, 1, 0, 0, None, None, None))
-            return (None, way, consumer, request, fingerprint, hours, wait, rng.choice((None, number % 10)) if hours is not None else None)
+            wait = "1 h" if txn and rng.random() < 0.35 and not self.is_awaited((consumer, request)) else \
+                "5 ms" if rng.random() < 0.03 else None
+            hours = rng.choice((1, 0) if txn is None else (1, 0, None))
+            work = rng.choice((None, number % 10)) if hours is not None else None
+            return (None, way, consumer, request, fingerprint, hours, wait, work)
         if way == "at_once":
             return (None, way, consumer, request, fingerprint, number)
         if way == "taken_back":
             return (None, way, consumer, request, fingerprint, rng.choice((None, 0, 1)))
-        if way in ("redrive", "discard"):
-            keys = None if rng.random() < 0.3 else tuple(rng.choice(("bc", "c")) for _ in range(rng.randint(1, 2)))
-            return (None, way, consumer, keys, rng.choice(SCOPES) if keys or rng.random() < 0.7 else None)
         consumer, request, own = self.choose_begun(rng, txn, consumer, request)
         which = rng.choices(("current", "former", "other", "none"), (85, 9, 4, 2))[0]
         if way == "advance":
             return (None, way, consumer, request, which, rng.choice(("half", "most")), rng.choice((None, {"n": number % 10})),
-                    rng.choice((1, 1, 0, None)), patient)
+                    rng.choice((1, 0, 0, None)), patient)
         if own and rng.random() < 0.9 or rng.random() < 0.05:
             which = None            # without a token
         if way == "answer":
             return (None, way, consumer, request, which, rng.randrange(len(FORMS)), number, patient)
         if way == "failure":
-            return (None, way, consumer, request, which, rng.choice(("first", "second")), rng.choices((None, 0, 1), (6, 5, 1))[0], patient)
+            retry = rng.choices((None, 0, 1), (6, 5, 1))[0]
+            return (None, way, consumer, request, which, rng.choice(("first", "second")), retry, patient)
         return (None, way, consumer, request, which, patient)
 
+    def choose_open(self, rng, txn):
+        """Rather one that somebody has begun."""
+        begun = {k for k in self.model.leases if is_request(k)}
+        for other in self.model.others(txn):
+            begun |= {k for k in [*other.claims, *other.locks] if is_request(k)}
+        return rng.choice(sorted(begun)) if begun and rng.random() < 0.5 else (rng.choice(OFTEN), rng.choice(REQUESTS))
+
+    def choose_dead(self, rng):
+        """(consumer, keys or None, scope or None) of requests that are dead, or of any."""
+        dead = sorted(k for k, lease in self.model.leases.items() if lease.state == DEAD and is_request(k))
+        consumer, request = rng.choice(dead) if dead and rng.random() < 0.7 else (rng.choice(OFTEN), rng.choice(REQUESTS))
+        key, scope = split(request)
+        keys = None if rng.random() < 0.3 else (key,) if rng.random() < 0.7 else (key, rng.choice(("bc", "c")))
+        return consumer, keys, scope if keys or rng.random() < 0.7 else None
+
     def choose_begun(self, rng, txn, consumer, request):
-        """Rather one that is begun; and whether this transaction has it without a token."""
+        """Rather one that is begun, or waited for; and whether this transaction has it without a token."""
         own = sorted(k for k in [*txn.pending(), *txn.asserted] if is_request(k)) if txn else ()
+        awaited = sorted(wait.key for wait in self.waiting.values() if is_request(wait.key))
+        if awaited and rng.random() < 0.4:
+            key = rng.choice(awaited)
+            return (*key, key in own)
         if own and rng.random() < 0.7:
             return (*rng.choice(own), True)
         leased = sorted(k for k, lease in self.model.leases.items() if lease.state == LEASED and is_request(k))
@@ -299,7 +323,7 @@ class Requests(Leases):
         if key in txn.claims:
             return moment
         if key in self.discarded:
-            return min(moment, self.moments.get(key, moment))
+            self.moments[key] = min(moment, self.moments.get(key, moment))
         return self.moments.setdefault(key, moment)
 
     def do_at_once(self, s, txn, consumer, request, fingerprint, number):
@@ -449,6 +473,6 @@ class Requests(Leases):
                      sorted((*key, body) for key, body in self.answered.items()))
 
 
-ALONE = (("request", 30), ("at_once", 12), ("advance", 16), ("answer", 10), ("failure", 10), ("free", 6), ("redrive", 3), ("discard", 1))
-INSIDE = (("request", 34), ("at_once", 6), ("taken_back", 4), ("advance", 16), ("answer", 12), ("failure", 8), ("free", 8),
-          ("redrive", 3), ("discard", 1))
+ALONE = (("request", 30), ("at_once", 4), ("advance", 20), ("answer", 6), ("failure", 10), ("free", 6), ("redrive", 3), ("discard", 2))
+INSIDE = (("request", 34), ("at_once", 3), ("taken_back", 4), ("advance", 20), ("answer", 10), ("failure", 8), ("free", 8),
+          ("redrive", 3), ("discard", 2))
