@@ -360,11 +360,17 @@ class Leases(Claims):
         def judged(answer, allowed):
             if self.judge(txn, answer, allowed - {WAITS}):
                 settle(answer.rows[0][0])
+        began = self.model.policy(txn, key[0])
+
+        def judged_late(answer, allowed):
+            txn.began = {key[0]: began}
+            judged(answer, allowed)
+            txn.began = {}
         now = allowed()
         if WAITS not in now:
             judged(self.run(s, sql, args), now)
         elif now == {WAITS} and patient and self.may_wait(txn, key):
-            self.leave(s, Wait(key, WAITS, allowed, judged, mode), sql, args)
+            self.leave(s, Wait(key, WAITS, allowed, judged_late, mode), sql, args)
         else:
             judged(self.run_briefly(s, sql, args), now | {IN_USE})
 

@@ -63,6 +63,7 @@ class LeaseTxn(Txn):
     changes: dict = field(default_factory=dict)     # key -> Change
     asserted: dict = field(default_factory=dict)    # key -> token
     policies: dict = field(default_factory=dict)    # consumer -> Policy that it has altered
+    began: dict = field(default_factory=dict)       # consumer -> Policy when the call began that has just waited for a lock
     fenced: tuple = ()                              # (key, token): effects under a lease
     discarded: frozenset = frozenset()
 
@@ -86,7 +87,7 @@ class LeaseModel(Model):
     # Who has what.
 
     def policy(self, txn, consumer):
-        return txn.policies.get(consumer) or self.policies.get(consumer, Policy())
+        return txn.began.get(consumer) or txn.policies.get(consumer) or self.policies.get(consumer, Policy())
 
     def view(self, txn, key):
         change = txn.changes.get(key)
