@@ -36,7 +36,7 @@ ROW = """jsonb_build_array(a.result, a.token, a.attempt, a.recovery_point, a.sta
 
 SETUP = LEASE_SETUP + """
 CREATE TABLE r.answered (consumer text, request text, body text);
-CREATE FUNCTION r.request(id text, c text, f bytea = NULL, lasts interval = '1 h', body bytea = 'x') RETURNS jsonb LANGUAGE sql AS $$
+CREATE FUNCTION r.request(id text, c text, f bytea = NULL, lasts interval = '1 h') RETURNS jsonb LANGUAGE sql AS $$
 """ + f"SELECT {ROW} FROM idempotency.claim_request(split_part(id, '/', 2), split_part(id, '/', 1), f, c, lasts) a" + """
 $$;
 CREATE FUNCTION r.at_once(id text, c text, f bytea = NULL, body bytea = 'x') RETURNS jsonb LANGUAGE plpgsql AS $$
@@ -148,7 +148,8 @@ class Requests(Leases):
         if chance < 0.35:
             return (s, "auto", *self.choose_request(rng, None, ALONE)[1:])
         if chance < 0.6:
-            return (s, "begin", rng.choice(LEVELS), rng.random() < 0.02, (("budget", rng.randrange(3)),) if rng.random() < 0.1 else ())
+            local = (("budget", rng.randrange(3)),) if rng.random() < 0.1 else ()
+            return (s, "begin", rng.choice(LEVELS), rng.random() < 0.02, local)
         return super().choose_idle(rng, s)
 
     def choose_inside(self, rng, s, txn):
@@ -270,7 +271,8 @@ class Requests(Leases):
             if self.judge(txn, answer, allowed):
                 self.asked(txn, key, answer.rows[0][0], allowed, order)
                 self.pass_time(1 if hours is None else hours)
-        patient = wait == "1 h" and allowed() == {IN_PROGRESS} and not self.model.has_done(txn, key) and self.model.would_lock(txn, key)
+        patient = wait == "1 h" and allowed() == {IN_PROGRESS} and self.model.would_lock(txn, key) and \
+            not self.model.has_done(txn, key)
         if wait == "1 h" and not patient:
             wait = "5 ms"
         sql = f"SELECT {ROW} FROM idempotency.claim_request(%s, %s, decode(%s, 'hex'), %s, %s, %s, %s::jsonb) a"
@@ -345,7 +347,8 @@ class Requests(Leases):
         """In a block that is rolled back: the verdict is as ever, and nothing stays."""
         key, order = (consumer, request), Order(fingerprint, hours)
         allowed = {"25006"} if txn.read_only else self.model.ask(txn, key, fingerprint)
-        answer = self.run(s, "SELECT r.taken_back(%s, %s, decode(%s, 'hex'), %s)", (request, consumer, fingerprint, hours_of(hours)))
+        answer = self.run(s, "SELECT r.taken_back(%s, %s, decode(%s, 'hex'), %s)",
+                          (request, consumer, fingerprint, hours_of(hours)))
         if self.judge(txn, answer, allowed):
             self.compare_row(txn, key, answer.rows[0][0], allowed, order)
 
@@ -389,18 +392,21 @@ class Requests(Leases):
                " SELECT idempotency.complete_request(%s, %s, %s, %s::jsonb, decode(e.body, 'hex'), consumer, %s) FROM e")
         args = (consumer, request, response.body, *split(request), response.status,
                 None if response.headers is None else json.dumps(response.headers))
-        stored = response._replace(fingerprint=self.model.fingerprint(txn, key))
+
+        def stored():
+            return response._replace(fingerprint=self.model.fingerprint(txn, key))
         if which is None:
-            error = "25006" if txn.read_only else self.model.complete(txn, key, stored)
+            error = "25006" if txn.read_only else self.model.complete(txn, key, stored())
             self.judge(txn, self.run(s, sql, (*args, None)), error)
             return
         token = self.token(txn, key, which)
 
         def settle(_):
-            self.model.complete_leased(txn, key, response._replace(fingerprint=self.model.fingerprint(txn, key)))
+            self.model.complete_leased(txn, key, stored())
             txn.fenced += ((key, token),)
         self.act(s, txn, key, token, EXCLUSIVE, patient,
-                 "WITH f AS (INSERT INTO r.fenced VALUES (%s, %s, %s))," + sql[4:], (consumer, request, token, *args, token), settle)
+                 "WITH f AS (INSERT INTO r.fenced VALUES (%s, %s, %s))," + sql[4:],
+                 (consumer, request, token, *args, token), settle)
 
     def do_failure(self, s, txn, consumer, request, which, error, retry, patient):
         key = (consumer, request)
@@ -462,17 +468,19 @@ class Requests(Leases):
 
     def compare_view(self):
         super().compare_view()
-        rows = self.sql("SELECT consumer, scope || '/' || key, state::text, attempt, recovery_point, last_error, request FROM idempotency.requests")
+        rows = self.sql("SELECT consumer, scope || '/' || key, state::text, attempt, recovery_point, last_error, request"
+                        " FROM idempotency.requests")
         self.compare("requests", sorted(rows, key=lambda row: row[:2]), sorted(
             ((*key, lease.state, lease.attempt, lease.point, lease.error, lease.request)
              for key, lease in self.model.leases.items() if is_request(key)), key=lambda row: row[:2]))
 
     def compare_remembered(self):
         super().compare_remembered()
-        self.compare("answers", sorted(self.sql("SELECT consumer, request, body FROM r.answered")),
-                     sorted((*key, body) for key, body in self.answered.items()))
+        self.compare("answers", sorted(self.sql("SELECT consumer, request, body FROM r.answered"), key=str),
+                     sorted(((*key, body) for key, body in self.answered.items()), key=str))
 
 
-ALONE = (("request", 30), ("at_once", 4), ("advance", 20), ("answer", 6), ("failure", 10), ("free", 6), ("redrive", 3), ("discard", 2))
+ALONE = (("request", 30), ("at_once", 4), ("advance", 20), ("answer", 6), ("failure", 10), ("free", 6), ("redrive", 3),
+         ("discard", 2))
 INSIDE = (("request", 34), ("at_once", 3), ("taken_back", 4), ("advance", 20), ("answer", 10), ("failure", 8), ("free", 8),
           ("redrive", 3), ("discard", 2))
