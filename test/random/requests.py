@@ -145,7 +145,7 @@ class Requests(Leases):
 
     def choose_idle(self, rng, s):
         chance = rng.random()
-        if chance < 0.35:
+        if chance < 0.3:
             return (s, "auto", *self.choose_request(rng, None, ALONE)[1:])
         if chance < 0.6:
             local = (("budget", rng.randrange(3)),) if rng.random() < 0.1 else ()
@@ -156,9 +156,10 @@ class Requests(Leases):
         chance = rng.random()
         if chance < 0.65:
             return (s, *self.choose_request(rng, txn, INSIDE)[1:])
-        if chance < 0.8:
+        if chance < 0.75:
             return super().choose_inside(rng, s, txn)
-        ways = [("savepoint", 6), ("commit", 8), ("rollback", 2), ("prepare", 3), ("declare", 3), ("wrong", 2)]
+        pending = any(is_request(key) for key in txn.pending())
+        ways = [("savepoint", 10), ("commit", 2 if pending else 8), ("rollback", 2), ("prepare", 3), ("declare", 3), ("wrong", 2)]
         ways += [("rollback_to", 8), ("release_savepoint", 4)] if txn.savepoints else []
         ways += [("fetch", 20), ("close", 1)] if txn.cursors else []
         way = rng.choices([w for w, _ in ways], [n for _, n in ways])[0]
@@ -173,7 +174,11 @@ class Requests(Leases):
 
     def choose_request(self, rng, txn, ways):
         """(None, way, consumer, request, ...), of what has to do with requests."""
-        way = rng.choices([w for w, _ in ways], [n for _, n in ways])[0]
+        own = sorted(k for k in [*txn.pending(), *txn.asserted] if is_request(k)) if txn else []
+        free = sorted(k for k, lease in self.model.leases.items()
+                      if lease.state == LEASED and is_request(k) and not self.model.is_busy(txn, k))
+        begun = own or free
+        way = rng.choices([w for w, _ in ways], [n if begun or w not in BEGUN else n / 8 for w, n in ways])[0]
         if way in ("redrive", "discard"):
             return (None, way, *self.choose_dead(rng))
         consumer, request = self.choose_open(rng, txn)
@@ -182,19 +187,21 @@ class Requests(Leases):
         if way == "request":
             wait = "1 h" if txn and rng.random() < 0.35 and not self.is_awaited((consumer, request)) else \
                 "5 ms" if rng.random() < 0.03 else None
-            hours = rng.choice((1, 0) if txn is None else (1, 0, None))
+            hours = rng.choice((1, 0) if txn is None else (1, 0, None, None))
             work = rng.choice((None, number % 10)) if hours is not None else None
             return (None, way, consumer, request, fingerprint, hours, wait, work)
         if way == "at_once":
             return (None, way, consumer, request, fingerprint, number)
         if way == "taken_back":
             return (None, way, consumer, request, fingerprint, rng.choice((None, 0, 1)))
-        consumer, request, own = self.choose_begun(rng, txn, consumer, request)
+        if way == "advance":
+            own = [k for k in own if k in txn.asserted]
+        consumer, request = self.choose_begun(rng, own, free) or (consumer, request)
         which = rng.choices(("current", "former", "other", "none"), (85, 9, 4, 2))[0]
         if way == "advance":
             return (None, way, consumer, request, which, rng.choice(("half", "most")), rng.choice((None, {"n": number % 10})),
                     rng.choice((1, 0, 0, None)), patient)
-        if own and rng.random() < 0.9 or rng.random() < 0.05:
+        if (consumer, request) in own and rng.random() < 0.9 or rng.random() < 0.03:
             which = None            # without a token
         if way == "answer":
             return (None, way, consumer, request, which, rng.randrange(len(FORMS)), number, patient)
@@ -208,7 +215,7 @@ class Requests(Leases):
         begun = {k for k in self.model.leases if is_request(k)}
         for other in self.model.others(txn):
             begun |= {k for k in [*other.claims, *other.locks] if is_request(k)}
-        return rng.choice(sorted(begun)) if begun and rng.random() < 0.5 else (rng.choice(OFTEN), rng.choice(REQUESTS))
+        return rng.choice(sorted(begun)) if begun and rng.random() < 0.4 else (rng.choice(OFTEN), rng.choice(REQUESTS))
 
     def choose_dead(self, rng):
         """(consumer, keys or None, scope or None) of requests that are dead, or of any."""
@@ -218,17 +225,14 @@ class Requests(Leases):
         keys = None if rng.random() < 0.3 else (key,) if rng.random() < 0.7 else (key, rng.choice(("bc", "c")))
         return consumer, keys, scope if keys or rng.random() < 0.7 else None
 
-    def choose_begun(self, rng, txn, consumer, request):
-        """Rather one that is begun, or waited for; and whether this transaction has it without a token."""
-        own = sorted(k for k in [*txn.pending(), *txn.asserted] if is_request(k)) if txn else ()
+    def choose_begun(self, rng, own, free):
+        """Rather one that this transaction has without a token, that is leased, or that is waited for; or None."""
         awaited = sorted(wait.key for wait in self.waiting.values() if is_request(wait.key))
-        if awaited and rng.random() < 0.4:
-            key = rng.choice(awaited)
-            return (*key, key in own)
+        if awaited and rng.random() < 0.2:
+            return rng.choice(awaited)
         if own and rng.random() < 0.7:
-            return (*rng.choice(own), True)
-        leased = sorted(k for k, lease in self.model.leases.items() if lease.state == LEASED and is_request(k))
-        return (*(rng.choice(leased) if leased and rng.random() < 0.8 else (consumer, request)), False)
+            return rng.choice(own)
+        return rng.choice(free) if free and rng.random() < 0.85 else None
 
     def makes_sense(self, op):
         if op[1] == "request" and op[6] == "1 h" and self.is_awaited((op[2], op[3])):
@@ -480,7 +484,8 @@ class Requests(Leases):
                      sorted(((*key, body) for key, body in self.answered.items()), key=str))
 
 
+BEGUN = ("advance", "answer", "failure", "free")
 ALONE = (("request", 30), ("at_once", 4), ("advance", 20), ("answer", 6), ("failure", 10), ("free", 6), ("redrive", 3),
          ("discard", 2))
-INSIDE = (("request", 34), ("at_once", 3), ("taken_back", 4), ("advance", 20), ("answer", 10), ("failure", 8), ("free", 8),
-          ("redrive", 3), ("discard", 2))
+INSIDE = (("request", 30), ("at_once", 3), ("taken_back", 4), ("advance", 18), ("answer", 12), ("failure", 12), ("free", 8),
+          ("redrive", 2), ("discard", 1))
