@@ -208,6 +208,9 @@ class Claims(Transactions):
 
     def apply(self, op):
         super().apply(op)
+        # whoever has an answer first: an error of it may be what another one waits for
+        while ready := [s for s in sorted(self.waiting) if self.waiting[s].silent not in self.waiting[s].allowed()]:
+            self.look(ready[0])
         for other in sorted(self.waiting):
             self.look(other)
 
