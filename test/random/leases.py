@@ -91,6 +91,8 @@ class Leases(Claims):
         super().__init__(cluster, dbname)
         self.alone = False          # the operation is a transaction of its own
         self.fenced = []            # committed
+        self.before = 0             # the highest token before the operation
+        self.woken = False          # a session that has waited is looked at
         self.model.waits = self.waiting
 
     @staticmethod
@@ -187,6 +189,15 @@ class Leases(Claims):
 
     # Transactions.
 
+    def apply(self, op):
+        self.before = self.model.highest
+        super().apply(op)
+
+    def look(self, s):
+        self.woken = True
+        super().look(s)
+        self.woken = False
+
     def do_auto(self, s, _txn, way, *args):
         """An operation that is a transaction of its own."""
         self.transactions += 1
@@ -262,7 +273,7 @@ class Leases(Claims):
             self.wrong(f"{key}: {sorted(allowed)}", row)
         lease, nothing = self.model.view(txn, key), {}
         if verdict == CLAIMED:
-            self.check_token(token, row)
+            self.check_token(key, token, row)
             if not self.is_left(left, (hours, hours)):
                 self.wrong(f"an end of the lease in {hours} h", row)
             nothing = {"token": token, "attempt": lease.attempt + 1 if lease else 1, "left": left}
@@ -286,9 +297,11 @@ class Leases(Claims):
         elif verdict == DEAD:
             self.model.judged_dead(txn, key)
 
-    def check_token(self, token, row):
-        if token <= self.model.highest:
-            self.wrong(f"a token above {self.model.highest}", row)
+    def check_token(self, key, token, row):
+        """Sessions that one operation has woken take their tokens in any order."""
+        least = max([self.before, *self.model.tokens.get(key, ())]) if self.woken else self.model.highest
+        if token <= least:
+            self.wrong(f"a token above {least}", row)
 
     def check_pause(self, txn, key, lease, row, retry):
         """NULL if it is somebody's, or beyond the budget of locks; else the time that is left."""

@@ -237,7 +237,7 @@ class LeaseModel(Model):
     def leased(self, txn, key, token, lasts, left):
         lease = self.view(txn, key) or Lease(LEASED, 0, 0, False)
         self.tokens.setdefault(key, []).append(token)
-        self.highest = token
+        self.highest = max(self.highest, token)
         self.change(txn, key, lease._replace(state=LEASED, token=token, attempt=lease.attempt + 1, lasts=lasts, left=left,
                                              lasts_at=self.now()))
 

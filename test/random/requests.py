@@ -303,7 +303,7 @@ class Requests(Leases):
         lease, known = self.model.view(txn, key), {}
         if verdict == STARTED:
             if order.hours is not None:
-                self.check_token(token, row)
+                self.check_token(key, token, row)
                 known = {"token": token}
             known["attempt"] = lease.attempt + 1 if lease else 1
             if lease:
