@@ -457,7 +457,7 @@ class Requests(Leases):
     def compare_status(self, when):
         super().compare_status(when)
         self.trace.append("")
-        for key in [(c, r) for c in self.CONSUMERS for r in REQUESTS]:
+        for key in [(c, r) for c in sorted(set(OFTEN)) for r in REQUESTS]:
             for fingerprint in FINGERPRINTS[:3]:
                 self.ask_once_more(key, Order(fingerprint, 1), when)
 
