@@ -72,6 +72,7 @@ def create_consumers(cluster, dbname, consumers=CONSUMERS):
 
 class Claims(Transactions):
     CONSUMERS, IDS, SETUP, WRONG = CONSUMERS, IDS, SETUP, WRONG
+    LEFT_ALONE = 0.7                # of sessions that wait: how often nothing is done to them
     new_model, new_txn = Model, Txn
 
     def __init__(self, cluster, dbname):
@@ -108,7 +109,7 @@ class Claims(Transactions):
             return (-1, "rebuild", rng.randrange(10000))
         s = rng.randrange(SESSIONS)
         if s in self.waiting:
-            if rng.random() < 0.7:
+            if rng.random() < self.LEFT_ALONE:
                 return self.choose(rng)
             return (s, rng.choice(("cancel", "cancel", "kill")))
         if rng.random() < 0.004:
@@ -140,7 +141,7 @@ class Claims(Transactions):
 
     def choose_inside(self, rng, s, txn):
         consumer, ids = rng.choice(sorted(self.CONSUMERS)), tuple(rng.choice(self.IDS) for _ in range(rng.randint(1, 4)))
-        pending = txn.pending()
+        pending = [key for key in txn.pending() if self.is_event(key)]
         ways = [("claim", 20), ("claims", 6), ("savepoint", 8), ("commit", 6), ("rollback", 2), ("prepare", 3),
                 ("declare", 3), ("wrong", 1), ("result", 4), ("foreign", 3), ("undone", 2), ("whole", 4), ("forget", 4)]
         if pending:
@@ -195,6 +196,11 @@ class Claims(Transactions):
             return False
         return not txn.failed
 
+    @staticmethod
+    def is_event(_key):
+        """Not a request."""
+        return True
+
     def is_awaited(self, key):
         return any(wait.key == key for wait in self.waiting.values())
 
@@ -202,6 +208,9 @@ class Claims(Transactions):
 
     def apply(self, op):
         super().apply(op)
+        # whoever has an answer first: an error of it may be what another one waits for
+        while ready := [s for s in sorted(self.waiting) if self.waiting[s].silent not in self.waiting[s].allowed()]:
+            self.look(ready[0])
         for other in sorted(self.waiting):
             self.look(other)
 

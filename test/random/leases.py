@@ -91,6 +91,8 @@ class Leases(Claims):
         super().__init__(cluster, dbname)
         self.alone = False          # the operation is a transaction of its own
         self.fenced = []            # committed
+        self.before = 0             # the highest token before the operation
+        self.woken = False          # a session that has waited is looked at
         self.model.waits = self.waiting
 
     @staticmethod
@@ -171,9 +173,10 @@ class Leases(Claims):
 
     def choose_leased(self, rng, txn, consumer, event_id):
         """Rather one that is leased, and rather one that this transaction has asserted."""
-        if txn and txn.asserted and rng.random() < 0.5:
-            return rng.choice(sorted(txn.asserted))
-        leased = sorted(k for k, lease in self.model.leases.items() if lease.state == LEASED)
+        asserted = sorted(k for k in txn.asserted if self.is_event(k)) if txn else ()
+        if asserted and rng.random() < 0.5:
+            return rng.choice(asserted)
+        leased = sorted(k for k, lease in self.model.leases.items() if lease.state == LEASED and self.is_event(k))
         return rng.choice(leased) if leased and rng.random() < 0.8 else (consumer, event_id)
 
     def makes_sense(self, op):
@@ -186,11 +189,20 @@ class Leases(Claims):
 
     # Transactions.
 
+    def apply(self, op):
+        self.before = self.model.highest
+        super().apply(op)
+
+    def look(self, s):
+        self.woken = True
+        super().look(s)
+        self.woken = False
+
     def do_auto(self, s, _txn, way, *args):
         """An operation that is a transaction of its own."""
         self.transactions += 1
         settings = self.settings[s]
-        txn = self.model.begin(s, LeaseTxn("READ COMMITTED", False, settings["keep"], settings["budget"]))
+        txn = self.model.begin(s, self.new_txn("READ COMMITTED", False, settings["keep"], settings["budget"]))
         self.alone = True
         getattr(self, "do_" + way)(s, txn, *args)
         self.alone = False
@@ -261,8 +273,7 @@ class Leases(Claims):
             self.wrong(f"{key}: {sorted(allowed)}", row)
         lease, nothing = self.model.view(txn, key), {}
         if verdict == CLAIMED:
-            if token <= self.model.highest:
-                self.wrong(f"a token above {self.model.highest}", row)
+            self.check_token(key, token, row)
             if not self.is_left(left, (hours, hours)):
                 self.wrong(f"an end of the lease in {hours} h", row)
             nothing = {"token": token, "attempt": lease.attempt + 1 if lease else 1, "left": left}
@@ -285,6 +296,12 @@ class Leases(Claims):
             self.pass_time(hours)
         elif verdict == DEAD:
             self.model.judged_dead(txn, key)
+
+    def check_token(self, key, token, row):
+        """Sessions that one operation has woken take their tokens in any order."""
+        least = max([self.before, *self.model.tokens.get(key, ())]) if self.woken else self.model.highest
+        if token <= least:
+            self.wrong(f"a token above {least}", row)
 
     def check_pause(self, txn, key, lease, row, retry):
         """NULL if it is somebody's, or beyond the budget of locks; else the time that is left."""
@@ -356,11 +373,17 @@ class Leases(Claims):
         def judged(answer, allowed):
             if self.judge(txn, answer, allowed - {WAITS}):
                 settle(answer.rows[0][0])
+        began = self.model.policy(txn, key[0])
+
+        def judged_late(answer, allowed):
+            txn.began = {key[0]: began}
+            judged(answer, allowed)
+            txn.began = {}
         now = allowed()
         if WAITS not in now:
             judged(self.run(s, sql, args), now)
         elif now == {WAITS} and patient and self.may_wait(txn, key):
-            self.leave(s, Wait(key, WAITS, allowed, judged, mode), sql, args)
+            self.leave(s, Wait(key, WAITS, allowed, judged_late, mode), sql, args)
         else:
             judged(self.run_briefly(s, sql, args), now | {IN_USE})
 
@@ -454,35 +477,39 @@ class Leases(Claims):
 
     # Operators.
 
-    def do_redrive(self, s, txn, consumer, ids):
-        self.decide(s, txn, "consumer_redrive", self.model.redriven, consumer, ids)
+    def do_redrive(self, s, txn, consumer, ids, scope=None):
+        self.decide(s, txn, "consumer_redrive", self.model.redriven, self.keys_of(consumer, ids, scope), (consumer, ids, scope))
 
-    def do_discard(self, s, txn, consumer, ids):
-        self.decide(s, txn, "consumer_discard", self.model.discard, consumer, ids)
+    def do_discard(self, s, txn, consumer, ids, scope=None):
+        self.decide(s, txn, "consumer_discard", self.model.discard, self.keys_of(consumer, ids, scope), (consumer, ids, scope))
 
-    def decide(self, s, txn, function, apply, consumer, ids):
-        keys = [(consumer, i) for i in sorted(set(ids or self.IDS))]
+    def keys_of(self, consumer, ids, _scope):
+        """The events that an operator decides on, or all that may be dead."""
+        return [(consumer, i) for i in sorted(set(ids or self.IDS))]
+
+    def decide(self, s, txn, function, apply, keys, named):
+        consumer, ids, scope = named
+        args = (consumer, ids and list(ids), scope)
         dead = [k for k in keys if self.model.is_dead(txn, k)]
         free = [k for k in dead if not self.model.is_busy(txn, k)]
         late = any(self.model.is_late(txn, k) for k in keys)
         others = any(self.model.is_busy(txn, k) or self.model.is_polled(txn, k) or self.model.has_locked(txn, k, EXCLUSIVE)
                      for k in keys)
-        sql = f"SELECT idempotency.{function}(%s, %s)"
+        sql = f"SELECT idempotency.{function}(%s, %s, %s)"
         if txn.read_only:
-            self.judge(txn, self.run(s, sql, (consumer, ids and list(ids))), "25006")
+            self.judge(txn, self.run(s, sql, args), "25006")
             return
         allowed = {DONE}
         if not self.model.has_room(txn, keys if ids else free):
             if not ids:
-                self.decide_in_part(s, txn, sql, consumer, free)
+                self.decide_in_part(s, txn, sql, args, free)
                 return
             allowed.add(NO_LOCKS)
         if late or self.model.may_have_moved(txn):
             allowed.add(SERIALIZATION)
         if others and ids:
             allowed.add(IN_USE)
-        answer = self.run_briefly(s, sql, (consumer, ids and list(ids))) if others else \
-            self.run(s, sql, (consumer, ids and list(ids)))
+        answer = self.run_briefly(s, sql, args) if others else self.run(s, sql, args)
         if not self.judge(txn, answer, allowed):
             return
         if answer.rows[0][0] != len(free):
@@ -490,10 +517,10 @@ class Leases(Claims):
         for key in free:
             apply(txn, key)
 
-    def decide_in_part(self, s, txn, sql, consumer, free):
+    def decide_in_part(self, s, txn, sql, args, free):
         """As many as there are locks left for; nobody knows which, so it is undone."""
         self.run(s, "BEGIN" if self.alone else "SAVEPOINT undone")
-        answer = self.run(s, sql, (consumer, None))
+        answer = self.run(s, sql, args)
         for end in ("ROLLBACK",) if self.alone else ("ROLLBACK TO undone", "RELEASE undone"):
             self.run(s, end)
         left = sum(self.model.has_room(txn, free[:n + 1]) for n in range(len(free)))
@@ -521,7 +548,7 @@ class Leases(Claims):
             super().do_wrong(s, txn, n)
 
     def do_import(self, _s, _txn, consumer, ids):
-        nobody = LeaseTxn("READ COMMITTED")
+        nobody = self.new_txn("READ COMMITTED")
         allowed = set.union(*(self.model.import_event(nobody, (consumer, i)) for i in ids))
         answer = self.run_control("SELECT idempotency.claims_import(%s, %s)", (consumer, list(ids)))
         new = [i for i in sorted(set(ids)) if (v := self.model.latest((consumer, i))) is None or v.status != "completed"]
@@ -570,7 +597,7 @@ END $$""")
                      sorted((*key, token) for key, token in self.fenced))
 
     def compare_view(self):
-        rows = self.sql("SELECT consumer, event_id, state::text, attempt, recovery_point, last_error, state <> 'dead' AND due,"
+        rows = self.sql("SELECT consumer, concat(scope || '/', event_id), state::text, attempt, recovery_point, last_error, state <> 'dead' AND due,"
                         " CASE state WHEN 'leased' THEN token END FROM idempotency.leases WHERE consumer <> 'filler'")
         self.compare("leases", sorted(rows, key=lambda row: row[:2]), sorted(
             ((*key, lease.state, lease.attempt, lease.point, lease.error, lease.state != DEAD and not lease.lasts,

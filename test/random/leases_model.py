@@ -32,6 +32,8 @@ class Lease(NamedTuple):
     work: object = None
     noted_at: int = 0
     error: str = None
+    fingerprint: str = None     # this, and request: of a request
+    request: object = None
 
 
 class Change(NamedTuple):
@@ -61,6 +63,7 @@ class LeaseTxn(Txn):
     changes: dict = field(default_factory=dict)     # key -> Change
     asserted: dict = field(default_factory=dict)    # key -> token
     policies: dict = field(default_factory=dict)    # consumer -> Policy that it has altered
+    began: dict = field(default_factory=dict)       # consumer -> Policy when the call began that has just waited for a lock
     fenced: tuple = ()                              # (key, token): effects under a lease
     discarded: frozenset = frozenset()
 
@@ -84,7 +87,7 @@ class LeaseModel(Model):
     # Who has what.
 
     def policy(self, txn, consumer):
-        return txn.policies.get(consumer) or self.policies.get(consumer, Policy())
+        return txn.began.get(consumer) or txn.policies.get(consumer) or self.policies.get(consumer, Policy())
 
     def view(self, txn, key):
         change = txn.changes.get(key)
@@ -234,7 +237,7 @@ class LeaseModel(Model):
     def leased(self, txn, key, token, lasts, left):
         lease = self.view(txn, key) or Lease(LEASED, 0, 0, False)
         self.tokens.setdefault(key, []).append(token)
-        self.highest = token
+        self.highest = max(self.highest, token)
         self.change(txn, key, lease._replace(state=LEASED, token=token, attempt=lease.attempt + 1, lasts=lasts, left=left,
                                              lasts_at=self.now()))
 

@@ -13,15 +13,17 @@ from leases import CONSUMERS, Leases
 from outbox import Outbox, create_functions
 from relays import Relays
 from relays_world import World
+from requests import CONSUMERS as REQUEST_CONSUMERS, Requests
 from server import Finding, Server
 
-# Of claims and outbox; in short, so that segments turn over all the time.
+# Of all but relays; in short, so that segments turn over all the time.
 CONF = """
 max_prepared_transactions = 100
 idempotency.outbox_retention = 0
 idempotency.outbox_segment_size = '64kB'
 idempotency.outbox_rotation_interval = 0
 idempotency.claim_segment_size = '8kB'
+idempotency.max_wait = '1h'
 idempotency.sink_directory = '{sinks}'
 autovacuum_naptime = 1s
 deadlock_timeout = 1h
@@ -52,6 +54,12 @@ def leases(server, _work, transactions, seed):
     return episodes.run("leases", lambda: Leases(server, name), transactions, seed, length=200)
 
 
+def requests(server, _work, transactions, seed):
+    name = database(server, "requests")
+    create_consumers(server, name, REQUEST_CONSUMERS)
+    return episodes.run("requests", lambda: Requests(server, name), transactions, seed, length=200)
+
+
 def outbox(server, _work, transactions, seed):
     name = database(server, "outbox")
     create_functions(server, name)
@@ -74,7 +82,7 @@ def relays(server, work, transactions, seed):
     return episodes.run("relays", make, transactions, seed, length=500, shrinks=False)
 
 
-MODELS = {"claims": claims, "leases": leases, "outbox": outbox, "relays": relays}
+MODELS = {"claims": claims, "leases": leases, "requests": requests, "outbox": outbox, "relays": relays}
 
 
 def main():

@@ -5,6 +5,7 @@ An episode has `control`, a connection; `sessions`; `model`, with `txns`, `prepa
 each operation.
 """
 from episodes import Mismatch
+from server import wait_until
 
 LEVELS = ("READ COMMITTED", "READ COMMITTED", "REPEATABLE READ", "SERIALIZABLE")
 SERIALIZATION = "40001"
@@ -116,5 +117,8 @@ class Transactions:
         del self.model.prepared[gid]
 
     def do_kill(self, s, txn):
-        self.sql("SELECT pg_terminate_backend(%s, 60000)", (self.sessions[s].pid,))
+        # the function's own timeout looks ten times a second
+        pid = self.sessions[s].pid
+        self.sql("SELECT pg_terminate_backend(%s)", (pid,))
+        wait_until(f"session {s} has ended", lambda: not self.sql("SELECT 1 FROM pg_stat_activity WHERE pid = %s", (pid,)))
         self.reopen(s)
