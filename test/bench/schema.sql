@@ -18,6 +18,28 @@ CREATE TABLE bench.floor_claim (
 	id uuid PRIMARY KEY
 );
 
+-- Floor of a lease: what a log of leases appends.
+CREATE TABLE bench.floor_lease (
+	number bigint GENERATED ALWAYS AS IDENTITY,
+	digest uuid NOT NULL,
+	lease_until timestamptz,
+	event_id text,
+	consumer text
+);
+CREATE INDEX ON bench.floor_lease (digest, number DESC);
+
+-- A table of leases as one makes it oneself.
+CREATE SEQUENCE bench.lease_token;
+CREATE TABLE bench.lease (
+	consumer varchar(255) NOT NULL,
+	event_id varchar(255) NOT NULL,
+	token bigint NOT NULL,
+	attempt int NOT NULL,
+	lease_until timestamptz NOT NULL,
+	completed_at timestamptz,
+	PRIMARY KEY (consumer, event_id)
+);
+
 -- The published claim flow and the bare INSERT ... ON CONFLICT.
 CREATE TABLE bench.flow (
 	consumer varchar(255) NOT NULL,

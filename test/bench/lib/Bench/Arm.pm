@@ -14,7 +14,7 @@ sub read_arm
 {
 	my ($file) = @_;
 	my ($name) = $file =~ m{/\d+_([^/]+)\.sql$};
-	my %arm = (name => $name, file => $file, events => 1, tables => '', needs => '', about => '');
+	my %arm = (name => $name, file => $file, events => 1, rows => 1, tables => '', needs => '', about => '');
 
 	open(my $f, '<', $file) or die "$file: $!\n";
 	while (my $line = <$f>)

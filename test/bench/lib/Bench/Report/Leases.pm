@@ -77,6 +77,13 @@ sub render
 	$report->head('Leases and requests', $section);
 	$report->say("pgbench -M prepared, $size->{clients} clients, $size->{rounds} rounds of $size->{seconds} s per arm in turns, as the claims.");
 	Bench::Report::Arms::arm_tables($report, $run, @arms);
+	for my $other (grep { $run->{$_} } qw(lease_floor lease_usual))
+	{
+		my ($title) = map { $_->{title} } grep { $_->{name} eq $other } @arms;
+
+		$report->say("CPU of a lease and its completion / $title: " . join('; ',
+				map { "sync $_ " . spread('%.2f', Bench::Report::Arms::ratios($run, 'lease_complete', $other, $_, 'cpu_us')) } 'on', 'off') . ".\n");
+	}
 	$report->say("A call of claim_request waits for the answer of another session, by the server's clock from before that session's COMMIT; ms.\n");
 	$report->table([ 'sync', 'rounds', 'p50', 'p90', 'p99', 'max' ],
 		map { my @us = map { [ $_, 1 ] } sort { $a <=> $b } flights($section, $_); my $sync = $_;

@@ -7,7 +7,7 @@ use strict;
 use warnings;
 use Bench::Arm;
 
-my $leases = qr/^(claim_commit|lease_complete|claim_result|request)$/;
+my $leases = qr/^(claim_commit|lease_(floor|usual|complete)|claim_result|request)$/;
 my %take = (
 	claims => sub { $_[0] !~ /^(enq|many)_|$leases/ },
 	enqueues => sub { $_[0] =~ /^(enq|many)_/ },
@@ -24,7 +24,7 @@ sub run_arm
 	my $r = $run->cost_of($mode, $run->load, '-T', $run->{seconds}, '-f', $arm->{file});
 	my $events = $r->{done} * $arm->{events};
 	my ($rows, $dead, $bytes) = $server->table_state(@tables);
-	die "$arm->{name}: $events events, but $rows rows\n" if @tables && $rows != $events;
+	die "$arm->{name}: $events events, but $rows rows\n" if @tables && $rows != $events * $arm->{rows};
 	$run->note('run', arm => $arm->{name}, sync => $mode, round => $round,
 		rate => $r->{tps} * $arm->{events}, events => $events, latency_ms => $r->{latency_ms},
 		cpu_us => 1e6 * $r->{server_cpu} / $events, wal => $r->{wal} / $events,
