@@ -23,7 +23,8 @@
  * each only if it is free, kept to the end of the transaction.
  *
  * MEMORY: what the readers and the writer need, a few pages per run; one entry
- * with its details.
+ * with its details.  Of the shared buffers the old runs, which are read once and may
+ * be gigabytes, get a ring: a merge does not drive out what others have there.
  *
  * Copyright (c) 2026, the idempotency developers
  *
@@ -35,6 +36,7 @@
 #include "postgres.h"
 
 #include "lib/binaryheap.h"
+#include "storage/bufmgr.h"
 #include "utils/datum.h"
 #include "utils/memutils.h"
 
@@ -211,6 +213,7 @@ idem_merge_runs(int from, const IdemRun *runs, int n, int to, int level, int64 r
 	run.number = run_number;
 	idem_pace_begin();
 	target.wrote = idem_pace_wrote;
+	source.strategy = GetAccessStrategy(BAS_BULKREAD);
 	begin(&merge, &source, runs);
 	merge.writer = idem_run_begin(&target, &run, expected);
 	merge_entries(&merge);
@@ -218,6 +221,7 @@ idem_merge_runs(int from, const IdemRun *runs, int n, int to, int level, int64 r
 	idem_run_finish(merge.writer);
 	IDEM_FAULT_POINT("store-merge-mark-written");
 	end(&merge);
+	FreeAccessStrategy(source.strategy);
 	idem_slot_close(&target, NoLock);
 	idem_slot_close(&source, NoLock);
 	return true;

@@ -207,6 +207,7 @@ init_slot(IdemSlot *slot, int number, LOCKMODE mode, Relation heap)
 	slot->heap = heap;
 	slot->index = NULL;
 	slot->wrote = NULL;
+	slot->strategy = NULL;
 	slot->nlocked = 0;
 	check_columns(heap);
 	slot->nblocks = RelationGetNumberOfBlocks(heap);
@@ -356,7 +357,7 @@ lock_block(const IdemSlot *slot, BlockNumber block)
 	/* our own transaction may have written since the slot was opened */
 	if (block >= slot->nblocks && block >= RelationGetNumberOfBlocks(slot->heap))
 		return InvalidBuffer;
-	buffer = ReadBuffer(slot->heap, block);
+	buffer = ReadBufferExtended(slot->heap, MAIN_FORKNUM, block, RBM_NORMAL, slot->strategy);
 	LockBuffer(buffer, BUFFER_LOCK_SHARE);
 	if (!PageIsNew(BufferGetPage(buffer)))
 		return buffer;
