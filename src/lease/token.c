@@ -14,7 +14,8 @@
  *	lease_start		when the server was started that has last looked at the others
  *
  * A crash: the cell's WAL is ahead of its value, and is flushed before a token is
- * given out.  That is one flush for each 128 numbers.
+ * given out.  That is one flush for each LOG_AHEAD numbers, for which all sessions
+ * wait that draw meanwhile.
  *
  * The first draw of a process looks at the cells.  If they were not written in this
  * run of the server, the number leaps:
@@ -78,6 +79,12 @@
 #include "shared/catalog.h"
 #include "shared/cell.h"
 #include "shared/fault.h"
+
+/*
+ * How far WAL is ahead of the number.  What a crash skips does not count beside the leap
+ * that follows it.
+ */
+#define LOG_AHEAD	4096
 
 /* How far the number leaps with another identity. */
 #define IDENTITY_LEAP	(INT64CONST(1) << 32)
@@ -225,7 +232,7 @@ draw(XLogRecPtr *lsn)
 	if (!checked)
 		check_cells();
 	rel = relation_open(idem_relref_oid(&idem_lease_number), RowExclusiveLock);
-	while (!idem_cell_draw(rel, 1, &before))
+	while (!idem_cell_draw(rel, 1, LOG_AHEAD, &before))
 	{
 		CHECK_FOR_INTERRUPTS();
 		check_cells();

@@ -63,12 +63,15 @@
 #include "shared/catalog.h"
 #include "shared/txn_owner.h"
 
+/* How far WAL is ahead of the number: a crash skips so many at most. */
+#define LOG_AHEAD	128
+
 bool
 idem_number_draw(int n, int64 *first)
 {
 	Relation	rel = relation_open(idem_outbox_seq_oid(), RowExclusiveLock);
 	int64		value;
-	bool		drawn = idem_cell_draw(rel, n, &value);
+	bool		drawn = idem_cell_draw(rel, n, LOG_AHEAD, &value);
 
 	relation_close(rel, NoLock);
 	*first = value + 1;

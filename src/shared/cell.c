@@ -10,9 +10,9 @@
  * cost, whether this file or somebody else set the value.
  *
  * The cell gives out numbers one by one, but does not log each of them.  WAL
- * has the value rounded up to a multiple of LOG_AHEAD.  The rounded value is
- * logged when the value passes the multiple, and when recovery might not find
- * the last record of it:
+ * has the value rounded up to a multiple of "ahead", which each caller that draws
+ * from the cell gives alike.  The rounded value is logged when the value passes the
+ * multiple, and when recovery might not find the last record of it:
  *
  * - the page was not logged since the last checkpoint began: recovery begins
  *   with the page that the checkpoint wrote;
@@ -27,7 +27,7 @@
  * finds.
  *
  * A crash or a failover leaves the value rounded up, and sealed.  At most
- * LOG_AHEAD numbers are skipped.
+ * "ahead" numbers are skipped.
  *
  * LOCKING: the page's content lock.  The caller has the sequence open, and
  * holds a lock that keeps the sequence from being dropped.
@@ -53,8 +53,6 @@
 
 #include "shared/cell.h"
 #include "shared/catalog.h"
-
-#define LOG_AHEAD	128
 
 /* The sequence's tuple on its page. */
 static Form_pg_sequence_data
@@ -142,9 +140,9 @@ log_value(Relation rel, Buffer buffer, int64 value)
 
 /* The value that WAL has while "value" is the last number given out. */
 static int64
-round_up(int64 value)
+round_up(int64 value, int ahead)
 {
-	return (value + LOG_AHEAD - 1) / LOG_AHEAD * LOG_AHEAD;
+	return (value + ahead - 1) / ahead * ahead;
 }
 
 /*
@@ -218,20 +216,20 @@ idem_cell_unseal(Relation rel)
  * recovery.
  */
 static void
-draw(Relation rel, Buffer buffer, int64 value, int n)
+draw(Relation rel, Buffer buffer, int64 value, int n, int ahead)
 {
 	Page		page = BufferGetPage(buffer);
 
 	MarkBufferDirty(buffer);
-	if (round_up(value + n) != round_up(value) || !is_logged_ahead(page))
-		log_value(rel, buffer, round_up(value + n));
+	if (round_up(value + n, ahead) != round_up(value, ahead) || !is_logged_ahead(page))
+		log_value(rel, buffer, round_up(value + n, ahead));
 	START_CRIT_SECTION();
 	set_value(data_of(page), value + n, ahead_mark(page));
 	END_CRIT_SECTION();
 }
 
 bool
-idem_cell_draw(Relation rel, int n, int64 *value)
+idem_cell_draw(Relation rel, int n, int ahead, int64 *value)
 {
 	Buffer		buffer = ReadBuffer(rel, 0);
 	Form_pg_sequence_data data;
@@ -242,9 +240,9 @@ idem_cell_draw(Relation rel, int n, int64 *value)
 	data = data_of(BufferGetPage(buffer));
 	*value = value_of(data);
 	sealed = is_sealed(data);
-	enough = *value <= PG_INT64_MAX - n - LOG_AHEAD;
+	enough = *value <= PG_INT64_MAX - n - ahead;
 	if (sealed && enough)
-		draw(rel, buffer, *value, n);
+		draw(rel, buffer, *value, n, ahead);
 	UnlockReleaseBuffer(buffer);
 	if (sealed && !enough)
 		report_exhausted(rel);

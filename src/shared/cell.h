@@ -36,9 +36,10 @@ extern void idem_cell_unseal(Relation rel);
 
 /*
  * Give out the n numbers after the value, and set *value to the value before
- * them.  Returns false, and changes nothing, if the cell is not sealed.
+ * them.  Returns false, and changes nothing, if the cell is not sealed.  WAL has the
+ * value rounded up to a multiple of ahead, which is the same in each call for a cell.
  */
-extern bool idem_cell_draw(Relation rel, int n, int64 *value);
+extern bool idem_cell_draw(Relation rel, int n, int ahead, int64 *value);
 
 /*
  * Once WAL is flushed up to this position, recovery finds every number that was
