@@ -256,12 +256,8 @@ idem_keyed_fetch_newest(IdemKeyedReader *reader, int table, const pg_uuid_t *dig
 	return fetch_newest(reader, table, SnapshotSelf, digest, kind, below);
 }
 
-/*
- * Fetch the newest row of the least kind that a digest has in one table.  Returns false
- * if the table has no row of the digest.
- */
-static bool
-fetch_least_kind(IdemKeyedReader *reader, int table, const pg_uuid_t *digest)
+bool
+idem_keyed_fetch_least_kind(IdemKeyedReader *reader, int table, const pg_uuid_t *digest)
 {
 	ScanKeyData key;
 
@@ -301,8 +297,9 @@ take_newer(IdemKeyedRow *row, const IdemKeyedReader *reader, int table, TupleTab
 	row->in_snapshot |= is_in_snapshot(reader->heaps[table], slot, row->tuple);
 }
 
-void
-idem_keyed_find_newest(IdemKeyedReader *reader, const pg_uuid_t *digest, char kind, IdemKeyedRow *row)
+/* Get the newest row of a digest and kind from all tables. */
+static void
+find_newest(IdemKeyedReader *reader, const pg_uuid_t *digest, char kind, IdemKeyedRow *row)
 {
 	memset(row, 0, sizeof(*row));
 	for (int n = 0; n < reader->log->ntables; n++)
@@ -329,7 +326,7 @@ find_parts_in(IdemKeyedReader *reader, int table, const pg_uuid_t *digest, IdemK
 	const char *kinds = reader->log->kinds;
 	char		least;
 
-	if (!fetch_least_kind(reader, table, digest))
+	if (!idem_keyed_fetch_least_kind(reader, table, digest))
 		return;
 	least = kind_of(reader->slots[table]);
 	for (int k = 0; kinds[k] != '\0'; k++)
@@ -387,7 +384,7 @@ idem_keyed_find_current(IdemKeyedReader *reader, int64 *marker)
 	pg_uuid_t	digest = {{0}};
 	IdemKeyedRow row;
 
-	idem_keyed_find_newest(reader, &digest, IDEM_KEYED_MARKER, &row);
+	find_newest(reader, &digest, IDEM_KEYED_MARKER, &row);
 	*marker = row.number;
 	if (row.tuple == NULL)
 		return 0;

@@ -85,14 +85,16 @@ extern bool idem_keyed_fetch_newest(IdemKeyedReader *reader, int table, const pg
 									char kind, int64 below);
 
 /*
+ * The same of the least kind that the digest has in the table.  Returns false if the
+ * table has no row of the digest.
+ */
+extern bool idem_keyed_fetch_least_kind(IdemKeyedReader *reader, int table, const pg_uuid_t *digest);
+
+/*
  * Let the row in the reader's slot of a table go, whose buffer belongs to the current
  * resource owner.
  */
 extern void idem_keyed_let_go(IdemKeyedReader *reader, int table);
-
-/* Get the newest row of a digest and kind from all tables. */
-extern void idem_keyed_find_newest(IdemKeyedReader *reader, const pg_uuid_t *digest, char kind,
-								   IdemKeyedRow *row);
 
 /* Get the newest row of each kind of a key; and give back the tuples of the rows. */
 extern void idem_keyed_find_parts(IdemKeyedReader *reader, const pg_uuid_t *digest,

@@ -92,8 +92,10 @@ hides_older_row(IdemKeyedReader *reader, int from, const pg_uuid_t *digest, int6
 
 	for (int n = 0; n < reader->log->ntables && !found; n++)
 	{
+		if (n == from || !idem_keyed_fetch_least_kind(reader, n, digest))
+			continue;			/* mostly: the table does not know the key */
 		for (const char *kind = reader->log->kinds; *kind != '\0' && !found; kind++)
-			found = n != from && idem_keyed_fetch_newest(reader, n, digest, *kind, number);
+			found = idem_keyed_fetch_newest(reader, n, digest, *kind, number);
 		idem_keyed_let_go(reader, n);
 	}
 	return found;
@@ -108,42 +110,53 @@ kind_index(const IdemKeyedLog *log, char kind)
 	return at == NULL ? -1 : at - log->kinds;
 }
 
-/* Must the part, whose newest row is in table "from", be copied? */
+/* Must part k, whose newest row is in table "from", be copied?  rows: what is newest of the key. */
 static bool
-is_needed(IdemKeyedReader *reader, int from, const pg_uuid_t *digest, char kind)
+is_needed(IdemKeyedReader *reader, int from, const pg_uuid_t *digest, int k, const IdemKeyedRow *rows)
 {
 	const IdemKeyedLog *log = reader->log;
-	IdemKeyedRow rows[IDEM_KEYED_MAX_KINDS];
 	IdemKeyedNeed need[IDEM_KEYED_MAX_KINDS] = {IDEM_KEYED_SPENT};
-	int			k = kind_index(log, kind);
-	bool		needed;
 
-	idem_keyed_find_parts(reader, digest, rows);
 	log->judge(RelationGetDescr(reader->heaps[from]), rows, need);
-	needed = need[k] == IDEM_KEYED_NEEDED ||
+	return need[k] == IDEM_KEYED_NEEDED ||
 		(need[k] != IDEM_KEYED_SPENT && hides_older_row(reader, from, digest, rows[k].number)) ||
 		(need[k] == IDEM_KEYED_EXPIRED && idem_keyed_has_newer(reader, digest, rows));
-	idem_keyed_free_parts(reader, rows);
-	return needed;
 }
 
-/* Copy the row in the slot, if it is needed and not in table "to". */
+/* Has the table a newer row of the same part of the key? */
+static bool
+has_newer_row(IdemKeyedReader *reader, int table, const pg_uuid_t *digest, char kind, int64 number)
+{
+	bool		newer = idem_keyed_fetch_newest(reader, table, digest, kind, PG_INT64_MAX) &&
+		idem_keyed_number(reader->slots[table]) > number;
+
+	idem_keyed_let_go(reader, table);
+	return newer;
+}
+
+/*
+ * Copy the row in the slot, if it is needed and not in table "to".  Most rows have a newer
+ * one in their own table, which is looked at first.
+ */
 static void
 copy_if_needed(IdemKeyedReader *reader, IdemKeyedPass *pass, Relation to, TupleTableSlot *slot)
 {
 	bool		isnull;
 	pg_uuid_t	digest = *DatumGetUUIDP(slot_getattr(slot, IDEM_KEYED_DIGEST, &isnull));
 	char		kind = DatumGetChar(slot_getattr(slot, IDEM_KEYED_KIND, &isnull));
-	IdemKeyedRow newest;
+	int64		number = idem_keyed_number(slot);
+	int			k = kind_index(reader->log, kind);
+	IdemKeyedRow rows[IDEM_KEYED_MAX_KINDS];
+	bool		needed;
 
-	if (kind_index(reader->log, kind) < 0)
-		return;					/* a marker */
-	idem_keyed_find_newest(reader, &digest, kind, &newest);
-	if (newest.tuple != NULL)
-		heap_freetuple(newest.tuple);
-	if (newest.number != idem_keyed_number(slot) || (newest.tables & (1 << pass->to)) != 0)
+	if (k < 0 ||				/* a marker */
+		has_newer_row(reader, pass->from, &digest, kind, number))
 		return;
-	if (is_needed(reader, pass->from, &digest, kind))
+	idem_keyed_find_parts(reader, &digest, rows);
+	needed = rows[k].number == number && (rows[k].tables & (1 << pass->to)) == 0 &&
+		is_needed(reader, pass->from, &digest, k, rows);
+	idem_keyed_free_parts(reader, rows);
+	if (needed)
 	{
 		(void) idem_keyed_insert(to, ExecCopySlotHeapTuple(slot));
 		IDEM_FAULT_POINT("keyed-row-copied");
