@@ -141,7 +141,7 @@ RETURNS timestamptz
 LANGUAGE c VOLATILE PARALLEL UNSAFE
 AS 'MODULE_PATHNAME', 'idem_extend_lease_fn';
 COMMENT ON FUNCTION @extschema@.extend_lease(text, bigint, text, interval, text, jsonb) IS
-'a lease, lasts for the duration from now on, and the next attempt gets the recovery point and the state; returns the end of the lease';
+'extend a lease: it lasts for the duration from now on, and the next attempt gets the recovery point and the state; returns the end of the lease';
 
 CREATE FUNCTION @extschema@.extend_lease(event_id uuid, token bigint, consumer text = 'default', duration interval = NULL,
 	recovery_point text = NULL, state jsonb = NULL)
@@ -149,21 +149,21 @@ RETURNS timestamptz
 LANGUAGE c VOLATILE PARALLEL UNSAFE
 AS 'MODULE_PATHNAME', 'idem_extend_lease_uuid_fn';
 COMMENT ON FUNCTION @extschema@.extend_lease(uuid, bigint, text, interval, text, jsonb) IS
-'a lease, keyed on the uuid''s canonical text, lasts for the duration from now on, and the next attempt gets the recovery point and the state; returns the end of the lease';
+'extend a lease: it lasts for the duration from now on, and the next attempt gets the recovery point and the state; returns the end of the lease; the event is keyed on the uuid''s canonical text';
 
 CREATE FUNCTION @extschema@.assert_lease(event_id text, token bigint, consumer text = 'default')
 RETURNS void
 LANGUAGE c VOLATILE PARALLEL UNSAFE
 AS 'MODULE_PATHNAME', 'idem_assert_lease_fn';
 COMMENT ON FUNCTION @extschema@.assert_lease(text, bigint, text) IS
-'make a lease, the claim of this transaction: nobody can take the event over until it ends';
+'make a lease the claim of this transaction: nobody can take the event over until the transaction ends';
 
 CREATE FUNCTION @extschema@.assert_lease(event_id uuid, token bigint, consumer text = 'default')
 RETURNS void
 LANGUAGE c VOLATILE PARALLEL UNSAFE
 AS 'MODULE_PATHNAME', 'idem_assert_lease_uuid_fn';
 COMMENT ON FUNCTION @extschema@.assert_lease(uuid, bigint, text) IS
-'make a lease, keyed on the uuid''s canonical text, the claim of this transaction: nobody can take the event over until it ends';
+'make a lease the claim of this transaction: nobody can take the event over until the transaction ends; the event is keyed on the uuid''s canonical text';
 
 CREATE FUNCTION @extschema@.release_lease(event_id text, token bigint, consumer text = 'default', error text = NULL,
 	retry_after interval = NULL, park boolean = false)
