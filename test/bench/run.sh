@@ -3,9 +3,9 @@
 #
 #	QUICK=1			everything small, pins too; reports into build/bench-quick
 #	ONLY=regexp		sections whose name begins so: claims enqueues drain parked latency
-#					kafka memory backlog ids; by name alone: many redrive pin-snapshot
-#					pin-writer pin-reader pin-prepared; the results of the others stay
-#					as they are
+#					kafka memory backlog ids; by name alone: many connections redrive leases
+#					pin-snapshot pin-writer pin-reader pin-prepared; the results of the
+#					others stay as they are
 #	BASE=commit		instead: this tree and that commit in turns; see pair.sh
 #	DURATION=s		of each pin; 600
 #	MAXSIZE=n		of the backlog and of remembered ids; 1000000
@@ -51,6 +51,13 @@ pin_conf()
 	END
 }
 
+# For a thousand sessions.
+wide_conf()
+{
+	bench_conf
+	echo "max_connections = 1100"
+}
+
 # SQL that is not ours, made readable for the server user.
 take_rivals()
 {
@@ -89,11 +96,14 @@ servers_for()
 	local kind=one
 
 	[[ $1 != pin-* ]] || kind=two
+	[ "$1" != connections ] || kind=wide
 	[ "$servers_up" != $kind ] || return 0
 	stop_servers
 	if [ $kind = two ]; then
 		start_server free pin_conf
 		start_server pinned pin_conf
+	elif [ $kind = wide ]; then
+		start_server data wide_conf
 	else
 		start_server data bench_conf
 	fi

@@ -14,6 +14,19 @@ my %fill = (
 	usual => q{INSERT INTO bench.conflict (consumer, event_id) SELECT '%2$s', %1$s FROM generate_series(1, 100)}
 	  . q{ ON CONFLICT DO NOTHING;});
 
+# One claim and its completion in one statement, and what stands in its place.
+my %one = (
+	ours => 'SELECT idempotency.claim_event(i.id), idempotency.complete_event(i.id) FROM (SELECT %s AS id OFFSET 0) i;',
+	usual => "INSERT INTO bench.conflict (consumer, event_id) SELECT 'default', %s ON CONFLICT DO NOTHING;",
+	bare => 'INSERT INTO bench.floor_claim SELECT %s::uuid;');
+
+sub one
+{
+	my ($side, $ids) = @_;
+
+	return sprintf($one{$side}, "bench.id_$ids()");
+}
+
 # Add n ids or a few more, by 100, all clients at once; returns how many.
 sub grow
 {

@@ -254,7 +254,9 @@ sub render
 		'Slopes in log-log, with their standard error. Claims and their packing are measured apart: the sessions of a measurement ask ',
 		'for no packer, and after it, right after another checkpoint, the packer works alone. ',
 		'The WAL of our claims depends on how full the segment is that they write to when the checkpoint comes, which differs from round to round. ',
-		'The bare INSERT goes into a table that is empty before, whatever the number of ids.');
+		'The bare INSERT goes into a table that is empty before, whatever the number of ids. ',
+		'From some ten million ids on the filters do not fit the caches of the processor, and the store outgrows the shared buffers: ',
+		'a claim waits for memory then, and reads pages that were driven out.');
 	by_size($report, $s, @$_) for
 	  [ 'cpu_us', 'CPU per claim, µs, sync off', '%.1f', 'ids', sync => 'off' ], [ 'cpu_us', 'CPU per claim, µs, sync on', '%.1f', 'ids', sync => 'on' ],
 	  [ 'wal', 'WAL per claim, B', '%.0f', 'ids', sync => 'off' ], [ 'pages', 'Of that, images of whole pages, B', '%.0f', 'ids', sync => 'off' ],
@@ -310,7 +312,9 @@ sub packing_table
 	}
 	$report->say("\nPacking by the packer alone, right after a checkpoint. The levels of the runs tell how often an id was packed, and then merged, so far; ",
 		'what that costs is what the packer took, over the entries of the runs that it made. ',
-		(grep { $_->{merged} } rows($s, 'pack')) ? '' : 'It merged nothing here: to merge an entry counts as much as to pack one. ', "\n");
+		(grep { $_->{merged} } rows($s, 'pack')) ? '' : 'It merged nothing here: to merge an entry counts as much as to pack one. ',
+		'A run writes its filter into pages that it shares with up to eleven other runs; right after a checkpoint each of these pages is logged as a whole, ',
+		"which is what merging logs beyond 16 bytes of each digest.\n");
 	$report->table([ 'ids', 'remembered', 'packed', 'merged', 'WAL to pack one, B', 'to merge one', 'WAL of packing per id, B',
 		'CPU to pack one, µs', 'to merge one', 'CPU of packing per id, µs', 'WAL of a claim and its packing, B' ], @rows);
 }

@@ -21,10 +21,6 @@ use Bench::Remembered;
 use Bench::Section::Expiry;
 use Bench::Server;
 
-my %claim = (
-	ours => 'SELECT idempotency.claim_event(i.id), idempotency.complete_event(i.id) FROM (SELECT %s AS id OFFSET 0) i;',
-	usual => "INSERT INTO bench.conflict (consumer, event_id) SELECT 'default', %s ON CONFLICT DO NOTHING;",
-	bare => 'INSERT INTO bench.floor_claim SELECT %s::uuid;');
 # How often the packer is looked at while claims go on, in seconds.
 my $interval = 0.02;
 
@@ -88,7 +84,7 @@ sub note_bytes
 sub measure_one
 {
 	my ($run, $side, $ids, $n, $round, $rows, $sync) = @_;
-	my $file = $run->write_script("ids_$side", sprintf($claim{$side}, "bench.id_$ids()") . "\n");
+	my $file = $run->write_script("ids_$side", Bench::Remembered::one($side, $ids) . "\n");
 	my $alone = $run->on_server($run->{server}, options => '-c idempotency.store_maintenance=off');
 
 	$sync //= 'off';
