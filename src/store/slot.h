@@ -100,8 +100,8 @@ typedef struct IdemSlot
 	void		(*wrote) (Size bytes);	/* is called after so many bytes were
 										 * written, and may raise an error;
 										 * NULL: nobody counts them */
-	BufferAccessStrategy strategy;	/* to read pages by; NULL: as pages that are
-									 * wanted again */
+	BufferAccessStrategy strategy;	/* to read pages by; NULL: as pages that
+									 * are wanted again */
 	int			nlocked;		/* locks on indexes, to be given back */
 	Oid			locked[IDEM_SLOT_MAX_INDEXES];
 } IdemSlot;
