@@ -283,7 +283,7 @@ INSERT INTO t.misuse (call) VALUES
 	($$release_lease('i', 1, retry_after => '-1 s')$$), ($$release_lease('i', 1, retry_after => '1000 years')$$),
 	($$release_lease('i', 1, retry_after => '1 s', park => true)$$), ($$complete_event('i', token => 0)$$),
 	($$consumer_create('c', max_attempts => -1)$$), ($$consumer_create('c', lease_duration => '0')$$), ($$consumer_create('c', min_backoff => '-1 s')$$),
-	($$consumer_create('c', max_backoff => '367 days')$$), ($$consumer_create('c', min_backoff => '10 min')$$), ($$consumer_create('c', max_attempts => NULL)$$),
+	($$consumer_create('c', max_backoff => '367 days')$$), ($$consumer_create('c', lease_duration => '1 year -361 days')$$), ($$consumer_create('c', min_backoff => '10 min')$$), ($$consumer_create('c', max_attempts => NULL)$$),
 	($$consumer_alter('foreign', max_backoff => '1 ms')$$);
 SELECT substr(call, 1, 60) AS call, t.state, t.message FROM t.misuse, t.try('SELECT idempotency.' || call) AS t ORDER BY ord;
 SELECT idempotency.consumer_drop('foreign');
@@ -326,7 +326,16 @@ BEGIN
 		COMMIT;
 	END LOOP;
 END $$;
-SELECT idempotency.extend_lease('long', t.token('long'), duration => '1 microsecond') IS NOT NULL AS overdue;
+-- What hundreds of refusals have looked at is not kept until the call ends
+CREATE FUNCTION t.peak_mb() RETURNS int LANGUAGE sql AS
+	$$SELECT substring(pg_read_file('/proc/' || pg_backend_pid() || '/status') FROM 'VmHWM:\s+(\d+) kB')::int / 1024$$;
+SELECT idempotency.extend_lease('long', t.token('long'), duration => '1 day', state =>
+	(SELECT to_jsonb(string_agg(md5(i::text), '')) FROM generate_series(1, 28000) AS i)) IS NOT NULL AS large;
+SELECT t.peak_mb() AS peak \gset
+SELECT result, count(*) FROM idempotency.lease_events(array_fill('long'::text, '{1000}')) GROUP BY 1;
+SELECT result, count(*) FROM idempotency.claim_events(ARRAY(SELECT 'long' FROM generate_series(1, 100))) GROUP BY 1;
+SELECT t.peak_mb() - :peak < 200 AS little;
+SELECT idempotency.extend_lease('long', t.token('long'), duration => '1 microsecond', state => '30') IS NOT NULL AS overdue;
 SELECT attempt, recovery_point, state FROM t.lease('long');
 SELECT result, attempt FROM t.lease('d');
 SELECT result, last_error FROM t.lease('m-park');

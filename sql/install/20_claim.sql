@@ -273,6 +273,7 @@ AS $$
 DECLARE
 	for_ever CONSTANT numeric := extract(epoch FROM interval '100 years');
 	later text;
+	duration interval;
 	seconds double precision;
 BEGIN
 	IF octet_length(consumer_check.consumer) NOT BETWEEN 1 AND 255 THEN
@@ -310,8 +311,10 @@ BEGIN
 				HINT = 'Give 0 for no limit.';
 	END IF;
 	FOREACH later IN ARRAY ARRAY['lease_duration', 'min_backoff', 'max_backoff'] LOOP
-		seconds := extract(epoch FROM CASE later WHEN 'lease_duration' THEN consumer_check.lease_duration
-			WHEN 'min_backoff' THEN consumer_check.min_backoff ELSE consumer_check.max_backoff END);
+		duration := CASE later WHEN 'lease_duration' THEN consumer_check.lease_duration
+			WHEN 'min_backoff' THEN consumer_check.min_backoff ELSE consumer_check.max_backoff END;
+		-- as the library counts: a year has twelve months of 30 days, and not 365.25 days
+		seconds := extract(epoch FROM duration) - extract(year FROM duration) * 5.25 * 86400;
 		IF seconds <= 0 OR seconds > extract(epoch FROM interval '366 days') THEN
 			RAISE EXCEPTION 'argument "%" must be positive, and at most 366 days', later
 				USING ERRCODE = 'invalid_parameter_value';

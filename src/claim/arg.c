@@ -18,6 +18,7 @@
 #include "catalog/pg_enum.h"
 #include "catalog/pg_type.h"
 #include "mb/pg_wchar.h"
+#include "miscadmin.h"
 #include "utils/memutils.h"
 #include "utils/array.h"
 #include "utils/builtins.h"
@@ -256,6 +257,7 @@ idem_arg_event_ids(FunctionCallInfo fcinfo, int argno, int *n)
 	{
 		IdemStr		id = idem_arg_str(DatumGetTextPP(elems[i]));
 
+		CHECK_FOR_INTERRUPTS();
 		if (id.len == 0 || id.len > IDEM_MAX_ID_BYTES)
 			report_bad_element(i + 1, id.len);
 		items[i].id = id.data;

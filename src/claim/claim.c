@@ -154,7 +154,7 @@ claim_one(IdemCall *call, const char *id, int idlen)
 	IdemClaim  *own;
 	IdemRow		row;
 	IdemClaimResult result;
-	IdemLease	lease;
+	IdemLease	lease = {0};
 
 	idem_keymaker_make(&call->keys, id, idlen, &key);
 
@@ -186,6 +186,7 @@ claim_one(IdemCall *call, const char *id, int idlen)
 		result = idem_leased_judge(call, &key, own, &lease);
 	if (result == IDEM_CLAIM_CLAIMED)
 		result = take_or_expire(call, &key, &row, lease.state != IDEM_LEASE_FREE);
+	idem_lease_free_values(&lease);
 	if (result == IDEM_CLAIM_CLAIMED)
 		return result;
 	IDEM_FAULT_POINT("claim-refused");
@@ -238,7 +239,7 @@ idem_claim_event(const char *id, int idlen, const char *consumer,
  * The order of ids is not that of the store's index, which has digests.
  */
 static int
-compare_items(const void *a, const void *b)
+compare_items(const void *a, const void *b, void *arg)
 {
 	const IdemClaimItem *ia = *(const IdemClaimItem *const *) a;
 	const IdemClaimItem *ib = *(const IdemClaimItem *const *) b;
@@ -263,7 +264,7 @@ idem_claim_sort_items(const IdemClaimItem *items, int n)
 
 	for (int i = 0; i < n; i++)
 		sorted[i] = unconstify(IdemClaimItem *, &items[i]);
-	qsort(sorted, n, sizeof(IdemClaimItem *), compare_items);
+	qsort_interruptible(sorted, n, sizeof(IdemClaimItem *), compare_items, NULL);
 	return sorted;
 }
 

@@ -29,6 +29,7 @@
 #include "fmgr.h"
 #include "funcapi.h"
 #include "mb/pg_wchar.h"
+#include "miscadmin.h"
 #include "port/pg_bswap.h"
 #include "utils/array.h"
 #include "utils/builtins.h"
@@ -308,6 +309,7 @@ idem_claim_events_fn(PG_FUNCTION_ARGS)
 		Datum		values[3];
 		text	   *id = cstring_to_text_with_len(items[i].id, items[i].idlen);
 
+		CHECK_FOR_INTERRUPTS();
 		values[0] = Int32GetDatum(i + 1);
 		values[1] = PointerGetDatum(id);
 		values[2] = labels[items[i].result];

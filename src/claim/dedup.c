@@ -370,7 +370,7 @@ decide_one(Dedup *dedup, IdemDedupItem *item)
 
 /* Order by id, then by place. */
 static int
-compare_items(const void *a, const void *b)
+compare_items(const void *a, const void *b, void *arg)
 {
 	const IdemDedupItem *ia = *(const IdemDedupItem *const *) a;
 	const IdemDedupItem *ib = *(const IdemDedupItem *const *) b;
@@ -389,7 +389,7 @@ decide_all(Dedup *dedup, IdemDedupItem *items, int n)
 
 	for (int i = 0; i < n; i++)
 		sorted[i] = &items[i];
-	qsort(sorted, n, sizeof(IdemDedupItem *), compare_items);
+	qsort_interruptible(sorted, n, sizeof(IdemDedupItem *), compare_items, NULL);
 	for (int i = 0; i < n; i++)
 	{
 		IdemDedupItem *last = i > 0 ? sorted[i - 1] : NULL;

@@ -88,6 +88,7 @@ look_how_long(const IdemCall *call, const IdemClaimKey *key)
 	if (!idem_lease_find(call->leases, &key->digest, &lease))
 		return -1;
 	left = lease.until - GetCurrentTimestamp();
+	idem_lease_free_values(&lease);
 	return left > 0 ? left : -1;
 }
 
@@ -142,6 +143,8 @@ lease_one(IdemCall *call, const char *id, int idlen, const IdemLeaseOrder *order
 		if (answer->result != IDEM_CLAIM_CLAIMED)
 			idem_lock_release(&key);
 	}
+	if (answer->result != IDEM_CLAIM_CLAIMED && answer->result != IDEM_CLAIM_DEAD)
+		idem_lease_free_values(&answer->lease);
 }
 
 void

@@ -6,6 +6,9 @@
  * Arguments are checked before the first lock is taken.  lease_events takes all of
  * its leases in the first call, as claim_events does.
  *
+ * MEMORY: of lease_events, what the events that it has leased, or found dead, have
+ * with them, and the result of one duplicate at a time.
+ *
  * Copyright (c) 2026, the idempotency developers
  *
  * IDENTIFICATION
@@ -18,8 +21,10 @@
 #include "access/htup_details.h"
 #include "fmgr.h"
 #include "funcapi.h"
+#include "miscadmin.h"
 #include "utils/builtins.h"
 #include "utils/lsyscache.h"
+#include "utils/memutils.h"
 #include "utils/timestamp.h"
 #include "utils/tuplestore.h"
 
@@ -29,6 +34,7 @@
 #include "claim/consumer.h"
 #include "claim/lease.h"
 #include "claim/redrive.h"
+#include "lease/log.h"
 #include "shared/args.h"
 
 PG_FUNCTION_INFO_V1(idem_lease_event_fn);
@@ -147,6 +153,7 @@ idem_lease_events_fn(PG_FUNCTION_ARGS)
 	IdemLeaseOrder order = {0};
 	IdemLeaseAnswer *answers;
 	Oid			result_type;
+	MemoryContext row_context;
 	int			n;
 
 	idem_prevent_read_only("lease_events()");
@@ -158,17 +165,24 @@ idem_lease_events_fn(PG_FUNCTION_ARGS)
 	result_type = TupleDescAttr(rsinfo->setDesc, 2 + COL_RESULT)->atttypid;
 
 	answers = palloc_extended(sizeof(IdemLeaseAnswer) * Max(n, 1), MCXT_ALLOC_HUGE);
+	row_context = AllocSetContextCreate(CurrentMemoryContext, "idempotency answers", ALLOCSET_DEFAULT_SIZES);
 	idem_lease_events(items, n, consumer.data, consumer.len, &order, answers);
 	for (int i = 0; i < n; i++)
 	{
 		IdemStr		id = {items[i].id, items[i].idlen};
 		Datum		values[2 + NCOLS];
 		bool		nulls[2 + NCOLS] = {false};
+		MemoryContext old = MemoryContextSwitchTo(row_context);
 
+		CHECK_FOR_INTERRUPTS();
 		values[0] = Int32GetDatum(i + 1);
 		values[1] = PointerGetDatum(cstring_to_text_with_len(id.data, id.len));
 		form_answer(&answers[i], id, consumer, result_type, values + 2, nulls + 2);
 		tuplestore_putvalues(rsinfo->setResult, rsinfo->setDesc, values, nulls);
+		MemoryContextSwitchTo(old);
+		MemoryContextReset(row_context);
+		answers[i].lease.holder = NULL; /* the caller's argument */
+		idem_lease_free_values(&answers[i].lease);
 	}
 	return (Datum) 0;
 }

@@ -79,7 +79,10 @@ decide(Redrive *redrive, const IdemClaimKey *key)
 	idem_store_probe(redrive->call->store, &key->digest, &row);
 	if (!idem_lease_find(idem_call_leases(redrive->call), &key->digest, &lease) || lease.state != IDEM_LEASE_DEAD ||
 		row.status == IDEM_ROW_BUSY || row.status == IDEM_ROW_COMPLETED)
+	{
+		idem_lease_free_values(&lease);
 		return false;
+	}
 	if (!lease.in_snapshot || !row.in_snapshot)
 		idem_leased_conflict(key);
 	if (redrive->discard)
@@ -87,6 +90,7 @@ decide(Redrive *redrive, const IdemClaimKey *key)
 	else
 		revive_event(redrive, key, &row, &lease);
 	IDEM_FAULT_POINT("lease-redriven");
+	idem_lease_free_values(&lease);
 	redrive->n++;
 	return true;
 }

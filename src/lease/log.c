@@ -114,6 +114,23 @@ init_row(NewRow *row, int64 number, const pg_uuid_t *digest, char kind)
 	set(row, COL_AT, TimestampTzGetDatum(GetCurrentTimestamp()));
 }
 
+/* The row as a tuple.  Columns that somebody added to the table are NULL. */
+static HeapTuple
+form_tuple(TupleDesc desc, const NewRow *row)
+{
+	Datum	   *values = palloc0(Max(desc->natts, NCOLS) * sizeof(Datum));
+	bool	   *nulls = palloc(Max(desc->natts, NCOLS) * sizeof(bool));
+	HeapTuple	tuple;
+
+	memset(nulls, true, Max(desc->natts, NCOLS) * sizeof(bool));
+	memcpy(values, row->values, sizeof(row->values));
+	memcpy(nulls, row->nulls, sizeof(row->nulls));
+	tuple = heap_form_tuple(desc, values, nulls);
+	pfree(values);
+	pfree(nulls);
+	return tuple;
+}
+
 /* The callback IdemKeyedLog.form_marker. */
 static HeapTuple
 form_marker(TupleDesc desc, int64 number)
@@ -122,7 +139,7 @@ form_marker(TupleDesc desc, int64 number)
 	NewRow		row;
 
 	init_row(&row, number, &digest, IDEM_KEYED_MARKER);
-	return heap_form_tuple(desc, row.values, row.nulls);
+	return form_tuple(desc, &row);
 }
 
 /* The value of a column, or the default where it is NULL. */
@@ -306,7 +323,33 @@ idem_lease_find(IdemKeyedAccess *log, const pg_uuid_t *digest, IdemLease *lease)
 		get_state(desc, rows, lease);
 		FreeTupleDesc(desc);
 	}
+	for (int i = 0; i < NPARTS; i++)
+	{
+		if (rows[i].tuple != NULL)
+			heap_freetuple(rows[i].tuple);
+	}
 	return lease->state != IDEM_LEASE_FREE;
+}
+
+/* Give a value back, if there is one. */
+static void
+free_value(void *value)
+{
+	if (value != NULL)
+		pfree(value);
+}
+
+void
+idem_lease_free_values(IdemLease *lease)
+{
+	free_value(lease->holder);
+	free_value(lease->error);
+	free_value(lease->recovery_point);
+	free_value(lease->work);
+	free_value(lease->fingerprint);
+	free_value(lease->request);
+	lease->holder = lease->error = lease->recovery_point = NULL;
+	lease->work = lease->fingerprint = lease->request = NULL;
 }
 
 /* All that is open */
@@ -454,7 +497,7 @@ idem_lease_scan_dead(const char *consumer, int consumerlen, IdemLeaseVisit visit
 static void
 append(IdemKeyedAccess *log, NewRow *row)
 {
-	if (idem_keyed_access_append(log, heap_form_tuple(idem_keyed_access_desc(log), row->values, row->nulls)))
+	if (idem_keyed_access_append(log, form_tuple(idem_keyed_access_desc(log), row)))
 		idem_lease_maintainer_start();
 }
 

@@ -84,6 +84,12 @@ extern void idem_lease_close(IdemKeyedAccess *log);
 extern bool idem_lease_find(IdemKeyedAccess *log, const pg_uuid_t *digest, IdemLease *lease);
 
 /*
+ * Free what idem_lease_find has put into a lease, which may be megabytes.  Whoever looks at
+ * many events, or at one again and again, does this before he looks at the next.
+ */
+extern void idem_lease_free_values(IdemLease *lease);
+
+/*
  * Write a state.  lease->token is the number of the row; idem_token_draw gives
  * the number of a lease, idem_token_draw_unflushed that of another state.  The
  * caller holds the event's lock exclusively, to the end of the transaction.

@@ -96,8 +96,12 @@ flatten(IdemKeyedReader *reader, IdemKeyedRow *rows)
 {
 	for (int k = 0; reader->log->kinds[k] != '\0'; k++)
 	{
-		if (rows[k].tuple != NULL && HeapTupleHasExternal(rows[k].tuple))
-			rows[k].tuple = toast_flatten_tuple(rows[k].tuple, RelationGetDescr(reader->heaps[0]));
+		HeapTuple	tuple = rows[k].tuple;
+
+		if (tuple == NULL || !HeapTupleHasExternal(tuple))
+			continue;
+		rows[k].tuple = toast_flatten_tuple(tuple, RelationGetDescr(reader->heaps[0]));
+		heap_freetuple(tuple);
 	}
 }
 

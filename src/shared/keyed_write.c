@@ -29,8 +29,10 @@
 #include "shared/keyed_write.h"
 
 /*
- * Insert the entry of a row, which is in the heap already, into one index.  Error
- * 0A000 for an index that somebody added and that would need the executor.
+ * Insert the entry of a row, which is in the heap already, into one index.  An index that
+ * CREATE or REINDEX CONCURRENTLY has only announced has no pages yet, and gets its entries
+ * when it is built.  Error 0A000 for an index that somebody added and that would need the
+ * executor.
  */
 static void
 insert_index_entry(Relation heap, Oid indexid, TupleTableSlot *slot)
@@ -40,6 +42,12 @@ insert_index_entry(Relation heap, Oid indexid, TupleTableSlot *slot)
 	Datum		values[INDEX_MAX_KEYS];
 	bool		nulls[INDEX_MAX_KEYS];
 
+	if (!info->ii_ReadyForInserts)
+	{
+		index_close(index, NoLock);
+		pfree(info);
+		return;
+	}
 	if (info->ii_Expressions != NIL || info->ii_Predicate != NIL || info->ii_ExclusionOps != NULL)
 		ereport(ERROR,
 				(errcode(ERRCODE_FEATURE_NOT_SUPPORTED),
