@@ -326,6 +326,24 @@ BEGIN
 		COMMIT;
 	END LOOP;
 END $$;
+-- So it is if the states are large
+DO $$
+DECLARE
+	token bigint := t.token('long');
+	large jsonb := (SELECT to_jsonb(string_agg(md5(i::text), '')) FROM generate_series(1, 28000) AS i);
+	started timestamptz := clock_timestamp();
+BEGIN
+	FOR i IN 1 .. 120 LOOP
+		PERFORM idempotency.extend_lease('long', token, state => large);
+		COMMIT;
+	END LOOP;
+	WHILE (SELECT sum(pg_table_size(c.oid)) FROM pg_class AS c WHERE c.relname ~ '^lease_log_\d$') > 80 * 1024 * 1024 LOOP
+		IF clock_timestamp() > started + '3 min' THEN RAISE EXCEPTION 'the log of leases is long'; END IF;
+		-- this asks for a worker again, if no process was free
+		PERFORM idempotency.extend_lease('long', token, state => large), pg_sleep(0.5);
+		COMMIT;
+	END LOOP;
+END $$;
 -- What hundreds of refusals have looked at is not kept until the call ends
 CREATE FUNCTION t.peak_mb() RETURNS int LANGUAGE sql AS
 	$$SELECT substring(pg_read_file('/proc/' || pg_backend_pid() || '/status') FROM 'VmHWM:\s+(\d+) kB')::int / 1024$$;

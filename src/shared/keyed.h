@@ -36,6 +36,9 @@
 #define IDEM_KEYED_MAX_TABLES	3
 #define IDEM_KEYED_MAX_KINDS	4
 
+/* So much longer than its table is the TOAST table that makes it lose its turn. */
+#define IDEM_KEYED_VALUES		16
+
 /*
  * The kind of the rows that say which table is current.  Their digest is zero.
  * No user's kind.
@@ -83,13 +86,14 @@ typedef struct IdemKeyedLog
 	IdemRelRef *sequence;		/* numbers the rows */
 	const char *kinds;			/* 1 to IDEM_KEYED_MAX_KINDS letters */
 	BlockNumber max_blocks;		/* a current table longer than this loses its
-								 * turn; at least 1 */
+								 * turn, and one with IDEM_KEYED_VALUES times
+								 * as much out of line; at least 1 */
 	BlockNumber pass_blocks;	/* how many blocks a step copies; at least 1 */
 
 	/*
 	 * While a dump of the database runs, the log may become so long, in
-	 * blocks of all tables, before a table that the dump needs is emptied.
-	 * NULL, and 0: dumps are not waited for.
+	 * blocks of all tables and of their TOAST tables, before a table that the
+	 * dump needs is emptied. NULL, and 0: dumps are not waited for.
 	 */
 	BlockNumber (*dump_blocks) (void);
 

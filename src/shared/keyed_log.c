@@ -192,11 +192,16 @@ idem_keyed_access_append(IdemKeyedAccess *access, HeapTuple tuple)
 {
 	ResourceOwner saved = idem_txn_owner_enter();
 	IdemKeyedReader *reader = &access->reader;
+	Relation	heap = reader->heaps[reader->writes_to];
+	bool		large = tuple->t_len > TOAST_TUPLE_THRESHOLD;
 	ItemPointerData tid;
+	bool		is_long;
 
 	reader->written = true;
-	tid = idem_keyed_insert(reader->heaps[reader->writes_to], tuple);
+	tid = idem_keyed_insert(heap, tuple);
+	is_long = (large && idem_keyed_is_long(reader->log, heap)) ||
+		(ItemPointerGetBlockNumber(&tid) >= reader->log->max_blocks &&
+		 ItemPointerGetOffsetNumber(&tid) == FirstOffsetNumber);
 	idem_txn_owner_leave(saved);
-	return ItemPointerGetBlockNumber(&tid) >= reader->log->max_blocks &&
-		ItemPointerGetOffsetNumber(&tid) == FirstOffsetNumber;
+	return is_long;
 }

@@ -60,8 +60,8 @@ extern void idem_keyed_access_look_up(IdemKeyedAccess *access, const pg_uuid_t *
  * Append a row with a number that the caller has drawn.  Frees the tuple.  Who appends
  * rows of one kind of a key holds a lock from before the drawing to the end of the
  * transaction, or else of two rows the one that commits later may be the older.
- * Returns true if the row has begun a page of a table that has grown, so that it is
- * time for maintenance.
+ * Returns true if the row has begun a page of a table that has grown, or is a large row of
+ * one, so that it is time for maintenance.
  */
 extern bool idem_keyed_access_append(IdemKeyedAccess *access, HeapTuple tuple);
 

@@ -14,7 +14,7 @@
  * A crash leaves nothing, because nothing is written.
  *
  * LOCKING: AccessShareLock on all tables and indexes in their order, while a reader is
- * open.  To write: before that RowExclusiveLock on one table, and with the others on its
+ * open; on a TOAST table while its length is read.  To write: before that RowExclusiveLock on one table, and with the others on its
  * index; they stay to the end of the transaction if rows were appended.
  *
  * MEMORY: the tuples that it returns, in the caller's context.
@@ -444,6 +444,31 @@ idem_keyed_reader_open_to_write(IdemKeyedReader *reader, const IdemKeyedLog *log
 		idem_keyed_reader_close(reader);
 		CHECK_FOR_INTERRUPTS();
 	}
+}
+
+BlockNumber
+idem_keyed_length(Relation heap, BlockNumber *values)
+{
+	Oid			oid = heap->rd_rel->reltoastrelid;
+
+	*values = 0;
+	if (OidIsValid(oid))
+	{
+		Relation	toast = table_open(oid, AccessShareLock);
+
+		*values = RelationGetNumberOfBlocks(toast);
+		table_close(toast, AccessShareLock);
+	}
+	return RelationGetNumberOfBlocks(heap);
+}
+
+bool
+idem_keyed_is_long(const IdemKeyedLog *log, Relation heap)
+{
+	BlockNumber values;
+
+	return idem_keyed_length(heap, &values) > log->max_blocks ||
+		values / IDEM_KEYED_VALUES > log->max_blocks;
 }
 
 OffsetNumber

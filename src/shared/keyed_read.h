@@ -111,6 +111,12 @@ extern bool idem_keyed_has_newer(IdemKeyedReader *reader, const pg_uuid_t *diges
 /* The current table; *marker: number of its marker, 0 without one. */
 extern int	idem_keyed_find_current(IdemKeyedReader *reader, int64 *marker);
 
+/* The length of a table, in blocks, and of the values that it has out of line. */
+extern BlockNumber idem_keyed_length(Relation heap, BlockNumber *values);
+
+/* Is a table so long that it may lose its turn? */
+extern bool idem_keyed_is_long(const IdemKeyedLog *log, Relation heap);
+
 /* How many line pointers has the page? */
 extern OffsetNumber idem_keyed_page_rows(Relation heap, BlockNumber block);
 

@@ -36,6 +36,7 @@
  */
 #include "postgres.h"
 
+#include "access/detoast.h"
 #include "access/htup_details.h"
 #include "access/table.h"
 #include "access/tableam.h"
@@ -128,7 +129,7 @@ static bool
 has_newer_row(IdemKeyedReader *reader, int table, const pg_uuid_t *digest, char kind, int64 number)
 {
 	bool		newer = idem_keyed_fetch_newest(reader, table, digest, kind, PG_INT64_MAX) &&
-		idem_keyed_number(reader->slots[table]) > number;
+	idem_keyed_number(reader->slots[table]) > number;
 
 	idem_keyed_let_go(reader, table);
 	return newer;
@@ -328,14 +329,19 @@ begin_any_pass(IdemKeyedReader *reader, IdemKeyedPass *pass, int current, int64 
 	return act;
 }
 
-/* The length of all tables of the log, in blocks. */
-static BlockNumber
+/* The length of all tables of the log, in blocks, with what they have out of line. */
+static uint64
 log_blocks(IdemKeyedReader *reader)
 {
-	BlockNumber blocks = 0;
+	uint64		blocks = 0;
 
 	for (int n = 0; n < reader->log->ntables; n++)
-		blocks += RelationGetNumberOfBlocks(reader->heaps[n]);
+	{
+		BlockNumber values;
+
+		blocks += idem_keyed_length(reader->heaps[n], &values);
+		blocks += values;
+	}
 	return blocks;
 }
 
@@ -402,6 +408,24 @@ typedef struct Census
 	uint64		all;
 } Census;
 
+/* The bytes of a row, with what it has out of line. */
+static uint64
+row_bytes(TupleTableSlot *slot)
+{
+	TupleDesc	desc = slot->tts_tupleDescriptor;
+	bool		should_free;
+	uint64		bytes = ExecFetchSlotHeapTuple(slot, false, &should_free)->t_len;
+
+	slot_getallattrs(slot);
+	for (int i = 0; i < desc->natts; i++)
+	{
+		if (!slot->tts_isnull[i] && TupleDescAttr(desc, i)->attlen == -1 &&
+			VARATT_IS_EXTERNAL(DatumGetPointer(slot->tts_values[i])))
+			bytes += toast_datum_size(slot->tts_values[i]);
+	}
+	return bytes;
+}
+
 /* Count the rows of one page; marker: of the table. */
 static void
 count_page(Relation heap, BlockNumber block, int64 marker, Census *census)
@@ -412,13 +436,12 @@ count_page(Relation heap, BlockNumber block, int64 marker, Census *census)
 	for (OffsetNumber off = FirstOffsetNumber; off <= last; off++)
 	{
 		ItemPointerData tid;
-		bool		should_free;
-		uint32		length;
+		uint64		length;
 
 		ItemPointerSet(&tid, block, off);
 		if (!table_tuple_fetch_row_version(heap, &tid, SnapshotSelf, slot))
 			continue;
-		length = ExecFetchSlotHeapTuple(slot, false, &should_free)->t_len;
+		length = row_bytes(slot);
 		census->all += length;
 		if (idem_keyed_number(slot) < marker)
 			census->older += length;
@@ -440,7 +463,7 @@ has_grown(IdemKeyedReader *reader, int current, int64 marker)
 	BlockNumber samples = Min(blocks, MAX_SAMPLES);
 	Census		census = {0};
 
-	if (blocks <= reader->log->max_blocks)
+	if (!idem_keyed_is_long(reader->log, heap))
 		return false;
 	for (BlockNumber i = 0; i < samples; i++)
 		count_page(heap, (uint64) blocks * i / samples, marker, &census);
