@@ -79,12 +79,16 @@ SELECT t.feed(501, 1500);
 SELECT level, class, entries, bytes, oldest <= newest AS times, held_by
 FROM idempotency.stat_claim_segments WHERE kind = 'run';
 
--- Many transactions; runs are merged
+-- Many transactions; runs are merged.  No other packer is at work: who finds the packer's
+-- lock taken after it has copied a segment copies the segment once more.
+CALL t.settle();
 CREATE PROCEDURE t.feed_and_pack(lo int, hi int, step int) LANGUAGE plpgsql AS $$
 BEGIN
 	FOR i IN lo .. hi BY step LOOP
+		SET idempotency.store_maintenance = off;
 		PERFORM t.feed(i, i + step - 1);
 		COMMIT;
+		SET idempotency.store_maintenance = on;
 		PERFORM idempotency.claims_maintain();
 		COMMIT;
 	END LOOP;
@@ -165,6 +169,21 @@ DO $$ BEGIN PERFORM t.feed(70001, 71000); RAISE 'undone'; END $$;
 CALL t.settle();
 SELECT * FROM t.held;
 SELECT t.feed(70001, 71000);
+
+-- A crash cut the emptying of a segment short: an index has no blocks.  No transaction reads
+-- it, and the segment is emptied once more.
+CREATE FUNCTION t.cut_index(index regclass) RETURNS void
+	LANGUAGE c AS 'idempotency_test', 'idem_test_cut_index_fn';
+SELECT number AS empty FROM idempotency.stat_claim_segments WHERE kind = 'segment' AND state = 'empty' LIMIT 1 \gset
+BEGIN ISOLATION LEVEL REPEATABLE READ;
+SELECT t.cut_index(format('idempotency_data.store_segment_%s_pkey', :empty)::regclass);
+SELECT t.feed(70991, 71010);
+SELECT status FROM idempotency.event_status('event-71000', 'c');
+SELECT status FROM idempotency.event_status('event-1', 'nobody');
+COMMIT;
+SELECT t.feed(70991, 71010);
+CALL t.settle();
+SELECT state FROM idempotency.stat_claim_segments WHERE kind = 'segment' AND number = :empty;
 
 -- Where nothing may be written
 BEGIN READ ONLY;

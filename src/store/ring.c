@@ -339,6 +339,12 @@ scan_rows(IdemRingSegment *segment, IndexScanDesc scan, const pg_uuid_t *digest,
 	ExecClearTuple(found_slot(segment));
 }
 
+bool
+idem_ring_is_empty(IdemRingSegment *segment)
+{
+	return RelationGetNumberOfBlocks(segment->heap) == 0;
+}
+
 void
 idem_ring_probe(IdemRingSegment *segment, const pg_uuid_t *digest, IdemRingFinding *finding)
 {

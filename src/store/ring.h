@@ -86,6 +86,9 @@ typedef struct IdemRingFinding
 	XLogRecPtr	commit_lsn;		/* once flushed up to here, the row is durable */
 } IdemRingFinding;
 
+/* Is the segment without rows now? */
+extern bool idem_ring_is_empty(IdemRingSegment *segment);
+
 /*
  * Look for the rows of an event: as of now, uncommitted work of others counts;
  * or as a snapshot sees them.

@@ -196,7 +196,7 @@ read_list(const IdemStoreState *state)
 	reading.list->context = context;
 	reading.list->store = idem_store_state_oid();
 	reading.list->state = state->value;
-	for (int i = 0; i < IDEM_STORE_SLOTS; i++)
+	for (int i = 0; i < state->slots; i++)
 		read_slot(&reading, i);
 	find_replaced(reading.list);
 	MemoryContextSetParent(context, TopMemoryContext);

@@ -3,9 +3,14 @@
  * state.c
  *		The state of the dedup store: one number, changed in place.
  *
- * The number has the counter in its upper bits, then the number of the current
- * segment, then a bit for each segment that needs no probe.  So a claim reads
- * all of it at once, and two equal numbers mean that nothing has changed.
+ * The number has the counter in its upper bits, then how many slots may have runs,
+ * then the number of the current segment, then a bit for each segment that needs no
+ * probe.  So a claim reads all of it at once, and two equal numbers mean that nothing
+ * has changed.
+ *
+ * The packer fills the first empty slot (plan.c), so a store has runs in its first
+ * slots, and a new session opens these only: to open a table for the first time
+ * costs 50 us.
  *
  * A state that is not sealed was set by somebody else: pg_upgrade restores the
  * value without the seal, and a restore of rows breaks the seal on purpose
@@ -14,14 +19,18 @@
  * seals it again, as soon as nobody else holds the packer's lock; a restore
  * holds that lock until it has committed.
  *
- * Invariant: a segment whose bit is set has no row that is not in a run.
+ * Invariant: a segment whose bit is set has no row that is not in a run.  A run counts
+ * in no slot that had no row when the state was written.  The entries of a run that
+ * was begun later are in their segment, or in the runs that were merged, until the state
+ * changes again.
  *
  * A crash leaves the state as it was written last, since each write is
  * WAL-logged on its own, before anything that follows from it.
  *
  * LOCKING: the page's content lock.  Readers hold any lock on the sequence
  * store_state; who changes the state holds ShareUpdateExclusiveLock on it, the
- * packer's lock.
+ * packer's lock, and takes AccessShareLock on one slot after the other, if it is
+ * free.
  *
  * MEMORY: nothing is kept.
  *
@@ -36,6 +45,8 @@
 
 #include "access/relation.h"
 #include "access/table.h"
+#include "miscadmin.h"
+#include "storage/bufmgr.h"
 #include "storage/lmgr.h"
 #include "utils/rel.h"
 
@@ -43,12 +54,20 @@
 #include "shared/cell.h"
 #include "shared/empty.h"
 #include "store/ring.h"
+#include "store/slot.h"
 #include "store/state.h"
 
 #define SEGMENT_BITS	3
+#define SLOT_BITS		6
 #define ALL_SEGMENTS	((1 << IDEM_STORE_SEGMENTS) - 1)
 
 StaticAssertDecl(IDEM_STORE_SEGMENTS == 1 << SEGMENT_BITS, "the state has room for as many segments");
+StaticAssertDecl(IDEM_STORE_SLOTS < 1 << SLOT_BITS, "the state has room for the number of slots");
+
+/* Where the parts of the number begin. */
+#define CURRENT_SHIFT	IDEM_STORE_SEGMENTS
+#define SLOTS_SHIFT		(CURRENT_SHIFT + SEGMENT_BITS)
+#define COUNTER_SHIFT	(SLOTS_SHIFT + SLOT_BITS)
 
 static IdemRelRef state_ref = IDEM_RELREF("store_state");
 
@@ -64,23 +83,54 @@ idem_store_state(Relation rel)
 	IdemCell	cell = idem_cell_read(rel);
 	IdemStoreState state = {
 		.value = cell.value,
-		.current = (cell.value >> IDEM_STORE_SEGMENTS) & (IDEM_STORE_SEGMENTS - 1),
+		.current = (cell.value >> CURRENT_SHIFT) & (IDEM_STORE_SEGMENTS - 1),
 		.unprobed = cell.sealed ? cell.value & ALL_SEGMENTS : 0,
+		.slots = cell.sealed ? (cell.value >> SLOTS_SHIFT) & ((1 << SLOT_BITS) - 1) : IDEM_STORE_SLOTS,
 		.sealed = cell.sealed
 	};
 
 	return state;
 }
 
+/* May the slot have rows?  It may if its lock is not free. */
+static bool
+may_have_rows(int number)
+{
+	Oid			oid = idem_slot_oid(number);
+	Relation	heap;
+	bool		rows;
+
+	if (!ConditionalLockRelationOid(oid, AccessShareLock))
+		return true;
+	heap = table_open(oid, NoLock);
+	rows = RelationGetNumberOfBlocks(heap) > 0;
+	table_close(heap, AccessShareLock);
+	return rows;
+}
+
+/* How many slots are there up to the last one that may have rows? */
+static int
+count_slots(void)
+{
+	int			n = IDEM_STORE_SLOTS;
+
+	while (n > 0 && !may_have_rows(n - 1))
+	{
+		CHECK_FOR_INTERRUPTS();
+		n--;
+	}
+	return n;
+}
+
 void
 idem_store_set_state(int current, uint32 unprobed)
 {
 	Relation	rel = relation_open(idem_store_state_oid(), NoLock);
-	int64		counter = idem_cell_read(rel).value >> (IDEM_STORE_SEGMENTS + SEGMENT_BITS);
+	int64		counter = idem_cell_read(rel).value >> COUNTER_SHIFT;
 
 	Assert((unprobed & (1 << current)) == 0);
-	idem_cell_write(rel, (((counter + 1) << SEGMENT_BITS | current) << IDEM_STORE_SEGMENTS) |
-					(unprobed & ALL_SEGMENTS));
+	idem_cell_write(rel, (counter + 1) << COUNTER_SHIFT | (int64) count_slots() << SLOTS_SHIFT |
+					current << CURRENT_SHIFT | (unprobed & ALL_SEGMENTS));
 	relation_close(rel, NoLock);
 }
 

@@ -4,9 +4,10 @@
  *		The state of the dedup store: one number, changed in place.
  *
  * The number is the value of a cell (shared/cell.h), the sequence store_state.
- * It says which segment is current and which segments need no probe, because
- * they are empty or their entries are in runs.  It changes with every change
- * of that, and whenever runs came or went, and it never has a value twice.
+ * It says which segment is current, which segments need no probe, because
+ * they are empty or their entries are in runs, and from which slot on no slot has
+ * a run.  It changes with every change of that, and whenever runs came or went, and
+ * it never has a value twice.
  *
  * Private to src/store.
  *
@@ -31,10 +32,12 @@ typedef struct IdemStoreState
 	int64		value;			/* the number itself */
 	int			current;		/* number of the current segment */
 	uint32		unprobed;		/* bits by segment: needs no probe */
+	int			slots;			/* only slots below this number have runs that
+								 * count */
 	bool		sealed;			/* false: somebody else, e.g. pg_upgrade, set
-								 * the number.  "unprobed" is 0 then, and
-								 * nobody may rely on what he remembers of an
-								 * earlier state. */
+								 * the number.  "unprobed" is 0 then, "slots"
+								 * is all of them, and nobody may rely on what
+								 * he remembers of an earlier state. */
 } IdemStoreState;
 
 extern Oid	idem_store_state_oid(void);
@@ -43,9 +46,9 @@ extern Oid	idem_store_state_oid(void);
 extern IdemStoreState idem_store_state(Relation rel);
 
 /*
- * Change the state; its number rises.  The caller holds the packer's lock,
- * ShareUpdateExclusiveLock on store_state.  The change is WAL-logged, and no
- * abort undoes it.
+ * Change the state; its number rises.  Looks at the slots, and waits for none of
+ * their locks.  The caller holds the packer's lock, ShareUpdateExclusiveLock on
+ * store_state.  The change is WAL-logged, and no abort undoes it.
  */
 extern void idem_store_set_state(int current, uint32 unprobed);
 

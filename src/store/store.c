@@ -315,6 +315,17 @@ status_of(const Finding *found)
 	return found->state == IDEM_ENTRY_KEPT ? IDEM_ROW_PROCESSING : IDEM_ROW_COMPLETED;
 }
 
+/*
+ * May the segment be half emptied?  Its indexes cannot be read then.  A crash that cut an
+ * emptying short has left the heap without blocks (shared/empty.c), and the segment does
+ * not become current before it is emptied once more.
+ */
+static bool
+may_be_half_emptied(IdemStore *store, int number)
+{
+	return number != store->state.current && idem_ring_is_empty(get_segment(store, number, false));
+}
+
 /* Probe the segments; false if another transaction is writing the event. */
 static bool
 probe_segments(IdemStore *store, const pg_uuid_t *digest, Finding *found)
@@ -323,7 +334,7 @@ probe_segments(IdemStore *store, const pg_uuid_t *digest, Finding *found)
 
 	for (int i = 0; i < IDEM_STORE_SEGMENTS; i++)
 	{
-		if (store->state.unprobed & (1 << i))
+		if ((store->state.unprobed & (1 << i)) || may_be_half_emptied(store, i))
 			continue;
 		idem_ring_probe(get_segment(store, i, false), digest, &ring);
 		if (ring.busy)
@@ -398,7 +409,7 @@ look_up_in_segments(IdemStore *store, const pg_uuid_t *digest, bool old, Finding
 		PredicateLockPage(store->state_rel, predicate_page(digest), GetActiveSnapshot());
 	for (int i = 0; i < IDEM_STORE_SEGMENTS; i++)
 	{
-		if (!old && (store->state.unprobed & (1 << i)))
+		if ((!old && (store->state.unprobed & (1 << i))) || may_be_half_emptied(store, i))
 			continue;
 		idem_ring_look_up(get_segment(store, i, false), digest, GetActiveSnapshot(), &ring);
 		add_ring_finding(found, i, &ring);

@@ -10,8 +10,10 @@
 # the mirror this machine uses, and that is kept between runs in
 # ${IDEMPOTENCY_MATRIX_CACHE:-$HOME/.cache/idempotency-matrix}.
 #
-# Each folder also holds the server of the major version before, out of the
-# release that carries that: pg_upgrade comes from it.
+# Each folder also holds the server of a major version before, out of the release
+# that carries that: pg_upgrade comes from it.  For 18 that is not 17: 17.12 writes an
+# option pg_attver into its catalog, and 18.6, the newest that is packaged, takes no dump
+# that has it.
 #
 # "bare" is Debian as a fresh machine has it: debootstrap's smallest variant with
 # git, make and the certificates that a mirror may need.  There the sources run
@@ -52,12 +54,12 @@ suite_of()
 	esac
 }
 
-# The supported version before.
+# The version to upgrade from.
 version_before()
 {
 	case $1 in
 		17) echo 15 ;;
-		18) echo 17 ;;
+		18) echo 15 ;;
 		19) echo 18 ;;
 		*) return 1 ;;
 	esac

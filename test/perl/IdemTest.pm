@@ -78,7 +78,8 @@ END
 
 # The server as it is when the extension is installed into it: its programs, which
 # find their directories from where they lie, and links to the rest.  pg_upgrade 18
-# looks for '$libdir/...' in the one directory only.
+# looks for '$libdir/...' in the one directory only.  The server may have the extension
+# already: the staged one takes its place.
 sub installed
 {
 	my $root = PostgreSQL::Test::Utils::tempdir();
@@ -90,8 +91,8 @@ sub installed
 		system_or_bail('mkdir', '-p', "$root$dir");
 		system_or_bail('cp', $how, "$dir/.", "$root$dir/");
 	}
-	system_or_bail('cp', '-as', "$ENV{IDEM_STAGE_LIBDIR}/.", "$root$ENV{IDEM_PKGLIBDIR}/");
-	system_or_bail('cp', '-as', "$ENV{IDEM_STAGE_SHAREDIR}/.", "$root$ENV{IDEM_SHAREDIR}/");
+	system_or_bail('cp', '-asf', "$ENV{IDEM_STAGE_LIBDIR}/.", "$root$ENV{IDEM_PKGLIBDIR}/");
+	system_or_bail('cp', '-asf', "$ENV{IDEM_STAGE_SHAREDIR}/.", "$root$ENV{IDEM_SHAREDIR}/");
 	return "$root$ENV{IDEM_BINDIR}";
 }
 
@@ -109,7 +110,7 @@ sub upgraded
 
 	chdir PostgreSQL::Test::Utils::tempdir() or die "could not change directory: $!";
 	command_ok(\@upgrade, 'pg_upgrade')
-	  or system_log('sh', '-c', 'cat ' . $new->data_dir . '/pg_upgrade_output.d/*/*.txt');
+	  or system_log('sh', '-c', 'cd "$1" && tail -n 30 */*.txt */log/*.log', 'sh', $new->data_dir . '/pg_upgrade_output.d');
 	return $new;
 }
 

@@ -27,6 +27,7 @@ class Claim(NamedTuple):
     result: object = None
     past: bool = False          # claimed past the budget of locks
     anew: bool = False          # after this transaction had forgotten the event
+    fresh: bool = False         # took its lock, which the transaction did not have
 
 
 @dataclass
@@ -196,7 +197,8 @@ class Model:
         own = txn.claims.get(key)
         locked = self.would_lock(txn, key)
         txn.claims[key] = Claim("claimed", self.now(), locked, bool(own and own.hold), past=not locked,
-                                anew=bool(own and (own.anew or own.phase == "forgotten")))
+                                anew=bool(own and (own.anew or own.phase == "forgotten")),
+                                fresh=locked and not (own and own.locked))
 
     def complete(self, txn, key, result=None):
         claim = txn.claims.get(key)
@@ -211,10 +213,11 @@ class Model:
             return NOT_HELD
         inside = bool(txn.savepoints) and txn.savepoints[-1].at > claim.at
         hold = claim.hold or claim.past or inside
+        locked = claim.locked and (inside or not claim.fresh)
         if claim.anew:
-            txn.claims[key] = claim._replace(phase="forgotten", hold=True, locked=claim.locked and hold)
+            txn.claims[key] = claim._replace(phase="forgotten", hold=True, locked=locked)
             return None
-        txn.claims[key] = claim._replace(phase="released", hold=hold, locked=claim.locked and hold)
+        txn.claims[key] = claim._replace(phase="released", hold=hold, locked=locked)
         return None
 
     def lock_foreign(self, txn, key):

@@ -5,6 +5,7 @@ budget of locks and the transactions.
 """
 import hashlib
 import json
+import time
 from typing import NamedTuple
 
 from claims import Wait
@@ -130,7 +131,7 @@ class Requests(Leases):
     def __init__(self, cluster, dbname):
         super().__init__(cluster, dbname)
         self.answered = {}          # key -> body of the committed answer
-        self.discarded = set()      # requests that an operator has ended without an answer
+        self.discarded = {}         # requests that an operator has ended without an answer: when, at the latest
         self.moments = {}           # key -> completed_at, as the first replay said it
 
     @staticmethod
@@ -253,7 +254,7 @@ class Requests(Leases):
                 if claim.result:
                     self.answered[key] = claim.result.body
                 else:
-                    self.discarded.add(key)
+                    self.discarded[key] = time.time()
 
     # Asking.
 
@@ -323,13 +324,13 @@ class Requests(Leases):
             self.wrong(expected, row)
 
     def check_moment(self, txn, key, moment, row):
-        """A replay always tells the same, and returns it.  Of what was discarded: the earliest that is still known."""
+        """A replay always tells the same, and returns it.  What was discarded has a range of times when it is packed."""
         if moment is None:
             self.wrong("when it was completed", row)
-        if key in txn.claims:
+        if key in self.discarded and moment > self.discarded[key]:
+            self.wrong(f"completed before {self.discarded[key]}", row)
+        if key in txn.claims or key in self.discarded:
             return moment
-        if key in self.discarded:
-            self.moments[key] = min(moment, self.moments.get(key, moment))
         return self.moments.setdefault(key, moment)
 
     def do_at_once(self, s, txn, consumer, request, fingerprint, number):

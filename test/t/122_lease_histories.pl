@@ -172,8 +172,9 @@ foreach my $round (1 .. 2)
 	$image->stop('immediate');
 }
 
-# pg_upgrade
-my $old = IdemTest::cluster('old', old => 1);
+# pg_upgrade.  Checksums are the default of some versions only.
+my @checksums = (extra => ['--data-checksums']);
+my $old = IdemTest::cluster('old', old => 1, @checksums);
 $overdue = lease($old, 'overdue', '1 hour');
 $old->safe_psql('postgres', "SELECT idempotency.extend_lease('overdue', $overdue, duration => '1 microsecond', recovery_point => 'half')");
 $lasting = lease($old, 'lasting', '1 day');
@@ -182,7 +183,7 @@ $old->safe_psql('postgres', "SELECT idempotency.release_lease('dead', $dead, err
 $greatest = 0;
 burn($old, 300);
 $old->stop;
-my $new = IdemTest::upgraded($old, 'new');
+my $new = IdemTest::upgraded($old, 'new', @checksums);
 $new->start;
 open_leases($new, 'upgraded');
 rises($new, 'first', 'upgraded');
