@@ -213,6 +213,15 @@ SELECT idempotency.claim_event('many', 'mailer');
 SELECT state FROM t.try($$UPDATE t.payouts SET amount = 9$$);
 ROLLBACK;
 
+-- An operator who discards an event does not make its effect
+SELECT result FROM idempotency.lease_event('discarded', 'mailer') \gset
+SELECT token FROM idempotency.leases WHERE consumer = 'mailer' AND event_id = 'discarded' \gset
+SELECT idempotency.release_lease('discarded', :token, 'mailer', park => true);
+BEGIN;
+SELECT idempotency.consumer_discard('mailer', '{discarded}');
+SELECT state FROM t.try($$UPDATE t.payouts SET amount = 9$$);
+ROLLBACK;
+
 -- Triggers that are wrong
 CREATE TABLE t.wrong (id int, g int GENERATED ALWAYS AS (id + 1) STORED);
 CREATE FUNCTION t.wrong(timing text, args text) RETURNS SETOF record LANGUAGE plpgsql AS $$

@@ -52,6 +52,7 @@ discard_event(Redrive *redrive, const IdemClaimKey *key, const IdemRow *row, con
 	IdemClaimState state = claim->state;
 
 	state.phase = IDEM_PHASE_COMPLETED;
+	state.discarded = true;
 	idem_state_set(claim, &state);
 	idem_call_add(redrive->call, claim, (Datum) 0, false);
 	idem_leased_end(redrive->call, key);

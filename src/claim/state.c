@@ -150,12 +150,12 @@ forget_all(void)
 	memset(&counts, 0, sizeof(counts));
 }
 
-/* Is the event the transaction's own, so that nobody else may act on it? */
+/* May the transaction make the event's effect? */
 static inline bool
 is_held(const IdemClaimState *state)
 {
-	return state->phase == IDEM_PHASE_CLAIMED || state->phase == IDEM_PHASE_COMPLETED ||
-		state->phase == IDEM_PHASE_ASSERTED;
+	return (state->phase == IDEM_PHASE_CLAIMED || state->phase == IDEM_PHASE_COMPLETED ||
+			state->phase == IDEM_PHASE_ASSERTED) && !state->discarded;
 }
 
 /* Add a claim's state to the totals (by = 1), or take it away (by = -1). */

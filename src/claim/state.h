@@ -58,6 +58,8 @@ typedef struct IdemClaimState
 								 * towards the budget; in share mode if
 								 * ASSERTED, perhaps if LEASED */
 	SubTransactionId lock_subid;	/* the subtransaction that took the lock */
+	bool		discarded;		/* COMPLETED by an operator: no effect is made
+								 * with it */
 	TimestampTz claimed_at;
 	const struct varlena *fingerprint;	/* of a request that is CLAIMED, from
 										 * idem_state_copy; or NULL */
@@ -104,8 +106,8 @@ extern const struct varlena *idem_state_copy(const struct varlena *value);
 extern const IdemClaimCounts *idem_state_counts(void);
 
 /*
- * Does this transaction hold the event of the key's name: claimed, completed or
- * asserted?  The same for any event of a consumer.
+ * May this transaction make the effect of the key's event: has it claimed, completed or
+ * asserted it, and not discarded?  The same for any event of a consumer.
  */
 extern bool idem_state_holds(const IdemClaimKey *key);
 extern bool idem_state_holds_any(const char *consumer, int len);
