@@ -82,7 +82,7 @@ class Claims(Transactions):
         self.model = self.new_model(["foreign"])
         self.sessions = [Session(cluster, dbname, f"session {i}") for i in range(SESSIONS)]
         self.settings = [{"keep": False, "budget": 64} for _ in self.sessions]
-        self.waiting = {}           # session -> Wait
+        self.waiting = self.model.waits     # session -> Wait
         self.effects = []           # committed
         self.standing = set()       # events whose effect was not forgotten since
         self.names = 0

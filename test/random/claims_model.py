@@ -88,6 +88,7 @@ class Model:
         self.txns = {}          # session -> Txn
         self.prepared = {}      # gid -> Txn
         self.foreign_lockers = set(foreign_lockers)
+        self.waits = {}         # session -> the key that it waits for; mode: of the lock, None if it asks again and again
 
     def now(self):
         self.clock += 1
@@ -134,6 +135,10 @@ class Model:
                 return True
         return False
 
+    def is_polled(self, txn, key):
+        """Somebody asks for it again and again, and has it for a moment each time."""
+        return any(w.key == key and not w.mode and self.txns.get(s) is not txn for s, w in self.waits.items())
+
     def is_being_forgotten(self, txn, key):
         claims = [t.claims.get(key) for t in self.others(txn)]
         return any(c and (c.anew or c.phase == "forgotten") for c in claims)
@@ -141,6 +146,11 @@ class Model:
     # Claiming.  The answers that the documents allow, as a set; took() then makes one of them so.
 
     def claim(self, txn, key):
+        own = txn.claims.get(key)
+        sure = own and (own.locked or own.phase in ("claimed", "completed"))
+        return self.judge_claim(txn, key) | ({BUSY} if not sure and self.is_polled(txn, key) else set())
+
+    def judge_claim(self, txn, key):
         own = txn.claims.get(key)
         if own and own.phase in ("claimed", "completed"):
             return {DUPLICATE}
@@ -167,12 +177,13 @@ class Model:
             return {"55000"}
         if self.is_busy(txn, key):
             return {"55P03"}
+        polled = {"55P03"} if self.is_polled(txn, key) and not (own and own.locked) else set()
         if own and own.phase == "forgotten" or not version:
-            return {NOTHING}
+            return {NOTHING} | polled
         snapshot = txn.isolation != "READ COMMITTED"
         if snapshot and version.since > txn.snapshot:
-            return {SERIALIZATION}
-        return {NOTHING if version.status == "unknown" else FORGOTTEN} | ({SERIALIZATION} if txn.may_be_packed else set())
+            return {SERIALIZATION} | polled
+        return {NOTHING if version.status == "unknown" else FORGOTTEN} | polled | ({SERIALIZATION} if txn.may_be_packed else set())
 
     def forgot(self, txn, key):
         own = txn.claims.get(key)

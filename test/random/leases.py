@@ -93,7 +93,6 @@ class Leases(Claims):
         self.fenced = []            # committed
         self.before = 0             # the highest token before the operation
         self.woken = False          # a session that has waited is looked at
-        self.model.waits = self.waiting
 
     @staticmethod
     def new_model(foreign_lockers):

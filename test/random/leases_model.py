@@ -81,7 +81,6 @@ class LeaseModel(Model):
         self.altered = {}           # consumer -> number of the commit
         self.tokens = {}            # key -> those given out, committed or not
         self.highest = 0
-        self.waits = {}             # session -> the key that it waits for; mode: of the lock, None if it asks again and again
         self.turns = False          # a table of the log may take its turn at any time
 
     # Who has what.
@@ -114,10 +113,6 @@ class LeaseModel(Model):
 
     def is_busy(self, txn, key):
         return super().is_busy(txn, key) or any(key in t.locks or key in t.changes for t in self.others(txn))
-
-    def is_polled(self, txn, key):
-        """Somebody asks for it again and again, and has it for a moment each time."""
-        return any(w.key == key and not w.mode and self.txns.get(s) is not txn for s, w in self.waits.items())
 
     def would_lock(self, txn, key):
         return self.has_room(txn, [key])
@@ -199,9 +194,6 @@ class LeaseModel(Model):
 
     def known(self):
         return sorted({*self.versions, *self.leases})
-
-    def forget(self, txn, key):
-        return super().forget(txn, key) | ({IN_USE} if self.is_polled(txn, key) else set())
 
     # Leasing.
 
