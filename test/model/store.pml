@@ -23,6 +23,7 @@
  *	- The number of the state.  A process compares a number with the one it read
  *	  before, and no number comes twice.  So a bit for each process tells whether
  *	  the number is still the one it knows ("fresh"); a change clears all bits.
+ *	- How many slots the state says have rows: those that have a run, one by one.
  *	- The numbers of runs, and the xids of packers: a run is known by its slot, and
  *	  what others know of it ends when the slot is emptied.
  *	- Time: a segment may be closed at any moment, or never.
@@ -83,6 +84,8 @@
 /* MUTANT bit_unchecked in packers: the bit is set although the state has changed since the run was written */
 /* MUTANT bit_unchecked_restore in restore: the same, after a restore */
 /* MUTANT unsealed_mask in restore: the mask of a state that is not sealed is trusted */
+/* MUTANT slots_uncounted in claims: the state does not say that a slot has got a run */
+/* MUTANT unsealed_slots in restore: the number of slots of a state that is not sealed is trusted */
 /* MUTANT unsealed_marks in restore: kept end marks are trusted while the state is not sealed */
 /* MUTANT restore_unlocked in restore: a restore gives the packer's lock back before its commit */
 /* MUTANT cut_under_snapshot in dump: a segment is cut although the horizon has not passed */
@@ -259,6 +262,7 @@ byte turn[NROW];				/* of its row: one more than the newest one found */
 /* The state, a cell: WAL-logged, changed in place. */
 byte current;
 byte unprobed;					/* bits by segment */
+byte counted;					/* bits by slot: it had a run when the state changed */
 bool sealed = true;
 byte fresh;						/* bits by process: it knows the state's number */
 #define PACKER_BIT(p) BIT(NTX + 1 + (p))
@@ -303,7 +307,7 @@ byte snap_sees[NTX + 1], snap_xmin[NTX + 1], snap_packer[NTX + 1];
 /* What of all this is in flushed WAL, if a crash is to return to it. */
 typedef Flushed {
 	bool valid;
-	byte committed, current, unprobed, filled, complete;
+	byte committed, current, unprobed, counted, filled, complete;
 	byte rows[NSEG], slot_rows[NSLOT], replaces[NSLOT]
 }
 Flushed disk;
@@ -362,6 +366,7 @@ inline wal_mark() {
 	disk.committed = committed;
 	disk.current = current;
 	disk.unprobed = unprobed;
+	disk.counted = counted;
 	disk.filled = filled;
 	disk.complete = complete;
 	i = 0;
@@ -382,6 +387,7 @@ inline wal_forget() {
 	disk.committed = 0;
 	disk.current = 0;
 	disk.unprobed = 0;
+	disk.counted = 0;
 	disk.filled = 0;
 	disk.complete = 0;
 	i = 0;
@@ -469,6 +475,11 @@ inline undo(t) {
 #else
 #define PROBED (SEGMENTS & ~(sealed -> unprobed : 0))
 #endif
+#ifdef MUTANT_unsealed_slots
+#define COUNTED counted
+#else
+#define COUNTED (sealed -> counted : SLOTS)
+#endif
 #ifdef MUTANT_unsealed_marks
 #define TRUSTED true
 #else
@@ -480,13 +491,19 @@ inline read_state(t) {
 	fresh = fresh | BIT(t)
 }
 
-/* Read the end marks of all slots, a step for each, unless they are known. */
+/* The state changes: everybody reads the end marks anew. */
+inline change_state() {
+	counted = complete;
+	fresh = 0
+}
+
+/* Read the end marks of all slots that count, a step for each, unless they are known. */
 inline read_marks(t) {
 	if
 	:: known -> skip
-	:: atomic { !known -> marks[t] = complete & 1; s = 1 };
+	:: atomic { !known -> marks[t] = complete & COUNTED & 1; s = 1 };
 		do
-		:: d_step { s < NSLOT -> marks[t] = marks[t] | (complete & BIT(s)); s++ }
+		:: d_step { s < NSLOT -> marks[t] = marks[t] | (complete & COUNTED & BIT(s)); s++ }
 		:: atomic { s == NSLOT -> s = 0; break }
 		od
 	fi
@@ -521,7 +538,7 @@ proctype claimant(byte t)
 		if
 		:: d_step {
 			EARLY(t) && sealed ->
-			marks[t] = complete;
+			marks[t] = complete & counted;
 			fresh = fresh | BIT(t)
 		}
 		:: skip
@@ -776,7 +793,7 @@ proctype looker()
 	bool known, old;
 
 	/* A session may have read the marks long before. */
-	d_step { marks[OTHER] = complete; fresh = fresh | BIT(OTHER) };
+	d_step { marks[OTHER] = complete & COUNTED; fresh = fresh | BIT(OTHER) };
 	if
 	:: d_step { take_snapshot(OTHER); old = true }
 	/* A transaction of other events runs, with an older xid. */
@@ -981,7 +998,7 @@ inline close_current() {
 #ifndef MUTANT_bit_not_cleared
 	unprobed = unprobed & ~BIT(current);
 #endif
-	fresh = 0
+	change_state()
 }
 
 proctype packing(byte p)
@@ -1001,7 +1018,7 @@ end_work:
 			!sealed && UNLOCKED ->
 			unprobed = EMPTY_SEGMENTS & ~WRITERS;
 			sealed = true;
-			fresh = 0
+			change_state()
 		}; goto end_work
 #endif
 		:: d_step { DOES_ALL(p) && sealed && UNLOCKED && EMPTY_SEGMENTS != 0 -> close_current() }; goto end_work
@@ -1057,7 +1074,7 @@ end_work:
 #endif
 				j = FIRST(FREE_SLOTS);
 #ifdef MUTANT_bit_before_mark
-				unprobed = unprobed | BIT(s); fresh = 0
+				unprobed = unprobed | BIT(s); change_state()
 			:: else -> goto end_work
 			fi
 		};
@@ -1123,7 +1140,7 @@ end_work:
 			j = (MAY_CUT_SLOT(0) -> 0 : (MAY_CUT_SLOT(1) -> 1 : NSLOT - 1));
 #endif
 #if !defined(MUTANT_slot_cut_unraised) && !defined(MUTANT_expired_unraised)
-			fresh = 0;
+			change_state();
 #endif
 			fresh = fresh | PACKER_BIT(p)
 		};
@@ -1190,11 +1207,15 @@ commit:
 			:: s != NSEG ->
 				unprobed = (sealed -> unprobed : 0) | BIT(s);
 				sealed = true;
-				fresh = 0
+				change_state()
 #else
 			:: s != NSEG && sealed && (fresh & PACKER_BIT(p)) ->
 				unprobed = unprobed | BIT(s);
+#ifdef MUTANT_slots_uncounted
 				fresh = 0
+#else
+				change_state()
+#endif
 			:: s != NSEG && !(sealed && (fresh & PACKER_BIT(p))) ->
 #ifdef REACH_bit_refused
 				reached();
@@ -1331,6 +1352,7 @@ end_server:
 		committed = disk.committed;
 		current = disk.current;
 		unprobed = disk.unprobed;
+		counted = disk.counted;
 		filled = disk.filled;
 		complete = disk.complete;
 		ended = complete;
