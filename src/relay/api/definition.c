@@ -19,6 +19,7 @@
  */
 #include "postgres.h"
 
+#include "access/transam.h"
 #include "access/xact.h"
 #include "catalog/pg_foreign_server.h"
 #include "catalog/pg_type.h"
@@ -511,7 +512,6 @@ idem_relay_adopt_fn(PG_FUNCTION_ARGS)
 	Datum		values[3];
 	IdemRelayConfig *c;
 	IdemPositionRow *row;
-	IdemSnap   *now = idem_snap_current();
 	IdemPosition adopted = {0};
 	IdemSnap   *done;
 
@@ -522,7 +522,12 @@ idem_relay_adopt_fn(PG_FUNCTION_ARGS)
 	require_noted_owner(c);
 	row = idem_position_last(c->relay_id, c->epoch);
 	done = row ? row->pos.base : NULL;
-	if (done == NULL || FullTransactionIdFollows(done->xmax, now->xmax))
+
+	/*
+	 * The relay may be at work: its newest position may be younger than the
+	 * snapshot of this statement, and is older than the next transaction.
+	 */
+	if (done == NULL || FullTransactionIdFollows(done->xmax, ReadNextFullTransactionId()))
 	{
 		done = idem_snap_empty();
 		idem_parked_restamp(c->relay_id);
