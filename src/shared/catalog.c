@@ -12,6 +12,7 @@
  * LOCKING: AccessShareLock on pg_extension while its row is read.  The objects
  * found are not locked: the caller opens an object with the lock that the
  * caller needs, and gets an error if the object was dropped meanwhile.
+ * idem_table_open_nowait does that for callers that must not wait.
  *
  * MEMORY: refs are static variables of the files that use them.  No memory
  * outlives the call.
@@ -34,6 +35,7 @@
 #include "catalog/pg_extension.h"
 #include "catalog/pg_namespace.h"
 #include "commands/extension.h"
+#include "storage/lmgr.h"
 #include "utils/fmgroids.h"
 #include "utils/inval.h"
 #include "utils/lsyscache.h"
@@ -202,4 +204,12 @@ idem_relref_oid(IdemRelRef *ref)
 	}
 	ref->oid = oid;
 	return oid;
+}
+
+Relation
+idem_table_open_nowait(Oid oid, LOCKMODE mode)
+{
+	if (!ConditionalLockRelationOid(oid, mode))
+		return NULL;
+	return table_open(oid, NoLock);
 }

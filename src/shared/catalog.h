@@ -15,6 +15,9 @@
 
 #include "postgres.h"
 
+#include "storage/lockdefs.h"
+#include "utils/relcache.h"
+
 #define IDEM_EXTENSION_NAME "idempotency"
 
 /*
@@ -71,6 +74,9 @@ extern Oid	idem_data_schema_oid(void);
  * it does not exist.
  */
 extern Oid	idem_relref_oid(IdemRelRef *ref);
+
+/* Open a table with a lock if the lock is free; else NULL. */
+extern Relation idem_table_open_nowait(Oid oid, LOCKMODE mode);
 
 /*
  * OID of the schema in which an extension was installed; error 55000 if it is

@@ -51,6 +51,7 @@
 #include "utils/timestamp.h"
 
 #include "compat.h"
+#include "shared/catalog.h"
 #include "shared/fault.h"
 #include "shared/xid.h"
 #include "store/copy.h"
@@ -104,7 +105,7 @@ open_segment(IdemCopy *copy, int segment)
 {
 	if (!idem_copy_is_drained(segment))
 		return false;
-	copy->heap = idem_survey_open(idem_store_segment_oid(segment), AccessShareLock);
+	copy->heap = idem_table_open_nowait(idem_store_segment_oid(segment), AccessShareLock);
 	if (copy->heap == NULL)
 		return false;
 	copy->pkey = open_pkey(copy->heap);

@@ -38,6 +38,7 @@
 
 #include "compat.h"
 #include "shared/args.h"
+#include "shared/catalog.h"
 #include "shared/holder.h"
 #include "shared/singleton.h"
 #include "store/close.h"
@@ -251,7 +252,7 @@ describe_segment(const IdemSurvey *survey, int number, FullTransactionId horizon
 
 	init_row(row, "segment", number, segment_state(survey, number));
 	set_held_by(row, segment_holder(survey, number, horizon));
-	heap = idem_survey_open(idem_store_segment_oid(number), AccessShareLock);
+	heap = idem_table_open_nowait(idem_store_segment_oid(number), AccessShareLock);
 	if (heap != NULL)
 	{
 		describe_rows(heap, row);

@@ -238,11 +238,11 @@ lock_indexes_nowait(IdemSlot *slot)
 bool
 idem_slot_open_nowait(IdemSlot *slot, int number, LOCKMODE mode)
 {
-	Oid			oid = idem_slot_oid(number);
+	Relation	heap = idem_table_open_nowait(idem_slot_oid(number), mode);
 
-	if (!ConditionalLockRelationOid(oid, mode))
+	if (heap == NULL)
 		return false;
-	init_slot(slot, number, mode, table_open(oid, NoLock));
+	init_slot(slot, number, mode, heap);
 	if (lock_indexes_nowait(slot))
 		return true;
 	idem_slot_close(slot, mode);

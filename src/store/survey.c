@@ -29,12 +29,12 @@
 #include "access/table.h"
 #include "miscadmin.h"
 #include "storage/bufmgr.h"
-#include "storage/lmgr.h"
 #include "storage/procarray.h"
 #include "utils/rel.h"
 #include "utils/snapmgr.h"
 #include "utils/xid8.h"
 
+#include "shared/catalog.h"
 #include "shared/empty.h"
 #include "shared/xid.h"
 #include "shared/uptime.h"
@@ -53,18 +53,10 @@ idem_survey_state(void)
 	return state;
 }
 
-Relation
-idem_survey_open(Oid oid, LOCKMODE mode)
-{
-	if (!ConditionalLockRelationOid(oid, mode))
-		return NULL;
-	return table_open(oid, NoLock);
-}
-
 void
 idem_survey_segment(int number, IdemSegmentInfo *info)
 {
-	Relation	heap = idem_survey_open(idem_store_segment_oid(number), AccessShareLock);
+	Relation	heap = idem_table_open_nowait(idem_store_segment_oid(number), AccessShareLock);
 
 	memset(info, 0, sizeof(*info));
 	if (heap == NULL)
@@ -148,7 +140,7 @@ static void
 look_at_age(IdemSurvey *survey)
 {
 	int			current = survey->state.current;
-	Relation	heap = idem_survey_open(idem_store_segment_oid(current), AccessShareLock);
+	Relation	heap = idem_table_open_nowait(idem_store_segment_oid(current), AccessShareLock);
 
 	if (heap == NULL)
 		return;
@@ -232,7 +224,7 @@ idem_survey_horizon(void)
 
 	for (int i = 0; i < IDEM_STORE_SEGMENTS; i++)
 	{
-		Relation	heap = idem_survey_open(idem_store_segment_oid(i), AccessShareLock);
+		Relation	heap = idem_table_open_nowait(idem_store_segment_oid(i), AccessShareLock);
 
 		if (heap == NULL)
 			continue;

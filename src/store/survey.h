@@ -87,7 +87,4 @@ extern FullTransactionId idem_survey_last_packer(const IdemSurvey *survey);
  */
 extern FullTransactionId idem_survey_horizon(void);
 
-/* Open a table with a lock if the lock is free; else NULL. */
-extern Relation idem_survey_open(Oid oid, LOCKMODE mode);
-
 #endif							/* IDEM_STORE_SURVEY_H */

@@ -10,10 +10,9 @@
 # the mirror this machine uses, and that is kept between runs in
 # ${IDEMPOTENCY_MATRIX_CACHE:-$HOME/.cache/idempotency-matrix}.
 #
-# Each folder also holds the server of a major version before, out of the release
-# that carries that: pg_upgrade comes from it.  For 18 that is not 17: 17.12 writes an
-# option pg_attver into its catalog, and 18.6, the newest that is packaged, takes no dump
-# that has it.
+# Each folder also holds PostgreSQL 15, out of the release that carries that: pg_upgrade
+# comes from it.  Not from the version before: 17.12 writes an option pg_attver into its
+# catalog, and 18.6, the newest that is packaged, takes no dump that has it.
 #
 # "bare" is Debian as a fresh machine has it: debootstrap's smallest variant with
 # git, make and the certificates that a mirror may need.  There the sources run
@@ -36,6 +35,8 @@ VERSIONS=${VERSIONS:-15 17 18 19}
 bare_area=${AREA:-compile regress isolation tap lint}
 AREA=${AREA:-compile regress isolation tap}
 bare_version=15
+# The version to upgrade from
+old_version=15
 cache=${IDEMPOTENCY_MATRIX_CACHE:-$HOME/.cache/idempotency-matrix}
 passed=0
 failed=0
@@ -50,17 +51,6 @@ suite_of()
 		17) echo trixie ;;
 		18) echo forky ;;
 		19) echo "sid experimental" ;;
-		*) return 1 ;;
-	esac
-}
-
-# The version to upgrade from.
-version_before()
-{
-	case $1 in
-		17) echo 15 ;;
-		18) echo 15 ;;
-		19) echo 18 ;;
 		*) return 1 ;;
 	esac
 }
@@ -147,20 +137,19 @@ make_root()
 	mv "$new" "$root"
 }
 
-# add_before VERSION: the server before it into its folder, once.  Of the other
+# add_old VERSION: the server to upgrade from into its folder, once.  Of the other
 # release's development package only the files: its compiler is not needed.
-add_before()
+add_old()
 {
-	local root=$cache/pg$1 before suite extra mirror
+	local root=$cache/pg$1 suite mirror
 
-	before=$(version_before "$1") || return 1
-	[ ! -e "$root/usr/include/postgresql/$before/server/postgres.h" ] || return 0
-	read -r suite extra < <(suite_of "$before")
+	[ ! -e "$root/usr/include/postgresql/$old_version/server/postgres.h" ] || return 0
+	suite=$(suite_of "$old_version")
 	mirror=$(find_mirror)
-	echo "deb $mirror $suite main" >"$root/etc/apt/sources.list.d/before.list"
+	echo "deb $mirror $suite main" >"$root/etc/apt/sources.list.d/old.list"
 	inside "$root" "apt-get -q update && DEBIAN_FRONTEND=noninteractive apt-get -q -y install \
-		postgresql-$before && cd /tmp && apt-get -q download postgresql-server-dev-$before &&
-		dpkg -x postgresql-server-dev-${before}_*.deb /"
+		postgresql-$old_version && cd /tmp && apt-get -q download postgresql-server-dev-$old_version &&
+		dpkg -x postgresql-server-dev-${old_version}_*.deb /"
 }
 
 # make_bare: the folder of a bare machine, complete or not at all.
@@ -217,7 +206,7 @@ run_inside()
 	local version=$1
 
 	idem_say "PostgreSQL $version"
-	if ! { make_root "$version" && add_before "$version"; } >"$work/$version.root" 2>&1; then
+	if ! { make_root "$version" && add_old "$version"; } >"$work/$version.root" 2>&1; then
 		echo "NOT OK   PostgreSQL $version: its folder could not be made"
 		tail -n 30 "$work/$version.root" | sed 's/^/    | /'
 		count "$version" 1 /dev/null
@@ -226,7 +215,7 @@ run_inside()
 	SOURCES=$work/sources.tar inside "$cache/pg$version" "cd /tmp/idempotency && exec test/setup/run.sh" \
 		AREA="$AREA" TESTS="${TESTS:-}" WERROR="${WERROR-1}" \
 		PG_CONFIG="/usr/lib/postgresql/$version/bin/pg_config" \
-		OLD_PG_CONFIG="/usr/lib/postgresql/$(version_before "$version")/bin/pg_config" 2>&1 |
+		OLD_PG_CONFIG="/usr/lib/postgresql/$old_version/bin/pg_config" 2>&1 |
 		tee "$work/$version.log"
 	count "$version" "${PIPESTATUS[0]}" "$work/$version.log"
 }
