@@ -154,6 +154,9 @@ for my $target ([ $node, 'same cluster' ], [ $other, 'other cluster' ])
 	$to->safe_psql('postgres', "CREATE DATABASE $_ TEMPLATE template0") for 'early', 'late';
 	restore_to($to, 'early', $early, "$name, early");
 	restore_to($to, 'late', $late, "$name, late", '--jobs=2');
+	# who only asks seals no state
+	is($to->safe_psql($_, "SELECT sum(results('a-' || i || '-', 200)) FROM generate_series(1, 20) i"),
+		'400', "$name, $_: results before the first claim") for 'early', 'late';
 	for my $round ('as it came', 'packed again')
 	{
 		remembers($to, 'early', 'a', "$name, early, $round");
