@@ -22,6 +22,7 @@
 
 #include "compat.h"
 #include "claim/claim.h"
+#include "cursor/setting.h"
 #include "lease/setting.h"
 #include "outbox/outbox.h"
 #include "relay/relay.h"
@@ -42,6 +43,7 @@ _PG_init(void)
 	idem_guard_init();
 	idem_store_setting_init();
 	idem_lease_setting_init();
+	idem_cursor_init();
 	idem_claim_init();
 	idem_outbox_init();
 	idem_flight_init();

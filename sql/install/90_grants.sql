@@ -21,11 +21,15 @@ BEGIN
 	CASE kind
 	WHEN 'producer' THEN
 		functions := ARRAY[
+			'claim_sequence',
+			'last_sequence',
 			'outbox_enqueue',
 			'outbox_enqueue_bytes',
-			'outbox_enqueue_many'
+			'outbox_enqueue_many',
+			'producers_source',
+			'register_producer'
 		];
-		relations := '{}';
+		relations := ARRAY['producers'];
 	WHEN 'consumer' THEN
 		functions := ARRAY[
 			'advance_request',
@@ -34,11 +38,13 @@ BEGIN
 			'canonical_json',
 			'claim_event',
 			'claim_events',
+			'claim_offset',
 			'claim_request',
 			'claims_backfill',
 			'complete_event',
 			'complete_events',
 			'complete_request',
+			'cursors_source',
 			'event_result',
 			'event_status',
 			'extend_lease',
@@ -52,9 +58,11 @@ BEGIN
 			'release_lease',
 			'release_request',
 			'requests_source',
+			'resume_offset',
 			'version_guard'
 		];
 		relations := ARRAY[
+			'cursors',
 			'leases',
 			'requests'
 		];
@@ -68,6 +76,7 @@ BEGIN
 			'consumer_discard',
 			'consumer_drop',
 			'consumer_redrive',
+			'cursors_source',
 			'dead_letters_source',
 			'event_status',
 			'forget_event',
@@ -78,6 +87,8 @@ BEGIN
 			'outbox_segments',
 			'processed_events_source',
 			'processed_events_packed',
+			'producer_drop',
+			'producers_source',
 			'relay_adopt',
 			'relay_alter',
 			'relay_create',
@@ -90,25 +101,30 @@ BEGIN
 			'relay_resume',
 			'relay_status',
 			'requests_source',
+			'reset_offset',
 			'sink_setup',
 			'sink_setup_sql',
 			'stat_claim_segments_source',
 			'stat_consumers_source',
+			'stat_cursors_source',
 			'stat_leases_source',
 			'stat_relay_source',
 			'verify_lock_key'
 		];
 		relations := ARRAY[
 			'claim_consumers',
+			'cursors',
 			'dead_letters',
 			'leases',
 			'outbox_events',
 			'prepared_claims',
 			'processed_events',
+			'producers',
 			'requests',
 			'stat_claim_segments',
 			'stat_claims',
 			'stat_consumers',
+			'stat_cursors',
 			'stat_leases',
 			'stat_outbox',
 			'stat_relay'
@@ -123,6 +139,7 @@ BEGIN
 			'relay_status',
 			'stat_claim_segments_source',
 			'stat_consumers_source',
+			'stat_cursors_source',
 			'stat_leases_source',
 			'stat_relay_source'
 		];
@@ -131,6 +148,7 @@ BEGIN
 			'stat_claim_segments',
 			'stat_claims',
 			'stat_consumers',
+			'stat_cursors',
 			'stat_leases',
 			'stat_outbox',
 			'stat_relay'

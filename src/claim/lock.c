@@ -13,7 +13,8 @@
  *
  * A request has a scope as well: the hash is over consumer, zero byte, scope, zero
  * byte and key, also for consumer "default".  Two zero bytes keep requests apart from
- * events.  Its lock is private always.
+ * events.  Its lock is private always.  What is hashed of a cursor (src/cursor) begins
+ * with a zero byte, which neither a consumer nor an id begins with.
  *
  * A consumer may have private locks, which no SQL function can take.  Advisory
  * locks have no access control: any role can take the lock of an event whose
@@ -214,6 +215,18 @@ idem_keymaker_request(IdemKeyMaker *maker, const char *scope, int scopelen,
 }
 
 void
+idem_lock_key_of(const char *bytes, int len, IdemClaimKey *key)
+{
+	IdemKeyMaker maker = {.consumer = ""};
+
+	Assert(len > 0 && bytes[0] == '\0');
+	idem_keymaker_private(&maker);
+	idem_keymaker_name(&maker, bytes, len, key);
+	set_digest(&maker, NULL, 0, bytes, len, key);
+	idem_keymaker_end(&maker);
+}
+
+void
 idem_keymaker_end(IdemKeyMaker *maker)
 {
 	if (maker->hash != NULL)
@@ -267,13 +280,31 @@ idem_lock_share(const IdemClaimKey *key)
 	(void) acquire(key, ShareLock, false);
 }
 
-void
-idem_lock_release(const IdemClaimKey *key)
+bool
+idem_lock_share_try(const IdemClaimKey *key)
+{
+	return acquire(key, ShareLock, true);
+}
+
+static void
+release(const IdemClaimKey *key, LOCKMODE mode)
 {
 	ResourceOwner saved = idem_txn_owner_enter();
 	LOCKTAG		tag;
 
 	set_locktag(&tag, key);
-	(void) LockRelease(&tag, ExclusiveLock, false);
+	(void) LockRelease(&tag, mode, false);
 	idem_txn_owner_leave(saved);
+}
+
+void
+idem_lock_release(const IdemClaimKey *key)
+{
+	release(key, ExclusiveLock);
+}
+
+void
+idem_lock_share_release(const IdemClaimKey *key)
+{
+	release(key, ShareLock);
 }

@@ -100,6 +100,13 @@ extern void idem_keymaker_make(IdemKeyMaker *maker, const char *id, int idlen,
 extern void idem_keymaker_request(IdemKeyMaker *maker, const char *scope, int scopelen,
 								  const char *id, int idlen, IdemClaimKey *key);
 
+/*
+ * Make the key of something that is neither an event nor a request, whose lock is
+ * private.  bytes: what tells it from others; they begin with a zero byte, which no hash
+ * of an event or a request begins with.  The key points to them.
+ */
+extern void idem_lock_key_of(const char *bytes, int len, IdemClaimKey *key);
+
 /* Make the key without lock key and digest, which take time. */
 extern void idem_keymaker_name(const IdemKeyMaker *maker, const char *id,
 							   int idlen, IdemClaimKey *key);
@@ -123,7 +130,14 @@ extern void idem_lock_wait(const IdemClaimKey *key);
  */
 extern void idem_lock_share(const IdemClaimKey *key);
 
-/* Give back a lock that the current subtransaction, or a child of it, took. */
+/* The same, but false if somebody else holds it exclusively.  Never waits. */
+extern bool idem_lock_share_try(const IdemClaimKey *key);
+
+/*
+ * Give back a lock that the current subtransaction, or a child of it, took; the same of
+ * one in share mode.
+ */
 extern void idem_lock_release(const IdemClaimKey *key);
+extern void idem_lock_share_release(const IdemClaimKey *key);
 
 #endif							/* IDEM_CLAIM_LOCK_H */

@@ -28,8 +28,11 @@ typedef enum IdemClaimPhase
 	IDEM_PHASE_RELEASED,
 	IDEM_PHASE_ASSERTED,		/* a lease of this token is the transaction's
 								 * claim, which may be completed */
-	IDEM_PHASE_LEASED			/* the transaction has taken or changed a
+	IDEM_PHASE_LEASED,			/* the transaction has taken or changed a
 								 * lease of the event */
+	IDEM_PHASE_SHARED,			/* no event: a lock of src/cursor, which the
+								 * transaction keeps in share mode */
+	IDEM_PHASE_LOCKED			/* the same, exclusively */
 } IdemClaimPhase;
 
 typedef enum IdemClaimRow

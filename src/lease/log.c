@@ -49,11 +49,11 @@
 #include "compat.h"
 #include "lease/log.h"
 #include "lease/setting.h"
-#include "lease/start.h"
 #include "lease/table.h"
 #include "lease/token.h"
 #include "shared/keyed_log.h"
 #include "shared/keyed_scan.h"
+#include "shared/keyed_worker.h"
 #include "shared/uptime.h"
 
 /* A table that is longer loses its turn; blocks that a step copies. */
@@ -79,8 +79,6 @@ enum
 	COL_EVENT_ID, COL_CONSUMER, COL_HOLDER, COL_ERROR, COL_POINT, COL_WORK,
 	COL_SCOPE, COL_FINGERPRINT, COL_REQUEST, COL_WRITTEN, COL_KEPT, NCOLS
 };
-
-StaticAssertDecl(COL_AT + 1 == IDEM_LEASE_AT, "the column \"at\" has moved");
 
 /* A row to be written; columns are NULL until they are set. */
 typedef struct NewRow
@@ -237,7 +235,8 @@ const IdemKeyedLog idem_lease_log = {
 	.dump_blocks = dump_blocks,
 	.draw = idem_token_draw_unflushed,
 	.form_marker = form_marker,
-	.judge = judge
+	.judge = judge,
+	.at = COL_AT + 1
 };
 
 /* A copy of a column of variable length; NULL if it is. */
@@ -498,7 +497,7 @@ static void
 append(IdemKeyedAccess *log, NewRow *row)
 {
 	if (idem_keyed_access_append(log, form_tuple(idem_keyed_access_desc(log), row)))
-		idem_lease_maintainer_start();
+		idem_keyed_worker_start();
 }
 
 /* Set the columns by which people know the event or the request. */

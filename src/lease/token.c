@@ -30,7 +30,7 @@
  *							behind: a standby that was promoted may lack the last
  *							numbers, and so may a base backup, a clone, and the
  *							template of a database
- *	number not sealed		beyond the greatest number in the log as well: rows
+ *	number not sealed		beyond the greatest number in the logs as well: rows
  *							were restored, or the sequence was set by hand.  What
  *							was drawn since that row was written is passed over by
  *							the time, too
@@ -79,6 +79,8 @@
 #include "shared/catalog.h"
 #include "shared/cell.h"
 #include "shared/fault.h"
+#include "shared/keyed_log.h"
+#include "shared/keyed_worker.h"
 
 /*
  * How far WAL is ahead of the number.  What a crash skips does not count beside the leap
@@ -183,6 +185,20 @@ safe_since(void)
 	return start.sealed ? start.value : 0;
 }
 
+/* The greatest number in the logs, and when its row was written; 0: there is none. */
+static int64
+greatest_in_logs(TimestampTz *at)
+{
+	const IdemKeyedLog *const *logs;
+	int			n = idem_keyed_worker_logs(&logs);
+	int64		greatest = 0;
+
+	*at = 0;
+	for (int i = 0; i < n; i++)
+		idem_keyed_log_greatest(logs[i], &greatest, at);
+	return greatest;
+}
+
 /* Set the number to a safe value, unless another process has done so. */
 static void
 leap(void)
@@ -196,7 +212,7 @@ leap(void)
 	if (!number.sealed)
 	{
 		TimestampTz at;
-		int64		greatest = idem_lease_greatest(&at);
+		int64		greatest = greatest_in_logs(&at);
 
 		value = Max(value, greatest + passed_since(at));
 	}
@@ -260,6 +276,12 @@ idem_token_draw_unflushed(void)
 	XLogRecPtr	lsn;
 
 	return draw(&lsn);
+}
+
+int64
+idem_token_history(void)
+{
+	return identity_now();
 }
 
 void

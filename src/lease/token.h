@@ -31,6 +31,12 @@ extern int64 idem_token_draw(void);
  */
 extern int64 idem_token_draw_unflushed(void);
 
+/*
+ * What tells this history of this database from others: another timeline, system or
+ * database has another number.
+ */
+extern int64 idem_token_history(void);
+
 /* Have the next draw look for the greatest number that is in use. */
 extern void idem_token_distrust(void);
 

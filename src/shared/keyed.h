@@ -111,6 +111,16 @@ typedef struct IdemKeyedLog
 	 * row looks then whether the part has expired, and if so, fails.
 	 */
 	void		(*judge) (TupleDesc desc, const IdemKeyedRow *rows, IdemKeyedNeed *need);
+
+	/*
+	 * Is a key needed only as long as another one is?  Fills in the other's
+	 * digest.  Once that one is not needed it stays so, and nobody asks for
+	 * the first one then.  NULL: no key is.
+	 */
+	bool		(*master) (TupleDesc desc, const IdemKeyedRow *rows, pg_uuid_t *digest);
+
+	/* The column that says when a row was written, a timestamptz; from 1. */
+	int			at;
 } IdemKeyedLog;
 
 #endif							/* IDEM_KEYED_H */

@@ -72,12 +72,14 @@
  */
 #include "postgres.h"
 
+#include "access/heapam.h"
 #include "access/heaptoast.h"
 #include "access/htup_details.h"
 #include "access/table.h"
 #include "miscadmin.h"
 #include "storage/lmgr.h"
 #include "utils/rel.h"
+#include "utils/snapmgr.h"
 
 #include "compat.h"
 #include "shared/keyed_log.h"
@@ -135,6 +137,38 @@ idem_keyed_log_former(const IdemKeyedLog *log)
 	}
 	idem_keyed_reader_close(&reader);
 	return former;
+}
+
+/* Take the number and the time of a row, if the number is the greatest so far. */
+static void
+take_greater(const IdemKeyedLog *log, TupleDesc desc, HeapTuple tuple, int64 *greatest, TimestampTz *at)
+{
+	bool		isnull;
+	int64		number = DatumGetInt64(heap_getattr(tuple, IDEM_KEYED_NUMBER, desc, &isnull));
+
+	if (number <= *greatest)
+		return;
+	*greatest = number;
+	*at = DatumGetTimestampTz(heap_getattr(tuple, log->at, desc, &isnull));
+}
+
+void
+idem_keyed_log_greatest(const IdemKeyedLog *log, int64 *greatest, TimestampTz *at)
+{
+	for (int n = 0; n < log->ntables; n++)
+	{
+		Relation	rel = table_open(idem_relref_oid(&log->tables[n]), AccessShareLock);
+		TableScanDesc scan = idem_compat_table_beginscan(rel, SnapshotAny);
+		HeapTuple	tuple;
+
+		while ((tuple = heap_getnext(scan, ForwardScanDirection)) != NULL)
+		{
+			CHECK_FOR_INTERRUPTS();
+			take_greater(log, RelationGetDescr(rel), tuple, greatest, at);
+		}
+		table_endscan(scan);
+		table_close(rel, AccessShareLock);
+	}
 }
 
 TupleDesc

@@ -15,6 +15,8 @@
 
 #include "postgres.h"
 
+#include "datatype/timestamp.h"
+
 #include "shared/keyed.h"
 
 /* All of these need a transaction. */
@@ -27,6 +29,12 @@ extern TupleDesc idem_keyed_log_desc(const IdemKeyedLog *log);
  * outdated at once.
  */
 extern uint32 idem_keyed_log_former(const IdemKeyedLog *log);
+
+/*
+ * Take the greatest number of a row in the tables, of committed and other rows, and when
+ * that row was written, if it is greater than *greatest.  Reads all of them.
+ */
+extern void idem_keyed_log_greatest(const IdemKeyedLog *log, int64 *greatest, TimestampTz *at);
 
 /*
  * Get the newest row of each kind of a key, in the order of kinds, as of now.

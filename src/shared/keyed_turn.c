@@ -111,14 +111,34 @@ kind_index(const IdemKeyedLog *log, char kind)
 	return at == NULL ? -1 : at - log->kinds;
 }
 
+/* Is a key needed, of which other keys are parts?  Not as a tombstone. */
+static bool
+is_master_needed(IdemKeyedReader *reader, TupleDesc desc, const pg_uuid_t *digest)
+{
+	IdemKeyedNeed need[IDEM_KEYED_MAX_KINDS] = {IDEM_KEYED_SPENT};
+	IdemKeyedRow rows[IDEM_KEYED_MAX_KINDS];
+	bool		needed;
+
+	idem_keyed_find_parts(reader, digest, rows);
+	reader->log->judge(desc, rows, need);
+	needed = need[0] == IDEM_KEYED_NEEDED ||
+		(need[0] == IDEM_KEYED_EXPIRED && idem_keyed_has_newer(reader, digest, rows));
+	idem_keyed_free_parts(reader, rows);
+	return needed;
+}
+
 /* Must part k, whose newest row is in table "from", be copied?  rows: what is newest of the key. */
 static bool
 is_needed(IdemKeyedReader *reader, int from, const pg_uuid_t *digest, int k, const IdemKeyedRow *rows)
 {
 	const IdemKeyedLog *log = reader->log;
+	TupleDesc	desc = RelationGetDescr(reader->heaps[from]);
 	IdemKeyedNeed need[IDEM_KEYED_MAX_KINDS] = {IDEM_KEYED_SPENT};
+	pg_uuid_t	master;
 
-	log->judge(RelationGetDescr(reader->heaps[from]), rows, need);
+	log->judge(desc, rows, need);
+	if (need[k] == IDEM_KEYED_NEEDED && log->master != NULL && log->master(desc, rows, &master))
+		return is_master_needed(reader, desc, &master);
 	return need[k] == IDEM_KEYED_NEEDED ||
 		(need[k] != IDEM_KEYED_SPENT && hides_older_row(reader, from, digest, rows[k].number)) ||
 		(need[k] == IDEM_KEYED_EXPIRED && idem_keyed_has_newer(reader, digest, rows));

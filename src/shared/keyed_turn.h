@@ -50,6 +50,8 @@ typedef enum IdemKeyedStep
 	IDEM_KEYED_WAITS			/* the next step waits for a dump; ask again */
 } IdemKeyedStep;
 
+#define IDEM_KEYED_STEPS	(IDEM_KEYED_WAITS + 1)
+
 /*
  * Take one step of taking turns.  Must be the only act of its transaction.  Waits for
  * no lock that DDL does not hold.

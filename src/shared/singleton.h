@@ -24,7 +24,7 @@
  */
 typedef enum IdemSingleton
 {
-	IDEM_SINGLETON_LEASES = 0x494c, /* shortens the log of leases */
+	IDEM_SINGLETON_LOGS = 0x494c,	/* shortens the keyed logs */
 	IDEM_SINGLETON_PACKER = 0x4950	/* packs the dedup store */
 } IdemSingleton;
 

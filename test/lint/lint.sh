@@ -147,7 +147,7 @@ check_exports()
 	names=$(nm -D --defined-only "$work/gcc/idempotency.so" | awk '{ print $NF }')
 	while read -r name; do
 		case $name in
-			Pg_magic_func | _PG_init | idem_launcher_main | idem_worker_main | idem_store_worker_main | idem_lease_worker_main) ;;
+			Pg_magic_func | _PG_init | idem_launcher_main | idem_worker_main | idem_store_worker_main | idem_keyed_worker_main) ;;
 			pg_finfo_*) grep -qF "'${name#pg_finfo_}'" sql/install/*.sql || echo "${name#pg_finfo_}" ;;
 			*) grep -qx "pg_finfo_$name" <<<"$names" || echo "$name" ;;
 		esac
@@ -222,17 +222,18 @@ relay_includes_up()
 
 # claim and outbox do not include each other; only their SQL-callable wrappers may.
 # The sinks and shared include none of the subsystems, nor do canonical, guard and lease.
-# request is above claim, lease and store; only idempotency.c includes it.
+# request and cursor are above claim, lease and store; only idempotency.c includes them.
 # Folders of the relay include lower folders only.
 check_layers()
 {
 	{
 		grep -rnE --exclude='*_fn.c' '#include "(outbox|relay)/' src/claim
 		grep -rnE --exclude='*_fn.c' '#include "(claim|relay)/' src/outbox
-		grep -rnE '#include "(claim|outbox|relay|request)/' src/shared src/sink
-		grep -rnE '#include "(claim|outbox|relay|request|sink|store)/' src/canonical src/guard src/lease
-		grep -rnE '#include "(canonical|guard|outbox|relay|sink)/' src/request
-		grep -rnE '#include "request/' src --include='*.[ch]' --exclude-dir=request | grep -v '^src/idempotency\.c:'
+		grep -rnE '#include "(claim|cursor|outbox|relay|request)/' src/shared src/sink
+		grep -rnE '#include "(claim|cursor|outbox|relay|request|sink|store)/' src/canonical src/guard src/lease
+		grep -rnE '#include "(canonical|cursor|guard|outbox|relay|sink)/' src/request
+		grep -rnE '#include "(canonical|guard|outbox|relay|request|sink)/' src/cursor
+		grep -rnE '#include "(cursor|request)/' src --include='*.[ch]' --exclude-dir=cursor --exclude-dir=request | grep -v '^src/idempotency\.c:'
 		relay_includes_up
 	} 2>/dev/null | none "includes must point down:"
 }
@@ -244,7 +245,7 @@ check_readmes()
 {
 	local readme dir name
 
-	for readme in src/README.md src/{canonical,claim,guard,lease,outbox,relay,request,shared}/README.md src/relay/*/README.md; do
+	for readme in src/README.md src/{canonical,claim,cursor,guard,lease,outbox,relay,request,shared}/README.md src/relay/*/README.md; do
 		[ -f "$readme" ] || continue
 		dir=$(cut -d / -f 1,2 <<<"$readme")
 		dir=${dir%/README.md}

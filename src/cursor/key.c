@@ -1,0 +1,240 @@
+/*-------------------------------------------------------------------------
+ *
+ * key.c
+ *		The keys of cursors, and the advisory locks that guard them.
+ *
+ * A key is a digest, as that of an event: the first 16 bytes of SHA-256 over a zero byte,
+ * what it is the key of, and what tells it from others of its sort.  Text is hashed as
+ * claim/lock.c hashes it.
+ *
+ * The locks are private: no SQL function can take them.  They count towards the budget of
+ * locks of the transaction (claim/call.h), which state.c counts, savepoints included.
+ * What a transaction has locked exclusively it does not lock again.
+ *
+ * LOCKING: the lock just named, owned by the subtransaction (shared/txn_owner.h).
+ *
+ * MEMORY: the caller's context.
+ *
+ * Copyright (c) 2026, the idempotency developers
+ *
+ * IDENTIFICATION
+ *		src/cursor/key.c
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "postgres.h"
+
+#include "access/xact.h"
+#include "lib/stringinfo.h"
+#include "libpq/pqformat.h"
+
+#include "claim/call.h"
+#include "claim/state.h"
+#include "cursor/key.h"
+
+/* Begin what is hashed. */
+static void
+begin_bytes(StringInfo bytes, char what)
+{
+	initStringInfo(bytes);
+	appendStringInfoChar(bytes, '\0');
+	appendStringInfoChar(bytes, what);
+}
+
+/* Append text, and a zero byte, which no text has. */
+static void
+append_text(StringInfo bytes, const char *s, int len)
+{
+	const char *utf8 = idem_lock_utf8(s, &len);
+
+	appendBinaryStringInfo(bytes, utf8, len);
+	appendStringInfoChar(bytes, '\0');
+	if (utf8 != s)
+		pfree(unconstify(char *, utf8));
+}
+
+/* Make the lock of a key from what is hashed. */
+static void
+end_bytes(IdemCursorKey *key, const StringInfo bytes)
+{
+	idem_lock_key_of(bytes->data, bytes->len, &key->lock);
+}
+
+void
+idem_cursor_key_offset(IdemCursorKey *key, const char *consumer, int consumerlen,
+					   const char *topic, int topiclen, int32 partition)
+{
+	StringInfoData bytes;
+
+	memset(key, 0, sizeof(*key));
+	key->what = IDEM_CURSOR_OFFSET;
+	key->owner = consumer;
+	key->ownerlen = consumerlen;
+	key->topic = topic;
+	key->topiclen = topiclen;
+	key->partition = partition;
+	begin_bytes(&bytes, key->what);
+	append_text(&bytes, consumer, consumerlen);
+	append_text(&bytes, topic, topiclen);
+	pq_sendint32(&bytes, partition);
+	end_bytes(key, &bytes);
+}
+
+void
+idem_cursor_key_sequence(IdemCursorKey *key, int64 producer_id, const char *topic, int topiclen,
+						 int32 partition)
+{
+	StringInfoData bytes;
+
+	memset(key, 0, sizeof(*key));
+	key->what = IDEM_CURSOR_SEQUENCE;
+	key->producer_id = producer_id;
+	key->topic = topic;
+	key->topiclen = topiclen;
+	key->partition = partition;
+	begin_bytes(&bytes, key->what);
+	pq_sendint64(&bytes, producer_id);
+	append_text(&bytes, topic, topiclen);
+	pq_sendint32(&bytes, partition);
+	end_bytes(key, &bytes);
+}
+
+void
+idem_cursor_key_producer(IdemCursorKey *key, int64 producer_id)
+{
+	StringInfoData bytes;
+
+	memset(key, 0, sizeof(*key));
+	key->what = IDEM_CURSOR_PRODUCER;
+	key->producer_id = producer_id;
+	begin_bytes(&bytes, key->what);
+	pq_sendint64(&bytes, producer_id);
+	end_bytes(key, &bytes);
+}
+
+void
+idem_cursor_key_name(IdemCursorKey *key, const char *name, int namelen)
+{
+	StringInfoData bytes;
+
+	memset(key, 0, sizeof(*key));
+	key->what = IDEM_CURSOR_NAME;
+	key->owner = name;
+	key->ownerlen = namelen;
+	begin_bytes(&bytes, key->what);
+	append_text(&bytes, name, namelen);
+	end_bytes(key, &bytes);
+}
+
+pg_uuid_t
+idem_cursor_producer_digest(int64 producer_id)
+{
+	IdemCursorKey key;
+
+	idem_cursor_key_producer(&key, producer_id);
+	pfree(unconstify(char *, key.lock.id));
+	return key.lock.digest;
+}
+
+char *
+idem_cursor_title(const IdemCursorKey *key)
+{
+	switch (key->what)
+	{
+		case IDEM_CURSOR_NAME:
+			return psprintf("producer \"%.*s\"", key->ownerlen, key->owner);
+		case IDEM_CURSOR_PRODUCER:
+			return psprintf("producer " INT64_FORMAT, key->producer_id);
+		default:
+			return psprintf("partition %d of topic \"%.*s\"", key->partition, key->topiclen, key->topic);
+	}
+}
+
+/* Does the transaction keep the lock exclusively? */
+static bool
+is_kept(const IdemCursorKey *key)
+{
+	const IdemClaim *own = idem_state_find(&key->lock);
+
+	return own != NULL && own->state.phase == IDEM_PHASE_LOCKED;
+}
+
+/* Error 53400 if the transaction must not keep another lock. */
+static void
+check_budget(const IdemCursorKey *key)
+{
+	if (!idem_call_within_budget(idem_state_find(&key->lock)))
+		ereport(ERROR,
+				(errcode(ERRCODE_CONFIGURATION_LIMIT_EXCEEDED),
+				 errmsg("%s is past the budget of locks of this transaction", idem_cursor_title(key)),
+				 errhint("Claim in fewer partitions in one transaction, or raise idempotency.max_claim_locks.")));
+}
+
+bool
+idem_cursor_lock_try(const IdemCursorKey *key)
+{
+	if (is_kept(key))
+		return true;
+	check_budget(key);
+	return idem_lock_try(&key->lock);
+}
+
+bool
+idem_cursor_lock_share_try(const IdemCursorKey *key)
+{
+	if (is_kept(key))
+		return true;
+	check_budget(key);
+	return idem_lock_share_try(&key->lock);
+}
+
+void
+idem_cursor_lock_wait(const IdemCursorKey *key)
+{
+	if (is_kept(key))
+		return;
+	check_budget(key);
+	idem_lock_wait(&key->lock);
+}
+
+/* Note in what mode the transaction keeps the lock. */
+static void
+keep(const IdemCursorKey *key, IdemClaimPhase phase)
+{
+	IdemClaim  *claim = idem_state_get(&key->lock);
+	IdemClaimState state = claim->state;
+
+	if (state.phase >= phase)
+		return;
+	if (!state.lock_kept)
+		state.lock_subid = GetCurrentSubTransactionId();
+	state.phase = phase;
+	state.lock_kept = true;
+	idem_state_set(claim, &state);
+}
+
+void
+idem_cursor_lock_keep(const IdemCursorKey *key)
+{
+	keep(key, IDEM_PHASE_LOCKED);
+}
+
+void
+idem_cursor_lock_share_keep(const IdemCursorKey *key)
+{
+	keep(key, IDEM_PHASE_SHARED);
+}
+
+void
+idem_cursor_lock_release(const IdemCursorKey *key)
+{
+	if (!is_kept(key))
+		idem_lock_release(&key->lock);
+}
+
+void
+idem_cursor_lock_share_release(const IdemCursorKey *key)
+{
+	if (!is_kept(key))
+		idem_lock_share_release(&key->lock);
+}

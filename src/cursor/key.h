@@ -1,0 +1,73 @@
+/*-------------------------------------------------------------------------
+ *
+ * key.h
+ *		The keys of cursors, and the advisory locks that guard them.
+ *
+ * Copyright (c) 2026, the idempotency developers
+ *
+ * IDENTIFICATION
+ *		src/cursor/key.h
+ *
+ *-------------------------------------------------------------------------
+ */
+#ifndef IDEM_CURSOR_KEY_H
+#define IDEM_CURSOR_KEY_H
+
+#include "postgres.h"
+
+#include "claim/lock.h"
+
+/* What the log keeps the state of, as the column "what" has it. */
+#define IDEM_CURSOR_OFFSET		'o' /* a consumer's offset in a partition */
+#define IDEM_CURSOR_SEQUENCE	's' /* a producer's sequence in a partition */
+#define IDEM_CURSOR_PRODUCER	'p' /* a producer's registration, by its id */
+#define IDEM_CURSOR_NAME		'n' /* a producer's id, by its name */
+
+/* Strings in the server encoding. */
+typedef struct IdemCursorKey
+{
+	char		what;
+	const char *owner;			/* the consumer, or the producer's name; NULL:
+								 * unknown */
+	int			ownerlen;
+	int64		producer_id;	/* SEQUENCE and PRODUCER */
+	const char *topic;			/* OFFSET and SEQUENCE */
+	int			topiclen;
+	int32		partition;
+	IdemClaimKey lock;			/* digest and private lock; its id is what the
+								 * digest is made of */
+} IdemCursorKey;
+
+/* Make keys.  They point to the strings, and to memory of the current context. */
+extern void idem_cursor_key_offset(IdemCursorKey *key, const char *consumer, int consumerlen,
+								   const char *topic, int topiclen, int32 partition);
+extern void idem_cursor_key_sequence(IdemCursorKey *key, int64 producer_id,
+									 const char *topic, int topiclen, int32 partition);
+extern void idem_cursor_key_producer(IdemCursorKey *key, int64 producer_id);
+extern void idem_cursor_key_name(IdemCursorKey *key, const char *name, int namelen);
+
+/* The digest of a producer's registration. */
+extern pg_uuid_t idem_cursor_producer_digest(int64 producer_id);
+
+/* The words of a message that names it, palloc'd: partition 3 of topic "x". */
+extern char *idem_cursor_title(const IdemCursorKey *key);
+
+/*
+ * Take the lock, exclusively or in share mode; false if somebody else holds it.  Error
+ * 53400 past the budget of locks (claim/README.md).
+ */
+extern bool idem_cursor_lock_try(const IdemCursorKey *key);
+extern bool idem_cursor_lock_share_try(const IdemCursorKey *key);
+
+/* The same exclusively, and wait; the deadlock detector sees the wait. */
+extern void idem_cursor_lock_wait(const IdemCursorKey *key);
+
+/* The lock that was just taken is kept to the end of the transaction. */
+extern void idem_cursor_lock_keep(const IdemCursorKey *key);
+extern void idem_cursor_lock_share_keep(const IdemCursorKey *key);
+
+/* Give back a lock that was just taken. */
+extern void idem_cursor_lock_release(const IdemCursorKey *key);
+extern void idem_cursor_lock_share_release(const IdemCursorKey *key);
+
+#endif							/* IDEM_CURSOR_KEY_H */

@@ -1,0 +1,495 @@
+/*-------------------------------------------------------------------------
+ *
+ * log.c
+ *		The log of cursors: how far streams have come, and who may go on.
+ *
+ * A keyed log (shared/keyed.h) with one row for each state, of four sorts ("what"):
+ *
+ *	o	a consumer's next offset in a partition, and its generation
+ *	s	a producer's last sequence in a partition, and what it has sent there
+ *	p	a producer's registration, by its id: its epoch, its role, its rule
+ *	n	a producer's id, by its name
+ *
+ * A row that has only its key says that nothing is known, and is a tombstone.
+ * The rows p and n of a producer that nobody uses expire; the rows s of a producer are
+ * needed as long as its row p is.  A producer's id is never given to another one, so
+ * who claims under a forgotten id is fenced, whatever rows s are left.
+ *
+ * A crash leaves the committed rows.
+ *
+ * LOCKING: the key's lock, which the caller holds; below it, as keyed_log.c.
+ *
+ * MEMORY: the rows of one key, in the caller's context.
+ *
+ * Copyright (c) 2026, the idempotency developers
+ *
+ * IDENTIFICATION
+ *		src/cursor/log.c
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "postgres.h"
+
+#include "access/htup_details.h"
+#include "access/transam.h"
+#include "access/xact.h"
+#include "miscadmin.h"
+#include "utils/acl.h"
+#include "utils/builtins.h"
+#include "utils/memutils.h"
+#include "utils/rel.h"
+#include "utils/timestamp.h"
+
+#include "compat.h"
+#include "cursor/log.h"
+#include "cursor/setting.h"
+#include "cursor/table.h"
+#include "lease/table.h"
+#include "lease/token.h"
+#include "shared/durable.h"
+#include "shared/keyed_scan.h"
+#include "shared/keyed_worker.h"
+#include "shared/uptime.h"
+#include "shared/xid.h"
+
+/* A table that is longer loses its turn; blocks that a step copies. */
+#ifdef IDEMPOTENCY_FAULT_POINTS
+#define MAX_BLOCKS	2			/* turns have fault points in them */
+#define PASS_BLOCKS	1
+#else
+#define MAX_BLOCKS	256
+#define PASS_BLOCKS	32
+#endif
+
+/* The only kind of rows */
+#define KIND	's'
+#define KINDS	"s"
+
+/* Columns, from 0 */
+enum
+{
+	COL_NUMBER, COL_DIGEST, COL_KIND, COL_WHAT, COL_POSITION, COL_EPOCH, COL_ACCEPTED, COL_AT,
+	COL_IN_EPOCH, COL_PRODUCER_ID, COL_OWNER, COL_TOPIC, COL_PARTITION, COL_GAPLESS,
+	COL_ROLE, COL_ROLE_OID, COL_ROLE_CLUSTER, COL_HISTORY, COL_WRITTEN, COL_KEPT, NCOLS
+};
+
+/* A row to be written; columns are NULL until they are set. */
+typedef struct NewRow
+{
+	Datum		values[NCOLS];
+	bool		nulls[NCOLS];
+} NewRow;
+
+static void
+set(NewRow *row, int column, Datum value)
+{
+	row->values[column] = value;
+	row->nulls[column] = false;
+}
+
+static void
+init_row(NewRow *row, int64 number, const pg_uuid_t *digest, char kind)
+{
+	memset(row->nulls, true, sizeof(row->nulls));
+	set(row, COL_NUMBER, Int64GetDatum(number));
+	set(row, COL_DIGEST, UUIDPGetDatum(digest));
+	set(row, COL_KIND, CharGetDatum(kind));
+	set(row, COL_AT, TimestampTzGetDatum(GetCurrentTimestamp()));
+}
+
+/* The row as a tuple.  Columns that somebody added to the table are NULL. */
+static HeapTuple
+form_tuple(TupleDesc desc, const NewRow *row)
+{
+	int			natts = Max(desc->natts, NCOLS);
+	Datum	   *values = palloc0(natts * sizeof(Datum));
+	bool	   *nulls = palloc(natts * sizeof(bool));
+	HeapTuple	tuple;
+
+	memset(nulls, true, natts * sizeof(bool));
+	memcpy(values, row->values, sizeof(row->values));
+	memcpy(nulls, row->nulls, sizeof(row->nulls));
+	tuple = heap_form_tuple(desc, values, nulls);
+	pfree(values);
+	pfree(nulls);
+	return tuple;
+}
+
+/* The callback IdemKeyedLog.form_marker. */
+static HeapTuple
+form_marker(TupleDesc desc, int64 number)
+{
+	pg_uuid_t	digest = {{0}};
+	NewRow		row;
+
+	init_row(&row, number, &digest, IDEM_KEYED_MARKER);
+	return form_tuple(desc, &row);
+}
+
+/* The columns of one row. */
+typedef struct Columns
+{
+	Datum		values[NCOLS];
+	bool		nulls[NCOLS];
+} Columns;
+
+/* A column of fixed length; 0 where it is NULL. */
+static Datum
+column(const Columns *row, int i)
+{
+	return row->nulls[i] ? (Datum) 0 : row->values[i];
+}
+
+/* Take a row apart. */
+static void
+get_columns(TupleDesc desc, HeapTuple tuple, Columns *row)
+{
+	for (int i = 0; i < NCOLS; i++)
+		row->values[i] = heap_getattr(tuple, i + 1, desc, &row->nulls[i]);
+}
+
+static IdemOwnerNote
+get_role(const Columns *row)
+{
+	IdemOwnerNote note = {NULL, InvalidOid, IDEM_OWNER_CLUSTER_UNNOTED};
+
+	if (!row->nulls[COL_ROLE])
+		note.role = TextDatumGetCString(row->values[COL_ROLE]);
+	note.oid = DatumGetObjectId(column(row, COL_ROLE_OID));
+	note.cluster = DatumGetInt64(column(row, COL_ROLE_CLUSTER));
+	return note;
+}
+
+/* Fill in a state from its row, but the role. */
+static void
+get_state(const Columns *row, IdemCursor *cursor)
+{
+	cursor->has_position = !row->nulls[COL_POSITION];
+	cursor->position = DatumGetInt64(column(row, COL_POSITION));
+	cursor->has_epoch = !row->nulls[COL_EPOCH];
+	cursor->epoch = DatumGetInt64(column(row, COL_EPOCH));
+	cursor->accepted = DatumGetInt64(column(row, COL_ACCEPTED));
+	cursor->in_epoch = DatumGetInt64(column(row, COL_IN_EPOCH));
+	cursor->at = DatumGetTimestampTz(column(row, COL_AT));
+	cursor->producer_id = DatumGetInt64(column(row, COL_PRODUCER_ID));
+	cursor->gapless = DatumGetBool(column(row, COL_GAPLESS));
+	cursor->history = DatumGetInt64(column(row, COL_HISTORY));
+	cursor->written = DatumGetInt64(column(row, COL_WRITTEN));
+	cursor->kept = DatumGetInt64(column(row, COL_KEPT));
+	cursor->known = cursor->has_position || cursor->has_epoch ||
+		(DatumGetChar(column(row, COL_WHAT)) == IDEM_CURSOR_NAME && cursor->producer_id != 0);
+}
+
+bool
+idem_cursor_is_expired(const IdemCursor *cursor, int64 now)
+{
+	return cursor->kept != 0 && now >= cursor->written + cursor->kept;
+}
+
+/*
+ * The callback IdemKeyedLog.judge.  Nobody may find afterwards that the time is not over
+ * yet, by a clock that was set back.
+ */
+static void
+judge(TupleDesc desc, const IdemKeyedRow *rows, IdemKeyedNeed *need)
+{
+	IdemCursor	cursor = {0};
+	Columns		row;
+	int64		now;
+
+	need[0] = IDEM_KEYED_TOMBSTONE;
+	if (rows[0].tuple == NULL)
+		return;
+	get_columns(desc, rows[0].tuple, &row);
+	get_state(&row, &cursor);
+	if (cursor.known)
+		need[0] = idem_uptime_try_now(&now) &&
+			idem_cursor_is_expired(&cursor, now - IDEM_UPTIME_MAX_BACK) ?
+			IDEM_KEYED_EXPIRED : IDEM_KEYED_NEEDED;
+}
+
+/* The callback IdemKeyedLog.master: a sequence is needed as long as its producer is. */
+static bool
+master(TupleDesc desc, const IdemKeyedRow *rows, pg_uuid_t *digest)
+{
+	Columns		row;
+
+	get_columns(desc, rows[0].tuple, &row);
+	if (DatumGetChar(column(&row, COL_WHAT)) != IDEM_CURSOR_SEQUENCE)
+		return false;
+	*digest = idem_cursor_producer_digest(DatumGetInt64(column(&row, COL_PRODUCER_ID)));
+	return true;
+}
+
+/* The callback IdemKeyedLog.dump_blocks. */
+static BlockNumber
+dump_blocks(void)
+{
+	return idem_cursor_log_dump_size;
+}
+
+const IdemKeyedLog idem_cursor_log = {
+	.tables = idem_cursor_tables,
+	.indexes = idem_cursor_indexes,
+	.ntables = IDEM_CURSOR_TABLES,
+	.sequence = &idem_lease_number,
+	.kinds = KINDS,
+	.max_blocks = MAX_BLOCKS,
+	.pass_blocks = PASS_BLOCKS,
+	.dump_blocks = dump_blocks,
+	.draw = idem_token_draw_unflushed,
+	.form_marker = form_marker,
+	.judge = judge,
+	.master = master,
+	.at = COL_AT + 1
+};
+
+/* Who wrote a row, and can a crash undo it? */
+static void
+get_writer(HeapTuple tuple, IdemCursor *cursor)
+{
+	TransactionId xmin = HeapTupleHeaderGetXmin(tuple->t_data);
+
+	cursor->own = TransactionIdIsCurrentTransactionId(xmin);
+	cursor->commit_lsn = InvalidXLogRecPtr;
+	if (!cursor->own && TransactionIdIsNormal(xmin))
+		cursor->commit_lsn = idem_durable_commit_lsn(idem_xid_widen(xmin, ReadNextFullTransactionId()));
+}
+
+void
+idem_cursor_find(IdemKeyedAccess *log, const IdemCursorKey *key, IdemCursor *cursor)
+{
+	IdemKeyedRow found;
+	Columns		row;
+
+	memset(cursor, 0, sizeof(*cursor));
+	cursor->in_snapshot = true;
+	idem_keyed_access_look_up(log, &key->lock.digest, &found);
+	if (found.tuple == NULL)
+		return;
+	get_columns(idem_keyed_access_desc(log), found.tuple, &row);
+	get_state(&row, cursor);
+	cursor->role = get_role(&row);
+	if (!row.nulls[COL_OWNER])
+	{
+		cursor->name = TextDatumGetCString(row.values[COL_OWNER]);
+		cursor->namelen = strlen(cursor->name);
+	}
+	get_writer(found.tuple, cursor);
+	cursor->in_snapshot = found.in_snapshot;
+	heap_freetuple(found.tuple);
+}
+
+static void
+set_text(NewRow *row, int column, const char *s, int len)
+{
+	if (s != NULL)
+		set(row, column, PointerGetDatum(cstring_to_text_with_len(s, len)));
+}
+
+/* Set the columns that tell what the row is about. */
+static void
+set_key(NewRow *row, const IdemCursorKey *key, const IdemCursor *cursor)
+{
+	int64		producer_id = key->producer_id != 0 ? key->producer_id : cursor->producer_id;
+
+	set(row, COL_WHAT, CharGetDatum(key->what));
+	set_text(row, COL_OWNER, key->owner, key->ownerlen);
+	if (producer_id != 0)
+		set(row, COL_PRODUCER_ID, Int64GetDatum(producer_id));
+	if (key->topic == NULL)
+		return;
+	set_text(row, COL_TOPIC, key->topic, key->topiclen);
+	set(row, COL_PARTITION, Int32GetDatum(key->partition));
+}
+
+/* Set the columns that only registrations have. */
+static void
+set_registration(NewRow *row, const IdemCursor *cursor)
+{
+	set(row, COL_GAPLESS, BoolGetDatum(cursor->gapless));
+	set(row, COL_HISTORY, Int64GetDatum(cursor->history));
+	set(row, COL_ROLE_OID, ObjectIdGetDatum(cursor->role.oid));
+	set(row, COL_ROLE_CLUSTER, Int64GetDatum(cursor->role.cluster));
+	set_text(row, COL_ROLE, cursor->role.role, strlen(cursor->role.role));
+}
+
+/* Append a row; have the log maintained if it has become long. */
+static void
+append(IdemKeyedAccess *log, NewRow *row)
+{
+	if (idem_keyed_access_append(log, form_tuple(idem_keyed_access_desc(log), row)))
+		idem_keyed_worker_start();
+}
+
+void
+idem_cursor_write(IdemKeyedAccess *log, const IdemCursorKey *key, const IdemCursor *cursor)
+{
+	NewRow		row;
+
+	init_row(&row, idem_token_draw_unflushed(), &key->lock.digest, KIND);
+	set_key(&row, key, cursor);
+	if (cursor->has_position)
+		set(&row, COL_POSITION, Int64GetDatum(cursor->position));
+	if (cursor->has_epoch)
+		set(&row, COL_EPOCH, Int64GetDatum(cursor->epoch));
+	if (key->what == IDEM_CURSOR_SEQUENCE)
+	{
+		set(&row, COL_ACCEPTED, Int64GetDatum(cursor->accepted));
+		set(&row, COL_IN_EPOCH, Int64GetDatum(cursor->in_epoch));
+	}
+	if (key->what == IDEM_CURSOR_PRODUCER)
+		set_registration(&row, cursor);
+	if (cursor->kept != 0)
+	{
+		set(&row, COL_WRITTEN, Int64GetDatum(idem_uptime_now()));
+		set(&row, COL_KEPT, Int64GetDatum(cursor->kept));
+	}
+	append(log, &row);
+}
+
+void
+idem_cursor_write_gone(IdemKeyedAccess *log, const IdemCursorKey *key)
+{
+	IdemCursor	none = {0};
+	NewRow		row;
+
+	init_row(&row, idem_token_draw_unflushed(), &key->lock.digest, KIND);
+	set_key(&row, key, &none);
+	append(log, &row);
+}
+
+void
+idem_cursor_conflict(const IdemCursorKey *key)
+{
+	ereport(ERROR,
+			(errcode(ERRCODE_T_R_SERIALIZATION_FAILURE),
+			 errmsg("could not serialize access due to concurrent claim in %s", idem_cursor_title(key)),
+			 errdetail("Another transaction committed it after this one took its snapshot."),
+			 errhint("Retry the transaction.")));
+}
+
+void
+idem_cursor_await_durable(const IdemCursor *cursor)
+{
+	if (!cursor->own)
+		idem_durable_wait(idem_durable_target(cursor->commit_lsn));
+}
+
+HeapTuple
+idem_cursor_restore(HeapTuple tuple, TupleDesc desc)
+{
+	int			columns[] = {COL_WRITTEN + 1, COL_ROLE_OID + 1, COL_ROLE_CLUSTER + 1};
+	Datum		values[lengthof(columns)] = {0};
+	bool		nulls[lengthof(columns)] = {true, true, true};
+	Columns		row;
+
+	get_columns(desc, tuple, &row);
+	if (!row.nulls[COL_KEPT])
+	{
+		values[0] = Int64GetDatum(idem_uptime_now());
+		nulls[0] = false;
+	}
+	if (!row.nulls[COL_ROLE])
+	{
+		values[1] = ObjectIdGetDatum(get_role_oid(TextDatumGetCString(row.values[COL_ROLE]), true));
+		values[2] = Int64GetDatum((int64) GetSystemIdentifier());
+		nulls[1] = nulls[2] = false;
+	}
+	return heap_modify_tuple_by_cols(tuple, desc, lengthof(columns), columns, values, nulls);
+}
+
+/* All cursors and registrations */
+
+struct IdemCursorScan
+{
+	IdemKeyedScan *rows;
+	MemoryContext context;		/* of what was looked up for a row */
+};
+
+IdemCursorScan *
+idem_cursor_scan_begin(void)
+{
+	IdemCursorScan *scan = palloc(sizeof(IdemCursorScan));
+
+	scan->rows = idem_keyed_scan_begin(&idem_cursor_log);
+	scan->context = AllocSetContextCreate(CurrentMemoryContext, "idempotency cursors",
+										  ALLOCSET_SMALL_SIZES);
+	return scan;
+}
+
+void
+idem_cursor_scan_end(IdemCursorScan *scan)
+{
+	idem_keyed_scan_end(scan->rows);
+	MemoryContextDelete(scan->context);
+	pfree(scan);
+}
+
+/* Fill in what a row has, but the role. */
+static void
+get_open(TupleTableSlot *slot, Columns *row, IdemOpenCursor *open)
+{
+	slot_getallattrs(slot);
+	memcpy(row->values, slot->tts_values, sizeof(row->values));
+	memcpy(row->nulls, slot->tts_isnull, sizeof(row->nulls));
+	memset(open, 0, sizeof(*open));
+	get_state(row, &open->state);
+	open->what = DatumGetChar(column(row, COL_WHAT));
+	open->owner = column(row, COL_OWNER);
+	open->topic = column(row, COL_TOPIC);
+	open->partition = DatumGetInt32(column(row, COL_PARTITION));
+}
+
+/* Is the producer of a sequence registered, as far as it is known now?  Fills in its role. */
+static bool
+has_producer(IdemOpenCursor *open, int64 now)
+{
+	pg_uuid_t	digest = idem_cursor_producer_digest(open->state.producer_id);
+	IdemCursor	producer = {0};
+	IdemKeyedRow found;
+	Columns		row;
+
+	idem_keyed_log_look_up(&idem_cursor_log, &digest, &found);
+	if (found.tuple == NULL)
+		return false;
+	get_columns(idem_keyed_log_desc(&idem_cursor_log), found.tuple, &row);
+	get_state(&row, &producer);
+	open->state.role = get_role(&row);
+	return producer.known && !idem_cursor_is_expired(&producer, now);
+}
+
+/* Is the state one that still counts?  Fills in the role. */
+static bool
+is_live(const Columns *row, IdemOpenCursor *open)
+{
+	int64		now = idem_uptime_now();
+
+	if (open->what == IDEM_CURSOR_SEQUENCE)
+		return has_producer(open, now);
+	open->state.role = get_role(row);
+	return !idem_cursor_is_expired(&open->state, now);
+}
+
+bool
+idem_cursor_scan_next(IdemCursorScan *scan, IdemCursorWants wants, void *arg, IdemOpenCursor *open)
+{
+	TupleTableSlot *slot;
+	MemoryContext old;
+	Columns		row;
+	bool		live;
+
+	while ((slot = idem_keyed_scan_next(scan->rows)) != NULL)
+	{
+		get_open(slot, &row, open);
+		if (!open->state.known || !wants(open, arg) || !idem_keyed_scan_is_newest(scan->rows))
+			continue;
+		MemoryContextReset(scan->context);
+		old = MemoryContextSwitchTo(scan->context);
+		live = is_live(&row, open);
+		MemoryContextSwitchTo(old);
+		if (live)
+			return true;
+	}
+	return false;
+}

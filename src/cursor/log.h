@@ -1,0 +1,116 @@
+/*-------------------------------------------------------------------------
+ *
+ * log.h
+ *		The log of cursors: how far streams have come, and who may go on.
+ *
+ * Copyright (c) 2026, the idempotency developers
+ *
+ * IDENTIFICATION
+ *		src/cursor/log.h
+ *
+ *-------------------------------------------------------------------------
+ */
+#ifndef IDEM_CURSOR_LOG_H
+#define IDEM_CURSOR_LOG_H
+
+#include "postgres.h"
+
+#include "access/xlogdefs.h"
+#include "datatype/timestamp.h"
+
+#include "compat.h"
+#include "claim/owner.h"
+#include "cursor/key.h"
+#include "shared/keyed_log.h"
+
+/* The log, for the one who maintains it. */
+extern const IdemKeyedLog idem_cursor_log;
+
+/* The state of a cursor, or of a producer's registration. */
+typedef struct IdemCursor
+{
+	bool		known;			/* false: nothing else is set but in_snapshot */
+	bool		has_position;
+	int64		position;		/* OFFSET: the next offset; SEQUENCE: the last
+								 * sequence */
+	bool		has_epoch;
+	int64		epoch;			/* OFFSET: the generation; else the epoch */
+	int64		accepted;		/* SEQUENCE: records of all epochs, and of
+								 * this one */
+	int64		in_epoch;
+	TimestampTz at;				/* when it got into that state; not written */
+	int64		producer_id;	/* NAME, and as part of the key of PRODUCER
+								 * and SEQUENCE */
+	const char *name;			/* PRODUCER: its name; read, not written */
+	int			namelen;
+	bool		gapless;		/* PRODUCER */
+	IdemOwnerNote role;			/* PRODUCER: who registered it first */
+	int64		history;		/* PRODUCER: idem_token_history() */
+	int64		kept;			/* PRODUCER, NAME: for so many seconds it is
+								 * kept if nothing happens; 0: for ever */
+	int64		written;		/* the time of uptime.h from which on that
+								 * counts; read, not written */
+	bool		in_snapshot;	/* the transaction's snapshot sees the state */
+	XLogRecPtr	commit_lsn;		/* once WAL is flushed up to here, a crash
+								 * does not undo it */
+	bool		own;			/* this transaction wrote it */
+} IdemCursor;
+
+/*
+ * Get the state of a key as of now, whose lock the caller holds.  The log is open; a
+ * string is palloc'd.
+ */
+extern void idem_cursor_find(IdemKeyedAccess *log, const IdemCursorKey *key, IdemCursor *cursor);
+
+/* Write a state.  The caller keeps the lock of the key, to the end of the transaction. */
+extern void idem_cursor_write(IdemKeyedAccess *log, const IdemCursorKey *key, const IdemCursor *cursor);
+
+/* Write that nothing is known of the key. */
+extern void idem_cursor_write_gone(IdemKeyedAccess *log, const IdemCursorKey *key);
+
+/* Has nothing happened for so long that the registration is forgotten?  now: uptime.h */
+extern bool idem_cursor_is_expired(const IdemCursor *cursor, int64 now);
+
+/* Error 40001: the transaction's snapshot does not see how far the cursor has come. */
+pg_noreturn extern void idem_cursor_conflict(const IdemCursorKey *key);
+
+/* Wait until a crash or a failover does not undo the state any more. */
+extern void idem_cursor_await_durable(const IdemCursor *cursor);
+
+/* All cursors and registrations */
+
+/* Strings are those of the tables, perhaps toasted, or 0 for NULL. */
+typedef struct IdemOpenCursor
+{
+	char		what;
+	IdemCursor	state;			/* valid until the next call; with the role of
+								 * the producer, but not for wants */
+	Datum		owner;
+	Datum		topic;
+	int32		partition;
+} IdemOpenCursor;
+
+typedef struct IdemCursorScan IdemCursorScan;
+
+/*
+ * Read all, each once, as of now at every isolation level (shared/keyed_scan.h).  Those
+ * of producers that are forgotten are passed over.
+ */
+extern IdemCursorScan *idem_cursor_scan_begin(void);
+
+/*
+ * Get the next one, valid until the next call; false at the end.  wants: chooses by what
+ * the row has, before more is looked up; the row may be an old one.
+ */
+typedef bool (*IdemCursorWants) (const IdemOpenCursor *open, void *arg);
+extern bool idem_cursor_scan_next(IdemCursorScan *scan, IdemCursorWants wants, void *arg,
+								  IdemOpenCursor *open);
+extern void idem_cursor_scan_end(IdemCursorScan *scan);
+
+/*
+ * A row that is restored from a dump, as it is to be stored: it is kept from now on, and
+ * the role that it notes is looked up by its name.
+ */
+extern HeapTuple idem_cursor_restore(HeapTuple tuple, TupleDesc desc);
+
+#endif							/* IDEM_CURSOR_LOG_H */

@@ -1,0 +1,234 @@
+/*-------------------------------------------------------------------------
+ *
+ * producer.c
+ *		Producers: names with an id and an epoch.
+ *
+ * To register a producer again raises its epoch, and fences who claims under an older
+ * one.  The registration waits for the transactions that claim under it now: they hold
+ * the lock of the id in share mode.  So the successor begins when its predecessor's last
+ * claim is committed or rolled back.
+ *
+ * An id is a number of lease/token.c, which is never given out twice, whatever a crash,
+ * a failover or a restore takes back.  An epoch is not: a standby that is promoted may
+ * lack the last registration, whose producer lives on with an epoch that is given out
+ * again.  So a registration in another history of the database begins with another id.
+ * A producer that is not gapless keeps its id, because its sequences go on over all
+ * epochs, and its epoch leaps.
+ *
+ * A producer that nobody uses for idempotency.producer_retention is forgotten.  Its use
+ * is noted when an eighth of that time has passed since the last note.
+ *
+ * Registrations are looked at as of now, at every isolation level: an old snapshot must
+ * not let a fenced producer through.
+ *
+ * What a crash leaves: a registration is a transaction that commits synchronously, or
+ * nothing.
+ *
+ * LOCKING: the lock of the name, then that of the id, exclusively, both waited for; below
+ * them, as keyed_log.c.
+ *
+ * MEMORY: the caller's context.
+ *
+ * Copyright (c) 2026, the idempotency developers
+ *
+ * IDENTIFICATION
+ *		src/cursor/producer.c
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "postgres.h"
+
+#include "access/xact.h"
+#include "access/xlog.h"
+#include "miscadmin.h"
+
+#include "cursor/producer.h"
+#include "cursor/setting.h"
+#include "lease/token.h"
+#include "shared/fault.h"
+#include "shared/uptime.h"
+#include "store/store.h"
+
+/* The use of a producer is noted so many times in its retention. */
+#define NOTES	8
+
+/* How far the epoch of a producer that is not gapless leaps in another history. */
+#define EPOCH_LEAP	(1 << 16)
+
+bool
+idem_producer_is_accessible(const IdemCursor *producer)
+{
+	return idem_owner_allows(idem_owner_role(&producer->role));
+}
+
+bool
+idem_producer_find(IdemKeyedAccess *log, const IdemCursorKey *key, IdemCursor *producer)
+{
+	idem_cursor_find(log, key, producer);
+	if (!producer->known || idem_cursor_is_expired(producer, idem_uptime_now()))
+		return false;
+	if (!idem_producer_is_accessible(producer))
+		ereport(ERROR,
+				(errcode(ERRCODE_INSUFFICIENT_PRIVILEGE),
+				 errmsg("permission denied for producer \"%s\"", producer->name),
+				 errdetail("A producer belongs to the role that registered it first.")));
+	return true;
+}
+
+/* Write a registration, under its name and under its id. */
+static void
+write_registration(IdemKeyedAccess *log, const IdemCursorKey *name, const IdemCursorKey *id,
+				   IdemCursor *producer)
+{
+	IdemCursorKey key = *id;
+
+	producer->kept = idem_producer_retention;
+	producer->producer_id = id->producer_id;
+	producer->has_epoch = true;
+	producer->has_position = false;
+	if (producer->kept != 0)
+		idem_store_note_expiry();
+	key.owner = name->owner;
+	key.ownerlen = name->ownerlen;
+	idem_cursor_write(log, &key, producer);
+	IDEM_FAULT_POINT("producer-id-written");
+	idem_cursor_write(log, name, producer);
+}
+
+void
+idem_producer_use(IdemKeyedAccess *log, const IdemCursorKey *key, IdemCursor *producer)
+{
+	IdemCursorKey name;
+
+	if (producer->kept == idem_producer_retention &&
+		(producer->kept == 0 || idem_uptime_now() < producer->written + producer->kept / NOTES))
+		return;
+	idem_cursor_key_name(&name, producer->name, producer->namelen);
+	write_registration(log, &name, key, producer);
+}
+
+/* Get the id that a name has; 0: none.  The caller has the lock of the name. */
+static int64
+find_id(const IdemCursorKey *name)
+{
+	IdemKeyedAccess *log = idem_keyed_access_open(&idem_cursor_log);
+	IdemCursor	cursor;
+
+	idem_cursor_find(log, name, &cursor);
+	idem_keyed_access_close(log);
+	return cursor.known ? cursor.producer_id : 0;
+}
+
+/* Lock a name, and the id that it has, exclusively; false if it has none. */
+static bool
+lock_producer(IdemCursorKey *name, IdemCursorKey *id)
+{
+	int64		producer_id;
+
+	idem_cursor_lock_wait(name);
+	idem_cursor_lock_keep(name);
+	producer_id = find_id(name);
+	if (producer_id == 0)
+		return false;
+	idem_cursor_key_producer(id, producer_id);
+	idem_cursor_lock_wait(id);
+	idem_cursor_lock_keep(id);
+	IDEM_FAULT_POINT("producer-locked");
+	return true;
+}
+
+/* Begin a registration with a new id. */
+static void
+begin_registration(IdemCursorKey *id, bool gapless, IdemCursor *producer)
+{
+	memset(producer, 0, sizeof(*producer));
+	idem_cursor_key_producer(id, idem_token_draw());
+	producer->gapless = gapless;
+	producer->history = idem_token_history();
+	producer->role.role = GetUserNameFromId(GetUserId(), false);
+	producer->role.oid = GetUserId();
+	producer->role.cluster = (int64) GetSystemIdentifier();
+}
+
+/*
+ * Raise the epoch of a registration; false if that takes another id: there is no epoch
+ * left, or the database's history is another one.
+ */
+static bool
+raise_epoch(const IdemCursorKey *name, IdemCursor *producer)
+{
+	bool		same = producer->history == idem_token_history();
+	int64		epoch = producer->epoch + (same ? 1 : EPOCH_LEAP);
+
+	if (producer->gapless && (!same || epoch > IDEM_PRODUCER_MAX_EPOCH))
+		return false;
+	if (epoch > PG_INT32_MAX)
+		ereport(ERROR,
+				(errcode(ERRCODE_PROGRAM_LIMIT_EXCEEDED),
+				 errmsg("%s was registered too often", idem_cursor_title(name)),
+				 errhint("Register it under another name.")));
+	producer->epoch = epoch;
+	producer->history = idem_token_history();
+	return true;
+}
+
+static void
+check_rule(const IdemCursorKey *name, const IdemCursor *producer, bool gapless)
+{
+	if (producer->gapless != gapless)
+		ereport(ERROR,
+				(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
+				 errmsg("%s is registered with \"gapless\" as %s", idem_cursor_title(name),
+						producer->gapless ? "true" : "false"),
+				 errhint("Use another name, or have an operator call producer_drop first.")));
+}
+
+void
+idem_producer_register(const char *name, int namelen, bool gapless, int64 *producer_id, int *epoch)
+{
+	IdemCursorKey name_key,
+				id;
+	IdemCursor	producer;
+	IdemKeyedAccess *log;
+	bool		found;
+
+	idem_cursor_key_name(&name_key, name, namelen);
+	found = lock_producer(&name_key, &id);
+	log = idem_keyed_access_open(&idem_cursor_log);
+	found = found && idem_producer_find(log, &id, &producer);
+	if (found)
+		check_rule(&name_key, &producer, gapless);
+	if (found && !raise_epoch(&name_key, &producer))
+	{
+		idem_cursor_write_gone(log, &id);
+		found = false;
+	}
+	if (!found)
+		begin_registration(&id, gapless, &producer);
+	write_registration(log, &name_key, &id, &producer);
+	idem_keyed_access_close(log);
+	ForceSyncCommit();
+	*producer_id = id.producer_id;
+	*epoch = producer.epoch;
+}
+
+void
+idem_producer_drop(const char *name, int namelen)
+{
+	IdemCursorKey name_key,
+				id;
+	IdemCursor	producer;
+	IdemKeyedAccess *log;
+
+	idem_cursor_key_name(&name_key, name, namelen);
+	if (!lock_producer(&name_key, &id))
+		ereport(ERROR,
+				(errcode(ERRCODE_UNDEFINED_OBJECT),
+				 errmsg("%s does not exist", idem_cursor_title(&name_key))));
+	log = idem_keyed_access_open(&idem_cursor_log);
+	idem_cursor_find(log, &id, &producer);
+	if (producer.known)
+		idem_cursor_write_gone(log, &id);
+	idem_cursor_write_gone(log, &name_key);
+	idem_keyed_access_close(log);
+}
