@@ -1,11 +1,13 @@
-"""Histories of leases and requests made by hand, for rules_test.py: the good ones pass, and each bad one is flagged by
+"""Histories of leases, requests and readers made by hand, for rules_test.py: the good ones pass, and each bad one is flagged by
 the rules that it breaks, and by no other rule.
 """
 from attempt_rules import ATTEMPT_RULES, AttemptHistory, Call, Step
 from handmade import judged
+from reader_rules import READER_RULES
 from request_rules import REQUEST_RULES
 
 E1, E2, R1 = "event-1", "event-2", "t|request-1"
+P0, P1 = "part 0", "part 1"
 
 
 def told(h, asked, txn, name, call, result=None, error=None, token=None, point=None, **answer):
@@ -179,6 +181,50 @@ BAD_REQUESTS = {
 }
 
 
+def read(h, at, txn, name, generation, first, end, prepared=None):
+    """A claim and its effect."""
+    told(h, at - 0.3, txn, name, "claim", "claimed", token=generation, point=f"{first} {end}", new_from=first)
+    commit(h, at, txn, (name, "read", generation, None, f"{first} {end}"), prepared=prepared)
+
+
+def resume(h, at, txn, name, generation, position):
+    told(h, at - 0.3, txn, name, "resume", "claimed", token=generation, next_offset=position or None)
+    commit(h, at, txn, (name, "resume", generation, None, str(position)))
+
+
+def good_readers():
+    """A reader of a partition without holes is replaced and fenced; in one with holes every third offset has a record."""
+    h = AttemptHistory(names=[P0, P1])
+    resume(h, 1.0, "o.1", P0, 1, 0)
+    read(h, 2.0, "o.2", P0, 1, 0, 5)
+    resume(h, 3.0, "o.3", P0, 2, 5)
+    told(h, 3.5, "o.4", P0, "claim", "fenced", token=1, point="5 8")
+    h.undone.add("o.4")
+    told(h, 3.6, "o.5", P0, "claim", "duplicate", token=2, point="3 5")
+    read(h, 4.0, "o.6", P0, 2, 5, 8, prepared=True)
+    resume(h, 1.0, "o.7", P1, 1, 0)
+    read(h, 2.0, "o.8", P1, 1, 0, 1)
+    read(h, 3.0, "o.9", P1, 1, 3, 4)
+    told(h, 3.5, "o.10", P1, "claim", "busy", token=1, point="6 7")
+    return h
+
+
+BAD_READERS = {
+    "an answered read is gone": ({"durable", "no_hole", "resumed", "duplicates"}, lambda h: h.steps.remove(steps_of(h, "o.2")[0])),
+    "a row of a transaction that was rolled back": ({"durable"}, lambda h: h.undone.add("o.6")),
+    "a record is read twice": ({"once"}, lambda h: read(h, 5.0, "o.20", P0, 2, 7, 9)),
+    "records are left out": ({"no_hole"}, lambda h: read(h, 5.0, "o.20", P0, 2, 10, 12)),
+    "a record among holes is left out": ({"no_hole"}, lambda h: read(h, 5.0, "o.20", P1, 1, 9, 10)),
+    "a replaced reader commits": ({"generations"}, lambda h: read(h, 5.0, "o.20", P0, 1, 8, 9)),
+    "duplicate of what was never read": ({"duplicates"}, lambda h: told(h, 5.0, "o.20", P0, "claim", "duplicate", token=2, point="8 9")),
+    "duplicate of a read whose COMMIT was not sent yet": ({"duplicates", "resumed"}, lambda h: h.sent.update({"o.2": 9.0, "o.6": 9.5})),
+    "a reader resumes behind what was read": ({"resumed"}, lambda h: resume(h, 6.0, "o.20", P1, 2, 9)),
+    "fenced by nobody": ({"fenced"}, lambda h: told(h, 5.0, "o.20", P0, "claim", "fenced", token=2, point="8 9")),
+    "an error that no fault explains": ({"expected_errors"}, lambda h: told(h, 5.0, "o.20", P0, "claim", error="XX000", token=2)),
+}
+
+
 def results():
     yield from judged("leases", good_leases, BAD_LEASES, ATTEMPT_RULES)
     yield from judged("requests", good_requests, BAD_REQUESTS, ATTEMPT_RULES + REQUEST_RULES, REQUEST_RULES)
+    yield from judged("readers", good_readers, BAD_READERS, READER_RULES)

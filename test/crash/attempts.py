@@ -1,10 +1,11 @@
-"""The leases and requests of a round: the clients that make attempts on B, the end of their work, its judgement.
+"""The leases, requests and readers of a round: the clients that work on B beside the events, the end of their work, its judgement.
 """
 import collections
 import threading
 from contextlib import closing, contextmanager
 
 import ledger
+import readers
 from attempt_client import SCHEMA, Pool
 from attempt_rules import ATTEMPT_RULES, BEGUN, AttemptHistory, Call, Step, ordered
 from leases import Heart, Leases, Lessee
@@ -43,6 +44,7 @@ class Attempts:
                         ((Lessee, "l", LESSEES, "leases", {"shared": self.shared}),
                          (Heart, "e", HEARTS, "leases", {"shared": self.shared}),
                          (Requester, "r", REQUESTERS, "requests", {})) for i in range(n)]
+        self.readers = readers.Readers(one, self.resting)
 
     @contextmanager
     def at_rest(self):
@@ -50,7 +52,7 @@ class Attempts:
         self.resting.set()
         try:
             wait_until("leases and requests rest", lambda: not self.cluster.rows("""SELECT 1 FROM pg_stat_activity
-                WHERE application_name ~ '^crash [ler][0-9]' AND state <> 'idle'"""))
+                WHERE application_name ~ '^crash [lero][0-9]' AND state <> 'idle'"""))
             yield
         finally:
             self.resting.clear()
@@ -59,6 +61,7 @@ class Attempts:
         """Begin nothing new."""
         for pool in self.pools.values():
             pool.close()
+        self.readers.close()
 
     def drain(self):
         """Wait until everything that was begun is completed."""
@@ -67,6 +70,7 @@ class Attempts:
             return all(pool.idle() for pool in self.pools.values())
         wait_until(lambda: f"completed: {[pool.open for pool in self.pools.values()]}", drained, 300, 0.05)
         self.one.stop(self.clients)
+        self.readers.drain()
 
     # The judgement.
 
@@ -74,7 +78,7 @@ class Attempts:
         """(rules of leases and requests -> violations, kind -> what happened)"""
         histories = {kind: AttemptHistory(names=pool.names()) for kind, pool in self.pools.items()}
         histories["leases"].outside = self.shared.outside.accepted
-        resolve(histories, ledger.read(self.one.directory), self.cluster.rows(STEPS))
+        resolve(histories, ledger.read(self.one.directory), self.cluster.rows(f"{STEPS} WHERE name NOT LIKE 'part %'"))
         found, figures = {}, {}
         for kind, h in histories.items():
             for rule in ATTEMPT_RULES + (REQUEST_RULES if kind == "requests" else ()):
@@ -85,7 +89,8 @@ class Attempts:
         figures["leases"]["emptied from the log"] = self.emptied(histories["leases"])
         figures["leases"]["effects outside"] = len(self.shared.outside.accepted)
         figures["leases"]["late effects outside, refused by their receiver"] = self.shared.outside.refused
-        return found, figures
+        more, figures["offsets"] = self.readers.judge(STEPS)
+        return {**found, **more}, figures
 
     def emptied(self, h):
         """How many leases the log's tables, which take turns, have left behind."""
@@ -133,6 +138,8 @@ def resolve(histories, entries, rows):
     for e in entries:
         txn = e.get("txn")
         if e["op"] == "told":
+            if (e["name"] or "").startswith("part "):
+                continue    # readers.py
             h = histories["requests" if "print" in e or "|" in (e["name"] or "") else "leases"]
             h.calls.extend(calls(e))
         elif e["op"] == "decide":
@@ -200,7 +207,9 @@ def taken_over(h):
 
 
 def report(tally, figures):
-    for kind, counts in figures.items():
+    readers.report(tally, figures["offsets"])
+    for kind in NEEDED:
+        counts = figures[kind]
         never = [what for what, least in NEEDED[kind].items() if counts["attempts begun"] >= least and not counts[what]]
         tally.line(not never, f"{kind}: " + ", ".join(f"{what} {n}" for what, n in counts.items()) +
                    (f"; never: {', '.join(never)}" if never else ""))

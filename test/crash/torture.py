@@ -50,8 +50,8 @@ def environment(results):
 
 
 def attempts(rounds):
-    """One line for leases, one for requests: what happened, in all rounds together."""
-    for kind in ("leases", "requests"):
+    """One line each for leases, requests and offsets: what happened, in all rounds together."""
+    for kind in ("leases", "requests", "offsets"):
         total = collections.Counter()
         for one in rounds:
             total.update(one["figures"].get("attempts", {}).get(kind, {}))
