@@ -20,10 +20,10 @@ use Bench::Server;
 
 my %module = (
 	claims => 'Arms', enqueues => 'Arms', drain => 'Drain', latency => 'Latency', kafka => 'Kafka', memory => 'Memory',
-	parked => 'Parked', leases => 'Leases', many => 'Many', redrive => 'Redrive', pair => 'Pair', backlog => 'Backlog', ids => 'Ids', connections => 'Connections', profile => 'Profile',
+	parked => 'Parked', leases => 'Leases', cursors => 'Cursors', many => 'Many', redrive => 'Redrive', pair => 'Pair', backlog => 'Backlog', ids => 'Ids', connections => 'Connections', profile => 'Profile',
 	map { ("pin-$_" => 'Pin') } qw(snapshot writer reader prepared));
 my @always = qw(claims enqueues drain parked latency kafka memory backlog ids);
-my @by_name = qw(many connections redrive leases pin-snapshot pin-writer pin-reader pin-prepared);
+my @by_name = qw(many connections redrive leases cursors pin-snapshot pin-writer pin-reader pin-prepared);
 
 sub chosen
 {

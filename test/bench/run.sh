@@ -3,7 +3,7 @@
 #
 #	QUICK=1			everything small, pins too; reports into build/bench-quick
 #	ONLY=regexp		sections whose name begins so: claims enqueues drain parked latency
-#					kafka memory backlog ids; by name alone: many connections redrive leases
+#					kafka memory backlog ids; by name alone: many connections redrive leases cursors
 #					pin-snapshot pin-writer pin-reader pin-prepared; the results of the
 #					others stay as they are
 #	BASE=commit		instead: this tree and that commit in turns; see pair.sh

@@ -91,6 +91,14 @@ CREATE TABLE bench.usual_outbox (
 CREATE INDEX usual_outbox_unpublished ON bench.usual_outbox (created_at)
 	WHERE published_at IS NULL;
 
+-- What a consumer makes of the records that it reads, and a producer with an epoch.
+CREATE TABLE bench.record (
+	id bigint NOT NULL,
+	body text NOT NULL
+);
+CREATE TABLE bench.producer AS
+SELECT * FROM idempotency.register_producer('bench', gapless => false);
+
 -- What a function relay does with an event: one row.
 CREATE TABLE bench.effect (
 	event_id uuid NOT NULL

@@ -8,10 +8,12 @@ use warnings;
 use Bench::Arm;
 
 my $leases = qr/^(claim_commit|lease_(floor|usual|complete)|claim_result|request)$/;
+my $cursors = qr/^(offset|sequence|rows)_|^claim_one$/;
 my %take = (
-	claims => sub { $_[0] !~ /^(enq|many)_|$leases/ },
+	claims => sub { $_[0] !~ /^(enq|many|offset|sequence|rows)_|$leases/ },
 	enqueues => sub { $_[0] =~ /^(enq|many)_/ },
-	leases => sub { $_[0] =~ $leases });
+	leases => sub { $_[0] =~ $leases },
+	cursors => sub { $_[0] =~ $cursors });
 
 sub run_arm
 {

@@ -6,8 +6,8 @@
 # server's clock.  Then many calls wait for one request, for some seconds, and the CPU of
 # their processes is read before and after.
 #
-# Heartbeats: one lease is extended over and over while something holds the horizon.  The
-# first and the last fifth are compared, and dead rows and the size of the log are counted.
+# Heartbeats: one lease is extended over and over while something holds the horizon
+# (Bench::UnderPin).
 package Bench::Section::Leases;
 use strict;
 use warnings;
@@ -15,8 +15,7 @@ use Time::HiRes qw(time sleep);
 use Bench::Section::Arms;
 use Bench::Section::Pin;
 use Bench::Server;
-
-my $log = 'idempotency_data.lease\_log\_%';
+use Bench::UnderPin;
 
 sub ask_later
 {
@@ -107,38 +106,17 @@ sub cpu_of_waiters
 	Bench::Server::end_session($_) for $owner, @waiters;
 }
 
-sub log_state
-{
-	my ($server) = @_;
-	my ($rows, $dead, $bytes) = $server->table_state($server->tables($log));
-
-	return (dead => $dead, bytes => $bytes);
-}
-
-# Heartbeats under one pin, in fifths.
+# Heartbeats under one pin.
 sub heartbeats
 {
 	my ($run, $pin) = @_;
 	my $server = $run->{server};
-	my $holder = $server->session;
 	my $token = $server->sql("SELECT token FROM idempotency.lease_event('pinned $pin', duration => '1 day')");
-	my $file = $run->write_script('extend', "SELECT idempotency.extend_lease('pinned $pin', $token);\n");
-	my $before = $server->dead_elsewhere($server->tables($log));
-	my ($hold, $let_go) = @{ $Bench::Section::Pin::pin{$pin} };
 
-	Bench::Server::ask($holder, ref $hold ? $hold->($server) . "; SELECT count(*) FROM idempotency_data.lease_log_0" : $hold);
-	my $beside = $run->on_server($server, staying => [ Bench::Server::ask($holder, 'SELECT pg_backend_pid()') ]);
-	for my $part (1 .. 5)
-	{
-		my $r = $beside->cost_of('off', '-c', 1, '-j', 1, '-t', $run->{pinned_extends} / 5, '-f', $file);
-
-		$run->note('heartbeat', pin => $pin, part => $part, events => $r->{done}, cpu_us => 1e6 * $r->{server_cpu} / $r->{done},
-			wal => $r->{wal} / $r->{done}, log_state($server), elsewhere => $server->dead_elsewhere($server->tables($log)) - $before);
-		printf "   extend under a %-8s part %d %7.2f us CPU\n", $pin, $part, 1e6 * $r->{server_cpu} / $r->{done};
-	}
-	Bench::Server::ask($holder, $let_go);
+	Bench::UnderPin::calls($run, $pin, kind => 'heartbeat', calls => $run->{pinned_extends},
+		script => "SELECT idempotency.extend_lease('pinned $pin', $token);\n",
+		log => 'idempotency_data.lease\_log\_%', table => 'idempotency_data.lease_log_0');
 	$server->sql("SELECT idempotency.release_lease('pinned $pin', $token)");
-	Bench::Server::end_session($holder);
 }
 
 sub run

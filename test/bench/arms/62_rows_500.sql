@@ -1,0 +1,7 @@
+-- title: 500 rows of an application in one transaction
+-- about: per row
+-- events: 500
+-- tables: bench.record
+BEGIN;
+INSERT INTO bench.record SELECT g, md5(g::text) FROM generate_series(1, 500) AS g;
+COMMIT;

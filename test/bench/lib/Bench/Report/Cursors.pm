@@ -1,0 +1,88 @@
+# Offsets and sequences.
+package Bench::Report::Cursors;
+use strict;
+use warnings;
+use Bench::Stat;
+use Bench::Report;
+use Bench::Report::Arms;
+
+*spread = \&Bench::Report::spread;
+*thousands = \&Bench::Report::thousands;
+
+# The notes of a kind under one pin, in order; and the pins.
+sub parts
+{
+	my ($section, $pin) = @_;
+
+	return sort { $a->{part} <=> $b->{part} } grep { $_->{pin} eq $pin } @{ $section->{offset} // [] };
+}
+
+sub pins
+{
+	my ($section) = @_;
+	my %seen;
+
+	return grep { !$seen{$_}++ } map { $_->{pin} } @{ $section->{offset} // [] };
+}
+
+sub growth
+{
+	my ($section) = @_;
+
+	return sort { $a->{part} <=> $b->{part} } @{ $section->{growth} // [] };
+}
+
+sub targets
+{
+	my ($report) = @_;
+	my $section = $report->section('cursors') // {};
+	my $run = Bench::Report::Arms::by_arm($section);
+	my @growth = growth($section);
+
+	for my $sync ('on', 'off')
+	{
+		$report->target(section => 'cursors', what => "claim_offset of one record vs a claim and its completion in one statement, rate, sync $sync", reads => 'ours / theirs',
+			relation => '≥', goal => 1.2, format => '%.2f', profile => [ 'offset_one', 'claim_one' ],
+			values => [ Bench::Report::Arms::ratios($run, 'offset_one', 'claim_one', $sync, 'rate') ]);
+		$report->target(section => 'cursors', what => "500 rows and a claim of their range vs the rows alone, time, sync $sync", reads => 'ours / theirs',
+			relation => '≤', goal => 1.1, format => '%.2f', values => [ Bench::Report::Arms::ratios($run, 'rows_500', 'offset_500', $sync, 'rate') ]);
+	}
+	if (@growth)
+	{
+		$report->target(section => 'cursors', what => 'bytes of the log after ' . thousands($growth[-1]{claims}) . ' claims in one partition vs after a tenth of them',
+			reads => 'last / first', relation => '≤', goal => 2, format => '%.2f', values => [ $growth[-1]{bytes} / $growth[0]{bytes} ]);
+		$report->target(section => 'cursors', what => 'the same, dead rows', reads => 'ours', relation => '≤', goal => 0, format => '%.0f', values => [ $growth[-1]{dead} ]);
+	}
+	for my $pin (pins($section))
+	{
+		my @p = parts($section, $pin);
+
+		$report->target(section => 'cursors', what => "claim_offset under a pin ($pin), last fifth of " . thousands(5 * $p[0]{events}) . ' vs the first, CPU',
+			reads => 'last / first', relation => '≤', goal => 1.1, format => '%.2f', values => [ map { $p[-1]{cpu_us} / $_ } grep { $_ > 0 } $p[0]{cpu_us} ]);
+		$report->target(section => 'cursors', what => 'the same, dead rows, own tables and all catalogs', reads => 'ours', relation => '≤', goal => 0,
+			format => '%.0f', values => [ $p[-1]{dead} + $p[-1]{elsewhere} ]);
+	}
+}
+
+sub render
+{
+	my ($report) = @_;
+	my $section = $report->section('cursors') or return;
+	my $run = Bench::Report::Arms::by_arm($section);
+	my @arms = grep { $run->{ $_->{name} } } @{ $section->{arm} };
+	my $size = $section->{size};
+
+	$report->head('Offsets and sequences', $section);
+	$report->say("pgbench -M prepared, $size->{clients} clients, a partition each, $size->{rounds} rounds of $size->{seconds} s per arm in turns, as the claims.");
+	Bench::Report::Arms::arm_tables($report, $run, @arms);
+	$report->say("\nOne session claims one record after the other in one partition, a thousand in a transaction; sync off.\n");
+	$report->table([ 'claims', 'µs per claim', 'bytes of the log', 'dead rows' ],
+		map { [ thousands($_->{claims}), sprintf('%.1f', $_->{us}), thousands($_->{bytes}), $_->{dead} ] } growth($section));
+	$report->say("\nOne session claims in one partition over and over, a record in a transaction, while something holds the horizon; sync off, each fifth after a checkpoint.\n");
+	$report->table([ 'pin', 'claims', 'CPU of the first fifth, µs', 'of the last', 'WAL, B', 'dead rows', 'elsewhere', 'bytes of the log' ],
+		map { my @p = parts($section, $_);
+			[ $_, thousands(5 * $p[0]{events}), (map { sprintf '%.1f', $_->{cpu_us} } @p[ 0, -1 ]), sprintf('%.0f', $p[-1]{wal}),
+				$p[-1]{dead}, $p[-1]{elsewhere}, thousands($p[-1]{bytes}) ] } pins($section));
+}
+
+1;
