@@ -56,14 +56,13 @@ seconds()
 {
 	local faults
 
-	faults=$(test/crash/faults.sh --takes | sed -n "s/^$1 //p")
+	faults=$(MUTANTS=${2:-} test/crash/faults.sh --takes | sed -n "s/^$1 //p")
 	case $1 in
 		postgresql-*) echo 1020 ;;
 		bare) echo 200 ;;
 		fuzz) echo 180 ;;
 		clients) echo 300 ;;
 		kafka) echo 900 ;;
-		mutants) echo $((60 + 7 * $(wc -w <<<"$2"))) ;;
 		*) echo "${faults:-600}" ;;
 	esac
 }
@@ -222,6 +221,11 @@ choose()
 		[ -n "${CHOICE_WHY[$part]:-}" ] || CHOICE_PLAN+=("$part")
 		CHOICE_WHY[$part]+="${CHOICE_WHY[$part]:+, and }touched"
 	done
+	# the mutants have what time the others leave
+	if [ -n "${CHOICE_WHY[mutants]:-}" ]; then
+		mapfile -t CHOICE_PLAN < <(printf '%s\n' "${CHOICE_PLAN[@]}" | sed '/^mutants$/d')
+		CHOICE_PLAN+=(mutants)
+	fi
 	[ "$chosen" != mutants ] ||
 		CHOICE_MUTANTS=$({ echo "$CHOICE_MUTANTS"; shard $((n / (${#majors[@]} * ${#parts[@]}))); } | sed '/^$/d' | sort -u)
 	CHOICE_MUTANTS=$(paste -sd ' ' <<<"$CHOICE_MUTANTS")

@@ -5,13 +5,15 @@
 #	KILLS=n			so many kills in the parts store (default: 60) and kafka (300; a long run
 #					has 2000)
 #	MUTANTS="names"	only these broken builds
+#	UNTIL=n			begin with no other broken build after so many seconds
 #	SLOW=150		this machine takes 150 % of the time of a quiet machine with two
 #					cores: limits are longer
 #	SEED=n			repeat the choices of an earlier run
 #	KEEP=1			leave the work directories behind
 #	SKIP_PACKAGES=1	do not look for missing packages
 #	ALLOW_OFFLINE=1	name, but do not count, a test whose input cannot be fetched
-#	faults.sh --takes		print each part and the seconds it takes on a quiet machine
+#	faults.sh --takes		print each part and the seconds it takes on a quiet machine;
+#					those of mutants are for MUTANTS
 #
 # Each part is a script of its own that ends with "N passed, N failed".  A part that
 # takes too long is ended; this counts as a failure, whatever the part has printed.
@@ -34,7 +36,9 @@ declare -A script=(
 )
 # The seconds of each part on a quiet machine with two cores.  A part may take twice
 # as long and a minute, and also the time that the parts before did not use.
-declare -A takes=([history]=245 [store]=120 [environment]=250 [points]=150 [mutants]=420 [analysis]=600 [kafka]=$((120 + ${KILLS:-300} * 3)))
+declare -A takes=([history]=245 [store]=120 [environment]=250 [points]=150 [mutants]=1100 [analysis]=600 [kafka]=$((120 + ${KILLS:-300} * 3)))
+read -ra mutants <<<"${MUTANTS:-}"
+[ ${#mutants[@]} = 0 ] || takes[mutants]=$((60 + 12 * ${#mutants[@]}))
 parts=${PARTS:-history store environment points mutants analysis kafka}
 slow=${SLOW:-100}
 # Seconds that a part has to clean up after it was ended.
@@ -74,11 +78,11 @@ add_up()
 
 run_part()
 {
-	local may=$(((2 * takes[$1] + 60) * slow / 100 + spare)) command names=()
+	local may=$(((2 * takes[$1] + 60) * slow / 100 + spare)) command
 
 	read -ra command <<<"${script[$1]}"
-	[ "$1" != mutants ] || read -ra names <<<"${MUTANTS:-}"
-	timeout -k "$grace" "$may" "${command[@]}" ${names[@]+"${names[@]}"} 2>&1 | tee "$log" &
+	[ "$1" != mutants ] || command+=(${mutants[@]+"${mutants[@]}"})
+	timeout -k "$grace" "$may" "${command[@]}" 2>&1 | tee "$log" &
 	part=$(jobs -p %+)
 	wait %+
 	add_up "$1" $? "$may"

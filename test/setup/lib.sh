@@ -286,8 +286,8 @@ idem_write_conf()
 idem_initdb()
 {
 	idem_as "$IDEM_BINDIR/initdb" -D "$1" -U postgres -A trust -E UTF8 \
-		--locale=C -N >"$IDEM_WORK/log/initdb.log" 2>&1 || {
-		cat "$IDEM_WORK/log/initdb.log" >&2
+		--locale=C -N >"$IDEM_WORK/log/initdb-${1##*/}.log" 2>&1 || {
+		cat "$IDEM_WORK/log/initdb-${1##*/}.log" >&2
 		return 1
 	}
 	{

@@ -185,6 +185,37 @@ run_regress()
 	done
 }
 
+# counted_job NAME COMMAND...: run a command that counts tests in a process of its own;
+# its results go into files.
+counted_job()
+{
+	local name=$1
+	shift
+
+	passed=0
+	failed=0
+	failures=()
+	"$@" >"$IDEM_WORK/log/$name.out" 2>&1
+	{
+		echo "$passed $failed"
+		[ ${#failures[@]} = 0 ] || printf '%s\n' "${failures[@]}"
+	} >"$IDEM_WORK/log/$name.sum"
+}
+
+# Show and count the results of a job; false if they are not there yet.
+job_result()
+{
+	local sum=$IDEM_WORK/log/$1.sum good bad lines
+
+	[ -e "$sum" ] || return 1
+	cat "$IDEM_WORK/log/$1.out"
+	mapfile -t lines <"$sum"
+	read -r good bad <<<"${lines[0]:-0 1}"
+	passed=$((passed + good))
+	failed=$((failed + bad))
+	failures+=("${lines[@]:1}")
+}
+
 # isolation_expected DIR LEVEL NAME: make the expected output of a spec at a level.
 # expected/NAME.out has the output; expected/LEVEL/NAME.diff, if it exists, has the
 # level's difference.  SERIALIZABLE without a difference of its own uses the
@@ -204,13 +235,17 @@ isolation_expected()
 	done
 }
 
-# Run the specs at an isolation level, in a directory for the level.  A spec runs once
-# more with each setting that it names after "Also with:".
+# Run the specs at an isolation level, on a server and in a directory for the level.  A
+# spec runs once more with each setting that it names after "Also with:".
 isolation_at()
 {
-	local level=$1 dir=$IDEM_WORK/tests/isolation-${1/ /-} name setting
+	local level=$1 server=isolation-${1// /-} dir=$IDEM_WORK/tests/isolation-${1// /-} name setting
 	shift
 
+	start_server "$server" preload || {
+		fail "isolation: server starts${level:+ for $level}" "$IDEM_LOG"
+		return
+	}
 	mkdir -p "$dir/expected"
 	cp -R test/isolation/specs "$dir"
 	for name in "$@"; do
@@ -223,8 +258,10 @@ isolation_at()
 			pg_regress_one isolation "$dir" "$name" "test/isolation/specs/$name.spec" "$level" "$setting"
 		done < <(sed -n 's/^# Also with: //p' "test/isolation/specs/$name.spec")
 	done
+	stop_server "$server"
 }
 
+# The sessions wait most of the time, so the levels run beside each other.
 run_isolation()
 {
 	local file name level names=()
@@ -235,14 +272,13 @@ run_isolation()
 	done
 	[ ${#names[@]} -gt 0 ] || return 0
 	idem_say "isolation"
-	start_server isolation preload || {
-		fail "isolation: server starts" "$IDEM_LOG"
-		return
-	}
 	for level in "" "repeatable read" serializable; do
-		isolation_at "$level" "${names[@]}"
+		counted_job "isolation-${level// /-}" isolation_at "$level" "${names[@]}" &
 	done
-	stop_server isolation
+	wait
+	for level in "" "repeatable read" serializable; do
+		job_result "isolation-${level// /-}" || fail "isolation: ended without a result${level:+ at $level}"
+	done
 }
 
 # own_crashes NAME FILE...: print the deaths of servers and sink programs of a TAP
@@ -330,35 +366,6 @@ stop_leftovers()
 	done < <(find "$1" -name postmaster.pid 2>/dev/null)
 }
 
-# Run one TAP file in a process of its own; its results go into files.
-tap_job()
-{
-	local name=$1
-
-	passed=0
-	failed=0
-	failures=()
-	tap_one "$name" >"$IDEM_WORK/log/tap-$name.out" 2>&1
-	{
-		echo "$passed $failed"
-		[ ${#failures[@]} = 0 ] || printf '%s\n' "${failures[@]}"
-	} >"$IDEM_WORK/log/tap-$name.sum"
-}
-
-# Show and count the results of one TAP file; false if they are not there yet.
-tap_result()
-{
-	local name=$1 sum=$IDEM_WORK/log/tap-$1.sum good bad lines
-
-	[ -e "$sum" ] || return 1
-	cat "$IDEM_WORK/log/tap-$name.out"
-	mapfile -t lines <"$sum"
-	read -r good bad <<<"${lines[0]:-0 1}"
-	passed=$((passed + good))
-	failed=$((failed + bad))
-	failures+=("${lines[@]:1}")
-}
-
 # The tests wait most of the time, so there are several at once.
 run_tap()
 {
@@ -376,7 +383,7 @@ run_tap()
 	idem_say "TAP"
 	while [ ${#names[@]} -gt 0 ] || [ ${#running[@]} -gt 0 ]; do
 		while [ ${#names[@]} -gt 0 ] && [ ${#running[@]} -lt "$jobs" ]; do
-			tap_job "${names[0]}" &
+			counted_job "tap-${names[0]}" tap_one "${names[0]}" &
 			running+=("${names[0]}")
 			names=("${names[@]:1}")
 		done
@@ -384,7 +391,7 @@ run_tap()
 		ended=$?
 		left=()
 		for name in "${running[@]}"; do
-			tap_result "$name" || left+=("$name")
+			job_result "tap-$name" || left+=("$name")
 		done
 		running=(${left[@]+"${left[@]}"})
 		if [ "$ended" = 127 ] && [ ${#running[@]} -gt 0 ]; then
