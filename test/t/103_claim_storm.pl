@@ -15,7 +15,7 @@ use PostgreSQL::Test::Utils;
 use Test::More;
 
 my $events = 20000;				# per round
-my $rounds = 8;
+my $rounds = 4;
 my $node = IdemTest::cluster('main', conf => <<'END');
 max_connections = 60
 idempotency.claim_segment_size = 256kB
