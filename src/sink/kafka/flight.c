@@ -108,8 +108,12 @@ await_reports(KSink *p)
 	silence = idem_sink_clock() - p->progress_at;
 	if (ksink_in_trouble(p) && silence > GRACE)
 	{
-		/* the rest will not come, or too late: give it up */
-		rd_kafka_purge(p->rk, RD_KAFKA_PURGE_F_QUEUE | RD_KAFKA_PURGE_F_INFLIGHT | RD_KAFKA_PURGE_F_NON_BLOCKING);
+		/*
+		 * Drop what waits in librdkafka's queues.  Wait for what is in
+		 * flight: a broker may take a late request behind the abort, or
+		 * behind the records of the next producer.
+		 */
+		rd_kafka_purge(p->rk, RD_KAFKA_PURGE_F_QUEUE | RD_KAFKA_PURGE_F_NON_BLOCKING);
 	}
 	if (silence <= p->config.timeout)
 		return true;

@@ -1,9 +1,11 @@
 """Clusters that change, disks that fill, clocks that jump: nothing is lost, nothing is doubled."""
 import shutil
+import time
 
 from kafka.broker import Broker
-from kafka.journal import Journal
-from kafka.target import OUTCOMES, Target, faulty, transaction, until
+from kafka.journal import LARGE, LARGEST, Journal
+from kafka.target import OUTCOMES, Target, failed, faulty, paused, transaction, until
+from sinklib import codec
 
 
 def follow_to(j, w, batches, stop=None):
@@ -51,6 +53,96 @@ def test_leader_changes_under_load():
         j.finish()
     finally:
         b.remove()
+
+
+ONE_COPY = {"default_replication_factor": 1, "min_insync_replicas": 1, "transaction_state_log_replication_factor": 1,
+            "transaction_state_log_min_isr": 1, "transaction_state_log_num_partitions": 1}
+
+
+def topic_of(b, node, **configs):
+    """A topic of one partition, which this node leads."""
+    while True:
+        name = b.topic(b.name("topic"), 1, **configs)
+        if b.leader(name) is node:
+            return name
+
+
+class TwoNodes:
+    """A node that refuses large events and has all that the sink needs, and a node that is stopped: topics on both."""
+
+    def __init__(self):
+        self.b = b = Broker(nodes=2, **ONE_COPY)
+        first = b.topic(b.name("first"), 1)
+        b.ask("open", "stranger", first)
+        b.ask("end", "stranger")
+        home = b.leader("__transaction_state")
+        self.slow = next(n for n in b.nodes if n is not home)
+        self.here = topic_of(b, home, max_message_bytes=LARGEST)
+        self.there = topic_of(b, self.slow)
+        self.t = Target(b, topic="{aggregate_type}", position=False)
+        self.t.position = topic_of(b, home, cleanup_policy="compact")
+
+    def events(self, w, row_id, large=False):
+        """A batch with an event for each node; the first one is refused if it is large.  Returns its number."""
+        extra = {"payload": LARGE} if large else {}
+        return w.events([{"aggregate_type": self.here, "key": "a", **extra}, {"aggregate_type": self.there, "key": "b"}],
+                        row_id=row_id)[0]
+
+    def answered(self, w, batch, outcomes, once):
+        got = w.outcomes(batch, 2, 60)
+        assert got == outcomes, (got, w.notes)
+        if once:
+            if "rejected" in outcomes:
+                w.send("SETTLE", batch=batch)
+            w.expect("VERDICT", 60, batch=batch, kind=1)
+            # so that the next transaction takes its partitions without a question to the slow node
+            until("the transaction ends", lambda: transaction(self.t) == "CompleteCommit")
+
+
+def test_requests_in_flight_are_awaited():
+    """After a refusal, nothing goes on while another node still has a request: it could take it behind the abort."""
+    two = TwoNodes()
+    try:
+        for delivery in ("at_least_once", "exactly_once"):
+            once = delivery == "exactly_once"
+            before = len(two.b.read(two.there))
+            with faulty() as (armed, program):
+                w = two.t.start(flags=codec.WANT_POSITION | codec.KEY_ORDER, delivery=delivery, timeout=60000, **program)
+                two.answered(w, two.events(w, 1), ["acked", "acked"], once)
+                armed.arm("kafka-aborted", "stall")
+                with paused(two.slow):
+                    batch = two.events(w, 2, large=True)
+                    time.sleep(3)
+                    assert not armed.is_hit("kafka-aborted"), f"{delivery}: the attempt ended with a request in flight"
+                until("the attempt ends", lambda: armed.is_hit("kafka-aborted"))
+                armed.disarm("kafka-aborted")
+                two.answered(w, batch, ["rejected", "acked"], once)
+                w.close()
+            found = len(two.b.read(two.there)) - before
+            assert found == 2, f"{delivery}: {found} records of two events"
+    finally:
+        two.b.remove()
+
+
+def test_request_in_flight_for_too_long():
+    """That is an outage: there is no other attempt in this program."""
+    two = TwoNodes()
+    try:
+        with faulty() as (armed, program):
+            w = two.t.start(timeout=3000, **program)
+            two.answered(w, two.events(w, 1), ["acked", "acked"], True)
+            armed.arm("kafka-aborted", "stall")
+            with paused(two.slow):
+                two.events(w, 2, large=True)
+                f = failed(w)
+                assert f["outcome"] == "outage" and not armed.is_hit("kafka-aborted"), f
+        w = two.t.start()
+        assert w.ready["row_id"] == 1, w.ready
+        two.answered(w, two.events(w, 2, large=True), ["rejected", "acked"], True)
+        w.close()
+        assert len(two.b.read(two.there)) == 2
+    finally:
+        two.b.remove()
 
 
 def test_disk_full():
