@@ -16,7 +16,8 @@
  * A batch with an event that is not acked flies alone: its results and its SETTLE
  * come before the position, and the worker sends no SETTLE before the verdicts of
  * earlier batches.  At least once, there is no transaction; each batch is answered
- * when its reports are there, and batches join for ever.
+ * when its reports are there, and batches join for ever, but not behind one that
+ * flies alone.
  *
  * An attempt that meets trouble is aborted, its producer is replaced, and the first
  * batch flies alone: without the events that were refused, and with each record in
@@ -274,7 +275,12 @@ send_all(KSink *p, Flight *f)
 		if (p->failure.outcome != 0)
 			return false;
 		if (!p->config.exactly_once && !ksink_in_trouble(p))
+		{
 			answer_finished(p);
+			/* behind the batch that flew alone the others fly together again */
+			if (f->alone && p->joined == NULL)
+				return true;
+		}
 		if (p->sent == 0 && (ksink_in_trouble(p) || (next_to_join(p, f) == NULL && !expects_batch(p, f))))
 			return true;
 		if (!await_reports(p))

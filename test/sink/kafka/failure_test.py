@@ -162,6 +162,30 @@ def test_too_large_here():
     w.close()
 
 
+def requests(t):
+    """How many records each request had that wrote into the topic's only partition, with the offset of its first one."""
+    log = t.b.nodes[0].dir / f"data/{t.topic}-0/00000000000000000000.log"
+    lines = t.b.java("kafka.tools.DumpLogSegments", "--files", log).splitlines()
+    words = [line.split() for line in lines if line.startswith("baseOffset: ")]
+    return [(int(each[1]), int(each[each.index("count:") + 1])) for each in words]
+
+
+def test_records_share_requests_again():
+    """After a request that was too large, the records of one batch go one by one, and not those of the whole backlog."""
+    t = Target(partitions=1, max_message_bytes=200000)
+    w = t.start(delivery="at_least_once")
+    with w.in_one_piece():
+        batches = [(w.events([{"key": str(i), "payload": b'"' + b"x" * 1000 + b'"'} for i in range(400)])[0], 400)]
+        batches += [(w.events([{"key": str(i)} for i in range(100)])[0], 100) for _ in range(4)]
+    for batch, count in batches:
+        assert w.outcomes(batch, count, 60) == ["acked"] * count, w.notes
+    w.close()
+    found = requests(t)
+    counts = [count for offset, count in found if offset >= 400]
+    assert len(found) - len(counts) > 100, "no request was too large"
+    assert max(counts) > 1, f"each of {len(counts)} requests has one record"
+
+
 def test_no_broker_at_start():
     [port] = free_ports(1)
     t = Target()
