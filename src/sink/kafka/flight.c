@@ -425,6 +425,24 @@ count_try(KSink *p, Flight *f, uint32_t refused)
 }
 
 /*
+ * The producer may have met a fatal error: records fall with it, and their reports
+ * do not tell its cause.  False: the options or rights are to blame, p->failure.
+ */
+static bool
+ask_fatal(KSink *p)
+{
+	char		text[IDEM_PROTO_MAX_MESSAGE];
+	rd_kafka_resp_err_t err = rd_kafka_fatal_error(p->rk, text, sizeof(text));
+
+	if (err == RD_KAFKA_RESP_ERR_NO_ERROR)
+		return true;
+	if (ksink_blame(err) == KSINK_BLAME_CONFIG)
+		return ksink_fail_for_error(p, err, "deliver a batch", text);
+	snprintf(p->trouble.message, sizeof(p->trouble.message), "%s", ksink_without_secrets(text));
+	return true;
+}
+
+/*
  * After an attempt that met trouble: end it, and get ready for the next one.
  * *committed: the attempt was committed after all.  False: p->failure.
  */
@@ -436,6 +454,8 @@ recover(KSink *p, Flight *f, bool *committed)
 	uint32_t	refused;
 
 	*committed = false;
+	if (!ask_fatal(p))
+		return false;
 	if (p->trouble.fenced)
 		return ksink_judge_fence(p);
 	if (p->trouble.outage)

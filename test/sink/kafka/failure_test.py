@@ -309,6 +309,16 @@ def test_rights():
     w.close()
 
 
+def test_right_to_write_nothing():
+    """At least once, the brokers give a user without any right to write no producer id."""
+    t = Target()
+    t.b.ask("allow", "reader", "TOPIC", t.topic, "LITERAL", "DESCRIBE")
+    w = t.start(**dict(sasl(t, delivery="at_least_once"), user="reader"))
+    w.events([{}])
+    f = failed(w)
+    assert f["outcome"] == "rejected" and f["sqlstate"] == "42501" and "authorization" in f["message"], f
+
+
 def test_rights_withdrawn():
     """A right that is taken away stops its event, or the relay; nothing is lost when it is back."""
     t = Target()
