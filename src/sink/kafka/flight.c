@@ -235,7 +235,8 @@ join(KSink *p, Flight *f)
 		{
 			/* librdkafka refused an event: too late to leave the batch out */
 			f->alone = true;
-			p->trouble.refused = b != p->first;
+			if (b != p->first)
+				p->trouble.refused = true;
 		}
 		rd_kafka_poll(p->rk, 0);
 		IDEM_SINK_FAULT_POINT(&p->sink, "kafka-records-sent");

@@ -6,7 +6,7 @@ import time
 
 from kafka.broker import Broker, free_ports
 from kafka.journal import Journal
-from kafka.target import Target, commits, failed, faulty, paused, transaction, until
+from kafka.target import Target, commits, failed, faulty, paused, sanitized_program, transaction, until
 from sinklib import codec
 
 
@@ -317,6 +317,31 @@ def test_right_to_write_nothing():
     w.events([{}])
     f = failed(w)
     assert f["outcome"] == "rejected" and f["sqlstate"] == "42501" and "authorization" in f["message"], f
+
+
+def test_refused_topic_beside_a_refused_event():
+    """Where each topic is tried alone, events that are refused already hide no other refusal.
+
+    The program has the sanitizers: the topic of an event that was refused has gone with the former producer.
+    """
+    t = Target()
+    t.b.topic(t.topic + ".order", 1)
+    t.b.topic(t.topic + ".seen", 1)
+    t.b.topic(t.topic + ".fresh", 1, message_timestamp_before_max_ms=1000)
+    for kind, name, *rights in (("TOPIC", t.topic + ".seen", "DESCRIBE"),
+                                ("TOPIC", t.topic + ".fresh", "WRITE", "DESCRIBE"),
+                                ("TOPIC", t.topic + ".order", "WRITE", "DESCRIBE"),
+                                ("TOPIC", t.position, "READ", "WRITE", "DESCRIBE", "DESCRIBE_CONFIGS"),
+                                ("TRANSACTIONAL_ID", t.position, "WRITE", "DESCRIBE")):
+        t.b.ask("allow", "relay", kind, name, "LITERAL", *rights)
+    w = t.start(program=sanitized_program(), **sasl(t, topic=t.topic + ".{aggregate_type}", max_message_bytes=5000))
+    batch, sent = w.events([{"payload": b'"' + b"x" * 9000 + b'"'}, {"aggregate_type": "seen"}, {"aggregate_type": "fresh"}, {}])
+    assert w.outcomes(batch, 4, 60) == ["rejected", "rejected", "rejected", "acked"], w.notes
+    assert [w.notes[i][0] for i in range(3)] == ["54000", "42501", "22023"], w.notes
+    w.send("SETTLE", batch=batch)
+    w.expect("VERDICT", 60, batch=batch, kind=1)
+    assert ids(t.b.read(t.topic + ".order")) == {sent[3].hex}
+    w.close()
 
 
 def test_rights_withdrawn():

@@ -34,15 +34,26 @@ def stop_broker():
         _broker.remove()
 
 
-@functools.cache
-def faulty_program():
-    """The program of this tree with fault points."""
-    tree = pathlib.Path(tempfile.mkdtemp(prefix="idem-kafka-faults."))
+def _built(program, *settings):
+    """A program of this tree, built in a copy."""
+    tree = pathlib.Path(tempfile.mkdtemp(prefix="idem-kafka-built."))
     atexit.register(shutil.rmtree, tree, ignore_errors=True)
     subprocess.run(["bash", "-ec", '. test/setup/tree.sh; tree_copy "$0"', tree], cwd=TOP, check=True)
-    subprocess.run(["make", "-s", "FAULT_POINTS=1", "WERROR=1", "src/sink/bin/idempotency-sink-kafka"], cwd=tree, check=True,
+    subprocess.run(["make", "-s", "WERROR=1", *settings, program], cwd=tree, check=True,
                    env={k: v for k, v in os.environ.items() if k not in ("MAKEFLAGS", "MAKELEVEL", "MFLAGS")})
-    return tree / "src/sink/bin/idempotency-sink-kafka"
+    return tree / program
+
+
+@functools.cache
+def faulty_program():
+    """The program with fault points."""
+    return _built("src/sink/bin/idempotency-sink-kafka", "FAULT_POINTS=1")
+
+
+@functools.cache
+def sanitized_program():
+    """The program with the sanitizers of the compiler."""
+    return _built("src/sink/build/san/idempotency-sink-kafka")
 
 
 @contextlib.contextmanager
