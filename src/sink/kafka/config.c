@@ -268,6 +268,9 @@ ksink_configure(KSink *p, const IdemProtoHello *hello)
 	c->transaction_time = (int) idem_sink_option_int(hello, "transaction_time", 500);
 	c->transaction_events = (uint32_t) idem_sink_option_int(hello, "transaction_events", 50000);
 	c->timeout = (int) idem_sink_option_int(hello, "timeout", 30000);
+	if (c->exactly_once && c->transaction_time >= c->transaction_timeout)
+		return idem_sink_fail(&p->failure, IDEM_PROTO_REJECTED, "HV024",
+							  "option \"transaction_time\" must be less than \"transaction_timeout\" (30000 if it is not set): the brokers abort a transaction that is older; lower the one or raise the other");
 	c->tombstones = is_on(hello, "tombstones", true);
 	c->json_key = is_set_to(hello, "key_format", "json", "string");
 	c->format = is_set_to(hello, "format", "cloudevents_binary", "") ? KSINK_CE_BINARY :

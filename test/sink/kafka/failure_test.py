@@ -103,7 +103,7 @@ def end(w, batch):
 def test_transaction_waits_for_a_batch_that_has_begun():
     """The worker sends to its end what it has begun, so the transaction has room for it.  The brokers are not late then."""
     t = Target()
-    w = t.start(transaction_time=60000, timeout=5000)
+    w = t.start(transaction_time=60000, transaction_timeout=90000, timeout=5000)
     batches = begin_two(w)
     until("the first batch is delivered", lambda: t.read(isolation="read_uncommitted"))
     try:
@@ -126,6 +126,16 @@ def test_transaction_waits_for_its_time():
     commits(w, second, 1)
     w.close()
     assert transactions(t) == [[1], [2]], transactions(t)
+
+
+def test_transaction_time_beyond_the_timeout():
+    """The brokers would abort every transaction that is full."""
+    t = Target()
+    for times in ({"transaction_time": 30000}, {"transaction_time": 1000, "transaction_timeout": 1000}):
+        f = t.refused(**times)
+        assert f["outcome"] == "rejected" and f["sqlstate"] == "HV024" and "transaction_timeout" in f["message"], f
+    t.start(transaction_time=29999).close()
+    t.start(transaction_time=1000, transaction_timeout=1000, delivery="at_least_once").close()
 
 
 def test_refusal_in_a_shared_transaction():
