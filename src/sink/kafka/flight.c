@@ -450,7 +450,6 @@ ask_fatal(KSink *p)
 static bool
 recover(KSink *p, Flight *f, bool *committed)
 {
-	IdemProtoPosition position = p->joined != NULL ? p->joined->position : p->stored;
 	KSinkBatch *b;
 	uint32_t	refused;
 
@@ -476,7 +475,7 @@ recover(KSink *p, Flight *f, bool *committed)
 	IDEM_SINK_FAULT_POINT(&p->sink, "kafka-producer-replaced");
 	memset(&p->trouble, 0, sizeof(p->trouble));
 	p->sent = 0;
-	if (p->config.exactly_once && ksink_is_stored(p, position))
+	if (p->config.exactly_once && p->joined != NULL && ksink_is_stored(p, p->joined->position))
 	{
 		*committed = true;
 		return true;
