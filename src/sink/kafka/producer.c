@@ -25,6 +25,8 @@
 
 #define ASK_TIMEOUT	1000		/* ms for a question, before it is asked again */
 #define SCRAM_VERSION	0x020601ff
+#define REFRESH		10000		/* ms until librdkafka asks again for topics
+								 * that it knows */
 #define PROPAGATION	5000		/* ms until a topic that vanished counts as
 								 * gone */
 
@@ -100,6 +102,7 @@ set_producer(KSink *p, rd_kafka_conf_t *conf)
 	const KSinkConfig *c = &p->config;
 	int			message_timeout = c->timeout;
 	int			propagation = c->timeout / 2 < PROPAGATION ? c->timeout / 2 : PROPAGATION;
+	int			refresh = c->timeout / 3 < REFRESH ? c->timeout / 3 : REFRESH;
 
 	if (c->exactly_once)
 	{
@@ -134,6 +137,7 @@ set_producer(KSink *p, rd_kafka_conf_t *conf)
 		set(p, conf, "queue.buffering.max.kbytes", "2097151") &&
 		set_int(p, conf, "message.timeout.ms", message_timeout) &&
 		set_int(p, conf, "topic.metadata.propagation.max.ms", propagation) &&
+		set_int(p, conf, "topic.metadata.refresh.interval.ms", refresh) &&
 		(!p->single || set(p, conf, "batch.num.messages", "1"));
 }
 

@@ -262,20 +262,28 @@ def test_position_topic_made_anew_meanwhile():
 
 
 def test_topic_deleted_meanwhile():
+    """Its event is refused, and the others are delivered.
+
+    The names decide which partition's error the brokers tell first, and so whether librdkafka goes on asking for the
+    topic that is gone: there are several.
+    """
     t = Target()
     other = t.b.name()
     t.b.topic(f"{other}.order", 1)
-    t.b.topic(f"{other}.gone", 1)
-    w = t.start(topic=other + ".{aggregate_type}")
-    batch, _ = w.events([{"aggregate_type": "gone"}, {}])
-    commits(w, batch, 2)
-    t.b.ask("delete", f"{other}.gone")
-    batch, _ = w.events([{"aggregate_type": "gone"}, {}])
-    assert w.outcomes(batch, 2, 90) == ["rejected", "acked"], w.notes
-    assert w.notes[0][0] == "42704" and other + ".gone" in w.notes[0][1], w.notes
-    w.send("SETTLE", batch=batch)
-    w.expect("VERDICT", 90, batch=batch, kind=1)
-    assert len(t.b.read(f"{other}.order")) == 2
+    names = [f"gone{i}" for i in range(4)]
+    for name in names:
+        t.b.topic(f"{other}.{name}", 1)
+    w = t.start(topic=other + ".{aggregate_type}", timeout=9000)
+    for name in names:
+        batch, _ = w.events([{"aggregate_type": name}, {}])
+        commits(w, batch, 2)
+        t.b.ask("delete", f"{other}.{name}")
+        batch, _ = w.events([{"aggregate_type": name}, {}])
+        assert w.outcomes(batch, 2, 90) == ["rejected", "acked"], w.notes
+        assert w.notes[0][0] == "42704" and f"{other}.{name}" in w.notes[0][1], w.notes
+        w.send("SETTLE", batch=batch)
+        w.expect("VERDICT", 90, batch=batch, kind=1)
+    assert len(t.b.read(f"{other}.order")) == 2 * len(names)
     w.close()
 
 
