@@ -5,14 +5,18 @@
 
 PGHOST and PGPORT lead to a server with a database per name, made by consume.sh; the
 program is in the directory NAME beside this file's copy, ready to run.  One topic has
-events, their repeats in any partition, events of aborted transactions, and poison.  Two
-processes of each language consume it as a group.  While the topic grows, a process is
-killed, or stopped for longer than its session lasts, or loses its connection, or is asked
-to end; what has ended is started again.  The last lines are "ok NAME" or "NOT OK NAME",
-and "N passed, N failed".
+records, records of aborted transactions, and poison.  Two processes of each language
+consume it as a group, into their database, and a relay takes what they enqueue to a topic
+of their own.  They commit asynchronously.  While the topic grows, a process is killed, or
+stopped for longer than its session lasts, or loses its connection, or is asked to end; the
+relay's program is killed; a backend is killed, and with it the server crashes; the broker
+is killed.  What has ended is started again.  At the end a read_committed reader reads the
+topics of the relays.  The last lines are "ok NAME" or "NOT OK NAME", and "N passed, N
+failed".
 """
 import base64
 import collections
+import json
 import os
 import pathlib
 import random
@@ -21,7 +25,6 @@ import subprocess
 import sys
 import time
 import traceback
-import uuid
 import zlib
 
 import psycopg2
@@ -42,8 +45,10 @@ PROGRAMS = {
     "java": [*JAVA, "-Xmx128m", "-Dorg.slf4j.simpleLogger.defaultLogLevel=warn", "-cp", "classes:lib/*", "Billing"],
     "go": ["./billing"],
 }
-# What is done to a process, and how often.
-ACTS = {"kill": 6, "freeze": 2, "disconnect": 1, "end": 1}
+# What is done to a process, or to what it works with, and how often.
+ACTS = {"kill": 5, "freeze": 2, "disconnect": 1, "end": 1, "relay program": 2, "server": 2}
+# How often the broker is killed.
+BROKER_KILLS = 2
 TIMEOUT = 120
 
 
@@ -67,44 +72,33 @@ class Feed:
         self.proc = subprocess.Popen([*JAVA, "-Dorg.slf4j.simpleLogger.defaultLogLevel=off", "-cp", f"{broker.jars}/*",
                                       HERE / "consume/Feed.java", broker.address, TOPIC],
                                      stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
-        self.events = {}                                # id -> (customer, total)
+        self.events = {}                                # TOPIC/partition/offset -> (customer, total)
         self.poison = set()                             # (partition, offset)
         self.ends = {}                                  # partition -> the offset behind its last committed record
-        self.repeats = self.aborted = 0
+        self.aborted = 0
 
     def draw(self):
-        """(key, id, value, is it poison) of a record."""
+        """(key, value, is it poison) of a record."""
         rng = self.rng
-        key, event, total = f"customer {rng.randrange(CUSTOMERS)}", str(uuid.UUID(int=rng.getrandbits(128), version=4)), \
-            rng.randrange(1, 1000)
+        key, total = b"customer %d" % rng.randrange(CUSTOMERS), rng.randrange(1, 1000)
         value = b'{"total": %d}' % total
-        if rng.random() < 0.2 and self.events:
-            event = rng.choice(list(self.events))
-            key, total = self.events[event]
-            return key.encode(), rng.choice((event, event.upper())).encode(), b'{"total": %d}' % total, False
         if rng.random() < 0.05:
-            key, event = key.encode(), event.encode()
             return (*rng.choice((
-                (key, None, value), (key, b"7", value), (key, b"\xff", value), (None, event, value), (key, event, None),
-                (key, event, b"{"), (key, event, b'{"total": "much"}'), (key, event, b'{"sum": 1}'),
-                (key, event, b"\0"), (key, event, b'{"total": "\xff"}'))), True)
-        return key.encode(), event.encode(), value, False
+                (None, value), (b"\xff", value), (key, None), (key, b"{"), (key, b'{"total": "much"}'),
+                (key, b'{"sum": 1}'), (key, b"\0"), (key, b'{"total": "\xff"}'))), True)
+        return key, value, False
 
     def transaction(self, n=None):
         """Write some records, most of them for good."""
         rng = self.rng
-        records = [self.draw() for _ in range(n or rng.randrange(1, 40))]
-        if rng.random() < 0.1:
-            # a twin of one of its own events, in another partition at the same time
-            records.append(records[0])
-        self.write(records, rng.random() < 0.85)
+        self.write([self.draw() for _ in range(n or rng.randrange(1, 40))], rng.random() < 0.85)
 
     def write(self, records, good):
         """Write records and commit them, or abort."""
         rng = self.rng
-        for key, event, value, _ in records:
-            words = ("-" if w is None else base64.b64encode(w).decode() for w in (key, event, value))
-            # by the key; but a few anywhere, so that two processes meet at a customer and at an event
+        for key, value, _ in records:
+            words = ("-" if w is None else base64.b64encode(w).decode() for w in (key, value))
+            # by the key; but a few anywhere, so that two processes meet at a customer
             partition = zlib.crc32(key or b"") if rng.random() < 0.95 else rng.randrange(PARTITIONS)
             self.proc.stdin.write("\t".join(["send", str(partition % self.partitions), *words]) + "\n")
         self.proc.stdin.write("commit\n" if good else "abort\n")
@@ -113,15 +107,13 @@ class Feed:
         if not good:
             self.aborted += len(records)
             return
-        for (key, event, value, bad), line in zip(records, answers, strict=True):
+        for (key, value, bad), line in zip(records, answers, strict=True):
             partition, offset = map(int, line.split())
             self.ends[partition] = offset + 1
             if bad:
                 self.poison.add((partition, offset))
                 continue
-            event = event.decode().lower()
-            self.repeats += event in self.events
-            self.events[event] = (key.decode(), int(value[len('{"total": '):-1]))
+            self.events[f"{TOPIC}/{partition}/{offset}"] = (key.decode(), int(value[len('{"total": '):-1]))
 
     def close(self):
         self.proc.stdin.close()
@@ -134,29 +126,52 @@ class Group:
     def __init__(self, name, broker, work):
         self.name = name
         self.log = work / f"{name}.log"
-        self.conn = psycopg2.connect(dbname=name, user="postgres")
-        self.conn.autocommit = True
+        self.conn = None
         server = f"{self.value('SHOW port')}/{name}"
         self.env = {**os.environ, "PGUSER": "shop", "PGDATABASE": name, "KAFKA_BROKERS": broker.address,
                     "KAFKA_GROUP": f"billing-{name}", "KAFKA_TOPIC": TOPIC, "KAFKA_SESSION_TIMEOUT": str(SESSION),
                     "JDBC_URL": f"jdbc:postgresql://127.0.0.1:{server}?user=shop"}
         self.procs = [None] * PROCESSES
         self.started = [0] * PROCESSES                  # time.time()
-        self.owner = {}                                 # partition -> the process that was seen to store
         self.acts = collections.Counter()
         self.ended = collections.Counter()
         self.frozen = []                                # (until when, process)
         self.once_frozen = set()                        # processes
+        self.relay(broker)
         for i in range(PROCESSES):
             self.start(i)
 
     def rows(self, query):
-        with self.conn.cursor() as cursor:
-            cursor.execute(query)
-            return cursor.fetchall()
+        """The rows of a query, which is tried again while the server restarts."""
+        end = time.monotonic() + TIMEOUT
+        while True:
+            try:
+                if not self.conn:
+                    self.conn = psycopg2.connect(dbname=self.name, user="postgres")
+                    self.conn.autocommit = True
+                with self.conn.cursor() as cursor:
+                    cursor.execute(query)
+                    return cursor.fetchall()
+            except (psycopg2.OperationalError, psycopg2.InterfaceError):
+                if time.monotonic() > end:
+                    raise
+                self.conn = None
+                time.sleep(0.1)
 
     def value(self, query):
         return self.rows(query)[0][0]
+
+    def relay(self, broker):
+        """Have a relay take what is enqueued to a topic."""
+        broker.topic(f"charged.{self.name}.account", 3)
+        broker.position_topic(f"position.{self.name}")
+        for statement in (
+                f"""CREATE SERVER out FOREIGN DATA WRAPPER idempotency_kafka OPTIONS (brokers '{broker.address}',
+                    topic 'charged.{self.name}.{{aggregate_type}}', position_topic 'position.{self.name}',
+                    timeout '10000', transaction_timeout '10000')""",
+                "CREATE USER MAPPING FOR CURRENT_USER SERVER out",
+                "SELECT idempotency.relay_create('out', 'out', min_backoff => '20 ms', max_backoff => '500 ms')"):
+            self.rows(f"DO $do$ BEGIN EXECUTE $x${statement}$x$; END $do$; SELECT 1")
 
     def start(self, i):
         self.started[i] = time.time()
@@ -176,6 +191,11 @@ class Group:
                 self.start(i)
 
     def act(self, what, rng):
+        if what in ("relay program", "server"):
+            if not self.kill_of_server(what):
+                return False
+            self.acts[what] += 1
+            return True
         i = rng.randrange(PROCESSES)
         proc = self.procs[i]
         if proc.poll() is not None or any(p is proc for _, p in self.frozen):
@@ -194,8 +214,20 @@ class Group:
         self.acts[what] += 1
         return True
 
+    def kill_of_server(self, what):
+        """Kill the relay's program; or a backend of a program, with which the server goes down."""
+        pids = self.rows("SELECT sink_pid FROM idempotency.stat_relay WHERE sink_pid IS NOT NULL" if what == "relay program"
+                         else f"SELECT pid FROM pg_stat_activity WHERE usename = 'shop' AND datname = '{self.name}' LIMIT 1")
+        for pid, in pids:
+            try:
+                os.kill(pid, signal.SIGKILL)
+            except ProcessLookupError:
+                return False
+        return bool(pids)
+
     def offsets(self):
-        return {p: o for p, o in self.rows("SELECT kafka_partition, next_offset FROM kafka_offsets") if o >= 0}
+        return dict(self.rows(f"SELECT partition, next_offset FROM idempotency.cursors WHERE consumer = 'billing-{self.name}' "
+                              "AND next_offset IS NOT NULL"))
 
     def have_begun(self):
         """All have connected, and before that they have learned what to do when asked to end.  Java does not tell its name."""
@@ -222,19 +254,24 @@ class Group:
                 proc.kill()
                 proc.wait()
 
-    def verdicts(self, feed):
-        """(is it good, what it is, what was found)"""
+    def is_delivered(self):
+        return self.value("SELECT coalesce(sum(lag_events), 0) = 0 AND NOT bool_or(dead > 0) FROM idempotency.stat_relay")
+
+    def verdicts(self, feed, arrived):
+        """(is it good, what it is, what was found); arrived: what a reader has read of the relay's topic"""
         owed = collections.Counter()
         for customer, total in feed.events.values():
             owed[customer] += total
         found = {customer: int(o) for customer, o in self.rows("SELECT customer, owed FROM accounts")}
         wrong = {c: (found.get(c), owed.get(c)) for c in {*found, *owed} if found.get(c) != owed.get(c)}
-        yield not wrong, "each event's effect is there once", f"customers with (found, owed): {dict(list(wrong.items())[:5])}"
-        causes = collections.Counter(c for c, in self.rows(
-            "SELECT payload->>'cause' FROM idempotency.outbox_events WHERE event_type = 'AccountCharged'"))
-        lost, twice = set(feed.events) - set(causes), {c for c, n in causes.items() if n != 1}
-        yield not lost and not twice and set(causes) == set(feed.events), "each event has enqueued one event", \
-            f"lost {list(lost)[:5]}, repeated {list(twice)[:5]}, foreign {list(set(causes) - set(feed.events))[:5]}"
+        yield not wrong, "each record's effect is there once", f"customers with (found, owed): {dict(list(wrong.items())[:5])}"
+        for where, found in (("each record has enqueued one event", (c for c, in self.rows(
+                "SELECT payload->>'cause' FROM idempotency.outbox_events WHERE event_type = 'AccountCharged'"))),
+                ("from topic to topic, each record is there once", (json.loads(r["value"])["cause"] for r in arrived))):
+            causes = collections.Counter(found)
+            lost, twice = set(feed.events) - set(causes), {c for c, n in causes.items() if n != 1}
+            yield not lost and not twice and set(causes) == set(feed.events), where, \
+                f"lost {list(lost)[:5]}, repeated {list(twice)[:5]}, foreign {list(set(causes) - set(feed.events))[:5]}"
         rejected = set(self.rows("SELECT kafka_partition, kafka_offset FROM rejected_messages"))
         yield rejected == feed.poison, "the poison is set aside, and only the poison", \
             f"{sorted(rejected ^ feed.poison)[:5]} of {len(rejected)} and {len(feed.poison)}"
@@ -245,8 +282,10 @@ def say(text):
     print(text, flush=True)
 
 
-def run(rng, kills, feed, groups):
+def run(rng, kills, broker, feed, groups):
     """Kill, while the topic grows."""
+    total = kills * len(groups)
+    broker_due = [total * (n + 1) // (BROKER_KILLS + 1) for n in range(BROKER_KILLS)]
     # a group that has not got going is not worth a kill
     until("each group has begun", lambda: feed.transaction() or all(
         g.tend() or len(g.offsets()) == PARTITIONS for g in groups))
@@ -254,6 +293,10 @@ def run(rng, kills, feed, groups):
     moved = {g: (sum(g.offsets().values()), time.monotonic()) for g in groups}
     while any(due.values()):
         feed.transaction()
+        if broker_due and sum(due.values()) <= broker_due[-1]:
+            broker_due.pop()
+            broker.kill()
+            broker.start()
         for g in groups:
             g.tend()
             now = sum(g.offsets().values())
@@ -269,6 +312,16 @@ def run(rng, kills, feed, groups):
     feed.transaction(50 * PARTITIONS)
 
 
+def read_all(broker, topic, n):
+    """The records of a topic.  A commit is answered a little before a reader can see its last records."""
+    end = time.monotonic() + 30
+    while True:
+        records = list(broker.records(topic))
+        if len(records) >= n or time.monotonic() > end:
+            return records
+        time.sleep(0.2)
+
+
 def main():
     seed, kills, work, *names = sys.argv[1:]
     rng, began = random.Random(seed), time.monotonic()
@@ -278,7 +331,7 @@ def main():
         broker.topic(TOPIC, PARTITIONS)
         feed = Feed(broker, random.Random(f"{seed}/feed"))
         groups += [Group(name, broker, pathlib.Path(work)) for name in names]
-        run(rng, int(kills), feed, groups)
+        run(rng, int(kills), broker, feed, groups)
         killed = time.monotonic()
         for g in groups:
             until(lambda: f"{g.name} is at the end: {g.offsets()}, not {feed.ends}",    # noqa: B023
@@ -287,15 +340,17 @@ def main():
         for g in groups:
             until(f"the programs of {g.name} have begun", lambda: [g.tend()] and g.have_begun())    # noqa: B023
             others = g.stop()
-            results += [(good, f"{g.name}: {what}", why) for good, what, why in g.verdicts(feed)]
+            until(f"the relay of {g.name} has delivered", g.is_delivered)   # noqa: B023
+            arrived = read_all(broker, f"charged.{g.name}.account", len(feed.events))
+            results += [(good, f"{g.name}: {what}", why) for good, what, why in g.verdicts(feed, arrived)]
             results.append((not others, f"{g.name}: they end when asked to", str(others)))
             results.append((sum(g.acts.values()) >= int(kills), f"{g.name}: {dict(g.acts)}", "too few"))
             log = g.log.read_text(errors="replace")
-            say(f"   {g.name}: ended with {dict(g.ended)}, {log.count('another owner now')} times for another owner, "
+            say(f"   {g.name}: ended with {dict(g.ended)}, {log.count(': fenced')} times fenced, {log.count(': gap')} times a gap, "
                 f"{log.count('again: ')} tries again")
-        say(f"   {len(feed.events)} events, {feed.repeats} repeats, {len(feed.poison)} poison, {feed.aborted} aborted; "
+        say(f"   {len(feed.events)} records, {len(feed.poison)} poison, {feed.aborted} aborted; the broker was killed {BROKER_KILLS} times; "
             f"kills took {killed - began:.0f} s, all {time.monotonic() - began:.0f} s; seed {seed}")
-        results.append((feed.repeats and feed.poison and feed.aborted, "there were repeats, poison and aborted events", "none"))
+        results.append((feed.poison and feed.aborted, "there were poison and aborted records", "none"))
     except Exception as error:  # noqa: every failure has to be counted
         if not isinstance(error, Finding):
             traceback.print_exc()

@@ -146,7 +146,7 @@ run_programs()
 	[ ${#ready[@]} -gt 0 ] || return
 	chmod -R a+rX "$IDEM_WORK/crash"
 	{ idem_initdb "$IDEM_WORK/data" preload && idem_start "$IDEM_WORK/data" "$IDEM_WORK/log/server.log" &&
-		idem_client psql -XqAt -d postgres -c 'CREATE ROLE shop LOGIN'; } || give_up "consume: server"
+		idem_client psql -XqAt -d postgres -c 'CREATE ROLE shop LOGIN' -c 'ALTER ROLE shop SET synchronous_commit = off'; } || give_up "consume: server"
 	[ -z "$kill" ] || kill_programs "${ready[@]}"
 	[ -z "$wrong" ] || wrong_programs "${ready[@]}"
 }

@@ -5,13 +5,11 @@
     consume_wrong.py run WORK LANGUAGE...   run the programs, right and wrong, through one story
 
 The story: all programs consume one partition, each in a group and a database of its own.
-Records of an aborted transaction are among the others (1).  The program is killed, events
-come, their ids' time is over, and it is started again (2).  It has polled events and is
-about to store its offset when it freezes; another process takes the partition over and
-handles them; their ids' time is over, too; the first process wakes up (3).  The ids are
-forgotten because claims would hide what the offset alone has to prevent.  A right program
-has made each effect once; a wrong one has lost, doubled or made up some.  The last lines are
-"ok NAME" or "NOT OK NAME", and "N passed, N failed".
+Records of an aborted transaction are among the others (1).  The program is killed, records
+come, and it is started again (2).  It has polled records and is about to claim them when it
+freezes; another process takes the partition over and handles them; the first process wakes
+up (3).  A right program has made each effect once; a wrong one has lost, doubled or made up
+some.  The last lines are "ok NAME" or "NOT OK NAME", and "N passed, N failed".
 """
 import collections
 import os
@@ -24,7 +22,6 @@ import sys
 import threading
 import time
 import traceback
-import uuid
 
 sys.dont_write_bytecode = True
 sys.path[0] = str(pathlib.Path(__file__).resolve().parent.parent)
@@ -34,12 +31,11 @@ OTHER_RESET = {"python": ('"auto.offset.reset": "error"', '"auto.offset.reset": 
                "java": ('"auto.offset.reset", "none"', '"auto.offset.reset", "{}"'),
                "go": ("kgo.NoResetOffset()", "kgo.NewOffset().At{}()")}
 NO_SEEK = {
-    "python": [("p.offset, = conn", "stored, = conn"),
-               ("position[p.topic, p.partition] = p.offset", "position[p.topic, p.partition] = stored"),
+    "python": [("p.offset = OFFSET_BEGINNING if next_offset is None else next_offset", "pass"),
                ("messages = [m for m in polled if m.offset() >= position.get((m.topic(), m.partition()), m.offset() + 1)]",
                 "messages = polled")],
-    "java": [("consumer.seekToBeginning(List.of(p));", ";"), ("consumer.seek(p, next);", ";")],
-    "go": [("numbers[number] = kgo.NewOffset().At(next) // -2 is the start", "")],
+    "java": [("consumer.seekToBeginning(List.of(p));", ";"), ("consumer.seek(p, position.get(p));", ";")],
+    "go": [("numbers[number] = kgo.NewOffset().AtStart()", ""), ("numbers[number] = kgo.NewOffset().At(*next)", "")],
 }
 
 
@@ -50,11 +46,13 @@ def reset(language, java, go):
 
 # What is broken, and how in each language: texts of the source, each of which is there once, and what replaces them.
 WRONG = {
-    "no_condition": {
-        "python": [("kafka_partition = %s AND next_offset = %s", "kafka_partition = %s AND (next_offset = %s OR true)")],
-        "java": [("kafka_partition = ? AND next_offset = ?", "kafka_partition = ? AND (next_offset = ? OR true)")],
-        "go": [("kafka_partition = $4 AND next_offset = $5", "kafka_partition = $4 AND (next_offset = $5 OR true)")]},
-    "no_seek_oldest": {language: NO_SEEK[language] + reset(language, "earliest", "Start") for language in SOURCES},
+    "any_verdict": {
+        "python": [('raise SystemExit(f"{topic}/{partition}, offsets', 'print(f"{topic}/{partition}, offsets'),
+                   ("if m.offset() >= new_from[m.topic(), m.partition()]:", "if new_from:")],
+        "java": [('throw new IllegalStateException(p + ", offsets "', 'System.err.println(p + ", offsets "'),
+                 ("newFrom.put(p, Long.parseLong(row[1]));", "newFrom.put(p, 0L);")],
+        "go": [('return fmt.Errorf("%s/%d, offsets', 'log.Printf("%s/%d, offsets'),
+               ("if m.Offset < newFrom[partition{m.Topic, m.Partition}] {", "if false {")]},
     "no_seek_newest": {language: NO_SEEK[language] + reset(language, "latest", "End") for language in SOURCES},
     "uncommitted": {
         "python": [('"read_committed"', '"read_uncommitted"')],
@@ -155,11 +153,7 @@ class Candidate:
             self.start(broker, which)
 
     def offset(self):
-        return max((o for o, in self.rows("SELECT next_offset FROM kafka_offsets")), default=-2)
-
-    def forget(self, events):
-        """As if the time was over for which claims are remembered."""
-        self.rows("SELECT idempotency.forget_event(e, consumer => %s) FROM unnest(%s) e", (self.name, list(events)))
+        return max((o for o, in self.rows("SELECT coalesce(next_offset, 0) FROM idempotency.cursors")), default=-1)
 
     def found(self, feed):
         """What is wrong, in words; empty if nothing is."""
@@ -172,7 +166,7 @@ class Candidate:
                  "made up": set(causes) - set(feed.events)}
         said = [f"{len(ids)} {what}" for what, ids in wrong.items() if ids]
         if not said and owed != {c: int(o) for c, o in self.rows("SELECT customer, owed FROM accounts")}:
-            said.append("the accounts differ from the events")
+            said.append("the accounts differ from the records")
         return ", ".join(said)
 
     def kill(self):
@@ -184,15 +178,13 @@ class Candidate:
 
 
 def feed_some(feed, n, good=True):
-    """Events of customers of their own; their ids."""
-    records = [(f"customer {len(feed.events) + i}".encode(), str(uuid.UUID(int=feed.rng.getrandbits(128), version=4)).encode(),
-                b'{"total": %d}' % feed.rng.randrange(1, 1000), False) for i in range(n)]
-    feed.write(records, good)
-    return [r[1].decode() for r in records]
+    """Records of customers of their own."""
+    feed.write([(b"customer %d" % (len(feed.events) + i), b'{"total": %d}' % feed.rng.randrange(1, 1000), False)
+                for i in range(n)], good)
 
 
 def go_on(broker, feed, candidates, which):
-    """Feed events until each program is at the end, or does not get there."""
+    """Feed records until each program is at the end, or does not get there."""
     end = time.monotonic() + TIMEOUT
     while any(c.offset() < feed.ends[0] for c in candidates):
         if time.monotonic() > end:
@@ -223,29 +215,27 @@ def story(broker, feed, candidates):
                 candidates.remove(c)
     for c in candidates:
         c.start(broker, "first")
-    first = feed_some(feed, 10)
+    feed_some(feed, 10)
     feed_some(feed, 3, good=False)
     go_on(broker, feed, candidates, "first")
     judge("the beginning")
     for c in candidates:
         c.procs["first"].kill()
         c.procs["first"].wait()
-        c.forget(first)
     feed_some(feed, 5)
     go_on(broker, feed, candidates, "first")
     judge("a restart")
     for c in candidates:
         c.proxy.hold()
-    held = feed_some(feed, 5)
+    feed_some(feed, 5)
     for c in candidates:
-        until(f"{c.name} is about to store its offset", lambda: c.proxy.kept)       # noqa: B023
+        until(f"{c.name} is about to claim", lambda: c.proxy.kept)       # noqa: B023
         c.procs["first"].send_signal(signal.SIGSTOP)
         c.start(broker, "second")
     go_on(broker, feed, candidates, "second")
     for c in candidates:
         c.procs["second"].kill()
         c.procs["second"].wait()
-        c.forget(held)
         wake(c, feed)
     judge("a process that froze")
 

@@ -5,7 +5,7 @@
 // Reads commands from standard input, one per line, words separated by tabs, and
 // answers each end of a transaction with the offsets behind it and a line "ok".
 //
-//	send PARTITION KEY ID VALUE		KEY, ID and VALUE in base64; "-" is none
+//	send PARTITION KEY VALUE		KEY and VALUE in base64; "-" is none
 //	commit|abort			ends a transaction; a commit answers PARTITION OFFSET for each send, in order
 import java.io.BufferedReader;
 import java.io.InputStreamReader;
@@ -42,10 +42,7 @@ public class Feed
 			{
 				if (sent.isEmpty())
 					producer.beginTransaction();
-				ProducerRecord<byte[], byte[]> r = new ProducerRecord<>(args[1], Integer.parseInt(w[1]), bytes(w[2]), bytes(w[4]));
-				if (!w[3].equals("-"))
-					r.headers().add("id", bytes(w[3]));
-				sent.add(producer.send(r));
+				sent.add(producer.send(new ProducerRecord<>(args[1], Integer.parseInt(w[1]), bytes(w[2]), bytes(w[3]))));
 				continue;
 			}
 			producer.flush();

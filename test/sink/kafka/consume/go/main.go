@@ -1,4 +1,4 @@
-// Consume from Kafka into PostgreSQL, each event once.  ../../consume.py kills it.
+// Consume from Kafka into PostgreSQL, each record once.  ../../consume.py kills it.
 //
 // The lines between the marks are those of doc/howto/kafka-consume.md.
 
@@ -13,7 +13,6 @@ import (
 	"math/rand"
 	"os"
 	"os/signal"
-	"sort"
 	"strconv"
 	"strings"
 	"sync"
@@ -29,30 +28,26 @@ const (
 	maxBatch = 50
 	maxTries = 20
 
-	restore = `
-		INSERT INTO kafka_offsets VALUES ($1, $2, $3, -2)
-		ON CONFLICT (consumer_group, topic, kafka_partition) DO UPDATE SET next_offset = kafka_offsets.next_offset
-		RETURNING next_offset`
-	store = `
-		UPDATE kafka_offsets SET next_offset = $1
-		WHERE consumer_group = $2 AND topic = $3 AND kafka_partition = $4 AND next_offset = $5`
-	claim  = `SELECT idempotency.claim_event(convert_from($1::bytea, 'UTF8')::uuid, consumer => $2, wait => '1 s')::text`
+	draw   = `SELECT nextval('reader_generation')`
+	resume = `SELECT result::text, next_offset FROM idempotency.resume_offset($1, $2, $3, generation => $4, wait => '30 s')`
+	claim  = `
+		SELECT result::text, coalesce(new_from, 0)
+		FROM idempotency.claim_offset($1, $2, $3, first_offset => $4, next_offset => $5, generation => $6, wait => '1 s')`
 	charge = `
 		INSERT INTO accounts
 		VALUES (convert_from($1::bytea, 'UTF8'), (convert_from($2::bytea, 'UTF8')::jsonb->>'total')::numeric)
 		ON CONFLICT (customer) DO UPDATE SET owed = accounts.owed + EXCLUDED.owed`
 	enqueue = `
 		SELECT idempotency.outbox_enqueue('account', convert_from($1::bytea, 'UTF8'), 'AccountCharged',
-			jsonb_build_object('cause', convert_from($2::bytea, 'UTF8')::uuid))`
-	complete = `SELECT idempotency.complete_event(convert_from($1::bytea, 'UTF8')::uuid, consumer => $2)`
-	reject   = `
-		INSERT INTO rejected_messages (consumer_group, topic, kafka_partition, kafka_offset, event_id, key, value, sqlstate, error)
-		VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9)`
+			jsonb_build_object('cause', format('%s/%s/%s', $2::text, $3::int, $4::bigint)))`
+	reject = `
+		INSERT INTO rejected_messages (consumer_group, topic, kafka_partition, kafka_offset, key, value, sqlstate, error)
+		VALUES ($1, $2, $3, $4, $5, $6, $7, $8)`
 )
 
 var (
 	group   = os.Getenv("KAFKA_GROUP")
-	errBusy = errors.New("another transaction has the event right now")
+	errBusy = errors.New("another transaction has the partition right now")
 )
 
 type partition struct {
@@ -60,27 +55,40 @@ type partition struct {
 	number int32
 }
 
-// billing has a connection and, for each partition, the offset that it stored.
-// A rebalance runs beside the main loop; the mutex keeps the two apart.
+// billing has a connection, its generation as a reader and, for each partition, the
+// offset behind what it has claimed.  A rebalance runs beside the main loop; the mutex
+// keeps the two apart.
 type billing struct {
 	sync.Mutex
-	conn     *pgx.Conn
-	position map[partition]int64
+	conn       *pgx.Conn
+	generation int64
+	position   map[partition]int64
 }
 
-// assigned goes on where the database says; a transaction of the former owner
-// has ended by then.
+// assigned goes on where the database says; whoever read the partitions before is
+// fenced from now on.
 func (b *billing) assigned(ctx context.Context, offsets map[string]map[int32]kgo.Offset) (map[string]map[int32]kgo.Offset, error) {
 	b.Lock()
 	defer b.Unlock()
+	if err := b.conn.QueryRow(ctx, draw).Scan(&b.generation); err != nil {
+		return nil, err
+	}
 	for topic, numbers := range offsets {
 		for number := range numbers {
-			var next int64
-			if err := b.conn.QueryRow(ctx, restore, group, topic, number).Scan(&next); err != nil {
+			var result string
+			var next *int64
+			if err := b.conn.QueryRow(ctx, resume, group, topic, number, b.generation).Scan(&result, &next); err != nil {
 				return nil, err
 			}
-			b.position[partition{topic, number}] = next
-			numbers[number] = kgo.NewOffset().At(next) // -2 is the start
+			if result != "claimed" {
+				return nil, fmt.Errorf("%s/%d cannot be resumed: %s", topic, number, result)
+			}
+			b.position[partition{topic, number}] = 0
+			numbers[number] = kgo.NewOffset().AtStart()
+			if next != nil {
+				b.position[partition{topic, number}] = *next
+				numbers[number] = kgo.NewOffset().At(*next)
+			}
 		}
 	}
 	return offsets, nil
@@ -88,64 +96,45 @@ func (b *billing) assigned(ctx context.Context, offsets map[string]map[int32]kgo
 
 // handle makes the effect of one message, or its row in rejected_messages.
 func handle(ctx context.Context, tx pgx.Tx, m *kgo.Record) error {
-	var id []byte
-	for _, header := range m.Headers {
-		if header.Key == "id" {
-			id = header.Value
-		}
-	}
 	err := pgx.BeginFunc(ctx, tx, func(tx pgx.Tx) error { // a savepoint
-		var verdict string
-		if err := tx.QueryRow(ctx, claim, id, group).Scan(&verdict); err != nil {
-			return err
-		}
-		if verdict == "duplicate" {
-			return nil
-		}
-		if verdict != "claimed" {
-			return errBusy
-		}
 		if _, err := tx.Exec(ctx, charge, m.Key, m.Value); err != nil {
 			return err
 		}
-		if _, err := tx.Exec(ctx, enqueue, m.Key, id); err != nil {
-			return err
-		}
-		_, err := tx.Exec(ctx, complete, id, group)
+		_, err := tx.Exec(ctx, enqueue, m.Key, m.Topic, m.Partition, m.Offset)
 		return err
 	})
 	if state := sqlstate(err); strings.HasPrefix(state, "22") || strings.HasPrefix(state, "23") { // this message will never do
-		_, err = tx.Exec(ctx, reject, group, m.Topic, m.Partition, m.Offset, id, m.Key, m.Value, state, err.Error())
+		_, err = tx.Exec(ctx, reject, group, m.Topic, m.Partition, m.Offset, m.Key, m.Value, state, err.Error())
 	}
 	return err
 }
 
-// handleBatch makes the effects of the messages and stores the offsets behind
-// them, in one transaction.
+// handleBatch claims what was polled and makes its effects, in one transaction.
 func (b *billing) handleBatch(ctx context.Context, messages []*kgo.Record) error {
-	ends := map[partition]int64{}
+	ends, newFrom := map[partition]int64{}, map[partition]int64{}
 	for _, m := range messages {
 		ends[partition{m.Topic, m.Partition}] = m.Offset + 1
 	}
-	var partitions []partition
-	for p := range ends {
-		partitions = append(partitions, p)
-	}
-	sort.Slice(partitions, func(i, j int) bool {
-		a, b := partitions[i], partitions[j]
-		return a.topic < b.topic || a.topic == b.topic && a.number < b.number
-	})
 	err := pgx.BeginFunc(ctx, b.conn, func(tx pgx.Tx) error {
-		for _, p := range partitions {
-			tag, err := tx.Exec(ctx, store, ends[p], group, p.topic, p.number, b.position[p])
+		for p, end := range ends {
+			var result string
+			var from int64
+			err := tx.QueryRow(ctx, claim, group, p.topic, p.number, b.position[p], end, b.generation).Scan(&result, &from)
 			if err != nil {
 				return err
 			}
-			if tag.RowsAffected() != 1 {
-				return fmt.Errorf("%s/%d has another owner now", p.topic, p.number)
+			if result == "busy" {
+				return errBusy
 			}
+			if result != "claimed" {
+				return fmt.Errorf("%s/%d, offsets %d to %d: %s", p.topic, p.number, b.position[p], end, result)
+			}
+			newFrom[p] = from
 		}
 		for _, m := range messages {
+			if m.Offset < newFrom[partition{m.Topic, m.Partition}] {
+				continue
+			}
 			if err := handle(ctx, tx, m); err != nil {
 				return err
 			}

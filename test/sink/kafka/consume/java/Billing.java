@@ -1,4 +1,4 @@
-// Consume from Kafka into PostgreSQL, each event once.  ../../consume.py kills it.
+// Consume from Kafka into PostgreSQL, each record once.  ../../consume.py kills it.
 //
 // The lines between the marks are those of doc/howto/kafka-consume.md.
 
@@ -10,7 +10,6 @@ import java.util.*;
 import org.apache.kafka.clients.consumer.*;
 import org.apache.kafka.common.TopicPartition;
 import org.apache.kafka.common.errors.WakeupException;
-import org.apache.kafka.common.header.Header;
 import org.apache.kafka.common.serialization.ByteArrayDeserializer;
 
 public class Billing {
@@ -18,94 +17,92 @@ public class Billing {
     static final int SESSION = Integer.parseInt(System.getenv().getOrDefault("KAFKA_SESSION_TIMEOUT", "45000"));    // ms
     static final int BATCH = 50, TRIES = 20;
 
-    static final String RESTORE = """
-        INSERT INTO kafka_offsets VALUES (?, ?, ?, -2)
-        ON CONFLICT (consumer_group, topic, kafka_partition) DO UPDATE SET next_offset = kafka_offsets.next_offset
-        RETURNING next_offset""";
-    static final String STORE = """
-        UPDATE kafka_offsets SET next_offset = ?
-        WHERE consumer_group = ? AND topic = ? AND kafka_partition = ? AND next_offset = ?
-        RETURNING next_offset""";
-    static final String CLAIM =
-        "SELECT idempotency.claim_event(convert_from(?::bytea, 'UTF8')::uuid, consumer => ?, wait => '1 s')";
+    static final String DRAW = "SELECT nextval('reader_generation')";
+    static final String RESUME =
+        "SELECT result, next_offset FROM idempotency.resume_offset(?, ?, ?, generation => ?, wait => '30 s')";
+    static final String CLAIM = """
+        SELECT result, new_from
+        FROM idempotency.claim_offset(?, ?, ?, first_offset => ?, next_offset => ?, generation => ?, wait => '1 s')""";
     static final String CHARGE = """
         INSERT INTO accounts
         VALUES (convert_from(?::bytea, 'UTF8'), (convert_from(?::bytea, 'UTF8')::jsonb->>'total')::numeric)
         ON CONFLICT (customer) DO UPDATE SET owed = accounts.owed + EXCLUDED.owed""";
     static final String ENQUEUE = """
         SELECT idempotency.outbox_enqueue('account', convert_from(?::bytea, 'UTF8'), 'AccountCharged',
-            jsonb_build_object('cause', convert_from(?::bytea, 'UTF8')::uuid))""";
-    static final String COMPLETE =
-        "SELECT idempotency.complete_event(convert_from(?::bytea, 'UTF8')::uuid, consumer => ?)";
+            jsonb_build_object('cause', format('%s/%s/%s', ?::text, ?::int, ?::bigint)))""";
     static final String REJECT = """
-        INSERT INTO rejected_messages (consumer_group, topic, kafka_partition, kafka_offset, event_id, key, value, sqlstate, error)
-        VALUES (?, ?, ?, ?, ?::bytea, ?::bytea, ?::bytea, ?, ?)""";
+        INSERT INTO rejected_messages (consumer_group, topic, kafka_partition, kafka_offset, key, value, sqlstate, error)
+        VALUES (?, ?, ?, ?, ?::bytea, ?::bytea, ?, ?)""";
 
-    /** Where each partition goes on, as we stored it. */
+    /** The offset behind what we have claimed, of each partition. */
     static final Map<TopicPartition, Long> position = new HashMap<>();
+    static long generation;             // of this reader
     static Connection conn;
 
-    /** Run any statement; the first column of its first row, or null if there is none. */
-    static String run(String sql, Object... arguments) throws SQLException {
+    /** Run any statement; its first row as text, or null if there is none. */
+    static String[] run(String sql, Object... arguments) throws SQLException {
         try (PreparedStatement statement = conn.prepareStatement(sql)) {
             for (int i = 0; i < arguments.length; i++)
                 statement.setObject(i + 1, arguments[i]);
             if (!statement.execute() || !statement.getResultSet().next())
                 return null;
-            return statement.getResultSet().getString(1);
+            String[] row = new String[statement.getMetaData().getColumnCount()];
+            for (int i = 0; i < row.length; i++)
+                row[i] = statement.getResultSet().getString(i + 1);
+            return row;
         }
     }
 
-    /** Go on where the database says; a transaction of the former owner has ended by then. */
+    /** Go on where the database says; whoever read the partitions before is fenced from now on. */
     static void assigned(Consumer<byte[], byte[]> consumer, Collection<TopicPartition> partitions) throws SQLException {
+        generation = Long.parseLong(run(DRAW)[0]);
         for (TopicPartition p : partitions) {
-            long next = Long.parseLong(run(RESTORE, GROUP, p.topic(), p.partition()));
-            position.put(p, next);
-            if (next < 0)
+            String[] row = run(RESUME, GROUP, p.topic(), p.partition(), generation);
+            if (!row[0].equals("claimed"))
+                throw new IllegalStateException(p + " cannot be resumed: " + row[0]);
+            position.put(p, row[1] == null ? 0 : Long.parseLong(row[1]));
+            if (row[1] == null)
                 consumer.seekToBeginning(List.of(p));
             else
-                consumer.seek(p, next);
+                consumer.seek(p, position.get(p));
         }
         conn.commit();
     }
 
     /** The effect of one message, or its row in rejected_messages. */
     static void handle(ConsumerRecord<byte[], byte[]> message) throws SQLException {
-        Header header = message.headers().lastHeader("id");
-        byte[] eventId = header == null ? null : header.value();
         Savepoint before = conn.setSavepoint();
         try {
-            String verdict = run(CLAIM, eventId, GROUP);
-            if (verdict.equals("claimed")) {
-                run(CHARGE, message.key(), message.value());
-                run(ENQUEUE, message.key(), eventId);
-                run(COMPLETE, eventId, GROUP);
-            } else if (!verdict.equals("duplicate"))        // another transaction has the event right now
-                throw new SQLException(verdict, "40001");
+            run(CHARGE, message.key(), message.value());
+            run(ENQUEUE, message.key(), message.topic(), message.partition(), message.offset());
             conn.releaseSavepoint(before);
         } catch (SQLException e) {
             String state = String.valueOf(e.getSQLState());
             if (!state.startsWith("22") && !state.startsWith("23"))
                 throw e;
             conn.rollback(before);                          // this message will never do
-            run(REJECT, GROUP, message.topic(), message.partition(), message.offset(), eventId, message.key(),
-                message.value(), state, e.getMessage());
+            run(REJECT, GROUP, message.topic(), message.partition(), message.offset(), message.key(), message.value(),
+                state, e.getMessage());
         }
     }
 
-    /** The effects of the messages and the offsets behind them, in one transaction. */
+    /** Claim what was polled, and make its effects, in one transaction. */
     static void handleBatch(ConsumerRecords<byte[], byte[]> messages) throws SQLException {
-        Map<TopicPartition, Long> ends = new TreeMap<>(
-            Comparator.comparing(TopicPartition::topic).thenComparing(TopicPartition::partition));
+        Map<TopicPartition, Long> ends = new HashMap<>(), newFrom = new HashMap<>();
         for (ConsumerRecord<byte[], byte[]> m : messages)
             ends.put(new TopicPartition(m.topic(), m.partition()), m.offset() + 1);
-        for (Map.Entry<TopicPartition, Long> end : ends.entrySet()) {
-            TopicPartition p = end.getKey();
-            if (run(STORE, end.getValue(), GROUP, p.topic(), p.partition(), position.get(p)) == null)
-                throw new IllegalStateException(p + " has another owner now");
+        for (TopicPartition p : ends.keySet()) {
+            long first = position.get(p), end = ends.get(p);
+            String[] row = run(CLAIM, GROUP, p.topic(), p.partition(), first, end, generation);
+            if (row[0].equals("busy"))                      // another transaction has the partition right now
+                throw new SQLException(p + " is busy", "40001");
+            if (!row[0].equals("claimed"))
+                throw new IllegalStateException(p + ", offsets " + first + " to " + end + ": " + row[0]);
+            newFrom.put(p, Long.parseLong(row[1]));
         }
         for (ConsumerRecord<byte[], byte[]> m : messages)
-            handle(m);
+            if (m.offset() >= newFrom.get(new TopicPartition(m.topic(), m.partition())))
+                handle(m);
         conn.commit();
         position.putAll(ends);
     }

@@ -1,4 +1,4 @@
-"""Consume from Kafka into PostgreSQL, each event once.  ../../consume.py kills it.
+"""Consume from Kafka into PostgreSQL, each record once.  ../../consume.py kills it.
 
 The lines between the marks are those of doc/howto/kafka-consume.md.
 """
@@ -11,78 +11,80 @@ import sys
 import time
 
 import psycopg
-from confluent_kafka import Consumer, KafkaException
+from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaException
 
 GROUP, TOPIC = os.environ["KAFKA_GROUP"], os.environ["KAFKA_TOPIC"]
 SESSION = int(os.environ.get("KAFKA_SESSION_TIMEOUT", "45000"))     # ms
 BATCH, TRIES = 50, 20
 
-RESTORE = """
-    INSERT INTO kafka_offsets VALUES (%s, %s, %s, -2)
-    ON CONFLICT (consumer_group, topic, kafka_partition) DO UPDATE SET next_offset = kafka_offsets.next_offset
-    RETURNING next_offset"""
-STORE = """
-    UPDATE kafka_offsets SET next_offset = %s
-    WHERE consumer_group = %s AND topic = %s AND kafka_partition = %s AND next_offset = %s"""
-CLAIM = "SELECT idempotency.claim_event(convert_from(%s::bytea, 'UTF8')::uuid, consumer => %s, wait => '1 s')"
+DRAW = "SELECT nextval('reader_generation')"
+RESUME = "SELECT result, next_offset FROM idempotency.resume_offset(%s, %s, %s, generation => %s, wait => '30 s')"
+CLAIM = """
+    SELECT result, new_from
+    FROM idempotency.claim_offset(%s, %s, %s, first_offset => %s, next_offset => %s, generation => %s, wait => '1 s')"""
 CHARGE = """
     INSERT INTO accounts
     VALUES (convert_from(%s::bytea, 'UTF8'), (convert_from(%s::bytea, 'UTF8')::jsonb->>'total')::numeric)
     ON CONFLICT (customer) DO UPDATE SET owed = accounts.owed + EXCLUDED.owed"""
 ENQUEUE = """
     SELECT idempotency.outbox_enqueue('account', convert_from(%s::bytea, 'UTF8'), 'AccountCharged',
-        jsonb_build_object('cause', convert_from(%s::bytea, 'UTF8')::uuid))"""
-COMPLETE = "SELECT idempotency.complete_event(convert_from(%s::bytea, 'UTF8')::uuid, consumer => %s)"
+        jsonb_build_object('cause', format('%%s/%%s/%%s', %s::text, %s::int, %s::bigint)))"""
 REJECT = """
-    INSERT INTO rejected_messages (consumer_group, topic, kafka_partition, kafka_offset, event_id, key, value, sqlstate, error)
-    VALUES (%s, %s, %s, %s, %s, %s, %s, %s, %s)"""
+    INSERT INTO rejected_messages (consumer_group, topic, kafka_partition, kafka_offset, key, value, sqlstate, error)
+    VALUES (%s, %s, %s, %s, %s, %s, %s, %s)"""
 
-position = {}               # (topic, partition) -> next_offset, as we stored it
+generation = 0              # of this reader
+position = {}               # (topic, partition) -> the offset behind what we have claimed
 
 
 class Busy(Exception):
-    """Another transaction has the event right now."""
+    """Another transaction has the partition right now."""
 
 
 def assigned(conn, consumer, partitions):
-    """Go on where the database says; a transaction of the former owner has ended by then."""
+    """Go on where the database says; whoever read the partitions before is fenced from now on."""
+    global generation
+    generation, = conn.execute(DRAW).fetchone()
     position.clear()
     for p in partitions:
-        p.offset, = conn.execute(RESTORE, [GROUP, p.topic, p.partition]).fetchone()
-        position[p.topic, p.partition] = p.offset
+        result, next_offset = conn.execute(RESUME, [GROUP, p.topic, p.partition, generation]).fetchone()
+        if result != "claimed":
+            raise SystemExit(f"{p.topic}/{p.partition} cannot be resumed: {result}")
+        p.offset = OFFSET_BEGINNING if next_offset is None else next_offset
+        position[p.topic, p.partition] = next_offset or 0
     consumer.assign(partitions)
 
 
 def handle(conn, message):
     """The effect of one message, or its row in rejected_messages."""
-    event_id = dict(message.headers() or []).get("id")
+    where = [message.topic(), message.partition(), message.offset()]
     key, value = message.key(), message.value()
     try:
         with conn.transaction():                                    # a savepoint
-            verdict, = conn.execute(CLAIM, [event_id, GROUP]).fetchone()
-            if verdict == "duplicate":
-                return
-            if verdict != "claimed":
-                raise Busy(verdict)
             conn.execute(CHARGE, [key, value])
-            conn.execute(ENQUEUE, [key, event_id])
-            conn.execute(COMPLETE, [event_id, GROUP])
+            conn.execute(ENQUEUE, [key, *where])
     except (psycopg.DataError, psycopg.IntegrityError) as e:        # classes 22 and 23: this message will never do
-        conn.execute(REJECT, [GROUP, message.topic(), message.partition(), message.offset(), event_id, key, value,
-                              e.sqlstate, str(e)])
+        conn.execute(REJECT, [GROUP, *where, key, value, e.sqlstate, str(e)])
 
 
 def handle_batch(conn, messages):
-    """The effects of the messages and the offsets behind them, in one transaction."""
+    """Claim what was polled, and make its effects, in one transaction."""
     ends = {}
     for m in messages:
         ends[m.topic(), m.partition()] = m.offset() + 1
+    new_from = {}
     with conn.transaction():
-        for (topic, partition), end in sorted(ends.items()):
-            if conn.execute(STORE, [end, GROUP, topic, partition, position[topic, partition]]).rowcount != 1:
-                raise SystemExit(f"{topic}/{partition} has another owner now")
+        for (topic, partition), end in ends.items():
+            first = position[topic, partition]
+            result, new_from[topic, partition] = conn.execute(
+                CLAIM, [GROUP, topic, partition, first, end, generation]).fetchone()
+            if result == "busy":
+                raise Busy(f"{topic}/{partition}")
+            if result != "claimed":
+                raise SystemExit(f"{topic}/{partition}, offsets {first} to {end}: {result}")
         for m in messages:
-            handle(conn, m)
+            if m.offset() >= new_from[m.topic(), m.partition()]:
+                handle(conn, m)
     position.update(ends)
 
 
