@@ -185,11 +185,16 @@ lock_budget(void)
 	return idem_max_claim_locks >= 0 ? idem_max_claim_locks : max_locks_per_xact;
 }
 
+int64
+idem_call_room(void)
+{
+	return Max(0, lock_budget() - idem_state_counts()->locks);
+}
+
 bool
 idem_call_within_budget(const IdemClaim *own)
 {
-	return (own != NULL && own->state.lock_kept) ||
-		idem_state_counts()->locks < lock_budget();
+	return (own != NULL && own->state.lock_kept) || idem_call_room() > 0;
 }
 
 void

@@ -88,6 +88,9 @@ extern IdemNewEntry idem_call_row(const IdemClaim *claim);
  */
 extern bool idem_call_within_budget(const IdemClaim *own);
 
+/* How many more locks the transaction may keep. */
+extern int64 idem_call_room(void);
+
 /*
  * The verdict that the event's row gives.  The caller holds the event's lock,
  * except past the budget.

@@ -159,15 +159,36 @@ is_kept(const IdemCursorKey *key)
 	return own != NULL && own->state.phase == IDEM_PHASE_LOCKED;
 }
 
-/* Error 53400 if the transaction must not keep another lock. */
-static void
-check_budget(const IdemCursorKey *key)
+/* How many locks more does the transaction keep with that of the key? */
+static int
+count_lock(const IdemCursorKey *key)
 {
-	if (!idem_call_within_budget(idem_state_find(&key->lock)))
+	const IdemClaim *own = idem_state_find(&key->lock);
+
+	return own != NULL && own->state.lock_kept ? 0 : 1;
+}
+
+/* Error 53400, which names the key, if the transaction must not keep so many locks more. */
+static void
+check_room(const IdemCursorKey *key, int locks)
+{
+	if (locks > idem_call_room())
 		ereport(ERROR,
 				(errcode(ERRCODE_CONFIGURATION_LIMIT_EXCEEDED),
 				 errmsg("%s is past the budget of locks of this transaction", idem_cursor_title(key)),
 				 errhint("Claim in fewer partitions in one transaction, or raise idempotency.max_claim_locks.")));
+}
+
+static void
+check_budget(const IdemCursorKey *key)
+{
+	check_room(key, count_lock(key));
+}
+
+void
+idem_cursor_check_both(const IdemCursorKey *id, const IdemCursorKey *key)
+{
+	check_room(key, count_lock(id) + count_lock(key));
 }
 
 bool

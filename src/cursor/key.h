@@ -52,6 +52,9 @@ extern pg_uuid_t idem_cursor_producer_digest(int64 producer_id);
 /* The words of a message that names it, palloc'd: partition 3 of topic "x". */
 extern char *idem_cursor_title(const IdemCursorKey *key);
 
+/* Error 53400 unless the transaction may keep the locks of both. */
+extern void idem_cursor_check_both(const IdemCursorKey *id, const IdemCursorKey *key);
+
 /*
  * Take the lock, exclusively or in share mode; false if somebody else holds it.  Error
  * 53400 past the budget of locks (claim/README.md).

@@ -190,21 +190,22 @@ idem_producer_register(const char *name, int namelen, bool gapless, int64 *produ
 				id;
 	IdemCursor	producer;
 	IdemKeyedAccess *log;
-	bool		found;
+	bool		has_id,
+				found;
 
 	idem_cursor_key_name(&name_key, name, namelen);
-	found = lock_producer(&name_key, &id);
+	has_id = lock_producer(&name_key, &id);
 	log = idem_keyed_access_open(&idem_cursor_log);
-	found = found && idem_producer_find(log, &id, &producer);
+	found = has_id && idem_producer_find(log, &id, &producer);
 	if (found)
 		check_rule(&name_key, &producer, gapless);
-	if (found && !raise_epoch(&name_key, &producer))
+	if (!found || !raise_epoch(&name_key, &producer))
 	{
-		idem_cursor_write_gone(log, &id);
-		found = false;
-	}
-	if (!found)
+		/* also of what has expired: after a crash the time may be before that again */
+		if (has_id)
+			idem_cursor_write_gone(log, &id);
 		begin_registration(&id, gapless, &producer);
+	}
 	write_registration(log, &name_key, &id, &producer);
 	idem_keyed_access_close(log);
 	ForceSyncCommit();

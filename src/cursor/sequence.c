@@ -121,6 +121,7 @@ settle_locks(const IdemCursorKey *id, const IdemCursorKey *key, bool keep)
 static bool
 lock_both(const IdemCursorKey *id, const IdemCursorKey *key)
 {
+	idem_cursor_check_both(id, key);
 	if (!idem_cursor_lock_share_try(id))
 		return false;
 	if (idem_cursor_lock_try(key))
