@@ -53,7 +53,7 @@ SELECT (p.r).producer COLLATE "C" AS producer,
 	   (p.r).producer_id AS producer_id,
 	   (p.r).epoch AS epoch,
 	   (p.r).gapless AS gapless,
-	   (p.r).owner AS owner,
+	   (p.r).owner COLLATE "C" AS owner,
 	   (p.r).since AS since,
 	   (p.r).expires_at AS expires_at
   FROM (SELECT @extschema@.producers_source() AS r) AS p;
