@@ -21,7 +21,7 @@ EXCEPTION WHEN OTHERS THEN
 	state := sqlstate;
 END $$;
 
--- Every function that names a consumer and an event
+-- Every function that names a consumer and an event, or a topic
 CREATE TABLE calls (ord serial, call text);
 INSERT INTO calls (call) VALUES
 	($$SELECT claim_event('%s', 'owned')$$),
@@ -57,6 +57,10 @@ INSERT INTO calls (call) VALUES
 	($$SELECT complete_request('%s', 'scope', 200, consumer => 'owned', token => 1)$$),
 	($$SELECT fail_request('%s', 'scope', 'error', 'owned')$$),
 	($$SELECT release_request('%s', 'scope', 'owned')$$),
+	($$SELECT resume_offset('owned', '%s', 0)$$),
+	($$SELECT resume_offset('owned', '%s', 0, 1, wait => '1 h')$$),
+	($$SELECT claim_offset('owned', '%s', 0, 0)$$),
+	($$SELECT claim_offset('owned', '%s', 0, 0, 1, 1, wait => '1 h')$$),
 	($$CALL claims_backfill('public.source', 'id', 'owned')$$);
 UPDATE calls SET call = regexp_replace(call, '^(SELECT|CALL) ', '\1 idempotency.');
 GRANT SELECT ON calls TO PUBLIC;

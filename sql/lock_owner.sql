@@ -44,6 +44,13 @@ INSERT INTO calls (name, call) VALUES
 ('outbox_enqueue_bytes', $$idempotency.outbox_enqueue_bytes('a', 'bytes', 't', '\x00')$$),
 ('outbox_enqueue_many', $$(SELECT count(*) FROM idempotency.outbox_enqueue_many('a', '{x,y}', '{t,t}', '{1,2}', event_ids => ARRAY[('00000000-0000-7000-8000-00000000001' || g)::uuid, NULL]))$$),
 ('outbox_enqueue_many, dedup_ids', $$(SELECT count(*) FROM idempotency.outbox_enqueue_many('a', '{x,y,z}', '{t,t,t}', '{1,2,3}', dedup_ids => ARRAY['m' || g, 'm' || g, NULL]))$$),
+('resume_offset', $$(idempotency.resume_offset('c', 'resumed', g, 1)).result$$),
+('claim_offset', $$(idempotency.claim_offset('c', 'claimed', g, 0)).result$$),
+('reset_offset', $$idempotency.reset_offset('c', 'reset', g, 5)$$),
+('register_producer', $$(idempotency.register_producer('new ' || g)).epoch$$),
+('register_producer, again', $$(idempotency.register_producer('again')).epoch$$),
+('claim_sequence', $$(idempotency.claim_sequence((SELECT token FROM tokens WHERE id = 'producer'), 0, g - 1)).result$$),
+('producer_drop', $$(SELECT idempotency.producer_drop('producer ' || g)::text FROM set_config('idempotency.max_claim_locks', '4', true))$$),
 ('consumer_create', $$idempotency.consumer_create('consumer ' || g, private_locks => true)$$),
 ('consumer_alter', $$idempotency.consumer_alter('private', keep_ids => true)$$),
 ('consumer_drop', $$idempotency.consumer_drop('dropped ' || g)$$),
@@ -59,7 +66,7 @@ INSERT INTO calls (name, call) VALUES
 ('relay_drop', $$idempotency.relay_drop('r')$$);
 
 -- What the calls need: consumers, a relay that does nothing, an event, events that
--- are remembered, and leases
+-- are remembered, leases, and producers
 SET client_min_messages = error;
 INSERT INTO idempotency_data.consumers VALUES ('private', false, true), ('dropped 1', false, true), ('dropped 2', false, true);
 CREATE FUNCTION handle(event_id uuid) RETURNS void LANGUAGE sql AS '';
@@ -78,6 +85,8 @@ INSERT INTO tokens SELECT k || ' ' || g, (idempotency.claim_request(k || ' ' || 
 SELECT (idempotency.claim_request('answered ' || g, 's')).result, idempotency.complete_request('answered ' || g, 's', 200) FROM generate_series(1, 2) g;
 SELECT idempotency.release_lease(id, (idempotency.lease_event(id)).token, park => true)
   FROM unnest('{dead 1,dead 2,died 1,died 2}'::text[]) AS id;
+SELECT epoch FROM unnest('{again,producer 1,producer 2}'::text[]) AS name, idempotency.register_producer(name);
+INSERT INTO tokens SELECT 'producer', producer_id FROM idempotency.register_producer('p');
 SET idempotency.max_claim_locks = 2;
 
 -- Locks of this backend on the extension's relations, and advisory ones.  Reading

@@ -68,6 +68,8 @@ CREATE FUNCTION public.refuse(event_id uuid) RETURNS void LANGUAGE plpgsql AS $$
 SELECT idempotency.relay_create('refuses', 'fn', max_attempts => 1);
 SELECT idempotency.outbox_enqueue('t', 'k', 'E', jsonb_build_object('long', (SELECT string_agg(md5(i::text), '') FROM generate_series(1, 1000) i)));
 SELECT idempotency.claim_event('e'), idempotency.complete_event('e', result => '1');
+SELECT idempotency.claim_offset('c', 't', 0, 0);
+SELECT idempotency.claim_sequence(producer_id, epoch, 0) FROM idempotency.register_producer('p');
 END
 IdemTest::wait_for($node, q{SELECT count(*) = 1 FROM idempotency.dead_letters});
 
@@ -154,7 +156,8 @@ my @sources = split /\n/, sql(q{SELECT p.oid::regproc FROM pg_proc p WHERE p.pro
 ok(@sources >= 4, 'views have functions as their sources');
 foreach my $role (qw(nobody dbowner producer consumer))
 {
-	my $own = $role eq 'consumer' ? qr/\.(leases|requests)(_source)?$/ : qr/^$/;
+	my $own = $role eq 'consumer' ? qr/\.(cursors|leases|requests)(_source)?$/ :
+	  $role eq 'producer' ? qr/\.producers(_source)?$/ : qr/^$/;
 	my @read = ((map { ("SELECT * FROM $_", "COPY (SELECT * FROM $_) TO STDOUT") } grep { !/$own/ } @{ $of_kind{v} }),
 		(map { ("SELECT $_()", "SELECT * FROM $_()") } grep { !/$own/ } @sources));
 	my @states = sqlstates($role, @read);
@@ -202,9 +205,10 @@ foreach my $sequence (grep { $_->[1] eq 'S' } @relations)
 }
 is(join(' ', sqlstates($superuser, "SELECT idempotency.outbox_enqueue('t', 'k', 'E', '{}')",
 		"SELECT idempotency.claim_event('f'), idempotency.complete_event('f')",
+		"SELECT idempotency.claim_offset('c', 't', 0, 0)", "SELECT idempotency.claim_sequence(producer_id, epoch, 0) FROM idempotency.register_producer('p')",
 		'SELECT * FROM idempotency.stat_relay', 'SELECT * FROM idempotency.outbox_events',
 		"SELECT idempotency.relay_create('made', 'fn')", "SELECT idempotency.relay_drop('made')")),
-	join(' ', ('00000') x 6), 'enqueue, claim, the views and relay_create work meanwhile');
+	join(' ', ('00000') x 8), 'enqueue, claims, the views and relay_create work meanwhile');
 $attacker->query('ROLLBACK');
 $attacker->quit;
 
