@@ -51,8 +51,8 @@
  * leapt.  So after a crash between them the number leaps again.
  *
  * LOCKING: to draw, RowExclusiveLock on lease_number.  To leap, and to distrust the
- * number, ExclusiveLock on lease_start before that; its holder waits for nobody.
- * All are given back at once.  Below them the page's content lock.
+ * number, ShareUpdateExclusiveLock on lease_start before that; its holder waits for
+ * nobody.  All are given back at once.  Below them the page's content lock.
  *
  * MEMORY: a flag.
  *
@@ -99,6 +99,13 @@
 
 /* Microseconds from 1970 to the epoch of the server's timestamps */
 #define UNIX_EPOCH_US	((int64) (POSTGRES_EPOCH_JDATE - UNIX_EPOCH_JDATE) * USECS_PER_DAY)
+
+/*
+ * On lease_start: one process at a time leaps.  The mode does not conflict with the lock of
+ * nextval, which locks a sequence before it asks for privileges: whoever can log in could
+ * keep that lock, and nobody would get a token.
+ */
+#define LEAP_LOCK	ShareUpdateExclusiveLock
 
 static IdemRelRef identity_ref = IDEM_RELREF("lease_identity");
 static IdemRelRef start_ref = IDEM_RELREF("lease_start");
@@ -232,9 +239,9 @@ check_cells(void)
 {
 	Oid			oid = idem_relref_oid(&start_ref);
 
-	LockRelationOid(oid, ExclusiveLock);
+	LockRelationOid(oid, LEAP_LOCK);
 	leap();
-	UnlockRelationOid(oid, ExclusiveLock);
+	UnlockRelationOid(oid, LEAP_LOCK);
 	checked = true;
 }
 
@@ -290,9 +297,9 @@ idem_token_distrust(void)
 	Oid			oid = idem_relref_oid(&start_ref);
 	Relation	rel;
 
-	LockRelationOid(oid, ExclusiveLock);
+	LockRelationOid(oid, LEAP_LOCK);
 	rel = relation_open(idem_relref_oid(&idem_lease_number), RowExclusiveLock);
 	idem_cell_unseal(rel);
 	relation_close(rel, RowExclusiveLock);
-	UnlockRelationOid(oid, ExclusiveLock);
+	UnlockRelationOid(oid, LEAP_LOCK);
 }

@@ -205,10 +205,11 @@ foreach my $sequence (grep { $_->[1] eq 'S' } @relations)
 }
 is(join(' ', sqlstates($superuser, "SELECT idempotency.outbox_enqueue('t', 'k', 'E', '{}')",
 		"SELECT idempotency.claim_event('f'), idempotency.complete_event('f')",
-		"SELECT idempotency.claim_offset('c', 't', 0, 0)", "SELECT idempotency.claim_sequence(producer_id, epoch, 0) FROM idempotency.register_producer('p')",
+		"SELECT idempotency.lease_event('g')",
+		"SELECT idempotency.claim_offset('c', 't', 0, 1)", "SELECT idempotency.claim_sequence(producer_id, epoch, 0) FROM idempotency.register_producer('p')",
 		'SELECT * FROM idempotency.stat_relay', 'SELECT * FROM idempotency.outbox_events',
 		"SELECT idempotency.relay_create('made', 'fn')", "SELECT idempotency.relay_drop('made')")),
-	join(' ', ('00000') x 8), 'enqueue, claims, the views and relay_create work meanwhile');
+	join(' ', ('00000') x 9), 'enqueue, claims, leases, the views and relay_create work meanwhile');
 $attacker->query('ROLLBACK');
 $attacker->quit;
 
