@@ -80,6 +80,10 @@ my $greatest = 2**52;
 $node->safe_psql('postgres', "INSERT INTO idempotency_data.lease_log_1 (number, digest, kind, at)
 	SELECT $greatest, md5('x')::uuid, 's', now()");
 cmp_ok(draw($node), '>', $greatest, 'rows that are inserted by SQL are noticed');
+$greatest += 2**40;
+$node->safe_psql('postgres', "INSERT INTO idempotency_data.cursor_log_2 (number, digest, kind, at)
+	SELECT $greatest, md5('x')::uuid, 's', now()");
+cmp_ok(draw($node), '>', $greatest, 'those of the log of cursors as well');
 my $dump = $node->basedir . '/dump';
 $node->safe_psql('postgres', 'CREATE DATABASE restored');
 $node->command_ok([ 'pg_dump', '-Fc', '-f', $dump, $node->connstr('postgres') ], 'dump');
