@@ -45,7 +45,7 @@ INSERT INTO calls (name, call) VALUES
 ('outbox_enqueue_many', $$(SELECT count(*) FROM idempotency.outbox_enqueue_many('a', '{x,y}', '{t,t}', '{1,2}', event_ids => ARRAY[('00000000-0000-7000-8000-00000000001' || g)::uuid, NULL]))$$),
 ('outbox_enqueue_many, dedup_ids', $$(SELECT count(*) FROM idempotency.outbox_enqueue_many('a', '{x,y,z}', '{t,t,t}', '{1,2,3}', dedup_ids => ARRAY['m' || g, 'm' || g, NULL]))$$),
 ('resume_offset', $$(idempotency.resume_offset('c', 'resumed', g, 1)).result$$),
-('claim_offset', $$(idempotency.claim_offset('c', 'claimed', g, 0)).result$$),
+('claim_offset', $$(idempotency.claim_offset('c', 'topic', g, 0)).result$$),
 ('reset_offset', $$idempotency.reset_offset('c', 'reset', g, 5)$$),
 ('register_producer', $$(idempotency.register_producer('new ' || g)).epoch$$),
 ('register_producer, again', $$(idempotency.register_producer('again')).epoch$$),
