@@ -152,8 +152,9 @@ class Group:
                 with self.conn.cursor() as cursor:
                     cursor.execute(query)
                     return cursor.fetchall()
-            except (psycopg2.OperationalError, psycopg2.InterfaceError):
-                if time.monotonic() > end:
+            except psycopg2.Error as error:
+                lost = error.pgcode is None or isinstance(error, psycopg2.OperationalError)
+                if not lost or time.monotonic() > end:
                     raise
                 self.conn = None
                 time.sleep(0.1)

@@ -1,6 +1,7 @@
 #!/bin/bash
-# Run the consumers of doc/howto/kafka-consume.md and kill them; see consume.py.  Then
-# break their rules, and see that it is noticed; see consume_wrong.py.
+# Run the consumers of doc/howto/kafka-consume.md, with a relay to a topic for each, and
+# kill them, the server and the broker; see consume.py.  Then break their rules, and see
+# that it is noticed; see consume_wrong.py.
 #
 #	consume.sh [NAME...]	page python java go wrong, default: all
 #	KILLS=10			so many of each language
