@@ -22,7 +22,9 @@
 
 #include "compat.h"
 #include "claim/claim.h"
+#include "cursor/log.h"
 #include "cursor/setting.h"
+#include "lease/log.h"
 #include "lease/setting.h"
 #include "outbox/outbox.h"
 #include "relay/relay.h"
@@ -30,6 +32,7 @@
 #include "request/response.h"
 #include "shared/catalog.h"
 #include "shared/guard.h"
+#include "shared/keyed_worker.h"
 #include "store/setting.h"
 
 PG_MODULE_MAGIC;
@@ -43,7 +46,9 @@ _PG_init(void)
 	idem_guard_init();
 	idem_store_setting_init();
 	idem_lease_setting_init();
-	idem_cursor_init();
+	idem_keyed_worker_add(&idem_lease_log);
+	idem_keyed_worker_add(&idem_cursor_log);
+	idem_cursor_setting_init();
 	idem_claim_init();
 	idem_outbox_init();
 	idem_flight_init();

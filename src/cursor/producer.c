@@ -107,7 +107,7 @@ idem_producer_use(IdemKeyedAccess *log, const IdemCursorKey *key, IdemCursor *pr
 	write_registration(log, &name, key, producer);
 }
 
-/* Get the id that a name has; 0: none.  The caller has the lock of the name. */
+/* Get the id that a name has; 0: none.  True for as long as the caller has the lock of the name. */
 static int64
 find_id(const IdemCursorKey *name)
 {
@@ -117,6 +117,26 @@ find_id(const IdemCursorKey *name)
 	idem_cursor_find(log, name, &cursor);
 	idem_keyed_access_close(log);
 	return cursor.known ? cursor.producer_id : 0;
+}
+
+/*
+ * Error 42501 if the name is another role's.  Asked before the locks as well: a stranger
+ * who waits for them would hold up the owner's claims.
+ */
+static void
+check_access(const IdemCursorKey *name)
+{
+	int64		producer_id = find_id(name);
+	IdemKeyedAccess *log;
+	IdemCursorKey id;
+	IdemCursor	producer;
+
+	if (producer_id == 0)
+		return;
+	idem_cursor_key_producer(&id, producer_id);
+	log = idem_keyed_access_open(&idem_cursor_log);
+	(void) idem_producer_find(log, &id, &producer);
+	idem_keyed_access_close(log);
 }
 
 /* Lock a name, and the id that it has, exclusively; false if it has none. */
@@ -194,6 +214,7 @@ idem_producer_register(const char *name, int namelen, bool gapless, int64 *produ
 				found;
 
 	idem_cursor_key_name(&name_key, name, namelen);
+	check_access(&name_key);
 	has_id = lock_producer(&name_key, &id);
 	log = idem_keyed_access_open(&idem_cursor_log);
 	found = has_id && idem_producer_find(log, &id, &producer);
@@ -201,7 +222,10 @@ idem_producer_register(const char *name, int namelen, bool gapless, int64 *produ
 		check_rule(&name_key, &producer, gapless);
 	if (!found || !raise_epoch(&name_key, &producer))
 	{
-		/* also of what has expired: after a crash the time may be before that again */
+		/*
+		 * also of what has expired: after a crash the time may be before that
+		 * again
+		 */
 		if (has_id)
 			idem_cursor_write_gone(log, &id);
 		begin_registration(&id, gapless, &producer);

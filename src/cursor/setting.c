@@ -21,18 +21,14 @@
 #include "datatype/timestamp.h"
 #include "utils/guc.h"
 
-#include "cursor/log.h"
 #include "cursor/setting.h"
-#include "shared/keyed_worker.h"
 
 int			idem_producer_retention = 30 * SECS_PER_DAY;
 int			idem_cursor_log_dump_size = 131072; /* 1 GB */
 
 void
-idem_cursor_init(void)
+idem_cursor_setting_init(void)
 {
-	idem_keyed_worker_add(&idem_cursor_log);
-
 	DefineCustomIntVariable("idempotency.producer_retention",
 							"How long a producer is kept at least that neither registers nor claims a sequence.",
 							"Then it is forgotten, and its claims are answered \"fenced\".  0 means for ever.",

@@ -21,7 +21,7 @@ extern int	idem_producer_retention;
 /* idempotency.cursor_log_dump_size: blocks; 0: dumps are not waited for */
 extern int	idem_cursor_log_dump_size;
 
-/* Defines the settings, and has the log maintained; called once per process. */
-extern void idem_cursor_init(void);
+/* Defines the settings; called once per process. */
+extern void idem_cursor_setting_init(void);
 
 #endif							/* IDEM_CURSOR_SETTING_H */

@@ -20,16 +20,13 @@
 
 #include "utils/guc.h"
 
-#include "lease/log.h"
 #include "lease/setting.h"
-#include "shared/keyed_worker.h"
 
 int			idem_lease_log_dump_size = 131072;	/* 1 GB */
 
 void
 idem_lease_setting_init(void)
 {
-	idem_keyed_worker_add(&idem_lease_log);
 	DefineCustomIntVariable("idempotency.lease_log_dump_size",
 							"How long the log of leases may become while a dump of the database runs.",
 							"Until then no table is emptied that the dump needs. 0: a dump is not waited for.",
