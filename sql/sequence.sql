@@ -435,6 +435,15 @@ SELECT idempotency.grant_role('consumer', 'regress_sequence_member');
 SET ROLE regress_sequence_member;
 SELECT producer, last_sequence FROM idempotency.cursors;
 RESET ROLE;
+-- whoever's registration gives another id: the producer stays its owner's
+SELECT t.raise_epoch('owned', 32767);
+SET ROLE regress_sequence_member;
+SELECT producer_id <> :owned AS another, epoch FROM idempotency.register_producer('owned');
+SET ROLE regress_sequence_owner;
+SELECT epoch FROM idempotency.register_producer('owned');
+SELECT owner, producer_id AS owned FROM idempotency.producers \gset
+\echo :owner
+RESET ROLE;
 -- a dropped role is nobody; a role of the same name that is made later is another one
 DROP OWNED BY regress_sequence_owner;
 DROP ROLE regress_sequence_owner;

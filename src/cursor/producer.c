@@ -157,17 +157,24 @@ lock_producer(IdemCursorKey *name, IdemCursorKey *id)
 	return true;
 }
 
+/* The current user, as the one to whom a producer belongs. */
+static IdemOwnerNote
+current_role(void)
+{
+	IdemOwnerNote note = {GetUserNameFromId(GetUserId(), false), GetUserId(), (int64) GetSystemIdentifier()};
+
+	return note;
+}
+
 /* Begin a registration with a new id. */
 static void
-begin_registration(IdemCursorKey *id, bool gapless, IdemCursor *producer)
+begin_registration(IdemCursorKey *id, bool gapless, IdemOwnerNote role, IdemCursor *producer)
 {
 	memset(producer, 0, sizeof(*producer));
 	idem_cursor_key_producer(id, idem_token_draw());
 	producer->gapless = gapless;
 	producer->history = idem_token_history();
-	producer->role.role = GetUserNameFromId(GetUserId(), false);
-	producer->role.oid = GetUserId();
-	producer->role.cluster = (int64) GetSystemIdentifier();
+	producer->role = role;
 }
 
 /*
@@ -228,7 +235,7 @@ idem_producer_register(const char *name, int namelen, bool gapless, int64 *produ
 		 */
 		if (has_id)
 			idem_cursor_write_gone(log, &id);
-		begin_registration(&id, gapless, &producer);
+		begin_registration(&id, gapless, found ? producer.role : current_role(), &producer);
 	}
 	write_registration(log, &name_key, &id, &producer);
 	idem_keyed_access_close(log);
