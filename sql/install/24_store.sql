@@ -7,6 +7,9 @@ COMMENT ON SEQUENCE idempotency_data.store_state IS
 CREATE SEQUENCE idempotency_data.store_clock AS bigint MINVALUE 0 START WITH 0 CACHE 1;
 COMMENT ON SEQUENCE idempotency_data.store_clock IS
 'the time of the dedup store, by which entries expire: a number made of how long the server has been up, and of the clock when that was noted';
+CREATE SEQUENCE idempotency_data.store_needed AS bigint MINVALUE 0 START WITH 0 CACHE 1;
+COMMENT ON SEQUENCE idempotency_data.store_needed IS
+'until when the time of store_clock has to go on for rows of the logs that expire; not dumped';
 
 CREATE FUNCTION @extschema@.store_restored()
 RETURNS trigger LANGUAGE C AS 'MODULE_PATHNAME', 'idem_store_restored_fn';
@@ -68,7 +71,7 @@ BEGIN
 END
 $$;
 
--- The sequences store_state and store_clock are not part of a dump: a segment that a
+-- The sequences store_state, store_clock and store_needed are not part of a dump: a segment that a
 -- restore fills is probed until it is packed, and what is restored is remembered from
 -- the restore on.
 

@@ -70,14 +70,21 @@ kept_for(const IdemConsumerPolicy *policy, char state)
 	return idem_dead_retention == 0 ? 0 : Max(policy->retention, idem_dead_retention);
 }
 
+/* A row is kept for so many seconds after a time; 0: it does not expire. */
+static void
+note_expiry(int64 kept, TimestampTz until)
+{
+	if (kept != 0)
+		idem_store_note_expiry(kept + Max(until - GetCurrentTimestamp(), 0) / USECS_PER_SEC);
+}
+
 void
 idem_leased_write(IdemCall *call, const IdemClaimKey *key, IdemLease *lease)
 {
 	IdemLeaseName name = name_of(key);
 
 	lease->kept = kept_for(&call->policy, lease->state);
-	if (lease->kept != 0)
-		idem_store_note_expiry();
+	note_expiry(lease->kept, lease->until);
 	idem_lease_write(idem_call_leases(call), &name, lease);
 }
 
@@ -87,8 +94,7 @@ idem_leased_write_end(IdemCall *call, const IdemClaimKey *key, int64 token, Time
 	IdemLeaseName name = name_of(key);
 	int64		kept = kept_for(&call->policy, IDEM_LEASE_LEASED);
 
-	if (kept != 0)
-		idem_store_note_expiry();
+	note_expiry(kept, until);
 	idem_lease_write_end(idem_call_leases(call), &name, token, until, kept);
 }
 

@@ -47,6 +47,7 @@
 #include "lease/table.h"
 #include "lease/token.h"
 #include "shared/durable.h"
+#include "shared/keyed_form.h"
 #include "shared/keyed_scan.h"
 #include "shared/keyed_worker.h"
 #include "shared/uptime.h"
@@ -73,57 +74,11 @@ enum
 	COL_ROLE, COL_ROLE_OID, COL_ROLE_CLUSTER, COL_HISTORY, COL_WRITTEN, COL_KEPT, NCOLS
 };
 
-/* A row to be written; columns are NULL until they are set. */
-typedef struct NewRow
-{
-	Datum		values[NCOLS];
-	bool		nulls[NCOLS];
-} NewRow;
-
-static void
-set(NewRow *row, int column, Datum value)
-{
-	row->values[column] = value;
-	row->nulls[column] = false;
-}
-
-static void
-init_row(NewRow *row, int64 number, const pg_uuid_t *digest, char kind)
-{
-	memset(row->nulls, true, sizeof(row->nulls));
-	set(row, COL_NUMBER, Int64GetDatum(number));
-	set(row, COL_DIGEST, UUIDPGetDatum(digest));
-	set(row, COL_KIND, CharGetDatum(kind));
-	set(row, COL_AT, TimestampTzGetDatum(GetCurrentTimestamp()));
-}
-
-/* The row as a tuple.  Columns that somebody added to the table are NULL. */
-static HeapTuple
-form_tuple(TupleDesc desc, const NewRow *row)
-{
-	int			natts = Max(desc->natts, NCOLS);
-	Datum	   *values = palloc0(natts * sizeof(Datum));
-	bool	   *nulls = palloc(natts * sizeof(bool));
-	HeapTuple	tuple;
-
-	memset(nulls, true, natts * sizeof(bool));
-	memcpy(values, row->values, sizeof(row->values));
-	memcpy(nulls, row->nulls, sizeof(row->nulls));
-	tuple = heap_form_tuple(desc, values, nulls);
-	pfree(values);
-	pfree(nulls);
-	return tuple;
-}
-
 /* The callback IdemKeyedLog.form_marker. */
 static HeapTuple
 form_marker(TupleDesc desc, int64 number)
 {
-	pg_uuid_t	digest = {{0}};
-	NewRow		row;
-
-	init_row(&row, number, &digest, IDEM_KEYED_MARKER);
-	return form_tuple(desc, &row);
+	return idem_keyed_form_marker(&idem_cursor_log, desc, number);
 }
 
 /* The columns of one row. */
@@ -280,70 +235,63 @@ idem_cursor_find(IdemKeyedAccess *log, const IdemCursorKey *key, IdemCursor *cur
 	heap_freetuple(found.tuple);
 }
 
-static void
-set_text(NewRow *row, int column, const char *s, int len)
-{
-	if (s != NULL)
-		set(row, column, PointerGetDatum(cstring_to_text_with_len(s, len)));
-}
-
 /* Set the columns that tell what the row is about. */
 static void
-set_key(NewRow *row, const IdemCursorKey *key, const IdemCursor *cursor)
+set_key(IdemKeyedNewRow *row, const IdemCursorKey *key, const IdemCursor *cursor)
 {
 	int64		producer_id = key->producer_id != 0 ? key->producer_id : cursor->producer_id;
 
-	set(row, COL_WHAT, CharGetDatum(key->what));
-	set_text(row, COL_OWNER, key->owner, key->ownerlen);
+	idem_keyed_form_set(row, COL_WHAT, CharGetDatum(key->what));
+	idem_keyed_form_set_text(row, COL_OWNER, key->owner, key->ownerlen);
 	if (producer_id != 0)
-		set(row, COL_PRODUCER_ID, Int64GetDatum(producer_id));
+		idem_keyed_form_set(row, COL_PRODUCER_ID, Int64GetDatum(producer_id));
 	if (key->topic == NULL)
 		return;
-	set_text(row, COL_TOPIC, key->topic, key->topiclen);
-	set(row, COL_PARTITION, Int32GetDatum(key->partition));
+	idem_keyed_form_set_text(row, COL_TOPIC, key->topic, key->topiclen);
+	idem_keyed_form_set(row, COL_PARTITION, Int32GetDatum(key->partition));
 }
 
 /* Set the columns that only registrations have. */
 static void
-set_registration(NewRow *row, const IdemCursor *cursor)
+set_registration(IdemKeyedNewRow *row, const IdemCursor *cursor)
 {
-	set(row, COL_GAPLESS, BoolGetDatum(cursor->gapless));
-	set(row, COL_HISTORY, Int64GetDatum(cursor->history));
-	set(row, COL_ROLE_OID, ObjectIdGetDatum(cursor->role.oid));
-	set(row, COL_ROLE_CLUSTER, Int64GetDatum(cursor->role.cluster));
-	set_text(row, COL_ROLE, cursor->role.role, strlen(cursor->role.role));
+	idem_keyed_form_set(row, COL_GAPLESS, BoolGetDatum(cursor->gapless));
+	idem_keyed_form_set(row, COL_HISTORY, Int64GetDatum(cursor->history));
+	idem_keyed_form_set(row, COL_ROLE_OID, ObjectIdGetDatum(cursor->role.oid));
+	idem_keyed_form_set(row, COL_ROLE_CLUSTER, Int64GetDatum(cursor->role.cluster));
+	idem_keyed_form_set_text(row, COL_ROLE, cursor->role.role, strlen(cursor->role.role));
 }
 
 /* Append a row; have the log maintained if it has become long. */
 static void
-append(IdemKeyedAccess *log, NewRow *row)
+append(IdemKeyedAccess *log, IdemKeyedNewRow *row)
 {
-	if (idem_keyed_access_append(log, form_tuple(idem_keyed_access_desc(log), row)))
+	if (idem_keyed_access_append(log, idem_keyed_form_end(idem_keyed_access_desc(log), row)))
 		idem_keyed_worker_start();
 }
 
 void
 idem_cursor_write(IdemKeyedAccess *log, const IdemCursorKey *key, const IdemCursor *cursor)
 {
-	NewRow		row;
+	IdemKeyedNewRow row;
 
-	init_row(&row, idem_token_draw_unflushed(), &key->lock.digest, KIND);
+	idem_keyed_form_begin(&idem_cursor_log, &row, idem_token_draw_unflushed(), &key->lock.digest, KIND);
 	set_key(&row, key, cursor);
 	if (cursor->has_position)
-		set(&row, COL_POSITION, Int64GetDatum(cursor->position));
+		idem_keyed_form_set(&row, COL_POSITION, Int64GetDatum(cursor->position));
 	if (cursor->has_epoch)
-		set(&row, COL_EPOCH, Int64GetDatum(cursor->epoch));
+		idem_keyed_form_set(&row, COL_EPOCH, Int64GetDatum(cursor->epoch));
 	if (key->what == IDEM_CURSOR_SEQUENCE)
 	{
-		set(&row, COL_ACCEPTED, Int64GetDatum(cursor->accepted));
-		set(&row, COL_IN_EPOCH, Int64GetDatum(cursor->in_epoch));
+		idem_keyed_form_set(&row, COL_ACCEPTED, Int64GetDatum(cursor->accepted));
+		idem_keyed_form_set(&row, COL_IN_EPOCH, Int64GetDatum(cursor->in_epoch));
 	}
 	if (key->what == IDEM_CURSOR_PRODUCER)
 		set_registration(&row, cursor);
 	if (cursor->kept != 0)
 	{
-		set(&row, COL_WRITTEN, Int64GetDatum(idem_uptime_now()));
-		set(&row, COL_KEPT, Int64GetDatum(cursor->kept));
+		idem_keyed_form_set(&row, COL_WRITTEN, Int64GetDatum(idem_uptime_now()));
+		idem_keyed_form_set(&row, COL_KEPT, Int64GetDatum(cursor->kept));
 	}
 	append(log, &row);
 }
@@ -352,9 +300,9 @@ void
 idem_cursor_write_gone(IdemKeyedAccess *log, const IdemCursorKey *key)
 {
 	IdemCursor	none = {0};
-	NewRow		row;
+	IdemKeyedNewRow row;
 
-	init_row(&row, idem_token_draw_unflushed(), &key->lock.digest, KIND);
+	idem_keyed_form_begin(&idem_cursor_log, &row, idem_token_draw_unflushed(), &key->lock.digest, KIND);
 	set_key(&row, key, &none);
 	append(log, &row);
 }
@@ -387,6 +335,7 @@ idem_cursor_restore(HeapTuple tuple, TupleDesc desc)
 	get_columns(desc, tuple, &row);
 	if (!row.nulls[COL_KEPT])
 	{
+		idem_uptime_need(DatumGetInt64(row.values[COL_KEPT]));
 		values[0] = Int64GetDatum(idem_uptime_now());
 		nulls[0] = false;
 	}

@@ -86,8 +86,6 @@ write_registration(IdemKeyedAccess *log, const IdemCursorKey *name, const IdemCu
 	producer->producer_id = id->producer_id;
 	producer->has_epoch = true;
 	producer->has_position = false;
-	if (producer->kept != 0)
-		idem_store_note_expiry();
 	key.owner = name->owner;
 	key.ownerlen = name->ownerlen;
 	idem_cursor_write(log, &key, producer);
@@ -100,6 +98,8 @@ idem_producer_use(IdemKeyedAccess *log, const IdemCursorKey *key, IdemCursor *pr
 {
 	IdemCursorKey name;
 
+	if (producer->kept != 0)
+		idem_store_note_expiry(producer->kept);
 	if (producer->kept == idem_producer_retention &&
 		(producer->kept == 0 || idem_uptime_now() < producer->written + producer->kept / NOTES))
 		return;
@@ -239,6 +239,8 @@ idem_producer_register(const char *name, int namelen, bool gapless, int64 *produ
 	}
 	write_registration(log, &name_key, &id, &producer);
 	idem_keyed_access_close(log);
+	if (producer.kept != 0)
+		idem_store_note_expiry(producer.kept);
 	ForceSyncCommit();
 	*producer_id = id.producer_id;
 	*epoch = producer.epoch;

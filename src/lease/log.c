@@ -52,6 +52,7 @@
 #include "lease/table.h"
 #include "lease/token.h"
 #include "shared/keyed_log.h"
+#include "shared/keyed_form.h"
 #include "shared/keyed_scan.h"
 #include "shared/keyed_worker.h"
 #include "shared/uptime.h"
@@ -80,64 +81,11 @@ enum
 	COL_SCOPE, COL_FINGERPRINT, COL_REQUEST, COL_WRITTEN, COL_KEPT, NCOLS
 };
 
-/* A row to be written; columns are NULL until they are set. */
-typedef struct NewRow
-{
-	Datum		values[NCOLS];
-	bool		nulls[NCOLS];
-} NewRow;
-
-static void
-set(NewRow *row, int column, Datum value)
-{
-	row->values[column] = value;
-	row->nulls[column] = false;
-}
-
-/* Set a column, unless the value is NULL. */
-static void
-set_pointer(NewRow *row, int column, const void *value)
-{
-	if (value != NULL)
-		set(row, column, PointerGetDatum(value));
-}
-
-static void
-init_row(NewRow *row, int64 number, const pg_uuid_t *digest, char kind)
-{
-	memset(row->nulls, true, sizeof(row->nulls));
-	set(row, COL_NUMBER, Int64GetDatum(number));
-	set(row, COL_DIGEST, UUIDPGetDatum(digest));
-	set(row, COL_KIND, CharGetDatum(kind));
-	set(row, COL_AT, TimestampTzGetDatum(GetCurrentTimestamp()));
-}
-
-/* The row as a tuple.  Columns that somebody added to the table are NULL. */
-static HeapTuple
-form_tuple(TupleDesc desc, const NewRow *row)
-{
-	Datum	   *values = palloc0(Max(desc->natts, NCOLS) * sizeof(Datum));
-	bool	   *nulls = palloc(Max(desc->natts, NCOLS) * sizeof(bool));
-	HeapTuple	tuple;
-
-	memset(nulls, true, Max(desc->natts, NCOLS) * sizeof(bool));
-	memcpy(values, row->values, sizeof(row->values));
-	memcpy(nulls, row->nulls, sizeof(row->nulls));
-	tuple = heap_form_tuple(desc, values, nulls);
-	pfree(values);
-	pfree(nulls);
-	return tuple;
-}
-
 /* The callback IdemKeyedLog.form_marker. */
 static HeapTuple
 form_marker(TupleDesc desc, int64 number)
 {
-	pg_uuid_t	digest = {{0}};
-	NewRow		row;
-
-	init_row(&row, number, &digest, IDEM_KEYED_MARKER);
-	return form_tuple(desc, &row);
+	return idem_keyed_form_marker(&idem_lease_log, desc, number);
 }
 
 /* The value of a column, or the default where it is NULL. */
@@ -494,25 +442,25 @@ idem_lease_scan_dead(const char *consumer, int consumerlen, IdemLeaseVisit visit
 
 /* Append a row; have the log maintained if it has become long. */
 static void
-append(IdemKeyedAccess *log, NewRow *row)
+append(IdemKeyedAccess *log, IdemKeyedNewRow *row)
 {
-	if (idem_keyed_access_append(log, form_tuple(idem_keyed_access_desc(log), row)))
+	if (idem_keyed_access_append(log, idem_keyed_form_end(idem_keyed_access_desc(log), row)))
 		idem_keyed_worker_start();
 }
 
 /* Set the columns by which people know the event or the request. */
 static void
-set_name(NewRow *row, const IdemLeaseName *name)
+set_name(IdemKeyedNewRow *row, const IdemLeaseName *name)
 {
 	if (name->scopelen > 0)
-		set_pointer(row, COL_SCOPE, cstring_to_text_with_len(name->scope, name->scopelen));
-	set_pointer(row, COL_EVENT_ID, cstring_to_text_with_len(name->id, name->idlen));
-	set_pointer(row, COL_CONSUMER, cstring_to_text_with_len(name->consumer, name->consumerlen));
+		idem_keyed_form_set_pointer(row, COL_SCOPE, cstring_to_text_with_len(name->scope, name->scopelen));
+	idem_keyed_form_set_pointer(row, COL_EVENT_ID, cstring_to_text_with_len(name->id, name->idlen));
+	idem_keyed_form_set_pointer(row, COL_CONSUMER, cstring_to_text_with_len(name->consumer, name->consumerlen));
 }
 
 /* Have a row expire "kept" seconds after a time; 0: never. */
 static void
-set_expiry(NewRow *row, TimestampTz until, int64 kept)
+set_expiry(IdemKeyedNewRow *row, TimestampTz until, int64 kept)
 {
 	TimestampTz now = GetCurrentTimestamp();
 
@@ -520,8 +468,8 @@ set_expiry(NewRow *row, TimestampTz until, int64 kept)
 		return;
 	if (until > now)
 		kept += (until - now) / USECS_PER_SEC + 1;
-	set(row, COL_WRITTEN, Int64GetDatum(idem_uptime_now()));
-	set(row, COL_KEPT, Int64GetDatum(kept));
+	idem_keyed_form_set(row, COL_WRITTEN, Int64GetDatum(idem_uptime_now()));
+	idem_keyed_form_set(row, COL_KEPT, Int64GetDatum(kept));
 }
 
 HeapTuple
@@ -533,36 +481,37 @@ idem_lease_restamp(HeapTuple tuple, TupleDesc desc)
 
 	if (column_or(desc, tuple, COL_KEPT, (Datum) 0) == (Datum) 0)
 		return tuple;
+	idem_uptime_need(DatumGetInt64(column_or(desc, tuple, COL_KEPT, (Datum) 0)));
 	return heap_modify_tuple_by_cols(tuple, desc, 1, &column, &now, &isnull);
 }
 
 void
 idem_lease_write(IdemKeyedAccess *log, const IdemLeaseName *name, const IdemLease *lease)
 {
-	NewRow		row;
+	IdemKeyedNewRow row;
 
-	init_row(&row, lease->token, &name->digest, KINDS[PART_STATE]);
+	idem_keyed_form_begin(&idem_lease_log, &row, lease->token, &name->digest, KINDS[PART_STATE]);
 	set_name(&row, name);
-	set(&row, COL_STATE, CharGetDatum(lease->state));
-	set(&row, COL_ATTEMPT, Int32GetDatum(lease->attempt));
-	set(&row, COL_UNTIL, TimestampTzGetDatum(lease->until));
+	idem_keyed_form_set(&row, COL_STATE, CharGetDatum(lease->state));
+	idem_keyed_form_set(&row, COL_ATTEMPT, Int32GetDatum(lease->attempt));
+	idem_keyed_form_set(&row, COL_UNTIL, TimestampTzGetDatum(lease->until));
 	set_expiry(&row, lease->until, lease->kept);
-	set_pointer(&row, COL_HOLDER, lease->holder);
-	set_pointer(&row, COL_ERROR, lease->error);
-	set_pointer(&row, COL_POINT, lease->recovery_point);
-	set_pointer(&row, COL_WORK, lease->work);
-	set_pointer(&row, COL_FINGERPRINT, lease->fingerprint);
-	set_pointer(&row, COL_REQUEST, lease->request);
+	idem_keyed_form_set_pointer(&row, COL_HOLDER, lease->holder);
+	idem_keyed_form_set_pointer(&row, COL_ERROR, lease->error);
+	idem_keyed_form_set_pointer(&row, COL_POINT, lease->recovery_point);
+	idem_keyed_form_set_pointer(&row, COL_WORK, lease->work);
+	idem_keyed_form_set_pointer(&row, COL_FINGERPRINT, lease->fingerprint);
+	idem_keyed_form_set_pointer(&row, COL_REQUEST, lease->request);
 	append(log, &row);
 }
 
 void
 idem_lease_free(IdemKeyedAccess *log, const IdemLeaseName *name)
 {
-	NewRow		row;
+	IdemKeyedNewRow row;
 
-	init_row(&row, idem_token_draw_unflushed(), &name->digest, KINDS[PART_STATE]);
-	set(&row, COL_STATE, CharGetDatum(IDEM_LEASE_FREE));
+	idem_keyed_form_begin(&idem_lease_log, &row, idem_token_draw_unflushed(), &name->digest, KINDS[PART_STATE]);
+	idem_keyed_form_set(&row, COL_STATE, CharGetDatum(IDEM_LEASE_FREE));
 	append(log, &row);
 }
 
@@ -570,11 +519,11 @@ void
 idem_lease_write_end(IdemKeyedAccess *log, const IdemLeaseName *name, int64 token, TimestampTz until,
 					 int64 kept)
 {
-	NewRow		row;
+	IdemKeyedNewRow row;
 
-	init_row(&row, idem_token_draw_unflushed(), &name->digest, KINDS[PART_END]);
-	set(&row, COL_TOKEN, Int64GetDatum(token));
-	set(&row, COL_UNTIL, TimestampTzGetDatum(until));
+	idem_keyed_form_begin(&idem_lease_log, &row, idem_token_draw_unflushed(), &name->digest, KINDS[PART_END]);
+	idem_keyed_form_set(&row, COL_TOKEN, Int64GetDatum(token));
+	idem_keyed_form_set(&row, COL_UNTIL, TimestampTzGetDatum(until));
 	set_expiry(&row, until, kept);
 	append(log, &row);
 }
@@ -583,11 +532,11 @@ void
 idem_lease_write_point(IdemKeyedAccess *log, const IdemLeaseName *name, int64 token,
 					   text *recovery_point, struct varlena *work)
 {
-	NewRow		row;
+	IdemKeyedNewRow row;
 
-	init_row(&row, idem_token_draw_unflushed(), &name->digest, KINDS[PART_POINT]);
-	set(&row, COL_TOKEN, Int64GetDatum(token));
-	set_pointer(&row, COL_POINT, recovery_point);
-	set_pointer(&row, COL_WORK, work);
+	idem_keyed_form_begin(&idem_lease_log, &row, idem_token_draw_unflushed(), &name->digest, KINDS[PART_POINT]);
+	idem_keyed_form_set(&row, COL_TOKEN, Int64GetDatum(token));
+	idem_keyed_form_set_pointer(&row, COL_POINT, recovery_point);
+	idem_keyed_form_set_pointer(&row, COL_WORK, work);
 	append(log, &row);
 }

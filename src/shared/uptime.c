@@ -19,12 +19,16 @@
  * sets it but pg_upgrade, which brings the old value, so its seal is not asked
  * for.
  *
+ * The packer notes the time only while something expires: entries of the store, which it
+ * knows, or rows of the logs, whose writers say until when they need the time.  A
+ * database in which nothing expires is not written to.
+ *
  * A crash leaves the last note whose WAL was flushed.
  *
  * LOCKING: the page's content lock.  Readers hold AccessShareLock on the
  * sequence store_clock; who changes it holds the packer's lock as well.
  *
- * MEMORY: none.
+ * MEMORY: until when the time is needed, as this process knows.
  *
  * Copyright (c) 2026, the idempotency developers
  *
@@ -58,6 +62,16 @@
 #define NOTE_AFTER	50
 
 static IdemRelRef clock_ref = IDEM_RELREF("store_clock");
+
+/*
+ * Until when somebody needs the time.  It is written that much later than it has to be,
+ * so that it is written seldom.
+ */
+static IdemRelRef needed_ref = IDEM_RELREF("store_needed");
+static int64 known_needed = 0;
+static Oid	known_of = InvalidOid;	/* the cell that known_needed is of */
+
+#define NEEDED_LATER(seconds)	((seconds) / 4 + 3600)
 
 typedef struct Note
 {
@@ -139,6 +153,46 @@ idem_uptime_advance(void)
 		IDEM_FAULT_POINT("store-time-noted");
 	}
 	relation_close(rel, AccessShareLock);
+}
+
+/* The value of the cell of needed_ref. */
+static int64
+read_needed(void)
+{
+	Relation	rel = relation_open(idem_relref_oid(&needed_ref), AccessShareLock);
+	int64		needed = idem_cell_read(rel).value;
+
+	relation_close(rel, AccessShareLock);
+	return needed;
+}
+
+/*
+ * Of two processes that write at once one may undo the other's note, which says almost the
+ * same: then the time stands still too early, and things are kept for longer.
+ */
+void
+idem_uptime_need(int64 seconds)
+{
+	int64		until = idem_uptime_now() + seconds + IDEM_UPTIME_MAX_BACK;
+	Oid			oid = idem_relref_oid(&needed_ref);
+	Relation	rel;
+
+	if (known_of == oid && until <= known_needed)
+		return;
+	known_of = oid;
+	known_needed = read_needed();
+	if (until <= known_needed)
+		return;
+	known_needed = until + NEEDED_LATER(seconds);
+	rel = relation_open(oid, RowExclusiveLock);
+	idem_cell_write(rel, known_needed);
+	relation_close(rel, RowExclusiveLock);
+}
+
+bool
+idem_uptime_is_needed(void)
+{
+	return idem_uptime_now() < read_needed();
 }
 
 void

@@ -40,6 +40,15 @@ extern bool idem_uptime_try_now(int64 *now);
 extern void idem_uptime_advance(void);
 
 /*
+ * Something was written outside of the dedup store that expires in so many seconds: the
+ * time has to go on until then.
+ */
+extern void idem_uptime_need(int64 seconds);
+
+/* Has it, for such a thing? */
+extern bool idem_uptime_is_needed(void);
+
+/*
  * For tests: move the time on, and set the note back to a time before.  The
  * caller holds the packer's lock.
  */

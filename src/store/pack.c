@@ -379,7 +379,7 @@ look_around(IdemSurvey **survey, const IdemTried *tried, bool advance, IdemStep 
 	FullTransactionId horizon;
 
 	*survey = idem_survey();
-	if (advance && (*survey)->finite)
+	if (advance && ((*survey)->finite || idem_uptime_is_needed()))
 	{
 		idem_uptime_advance();
 		(*survey)->time = idem_uptime_now();

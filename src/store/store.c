@@ -69,6 +69,7 @@
 #include "shared/fault.h"
 #include "shared/rows.h"
 #include "shared/txn_owner.h"
+#include "shared/uptime.h"
 #include "store/pack.h"
 #include "store/retention.h"
 #include "store/ring.h"
@@ -533,8 +534,9 @@ idem_store_insert(IdemStore *store, IdemNewEntry *entries, int n)
 }
 
 void
-idem_store_note_expiry(void)
+idem_store_note_expiry(int64 seconds)
 {
+	idem_uptime_need(seconds);
 	idem_store_keep_time();
 }
 

@@ -99,7 +99,7 @@ extern void idem_store_delete(IdemStore *store, const IdemEntryRef *ref);
  * Call it when something was written elsewhere that expires by the time of the store
  * (shared/uptime.h), which goes on only while the store is maintained.
  */
-extern void idem_store_note_expiry(void);
+extern void idem_store_note_expiry(int64 seconds);
 
 /*
  * Lock out everybody who writes, until the transaction ends, and wait for the

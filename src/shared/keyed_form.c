@@ -1,0 +1,75 @@
+/*-------------------------------------------------------------------------
+ *
+ * keyed_form.c
+ *		Makes the rows of a keyed log.
+ *
+ * LOCKING: none.
+ *
+ * MEMORY: the caller's context.
+ *
+ * Copyright (c) 2026, the idempotency developers
+ *
+ * IDENTIFICATION
+ *		src/shared/keyed_form.c
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "postgres.h"
+
+#include "access/htup_details.h"
+#include "utils/builtins.h"
+#include "utils/timestamp.h"
+
+#include "shared/keyed_form.h"
+
+void
+idem_keyed_form_begin(const IdemKeyedLog *log, IdemKeyedNewRow *row, int64 number,
+					  const pg_uuid_t *digest, char kind)
+{
+	memset(row->nulls, true, sizeof(row->nulls));
+	idem_keyed_form_set(row, IDEM_KEYED_NUMBER - 1, Int64GetDatum(number));
+	idem_keyed_form_set(row, IDEM_KEYED_DIGEST - 1, UUIDPGetDatum(digest));
+	idem_keyed_form_set(row, IDEM_KEYED_KIND - 1, CharGetDatum(kind));
+	idem_keyed_form_set(row, log->at - 1, TimestampTzGetDatum(GetCurrentTimestamp()));
+}
+
+void
+idem_keyed_form_set_pointer(IdemKeyedNewRow *row, int column, const void *value)
+{
+	if (value != NULL)
+		idem_keyed_form_set(row, column, PointerGetDatum(value));
+}
+
+void
+idem_keyed_form_set_text(IdemKeyedNewRow *row, int column, const char *s, int len)
+{
+	if (s != NULL)
+		idem_keyed_form_set(row, column, PointerGetDatum(cstring_to_text_with_len(s, len)));
+}
+
+HeapTuple
+idem_keyed_form_end(TupleDesc desc, const IdemKeyedNewRow *row)
+{
+	int			natts = Max(desc->natts, IDEM_KEYED_MAX_COLUMNS);
+	Datum	   *values = palloc0(natts * sizeof(Datum));
+	bool	   *nulls = palloc(natts * sizeof(bool));
+	HeapTuple	tuple;
+
+	memset(nulls, true, natts * sizeof(bool));
+	memcpy(values, row->values, sizeof(row->values));
+	memcpy(nulls, row->nulls, sizeof(row->nulls));
+	tuple = heap_form_tuple(desc, values, nulls);
+	pfree(values);
+	pfree(nulls);
+	return tuple;
+}
+
+HeapTuple
+idem_keyed_form_marker(const IdemKeyedLog *log, TupleDesc desc, int64 number)
+{
+	pg_uuid_t	digest = {{0}};
+	IdemKeyedNewRow row;
+
+	idem_keyed_form_begin(log, &row, number, &digest, IDEM_KEYED_MARKER);
+	return idem_keyed_form_end(desc, &row);
+}
