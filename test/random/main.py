@@ -9,6 +9,7 @@ import sys
 
 import episodes
 from claims import Claims, create_consumers
+from cursors import Cursors, give_out_first
 from leases import CONSUMERS, Leases
 from outbox import Outbox, create_functions
 from relays import Relays
@@ -60,6 +61,12 @@ def requests(server, _work, transactions, seed):
     return episodes.run("requests", lambda: Requests(server, name), transactions, seed, length=200)
 
 
+def cursors(server, _work, transactions, seed):
+    name = database(server, "cursors")
+    give_out_first(server, name)
+    return episodes.run("cursors", lambda: Cursors(server, name), transactions, seed, length=200)
+
+
 def outbox(server, _work, transactions, seed):
     name = database(server, "outbox")
     create_functions(server, name)
@@ -82,7 +89,7 @@ def relays(server, work, transactions, seed):
     return episodes.run("relays", make, transactions, seed, length=500, shrinks=False)
 
 
-MODELS = {"claims": claims, "leases": leases, "requests": requests, "outbox": outbox, "relays": relays}
+MODELS = {"claims": claims, "leases": leases, "requests": requests, "cursors": cursors, "outbox": outbox, "relays": relays}
 
 
 def main():

@@ -1,4 +1,4 @@
-"""What the episodes of claims and of the outbox have in common: sessions with transactions, one operation at a time.
+"""What the episodes of claims, of cursors and of the outbox have in common: sessions with transactions, one operation at a time.
 
 An episode has `control`, a connection; `sessions`; `model`, with `txns`, `prepared` and the moves of savepoints;
 `judge(txn, answer, ...)`, which says whether an answer is the model's; and a method `do_WAY(session, txn, ...)` for
