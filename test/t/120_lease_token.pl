@@ -47,6 +47,21 @@ is($node->safe_psql('postgres', 'BEGIN; SELECT draw(); ROLLBACK'), $last + 301, 
 is(draw($node), $last + 302, 'that is rolled back');
 is($node->safe_psql('postgres', 'SELECT draw(false)'), $last + 303, 'a number for a row is like a token');
 
+# By OID anybody can lock a sequence, whose privileges are asked for later; no first draw of a
+# session waits for that lock.
+$node->safe_psql('postgres', 'CREATE ROLE nobody');
+my $locker = $node->background_psql('postgres', on_error_stop => 0);
+$locker->query('BEGIN; SET LOCAL ROLE nobody');
+foreach my $sequence (split /\n/, $node->safe_psql('postgres', q{SELECT oid FROM pg_class WHERE relkind = 'S' AND relnamespace = 'idempotency_data'::regnamespace}))
+{
+	$locker->query("SAVEPOINT s; SELECT nextval($sequence)");
+	$locker->query('ROLLBACK TO s');
+}
+is($node->safe_psql('postgres', q{SELECT count(*) FROM pg_locks JOIN pg_class c ON c.oid = relation WHERE relname = 'lease_start' AND mode = 'RowExclusiveLock'}), '1', 'nobody has a lock');
+is($node->safe_psql('postgres', q{SET lock_timeout = '100ms'; SELECT draw()}), $last + 304, 'and a session draws its first token');
+$locker->query('ROLLBACK');
+$locker->quit;
+
 # A backend is killed: the server recovers, and its start stays what it was, so that
 # nothing leaps.  After the checkpoint the next number is logged.
 for my $round (1 .. 2)

@@ -126,7 +126,7 @@ foreach my $round (1 .. 4)
 	is(sql(q{SELECT epoch + 1 FROM idempotency.producers}), $round, 'and so is the epoch that was given out');
 }
 
-# What a reply rests on is durable, although it was committed asynchronously
+# What a reply rests on is durable, although it was committed asynchronously; so is what fences
 sql(q{INSERT INTO ids SELECT 'p', r.* FROM idempotency.register_producer('p') r; CHECKPOINT});
 my $claim_sequence = q{SELECT result, record_number FROM ids, idempotency.claim_sequence(id, ids.epoch, 0, 'd', count => 3) WHERE producer = 'p'};
 my $claim_next = $claim_sequence =~ s/, 0, 'd'/, 3, 'd'/r;
@@ -135,6 +135,8 @@ my $resume_e = q{SELECT next_offset FROM idempotency.resume_offset('e', 't', 0)}
 foreach my $case (
 	[ q{SELECT result FROM idempotency.claim_offset('d', 't', 0, 7)}, 'claimed' ],
 	[ q{SELECT result FROM idempotency.claim_offset('e', 't', 0, 7)}, 'claimed', $resume_e, '8' ],
+	[ q{SELECT result FROM idempotency.resume_offset('f', 't', 0, 5)}, 'claimed', q{SELECT generation FROM idempotency.cursors WHERE consumer = 'f'}, '5' ],
+	[ q{SELECT epoch FROM idempotency.register_producer('f')}, '0', q{SELECT epoch FROM idempotency.producers WHERE producer = 'f'}, '0' ],
 	[ $claim_sequence, 'accepted|0' ],
 	[ $claim_next, 'accepted|3', $last, '5' ])
 {
@@ -190,6 +192,13 @@ is($twin->query($claim_sequence =~ s/'d'/'w'/r), 'accepted|0', 'a sequence is cl
 ask($other, $claim_sequence =~ s/'d', count => 3/'w', count => 3, wait => '1 hour'/r);
 $twin->query('COMMIT');
 is(answer($other), 'duplicate|0', 'a claim of a sequence waits');
+# which is fenced if a registration ends the wait
+$twin->query('BEGIN');
+is($twin->query(q{SELECT epoch FROM idempotency.register_producer('p')}), '1', 'the producer registers again');
+ask($other, $claim_sequence =~ s/0, 'd', count => 3/3, 'w', wait => '1 hour'/r);
+$twin->query('COMMIT');
+is(answer($other), 'fenced|', 'a claim that has waited for it is fenced');
+sql(q{UPDATE ids SET epoch = 1 WHERE producer = 'p'});
 
 # Prepared claims: locks and rows survive a crash and a restart
 sql(<<'END');
@@ -222,7 +231,7 @@ ask($other, q{SELECT epoch FROM idempotency.register_producer('p')});
 sql(q{COMMIT PREPARED 'offsets'});
 is(answer($twin), 'claimed|10', 'who waits goes on behind what was prepared');
 sql(q{COMMIT PREPARED 'sequence'});
-is(answer($other), '1', 'a registration waits for what was prepared of the former epoch');
+is(answer($other), '2', 'a registration waits for what was prepared of the former epoch');
 is(sql($claim_prepared), 'fenced', 'which is fenced then');
 sql(q{ROLLBACK PREPARED 'gone'});
 sql(q{COMMIT PREPARED 'producer'});
