@@ -152,7 +152,8 @@ COMMENT ON COLUMN @extschema@.stat_consumers.oldest_dead IS
 
 -- The lock on its xid leads to all locks of a prepared transaction: its virtual
 -- transaction is another one after a restart.  What has claimed or leased holds the lock
--- of the store, and what has claimed offsets or sequences that of a log; an event's lock is that of one bigint, or a private one.
+-- of the store, and what has claimed offsets or sequences that of a log (each by a constant
+-- of its own, which makes the view depend on the table); an event's lock is that of one bigint, or a private one.
 CREATE VIEW @extschema@.prepared_claims AS
 WITH held AS MATERIALIZED (
 	SELECT l.virtualtransaction, l.locktype, l.database, l.relation, l.transactionid, l.classid, l.objid, l.objsubid
@@ -170,7 +171,8 @@ SELECT p.gid, p.owner, p.prepared, pg_catalog.clock_timestamp() - p.prepared AS 
    AND EXISTS (SELECT FROM held AS s
 				WHERE s.virtualtransaction = x.virtualtransaction AND s.locktype = 'relation'
 				  AND s.database = d.oid
-				  AND s.relation = ANY ('{idempotency_data.store_state,idempotency_data.cursor_log_0,idempotency_data.cursor_log_1,idempotency_data.cursor_log_2}'::pg_catalog.regclass[]));
+				  AND s.relation IN ('idempotency_data.store_state'::pg_catalog.regclass, 'idempotency_data.cursor_log_0'::pg_catalog.regclass,
+					'idempotency_data.cursor_log_1'::pg_catalog.regclass, 'idempotency_data.cursor_log_2'::pg_catalog.regclass));
 COMMENT ON VIEW @extschema@.prepared_claims IS
 'prepared transactions of this database that have claimed, leased or completed events, or claimed offsets or sequences: these are busy until COMMIT PREPARED or ROLLBACK PREPARED, across restarts';
 COMMENT ON COLUMN @extschema@.prepared_claims.gid IS 'identifier of the prepared transaction';
