@@ -7,6 +7,7 @@ from contextlib import closing
 
 import psycopg2
 
+import cursorscene
 import requestscene
 import scenes
 from armed import Armed
@@ -35,6 +36,7 @@ CREATE TABLE done (token bigint);
 CREATE TABLE effects (serial bigserial, id text, result jsonb);
 CREATE TABLE forgotten (id text);
 CREATE TABLE passed (serial bigint DEFAULT nextval('effects_serial_seq'), clock bigint);
+CREATE TABLE reads (stream text, first bigint, next bigint);
 CREATE TABLE leases (serial bigserial, id text, consumer text, what text, token bigint, attempt int, point text);
 SELECT idempotency.consumer_create('brief', retention => '1 hour');
 SELECT idempotency.consumer_create('once', max_attempts => 1);
@@ -384,6 +386,7 @@ class Lane:
                 self.last_try()
                 problems += self.ledger.judge_claims(final=True)
             problems += requestscene.judge(self)
+            problems += cursorscene.judge(self)
             if scene in scenes.PACKING:
                 problems += self.judge_store()
             if scene is scenes.leasing:

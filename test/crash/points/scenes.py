@@ -11,6 +11,7 @@ from contextlib import closing, contextmanager
 
 import psycopg2
 
+import cursorscene
 import requestscene
 from server import wait_until
 
@@ -647,6 +648,18 @@ def requests(lane):
             pass
 
 
+def cursors(lane):
+    """Partitions are read and written; some claims are rolled back, prepared and repeated."""
+    with closing(Session(lane)) as session, closing(Session(lane)) as other:
+        for _ in range(3):
+            try:
+                cursorscene.work(session, other)
+            except psycopg2.Error:
+                pass
+            if lane.stopping or lane.hit():
+                return
+
+
 # The points that the scene "base" does not pass, and their scenes.
 SCENES = {
     "claim-kept": base,
@@ -668,6 +681,7 @@ SCENES = {
     "relay-half-written": big, "relay-yielded": turns,
     "witness-": witness,
     "request-": requests,
+    "offset-": cursors, "sequence-": cursors, "producer-": cursors,
     "store-": packing, "claim-forgotten": packing, "dedup-": repeats,
     "store-time-noted": expiring, "store-class-copied": expiring, "store-slice-merged": expiring,
     "store-expired-": expiring, "claim-import-": importing,
