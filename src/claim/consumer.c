@@ -44,7 +44,9 @@
 #include "access/genam.h"
 #include "access/htup_details.h"
 #include "access/table.h"
+#include "miscadmin.h"
 #include "storage/lmgr.h"
+#include "utils/acl.h"
 #include "utils/builtins.h"
 #include "utils/fmgroids.h"
 #include "utils/hsearch.h"
@@ -312,6 +314,26 @@ idem_consumer_is_accessible(const char *consumer, int len)
 	const KnownConsumer *known = find_known(consumer, len);
 
 	return known == NULL || !known->owned || idem_owner_allows(known->owner);
+}
+
+bool
+idem_consumer_value_is_accessible(Datum consumer)
+{
+	text	   *name = DatumGetTextPP(consumer);
+	bool		accessible = idem_consumer_is_accessible(VARDATA_ANY(name), VARSIZE_ANY_EXHDR(name));
+
+	if (PointerGetDatum(name) != consumer)
+		pfree(name);
+	return accessible;
+}
+
+bool
+idem_consumer_sees_all(void)
+{
+	static IdemRelRef processed_events = IDEM_VIEWREF("processed_events");
+
+	return pg_class_aclcheck(idem_relref_oid(&processed_events), GetUserId(),
+							 ACL_SELECT) == ACLCHECK_OK;
 }
 
 void

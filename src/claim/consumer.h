@@ -53,6 +53,15 @@ extern IdemConsumerPolicy idem_consumer_policy(const char *consumer, int len);
  */
 extern bool idem_consumer_is_accessible(const char *consumer, int len);
 
+/* The same of a column that has its name. */
+extern bool idem_consumer_value_is_accessible(Datum consumer);
+
+/*
+ * May the current user see what the views have of all consumers?  Who may read
+ * processed_events, which has the events of all, may.
+ */
+extern bool idem_consumer_sees_all(void);
+
 /*
  * Error 42501 unless the current user may claim for the consumer.  Every function
  * that consumers call for an event calls this before it takes a lock, opens the

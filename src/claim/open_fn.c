@@ -22,8 +22,6 @@
 #include "postgres.h"
 
 #include "fmgr.h"
-#include "miscadmin.h"
-#include "utils/acl.h"
 #include "utils/builtins.h"
 #include "utils/timestamp.h"
 
@@ -32,7 +30,6 @@
 #include "claim/attempt.h"
 #include "claim/consumer.h"
 #include "lease/log.h"
-#include "shared/catalog.h"
 #include "shared/rows.h"
 #include "shared/uptime.h"
 
@@ -93,16 +90,6 @@ typedef struct View
 	bool		requests_only;
 } View;
 
-/* May the current user see what is open of all consumers? */
-static bool
-sees_all(void)
-{
-	static IdemRelRef processed_events = IDEM_VIEWREF("processed_events");
-
-	return pg_class_aclcheck(idem_relref_oid(&processed_events), GetUserId(),
-							 ACL_SELECT) == ACLCHECK_OK;
-}
-
 /* Begin to look; desc: columns of the function's result. */
 static View *
 begin_view(TupleDesc desc, const Shown *columns, int ncolumns)
@@ -116,7 +103,7 @@ begin_view(TupleDesc desc, const Shown *columns, int ncolumns)
 		for (int s = 0; columns[i] == SHOW_STATE && s < lengthof(state_labels); s++)
 			view->labels[s] = idem_arg_label(TupleDescAttr(desc, i)->atttypid, state_labels[s]);
 	}
-	view->sees_all = sees_all();
+	view->sees_all = idem_consumer_sees_all();
 	view->scan = idem_lease_scan_begin();
 	view->now = GetCurrentTimestamp();
 	view->uptime = idem_uptime_now();
@@ -154,18 +141,6 @@ end_view(void *arg)
 	idem_lease_scan_end(((View *) arg)->scan);
 }
 
-/* May the current user claim for the consumer? */
-static bool
-is_accessible(Datum consumer)
-{
-	text	   *name = DatumGetTextPP(consumer);
-	bool		accessible = idem_consumer_is_accessible(VARDATA_ANY(name), VARSIZE_ANY_EXHDR(name));
-
-	if (PointerGetDatum(name) != consumer)
-		pfree(name);
-	return accessible;
-}
-
 /* Is the row one that the view shows?  (IdemLeaseWants) */
 static bool
 is_shown(const IdemOpenLease *open, void *arg)
@@ -174,7 +149,7 @@ is_shown(const IdemOpenLease *open, void *arg)
 
 	if (view->requests_only && open->scope == (Datum) 0)
 		return false;
-	return view->sees_all || is_accessible(open->consumer);
+	return view->sees_all || idem_consumer_value_is_accessible(open->consumer);
 }
 
 /* The place of a state of the log among the labels. */

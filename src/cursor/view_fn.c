@@ -22,8 +22,6 @@
 
 #include "access/htup_details.h"
 #include "fmgr.h"
-#include "miscadmin.h"
-#include "utils/acl.h"
 #include "utils/builtins.h"
 #include "utils/timestamp.h"
 
@@ -32,7 +30,6 @@
 #include "cursor/log.h"
 #include "cursor/producer.h"
 #include "cursor/table.h"
-#include "shared/catalog.h"
 #include "shared/keyed_stat.h"
 #include "shared/rows.h"
 #include "shared/uptime.h"
@@ -66,23 +63,13 @@ typedef struct View
 								 * moment */
 } View;
 
-/* May the current user see the rows of everybody? */
-static bool
-sees_all(void)
-{
-	static IdemRelRef processed_events = IDEM_VIEWREF("processed_events");
-
-	return pg_class_aclcheck(idem_relref_oid(&processed_events), GetUserId(),
-							 ACL_SELECT) == ACLCHECK_OK;
-}
-
 /* Callbacks of IdemRowSource */
 static void *
 begin_view(TupleDesc desc)
 {
 	View	   *view = palloc(sizeof(View));
 
-	view->sees_all = sees_all();
+	view->sees_all = idem_consumer_sees_all();
 	view->scan = idem_cursor_scan_begin();
 	view->now = GetCurrentTimestamp();
 	view->uptime = idem_uptime_now();
@@ -93,18 +80,6 @@ static void
 end_view(void *arg)
 {
 	idem_cursor_scan_end(((View *) arg)->scan);
-}
-
-/* May the current user claim for the consumer? */
-static bool
-is_consumer_accessible(Datum consumer)
-{
-	text	   *name = DatumGetTextPP(consumer);
-	bool		accessible = idem_consumer_is_accessible(VARDATA_ANY(name), VARSIZE_ANY_EXHDR(name));
-
-	if (PointerGetDatum(name) != consumer)
-		pfree(name);
-	return accessible;
 }
 
 /* Callbacks IdemCursorWants */
@@ -127,7 +102,7 @@ next_shown(View *view, IdemCursorWants wants, IdemOpenCursor *open)
 	while (idem_cursor_scan_next(view->scan, wants, NULL, open))
 	{
 		if (view->sees_all ||
-			(open->what == IDEM_CURSOR_OFFSET ? is_consumer_accessible(open->owner) :
+			(open->what == IDEM_CURSOR_OFFSET ? idem_consumer_value_is_accessible(open->owner) :
 			 idem_producer_is_accessible(&open->state)))
 			return true;
 	}
