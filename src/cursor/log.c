@@ -199,18 +199,6 @@ const IdemKeyedLog idem_cursor_log = {
 	.at = COL_AT + 1
 };
 
-/* Who wrote a row, and can a crash undo it? */
-static void
-get_writer(HeapTuple tuple, IdemCursor *cursor)
-{
-	TransactionId xmin = HeapTupleHeaderGetXmin(tuple->t_data);
-
-	cursor->own = TransactionIdIsCurrentTransactionId(xmin);
-	cursor->commit_lsn = InvalidXLogRecPtr;
-	if (!cursor->own && TransactionIdIsNormal(xmin))
-		cursor->commit_lsn = idem_durable_commit_lsn(idem_xid_widen(xmin, ReadNextFullTransactionId()));
-}
-
 void
 idem_cursor_find(IdemKeyedAccess *log, const IdemCursorKey *key, IdemCursor *cursor)
 {
@@ -230,7 +218,7 @@ idem_cursor_find(IdemKeyedAccess *log, const IdemCursorKey *key, IdemCursor *cur
 		cursor->name = TextDatumGetCString(row.values[COL_OWNER]);
 		cursor->namelen = strlen(cursor->name);
 	}
-	get_writer(found.tuple, cursor);
+	cursor->writer = HeapTupleHeaderGetXmin(found.tuple->t_data);
 	cursor->in_snapshot = found.in_snapshot;
 	heap_freetuple(found.tuple);
 }
@@ -320,8 +308,14 @@ idem_cursor_conflict(const IdemCursorKey *key)
 void
 idem_cursor_await_durable(const IdemCursor *cursor)
 {
-	if (!cursor->own)
-		idem_durable_wait(idem_durable_target(cursor->commit_lsn));
+	XLogRecPtr	commit_lsn = InvalidXLogRecPtr;
+
+	if (TransactionIdIsCurrentTransactionId(cursor->writer))
+		return;
+	if (TransactionIdIsNormal(cursor->writer))
+		commit_lsn = idem_durable_commit_lsn(idem_xid_widen(cursor->writer,
+															ReadNextFullTransactionId()));
+	idem_durable_wait(idem_durable_target(commit_lsn));
 }
 
 HeapTuple

@@ -51,9 +51,7 @@ typedef struct IdemCursor
 	int64		written;		/* the time of uptime.h from which on that
 								 * counts; read, not written */
 	bool		in_snapshot;	/* the transaction's snapshot sees the state */
-	XLogRecPtr	commit_lsn;		/* once WAL is flushed up to here, a crash
-								 * does not undo it */
-	bool		own;			/* this transaction wrote it */
+	TransactionId writer;		/* the transaction that wrote it */
 } IdemCursor;
 
 /*

@@ -43,6 +43,7 @@
 #include "utils/snapmgr.h"
 
 #include "compat.h"
+#include "shared/keyed_hint.h"
 #include "shared/keyed_read.h"
 
 /* Columns of the index */
@@ -234,19 +235,35 @@ idem_keyed_let_go(IdemKeyedReader *reader, int table)
 		ExecClearTuple(reader->slots[table]);
 }
 
+/*
+ * What this session has found.  Nothing depends on it: the row may have gone, or another
+ * one of its key may be wanted.
+ */
+static IdemKeyedHints seen;
+
 /* The same of a digest and kind, and of numbers below a limit: the newest such row. */
 static bool
 fetch_newest(IdemKeyedReader *reader, int table, Snapshot snapshot, const pg_uuid_t *digest, char kind,
 			 int64 below)
 {
-	ScanKeyData keys[3];
+	ScanKeyData keys[4];
+	int64		hint;
+	bool		found;
+	Oid			index;
 
 	if (reader->indexes[table] == NULL)
 		return false;
+	index = RelationGetRelid(reader->indexes[table]);
+	hint = idem_keyed_hint(&seen, index, digest, kind);
 	ScanKeyInit(&keys[0], KEY_DIGEST, BTEqualStrategyNumber, F_UUID_EQ, UUIDPGetDatum(digest));
 	ScanKeyInit(&keys[1], KEY_KIND, BTEqualStrategyNumber, F_CHAREQ, CharGetDatum(kind));
 	ScanKeyInit(&keys[2], KEY_NUMBER, BTLessStrategyNumber, F_INT8LT, Int64GetDatum(below));
-	return fetch_first(reader, table, snapshot, keys, lengthof(keys));
+	ScanKeyInit(&keys[3], KEY_NUMBER, BTGreaterEqualStrategyNumber, F_INT8GE, Int64GetDatum(hint));
+	found = (hint != 0 && hint < below && fetch_first(reader, table, snapshot, keys, 4)) ||
+		fetch_first(reader, table, snapshot, keys, 3);
+	if (found && below == PG_INT64_MAX && snapshot == SnapshotSelf)
+		idem_keyed_hint_note(&seen, index, digest, kind, idem_keyed_number(reader->slots[table]));
+	return found;
 }
 
 bool
@@ -263,6 +280,8 @@ idem_keyed_fetch_least_kind(IdemKeyedReader *reader, int table, const pg_uuid_t 
 
 	if (reader->indexes[table] == NULL)
 		return false;
+	if (reader->log->kinds[1] == '\0')
+		return idem_keyed_fetch_newest(reader, table, digest, reader->log->kinds[0], PG_INT64_MAX);
 	ScanKeyInit(&key, KEY_DIGEST, BTEqualStrategyNumber, F_UUID_EQ, UUIDPGetDatum(digest));
 	return fetch_first(reader, table, SnapshotSelf, &key, 1);
 }

@@ -144,15 +144,37 @@ is_needed(IdemKeyedReader *reader, int from, const pg_uuid_t *digest, int k, con
 		(need[k] == IDEM_KEYED_EXPIRED && idem_keyed_has_newer(reader, digest, rows));
 }
 
-/* Has the table a newer row of the same part of the key? */
+/* Did a transaction write the row that has ended?  It is committed if SnapshotSelf sees it. */
 static bool
-has_newer_row(IdemKeyedReader *reader, int table, const pg_uuid_t *digest, char kind, int64 number)
+is_of_another(TupleTableSlot *slot)
 {
-	bool		newer = idem_keyed_fetch_newest(reader, table, digest, kind, PG_INT64_MAX) &&
-	idem_keyed_number(reader->slots[table]) > number;
+	bool		isnull;
+	Datum		xmin = slot_getsysattr(slot, MinTransactionIdAttributeNumber, &isnull);
 
+	return !TransactionIdIsCurrentTransactionId(DatumGetTransactionId(xmin));
+}
+
+/*
+ * Has table "from" a newer row of the same part of the key?  No row leaves that table
+ * during a pass, so what was found once need not be looked up again.
+ */
+static bool
+has_newer_row(IdemKeyedReader *reader, IdemKeyedPass *pass, const pg_uuid_t *digest, char kind,
+			  int64 number)
+{
+	int			table = pass->from;
+	Oid			index = RelationGetRelid(reader->indexes[table]);
+	int64		newest;
+
+	if (idem_keyed_hint(&pass->newest, index, digest, kind) > number)
+		return true;
+	if (!idem_keyed_fetch_newest(reader, table, digest, kind, PG_INT64_MAX))
+		return false;
+	newest = idem_keyed_number(reader->slots[table]);
+	if (is_of_another(reader->slots[table]))
+		idem_keyed_hint_note(&pass->newest, index, digest, kind, newest);
 	idem_keyed_let_go(reader, table);
-	return newer;
+	return newest > number;
 }
 
 /*
@@ -171,7 +193,7 @@ copy_if_needed(IdemKeyedReader *reader, IdemKeyedPass *pass, Relation to, TupleT
 	bool		needed;
 
 	if (k < 0 ||				/* a marker */
-		has_newer_row(reader, pass->from, &digest, kind, number))
+		has_newer_row(reader, pass, &digest, kind, number))
 		return;
 	idem_keyed_find_parts(reader, &digest, rows);
 	needed = rows[k].number == number && (rows[k].tables & (1 << pass->to)) == 0 &&
@@ -247,6 +269,7 @@ begin_pass(IdemKeyedReader *reader, IdemKeyedPass *pass, int from, int to, int64
 	pass->next = 0;
 	pass->copier = InvalidFullTransactionId;
 	pass->ended = false;
+	memset(&pass->newest, 0, sizeof(pass->newest));
 	IDEM_FAULT_POINT("keyed-pass-begun");
 	return true;
 }

@@ -19,6 +19,7 @@
 
 #include "shared/clock.h"
 #include "shared/keyed.h"
+#include "shared/keyed_hint.h"
 
 /*
  * How far the copying out of a table has come.  A process that maintains a log
@@ -32,6 +33,7 @@ typedef struct IdemKeyedPass
 	int			to;
 	int64		marker;			/* of table "to" when the pass began */
 	BlockNumber next;			/* the next block of "from" */
+	IdemKeyedHints newest;		/* committed rows of "from" */
 	FullTransactionId copier;	/* the last transaction that copied rows;
 								 * invalid: none did */
 	bool		ended;			/* all pages are copied */
