@@ -154,6 +154,15 @@ SELECT * FROM idempotency.claim_offset('back', 't', 1, 3);
 RELEASE c;
 COMMIT;
 SELECT * FROM t.cursors WHERE consumer = 'back';
+-- what the session has seen last is rolled back, what was committed before is not
+BEGIN;
+SAVEPOINT d;
+SELECT * FROM idempotency.claim_offset('back', 't', 1, 4);
+SELECT * FROM idempotency.claim_offset('back', 't', 1, 5);
+ROLLBACK TO d;
+SELECT * FROM idempotency.claim_offset('back', 't', 1, 3);
+SELECT * FROM idempotency.claim_offset('back', 't', 1, 4);
+ROLLBACK;
 -- a block with an exception
 DO $$
 BEGIN
