@@ -1,7 +1,7 @@
 #!/usr/bin/python3
 """Kill -9 everything between a server and a Kafka broker under load, and judge what arrived.
 
-    kills.py SEED KILLS EVENTS WORK BINDIR EXTENSION_CONF SINKS
+    kills.py SEED KILLS EVENTS WORK BINDIR EXTENSION_CONF SINKS HASTY
 
 Runs in a copy of test/crash and test/python, with test/sink/kafka below it (kills.sh).
 Producers commit business rows and events together and log outside of the server what they
@@ -39,8 +39,6 @@ from topology import CONF, KEYS, PREPARED  # noqa: E402
 PRODUCERS = 4
 # Shares of the kills.
 SHARES = {"sink program": 0.4, "relay worker": 0.2, "producer's backend": 0.2, "broker": 0.2}
-# How often the next kill does not wait until the system has recovered.
-HASTY = 0.25
 # Seconds between recovery and the next kill: on average, and at most.
 PAUSE, LONGEST_PAUSE = 0.3, 2.0
 RECOVERY = 180
@@ -67,8 +65,9 @@ RULES = (rules.business_rows, rules.same_id_twice, rules.lost, rules.phantom, ru
 
 
 class Run:
-    def __init__(self, seed, kills, events, work, bindir, conf, sinks):
+    def __init__(self, seed, kills, events, work, bindir, conf, sinks, hasty):
         self.seed, self.kills, self.events = seed, kills, events
+        self.hasty_share = hasty
         self.work = pathlib.Path(work)
         self.directory = self.work / "ledger"
         self.directory.mkdir()
@@ -192,7 +191,7 @@ class Run:
                 return False
         wait_until(f"there is a {what} to kill", tried, RECOVERY)
         self.counts[what] += 1
-        if rng.random() > HASTY:
+        if rng.random() > self.hasty_share:
             self.longest[what] = max(self.longest[what], self.wait_whole())
             time.sleep(min(rng.expovariate(1 / PAUSE), LONGEST_PAUSE))
         else:
@@ -320,9 +319,9 @@ def say(text):
 
 
 def main():
-    seed, kills, events, work, bindir, conf, sinks = sys.argv[1:]
+    seed, kills, events, work, bindir, conf, sinks, hasty = sys.argv[1:]
     tally, began = Tally(), time.monotonic()
-    one = Run(seed, int(kills), int(events), work, bindir, conf, sinks)
+    one = Run(seed, int(kills), int(events), work, bindir, conf, sinks, float(hasty))
     try:
         one.make()
         one.start_clients()

@@ -5,6 +5,8 @@
 #	KILLS=300			so many kills; a long run has 2000
 #	EVENTS=200000		at least so many committed events; default: 667 for each kill, at most
 #						200000
+#	HASTY=0.25			the share of the kills after which the next one does not wait until the
+#						system has recovered
 #	SEED=n				repeat the schedule of an earlier run
 #	KEEP=1				leave the work directory behind, as after a failure
 #	SKIP_PACKAGES=1		do not look for missing packages
@@ -45,7 +47,7 @@ if jars=$(test/setup/kafka.sh); then
 	idem_mkdir "$IDEM_WORK/round"
 	idem_say "$KILLS kills, at least $EVENTS events, seed $SEED"
 	part crash_python kafka/kills.py "$SEED" "$KILLS" "$EVENTS" "$IDEM_WORK/round" "$IDEM_BINDIR" \
-		"$IDEM_WORK/extension.conf" "$CRASH_SINKS"
+		"$IDEM_WORK/extension.conf" "$CRASH_SINKS" "${HASTY:-0.25}"
 elif [ -n "${ALLOW_OFFLINE:-}" ]; then
 	echo "NOT RUN  kafka, kills: the broker cannot be fetched from Maven Central"
 else
