@@ -53,7 +53,7 @@ BEGIN
 			autovacuum_freeze_min_age = 0,
 			autovacuum_analyze_threshold = 2147483647
 		)', log);
-		EXECUTE format('CREATE INDEX %I ON idempotency_data.%I (digest, kind, number DESC)', log || '_key', log);
+		EXECUTE format('CREATE INDEX %I ON idempotency_data.%I (digest, kind, number DESC) WITH (deduplicate_items = off)', log || '_key', log);
 		EXECUTE format('COMMENT ON INDEX idempotency_data.%I IS %L', log || '_key',
 			'leads to the newest row of each part of an event''s state');
 		EXECUTE format('COMMENT ON TABLE idempotency_data.%I IS %L', log,

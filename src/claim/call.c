@@ -65,14 +65,26 @@ idem_call_begin(const char *consumer, int consumerlen, bool early)
 	call->early = early;
 	call->stays_busy = false;
 	call->leases = NULL;
+	call->changes_leases = false;
 	return call;
 }
 
 IdemKeyedAccess *
 idem_call_leases(IdemCall *call)
 {
+	if (!call->changes_leases)
+		idem_call_leave_leases(call);
 	if (call->leases == NULL)
 		call->leases = idem_lease_open();
+	call->changes_leases = true;
+	return call->leases;
+}
+
+IdemKeyedAccess *
+idem_call_leases_to_look(IdemCall *call)
+{
+	if (call->leases == NULL)
+		call->leases = idem_lease_open_to_look();
 	return call->leases;
 }
 
@@ -82,6 +94,7 @@ idem_call_leave_leases(IdemCall *call)
 	if (call->leases != NULL)
 		idem_lease_close(call->leases);
 	call->leases = NULL;
+	call->changes_leases = false;
 }
 
 /*

@@ -38,8 +38,8 @@ typedef struct IdemCall
 								 * transaction itself, so it is useless to ask
 								 * again */
 
-	IdemKeyedAccess *leases;	/* the log of leases, locked to change it; or
-								 * NULL */
+	IdemKeyedAccess *leases;	/* the log of leases, open; or NULL */
+	bool		changes_leases; /* it is locked to change it */
 
 	/* The completions that must be durable before the verdicts are given out */
 	bool		saw_completed;
@@ -77,6 +77,12 @@ extern void idem_call_add(IdemCall *call, IdemClaim *claim, Datum result, bool h
  * it before, for a call that is going to wait for an event's lock.
  */
 extern IdemKeyedAccess *idem_call_leases(IdemCall *call);
+
+/*
+ * The same to look only, so that a call about many events locks it once.  The call does not
+ * wait for an event's lock from here on.
+ */
+extern IdemKeyedAccess *idem_call_leases_to_look(IdemCall *call);
 extern void idem_call_leave_leases(IdemCall *call);
 
 /* The row that a claim writes, as in progress and without a result. */

@@ -159,7 +159,7 @@ IdemClaimResult
 idem_leased_judge(IdemCall *call, const IdemClaimKey *key, const IdemClaim *own,
 				  IdemLease *lease)
 {
-	(void) idem_lease_find(call->leases, &key->digest, lease);
+	(void) idem_lease_find(idem_call_leases_to_look(call), &key->digest, lease);
 	return idem_leased_judge_found(call, key, own, lease);
 }
 

@@ -231,6 +231,12 @@ idem_lease_open(void)
 	return idem_keyed_access_open(&idem_lease_log);
 }
 
+IdemKeyedAccess *
+idem_lease_open_to_look(void)
+{
+	return idem_keyed_access_open_to_read(&idem_lease_log);
+}
+
 void
 idem_lease_close(IdemKeyedAccess *log)
 {

@@ -73,6 +73,9 @@ extern const IdemKeyedLog idem_lease_log;
  * transaction that cannot write.
  */
 extern IdemKeyedAccess *idem_lease_open(void);
+
+/* The same to look only; ends by idem_lease_close, too. */
+extern IdemKeyedAccess *idem_lease_open_to_look(void);
 extern void idem_lease_close(IdemKeyedAccess *log);
 
 /*

@@ -245,7 +245,10 @@ check_cells(void)
 	checked = true;
 }
 
-/* Draw a number.  *lsn: once WAL is flushed up to here, it is never drawn again. */
+/*
+ * Draw a number.  *lsn, unless lsn is NULL: once WAL is flushed up to here, it is never
+ * drawn again.
+ */
 static int64
 draw(XLogRecPtr *lsn)
 {
@@ -260,7 +263,8 @@ draw(XLogRecPtr *lsn)
 		CHECK_FOR_INTERRUPTS();
 		check_cells();
 	}
-	*lsn = idem_cell_lsn(rel);
+	if (lsn != NULL)
+		*lsn = idem_cell_lsn(rel);
 	relation_close(rel, RowExclusiveLock);
 	return before + 1;
 }
@@ -280,9 +284,7 @@ idem_token_draw(void)
 int64
 idem_token_draw_unflushed(void)
 {
-	XLogRecPtr	lsn;
-
-	return draw(&lsn);
+	return draw(NULL);
 }
 
 int64

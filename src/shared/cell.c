@@ -167,10 +167,15 @@ report_exhausted(Relation rel)
 					 IDEM_DATA_SCHEMA_NAME, RelationGetRelationName(rel), IDEM_API_SCHEMA_NAME)));
 }
 
-IdemCell
-idem_cell_read(Relation rel)
+Buffer
+idem_cell_pin(Relation rel)
 {
-	Buffer		buffer = ReadBuffer(rel, 0);
+	return ReadBuffer(rel, 0);
+}
+
+IdemCell
+idem_cell_look(Buffer buffer)
+{
 	Form_pg_sequence_data data;
 	IdemCell	cell;
 
@@ -178,7 +183,17 @@ idem_cell_read(Relation rel)
 	data = data_of(BufferGetPage(buffer));
 	cell.value = value_of(data);
 	cell.sealed = is_sealed(data);
-	UnlockReleaseBuffer(buffer);
+	LockBuffer(buffer, BUFFER_LOCK_UNLOCK);
+	return cell;
+}
+
+IdemCell
+idem_cell_read(Relation rel)
+{
+	Buffer		buffer = idem_cell_pin(rel);
+	IdemCell	cell = idem_cell_look(buffer);
+
+	ReleaseBuffer(buffer);
 	return cell;
 }
 

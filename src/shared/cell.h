@@ -16,6 +16,7 @@
 #include "postgres.h"
 
 #include "access/xlogdefs.h"
+#include "storage/buf.h"
 #include "utils/relcache.h"
 
 typedef struct IdemCell
@@ -27,6 +28,13 @@ typedef struct IdemCell
 
 /* Read a cell.  Here and below, rel is an open sequence. */
 extern IdemCell idem_cell_read(Relation rel);
+
+/*
+ * The same in two parts, for who reads a cell again and again: pin its page, and look.
+ * The caller has a lock of the sequence that keeps it from being rewritten.
+ */
+extern Buffer idem_cell_pin(Relation rel);
+extern IdemCell idem_cell_look(Buffer buffer);
 
 /* Set the value, WAL-logged, and seal it. */
 extern void idem_cell_write(Relation rel, int64 value);

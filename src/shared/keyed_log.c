@@ -194,6 +194,17 @@ idem_keyed_access_open(const IdemKeyedLog *log)
 	return access;
 }
 
+IdemKeyedAccess *
+idem_keyed_access_open_to_read(const IdemKeyedLog *log)
+{
+	IdemKeyedAccess *access = palloc(sizeof(IdemKeyedAccess));
+	ResourceOwner saved = idem_txn_owner_enter();
+
+	(void) idem_keyed_reader_open(&access->reader, log, true);
+	idem_txn_owner_leave(saved);
+	return access;
+}
+
 void
 idem_keyed_access_close(IdemKeyedAccess *access)
 {

@@ -54,6 +54,9 @@ typedef struct IdemKeyedAccess IdemKeyedAccess;
  */
 extern IdemKeyedAccess *idem_keyed_access_open(const IdemKeyedLog *log);
 
+/* The same to look keys up only. */
+extern IdemKeyedAccess *idem_keyed_access_open_to_read(const IdemKeyedLog *log);
+
 /* Unlock it, but for what rows were appended to. */
 extern void idem_keyed_access_close(IdemKeyedAccess *access);
 

@@ -77,10 +77,10 @@ idem_store_state_oid(void)
 	return idem_relref_oid(&state_ref);
 }
 
-IdemStoreState
-idem_store_state(Relation rel)
+/* What the cell says. */
+static IdemStoreState
+decode(IdemCell cell)
 {
-	IdemCell	cell = idem_cell_read(rel);
 	IdemStoreState state = {
 		.value = cell.value,
 		.current = (cell.value >> CURRENT_SHIFT) & (IDEM_STORE_SEGMENTS - 1),
@@ -90,6 +90,18 @@ idem_store_state(Relation rel)
 	};
 
 	return state;
+}
+
+IdemStoreState
+idem_store_state(Relation rel)
+{
+	return decode(idem_cell_read(rel));
+}
+
+IdemStoreState
+idem_store_state_look(Buffer page)
+{
+	return decode(idem_cell_look(page));
 }
 
 /* May the slot have rows?  It may if its lock is not free. */

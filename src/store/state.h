@@ -23,6 +23,7 @@
 
 #include "postgres.h"
 
+#include "storage/buf.h"
 #include "utils/relcache.h"
 
 #include "store/ring.h"
@@ -44,6 +45,9 @@ extern Oid	idem_store_state_oid(void);
 
 /* Read the state.  rel is the sequence store_state, open with any lock. */
 extern IdemStoreState idem_store_state(Relation rel);
+
+/* The same of its page, pinned by idem_cell_pin. */
+extern IdemStoreState idem_store_state_look(Buffer page);
 
 /*
  * Change the state; its number rises.  Looks at the slots, and waits for none of

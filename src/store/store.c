@@ -59,6 +59,7 @@
 #include "access/xact.h"
 #include "access/xlog.h"
 #include "miscadmin.h"
+#include "storage/bufmgr.h"
 #include "storage/lmgr.h"
 #include "storage/predicate.h"
 #include "utils/memutils.h"
@@ -66,6 +67,7 @@
 #include "utils/snapmgr.h"
 
 #include "shared/catalog.h"
+#include "shared/cell.h"
 #include "shared/fault.h"
 #include "shared/rows.h"
 #include "shared/txn_owner.h"
@@ -86,6 +88,8 @@ struct IdemStore
 	ResourceOwner owner;		/* of all that the store holds open */
 	bool		for_write;
 	Relation	state_rel;
+	Buffer		state_page;		/* pinned; only if for_write, whose lock no
+								 * ALTER SEQUENCE passes */
 	IdemStoreState state;
 	IdemRingSegment *segments[IDEM_STORE_SEGMENTS]; /* NULL: not open */
 	bool		writable[IDEM_STORE_SEGMENTS];	/* open with RowExclusiveLock */
@@ -122,6 +126,14 @@ leave(ResourceOwner saved)
 	CurrentResourceOwner = saved;
 }
 
+/* The state as it is now. */
+static IdemStoreState
+look_at_state(const IdemStore *store)
+{
+	return store->for_write ? idem_store_state_look(store->state_page) :
+		idem_store_state(store->state_rel);
+}
+
 /* The open segment; it is opened, or opened again for writing, if need be. */
 static IdemRingSegment *
 get_segment(IdemStore *store, int number, bool for_write)
@@ -147,12 +159,12 @@ get_segment(IdemStore *store, int number, bool for_write)
 static void
 read_state(IdemStore *store)
 {
-	store->state = idem_store_state(store->state_rel);
+	store->state = look_at_state(store);
 	while (store->for_write && !store->writable[store->state.current])
 	{
 		(void) get_segment(store, store->state.current, true);
 		IDEM_FAULT_POINT("store-segment-locked");
-		store->state = idem_store_state(store->state_rel);
+		store->state = look_at_state(store);
 	}
 }
 
@@ -180,8 +192,12 @@ idem_store_open(bool for_write)
 	saved = enter(store);
 	store->state_rel = relation_open(idem_store_state_oid(),
 									 for_write ? RowExclusiveLock : AccessShareLock);
-	if (for_write && !idem_store_state(store->state_rel).sealed)
-		seal_state(store->state_rel);
+	if (for_write)
+	{
+		store->state_page = idem_cell_pin(store->state_rel);
+		if (!look_at_state(store).sealed)
+			seal_state(store->state_rel);
+	}
 	read_state(store);
 	leave(saved);
 	return store;
@@ -207,6 +223,8 @@ idem_store_close(IdemStore *store)
 		if (store->segments[i] != NULL)
 			idem_ring_close(store->segments[i]);
 	}
+	if (store->for_write)
+		ReleaseBuffer(store->state_page);
 	relation_close(store->state_rel, store->for_write ? NoLock : AccessShareLock);
 	leave(saved);
 	pfree(store);
@@ -295,7 +313,7 @@ search_runs(IdemStore *store, const pg_uuid_t *digest, Snapshot snapshot, bool d
 static bool
 state_has_changed(IdemStore *store)
 {
-	return idem_store_state(store->state_rel).value != store->state.value;
+	return look_at_state(store).value != store->state.value;
 }
 
 /* Nothing is found yet. */
