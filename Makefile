@@ -140,7 +140,7 @@ server:
 packages:
 	@test/setup/packages.sh build test compile lint
 bench:
-	+@QUICK='$(QUICK)' ONLY='$(ONLY)' REMARK='$(REMARK)' DURATION='$(DURATION)' MAXSIZE='$(MAXSIZE)' IDS_MAX='$(IDS_MAX)' PROFILE='$(PROFILE)' \
+	+@QUICK='$(QUICK)' ONLY='$(ONLY)' REMARK='$(REMARK)' DURATION='$(DURATION)' MAXSIZE='$(MAXSIZE)' IDS_MAX='$(IDS_MAX)' PROFILE='$(PROFILE)' COUNT='$(COUNT)' \
 		BASE='$(BASE)' PGQUE_SQL='$(PGQUE_SQL)' PGMQ_SQL='$(PGMQ_SQL)' test/bench/run.sh
 demo:
 	+@test/demo/run.sh

@@ -13,6 +13,8 @@
 #	PROFILE=arm		instead: where the time goes, into report/profile/ARM.md; an arm of
 #					arms/ or drain/, ours_bytea, ours_jsonb, ours_function, latency,
 #					growth, or pin-NAME
+#	COUNT="arm ..."	instead: how many instructions arms of arms/ take, into report/count.md; the
+#					first one is what the others are compared with
 #	PINNED=1		the servers on the first half of the cores, the load on the others
 #	REMARK=text		stands in the report, such as what else the machine did
 #	PGQUE_SQL=path	SQL of the rival PgQue, PGMQ_SQL=path of pgmq, where you have it
@@ -147,6 +149,14 @@ if [ -n "${PROFILE:-}" ]; then
 	for arm in $PROFILE; do
 		profile "$arm"
 	done
+	exit
+fi
+if [ -n "${COUNT:-}" ]; then
+	[ -n "${SKIP_PACKAGES:-}" ] || test/setup/packages.sh analysis
+	# shellcheck source=test/bench/count.sh
+	. test/bench/count.sh
+	# shellcheck disable=SC2086 # a list
+	count_arms $COUNT
 	exit
 fi
 # Results of former runs may be older than the report.

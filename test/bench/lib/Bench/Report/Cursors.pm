@@ -75,6 +75,9 @@ sub render
 	$report->head('Offsets and sequences', $section);
 	$report->say("pgbench -M prepared, $size->{clients} clients, a partition each, $size->{rounds} rounds of $size->{seconds} s per arm in turns, as the claims.");
 	Bench::Report::Arms::arm_tables($report, $run, @arms);
+	$report->say('A bare INSERT of one row reaches '
+		  . join('; ', map { spread('%.2f', Bench::Report::Arms::ratios($run, 'floor', 'claim_one', $_, 'rate')) . " of the rate of a claim and its completion with sync $_" } 'on', 'off')
+		  . '. No claim_offset can be faster: it writes such a row, too.') if $run->{floor} && $run->{claim_one};
 	$report->say("\nOne session claims one record after the other in one partition, a thousand in a transaction; sync off.\n");
 	$report->table([ 'claims', 'µs per claim', 'bytes of the log', 'dead rows' ],
 		map { [ thousands($_->{claims}), sprintf('%.1f', $_->{us}), thousands($_->{bytes}), $_->{dead} ] } growth($section));
