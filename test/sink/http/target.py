@@ -79,6 +79,13 @@ class Sink(Worker):
             if got[0] not in ("CREDIT", "LOG", "PONG"):
                 return got
 
+    def hello_or_ended(self, timeout=30):
+        name, fields = self.next(timeout)
+        if name == "FAILED":
+            raise Ended(fields)
+        assert name == "READY", name
+        self.ready = fields
+
     def one(self, timeout=30, **event):
         """The Result of one event."""
         batch, _ = self.events([event])
@@ -130,6 +137,18 @@ def sink(receiver, **options):
     finally:
         if w.proc.poll() is None:
             w.kill()
+
+
+def fate(event=None, timeout=30, **options):
+    """Result, or the Ended at HELLO or instead of a result, of one event to wherever the options say."""
+    w = start(options, hello=False)
+    try:
+        w.hello_or_ended(timeout)
+        return w.one(timeout, **(event or {}))
+    except Ended as ended:
+        return ended
+    finally:
+        w.kill()
 
 
 def refused(**options):
