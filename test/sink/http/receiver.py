@@ -266,7 +266,7 @@ class Receiver:
         self.attempts[name] += 1
         r.attempt = self.attempts[name]
         if self.journal:
-            await self.journal.append(id=name, key=r.key, at=time.time(), attempt=r.attempt,
+            await self.journal.append(id=name, key=r.key, path=r.path, at=time.time(), attempt=r.attempt,
                                       body=r.body.decode("utf-8", "replace"))
 
     async def say(self, c, r):
