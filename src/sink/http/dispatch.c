@@ -126,6 +126,7 @@ static void
 finish(HSink *p, HSinkRequest *r)
 {
 	HSinkVerdict v;
+	bool		again = hsink_judge_token(p, r);
 
 	switch (hsink_judge(p, r, &v))
 	{
@@ -133,7 +134,7 @@ finish(HSink *p, HSinkRequest *r)
 			take_answer(p, r);
 			break;
 		case HSINK_ALL:
-			if (r->status == 401 && hsink_drop_token(p))
+			if (again)
 				put_back(p, r, false);
 			else if (v.outcome == IDEM_PROTO_REJECTED && r->count > 1)
 				put_back(p, r, true);

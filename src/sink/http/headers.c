@@ -239,6 +239,7 @@ hsink_add_login(HSink *p, HSinkRequest *r)
 		case HSINK_AUTH_OAUTH2:
 		case HSINK_AUTH_SERVICE_ACCOUNT:
 			add_authorization(r, "Bearer ", p->token.value);
+			r->token = p->token.number;
 			break;
 		case HSINK_AUTH_AWS:	/* transfer.c signs */
 			if (c->session_token != NULL)

@@ -137,6 +137,7 @@ typedef struct HSinkRequest
 	struct curl_slist *headers;
 	size_t		header_size;	/* bytes of these lines */
 	bool		header_failed;	/* libcurl had no memory for a line */
+	uint64_t	token;			/* number of the token in them */
 
 	/* what came back */
 	IdemText	answer;			/* the first "keep" bytes of the body */
@@ -299,11 +300,12 @@ typedef struct HSinkConfig
 typedef struct HSinkToken
 {
 	char	   *value;			/* NULL: there is none */
-	int64_t		given_at;		/* idem_sink_clock() */
-	int64_t		refresh_at;
+	int64_t		refresh_at;		/* idem_sink_clock() */
 	int64_t		expires_at;
 	int64_t		ask_at;			/* not before this time */
 	bool		asking;			/* a request for it is in flight */
+	uint64_t	number;			/* how many tokens there have been */
+	bool		proven;			/* the service has taken this one */
 } HSinkToken;
 
 struct HSink
@@ -387,8 +389,12 @@ extern bool hsink_has_token(HSink *p);
 /* The request for a token has ended.  A failure is in p->failure. */
 extern void hsink_token_done(HSink *p, HSinkRequest *r);
 
-/* The service does not take the token: get another one.  False: it is new. */
-extern bool hsink_drop_token(HSink *p);
+/*
+ * The service answered a request whose token it may have refused.  True: the
+ * request has to go again, with another token.  False: another one is no help,
+ * because the service has never taken this one.
+ */
+extern bool hsink_judge_token(HSink *p, const HSinkRequest *r);
 
 /* When to look again for a token; -1: never. */
 extern int64_t hsink_token_wake(const HSink *p);

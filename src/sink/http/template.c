@@ -170,7 +170,8 @@ hsink_expand(const HSink *p, const HSinkEvent *e, const char *template, HSinkPla
 		if (!add_placeholder(p, e, s + 1, (size_t) (end - s) - 1, &value))
 		{
 			problem->sqlstate = "22023";
-			snprintf(problem->text, sizeof(problem->text), "event lacks a header that a template names");
+			snprintf(problem->text, sizeof(problem->text), "event lacks the header of the placeholder \"%.*s\"",
+					 (int) (end - s) + 1, s);
 			ok = false;
 		}
 		else

@@ -29,7 +29,6 @@
 #include "sink/http/sink.h"
 
 #define ASK_AGAIN		10000	/* ms between failed tries to replace a token */
-#define LEAST_LIFE		10000	/* ms that a token lives before it is dropped */
 #define MAX_ANSWER		(64 * 1024)
 
 static bool
@@ -151,28 +150,38 @@ hsink_token_wake(const HSink *p)
 }
 
 bool
-hsink_drop_token(HSink *p)
+hsink_judge_token(HSink *p, const HSinkRequest *r)
 {
 	HSinkToken *t = &p->token;
-	int64_t		now = idem_sink_clock();
 
-	/* a service that refuses new tokens refuses the login, not the token */
-	if (!needs_token(p) || now < t->given_at + LEAST_LIFE)
+	if (!needs_token(p) || r->code != CURLE_OK)
 		return false;
-	free(t->value);
-	t->value = NULL;
-	return true;
+	if (r->token != t->number)
+		return r->status == 401;
+	if (r->status != 401)
+		t->proven = true;
+	else if (t->proven)
+	{
+		free(t->value);
+		t->value = NULL;
+		t->proven = false;
+		return true;
+	}
+	return false;
 }
 
 /* Keep what the token server gave. */
 static void
 keep(HSinkToken *t, const IdemGrant *grant)
 {
+	int64_t		now = idem_sink_clock();
+
 	free(t->value);
 	t->value = grant->token;
-	t->given_at = idem_sink_clock();
-	t->refresh_at = t->given_at + grant->life / 5 * 4;
-	t->expires_at = t->given_at + grant->life;
+	t->number++;
+	t->proven = false;
+	t->refresh_at = now + grant->life / 5 * 4;
+	t->expires_at = now + grant->life;
 	t->ask_at = 0;
 }
 
