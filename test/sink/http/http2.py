@@ -43,13 +43,17 @@ class Receiver2(Receiver):
     """
 
     def __init__(self, *args, streams=100, **kwargs):
-        self.h2 = library("h2.connection"), library("h2.config"), library("h2.events"), library("h2.settings")
+        self.h2 = library("h2.connection"), library("h2.config"), library("h2.events"), library("h2.exceptions"), library("h2.settings")
         self.streams = streams
         super().__init__(*args, **kwargs)
 
     async def talk(self, c):
-        connection, config, events, settings = self.h2
-        h = connection.H2Connection(config.H2Configuration(client_side=False, header_encoding="utf-8"))
+        connection, config, events, exceptions, settings = self.h2
+
+        class Lenient(connection.H2Connection):
+            """h2 ends a connection with a stream too many; RFC 9113 lets a server refuse the stream alone."""
+            open_inbound_streams = 0
+        h = Lenient(config.H2Configuration(client_side=False, header_encoding="utf-8"))
         h.local_settings[settings.SettingCodes.MAX_CONCURRENT_STREAMS] = self.streams
         h.initiate_connection()
         await c.send(h.data_to_send())
@@ -62,13 +66,18 @@ class Receiver2(Receiver):
                     return
                 for e in h.receive_data(data):
                     if isinstance(e, events.RequestReceived):
-                        streams[e.stream_id] = (e.headers, bytearray())
+                        if len(streams) + len(flights) >= self.streams:
+                            h.reset_stream(e.stream_id, REFUSED_STREAM)
+                        else:
+                            streams[e.stream_id] = (e.headers, bytearray())
                     elif isinstance(e, events.DataReceived):
-                        streams[e.stream_id][1].extend(e.data)
+                        if e.stream_id in streams:
+                            streams[e.stream_id][1].extend(e.data)
                         h.acknowledge_received_data(e.flow_controlled_length, e.stream_id)
                     elif isinstance(e, events.StreamReset):
+                        streams.pop(e.stream_id, None)
                         self.end(flights, e.stream_id)
-                    elif isinstance(e, events.StreamEnded):
+                    elif isinstance(e, events.StreamEnded) and e.stream_id in streams:
                         headers, body = streams.pop(e.stream_id)
                         pseudo = {k: v for k, v in headers if k.startswith(":")}
                         r = Request(pseudo[":method"], pseudo[":path"], [(k, v) for k, v in headers if k[0] != ":"],
@@ -81,6 +90,8 @@ class Receiver2(Receiver):
                         await self.say_on(c, h, e.stream_id, r, flights)
                 with contextlib.suppress(ssl.SSLError):
                     await c.send(h.data_to_send())
+        except exceptions.ProtocolError:
+            pass        # frames behind the GOAWAY
         finally:
             for stream in list(flights):
                 self.end(flights, stream)

@@ -37,7 +37,7 @@ def head(status=200, *headers):
 
 def trickle(status=200, pause=0.2):
     """A byte at a time: there is progress, and no end in time."""
-    return raw(*(bytes([b]) for b in head(status, *(f"X-{i}: {'x' * 50}" for i in range(50)))), pause=pause)
+    return raw(*(bytes([b]) for b in head(status, *(f"X-{i}: {'x' * 50}" for i in range(20)), "Content-Length: 0")), pause=pause)
 
 
 def endless(piece, status=200, *headers):

@@ -57,20 +57,21 @@ class Sink(Worker):
     """A program with results that have all their fields, and answers to what it is asked meanwhile."""
 
     def results(self, batch, count, timeout=30, settle=True):
-        """A Result for each event of the batch; Ended if the program gives up."""
-        out = [None] * count
-        while None in out:
+        """A Result for each event of the batch; Ended if the program gives up.  Results of other batches wait."""
+        self.early = getattr(self, "early", {})
+        out = self.early.setdefault(batch, {})
+        while len(out) < count:
             name, f = self.next(timeout)
             if name == "FAILED":
-                self.partly = out
                 raise Ended(f)
-            assert name == "RESULT" and f["batch"] == batch, f"{name} {f}"
+            assert name == "RESULT", f"{name} {f}"
+            answered = self.early.setdefault(f["batch"], {})
             for i in range(f["first"], f["last"] + 1):
-                assert out[i] is None, f"second result for {i}"
-                out[i] = Result(f)
-        if settle and any(r.outcome != "acked" for r in out):
+                assert i not in answered, f"second result for {i}"
+                answered[i] = Result(f)
+        if settle and any(r.outcome != "acked" for r in out.values()):
             self.send("SETTLE", batch=batch)
-        return out
+        return [out[i] for i in range(count)]
 
     def next(self, timeout=30):
         while True:
