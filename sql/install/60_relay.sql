@@ -180,6 +180,10 @@ CREATE FUNCTION @extschema@.sink_kafka_validator(options text[], catalog oid) RE
     LANGUAGE c AS 'MODULE_PATHNAME', 'idem_sink_kafka_validator';
 COMMENT ON FUNCTION @extschema@.sink_kafka_validator(text[], oid) IS
     'Checks the options of CREATE SERVER and CREATE USER MAPPING for idempotency_kafka.';
+CREATE FUNCTION @extschema@.sink_http_validator(options text[], catalog oid) RETURNS void
+    LANGUAGE c AS 'MODULE_PATHNAME', 'idem_sink_http_validator';
+COMMENT ON FUNCTION @extschema@.sink_http_validator(text[], oid) IS
+    'Checks the options of CREATE SERVER and CREATE USER MAPPING for idempotency_http.';
 CREATE FUNCTION @extschema@.sink_null_validator(options text[], catalog oid) RETURNS void
     LANGUAGE c AS 'MODULE_PATHNAME', 'idem_sink_null_validator';
 COMMENT ON FUNCTION @extschema@.sink_null_validator(text[], oid) IS
@@ -198,6 +202,9 @@ COMMENT ON FOREIGN DATA WRAPPER idempotency_postgres IS
 CREATE FOREIGN DATA WRAPPER idempotency_kafka VALIDATOR @extschema@.sink_kafka_validator;
 COMMENT ON FOREIGN DATA WRAPPER idempotency_kafka IS
     'Sink: topics of Kafka; records and position commit in one transaction of the brokers. Exactly once.';
+CREATE FOREIGN DATA WRAPPER idempotency_http VALIDATOR @extschema@.sink_http_validator;
+COMMENT ON FOREIGN DATA WRAPPER idempotency_http IS
+    'Sink: webhooks, and queues of clouds with an HTTP interface. At least once, with the event''s id in each request.';
 CREATE FOREIGN DATA WRAPPER idempotency_null VALIDATOR @extschema@.sink_null_validator;
 COMMENT ON FOREIGN DATA WRAPPER idempotency_null IS
     'Sink: a program that acknowledges events and discards them, for measurements.';

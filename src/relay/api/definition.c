@@ -201,7 +201,7 @@ check_server(const char *name)
 				(errcode(ERRCODE_WRONG_OBJECT_TYPE),
 				 errmsg("server \"%s\" is not a sink", name),
 				 errdetail("Its foreign-data wrapper is \"%s\".", wrapper->fdwname),
-				 errhint("Sinks are servers of the wrappers idempotency_function, idempotency_postgres, idempotency_kafka, idempotency_null and idempotency_program.")));
+				 errhint("Sinks are servers of the wrappers idempotency_function, idempotency_postgres, idempotency_kafka, idempotency_http, idempotency_null and idempotency_program.")));
 	if (strcmp(wrapper->fdwname, WRAPPER_PREFIX "function") == 0 &&
 		!has_privs_of_role(server->owner, GetUserId()))
 		ereport(ERROR,
