@@ -33,7 +33,11 @@ http {{
         listen 127.0.0.1:{tls} ssl http2;
         ssl_certificate {cert};
         ssl_certificate_key {key};
-        location /in/ {{ return 204; }}
+        # answers before it has read the body
+        location /early/ {{ return 204; }}
+        # reads it
+        location /in/ {{ proxy_pass http://127.0.0.1:{port}/behind/; }}
+        location /behind/ {{ access_log off; return 204; }}
         location /limited/ {{ limit_except GET {{ deny all; }} }}
         location /full/ {{ return 503 "busy"; }}
     }}

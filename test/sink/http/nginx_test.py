@@ -13,6 +13,10 @@ def options(n, way, **more):
 
 def deliver(w, events, rounds=50):
     """Until all are acked; how many tries failed."""
+    return sum(deliver_some(w, events[at:at + 100], rounds) for at in range(0, len(events), 100))
+
+
+def deliver_some(w, events, rounds):
     failed = 0
     for _ in range(rounds):
         got = w.all(events)
@@ -41,6 +45,17 @@ def test_nginx():
                 print(f"# {way}: {len(log)} requests over {connections} connections")
             finally:
                 w.kill()
+
+
+def test_nginx_answers_before_it_reads():
+    """A whole answer counts, though the server ends the stream before the body has come (RFC 9113, 8.1)."""
+    for way in ("plain", "2"):
+        with Nginx() as n:
+            url = (n.url if way == "plain" else n.tls_url) + "/early/{aggregate_id}"
+            w = start({**options(n, way), "url": url})
+            failed = deliver(w, [{"key": str(i), "payload": b"1"} for i in range(300)])
+            w.kill()
+            assert failed == 0 and len(n.log()) == 300, (way, failed, len(n.log()))
 
 
 def test_nginx_reloads():

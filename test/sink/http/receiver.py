@@ -199,6 +199,7 @@ class Receiver:
         self.overlaps = []                  # keys that had two
         self.most = 0                       # requests without an answer, at most
         self.connections = 0
+        self.reached = []                   # the address of each connection at this end
         self.open = 0
         self.tls = tls
         self.tasks = set()
@@ -224,6 +225,7 @@ class Receiver:
 
     async def _client(self, reader, writer):
         self.connections += 1
+        self.reached.append(writer.get_extra_info("sockname")[0])
         self.open += 1
         self.tasks.add(asyncio.current_task())
         c = Connection(self, reader, writer, self.connections)

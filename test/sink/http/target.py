@@ -58,17 +58,17 @@ class Sink(Worker):
 
     def results(self, batch, count, timeout=30, settle=True):
         """A Result for each event of the batch; Ended if the program gives up.  Results of other batches wait."""
-        self.early = getattr(self, "early", {})
-        out = self.early.setdefault(batch, {})
+        out = self.answers.setdefault(batch, {})
         while len(out) < count:
             name, f = self.next(timeout)
             if name == "FAILED":
                 raise Ended(f)
             assert name == "RESULT", f"{name} {f}"
-            answered = self.early.setdefault(f["batch"], {})
+            answered = self.answers.setdefault(f["batch"], {})
             for i in range(f["first"], f["last"] + 1):
                 assert i not in answered, f"second result for {i}"
                 answered[i] = Result(f)
+        del self.answers[batch]
         if settle and any(r.outcome != "acked" for r in out.values()):
             self.send("SETTLE", batch=batch)
         return [out[i] for i in range(count)]
