@@ -97,6 +97,7 @@ choose_url(HSink *p, const IdemProtoHello *hello)
 {
 	HSinkConfig *c = &p->config;
 	const char *problem;
+	const char *path;
 
 	c->url = idem_sink_option(hello, "url", NULL);
 	if (c->url == NULL)
@@ -107,6 +108,11 @@ choose_url(HSink *p, const IdemProtoHello *hello)
 	if (problem != NULL)
 		return wrong(p, "url", problem);
 	c->plain = strncmp(c->origin, "http:", 5) == 0;
+	path = strstr(c->url, "://") + 3;
+	path += strcspn(path, "/?");
+	c->endpoint = idem_sink_strdup(c->url, (size_t) (path - c->url) + 1);
+	c->endpoint[path - c->url] = '/';
+	c->resource = idem_sink_strdup(path + (*path != '\0'), strlen(path + (*path != '\0')));
 	return true;
 }
 

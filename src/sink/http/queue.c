@@ -279,6 +279,12 @@ hsink_answer(HSink *p, HSinkEvent *e, IdemProtoOutcome outcome, const char *sqls
 {
 	HSinkKey   *k = e->key;
 
+	/* it was in flight together with an earlier event of its key */
+	if (k != NULL && is_blocked(e))
+	{
+		outcome = IDEM_PROTO_UNKNOWN;
+		message = NULL;
+	}
 	send_answer(p, e, outcome, sqlstate, retry_after, message);
 	if (k != NULL && --k->out == 0)
 		move_key_on(p, k);

@@ -98,12 +98,7 @@ const HSinkService hsink_webhook = {
 static const char *
 configure_batch(HSink *p)
 {
-	for (int i = 0; i < p->config.n_headers; i++)
-		if (strchr(p->config.headers[i].value, '{') != NULL && strcmp(p->config.headers[i].value, "{token}") != 0)
-			return "option \"headers\" must not have placeholders of events: a request has several events";
-	if (strchr(p->config.url, '{') != NULL)
-		return "option \"url\" must not have placeholders: a request has several events";
-	return NULL;
+	return hsink_check_batch_options(p);
 }
 
 static HSinkAdd
@@ -126,7 +121,7 @@ add_to_batch(HSink *p, HSinkRequest *r, const HSinkEvent *e, HSinkProblem *probl
 static void
 finish_batch(HSink *p, HSinkRequest *r)
 {
-	char		id[65];
+	char		id[HSINK_HASH_TEXT];
 
 	idem_text_puts(&r->body, "]");
 	r->payload = r->body.data;

@@ -111,17 +111,23 @@ hsink_add_webhook_headers(const HSink *p, HSinkRequest *r, const char *id)
 }
 
 void
+hsink_hash(const void *data, size_t len, char *hex)
+{
+	uint8_t		hash[EVP_MAX_MD_SIZE] = {0};
+	unsigned	n = 0;
+
+	(void) EVP_Digest(data, len, hash, &n, EVP_sha256(), NULL);
+	for (int i = 0; i < MAC_BYTES; i++)
+		snprintf(hex + 2 * i, 3, "%02x", hash[i]);
+}
+
+void
 hsink_hash_ids(const HSinkRequest *r, char *hex)
 {
-	uint8_t		hash[EVP_MAX_MD_SIZE];
-	unsigned	len = 0;
 	IdemText	ids = {NULL, 0, 0};
 
 	for (uint32_t i = 0; i < r->count; i++)
 		idem_text_add(&ids, r->events[i]->id, IDEM_UUID_TEXT);
-	memset(hash, 0, sizeof(hash));
-	(void) EVP_Digest(ids.data, ids.len, hash, &len, EVP_sha256(), NULL);
-	for (int i = 0; i < MAC_BYTES; i++)
-		snprintf(hex + 2 * i, 3, "%02x", hash[i]);
+	hsink_hash(ids.data, ids.len, hex);
 	free(ids.data);
 }

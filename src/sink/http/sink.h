@@ -48,6 +48,7 @@
 #define HSINK_CREDIT_BATCHES	8	/* that the worker has in flight */
 #define HSINK_CREDIT_BYTES		(16 * 1024 * 1024)
 #define HSINK_MAX_SECRETS		24
+#define HSINK_HASH_TEXT			65	/* SHA-256 in hexadecimal */
 
 typedef struct HSink HSink;
 typedef struct HSinkKey HSinkKey;
@@ -134,6 +135,7 @@ typedef struct HSinkRequest
 	IdemText	body;			/* built body */
 	const void *payload;		/* the body: of the event, or in "body" */
 	size_t		payload_len;
+	size_t		weight;			/* bytes that count for the service's limit */
 	struct curl_slist *headers;
 	size_t		header_size;	/* bytes of these lines */
 	bool		header_failed;	/* libcurl had no memory for a line */
@@ -197,7 +199,7 @@ typedef struct HSinkService
 
 	/*
 	 * Complete URL, headers and body of a request, whose events are in
-	 * r->events.  False: there was no memory.
+	 * r->events.
 	 */
 	void		(*finish) (HSink *p, HSinkRequest *r);
 
@@ -258,6 +260,8 @@ typedef struct HSinkConfig
 	bool		key_order;
 	char	   *url;			/* template */
 	char		origin[256];	/* the part of the URL that messages show */
+	char	   *endpoint;		/* the URL up to the path, with a slash behind */
+	char	   *resource;		/* what stands behind that slash */
 	bool		plain;			/* http:// */
 	char	   *method;
 	HSinkFormat format;
@@ -376,6 +380,56 @@ extern const HSinkService hsink_eventbridge;
 extern const HSinkService hsink_pubsub;
 extern const HSinkService hsink_servicebus;
 
+/* aws.c */
+
+/* Check the options that all services of AWS need.  NULL, or what is wrong. */
+extern const char *hsink_configure_aws(HSink *p);
+
+/* Judge an answer of AWS that is no success. */
+extern HSinkBlame hsink_blame_aws(HSink *p, const HSinkRequest *r);
+
+/*
+ * Answer an event that AWS refused alone, and set its place in r->events to
+ * NULL.  sender: AWS says that the event is at fault.
+ */
+extern void hsink_answer_refused(HSink *p, HSinkRequest *r, uint32_t index, bool sender,
+								 const char *code, const char *message);
+
+/* The index of an event, from the Id of its entry; -1: it is none. */
+extern int	hsink_entry_index(const HSinkRequest *r, const char *id);
+
+/* message.c */
+
+/* Refuse options that make no sense for requests with several events. */
+extern const char *hsink_check_batch_options(const HSink *p);
+
+/* Set the URL of the request, and what all requests have. */
+extern void hsink_begin_request(HSink *p, HSinkRequest *r, const char *path);
+
+/*
+ * Add the text of a message: the payload, or a CloudEvent.  True: it is base64,
+ * because the payload is no text.
+ */
+extern bool hsink_add_message(const HSink *p, IdemText *t, const HSinkEvent *e);
+
+/* An attribute of a message. */
+typedef struct HSinkAttribute
+{
+	const char *name;
+	IdemProtoStr value;			/* not empty */
+} HSinkAttribute;
+
+#define HSINK_MAX_ATTRIBUTES	6
+
+/* The attributes that tell what the event is; returns how many there are. */
+extern int	hsink_attributes(const HSinkEvent *e, bool base64, HSinkAttribute *attributes);
+
+/*
+ * Add the event's key, type/id, or its hash if it is longer than max bytes or
+ * has other bytes than visible ASCII.
+ */
+extern void hsink_add_key(IdemText *t, const HSinkEvent *e, size_t max);
+
 /* intake.c */
 
 /* Take the frames that are there. */
@@ -469,6 +523,9 @@ extern const char *hsink_check_template(const char *template, const char *names)
 extern bool hsink_expand(const HSink *p, const HSinkEvent *e, const char *template,
 						 HSinkPlace place, IdemText *t, HSinkProblem *problem);
 
+/* Add bytes, percent-encoded but for the unreserved characters of RFC 3986. */
+extern void hsink_add_encoded(IdemText *t, const void *data, size_t len);
+
 /* The placeholders of URLs and of headers. */
 #define HSINK_URL_NAMES		"{aggregate_type} {aggregate_id} {event_type} {id} {header:NAME}"
 #define HSINK_HEADER_NAMES	"{aggregate_type} {aggregate_id} {event_type} {id} {relay} {token} {header:NAME}"
@@ -496,7 +553,10 @@ extern void hsink_add_webhook_headers(const HSink *p, HSinkRequest *r, const cha
 /* HMAC-SHA-256 over the parts, one after the other; mac has 32 bytes. */
 extern void hsink_hmac(const void *key, size_t key_len, const IdemProtoStr *parts, int n, uint8_t *mac);
 
-/* SHA-256 of the ids of the events, in hexadecimal; hex has 65 bytes. */
+/* SHA-256 of the bytes, in hexadecimal; hex has HSINK_HASH_TEXT bytes. */
+extern void hsink_hash(const void *data, size_t len, char *hex);
+
+/* SHA-256 of the ids of the events, in hexadecimal; hex has HSINK_HASH_TEXT bytes. */
 extern void hsink_hash_ids(const HSinkRequest *r, char *hex);
 
 /* queue.c */

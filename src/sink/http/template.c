@@ -106,10 +106,10 @@ add_placeholder(const HSink *p, const HSinkEvent *e, const char *name, size_t le
 	return true;
 }
 
-/* Add a value to a URL. */
-static void
-add_encoded(IdemText *t, const char *value, size_t len)
+void
+hsink_add_encoded(IdemText *t, const void *data, size_t len)
 {
+	const char *value = data;
 	static const char unreserved[] =
 		"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-._~";
 	static const char digits[] = "0123456789ABCDEF";
@@ -134,7 +134,7 @@ add_value(IdemText *t, HSinkPlace place, const char *value, size_t len, HSinkPro
 	if (place == HSINK_IN_URL)
 	{
 		snprintf(problem->text, sizeof(problem->text), "event has an empty value for a placeholder of the option \"url\"");
-		add_encoded(t, value, len);
+		hsink_add_encoded(t, value, len);
 		return len > 0;
 	}
 	for (size_t i = 0; i < len && place == HSINK_IN_HEADER; i++)

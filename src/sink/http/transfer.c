@@ -232,6 +232,7 @@ clear(HSinkRequest *r)
 	hsink_free_headers(r);
 	r->payload = NULL;
 	r->payload_len = 0;
+	r->weight = 0;
 	r->count = 0;
 	r->body_bytes = r->header_bytes = 0;
 	r->cut = r->headers_cut = false;
