@@ -54,6 +54,26 @@ is_fifo(const HSink *p)
 	return len > 5 && strcmp(p->config.resource + len - 5, ".fifo") == 0;
 }
 
+/* Add a value to the form; its blanks become "+". */
+static void
+add_value(IdemText *t, const char *value, size_t len)
+{
+	size_t		n;
+
+	for (size_t i = 0; i < len; i += n)
+	{
+		n = 1;
+		if (value[i] == ' ')
+			idem_text_puts(t, "+");
+		else
+		{
+			while (i + n < len && value[i + n] != ' ')
+				n++;
+			hsink_add_encoded(t, value + i, n);
+		}
+	}
+}
+
 /* Add a field of an entry to the form. */
 static void
 add_field(HSinkRequest *r, const char *name, const void *value, size_t len)
@@ -64,7 +84,7 @@ add_field(HSinkRequest *r, const char *name, const void *value, size_t len)
 	idem_text_puts(&r->body, prefix);
 	idem_text_puts(&r->body, name);
 	idem_text_puts(&r->body, "=");
-	hsink_add_encoded(&r->body, value, len);
+	add_value(&r->body, value, len);
 }
 
 /* Add an attribute.  Returns the bytes that count. */

@@ -179,6 +179,7 @@ set_up(HSinkRequest *r)
 	curl_easy_setopt(easy, CURLOPT_HEADERDATA, r);
 	curl_easy_setopt(easy, CURLOPT_TIMEOUT_MS, c->timeout);
 	curl_easy_setopt(easy, CURLOPT_CONNECTTIMEOUT_MS, c->connect_timeout);
+	curl_easy_setopt(easy, CURLOPT_EXPECT_100_TIMEOUT_MS, 1L);
 	curl_easy_setopt(easy, CURLOPT_POST, 1L);
 	if (rootcert != NULL)
 	{
@@ -309,8 +310,11 @@ hsink_start_request(HSink *p, HSinkRequest *r)
 
 	if (r->easy == NULL)
 		r->easy = curl_easy_init();
-	/* no waiting for "100 Continue" */
-	list = curl_slist_append(r->headers, "Expect:");
+	/*
+	 * No waiting for "100 Continue".  libcurl would sign this line for AWS, and
+	 * not send it; there only EXPECT_100_TIMEOUT_MS bounds the wait.
+	 */
+	list = p->config.auth == HSINK_AUTH_AWS && !r->is_token ? r->headers : curl_slist_append(r->headers, "Expect:");
 	if (r->easy == NULL || r->header_failed || list == NULL)
 		return idem_sink_fail(&p->failure, IDEM_PROTO_OUTAGE, "53200", "libcurl has no memory");
 	r->headers = list;
