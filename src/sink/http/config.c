@@ -298,6 +298,10 @@ hsink_configure(HSink *p, const IdemProtoHello *hello)
 	if (!choose_service(p, hello) || !choose_url(p, hello) || !choose_content(p, hello) ||
 		!choose_limits(p, hello) || !choose_tls(p, hello) || !choose_login(p, hello))
 		return false;
+	if (c->service_account != NULL && p->service != &hsink_pubsub)
+		return misfit(p, "option \"service_account\" is for the service \"pubsub\"");
+	if (c->session_token != NULL && p->service->aws == NULL)
+		return misfit(p, "option \"session_token\" is for services of AWS");
 	problem = p->service->configure(p);
 	c->has_login = c->auth != HSINK_AUTH_NONE || headers_have_token(c);
 	return problem == NULL || misfit(p, problem);

@@ -17,7 +17,7 @@
 #include "sink/http/sink.h"
 
 static const HSinkService *const services[] = {
-	&hsink_webhook, &hsink_sqs, &hsink_sns, &hsink_eventbridge, NULL
+	&hsink_webhook, &hsink_sqs, &hsink_sns, &hsink_eventbridge, &hsink_pubsub, &hsink_servicebus, NULL
 };
 
 const HSinkService *

@@ -52,6 +52,7 @@
 
 typedef struct HSink HSink;
 typedef struct HSinkKey HSinkKey;
+typedef struct HSinkAccount HSinkAccount;
 
 /* A batch with events that have no answer, or whose END has not come. */
 typedef struct HSinkBatch
@@ -153,6 +154,8 @@ typedef struct HSinkRequest
 	CURLcode	code;
 	long		status;
 	int64_t		retry_after;	/* ms */
+	bool		whole;			/* the response is, though the stream was
+								 * reset behind it */
 	bool		was_sent;		/* a connection was there to send it on */
 } HSinkRequest;
 
@@ -297,7 +300,8 @@ typedef struct HSinkConfig
 	char	   *token_audience;
 	bool		login_in_body;
 	char	   *token_rootcert;
-	char	   *service_account;	/* JSON text */
+	char	   *service_account;	/* JSON text, or NULL */
+	HSinkAccount *account;		/* what it says */
 } HSinkConfig;
 
 /* The access token; see token.c. */
@@ -456,10 +460,13 @@ extern int64_t hsink_token_wake(const HSink *p);
 /* jwt.c */
 
 /*
- * The assertion that a service account of Google signs to get a token, and the
- * URL of the token server.  NULL, or what is wrong with the account.
+ * Read the service account of the options; its token server becomes the
+ * option token_url.  NULL, or what is wrong with the account.
  */
-extern const char *hsink_make_assertion(const HSinkConfig *c, char **assertion, char **token_url);
+extern const char *hsink_read_account(HSinkConfig *c);
+
+/* Add the assertion that the account signs to get a token.  False: OpenSSL fails. */
+extern bool hsink_add_assertion(IdemText *t, const HSinkConfig *c);
 
 /* verdict.c */
 

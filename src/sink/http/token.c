@@ -1,7 +1,8 @@
 /*-------------------------------------------------------------------------
  *
  * token.c
- *		Keeps an access token for requests: OAuth 2.0, client credentials.
+ *		Keeps an access token for requests: OAuth 2.0, with the client's
+ *		credentials or an assertion that a service account signs.
  *
  * The token is asked for when the first event waits, and again when 4/5 of its
  * life have passed.  While the old one lives, requests go on with it.
@@ -91,6 +92,15 @@ ask_with_credentials(HSinkRequest *r, const HSinkConfig *c)
 		add_client(r, c);
 }
 
+/* Fill in the form of a signed assertion.  False: OpenSSL fails. */
+static bool
+ask_with_assertion(HSinkRequest *r, const HSinkConfig *c)
+{
+	add_field(&r->body, "grant_type", "urn:ietf:params:oauth:grant-type:jwt-bearer");
+	idem_text_puts(&r->body, "&assertion=");
+	return hsink_add_assertion(&r->body, c);
+}
+
 /* The slot of the request; it is made once. */
 static HSinkRequest *
 token_request(HSink *p)
@@ -117,7 +127,14 @@ ask(HSink *p)
 	idem_text_puts(&r->url, p->config.token_url);
 	hsink_add_header(r, "Accept", "application/json", strlen("application/json"));
 	hsink_add_header(r, "Content-Type", "application/x-www-form-urlencoded", strlen("application/x-www-form-urlencoded"));
-	ask_with_credentials(r, &p->config);
+	if (p->config.auth == HSINK_AUTH_OAUTH2)
+		ask_with_credentials(r, &p->config);
+	else if (!ask_with_assertion(r, &p->config))
+	{
+		hsink_free_request(p, r);
+		idem_sink_fail(&p->failure, IDEM_PROTO_REJECTED, "28000", "could not sign with the key of the service account");
+		return;
+	}
 	if (hsink_start_request(p, r))
 		p->token.asking = true;
 }

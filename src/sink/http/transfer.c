@@ -241,7 +241,7 @@ clear(HSinkRequest *r)
 	r->code = CURLE_OK;
 	r->status = 0;
 	r->retry_after = 0;
-	r->was_sent = false;
+	r->was_sent = r->whole = false;
 }
 
 HSinkRequest *
@@ -343,6 +343,22 @@ hsink_start_request(HSink *p, HSinkRequest *r)
 	return true;
 }
 
+/*
+ * Is the response whole although the stream of HTTP/2 was reset?  A server that
+ * answers before it has read the body does that, and RFC 9113 8.1 wants the
+ * response to count.
+ */
+static bool
+is_whole(const HSinkRequest *r)
+{
+	curl_off_t	length = -1;
+
+	if (r->code != CURLE_HTTP2_STREAM || r->status < 200)
+		return false;
+	curl_easy_getinfo(r->easy, CURLINFO_CONTENT_LENGTH_DOWNLOAD_T, &length);
+	return r->status == 204 || r->status == 304 || (length >= 0 && (size_t) length == r->body_bytes);
+}
+
 /* The request has ended: note how. */
 static void
 end_request(HSink *p, CURL *easy, CURLcode code)
@@ -357,6 +373,7 @@ end_request(HSink *p, CURL *easy, CURLcode code)
 	curl_easy_getinfo(easy, CURLINFO_PRETRANSFER_TIME_T, &when);
 	r->code = code;
 	r->was_sent = when > 0;
+	r->whole = is_whole(r);
 	r->retry_after = seconds <= 0 ? 0 : seconds > 86400 ? 86400 * 1000 : (int64_t) seconds * 1000;
 	curl_multi_remove_handle(p->multi, easy);
 	if (!r->is_token)

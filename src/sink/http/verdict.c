@@ -134,10 +134,11 @@ judge_failure(HSink *p, const HSinkRequest *r, HSinkVerdict *v)
 {
 	if (r->code == CURLE_URL_MALFORMAT)
 		return decide(v, IDEM_PROTO_REJECTED, "22023", 0, "URL of the event is not valid");
-	if (r->code == CURLE_OUT_OF_MEMORY)
-		return outage(p, "libcurl has no memory");
 	if (!r->was_sent)
 		return judge_connection(p, r);
+	/* the error of libcurl for a line that is longer than 100 kB */
+	if (r->code == CURLE_OUT_OF_MEMORY)
+		return decide(v, IDEM_PROTO_RETRY, NULL, 0, "no complete response: a header of it is too long");
 	if (r->headers_cut)
 		return decide(v, IDEM_PROTO_RETRY, NULL, 0, "headers of the response have more than %zu bytes", r->max_bytes);
 	if (r->cut)
@@ -153,7 +154,7 @@ hsink_judge(HSink *p, const HSinkRequest *r, HSinkVerdict *v)
 	bool		success = r->status >= 200 && r->status < 300;
 
 	/* what is longer than what is read is complete enough, but for services */
-	if (r->code == CURLE_OK || (r->cut && !(success && p->service->reads_answer)))
+	if (r->code == CURLE_OK || r->whole || (r->cut && !(success && p->service->reads_answer)))
 		return success ? HSINK_ANSWERED : judge_status(p, r, v);
 	return judge_failure(p, r, v);
 }
