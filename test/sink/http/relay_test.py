@@ -124,7 +124,7 @@ def test_relay_redelivers():
             return Reply(422, b"no such customer: " + b"x" * 3000)
         return 200
     with source() as s, Receiver(answer) as there:
-        s.serve(there.url + PATH, relay=RELAY + ", max_attempts => 2")
+        s.serve(there.url + PATH, relay=RELAY + ", max_attempts => 4")
         ids = s.enqueue(100)
         until(lambda: s.relay("*"), lambda: s.relay("dead") == "1" and set(ids) <= set(there.ids()))
         reason = s.sql("SELECT d FROM idempotency.dead_letters d")
