@@ -18,9 +18,9 @@ CREATE TYPE @extschema@.parked_state AS ENUM ('retry', 'waiting', 'dead');
 COMMENT ON TYPE @extschema@.parked_state IS
     'retry: refused, to be tried again; waiting: behind a parked event of its aggregate; dead: given up.';
 
-CREATE TYPE @extschema@.relay_halt AS ENUM ('dead_letter', 'max_lag_size');
+CREATE TYPE @extschema@.relay_halt AS ENUM ('dead_letter', 'sink', 'max_lag_size');
 COMMENT ON TYPE @extschema@.relay_halt IS
-    'Why a relay waits until an operator acts: a dead letter under on_dead => stop, or a lag larger than max_lag_size.';
+    'Why a relay waits until an operator acts: a dead letter under on_dead => stop, a sink whose target wants no more events, or a lag larger than max_lag_size.';
 
 CREATE TABLE idempotency_data.relays (
     relay_id int PRIMARY KEY,
@@ -38,6 +38,7 @@ CREATE TABLE idempotency_data.relays (
     max_lag_bytes bigint,
     paused boolean NOT NULL DEFAULT false,
     halted @extschema@.relay_halt,
+    halt_message text,
     epoch bigint NOT NULL,
     incarnation text COLLATE "C" NOT NULL,
     identity text COLLATE "C" NOT NULL,
@@ -51,6 +52,8 @@ COMMENT ON COLUMN idempotency_data.relays.owner_oid IS
     'OID of the role "owner" in the cluster that "identity" names.';
 COMMENT ON COLUMN idempotency_data.relays.halted IS
     'Why the relay waits until an operator acts; NULL: it does not wait.';
+COMMENT ON COLUMN idempotency_data.relays.halt_message IS
+    'What the sink said of the reason; NULL: nothing.';
 COMMENT ON COLUMN idempotency_data.relays.epoch IS
     'Raised when an operator moves the position; rows of the position log with another epoch do not count.';
 COMMENT ON COLUMN idempotency_data.relays.incarnation IS

@@ -475,7 +475,7 @@ idem_relay_resume_fn(PG_FUNCTION_ARGS)
 
 	idem_prevent_read_only("relay_resume()");
 	run_for_relay(idem_relay_get_locked(name),
-				  "UPDATE %s.relays SET paused = false, halted = NULL WHERE relay_id = $1");
+				  "UPDATE %s.relays SET paused = false, halted = NULL, halt_message = NULL WHERE relay_id = $1");
 	PG_RETURN_VOID();
 }
 

@@ -6,7 +6,7 @@
  *		2xx							answered: the service reads the answer
  *		408, 425, 429, 5xx			retry, not before Retry-After
  *		no complete answer in time	retry
- *		410							the program ends: nothing is wanted any more
+ *		410							the program ends: the relay is halted
  *		3xx, other 4xx				rejected
  *		no connection				the program ends: outage
  *
@@ -82,7 +82,7 @@ judge_status(HSink *p, const HSinkRequest *r, HSinkVerdict *v)
 		return decide(v, IDEM_PROTO_RETRY, NULL, r->retry_after, "HTTP %ld: %s", status, shown);
 	if (status == 410)
 	{
-		idem_sink_fail(&p->failure, IDEM_PROTO_REJECTED, "08004",
+		idem_sink_fail(&p->failure, IDEM_PROTO_HALTED, "08004",
 					   "%s answers with HTTP 410 (Gone): it wants no more events: %s", p->config.origin, shown);
 		return HSINK_FAILS;
 	}
