@@ -16,6 +16,7 @@
  *
  *-------------------------------------------------------------------------
  */
+#include <stdlib.h>
 #include <string.h>
 
 #include "sink/http/sink.h"
@@ -77,6 +78,63 @@ hsink_attributes(const HSinkEvent *e, bool base64, HSinkAttribute *attributes)
 		if (all[i].value.len > 0)
 			attributes[n++] = all[i];
 	return n;
+}
+
+void
+hsink_add_string(IdemText *t, const char *before, const void *value, size_t len)
+{
+	idem_text_puts(t, before);
+	idem_text_add_json(t, value, len);
+}
+
+/* Add a member, behind others. */
+static void
+add_property(IdemText *t, const void *name, size_t name_len, const void *value, size_t len)
+{
+	if (t->data[t->len - 1] != '{')
+		idem_text_puts(t, ",");
+	idem_text_add_json(t, name, name_len);
+	hsink_add_string(t, ":", value, len);
+}
+
+/* Is it the name of one of these attributes? */
+static bool
+is_attribute(const HSinkAttribute *attributes, int n, const IdemText *name)
+{
+	for (int i = 0; i < n; i++)
+		if (strlen(attributes[i].name) == name->len && memcmp(attributes[i].name, name->data, name->len) == 0)
+			return true;
+	return false;
+}
+
+void
+hsink_add_properties(IdemText *t, const HSinkEvent *e, bool base64)
+{
+	HSinkAttribute attributes[HSINK_MAX_ATTRIBUTES];
+	int			n = hsink_attributes(e, base64, attributes);
+	IdemText	name = {NULL, 0, 0};
+	IdemText	text = {NULL, 0, 0};
+	const char *value;
+	size_t		len;
+	size_t		at = 0;
+
+	idem_text_puts(t, "{");
+	while (e->headers.len > 0 && idem_json_next(e->headers.data, e->headers.len, &at, &name, &value, &len))
+	{
+		text.len = 0;
+		if ((len == 4 && memcmp(value, "null", 4) == 0) || is_attribute(attributes, n, &name))
+			continue;
+		if (value[0] == '"')
+			idem_json_unquote(&text, value, len);
+		else
+			idem_text_add(&text, value, len);
+		add_property(t, name.data, name.len, text.data, text.len);
+	}
+	for (int i = 0; i < n; i++)
+		add_property(t, attributes[i].name, strlen(attributes[i].name), attributes[i].value.data, attributes[i].value.len);
+	idem_text_puts(t, "}");
+	free(name.data);
+	free(text.data);
 }
 
 void

@@ -33,14 +33,6 @@
 #define TYPE			"application/x-amz-json-1.1"
 #define TARGET			"AWSEvents.PutEvents"
 
-/* Add a member with a string as its value. */
-static void
-add_string(IdemText *t, const char *before, const void *value, size_t len)
-{
-	idem_text_puts(t, before);
-	idem_text_add_json(t, value, len);
-}
-
 /* Add the event as an entry. */
 static void
 add_entry(HSink *p, HSinkRequest *r, const HSinkEvent *e)
@@ -54,16 +46,16 @@ add_entry(HSink *p, HSinkRequest *r, const HSinkEvent *e)
 			 (long long) (e->enqueued_at / 1000000));
 	idem_text_puts(t, buf);
 	hsink_expand(p, e, p->config.source, HSINK_IN_TEXT, &text, &problem);
-	add_string(t, ",\"Source\":", text.data, text.len);
-	add_string(t, ",\"DetailType\":", e->event_type.data, e->event_type.len);
+	hsink_add_string(t, ",\"Source\":", text.data, text.len);
+	hsink_add_string(t, ",\"DetailType\":", e->event_type.data, e->event_type.len);
 	snprintf(buf, sizeof(buf), "urn:uuid:%s", e->id);
-	add_string(t, ",\"Resources\":[", buf, strlen(buf));
+	hsink_add_string(t, ",\"Resources\":[", buf, strlen(buf));
 	idem_text_puts(t, "]");
 	if (p->config.resource[0] != '\0')
-		add_string(t, ",\"EventBusName\":", p->config.resource, strlen(p->config.resource));
+		hsink_add_string(t, ",\"EventBusName\":", p->config.resource, strlen(p->config.resource));
 	text.len = 0;
 	(void) hsink_add_message(p, &text, e);
-	add_string(t, ",\"Detail\":", text.data, text.len);
+	hsink_add_string(t, ",\"Detail\":", text.data, text.len);
 	idem_text_puts(t, "}");
 	free(text.data);
 }

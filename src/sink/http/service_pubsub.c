@@ -56,60 +56,12 @@ configure(HSink *p)
 	return hsink_check_batch_options(p);
 }
 
-/* Add a member with a string as its value. */
-static void
-add_string(IdemText *t, const char *before, const void *value, size_t len)
-{
-	idem_text_puts(t, before);
-	idem_text_add_json(t, value, len);
-}
-
-/* Add an attribute, behind others. */
-static void
-add_attribute(IdemText *t, const void *name, size_t name_len, const void *value, size_t len)
-{
-	if (t->data[t->len - 1] != '{')
-		idem_text_puts(t, ",");
-	idem_text_add_json(t, name, name_len);
-	add_string(t, ":", value, len);
-}
-
-/*
- * Add the event's own headers as attributes; those that Pub/Sub cannot take are
- * left to it to refuse.
- */
-static void
-add_own(IdemText *t, const HSinkEvent *e)
-{
-	IdemText	name = {NULL, 0, 0};
-	IdemText	text = {NULL, 0, 0};
-	const char *value;
-	size_t		len;
-	size_t		at = 0;
-
-	while (e->headers.len > 0 && idem_json_next(e->headers.data, e->headers.len, &at, &name, &value, &len))
-	{
-		text.len = 0;
-		if (len == 4 && memcmp(value, "null", 4) == 0)
-			continue;
-		if (value[0] == '"')
-			idem_json_unquote(&text, value, len);
-		else
-			idem_text_add(&text, value, len);
-		add_attribute(t, name.data, name.len, text.data, text.len);
-	}
-	free(name.data);
-	free(text.data);
-}
-
 /* Add the event as a message. */
 static void
 add_message(const HSink *p, HSinkRequest *r, const HSinkEvent *e)
 {
 	IdemText   *t = &r->body;
 	IdemText	text = {NULL, 0, 0};
-	HSinkAttribute attributes[HSINK_MAX_ATTRIBUTES];
-	int			n = hsink_attributes(e, false, attributes);
 
 	idem_text_puts(t, r->count == 0 ? "{\"messages\":[{\"data\":\"" : ",{\"data\":\"");
 	if (p->config.format == HSINK_CE_STRUCTURED)
@@ -119,16 +71,13 @@ add_message(const HSink *p, HSinkRequest *r, const HSinkEvent *e)
 	}
 	else
 		idem_text_add_base64(t, e->payload.data, e->payload.len);
-	idem_text_puts(t, "\",\"attributes\":{");
-	add_own(t, e);
-	for (int i = 0; i < n; i++)
-		add_attribute(t, attributes[i].name, strlen(attributes[i].name), attributes[i].value.data, attributes[i].value.len);
-	idem_text_puts(t, "}");
+	idem_text_puts(t, "\",\"attributes\":");
+	hsink_add_properties(t, e, false);
 	if (p->config.key_order)
 	{
 		text.len = 0;
 		hsink_add_key(&text, e, MAX_KEY);
-		add_string(t, ",\"orderingKey\":", text.data, text.len);
+		hsink_add_string(t, ",\"orderingKey\":", text.data, text.len);
 	}
 	idem_text_puts(t, "}");
 	free(text.data);

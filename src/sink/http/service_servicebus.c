@@ -51,76 +51,30 @@ configure(HSink *p)
 	return hsink_check_batch_options(p);
 }
 
-/* Add a member with a string as its value. */
-static void
-add_string(IdemText *t, const char *before, const void *value, size_t len)
-{
-	idem_text_puts(t, before);
-	idem_text_add_json(t, value, len);
-}
-
-/* Add a property of the user, behind others. */
-static void
-add_property(IdemText *t, const void *name, size_t name_len, const void *value, size_t len)
-{
-	if (t->data[t->len - 1] != '{')
-		idem_text_puts(t, ",");
-	idem_text_add_json(t, name, name_len);
-	add_string(t, ":", value, len);
-}
-
-/* Add the event's own headers as properties. */
-static void
-add_own(IdemText *t, const HSinkEvent *e)
-{
-	IdemText	name = {NULL, 0, 0};
-	IdemText	text = {NULL, 0, 0};
-	const char *value;
-	size_t		len;
-	size_t		at = 0;
-
-	while (e->headers.len > 0 && idem_json_next(e->headers.data, e->headers.len, &at, &name, &value, &len))
-	{
-		text.len = 0;
-		if (len == 4 && memcmp(value, "null", 4) == 0)
-			continue;
-		if (value[0] == '"')
-			idem_json_unquote(&text, value, len);
-		else
-			idem_text_add(&text, value, len);
-		add_property(t, name.data, name.len, text.data, text.len);
-	}
-	free(name.data);
-	free(text.data);
-}
-
 /* Add the event as a message. */
 static void
 add_message(const HSink *p, HSinkRequest *r, const HSinkEvent *e)
 {
 	IdemText   *t = &r->body;
 	IdemText	text = {NULL, 0, 0};
-	HSinkAttribute attributes[HSINK_MAX_ATTRIBUTES];
-	int			n = hsink_attributes(e, hsink_add_message(p, &text, e), attributes);
+	bool		base64 = hsink_add_message(p, &text, e);
 	IdemProtoStr type = hsink_content_type(p, e);
 
-	add_string(t, r->count == 0 ? "[{\"Body\":" : ",{\"Body\":", text.data, text.len);
-	add_string(t, ",\"BrokerProperties\":{\"MessageId\":", e->id, strlen(e->id));
+	hsink_add_string(t, r->count == 0 ? "[{\"Body\":" : ",{\"Body\":", text.data, text.len);
+	hsink_add_string(t, ",\"BrokerProperties\":{\"MessageId\":", e->id, strlen(e->id));
 	if (p->config.format == HSINK_PLAIN)
-		add_string(t, ",\"ContentType\":", type.data, type.len);
+		hsink_add_string(t, ",\"ContentType\":", type.data, type.len);
 	else
 		idem_text_puts(t, ",\"ContentType\":\"application/cloudevents+json; charset=UTF-8\"");
 	if (p->config.key_order)
 	{
 		text.len = 0;
 		hsink_add_key(&text, e, MAX_SESSION);
-		add_string(t, ",\"SessionId\":", text.data, text.len);
+		hsink_add_string(t, ",\"SessionId\":", text.data, text.len);
 	}
-	idem_text_puts(t, "},\"UserProperties\":{");
-	add_own(t, e);
-	for (int i = 0; i < n; i++)
-		add_property(t, attributes[i].name, strlen(attributes[i].name), attributes[i].value.data, attributes[i].value.len);
-	idem_text_puts(t, "}}");
+	idem_text_puts(t, "},\"UserProperties\":");
+	hsink_add_properties(t, e, base64);
+	idem_text_puts(t, "}");
 	free(text.data);
 }
 

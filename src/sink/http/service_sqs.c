@@ -41,21 +41,13 @@ is_fifo(const HSink *p)
 	return len > 5 && strcmp(p->config.resource + len - 5, ".fifo") == 0;
 }
 
-/* Add a member with a string as its value. */
-static void
-add_string(IdemText *t, const char *before, const void *value, size_t len)
-{
-	idem_text_puts(t, before);
-	idem_text_add_json(t, value, len);
-}
-
 /* Add an attribute.  Returns the bytes that count. */
 static size_t
 add_attribute(IdemText *t, const char *name, IdemProtoStr value)
 {
 	idem_text_puts(t, t->data[t->len - 1] == '{' ? "" : ",");
 	idem_text_add_json(t, name, strlen(name));
-	add_string(t, ":{\"DataType\":\"String\",\"StringValue\":", value.data, value.len);
+	hsink_add_string(t, ":{\"DataType\":\"String\",\"StringValue\":", value.data, value.len);
 	idem_text_puts(t, "}");
 	return strlen(name) + strlen("String") + value.len;
 }
@@ -74,8 +66,8 @@ add_entry(HSink *p, HSinkRequest *r, const HSinkEvent *e)
 	n = hsink_attributes(e, hsink_add_message(p, &text, e), attributes);
 	bytes = text.len;
 	snprintf(id, sizeof(id), "%u", r->count);
-	add_string(t, r->count == 0 ? "\"Entries\":[{\"Id\":" : ",{\"Id\":", id, strlen(id));
-	add_string(t, ",\"MessageBody\":", text.data, text.len);
+	hsink_add_string(t, r->count == 0 ? "\"Entries\":[{\"Id\":" : ",{\"Id\":", id, strlen(id));
+	hsink_add_string(t, ",\"MessageBody\":", text.data, text.len);
 	idem_text_puts(t, ",\"MessageAttributes\":{");
 	for (int i = 0; i < n; i++)
 		bytes += add_attribute(t, attributes[i].name, attributes[i].value);
@@ -86,8 +78,8 @@ add_entry(HSink *p, HSinkRequest *r, const HSinkEvent *e)
 	{
 		text.len = 0;
 		hsink_add_key(&text, e, MAX_GROUP);
-		add_string(t, ",\"MessageGroupId\":", text.data, text.len);
-		add_string(t, ",\"MessageDeduplicationId\":", e->id, strlen(e->id));
+		hsink_add_string(t, ",\"MessageGroupId\":", text.data, text.len);
+		hsink_add_string(t, ",\"MessageDeduplicationId\":", e->id, strlen(e->id));
 	}
 	idem_text_puts(t, "}");
 	free(text.data);
@@ -104,7 +96,7 @@ add(HSink *p, HSinkRequest *r, const HSinkEvent *e, HSinkProblem *problem)
 	if (r->count == 0)
 	{
 		r->body.len = start = 0;
-		add_string(&r->body, "{\"QueueUrl\":", p->config.url, strlen(p->config.url));
+		hsink_add_string(&r->body, "{\"QueueUrl\":", p->config.url, strlen(p->config.url));
 		idem_text_puts(&r->body, ",");
 	}
 	bytes = add_entry(p, r, e);

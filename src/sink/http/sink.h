@@ -429,6 +429,15 @@ typedef struct HSinkAttribute
 extern int	hsink_attributes(const HSinkEvent *e, bool base64, HSinkAttribute *attributes);
 
 /*
+ * Add the attributes as a JSON object of strings, with the event's own headers
+ * before them.  Headers that a service cannot take are left to it to refuse.
+ */
+extern void hsink_add_properties(IdemText *t, const HSinkEvent *e, bool base64);
+
+/* Add a text, and a JSON string behind it. */
+extern void hsink_add_string(IdemText *t, const char *before, const void *value, size_t len);
+
+/*
  * Add the event's key, type/id, or its hash if it is longer than max bytes or
  * has other bytes than visible ASCII.
  */
