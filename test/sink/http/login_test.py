@@ -219,3 +219,23 @@ def test_login_stays_with_its_server():
     with Receiver() as other:
         got, there = once(Reply(307, b"", f"Location: {other.url}/"), auth="basic", user="u", password=SECRET)
         assert got.outcome == "rejected" and len(there.requests) == 1 and not other.connections, got
+
+
+def test_what_a_receiver_repeats():
+    """A receiver that sends all that it was sent back: no message has a secret, in whatever form."""
+    secret = "whsec_" + base64.b64encode(b"k" * 24).decode()
+    password = SECRET.replace("%", "")
+    basic = base64.b64encode(f"relay:{password}".encode()).decode()
+    for status in (400, 410, 503, 302):
+        for options, hidden in (
+                ({"auth": "basic", "user": "relay", "password": password, "signing_secrets": secret}, (password, basic)),
+                ({"auth": "bearer", "token": password}, (password,))):
+            def echo(r, hidden=hidden, status=status):
+                heard = "\n".join(f"{k}: {v}" for k, v in r.headers if k.lower() == "authorization")
+                text = f"{heard} {' '.join(hidden)} {heard.lower()}"
+                return Reply(status, text.encode(), f"X-Echo: {text.replace(chr(10), ' ')}", f"Location: http://127.0.0.1/?{heard}",
+                             reason=hidden[0])
+            got, there = once(echo, **options)
+            assert there.requests[0].header("authorization"), there.requests[0].headers
+            for h in (*hidden, secret, secret[len("whsec_"):]):
+                assert h not in got.message, (status, h, got)

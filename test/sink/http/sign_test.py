@@ -96,7 +96,7 @@ def test_all_forms_are_signed():
             assert python_takes(r, FIRST), (form, r.headers)
 
 
-def test_secret_file():
+def test_secret_file_of_signatures():
     with tempfile.NamedTemporaryFile("w") as file:
         file.write(f"{FIRST} {SECOND}\n")
         file.flush()
