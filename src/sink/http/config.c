@@ -220,6 +220,23 @@ read_login(HSink *p, const IdemProtoHello *hello)
 	return true;
 }
 
+/* Encode user and password for HTTP Basic; the text is a secret, too. */
+static void
+encode_login(HSink *p)
+{
+	HSinkConfig *c = &p->config;
+	IdemText	login = {NULL, 0, 0};
+	IdemText	encoded = {NULL, 0, 0};
+
+	idem_text_puts(&login, c->user);
+	idem_text_puts(&login, ":");
+	idem_text_puts(&login, c->password);
+	idem_text_add_base64(&encoded, login.data, login.len);
+	c->authorization = idem_text_terminate(&encoded);
+	hsink_keep_secret(p, c->authorization);
+	free(login.data);
+}
+
 /* Do lines of the option "headers" have the token in them? */
 static bool
 headers_have_token(const HSinkConfig *c)
@@ -276,6 +293,8 @@ choose_login(HSink *p, const IdemProtoHello *hello)
 		return misfit(p, "a login needs the options \"user\", and \"password\" or \"secret_file\"");
 	if (c->auth == HSINK_AUTH_BASIC && strchr(c->user, ':') != NULL)
 		return wrong(p, "user", "must not have a colon: a login by \"basic\" ends the user's name with it");
+	if (c->auth == HSINK_AUTH_BASIC)
+		encode_login(p);
 	if (c->auth == HSINK_AUTH_BEARER && c->token == NULL)
 		return misfit(p, "a login by \"bearer\" needs the option \"token\" or \"secret_file\"");
 	if (headers_have_token(c) && c->token == NULL)

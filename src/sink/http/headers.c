@@ -218,8 +218,6 @@ void
 hsink_add_login(HSink *p, HSinkRequest *r)
 {
 	const HSinkConfig *c = &p->config;
-	IdemText	login = {NULL, 0, 0};
-	IdemText	encoded = {NULL, 0, 0};
 
 	switch (c->auth)
 	{
@@ -227,11 +225,7 @@ hsink_add_login(HSink *p, HSinkRequest *r)
 		case HSINK_AUTH_SAS:	/* its service adds it */
 			break;
 		case HSINK_AUTH_BASIC:
-			idem_text_puts(&login, c->user);
-			idem_text_puts(&login, ":");
-			idem_text_puts(&login, c->password);
-			idem_text_add_base64(&encoded, login.data, login.len);
-			add_authorization(r, "Basic ", idem_text_terminate(&encoded));
+			add_authorization(r, "Basic ", c->authorization);
 			break;
 		case HSINK_AUTH_BEARER:
 			add_authorization(r, "Bearer ", c->token);
@@ -246,6 +240,4 @@ hsink_add_login(HSink *p, HSinkRequest *r)
 				hsink_add_header(r, "X-Amz-Security-Token", c->session_token, strlen(c->session_token));
 			break;
 	}
-	free(login.data);
-	free(encoded.data);
 }

@@ -60,5 +60,7 @@ hsink_has_secret(const HSink *p, const char *text, size_t len)
 	for (int i = 0; i < HSINK_MAX_SECRETS; i++)
 		if (p->secrets[i] != NULL && has_part_of(text, len, p->secrets[i]))
 			return true;
+	if (p->signature != NULL && has_part_of(text, len, p->signature))
+		return true;
 	return p->token.value != NULL && has_part_of(text, len, p->token.value);
 }

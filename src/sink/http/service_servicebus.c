@@ -34,6 +34,7 @@
 #define MAX_BYTES		(192 * 1024)	/* of 256 kB for the batch */
 #define MAX_SESSION		128
 #define SIGNATURE_LIFE	1200	/* s */
+#define USED_FOR		600000	/* ms that requests use a signature */
 #define TYPE			"application/vnd.microsoft.servicebus.json"
 
 static const char *
@@ -96,13 +97,15 @@ add(HSink *p, HSinkRequest *r, const HSinkEvent *e, HSinkProblem *problem)
 	return HSINK_ADDED;
 }
 
-/* Add the login: a signature over the URL of queue or topic and a time. */
+/* Make the login: a signature over the URL of queue or topic and a time. */
 static void
-add_signature(HSinkRequest *r, const HSinkConfig *c)
+renew_signature(HSink *p)
 {
+	const HSinkConfig *c = &p->config;
 	IdemText	uri = {NULL, 0, 0};
 	IdemText	token = {NULL, 0, 0};
 	IdemText	signature = {NULL, 0, 0};
+	IdemText	encoded = {NULL, 0, 0};
 	char		end[24];
 	uint8_t		mac[32];
 
@@ -116,17 +119,21 @@ add_signature(HSinkRequest *r, const HSinkConfig *c)
 			   },
 			   3, mac);
 	idem_text_add_base64(&signature, mac, sizeof(mac));
+	hsink_add_encoded(&encoded, signature.data, signature.len);
+	free(p->login);
+	free(p->signature);
 	idem_text_puts(&token, "SharedAccessSignature sr=");
 	idem_text_add(&token, uri.data, uri.len);
-	idem_text_puts(&token, "&sig=");
-	hsink_add_encoded(&token, signature.data, signature.len);
 	idem_text_puts(&token, "&se=");
 	idem_text_puts(&token, end);
 	idem_text_puts(&token, "&skn=");
 	hsink_add_encoded(&token, c->user, strlen(c->user));
-	hsink_add_header(r, "Authorization", token.data, token.len);
+	idem_text_puts(&token, "&sig=");
+	idem_text_add(&token, encoded.data, encoded.len);
+	p->login = idem_text_terminate(&token);
+	p->signature = idem_text_terminate(&encoded);
+	p->login_until = idem_sink_clock() + USED_FOR;
 	free(uri.data);
-	free(token.data);
 	free(signature.data);
 }
 
@@ -137,7 +144,9 @@ finish(HSink *p, HSinkRequest *r)
 	hsink_begin_request(p, r, p->config.resource);
 	idem_text_puts(&r->url, "/messages");
 	hsink_add_header(r, "Content-Type", TYPE, strlen(TYPE));
-	add_signature(r, &p->config);
+	if (p->login == NULL || idem_sink_clock() >= p->login_until)
+		renew_signature(p);
+	hsink_add_header(r, "Authorization", p->login, strlen(p->login));
 }
 
 static HSinkBlame

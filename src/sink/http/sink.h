@@ -286,6 +286,7 @@ typedef struct HSinkConfig
 	int			n_allowed;
 	HSinkAuth	auth;
 	bool		has_login;		/* requests have a secret in them */
+	char	   *authorization;	/* value of the header, if it never changes */
 	char	   *user;
 	char	   *password;
 	char	   *token;
@@ -347,6 +348,9 @@ struct HSink
 	HSinkRequest *token_request;
 
 	HSinkToken	token;
+	char	   *login;			/* of Service Bus; NULL: none yet */
+	char	   *signature;		/* the part of it that is secret */
+	int64_t		login_until;	/* idem_sink_clock() */
 	const char *secrets[HSINK_MAX_SECRETS];
 };
 

@@ -35,6 +35,7 @@
 
 #include "sink/http/sink.h"
 
+#define CLEAN_REUSE	0x080100	/* libcurl whose handles can be used again */
 #define MAX_EVENTS	64			/* of epoll, at once */
 #define BIG_BUFFER	(256 * 1024)	/* a slot keeps no larger buffer */
 
@@ -421,9 +422,25 @@ hsink_next_done(HSink *p)
 	return r;
 }
 
+/*
+ * libcurl before 8.1.0 keeps a pointer into the headers of a handle's last
+ * response, and follows it if the next response begins with a folded line.  So
+ * such a libcurl gets a new handle for each request; connections stay.
+ */
+static void
+renew_handle(HSinkRequest *r)
+{
+	if (curl_version_info(CURLVERSION_NOW)->version_num >= CLEAN_REUSE || r->easy == NULL)
+		return;
+	curl_easy_cleanup(r->easy);
+	r->easy = NULL;
+	r->is_set_up = false;
+}
+
 void
 hsink_free_request(HSink *p, HSinkRequest *r)
 {
+	renew_handle(r);
 	clear(r);
 	if (r->is_token)
 		return;					/* p->token_request keeps it */
