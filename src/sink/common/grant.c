@@ -46,20 +46,6 @@ typedef struct Answer
 	IdemText	error;
 } Answer;
 
-/* Is the answer as a whole in the braces of an object? */
-static bool
-is_object(const char *json, size_t len)
-{
-	static const char blanks[] = " \t\r\n";
-	size_t		first = 0;
-
-	while (first < len && json[first] != '\0' && strchr(blanks, json[first]) != NULL)
-		first++;
-	while (len > first && json[len - 1] != '\0' && strchr(blanks, json[len - 1]) != NULL)
-		len--;
-	return len - first >= 2 && json[first] == '{' && json[len - 1] == '}';
-}
-
 /* Take the members; of several with one name the last one counts. */
 static void
 take_members(const char *json, size_t len, Answer *a)
@@ -152,7 +138,7 @@ idem_read_grant(const char *answer, size_t len, IdemGrant *grant)
 	Answer		a = {0};
 	const char *problem;
 
-	if (!is_object(answer, len))
+	if (!idem_json_is_object(answer, len))
 		return "its answer is not a JSON object";
 	take_members(answer, len, &a);
 	problem = judge(&a, grant);
@@ -166,7 +152,7 @@ idem_read_denial(const char *answer, size_t len)
 	Answer		a = {0};
 	const char *found = NULL;
 
-	if (!is_object(answer, len))
+	if (!idem_json_is_object(answer, len))
 		return NULL;
 	take_members(answer, len, &a);
 	for (int i = 0; denials[i] != NULL && found == NULL; i++)

@@ -246,6 +246,15 @@ trim(const char *value, size_t len)
 }
 
 bool
+idem_json_is_object(const char *json, size_t len)
+{
+	size_t		first = skip_blanks(json, len, 0);
+
+	len = trim(json, len);
+	return first + 2 <= len && json[first] == '{' && json[len - 1] == '}';
+}
+
+bool
 idem_json_next(const char *json, size_t len, size_t *at, IdemText *name,
 				const char **value, size_t *value_len)
 {

@@ -33,6 +33,9 @@ extern char *idem_text_terminate(IdemText *t);
 /* Add a JSON string with this content. */
 extern void idem_text_add_json(IdemText *t, const void *data, size_t len);
 
+/* Is the text as a whole in the braces of an object? */
+extern bool idem_json_is_object(const char *json, size_t len);
+
 /*
  * The members of a JSON object one after the other.  *at is 0 at first.  The
  * value's text is given as it stands.  False at the end.

@@ -123,7 +123,8 @@ read_response(HSink *p, HSinkRequest *r)
 	size_t		len;
 	size_t		at = 0;
 
-	if (r->answer.len == 0 || !idem_json_member(r->answer.data, r->answer.len, "Entries", &list, &list_len))
+	if (r->answer.len == 0 || !idem_json_is_object(r->answer.data, r->answer.len) ||
+		!idem_json_member(r->answer.data, r->answer.len, "Entries", &list, &list_len))
 		return;
 	for (uint32_t i = 0; i < r->count && idem_json_next_element(list, list_len, &at, &entry, &len); i++)
 		read_entry(p, r, i, entry, len);

@@ -121,7 +121,8 @@ read_response(HSink *p, HSinkRequest *r)
 	size_t		at = 0;
 	uint32_t	n = 0;
 
-	if (r->answer.len == 0 || !idem_json_member(r->answer.data, r->answer.len, "messageIds", &list, &list_len))
+	if (r->answer.len == 0 || !idem_json_is_object(r->answer.data, r->answer.len) ||
+		!idem_json_member(r->answer.data, r->answer.len, "messageIds", &list, &list_len))
 		return;
 	while (idem_json_next_element(list, list_len, &at, &id, &len))
 		n++;
