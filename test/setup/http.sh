@@ -7,6 +7,8 @@
 #	http.sh aws			a virtual environment: mocks of AWS, its SDK	(requirements-aws.txt)
 #	http.sh node		node_modules: the reference library	(package.json)
 #	http.sh elasticmq	jars: a server of SQS with FIFO queues	(pom.xml)
+#	http.sh receivers	what the receivers of doc/howto/webhooks.md import, in directories
+#						python, node and go	(receive/)
 #
 # Each is kept in ${IDEMPOTENCY_HTTP_CACHE:-$HOME/.cache/idempotency-http}, in a
 # directory that is named after the list, and is fetched once.
@@ -19,28 +21,27 @@ case $what in
 	aws) list=requirements-aws.txt ;;
 	node) list=package.json ;;
 	elasticmq) list=pom.xml ;;
+	receivers) list="receive/python/requirements.txt receive/node/package.json receive/go/go.mod receive/go/go.sum" ;;
 	*)
-		echo "usage: http.sh python|aws|node|elasticmq" >&2
+		echo "usage: http.sh python|aws|node|elasticmq|receivers" >&2
 		exit 2
 		;;
 esac
-list=$PWD/test/sink/http/$list
+cd test/sink/http
 cache=${IDEMPOTENCY_HTTP_CACHE:-$HOME/.cache/idempotency-http}
-there=$cache/$what-$({ cat "$list"; [ "$list" = "${list%.txt}" ] || /usr/bin/python3 --version; } | sha256sum | cut -c 1-16)
+# shellcheck disable=SC2086 # it is a list
+there=$cache/$what-$({ cat $list; /usr/bin/python3 --version; } | sha256sum | cut -c 1-16)
 
-# The environment is made in its place, because its programs have its path in them; a
-# file says that it is complete.
-fetch_python()
+# make_venv DIRECTORY LIST
+make_venv()
 {
-	rm -rf "$there"
-	/usr/bin/python3 -m venv "$there"
-	"$there/bin/pip" install --no-cache-dir --quiet -r "$list" >&2
-	touch "$there/complete"
+	/usr/bin/python3 -m venv "$1"
+	"$1/bin/pip" install --no-cache-dir --quiet -r "$2" >&2
 }
 
 fetch_node()
 {
-	cp "$list" "$1/"
+	cp "${2:-$list}" "$1/"
 	(cd "$1" && npm install --loglevel=error --cache "$1/npm-cache" --ignore-scripts --no-package-lock --no-audit --no-fund >&2)
 	rm -rf "$1/npm-cache"
 }
@@ -53,15 +54,35 @@ fetch_elasticmq()
 	rm -rf "$1/repository" "$1/jars"
 }
 
-if [ ! -d "$there" ] || { [ "${list##*.}" = txt ] && [ ! -e "$there/complete" ]; }; then
+fetch_receivers()
+{
+	make_venv "$1/python" receive/python/requirements.txt
+	mkdir "$1/node"
+	fetch_node "$1/node" receive/node/package.json
+	(cd receive/go && GOPATH=$1/go GOCACHE=$1/go-cache GOTOOLCHAIN=local GOFLAGS="-modcacherw -buildvcs=false" go mod download >&2)
+}
+
+# What has an environment of Python is made in its place, because its programs have its
+# path in them; a file says that it is complete.
+if [ ! -e "$there/complete" ]; then
 	mkdir -p "$cache"
 	exec </dev/null
 	case $what in
-		python | aws) fetch_python ;;
+		python | aws | receivers)
+			rm -rf "$there"
+			if [ "$what" = receivers ]; then
+				mkdir "$there"
+				fetch_receivers "$there"
+			else
+				make_venv "$there" "$list"
+			fi
+			touch "$there/complete"
+			;;
 		*)
 			work=$(mktemp -d "$cache/fetch.XXXXXX")
 			trap 'rm -rf "$work"' EXIT
 			"fetch_$what" "$work"
+			touch "$work/complete"
 			chmod -R a+rX "$work"
 			mv -T "$work" "$there" 2>/dev/null || [ -d "$there" ]
 			;;
