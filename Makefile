@@ -23,6 +23,8 @@
 #                        TESTS="psycopg jcs payments leases sqlalchemy node jdbc pgx payments-go";
 #                        jcs is canonical JSON against a library
 #   make test-kafka      the kafka sink against a real broker; TESTS=names (test/sink/README.md)
+#   make test-http       the http sink against receivers that misbehave, nginx and mocks of the
+#                        clouds' queues; TESTS=names (test/sink/README.md)
 #   make bench           the benchmark, into test/bench/report; ONLY=names PINNED=1,
 #                        QUICK=1 (a try, into build/bench-quick),
 #                        BASE=commit (against that commit),
@@ -41,7 +43,7 @@ export PG_CONFIG
 # recipe that is replaced; so where one is asked for, PGXS is left out and the
 # other goals are passed on.
 FALSE_GREEN = check installcheck
-TEST_GOALS = test test-matrix test-faults test-mutants test-random test-clients test-kafka torture analysis lint indent server packages bench demo
+TEST_GOALS = test test-matrix test-faults test-mutants test-random test-clients test-kafka test-http torture analysis lint indent server packages bench demo
 ifneq (,$(filter $(FALSE_GREEN),$(MAKECMDGOALS)))
 OTHER_GOALS = $(filter-out $(FALSE_GREEN) test,$(MAKECMDGOALS))
 .PHONY: $(OTHER_GOALS)
@@ -132,6 +134,8 @@ test-clients:
 	+@test/clients/run.sh $(TESTS)
 test-kafka:
 	+@test/sink/kafka/run.sh $(TESTS)
+test-http:
+	+@test/sink/http/run.sh $(TESTS)
 analysis:
 	+@ONLY='$(ONLY)' LONG='$(LONG)' TESTS='$(TESTS)' SEED='$(SEED)' test/analysis/run.sh
 server:

@@ -18,9 +18,9 @@ CREATE TYPE @extschema@.parked_state AS ENUM ('retry', 'waiting', 'dead');
 COMMENT ON TYPE @extschema@.parked_state IS
     'retry: refused, to be tried again; waiting: behind a parked event of its aggregate; dead: given up.';
 
-CREATE TYPE @extschema@.relay_halt AS ENUM ('dead_letter', 'max_lag_size');
+CREATE TYPE @extschema@.relay_halt AS ENUM ('dead_letter', 'sink', 'max_lag_size');
 COMMENT ON TYPE @extschema@.relay_halt IS
-    'Why a relay waits until an operator acts: a dead letter under on_dead => stop, or a lag larger than max_lag_size.';
+    'Why a relay waits until an operator acts: a dead letter under on_dead => stop, a sink whose target wants no more events, or a lag larger than max_lag_size.';
 
 CREATE TABLE idempotency_data.relays (
     relay_id int PRIMARY KEY,
@@ -38,6 +38,7 @@ CREATE TABLE idempotency_data.relays (
     max_lag_bytes bigint,
     paused boolean NOT NULL DEFAULT false,
     halted @extschema@.relay_halt,
+    halt_message text,
     epoch bigint NOT NULL,
     incarnation text COLLATE "C" NOT NULL,
     identity text COLLATE "C" NOT NULL,
@@ -51,6 +52,8 @@ COMMENT ON COLUMN idempotency_data.relays.owner_oid IS
     'OID of the role "owner" in the cluster that "identity" names.';
 COMMENT ON COLUMN idempotency_data.relays.halted IS
     'Why the relay waits until an operator acts; NULL: it does not wait.';
+COMMENT ON COLUMN idempotency_data.relays.halt_message IS
+    'What the sink said of the reason; NULL: nothing.';
 COMMENT ON COLUMN idempotency_data.relays.epoch IS
     'Raised when an operator moves the position; rows of the position log with another epoch do not count.';
 COMMENT ON COLUMN idempotency_data.relays.incarnation IS
@@ -180,6 +183,10 @@ CREATE FUNCTION @extschema@.sink_kafka_validator(options text[], catalog oid) RE
     LANGUAGE c AS 'MODULE_PATHNAME', 'idem_sink_kafka_validator';
 COMMENT ON FUNCTION @extschema@.sink_kafka_validator(text[], oid) IS
     'Checks the options of CREATE SERVER and CREATE USER MAPPING for idempotency_kafka.';
+CREATE FUNCTION @extschema@.sink_http_validator(options text[], catalog oid) RETURNS void
+    LANGUAGE c AS 'MODULE_PATHNAME', 'idem_sink_http_validator';
+COMMENT ON FUNCTION @extschema@.sink_http_validator(text[], oid) IS
+    'Checks the options of CREATE SERVER and CREATE USER MAPPING for idempotency_http.';
 CREATE FUNCTION @extschema@.sink_null_validator(options text[], catalog oid) RETURNS void
     LANGUAGE c AS 'MODULE_PATHNAME', 'idem_sink_null_validator';
 COMMENT ON FUNCTION @extschema@.sink_null_validator(text[], oid) IS
@@ -198,6 +205,9 @@ COMMENT ON FOREIGN DATA WRAPPER idempotency_postgres IS
 CREATE FOREIGN DATA WRAPPER idempotency_kafka VALIDATOR @extschema@.sink_kafka_validator;
 COMMENT ON FOREIGN DATA WRAPPER idempotency_kafka IS
     'Sink: topics of Kafka; records and position commit in one transaction of the brokers. Exactly once.';
+CREATE FOREIGN DATA WRAPPER idempotency_http VALIDATOR @extschema@.sink_http_validator;
+COMMENT ON FOREIGN DATA WRAPPER idempotency_http IS
+    'Sink: webhooks, and queues of clouds with an HTTP interface. At least once, with the event''s id in each request.';
 CREATE FOREIGN DATA WRAPPER idempotency_null VALIDATOR @extschema@.sink_null_validator;
 COMMENT ON FOREIGN DATA WRAPPER idempotency_null IS
     'Sink: a program that acknowledges events and discards them, for measurements.';

@@ -62,7 +62,7 @@
 	" (pg_catalog.date_part('epoch', min_backoff) * 1000)::int," \
 	" (pg_catalog.date_part('epoch', max_backoff) * 1000)::int," \
 	" batch_events, batch_bytes, COALESCE(max_lag_bytes, 0), paused, halted::text, epoch," \
-	" incarnation, identity, xmin" \
+	" incarnation, identity, xmin, halt_message" \
 	" FROM %s.relays"
 
 /*
@@ -91,6 +91,7 @@ static const struct
 }			halts[] = {
 	[IDEM_HALT_NOT] = {NULL, NULL},
 	[IDEM_HALT_DEAD_LETTER] = {"dead_letter", "a dead letter"},
+	[IDEM_HALT_SINK] = {"sink", "the target wants no more events"},
 	[IDEM_HALT_LAG] = {"max_lag_size", "max_lag_size was exceeded"}
 };
 
@@ -139,6 +140,7 @@ config_from_row(HeapTuple tup, TupleDesc desc)
 	c->incarnation = idem_spi_text(tup, desc, 17);
 	c->identity = idem_spi_text(tup, desc, 18);
 	c->row_xmin = DatumGetTransactionId(idem_spi_value(tup, desc, 19));
+	c->halt_message = idem_spi_text(tup, desc, 20);
 	return c;
 }
 
@@ -377,18 +379,19 @@ idem_relay_briefs(void)
 }
 
 bool
-idem_relay_halt(int relay_id, IdemHalt reason, bool skip_locked)
+idem_relay_halt(int relay_id, IdemHalt reason, const char *message, bool skip_locked)
 {
-	Oid			types[2] = {INT4OID, TEXTOID};
-	Datum		values[2] = {Int32GetDatum(relay_id), CStringGetTextDatum(halts[reason].label)};
+	Oid			types[3] = {INT4OID, TEXTOID, TEXTOID};
+	Datum		values[3] = {Int32GetDatum(relay_id), CStringGetTextDatum(halts[reason].label),
+	CStringGetTextDatum(message ? message : "")};
 	uint64		n;
 
 	SPI_connect();
 	n = idem_spi_run(skip_locked ?
-					 "UPDATE %s.relays SET halted = $2::%t.relay_halt WHERE relay_id ="
+					 "UPDATE %s.relays SET halted = $2::%t.relay_halt, halt_message = NULLIF($3, '') WHERE relay_id ="
 					 " (SELECT relay_id FROM %s.relays WHERE relay_id = $1 FOR UPDATE SKIP LOCKED)" :
-					 "UPDATE %s.relays SET halted = $2::%t.relay_halt WHERE relay_id = $1",
-					 2, types, values, NULL);
+					 "UPDATE %s.relays SET halted = $2::%t.relay_halt, halt_message = NULLIF($3, '') WHERE relay_id = $1",
+					 3, types, values, NULL);
 	SPI_finish();
 	return n > 0;
 }
@@ -538,7 +541,7 @@ idem_relay_is_barred(const IdemRelayConfig *config, IdemRelayState *state,
 	else if (config->halted != IDEM_HALT_NOT)
 	{
 		*state = IDEM_RELAY_HALTED;
-		*message = halts[config->halted].message;
+		*message = config->halt_message ? config->halt_message : halts[config->halted].message;
 	}
 	else if (config->paused)
 		*state = IDEM_RELAY_PAUSED;

@@ -33,6 +33,7 @@ typedef enum IdemHalt
 {
 	IDEM_HALT_NOT,
 	IDEM_HALT_DEAD_LETTER,		/* under on_dead => 'stop' */
+	IDEM_HALT_SINK,				/* the sink's target wants no more events */
 	IDEM_HALT_LAG				/* the relay was further behind than
 								 * max_lag_size */
 } IdemHalt;
@@ -68,6 +69,7 @@ typedef struct IdemRelayConfig
 	bool		start_latest;
 	bool		paused;
 	IdemHalt	halted;
+	char	   *halt_message;	/* what the sink said of it, or NULL */
 	int64		epoch;
 	char	   *incarnation;
 	char	   *identity;
@@ -122,9 +124,10 @@ extern List *idem_relay_briefs(void);
 /*
  * Halt a relay. skip_locked: do not wait for its row, and return false if
  * another transaction has the row locked.  Returns whether the relay was
- * halted.  The caller tells the workers by idem_relay_config_changed.
+ * halted.  message says more of the reason, or is NULL.  The caller tells the
+ * workers by idem_relay_config_changed.
  */
-extern bool idem_relay_halt(int relay_id, IdemHalt reason, bool skip_locked);
+extern bool idem_relay_halt(int relay_id, IdemHalt reason, const char *message, bool skip_locked);
 
 /*
  * A relay ends: delete its row and all rows that belong to it.  Its rows in

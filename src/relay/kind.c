@@ -23,6 +23,7 @@
 #include "utils/formatting.h"
 
 #include "relay/kind.h"
+#include "sink/http/options.h"
 #include "sink/kafka/options.h"
 #include "sink/null/options.h"
 #include "sink/postgres/options.h"

@@ -28,6 +28,7 @@
 	KIND(function, idem_sink_function_options, 0) \
 	KIND(postgres, idem_sink_postgres_options, IDEM_KIND_HAS_PROGRAM) \
 	KIND(kafka, idem_sink_kafka_options, IDEM_KIND_HAS_PROGRAM) \
+	KIND(http, idem_sink_http_options, IDEM_KIND_HAS_PROGRAM) \
 	KIND(null, idem_sink_null_options, IDEM_KIND_HAS_PROGRAM) \
 	KIND(program, idem_sink_program_options, IDEM_KIND_OPEN)
 

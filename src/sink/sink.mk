@@ -104,6 +104,8 @@ sink-skipped-oauthbearer:
 	@$(if $(WERROR),false,true)
 endif
 
+$(eval $(call sink_program,http,libcurl libcrypto,optional))
+
 SINK_UNKNOWN := $(filter-out protocol common build $(SINK_FOLDERS), \
 	$(patsubst $(SINK_SRC)/%/,%,$(sort $(dir $(wildcard $(SINK_SRC)/*/*.c)))))
 ifneq (,$(SINK_UNKNOWN))

@@ -43,7 +43,7 @@ SETTINGS = [
 OPTIONS = ['host', 'port', 'dbname', 'function', 'table', 'claim', 'sslmode', 'program',
            'stats_interval', 'statement_timeout', 'position_table', 'nonsense', 'user']
 SERVERS = ['idempotency_null', 'idempotency_postgres', 'idempotency_kafka',
-           'idempotency_function', 'idempotency_program']
+           'idempotency_http', 'idempotency_function', 'idempotency_program']
 
 
 class Finding(Exception):

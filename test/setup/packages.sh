@@ -1,7 +1,7 @@
 #!/bin/bash
 # Install the Debian packages that building and testing need.
 #
-#	packages.sh build|isolation|test|sink|compile|lint|real|clients|drivers|kafka|model|random|mutants|bench|matrix|crash|machine|analysis|assert ...
+#	packages.sh build|isolation|test|sink|compile|lint|real|clients|drivers|kafka|http|model|random|mutants|bench|matrix|crash|machine|analysis|assert ...
 #
 # Each need is probed first: a command, a pkg-config module, a Perl module.  On a
 # machine that has everything, from whatever source, nothing is installed and apt is
@@ -211,6 +211,26 @@ need_kafka()
 	[ -s /etc/ssl/certs/ca-certificates.crt ] || missing+=(ca-certificates)
 }
 
+# What fetches and runs the peers of the http sink: receivers, nginx, mocks of clouds.
+need_http()
+{
+	need_build
+	need_cmd python3 python3
+	need_cmd /usr/bin/python3 python3
+	need_python ensurepip python3-venv
+	need_cmd setpriv util-linux
+	need_cmd nginx nginx
+	need_cmd openssl openssl
+	need_cmd curl curl
+	need_cmd node nodejs
+	need_cmd npm npm
+	need_cmd go golang-go
+	need_cmd javac default-jdk-headless
+	need_cmd mvn maven
+	need_cmd sha256sum coreutils
+	[ -s /etc/ssl/certs/ca-certificates.crt ] || missing+=(ca-certificates)
+}
+
 # The rival that Debian packages, if there is a package for this server.  The arms
 # that need the rival say so if it is absent.
 need_pgq()
@@ -368,10 +388,10 @@ install_missing()
 }
 
 cd "$(dirname "$0")/../.."
-[ $# -gt 0 ] || die "usage: packages.sh build|isolation|test|sink|compile|lint|real|clients|drivers|kafka|model|random|mutants|bench|matrix|crash|machine|analysis|assert ..."
+[ $# -gt 0 ] || die "usage: packages.sh build|isolation|test|sink|compile|lint|real|clients|drivers|kafka|http|model|random|mutants|bench|matrix|crash|machine|analysis|assert ..."
 for group; do
 	case $group in
-		build | isolation | test | sink | compile | lint | real | clients | drivers | kafka | model | random | mutants | bench | matrix | crash | machine | analysis | assert) "need_$group" ;;
+		build | isolation | test | sink | compile | lint | real | clients | drivers | kafka | http | model | random | mutants | bench | matrix | crash | machine | analysis | assert) "need_$group" ;;
 		*) die "unknown group: $group" ;;
 	esac
 done

@@ -57,6 +57,7 @@ class Worker:
         self.seq = 0
         self.ready = None
         self.held = None
+        self.answers = {}       # batch -> index -> its RESULT, of batches that were not asked for
         if hello:
             self.send("HELLO", version=version or codec.VERSION, flags=flags, relay=relay,
                       incarnation=incarnation, options=list(dict(options).items()))
@@ -146,19 +147,17 @@ class Worker:
         return self.batch, ids
 
     def outcomes(self, batch, count, timeout=20):
-        """Outcome names of all events of a batch, by index, and the messages."""
+        """Outcome names of all events of a batch, by index, and the messages.  Results of other batches wait."""
         names = {v: k for k, v in codec.OUTCOMES.items()}
-        out = [None] * count
-        notes = {}
-        while None in out:
-            r = self.expect("RESULT", timeout, batch=batch)
+        while len(self.answers.setdefault(batch, {})) < count:
+            r = self.expect("RESULT", timeout)
+            answered = self.answers.setdefault(r["batch"], {})
             for i in range(r["first"], r["last"] + 1):
-                assert out[i] is None, f"second result for {i}"
-                out[i] = names[r["outcome"]]
-                if r["message"]:
-                    notes[i] = (r["sqlstate"], r["message"])
-        self.notes = notes
-        return out
+                assert i not in answered, f"second result for {i}"
+                answered[i] = r
+        got = self.answers.pop(batch)
+        self.notes = {i: (r["sqlstate"], r["message"]) for i, r in got.items() if r["message"]}
+        return [names[got[i]["outcome"]] for i in range(count)]
 
     def stderr(self):
         out = b""

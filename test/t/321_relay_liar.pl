@@ -177,6 +177,24 @@ foreach my $how ([ hello => 'fenced' ], [ fenced_type => 'Bad' ])
 	}
 }
 
+# A target that wants no more events halts its relay, with its reason, until it is resumed.
+relay('gone', undef, hello => 'halted', fault_times => 1);
+enqueue('gone', qw(a:One));
+IdemRelay::wait_state($node, 'gone', 'halted');
+is(IdemRelay::stat($node, 'gone', 'waiting_for, last_error'), 'operator|told to answer halted', 'gone: it waits for somebody, and says why');
+is($node->safe_psql('postgres', q{SELECT halted, halt_message FROM idempotency_data.relays WHERE relay = 'gone'}),
+	'sink|told to answer halted', 'gone: so does its row');
+$node->restart;
+IdemRelay::wait_state($node, 'gone', 'halted');
+IdemRelay::wait_state($node, 'others', 'streaming');
+$worker = IdemRelay::stat($node, 'others', 'pid');
+is(IdemRelay::stat($node, 'gone', 'last_error'), 'told to answer halted', 'gone: a restart of the server changes nothing');
+is(hellos('gone'), 1, 'gone: nor was it tried');
+$node->safe_psql('postgres', q{SELECT idempotency.relay_resume('gone')});
+all_arrived('gone');
+is($node->safe_psql('postgres', q{SELECT num_nulls(halted, halt_message) FROM idempotency_data.relays WHERE relay = 'gone'}),
+	'2', 'gone: and nothing is left of it');
+
 # The test sink fails when it is given more than it wants.
 sub kept
 {

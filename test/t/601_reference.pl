@@ -89,7 +89,7 @@ names_all('settings', page('settings'),
 }
 
 # The options are what a validator offers when it is asked for nonsense.
-foreach my $wrapper (qw(function postgres null program))
+foreach my $wrapper (qw(function postgres http null program))
 {
 	my ($rc, $out, $err) = $node->psql('postgres',
 		"CREATE SERVER s FOREIGN DATA WRAPPER idempotency_$wrapper; "

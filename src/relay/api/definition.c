@@ -201,7 +201,7 @@ check_server(const char *name)
 				(errcode(ERRCODE_WRONG_OBJECT_TYPE),
 				 errmsg("server \"%s\" is not a sink", name),
 				 errdetail("Its foreign-data wrapper is \"%s\".", wrapper->fdwname),
-				 errhint("Sinks are servers of the wrappers idempotency_function, idempotency_postgres, idempotency_kafka, idempotency_null and idempotency_program.")));
+				 errhint("Sinks are servers of the wrappers idempotency_function, idempotency_postgres, idempotency_kafka, idempotency_http, idempotency_null and idempotency_program.")));
 	if (strcmp(wrapper->fdwname, WRAPPER_PREFIX "function") == 0 &&
 		!has_privs_of_role(server->owner, GetUserId()))
 		ereport(ERROR,
@@ -475,7 +475,7 @@ idem_relay_resume_fn(PG_FUNCTION_ARGS)
 
 	idem_prevent_read_only("relay_resume()");
 	run_for_relay(idem_relay_get_locked(name),
-				  "UPDATE %s.relays SET paused = false, halted = NULL WHERE relay_id = $1");
+				  "UPDATE %s.relays SET paused = false, halted = NULL, halt_message = NULL WHERE relay_id = $1");
 	PG_RETURN_VOID();
 }
 

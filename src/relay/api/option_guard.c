@@ -103,8 +103,9 @@ old_options(Oid serverid)
 
 /* Refuse a changed option; the log gets no statement that may have a secret. */
 static void
-check_option(const IdemSinkKind *kind, const char *name, List *before, List *after)
+check_option(const IdemSinkKind *kind, const IdemSinkOption *option, List *before, List *after)
 {
+	const char *name = option->name;
 	const char *old = idem_sink_option_value(before, name);
 	const char *new = idem_sink_option_value(after, name);
 	bool		secret = idem_sink_options_look_secret(kind, after);
@@ -115,7 +116,7 @@ check_option(const IdemSinkKind *kind, const char *name, List *before, List *aft
 			(errcode(ERRCODE_INSUFFICIENT_PRIVILEGE),
 			 new ? errmsg("only superusers may set option \"%s\"", name) :
 			 errmsg("only superusers may drop option \"%s\"", name),
-			 errdetail("It names a file or program that is used as the server's operating system user."),
+			 errdetail("%s", idem_sink_option_reason(option)),
 			 errhidestmt(secret),
 			 errhidecontext(secret)));
 }
@@ -137,7 +138,7 @@ check_server(Oid serverid, bool created)
 	for (const IdemSinkOption *o = kind->options; o->name != NULL; o++)
 	{
 		if (o->superuser && o->where == IDEM_OPTION_SERVER)
-			check_option(kind, o->name, before, after);
+			check_option(kind, o, before, after);
 	}
 }
 

@@ -129,7 +129,7 @@ check_option(const Checked *c, const IdemSinkOption *option, DefElem *def)
 		ereport(ERROR,
 				(errcode(ERRCODE_INSUFFICIENT_PRIVILEGE),
 				 errmsg("only superusers may set option \"%s\"", def->defname),
-				 errdetail("It names a file or program that is used as the server's operating system user."),
+				 errdetail("%s", idem_sink_option_reason(option)),
 				 hide_secret(c)));
 	if (!idem_sink_option_check(option, defGetString(def), problem, sizeof(problem)))
 		ereport(ERROR,

@@ -323,7 +323,7 @@ halt_relay(const IdemRelayConfig *config)
 {
 	if (config->on_dead != IDEM_ON_DEAD_STOP)
 		return;
-	(void) idem_relay_halt(config->relay_id, IDEM_HALT_DEAD_LETTER, false);
+	(void) idem_relay_halt(config->relay_id, IDEM_HALT_DEAD_LETTER, NULL, false);
 	idem_relay_config_changed();
 }
 

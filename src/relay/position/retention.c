@@ -81,7 +81,7 @@ static bool
 halt(const IdemRelayBrief *relay)
 {
 	return ConditionalLockRelationOid(idem_relref_oid(&relays_ref), RowExclusiveLock) &&
-		idem_relay_halt(relay->relay_id, IDEM_HALT_LAG, true);
+		idem_relay_halt(relay->relay_id, IDEM_HALT_LAG, NULL, true);
 }
 
 void

@@ -163,6 +163,8 @@ on_failed(const IdemProtoFailed *f)
 
 	if (f->outcome == IDEM_PROTO_FENCED)
 		outcome = IDEM_STREAM_FENCED;
+	else if (f->outcome == IDEM_PROTO_HALTED)
+		outcome = IDEM_STREAM_HALTED;
 	else if (f->outcome == IDEM_PROTO_REJECTED)
 		outcome = IDEM_STREAM_MISCONFIGURED;	/* options, or objects at the
 												 * target, are wrong */

@@ -35,6 +35,7 @@
 #include "relay/stream/batch.h"
 #include "relay/stream/progress.h"
 #include "relay/stream/settle.h"
+#include "relay/wake.h"
 #include "shared/error.h"
 #include "shared/fault.h"
 #include "shared/txn.h"
@@ -334,4 +335,17 @@ idem_settle(IdemStream *stream)
 			break;
 	}
 	idem_progress_write_if_time(stream);
+}
+
+bool
+idem_settle_halt(IdemStream *stream, const char *message)
+{
+	bool		halted;
+
+	idem_txn_begin();
+	halted = idem_relay_halt(stream->config->relay_id, IDEM_HALT_SINK, message, true);
+	if (halted)
+		idem_relay_config_changed();
+	idem_txn_commit(true);
+	return halted;
 }

@@ -27,4 +27,11 @@ extern void idem_settle(IdemStream *stream);
  */
 extern bool idem_settle_try_lock(IdemStream *stream, const int64 *parked_ids, int n);
 
+/*
+ * The sink's target wants no more events: halt the relay until an operator acts.
+ * message says what the sink said.  False if another transaction has the relay's
+ * row; the caller asks the target again later.
+ */
+extern bool idem_settle_halt(IdemStream *stream, const char *message);
+
 #endif							/* IDEM_RELAY_STREAM_SETTLE_H */

@@ -60,6 +60,8 @@ typedef enum IdemStreamOutcome
 								 * an operator */
 	IDEM_STREAM_FENCED,			/* another relay took the sink over: wait for
 								 * an operator */
+	IDEM_STREAM_HALTED,			/* the target wants no more events: halt the
+								 * relay, which outlasts a restart */
 	IDEM_STREAM_DIVERGED,		/* the sink's position and the log of
 								 * positions contradict each other: wait for
 								 * an operator */

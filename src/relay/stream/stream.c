@@ -506,6 +506,9 @@ end_stream(IdemStream *stream, IdemStreamVerdict verdict)
 		case IDEM_STREAM_FENCED:
 			stop(stream, IDEM_RELAY_FENCED, verdict.message);
 			break;
+		case IDEM_STREAM_HALTED:
+			(idem_settle_halt(stream, verdict.message) ? stop : open_breaker) (stream, IDEM_RELAY_HALTED, verdict.message);
+			break;
 		case IDEM_STREAM_DIVERGED:
 			stop(stream, IDEM_RELAY_DIVERGED, verdict.message);
 			break;

@@ -105,6 +105,12 @@ extern void idem_sink_result(IdemSink *s, uint64_t batch, uint32_t first,
 							 uint32_t last, IdemProtoOutcome outcome,
 							 const char *sqlstate, const char *message);
 
+/* The same with the least milliseconds until the next try. */
+extern void idem_sink_result_later(IdemSink *s, uint64_t batch, uint32_t first,
+								   uint32_t last, IdemProtoOutcome outcome,
+								   const char *sqlstate, uint32_t retry_after,
+								   const char *message);
+
 /*
  * Queue a VERDICT.  The caller has queued all results of the batch before.
  * sqlstate and message may be NULL.

@@ -22,4 +22,10 @@
  */
 extern char *idem_sink_read_secret(IdemSink *s, const char *path);
 
+/* The same for a file that another option than secret_file names. */
+extern char *idem_sink_read_secret_of(IdemSink *s, const char *option, const char *path);
+
+/* Read a whole file, a text of up to 64 kB. */
+extern char *idem_sink_read_secret_text(IdemSink *s, const char *option, const char *path);
+
 #endif							/* IDEM_SINK_SECRET_H */

@@ -90,8 +90,9 @@ idem_sink_log(IdemSink *s, IdemProtoLogLevel level, const char *fmt,...)
 }
 
 void
-idem_sink_result(IdemSink *s, uint64_t batch, uint32_t first, uint32_t last,
-				 IdemProtoOutcome outcome, const char *sqlstate, const char *message)
+idem_sink_result_later(IdemSink *s, uint64_t batch, uint32_t first, uint32_t last,
+					   IdemProtoOutcome outcome, const char *sqlstate, uint32_t retry_after,
+					   const char *message)
 {
 	IdemProtoFrame frame = {.type = IDEM_PROTO_RESULT};
 	char		buf[IDEM_PROTO_MAX_MESSAGE + 1];
@@ -101,8 +102,16 @@ idem_sink_result(IdemSink *s, uint64_t batch, uint32_t first, uint32_t last,
 	frame.u.result.last = last;
 	frame.u.result.outcome = outcome;
 	put_sqlstate(frame.u.result.sqlstate, sqlstate);
+	frame.u.result.retry_after = retry_after;
 	frame.u.result.message = clean(buf, message);
 	idem_sink_send(s, &frame);
+}
+
+void
+idem_sink_result(IdemSink *s, uint64_t batch, uint32_t first, uint32_t last,
+				 IdemProtoOutcome outcome, const char *sqlstate, const char *message)
+{
+	idem_sink_result_later(s, batch, first, last, outcome, sqlstate, 0, message);
 }
 
 void

@@ -28,12 +28,9 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 
 #include "sink/kafka/sink.h"
 
-#define UUID_TEXT	37			/* with its terminator */
-#define TIME_TEXT	96
 #define CE_PREFIX	"ce_"		/* of the headers of a CloudEvent */
 
 bool
@@ -84,25 +81,25 @@ ksink_check_template(const char *template, const char *names, bool *fixed)
  * string, the JSON text of another value.  False if there is none, or null.
  */
 static bool
-add_header_value(const KSinkEvent *e, const char *name, size_t name_len, KSinkText *t)
+add_header_value(const KSinkEvent *e, const char *name, size_t name_len, IdemText *t)
 {
 	const char *json = ksink_at(e, e->headers);
-	KSinkText	found = {NULL, 0, 0};
+	IdemText	found = {NULL, 0, 0};
 	const char *value;
 	size_t		value_len;
 	size_t		at = 0;
 	bool		ok = false;
 
-	while (!ok && ksink_json_next(json, e->headers.len, &at, &found, &value, &value_len))
+	while (!ok && idem_json_next(json, e->headers.len, &at, &found, &value, &value_len))
 	{
 		if (found.len != name_len || memcmp(found.data, name, name_len) != 0)
 			continue;
 		if (value_len == 4 && memcmp(value, "null", 4) == 0)
 			break;
 		if (value[0] == '"')
-			ksink_json_unquote(t, value, value_len);
+			idem_json_unquote(t, value, value_len);
 		else
-			ksink_text_add(t, value, value_len);
+			idem_text_add(t, value, value_len);
 		ok = true;
 	}
 	free(found.data);
@@ -111,29 +108,29 @@ add_header_value(const KSinkEvent *e, const char *name, size_t name_len, KSinkTe
 
 /* Add what the placeholder between braces stands for; false if nothing. */
 static bool
-add_placeholder(const KSink *p, const KSinkEvent *e, const char *name, size_t len, KSinkText *t)
+add_placeholder(const KSink *p, const KSinkEvent *e, const char *name, size_t len, IdemText *t)
 {
 	if (len > 7 && strncmp(name, "header:", 7) == 0)
 		return add_header_value(e, name + 7, len - 7, t);
 	if (len == 14 && strncmp(name, "aggregate_type", len) == 0)
-		ksink_text_add(t, ksink_at(e, e->aggregate_type), e->aggregate_type.len);
+		idem_text_add(t, ksink_at(e, e->aggregate_type), e->aggregate_type.len);
 	else if (len == 10 && strncmp(name, "event_type", len) == 0)
-		ksink_text_add(t, ksink_at(e, e->event_type), e->event_type.len);
+		idem_text_add(t, ksink_at(e, e->event_type), e->event_type.len);
 	else
-		ksink_text_puts(t, p->config.relay);
+		idem_text_puts(t, p->config.relay);
 	return true;
 }
 
 /* Fill in a template; false if the event lacks a header that it names. */
 static bool
-expand(const KSink *p, const KSinkEvent *e, const char *template, KSinkText *t)
+expand(const KSink *p, const KSinkEvent *e, const char *template, IdemText *t)
 {
 	for (const char *s = template; *s != '\0';)
 	{
 		size_t		plain = strcspn(s, "{");
 		const char *end;
 
-		ksink_text_add(t, s, plain);
+		idem_text_add(t, s, plain);
 		s += plain;
 		if (*s == '\0')
 			break;
@@ -148,7 +145,7 @@ expand(const KSink *p, const KSinkEvent *e, const char *template, KSinkText *t)
 const char *
 ksink_topic_of(const KSink *p, const KSinkEvent *e, char *topic)
 {
-	KSinkText	t = {NULL, 0, 0};
+	IdemText	t = {NULL, 0, 0};
 	const char *problem = NULL;
 
 	if (p->config.topic_is_fixed)
@@ -171,35 +168,6 @@ ksink_topic_of(const KSink *p, const KSinkEvent *e, char *topic)
 	return problem;
 }
 
-/* Write the event's id as text. */
-static void
-write_uuid(char *dst, const uint8_t *id)
-{
-	static const char digits[] = "0123456789abcdef";
-
-	for (int i = 0; i < IDEM_PROTO_ID_BYTES; i++)
-	{
-		if (i == 4 || i == 6 || i == 8 || i == 10)
-			*dst++ = '-';
-		*dst++ = digits[id[i] >> 4];
-		*dst++ = digits[id[i] & 15];
-	}
-	*dst = '\0';
-}
-
-/* Write a time as RFC 3339 has it. */
-static void
-write_time(char *dst, size_t cap, int64_t us)
-{
-	int64_t		fraction = (us % 1000000 + 1000000) % 1000000;
-	time_t		s = (time_t) ((us - fraction) / 1000000);
-	struct tm	tm;
-
-	gmtime_r(&s, &tm);
-	snprintf(dst, cap, "%04d-%02d-%02dT%02d:%02d:%02d.%06dZ", tm.tm_year + 1900, tm.tm_mon + 1,
-			 tm.tm_mday, tm.tm_hour, tm.tm_min, tm.tm_sec, (int) fraction);
-}
-
 /* Add a header of ours. */
 static void
 add_header(KSinkRecord *r, const char *name, const void *value, size_t len)
@@ -212,19 +180,19 @@ static void
 add_own_headers(KSinkRecord *r, const KSinkEvent *e)
 {
 	const char *json = ksink_at(e, e->headers);
-	KSinkText	name = {NULL, 0, 0};
-	KSinkText	text = {NULL, 0, 0};
+	IdemText	name = {NULL, 0, 0};
+	IdemText	text = {NULL, 0, 0};
 	const char *value;
 	size_t		value_len;
 	size_t		at = 0;
 
-	while (e->headers.len > 0 && ksink_json_next(json, e->headers.len, &at, &name, &value, &value_len))
+	while (e->headers.len > 0 && idem_json_next(json, e->headers.len, &at, &name, &value, &value_len))
 	{
 		text.len = 0;
 		if (value[0] == '"')
-			ksink_json_unquote(&text, value, value_len);
+			idem_json_unquote(&text, value, value_len);
 		else
-			ksink_text_add(&text, value, value_len);
+			idem_text_add(&text, value, value_len);
 		if (value_len == 4 && memcmp(value, "null", 4) == 0)
 			rd_kafka_header_add(r->headers, name.data ? name.data : "", (ssize_t) name.len, NULL, 0);
 		else
@@ -260,9 +228,9 @@ typedef struct CloudEvent
 		size_t		len;
 	}			attributes[8];
 	int			count;
-	char		id[UUID_TEXT];
-	char		when[TIME_TEXT];
-	KSinkText	source;			/* owned */
+	char		id[IDEM_UUID_TEXT];
+	char		when[IDEM_TIME_TEXT];
+	IdemText	source;			/* owned */
 } CloudEvent;
 
 static void
@@ -280,8 +248,8 @@ make_cloud_event(const KSink *p, const KSinkEvent *e, CloudEvent *ce)
 	const void *key = ksink_at(e, e->aggregate_id);
 
 	memset(ce, 0, sizeof(*ce));
-	write_uuid(ce->id, e->id);
-	write_time(ce->when, sizeof(ce->when), e->enqueued_at);
+	idem_write_uuid(ce->id, e->id);
+	idem_write_time(ce->when, sizeof(ce->when), e->enqueued_at);
 	expand(p, e, p->config.source, &ce->source);
 	add_attribute(ce, CE_PREFIX "specversion", "1.0", 3);
 	add_attribute(ce, CE_PREFIX "id", ce->id, strlen(ce->id));
@@ -308,33 +276,14 @@ add_ce_headers(const KSink *p, const KSinkEvent *e, KSinkRecord *r)
 	free(ce.source.data);
 }
 
-/* Add the bytes as a JSON string in base64. */
-static void
-add_base64(KSinkText *t, const unsigned char *s, size_t len)
-{
-	static const char digits[] = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
-
-	ksink_text_puts(t, "\"");
-	for (size_t i = 0; i < len; i += 3)
-	{
-		unsigned	v = (unsigned) s[i] << 16 | (i + 1 < len ? (unsigned) s[i + 1] << 8 : 0) |
-		(i + 2 < len ? s[i + 2] : 0);
-		char		four[4] = {digits[v >> 18], digits[v >> 12 & 63],
-		i + 1 < len ? digits[v >> 6 & 63] : '=', i + 2 < len ? digits[v & 63] : '='};
-
-		ksink_text_add(t, four, 4);
-	}
-	ksink_text_puts(t, "\"");
-}
-
 /* Add a member of the CloudEvent, with a string as its value. */
 static void
-add_member(KSinkText *t, const char *name, const void *value, size_t len)
+add_member(IdemText *t, const char *name, const void *value, size_t len)
 {
-	ksink_text_puts(t, t->len > 1 ? ",\"" : "\"");
-	ksink_text_puts(t, name);
-	ksink_text_puts(t, "\":");
-	ksink_text_add_json(t, value, len);
+	idem_text_puts(t, t->len > 1 ? ",\"" : "\"");
+	idem_text_puts(t, name);
+	idem_text_puts(t, "\":");
+	idem_text_add_json(t, value, len);
 }
 
 /* Make the value a CloudEvent with the payload in it. */
@@ -342,22 +291,26 @@ static void
 wrap_value(const KSink *p, const KSinkEvent *e, KSinkRecord *r)
 {
 	static const char type[] = "application/cloudevents+json; charset=UTF-8";
-	KSinkText	t = {NULL, 0, 0};
+	IdemText	t = {NULL, 0, 0};
 	CloudEvent	ce;
 	size_t		len;
 	const char *data_type = content_type(e, &len);
 
 	make_cloud_event(p, e, &ce);
-	ksink_text_puts(&t, "{");
+	idem_text_puts(&t, "{");
 	for (int i = 0; i < ce.count; i++)
 		add_member(&t, ce.attributes[i].header + strlen(CE_PREFIX), ce.attributes[i].value, ce.attributes[i].len);
 	add_member(&t, "datacontenttype", data_type, len);
-	ksink_text_puts(&t, e->flags & IDEM_PROTO_PAYLOAD_JSON ? ",\"data\":" : ",\"data_base64\":");
+	idem_text_puts(&t, e->flags & IDEM_PROTO_PAYLOAD_JSON ? ",\"data\":" : ",\"data_base64\":");
 	if (e->flags & IDEM_PROTO_PAYLOAD_JSON)
-		ksink_text_add(&t, ksink_at(e, e->payload), e->payload.len);
+		idem_text_add(&t, ksink_at(e, e->payload), e->payload.len);
 	else
-		add_base64(&t, (const unsigned char *) ksink_at(e, e->payload), e->payload.len);
-	ksink_text_puts(&t, "}");
+	{
+		idem_text_puts(&t, "\"");
+		idem_text_add_base64(&t, ksink_at(e, e->payload), e->payload.len);
+		idem_text_puts(&t, "\"");
+	}
+	idem_text_puts(&t, "}");
 	free(ce.source.data);
 	add_header(r, "content-type", type, sizeof(type) - 1);
 	r->owned_value = t.data;
@@ -377,13 +330,13 @@ is_null(const KSinkEvent *e)
 static void
 make_key(const KSink *p, const KSinkEvent *e, KSinkRecord *r)
 {
-	KSinkText	t = {NULL, 0, 0};
+	IdemText	t = {NULL, 0, 0};
 
 	r->key = ksink_at(e, e->aggregate_id);
 	r->key_len = e->aggregate_id.len;
 	if (!p->config.json_key)
 		return;
-	ksink_text_add_json(&t, r->key, r->key_len);
+	idem_text_add_json(&t, r->key, r->key_len);
 	r->owned_key = t.data;
 	r->key = t.data;
 	r->key_len = t.len;
@@ -392,7 +345,7 @@ make_key(const KSink *p, const KSinkEvent *e, KSinkRecord *r)
 void
 ksink_make_record(const KSink *p, const KSinkEvent *e, KSinkRecord *r)
 {
-	char		id[UUID_TEXT];
+	char		id[IDEM_UUID_TEXT];
 
 	r->headers = rd_kafka_headers_new(8);
 	r->timestamp = e->enqueued_at / 1000;
@@ -404,7 +357,7 @@ ksink_make_record(const KSink *p, const KSinkEvent *e, KSinkRecord *r)
 	switch (p->config.format)
 	{
 		case KSINK_DEBEZIUM:
-			write_uuid(id, e->id);
+			idem_write_uuid(id, e->id);
 			add_header(r, "id", id, strlen(id));
 			add_header(r, "type", ksink_at(e, e->event_type), e->event_type.len);
 			if (e->flags & IDEM_PROTO_HAS_CONTENT_TYPE)

@@ -30,6 +30,9 @@
 
 #include <librdkafka/rdkafka.h>
 
+#include "sink/common/format.h"
+#include "sink/common/grant.h"
+#include "sink/common/json.h"
 #include "sink/common/program.h"
 
 /* The oldest librdkafka that the sink works with; checked at start. */
@@ -378,13 +381,6 @@ extern bool ksink_start_tokens(KSink *p, rd_kafka_t *rk);
 
 /* tokenserver.c */
 
-/* What a token server gives. */
-typedef struct KSinkGrant
-{
-	char	   *token;			/* owned */
-	int64_t		life;			/* ms */
-} KSinkGrant;
-
 typedef enum KSinkTokenEnd
 {
 	KSINK_TOKEN_GRANTED,
@@ -400,15 +396,7 @@ extern const char *ksink_check_token_server(KSinkTokenServer *s);
  * no byte of the server's answer.
  */
 extern KSinkTokenEnd ksink_ask_token_server(const KSinkTokenServer *s, int timeout,
-											KSinkGrant *grant, char *problem, size_t cap);
-
-/* grant.c */
-
-/* Read the answer of a token server.  Returns NULL, or what is wrong with it. */
-extern const char *ksink_read_grant(const char *answer, size_t len, KSinkGrant *grant);
-
-/* Which of the errors of RFC 6749 does the answer name?  NULL: none. */
-extern const char *ksink_read_denial(const char *answer, size_t len);
+											IdemGrant *grant, char *problem, size_t cap);
 
 /* topic.c */
 
@@ -563,31 +551,6 @@ extern const char *ksink_check_template(const char *template, const char *names,
 
 /* Is the text the name of a topic? */
 extern bool ksink_is_topic(const char *name);
-
-/* json.c */
-
-typedef struct KSinkText
-{
-	char	   *data;
-	size_t		len;
-	size_t		size;
-} KSinkText;
-
-extern void ksink_text_add(KSinkText *t, const void *data, size_t len);
-extern void ksink_text_puts(KSinkText *t, const char *s);
-
-/* Add a JSON string with this content. */
-extern void ksink_text_add_json(KSinkText *t, const void *data, size_t len);
-
-/*
- * The members of a JSON object one after the other.  *at is 0 at first.  The
- * value's text is given as it stands.  False at the end.
- */
-extern bool ksink_json_next(const char *json, size_t len, size_t *at, KSinkText *name,
-							const char **value, size_t *value_len);
-
-/* Add the content of the JSON string s. */
-extern void ksink_json_unquote(KSinkText *t, const char *s, size_t len);
 
 /* The bytes of a span. */
 static inline const char *

@@ -76,7 +76,7 @@ is_alive(void)
 
 /* Keep a grant that was asked for at that time. */
 static void
-keep(const KSinkGrant *grant, int64_t asked_at)
+keep(const IdemGrant *grant, int64_t asked_at)
 {
 	ksink_keep_token(grant->token);
 	pthread_mutex_lock(&token_lock);
@@ -95,7 +95,7 @@ static KSinkTokenEnd
 replace_token(KSink *p, int64_t timeout, char *problem, size_t cap)
 {
 	KSinkTokenEnd end = KSINK_TOKEN_GRANTED;
-	KSinkGrant	grant;
+	IdemGrant	grant;
 	int64_t		now;
 
 	pthread_mutex_lock(&ask_lock);

@@ -42,7 +42,7 @@
 
 typedef struct Request
 {
-	KSinkText	answer;
+	IdemText	answer;
 	size_t		header_bytes;
 	bool		too_large;
 } Request;
@@ -109,7 +109,7 @@ take_answer(char *data, size_t size, size_t n, void *opaque)
 		r->too_large = true;
 		return 0;
 	}
-	ksink_text_add(&r->answer, data, size * n);
+	idem_text_add(&r->answer, data, size * n);
 	return size * n;
 }
 
@@ -147,7 +147,7 @@ open_loopback(void *opaque, curlsocktype purpose, struct curl_sockaddr *address)
 
 /* Add a member of the form. */
 static void
-add_field(KSinkText *form, const char *name, const char *value)
+add_field(IdemText *form, const char *name, const char *value)
 {
 	char	   *encoded;
 
@@ -155,10 +155,10 @@ add_field(KSinkText *form, const char *name, const char *value)
 		return;
 	encoded = curl_easy_escape(NULL, value, 0);
 	if (form->len > 0)
-		ksink_text_puts(form, "&");
-	ksink_text_puts(form, name);
-	ksink_text_puts(form, "=");
-	ksink_text_puts(form, encoded != NULL ? encoded : "");
+		idem_text_puts(form, "&");
+	idem_text_puts(form, name);
+	idem_text_puts(form, "=");
+	idem_text_puts(form, encoded != NULL ? encoded : "");
 	curl_free(encoded);
 }
 
@@ -211,7 +211,7 @@ set_limits(CURL *curl, const KSinkTokenServer *s, int timeout, Request *r)
  * for servers that want it there.
  */
 static void
-set_login(CURL *curl, const KSinkTokenServer *s, KSinkText *form)
+set_login(CURL *curl, const KSinkTokenServer *s, IdemText *form)
 {
 	char	   *id = curl_easy_escape(NULL, s->client, 0);
 	char	   *secret = curl_easy_escape(NULL, s->secret, 0);
@@ -271,21 +271,21 @@ judge_failure(const KSinkTokenServer *s, CURL *curl, CURLcode rc, const Request 
 
 /* Judge an answer by its status. */
 static KSinkTokenEnd
-judge_answer(const KSinkTokenServer *s, long status, const Request *r, KSinkGrant *grant, char *problem, size_t cap)
+judge_answer(const KSinkTokenServer *s, long status, const Request *r, IdemGrant *grant, char *problem, size_t cap)
 {
 	const char *wrong;
 	char		what[256];
 
 	if (status == 200)
 	{
-		wrong = ksink_read_grant(r->answer.data, r->answer.len, grant);
+		wrong = idem_read_grant(r->answer.data, r->answer.len, grant);
 		return wrong == NULL ? KSINK_TOKEN_GRANTED : end_with(s, KSINK_TOKEN_REFUSED, wrong, problem, cap);
 	}
 	if (status >= 300 && status < 400)
 		snprintf(what, sizeof(what), "it answers with a redirect, HTTP %ld, which is not followed; set the option \"token_url\" to the final URL", status);
 	else if (status >= 400 && status < 500)
 	{
-		wrong = ksink_read_denial(r->answer.data, r->answer.len);
+		wrong = idem_read_denial(r->answer.data, r->answer.len);
 		snprintf(what, sizeof(what), "it refuses the request, HTTP %ld%s%s", status, wrong != NULL ? ", " : "", wrong != NULL ? wrong : "");
 	}
 	else
@@ -296,11 +296,11 @@ judge_answer(const KSinkTokenServer *s, long status, const Request *r, KSinkGran
 }
 
 KSinkTokenEnd
-ksink_ask_token_server(const KSinkTokenServer *s, int timeout, KSinkGrant *grant, char *problem, size_t cap)
+ksink_ask_token_server(const KSinkTokenServer *s, int timeout, IdemGrant *grant, char *problem, size_t cap)
 {
 	CURL	   *curl = curl_easy_init();
 	struct curl_slist *headers = curl_slist_append(NULL, "Accept: application/json");
-	KSinkText	form = {NULL, 0, 0};
+	IdemText	form = {NULL, 0, 0};
 	Request		r = {0};
 	KSinkTokenEnd end;
 	CURLcode	rc;
@@ -343,7 +343,7 @@ ksink_check_token_server(KSinkTokenServer *s)
 }
 
 KSinkTokenEnd
-ksink_ask_token_server(const KSinkTokenServer *s, int timeout, KSinkGrant *grant, char *problem, size_t cap)
+ksink_ask_token_server(const KSinkTokenServer *s, int timeout, IdemGrant *grant, char *problem, size_t cap)
 {
 	(void) s;
 	(void) timeout;

@@ -280,7 +280,7 @@ decode_failed(Reader *r, IdemProtoFailed *f)
 	get_sqlstate(r, f->sqlstate);
 	f->message = get_str16(r);
 	check(r, f->outcome == IDEM_PROTO_OUTAGE || f->outcome == IDEM_PROTO_FENCED ||
-		  f->outcome == IDEM_PROTO_REJECTED);
+		  f->outcome == IDEM_PROTO_REJECTED || f->outcome == IDEM_PROTO_HALTED);
 }
 
 static void

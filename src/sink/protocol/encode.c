@@ -327,7 +327,7 @@ idem_proto_encode_failed(uint8_t *buf, size_t cap, const IdemProtoFailed *f)
 	uint8_t    *p;
 
 	if ((f->outcome != IDEM_PROTO_OUTAGE && f->outcome != IDEM_PROTO_FENCED &&
-		 f->outcome != IDEM_PROTO_REJECTED) ||
+		 f->outcome != IDEM_PROTO_REJECTED && f->outcome != IDEM_PROTO_HALTED) ||
 		!sqlstate_ok(f->sqlstate) || !str_fits(f->message, UINT16_MAX))
 		return 0;
 	p = start(buf, cap, IDEM_PROTO_FAILED, 1 + 5 + 2 + (size_t) f->message.len, &size);

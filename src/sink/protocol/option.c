@@ -34,6 +34,13 @@ idem_sink_option_find(const IdemSinkOption *table, const char *name)
 	return NULL;
 }
 
+const char *
+idem_sink_option_reason(const IdemSinkOption *option)
+{
+	return option->reason != NULL ? option->reason :
+		"It names a file or program that is used as the server's operating system user.";
+}
+
 /* Is the value one of the words for a boolean? */
 static bool
 is_bool(const char *value)

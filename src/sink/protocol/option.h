@@ -44,9 +44,9 @@ typedef struct IdemSinkOption
 	IdemSinkOptionWhere where;
 	IdemSinkOptionType type;
 	bool		secret;			/* the value must not be shown or logged */
-	bool		superuser;		/* only superusers may set it: it names a
-								 * program, or a file that the server's OS
-								 * user can read */
+	bool		superuser;		/* only superusers may set it */
+	const char *reason;			/* of superuser, as a sentence; NULL: the
+								 * option names a file or a program */
 	bool		required;		/* no relay runs without it; an option of the
 								 * server */
 	long		min;			/* for IDEM_OPTION_INT */
@@ -54,6 +54,9 @@ typedef struct IdemSinkOption
 	const char *choices;		/* for IDEM_OPTION_CHOICE: words separated by
 								 * spaces */
 } IdemSinkOption;
+
+/* Why only superusers may set the option, as a sentence. */
+extern const char *idem_sink_option_reason(const IdemSinkOption *option);
 
 /*
  * The options of a login that all sinks with one have, in the user mapping.  The

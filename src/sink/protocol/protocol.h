@@ -108,7 +108,9 @@ typedef enum IdemProtoOutcome
 	IDEM_PROTO_SKIPPED = 5,		/* not sent: an earlier event of its key
 								 * failed */
 	IDEM_PROTO_OUTAGE = 6,		/* not sent or refused: the target is down */
-	IDEM_PROTO_FENCED = 7		/* another instance took the sink over */
+	IDEM_PROTO_FENCED = 7,		/* another instance took the sink over */
+	IDEM_PROTO_HALTED = 8		/* the target wants no more events; in FAILED
+								 * only */
 } IdemProtoOutcome;
 
 /* The fate of a batch at a transactional sink.  The values go over the wire. */
@@ -291,7 +293,8 @@ typedef struct IdemProtoReady
 typedef struct IdemProtoFailed
 {
 	IdemProtoOutcome outcome;	/* OUTAGE: try later; REJECTED: the options or
-								 * the target's objects are wrong; FENCED */
+								 * the target's objects are wrong; FENCED;
+								 * HALTED */
 	char		sqlstate[6];	/* terminated */
 	IdemProtoStr message;
 } IdemProtoFailed;

@@ -3,349 +3,61 @@
 
     kills.py SEED KILLS EVENTS WORK BINDIR EXTENSION_CONF SINKS HASTY
 
-Runs in a copy of test/crash and test/python, with test/sink/kafka below it (kills.sh).
-Producers commit business rows and events together and log outside of the server what they
-know of each COMMIT (test/crash/producers.py, ledger.py).  Meanwhile relay workers, sink
-programs, producers' backends and the broker are killed at moments that the seed draws.
-At the end a read_committed reader reads all topics, and the rules of test/crash compare.
-The last lines are "ok NAME" or "NOT OK NAME", and "N passed, N failed".
+Runs in a copy of test/crash and test/python, with test/sink/kafka below it (kills.sh).  What
+kills and judges is in test/crash/targetkills.py.  A read_committed reader reads the topics.
 """
-import collections
 import json
-import os
 import pathlib
-import random
-import signal
-import socket
 import sys
-import time
-import traceback
 
 sys.dont_write_bytecode = True
 sys.path[0] = str(pathlib.Path(__file__).resolve().parent.parent)
 
-import ledger  # noqa: E402
-import resolve  # noqa: E402
-import rules  # noqa: E402
-from actions import Skip  # noqa: E402
-from actions.process import crash, is_sink, pick  # noqa: E402
-from clients import Coordinator  # noqa: E402
-from history import Tally, bound  # noqa: E402
 from kafka.broker import Broker  # noqa: E402
-from producers import Pace, Producer  # noqa: E402
-from server import Finding, Server, wait_until  # noqa: E402
-from topology import CONF, KEYS, PREPARED  # noqa: E402
-
-PRODUCERS = 4
-# Shares of the kills.
-SHARES = {"sink program": 0.4, "relay worker": 0.2, "producer's backend": 0.2, "broker": 0.2}
-# Seconds between recovery and the next kill: on average, and at most.
-PAUSE, LONGEST_PAUSE = 0.3, 2.0
-RECOVERY = 180
-# Events a second.
-SLOWEST, FASTEST = 100, 4000
-
-SCHEMA = """
-SET client_min_messages = warning;
-CREATE EXTENSION idempotency CASCADE;
-CREATE SCHEMA app;
-CREATE TABLE app.business (txn text, events int, amount bigint);
-CREATE TABLE app.keys (key text PRIMARY KEY, n bigint NOT NULL);
-INSERT INTO app.keys SELECT i::text, 0 FROM generate_series(1, {keys}) i;
-"""
-# relay -> letters of the aggregate types that it takes, options of its server, its arguments
-RELAYS = {
-    "exact": ("jkyq", "", "batch_events => 200"),
-    "small": ("q", "", "batch_events => 2"),
-    "least": ("jk", ", delivery 'at_least_once'", "batch_events => 200"),
-}
-TYPES = {relay: types for relay, (types, _, _) in RELAYS.items()}
-REPEATING = {"least"}
-RULES = (rules.business_rows, rules.same_id_twice, rules.lost, rules.phantom, rules.content, rules.double, rules.order)
+from targetkills import Kills, main  # noqa: E402
 
 
-class Run:
-    def __init__(self, seed, kills, events, work, bindir, conf, sinks, hasty):
-        self.seed, self.kills, self.events = seed, kills, events
-        self.hasty_share = hasty
-        self.work = pathlib.Path(work)
-        self.directory = self.work / "ledger"
-        self.directory.mkdir()
-        self.a = Server("a", self.work, bindir, host=self.work / "sock")
-        self.a.signals.add(signal.SIGKILL)
-        self.settings = pathlib.Path(conf).read_text() + CONF.format(prepared=PREPARED, claims="256kB", sinks=sinks)
-        self.broker = None
-        self.counts = collections.Counter()
-        self.hasty = 0
-        self.longest = collections.Counter()
-        self.pace = Pace(SLOWEST)
+class Run(Kills):
+    target = "broker"
+    wrapper = "idempotency_kafka"
+    relays = {
+        "exact": ("jkyq", "", "batch_events => 200"),
+        "small": ("q", "", "batch_events => 2"),
+        "least": ("jk", ", delivery 'at_least_once'", "batch_events => 200"),
+    }
+    repeating = {"least"}
+    broker = None
 
-    def rng(self, name):
-        return random.Random(f"{self.seed}/{name}")
-
-    # The system.
-
-    def make(self):
+    def make_target(self):
         self.broker = Broker()
-        self.a.make(self.settings)
-        self.a.start()
-        self.a.rows(SCHEMA.format(keys=KEYS))
-        for relay, (types, options, arguments) in RELAYS.items():
-            for letter in types:
+        for relay, letters in self.types.items():
+            for letter in letters:
                 self.broker.topic(f"{relay}.{letter}", 3)
             self.broker.position_topic(f"idempotency.position.{relay}")
-            self.a.rows(f"""CREATE SERVER {relay} FOREIGN DATA WRAPPER idempotency_kafka OPTIONS (
-                brokers '{self.broker.address}', topic '{relay}.{{aggregate_type}}',
-                timeout '10000', transaction_timeout '10000'{options})""")
-            self.a.rows(f"CREATE USER MAPPING FOR CURRENT_USER SERVER {relay}")
-            self.a.rows(f"""SELECT idempotency.relay_create('{relay}', '{relay}', '{{{",".join(types)}}}',
-                min_backoff => '20 ms', max_backoff => '500 ms', max_attempts => 1000, {arguments})""")
-        self.wait_whole()
 
-    def relays(self):
-        """relay -> (state, pid, sink_pid); nothing while the server restarts."""
-        try:
-            rows = self.a.rows("SELECT relay, state, pid, sink_pid FROM idempotency.stat_relay")
-        except Exception:  # noqa: whatever the restart raises
-            return {}
-        return {r[0]: r[1:] for r in rows}
+    def options(self, relay):
+        return f"brokers '{self.broker.address}', topic '{relay}.{{aggregate_type}}', timeout '10000', transaction_timeout '10000'"
 
-    def broker_listens(self):
-        try:
-            socket.create_connection(("127.0.0.1", self.broker.port), 1).close()
-            return True
-        except OSError:
-            return False
+    def target_port(self):
+        return self.broker.port
 
-    def is_whole(self):
-        """Every relay has a program that lives, or rests, and none is behind a broker that is away."""
-        self.look_at_clients()
-        now = self.relays()
-        return len(now) == len(RELAYS) and self.broker_listens() and \
-            all(state == "idle" and pid or state == "streaming" and sink and is_sink(sink)
-                for state, pid, sink in now.values())
+    def target_is_up(self):
+        return self.broker.proc.poll() is None
 
-    def wait_whole(self):
-        began = time.monotonic()
-        wait_until(lambda: f"server, broker and relays work\n{self.a.relays()}", self.is_whole, RECOVERY, 0.05)
-        return time.monotonic() - began
+    def kill_target(self):
+        self.broker.kill()
 
-    # The clients.
-
-    def start_clients(self):
-        def client(kind, name, *more):
-            c = kind(name, self.a, ledger.Ledger(self.directory, name), self.rng(name), *more)
-            c.start()
-            return c
-        self.coordinator = client(Coordinator, "ca")
-        self.producers = [client(Producer, f"p{i}", self.pace, self.coordinator, PRODUCERS) for i in range(PRODUCERS)]
-
-    def look_at_clients(self):
-        for c in getattr(self, "producers", []):
-            if c.broken:
-                raise Finding(f"client {c.name}: {type(c.broken).__name__}: {c.broken}") from c.broken
-
-    def stop(self, clients):
-        for c in clients:
-            c.stop()
-        for c in clients:
-            c.join(120)
-            if c.is_alive():
-                raise Finding(f"client {c.name} hangs")
-        self.look_at_clients()
-
-    # The kills.
-
-    def schedule(self):
-        chosen = [what for what, share in SHARES.items() for _ in range(max(1, int(self.kills * share)))]
-        chosen += ["sink program"] * (self.kills - len(chosen))
-        self.rng("schedule").shuffle(chosen)
-        return chosen
-
-    def kill(self, what, rng):
-        """Kill one process; Skip if there is none now."""
-        if what == "broker":
-            if self.broker.proc.poll() is not None:
-                self.broker.start(wait=False)
-                raise Skip("it had ended by itself")
-            self.broker.kill()
-            time.sleep(rng.random() * 0.5)
-            self.broker.start(wait=False)
-        elif what == "sink program":
-            pid = pick(rng, sorted(sink for _, _, sink in self.relays().values() if sink and is_sink(sink)))
-            try:
-                os.kill(pid, signal.SIGKILL)
-            except ProcessLookupError:
-                raise Skip("it has ended") from None
-        elif what == "relay worker":
-            crash(self.a, pick(rng, sorted({pid for _, pid, _ in self.relays().values() if pid})))
-        else:
-            crash(self.a, pick(rng, self.a.pids("application_name LIKE 'crash p%'")))
-
-    def act(self, what, rng):
-        def tried():
-            try:
-                self.kill(what, rng)
-                return True
-            except Skip:
-                return False
-        wait_until(f"there is a {what} to kill", tried, RECOVERY)
-        self.counts[what] += 1
-        if rng.random() > self.hasty_share:
-            self.longest[what] = max(self.longest[what], self.wait_whole())
-            time.sleep(min(rng.expovariate(1 / PAUSE), LONGEST_PAUSE))
-        else:
-            self.hasty += 1
-            time.sleep(rng.random() * 0.2)
-
-    def run_schedule(self):
-        schedule, lazy = self.schedule(), self.rng("lazy")
-        began = said = time.monotonic()
-        for i, what in enumerate(schedule):
-            # A synchronous commit flushes all asynchronous commits before it: at times there are no synchronous commits.
-            self.pace.lazy = lazy.choice((0, 0.3, 1, 1))
-            self.trace(i, what)
-            self.act(what, self.rng(f"{i}/{what}"))
-            left = (len(schedule) - i - 1) * (time.monotonic() - began) / (i + 1)
-            rate = (self.events - self.pace.enqueued) / max(left, 1)
-            self.pace.rate = min(max(rate * 1.2, SLOWEST), FASTEST)
-            if time.monotonic() - said > 15:
-                said = time.monotonic()
-                say(f"   {i + 1} of {len(schedule)} kills, {self.pace.enqueued} events")
-
-    def trace(self, i, what):
-        with open(self.work / "schedule", "a", encoding="ascii") as f:
-            f.write(f"{time.monotonic():.3f} {i} {what}\n")
-
-    # The end.
-
-    def reach(self):
-        """Produce until as many events are committed as asked for."""
-        self.wait_whole()
-        self.pace.rate = FASTEST
-
-        def reached():
-            self.look_at_clients()
-            return self.a.value("SELECT coalesce(sum(events), 0)::int FROM app.business") >= self.events
-        wait_until(f"{self.events} events are committed", reached, 600, 0.2)
-        self.stop(self.producers)
-        self.coordinator.finish_all()
-        wait_until("prepared transactions are ended", self.coordinator.idle)
-        self.stop([self.coordinator])
-
-    def drain(self):
-        """Until nothing is on its way, or nothing moves any more."""
-        last, since = None, time.monotonic()
-        while True:
-            now = self.a.rows("SELECT relay, lag_events, position FROM idempotency.stat_relay ORDER BY relay")
-            if all(lag == 0 for _, lag, _ in now):
-                return
-            if now != last:
-                last, since = now, time.monotonic()
-            if time.monotonic() - since > 60:
-                say(f"   not drained:\n{self.a.relays()}")
-                return
-            time.sleep(0.2)
-
-    def history(self):
-        h = rules.History(types=TYPES, repeats=REPEATING)
-        xids, decided = resolve.producers(h, ledger.read(self.directory))
-        for txn, events, amount in self.a.rows("SELECT txn, events, amount FROM app.business"):
-            h.business.setdefault(txn, []).append((events, amount))
-        resolve.resolve(h, self.a, xids, decided)
-        # A commit is answered a little before a read_committed reader can see its last records.
-        due = len(rules.committed(h))
-        end = time.monotonic() + 30
-        while True:
-            h.arrivals = {relay: list(self.arrivals(relay)) for relay in RELAYS}
-            if len({a[0] for a in h.arrivals["exact"]}) >= due or time.monotonic() > end:
-                return h
+    def start_target(self):
+        self.broker.start(wait=False)
 
     def arrivals(self, relay):
-        """(event id, key, payload), those of each key in the order of their partition."""
-        for r in self.broker.records(*(f"{relay}.{letter}" for letter in TYPES[relay])):
+        for r in self.broker.records(*(f"{relay}.{letter}" for letter in self.types[relay])):
             yield dict(r["headers"])["id"].decode(), r["key"].decode(), json.loads(r["value"])
 
-    def lines_about(self, what, h, most=30):
-        """What clients and topics know of an event or a transaction."""
-        out = []
-        for e in ledger.read(self.directory):
-            if what in str(e):
-                if "events" in e:
-                    e = {**e, "events": [x for x in e["events"] if what in (x[0], e["txn"])][:5]}
-                out.append(str(e))
-        for relay, arrivals in h.arrivals.items():
-            out += [f"{relay} number {n}: {a}" for n, a in enumerate(arrivals) if what in (a[0], a[2].get("t"))]
-        return out[:most]
-
-    def judge(self, tally):
-        h = self.history()
-        events = len(rules.committed(h))
-        wrong = 0
-        for rule in RULES:
-            found = list(rule(h))
-            wrong += len(found)
-            for name, what, text in found[:5]:
-                say(f"   {name}: {what}: {text}")
-            if found:
-                for line in self.lines_about(found[0][1], h):
-                    say(f"      {line}")
-            tally.line(not found, f"rule {rule.__name__}: {len(found)} in {events} events "
-                       f"(95 %: {'findings' if found else bound(events)} per event)")
-        for what in SHARES:
-            n = self.counts[what]
-            tally.line(n, f"kill -9 of a {what}: {n} (95 %: {'findings' if wrong else bound(n)} per kill), "
-                       f"recovery at most {self.longest[what]:.1f} s")
-        tally.line(events >= self.events, f"{events} events committed, at least {self.events} asked for, "
-                   f"in {sum(o == 'committed' for o in h.outcome.values())} transactions")
-        aborted = [e for versions in h.events.values() for e in versions
-                   if not e.kept or h.outcome.get(e.txn) != "committed"]
-        tally.line(aborted, f"{len(aborted)} events of transactions and savepoints that had no effect: none arrived"
-                   if not wrong else f"{len(aborted)} events had no effect")
-        for relay, arrivals in h.arrivals.items():
-            say(f"   {relay}: {len(arrivals)} records, {len(arrivals) - len({a[0] for a in arrivals})} of them repeats")
-
-    def end(self, keep):
-        """End all processes; after a failure the directories stay, to be examined."""
-        self.a.kill()
-        if keep:
-            os.environ["KEEP"] = "1"
+    def remove_target(self):
         if self.broker:
             self.broker.remove()
 
 
-def say(text):
-    print(text, flush=True)
-
-
-def main():
-    seed, kills, events, work, bindir, conf, sinks, hasty = sys.argv[1:]
-    tally, began = Tally(), time.monotonic()
-    one = Run(seed, int(kills), int(events), work, bindir, conf, sinks, float(hasty))
-    try:
-        one.make()
-        one.start_clients()
-        one.run_schedule()
-        one.reach()
-        one.drain()
-        one.judge(tally)
-    except Exception as error:  # noqa: every failure has to be counted
-        if not isinstance(error, Finding):
-            traceback.print_exc()
-        tally.line(False, f"kafka: {type(error).__name__}: {error}")
-    finally:
-        one.end(tally.failed)
-    died = one.a.deaths()
-    for line in died[:5]:
-        say(f"   {line}")
-    tally.line(not died, f"processes that failed by themselves: {len(died)} in {sum(one.counts.values())} kills")
-    say(f"   {one.hasty} kills before the system had recovered from the one before")
-    say(f"   {time.monotonic() - began:.0f} s, seed {seed}")
-    if tally.failed:
-        say(f"   SEED={seed} repeats the schedule; the directory {work} stays")
-    say(f"{tally.passed} passed, {tally.failed} failed")
-    return tally.failed != 0
-
-
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(main(Run))

@@ -14,15 +14,18 @@
  * Copyright (c) 2026, the idempotency developers
  *
  * IDENTIFICATION
- *		src/sink/kafka/grant.c
+ *		src/sink/common/grant.c
  *
  *-------------------------------------------------------------------------
  */
+#include "sink/common/grant.h"
+
 #include <stdlib.h>
 #include <string.h>
 #include <strings.h>
 
-#include "sink/kafka/sink.h"
+#include "sink/common/json.h"
+#include "sink/common/program.h"
 
 #define MAX_TOKEN		(32 * 1024)
 #define DEFAULT_LIFE	300		/* s, of a token whose life is not told */
@@ -37,38 +40,24 @@ static const char *const denials[] = {
 /* The members of an answer that matter here. */
 typedef struct Answer
 {
-	KSinkText	token;
-	KSinkText	type;
-	KSinkText	life;
-	KSinkText	error;
+	IdemText	token;
+	IdemText	type;
+	IdemText	life;
+	IdemText	error;
 } Answer;
-
-/* Is the answer as a whole in the braces of an object? */
-static bool
-is_object(const char *json, size_t len)
-{
-	static const char blanks[] = " \t\r\n";
-	size_t		first = 0;
-
-	while (first < len && json[first] != '\0' && strchr(blanks, json[first]) != NULL)
-		first++;
-	while (len > first && json[len - 1] != '\0' && strchr(blanks, json[len - 1]) != NULL)
-		len--;
-	return len - first >= 2 && json[first] == '{' && json[len - 1] == '}';
-}
 
 /* Take the members; of several with one name the last one counts. */
 static void
 take_members(const char *json, size_t len, Answer *a)
 {
-	KSinkText	name = {NULL, 0, 0};
+	IdemText	name = {NULL, 0, 0};
 	const char *value;
 	size_t		value_len;
 	size_t		at = 0;
 
-	while (ksink_json_next(json, len, &at, &name, &value, &value_len))
+	while (idem_json_next(json, len, &at, &name, &value, &value_len))
 	{
-		KSinkText  *to = name.len == 12 && memcmp(name.data, "access_token", 12) == 0 ? &a->token :
+		IdemText  *to = name.len == 12 && memcmp(name.data, "access_token", 12) == 0 ? &a->token :
 		name.len == 10 && memcmp(name.data, "token_type", 10) == 0 ? &a->type :
 		name.len == 10 && memcmp(name.data, "expires_in", 10) == 0 ? &a->life :
 		name.len == 5 && memcmp(name.data, "error", 5) == 0 ? &a->error : NULL;
@@ -77,9 +66,9 @@ take_members(const char *json, size_t len, Answer *a)
 			continue;
 		to->len = 0;
 		if (value[0] == '"')
-			ksink_json_unquote(to, value, value_len);
+			idem_json_unquote(to, value, value_len);
 		else if (to == &a->life)	/* some servers send a string */
-			ksink_text_add(to, value, value_len);
+			idem_text_add(to, value, value_len);
 	}
 	free(name.data);
 }
@@ -95,7 +84,7 @@ free_answer(Answer *a)
 
 /* Is the text a token as RFC 6750 writes them? */
 static bool
-is_token(const KSinkText *t)
+is_token(const IdemText *t)
 {
 	static const char letters[] = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-._~+/";
 	size_t		n = 0;
@@ -111,7 +100,7 @@ is_token(const KSinkText *t)
 
 /* Read a life in seconds; a fraction is left out.  0: it is none. */
 static int64_t
-read_life(const KSinkText *t)
+read_life(const IdemText *t)
 {
 	int64_t		life = 0;
 	size_t		n = 0;
@@ -126,7 +115,7 @@ read_life(const KSinkText *t)
 
 /* What is wrong with the answer, or NULL. */
 static const char *
-judge(const Answer *a, KSinkGrant *grant)
+judge(const Answer *a, IdemGrant *grant)
 {
 	int64_t		life = a->life.len > 0 ? read_life(&a->life) : DEFAULT_LIFE;
 
@@ -144,12 +133,12 @@ judge(const Answer *a, KSinkGrant *grant)
 }
 
 const char *
-ksink_read_grant(const char *answer, size_t len, KSinkGrant *grant)
+idem_read_grant(const char *answer, size_t len, IdemGrant *grant)
 {
 	Answer		a = {0};
 	const char *problem;
 
-	if (!is_object(answer, len))
+	if (!idem_json_is_object(answer, len))
 		return "its answer is not a JSON object";
 	take_members(answer, len, &a);
 	problem = judge(&a, grant);
@@ -158,12 +147,12 @@ ksink_read_grant(const char *answer, size_t len, KSinkGrant *grant)
 }
 
 const char *
-ksink_read_denial(const char *answer, size_t len)
+idem_read_denial(const char *answer, size_t len)
 {
 	Answer		a = {0};
 	const char *found = NULL;
 
-	if (!is_object(answer, len))
+	if (!idem_json_is_object(answer, len))
 		return NULL;
 	take_members(answer, len, &a);
 	for (int i = 0; denials[i] != NULL && found == NULL; i++)

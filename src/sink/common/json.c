@@ -8,22 +8,25 @@
  * the text whatever the text is.
  *
  * MEMORY
- *	A KSinkText grows; its owner frees data.  LOCKING: none.
+ *	An IdemText grows; its owner frees data.  LOCKING: none.
  *
  * Copyright (c) 2026, the idempotency developers
  *
  * IDENTIFICATION
- *		src/sink/kafka/json.c
+ *		src/sink/common/json.c
  *
  *-------------------------------------------------------------------------
  */
+#include "sink/common/json.h"
+
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
-#include "sink/kafka/sink.h"
+#include "sink/common/program.h"
 
 void
-ksink_text_add(KSinkText *t, const void *data, size_t len)
+idem_text_add(IdemText *t, const void *data, size_t len)
 {
 	if (t->size - t->len < len)
 	{
@@ -38,9 +41,17 @@ ksink_text_add(KSinkText *t, const void *data, size_t len)
 }
 
 void
-ksink_text_puts(KSinkText *t, const char *s)
+idem_text_puts(IdemText *t, const char *s)
 {
-	ksink_text_add(t, s, strlen(s));
+	idem_text_add(t, s, strlen(s));
+}
+
+char *
+idem_text_terminate(IdemText *t)
+{
+	idem_text_add(t, "", 1);
+	t->len--;
+	return t->data;
 }
 
 /*
@@ -49,7 +60,7 @@ ksink_text_puts(KSinkText *t, const char *s)
  * another partition.  Returns how many bytes of s the escape stands for, or 0.
  */
 static size_t
-add_escape(KSinkText *t, const unsigned char *s, size_t len)
+add_escape(IdemText *t, const unsigned char *s, size_t len)
 {
 	static const char meant[] = "\"\\\b\f\n\r\t";
 	static const char names[] = "\"\\bfnrt";
@@ -70,27 +81,27 @@ add_escape(KSinkText *t, const unsigned char *s, size_t len)
 	}
 	else
 		return 0;
-	ksink_text_puts(t, escape);
+	idem_text_puts(t, escape);
 	return taken;
 }
 
 void
-ksink_text_add_json(KSinkText *t, const void *data, size_t len)
+idem_text_add_json(IdemText *t, const void *data, size_t len)
 {
 	const unsigned char *s = data;
 	size_t		taken;
 
-	ksink_text_puts(t, "\"");
+	idem_text_puts(t, "\"");
 	for (size_t i = 0; i < len; i += taken)
 	{
 		taken = add_escape(t, s + i, len - i);
 		if (taken == 0)
 		{
-			ksink_text_add(t, s + i, 1);
+			idem_text_add(t, s + i, 1);
 			taken = 1;
 		}
 	}
-	ksink_text_puts(t, "\"");
+	idem_text_puts(t, "\"");
 }
 
 /* Pass blanks. */
@@ -155,27 +166,27 @@ read_hex(const char *s, size_t len)
 
 /* Add a character as UTF-8. */
 static void
-add_character(KSinkText *t, unsigned c)
+add_character(IdemText *t, unsigned c)
 {
 	unsigned char u[4];
 
 	if (c < 0x80)
 	{
 		u[0] = (unsigned char) c;
-		ksink_text_add(t, u, 1);
+		idem_text_add(t, u, 1);
 	}
 	else if (c < 0x800)
 	{
 		u[0] = (unsigned char) (0xC0 | c >> 6);
 		u[1] = (unsigned char) (0x80 | (c & 0x3F));
-		ksink_text_add(t, u, 2);
+		idem_text_add(t, u, 2);
 	}
 	else if (c < 0x10000)
 	{
 		u[0] = (unsigned char) (0xE0 | c >> 12);
 		u[1] = (unsigned char) (0x80 | (c >> 6 & 0x3F));
 		u[2] = (unsigned char) (0x80 | (c & 0x3F));
-		ksink_text_add(t, u, 3);
+		idem_text_add(t, u, 3);
 	}
 	else
 	{
@@ -183,13 +194,13 @@ add_character(KSinkText *t, unsigned c)
 		u[1] = (unsigned char) (0x80 | (c >> 12 & 0x3F));
 		u[2] = (unsigned char) (0x80 | (c >> 6 & 0x3F));
 		u[3] = (unsigned char) (0x80 | (c & 0x3F));
-		ksink_text_add(t, u, 4);
+		idem_text_add(t, u, 4);
 	}
 }
 
 /* Add the character of the escape at s, behind the backslash; its length. */
 static size_t
-add_escaped(KSinkText *t, const char *s, size_t len)
+add_escaped(IdemText *t, const char *s, size_t len)
 {
 	static const char names[] = "bfnrt";
 	static const char meant[] = "\b\f\n\r\t";
@@ -198,7 +209,7 @@ add_escaped(KSinkText *t, const char *s, size_t len)
 
 	if (s[0] != 'u')
 	{
-		ksink_text_add(t, found != NULL && s[0] != '\0' ? meant + (found - names) : s, 1);
+		idem_text_add(t, found != NULL && s[0] != '\0' ? meant + (found - names) : s, 1);
 		return 1;
 	}
 	c = read_hex(s + 1, len - 1);
@@ -212,7 +223,7 @@ add_escaped(KSinkText *t, const char *s, size_t len)
 }
 
 void
-ksink_json_unquote(KSinkText *t, const char *s, size_t len)
+idem_json_unquote(IdemText *t, const char *s, size_t len)
 {
 	size_t		end = len > 1 ? len - 1 : len;
 
@@ -221,12 +232,30 @@ ksink_json_unquote(KSinkText *t, const char *s, size_t len)
 		if (s[i] == '\\' && i + 1 < end)
 			i += 1 + add_escaped(t, s + i + 1, end - i - 1);
 		else
-			ksink_text_add(t, s + i++, 1);
+			idem_text_add(t, s + i++, 1);
 	}
 }
 
+/* The length of a value without the blanks behind it. */
+static size_t
+trim(const char *value, size_t len)
+{
+	while (len > 0 && value[len - 1] != '\0' && strchr(" \t\r\n", value[len - 1]) != NULL)
+		len--;
+	return len;
+}
+
 bool
-ksink_json_next(const char *json, size_t len, size_t *at, KSinkText *name,
+idem_json_is_object(const char *json, size_t len)
+{
+	size_t		first = skip_blanks(json, len, 0);
+
+	len = trim(json, len);
+	return first + 2 <= len && json[first] == '{' && json[len - 1] == '}';
+}
+
+bool
+idem_json_next(const char *json, size_t len, size_t *at, IdemText *name,
 				const char **value, size_t *value_len)
 {
 	size_t		i = skip_blanks(json, len, *at);
@@ -239,7 +268,7 @@ ksink_json_next(const char *json, size_t len, size_t *at, KSinkText *name,
 	start = i;
 	i = skip_string(json, len, i);
 	name->len = 0;
-	ksink_json_unquote(name, json + start, i - start);
+	idem_json_unquote(name, json + start, i - start);
 	i = skip_blanks(json, len, i);
 	if (i >= len || json[i] != ':')
 		return false;
@@ -247,8 +276,62 @@ ksink_json_next(const char *json, size_t len, size_t *at, KSinkText *name,
 	i = skip_value(json, len, start);
 	*at = i;
 	*value = json + start;
-	*value_len = i - start;
-	while (*value_len > 0 && strchr(" \t\r\n", json[start + *value_len - 1]) != NULL)
-		--* value_len;
+	*value_len = trim(json + start, i - start);
 	return *value_len > 0;
+}
+
+bool
+idem_json_next_element(const char *json, size_t len, size_t *at,
+					   const char **value, size_t *value_len)
+{
+	size_t		i = skip_blanks(json, len, *at);
+	size_t		start;
+
+	if (i >= len || json[i] != (*at == 0 ? '[' : ','))
+		return false;
+	start = skip_blanks(json, len, i + 1);
+	i = skip_value(json, len, start);
+	*at = i;
+	*value = json + start;
+	*value_len = trim(json + start, i - start);
+	return *value_len > 0;
+}
+
+bool
+idem_json_member(const char *json, size_t len, const char *name,
+				 const char **value, size_t *value_len)
+{
+	IdemText	found = {NULL, 0, 0};
+	const char *v;
+	size_t		n;
+	size_t		at = 0;
+	bool		ok = false;
+
+	while (idem_json_next(json, len, &at, &found, &v, &n))
+	{
+		if (found.len != strlen(name) || memcmp(found.data, name, found.len) != 0)
+			continue;
+		*value = v;
+		*value_len = n;
+		ok = true;
+	}
+	free(found.data);
+	return ok;
+}
+
+char *
+idem_json_string(const char *json, size_t len, const char *name)
+{
+	IdemText	t = {NULL, 0, 0};
+	const char *value;
+	size_t		value_len;
+
+	if (!idem_json_member(json, len, name, &value, &value_len) || value[0] != '"')
+		return NULL;
+	idem_json_unquote(&t, value, value_len);
+	idem_text_terminate(&t);
+	if (strlen(t.data) == t.len)
+		return t.data;
+	free(t.data);
+	return NULL;
 }

@@ -1,0 +1,203 @@
+/*-------------------------------------------------------------------------
+ *
+ * dispatch.c
+ *		Events into requests, and the ends of requests into answers.
+ *
+ * A request that is refused as a whole, with several events in it, is split: each
+ * of its events goes again, alone, and has an answer of its own.
+ *
+ * INVARIANT
+ *		Each event has one answer.  No request is started after a failure; the
+ *		requests in flight come to their end first.
+ *
+ * A crash leaves requests that may have arrived; their events are sent again.
+ *
+ * MEMORY
+ *		Events in flight belong to their request.  LOCKING: none.
+ *
+ * Copyright (c) 2026, the idempotency developers
+ *
+ * IDENTIFICATION
+ *		src/sink/http/dispatch.c
+ *
+ *-------------------------------------------------------------------------
+ */
+#include <stdlib.h>
+#include <string.h>
+
+#include "sink/http/sink.h"
+
+/*
+ * Add an event to the request.  False: the request is full, and the event is
+ * back in its queue.
+ */
+static bool
+add_event(HSink *p, HSinkRequest *r, HSinkEvent *e)
+{
+	HSinkProblem problem = {.sqlstate = "22023"};
+	HSinkAdd	added = r->count > 0 && e->alone ? HSINK_FULL : p->service->add(p, r, e, &problem);
+
+	if (added == HSINK_FULL)
+	{
+		hsink_put_back(p, e);
+		return false;
+	}
+	if (added == HSINK_REFUSED)
+		hsink_answer(p, e, IDEM_PROTO_REJECTED, problem.sqlstate, 0, problem.text);
+	else
+		r->events[r->count++] = e;
+	return true;
+}
+
+/* The next event for a request that has events of one key only. */
+static HSinkEvent *
+next_for(HSink *p, const HSinkRequest *r)
+{
+	if (r->count > 0 && p->service->one_key && p->config.key_order)
+		return hsink_next_of_key(p, r->events[0]);
+	return hsink_next_ready(p);
+}
+
+/* Fill a request; false if there is no event for it. */
+static bool
+fill(HSink *p, HSinkRequest *r)
+{
+	HSinkEvent *e;
+
+	while (r->count < p->most && !(r->count > 0 && r->events[0]->alone) && (e = next_for(p, r)) != NULL)
+		if (!add_event(p, r, e))
+			break;
+	return r->count > 0;
+}
+
+void
+hsink_dispatch(HSink *p)
+{
+	HSinkRequest *r;
+
+	while (p->ready.first != NULL && p->failure.outcome == 0 && hsink_has_token(p) &&
+		   (r = hsink_new_request(p)) != NULL)
+	{
+		if (!fill(p, r))
+		{
+			hsink_free_request(p, r);
+			continue;
+		}
+		p->service->finish(p, r);
+		hsink_start_request(p, r);
+	}
+}
+
+/* Put the events of a request back, in their order; alone: each goes alone. */
+static void
+put_back(HSink *p, HSinkRequest *r, bool alone)
+{
+	for (uint32_t i = r->count; i-- > 0;)
+	{
+		r->events[i]->alone = r->events[i]->alone || alone;
+		hsink_put_back(p, r->events[i]);
+	}
+	r->count = 0;
+}
+
+/* Give all events that have no answer yet this one. */
+static void
+answer_all(HSink *p, HSinkRequest *r, const HSinkVerdict *v)
+{
+	for (uint32_t i = 0; i < r->count; i++)
+		if (r->events[i] != NULL)
+			hsink_answer(p, r->events[i], v->outcome, v->sqlstate, v->retry_after, v->message);
+}
+
+/* The status is 2xx: answer the events. */
+static void
+take_answer(HSink *p, HSinkRequest *r)
+{
+	static const HSinkVerdict acked = {.outcome = IDEM_PROTO_ACKED};
+	static const HSinkVerdict missing = {.outcome = IDEM_PROTO_RETRY, .message = "response says nothing of the event"};
+
+	if (p->service->read != NULL)
+		p->service->read(p, r);
+	answer_all(p, r, p->service->read != NULL ? &missing : &acked);
+}
+
+/* Act on a request that has ended. */
+static void
+finish(HSink *p, HSinkRequest *r)
+{
+	HSinkVerdict v;
+	bool		again = hsink_judge_token(p, r);
+
+	switch (hsink_judge(p, r, &v))
+	{
+		case HSINK_ANSWERED:
+			take_answer(p, r);
+			break;
+		case HSINK_ALL:
+			if (again)
+				put_back(p, r, false);
+			else if (v.outcome == IDEM_PROTO_REJECTED && r->count > 1)
+				put_back(p, r, true);
+			else
+				answer_all(p, r, &v);
+			break;
+		case HSINK_FAILS:
+			put_back(p, r, false);
+			break;
+	}
+	IDEM_SINK_FAULT_POINT(&p->sink, "http-request-done");
+	hsink_free_request(p, r);
+}
+
+void
+hsink_finish_requests(HSink *p)
+{
+	HSinkRequest *r;
+
+	while ((r = hsink_next_done(p)) != NULL)
+	{
+		if (r->is_token)
+			hsink_token_done(p, r);
+		else
+			finish(p, r);
+	}
+}
+
+/* The last batch that has an acked event; 0: none. */
+static uint64_t
+last_acked(const HSink *p)
+{
+	uint64_t	number = 0;
+
+	for (const HSinkBatch *b = p->first_batch; b != NULL; b = b->next)
+		if (b->acked > 0)
+			number = b->number;
+	return number;
+}
+
+bool
+hsink_give_up(HSink *p)
+{
+	uint64_t	last = last_acked(p);
+	HSinkQueue	left = {NULL, NULL};
+	HSinkEvent *e;
+
+	if (p->in_flight > 0)
+		return false;
+	while ((e = hsink_next_ready(p)) != NULL)
+	{
+		if (e->batch->number <= last)
+		{
+			hsink_answer(p, e, IDEM_PROTO_UNKNOWN, NULL, 0, NULL);
+			continue;
+		}
+		e->next = left.first;
+		left.first = e;
+	}
+	while ((e = left.first) != NULL)
+	{
+		left.first = e->next;
+		hsink_put_back(p, e);
+	}
+	return p->first_batch == NULL || p->first_batch->number > last;
+}

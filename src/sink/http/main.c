@@ -1,0 +1,100 @@
+/*-------------------------------------------------------------------------
+ *
+ * main.c
+ *		The http sink: life cycle and the loop.
+ *
+ * INVARIANT
+ *		Nothing blocks.  The program waits in one place, for the worker, for the
+ *		sockets of its requests and for the next time at which something is due.
+ *
+ * A crash leaves requests that may have arrived: at least once.
+ *
+ * MEMORY
+ *		The worker's credit bounds the events, the option concurrency the requests.
+ *		LOCKING: none.
+ *
+ * Copyright (c) 2026, the idempotency developers
+ *
+ * IDENTIFICATION
+ *		src/sink/http/main.c
+ *
+ *-------------------------------------------------------------------------
+ */
+#include <poll.h>
+
+#include "sink/http/options.h"
+#include "sink/http/sink.h"
+
+#define GIVE_UP_TIME	5000	/* ms for the worker to complete its batches */
+
+/* End the program with the reason in p->failure. */
+static void
+fail(HSink *p)
+{
+	IDEM_SINK_FAULT_POINT(&p->sink, "http-failing");
+	idem_sink_failed(&p->sink, p->failure.outcome, p->failure.sqlstate, "%s", p->failure.message);
+}
+
+/* Milliseconds until something is due; -1: only if something comes. */
+static int
+time_left(const HSink *p, int64_t give_up_at)
+{
+	const int64_t due[] = {p->timer_at, hsink_token_wake(p), give_up_at};
+	int64_t		now = idem_sink_clock();
+	int64_t		least = -1;
+
+	for (int i = 0; i < 3; i++)
+	{
+		int64_t		left = due[i] > now ? due[i] - now : 0;
+
+		if (due[i] >= 0 && (least < 0 || left < least))
+			least = left;
+	}
+	return least > 3600000 ? 3600000 : (int) least;
+}
+
+/* Deliver until the worker says BYE or the program has to end. */
+static void
+serve(HSink *p)
+{
+	int64_t		give_up_at = -1;
+
+	for (;;)
+	{
+		hsink_take_frames(p);
+		hsink_finish_requests(p);
+		if (p->failure.outcome == 0)
+			hsink_dispatch(p);
+		if (p->failure.outcome != 0)
+		{
+			if (give_up_at < 0 && p->in_flight == 0)
+				give_up_at = idem_sink_clock() + GIVE_UP_TIME;
+			if (hsink_give_up(p) || (give_up_at >= 0 && idem_sink_clock() >= give_up_at))
+				fail(p);
+		}
+		if (p->bye)
+			idem_sink_finish(&p->sink);
+		(void) idem_sink_wait(&p->sink, p->epoll_fd, POLLIN, time_left(p, give_up_at), true);
+		hsink_drive(p);
+	}
+}
+
+int
+main(void)
+{
+	static HSink p;
+	IdemProtoHello hello;
+	IdemProtoReady ready = {.credit_bytes = HSINK_CREDIT_BYTES};
+
+	idem_sink_start(&p.sink, "http");
+	hello = idem_sink_hello(&p.sink, idem_sink_http_options);
+	if (!hsink_configure(&p, &hello) || !hsink_open_transfers(&p))
+		fail(&p);
+	ready.max_batch_events = (uint32_t) p.config.concurrency * p.most / 2;
+	if (ready.max_batch_events < HSINK_LEAST_BATCH)
+		ready.max_batch_events = HSINK_LEAST_BATCH;
+	ready.credit_messages = ready.max_batch_events * HSINK_CREDIT_BATCHES;
+	IDEM_SINK_FAULT_POINT(&p.sink, "http-ready");
+	idem_sink_ready(&p.sink, &ready);
+	serve(&p);
+}

@@ -1,0 +1,310 @@
+/*-------------------------------------------------------------------------
+ *
+ * queue.c
+ *		The events that wait, in the order of their keys, and their answers.
+ *
+ *		complete ──> waits for its key ──> ready ──> in flight ──> answered
+ *		                   └────────── blocked: skipped ──────────────^
+ *
+ * INVARIANT
+ *		With key order at most one event of a key is ready or in flight, unless a
+ *		request takes several events of one key.  The events of a key come to
+ *		their answers in the order of the stream.  An event that is not acked
+ *		blocks the later events of its key that stand before the SETTLE of its
+ *		batch, and a skipped event extends the block.
+ *
+ * MEMORY
+ *		An event is freed with its answer.  A key lives while it has an event or a
+ *		block; the worker's credit bounds both.  LOCKING: none.
+ *
+ * Copyright (c) 2026, the idempotency developers
+ *
+ * IDENTIFICATION
+ *		src/sink/http/queue.c
+ *
+ *-------------------------------------------------------------------------
+ */
+#include <stdlib.h>
+#include <string.h>
+
+#include "sink/http/sink.h"
+
+#define FIRST_LISTS	64
+
+static void
+push(HSinkQueue *q, HSinkEvent *e)
+{
+	e->next = NULL;
+	if (q->first == NULL)
+		q->first = e;
+	else
+		q->last->next = e;
+	q->last = e;
+}
+
+static HSinkEvent *
+pop(HSinkQueue *q)
+{
+	HSinkEvent *e = q->first;
+
+	if (e != NULL)
+		q->first = e->next;
+	return e;
+}
+
+/* FNV-1a over type, NUL and id. */
+static uint64_t
+hash_of(const HSinkEvent *e)
+{
+	const IdemProtoStr parts[2] = {e->aggregate_type, e->aggregate_id};
+	uint64_t	h = UINT64_C(0xcbf29ce484222325);
+
+	for (int n = 0; n < 2; n++)
+	{
+		for (uint32_t i = 0; i < parts[n].len; i++)
+			h = (h ^ (unsigned char) parts[n].data[i]) * UINT64_C(0x100000001b3);
+		h *= UINT64_C(0x100000001b3);
+	}
+	return h ^ h >> 32;
+}
+
+static bool
+is_key_of(const HSinkKey *k, const HSinkEvent *e)
+{
+	uint32_t	type = e->aggregate_type.len;
+
+	return k->len == (size_t) type + 1 + e->aggregate_id.len &&
+		memcmp(k->name, e->aggregate_type.data, type) == 0 && k->name[type] == '\0' &&
+		memcmp(k->name + type + 1, e->aggregate_id.data, e->aggregate_id.len) == 0;
+}
+
+/* Give the table twice as many lists. */
+static void
+grow(HSinkKeys *keys)
+{
+	size_t		size = keys->size > 0 ? keys->size * 2 : FIRST_LISTS;
+	HSinkKey  **lists = idem_sink_alloc(size * sizeof(HSinkKey *));
+
+	memset(lists, 0, size * sizeof(HSinkKey *));
+	for (size_t i = 0; i < keys->size; i++)
+	{
+		HSinkKey   *next;
+
+		for (HSinkKey *k = keys->lists[i]; k != NULL; k = next)
+		{
+			next = k->next;
+			k->next = lists[k->hash & (size - 1)];
+			lists[k->hash & (size - 1)] = k;
+		}
+	}
+	free(keys->lists);
+	keys->lists = lists;
+	keys->size = size;
+}
+
+/* The key of the event; it is made if there is none. */
+static HSinkKey *
+key_of(HSinkKeys *keys, const HSinkEvent *e)
+{
+	uint64_t	hash = hash_of(e);
+	uint32_t	type = e->aggregate_type.len;
+	HSinkKey   *k = keys->size > 0 ? keys->lists[hash & (keys->size - 1)] : NULL;
+
+	while (k != NULL && !(k->hash == hash && is_key_of(k, e)))
+		k = k->next;
+	if (k != NULL)
+		return k;
+	if (keys->used >= keys->size)
+		grow(keys);
+	k = idem_sink_alloc(sizeof(HSinkKey) + type + 1 + e->aggregate_id.len);
+	memset(k, 0, sizeof(*k));
+	k->hash = hash;
+	k->len = (size_t) type + 1 + e->aggregate_id.len;
+	memcpy(k->name, e->aggregate_type.data, type);
+	k->name[type] = '\0';
+	memcpy(k->name + type + 1, e->aggregate_id.data, e->aggregate_id.len);
+	k->next = keys->lists[hash & (keys->size - 1)];
+	keys->lists[hash & (keys->size - 1)] = k;
+	keys->used++;
+	return k;
+}
+
+/* Forget a key that has neither an event nor a block. */
+static void
+forget_key(HSinkKeys *keys, HSinkKey *k)
+{
+	HSinkKey  **at = &keys->lists[k->hash & (keys->size - 1)];
+
+	while (*at != k)
+		at = &(*at)->next;
+	*at = k->next;
+	keys->used--;
+	free(k);
+}
+
+/* The event was not acked: block its key. */
+static void
+block(HSink *p, HSinkKey *k, uint64_t batch)
+{
+	if (k->blocked == 0)
+		p->keys.blocked++;
+	if (batch > k->blocked)
+		k->blocked = batch;
+}
+
+static bool
+is_blocked(const HSinkEvent *e)
+{
+	return e->key->blocked > e->settled;
+}
+
+/* The batch has one open event less; forget it if it is done. */
+static void
+close_event(HSink *p, HSinkBatch *b, bool acked)
+{
+	HSinkBatch **at = &p->first_batch;
+
+	b->open--;
+	b->acked += acked;
+	if (!b->complete || b->open > 0)
+		return;
+	while (*at != b)
+		at = &(*at)->next;
+	*at = b->next;
+	if (p->last_batch == b)
+	{
+		p->last_batch = p->first_batch;
+		while (p->last_batch != NULL && p->last_batch->next != NULL)
+			p->last_batch = p->last_batch->next;
+	}
+	free(b);
+}
+
+/* Send the RESULT of an event, give its credit back, and free it. */
+static void
+send_answer(HSink *p, HSinkEvent *e, IdemProtoOutcome outcome, const char *sqlstate,
+			uint32_t retry_after, const char *message)
+{
+	IDEM_SINK_FAULT_POINT(&p->sink, "http-answering");
+	idem_sink_result_later(&p->sink, e->batch->number, e->index, e->index, outcome, sqlstate,
+						   retry_after, message);
+	if (outcome != IDEM_PROTO_ACKED && e->key != NULL)
+		block(p, e->key, e->batch->number);
+	idem_sink_grant(&p->sink, 1, e->credit, false);
+	close_event(p, e->batch, outcome == IDEM_PROTO_ACKED);
+	free(e);
+}
+
+/* Skip the events at the head of the key's queue that are blocked. */
+static void
+skip_blocked(HSink *p, HSinkKey *k)
+{
+	while (k->queue.first != NULL && is_blocked(k->queue.first))
+		send_answer(p, pop(&k->queue), IDEM_PROTO_SKIPPED, NULL, 0, NULL);
+}
+
+/* No event of the key is ready or in flight: the next one may be sent. */
+static void
+move_key_on(HSink *p, HSinkKey *k)
+{
+	skip_blocked(p, k);
+	if (k->queue.first != NULL)
+	{
+		k->out = 1;
+		push(&p->ready, pop(&k->queue));
+	}
+	else if (k->blocked == 0)
+		forget_key(&p->keys, k);
+	else if (k->blocked <= p->settled)
+	{
+		p->keys.blocked--;
+		forget_key(&p->keys, k);
+	}
+}
+
+void
+hsink_queue_event(HSink *p, HSinkEvent *e)
+{
+	if (!p->config.key_order)
+	{
+		push(&p->ready, e);
+		return;
+	}
+	e->key = key_of(&p->keys, e);
+	push(&e->key->queue, e);
+	if (e->key->out == 0)
+		move_key_on(p, e->key);
+}
+
+HSinkEvent *
+hsink_next_ready(HSink *p)
+{
+	return pop(&p->ready);
+}
+
+void
+hsink_put_back(HSink *p, HSinkEvent *e)
+{
+	HSinkQueue *q = &p->ready;
+
+	/* behind an earlier event of its key that is put back after it */
+	if (e->key != NULL && e->key->out > 1)
+	{
+		e->key->out--;
+		q = &e->key->queue;
+	}
+	e->next = q->first;
+	q->first = e;
+	if (e->next == NULL)
+		q->last = e;
+}
+
+HSinkEvent *
+hsink_next_of_key(HSink *p, const HSinkEvent *e)
+{
+	HSinkEvent *next;
+
+	if (e->key == NULL)
+		return NULL;
+	skip_blocked(p, e->key);
+	next = pop(&e->key->queue);
+	if (next != NULL)
+		e->key->out++;
+	return next;
+}
+
+void
+hsink_answer(HSink *p, HSinkEvent *e, IdemProtoOutcome outcome, const char *sqlstate,
+			 uint32_t retry_after, const char *message)
+{
+	HSinkKey   *k = e->key;
+
+	/* it was in flight together with an earlier event of its key */
+	if (k != NULL && is_blocked(e))
+	{
+		outcome = IDEM_PROTO_UNKNOWN;
+		message = NULL;
+	}
+	send_answer(p, e, outcome, sqlstate, retry_after, message);
+	if (k != NULL && --k->out == 0)
+		move_key_on(p, k);
+}
+
+void
+hsink_settle(HSink *p, uint64_t batch)
+{
+	p->settled = batch;
+	for (size_t i = 0; i < p->keys.size && p->keys.blocked > 0; i++)
+	{
+		HSinkKey   *next;
+
+		for (HSinkKey *k = p->keys.lists[i]; k != NULL; k = next)
+		{
+			next = k->next;
+			if (k->blocked == 0 || k->blocked > batch || k->out > 0 || k->queue.first != NULL)
+				continue;
+			p->keys.blocked--;
+			forget_key(&p->keys, k);
+		}
+	}
+}

@@ -1,0 +1,162 @@
+/*-------------------------------------------------------------------------
+ *
+ * service_servicebus.c
+ *		Queues and topics of Azure Service Bus: Send Message Batch of its REST API.
+ *
+ * The option url is the queue's or topic's,
+ * https://NAMESPACE.servicebus.windows.net/NAME.  The id of a message is the
+ * event's, for duplicate detection.  With key order its session is its key.  The
+ * login is a shared access signature: user is the policy, password its key.
+ *
+ * INVARIANT
+ *		Service Bus takes a batch as a whole or not at all.  So with key order a
+ *		request has events of one key only, and any number of them.
+ *
+ * MEMORY
+ *		None of its own.  LOCKING: none.
+ *
+ * Copyright (c) 2026, the idempotency developers
+ *
+ * IDENTIFICATION
+ *		src/sink/http/service_servicebus.c
+ *
+ *-------------------------------------------------------------------------
+ */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+#include "sink/http/sink.h"
+
+#define MAX_MESSAGES	1000
+#define USUAL_MESSAGES	100
+#define MAX_BYTES		(192 * 1024)	/* of 256 kB for the batch */
+#define MAX_SESSION		128
+#define SIGNATURE_LIFE	1200	/* s */
+#define USED_FOR		600000	/* ms that requests use a signature */
+#define TYPE			"application/vnd.microsoft.servicebus.json"
+
+static const char *
+configure(HSink *p)
+{
+	HSinkConfig *c = &p->config;
+
+	if (c->resource[0] == '\0' || strchr(c->resource, '?') != NULL)
+		return "option \"url\" must be a queue's or a topic's, as in https://NAMESPACE.servicebus.windows.net/NAME";
+	if (strcmp(c->method, "POST") != 0)
+		return "option \"method\" is for webhooks";
+	if (c->user == NULL || c->password == NULL)
+		return "Service Bus needs the options \"user\" (name of a policy), and \"password\" (its key) or \"secret_file\"";
+	c->auth = HSINK_AUTH_SAS;
+	return hsink_check_batch_options(p);
+}
+
+/* Add the event as a message. */
+static void
+add_message(const HSink *p, HSinkRequest *r, const HSinkEvent *e)
+{
+	IdemText   *t = &r->body;
+	IdemText	text = {NULL, 0, 0};
+	bool		base64 = hsink_add_message(p, &text, e);
+	IdemProtoStr type = hsink_content_type(p, e);
+
+	hsink_add_string(t, r->count == 0 ? "[{\"Body\":" : ",{\"Body\":", text.data, text.len);
+	hsink_add_string(t, ",\"BrokerProperties\":{\"MessageId\":", e->id, strlen(e->id));
+	if (p->config.format == HSINK_PLAIN)
+		hsink_add_string(t, ",\"ContentType\":", type.data, type.len);
+	else
+		idem_text_puts(t, ",\"ContentType\":\"application/cloudevents+json; charset=UTF-8\"");
+	if (p->config.key_order)
+	{
+		text.len = 0;
+		hsink_add_key(&text, e, MAX_SESSION);
+		hsink_add_string(t, ",\"SessionId\":", text.data, text.len);
+	}
+	idem_text_puts(t, "},\"UserProperties\":");
+	hsink_add_properties(t, e, base64);
+	idem_text_puts(t, "}");
+	free(text.data);
+}
+
+static HSinkAdd
+add(HSink *p, HSinkRequest *r, const HSinkEvent *e, HSinkProblem *problem)
+{
+	size_t		start;
+
+	(void) problem;
+	if (r->count == 0)
+		r->body.len = 0;
+	start = r->body.len;
+	add_message(p, r, e);
+	if (r->count > 0 && r->body.len > MAX_BYTES)
+	{
+		r->body.len = start;
+		return HSINK_FULL;
+	}
+	return HSINK_ADDED;
+}
+
+/* Make the login: a signature over the URL of queue or topic and a time. */
+static void
+renew_signature(HSink *p)
+{
+	const HSinkConfig *c = &p->config;
+	IdemText	uri = {NULL, 0, 0};
+	IdemText	token = {NULL, 0, 0};
+	IdemText	signature = {NULL, 0, 0};
+	IdemText	encoded = {NULL, 0, 0};
+	char		end[24];
+	uint8_t		mac[32];
+
+	hsink_add_encoded(&uri, c->url, strlen(c->url));
+	snprintf(end, sizeof(end), "%lld", (long long) time(NULL) + SIGNATURE_LIFE);
+	hsink_hmac(c->password, strlen(c->password), (const IdemProtoStr[])
+			   {
+				   {uri.data, (uint32_t) uri.len},
+				   {"\n", 1},
+				   {end, (uint32_t) strlen(end)}
+			   },
+			   3, mac);
+	idem_text_add_base64(&signature, mac, sizeof(mac));
+	hsink_add_encoded(&encoded, signature.data, signature.len);
+	free(p->login);
+	free(p->signature);
+	idem_text_puts(&token, "SharedAccessSignature sr=");
+	idem_text_add(&token, uri.data, uri.len);
+	idem_text_puts(&token, "&se=");
+	idem_text_puts(&token, end);
+	idem_text_puts(&token, "&skn=");
+	hsink_add_encoded(&token, c->user, strlen(c->user));
+	idem_text_puts(&token, "&sig=");
+	idem_text_add(&token, encoded.data, encoded.len);
+	p->login = idem_text_terminate(&token);
+	p->signature = idem_text_terminate(&encoded);
+	p->login_until = idem_sink_clock() + USED_FOR;
+	free(uri.data);
+	free(signature.data);
+}
+
+static void
+finish(HSink *p, HSinkRequest *r)
+{
+	idem_text_puts(&r->body, "]");
+	hsink_begin_request(p, r, p->config.resource);
+	idem_text_puts(&r->url, "/messages");
+	hsink_add_header(r, "Content-Type", TYPE, strlen(TYPE));
+	if (p->login == NULL || idem_sink_clock() >= p->login_until)
+		renew_signature(p);
+	hsink_add_header(r, "Authorization", p->login, strlen(p->login));
+}
+
+static HSinkBlame
+blame(HSink *p, const HSinkRequest *r)
+{
+	(void) p;
+	return r->status == 401 || r->status == 404 || r->status == 410 ? HSINK_BLAME_CONFIG : HSINK_BLAME_STATUS;
+}
+
+const HSinkService hsink_servicebus = {
+	.name = "servicebus", .most = MAX_MESSAGES, .usual = USUAL_MESSAGES, .one_key = true,
+	.configure = configure, .add = add, .finish = finish, .blame = blame
+};

@@ -1,0 +1,160 @@
+/*-------------------------------------------------------------------------
+ *
+ * verdict.c
+ *		What the end of a request means for its events.
+ *
+ *		2xx							answered: the service reads the answer
+ *		408, 425, 429, 5xx			retry, not before Retry-After
+ *		no complete answer in time	retry
+ *		410							the program ends: the relay is halted
+ *		3xx, other 4xx				rejected
+ *		no connection				the program ends: outage
+ *
+ * INVARIANT
+ *		An answer counts only as a whole.  One that is longer than is read is judged
+ *		by its status, unless the service has to read it.
+ *		No message has a secret: an answer with a part of one is not shown.
+ *
+ * MEMORY
+ *		None of its own.  LOCKING: none.
+ *
+ * Copyright (c) 2026, the idempotency developers
+ *
+ * IDENTIFICATION
+ *		src/sink/http/verdict.c
+ *
+ *-------------------------------------------------------------------------
+ */
+#include <stdarg.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "sink/http/sink.h"
+
+#define NOT_SHOWN	"the response is not shown, because it has a part of a secret in it"
+
+/* Fill in a verdict for all events; always HSINK_ALL. */
+static HSinkJudgement __attribute__((format(printf, 5, 6)))
+decide(HSinkVerdict *v, IdemProtoOutcome outcome, const char *sqlstate, int64_t retry_after, const char *fmt,...)
+{
+	va_list		ap;
+
+	v->outcome = outcome;
+	v->sqlstate = sqlstate;
+	v->retry_after = (uint32_t) retry_after;
+	va_start(ap, fmt);
+	vsnprintf(v->message, sizeof(v->message), fmt, ap);
+	va_end(ap);
+	return HSINK_ALL;
+}
+
+/*
+ * The start of the answer, fit for a message.  dst has HSINK_SHOWN_BYTES + 1
+ * bytes.
+ */
+static void
+show_answer(const HSink *p, const HSinkRequest *r, char *dst)
+{
+	IdemProtoStr answer = {r->answer.data, (uint32_t) (r->answer.len < HSINK_SHOWN_BYTES ? r->answer.len : HSINK_SHOWN_BYTES)};
+
+	dst[0] = '\0';
+	if (answer.len > 0 && hsink_has_secret(p, answer.data, answer.len))
+		snprintf(dst, HSINK_SHOWN_BYTES + 1, "%s", NOT_SHOWN);
+	else if (answer.len > 0)
+		idem_proto_clean_text(dst, HSINK_SHOWN_BYTES + 1, answer);
+}
+
+/* Judge a complete answer. */
+static HSinkJudgement
+judge_status(HSink *p, const HSinkRequest *r, HSinkVerdict *v)
+{
+	HSinkBlame	blame = p->service->blame != NULL ? p->service->blame(p, r) : HSINK_BLAME_STATUS;
+	long		status = r->status;
+	char		shown[HSINK_SHOWN_BYTES + 1];
+
+	show_answer(p, r, shown);
+	if (blame == HSINK_BLAME_CONFIG)
+	{
+		idem_sink_fail(&p->failure, IDEM_PROTO_REJECTED, "08004", "%s answers with HTTP %ld: %s", p->config.origin, status, shown);
+		return HSINK_FAILS;
+	}
+	if (blame == HSINK_BLAME_BUSY || status == 408 || status == 425 || status == 429 || status >= 500 || status < 200)
+		return decide(v, IDEM_PROTO_RETRY, NULL, r->retry_after, "HTTP %ld: %s", status, shown);
+	if (status == 410)
+	{
+		idem_sink_fail(&p->failure, IDEM_PROTO_HALTED, "08004",
+					   "%s answers with HTTP 410 (Gone): it wants no more events: %s", p->config.origin, shown);
+		return HSINK_FAILS;
+	}
+	if (status < 400)
+		return decide(v, IDEM_PROTO_REJECTED, NULL, 0,
+					  "HTTP %ld: a redirect, which is not followed; set the option \"url\" to the final URL", status);
+	return decide(v, IDEM_PROTO_REJECTED, NULL, 0, "HTTP %ld: %s", status, shown);
+}
+
+/* The target cannot be reached. */
+static HSinkJudgement
+outage(HSink *p, const char *what)
+{
+	idem_sink_fail(&p->failure, IDEM_PROTO_OUTAGE, "08001", "%s: %s", p->config.origin, what);
+	return HSINK_FAILS;
+}
+
+/* No connection came about. */
+static HSinkJudgement
+judge_connection(HSink *p, const HSinkRequest *r)
+{
+	char		what[256];
+	long		error = 0;
+
+	if (r->refused != NULL)
+	{
+		idem_sink_fail(&p->failure, IDEM_PROTO_REJECTED, "42501",
+					   "%s is %s, which is not connected to unless a superuser lists it in the option \"allowed_addresses\"",
+					   p->config.origin, r->refused);
+		return HSINK_FAILS;
+	}
+	curl_easy_getinfo(r->easy, CURLINFO_OS_ERRNO, &error);
+	if (r->code == CURLE_COULDNT_CONNECT && error != 0)
+		return outage(p, strerror((int) error));
+	if (r->code == CURLE_OPERATION_TIMEDOUT)
+		return outage(p, "no connection in time; see the option \"connect_timeout\"");
+	if (r->code == CURLE_PEER_FAILED_VERIFICATION)
+		return outage(p, "its certificate is not trusted, or not for this host; see the option \"sslrootcert\"");
+	if (r->code == CURLE_SSL_CACERT_BADFILE)
+		return outage(p, "could not read the certificates of the option \"sslrootcert\"");
+	/* curl_easy_strerror has fixed texts; CURLOPT_ERRORBUFFER quotes the server */
+	snprintf(what, sizeof(what), "%s", curl_easy_strerror(r->code));
+	return outage(p, what);
+}
+
+/* Judge a request without a complete answer. */
+static HSinkJudgement
+judge_failure(HSink *p, const HSinkRequest *r, HSinkVerdict *v)
+{
+	if (r->code == CURLE_URL_MALFORMAT)
+		return decide(v, IDEM_PROTO_REJECTED, "22023", 0, "URL of the event is not valid");
+	if (!r->was_sent)
+		return judge_connection(p, r);
+	/* the error of libcurl for a line that is longer than 100 kB */
+	if (r->code == CURLE_OUT_OF_MEMORY)
+		return decide(v, IDEM_PROTO_RETRY, NULL, 0, "no complete response: a header of it is too long");
+	if (r->headers_cut)
+		return decide(v, IDEM_PROTO_RETRY, NULL, 0, "headers of the response have more than %zu bytes", r->max_bytes);
+	if (r->cut)
+		return decide(v, IDEM_PROTO_RETRY, NULL, 0, "response has more than %zu bytes", r->max_bytes);
+	if (r->code == CURLE_OPERATION_TIMEDOUT)
+		return decide(v, IDEM_PROTO_RETRY, NULL, 0, "no complete response within %ld ms", p->config.timeout);
+	return decide(v, IDEM_PROTO_RETRY, NULL, 0, "no complete response: %s", curl_easy_strerror(r->code));
+}
+
+HSinkJudgement
+hsink_judge(HSink *p, const HSinkRequest *r, HSinkVerdict *v)
+{
+	bool		success = r->status >= 200 && r->status < 300;
+
+	/* what is longer than what is read is complete enough, but for services */
+	if (r->code == CURLE_OK || r->whole || (r->cut && !(success && p->service->reads_answer)))
+		return success ? HSINK_ANSWERED : judge_status(p, r, v);
+	return judge_failure(p, r, v);
+}

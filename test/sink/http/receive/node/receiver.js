@@ -1,0 +1,69 @@
+// Receive webhooks into PostgreSQL, each event once.  ../../receive_test.py kills it.
+//
+// The lines between the marks are those of doc/howto/webhooks.md.
+
+// >>> program
+"use strict";
+const http = require("http");
+const { Pool } = require("pg");
+const { Webhook } = require("standardwebhooks");
+
+// several secrets, separated by blanks, while one takes the place of another
+const hooks = process.env.WEBHOOK_SECRETS.split(/\s+/).filter(Boolean).map((secret) => new Webhook(secret));
+const pool = new Pool({ max: 16 });
+pool.on("error", (e) => console.error(e.message));      // a connection at rest was closed
+
+// The event, if one of the secrets has signed it within the last five minutes.
+function verified(body, headers) {
+	for (const hook of hooks) {
+		try {
+			hook.verify(body, headers);
+			return JSON.parse(body);
+		} catch (e) {
+			// the next secret
+		}
+	}
+	return null;
+}
+
+// The status of the answer.  Claim and effect commit together.
+async function handle(client, id, order) {
+	await client.query("BEGIN");
+	const { rows: [{ claim }] } = await client.query(
+		"SELECT idempotency.claim_event($1::uuid, consumer => 'billing') AS claim", [id]);
+	if (claim === "claimed") {
+		await client.query("INSERT INTO invoices VALUES ($1, $2, $3)", [order.order, order.total, id]);
+		await client.query("SELECT idempotency.complete_event($1::uuid, consumer => 'billing')", [id]);
+	}
+	const done = await client.query("COMMIT");
+	if (done.command !== "COMMIT")
+		throw new Error("the transaction was rolled back");
+	return claim === "busy" ? 503 : 204;            // busy: come again; a duplicate was handled before
+}
+
+async function statusFor(body, headers) {
+	const order = verified(body, headers);
+	if (order === null)
+		return 401;                             // not from us: the relay makes it a dead letter
+	let client, failed;
+	try {
+		client = await pool.connect();
+		return await handle(client, headers["webhook-id"], order);
+	} catch (e) {
+		failed = e;
+		console.error(e.message);
+		// classes 22 and 23 will never do; everything else may pass
+		return /^2[23]/.test(e.code) ? 422 : 503;
+	} finally {
+		client?.release(failed);                // after an error with the connection
+	}
+}
+
+http.createServer((request, response) => {
+	const parts = [];
+	request.on("data", (part) => parts.push(part));
+	request.on("end", async () => {
+		response.writeHead(await statusFor(Buffer.concat(parts).toString("utf8"), request.headers)).end();
+	});
+}).listen(Number(process.argv[2]), "127.0.0.1");
+// <<<

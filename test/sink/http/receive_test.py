@@ -1,0 +1,207 @@
+"""The receivers of doc/howto/webhooks.md: they verify and claim, are killed, and get a new secret by the page's steps."""
+import base64
+import contextlib
+import datetime
+import os
+import pathlib
+import random
+import re
+import shutil
+import signal
+import subprocess
+import tempfile
+import threading
+import time
+import urllib.error
+import urllib.request
+import uuid
+
+from fetched import TOP, fetched, library
+from relay_test import RELAY, answers, source
+from target import free_port, until
+
+HERE = pathlib.Path(__file__).resolve().parent / "receive"
+PAGE = (TOP / "doc/howto/webhooks.md").read_text()
+OLD, NEW = re.search(r"'(whsec_\S+) (whsec_\S+)'", PAGE).groups()
+SCHEMA = re.search(r"-- >>> invoices\n(.*?)-- <<<", (HERE / "schema.sql").read_text(), re.S)[1]
+
+
+class Program:
+    """A receiver of the page, with a database of the server."""
+
+    def __init__(self, language, s, secrets=OLD):
+        self.dir = pathlib.Path(tempfile.mkdtemp(prefix=f"idem-http-{language}."))
+        self.port = free_port()
+        self.url = f"http://127.0.0.1:{self.port}/shop/{{aggregate_type}}"
+        there = fetched("receivers")
+        shutil.copytree(HERE / language, self.dir, dirs_exist_ok=True)
+        if language == "python":
+            self.command = [there / "python/bin/python", "-B", "receiver.py"]
+        elif language == "node":
+            os.symlink(there / "node/node_modules", self.dir / "node_modules")
+            self.command = ["node", "receiver.js"]
+        else:
+            env = {**os.environ, "GOPATH": str(there / "go"), "GOCACHE": str(there / "go-cache"), "GOTOOLCHAIN": "local",
+                   "GOFLAGS": "-modcacherw -buildvcs=false", "GOPROXY": "off"}
+            subprocess.run(["go", "build", "-o", "receiver", "."], cwd=self.dir, env=env, check=True)
+            self.command = [self.dir / "receiver"]
+        self.env = {**os.environ, "PGHOST": "127.0.0.1", "PGPORT": str(s.server.port), "PGUSER": "billing", "PGDATABASE": "postgres"}
+        self.proc = None
+        self.start(secrets)
+
+    def start(self, secrets):
+        self.stop()
+        with open(self.dir / "log", "ab") as log:
+            self.proc = subprocess.Popen([*self.command, str(self.port)], cwd=self.dir, stdin=subprocess.DEVNULL, stdout=log, stderr=log,
+                                         env={**self.env, "WEBHOOK_SECRETS": secrets})
+        until(self.log, self.listens, 30)
+
+    def log(self):
+        return (self.dir / "log").read_text()[-2000:]
+
+    def listens(self):
+        assert self.proc.poll() is None, self.log()
+        with contextlib.suppress(OSError):
+            return self.post(b"{}") == 401
+        return False
+
+    def post(self, body, **headers):
+        """The status of a request that need not be from a relay."""
+        request = urllib.request.Request(f"http://127.0.0.1:{self.port}/shop/order", body, {k.replace("_", "-"): v for k, v in headers.items()})
+        try:
+            return urllib.request.urlopen(request, timeout=10).status
+        except urllib.error.HTTPError as e:
+            return e.code
+
+    def stop(self):
+        if self.proc:
+            self.proc.kill()
+            self.proc.wait()
+            self.proc = None
+
+    def remove(self):
+        self.stop()
+        if "KEEP" not in os.environ:
+            shutil.rmtree(self.dir, ignore_errors=True)
+
+
+@contextlib.contextmanager
+def shop(language):
+    """A server, a receiver, and a relay between the two."""
+    with source() as s:
+        s.sql(SCHEMA + """CREATE ROLE billing LOGIN; GRANT SELECT, INSERT ON invoices TO billing;
+            SELECT idempotency.grant_role('consumer', 'billing')""")
+        program = Program(language, s)
+        try:
+            s.serve(program.url, "hooks", f"signing_secrets '{OLD}'", RELAY + ", max_attempts => 1000", timeout="3000")
+            yield s, program
+        finally:
+            program.remove()
+
+
+def enqueue(s, count):
+    return s.sql(f"""SELECT idempotency.outbox_enqueue('order', i::text, 'OrderCreated', jsonb_build_object('order', i::text, 'total', 99.90))
+        FROM generate_series(1, {count}) i""").split()
+
+
+def has_all(s, ids):
+    """Each event has one invoice, and no other invoice is there."""
+    until(lambda: s.relay("*", "hooks"), lambda: s.sql("SELECT count(DISTINCT event_id) FROM invoices") == str(len(ids)), 90)
+    assert s.sql("SELECT count(*) FROM invoices") == str(len(ids)), "an effect was made twice"
+    assert set(s.sql("SELECT event_id FROM invoices").split()) == set(ids)
+
+
+def signed(body, event_id, secret, at=None):
+    """Headers by the reference library."""
+    at = at or datetime.datetime.now(datetime.timezone.utc)
+    return {"webhook_id": event_id, "webhook_timestamp": str(int(at.timestamp())),
+            "webhook_signature": library("standardwebhooks").Webhook(secret).sign(event_id, at, body.decode())}
+
+
+def refuses(program):
+    """What is not signed, signed by another, changed, or old."""
+    body, event_id = b'{"order": "1", "total": 1}', str(uuid.uuid4())
+    good = signed(body, event_id, OLD)
+    old = signed(body, event_id, OLD, datetime.datetime.now(datetime.timezone.utc) - datetime.timedelta(minutes=10))
+    other = signed(body, event_id, "whsec_" + base64.b64encode(b"x" * 24).decode())
+    assert program.post(body) == 401 and program.post(body + b" ", **good) == 401 and program.post(body, **old) == 401
+    assert program.post(body, **other) == 401 and program.post(body, **{**good, "webhook_id": str(uuid.uuid4())}) == 401
+    assert program.post(body, **good) == 204 and program.post(body, **good) == 204, "a duplicate"
+    return event_id
+
+
+def kill_some(s, program, stop, seed):
+    """Kill the receiver, the relay's program and the worker in turn."""
+    rng, killed = random.Random(seed), 0
+    while not stop.wait(0.2 + rng.random() * 0.3):
+        with contextlib.suppress(Exception):
+            what = killed % 3
+            if what == 0:
+                program.start(OLD)
+            else:
+                os.kill(int(s.relay("sink_pid" if what == 1 else "pid", "hooks")), signal.SIGKILL)
+            killed += 1
+    return killed
+
+
+def rotate(s, program, ids):
+    """The page's steps under load: no message is refused."""
+    steps = {name: text for name, text in re.findall(r"^<!-- rotation (\w+) -->\n```sql\n(.*?)^```$", PAGE, re.M | re.S)}
+    assert set(steps) == {"both", "new"}
+
+    def go_on():
+        ids.extend(enqueue(s, 50))
+        has_all(s, ids)
+    s.sql(steps["both"])
+    go_on()
+    program.start(NEW)
+    go_on()
+    s.sql(steps["new"])
+    go_on()
+    assert s.relay("dead", "hooks") == "0" and s.sql("SELECT count(*) FROM idempotency.dead_letters") == "0"
+    assert s.relay("retried", "hooks") == s.retried, "a message was refused"
+
+
+def receive(language):
+    with shop(language) as (s, program):
+        by_hand = refuses(program)
+        ids = enqueue(s, 500) + [by_hand]
+        has_all(s, ids)
+        # what will never do is refused for good, what may pass is not
+        assert program.post(b'{"order": "1", "total": "many"}', **signed(b'{"order": "1", "total": "many"}', str(uuid.uuid4()), OLD)) == 422
+        stop, killed = threading.Event(), []
+        killer = threading.Thread(target=lambda: killed.append(kill_some(s, program, stop, language)))
+        killer.start()
+        end = time.monotonic() + 8
+        while time.monotonic() < end:
+            with contextlib.suppress(Exception):
+                ids += enqueue(s, 40)
+        stop.set()
+        killer.join()
+        until("the server is up", lambda: answers(s))
+        if program.proc is None or program.proc.poll() is not None:
+            program.start(OLD)
+        has_all(s, ids)
+        s.retried = s.relay("retried", "hooks")
+        rotate(s, program, ids)
+        print(f"# {language}: {len(ids)} events, {killed[0]} kills")
+
+
+def test_receiver_in_python():
+    receive("python")
+
+
+def test_receiver_in_node():
+    receive("node")
+
+
+def test_receiver_in_go():
+    receive("go")
+
+
+def test_page_has_the_receivers():
+    """doc/howto/webhooks.md has the lines of the programs."""
+    done = subprocess.run(["python3", "-B", TOP / "test/clients/page.py", TOP / "doc/howto/webhooks.md", HERE],
+                          capture_output=True, text=True)
+    lines = done.stdout.splitlines()
+    assert len(lines) >= 4 and all(line.startswith("ok ") for line in lines), done.stdout + done.stderr
