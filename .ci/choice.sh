@@ -11,7 +11,7 @@
 # By its number a commit gets one other server, one of the parts, and a third of
 # the mutants if the part is mutants.
 MAJORS="15 17 18 19"
-PARTS="history store environment points mutants analysis clients kafka"
+PARTS="history store environment points mutants analysis clients kafka http"
 SHARDS=3
 
 # The parts that also run if the commit touches a file whose name begins so.  For a
@@ -23,7 +23,8 @@ test/setup/               bare
 test/matrix/              bare
 test/demo/                bare
 src/sink/kafka/           kafka
-src/sink/common/          fuzz mutants points kafka
+src/sink/http/            http
+src/sink/common/          fuzz mutants points kafka http
 src/sink/                 fuzz mutants points
 src/claim/                points mutants store
 src/store/                points mutants store
@@ -36,6 +37,8 @@ doc/howto/leases.md       clients
 doc/howto/payments.md     clients
 doc/howto/kafka-consume.md kafka
 test/sink/kafka/          kafka
+doc/howto/webhooks.md     http
+test/sink/http/           http
 test/python/              history points environment
 test/crash/points         points
 test/crash/environment    environment
@@ -63,6 +66,7 @@ seconds()
 		fuzz) echo 180 ;;
 		clients) echo 300 ;;
 		kafka) echo 900 ;;
+		http) echo 500 ;;
 		*) echo "${faults:-600}" ;;
 	esac
 }
