@@ -24,7 +24,7 @@
 #                        jcs is canonical JSON against a library
 #   make test-kafka      the kafka sink against a real broker; TESTS=names (test/sink/README.md)
 #   make test-http       the http sink against receivers that misbehave, nginx and mocks of the
-#                        clouds' queues; TESTS=names (test/sink/README.md)
+#                        clouds' queues; TESTS=names, KILLS=n (test/sink/README.md)
 #   make bench           the benchmark, into test/bench/report; ONLY=names PINNED=1,
 #                        QUICK=1 (a try, into build/bench-quick),
 #                        BASE=commit (against that commit),
@@ -135,7 +135,7 @@ test-clients:
 test-kafka:
 	+@test/sink/kafka/run.sh $(TESTS)
 test-http:
-	+@test/sink/http/run.sh $(TESTS)
+	+@KILLS='$(KILLS)' test/sink/http/run.sh $(TESTS)
 analysis:
 	+@ONLY='$(ONLY)' LONG='$(LONG)' TESTS='$(TESTS)' SEED='$(SEED)' test/analysis/run.sh
 server:

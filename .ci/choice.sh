@@ -36,8 +36,8 @@ doc/howto/languages.md    clients
 doc/howto/leases.md       clients
 doc/howto/payments.md     clients
 doc/howto/kafka-consume.md kafka
-doc/howto/webhooks.md     http
 test/sink/kafka/          kafka
+doc/howto/webhooks.md     http
 test/sink/http/           http
 test/python/              history points environment
 test/crash/points         points
@@ -66,7 +66,7 @@ seconds()
 		fuzz) echo 180 ;;
 		clients) echo 300 ;;
 		kafka) echo 900 ;;
-		http) echo 400 ;;
+		http) echo 500 ;;
 		*) echo "${faults:-600}" ;;
 	esac
 }

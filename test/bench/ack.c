@@ -1,13 +1,14 @@
 /*-------------------------------------------------------------------------
  *
  * ack.c
- *		Stands between a worker and the kafka sink, and counts how old events are
+ *		Stands between a worker and a sink program, and counts how old events are
  *		when the sink says that they are acked.
  *
- * A relay to this program (wrapper idempotency_program) is a relay to
- * idempotency-sink-kafka, which this program starts beside itself.  All frames
- * pass as they are, except that the HELLO loses the option "report": the file for
- * the ages of ages.h, which is written whenever no answer came for a while.
+ * A relay to this program (wrapper idempotency_program) is a relay to the sink
+ * program that the option "sink" names ("kafka", "http"), which this program
+ * starts beside itself.  All frames pass as they are, except that the HELLO loses
+ * the options "sink" and "report": the file for the ages of ages.h, which is
+ * written whenever no answer came for a while.
  *
  * An event counts when the RESULT that acks it passes.  At an exactly-once sink
  * this RESULT follows the commit of the brokers' transaction.
@@ -57,12 +58,14 @@ typedef struct Batch
 	Birth	   *births;
 	uint32_t	count;
 	uint32_t	room;
-	uint32_t	answered;
+	uint32_t	answered;		/* when it is count, and a later batch has begun,
+								 * the batch is done */
 } Batch;
 
 static Batch *first;
 static Batch *last;
 static char report[AGES_PATH];
+static char sink_name[64] = "kafka";
 
 static void give_up(const char *what) __attribute__((noreturn));
 
@@ -105,26 +108,42 @@ note_event(const IdemProtoEvent *e)
 	last->births[last->count++] = birth_of(e);
 }
 
-/* Count the events of a RESULT, and forget the batches before it. */
+/* Forget the batches that are done.  The last one may have events to come. */
+static void
+forget_batches(void)
+{
+	Batch	  **at = &first;
+
+	while (*at != NULL)
+	{
+		Batch	   *b = *at;
+
+		if (b->answered < b->count || b == last)
+			at = &b->next;
+		else
+		{
+			*at = b->next;
+			free(b->births);
+			free(b);
+		}
+	}
+}
+
+/* Count the events of a RESULT. */
 static void
 note_result(const IdemProtoResult *r)
 {
 	int64_t		now = wall_clock();
+	Batch	   *b = first;
 
-	while (first != NULL && first->number < r->batch)
-	{
-		Batch	   *gone = first;
-
-		first = gone->next;
-		if (first == NULL)
-			last = NULL;
-		free(gone->births);
-		free(gone);
-	}
-	if (first == NULL || first->number != r->batch || r->outcome != IDEM_PROTO_ACKED)
+	while (b != NULL && b->number != r->batch)
+		b = b->next;
+	if (b == NULL)
 		return;
-	for (uint32_t i = r->first; i <= r->last && i < first->count; i++)
-		count_age(&first->births[i], now);
+	b->answered += r->last - r->first + 1;
+	for (uint32_t i = r->first; r->outcome == IDEM_PROTO_ACKED && i <= r->last && i < b->count; i++)
+		count_age(&b->births[i], now);
+	forget_batches();
 }
 
 /* Look at the frames that have come. */
@@ -181,7 +200,7 @@ give(Way *w)
 	return true;
 }
 
-/* Take the option "report" out of the HELLO, which is all that has come. */
+/* Take our options out of the HELLO, which is all that has come. */
 static void
 rewrite_hello(Way *w)
 {
@@ -207,6 +226,8 @@ rewrite_hello(Way *w)
 	{
 		if (key.len == 6 && memcmp(key.data, "report", 6) == 0)
 			snprintf(report, sizeof(report), "%.*s", (int) value.len, value.data);
+		else if (key.len == 4 && memcmp(key.data, "sink", 4) == 0)
+			snprintf(sink_name, sizeof(sink_name), "%.*s", (int) value.len, value.data);
 		else
 		{
 			keys[n] = key;
@@ -221,19 +242,19 @@ rewrite_hello(Way *w)
 	w->end = size;
 }
 
-/* Start the kafka sink; the descriptor that leads to it. */
+/* Start the sink; the descriptor that leads to it. */
 static int
 start_sink(void)
 {
 	char		self[PATH_MAX];
-	char		path[PATH_MAX + 32];
+	char		path[PATH_MAX + 128];
 	ssize_t		n = readlink("/proc/self/exe", self, sizeof(self) - 1);
 	int			pair[2];
 
 	if (n < 0 || socketpair(AF_UNIX, SOCK_STREAM, 0, pair) != 0)
 		give_up("socketpair");
 	self[n] = '\0';
-	snprintf(path, sizeof(path), "%s/idempotency-sink-kafka", dirname(self));
+	snprintf(path, sizeof(path), "%s/idempotency-sink-%s", dirname(self), sink_name);
 	switch (fork())
 	{
 		case -1:
@@ -243,7 +264,7 @@ start_sink(void)
 			dup2(pair[1], 0);
 			close(pair[0]);
 			close(pair[1]);
-			execl(path, "idempotency-sink-kafka", (char *) NULL);
+			execl(path, path, (char *) NULL);
 			give_up(path);
 			break;
 		default:
@@ -261,12 +282,13 @@ main(void)
 	Way			back = {.peer = IDEM_PROTO_FROM_SINK};
 	uint64_t	reported = 0;
 	uint64_t	seen = 0;
-	int			sink = start_sink();
+	int			sink;
 
 	fcntl(0, F_SETFL, O_NONBLOCK);
 	there.from = back.to = 0;
-	there.to = back.from = sink;
 	rewrite_hello(&there);
+	sink = start_sink();
+	there.to = back.from = sink;
 	for (;;)
 	{
 		struct pollfd p[2] = {{.fd = 0, .events = POLLIN}, {.fd = sink, .events = POLLIN}};

@@ -3,7 +3,7 @@
 #
 #	QUICK=1			everything small, pins too; reports into build/bench-quick
 #	ONLY=regexp		sections whose name begins so: claims enqueues drain parked latency
-#					kafka memory backlog ids; by name alone: many connections redrive leases cursors
+#					kafka http memory backlog ids; by name alone: many connections redrive leases cursors
 #					pin-snapshot pin-writer pin-reader pin-prepared; the results of the
 #					others stay as they are
 #	BASE=commit		instead: this tree and that commit in turns; see pair.sh
@@ -68,8 +68,7 @@ take_rivals()
 	chmod -R a+rX "$IDEM_WORK/bench"
 }
 
-# The broker of section kafka and what goes with it: librdkafka's own producer, and the
-# program that sees when the sink's answers come.
+# The broker of section kafka and what goes with it: librdkafka's own producer.
 prepare_kafka()
 {
 	local jars modules
@@ -84,11 +83,32 @@ prepare_kafka()
 	fi
 	read -ra modules < <(pkg-config --cflags --libs rdkafka)
 	cc -std=gnu11 -O2 -g -Wall -Wextra ${WERROR:+-Werror} -o "$IDEM_WORK/bench/producer" test/bench/producer.c "${modules[@]}"
-	cc -std=gnu11 -O2 -g -Wall -Wextra ${WERROR:+-Werror} -fPIE -pie "-I$IDEM_TOP/src" \
-		-o "$IDEM_STAGE$IDEM_PKGLIBDIR/idempotency-sinks/idempotency-sink-ack" test/bench/ack.c src/sink/protocol/*.c
+	build_ack
 	cp test/bench/serve.py "$IDEM_WORK/bench/"
 	copy_broker "$jars" "$IDEM_WORK/bench"
 	chmod -R a+rX "$IDEM_STAGE"
+}
+
+# The program that sees when a sink's answers come.
+build_ack()
+{
+	cc -std=gnu11 -O2 -g -Wall -Wextra ${WERROR:+-Werror} -fPIE -pie "-I$IDEM_TOP/src" \
+		-o "$IDEM_STAGE$IDEM_PKGLIBDIR/idempotency-sinks/idempotency-sink-ack" test/bench/ack.c src/sink/protocol/*.c
+	chmod -R a+rX "$IDEM_STAGE"
+}
+
+# What goes with section http: nginx, libcurl's own loop, a load generator, a slow receiver.
+prepare_http()
+{
+	local modules
+
+	[ -n "${SKIP_PACKAGES:-}" ] || test/setup/packages.sh http
+	read -ra modules < <(pkg-config --cflags --libs libcurl)
+	cc -std=gnu11 -O2 -g -Wall -Wextra ${WERROR:+-Werror} -o "$IDEM_WORK/bench/post" test/bench/post.c "${modules[@]}"
+	cc -std=gnu11 -O2 -g -Wall -Wextra ${WERROR:+-Werror} -o "$IDEM_WORK/bench/generate" test/bench/generate.c
+	build_ack
+	cp test/bench/slow.py "$IDEM_WORK/bench/"
+	chmod -R a+rX "$IDEM_WORK/bench"
 }
 
 # The servers that a section needs; those that are up stay.
@@ -138,6 +158,9 @@ copy_program
 take_rivals
 if grep -qx kafka <<<"$sections"; then
 	prepare_kafka
+fi
+if grep -qx http <<<"$sections"; then
+	prepare_http
 fi
 # ids expire by a clock that the tests can set
 if grep -qx ids <<<"$sections"; then

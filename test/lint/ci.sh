@@ -187,7 +187,7 @@ git_in "$work/tree" reset -q --hard HEAD~1
 
 name="the http sink"
 mkdir -p "$work/tree/src/sink/http"
-echo "int w;" >"$work/tree/src/sink/http/w.c"
+echo "int h;" >"$work/tree/src/sink/http/h.c"
 commit http
 ci CI_CHOICE=0
 says "^CALLED test/sink/http/run.sh "

@@ -120,10 +120,13 @@ run_tests()
 # sink_program TESTS: which program of test/sink has the tests
 sink_program()
 {
-	! grep -q "^def ${1%% *}(" test/sink/kafka_token_test.py || {
-		echo kafka_token_test.py
+	local program
+
+	for program in kafka_token_test.py http_test.py; do
+		grep -q "^def ${1%% *}(" "test/sink/$program" || continue
+		echo "$program"
 		return
-	}
+	done
 	echo postgres_test.py
 }
 

@@ -16,7 +16,8 @@ from tokenserver import TokenServer, grant
 
 SECONDS = float(os.environ.get("FUZZ_SECONDS", "30"))
 LOGIN = {"user": "AKIAIOSFODNN7EXAMPLE", "password": "secret", "region": "eu-central-1"}
-ENTRY = b'{"Id":"%d","MessageId":"m","Code":"x","SenderFault":true,"Message":"because \\u20ac \\ud83d\\ude00","EventId":"e","ErrorCode":null}'
+ENTRY = (b'{"Id":"%d","MessageId":"m","Code":"x","SenderFault":true,"Message":"because \\u20ac \\ud83d\\ude00",'
+         b'"EventId":"e","ErrorCode":null}')
 MEMBER = b"<member><Id>%d</Id><Code>c</Code><SenderFault>true</SenderFault><Message>m &lt;</Message></member>"
 BODIES = [
     b"", b"delivered", b"\xe2\x82\xac" * 400, bytes(range(256)) * 4,

@@ -67,7 +67,8 @@ class Program:
 
     def post(self, body, **headers):
         """The status of a request that need not be from a relay."""
-        request = urllib.request.Request(f"http://127.0.0.1:{self.port}/shop/order", body, {k.replace("_", "-"): v for k, v in headers.items()})
+        request = urllib.request.Request(f"http://127.0.0.1:{self.port}/shop/order", body,
+                                         {k.replace("_", "-"): v for k, v in headers.items()})
         try:
             return urllib.request.urlopen(request, timeout=10).status
         except urllib.error.HTTPError as e:
@@ -100,7 +101,8 @@ def shop(language):
 
 
 def enqueue(s, count):
-    return s.sql(f"""SELECT idempotency.outbox_enqueue('order', i::text, 'OrderCreated', jsonb_build_object('order', i::text, 'total', 99.90))
+    return s.sql(f"""SELECT idempotency.outbox_enqueue('order', i::text, 'OrderCreated',
+            jsonb_build_object('order', i::text, 'total', 99.90))
         FROM generate_series(1, {count}) i""").split()
 
 
