@@ -2,11 +2,12 @@
 the rules that it breaks, and by no other rule.
 """
 from attempt_rules import ATTEMPT_RULES, AttemptHistory, Call, Step
+from dead_rules import DEAD_RULES
 from handmade import judged
 from reader_rules import READER_RULES
 from request_rules import REQUEST_RULES
 
-E1, E2, R1 = "event-1", "event-2", "t|request-1"
+E1, E2, E3, E4, R1 = "event-1", "event-2", "event-3", "event-4", "t|request-1"
 P0, P1 = "part 0", "part 1"
 
 
@@ -32,8 +33,9 @@ def lease(h, asked, txn, name, token, attempt, point=None):
 
 
 def good_leases():
-    """The first event's lease is taken over, and its late holder refused; the second event's is given back, and taken by a claim."""
-    h = AttemptHistory(names=[E1, E2])
+    """The first event's lease is taken over, and its late holder refused; the second event's is given back, and taken by a claim.
+    The third event is dead after three attempts, and redriven; the fourth one is parked, and discarded."""
+    h = AttemptHistory(names=[E1, E2, E3, E4], limit=3)
     lease(h, 1.0, "l.1", E1, 10, 1)
     commit(h, 1.5, "l.1", (E1, "lease", 10, 1))
     told(h, 2.0, None, E1, "extend", token=10, point="p1", until="later")
@@ -56,7 +58,33 @@ def good_leases():
     told(h, 4.0, "l.10", E2, "claim", "claimed")
     commit(h, 4.5, "l.10", (E2, "claim"), (E2, "effect"), (E2, "complete"))
     told(h, 4.8, "l.11", E2, "claim", "duplicate")
+    good_dead(h)
     return h
+
+
+def good_dead(h):
+    lease(h, 1.0, "l.12", E3, 12, 1)
+    commit(h, 1.5, "l.12", (E3, "lease", 12, 1))
+    lease(h, 2.0, "l.21", E3, 14, 2)
+    commit(h, 2.5, "l.21", (E3, "lease", 14, 2))
+    lease(h, 3.05, "l.13", E3, 21, 3)
+    commit(h, 3.5, "l.13", (E3, "lease", 21, 3))
+    told(h, 4.0, "l.14", E3, "lease", "dead")
+    commit(h, 4.5, "l.14", (E3, "dead"))
+    told(h, 4.8, None, E3, "extend", error="ID007", token=21)
+    told(h, 5.0, "d.1", E3, "redrive", n=1)
+    commit(h, 5.5, "d.1", (E3, "redrive"))
+    lease(h, 6.0, "l.15", E3, 30, 1)
+    commit(h, 6.5, "l.15", (E3, "lease", 30, 1))
+    told(h, 7.0, "l.16", E3, "complete", token=30, ok="")
+    commit(h, 7.5, "l.16", (E3, "effect", 30), (E3, "complete", 30))
+    lease(h, 1.0, "l.17", E4, 13, 1)
+    commit(h, 1.5, "l.17", (E4, "lease", 13, 1))
+    told(h, 2.0, "l.18", E4, "release", token=13, state="dead")
+    commit(h, 2.5, "l.18", (E4, "park", 13))
+    told(h, 3.0, "d.2", E4, "discard", n=1)
+    commit(h, 3.5, "d.2", (E4, "discard"))
+    told(h, 4.0, "l.19", E4, "lease", "duplicate")
 
 
 def ask(h, asked, txn, result, sent="this", **answer):
@@ -122,7 +150,7 @@ BAD_LEASES = {
     "a row of a savepoint that was rolled back": ({"durable"}, lambda h: h.meant["l.2"].clear()),
     "a token is given out again": ({"tokens", "fenced", "unjustified"}, lambda h: renumber(h, "l.3", 10)),
     "a token falls": ({"tokens", "fenced"}, lambda h: renumber(h, "l.3", 9)),
-    "a token falls, of a lease that was rolled back": ({"tokens"}, lambda h: lease(h, 7.0, "l.20", "event-3", 15, 1)),
+    "a token falls, of a lease that was rolled back": ({"tokens"}, lambda h: lease(h, 7.0, "l.20", "event-5", 15, 1)),
     "an effect commits after a take-over": ({"fenced"}, lambda h: later(h, "l.2", 3.6)),
     "an effect under a token that was given back": ({"fenced"}, lambda h: commit(h, 3.0, "l.20", (E2, "effect", 11))),
     "a lease is completed by another token": ({"fenced"}, lambda h: (steps_of(h, "l.5")[0].__setattr__("token", 10),
@@ -130,7 +158,7 @@ BAD_LEASES = {
     "an effect outside by a later holder": ({"outside"}, lambda h: h.outside.append((E1, 30))),
     "an event is completed twice": ({"once"}, lambda h: commit(h, 5.7, "l.20", (E1, "complete", 20))),
     "an effect after the completion": ({"over"}, lambda h: commit(h, 5.8, "l.20", (E1, "effect", 20))),
-    "a completed event is leased": ({"over"}, lambda h: lease(h, 7.0, "l.20", E1, 30, 3, "p1")),
+    "a completed event is leased": ({"over"}, lambda h: lease(h, 7.0, "l.20", E1, 35, 3, "p1")),
     "an event is never completed": ({"finished", "completed_before"}, lambda h: lose(h, "l.10")),
     "duplicate before the completion": ({"completed_before"}, lambda h: told(h, 5.0, "l.20", E1, "lease", "duplicate")),
     "duplicate before a prepared completion is decided": ({"completed_before"}, lambda h: h.sent.update({"l.10": 9.0})),
@@ -150,6 +178,43 @@ BAD_LEASES = {
     "a recovery point that nobody noted": ({"points"}, lambda h: call_of(h, "l.9").answer.update(recovery_point="p7", noted="p7")),
     "a recovery point with another state": ({"points"}, lambda h: call_of(h, "l.3").answer.update(noted="p0")),
     "an internal error": ({"errors"}, lambda h: told(h, 4.0, "l.20", E1, "lease", error="XX000")),
+    "a heartbeat under a lease that was given back": ({"superseded"}, lambda h: told(h, 2.8, None, E2, "extend", token=11, until="later")),
+    "a heartbeat under a lease whose event was parked": ({"superseded"}, lambda h: told(h, 2.8, None, E4, "extend", token=13, until="later")),
+    "a parked event is leased": ({"stays_dead", "redriven"}, lambda h: (
+        lease(h, 2.7, "l.20", E4, 15, 2), commit(h, 2.9, "l.20", (E4, "lease", 15, 2)))),
+    "a parked event is leased, and rolled back": ({"stays_dead"}, lambda h: lease(h, 2.7, "l.20", E4, 15, 2)),
+    "a parked event is claimed, and rolled back": ({"stays_dead"}, lambda h: told(h, 2.7, "l.20", E4, "claim", "claimed")),
+    "one attempt more than the last one": ({"stays_dead"}, lambda h: (
+        lease(h, 3.6, "l.20", E3, 26, 4), commit(h, 3.9, "l.20", (E3, "lease", 26, 4)))),
+    "a claim instead of the dead answer": ({"stays_dead", "over", "once", "superseded"}, lambda h: commit(
+        h, 3.9, "l.20", (E3, "claim"), (E3, "effect"), (E3, "complete"))),
+    "a completion under the last token of a dead event, rolled back": ({"stays_dead"}, lambda h: told(
+        h, 4.7, "l.20", E3, "complete", token=21, ok="")),
+    "a heartbeat under the last token of a dead event": ({"stays_dead"}, lambda h: told(
+        h, 4.7, None, E3, "extend", token=21, until="later")),
+    "a heartbeat under a token from before the redrive": ({"stays_dead"}, lambda h: told(
+        h, 5.8, None, E3, "extend", token=21, until="later")),
+    "a dead event is leased, and nobody redrove it": ({"stays_dead", "attempts"}, lambda h: lose(h, "d.1")),
+    "a dead event is leased before the redrive": ({"stays_dead"}, lambda h: lease(h, 4.8, "l.20", E3, 25, 1)),
+    "a redrive does not give the attempts back": ({"attempts"}, lambda h: steps_of(h, "l.15")[0].__setattr__("attempt", 4)),
+    "dead after the first attempt": ({"died"}, lambda h: told(h, 1.9, "l.20", E2, "lease", "dead")),
+    "dead again at once after the redrive": ({"died"}, lambda h: told(h, 5.8, "l.20", E3, "claim", "dead")),
+    "redriven twice": ({"redriven"}, lambda h: (told(h, 5.6, "d.3", E3, "redrive", n=1), commit(h, 5.8, "d.3", (E3, "redrive")))),
+    "redriven while it waits": ({"redriven"}, lambda h: (told(h, 2.7, "d.3", E2, "redrive", n=1), commit(h, 2.9, "d.3", (E2, "redrive")))),
+    "redriven while its last lease goes on": ({"redriven"}, lambda h: lose(h, "l.14")),
+    "redriven, and completed twice": ({"once"}, lambda h: commit(h, 7.7, "l.20", (E3, "complete", 30))),
+    "redriven, and never completed": ({"finished"}, lambda h: lose(h, "l.16")),
+    "redriven by an old snapshot": ({"snapshots"}, lambda h: call_of(h, "d.1").more.update(snapshot=3.2)),
+    "a redrive that an old snapshot does not see": ({"snapshots"}, lambda h: call_of(h, "l.15").more.update(snapshot=5.2)),
+    "discarded while it is leased": ({"redriven", "fenced", "over", "once", "superseded"}, lambda h: (
+        told(h, 1.7, "d.3", E1, "discard", n=1), commit(h, 1.9, "d.3", (E1, "discard")))),
+    "a discarded event is leased": ({"over", "stays_dead"}, lambda h: lease(h, 7.0, "l.20", E4, 40, 2)),
+    "a discarded event is dead": ({"over"}, lambda h: told(h, 4.0, "l.20", E4, "lease", "dead")),
+    "a discarded event is completed": ({"once", "fenced"}, lambda h: commit(h, 3.9, "l.20", (E4, "complete", 13))),
+    "a discarded event is redriven": ({"over", "redriven"}, lambda h: (
+        told(h, 3.7, "d.3", E4, "redrive", n=1), commit(h, 3.9, "d.3", (E4, "redrive")), h.steps[-1].__setattr__("at", 3900000))),
+    "a discard is lost": ({"durable", "completed_before", "finished"}, lambda h: h.steps.remove(steps_of(h, "d.2")[0])),
+    "duplicate before the discard": ({"completed_before"}, lambda h: told(h, 2.7, "l.20", E4, "lease", "duplicate")),
 }
 
 BAD_REQUESTS = {
@@ -225,6 +290,6 @@ BAD_READERS = {
 
 
 def results():
-    yield from judged("leases", good_leases, BAD_LEASES, ATTEMPT_RULES)
+    yield from judged("leases", good_leases, BAD_LEASES, ATTEMPT_RULES + DEAD_RULES)
     yield from judged("requests", good_requests, BAD_REQUESTS, ATTEMPT_RULES + REQUEST_RULES, REQUEST_RULES)
     yield from judged("readers", good_readers, BAD_READERS, READER_RULES)
