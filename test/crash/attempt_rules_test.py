@@ -1,4 +1,4 @@
-"""Histories of leases, requests and readers made by hand, for rules_test.py: the good ones pass, and each bad one is flagged by
+"""Histories of leases, requests, readers and sequences made by hand, for rules_test.py: the good ones pass, and each bad one is flagged by
 the rules that it breaks, and by no other rule.
 """
 from attempt_rules import ATTEMPT_RULES, AttemptHistory, Call, Step
@@ -6,9 +6,11 @@ from dead_rules import DEAD_RULES
 from handmade import judged
 from reader_rules import READER_RULES
 from request_rules import REQUEST_RULES
+from sequence_rules import SEQUENCE_RULES
 
 E1, E2, E3, E4, R1 = "event-1", "event-2", "event-3", "event-4", "t|request-1"
 P0, P1 = "part 0", "part 1"
+T0, T1 = "till 0", "till 1"
 
 
 def told(h, asked, txn, name, call, result=None, error=None, token=None, point=None, **answer):
@@ -289,7 +291,73 @@ BAD_READERS = {
 }
 
 
+def register(h, at, txn, name, epoch, producer_id=7):
+    told(h, at - 0.3, txn, name, "register", producer_id=producer_id, epoch=epoch)
+    commit(h, at, txn, (name, "register", epoch, None, str(producer_id)))
+
+
+def accept(h, at, txn, name, epoch, partition, first, end, number):
+    told(h, at - 0.3, txn, name, "sequence", "accepted", token=epoch, point=f"{partition} {first} {end - first}",
+         record_number=number, expected=end)
+    commit(h, at, txn, (name, "accept", epoch, None, f"{partition} {first} {end} {number}"))
+
+
+def claim(h, asked, txn, name, result, epoch, point, number=None, expected=None):
+    told(h, asked, txn, name, "sequence", result, token=epoch, point=point, record_number=number, expected=expected)
+
+
+def good_sequences():
+    """A gapless producer is replaced, and begins at 0 again; another one goes on after its last sequence, and leaves some out."""
+    h = AttemptHistory(names=[T0, T1])
+    register(h, 1.0, "n.1", T0, 0)
+    accept(h, 2.0, "n.2", T0, 0, 0, 0, 3, 0)
+    accept(h, 2.5, "n.3", T0, 0, 0, 3, 5, 3)
+    accept(h, 2.6, "n.4", T0, 0, 1, 0, 1, 0)
+    claim(h, 3.0, "n.5", T0, "duplicate", 0, "0 2 2", 2, 5)
+    claim(h, 3.2, "n.6", T0, "gap", 0, "0 7 1", None, 5)
+    claim(h, 3.4, "n.7", T0, "busy", 0, "1 1 1")
+    register(h, 4.0, "n.8", T0, 1)
+    claim(h, 4.5, "n.9", T0, "fenced", 0, "0 5 1")
+    claim(h, 4.6, "n.10", T0, "gap", 1, "0 5 1", None, 0)
+    accept(h, 5.0, "n.11", T0, 1, 0, 0, 2, 5)
+    register(h, 1.0, "n.12", T1, 0, 8)
+    accept(h, 2.0, "n.13", T1, 0, 0, 0, 2, 0)
+    accept(h, 2.5, "n.14", T1, 0, 0, 4, 6, 2)
+    register(h, 3.0, "n.15", T1, 1, 8)
+    told(h, 3.5, "n.16", T1, "last", token=1, point="0 0 0", last=5)
+    claim(h, 3.6, "n.17", T1, "duplicate", 1, "0 2 2", None, 6)
+    accept(h, 4.0, "n.18", T1, 1, 0, 6, 7, 4)
+    return h
+
+
+BAD_SEQUENCES = {
+    "an answered claim is gone": ({"durable", "in_order", "record_numbers", "repeats"}, lambda h: h.steps.remove(steps_of(h, "n.2")[0])),
+    "an epoch is given out again": ({"epochs"}, lambda h: register(h, 6.0, "n.20", T0, 1)),
+    "an epoch is left out": ({"epochs"}, lambda h: register(h, 6.0, "n.20", T0, 3)),
+    "another id without a reason": ({"epochs"}, lambda h: register(h, 6.0, "n.20", T0, 2, 9)),
+    "a producer that was replaced commits": ({"epochs"}, lambda h: accept(h, 4.5, "n.20", T0, 0, 0, 5, 6, 5) or later(h, "n.11", 9) or
+                                             steps_of(h, "n.11")[0].__setattr__("point", "0 0 2 6")),
+    "a record is written twice": ({"in_order"}, lambda h: accept(h, 6.0, "n.20", T0, 1, 0, 1, 3, 7)),
+    "a record is left out": ({"in_order"}, lambda h: accept(h, 6.0, "n.20", T0, 1, 0, 3, 4, 7)),
+    "an epoch begins where the one before ended": ({"in_order"}, lambda h: accept(h, 6.0, "n.20", T0, 1, 1, 1, 2, 1)),
+    "sequences fall": ({"in_order"}, lambda h: accept(h, 6.0, "n.20", T1, 1, 0, 5, 8, 5)),
+    "records are counted anew": ({"record_numbers"}, lambda h: steps_of(h, "n.11")[0].__setattr__("point", "0 0 2 0")),
+    "a duplicate has another number": ({"repeats"}, lambda h: call_of(h, "n.5").answer.update(record_number=3)),
+    "a duplicate of what was never written": ({"repeats"}, lambda h: claim(h, 6.0, "n.20", T0, "duplicate", 1, "0 2 1", 7, 2)),
+    "a duplicate of another epoch": ({"repeats"}, lambda h: claim(h, 6.0, "n.20", T0, "duplicate", 1, "0 3 1", 3, 2)),
+    "a duplicate before its COMMIT was sent": ({"repeats", "told"}, lambda h: h.sent.update({"n.3": 9.0})),
+    "a duplicate above the last one": ({"repeats"}, lambda h: claim(h, 6.0, "n.20", T1, "duplicate", 1, "0 6 2", None, 7)),
+    "a gap before the next one": ({"told"}, lambda h: claim(h, 6.0, "n.20", T0, "gap", 1, "0 2 1", None, 2)),
+    "a gap behind what nobody wrote": ({"told"}, lambda h: call_of(h, "n.6").answer.update(expected=6)),
+    "a last sequence that nobody wrote": ({"told"}, lambda h: call_of(h, "n.16").answer.update(last=6)),
+    "fenced by nobody": ({"fenced"}, lambda h: claim(h, 6.0, "n.20", T0, "fenced", 1, "0 2 1")),
+    "an error that no fault explains": ({"expected_errors"}, lambda h: told(h, 6.0, "n.20", T0, "sequence", error="22023", token=1,
+                                                                            point="0 2 1")),
+}
+
+
 def results():
     yield from judged("leases", good_leases, BAD_LEASES, ATTEMPT_RULES + DEAD_RULES)
     yield from judged("requests", good_requests, BAD_REQUESTS, ATTEMPT_RULES + REQUEST_RULES, REQUEST_RULES)
     yield from judged("readers", good_readers, BAD_READERS, READER_RULES)
+    yield from judged("sequences", good_sequences, BAD_SEQUENCES, SEQUENCE_RULES)

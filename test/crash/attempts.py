@@ -1,4 +1,5 @@
-"""The leases, requests and readers of a round: the clients that work on B beside the events, the end of their work, its judgement.
+"""The leases, requests, readers and sequences of a round: the clients that work on B beside the events, the end of their work, its
+judgement.
 """
 import collections
 import threading
@@ -6,6 +7,7 @@ from contextlib import closing, contextmanager
 
 import ledger
 import readers
+import sequencers
 from attempt_client import MAX_ATTEMPTS, SCHEMA, Pool
 from attempt_rules import ATTEMPT_RULES, BEGUN, AttemptHistory, Call, Step, ordered
 from dead_rules import DEAD_RULES
@@ -48,7 +50,7 @@ class Attempts:
                          (Heart, "e", HEARTS, "leases", {"shared": self.shared}),
                          (Operator, "d", OPERATORS, "leases", {"shared": self.shared}),
                          (Requester, "r", REQUESTERS, "requests", {})) for i in range(n)]
-        self.readers = readers.Readers(one, self.resting)
+        self.cursors = [readers.Readers(one, self.resting), sequencers.Sequencers(one, self.resting)]
 
     @contextmanager
     def at_rest(self):
@@ -56,7 +58,7 @@ class Attempts:
         self.resting.set()
         try:
             wait_until("leases and requests rest", lambda: not self.cluster.rows("""SELECT 1 FROM pg_stat_activity
-                WHERE application_name ~ '^crash [ledro][0-9]' AND state <> 'idle'"""))
+                WHERE application_name ~ '^crash [ledrno][0-9]' AND state <> 'idle'"""))
             yield
         finally:
             self.resting.clear()
@@ -65,7 +67,8 @@ class Attempts:
         """Begin nothing new."""
         for pool in self.pools.values():
             pool.close()
-        self.readers.close()
+        for of in self.cursors:
+            of.close()
 
     def drain(self):
         """Wait until everything that was begun is completed."""
@@ -74,7 +77,8 @@ class Attempts:
             return all(pool.idle() for pool in self.pools.values())
         wait_until(lambda: f"completed: {[pool.open for pool in self.pools.values()]}", drained, 300, 0.05)
         self.one.stop(self.clients)
-        self.readers.drain()
+        for of in self.cursors:
+            of.drain()
 
     # The judgement.
 
@@ -83,7 +87,7 @@ class Attempts:
         histories = {kind: AttemptHistory(names=pool.names()) for kind, pool in self.pools.items()}
         histories["leases"].outside = self.shared.outside.accepted
         histories["leases"].limit = MAX_ATTEMPTS
-        resolve(histories, ledger.read(self.one.directory), self.cluster.rows(f"{STEPS} WHERE name NOT LIKE 'part %'"))
+        resolve(histories, ledger.read(self.one.directory), self.cluster.rows(f"{STEPS} WHERE name NOT LIKE 'part %' AND name NOT LIKE 'till %'"))
         found, figures = {}, {}
         for kind, h in histories.items():
             for rule in ATTEMPT_RULES + {"leases": DEAD_RULES, "requests": REQUEST_RULES}[kind]:
@@ -94,8 +98,10 @@ class Attempts:
         figures["leases"]["emptied from the log"] = self.emptied(histories["leases"])
         figures["leases"]["effects outside"] = len(self.shared.outside.accepted)
         figures["leases"]["late effects outside, refused by their receiver"] = self.shared.outside.refused
-        more, figures["offsets"] = self.readers.judge(STEPS)
-        return {**found, **more}, figures
+        for kind, of in zip(("offsets", "sequences"), self.cursors):
+            more, figures[kind] = of.judge(STEPS)
+            found.update(more)
+        return found, figures
 
     def emptied(self, h):
         """How many leases the log's tables, which take turns, have left behind."""
@@ -143,8 +149,8 @@ def resolve(histories, entries, rows):
     for e in entries:
         txn = e.get("txn")
         if e["op"] == "told":
-            if (e["name"] or "").startswith("part "):
-                continue    # readers.py
+            if (e["name"] or "").startswith(("part ", "till ")):
+                continue    # readers.py, sequencers.py
             h = histories["requests" if "print" in e or "|" in (e["name"] or "") else "leases"]
             h.calls.extend(calls(e))
         elif e["op"] == "decide":
@@ -216,6 +222,7 @@ def taken_over(h):
 
 def report(tally, figures):
     readers.report(tally, figures["offsets"])
+    sequencers.report(tally, figures["sequences"])
     for kind in NEEDED:
         counts = figures[kind]
         never = [what for what, least in NEEDED[kind].items() if counts["attempts begun"] >= least and not counts[what]]
