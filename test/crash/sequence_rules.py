@@ -61,10 +61,19 @@ def record_numbers(h):
             count += end - first
 
 
-def stayed(h, c, epoch=None):
-    """The claims that a call may rest on: (first, end, record number), of transactions that stayed and whose COMMIT was sent before."""
-    return [(first, end, number) for s, first, end, number in accepted(h).get((c.name, numbers_of(c.point)[0]), ())
-            if h.sent.get(s.txn, NEVER) < c.at and epoch in (None, s.token)]
+def stayed(h, of, c, epoch=None):
+    """The claims that a call may rest on, in order: (first, end, record number), of transactions that stayed and whose COMMIT was
+    sent before.  of: what accepted() has found."""
+    return [(first, end, number) for s, first, end, number in of.get((c.name, numbers_of(c.point)[0]), ())
+            if epoch in (None, s.token) and h.sent.get(s.txn, NEVER) < c.at]
+
+
+def covers(claims, first, end, number):
+    """Do the claims have all these records, with these record numbers?"""
+    for begin, behind, begun in claims:
+        if begin <= first < behind and number - first == begun - begin:
+            first, number = behind, number + behind - first
+    return first >= end
 
 
 def own(h, c):
@@ -74,21 +83,22 @@ def own(h, c):
 
 def repeats(h):
     """A duplicate was accepted by a transaction that stayed; a gapless producer is told the number of the first time."""
+    of = accepted(h)
     for c in h.calls:
         if c.result != "duplicate" or own(h, c):
             continue
         _, first, count = numbers_of(c.point)
         if is_gapless(c.name):
-            there = {(n, number + n - begin) for begin, end, number in stayed(h, c, c.token) for n in range(begin, end)}
-            right = all((first + i, c.answer["record_number"] + i) in there for i in range(count))
+            right = covers(stayed(h, of, c, c.token), first, first + count, c.answer["record_number"])
         else:
-            right = any(end >= first + count for _, end, _ in stayed(h, c)) and c.answer["record_number"] is None
+            right = any(end >= first + count for _, end, _ in stayed(h, of, c)) and c.answer["record_number"] is None
         if not right:
             yield "repeats", c.name, f"{c.point} to {c.txn} as {c.answer['record_number']}, and no such claim stayed"
 
 
 def told(h):
     """What a gap, or last_sequence, says to be next is where a claim ended that stayed; and it is not what was claimed."""
+    of = accepted(h)
     for c in h.calls:
         if own(h, c) or c.answer is None:
             continue
@@ -100,7 +110,7 @@ def told(h):
             after = c.answer["last"] + 1
         else:
             continue
-        if after and not any(end == after for _, end, _ in stayed(h, c)):
+        if after and not any(end == after for _, end, _ in stayed(h, of, c)):
             yield "told", c.name, f"{after} is next to {c.txn}, and no claim ended there"
 
 
