@@ -41,11 +41,25 @@ begin_bytes(StringInfo bytes, char what)
 	appendStringInfoChar(bytes, what);
 }
 
-/* Append text, and a zero byte, which no text has. */
+/* Name the argument whose text has no form in UTF-8 (error context callback). */
 static void
-append_text(StringInfo bytes, const char *s, int len)
+name_argument(void *name)
 {
-	const char *utf8 = idem_lock_utf8(s, &len);
+	errcontext("argument \"%s\"", (const char *) name);
+}
+
+/* Append the text of an argument, and a zero byte, which no text has. */
+static void
+append_text(StringInfo bytes, const char *name, const char *s, int len)
+{
+	ErrorContextCallback callback = {
+		.previous = error_context_stack, .callback = name_argument, .arg = unconstify(char *, name)
+	};
+	const char *utf8;
+
+	error_context_stack = &callback;
+	utf8 = idem_lock_utf8(s, &len);
+	error_context_stack = callback.previous;
 
 	appendBinaryStringInfo(bytes, utf8, len);
 	appendStringInfoChar(bytes, '\0');
@@ -74,8 +88,8 @@ idem_cursor_key_offset(IdemCursorKey *key, const char *consumer, int consumerlen
 	key->topiclen = topiclen;
 	key->partition = partition;
 	begin_bytes(&bytes, key->what);
-	append_text(&bytes, consumer, consumerlen);
-	append_text(&bytes, topic, topiclen);
+	append_text(&bytes, "consumer", consumer, consumerlen);
+	append_text(&bytes, "topic", topic, topiclen);
 	pq_sendint32(&bytes, partition);
 	end_bytes(key, &bytes);
 }
@@ -94,7 +108,7 @@ idem_cursor_key_sequence(IdemCursorKey *key, int64 producer_id, const char *topi
 	key->partition = partition;
 	begin_bytes(&bytes, key->what);
 	pq_sendint64(&bytes, producer_id);
-	append_text(&bytes, topic, topiclen);
+	append_text(&bytes, "topic", topic, topiclen);
 	pq_sendint32(&bytes, partition);
 	end_bytes(key, &bytes);
 }
@@ -122,7 +136,7 @@ idem_cursor_key_name(IdemCursorKey *key, const char *name, int namelen)
 	key->owner = name;
 	key->ownerlen = namelen;
 	begin_bytes(&bytes, key->what);
-	append_text(&bytes, name, namelen);
+	append_text(&bytes, "producer", name, namelen);
 	end_bytes(key, &bytes);
 }
 

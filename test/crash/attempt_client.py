@@ -24,15 +24,18 @@ DURATIONS = (0.003, 0.01, 0.05, 0.2, 1)
 # The log of leases grows by so many bytes with a request or its state, and twice as many with a lease's state, so that its tables
 # take turns; a row is too short for TOAST.
 PADDING = 850
+# The attempts of an event before it is dead: few, so that events die while their late holders still act.
+MAX_ATTEMPTS = 4
 # How often a name is asked for again that is completed.
 AGAIN = 0.15
 # The ends of a transaction, and how often each is chosen.
 ENDS = (("COMMIT", 16), ("lazily", 3), ("PREPARE", 2), ("ROLLBACK", 2))
 
-SCHEMA = """
+SCHEMA = f"""
 SET client_min_messages = warning;
 CREATE TABLE app.steps (pos bigserial, txn text, name text, what text, token bigint, attempt int, point text, print text);
-SELECT idempotency.consumer_create('leases', lease_duration => '1 s', min_backoff => '4 ms', max_backoff => '50 ms');
+SELECT idempotency.consumer_create('leases', lease_duration => '1 s', min_backoff => '4 ms', max_backoff => '50 ms',
+    max_attempts => {MAX_ATTEMPTS});
 SELECT idempotency.consumer_create('requests', lease_duration => '1 s', min_backoff => '4 ms', max_backoff => '50 ms');
 """
 

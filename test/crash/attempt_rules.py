@@ -12,6 +12,8 @@ NEVER = float("inf")
 # Calls under a token, which an attempt that lost its lease may not make.
 UNDER_TOKEN = ("extend", "assert", "advance", "complete", "release", "fail")
 ENDS = ("complete", "release", "fail")
+# Steps behind which nothing of a name comes.
+LAST = ("complete", "discard")
 # Answers that begin an attempt, and answers that say that a name is completed.
 BEGUN = ("claimed", "started")
 COMPLETED = ("duplicate", "replay")
@@ -27,7 +29,8 @@ class Step:
     pos: int
     txn: str
     name: str
-    what: str           # lease, start (of a request without a lease), claim, effect, phase, fail, release, complete
+    what: str           # lease, start (of a request without a lease), claim, effect, phase, fail, release, complete; of dead
+                        # events park (by their holder), redrive, discard; dead: the answer, which may have parked the event
     token: int = None
     attempt: int = None
     point: str = None
@@ -62,20 +65,23 @@ class AttemptHistory:
     answered: dict = field(default_factory=dict)    # transaction -> when its synchronous COMMIT was answered
     undone: set = field(default_factory=set)        # transactions that were rolled back, prepared ones too
     outside: list = field(default_factory=list)     # (event, token) that the receiver accepted, in order
+    limit: int = 0      # attempts before an event is dead
 
 
 def ordered(h):
-    """name -> its steps, in the order of their commits."""
+    """name -> its steps, in the order of their commits.  A transaction that was only answered dead excludes no other one, so
+    its place among them says nothing."""
     found = collections.defaultdict(list)
     for step in sorted(h.steps, key=lambda s: (s.at, s.pos)):
-        found[step.name].append(step)
+        if step.what != "dead":
+            found[step.name].append(step)
     return found
 
 
 def completions(h):
-    """name -> the first step that completed it."""
-    return {name: next(s for s in steps if s.what == "complete")
-            for name, steps in ordered(h).items() if any(s.what == "complete" for s in steps)}
+    """name -> the first step that completed or discarded it."""
+    return {name: next(s for s in steps if s.what in LAST)
+            for name, steps in ordered(h).items() if any(s.what in LAST for s in steps)}
 
 
 def durable(h):
@@ -117,9 +123,11 @@ def fenced(h):
         for s in steps:
             if s.what in ("lease", "start", "claim"):
                 token = s.token
+            elif s.what in ("redrive", "discard"):
+                token = None
             elif s.token != token:
                 yield "fenced", name, f"{s.what} of {s.txn} under {s.token}, and the lease is {token}"
-            elif s.what in ("fail", "release"):
+            elif s.what in ("fail", "release", "park"):
                 token = None
 
 
@@ -133,30 +141,31 @@ def outside(h):
 
 
 def once(h):
-    """A name is completed by one transaction."""
+    """A name is completed, or discarded, by one transaction."""
     for name, steps in ordered(h).items():
-        by = [s.txn for s in steps if s.what == "complete"]
+        by = [s.txn for s in steps if s.what in LAST]
         if len(by) > 1:
             yield "once", name, f"completed by {by}"
 
 
 def over(h):
-    """What is completed is not begun again: nothing commits after it, and no later call begins an attempt."""
+    """What is completed or discarded is not begun again: nothing commits after it, and no later call begins an attempt or is
+    answered dead."""
     done = completions(h)
     for name, steps in ordered(h).items():
         if name not in done:
             continue
         last = done[name]
         for s in steps:
-            if (s.at, s.pos) > (last.at, last.pos) and s.what != "complete":
+            if (s.at, s.pos) > (last.at, last.pos) and s.what not in LAST:
                 yield "over", name, f"{s.what} of {s.txn}, after {last.txn} completed it"
     for c in h.calls:
-        if c.result in BEGUN and c.name in done and c.asked > h.answered.get(done[c.name].txn, NEVER):
+        if c.result in (*BEGUN, "dead") and c.name in done and c.asked > h.answered.get(done[c.name].txn, NEVER):
             yield "over", c.name, f"{c.result} to {c.txn}, after the COMMIT of {done[c.name].txn} was answered"
 
 
 def finished(h):
-    """Everything that was opened is completed in the end."""
+    """Everything that was opened is completed or discarded in the end."""
     done = completions(h)
     for name in h.names:
         if name not in done:
@@ -176,7 +185,8 @@ def completed_before(h):
 
 
 def attempts(h):
-    """An attempt's number is one more than that of the attempt before, if that was not given back."""
+    """An attempt's number is one more than that of the attempt before, if that was not given back.  After a redrive the first
+    one comes again."""
     for name, steps in ordered(h).items():
         before = 0
         for s in steps:
@@ -186,29 +196,37 @@ def attempts(h):
                 before = s.attempt
             elif s.what == "release":
                 before -= 1
+            elif s.what == "redrive":
+                before = 0
 
 
 def superseded(h):
-    """A call under a token succeeds only if no later lease, and no completion, was answered before the call."""
-    newer, done = collections.defaultdict(list), completions(h)
+    """A call under a token succeeds only if no later lease, no end of the lease and no completion was answered before the
+    call."""
+    newer, ended, done = collections.defaultdict(list), {}, completions(h)
     for s in h.steps:
         if s.what == "lease" and s.txn in h.answered:
             newer[s.name].append((h.answered[s.txn], s.token))
+        elif s.what in ("release", "fail", "park") and s.txn in h.answered:
+            ended[s.name, s.token] = h.answered[s.txn]
     for c in h.calls:
         if c.call not in UNDER_TOKEN or c.answer is None or c.token is None:
             continue
         if any(at < c.asked and token > c.token for at, token in newer[c.name]):
             yield "superseded", c.name, f"{c.call} of {c.txn} under {c.token} came after a later lease"
+        if ended.get((c.name, c.token), NEVER) < c.asked:
+            yield "superseded", c.name, f"{c.call} of {c.txn} under {c.token} came after the end of its lease"
         last = done.get(c.name)
         if last and h.answered.get(last.txn, NEVER) < c.asked:
             yield "superseded", c.name, f"{c.call} of {c.txn} under {c.token} came after the completion"
 
 
 def unjustified(h):
-    """A lease is lost to another attempt, or ended by its holder; that it is overdue is no reason."""
+    """A lease is lost to another attempt, or ended by its holder, or the event was found dead; that the lease is overdue is no
+    reason."""
     begun, ends = collections.defaultdict(list), collections.defaultdict(list)
     for c in h.calls:
-        if c.result in BEGUN:
+        if c.result in (*BEGUN, "dead"):
             begun[c.name].append(c)
         elif c.call in ENDS and c.error != "ID007":
             ends[c.name, c.token].append(c)
@@ -226,11 +244,11 @@ def snapshots(h):
     """A transaction that keeps its snapshot cannot act on what changed after it: its call fails."""
     changes = collections.defaultdict(list)
     for s in h.steps:
-        if s.what in ("lease", "phase", "fail", "release", "complete") and s.txn in h.answered:
+        if s.what in ("lease", "phase", "fail", "release", "complete", "park", "redrive", "discard") and s.txn in h.answered:
             changes[s.name].append((h.sent[s.txn], h.answered[s.txn], s))
     for c in h.calls:
         since = c.more.get("snapshot")
-        if since is None or c.answer is None or not (c.result in BEGUN or c.call in UNDER_TOKEN):
+        if since is None or c.answer is None or not (c.result in BEGUN or c.call in UNDER_TOKEN or c.answer.get("n")):
             continue
         for sent, answered, s in changes[c.name]:
             if sent > since and answered < c.asked and s.txn != c.txn and (s.what != "phase" or c.result in BEGUN):

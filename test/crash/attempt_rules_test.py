@@ -1,13 +1,16 @@
-"""Histories of leases, requests and readers made by hand, for rules_test.py: the good ones pass, and each bad one is flagged by
+"""Histories of leases, requests, readers and sequences made by hand, for rules_test.py: the good ones pass, and each bad one is flagged by
 the rules that it breaks, and by no other rule.
 """
 from attempt_rules import ATTEMPT_RULES, AttemptHistory, Call, Step
+from dead_rules import DEAD_RULES
 from handmade import judged
 from reader_rules import READER_RULES
 from request_rules import REQUEST_RULES
+from sequence_rules import SEQUENCE_RULES
 
-E1, E2, R1 = "event-1", "event-2", "t|request-1"
+E1, E2, E3, E4, R1 = "event-1", "event-2", "event-3", "event-4", "t|request-1"
 P0, P1 = "part 0", "part 1"
+T0, T1 = "till 0", "till 1"
 
 
 def told(h, asked, txn, name, call, result=None, error=None, token=None, point=None, **answer):
@@ -32,8 +35,9 @@ def lease(h, asked, txn, name, token, attempt, point=None):
 
 
 def good_leases():
-    """The first event's lease is taken over, and its late holder refused; the second event's is given back, and taken by a claim."""
-    h = AttemptHistory(names=[E1, E2])
+    """The first event's lease is taken over, and its late holder refused; the second event's is given back, and taken by a claim.
+    The third event is dead after three attempts, and redriven; the fourth one is parked, and discarded."""
+    h = AttemptHistory(names=[E1, E2, E3, E4], limit=3)
     lease(h, 1.0, "l.1", E1, 10, 1)
     commit(h, 1.5, "l.1", (E1, "lease", 10, 1))
     told(h, 2.0, None, E1, "extend", token=10, point="p1", until="later")
@@ -56,7 +60,33 @@ def good_leases():
     told(h, 4.0, "l.10", E2, "claim", "claimed")
     commit(h, 4.5, "l.10", (E2, "claim"), (E2, "effect"), (E2, "complete"))
     told(h, 4.8, "l.11", E2, "claim", "duplicate")
+    good_dead(h)
     return h
+
+
+def good_dead(h):
+    lease(h, 1.0, "l.12", E3, 12, 1)
+    commit(h, 1.5, "l.12", (E3, "lease", 12, 1))
+    lease(h, 2.0, "l.21", E3, 14, 2)
+    commit(h, 2.5, "l.21", (E3, "lease", 14, 2))
+    lease(h, 3.05, "l.13", E3, 21, 3)
+    commit(h, 3.5, "l.13", (E3, "lease", 21, 3))
+    told(h, 4.0, "l.14", E3, "lease", "dead")
+    commit(h, 4.5, "l.14", (E3, "dead"))
+    told(h, 4.8, None, E3, "extend", error="ID007", token=21)
+    told(h, 5.0, "d.1", E3, "redrive", n=1)
+    commit(h, 5.5, "d.1", (E3, "redrive"))
+    lease(h, 6.0, "l.15", E3, 30, 1)
+    commit(h, 6.5, "l.15", (E3, "lease", 30, 1))
+    told(h, 7.0, "l.16", E3, "complete", token=30, ok="")
+    commit(h, 7.5, "l.16", (E3, "effect", 30), (E3, "complete", 30))
+    lease(h, 1.0, "l.17", E4, 13, 1)
+    commit(h, 1.5, "l.17", (E4, "lease", 13, 1))
+    told(h, 2.0, "l.18", E4, "release", token=13, state="dead")
+    commit(h, 2.5, "l.18", (E4, "park", 13))
+    told(h, 3.0, "d.2", E4, "discard", n=1)
+    commit(h, 3.5, "d.2", (E4, "discard"))
+    told(h, 4.0, "l.19", E4, "lease", "duplicate")
 
 
 def ask(h, asked, txn, result, sent="this", **answer):
@@ -122,7 +152,7 @@ BAD_LEASES = {
     "a row of a savepoint that was rolled back": ({"durable"}, lambda h: h.meant["l.2"].clear()),
     "a token is given out again": ({"tokens", "fenced", "unjustified"}, lambda h: renumber(h, "l.3", 10)),
     "a token falls": ({"tokens", "fenced"}, lambda h: renumber(h, "l.3", 9)),
-    "a token falls, of a lease that was rolled back": ({"tokens"}, lambda h: lease(h, 7.0, "l.20", "event-3", 15, 1)),
+    "a token falls, of a lease that was rolled back": ({"tokens"}, lambda h: lease(h, 7.0, "l.20", "event-5", 15, 1)),
     "an effect commits after a take-over": ({"fenced"}, lambda h: later(h, "l.2", 3.6)),
     "an effect under a token that was given back": ({"fenced"}, lambda h: commit(h, 3.0, "l.20", (E2, "effect", 11))),
     "a lease is completed by another token": ({"fenced"}, lambda h: (steps_of(h, "l.5")[0].__setattr__("token", 10),
@@ -130,7 +160,7 @@ BAD_LEASES = {
     "an effect outside by a later holder": ({"outside"}, lambda h: h.outside.append((E1, 30))),
     "an event is completed twice": ({"once"}, lambda h: commit(h, 5.7, "l.20", (E1, "complete", 20))),
     "an effect after the completion": ({"over"}, lambda h: commit(h, 5.8, "l.20", (E1, "effect", 20))),
-    "a completed event is leased": ({"over"}, lambda h: lease(h, 7.0, "l.20", E1, 30, 3, "p1")),
+    "a completed event is leased": ({"over"}, lambda h: lease(h, 7.0, "l.20", E1, 35, 3, "p1")),
     "an event is never completed": ({"finished", "completed_before"}, lambda h: lose(h, "l.10")),
     "duplicate before the completion": ({"completed_before"}, lambda h: told(h, 5.0, "l.20", E1, "lease", "duplicate")),
     "duplicate before a prepared completion is decided": ({"completed_before"}, lambda h: h.sent.update({"l.10": 9.0})),
@@ -150,6 +180,43 @@ BAD_LEASES = {
     "a recovery point that nobody noted": ({"points"}, lambda h: call_of(h, "l.9").answer.update(recovery_point="p7", noted="p7")),
     "a recovery point with another state": ({"points"}, lambda h: call_of(h, "l.3").answer.update(noted="p0")),
     "an internal error": ({"errors"}, lambda h: told(h, 4.0, "l.20", E1, "lease", error="XX000")),
+    "a heartbeat under a lease that was given back": ({"superseded"}, lambda h: told(h, 2.8, None, E2, "extend", token=11, until="later")),
+    "a heartbeat under a lease whose event was parked": ({"superseded"}, lambda h: told(h, 2.8, None, E4, "extend", token=13, until="later")),
+    "a parked event is leased": ({"stays_dead", "redriven"}, lambda h: (
+        lease(h, 2.7, "l.20", E4, 15, 2), commit(h, 2.9, "l.20", (E4, "lease", 15, 2)))),
+    "a parked event is leased, and rolled back": ({"stays_dead"}, lambda h: lease(h, 2.7, "l.20", E4, 15, 2)),
+    "a parked event is claimed, and rolled back": ({"stays_dead"}, lambda h: told(h, 2.7, "l.20", E4, "claim", "claimed")),
+    "one attempt more than the last one": ({"stays_dead"}, lambda h: (
+        lease(h, 3.6, "l.20", E3, 26, 4), commit(h, 3.9, "l.20", (E3, "lease", 26, 4)))),
+    "a claim instead of the dead answer": ({"stays_dead", "over", "once", "superseded"}, lambda h: commit(
+        h, 3.9, "l.20", (E3, "claim"), (E3, "effect"), (E3, "complete"))),
+    "a completion under the last token of a dead event, rolled back": ({"stays_dead"}, lambda h: told(
+        h, 4.7, "l.20", E3, "complete", token=21, ok="")),
+    "a heartbeat under the last token of a dead event": ({"stays_dead"}, lambda h: told(
+        h, 4.7, None, E3, "extend", token=21, until="later")),
+    "a heartbeat under a token from before the redrive": ({"stays_dead"}, lambda h: told(
+        h, 5.8, None, E3, "extend", token=21, until="later")),
+    "a dead event is leased, and nobody redrove it": ({"stays_dead", "attempts"}, lambda h: lose(h, "d.1")),
+    "a dead event is leased before the redrive": ({"stays_dead"}, lambda h: lease(h, 4.8, "l.20", E3, 25, 1)),
+    "a redrive does not give the attempts back": ({"attempts"}, lambda h: steps_of(h, "l.15")[0].__setattr__("attempt", 4)),
+    "dead after the first attempt": ({"died"}, lambda h: told(h, 1.9, "l.20", E2, "lease", "dead")),
+    "dead again at once after the redrive": ({"died"}, lambda h: told(h, 5.8, "l.20", E3, "claim", "dead")),
+    "redriven twice": ({"redriven"}, lambda h: (told(h, 5.6, "d.3", E3, "redrive", n=1), commit(h, 5.8, "d.3", (E3, "redrive")))),
+    "redriven while it waits": ({"redriven"}, lambda h: (told(h, 2.7, "d.3", E2, "redrive", n=1), commit(h, 2.9, "d.3", (E2, "redrive")))),
+    "redriven while its last lease goes on": ({"redriven"}, lambda h: lose(h, "l.14")),
+    "redriven, and completed twice": ({"once"}, lambda h: commit(h, 7.7, "l.20", (E3, "complete", 30))),
+    "redriven, and never completed": ({"finished"}, lambda h: lose(h, "l.16")),
+    "redriven by an old snapshot": ({"snapshots"}, lambda h: call_of(h, "d.1").more.update(snapshot=3.2)),
+    "a redrive that an old snapshot does not see": ({"snapshots"}, lambda h: call_of(h, "l.15").more.update(snapshot=5.2)),
+    "discarded while it is leased": ({"redriven", "fenced", "over", "once", "superseded"}, lambda h: (
+        told(h, 1.7, "d.3", E1, "discard", n=1), commit(h, 1.9, "d.3", (E1, "discard")))),
+    "a discarded event is leased": ({"over", "stays_dead"}, lambda h: lease(h, 7.0, "l.20", E4, 40, 2)),
+    "a discarded event is dead": ({"over"}, lambda h: told(h, 4.0, "l.20", E4, "lease", "dead")),
+    "a discarded event is completed": ({"once", "fenced"}, lambda h: commit(h, 3.9, "l.20", (E4, "complete", 13))),
+    "a discarded event is redriven": ({"over", "redriven"}, lambda h: (
+        told(h, 3.7, "d.3", E4, "redrive", n=1), commit(h, 3.9, "d.3", (E4, "redrive")), h.steps[-1].__setattr__("at", 3900000))),
+    "a discard is lost": ({"durable", "completed_before", "finished"}, lambda h: h.steps.remove(steps_of(h, "d.2")[0])),
+    "duplicate before the discard": ({"completed_before"}, lambda h: told(h, 2.7, "l.20", E4, "lease", "duplicate")),
 }
 
 BAD_REQUESTS = {
@@ -224,7 +291,73 @@ BAD_READERS = {
 }
 
 
+def register(h, at, txn, name, epoch, producer_id=7):
+    told(h, at - 0.3, txn, name, "register", producer_id=producer_id, epoch=epoch)
+    commit(h, at, txn, (name, "register", epoch, None, str(producer_id)))
+
+
+def accept(h, at, txn, name, epoch, partition, first, end, number):
+    told(h, at - 0.3, txn, name, "sequence", "accepted", token=epoch, point=f"{partition} {first} {end - first}",
+         record_number=number, expected=end)
+    commit(h, at, txn, (name, "accept", epoch, None, f"{partition} {first} {end} {number}"))
+
+
+def claim(h, asked, txn, name, result, epoch, point, number=None, expected=None):
+    told(h, asked, txn, name, "sequence", result, token=epoch, point=point, record_number=number, expected=expected)
+
+
+def good_sequences():
+    """A gapless producer is replaced, and begins at 0 again; another one goes on after its last sequence, and leaves some out."""
+    h = AttemptHistory(names=[T0, T1])
+    register(h, 1.0, "n.1", T0, 0)
+    accept(h, 2.0, "n.2", T0, 0, 0, 0, 3, 0)
+    accept(h, 2.5, "n.3", T0, 0, 0, 3, 5, 3)
+    accept(h, 2.6, "n.4", T0, 0, 1, 0, 1, 0)
+    claim(h, 3.0, "n.5", T0, "duplicate", 0, "0 2 2", 2, 5)
+    claim(h, 3.2, "n.6", T0, "gap", 0, "0 7 1", None, 5)
+    claim(h, 3.4, "n.7", T0, "busy", 0, "1 1 1")
+    register(h, 4.0, "n.8", T0, 1)
+    claim(h, 4.5, "n.9", T0, "fenced", 0, "0 5 1")
+    claim(h, 4.6, "n.10", T0, "gap", 1, "0 5 1", None, 0)
+    accept(h, 5.0, "n.11", T0, 1, 0, 0, 2, 5)
+    register(h, 1.0, "n.12", T1, 0, 8)
+    accept(h, 2.0, "n.13", T1, 0, 0, 0, 2, 0)
+    accept(h, 2.5, "n.14", T1, 0, 0, 4, 6, 2)
+    register(h, 3.0, "n.15", T1, 1, 8)
+    told(h, 3.5, "n.16", T1, "last", token=1, point="0 0 0", last=5)
+    claim(h, 3.6, "n.17", T1, "duplicate", 1, "0 2 2", None, 6)
+    accept(h, 4.0, "n.18", T1, 1, 0, 6, 7, 4)
+    return h
+
+
+BAD_SEQUENCES = {
+    "an answered claim is gone": ({"durable", "in_order", "record_numbers", "repeats"}, lambda h: h.steps.remove(steps_of(h, "n.2")[0])),
+    "an epoch is given out again": ({"epochs"}, lambda h: register(h, 6.0, "n.20", T0, 1)),
+    "an epoch is left out": ({"epochs"}, lambda h: register(h, 6.0, "n.20", T0, 3)),
+    "another id without a reason": ({"epochs"}, lambda h: register(h, 6.0, "n.20", T0, 2, 9)),
+    "a producer that was replaced commits": ({"epochs"}, lambda h: accept(h, 4.5, "n.20", T0, 0, 0, 5, 6, 5) or later(h, "n.11", 9) or
+                                             steps_of(h, "n.11")[0].__setattr__("point", "0 0 2 6")),
+    "a record is written twice": ({"in_order"}, lambda h: accept(h, 6.0, "n.20", T0, 1, 0, 1, 3, 7)),
+    "a record is left out": ({"in_order"}, lambda h: accept(h, 6.0, "n.20", T0, 1, 0, 3, 4, 7)),
+    "an epoch begins where the one before ended": ({"in_order"}, lambda h: accept(h, 6.0, "n.20", T0, 1, 1, 1, 2, 1)),
+    "sequences fall": ({"in_order"}, lambda h: accept(h, 6.0, "n.20", T1, 1, 0, 5, 8, 5)),
+    "records are counted anew": ({"record_numbers"}, lambda h: steps_of(h, "n.11")[0].__setattr__("point", "0 0 2 0")),
+    "a duplicate has another number": ({"repeats"}, lambda h: call_of(h, "n.5").answer.update(record_number=3)),
+    "a duplicate of what was never written": ({"repeats"}, lambda h: claim(h, 6.0, "n.20", T0, "duplicate", 1, "0 2 1", 7, 2)),
+    "a duplicate of another epoch": ({"repeats"}, lambda h: claim(h, 6.0, "n.20", T0, "duplicate", 1, "0 3 1", 3, 2)),
+    "a duplicate before its COMMIT was sent": ({"repeats", "told"}, lambda h: h.sent.update({"n.3": 9.0})),
+    "a duplicate above the last one": ({"repeats"}, lambda h: claim(h, 6.0, "n.20", T1, "duplicate", 1, "0 6 2", None, 7)),
+    "a gap before the next one": ({"told"}, lambda h: claim(h, 6.0, "n.20", T0, "gap", 1, "0 2 1", None, 2)),
+    "a gap behind what nobody wrote": ({"told"}, lambda h: call_of(h, "n.6").answer.update(expected=6)),
+    "a last sequence that nobody wrote": ({"told"}, lambda h: call_of(h, "n.16").answer.update(last=6)),
+    "fenced by nobody": ({"fenced"}, lambda h: claim(h, 6.0, "n.20", T0, "fenced", 1, "0 2 1")),
+    "an error that no fault explains": ({"expected_errors"}, lambda h: told(h, 6.0, "n.20", T0, "sequence", error="22023", token=1,
+                                                                            point="0 2 1")),
+}
+
+
 def results():
-    yield from judged("leases", good_leases, BAD_LEASES, ATTEMPT_RULES)
+    yield from judged("leases", good_leases, BAD_LEASES, ATTEMPT_RULES + DEAD_RULES)
     yield from judged("requests", good_requests, BAD_REQUESTS, ATTEMPT_RULES + REQUEST_RULES, REQUEST_RULES)
     yield from judged("readers", good_readers, BAD_READERS, READER_RULES)
+    yield from judged("sequences", good_sequences, BAD_SEQUENCES, SEQUENCE_RULES)

@@ -1,4 +1,5 @@
-"""The leases, requests and readers of a round: the clients that work on B beside the events, the end of their work, its judgement.
+"""The leases, requests, readers and sequences of a round: the clients that work on B beside the events, the end of their work, its
+judgement.
 """
 import collections
 import threading
@@ -6,15 +7,18 @@ from contextlib import closing, contextmanager
 
 import ledger
 import readers
-from attempt_client import SCHEMA, Pool
+import sequencers
+from attempt_client import MAX_ATTEMPTS, SCHEMA, Pool
 from attempt_rules import ATTEMPT_RULES, BEGUN, AttemptHistory, Call, Step, ordered
-from leases import Heart, Leases, Lessee
+from dead_rules import DEAD_RULES
+from leases import Heart, Leases, Lessee, Operator
 from request_rules import REQUEST_RULES
 from requesters import Requester, parts, request_name
 from server import wait_until
 
 LESSEES = 3
 HEARTS = 2
+OPERATORS = 2
 REQUESTERS = 4
 # Names that are open at a time: fewer than clients.
 OPEN = {"leases": 3, "requests": 3}
@@ -24,7 +28,8 @@ STEPS = """SELECT (extract(epoch FROM pg_xact_commit_timestamp(xmin)) * 1000000)
     FROM app.steps"""
 # What a round has to show of each kind, once it has begun so many attempts: with fewer it would be chance.
 NEEDED = {"leases": {"completed": 0, "taken over": 50, "heartbeats": 50, "leases that found a recovery point": 100,
-                     "lost to another holder": 150, "late effects outside, refused by their receiver": 500, "emptied from the log": 5000},
+                     "lost to another holder": 150, "late effects outside, refused by their receiver": 500, "emptied from the log": 5000,
+                     "parked": 200, "answered dead": 100, "redriven": 200, "redriven all at once": 600, "discarded": 300},
           "requests": {"completed": 0, "taken over": 50, "replays": 50, "mismatches": 50, "attempts at a recovery point": 150,
                        "replays after a wait": 300, "lost to another holder": 400}}
 
@@ -43,8 +48,9 @@ class Attempts:
                         for kind, letter, n, pool, shared in
                         ((Lessee, "l", LESSEES, "leases", {"shared": self.shared}),
                          (Heart, "e", HEARTS, "leases", {"shared": self.shared}),
+                         (Operator, "d", OPERATORS, "leases", {"shared": self.shared}),
                          (Requester, "r", REQUESTERS, "requests", {})) for i in range(n)]
-        self.readers = readers.Readers(one, self.resting)
+        self.cursors = [readers.Readers(one, self.resting), sequencers.Sequencers(one, self.resting)]
 
     @contextmanager
     def at_rest(self):
@@ -52,7 +58,7 @@ class Attempts:
         self.resting.set()
         try:
             wait_until("leases and requests rest", lambda: not self.cluster.rows("""SELECT 1 FROM pg_stat_activity
-                WHERE application_name ~ '^crash [lero][0-9]' AND state <> 'idle'"""))
+                WHERE application_name ~ '^crash [ledrno][0-9]' AND state <> 'idle'"""))
             yield
         finally:
             self.resting.clear()
@@ -61,7 +67,8 @@ class Attempts:
         """Begin nothing new."""
         for pool in self.pools.values():
             pool.close()
-        self.readers.close()
+        for of in self.cursors:
+            of.close()
 
     def drain(self):
         """Wait until everything that was begun is completed."""
@@ -70,7 +77,8 @@ class Attempts:
             return all(pool.idle() for pool in self.pools.values())
         wait_until(lambda: f"completed: {[pool.open for pool in self.pools.values()]}", drained, 300, 0.05)
         self.one.stop(self.clients)
-        self.readers.drain()
+        for of in self.cursors:
+            of.drain()
 
     # The judgement.
 
@@ -78,10 +86,11 @@ class Attempts:
         """(rules of leases and requests -> violations, kind -> what happened)"""
         histories = {kind: AttemptHistory(names=pool.names()) for kind, pool in self.pools.items()}
         histories["leases"].outside = self.shared.outside.accepted
-        resolve(histories, ledger.read(self.one.directory), self.cluster.rows(f"{STEPS} WHERE name NOT LIKE 'part %'"))
+        histories["leases"].limit = MAX_ATTEMPTS
+        resolve(histories, ledger.read(self.one.directory), self.cluster.rows(f"{STEPS} WHERE name NOT LIKE 'part %' AND name NOT LIKE 'till %'"))
         found, figures = {}, {}
         for kind, h in histories.items():
-            for rule in ATTEMPT_RULES + (REQUEST_RULES if kind == "requests" else ()):
+            for rule in ATTEMPT_RULES + {"leases": DEAD_RULES, "requests": REQUEST_RULES}[kind]:
                 found[f"{kind} {rule.__name__}"] = list(rule(h))
             figures[kind] = figures_of(kind, h)
         found["leases remembered"] = list(self.forgotten_events(histories["leases"]))
@@ -89,8 +98,10 @@ class Attempts:
         figures["leases"]["emptied from the log"] = self.emptied(histories["leases"])
         figures["leases"]["effects outside"] = len(self.shared.outside.accepted)
         figures["leases"]["late effects outside, refused by their receiver"] = self.shared.outside.refused
-        more, figures["offsets"] = self.readers.judge(STEPS)
-        return {**found, **more}, figures
+        for kind, of in zip(("offsets", "sequences"), self.cursors):
+            more, figures[kind] = of.judge(STEPS)
+            found.update(more)
+        return found, figures
 
     def emptied(self, h):
         """How many leases the log's tables, which take turns, have left behind."""
@@ -134,12 +145,12 @@ class Attempts:
 def resolve(histories, entries, rows):
     """Fill histories from the clients' logs and the rows of app.steps."""
     lazy, decided = set(), {}
-    kinds = {"l": "leases", "e": "leases", "r": "requests"}
+    kinds = {"l": "leases", "e": "leases", "d": "leases", "r": "requests"}
     for e in entries:
         txn = e.get("txn")
         if e["op"] == "told":
-            if (e["name"] or "").startswith("part "):
-                continue    # readers.py
+            if (e["name"] or "").startswith(("part ", "till ")):
+                continue    # readers.py, sequencers.py
             h = histories["requests" if "print" in e or "|" in (e["name"] or "") else "leases"]
             h.calls.extend(calls(e))
         elif e["op"] == "decide":
@@ -187,7 +198,10 @@ def figures_of(kind, h):
     if kind == "leases":
         found.update({"busy": results["busy"], "duplicates": results["duplicate"],
                       "heartbeats": sum(c.call == "extend" and c.answer is not None for c in h.calls),
-                      "leases that found a recovery point": sum(s.point is not None for s in h.steps)})
+                      "leases that found a recovery point": sum(s.point is not None for s in h.steps),
+                      "parked": whats["park"], "answered dead": results["dead"], "redriven": whats["redrive"],
+                      "redriven all at once": sum(c.call == "redrive" and c.answer is not None and "all" in c.answer for c in h.calls),
+                      "discarded": whats["discard"]})
     else:
         found.update({"in progress": results["in_progress"], "replays": results["replay"], "mismatches": results["mismatch"],
                       "attempts at a recovery point": sum(s.what in ("lease", "start") and s.point is not None for s in h.steps),
@@ -208,6 +222,7 @@ def taken_over(h):
 
 def report(tally, figures):
     readers.report(tally, figures["offsets"])
+    sequencers.report(tally, figures["sequences"])
     for kind in NEEDED:
         counts = figures[kind]
         never = [what for what, least in NEEDED[kind].items() if counts["attempts begun"] >= least and not counts[what]]

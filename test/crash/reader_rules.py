@@ -54,15 +54,16 @@ def generations(h):
             highest = max(highest, s.token)
 
 
-def rests(h, name, position, before):
-    """Has a read that stayed, and whose COMMIT was sent before, come to the position?"""
-    return position == 0 or any(end >= position and h.sent.get(s.txn, before) < before for s, _, end in reads(h).get(name, ()))
+def rests(h, of, name, position, before):
+    """Has a read that stayed, and whose COMMIT was sent before, come to the position?  of: what reads() has found."""
+    return position == 0 or any(end >= position and h.sent.get(s.txn, before) < before for s, _, end in of.get(name, ()))
 
 
 def duplicates(h):
     """A duplicate was read by a transaction that stayed."""
+    of = reads(h)
     for c in h.calls:
-        if c.result == "duplicate" and not own(h, c) and not rests(h, c.name, int(c.point.split()[1]), c.at):
+        if c.result == "duplicate" and not own(h, c) and not rests(h, of, c.name, int(c.point.split()[1]), c.at):
             yield "duplicates", c.name, f"{c.point} to {c.txn}, and no read of it stayed"
 
 
@@ -73,8 +74,9 @@ def own(h, c):
 
 def resumed(h):
     """A reader goes on where reads that stayed have ended."""
+    of = reads(h)
     for c in h.calls:
-        if c.call == "resume" and c.result == "claimed" and not rests(h, c.name, c.answer["next_offset"] or 0, c.at):
+        if c.call == "resume" and c.result == "claimed" and not rests(h, of, c.name, c.answer["next_offset"] or 0, c.at):
             yield "resumed", c.name, f"{c.txn} at {c.answer['next_offset']}, and no read to there stayed"
 
 

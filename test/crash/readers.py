@@ -127,7 +127,7 @@ class Readers:
     def judge(self, steps):
         """(rules -> violations, what happened).  steps: a query of app.steps."""
         h = AttemptHistory(names=[part(i) for i in range(PARTITIONS)])
-        resolve(h, ledger.read(self.one.directory), self.cluster.rows(f"SELECT * FROM ({steps}) s WHERE name LIKE 'part %'"))
+        resolve(h, ledger.read(self.one.directory), self.cluster.rows(f"SELECT * FROM ({steps}) s WHERE name LIKE 'part %'"), "part ", "o")
         found = {f"offsets {rule.__name__}": list(rule(h)) for rule in READER_RULES}
         found["offsets remembered"] = list(self.forgotten(h))
         figures = {result: sum(c.result == result for c in h.calls if c.call == "claim")
@@ -152,17 +152,18 @@ class Readers:
                 yield "remembered", name, f"was read up to {ends.get(name)}, and its next offset is {known.get(name)}"
 
 
-def resolve(h, entries, rows):
-    """Fill the history from the clients' logs and the rows of app.steps."""
+def resolve(h, entries, rows, prefix, letter):
+    """Fill a history from the clients' logs and the rows of app.steps.  Names of the history begin with the prefix, and names
+    of its transactions with the letter."""
     lazy, decided = set(), {}
     for e in entries:
         txn = e.get("txn") or ""
-        if e["op"] == "told" and (e["name"] or "").startswith("part "):
+        if e["op"] == "told" and (e["name"] or "").startswith(prefix):
             h.calls.append(Call(e["asked"], e["at"], txn, e["name"], e["call"], e["answer"], e["error"], e.get("token"), e.get("point"),
                                 {"snapshot": e.get("snapshot")}))
         elif e["op"] == "decide":
             decided[txn] = e
-        elif not txn.startswith("o"):
+        elif not txn.startswith(letter):
             continue
         elif e["op"] == "commit":
             h.meant[txn] = [tuple(row) for row in e["rows"]]

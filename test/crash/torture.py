@@ -50,8 +50,8 @@ def environment(results):
 
 
 def attempts(rounds):
-    """One line each for leases, requests and offsets: what happened, in all rounds together."""
-    for kind in ("leases", "requests", "offsets"):
+    """One line each for leases, requests, offsets and sequences: what happened, in all rounds together."""
+    for kind in ("leases", "requests", "offsets", "sequences"):
         total = collections.Counter()
         for one in rounds:
             total.update(one["figures"].get("attempts", {}).get(kind, {}))

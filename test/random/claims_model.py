@@ -19,7 +19,7 @@ class Version(NamedTuple):
 
 
 class Claim(NamedTuple):
-    """A transaction's claim.  locked: it keeps its advisory lock; hold: others find it busy to the end."""
+    """A transaction's claim.  locked: it keeps its advisory lock; hold: others find it busy to the end, for a row of its."""
     phase: str                  # claimed, completed, released, forgotten
     at: int                     # the moment of the claim, on the model's clock
     locked: bool
@@ -27,7 +27,7 @@ class Claim(NamedTuple):
     result: object = None
     past: bool = False          # claimed past the budget of locks
     anew: bool = False          # after this transaction had forgotten the event
-    fresh: bool = False         # took its lock, which the transaction did not have
+    lock_at: int = 0            # the moment when the transaction took the lock that it keeps
 
 
 @dataclass
@@ -131,7 +131,7 @@ class Model:
     def is_busy(self, txn, key):
         for t in self.others(txn):
             claim = t.claims.get(key)
-            if key in t.foreign or claim and (claim.phase != "released" or claim.hold):
+            if key in t.foreign or claim and (claim.phase != "released" or claim.hold or claim.locked):
                 return True
         return False
 
@@ -187,7 +187,8 @@ class Model:
 
     def forgot(self, txn, key):
         own = txn.claims.get(key)
-        txn.claims[key] = Claim("forgotten", self.now(), bool(own and own.locked), hold=True)
+        locked = bool(own and own.locked)
+        txn.claims[key] = Claim("forgotten", self.now(), locked, hold=True, lock_at=own.lock_at if locked else 0)
 
     def is_past_budget(self, txn, key):
         """It cannot be claimed by this transaction, however long it waits."""
@@ -206,10 +207,10 @@ class Model:
 
     def took(self, txn, key):
         own = txn.claims.get(key)
-        locked = self.would_lock(txn, key)
-        txn.claims[key] = Claim("claimed", self.now(), locked, bool(own and own.hold), past=not locked,
+        locked, now = self.would_lock(txn, key), self.now()
+        txn.claims[key] = Claim("claimed", now, locked, bool(own and own.hold), past=not locked,
                                 anew=bool(own and (own.anew or own.phase == "forgotten")),
-                                fresh=locked and not (own and own.locked))
+                                lock_at=own.lock_at if own and own.locked else now)
 
     def complete(self, txn, key, result=None):
         claim = txn.claims.get(key)
@@ -222,9 +223,9 @@ class Model:
         claim = txn.claims.get(key)
         if not claim or claim.phase != "claimed":
             return NOT_HELD
-        inside = bool(txn.savepoints) and txn.savepoints[-1].at > claim.at
-        hold = claim.hold or claim.past or inside
-        locked = claim.locked and (inside or not claim.fresh)
+        # A savepoint behind the lock: rolled back to it, the transaction has the claim again.
+        locked = claim.locked and bool(txn.savepoints) and txn.savepoints[-1].at > claim.lock_at
+        hold = claim.hold or claim.past
         if claim.anew:
             txn.claims[key] = claim._replace(phase="forgotten", hold=True, locked=locked)
             return None

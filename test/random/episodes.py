@@ -66,7 +66,7 @@ def shrink(make, ops, found):
 
 def run(name, make, transactions, seed, length, shrinks=True):
     """Episodes of that length until there were so many transactions; True if the model held."""
-    began, done, episodes, remarks = time.monotonic(), 0, 0, []
+    began, done, steps, episodes, remarks = time.monotonic(), 0, 0, 0, []
     while done < transactions:
         episode = make()
         ops, found = generate(episode, seed + episodes, min(length, transactions - done))
@@ -85,8 +85,9 @@ def run(name, make, transactions, seed, length, shrinks=True):
                 print("".join(f"    {line}\n" for line in last.trace), flush=True)
             return False
         done += episode.transactions
+        steps += len(ops)
         episodes += 1
         remarks = [r for r in [*remarks, getattr(episode, "remark", None)] if r is not None]
-    print(f"ok     {name}: {done} transactions in {episodes} episodes, first seed {seed}, "
+    print(f"ok     {name}: {done} transactions, {steps} operations in {episodes} episodes, first seed {seed}, "
           f"{time.monotonic() - began:.0f} s" + (f"; {max(remarks)}" if remarks else ""))
     return True

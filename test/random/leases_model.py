@@ -114,6 +114,12 @@ class LeaseModel(Model):
     def is_busy(self, txn, key):
         return super().is_busy(txn, key) or any(key in t.locks or key in t.changes for t in self.others(txn))
 
+    def forget(self, txn, key):
+        """Whoever has the lock in share mode does not get it exclusively before one who waits for it."""
+        answers = super().forget(txn, key)
+        overtakes = self.lock_of(txn, key) != EXCLUSIVE and self.has_locked(txn, key, EXCLUSIVE)
+        return {"55P03"} if overtakes and answers != {"55000"} else answers
+
     def would_lock(self, txn, key):
         return self.has_room(txn, [key])
 

@@ -2,6 +2,7 @@
 import os
 import signal
 import time
+from contextlib import closing
 
 from actions import Skip, action
 from server import READY, command_of, descendants, is_stopped, stat_of, wait_until
@@ -61,6 +62,25 @@ def kill_packer(ctx, rng):
     """Claims keep a packer at work on one of the servers."""
     cluster = rng.choice((ctx.a, ctx.b))
     crash(cluster, pick(rng, cluster.pids("backend_type = 'idempotency packer'")))
+
+
+# Each row has some 1.7 kB.
+FILL = """SELECT count(idempotency.extend_lease('filler', token, 'filler', '1 ms', 'p' || i, state))
+    FROM generate_series(1, 300) i, (SELECT token FROM idempotency.lease_event('filler', 'filler', duration => '1 ms')) l,
+        (SELECT jsonb_build_object('padding', repeat(md5('x'), 50))) s (state)"""
+
+
+@action("kill the worker of the logs", 2, "crash")
+def kill_log_worker(ctx, rng):
+    """It lives for moments, when a table of a log has grown: fill the log of leases until it is there."""
+    with closing(ctx.b.connect()) as connection, connection.cursor() as cursor:
+        for _ in range(50):
+            cursor.execute(FILL)
+            pids = ctx.b.pids("backend_type = 'idempotency logs'")
+            if pids:
+                break
+    time.sleep(rng.uniform(0, 0.03))
+    crash(ctx.b, pick(rng, pids))
 
 
 @action("kill an auxiliary process", 2, "auxiliary")

@@ -6,7 +6,7 @@ import time
 
 from kafka.broker import Broker, free_ports
 from kafka.journal import Journal
-from kafka.target import Target, commits, failed, faulty, paused, sanitized_program, transaction, until
+from kafka.target import Target, begin_refused, commits, failed, faulty, paused, sanitized_program, transaction, until
 from sinklib import codec
 
 
@@ -136,6 +136,25 @@ def test_transaction_time_beyond_the_timeout():
         assert f["outcome"] == "rejected" and f["sqlstate"] == "HV024" and "transaction_timeout" in f["message"], f
     t.start(transaction_time=29999).close()
     t.start(transaction_time=1000, transaction_timeout=1000, delivery="at_least_once").close()
+
+
+def test_transaction_that_cannot_begin():
+    """Nothing was sent in it: the position of the transaction before it does not count as its own.
+
+    The start record is the first transaction, and a batch the second one.
+    """
+    t = Target()
+    w = t.start(env=begin_refused(3))
+    sent = send(w, 3)
+    sent |= send(w, 4)
+    arrive(t, sent)
+    assert "begin refused" in w.stderr()
+    sent |= send(w, 2)
+    arrive(t, sent)
+    w.close()
+    w = t.start(incarnation="log-2")
+    assert w.ready["row_id"] == 3, w.ready
+    w.close()
 
 
 def test_refusal_in_a_shared_transaction():

@@ -56,6 +56,21 @@ def sanitized_program():
     return _built("src/sink/build/san/idempotency-sink-kafka")
 
 
+@functools.cache
+def _begin_refused():
+    directory = pathlib.Path(tempfile.mkdtemp(prefix="idem-kafka-preloaded."))
+    atexit.register(shutil.rmtree, directory, ignore_errors=True)
+    library = directory / "begin_refused.so"
+    subprocess.run([os.environ.get("CC", "cc"), "-Wall", "-Wextra", "-Werror", "-shared", "-fPIC", "-o", library,
+                    TOP / "test/sink/kafka/begin_refused.c", "-ldl"], check=True)
+    return library
+
+
+def begin_refused(call):
+    """The environment of a program that cannot begin a transaction at that call."""
+    return {"LD_PRELOAD": str(_begin_refused()), "BEGIN_REFUSED": str(call)}
+
+
 @contextlib.contextmanager
 def faulty():
     """Fault points to arm, and the arguments of Target.start for a program that passes them."""
@@ -81,8 +96,8 @@ class Target:
         return {k: str(v) for k, v in out.items() if v is not None}
 
     def start(self, hello=True, flags=codec.WANT_POSITION, incarnation="log-1", relay="orders", program=SINK, cwd=None,
-              **options):
-        w = Worker(program, options=self.options(**options), flags=flags, incarnation=incarnation, relay=relay, cwd=cwd)
+              env=None, **options):
+        w = Worker(program, options=self.options(**options), flags=flags, incarnation=incarnation, relay=relay, cwd=cwd, env=env)
         if hello:
             w.hello(60)
         return w
