@@ -179,8 +179,7 @@ typedef enum HSinkBlame
 {
 	HSINK_BLAME_STATUS,			/* as the status has it, see verdict.c */
 	HSINK_BLAME_BUSY,			/* try again later */
-	HSINK_BLAME_CONFIG			/* options or objects of the service are
-								 * wrong */
+	HSINK_BLAME_CONFIG			/* options or objects of the service are wrong */
 } HSinkBlame;
 
 typedef struct HSinkService

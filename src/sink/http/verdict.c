@@ -33,8 +33,12 @@
 
 #define NOT_SHOWN	"the response is not shown, because it has a part of a secret in it"
 
+static HSinkJudgement decide(HSinkVerdict *v, IdemProtoOutcome outcome, const char *sqlstate,
+							 int64_t retry_after, const char *fmt,...)
+			__attribute__((format(printf, 5, 6)));
+
 /* Fill in a verdict for all events; always HSINK_ALL. */
-static HSinkJudgement __attribute__((format(printf, 5, 6)))
+static HSinkJudgement
 decide(HSinkVerdict *v, IdemProtoOutcome outcome, const char *sqlstate, int64_t retry_after, const char *fmt,...)
 {
 	va_list		ap;
@@ -123,7 +127,11 @@ judge_connection(HSink *p, const HSinkRequest *r)
 		return outage(p, "its certificate is not trusted, or not for this host; see the option \"sslrootcert\"");
 	if (r->code == CURLE_SSL_CACERT_BADFILE)
 		return outage(p, "could not read the certificates of the option \"sslrootcert\"");
-	/* curl_easy_strerror has fixed texts; CURLOPT_ERRORBUFFER quotes the server */
+
+	/*
+	 * curl_easy_strerror has fixed texts; CURLOPT_ERRORBUFFER quotes the
+	 * server
+	 */
 	snprintf(what, sizeof(what), "%s", curl_easy_strerror(r->code));
 	return outage(p, what);
 }
