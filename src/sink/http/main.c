@@ -72,6 +72,8 @@ serve(HSink *p)
 			if (hsink_give_up(p) || (give_up_at >= 0 && idem_sink_clock() >= give_up_at))
 				fail(p);
 		}
+		/* the worker may count on each answered event's credit */
+		idem_sink_grant(&p->sink, 0, 0, true);
 		if (p->bye)
 			idem_sink_finish(&p->sink);
 		(void) idem_sink_wait(&p->sink, p->epoll_fd, POLLIN, time_left(p, give_up_at), true);
@@ -94,6 +96,8 @@ main(void)
 	ready.max_batch_events = (uint32_t) p->config.concurrency * p->most / 2;
 	if (ready.max_batch_events < HSINK_LEAST_BATCH)
 		ready.max_batch_events = HSINK_LEAST_BATCH;
+	if (ready.max_batch_events > HSINK_MOST_BATCH)
+		ready.max_batch_events = HSINK_MOST_BATCH;
 	ready.credit_messages = ready.max_batch_events * HSINK_CREDIT_BATCHES;
 	IDEM_SINK_FAULT_POINT(&p->sink, "http-ready");
 	idem_sink_ready(&p->sink, &ready);
