@@ -58,8 +58,8 @@ typedef struct Batch
 	Birth	   *births;
 	uint32_t	count;
 	uint32_t	room;
-	uint32_t	answered;		/* when it is count, and a later batch has begun,
-								 * the batch is done */
+	uint32_t	answered;		/* when it is count, and a later batch has
+								 * begun, the batch is done */
 } Batch;
 
 static Batch *first;

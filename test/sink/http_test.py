@@ -242,6 +242,17 @@ def test_hidden_echo():
             assert out == ["rejected"] and "not shown" in notes[0][1] and whole not in notes[0][1], notes
 
 
+def test_logged_messages_have_no_payload():
+    """The server logs why a program ends; what a receiver repeats of an event is not in it."""
+    for said, shown in ((b"gone", "gone"), (b"no: %s", "not shown"), (b"x" * 150 + b"%s", "not shown"), (b"y" * 5000, "yyy")):
+        with Server(lambda r, s=said: (410, s % r.body if b"%s" in s else s)) as there:
+            w = start(there.url)
+            w.hello()
+            w.events([{"payload": b'{"card": "4111 1111 1111 1111", "name": "Ada"}'}])
+            f = failed(w)
+            assert f[0] == "halted" and shown in f[2] and "4111" not in f[2] and len(f[2]) < 500, f
+
+
 def test_options_that_do_not_fit():
     for o in ({"auth": "basic"}, {"auth": "bearer"}, {"auth": "oauth2", "user": "u", "password": "p"}, {"user": "u", "password": "p"},
               {"token": "t"}, {"headers": "X: {token}"}, {"sslcert": "/x"}, {"service": "sqs", "user": "a", "password": "b"},

@@ -57,7 +57,7 @@ take_members(const char *json, size_t len, Answer *a)
 
 	while (idem_json_next(json, len, &at, &name, &value, &value_len))
 	{
-		IdemText  *to = name.len == 12 && memcmp(name.data, "access_token", 12) == 0 ? &a->token :
+		IdemText   *to = name.len == 12 && memcmp(name.data, "access_token", 12) == 0 ? &a->token :
 		name.len == 10 && memcmp(name.data, "token_type", 10) == 0 ? &a->type :
 		name.len == 10 && memcmp(name.data, "expires_in", 10) == 0 ? &a->life :
 		name.len == 5 && memcmp(name.data, "error", 5) == 0 ? &a->error : NULL;

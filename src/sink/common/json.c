@@ -256,7 +256,7 @@ idem_json_is_object(const char *json, size_t len)
 
 bool
 idem_json_next(const char *json, size_t len, size_t *at, IdemText *name,
-				const char **value, size_t *value_len)
+			   const char **value, size_t *value_len)
 {
 	size_t		i = skip_blanks(json, len, *at);
 	size_t		start;

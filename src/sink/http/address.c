@@ -70,7 +70,7 @@ static const Special ipv6_ranges[] = {
 	{{0}, 96, NULL, 12},		/* IPv4-compatible */
 	{{0, 0x64, 0xff, 0x9b}, 96, NULL, 12},	/* NAT64 */
 	{{0x20, 0x02}, 16, NULL, 2},	/* 6to4 */
-	{{0x20, 0x01, 0, 0}, 23, "a reserved address", 0}, /* Teredo among others */
+	{{0x20, 0x01, 0, 0}, 23, "a reserved address", 0},	/* Teredo among others */
 	{{0x20, 0x01, 0x0d, 0xb8}, 32, "an address for documentation", 0},
 	{{0x3f, 0xff}, 20, "an address for documentation", 0},
 	{{0xfc}, 7, "a unique-local address", 0},
@@ -127,7 +127,7 @@ refuse(const HSinkConfig *c, const uint8_t *address)
 {
 	const Special *ranges = is_ipv4(address) ? ipv4_ranges : ipv6_ranges;
 	size_t		n = is_ipv4(address) ? sizeof(ipv4_ranges) / sizeof(Special) :
-		sizeof(ipv6_ranges) / sizeof(Special);
+	sizeof(ipv6_ranges) / sizeof(Special);
 	uint8_t		inner[16];
 
 	if (is_allowed(c, address))

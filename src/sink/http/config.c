@@ -288,7 +288,8 @@ choose_login(HSink *p, const IdemProtoHello *hello)
 	if (c->auth != HSINK_AUTH_NONE && !is_webhook)
 		return misfit(p, "option \"auth\" is for webhooks; other services have a login of their own");
 	if (c->auth == HSINK_AUTH_BASIC && c->password == NULL)
-		c->password = idem_sink_strdup("", 0);	/* some servers want an API key as the user */
+		c->password = idem_sink_strdup("", 0);	/* some servers want an API
+												 * key as the user */
 	if ((c->auth == HSINK_AUTH_BASIC || c->auth == HSINK_AUTH_OAUTH2) && (c->user == NULL || c->password == NULL))
 		return misfit(p, "a login needs the options \"user\", and \"password\" or \"secret_file\"");
 	if (c->auth == HSINK_AUTH_BASIC && strchr(c->user, ':') != NULL)

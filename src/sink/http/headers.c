@@ -44,7 +44,7 @@ static bool
 is_token(const char *name, size_t len)
 {
 	static const char letters[] =
-		"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789!#$%&'*+-.^_`|~";
+	"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789!#$%&'*+-.^_`|~";
 
 	for (size_t i = 0; i < len; i++)
 		if (name[i] == '\0' || strchr(letters, name[i]) == NULL)

@@ -131,7 +131,7 @@ hsink_add_assertion(IdemText *t, const HSinkConfig *c)
 	size_t		start = t->len;
 	EVP_MD_CTX *md = EVP_MD_CTX_new();
 	size_t		len = 0;
-	uint8_t	   *signature = NULL;
+	uint8_t    *signature = NULL;
 	bool		ok;
 
 	add_claims(t, c->account);

@@ -72,6 +72,8 @@ serve(HSink *p)
 			if (hsink_give_up(p) || (give_up_at >= 0 && idem_sink_clock() >= give_up_at))
 				fail(p);
 		}
+		/* the worker may count on each answered event's credit */
+		idem_sink_grant(&p->sink, 0, 0, true);
 		if (p->bye)
 			idem_sink_finish(&p->sink);
 		(void) idem_sink_wait(&p->sink, p->epoll_fd, POLLIN, time_left(p, give_up_at), true);
@@ -82,19 +84,22 @@ serve(HSink *p)
 int
 main(void)
 {
-	static HSink p;
+	static HSink state;
+	HSink	   *p = &state;
 	IdemProtoHello hello;
 	IdemProtoReady ready = {.credit_bytes = HSINK_CREDIT_BYTES};
 
-	idem_sink_start(&p.sink, "http");
-	hello = idem_sink_hello(&p.sink, idem_sink_http_options);
-	if (!hsink_configure(&p, &hello) || !hsink_open_transfers(&p))
-		fail(&p);
-	ready.max_batch_events = (uint32_t) p.config.concurrency * p.most / 2;
+	idem_sink_start(&p->sink, "http");
+	hello = idem_sink_hello(&p->sink, idem_sink_http_options);
+	if (!hsink_configure(p, &hello) || !hsink_open_transfers(p))
+		fail(p);
+	ready.max_batch_events = (uint32_t) p->config.concurrency * p->most / 2;
 	if (ready.max_batch_events < HSINK_LEAST_BATCH)
 		ready.max_batch_events = HSINK_LEAST_BATCH;
+	if (ready.max_batch_events > HSINK_MOST_BATCH)
+		ready.max_batch_events = HSINK_MOST_BATCH;
 	ready.credit_messages = ready.max_batch_events * HSINK_CREDIT_BATCHES;
-	IDEM_SINK_FAULT_POINT(&p.sink, "http-ready");
-	idem_sink_ready(&p.sink, &ready);
-	serve(&p);
+	IDEM_SINK_FAULT_POINT(&p->sink, "http-ready");
+	idem_sink_ready(&p->sink, &ready);
+	serve(p);
 }

@@ -60,7 +60,7 @@ static const IdemSinkOption idem_sink_http_options[] = {
 	.type = IDEM_OPTION_TEXT, .superuser = true},
 	/* ranges "10.1.0.0/16, ::1" that may be connected to though not public */
 	{.name = "allowed_addresses", .where = IDEM_OPTION_SERVER,
-	.type = IDEM_OPTION_TEXT, .superuser = true,
+		.type = IDEM_OPTION_TEXT, .superuser = true,
 	.reason = "It opens addresses of the inside network to the owner of the foreign server."},
 
 	{.name = "auth", .where = IDEM_OPTION_SERVER,

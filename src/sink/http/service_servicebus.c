@@ -108,16 +108,16 @@ renew_signature(HSink *p)
 	IdemText	encoded = {NULL, 0, 0};
 	char		end[24];
 	uint8_t		mac[32];
+	IdemProtoStr parts[3] = {{NULL, 0}, {"\n", 1}, {end, 0}};
 
 	hsink_add_encoded(&uri, c->url, strlen(c->url));
 	snprintf(end, sizeof(end), "%lld", (long long) time(NULL) + SIGNATURE_LIFE);
-	hsink_hmac(c->password, strlen(c->password), (const IdemProtoStr[])
-			   {
-				   {uri.data, (uint32_t) uri.len},
-				   {"\n", 1},
-				   {end, (uint32_t) strlen(end)}
-			   },
-			   3, mac);
+	parts[0] = (IdemProtoStr)
+	{
+		uri.data, (uint32_t) uri.len
+	};
+	parts[2].len = (uint32_t) strlen(end);
+	hsink_hmac(c->password, strlen(c->password), parts, 3, mac);
 	idem_text_add_base64(&signature, mac, sizeof(mac));
 	hsink_add_encoded(&encoded, signature.data, signature.len);
 	free(p->login);

@@ -157,7 +157,7 @@ read_response(HSink *p, HSinkRequest *r)
 		size_t		at = 0;
 
 		if (r->answer.len == 0 || !idem_json_is_object(r->answer.data, r->answer.len) ||
-		!idem_json_member(r->answer.data, r->answer.len, lists[i], &list, &list_len))
+			!idem_json_member(r->answer.data, r->answer.len, lists[i], &list, &list_len))
 			continue;
 		while (idem_json_next_element(list, list_len, &at, &entry, &len))
 			read_entry(p, r, entry, len, i == 0);

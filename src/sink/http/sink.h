@@ -44,7 +44,8 @@
 #define HSINK_MAX_URL			8192	/* bytes of an expanded URL */
 #define HSINK_MAX_HEADER_BYTES	32768	/* of all header lines of a request */
 #define HSINK_SHOWN_BYTES		1024	/* of an answer, in a message */
-#define HSINK_LEAST_BATCH		100
+#define HSINK_LEAST_BATCH		100 /* events of a batch of the protocol */
+#define HSINK_MOST_BATCH		10000
 #define HSINK_CREDIT_BATCHES	8	/* that the worker has in flight */
 #define HSINK_CREDIT_BYTES		(16 * 1024 * 1024)
 #define HSINK_MAX_SECRETS		24
@@ -179,8 +180,7 @@ typedef enum HSinkBlame
 {
 	HSINK_BLAME_STATUS,			/* as the status has it, see verdict.c */
 	HSINK_BLAME_BUSY,			/* try again later */
-	HSINK_BLAME_CONFIG			/* options or objects of the service are
-								 * wrong */
+	HSINK_BLAME_CONFIG			/* options or objects of the service are wrong */
 } HSinkBlame;
 
 typedef struct HSinkService

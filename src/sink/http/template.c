@@ -70,8 +70,8 @@ add_member(const HSinkEvent *e, const char *name, size_t name_len, IdemText *t)
 	const char *value;
 	size_t		len;
 	bool		found = e->headers.len > 0 &&
-		idem_json_member(e->headers.data, e->headers.len, wanted, &value, &len) &&
-		!(len == 4 && memcmp(value, "null", 4) == 0);
+	idem_json_member(e->headers.data, e->headers.len, wanted, &value, &len) &&
+	!(len == 4 && memcmp(value, "null", 4) == 0);
 
 	free(wanted);
 	if (found && value[0] == '"')
@@ -111,7 +111,7 @@ hsink_add_encoded(IdemText *t, const void *data, size_t len)
 {
 	const char *value = data;
 	static const char unreserved[] =
-		"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-._~";
+	"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-._~";
 	static const char digits[] = "0123456789ABCDEF";
 
 	for (size_t i = 0; i < len; i++)

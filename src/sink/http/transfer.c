@@ -311,9 +311,10 @@ hsink_start_request(HSink *p, HSinkRequest *r)
 
 	if (r->easy == NULL)
 		r->easy = curl_easy_init();
+
 	/*
-	 * No waiting for "100 Continue".  libcurl would sign this line for AWS, and
-	 * not send it; there only EXPECT_100_TIMEOUT_MS bounds the wait.
+	 * No waiting for "100 Continue".  libcurl would sign this line for AWS,
+	 * and not send it; there only EXPECT_100_TIMEOUT_MS bounds the wait.
 	 */
 	list = p->config.auth == HSINK_AUTH_AWS && !r->is_token ? r->headers : curl_slist_append(r->headers, "Expect:");
 	if (r->easy == NULL || r->header_failed || list == NULL)

@@ -13,7 +13,8 @@
  * INVARIANT
  *		An answer counts only as a whole.  One that is longer than is read is judged
  *		by its status, unless the service has to read it.
- *		No message has a secret: an answer with a part of one is not shown.
+ *		No message has a secret: an answer with a part of one is not shown.  A
+ *		message that ends the program is logged, so it has no payload either.
  *
  * MEMORY
  *		None of its own.  LOCKING: none.
@@ -25,16 +26,28 @@
  *
  *-------------------------------------------------------------------------
  */
+#ifndef _GNU_SOURCE
+#define _GNU_SOURCE				/* memmem */
+#endif
+
 #include <stdarg.h>
 #include <stdio.h>
 #include <string.h>
 
 #include "sink/http/sink.h"
 
+#define LOGGED_BYTES	300		/* of an answer, in a message that is logged */
+#define PAYLOAD_RUN		16		/* bytes of a payload that count as the
+								 * payload */
+#define PAYLOAD_STEP	4
 #define NOT_SHOWN	"the response is not shown, because it has a part of a secret in it"
 
+static HSinkJudgement decide(HSinkVerdict *v, IdemProtoOutcome outcome, const char *sqlstate,
+							 int64_t retry_after, const char *fmt,...)
+			__attribute__((format(printf, 5, 6)));
+
 /* Fill in a verdict for all events; always HSINK_ALL. */
-static HSinkJudgement __attribute__((format(printf, 5, 6)))
+static HSinkJudgement
 decide(HSinkVerdict *v, IdemProtoOutcome outcome, const char *sqlstate, int64_t retry_after, const char *fmt,...)
 {
 	va_list		ap;
@@ -64,6 +77,33 @@ show_answer(const HSink *p, const HSinkRequest *r, char *dst)
 		idem_proto_clean_text(dst, HSINK_SHOWN_BYTES + 1, answer);
 }
 
+/* Has the text a part of the payload of one of the events? */
+static bool
+has_payload(const HSinkRequest *r, const char *text, size_t len)
+{
+	for (uint32_t i = 0; i < r->count; i++)
+		for (size_t at = 0; at + PAYLOAD_RUN <= len; at += PAYLOAD_STEP)
+			if (memmem(r->events[i]->payload.data, r->events[i]->payload.len, text + at, PAYLOAD_RUN) != NULL)
+				return true;
+	return false;
+}
+
+/*
+ * The same for a message that ends the program.  The server logs it, so it is
+ * shorter, and it is not shown if the answer repeats a payload.
+ */
+static void
+show_for_log(const HSink *p, const HSinkRequest *r, char *dst)
+{
+	size_t		len = r->answer.len < LOGGED_BYTES ? r->answer.len : LOGGED_BYTES;
+
+	show_answer(p, r, dst);
+	if (len > 0 && has_payload(r, r->answer.data, len))
+		snprintf(dst, HSINK_SHOWN_BYTES + 1, "the response is not shown, because it has a part of an event in it");
+	else if (strlen(dst) > LOGGED_BYTES)
+		dst[LOGGED_BYTES] = '\0';
+}
+
 /* Judge a complete answer. */
 static HSinkJudgement
 judge_status(HSink *p, const HSinkRequest *r, HSinkVerdict *v)
@@ -73,6 +113,8 @@ judge_status(HSink *p, const HSinkRequest *r, HSinkVerdict *v)
 	char		shown[HSINK_SHOWN_BYTES + 1];
 
 	show_answer(p, r, shown);
+	if (blame == HSINK_BLAME_CONFIG || status == 410)
+		show_for_log(p, r, shown);
 	if (blame == HSINK_BLAME_CONFIG)
 	{
 		idem_sink_fail(&p->failure, IDEM_PROTO_REJECTED, "08004", "%s answers with HTTP %ld: %s", p->config.origin, status, shown);
@@ -123,7 +165,11 @@ judge_connection(HSink *p, const HSinkRequest *r)
 		return outage(p, "its certificate is not trusted, or not for this host; see the option \"sslrootcert\"");
 	if (r->code == CURLE_SSL_CACERT_BADFILE)
 		return outage(p, "could not read the certificates of the option \"sslrootcert\"");
-	/* curl_easy_strerror has fixed texts; CURLOPT_ERRORBUFFER quotes the server */
+
+	/*
+	 * curl_easy_strerror has fixed texts; CURLOPT_ERRORBUFFER quotes the
+	 * server
+	 */
 	snprintf(what, sizeof(what), "%s", curl_easy_strerror(r->code));
 	return outage(p, what);
 }

@@ -5,7 +5,9 @@
 Every address of the scene is one of the loopback interface of this network, so a connection
 that the program must not make would succeed, and is seen.
 """
+import atexit
 import pathlib
+import shutil
 import socket
 import socketserver
 import struct
@@ -117,6 +119,13 @@ class Names(socketserver.BaseRequestHandler):
         sock.sendto(out, self.client_address)
 
 
+def temporary(prefix):
+    """A directory that goes when this process ends."""
+    directory = tempfile.mkdtemp(prefix=prefix)
+    atexit.register(shutil.rmtree, directory, ignore_errors=True)
+    return directory
+
+
 def prepare():
     """Bring up the interface with all addresses, and be the machine's resolver."""
     def ip(*args):
@@ -135,7 +144,7 @@ def prepare():
             print(f"# no {a} on this machine")
     server = socketserver.ThreadingUDPServer(("127.0.0.1", 53), Names)
     threading.Thread(target=server.serve_forever, daemon=True).start()
-    directory = tempfile.mkdtemp(prefix="idem-http-names.")
+    directory = temporary("idem-http-names.")
     for path, text in (("resolv.conf", "nameserver 127.0.0.1\noptions timeout:1 attempts:2\n"), ("nsswitch.conf", "hosts: files dns\n"),
                        ("hosts", "127.0.0.1 localhost\n::1 localhost ip6-localhost\n127.0.0.1 in-the-hosts-file.example\n")):
         file = pathlib.Path(directory) / path
@@ -281,7 +290,7 @@ def scene_proxies():
     with Everywhere() as proxy, Everywhere() as there, TokenServer(lambda r: grant("tok")) as tokens:
         url = f"http://127.0.0.1:{proxy.port}"
         env = {name: url for name in ("http_proxy", "https_proxy", "all_proxy", "HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY")}
-        home = tempfile.mkdtemp(prefix="idem-http-home.")
+        home = temporary("idem-http-home.")
         pathlib.Path(home, ".netrc").write_text("machine 127.0.0.1 login admin password s3cret\n")
         pathlib.Path(home, ".curlrc").write_text(f"proxy = {url}\n")
         there.url = f"http://127.0.0.1:{there.port}"

@@ -101,10 +101,10 @@ def test_http1_is_asked_for():
 
 
 def test_slow_stream_holds_no_other():
-    with receiver(lambda r: Mute() if r.key == "slow" else 200) as there, sink(there, **options(timeout=2000)) as w:
+    with receiver(lambda r: Mute() if r.key == "slow" else 200) as there, sink(there, **options(timeout=6000)) as w:
         began = time.monotonic()
         batch, _ = w.events([{"key": "slow"}, *({"key": str(i)} for i in range(100))])
         until("the others arrive", lambda: len(there.requests) == 101)
-        assert time.monotonic() - began < 1.5
+        assert time.monotonic() - began < 5.5
         got = w.results(batch, 101)
         assert got[0].outcome in ("retry", "unknown") and {g.outcome for g in got[1:]} == {"acked"}
