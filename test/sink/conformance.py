@@ -540,6 +540,7 @@ def main():
     a = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     a.add_argument("--option", action="append", default=[], metavar="KEY=VALUE")
     a.add_argument("--bad", metavar="TYPE")
+    a.add_argument("--refuses-nothing", action="store_true")
     a.add_argument("--transactional", action="store_true")
     a.add_argument("--effects", metavar="COMMAND")
     a.add_argument("--set-back", metavar="COMMAND")
@@ -551,6 +552,8 @@ def main():
             return lambda: {line.partition(" ")[0]: line.partition(" ")[2] or None for line in
                             subprocess.check_output(text.replace("{dir}", d), shell=True, text=True).splitlines()}
         bad = {"type": args.bad} if args.bad else {"payload": b"\xff\0", "json": False}
+        if args.refuses_nothing:
+            bad = None
         return Program(pathlib.Path(args.program).resolve(),
                        dict(o.replace("{dir}", d).split("=", 1) for o in args.option), bad, args.transactional,
                        args.effects and command(args.effects), args.set_back and command(args.set_back))

@@ -17,7 +17,8 @@
  * MEMORY
  *		There is one buffer for each direction.  The incoming buffer holds at
  *		most the granted credit plus one event.  Pointers in a frame live until
- *		the next idem_sink_next.
+ *		the next idem_sink_next, idem_sink_poll or idem_sink_wait: who waits
+ *		before he is done with an event copies the event.
  *
  * Copyright (c) 2026, the idempotency developers
  *
@@ -169,7 +170,7 @@ extern int64_t idem_sink_clock(void);
 
 /*
  * A fault point: a place in the sources where tests break the program.  Each
- * name occurs once in the sources.  See shared/README.md.
+ * name occurs once in the sources.  See src/shared/README.md.
  */
 #ifdef IDEMPOTENCY_FAULT_POINTS
 extern void idem_sink_fault_point(IdemSink *s, const char *name);

@@ -46,9 +46,10 @@ typedef struct IdemSinkOption
 	bool		secret;			/* the value must not be shown or logged */
 	bool		superuser;		/* only superusers may set it */
 	const char *reason;			/* of superuser, as a sentence; NULL: the
-								 * option names a file or a program */
-	bool		required;		/* no relay runs without it; an option of the
-								 * server */
+								 * option names a file, to be read or
+								 * written, or a program */
+	bool		required;		/* the core starts no program without it; an
+								 * option of the server */
 	long		min;			/* for IDEM_OPTION_INT */
 	long		max;
 	const char *choices;		/* for IDEM_OPTION_CHOICE: words separated by
