@@ -90,7 +90,7 @@ ask(Connection *c)
 static void
 connect_one(Connection *c)
 {
-	struct epoll_event e = {.events = EPOLLIN, .data.ptr = c};
+	struct epoll_event e = {.events = EPOLLIN,.data.ptr = c};
 	int			on = 1;
 
 	c->fd = socket(AF_INET, SOCK_STREAM, 0);

@@ -46,8 +46,8 @@ typedef struct IdemSinkOption
 	bool		secret;			/* the value must not be shown or logged */
 	bool		superuser;		/* only superusers may set it */
 	const char *reason;			/* of superuser, as a sentence; NULL: the
-								 * option names a file, to be read or
-								 * written, or a program */
+								 * option names a file, to be read or written,
+								 * or a program */
 	bool		required;		/* the core starts no program without it; an
 								 * option of the server */
 	long		min;			/* for IDEM_OPTION_INT */
