@@ -108,6 +108,7 @@ need_build()
 	[ ! -d src/sink/redis ] || need_lib hiredis libhiredis-dev
 	[ ! -d src/sink/nats ] || need_lib libnats libnats-dev
 	[ ! -d src/sink/http ] || need_lib libcurl libcurl4-openssl-dev
+	[ ! -d src/sink/http ] || need_lib libcrypto libssl-dev
 }
 
 need_test()

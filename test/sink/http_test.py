@@ -424,6 +424,14 @@ def test_servicebus_signature():
             assert len({m["BrokerProperties"]["SessionId"] for m in json.loads(r.body)}) == 1 and r.path == "/orders/messages"
 
 
+def test_servicebus_refusals():
+    for status, said, outcome in ((403, b"<Detail>The message quota is exceeded: QuotaExceeded</Detail>", "retry"), (403, b"too large", "rejected"),
+                                  (400, b"", "rejected"), (500, b"", "retry")):
+        with Server(lambda r, a=(status, said): a) as there:
+            out, _, _ = deliver(there.url + "/q", [{}], service="servicebus", user="relay", password="k" * 20)
+            assert out == [outcome], (status, said, out)
+
+
 def test_outage_repeats_little():
     """What is acked before an outage is not sent again: its batch gets its answers first."""
     there = Server(lambda r: time.sleep(0.03) or (200, b""))

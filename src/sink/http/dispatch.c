@@ -70,6 +70,18 @@ fill(HSink *p, HSinkRequest *r)
 	return r->count > 0;
 }
 
+/* Put the events of a request back, in their order; alone: each goes alone. */
+static void
+put_back(HSink *p, HSinkRequest *r, bool alone)
+{
+	for (uint32_t i = r->count; i-- > 0;)
+	{
+		r->events[i]->alone = r->events[i]->alone || alone;
+		hsink_put_back(p, r->events[i]);
+	}
+	r->count = 0;
+}
+
 void
 hsink_dispatch(HSink *p)
 {
@@ -84,20 +96,11 @@ hsink_dispatch(HSink *p)
 			continue;
 		}
 		p->service->finish(p, r);
-		hsink_start_request(p, r);
+		if (hsink_start_request(p, r))
+			continue;
+		put_back(p, r, false);
+		hsink_free_request(p, r);
 	}
-}
-
-/* Put the events of a request back, in their order; alone: each goes alone. */
-static void
-put_back(HSink *p, HSinkRequest *r, bool alone)
-{
-	for (uint32_t i = r->count; i-- > 0;)
-	{
-		r->events[i]->alone = r->events[i]->alone || alone;
-		hsink_put_back(p, r->events[i]);
-	}
-	r->count = 0;
 }
 
 /* Give all events that have no answer yet this one. */

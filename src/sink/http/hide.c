@@ -60,6 +60,9 @@ hsink_has_secret(const HSink *p, const char *text, size_t len)
 	for (int i = 0; i < HSINK_MAX_SECRETS; i++)
 		if (p->secrets[i] != NULL && has_part_of(text, len, p->secrets[i]))
 			return true;
+	for (int i = 0; i < HSINK_FORMER_TOKENS; i++)
+		if (p->token.former[i] != NULL && has_part_of(text, len, p->token.former[i]))
+			return true;
 	if (p->signature != NULL && has_part_of(text, len, p->signature))
 		return true;
 	return p->token.value != NULL && has_part_of(text, len, p->token.value);

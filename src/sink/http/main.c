@@ -39,7 +39,7 @@ fail(HSink *p)
 static int
 time_left(const HSink *p, int64_t give_up_at)
 {
-	const int64_t due[] = {p->timer_at, hsink_token_wake(p), give_up_at};
+	const int64_t due[] = {p->timer_at, p->failure.outcome == 0 ? hsink_token_wake(p) : -1, give_up_at};
 	int64_t		now = idem_sink_clock();
 	int64_t		least = -1;
 

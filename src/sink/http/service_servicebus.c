@@ -22,6 +22,10 @@
  *
  *-------------------------------------------------------------------------
  */
+#ifndef _GNU_SOURCE
+#define _GNU_SOURCE				/* memmem */
+#endif
+
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -149,10 +153,19 @@ finish(HSink *p, HSinkRequest *r)
 	hsink_add_header(r, "Authorization", p->login, strlen(p->login));
 }
 
+/* HTTP 403 is a message that is too large, or a queue that is full. */
+static bool
+is_full(const HSinkRequest *r)
+{
+	return r->status == 403 && r->answer.len > 0 && memmem(r->answer.data, r->answer.len, "uota", 4) != NULL;
+}
+
 static HSinkBlame
 blame(HSink *p, const HSinkRequest *r)
 {
 	(void) p;
+	if (is_full(r))
+		return HSINK_BLAME_BUSY;
 	return r->status == 401 || r->status == 404 || r->status == 410 ? HSINK_BLAME_CONFIG : HSINK_BLAME_STATUS;
 }
 

@@ -49,6 +49,7 @@
 #define HSINK_CREDIT_BATCHES	8	/* that the worker has in flight */
 #define HSINK_CREDIT_BYTES		(16 * 1024 * 1024)
 #define HSINK_MAX_SECRETS		24
+#define HSINK_FORMER_TOKENS		4
 #define HSINK_HASH_TEXT			65	/* SHA-256 in hexadecimal */
 
 typedef struct HSink HSink;
@@ -309,6 +310,8 @@ typedef struct HSinkConfig
 typedef struct HSinkToken
 {
 	char	   *value;			/* NULL: there is none */
+	char	   *former[HSINK_FORMER_TOKENS];	/* a late answer may repeat
+												 * them; NULL: none */
 	int64_t		refresh_at;		/* idem_sink_clock() */
 	int64_t		expires_at;
 	int64_t		ask_at;			/* not before this time */

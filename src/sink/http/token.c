@@ -139,6 +139,18 @@ ask(HSink *p)
 		p->token.asking = true;
 }
 
+/* Use the token no more, but remember it as a secret. */
+static void
+retire(HSinkToken *t)
+{
+	if (t->value == NULL)
+		return;
+	free(t->former[HSINK_FORMER_TOKENS - 1]);
+	memmove(t->former + 1, t->former, (HSINK_FORMER_TOKENS - 1) * sizeof(char *));
+	t->former[0] = t->value;
+	t->value = NULL;
+}
+
 bool
 hsink_has_token(HSink *p)
 {
@@ -150,8 +162,7 @@ hsink_has_token(HSink *p)
 	now = idem_sink_clock();
 	if (t->value != NULL && now >= t->expires_at)
 	{
-		free(t->value);
-		t->value = NULL;
+		retire(t);
 	}
 	if (!t->asking && (t->value == NULL || now >= t->refresh_at) && now >= t->ask_at)
 		ask(p);
@@ -179,8 +190,7 @@ hsink_judge_token(HSink *p, const HSinkRequest *r)
 		t->proven = true;
 	else if (t->proven)
 	{
-		free(t->value);
-		t->value = NULL;
+		retire(t);
 		t->proven = false;
 		return true;
 	}
@@ -193,7 +203,7 @@ keep(HSinkToken *t, const IdemGrant *grant)
 {
 	int64_t		now = idem_sink_clock();
 
-	free(t->value);
+	retire(t);
 	t->value = grant->token;
 	t->number++;
 	t->proven = false;

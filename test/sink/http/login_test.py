@@ -2,12 +2,13 @@
 import base64
 import contextlib
 import pathlib
+import secrets
 import tempfile
 import time
 
 import certificates
 from receiver import Receiver, Reply
-from target import LOOPBACK, SECRET, Ended, at_once, fate, once, refused, sink
+from target import LOOPBACK, SECRET, Ended, at_once, fate, once, refused, sink, start
 from tokenserver import TokenServer, grant, http
 
 URL = "http://127.0.0.1/"
@@ -239,3 +240,23 @@ def test_what_a_receiver_repeats():
                 assert there.requests[0].header("authorization"), there.requests[0].headers
                 for h in (*hidden, secret, secret[len("whsec_"):]):
                     assert h not in got.message, (status, what, got)
+
+
+def test_token_that_was_replaced_is_hidden():
+    """A receiver refuses the token and repeats it: the message has neither this token nor the next one."""
+    def echo(r):
+        return Reply(200 if len(there.requests) == 1 else 401, f"you said {r.header('authorization')}".encode())
+    given = []
+    with TokenServer(lambda r: grant(given.append(secrets.token_hex(16)) or given[-1])) as server, Receiver(echo) as there:
+        w = start({"url": there.url + "/", **oauth(server)}, hello=False)
+        try:
+            w.hello_or_ended()
+            w.one(key="taken")
+            for i in range(5):
+                for got in w.all([{"key": f"{i}.{k}"} for k in range(4)]):
+                    assert not any(token in got.message for token in given), got
+        except Ended as ended:
+            assert not any(token in ended.message for token in given), ended
+        finally:
+            w.kill()
+        assert there.requests

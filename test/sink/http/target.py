@@ -87,6 +87,11 @@ class Sink(Worker):
         assert name == "READY", name
         self.ready = fields
 
+    def raw(self, data):
+        """A program that has ended has said why before: recv() tells."""
+        with contextlib.suppress(BrokenPipeError, ConnectionResetError):
+            super().raw(data)
+
     def one(self, timeout=30, **event):
         """The Result of one event."""
         batch, _ = self.events([event])
