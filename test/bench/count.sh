@@ -11,7 +11,7 @@ COUNT_MANY=1500
 # count_runs ARM KIND FROM N: N runs of its script, into $IDEM_WORK/count/ARM.KIND
 count_runs()
 {
-	local arm=$1 kind=$2 from=$3 n=$4 to=$IDEM_WORK/count/$1.$2
+	local arm=$1 to=$IDEM_WORK/count/$1.$2 from=$3 n=$4
 
 	perl test/bench/count.pl script "$arm" "$from" "$n" >"$to.sql"
 	chmod a+r "$to.sql"
