@@ -101,5 +101,7 @@ main(void)
 	ready.credit_messages = ready.max_batch_events * HSINK_CREDIT_BATCHES;
 	IDEM_SINK_FAULT_POINT(&p->sink, "http-ready");
 	idem_sink_ready(&p->sink, &ready);
+	/* a login that the token server refuses shows before an event comes */
+	(void) hsink_has_token(p);
 	serve(p);
 }

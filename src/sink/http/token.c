@@ -4,7 +4,7 @@
  *		Keeps an access token for requests: OAuth 2.0, with the client's
  *		credentials or an assertion that a service account signs.
  *
- * The token is asked for when the first event waits, and again when 4/5 of its
+ * The token is asked for at the start, and by the next event when 4/5 of its
  * life have passed.  While the old one lives, requests go on with it.
  *
  * INVARIANT
