@@ -80,6 +80,8 @@ class Mutator:
 def clean(w, seed):
     """The program is well, or has ended as a program may."""
     text = w.stderr()
+    if w.proc.poll() is not None:
+        w.kill()        # closes its descriptors
     assert "Sanitizer" not in text and "runtime error" not in text, f"FUZZ_SEED={seed}: {text}"
 
 

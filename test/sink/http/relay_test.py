@@ -300,6 +300,8 @@ def test_secrets_stand_nowhere():
         for way in ways:
             with contextlib.suppress(ValueError, ProcessLookupError):
                 os.kill(int(s.relay("sink_pid", way) or 0) or 1 << 30, signal.SIGKILL)
+        # a relay without events does not start its program
+        s.enqueue(1)
         s.becomes("misconfigured", "invalid_client", "oauth2")
         found = traces(s, hidden)
         assert not found, found
