@@ -28,9 +28,9 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/epoll.h>
-#include <sys/resource.h>
-#include <time.h>
 #include <unistd.h>
+
+#include "usage.h"
 
 #define MOST	256				/* requests at once */
 
@@ -58,24 +58,6 @@ die(const char *what, const char *why)
 {
 	fprintf(stderr, "post: %s: %s\n", what, why);
 	exit(1);
-}
-
-static double
-now(void)
-{
-	struct timespec ts;
-
-	clock_gettime(CLOCK_MONOTONIC, &ts);
-	return (double) ts.tv_sec + (double) ts.tv_nsec / 1e9;
-}
-
-static double
-cpu(void)
-{
-	struct rusage u;
-
-	getrusage(RUSAGE_SELF, &u);
-	return (double) (u.ru_utime.tv_sec + u.ru_stime.tv_sec) + (double) (u.ru_utime.tv_usec + u.ru_stime.tv_usec) / 1e6;
 }
 
 static size_t

@@ -21,6 +21,7 @@
 
 #include "sink/common/secret.h"
 #include "sink/http/options.h"
+#include "sink/common/template.h"
 #include "sink/http/sink.h"
 
 #define TIMEOUT				15000	/* ms */
@@ -104,7 +105,7 @@ choose_url(HSink *p, const IdemProtoHello *hello)
 		return misfit(p, "the http sink needs the option \"url\"");
 	problem = hsink_check_url(c->url, c->origin, sizeof(c->origin));
 	if (problem == NULL)
-		problem = hsink_check_template(c->url, HSINK_URL_NAMES);
+		problem = idem_sink_check_template(c->url, HSINK_URL_NAMES);
 	if (problem != NULL)
 		return wrong(p, "url", problem);
 	c->plain = strncmp(c->origin, "http:", 5) == 0;
@@ -129,7 +130,7 @@ choose_content(HSink *p, const IdemProtoHello *hello)
 	c->method = idem_sink_option(hello, "method", "POST");
 	c->source = idem_sink_option(hello, "source", SOURCE);
 	c->content_type = idem_sink_option(hello, "content_type", NULL);
-	problem = hsink_check_template(c->source, HSINK_SOURCE_NAMES);
+	problem = idem_sink_check_template(c->source, HSINK_SOURCE_NAMES);
 	if (problem != NULL)
 		return wrong(p, "source", problem);
 	if (c->content_type != NULL && !is_clean(c->content_type))

@@ -24,6 +24,7 @@
 #include <string.h>
 #include <strings.h>
 
+#include "sink/common/template.h"
 #include "sink/http/sink.h"
 
 #define MAX_HEADERS	64			/* lines of the option */
@@ -91,7 +92,7 @@ read_line(char *line, HSinkHeader *h)
 	colon += strspn(colon, " \t");
 	if (has_control(colon, strlen(colon)))
 		return "must not have control characters";
-	problem = hsink_check_template(colon, HSINK_HEADER_NAMES);
+	problem = idem_sink_check_template(colon, HSINK_HEADER_NAMES);
 	h->name = line;
 	h->value = colon;
 	return problem;

@@ -539,9 +539,6 @@ typedef enum HSinkPlace
 	HSINK_IN_TEXT				/* as it is */
 } HSinkPlace;
 
-/* Check a template.  names: "{a} {b} {header:NAME}".  NULL, or what is wrong. */
-extern const char *hsink_check_template(const char *template, const char *names);
-
 /* Fill in a template.  False: *problem says what the event lacks. */
 extern bool hsink_expand(const HSink *p, const HSinkEvent *e, const char *template,
 						 HSinkPlace place, IdemText *t, HSinkProblem *problem);

@@ -23,63 +23,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "sink/common/template.h"
 #include "sink/http/sink.h"
-
-#define HEADER_PREFIX	"header:"
-
-/* Is the placeholder at s, braces included, among the names? */
-static bool
-is_known(const char *s, size_t len, const char *names)
-{
-	if (len > strlen("{" HEADER_PREFIX "}") && strncmp(s, "{" HEADER_PREFIX, 8) == 0)
-		return strstr(names, "{" HEADER_PREFIX) != NULL;
-	for (const char *known = names; (known = strchr(known, '{')) != NULL; known++)
-		if (strncmp(known, s, len) == 0 && strncmp(s, "{" HEADER_PREFIX, 8) != 0)
-			return true;
-	return false;
-}
-
-const char *
-hsink_check_template(const char *template, const char *names)
-{
-	for (const char *s = template; *s != '\0'; s++)
-	{
-		const char *end = *s == '{' ? strchr(s, '}') : NULL;
-
-		if (*s == '}')
-			return "has a closing brace without an opening brace";
-		if (*s != '{')
-			continue;
-		if (end == NULL)
-			return "has an opening brace without a closing brace";
-		if (!is_known(s, (size_t) (end - s) + 1, names))
-			return "has an unknown placeholder";
-		s = end;
-	}
-	return NULL;
-}
-
-/*
- * Add the text of a member of the event's headers: the content of a string, the
- * JSON text of another value.  False if there is none, or null.
- */
-static bool
-add_member(const HSinkEvent *e, const char *name, size_t name_len, IdemText *t)
-{
-	char	   *wanted = idem_sink_strdup(name, name_len);
-	const char *value;
-	size_t		len;
-	bool		found = e->headers.len > 0 &&
-	idem_json_member(e->headers.data, e->headers.len, wanted, &value, &len) &&
-	!(len == 4 && memcmp(value, "null", 4) == 0);
-
-	free(wanted);
-	if (found && value[0] == '"')
-		idem_json_unquote(t, value, len);
-	else if (found)
-		idem_text_add(t, value, len);
-	return found;
-}
 
 /* Add what the placeholder between braces stands for; false if nothing. */
 static bool
@@ -98,8 +43,9 @@ add_placeholder(const HSink *p, const HSinkEvent *e, const char *name, size_t le
 		{"token", {p->config.token, p->config.token != NULL ? (uint32_t) strlen(p->config.token) : 0}}
 	};
 
-	if (len > strlen(HEADER_PREFIX) && strncmp(name, HEADER_PREFIX, strlen(HEADER_PREFIX)) == 0)
-		return add_member(e, name + strlen(HEADER_PREFIX), len - strlen(HEADER_PREFIX), t);
+	if (len > strlen(IDEM_SINK_HEADER_PREFIX) && strncmp(name, IDEM_SINK_HEADER_PREFIX, strlen(IDEM_SINK_HEADER_PREFIX)) == 0)
+		return idem_text_add_member(t, e->headers.data, e->headers.len, name + strlen(IDEM_SINK_HEADER_PREFIX),
+									len - strlen(IDEM_SINK_HEADER_PREFIX));
 	for (size_t i = 0; i < sizeof(fields) / sizeof(fields[0]); i++)
 		if (strlen(fields[i].name) == len && memcmp(name, fields[i].name, len) == 0)
 			idem_text_add(t, fields[i].value.data, fields[i].value.len);

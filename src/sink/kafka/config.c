@@ -25,6 +25,7 @@
 #include "sink/common/secret.h"
 #include "sink/kafka/options.h"
 #include "sink/kafka/setup.h"
+#include "sink/common/template.h"
 #include "sink/kafka/sink.h"
 
 /* Add a property of librdkafka. */
@@ -212,9 +213,9 @@ add_security(KSink *p, const IdemProtoHello *hello)
 
 /* Check a template.  False: p->failure. */
 static bool
-check_template(KSink *p, const char *option, const char *template, const char *names, bool *fixed)
+check_template(KSink *p, const char *option, const char *template, const char *names)
 {
-	const char *problem = ksink_check_template(template, names, fixed);
+	const char *problem = idem_sink_check_template(template, names);
 
 	return problem == NULL ||
 		idem_sink_fail(&p->failure, IDEM_PROTO_REJECTED, "HV024", "option \"%s\" %s; placeholders are %s", option, problem, names);
@@ -227,15 +228,15 @@ choose_topics(KSink *p, const IdemProtoHello *hello)
 	KSinkConfig *c = &p->config;
 	char	   *position = idem_sink_option(hello, "position_topic", IDEM_SINK_KAFKA_POSITION_TOPIC);
 	char		name[KSINK_MAX_TOPIC + 1];
-	bool		fixed;
 
 	c->topic = idem_sink_option(hello, "topic", IDEM_SINK_KAFKA_TOPIC);
+	c->topic_is_fixed = strchr(c->topic, '{') == NULL;
 	c->topic_needs_headers = strstr(c->topic, "{header:") != NULL;
 	c->source = idem_sink_option(hello, "source", "/idempotency/{relay}");
 	c->create_topics = false;
-	if (!check_template(p, "topic", c->topic, "{aggregate_type} {event_type} {header:NAME}", &c->topic_is_fixed) ||
-		!check_template(p, "source", c->source, "{relay} {aggregate_type}", &fixed) ||
-		!check_template(p, "position_topic", position, "{relay}", &fixed))
+	if (!check_template(p, "topic", c->topic, "{aggregate_type} {event_type} {header:NAME}") ||
+		!check_template(p, "source", c->source, "{relay} {aggregate_type}") ||
+		!check_template(p, "position_topic", position, "{relay}"))
 		return false;
 	if (c->topic_is_fixed && !ksink_is_topic(c->topic))
 		return idem_sink_fail(&p->failure, IDEM_PROTO_REJECTED, "HV024", "option \"topic\" is not the name of a topic");

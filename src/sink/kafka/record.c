@@ -29,6 +29,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "sink/common/template.h"
 #include "sink/kafka/sink.h"
 
 #define CE_PREFIX	"ce_"		/* of the headers of a CloudEvent */
@@ -42,76 +43,14 @@ ksink_is_topic(const char *name)
 		strspn(name, "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789._-") == len;
 }
 
-/* Is the placeholder at s, up to its closing brace, among the names? */
-static bool
-is_known(const char *s, size_t len, const char *names)
-{
-	if (len > 9 && strncmp(s, "{header:", 8) == 0)
-		return strstr(names, "{header:") != NULL;
-	for (const char *known = names; (known = strchr(known, '{')) != NULL; known++)
-		if (strncmp(known, s, len) == 0 && strncmp(s, "{header:", 8) != 0)
-			return true;
-	return false;
-}
-
-const char *
-ksink_check_template(const char *template, const char *names, bool *fixed)
-{
-	*fixed = true;
-	for (const char *s = template; *s != '\0'; s++)
-	{
-		const char *end = *s == '{' ? strchr(s, '}') : NULL;
-
-		if (*s == '}')
-			return "has a closing brace without an opening brace";
-		if (*s != '{')
-			continue;
-		*fixed = false;
-		if (end == NULL)
-			return "has an opening brace without a closing brace";
-		if (!is_known(s, (size_t) (end - s) + 1, names))
-			return "has an unknown placeholder";
-		s = end;
-	}
-	return NULL;
-}
-
-/*
- * Find a member of the event's headers and add its text to t: the content of a
- * string, the JSON text of another value.  False if there is none, or null.
- */
-static bool
-add_header_value(const KSinkEvent *e, const char *name, size_t name_len, IdemText *t)
-{
-	const char *json = ksink_at(e, e->headers);
-	IdemText	found = {NULL, 0, 0};
-	const char *value;
-	size_t		value_len;
-	size_t		at = 0;
-	bool		ok = false;
-
-	while (!ok && idem_json_next(json, e->headers.len, &at, &found, &value, &value_len))
-	{
-		if (found.len != name_len || memcmp(found.data, name, name_len) != 0)
-			continue;
-		if (value_len == 4 && memcmp(value, "null", 4) == 0)
-			break;
-		if (value[0] == '"')
-			idem_json_unquote(t, value, value_len);
-		else
-			idem_text_add(t, value, value_len);
-		ok = true;
-	}
-	free(found.data);
-	return ok;
-}
-
 /* Add what the placeholder between braces stands for; false if nothing. */
 static bool
 add_placeholder(const KSink *p, const KSinkEvent *e, const char *name, size_t len, IdemText *t)
 {
-	if (len > 7 && strncmp(name, "header:", 7) == 0)
-		return add_header_value(e, name + 7, len - 7, t);
+	if (len > strlen(IDEM_SINK_HEADER_PREFIX) &&
+		strncmp(name, IDEM_SINK_HEADER_PREFIX, strlen(IDEM_SINK_HEADER_PREFIX)) == 0)
+		return idem_text_add_member(t, ksink_at(e, e->headers), e->headers.len,
+									name + strlen(IDEM_SINK_HEADER_PREFIX), len - strlen(IDEM_SINK_HEADER_PREFIX));
 	if (len == 14 && strncmp(name, "aggregate_type", len) == 0)
 		idem_text_add(t, ksink_at(e, e->aggregate_type), e->aggregate_type.len);
 	else if (len == 10 && strncmp(name, "event_type", len) == 0)

@@ -546,9 +546,6 @@ extern void ksink_make_record(const KSink *p, const KSinkEvent *e, KSinkRecord *
 /* Free what librdkafka has not taken over. */
 extern void ksink_free_record(KSinkRecord *r);
 
-/* Is the template well-formed, and has it a placeholder? */
-extern const char *ksink_check_template(const char *template, const char *names, bool *fixed);
-
 /* Is the text the name of a topic? */
 extern bool ksink_is_topic(const char *name);
 
