@@ -80,6 +80,7 @@
 #include "storage/lmgr.h"
 #include "utils/rel.h"
 #include "utils/snapmgr.h"
+#include "utils/timestamp.h"
 
 #include "compat.h"
 #include "shared/keyed_log.h"

@@ -37,8 +37,9 @@ from topology import PREPARED  # noqa: E402
 
 CONSUMERS = 4
 BRIEF_CONSUMERS = 2
-# Transactions that commit between two kills.
+# Transactions that commit between two kills, and seconds of the store's time that pass.
 BETWEEN = 25
+BETWEEN_SECONDS = 400
 
 SETTINGS = f"""
 max_prepared_transactions = {PREPARED}
@@ -228,9 +229,15 @@ class Importer(Client):
 class Timekeeper(Client):
     """Lets time pass for the store, as pg_upgrade sets it.  The packer may note an older time just then."""
 
+    def __init__(self, *args):
+        super().__init__(*args)
+        self.passed = 0
+
     def step(self):
-        self.stopping.wait(0.1 + 0.5 * self.rng.random())
-        self.passes(self.rng.choice((60, 300, 601)))
+        self.stopping.wait(0.05 + 0.2 * self.rng.random())
+        seconds = self.rng.choice((60, 300, 601))
+        self.passes(seconds)
+        self.passed += seconds
 
     def passes(self, seconds):
         txn = self.begin(False)
@@ -308,8 +315,9 @@ class StoreRound:
     def kill_all(self):
         said = time.monotonic()
         for i, (name, fault) in enumerate(self.schedule()):
-            target = self.progress() + BETWEEN
+            target, time_target = self.progress() + BETWEEN, self.timekeeper.passed + BETWEEN_SECONDS
             wait_until("claims are committed", lambda n=target: self.look() or self.progress() >= n)
+            wait_until("time passes", lambda n=time_target: self.look() or self.timekeeper.passed >= n)
 
             def done(i=i, name=name, fault=fault):
                 try:

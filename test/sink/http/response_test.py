@@ -1,4 +1,6 @@
 """What is read of an answer, and what of it is kept with the event."""
+import asyncio
+
 import misbehave
 from misbehave import head, raw
 from receiver import Receiver, Reply
@@ -44,6 +46,28 @@ def test_long_answers_are_read_in_part():
             assert there.sent < 8 << 20, there.sent
             w.is_awake()
     at_once(check, [(200, ("acked", "retry", "unknown")), (400, ("rejected",)), (503, ("retry",))])
+
+
+class Early(Receiver):
+    """Answers the head of a request, and never reads the body."""
+
+    async def talk(self, c):
+        await c.reader.readuntil(b"\r\n\r\n")
+        await c.send(self.answer)
+        await asyncio.Event().wait()
+
+
+def test_answer_before_the_body_was_read():
+    """It counts when it is whole, though libcurl goes on sending the body until the timeout."""
+    large = b'"' + b"x" * (24 << 20) + b'"'
+
+    def check(answer, outcome):
+        with Early(answer) as there, sink(there, timeout=2000, connect_timeout=2000) as w:
+            got = w.one(30, payload=large)
+            assert got.outcome == outcome, (answer, got)
+    for answer, outcome in ((head(204), "acked"), (head(200, "Content-Length: 2") + b"ok", "acked"),
+                            (head(200, "Content-Length: 3") + b"ok", "retry"), (head(200), "retry")):
+        check(answer, outcome)
 
 
 def test_cap_is_kept():
