@@ -64,6 +64,7 @@ idem_call_begin(const char *consumer, int consumerlen, bool early)
 	call->nrows = 0;
 	call->early = early;
 	call->stays_busy = false;
+	call->use.rel = NULL;
 	call->leases = NULL;
 	call->changes_leases = false;
 	return call;
@@ -86,6 +87,16 @@ idem_call_leases_to_look(IdemCall *call)
 	if (call->leases == NULL)
 		call->leases = idem_lease_open_to_look();
 	return call->leases;
+}
+
+bool
+idem_call_may_be_leased(IdemCall *call)
+{
+	if (call->leases != NULL)
+		return true;
+	if (call->use.rel == NULL)
+		idem_lease_use_open(&call->use);
+	return idem_lease_use_look(&call->use);
 }
 
 void
@@ -133,6 +144,8 @@ idem_call_end(IdemCall *call)
 {
 	flush_rows(call);
 	idem_call_leave_leases(call);
+	if (call->use.rel != NULL)
+		idem_lease_use_close(&call->use);
 	idem_keymaker_end(&call->keys);
 	idem_store_close(call->store);
 	if (call->saw_completed)

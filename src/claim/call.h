@@ -22,6 +22,7 @@
 #include "claim/lock.h"
 #include "claim/state.h"
 #include "claim/verdict.h"
+#include "lease/use.h"
 #include "shared/clock.h"
 #include "shared/keyed_log.h"
 #include "store/store.h"
@@ -38,6 +39,7 @@ typedef struct IdemCall
 								 * transaction itself, so it is useless to ask
 								 * again */
 
+	IdemLeaseUse use;			/* may the log of leases have rows? */
 	IdemKeyedAccess *leases;	/* the log of leases, open; or NULL */
 	bool		changes_leases; /* it is locked to change it */
 
@@ -83,6 +85,9 @@ extern IdemKeyedAccess *idem_call_leases(IdemCall *call);
  * wait for an event's lock from here on.
  */
 extern IdemKeyedAccess *idem_call_leases_to_look(IdemCall *call);
+
+/* Can the log say anything about an event whose lock is held?  Most databases never lease one. */
+extern bool idem_call_may_be_leased(IdemCall *call);
 extern void idem_call_leave_leases(IdemCall *call);
 
 /* The row that a claim writes, as in progress and without a result. */

@@ -159,6 +159,11 @@ IdemClaimResult
 idem_leased_judge(IdemCall *call, const IdemClaimKey *key, const IdemClaim *own,
 				  IdemLease *lease)
 {
+	if (!idem_call_may_be_leased(call))
+	{
+		idem_lease_none(lease);
+		return IDEM_CLAIM_CLAIMED;
+	}
 	(void) idem_lease_find(idem_call_leases_to_look(call), &key->digest, lease);
 	return idem_leased_judge_found(call, key, own, lease);
 }

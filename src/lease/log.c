@@ -253,15 +253,21 @@ get_state(TupleDesc desc, const IdemKeyedRow *rows, IdemLease *lease)
 		get_lease(desc, rows, lease);
 }
 
+void
+idem_lease_none(IdemLease *lease)
+{
+	memset(lease, 0, sizeof(*lease));
+	lease->state = IDEM_LEASE_FREE;
+	lease->in_snapshot = lease->point_in_snapshot = true;
+}
+
 bool
 idem_lease_find(IdemKeyedAccess *log, const pg_uuid_t *digest, IdemLease *lease)
 {
 	IdemKeyedRow rows[NPARTS];
 	TupleDesc	desc;
 
-	memset(lease, 0, sizeof(*lease));
-	lease->state = IDEM_LEASE_FREE;
-	lease->in_snapshot = lease->point_in_snapshot = true;
+	idem_lease_none(lease);
 	if (log != NULL)
 		idem_keyed_access_look_up(log, digest, rows);
 	else

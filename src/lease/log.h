@@ -86,6 +86,9 @@ extern void idem_lease_close(IdemKeyedAccess *log);
  */
 extern bool idem_lease_find(IdemKeyedAccess *log, const pg_uuid_t *digest, IdemLease *lease);
 
+/* Nothing is open of an event. */
+extern void idem_lease_none(IdemLease *lease);
+
 /*
  * Free what idem_lease_find has put into a lease, which may be megabytes.  Whoever looks at
  * many events, or at one again and again, does this before he looks at the next.

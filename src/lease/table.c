@@ -27,3 +27,5 @@ IdemRelRef	idem_lease_indexes[IDEM_LEASE_TABLES] = {
 };
 
 IdemRelRef	idem_lease_number = IDEM_RELREF("lease_number");
+
+IdemRelRef	idem_lease_identity = IDEM_RELREF("lease_identity");

@@ -10,7 +10,7 @@
  *
  *	lease_number	the last number given out
  *	lease_identity	which history of which database has given it out: a hash of
- *					system identifier, timeline and database
+ *					system identifier, timeline and database.  0: none has (use.c)
  *	lease_start		when the server was started that has last looked at the others
  *
  * A crash: the cell's WAL is ahead of its value, and is flushed before a token is
@@ -107,7 +107,6 @@
  */
 #define LEAP_LOCK	ShareUpdateExclusiveLock
 
-static IdemRelRef identity_ref = IDEM_RELREF("lease_identity");
 static IdemRelRef start_ref = IDEM_RELREF("lease_start");
 
 /*
@@ -211,7 +210,7 @@ static void
 leap(void)
 {
 	IdemCell	number = read_cell(&idem_lease_number);
-	bool		same = cell_is(&identity_ref, identity_now());
+	bool		same = cell_is(&idem_lease_identity, identity_now());
 	int64		value = number.value + passed_since(safe_since());
 
 	if (number.sealed && same && cell_is(&start_ref, start_now()))
@@ -228,7 +227,7 @@ leap(void)
 		value += IDENTITY_LEAP;
 	write_cell(&idem_lease_number, value);
 	IDEM_FAULT_POINT("lease-number-written");
-	write_cell(&identity_ref, identity_now());
+	write_cell(&idem_lease_identity, identity_now());
 	IDEM_FAULT_POINT("lease-identity-written");
 	write_cell(&start_ref, start_now());
 }
@@ -293,15 +292,36 @@ idem_token_history(void)
 	return identity_now();
 }
 
+/* Break a cell's seal. */
+static void
+unseal_cell(IdemRelRef *ref)
+{
+	Relation	rel = relation_open(idem_relref_oid(ref), RowExclusiveLock);
+
+	idem_cell_unseal(rel);
+	relation_close(rel, RowExclusiveLock);
+}
+
 void
 idem_token_distrust(void)
 {
 	Oid			oid = idem_relref_oid(&start_ref);
-	Relation	rel;
 
 	LockRelationOid(oid, LEAP_LOCK);
-	rel = relation_open(idem_relref_oid(&idem_lease_number), RowExclusiveLock);
-	idem_cell_unseal(rel);
-	relation_close(rel, RowExclusiveLock);
+	unseal_cell(&idem_lease_number);
+	if (read_cell(&idem_lease_identity).value == 0)
+		unseal_cell(&idem_lease_identity);
 	UnlockRelationOid(oid, LEAP_LOCK);
+}
+
+bool
+idem_token_try_hold(void)
+{
+	return ConditionalLockRelationOid(idem_relref_oid(&start_ref), LEAP_LOCK);
+}
+
+void
+idem_token_unhold(void)
+{
+	UnlockRelationOid(idem_relref_oid(&start_ref), LEAP_LOCK);
 }

@@ -37,7 +37,17 @@ extern int64 idem_token_draw_unflushed(void);
  */
 extern int64 idem_token_history(void);
 
-/* Have the next draw look for the greatest number that is in use. */
+/*
+ * Rows came in whose numbers were not drawn here: have the next draw look for the greatest
+ * number that is in use, and claims look whether there are rows (use.h).
+ */
 extern void idem_token_distrust(void);
+
+/*
+ * Keep others from setting the cells that the numbers rest on, to the call of ..._unhold;
+ * false if somebody does so just now.
+ */
+extern bool idem_token_try_hold(void);
+extern void idem_token_unhold(void);
 
 #endif							/* IDEM_LEASE_TOKEN_H */

@@ -348,7 +348,9 @@ tap_one()
 		[ $status != 124 ] || echo "timed out after ${TAP_TIMEOUT:-900} s" >>"$log"
 		passed=$((passed + good))
 		failed=$((failed + (bad > 1 ? bad - 1 : 0)))
-		tail -n 30 "$dir"/tmp_check/log/regress_log_* >>"$log" 2>/dev/null
+		tail -n 20 "$dir"/tmp_check/log/regress_log_* >>"$log" 2>/dev/null
+		# last, since only the end of the log is shown
+		grep -hE -A12 '(^|\) )not ok ' "$dir"/tmp_check/log/regress_log_* 2>/dev/null | head -n 38 >>"$log"
 		fail "tap/$name" "$log"
 		[ ! -d "$dir/tmp_check/log" ] || cp -R "$dir/tmp_check/log" "$OUTPUT/tap-$name-log"
 	fi

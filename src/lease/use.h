@@ -1,0 +1,37 @@
+/*-------------------------------------------------------------------------
+ *
+ * use.h
+ *		May the log of leases have rows?
+ *
+ * Copyright (c) 2026, the idempotency developers
+ *
+ * IDENTIFICATION
+ *		src/lease/use.h
+ *
+ *-------------------------------------------------------------------------
+ */
+#ifndef IDEM_LEASE_USE_H
+#define IDEM_LEASE_USE_H
+
+#include "postgres.h"
+
+#include "storage/buf.h"
+#include "utils/relcache.h"
+
+/* The cell that tells, open. */
+typedef struct IdemLeaseUse
+{
+	Relation	rel;			/* NULL: not open */
+	Buffer		page;
+} IdemLeaseUse;
+
+extern void idem_lease_use_open(IdemLeaseUse *use);
+extern void idem_lease_use_close(IdemLeaseUse *use);
+
+/*
+ * May the log have a row of this event, or of a cursor?  Ask anew for each event, once
+ * its lock is held.  True if it is not known.
+ */
+extern bool idem_lease_use_look(const IdemLeaseUse *use);
+
+#endif							/* IDEM_LEASE_USE_H */
