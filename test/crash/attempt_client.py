@@ -26,7 +26,7 @@ DURATIONS = (0.003, 0.01, 0.05, 0.2, 1)
 # take turns; a row is too short for TOAST.
 PADDING = 850
 # The attempts of an event or a request before it is dead: few, so that they die while their late holders still act.
-MAX_ATTEMPTS = {"leases": 4, "requests": 3}
+MAX_ATTEMPTS = {"leases": 4, "requests": 2}
 # How often a name is asked for again that is completed.
 AGAIN = 0.15
 # The ends of a transaction, and how often each is chosen.

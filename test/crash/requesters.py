@@ -126,10 +126,12 @@ class Requester(AttemptClient):
                 started.append(answer)
         end = self.transact(body)
         if started and (end != "ROLLBACK" or self.rng.random() < 0.2):
-            self.go_on(name, started[0]["token"], started[0]["recovery_point"], duration)
+            self.go_on(name, started[0], duration)
 
-    def go_on(self, name, token, point, duration):
-        if self.rng.random() < 0.15:    # this attempt does not begin; a former one may have
+    def go_on(self, name, answer, duration):
+        token, point = answer["token"], answer["recovery_point"]
+        # This attempt does not begin.  Former ones may have; before the first one there are those from before a redrive.
+        if self.rng.random() < (0.25 if answer["attempt"] == 1 else 0.1):
             self.transact(lambda: self.release(name, token))
             return
         for phase in remaining(point):
