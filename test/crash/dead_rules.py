@@ -23,10 +23,12 @@ def redrives(h):
 
 
 def deaths(h):
-    """name -> the calls that were answered dead, of transactions whose COMMIT was answered."""
+    """name -> the calls that were answered dead, of transactions whose COMMIT was answered.  ROLLBACK TO a savepoint undoes a
+    death, and its row."""
+    there = {(s.txn, s.name) for s in h.steps if s.what in ("dead", "park")}
     found = collections.defaultdict(list)
     for c in h.calls:
-        if c.answer and "dead" in (c.result, c.answer.get("state")) and c.txn in h.answered:
+        if c.answer and "dead" in (c.result, c.answer.get("state")) and c.txn in h.answered and (c.txn, c.name) in there:
             found[c.name].append(c)
     return found
 
