@@ -277,6 +277,15 @@ SELECT t.ask('began', fingerprint => '\x02', lease => '1 hour');
 SELECT t.ask('began', fingerprint => '\x01', lease => '1 hour'), idempotency.advance_request('began', 's', t.token('began'), 'p') IS NOT NULL AS advanced,
 	idempotency.release_request('began', 's', token => t.token('began'));
 SELECT t.ask('began', fingerprint => '\x02', lease => '1 hour'), t.ask('began', fingerprint => '\x01', lease => '1 hour');
+-- and it does so after a redrive, which gives the attempts back
+SELECT t.ask('redriven', 's', '\x01', 'once', '1 us', '{"path": "/a"}'), t.pass();
+SELECT t.ask('redriven', 's', '\x01', 'once'), idempotency.consumer_redrive('once', '{redriven}', 's');
+SELECT t.ask('redriven', 's', '\x02', 'once'), t.ask('redriven', 's', '\x01', 'once', '1 hour');
+SELECT idempotency.release_request('redriven', 's', 'once', t.token('redriven', consumer => 'once'));
+SELECT t.ask('redriven', 's', '\x02', 'once', '1 hour');
+SELECT state, attempt, request FROM idempotency.requests WHERE key = 'redriven';
+SELECT t.ask('redriven', 's', '\x01', 'once', '1 hour'),
+	idempotency.complete_request('redriven', 's', 200, consumer => 'once', token => t.token('redriven', consumer => 'once'));
 
 -- Scopes and consumers: names that look alike are different requests
 CREATE TABLE t.names (n serial, key text, scope text, consumer text);

@@ -48,7 +48,8 @@ BEGIN
 			fingerprint bytea,
 			request jsonb,
 			written bigint,
-			kept bigint
+			kept bigint,
+			redriven boolean
 		) WITH (
 			autovacuum_freeze_min_age = 0,
 			autovacuum_analyze_threshold = 2147483647
@@ -85,6 +86,8 @@ BEGIN
 			'when the row was written, in seconds of store_clock; null: it does not expire');
 		EXECUTE format('COMMENT ON COLUMN idempotency_data.%I.kept IS %L', log,
 			'for how many seconds after that it is kept at least, if nothing happens to the event');
+		EXECUTE format('COMMENT ON COLUMN idempotency_data.%I.redriven IS %L', log,
+			'attempts have begun that an operator''s redrive has given back; null: none');
 		EXECUTE format('CREATE TRIGGER lease_restamp BEFORE INSERT ON idempotency_data.%I
 			FOR EACH ROW EXECUTE FUNCTION @extschema@.lease_restamp()', log);
 		EXECUTE format('ALTER TABLE idempotency_data.%I ENABLE ALWAYS TRIGGER lease_restamp', log);

@@ -84,7 +84,7 @@ idem_attempt_give_back(const IdemLeaseRelease *release, IdemLease *lease)
 static bool
 is_as_new(const IdemLease *lease)
 {
-	return lease->state == IDEM_LEASE_WAITING && lease->attempt == 0 &&
+	return lease->state == IDEM_LEASE_WAITING && lease->attempt == 0 && !lease->redriven &&
 		lease->until <= lease->at && lease->error == NULL &&
 		lease->recovery_point == NULL && lease->work == NULL && lease->fingerprint == NULL;
 }

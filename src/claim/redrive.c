@@ -58,12 +58,16 @@ discard_event(Redrive *redrive, const IdemClaimKey *key, const IdemRow *row, con
 	idem_leased_end(redrive->call, key);
 }
 
-/* Have a dead event wait, with all its attempts. */
+/*
+ * Have a dead event wait, with all its attempts.  That the former ones began is kept: a
+ * request that is released goes on to have their payload.
+ */
 static void
 revive_event(Redrive *redrive, const IdemClaimKey *key, const IdemRow *row, IdemLease *lease)
 {
 	lease->state = IDEM_LEASE_WAITING;
 	lease->attempt = 0;
+	lease->redriven = true;
 	lease->token = idem_token_draw_unflushed();
 	lease->until = GetCurrentTimestamp();
 	idem_leased_write(redrive->call, key, lease);

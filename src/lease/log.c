@@ -78,7 +78,8 @@ enum
 {
 	COL_NUMBER, COL_DIGEST, COL_KIND, COL_STATE, COL_TOKEN, COL_ATTEMPT, COL_UNTIL, COL_AT,
 	COL_EVENT_ID, COL_CONSUMER, COL_HOLDER, COL_ERROR, COL_POINT, COL_WORK,
-	COL_SCOPE, COL_FINGERPRINT, COL_REQUEST, COL_WRITTEN, COL_KEPT, NCOLS
+	COL_SCOPE, COL_FINGERPRINT, COL_REQUEST, COL_WRITTEN, COL_KEPT, COL_REDRIVEN,
+	NCOLS
 };
 
 /* The callback IdemKeyedLog.form_marker. */
@@ -213,6 +214,7 @@ get_lease(TupleDesc desc, const IdemKeyedRow *rows, IdemLease *lease)
 
 	lease->token = rows[PART_STATE].number;
 	lease->attempt = DatumGetInt32(column_or(desc, tuple, COL_ATTEMPT, Int32GetDatum(0)));
+	lease->redriven = DatumGetBool(column_or(desc, tuple, COL_REDRIVEN, BoolGetDatum(false)));
 	lease->until = DatumGetTimestampTz(column_or(desc, last_end(desc, rows), COL_UNTIL,
 												 TimestampTzGetDatum(0)));
 	lease->at = DatumGetTimestampTz(column_or(desc, tuple, COL_AT, TimestampTzGetDatum(0)));
@@ -506,6 +508,8 @@ idem_lease_write(IdemKeyedAccess *log, const IdemLeaseName *name, const IdemLeas
 	set_name(&row, name);
 	idem_keyed_form_set(&row, COL_STATE, CharGetDatum(lease->state));
 	idem_keyed_form_set(&row, COL_ATTEMPT, Int32GetDatum(lease->attempt));
+	if (lease->redriven)
+		idem_keyed_form_set(&row, COL_REDRIVEN, BoolGetDatum(true));
 	idem_keyed_form_set(&row, COL_UNTIL, TimestampTzGetDatum(lease->until));
 	set_expiry(&row, lease->until, lease->kept);
 	idem_keyed_form_set_pointer(&row, COL_HOLDER, lease->holder);

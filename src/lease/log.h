@@ -47,6 +47,8 @@ typedef struct IdemLease
 	char		state;
 	int64		token;			/* number of the row that has the state */
 	int			attempt;		/* leases taken and not given back */
+	bool		redriven;		/* attempts have begun that a redrive has
+								 * given back */
 	TimestampTz until;			/* leased: when the lease ends; waiting: when
 								 * the event may be leased again */
 	TimestampTz at;				/* when it got into that state */

@@ -449,8 +449,8 @@ idem_request_fail(const IdemRequestName *name, const int64 *token, const IdemLea
 static bool
 never_began(const IdemLease *lease)
 {
-	return lease->attempt == 0 && lease->error == NULL && lease->recovery_point == NULL &&
-		lease->work == NULL;
+	return lease->attempt == 0 && !lease->redriven && lease->error == NULL &&
+		lease->recovery_point == NULL && lease->work == NULL;
 }
 
 void

@@ -9,6 +9,7 @@ times in which order the steps did.  The log has each call with its answer or er
                         the snapshot that it keeps
     {"op": "commit", "txn": T, "rows": [[name, what, token], ...], "sync": bool}
 """
+import json
 import random
 import threading
 import time
@@ -24,8 +25,8 @@ DURATIONS = (0.003, 0.01, 0.05, 0.2, 1)
 # The log of leases grows by so many bytes with a request or its state, and twice as many with a lease's state, so that its tables
 # take turns; a row is too short for TOAST.
 PADDING = 850
-# The attempts of an event before it is dead: few, so that events die while their late holders still act.
-MAX_ATTEMPTS = 4
+# The attempts of an event or a request before it is dead: few, so that they die while their late holders still act.
+MAX_ATTEMPTS = {"leases": 4, "requests": 2}
 # How often a name is asked for again that is completed.
 AGAIN = 0.15
 # The ends of a transaction, and how often each is chosen.
@@ -34,9 +35,8 @@ ENDS = (("COMMIT", 16), ("lazily", 3), ("PREPARE", 2), ("ROLLBACK", 2))
 SCHEMA = f"""
 SET client_min_messages = warning;
 CREATE TABLE app.steps (pos bigserial, txn text, name text, what text, token bigint, attempt int, point text, print text);
-SELECT idempotency.consumer_create('leases', lease_duration => '1 s', min_backoff => '4 ms', max_backoff => '50 ms',
-    max_attempts => {MAX_ATTEMPTS});
-SELECT idempotency.consumer_create('requests', lease_duration => '1 s', min_backoff => '4 ms', max_backoff => '50 ms');
+SELECT idempotency.consumer_create(c.name, lease_duration => '1 s', min_backoff => '4 ms', max_backoff => '50 ms',
+    max_attempts => c.attempts::int) FROM jsonb_each('{json.dumps(MAX_ATTEMPTS)}') AS c (name, attempts);
 """
 
 
@@ -52,6 +52,7 @@ class Pool:
         self.rng = random.Random(seed)
         self.lock = threading.Lock()
         self.open, self.over = [], []
+        self.dead = set()       # names that were answered dead: a hint for operators
         self.closed = False
         self.count = 0
 
@@ -70,6 +71,18 @@ class Pool:
             if name in self.open:
                 self.open.remove(name)
                 self.over.append(name)
+
+    def died(self, name):
+        with self.lock:
+            self.dead.add(name)
+
+    def alive(self, name):
+        with self.lock:
+            self.dead.discard(name)
+
+    def some_dead(self):
+        with self.lock:
+            return sorted(self.dead)
 
     def close(self):
         """Open no more names."""
@@ -127,6 +140,17 @@ class AttemptClient(Client):
         self.sql("INSERT INTO app.steps (txn, name, what, token, attempt, point, print) VALUES (%s, %s, %s, %s, %s, %s, %s)",
                  (self.txn, name, what, token, attempt, point, fingerprint))
         self.rows.append((name, what, token))
+
+    def met_dead(self, name):
+        """The call may have parked it; the row tells whether that stays."""
+        self.row(name, "dead")
+        self.pool.died(name)
+
+    def gave_back(self, name, state, what, token):
+        """An attempt ended without a completion."""
+        self.row(name, "park" if state == "dead" else what, token)
+        if state == "dead":
+            self.pool.died(name)
 
     def transact(self, body, ends=ENDS):
         """Run body() in a transaction.  COMMIT or lazily: it was answered; PREPARE: the coordinator ends it; unknown;

@@ -9,6 +9,8 @@ import collections
 from dataclasses import dataclass, field
 
 NEVER = float("inf")
+# The lease of what nobody holds, which differs from None, the token of who executes a request in one transaction.
+NOBODY = object()
 # Calls under a token, which an attempt that lost its lease may not make.
 UNDER_TOKEN = ("extend", "assert", "advance", "complete", "release", "fail")
 ENDS = ("complete", "release", "fail")
@@ -30,7 +32,7 @@ class Step:
     txn: str
     name: str
     what: str           # lease, start (of a request without a lease), claim, effect, phase, fail, release, complete; of dead
-                        # events park (by their holder), redrive, discard; dead: the answer, which may have parked the event
+                        # ones park (by their holder), redrive, discard; dead: the answer, which may have parked it
     token: int = None
     attempt: int = None
     point: str = None
@@ -65,7 +67,7 @@ class AttemptHistory:
     answered: dict = field(default_factory=dict)    # transaction -> when its synchronous COMMIT was answered
     undone: set = field(default_factory=set)        # transactions that were rolled back, prepared ones too
     outside: list = field(default_factory=list)     # (event, token) that the receiver accepted, in order
-    limit: int = 0      # attempts before an event is dead
+    limit: int = 0      # attempts before one is dead
 
 
 def ordered(h):
@@ -119,16 +121,16 @@ def tokens(h):
 def fenced(h):
     """An effect commits under the token of the newest lease only, and a lease that ended has no more effects."""
     for name, steps in ordered(h).items():
-        token = None
+        token = NOBODY
         for s in steps:
             if s.what in ("lease", "start", "claim"):
                 token = s.token
             elif s.what in ("redrive", "discard"):
-                token = None
+                token = NOBODY
             elif s.token != token:
-                yield "fenced", name, f"{s.what} of {s.txn} under {s.token}, and the lease is {token}"
+                yield "fenced", name, f"{s.what} of {s.txn} under {s.token}, and the lease is {'nobody' if token is NOBODY else token}"
             elif s.what in ("fail", "release", "park"):
-                token = None
+                token = NOBODY
 
 
 def outside(h):

@@ -8,14 +8,15 @@ from reader_rules import READER_RULES
 from request_rules import REQUEST_RULES
 from sequence_rules import SEQUENCE_RULES
 
-E1, E2, E3, E4, R1 = "event-1", "event-2", "event-3", "event-4", "t|request-1"
+E1, E2, E3, E4 = "event-1", "event-2", "event-3", "event-4"
+R1, R2, R3 = "t|request-1", "t|request-2", "u|request-2"
 P0, P1 = "part 0", "part 1"
 T0, T1 = "till 0", "till 1"
 
 
 def told(h, asked, txn, name, call, result=None, error=None, token=None, point=None, **answer):
     """A call of a tenth of a second; without an error it has an answer."""
-    more = {key: answer.pop(key) for key in ("print", "wait") if key in answer}
+    more = {key: answer.pop(key) for key in ("print", "wait", "failed", "park") if key in answer}
     h.calls.append(Call(asked, asked + 0.1, txn, name, call, None if error else {"result": result, **answer}, error, token, point, more))
 
 
@@ -71,6 +72,9 @@ def good_dead(h):
     commit(h, 2.5, "l.21", (E3, "lease", 14, 2))
     lease(h, 3.05, "l.13", E3, 21, 3)
     commit(h, 3.5, "l.13", (E3, "lease", 21, 3))
+    told(h, 3.6, "l.22", E3, "lease", "dead")       # in a savepoint that is rolled back
+    commit(h, 3.8, "l.22")
+    told(h, 3.95, None, E3, "extend", token=21, until="later")
     told(h, 4.0, "l.14", E3, "lease", "dead")
     commit(h, 4.5, "l.14", (E3, "dead"))
     told(h, 4.8, None, E3, "extend", error="ID007", token=21)
@@ -82,28 +86,33 @@ def good_dead(h):
     commit(h, 7.5, "l.16", (E3, "effect", 30), (E3, "complete", 30))
     lease(h, 1.0, "l.17", E4, 13, 1)
     commit(h, 1.5, "l.17", (E4, "lease", 13, 1))
-    told(h, 2.0, "l.18", E4, "release", token=13, state="dead")
+    told(h, 2.0, "l.18", E4, "release", token=13, park=True, state="dead")
     commit(h, 2.5, "l.18", (E4, "park", 13))
     told(h, 3.0, "d.2", E4, "discard", n=1)
     commit(h, 3.5, "d.2", (E4, "discard"))
     told(h, 4.0, "l.19", E4, "lease", "duplicate")
 
 
-def ask(h, asked, txn, result, sent="this", **answer):
-    told(h, asked, txn, R1, "request", result, print=sent, **{**dict.fromkeys(
+def ask(h, asked, txn, result, sent="this", name=R1, **answer):
+    told(h, asked, txn, name, "request", result, print=sent, **{**dict.fromkeys(
         ("status", "headers", "body", "completed_at", "token", "attempt", "recovery_point", "noted")), **answer})
     h.calls[-1].answer["token"] = answer.get("token")
 
 
+def start(h, asked, txn, name, token, attempt, point=None, sent="this"):
+    """A request is started with a lease."""
+    ask(h, asked, txn, "started", sent, name, token=token, attempt=attempt, recovery_point=point, noted=point)
+    commit(h, asked + 0.2, txn, (name, "lease", token, attempt, point, sent))
+
+
 def good_requests():
-    """A first attempt is released and the key used for another request; that one's second attempt goes on at the first phase."""
-    h = AttemptHistory(names=[R1])
-    ask(h, 0.5, "r.1", "started", sent="another", token=5, attempt=1)
-    commit(h, 0.8, "r.1", (R1, "lease", 5, 1, None, "another"))
+    """A first attempt is released and the key used for another request; that one's second attempt goes on at the first phase.
+    The second request is dead after three attempts, and redriven; the third one's last lease is found overdue, and it is discarded."""
+    h = AttemptHistory(names=[R1, R2, R3], limit=3)
+    start(h, 0.6, "r.1", R1, 5, 1, sent="another")
     told(h, 0.9, "r.2", R1, "release", token=5)
     commit(h, 1.1, "r.2", (R1, "release", 5))
-    ask(h, 1.3, "r.3", "started", token=10, attempt=1)
-    commit(h, 1.5, "r.3", (R1, "lease", 10, 1, None, "this"))
+    start(h, 1.3, "r.3", R1, 10, 1)
     ask(h, 1.7, "r.4", "mismatch", sent="another")
     told(h, 2.0, "r.5", R1, "advance", token=10, until="later")
     commit(h, 2.5, "r.5", (R1, "phase", 10, None, "charged"))
@@ -115,7 +124,47 @@ def good_requests():
     for asked, txn, sent in ((4.0, "r.8", "this"), (5.0, "r.9", None)):
         ask(h, asked, txn, "replay", sent=sent, status=201, headers='{"A": "b"}', body="00ff", completed_at="then")
     ask(h, 6.0, "r.10", "mismatch", sent="another")
+    good_redriven(h)
+    good_discarded(h)
     return h
+
+
+def good_redriven(h):
+    start(h, 0.75, "r.31", R2, 7, 1)
+    told(h, 1.0, "r.32", R2, "advance", token=7, until="later")
+    commit(h, 1.2, "r.32", (R2, "phase", 7, None, "charged"))
+    start(h, 1.55, "r.33", R2, 12, 2, "charged")
+    told(h, 1.8, "r.34", R2, "fail", token=12, failed=True, state="waiting")
+    commit(h, 2.0, "r.34", (R2, "fail", 12))
+    ask(h, 2.2, "r.35", "started", name=R2, attempt=3, recovery_point="charged", noted="charged")
+    told(h, 2.4, "r.35", R2, "fail", failed=True, state="dead")
+    commit(h, 2.6, "r.35", (R2, "start", None, 3, "charged", "this"), (R2, "park",))
+    ask(h, 2.8, "r.36", "dead", name=R2, attempt=3)
+    commit(h, 3.0, "r.36", (R2, "dead"))
+    ask(h, 2.9, "r.37", "mismatch", sent="another", name=R2)
+    told(h, 3.2, "g.1", R2, "redrive", n=1)
+    commit(h, 3.4, "g.1", (R2, "redrive"))
+    start(h, 3.8, "r.38", R2, 30, 1, "charged")
+    told(h, 4.2, "r.39", R2, "release", token=30)
+    commit(h, 4.4, "r.39", (R2, "release", 30))
+    ask(h, 4.6, "r.40", "mismatch", sent="another", name=R2)
+    start(h, 5.0, "r.41", R2, 40, 1, "charged")
+    told(h, 5.4, "r.42", R2, "complete", token=40, ok="", headers=None)
+    h.calls[-1].more.update(status=200, body=None)
+    commit(h, 5.6, "r.42", (R2, "phase", 40, None, "shipped"), (R2, "complete", 40))
+
+
+def good_discarded(h):
+    for asked, txn, token, attempt in ((0.8, "r.51", 8, 1), (1.6, "r.52", 13, 2), (2.1, "r.53", 20, 3)):
+        start(h, asked, txn, R3, token, attempt)
+    ask(h, 2.5, "r.54", "dead", name=R3, attempt=3)
+    commit(h, 2.7, "r.54", (R3, "dead"))
+    told(h, 2.9, "r.55", R3, "advance", error="ID007", token=20)
+    h.undone.add("r.55")
+    told(h, 3.0, "g.2", R3, "discard", n=1)
+    commit(h, 3.2, "g.2", (R3, "discard"))
+    ask(h, 3.5, "r.56", "replay", sent="another", name=R3, completed_at="then")
+    ask(h, 5.5, "r.57", "replay", name=R3, completed_at="earlier")
 
 
 def steps_of(h, txn):
@@ -200,6 +249,9 @@ BAD_LEASES = {
     "a dead event is leased before the redrive": ({"stays_dead"}, lambda h: lease(h, 4.8, "l.20", E3, 25, 1)),
     "a redrive does not give the attempts back": ({"attempts"}, lambda h: steps_of(h, "l.15")[0].__setattr__("attempt", 4)),
     "dead after the first attempt": ({"died"}, lambda h: told(h, 1.9, "l.20", E2, "lease", "dead")),
+    "dead by a last lease that was rolled back": ({"died", "redriven"}, lambda h: (lose(h, "l.13"), h.undone.add("l.13"))),
+    "parked, and nobody asked for it": ({"last_failure"}, lambda h: call_of(h, "l.18").more.update(park=False, failed=True)),
+    "not parked, and its holder asked for it": ({"last_failure"}, lambda h: call_of(h, "l.8").more.update(park=True)),
     "dead again at once after the redrive": ({"died"}, lambda h: told(h, 5.8, "l.20", E3, "claim", "dead")),
     "redriven twice": ({"redriven"}, lambda h: (told(h, 5.6, "d.3", E3, "redrive", n=1), commit(h, 5.8, "d.3", (E3, "redrive")))),
     "redriven while it waits": ({"redriven"}, lambda h: (told(h, 2.7, "d.3", E2, "redrive", n=1), commit(h, 2.9, "d.3", (E2, "redrive")))),
@@ -231,7 +283,7 @@ BAD_REQUESTS = {
     "an answer is lost": ({"finished", "completed_before", "replays"}, lambda h: lose(h, "r.7")),
     "a mismatch shows a body": ({"silent"}, lambda h: call_of(h, "r.10").answer.update(body="00ff")),
     "who waits is shown a status": ({"silent"}, lambda h: call_of(h, "r.6").answer.update(status=201)),
-    "a request is dead": ({"silent"}, lambda h: ask(h, 2.7, "r.20", "dead")),
+    "a result that a request cannot have": ({"silent"}, lambda h: ask(h, 2.7, "r.20", "busy")),
     "another request gets the answer": ({"mismatches"}, lambda h: call_of(h, "r.8").more.update(print="another")),
     "a mismatch without another request": ({"mismatches"}, lambda h: ask(h, 0.1, "r.20", "mismatch")),
     "a mismatch with a request that was released": ({"mismatches"}, lambda h: ask(h, 1.21, "r.20", "mismatch")),
@@ -243,8 +295,47 @@ BAD_REQUESTS = {
     "an attempt has the state of another phase": ({"recovery"}, lambda h: call_of(h, "r.7").answer.update(noted="shipped")),
     "a phase that an old snapshot does not see": ({"snapshots"}, lambda h: call_of(h, "r.7").more.update(snapshot=2.3)),
     "an answer is stored twice": ({"once", "phases"}, lambda h: commit(h, 3.7, "r.20", (R1, "complete", None))),
-    "started after the answer": ({"over"}, lambda h: ask(h, 6.0, "r.20", "started", token=30, attempt=3)),
+    "started after the answer": ({"over"}, lambda h: ask(h, 6.0, "r.20", "started", token=50, attempt=3)),
     "a former holder advances": ({"superseded"}, lambda h: told(h, 5.0, "r.20", R1, "advance", token=10, until="later")),
+    "dead after the first attempt": ({"died"}, lambda h: ask(h, 2.7, "r.20", "dead", attempt=3)),
+    "dead before the last attempt has failed": ({"died"}, lambda h: ask(h, 2.1, "r.20", "dead", name=R2, attempt=3)),
+    "dead by an attempt in a transaction that was rolled back": ({"died", "redriven"}, lambda h: (lose(h, "r.35"), h.undone.add("r.35"))),
+    "dead again at once after the redrive": ({"died"}, lambda h: ask(h, 3.6, "r.20", "dead", name=R2, attempt=3)),
+    "dead with a token": ({"silent"}, lambda h: call_of(h, "r.36").answer.update(token=12)),
+    "dead with its recovery point": ({"silent"}, lambda h: call_of(h, "r.36").answer.update(recovery_point="charged")),
+    "dead with fewer attempts than are allowed": ({"silent"}, lambda h: call_of(h, "r.54").answer.update(attempt=2)),
+    "the last failure does not park": ({"last_failure", "died"}, lambda h: call_of(h, "r.35", "fail").answer.update(state="waiting")),
+    "the second failure parks": ({"last_failure"}, lambda h: call_of(h, "r.34").answer.update(state="dead")),
+    "one attempt more than the last one": ({"stays_dead"}, lambda h: start(h, 2.35, "r.20", R3, 25, 4)),
+    "one attempt more than the last one, in one transaction": ({"stays_dead"}, lambda h: (
+        ask(h, 2.35, "r.20", "started", name=R3, attempt=4),
+        commit(h, 2.45, "r.20", (R3, "start", None, 4, None, "this"), (R3, "fail",)))),
+    "started while it is dead, and rolled back": ({"stays_dead"}, lambda h: ask(h, 2.8, "r.20", "started", name=R2, attempt=4,
+                                                                               recovery_point="charged", noted="charged")),
+    "a phase while it is dead": ({"fenced", "phases", "recovery"}, lambda h: commit(h, 2.9, "r.20", (R2, "phase", None, None, "shipped"))),
+    "a phase under the last token of a dead request, rolled back": ({"stays_dead"}, lambda h: told(
+        h, 2.9, "r.20", R3, "advance", token=20, until="later")),
+    "an answer under the last token of a dead request, rolled back": ({"stays_dead"}, lambda h: told(
+        h, 2.9, "r.20", R3, "complete", token=20, ok="", headers=None)),
+    "an answer while it is dead": ({"fenced", "once", "over", "phases", "superseded"}, lambda h: commit(h, 2.9, "r.20", (R2, "complete",))),
+    "a replay while it is dead": ({"completed_before"}, lambda h: ask(h, 2.8, "r.20", "replay", name=R3, completed_at="then")),
+    "a redrive does not give the attempts back": ({"attempts", "stays_dead"}, lambda h: steps_of(h, "r.38")[0].__setattr__("attempt", 4)),
+    "a redrive forgets the recovery point": ({"recovery"}, lambda h: steps_of(h, "r.38")[0].__setattr__("point", None)),
+    "a redrive frees the key for another request": ({"executions", "mismatches"}, lambda h: (
+        steps_of(h, "r.41")[0].__setattr__("print", "another"), call_of(h, "r.41").more.update(print="another"),
+        call_of(h, "r.40").more.update(print="third"), ask(h, 6.0, "r.20", "replay", name=R2, status=200, completed_at="then"))),
+    "redriven twice": ({"redriven"}, lambda h: (told(h, 3.5, "g.3", R2, "redrive", n=1), commit(h, 3.7, "g.3", (R2, "redrive")))),
+    "redriven while it waits": ({"redriven", "attempts"}, lambda h: (told(h, 2.05, "g.3", R2, "redrive", n=1), commit(h, 2.15, "g.3", (R2, "redrive")))),
+    "redriven by an old snapshot": ({"snapshots"}, lambda h: call_of(h, "g.1").more.update(snapshot=2.3)),
+    "a redrive that an old snapshot does not see": ({"snapshots"}, lambda h: call_of(h, "r.38").more.update(snapshot=3.1)),
+    "discarded while its last lease goes on": ({"redriven"}, lambda h: lose(h, "r.54")),
+    "a discarded request is started": ({"over", "stays_dead"}, lambda h: ask(h, 5.5, "r.20", "started", name=R3, attempt=1)),
+    "a discarded request is dead": ({"over"}, lambda h: ask(h, 5.5, "r.20", "dead", name=R3, attempt=3)),
+    "a discarded request has an answer": ({"replays"}, lambda h: call_of(h, "r.57").answer.update(status=500)),
+    "a discarded request is a mismatch": ({"mismatches"}, lambda h: ask(h, 5.5, "r.20", "mismatch", sent="another", name=R3)),
+    "a discarded request is completed": ({"once", "fenced", "mismatches"}, lambda h: commit(h, 3.9, "r.20", (R3, "complete", 20))),
+    "a discard is lost": ({"durable", "completed_before", "finished", "replays"}, lambda h: h.steps.remove(steps_of(h, "g.2")[0])),
+    "a replay before the discard": ({"completed_before"}, lambda h: ask(h, 2.8, "r.20", "replay", name=R3, completed_at="then")),
 }
 
 
@@ -358,6 +449,7 @@ BAD_SEQUENCES = {
 
 def results():
     yield from judged("leases", good_leases, BAD_LEASES, ATTEMPT_RULES + DEAD_RULES)
-    yield from judged("requests", good_requests, BAD_REQUESTS, ATTEMPT_RULES + REQUEST_RULES, REQUEST_RULES)
+    yield from judged("requests", good_requests, BAD_REQUESTS, ATTEMPT_RULES + DEAD_RULES + REQUEST_RULES,
+                      DEAD_RULES + REQUEST_RULES)
     yield from judged("readers", good_readers, BAD_READERS, READER_RULES)
     yield from judged("sequences", good_sequences, BAD_SEQUENCES, SEQUENCE_RULES)

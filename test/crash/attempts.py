@@ -11,7 +11,8 @@ import sequencers
 from attempt_client import MAX_ATTEMPTS, SCHEMA, Pool
 from attempt_rules import ATTEMPT_RULES, BEGUN, AttemptHistory, Call, Step, ordered
 from dead_rules import DEAD_RULES
-from leases import Heart, Leases, Lessee, Operator
+from leases import Heart, Leases, Lessee
+from operators import Operator, RequestOperator
 from request_rules import REQUEST_RULES
 from requesters import Requester, parts, request_name
 from server import wait_until
@@ -19,6 +20,7 @@ from server import wait_until
 LESSEES = 3
 HEARTS = 2
 OPERATORS = 2
+REQUEST_OPERATORS = 2
 REQUESTERS = 4
 # Names that are open at a time: fewer than clients.
 OPEN = {"leases": 3, "requests": 3}
@@ -29,9 +31,10 @@ STEPS = """SELECT (extract(epoch FROM pg_xact_commit_timestamp(xmin)) * 1000000)
 # What a round has to show of each kind, once it has begun so many attempts: with fewer it would be chance.
 NEEDED = {"leases": {"completed": 0, "taken over": 50, "heartbeats": 50, "leases that found a recovery point": 100,
                      "lost to another holder": 150, "late effects outside, refused by their receiver": 500, "emptied from the log": 5000,
-                     "parked": 200, "answered dead": 100, "redriven": 200, "redriven all at once": 600, "discarded": 300},
+                     "parked": 400, "answered dead": 100, "redriven": 200, "redriven all at once": 4000, "discarded": 2000},
           "requests": {"completed": 0, "taken over": 50, "replays": 50, "mismatches": 50, "attempts at a recovery point": 150,
-                       "replays after a wait": 300, "lost to another holder": 400}}
+                       "replays after a wait": 300, "lost to another holder": 400, "parked": 500, "answered dead": 200,
+                       "redriven": 200, "redriven all at once": 1000, "discarded": 800, "attempts after a redrive": 200}}
 
 
 class Attempts:
@@ -48,8 +51,9 @@ class Attempts:
                         for kind, letter, n, pool, shared in
                         ((Lessee, "l", LESSEES, "leases", {"shared": self.shared}),
                          (Heart, "e", HEARTS, "leases", {"shared": self.shared}),
-                         (Operator, "d", OPERATORS, "leases", {"shared": self.shared}),
-                         (Requester, "r", REQUESTERS, "requests", {})) for i in range(n)]
+                         (Operator, "d", OPERATORS, "leases", {}),
+                         (Requester, "r", REQUESTERS, "requests", {}),
+                         (RequestOperator, "g", REQUEST_OPERATORS, "requests", {})) for i in range(n)]
         self.cursors = [readers.Readers(one, self.resting), sequencers.Sequencers(one, self.resting)]
 
     @contextmanager
@@ -58,7 +62,7 @@ class Attempts:
         self.resting.set()
         try:
             wait_until("leases and requests rest", lambda: not self.cluster.rows("""SELECT 1 FROM pg_stat_activity
-                WHERE application_name ~ '^crash [ledrno][0-9]' AND state <> 'idle'"""))
+                WHERE application_name ~ '^crash [ledrgno][0-9]' AND state <> 'idle'"""))
             yield
         finally:
             self.resting.clear()
@@ -84,13 +88,12 @@ class Attempts:
 
     def judge(self):
         """(rules of leases and requests -> violations, kind -> what happened)"""
-        histories = {kind: AttemptHistory(names=pool.names()) for kind, pool in self.pools.items()}
+        histories = {kind: AttemptHistory(names=pool.names(), limit=MAX_ATTEMPTS[kind]) for kind, pool in self.pools.items()}
         histories["leases"].outside = self.shared.outside.accepted
-        histories["leases"].limit = MAX_ATTEMPTS
         resolve(histories, ledger.read(self.one.directory), self.cluster.rows(f"{STEPS} WHERE name NOT LIKE 'part %' AND name NOT LIKE 'till %'"))
         found, figures = {}, {}
         for kind, h in histories.items():
-            for rule in ATTEMPT_RULES + {"leases": DEAD_RULES, "requests": REQUEST_RULES}[kind]:
+            for rule in ATTEMPT_RULES + DEAD_RULES + (REQUEST_RULES if kind == "requests" else ()):
                 found[f"{kind} {rule.__name__}"] = list(rule(h))
             figures[kind] = figures_of(kind, h)
         found["leases remembered"] = list(self.forgotten_events(histories["leases"]))
@@ -145,14 +148,13 @@ class Attempts:
 def resolve(histories, entries, rows):
     """Fill histories from the clients' logs and the rows of app.steps."""
     lazy, decided = set(), {}
-    kinds = {"l": "leases", "e": "leases", "d": "leases", "r": "requests"}
+    kinds = {"l": "leases", "e": "leases", "d": "leases", "r": "requests", "g": "requests"}
     for e in entries:
         txn = e.get("txn")
         if e["op"] == "told":
             if (e["name"] or "").startswith(("part ", "till ")):
                 continue    # readers.py, sequencers.py
-            h = histories["requests" if "print" in e or "|" in (e["name"] or "") else "leases"]
-            h.calls.extend(calls(e))
+            histories[kinds[(txn or "e")[0]]].calls.extend(calls(e))     # only hearts call outside of a transaction
         elif e["op"] == "decide":
             decided[txn] = e
         elif txn and txn[0] in kinds:
@@ -180,7 +182,7 @@ def calls(e):
     each = [(e["name"], e["answer"])]
     if e["call"] == "leases" and e["answer"]:
         each = [(one["event_id"], one) for one in e["answer"]["every"]]
-    more = {key: e[key] for key in ("print", "status", "body") if key in e}
+    more = {key: e[key] for key in ("print", "status", "body", "failed", "park") if key in e}
     for name, answer in each:
         yield Call(e["asked"], e["at"], e["txn"], name, "lease" if e["call"] == "leases" else e["call"], answer, e["error"],
                    e.get("token"), e.get("point"), {**more, "wait": e.get("wait", 0), "snapshot": e.get("snapshot")})
@@ -194,19 +196,25 @@ def figures_of(kind, h):
     found = {"opened": len(h.names), "completed": whats["complete"], "attempts begun": sum(results[r] for r in BEGUN),
              "leases committed": whats["lease"], "taken over": taken_over(h), "given back": whats["release"], "failed": whats["fail"],
              "lost to another holder": sum(c.error == "ID007" and c.call != "extend" for c in h.calls),
-             "old snapshots": errors["40001"], "locked": errors["55P03"]}
+             "old snapshots": errors["40001"], "locked": errors["55P03"], "parked": whats["park"], "answered dead": results["dead"],
+             "redriven": whats["redrive"], "discarded": whats["discard"],
+             "redriven all at once": sum(c.call == "redrive" and c.answer is not None and "all" in c.answer for c in h.calls)}
     if kind == "leases":
         found.update({"busy": results["busy"], "duplicates": results["duplicate"],
                       "heartbeats": sum(c.call == "extend" and c.answer is not None for c in h.calls),
-                      "leases that found a recovery point": sum(s.point is not None for s in h.steps),
-                      "parked": whats["park"], "answered dead": results["dead"], "redriven": whats["redrive"],
-                      "redriven all at once": sum(c.call == "redrive" and c.answer is not None and "all" in c.answer for c in h.calls),
-                      "discarded": whats["discard"]})
+                      "leases that found a recovery point": sum(s.point is not None for s in h.steps)})
     else:
         found.update({"in progress": results["in_progress"], "replays": results["replay"], "mismatches": results["mismatch"],
                       "attempts at a recovery point": sum(s.what in ("lease", "start") and s.point is not None for s in h.steps),
+                      "attempts after a redrive": after_redrive(h),
                       "replays after a wait": sum(c.result == "replay" and c.more["wait"] > 0 and c.at - c.asked > 0.01 for c in h.calls)})
     return found
+
+
+def after_redrive(h):
+    """First attempts that begin after a redrive."""
+    return sum(s.attempt == 1 and s.what in ("lease", "start") and any(r.what == "redrive" for r in steps[:i])
+               for steps in ordered(h).values() for i, s in enumerate(steps))
 
 
 def taken_over(h):

@@ -7,11 +7,10 @@
 
 An attempt may end after each of them.  Hearts extend the leases of all holders, each from a session of its own,
 the leases that were taken over included.  An event whose attempts are used up is dead, and so is an event that was
-parked.  Operators redrive dead events, and discard some of them.
+parked.  Operators redrive dead events, and discard some of them (operators.py).
 """
 import collections
 import threading
-import time
 import uuid
 
 import psycopg2
@@ -46,7 +45,6 @@ class Leases:
     def __init__(self):
         self.outside = Outside()
         self.held = collections.deque(maxlen=8)     # (event, token) of the last leases
-        self.dead = set()       # events that were answered dead: a hint for operators
 
 
 class Lessee(AttemptClient):
@@ -97,11 +95,6 @@ class Lessee(AttemptClient):
             elif answer["result"] == "dead":
                 self.met_dead(name)
         return taken
-
-    def met_dead(self, name):
-        """The call may have parked the event; the row tells whether that stays."""
-        self.row(name, "dead")
-        self.shared.dead.add(name)
 
     def lease_one(self, name, duration):
         wait = self.rng.choice((0, 0, 0, 0.03))
@@ -161,12 +154,8 @@ class Lessee(AttemptClient):
         park = self.rng.random() < 0.1
         after = None if park else self.rng.choice((None, interval(0.005)))
         answer = self.ask("release", name, "SELECT idempotency.release_lease(%s, %s, %s, %s, %s, %s)::text AS state",
-                          (name, token, self.consumer, error, after, park), token=token)
-        if answer["state"] == "dead":
-            self.row(name, "park", token)
-            self.shared.dead.add(name)
-        else:
-            self.row(name, "fail" if error else "release", token)
+                          (name, token, self.consumer, error, after, park), token=token, failed=bool(error), park=park)
+        self.gave_back(name, answer["state"], "fail" if error else "release", token)
 
     def claim(self, name):
         """The whole work in one transaction: a claim takes over what is overdue."""
@@ -215,56 +204,3 @@ class Heart(AttemptClient):
                      (name, token, self.consumer, interval(self.rng.choice(DURATIONS)), point, state), token=token, point=point)
         except psycopg2.Error as error:
             self.after(error, False)
-
-
-class Operator(AttemptClient):
-    """Redrives dead events, one by one or all that there are, and discards some."""
-    consumer = "leases"
-
-    def __init__(self, *args, shared):
-        super().__init__(*args)
-        self.shared = shared
-
-    def step(self):
-        dead = [] if self.resting.is_set() else sorted(self.shared.dead)
-        if dead:
-            self.operate(dead)
-        self.pause(0.1)
-
-    def operate(self, dead):
-        way = self.rng.random()
-        names = self.rng.sample(dead, min(len(dead), self.rng.choice((1, 1, 1, 2))))
-        if way < 0.2:
-            end = self.transact(self.redrive_all)
-        else:
-            end = self.transact(lambda: [self.decide("discard" if way < 0.4 else "redrive", name) for name in names])
-        if end == "COMMIT":
-            self.shared.dead.difference_update(name for name, _, _ in self.rows)
-            for name, what, _ in self.rows:
-                if what == "discard":
-                    self.pool.done(name)
-
-    def decide(self, what, name):
-        answer = self.ask(what, name, f"SELECT idempotency.consumer_{what}(%s, ARRAY[%s]) AS n", (self.consumer, name))
-        if answer["n"]:
-            self.row(name, what)
-            self.pause(0.03)
-        else:
-            self.shared.dead.discard(name)
-
-    def redrive_all(self):
-        """The call does not say which events it has redriven.  They are among the events that have been waiting since a
-        moment before the call.  If other events are among these as well, the numbers differ: the call is rolled back."""
-        self.sql("SAVEPOINT s")
-        since, = self.sql("SELECT clock_timestamp()")[0]
-        asked = time.monotonic()
-        n = self.ask("redrive all", None, "SELECT idempotency.consumer_redrive(%s) AS n", (self.consumer,))["n"]
-        names = [name for name, in self.sql("""SELECT event_id FROM idempotency.leases
-            WHERE consumer = %s AND state = 'waiting' AND attempt = 0 AND since >= %s""", (self.consumer, since))]
-        if len(names) != n:
-            self.sql("ROLLBACK TO s")
-            return
-        for name in names:
-            self.ledger.write("told", call="redrive", name=name, txn=self.txn, asked=asked, snapshot=self.snapshot,
-                              answer={"n": 1, "all": True}, error=None)
-            self.row(name, "redrive")

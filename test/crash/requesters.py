@@ -2,7 +2,7 @@
 
 The effect of a request has two phases and an answer.  With a lease each phase is a transaction, which notes its
 recovery point; an attempt goes on behind the phases that were committed.  Some clients use a request's key for
-another request.
+another request.  A request whose attempts are used up is dead; operators redrive it, or discard it (operators.py).
 """
 import hashlib
 import json
@@ -59,6 +59,8 @@ class Requester(AttemptClient):
                           print=sent.hex(), wait=wait)
         if answer["result"] == "replay":
             self.pool.done(name)
+        elif answer["result"] == "dead":
+            self.met_dead(name)
         return answer, sent.hex()
 
     def complete(self, name, token=None, status=None):
@@ -73,9 +75,9 @@ class Requester(AttemptClient):
         self.row(name, "complete", token)
 
     def fail(self, name, token=None):
-        self.ask("fail", name, "SELECT idempotency.fail_request(%s, %s, 'it failed', 'requests', %s, %s)::text AS state",
-                 (*parts(name), token, self.rng.choice((None, interval(0.005)))), token=token)
-        self.row(name, "fail", token)
+        answer = self.ask("fail", name, "SELECT idempotency.fail_request(%s, %s, 'it failed', 'requests', %s, %s)::text AS state",
+                          (*parts(name), token, self.rng.choice((None, interval(0.005)))), token=token, failed=True, park=False)
+        self.gave_back(name, answer["state"], "fail", token)
 
     def release(self, name, token=None):
         self.ask("release", name, "SELECT idempotency.release_request(%s, %s, 'requests', %s)::text AS ok",
@@ -124,13 +126,13 @@ class Requester(AttemptClient):
                 started.append(answer)
         end = self.transact(body)
         if started and (end != "ROLLBACK" or self.rng.random() < 0.2):
-            self.go_on(name, started[0]["token"], started[0]["recovery_point"], duration)
+            self.go_on(name, started[0], duration)
 
-    def go_on(self, name, token, point, duration):
-        way = self.rng.random()
-        if way < 0.1:
-            if point is None:
-                self.transact(lambda: self.release(name, token))
+    def go_on(self, name, answer, duration):
+        token, point = answer["token"], answer["recovery_point"]
+        # This attempt does not begin.  Former ones may have; before the first one there are those from before a redrive.
+        if self.rng.random() < (0.25 if answer["attempt"] == 1 else 0.1):
+            self.transact(lambda: self.release(name, token))
             return
         for phase in remaining(point):
             if self.rng.random() < 0.4:

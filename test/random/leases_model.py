@@ -34,6 +34,7 @@ class Lease(NamedTuple):
     error: str = None
     fingerprint: str = None     # this, and request: of a request
     request: object = None
+    redriven: bool = False      # attempts have begun that a redrive has given back
 
 
 class Change(NamedTuple):
@@ -309,7 +310,7 @@ class LeaseModel(Model):
             lease = lease._replace(state=WAITING, lasts=pause[1] > 0, left=pause)
         else:
             lease = lease._replace(state=WAITING, attempt=lease.attempt - 1, lasts=bool(retry), left=(retry or 0,) * 2)
-        nothing = error is None and not park and retry is None and lease.attempt == 0 and \
+        nothing = error is None and not park and retry is None and lease.attempt == 0 and not lease.redriven and \
             (lease.point, lease.work, lease.error) == (None, None, None)
         self.change(txn, key, None if nothing else lease)
         txn.asserted.pop(key, None)
@@ -327,7 +328,7 @@ class LeaseModel(Model):
         return lease is not None and lease.state == DEAD and not (own and own.phase == "completed")
 
     def redriven(self, txn, key):
-        self.change(txn, key, self.view(txn, key)._replace(state=WAITING, attempt=0, lasts=False))
+        self.change(txn, key, self.view(txn, key)._replace(state=WAITING, attempt=0, lasts=False, redriven=True))
 
     def discard(self, txn, key):
         self.change(txn, key, None)
