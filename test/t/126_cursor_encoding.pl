@@ -154,6 +154,13 @@ is(state_of('postgres'), $before, 'nothing is half-done');
 
 # The same of a client that says that it has no encoding
 my $raw = session('postgres', 'SQL_ASCII');
+foreach my $call (
+	q{SELECT idempotency.claim_event($1)}, q{SELECT idempotency.claim_events(ARRAY[$1])}, q{SELECT idempotency.lease_event('e', holder => $1)},
+	q{SELECT idempotency.claim_request($1, '\x00', 's')}, q{SELECT idempotency.outbox_enqueue($1, 'i', 't', '{}'::jsonb)},
+	q{SELECT idempotency.outbox_enqueue_many('a', ARRAY['i'], ARRAY[$1], ARRAY['{}'::jsonb])})
+{
+	like(ask($raw, $BINARY, $call, "ord\xc3"), qr/^22021: /, "nor here: $call");
+}
 is(wrong_answers($raw, $BINARY, "\xc3", qr/^22021: /), '', 'a client without an encoding is no way around');
 
 # Names that are too long, whatever the length of their characters
