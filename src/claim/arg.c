@@ -147,7 +147,7 @@ idem_arg_error(FunctionCallInfo fcinfo, int argno)
 		return NULL;
 	error = PG_GETARG_TEXT_PP(argno);
 	len = VARSIZE_ANY_EXHDR(error);
-	idem_check_text("error", error, MaxAllocSize);
+	idem_check_length("error", len, MaxAllocSize);
 	return cstring_to_text_with_len(VARDATA_ANY(error),
 									pg_mbcliplen(VARDATA_ANY(error), len, MAX_ERROR_BYTES));
 }
@@ -260,7 +260,6 @@ idem_arg_event_ids(FunctionCallInfo fcinfo, int argno, int *n)
 		CHECK_FOR_INTERRUPTS();
 		if (id.len == 0 || id.len > IDEM_MAX_ID_BYTES)
 			report_bad_element(i + 1, id.len);
-		(void) pg_verifymbstr(id.data, id.len, false);
 		items[i].id = id.data;
 		items[i].idlen = id.len;
 	}

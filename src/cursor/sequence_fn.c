@@ -38,13 +38,13 @@ static const char *const labels[] = {"accepted", "duplicate", "gap", "fenced", "
 static IdemStr
 get_topic(FunctionCallInfo fcinfo, int argno)
 {
-	text	   *topic;
+	IdemStr		topic;
 
 	idem_require_arg(fcinfo, argno, "topic");
-	topic = PG_GETARG_TEXT_PP(argno);
-	if (VARSIZE_ANY_EXHDR(topic) > 0)
-		idem_check_text("topic", topic, IDEM_MAX_NAME_BYTES);
-	return idem_arg_str(topic);
+	topic = idem_arg_str(PG_GETARG_TEXT_PP(argno));
+	if (topic.len > 0)
+		idem_check_length("topic", topic.len, IDEM_MAX_NAME_BYTES);
+	return topic;
 }
 
 /* register_producer(producer, gapless) */

@@ -128,7 +128,7 @@ checked_name(Datum value, const char *name)
 {
 	text	   *txt = DatumGetTextPP(value);
 
-	idem_check_text(name, txt, IDEM_MAX_NAME_BYTES);
+	idem_check_length(name, VARSIZE_ANY_EXHDR(txt), IDEM_MAX_NAME_BYTES);
 	return PointerGetDatum(txt);
 }
 
@@ -554,7 +554,7 @@ fill_dedup_items(const Arrays *a, const IdemOutboxRow *rows, Event *events, int 
 		if (!is_given(&a->dedup_ids, i))
 			continue;
 		id = DatumGetTextPP(a->dedup_ids.values[i]);
-		idem_check_text("dedup_ids", id, IDEM_MAX_ID_BYTES);
+		idem_check_length("dedup_ids", VARSIZE_ANY_EXHDR(id), IDEM_MAX_ID_BYTES);
 		items[given].id = VARDATA_ANY(id);
 		items[given].idlen = VARSIZE_ANY_EXHDR(id);
 		items[given].value = rows[i].event_id;

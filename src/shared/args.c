@@ -15,7 +15,6 @@
 #include "access/xact.h"
 #include "commands/trigger.h"
 #include "funcapi.h"
-#include "mb/pg_wchar.h"
 #include "miscadmin.h"
 #include "tcop/utility.h"
 #include "utils/builtins.h"
@@ -93,15 +92,6 @@ idem_check_length(const char *name, int bytes, int max)
 						   bytes, max)));
 }
 
-void
-idem_check_text(const char *name, const text *value, int max)
-{
-	int			len = VARSIZE_ANY_EXHDR(value);
-
-	idem_check_length(name, len, max);
-	(void) pg_verifymbstr(VARDATA_ANY(value), len, false);
-}
-
 text *
 idem_get_text_arg(FunctionCallInfo fcinfo, int argno, const char *name, int max)
 {
@@ -109,7 +99,7 @@ idem_get_text_arg(FunctionCallInfo fcinfo, int argno, const char *name, int max)
 
 	idem_require_arg(fcinfo, argno, name);
 	value = PG_GETARG_TEXT_PP(argno);
-	idem_check_text(name, value, max);
+	idem_check_length(name, VARSIZE_ANY_EXHDR(value), max);
 	return value;
 }
 

@@ -62,12 +62,6 @@ extern struct TriggerData *idem_require_insert_trigger(FunctionCallInfo fcinfo,
 extern void idem_check_length(const char *name, int bytes, int max);
 
 /*
- * The same of a text; and error 22021 if its bytes are no text in the server encoding.
- * PostgreSQL 19 does not look at what a client sends that says that it has no encoding.
- */
-extern void idem_check_text(const char *name, const text *value, int max);
-
-/*
  * Get a text argument, detoasted, and copied only if necessary.  Errors as
  * above if it is NULL or of a wrong length.
  */

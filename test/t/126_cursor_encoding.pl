@@ -17,7 +17,7 @@ my $node = IdemTest::cluster('main');
 my $user = $node->safe_psql('postgres', 'SELECT current_user');
 my ($TEXT, $BINARY) = (0, 1);
 
-foreach my $db ([ 'latin', 'LATIN1' ], [ 'win', 'WIN1252' ], [ 'bytes', 'SQL_ASCII' ])
+foreach my $db ([ 'unicode', 'UTF8' ], [ 'latin', 'LATIN1' ], [ 'win', 'WIN1252' ], [ 'bytes', 'SQL_ASCII' ])
 {
 	$node->safe_psql('postgres', "CREATE DATABASE $db->[0] ENCODING $db->[1] LOCALE 'C' TEMPLATE template0");
 	IdemTest::create_extension($node, $db->[0]);
@@ -139,21 +139,21 @@ my %invalid = (
 	'a character beyond Unicode' => "\xf5\x80\x80\x80",
 	'a zero byte' => "a\0b",
 	'255 bytes, of which the last one begins a character' => 'x' x 254 . "\xc3");
-my %session = ((map { $_ => session($_, 'UTF8') } qw(postgres latin win)), bytes => session('bytes', 'SQL_ASCII'));
-my $before = state_of('postgres');
+my %session = ((map { $_ => session($_, 'UTF8') } qw(unicode latin win)), bytes => session('bytes', 'SQL_ASCII'));
+my $before = state_of('unicode');
 
 foreach my $what (sort keys %invalid)
 {
 	foreach my $format ($TEXT, $BINARY)
 	{
-		is(wrong_answers($session{postgres}, $format, $invalid{$what}, qr/^22021: .*parameter \$1$/s),
+		is(wrong_answers($session{unicode}, $format, $invalid{$what}, qr/^22021: .*parameter \$1$/s),
 			'', "$what is refused, " . ($format == $TEXT ? 'as text' : 'in binary'));
 	}
 }
-is(state_of('postgres'), $before, 'nothing is half-done');
+is(state_of('unicode'), $before, 'nothing is half-done');
 
 # The same of a client that says that it has no encoding
-my $raw = session('postgres', 'SQL_ASCII');
+my $raw = session('unicode', 'SQL_ASCII');
 foreach my $call (
 	q{SELECT idempotency.claim_event($1)}, q{SELECT idempotency.claim_events(ARRAY[$1])}, q{SELECT idempotency.lease_event('e', holder => $1)},
 	q{SELECT idempotency.claim_request($1, '\x00', 's')}, q{SELECT idempotency.outbox_enqueue($1, 'i', 't', '{}'::jsonb)},
@@ -166,11 +166,11 @@ is(wrong_answers($raw, $BINARY, "\xc3", qr/^22021: /), '', 'a client without an 
 # Names that are too long, whatever the length of their characters
 foreach my $name ('x' x 256, "\xc3\xa9" x 128, 'x' . "\xe2\x82\xac" x 85, "\xf0\x9f\x98\x80" x 64)
 {
-	is( wrong_answers($session{postgres}, $BINARY, $name,
+	is( wrong_answers($session{unicode}, $BINARY, $name,
 			sub { qr/^22023: argument "$_[0]" is too long: It has 256 bytes; at most 255 are allowed\./ }),
 		'', 'a name of 256 bytes is refused by its argument: ' . substr($name, 0, 4));
 }
-is(state_of('postgres'), $before, 'nothing is half-done');
+is(state_of('unicode'), $before, 'nothing is half-done');
 
 # What a character takes in the database counts, not what it takes in the client
 is(ask($session{latin}, $BINARY, q{SELECT idempotency.claim_offset($1, $2, 0, 5, 9)}, "\xc3\xa9" x 255, "\xc3\xbc" x 255),
@@ -181,12 +181,12 @@ like(ask($session{latin}, $BINARY, q{SELECT idempotency.register_producer($1)}, 
 	qr/^22P05: /, 'a character that LATIN1 has not');
 
 # A name is the same in each encoding: of the client, and of the database
-is(ask($session{postgres}, $BINARY, q{SELECT idempotency.claim_offset($1, $2, 0, 5, 9)}, "\xc3\xa9", "\xc3\xbc"), '(claimed,5)', 'a range');
-is(ask(session('postgres', 'LATIN1'), $_, q{SELECT idempotency.claim_offset($1, $2, 0, 5, 9)}, "\xe9", "\xfc"),
+is(ask($session{unicode}, $BINARY, q{SELECT idempotency.claim_offset($1, $2, 0, 5, 9)}, "\xc3\xa9", "\xc3\xbc"), '(claimed,5)', 'a range');
+is(ask(session('unicode', 'LATIN1'), $_, q{SELECT idempotency.claim_offset($1, $2, 0, 5, 9)}, "\xe9", "\xfc"),
 	'(duplicate,)', 'is a duplicate to a client of LATIN1') foreach $TEXT, $BINARY;
 my $digests = q{SELECT DISTINCT digest FROM idempotency_data.cursor_log_0
 	WHERE owner = convert_from('\xc3a9', 'UTF8') AND topic = convert_from('\xc3bc', 'UTF8')};
-my $digest = $node->safe_psql('postgres', $digests);
+my $digest = $node->safe_psql('unicode', $digests);
 like($digest, qr/^[0-9a-f-]{36}$/, 'one key');
 foreach my $db (qw(latin win bytes))
 {
@@ -197,7 +197,7 @@ foreach my $db (qw(latin win bytes))
 # So it is found where a dump is restored into another encoding
 my $dump = $node->basedir . '/dump.sql';
 command_ok([ 'pg_dump', '-h', $node->host, '-p', $node->port, '-f', $dump, 'latin' ], 'dump');
-$node->safe_psql('postgres', 'CREATE DATABASE restored TEMPLATE template0');
+$node->safe_psql('postgres', q{CREATE DATABASE restored ENCODING UTF8 LOCALE 'C' TEMPLATE template0});
 command_ok([ 'psql', '-X', '-q', '-v', 'ON_ERROR_STOP=1', '-h', $node->host, '-p', $node->port, '-d', 'restored', '-f', $dump ], 'restore');
 is(ask(session('restored', 'UTF8'), $BINARY, q{SELECT idempotency.resume_offset($1, $2, 0)}, "\xc3\xa9", "\xc3\xbc"),
 	'(claimed,9)', 'a reader resumes in UTF-8 where it was in LATIN1');
@@ -242,20 +242,20 @@ my $n = 0;
 foreach my $name (@unseen)
 {
 	$n += 10;
-	is(ask($session{postgres}, $n % 20 ? $TEXT : $BINARY, q{SELECT idempotency.claim_offset('unseen', $1, 0, $2::text::bigint)}, $name, $n),
+	is(ask($session{unicode}, $n % 20 ? $TEXT : $BINARY, q{SELECT idempotency.claim_offset('unseen', $1, 0, $2::text::bigint)}, $name, $n),
 		"(claimed,$n)", 'a topic of its own: ' . unpack('H*', $name));
-	like(ask($session{postgres}, $BINARY, q{SELECT idempotency.claim_sequence(producer_id, 0, 0, $1) FROM idempotency.register_producer($1)}, $name),
+	like(ask($session{unicode}, $BINARY, q{SELECT idempotency.claim_sequence(producer_id, 0, 0, $1) FROM idempotency.register_producer($1)}, $name),
 		qr/^\(accepted,0,1\)$/, 'a producer of its own');
 }
 $n = 0;
 foreach my $name (@unseen)
 {
 	$n += 10;
-	is(ask($session{postgres}, $BINARY, q{SELECT idempotency.resume_offset('unseen', $1, 0)}, $name), '(claimed,' . ($n + 1) . ')', 'resumed where it was');
-	is(ask($session{postgres}, $BINARY, q{SELECT encode(convert_to(topic, 'UTF8'), 'hex') FROM idempotency.cursors WHERE consumer = 'unseen' AND topic = $1}, $name),
+	is(ask($session{unicode}, $BINARY, q{SELECT idempotency.resume_offset('unseen', $1, 0)}, $name), '(claimed,' . ($n + 1) . ')', 'resumed where it was');
+	is(ask($session{unicode}, $BINARY, q{SELECT encode(convert_to(topic, 'UTF8'), 'hex') FROM idempotency.cursors WHERE consumer = 'unseen' AND topic = $1}, $name),
 		unpack('H*', $name), 'shown byte by byte');
 }
-is($node->safe_psql('postgres', q{SELECT count(*), count(DISTINCT topic) FROM idempotency.cursors WHERE consumer = 'unseen'}),
+is($node->safe_psql('unicode', q{SELECT count(*), count(DISTINCT topic) FROM idempotency.cursors WHERE consumer = 'unseen'}),
 	@unseen . '|' . @unseen, 'and no two are one');
 
 $node->stop;

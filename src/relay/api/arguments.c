@@ -157,7 +157,8 @@ check_types(FunctionCallInfo fcinfo)
 	{
 		if (nulls[i])
 			idem_null_element("aggregate_types", i + 1);
-		idem_check_text("aggregate_types", DatumGetTextPP(elems[i]), IDEM_MAX_NAME_BYTES);
+		idem_check_length("aggregate_types", VARSIZE_ANY_EXHDR(DatumGetPointer(elems[i])),
+						  IDEM_MAX_NAME_BYTES);
 	}
 }
 
