@@ -114,7 +114,7 @@ renew_signature(HSink *p)
 	uint8_t		mac[32];
 	IdemProtoStr parts[3] = {{NULL, 0}, {"\n", 1}, {end, 0}};
 
-	hsink_add_encoded(&uri, c->url, strlen(c->url));
+	idem_text_add_encoded(&uri, c->url, strlen(c->url));
 	snprintf(end, sizeof(end), "%lld", (long long) time(NULL) + SIGNATURE_LIFE);
 	parts[0] = (IdemProtoStr)
 	{
@@ -123,7 +123,7 @@ renew_signature(HSink *p)
 	parts[2].len = (uint32_t) strlen(end);
 	hsink_hmac(c->password, strlen(c->password), parts, 3, mac);
 	idem_text_add_base64(&signature, mac, sizeof(mac));
-	hsink_add_encoded(&encoded, signature.data, signature.len);
+	idem_text_add_encoded(&encoded, signature.data, signature.len);
 	free(p->login);
 	free(p->signature);
 	idem_text_puts(&token, "SharedAccessSignature sr=");
@@ -131,7 +131,7 @@ renew_signature(HSink *p)
 	idem_text_puts(&token, "&se=");
 	idem_text_puts(&token, end);
 	idem_text_puts(&token, "&skn=");
-	hsink_add_encoded(&token, c->user, strlen(c->user));
+	idem_text_add_encoded(&token, c->user, strlen(c->user));
 	idem_text_puts(&token, "&sig=");
 	idem_text_add(&token, encoded.data, encoded.len);
 	p->login = idem_text_terminate(&token);

@@ -69,7 +69,7 @@ add_value(IdemText *t, const char *value, size_t len)
 		{
 			while (i + n < len && value[i + n] != ' ')
 				n++;
-			hsink_add_encoded(t, value + i, n);
+			idem_text_add_encoded(t, value + i, n);
 		}
 	}
 }
@@ -143,7 +143,7 @@ add(HSink *p, HSinkRequest *r, const HSinkEvent *e, HSinkProblem *problem)
 	{
 		r->body.len = start = 0;
 		idem_text_puts(&r->body, "Action=PublishBatch&Version=2010-03-31&TopicArn=");
-		hsink_add_encoded(&r->body, p->config.resource, strlen(p->config.resource));
+		idem_text_add_encoded(&r->body, p->config.resource, strlen(p->config.resource));
 	}
 	bytes = add_entry(p, r, e);
 	if (r->count > 0 && r->weight + bytes > MAX_BYTES)

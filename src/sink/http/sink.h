@@ -543,9 +543,6 @@ typedef enum HSinkPlace
 extern bool hsink_expand(const HSink *p, const HSinkEvent *e, const char *template,
 						 HSinkPlace place, IdemText *t, HSinkProblem *problem);
 
-/* Add bytes, percent-encoded but for the unreserved characters of RFC 3986. */
-extern void hsink_add_encoded(IdemText *t, const void *data, size_t len);
-
 /* The placeholders of URLs and of headers. */
 #define HSINK_URL_NAMES		"{aggregate_type} {aggregate_id} {event_type} {id} {header:NAME}"
 #define HSINK_HEADER_NAMES	"{aggregate_type} {aggregate_id} {event_type} {id} {relay} {token} {header:NAME}"
