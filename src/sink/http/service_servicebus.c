@@ -57,14 +57,15 @@ configure(HSink *p)
 }
 
 /* Add the event as a message. */
-static void
-add_message(const HSink *p, HSinkRequest *r, const HSinkEvent *e)
+static bool
+add(HSink *p, HSinkRequest *r, const HSinkEvent *e, HSinkProblem *problem)
 {
 	IdemText   *t = &r->body;
 	IdemText	text = {NULL, 0, 0};
 	bool		base64 = hsink_add_message(p, &text, e);
 	IdemProtoStr type = hsink_content_type(p, e);
 
+	(void) problem;
 	hsink_add_string(t, r->count == 0 ? "[{\"Body\":" : ",{\"Body\":", text.data, text.len);
 	hsink_add_string(t, ",\"BrokerProperties\":{\"MessageId\":", e->id, strlen(e->id));
 	if (p->config.format == HSINK_PLAIN)
@@ -81,24 +82,8 @@ add_message(const HSink *p, HSinkRequest *r, const HSinkEvent *e)
 	hsink_add_properties(t, e, base64);
 	idem_text_puts(t, "}");
 	free(text.data);
-}
-
-static HSinkAdd
-add(HSink *p, HSinkRequest *r, const HSinkEvent *e, HSinkProblem *problem)
-{
-	size_t		start;
-
-	(void) problem;
-	if (r->count == 0)
-		r->body.len = 0;
-	start = r->body.len;
-	add_message(p, r, e);
-	if (r->count > 0 && r->body.len > MAX_BYTES)
-	{
-		r->body.len = start;
-		return HSINK_FULL;
-	}
-	return HSINK_ADDED;
+	r->weight = t->len;
+	return true;
 }
 
 /* Make the login: a signature over the URL of queue or topic and a time. */
@@ -170,6 +155,6 @@ blame(HSink *p, const HSinkRequest *r)
 }
 
 const HSinkService hsink_servicebus = {
-	.name = "servicebus", .most = MAX_MESSAGES, .usual = USUAL_MESSAGES, .one_key = true,
+	.name = "servicebus", .most = MAX_MESSAGES, .most_weight = MAX_BYTES, .usual = USUAL_MESSAGES, .one_key = true,
 	.configure = configure, .add = add, .finish = finish, .blame = blame
 };
