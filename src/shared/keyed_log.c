@@ -201,7 +201,8 @@ idem_keyed_access_open_to_read(const IdemKeyedLog *log)
 	IdemKeyedAccess *access = palloc(sizeof(IdemKeyedAccess));
 	ResourceOwner saved = idem_txn_owner_enter();
 
-	(void) idem_keyed_reader_open(&access->reader, log, true);
+	/* each look-up asks which tables have rows, so that is not asked here */
+	idem_keyed_reader_open_tables(&access->reader, log);
 	idem_txn_owner_leave(saved);
 	return access;
 }

@@ -175,6 +175,12 @@ idem_keyed_reader_open_as_of_now(IdemKeyedReader *reader, const IdemKeyedLog *lo
 }
 
 void
+idem_keyed_reader_open_tables(IdemKeyedReader *reader, const IdemKeyedLog *log)
+{
+	(void) open_tables(reader, log, -1, true);
+}
+
+void
 idem_keyed_reader_refresh(IdemKeyedReader *reader)
 {
 	(void) open_indexes(reader, true);

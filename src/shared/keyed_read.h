@@ -62,6 +62,12 @@ extern void idem_keyed_reader_open_as_of_now(IdemKeyedReader *reader, const Idem
  */
 extern void idem_keyed_reader_open_to_write(IdemKeyedReader *reader, const IdemKeyedLog *log);
 
+/*
+ * The same as the first, and waits, but which tables have rows is left to
+ * idem_keyed_reader_refresh.
+ */
+extern void idem_keyed_reader_open_tables(IdemKeyedReader *reader, const IdemKeyedLog *log);
+
 extern void idem_keyed_reader_close(IdemKeyedReader *reader);
 
 /*

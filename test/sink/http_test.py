@@ -432,6 +432,35 @@ def test_servicebus_refusals():
             assert out == [outcome], (status, said, out)
 
 
+def events_of(r):
+    """The places of the events in a request of any service, from their payloads."""
+    text = urllib.parse.unquote_plus(r.body.decode())
+    text += "".join(base64.b64decode(data).decode() for data in re.findall('"data":"([A-Za-z0-9+/=]+)"', r.body.decode()))
+    return [int(n) for n in re.findall(r'\\*"n\\*": (\d+)', text)]
+
+
+def test_requests_are_bounded():
+    """An event that would make a request larger than its service takes is in the next request, and only there."""
+    def answer(r):
+        n = len(events_of(r))
+        if b"PublishBatch" in r.body:
+            return 200, b"<Successful>" + b"".join(b"<member><Id>%d</Id></member>" % i for i in range(n)) + b"</Successful>"
+        return 200, {"Successful": [{"Id": str(i)} for i in range(n)], "Entries": [{"EventId": "e"}] * n, "messageIds": ["1"] * n}
+
+    # bytes of an event; events of which a request has room
+    for path, size, room, options in (("/1/q", 60000, 4, {"service": "sqs", **AWS}), ("/bus", 60000, 4, {"service": "eventbridge", **AWS}),
+                                      ("/arn:aws:sns:eu-central-1:1:t", 60000, 4, {"service": "sns", **AWS}),
+                                      ("/q", 60000, 3, {"service": "servicebus", "user": "relay", "password": "k" * 20}),
+                                      ("/v1/projects/p/topics/t", 1000000, 6, {"service": "pubsub"}),
+                                      ("", 300000, 3, {"format": "cloudevents_batch"})):
+        with Server(answer) as there:
+            events = [{"key": str(i), "payload": b'{"n": %d, "x": "%s"}' % (i, b"x" * size)} for i in range(10)]
+            out, _, _ = deliver(there.url + path, events, flags=0, concurrency=1, **options)
+            assert out == ["acked"] * 10, (path, out)
+            sent = [events_of(r) for r in there.requests]
+            assert sum(sent, []) == list(range(10)) and max(map(len, sent)) == room, (path, sent)
+
+
 def test_outage_repeats_little():
     """What is acked before an outage is not sent again: its batch gets its answers first."""
     there = Server(lambda r: time.sleep(0.03) or (200, b""))

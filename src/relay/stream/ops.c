@@ -15,6 +15,7 @@
  */
 #include "postgres.h"
 
+#include "relay/stream/end.h"
 #include "relay/stream/pipe.h"
 #include "relay/stream/stream.h"
 #include "relay/stream/timing.h"

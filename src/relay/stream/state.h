@@ -3,9 +3,9 @@
  * state.h
  *		The types that the files of a stream share: stream, batch, verdict.
  *
- * Private to this folder.  Only stream.c, the life cycle, ends a program, opens
- * the breaker and stops a relay.  The files below stream.c that can find a
- * fault return a verdict: whether the program can go on, and if not, why.
+ * Private to this folder.  Only end.c ends a program, opens the breaker and
+ * stops a relay.  The other files that can find a fault return a verdict:
+ * whether the program can go on, and if not, why.
  *
  * Copyright (c) 2026, the idempotency developers
  *

@@ -1,7 +1,7 @@
 /*-------------------------------------------------------------------------
  *
  * stream.c
- *		Life cycle of a relay to a sink program: start, breaker, rest, end.
+ *		Life cycle of a relay to a sink program: its turns, start, yield and rest.
  *
  *		OFF --start--> HELLO --READY--> READY --END OF FILE, FAILED, hang--> OFF
  *
@@ -10,14 +10,15 @@
  * end of a former program that still lives, or for an operator, if the relay is
  * stopped or its configuration bars it.  Or the relay rests, because there is
  * nothing to send (position/rest.c).  A program that has had nothing to do for
- * a while is ended, so that a resting relay holds no process.  No state of the
- * program's process survives the way to OFF: batches in flight are dropped, and
- * the outbox is read again from the settled position or from the position that
- * the sink has stored.
+ * a while is ended, so that a resting relay holds no process.
  *
  * The other files of this folder are below this one.  Those that can find a
- * fault return a verdict: whether the program can go on.  Only this file ends a
- * program, opens the breaker and stops a relay.
+ * fault return a verdict, whether the program can go on; end.c acts on it.
+ *
+ * INVARIANT: a program starts only after the relay's former one has ended, or
+ * was sent BYE with nothing in flight.
+ *
+ * A crash leaves what the log of positions has; the relay goes on there.
  *
  * LOCKING: no lock is held between steps; a transaction never spans a wait.
  *
@@ -34,7 +35,6 @@
 #include "postgres.h"
 
 #include "access/xact.h"
-#include "mb/pg_wchar.h"
 #include "miscadmin.h"
 #include "utils/memutils.h"
 #include "utils/snapmgr.h"
@@ -42,9 +42,8 @@
 
 #include "relay/program/children.h"
 #include "relay/report.h"
-#include "relay/stream/batch.h"
-#include "relay/stream/bye.h"
 #include "relay/stream/encode.h"
+#include "relay/stream/end.h"
 #include "relay/stream/progress.h"
 #include "relay/stream/receive.h"
 #include "relay/stream/send.h"
@@ -113,46 +112,6 @@ free_busy(IdemStream *stream)
 	stream->reader = NULL;
 	stream->parked = NULL;
 	idem_pipe_forget_buffers(&stream->pipe);
-}
-
-/*
- * Go to OFF from any state.  The caller sets what keeps the stream off, if
- * anything does.
- */
-static void
-turn_off(IdemStream *stream)
-{
-	idem_pipe_close(&stream->pipe);
-	idem_report_sink_pid(stream->entry, 0);
-	idem_batch_free_all(stream);
-	stream->repeats_in_flight = false;
-	stream->exclusive = false;
-	stream->log_turn = false;
-	if (stream->busy_cxt != NULL)
-	{
-		MemoryContextReset(stream->run_cxt);
-		MemoryContextReset(stream->event_cxt);
-		idem_reader_reset(stream->reader);
-	}
-	idem_start_withdraw(&stream->ticket);
-	if (stream->leave == IDEM_STREAM_YIELDS)
-		stream->leave = IDEM_STREAM_SENDS;
-	stream->phase = IDEM_STREAM_OFF;
-	stream->look = IDEM_LOOK_WITH_ROOM;
-	stream->stamp = stream->looked_at = stream->woken_at = 0;
-	stream->row_id = 0;
-	stream->lock_retry_at = 0;
-}
-
-/*
- * Go to OFF where the program did nothing wrong.  If nothing is in flight, the
- * program may end by itself after BYE.
- */
-static void
-dismiss(IdemStream *stream)
-{
-	(void) idem_bye_say(stream);
-	turn_off(stream);
 }
 
 /* Rest without a program, at "settled".  far: see idem_rest_join. */
@@ -231,7 +190,7 @@ go_to_rest(IdemStream *stream)
 {
 	idem_position_assign(stream->cxt, &stream->settled, &stream->cursor.pos);
 	stream->rester.due = idem_parked_index_next(stream->parked);
-	dismiss(stream);
+	idem_stream_dismiss(stream);
 	free_busy(stream);
 	idem_progress_forget_unwritten(stream);
 	begin_rest(stream, false);
@@ -296,7 +255,7 @@ idem_stream_end_slow_start(IdemStream *stream)
 	if (stream->phase != IDEM_STREAM_HELLO || stream->ticket.trying ||
 		idem_clock() < idem_clock_plus_ms(stream->started_at, SLICE_MS))
 		return false;
-	turn_off(stream);
+	idem_stream_turn_off(stream);
 	stream->slow_start = true;
 	return true;
 }
@@ -308,7 +267,7 @@ yield_program(IdemStream *stream)
 	stream->leave = IDEM_STREAM_SENDS;
 	if (idem_stream_end_idle(stream))
 		return;
-	dismiss(stream);
+	idem_stream_dismiss(stream);
 	idem_progress_persist(stream);
 	IDEM_FAULT_POINT("relay-yielded");
 }
@@ -348,7 +307,7 @@ idem_stream_configure(IdemStream *stream, IdemRelayConfig *config,
 	look_again(stream);
 	end_bar(stream);
 	if (!same || (acted && stream->stopped))
-		dismiss(stream);
+		idem_stream_dismiss(stream);
 	if (!same)
 		stream->found.is_set = stream->proven = false;
 	if (!same || acted)
@@ -375,170 +334,10 @@ void
 idem_stream_destroy(IdemStream *stream)
 {
 	(void) idem_rest_leave(&stream->rester);
-	dismiss(stream);
+	idem_stream_dismiss(stream);
 	if (stream->entry)
 		idem_relay_entry_release(stream->entry);
 	MemoryContextDelete(stream->cxt);
-}
-
-/* Try again when the backoff is over. */
-static void
-open_breaker(IdemStream *stream, IdemRelayState state, const char *message)
-{
-	int64		ms = idem_relay_backoff_ms(stream->config, stream->failures++);
-
-	turn_off(stream);
-	stream->not_before = idem_clock_plus_ms(idem_clock(), ms);
-	idem_report_error(stream->entry, message);
-	idem_report_state(stream->entry, stream->config->name, state, IDEM_WAIT_BACKOFF);
-}
-
-/* Try again at once. */
-static void
-restart(IdemStream *stream, const char *message)
-{
-	turn_off(stream);
-	stream->not_before = 0;
-	idem_report_error(stream->entry, message);
-	idem_report_state(stream->entry, stream->config->name, IDEM_RELAY_OUTAGE, IDEM_WAIT_BACKOFF);
-}
-
-/* Try again when an operator has acted. */
-static void
-stop(IdemStream *stream, IdemRelayState state, const char *message)
-{
-	turn_off(stream);
-	stream->stopped = true;
-	idem_report_error(stream->entry, message);
-	idem_report_state(stream->entry, stream->config->name, state, IDEM_WAIT_OPERATOR);
-}
-
-/*
- * The oldest batch has one event, and that event is at fault: remember the
- * event, to be parked at READY.  After an ABORTED later batches may be in
- * flight as well.
- */
-static void
-note_found(IdemStream *stream, const char *message)
-{
-	const IdemFlight *flight = &idem_batch_oldest(stream)->flights[0];
-	IdemFound  *found = &stream->found;
-	int			len = pg_mbcliplen(message, strlen(message), IDEM_ERROR_LEN - 1);
-
-	found->is_set = true;
-	found->parked_id = flight->parked_id;
-	found->xid = flight->xid;
-	found->seq = flight->seq;
-	memcpy(found->message, message, len);
-	found->message[len] = '\0';
-}
-
-/* The program died, perhaps of one of the events in flight. */
-static void
-end_by_death(IdemStream *stream, const IdemHuntDeath *death, const char *message)
-{
-	switch (death->in_flight == 0 ? IDEM_HUNT_WAIT : idem_hunt_died(&stream->hunt, death))
-	{
-		case IDEM_HUNT_WAIT:
-			open_breaker(stream, IDEM_RELAY_OUTAGE, message);
-			break;
-		case IDEM_HUNT_AGAIN:
-			restart(stream, message);
-			break;
-		case IDEM_HUNT_FOUND:
-			note_found(stream, message);
-			restart(stream, message);
-			break;
-	}
-}
-
-/*
- * Count the suspects.  If the sink cannot commit the oldest batch, these are
- * all events of the batch.  Verdicts come in order, so the batch is not the
- * oldest only if an earlier one is committed and could not be settled yet.
- * Then, and after a death, all events in flight are suspects.
- */
-static IdemHuntDeath
-describe_death(IdemStream *stream, const IdemStreamVerdict *verdict)
-{
-	IdemBatch  *oldest = idem_batch_oldest(stream);
-	IdemHuntDeath death = {.exclusive = stream->exclusive};
-
-	if (verdict->outcome == IDEM_STREAM_ABORTED && oldest != NULL && oldest->no == verdict->batch)
-	{
-		death.sure = true;
-		death.in_flight = oldest->n;
-	}
-	else if (stream->phase == IDEM_STREAM_READY)
-		death.in_flight = idem_batch_count_in_flight(stream, &death.prefix);
-	return death;
-}
-
-/*
- * End the stream for a verdict of a file below; only this function does so.
- * Results that came before the verdict are settled first, or their events
- * would be sent again each time.  A sink that stores positions tells of its
- * commits in its next READY, so after anything but a death they need not be
- * settled here.
- */
-static void
-end_stream(IdemStream *stream, IdemStreamVerdict verdict)
-{
-	bool		died = verdict.outcome == IDEM_STREAM_DIED ||
-	verdict.outcome == IDEM_STREAM_ABORTED;
-	IdemHuntDeath death;
-
-	if (stream->phase == IDEM_STREAM_READY && (died || !stream->sink_stores))
-		idem_settle(stream);
-	switch (verdict.outcome)
-	{
-		case IDEM_STREAM_OK:
-			break;
-		case IDEM_STREAM_OUTAGE:
-			open_breaker(stream, IDEM_RELAY_OUTAGE, verdict.message);
-			break;
-		case IDEM_STREAM_MISCONFIGURED:
-			open_breaker(stream, IDEM_RELAY_MISCONFIGURED, verdict.message);
-			break;
-		case IDEM_STREAM_UNUSABLE:
-			stop(stream, IDEM_RELAY_MISCONFIGURED, verdict.message);
-			break;
-		case IDEM_STREAM_FENCED:
-			stop(stream, IDEM_RELAY_FENCED, verdict.message);
-			break;
-		case IDEM_STREAM_HALTED:
-			(idem_settle_halt(stream, verdict.message) ? stop : open_breaker) (stream, IDEM_RELAY_HALTED, verdict.message);
-			break;
-		case IDEM_STREAM_DIVERGED:
-			stop(stream, IDEM_RELAY_DIVERGED, verdict.message);
-			break;
-		case IDEM_STREAM_DIED:
-		case IDEM_STREAM_ABORTED:
-			death = describe_death(stream, &verdict);
-			end_by_death(stream, &death, verdict.message);
-			break;
-	}
-}
-
-/* Does the stream go on?  If not, end it. */
-static bool
-goes_on(IdemStream *stream, IdemStreamVerdict verdict)
-{
-	if (verdict.outcome == IDEM_STREAM_OK)
-		return true;
-	end_stream(stream, verdict);
-	return false;
-}
-
-void
-idem_stream_failed(IdemStream *stream, const char *message)
-{
-	/* The rollback may have taken back what "settled" relies on. */
-	stream->settled_known = false;
-	idem_progress_forget_unwritten(stream);
-	stream->stepwise = idem_batch_most(stream);
-	stream->parked_dirty = true;
-	open_breaker(stream, IDEM_RELAY_OUTAGE, message);
 }
 
 void
@@ -582,7 +381,7 @@ may_run(IdemStream *stream)
 		stream->nbatches > 0)
 		return true;
 	if (stream->phase != IDEM_STREAM_OFF)
-		dismiss(stream);
+		idem_stream_dismiss(stream);
 	idem_start_withdraw(&stream->ticket);
 	/* Write the position, so that a later start repeats nothing. */
 	idem_progress_persist(stream);
@@ -603,10 +402,10 @@ is_witnessed(IdemStream *stream)
 {
 	if (idem_witness_allows())
 		return true;
-	if (stream->phase == IDEM_STREAM_READY && goes_on(stream, idem_receive(stream)))
+	if (stream->phase == IDEM_STREAM_READY && idem_stream_goes_on(stream, idem_receive(stream)))
 		idem_settle(stream);
 	if (stream->phase != IDEM_STREAM_OFF)
-		dismiss(stream);
+		idem_stream_dismiss(stream);
 	idem_start_withdraw(&stream->ticket);
 	idem_progress_persist(stream);
 	idem_witness_report(stream->entry, stream->config->name);
@@ -675,7 +474,7 @@ start_program(IdemStream *stream, IdemClock now)
 	if (!idem_process_start(&stream->pipe.process, stream->config->name,
 							stream->config->program, &problem))
 	{
-		open_breaker(stream, IDEM_RELAY_OUTAGE, problem);
+		(void) idem_stream_goes_on(stream, idem_stream_verdict(IDEM_STREAM_OUTAGE, problem));
 		return;
 	}
 	idem_report_sink_pid(stream->entry, stream->pipe.process.pid);
@@ -683,7 +482,7 @@ start_program(IdemStream *stream, IdemClock now)
 	idem_hunt_started(&stream->hunt);
 	idem_pipe_expect(&stream->pipe, idem_sink_timeout_ms);
 	stream->pipe.next_ping = 0;
-	if (goes_on(stream, idem_encode_hello(stream)))
+	if (idem_stream_goes_on(stream, idem_encode_hello(stream)))
 		IDEM_FAULT_POINT("relay-hello-sent");
 }
 
@@ -748,7 +547,7 @@ static void
 work(IdemStream *stream, IdemClock now)
 {
 	idem_settle(stream);
-	if (!goes_on(stream, serve_timers(stream, now)))
+	if (!idem_stream_goes_on(stream, serve_timers(stream, now)))
 		return;
 	if (stream->leave == IDEM_STREAM_YIELDS && stream->nbatches == 0)
 	{
@@ -790,9 +589,9 @@ idem_stream_step(IdemStream *stream)
 	}
 	if (!idem_pipe_is_open(&stream->pipe))
 	{
-		(void) goes_on(stream, idem_receive_end(stream));
+		(void) idem_stream_goes_on(stream, idem_receive_end(stream));
 		return;
 	}
-	if (goes_on(stream, idem_receive(stream)) && idem_pipe_is_open(&stream->pipe))
+	if (idem_stream_goes_on(stream, idem_receive(stream)) && idem_pipe_is_open(&stream->pipe))
 		work(stream, now);
 }

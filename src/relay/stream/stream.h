@@ -93,12 +93,6 @@ extern bool idem_stream_is_sending(const struct IdemStream *stream);
 extern void idem_stream_woken(struct IdemStream *stream, TimestampTz stamp);
 
 /*
- * A step raised an error: end the program, and go on from the settled position
- * after the backoff.
- */
-extern void idem_stream_failed(struct IdemStream *stream, const char *message);
-
-/*
  * Write the position if it moved in memory only, for example over events of
  * other types.
  */

@@ -16,6 +16,7 @@
 #include "sink/common/format.h"
 
 #include <stdio.h>
+#include <string.h>
 #include <time.h>
 
 #include "sink/protocol/protocol.h"
@@ -61,5 +62,25 @@ idem_text_add_base64(IdemText *t, const void *data, size_t len)
 		i + 1 < len ? digits[v >> 6 & 63] : '=', i + 2 < len ? digits[v & 63] : '='};
 
 		idem_text_add(t, four, 4);
+	}
+}
+
+void
+idem_text_add_encoded(IdemText *t, const void *data, size_t len)
+{
+	const char *value = data;
+	static const char unreserved[] =
+	"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-._~";
+	static const char digits[] = "0123456789ABCDEF";
+
+	for (size_t i = 0; i < len; i++)
+	{
+		unsigned char c = (unsigned char) value[i];
+		char		code[3] = {'%', digits[c >> 4], digits[c & 15]};
+
+		if (c != '\0' && strchr(unreserved, c) != NULL)
+			idem_text_add(t, value + i, 1);
+		else
+			idem_text_add(t, code, sizeof(code));
 	}
 }

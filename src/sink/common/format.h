@@ -30,4 +30,7 @@ extern void idem_write_time(char *dst, size_t cap, int64_t us);
 /* Add bytes in base64, with padding. */
 extern void idem_text_add_base64(IdemText *t, const void *data, size_t len);
 
+/* Add bytes, percent-encoded but for the unreserved characters of RFC 3986. */
+extern void idem_text_add_encoded(IdemText *t, const void *data, size_t len);
+
 #endif							/* IDEM_SINK_FORMAT_H */

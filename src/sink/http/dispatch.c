@@ -35,18 +35,22 @@ static bool
 add_event(HSink *p, HSinkRequest *r, HSinkEvent *e)
 {
 	HSinkProblem problem = {.sqlstate = "22023"};
-	HSinkAdd	added = r->count > 0 && e->alone ? HSINK_FULL : p->service->add(p, r, e, &problem);
+	size_t		len = r->body.len;
+	size_t		weight = r->weight;
+	bool		refused = !p->service->add(p, r, e, &problem);
 
-	if (added == HSINK_FULL)
+	if (!refused && (r->count == 0 || (!e->alone && r->weight <= p->service->most_weight)))
 	{
-		hsink_put_back(p, e);
-		return false;
+		r->events[r->count++] = e;
+		return true;
 	}
-	if (added == HSINK_REFUSED)
+	r->body.len = len;
+	r->weight = weight;
+	if (refused)
 		hsink_answer(p, e, IDEM_PROTO_REJECTED, problem.sqlstate, 0, problem.text);
 	else
-		r->events[r->count++] = e;
-	return true;
+		hsink_put_back(p, e);
+	return refused;
 }
 
 /* The next event for a request that has events of one key only. */

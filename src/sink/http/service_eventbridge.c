@@ -60,28 +60,19 @@ add_entry(HSink *p, HSinkRequest *r, const HSinkEvent *e)
 	free(text.data);
 }
 
-static HSinkAdd
+static bool
 add(HSink *p, HSinkRequest *r, const HSinkEvent *e, HSinkProblem *problem)
 {
-	size_t		start;
-
 	if (p->config.format == HSINK_PLAIN &&
 		(!(e->flags & IDEM_PROTO_PAYLOAD_JSON) || e->payload.len == 0 || e->payload.data[0] != '{'))
 	{
 		snprintf(problem->text, sizeof(problem->text),
 				 "EventBridge takes JSON objects only; set the option \"format\" to \"cloudevents_structured\" for other payloads");
-		return HSINK_REFUSED;
+		return false;
 	}
-	if (r->count == 0)
-		r->body.len = 0;
-	start = r->body.len;
 	add_entry(p, r, e);
-	if (r->count > 0 && r->body.len > MAX_BYTES)
-	{
-		r->body.len = start;
-		return HSINK_FULL;
-	}
-	return HSINK_ADDED;
+	r->weight = r->body.len;
+	return true;
 }
 
 static void
@@ -131,6 +122,6 @@ read_response(HSink *p, HSinkRequest *r)
 }
 
 const HSinkService hsink_eventbridge = {
-	.name = "eventbridge", .most = MAX_EVENTS, .usual = MAX_EVENTS, .reads_answer = true, .aws = "events",
+	.name = "eventbridge", .most = MAX_EVENTS, .most_weight = MAX_BYTES, .usual = MAX_EVENTS, .reads_answer = true, .aws = "events",
 	.configure = hsink_configure_aws, .add = add, .finish = finish, .read = read_response, .blame = hsink_blame_aws
 };

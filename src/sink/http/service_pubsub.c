@@ -57,12 +57,13 @@ configure(HSink *p)
 }
 
 /* Add the event as a message. */
-static void
-add_message(const HSink *p, HSinkRequest *r, const HSinkEvent *e)
+static bool
+add(HSink *p, HSinkRequest *r, const HSinkEvent *e, HSinkProblem *problem)
 {
 	IdemText   *t = &r->body;
 	IdemText	text = {NULL, 0, 0};
 
+	(void) problem;
 	idem_text_puts(t, r->count == 0 ? "{\"messages\":[{\"data\":\"" : ",{\"data\":\"");
 	if (p->config.format == HSINK_CE_STRUCTURED)
 	{
@@ -81,24 +82,8 @@ add_message(const HSink *p, HSinkRequest *r, const HSinkEvent *e)
 	}
 	idem_text_puts(t, "}");
 	free(text.data);
-}
-
-static HSinkAdd
-add(HSink *p, HSinkRequest *r, const HSinkEvent *e, HSinkProblem *problem)
-{
-	size_t		start;
-
-	(void) problem;
-	if (r->count == 0)
-		r->body.len = 0;
-	start = r->body.len;
-	add_message(p, r, e);
-	if (r->count > 0 && r->body.len > MAX_BYTES)
-	{
-		r->body.len = start;
-		return HSINK_FULL;
-	}
-	return HSINK_ADDED;
+	r->weight = t->len;
+	return true;
 }
 
 static void
@@ -141,6 +126,6 @@ blame(HSink *p, const HSinkRequest *r)
 }
 
 const HSinkService hsink_pubsub = {
-	.name = "pubsub", .most = MAX_MESSAGES, .usual = USUAL_MESSAGES, .one_key = true, .reads_answer = true,
+	.name = "pubsub", .most = MAX_MESSAGES, .most_weight = MAX_BYTES, .usual = USUAL_MESSAGES, .one_key = true, .reads_answer = true,
 	.configure = configure, .add = add, .finish = finish, .read = read_response, .blame = blame
 };

@@ -57,14 +57,15 @@ configure(HSink *p)
 }
 
 /* Add the event as a message. */
-static void
-add_message(const HSink *p, HSinkRequest *r, const HSinkEvent *e)
+static bool
+add(HSink *p, HSinkRequest *r, const HSinkEvent *e, HSinkProblem *problem)
 {
 	IdemText   *t = &r->body;
 	IdemText	text = {NULL, 0, 0};
 	bool		base64 = hsink_add_message(p, &text, e);
 	IdemProtoStr type = hsink_content_type(p, e);
 
+	(void) problem;
 	hsink_add_string(t, r->count == 0 ? "[{\"Body\":" : ",{\"Body\":", text.data, text.len);
 	hsink_add_string(t, ",\"BrokerProperties\":{\"MessageId\":", e->id, strlen(e->id));
 	if (p->config.format == HSINK_PLAIN)
@@ -81,24 +82,8 @@ add_message(const HSink *p, HSinkRequest *r, const HSinkEvent *e)
 	hsink_add_properties(t, e, base64);
 	idem_text_puts(t, "}");
 	free(text.data);
-}
-
-static HSinkAdd
-add(HSink *p, HSinkRequest *r, const HSinkEvent *e, HSinkProblem *problem)
-{
-	size_t		start;
-
-	(void) problem;
-	if (r->count == 0)
-		r->body.len = 0;
-	start = r->body.len;
-	add_message(p, r, e);
-	if (r->count > 0 && r->body.len > MAX_BYTES)
-	{
-		r->body.len = start;
-		return HSINK_FULL;
-	}
-	return HSINK_ADDED;
+	r->weight = t->len;
+	return true;
 }
 
 /* Make the login: a signature over the URL of queue or topic and a time. */
@@ -114,7 +99,7 @@ renew_signature(HSink *p)
 	uint8_t		mac[32];
 	IdemProtoStr parts[3] = {{NULL, 0}, {"\n", 1}, {end, 0}};
 
-	hsink_add_encoded(&uri, c->url, strlen(c->url));
+	idem_text_add_encoded(&uri, c->url, strlen(c->url));
 	snprintf(end, sizeof(end), "%lld", (long long) time(NULL) + SIGNATURE_LIFE);
 	parts[0] = (IdemProtoStr)
 	{
@@ -123,7 +108,7 @@ renew_signature(HSink *p)
 	parts[2].len = (uint32_t) strlen(end);
 	hsink_hmac(c->password, strlen(c->password), parts, 3, mac);
 	idem_text_add_base64(&signature, mac, sizeof(mac));
-	hsink_add_encoded(&encoded, signature.data, signature.len);
+	idem_text_add_encoded(&encoded, signature.data, signature.len);
 	free(p->login);
 	free(p->signature);
 	idem_text_puts(&token, "SharedAccessSignature sr=");
@@ -131,7 +116,7 @@ renew_signature(HSink *p)
 	idem_text_puts(&token, "&se=");
 	idem_text_puts(&token, end);
 	idem_text_puts(&token, "&skn=");
-	hsink_add_encoded(&token, c->user, strlen(c->user));
+	idem_text_add_encoded(&token, c->user, strlen(c->user));
 	idem_text_puts(&token, "&sig=");
 	idem_text_add(&token, encoded.data, encoded.len);
 	p->login = idem_text_terminate(&token);
@@ -170,6 +155,6 @@ blame(HSink *p, const HSinkRequest *r)
 }
 
 const HSinkService hsink_servicebus = {
-	.name = "servicebus", .most = MAX_MESSAGES, .usual = USUAL_MESSAGES, .one_key = true,
+	.name = "servicebus", .most = MAX_MESSAGES, .most_weight = MAX_BYTES, .usual = USUAL_MESSAGES, .one_key = true,
 	.configure = configure, .add = add, .finish = finish, .blame = blame
 };

@@ -69,7 +69,7 @@ add_value(IdemText *t, const char *value, size_t len)
 		{
 			while (i + n < len && value[i + n] != ' ')
 				n++;
-			hsink_add_encoded(t, value + i, n);
+			idem_text_add_encoded(t, value + i, n);
 		}
 	}
 }
@@ -132,27 +132,17 @@ add_entry(HSink *p, HSinkRequest *r, const HSinkEvent *e)
 	return bytes;
 }
 
-static HSinkAdd
+static bool
 add(HSink *p, HSinkRequest *r, const HSinkEvent *e, HSinkProblem *problem)
 {
-	size_t		start = r->body.len;
-	size_t		bytes;
-
 	(void) problem;
 	if (r->count == 0)
 	{
-		r->body.len = start = 0;
 		idem_text_puts(&r->body, "Action=PublishBatch&Version=2010-03-31&TopicArn=");
-		hsink_add_encoded(&r->body, p->config.resource, strlen(p->config.resource));
+		idem_text_add_encoded(&r->body, p->config.resource, strlen(p->config.resource));
 	}
-	bytes = add_entry(p, r, e);
-	if (r->count > 0 && r->weight + bytes > MAX_BYTES)
-	{
-		r->body.len = start;
-		return HSINK_FULL;
-	}
-	r->weight += bytes;
-	return HSINK_ADDED;
+	r->weight += add_entry(p, r, e);
+	return true;
 }
 
 static void
@@ -247,6 +237,6 @@ read_response(HSink *p, HSinkRequest *r)
 }
 
 const HSinkService hsink_sns = {
-	.name = "sns", .most = MAX_MESSAGES, .usual = MAX_MESSAGES, .reads_answer = true, .aws = "sns",
+	.name = "sns", .most = MAX_MESSAGES, .most_weight = MAX_BYTES, .usual = MAX_MESSAGES, .reads_answer = true, .aws = "sns",
 	.configure = configure, .add = add, .finish = finish, .read = read_response, .blame = hsink_blame_aws
 };

@@ -86,27 +86,17 @@ add_entry(HSink *p, HSinkRequest *r, const HSinkEvent *e)
 	return bytes;
 }
 
-static HSinkAdd
+static bool
 add(HSink *p, HSinkRequest *r, const HSinkEvent *e, HSinkProblem *problem)
 {
-	size_t		start = r->body.len;
-	size_t		bytes;
-
 	(void) problem;
 	if (r->count == 0)
 	{
-		r->body.len = start = 0;
 		hsink_add_string(&r->body, "{\"QueueUrl\":", p->config.url, strlen(p->config.url));
 		idem_text_puts(&r->body, ",");
 	}
-	bytes = add_entry(p, r, e);
-	if (r->count > 0 && r->weight + bytes > MAX_BYTES)
-	{
-		r->body.len = start;
-		return HSINK_FULL;
-	}
-	r->weight += bytes;
-	return HSINK_ADDED;
+	r->weight += add_entry(p, r, e);
+	return true;
 }
 
 static void
@@ -165,6 +155,6 @@ read_response(HSink *p, HSinkRequest *r)
 }
 
 const HSinkService hsink_sqs = {
-	.name = "sqs", .most = MAX_MESSAGES, .usual = MAX_MESSAGES, .reads_answer = true, .aws = "sqs",
+	.name = "sqs", .most = MAX_MESSAGES, .most_weight = MAX_BYTES, .usual = MAX_MESSAGES, .reads_answer = true, .aws = "sqs",
 	.configure = hsink_configure_aws, .add = add, .finish = finish, .read = read_response, .blame = hsink_blame_aws
 };

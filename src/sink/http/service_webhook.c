@@ -58,24 +58,23 @@ add_type(const HSink *p, HSinkRequest *r, const HSinkEvent *e, HSinkProblem *pro
 	return true;
 }
 
-static HSinkAdd
+static bool
 add(HSink *p, HSinkRequest *r, const HSinkEvent *e, HSinkProblem *problem)
 {
 	hsink_free_headers(r);
 	if (!hsink_make_url(p, e, &r->url, problem) || !add_type(p, r, e, problem) ||
 		!hsink_add_option_headers(p, r, e, problem) || !hsink_add_event_headers(r, e, problem))
-		return HSINK_REFUSED;
+		return false;
 	if (p->config.format == HSINK_CE_BINARY)
 		hsink_add_ce_headers(p, r, e);
 	if (p->config.format != HSINK_CE_STRUCTURED)
 	{
 		r->payload = e->payload.data;
 		r->payload_len = e->payload.len;
-		return HSINK_ADDED;
+		return true;
 	}
-	r->body.len = 0;
 	hsink_add_cloud_event(p, &r->body, e);
-	return HSINK_ADDED;
+	return true;
 }
 
 static void
@@ -101,21 +100,19 @@ configure_batch(HSink *p)
 	return hsink_check_batch_options(p);
 }
 
-static HSinkAdd
+static bool
 add_to_batch(HSink *p, HSinkRequest *r, const HSinkEvent *e, HSinkProblem *problem)
 {
-	if (r->count > 0 && r->body.len + e->payload.len > MAX_BATCH_BYTES)
-		return HSINK_FULL;
 	if (r->count == 0)
 	{
 		hsink_free_headers(r);
 		if (!hsink_make_url(p, e, &r->url, problem) || !hsink_add_option_headers(p, r, e, problem))
-			return HSINK_REFUSED;
-		r->body.len = 0;
+			return false;
 	}
 	idem_text_puts(&r->body, r->count == 0 ? "[" : ",");
 	hsink_add_cloud_event(p, &r->body, e);
-	return HSINK_ADDED;
+	r->weight = r->body.len;
+	return true;
 }
 
 static void
@@ -136,6 +133,6 @@ finish_batch(HSink *p, HSinkRequest *r)
 }
 
 const HSinkService hsink_webhook_batch = {
-	.name = "webhook with batches", .most = 1000, .usual = 100,
+	.name = "webhook with batches", .most = 1000, .most_weight = MAX_BATCH_BYTES, .usual = 100,
 	.configure = configure_batch, .add = add_to_batch, .finish = finish_batch
 };

@@ -138,7 +138,7 @@ typedef struct HSinkRequest
 	IdemText	body;			/* built body */
 	const void *payload;		/* the body: of the event, or in "body" */
 	size_t		payload_len;
-	size_t		weight;			/* bytes that count for the service's limit */
+	size_t		weight;			/* bytes that count for most_weight */
 	struct curl_slist *headers;
 	size_t		header_size;	/* bytes of these lines */
 	bool		header_failed;	/* libcurl had no memory for a line */
@@ -161,14 +161,6 @@ typedef struct HSinkRequest
 	bool		was_sent;		/* a connection was there to send it on */
 } HSinkRequest;
 
-/* What became of adding an event to a request. */
-typedef enum HSinkAdd
-{
-	HSINK_ADDED,
-	HSINK_FULL,					/* the request has no room; it has events */
-	HSINK_REFUSED				/* the event can never be sent */
-} HSinkAdd;
-
 /* Why an event is refused. */
 typedef struct HSinkProblem
 {
@@ -188,6 +180,7 @@ typedef struct HSinkService
 {
 	const char *name;
 	uint32_t	most;			/* events in a request, at most */
+	size_t		most_weight;	/* of a request with several events */
 	uint32_t	usual;			/* default of batch_events */
 	bool		one_key;		/* a request with several events has those of
 								 * one key, and an effect as a whole or not at
@@ -198,8 +191,12 @@ typedef struct HSinkService
 	/* Check the options.  NULL, or what is wrong with them. */
 	const char *(*configure) (HSink *p);
 
-	/* Add the event to r; r->count is the number of its events. */
-	HSinkAdd	(*add) (HSink *p, HSinkRequest *r, const HSinkEvent *e, HSinkProblem *problem);
+	/*
+	 * Add the event to r->body, and what counts of it to r->weight; the
+	 * caller undoes both if the request gets too large.  r->count is the
+	 * number of events before it.  False: the event can never be sent.
+	 */
+	bool		(*add) (HSink *p, HSinkRequest *r, const HSinkEvent *e, HSinkProblem *problem);
 
 	/*
 	 * Complete URL, headers and body of a request, whose events are in
@@ -542,9 +539,6 @@ typedef enum HSinkPlace
 /* Fill in a template.  False: *problem says what the event lacks. */
 extern bool hsink_expand(const HSink *p, const HSinkEvent *e, const char *template,
 						 HSinkPlace place, IdemText *t, HSinkProblem *problem);
-
-/* Add bytes, percent-encoded but for the unreserved characters of RFC 3986. */
-extern void hsink_add_encoded(IdemText *t, const void *data, size_t len);
 
 /* The placeholders of URLs and of headers. */
 #define HSINK_URL_NAMES		"{aggregate_type} {aggregate_id} {event_type} {id} {header:NAME}"

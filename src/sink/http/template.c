@@ -52,26 +52,6 @@ add_placeholder(const HSink *p, const HSinkEvent *e, const char *name, size_t le
 	return true;
 }
 
-void
-hsink_add_encoded(IdemText *t, const void *data, size_t len)
-{
-	const char *value = data;
-	static const char unreserved[] =
-	"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-._~";
-	static const char digits[] = "0123456789ABCDEF";
-
-	for (size_t i = 0; i < len; i++)
-	{
-		unsigned char c = (unsigned char) value[i];
-		char		code[3] = {'%', digits[c >> 4], digits[c & 15]};
-
-		if (c != '\0' && strchr(unreserved, c) != NULL)
-			idem_text_add(t, value + i, 1);
-		else
-			idem_text_add(t, code, sizeof(code));
-	}
-}
-
 /* Add a value for its place.  False: it cannot stand there. */
 static bool
 add_value(IdemText *t, HSinkPlace place, const char *value, size_t len, HSinkProblem *problem)
@@ -80,7 +60,7 @@ add_value(IdemText *t, HSinkPlace place, const char *value, size_t len, HSinkPro
 	if (place == HSINK_IN_URL)
 	{
 		snprintf(problem->text, sizeof(problem->text), "event has an empty value for a placeholder of the option \"url\"");
-		hsink_add_encoded(t, value, len);
+		idem_text_add_encoded(t, value, len);
 		return len > 0;
 	}
 	for (size_t i = 0; i < len && place == HSINK_IN_HEADER; i++)

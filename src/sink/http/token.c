@@ -26,6 +26,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "sink/common/form.h"
 #include "sink/common/grant.h"
 #include "sink/http/sink.h"
 
@@ -38,40 +39,19 @@ needs_token(const HSink *p)
 	return p->config.auth == HSINK_AUTH_OAUTH2 || p->config.auth == HSINK_AUTH_SERVICE_ACCOUNT;
 }
 
-/* Add a member of the form. */
-static void
-add_field(IdemText *form, const char *name, const char *value)
-{
-	char	   *encoded;
-
-	if (value == NULL)
-		return;
-	encoded = curl_easy_escape(NULL, value, 0);
-	if (form->len > 0)
-		idem_text_puts(form, "&");
-	idem_text_puts(form, name);
-	idem_text_puts(form, "=");
-	idem_text_puts(form, encoded != NULL ? encoded : "");
-	curl_free(encoded);
-}
-
 /* Add the header with the client's login, as RFC 6749 2.3.1 encodes it. */
 static void
 add_client(HSinkRequest *r, const HSinkConfig *c)
 {
-	char	   *user = curl_easy_escape(NULL, c->user, 0);
-	char	   *password = curl_easy_escape(NULL, c->password, 0);
 	IdemText	login = {NULL, 0, 0};
 	IdemText	value = {NULL, 0, 0};
 
-	idem_text_puts(&login, user != NULL ? user : "");
+	idem_text_add_encoded(&login, c->user, strlen(c->user));
 	idem_text_puts(&login, ":");
-	idem_text_puts(&login, password != NULL ? password : "");
+	idem_text_add_encoded(&login, c->password, strlen(c->password));
 	idem_text_puts(&value, "Basic ");
 	idem_text_add_base64(&value, login.data, login.len);
 	hsink_add_header(r, "Authorization", value.data, value.len);
-	curl_free(user);
-	curl_free(password);
 	free(login.data);
 	free(value.data);
 }
@@ -80,14 +60,9 @@ add_client(HSinkRequest *r, const HSinkConfig *c)
 static void
 ask_with_credentials(HSinkRequest *r, const HSinkConfig *c)
 {
-	add_field(&r->body, "grant_type", "client_credentials");
-	add_field(&r->body, "scope", c->token_scope);
-	add_field(&r->body, "audience", c->token_audience);
+	idem_form_ask_by_credentials(&r->body, c->token_scope, c->token_audience);
 	if (c->login_in_body)
-	{
-		add_field(&r->body, "client_id", c->user);
-		add_field(&r->body, "client_secret", c->password);
-	}
+		idem_form_add_login(&r->body, c->user, c->password);
 	else
 		add_client(r, c);
 }
@@ -96,7 +71,7 @@ ask_with_credentials(HSinkRequest *r, const HSinkConfig *c)
 static bool
 ask_with_assertion(HSinkRequest *r, const HSinkConfig *c)
 {
-	add_field(&r->body, "grant_type", "urn:ietf:params:oauth:grant-type:jwt-bearer");
+	idem_form_add(&r->body, "grant_type", "urn:ietf:params:oauth:grant-type:jwt-bearer");
 	idem_text_puts(&r->body, "&assertion=");
 	return hsink_add_assertion(&r->body, c);
 }

@@ -38,6 +38,8 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
+#include "sink/common/form.h"
+
 #define MAX_BYTES	(64 * 1024)
 
 typedef struct Request
@@ -145,23 +147,6 @@ open_loopback(void *opaque, curlsocktype purpose, struct curl_sockaddr *address)
 		CURL_SOCKET_BAD;
 }
 
-/* Add a member of the form. */
-static void
-add_field(IdemText *form, const char *name, const char *value)
-{
-	char	   *encoded;
-
-	if (value == NULL)
-		return;
-	encoded = curl_easy_escape(NULL, value, 0);
-	if (form->len > 0)
-		idem_text_puts(form, "&");
-	idem_text_puts(form, name);
-	idem_text_puts(form, "=");
-	idem_text_puts(form, encoded != NULL ? encoded : "");
-	curl_free(encoded);
-}
-
 /* Allow the scheme of the URL only. */
 static void
 restrict_protocols(CURL *curl, const KSinkTokenServer *s)
@@ -206,29 +191,20 @@ set_limits(CURL *curl, const KSinkTokenServer *s, int timeout, Request *r)
 #endif
 }
 
-/*
- * The client's login, as RFC 6749 2.3.1 encodes it: in a header, or in the form
- * for servers that want it there.
- */
+/* Let libcurl add the header with the client's login, as RFC 6749 2.3.1 encodes it. */
 static void
-set_login(CURL *curl, const KSinkTokenServer *s, IdemText *form)
+set_login(CURL *curl, const KSinkTokenServer *s)
 {
-	char	   *id = curl_easy_escape(NULL, s->client, 0);
-	char	   *secret = curl_easy_escape(NULL, s->secret, 0);
+	IdemText	client = {NULL, 0, 0};
+	IdemText	secret = {NULL, 0, 0};
 
-	if (s->login_in_body)
-	{
-		add_field(form, "client_id", s->client);
-		add_field(form, "client_secret", s->secret);
-	}
-	else
-	{
-		curl_easy_setopt(curl, CURLOPT_HTTPAUTH, (long) CURLAUTH_BASIC);
-		curl_easy_setopt(curl, CURLOPT_USERNAME, id);
-		curl_easy_setopt(curl, CURLOPT_PASSWORD, secret);
-	}
-	curl_free(id);
-	curl_free(secret);
+	idem_text_add_encoded(&client, s->client, strlen(s->client));
+	idem_text_add_encoded(&secret, s->secret, strlen(s->secret));
+	curl_easy_setopt(curl, CURLOPT_HTTPAUTH, (long) CURLAUTH_BASIC);
+	curl_easy_setopt(curl, CURLOPT_USERNAME, idem_text_terminate(&client));
+	curl_easy_setopt(curl, CURLOPT_PASSWORD, idem_text_terminate(&secret));
+	free(client.data);
+	free(secret.data);
 }
 
 /* Note what became of a request. */
@@ -312,11 +288,12 @@ ksink_ask_token_server(const KSinkTokenServer *s, int timeout, IdemGrant *grant,
 		curl_slist_free_all(headers);
 		return end_with(s, KSINK_TOKEN_OUTAGE, "libcurl has no memory", problem, cap);
 	}
-	add_field(&form, "grant_type", "client_credentials");
-	add_field(&form, "scope", s->scope);
-	add_field(&form, "audience", s->audience);
+	idem_form_ask_by_credentials(&form, s->scope, s->audience);
 	set_limits(curl, s, timeout, &r);
-	set_login(curl, s, &form);
+	if (s->login_in_body)
+		idem_form_add_login(&form, s->client, s->secret);
+	else
+		set_login(curl, s);
 	curl_easy_setopt(curl, CURLOPT_URL, s->url);
 	curl_easy_setopt(curl, CURLOPT_HTTPHEADER, headers);
 	curl_easy_setopt(curl, CURLOPT_POST, 1L);

@@ -1,0 +1,238 @@
+/*-------------------------------------------------------------------------
+ *
+ * end.c
+ *		Ends the program of a stream, and says when the next one may start.
+ *
+ * A program ends because it is no longer needed (idem_stream_dismiss), because
+ * of a verdict (idem_stream_goes_on), or because a step raised an error
+ * (idem_stream_failed).  After a verdict or an error the relay starts its next
+ * program
+ *
+ *		at once			the hunt for an event that kills programs goes on
+ *		after a backoff	the breaker is open, and the backoff grows with the failures
+ *		by an operator	the relay is stopped
+ *
+ * INVARIANT
+ *		No state of the program's process survives the way to OFF: batches in
+ *		flight are dropped, and the outbox is read again from the settled position
+ *		or from the position that the sink has stored.
+ *
+ * A crash leaves what the log of positions has; breaker, stop and hunt are
+ * forgotten, and begin anew.
+ *
+ * LOCKING: none; idem_settle has transactions of its own.
+ *
+ * MEMORY: the memory of a run is reset; the buffers stay until the relay rests.
+ *
+ * Copyright (c) 2026, the idempotency developers
+ *
+ * IDENTIFICATION
+ *		src/relay/stream/end.c
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "postgres.h"
+
+#include "mb/pg_wchar.h"
+#include "utils/memutils.h"
+
+#include "relay/report.h"
+#include "relay/stream/batch.h"
+#include "relay/stream/bye.h"
+#include "relay/stream/end.h"
+#include "relay/stream/progress.h"
+#include "relay/stream/settle.h"
+#include "shared/clock.h"
+
+void
+idem_stream_turn_off(IdemStream *stream)
+{
+	idem_pipe_close(&stream->pipe);
+	idem_report_sink_pid(stream->entry, 0);
+	idem_batch_free_all(stream);
+	stream->repeats_in_flight = false;
+	stream->exclusive = false;
+	stream->log_turn = false;
+	if (stream->busy_cxt != NULL)
+	{
+		MemoryContextReset(stream->run_cxt);
+		MemoryContextReset(stream->event_cxt);
+		idem_reader_reset(stream->reader);
+	}
+	idem_start_withdraw(&stream->ticket);
+	if (stream->leave == IDEM_STREAM_YIELDS)
+		stream->leave = IDEM_STREAM_SENDS;
+	stream->phase = IDEM_STREAM_OFF;
+	stream->look = IDEM_LOOK_WITH_ROOM;
+	stream->stamp = stream->looked_at = stream->woken_at = 0;
+	stream->row_id = 0;
+	stream->lock_retry_at = 0;
+}
+
+void
+idem_stream_dismiss(IdemStream *stream)
+{
+	(void) idem_bye_say(stream);
+	idem_stream_turn_off(stream);
+}
+
+/* Try again when the backoff is over. */
+static void
+open_breaker(IdemStream *stream, IdemRelayState state, const char *message)
+{
+	int64		ms = idem_relay_backoff_ms(stream->config, stream->failures++);
+
+	idem_stream_turn_off(stream);
+	stream->not_before = idem_clock_plus_ms(idem_clock(), ms);
+	idem_report_error(stream->entry, message);
+	idem_report_state(stream->entry, stream->config->name, state, IDEM_WAIT_BACKOFF);
+}
+
+/* Try again at once. */
+static void
+restart(IdemStream *stream, const char *message)
+{
+	idem_stream_turn_off(stream);
+	stream->not_before = 0;
+	idem_report_error(stream->entry, message);
+	idem_report_state(stream->entry, stream->config->name, IDEM_RELAY_OUTAGE, IDEM_WAIT_BACKOFF);
+}
+
+/* Try again when an operator has acted. */
+static void
+stop(IdemStream *stream, IdemRelayState state, const char *message)
+{
+	idem_stream_turn_off(stream);
+	stream->stopped = true;
+	idem_report_error(stream->entry, message);
+	idem_report_state(stream->entry, stream->config->name, state, IDEM_WAIT_OPERATOR);
+}
+
+/*
+ * The oldest batch has one event, and that event is at fault: remember the
+ * event, to be parked at READY.  After an ABORTED later batches may be in
+ * flight as well.
+ */
+static void
+note_found(IdemStream *stream, const char *message)
+{
+	const IdemFlight *flight = &idem_batch_oldest(stream)->flights[0];
+	IdemFound  *found = &stream->found;
+	int			len = pg_mbcliplen(message, strlen(message), IDEM_ERROR_LEN - 1);
+
+	found->is_set = true;
+	found->parked_id = flight->parked_id;
+	found->xid = flight->xid;
+	found->seq = flight->seq;
+	memcpy(found->message, message, len);
+	found->message[len] = '\0';
+}
+
+/* The program died, perhaps of one of the events in flight. */
+static void
+end_by_death(IdemStream *stream, const IdemHuntDeath *death, const char *message)
+{
+	switch (death->in_flight == 0 ? IDEM_HUNT_WAIT : idem_hunt_died(&stream->hunt, death))
+	{
+		case IDEM_HUNT_WAIT:
+			open_breaker(stream, IDEM_RELAY_OUTAGE, message);
+			break;
+		case IDEM_HUNT_AGAIN:
+			restart(stream, message);
+			break;
+		case IDEM_HUNT_FOUND:
+			note_found(stream, message);
+			restart(stream, message);
+			break;
+	}
+}
+
+/*
+ * Count the suspects.  If the sink cannot commit the oldest batch, these are
+ * all events of the batch.  Verdicts come in order, so the batch is not the
+ * oldest only if an earlier one is committed and could not be settled yet.
+ * Then, and after a death, all events in flight are suspects.
+ */
+static IdemHuntDeath
+describe_death(IdemStream *stream, const IdemStreamVerdict *verdict)
+{
+	IdemBatch  *oldest = idem_batch_oldest(stream);
+	IdemHuntDeath death = {.exclusive = stream->exclusive};
+
+	if (verdict->outcome == IDEM_STREAM_ABORTED && oldest != NULL && oldest->no == verdict->batch)
+	{
+		death.sure = true;
+		death.in_flight = oldest->n;
+	}
+	else if (stream->phase == IDEM_STREAM_READY)
+		death.in_flight = idem_batch_count_in_flight(stream, &death.prefix);
+	return death;
+}
+
+/*
+ * End the program for a verdict; only this function does so.  Results that came
+ * before the verdict are settled first, or their events would be sent again
+ * each time.  A sink that stores positions tells of its commits in its next
+ * READY, so after anything but a death they need not be settled here.
+ */
+static void
+end_stream(IdemStream *stream, IdemStreamVerdict verdict)
+{
+	bool		died = verdict.outcome == IDEM_STREAM_DIED ||
+	verdict.outcome == IDEM_STREAM_ABORTED;
+	IdemHuntDeath death;
+
+	if (stream->phase == IDEM_STREAM_READY && (died || !stream->sink_stores))
+		idem_settle(stream);
+	switch (verdict.outcome)
+	{
+		case IDEM_STREAM_OK:
+			break;
+		case IDEM_STREAM_OUTAGE:
+			open_breaker(stream, IDEM_RELAY_OUTAGE, verdict.message);
+			break;
+		case IDEM_STREAM_MISCONFIGURED:
+			open_breaker(stream, IDEM_RELAY_MISCONFIGURED, verdict.message);
+			break;
+		case IDEM_STREAM_UNUSABLE:
+			stop(stream, IDEM_RELAY_MISCONFIGURED, verdict.message);
+			break;
+		case IDEM_STREAM_FENCED:
+			stop(stream, IDEM_RELAY_FENCED, verdict.message);
+			break;
+		case IDEM_STREAM_HALTED:
+			if (idem_settle_halt(stream, verdict.message))
+				stop(stream, IDEM_RELAY_HALTED, verdict.message);
+			else
+				open_breaker(stream, IDEM_RELAY_HALTED, verdict.message);
+			break;
+		case IDEM_STREAM_DIVERGED:
+			stop(stream, IDEM_RELAY_DIVERGED, verdict.message);
+			break;
+		case IDEM_STREAM_DIED:
+		case IDEM_STREAM_ABORTED:
+			death = describe_death(stream, &verdict);
+			end_by_death(stream, &death, verdict.message);
+			break;
+	}
+}
+
+bool
+idem_stream_goes_on(IdemStream *stream, IdemStreamVerdict verdict)
+{
+	if (verdict.outcome == IDEM_STREAM_OK)
+		return true;
+	end_stream(stream, verdict);
+	return false;
+}
+
+void
+idem_stream_failed(IdemStream *stream, const char *message)
+{
+	/* The rollback may have taken back what "settled" relies on. */
+	stream->settled_known = false;
+	idem_progress_forget_unwritten(stream);
+	stream->stepwise = idem_batch_most(stream);
+	stream->parked_dirty = true;
+	open_breaker(stream, IDEM_RELAY_OUTAGE, message);
+}
