@@ -92,7 +92,7 @@ idem_call_leases_to_look(IdemCall *call)
 bool
 idem_call_may_be_leased(IdemCall *call)
 {
-	if (call->leases != NULL)
+	if (call->leases != NULL || idem_lease_use_is_known())
 		return true;
 	if (call->use.rel == NULL)
 		idem_lease_use_open(&call->use);

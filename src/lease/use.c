@@ -13,6 +13,8 @@
  * extension, is settled by the first claim: as 0 if the tables are as new, as
  * ROWS_FROM_ELSEWHERE if they have rows.
  *
+ * Once something was leased, the answer stays the same, and a session remembers it.
+ *
  * INVARIANT: while the cell is 0 and sealed, the tables have no row, committed or not.
  *
  * A crash leaves a cell that was settled, or one that is not.  The WAL of a cell that a
@@ -24,7 +26,7 @@
  * files that were empty just now waits for the lock of token.c with the end of its
  * statement, and breaks the seal then.
  *
- * MEMORY: none; an open cell is a relation and a pin, which an error gives back.
+ * MEMORY: an OID; an open cell is a relation and a pin, which an error gives back.
  *
  * Copyright (c) 2026, the idempotency developers
  *
@@ -52,6 +54,15 @@
  * draw finds another identity.
  */
 #define ROWS_FROM_ELSEWHERE	1
+
+/* The cell that this session has seen set; one of a new extension has another OID. */
+static Oid	used_cell = InvalidOid;
+
+bool
+idem_lease_use_is_known(void)
+{
+	return used_cell == idem_relref_oid(&idem_lease_identity);
+}
 
 /* Has nobody said yet whether there are rows? */
 static bool
@@ -108,5 +119,7 @@ idem_lease_use_look(const IdemLeaseUse *use)
 		settle(use);
 		cell = idem_cell_look(use->page);
 	}
+	if (cell.value != 0)
+		used_cell = RelationGetRelid(use->rel);
 	return cell.value != 0 || !cell.sealed;
 }

@@ -25,6 +25,9 @@ typedef struct IdemLeaseUse
 	Buffer		page;
 } IdemLeaseUse;
 
+/* Has this session seen that the log may have rows?  It stays so. */
+extern bool idem_lease_use_is_known(void);
+
 extern void idem_lease_use_open(IdemLeaseUse *use);
 extern void idem_lease_use_close(IdemLeaseUse *use);
 
