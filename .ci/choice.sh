@@ -11,7 +11,7 @@
 # By its number a commit gets one other server, one of the parts, and a third of
 # the mutants if the part is mutants.
 MAJORS="15 17 18 19"
-PARTS="history store environment points mutants analysis clients kafka http"
+PARTS="history store environment points mutants analysis clients kafka http steady"
 SHARDS=3
 
 # The parts that also run if the commit touches a file whose name begins so.  For a
@@ -28,6 +28,8 @@ src/sink/common/          fuzz mutants points kafka http
 src/sink/                 fuzz mutants points
 src/claim/                points mutants store
 src/store/                points mutants store
+src/relay/                points mutants steady
+src/outbox/               points mutants steady
 src/                      points mutants
 sql/install/              mutants
 test/analysis/            analysis
@@ -67,6 +69,7 @@ seconds()
 		clients) echo 300 ;;
 		kafka) echo 900 ;;
 		http) echo 500 ;;
+		steady) echo 80 ;;
 		*) echo "${faults:-600}" ;;
 	esac
 }
