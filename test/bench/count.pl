@@ -69,6 +69,7 @@ sub script
 	my @statements = @{ $arm->{statements} };
 	my $seed = unpack('%32C*', $name);
 
+	print "$arm->{before}\n" if defined $arm->{before};
 	for my $i (0 .. $#statements)
 	{
 		print "PREPARE s$i AS $statements[$i]{sql}\n" if $statements[$i]{prepared};

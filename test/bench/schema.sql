@@ -91,13 +91,15 @@ CREATE TABLE bench.usual_outbox (
 CREATE INDEX usual_outbox_unpublished ON bench.usual_outbox (created_at)
 	WHERE published_at IS NULL;
 
--- What a consumer makes of the records that it reads, and a producer with an epoch.
+-- What a consumer makes of the records that it reads, and a producer with an epoch, which its
+-- arm registers: claims look into the log of leases once a number of its rows was drawn.
 CREATE TABLE bench.record (
 	id bigint NOT NULL,
 	body text NOT NULL
 );
 CREATE TABLE bench.producer AS
-SELECT * FROM idempotency.register_producer('bench', gapless => false);
+SELECT * FROM idempotency.register_producer('bench', gapless => false)
+WITH NO DATA;
 
 -- What a function relay does with an event: one row.
 CREATE TABLE bench.effect (

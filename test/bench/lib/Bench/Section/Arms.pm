@@ -22,6 +22,7 @@ sub run_arm
 	my @tables = $server->tables($arm->{tables});
 
 	$server->truncate($arm->{tables});
+	$server->sql($arm->{before}) if defined $arm->{before};
 	my $dead_before = $server->dead_elsewhere(@tables);
 	my $r = $run->cost_of($mode, $run->load, '-T', $run->{seconds}, '-f', $arm->{file});
 	my $events = $r->{done} * $arm->{events};
