@@ -80,13 +80,19 @@ idem_attempt_give_back(const IdemLeaseRelease *release, IdemLease *lease)
 	lease->until = lease->at + Max(release->retry_after, 0);
 }
 
+bool
+idem_attempt_never_began(const IdemLease *lease)
+{
+	return lease->attempt == 0 && !lease->redriven && lease->error == NULL &&
+		lease->recovery_point == NULL && lease->work == NULL;
+}
+
 /* Is there nothing that the next lease needs to know? */
 static bool
 is_as_new(const IdemLease *lease)
 {
-	return lease->state == IDEM_LEASE_WAITING && lease->attempt == 0 && !lease->redriven &&
-		lease->until <= lease->at && lease->error == NULL &&
-		lease->recovery_point == NULL && lease->work == NULL && lease->fingerprint == NULL;
+	return lease->state == IDEM_LEASE_WAITING && lease->until <= lease->at &&
+		lease->fingerprint == NULL && idem_attempt_never_began(lease);
 }
 
 IdemLeaseState

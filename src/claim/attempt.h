@@ -52,6 +52,9 @@ extern void idem_attempt_fail(const IdemConsumerPolicy *policy, const IdemLeaseR
 							  IdemLease *lease);
 extern void idem_attempt_give_back(const IdemLeaseRelease *release, IdemLease *lease);
 
+/* Did no attempt begin, but for those that were given back, not even before a redrive? */
+extern bool idem_attempt_never_began(const IdemLease *lease);
+
 /*
  * Write the state after an attempt, with a number of its own; nothing is left if the
  * next lease needs to know nothing.

@@ -6,16 +6,19 @@
  * A claim has to look into the log.  Most databases never lease an event, and to open
  * three empty tables costs as much as to look into the store.  So a claim looks at one
  * page before: as long as the cell lease_identity is 0 and sealed, nobody has drawn a
- * number in this database, and the log is empty.
+ * number in this database, and the log is empty.  The log of cursors has the same numbers,
+ * so offsets and sequences set the cell as well.
  *
  * Every row gets its number from a draw (token.c), which sets the cell before; a restore
  * breaks the seal of a cell that is 0.  A cell that nobody has sealed, as that of a new
  * extension, is settled by the first claim: as 0 if the tables are as new, as
  * ROWS_FROM_ELSEWHERE if they have rows.
  *
- * Once something was leased, the answer stays the same, and a session remembers it.
+ * Once the cell is set, it stays so, and a session remembers it.
  *
- * INVARIANT: while the cell is 0 and sealed, the tables have no row, committed or not.
+ * INVARIANT: while the cell is 0 and sealed, the tables have no row that is committed, nor
+ * one of a lease that is being taken.  Rows that a statement of a restore is writing may be
+ * there.
  *
  * A crash leaves a cell that was settled, or one that is not.  The WAL of a cell that a
  * draw has set is before that of the row.
@@ -40,14 +43,13 @@
 #include "access/relation.h"
 #include "access/table.h"
 #include "storage/bufmgr.h"
-#include "storage/lmgr.h"
+#include "utils/rel.h"
 
 #include "lease/table.h"
 #include "lease/token.h"
 #include "lease/use.h"
 #include "shared/catalog.h"
 #include "shared/cell.h"
-#include "shared/empty.h"
 
 /*
  * The value of the cell when rows are there, and nobody has drawn a number here.  The next

@@ -32,8 +32,8 @@ extern void idem_lease_use_open(IdemLeaseUse *use);
 extern void idem_lease_use_close(IdemLeaseUse *use);
 
 /*
- * May the log have a row of this event, or of a cursor?  Ask anew for each event, once
- * its lock is held.  True if it is not known.
+ * May the log have a row of the event whose lock is held?  Ask anew for each event.  True
+ * if it is not known.
  */
 extern bool idem_lease_use_look(const IdemLeaseUse *use);
 

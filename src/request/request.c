@@ -445,14 +445,6 @@ idem_request_fail(const IdemRequestName *name, const int64 *token, const IdemLea
 	return result;
 }
 
-/* Did no attempt begin, neither this one nor a former one? */
-static bool
-never_began(const IdemLease *lease)
-{
-	return lease->attempt == 0 && !lease->redriven && lease->error == NULL &&
-		lease->recovery_point == NULL && lease->work == NULL;
-}
-
 void
 idem_request_release(const IdemRequestName *name, const int64 *token)
 {
@@ -476,7 +468,7 @@ idem_request_release(const IdemRequestName *name, const int64 *token)
 	{
 		lease.at = GetCurrentTimestamp();
 		idem_attempt_give_back(&release, &lease);
-		if (never_began(&lease))
+		if (idem_attempt_never_began(&lease))
 			lease.fingerprint = lease.request = NULL;
 		(void) idem_attempt_write(call, &key, &lease);
 		state.phase = IDEM_PHASE_LEASED;

@@ -156,8 +156,7 @@ typedef struct HSinkRequest
 	CURLcode	code;
 	long		status;
 	int64_t		retry_after;	/* ms */
-	bool		whole;			/* the response is, though the stream was
-								 * reset behind it */
+	bool		whole;			/* the response is, though the request failed */
 	bool		was_sent;		/* a connection was there to send it on */
 } HSinkRequest;
 

@@ -346,10 +346,9 @@ hsink_start_request(HSink *p, HSinkRequest *r)
 }
 
 /*
- * Is the response whole although the stream of HTTP/2 was reset?  A server that
- * answers before it has read the body does that, and RFC 9113 8.1 wants the
- * response to count.  Of some such streams libcurl 7.88 does not see the end; then
- * the request ends by its timeout.
+ * Is the response whole although the request has failed?  A server may answer before
+ * it has read the body, and RFC 9113 8.1 wants the response to count.  Over HTTP/2 it
+ * resets the stream then; over HTTP/1.1 libcurl goes on sending until the timeout.
  */
 static bool
 is_whole(const HSinkRequest *r)
