@@ -27,6 +27,7 @@
 #include "utils/jsonb.h"
 #include "utils/memutils.h"
 
+#include "relay/stream/json_text.h"
 #include "relay/stream/utf8.h"
 
 /*
@@ -75,7 +76,15 @@ idem_utf8_cstring(const char *s, IdemProtoStr *out)
 bool
 idem_utf8_jsonb(Datum jsonb, IdemProtoStr *out)
 {
-	Jsonb	   *jb = DatumGetJsonbP(jsonb);
+	StringInfoData text;
 
-	return idem_utf8_cstring(JsonbToCString(NULL, &jb->root, VARSIZE(jb)), out);
+	initStringInfo(&text);
+	idem_json_text(&text, DatumGetJsonbP(jsonb));
+	return idem_utf8_text((IdemEventText)
+/**INDENT** Error@83: Unbalanced parens */
+						  {
+		text.		data,
+		text.		len
+/**INDENT** Warning@83: Extra ) */
+	}		   , out);
 }
