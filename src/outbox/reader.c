@@ -64,8 +64,8 @@ typedef struct ReaderSegment
 {
 	IdemSegment segment;
 	bool		open;
-	BlockNumber nblocks;		/* blocks of the heap when last looked; it may
-								 * have grown */
+	BlockNumber nblocks;		/* blocks of the heap when last looked, 0: not
+								 * yet; it may have grown */
 	Oid			file;			/* the heap's file when places were read, or 0 */
 } ReaderSegment;
 
@@ -106,7 +106,7 @@ open_segment(IdemReader *reader, int number)
 		return;
 	idem_segment_open(&rs->segment, number);
 	rs->open = true;
-	rs->nblocks = RelationGetNumberOfBlocks(rs->segment.heap);
+	rs->nblocks = 0;
 	file = IDEM_REL_FILE_NUMBER(rs->segment.heap);
 	if (OidIsValid(rs->file) && rs->file != file && reader->target != NULL)
 		idem_range_start(reader->range, reader->base, reader->target, reader->seq);

@@ -36,6 +36,7 @@
 #include "relay/process/upkeep.h"
 #include "relay/slots.h"
 #include "shared/catalog.h"
+#include "shared/clock.h"
 #include "shared/fault.h"
 #include "shared/spi.h"
 #include "shared/txn.h"
@@ -43,7 +44,14 @@
 
 static IdemRelRef relays_ref = IDEM_RELREF("relays");
 
+/*
+ * The worker's loop turns twice for an event that comes alone, and a look takes
+ * a transaction: as much time as a tenth of sending the event.
+ */
+#define TICK_LOOK_MS	10
+
 static int64 last_tick_seq = -1;
+static IdemClock tick_look_at = 0;
 
 /*
  * Relay ids, in TopMemoryContext: of the last look at the configuration, and
@@ -208,12 +216,15 @@ forget_dropped(void)
 }
 
 void
-idem_upkeep_tick(void)
+idem_upkeep_tick(IdemClock now)
 {
 	int64		seq;
 	IdemPositionRow tick = {.relay_id = IDEM_TICK_RELAY, .kind = IDEM_POSITION_TICK,
 	.fresh = IDEM_FRESH_NOT};
 
+	if (now < tick_look_at)
+		return;
+	tick_look_at = idem_clock_plus_ms(now, TICK_LOOK_MS);
 	idem_txn_begin();
 	seq = idem_outbox_last_seq();
 	if (last_tick_seq < 0)

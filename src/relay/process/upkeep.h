@@ -17,11 +17,13 @@
 
 #include "nodes/pg_list.h"
 
+#include "shared/clock.h"
+
 /*
- * Write a tick every IDEM_TICK_EVENTS events, at which a long backlog can be
- * cut.
+ * Write a tick about every IDEM_TICK_EVENTS events, at which a long backlog can
+ * be cut.
  */
-extern void idem_upkeep_tick(void);
+extern void idem_upkeep_tick(IdemClock now);
 
 /* Take the present relays over, to find out which were dropped. */
 extern void idem_upkeep_note_relays(List *configs);

@@ -645,9 +645,9 @@ loop_once(void)
 	Assert(CurrentMemoryContext == loop_cxt);	/* the only context that is
 												 * reset */
 	idem_stream_serve_byes();
-	if (my_relay_id == 0)
-		idem_upkeep_tick();
 	now = idem_clock();
+	if (my_relay_id == 0)
+		idem_upkeep_tick(now);
 	if (now >= next_maintenance)
 		try_maintenance(now);
 	if (again || has_news())

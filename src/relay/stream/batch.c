@@ -19,6 +19,7 @@
 #include "utils/memutils.h"
 
 #include "relay/stream/batch.h"
+#include "relay/stream/progress.h"
 
 IdemBatch *
 idem_batch_make(IdemStream *stream, int limit, bool repeats)
@@ -58,7 +59,7 @@ idem_batch_most(const IdemStream *stream)
 bool
 idem_batch_has_room(const IdemStream *stream)
 {
-	int			n = stream->nbatches + stream->unwritten;
+	int			n = idem_progress_outstanding(stream);
 
 	return n < IDEM_STREAM_MAX_BATCHES ||
 		(n < idem_batch_most(stream) && stream->nevents < IDEM_STREAM_MAX_EVENTS);

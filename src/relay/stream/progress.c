@@ -5,10 +5,11 @@
  *
  * A flush takes as long as the disk needs, and the next event would wait for
  * it.  So the position of a batch to a sink that stores nothing is written a
- * moment later, for several batches at once.  A batch whose position is not
- * written counts as in flight, so the bound on the events that a crash repeats
- * stays the same.  A late row is harmless otherwise: it only says less than was
- * delivered.
+ * moment later, for several batches at once.  Events whose position is not
+ * written count as in flight, in full batches: batches of one event each would
+ * otherwise be written after eight of them, and at 1,000 events/s the worker
+ * would wait for the disk 125 times a second.  A late row is harmless: it only
+ * says less than was delivered.
  *
  * A sink that stores positions keeps its own position.  The log of positions
  * then needs two rows: the row of each difference before its first frame; and,
@@ -98,21 +99,31 @@ idem_progress_forget_unwritten(IdemStream *stream)
 {
 	stream->settled_dirty = false;
 	stream->unwritten = 0;
+	stream->unwritten_events = 0;
 	stream->write_by = 0;
 }
 
 void
-idem_progress_note_unwritten(IdemStream *stream)
+idem_progress_note_unwritten(IdemStream *stream, int events)
 {
 	if (stream->unwritten++ == 0)
 		stream->write_by = idem_clock_plus_ms(idem_clock(), WRITE_DELAY_MS);
+	stream->unwritten_events += events;
+}
+
+int
+idem_progress_outstanding(const IdemStream *stream)
+{
+	int			full = Max(stream->max_batch_events, 1);
+
+	return stream->nbatches + (stream->unwritten_events + full - 1) / full;
 }
 
 bool
 idem_progress_must_write(const IdemStream *stream)
 {
 	return stream->unwritten > 0 &&
-		(stream->nbatches + stream->unwritten >= IDEM_STREAM_MAX_BATCHES ||
+		(idem_progress_outstanding(stream) >= IDEM_STREAM_MAX_BATCHES ||
 		 stream->stepwise > 0 || idem_clock() >= stream->write_by);
 }
 

@@ -17,8 +17,11 @@
 
 #include "relay/stream/state.h"
 
-/* "settled" has passed a batch: write it soon. */
-extern void idem_progress_note_unwritten(IdemStream *stream);
+/* "settled" has passed a batch of so many events: write it soon. */
+extern void idem_progress_note_unwritten(IdemStream *stream, int events);
+
+/* What counts against IDEM_STREAM_MAX_BATCHES and its like. */
+extern int	idem_progress_outstanding(const IdemStream *stream);
 
 /* Must "settled" be written now? */
 extern bool idem_progress_must_write(const IdemStream *stream);

@@ -305,7 +305,7 @@ advance(IdemStream *stream, const Builder *b, bool ended, int64 last_seq)
 		 * has discarded it.
 		 */
 		if (b->dead && !stream->sink_stores)
-			idem_progress_note_unwritten(stream);
+			idem_progress_note_unwritten(stream, 0);
 	}
 	else
 	{

@@ -197,7 +197,7 @@ pass_batch(IdemStream *stream, const IdemBatch *batch)
 	idem_position_assign(stream->cxt, &stream->settled, &batch->after);
 	stream->settled_dirty = true;
 	stream->fresh = IDEM_FRESH_NOT;
-	idem_progress_note_unwritten(stream);
+	idem_progress_note_unwritten(stream, batch->n);
 }
 
 /*

@@ -34,8 +34,9 @@
 #include "shared/clock.h"
 
 /*
- * Batches in flight, plus settled batches whose position is not written yet.  A
- * crash repeats at most so many.
+ * Batches in flight, plus settled events whose position is not written yet,
+ * counted in full batches.  A crash repeats at most the events of so many full
+ * batches.
  */
 #define IDEM_STREAM_MAX_BATCHES 8
 
@@ -227,6 +228,7 @@ typedef struct IdemStream
 	bool		settled_dirty;	/* "settled" is ahead of the log of positions */
 	int			unwritten;		/* batches that "settled" has passed and the
 								 * log of positions has not; see progress.c */
+	int			unwritten_events;	/* events of these batches */
 	IdemClock	write_by;		/* write "settled" then at the latest; 0: no
 								 * need */
 	int64		row_id;			/* SENT row of the current difference, for

@@ -81,10 +81,10 @@ idem_utf8_jsonb(Datum jsonb, IdemProtoStr *out)
 	initStringInfo(&text);
 	idem_json_text(&text, DatumGetJsonbP(jsonb));
 	return idem_utf8_text((IdemEventText)
-/**INDENT** Error@83: Unbalanced parens */
+/**INDENT** Error@84: Unbalanced parens */
 						  {
 		text.		data,
 		text.		len
-/**INDENT** Warning@83: Extra ) */
+/**INDENT** Warning@87: Extra ) */
 	}		   , out);
 }
