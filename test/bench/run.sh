@@ -2,7 +2,7 @@
 # Measure this tree against the floors and its rivals: test/bench/report/report.md.
 #
 #	QUICK=1			everything small, pins too; reports into build/bench-quick
-#	ONLY=regexp		sections whose name begins so: claims enqueues drain parked latency
+#	ONLY=regexp		sections whose name begins so: claims enqueues drain postgres parked latency
 #					kafka http memory backlog ids; by name alone: many connections redrive leases cursors
 #					pin-snapshot pin-writer pin-reader pin-prepared; the results of the
 #					others stay as they are
@@ -119,11 +119,15 @@ servers_for()
 
 	[[ $1 != pin-* ]] || kind=two
 	[ "$1" != connections ] || kind=wide
+	[ "$1" != postgres ] || kind=target
 	[ "$servers_up" != $kind ] || return 0
 	stop_servers
 	if [ $kind = two ]; then
 		start_server free pin_conf
 		start_server pinned pin_conf
+	elif [ $kind = target ]; then
+		start_server data bench_conf
+		start_server target bench_conf
 	elif [ $kind = wide ]; then
 		start_server data wide_conf
 	else

@@ -1,18 +1,31 @@
 # One call over and over while something holds the horizon (Bench::Section::Pin).
 #
 # The calls are made in fifths, each after a checkpoint; the first and the last are
-# compared, and dead rows and the size of the log are counted.
+# compared, and dead rows and the size of the log are counted.  The machine changes by
+# more than any such cost does, so the pins take turns for a few rounds.
 package Bench::UnderPin;
 use strict;
 use warnings;
 use Bench::Section::Pin;
 use Bench::Server;
 
-# calls($run, $pin, %what): script: what pgbench runs; log: pattern of its tables; table:
+# rounds($run, $calls): $calls->($run, $pin, $round) for each pin in each round.
+sub rounds
+{
+	my ($run, $calls) = @_;
+	my @pins = sort keys %Bench::Section::Pin::pin;
+
+	for my $round (1 .. $run->{pinned_rounds})
+	{
+		$calls->($run, $_, $round) for $round % 2 ? @pins : reverse @pins;
+	}
+}
+
+# calls($run, $pin, $round, %what): script: what pgbench runs; log: pattern of its tables; table:
 # one of them, which the reader reads; kind: of the notes; calls: how many.
 sub calls
 {
-	my ($run, $pin, %what) = @_;
+	my ($run, $pin, $round, %what) = @_;
 	my $server = $run->{server};
 	my $holder = $server->session;
 	my $file = $run->write_script($what{kind}, $what{script});
@@ -26,9 +39,9 @@ sub calls
 		my $r = $beside->cost_of('off', '-c', 1, '-j', 1, '-t', $what{calls} / 5, '-f', $file);
 		my ($rows, $dead, $bytes) = $server->table_state($server->tables($what{log}));
 
-		$run->note($what{kind}, pin => $pin, part => $part, events => $r->{done}, cpu_us => 1e6 * $r->{server_cpu} / $r->{done},
+		$run->note($what{kind}, pin => $pin, round => $round, part => $part, events => $r->{done}, cpu_us => 1e6 * $r->{server_cpu} / $r->{done},
 			wal => $r->{wal} / $r->{done}, dead => $dead, bytes => $bytes, elsewhere => $server->dead_elsewhere($server->tables($what{log})) - $before);
-		printf "   %s under a %-8s part %d %7.2f us CPU\n", $what{kind}, $pin, $part, 1e6 * $r->{server_cpu} / $r->{done};
+		printf "   %s under a %-8s round %d, part %d %7.2f us CPU\n", $what{kind}, $pin, $round, $part, 1e6 * $r->{server_cpu} / $r->{done};
 	}
 	Bench::Server::ask($holder, $let_go);
 	Bench::Server::end_session($holder);

@@ -5,25 +5,10 @@ use warnings;
 use Bench::Stat;
 use Bench::Report;
 use Bench::Report::Arms;
+use Bench::Report::UnderPin;
 
 *spread = \&Bench::Report::spread;
 *thousands = \&Bench::Report::thousands;
-
-# The notes of a kind under one pin, in order; and the pins.
-sub parts
-{
-	my ($section, $pin) = @_;
-
-	return sort { $a->{part} <=> $b->{part} } grep { $_->{pin} eq $pin } @{ $section->{offset} // [] };
-}
-
-sub pins
-{
-	my ($section) = @_;
-	my %seen;
-
-	return grep { !$seen{$_}++ } map { $_->{pin} } @{ $section->{offset} // [] };
-}
 
 sub growth
 {
@@ -53,15 +38,7 @@ sub targets
 			reads => 'last / first', relation => '≤', goal => 2, format => '%.2f', values => [ $growth[-1]{bytes} / $growth[0]{bytes} ]);
 		$report->target(section => 'cursors', what => 'the same, dead rows', reads => 'ours', relation => '≤', goal => 0, format => '%.0f', values => [ $growth[-1]{dead} ]);
 	}
-	for my $pin (pins($section))
-	{
-		my @p = parts($section, $pin);
-
-		$report->target(section => 'cursors', what => "claim_offset under a pin ($pin), last fifth of " . thousands(5 * $p[0]{events}) . ' vs the first, CPU',
-			reads => 'last / first', relation => '≤', goal => 1.1, format => '%.2f', values => [ map { $p[-1]{cpu_us} / $_ } grep { $_ > 0 } $p[0]{cpu_us} ]);
-		$report->target(section => 'cursors', what => 'the same, dead rows, own tables and all catalogs', reads => 'ours', relation => '≤', goal => 0,
-			format => '%.0f', values => [ $p[-1]{dead} + $p[-1]{elsewhere} ]);
-	}
+	Bench::Report::UnderPin::targets($report, 'cursors', 'claim_offset', $section->{offset} // []);
 }
 
 sub render
@@ -82,10 +59,7 @@ sub render
 	$report->table([ 'claims', 'µs per claim', 'bytes of the log', 'dead rows' ],
 		map { [ thousands($_->{claims}), sprintf('%.1f', $_->{us}), thousands($_->{bytes}), $_->{dead} ] } growth($section));
 	$report->say("\nOne session claims in one partition over and over, a record in a transaction, while something holds the horizon; sync off, each fifth after a checkpoint.\n");
-	$report->table([ 'pin', 'claims', 'CPU of the first fifth, µs', 'of the last', 'WAL, B', 'dead rows', 'elsewhere', 'bytes of the log' ],
-		map { my @p = parts($section, $_);
-			[ $_, thousands(5 * $p[0]{events}), (map { sprintf '%.1f', $_->{cpu_us} } @p[ 0, -1 ]), sprintf('%.0f', $p[-1]{wal}),
-				$p[-1]{dead}, $p[-1]{elsewhere}, thousands($p[-1]{bytes}) ] } pins($section));
+	Bench::Report::UnderPin::table($report, $section->{offset} // [], 'claims');
 }
 
 1;

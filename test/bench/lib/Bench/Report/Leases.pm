@@ -5,28 +5,13 @@ use warnings;
 use Bench::Stat;
 use Bench::Report;
 use Bench::Report::Arms;
+use Bench::Report::UnderPin;
 
 *spread = \&Bench::Report::spread;
 *thousands = \&Bench::Report::thousands;
 
 my @pairs = ([ 'lease_complete', 'claim_commit', 1.3, 'a lease and its completion vs a claim, its completion and one more commit' ],
 	[ 'request', 'claim_result', 1.2, 'claim_request and complete_request vs a claim with a result of the same size' ]);
-
-# Heartbeats of one pin, in order.
-sub parts
-{
-	my ($section, $pin) = @_;
-
-	return sort { $a->{part} <=> $b->{part} } grep { $_->{pin} eq $pin } @{ $section->{heartbeat} // [] };
-}
-
-sub pins
-{
-	my ($section) = @_;
-	my %seen;
-
-	return grep { !$seen{$_}++ } map { $_->{pin} } @{ $section->{heartbeat} // [] };
-}
 
 sub flights
 {
@@ -55,15 +40,7 @@ sub targets
 	$report->target(section => 'leases', what => "CPU of $_->{waiters} waiting calls, µs per call and second", reads => 'ours', relation => '≤', goal => 200,
 		format => '%.0f', values => [ $_->{cpu_us} ])
 	  for @{ $section->{crowd} // [] };
-	for my $pin (pins($section))
-	{
-		my @p = parts($section, $pin);
-
-		$report->target(section => 'leases', what => "extend_lease under a pin ($pin), last fifth of " . thousands(5 * $p[0]{events}) . ' vs the first, CPU',
-			reads => 'last / first', relation => '≤', goal => 1.1, format => '%.2f', values => [ map { $p[-1]{cpu_us} / $_ } grep { $_ > 0 } $p[0]{cpu_us} ]);
-		$report->target(section => 'leases', what => "the same, dead rows, own tables and all catalogs", reads => 'ours', relation => '≤', goal => 0,
-			format => '%.0f', values => [ $p[-1]{dead} + $p[-1]{elsewhere} ]);
-	}
+	Bench::Report::UnderPin::targets($report, 'leases', 'extend_lease', $section->{heartbeat} // []);
 }
 
 sub render
@@ -91,10 +68,7 @@ sub render
 	$report->say("\n$_->{waiters} calls wait for one request: each takes " . sprintf('%.0f', $_->{cpu_us}) . ' µs of CPU per second; the last one has its answer '
 		  . sprintf('%.1f', $_->{last_us} / 1000) . ' ms after the COMMIT.') for @{ $section->{crowd} // [] };
 	$report->say("\nOne session extends one lease over and over while something holds the horizon; sync off, each fifth after a checkpoint.\n");
-	$report->table([ 'pin', 'calls', 'CPU of the first fifth, µs', 'of the last', 'WAL, B', 'dead rows', 'elsewhere', 'bytes of the log' ],
-		map { my @p = parts($section, $_);
-			[ $_, thousands(5 * $p[0]{events}), (map { sprintf '%.1f', $_->{cpu_us} } @p[ 0, -1 ]), sprintf('%.0f', $p[-1]{wal}),
-				$p[-1]{dead}, $p[-1]{elsewhere}, thousands($p[-1]{bytes}) ] } pins($section));
+	Bench::Report::UnderPin::table($report, $section->{heartbeat} // [], 'calls');
 }
 
 1;

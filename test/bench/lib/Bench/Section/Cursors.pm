@@ -40,6 +40,15 @@ sub growth
 	Bench::Server::end_session($session);
 }
 
+# Claims of one record after the other under one pin.
+sub under_pin
+{
+	my ($run, $pin, $round) = @_;
+
+	Bench::UnderPin::calls($run, $pin, $round, kind => 'offset', calls => $run->{pinned_offsets}, log => $log, table => 'idempotency_data.cursor_log_0',
+		script => "SELECT result FROM idempotency.claim_offset('bench', 'pin $pin', 0, (extract(epoch FROM clock_timestamp()) * 1000000)::bigint);\n");
+}
+
 sub run
 {
 	my ($run, $section) = @_;
@@ -48,11 +57,7 @@ sub run
 	print "== cursors, many claims\n";
 	growth($run);
 	print "== cursors, claims under a pin\n";
-	for my $pin (sort keys %Bench::Section::Pin::pin)
-	{
-		Bench::UnderPin::calls($run, $pin, kind => 'offset', calls => $run->{pinned_offsets}, log => $log, table => 'idempotency_data.cursor_log_0',
-			script => "SELECT result FROM idempotency.claim_offset('bench', 'pin $pin', 0, (extract(epoch FROM clock_timestamp()) * 1000000)::bigint);\n");
-	}
+	Bench::UnderPin::rounds($run, \&under_pin);
 }
 
 1;

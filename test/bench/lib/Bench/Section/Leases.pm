@@ -109,11 +109,11 @@ sub cpu_of_waiters
 # Heartbeats under one pin.
 sub heartbeats
 {
-	my ($run, $pin) = @_;
+	my ($run, $pin, $round) = @_;
 	my $server = $run->{server};
 	my $token = $server->sql("SELECT token FROM idempotency.lease_event('pinned $pin', duration => '1 day')");
 
-	Bench::UnderPin::calls($run, $pin, kind => 'heartbeat', calls => $run->{pinned_extends},
+	Bench::UnderPin::calls($run, $pin, $round, kind => 'heartbeat', calls => $run->{pinned_extends},
 		script => "SELECT idempotency.extend_lease('pinned $pin', $token);\n",
 		log => 'idempotency_data.lease\_log\_%', table => 'idempotency_data.lease_log_0');
 	$server->sql("SELECT idempotency.release_lease('pinned $pin', $token)");
@@ -130,7 +130,7 @@ sub run
 	latencies($run, $_) for 'on', 'off';
 	cpu_of_waiters($run);
 	print "== leases, heartbeats\n";
-	heartbeats($run, $_) for sort keys %Bench::Section::Pin::pin;
+	Bench::UnderPin::rounds($run, \&heartbeats);
 }
 
 1;
