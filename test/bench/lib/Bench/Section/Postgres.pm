@@ -2,8 +2,8 @@
 # same rows into the same table there.
 #
 # The first server has the outbox, the second is the target.  An inbox table has a row per
-# event and a unique index of the ids; a relay with claims calls a function that inserts
-# such a row.  COPY is one statement from a file, from a client on the same machine.
+# event and a unique index of the ids; with claims each event is claimed besides.  COPY is
+# one statement from a file, from a client on the same machine.
 package Bench::Section::Postgres;
 use strict;
 use warnings;
