@@ -97,6 +97,11 @@ CREATE TABLE bench.record (
 	id bigint NOT NULL,
 	body text NOT NULL
 );
+CREATE TABLE bench.keyed_record (
+	id bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
+	record bigint NOT NULL,
+	body text NOT NULL
+);
 CREATE TABLE bench.producer AS
 SELECT * FROM idempotency.register_producer('bench', gapless => false)
 WITH NO DATA;

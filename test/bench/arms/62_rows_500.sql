@@ -1,4 +1,4 @@
--- title: 500 rows of an application in one transaction
+-- title: 500 rows without an index in one transaction
 -- about: per row
 -- events: 500
 -- tables: bench.record

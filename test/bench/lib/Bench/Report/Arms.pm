@@ -10,9 +10,10 @@ use Bench::Svg;
 *spread = \&Bench::Report::spread;
 *thousands = \&Bench::Report::thousands;
 
+# Among them floors: what an arm of ours cannot go beyond.
 my @pairs = (
 	[ 'claim_txn', 'flow' ], [ 'claim_one', 'flow' ], [ 'claim_pipe', 'flow_pipe' ],
-	[ 'frame_txn', 'flow' ],
+	[ 'frame_txn', 'flow' ], [ 'floor', 'conflict' ], [ 'floor', 'flow_pipe' ],
 	[ 'claim_one', 'conflict' ], [ 'claim_one', 'floor' ], [ 'claim_100', 'flow' ],
 	[ 'claim_100_one', 'flow' ], [ 'claim_100', 'conflict_100' ], [ 'claim_100_one', 'conflict_100' ],
 	[ 'enq_ours', 'enq_floor' ], [ 'enq_ours', 'enq_usual' ], [ 'enq_ours', 'enq_emit' ],
