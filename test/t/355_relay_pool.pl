@@ -136,7 +136,14 @@ $gate->query_safe(q{SELECT pg_advisory_lock(hashtext('rich'))});
 gated('rich', 'rich', 3 * WORKERS);
 IdemTest::wait_for($node, q{SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' AND NOT granted}, WORKERS - 1);
 IdemTest::wait_for($node, q{SELECT count(*) FROM idempotency.stat_relay WHERE relay ~ '^rich' AND waiting_for = 'worker'}, 2 * WORKERS + 1);
+
+# Two owners, neither of whom has his all, have no more workers together than are allowed.
+my $second = $node->background_psql('postgres');
+$second->query_safe(q{SELECT pg_advisory_lock(hashtext('poor'))});
 gated('poor', 'poor', 3);
+IdemTest::wait_for($node, q{SELECT count(*) FROM idempotency.stat_relay WHERE relay ~ '^poor' AND waiting_for = 'worker'}, 2);
+is(sql(q{SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' AND NOT granted}), WORKERS, 'together as many as are allowed');
+$second->quit;
 IdemRelay::wait_until('the relays of another owner have their turns', sub { effects("type = 'poor'") == 3 });
 is(effects("type = 'rich'"), 0, 'beside handlers that wait');
 $gate->quit;
