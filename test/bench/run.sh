@@ -122,6 +122,7 @@ servers_for()
 	[ "$1" != postgres ] || kind=target
 	[ "$servers_up" != $kind ] || return 0
 	stop_servers
+	rm -rf "${IDEM_WORK:?}"/{data,target,free,pinned}
 	if [ $kind = two ]; then
 		start_server free pin_conf
 		start_server pinned pin_conf
