@@ -30,66 +30,12 @@
 
 #include "canonical/string.h"
 
-/* Characters below have a form of their own in a JSON string. */
-#define FIRST_PRINTABLE 0x20
-
 /*
  * The first bytes of UTF-8 for U+E000 to U+FFFF, and for all characters above.
  * UTF-16 writes the latter as two surrogates, which are less than U+E000.
  */
 #define FIRST_PRIVATE_BYTE	0xEE
 #define FIRST_ASTRAL_BYTE	0xF0
-
-/* The letter of the escape of a character; 0 if the character has none. */
-static char
-escape_letter(unsigned char c)
-{
-	switch (c)
-	{
-		case '\b':
-			return 'b';
-		case '\t':
-			return 't';
-		case '\n':
-			return 'n';
-		case '\f':
-			return 'f';
-		case '\r':
-			return 'r';
-		case '"':
-		case '\\':
-			return c;
-		default:
-			return 0;
-	}
-}
-
-void
-idem_canonical_write_string(StringInfo out, const char *s, int len)
-{
-	int			written = 0;	/* bytes of s */
-
-	appendStringInfoChar(out, '"');
-	for (int i = 0; i < len; i++)
-	{
-		unsigned char c = s[i];
-		char		letter = escape_letter(c);
-
-		if (letter == 0 && c >= FIRST_PRINTABLE)
-			continue;
-		appendBinaryStringInfo(out, s + written, i - written);
-		written = i + 1;
-		if (letter != 0)
-		{
-			appendStringInfoChar(out, '\\');
-			appendStringInfoChar(out, letter);
-		}
-		else
-			appendStringInfo(out, "\\u%04x", c);
-	}
-	appendBinaryStringInfo(out, s + written, len - written);
-	appendStringInfoChar(out, '"');
-}
 
 static bool
 is_ascii(const char *s, int len)

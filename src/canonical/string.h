@@ -15,11 +15,6 @@
 
 #include "postgres.h"
 
-#include "lib/stringinfo.h"
-
-/* Append a string of the server's encoding in quotes, with its escapes. */
-extern void idem_canonical_write_string(StringInfo out, const char *s, int len);
-
 /*
  * The string in UTF-8: s itself if its bytes stay the same, else a palloc'd
  * copy.  Error 22P05 if UTF-8 lacks a character, and 22021 if the database's

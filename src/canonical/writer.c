@@ -32,6 +32,7 @@
 #include "canonical/number.h"
 #include "canonical/string.h"
 #include "canonical/writer.h"
+#include "shared/json_string.h"
 
 StaticAssertDecl(sizeof(IdemMember) <= sizeof(JsonbPair),
 				 "any object of jsonb has room as an array of IdemMember");
@@ -68,7 +69,7 @@ idem_canonical_write_object(StringInfo out, const IdemMember *members, int n)
 	{
 		if (i > 0)
 			appendStringInfoChar(out, ',');
-		idem_canonical_write_string(out, members[i].key, members[i].keylen);
+		idem_json_write_string(out, members[i].key, members[i].keylen);
 		appendStringInfoChar(out, ':');
 		idem_canonical_write(out, &members[i].value);
 	}
@@ -143,7 +144,7 @@ idem_canonical_write(StringInfo out, const JsonbValue *value)
 			idem_canonical_write_number(out, value->val.numeric);
 			break;
 		case jbvString:
-			idem_canonical_write_string(out, value->val.string.val, value->val.string.len);
+			idem_json_write_string(out, value->val.string.val, value->val.string.len);
 			break;
 		case jbvBinary:
 			if (JsonContainerIsObject(value->val.binary.data))

@@ -76,6 +76,8 @@ indent_one()
 	pg_bsd_indent "${OPTIONS[@]}" -U"$types" <"$1" 2>"$work/err" |
 		sed -E 's/^([A-Za-z_][A-Za-z0-9_]*( [A-Za-z_][A-Za-z0-9_]*)*)[ \t]+\*$/\1 */
 			s/,(\.[a-z_]+ = )/, \1/g' >"$work/out"
+	# What it does not understand it notes in the file.
+	grep -m 1 '^/\*\*INDENT\*\*' "$work/out" >>"$work/err" || true
 	[ ! -s "$work/err" ]
 }
 

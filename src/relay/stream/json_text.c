@@ -6,7 +6,7 @@
  * The server's own JsonbToCString() takes half of the time in which the worker
  * carries an event: it copies each key and value into a JsonbValue, and
  * appends strings character by character.  This file reads the document in
- * place, and copies strings by the stretches that need no escape.
+ * place, and copies strings by stretches (shared/json_string.c).
  *
  * Invariant: the text is that of JsonbToCString(), byte for byte.
  *
@@ -32,6 +32,7 @@
 #include "utils/numeric.h"
 
 #include "relay/stream/json_text.h"
+#include "shared/json_string.h"
 
 #define FIRST_LEVELS	16		/* room for as many without a palloc */
 
@@ -59,46 +60,6 @@ typedef struct Writer
 	int			room;
 	Level		first[FIRST_LEVELS];
 } Writer;
-
-/* The second character of the escape; 'u' for \u00xx, 0 for none. */
-static const char escape_of[256] = {
-	'u', 'u', 'u', 'u', 'u', 'u', 'u', 'u', 'b', 't', 'n', 'u', 'f', 'r', 'u', 'u',
-	'u', 'u', 'u', 'u', 'u', 'u', 'u', 'u', 'u', 'u', 'u', 'u', 'u', 'u', 'u', 'u',
-	['"'] = '"',['\\'] = '\\'
-};
-
-/* Append a character as its escape. */
-static void
-write_escape(StringInfo out, unsigned char c)
-{
-	if (escape_of[c] == 'u')
-		appendStringInfo(out, "\\u%04x", c);
-	else
-	{
-		appendStringInfoCharMacro(out, '\\');
-		appendStringInfoCharMacro(out, escape_of[c]);
-	}
-}
-
-/* Append a string between quotes. */
-static void
-write_string(StringInfo out, const char *s, uint32 len)
-{
-	const char *end = s + len;
-
-	appendStringInfoCharMacro(out, '"');
-	while (s < end)
-	{
-		const char *from = s;
-
-		while (s < end && escape_of[(unsigned char) *s] == 0)
-			s++;
-		appendBinaryStringInfo(out, from, s - from);
-		if (s < end)
-			write_escape(out, *s++);
-	}
-	appendStringInfoCharMacro(out, '"');
-}
 
 /* Append a number as numeric's output function has it. */
 static void
@@ -154,7 +115,7 @@ write_key(StringInfo out, Level *level)
 {
 	uint32		end = end_of(level->children[level->done], level->key_at);
 
-	write_string(out, level->data + level->key_at, end - level->key_at);
+	idem_json_write_string(out, level->data + level->key_at, end - level->key_at);
 	appendBinaryStringInfo(out, ": ", 2);
 	level->key_at = end;
 }
@@ -176,7 +137,7 @@ write_next(Writer *w, Level *level)
 	level->done++;
 
 	if (JBE_ISSTRING(child))
-		write_string(out, level->data + at, level->value_at - at);
+		idem_json_write_string(out, level->data + at, level->value_at - at);
 	else if (JBE_ISNUMERIC(child))
 		write_number(out, (Numeric) (level->data + INTALIGN(at)));
 	else if (JBE_ISCONTAINER(child))

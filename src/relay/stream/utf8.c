@@ -76,15 +76,12 @@ idem_utf8_cstring(const char *s, IdemProtoStr *out)
 bool
 idem_utf8_jsonb(Datum jsonb, IdemProtoStr *out)
 {
-	StringInfoData text;
+	StringInfoData buf;
+	IdemEventText document;
 
-	initStringInfo(&text);
-	idem_json_text(&text, DatumGetJsonbP(jsonb));
-	return idem_utf8_text((IdemEventText)
-/**INDENT** Error@84: Unbalanced parens */
-						  {
-		text.		data,
-		text.		len
-/**INDENT** Warning@87: Extra ) */
-	}		   , out);
+	initStringInfo(&buf);
+	idem_json_text(&buf, DatumGetJsonbP(jsonb));
+	document.data = buf.data;
+	document.len = buf.len;
+	return idem_utf8_text(document, out);
 }
