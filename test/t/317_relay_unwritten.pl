@@ -12,6 +12,8 @@ use IdemRelay;
 use IdemTest;
 use Test::More;
 
+use constant FULL => 2000;
+
 my $dir = IdemRelay::sink_directory();
 my $node = IdemTest::cluster('main', conf => "idempotency.sink_directory = '$dir'\n");
 
@@ -104,5 +106,25 @@ kill 'KILL', IdemRelay::stat($node, 'paused', 'sink_pid');
 enqueue('paused', 'e');
 IdemRelay::wait_received($file, 5);
 is(scalar(IdemRelay::acked($file)), 5, 'nor what was before the death of the program');
+# No crash repeats more than eight full batches: after so many the position is written,
+# however soon they were acknowledged.
+sub rows
+{
+	return $node->safe_psql('postgres', <<'END');
+SELECT count(*) FROM (TABLE idempotency_data.relay_log_0 UNION ALL TABLE idempotency_data.relay_log_1) l
+	JOIN idempotency_data.relays USING (relay_id) WHERE relay = 'full'
+END
+}
+
+$node->safe_psql('postgres', q{SELECT idempotency.relay_drop(relay) FROM idempotency.stat_relay});
+$node->safe_psql('postgres', <<'END');
+CREATE SERVER nul FOREIGN DATA WRAPPER idempotency_null;
+SELECT idempotency.relay_create('full', 'nul', batch_events => 1);
+END
+IdemTest::wait_for($node, q{SELECT state IN ('streaming', 'idle') FROM idempotency.stat_relay});
+my $before = rows();
+$node->safe_psql('postgres', "SELECT count(idempotency.outbox_enqueue('full', i::text, 'E', '1')) FROM generate_series(1, @{[ FULL ]}) i");
+IdemTest::wait_for($node, 'SELECT lag_events = 0 FROM idempotency.stat_relay');
+cmp_ok(rows() - $before, '>=', FULL / 8, 'at least one row for eight full batches');
 $node->stop;
 done_testing();
