@@ -43,7 +43,6 @@
 #include "postgres.h"
 
 #include "access/htup_details.h"
-#include "access/itup.h"
 #include "access/relscan.h"
 #include "access/relation.h"
 #include "access/table.h"
@@ -349,13 +348,10 @@ bool
 idem_segment_next(IndexScanDesc scan, ScanDirection direction, IdemEntry *entry)
 {
 	ItemPointer tid = index_getnext_tid(scan, direction);
-	char	   *data;
 
 	if (tid == NULL)
 		return false;
-	data = (char *) scan->xs_itup + IndexInfoFindDataOffset(scan->xs_itup->t_info);
-	memcpy(&entry->xid, data, sizeof(entry->xid));
-	memcpy(&entry->seq, data + sizeof(entry->xid), sizeof(entry->seq));
+	idem_segment_read_entry(scan->xs_itup, entry);
 	entry->tid = *tid;
 	return true;
 }

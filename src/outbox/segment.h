@@ -19,6 +19,7 @@
 
 #include "access/genam.h"
 #include "access/htup.h"
+#include "access/itup.h"
 #include "access/skey.h"
 #include "access/transam.h"
 #include "datatype/timestamp.h"
@@ -55,6 +56,17 @@ typedef struct IdemEntry
 	int64		seq;
 	ItemPointerData tid;
 } IdemEntry;
+
+/* Read an entry as it is in an index. */
+static inline void
+idem_segment_read_entry(IndexTuple itup, IdemEntry *entry)
+{
+	char	   *data = (char *) itup + IndexInfoFindDataOffset(itup->t_info);
+
+	memcpy(&entry->xid, data, sizeof(entry->xid));
+	memcpy(&entry->seq, data + sizeof(entry->xid), sizeof(entry->seq));
+	entry->tid = itup->t_tid;
+}
 
 /* An open segment. */
 typedef struct IdemSegment

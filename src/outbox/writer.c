@@ -54,6 +54,7 @@
 #include "utils/uuid.h"
 #include "utils/xid8.h"
 
+#include "outbox/entries.h"
 #include "outbox/number.h"
 #include "outbox/outbox.h"
 #include "outbox/segment.h"
@@ -165,17 +166,17 @@ open_and_draw(Writer *writer, int n)
 	IDEM_FAULT_POINT("outbox-numbers-drawn");
 }
 
-/*
- * Make a tuple with the next number.  The caller takes the index entry from
- * values.
- */
+/* Make a tuple with the next number, and all but the tid of its index entry. */
 static HeapTuple
-form_tuple(Writer *writer, const IdemOutboxRow *row, Datum *values)
+form_tuple(Writer *writer, const IdemOutboxRow *row, IdemEntry *entry)
 {
+	Datum		values[IDEM_NATTS];
 	bool		nulls[IDEM_NATTS] = {false};
 
+	entry->xid = U64FromFullTransactionId(writer->xid);
+	entry->seq = writer->next_seq++;
 	values[IDEM_ATT_XID] = FullTransactionIdGetDatum(writer->xid);
-	values[IDEM_ATT_SEQ] = Int64GetDatum(writer->next_seq++);
+	values[IDEM_ATT_SEQ] = Int64GetDatum(entry->seq);
 	values[IDEM_ATT_EVENT_ID] = PointerGetDatum(&row->event_id);
 	values[IDEM_ATT_ENQUEUED_AT] = TimestampTzGetDatum(writer->now);
 	values[IDEM_ATT_AGGREGATE_TYPE] = row->aggregate_type;
@@ -191,27 +192,60 @@ form_tuple(Writer *writer, const IdemOutboxRow *row, Datum *values)
 	return idem_segment_form_tuple(writer->segment.heap, values, nulls);
 }
 
-/* Insert (xid, seq), the first two values, into all indexes. */
+/* Insert an entry into an index, in the usual way. */
 static void
-insert_index_entry(const Writer *writer, Datum *values, ItemPointer tid)
+insert_index_entry(const Writer *writer, Relation index, const IdemEntry *entry)
 {
+	Datum		values[2] = {UInt64GetDatum(entry->xid), Int64GetDatum(entry->seq)};
 	bool		nulls[2] = {false, false};
 
+	index_insert(index, values, nulls, unconstify(ItemPointerData *, &entry->tid),
+				 writer->segment.heap, UNIQUE_CHECK_NO, false, &index_info);
+}
+
+/*
+ * Insert the entries of a chunk into all indexes: together where they belong
+ * and fit, else one, whose place nbtree finds; then the rest may fit again, as
+ * behind a page that was full.  If it does not, it goes the long way.
+ */
+static void
+insert_index_entries(const Writer *writer, const IdemEntry *entries, int n)
+{
 	for (int i = 0; i < writer->nindexes; i++)
-		index_insert(writer->indexes[i], values, nulls, tid,
-					 writer->segment.heap, UNIQUE_CHECK_NO, false, &index_info);
+	{
+		int			done = 0,
+					singles = 0;
+
+		while (done < n)
+		{
+			int			put = 0;
+
+			if (n - done >= IDEM_ENTRIES_TOGETHER && singles < 2)
+				put = idem_entries_put(writer->indexes[i], writer->segment.heap, &entries[done], n - done);
+			if (put > 0)
+				singles = 0;
+			else
+			{
+				insert_index_entry(writer, writer->indexes[i], &entries[done]);
+				put = 1;
+				singles++;
+			}
+			done += put;
+		}
+	}
 }
 
 /* Append a single row. */
 static void
 insert_one(Writer *writer, const IdemOutboxRow *row)
 {
-	Datum		values[IDEM_NATTS];
-	HeapTuple	tuple = form_tuple(writer, row, values);
+	IdemEntry	entry;
+	HeapTuple	tuple = form_tuple(writer, row, &entry);
 
 	heap_insert(writer->segment.heap, tuple, writer->cid, 0, NULL);
 	IDEM_FAULT_POINT("outbox-row-inserted");
-	insert_index_entry(writer, values, &tuple->t_self);
+	entry.tid = tuple->t_self;
+	insert_index_entries(writer, &entry, 1);
 	heap_freetuple(tuple);
 }
 
@@ -260,7 +294,7 @@ make_chunk_slots(Relation heap, int n)
 static int
 insert_chunk(Writer *writer, const IdemOutboxRow *rows, int n)
 {
-	Datum		keys[MAX_CHUNK_ROWS][2];
+	IdemEntry	entries[MAX_CHUNK_ROWS];
 	Size		bytes = 0;
 	int			count = 0;
 
@@ -268,12 +302,9 @@ insert_chunk(Writer *writer, const IdemOutboxRow *rows, int n)
 	make_chunk_slots(writer->segment.heap, n);
 	while (count < n && bytes < MAX_CHUNK_BYTES)
 	{
-		Datum		values[IDEM_NATTS];
-		HeapTuple	tuple = form_tuple(writer, &rows[count], values);
+		HeapTuple	tuple = form_tuple(writer, &rows[count], &entries[count]);
 
 		bytes += tuple->t_len;
-		keys[count][IDEM_ATT_XID] = values[IDEM_ATT_XID];
-		keys[count][IDEM_ATT_SEQ] = values[IDEM_ATT_SEQ];
 		ExecStoreHeapTuple(tuple, chunk_slots[count], false);
 		count++;
 	}
@@ -283,9 +314,10 @@ insert_chunk(Writer *writer, const IdemOutboxRow *rows, int n)
 	IDEM_FAULT_POINT("outbox-chunk-inserted");
 	for (int i = 0; i < count; i++)
 	{
-		insert_index_entry(writer, keys[i], &chunk_slots[i]->tts_tid);
+		entries[i].tid = chunk_slots[i]->tts_tid;
 		ExecClearTuple(chunk_slots[i]);
 	}
+	insert_index_entries(writer, entries, count);
 	return count;
 }
 
