@@ -19,7 +19,7 @@ my @pairs = (
 	[ 'enq_ours', 'enq_floor' ], [ 'enq_ours', 'enq_usual' ], [ 'enq_ours', 'enq_emit' ],
 	[ 'enq_ours', 'enq_pgq' ], [ 'enq_ours_bytes', 'enq_pgq' ],
 	[ 'enq_ours', 'enq_pgque' ], [ 'enq_floor', 'enq_pgque' ], [ 'enq_ours', 'enq_pgmq' ],
-	[ 'many_ours', 'many_usual' ], [ 'many_ours', 'many_pgq' ], [ 'many_ours', 'many_pgque' ], [ 'many_ours', 'many_pgmq' ],
+	[ 'many_ours', 'many_usual' ], [ 'many_floor', 'many_usual' ], [ 'many_ours', 'many_pgq' ], [ 'many_ours', 'many_pgque' ], [ 'many_ours', 'many_pgmq' ],
 	[ 'many_ours', 'enq_usual' ]);
 
 # {arm}{sync}[round]
