@@ -63,6 +63,26 @@ SELECT bt_index_check('idempotency_data.another', true);
 SELECT * FROM t.judge() WHERE key = 'h';
 DROP INDEX idempotency_data.another;
 
+-- Entries that somebody put by hand where the next ones belong: in the way on a page, and at its end
+ALTER TABLE idempotency_data.outbox_segment_0 DISABLE TRIGGER USER;
+CREATE FUNCTION t.by_hand(step int, n int) RETURNS void LANGUAGE sql AS $$
+	INSERT INTO idempotency_data.outbox_segment_0
+	SELECT (e).* FROM (SELECT jsonb_populate_record(s, jsonb_build_object('xid', pg_current_xact_id()::text,
+			'seq', (SELECT last_seq FROM idempotency.stat_outbox) + step * g, 'aggregate_id', 'by hand', 'event_id', gen_random_uuid())) AS e
+		FROM idempotency_data.outbox_segment_0 AS s, generate_series(1, n) AS g
+		WHERE aggregate_id = 'g' AND ctid = (SELECT min(ctid) FROM idempotency_data.outbox_segment_0 WHERE aggregate_id = 'g')) AS r
+$$;
+BEGIN;
+SELECT t.by_hand(50, 1);
+SELECT t.many('i', 100);
+COMMIT;
+SELECT * FROM t.judge() WHERE key IN ('by hand', 'i');
+BEGIN;
+SELECT t.by_hand(10, 600);
+SELECT sum(t.many('j', 8)) FROM generate_series(1, 800);
+COMMIT;
+SELECT * FROM t.judge() WHERE key IN ('by hand', 'j');
+
 DROP SCHEMA t CASCADE;
 DROP EXTENSION pgstattuple;
 DROP EXTENSION amcheck;

@@ -131,22 +131,24 @@ before_high_key(Relation index, Page page, const IdemEntry *entry)
 
 /*
  * How many of the entries may stand on the page, from the returned place on?
- * The page is the one to which the first entry belongs.
+ * The page is the one to which the first entry belongs.  Whatever comes next in
+ * the index has a later xid, unless somebody wrote a segment by hand.
  */
 static int
 count_fitting(Relation index, Page page, const IdemEntry *entries, int n, OffsetNumber *place)
 {
 	Size		room = PageGetExactFreeSpace(page) / ROOM_OF_ENTRY;
-	bool		before_others;
+	const IdemEntry *last;
 
-	*place = find_place(page, &entries[0]);
-	before_others = *place <= PageGetMaxOffsetNumber(page);
 	n = Min((Size) n, room);
-	/* transactions with a later xid may have been there first */
-	while (n > 0 &&
-		   ((before_others && compare_item(page, *place, &entries[n - 1]) <= 0) ||
-			(!P_RIGHTMOST(BTPageGetOpaque(page)) && !before_high_key(index, page, &entries[n - 1]))))
-		n--;
+	if (n == 0)
+		return 0;
+	*place = find_place(page, &entries[0]);
+	last = &entries[n - 1];
+	if (*place <= PageGetMaxOffsetNumber(page) && compare_item(page, *place, last) <= 0)
+		return 0;
+	if (!P_RIGHTMOST(BTPageGetOpaque(page)) && !before_high_key(index, page, last))
+		return 0;
 	return n;
 }
 

@@ -21,6 +21,7 @@ LOCKED = "55P03"
 
 FUNCTIONS = """
 CREATE SCHEMA t;
+CREATE EXTENSION amcheck;
 CREATE FUNCTION t.snapshot() RETURNS pg_snapshot LANGUAGE c AS 'idempotency_test', 'idem_test_snapshot_fn';
 CREATE FUNCTION t.read(done pg_snapshot, cur pg_snapshot, k bigint, max int, OUT seq bigint, OUT xid xid8,
 	OUT event_id uuid, OUT aggregate_type text, OUT aggregate_id text, OUT event_type text, OUT payload jsonb,
@@ -125,7 +126,8 @@ class Outbox(Transactions):
         if way == "dedup_many":
             return (s, way, rng.randrange(1 << 30), tuple(rng.choice((None, self.dedup_id(rng))) for _ in range(rng.randint(0, 8))))
         if way in ("many", "cursor_many"):
-            return (s, way, rng.randrange(1 << 30), tuple(self.own_id(rng, 0.1) for _ in range(rng.randint(0, 12))))
+            rows = rng.randint(0, 12) if rng.random() < 0.95 else rng.randint(13, 400)
+            return (s, way, rng.randrange(1 << 30), tuple(self.own_id(rng, 0.1 if rows <= 12 else 1 / rows) for _ in range(rows)))
         if way == "declare":
             self.names += 1
             rows = rng.randint(1, 5)
@@ -445,6 +447,7 @@ class Outbox(Transactions):
             self.do_commit_prepared(0, None, gid)
         if self.building:
             wait_until("REINDEX ends when nobody writes", lambda: self.builder.answer(1))
+        self.sql("SELECT bt_index_parent_check(indexrelid, true) FROM pg_index WHERE indisvalid AND indrelid::regclass::text ~ 'outbox_segment'")
         for r, reader in enumerate(self.readers):
             self.do_maintain(-1, None)
             for again in (False, True):
