@@ -119,17 +119,22 @@
 /*
  * Search the leaf page to which a key belongs, to insert there.  16: the search
  * needs the table, because it may finish a split.  17: the removal of
- * old_snapshot_threshold took the snapshot away.  Needs nbtree.h.
+ * old_snapshot_threshold took the snapshot away.  19: the path to the page is
+ * asked for.  A search that finishes splits needs the path; it stays in the
+ * current context.  Needs nbtree.h.
  */
-#if PG_VERSION_NUM >= 170000
+#if PG_VERSION_NUM >= 190000
 #define idem_compat_bt_search_leaf(index, heap, key, buffer) \
-	_bt_freestack(_bt_search(index, heap, key, buffer, BT_WRITE))
+	((void) _bt_search(index, heap, key, buffer, BT_WRITE, true))
+#elif PG_VERSION_NUM >= 170000
+#define idem_compat_bt_search_leaf(index, heap, key, buffer) \
+	((void) _bt_search(index, heap, key, buffer, BT_WRITE))
 #elif PG_VERSION_NUM >= 160000
 #define idem_compat_bt_search_leaf(index, heap, key, buffer) \
-	_bt_freestack(_bt_search(index, heap, key, buffer, BT_WRITE, NULL))
+	((void) _bt_search(index, heap, key, buffer, BT_WRITE, NULL))
 #else
 #define idem_compat_bt_search_leaf(index, heap, key, buffer) \
-	_bt_freestack(_bt_search(index, key, buffer, BT_WRITE, NULL))
+	((void) _bt_search(index, key, buffer, BT_WRITE, NULL))
 #endif
 
 /* 18: "Add pg_noreturn" removed pg_attribute_noreturn(). */

@@ -20,9 +20,9 @@
  * LOCKING: an exclusive lock on the buffer of the leaf, taken by nbtree's search
  * as for an insertion; no other buffer is locked when the page is changed.
  *
- * MEMORY: the scan key and the path of the search, and the copy of the page that
- * a generic record needs, about 80 kB in the current context; freed with each
- * call.
+ * MEMORY: the copy of the page that a generic record needs, about 80 kB, freed
+ * with each call; the path of the search, some bytes for each level of the tree,
+ * which stays in the current context.
  *
  * Copyright (c) 2026, the idempotency developers
  *
