@@ -35,7 +35,7 @@
 #include "shared/txn.h"
 
 /* How long a position waits, so that several are written at once. */
-#define WRITE_DELAY_MS 20
+#define WRITE_DELAY_MS 100
 
 /*
  * For a sink that stores positions: how long after a batch "settled" is
