@@ -63,6 +63,15 @@ SELECT bt_index_check('idempotency_data.another', true);
 SELECT * FROM t.judge() WHERE key = 'h';
 DROP INDEX idempotency_data.another;
 
+-- An index of another order is not one of the outbox
+CREATE FUNCTION t.backwards(a bigint, b bigint) RETURNS int LANGUAGE sql IMMUTABLE AS $$SELECT sign(b::numeric - a)::int$$;
+CREATE OPERATOR CLASS t.backwards FOR TYPE bigint USING btree AS
+	OPERATOR 1 >, OPERATOR 2 >=, OPERATOR 3 =, OPERATOR 4 <=, OPERATOR 5 <, FUNCTION 1 t.backwards(bigint, bigint);
+CREATE INDEX another ON idempotency_data.outbox_segment_0 (xid, seq t.backwards);
+SELECT t.many('never', 100);
+SELECT idempotency.outbox_enqueue('a', 'never', 't', '1');
+DROP INDEX idempotency_data.another;
+
 -- Entries that somebody put by hand where the next ones belong: in the way on a page, and at its end
 ALTER TABLE idempotency_data.outbox_segment_0 DISABLE TRIGGER USER;
 CREATE FUNCTION t.by_hand(step int, n int) RETURNS void LANGUAGE sql AS $$

@@ -130,6 +130,19 @@ before_high_key(Relation index, Page page, const IdemEntry *entry)
 }
 
 /*
+ * Does the page have something that nbtree does not log: entries marked as
+ * dead, or marks of a VACUUM during which it was split?  A standby then differs
+ * there, and wal_consistency_checking knows that of nbtree's records only.
+ */
+static bool
+has_unlogged_marks(Page page)
+{
+	BTPageOpaque opaque = BTPageGetOpaque(page);
+
+	return (opaque->btpo_flags & (BTP_HAS_GARBAGE | BTP_SPLIT_END)) != 0 || opaque->btpo_cycleid != 0;
+}
+
+/*
  * How many of the entries may stand on the page, from the returned place on?
  * The page is the one to which the first entry belongs.  Whatever comes next in
  * the index has a later xid, unless somebody wrote a segment by hand.
@@ -141,7 +154,7 @@ count_fitting(Relation index, Page page, const IdemEntry *entries, int n, Offset
 	const IdemEntry *last;
 
 	n = Min((Size) n, room);
-	if (n == 0)
+	if (n == 0 || has_unlogged_marks(page))
 		return 0;
 	*place = find_place(page, &entries[0]);
 	last = &entries[n - 1];

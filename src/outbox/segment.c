@@ -43,6 +43,7 @@
 #include "postgres.h"
 
 #include "access/htup_details.h"
+#include "access/nbtree.h"
 #include "access/relscan.h"
 #include "access/relation.h"
 #include "access/table.h"
@@ -234,6 +235,8 @@ idem_segment_is_index(Relation index)
 		form->indkey.values[0] == IDEM_ATT_XID + 1 &&
 		form->indkey.values[1] == IDEM_ATT_SEQ + 1 &&
 		index->rd_indoption[0] == 0 && index->rd_indoption[1] == 0 &&
+		index_getprocid(index, 1, BTORDER_PROC) == F_XID8CMP &&
+		index_getprocid(index, 2, BTORDER_PROC) == F_BTINT8CMP &&
 		heap_attisnull(index->rd_indextuple, Anum_pg_index_indpred, NULL);
 }
 

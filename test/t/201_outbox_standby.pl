@@ -32,13 +32,26 @@ SELECT count(*) FROM idempotency.outbox_enqueue_many('a', array_fill('m$i'::text
 });
 	$primary->safe_psql('postgres', 'SELECT t.maintain(ARRAY[t.snapshot()])') if $i < 20;
 }
+# A scan marks the entries of rows that were rolled back as dead.  That is not
+# logged, so the standby's page has no such marks
+my $many = "SELECT count(*) FROM idempotency.outbox_enqueue_many('a', array_fill('m20'::text, ARRAY[40]),
+	array_fill('t'::text, ARRAY[40]), array_fill('1'::jsonb, ARRAY[40]))";
+$primary->safe_psql('postgres', <<"SQL");
+$many;
+BEGIN; $many; ROLLBACK;
+$many;
+SET enable_seqscan = off;
+SET enable_bitmapscan = off;
+SELECT count(payload) FROM idempotency_data.outbox_segment_3 WHERE xid > '0'::xid8;
+$many;
+SQL
 $primary->safe_psql('postgres', 'SELECT t.maintain(ARRAY[]::pg_snapshot[])');
 $primary->safe_psql('postgres', "SELECT idempotency.outbox_enqueue('a', 'last', 't', '1')");
 $primary->wait_for_catchup($standby);
 
 my $state = 'SELECT generation, current_segment, segments_used, events, last_seq FROM idempotency.stat_outbox';
 my $events = 'SELECT count(*), count(DISTINCT event_id), min(seq) FROM idempotency.outbox_events';
-like($primary->safe_psql('postgres', $state), qr/^20\|4\|2\|302\|/, 'state of the primary');
+like($primary->safe_psql('postgres', $state), qr/^20\|4\|2\|462\|/, 'state of the primary');
 is($standby->safe_psql('postgres', $events), $primary->safe_psql('postgres', $events),
 	'the standby has the same events');
 # Maps of free space and visibility are each server's own.
@@ -59,7 +72,7 @@ like($err, qr/25006.*during recovery/, 'a standby does not enqueue');
 is($standby->safe_psql('postgres', 'SELECT t.maintain(ARRAY[t.snapshot()])'),
 	'0', 'nor does it keep house');
 is($standby->safe_psql('postgres', 'SELECT events FROM t.scan(NULL, t.snapshot(), 100)'),
-	'302', 'but it can read');
+	'422', 'but it can read');
 
 $primary->stop('immediate');
 $standby->promote;
