@@ -13,7 +13,7 @@
 # switch of context between two looks, while stat_relay says that the relay waits for
 # events and the event is not there.  A slow machine makes processes ready to run and
 # late, but it does not make them sleep.  NAP allows for the short timers of a relay
-# at work, which look at a standby (5 ms) and gather positions (20 ms).
+# at work, which look at a standby (5 ms) and gather positions (100 ms).
 
 use strict;
 use warnings FATAL => 'all';
