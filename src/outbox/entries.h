@@ -19,7 +19,7 @@
 
 #include "outbox/segment.h"
 
-/* Fewer entries than these are cheaper one by one. */
+/* Fewer entries than these are cheaper one by one: README.md. */
 #define IDEM_ENTRIES_TOGETHER	8
 
 /*
