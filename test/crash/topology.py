@@ -60,7 +60,8 @@ CREATE SERVER pgfn FOREIGN DATA WRAPPER idempotency_postgres
 	OPTIONS (host '127.0.0.1', port '{port_b}', dbname 'postgres', function 'app.arrive', claim 'off');
 CREATE USER MAPPING FOR CURRENT_USER SERVER pgfn OPTIONS (user 'postgres');
 CREATE SERVER pgtab FOREIGN DATA WRAPPER idempotency_postgres
-	OPTIONS (host '127.0.0.1', port '{port_b}', dbname 'postgres', "table" 'app.tab');
+	OPTIONS (host '127.0.0.1', port '{port_b}', dbname 'postgres', "table" 'app.tab',
+		omit_columns 'seq,aggregate_type,event_type,content_type,payload_bytes,headers,enqueued_at');
 CREATE USER MAPPING FOR CURRENT_USER SERVER pgtab OPTIONS (user 'postgres');
 CREATE SERVER prog FOREIGN DATA WRAPPER idempotency_program OPTIONS (program 'pytest', file '{work}/prog.arrivals');
 CREATE SERVER fnq FOREIGN DATA WRAPPER idempotency_function OPTIONS (function 'app.on_small');

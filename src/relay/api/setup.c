@@ -88,9 +88,16 @@ append_postgres(StringInfo sql, const ForeignServer *server)
 	appendStringInfo(sql, IDEM_SINK_POSTGRES_SETUP_SQL, position, position, position, role);
 	if (table != NULL)
 	{
+		const char *omitted = idem_sink_option_value(server->options, "omit_columns");
 		char	   *inbox = quoted_name(table);
+		StringInfoData columns;
 
-		appendStringInfo(sql, IDEM_SINK_POSTGRES_INBOX_SQL, inbox, inbox, role);
+		initStringInfo(&columns);
+		for (int i = 0; i < lengthof(idem_sink_postgres_inbox); i++)
+			if (!idem_sink_option_names(omitted, idem_sink_postgres_inbox[i].name))
+				appendStringInfo(&columns, ",\n    %s %s",
+								 idem_sink_postgres_inbox[i].name, idem_sink_postgres_inbox[i].type);
+		appendStringInfo(sql, IDEM_SINK_POSTGRES_INBOX_SQL, inbox, columns.data, inbox, role);
 	}
 }
 

@@ -65,8 +65,7 @@ add_int64(PgSinkArray *a, int64_t value)
 
 /*
  * Has the event a value for the field?  JSON goes to payload, bytes go to
- * payload_bytes.  A payload of type bytea takes both kinds, and so does
- * payload_bytes if the target has no payload.
+ * payload_bytes.  A payload of type bytea takes both kinds.
  */
 static bool
 has_field(const PgSink *p, const PgSinkEvent *e, int f)
@@ -82,7 +81,7 @@ has_field(const PgSink *p, const PgSinkEvent *e, int f)
 		case PGSINK_FIELD_PAYLOAD:
 			return json || p->type[f] == PGSINK_TYPE_BYTEA;
 		case PGSINK_FIELD_PAYLOAD_BYTES:
-			return !json || !p->used[PGSINK_FIELD_PAYLOAD];
+			return !json;
 		default:
 			return true;
 	}

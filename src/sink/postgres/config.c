@@ -123,6 +123,10 @@ choose_target(PgSink *p, const IdemProtoHello *hello)
 		return idem_sink_fail(&p->failure, IDEM_PROTO_REJECTED, "HV00B",
 							  "the postgres sink needs one of the options \"function\" and \"table\"");
 	c->is_function = (function != NULL);
+	c->omit_columns = idem_sink_option(hello, "omit_columns", NULL);
+	if (c->is_function && c->omit_columns != NULL)
+		return idem_sink_fail(&p->failure, IDEM_PROTO_REJECTED, "HV00B",
+							  "option \"omit_columns\" is for a table; a function gets the fields that its arguments name");
 	idem_sink_split_name(function ? function : table, c->schema, c->name, sizeof(c->name));
 	idem_sink_split_name(position, c->position_schema, c->position_name,
 						 sizeof(c->position_name));

@@ -64,12 +64,23 @@ pgsink_decide_error(PgSink *p, uint32_t i)
 				  p->error.sqlstate, p->error.message);
 }
 
-/* Is the payload bytes although the target takes JSON only? */
-static bool
-has_wrong_payload(const PgSink *p, const PgSinkEvent *e)
+/*
+ * Does the target take payloads, but none of this event's kind?  Returns what the
+ * target lacks, else NULL.  A column that the option omit_columns names is not
+ * lacking.
+ */
+static const char *
+lacking_payload(const PgSink *p, const PgSinkEvent *e)
 {
-	return !(e->flags & IDEM_PROTO_PAYLOAD_JSON) && p->used[PGSINK_FIELD_PAYLOAD] &&
-		p->type[PGSINK_FIELD_PAYLOAD] != PGSINK_TYPE_BYTEA && !p->used[PGSINK_FIELD_PAYLOAD_BYTES];
+	const char *omitted = p->config.omit_columns;
+
+	if (e->flags & IDEM_PROTO_PAYLOAD_JSON)
+		return p->used[PGSINK_FIELD_PAYLOAD_BYTES] && !p->used[PGSINK_FIELD_PAYLOAD] &&
+			!idem_sink_option_names(omitted, "payload")
+			? "payload is JSON, and the target has no \"payload\"" : NULL;
+	return p->used[PGSINK_FIELD_PAYLOAD] && p->type[PGSINK_FIELD_PAYLOAD] != PGSINK_TYPE_BYTEA &&
+		!p->used[PGSINK_FIELD_PAYLOAD_BYTES]
+		? "payload is bytes, and the target has no \"payload\" of type bytea and no \"payload_bytes\"" : NULL;
 }
 
 bool
@@ -85,13 +96,14 @@ pgsink_decide_ahead(PgSink *p)
 {
 	for (uint32_t i = 0; i < p->batch.count; i++)
 	{
+		const char *lacking = lacking_payload(p, &p->batch.events[i]);
+
 		if (p->batch.events[i].outcome != 0)
 			continue;
 		if (pgsink_is_blocked(p, i))
 			pgsink_decide(p, i, IDEM_PROTO_SKIPPED, "00000", NULL);
-		else if (has_wrong_payload(p, &p->batch.events[i]))
-			pgsink_decide(p, i, IDEM_PROTO_REJECTED, "42804",
-						  "payload is bytes, and the target has no \"payload\" of type bytea and no \"payload_bytes\"");
+		else if (lacking != NULL)
+			pgsink_decide(p, i, IDEM_PROTO_REJECTED, "42804", lacking);
 	}
 }
 

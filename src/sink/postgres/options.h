@@ -50,6 +50,13 @@ static const IdemSinkOption idem_sink_postgres_options[] = {
 	{.name = "function", .where = IDEM_OPTION_SERVER, .type = IDEM_OPTION_QUALIFIED},
 	{.name = "table", .where = IDEM_OPTION_SERVER, .type = IDEM_OPTION_QUALIFIED},
 
+	/*
+	 * the columns that the table leaves out on purpose; without this option a
+	 * column that was renamed would mean events without their payload
+	 */
+	{.name = "omit_columns", .where = IDEM_OPTION_SERVER, .type = IDEM_OPTION_CHOICES,
+	.choices = "seq aggregate_type aggregate_id event_type content_type payload payload_bytes headers enqueued_at"},
+
 	{.name = "position_table", .where = IDEM_OPTION_SERVER, .type = IDEM_OPTION_QUALIFIED},
 
 	/*

@@ -37,22 +37,31 @@
 	"GRANT SELECT, INSERT, UPDATE ON %s TO %s;\n"
 
 /*
- * Added for the option "table": an inbox.  The site may leave out any column
- * but event_id, and may add content_type and payload_bytes.  The three %s are
- * the inbox twice, then the role.
+ * Added for the option "table": an inbox, whose columns are below.  A column that
+ * the option "omit_columns" names is left out.  The %s are the inbox; the lines of the
+ * columns; the inbox, the role.
  */
 #define IDEM_SINK_POSTGRES_INBOX_SQL \
 	"CREATE TABLE IF NOT EXISTS %s (\n" \
-	"    event_id uuid PRIMARY KEY,\n" \
-	"    seq bigint NOT NULL,\n" \
-	"    aggregate_type text NOT NULL,\n" \
-	"    aggregate_id text NOT NULL,\n" \
-	"    event_type text NOT NULL,\n" \
-	"    payload jsonb,\n" \
-	"    headers jsonb,\n" \
-	"    enqueued_at timestamptz NOT NULL\n" \
+	"    event_id uuid PRIMARY KEY%s\n" \
 	");\n" \
 	"GRANT SELECT, INSERT ON %s TO %s;\n"
+
+static const struct
+{
+	const char *name;
+	const char *type;
+}			idem_sink_postgres_inbox[] = {
+	{"seq", "bigint NOT NULL"},
+	{"aggregate_type", "text NOT NULL"},
+	{"aggregate_id", "text NOT NULL"},
+	{"event_type", "text NOT NULL"},
+	{"content_type", "text"},
+	{"payload", "jsonb"},
+	{"payload_bytes", "bytea"},
+	{"headers", "jsonb"},
+	{"enqueued_at", "timestamptz NOT NULL"},
+};
 
 /* What sink_setup prints for a sink without a target that needs anything. */
 #define IDEM_SINK_NO_SETUP \

@@ -132,6 +132,7 @@ typedef struct PgSinkConfig
 	char		schema[64];		/* schema and name of the function or table */
 	char		name[64];
 	bool		is_function;
+	char	   *omit_columns;	/* of a table; NULL: none */
 	char		position_schema[64];
 	char		position_name[64];
 	char	   *claim;			/* "auto", "on" or "off" */

@@ -3,12 +3,16 @@
  * target.c
  *		Looks up the function or table for the events, and writes its statement.
  *
- * A function gets the fields whose names its arguments have.  A table gets the
- * fields whose names its columns have.  The program looks the target up once,
- * at hello.  If the target changes later, PREPARE raises an error and the
- * program ends; the next program looks the target up again.
+ * A function gets the fields whose names its arguments have.  A table has a
+ * column for each field, but for those that the option omit_columns names.  The
+ * program looks the target up once, at hello.  If the target changes later,
+ * PREPARE raises an error and the program ends; the next program looks the
+ * target up again.
  *
  * INVARIANT
+ *		A column that was there and is gone ends the program: events are never
+ *		acked without a field that the table was to have.
+ *
  *		Names go into SQL quoted, and values go as parameters.  Everything of
  *		the catalog is qualified, so that the search_path of the target's role
  *		matters to the called function only.
@@ -201,6 +205,25 @@ describe_function(PgSink *p)
 	" AND c.relkind IN ('r', 'p') AND a.attnum OPERATOR(pg_catalog.>) 0 AND NOT a.attisdropped" \
 	" AND a.attgenerated OPERATOR(pg_catalog.=) ''"
 
+/*
+ * Has the table a column for each field that is not left out on purpose?  A payload
+ * of type bytea takes what would go to payload_bytes.  False: p->failure.
+ */
+static bool
+has_all_columns(PgSink *p)
+{
+	for (int f = 0; f < PGSINK_NFIELDS; f++)
+	{
+		if (p->used[f] || idem_sink_option_names(p->config.omit_columns, fields[f].name) ||
+			(f == PGSINK_FIELD_PAYLOAD_BYTES && p->type[PGSINK_FIELD_PAYLOAD] == PGSINK_TYPE_BYTEA))
+			continue;
+		return idem_sink_fail(&p->failure, IDEM_PROTO_REJECTED, "42703",
+							  "table %s.%s at the target has no column \"%s\"; add it, or, if events are to be stored without it, name it in the server's option \"omit_columns\"",
+							  p->config.schema, p->config.name, fields[f].name);
+	}
+	return true;
+}
+
 /* Use the columns that have names of fields.  False: p->failure. */
 static bool
 use_columns(PgSink *p, const PGresult *res)
@@ -227,7 +250,7 @@ use_columns(PgSink *p, const PGresult *res)
 		return idem_sink_fail(&p->failure, IDEM_PROTO_REJECTED, "42703",
 							  "table %s.%s at the target has no column \"event_id\"",
 							  schema, name);
-	return true;
+	return has_all_columns(p);
 }
 
 /* Look up the table and choose its columns.  False: p->failure. */

@@ -84,6 +84,54 @@ is_choice(const char *value, const char *choices)
 }
 
 /*
+ * Copy the next word of a list with commas to word, without the spaces around it.
+ * Returns the place behind the word and its comma; NULL behind the last word.  A word
+ * that is longer than cap is cut; no word of a list of choices is so long.
+ */
+static const char *
+next_word(const char *list, char *word, size_t cap)
+{
+	size_t		len = strcspn(list, ",");
+	const char *next = list[len] == ',' ? list + len + 1 : NULL;
+
+	while (len > 0 && *list == ' ')
+		list++, len--;
+	while (len > 0 && list[len - 1] == ' ')
+		len--;
+	snprintf(word, cap, "%.*s", (int) len, list);
+	return next;
+}
+
+/* Is each word of a list with commas one of the words in choices? */
+static bool
+are_choices(const char *value, const char *choices)
+{
+	char		word[NAME_BYTES];
+
+	do
+	{
+		value = next_word(value, word, sizeof(word));
+		if (!is_choice(word, choices))
+			return false;
+	} while (value != NULL);
+	return true;
+}
+
+bool
+idem_sink_option_names(const char *value, const char *word)
+{
+	char		other[NAME_BYTES];
+
+	while (value != NULL)
+	{
+		value = next_word(value, other, sizeof(other));
+		if (strcmp(other, word) == 0)
+			return true;
+	}
+	return false;
+}
+
+/*
  * Copy the first part of a qualified name to dst, without quotes and folded as
  * SQL would.  Returns the place behind the part; NULL if the part is empty,
  * malformed or too long.
@@ -151,6 +199,9 @@ idem_sink_option_check(const IdemSinkOption *option, const char *value,
 		case IDEM_OPTION_CHOICE:
 			snprintf(problem, cap, "must be one of: %s", option->choices);
 			return is_choice(value, option->choices);
+		case IDEM_OPTION_CHOICES:
+			snprintf(problem, cap, "must be a list, separated by commas, of: %s", option->choices);
+			return are_choices(value, option->choices);
 		case IDEM_OPTION_QUALIFIED:
 			snprintf(problem, cap, "must be a name with its schema, as in app.on_order");
 			return idem_sink_split_name(value, schema, name, NAME_BYTES);

@@ -34,6 +34,7 @@ typedef enum IdemSinkOptionType
 	IDEM_OPTION_BOOL,			/* on or off, true or false */
 	IDEM_OPTION_INT,			/* decimal digits, value from min to max */
 	IDEM_OPTION_CHOICE,			/* one of the words in choices */
+	IDEM_OPTION_CHOICES,		/* words in choices, separated by commas */
 	IDEM_OPTION_QUALIFIED,		/* schema.name, each part quoted or not */
 	IDEM_OPTION_WORD			/* lower-case letters, digits, underscores */
 } IdemSinkOptionType;
@@ -52,8 +53,8 @@ typedef struct IdemSinkOption
 								 * option of the server */
 	long		min;			/* for IDEM_OPTION_INT */
 	long		max;
-	const char *choices;		/* for IDEM_OPTION_CHOICE: words separated by
-								 * spaces */
+	const char *choices;		/* for IDEM_OPTION_CHOICE and CHOICES: words
+								 * separated by spaces */
 } IdemSinkOption;
 
 /* Why only superusers may set the option, as a sentence. */
@@ -87,6 +88,12 @@ extern const IdemSinkOption *idem_sink_option_find(const IdemSinkOption *table,
  */
 extern bool idem_sink_option_check(const IdemSinkOption *option,
 								   const char *value, char *problem, size_t cap);
+
+/*
+ * Is the word among those of an IDEM_OPTION_CHOICES?  No word is among the words of
+ * NULL.
+ */
+extern bool idem_sink_option_names(const char *value, const char *word);
 
 /* The value of an IDEM_OPTION_BOOL that idem_sink_option_check accepted. */
 extern bool idem_sink_option_bool(const char *value);

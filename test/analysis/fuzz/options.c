@@ -118,6 +118,28 @@ plain_word(const char *value)
 	return c != value && *c == '\0';
 }
 
+/* The same for a list: what is left when spaces around commas are gone. */
+static bool
+plain_choices(const char *value, const char *choices)
+{
+	char		copy[256];
+	char	   *rest = copy;
+	char	   *word;
+
+	if (strlen(value) >= sizeof(copy))
+		return false;
+	snprintf(copy, sizeof(copy), "%s", value);
+	while ((word = strsep(&rest, ",")) != NULL)
+	{
+		word += strspn(word, " ");
+		while (word[0] != '\0' && word[strlen(word) - 1] == ' ')
+			word[strlen(word) - 1] = '\0';
+		if (!plain_choice(word, choices))
+			return false;
+	}
+	return true;
+}
+
 static bool
 check_value(const IdemSinkOption *option, const char *value)
 {
@@ -141,6 +163,10 @@ check_value(const IdemSinkOption *option, const char *value)
 			break;
 		case IDEM_OPTION_CHOICE:
 			CHECK(good == plain_choice(value, option->choices));
+			break;
+		case IDEM_OPTION_CHOICES:
+			CHECK(good == plain_choices(value, option->choices));
+			CHECK(!good || !idem_sink_option_names(value, ""));
 			break;
 		case IDEM_OPTION_QUALIFIED:
 			CHECK(good == idem_sink_split_name(value, a, b, sizeof(a)));
@@ -197,7 +223,7 @@ take_value(Input *in, const IdemSinkOption *option, char *value, size_t cap)
 	char	   *rest = words;
 	uint8_t		n = take8(in) % 4;
 
-	if (option->type == IDEM_OPTION_CHOICE)
+	if (option->type == IDEM_OPTION_CHOICE || option->type == IDEM_OPTION_CHOICES)
 	{
 		snprintf(words, sizeof(words), "%s", option->choices);
 		while (n-- > 0 && rest != NULL && strchr(rest, ' ') != NULL)

@@ -24,6 +24,8 @@ def test_misconfigured():
             ({"function": None, "table": "app.got"}, "42P10", "no unique index"),
             ({"position_table": "app.nothing"}, "42P01", "sink_setup_sql"),
             ({"position_table": "app.inbox"}, "42703", "sink_setup_sql"),
+            ({"omit_columns": "headers"}, "HV00B", "is for a table"),
+            ({"function": None, "table": "app.inbox", "omit_columns": "headers, event_id"}, "HV024", "separated by commas"),
             ({"claim": "on"}, "42704", "not installed"),
             ({"dbname": None}, "HV00B", "dbname"),
             ({"function": "on_event"}, "HV024", "with its schema"),

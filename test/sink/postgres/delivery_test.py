@@ -1,5 +1,6 @@
 """What arrives, in functions and tables: order, sizes, types, and the DDL it needs."""
 import json
+import re
 import uuid
 
 from postgres.target import POSITION, TOP, Target, commits
@@ -68,6 +69,42 @@ def test_table():
     w.close()
 
 
+def test_table_that_loses_a_column():
+    """What was there and is gone is misconfigured; no event is acked without it."""
+    t = Target()
+    for column in ("payload", "payload_bytes", "headers", "enqueued_at"):
+        w = t.start(function=None, table="app.inbox")
+        batch, _ = w.events([{"headers": b'{"h": 1}'}])
+        commits(w, batch, 1)
+        before = t.count("app.inbox")
+        t.psql(f"ALTER TABLE app.inbox RENAME {column} TO other")
+        w.events([{}, {"payload": b"\0", "json": False}])
+        f = w.expect("FAILED")
+        assert f["outcome"] == codec.OUTCOMES["rejected"] and f["sqlstate"] == "42703", f
+        w.sock.close()
+        f = t.failed(function=None, table="app.inbox")
+        assert f["outcome"] == "rejected" and f["sqlstate"] == "42703", f
+        assert f'"{column}"' in f["message"] and "omit_columns" in f["message"], f
+        assert t.count("app.inbox") == before
+        t.psql(f"ALTER TABLE app.inbox RENAME other TO {column}")
+
+
+def test_table_that_leaves_columns_out():
+    t = Target(POSITION + """CREATE SCHEMA app;
+        CREATE TABLE app.ids (event_id uuid PRIMARY KEY, payload_bytes bytea, content_type text);
+        CREATE TABLE app.raw (event_id uuid PRIMARY KEY, payload bytea, content_type text);""")
+    rest = "seq, aggregate_type, aggregate_id,event_type,headers ,enqueued_at"
+    events = [{"payload": b"{}"}, {"payload": b"\1", "json": False, "content_type": "x/y"}]
+    assert '"payload"' in t.failed(function=None, table="app.ids", omit_columns=rest)["message"]
+    for table, omitted, expected in (("app.ids", rest + ",payload", ["|", "\\x01|x/y"]), ("app.raw", rest, ["\\x7b7d|", "\\x01|x/y"])):
+        w = t.start(function=None, table=table, omit_columns=omitted, relay=table)
+        batch, ids = w.events(events)
+        commits(w, batch, 2)
+        w.close()
+        got = dict(line.split("|", 1) for line in t.psql(f"SELECT * FROM {table}").splitlines())
+        assert [got[str(i)] for i in ids] == expected, got
+
+
 def test_argument_types():
     t = Target(POSITION + """
         CREATE SCHEMA app; CREATE TABLE app.got (a text);
@@ -102,6 +139,21 @@ def test_bytes_where_json_is_wanted():
     w.close()
 
 
+def test_json_where_bytes_are_wanted():
+    t = Target(POSITION + """
+        CREATE SCHEMA app; CREATE TABLE app.got (a bytea);
+        CREATE FUNCTION app.f(payload_bytes bytea) RETURNS void LANGUAGE sql AS 'INSERT INTO app.got VALUES (payload_bytes)';
+        """)
+    w = t.start(function="app.f")
+    batch, _ = w.events([{"payload": b"\1", "json": False}, {}])
+    assert w.outcomes(batch, 2) == ["acked", "rejected"]
+    assert w.notes[1][0] == "42804", w.notes
+    w.send("SETTLE", batch=batch)
+    w.expect("VERDICT", batch=batch, kind=1)
+    assert t.psql("SELECT a FROM app.got") == "\\x01"
+    w.close()
+
+
 def test_synchronous_commit_is_raised():
     t = Target(POSITION + """
         CREATE SCHEMA app; CREATE TABLE app.got (x text);
@@ -129,8 +181,10 @@ def test_setup_sql():
         body = header.split(f"#define {macro} ")[1].split("\n\n")[0]
         return "".join(json.loads(line.strip().rstrip("\\").strip())
                        for line in body.splitlines()[1:])
+    columns = re.findall(r'^\t\{"(.*)", "(.*)"\},$', header, re.M)
     sql = text("IDEM_SINK_POSTGRES_SETUP_SQL") % (("public.idempotency_sink_position",) * 3 + ("postgres",))
-    sql += "CREATE SCHEMA app;" + text("IDEM_SINK_POSTGRES_INBOX_SQL") % ("app.inbox", "app.inbox", "postgres")
+    sql += "CREATE SCHEMA app;" + text("IDEM_SINK_POSTGRES_INBOX_SQL") % (
+        "app.inbox", "".join(f", {name} {kind}" for name, kind in columns), "app.inbox", "postgres")
     t = Target(sql)
     w = t.start(function=None, table="app.inbox")
     batch, _ = w.events([{}])

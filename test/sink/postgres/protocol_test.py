@@ -11,7 +11,7 @@ def program():
         t.psql("DELETE FROM app.inbox WHERE received_at = (SELECT max(received_at) FROM app.inbox);"
                "UPDATE idempotency_sink_position SET row_id = 1;" + sql)
 
-    return Program(SINK, t.options(function=None, table="app.inbox"), {"payload": b"\xff\0", "json": False}, True,
+    return Program(SINK, t.options(function=None, table="app.inbox", omit_columns="payload_bytes"), {"payload": b"\xff\0", "json": False}, True,
                    lambda: dict(line.split("|", 1) for line in t.psql(
                        "SELECT replace(event_id::text, '-', ''), payload FROM app.inbox").splitlines()), set_back)
 

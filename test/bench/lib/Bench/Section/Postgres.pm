@@ -30,7 +30,7 @@ sub prepare
 	for my $name (sort keys %where)
 	{
 		$source->sql("CREATE SERVER $name FOREIGN DATA WRAPPER idempotency_postgres OPTIONS"
-			  . " (host '$target->{host}', port '$target->{port}', dbname 'postgres', $where{$name}, position_table 'bench.position_of_$name')");
+			  . " (host '$target->{host}', port '$target->{port}', dbname 'postgres', $where{$name}, omit_columns 'content_type, payload_bytes', position_table 'bench.position_of_$name')");
 		$source->sql("CREATE USER MAPPING FOR CURRENT_USER SERVER $name OPTIONS (user 'postgres')");
 		$target->sql(join "\n", $source->sql("SELECT idempotency.sink_setup_sql('$name')"));
 	}
