@@ -12,6 +12,11 @@
  * A program reads up to its own start record.  So it sees every position that was
  * committed before, and knows that no other transaction hides the end.
  *
+ * Before a program fences or writes anything, it reads whether the topic is that of
+ * another relay.  A relay that has a position in the topic owns it, and passes over
+ * what others wrote there.  Without a position, the relay whose record is the first
+ * owns the topic.  So a relay with a wrong position_topic never stops the owner.
+ *
  * A start record behind its own proves to a program that another instance has taken
  * over.  The brokers alone cannot tell this from a transaction that timed out.
  *
@@ -336,6 +341,22 @@ is_kind(const char *key, const char *kind)
 	return strncmp(key, kind, strlen(kind)) == 0;
 }
 
+/* Note the record of another relay, or of something else: relay is "". */
+static void
+take_other(KSink *p, const char *relay, bool is_start, int64_t offset)
+{
+	size_t		n = 0;
+
+	if (p->other_record < 0 || offset < p->other_record)
+		p->other_record = offset;
+	if (!is_start)
+		p->other_position = true;
+	/* the name is text of the brokers: only what any log can hold */
+	for (; relay[n] != '\0' && n + 1 < sizeof(p->other_relay); n++)
+		p->other_relay[n] = relay[n] > ' ' && relay[n] < 127 ? relay[n] : '?';
+	p->other_relay[n] = '\0';
+}
+
 /* Take a record of the topic. */
 static void
 take_record(KSink *p, const rd_kafka_message_t *m)
@@ -343,18 +364,24 @@ take_record(KSink *p, const rd_kafka_message_t *m)
 	char		key[KEY_BYTES];
 	char		value[VALUE_BYTES];
 	const char *relay;
+	bool		is_start;
 
 	if (m->payload == NULL || m->key == NULL)
 		return;
 	snprintf(key, sizeof(key), "%.*s", (int) m->key_len, (const char *) m->key);
 	snprintf(value, sizeof(value), "%.*s", (int) m->len, (const char *) m->payload);
-	relay = strchr(key, ' ');
-	if (relay == NULL || strcmp(relay + 1, p->config.relay) != 0 ||
-		!(is_kind(key, KEY_POSITION) || is_kind(key, KEY_START)))
-		bad_topic(p, "has records of another relay, or of something else");
-	else if (is_kind(key, KEY_POSITION))
+	is_start = is_kind(key, KEY_START);
+	relay = is_start || is_kind(key, KEY_POSITION) ? strchr(key, ' ') + 1 : "";
+	if (strcmp(relay, p->config.relay) != 0)
+	{
+		take_other(p, relay, is_start, m->offset);
+		return;
+	}
+	if (p->own_record < 0 || m->offset < p->own_record)
+		p->own_record = m->offset;
+	if (!is_start)
 		take_position(p, value);
-	else if (m->offset > p->takeover_offset)
+	else if (p->takeover_offset >= 0 && m->offset > p->takeover_offset)
 		p->foreign = true;
 }
 
@@ -439,9 +466,23 @@ with_reader(KSink *p, bool (*job) (KSink *, rd_kafka_t *, rd_kafka_topic_t *, in
 	return ok;
 }
 
+/* Is the topic that of our relay, by what was read?  False: p->failure. */
+static bool
+judge_owner(KSink *p)
+{
+	if (p->has_position || p->other_record < 0 ||
+		(!p->other_position && p->own_record >= 0 && p->own_record < p->other_record))
+		return true;
+	if (p->other_relay[0] == '\0')
+		return bad_topic(p, "has records of something else than a relay");
+	return idem_sink_fail(&p->failure, IDEM_PROTO_REJECTED, "42710",
+						  "position topic \"%s\" is that of relay \"%s\"; give this relay's server another \"position_topic\", or delete the topic if that relay is gone",
+						  p->config.position_topic, p->other_relay);
+}
+
 /*
- * Read up to the start record.  The last position is most often near the end;
- * only if it is not, everything is read.
+ * Read up to the start record; before there is one, to the end.  The last position is
+ * most often near the end; only if it is not, everything is read.
  */
 static bool
 read_start(KSink *p, rd_kafka_t *reader, rd_kafka_topic_t *topic, int64_t deadline)
@@ -451,16 +492,25 @@ read_start(KSink *p, rd_kafka_t *reader, rd_kafka_topic_t *topic, int64_t deadli
 	int64_t		from;
 
 	p->has_position = false;
+	p->own_record = p->other_record = -1;
+	p->other_position = false;
+	p->other_relay[0] = '\0';
 	if (!ask_ends(p, reader, &low, &high, deadline))
 		return false;
 	from = high - RECENT > low ? high - RECENT : low;
-	if (!read_range(p, topic, from, p->takeover_offset + 1, deadline))
+	if (!read_range(p, topic, from, p->takeover_offset >= 0 ? p->takeover_offset + 1 : high, deadline))
 		return false;
 	if (!p->has_position && from > low &&
 		!read_range(p, topic, low, from, deadline))
 		return false;
 	p->offset = p->takeover_offset;
-	return true;
+	return judge_owner(p);
+}
+
+bool
+ksink_check_owner(KSink *p, int64_t deadline)
+{
+	return with_reader(p, read_start, deadline);
 }
 
 bool

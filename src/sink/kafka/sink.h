@@ -244,6 +244,10 @@ struct KSink
 	int64_t		takeover_offset;	/* of this program's start record; -1:
 									 * none */
 	bool		foreign;		/* another instance has taken over since */
+	int64_t		own_record;		/* offset of our relay's first record; -1: none */
+	int64_t		other_record;	/* the same for another relay */
+	bool		other_position; /* another relay has delivered with the topic */
+	char		other_relay[64];	/* its name, for messages */
 	int64_t		reported_offset;	/* of the record sent last; -1: none */
 };
 
@@ -306,10 +310,13 @@ extern uint32_t ksink_decide_refused(KSink *p, KSinkBatch *b);
 /* Does the topic exist, with one partition, and compacted? */
 extern bool ksink_check_position_topic(KSink *p, int64_t deadline);
 
+/* Read the topic before anything is written to it: is it ours? */
+extern bool ksink_check_owner(KSink *p, int64_t deadline);
+
 /* Write the start record, which proves to others that this program took over. */
 extern bool ksink_mark_takeover(KSink *p, int64_t deadline);
 
-/* Read the position up to the start record of this program. */
+/* Read the position up to the start record of this program, and check the owner again. */
 extern bool ksink_read_position(KSink *p, int64_t deadline);
 
 /* Read what was written since; p->foreign: another instance has taken over. */

@@ -3,8 +3,9 @@
  * takeover.c
  *		Takes the relay over at start, and replaces a producer that failed.
  *
- * At start: connect, check the topics, init_transactions, which fences the
- * predecessor and ends its transaction, write the start record, read the position.
+ * At start: connect, check the topics, read whether the position topic is another
+ * relay's, init_transactions, which fences the predecessor and ends its transaction,
+ * write the start record, read the position.
  *
  * A new producer is made in this order: look for a twin, init_transactions, look
  * again.  The first look spares a twin that is at work; the second one finds what a
@@ -69,7 +70,8 @@ static bool
 connect_job(KSink *p)
 {
 	return ksink_await_token(p, steps_deadline) && ksink_open_producer(p) && ksink_connect(p, steps_deadline) && check_fixed_topic(p, steps_deadline) &&
-		(!p->config.exactly_once || ksink_check_position_topic(p, steps_deadline));
+		(!p->config.exactly_once ||
+		 (ksink_check_position_topic(p, steps_deadline) && ksink_check_owner(p, steps_deadline)));
 }
 
 static bool
@@ -115,7 +117,13 @@ ksink_take_over(KSink *p)
 	if (!run_step(p, mark_job, "take over the position topic"))
 		return false;
 	IDEM_SINK_FAULT_POINT(&p->sink, "kafka-start-marked");
-	return run_step(p, read_job, "read the position topic");
+	if (!run_step(p, read_job, "read the position topic"))
+		return false;
+	if (p->other_record >= 0)
+		idem_sink_log(&p->sink, IDEM_PROTO_LOG_WARNING,
+					  "kafka sink: position topic \"%s\" has records of %s%s, which are passed over; this relay owns the topic",
+					  p->config.position_topic, p->other_relay[0] != '\0' ? "relay " : "something else", p->other_relay);
+	return true;
 }
 
 /* Fail because of a twin. */

@@ -244,12 +244,39 @@ def test_position_topic_not_as_needed():
 
 
 def test_position_topic_of_another_relay():
+    """A relay that names the topic of another is refused, and the other one goes on as if nothing had been."""
     t = Target()
     w = t.start()
+    for relay in ("other", "orders2"):
+        # before the first position, and behind one
+        before = t.b.read(t.position, isolation="read_uncommitted")
+        f = failed(t.start(hello=False, relay=relay))
+        assert f["outcome"] == "rejected" and f["sqlstate"] == "42710" and '"orders"' in f["message"], f
+        assert t.b.read(t.position, isolation="read_uncommitted") == before, "it wrote to the topic"
+        send(w, 2)
+    w.close()
+    w = t.start()
+    assert w.ready["has_position"]
     send(w, 1)
     w.close()
-    f = failed(t.start(hello=False, relay="other"))
-    assert f["outcome"] == "rejected" and "another relay" in f["message"], f
+    assert len(t.read()) == 5
+
+
+def test_position_topic_with_records_of_others():
+    """The owner names and passes what others wrote into its topic; who has no position there is refused."""
+    t = Target()
+    w = t.start()
+    send(w, 2)
+    w.close()
+    for key in ("start other", "position other", "whatever"):
+        t.b.ask("produce", t.position, key)
+        w = t.start()
+        assert w.ready["has_position"]
+        send(w, 1)
+        w.close()
+    assert len(t.read()) == 5
+    f = failed(t.start(hello=False, relay="third"))
+    assert f["outcome"] == "rejected", f
 
 
 def test_position_topic_deleted():
