@@ -244,7 +244,8 @@ struct KSink
 	int64_t		takeover_offset;	/* of this program's start record; -1:
 									 * none */
 	bool		foreign;		/* another instance has taken over since */
-	int64_t		own_record;		/* offset of our relay's first record; -1: none */
+	int64_t		own_record;		/* offset of our relay's first record; -1:
+								 * none */
 	int64_t		other_record;	/* the same for another relay */
 	bool		other_position; /* another relay has delivered with the topic */
 	char		other_relay[64];	/* its name, for messages */
