@@ -47,6 +47,7 @@ transaction.abort.timed.out.transaction.cleanup.interval.ms=500
 transaction.remove.expired.transaction.cleanup.interval.ms=1000
 producer.id.expiration.check.interval.ms=1000
 log.cleaner.backoff.ms=500
+log.retention.ms=-1
 authorizer.class.name=org.apache.kafka.metadata.authorizer.StandardAuthorizer
 super.users=User:ANONYMOUS;User:admin
 sasl.enabled.mechanisms=PLAIN,SCRAM-SHA-256,SCRAM-SHA-512,OAUTHBEARER
