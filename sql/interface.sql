@@ -16,6 +16,10 @@ SELECT t.typname, string_agg(e.enumlabel, ' ' ORDER BY e.enumsortorder) AS label
  WHERE t.typnamespace = 'idempotency'::regnamespace AND t.typname ~ '^(claim|lease|offset|relay|request|sequence)_'
  GROUP BY t.typname ORDER BY t.typname;
 
+SELECT c.relname, string_agg(a.attname || ' ' || format_type(a.atttypid, a.atttypmod), E'\n' ORDER BY a.attnum) AS columns
+  FROM pg_class c JOIN pg_attribute a ON a.attrelid = c.oid AND a.attnum > 0
+ WHERE c.relnamespace = 'idempotency'::regnamespace AND c.relkind = 'v' GROUP BY c.relname ORDER BY c.relname;
+
 -- What is not built is refused by its name, with a way to do without, and changes nothing
 SET client_min_messages = warning;
 CREATE SERVER nul FOREIGN DATA WRAPPER idempotency_null;
@@ -49,8 +53,14 @@ SELECT $$outbox_enqueue_many('a', '{i,j}', '{t,t}', '{1,2}', event_ids => '{NULL
   FROM (VALUES ('deliver_ats', $$'{now,NULL}'$$), ('deliver_ats', $$'{NULL,NULL}'$$), ('expires_ats', $$'{now,now}'$$)) AS a (a, v);
 INSERT INTO later (call, argument, value)
 SELECT c, a, v FROM (VALUES (1, $$relay_create('new', 'nul'$$), (2, $$relay_alter('r', batch_events => 7$$)) AS c (m, c),
-	(VALUES (1, 'event_types', $$'{t}'$$), (2, 'event_types', $$'{}'$$), (3, 'filter', $$'true'$$), (4, 'transform', $$'payload'$$),
-	 (5, 'max_rate', '0.5'), (6, 'max_in_flight', '1')) AS a (n, a, v) ORDER BY m, n;
+	(VALUES (1, 'event_types', $$'{t}'$$), (2, 'event_types', $$'{}'$$), (3, 'filter', $$'true'$$), (4, 'filter', $$''$$),
+	 (5, 'retry_for', $$'3 days'$$), (6, 'retry_for', $$'0'$$), (7, 'max_rate', '0.5'), (8, 'max_key_rate', '0'),
+	 (9, 'max_in_flight', '1')) AS a (n, a, v) ORDER BY m, n;
+INSERT INTO later (call, argument, value)
+SELECT c, a, v FROM (VALUES (1, $$relay_create('new'$$, 'server', 'NULL'), (2, $$relay_replay('r', since => now()$$, 'until', 'now()'),
+	(3, $$relay_replay('r'$$, 'until', 'now()'), (4, $$relay_replay('r', since => now()$$, 'aggregate_types', $$'{a}'$$),
+	(5, $$relay_replay('r'$$, 'aggregate_ids', $$'{i}'$$), (6, $$relay_replay('r', since => now()$$, 'event_types', $$'{t}'$$),
+	(7, $$relay_replay('r', since => now()$$, 'preview', 'true'), (8, $$relay_redrive('r'$$, 'max_rate', '10')) AS c (m, c, a, v) ORDER BY m;
 SELECT substring(call from '^\w+') || '(' || argument || ' => ' || value || ')' AS call, t.state, t.message
   FROM later, try(call || ', ' || argument || ' => ' || value || ')') t ORDER BY ord;
 SELECT DISTINCT argument, t.hint
@@ -64,8 +74,10 @@ SELECT idempotency.claim_event('x', valid_until => NULL), idempotency.complete_e
 SELECT idempotency.outbox_enqueue('a', 'i', 't', '1', dedup_id => NULL, dedup_window => NULL, deliver_at => NULL, expires_at => NULL) IS NOT NULL AS one;
 SELECT idempotency.outbox_enqueue_bytes('a', 'i', 't', '\x00', dedup_id => NULL, dedup_window => NULL, deliver_at => NULL, expires_at => NULL) IS NOT NULL AS bytes;
 SELECT count(*) FROM idempotency.outbox_enqueue_many('a', '{i,j}', '{t,t}', '{1,2}', NULL, NULL, NULL, NULL, NULL, NULL);
-SELECT idempotency.relay_create('new', 'nul', event_types => NULL, filter => NULL, transform => NULL, max_rate => NULL, max_in_flight => NULL);
-SELECT idempotency.relay_alter('new', event_types => NULL, filter => NULL, transform => NULL, max_rate => NULL, max_in_flight => NULL);
+SELECT idempotency.relay_create('new', 'nul', event_types => NULL, filter => NULL, retry_for => NULL, max_rate => NULL, max_key_rate => NULL, max_in_flight => NULL);
+SELECT idempotency.relay_alter('new', server => NULL, event_types => NULL, filter => NULL, retry_for => NULL, max_rate => NULL, max_key_rate => NULL, max_in_flight => NULL);
+SELECT * FROM idempotency.relay_replay('new', since => now(), until => NULL, event_id => NULL, aggregate_types => NULL, aggregate_ids => NULL, event_types => NULL, preview => false);
+SELECT idempotency.relay_redrive('new', event_ids => NULL, event_types => NULL, sqlstate => NULL, since => NULL, until => NULL, max_rate => NULL);
 ROLLBACK;
 SELECT idempotency.claim_event('late', valid_until => '-infinity');
 SELECT idempotency.consumer_create('same', retention => NULL, keep_ids => false, expire_by_id_age => false, owner => NULL,
@@ -92,14 +104,20 @@ SELECT call, t.state, t.message FROM (VALUES
 	(9, $$outbox_enqueue_many('a', '{i,j,k,l}', '{t,t,t,t}', '{1,2,3,4}', deliver_ats => '{{now,now},{now,now}}')$$),
 	(10, $$outbox_enqueue_many('a', '{i,j}', '{t,t}', '{1,NULL}', dedup_window => '1 min')$$),
 	(11, $$outbox_enqueue_many('a', '{}', '{}', '{}', deliver_ats => '{}')$$),
-	(12, $$relay_create('new', 'nul', max_attempts => 0, filter => 'true')$$),
+	(12, $$relay_create('new', 'nul', max_attempts => -1, filter => 'true')$$),
 	(13, $$relay_create('new', 'nul', batch_size => '1', max_rate => 1)$$),
 	(14, $$relay_create('new', 'nowhere', max_rate => 1)$$),
 	(15, $$relay_alter('r', max_lag_size => '1kB', max_in_flight => 1)$$),
 	(16, $$relay_alter('nothing', max_in_flight => 1)$$),
-	(17, $$consumer_create('', keep_ids => true)$$),
-	(18, $$consumer_create('@x', keep_ids => true)$$),
-	(19, $$consumer_create('new', true, true, keep_ids => true)$$)) AS c (n, call), try(call) t ORDER BY n;
+	(17, $$relay_create('new', NULL, batch_events => 0)$$),
+	(18, $$relay_create('@new')$$),
+	(19, $$relay_replay('nothing', aggregate_types => '{a}')$$),
+	(20, $$relay_replay('r', since => now(), event_id => gen_random_uuid(), preview => true)$$),
+	(21, $$relay_redrive('nothing', max_rate => 1)$$),
+	(22, $$relay_redrive('r', sqlstate => '', max_rate => 1)$$),
+	(23, $$consumer_create('', keep_ids => true)$$),
+	(24, $$consumer_create('@x', keep_ids => true)$$),
+	(25, $$consumer_create('new', true, true, keep_ids => true)$$)) AS c (n, call), try(call) t ORDER BY n;
 SELECT s.*, s = b AS unchanged FROM state s, before b;
 
 SELECT idempotency.relay_drop('r');

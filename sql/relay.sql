@@ -22,12 +22,13 @@ SELECT pg_temp.try(format('SELECT idempotency.relay_create(%s)', args)) FROM (VA
 	('NULL, ''nul'''), ('''r'', NULL'), ('''r'', ''nowhere'''), ('''r'', ''other'''), ('''@r'', ''nul'''),
 	(''''', ''nul'''), ('repeat(''r'', 256), ''nul'''),
 	('''r'', ''nul'', start_at => NULL'), ('''r'', ''nul'', ordering => NULL'), ('''r'', ''nul'', on_dead => NULL'),
-	('''r'', ''nul'', max_attempts => NULL'), ('''r'', ''nul'', max_attempts => 0'),
+	('''r'', ''nul'', max_attempts => NULL'), ('''r'', ''nul'', max_attempts => -1'),
 	('''r'', ''nul'', min_backoff => ''0'''), ('''r'', ''nul'', max_backoff => ''2 days'''),
 	('''r'', ''nul'', min_backoff => ''-1 year 361 days'''), ('''r'', ''nul'', max_backoff => ''1 month -29 days'''),
 	('''r'', ''nul'', batch_events => 0'), ('''r'', ''nul'', batch_events => 10001'),
 	('''r'', ''nul'', batch_size => ''1'''), ('''r'', ''nul'', batch_size => ''1TB'''), ('''r'', ''nul'', batch_size => ''x'''),
-	('''r'', ''nul'', max_lag_size => ''1kB'''), ('''r'', ''nul'', aggregate_types => ''{a,NULL}'''))
+	('''r'', ''nul'', max_lag_size => ''1kB'''), ('''r'', ''nul'', max_lag_size => '''''),
+	('''r'', ''nul'', aggregate_types => ''{a,NULL}'''), ('''r'', ''nul'', event_types => ''{a,""}'''))
 	AS a (args);
 
 SELECT idempotency.relay_create('r', 'nul');
@@ -36,12 +37,24 @@ SELECT pg_temp.try(format('SELECT idempotency.%s(%L)', f, r)) FROM
 	unnest('{relay_alter,relay_drop,relay_pause,relay_resume,relay_adopt,relay_redrive,relay_discard}'::text[]) f,
 	unnest('{nothing,NULL}'::text[]) r;
 SELECT pg_temp.try(s) FROM (VALUES
-	('SELECT idempotency.relay_alter(''r'', max_attempts => 0)'),
+	('SELECT idempotency.relay_alter(''r'', max_attempts => 1000001)'),
+	('SELECT idempotency.relay_alter(''r'', min_backoff => ''1 us'')'),
+	('SELECT idempotency.relay_alter(''r'', max_backoff => ''1 month -30 days'')'),
+	('SELECT idempotency.relay_alter(''r'', batch_events => 0)'),
+	('SELECT idempotency.relay_alter(''r'', batch_size => ''0'')'),
 	('SELECT idempotency.relay_alter(''r'', server => ''nowhere'')'),
+	('SELECT idempotency.relay_alter(''r'', server => '''')'),
 	('SELECT idempotency.relay_replay(''r'')'),
 	('SELECT idempotency.relay_replay(''r'', since => now(), event_id => gen_random_uuid())'),
 	('SELECT idempotency.relay_replay(''nothing'', since => now())'),
 	('SELECT idempotency.relay_replay(''r'', event_id => ''00000000-0000-0000-0000-000000000000'')'),
+	('SELECT idempotency.relay_replay(''r'', since => ''2026-01-02'', until => ''2026-01-01'')'),
+	('SELECT idempotency.relay_replay(''r'', since => now(), aggregate_ids => ''{a,NULL}'')'),
+	('SELECT idempotency.relay_replay(''r'', since => now(), preview => NULL)'),
+	('SELECT idempotency.relay_redrive(''r'', event_types => ''{a,NULL}'')'),
+	('SELECT idempotency.relay_redrive(''r'', sqlstate => ''22'')'),
+	('SELECT idempotency.relay_discard(''r'', sqlstate => ''22p02'')'),
+	('SELECT idempotency.relay_discard(''r'', since => ''2026-01-02'', until => ''2026-01-01'')'),
 	('SET TRANSACTION READ ONLY; SELECT idempotency.relay_pause(''r'')')) AS a (s);
 SELECT idempotency.relay_redrive('r'), idempotency.relay_discard('r');
 
@@ -59,9 +72,64 @@ SELECT idempotency.relay_alter('r', max_attempts => 11);
 SELECT aggregate_types, max_lag_bytes, max_attempts FROM idempotency_data.relays;
 SELECT idempotency.relay_alter('r', aggregate_types => '{}', max_lag_size => 'None');
 SELECT aggregate_types, max_lag_bytes FROM idempotency_data.relays;
-SELECT idempotency.relay_create('unlimited', 'nul', max_lag_size => 'none');
-SELECT max_lag_bytes FROM idempotency_data.relays WHERE relay = 'unlimited';
-SELECT idempotency.relay_drop('unlimited');
+SELECT idempotency.relay_alter('r', max_lag_size => '2MB', min_backoff => '1 s', max_backoff => '1 h');
+SELECT max_lag_bytes, min_backoff, max_backoff FROM idempotency_data.relays;
+SELECT idempotency.relay_alter('r', max_lag_size => '0 kB', max_attempts => 0, min_backoff => '0', max_backoff => '1 day -24 hours');
+SELECT max_lag_bytes, max_attempts, min_backoff, max_backoff FROM idempotency_data.relays;
+SELECT idempotency.relay_alter('r', batch_events => 2000);
+SELECT max_attempts, min_backoff, max_backoff FROM idempotency_data.relays;
+SELECT idempotency.relay_create('unlimited', 'nul', max_lag_size => 'none', aggregate_types => '{}'),
+	idempotency.relay_create('unlimited too', 'nul', max_lag_size => '0', max_attempts => 0, min_backoff => NULL, max_backoff => NULL);
+SELECT max_lag_bytes, max_attempts, min_backoff, max_backoff FROM idempotency_data.relays WHERE relay ~ 'unlimited' ORDER BY relay;
+SELECT idempotency.relay_drop('unlimited'), idempotency.relay_drop('unlimited too');
+
+-- Dead letters are chosen by id, type, SQLSTATE and time of the last failure;
+-- all that is given has to fit.  The relay is paused: what is parked here stays.
+SELECT idempotency.relay_pause('r'), idempotency.relay_alter('r', start_at => 'latest');
+CREATE TEMP TABLE made AS SELECT n, idempotency.outbox_enqueue('a', n::text, 't' || n % 3, to_jsonb(n)) AS event_id FROM generate_series(1, 6) n;
+INSERT INTO made SELECT 7, idempotency.outbox_enqueue('a', '7', 't1', '7');
+SELECT count(idempotency.relay_replay('r', event_id => event_id)) FROM made;
+UPDATE idempotency_data.relay_parked p SET state = CASE WHEN n < 7 THEN 'dead' ELSE 'waiting' END::idempotency.parked_state,
+	sqlstate = CASE WHEN n % 2 = 0 THEN '22P02' ELSE '23505' END, last_failed_at = '2026-01-01'::timestamptz + (n - 1) * interval '1 hour'
+  FROM made WHERE made.event_id = p.event_id;
+CREATE VIEW pg_temp.waiting AS SELECT lag_events, retrying, dead,
+	(SELECT min(n) FROM made JOIN idempotency.outbox_events e USING (event_id) WHERE e.enqueued_at = s.oldest_waiting) AS oldest
+  FROM idempotency.stat_relay s;
+SELECT * FROM pg_temp.waiting;
+SELECT idempotency.relay_alter('r', start_at => 'latest');
+SELECT * FROM pg_temp.waiting;
+SELECT waiting_since, delivered_at, filtered, expired FROM idempotency.stat_relay;
+CREATE FUNCTION pg_temp.chosen(args text) RETURNS TABLE (redriven bigint, discarded bigint, which text) LANGUAGE plpgsql AS $$
+BEGIN
+	BEGIN
+		EXECUTE 'SELECT idempotency.relay_redrive(''r''' || args || ')' INTO redriven;
+		which := (SELECT string_agg(n::text, ' ' ORDER BY n) FROM idempotency_data.relay_parked JOIN made USING (event_id) WHERE state = 'retry');
+		RAISE SQLSTATE 'ROLL1';
+	EXCEPTION WHEN SQLSTATE 'ROLL1' THEN NULL;
+	END;
+	BEGIN
+		EXECUTE 'SELECT idempotency.relay_discard(''r''' || args || ')' INTO discarded;
+		IF which IS DISTINCT FROM (SELECT string_agg(n::text, ' ' ORDER BY n) FROM made
+				WHERE event_id NOT IN (SELECT event_id FROM idempotency_data.relay_parked)) THEN
+			which := which || ', but others were discarded';
+		END IF;
+		RAISE SQLSTATE 'ROLL1';
+	EXCEPTION WHEN SQLSTATE 'ROLL1' THEN NULL;
+	END;
+	RETURN NEXT;
+END $$;
+SELECT args, c.* FROM (VALUES (1, ''), (2, ', event_ids => NULL, event_types => NULL, sqlstate => NULL, since => NULL, until => NULL'),
+	(3, ', event_types => ''{t1}'''), (4, ', event_types => ''{t0,t2,t9}'''), (5, ', event_types => ''{}'''), (6, ', event_ids => ''{}'''),
+	(7, ', sqlstate => ''22P02'''), (8, ', sqlstate => ''22000'''),
+	(9, ', since => ''2026-01-01 03:00'''), (10, ', until => ''2026-01-01 03:00'''),
+	(11, ', since => ''2026-01-01 01:00'', until => ''2026-01-01 03:00'''), (12, ', since => ''2026-01-01 01:00'', until => ''2026-01-01 01:00'''),
+	(13, ', since => ''-infinity'', until => ''infinity'''),
+	(14, ', event_types => ''{t1,t2}'', sqlstate => ''23505'', since => ''2026-01-01 01:00'''),
+	(15, ', event_ids => ARRAY(SELECT event_id FROM made WHERE n IN (2, 3, 7)), sqlstate => ''23505''')) a (n, args), pg_temp.chosen(args) c ORDER BY a.n;
+SELECT idempotency.relay_discard('r');
+SELECT * FROM pg_temp.waiting;
+DELETE FROM idempotency_data.relay_parked;
+SELECT *, (SELECT oldest_waiting FROM idempotency.stat_relay) FROM pg_temp.waiting;
 
 -- A server goes with its relays, or not at all.
 DROP SERVER nul;
@@ -202,6 +270,9 @@ SELECT pg_describe_object(d.classid, d.objid, 0) FROM pg_depend d JOIN pg_extens
 	AND (t.oid IS NULL OR (t.typtype IN ('e', 'd')))
 	AND obj_description(d.objid, d.classid::regclass::name) IS NULL
 	ORDER BY 1;
+SELECT attrelid::regclass, attname FROM pg_attribute
+ WHERE attrelid IN ('idempotency.stat_relay'::regclass, 'idempotency.dead_letters'::regclass)
+   AND attnum > 0 AND col_description(attrelid, attnum) IS NULL;
 
 DROP SERVER nul CASCADE;
 DROP OWNED BY regress_relay_a, regress_relay_b, regress_relay_c;

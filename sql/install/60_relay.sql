@@ -31,8 +31,8 @@ CREATE TABLE idempotency_data.relays (
     ordering @extschema@.relay_ordering NOT NULL,
     on_dead @extschema@.relay_on_dead NOT NULL,
     max_attempts int NOT NULL,
-    min_backoff interval NOT NULL,
-    max_backoff interval NOT NULL,
+    min_backoff interval,
+    max_backoff interval,
     batch_events int NOT NULL,
     batch_bytes bigint NOT NULL,
     max_lag_bytes bigint,
@@ -50,6 +50,12 @@ COMMENT ON COLUMN idempotency_data.relays.owner IS
     'Name of the foreign table''s owner at the last look. If a restore left the table to another role, the relay does not run.';
 COMMENT ON COLUMN idempotency_data.relays.owner_oid IS
     'OID of the role "owner" in the cluster that "identity" names.';
+COMMENT ON COLUMN idempotency_data.relays.max_attempts IS
+    '0: no limit.';
+COMMENT ON COLUMN idempotency_data.relays.min_backoff IS
+    'NULL: the default.';
+COMMENT ON COLUMN idempotency_data.relays.max_backoff IS
+    'NULL: the default.';
 COMMENT ON COLUMN idempotency_data.relays.halted IS
     'Why the relay waits until an operator acts; NULL: it does not wait.';
 COMMENT ON COLUMN idempotency_data.relays.halt_message IS
@@ -143,6 +149,9 @@ COMMENT ON COLUMN idempotency_data.relay_parked.deferrals IS
 CREATE INDEX relay_parked_dead ON idempotency_data.relay_parked (relay_id) WHERE state = 'dead';
 COMMENT ON INDEX idempotency_data.relay_parked_dead IS
     'Finds the dead letters of a relay.';
+CREATE INDEX relay_parked_open ON idempotency_data.relay_parked (relay_id, enqueued_at) WHERE state <> 'dead';
+COMMENT ON INDEX idempotency_data.relay_parked_open IS
+    'Finds the parked events of a relay that are not dead, however many are.';
 CREATE FUNCTION @extschema@.relay_parked_restore()
 RETURNS trigger LANGUAGE C AS 'MODULE_PATHNAME', 'idem_relay_parked_restore_fn';
 COMMENT ON FUNCTION @extschema@.relay_parked_restore() IS
@@ -220,36 +229,38 @@ COMMENT ON FOREIGN DATA WRAPPER idempotency_program IS
 -- ---------------------------------------------------------------------------
 
 CREATE FUNCTION @extschema@.relay_create(
-    relay text, server text, aggregate_types text[] DEFAULT NULL,
+    relay text, server text DEFAULT NULL, aggregate_types text[] DEFAULT NULL,
+    event_types text[] DEFAULT NULL, filter text DEFAULT NULL,
     start_at @extschema@.relay_start DEFAULT 'earliest',
     ordering @extschema@.relay_ordering DEFAULT 'key',
     on_dead @extschema@.relay_on_dead DEFAULT 'skip',
-    max_attempts int DEFAULT 10, min_backoff interval DEFAULT '100 ms',
-    max_backoff interval DEFAULT '1 min', batch_events int DEFAULT 1000,
-    batch_size text DEFAULT '1MB', max_lag_size text DEFAULT NULL,
-    event_types text[] DEFAULT NULL, filter text DEFAULT NULL, transform text DEFAULT NULL,
-    max_rate numeric DEFAULT NULL, max_in_flight int DEFAULT NULL) RETURNS void
+    retry_for interval DEFAULT NULL, max_attempts int DEFAULT 10,
+    min_backoff interval DEFAULT NULL, max_backoff interval DEFAULT NULL,
+    batch_events int DEFAULT 1000, batch_size text DEFAULT '1MB', max_lag_size text DEFAULT NULL,
+    max_rate numeric DEFAULT NULL, max_key_rate numeric DEFAULT NULL,
+    max_in_flight int DEFAULT NULL) RETURNS void
     LANGUAGE c VOLATILE PARALLEL UNSAFE AS 'MODULE_PATHNAME', 'idem_relay_create_fn';
-COMMENT ON FUNCTION @extschema@.relay_create(text, text, text[], @extschema@.relay_start,
-    @extschema@.relay_ordering, @extschema@.relay_on_dead, int, interval, interval, int, text, text,
-    text[], text, text, numeric, int) IS
+COMMENT ON FUNCTION @extschema@.relay_create(text, text, text[], text[], text, @extschema@.relay_start,
+    @extschema@.relay_ordering, @extschema@.relay_on_dead, interval, int, interval, interval, int, text,
+    text, numeric, numeric, int) IS
     'Creates a relay from the outbox of this database to a server; the relay acts as the role that creates it.';
 
 CREATE FUNCTION @extschema@.relay_alter(
     relay text, server text DEFAULT NULL, aggregate_types text[] DEFAULT NULL,
+    event_types text[] DEFAULT NULL, filter text DEFAULT NULL,
     start_at @extschema@.relay_start DEFAULT NULL,
     ordering @extschema@.relay_ordering DEFAULT NULL,
     on_dead @extschema@.relay_on_dead DEFAULT NULL,
-    max_attempts int DEFAULT NULL, min_backoff interval DEFAULT NULL,
-    max_backoff interval DEFAULT NULL, batch_events int DEFAULT NULL,
-    batch_size text DEFAULT NULL, max_lag_size text DEFAULT NULL,
-    event_types text[] DEFAULT NULL, filter text DEFAULT NULL, transform text DEFAULT NULL,
-    max_rate numeric DEFAULT NULL, max_in_flight int DEFAULT NULL) RETURNS void
+    retry_for interval DEFAULT NULL, max_attempts int DEFAULT NULL,
+    min_backoff interval DEFAULT NULL, max_backoff interval DEFAULT NULL,
+    batch_events int DEFAULT NULL, batch_size text DEFAULT NULL, max_lag_size text DEFAULT NULL,
+    max_rate numeric DEFAULT NULL, max_key_rate numeric DEFAULT NULL,
+    max_in_flight int DEFAULT NULL) RETURNS void
     LANGUAGE c VOLATILE PARALLEL UNSAFE AS 'MODULE_PATHNAME', 'idem_relay_alter_fn';
-COMMENT ON FUNCTION @extschema@.relay_alter(text, text, text[], @extschema@.relay_start,
-    @extschema@.relay_ordering, @extschema@.relay_on_dead, int, interval, interval, int, text, text,
-    text[], text, text, numeric, int) IS
-    'Changes a relay; an argument that is NULL keeps the present value. start_at moves the position.';
+COMMENT ON FUNCTION @extschema@.relay_alter(text, text, text[], text[], text, @extschema@.relay_start,
+    @extschema@.relay_ordering, @extschema@.relay_on_dead, interval, int, interval, interval, int, text,
+    text, numeric, numeric, int) IS
+    'Changes a relay; an argument that is NULL keeps the present value, 0 or an empty list takes a limit or a list away. start_at moves the position.';
 
 CREATE FUNCTION @extschema@.relay_drop(relay text) RETURNS void
     LANGUAGE c VOLATILE PARALLEL UNSAFE AS 'MODULE_PATHNAME', 'idem_relay_drop_fn';
@@ -271,20 +282,33 @@ CREATE FUNCTION @extschema@.relay_adopt(relay text) RETURNS void
 COMMENT ON FUNCTION @extschema@.relay_adopt(text) IS
     'Binds a relay to this cluster and database under a new incarnation: after a copy, after a restore, or when the relay is diverged.';
 
-CREATE FUNCTION @extschema@.relay_replay(relay text, since timestamptz DEFAULT NULL, event_id uuid DEFAULT NULL) RETURNS void
+CREATE FUNCTION @extschema@.relay_replay(
+    relay text, since timestamptz DEFAULT NULL, until timestamptz DEFAULT NULL,
+    event_id uuid DEFAULT NULL, aggregate_types text[] DEFAULT NULL,
+    aggregate_ids text[] DEFAULT NULL, event_types text[] DEFAULT NULL,
+    preview boolean DEFAULT false,
+    OUT events bigint, OUT first_at timestamptz, OUT last_at timestamptz) RETURNS record
     LANGUAGE c VOLATILE PARALLEL UNSAFE AS 'MODULE_PATHNAME', 'idem_relay_replay_fn';
-COMMENT ON FUNCTION @extschema@.relay_replay(text, timestamptz, uuid) IS
+COMMENT ON FUNCTION @extschema@.relay_replay(text, timestamptz, timestamptz, uuid, text[], text[],
+    text[], boolean) IS
     'Sends events again that are still in the outbox: one event, or at least all events enqueued since a time.';
 
-CREATE FUNCTION @extschema@.relay_redrive(relay text, event_ids uuid[] DEFAULT NULL) RETURNS bigint
+CREATE FUNCTION @extschema@.relay_redrive(
+    relay text, event_ids uuid[] DEFAULT NULL, event_types text[] DEFAULT NULL,
+    sqlstate text DEFAULT NULL, since timestamptz DEFAULT NULL, until timestamptz DEFAULT NULL,
+    max_rate numeric DEFAULT NULL) RETURNS bigint
     LANGUAGE c VOLATILE PARALLEL UNSAFE AS 'MODULE_PATHNAME', 'idem_relay_redrive_fn';
-COMMENT ON FUNCTION @extschema@.relay_redrive(text, uuid[]) IS
-    'Tries dead letters again, all or the given ones; returns their number.';
+COMMENT ON FUNCTION @extschema@.relay_redrive(text, uuid[], text[], text, timestamptz, timestamptz,
+    numeric) IS
+    'Tries dead letters again, all or those that are given by id, type, SQLSTATE and time of the last failure; returns their number.';
 
-CREATE FUNCTION @extschema@.relay_discard(relay text, event_ids uuid[] DEFAULT NULL) RETURNS bigint
+CREATE FUNCTION @extschema@.relay_discard(
+    relay text, event_ids uuid[] DEFAULT NULL, event_types text[] DEFAULT NULL,
+    sqlstate text DEFAULT NULL, since timestamptz DEFAULT NULL, until timestamptz DEFAULT NULL)
+    RETURNS bigint
     LANGUAGE c VOLATILE PARALLEL UNSAFE AS 'MODULE_PATHNAME', 'idem_relay_discard_fn';
-COMMENT ON FUNCTION @extschema@.relay_discard(text, uuid[]) IS
-    'Forgets dead letters, all or the given ones; returns their number.';
+COMMENT ON FUNCTION @extschema@.relay_discard(text, uuid[], text[], text, timestamptz, timestamptz) IS
+    'Forgets dead letters, all or those that are given by id, type, SQLSTATE and time of the last failure; returns their number.';
 
 CREATE FUNCTION @extschema@.sink_setup_sql(server text) RETURNS text
     LANGUAGE c VOLATILE PARALLEL UNSAFE AS 'MODULE_PATHNAME', 'idem_sink_setup_sql_fn';
@@ -306,31 +330,73 @@ COMMENT ON FUNCTION @extschema@.relay_status() IS
 
 CREATE FUNCTION @extschema@.relay_lag(
     OUT relay_id int, OUT "position" text, OUT lag_events bigint, OUT lag interval,
-    OUT lag_bytes bigint) RETURNS SETOF record
+    OUT lag_bytes bigint, OUT oldest timestamptz) RETURNS SETOF record
     LANGUAGE c VOLATILE PARALLEL UNSAFE AS 'MODULE_PATHNAME', 'idem_relay_lag_fn';
 COMMENT ON FUNCTION @extschema@.relay_lag() IS
     'Stored positions of the relays, and their lag; a source of the view stat_relay.';
 
 CREATE FUNCTION @extschema@.stat_relay_source(
-    OUT relay_id int, OUT relay text, OUT server text, OUT paused boolean, OUT dead bigint)
-    RETURNS SETOF record
+    OUT relay_id int, OUT relay text, OUT server text, OUT paused boolean, OUT dead bigint,
+    OUT retrying bigint, OUT oldest timestamptz) RETURNS SETOF record
     LANGUAGE c STABLE PARALLEL RESTRICTED AS 'MODULE_PATHNAME', 'idem_stat_relay_source_fn';
 COMMENT ON FUNCTION @extschema@.stat_relay_source() IS
-    'Relays and the number of their dead letters; a source of the view stat_relay.';
+    'Relays and the numbers of their parked events; a source of the view stat_relay.';
 
 CREATE VIEW @extschema@.stat_relay AS
 SELECT r.relay COLLATE "C" AS relay, r.server COLLATE "C" AS server,
        COALESCE(s.state, CASE WHEN r.paused THEN 'paused' ELSE 'not running' END) AS state,
        COALESCE(s.waiting_for,
                 CASE WHEN s.state IS NULL AND NOT r.paused THEN 'worker' END) AS waiting_for,
+       NULL::timestamptz AS waiting_since,
        l."position", l.lag_events, l.lag, l.lag_bytes,
-       s.rate, s.sent, s.retried, r.dead,
+       r.retrying, LEAST(l.oldest, r.oldest) AS oldest_waiting, NULL::timestamptz AS delivered_at,
+       pg_catalog.round(s.rate::numeric, 3) AS rate,
+       s.sent, s.retried, NULL::bigint AS filtered, NULL::bigint AS expired, r.dead,
        s.last_error, s.last_error_at, s.pid, s.sink_pid
   FROM @extschema@.stat_relay_source() r
   LEFT JOIN @extschema@.relay_status() s ON s.relay_id = r.relay_id
   LEFT JOIN @extschema@.relay_lag() l ON l.relay_id = r.relay_id;
 COMMENT ON VIEW @extschema@.stat_relay IS
     'One row per relay: state, what the relay waits for, position, lag, counters since its worker started, last error.';
+COMMENT ON COLUMN @extschema@.stat_relay.relay IS 'Name of the relay.';
+COMMENT ON COLUMN @extschema@.stat_relay.server IS
+    'Name of the server that the relay sends to; NULL if the relay has lost it.';
+COMMENT ON COLUMN @extschema@.stat_relay.state IS
+    'starting, streaming, idle, outage, paused, halted, unadopted, diverged, fenced, unwitnessed, misconfigured, or not running.';
+COMMENT ON COLUMN @extschema@.stat_relay.waiting_for IS
+    'What the relay waits for; NULL if it waits for nothing.';
+COMMENT ON COLUMN @extschema@.stat_relay.waiting_since IS
+    'Reserved for the time since which the relay waits; NULL in this version.';
+COMMENT ON COLUMN @extschema@.stat_relay.position IS
+    'Transaction id before which everything is delivered or parked; within a difference from..to/seq.';
+COMMENT ON COLUMN @extschema@.stat_relay.lag_events IS
+    'Committed events after the position, unread or in flight, of all types; counted up to 1,000, an estimate beyond.';
+COMMENT ON COLUMN @extschema@.stat_relay.lag IS 'Age of the oldest of these events; 0 if there is none.';
+COMMENT ON COLUMN @extschema@.stat_relay.lag_bytes IS
+    'Size of these events in the outbox, an estimate where lag_events is one.';
+COMMENT ON COLUMN @extschema@.stat_relay.retrying IS
+    'Parked events that are not dead: refused and to be tried again, or waiting behind a parked event of their aggregate.';
+COMMENT ON COLUMN @extschema@.stat_relay.oldest_waiting IS
+    'When the oldest event was enqueued that is after the position, or parked and not dead; NULL if there is none.';
+COMMENT ON COLUMN @extschema@.stat_relay.delivered_at IS
+    'Reserved for the time of the last delivery; NULL in this version.';
+COMMENT ON COLUMN @extschema@.stat_relay.rate IS
+    'Events delivered per second, averaged over some 5 s, with three digits after the decimal point.';
+COMMENT ON COLUMN @extschema@.stat_relay.sent IS
+    'Events delivered since the worker started, at whatever attempt.';
+COMMENT ON COLUMN @extschema@.stat_relay.retried IS 'Repeats of parked events since the worker started.';
+COMMENT ON COLUMN @extschema@.stat_relay.filtered IS
+    'Reserved for the number of events that a filter left out; NULL in this version.';
+COMMENT ON COLUMN @extschema@.stat_relay.expired IS
+    'Reserved for the number of events that expired; NULL in this version.';
+COMMENT ON COLUMN @extschema@.stat_relay.dead IS 'Dead letters, as in the view dead_letters.';
+COMMENT ON COLUMN @extschema@.stat_relay.last_error IS
+    'The last problem, which stays after recovery; shown to roles that may read dead_letters.';
+COMMENT ON COLUMN @extschema@.stat_relay.last_error_at IS 'When the last problem was noted.';
+COMMENT ON COLUMN @extschema@.stat_relay.pid IS
+    'Process of the worker that serves the relay; NULL if none does.';
+COMMENT ON COLUMN @extschema@.stat_relay.sink_pid IS
+    'Process of the relay''s sink program; NULL if none runs.';
 
 CREATE FUNCTION @extschema@.dead_letters_source(
     OUT relay text, OUT event_id uuid, OUT attempts int, OUT sqlstate text, OUT error text,
@@ -345,3 +411,13 @@ SELECT d.relay COLLATE "C" AS relay, d.event_id, d.attempts, d.sqlstate COLLATE 
   FROM @extschema@.dead_letters_source() d;
 COMMENT ON VIEW @extschema@.dead_letters IS
     'Events that a relay has given up; relay_redrive and relay_discard act on them.';
+COMMENT ON COLUMN @extschema@.dead_letters.relay IS 'Name of the relay.';
+COMMENT ON COLUMN @extschema@.dead_letters.event_id IS 'Id of the event.';
+COMMENT ON COLUMN @extschema@.dead_letters.attempts IS
+    'Attempts that counted; relay_redrive sets them back to 0.';
+COMMENT ON COLUMN @extschema@.dead_letters.sqlstate IS 'SQLSTATE of the last failure.';
+COMMENT ON COLUMN @extschema@.dead_letters.error IS
+    'Text of the last failure, as the handler or the target gave it; it may quote data.';
+COMMENT ON COLUMN @extschema@.dead_letters.first_failed_at IS 'When the event was refused first.';
+COMMENT ON COLUMN @extschema@.dead_letters.last_failed_at IS
+    'When the event was refused last, and became dead.';

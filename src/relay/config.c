@@ -65,6 +65,20 @@
 	" incarnation, identity, xmin, halt_message" \
 	" FROM %s.relays"
 
+/* Backoffs of a relay whose row has none */
+#define DEFAULT_MIN_BACKOFF_MS 100
+#define DEFAULT_MAX_BACKOFF_MS 60000
+
+/* A column in milliseconds; NULL gives the default. */
+static int
+ms_or(HeapTuple tup, TupleDesc desc, int column, int otherwise)
+{
+	bool		isnull;
+	Datum		value = SPI_getbinval(tup, desc, column, &isnull);
+
+	return isnull ? otherwise : DatumGetInt32(value);
+}
+
 /*
  * A text array as a list of strings.  The column has no NULL elements:
  * relay_create refuses them.
@@ -129,8 +143,8 @@ config_from_row(HeapTuple tup, TupleDesc desc)
 		strcmp(idem_spi_text(tup, desc, 7), "stop") == 0 ? IDEM_ON_DEAD_STOP :
 		IDEM_ON_DEAD_BLOCK_KEY;
 	c->max_attempts = DatumGetInt32(idem_spi_value(tup, desc, 8));
-	c->min_backoff_ms = DatumGetInt32(idem_spi_value(tup, desc, 9));
-	c->max_backoff_ms = DatumGetInt32(idem_spi_value(tup, desc, 10));
+	c->min_backoff_ms = ms_or(tup, desc, 9, DEFAULT_MIN_BACKOFF_MS);
+	c->max_backoff_ms = ms_or(tup, desc, 10, DEFAULT_MAX_BACKOFF_MS);
 	c->batch_events = DatumGetInt32(idem_spi_value(tup, desc, 11));
 	c->batch_bytes = DatumGetInt64(idem_spi_value(tup, desc, 12));
 	c->max_lag_bytes = DatumGetInt64(idem_spi_value(tup, desc, 13));

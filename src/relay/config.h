@@ -60,7 +60,7 @@ typedef struct IdemRelayConfig
 	List	   *aggregate_types;	/* of char *; NIL: all */
 	IdemOrdering ordering;
 	IdemOnDead	on_dead;
-	int			max_attempts;
+	int			max_attempts;	/* 0: unlimited */
 	int			min_backoff_ms;
 	int			max_backoff_ms;
 	int			batch_events;

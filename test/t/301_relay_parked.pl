@@ -111,6 +111,12 @@ is(acked($file, 'a'), 'a:One a:Bad a:Two a:Three', 'order of the key through ret
 is(tries($file, 'Bad'), 5, 'four retries');
 IdemTest::wait_for($node, 'SELECT count(*) = 0 FROM idempotency_data.relay_parked');
 
+# Without a limit an event is tried more often than by default.
+$file = relay('ever', q{max_attempts => 0, min_backoff => '1 ms', max_backoff => '1 ms'}, retry_type => 'Bad', retry_times => 15);
+enqueue('ever', qw(a:Bad a:Two));
+IdemRelay::wait_received($file, 2);
+is(tries($file, 'Bad'), 16, 'max_attempts of 0 is no limit');
+
 # Events that are read while one of their key waits for its next try
 $file = relay('late', "max_attempts => 100, min_backoff => '1 h', max_backoff => '1 h'", retry_type => 'Bad');
 enqueue('late', 'a:Bad');
@@ -120,6 +126,9 @@ IdemRelay::wait_until('another key goes on', sub { acked($file, 'b') eq 'b:Go' }
 is(acked($file, 'a'), '', 'a later event of the key waits');
 is($node->safe_psql('postgres', q{SELECT string_agg(event_type, ' ') FROM idempotency_data.relay_parked WHERE state = 'waiting'}),
 	'Late', 'and is parked');
+is($node->safe_psql('postgres', "SELECT retrying, dead FROM idempotency.stat_relay WHERE relay = 'late'"), '2|0', 'stat_relay counts both');
+IdemTest::wait_for($node, q{SELECT lag_events = 0 AND oldest_waiting = (SELECT enqueued_at FROM idempotency_data.relay_parked WHERE state = 'retry')
+	FROM idempotency.stat_relay WHERE relay = 'late'});
 $node->safe_psql('postgres', <<'END');
 UPDATE idempotency_data.relay_parked SET next_attempt_at = now() WHERE state = 'retry';
 ALTER SERVER s_late OPTIONS (DROP retry_type);
@@ -136,7 +145,9 @@ enqueue('block', qw(a:Three b:Two));
 IdemRelay::wait_received($file, 2);
 IdemTest::wait_for($node, q{SELECT count(*) = 2 FROM idempotency_data.relay_parked WHERE state = 'waiting'});
 is(acked($file), 'b:One b:Two', 'block_key: the key waits');
-is($node->safe_psql('postgres', "SELECT idempotency.relay_discard('block')"), '1', 'discard');
+is($node->safe_psql('postgres', "SELECT retrying, dead FROM idempotency.stat_relay WHERE relay = 'block'"), '2|1',
+	'a dead letter counts as dead only');
+is($node->safe_psql('postgres', "SELECT idempotency.relay_discard('block', sqlstate => 'P0001', event_types => '{Bad}')"), '1', 'discard');
 IdemRelay::wait_received($file, 4);
 is(acked($file, 'a'), 'a:Two a:Three', 'the key goes on in order');
 
@@ -260,6 +271,18 @@ $node->safe_psql('postgres', q{SELECT idempotency.relay_pause('due'), idempotenc
 IdemRelay::wait_state($node, $_, 'paused') foreach qw(due due_too);
 IdemTest::wait_for($node, "SELECT count(*) = 2 $parked AND next_attempt_at < now()");
 IdemRelay::worker_sleeps($node, $_) foreach qw(due due_too);
+
+# Backoffs that are not given, or taken back, are the default's.
+$node->safe_psql('postgres', q{
+SELECT idempotency.relay_create('plain', 'refuse', aggregate_types => '{plain}', max_attempts => 0);
+SELECT idempotency.relay_create('taken back', 'refuse', aggregate_types => '{plain}', max_attempts => 0, min_backoff => '1 ms', max_backoff => '1 ms');
+SELECT idempotency.relay_alter('taken back', min_backoff => '0', max_backoff => '0')});
+enqueue('plain', 'k:X');
+IdemTest::wait_for($node, q{SELECT count(*) = 2 FROM idempotency_data.relay_parked WHERE aggregate_type = 'plain'});
+$node->safe_psql('postgres', q{UPDATE idempotency_data.relay_parked SET attempts = 1000 WHERE aggregate_type = 'plain'});
+IdemTest::wait_for($node, q{SELECT count(*) = 2 FROM idempotency_data.relay_parked WHERE aggregate_type = 'plain' AND attempts > 1000});
+is($node->safe_psql('postgres', q{SELECT count(*) FROM idempotency_data.relay_parked WHERE aggregate_type = 'plain'
+	AND next_attempt_at - last_failed_at BETWEEN '20 s' AND '60 s'}), '2', 'the default of max_backoff');
 
 $node->stop;
 unlike(slurp_file($node->logfile), qr/(?:PANIC|TRAP|server process .* was terminated)/, 'nothing crashed');

@@ -45,8 +45,7 @@ idem_relay_args_require(FunctionCallInfo fcinfo)
 		const char *name;
 	}			needed[] = {
 		{IDEM_ARG_START, "start_at"}, {IDEM_ARG_ORDERING, "ordering"}, {IDEM_ARG_ON_DEAD, "on_dead"},
-		{IDEM_ARG_MAX_ATTEMPTS, "max_attempts"}, {IDEM_ARG_MIN_BACKOFF, "min_backoff"},
-		{IDEM_ARG_MAX_BACKOFF, "max_backoff"}, {IDEM_ARG_BATCH_EVENTS, "batch_events"},
+		{IDEM_ARG_MAX_ATTEMPTS, "max_attempts"}, {IDEM_ARG_BATCH_EVENTS, "batch_events"},
 		{IDEM_ARG_BATCH_SIZE, "batch_size"},
 	};
 
@@ -81,10 +80,11 @@ range_error(const char *name, const char *range)
  * Refuse an interval out of range.  A month or a year has different lengths in
  * different places of PostgreSQL, so no interval with either is accepted, not
  * even where days make up for it.  Computed in floating point, which does not
- * wrap around and is exact at the bounds.
+ * wrap around and is exact at the bounds.  In relay_alter 0 goes back to the
+ * default.
  */
 static void
-check_backoff(FunctionCallInfo fcinfo, int argno, const char *name)
+check_backoff(FunctionCallInfo fcinfo, bool alter, int argno, const char *name)
 {
 	Interval   *iv;
 	double		us;
@@ -93,8 +93,11 @@ check_backoff(FunctionCallInfo fcinfo, int argno, const char *name)
 		return;
 	iv = PG_GETARG_INTERVAL_P(argno);
 	us = iv->time + (double) iv->day * USECS_PER_DAY;
+	if (alter && iv->month == 0 && us == 0)
+		return;
 	if (iv->month != 0 || us < 1000 || us > MAX_BACKOFF_US)
-		range_error(name, "between 1 ms and 1 day");
+		range_error(name, alter ? "between 1 ms and 1 day, or 0 for the default" :
+					"between 1 ms and 1 day");
 }
 
 /* An argument like "1MB", in bytes; "range" names the bounds to the user. */
@@ -109,19 +112,17 @@ size_arg(FunctionCallInfo fcinfo, int argno, const char *name, int64 min, int64 
 	return bytes;
 }
 
-/*
- * max_lag_size in bytes.  "none" gives 0, which removes the limit; NULL keeps
- * the limit.
- */
+/* max_lag_size in bytes.  "0" and "none" give 0, which removes the limit. */
 static int64
 max_lag_arg(FunctionCallInfo fcinfo)
 {
 	char	   *size = text_to_cstring(PG_GETARG_TEXT_PP(IDEM_ARG_MAX_LAG));
 
-	if (pg_strcasecmp(size, "none") == 0)
+	if (pg_strcasecmp(size, "none") == 0 ||
+		DatumGetInt64(DirectFunctionCall1(pg_size_bytes, PG_GETARG_DATUM(IDEM_ARG_MAX_LAG))) == 0)
 		return 0;
 	return size_arg(fcinfo, IDEM_ARG_MAX_LAG, "max_lag_size", 1024 * 1024, PG_INT64_MAX,
-					"at least 1MB, or none");
+					"at least 1MB, or 0 for no limit");
 }
 
 /*
@@ -131,33 +132,29 @@ static void
 check_numbers(FunctionCallInfo fcinfo)
 {
 	if (!PG_ARGISNULL(IDEM_ARG_MAX_ATTEMPTS) &&
-		(PG_GETARG_INT32(IDEM_ARG_MAX_ATTEMPTS) < 1 || PG_GETARG_INT32(IDEM_ARG_MAX_ATTEMPTS) > 1000000))
-		range_error("max_attempts", "between 1 and 1000000");
+		(PG_GETARG_INT32(IDEM_ARG_MAX_ATTEMPTS) < 0 || PG_GETARG_INT32(IDEM_ARG_MAX_ATTEMPTS) > 1000000))
+		range_error("max_attempts", "between 1 and 1000000, or 0 for no limit");
 	if (!PG_ARGISNULL(IDEM_ARG_BATCH_EVENTS) &&
 		(PG_GETARG_INT32(IDEM_ARG_BATCH_EVENTS) < 1 || PG_GETARG_INT32(IDEM_ARG_BATCH_EVENTS) > 10000))
 		range_error("batch_events", "between 1 and 10000");
 }
 
-/*
- * Check the aggregate types: no NULL element, and no longer than a type of an
- * event may be.
- */
-static void
-check_types(FunctionCallInfo fcinfo)
+void
+idem_relay_args_check_names(FunctionCallInfo fcinfo, int argno, const char *name)
 {
 	Datum	   *elems;
 	bool	   *nulls;
 	int			n;
 
-	if (PG_ARGISNULL(IDEM_ARG_TYPES))
+	if (PG_ARGISNULL(argno))
 		return;
-	deconstruct_array(PG_GETARG_ARRAYTYPE_P(IDEM_ARG_TYPES), TEXTOID, -1, false, TYPALIGN_INT,
+	deconstruct_array(PG_GETARG_ARRAYTYPE_P(argno), TEXTOID, -1, false, TYPALIGN_INT,
 					  &elems, &nulls, &n);
 	for (int i = 0; i < n; i++)
 	{
 		if (nulls[i])
-			idem_null_element("aggregate_types", i + 1);
-		idem_check_length("aggregate_types", VARSIZE_ANY_EXHDR(DatumGetPointer(elems[i])),
+			idem_null_element(name, i + 1);
+		idem_check_length(name, VARSIZE_ANY_EXHDR(DatumGetPointer(elems[i])),
 						  IDEM_MAX_NAME_BYTES);
 	}
 }
@@ -171,49 +168,72 @@ reject_later(FunctionCallInfo fcinfo)
 {
 	static const struct
 	{
+		int			arg;
 		const char *name;
 		const char *hint;
 	}			later[] = {
-		{"event_types", "Choose events by aggregate_types, and let the receiver skip other types."},
-		{"filter", "Choose events by aggregate_types, and let the receiver skip what it does not want."},
-		{"transform", "Enqueue the payload as the receiver needs it, or let the sink's function transform it."},
-		{"max_rate", "Leave it out: the relay waits for the sink's answers, so a sink slows it down by answering later."},
-		{"max_in_flight", "Lower batch_events, which bounds what is in flight."},
+		{IDEM_ARG_EVENT_TYPES, "event_types",
+		"Choose events by aggregate_types, and let the receiver skip other types."},
+		{IDEM_ARG_FILTER, "filter",
+		"Choose events by aggregate_types, and let the receiver skip what it does not want."},
+		{IDEM_ARG_RETRY_FOR, "retry_for",
+		"Set max_attempts, min_backoff and max_backoff, which together say how long an event is tried."},
+		{IDEM_ARG_MAX_RATE, "max_rate",
+		"Leave it out: the relay waits for the sink's answers, so a sink slows it down by answering later."},
+		{IDEM_ARG_MAX_KEY_RATE, "max_key_rate",
+		"Leave it out: a sink slows the relay down, for all keys, by answering later."},
+		{IDEM_ARG_MAX_IN_FLIGHT, "max_in_flight",
+		"Lower batch_events, which bounds what is in flight."},
 	};
 
 	for (int i = 0; i < lengthof(later); i++)
-		idem_reject_arg(fcinfo, IDEM_ARG_LATER + i, later[i].name, later[i].hint);
+		idem_reject_arg(fcinfo, later[i].arg, later[i].name, later[i].hint);
 }
 
-/* Replace an argument of an enum type by its label as text. */
-static void
-set_label(FunctionCallInfo fcinfo, int argno, Datum *values)
+/* The value of a setting, whose argument is not NULL, as its column has it. */
+static Datum
+setting_value(FunctionCallInfo fcinfo, int argno)
 {
-	if (!PG_ARGISNULL(argno))
-		values[argno] = CStringGetTextDatum(enum_label(PG_GETARG_DATUM(argno)));
+	switch (argno)
+	{
+		case IDEM_ARG_ORDERING:
+		case IDEM_ARG_ON_DEAD:
+			return CStringGetTextDatum(enum_label(PG_GETARG_DATUM(argno)));
+		case IDEM_ARG_BATCH_SIZE:
+			return Int64GetDatum(size_arg(fcinfo, argno, "batch_size", 1024, 16 * 1024 * 1024,
+										  "between 1kB and 16MB"));
+		case IDEM_ARG_MAX_LAG:
+			return Int64GetDatum(max_lag_arg(fcinfo));
+		default:
+			return PG_GETARG_DATUM(argno);
+	}
 }
 
 void
-idem_relay_args_settings(FunctionCallInfo fcinfo, Datum *values, char *nulls)
+idem_relay_args_settings(FunctionCallInfo fcinfo, bool alter, Datum *values, char *nulls)
 {
-	check_types(fcinfo);
+	static const int args[IDEM_NSETTINGS] = {
+		[IDEM_SET_RELAY] = IDEM_ARG_RELAY,
+		[IDEM_SET_AGGREGATE_TYPES] = IDEM_ARG_AGGREGATE_TYPES,
+		[IDEM_SET_ORDERING] = IDEM_ARG_ORDERING,
+		[IDEM_SET_ON_DEAD] = IDEM_ARG_ON_DEAD,
+		[IDEM_SET_MAX_ATTEMPTS] = IDEM_ARG_MAX_ATTEMPTS,
+		[IDEM_SET_MIN_BACKOFF] = IDEM_ARG_MIN_BACKOFF,
+		[IDEM_SET_MAX_BACKOFF] = IDEM_ARG_MAX_BACKOFF,
+		[IDEM_SET_BATCH_EVENTS] = IDEM_ARG_BATCH_EVENTS,
+		[IDEM_SET_BATCH_SIZE] = IDEM_ARG_BATCH_SIZE,
+		[IDEM_SET_MAX_LAG] = IDEM_ARG_MAX_LAG,
+	};
+
+	idem_relay_args_check_names(fcinfo, IDEM_ARG_AGGREGATE_TYPES, "aggregate_types");
+	idem_relay_args_check_names(fcinfo, IDEM_ARG_EVENT_TYPES, "event_types");
 	check_numbers(fcinfo);
-	check_backoff(fcinfo, IDEM_ARG_MIN_BACKOFF, "min_backoff");
-	check_backoff(fcinfo, IDEM_ARG_MAX_BACKOFF, "max_backoff");
+	check_backoff(fcinfo, alter, IDEM_ARG_MIN_BACKOFF, "min_backoff");
+	check_backoff(fcinfo, alter, IDEM_ARG_MAX_BACKOFF, "max_backoff");
 	for (int i = 0; i < IDEM_NSETTINGS; i++)
 	{
-		values[i] = PG_ARGISNULL(i) ? (Datum) 0 : PG_GETARG_DATUM(i);
-		nulls[i] = PG_ARGISNULL(i) ? 'n' : ' ';
+		nulls[i] = PG_ARGISNULL(args[i]) ? 'n' : ' ';
+		values[i] = PG_ARGISNULL(args[i]) ? (Datum) 0 : setting_value(fcinfo, args[i]);
 	}
-	set_label(fcinfo, IDEM_ARG_ORDERING, values);
-	set_label(fcinfo, IDEM_ARG_ON_DEAD, values);
-	if (!PG_ARGISNULL(IDEM_ARG_BATCH_SIZE))
-		values[IDEM_ARG_BATCH_SIZE] = Int64GetDatum(size_arg(fcinfo, IDEM_ARG_BATCH_SIZE, "batch_size",
-															 1024, 16 * 1024 * 1024,
-															 "between 1kB and 16MB"));
-	if (!PG_ARGISNULL(IDEM_ARG_MAX_LAG))
-		values[IDEM_ARG_MAX_LAG] = Int64GetDatum(max_lag_arg(fcinfo));
-	values[IDEM_ARG_START] = values[IDEM_ARG_SERVER] = (Datum) 0;
-	nulls[IDEM_ARG_START] = nulls[IDEM_ARG_SERVER] = 'n';
 	reject_later(fcinfo);
 }

@@ -23,28 +23,46 @@ enum
 {
 	IDEM_ARG_RELAY,
 	IDEM_ARG_SERVER,
-	IDEM_ARG_TYPES,
+	IDEM_ARG_AGGREGATE_TYPES,
+	IDEM_ARG_EVENT_TYPES,
+	IDEM_ARG_FILTER,
 	IDEM_ARG_START,
 	IDEM_ARG_ORDERING,
 	IDEM_ARG_ON_DEAD,
+	IDEM_ARG_RETRY_FOR,
 	IDEM_ARG_MAX_ATTEMPTS,
 	IDEM_ARG_MIN_BACKOFF,
 	IDEM_ARG_MAX_BACKOFF,
 	IDEM_ARG_BATCH_EVENTS,
 	IDEM_ARG_BATCH_SIZE,
 	IDEM_ARG_MAX_LAG,
-
-	/*
-	 * The arguments above are parameters of a statement.  The features of the
-	 * arguments from here on are not built.
-	 */
-	IDEM_NSETTINGS,
-	IDEM_ARG_LATER = IDEM_NSETTINGS
+	IDEM_ARG_MAX_RATE,
+	IDEM_ARG_MAX_KEY_RATE,
+	IDEM_ARG_MAX_IN_FLIGHT
 };
 
-/* Types of the values that idem_relay_args_settings makes */
-#define IDEM_SETTING_TYPES TEXTOID, TEXTOID, TEXTARRAYOID, TEXTOID, TEXTOID, TEXTOID, \
-	INT4OID, INTERVALOID, INTERVALOID, INT4OID, INT8OID, INT8OID
+/*
+ * The values that idem_relay_args_settings makes: the first parameters of the
+ * statements that write "relays", in this order.
+ */
+enum
+{
+	IDEM_SET_RELAY,
+	IDEM_SET_AGGREGATE_TYPES,
+	IDEM_SET_ORDERING,
+	IDEM_SET_ON_DEAD,
+	IDEM_SET_MAX_ATTEMPTS,
+	IDEM_SET_MIN_BACKOFF,
+	IDEM_SET_MAX_BACKOFF,
+	IDEM_SET_BATCH_EVENTS,
+	IDEM_SET_BATCH_SIZE,
+	IDEM_SET_MAX_LAG,
+	IDEM_NSETTINGS
+};
+
+/* Their types */
+#define IDEM_SETTING_TYPES TEXTOID, TEXTARRAYOID, TEXTOID, TEXTOID, INT4OID, \
+	INTERVALOID, INTERVALOID, INT4OID, INT8OID, INT8OID
 
 /* The name of a relay, the first argument of every function that takes one. */
 extern char *idem_relay_args_name(FunctionCallInfo fcinfo);
@@ -56,10 +74,17 @@ extern void idem_relay_args_require(FunctionCallInfo fcinfo);
 extern bool idem_relay_args_latest(FunctionCallInfo fcinfo);
 
 /*
- * Check all arguments but relay and server, and make parameters for SPI of
- * them: IDEM_NSETTINGS values, and as many characters of nulls.  Server and
- * start_at are no columns of "relays"; NULLs take their places.
+ * Check a list of types or ids of aggregates, or of types of events: no NULL
+ * element, and no longer than those of an event may be.  NULL is accepted.
  */
-extern void idem_relay_args_settings(FunctionCallInfo fcinfo, Datum *values, char *nulls);
+extern void idem_relay_args_check_names(FunctionCallInfo fcinfo, int argno, const char *name);
+
+/*
+ * Check all arguments but relay and server, and make parameters for SPI of
+ * them: IDEM_NSETTINGS values, and as many characters of nulls.  alter: the
+ * arguments are those of relay_alter, where a backoff of 0 is the default.
+ */
+extern void idem_relay_args_settings(FunctionCallInfo fcinfo, bool alter,
+									 Datum *values, char *nulls);
 
 #endif							/* IDEM_RELAY_API_ARGUMENTS_H */

@@ -286,11 +286,27 @@ new_relay_id(const ForeignServer *server)
 	return relay_id;
 }
 
+/* The name of the server, which is not NULL. */
+static char *
+server_arg(FunctionCallInfo fcinfo)
+{
+	return text_to_cstring(idem_get_text_arg(fcinfo, IDEM_ARG_SERVER, "server", NAMEDATALEN - 1));
+}
+
+/* Refuse a relay without a server: one whose events workers fetch. */
+pg_noreturn static void
+reject_pull(void)
+{
+	ereport(ERROR,
+			(errcode(ERRCODE_FEATURE_NOT_SUPPORTED),
+			 errmsg("relays without a server are not supported by this version"),
+			 errhint("Name a server. For workers that fetch events, let a function of an idempotency_function server put the events into a table.")));
+}
+
 Datum
 idem_relay_create_fn(PG_FUNCTION_ARGS)
 {
 	char	   *name = idem_relay_args_name(fcinfo);
-	char	   *server_name = text_to_cstring(idem_get_text_arg(fcinfo, IDEM_ARG_SERVER, "server", NAMEDATALEN - 1));
 	ForeignServer *server;
 	Oid			types[IDEM_NSETTINGS + 5] = {IDEM_SETTING_TYPES, OIDOID, TEXTOID, TEXTOID, TEXTOID, INT4OID};
 	Datum		values[IDEM_NSETTINGS + 5];
@@ -308,8 +324,10 @@ idem_relay_create_fn(PG_FUNCTION_ARGS)
 				 errmsg("relay name \"%s\" is reserved", name),
 				 errhint("Names that begin with \"@\" belong to the extension.")));
 	require_preload();
-	server = check_server(server_name);
-	idem_relay_args_settings(fcinfo, values, nulls);
+	server = PG_ARGISNULL(IDEM_ARG_SERVER) ? NULL : check_server(server_arg(fcinfo));
+	idem_relay_args_settings(fcinfo, false, values, nulls);
+	if (server == NULL)
+		reject_pull();
 	values[IDEM_NSETTINGS] = ObjectIdGetDatum(GetUserId());
 	values[IDEM_NSETTINGS + 1] = CStringGetTextDatum(idem_relay_new_incarnation());
 	values[IDEM_NSETTINGS + 2] = CStringGetTextDatum(idem_publish_identity());
@@ -323,9 +341,8 @@ idem_relay_create_fn(PG_FUNCTION_ARGS)
 	n = idem_spi_run("INSERT INTO %s.relays (relay_id, relay, owner_oid, owner, aggregate_types, ordering,"
 					 " on_dead, max_attempts, min_backoff, max_backoff, batch_events, batch_bytes,"
 					 " max_lag_bytes, epoch, incarnation, identity)"
-					 " SELECT $17, $1, $13, $16, $3, $5::%t.relay_ordering, $6::%t.relay_on_dead, $7, $8, $9, $10,"
-					 " $11, NULLIF($12, 0), pg_catalog.nextval('%s.relay_log_id'), $14, $15"
-					 " WHERE $2 IS NULL AND $4 IS NULL"
+					 " VALUES ($15, $1, $11, $14, $2, $3::%t.relay_ordering, $4::%t.relay_on_dead, $5, $6, $7, $8,"
+					 " $9, NULLIF($10, 0), pg_catalog.nextval('%s.relay_log_id'), $12, $13)"
 					 " ON CONFLICT (relay) DO NOTHING RETURNING epoch",
 					 IDEM_NSETTINGS + 5, types, values, nulls);
 	if (n == 0)
@@ -401,19 +418,21 @@ idem_relay_alter_fn(PG_FUNCTION_ARGS)
 	else
 	{
 		require_owner(find_relay(name));
-		server = check_server(text_to_cstring(PG_GETARG_TEXT_PP(IDEM_ARG_SERVER)));
+		server = check_server(server_arg(fcinfo));
 		c = get_own_relay_and_anchor(name);
 	}
-	idem_relay_args_settings(fcinfo, values, nulls);
+	idem_relay_args_settings(fcinfo, true, values, nulls);
 	nulls[IDEM_NSETTINGS] = '\0';
 	SPI_connect();
-	idem_spi_run("UPDATE %s.relays SET aggregate_types = COALESCE($3, aggregate_types),"
-				 " ordering = COALESCE($5::%t.relay_ordering, ordering),"
-				 " on_dead = COALESCE($6::%t.relay_on_dead, on_dead),"
-				 " max_attempts = COALESCE($7, max_attempts), min_backoff = COALESCE($8, min_backoff),"
-				 " max_backoff = COALESCE($9, max_backoff), batch_events = COALESCE($10, batch_events),"
-				 " batch_bytes = COALESCE($11, batch_bytes), max_lag_bytes = NULLIF(COALESCE($12, max_lag_bytes), 0)"
-				 " WHERE relay = $1 AND $2 IS NULL AND $4 IS NULL", IDEM_NSETTINGS, types, values, nulls);
+	idem_spi_run("UPDATE %s.relays SET aggregate_types = COALESCE($2, aggregate_types),"
+				 " ordering = COALESCE($3::%t.relay_ordering, ordering),"
+				 " on_dead = COALESCE($4::%t.relay_on_dead, on_dead),"
+				 " max_attempts = COALESCE($5, max_attempts),"
+				 " min_backoff = NULLIF(COALESCE($6, min_backoff), '0'::pg_catalog.interval),"
+				 " max_backoff = NULLIF(COALESCE($7, max_backoff), '0'::pg_catalog.interval),"
+				 " batch_events = COALESCE($8, batch_events), batch_bytes = COALESCE($9, batch_bytes),"
+				 " max_lag_bytes = NULLIF(COALESCE($10, max_lag_bytes), 0)"
+				 " WHERE relay = $1", IDEM_NSETTINGS, types, values, nulls);
 	SPI_finish();
 	changed = server != NULL && change_server(c, server);
 	if (!PG_ARGISNULL(IDEM_ARG_START))

@@ -21,6 +21,7 @@
 #include "catalog/pg_type.h"
 #include "executor/spi.h"
 #include "fmgr.h"
+#include "funcapi.h"
 #include "utils/builtins.h"
 #include "utils/timestamp.h"
 #include "utils/uuid.h"
@@ -38,6 +39,57 @@
 PG_FUNCTION_INFO_V1(idem_relay_replay_fn);
 PG_FUNCTION_INFO_V1(idem_relay_redrive_fn);
 PG_FUNCTION_INFO_V1(idem_relay_discard_fn);
+
+/* The arguments of relay_replay */
+enum
+{
+	REPLAY_RELAY,
+	REPLAY_SINCE,
+	REPLAY_UNTIL,
+	REPLAY_EVENT_ID,
+	REPLAY_AGGREGATE_TYPES,
+	REPLAY_AGGREGATE_IDS,
+	REPLAY_EVENT_TYPES,
+	REPLAY_PREVIEW
+};
+
+#define REPLAY_COLUMNS 3
+
+/*
+ * The arguments of relay_redrive and relay_discard; relay_discard has no
+ * max_rate.
+ */
+enum
+{
+	DEAD_RELAY,
+	DEAD_EVENT_IDS,
+	DEAD_EVENT_TYPES,
+	DEAD_SQLSTATE,
+	DEAD_SINCE,
+	DEAD_UNTIL,
+	DEAD_NCHOICE,
+	DEAD_MAX_RATE = DEAD_NCHOICE
+};
+
+/* The dead letters that these arguments choose; $1 is the relay's id. */
+#define CHOSEN_DEAD_LETTERS \
+	" WHERE relay_id = $1 AND state = 'dead'" \
+	" AND ($2 IS NULL OR event_id = ANY ($2))" \
+	" AND ($3 IS NULL OR event_type = ANY ($3))" \
+	" AND ($4 IS NULL OR sqlstate = $4)" \
+	" AND ($5 IS NULL OR last_failed_at >= $5)" \
+	" AND ($6 IS NULL OR last_failed_at < $6)"
+
+/* Refuse a time "until" before the time "since". */
+static void
+check_times(FunctionCallInfo fcinfo, int since, int until)
+{
+	if (!PG_ARGISNULL(since) && !PG_ARGISNULL(until) &&
+		PG_GETARG_TIMESTAMPTZ(until) < PG_GETARG_TIMESTAMPTZ(since))
+		ereport(ERROR,
+				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
+				 errmsg("argument \"until\" must not be before \"since\"")));
+}
 
 /*
  * Replay an event that is parked.  In state retry it becomes due at once.  In
@@ -123,44 +175,119 @@ replay_since(IdemRelayConfig *c, TimestampTz since)
 	idem_relay_move_position(c, IDEM_FRESH_MOVED, &pos);
 }
 
+/* Refuse arguments of relay_replay whose feature is not built. */
+static void
+reject_ranges(FunctionCallInfo fcinfo)
+{
+	static const char *const by_id =
+	"Replay events one by one with event_id. The view idempotency.outbox_events has the ids.";
+
+	idem_reject_arg(fcinfo, REPLAY_UNTIL, "until",
+					"Leave it out: events after that time are sent as well.");
+	idem_reject_arg(fcinfo, REPLAY_AGGREGATE_TYPES, "aggregate_types", by_id);
+	idem_reject_arg(fcinfo, REPLAY_AGGREGATE_IDS, "aggregate_ids", by_id);
+	idem_reject_arg(fcinfo, REPLAY_EVENT_TYPES, "event_types", by_id);
+	if (PG_GETARG_BOOL(REPLAY_PREVIEW))
+		idem_reject_arg(fcinfo, REPLAY_PREVIEW, "preview",
+						"Count events in the view idempotency.outbox_events.");
+}
+
+/*
+ * Refuse arguments of relay_replay that no version takes.  A range without
+ * "since" is left to reject_ranges.
+ */
+static void
+check_replay(FunctionCallInfo fcinfo)
+{
+	bool		has_since = !PG_ARGISNULL(REPLAY_SINCE);
+	bool		has_id = !PG_ARGISNULL(REPLAY_EVENT_ID);
+	bool		has_none = !has_since && !has_id &&
+	PG_ARGISNULL(REPLAY_UNTIL) && PG_ARGISNULL(REPLAY_AGGREGATE_TYPES) &&
+	PG_ARGISNULL(REPLAY_AGGREGATE_IDS) && PG_ARGISNULL(REPLAY_EVENT_TYPES);
+
+	idem_require_arg(fcinfo, REPLAY_PREVIEW, "preview");
+	if ((has_since && has_id) || has_none)
+		ereport(ERROR,
+				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
+				 errmsg("exactly one of \"since\" and \"event_id\" must be given")));
+	check_times(fcinfo, REPLAY_SINCE, REPLAY_UNTIL);
+	idem_relay_args_check_names(fcinfo, REPLAY_AGGREGATE_TYPES, "aggregate_types");
+	idem_relay_args_check_names(fcinfo, REPLAY_AGGREGATE_IDS, "aggregate_ids");
+	idem_relay_args_check_names(fcinfo, REPLAY_EVENT_TYPES, "event_types");
+}
+
+/* The result is a row of NULLs: nobody counts the events of a replay. */
 Datum
 idem_relay_replay_fn(PG_FUNCTION_ARGS)
 {
 	char	   *name = idem_relay_args_name(fcinfo);
+	Datum		values[REPLAY_COLUMNS] = {0};
+	bool		nulls[REPLAY_COLUMNS] = {true, true, true};
 	IdemRelayConfig *c;
 
 	idem_prevent_read_only("relay_replay()");
-	if (PG_ARGISNULL(1) == PG_ARGISNULL(2))
+	check_replay(fcinfo);
+	c = idem_relay_get_locked(name);
+	reject_ranges(fcinfo);
+	idem_parked_force_flush();
+	if (!PG_ARGISNULL(REPLAY_EVENT_ID))
+		replay_one(c, PG_GETARG_UUID_P(REPLAY_EVENT_ID));
+	else
+		replay_since(c, PG_GETARG_TIMESTAMPTZ(REPLAY_SINCE));
+	idem_relay_config_changed();
+	PG_RETURN_DATUM(HeapTupleGetDatum(heap_form_tuple(idem_row_type(fcinfo, REPLAY_COLUMNS),
+													  values, nulls)));
+}
+
+/* Refuse an SQLSTATE that no dead letter can have: a misspelt one would find none. */
+static void
+check_sqlstate(FunctionCallInfo fcinfo)
+{
+	char	   *s;
+
+	if (PG_ARGISNULL(DEAD_SQLSTATE))
+		return;
+	s = text_to_cstring(PG_GETARG_TEXT_PP(DEAD_SQLSTATE));
+	if (strlen(s) != 5 || strspn(s, "0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZ") != 5)
 		ereport(ERROR,
 				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
-				 errmsg("exactly one of \"since\" and \"event_id\" must be given")));
-	c = idem_relay_get_locked(name);
-	idem_parked_force_flush();
-	if (!PG_ARGISNULL(2))
-		replay_one(c, PG_GETARG_UUID_P(2));
-	else
-		replay_since(c, PG_GETARG_TIMESTAMPTZ(1));
-	idem_relay_config_changed();
-	PG_RETURN_VOID();
+				 errmsg("argument \"sqlstate\" is not an SQLSTATE"),
+				 errhint("Give five digits or capital letters, as the view idempotency.dead_letters shows them.")));
 }
 
 /*
- * Run the statement of redrive or discard: $1 is the relay, $2 the ids or
- * NULL.
+ * The relay of relay_redrive or relay_discard, locked, if the other arguments
+ * are right.
  */
-static int64
-act_on_dead(FunctionCallInfo fcinfo, const char *sql)
+static IdemRelayConfig *
+relay_of_dead(FunctionCallInfo fcinfo)
 {
-	IdemRelayConfig *c = idem_relay_get_locked(idem_relay_args_name(fcinfo));
-	Oid			types[2] = {INT4OID, UUIDARRAYOID};
-	Datum		values[2];
+	char	   *name = idem_relay_args_name(fcinfo);
+
+	idem_relay_args_check_names(fcinfo, DEAD_EVENT_TYPES, "event_types");
+	check_sqlstate(fcinfo);
+	check_times(fcinfo, DEAD_SINCE, DEAD_UNTIL);
+	return idem_relay_get_locked(name);
+}
+
+/* Run a statement on CHOSEN_DEAD_LETTERS of the relay. */
+static int64
+act_on_dead(FunctionCallInfo fcinfo, const IdemRelayConfig *c, const char *sql)
+{
+	Oid			types[DEAD_NCHOICE] = {INT4OID, UUIDARRAYOID, TEXTARRAYOID, TEXTOID,
+	TIMESTAMPTZOID, TIMESTAMPTZOID};
+	Datum		values[DEAD_NCHOICE] = {Int32GetDatum(c->relay_id)};
+	char		nulls[DEAD_NCHOICE + 1] = " ";
 	int64		n;
 
+	for (int i = DEAD_EVENT_IDS; i < DEAD_NCHOICE; i++)
+	{
+		nulls[i] = PG_ARGISNULL(i) ? 'n' : ' ';
+		values[i] = PG_ARGISNULL(i) ? (Datum) 0 : PG_GETARG_DATUM(i);
+	}
 	idem_parked_force_flush();
-	values[0] = Int32GetDatum(c->relay_id);
-	values[1] = PG_ARGISNULL(1) ? (Datum) 0 : PG_GETARG_DATUM(1);
 	SPI_connect();
-	n = (int64) idem_spi_run(sql, 2, types, values, PG_ARGISNULL(1) ? " n" : "  ");
+	n = (int64) idem_spi_run(sql, DEAD_NCHOICE, types, values, nulls);
 	SPI_finish();
 	idem_relay_config_changed();
 	return n;
@@ -169,21 +296,22 @@ act_on_dead(FunctionCallInfo fcinfo, const char *sql)
 Datum
 idem_relay_redrive_fn(PG_FUNCTION_ARGS)
 {
+	IdemRelayConfig *c;
+
 	idem_prevent_read_only("relay_redrive()");
-	PG_RETURN_INT64(act_on_dead(fcinfo,
+	c = relay_of_dead(fcinfo);
+	idem_reject_arg(fcinfo, DEAD_MAX_RATE, "max_rate",
+					"Redrive some dead letters at a time, with event_ids.");
+	PG_RETURN_INT64(act_on_dead(fcinfo, c,
 								"UPDATE %s.relay_parked SET state = 'retry', attempts = 0, deferrals = 0,"
 								" crashes = LEAST(crashes, 1),"
-								" next_attempt_at = pg_catalog.now()"
-								" WHERE relay_id = $1 AND state = 'dead'"
-								" AND ($2 IS NULL OR event_id = ANY ($2))"));
+								" next_attempt_at = pg_catalog.now()" CHOSEN_DEAD_LETTERS));
 }
 
 Datum
 idem_relay_discard_fn(PG_FUNCTION_ARGS)
 {
 	idem_prevent_read_only("relay_discard()");
-	PG_RETURN_INT64(act_on_dead(fcinfo,
-								"DELETE FROM %s.relay_parked"
-								" WHERE relay_id = $1 AND state = 'dead'"
-								" AND ($2 IS NULL OR event_id = ANY ($2))"));
+	PG_RETURN_INT64(act_on_dead(fcinfo, relay_of_dead(fcinfo),
+								"DELETE FROM %s.relay_parked" CHOSEN_DEAD_LETTERS));
 }

@@ -45,7 +45,7 @@ PG_FUNCTION_INFO_V1(idem_relay_lag_fn);
 PG_FUNCTION_INFO_V1(idem_relay_parked_restore_fn);
 
 #define STATUS_COLUMNS 10
-#define LAG_COLUMNS 5
+#define LAG_COLUMNS 6
 
 /*
  * Return the rows of a view, to any caller with EXECUTE on its function.  The
@@ -66,11 +66,15 @@ idem_stat_relay_source_fn(PG_FUNCTION_ARGS)
 {
 	return rows_of_view(fcinfo,
 						"SELECT r.relay_id, r.relay, v.srvname::text, r.paused,"
-						" COALESCE(d.dead, 0)"
+						" COALESCE(d.dead, 0), COALESCE(o.retrying, 0), o.oldest"
 						" FROM %s.relays r"
 						" LEFT JOIN (SELECT p.relay_id, pg_catalog.count(*) AS dead"
 						"    FROM %s.relay_parked p WHERE p.state = 'dead'"
 						"    GROUP BY p.relay_id) d ON d.relay_id = r.relay_id"
+						" LEFT JOIN (SELECT p.relay_id, pg_catalog.count(*) AS retrying,"
+						"    pg_catalog.min(p.enqueued_at) AS oldest"
+						"    FROM %s.relay_parked p WHERE p.state <> 'dead'"
+						"    GROUP BY p.relay_id) o ON o.relay_id = r.relay_id"
 						" LEFT JOIN pg_catalog.pg_class c"
 						"   ON c.relname = ('relay_' || r.relay_id)::name AND c.relkind = 'f'"
 						"  AND c.relnamespace = (SELECT t.relnamespace FROM pg_catalog.pg_class t"
@@ -232,6 +236,8 @@ put_lag(ReturnSetInfo *rsinfo, int relay_id, const IdemPosition *pos, const Idem
 	values[2] = Int64GetDatum(lag->events);
 	values[3] = IntervalPGetDatum(age);
 	values[4] = Int64GetDatum(lag->bytes);
+	values[5] = TimestampTzGetDatum(lag->oldest);
+	nulls[5] = lag->oldest == 0;
 	tuplestore_putvalues(rsinfo->setResult, rsinfo->setDesc, values, nulls);
 }
 

@@ -74,7 +74,8 @@ idem_parked_force_flush(void)
 static bool
 is_dead(const IdemRelayConfig *config, int attempts, const IdemFailure *failure)
 {
-	return failure->hopeless || attempts >= config->max_attempts;
+	return failure->hopeless ||
+		(config->max_attempts > 0 && attempts >= config->max_attempts);
 }
 
 /* Run a statement whose only parameter is the relay_id. */
@@ -563,7 +564,7 @@ run_note_failure(const IdemRelayConfig *config, int64 parked_id, const IdemFailu
 	int			deferrals = DatumGetInt32(idem_spi_value(tup, desc, 3));
 	bool		dead;
 
-	attempts += failure->counts ? 1 : 0;
+	attempts += failure->counts && attempts < PG_INT32_MAX ? 1 : 0;
 	crashes += failure->crashed ? 1 : 0;
 	deferrals = failure->backs_off ? Min(deferrals, PG_INT16_MAX) + 1 : 0;
 	dead = is_dead(config, attempts, failure) || crashes >= IDEM_MAX_CRASHES;
