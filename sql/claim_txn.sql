@@ -375,13 +375,13 @@ SELECT claim_memory() AS consumers, claim_memory() < 1.5 * :events AS as_cheap \
 \echo :as_cheap
 ROLLBACK;
 
--- A claim that is kept again and again, past the budget of locks, has one row
+-- A claim that is kept again and again, past the budget of locks, has a row for each time
 SET idempotency.uncompleted_claims = keep;
 SET idempotency.max_claim_locks = 0;
 SELECT idempotency.claim_event('kept again');
 SELECT idempotency.claim_event('kept again');
 SELECT idempotency.claim_event('kept again');
-SELECT turn, state FROM idempotency_data.store_segment_0 WHERE event_id = 'kept again';
+SELECT turn, state FROM idempotency_data.store_segment_0 WHERE event_id = 'kept again' ORDER BY turn;
 SELECT idempotency.claim_event('kept again'), idempotency.complete_event('kept again');
 SELECT turn, state FROM idempotency_data.store_segment_0 WHERE event_id = 'kept again' ORDER BY turn;
 RESET idempotency.max_claim_locks;

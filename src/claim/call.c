@@ -275,11 +275,10 @@ idem_call_fill_state(const IdemCall *call, const IdemClaimKey *key, const IdemRo
 	state->phase = phase;
 	state->row_kind = row->status == IDEM_ROW_NONE ? IDEM_CLAIM_NO_ROW :
 		IDEM_CLAIM_OLD_ROW;
-	state->was_kept = row->status == IDEM_ROW_PROCESSING;
 	state->turn = idem_claim_next_turn(key, row);
 
 	/* What stays of a kept claim must not outlive its completion. */
-	state->class = state->was_kept ? idem_retention_longer(call->policy.class, row->class) :
+	state->class = row->status == IDEM_ROW_PROCESSING ? idem_retention_longer(call->policy.class, row->class) :
 		call->policy.class;
 	state->keep_id = call->policy.keep_ids;
 	state->lock_kept = true;

@@ -66,8 +66,9 @@ report_pending(void)
 }
 
 /*
- * Write a claim's row as in progress, unless the claim took over a row that
- * already says so, and that stays.
+ * Write a claim's row as in progress.  A claim that took over such a row writes
+ * another one: the steps of this transaction are in no older snapshot, and only
+ * a row that is not in it either makes a claim fail there (40001).
  */
 static void
 keep_claim(IdemStore *store, IdemClaim *claim)
@@ -76,8 +77,6 @@ keep_claim(IdemStore *store, IdemClaim *claim)
 
 	if (claim->state.row_kind == IDEM_CLAIM_OWN_ROW)
 		idem_store_delete(store, &claim->state.row);
-	if (claim->state.was_kept)
-		return;
 
 	row = idem_call_row(claim);
 	idem_store_insert(store, &row, 1);

@@ -50,7 +50,6 @@ typedef struct IdemClaimState
 	IdemClaimPhase phase;
 	IdemClaimRow row_kind;
 	IdemEntryRef row;			/* set if IDEM_CLAIM_OWN_ROW */
-	bool		was_kept;		/* the claim found the row of a kept claim */
 	int16		turn;			/* of the row that the claim writes: one more
 								 * than of the row that it found */
 	int16		class;			/* how long the row is remembered */

@@ -99,11 +99,6 @@ class Model:
     def latest(self, key):
         return self.versions[key][-1] if key in self.versions else None
 
-    def is_kept(self, key):
-        """A claim that takes it over, and is kept again, leaves what is remembered as it is."""
-        latest = self.latest(key)
-        return latest is not None and latest.status == "processing"
-
     def visible(self, txn, key):
         """At READ COMMITTED the newest, else the snapshot's."""
         seen = [v for v in self.versions.get(key, ())
@@ -167,8 +162,9 @@ class Model:
             return {SERIALIZATION} if late else {SERIALIZATION, DUPLICATE} if txn.may_be_packed else {DUPLICATE}
         if self.is_past_budget(txn, key):
             return {BUSY}
-        # For an event that was kept or forgotten meanwhile, either answer is right.
-        return {SERIALIZATION, CLAIMED} if late or version and txn.may_be_packed else {CLAIMED}
+        if late:                # kept, perhaps once more, or forgotten
+            return {SERIALIZATION}
+        return {SERIALIZATION, CLAIMED} if version and txn.may_be_packed else {CLAIMED}
 
     def forget(self, txn, key):
         """The answers to forget_event; forgot() makes one of them so."""
@@ -286,7 +282,7 @@ class Model:
         for key, claim in txn.claims.items():
             if claim.phase == "completed":
                 self.versions.setdefault(key, []).append(Version("completed", claim.result, self.commits))
-            elif claim.phase == "claimed" and (claim.anew or not self.is_kept(key)):
+            elif claim.phase == "claimed":
                 self.versions.setdefault(key, []).append(Version("processing", None, self.commits))
             elif claim.phase == "forgotten":
                 self.versions.setdefault(key, []).append(Version("unknown", None, self.commits))
