@@ -34,6 +34,7 @@ INSERT INTO calls (call) VALUES
 	($$SELECT complete_event('%s', 'owned', token => 1)$$),
 	($$SELECT complete_events('{%s}', 'owned')$$),
 	($$SELECT complete_events('{}', 'owned')$$),
+	($$SELECT claims_renew('{%s}', 'owned')$$),
 	($$SELECT release_event('%s', 'owned')$$),
 	($$SELECT release_event('%s'::uuid, 'owned')$$),
 	($$SELECT event_result('%s', 'owned')$$),

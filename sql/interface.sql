@@ -8,7 +8,7 @@ SELECT p.proname || E'\n    ' || string_agg(a, E',\n    ' ORDER BY n) || E'\n   
 	   || CASE WHEN p.proretset THEN 'setof ' ELSE '' END || p.prorettype::regtype AS frozen
   FROM pg_proc p, regexp_split_to_table(pg_get_function_arguments(p.oid), ', ') WITH ORDINALITY t(a, n)
  WHERE p.pronamespace = 'idempotency'::regnamespace
-   AND p.proname ~ '^(canonical_(hash|json)|advance_request|assert_lease|claim_events?|claim_(offset|request|sequence)|claims_import|complete_events?|complete_request|fail_request|release_(event|request)|event_(result|status)|extend_lease|last_sequence|lease_events?|release_lease|lock_key|producer_drop|register_producer|(reset|resume)_offset|consumer_(alter|create|discard|drop|redrive)|outbox_enqueue.*|relay_(create|alter|drop|pause|resume|adopt|replay|redrive|discard))$'
+   AND p.proname ~ '^(canonical_(hash|json)|advance_request|assert_lease|claim_events?|claim_(offset|request|sequence)|claims_(import|renew)|complete_events?|complete_request|fail_request|release_(event|request)|event_(result|status)|extend_lease|last_sequence|lease_events?|release_lease|lock_key|producer_drop|register_producer|(reset|resume)_offset|consumer_(alter|create|discard|drop|redrive)|outbox_enqueue.*|relay_(create|alter|drop|pause|resume|adopt|replay|redrive|discard))$'
  GROUP BY p.oid, p.proname, p.proretset, p.prorettype
  ORDER BY p.proname, pg_get_function_arguments(p.oid);
 SELECT t.typname, string_agg(e.enumlabel, ' ' ORDER BY e.enumsortorder) AS labels

@@ -121,5 +121,48 @@ SELECT t.store_add_time(1200);
 CALL t.settle();
 SELECT t.feed('hour', 'future', 'later');
 
+-- An import leaves what it promises, also of what is remembered for less than that: by
+-- hand, by a backfill, and with its result
+SELECT idempotency.consumer_create('short', retention => '1 hour');
+SELECT idempotency.claim_event('result', 'short'), idempotency.complete_event('result', 'short', '"r"');
+SELECT t.feed('short', 'import', 'backfill', 'renew', 'none', 'late');
+CREATE TABLE t.old AS SELECT 'backfill' AS id;
+CALL t.age('11 min');
+CALL t.settle();
+SELECT t.store_add_time(3000);
+CALL t.settle();
+SELECT idempotency.consumer_alter('short', retention => '100 years');
+SELECT idempotency.claims_import('short', '{import,result,new,import}');
+CALL idempotency.claims_backfill('t.old', 'id', 'short');
+SELECT idempotency.claims_renew('{renew,unknown}', 'short'), idempotency.claims_renew('{renew}', 'short');
+-- an hour is as long as it was promised, from now on; and a longer time stays
+SELECT idempotency.consumer_alter('short', retention => '30 min');
+SELECT idempotency.claims_renew('{import,late}', 'short');
+SELECT event_id, turn, class, state FROM t.open WHERE consumer = 'short' ORDER BY 1, 2;
+SELECT t.store_add_time(1200);
+CALL t.settle();
+SELECT t.feed('short', 'import', 'result', 'new', 'backfill', 'renew', 'unknown', 'none', 'late');
+SELECT idempotency.event_result('result', 'short');
+-- What this transaction completed, or imported, itself
+BEGIN;
+SELECT t.feed('short', 'own');
+SELECT idempotency.claims_import('short', '{own,own 2}');
+SELECT idempotency.consumer_alter('short', retention => '31 days');
+SELECT idempotency.claims_import('short', '{own,own 2}');
+SELECT event_id, turn, class FROM t.open WHERE event_id LIKE 'own%' ORDER BY 1, 2;
+COMMIT;
+-- Who renews an event again and again does not use up its turns
+SELECT idempotency.consumer_create('often', retention => '1 hour');
+SELECT t.feed('often', 'o');
+DO $$
+BEGIN
+	FOR n IN 0 .. 7 LOOP
+		EXECUTE format('UPDATE idempotency_data.store_segment_%s SET turn = 20000 WHERE event_id = %L', n, 'o');
+	END LOOP;
+END $$;
+SELECT idempotency.consumer_alter('often', retention => '1 day');
+SELECT idempotency.claims_renew('{o}', 'often'), idempotency.claims_renew('{o}', 'often');
+SELECT turn, class FROM t.open WHERE event_id = 'o' ORDER BY 1;
+
 DROP SCHEMA t CASCADE;
 DROP EXTENSION idempotency;

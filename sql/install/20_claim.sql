@@ -235,7 +235,14 @@ RETURNS bigint
 LANGUAGE c VOLATILE PARALLEL UNSAFE
 AS 'MODULE_PATHNAME', 'idem_claims_import_fn';
 COMMENT ON FUNCTION @extschema@.claims_import(consumer text, event_ids text[], completed_at timestamptz[]) IS
-'remember events as completed whose effect was made elsewhere, at the times given, or now; returns how many were not remembered yet';
+'remember events as completed whose effect was made elsewhere, at the times given, or now, for the retention of the consumer from now on; returns how many were not remembered yet';
+
+CREATE FUNCTION @extschema@.claims_renew(event_ids text[], consumer text = 'default')
+RETURNS bigint
+LANGUAGE c VOLATILE PARALLEL UNSAFE
+AS 'MODULE_PATHNAME', 'idem_claims_renew_fn';
+COMMENT ON FUNCTION @extschema@.claims_renew(event_ids text[], consumer text) IS
+'remember completed events for the retention of the consumer from now on; passes over events that are not completed; returns how many would have been forgotten earlier';
 
 CREATE FUNCTION @extschema@.verify_lock_key(event_id text, consumer text = 'default')
 RETURNS void

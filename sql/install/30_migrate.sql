@@ -16,6 +16,7 @@ DECLARE
 	ids text[] := '{}';
 	mine text[];
 	expired text[];
+	known text[];
 BEGIN
 	PERFORM pg_catalog.set_config('search_path', 'pg_catalog, pg_temp', true);
 	IF source IS NULL OR id_column IS NULL OR claims_backfill.consumer IS NULL OR condition IS NULL OR first_block IS NULL THEN
@@ -69,8 +70,9 @@ BEGIN
 
 		SELECT coalesce(array_agg(c.event_id) FILTER (WHERE c.result = 'claimed'), '{}'),
 			   coalesce(array_agg(c.event_id) FILTER (WHERE c.result = 'busy'), '{}'),
-			   coalesce(array_agg(c.event_id) FILTER (WHERE c.result = 'expired'), '{}')
-		  INTO mine, ids, expired
+			   coalesce(array_agg(c.event_id) FILTER (WHERE c.result = 'expired'), '{}'),
+			   coalesce(array_agg(c.event_id) FILTER (WHERE c.result = 'duplicate'), '{}')
+		  INTO mine, ids, expired, known
 		  FROM @extschema@.claim_events(ids, claims_backfill.consumer) c;
 		-- An event that is too old by its id (expire_by_id_age) was handled all the same.
 		IF expired <> '{}' THEN
@@ -83,6 +85,14 @@ BEGIN
 		END IF;
 		PERFORM @extschema@.complete_events(mine, claims_backfill.consumer);
 		remembered := remembered + cardinality(mine);
+		-- What is remembered already, and perhaps for a shorter time
+		IF known <> '{}' THEN
+			BEGIN
+				PERFORM @extschema@.claims_renew(known, claims_backfill.consumer);
+			EXCEPTION WHEN lock_not_available THEN
+				ids := ids || known;
+			END;
+		END IF;
 		COMMIT;
 	END LOOP;
 END

@@ -41,6 +41,7 @@ BEGIN
 			'claim_offset',
 			'claim_request',
 			'claims_backfill',
+			'claims_renew',
 			'complete_event',
 			'complete_events',
 			'complete_request',

@@ -123,14 +123,15 @@ extern bool idem_forget_event(const char *id, int idlen,
 							  const char *consumer, int consumerlen);
 
 /*
- * Remember n events as completed whose effect was made elsewhere, except those
- * whose completion is remembered already, and return how many were new.
- * completed_at: the time of each, or NULL for now.  Errors as of
- * idem_forget_event; the message names the event.
+ * Remember n events as completed whose effect was made elsewhere, for the
+ * retention of the consumer from now on, and return how many were new.  A
+ * completion that is remembered for a shorter time is renewed.  renews_only: do
+ * only that, and return how many were.  completed_at: the time of each, or NULL
+ * for now.  Errors as of idem_forget_event; the message names the event.
  */
 extern int64 idem_claims_import(const IdemClaimItem *items, int n,
 								const char *consumer, int consumerlen,
-								const TimestampTz *completed_at);
+								const TimestampTz *completed_at, bool renews_only);
 
 /*
  * Pointers to the items in the order of their ids, palloc'd.  Repeats are

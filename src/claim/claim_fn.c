@@ -57,6 +57,7 @@ PG_FUNCTION_INFO_V1(idem_claim_events_fn);
 PG_FUNCTION_INFO_V1(idem_complete_event_fn);
 PG_FUNCTION_INFO_V1(idem_complete_event_uuid_fn);
 PG_FUNCTION_INFO_V1(idem_claims_import_fn);
+PG_FUNCTION_INFO_V1(idem_claims_renew_fn);
 PG_FUNCTION_INFO_V1(idem_complete_events_fn);
 PG_FUNCTION_INFO_V1(idem_release_event_fn);
 PG_FUNCTION_INFO_V1(idem_release_event_uuid_fn);
@@ -387,7 +388,21 @@ idem_claims_import_fn(PG_FUNCTION_ARGS)
 	consumer = idem_arg_any_consumer(fcinfo, 0);
 	items = idem_arg_event_ids(fcinfo, 1, &n);
 	PG_RETURN_INT64(idem_claims_import(items, n, consumer.data, consumer.len,
-									   PG_ARGISNULL(2) ? NULL : get_times(fcinfo, 2, n)));
+									   PG_ARGISNULL(2) ? NULL : get_times(fcinfo, 2, n), false));
+}
+
+/* claims_renew(event_ids, consumer) */
+Datum
+idem_claims_renew_fn(PG_FUNCTION_ARGS)
+{
+	IdemClaimItem *items;
+	IdemStr		consumer;
+	int			n;
+
+	idem_prevent_read_only("claims_renew()");
+	items = idem_arg_event_ids(fcinfo, 0, &n);
+	consumer = idem_arg_consumer(fcinfo, 1);
+	PG_RETURN_INT64(idem_claims_import(items, n, consumer.data, consumer.len, NULL, true));
 }
 
 /*

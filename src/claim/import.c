@@ -5,8 +5,11 @@
  *
  * For whoever brings along a memory of events of their own.  Each event is
  * looked for under its lock, and gets an ordinary entry, as if it had been
- * claimed and completed; the packer makes it small later.  An event whose
- * completion is remembered already stays as it is.
+ * claimed and completed; the packer makes it small later.
+ *
+ * A completion that is remembered already may be forgotten before the retention
+ * is over that the import promises.  Then it gets another entry, with its times
+ * and its result, which is remembered for as long as a new one.
  *
  * Once its row is written, the row stands for the lock, which is given back: a
  * claim by another transaction is "busy" until this one ends.  So one
@@ -17,7 +20,7 @@
  *
  * LOCKING: as claim.c.
  *
- * MEMORY: the caller's context.
+ * MEMORY: the caller's context; one result at a time.
  *
  * Copyright (c) 2026, the idempotency developers
  *
@@ -38,7 +41,15 @@
 #include "claim/call.h"
 #include "claim/state.h"
 #include "shared/fault.h"
+#include "shared/uptime.h"
+#include "store/retention.h"
 #include "store/store.h"
+
+/*
+ * From that turn on an entry that is renewed is remembered for ever.  An event has
+ * PG_INT16_MAX turns, and is renewed at most once for each time that it is packed.
+ */
+#define LAST_FINITE_TURN	(PG_INT16_MAX / 2)
 
 /* One call's work on the events of one consumer. */
 typedef struct Import
@@ -47,7 +58,10 @@ typedef struct Import
 	IdemKeyMaker keys;
 	IdemConsumerPolicy policy;
 	TimestampTz now;
+	int64		uptime;			/* when the call began (uptime.h) */
+	bool		renews_only;	/* pass over events that are not completed */
 	int64		imported;
+	int64		renewed;
 
 	/* Entries to be written, and the locks of their events, which are held */
 	int			n;
@@ -66,16 +80,17 @@ flush_entries(Import *import)
 	for (int i = 0; i < import->n; i++)
 		idem_lock_release(&import->locked[i]);
 	IDEM_FAULT_POINT("claim-import-unlocked");
-	import->imported += import->n;
 	import->n = 0;
 }
 
 /* Collect the entry of an event whose lock is held, after that row was found. */
-static void
+static IdemNewEntry *
 add_entry(Import *import, const IdemClaimKey *key, const IdemRow *found, TimestampTz completed_at)
 {
+	if (import->n == IDEM_STORE_CHUNK)
+		flush_entries(import);
 	import->locked[import->n] = *key;
-	import->entries[import->n++] = (IdemNewEntry)
+	import->entries[import->n] = (IdemNewEntry)
 	{
 		.digest = key->digest,
 			.turn = idem_claim_next_turn(key, found),
@@ -89,11 +104,58 @@ add_entry(Import *import, const IdemClaimKey *key, const IdemRow *found, Timesta
 			.claimed_at = completed_at,
 			.completed_at = completed_at
 	};
-	if (import->n == IDEM_STORE_CHUNK)
-		flush_entries(import);
+	return &import->entries[import->n++];
 }
 
-/* Import one event, unless its completion is remembered. */
+/*
+ * Is a completion remembered for as long as an import promises from now on?  expires:
+ * as in IdemRow.
+ */
+static bool
+lasts(const Import *import, int16 class, int64 expires)
+{
+	int64		promised = import->policy.retention;
+	int64		seconds = idem_retention_seconds(class);
+
+	if (seconds == 0 || promised == 0)
+		return seconds == 0;
+	if (expires != 0)
+		seconds = expires - import->uptime - IDEM_UPTIME_MAX_BACK;
+	return seconds >= promised;
+}
+
+/*
+ * Have a completion that was found remembered for longer.  If it has just expired,
+ * it is imported like an event of which nothing was remembered.
+ */
+static void
+renew(Import *import, const IdemClaimKey *key, const IdemRow *found, TimestampTz completed_at)
+{
+	IdemRow		row;
+	Datum		result = (Datum) 0;
+	bool		has_result = false;
+	IdemNewEntry *entry;
+
+	idem_store_look_up(import->store, &key->digest, &row, &result, &has_result);
+	entry = add_entry(import, key, found, completed_at);
+	if (row.status == IDEM_ROW_COMPLETED)
+	{
+		entry->claimed_at = row.claimed_at;
+		entry->completed_at = row.completed_latest;
+	}
+	if (found->turn >= LAST_FINITE_TURN)
+		entry->class = IDEM_RETENTION_FOR_EVER;
+	if (has_result)
+	{
+		entry->has_result = true;
+		entry->result = result;
+		flush_entries(import);
+		pfree(DatumGetPointer(result));
+	}
+	import->renewed++;
+}
+
+/* Import one event, unless its completion is remembered for long enough. */
 static void
 import_one(Import *import, const IdemClaimItem *item, TimestampTz completed_at)
 {
@@ -104,7 +166,7 @@ import_one(Import *import, const IdemClaimItem *item, TimestampTz completed_at)
 
 	idem_keymaker_make(&import->keys, item->id, item->idlen, &key);
 	own = idem_state_find(&key);
-	if (own != NULL && own->state.phase == IDEM_PHASE_COMPLETED)
+	if (own != NULL && own->state.phase == IDEM_PHASE_COMPLETED && lasts(import, own->state.class, 0))
 		return;
 	if (own != NULL && own->state.phase == IDEM_PHASE_CLAIMED)
 		idem_claim_report_own(&key);
@@ -115,7 +177,12 @@ import_one(Import *import, const IdemClaimItem *item, TimestampTz completed_at)
 		idem_claim_report_busy(&key);
 	if (!row.in_snapshot)
 		idem_claim_conflict(&key);
-	if (row.status == IDEM_ROW_COMPLETED)
+	if (row.status == IDEM_ROW_COMPLETED && !lasts(import, row.class, row.expires))
+	{
+		renew(import, &key, &row, completed_at);
+		return;
+	}
+	if (row.status == IDEM_ROW_COMPLETED || import->renews_only)
 	{
 		idem_lock_release(&key);
 		return;
@@ -123,15 +190,16 @@ import_one(Import *import, const IdemClaimItem *item, TimestampTz completed_at)
 	if (idem_lease_find(NULL, &key.digest, &lease))
 		idem_leased_report_open(&key);
 	add_entry(import, &key, &row, completed_at);
+	import->imported++;
 }
 
 int64
 idem_claims_import(const IdemClaimItem *items, int n, const char *consumer,
-				   int consumerlen, const TimestampTz *completed_at)
+				   int consumerlen, const TimestampTz *completed_at, bool renews_only)
 {
 	Import	   *import;
 	IdemClaimItem **sorted;
-	int64		imported;
+	int64		done;
 
 	if (n == 0)
 		return 0;
@@ -142,6 +210,8 @@ idem_claims_import(const IdemClaimItem *items, int n, const char *consumer,
 	if (import->policy.private_locks)
 		idem_keymaker_private(&import->keys);
 	import->now = GetCurrentTimestamp();
+	import->uptime = idem_uptime_now();
+	import->renews_only = renews_only;
 
 	/* Of repeats, which are neighbours, the first counts. */
 	sorted = idem_claim_sort_items(items, n);
@@ -157,7 +227,7 @@ idem_claims_import(const IdemClaimItem *items, int n, const char *consumer,
 	pfree(sorted);
 	idem_keymaker_end(&import->keys);
 	idem_store_close(import->store);
-	imported = import->imported;
+	done = renews_only ? import->renewed : import->imported;
 	pfree(import);
-	return imported;
+	return done;
 }

@@ -295,6 +295,7 @@ search_run(const IdemRunSearch *search, const IdemRun *run, const pg_uuid_t *dig
 	finding->entry = entry;
 	finding->run = run->number;
 	finding->class = run->class;
+	finding->expires = idem_run_end(run);
 	finding->oldest = run->oldest;
 	finding->newest = run->newest;
 	finding->lsn = run->lsn;

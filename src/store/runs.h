@@ -32,6 +32,7 @@ typedef struct IdemRunsFinding
 								 * asked for */
 	int64		run;			/* its number */
 	int16		class;			/* of the run */
+	int64		expires;		/* when the run may be dropped (idem_run_end) */
 	TimestampTz oldest;			/* bounds of its times */
 	TimestampTz newest;
 	XLogRecPtr	lsn;			/* once flushed up to here, it is durable */

@@ -276,6 +276,7 @@ add_runs_finding(Finding *found, const IdemRunsFinding *runs)
 	{
 		.turn = entry->turn,
 			.class = runs->class,
+			.expires = runs->expires,
 			.in_snapshot = runs->in_snapshot,
 			.claimed_at = entry->has_detail ? entry->claimed_at : runs->oldest,
 			.completed_at = entry->has_detail ? entry->completed_at : runs->oldest,

@@ -47,6 +47,9 @@ typedef struct IdemRow
 								 * true if nothing was ever remembered */
 	int16		turn;			/* of what decides; 0: nothing */
 	int16		class;			/* how long that is remembered: retention.h */
+	int64		expires;		/* when it may be dropped, by uptime.h; 0: its
+								 * class counts from a later time on, since it
+								 * is not packed yet */
 	TimestampTz claimed_at;		/* the earliest that it may have been */
 	TimestampTz completed_at;	/* if completed: the earliest */
 	TimestampTz completed_latest;
