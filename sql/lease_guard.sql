@@ -87,6 +87,82 @@ COMMIT;
 SELECT state FROM t.try($$DELETE FROM t.rows$$);
 SELECT state FROM t.try($$COPY t.rows FROM PROGRAM 'echo 9,,1' (FORMAT csv)$$);
 
+-- The row of another event is not overwritten, and not taken over; both may be claimed
+BEGIN;
+SELECT idempotency.claim_event('a0eebc99-9c0b-4ef8-bb6d-6bb9bd380b01'::uuid);
+INSERT INTO t.rows VALUES (4, 'a0eebc99-9c0b-4ef8-bb6d-6bb9bd380b01', 1);
+SELECT idempotency.complete_event('a0eebc99-9c0b-4ef8-bb6d-6bb9bd380b01'::uuid);
+COMMIT;
+ALTER TABLE t.rows DISABLE TRIGGER fence;
+INSERT INTO t.rows VALUES (5, NULL, 1);
+ALTER TABLE t.rows ENABLE TRIGGER fence;
+BEGIN;
+SELECT idempotency.claim_event('a0eebc99-9c0b-4ef8-bb6d-6bb9bd380b02'::uuid);
+SELECT * FROM t.try($$UPDATE t.rows SET event = 'a0eebc99-9c0b-4ef8-bb6d-6bb9bd380b02', amount = 9 WHERE id = 4$$);
+SELECT * FROM t.try($$UPDATE t.rows SET event = 'a0eebc99-9c0b-4ef8-bb6d-6bb9bd380b02', amount = 9 WHERE id = 5$$);
+SELECT state FROM t.try($$INSERT INTO t.rows VALUES (4, 'a0eebc99-9c0b-4ef8-bb6d-6bb9bd380b02', 9) ON CONFLICT (id) DO UPDATE SET event = excluded.event, amount = 9$$);
+SELECT state FROM t.try($$MERGE INTO t.rows r USING (VALUES (4)) s (id) ON r.id = s.id WHEN MATCHED THEN UPDATE SET event = 'a0eebc99-9c0b-4ef8-bb6d-6bb9bd380b02'$$);
+SELECT * FROM t.try($$DELETE FROM t.rows WHERE id = 4$$);
+ROLLBACK;
+SELECT idempotency.forget_event('a0eebc99-9c0b-4ef8-bb6d-6bb9bd380b01'::uuid);
+BEGIN;
+SELECT result FROM idempotency.claim_events('{a0eebc99-9c0b-4ef8-bb6d-6bb9bd380b01,a0eebc99-9c0b-4ef8-bb6d-6bb9bd380b02}');
+SELECT state FROM t.try($$UPDATE t.rows SET event = 'a0eebc99-9c0b-4ef8-bb6d-6bb9bd380b02' WHERE id = 4$$);
+SELECT idempotency.complete_events('{a0eebc99-9c0b-4ef8-bb6d-6bb9bd380b01,a0eebc99-9c0b-4ef8-bb6d-6bb9bd380b02}');
+COMMIT;
+SELECT * FROM t.rows ORDER BY id;
+
+-- What a claim has allowed does not outlive it: it cannot be released after the write,
+-- but to a savepoint before the write
+BEGIN;
+SELECT idempotency.claim_event('w', 'mailer'), idempotency.claim_event('a0eebc99-9c0b-4ef8-bb6d-6bb9bd380c01'::uuid);
+SELECT state FROM t.try($$INSERT INTO t.rows VALUES (6, 'a0eebc99-9c0b-4ef8-bb6d-6bb9bd380c01', 1)$$);
+SELECT * FROM t.try($$SELECT idempotency.release_event('a0eebc99-9c0b-4ef8-bb6d-6bb9bd380c01'::uuid)$$);
+SAVEPOINT s;
+SELECT state FROM t.try($$UPDATE t.payouts SET amount = 10$$);
+SELECT state FROM t.try($$UPDATE t.payouts SET amount = 11$$);
+SELECT state FROM t.try($$SELECT idempotency.release_event('w', 'mailer')$$);
+ROLLBACK TO s;
+SELECT state FROM t.try($$SELECT idempotency.release_event('w', 'mailer')$$);
+SELECT idempotency.complete_event('a0eebc99-9c0b-4ef8-bb6d-6bb9bd380c01'::uuid);
+COMMIT;
+-- another event of the consumer may stand for the write where no column says which one it is
+BEGIN;
+SELECT result FROM idempotency.claim_events('{w,v}', 'mailer');
+SELECT state FROM t.try($$UPDATE t.payouts SET amount = 12$$);
+SELECT state FROM t.try($$SELECT idempotency.release_event('w', 'mailer')$$);
+SELECT state FROM t.try($$SELECT idempotency.release_event('v', 'mailer')$$);
+SELECT idempotency.complete_event('v', 'mailer');
+COMMIT;
+-- the holder of a lease that was asserted has it beyond this transaction
+INSERT INTO t.tokens SELECT 'x', (idempotency.lease_event('x', 'mailer')).token;
+BEGIN;
+SELECT idempotency.assert_lease('x', token, 'mailer') FROM t.tokens WHERE id = 'x';
+SELECT state FROM t.try($$UPDATE t.payouts SET amount = 13$$);
+SELECT idempotency.release_lease('x', token, 'mailer', error => 'later') FROM t.tokens WHERE id = 'x';
+COMMIT;
+
+-- Requests: without a column, one of the consumer that this transaction executes or advances
+BEGIN;
+SELECT (idempotency.claim_request('k', 's', consumer => 'mailer')).result;
+SELECT state FROM t.try($$UPDATE t.payouts SET amount = 14$$);
+SELECT * FROM t.try($$SELECT idempotency.release_request('k', 's', 'mailer')$$);
+SELECT state FROM t.try($$SELECT idempotency.fail_request('k', 's', 'no', 'mailer')$$);
+SELECT idempotency.complete_request('k', 's', 200, consumer => 'mailer');
+COMMIT;
+BEGIN;
+SELECT token FROM idempotency.claim_request('k2', 's', consumer => 'mailer', lease => '1 h') \gset
+SELECT state FROM t.try($$UPDATE t.payouts SET amount = 15$$);
+SELECT idempotency.advance_request('k2', 's', :token, 'p', 'mailer') > now() AS advanced;
+SELECT state FROM t.try($$UPDATE t.payouts SET amount = 16$$);
+SELECT idempotency.fail_request('k2', 's', 'no', 'mailer', :token);
+COMMIT;
+-- with one, an event has to have the key for its id
+BEGIN;
+SELECT (idempotency.claim_request('a0eebc99-9c0b-4ef8-bb6d-6bb9bd380d01', 's')).result;
+SELECT state FROM t.try($$INSERT INTO t.rows VALUES (7, 'a0eebc99-9c0b-4ef8-bb6d-6bb9bd380d01', 1)$$);
+ROLLBACK;
+
 -- A row that moves to another partition; a cascade; TRUNCATE is no write of rows
 CREATE TABLE t.parts (id int, event text) PARTITION BY LIST (id);
 CREATE TABLE t.part1 PARTITION OF t.parts FOR VALUES IN (1);

@@ -204,6 +204,19 @@ idem_call_add(IdemCall *call, IdemClaim *claim, Datum result, bool has_result)
 		flush_rows(call);
 }
 
+void
+idem_call_check_give_up(const IdemClaim *claim)
+{
+	if (idem_state_is_needed(claim))
+		ereport(ERROR,
+				(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
+				 errmsg("cannot give up %s after a write that its claim has allowed",
+						idem_claim_title(&claim->key)),
+				 errdetail("A trigger lease_guard for consumer \"%s\" let this transaction write, since it has the claim.",
+						   pnstrdup(claim->key.consumer, claim->key.consumerlen)),
+				 errhint("Roll back, or to a savepoint that is older than the write; or complete it.")));
+}
+
 /* How many locks a transaction may keep for its claims. */
 static int
 lock_budget(void)

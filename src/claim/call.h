@@ -99,6 +99,9 @@ extern IdemNewEntry idem_call_row(const IdemClaim *claim);
  */
 extern bool idem_call_within_budget(const IdemClaim *own);
 
+/* Error 55000 if the transaction has written what the undecided claim guards (lease_guard). */
+extern void idem_call_check_give_up(const IdemClaim *claim);
+
 /* How many more locks the transaction may keep. */
 extern int64 idem_call_room(void);
 

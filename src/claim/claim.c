@@ -407,6 +407,7 @@ idem_release_event(const char *id, int idlen, const char *consumer,
 
 	idem_keymaker_name(&call->keys, id, idlen, &key);
 	claim = find_held(&key, false);
+	idem_call_check_give_up(claim);
 
 	if (claim->state.row_kind == IDEM_CLAIM_OWN_ROW)
 		idem_store_delete(call->store, &claim->state.row);

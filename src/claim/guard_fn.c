@@ -5,7 +5,9 @@
  *
  * Whoever has claimed an event, or asserted its lease, holds the event's lock to the
  * end of the transaction.  So the trigger asks the state of the transaction only,
- * and no token needs to stand in the row.
+ * and no token needs to stand in the row.  It notes the write there, and a claim that has
+ * allowed one cannot be given up: else the effect would be committed, and the event
+ * claimed and made again.
  *
  * The file is not in src/guard, which knows nothing of claims.
  *
@@ -90,28 +92,11 @@ find_column(Relation rel, const char *name)
 }
 
 /*
- * Does the transaction hold the event whose id stands in the row?  The text of a uuid
- * is its canonical text, under which uuids are claimed.
+ * Error ID007.  why: a sentence about a row with a column, which is the trigger's; or NULL.
+ * No id is shown: the caller may not be allowed to see the row.
  */
-static bool
-holds_row(const TriggerData *data, HeapTuple row)
-{
-	Trigger    *trigger = data->tg_trigger;
-	TupleDesc	desc = RelationGetDescr(data->tg_relation);
-	IdemClaimKey key = {0};
-
-	key.id = SPI_getvalue(row, desc, find_column(data->tg_relation, trigger->tgargs[1]));
-	if (key.id == NULL)
-		return false;
-	key.idlen = strlen(key.id);
-	key.consumer = trigger->tgargs[0];
-	key.consumerlen = strlen(key.consumer);
-	return idem_state_holds(&key);
-}
-
-/* Error ID007.  The id is not shown: the caller may not be allowed to see the row. */
 pg_noreturn static void
-report_refused(const TriggerData *data)
+report_refused(const TriggerData *data, const char *why, const char *hint)
 {
 	Trigger    *trigger = data->tg_trigger;
 
@@ -119,25 +104,64 @@ report_refused(const TriggerData *data)
 			(errcode(ERRCODE_IDEM_LEASE_LOST),
 			 errmsg("a write to \"%s\" needs a claim or an asserted lease for consumer \"%s\"",
 					RelationGetRelationName(data->tg_relation), trigger->tgargs[0]),
-			 trigger->tgnargs > 1 ?
-			 errdetail("This transaction has none of the event that column \"%s\" names.",
-					   trigger->tgargs[1]) :
-			 errdetail("This transaction has none."),
-			 errhint("Call assert_lease or claim_event first, in the same transaction.")));
+			 why == NULL ? errdetail("This transaction has none.") : errdetail(why, trigger->tgargs[1]),
+			 errhint("%s", hint)));
+}
+
+/*
+ * Error unless the transaction holds the event whose id stands in the row.  The text of a
+ * uuid is its canonical text, under which uuids are claimed.
+ */
+static void
+check_row(const TriggerData *data, HeapTuple row, const char *why, const char *hint)
+{
+	Trigger    *trigger = data->tg_trigger;
+	TupleDesc	desc = RelationGetDescr(data->tg_relation);
+	IdemClaimKey key = {0};
+
+	key.id = SPI_getvalue(row, desc, find_column(data->tg_relation, trigger->tgargs[1]));
+	if (key.id == NULL)
+		report_refused(data, "Column \"%s\" of the row is null, so the row belongs to no event.",
+					   "Write the id of an event that this transaction has claimed. A row that is there without one can be changed only while the trigger is disabled.");
+	key.idlen = strlen(key.id);
+	key.consumer = trigger->tgargs[0];
+	key.consumerlen = strlen(key.consumer);
+	if (!idem_state_note_write(&key))
+		report_refused(data, why, hint);
+}
+
+/*
+ * With a column, an update is a write of two events: of that which the row has, and of
+ * that which it gets.
+ */
+static void
+check_write(const TriggerData *data)
+{
+	static const char hint[] = "Call assert_lease or claim_event first, in the same transaction.";
+	Trigger    *trigger = data->tg_trigger;
+
+	if (trigger->tgnargs < 2)
+	{
+		if (!idem_state_note_write_of_any(trigger->tgargs[0], strlen(trigger->tgargs[0])))
+			report_refused(data, NULL, hint);
+		return;
+	}
+	if (!TRIGGER_FIRED_BY_INSERT(data->tg_event))
+		check_row(data, data->tg_trigtuple,
+				  "The row that is there belongs to an event, by its column \"%s\", of which this transaction has none.",
+				  "Leave the row alone, or claim its event in the same transaction as well.");
+	if (!TRIGGER_FIRED_BY_DELETE(data->tg_event))
+		check_row(data, TRIGGER_FIRED_BY_UPDATE(data->tg_event) ? data->tg_newtuple : data->tg_trigtuple,
+				  "This transaction has none of the event that column \"%s\" names.", hint);
 }
 
 Datum
 idem_lease_guard_fn(PG_FUNCTION_ARGS)
 {
 	TriggerData *data = (TriggerData *) fcinfo->context;
-	Trigger    *trigger;
-	HeapTuple	row;
 
 	check_trigger(fcinfo);
-	trigger = data->tg_trigger;
-	row = TRIGGER_FIRED_BY_UPDATE(data->tg_event) ? data->tg_newtuple : data->tg_trigtuple;
-	if (!(trigger->tgnargs > 1 ? holds_row(data, row) :
-		  idem_state_holds_any(trigger->tgargs[0], strlen(trigger->tgargs[0]))))
-		report_refused(data);
-	return PointerGetDatum(row);
+	check_write(data);
+	return PointerGetDatum(TRIGGER_FIRED_BY_UPDATE(data->tg_event) ? data->tg_newtuple :
+						   data->tg_trigtuple);
 }

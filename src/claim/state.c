@@ -378,21 +378,61 @@ idem_state_counts(void)
 	return &counts;
 }
 
-bool
-idem_state_holds(const IdemClaimKey *key)
+/* Note in a claim's state that what it guards was written. */
+static void
+note_write(IdemClaim *claim, IdemClaimPhase phase)
 {
-	const IdemClaim *claim = idem_state_find(key);
+	IdemClaimState state = claim->state;
 
-	return claim != NULL && is_held(&claim->state);
+	if (state.written)
+		return;
+	state.phase = phase;
+	state.written = true;
+	idem_state_set(claim, &state);
 }
 
 bool
-idem_state_holds_any(const char *consumer, int len)
+idem_state_note_write(const IdemClaimKey *key)
 {
-	ConsumerName key = {consumer, len};
-	ConsumerSlot *slot = consumers == NULL ? NULL : consumertab_lookup(consumers, key);
+	IdemClaim  *claim = idem_state_find(key);
 
-	return slot != NULL && slot->consumer->held > 0;
+	if (claim == NULL || !is_held(&claim->state))
+		return false;
+	note_write(claim, claim->state.phase);
+	return true;
+}
+
+/*
+ * The name under which a write is noted that any event of the consumer allows.  No event
+ * has an empty id.
+ */
+static IdemClaimKey
+name_of_any(const char *consumer, int len)
+{
+	IdemClaimKey key = {.id = "", .consumer = consumer, .consumerlen = len};
+
+	return key;
+}
+
+bool
+idem_state_note_write_of_any(const char *consumer, int len)
+{
+	ConsumerName name = {consumer, len};
+	ConsumerSlot *slot = consumers == NULL ? NULL : consumertab_lookup(consumers, name);
+	IdemClaimKey key = name_of_any(consumer, len);
+
+	if (slot == NULL || slot->consumer->held == 0)
+		return false;
+	note_write(idem_state_get(&key), IDEM_PHASE_WRITTEN);
+	return true;
+}
+
+bool
+idem_state_is_needed(const IdemClaim *claim)
+{
+	IdemClaimKey any = name_of_any(claim->key.consumer, claim->key.consumerlen);
+
+	return claim->state.written || (*claim->held == 1 && idem_state_find(&any) != NULL);
 }
 
 bool

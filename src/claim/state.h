@@ -32,7 +32,8 @@ typedef enum IdemClaimPhase
 								 * lease of the event */
 	IDEM_PHASE_SHARED,			/* no event: a lock of src/cursor, which the
 								 * transaction keeps in share mode */
-	IDEM_PHASE_LOCKED			/* the same, exclusively */
+	IDEM_PHASE_LOCKED,			/* the same, exclusively */
+	IDEM_PHASE_WRITTEN			/* no event: private to state.c */
 } IdemClaimPhase;
 
 typedef enum IdemClaimRow
@@ -62,6 +63,8 @@ typedef struct IdemClaimState
 	SubTransactionId lock_subid;	/* the subtransaction that took the lock */
 	bool		discarded;		/* COMPLETED by an operator: no effect is made
 								 * with it */
+	bool		written;		/* the transaction has written what only who
+								 * holds the event may write */
 	TimestampTz claimed_at;
 	const struct varlena *fingerprint;	/* of a request that is CLAIMED, from
 										 * idem_state_copy; or NULL */
@@ -109,10 +112,17 @@ extern const IdemClaimCounts *idem_state_counts(void);
 
 /*
  * May this transaction make the effect of the key's event: has it claimed, completed or
- * asserted it, and not discarded?  The same for any event of a consumer.
+ * asserted it, and not discarded?  If so, note that it is about to.  The same for any event
+ * of a consumer.
  */
-extern bool idem_state_holds(const IdemClaimKey *key);
-extern bool idem_state_holds_any(const char *consumer, int len);
+extern bool idem_state_note_write(const IdemClaimKey *key);
+extern bool idem_state_note_write_of_any(const char *consumer, int len);
+
+/*
+ * Would an effect that was noted stand without an event if the claim, which is undecided,
+ * was given up?
+ */
+extern bool idem_state_is_needed(const IdemClaim *claim);
 
 /*
  * Has this transaction claimed any event, even one that it gave up or undid

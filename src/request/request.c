@@ -433,7 +433,10 @@ idem_request_fail(const IdemRequestName *name, const int64 *token, const IdemLea
 	IdemLeaseState result;
 
 	if (claim->state.phase == IDEM_PHASE_CLAIMED)
+	{
+		idem_call_check_give_up(claim);
 		count_attempt(claim, &lease);
+	}
 	lease.at = GetCurrentTimestamp();
 	idem_attempt_fail(&call->policy, failure, &lease);
 	result = idem_attempt_write(call, &key, &lease);
@@ -457,6 +460,7 @@ idem_request_release(const IdemRequestName *name, const int64 *token)
 
 	if (claim->state.phase == IDEM_PHASE_CLAIMED)
 	{
+		idem_call_check_give_up(claim);
 		state.phase = IDEM_PHASE_RELEASED;
 		if (state.lock_subid >= GetCurrentSubTransactionId())
 		{

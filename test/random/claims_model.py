@@ -28,6 +28,7 @@ class Claim(NamedTuple):
     past: bool = False          # claimed past the budget of locks
     anew: bool = False          # after this transaction had forgotten the event
     lock_at: int = 0            # the moment when the transaction took the lock that it keeps
+    written: bool = False       # lease_guard has let the transaction write, since it has the claim
 
 
 @dataclass
@@ -219,6 +220,8 @@ class Model:
         claim = txn.claims.get(key)
         if not claim or claim.phase != "claimed":
             return NOT_HELD
+        if claim.written:
+            return "55000"
         # A savepoint behind the lock: rolled back to it, the transaction has the claim again.
         locked = claim.locked and bool(txn.savepoints) and txn.savepoints[-1].at > claim.lock_at
         hold = claim.hold or claim.past

@@ -471,8 +471,10 @@ class Leases(Claims):
 
     def do_guarded(self, s, txn, consumer, event_id):
         answer = self.run(s, f"INSERT INTO r.guarded_{consumer} VALUES (%s)", (event_id,))
-        self.judge(txn, answer, "25006" if txn.read_only else
-                   None if self.model.may_write(txn, (consumer, event_id)) else LOST)
+        key = consumer, event_id
+        if self.judge(txn, answer, "25006" if txn.read_only else None if self.model.may_write(txn, key) else LOST) and \
+                key in txn.claims:
+            txn.claims[key] = txn.claims[key]._replace(written=True)
 
     # Operators.
 
