@@ -98,4 +98,4 @@ BEGIN
 END
 $$;
 COMMENT ON PROCEDURE @extschema@.claims_backfill(source regclass, id_column name, consumer text, condition text, first_block bigint, remembered bigint) IS
-'for the rows of a table that meet a condition, remember the event whose id is in a column as completed: one page per transaction; passes over events that are remembered already, and waits for events that are busy';
+'for the rows of a table that meet a condition, remember the event whose id is in a column as completed: one page per transaction; renews events that would be forgotten before the retention of the consumer is over, and waits for events that are busy';

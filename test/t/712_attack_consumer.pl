@@ -31,6 +31,7 @@ foreach my $own ('@outbox', '@relay/orders', '@', '@relay/')
 	  "idempotency.claim_event('$event', '$own')", "idempotency.claim_event('$event'::uuid, '$own')",
 	  "idempotency.claim_events('{$event}', '$own')", "idempotency.complete_event('$event', '$own')",
 	  "idempotency.complete_events('{$event}', '$own')", "idempotency.release_event('$event', '$own')",
+	  "idempotency.claims_renew('{$event}', '$own')",
 	  "idempotency.event_result('$event', '$own')", "idempotency.lock_key('$event', '$own')";
 	IdemAttack::refused($node, 'mallory', "CREATE TEMPORARY TABLE t AS SELECT '$event' AS id; CALL idempotency.claims_backfill('t', 'id', '$own')",
 		qr/reserved/, "claims_backfill as $own is refused");
@@ -122,7 +123,7 @@ my $thief = IdemAttack::session($node, 'mallory');
 foreach my $id ('paid', 'leased', 'open')
 {
 	foreach my $call ("claim_event('$id', 'safe', wait => '1 h')", "claim_events('{$id}', 'safe')", "complete_event('$id', 'safe')",
-		"complete_event('$id', 'safe', token => $token)", "complete_events('{$id}', 'safe')", "release_event('$id', 'safe')",
+		"complete_event('$id', 'safe', token => $token)", "complete_events('{$id}', 'safe')", "claims_renew('{$id}', 'safe')", "release_event('$id', 'safe')",
 		"event_result('$id', 'safe')", "event_status('$id', 'safe')", "lease_event('$id', 'safe', wait => '1 h')", "lease_events('{$id}', 'safe')",
 		"extend_lease('$id', $token, 'safe')", "assert_lease('$id', $token, 'safe')", "release_lease('$id', $token, 'safe', park => true)",
 		"claim_request('$id', 's', consumer => 'safe', wait => '1 h')", "advance_request('$id', 's', $token, 'point', 'safe')",
