@@ -18,6 +18,7 @@ INSERT INTO calls (name, call) VALUES
 ('release_event, past the budget', $$idempotency.release_event('past ' || g)$$),
 ('forget_event', $$idempotency.forget_event('done ' || g)$$),
 ('claims_import', $$idempotency.claims_import('default', ARRAY['imported ' || g, 'too ' || g])$$),
+('claims_renew', $$idempotency.claims_renew(ARRAY['renewed ' || g, 'imported ' || g])$$),
 ('lease_event', $$(idempotency.lease_event('lease ' || g)).result$$),
 ('lease_events', $$(SELECT count(*) FROM idempotency.lease_events(ARRAY['leases ' || g]))$$),
 ('extend_lease', $$idempotency.extend_lease('extended ' || g, (SELECT token FROM tokens WHERE id = 'extended ' || g), state => '1')$$),
