@@ -94,3 +94,30 @@ WITH message AS (
 )
 SELECT event_id, result FROM message, done;
 SELECT * FROM lines ORDER BY line;
+
+-- Whatever else a WHERE asks is asked before an event is claimed: functions that change
+-- anything are dear, and a condition is evaluated in the order of costs
+SELECT proname, procost FROM pg_proc
+ WHERE pronamespace = 'idempotency'::regnamespace AND provolatile = 'v' AND prokind = 'f'
+   AND prorettype <> 'trigger'::regtype AND proname NOT LIKE 'sink\_%\_validator' AND procost < 10000;
+CREATE FUNCTION wanted(id text) RETURNS boolean LANGUAGE plpgsql COST 1000 AS $$ BEGIN RETURN id LIKE 'x1%'; END $$;
+CREATE TABLE inbox AS SELECT 'x' || i AS id, i FROM generate_series(1, 12) i;
+BEGIN;
+SELECT idempotency.complete_event(id) FROM inbox
+ WHERE idempotency.claim_event(id) = 'claimed' AND wanted(id) AND i > 10 ORDER BY i;
+COMMIT;
+SELECT count(*) FILTER (WHERE status = 'completed') AS completed, count(*) FROM inbox, idempotency.event_status(id);
+-- A join, IN (SELECT ...) included, and a LIMIT come after the conditions on one table at any
+-- cost: events are chosen first
+CREATE TABLE orders AS SELECT i FROM generate_series(2, 6) i;
+BEGIN;
+WITH chosen AS MATERIALIZED (
+	SELECT id FROM inbox JOIN orders USING (i) ORDER BY i LIMIT 3
+), message AS MATERIALIZED (
+	SELECT * FROM idempotency.claim_events(ARRAY(SELECT id FROM chosen))
+), done AS (
+	SELECT idempotency.complete_events(ARRAY(SELECT event_id FROM message WHERE result = 'claimed'))
+)
+SELECT event_id, result FROM message, done ORDER BY ord;
+COMMIT;
+SELECT id, status FROM inbox, idempotency.event_status(id) ORDER BY i;

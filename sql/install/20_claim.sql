@@ -120,42 +120,42 @@ COMMENT ON COLUMN @extschema@.processed_events.result IS 'result given to comple
 
 CREATE FUNCTION @extschema@.claim_event(event_id text, consumer text = 'default', wait interval = '0', valid_until timestamptz = NULL)
 RETURNS @extschema@.claim_result
-LANGUAGE c VOLATILE PARALLEL UNSAFE
+LANGUAGE c VOLATILE PARALLEL UNSAFE COST 10000
 AS 'MODULE_PATHNAME', 'idem_claim_event_fn';
 COMMENT ON FUNCTION @extschema@.claim_event(event_id text, consumer text, wait interval, valid_until timestamptz) IS
 'claim an event for this transaction: claimed = make the effect and complete it, duplicate = it was made, busy = another transaction has it (after trying for up to wait)';
 
 CREATE FUNCTION @extschema@.complete_event(event_id text, consumer text = 'default', result jsonb = NULL, token bigint = NULL)
 RETURNS void
-LANGUAGE c VOLATILE PARALLEL UNSAFE
+LANGUAGE c VOLATILE PARALLEL UNSAFE COST 10000
 AS 'MODULE_PATHNAME', 'idem_complete_event_fn';
 COMMENT ON FUNCTION @extschema@.complete_event(event_id text, consumer text, result jsonb, token bigint) IS
 'complete an event that this transaction claimed, or whose lease has the token; event_result returns the result later';
 
 CREATE FUNCTION @extschema@.release_event(event_id text, consumer text = 'default')
 RETURNS void
-LANGUAGE c VOLATILE PARALLEL UNSAFE
+LANGUAGE c VOLATILE PARALLEL UNSAFE COST 10000
 AS 'MODULE_PATHNAME', 'idem_release_event_fn';
 COMMENT ON FUNCTION @extschema@.release_event(event_id text, consumer text) IS
 'give up a claim of this transaction, which may then commit without completing it';
 
 CREATE FUNCTION @extschema@.forget_event(event_id text, consumer text = 'default')
 RETURNS boolean
-LANGUAGE c VOLATILE PARALLEL UNSAFE
+LANGUAGE c VOLATILE PARALLEL UNSAFE COST 10000
 AS 'MODULE_PATHNAME', 'idem_forget_event_fn';
 COMMENT ON FUNCTION @extschema@.forget_event(event_id text, consumer text) IS
 'forget an event, so that its next claim is answered "claimed"; false if nothing is remembered of it';
 
 CREATE FUNCTION @extschema@.event_result(event_id text, consumer text = 'default')
 RETURNS jsonb
-LANGUAGE c VOLATILE PARALLEL UNSAFE
+LANGUAGE c VOLATILE PARALLEL UNSAFE COST 10000
 AS 'MODULE_PATHNAME', 'idem_event_result_fn';
 COMMENT ON FUNCTION @extschema@.event_result(event_id text, consumer text) IS
 'result stored with the completion of an event; null if there is none';
 
 CREATE FUNCTION @extschema@.event_status(event_id text, consumer text = 'default', OUT status @extschema@.claim_status, OUT claimed_at timestamptz, OUT completed_at timestamptz, OUT completed_latest timestamptz)
 RETURNS record
-LANGUAGE c VOLATILE PARALLEL UNSAFE
+LANGUAGE c VOLATILE PARALLEL UNSAFE COST 10000
 AS 'MODULE_PATHNAME', 'idem_event_status_fn';
 COMMENT ON FUNCTION @extschema@.event_status(event_id text, consumer text) IS
 'what is remembered of an event, without claiming it: always one row, with status unknown if nothing is remembered; the event was claimed at claimed_at or later, and completed between completed_at and completed_latest';
@@ -169,42 +169,42 @@ COMMENT ON FUNCTION @extschema@.lock_key(event_id text, consumer text) IS
 
 CREATE FUNCTION @extschema@.claim_event(event_id uuid, consumer text = 'default', wait interval = '0', valid_until timestamptz = NULL)
 RETURNS @extschema@.claim_result
-LANGUAGE c VOLATILE PARALLEL UNSAFE
+LANGUAGE c VOLATILE PARALLEL UNSAFE COST 10000
 AS 'MODULE_PATHNAME', 'idem_claim_event_uuid_fn';
 COMMENT ON FUNCTION @extschema@.claim_event(event_id uuid, consumer text, wait interval, valid_until timestamptz) IS
 'claim an event for this transaction, keyed on the uuid''s canonical text: claimed = make the effect and complete it, duplicate = it was made, busy = another transaction has it (after trying for up to wait)';
 
 CREATE FUNCTION @extschema@.complete_event(event_id uuid, consumer text = 'default', result jsonb = NULL, token bigint = NULL)
 RETURNS void
-LANGUAGE c VOLATILE PARALLEL UNSAFE
+LANGUAGE c VOLATILE PARALLEL UNSAFE COST 10000
 AS 'MODULE_PATHNAME', 'idem_complete_event_uuid_fn';
 COMMENT ON FUNCTION @extschema@.complete_event(event_id uuid, consumer text, result jsonb, token bigint) IS
 'complete an event that this transaction claimed, or whose lease has the token, keyed on the uuid''s canonical text; event_result returns the result later';
 
 CREATE FUNCTION @extschema@.release_event(event_id uuid, consumer text = 'default')
 RETURNS void
-LANGUAGE c VOLATILE PARALLEL UNSAFE
+LANGUAGE c VOLATILE PARALLEL UNSAFE COST 10000
 AS 'MODULE_PATHNAME', 'idem_release_event_uuid_fn';
 COMMENT ON FUNCTION @extschema@.release_event(event_id uuid, consumer text) IS
 'give up a claim of this transaction, keyed on the uuid''s canonical text, which may then commit without completing it';
 
 CREATE FUNCTION @extschema@.forget_event(event_id uuid, consumer text = 'default')
 RETURNS boolean
-LANGUAGE c VOLATILE PARALLEL UNSAFE
+LANGUAGE c VOLATILE PARALLEL UNSAFE COST 10000
 AS 'MODULE_PATHNAME', 'idem_forget_event_uuid_fn';
 COMMENT ON FUNCTION @extschema@.forget_event(event_id uuid, consumer text) IS
 'forget an event, keyed on the uuid''s canonical text, so that its next claim is answered "claimed"; false if nothing is remembered of it';
 
 CREATE FUNCTION @extschema@.event_result(event_id uuid, consumer text = 'default')
 RETURNS jsonb
-LANGUAGE c VOLATILE PARALLEL UNSAFE
+LANGUAGE c VOLATILE PARALLEL UNSAFE COST 10000
 AS 'MODULE_PATHNAME', 'idem_event_result_uuid_fn';
 COMMENT ON FUNCTION @extschema@.event_result(event_id uuid, consumer text) IS
 'result stored with the completion of an event, keyed on the uuid''s canonical text; null if there is none';
 
 CREATE FUNCTION @extschema@.event_status(event_id uuid, consumer text = 'default', OUT status @extschema@.claim_status, OUT claimed_at timestamptz, OUT completed_at timestamptz, OUT completed_latest timestamptz)
 RETURNS record
-LANGUAGE c VOLATILE PARALLEL UNSAFE
+LANGUAGE c VOLATILE PARALLEL UNSAFE COST 10000
 AS 'MODULE_PATHNAME', 'idem_event_status_uuid_fn';
 COMMENT ON FUNCTION @extschema@.event_status(event_id uuid, consumer text) IS
 'what is remembered of an event, keyed on the uuid''s canonical text, without claiming it: always one row, with status unknown if nothing is remembered; the event was claimed at claimed_at or later, and completed between completed_at and completed_latest';
@@ -218,28 +218,28 @@ COMMENT ON FUNCTION @extschema@.lock_key(event_id uuid, consumer text) IS
 
 CREATE FUNCTION @extschema@.claim_events(event_ids text[], consumer text = 'default', OUT ord int, OUT event_id text, OUT result @extschema@.claim_result)
 RETURNS SETOF record
-LANGUAGE c VOLATILE PARALLEL UNSAFE ROWS 100
+LANGUAGE c VOLATILE PARALLEL UNSAFE COST 10000 ROWS 100
 AS 'MODULE_PATHNAME', 'idem_claim_events_fn';
 COMMENT ON FUNCTION @extschema@.claim_events(event_ids text[], consumer text) IS
 'claim many events at once: one verdict per element, in order; if an id occurs more than once, the first may be claimed and the rest are its duplicates';
 
 CREATE FUNCTION @extschema@.complete_events(event_ids text[], consumer text = 'default', results jsonb[] = NULL)
 RETURNS void
-LANGUAGE c VOLATILE PARALLEL UNSAFE
+LANGUAGE c VOLATILE PARALLEL UNSAFE COST 10000
 AS 'MODULE_PATHNAME', 'idem_complete_events_fn';
 COMMENT ON FUNCTION @extschema@.complete_events(event_ids text[], consumer text, results jsonb[]) IS
 'complete many events that this transaction claimed; results, if given, has the same number of elements';
 
 CREATE FUNCTION @extschema@.claims_import(consumer text, event_ids text[], completed_at timestamptz[] = NULL)
 RETURNS bigint
-LANGUAGE c VOLATILE PARALLEL UNSAFE
+LANGUAGE c VOLATILE PARALLEL UNSAFE COST 10000
 AS 'MODULE_PATHNAME', 'idem_claims_import_fn';
 COMMENT ON FUNCTION @extschema@.claims_import(consumer text, event_ids text[], completed_at timestamptz[]) IS
 'remember events as completed whose effect was made elsewhere, at the times given, or now, for the retention of the consumer from now on; returns how many were not remembered yet';
 
 CREATE FUNCTION @extschema@.claims_renew(event_ids text[], consumer text = 'default')
 RETURNS bigint
-LANGUAGE c VOLATILE PARALLEL UNSAFE
+LANGUAGE c VOLATILE PARALLEL UNSAFE COST 10000
 AS 'MODULE_PATHNAME', 'idem_claims_renew_fn';
 COMMENT ON FUNCTION @extschema@.claims_renew(event_ids text[], consumer text) IS
 'remember completed events for the retention of the consumer from now on; passes over events that are not completed; returns how many would have been forgotten earlier';
@@ -347,7 +347,7 @@ COMMENT ON FUNCTION @extschema@.consumer_check(text, boolean, boolean, interval,
 -- To be called when the change has waited for all claims and leases in flight.
 CREATE FUNCTION @extschema@.consumer_check_leases(consumer text)
 RETURNS void
-LANGUAGE plpgsql VOLATILE PARALLEL UNSAFE
+LANGUAGE plpgsql VOLATILE PARALLEL UNSAFE COST 10000
 SET search_path = pg_catalog, pg_temp
 AS $$
 BEGIN
@@ -377,7 +377,7 @@ CREATE FUNCTION @extschema@.consumer_create(
 	min_backoff interval = '1 s',
 	max_backoff interval = '5 min')
 RETURNS void
-LANGUAGE plpgsql VOLATILE PARALLEL UNSAFE SECURITY DEFINER
+LANGUAGE plpgsql VOLATILE PARALLEL UNSAFE COST 10000 SECURITY DEFINER
 SET search_path = pg_catalog, pg_temp
 AS $$
 DECLARE
@@ -439,7 +439,7 @@ CREATE FUNCTION @extschema@.consumer_alter(
 	min_backoff interval = NULL,
 	max_backoff interval = NULL)
 RETURNS void
-LANGUAGE plpgsql VOLATILE PARALLEL UNSAFE SECURITY DEFINER
+LANGUAGE plpgsql VOLATILE PARALLEL UNSAFE COST 10000 SECURITY DEFINER
 SET search_path = pg_catalog, pg_temp
 AS $$
 DECLARE
@@ -495,7 +495,7 @@ COMMENT ON FUNCTION @extschema@.consumer_alter(text, boolean, boolean, interval,
 
 CREATE FUNCTION @extschema@.consumer_drop(consumer text)
 RETURNS void
-LANGUAGE plpgsql VOLATILE PARALLEL UNSAFE SECURITY DEFINER
+LANGUAGE plpgsql VOLATILE PARALLEL UNSAFE COST 10000 SECURITY DEFINER
 SET search_path = pg_catalog, pg_temp
 AS $$
 BEGIN

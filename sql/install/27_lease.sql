@@ -114,7 +114,7 @@ CREATE FUNCTION @extschema@.lease_event(event_id text, consumer text = 'default'
 	OUT result @extschema@.claim_result, OUT token bigint, OUT attempt int, OUT lease_until timestamptz,
 	OUT recovery_point text, OUT state jsonb, OUT event_result jsonb, OUT retry_after interval, OUT last_error text)
 RETURNS record
-LANGUAGE c VOLATILE PARALLEL UNSAFE
+LANGUAGE c VOLATILE PARALLEL UNSAFE COST 10000
 AS 'MODULE_PATHNAME', 'idem_lease_event_fn';
 COMMENT ON FUNCTION @extschema@.lease_event(text, text, interval, text, interval, timestamptz) IS
 'lease an event: claimed = after COMMIT do the work, then complete_event with the token; duplicate = it was completed; busy = try again after retry_after, or soon if that is null; expired = too old; dead = parked after its last attempt';
@@ -124,7 +124,7 @@ CREATE FUNCTION @extschema@.lease_event(event_id uuid, consumer text = 'default'
 	OUT result @extschema@.claim_result, OUT token bigint, OUT attempt int, OUT lease_until timestamptz,
 	OUT recovery_point text, OUT state jsonb, OUT event_result jsonb, OUT retry_after interval, OUT last_error text)
 RETURNS record
-LANGUAGE c VOLATILE PARALLEL UNSAFE
+LANGUAGE c VOLATILE PARALLEL UNSAFE COST 10000
 AS 'MODULE_PATHNAME', 'idem_lease_event_uuid_fn';
 COMMENT ON FUNCTION @extschema@.lease_event(uuid, text, interval, text, interval, timestamptz) IS
 'lease an event, keyed on the uuid''s canonical text: claimed = after COMMIT do the work, then complete_event with the token; duplicate = it was completed; busy = try again after retry_after, or soon if that is null; expired = too old; dead = parked after its last attempt';
@@ -133,7 +133,7 @@ CREATE FUNCTION @extschema@.lease_events(event_ids text[], consumer text = 'defa
 	OUT ord int, OUT event_id text, OUT result @extschema@.claim_result, OUT token bigint, OUT attempt int, OUT lease_until timestamptz,
 	OUT recovery_point text, OUT state jsonb, OUT event_result jsonb, OUT retry_after interval, OUT last_error text)
 RETURNS SETOF record
-LANGUAGE c VOLATILE PARALLEL UNSAFE ROWS 100
+LANGUAGE c VOLATILE PARALLEL UNSAFE COST 10000 ROWS 100
 AS 'MODULE_PATHNAME', 'idem_lease_events_fn';
 COMMENT ON FUNCTION @extschema@.lease_events(text[], text, interval, text) IS
 'lease many events at once: one answer per element, in order; if an id occurs more than once, the first may be claimed and the rest are busy';
@@ -141,7 +141,7 @@ COMMENT ON FUNCTION @extschema@.lease_events(text[], text, interval, text) IS
 CREATE FUNCTION @extschema@.extend_lease(event_id text, token bigint, consumer text = 'default', duration interval = NULL,
 	recovery_point text = NULL, state jsonb = NULL)
 RETURNS timestamptz
-LANGUAGE c VOLATILE PARALLEL UNSAFE
+LANGUAGE c VOLATILE PARALLEL UNSAFE COST 10000
 AS 'MODULE_PATHNAME', 'idem_extend_lease_fn';
 COMMENT ON FUNCTION @extschema@.extend_lease(text, bigint, text, interval, text, jsonb) IS
 'extend a lease: it lasts for the duration from now on, and the next attempt gets the recovery point and the state; returns the end of the lease';
@@ -149,21 +149,21 @@ COMMENT ON FUNCTION @extschema@.extend_lease(text, bigint, text, interval, text,
 CREATE FUNCTION @extschema@.extend_lease(event_id uuid, token bigint, consumer text = 'default', duration interval = NULL,
 	recovery_point text = NULL, state jsonb = NULL)
 RETURNS timestamptz
-LANGUAGE c VOLATILE PARALLEL UNSAFE
+LANGUAGE c VOLATILE PARALLEL UNSAFE COST 10000
 AS 'MODULE_PATHNAME', 'idem_extend_lease_uuid_fn';
 COMMENT ON FUNCTION @extschema@.extend_lease(uuid, bigint, text, interval, text, jsonb) IS
 'extend a lease: it lasts for the duration from now on, and the next attempt gets the recovery point and the state; returns the end of the lease; the event is keyed on the uuid''s canonical text';
 
 CREATE FUNCTION @extschema@.assert_lease(event_id text, token bigint, consumer text = 'default')
 RETURNS void
-LANGUAGE c VOLATILE PARALLEL UNSAFE
+LANGUAGE c VOLATILE PARALLEL UNSAFE COST 10000
 AS 'MODULE_PATHNAME', 'idem_assert_lease_fn';
 COMMENT ON FUNCTION @extschema@.assert_lease(text, bigint, text) IS
 'make a lease the claim of this transaction: nobody can take the event over until the transaction ends';
 
 CREATE FUNCTION @extschema@.assert_lease(event_id uuid, token bigint, consumer text = 'default')
 RETURNS void
-LANGUAGE c VOLATILE PARALLEL UNSAFE
+LANGUAGE c VOLATILE PARALLEL UNSAFE COST 10000
 AS 'MODULE_PATHNAME', 'idem_assert_lease_uuid_fn';
 COMMENT ON FUNCTION @extschema@.assert_lease(uuid, bigint, text) IS
 'make a lease the claim of this transaction: nobody can take the event over until the transaction ends; the event is keyed on the uuid''s canonical text';
@@ -171,7 +171,7 @@ COMMENT ON FUNCTION @extschema@.assert_lease(uuid, bigint, text) IS
 CREATE FUNCTION @extschema@.release_lease(event_id text, token bigint, consumer text = 'default', error text = NULL,
 	retry_after interval = NULL, park boolean = false)
 RETURNS @extschema@.lease_state
-LANGUAGE c VOLATILE PARALLEL UNSAFE
+LANGUAGE c VOLATILE PARALLEL UNSAFE COST 10000
 AS 'MODULE_PATHNAME', 'idem_release_lease_fn';
 COMMENT ON FUNCTION @extschema@.release_lease(text, bigint, text, text, interval, boolean) IS
 'give a lease back: with an error the attempt failed, and the event waits, or is dead after its last attempt; without an error the attempt does not count; with park the event is dead';
@@ -179,21 +179,21 @@ COMMENT ON FUNCTION @extschema@.release_lease(text, bigint, text, text, interval
 CREATE FUNCTION @extschema@.release_lease(event_id uuid, token bigint, consumer text = 'default', error text = NULL,
 	retry_after interval = NULL, park boolean = false)
 RETURNS @extschema@.lease_state
-LANGUAGE c VOLATILE PARALLEL UNSAFE
+LANGUAGE c VOLATILE PARALLEL UNSAFE COST 10000
 AS 'MODULE_PATHNAME', 'idem_release_lease_uuid_fn';
 COMMENT ON FUNCTION @extschema@.release_lease(uuid, bigint, text, text, interval, boolean) IS
 'give a lease back, keyed on the uuid''s canonical text: with an error the attempt failed, and the event waits, or is dead after its last attempt; without an error the attempt does not count; with park the event is dead';
 
 CREATE FUNCTION @extschema@.consumer_redrive(consumer text, event_ids text[] = NULL, scope text = NULL)
 RETURNS bigint
-LANGUAGE c VOLATILE PARALLEL UNSAFE
+LANGUAGE c VOLATILE PARALLEL UNSAFE COST 10000
 AS 'MODULE_PATHNAME', 'idem_consumer_redrive_fn';
 COMMENT ON FUNCTION @extschema@.consumer_redrive(text, text[], text) IS
 'have dead events of a consumer, or requests of a scope, tried again, with all their attempts: those named, or all dead ones, as far as the budget of locks goes; returns how many, so call it until that is 0';
 
 CREATE FUNCTION @extschema@.consumer_discard(consumer text, event_ids text[] = NULL, scope text = NULL)
 RETURNS bigint
-LANGUAGE c VOLATILE PARALLEL UNSAFE
+LANGUAGE c VOLATILE PARALLEL UNSAFE COST 10000
 AS 'MODULE_PATHNAME', 'idem_consumer_discard_fn';
 COMMENT ON FUNCTION @extschema@.consumer_discard(text, text[], text) IS
 'remember dead events of a consumer, or requests of a scope, as completed: those named, or all dead ones, as far as the budget of locks goes; returns how many, so call it until that is 0';

@@ -98,7 +98,7 @@ COMMENT ON TYPE @extschema@.offset_result IS
 CREATE FUNCTION @extschema@.resume_offset(consumer text, topic text, partition int, generation bigint = NULL,
 	wait interval = '10 s', OUT result @extschema@.offset_result, OUT next_offset bigint)
 RETURNS record
-LANGUAGE c VOLATILE PARALLEL UNSAFE
+LANGUAGE c VOLATILE PARALLEL UNSAFE COST 10000
 AS 'MODULE_PATHNAME', 'idem_resume_offset_fn';
 COMMENT ON FUNCTION @extschema@.resume_offset(text, text, int, bigint, interval) IS
 'where does a reader of a partition go on: claimed = at next_offset, or at the beginning of its choice if that is null, and older generations are fenced from the commit on; waits for the former reader''s open transaction';
@@ -107,14 +107,14 @@ CREATE FUNCTION @extschema@.claim_offset(consumer text, topic text, partition in
 	next_offset bigint = NULL, generation bigint = NULL, wait interval = '0',
 	OUT result @extschema@.offset_result, OUT new_from bigint)
 RETURNS record
-LANGUAGE c VOLATILE PARALLEL UNSAFE
+LANGUAGE c VOLATILE PARALLEL UNSAFE COST 10000
 AS 'MODULE_PATHNAME', 'idem_claim_offset_fn';
 COMMENT ON FUNCTION @extschema@.claim_offset(text, text, int, bigint, bigint, bigint, interval) IS
 'claim the record at first_offset, or what lies from first_offset up to, not including, next_offset: claimed = from new_from on it is new, and it is remembered when this transaction commits; there is nothing to complete';
 
 CREATE FUNCTION @extschema@.reset_offset(consumer text, topic text, partition int, next_offset bigint = NULL)
 RETURNS boolean
-LANGUAGE c VOLATILE PARALLEL UNSAFE
+LANGUAGE c VOLATILE PARALLEL UNSAFE COST 10000
 AS 'MODULE_PATHNAME', 'idem_reset_offset_fn';
 COMMENT ON FUNCTION @extschema@.reset_offset(text, text, int, bigint) IS
 'have a consumer go on at another offset of a partition; without an offset forget the partition and its generation; returns whether anything was known of it';
@@ -128,7 +128,7 @@ COMMENT ON TYPE @extschema@.sequence_result IS
 CREATE FUNCTION @extschema@.register_producer(producer text, gapless boolean = true,
 	OUT producer_id bigint, OUT epoch int)
 RETURNS record
-LANGUAGE c VOLATILE PARALLEL UNSAFE
+LANGUAGE c VOLATILE PARALLEL UNSAFE COST 10000
 AS 'MODULE_PATHNAME', 'idem_register_producer_fn';
 COMMENT ON FUNCTION @extschema@.register_producer(text, boolean) IS
 'register a producer, at each of its starts: older epochs are fenced from the commit on, and a gapless one begins at sequence 0; waits for open transactions that claim under it';
@@ -137,21 +137,21 @@ CREATE FUNCTION @extschema@.claim_sequence(producer_id bigint, epoch int, sequen
 	partition int = 0, count int = 1, wait interval = '0',
 	OUT result @extschema@.sequence_result, OUT record_number bigint, OUT expected bigint)
 RETURNS record
-LANGUAGE c VOLATILE PARALLEL UNSAFE
+LANGUAGE c VOLATILE PARALLEL UNSAFE COST 10000
 AS 'MODULE_PATHNAME', 'idem_claim_sequence_fn';
 COMMENT ON FUNCTION @extschema@.claim_sequence(bigint, int, bigint, text, int, int, interval) IS
 'claim count records from a sequence on: accepted = they are remembered when this transaction commits; duplicate = they were accepted before; record_number counts a partition''s records over all epochs; expected is the next sequence';
 
 CREATE FUNCTION @extschema@.last_sequence(producer_id bigint, topic text = '', partition int = 0)
 RETURNS bigint
-LANGUAGE c VOLATILE PARALLEL UNSAFE
+LANGUAGE c VOLATILE PARALLEL UNSAFE COST 10000
 AS 'MODULE_PATHNAME', 'idem_last_sequence_fn';
 COMMENT ON FUNCTION @extschema@.last_sequence(bigint, text, int) IS
 'the last sequence that was accepted of a producer in a partition, where one that is not gapless goes on after it has registered; null: none';
 
 CREATE FUNCTION @extschema@.producer_drop(producer text)
 RETURNS void
-LANGUAGE c VOLATILE PARALLEL UNSAFE
+LANGUAGE c VOLATILE PARALLEL UNSAFE COST 10000
 AS 'MODULE_PATHNAME', 'idem_producer_drop_fn';
 COMMENT ON FUNCTION @extschema@.producer_drop(text) IS
 'forget a producer and what it has sent; its claims are answered fenced from the commit on';

@@ -10,7 +10,7 @@ CREATE FUNCTION @extschema@.claim_request(key text, scope text, fingerprint byte
 	OUT status int, OUT headers jsonb, OUT body bytea, OUT completed_at timestamptz, OUT expires_at timestamptz,
 	OUT retry_after interval)
 RETURNS record
-LANGUAGE c VOLATILE PARALLEL UNSAFE
+LANGUAGE c VOLATILE PARALLEL UNSAFE COST 10000
 AS 'MODULE_PATHNAME', 'idem_claim_request_fn';
 COMMENT ON FUNCTION @extschema@.claim_request(text, text, bytea, text, interval, interval, jsonb) IS
 'ask for a request by its idempotency key, and start it if nobody has it: without a lease this transaction executes it and completes it; with a lease it is executed after COMMIT, by the token';
@@ -18,7 +18,7 @@ COMMENT ON FUNCTION @extschema@.claim_request(text, text, bytea, text, interval,
 CREATE FUNCTION @extschema@.advance_request(key text, scope text, token bigint, recovery_point text, consumer text = 'default',
 	state jsonb = NULL, lease interval = NULL)
 RETURNS timestamptz
-LANGUAGE c VOLATILE PARALLEL UNSAFE
+LANGUAGE c VOLATILE PARALLEL UNSAFE COST 10000
 AS 'MODULE_PATHNAME', 'idem_advance_request_fn';
 COMMENT ON FUNCTION @extschema@.advance_request(text, text, bigint, text, text, jsonb, interval) IS
 'note that a request has come to a recovery point, where the next attempt goes on, and keep its lease; the lease becomes the claim of this transaction; returns the end of the lease';
@@ -26,7 +26,7 @@ COMMENT ON FUNCTION @extschema@.advance_request(text, text, bigint, text, text, 
 CREATE FUNCTION @extschema@.complete_request(key text, scope text, status int, headers jsonb = NULL, body bytea = NULL,
 	consumer text = 'default', token bigint = NULL)
 RETURNS void
-LANGUAGE c VOLATILE PARALLEL UNSAFE
+LANGUAGE c VOLATILE PARALLEL UNSAFE COST 10000
 AS 'MODULE_PATHNAME', 'idem_complete_request_fn';
 COMMENT ON FUNCTION @extschema@.complete_request(text, text, int, jsonb, bytea, text, bigint) IS
 'store the answer of a request, final and given to every repeat: of the one that this transaction started, or of the lease with the token';
@@ -34,14 +34,14 @@ COMMENT ON FUNCTION @extschema@.complete_request(text, text, int, jsonb, bytea, 
 CREATE FUNCTION @extschema@.fail_request(key text, scope text, error text, consumer text = 'default', token bigint = NULL,
 	retry_after interval = NULL)
 RETURNS @extschema@.lease_state
-LANGUAGE c VOLATILE PARALLEL UNSAFE
+LANGUAGE c VOLATILE PARALLEL UNSAFE COST 10000
 AS 'MODULE_PATHNAME', 'idem_fail_request_fn';
 COMMENT ON FUNCTION @extschema@.fail_request(text, text, text, text, bigint, interval) IS
 'the execution of a request has begun and failed: it may be executed again from its recovery point, after a pause; its fingerprint is kept';
 
 CREATE FUNCTION @extschema@.release_request(key text, scope text, consumer text = 'default', token bigint = NULL)
 RETURNS void
-LANGUAGE c VOLATILE PARALLEL UNSAFE
+LANGUAGE c VOLATILE PARALLEL UNSAFE COST 10000
 AS 'MODULE_PATHNAME', 'idem_release_request_fn';
 COMMENT ON FUNCTION @extschema@.release_request(text, text, text, bigint) IS
 'the execution of a request has not begun: the key may be used again, also for another request';

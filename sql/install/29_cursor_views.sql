@@ -5,7 +5,7 @@ CREATE FUNCTION @extschema@.cursors_source(
 	OUT next_offset bigint, OUT generation bigint, OUT last_sequence bigint, OUT epoch bigint,
 	OUT records bigint, OUT since timestamptz)
 RETURNS SETOF record
-LANGUAGE c VOLATILE PARALLEL UNSAFE ROWS 1000
+LANGUAGE c VOLATILE PARALLEL UNSAFE COST 10000 ROWS 1000
 AS 'MODULE_PATHNAME', 'idem_cursors_source_fn';
 COMMENT ON FUNCTION @extschema@.cursors_source() IS
 'source of the view cursors; use the view instead';
@@ -43,7 +43,7 @@ CREATE FUNCTION @extschema@.producers_source(
 	OUT producer text, OUT producer_id bigint, OUT epoch bigint, OUT gapless boolean, OUT owner text,
 	OUT since timestamptz, OUT expires_at timestamptz)
 RETURNS SETOF record
-LANGUAGE c VOLATILE PARALLEL UNSAFE ROWS 1000
+LANGUAGE c VOLATILE PARALLEL UNSAFE COST 10000 ROWS 1000
 AS 'MODULE_PATHNAME', 'idem_producers_source_fn';
 COMMENT ON FUNCTION @extschema@.producers_source() IS
 'source of the view producers; use the view instead';
@@ -73,7 +73,7 @@ COMMENT ON COLUMN @extschema@.producers.expires_at IS
 
 CREATE FUNCTION @extschema@.stat_cursors_source(OUT table_bytes bigint, OUT index_bytes bigint, OUT held_by text)
 RETURNS record
-LANGUAGE c VOLATILE PARALLEL UNSAFE
+LANGUAGE c VOLATILE PARALLEL UNSAFE COST 10000
 AS 'MODULE_PATHNAME', 'idem_stat_cursors_source_fn';
 COMMENT ON FUNCTION @extschema@.stat_cursors_source() IS
 'source of the view stat_cursors; use the view instead';

@@ -5,7 +5,7 @@ CREATE FUNCTION @extschema@.leases_source(
 	OUT attempt int, OUT holder text, OUT since timestamptz, OUT lease_until timestamptz, OUT retry_at timestamptz,
 	OUT due boolean, OUT recovery_point text, OUT last_error text, OUT expires_at timestamptz)
 RETURNS SETOF record
-LANGUAGE c VOLATILE PARALLEL UNSAFE ROWS 1000
+LANGUAGE c VOLATILE PARALLEL UNSAFE COST 10000 ROWS 1000
 AS 'MODULE_PATHNAME', 'idem_leases_source_fn';
 COMMENT ON FUNCTION @extschema@.leases_source() IS
 'source of the view leases; use the view instead';
@@ -52,7 +52,7 @@ CREATE FUNCTION @extschema@.requests_source(
 	OUT attempt int, OUT since timestamptz, OUT lease_until timestamptz, OUT retry_at timestamptz, OUT due boolean,
 	OUT recovery_point text, OUT last_error text, OUT expires_at timestamptz, OUT request jsonb)
 RETURNS SETOF record
-LANGUAGE c VOLATILE PARALLEL UNSAFE ROWS 1000
+LANGUAGE c VOLATILE PARALLEL UNSAFE COST 10000 ROWS 1000
 AS 'MODULE_PATHNAME', 'idem_requests_source_fn';
 COMMENT ON FUNCTION @extschema@.requests_source() IS
 'source of the view requests; use the view instead';
@@ -99,7 +99,7 @@ CREATE FUNCTION @extschema@.stat_consumers_source(
 	OUT consumer text, OUT is_request boolean, OUT state @extschema@.lease_state, OUT attempt int,
 	OUT since timestamptz, OUT lease_until timestamptz, OUT retry_at timestamptz, OUT due boolean)
 RETURNS SETOF record
-LANGUAGE c VOLATILE PARALLEL UNSAFE ROWS 1000
+LANGUAGE c VOLATILE PARALLEL UNSAFE COST 10000 ROWS 1000
 AS 'MODULE_PATHNAME', 'idem_stat_consumers_source_fn';
 COMMENT ON FUNCTION @extschema@.stat_consumers_source() IS
 'source of the view stat_consumers; use the view instead';
@@ -184,7 +184,7 @@ COMMENT ON COLUMN @extschema@.prepared_claims.claims IS
 
 CREATE FUNCTION @extschema@.stat_leases_source(OUT table_bytes bigint, OUT index_bytes bigint, OUT held_by text)
 RETURNS record
-LANGUAGE c VOLATILE PARALLEL UNSAFE
+LANGUAGE c VOLATILE PARALLEL UNSAFE COST 10000
 AS 'MODULE_PATHNAME', 'idem_stat_leases_source_fn';
 COMMENT ON FUNCTION @extschema@.stat_leases_source() IS
 'source of the view stat_leases; use the view instead';

@@ -72,7 +72,7 @@ CREATE FUNCTION @extschema@.outbox_enqueue(
 	deliver_at timestamptz DEFAULT NULL,
 	expires_at timestamptz DEFAULT NULL)
 RETURNS uuid
-LANGUAGE C VOLATILE PARALLEL UNSAFE CALLED ON NULL INPUT
+LANGUAGE C VOLATILE PARALLEL UNSAFE COST 10000 CALLED ON NULL INPUT
 AS 'MODULE_PATHNAME', 'idem_outbox_enqueue_fn';
 COMMENT ON FUNCTION @extschema@.outbox_enqueue(text, text, text, jsonb, jsonb, uuid, text, interval, timestamptz, timestamptz) IS
 'append an event to the outbox, which is relayed if this transaction commits; returns the id of the event. If the dedup_id was used for the aggregate type within the window of its first use (dedup_window, 5 minutes if null), nothing is appended, and the id of the first event is returned';
@@ -90,7 +90,7 @@ CREATE FUNCTION @extschema@.outbox_enqueue_bytes(
 	deliver_at timestamptz DEFAULT NULL,
 	expires_at timestamptz DEFAULT NULL)
 RETURNS uuid
-LANGUAGE C VOLATILE PARALLEL UNSAFE CALLED ON NULL INPUT
+LANGUAGE C VOLATILE PARALLEL UNSAFE COST 10000 CALLED ON NULL INPUT
 AS 'MODULE_PATHNAME', 'idem_outbox_enqueue_bytes_fn';
 COMMENT ON FUNCTION @extschema@.outbox_enqueue_bytes(text, text, text, bytea, text, jsonb, uuid, text, interval, timestamptz, timestamptz) IS
 'append an event with a binary payload to the outbox; returns the id of the event, or of the first event with that dedup_id within its window';
@@ -107,7 +107,7 @@ CREATE FUNCTION @extschema@.outbox_enqueue_many(
 	deliver_ats timestamptz[] DEFAULT NULL,
 	expires_ats timestamptz[] DEFAULT NULL)
 RETURNS SETOF uuid
-LANGUAGE C VOLATILE PARALLEL UNSAFE CALLED ON NULL INPUT ROWS 100
+LANGUAGE C VOLATILE PARALLEL UNSAFE COST 10000 CALLED ON NULL INPUT ROWS 100
 AS 'MODULE_PATHNAME', 'idem_outbox_enqueue_many_fn';
 COMMENT ON FUNCTION @extschema@.outbox_enqueue_many(text, text[], text[], jsonb[], jsonb[], uuid[], text[], interval, timestamptz[], timestamptz[]) IS
 'append one event per array element to the outbox; returns the ids of the events in the same order; for a dedup id that was used within its window, that of its first event';
@@ -142,28 +142,28 @@ CREATE FUNCTION @extschema@.outbox_segments(
 	OUT oldest timestamptz,
 	OUT newest timestamptz)
 RETURNS SETOF record
-LANGUAGE C VOLATILE PARALLEL UNSAFE ROWS 8
+LANGUAGE C VOLATILE PARALLEL UNSAFE COST 10000 ROWS 8
 AS 'MODULE_PATHNAME', 'idem_outbox_segments_fn';
 COMMENT ON FUNCTION @extschema@.outbox_segments() IS
 'state of each segment of the outbox; the number of events is an estimate, which includes uncommitted events';
 
 CREATE FUNCTION @extschema@.outbox_generation()
 RETURNS bigint
-LANGUAGE C VOLATILE PARALLEL UNSAFE
+LANGUAGE C VOLATILE PARALLEL UNSAFE COST 10000
 AS 'MODULE_PATHNAME', 'idem_outbox_generation_fn';
 COMMENT ON FUNCTION @extschema@.outbox_generation() IS
 'a number that rises when a segment of the outbox is closed; modulo 8 it is the current segment';
 
 CREATE FUNCTION @extschema@.outbox_last_seq()
 RETURNS bigint
-LANGUAGE C VOLATILE PARALLEL UNSAFE
+LANGUAGE C VOLATILE PARALLEL UNSAFE COST 10000
 AS 'MODULE_PATHNAME', 'idem_outbox_last_seq_fn';
 COMMENT ON FUNCTION @extschema@.outbox_last_seq() IS
 'the last number given to an event of the outbox';
 
 CREATE FUNCTION @extschema@.outbox_mend_seq()
 RETURNS bigint
-LANGUAGE C VOLATILE PARALLEL UNSAFE
+LANGUAGE C VOLATILE PARALLEL UNSAFE COST 10000
 AS 'MODULE_PATHNAME', 'idem_outbox_mend_seq_fn';
 COMMENT ON FUNCTION @extschema@.outbox_mend_seq() IS
 'if somebody has set the sequence of event numbers: makes it go on after the greatest number in use; returns the last number';

@@ -239,7 +239,7 @@ CREATE FUNCTION @extschema@.relay_create(
     batch_events int DEFAULT 1000, batch_size text DEFAULT '1MB', max_lag_size text DEFAULT NULL,
     max_rate numeric DEFAULT NULL, max_key_rate numeric DEFAULT NULL,
     max_in_flight int DEFAULT NULL) RETURNS void
-    LANGUAGE c VOLATILE PARALLEL UNSAFE AS 'MODULE_PATHNAME', 'idem_relay_create_fn';
+    LANGUAGE c VOLATILE PARALLEL UNSAFE COST 10000 AS 'MODULE_PATHNAME', 'idem_relay_create_fn';
 COMMENT ON FUNCTION @extschema@.relay_create(text, text, text[], text[], text, @extschema@.relay_start,
     @extschema@.relay_ordering, @extschema@.relay_on_dead, interval, int, interval, interval, int, text,
     text, numeric, numeric, int) IS
@@ -256,29 +256,29 @@ CREATE FUNCTION @extschema@.relay_alter(
     batch_events int DEFAULT NULL, batch_size text DEFAULT NULL, max_lag_size text DEFAULT NULL,
     max_rate numeric DEFAULT NULL, max_key_rate numeric DEFAULT NULL,
     max_in_flight int DEFAULT NULL) RETURNS void
-    LANGUAGE c VOLATILE PARALLEL UNSAFE AS 'MODULE_PATHNAME', 'idem_relay_alter_fn';
+    LANGUAGE c VOLATILE PARALLEL UNSAFE COST 10000 AS 'MODULE_PATHNAME', 'idem_relay_alter_fn';
 COMMENT ON FUNCTION @extschema@.relay_alter(text, text, text[], text[], text, @extschema@.relay_start,
     @extschema@.relay_ordering, @extschema@.relay_on_dead, interval, int, interval, interval, int, text,
     text, numeric, numeric, int) IS
     'Changes a relay; an argument that is NULL keeps the present value, 0 or an empty list takes a limit or a list away. start_at moves the position.';
 
 CREATE FUNCTION @extschema@.relay_drop(relay text) RETURNS void
-    LANGUAGE c VOLATILE PARALLEL UNSAFE AS 'MODULE_PATHNAME', 'idem_relay_drop_fn';
+    LANGUAGE c VOLATILE PARALLEL UNSAFE COST 10000 AS 'MODULE_PATHNAME', 'idem_relay_drop_fn';
 COMMENT ON FUNCTION @extschema@.relay_drop(text) IS
     'Drops a relay, its position and its parked events.';
 
 CREATE FUNCTION @extschema@.relay_pause(relay text) RETURNS void
-    LANGUAGE c VOLATILE PARALLEL UNSAFE AS 'MODULE_PATHNAME', 'idem_relay_pause_fn';
+    LANGUAGE c VOLATILE PARALLEL UNSAFE COST 10000 AS 'MODULE_PATHNAME', 'idem_relay_pause_fn';
 COMMENT ON FUNCTION @extschema@.relay_pause(text) IS
     'Stops sending after the events in flight; the position stays, and the outbox keeps the events after it.';
 
 CREATE FUNCTION @extschema@.relay_resume(relay text) RETURNS void
-    LANGUAGE c VOLATILE PARALLEL UNSAFE AS 'MODULE_PATHNAME', 'idem_relay_resume_fn';
+    LANGUAGE c VOLATILE PARALLEL UNSAFE COST 10000 AS 'MODULE_PATHNAME', 'idem_relay_resume_fn';
 COMMENT ON FUNCTION @extschema@.relay_resume(text) IS
     'Lets a paused or halted relay go on.';
 
 CREATE FUNCTION @extschema@.relay_adopt(relay text) RETURNS void
-    LANGUAGE c VOLATILE PARALLEL UNSAFE AS 'MODULE_PATHNAME', 'idem_relay_adopt_fn';
+    LANGUAGE c VOLATILE PARALLEL UNSAFE COST 10000 AS 'MODULE_PATHNAME', 'idem_relay_adopt_fn';
 COMMENT ON FUNCTION @extschema@.relay_adopt(text) IS
     'Binds a relay to this cluster and database under a new incarnation: after a copy, after a restore, or when the relay is diverged.';
 
@@ -288,7 +288,7 @@ CREATE FUNCTION @extschema@.relay_replay(
     aggregate_ids text[] DEFAULT NULL, event_types text[] DEFAULT NULL,
     preview boolean DEFAULT false,
     OUT events bigint, OUT first_at timestamptz, OUT last_at timestamptz) RETURNS record
-    LANGUAGE c VOLATILE PARALLEL UNSAFE AS 'MODULE_PATHNAME', 'idem_relay_replay_fn';
+    LANGUAGE c VOLATILE PARALLEL UNSAFE COST 10000 AS 'MODULE_PATHNAME', 'idem_relay_replay_fn';
 COMMENT ON FUNCTION @extschema@.relay_replay(text, timestamptz, timestamptz, uuid, text[], text[],
     text[], boolean) IS
     'Sends events again that are still in the outbox: one event, or at least all events enqueued since a time.';
@@ -297,7 +297,7 @@ CREATE FUNCTION @extschema@.relay_redrive(
     relay text, event_ids uuid[] DEFAULT NULL, event_types text[] DEFAULT NULL,
     sqlstate text DEFAULT NULL, since timestamptz DEFAULT NULL, until timestamptz DEFAULT NULL,
     max_rate numeric DEFAULT NULL) RETURNS bigint
-    LANGUAGE c VOLATILE PARALLEL UNSAFE AS 'MODULE_PATHNAME', 'idem_relay_redrive_fn';
+    LANGUAGE c VOLATILE PARALLEL UNSAFE COST 10000 AS 'MODULE_PATHNAME', 'idem_relay_redrive_fn';
 COMMENT ON FUNCTION @extschema@.relay_redrive(text, uuid[], text[], text, timestamptz, timestamptz,
     numeric) IS
     'Tries dead letters again, all or those that are given by id, type, SQLSTATE and time of the last failure; returns their number.';
@@ -306,17 +306,17 @@ CREATE FUNCTION @extschema@.relay_discard(
     relay text, event_ids uuid[] DEFAULT NULL, event_types text[] DEFAULT NULL,
     sqlstate text DEFAULT NULL, since timestamptz DEFAULT NULL, until timestamptz DEFAULT NULL)
     RETURNS bigint
-    LANGUAGE c VOLATILE PARALLEL UNSAFE AS 'MODULE_PATHNAME', 'idem_relay_discard_fn';
+    LANGUAGE c VOLATILE PARALLEL UNSAFE COST 10000 AS 'MODULE_PATHNAME', 'idem_relay_discard_fn';
 COMMENT ON FUNCTION @extschema@.relay_discard(text, uuid[], text[], text, timestamptz, timestamptz) IS
     'Forgets dead letters, all or those that are given by id, type, SQLSTATE and time of the last failure; returns their number.';
 
 CREATE FUNCTION @extschema@.sink_setup_sql(server text) RETURNS text
-    LANGUAGE c VOLATILE PARALLEL UNSAFE AS 'MODULE_PATHNAME', 'idem_sink_setup_sql_fn';
+    LANGUAGE c VOLATILE PARALLEL UNSAFE COST 10000 AS 'MODULE_PATHNAME', 'idem_sink_setup_sql_fn';
 COMMENT ON FUNCTION @extschema@.sink_setup_sql(text) IS
     'The statements to run on the remote side before a relay to this server can work; nothing is created silently.';
 
 CREATE FUNCTION @extschema@.sink_setup(server text, relay text DEFAULT NULL) RETURNS text
-    LANGUAGE c VOLATILE PARALLEL UNSAFE AS 'MODULE_PATHNAME', 'idem_sink_setup_fn';
+    LANGUAGE c VOLATILE PARALLEL UNSAFE COST 10000 AS 'MODULE_PATHNAME', 'idem_sink_setup_fn';
 COMMENT ON FUNCTION @extschema@.sink_setup(text, text) IS
     'What to run at the target before the relay (default: the relay with the server''s name) can work: SQL or commands for a shell; nothing is created silently.';
 
@@ -324,14 +324,14 @@ CREATE FUNCTION @extschema@.relay_status(
     OUT relay_id int, OUT state text, OUT waiting_for text, OUT rate float8, OUT sent bigint,
     OUT retried bigint, OUT last_error text, OUT last_error_at timestamptz, OUT pid int,
     OUT sink_pid int) RETURNS SETOF record
-    LANGUAGE c VOLATILE PARALLEL UNSAFE AS 'MODULE_PATHNAME', 'idem_relay_status_fn';
+    LANGUAGE c VOLATILE PARALLEL UNSAFE COST 10000 AS 'MODULE_PATHNAME', 'idem_relay_status_fn';
 COMMENT ON FUNCTION @extschema@.relay_status() IS
     'What the workers of this database report of their relays; a source of the view stat_relay.';
 
 CREATE FUNCTION @extschema@.relay_lag(
     OUT relay_id int, OUT "position" text, OUT lag_events bigint, OUT lag interval,
     OUT lag_bytes bigint, OUT oldest timestamptz) RETURNS SETOF record
-    LANGUAGE c VOLATILE PARALLEL UNSAFE AS 'MODULE_PATHNAME', 'idem_relay_lag_fn';
+    LANGUAGE c VOLATILE PARALLEL UNSAFE COST 10000 AS 'MODULE_PATHNAME', 'idem_relay_lag_fn';
 COMMENT ON FUNCTION @extschema@.relay_lag() IS
     'Stored positions of the relays, and their lag; a source of the view stat_relay.';
 
