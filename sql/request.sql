@@ -96,6 +96,19 @@ SELECT t.ask('own 2'), (idempotency.claim_request('own 2', 's', wait => '1 hour'
 SELECT t.complete('own 2', 'y');
 SELECT t.ask('own 3', lease => '1 hour'), t.ask('own 3'), t.ask('own 3', lease => '1 min'), (idempotency.claim_request('own 3', 's', wait => '1 hour')).result;
 SELECT * FROM t.try($$SELECT idempotency.complete_request('own 3', 's', 200)$$);
+-- The consumer was left out, which the started request names
+SELECT (idempotency.claim_request('own 4', 's', consumer => 'other')).result;
+DO $$
+DECLARE
+	detail text;
+	hint text;
+BEGIN
+	PERFORM idempotency.complete_request('own 4', 's', 200);
+EXCEPTION WHEN SQLSTATE 'ID002' THEN
+	GET STACKED DIAGNOSTICS detail = PG_EXCEPTION_DETAIL, hint = PG_EXCEPTION_HINT;
+	RAISE WARNING '% / %', detail, hint;
+END $$;
+SELECT idempotency.complete_request('own 4', 's', 200, consumer => 'other');
 COMMIT;
 SELECT t.ask('own'), t.ask('own 2'), t.ask('own 3');
 SELECT n, t.ask('many'), CASE n WHEN 2 THEN t.complete('many', 'z') END FROM generate_series(1, 4) n;

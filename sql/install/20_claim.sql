@@ -298,7 +298,7 @@ BEGIN
 		RAISE EXCEPTION 'consumer "default" cannot have private locks'
 			USING ERRCODE = 'invalid_parameter_value',
 				DETAIL = 'Its locks are the published ones.',
-				HINT = 'Use a consumer of another name.';
+				HINT = 'Use a consumer of another name, for new events: it claims anew what was completed for "default".';
 	ELSIF extract(epoch FROM consumer_check.retention) <= 0 THEN
 		RAISE EXCEPTION 'argument "retention" must be positive'
 			USING ERRCODE = 'invalid_parameter_value',

@@ -60,9 +60,9 @@ BEGIN
 		ELSIF tries >= tries_at_busy THEN
 			RAISE EXCEPTION 'event "%" of table "%" is busy', ids[1], source
 				USING ERRCODE = 'lock_not_available',
-					DETAIL = format('Another transaction has had it for consumer "%s" for more than 10 seconds; blocks before %s are remembered.',
+					DETAIL = format('For more than 10 seconds another transaction has had it for consumer "%s", or it is leased or waits; blocks before %s are remembered.',
 									claims_backfill.consumer, block - 1),
-					HINT = 'End that transaction, which may be a prepared one, and call claims_backfill again.';
+					HINT = 'Wait for that transaction, which may be a prepared one, or for the holder of the lease (view "leases"), and call claims_backfill again.';
 		ELSE
 			PERFORM pg_sleep(0.05);
 			tries := tries + 1;

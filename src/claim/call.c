@@ -276,7 +276,7 @@ idem_claim_next_turn(const IdemClaimKey *key, const IdemRow *row)
 				(errcode(ERRCODE_PROGRAM_LIMIT_EXCEEDED),
 				 errmsg("%s was claimed anew too often", idem_claim_title(key)),
 				 errdetail("An event has at most %d rows.", PG_INT16_MAX),
-				 errhint("Use an event id once.")));
+				 errhint("Complete an event whose claim is kept again and again, and use an event id once.")));
 	return row->turn + 1;
 }
 

@@ -297,33 +297,62 @@ idem_claim_events(IdemClaimItem *items, int n, const char *consumer,
 
 /* Completing and releasing */
 
+/* Does the log say that the event is leased?  For an error message. */
+static bool
+is_leased(IdemCall *call, const IdemClaimKey *key)
+{
+	IdemClaimKey whole;
+	IdemLease	lease;
+
+	idem_keymaker_make(&call->keys, key->id, key->idlen, &whole);
+	return idem_lease_find(NULL, &whole.digest, &lease) && lease.state == IDEM_LEASE_LEASED;
+}
+
+/* Error ID002.  claim: what the transaction has of that name, or NULL. */
+pg_noreturn static void
+report_not_held(IdemCall *call, const IdemClaimKey *key, const IdemClaim *claim)
+{
+	const char *consumer = pnstrdup(key->consumer, key->consumerlen);
+	IdemClaimPhase phase = claim == NULL ? IDEM_PHASE_NONE : claim->state.phase;
+	bool		decided = phase == IDEM_PHASE_COMPLETED || phase == IDEM_PHASE_RELEASED;
+	const IdemClaim *other = decided ? NULL : idem_state_find_of_other(key);
+	const char *other_consumer = other == NULL ? NULL :
+	pnstrdup(other->key.consumer, other->key.consumerlen);
+	bool		leased = other == NULL && !decided &&
+	(phase != IDEM_PHASE_NONE || is_leased(call, key));
+
+	ereport(ERROR,
+			(errcode(ERRCODE_IDEM_CLAIM_NOT_HELD),
+			 errmsg("event \"%s\" is not claimed by this transaction", pnstrdup(key->id, key->idlen)),
+			 phase == IDEM_PHASE_COMPLETED ?
+			 errdetail("It was completed for consumer \"%s\" already.", consumer) :
+			 phase == IDEM_PHASE_RELEASED ?
+			 errdetail("It was released for consumer \"%s\".", consumer) :
+			 other != NULL ?
+			 errdetail("This transaction has it for consumer \"%s\", not for \"%s\".",
+					   other_consumer, consumer) :
+			 leased ?
+			 errdetail("It is leased for consumer \"%s\".", consumer) :
+			 errdetail("No claim for consumer \"%s\" is in effect.", consumer),
+			 other != NULL ?
+			 errhint("Pass the consumer \"%s\", as to claim_event.", other_consumer) :
+			 leased ?
+			 errhint("The holder of the lease calls complete_event with its token, or release_lease.") :
+			 errhint("Call claim_event first, in the same transaction; in autocommit mode each statement is a transaction of its own. Complete or release an event once, and only if the answer is \"claimed\".")));
+}
+
 /*
  * The transaction's undecided claim of that name; error ID002 if there is
  * none.  may_be_asserted: a lease that was asserted will do.
  */
 static IdemClaim *
-find_held(const IdemClaimKey *key, bool may_be_asserted)
+find_held(IdemCall *call, const IdemClaimKey *key, bool may_be_asserted)
 {
 	IdemClaim  *claim = idem_state_find(key);
 
 	if (claim == NULL || (claim->state.phase != IDEM_PHASE_CLAIMED &&
 						  !(may_be_asserted && claim->state.phase == IDEM_PHASE_ASSERTED)))
-		ereport(ERROR,
-				(errcode(ERRCODE_IDEM_CLAIM_NOT_HELD),
-				 errmsg("event \"%s\" is not claimed by this transaction",
-						pnstrdup(key->id, key->idlen)),
-				 claim == NULL || claim->state.phase == IDEM_PHASE_NONE ?
-				 errdetail("No claim for consumer \"%s\" is in effect.",
-						   pnstrdup(key->consumer, key->consumerlen)) :
-				 claim->state.phase == IDEM_PHASE_COMPLETED ?
-				 errdetail("It was completed for consumer \"%s\" already.",
-						   pnstrdup(key->consumer, key->consumerlen)) :
-				 claim->state.phase == IDEM_PHASE_RELEASED ?
-				 errdetail("It was released for consumer \"%s\".",
-						   pnstrdup(key->consumer, key->consumerlen)) :
-				 errdetail("A lease of it for consumer \"%s\" needs its token.",
-						   pnstrdup(key->consumer, key->consumerlen)),
-				 errhint("Complete or release an event once, after claim_event answered \"claimed\" in the same transaction.")));
+		report_not_held(call, key, claim);
 	return claim;
 }
 
@@ -340,7 +369,7 @@ complete_one(IdemCall *call, const IdemClaimItem *item, Datum result,
 	IdemClaimState state;
 
 	idem_keymaker_name(&call->keys, item->id, item->idlen, &key);
-	claim = find_held(&key, true);
+	claim = find_held(call, &key, true);
 	if (claim->state.phase == IDEM_PHASE_ASSERTED && !idem_lock_try(&claim->key))
 		idem_leased_report_shared(&claim->key);
 
@@ -406,7 +435,7 @@ idem_release_event(const char *id, int idlen, const char *consumer,
 	IdemClaimState state;
 
 	idem_keymaker_name(&call->keys, id, idlen, &key);
-	claim = find_held(&key, false);
+	claim = find_held(call, &key, false);
 	idem_call_check_give_up(claim);
 
 	if (claim->state.row_kind == IDEM_CLAIM_OWN_ROW)

@@ -350,7 +350,7 @@ idem_consumer_check_access(const char *consumer, int len)
 			 errdetail("The current user has not the privileges of the role that owns the consumer.") :
 			 errdetail("The role that owned the consumer does not exist."),
 			 idem_owner_exists(known->owner) ?
-			 errhint("Act as a member of that role, or use another consumer; an operator sees the owner in claim_consumers.") :
+			 errhint("Act as a member of that role; an operator sees it in claim_consumers. For another consumer the same events are claimed anew.") :
 			 errhint("An operator gives the consumer another owner, or none, with consumer_alter(owner => ...).")));
 }
 

@@ -46,6 +46,22 @@
 #include "shared/error.h"
 #include "shared/fault.h"
 
+/*
+ * What to do about an undecided claim.  Where no transaction block is open, the cause is
+ * most likely autocommit: the claim was a statement of its own.
+ */
+static int
+hint_pending(bool request)
+{
+	if (!IsTransactionBlock())
+		return request ?
+			errhint("No transaction block was open, so the transaction ended with the statement, as in autocommit mode. Call claim_request, make the effect and call complete_request in one transaction, or claim with a lease.") :
+			errhint("No transaction block was open, so the transaction ended with the statement, as in autocommit mode. Call claim_event, make the effect and call complete_event in one transaction.");
+	return request ?
+		errhint("Call complete_request after the effect, in the same transaction. If the effect was not made, roll back, or call release_request or fail_request.") :
+		errhint("Call complete_event after the effect, in the same transaction. If the effect was not made, roll back, or call release_event.");
+}
+
 /* Refuse to commit; name the first undecided claim. */
 pg_noreturn static void
 report_pending(void)
@@ -57,12 +73,11 @@ report_pending(void)
 			(errcode(ERRCODE_IDEM_UNCOMPLETED_CLAIM),
 			 errmsg("%s was claimed but neither completed nor released",
 					idem_claim_title(&first->key)),
-			 errdetail("The transaction ends with %lld such claims; this one is for consumer \"%s\".",
-					   (long long) n,
-					   pnstrdup(first->key.consumer, first->key.consumerlen)),
-			 first->key.scopelen > 0 ?
-			 errhint("Call complete_request, fail_request or release_request before the transaction ends.") :
-			 errhint("Call complete_event or release_event before the transaction ends, or set idempotency.uncompleted_claims to \"keep\".")));
+			 errdetail_plural("The transaction ends with %lld undecided claim; it is for consumer \"%s\".",
+							  "The transaction ends with %lld undecided claims; this one is for consumer \"%s\".",
+							  (unsigned long) n, (long long) n,
+							  pnstrdup(first->key.consumer, first->key.consumerlen)),
+			 hint_pending(first->key.scopelen > 0)));
 }
 
 /*

@@ -72,7 +72,7 @@ check_consumer(IdemCall *call)
 				 errmsg("consumer \"%s\" has foreign lockers, and cannot lease events",
 						pnstrdup(call->keys.consumer, call->keys.consumerlen)),
 				 errdetail("Clients without this extension see only locks, and no lock lasts as long as a lease."),
-				 errhint("Claim the events, or use another consumer.")));
+				 errhint("Claim the events with claim_event. For another consumer the same events are claimed anew.")));
 }
 
 /*

@@ -201,7 +201,7 @@ idem_leased_check_budget(const IdemClaimKey *key, const IdemClaim *own)
 				(errcode(ERRCODE_CONFIGURATION_LIMIT_EXCEEDED),
 				 errmsg("%s is past the budget of locks of this transaction",
 						idem_claim_title(key)),
-				 errhint("Act on fewer leases in one transaction, or raise idempotency.max_claim_locks.")));
+				 errhint("Act on fewer leases in one transaction. If idempotency.max_claim_locks is raised, raise max_locks_per_transaction with it, or other sessions run out of locks.")));
 }
 
 void
@@ -222,5 +222,5 @@ idem_leased_report_open(const IdemClaimKey *key)
 			(errcode(ERRCODE_LOCK_NOT_AVAILABLE),
 			 errmsg("event \"%s\" is leased, waits for another attempt, or is dead",
 					pnstrdup(key->id, key->idlen)),
-			 errhint("Complete it with the token of its lease, or try again later.")));
+			 errhint("Import it when its holder has completed or released it. consumer_discard remembers a dead event as completed.")));
 }

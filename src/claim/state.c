@@ -270,6 +270,47 @@ idem_state_find(const IdemClaimKey *key)
 	return slot ? (IdemClaim *) slot->key : NULL;
 }
 
+/*
+ * Order by id, then by consumer, so that errors name the same claim each time.
+ */
+static int
+compare_claims(const void *a, const void *b)
+{
+	const IdemClaimKey *ka = &(*(IdemClaim *const *) a)->key;
+	const IdemClaimKey *kb = &(*(IdemClaim *const *) b)->key;
+	int			res = memcmp(ka->id, kb->id, Min(ka->idlen, kb->idlen));
+
+	if (res == 0)
+		res = ka->idlen - kb->idlen;
+	if (res == 0)
+		res = memcmp(ka->consumer, kb->consumer,
+					 Min(ka->consumerlen, kb->consumerlen));
+	return res != 0 ? res : ka->consumerlen - kb->consumerlen;
+}
+
+const IdemClaim *
+idem_state_find_of_other(const IdemClaimKey *key)
+{
+	const IdemClaim *found = NULL;
+	claimtab_iterator it;
+	ClaimSlot  *slot;
+
+	if (claims == NULL)
+		return NULL;
+	claimtab_start_iterate(claims, &it);
+	while ((slot = claimtab_iterate(claims, &it)) != NULL)
+	{
+		const IdemClaim *claim = (const IdemClaim *) slot->key;
+
+		if ((claim->state.phase == IDEM_PHASE_CLAIMED || claim->state.phase == IDEM_PHASE_ASSERTED) &&
+			claim->key.idlen == key->idlen && memcmp(claim->key.id, key->id, key->idlen) == 0 &&
+			!idem_claim_key_equal(&claim->key, key) &&
+			(found == NULL || compare_claims(&claim, &found) < 0))
+			found = claim;
+	}
+	return found;
+}
+
 /* The number of events held of a consumer; made if it is not there. */
 static int64 *
 held_of(const char *name, int len)
@@ -439,24 +480,6 @@ bool
 idem_state_used(void)
 {
 	return state_context != NULL;
-}
-
-/*
- * Order by id, then by consumer, so that errors name the same claim each time.
- */
-static int
-compare_claims(const void *a, const void *b)
-{
-	const IdemClaimKey *ka = &(*(IdemClaim *const *) a)->key;
-	const IdemClaimKey *kb = &(*(IdemClaim *const *) b)->key;
-	int			res = memcmp(ka->id, kb->id, Min(ka->idlen, kb->idlen));
-
-	if (res == 0)
-		res = ka->idlen - kb->idlen;
-	if (res == 0)
-		res = memcmp(ka->consumer, kb->consumer,
-					 Min(ka->consumerlen, kb->consumerlen));
-	return res != 0 ? res : ka->consumerlen - kb->consumerlen;
 }
 
 IdemClaim **

@@ -91,6 +91,12 @@ extern void idem_state_init(void);
 extern IdemClaim *idem_state_find(const IdemClaimKey *key);
 
 /*
+ * An undecided claim, or an asserted lease, of the key's id for another consumer; NULL if
+ * the transaction has none.  For error messages: it looks at all claims.
+ */
+extern const IdemClaim *idem_state_find_of_other(const IdemClaimKey *key);
+
+/*
  * The claim of the key's name.  Made with phase NONE if the transaction has
  * none.
  */

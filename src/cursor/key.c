@@ -190,7 +190,7 @@ check_room(const IdemCursorKey *key, int locks)
 		ereport(ERROR,
 				(errcode(ERRCODE_CONFIGURATION_LIMIT_EXCEEDED),
 				 errmsg("%s is past the budget of locks of this transaction", idem_cursor_title(key)),
-				 errhint("Claim in fewer partitions in one transaction, or raise idempotency.max_claim_locks.")));
+				 errhint("Claim in fewer partitions in one transaction. If idempotency.max_claim_locks is raised, raise max_locks_per_transaction with it, or other sessions run out of locks.")));
 }
 
 static void

@@ -207,7 +207,7 @@ check_rule(const IdemCursorKey *name, const IdemCursor *producer, bool gapless)
 				(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
 				 errmsg("%s is registered with \"gapless\" as %s", idem_cursor_title(name),
 						producer->gapless ? "true" : "false"),
-				 errhint("Use another name, or have an operator call producer_drop first.")));
+				 errhint("Pass that value, or use another name. After producer_drop what the producer repeats would be accepted again.")));
 }
 
 void

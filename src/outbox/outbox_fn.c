@@ -159,7 +159,7 @@ report_duplicate(const char *id)
 	ereport(ERROR,
 			(errcode(ERRCODE_UNIQUE_VIOLATION),
 			 errmsg("event id \"%s\" was enqueued before", id),
-			 errhint("Leave event_id out to have one generated.")));
+			 errhint("If this is a repeat, the event is on its way or was sent: do not enqueue it under another id. Only another event needs an id of its own.")));
 }
 
 /*

@@ -345,6 +345,35 @@ idem_request_advance(const IdemRequestName *name, int64 token, int64 duration,
 	return until;
 }
 
+/* Error ID002.  claim: what the transaction has of that name, or NULL. */
+pg_noreturn static void
+report_not_started(const IdemClaimKey *key, const IdemClaim *claim)
+{
+	IdemClaimPhase phase = claim == NULL ? IDEM_PHASE_NONE : claim->state.phase;
+	const IdemClaim *other = idem_state_find_of_other(key);
+	const char *consumer = other == NULL ? NULL : pnstrdup(other->key.consumer, other->key.consumerlen);
+	IdemLease	lease;
+	bool		leased = phase == IDEM_PHASE_LEASED ||
+	(phase == IDEM_PHASE_NONE && other == NULL &&
+	 idem_lease_find(NULL, &key->digest, &lease) && lease.state == IDEM_LEASE_LEASED);
+
+	ereport(ERROR,
+			(errcode(ERRCODE_IDEM_CLAIM_NOT_HELD),
+			 errmsg("%s was not started by this transaction", idem_claim_title(key)),
+			 phase == IDEM_PHASE_COMPLETED ?
+			 errdetail("It was completed already.") :
+			 leased ?
+			 errdetail("It is leased.") :
+			 other != NULL ?
+			 errdetail("This transaction has it for consumer \"%s\", not for \"%s\".", consumer,
+					   pnstrdup(key->consumer, key->consumerlen)) : 0,
+			 leased ?
+			 errhint("Pass the token that claim_request returned.") :
+			 other != NULL && phase != IDEM_PHASE_COMPLETED ?
+			 errhint("Pass the consumer \"%s\", as to claim_request.", consumer) :
+			 errhint("Call claim_request first, in the same transaction, and end the request once, if the answer is \"started\"; or claim it with a lease, and pass the token. In autocommit mode each statement is a transaction of its own.")));
+}
+
 /*
  * The execution that this transaction has begun or advanced, in claim->state.  Error
  * ID002 if there is none.
@@ -356,14 +385,7 @@ find_own(const IdemClaimKey *key)
 
 	if (claim == NULL || (claim->state.phase != IDEM_PHASE_CLAIMED &&
 						  claim->state.phase != IDEM_PHASE_ASSERTED))
-		ereport(ERROR,
-				(errcode(ERRCODE_IDEM_CLAIM_NOT_HELD),
-				 errmsg("%s was not started by this transaction", idem_claim_title(key)),
-				 claim != NULL && claim->state.phase == IDEM_PHASE_COMPLETED ?
-				 errdetail("It was completed already.") :
-				 claim != NULL && claim->state.phase == IDEM_PHASE_LEASED ?
-				 errdetail("Its lease needs the token.") : 0,
-				 errhint("End a request once: in the transaction in which claim_request answered \"started\", or by the token of its lease.")));
+		report_not_started(key, claim);
 	return claim;
 }
 

@@ -124,7 +124,7 @@ report_missing(const char *extname)
 			(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
 			 errmsg("extension \"%s\" is not installed in this database",
 					extname),
-			 errhint("Run CREATE EXTENSION idempotency CASCADE.")));
+			 errhint("Connect to the database that has it, since a new one remembers nothing; or run CREATE EXTENSION idempotency CASCADE.")));
 }
 
 Oid
@@ -174,7 +174,7 @@ idem_data_schema_oid(void)
 				(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
 				 errmsg("extension \"%s\" has no schema \"%s\"",
 						IDEM_EXTENSION_NAME, IDEM_DATA_SCHEMA_NAME),
-				 errhint("Objects of the extension must not be renamed or dropped; rename the schema back, or re-create the extension.")));
+				 errhint("Rename the schema back if it was renamed. If it was dropped, restore the database from a backup: a new extension remembers no claim and has no event.")));
 	data_schema = schema;
 	return schema;
 }
@@ -195,7 +195,7 @@ idem_relref_oid(IdemRelRef *ref)
 				 errmsg("relation \"%s.%s\" does not exist",
 						ref->is_view ? IDEM_API_SCHEMA_NAME : IDEM_DATA_SCHEMA_NAME,
 						ref->name),
-				 errhint("Objects of the extension must not be dropped; re-create the extension.")));
+				 errhint("Rename it back if it was renamed. If it was dropped, restore the database from a backup: a new extension remembers no claim and has no event.")));
 	if (!ref->registered)
 	{
 		ref->next = registered_refs;

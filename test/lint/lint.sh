@@ -346,6 +346,13 @@ check_install_sql()
 	} | none "not in an install script:"
 }
 
+# Somebody follows a hint to the letter, so none offers a setting that switches a guarantee off.
+check_hints()
+{
+	grep -rnE '(errhint|errdetail|HINT =|DETAIL =).*(uncompleted_claims|durable_complete)' src sql/install |
+		none "hints that switch a guarantee off:"
+}
+
 # Continuous integration chooses, cuts off and adds up as documented.
 check_ci()
 {
@@ -360,7 +367,7 @@ check_mutants()
 
 compilers=(gcc clang assert werror)
 rules=(version_tests sink_headers exports fault_points layers readmes documents circles owners calls sink_programs build_hint file_length
-	unfinished install_sql mutants ci shellcheck indent)
+	unfinished install_sql hints mutants ci shellcheck indent)
 case ${*:-all} in
 	all) set -- "${compilers[@]}" "${rules[@]}" ;;
 	compile) set -- "${compilers[@]}" ;;

@@ -349,7 +349,7 @@ idem_relay_create_fn(PG_FUNCTION_ARGS)
 		ereport(ERROR,
 				(errcode(ERRCODE_DUPLICATE_OBJECT),
 				 errmsg("relay \"%s\" exists already", name),
-				 errhint("Use relay_alter, or relay_drop first.")));
+				 errhint("Change it with relay_alter. relay_drop would lose its position and its dead letters.")));
 	epoch = DatumGetInt64(idem_spi_value(SPI_tuptable->vals[0], SPI_tuptable->tupdesc, 1));
 	start = start_position(fcinfo);
 	append_fresh_position(relay_id, epoch, IDEM_FRESH_MOVED, &start);
