@@ -318,6 +318,10 @@ prepare_matrix(const IdemSlot *slot, IdemFilters *filters, int matrix, IdemSlotW
 
 	if (found == FOUND_FOREIGN)
 		return false;
+
+	/* such remains are not a writer's, and new pages would fill the disk */
+	if (remains > MAX_OVERFILL * Max(pages_for(expected, width), (int64) RelationGetNumberOfBlocks(slot->heap)))
+		return false;
 	if (found == FOUND_MATRIX)
 		return expected <= (int64) filters->matrix[matrix].pages * page_ids(width) * MAX_OVERFILL;
 	make_matrix(filters, matrix, Max(pages_for(expected, width), remains), rows);
