@@ -552,6 +552,13 @@ locks_change(TriggerData *trigger, TupleDesc desc)
 	return was_private != is_private || (is_foreign && !was_foreign);
 }
 
+/* The only table that the trigger is for. */
+static Oid
+consumers_oid(int number)
+{
+	return idem_consumers_oid();
+}
+
 Datum
 idem_consumer_changes_fn(PG_FUNCTION_ARGS)
 {
@@ -559,10 +566,13 @@ idem_consumer_changes_fn(PG_FUNCTION_ARGS)
 	TupleDesc	desc;
 	HeapTuple	result;
 
-	if (!CALLED_AS_TRIGGER(fcinfo))
+	idem_require_table(fcinfo, "consumer_changes", consumers_oid, 1);
+	if (!TRIGGER_FIRED_BEFORE(trigger->tg_event) ||
+		TRIGGER_FIRED_FOR_STATEMENT(trigger->tg_event) != TRIGGER_FIRED_BY_TRUNCATE(trigger->tg_event))
 		ereport(ERROR,
 				(errcode(ERRCODE_E_R_I_E_TRIGGER_PROTOCOL_VIOLATED),
-				 errmsg("consumer_changes() must be called by its trigger")));
+				 errmsg("function \"%s\" must be fired before insert, update or delete for each row, or before truncate",
+						"consumer_changes")));
 	if (TRIGGER_FIRED_FOR_STATEMENT(trigger->tg_event))
 	{
 		idem_consumer_change_locks();	/* TRUNCATE */

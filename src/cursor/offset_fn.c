@@ -26,6 +26,7 @@
 #include "cursor/arg.h"
 #include "cursor/log.h"
 #include "cursor/offset.h"
+#include "cursor/table.h"
 #include "shared/args.h"
 
 PG_FUNCTION_INFO_V1(idem_resume_offset_fn);
@@ -121,12 +122,20 @@ idem_reset_offset_fn(PG_FUNCTION_ARGS)
 	PG_RETURN_BOOL(idem_offset_reset(&name, given));
 }
 
+/* Table n of the log. */
+static Oid
+table_oid(int number)
+{
+	return idem_relref_oid(&idem_cursor_tables[number]);
+}
+
 /* Trigger of the log's tables, before each row that is inserted: only a restore does. */
 Datum
 idem_cursor_restored_fn(PG_FUNCTION_ARGS)
 {
 	TriggerData *trigger = idem_require_insert_trigger(fcinfo, "cursor_restored");
 
+	idem_require_table(fcinfo, "cursor_restored", table_oid, IDEM_CURSOR_TABLES);
 	return PointerGetDatum(idem_cursor_restore(trigger->tg_trigtuple,
 											   RelationGetDescr(trigger->tg_relation)));
 }

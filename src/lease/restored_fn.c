@@ -18,11 +18,33 @@
 
 #include "compat.h"
 #include "lease/log.h"
+#include "lease/table.h"
 #include "lease/token.h"
 #include "shared/args.h"
+#include "shared/keyed_worker.h"
 
 PG_FUNCTION_INFO_V1(idem_lease_restored_fn);
 PG_FUNCTION_INFO_V1(idem_lease_restamp_fn);
+
+/* Table n of the log. */
+static Oid
+table_oid(int number)
+{
+	return idem_relref_oid(&idem_lease_tables[number]);
+}
+
+/* The same of all logs together. */
+static Oid
+any_table_oid(int number)
+{
+	const IdemKeyedLog *const *logs;
+	const IdemKeyedLog *log;
+
+	(void) idem_keyed_worker_logs(&logs);
+	log = logs[number / IDEM_KEYED_MAX_TABLES];
+	number %= IDEM_KEYED_MAX_TABLES;
+	return number < log->ntables ? idem_relref_oid(&log->tables[number]) : InvalidOid;
+}
 
 /*
  * Trigger of the log's tables, after each statement that inserts rows: only a
@@ -32,10 +54,11 @@ PG_FUNCTION_INFO_V1(idem_lease_restamp_fn);
 Datum
 idem_lease_restored_fn(PG_FUNCTION_ARGS)
 {
-	if (!CALLED_AS_TRIGGER(fcinfo))
-		ereport(ERROR,
-				(errcode(ERRCODE_E_R_I_E_TRIGGER_PROTOCOL_VIOLATED),
-				 errmsg("function \"%s\" was not called by trigger manager", "lease_restored")));
+	const IdemKeyedLog *const *logs;
+
+	/* the logs of others draw their numbers here, too */
+	idem_require_table(fcinfo, "lease_restored", any_table_oid,
+					   idem_keyed_worker_logs(&logs) * IDEM_KEYED_MAX_TABLES);
 	idem_token_distrust();
 	return PointerGetDatum(NULL);
 }
@@ -49,6 +72,7 @@ idem_lease_restamp_fn(PG_FUNCTION_ARGS)
 {
 	TriggerData *trigger = idem_require_insert_trigger(fcinfo, "lease_restamp");
 
+	idem_require_table(fcinfo, "lease_restamp", table_oid, IDEM_LEASE_TABLES);
 	return PointerGetDatum(idem_lease_restamp(trigger->tg_trigtuple,
 											  RelationGetDescr(trigger->tg_relation)));
 }

@@ -231,6 +231,7 @@ idem_outbox_restamp_fn(PG_FUNCTION_ARGS)
 	Datum		value;
 	bool		isnull = false;
 
+	idem_require_table(fcinfo, "outbox_restamp", idem_segment_oid, IDEM_OUTBOX_SEGMENTS);
 	if (fcinfo->flinfo->fn_extra == NULL)
 	{
 		check_restore(trigger->tg_relation);

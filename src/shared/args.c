@@ -18,6 +18,7 @@
 #include "miscadmin.h"
 #include "tcop/utility.h"
 #include "utils/builtins.h"
+#include "utils/rel.h"
 
 #include "shared/args.h"
 
@@ -59,6 +60,28 @@ idem_reject_arg(FunctionCallInfo fcinfo, int argno, const char *name,
 				 errmsg("argument \"%s\" is not supported by this version",
 						name),
 				 errhint("%s", hint)));
+}
+
+void
+idem_require_table(FunctionCallInfo fcinfo, const char *function_name,
+				   Oid (*table_oid) (int number), int ntables)
+{
+	TriggerData *trigger = (TriggerData *) fcinfo->context;
+
+	if (!CALLED_AS_TRIGGER(fcinfo))
+		ereport(ERROR,
+				(errcode(ERRCODE_E_R_I_E_TRIGGER_PROTOCOL_VIOLATED),
+				 errmsg("function \"%s\" was not called by trigger manager", function_name)));
+	for (int i = 0; i < ntables; i++)
+	{
+		if (RelationGetRelid(trigger->tg_relation) == table_oid(i))
+			return;
+	}
+	ereport(ERROR,
+			(errcode(ERRCODE_E_R_I_E_TRIGGER_PROTOCOL_VIOLATED),
+			 errmsg("function \"%s\" cannot be the trigger of table \"%s\"", function_name,
+					RelationGetRelationName(trigger->tg_relation)),
+			 errhint("It is for tables of the extension, which have this trigger.")));
 }
 
 TriggerData *

@@ -51,6 +51,10 @@ pg_noreturn extern void idem_null_element(const char *name, int ord);
 extern void idem_reject_arg(FunctionCallInfo fcinfo, int argno, const char *name,
 							const char *hint);
 
+/* Error 39P01 unless a trigger of table 0 to ntables - 1 has called the function. */
+extern void idem_require_table(FunctionCallInfo fcinfo, const char *function_name,
+							   Oid (*table_oid) (int number), int ntables);
+
 /*
  * The data of a trigger that fires before insert for each row.  Error 39P01 if
  * the function was called in any other way.

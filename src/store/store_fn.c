@@ -14,13 +14,23 @@
  */
 #include "postgres.h"
 
-#include "commands/trigger.h"
 #include "fmgr.h"
 
 #include "compat.h"
+#include "shared/args.h"
+#include "store/ring.h"
+#include "store/slot.h"
 #include "store/state.h"
 
 PG_FUNCTION_INFO_V1(idem_store_restored_fn);
+
+/* Table n of those that have the trigger: segments, then slots. */
+static Oid
+table_oid(int number)
+{
+	return number < IDEM_STORE_SEGMENTS ? idem_store_segment_oid(number) :
+		idem_slot_oid(number - IDEM_STORE_SEGMENTS);
+}
 
 /*
  * Trigger of segments and slots, for each statement that inserts rows: only a
@@ -31,10 +41,7 @@ PG_FUNCTION_INFO_V1(idem_store_restored_fn);
 Datum
 idem_store_restored_fn(PG_FUNCTION_ARGS)
 {
-	if (!CALLED_AS_TRIGGER(fcinfo))
-		ereport(ERROR,
-				(errcode(ERRCODE_E_R_I_E_TRIGGER_PROTOCOL_VIOLATED),
-				 errmsg("function \"%s\" was not called by trigger manager", "store_restored")));
+	idem_require_table(fcinfo, "store_restored", table_oid, IDEM_STORE_SEGMENTS + IDEM_STORE_SLOTS);
 	idem_store_unseal();
 	return PointerGetDatum(NULL);
 }

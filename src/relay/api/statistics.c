@@ -292,6 +292,15 @@ check_restore(void)
 			 errhint("Restore the dump into a new database, or leave the data of the extension's tables out.")));
 }
 
+/* The only table that the trigger is for. */
+static Oid
+parked_oid(int number)
+{
+	static IdemRelRef parked = IDEM_RELREF("relay_parked");
+
+	return idem_relref_oid(&parked);
+}
+
 /*
  * Trigger before insert on relay_parked.  Rows that a worker or relay_replay
  * parks pass unchanged.  All other rows come from a dump, and get a new
@@ -307,6 +316,7 @@ idem_relay_parked_restore_fn(PG_FUNCTION_ARGS)
 	Datum		value;
 	bool		isnull = false;
 
+	idem_require_table(fcinfo, "relay_parked_restore", parked_oid, 1);
 	if (idem_parked_is_parking())
 		return PointerGetDatum(trigger->tg_trigtuple);
 	if (fcinfo->flinfo->fn_extra == NULL)
