@@ -330,8 +330,8 @@ class Cursors(Transactions):
         """The log becomes long with what nobody needs; its worker may come at any time."""
         self.model.turns = True
         (number,), = self.sql("SELECT last_value FROM idempotency_data.lease_number")
-        self.sql("""INSERT INTO idempotency_data.cursor_log_0 (number, digest, kind, at, topic)
-            SELECT %s + n, md5('garbage')::uuid, 's', now(), repeat(md5(n::text), 50) FROM generate_series(1, 3000) AS n""", (number,))
+        self.sql("""INSERT INTO idempotency_data.cursor_log_0 (number, digest, kind, what, at, owner, role)
+            SELECT %s + n, md5('garbage')::uuid, 's', 'n', now(), 'garbage', repeat(md5(n::text), 50) FROM generate_series(1, 3000) AS n""", (number,))
 
     def do_look(self, _s, _txn):
         cursors = self.sql("""SELECT consumer, producer, partition, next_offset, generation, last_sequence, epoch, records

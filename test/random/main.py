@@ -15,6 +15,7 @@ from outbox import Outbox, create_functions
 from relays import Relays
 from relays_world import World
 from requests import CONSUMERS as REQUEST_CONSUMERS, Requests
+import rows as any_rows
 from server import Finding, Server
 
 # Of all but relays; in short, so that segments turn over all the time.
@@ -73,6 +74,11 @@ def outbox(server, _work, transactions, seed):
     return episodes.run("outbox", lambda: Outbox(server, name), transactions, seed, length=200)
 
 
+def rows(server, _work, transactions, seed):
+    # a round reads everything: a hundredth is as long as a model's run
+    return any_rows.run(server, max(1, transactions // 25), seed)
+
+
 def relays(server, work, transactions, seed):
     numbers = itertools.count()
 
@@ -89,7 +95,7 @@ def relays(server, work, transactions, seed):
     return episodes.run("relays", make, transactions, seed, length=500, shrinks=False)
 
 
-MODELS = {"claims": claims, "leases": leases, "requests": requests, "cursors": cursors, "outbox": outbox, "relays": relays}
+MODELS = {"claims": claims, "leases": leases, "requests": requests, "cursors": cursors, "outbox": outbox, "rows": rows, "relays": relays}
 
 
 def main():
