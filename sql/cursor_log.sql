@@ -19,7 +19,7 @@ DECLARE
 	there boolean;
 BEGIN
 	SELECT * INTO former FROM t.current;
-	EXECUTE format('INSERT INTO idempotency_data.cursor_log_%s (number, digest, kind, at, topic) SELECT $1 + n, md5(''garbage'')::uuid, ''s'', now(),
+	EXECUTE format('INSERT INTO idempotency_data.cursor_log_%s (number, digest, kind, what, at, owner, role) SELECT $1 + n, md5(''garbage'')::uuid, ''s'', ''n'', now(), ''garbage'',
 		(SELECT string_agg(md5((n + i / 60.0)::text), '''') FROM generate_series(1, 58) AS i) FROM generate_series(1, 1200) AS n', former."table") USING former.number;
 	COMMIT;
 	LOOP

@@ -38,7 +38,7 @@ DECLARE
 	there boolean;
 BEGIN
 	SELECT * INTO former FROM t.current;
-	EXECUTE format('INSERT INTO idempotency_data.lease_log_%s (number, digest, kind, token, at, error) SELECT $1 + n, md5(''garbage'')::uuid, ''e'', 0, now(),
+	EXECUTE format('INSERT INTO idempotency_data.lease_log_%s (number, digest, kind, token, until, at, error) SELECT $1 + n, md5(''garbage'')::uuid, ''e'', 0, now(), now(),
 		(SELECT string_agg(md5((n + i / 60.0)::text), '''') FROM generate_series(1, 58) AS i) FROM generate_series(1, 1200) AS n', former."table") USING former.number;
 	COMMIT;
 	token := coalesce((SELECT l.token FROM idempotency.leases AS l WHERE event_id = 'turn'), (idempotency.lease_event('turn', 'turn', '1 day')).token);

@@ -58,8 +58,8 @@ SELECT enqueue(), twice();
 -- The number of an event that is parked counts as well
 SELECT setval('idempotency_data.outbox_seq', 1);
 ALTER TABLE idempotency_data.relay_parked DISABLE TRIGGER relay_parked_restore;
-INSERT INTO idempotency_data.relay_parked (relay_id, state, attempts, xid, seq, event_id, enqueued_at, aggregate_type, aggregate_id, event_type)
-	VALUES (1000, 'dead', 1, '1', 5000, gen_random_uuid(), now(), 'a', 'b', 'c');
+INSERT INTO idempotency_data.relay_parked (relay_id, state, attempts, xid, seq, event_id, enqueued_at, aggregate_type, aggregate_id, event_type, payload)
+	VALUES (1000, 'dead', 1, '1', 5000, gen_random_uuid(), now(), 'a', 'b', 'c', '1');
 ALTER TABLE idempotency_data.relay_parked ENABLE ALWAYS TRIGGER relay_parked_restore;
 SELECT idempotency.outbox_mend_seq();
 SELECT enqueue(), twice();

@@ -26,7 +26,15 @@ CREATE TABLE idempotency_data.consumers (
 	owner text COLLATE "C",
 	owner_oid oid,
 	owner_cluster bigint,
-	CONSTRAINT consumers_pkey PRIMARY KEY (consumer)
+	CONSTRAINT consumers_pkey PRIMARY KEY (consumer),
+	-- what C reads of a row; consumer_check says what an operator may give
+	CONSTRAINT sound CHECK (
+		octet_length(consumer) BETWEEN 1 AND 1020 AND NOT starts_with(consumer, '@')
+		AND NOT (foreign_lockers AND private_locks) AND max_attempts >= 0
+		AND lease_duration > '0' AND lease_duration < '10000 days'
+		AND min_backoff > '0' AND min_backoff < '10000 days'
+		AND max_backoff > '0' AND max_backoff < '10000 days'
+		AND (owner IS NULL) = (owner_oid IS NULL))
 );
 COMMENT ON TABLE idempotency_data.consumers IS
 'consumers that differ from the defaults; see consumer_create';

@@ -36,7 +36,13 @@ BEGIN
 			event_id text COLLATE "C" NOT NULL,
 			consumer text COLLATE "C" NOT NULL,
 			result jsonb,
-			CONSTRAINT %I PRIMARY KEY (digest, turn)
+			CONSTRAINT %I PRIMARY KEY (digest, turn),
+			CONSTRAINT sound CHECK (
+				turn > 0 AND class BETWEEN 0 AND 3 AND state IN (''c'', ''k'', ''f'')
+				AND isfinite(claimed_at)
+				AND CASE WHEN state = ''c'' THEN completed_at IS NOT NULL AND isfinite(completed_at)
+					ELSE completed_at IS NULL AND result IS NULL END
+				AND octet_length(event_id) <= 4096 AND octet_length(consumer) BETWEEN 1 AND 1020)
 		) WITH (
 			autovacuum_freeze_min_age = 0,
 			autovacuum_vacuum_insert_scale_factor = 0.1,

@@ -33,7 +33,14 @@ BEGIN
 			event_id text COLLATE "C",
 			consumer text COLLATE "C",
 			result jsonb,
-			body bytea
+			body bytea,
+			CONSTRAINT sound CHECK (
+				CASE WHEN kind BETWEEN 0 AND 2
+				THEN body IS NOT NULL AND octet_length(body) > 0 AND num_nonnulls(turn, state, claimed_at) = 0
+				ELSE kind = 3 AND body IS NULL
+					AND turn IS NOT NULL AND turn > 0 AND state IS NOT NULL AND state IN (''c'', ''k'', ''f'')
+					AND claimed_at IS NOT NULL AND isfinite(claimed_at)
+					AND (completed_at IS NULL OR isfinite(completed_at)) END)
 		) WITH (autovacuum_enabled = off, toast.autovacuum_enabled = off)', slot);
 		EXECUTE format('ALTER TABLE idempotency_data.%I ALTER COLUMN body SET STORAGE PLAIN', slot);
 		EXECUTE format('COMMENT ON TABLE idempotency_data.%I IS %L',

@@ -49,7 +49,23 @@ BEGIN
 			request jsonb,
 			written bigint,
 			kept bigint,
-			redriven boolean
+			redriven boolean,
+			CONSTRAINT sound CHECK (
+				number > 0 AND number < 4611686018427387904 AND isfinite(at)
+				AND (written IS NULL) = (kept IS NULL)
+				AND (written IS NULL OR written BETWEEN 0 AND 1099511627776)
+				AND (kept IS NULL OR kept BETWEEN 0 AND 1099511627776)
+				AND CASE kind
+				WHEN ''s'' THEN state IS NOT NULL AND (state = ''f'' OR (state IN (''l'', ''w'', ''d'')
+					AND until IS NOT NULL
+					AND attempt IS NOT NULL AND attempt BETWEEN 0 AND 999999999
+					AND event_id IS NOT NULL AND octet_length(event_id) BETWEEN 1 AND 4096
+					AND consumer IS NOT NULL AND octet_length(consumer) BETWEEN 1 AND 1020
+					AND (scope IS NULL OR octet_length(scope) <= 1020)
+					AND (fingerprint IS NULL OR octet_length(fingerprint) BETWEEN 1 AND 1020)))
+				WHEN ''e'' THEN token IS NOT NULL AND until IS NOT NULL
+				WHEN ''p'' THEN token IS NOT NULL
+				ELSE kind = ''m'' END)
 		) WITH (
 			autovacuum_freeze_min_age = 0,
 			autovacuum_analyze_threshold = 2147483647

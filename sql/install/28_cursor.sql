@@ -33,7 +33,27 @@ BEGIN
 			role_cluster bigint,
 			history bigint,
 			written bigint,
-			kept bigint
+			kept bigint,
+			CONSTRAINT sound CHECK (
+				number > 0 AND number < 4611686018427387904 AND isfinite(at)
+				AND (written IS NULL) = (kept IS NULL)
+				AND (written IS NULL OR written BETWEEN 0 AND 1099511627776)
+				AND (kept IS NULL OR kept BETWEEN 0 AND 1099511627776)
+				AND ("position" IS NULL OR "position" >= 0) AND (epoch IS NULL OR epoch >= 0)
+				AND (accepted IS NULL OR accepted BETWEEN 0 AND 1152921504606846976)
+				AND (in_epoch IS NULL OR in_epoch BETWEEN 0 AND 1152921504606846976)
+				AND (producer_id IS NULL OR producer_id > 0)
+				AND CASE WHEN kind = ''m'' THEN true WHEN kind <> ''s'' OR what IS NULL THEN false
+				WHEN what IN (''o'', ''s'')
+				THEN partition IS NOT NULL AND topic IS NOT NULL AND octet_length(topic) <= 1020
+					AND CASE what WHEN ''o'' THEN owner IS NOT NULL AND octet_length(owner) BETWEEN 1 AND 1020
+						ELSE producer_id IS NOT NULL AND ("position" IS NULL OR "position" < 9223372036854775807) END
+				WHEN what = ''p''
+				THEN producer_id IS NOT NULL AND (epoch IS NULL OR (epoch <= 2147483647
+					AND gapless IS NOT NULL AND history IS NOT NULL
+					AND owner IS NOT NULL AND octet_length(owner) BETWEEN 1 AND 1020
+					AND role IS NOT NULL AND octet_length(role) BETWEEN 1 AND 63))
+				ELSE what = ''n'' AND owner IS NOT NULL AND octet_length(owner) BETWEEN 1 AND 1020 END)
 		) WITH (
 			autovacuum_freeze_min_age = 0,
 			autovacuum_analyze_threshold = 2147483647

@@ -35,7 +35,13 @@ BEGIN
 			payload jsonb,
 			payload_bytes bytea,
 			content_type text,
-			headers jsonb
+			headers jsonb,
+			CONSTRAINT sound CHECK (
+				seq > 0 AND seq < 4611686018427387904 AND isfinite(enqueued_at)
+				AND octet_length(aggregate_type) BETWEEN 1 AND 1020 AND octet_length(aggregate_id) BETWEEN 1 AND 1020
+				AND octet_length(event_type) BETWEEN 1 AND 1020
+				AND (content_type IS NULL OR octet_length(content_type) BETWEEN 1 AND 1020)
+				AND (payload IS NULL) <> (payload_bytes IS NULL))
 		) WITH (autovacuum_enabled = off, toast.autovacuum_enabled = off)', segment);
 		EXECUTE format('COMMENT ON TABLE idempotency_data.%I IS %L',
 			segment, format('segment %s of the outbox; use the view outbox_events', n));

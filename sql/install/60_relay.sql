@@ -42,7 +42,15 @@ CREATE TABLE idempotency_data.relays (
     epoch bigint NOT NULL,
     incarnation text COLLATE "C" NOT NULL,
     identity text COLLATE "C" NOT NULL,
-    created_at timestamptz NOT NULL DEFAULT pg_catalog.now()
+    created_at timestamptz NOT NULL DEFAULT pg_catalog.now(),
+    -- what C reads of a row; relay_create says what an operator may give
+    CONSTRAINT sound CHECK (
+        relay_id > 0 AND octet_length(relay) BETWEEN 1 AND 1020 AND epoch >= 0 AND max_attempts >= 0
+        AND min_backoff >= '0' AND min_backoff < '366 days' AND max_backoff >= '0' AND max_backoff < '366 days'
+        AND batch_events BETWEEN 1 AND 10000 AND batch_bytes BETWEEN 1 AND 1073741824
+        AND (max_lag_bytes IS NULL OR max_lag_bytes >= 0)
+        AND (aggregate_types IS NULL OR (array_position(aggregate_types, NULL) IS NULL
+            AND coalesce(array_ndims(aggregate_types), 1) = 1)))
 );
 COMMENT ON TABLE idempotency_data.relays IS
     'The configuration of each relay, one row per relay. Only the relay_* functions change it. The relay''s server and owner are those of the foreign table relay_<relay_id>.';
@@ -89,9 +97,12 @@ CREATE TABLE idempotency_data.relay_log_0 (
     kind "char" NOT NULL,
     fresh "char" NOT NULL,
     base pg_catalog.pg_snapshot NOT NULL,
-    target pg_catalog.pg_snapshot
+    target pg_catalog.pg_snapshot,
+    CONSTRAINT sound CHECK (
+        id > 0 AND id < 1152921504606846976 AND isfinite(at)
+        AND kind IN ('m', 's', 'r', 'p', 'n', 'q', 't') AND fresh IN ('n', 'm', 's', 'a'))
 ) WITH (autovacuum_enabled = off, toast.autovacuum_enabled = off);
-CREATE TABLE idempotency_data.relay_log_1 (LIKE idempotency_data.relay_log_0)
+CREATE TABLE idempotency_data.relay_log_1 (LIKE idempotency_data.relay_log_0 INCLUDING CONSTRAINTS)
     WITH (autovacuum_enabled = off, toast.autovacuum_enabled = off);
 COMMENT ON TABLE idempotency_data.relay_log_0 IS
     'Position log; rows are only appended. Delivered are the events that "base" sees, and of the events that "target" sees those up to number "seq". relay_id 0: a tick, only a snapshot, to cut a long backlog at.';
@@ -132,7 +143,14 @@ CREATE TABLE idempotency_data.relay_parked (
     last_failed_at timestamptz,
     crashes int NOT NULL DEFAULT 0,
     deferrals int NOT NULL DEFAULT 0,
-    UNIQUE (relay_id, event_id)
+    UNIQUE (relay_id, event_id),
+    CONSTRAINT sound CHECK (
+        attempts >= 0 AND crashes >= 0 AND deferrals >= 0 AND seq > 0 AND isfinite(enqueued_at)
+        AND (next_attempt_at IS NULL OR isfinite(next_attempt_at))
+        AND octet_length(aggregate_type) BETWEEN 1 AND 1020 AND octet_length(aggregate_id) BETWEEN 1 AND 1020
+        AND octet_length(event_type) BETWEEN 1 AND 1020
+        AND (content_type IS NULL OR octet_length(content_type) BETWEEN 1 AND 1020)
+        AND (payload IS NULL) <> (payload_bytes IS NULL))
 );
 COMMENT ON TABLE idempotency_data.relay_parked IS
     'Events that a relay has taken out of the order of the outbox: to be retried, waiting behind a parked event, or dead. The rows are copies, so that the outbox can be emptied.';

@@ -63,6 +63,7 @@
 #include "claim/state.h"
 #include "shared/args.h"
 #include "shared/catalog.h"
+#include "shared/sound.h"
 #include "shared/txn_owner.h"
 #include "store/retention.h"
 #include "store/store.h"
@@ -88,6 +89,9 @@ typedef struct KnownConsumer
 	IdemConsumerPolicy policy;
 	bool		owned;
 	Oid			owner;			/* InvalidOid: the owner does not exist */
+	bool		unsound;		/* nothing of the row can be believed but the
+								 * name */
+	ItemPointerData tid;
 } KnownConsumer;
 
 static HTAB *policies = NULL;
@@ -187,20 +191,54 @@ remember_owner(KnownConsumer *known, HeapTuple tup, TupleDesc desc)
 	known->owner = known->owned ? idem_owner_role(&note) : InvalidOid;
 }
 
+/* Is a row one that consumer_create could have written?  The table's constraint says the same. */
+static bool
+is_sound(HeapTuple tup, TupleDesc desc)
+{
+	static const int needed[] = {
+		IDEM_CONSUMERS_FOREIGN_LOCKERS, IDEM_CONSUMERS_PRIVATE_LOCKS, IDEM_CONSUMERS_KEEP_IDS,
+		IDEM_CONSUMERS_EXPIRE_BY_ID_AGE, IDEM_CONSUMERS_MAX_ATTEMPTS
+	};
+	static const int durations[] = {
+		IDEM_CONSUMERS_LEASE_DURATION, IDEM_CONSUMERS_MIN_BACKOFF, IDEM_CONSUMERS_MAX_BACKOFF
+	};
+	bool		isnull;
+	Datum		value;
+
+	for (int i = 0; i < lengthof(needed); i++)
+	{
+		if (heap_attisnull(tup, needed[i], desc))
+			return false;
+	}
+	for (int i = 0; i < lengthof(durations); i++)
+	{
+		value = heap_getattr(tup, durations[i], desc, &isnull);
+		if (!idem_sound_duration(value, isnull))
+			return false;
+	}
+	return heap_attisnull(tup, IDEM_CONSUMERS_OWNER, desc) ||
+		!heap_attisnull(tup, IDEM_CONSUMERS_OWNER_OID, desc);
+}
+
 /* Enter a consumer.  A name that is longer than a claim's may be is left out. */
 static void
 remember_policy(HeapTuple tup, TupleDesc desc)
 {
 	char		key[IDEM_MAX_NAME_BYTES + 1];
 	bool		isnull;
-	text	   *name = DatumGetTextPP(heap_getattr(tup, IDEM_CONSUMERS_CONSUMER, desc, &isnull));
+	Datum		value = heap_getattr(tup, IDEM_CONSUMERS_CONSUMER, desc, &isnull);
+	text	   *name = isnull ? NULL : DatumGetTextPP(value);
 	KnownConsumer *known;
 	Datum		retention;
 
-	if (VARSIZE_ANY_EXHDR(name) > IDEM_MAX_NAME_BYTES)
+	if (name == NULL || VARSIZE_ANY_EXHDR(name) > IDEM_MAX_NAME_BYTES)
 		return;
 	known = hash_search(policies, name_key(key, VARDATA_ANY(name), VARSIZE_ANY_EXHDR(name)),
 						HASH_ENTER, NULL);
+	known->tid = tup->t_self;
+	known->unsound = !is_sound(tup, desc);
+	if (known->unsound)
+		return;
 	known->policy.private_locks = bool_column(tup, desc, IDEM_CONSUMERS_PRIVATE_LOCKS);
 	known->policy.foreign_lockers = bool_column(tup, desc, IDEM_CONSUMERS_FOREIGN_LOCKERS);
 	known->policy.keep_ids = bool_column(tup, desc, IDEM_CONSUMERS_KEEP_IDS);
@@ -268,11 +306,11 @@ idem_consumers_oid(void)
 }
 
 /*
- * The entry of a consumer as of now, until the next call; NULL if the consumer is
- * not registered, or is the extension's own.
+ * The entry of a consumer as of now, until the next call, sound or not; NULL if the
+ * consumer is not registered, or is the extension's own.
  */
 static const KnownConsumer *
-find_known(const char *consumer, int len)
+find_any(const char *consumer, int len)
 {
 	char		key[IDEM_MAX_NAME_BYTES + 1];
 
@@ -289,6 +327,18 @@ find_known(const char *consumer, int len)
 	if (hash_get_num_entries(policies) == 0 || len > IDEM_MAX_NAME_BYTES)
 		return NULL;
 	return hash_search(policies, name_key(key, consumer, len), HASH_FIND, NULL);
+}
+
+/* The same; error XX001 if it is not sound. */
+static const KnownConsumer *
+find_known(const char *consumer, int len)
+{
+	const KnownConsumer *known = find_any(consumer, len);
+
+	if (known != NULL && known->unsound)
+		idem_report_row(ERROR, policies_of, &known->tid,
+						"Update the row to what the consumer is to be, or delete it and register the consumer with consumer_create.");
+	return known;
 }
 
 IdemConsumerPolicy
@@ -311,8 +361,10 @@ idem_consumer_policy(const char *consumer, int len)
 bool
 idem_consumer_is_accessible(const char *consumer, int len)
 {
-	const KnownConsumer *known = find_known(consumer, len);
+	const KnownConsumer *known = find_any(consumer, len);
 
+	if (known != NULL && known->unsound)
+		return superuser_arg(GetUserId());
 	return known == NULL || !known->owned || idem_owner_allows(known->owner);
 }
 

@@ -63,6 +63,7 @@
 #include "claim/dedup.h"
 #include "claim/lock.h"
 #include "shared/args.h"
+#include "shared/catalog.h"
 #include "shared/durable.h"
 #include "shared/fault.h"
 #include "store/retention.h"
@@ -170,6 +171,10 @@ find_newest(Dedup *dedup, const IdemDedupItem *item, const IdemClaimKey *first, 
 	return true;
 }
 
+/* Where the result of a dedup id stands, and what to do about one that cannot be read */
+#define RESULT_DETAIL	"It stands in the column \"result\" of a table \"%s.store_segment_...\" or \"%s.store_slot_...\"."
+#define RESULT_HINT		"Restore the row of the dedup id from a backup, or delete the row if its window is over: without it, the dedup id counts as new."
+
 /* A field of the result of a row. */
 static JsonbValue
 get_field(Jsonb *result, const char *name, enum jbvType type)
@@ -181,7 +186,9 @@ get_field(Jsonb *result, const char *name, enum jbvType type)
 		value.type != type)
 		ereport(ERROR,
 				(errcode(ERRCODE_DATA_CORRUPTED),
-				 errmsg("a dedup id is remembered without its \"%s\"", name)));
+				 errmsg("a dedup id is remembered without its \"%s\"", name),
+				 errdetail(RESULT_DETAIL, IDEM_DATA_SCHEMA_NAME, IDEM_DATA_SCHEMA_NAME),
+				 errhint(RESULT_HINT)));
 	return value;
 }
 
@@ -229,7 +236,9 @@ is_repeat(Dedup *dedup, IdemDedupItem *item, const IdNewest *newest)
 	if (!has_result)
 		ereport(ERROR,
 				(errcode(ERRCODE_DATA_CORRUPTED),
-				 errmsg("a dedup id is remembered without its result")));
+				 errmsg("a dedup id is remembered without its result"),
+				 errdetail(RESULT_DETAIL, IDEM_DATA_SCHEMA_NAME, IDEM_DATA_SCHEMA_NAME),
+				 errhint(RESULT_HINT)));
 	old = MemoryContextSwitchTo(dedup->item_context);
 	repeat = read_result(dedup, item, row.completed_at, result);
 	MemoryContextSwitchTo(old);

@@ -46,10 +46,12 @@
 #include "cursor/table.h"
 #include "lease/table.h"
 #include "lease/token.h"
+#include "shared/args.h"
 #include "shared/durable.h"
 #include "shared/keyed_form.h"
 #include "shared/keyed_scan.h"
 #include "shared/keyed_worker.h"
+#include "shared/sound.h"
 #include "shared/uptime.h"
 #include "shared/xid.h"
 
@@ -176,6 +178,63 @@ master(TupleDesc desc, const IdemKeyedRow *rows, pg_uuid_t *digest)
 	return true;
 }
 
+/* Does the row say which partition it is of? */
+static bool
+has_partition(const Datum *values, const bool *nulls)
+{
+	return !nulls[COL_PARTITION] && idem_sound_text(values[COL_TOPIC], nulls[COL_TOPIC], 0, IDEM_MAX_NAME_BYTES);
+}
+
+/* Are a registration's role and rule there? */
+static bool
+has_registration(const Datum *values, const bool *nulls)
+{
+	return nulls[COL_EPOCH] ||
+		(!nulls[COL_GAPLESS] && !nulls[COL_HISTORY] &&
+		 idem_sound_text(values[COL_OWNER], nulls[COL_OWNER], 1, IDEM_MAX_NAME_BYTES) &&
+		 idem_sound_text(values[COL_ROLE], nulls[COL_ROLE], 1, NAMEDATALEN - 1) &&
+		 DatumGetInt64(values[COL_EPOCH]) <= PG_INT32_MAX);
+}
+
+/* Are the columns there that a row of its kind has? */
+static bool
+is_kind_sound(const Datum *values, const bool *nulls)
+{
+	switch (nulls[COL_WHAT] ? '\0' : DatumGetChar(values[COL_WHAT]))
+	{
+		case IDEM_CURSOR_OFFSET:
+			return has_partition(values, nulls) &&
+				idem_sound_text(values[COL_OWNER], nulls[COL_OWNER], 1, IDEM_MAX_NAME_BYTES);
+		case IDEM_CURSOR_SEQUENCE:
+			return has_partition(values, nulls) && !nulls[COL_PRODUCER_ID] &&
+				(nulls[COL_POSITION] || DatumGetInt64(values[COL_POSITION]) < PG_INT64_MAX);
+		case IDEM_CURSOR_PRODUCER:
+			return has_registration(values, nulls) && !nulls[COL_PRODUCER_ID];
+		case IDEM_CURSOR_NAME:
+			return idem_sound_text(values[COL_OWNER], nulls[COL_OWNER], 1, IDEM_MAX_NAME_BYTES);
+	}
+	return false;
+}
+
+/*
+ * The callback IdemKeyedLog.is_sound.  The constraint "sound" of the tables says the same, but
+ * allows for texts that grow when a dump is restored into another encoding.
+ */
+static bool
+is_sound(const Datum *values, const bool *nulls)
+{
+	return idem_sound_time(values[COL_AT], nulls[COL_AT]) &&
+		idem_sound_number_or_null(values[COL_POSITION], nulls[COL_POSITION], 0, PG_INT64_MAX) &&
+		idem_sound_number_or_null(values[COL_EPOCH], nulls[COL_EPOCH], 0, PG_INT64_MAX) &&
+		idem_sound_number_or_null(values[COL_ACCEPTED], nulls[COL_ACCEPTED], 0, IDEM_SOUND_NUMBER) &&
+		idem_sound_number_or_null(values[COL_IN_EPOCH], nulls[COL_IN_EPOCH], 0, IDEM_SOUND_NUMBER) &&
+		idem_sound_number_or_null(values[COL_PRODUCER_ID], nulls[COL_PRODUCER_ID], 1, PG_INT64_MAX) &&
+		nulls[COL_WRITTEN] == nulls[COL_KEPT] &&
+		idem_sound_number_or_null(values[COL_WRITTEN], nulls[COL_WRITTEN], 0, IDEM_SOUND_SECONDS) &&
+		idem_sound_number_or_null(values[COL_KEPT], nulls[COL_KEPT], 0, IDEM_SOUND_SECONDS) &&
+		is_kind_sound(values, nulls);
+}
+
 /* The callback IdemKeyedLog.dump_blocks. */
 static BlockNumber
 dump_blocks(void)
@@ -193,6 +252,7 @@ const IdemKeyedLog idem_cursor_log = {
 	.pass_blocks = PASS_BLOCKS,
 	.dump_blocks = dump_blocks,
 	.draw = idem_token_draw_unflushed,
+	.is_sound = is_sound,
 	.form_marker = form_marker,
 	.judge = judge,
 	.master = master,
@@ -327,7 +387,8 @@ idem_cursor_restore(HeapTuple tuple, TupleDesc desc)
 	Columns		row;
 
 	get_columns(desc, tuple, &row);
-	if (!row.nulls[COL_KEPT])
+	/* the constraint, which comes after the trigger, refuses other times */
+	if (idem_sound_number(row.values[COL_KEPT], row.nulls[COL_KEPT], 0, IDEM_SOUND_SECONDS))
 	{
 		idem_uptime_need(DatumGetInt64(row.values[COL_KEPT]));
 		values[0] = Int64GetDatum(idem_uptime_now());
@@ -394,7 +455,7 @@ has_producer(IdemOpenCursor *open, int64 now)
 	Columns		row;
 
 	idem_keyed_log_look_up(&idem_cursor_log, &digest, &found);
-	if (found.tuple == NULL)
+	if (found.tuple == NULL || found.unsound)
 		return false;
 	get_columns(idem_keyed_log_desc(&idem_cursor_log), found.tuple, &row);
 	get_state(&row, &producer);

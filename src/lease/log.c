@@ -51,10 +51,13 @@
 #include "lease/setting.h"
 #include "lease/table.h"
 #include "lease/token.h"
+#include "shared/args.h"
 #include "shared/keyed_log.h"
+#include "shared/keyed_read.h"
 #include "shared/keyed_form.h"
 #include "shared/keyed_scan.h"
 #include "shared/keyed_worker.h"
+#include "shared/sound.h"
 #include "shared/uptime.h"
 
 /* A table that is longer loses its turn; blocks that a step copies. */
@@ -166,6 +169,57 @@ judge(TupleDesc desc, const IdemKeyedRow *rows, IdemKeyedNeed *need)
 	need[PART_POINT] = is_of_lease(desc, rows, PART_POINT) ? need[PART_STATE] : IDEM_KEYED_SPENT;
 }
 
+/* Is a row's time of expiry one that can be computed with? */
+static bool
+is_expiry_sound(const Datum *values, const bool *nulls)
+{
+	return nulls[COL_WRITTEN] == nulls[COL_KEPT] &&
+		idem_sound_number_or_null(values[COL_WRITTEN], nulls[COL_WRITTEN], 0, IDEM_SOUND_SECONDS) &&
+		idem_sound_number_or_null(values[COL_KEPT], nulls[COL_KEPT], 0, IDEM_SOUND_SECONDS);
+}
+
+/* Is it the state of an event that somebody works on, or that waits or is dead? */
+static bool
+is_state_sound(const Datum *values, const bool *nulls)
+{
+	return !nulls[COL_UNTIL] && !nulls[COL_ATTEMPT] &&
+		DatumGetInt32(values[COL_ATTEMPT]) >= 0 &&
+		DatumGetInt32(values[COL_ATTEMPT]) < IDEM_SOUND_COUNT &&
+		idem_sound_text(values[COL_EVENT_ID], nulls[COL_EVENT_ID], 1, IDEM_MAX_ID_BYTES) &&
+		idem_sound_text(values[COL_CONSUMER], nulls[COL_CONSUMER], 1, IDEM_MAX_NAME_BYTES) &&
+		idem_sound_text_or_null(values[COL_SCOPE], nulls[COL_SCOPE], 0, IDEM_MAX_NAME_BYTES) &&
+		idem_sound_text_or_null(values[COL_FINGERPRINT], nulls[COL_FINGERPRINT], 1, IDEM_MAX_NAME_BYTES);
+}
+
+/*
+ * The callback IdemKeyedLog.is_sound.  The constraint "sound" of the tables says the same, but
+ * allows for texts that grow when a dump is restored into another encoding.
+ */
+static bool
+is_sound(const Datum *values, const bool *nulls)
+{
+	char		kind = DatumGetChar(values[COL_KIND]);
+
+	if (!is_expiry_sound(values, nulls) || !idem_sound_time(values[COL_AT], nulls[COL_AT]))
+		return false;
+	if (kind == KINDS[PART_END])
+		return !nulls[COL_TOKEN] && !nulls[COL_UNTIL];
+	if (kind == KINDS[PART_POINT])
+		return !nulls[COL_TOKEN];
+	if (nulls[COL_STATE])
+		return false;
+	switch (DatumGetChar(values[COL_STATE]))
+	{
+		case IDEM_LEASE_FREE:
+			return true;
+		case IDEM_LEASE_LEASED:
+		case IDEM_LEASE_WAITING:
+		case IDEM_LEASE_DEAD:
+			return is_state_sound(values, nulls);
+	}
+	return false;
+}
+
 /* The callback IdemKeyedLog.dump_blocks. */
 static BlockNumber
 dump_blocks(void)
@@ -183,6 +237,7 @@ const IdemKeyedLog idem_lease_log = {
 	.pass_blocks = PASS_BLOCKS,
 	.dump_blocks = dump_blocks,
 	.draw = idem_token_draw_unflushed,
+	.is_sound = is_sound,
 	.form_marker = form_marker,
 	.judge = judge,
 	.at = COL_AT + 1
@@ -273,7 +328,10 @@ idem_lease_find(IdemKeyedAccess *log, const pg_uuid_t *digest, IdemLease *lease)
 	if (log != NULL)
 		idem_keyed_access_look_up(log, digest, rows);
 	else
+	{
 		idem_keyed_log_look_up(&idem_lease_log, digest, rows);
+		idem_keyed_refuse_unsound(&idem_lease_log, rows);
+	}
 	if (rows[PART_STATE].tuple == NULL)
 		return false;
 	if (log != NULL)
@@ -491,11 +549,13 @@ idem_lease_restamp(HeapTuple tuple, TupleDesc desc)
 {
 	int			column = COL_WRITTEN + 1;
 	Datum		now = Int64GetDatum(idem_uptime_now());
+	int64		kept = DatumGetInt64(column_or(desc, tuple, COL_KEPT, (Datum) 0));
 	bool		isnull = false;
 
-	if (column_or(desc, tuple, COL_KEPT, (Datum) 0) == (Datum) 0)
+	/* the constraint, which comes after the trigger, refuses other times */
+	if (kept <= 0 || kept > IDEM_SOUND_SECONDS)
 		return tuple;
-	idem_uptime_need(DatumGetInt64(column_or(desc, tuple, COL_KEPT, (Datum) 0)));
+	idem_uptime_need(kept);
 	return heap_modify_tuple_by_cols(tuple, desc, 1, &column, &now, &isnull);
 }
 

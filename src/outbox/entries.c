@@ -83,6 +83,9 @@ compare_item(Page page, OffsetNumber off, const IdemEntry *entry)
 {
 	IdemEntry	item;
 
+	/* no event's; NULLs come last */
+	if (IndexTupleHasNulls(item_at(page, off)))
+		return 1;
 	idem_segment_read_entry(item_at(page, off), &item);
 	if (item.xid != entry->xid)
 		return item.xid < entry->xid ? -1 : 1;

@@ -59,6 +59,9 @@
 #include "outbox/range.h"
 #include "outbox/reader.h"
 #include "outbox/segment.h"
+#include "shared/args.h"
+#include "shared/catalog.h"
+#include "shared/sound.h"
 
 typedef struct ReaderSegment
 {
@@ -235,6 +238,22 @@ text_of(Datum value)
 	return result;
 }
 
+/* What a name may have grown to when a dump was restored into another encoding. */
+#define MAX_RESTORED	(4 * IDEM_MAX_NAME_BYTES)
+
+/* Has the row what each event has?  The constraint of the segments says the same. */
+static bool
+is_event(const Datum *values, const bool *nulls)
+{
+	return !nulls[IDEM_ATT_EVENT_ID] &&
+		idem_sound_time(values[IDEM_ATT_ENQUEUED_AT], nulls[IDEM_ATT_ENQUEUED_AT]) &&
+		idem_sound_text(values[IDEM_ATT_AGGREGATE_TYPE], nulls[IDEM_ATT_AGGREGATE_TYPE], 1, MAX_RESTORED) &&
+		idem_sound_text(values[IDEM_ATT_AGGREGATE_ID], nulls[IDEM_ATT_AGGREGATE_ID], 1, MAX_RESTORED) &&
+		idem_sound_text(values[IDEM_ATT_EVENT_TYPE], nulls[IDEM_ATT_EVENT_TYPE], 1, MAX_RESTORED) &&
+		idem_sound_text_or_null(values[IDEM_ATT_CONTENT_TYPE], nulls[IDEM_ATT_CONTENT_TYPE], 1, MAX_RESTORED) &&
+		nulls[IDEM_ATT_PAYLOAD] != nulls[IDEM_ATT_PAYLOAD_BYTES];
+}
+
 /* Take the row apart; false if it is not the event of the place. */
 static bool
 read_event(IdemReader *reader, const IdemSegment *segment, HeapTuple tuple,
@@ -245,11 +264,16 @@ read_event(IdemReader *reader, const IdemSegment *segment, HeapTuple tuple,
 	MemoryContext old;
 
 	idem_segment_deform_tuple(segment->heap, tuple, values, nulls);
+	if (nulls[IDEM_ATT_XID] || nulls[IDEM_ATT_SEQ])
+		return false;
 	event->xid = DatumGetFullTransactionId(values[IDEM_ATT_XID]);
 	event->seq = DatumGetInt64(values[IDEM_ATT_SEQ]);
 	if (U64FromFullTransactionId(event->xid) != place->xid || event->seq != place->seq)
 		return false;
 
+	if (!is_event(values, nulls))
+		idem_report_row(ERROR, RelationGetRelid(segment->heap), &tuple->t_self,
+						"No relay passes it over, so that no event is lost in silence. Delete the row if it is no event that has to arrive.");
 	MemoryContextReset(reader->event_context);
 	old = MemoryContextSwitchTo(reader->event_context);
 	event->event_id = *DatumGetUUIDP(values[IDEM_ATT_EVENT_ID]);
@@ -275,10 +299,13 @@ read_event(IdemReader *reader, const IdemSegment *segment, HeapTuple tuple,
 static bool
 is_event_of(HeapTuple tuple, TupleDesc desc, const IdemPlace *place)
 {
-	bool		isnull;
-	Datum		xid = heap_getattr(tuple, IDEM_ATT_XID + 1, desc, &isnull);
-	Datum		seq = heap_getattr(tuple, IDEM_ATT_SEQ + 1, desc, &isnull);
+	bool		no_xid;
+	bool		no_seq;
+	Datum		xid = heap_getattr(tuple, IDEM_ATT_XID + 1, desc, &no_xid);
+	Datum		seq = heap_getattr(tuple, IDEM_ATT_SEQ + 1, desc, &no_seq);
 
+	if (no_xid || no_seq)
+		return false;
 	return DatumGetInt64(seq) == place->seq &&
 		U64FromFullTransactionId(DatumGetFullTransactionId(xid)) == place->xid;
 }
@@ -517,8 +544,9 @@ find_in_segment(const IdemSegment *segment, const pg_uuid_t *event_id,
 		Datum		id = heap_getattr(tuple, IDEM_ATT_EVENT_ID + 1, desc, &isnull);
 
 		CHECK_FOR_INTERRUPTS();
-		Assert(!isnull);
-		if (memcmp(DatumGetUUIDP(id), event_id, UUID_LEN) != 0)
+		if (isnull || memcmp(DatumGetUUIDP(id), event_id, UUID_LEN) != 0 ||
+			heap_attisnull(tuple, IDEM_ATT_XID + 1, desc) ||
+			heap_attisnull(tuple, IDEM_ATT_SEQ + 1, desc))
 			continue;
 		place->xid = U64FromFullTransactionId(DatumGetFullTransactionId(heap_getattr(tuple, IDEM_ATT_XID + 1, desc, &isnull)));
 		place->seq = DatumGetInt64(heap_getattr(tuple, IDEM_ATT_SEQ + 1, desc, &isnull));

@@ -350,10 +350,18 @@ idem_segment_beginscan(const IdemSegment *seg, int nkeys)
 bool
 idem_segment_next(IndexScanDesc scan, ScanDirection direction, IdemEntry *entry)
 {
-	ItemPointer tid = index_getnext_tid(scan, direction);
+	ItemPointer tid;
 
-	if (tid == NULL)
-		return false;
+	/*
+	 * xid and seq are NOT NULL; an entry without one of them is nobody's
+	 * event
+	 */
+	do
+	{
+		tid = index_getnext_tid(scan, direction);
+		if (tid == NULL)
+			return false;
+	} while (IndexTupleHasNulls(scan->xs_itup));
 	idem_segment_read_entry(scan->xs_itup, entry);
 	entry->tid = *tid;
 	return true;

@@ -52,17 +52,22 @@
 #include "relay/config.h"
 #include "relay/identity.h"
 #include "relay/kind.h"
+#include "shared/args.h"
 #include "shared/catalog.h"
+#include "shared/sound.h"
 #include "shared/spi.h"
+
+/* What a row may say at most, whatever relay_create allows. */
+#define MAX_BATCH_BYTES	(INT64CONST(1) << 30)
 
 /* The relays' rows.  The server is not in them: resolve_server finds it. */
 #define CONFIG_QUERY \
 	"SELECT relay_id, relay, owner, owner_oid, aggregate_types," \
 	" ordering::text, on_dead::text, max_attempts," \
-	" (pg_catalog.date_part('epoch', min_backoff) * 1000)::int," \
-	" (pg_catalog.date_part('epoch', max_backoff) * 1000)::int," \
+	" CASE WHEN min_backoff IS NOT NULL THEN LEAST(GREATEST(pg_catalog.date_part('epoch', min_backoff) * 1000, 0), 2147483647)::int END," \
+	" CASE WHEN max_backoff IS NOT NULL THEN LEAST(GREATEST(pg_catalog.date_part('epoch', max_backoff) * 1000, 0), 2147483647)::int END," \
 	" batch_events, batch_bytes, COALESCE(max_lag_bytes, 0), paused, halted::text, epoch," \
-	" incarnation, identity, xmin, halt_message" \
+	" incarnation, identity, xmin, halt_message, ctid" \
 	" FROM %s.relays"
 
 /* Backoffs of a relay whose row has none */
@@ -80,21 +85,63 @@ ms_or(HeapTuple tup, TupleDesc desc, int column, int otherwise)
 }
 
 /*
- * A text array as a list of strings.  The column has no NULL elements:
- * relay_create refuses them.
+ * A text array as a list of strings.  *sound becomes false if there are NULL elements, which
+ * relay_create refuses.
  */
 static List *
-text_array_to_list(Datum array)
+text_array_to_list(Datum array, bool *sound)
 {
 	Datum	   *elems;
+	bool	   *nulls;
 	int			nelems;
 	List	   *result = NIL;
 
 	deconstruct_array(DatumGetArrayTypeP(array), TEXTOID, -1, false, TYPALIGN_INT,
-					  &elems, NULL, &nelems);
+					  &elems, &nulls, &nelems);
 	for (int i = 0; i < nelems; i++)
-		result = lappend(result, TextDatumGetCString(elems[i]));
+	{
+		if (nulls[i])
+			*sound = false;
+		else
+			result = lappend(result, TextDatumGetCString(elems[i]));
+	}
 	return result;
+}
+
+/* A column that is an integer; min, and not sound, if it is NULL or out of range. */
+static int64
+number_of(HeapTuple tup, TupleDesc desc, int column, int64 min, int64 max, bool *sound)
+{
+	bool		isnull;
+	Datum		value = SPI_getbinval(tup, desc, column, &isnull);
+	int64		number = isnull ? min : SPI_gettypeid(desc, column) == INT8OID ?
+	DatumGetInt64(value) : DatumGetInt32(value);
+
+	if (!isnull && number >= min && number <= max)
+		return number;
+	*sound = false;
+	return isnull || number < min ? min : max;
+}
+
+/* A text column; an empty text, and not sound, if it is NULL. */
+static char *
+text_of(HeapTuple tup, TupleDesc desc, int column, bool *sound)
+{
+	char	   *text = idem_spi_text(tup, desc, column);
+
+	if (text !=NULL)
+		return text;
+
+	*sound = false;
+	return pstrdup("");
+}
+
+/* Is the relay of a row that nobody can have created?  It does not run then; the others do. */
+static char *
+unsound_problem(HeapTuple tup, TupleDesc desc)
+{
+	return psprintf("row %s of table \"%s.relays\" is not one that the extension has written",
+					idem_spi_text(tup, desc, 21), IDEM_DATA_SCHEMA_NAME);
 }
 
 /* Labels of the type relay_halt, and the messages that stat_relay shows. */
@@ -128,33 +175,42 @@ static IdemRelayConfig *
 config_from_row(HeapTuple tup, TupleDesc desc)
 {
 	IdemRelayConfig *c = palloc0(sizeof(*c));
+	bool		sound = true;
 	bool		isnull;
-	Datum		types;
+	Datum		value;
+	const char *on_dead;
 
-	c->relay_id = DatumGetInt32(idem_spi_value(tup, desc, 1));
-	c->name = idem_spi_text(tup, desc, 2);
-	c->noted_owner = idem_spi_text(tup, desc, 3);
-	c->noted_owner_oid = DatumGetObjectId(idem_spi_value(tup, desc, 4));
-	types = SPI_getbinval(tup, desc, 5, &isnull);
-	c->aggregate_types = isnull ? NIL : text_array_to_list(types);
-	c->ordering = strcmp(idem_spi_text(tup, desc, 6), "key") == 0 ?
+	value = SPI_getbinval(tup, desc, 1, &isnull);
+	c->relay_id = isnull ? 0 : DatumGetInt32(value);
+	if (c->relay_id <= 0)
+		sound = false;
+	c->name = text_of(tup, desc, 2, &sound);
+	c->noted_owner = text_of(tup, desc, 3, &sound);
+	value = SPI_getbinval(tup, desc, 4, &isnull);
+	c->noted_owner_oid = isnull ? InvalidOid : DatumGetObjectId(value);
+	value = SPI_getbinval(tup, desc, 5, &isnull);
+	c->aggregate_types = isnull ? NIL : text_array_to_list(value, &sound);
+	c->ordering = strcmp(text_of(tup, desc, 6, &sound), "key") == 0 ?
 		IDEM_ORDERING_KEY : IDEM_ORDERING_NONE;
-	c->on_dead = strcmp(idem_spi_text(tup, desc, 7), "skip") == 0 ? IDEM_ON_DEAD_SKIP :
-		strcmp(idem_spi_text(tup, desc, 7), "stop") == 0 ? IDEM_ON_DEAD_STOP :
-		IDEM_ON_DEAD_BLOCK_KEY;
-	c->max_attempts = DatumGetInt32(idem_spi_value(tup, desc, 8));
+	on_dead = text_of(tup, desc, 7, &sound);
+	c->on_dead = strcmp(on_dead, "skip") == 0 ? IDEM_ON_DEAD_SKIP :
+		strcmp(on_dead, "stop") == 0 ? IDEM_ON_DEAD_STOP : IDEM_ON_DEAD_BLOCK_KEY;
+	c->max_attempts = number_of(tup, desc, 8, 0, IDEM_SOUND_COUNT, &sound);
 	c->min_backoff_ms = ms_or(tup, desc, 9, DEFAULT_MIN_BACKOFF_MS);
 	c->max_backoff_ms = ms_or(tup, desc, 10, DEFAULT_MAX_BACKOFF_MS);
-	c->batch_events = DatumGetInt32(idem_spi_value(tup, desc, 11));
-	c->batch_bytes = DatumGetInt64(idem_spi_value(tup, desc, 12));
-	c->max_lag_bytes = DatumGetInt64(idem_spi_value(tup, desc, 13));
-	c->paused = DatumGetBool(idem_spi_value(tup, desc, 14));
+	c->batch_events = number_of(tup, desc, 11, 1, 10000, &sound);
+	c->batch_bytes = number_of(tup, desc, 12, 1, MAX_BATCH_BYTES, &sound);
+	c->max_lag_bytes = number_of(tup, desc, 13, 0, PG_INT64_MAX, &sound);
+	value = SPI_getbinval(tup, desc, 14, &isnull);
+	c->paused = isnull || DatumGetBool(value);
 	c->halted = halt_of_label(idem_spi_text(tup, desc, 15));
-	c->epoch = DatumGetInt64(idem_spi_value(tup, desc, 16));
-	c->incarnation = idem_spi_text(tup, desc, 17);
-	c->identity = idem_spi_text(tup, desc, 18);
+	c->epoch = number_of(tup, desc, 16, 0, IDEM_SOUND_NUMBER, &sound);
+	c->incarnation = text_of(tup, desc, 17, &sound);
+	c->identity = text_of(tup, desc, 18, &sound);
 	c->row_xmin = DatumGetTransactionId(idem_spi_value(tup, desc, 19));
 	c->halt_message = idem_spi_text(tup, desc, 20);
+	if (!sound || strlen(c->name) > IDEM_MAX_NAME_BYTES)
+		c->unsound = unsound_problem(tup, desc);
 	return c;
 }
 
@@ -332,8 +388,12 @@ read_configs(const char *query, int nargs, Oid *types, Datum *values)
 
 	foreach(lc, configs)
 	{
-		resolve_server(lfirst(lc));
-		check_owner(lfirst(lc));
+		IdemRelayConfig *c = lfirst(lc);
+
+		resolve_server(c);
+		check_owner(c);
+		if (c->unsound != NULL)
+			c->problem = c->unsound;
 	}
 	return configs;
 }
@@ -372,7 +432,7 @@ idem_relay_briefs(void)
 	MemoryContext old;
 
 	SPI_connect();
-	n = idem_spi_read("SELECT relay_id, epoch, halted::text, COALESCE(max_lag_bytes, 0)"
+	n = idem_spi_read("SELECT relay_id, COALESCE(epoch, 0), halted::text, COALESCE(max_lag_bytes, 0)"
 					  " FROM %s.relays", 0, NULL, NULL);
 	old = MemoryContextSwitchTo(caller);
 	for (uint64 i = 0; i < n; i++)
@@ -483,6 +543,7 @@ idem_relay_config_copy(const IdemRelayConfig *config)
 	c->kind = copy_string(config->kind);
 	c->program = copy_string(config->program);
 	c->problem = copy_string(config->problem);
+	c->unsound = copy_string(config->unsound);
 	c->aggregate_types = NIL;
 	foreach(lc, config->aggregate_types)
 		c->aggregate_types = lappend(c->aggregate_types, pstrdup(lfirst(lc)));

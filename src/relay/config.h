@@ -87,6 +87,8 @@ typedef struct IdemRelayConfig
 	bool		require_password;	/* the relay's or the server's owner is no
 									 * superuser */
 	char	   *problem;		/* why the relay cannot run; NULL: no problem */
+	char	   *unsound;		/* a problem: the extension has not written
+								 * the row; NULL: it has */
 	bool		disowned;		/* the anchor's owner is not the noted owner:
 								 * a restore */
 	bool		renamed;		/* the owner was renamed since its name was

@@ -35,6 +35,7 @@
 
 #include "compat.h"
 #include "request/response.h"
+#include "shared/catalog.h"
 #include "shared/document.h"
 
 #define MIN_STATUS	100
@@ -242,7 +243,10 @@ report_malformed(const char *name)
 {
 	ereport(ERROR,
 			(errcode(ERRCODE_DATA_CORRUPTED),
-			 errmsg("the stored response of a request has a malformed \"%s\"", name)));
+			 errmsg("the stored response of a request has a malformed \"%s\"", name),
+			 errdetail("It stands in the column \"result\" of a table \"%s.store_segment_...\" or \"%s.store_slot_...\".",
+					   IDEM_DATA_SCHEMA_NAME, IDEM_DATA_SCHEMA_NAME),
+			 errhint("Find out whether the request was executed. The row of its key, or the result alone, can be restored from a backup; without the row, the request counts as never made.")));
 }
 
 /* A member, palloc'd, of that type; NULL if it is absent. */

@@ -206,6 +206,18 @@ idem_relref_oid(IdemRelRef *ref)
 	return oid;
 }
 
+void
+idem_report_row(int elevel, Oid relid, const ItemPointerData *tid, const char *hint)
+{
+	ereport(elevel,
+			(errcode(ERRCODE_DATA_CORRUPTED),
+			 errmsg("row (%u,%u) of table \"%s.%s\" is not one that the extension has written",
+					ItemPointerGetBlockNumber(tid), ItemPointerGetOffsetNumber(tid),
+					IDEM_DATA_SCHEMA_NAME, get_rel_name(relid)),
+			 errdetail("A dump that was changed, or a role that may write all data, has brought it."),
+			 errhint("%s", hint)));
+}
+
 Relation
 idem_table_open_nowait(Oid oid, LOCKMODE mode)
 {

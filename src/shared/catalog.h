@@ -15,6 +15,7 @@
 
 #include "postgres.h"
 
+#include "storage/itemptr.h"
 #include "storage/lockdefs.h"
 #include "utils/relcache.h"
 
@@ -74,6 +75,12 @@ extern Oid	idem_data_schema_oid(void);
  * it does not exist.
  */
 extern Oid	idem_relref_oid(IdemRelRef *ref);
+
+/*
+ * Say that the extension did not write a row: ERROR XX001, or a WARNING for a row that the
+ * caller passes over.  hint: what it means to delete the row; a sentence.
+ */
+extern void idem_report_row(int elevel, Oid relid, const ItemPointerData *tid, const char *hint);
 
 /* Open a table with a lock if the lock is free; else NULL. */
 extern Relation idem_table_open_nowait(Oid oid, LOCKMODE mode);

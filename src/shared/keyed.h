@@ -53,6 +53,12 @@
 #define IDEM_KEYED_DIGEST		2
 #define IDEM_KEYED_KIND			3
 
+/*
+ * Numbers are below this.  A row with a greater number was brought by somebody else, and is
+ * not found: no row that is written after it would count.
+ */
+#define IDEM_KEYED_END			(INT64CONST(1) << 62)
+
 /* The newest row of a key and a kind. */
 typedef struct IdemKeyedRow
 {
@@ -62,6 +68,8 @@ typedef struct IdemKeyedRow
 	uint32		tables;			/* bits: the tables that have the row */
 	bool		in_snapshot;	/* the transaction's snapshot sees the row, or
 								 * the transaction is READ COMMITTED */
+	bool		unsound;		/* the log did not write it: nothing may be
+								 * read of it but number and tables */
 } IdemKeyedRow;
 
 /* Must a part of a key's state outlive the table that it is in? */
@@ -99,6 +107,14 @@ typedef struct IdemKeyedLog
 
 	/* The next number of the sequence. */
 	int64		(*draw) (void);
+
+	/*
+	 * Could the log have written the row, which is no marker?  All columns of
+	 * a table.  A dump that was changed, or a role that may write all data,
+	 * brings any values.  The other callbacks get rows only of which this is
+	 * true. NULL: of all.
+	 */
+	bool		(*is_sound) (const Datum *values, const bool *nulls);
 
 	/* Make the tuple of a marker; user's columns may be NULL. */
 	HeapTuple	(*form_marker) (TupleDesc desc, int64 number);

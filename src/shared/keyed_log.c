@@ -146,11 +146,13 @@ take_greater(const IdemKeyedLog *log, TupleDesc desc, HeapTuple tuple, int64 *gr
 {
 	bool		isnull;
 	int64		number = DatumGetInt64(heap_getattr(tuple, IDEM_KEYED_NUMBER, desc, &isnull));
+	Datum		written;
 
-	if (number <= *greatest)
+	if (isnull || number <= *greatest || number >= IDEM_KEYED_END)
 		return;
 	*greatest = number;
-	*at = DatumGetTimestampTz(heap_getattr(tuple, log->at, desc, &isnull));
+	written = heap_getattr(tuple, log->at, desc, &isnull);
+	*at = isnull ? 0 : DatumGetTimestampTz(written);
 }
 
 void
@@ -230,6 +232,7 @@ idem_keyed_access_look_up(IdemKeyedAccess *access, const pg_uuid_t *digest, Idem
 
 	idem_keyed_reader_refresh(&access->reader);
 	idem_keyed_find_parts(&access->reader, digest, rows);
+	idem_keyed_refuse_unsound(access->reader.log, rows);
 	flatten(&access->reader, rows);
 	idem_txn_owner_leave(saved);
 }

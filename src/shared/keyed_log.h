@@ -39,7 +39,7 @@ extern void idem_keyed_log_greatest(const IdemKeyedLog *log, int64 *greatest, Ti
 /*
  * Get the newest row of each kind of a key, in the order of kinds, as of now.
  * rows has room for all kinds.  A caller that wants the answer to stay true
- * locks the key before the call.
+ * locks the key before the call.  Rows may be unsound.
  */
 extern void idem_keyed_log_look_up(const IdemKeyedLog *log, const pg_uuid_t *digest,
 								   IdemKeyedRow *rows);
@@ -63,7 +63,7 @@ extern void idem_keyed_access_close(IdemKeyedAccess *access);
 /* The columns of the tables, as long as the access is open. */
 extern TupleDesc idem_keyed_access_desc(const IdemKeyedAccess *access);
 
-/* As idem_keyed_log_look_up. */
+/* As idem_keyed_log_look_up, but error XX001 if a row is unsound. */
 extern void idem_keyed_access_look_up(IdemKeyedAccess *access, const pg_uuid_t *digest,
 									  IdemKeyedRow *rows);
 

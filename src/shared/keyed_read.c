@@ -196,8 +196,41 @@ int64
 idem_keyed_number(TupleTableSlot *slot)
 {
 	bool		isnull;
+	Datum		value = slot_getattr(slot, IDEM_KEYED_NUMBER, &isnull);
 
-	return DatumGetInt64(slot_getattr(slot, IDEM_KEYED_NUMBER, &isnull));
+	return isnull ? 0 : DatumGetInt64(value);
+}
+
+bool
+idem_keyed_is_sound(const IdemKeyedLog *log, TupleTableSlot *slot)
+{
+	const Datum *values = slot->tts_values;
+	const bool *nulls = slot->tts_isnull;
+	int64		number;
+	char		kind;
+
+	slot_getallattrs(slot);
+	if (nulls[IDEM_KEYED_NUMBER - 1] || nulls[IDEM_KEYED_DIGEST - 1] ||
+		nulls[IDEM_KEYED_KIND - 1])
+		return false;
+	number = DatumGetInt64(values[IDEM_KEYED_NUMBER - 1]);
+	kind = DatumGetChar(values[IDEM_KEYED_KIND - 1]);
+	if (number <= 0 || number >= IDEM_KEYED_END)
+		return false;
+	return kind == IDEM_KEYED_MARKER ||
+		(kind != '\0' && strchr(log->kinds, kind) != NULL &&
+		 (log->is_sound == NULL || log->is_sound(values, nulls)));
+}
+
+void
+idem_keyed_refuse_unsound(const IdemKeyedLog *log, const IdemKeyedRow *rows)
+{
+	for (int k = 0; log->kinds[k] != '\0'; k++)
+	{
+		if (rows[k].unsound)
+			idem_report_row(ERROR, rows[k].tuple->t_tableOid, &rows[k].tuple->t_self,
+							"Look at the row, and delete it: what was written of its key before counts then.");
+	}
 }
 
 /* The slot for the rows of a table. */
@@ -267,7 +300,7 @@ fetch_newest(IdemKeyedReader *reader, int table, Snapshot snapshot, const pg_uui
 	ScanKeyInit(&keys[3], KEY_NUMBER, BTGreaterEqualStrategyNumber, F_INT8GE, Int64GetDatum(hint));
 	found = (hint != 0 && hint < below && fetch_first(reader, table, snapshot, keys, 4)) ||
 		fetch_first(reader, table, snapshot, keys, 3);
-	if (found && below == PG_INT64_MAX && snapshot == SnapshotSelf)
+	if (found && below == IDEM_KEYED_END && snapshot == SnapshotSelf)
 		idem_keyed_hint_note(&seen, index, digest, kind, idem_keyed_number(reader->slots[table]));
 	return found;
 }
@@ -287,7 +320,7 @@ idem_keyed_fetch_least_kind(IdemKeyedReader *reader, int table, const pg_uuid_t 
 	if (reader->indexes[table] == NULL)
 		return false;
 	if (reader->log->kinds[1] == '\0')
-		return idem_keyed_fetch_newest(reader, table, digest, reader->log->kinds[0], PG_INT64_MAX);
+		return idem_keyed_fetch_newest(reader, table, digest, reader->log->kinds[0], IDEM_KEYED_END);
 	ScanKeyInit(&key, KEY_DIGEST, BTEqualStrategyNumber, F_UUID_EQ, UUIDPGetDatum(digest));
 	return fetch_first(reader, table, SnapshotSelf, &key, 1);
 }
@@ -307,9 +340,9 @@ take_newer(IdemKeyedRow *row, const IdemKeyedReader *reader, int table, TupleTab
 {
 	int64		number = idem_keyed_number(slot);
 
-	if (number < row->number)
+	if (row->tuple != NULL && number < row->number)
 		return;
-	if (number > row->number)
+	if (row->tuple == NULL || number > row->number)
 	{
 		if (row->tuple != NULL)
 			heap_freetuple(row->tuple);
@@ -317,6 +350,7 @@ take_newer(IdemKeyedRow *row, const IdemKeyedReader *reader, int table, TupleTab
 		row->tuple = ExecCopySlotHeapTuple(slot);
 		row->tables = 0;
 		row->in_snapshot = false;
+		row->unsound = !idem_keyed_is_sound(reader->log, slot);
 	}
 	row->tables |= 1 << table;
 	row->in_snapshot |= is_in_snapshot(reader->heaps[table], slot, row->tuple);
@@ -329,7 +363,7 @@ find_newest(IdemKeyedReader *reader, const pg_uuid_t *digest, char kind, IdemKey
 	memset(row, 0, sizeof(*row));
 	for (int n = 0; n < reader->log->ntables; n++)
 	{
-		if (idem_keyed_fetch_newest(reader, n, digest, kind, PG_INT64_MAX))
+		if (idem_keyed_fetch_newest(reader, n, digest, kind, IDEM_KEYED_END))
 			take_newer(row, reader, n, reader->slots[n]);
 		idem_keyed_let_go(reader, n);
 	}
@@ -361,7 +395,7 @@ find_parts_in(IdemKeyedReader *reader, int table, const pg_uuid_t *digest, IdemK
 	}
 	for (int k = 0; kinds[k] != '\0'; k++)
 	{
-		if (kinds[k] > least && idem_keyed_fetch_newest(reader, table, digest, kinds[k], PG_INT64_MAX))
+		if (kinds[k] > least && idem_keyed_fetch_newest(reader, table, digest, kinds[k], IDEM_KEYED_END))
 			take_newer(&rows[k], reader, table, reader->slots[table]);
 	}
 	idem_keyed_let_go(reader, table);
@@ -396,7 +430,7 @@ idem_keyed_has_newer(IdemKeyedReader *reader, const pg_uuid_t *digest, const Ide
 	for (int n = 0; n < reader->log->ntables; n++)
 	{
 		for (int k = 0; kinds[k] != '\0' && !found; k++)
-			found = fetch_newest(reader, n, &dirty, digest, kinds[k], PG_INT64_MAX) &&
+			found = fetch_newest(reader, n, &dirty, digest, kinds[k], IDEM_KEYED_END) &&
 				idem_keyed_number(reader->slots[n]) > rows[k].number;
 		idem_keyed_let_go(reader, n);
 	}

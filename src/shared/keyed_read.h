@@ -76,8 +76,14 @@ extern void idem_keyed_reader_close(IdemKeyedReader *reader);
  */
 extern void idem_keyed_reader_refresh(IdemKeyedReader *reader);
 
-/* The number of a row in a slot. */
+/* The number of a row in a slot; 0 if it is NULL, of an unsound row. */
 extern int64 idem_keyed_number(TupleTableSlot *slot);
+
+/* Is the row in a slot one that the log could have written? */
+extern bool idem_keyed_is_sound(const IdemKeyedLog *log, TupleTableSlot *slot);
+
+/* Error XX001 if one of the rows, one of each kind, is unsound. */
+extern void idem_keyed_refuse_unsound(const IdemKeyedLog *log, const IdemKeyedRow *rows);
 
 /* Does the row, which is in a slot of the table, count for the reader? */
 extern bool idem_keyed_counts(const IdemKeyedReader *reader, int table, TupleTableSlot *slot);

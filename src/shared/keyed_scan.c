@@ -13,6 +13,9 @@
  * It is a moment of the scan's own at every isolation level, since an older snapshot
  * does not see the copies of rows that have moved.
  *
+ * A row that the log could not have written is passed over, and so is its key if the row
+ * is the newest: one row of a dump must not hide all others.  A warning names the row.
+ *
  * A crash leaves nothing, because nothing is written.
  *
  * LOCKING: AccessShareLock on all tables and indexes, to the end of the scan.  No table
@@ -48,6 +51,7 @@ struct IdemKeyedScan
 	BlockNumber block;			/* the page that is read */
 	OffsetNumber offset;		/* the row, or 0: before the first one */
 	OffsetNumber last;			/* of the page */
+	bool		warned;			/* that a row was passed over */
 };
 
 /* Go to a page of the table. */
@@ -85,6 +89,19 @@ idem_keyed_scan_begin(const IdemKeyedLog *log)
 	return scan;
 }
 
+/* Is the row one that the log could have written?  The first one that it could not is told of. */
+static bool
+is_sound(IdemKeyedScan *scan, TupleTableSlot *slot)
+{
+	if (idem_keyed_is_sound(scan->reader.log, slot))
+		return true;
+	if (!scan->warned)
+		idem_report_row(WARNING, RelationGetRelid(scan->reader.heaps[scan->table]), &slot->tts_tid,
+						"Look at the row, and delete it: what was written of its key before counts then.");
+	scan->warned = true;
+	return false;
+}
+
 /* Fetch the row that the scan has come to; false if it does not count, or is of another kind. */
 static bool
 fetch_row(IdemKeyedScan *scan)
@@ -95,7 +112,7 @@ fetch_row(IdemKeyedScan *scan)
 
 	ItemPointerSet(&tid, scan->block, scan->offset);
 	return table_tuple_fetch_row_version(scan->reader.heaps[scan->table], &tid, SnapshotSelf, slot) &&
-		idem_keyed_counts(&scan->reader, scan->table, slot) &&
+		idem_keyed_counts(&scan->reader, scan->table, slot) && is_sound(scan, slot) &&
 		DatumGetChar(slot_getattr(slot, IDEM_KEYED_KIND, &isnull)) == scan->reader.log->kinds[0];
 }
 
@@ -135,7 +152,7 @@ idem_keyed_scan_is_newest(IdemKeyedScan *scan)
 
 	for (int n = 0; n < reader->log->ntables && newest; n++)
 	{
-		if (idem_keyed_fetch_newest(reader, n, digest_of(scan), reader->log->kinds[0], PG_INT64_MAX))
+		if (idem_keyed_fetch_newest(reader, n, digest_of(scan), reader->log->kinds[0], IDEM_KEYED_END))
 		{
 			int64		other = idem_keyed_number(reader->slots[n]);
 
@@ -154,7 +171,7 @@ idem_keyed_scan_part(IdemKeyedScan *scan, char kind)
 
 	for (int n = 0; n < reader->log->ntables; n++)
 	{
-		if (idem_keyed_fetch_newest(reader, n, digest_of(scan), kind, PG_INT64_MAX) &&
+		if (idem_keyed_fetch_newest(reader, n, digest_of(scan), kind, IDEM_KEYED_END) &&
 			(newest == NULL || idem_keyed_number(reader->slots[n]) > idem_keyed_number(newest)))
 			newest = reader->slots[n];
 	}

@@ -111,6 +111,18 @@ kind_index(const IdemKeyedLog *log, char kind)
 	return at == NULL ? -1 : at - log->kinds;
 }
 
+/* Is a row among those of a key that the log did not write? */
+static bool
+has_unsound(const IdemKeyedLog *log, const IdemKeyedRow *rows)
+{
+	for (int k = 0; log->kinds[k] != '\0'; k++)
+	{
+		if (rows[k].unsound)
+			return true;
+	}
+	return false;
+}
+
 /* Is a key needed, of which other keys are parts?  Not as a tombstone. */
 static bool
 is_master_needed(IdemKeyedReader *reader, TupleDesc desc, const pg_uuid_t *digest)
@@ -120,14 +132,21 @@ is_master_needed(IdemKeyedReader *reader, TupleDesc desc, const pg_uuid_t *diges
 	bool		needed;
 
 	idem_keyed_find_parts(reader, digest, rows);
-	reader->log->judge(desc, rows, need);
-	needed = need[0] == IDEM_KEYED_NEEDED ||
-		(need[0] == IDEM_KEYED_EXPIRED && idem_keyed_has_newer(reader, digest, rows));
+	needed = has_unsound(reader->log, rows);
+	if (!needed)
+	{
+		reader->log->judge(desc, rows, need);
+		needed = need[0] == IDEM_KEYED_NEEDED ||
+			(need[0] == IDEM_KEYED_EXPIRED && idem_keyed_has_newer(reader, digest, rows));
+	}
 	idem_keyed_free_parts(reader, rows);
 	return needed;
 }
 
-/* Must part k, whose newest row is in table "from", be copied?  rows: what is newest of the key. */
+/*
+ * Must part k, whose newest row is in table "from", be copied?  rows: what is newest of
+ * the key.  A row that cannot be read stays, so that the key is not taken for a free one.
+ */
 static bool
 is_needed(IdemKeyedReader *reader, int from, const pg_uuid_t *digest, int k, const IdemKeyedRow *rows)
 {
@@ -136,6 +155,8 @@ is_needed(IdemKeyedReader *reader, int from, const pg_uuid_t *digest, int k, con
 	IdemKeyedNeed need[IDEM_KEYED_MAX_KINDS] = {IDEM_KEYED_SPENT};
 	pg_uuid_t	master;
 
+	if (has_unsound(log, rows))
+		return true;
 	log->judge(desc, rows, need);
 	if (need[k] == IDEM_KEYED_NEEDED && log->master != NULL && log->master(desc, rows, &master))
 		return is_master_needed(reader, desc, &master);
@@ -168,7 +189,7 @@ has_newer_row(IdemKeyedReader *reader, IdemKeyedPass *pass, const pg_uuid_t *dig
 
 	if (idem_keyed_hint(&pass->newest, index, digest, kind) > number)
 		return true;
-	if (!idem_keyed_fetch_newest(reader, table, digest, kind, PG_INT64_MAX))
+	if (!idem_keyed_fetch_newest(reader, table, digest, kind, IDEM_KEYED_END))
 		return false;
 	newest = idem_keyed_number(reader->slots[table]);
 	if (is_of_another(reader->slots[table]))
@@ -184,16 +205,21 @@ has_newer_row(IdemKeyedReader *reader, IdemKeyedPass *pass, const pg_uuid_t *dig
 static void
 copy_if_needed(IdemKeyedReader *reader, IdemKeyedPass *pass, Relation to, TupleTableSlot *slot)
 {
-	bool		isnull;
-	pg_uuid_t	digest = *DatumGetUUIDP(slot_getattr(slot, IDEM_KEYED_DIGEST, &isnull));
-	char		kind = DatumGetChar(slot_getattr(slot, IDEM_KEYED_KIND, &isnull));
+	bool		no_digest;
+	bool		no_kind;
+	Datum		value = slot_getattr(slot, IDEM_KEYED_DIGEST, &no_digest);
+	char		kind = DatumGetChar(slot_getattr(slot, IDEM_KEYED_KIND, &no_kind));
 	int64		number = idem_keyed_number(slot);
-	int			k = kind_index(reader->log, kind);
+	int			k = no_kind ? -1 : kind_index(reader->log, kind);
 	IdemKeyedRow rows[IDEM_KEYED_MAX_KINDS];
+	pg_uuid_t	digest;
 	bool		needed;
 
-	if (k < 0 ||				/* a marker */
-		has_newer_row(reader, pass, &digest, kind, number))
+	/* a marker, or a row that nobody finds by a key */
+	if (k < 0 || no_digest || number == 0 || number >= IDEM_KEYED_END)
+		return;
+	digest = *DatumGetUUIDP(value);
+	if (has_newer_row(reader, pass, &digest, kind, number))
 		return;
 	idem_keyed_find_parts(reader, &digest, rows);
 	needed = rows[k].number == number && (rows[k].tables & (1 << pass->to)) == 0 &&

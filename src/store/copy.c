@@ -160,16 +160,22 @@ static void
 summarize_row(IdemCopy *copy, TupleTableSlot *row)
 {
 	HeapTupleHeader header = ((HeapTupleTableSlot *) row)->tuple->t_data;
+	TimestampTz oldest;
 	TimestampTz newest;
 	IdemRun    *run;
 
 	slot_getsomeattrs(row, IDEM_RING_NATTS);
+	if (row->tts_isnull[IDEM_RING_DIGEST])
+		return;
 	run = &copy->runs[class_of(row)];
 	run->plain = run->plain && !has_detail(row);
 	newest = DatumGetTimestampTz(row->tts_values[row->tts_isnull[IDEM_RING_COMPLETED_AT] ?
 												 IDEM_RING_CLAIMED_AT : IDEM_RING_COMPLETED_AT]);
-	run->oldest = Min(run->oldest, DatumGetTimestampTz(row->tts_values[IDEM_RING_CLAIMED_AT]));
-	run->newest = Max(run->newest, newest);
+	oldest = DatumGetTimestampTz(row->tts_values[IDEM_RING_CLAIMED_AT]);
+	if (!TIMESTAMP_NOT_FINITE(oldest))
+		run->oldest = Min(run->oldest, oldest);
+	if (!TIMESTAMP_NOT_FINITE(newest))
+		run->newest = Max(run->newest, newest);
 	copy->rows[class_of(row)]++;
 	if (!HeapTupleHeaderXminFrozen(header) && TransactionIdIsNormal(HeapTupleHeaderGetRawXmin(header)))
 	{
@@ -266,7 +272,7 @@ copy_rows(IdemCopy *copy, int class, IdemRunWriter *writer)
 		MemoryContext old;
 
 		slot_getsomeattrs(row, IDEM_RING_NATTS);
-		if (class_of(row) == class)
+		if (class_of(row) == class && !row->tts_isnull[IDEM_RING_DIGEST])
 		{
 			old = MemoryContextSwitchTo(entry_context);
 			form_entry(row, &entry);
@@ -289,6 +295,11 @@ idem_copy_class(IdemCopy *copy, int class, IdemSlot *slot, int64 run_number, int
 
 	run->number = run_number;
 	run->stamp = stamp;
+
+	/* no row had a time that can be believed */
+	run->oldest = Min(run->oldest, run->newest);
+	if (TIMESTAMP_NOT_FINITE(run->oldest))
+		run->oldest = run->newest = 0;
 	idem_pace_begin();
 	slot->wrote = idem_pace_wrote;
 	writer = idem_run_begin(slot, run, copy->rows[class]);

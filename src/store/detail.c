@@ -79,8 +79,9 @@ static int16
 turn_value(const IdemSlot *slot, HeapTuple tuple)
 {
 	bool		isnull;
+	Datum		value = idem_slot_value(slot, tuple, IDEM_SLOT_TURN, &isnull);
 
-	return DatumGetInt16(idem_slot_value(slot, tuple, IDEM_SLOT_TURN, &isnull));
+	return isnull ? 0 : DatumGetInt16(value);
 }
 
 static pg_uuid_t *
@@ -96,16 +97,18 @@ static void
 fill_entry(const IdemSlot *slot, HeapTuple tuple, bool values, IdemEventEntry *entry)
 {
 	bool		isnull;
+	Datum		state = idem_slot_value(slot, tuple, IDEM_SLOT_STATE, &isnull);
 
 	entry->digest = *digest_value(slot, tuple);
 	entry->turn = turn_value(slot, tuple);
-	entry->state = DatumGetChar(idem_slot_value(slot, tuple, IDEM_SLOT_STATE, &isnull));
+	entry->state = isnull ? '\0' : DatumGetChar(state);
 	entry->has_detail = values;
 	entry->claimed_at = time_value(slot, tuple, IDEM_SLOT_CLAIMED_AT);
 	entry->completed_at = time_value(slot, tuple, IDEM_SLOT_COMPLETED_AT);
 	entry->event_id = values ? long_value(slot, tuple, IDEM_SLOT_EVENT_ID) : 0;
 	entry->consumer = values ? long_value(slot, tuple, IDEM_SLOT_CONSUMER) : 0;
 	entry->result = values ? long_value(slot, tuple, IDEM_SLOT_RESULT) : 0;
+	entry->tid = tuple->t_self;
 }
 
 bool

@@ -46,7 +46,19 @@ typedef struct IdemEventEntry
 	Datum		event_id;		/* text, or 0 if it was not kept */
 	Datum		consumer;		/* text, or 0 */
 	Datum		result;			/* jsonb, detoasted, or 0 */
+	ItemPointerData tid;		/* not stored: where its detail stands */
 } IdemEventEntry;
+
+/*
+ * Could the store have written an entry?  One that it could not have written says nothing of
+ * its event, not even that nobody has seen the event.
+ */
+static inline bool
+idem_entry_is_sound(int16 turn, char state)
+{
+	return turn > 0 &&
+		(state == IDEM_ENTRY_COMPLETED || state == IDEM_ENTRY_KEPT || state == IDEM_ENTRY_FORGOTTEN);
+}
 
 /* The place of an entry that this transaction wrote, valid until it ends. */
 typedef struct IdemEntryRef

@@ -54,13 +54,15 @@ has_id(const IdemSlot *slot, HeapTuple tuple)
 	bool		no_consumer;
 	bool		isnull;
 	Datum		consumer;
+	text	   *name;
 
 	(void) idem_slot_value(slot, tuple, IDEM_SLOT_EVENT_ID, &no_id);
 	consumer = idem_slot_value(slot, tuple, IDEM_SLOT_CONSUMER, &no_consumer);
 	if (no_id || no_consumer ||
 		DatumGetChar(idem_slot_value(slot, tuple, IDEM_SLOT_STATE, &isnull)) == IDEM_ENTRY_FORGOTTEN)
 		return false;
-	return *VARDATA_ANY(DatumGetTextPP(consumer)) != '@';
+	name = DatumGetTextPP(consumer);
+	return VARSIZE_ANY_EXHDR(name) == 0 || *VARDATA_ANY(name) != '@';
 }
 
 /* Does the row decide about its event? */

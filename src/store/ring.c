@@ -60,6 +60,7 @@
 #include "compat.h"
 #include "shared/args.h"
 #include "shared/catalog.h"
+#include "shared/sound.h"
 #include "shared/fault.h"
 #include "store/ring.h"
 
@@ -145,6 +146,9 @@ report_unsupported(Relation heap, const char *what, const char *name, const char
 			 errhint("%s", hint)));
 }
 
+/* The constraint that the extension has on each of its tables. */
+#define SOUND_CONSTRAINT	"sound"
+
 /* May the column be NULL?  Columns that somebody added may. */
 static bool
 is_nullable(int column)
@@ -161,9 +165,13 @@ check_constraints(Relation heap)
 
 	if (constr == NULL)
 		return;
-	if (constr->num_check > 0)
-		report_unsupported(heap, "check constraint", constr->check[0].ccname,
-						   "Drop the constraint.");
+	for (int i = 0; i < constr->num_check; i++)
+	{
+		/* the store's own is for rows that others bring */
+		if (strcmp(constr->check[i].ccname, SOUND_CONSTRAINT) != 0)
+			report_unsupported(heap, "check constraint", constr->check[i].ccname,
+							   "Drop the constraint.");
+	}
 	for (int i = 0; i < desc->natts; i++)
 	{
 		Form_pg_attribute att = TupleDescAttr(desc, i);
@@ -270,6 +278,10 @@ describe_row(IdemRingSegment *segment, IdemRingFinding *finding)
 	finding->claimed_at = DatumGetTimestampTz(slot->tts_values[IDEM_RING_CLAIMED_AT]);
 	finding->completed_at = slot->tts_isnull[IDEM_RING_COMPLETED_AT] ? 0 :
 		DatumGetTimestampTz(slot->tts_values[IDEM_RING_COMPLETED_AT]);
+	finding->unsound = !idem_entry_is_sound(turn, finding->state) ||
+		!idem_sound_time(slot->tts_values[IDEM_RING_CLAIMED_AT], slot->tts_isnull[IDEM_RING_CLAIMED_AT]) ||
+		!idem_sound_time_or_null(slot->tts_values[IDEM_RING_COMPLETED_AT],
+								 slot->tts_isnull[IDEM_RING_COMPLETED_AT]);
 	finding->tid = slot->tts_tid;
 	finding->own = TransactionIdIsCurrentTransactionId(xmin);
 	finding->in_snapshot = finding->own || !IsolationUsesXactSnapshot() ||

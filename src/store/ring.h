@@ -80,6 +80,7 @@ typedef struct IdemRingFinding
 	int16		turn;			/* the highest, and that row's fields */
 	char		state;
 	int16		class;
+	bool		unsound;		/* the store did not write that row */
 	ItemPointerData tid;
 	TimestampTz claimed_at;
 	TimestampTz completed_at;

@@ -57,6 +57,8 @@
 #include "shared/fault.h"
 #include "store/detail.h"
 #include "store/filter.h"
+#include "shared/catalog.h"
+#include "shared/sound.h"
 #include "store/retention.h"
 #include "store/run.h"
 
@@ -131,18 +133,35 @@ form_mark(const IdemRun *run, StringInfo buf)
 		pq_sendint64(buf, run->replaces[i]);
 }
 
-/* Error XX001: the body of a mark cannot be read. */
+/* Error XX001: the body of a mark cannot be read.  Its ids are those of the pages that follow it. */
 pg_noreturn static void
-report_mark(void)
+report_mark(const IdemSlot *slot, const ItemPointerData *tid, int64 run)
 {
 	ereport(ERROR,
 			(errcode(ERRCODE_DATA_CORRUPTED),
-			 errmsg("could not read the end mark of a run of the dedup store"),
-			 errhint("A newer version of the extension may have written it.")));
+			 errmsg("could not read the end mark of run " INT64_FORMAT " of the dedup store", run),
+			 errdetail("It is row (%u,%u) of table \"%s.%s\".", ItemPointerGetBlockNumber(tid),
+					   ItemPointerGetOffsetNumber(tid), IDEM_DATA_SCHEMA_NAME,
+					   RelationGetRelationName(slot->heap)),
+			 errhint("If a newer version of the extension has written it, install that version. Else restore the table from a backup. "
+					 "Without one, delete the row if the ids of the run may be forgotten: their events count then as never seen.")));
 }
 
-/* Take the body of a mark apart; fields that it does not have are zeroed. */
-static void
+/* Are the numbers of a mark those of some run? */
+static bool
+is_mark_sound(const IdemRun *run)
+{
+	return run->level >= 0 && run->column >= -1 && run->column < IDEM_SLOT_RUNS &&
+		run->pages >= 0 && run->pages <= MaxBlockNumber &&
+		run->digests >= 0 && run->digests <= run->pages * IDEM_PAGE_DIGESTS &&
+		run->specials >= 0 && run->specials <= run->details &&
+		run->details < IDEM_SOUND_NUMBER &&
+		!TIMESTAMP_NOT_FINITE(run->oldest) && !TIMESTAMP_NOT_FINITE(run->newest) &&
+		run->stamp >= 0 && run->stamp <= IDEM_SOUND_SECONDS;
+}
+
+/* Take the body of a mark apart; false if it is none. */
+static bool
 parse_mark(const char *body, int len, IdemRun *run)
 {
 	StringInfoData buf = {.data = unconstify(char *, body), .len = len, .maxlen = len};
@@ -150,7 +169,7 @@ parse_mark(const char *body, int len, IdemRun *run)
 
 	memset(run, 0, sizeof(*run));
 	if (len < head || pq_getmsgint(&buf, 2) != MARK_FORMAT)
-		report_mark();
+		return false;
 	run->class = (int16) pq_getmsgint(&buf, 2);
 	run->level = (int16) pq_getmsgint(&buf, 2);
 	run->column = (int16) pq_getmsgint(&buf, 2);
@@ -165,9 +184,10 @@ parse_mark(const char *body, int len, IdemRun *run)
 	run->last_xid = FullTransactionIdFromU64(pq_getmsgint64(&buf));
 	run->nreplaces = pq_getmsgint(&buf, 2);
 	if (run->nreplaces > IDEM_SLOT_RUNS || len != head + run->nreplaces * (int) sizeof(int64))
-		report_mark();
+		return false;
 	for (int i = 0; i < run->nreplaces; i++)
 		run->replaces[i] = pq_getmsgint64(&buf);
+	return is_mark_sound(run);
 }
 
 int64
@@ -190,13 +210,18 @@ idem_run_was_merged_into(const IdemRun *run, const IdemRun *other)
 }
 
 bytea *
-idem_run_restamp(const char *body, int len, int64 now)
+idem_run_restamp(const char *table, const char *body, int len, int64 now)
 {
 	IdemRun		run;
 	StringInfoData buf;
 	bytea	   *result;
 
-	parse_mark(body, len, &run);
+	if (!parse_mark(body, len, &run))
+		ereport(ERROR,
+				(errcode(ERRCODE_DATA_CORRUPTED),
+				 errmsg("could not read the end mark of a run of the dedup store"),
+				 errdetail("A row that is inserted into table \"%s.%s\" has it.", IDEM_DATA_SCHEMA_NAME, table),
+				 errhint("If a newer version of the extension has written it, install that version. Else leave the row out, if the ids of the run may be forgotten.")));
 	run.column = -1;
 	run.first_block = InvalidBlockNumber;
 	run.last_xid = InvalidFullTransactionId;
@@ -216,22 +241,36 @@ typedef struct MarkVisit
 	void	   *arg;
 } MarkVisit;
 
+/*
+ * Has the table room for what the mark counts?  A merge makes filters for as many ids, so a
+ * mark that says too much would fill the disk.
+ */
+static bool
+fits_table(const IdemSlot *slot, const IdemRun *run)
+{
+	int64		blocks = RelationGetNumberOfBlocks(slot->heap);
+
+	return run->digests <= blocks * (BLCKSZ / UUID_LEN) &&
+		run->details <= blocks * MaxHeapTuplesPerPage;
+}
+
 static bool
 visit_mark(const Datum *values, const bool *nulls, ItemPointer tid, void *arg)
 {
 	const MarkVisit *mark = arg;
-	bytea	   *body;
+	int64		number = DatumGetInt64(values[IDEM_SLOT_RUN]);
+	bytea	   *body = nulls[IDEM_SLOT_BODY] ? NULL : DatumGetByteaPP(values[IDEM_SLOT_BODY]);
 	IdemRun		run;
 
-	if (nulls[IDEM_SLOT_BODY])
-		report_mark();
-	body = DatumGetByteaPP(values[IDEM_SLOT_BODY]);
-	parse_mark(VARDATA_ANY(body), VARSIZE_ANY_EXHDR(body), &run);
+	if (body == NULL || !parse_mark(VARDATA_ANY(body), VARSIZE_ANY_EXHDR(body), &run) ||
+		!fits_table(mark->slot, &run))
+		report_mark(mark->slot, tid, number);
 	run.slot = mark->slot->number;
 	run.tid = *tid;
 	run.lsn = idem_slot_lsn(mark->slot, tid);
-	run.number = DatumGetInt64(values[IDEM_SLOT_RUN]);
-	run.packer = DatumGetFullTransactionId(values[IDEM_SLOT_PACKER]);
+	run.number = number;
+	run.packer = nulls[IDEM_SLOT_PACKER] ? InvalidFullTransactionId :
+		DatumGetFullTransactionId(values[IDEM_SLOT_PACKER]);
 	mark->visit(&run, mark->arg);
 	return true;
 }
@@ -436,8 +475,9 @@ report_page(const IdemSlot *slot, const IdemRun *run)
 {
 	ereport(ERROR,
 			(errcode(ERRCODE_DATA_CORRUPTED),
-			 errmsg("run " INT64_FORMAT " in table \"%s\" has a page that cannot be read",
-					run->number, RelationGetRelationName(slot->heap))));
+			 errmsg("run " INT64_FORMAT " in table \"%s.%s\" has a page that cannot be read",
+					run->number, IDEM_DATA_SCHEMA_NAME, RelationGetRelationName(slot->heap)),
+			 errhint(IDEM_SLOT_ROW_HINT)));
 }
 
 /* The number of digests on a page. */
@@ -691,8 +731,9 @@ check_complete(IdemRunReader *reader)
 		return;
 	ereport(ERROR,
 			(errcode(ERRCODE_DATA_CORRUPTED),
-			 errmsg("run " INT64_FORMAT " in table \"%s\" is not complete",
-					reader->run.number, RelationGetRelationName(reader->slot->heap)),
+			 errmsg("run " INT64_FORMAT " in table \"%s.%s\" is not complete",
+					reader->run.number, IDEM_DATA_SCHEMA_NAME,
+					RelationGetRelationName(reader->slot->heap)),
 			 errdetail("Found " INT64_FORMAT " of " INT64_FORMAT " ids and " INT64_FORMAT " of " INT64_FORMAT " details.",
 					   reader->ndigests, reader->run.digests, reader->ndetails, reader->run.details),
 			 errhint("Build the table's index again with REINDEX.")));

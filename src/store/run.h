@@ -90,7 +90,7 @@ extern void idem_run_finish(IdemRunWriter *writer);
  * ids mean nothing in another cluster, there is no filter, the pages stand
  * elsewhere, and the time of the store is another one.
  */
-extern bytea *idem_run_restamp(const char *body, int len, int64 now);
+extern bytea *idem_run_restamp(const char *table, const char *body, int len, int64 now);
 
 /* Read the end marks of a slot, in the order of run numbers. */
 extern void idem_run_read_marks(const IdemSlot *slot, void (*visit) (const IdemRun *run, void *arg),

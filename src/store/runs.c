@@ -196,7 +196,7 @@ read_list(const IdemStoreState *state)
 	reading.list->context = context;
 	reading.list->store = idem_store_state_oid();
 	reading.list->state = state->value;
-	for (int i = 0; i < state->slots; i++)
+	for (int i = 0; i < Min(state->slots, IDEM_STORE_SLOTS); i++)
 		read_slot(&reading, i);
 	find_replaced(reading.list);
 	MemoryContextSetParent(context, TopMemoryContext);
@@ -294,6 +294,7 @@ search_run(const IdemRunSearch *search, const IdemRun *run, const pg_uuid_t *dig
 		is_run_visible(search, run, GetTransactionSnapshot());
 	finding->entry = entry;
 	finding->run = run->number;
+	finding->slot = run->slot;
 	finding->class = run->class;
 	finding->expires = idem_run_end(run);
 	finding->oldest = run->oldest;

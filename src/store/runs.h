@@ -31,6 +31,7 @@ typedef struct IdemRunsFinding
 	IdemEventEntry entry;		/* the highest turn; the detail only if it was
 								 * asked for */
 	int64		run;			/* its number */
+	int			slot;			/* where it stands */
 	int16		class;			/* of the run */
 	int64		expires;		/* when the run may be dropped (idem_run_end) */
 	TimestampTz oldest;			/* bounds of its times */

@@ -312,20 +312,24 @@ is_there(HeapTuple tuple, Buffer buffer)
 	return HeapTupleSatisfiesVisibility(tuple, SnapshotSelf, buffer);
 }
 
-/* Has the row the wanted key? */
+/* Has the row the wanted key?  A row that lacks a part of its key has none. */
 static bool
 is_wanted(const IdemSlot *slot, HeapTuple tuple, const Wanted *wanted)
 {
-	bool		isnull;
+	bool		no_kind;
+	bool		no_run;
+	bool		no_digest;
+	Datum		kind = idem_slot_value(slot, tuple, IDEM_SLOT_KIND, &no_kind);
+	Datum		run = idem_slot_value(slot, tuple, IDEM_SLOT_RUN, &no_run);
+	Datum		digest = idem_slot_value(slot, tuple, IDEM_SLOT_DIGEST, &no_digest);
 
-	if (DatumGetInt16(idem_slot_value(slot, tuple, IDEM_SLOT_KIND, &isnull)) != wanted->kind)
+	/* the columns are NOT NULL, but nobody vouches for that */
+	if (no_kind || no_run || no_digest || DatumGetInt16(kind) != wanted->kind)
 		return false;
-	if (wanted->run != ANY_RUN &&
-		DatumGetInt64(idem_slot_value(slot, tuple, IDEM_SLOT_RUN, &isnull)) != wanted->run)
+	if (wanted->run != ANY_RUN && DatumGetInt64(run) != wanted->run)
 		return false;
 	return wanted->digest == NULL ||
-		idem_digest_compare(DatumGetUUIDP(idem_slot_value(slot, tuple, IDEM_SLOT_DIGEST, &isnull)),
-							wanted->digest) == 0;
+		idem_digest_compare(DatumGetUUIDP(digest), wanted->digest) == 0;
 }
 
 /* Point a tuple to the row at an offset of a locked page, if it is wanted. */
@@ -391,12 +395,7 @@ row_body(const IdemSlot *slot, HeapTuple tuple, int *len)
 
 	if (isnull || VARATT_IS_EXTENDED(DatumGetPointer(value)) ||
 		VARSIZE(DatumGetPointer(value)) - VARHDRSZ > IDEM_SLOT_BODY_BYTES)
-		ereport(ERROR,
-				(errcode(ERRCODE_DATA_CORRUPTED),
-				 errmsg("row (%u,%u) of table \"%s\" has no readable body",
-						ItemPointerGetBlockNumber(&tuple->t_self),
-						ItemPointerGetOffsetNumber(&tuple->t_self),
-						RelationGetRelationName(slot->heap))));
+		idem_report_row(ERROR, RelationGetRelid(slot->heap), &tuple->t_self, IDEM_SLOT_ROW_HINT);
 	*len = VARSIZE(DatumGetPointer(value)) - VARHDRSZ;
 	return VARDATA(DatumGetPointer(value));
 }

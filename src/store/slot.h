@@ -34,6 +34,10 @@
 /* As many as the install script makes. */
 #define IDEM_STORE_SLOTS	48
 
+/* What to do about a row that cannot be read: its ids are not known from elsewhere. */
+#define IDEM_SLOT_ROW_HINT \
+	"Restore the table from a backup. Without one, delete the row if the ids that it stands for may be forgotten: their events count then as never seen."
+
 /* The most runs of a slot. */
 #define IDEM_SLOT_RUNS		16
 

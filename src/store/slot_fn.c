@@ -45,12 +45,14 @@ idem_store_restamp_fn(PG_FUNCTION_ARGS)
 	Datum		body = heap_getattr(tuple, IDEM_SLOT_BODY + 1, desc, &no_body);
 	bool		is_mark = !no_kind && DatumGetInt16(kind) == IDEM_SLOT_MARK && !no_body;
 
+	idem_require_table(fcinfo, "store_restamp", idem_slot_oid, IDEM_STORE_SLOTS);
 	values[0] = FullTransactionIdGetDatum(InvalidFullTransactionId);
 	if (is_mark)
 	{
 		bytea	   *bytes = DatumGetByteaPP(body);
 
-		values[1] = PointerGetDatum(idem_run_restamp(VARDATA_ANY(bytes), VARSIZE_ANY_EXHDR(bytes),
+		values[1] = PointerGetDatum(idem_run_restamp(RelationGetRelationName(trigger->tg_relation),
+													 VARDATA_ANY(bytes), VARSIZE_ANY_EXHDR(bytes),
 													 idem_uptime_now()));
 	}
 	else if (!no_body)

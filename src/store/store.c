@@ -108,6 +108,8 @@ typedef struct Finding
 	ItemPointerData tid;
 	bool		has_result;		/* of a run; result is set then */
 	Datum		result;
+	Oid			unsound;		/* the table of the row, if the store did not
+								 * write it */
 } Finding;
 
 /* From here on everything belongs to the store's owner. */
@@ -237,8 +239,9 @@ static void
 add_ring_finding(Finding *found, int segment, const IdemRingFinding *ring)
 {
 	found->dead_entries = found->dead_entries || ring->dead_entries;
-	if (!ring->found || ring->turn <= found->row.turn)
+	if (!ring->found || (ring->turn <= found->row.turn && !(ring->unsound && found->row.turn == 0)))
 		return;
+	found->unsound = ring->unsound ? idem_store_segment_oid(segment) : InvalidOid;
 	found->segment = segment;
 	found->tid = ring->tid;
 	found->state = ring->state;
@@ -265,8 +268,12 @@ add_runs_finding(Finding *found, const IdemRunsFinding *runs)
 {
 	const IdemEventEntry *entry = &runs->entry;
 
-	if (!runs->found || entry->turn <= found->row.turn)
+	bool		unsound = runs->found && !idem_entry_is_sound(entry->turn, entry->state);
+
+	if (!runs->found || (entry->turn <= found->row.turn && !(unsound && found->row.turn == 0)))
 		return;
+	found->unsound = unsound ? idem_slot_oid(runs->slot) : InvalidOid;
+	found->tid = entry->tid;
 	found->segment = -1;
 	found->run = runs->run;
 	found->state = entry->state;
@@ -326,10 +333,13 @@ reset_finding(Finding *found)
 	found->segment = -1;
 }
 
-/* What the finding means. */
+/* What the finding means.  Error XX001 if the store did not write the row that decides. */
 static IdemRowStatus
 status_of(const Finding *found)
 {
+	if (OidIsValid(found->unsound))
+		idem_report_row(ERROR, found->unsound, &found->tid,
+						"Find out whether the event was processed, and delete the row: without it, the event counts as what was known before, or as never seen.");
 	if (found->row.turn == 0 || found->state == IDEM_ENTRY_FORGOTTEN)
 		return IDEM_ROW_NONE;
 	return found->state == IDEM_ENTRY_KEPT ? IDEM_ROW_PROCESSING : IDEM_ROW_COMPLETED;
@@ -630,8 +640,9 @@ close_for_view(void *arg)
 
 /*
  * Fill in a row as processed_events shows it.  False for a row of one of the
- * extension's own consumers, and for a row that something newer, or its copy in a
- * run, took the place of.
+ * extension's own consumers, for a row that something newer, or its copy in a
+ * run, took the place of, and for a row that the store did not write: a claim of
+ * its event tells of that.
  */
 static bool
 show_row(TupleTableSlot *slot, Datum *values, bool *nulls, void *arg)
@@ -644,6 +655,10 @@ show_row(TupleTableSlot *slot, Datum *values, bool *nulls, void *arg)
 	int64		run;
 
 	slot_getsomeattrs(slot, IDEM_RING_NATTS);
+	if (slot->tts_isnull[IDEM_RING_DIGEST] || slot->tts_isnull[IDEM_RING_CONSUMER] ||
+		!idem_entry_is_sound(DatumGetInt16(slot->tts_values[IDEM_RING_TURN]),
+							 DatumGetChar(slot->tts_values[IDEM_RING_STATE])))
+		return false;
 	consumer = DatumGetTextPP(slot->tts_values[IDEM_RING_CONSUMER]);
 	if (VARSIZE_ANY_EXHDR(consumer) > 0 && VARDATA_ANY(consumer)[0] == '@')
 		return false;

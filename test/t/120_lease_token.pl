@@ -92,12 +92,12 @@ is(draw($node), $last + 1, 'the original does not');
 
 # A dump has the rows of the log; the next token is beyond their numbers.
 my $greatest = 2**52;
-$node->safe_psql('postgres', "INSERT INTO idempotency_data.lease_log_1 (number, digest, kind, at)
-	SELECT $greatest, md5('x')::uuid, 's', now()");
+$node->safe_psql('postgres', "INSERT INTO idempotency_data.lease_log_1 (number, digest, kind, state, at)
+	SELECT $greatest, md5('x')::uuid, 's', 'f', now()");
 cmp_ok(draw($node), '>', $greatest, 'rows that are inserted by SQL are noticed');
 $greatest += 2**40;
-$node->safe_psql('postgres', "INSERT INTO idempotency_data.cursor_log_2 (number, digest, kind, at)
-	SELECT $greatest, md5('x')::uuid, 's', now()");
+$node->safe_psql('postgres', "INSERT INTO idempotency_data.cursor_log_2 (number, digest, kind, what, owner, at)
+	SELECT $greatest, md5('x')::uuid, 's', 'n', 'x', now()");
 cmp_ok(draw($node), '>', $greatest, 'those of the log of cursors as well');
 my $dump = $node->basedir . '/dump';
 $node->safe_psql('postgres', 'CREATE DATABASE restored');

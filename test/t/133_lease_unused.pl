@@ -94,7 +94,7 @@ foreach my $database ('whole', 'rows_only', 'claimed_before')
 # While rows are being restored, nothing is known; when they are rolled back, it is found out again.
 make('rolled_back');
 my $restorer = $node->background_psql('rolled_back');
-$restorer->query_safe(q{BEGIN; INSERT INTO idempotency_data.lease_log_0 (number, digest, kind, at) SELECT 1, md5('x')::uuid, 's', now()});
+$restorer->query_safe(q{BEGIN; INSERT INTO idempotency_data.lease_log_0 (number, digest, kind, state, at) SELECT 1, md5('x')::uuid, 's', 'f', now()});
 is(claim('rolled_back', 'a'), 'claimed', 'a claim beside a restore');
 is(cell('rolled_back'), 'from elsewhere', 'rows that are not committed count');
 $restorer->query_safe('ROLLBACK');

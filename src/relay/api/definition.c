@@ -81,8 +81,22 @@ find_relay(const char *name)
 	return c;
 }
 
-IdemRelayConfig *
-idem_relay_get_locked(const char *name)
+/* Refuse a relay whose row says nothing that can be believed: it can only be dropped. */
+static void
+require_sound(const IdemRelayConfig *c)
+{
+	if (c->unsound == NULL)
+		return;
+	ereport(ERROR,
+			(errcode(ERRCODE_DATA_CORRUPTED),
+			 errmsg("relay \"%s\" cannot be changed", c->name),
+			 errdetail("The %s: a dump that was changed, or a role that may write all data, has brought it.", c->unsound),
+			 errhint("Drop the relay with relay_drop, and create it anew; or have a superuser update the row.")));
+}
+
+/* As idem_relay_get_locked, of a relay that may be unsound. */
+static IdemRelayConfig *
+get_locked(const char *name)
 {
 	Oid			types[1] = {TEXTOID};
 	Datum		values[1] = {CStringGetTextDatum(name)};
@@ -92,6 +106,15 @@ idem_relay_get_locked(const char *name)
 	SPI_finish();
 	CommandCounterIncrement();
 	return find_relay(name);
+}
+
+IdemRelayConfig *
+idem_relay_get_locked(const char *name)
+{
+	IdemRelayConfig *c = get_locked(name);
+
+	require_sound(c);
+	return c;
 }
 
 /*
@@ -122,7 +145,7 @@ get_own_relay_and_anchor(const char *name)
 	require_owner(c);
 	if (OidIsValid(anchor))
 		idem_anchor_lock(anchor);
-	c = idem_relay_get_locked(name);
+	c = get_locked(name);
 	require_owner(c);
 	if (c->anchor != anchor)
 		ereport(ERROR,
@@ -420,6 +443,7 @@ idem_relay_alter_fn(PG_FUNCTION_ARGS)
 		require_owner(find_relay(name));
 		server = check_server(server_arg(fcinfo));
 		c = get_own_relay_and_anchor(name);
+		require_sound(c);
 	}
 	idem_relay_args_settings(fcinfo, true, values, nulls);
 	nulls[IDEM_NSETTINGS] = '\0';

@@ -195,7 +195,7 @@ idem_attempts_load(IdemAttempts *a, const IdemRelayConfig *config)
 	prepare_note(config->relay_id);
 	SPI_connect();
 	if (idem_spi_run("SELECT attempt, event_id FROM %s.relay_attempts"
-					 " WHERE relay_id = $1 AND event_id IS NOT NULL", 1, types, values, NULL) == 1)
+					 " WHERE relay_id = $1 AND event_id IS NOT NULL AND attempt IS NOT NULL", 1, types, values, NULL) == 1)
 	{
 		HeapTuple	tup = SPI_tuptable->vals[0];
 		TupleDesc	desc = SPI_tuptable->tupdesc;

@@ -414,6 +414,21 @@ copied_varlena(HeapTuple tup, TupleDesc desc, int column, bool *present)
 	return isnull ? (Datum) 0 : PointerGetDatum(PG_DETOAST_DATUM_COPY(d));
 }
 
+/* Has the row of fetch_rows what each parked event has?  The table's constraint says the same. */
+static bool
+is_sound(HeapTuple tup, TupleDesc desc)
+{
+	for (int column = 2; column <= 9; column++)
+	{
+		bool		isnull;
+
+		(void) SPI_getbinval(tup, desc, column, &isnull);
+		if (isnull)
+			return false;
+	}
+	return !heap_attisnull(tup, 14, desc) && heap_attisnull(tup, 10, desc) != heap_attisnull(tup, 11, desc);
+}
+
 /* A row of fetch_rows as a parked event, in the current context. */
 static IdemParkedEvent *
 parked_from_row(HeapTuple tup, TupleDesc desc)
@@ -424,6 +439,8 @@ parked_from_row(HeapTuple tup, TupleDesc desc)
 	Datum		bytes;
 
 	p->parked_id = DatumGetInt64(idem_spi_value(tup, desc, 1));
+	if (!is_sound(tup, desc))
+		idem_parked_report(p->parked_id);
 	p->attempts = DatumGetInt32(idem_spi_value(tup, desc, 2));
 	ev->xid = DatumGetFullTransactionId(idem_spi_value(tup, desc, 3));
 	ev->seq = DatumGetInt64(idem_spi_value(tup, desc, 4));
@@ -541,7 +558,7 @@ idem_parked_done(const IdemRelayConfig *config, const int64 *parked_ids, int n)
 }
 
 static IdemSpiStatement read_attempts =
-IDEM_SPI_STATEMENT("SELECT attempts, crashes, deferrals FROM %s.relay_parked WHERE parked_id = $1 FOR UPDATE");
+IDEM_SPI_STATEMENT("SELECT COALESCE(attempts, 0), COALESCE(crashes, 0), COALESCE(deferrals, 0) FROM %s.relay_parked WHERE parked_id = $1 FOR UPDATE");
 
 static IdemSpiStatement note_failure =
 IDEM_SPI_STATEMENT("UPDATE %s.relay_parked SET attempts = $7, crashes = $2, deferrals = $8, batch_row = NULL,"

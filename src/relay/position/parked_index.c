@@ -41,6 +41,7 @@
  */
 #include "postgres.h"
 
+#include "access/htup_details.h"
 #include "catalog/pg_type.h"
 #include "common/hashfn.h"
 #include "executor/spi.h"
@@ -51,6 +52,7 @@
 #include "utils/xid8.h"
 
 #include "relay/position/parked_index.h"
+#include "shared/catalog.h"
 #include "shared/clock.h"
 #include "shared/error.h"
 #include "shared/spi.h"
@@ -383,20 +385,43 @@ time_or(HeapTuple tup, TupleDesc desc, int column, TimestampTz if_null)
 	return isnull ? if_null : DatumGetTimestampTz(value);
 }
 
+void
+idem_parked_report(int64 parked_id)
+{
+	ereport(ERROR,
+			(errcode(ERRCODE_DATA_CORRUPTED),
+			 errmsg("row with parked_id " INT64_FORMAT " of table \"%s.relay_parked\" is not one that the extension has written",
+					parked_id, IDEM_DATA_SCHEMA_NAME),
+			 errdetail("A dump that was changed, or a role that may write all data, has brought it."),
+			 errhint("Delete the row if it is no event that has to arrive; until then its relay waits.")));
+}
+
 /* Add a row of the table. */
 static void
 add_row(IdemParkedIndex *index, HeapTuple tup, TupleDesc desc)
 {
 	char	   *type = idem_spi_text(tup, desc, 4);
 	char	   *id = idem_spi_text(tup, desc, 5);
-	IdemEventText t = {type, strlen(type)};
-	IdemEventText i = {id, strlen(id)};
+	char	   *state = idem_spi_text(tup, desc, 6);
+	IdemEventText t;
+	IdemEventText i;
 	IdemParkedNote note = {0};
 
+	if (type == NULL || id == NULL || state == NULL ||
+		heap_attisnull(tup, 1, desc) || heap_attisnull(tup, 3, desc) || heap_attisnull(tup, 9, desc))
+		idem_parked_report(DatumGetInt64(idem_spi_value(tup, desc, 2)));
+	t = (IdemEventText)
+	{
+		type, strlen(type)
+	};
+	i = (IdemEventText)
+	{
+		id, strlen(id)
+	};
 	note.seq = DatumGetInt64(idem_spi_value(tup, desc, 1));
 	note.parked_id = DatumGetInt64(idem_spi_value(tup, desc, 2));
 	note.xid = DatumGetFullTransactionId(idem_spi_value(tup, desc, 3));
-	note.state = state_from_text(idem_spi_text(tup, desc, 6));
+	note.state = state_from_text(state);
 	note.due = time_or(tup, desc, 7, DT_NOEND);
 	note.failed_at = time_or(tup, desc, 8, DT_NOBEGIN);
 	note.lone = DatumGetBool(idem_spi_value(tup, desc, 9));

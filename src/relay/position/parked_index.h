@@ -27,6 +27,7 @@
 #include "lib/pairingheap.h"
 #include "utils/hsearch.h"
 
+#include "compat.h"
 #include "outbox/reader.h"
 #include "relay/config.h"
 #include "shared/clock.h"
@@ -158,5 +159,11 @@ extern IdemClock idem_parked_index_next(IdemParkedIndex *index);
  * passed.
  */
 extern void idem_parked_index_log_moved(IdemParkedIndex *index);
+
+/*
+ * Error XX001: a row of the table is none that a relay or relay_replay has parked.  The
+ * relay waits, so that no event is lost in silence.
+ */
+pg_noreturn extern void idem_parked_report(int64 parked_id);
 
 #endif							/* IDEM_RELAY_POSITION_PARKED_INDEX_H */

@@ -37,6 +37,7 @@
 
 #include "relay/position/position.h"
 #include "shared/catalog.h"
+#include "shared/sound.h"
 #include "shared/state_log.h"
 
 /* A row has about 100 bytes, so the tables take turns every few megabytes. */
@@ -66,6 +67,10 @@ static IdemRelRef log_tables[] = {IDEM_RELREF("relay_log_0"), IDEM_RELREF("relay
 static IdemRelRef log_id = IDEM_RELREF("relay_log_id");
 static const IdemStateLog position_log;
 
+/* The letters of IdemPositionKind and of IdemPositionFresh */
+#define KINDS	"msrpnqt"
+#define FRESHS	"nmsa"
+
 typedef bool (*row_predicate) (const IdemPositionRow *row, const void *arg);
 
 static void
@@ -88,6 +93,41 @@ idem_position_assign(MemoryContext cxt, IdemPosition *dst, const IdemPosition *s
 	snap_assign(cxt, &dst->base, src->base);
 	snap_assign(cxt, &dst->target, src->target);
 	dst->seq = src->seq;
+}
+
+/*
+ * Is it a row that a relay could have appended?  The constraint of the tables says the same.
+ * A row that is not is passed over: what was appended before it counts, which is an earlier
+ * position, or none.
+ */
+static bool
+is_sound(HeapTuple tup, TupleDesc desc)
+{
+	Datum		values[NATTS];
+	bool		nulls[NATTS];
+
+	heap_deform_tuple(tup, desc, values, nulls);
+	for (int i = 0; i < ATT_TARGET; i++)
+	{
+		if (nulls[i])
+			return false;
+	}
+	return DatumGetInt64(values[ATT_ID]) > 0 && DatumGetInt64(values[ATT_ID]) < IDEM_SOUND_NUMBER &&
+		idem_sound_time(values[ATT_AT], false) &&
+		DatumGetChar(values[ATT_KIND]) != '\0' && DatumGetChar(values[ATT_FRESH]) != '\0' &&
+		strchr(KINDS, DatumGetChar(values[ATT_KIND])) != NULL &&
+		strchr(FRESHS, DatumGetChar(values[ATT_FRESH])) != NULL;
+}
+
+/* The same; says so of a row that is passed over. */
+static bool
+counts(HeapTuple tup, TupleDesc desc)
+{
+	if (is_sound(tup, desc))
+		return true;
+	idem_report_row(WARNING, tup->t_tableOid, &tup->t_self,
+					"The relay goes on from the position before. Delete the row.");
+	return false;
 }
 
 static IdemPositionRow *
@@ -149,7 +189,7 @@ visit_best(HeapTuple tup, TupleDesc desc, void *arg)
 
 	if (DatumGetInt32(heap_getattr(tup, ATT_RELAY + 1, desc, &isnull)) != b->relay_id)
 		return;
-	if (b->best && (b->lowest ? id >= b->best->id : id <= b->best->id))
+	if ((b->best && (b->lowest ? id >= b->best->id : id <= b->best->id)) || !counts(tup, desc))
 		return;
 	row = row_from_tuple(tup, desc);
 	if (b->passes(row, b->arg))
@@ -214,7 +254,8 @@ visit_look_up(HeapTuple tup, TupleDesc desc, void *arg)
 	int64		named;
 	IdemPositionKind kind;
 
-	if (DatumGetInt32(heap_getattr(tup, ATT_RELAY + 1, desc, &isnull)) != l->relay_id)
+	if (DatumGetInt32(heap_getattr(tup, ATT_RELAY + 1, desc, &isnull)) != l->relay_id ||
+		!counts(tup, desc))
 		return;
 	id = DatumGetInt64(heap_getattr(tup, ATT_ID + 1, desc, &isnull));
 	kind = (IdemPositionKind) DatumGetChar(heap_getattr(tup, ATT_KIND + 1, desc, &isnull));
@@ -292,8 +333,11 @@ visit_last(HeapTuple tup, TupleDesc desc, void *arg)
 	int64		id = DatumGetInt64(heap_getattr(tup, ATT_ID + 1, desc, &isnull));
 	int			relay_id = DatumGetInt32(heap_getattr(tup, ATT_RELAY + 1, desc, &isnull));
 	int64		epoch = DatumGetInt64(heap_getattr(tup, ATT_EPOCH + 1, desc, &isnull));
-	LastRow    *last = hash_search(rows, &relay_id, HASH_ENTER, &found);
+	LastRow    *last;
 
+	if (!counts(tup, desc))
+		return;
+	last = hash_search(rows, &relay_id, HASH_ENTER, &found);
 	if (!found)
 		last->row = NULL;
 	if (found && (last->row->epoch > epoch ||
@@ -415,6 +459,7 @@ typedef struct Entry
 	IdemPositionFresh fresh;
 	int64		named;
 	bool		passed;			/* it is a tick, and every relay has passed it */
+	bool		unsound;
 } Entry;
 
 /* By relay, then by epoch, the newest first. */
@@ -552,6 +597,9 @@ read_entry(HeapTuple tup, TupleDesc desc, IdemStateRow *row, void *arg)
 	Entry	   *entry = (Entry *) row;
 	bool		isnull;
 
+	entry->unsound = !counts(tup, desc);
+	if (entry->unsound)
+		return;
 	entry->epoch = DatumGetInt64(heap_getattr(tup, ATT_EPOCH + 1, desc, &isnull));
 	entry->relay_id = DatumGetInt32(heap_getattr(tup, ATT_RELAY + 1, desc, &isnull));
 	entry->kind = (IdemPositionKind) DatumGetChar(heap_getattr(tup, ATT_KIND + 1, desc, &isnull));
@@ -568,6 +616,8 @@ is_needed(const IdemStateRow *row, void *arg)
 	Judge	   *judge = arg;
 	const Entry *entry = (const Entry *) row;
 
+	if (entry->unsound)
+		return false;
 	if (entry->relay_id == IDEM_TICK_RELAY)
 		return !entry->passed;
 	if (judge->seen.relay_id != entry->relay_id)

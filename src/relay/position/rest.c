@@ -686,7 +686,9 @@ idem_rest_look_at_parked(IdemRester *only)
 	values[0] = PointerGetDatum(construct_array(ids, n, INT4OID, sizeof(int32), true, TYPALIGN_INT));
 	SPI_connect();
 	found = idem_spi_run("SELECT p.relay_id, pg_catalog.min(GREATEST(0, pg_catalog.ceil(1000 *"
-						 "  EXTRACT(epoch FROM p.next_attempt_at - pg_catalog.statement_timestamp())))::bigint)"
+						 "  EXTRACT(epoch FROM CASE WHEN p.next_attempt_at > pg_catalog.statement_timestamp()"
+						 "   THEN LEAST(p.next_attempt_at, pg_catalog.statement_timestamp() + '366 days')"
+						 "   - pg_catalog.statement_timestamp() END)))::bigint)"
 						 " FROM %s.relay_parked p JOIN %s.relays r USING (relay_id)"
 						 " WHERE p.relay_id = ANY ($1) AND p.state <> 'dead'"
 						 " AND NOT (r.ordering = 'key' AND EXISTS (SELECT FROM %s.relay_parked q"
