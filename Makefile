@@ -4,8 +4,11 @@
 #   make install         install into the server that pg_config belongs to
 #   make test            everything, from nothing;
 #                        AREA=compile|lint|regress|isolation|tap|sink|model|random|real|clients
-#                        TESTS="names" runs a part (see test/README.md); make check
-#                        and make installcheck are the same
+#                        TESTS="names" runs a part (see test/README.md)
+#   make installcheck    the regression tests on the server that is installed and running (PGHOST,
+#                        PGPORT, PGUSER); TESTS="names" runs some, ISOLATION=1 the specs, too;
+#                        REGRESS and REGRESS_OPTS as with every extension
+#   make check           the same on a temporary server
 #   make WERROR=1        build with warnings as errors, as the tests do
 #   make FAULT_POINTS=1  build with the points at which test/crash/points.sh breaks things
 #   make test-matrix     the suites on every supported server; VERSIONS="17 18"; VERSIONS=bare
@@ -38,10 +41,17 @@
 PG_CONFIG ?= pg_config
 export PG_CONFIG
 
-# PGXS' own targets check and installcheck print "not supported" or nothing and
-# succeed.  It cannot be told not to define them, and make warns about a
-# recipe that is replaced; so where one is asked for, PGXS is left out and the
-# other goals are passed on.
+# The regression tests, in the variables that PGXS has for them.  Other people's build
+# scripts may set them.  ISOLATION=1 stands for all specs.  Many a name is that of a
+# test and of a spec; a name that is only a spec's needs no ISOLATION=1.
+TESTS_SQL = $(patsubst sql/%.sql,%,$(filter-out sql/idempotency--%,$(wildcard sql/*.sql)))
+TESTS_ISOLATION = $(patsubst test/isolation/specs/%.spec,%,$(wildcard test/isolation/specs/*.spec))
+REGRESS = $(if $(TESTS),$(filter $(TESTS_SQL),$(TESTS)),$(TESTS_SQL))
+SPECS = $(if $(filter 1,$(ISOLATION)),$(if $(TESTS),$(filter $(TESTS_ISOLATION),$(TESTS)),$(TESTS_ISOLATION)),$(or $(ISOLATION),$(filter-out $(TESTS_SQL),$(TESTS))))
+
+# PGXS' own target check prints "not supported" and succeeds.  PGXS cannot be told not
+# to define it, and make warns about a recipe that is replaced; so where one of these
+# targets is asked for, PGXS is left out and the other goals are made first.
 FALSE_GREEN = check installcheck
 TEST_GOALS = test test-matrix test-faults test-mutants test-random test-clients test-kafka test-http torture analysis lint indent server packages bench demo
 ifneq (,$(filter $(FALSE_GREEN),$(MAKECMDGOALS)))
@@ -49,7 +59,10 @@ OTHER_GOALS = $(filter-out $(FALSE_GREEN) test,$(MAKECMDGOALS))
 .PHONY: $(OTHER_GOALS)
 $(OTHER_GOALS):
 	+$(MAKE) $@
-$(FALSE_GREEN): test
+$(FALSE_GREEN): $(OTHER_GOALS)
+	@REGRESS='$(REGRESS)' REGRESS_OPTS='$(REGRESS_OPTS)' EXTRA_REGRESS_OPTS='$(EXTRA_REGRESS_OPTS)' \
+		ISOLATION='$(SPECS)' ISOLATION_OPTS='$(ISOLATION_OPTS)' \
+		test/setup/installcheck.sh $(if $(filter check,$@),temporary,installed)
 else
 
 EXTENSION = idempotency
@@ -91,8 +104,9 @@ include $(srcdir)/test/module/module.mk
 # PGXS knows nothing of headers; the compiler writes what it read.
 -include $(OBJS:.o=.d)
 
-# Objects of one server or compiler are never linked into a library for another.
-BUILD_ID := $(VERSION) $(CC) $(CFLAGS) $(CPPFLAGS) $(KAFKA_OAUTHBEARER)
+# Objects of one server or compiler are never linked into a library for another.  With
+# warnings as errors they are the same; the tests compile everything anew for that.
+BUILD_ID := $(VERSION) $(CC) $(filter-out -Werror,$(CFLAGS)) $(CPPFLAGS) $(KAFKA_OAUTHBEARER)
 $(OBJS): build/id
 ifneq ($(BUILD_ID),$(shell cat build/id 2>/dev/null))
 .PHONY: build/id

@@ -73,14 +73,6 @@ SELECT idempotency.claim_event('kept'), idempotency.complete_event('kept'), told
 COMMIT;
 SELECT told('kept');
 
--- A prepared transaction is another one
-BEGIN;
-SELECT idempotency.claim_event('2pc'), idempotency.complete_event('2pc');
-PREPARE TRANSACTION 'status';
-SELECT told('2pc');
-COMMIT PREPARED 'status';
-SELECT told('2pc');
-
 -- Nothing is locked to the end, nothing is written, a read-only transaction may ask
 BEGIN READ ONLY;
 SELECT told('evt-1'), told('nobody knows');

@@ -199,28 +199,8 @@ SELECT idempotency.claim_event('ser'), idempotency.complete_event('ser', result 
 COMMIT;
 SELECT result FROM idempotency.claim_events('{rr,ser}');
 
--- Prepared transactions
-BEGIN;
-SELECT idempotency.claim_event('2pc-1'), idempotency.complete_event('2pc-1', result => '1');
-PREPARE TRANSACTION 'claims-1';
-SELECT idempotency.claim_event('2pc-1');
-SELECT idempotency.event_result('2pc-1') IS NULL AS undecided;
-COMMIT PREPARED 'claims-1';
-SELECT idempotency.claim_event('2pc-1'), idempotency.event_result('2pc-1');
-BEGIN;
-SELECT idempotency.claim_event('2pc-2'), idempotency.complete_event('2pc-2');
-PREPARE TRANSACTION 'claims-2';
-ROLLBACK PREPARED 'claims-2';
-BEGIN;
-SELECT idempotency.claim_event('2pc-2');
-ROLLBACK;
+-- A claim that is kept is written at COMMIT, with a snapshot for what indexes may ask
 SET idempotency.uncompleted_claims = keep;
-BEGIN;
-SELECT idempotency.claim_event('2pc-3');
-PREPARE TRANSACTION 'claims-3';
-COMMIT PREPARED 'claims-3';
-SELECT status FROM idempotency.processed_events WHERE event_id = '2pc-3';
--- which is written at COMMIT, with a snapshot for what indexes may ask
 CREATE FUNCTION asking(text) RETURNS bool IMMUTABLE LANGUAGE plpgsql AS
 	'BEGIN RETURN EXISTS (SELECT FROM pg_catalog.pg_am); END';
 CREATE INDEX asking ON idempotency_data.store_segment_0 (asking(event_id));
@@ -258,15 +238,6 @@ COMMIT;
 SELECT idempotency.claim_event('pa'), idempotency.event_result('pa');
 SELECT idempotency.claim_event('pb');
 SELECT handle('px1', 'after claim'), handle('px1', 'after completion'), handle('px1', 'never');
-BEGIN;
-SELECT idempotency.claim_event('p2pc');
-PREPARE TRANSACTION 'claims-p';
-BEGIN;
-SELECT idempotency.claim_event('p2pc'), idempotency.complete_event('p2pc');
-PREPARE TRANSACTION 'claims-p';
-SELECT idempotency.claim_event('p2pc');
-COMMIT PREPARED 'claims-p';
-SELECT idempotency.claim_event('p2pc');
 BEGIN ISOLATION LEVEL SERIALIZABLE;
 SELECT idempotency.claim_event('pser'), idempotency.complete_event('pser');
 SELECT idempotency.claim_event('pser');
@@ -311,7 +282,7 @@ SELECT idempotency.release_event('kept');
 COMMIT;
 SELECT status, claimed_at = (SELECT k.claimed_at FROM kept k) AS same_time
 FROM idempotency.processed_events WHERE event_id = 'kept';
--- also claimed and released again, undone, and prepared
+-- also claimed and released again, and undone
 BEGIN;
 SELECT idempotency.claim_event('kept');
 SAVEPOINT s;
@@ -322,9 +293,7 @@ SELECT idempotency.claim_event('kept');
 SELECT idempotency.release_event('kept');
 SELECT idempotency.claim_event('kept');
 SELECT idempotency.release_event('kept');
-PREPARE TRANSACTION 'claims-kept';
-SELECT idempotency.claim_event('kept');
-COMMIT PREPARED 'claims-kept';
+COMMIT;
 SELECT status, claimed_at = (SELECT k.claimed_at FROM kept k) AS same_time
 FROM idempotency.processed_events WHERE event_id = 'kept';
 -- and the next claim takes it over

@@ -198,6 +198,20 @@ SELECT t.maintain(ARRAY[t.snapshot()]) AS emptied;
 SET idempotency.outbox_rotation_interval = 0;
 SET idempotency.outbox_retention = 0;
 
+-- Numbers of events that were emptied are in use no longer, and may come again
+CREATE FUNCTION t.numbered() RETURNS bigint LANGUAGE plpgsql AS $$
+DECLARE
+	id uuid = idempotency.outbox_enqueue('a', '1', 't', '1');
+BEGIN
+	RETURN (SELECT seq FROM idempotency.outbox_events WHERE event_id = id);
+END $$;
+SELECT t.numbered() AS emptied \gset
+SELECT t.maintain(ARRAY[t.snapshot()]) > 0 AS emptied;
+SELECT count(*) FROM idempotency.outbox_events;
+SELECT setval('idempotency_data.outbox_seq', 1);
+SELECT idempotency.outbox_mend_seq();
+SELECT t.numbered() <= :emptied AS again;
+
 SELECT idempotency.outbox_restamp();
 CREATE TABLE t.other (xid xid8);
 CREATE TRIGGER wrong AFTER INSERT ON t.other FOR EACH ROW EXECUTE FUNCTION idempotency.outbox_restamp();

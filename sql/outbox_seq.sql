@@ -79,21 +79,6 @@ SELECT enqueue(), twice();
 SELECT setval('idempotency_data.outbox_generation', 11);
 SELECT enqueue(), current_segment FROM idempotency.stat_outbox;
 
--- Numbers of events that were emptied are in use no longer, and may come again
-CREATE FUNCTION snapshot() RETURNS pg_snapshot LANGUAGE c AS 'idempotency_test', 'idem_test_snapshot_fn';
-CREATE FUNCTION maintain(done pg_snapshot[]) RETURNS int LANGUAGE c AS 'idempotency_test', 'idem_test_maintain_fn';
-SET idempotency.outbox_retention = 0;
-SET idempotency.outbox_rotation_interval = 0;
-SELECT enqueue() AS emptied \gset
-SELECT maintain(ARRAY[snapshot()]) > 0 AS emptied;
-SELECT count(*) FROM idempotency.outbox_events;
-SELECT setval('idempotency_data.outbox_seq', 1);
-SELECT idempotency.outbox_mend_seq();
-SELECT enqueue() <= :emptied AS again;
-RESET idempotency.outbox_retention;
-RESET idempotency.outbox_rotation_interval;
-DROP FUNCTION snapshot, maintain;
-
 -- Only for the owner; not in a read-only transaction
 CREATE ROLE regress_outbox_seq;
 SELECT idempotency.grant_role('operator', 'regress_outbox_seq');
