@@ -193,6 +193,6 @@ INSERT INTO idempotency_data.cursor_log_0 (number, digest, kind, what, at, epoch
 	VALUES (1, md5('restored')::uuid, 's', 'p', now(), 4, 1, 'restored', true, current_user, 1, 1, 1, 1000000000, 216000),
 		(1, md5('nobody''s')::uuid, 's', 'p', now(), 4, 2, 'nobody''s', true, 'regress_never_made', 10, 1, 1, 1000000000, 216000);
 SELECT producer, hours FROM t.expiry WHERE producer ~ 'restored|nobody';
-SELECT owner, role, role_oid = coalesce(to_regrole(role)::oid, 0) AS role_oid, role_cluster = system_identifier AS cluster
+SELECT owner, CASE role WHEN current_user THEN 'the user' ELSE role END AS role, role_oid = coalesce(to_regrole(role)::oid, 0) AS role_oid, role_cluster = system_identifier AS cluster
   FROM t.rows, pg_control_system() WHERE owner ~ 'restored|nobody';
 DROP SCHEMA t CASCADE;
