@@ -8,7 +8,7 @@
 #	TRAIL=1				print how each mutant is caught, by a shortest trail
 #	JOBS=n				walks at a time, default: one per core
 #	MEMORY=n			MB for a walk, default 5000, with LONG=1 14000
-#	LIMIT=n				seconds for a walk, default 900, with LONG=1 14400
+#	LIMIT=n				seconds for a walk, default 3600, with LONG=1 14400
 #	KEEP=1				leave the work directory behind
 #	SKIP_PACKAGES=1		do not look for missing packages
 #
@@ -227,7 +227,7 @@ trap 'exit 130' INT
 trap 'exit 143' TERM HUP
 JOBS=${JOBS:-$(nproc)}
 MEMORY=${MEMORY:-$([ -z "${LONG:-}" ] && echo 5000 || echo 14000)}
-LIMIT=${LIMIT:-$([ -z "${LONG:-}" ] && echo 900 || echo 14400)}
+LIMIT=${LIMIT:-$([ -z "${LONG:-}" ] && echo 3600 || echo 14400)}
 
 : >"$IDEM_WORK/jobs"
 : >"$IDEM_WORK/results"

@@ -9,12 +9,16 @@
 #	OLD_PG_CONFIG=...							pg_config of the older server from which
 #												pg_upgrade upgrades (002_upgrade);
 #												default: the same server
-#	TAP_JOBS=n									TAP tests at once, default: one for each
-#												core, at most 4
+#	TAP_JOBS=n									TAP tests at once, default: two for each
+#												core, at most 8; they mostly wait
+#	SQL_JOBS=n									regress tests and isolation specs at once,
+#												each on one of so many servers; default:
+#												two for each core, at most 6
 #	ALLOW_OFFLINE=1								name, but do not count, a test whose
 #												input cannot be fetched
 #
-# Areas run one after another.  Each test counts once as passed or failed; a TAP
+# Areas run one after another, but those that only compute run beside the others, which
+# mostly wait, with the processor that is left over (COMPUTING).  Each test counts once as passed or failed; a TAP
 # file counts by its top-level checks.  A test that could not be run is a failure,
 # never a skip.  A test that failed leaves its diffs or its output in
 # build/test-output, and at the end of this script's output.
@@ -28,10 +32,17 @@ cd "$IDEM_TOP" || exit 1
 ALL_AREAS="compile lint regress isolation tap sink model random real clients"
 # These areas need no build of the extension for the server under test.
 BUILD_FREE=" compile lint model "
+# These areas compute all the time, and neither wait nor write into the tree.
+COMPUTING=" compile lint model "
+# The longest TAP tests begin first, so that the last ones end together.
+TAP_FIRST="326_relay_wakeup 103_claim_storm 306_relay_large 368_relay_shared_commit 321_relay_liar
+122_lease_histories 343_relay_many 345_relay_hot_key 111_store_dump 130_request_wait 311_relay_position"
 passed=0
 failed=0
 failures=()
 took=()
+# The process that runs areas beside the others.
+beside=
 started=$SECONDS
 OUTPUT=$IDEM_TOP/build/test-output
 # A sanitizer that is built in writes such lines to the server log.
@@ -159,32 +170,6 @@ pg_regress_one()
 		fail "$title: database can be dropped" "$IDEM_LOG"
 }
 
-# Files "nopreload*" run on a server that does not preload the library.
-run_regress()
-{
-	local mode file name names
-
-	for mode in preload nopreload; do
-		names=()
-		for file in sql/*.sql; do
-			name=$(basename "$file" .sql)
-			[[ $name != idempotency--* ]] || continue
-			case $name in nopreload*) [ $mode = nopreload ] ;; *) [ $mode = preload ] ;; esac || continue
-			[ ! -e "$file" ] || ! wanted "$name" || names+=("$name")
-		done
-		[ ${#names[@]} -gt 0 ] || continue
-		idem_say "regress, $mode"
-		start_server "$mode" "$mode" || {
-			fail "regress: server starts ($mode)" "$IDEM_LOG"
-			continue
-		}
-		for name in "${names[@]}"; do
-			pg_regress_one regress "$IDEM_WORK/tests" "$name" "sql/$name.sql"
-		done
-		stop_server "$mode"
-	done
-}
-
 # counted_job NAME COMMAND...: run a command that counts tests in a process of its own;
 # its results go into files.
 counted_job()
@@ -195,17 +180,29 @@ counted_job()
 	passed=0
 	failed=0
 	failures=()
+	took=()
 	"$@" >"$IDEM_WORK/log/$name.out" 2>&1
 	{
 		echo "$passed $failed"
+		IFS=, && echo "${took[*]}" && unset IFS
 		[ ${#failures[@]} = 0 ] || printf '%s\n' "${failures[@]}"
 	} >"$IDEM_WORK/log/$name.sum"
+}
+
+# Wait for the jobs of this area, but not for the areas beside it.
+wait_jobs()
+{
+	local pid
+
+	for pid in $(jobs -rp); do
+		[[ " $beside " == *" $pid "* ]] || wait "$pid"
+	done
 }
 
 # Show and count the results of a job; false if they are not there yet.
 job_result()
 {
-	local sum=$IDEM_WORK/log/$1.sum good bad lines
+	local sum=$IDEM_WORK/log/$1.sum good bad lines areas_took
 
 	[ -e "$sum" ] || return 1
 	cat "$IDEM_WORK/log/$1.out"
@@ -213,7 +210,9 @@ job_result()
 	read -r good bad <<<"${lines[0]:-0 1}"
 	passed=$((passed + good))
 	failed=$((failed + bad))
-	failures+=("${lines[@]:1}")
+	IFS=, read -ra areas_took <<<"${lines[1]:-}"
+	took+=(${areas_took[@]+"${areas_took[@]}"})
+	failures+=("${lines[@]:2}")
 }
 
 # isolation_expected DIR LEVEL NAME: make the expected output of a spec at a level.
@@ -235,36 +234,83 @@ isolation_expected()
 	done
 }
 
-# Run the specs at an isolation level, on a server and in a directory for the level.  A
-# spec runs once more with each setting that it names after "Also with:".
-isolation_at()
+# sql_tests NAME PRELOAD JOB...: take jobs, each "COMMAND ARGUMENT...", until another process
+# has taken the last; run them on a server of its own.
+sql_tests()
 {
-	local level=$1 server=isolation-${1// /-} dir=$IDEM_WORK/tests/isolation-${1// /-} name setting
-	shift
+	local server=$1 preload=$2 job
+	shift 2
 
-	start_server "$server" preload || {
-		fail "isolation: server starts${level:+ for $level}" "$IDEM_LOG"
+	start_server "$server" "$preload" || {
+		fail "$server: server starts" "$IDEM_LOG"
 		return
 	}
-	mkdir -p "$dir/expected"
-	cp -R test/isolation/specs "$dir"
-	for name in "$@"; do
-		isolation_expected "$dir" "${level/ /-}" "$name"
-	done
-	[ "$(id -u)" != 0 ] || chown -R "$IDEM_USER" "$dir"
-	for name in "$@"; do
-		pg_regress_one isolation "$dir" "$name" "test/isolation/specs/$name.spec" "$level"
-		while read -r setting; do
-			pg_regress_one isolation "$dir" "$name" "test/isolation/specs/$name.spec" "$level" "$setting"
-		done < <(sed -n 's/^# Also with: //p' "test/isolation/specs/$name.spec")
+	for job; do
+		# Who makes the directory has the job.
+		mkdir "$IDEM_WORK/taken/${job//[^a-z0-9_=-]/.}" 2>/dev/null || continue
+		eval "$job"
 	done
 	stop_server "$server"
 }
 
-# The sessions wait most of the time, so the levels run beside each other.
+# sql_pool AREA PRELOAD JOB...: run the jobs on several servers at once.  A server has one
+# test at a time: many a test waits for the oldest transaction of the whole server.
+sql_pool()
+{
+	local area=$1 preload=$2 n jobs=${SQL_JOBS:-$(($(nproc) * 2))}
+	shift 2
+
+	[ $# -gt 0 ] || return 0
+	[ "$jobs" -le 6 ] || [ -n "${SQL_JOBS:-}" ] || jobs=6
+	[ "$jobs" -le $# ] || jobs=$#
+	rm -rf "$IDEM_WORK/taken"
+	mkdir "$IDEM_WORK/taken"
+	for n in $(seq "$jobs"); do
+		counted_job "$area-$n" sql_tests "$area-$n" "$preload" "$@" &
+	done
+	wait_jobs
+	for n in $(seq "$jobs"); do
+		job_result "$area-$n" || fail "$area: ended without a result"
+	done
+}
+
+# Files "nopreload*" run on a server that does not preload the library.
+run_regress()
+{
+	local file name jobs=() nopreload=()
+
+	for file in sql/*.sql; do
+		name=$(basename "$file" .sql)
+		if [ ! -e "$file" ] || [[ $name = idempotency--* ]] || ! wanted "$name"; then
+			continue
+		fi
+		case $name in
+			nopreload*) nopreload+=("regress_one $name") ;;
+			*) jobs+=("regress_one $name") ;;
+		esac
+	done
+	[ $((${#jobs[@]} + ${#nopreload[@]})) -gt 0 ] || return 0
+	idem_say "regress"
+	sql_pool regress preload ${jobs[@]+"${jobs[@]}"}
+	sql_pool nopreload nopreload ${nopreload[@]+"${nopreload[@]}"}
+}
+
+regress_one()
+{
+	pg_regress_one regress "$IDEM_WORK/tests" "$1" "sql/$1.sql"
+}
+
+# isolation_one SPEC LEVEL [SETTING]
+isolation_one()
+{
+	pg_regress_one isolation "$IDEM_WORK/tests/isolation-${2// /-}" "$1" "test/isolation/specs/$1.spec" "$2" "${3:-}"
+}
+
+# Each spec runs at each isolation level, and once more with each setting that it names
+# after "Also with:".
 run_isolation()
 {
-	local file name level names=()
+	local file name level setting names=() jobs=() dir
 
 	for file in test/isolation/specs/*.spec; do
 		name=$(basename "$file" .spec)
@@ -273,12 +319,19 @@ run_isolation()
 	[ ${#names[@]} -gt 0 ] || return 0
 	idem_say "isolation"
 	for level in "" "repeatable read" serializable; do
-		counted_job "isolation-${level// /-}" isolation_at "$level" "${names[@]}" &
+		dir=$IDEM_WORK/tests/isolation-${level// /-}
+		mkdir -p "$dir/expected"
+		cp -R test/isolation/specs "$dir"
+		for name in "${names[@]}"; do
+			isolation_expected "$dir" "${level/ /-}" "$name"
+			jobs+=("isolation_one $name '$level'")
+			while read -r setting; do
+				jobs+=("isolation_one $name '$level' $setting")
+			done < <(sed -n 's/^# Also with: //p' "test/isolation/specs/$name.spec")
+		done
+		[ "$(id -u)" != 0 ] || chown -R "$IDEM_USER" "$dir"
 	done
-	wait
-	for level in "" "repeatable read" serializable; do
-		job_result "isolation-${level// /-}" || fail "isolation: ended without a result${level:+ at $level}"
-	done
+	sql_pool isolation preload "${jobs[@]}"
 }
 
 # own_crashes NAME FILE...: print the deaths of servers and sink programs of a TAP
@@ -371,11 +424,13 @@ stop_leftovers()
 # The tests wait most of the time, so there are several at once.
 run_tap()
 {
-	local file name names=() running=() left ended jobs=${TAP_JOBS:-$(nproc)}
+	local file name names=() running=() left ended most=${TAP_JOBS:-$(($(nproc) * 2))}
 
-	[ "$jobs" -le 4 ] || jobs=4
-	for file in test/t/*.pl; do
-		name=$(basename "$file" .pl)
+	[ "$most" -le 8 ] || [ -n "${TAP_JOBS:-}" ] || most=8
+	for name in $TAP_FIRST $(cd test/t && ls); do
+		name=${name%.pl}
+		file=test/t/$name.pl
+		[[ " ${names[*]} " != *" $name "* ]] || continue
 		# the tests 5xx need input from outside; they are area "real"
 		if [ -e "$file" ] && [[ $name != 5* ]] && wanted "$name"; then
 			names+=("$name")
@@ -384,7 +439,7 @@ run_tap()
 	[ ${#names[@]} -gt 0 ] || return 0
 	idem_say "TAP"
 	while [ ${#names[@]} -gt 0 ] || [ ${#running[@]} -gt 0 ]; do
-		while [ ${#names[@]} -gt 0 ] && [ ${#running[@]} -lt "$jobs" ]; do
+		while [ ${#names[@]} -gt 0 ] && [ ${#running[@]} -lt "$most" ]; do
 			counted_job "tap-${names[0]}" tap_one "${names[0]}" &
 			running+=("${names[0]}")
 			names=("${names[@]:1}")
@@ -464,7 +519,7 @@ run_sink()
 # Run a folder that has its own runner, if the folder exists.
 run_folder()
 {
-	local name=$1 title=$2 limit=${FOLDER_TIMEOUT:-1800}
+	local name=$1 title=$2 limit=${FOLDER_TIMEOUT:-5400}
 
 	# the long run
 	[ -z "${LONG:-}${TRANSACTIONS:-}" ] || limit=${FOLDER_TIMEOUT:-86400}
@@ -504,14 +559,14 @@ run_clients()
 run_compile()
 {
 	idem_say "compile"
-	run_counted compile timeout -k 20 1800 env WORK="$IDEM_WORK" test/lint/lint.sh compile
+	run_counted compile timeout -k 20 3600 env WORK="$IDEM_WORK" test/lint/lint.sh compile
 }
 
 run_lint()
 {
 	idem_say "lint"
 	# shellcheck disable=SC2086 # a list
-	run_counted lint timeout -k 20 1800 env WORK="$IDEM_WORK" test/lint/lint.sh ${TESTS:-rules}
+	run_counted lint timeout -k 20 3600 env WORK="$IDEM_WORK" test/lint/lint.sh ${TESTS:-rules}
 }
 
 needs_build()
@@ -535,6 +590,24 @@ build_old_stage()
 	idem_find_server
 	mkdir -p "$IDEM_STAGE"
 	idem_build_stage
+}
+
+run_areas()
+{
+	local area began
+
+	for area; do
+		began=$SECONDS
+		"run_$area"
+		took+=("$area $((SECONDS - began)) s")
+	done
+}
+
+# Areas that give way to those that wait.
+run_nicely()
+{
+	renice -n 10 "$BASHPID" >/dev/null
+	run_areas "$@"
 }
 
 areas=${AREA:-$ALL_AREAS}
@@ -571,10 +644,24 @@ if needs_build; then
 	pass build
 	copy_tests
 fi
+computing=()
+waiting=()
 for area in $areas; do
-	began=$SECONDS
-	"run_$area"
-	took+=("$area $((SECONDS - began)) s")
+	if [[ $COMPUTING == *" $area "* ]]; then
+		computing+=("$area")
+	else
+		waiting+=("$area")
+	fi
 done
+if [ ${#computing[@]} -gt 0 ] && [ ${#waiting[@]} -gt 0 ]; then
+	counted_job beside run_nicely "${computing[@]}" &
+	beside=$!
+	run_areas "${waiting[@]}"
+	wait "$beside"
+	job_result beside || fail "ended without a result: ${computing[*]}"
+else
+	# shellcheck disable=SC2086 # a list
+	run_areas $areas
+fi
 [ "$failed" != 0 ] || rm -rf "$OUTPUT"
 finish
