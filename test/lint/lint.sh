@@ -2,6 +2,8 @@
 # Check the sources with the compilers, the layout rules and the tools.
 #
 #	lint.sh [CHECK...]		default: all; "compile" and "rules" are groups of checks
+#	BUILDS=DIR				use the builds that an earlier call made there, and leave those of
+#							this call
 #
 # Prints "ok CHECK", or the reason and "not ok CHECK".  Exits nonzero if any check is
 # not ok.  Builds happen in copies of the tree.
@@ -15,6 +17,7 @@ PG_CONFIG=${PG_CONFIG:-pg_config}
 . test/setup/tree.sh
 work=$(mktemp -d "${WORK:-${TMPDIR:-/tmp}}/idem-lint.XXXXXX")
 trap 'rm -rf "$work"' EXIT
+builds=${BUILDS:-$work}
 status=0
 
 # none WHAT: if standard input has lines, print WHAT and the lines, and fail.
@@ -32,7 +35,7 @@ none()
 # it fails.  Warnings are errors, so success means that there are no warnings.
 build_copy()
 {
-	local dir=$work/$1
+	local dir=$builds/$1
 	shift
 
 	tree_copy "$dir"
@@ -131,8 +134,8 @@ check_sink_headers()
 
 	[ -d src/sink ] || return 0
 	server=$("$PG_CONFIG" --includedir-server)
-	[ -d "$work/gcc" ] || check_gcc || return 1
-	find "$work/gcc/src/sink" -name '*.d' -print0 | xargs -0 grep -HF "$server" |
+	[ -d "$builds/gcc" ] || check_gcc || return 1
+	find "$builds/gcc/src/sink" -name '*.d' -print0 | xargs -0 grep -HF "$server" |
 		none "a sink program includes headers of the server:"
 }
 
@@ -143,8 +146,8 @@ check_exports()
 {
 	local names name
 
-	[ -f "$work/gcc/idempotency.so" ] || check_gcc || return 1
-	names=$(nm -D --defined-only "$work/gcc/idempotency.so" | awk '{ print $NF }')
+	[ -f "$builds/gcc/idempotency.so" ] || check_gcc || return 1
+	names=$(nm -D --defined-only "$builds/gcc/idempotency.so" | awk '{ print $NF }')
 	while read -r name; do
 		case $name in
 			Pg_magic_func | _PG_init | idem_launcher_main | idem_worker_main | idem_store_worker_main | idem_keyed_worker_main) ;;
@@ -161,19 +164,19 @@ check_fault_points()
 {
 	local program status=0
 
-	[ -f "$work/gcc/idempotency.so" ] || check_gcc || return 1
-	[ -d "$work/faults" ] || build_copy faults CC=gcc FAULT_POINTS=1 || return 1
-	for program in $(cd "$work/gcc" && echo idempotency.so src/sink/bin/*); do
+	[ -f "$builds/gcc/idempotency.so" ] || check_gcc || return 1
+	[ -d "$builds/faults" ] || build_copy faults CC=gcc FAULT_POINTS=1 || return 1
+	for program in $(cd "$builds/gcc" && echo idempotency.so src/sink/bin/*); do
 		{
-			nm -a "$work/gcc/$program" | grep -i fault_
-			grep -aoiE '(IDEM|SINK)[A-Z_]*fault[A-Z_/]*|fault point' "$work/gcc/$program"
+			nm -a "$builds/gcc/$program" | grep -i fault_
+			grep -aoiE '(IDEM|SINK)[A-Z_]*fault[A-Z_/]*|fault point' "$builds/gcc/$program"
 		} | none "in an ordinary build of $program:" || status=1
-		grep -aq idempotency_fault "$work/faults/$program" || {
+		grep -aq idempotency_fault "$builds/faults/$program" || {
 			echo "FAULT_POINTS=1 has no effect on $program"
 			status=1
 		}
 	done
-	! cmp -s "$work/gcc/build/id" "$work/faults/build/id" || {
+	! cmp -s "$builds/gcc/build/id" "$builds/faults/build/id" || {
 		echo "build/id does not tell the builds apart"
 		status=1
 	}
@@ -285,12 +288,12 @@ check_owners()
 	local header own name
 
 	# the build with fault points defines all functions
-	[ -d "$work/faults" ] || build_copy faults CC=gcc FAULT_POINTS=1 || return 1
+	[ -d "$builds/faults" ] || build_copy faults CC=gcc FAULT_POINTS=1 || return 1
 	while read -r header; do
 		own=()
 		for file in "${header%/*}"/*.c; do
 			[ "${file%.c}" != "${header%.h}" ] && [ -f "${file%.c}.h" ] ||
-				own+=("$work/faults/${file%.c}.o")
+				own+=("$builds/faults/${file%.c}.o")
 		done
 		grep -E '^extern [^"]' "$header" |
 			sed -E 's/\(\*([a-z0-9_]+)\).*/\1/; s/[[:space:]]*(\(|;|\[).*//; s/.*[[:space:]*]//' |
@@ -303,8 +306,8 @@ check_owners()
 # Calls between files and between folders go down.  The test of this check runs first.
 check_calls()
 {
-	[ -f "$work/gcc/idempotency.so" ] || check_gcc || return 1
-	test/lint/calls_test.sh && test/lint/calls.sh --tree "$work/gcc"
+	[ -f "$builds/gcc/idempotency.so" ] || check_gcc || return 1
+	test/lint/calls_test.sh && test/lint/calls.sh --tree "$builds/gcc"
 }
 
 # A new sink's program needs only a folder and a line, and is never left out silently.

@@ -190,7 +190,7 @@ mutant_job()
 		printf '%s\tthe patch does not apply\t%s\n' "$name" "$log"
 	elif ! "${MAKE:-make}" -C "$tree" -s PG_CONFIG="$PG_CONFIG" all test-module >"$log" 2>&1; then
 		printf '%s\tit does not build\t%s\n' "$name" "$log"
-	elif PERL5OPT="-I$IDEM_WORK/lib -MStopAtFailure" PG_TEST_TIMEOUT_DEFAULT=30 \
+	elif PERL5OPT="-I$IDEM_WORK/lib -MStopAtFailure" PG_TEST_TIMEOUT_DEFAULT=30 SINK_PATIENCE=30 \
 		run_tests "$tree" "$log" "$(header "$name" Caught-by)"; then
 		printf '%s\tit survives %s\t%s\n' "$name" "$(header "$name" Caught-by)" "$log"
 	elif by=$(noticed "$log"); then

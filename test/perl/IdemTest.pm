@@ -34,9 +34,11 @@ use strict;
 use warnings FATAL => 'all';
 
 use File::Basename qw(dirname);
+use List::Util qw(max);
 use PostgreSQL::Test::Cluster;
 use PostgreSQL::Test::Utils;
 use Test::More;
+use Time::HiRes qw(time);
 
 # The lines that make a server find the staged extension.
 sub extension_conf
@@ -132,6 +134,18 @@ sub wait_for
 	ok($node->poll_query_until($database // 'postgres', $query, $expected // 't'),
 		"reached: $query");
 	return;
+}
+
+# How many times slower than usual this machine is at the moment, at least 1: by a
+# database that is made and dropped, in half a second on a quiet machine.  A limit that
+# the server promises in seconds is multiplied by it.
+sub slowness
+{
+	my ($node) = @_;
+	my $began = time;
+
+	$node->safe_psql('postgres', $_) foreach 'CREATE DATABASE slowness', 'DROP DATABASE slowness';
+	return max(1, 2 * (time - $began));
 }
 
 # A synchronous standby of a cluster that allows streaming, in use when this returns.

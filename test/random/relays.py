@@ -17,9 +17,9 @@ WRITERS = 3
 KEYS = 5
 MOST = 5
 # A relay that owes something delivers something in this time on a slow machine; a lost wake-up takes a minute.
-SECONDS = int(os.environ.get("DRAIN_SECONDS") or 40)
+SECONDS = int(os.environ.get("DRAIN_SECONDS") or 180)
 # After a replay all events may come again, in transactions of one each.
-MOST_SECONDS = 300
+MOST_SECONDS = 900
 BACKOFF = "min_backoff => '5 ms', max_backoff => '100 ms'"
 
 

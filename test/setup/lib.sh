@@ -325,7 +325,7 @@ idem_start()
 
 	for try in 1 2 3 4 5; do
 		IDEM_PORT=$(idem_free_port)
-		if idem_as "$IDEM_BINDIR/pg_ctl" -D "$1" -l "$2" -w -t 60 -s \
+		if idem_as "$IDEM_BINDIR/pg_ctl" -D "$1" -l "$2" -w -t 600 -s \
 			-o "-p $IDEM_PORT" start >&2; then
 			IDEM_SOCK=$IDEM_WORK/sock
 			return 0
@@ -338,7 +338,7 @@ idem_start()
 
 idem_stop()
 {
-	idem_as "$IDEM_BINDIR/pg_ctl" -D "$1" -w -m fast -s stop
+	idem_as "$IDEM_BINDIR/pg_ctl" -D "$1" -w -t 600 -m fast -s stop
 }
 
 # Run a client program against the server that was started last.

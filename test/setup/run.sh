@@ -13,7 +13,7 @@
 #												core, at most 8; they mostly wait
 #	SQL_JOBS=n									regress tests and isolation specs at once,
 #												each on one of so many servers; default:
-#												two for each core, at most 6
+#												three for each core, at most 8
 #	ALLOW_OFFLINE=1								name, but do not count, a test whose
 #												input cannot be fetched
 #
@@ -154,7 +154,7 @@ pg_regress_one()
 	idem_mkdir "$IDEM_WORK/out-$kind" "$out"
 	# Without an expected output the whole output is the difference.
 	[ -e "$inputdir/expected/$name.out" ] || touch "$inputdir/expected/$name.out"
-	if idem_run idem_as env PATH="$IDEM_BINDIR:$PATH" PGUSER=postgres "${options[@]}" timeout -k 10 600 \
+	if idem_run idem_as env PATH="$IDEM_BINDIR:$PATH" PGUSER=postgres PGISOLATIONTIMEOUT=1200 "${options[@]}" timeout -k 10 "${SQL_TIMEOUT:-3600}" \
 		"$IDEM_PGSRC/src/test/$program" --inputdir="$inputdir" \
 		--outputdir="$out" --bindir="$IDEM_BINDIR" --dlpath="$IDEM_STAGE$IDEM_PKGLIBDIR" \
 		--host="$IDEM_SOCK" --port="$IDEM_PORT" --user=postgres \
@@ -248,7 +248,9 @@ sql_tests()
 	for job; do
 		# Who makes the directory has the job.
 		mkdir "$IDEM_WORK/taken/${job//[^a-z0-9_=-]/.}" 2>/dev/null || continue
-		eval "$job"
+		eval "$job" >"$IDEM_WORK/log/$server.out1" 2>&1
+		# at once, and in one piece
+		cat "$IDEM_WORK/log/$server.out1" >&"$show"
 	done
 	stop_server "$server"
 }
@@ -257,14 +259,15 @@ sql_tests()
 # test at a time: many a test waits for the oldest transaction of the whole server.
 sql_pool()
 {
-	local area=$1 preload=$2 n jobs=${SQL_JOBS:-$(($(nproc) * 2))}
+	local area=$1 preload=$2 n show jobs=${SQL_JOBS:-$(($(nproc) * 3))}
 	shift 2
 
 	[ $# -gt 0 ] || return 0
-	[ "$jobs" -le 6 ] || [ -n "${SQL_JOBS:-}" ] || jobs=6
+	[ "$jobs" -le 8 ] || [ -n "${SQL_JOBS:-}" ] || jobs=8
 	[ "$jobs" -le $# ] || jobs=$#
 	rm -rf "$IDEM_WORK/taken"
 	mkdir "$IDEM_WORK/taken"
+	exec {show}>&1
 	for n in $(seq "$jobs"); do
 		counted_job "$area-$n" sql_tests "$area-$n" "$preload" "$@" &
 	done
@@ -272,6 +275,7 @@ sql_pool()
 	for n in $(seq "$jobs"); do
 		job_result "$area-$n" || fail "$area: ended without a result"
 	done
+	exec {show}>&-
 }
 
 # Files "nopreload*" run on a server that does not preload the library.
@@ -374,7 +378,8 @@ tap_one()
 			IDEM_REAL_INPUT="$IDEM_WORK/tests/real-input/github.json" \
 			IDEM_STAGE_SHAREDIR="$IDEM_STAGE$IDEM_SHAREDIR" IDEM_BINDIR="$IDEM_BINDIR" \
 			IDEM_PKGLIBDIR="$IDEM_PKGLIBDIR" IDEM_SHAREDIR="$IDEM_SHAREDIR" \
-			timeout -k 20 "${TAP_TIMEOUT:-900}" prove --verbose "test/t/$name.pl"
+			PG_TEST_TIMEOUT_DEFAULT="${PG_TEST_TIMEOUT_DEFAULT:-600}" \
+			timeout -k 20 "${TAP_TIMEOUT:-3600}" prove --verbose "test/t/$name.pl"
 	) >"$log" 2>&1 </dev/null &
 	wait $!
 	status=$?
@@ -398,7 +403,7 @@ tap_one()
 		passed=$((passed + good - 1))
 		pass "tap/$name ($good, $((SECONDS - began)) s)"
 	else
-		[ $status != 124 ] || echo "timed out after ${TAP_TIMEOUT:-900} s" >>"$log"
+		[ $status != 124 ] || echo "timed out after ${TAP_TIMEOUT:-3600} s" >>"$log"
 		passed=$((passed + good))
 		failed=$((failed + (bad > 1 ? bad - 1 : 0)))
 		tail -n 20 "$dir"/tmp_check/log/regress_log_* >>"$log" 2>/dev/null
@@ -513,7 +518,7 @@ run_sink()
 {
 	grep -qE '^check-sink:' src/sink/*.mk || return 0
 	idem_say "sink programs"
-	run_counted sink timeout -k 20 900 "${MAKE:-make}" --no-print-directory check-sink
+	run_counted sink timeout -k 20 3600 "${MAKE:-make}" --no-print-directory check-sink
 }
 
 # Run a folder that has its own runner, if the folder exists.
@@ -551,7 +556,7 @@ run_clients()
 	done
 	[ ${#names[@]} -gt 0 ] || return 0
 	idem_say "clients"
-	run_counted clients timeout -k 20 900 env SKIP_PACKAGES=1 NEED_TOOLS=1 test/clients/run.sh "${names[@]}"
+	run_counted clients timeout -k 20 3600 env SKIP_PACKAGES=1 NEED_TOOLS=1 test/clients/run.sh "${names[@]}"
 	grep '^NOT RUN' "$IDEM_WORK/log/clients.log"
 }
 
@@ -559,14 +564,14 @@ run_clients()
 run_compile()
 {
 	idem_say "compile"
-	run_counted compile timeout -k 20 3600 env WORK="$IDEM_WORK" test/lint/lint.sh compile
+	run_counted compile timeout -k 20 3600 env WORK="$IDEM_WORK" BUILDS="$IDEM_WORK/builds" test/lint/lint.sh compile
 }
 
 run_lint()
 {
 	idem_say "lint"
 	# shellcheck disable=SC2086 # a list
-	run_counted lint timeout -k 20 3600 env WORK="$IDEM_WORK" test/lint/lint.sh ${TESTS:-rules}
+	run_counted lint timeout -k 20 3600 env WORK="$IDEM_WORK" BUILDS="$IDEM_WORK/builds" test/lint/lint.sh ${TESTS:-rules}
 }
 
 needs_build()

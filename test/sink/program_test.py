@@ -11,7 +11,7 @@ import tempfile
 import time
 import uuid
 
-from sinklib import HERE, PYTEST_SINK, Worker, codec, run_tests
+from sinklib import HERE, PATIENCE, PYTEST_SINK, Worker, codec, run_tests
 
 BIN = pathlib.Path(os.environ.get("SINK_BINDIR", HERE.parent.parent / "src/sink/bin"))
 NULL = BIN / "idempotency-sink-null"
@@ -180,7 +180,7 @@ def test_bad_option_value():
 
 
 def test_not_started_by_a_worker():
-    done = subprocess.run([NULL], stdin=subprocess.DEVNULL, capture_output=True, timeout=10)
+    done = subprocess.run([NULL], stdin=subprocess.DEVNULL, capture_output=True, timeout=PATIENCE)
     assert done.returncode == 2 and b"stream socket" in done.stderr, done
 
 

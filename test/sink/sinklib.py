@@ -15,6 +15,9 @@ import uuid
 from notrun import NotRun  # noqa: tests import it from here, too
 
 HERE = pathlib.Path(__file__).resolve().parent
+# Seconds after which what has to come has failed to.  Nothing that works takes so long, also on
+# a loaded machine, and nothing is proved by the time that it took.
+PATIENCE = float(os.environ.get("SINK_PATIENCE") or 180)
 sys.path.append(str(HERE.parent / "python"))
 PYTEST_SINK = HERE / "idempotency-sink-pytest"
 
@@ -79,7 +82,7 @@ class Worker:
         data, self.held = self.held, None
         self.raw(data)
 
-    def recv(self, timeout=20):
+    def recv(self, timeout=PATIENCE):
         """The next frame as (name, fields); None on end of file."""
         deadline = time.monotonic() + timeout
         while True:
@@ -98,7 +101,7 @@ class Worker:
                 return None
             self.buf += data
 
-    def expect(self, name, timeout=20, **fields):
+    def expect(self, name, timeout=PATIENCE, **fields):
         """The next frame but CREDIT and LOG; it must have that name and fields."""
         while True:
             got = self.recv(timeout)
@@ -111,7 +114,7 @@ class Worker:
             assert got[1][field] == value, f"{field} is {got[1][field]!r}, not {value!r}: {got}"
         return got[1]
 
-    def hello(self, timeout=20):
+    def hello(self, timeout=PATIENCE):
         self.ready = self.expect("READY", timeout)
         return self.ready
 
@@ -146,7 +149,7 @@ class Worker:
         self.raw(out)
         return self.batch, ids
 
-    def outcomes(self, batch, count, timeout=20):
+    def outcomes(self, batch, count, timeout=PATIENCE):
         """Outcome names of all events of a batch, by index, and the messages.  Results of other batches wait."""
         names = {v: k for k, v in codec.OUTCOMES.items()}
         while len(self.answers.setdefault(batch, {})) < count:
@@ -168,7 +171,7 @@ class Worker:
             out += data
         return out.decode("utf-8", "replace")
 
-    def exit_status(self, timeout=10):
+    def exit_status(self, timeout=PATIENCE):
         return self.proc.wait(timeout)
 
     def close(self):

@@ -177,14 +177,14 @@ def host(address):
 def closed(there, url, **options):
     """The program does not connect, and says why, without what an event could be told by."""
     before = there.connections
-    got = fate(url=url, allowed_addresses=options.pop("allowed_addresses", None), timeout=20, connect_timeout=3000, **options)
+    got = fate(url=url, allowed_addresses=options.pop("allowed_addresses", None), connect_timeout=3000, **options)
     assert got.outcome in ("rejected", "outage", "retry"), (url, got)
     assert there.connections == before, f"{url}: the program connected: {got}"
     return got
 
 
 def delivered(there, url, **options):
-    got = fate(url=url, timeout=20, **options)
+    got = fate(url=url, **options)
     return got.outcome == "acked"
 
 
@@ -246,7 +246,7 @@ def scene_names():
         Names.answers["mixed.example"] = ["127.0.0.1", "93.184.216.34"]
         before = len(there.reached)
         for _ in range(4):
-            fate(url=f"http://mixed.example:{there.port}/", allowed_addresses=None, timeout=20)
+            fate(url=f"http://mixed.example:{there.port}/", allowed_addresses=None)
         assert not any("127.0.0.1" in a for a in there.reached[before:]), there.reached[before:]
 
 
@@ -281,7 +281,7 @@ def scene_redirects():
         with Everywhere(answer) as there:
             for status in (200, 201, 300, 301, 302, 303, 307, 308, 305):
                 for _ in range(2):
-                    fate(url=f"http://93.184.216.34:{there.port}/{status}", allowed_addresses=None, timeout=20)
+                    fate(url=f"http://93.184.216.34:{there.port}/{status}", allowed_addresses=None)
             assert not inside.connections and len(there.requests) == 18, len(there.requests)
 
 
@@ -309,7 +309,7 @@ def scene_token_url():
             got = fate(url=f"http://93.184.216.34:{there.port}/", allowed_addresses=None, token_url=f"http://{a}:{inside.port}/token",
                        timeout=20, **options)
             assert got.outcome != "acked" and not inside.connections and not there.requests, (a, got)
-            got = fate(url=f"http://93.184.216.34:{there.port}/", allowed_addresses=None, timeout=20,
+            got = fate(url=f"http://93.184.216.34:{there.port}/", allowed_addresses=None,
                        token_url=f"https://{a}:{inside.port}/token", **options)
             assert got.outcome != "acked" and not inside.connections and not there.requests, (a, got)
 
@@ -319,7 +319,7 @@ def scene_templates():
     with Everywhere() as there, Everywhere() as inside:
         for key in ("@127.0.0.1", "127.0.0.1", f":x@127.0.0.1:{inside.port}", f"127.0.0.1:{inside.port}/", "\\@127.0.0.1", "?@127.0.0.1"):
             for url in ("/{aggregate_id}", "?{aggregate_id}", "/x?y={aggregate_id}"):
-                fate({"key": key}, url=f"http://93.184.216.34:{there.port}{url}", allowed_addresses=None, timeout=20)
+                fate({"key": key}, url=f"http://93.184.216.34:{there.port}{url}", allowed_addresses=None)
         assert not inside.connections and there.requests
 
 

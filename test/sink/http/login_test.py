@@ -129,7 +129,7 @@ def test_oauth2_lies():
 
     def check(answer):
         with TokenServer(answer) as server, Receiver() as there:
-            got = fate(url=there.url + "/", timeout=40, **oauth(server))
+            got = fate(url=there.url + "/", **oauth(server))
             assert got.outcome in ("rejected", "outage") and not there.requests, got
     at_once(check, [[a] for a in answers])
 

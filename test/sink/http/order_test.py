@@ -1,11 +1,10 @@
 """Which requests are under way together."""
 import random
 import threading
-import time
 
 import misbehave
 from receiver import Receiver, Reply
-from sinklib import codec
+from sinklib import PATIENCE, codec
 from target import sink, until
 
 
@@ -60,14 +59,16 @@ def test_concurrency_by_default():
 
 
 def test_a_slow_key_holds_no_other():
-    with Receiver(lambda r: misbehave.after(2) if r.key == "slow" else 200) as there, sink(there, concurrency=4) as w:
-        began = time.monotonic()
+    def answer(r):
+        return misbehave.after(10) if r.key == "slow" and [x.key for x in there.requests].count("slow") <= 1 else 200
+
+    with Receiver(answer) as there, sink(there, concurrency=4) as w:
         batch, _ = w.events([{"key": "slow"}] * 2 + [{"key": f"k{i}"} for i in range(200)])
         until("the others arrive", lambda: len(there.requests) >= 201)
-        assert time.monotonic() - began < 1.9
+        assert [r.key for r in there.requests[:201]].count("slow") == 1, "the others waited"
         assert {g.outcome for g in w.results(batch, 202)} == {"acked"}
         assert there.ids().count(None) == 0 and [r.key for r in there.requests].count("slow") == 2
-        assert time.monotonic() - began > 3.9, "two of one key were under way"
+        assert not there.overlaps, "two of one key were under way"
 
 
 def test_refused_key_is_blocked():
@@ -107,9 +108,9 @@ def test_many_events():
         for i in range(40):
             batches.append(w.events([{"key": str(i % 500)} for i in range(count)])[0])
             if len(batches) >= 8:
-                assert {g.outcome for g in w.results(batches.pop(0), count, 120)} == {"acked"}
+                assert {g.outcome for g in w.results(batches.pop(0), count)} == {"acked"}
         for batch in batches:
-            assert {g.outcome for g in w.results(batch, count, 120)} == {"acked"}
+            assert {g.outcome for g in w.results(batch, count)} == {"acked"}
         assert len(set(there.ids())) == 40 * count and not there.overlaps
 
 
@@ -118,25 +119,22 @@ def test_large_payload():
     big = b'"' + b"x" * (3 << 20) + b'"'
     for continues in (True, False):
         with Receiver(continues=continues) as there, sink(there) as w:
-            began = time.monotonic()
-            assert w.one(60, payload=big).outcome == "acked"
+            assert w.one(payload=big).outcome == "acked"
             assert there.requests[0].body == big
-            assert time.monotonic() - began < 5
 
 
 def test_ends_while_requests_are_under_way():
     """End of file: the program ends at once, whatever it waits for."""
-    with Receiver(lambda r: misbehave.after(30)) as there, sink(there) as w:
+    with Receiver(lambda r: misbehave.after(2 * PATIENCE)) as there, sink(there, timeout=int(3000 * PATIENCE)) as w:
         w.events([{"key": str(i)} for i in range(20)])
         until("requests are there", lambda: there.requests)
-        began = time.monotonic()
         w.sock.close()
-        assert w.exit_status() == 0 and time.monotonic() - began < 2
+        assert w.exit_status() == 0
 
 
 def test_bye():
     with Receiver() as there, sink(there) as w:
         w.one()
         w.send("BYE")
-        assert w.exit_status(2) == 0
+        assert w.exit_status() == 0
         assert codec and there.requests

@@ -15,6 +15,7 @@ import misbehave
 from receiver import Receiver, Reply
 from server import Server
 from sign_test import FIRST, python_takes
+from sinklib import PATIENCE
 from target import PATH, SECRET, TOP, until
 from tokenserver import TokenServer, grant, http
 
@@ -54,7 +55,7 @@ class Source:
     def relay(self, columns, name="shop"):
         return self.sql(f"SELECT {columns} FROM idempotency.stat_relay WHERE relay = '{name}'")
 
-    def becomes(self, state, text="", name="shop", timeout=60):
+    def becomes(self, state, text="", name="shop", timeout=PATIENCE):
         until(lambda: self.relay("state, waiting_for, last_error", name), lambda: self.relay(
             f"state = '{state}' AND strpos(coalesce(last_error, ''), '{text}') > 0", name) == "t", timeout)
 
@@ -101,7 +102,7 @@ def in_order(requests):
         last[r.key] = r.json()["n"]
 
 
-def arrives(there, ids, timeout=60):
+def arrives(there, ids, timeout=PATIENCE):
     until(lambda: f"{len(set(ids) - set(there.ids()))} of {len(ids)} are missing", lambda: set(ids) <= set(there.ids()), timeout)
 
 
@@ -206,13 +207,12 @@ def test_outage_in_the_middle():
 
 
 def test_slow_sink_holds_no_other():
-    with source() as s, Receiver(lambda r: misbehave.after(5)) as slow, Receiver() as quick:
+    with source() as s, Receiver(lambda r: misbehave.after(2 * PATIENCE)) as slow, Receiver() as quick:
         s.serve(slow.url + PATH, "slow")
         s.serve(quick.url + PATH, "shop")
-        began = time.monotonic()
         ids = s.enqueue(500)
-        arrives(quick, ids, 5)
-        assert time.monotonic() - began < 5 and slow.most <= 16
+        arrives(quick, ids)
+        assert slow.most <= 16
 
 
 def test_owner_without_rights():

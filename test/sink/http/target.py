@@ -12,7 +12,7 @@ import tempfile
 import time
 
 from receiver import Receiver
-from sinklib import Worker, codec
+from sinklib import PATIENCE, Worker, codec
 
 TOP = pathlib.Path(__file__).resolve().parents[3]
 SINK = os.path.join(os.environ.get("SINK_BINDIR", TOP / "src/sink/bin"), "idempotency-sink-http")
@@ -56,7 +56,7 @@ class Ended(Exception):
 class Sink(Worker):
     """A program with results that have all their fields, and answers to what it is asked meanwhile."""
 
-    def results(self, batch, count, timeout=30, settle=True):
+    def results(self, batch, count, timeout=PATIENCE, settle=True):
         """A Result for each event of the batch; Ended if the program gives up.  Results of other batches wait."""
         out = self.answers.setdefault(batch, {})
         while len(out) < count:
@@ -73,14 +73,14 @@ class Sink(Worker):
             self.send("SETTLE", batch=batch)
         return [out[i] for i in range(count)]
 
-    def next(self, timeout=30):
+    def next(self, timeout=PATIENCE):
         while True:
             got = self.recv(timeout)
             assert got, f"end of file instead of a result: {self.stderr()}"
             if got[0] not in ("CREDIT", "LOG", "PONG"):
                 return got
 
-    def hello_or_ended(self, timeout=30):
+    def hello_or_ended(self, timeout=PATIENCE):
         name, fields = self.next(timeout)
         if name == "FAILED":
             raise Ended(fields)
@@ -92,24 +92,23 @@ class Sink(Worker):
         with contextlib.suppress(BrokenPipeError, ConnectionResetError):
             super().raw(data)
 
-    def one(self, timeout=30, **event):
+    def one(self, timeout=PATIENCE, **event):
         """The Result of one event."""
         batch, _ = self.events([event])
         return self.results(batch, 1, timeout)[0]
 
-    def all(self, events, timeout=60):
+    def all(self, events, timeout=PATIENCE):
         batch, self.ids = self.events(events)
         return self.results(batch, len(events), timeout)
 
     def is_awake(self):
-        """It answers a PING at once."""
-        began = time.monotonic()
+        """It answers a PING, before the results of what is under way."""
         self.send("PING", nonce=4711)
-        while self.recv(5)[0] != "PONG":
-            pass
-        assert time.monotonic() - began < 1, f"PONG after {time.monotonic() - began:.1f} s"
+        while (got := self.recv()) and got[0] != "PONG":
+            assert got[0] in ("CREDIT", "LOG"), f"{got} before PONG"
+        assert got, f"end of file instead of PONG: {self.stderr()}"
 
-    def failed(self, timeout=60):
+    def failed(self, timeout=PATIENCE):
         """The FAILED that answers HELLO, or that ends what was sent."""
         while True:
             got = self.recv(timeout)
@@ -129,7 +128,7 @@ def start(options, hello=True, flags=codec.KEY_ORDER, program=SINK, env=None, re
     options = {"allowed_addresses": LOOPBACK, **options}
     w = Sink(program, options={k: str(v) for k, v in options.items() if v is not None}, flags=flags, env=env, relay=relay)
     if hello:
-        w.hello(30)
+        w.hello()
     return w
 
 
@@ -145,7 +144,7 @@ def sink(receiver, **options):
             w.kill()
 
 
-def fate(event=None, timeout=30, **options):
+def fate(event=None, timeout=PATIENCE, **options):
     """Result, or the Ended at HELLO or instead of a result, of one event to wherever the options say."""
     w = start(options, hello=False)
     try:
@@ -163,7 +162,7 @@ def refused(**options):
     return start(options, hello=False, **kwargs).failed()
 
 
-def once(answer=200, event=None, receiver=Receiver, tls=None, timeout=30, **options):
+def once(answer=200, event=None, receiver=Receiver, tls=None, timeout=PATIENCE, **options):
     """(Result or Ended, receiver) of one event at a receiver of its own."""
     with receiver(answer, tls=tls) as there, sink(there, **options) as w:
         try:
@@ -179,7 +178,7 @@ def at_once(check, cases, workers=8):
         list(pool.map(lambda case: check(*case), cases))
 
 
-def until(what, condition, timeout=60):
+def until(what, condition, timeout=PATIENCE):
     """Wait; what is a text, or a function that makes it."""
     deadline = time.monotonic() + timeout
     while not condition():

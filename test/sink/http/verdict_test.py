@@ -7,6 +7,7 @@ import time
 import misbehave
 from misbehave import head, raw
 from receiver import Receiver, Reply
+from sinklib import PATIENCE
 from target import Ended, at_once, fate, free_port, once, refused, sink, until
 
 SECOND = 1000
@@ -55,7 +56,7 @@ def test_gone_halts():
         assert len(there.requests) <= 3, there.ids()
 
 
-def retry_after(status, value, timeout=30):
+def retry_after(status, value, timeout=PATIENCE):
     got, _ = once(Reply(status, b"", *([f"Retry-After: {value}"] if value is not None else [])), timeout=timeout)
     assert got.outcome == "retry", (status, value, got)
     return got.retry_after
@@ -97,7 +98,7 @@ def test_broken_answers():
     def check(name, answer):
         with Receiver(lambda r: answer if r.key == "bad" else 200) as there, sink(there, timeout=1500, connect_timeout=1000) as w:
             # an outage would hold all keys back for as long as the receiver answers this one so
-            got = w.one(20, key="bad")
+            got = w.one(key="bad")
             assert got.outcome in ("retry", "unknown"), (name, got)
             assert got.message, (name, got)
             w.is_awake()
@@ -107,13 +108,13 @@ def test_broken_answers():
 
 def test_unclear_answers():
     for name, answer in misbehave.UNCLEAR.items():
-        got, _ = once(lambda r, a=answer: a, timeout=20)
+        got, _ = once(lambda r, a=answer: a)
         assert got.outcome in ("acked", "retry", "unknown", "outage"), (name, got)
 
 
 def test_odd_answers_that_are_answers():
     def check(answer, outcome):
-        with Receiver(lambda r: answer) as there, sink(there, timeout=5000) as w:
+        with Receiver(lambda r: answer) as there, sink(there, timeout=60000) as w:
             for key in "ab":
                 got = w.one(key=key)
                 assert got.outcome == outcome, (outcome, got)
@@ -168,7 +169,7 @@ def test_keepalive_closed_under_the_request():
     """The receiver closes what it promised to keep; each event arrives in the end."""
     with Receiver(lambda r: misbehave.closed_under(2)) as there, sink(there, concurrency=1) as w:
         left = [{"key": str(i), "id": None} for i in range(10)]
-        deadline = time.monotonic() + 30
+        deadline = time.monotonic() + PATIENCE
         done = 0
         while left:
             assert time.monotonic() < deadline
@@ -191,20 +192,19 @@ def test_idle_connections_that_close():
 
 def test_timeout():
     """The whole request has the time, not each part of it.  A timeout counts as an attempt, and others go on."""
-    with Receiver(lambda r: misbehave.raw(end="hang") if r.key == "slow" else 200) as there, sink(there, timeout=1000) as w:
+    with Receiver(lambda r: misbehave.raw(end="hang") if r.key == "slow" else 200) as there, sink(there, timeout=5000) as w:
         began = time.monotonic()
         got = w.all([{"key": "slow"}, *({"key": str(i)} for i in range(20))])
-        took = time.monotonic() - began
         assert [g.outcome for g in got] == ["retry"] + ["acked"] * 20, got
-        assert 0.9 < took < 3, took
-        assert "1000 ms" in got[0].message or "1 s" in got[0].message or "timed out" in got[0].message.lower() \
+        assert got[0].at - began > 4.9, got[0].at - began
+        assert "5000 ms" in got[0].message or "5 s" in got[0].message or "timed out" in got[0].message.lower() \
             or "timeout" in got[0].message.lower(), got[0]
         # the answers of the others did not wait for it
-        assert all(g.at - began < 0.9 for g in got[1:])
+        assert all(g.at < got[0].at - 1 for g in got[1:])
 
 
 def test_timeout_while_pings_come():
-    with Receiver(lambda r: misbehave.after(2)) as there, sink(there, timeout=5000) as w:
+    with Receiver(lambda r: misbehave.after(5)) as there, sink(there, timeout=60000) as w:
         batch, _ = w.events([{"key": "a"}])
         until("the request is there", lambda: there.requests)
         w.is_awake()

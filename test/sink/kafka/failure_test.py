@@ -7,7 +7,7 @@ import time
 from kafka.broker import Broker, free_ports
 from kafka.journal import Journal
 from kafka.target import Target, begin_refused, commits, failed, faulty, paused, sanitized_program, transaction, until
-from sinklib import codec
+from sinklib import PATIENCE, codec
 
 
 def ids(records):
@@ -16,7 +16,7 @@ def ids(records):
     return set(out)
 
 
-def send(w, n, timeout=60):
+def send(w, n, timeout=PATIENCE):
     batch, sent = w.events([{"key": str(i % 10)} for i in range(n)])
     commits(w, batch, n, timeout=timeout)
     return {i.hex for i in sent}

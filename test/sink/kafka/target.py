@@ -11,7 +11,7 @@ import tempfile
 import time
 
 from kafka.broker import TOP, Broker
-from sinklib import Worker, codec
+from sinklib import PATIENCE, Worker, codec
 
 sys.path.append(str(TOP / "test/crash/points"))
 from armed import Armed  # noqa: E402
@@ -114,7 +114,7 @@ class Target:
         return {dict(r["headers"])["id"].decode().replace("-", ""): r["value"] for r in self.read()}
 
 
-def failed(w, timeout=90):
+def failed(w, timeout=PATIENCE):
     """FAILED, behind whatever else; then the end."""
     while True:
         got = w.recv(timeout)
@@ -135,12 +135,12 @@ def transaction(t):
     return dict(line.split("\t") for line in t.b.ask("transactions")).get(t.position)
 
 
-def commits(w, batch, count, expected=None, timeout=60):
+def commits(w, batch, count, expected=None, timeout=PATIENCE):
     assert w.outcomes(batch, count, timeout) == (expected or ["acked"] * count), w.notes
     w.expect("VERDICT", timeout, batch=batch, kind=1)
 
 
-def until(what, condition, timeout=60):
+def until(what, condition, timeout=PATIENCE):
     """Wait; what is a text, or a function that makes it."""
     deadline = time.monotonic() + timeout
     while not condition():

@@ -3,7 +3,7 @@ import subprocess
 import uuid
 
 from postgres.target import PSQL, Target, commits, server
-from sinklib import codec
+from sinklib import PATIENCE, codec
 
 
 def test_claims():
@@ -72,7 +72,7 @@ def test_claim_busy_elsewhere():
     w.expect("VERDICT", batch=batch, kind=1)
     holder.stdin.write("ROLLBACK;\n")
     holder.stdin.close()
-    holder.wait(10)
+    holder.wait(PATIENCE)
     batch, _ = w.events([{"key": "b", "id": busy}])
     commits(w, batch, 1)
     assert t.count() == 2

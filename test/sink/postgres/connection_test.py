@@ -11,7 +11,7 @@ import threading
 
 from postgres.target import POSITION, Target, commits, server
 from server import wait_until
-from sinklib import codec
+from sinklib import PATIENCE, codec
 
 
 def test_misconfigured():
@@ -119,7 +119,7 @@ def test_target_that_never_stops_talking():
                          (CONNECTED, "no answer from the target")):
         with talker(before) as t.host:
             w = t.start(hello=False, connect_timeout="2", statement_timeout="1")
-            f = w.expect("FAILED", timeout=60)
+            f = w.expect("FAILED")
             assert f["outcome"] == codec.OUTCOMES["outage"] and text in f["message"], f
             assert w.recv() is None and w.exit_status() == 0
             assert w.stderr() == "", "what the target says is printed"
@@ -250,7 +250,7 @@ def pgbouncer(t):
         finally:
             t.host, t.port = host, base_port
             proc.terminate()
-            proc.wait(10)
+            proc.wait(PATIENCE)
 
 
 def test_through_pgbouncer():

@@ -6,7 +6,7 @@ import uuid
 
 from postgres.target import PSQL, POSITION, Proxy, Target, commits, server, through_proxy
 from server import wait_until
-from sinklib import codec
+from sinklib import PATIENCE, codec
 
 
 def test_lost_commit_reply():
@@ -47,7 +47,7 @@ def test_every_commit_lost():
         proxy.swallow_times = 1000
         proxy.spare = b"FOR UPDATE"     # the question whether a COMMIT arrived
         w.events([{}, {}], row_id=2)
-        f = w.expect("FAILED", timeout=30)
+        f = w.expect("FAILED")
         assert f["outcome"] == codec.OUTCOMES["outage"] and "lost at COMMIT: " in f["message"], f
         assert "no answer" in f["message"] or "closed" in f["message"], f      # the target's reason
         assert 990 < proxy.swallow_times < 1000 and t.count() == 0
@@ -85,7 +85,7 @@ def set_back(sql):
             t.psql("SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE application_name = 'idempotency sink'"
                    " AND datname = current_database()")
         w.events([{}], row_id=3)
-        f = w.expect("FAILED", timeout=30)
+        f = w.expect("FAILED")
         assert f["outcome"] == codec.OUTCOMES["outage"] and "set back" in f["message"], f
         assert w.recv() is None and w.exit_status() == 0
         w.sock.close()
@@ -134,12 +134,12 @@ def test_lost_commit_and_fenced():
         listener.close()
         os.unlink(f"{proxy.host}/.s.PGSQL.{proxy.port}")
         w.events([{}], row_id=2)
-        assert proxy.hit.wait(20)
+        assert proxy.hit.wait(PATIENCE)
         for pair in proxy.pairs:
             pair[1].close()
         t.psql("UPDATE idempotency_sink_position SET epoch = epoch + 1, row_id = 9, k = 0, incarnation = 'log-1'")
         again = Proxy(f"{server().host}/.s.PGSQL.{server().port}", proxy.host)
-        f = w.expect("FAILED", timeout=30)
+        f = w.expect("FAILED")
         assert f["outcome"] == codec.OUTCOMES["fenced"], f
         assert t.count() == 0
         again.close()
@@ -168,17 +168,17 @@ def test_lost_commit_and_claimed_elsewhere():
         batch, _ = w.events([{"id": event}, {"type": "BAD"}], row_id=2)
         assert w.outcomes(batch, 2) == ["acked", "rejected"]
         w.send("SETTLE", batch=batch)
-        assert proxy.hit.wait(20)
+        assert proxy.hit.wait(PATIENCE)
         for pair in proxy.pairs:
             pair[1].close()
         wait_until("the claim is free", claim)
         again = Proxy(f"{server().host}/.s.PGSQL.{server().port}", proxy.host)
-        f = w.expect("FAILED", timeout=30)
+        f = w.expect("FAILED")
         assert f["outcome"] == codec.OUTCOMES["outage"], f
         assert t.count() == 0
         again.close()
     holder.stdin.close()
-    holder.wait(10)
+    holder.wait(PATIENCE)
 
 
 def test_fenced():
@@ -263,7 +263,7 @@ def test_deadlock_is_nobodys_fault():
     assert t.count() == 1
     t.psql("ALTER SEQUENCE app.tries RESTART WITH -1000")
     w.events([{}])
-    f = w.expect("FAILED", timeout=30)
+    f = w.expect("FAILED")
     assert f["outcome"] == codec.OUTCOMES["outage"] and f["sqlstate"] == "40P01", f
 
 

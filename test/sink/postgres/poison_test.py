@@ -53,7 +53,7 @@ def test_many_poison_in_a_large_batch():
     w = t.start(flags=codec.WANT_POSITION | codec.KEY_ORDER)
     events = [{"key": str(i), "type": "BAD" if i % 10 == 3 else "T"} for i in range(1000)]
     batch, _ = w.events(events)
-    out = w.outcomes(batch, 1000, timeout=60)
+    out = w.outcomes(batch, 1000)
     assert out == ["rejected" if i % 10 == 3 else "acked" for i in range(1000)]
     w.send("SETTLE", batch=batch)
     w.expect("VERDICT", batch=batch, kind=1)
@@ -115,13 +115,13 @@ def test_slow_event():
     w = t.start(statement_timeout="5000")  # of the others as well, whatever the disk does
     batch, _ = w.events([{}, {"type": "SLOW"}, {}])
     # what the first one left was too little, and the third got nothing
-    assert w.outcomes(batch, 3, timeout=60) == ["acked", "unknown", "unknown"]
+    assert w.outcomes(batch, 3) == ["acked", "unknown", "unknown"]
     assert w.notes[1][0] == w.notes[2][0] == "57014", w.notes
     w.send("SETTLE", batch=batch)
     w.expect("VERDICT", batch=batch, kind=1)
     # as the relay sends them again: one that is too slow with all the time is to blame
     batch, _ = w.events([{"type": "SLOW"}, {}])
-    assert w.outcomes(batch, 2, timeout=60) == ["retry", "unknown"]
+    assert w.outcomes(batch, 2) == ["retry", "unknown"]
     w.send("SETTLE", batch=batch)
     w.expect("VERDICT", batch=batch, kind=1)
     batch, _ = w.events([{}])
@@ -142,7 +142,7 @@ def test_timeout_behind_a_call():
             " AND query LIKE 'RELEASE SAVEPOINT%' AND datname = current_database()"
             " AND query_start < clock_timestamp() - interval '4 s')") == "t")
         proxy.release.set()
-        assert w.outcomes(batch, 4, timeout=60) == ["acked", "unknown", "unknown", "unknown"], w.notes
+        assert w.outcomes(batch, 4) == ["acked", "unknown", "unknown", "unknown"], w.notes
         assert proxy.hit.is_set() and w.notes[1][0] == "57014", w.notes
         w.send("SETTLE", batch=batch)
         w.expect("VERDICT", batch=batch, kind=1)
@@ -160,7 +160,7 @@ def slow_batch(key_order):
             SELECT pg_sleep(0.05) $$;""")
     w = t.start(statement_timeout="2000", flags=codec.WANT_POSITION | (codec.KEY_ORDER if key_order else 0))
     batch, _ = w.events([{"key": str(i % 7)} for i in range(200)])
-    out = w.outcomes(batch, 200, timeout=60)
+    out = w.outcomes(batch, 200)
     done = out.count("acked")
     # in order, so that nothing is done after what was not
     assert 0 < done < 45 and out[:done] == ["acked"] * done, out
