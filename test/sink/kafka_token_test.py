@@ -39,7 +39,7 @@ def start(server, flags=codec.WANT_POSITION, env=None, **options):
               "user": "the:client", "password": SECRET, "timeout": 3000, "token_url": server and server.url}
     chosen.update(options)
     w = Worker(SINK, options={k: str(v) for k, v in chosen.items() if v is not None}, flags=flags, env=env)
-    f = w.expect("FAILED", 40)
+    f = w.expect("FAILED")
     assert w.recv() is None and w.exit_status() == 0
     shown(w.stderr())
     w.sock.close()

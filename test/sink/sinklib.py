@@ -188,6 +188,14 @@ class Worker:
         os.close(self.stderr_r)
 
 
+class LateWorker(Worker):
+    """A worker that may send to a program that has ended; what it said before can still be read."""
+
+    def raw(self, data):
+        with contextlib.suppress(BrokenPipeError, ConnectionResetError):
+            super().raw(data)
+
+
 def module_tests(package):
     """The functions test_... of all modules *_test.py of a package, by module and line."""
     for path in sorted((HERE / package).glob("*_test.py")):

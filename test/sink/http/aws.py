@@ -36,7 +36,7 @@ class Peer:
         self.probe = None
         with open(self.dir / "log", "ab") as log:
             self.proc = subprocess.Popen(self.command(), cwd=self.dir, stdin=subprocess.DEVNULL, stdout=log, stderr=log, env=self.env())
-        until(lambda: (self.dir / "log").read_text()[-2000:], self.answers, 60)
+        until(lambda: (self.dir / "log").read_text()[-2000:], self.answers)
 
     def env(self):
         return os.environ

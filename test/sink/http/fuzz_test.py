@@ -197,7 +197,7 @@ def test_sanitized_program_misbehaving_receivers():
     def check(name, answer):
         with Receiver(lambda r: answer) as there, sink(there, timeout=700, program=sanitized_program()) as w:
             try:
-                w.one(20)
+                w.one()
             except Ended:
                 w.exit_status()
             clean(w, name)

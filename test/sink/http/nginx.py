@@ -62,7 +62,7 @@ class Nginx:
     def start(self):
         self.proc = subprocess.Popen([NGINX, "-p", self.dir, "-e", self.dir / "error.log", "-c", self.dir / "nginx.conf"],
                                      stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-        until("nginx has started", (self.dir / "pid").exists, 20)
+        until("nginx has started", (self.dir / "pid").exists)
         time.sleep(0.1)
 
     def reload(self):

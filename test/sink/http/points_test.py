@@ -54,7 +54,7 @@ def feed(w, events):
     with contextlib.suppress(BrokenPipeError, ConnectionResetError):
         w.events(events)
     while len(acked) < len(events):
-        got = w.recv(60)
+        got = w.recv()
         if got is None:
             return acked, "end"
         if got[0] == "FAILED":
@@ -86,18 +86,18 @@ def run(point, action):
         acked, end = set(), "end"
         if action == "stall":
             if point not in GIVES_UP and point != "http-ready":
-                w.expect("READY", 60)
+                w.expect("READY")
                 w.events(events)
             until("the point is reached", lambda: armed.is_hit(point))
             armed.release(point)
             if point == "http-ready":
-                w.expect("READY", 60)
+                w.expect("READY")
                 w.events(events)
-            while len(acked) < len(events) and (got := w.recv(60)) and got[0] != "FAILED":
+            while len(acked) < len(events) and (got := w.recv()) and got[0] != "FAILED":
                 if got[0] == "RESULT":
                     acked |= set(range(got[1]["first"], got[1]["last"] + 1))
         else:
-            got = w.recv(60)
+            got = w.recv()
             if got and got[0] == "READY":
                 acked, end = feed(w, events)
             elif got:
@@ -111,7 +111,7 @@ def run(point, action):
         w.proc.wait(60)
         if point in GIVES_UP or len(acked) < len(events):
             w = start(there, d)
-            assert w.recv(60)[0] == "READY"
+            assert w.recv()[0] == "READY"
             acked, end = feed(w, events)
             assert end == "done", end
             w.close()

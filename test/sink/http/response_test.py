@@ -39,7 +39,7 @@ def test_long_answers_are_read_in_part():
     def check(status, outcome):
         with Receiver(lambda r: misbehave.endless_body(status)) as there, sink(there, timeout=5000, max_response_bytes=65536) as w:
             try:
-                got = w.one(20)
+                got = w.one()
             except Ended as ended:
                 got = ended
             assert got.outcome in outcome, (status, got)
@@ -63,7 +63,7 @@ def test_answer_before_the_body_was_read():
 
     def check(answer, outcome):
         with Early(answer) as there, sink(there, timeout=2000, connect_timeout=2000) as w:
-            got = w.one(30, payload=large)
+            got = w.one(payload=large)
             assert got.outcome == outcome, (answer, got)
     for answer, outcome in ((head(204), "acked"), (head(200, "Content-Length: 2") + b"ok", "acked"),
                             (head(200, "Content-Length: 3") + b"ok", "retry"), (head(200), "retry")):
@@ -98,7 +98,7 @@ def test_endless_headers():
     def check(answer):
         with Receiver(lambda r: answer) as there, sink(there, timeout=3000) as w:
             try:
-                got = w.one(20)
+                got = w.one()
             except Ended as ended:
                 got = ended
             assert got.outcome != "acked", got

@@ -12,7 +12,7 @@ import tempfile
 import time
 
 from receiver import Receiver
-from sinklib import PATIENCE, Worker, codec
+from sinklib import PATIENCE, LateWorker, codec
 
 TOP = pathlib.Path(__file__).resolve().parents[3]
 SINK = os.path.join(os.environ.get("SINK_BINDIR", TOP / "src/sink/bin"), "idempotency-sink-http")
@@ -53,7 +53,7 @@ class Ended(Exception):
             fields, OUTCOMES[fields["outcome"]], fields["message"], fields["sqlstate"]
 
 
-class Sink(Worker):
+class Sink(LateWorker):
     """A program with results that have all their fields, and answers to what it is asked meanwhile."""
 
     def results(self, batch, count, timeout=PATIENCE, settle=True):
@@ -86,11 +86,6 @@ class Sink(Worker):
             raise Ended(fields)
         assert name == "READY", name
         self.ready = fields
-
-    def raw(self, data):
-        """A program that has ended has said why before: recv() tells."""
-        with contextlib.suppress(BrokenPipeError, ConnectionResetError):
-            super().raw(data)
 
     def one(self, timeout=PATIENCE, **event):
         """The Result of one event."""

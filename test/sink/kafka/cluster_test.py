@@ -48,7 +48,7 @@ def test_leader_changes_under_load():
             if end == "stopped":
                 end = j.follow(w)
             outage_or_done(j, w, end)
-            until("the node leads again", leads_again, 120)
+            until("the node leads again", leads_again)
         j.add(2)
         j.finish()
     finally:
@@ -89,12 +89,12 @@ class TwoNodes:
                         row_id=row_id)[0]
 
     def answered(self, w, batch, outcomes, once):
-        got = w.outcomes(batch, 2, 60)
+        got = w.outcomes(batch, 2)
         assert got == outcomes, (got, w.notes)
         if once:
             if "rejected" in outcomes:
                 w.send("SETTLE", batch=batch)
-            w.expect("VERDICT", 60, batch=batch, kind=1)
+            w.expect("VERDICT", batch=batch, kind=1)
             # so that the next transaction takes its partitions without a question to the slow node
             until("the transaction ends", lambda: transaction(self.t) == "CompleteCommit")
 

@@ -24,7 +24,7 @@ def send(w, n, timeout=PATIENCE):
 
 def arrive(t, expected):
     """A reader sees a transaction some time after its commit was answered."""
-    until(lambda: f"{len(expected)} records; there are {len(t.read())}", lambda: len(t.read()) >= len(expected), 30)
+    until(lambda: f"{len(expected)} records; there are {len(t.read())}", lambda: len(t.read()) >= len(expected))
     assert ids(t.read()) == expected
 
 
@@ -207,7 +207,7 @@ def test_records_share_requests_again():
         batches = [(w.events([{"key": str(i), "payload": b'"' + b"x" * 1000 + b'"'} for i in range(400)])[0], 400)]
         batches += [(w.events([{"key": str(i)} for i in range(100)])[0], 100) for _ in range(4)]
     for batch, count in batches:
-        assert w.outcomes(batch, count, 60) == ["acked"] * count, w.notes
+        assert w.outcomes(batch, count) == ["acked"] * count, w.notes
     w.close()
     found = requests(t)
     counts = [count for offset, count in found if offset >= 400]
@@ -325,10 +325,10 @@ def test_topic_deleted_meanwhile():
         commits(w, batch, 2)
         t.b.ask("delete", f"{other}.{name}")
         batch, _ = w.events([{"aggregate_type": name}, {}])
-        assert w.outcomes(batch, 2, 90) == ["rejected", "acked"], w.notes
+        assert w.outcomes(batch, 2) == ["rejected", "acked"], w.notes
         assert w.notes[0][0] == "42704" and f"{other}.{name}" in w.notes[0][1], w.notes
         w.send("SETTLE", batch=batch)
-        w.expect("VERDICT", 90, batch=batch, kind=1)
+        w.expect("VERDICT", batch=batch, kind=1)
     assert len(t.b.read(f"{other}.order")) == 2 * len(names)
     w.close()
 
@@ -400,10 +400,10 @@ def test_refused_topic_beside_a_refused_event():
         t.b.ask("allow", "relay", kind, name, "LITERAL", *rights)
     w = t.start(program=sanitized_program(), **sasl(t, topic=t.topic + ".{aggregate_type}", max_message_bytes=5000))
     batch, sent = w.events([{"payload": b'"' + b"x" * 9000 + b'"'}, {"aggregate_type": "seen"}, {"aggregate_type": "fresh"}, {}])
-    assert w.outcomes(batch, 4, 60) == ["rejected", "rejected", "rejected", "acked"], w.notes
+    assert w.outcomes(batch, 4) == ["rejected", "rejected", "rejected", "acked"], w.notes
     assert [w.notes[i][0] for i in range(3)] == ["54000", "42501", "22023"], w.notes
     w.send("SETTLE", batch=batch)
-    w.expect("VERDICT", 60, batch=batch, kind=1)
+    w.expect("VERDICT", batch=batch, kind=1)
     assert ids(t.b.read(t.topic + ".order")) == {sent[3].hex}
     w.close()
 
@@ -441,12 +441,12 @@ def test_rights_withdrawn():
     got, refused = "acked", []
     while got == "acked":
         batch, new = w.events([{}], row_id=len(j.batches) + 1 + w.batch)
-        [got] = w.outcomes(batch, 1, 60)
+        [got] = w.outcomes(batch, 1)
         if got != "acked":
             refused = new
             assert got == "rejected" and w.notes[0][0] == "42501" and t.topic in w.notes[0][1], w.notes
             w.send("SETTLE", batch=batch)
-        w.expect("VERDICT", 60, batch=batch, kind=1)
+        w.expect("VERDICT", batch=batch, kind=1)
     allow("TOPIC", t.topic, *everything["TOPIC", t.topic])
     assert refused[0].hex not in ids(t.read())
     w.close()
@@ -477,7 +477,7 @@ def test_scram():
     t.b.ask("allow", "relay", "TOPIC", t.topic, "LITERAL", "WRITE", "DESCRIBE")
     for mechanism in ("SCRAM-SHA-256", "SCRAM-SHA-512"):
         w = t.start(hello=False, **dict(sasl(t, delivery="at_least_once"), sasl_mechanism=mechanism))
-        got = w.recv(60)
+        got = w.recv()
         assert got[0] == "READY" or "2.6.1" in got[1]["message"], got
         w.close() if got[0] == "READY" else w.exit_status()
 
@@ -692,8 +692,8 @@ def test_broker_comes_back():
         b.kill()
         batch, new = w.events([{"key": str(i)} for i in range(50)])
         b.start()
-        w.outcomes(batch, 50, 90)
-        w.expect("VERDICT", 90, batch=batch, kind=1)
+        w.outcomes(batch, 50)
+        w.expect("VERDICT", batch=batch, kind=1)
         arrive(t, sent | {i.hex for i in new})
         w.close()
     finally:

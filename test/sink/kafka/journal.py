@@ -179,7 +179,7 @@ class Journal:
             # a reader sees a transaction some time after its commit was answered
             records[:] = [r for r in self.t.read() if r["key"] not in self.foreign]
             return len(self._ids(records) & expected) == len(expected)
-        until(lambda: f"{len(expected)} records up to batch {position}; there are {len(records)}", there, 120)
+        until(lambda: f"{len(expected)} records up to batch {position}; there are {len(records)}", there)
         if exactly:
             assert self._ids(records) == expected, f"{len(self._ids(records) - expected)} records behind batch {position}"
             assert len(records) == len(expected), f"{len(records) - len(expected)} records are doubled"

@@ -99,7 +99,7 @@ class Target:
               env=None, **options):
         w = Worker(program, options=self.options(**options), flags=flags, incarnation=incarnation, relay=relay, cwd=cwd, env=env)
         if hello:
-            w.hello(60)
+            w.hello()
         return w
 
     def refused(self, flags=codec.WANT_POSITION, **options):

@@ -297,14 +297,14 @@ def test_relay_with_tokens():
                 becomes("misconfigured", "log in")
                 enqueue(10)
                 state["answer"] = None
-                until(source.state, lambda: len(b.read("outbox.event.order")) == 100, 90)
+                until(source.state, lambda: len(b.read("outbox.event.order")) == 100)
                 # another secret, from a file
                 source.configure(log_statement="none", log_min_duration_statement="-1")
                 file = source.copy(b.dir / "secret", SECRET + "\n")
                 source.sql(f"""ALTER USER MAPPING FOR CURRENT_USER SERVER idem OPTIONS (DROP password, ADD secret_file '{file}')""")
                 source.configure(log_statement="all", log_min_duration_statement="0")
                 enqueue(20)
-                until(source.state, lambda: len(b.read("outbox.event.order")) == 150, 90)
+                until(source.state, lambda: len(b.read("outbox.event.order")) == 150)
                 becomes("streaming")
                 check(b, "outbox.event.order", set(source.sql("SELECT event_id FROM sent").split()))
         finally:
