@@ -1,6 +1,8 @@
 -- Claims and leases in prepared transactions, and the view of them.  A test of its own:
 -- many servers allow no prepared transactions.
 \set SHOW_CONTEXT never
+-- what is prepared by mistake holds its locks for ever
+SET lock_timeout = '1min';
 
 -- PREPARE TRANSACTION refuses a claim that was left undecided, as COMMIT does
 BEGIN;
