@@ -295,6 +295,17 @@ idem_compat_num_settings(void)
 #endif
 
 /*
+ * Whose lock an entry of GetLockStatusData() is.  Needs storage/lock.h.  17 replaced
+ * backend ids by process numbers, and put both parts into one field (ab355e3a88).
+ */
+#if PG_VERSION_NUM >= 170000
+#define idem_compat_lock_vxid(lock) ((lock)->vxid)
+#else
+#define idem_compat_lock_vxid(lock) \
+	((VirtualTransactionId) {.backendId = (lock)->backend, .localTransactionId = (lock)->lxid})
+#endif
+
+/*
  * A jsonb that is built member by member: result has it after its last token.  PostgreSQL
  * 19 has a type of its own for that, and pushes into it.
  */

@@ -51,12 +51,11 @@ idem_call_begin(const char *consumer, int consumerlen, bool early)
 	idem_keymaker_begin(&call->keys, consumer, consumerlen);
 
 	/*
-	 * The store's lock keeps others from changing private_locks below a
-	 * claim.
+	 * A change of the consumer's locks waits for us, because we have the
+	 * store's lock.
 	 */
 	call->policy = idem_consumer_policy(consumer, consumerlen);
-	if (call->policy.private_locks)
-		idem_keymaker_private(&call->keys);
+	idem_keymaker_set_locks(&call->keys, call->policy.locks);
 	call->now = GetCurrentTimestamp();
 	call->valid_until = NULL;
 	call->saw_completed = false;

@@ -528,28 +528,29 @@ is_same_consumer(HeapTuple before, HeapTuple after, TupleDesc desc)
 }
 
 /*
- * Do claims of the consumer take other locks after the change of its row, or
- * keep locks that they gave back before?  A change of the owner waits for nobody:
- * the owner is asked for at each call, and a claim that was let in before stands.
+ * Tell what a change of one consumer's row changes for claims; before, after: NULL if there
+ * is no such row.  A change of the owner is none: the owner is asked for at each call, and
+ * a claim that was let in before stands.
  *
  * Claims in flight may have given their locks back.  The locks of a consumer
  * with foreign lockers must be held to the end, so a change to that waits for
  * these claims.  A change from that changes nothing for them.
  */
-static bool
-locks_change(TriggerData *trigger, TupleDesc desc)
+static void
+change_consumer(HeapTuple before, HeapTuple after, TupleDesc desc)
 {
-	HeapTuple	before = TRIGGER_FIRED_BY_INSERT(trigger->tg_event) ? NULL : trigger->tg_trigtuple;
-	HeapTuple	after = TRIGGER_FIRED_BY_DELETE(trigger->tg_event) ? NULL :
-	TRIGGER_FIRED_BY_UPDATE(trigger->tg_event) ? trigger->tg_newtuple : trigger->tg_trigtuple;
-	bool		was_private = is_set(before, desc, "private_locks");
-	bool		is_private = is_set(after, desc, "private_locks");
-	bool		was_foreign = is_set(before, desc, "foreign_lockers");
-	bool		is_foreign = is_set(after, desc, "foreign_lockers");
+	char	   *name = SPI_getvalue(after != NULL ? after : before, desc,
+									SPI_fnumber(desc, "consumer"));
+	IdemChange	change = {
+		.locks = is_set(before, desc, "private_locks") != is_set(after, desc, "private_locks"),
+		.foreign_lockers = is_set(after, desc, "foreign_lockers") &&
+		!is_set(before, desc, "foreign_lockers")
+	};
 
-	if (before != NULL && after != NULL && !is_same_consumer(before, after, desc))
-		return was_private || is_private || is_foreign;
-	return was_private != is_private || (is_foreign && !was_foreign);
+	if (name != NULL && (change.locks || change.foreign_lockers))
+		idem_consumer_change_locks(name, strlen(name), change);
+	else
+		idem_consumer_change_policy();
 }
 
 /* The only table that the trigger is for. */
@@ -564,6 +565,8 @@ idem_consumer_changes_fn(PG_FUNCTION_ARGS)
 {
 	TriggerData *trigger = (TriggerData *) fcinfo->context;
 	TupleDesc	desc;
+	HeapTuple	before;
+	HeapTuple	after;
 	HeapTuple	result;
 
 	idem_require_table(fcinfo, "consumer_changes", consumers_oid, 1);
@@ -575,17 +578,22 @@ idem_consumer_changes_fn(PG_FUNCTION_ARGS)
 						"consumer_changes")));
 	if (TRIGGER_FIRED_FOR_STATEMENT(trigger->tg_event))
 	{
-		idem_consumer_change_locks();	/* TRUNCATE */
+		idem_consumer_change_all(); /* TRUNCATE */
 		return PointerGetDatum(NULL);
 	}
 	desc = RelationGetDescr(trigger->tg_relation);
-	result = TRIGGER_FIRED_BY_UPDATE(trigger->tg_event) ?
-		trigger->tg_newtuple : trigger->tg_trigtuple;
+	before = TRIGGER_FIRED_BY_INSERT(trigger->tg_event) ? NULL : trigger->tg_trigtuple;
+	after = TRIGGER_FIRED_BY_DELETE(trigger->tg_event) ? NULL :
+		TRIGGER_FIRED_BY_UPDATE(trigger->tg_event) ? trigger->tg_newtuple : trigger->tg_trigtuple;
+	result = after != NULL ? after : before;
 
-	if (locks_change(trigger, desc))
-		idem_consumer_change_locks();
+	if (before != NULL && after != NULL && !is_same_consumer(before, after, desc))
+	{
+		change_consumer(before, NULL, desc);
+		change_consumer(NULL, after, desc);
+	}
 	else
-		idem_consumer_change_policy();
+		change_consumer(before, after, desc);
 	if (!TRIGGER_FIRED_BY_DELETE(trigger->tg_event))
 		result = idem_owner_localize(result, desc, TRIGGER_FIRED_BY_INSERT(trigger->tg_event));
 	return PointerGetDatum(result);

@@ -8,24 +8,19 @@
  *
  * The choice of the lock that guards an event must not change while a claim of
  * the event is undecided.  Otherwise two transactions could each hold "the"
- * lock at the same time.  Every claim holds the store's lock as long as the
- * claim may be committed, in a prepared transaction across a crash as well.  A
- * change of private_locks locks out all who hold it (store/store.h), and so does
- * one that sets foreign_lockers: no claim may lack a lock that foreign clients
- * look at.  So the change waits for all claims in flight, and keeps new claims out
- * until the change has committed.  A process remembers the registered consumers until a
- * change sends an invalidation.  That of a change that locks others out arrives with
- * the store's lock at the latest; claims that run beside another change may
- * still go by what was before.
+ * lock at the same time.  change.c has how a change of private_locks, and one that
+ * sets foreign_lockers, goes on beside claims.  A process remembers the registered
+ * consumers until a change sends an invalidation.  Claims that run beside another
+ * change may still go by what was before.
  *
  * A consumer may have an owner (owner.c).  Who may use the consumer is asked for at
  * each call, before the store's lock; so a change of the owner need not wait for
  * claims in flight.
  *
  * LOCKING: a look-up takes AccessShareLock on the table of consumers and its
- * index.  A change takes RowExclusiveLock on the table of consumers, then the
- * store's lock against all writers, and keeps both as long as the change
- * stands.
+ * index.  A change takes RowExclusiveLock on the table of consumers, then the locks of
+ * change.c, and keeps both as long as the change stands.  TRUNCATE of the table takes
+ * the store's lock against all writers.
  *
  * MEMORY: what is remembered, one entry of 320 bytes for each registered
  * consumer.
@@ -107,7 +102,10 @@ static void
 count_invalidation(Datum arg, Oid relid)
 {
 	if (relid == InvalidOid || relid == policies_of)
+	{
 		invalidations++;
+		idem_change_note();
+	}
 }
 
 void
@@ -239,7 +237,8 @@ remember_policy(HeapTuple tup, TupleDesc desc)
 	known->unsound = !is_sound(tup, desc);
 	if (known->unsound)
 		return;
-	known->policy.private_locks = bool_column(tup, desc, IDEM_CONSUMERS_PRIVATE_LOCKS);
+	known->policy.locks = bool_column(tup, desc, IDEM_CONSUMERS_PRIVATE_LOCKS) ?
+		IDEM_LOCKS_PRIVATE : IDEM_LOCKS_PUBLISHED;
 	known->policy.foreign_lockers = bool_column(tup, desc, IDEM_CONSUMERS_FOREIGN_LOCKERS);
 	known->policy.keep_ids = bool_column(tup, desc, IDEM_CONSUMERS_KEEP_IDS);
 	known->policy.expire_by_id_age = bool_column(tup, desc, IDEM_CONSUMERS_EXPIRE_BY_ID_AGE);
@@ -341,21 +340,43 @@ find_known(const char *consumer, int len)
 	return known;
 }
 
+/*
+ * What others change about the consumer.  Invalidations of the table are counted before
+ * this is asked, and not only when the table was read.
+ */
+static IdemChange
+look_for_change(const char *consumer, int len)
+{
+	if (policies_read_at != invalidations)
+		policies_of = idem_relref_oid(&consumers);
+	return idem_change_look(consumer, len);
+}
+
+/* A change that ends after the look has sent its invalidation before find_known(). */
 IdemConsumerPolicy
 idem_consumer_policy(const char *consumer, int len)
 {
-	const KnownConsumer *known = find_known(consumer, len);
-	IdemConsumerPolicy unregistered = {
+	IdemConsumerPolicy policy = {
 		.retention = -1,
 		.lease_duration = DEFAULT_LEASE_DURATION,
 		.min_backoff = DEFAULT_MIN_BACKOFF,
 		.max_backoff = DEFAULT_MAX_BACKOFF
 	};
-	IdemConsumerPolicy own = {.private_locks = true};
+	IdemConsumerPolicy own = {.locks = IDEM_LOCKS_PRIVATE};
+	const KnownConsumer *known;
+	IdemChange	change;
 
 	if (consumer[0] == '@')
 		return own;
-	return finish_policy(known != NULL ? known->policy : unregistered);
+	change = look_for_change(consumer, len);
+	known = find_known(consumer, len);
+	if (known != NULL)
+		policy = known->policy;
+	if (change.locks)
+		policy.locks = IDEM_LOCKS_BOTH;
+	policy.is_changing = change.foreign_lockers && !policy.foreign_lockers;
+	policy.foreign_lockers = policy.foreign_lockers || change.foreign_lockers;
+	return finish_policy(policy);
 }
 
 bool
@@ -406,16 +427,36 @@ idem_consumer_check_access(const char *consumer, int len)
 			 errhint("An operator gives the consumer another owner, or none, with consumer_alter(owner => ...).")));
 }
 
-void
-idem_consumer_change_locks(void)
+/* Error 55000 in a transaction that has claimed: it cannot wait for its own claims. */
+static void
+check_unclaimed(void)
 {
-	ResourceOwner saved;
-
 	if (idem_state_used())
 		ereport(ERROR,
 				(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
 				 errmsg("the locks of a consumer cannot be changed in a transaction that has claimed events"),
 				 errhint("Do it in a transaction of its own.")));
+}
+
+void
+idem_consumer_change_locks(const char *consumer, int len, IdemChange change)
+{
+	ResourceOwner saved;
+
+	check_unclaimed();
+	saved = idem_txn_owner_enter();
+	LockRelationOid(idem_relref_oid(&consumers), RowExclusiveLock);
+	idem_txn_owner_leave(saved);
+	idem_change_announce(idem_relref_oid(&consumers), consumer, len, change);
+	idem_consumer_change_policy();
+}
+
+void
+idem_consumer_change_all(void)
+{
+	ResourceOwner saved;
+
+	check_unclaimed();
 	saved = idem_txn_owner_enter();
 	LockRelationOid(idem_relref_oid(&consumers), RowExclusiveLock);
 	idem_store_lock_out_writers();

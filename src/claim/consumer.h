@@ -17,15 +17,19 @@
 
 #include "utils/timestamp.h"
 
+#include "claim/change.h"
+#include "claim/lock.h"
+
 /* OID of the table idempotency_data.consumers, which is not locked. */
 extern Oid	idem_consumers_oid(void);
 
 typedef struct IdemConsumerPolicy
 {
-	bool		private_locks;	/* the locks of its events are out of the
-								 * reach of SQL */
+	IdemLockSpace locks;		/* of its events */
 	bool		foreign_lockers;	/* clients without this extension take the
-									 * locks of its events */
+									 * locks of its events, or soon may */
+	bool		is_changing;	/* foreign_lockers is set by a transaction
+								 * that has not ended */
 	bool		keep_ids;		/* ids stay in clear when they are packed */
 	bool		expire_by_id_age;
 	int64		retention;		/* seconds; 0: for ever */
@@ -41,9 +45,9 @@ extern double idem_interval_us(const Interval *interval);
 
 /*
  * The policy of a consumer, registered or not.  The extension's own consumers
- * always have private locks.  If the caller has the store open for writing,
- * private_locks stays true or false as long as the caller keeps that lock, and
- * foreign_lockers stays false.
+ * always have private locks.  If the caller has the store open for writing, a change of
+ * the locks and of foreign_lockers waits for the end of its transaction, or is in
+ * the answer already (change.h).
  */
 extern IdemConsumerPolicy idem_consumer_policy(const char *consumer, int len);
 
@@ -76,12 +80,18 @@ extern void idem_consumer_check_access(const char *consumer, int len);
 extern int	idem_consumer_class(const Interval *retention);
 
 /*
- * Call before private_locks of a consumer changes.  Waits for the claims in
- * flight, keeps new claims out until the transaction ends, and tells all
- * processes to read the names again.  Error 55000 in a transaction that has
+ * Call before the locks of a consumer change: announces it, and waits for the claims in
+ * flight (idem_change_announce); all processes read the policies anew after the
+ * transaction.  Error 55000 in a transaction that has claimed.
+ */
+extern void idem_consumer_change_locks(const char *consumer, int len, IdemChange change);
+
+/*
+ * Call before the policies of all consumers change.  Waits for the claims in flight, and
+ * keeps new claims out until the transaction ends.  Error 55000 in a transaction that has
  * claimed.
  */
-extern void idem_consumer_change_locks(void);
+extern void idem_consumer_change_all(void);
 
 /*
  * Call before any other property of a consumer changes, to have all processes

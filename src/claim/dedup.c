@@ -119,7 +119,7 @@ make_key(const Dedup *dedup, const IdemDedupItem *item, int chain, char *consume
 		len = snprintf(consumer, MAX_CONSUMER_BYTES, "@dedup-%d/", chain);
 	memcpy(consumer + len, dedup->scope, dedup->scopelen);
 	idem_keymaker_begin(&keys, consumer, len + dedup->scopelen);
-	idem_keymaker_private(&keys);
+	idem_keymaker_set_locks(&keys, IDEM_LOCKS_PRIVATE);
 	idem_keymaker_make(&keys, item->id, item->idlen, key);
 	idem_keymaker_end(&keys);
 }

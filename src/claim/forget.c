@@ -112,8 +112,7 @@ idem_forget_event(const char *id, int idlen, const char *consumer, int consumerl
 	bool		forgotten;
 
 	idem_keymaker_begin(&keys, consumer, consumerlen);
-	if (idem_consumer_policy(consumer, consumerlen).private_locks)
-		idem_keymaker_private(&keys);
+	idem_keymaker_set_locks(&keys, idem_consumer_policy(consumer, consumerlen).locks);
 	idem_keymaker_make(&keys, id, idlen, &key);
 	own = idem_state_find(&key);
 	if (own != NULL && (own->state.phase == IDEM_PHASE_CLAIMED ||

@@ -207,8 +207,7 @@ idem_claims_import(const IdemClaimItem *items, int n, const char *consumer,
 	import->store = idem_store_open(true);
 	idem_keymaker_begin(&import->keys, consumer, consumerlen);
 	import->policy = idem_consumer_policy(consumer, consumerlen);
-	if (import->policy.private_locks)
-		idem_keymaker_private(&import->keys);
+	idem_keymaker_set_locks(&import->keys, import->policy.locks);
 	import->now = GetCurrentTimestamp();
 	import->uptime = idem_uptime_now();
 	import->renews_only = renews_only;

@@ -66,6 +66,13 @@
 static void
 check_consumer(IdemCall *call)
 {
+	if (call->policy.is_changing)
+		ereport(ERROR,
+				(errcode(ERRCODE_LOCK_NOT_AVAILABLE),
+				 errmsg("consumer \"%s\" is getting foreign lockers, and cannot lease events",
+						pnstrdup(call->keys.consumer, call->keys.consumerlen)),
+				 errdetail("A transaction that gives it foreign lockers is open."),
+				 errhint("Try again when that transaction has ended.")));
 	if (call->policy.foreign_lockers)
 		ereport(ERROR,
 				(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),

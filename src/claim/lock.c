@@ -19,7 +19,8 @@
  * A consumer may have private locks, which no SQL function can take.  Advisory
  * locks have no access control: any role can take the lock of an event whose
  * key it knows, and so keep the event "busy".  consumer.c says which consumers
- * have private locks.
+ * have private locks.  While a consumer changes from one to the other, its claims
+ * take both locks (change.c).
  *
  * Two keys may collide.  A collision may cost a false "busy"; no verdict rests
  * on the key alone.
@@ -47,6 +48,7 @@
 #include "miscadmin.h"
 #include "port/pg_bswap.h"
 #include "storage/lock.h"
+#include "storage/proc.h"
 
 #include "compat.h"
 #include "claim/lock.h"
@@ -93,7 +95,7 @@ idem_keymaker_begin(IdemKeyMaker *maker, const char *consumer, int consumerlen)
 	maker->consumerlen = consumerlen;
 	maker->prefix = NULL;
 	maker->prefixlen = 0;
-	maker->private_locks = false;
+	maker->locks = IDEM_LOCKS_PUBLISHED;
 
 	if (consumerlen != strlen(IDEM_DEFAULT_CONSUMER) ||
 		memcmp(consumer, IDEM_DEFAULT_CONSUMER, consumerlen) != 0)
@@ -113,9 +115,9 @@ idem_keymaker_begin(IdemKeyMaker *maker, const char *consumer, int consumerlen)
 }
 
 void
-idem_keymaker_private(IdemKeyMaker *maker)
+idem_keymaker_set_locks(IdemKeyMaker *maker, IdemLockSpace locks)
 {
-	maker->private_locks = true;
+	maker->locks = locks;
 }
 
 char *
@@ -138,7 +140,7 @@ idem_keymaker_name(const IdemKeyMaker *maker, const char *id, int idlen,
 	key->consumer = maker->consumer;
 	key->consumerlen = maker->consumerlen;
 	key->scopelen = 0;
-	key->private_lock = maker->private_locks;
+	key->locks = maker->locks;
 }
 
 /* Fill in lock key and digest: of the prefix, if any, and the bytes. */
@@ -202,7 +204,7 @@ idem_keymaker_request(IdemKeyMaker *maker, const char *scope, int scopelen,
 
 	idem_keymaker_name(maker, join(scope, scopelen, id, idlen), scopelen + 1 + idlen, key);
 	key->scopelen = scopelen;
-	key->private_lock = true;
+	key->locks = IDEM_LOCKS_PRIVATE;
 	if (maker->prefix != NULL)
 		set_digest(maker, maker->prefix, maker->prefixlen, bytes, slen + 1 + klen, key);
 	else
@@ -220,7 +222,7 @@ idem_lock_key_of(const char *bytes, int len, IdemClaimKey *key)
 	IdemKeyMaker maker = {.consumer = ""};
 
 	Assert(len > 0 && bytes[0] == '\0');
-	idem_keymaker_private(&maker);
+	idem_keymaker_set_locks(&maker, IDEM_LOCKS_PRIVATE);
 	idem_keymaker_name(&maker, bytes, len, key);
 	set_digest(&maker, NULL, 0, bytes, len, key);
 	idem_keymaker_end(&maker);
@@ -235,65 +237,137 @@ idem_keymaker_end(IdemKeyMaker *maker)
 		pfree(unconstify(char *, maker->prefix));
 }
 
-/*
- * The tag of the claim's advisory lock: the published lock or the private
- * lock.
- */
+/* The fourth field of the tag of the published lock, or of the private lock. */
+static uint16
+lock_field(IdemLockSpace space)
+{
+	return space == IDEM_LOCKS_PRIVATE ? PRIVATE_KEY : SINGLE_BIGINT_KEY;
+}
+
+/* The tag of the claim's advisory lock. */
 static void
-set_locktag(LOCKTAG *tag, const IdemClaimKey *key)
+set_locktag(LOCKTAG *tag, const IdemClaimKey *key, IdemLockSpace space)
 {
 	SET_LOCKTAG_ADVISORY(*tag, MyDatabaseId,
 						 (uint32) (key->lock_key >> 32), (uint32) key->lock_key,
-						 key->private_lock ? PRIVATE_KEY : SINGLE_BIGINT_KEY);
+						 lock_field(space));
+}
+
+/* Take one lock; false if it is not available. */
+static bool
+try_one(const IdemClaimKey *key, IdemLockSpace space, LOCKMODE mode)
+{
+	LOCKTAG		tag;
+
+	set_locktag(&tag, key, space);
+	return LockAcquire(&tag, mode, false, true) != LOCKACQUIRE_NOT_AVAIL;
+}
+
+/* IdemLockTitle of a key, which may be that of a cursor (idem_lock_key_of). */
+static char *
+key_title(const void *arg)
+{
+	const IdemClaimKey *key = arg;
+
+	return key->id[0] == '\0' ? pstrdup("the cursor of a partition") : idem_claim_title(key);
+}
+
+/* Wait for one lock. */
+static void
+wait_for_one(const IdemClaimKey *key, IdemLockSpace space, LOCKMODE mode)
+{
+	LOCKTAG		tag;
+
+	set_locktag(&tag, key, space);
+	idem_lock_acquire(&tag, mode, LockTimeout, key_title, key);
+}
+
+static void
+release_one(const IdemClaimKey *key, IdemLockSpace space, LOCKMODE mode)
+{
+	LOCKTAG		tag;
+
+	set_locktag(&tag, key, space);
+	(void) LockRelease(&tag, mode, false);
+}
+
+/* The lock to take first.  Who takes both takes them in one order, and waits in no circle. */
+static IdemLockSpace
+first_lock(const IdemClaimKey *key)
+{
+	return key->locks == IDEM_LOCKS_BOTH ? IDEM_LOCKS_PUBLISHED : key->locks;
 }
 
 /* Take the lock for the current subtransaction; false if it is not available. */
 static bool
-acquire(const IdemClaimKey *key, LOCKMODE mode, bool dont_wait)
+try_lock(const IdemClaimKey *key, LOCKMODE mode)
 {
 	ResourceOwner saved = idem_txn_owner_enter();
-	LockAcquireResult res;
-	LOCKTAG		tag;
+	bool		taken = try_one(key, first_lock(key), mode);
 
-	set_locktag(&tag, key);
-	res = LockAcquire(&tag, mode, false, dont_wait);
+	if (taken && key->locks == IDEM_LOCKS_BOTH && !try_one(key, IDEM_LOCKS_PRIVATE, mode))
+	{
+		release_one(key, IDEM_LOCKS_PUBLISHED, mode);
+		taken = false;
+	}
 	idem_txn_owner_leave(saved);
+	return taken;
+}
 
-	return res != LOCKACQUIRE_NOT_AVAIL;
+static void
+wait_for_lock(const IdemClaimKey *key, LOCKMODE mode)
+{
+	ResourceOwner saved = idem_txn_owner_enter();
+
+	wait_for_one(key, first_lock(key), mode);
+	if (key->locks == IDEM_LOCKS_BOTH)
+		wait_for_one(key, IDEM_LOCKS_PRIVATE, mode);
+	idem_txn_owner_leave(saved);
 }
 
 bool
 idem_lock_try(const IdemClaimKey *key)
 {
-	return acquire(key, ExclusiveLock, true);
+	return try_lock(key, ExclusiveLock);
 }
 
 void
 idem_lock_wait(const IdemClaimKey *key)
 {
-	(void) acquire(key, ExclusiveLock, false);
+	wait_for_lock(key, ExclusiveLock);
+}
+
+void
+idem_lock_wait_as(const IdemClaimKey *key, int ms, IdemLockTitle title, const void *arg)
+{
+	ResourceOwner saved = idem_txn_owner_enter();
+	LOCKTAG		tag;
+
+	set_locktag(&tag, key, key->locks);
+	idem_lock_acquire(&tag, ExclusiveLock, ms, title, arg);
+	idem_txn_owner_leave(saved);
 }
 
 void
 idem_lock_share(const IdemClaimKey *key)
 {
-	(void) acquire(key, ShareLock, false);
+	wait_for_lock(key, ShareLock);
 }
 
 bool
 idem_lock_share_try(const IdemClaimKey *key)
 {
-	return acquire(key, ShareLock, true);
+	return try_lock(key, ShareLock);
 }
 
 static void
 release(const IdemClaimKey *key, LOCKMODE mode)
 {
 	ResourceOwner saved = idem_txn_owner_enter();
-	LOCKTAG		tag;
 
-	set_locktag(&tag, key);
-	(void) LockRelease(&tag, mode, false);
+	if (key->locks == IDEM_LOCKS_BOTH)
+		release_one(key, IDEM_LOCKS_PRIVATE, mode);
+	release_one(key, first_lock(key), mode);
 	idem_txn_owner_leave(saved);
 }
 

@@ -18,8 +18,20 @@
 #include "common/cryptohash.h"
 #include "utils/uuid.h"
 
+#include "shared/lock_wait.h"
+
 /* The consumer whose lock keys are the published keys. */
 #define IDEM_DEFAULT_CONSUMER	"default"
+
+/* Which locks guard an event. */
+typedef enum IdemLockSpace
+{
+	IDEM_LOCKS_PUBLISHED,		/* those that pg_advisory_xact_lock(bigint)
+								 * takes */
+	IDEM_LOCKS_PRIVATE,			/* out of the reach of SQL */
+	IDEM_LOCKS_BOTH				/* while the consumer changes from one to the
+								 * other (change.h) */
+} IdemLockSpace;
 
 /*
  * The name of a claim: of an event or of a request.  The strings belong to the
@@ -38,7 +50,7 @@ typedef struct IdemClaimKey
 	int			idlen;			/* bytes */
 	int			consumerlen;
 	int			scopelen;		/* of a request; 0: an event */
-	bool		private_lock;	/* a private lock, not the published lock */
+	IdemLockSpace locks;
 } IdemClaimKey;
 
 static inline bool
@@ -69,7 +81,7 @@ typedef struct IdemKeyMaker
 	pg_cryptohash_ctx *hash;	/* NULL: no lock key was made yet */
 	const char *consumer;		/* server encoding */
 	int			consumerlen;
-	bool		private_locks;
+	IdemLockSpace locks;
 	const char *prefix;			/* hashed before the id; UTF-8; NULL: nothing */
 	int			prefixlen;		/* including its zero byte */
 } IdemKeyMaker;
@@ -83,8 +95,8 @@ extern const char *idem_lock_utf8(const char *s, int *len);
 extern void idem_keymaker_begin(IdemKeyMaker *maker, const char *consumer,
 								int consumerlen);
 
-/* The keys made from now on have private locks. */
-extern void idem_keymaker_private(IdemKeyMaker *maker);
+/* The keys made from now on have these locks instead of the published ones. */
+extern void idem_keymaker_set_locks(IdemKeyMaker *maker, IdemLockSpace locks);
 
 /*
  * Make the key of an event.  key points to id and to the maker's consumer;
@@ -121,8 +133,16 @@ extern bool idem_lock_try(const IdemClaimKey *key);
 /*
  * Take the lock, and wait while somebody else holds it.  For sections whose
  * holders wait for nobody; the deadlock detector sees the wait all the same.
+ * Error 55P03 after lock_timeout names the event and the process that has it.
  */
 extern void idem_lock_wait(const IdemClaimKey *key);
+
+/*
+ * The same of a lock that is no event's, for at most so many milliseconds.  An error
+ * 55P03 has the title (shared/lock_wait.h).
+ */
+extern void idem_lock_wait_as(const IdemClaimKey *key, int ms, IdemLockTitle title,
+							  const void *arg);
 
 /*
  * Take the lock in share mode, and wait while somebody else holds it exclusively.

@@ -171,7 +171,7 @@ count(const IdemClaim *claim, int by)
 	if (state->phase == IDEM_PHASE_COMPLETED)
 		counts.completed += by;
 	if (state->lock_kept)
-		counts.locks += by;
+		counts.locks += claim->key.locks == IDEM_LOCKS_BOTH ? 2 * by : by;
 }
 
 /*

@@ -82,7 +82,7 @@ typedef struct IdemClaimCounts
 {
 	int64		pending;		/* undecided: neither completed nor released */
 	int64		completed;
-	int64		locks;			/* claims that keep their lock */
+	int64		locks;			/* that claims keep */
 } IdemClaimCounts;
 
 extern void idem_state_init(void);

@@ -15,7 +15,24 @@
 
 #include "postgres.h"
 
-#include "storage/lockdefs.h"
+#include "storage/lock.h"
+
+/* Who holds a lock. */
+typedef struct IdemHolder
+{
+	VirtualTransactionId vxid;	/* without a local id: a session without a
+								 * transaction */
+	int			pid;			/* 0: a prepared transaction */
+} IdemHolder;
+
+/*
+ * All who hold a lock in one of the modes (LOCKBIT_ON), except this process; palloc'd.
+ * *n: how many.  Looks at all locks of the server, so it is for commands and errors.
+ */
+extern IdemHolder *idem_holders(const LOCKTAG *tag, LOCKMASK modes, int *n);
+
+/* One who holds a lock that a lock of this mode conflicts with; NULL: nobody. */
+extern IdemHolder *idem_find_holder(const LOCKTAG *tag, LOCKMODE mode);
 
 /*
  * Who holds a lock on the relation that a lock of this mode conflicts with: "prepared

@@ -588,6 +588,12 @@ idem_store_lock_out_writers(void)
 	LockRelationOid(idem_store_state_oid(), ShareRowExclusiveLock);
 }
 
+Oid
+idem_store_lock_oid(void)
+{
+	return idem_store_state_oid();
+}
+
 /* The view of what is in clear */
 
 /*

@@ -110,6 +110,9 @@ extern void idem_store_note_expiry(int64 seconds);
  */
 extern void idem_store_lock_out_writers(void);
 
+/* The relation that a store for writing locks in RowExclusiveLock. */
+extern Oid	idem_store_lock_oid(void);
+
 /*
  * The entry that decides about an event, as the active snapshot sees it: its
  * turn, 0 if there is none.  *run: the number of the run that has its newest copy, 0

@@ -29,7 +29,8 @@ foreach my $change (q{idempotency.consumer_drop('priv')}, q{idempotency.consumer
 {
 	my ($ret, $out, $err) = $node->psql('postgres', "SET lock_timeout = '100 ms'; SELECT $change");
 
-	like($err, qr/canceling statement due to lock timeout/, "has to wait for it: $change");
+	like($err, qr/ERROR:  could not change the locks of consumer "(?:priv|other)" while .*DETAIL:  A prepared transaction has claimed/s,
+		"has to wait for it: $change");
 }
 is($node->safe_psql('postgres', q{SELECT idempotency.consumer_create('plain')}),
 	'', 'a consumer with ordinary locks has not');

@@ -56,7 +56,7 @@ is(IdemAttack::sql($node, 'billing', q{BEGIN; SELECT idempotency.claim_event('he
 
 # The one wait that a held claim can cause is an operator's, and has the operator's lock_timeout
 IdemAttack::refused($node, $node->safe_psql('postgres', 'SELECT current_user'),
-	q{SET lock_timeout = '100ms'; SELECT idempotency.consumer_create('later', private_locks => true)}, qr/lock timeout/,
+	q{SET lock_timeout = '100ms'; SELECT idempotency.consumer_create('later', private_locks => true)}, qr/process \d+ has claimed events/,
 	'consumer_create with private locks waits for held claims, for lock_timeout');
 IdemAttack::alive($node, 'after consumer_create gave up');
 $holder->query('ROLLBACK; SELECT pg_advisory_unlock_all()');
