@@ -28,6 +28,7 @@
 #include "foreign/foreign.h"
 #include "miscadmin.h"
 #include "storage/lmgr.h"
+#include "storage/proc.h"
 #include "utils/acl.h"
 #include "utils/builtins.h"
 #include "utils/guc.h"
@@ -35,6 +36,7 @@
 #include "utils/timestamp.h"
 #include "utils/uuid.h"
 
+#include "claim/lock.h"
 #include "compat.h"
 #include "outbox/outbox.h"
 #include "outbox/reader.h"
@@ -285,18 +287,34 @@ start_position(FunctionCallInfo fcinfo)
 	return pos;
 }
 
+/* IdemLockTitle of the lock on ids of relays. */
+static char *
+numbers_title(const void *arg)
+{
+	return pstrdup("the ids of relays");
+}
+
 /*
  * The id of a new relay.  This also makes the relay's foreign table.  It is
  * made before the row: replacing an old foreign table of that name deletes any
  * row of that id.
+ *
+ * The lock on the numbers is given back at once: an operator's open transaction
+ * does not hold up another relay_create.  The sequence is past the number by then,
+ * whether the transaction commits or not.  The lock on the table, which stays, keeps
+ * the last worker from leaving (worker.c).
  */
 static int
 new_relay_id(const ForeignServer *server)
 {
+	static const char lock_name[] = "\0@relay ids";
+	IdemClaimKey lock;
 	int			relay_id;
 
+	idem_lock_key_of(lock_name, sizeof(lock_name) - 1, &lock);
 	SPI_connect();
-	idem_spi_run("LOCK TABLE %s.relays IN SHARE ROW EXCLUSIVE MODE", 0, NULL, NULL, NULL);
+	idem_spi_run("LOCK TABLE %s.relays IN ROW EXCLUSIVE MODE", 0, NULL, NULL, NULL);
+	idem_lock_wait_as(&lock, LockTimeout, numbers_title, NULL);
 	idem_spi_run("SELECT pg_catalog.setval('%s.relay_id_seq', GREATEST(pg_catalog.nextval('%s.relay_id_seq'),"
 				 "  (SELECT pg_catalog.max(relay_id) + 1 FROM %s.relays),"
 				 "  (SELECT pg_catalog.max(relay_id) + 1 FROM %s.relay_parked)))::int,"
@@ -305,6 +323,7 @@ new_relay_id(const ForeignServer *server)
 	idem_relay_entries_check(DatumGetInt64(idem_spi_value(SPI_tuptable->vals[0],
 														  SPI_tuptable->tupdesc, 2)));
 	SPI_finish();
+	idem_lock_release(&lock);
 	idem_anchor_create(relay_id, server);
 	return relay_id;
 }

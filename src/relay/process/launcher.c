@@ -61,12 +61,14 @@
 #include "utils/builtins.h"
 #include "utils/fmgroids.h"
 #include "utils/guc.h"
+#include "utils/inval.h"
 #include "utils/memutils.h"
 #include "utils/rel.h"
 #include "utils/snapmgr.h"
 #include "utils/timestamp.h"
 #include "utils/wait_event.h"
 
+#include "claim/lock.h"
 #include "compat.h"
 #include "relay/process/launcher.h"
 #include "relay/process/witness_ask.h"
@@ -103,6 +105,35 @@ idem_launcher_register(void)
 	RegisterBackgroundWorker(&worker);
 }
 
+/* Who wants the label holds this lock in share mode, who takes it away exclusively. */
+static IdemClaimKey
+label_lock(void)
+{
+	static const char name[] = "\0@label";
+	IdemClaimKey lock;
+
+	idem_lock_key_of(name, sizeof(name) - 1, &lock);
+	return lock;
+}
+
+/* IdemLockTitle of the lock of who writes the label. */
+static char *
+label_title(const void *arg)
+{
+	return pstrdup("the list of databases with relays");
+}
+
+/* Has the current database the label? */
+static bool
+is_labelled(void)
+{
+	ObjectAddress database;
+
+	AcceptInvalidationMessages();
+	ObjectAddressSet(database, DatabaseRelationId, MyDatabaseId);
+	return GetSecurityLabel(&database, LABEL_PROVIDER) != NULL;
+}
+
 /* Label the current database; NULL: take the label away. */
 static void
 set_label(const char *label)
@@ -113,16 +144,35 @@ set_label(const char *label)
 	SetSecurityLabel(&database, LABEL_PROVIDER, label);
 }
 
+/*
+ * A label that is there stays until the transaction ends, and is not written again:
+ * another transaction that wants it would wait for this one.  So only the first relay of
+ * a database holds up the second one.
+ */
 void
 idem_launcher_enlist_database(void)
 {
-	set_label(LABEL_RELAYS);
+	static const char name[] = "\0@label is written";
+	IdemClaimKey lock = label_lock();
+
+	idem_lock_share(&lock);
+	if (is_labelled())
+		return;
+	idem_lock_key_of(name, sizeof(name) - 1, &lock);
+	idem_lock_wait_as(&lock, LockTimeout, label_title, NULL);
+	if (!is_labelled())
+		set_label(LABEL_RELAYS);
 }
 
-void
+bool
 idem_launcher_delist_database(void)
 {
+	IdemClaimKey lock = label_lock();
+
+	if (!idem_lock_try(&lock))
+		return false;
 	set_label(NULL);
+	return true;
 }
 
 /*

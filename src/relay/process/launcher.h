@@ -27,7 +27,9 @@ extern void idem_launcher_init(void);
  * else about relays, and the launcher finds it after a crash.
  */
 extern void idem_launcher_enlist_database(void);
-extern void idem_launcher_delist_database(void);
+
+/* False, and the mark stays, if a transaction that has not ended wants the mark. */
+extern bool idem_launcher_delist_database(void);
 
 extern PGDLLEXPORT void idem_launcher_main(Datum arg);
 

@@ -205,13 +205,17 @@ force_settings(void)
 
 /*
  * In a transaction, which ends here: take the mark off the database, so that
- * the launcher does not start this worker again.
+ * the launcher does not start this worker again.  If an operator's open
+ * transaction wants the mark, it stays, and the launcher starts another worker.
  */
 static void
 delist_database(void)
 {
-	idem_launcher_delist_database();
+	bool		delisted = idem_launcher_delist_database();
+
 	idem_txn_commit(false);
+	if (!delisted)
+		return;
 	LWLockAcquire(idem_relay_shmem->lock, LW_EXCLUSIVE);
 	if (my_slot->generation == my_generation)
 		my_slot->wanted = false;
@@ -230,8 +234,8 @@ leave_dropped_extension(void)
 /*
  * The last relay is gone: end, once no segment of the outbox and no table of
  * the log of positions is half emptied.  A session that creates a relay holds
- * the lock on "relays" until its mark has committed.  So either the relay is
- * seen here, or the mark comes after this removal.
+ * a lock on "relays" that conflicts with this one until its mark has committed.  So
+ * either the relay is seen here, or the mark comes after this removal.
  */
 static void
 leave_without_relays(void)
