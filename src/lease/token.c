@@ -81,6 +81,7 @@
 #include "shared/fault.h"
 #include "shared/keyed_log.h"
 #include "shared/keyed_worker.h"
+#include "shared/lock_wait.h"
 
 /*
  * How far WAL is ahead of the number.  What a crash skips does not count beside the leap
@@ -238,7 +239,7 @@ check_cells(void)
 {
 	Oid			oid = idem_relref_oid(&start_ref);
 
-	LockRelationOid(oid, LEAP_LOCK);
+	idem_lock_table(oid, LEAP_LOCK);
 	leap();
 	UnlockRelationOid(oid, LEAP_LOCK);
 	checked = true;
@@ -307,7 +308,7 @@ idem_token_distrust(void)
 {
 	Oid			oid = idem_relref_oid(&start_ref);
 
-	LockRelationOid(oid, LEAP_LOCK);
+	idem_lock_table(oid, LEAP_LOCK);
 	unseal_cell(&idem_lease_number);
 	if (read_cell(&idem_lease_identity).value == 0)
 		unseal_cell(&idem_lease_identity);

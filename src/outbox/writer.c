@@ -59,6 +59,7 @@
 #include "outbox/outbox.h"
 #include "outbox/segment.h"
 #include "shared/fault.h"
+#include "shared/lock_wait.h"
 #include "shared/txn_owner.h"
 
 /* A chunk of a multi-insert ends when it reaches either bound. */
@@ -128,7 +129,7 @@ open_current_segment(IdemSegment *seg)
 
 		seg->number = guessed_segment;
 		IDEM_FAULT_POINT("outbox-segment-chosen");
-		seg->heap = table_open(idem_segment_oid(seg->number), RowExclusiveLock);
+		seg->heap = idem_table_open_patiently(idem_segment_oid(seg->number), RowExclusiveLock);
 		IDEM_FAULT_POINT("outbox-segment-locked");
 		current = idem_segment_of(idem_outbox_generation_locked());
 		if (current == seg->number)
@@ -343,9 +344,30 @@ insert_many(Writer *writer, const IdemOutboxRow *rows, int n)
 	MemoryContextDelete(chunk_context);
 }
 
+/* The rows of a call. */
+typedef struct Rows
+{
+	Writer	   *writer;
+	const IdemOutboxRow *rows;
+	int			n;
+} Rows;
+
+/* Callback: append the rows. */
+static void
+insert(void *arg)
+{
+	const Rows *rows = arg;
+
+	if (rows->n == 1)
+		insert_one(rows->writer, rows->rows);
+	else
+		insert_many(rows->writer, rows->rows, rows->n);
+}
+
 void
 idem_outbox_insert(const IdemOutboxRow *rows, int n)
 {
+	Rows		call = {.rows = rows, .n = n};
 	ResourceOwner saved = idem_txn_owner_enter();
 	Writer		writer;
 
@@ -354,10 +376,8 @@ idem_outbox_insert(const IdemOutboxRow *rows, int n)
 	open_and_draw(&writer, n);
 	writer.cid = GetCurrentCommandId(true);
 
-	if (n == 1)
-		insert_one(&writer, rows);
-	else
-		insert_many(&writer, rows, n);
+	call.writer = &writer;
+	idem_work_patiently(insert, &call);
 
 	close_segment(&writer, NoLock);
 	idem_txn_owner_leave(saved);

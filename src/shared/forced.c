@@ -21,10 +21,27 @@
 
 #include "shared/forced.h"
 
+typedef struct Setting
+{
+	const char *name;
+	const char *value;
+} Setting;
+
+/* Set those that this server has. */
+static void
+force(const Setting *settings, int n)
+{
+	for (int i = 0; i < n; i++)
+	{
+		if (GetConfigOption(settings[i].name, true, false) != NULL)
+			SetConfigOption(settings[i].name, settings[i].value, PGC_SUSET, PGC_S_OVERRIDE);
+	}
+}
+
 void
 idem_forced_settings(void)
 {
-	static const char *const settings[][2] = {
+	static const Setting settings[] = {
 		{"role", "none"},
 		{"search_path", "pg_catalog, pg_temp"},
 		{"lock_timeout", "0"},
@@ -50,9 +67,21 @@ idem_forced_settings(void)
 		{"idempotency.uncompleted_claims", "error"},
 	};
 
-	for (int i = 0; i < lengthof(settings); i++)
-	{
-		if (GetConfigOption(settings[i][0], true, false) != NULL)
-			SetConfigOption(settings[i][0], settings[i][1], PGC_SUSET, PGC_S_OVERRIDE);
-	}
+	force(settings, lengthof(settings));
+}
+
+/*
+ * These workers sort what others have written, so a limit on temporary files would stop
+ * them for ever.  They wait for no lock of ours; if a catalog is locked, not for long.
+ */
+void
+idem_forced_maintenance(void)
+{
+	static const Setting settings[] = {
+		{"lock_timeout", "1s"},
+		{"temp_file_limit", "-1"},
+	};
+
+	idem_forced_settings();
+	force(settings, lengthof(settings));
 }

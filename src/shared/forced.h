@@ -19,4 +19,7 @@
  */
 extern void idem_forced_settings(void);
 
+/* The same for a worker that maintains tables, and runs nobody's code. */
+extern void idem_forced_maintenance(void);
+
 #endif							/* IDEM_FORCED_H */

@@ -45,6 +45,7 @@
 #include "compat.h"
 #include "shared/keyed_hint.h"
 #include "shared/keyed_read.h"
+#include "shared/lock_wait.h"
 
 /* Columns of the index */
 enum
@@ -65,7 +66,7 @@ lock(const IdemKeyedReader *reader, int n, Oid oid, bool waits)
 {
 	if (!waits)
 		return ConditionalLockRelationOid(oid, lock_mode(reader, n));
-	LockRelationOid(oid, lock_mode(reader, n));
+	idem_lock_table(oid, lock_mode(reader, n));
 	return true;
 }
 

@@ -158,10 +158,7 @@ idem_keyed_worker_main(Datum arg)
 	pqsignal(SIGTERM, die);
 	BackgroundWorkerUnblockSignals();
 	BackgroundWorkerInitializeConnectionByOid(DatumGetObjectId(arg), InvalidOid, 0);
-	idem_forced_settings();
-
-	/* no lock of ours is waited for; if a catalog is locked, do not wait long */
-	SetConfigOption("lock_timeout", "1s", PGC_SUSET, PGC_S_OVERRIDE);
+	idem_forced_maintenance();
 	SetConfigOption("application_name", MyBgworkerEntry->bgw_name, PGC_USERSET, PGC_S_OVERRIDE);
 	if (!idem_singleton_become(IDEM_SINGLETON_LOGS))
 		proc_exit(0);

@@ -27,6 +27,7 @@
 #include "compat.h"
 #include "shared/catalog.h"
 #include "shared/keyed_write.h"
+#include "shared/lock_wait.h"
 
 /*
  * Insert the entry of a row, which is in the heap already, into one index.  An index that
@@ -64,20 +65,38 @@ insert_index_entry(Relation heap, Oid indexid, TupleTableSlot *slot)
 	pfree(info);
 }
 
+/* A row to be inserted. */
+typedef struct NewRow
+{
+	Relation	heap;
+	TupleTableSlot *slot;
+} NewRow;
+
+/* Callback: insert a row and its index entries. */
+static void
+insert(void *arg)
+{
+	const NewRow *row = arg;
+	List	   *indexes = RelationGetIndexList(row->heap);
+	ListCell   *lc;
+
+	table_tuple_insert(row->heap, row->slot, GetCurrentCommandId(true), 0, NULL);
+	foreach(lc, indexes)
+		insert_index_entry(row->heap, lfirst_oid(lc), row->slot);
+	list_free(indexes);
+}
+
 ItemPointerData
 idem_keyed_insert(Relation heap, HeapTuple tuple)
 {
-	TupleTableSlot *slot = MakeSingleTupleTableSlot(RelationGetDescr(heap), &TTSOpsHeapTuple);
-	List	   *indexes = RelationGetIndexList(heap);
+	NewRow		row = {
+		.heap = heap, .slot = MakeSingleTupleTableSlot(RelationGetDescr(heap), &TTSOpsHeapTuple)
+	};
 	ItemPointerData tid;
-	ListCell   *lc;
 
-	ExecStoreHeapTuple(tuple, slot, true);
-	table_tuple_insert(heap, slot, GetCurrentCommandId(true), 0, NULL);
-	foreach(lc, indexes)
-		insert_index_entry(heap, lfirst_oid(lc), slot);
-	list_free(indexes);
-	tid = slot->tts_tid;
-	ExecDropSingleTupleTableSlot(slot);
+	ExecStoreHeapTuple(tuple, row.slot, true);
+	idem_work_patiently(insert, &row);
+	tid = row.slot->tts_tid;
+	ExecDropSingleTupleTableSlot(row.slot);
 	return tid;
 }

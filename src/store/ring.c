@@ -62,6 +62,7 @@
 #include "shared/catalog.h"
 #include "shared/sound.h"
 #include "shared/fault.h"
+#include "shared/lock_wait.h"
 #include "store/ring.h"
 
 /* The first column of the primary key */
@@ -196,7 +197,7 @@ idem_ring_open(int number, LOCKMODE mode, MemoryContext context)
 	segment->context = context;
 	segment->number = number;
 	segment->mode = mode;
-	segment->heap = table_open(idem_store_segment_oid(number), mode);
+	segment->heap = idem_table_open_patiently(idem_store_segment_oid(number), mode);
 	segment->pkey = index_open(idem_relref_oid(&segment_refs[number].pkey), mode);
 	if (mode == RowExclusiveLock)
 		check_constraints(segment->heap);
@@ -580,16 +581,35 @@ insert_chunk(IdemRingSegment *segment, IdemNewEntry *entries, int n)
 	MemoryContextReset(segment->chunk_context);
 }
 
+/* The entries of a call. */
+typedef struct Entries
+{
+	IdemRingSegment *segment;
+	IdemNewEntry *entries;
+	int			n;
+} Entries;
+
+/* Callback: insert the entries. */
+static void
+insert(void *arg)
+{
+	const Entries *entries = arg;
+
+	if (entries->n == 1)
+		insert_rows(entries->segment, entries->entries, 1);
+	else
+		insert_chunk(entries->segment, entries->entries, entries->n);
+}
+
 void
 idem_ring_insert(IdemRingSegment *segment, IdemNewEntry *entries, int n)
 {
+	Entries		call = {segment, entries, n};
+
 	Assert(n > 0 && n <= IDEM_RING_CHUNK);
 	if (segment->indexes == NULL)
 		start_writing(segment);
-	if (n == 1)
-		insert_rows(segment, entries, n);
-	else
-		insert_chunk(segment, entries, n);
+	idem_work_patiently(insert, &call);
 }
 
 bool

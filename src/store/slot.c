@@ -56,6 +56,7 @@
 #include "compat.h"
 #include "shared/catalog.h"
 #include "shared/empty.h"
+#include "shared/lock_wait.h"
 #include "store/slot.h"
 
 /* Columns of the index, from 1. */
@@ -216,7 +217,7 @@ init_slot(IdemSlot *slot, int number, LOCKMODE mode, Relation heap)
 void
 idem_slot_open(IdemSlot *slot, int number, LOCKMODE mode)
 {
-	init_slot(slot, number, mode, table_open(idem_slot_oid(number), mode));
+	init_slot(slot, number, mode, idem_table_open_patiently(idem_slot_oid(number), mode));
 }
 
 /* Lock all indexes that reading or writing needs, if their locks are free. */

@@ -227,10 +227,7 @@ idem_store_worker_main(Datum arg)
 	pqsignal(SIGHUP, SignalHandlerForConfigReload);
 	BackgroundWorkerUnblockSignals();
 	BackgroundWorkerInitializeConnectionByOid(order.database, InvalidOid, 0);
-	idem_forced_settings();
-
-	/* no lock of ours is waited for; if a catalog is locked, do not wait long */
-	SetConfigOption("lock_timeout", "1s", PGC_SUSET, PGC_S_OVERRIDE);
+	idem_forced_maintenance();
 	SetConfigOption("application_name", MyBgworkerEntry->bgw_name, PGC_USERSET, PGC_S_OVERRIDE);
 	turn_context = AllocSetContextCreate(TopMemoryContext, "idempotency packer",
 										 ALLOCSET_DEFAULT_SIZES);
