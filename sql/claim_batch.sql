@@ -178,6 +178,7 @@ SELECT idempotency.consumer_drop('p');
 ROLLBACK;
 RESET idempotency.max_claim_locks;
 BEGIN;
+-- the claim's lock, and the two that announce the change
 SELECT idempotency.consumer_create('q', private_locks => true);
 SELECT idempotency.claim_event('m1', 'q'), idempotency.complete_event('m1', 'q');
 SELECT objsubid, count(*) FROM pg_locks WHERE locktype = 'advisory' AND pid = pg_backend_pid() GROUP BY 1 ORDER BY 1;

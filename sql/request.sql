@@ -412,8 +412,11 @@ SELECT t.ask('cursor 2'), t.complete('cursor 2', 'x');
 -- The budget of locks
 SET idempotency.max_claim_locks = 1;
 BEGIN;
-SELECT t.ask('budget 1'), t.ask('budget 2'), t.ask('budget 2', lease => '1 min'), t.ask('budget 1'), t.ask('one');
-SELECT (idempotency.claim_request('budget 2', 's', wait => '1 hour')).result;
+SELECT t.ask('budget 1'), t.ask('budget 1'), t.ask('one');
+SELECT * FROM t.try($$SELECT t.ask('budget 2')$$);
+SELECT * FROM t.try($$SELECT t.ask('budget 2', lease => '1 min')$$);
+SELECT * FROM t.try($$SELECT idempotency.claim_request('budget 2', 's', wait => '1 hour')$$);
+SELECT (idempotency.claim_request('claim 2', 's', wait => '1 hour')).result;
 SELECT t.complete('budget 1', 'x');
 SELECT * FROM t.try($$SELECT idempotency.advance_request('claim 2', 's', t.token('claim 2'), 'p')$$);
 SELECT state FROM t.try($$SELECT idempotency.complete_request('claim 2', 's', 200, token => t.token('claim 2'))$$);

@@ -139,9 +139,13 @@ lease_one(IdemCall *call, const char *id, int idlen, const IdemLeaseOrder *order
 	answer->result = IDEM_CLAIM_BUSY;
 	if (own != NULL && own->state.phase == IDEM_PHASE_COMPLETED)
 		answer->result = IDEM_CLAIM_DUPLICATE;
-	else if ((own != NULL && own->state.phase != IDEM_PHASE_RELEASED) ||
-			 !idem_call_within_budget(own))
+	else if (own != NULL && own->state.phase != IDEM_PHASE_RELEASED)
 		call->stays_busy = true;
+	else if (!idem_call_within_budget(own))
+	{
+		call->stays_busy = true;
+		answer->is_past_budget = true;
+	}
 	else if (!idem_lock_try(&key))
 		answer->retry_after = look_how_long(call, &key);
 	else
@@ -152,6 +156,19 @@ lease_one(IdemCall *call, const char *id, int idlen, const IdemLeaseOrder *order
 	}
 	if (answer->result != IDEM_CLAIM_CLAIMED && answer->result != IDEM_CLAIM_DEAD)
 		idem_lease_free_values(&answer->lease);
+}
+
+/*
+ * Error 53400.  Only the end of this transaction frees a lock, so "busy" would last as
+ * long as it asks.  In a batch the events before are leased, and "busy" is for the next one.
+ */
+static void
+report_budget(IdemCall *call, const char *id, int idlen)
+{
+	IdemClaimKey key;
+
+	idem_keymaker_make(&call->keys, id, idlen, &key);
+	idem_leased_check_budget(&key, idem_state_find(&key));
 }
 
 void
@@ -167,6 +184,8 @@ idem_lease_event(const char *id, int idlen, const char *consumer, int consumerle
 
 		check_consumer(call);
 		lease_one(call, id, idlen, order, answer);
+		if (answer->is_past_budget)
+			report_budget(call, id, idlen);
 		stays_busy = call->stays_busy;
 		idem_call_end(call);
 	} while (answer->result == IDEM_CLAIM_BUSY && !stays_busy && idem_call_pause(start, wait_ms));

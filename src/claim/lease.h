@@ -36,11 +36,14 @@ typedef struct IdemLeaseAnswer
 	IdemClaimResult result;
 	IdemLease	lease;
 	int64		retry_after;	/* busy: microseconds; -1: nobody knows */
+	bool		is_past_budget; /* busy because the transaction has no lock
+								 * left */
 } IdemLeaseAnswer;
 
 /*
  * Lease one event.  While it is busy, the call tries again for up to wait_ms
- * milliseconds.  Error 55000 if the consumer has foreign lockers, 40001 as of
+ * milliseconds.  Error 55000 if the consumer has foreign lockers, 53400 past the budget of
+ * locks, 40001 as of
  * idem_claim_event.
  */
 extern void idem_lease_event(const char *id, int idlen, const char *consumer, int consumerlen,

@@ -76,7 +76,10 @@ SELECT idempotency.relay_adopt('prog');
 END
 IdemRelay::wait_received("$dir/copy.log", 1);
 
-$sink = $node->safe_psql('uno', q{SELECT sink_pid FROM idempotency.stat_relay WHERE relay = 'prog'});
+my $sink_pid = q{SELECT sink_pid FROM idempotency.stat_relay WHERE relay = 'prog'};
+$sink = $node->safe_psql('uno', $sink_pid);
+$node->safe_psql('postgres', 'ALTER DATABASE uno CONNECTION LIMIT 50');
+is($node->safe_psql('uno', $sink_pid), $sink, 'ALTER DATABASE ... CONNECTION LIMIT ends no worker');
 quick('DROP EXTENSION', sub { $node->safe_psql('uno', 'DROP EXTENSION idempotency CASCADE') });
 IdemTest::wait_for($node, q{SELECT count(*) = 0 FROM pg_stat_activity WHERE datname = 'uno' AND backend_type = 'idempotency relay'});
 ok(IdemRelay::process_is_gone($sink), 'its program is gone');

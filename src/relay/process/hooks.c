@@ -100,6 +100,20 @@ may_clear(Oid dboid, bool as_template)
 	return allowed;
 }
 
+/* Is it ALTER DATABASE ... SET TABLESPACE?  What else it may say needs nobody gone. */
+static bool
+moves_database(const AlterDatabaseStmt *stmt)
+{
+	ListCell   *lc;
+
+	foreach(lc, stmt->options)
+	{
+		if (strcmp(((DefElem *) lfirst(lc))->defname, "tablespace") == 0)
+			return true;
+	}
+	return false;
+}
+
 /*
  * The database that a command needs without sessions, if the caller may run
  * the command; InvalidOid: none.
@@ -116,7 +130,8 @@ database_to_clear(Node *parsetree)
 			name = ((DropdbStmt *) parsetree)->dbname;
 			break;
 		case T_AlterDatabaseStmt:
-			name = ((AlterDatabaseStmt *) parsetree)->dbname;
+			if (moves_database((AlterDatabaseStmt *) parsetree))
+				name = ((AlterDatabaseStmt *) parsetree)->dbname;
 			break;
 		case T_RenameStmt:
 			if (((RenameStmt *) parsetree)->renameType == OBJECT_DATABASE)
