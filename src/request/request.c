@@ -295,7 +295,10 @@ look_once(const IdemRequestName *name, const IdemRequestOrder *order, IdemFlight
 		look.call->stays_busy = true;
 		look_without_lock(&look);
 
-		/* an answer can be given, and a lease seen; to execute it takes the lock */
+		/*
+		 * an answer can be given, and a lease seen; to execute it takes the
+		 * lock
+		 */
 		if (answer->result == IDEM_REQUEST_IN_PROGRESS && answer->retry_after < 0)
 			idem_leased_check_budget(&look.key, own);
 	}
