@@ -70,12 +70,26 @@ typedef struct Place
 	const char *port;
 } Place;
 
-/* Keep the target's notices out of standard error, which is the server log. */
+/*
+ * Keep the target's notices out of standard error, which is the server log.  One
+ * of them counts: at COMMIT the target stopped waiting for its synchronous
+ * standby, because somebody cancelled the wait.  The transaction is committed
+ * there, and a failover would lose it.  The message is
+ * in the target's language, so the notice is known by the function that sent it,
+ * and where a pooler left that out, by its SQLSTATE.
+ */
 static void
-ignore_notice(void *arg, const PGresult *res)
+hear_notice(void *arg, const PGresult *res)
 {
-	(void) arg;
-	(void) res;
+	PgSink	   *p = arg;
+	const char *sqlstate = PQresultErrorField(res, PG_DIAG_SQLSTATE);
+	const char *function = PQresultErrorField(res, PG_DIAG_SOURCE_FUNCTION);
+
+	if (p == NULL)
+		return;
+	if (function != NULL ? strcmp(function, "SyncRepWaitForLSN") == 0 :
+		(sqlstate != NULL && strcmp(sqlstate, "01000") == 0))
+		p->unreplicated = true;
 }
 
 /* The value of a libpq parameter, or NULL. */
@@ -216,7 +230,7 @@ try_place(Connecting *c, const Place *place)
 		note_problem(c, "out of memory");
 		return false;
 	}
-	PQsetNoticeReceiver(conn, ignore_notice, NULL);
+	PQsetNoticeReceiver(conn, hear_notice, NULL);
 	if (PQstatus(conn) == CONNECTION_BAD)
 		step = PGRES_POLLING_FAILED;
 	while (step != PGRES_POLLING_OK && step != PGRES_POLLING_FAILED &&
@@ -389,10 +403,15 @@ run_thread(PgSink *p)
 	return conn;
 }
 
-/* Check the login and the server's version.  False: p->failure. */
+/*
+ * Check the login and the server.  False: p->failure, or p->error for a server
+ * that another try may find as it has to be.
+ */
 static bool
 check_server(PgSink *p)
 {
+	const char *standby = PQparameterStatus(p->conn, "in_hot_standby");
+
 	/*
 	 * A target may trust the operating-system user of our server.  A relay
 	 * whose owner may not act as that user must not get in that way.
@@ -403,6 +422,14 @@ check_server(PgSink *p)
 	if (PQserverVersion(p->conn) < MIN_SERVER)
 		return idem_sink_fail(&p->failure, IDEM_PROTO_REJECTED, "0A000",
 							  "the target's server is older than version %d", MIN_SERVER / 10000);
+
+	/* Servers before 14 do not say it; their BEGIN fails, see pgsink_blame. */
+	if (standby != NULL && strcmp(standby, "on") == 0)
+	{
+		note_lost(p, "the target is a standby, in recovery");
+		pgsink_disconnect(p);
+		return false;
+	}
 	return true;
 }
 
@@ -412,8 +439,10 @@ pgsink_connect(PgSink *p)
 	pgsink_disconnect(p);
 	pgsink_forget_error(p);
 	p->conn = run_thread(p);
+	p->unreplicated = false;
 	if (p->conn == NULL || !check_server(p))
 		return false;
+	PQsetNoticeReceiver(p->conn, hear_notice, p);
 	if (PQsetnonblocking(p->conn, 1) != 0 || PQenterPipelineMode(p->conn) != 1)
 	{
 		note_lost(p, PQerrorMessage(p->conn));

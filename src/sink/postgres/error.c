@@ -78,7 +78,10 @@ pgsink_blame(const PgSinkError *error)
 
 	bool		in_call = (error->step == PGSINK_STEP_CALL || error->step == PGSINK_STEP_CHECK);
 
-	if (error->lost)
+	/* BEGIN ... READ WRITE is refused so on a standby. */
+	bool		in_recovery = error->step == PGSINK_STEP_FRAME && strcmp(error->sqlstate, "0A000") == 0;
+
+	if (error->lost || in_recovery)
 		return PGSINK_BLAME_OUTAGE;
 	for (size_t i = 0; i < sizeof(rules) / sizeof(rules[0]); i++)
 		if (strncmp(error->sqlstate, rules[i].prefix, strlen(rules[i].prefix)) == 0)

@@ -183,6 +183,7 @@ pgsink_next(PgSink *p, PgSinkPending *pending)
 {
 	PGresult   *res;
 	PGresult   *end;
+	bool		unreplicated;
 
 	if (p->conn == NULL || p->pending_at == p->pending_end)
 	{
@@ -198,7 +199,8 @@ pgsink_next(PgSink *p, PgSinkPending *pending)
 		lose(p, *pending, PQerrorMessage(p->conn));
 		return NULL;
 	}
-	if (PQresultStatus(res) == PGRES_FATAL_ERROR)
+	unreplicated = pending->step == PGSINK_STEP_COMMIT && p->unreplicated;
+	if (PQresultStatus(res) == PGRES_FATAL_ERROR && !unreplicated)
 		note_result_error(p, *pending, res);
 	if (pending->step == PGSINK_STEP_SYNC)
 		return res;
@@ -214,6 +216,14 @@ pgsink_next(PgSink *p, PgSinkPending *pending)
 		PQclear(end);
 		PQclear(res);
 		lose(p, *pending, "the target's answers are out of step");
+		return NULL;
+	}
+
+	/* The next connection asks again, and its own COMMIT waits again. */
+	if (unreplicated)
+	{
+		PQclear(res);
+		lose(p, *pending, "the target stopped waiting for its synchronous standby: what it committed may be lost in a failover");
 		return NULL;
 	}
 	return res;
@@ -254,6 +264,7 @@ pgsink_begin(PgSink *p)
 	const char *values[2] = {p->config.statement_timeout, p->config.idle_timeout};
 	const uint32_t types[2] = {PGSINK_TYPE_TEXT, PGSINK_TYPE_TEXT};
 
+	p->unreplicated = false;
 	pgsink_send(p, PGSINK_STEP_FRAME, 0, "BEGIN ISOLATION LEVEL READ COMMITTED READ WRITE",
 				0, NULL, NULL, NULL);
 	pgsink_send(p, PGSINK_STEP_FRAME, 0,

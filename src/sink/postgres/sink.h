@@ -193,6 +193,8 @@ typedef struct PgSink
 	IdemSink	sink;
 	PgSinkConfig config;
 	PGconn	   *conn;			/* NULL: not connected */
+	bool		unreplicated;	/* the target gave up waiting for its
+								 * synchronous standby in this transaction */
 	PgSinkPending *pending;		/* the statements from pending_at to
 								 * pending_end - 1 have no result yet */
 	size_t		pending_at;

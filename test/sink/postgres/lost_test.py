@@ -1,7 +1,9 @@
 """A COMMIT whose answer is lost, predecessors that still live, sessions that end."""
+import contextlib
 import os
 import socket
 import subprocess
+import threading
 import uuid
 
 from postgres.target import PSQL, POSITION, Proxy, Target, commits, server, through_proxy
@@ -104,6 +106,77 @@ def test_target_set_back():
 def test_target_cleared():
     for ready in set_back("DELETE FROM idempotency_sink_position"):
         assert ready["has_position"] == 0, ready
+
+
+@contextlib.contextmanager
+def no_synchronous_standby():
+    """Every COMMIT that wrote waits for a standby that is not there."""
+    def configure(sql):
+        server().psql(sql)
+        server().psql("SELECT pg_reload_conf()")
+
+    configure("ALTER SYSTEM SET synchronous_standby_names = 'nobody'")
+    try:
+        yield
+    finally:
+        configure("ALTER SYSTEM RESET synchronous_standby_names")
+
+
+def waits(count):
+    """So many sessions of sinks wait for a standby; their process ids."""
+    def pids():
+        return server().psql("SELECT pid FROM pg_stat_activity WHERE application_name = 'idempotency sink'"
+                             " AND wait_event = 'SyncRep'").split()
+
+    wait_until("a COMMIT waits for a standby", lambda: len(pids()) == count)
+    return pids()
+
+
+class Cancelling:
+    """Somebody cancels each wait for a standby."""
+    def __enter__(self):
+        self.ended = threading.Event()
+        self.thread = threading.Thread(target=self.cancel)
+        self.thread.start()
+
+    def cancel(self):
+        while not self.ended.wait(0.05):
+            server().psql("SELECT pg_cancel_backend(pid) FROM pg_stat_activity WHERE wait_event = 'SyncRep'")
+
+    def __exit__(self, *_):
+        self.ended.set()
+        self.thread.join()
+
+
+def test_wait_for_standby_cancelled():
+    """The target says COMMIT, and that a failover may lose it: that is no verdict, until a later COMMIT has waited."""
+    t = Target()
+    w = t.start()
+    with no_synchronous_standby():
+        batch, _ = w.events([{}], row_id=1)
+        first = waits(1)
+        server().psql(f"SELECT pg_cancel_backend({first[0]})")
+        wait_until("the program asks by another connection", lambda: waits(1) != first)
+    commits(w, batch, 1)
+    assert t.count() == 1 and t.position()[2] == "1"
+    w.close()
+
+
+def test_wait_for_standby_always_cancelled():
+    """An outage: the batch was not acknowledged, nor is the position that the next program reads."""
+    t = Target()
+    w = t.start()
+    with no_synchronous_standby(), Cancelling():
+        w.events([{}], row_id=1)
+        f = w.expect("FAILED", timeout=60)
+        assert f["outcome"] == codec.OUTCOMES["outage"] and "synchronous standby" in f["message"], f
+        assert w.recv() is None and w.exit_status() == 0
+        w.sock.close()
+        f = t.failed()
+        assert f["outcome"] == "outage" and "synchronous standby" in f["message"], f
+    w = t.start()
+    assert w.ready["row_id"] == 1, w.ready
+    w.close()
 
 
 def test_lost_commit_after_results():
