@@ -20,6 +20,11 @@
  * no xid that was running at the snapshot.  The snapshot's xmin plays no part.
  * So an idle writer stops the emptying only of the segments that it wrote to.
  *
+ * What was emptied cannot be read again.  So the caller notes durably, before
+ * it empties, which transactions that concerns (idem_outbox_survey), and gives
+ * the note to idem_outbox_maintain as one more position: an event that the note
+ * does not tell of is not emptied.
+ *
  * Files are truncated and nothing is deleted.  There are no dead tuples, not
  * even in the catalogs (index_build updates pg_class in place), so a pinned
  * xmin horizon does not matter.  As with TRUNCATE, a snapshot that is older
@@ -290,6 +295,40 @@ maintain(IdemSnap *const *done, int npos)
 			emptied++;
 	}
 	return emptied;
+}
+
+/* The last xid of a closed segment that could be emptied; 0: it cannot. */
+static uint64
+last_releasable(int number, IdemSnap *const *done, int npos)
+{
+	IdemSegment seg;
+	IdemEntry	last;
+	uint64		xid = 0;
+
+	if (!idem_segment_open_nowait(&seg, number))
+		return 0;
+	if (is_releasable(&seg, done, npos, false) && idem_segment_last(&seg, &last))
+		xid = last.xid;
+	idem_segment_close(&seg);
+	return xid;
+}
+
+IdemSnap *
+idem_outbox_survey(IdemSnap *const *done, int npos)
+{
+	ResourceOwner saved = idem_txn_owner_enter();
+	int			current = idem_segment_of(idem_outbox_generation());
+	uint64		last = 0;
+
+	for (int i = 0; i < IDEM_OUTBOX_SEGMENTS; i++)
+	{
+		CHECK_FOR_INTERRUPTS();
+		if (i != current)
+			last = Max(last, last_releasable(i, done, npos));
+	}
+	idem_txn_owner_leave(saved);
+	return last == 0 ? NULL :
+		idem_snap_common(done, npos, FullTransactionIdFromU64(last + 1));
 }
 
 int

@@ -134,6 +134,14 @@ extern void idem_reader_lags(const IdemPosition **positions, IdemLag *lags, int 
 extern int	idem_outbox_maintain(IdemSnap *const *done, int npos);
 
 /*
+ * A snapshot that sees the transactions of all events which
+ * idem_outbox_maintain could empty now, and no transaction that one of the
+ * positions does not see; NULL: it could empty none.  Takes locks conditionally.
+ * In the caller's context.
+ */
+extern IdemSnap *idem_outbox_survey(IdemSnap *const *done, int npos);
+
+/*
  * Is there a segment, other than the current one, that a crash left half
  * emptied?  Also true if somebody's lock keeps us from looking.  The next
  * idem_outbox_maintain finishes that segment, even with npos = 0.

@@ -125,6 +125,82 @@ idem_snap_sees(const IdemSnap *snap, FullTransactionId xid)
 				   compare_full_xids) == NULL;
 }
 
+/*
+ * Set xmin of a snapshot whose other fields are set, and order its xids, each
+ * of which may be there several times.
+ */
+static void
+snap_finish(IdemSnap *snap, uint32 n)
+{
+	qsort(snap->xip, n, sizeof(FullTransactionId), compare_full_xids);
+	n = qunique(snap->xip, n, sizeof(FullTransactionId), compare_full_xids);
+	snap->nxip = n;
+	snap->xmin = n > 0 ? snap->xip[0] : snap->xmax;
+	SET_VARSIZE(snap, SNAP_SIZE(n));
+}
+
+IdemSnap *
+idem_snap_common(IdemSnap *const *snaps, int n, FullTransactionId xmax)
+{
+	IdemSnap   *common;
+	uint32		nxip = 0;
+	uint32		used = 0;
+
+	for (int i = 0; i < n; i++)
+		nxip += snaps[i]->nxip;
+	common = snap_alloc(nxip);
+	common->xmax = xmax;
+	for (int i = 0; i < n; i++)
+	{
+		Assert(FullTransactionIdFollowsOrEquals(snaps[i]->xmax, xmax));
+		for (uint32 j = 0; j < snaps[i]->nxip; j++)
+		{
+			if (FullTransactionIdPrecedes(snaps[i]->xip[j], xmax))
+				common->xip[used++] = snaps[i]->xip[j];
+		}
+	}
+	snap_finish(common, used);
+	return common;
+}
+
+/* Add to a union the xids of one snapshot that neither sees. */
+static uint32
+add_unseen(IdemSnap *both, uint32 used, const IdemSnap *from, const IdemSnap *other)
+{
+	for (uint32 i = 0; i < from->nxip; i++)
+	{
+		if (!idem_snap_sees(other, from->xip[i]))
+			both->xip[used++] = from->xip[i];
+	}
+	return used;
+}
+
+IdemSnap *
+idem_snap_union(const IdemSnap *a, const IdemSnap *b)
+{
+	IdemSnap   *both = snap_alloc(a->nxip + b->nxip);
+	uint32		used;
+
+	both->xmax = FullTransactionIdFollows(a->xmax, b->xmax) ? a->xmax : b->xmax;
+	used = add_unseen(both, 0, a, b);
+	used = add_unseen(both, used, b, a);
+	snap_finish(both, used);
+	return both;
+}
+
+bool
+idem_snap_covers(const IdemSnap *snap, const IdemSnap *all)
+{
+	if (FullTransactionIdPrecedes(snap->xmax, all->xmax))
+		return false;
+	for (uint32 i = 0; i < snap->nxip; i++)
+	{
+		if (idem_snap_sees(all, snap->xip[i]))
+			return false;
+	}
+	return true;
+}
+
 bool
 idem_snap_equal(const IdemSnap *a, const IdemSnap *b)
 {

@@ -48,6 +48,21 @@ extern IdemSnap *idem_snap_empty(void);
 /* A copy in the current context. */
 extern IdemSnap *idem_snap_copy(const IdemSnap *snap);
 
+/*
+ * The transactions before xmax that each of the snapshots sees.  None of the
+ * snapshots ends before xmax.
+ */
+extern IdemSnap *idem_snap_common(IdemSnap *const *snaps, int n, FullTransactionId xmax);
+
+/* The transactions that at least one of the two sees. */
+extern IdemSnap *idem_snap_union(const IdemSnap *a, const IdemSnap *b);
+
+/*
+ * Does "snap" see every transaction that "all" sees?  Asked of an "all" that
+ * sees the transaction before its xmax.
+ */
+extern bool idem_snap_covers(const IdemSnap *snap, const IdemSnap *all);
+
 extern bool idem_snap_sees(const IdemSnap *snap, FullTransactionId xid);
 extern bool idem_snap_equal(const IdemSnap *a, const IdemSnap *b);
 

@@ -9,18 +9,23 @@
  * parked and settled, verdicts, the wake-up at commit, starts of the program, and
  * how a stored position is held against the log.  Besides: a copy of the server (a
  * backup that is restored, a twin, a standby that lagged), of which one runs at a
- * time by turns; a target that loses its state; relay_replay and relay_adopt.
+ * time by turns; a target that loses its state, or goes back to an earlier one;
+ * the outbox, which is emptied; relay_replay and relay_adopt.
  *
  * Abstracted: a snapshot is the number of events it sees, in order of commit
  * (ring.pml has the snapshots); a batch is one event, two are in flight; a parked
  * event is never sent again, there are no repeats; keys have no order; the end of
  * a difference waits for its batches; the log of positions loses no row.  A life
- * is a new number each time, where the code draws 64 bits at random.
+ * is a new number each time, where the code draws 64 bits at random.  The note of
+ * what is emptied is a number like a snapshot, and has no place in the log: a row
+ * that was sent after it, and that the target goes back to, is held against it, too.
  *
  * Bounds: EVENTS in all, two servers, FAULTS in all: kills, turns of the servers,
  * lost replies, aborted transactions, refused events, lost states of the target,
  * moves of the operator.  "histories" has one batch in flight and no refusal;
- * "batches" has one server, whose target keeps its state, and no operator.
+ * "batches" has one server, whose target keeps its state, and no operator;
+ * "setback" has one server, an outbox that is emptied, and a target that goes back
+ * to a state that it had.
  * Refusals and copies are not walked together: a copy that was made after an
  * event's row and before the event was parked passes the event, since the sink's
  * position is behind it, and the copy cannot know.
@@ -38,6 +43,8 @@
 /* BOUNDS histories: one batch in flight; copies, targets that lose their state, operators */
 /* BOUNDS batches: two batches in flight, refused events, aborted transactions */
 
+/* BOUNDS setback: a target that goes back to an earlier state, an outbox that is emptied, operators */
+
 /* MUTANT drained_by_older_difference: the end of an older difference counts as the end of the log; events lay for a minute */
 /* MUTANT fresh_accepts_all: whatever the sink has stored is passed over until the first confirmation is in the log; relay-fresh-accepts-all */
 /* MUTANT confirmation_unwritten: the first confirmation is kept in memory only; relay-confirmation-unwritten */
@@ -54,6 +61,14 @@
 /* MUTANT refused_together in batches: a transaction of two batches leaves a refused event out, and commits */
 /* MUTANT commit_before_settle in batches: a batch with a refused event is committed at once; sink-commit-before-settle */
 /* MUTANT waits_for_batch in batches: the sink waits for a second batch */
+/* MUTANT emptied_unnoted in setback: the outbox is emptied without a note of what was in it */
+/* MUTANT noted_after_emptying in setback: the note is written after the files are cut */
+/* MUTANT set_back_accepted in setback: the note is not looked at; relay-set-back-accepted */
+/* MUTANT sent_unnamed in setback: a SENT row does not name what the sink had stored */
+/* MUTANT move_forgets_stored in setback: an operator's move forgets how far the sink has been; relay-move-forgets-stored */
+/* MUTANT note_without_set_back in setback: a sink that was not set back is held against the note, too */
+/* REACH set_back_served in setback: a target that was set back gets again what it lost */
+/* REACH set_back_refused in setback: a target that was set back has lost what the outbox has not */
 /* REACH shared_lost in batches: the reply to a transaction of two batches is lost */
 /* REACH shared_redone in batches: two batches were aborted together, and committed one by one */
 /* REACH copy_streams: the copy delivers an event of its own */
@@ -68,14 +83,19 @@
 #define BATCHES		0
 #define IN_FLIGHT	1
 #endif
+#ifdef BOUNDS_setback
+#define SETBACK		1
+#else
+#define SETBACK		0
+#endif
 #ifdef LONG
 #define EVENTS		3
 #define ROWS		11
 #define FAULTS		5
 #else
-#define EVENTS		(2 + BATCHES)
+#define EVENTS		(2 + BATCHES + SETBACK)
 #define ROWS		9
-#define FAULTS		(3 + BATCHES)
+#define FAULTS		(3 + BATCHES - SETBACK)
 #endif
 
 #define MOVED		1
@@ -107,6 +127,7 @@ typedef Row
 	byte epoch;
 	byte life;
 	byte named;
+	byte named_k;			/* in "setback": k of that */
 	byte done;
 	byte cur;				/* 0: no difference */
 	byte k;
@@ -125,6 +146,8 @@ typedef Server
 	byte nrows;
 	byte parked;				/* a bit for each event */
 	bit confirmed;				/* a commit of this epoch was seen */
+	byte noted;				/* events up to this may be emptied */
+	byte emptied;				/* events up to this are */
 	Row rows[ROWS];
 }
 
@@ -140,6 +163,15 @@ byte stored_row;
 byte stored_k;
 byte target_epoch;
 byte applied[EVENTS + 1];
+#if SETBACK
+bit has_saved;				/* an earlier state of the target */
+bit saved_stored;
+byte saved_incarnation;
+byte saved_life;
+byte saved_row;
+byte saved_k;
+byte saved_applied[EVENTS + 1];
+#endif
 bit pending;
 byte pending_event;
 byte pending_second;		/* event of a second batch; 0: there is one batch */
@@ -167,6 +199,8 @@ byte sent_done;
 byte sent_cur;
 byte sent_k;
 byte row_id;
+byte known_row;				/* in "setback": what the sink is known to have stored */
+byte known_k;
 byte in_flight;				/* batches */
 byte reply;
 byte verdicts;				/* still to come, with reply COMMITTED */
@@ -195,6 +229,9 @@ bit was_reset;
 byte i;
 byte found;
 byte last;
+byte naming;
+byte prior;
+bit went_back;
 
 #ifdef MUTANT_predecessor_not_fenced
 #define PREDECESSOR_ENDED true
@@ -220,6 +257,30 @@ byte last;
 #define BEFORE_MOVE (ready_row < S.epoch)
 #endif
 
+/* Does the set-back target, or any target, answer to the note of what was emptied? */
+#ifdef MUTANT_set_back_accepted
+#define HELD_AGAINST_NOTE false
+#else
+#ifdef MUTANT_note_without_set_back
+#define HELD_AGAINST_NOTE true
+#else
+#define HELD_AGAINST_NOTE went_back
+#endif
+#endif
+#if SETBACK
+#define REFUSED_BACK ((HELD_AGAINST_NOTE && prior != 255 && SAME_INCARNATION && S.noted > S.rows[prior].done) || \
+	(!ready_stored && fresh == BY_MOVE && naming != 255))
+#define NAMED_AT S.rows[found].done
+#else
+#define REFUSED_BACK false
+#define NAMED_AT settled
+#endif
+#ifdef MUTANT_sent_unnamed
+#define SENT_NAMES 0
+#else
+#define SENT_NAMES known_row
+#endif
+
 #define S server[runs]
 #define HAS_ROOM (S.nrows < ROWS)
 #define IS_PARKED(EVENT) ((S.parked >> (EVENT)) & 1)
@@ -232,6 +293,9 @@ inline append(KIND, FRESH, LIFE, NAMED_ROW, DONE, CUR, K)
 	S.rows[S.nrows].epoch = S.epoch;
 	S.rows[S.nrows].life = LIFE;
 	S.rows[S.nrows].named = NAMED_ROW;
+#if SETBACK
+	S.rows[S.nrows].named_k = known_k;
+#endif
 	S.rows[S.nrows].done = DONE;
 	S.rows[S.nrows].cur = CUR;
 	S.rows[S.nrows].k = K;
@@ -249,6 +313,7 @@ inline turn_off(PHASE)
 	sent_event[0] = 0; sent_event[1] = 0; sent_at[0] = 0; sent_at[1] = 0;
 	alone = 0; refused = NO;
 	drained = 0;
+	known_row = 0; known_k = 0;
 	life = 0; my_epoch = 0; row_id = 0;
 	settled = 0; settled_k = 0; sent_done = 0; sent_cur = 0; sent_k = 0;
 	fresh = 0; dirty = 0;
@@ -326,12 +391,52 @@ inline on_ready()
 	:: else -> break
 	od;
 	i = 0;
+#if SETBACK
+	/* how far the sink has been; was_set_back */
+	naming = 255;
+	prior = 255;
+	do
+	:: i < S.nrows ->
+		if
+		:: S.rows[i].epoch == S.epoch && S.rows[i].named != 0 -> naming = i
+		:: else
+		fi;
+		if
+		:: ready_stored && S.rows[i].kind == SENT && S.rows[i].id == ready_row && SAME_LIFE -> prior = i
+		:: else
+		fi;
+		i++
+	:: else -> break
+	od;
+	i = 0;
 	if
-	:: found != 255 ->
+	:: naming != 255 && ready_stored && (ready_row < S.rows[naming].named ||
+		(ready_row == S.rows[naming].named && ready_k < S.rows[naming].named_k)) -> went_back = 1
+	:: else
+	fi;
+	if
+	:: found != 255 -> known_row = ready_row; known_k = ready_k
+	:: else
+	fi;
+#endif
+	if
+#if SETBACK
+	/* find_loss, and a sink without a position after a move */
+	:: HELD_AGAINST_NOTE && prior != 255 && SAME_INCARNATION && S.noted > S.rows[prior].done ->
+#ifdef REACH_set_back_refused
+		assert(!went_back);
+#endif
+		phase = STUCK
+	:: !ready_stored && fresh == BY_MOVE && naming != 255 -> phase = STUCK
+#endif
+	:: !REFUSED_BACK && found != 255 ->
+#ifdef REACH_set_back_served
+		assert(!went_back);
+#endif
 		if
 		:: (S.rows[last].id == ready_row && fresh == NO) ||
-			(S.rows[last].kind == NAMED && S.rows[last].named == ready_row)
-		:: else -> fresh = 0; append(NAMED, 0, 0, ready_row, settled, 0, 0)
+			(S.rows[last].kind == NAMED && S.rows[last].named == ready_row && S.rows[last].named_k == known_k)
+		:: else -> fresh = 0; append(NAMED, 0, 0, ready_row, NAMED_AT, 0, 0)
 		fi;
 #ifndef MUTANT_own_position
 		settled = S.rows[found].done;
@@ -340,13 +445,13 @@ inline on_ready()
 #endif
 		fresh = 0;
 		phase = READY
-	:: found == 255 && !ready_stored && fresh -> phase = READY
+	:: !REFUSED_BACK && found == 255 && !ready_stored && fresh -> phase = READY
 	:: found == 255 && ready_stored && ready_incarnation != S.incarnation && STRANGER_ACCEPTED -> phase = READY
-	:: found == 255 && ready_stored && ready_incarnation == S.incarnation && fresh &&
+	:: !REFUSED_BACK && found == 255 && ready_stored && ready_incarnation == S.incarnation && fresh &&
 		BEFORE_MOVE -> phase = READY
 	:: else -> phase = STUCK
 	fi;
-	found = 0; last = 0;
+	found = 0; last = 0; naming = 0; prior = 0; went_back = 0;
 	sent_done = settled;
 	sent_k = settled_k;
 #ifdef MUTANT_row_of_former_life
@@ -397,7 +502,8 @@ inline send_log_batch()
 		:: else
 		fi;
 		do
-		:: sent_k < sent_cur && sent_k < S.committed && IS_PARKED(S.events[sent_k + 1]) -> sent_k++
+		:: sent_k < sent_cur && sent_k < S.committed &&
+			(IS_PARKED(S.events[sent_k + 1]) || sent_k + 1 <= S.emptied) -> sent_k++
 		:: else -> break
 		od;
 		if
@@ -405,7 +511,7 @@ inline send_log_batch()
 			if
 			:: row_id == 0 ->
 				row_id = S.seq;
-				append(SENT, fresh, life, 0, sent_done, sent_cur, sent_k)
+				append(SENT, fresh, life, SENT_NAMES, sent_done, sent_cur, sent_k)
 #ifdef MUTANT_row_after_frame
 				; S.rows[S.nrows - 1].unflushed = 1
 #endif
@@ -439,6 +545,10 @@ inline send_log_batch()
 /* settle_storing */
 inline settle_storing()
 {
+#if SETBACK
+	known_row = row_id;
+	known_k = sent_at[0];
+#endif
 	if
 	:: fresh ->
 		fresh = 0;
@@ -515,7 +625,7 @@ end:
 	/* idem_stream_persist */
 	:: atomic { phase == READY && !in_flight && sent_cur == 0 && dirty && S.nrows < ROWS - 2 ->
 			dirty = 0;
-			append(PASSED, fresh, 0, 0, settled, 0, 0) }
+			append(PASSED, fresh, 0, known_row, settled, 0, 0) }
 	od
 }
 
@@ -606,10 +716,35 @@ end:
 /* raise_epoch and append_fresh_position; the worker reads its configuration anew */
 inline move_to(DONE, HOW)
 {
+#if SETBACK
+	naming = 255;
+	i = 0;
+	do
+	:: i < S.nrows ->
+		if
+		:: S.rows[i].epoch == S.epoch && S.rows[i].named != 0 -> naming = i
+		:: else
+		fi;
+		i++
+	:: else -> break
+	od;
+	i = 0;
+	known_row = 0;
+	known_k = 0;
+#ifndef MUTANT_move_forgets_stored
+	if
+	:: naming != 255 && HOW != BY_ADOPTION ->
+		known_row = S.rows[naming].named;
+		known_k = S.rows[naming].named_k
+	:: else
+	fi;
+#endif
+	naming = 0;
+#endif
 	S.epoch = S.seq;
 	S.confirmed = 0;
 	S.seq++;
-	append(MOVED, HOW, 0, 0, DONE, 0, 0);
+	append(MOVED, HOW, 0, known_row, DONE, 0, 0);
 	turn_off(OFF)
 }
 
@@ -622,7 +757,7 @@ end:
 	:: atomic { faults > 0 && !waking && S.nrows > 0 -> faults--; end_server() }
 
 	/* a backup, and either of the two runs by turns, from where it was */
-	:: atomic { !BATCHES && !has_copy && !waking && S.nrows > 0 ->
+	:: atomic { !BATCHES && !SETBACK && !has_copy && !waking && S.nrows > 0 ->
 			has_copy = 1;
 			n = 0;
 			do
@@ -656,6 +791,49 @@ end:
 			faults--;
 			end_server();
 			runs = 1 - runs }
+
+#if SETBACK
+	/* note_what_goes, and then empty_outbox: what the last row of the log has passed */
+#ifdef MUTANT_emptied_unnoted
+	:: atomic { S.nrows > 0 && S.rows[S.nrows - 1].done > S.emptied -> S.emptied = S.rows[S.nrows - 1].done }
+#else
+#ifdef MUTANT_noted_after_emptying
+	:: atomic { S.nrows > 0 && S.rows[S.nrows - 1].done > S.emptied -> S.emptied = S.rows[S.nrows - 1].done }
+	:: atomic { S.emptied > S.noted -> S.noted = S.emptied }
+#else
+	:: atomic { S.nrows > 0 && S.rows[S.nrows - 1].done > S.noted -> S.noted = S.rows[S.nrows - 1].done }
+	:: atomic { S.noted > S.emptied && S.rows[S.nrows - 1].done >= S.noted -> S.emptied = S.noted }
+#endif
+#endif
+
+	/* a backup of the target, or a standby of it that lags; and what it is set back to */
+	:: atomic { !has_saved && stored ->
+			has_saved = 1;
+			saved_stored = stored; saved_incarnation = stored_incarnation; saved_life = stored_life;
+			saved_row = stored_row; saved_k = stored_k;
+			n = 0;
+			do
+			:: n <= EVENTS -> saved_applied[n] = applied[n]; n++
+			:: else -> break
+			od;
+			n = 0 }
+	:: atomic { has_saved && faults > 0 ->
+			faults--;
+			was_reset = 1;
+			if
+			:: phase != STUCK -> turn_off(OFF)
+			:: else
+			fi;
+			stored = saved_stored; stored_incarnation = saved_incarnation; stored_life = saved_life;
+			stored_row = saved_row; stored_k = saved_k;
+			no_transaction();
+			n = 0;
+			do
+			:: n <= EVENTS -> applied[n] = saved_applied[n]; n++
+			:: else -> break
+			od;
+			n = 0 }
+#endif
 
 	/* the target is restored without what it had, which ends its sessions */
 	:: atomic { !BATCHES && faults > 0 && stored ->

@@ -118,9 +118,10 @@ sub arrives
 # A database in which each event becomes a row of app.got: how often, and for whom.
 sub counting_target
 {
+	my (%opt) = @_;
 	my $target = PostgreSQL::Test::Cluster->new('target');
 
-	$target->init;
+	$target->init(%opt);
 	$target->start;
 	$target->safe_psql('postgres', q{
 CREATE SCHEMA app;

@@ -101,7 +101,7 @@ IdemRelay::arrives($file, 'Four');
 is(IdemRelay::came($file, $_), 1, "$_ came once") foreach qw(One Two Three Four);
 
 # A target that was set back gets again what it lost, and the outbox keeps what
-# follows the row that it names.
+# follows the row that it names: the next row began right behind that.
 my ($second) = (grep { /"commit"/ } split /\n/, slurp_file($file))[1];
 my ($row) = $second =~ /"row_id": (\d+)/;
 append_to_file($file, "$second\n");
@@ -110,8 +110,8 @@ IdemRelay::wait_until('what the target lost comes again', sub { IdemRelay::came(
 is(IdemRelay::came($file, 'Two'), 1, 'and nothing else');
 is( $node->safe_psql('postgres', <<"END"), 't', 'the outbox is held from there on');
 WITH log AS (TABLE idempotency_data.relay_log_0 UNION ALL TABLE idempotency_data.relay_log_1)
-SELECT n.base::text = s.base::text FROM log AS s JOIN log AS n ON n.named = s.id AND n.relay_id = s.relay_id
-	WHERE s.id = $row AND n.kind = 'n' AND s.kind = 's' ORDER BY n.id DESC LIMIT 1
+SELECT n.base::text = s.base::text FROM log AS s JOIN log AS n ON n.named = s.named AND n.k = s.k AND n.relay_id = s.relay_id
+	WHERE s.named = $row AND n.kind = 'n' AND s.kind = 's' ORDER BY n.id DESC, s.id LIMIT 1
 END
 
 # Not so where the target also lost an event that had been parked: no copy is left of it.

@@ -43,6 +43,13 @@ sub types
 	return join(' ', map { $_->{event_type} } IdemRelay::acked($file));
 }
 
+sub hellos
+{
+	my ($file) = @_;
+
+	return scalar grep { exists $_->{hello} } IdemRelay::received($file);
+}
+
 IdemRelay::enqueue($node, 'k', 'One');
 IdemRelay::wait_received($first, 1);
 settled();
@@ -66,12 +73,27 @@ IdemRelay::wait_received($second, 101);
 is(scalar(IdemRelay::acked($second)), 101, 'each once, at the same target by another name');
 settled();
 
+# To the same target by another name, which was set back: a failover to a standby that lagged
+my $size = -s $second;
+IdemRelay::enqueue($node, 'k', 'Lost');
+IdemRelay::wait_received($second, 102);
+settled();
+truncate($second, $size) or die "could not truncate: $!";
+my $starts = hellos($second);
+went_to('second');
+IdemRelay::wait_until('another program starts', sub { hellos($second) > $starts });
+IdemRelay::wait_until('it gets again what it lost, or the relay goes on without, or stands',
+	sub { IdemRelay::came($second, 'Lost') > 0 || IdemRelay::stat($node, 'r', 'waiting_for') =~ /^(?:events|operator)$/ });
+is(IdemRelay::came($second, 'Lost'), 1, 'what a target lost by another name comes again');
+is(scalar(IdemRelay::acked($second)), 102, 'and nothing else');
+settled();
+
 # Back to a target that has an older position of the relay
 went_to('first');
 IdemRelay::enqueue($node, 'k', 'Three');
 IdemRelay::wait_received($first, 2);
 is(types($first), 'One Three', 'a former target goes on with what comes now');
-is(scalar(IdemRelay::acked($second)), 101, 'and the other gets nothing more');
+is(scalar(IdemRelay::acked($second)), 102, 'and the other gets nothing more');
 
 # The same server is no change: a target that lost its state is a contradiction still.
 settled();

@@ -266,13 +266,32 @@ raise_epoch(const IdemRelayConfig *c)
 }
 
 void
-idem_relay_move_position(const IdemRelayConfig *c, IdemPositionFresh fresh,
+idem_relay_move_position(const IdemRelayConfig *c, IdemPositionFresh fresh, bool other_server,
 						 const IdemPosition *pos)
 {
-	IdemPositionRow *last = idem_position_last(c->relay_id, c->epoch);
-	bool		adopted = last != NULL && last->fresh == IDEM_FRESH_ADOPTED;
+	IdemPositionRow row = {.relay_id = c->relay_id, .kind = IDEM_POSITION_MOVED,
+	.fresh = fresh, .life = c->epoch, .pos = *pos};
+	IdemPositionName nothing = {0};
+	IdemPositionTold told;
 
-	append_fresh_position(c->relay_id, raise_epoch(c), adopted ? IDEM_FRESH_ADOPTED : fresh, pos);
+	idem_position_look_up(c->relay_id, c->epoch, &nothing, &told);
+	if (told.last != NULL && told.last->fresh == IDEM_FRESH_ADOPTED)
+		row.fresh = IDEM_FRESH_ADOPTED;
+
+	/*
+	 * A move does not accept that the target was set back.  So the row names
+	 * what the sink had stored, unless that was another server's.
+	 */
+	if (told.naming != NULL && (fresh == IDEM_FRESH_SERVER ||
+								(!other_server && told.last->fresh != IDEM_FRESH_SERVER)))
+	{
+		row.named = told.naming->named;
+		row.k = told.naming->k;
+		if (told.last->fresh != IDEM_FRESH_NOT)
+			row.life = told.naming->life;
+	}
+	row.epoch = raise_epoch(c);
+	(void) idem_position_append(&row);
 }
 
 /*
@@ -437,7 +456,7 @@ take_position_along(const IdemRelayConfig *c)
 	IdemPositionRow *last = idem_position_last(c->relay_id, c->epoch);
 
 	if (last != NULL)
-		idem_relay_move_position(c, IDEM_FRESH_SERVER, &last->pos);
+		idem_relay_move_position(c, IDEM_FRESH_SERVER, true, &last->pos);
 }
 
 Datum
@@ -482,7 +501,8 @@ idem_relay_alter_fn(PG_FUNCTION_ARGS)
 	{
 		IdemPosition start = start_position(fcinfo);
 
-		idem_relay_move_position(c, IDEM_FRESH_MOVED, &start);
+		idem_relay_move_position(c, IDEM_FRESH_MOVED,
+								 changed || (server != NULL && !OidIsValid(c->anchor)), &start);
 	}
 	else if (changed)
 		take_position_along(c);

@@ -28,9 +28,10 @@ extern IdemRelayConfig *idem_relay_get_locked(const char *name);
  * Append a position that an operator sets; it counts under a new epoch.  After
  * an adoption, as long as no sink has confirmed anything, a move keeps the
  * adoption's leniency: what the sink has stored is accepted as the adoption
- * accepts it.
+ * accepts it.  other_server: from now on the relay sends to another server, as
+ * far as anybody knows.
  */
 extern void idem_relay_move_position(const IdemRelayConfig *c, IdemPositionFresh fresh,
-									 const IdemPosition *pos);
+									 bool other_server, const IdemPosition *pos);
 
 #endif							/* IDEM_RELAY_API_DEFINITION_H */

@@ -172,7 +172,7 @@ replay_since(IdemRelayConfig *c, TimestampTz since)
 
 	if (last && idem_position_sees_more(pos.base, last->pos.base))
 		pos.base = last->pos.base;
-	idem_relay_move_position(c, IDEM_FRESH_MOVED, &pos);
+	idem_relay_move_position(c, IDEM_FRESH_MOVED, false, &pos);
 }
 
 /* Refuse arguments of relay_replay whose feature is not built. */

@@ -59,7 +59,7 @@
 
 enum
 {
-	ATT_ID, ATT_EPOCH, ATT_LIFE, ATT_NAMED, ATT_SEQ, ATT_AT, ATT_RELAY, ATT_KIND,
+	ATT_ID, ATT_EPOCH, ATT_LIFE, ATT_NAMED, ATT_K, ATT_SEQ, ATT_AT, ATT_RELAY, ATT_KIND,
 	ATT_FRESH, ATT_BASE, ATT_TARGET, NATTS
 };
 
@@ -68,8 +68,8 @@ static IdemRelRef log_id = IDEM_RELREF("relay_log_id");
 static const IdemStateLog position_log;
 
 /* The letters of IdemPositionKind and of IdemPositionFresh */
-#define KINDS	"msrpnqt"
-#define FRESHS	"nmsa"
+#define KINDS	"msrpnqte"
+#define FRESHS	"nmsab"
 
 typedef bool (*row_predicate) (const IdemPositionRow *row, const void *arg);
 
@@ -145,6 +145,7 @@ row_from_tuple(HeapTuple tup, TupleDesc desc)
 	row->fresh = (IdemPositionFresh) DatumGetChar(values[ATT_FRESH]);
 	row->life = DatumGetInt64(values[ATT_LIFE]);
 	row->named = DatumGetInt64(values[ATT_NAMED]);
+	row->k = DatumGetInt64(values[ATT_K]);
 	row->at = DatumGetTimestampTz(values[ATT_AT]);
 	row->pos.seq = DatumGetInt64(values[ATT_SEQ]);
 	row->pos.base = (IdemSnap *) PG_DETOAST_DATUM_COPY(values[ATT_BASE]);
@@ -254,11 +255,14 @@ visit_look_up(HeapTuple tup, TupleDesc desc, void *arg)
 	int64		named;
 	IdemPositionKind kind;
 
-	if (DatumGetInt32(heap_getattr(tup, ATT_RELAY + 1, desc, &isnull)) != l->relay_id ||
-		!counts(tup, desc))
+	if (!counts(tup, desc))
 		return;
 	id = DatumGetInt64(heap_getattr(tup, ATT_ID + 1, desc, &isnull));
 	kind = (IdemPositionKind) DatumGetChar(heap_getattr(tup, ATT_KIND + 1, desc, &isnull));
+	if (kind == IDEM_POSITION_EMPTIED)
+		take_newer(&told->emptied, id, tup, desc);
+	if (DatumGetInt32(heap_getattr(tup, ATT_RELAY + 1, desc, &isnull)) != l->relay_id)
+		return;
 	if (kind == IDEM_POSITION_SENT && id == name->id &&
 		DatumGetInt64(heap_getattr(tup, ATT_LIFE + 1, desc, &isnull)) == name->life)
 		take_newer(&told->sent, id, tup, desc);
@@ -266,10 +270,13 @@ visit_look_up(HeapTuple tup, TupleDesc desc, void *arg)
 		return;
 	take_newer(&told->last, id, tup, desc);
 	named = DatumGetInt64(heap_getattr(tup, ATT_NAMED + 1, desc, &isnull));
+	if (named != 0)
+		take_newer(&told->naming, id, tup, desc);
 	if (kind == IDEM_POSITION_REPEATED)
 		take_newer(&told->repeated, id, tup, desc);
-	else if (kind == IDEM_POSITION_PASSED && named != 0 && named == name->id &&
-			 DatumGetInt64(heap_getattr(tup, ATT_SEQ + 1, desc, &isnull)) == name->k)
+	else if ((kind == IDEM_POSITION_PASSED || kind == IDEM_POSITION_SENT) &&
+			 named != 0 && named == name->id &&
+			 DatumGetInt64(heap_getattr(tup, ATT_K + 1, desc, &isnull)) == name->k)
 		take_newer(&told->passed, id, tup, desc);
 }
 
@@ -286,7 +293,7 @@ idem_position_look_up(int relay_id, int64 epoch, const IdemPositionName *name,
 static bool
 is_not_after(const IdemPositionRow *row, const void *arg)
 {
-	return row->at <= *(const TimestampTz *) arg;
+	return row->kind == IDEM_POSITION_TICK && row->at <= *(const TimestampTz *) arg;
 }
 
 IdemPositionRow *
@@ -307,7 +314,7 @@ idem_position_sees_more(const IdemSnap *snap, const IdemSnap *than)
 static bool
 sees_more(const IdemPositionRow *row, const void *arg)
 {
-	return idem_position_sees_more(row->pos.base, arg);
+	return row->kind == IDEM_POSITION_TICK && idem_position_sees_more(row->pos.base, arg);
 }
 
 IdemPositionRow *
@@ -393,6 +400,7 @@ form_row(TupleDesc desc, const IdemPositionRow *row)
 	values[ATT_EPOCH] = Int64GetDatum(row->epoch);
 	values[ATT_LIFE] = Int64GetDatum(row->life);
 	values[ATT_NAMED] = Int64GetDatum(row->named);
+	values[ATT_K] = Int64GetDatum(row->k);
 	values[ATT_SEQ] = Int64GetDatum(row->pos.seq);
 	values[ATT_AT] = TimestampTzGetDatum(row->at);
 	values[ATT_RELAY] = Int32GetDatum(row->relay_id);
@@ -449,6 +457,25 @@ idem_position_append_all(IdemPositionRow *rows, int n)
 	pfree(ids);
 }
 
+static bool
+is_mark(const IdemPositionRow *row, const void *arg)
+{
+	return row->kind == IDEM_POSITION_EMPTIED;
+}
+
+IdemSnap *
+idem_position_note_emptied(const IdemSnap *emptied)
+{
+	IdemPositionRow *last = find_best(IDEM_TICK_RELAY, is_mark, NULL, false);
+	IdemPositionRow mark = {.relay_id = IDEM_TICK_RELAY, .kind = IDEM_POSITION_EMPTIED,
+	.fresh = IDEM_FRESH_NOT};
+
+	mark.pos.base = last != NULL ? idem_snap_union(last->pos.base, emptied) : idem_snap_copy(emptied);
+	if (last == NULL || !idem_snap_equal(last->pos.base, mark.pos.base))
+		(void) idem_position_append(&mark);
+	return mark.pos.base;
+}
+
 /* A row, as far as maintenance needs to know it. */
 typedef struct Entry
 {
@@ -488,9 +515,11 @@ typedef struct Seen
 	IdemPositionFresh fresh;	/* fresh of that row */
 	int			kept;			/* rows kept because the sink may name them */
 	int			kept_before;	/* the same, of earlier epochs */
-	int64		named;			/* row that a newer row names; no other row
-								 * that a sink may name is needed then; 0:
+	int64		named;			/* row that the newest naming row names; 0:
 								 * none */
+	bool		has_naming;		/* the newest naming row was visited */
+	bool		ended;			/* a sink that was not set back names no row
+								 * before this, but "named" */
 } Seen;
 
 /*
@@ -511,25 +540,32 @@ is_needed_before(Seen *seen, const Entry *row)
 
 /*
  * Is a row of the relay needed?  Rows come newest first.  The relay's last row
- * always is.
+ * always is.  So is the newest naming row, since it says how far the sink has
+ * been; and the row that it names.
  */
 static bool
 is_row_needed(Seen *seen, const Entry *row)
 {
+	bool		newest = row->named != 0 && !seen->has_naming;
+
 	if (row->epoch != seen->epoch)
 		return is_needed_before(seen, row);
-	if (seen->named != 0)
-		return row->row.id == seen->named;
-	if (seen->kept == LOG_KEEP_ROWS)
-		return false;
-	if (row->kind == IDEM_POSITION_NAMED || row->kind == IDEM_POSITION_REPEATED ||
-		(row->kind == IDEM_POSITION_PASSED && row->named != 0))
+	if (newest)
 	{
-		seen->named = row->named;
+		seen->has_naming = true;
+		if (row->kind != IDEM_POSITION_MOVED)
+			seen->named = row->named;
+	}
+	if (newest || row->row.id == seen->named)
+	{
+		seen->ended |= newest && row->kind != IDEM_POSITION_SENT && row->kind != IDEM_POSITION_MOVED;
 		return true;
 	}
+	if (seen->ended || seen->kept == LOG_KEEP_ROWS)
+		return false;
 	if (row->kind == IDEM_POSITION_PASSED)
 		return row->row.id == seen->last;
+	seen->ended = row->kind == IDEM_POSITION_NAMED || row->kind == IDEM_POSITION_REPEATED;
 	seen->kept++;
 	return true;
 }
@@ -540,6 +576,7 @@ typedef struct Judge
 	List	   *relays;			/* ids of all relays */
 	IdemSnap   *hindmost;		/* the "base" that sees the least of all
 								 * relays; NULL: there is no relay */
+	bool		has_mark;		/* the newest EMPTIED row was visited */
 	Seen		seen;
 } Judge;
 
@@ -605,7 +642,7 @@ read_entry(HeapTuple tup, TupleDesc desc, IdemStateRow *row, void *arg)
 	entry->kind = (IdemPositionKind) DatumGetChar(heap_getattr(tup, ATT_KIND + 1, desc, &isnull));
 	entry->fresh = (IdemPositionFresh) DatumGetChar(heap_getattr(tup, ATT_FRESH + 1, desc, &isnull));
 	entry->named = DatumGetInt64(heap_getattr(tup, ATT_NAMED + 1, desc, &isnull));
-	entry->passed = entry->relay_id == IDEM_TICK_RELAY &&
+	entry->passed = entry->kind == IDEM_POSITION_TICK &&
 		is_tick_passed(tup, desc, judge->hindmost);
 }
 
@@ -618,6 +655,13 @@ is_needed(const IdemStateRow *row, void *arg)
 
 	if (entry->unsound)
 		return false;
+	if (entry->relay_id == IDEM_TICK_RELAY && entry->kind == IDEM_POSITION_EMPTIED)
+	{
+		bool		newest = !judge->has_mark;
+
+		judge->has_mark = true;
+		return newest;
+	}
 	if (entry->relay_id == IDEM_TICK_RELAY)
 		return !entry->passed;
 	if (judge->seen.relay_id != entry->relay_id)

@@ -40,10 +40,9 @@ typedef enum IdemPositionKind
 
 	/*
 	 * The same, for a sink that stores positions: the events passed were not
-	 * for this relay, so the sink never hears of the row.  "named" and "seq"
-	 * are the row and the k that the sink had stored then; 0: not known.
-	 * While the sink has stored exactly these, and only then, nothing before
-	 * this row needs another look.
+	 * for this relay, so the sink never hears of the row.  While the sink has
+	 * stored exactly "named" and "k", and only then, nothing before this row
+	 * needs another look.
 	 */
 	IDEM_POSITION_PASSED = 'p',
 
@@ -61,7 +60,13 @@ typedef enum IdemPositionKind
 	IDEM_POSITION_REPEATED = 'q',
 
 	/* A bare snapshot of IDEM_TICK_RELAY. */
-	IDEM_POSITION_TICK = 't'
+	IDEM_POSITION_TICK = 't',
+
+	/*
+	 * A row of IDEM_TICK_RELAY: every event that the outbox has emptied is of
+	 * a transaction that "base" sees.
+	 */
+	IDEM_POSITION_EMPTIED = 'e'
 } IdemPositionKind;
 
 /*
@@ -91,9 +96,12 @@ typedef struct IdemPositionRow
 	IdemPositionKind kind;
 	IdemPositionFresh fresh;
 	int64		epoch;
-	int64		life;			/* for SENT; else 0 */
-	int64		named;			/* for NAMED, REPEATED and PASSED: id of a
-								 * row; else 0 */
+	int64		life;			/* for SENT; for MOVED: rows with a higher id
+								 * than this were sent to the server that
+								 * "named" is of; else 0 */
+	int64		named;			/* the row that the sink had stored, as far as
+								 * was known; 0: not known */
+	int64		k;				/* the k that it had stored with the row */
 	TimestampTz at;
 	IdemPosition pos;
 } IdemPositionRow;
@@ -138,8 +146,12 @@ typedef struct IdemPositionTold
 	IdemPositionRow *sent;		/* the SENT row with the sink's id and life,
 								 * of any epoch */
 	IdemPositionRow *repeated;	/* the newest REPEATED row of the epoch */
-	IdemPositionRow *passed;	/* the newest PASSED row of the epoch that
-								 * names exactly the sink's row and k */
+	IdemPositionRow *passed;	/* the newest PASSED or SENT row of the epoch
+								 * that names exactly the sink's row and k:
+								 * nothing before it needs another look */
+	IdemPositionRow *naming;	/* the newest row of the epoch that names a
+								 * row */
+	IdemPositionRow *emptied;	/* the newest EMPTIED row, of all relays */
 } IdemPositionTold;
 
 /*
@@ -169,6 +181,13 @@ extern IdemPositionRow *idem_position_tick_after(const IdemSnap *snap);
  */
 extern HTAB *idem_position_all_last(void);
 extern const IdemPositionRow *idem_position_of(HTAB *rows, int relay_id, int64 epoch);
+
+/*
+ * Note, before segments of the outbox are emptied, that "emptied" sees the
+ * transactions of all their events.  Returns a snapshot that sees the
+ * transactions of all events that were ever emptied, these included.
+ */
+extern IdemSnap *idem_position_note_emptied(const IdemSnap *emptied);
 
 /*
  * The ids of all relays that have rows in the log, dropped relays among them.

@@ -752,9 +752,9 @@ idem_rest_persist(void)
 			{
 				.relay_id = r->config->relay_id,
 					.epoch = r->config->epoch, .kind = r->kind, .fresh = r->fresh,
-					.named = r->named,.pos =
+					.named = r->named,.k = r->k,.pos =
 				{
-					group->base, NULL, r->k
+					group->base, NULL, 0
 				}
 			};
 		}

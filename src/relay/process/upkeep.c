@@ -240,23 +240,68 @@ idem_upkeep_tick(IdemClock now)
 }
 
 /*
+ * The positions of the relays that hold the outbox, as an array with room for
+ * one more.
+ */
+static IdemSnap **
+list_positions(int *n)
+{
+	List	   *rows = idem_retention_positions();
+	IdemSnap  **done = palloc(sizeof(IdemSnap *) * (list_length(rows) + 1));
+	ListCell   *lc;
+
+	*n = 0;
+	foreach(lc, rows)
+		done[(*n)++] = lfirst(lc);
+	return done;
+}
+
+/*
+ * Note in the log of positions which transactions' events are about to be
+ * emptied.  The note has to be durable before the first file is cut: a sink
+ * that is set back may need these events (stream/resume.c).  Returns what was
+ * noted, now and before; NULL: nothing can be emptied.
+ */
+static IdemSnap *
+note_what_goes(MemoryContext work_cxt)
+{
+	IdemSnap  **done;
+	IdemSnap   *going;
+	int			n;
+
+	idem_txn_begin();
+	MemoryContextSwitchTo(work_cxt);
+	done = list_positions(&n);
+	going = idem_outbox_survey(done, n);
+	if (going != NULL)
+		going = idem_position_note_emptied(going);
+	idem_txn_commit(true);
+	return going;
+}
+
+/*
  * Empty segments whose events every relay has durably passed, after the
- * retention.
+ * retention, and close the current segment if it is due.
  */
 static void
 empty_outbox(MemoryContext work_cxt)
 {
-	List	   *rows;
 	IdemSnap  **done;
-	int			n = 0;
-	ListCell   *lc;
+	IdemSnap   *noted;
+	int			n;
 
 	idem_txn_begin();
+	(void) idem_outbox_maintain(NULL, 0);
+	idem_txn_commit(false);
+	noted = note_what_goes(work_cxt);
+	if (noted == NULL)
+		return;
+	IDEM_FAULT_POINT("worker-emptying-noted");
+	idem_txn_begin();
 	MemoryContextSwitchTo(work_cxt);
-	rows = idem_retention_positions();
-	done = palloc(sizeof(IdemSnap *) * (list_length(rows) + 1));
-	foreach(lc, rows)
-		done[n++] = lfirst(lc);
+	done = list_positions(&n);
+	if (n > 0)
+		done[n++] = noted;
 	IDEM_FAULT_POINT("worker-maintain");
 	(void) idem_outbox_maintain(done, n);
 	IDEM_FAULT_POINT("worker-maintained");

@@ -44,15 +44,15 @@
 #define PASSED_DELAY_MS 500
 
 /*
- * Append a row of the relay's epoch.  In a transaction; the caller decides
- * whether its commit is flushed.
+ * Append a row of the relay's epoch, which names what the sink has stored.  In
+ * a transaction; the caller decides whether its commit is flushed.
  */
 static int64
-append(IdemStream *stream, IdemPositionKind kind, int64 named, const IdemPosition *pos)
+append(IdemStream *stream, IdemPositionKind kind, const IdemPosition *pos)
 {
 	IdemPositionRow row = {.relay_id = stream->config->relay_id,
 		.epoch = stream->config->epoch, .kind = kind, .fresh = stream->fresh,
-	.named = named, .pos = *pos};
+	.named = stream->stored_row, .k = stream->stored_k, .pos = *pos};
 
 	if (kind == IDEM_POSITION_SENT)
 		row.life = stream->life;
@@ -60,37 +60,33 @@ append(IdemStream *stream, IdemPositionKind kind, int64 named, const IdemPositio
 }
 
 void
-idem_progress_append_stored(IdemStream *stream, IdemPositionKind kind, int64 row_id)
+idem_progress_append_stored(IdemStream *stream, IdemPositionKind kind)
 {
 	IdemPosition whole = {stream->settled.base, NULL, 0};
 
 	stream->fresh = IDEM_FRESH_NOT;
-	(void) append(stream, kind, row_id, &whole);
+	(void) append(stream, kind, &whole);
 	IDEM_FAULT_POINT("relay-named-noted");
 }
 
+/*
+ * Only the batch that is being made is in flight.  So what the row names is
+ * exactly what the sink has stored, and the row begins right behind it.
+ */
 void
 idem_progress_append_sent(IdemStream *stream)
 {
-	stream->row_id = append(stream, IDEM_POSITION_SENT, 0, &stream->cursor.pos);
+	Assert(stream->nbatches <= 1);
+	stream->row_id = append(stream, IDEM_POSITION_SENT, &stream->cursor.pos);
 	IDEM_FAULT_POINT("relay-row-appended");
 }
 
 void
 idem_progress_append_settled(IdemStream *stream)
 {
-	IdemPosition pos = stream->settled;
-
 	IDEM_FAULT_POINT("relay-before-position");
-
-	/*
-	 * A PASSED row stands between differences, so its seq is free: it holds
-	 * the k that the sink has stored.
-	 */
-	if (stream->sink_stores)
-		pos.seq = stream->stored_k;
 	(void) append(stream, stream->sink_stores ? IDEM_POSITION_PASSED : IDEM_POSITION_REACHED,
-				  stream->sink_stores ? stream->stored_row : 0, &pos);
+				  &stream->settled);
 	IDEM_FAULT_POINT("relay-position-appended");
 }
 

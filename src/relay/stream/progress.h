@@ -39,11 +39,12 @@ extern void idem_progress_forget_unwritten(IdemStream *stream);
 extern void idem_progress_append_settled(IdemStream *stream);
 
 /*
- * Append a NAMED or REPEATED row: the sink has stored the row row_id, and none
- * that came after it in the log of positions.  In a transaction.  Maintenance
- * then keeps the row row_id however often programs fail.
+ * Append a NAMED, REPEATED or PASSED row at "settled": the sink has stored the
+ * row that was noted last, and none that came after it in the log of positions.
+ * In a transaction.  Maintenance then keeps that row however often programs
+ * fail.
  */
-extern void idem_progress_append_stored(IdemStream *stream, IdemPositionKind kind, int64 row_id);
+extern void idem_progress_append_stored(IdemStream *stream, IdemPositionKind kind);
 
 /*
  * Append the cursor as a SENT row.  The batches of the current difference carry

@@ -62,6 +62,13 @@ load_own_position(IdemStream *stream, const IdemProtoReady *ready, IdemPositionT
 	return true;
 }
 
+/* A time without the fraction of its second, as text. */
+static const char *
+to_the_second(TimestampTz at)
+{
+	return pstrdup(timestamptz_to_str(at - at % USECS_PER_SEC));
+}
+
 /* Set "settled" to the row's difference, of which the sink has all up to k. */
 static void
 take_stored(IdemStream *stream, const IdemPositionRow *row, int64 k)
@@ -73,38 +80,76 @@ take_stored(IdemStream *stream, const IdemPositionRow *row, int64 k)
 
 /*
  * Go on from the SENT row that the sink has stored.  Unless the last row of the
- * log says it already, append a NAMED row, at the position of the SENT row.  So
- * the outbox keeps the events that follow, even if the target lost some that it
- * had confirmed.  "repeated": parked events were stored with the row; a
- * REPEATED row is appended instead.
+ * log says it already, append a row that names it, at the position where the
+ * relay goes on.  So the outbox keeps the events that follow, even if the target
+ * lost some that it had confirmed.  "repeated": parked events were stored with
+ * the row; a REPEATED row is appended.
  */
 static void
 resume_at(IdemStream *stream, const IdemPositionTold *told, int64 k, bool repeated)
 {
 	const IdemPositionRow *last = told->last;
 	const IdemPositionRow *row = told->sent;
+	const IdemPositionRow *passed = repeated ? NULL : told->passed;
 	bool		is_last = row->id == last->id && last->fresh == IDEM_FRESH_NOT;
-	bool		is_noted = last->named == row->id &&
-	(last->kind != IDEM_POSITION_PASSED || (told->passed != NULL && told->passed->id == last->id));
+	bool		is_noted = last->named == row->id && last->k == k;
 
 	take_stored(stream, row, k);
 	idem_progress_note_stored(stream, row->id, k);
 
 	/*
-	 * A PASSED row says that the sink stood at exactly this place, and that
-	 * the events up to the PASSED row are not for it.  These events need not
+	 * The row "passed" says that the sink stood at exactly this place, and
+	 * that the events up to that row are not for it.  These events need not
 	 * be read again.
 	 */
-	if (told->passed != NULL && !repeated)
-	{
-		idem_position_assign(stream->cxt, &stream->settled, &told->passed->pos);
-		stream->settled.seq = 0;
-	}
+	if (passed != NULL)
+		idem_position_assign(stream->cxt, &stream->settled, &passed->pos);
 	if (repeated)
-		idem_progress_append_stored(stream, IDEM_POSITION_REPEATED, row->id);
+		idem_progress_append_stored(stream, IDEM_POSITION_REPEATED);
 	else if (!is_last && !is_noted)
-		idem_progress_append_stored(stream, IDEM_POSITION_NAMED, row->id);
+		idem_progress_append_stored(stream, passed != NULL && passed->pos.target == NULL ?
+									IDEM_POSITION_PASSED : IDEM_POSITION_NAMED);
 	stream->fresh = IDEM_FRESH_NOT;
+}
+
+/*
+ * Is the sink not as far any more as it has been?  The newest naming row tells
+ * how far that was.
+ */
+static bool
+was_set_back(const IdemPositionTold *told, const IdemProtoPosition *stored)
+{
+	const IdemPositionRow *naming = told->naming;
+
+	return naming != NULL && (stored->row_id < naming->named ||
+							  (stored->row_id == naming->named && stored->k < naming->k));
+}
+
+/*
+ * Has the target lost events that it had stored, and that the outbox cannot send
+ * again?  A sink that was not set back has lost nothing: the outbox gives up no
+ * event before the position of the newest naming row.  A sink that was set back
+ * gets again what follows its row, unless segments were emptied since the row was
+ * sent, with transactions that the row's position does not see.
+ *
+ * What was emptied is known by transactions, not by events.  So a target that
+ * was set back may be found to have lost events that it has.
+ */
+static const char *
+find_loss(const IdemPositionTold *told, const IdemProtoPosition *stored)
+{
+	const IdemPositionRow *row = told->sent;
+	const IdemPositionRow *naming = told->naming;
+	const IdemPositionRow *emptied = told->emptied;
+	const IdemPosition *pos = told->passed != NULL ? &told->passed->pos : &row->pos;
+
+	if (!was_set_back(told, stored))
+		return NULL;
+	if (emptied == NULL || emptied->id < row->id || idem_snap_covers(pos->base, emptied->pos.base))
+		return NULL;
+	return psprintf("the target was set back: it has lost what it stored between %s and %s, and the outbox no longer has all of that;"
+					" restore the target to a later state, or bring the events there by hand and call relay_adopt",
+					to_the_second(row->at), to_the_second(naming->at));
 }
 
 /*
@@ -121,19 +166,54 @@ is_same_target(const IdemStream *stream, const IdemPositionRow *last, const Idem
 }
 
 /*
+ * The sink has stored a row from before the operator's move, and nothing of the
+ * epoch was confirmed.  Go on from our own position, which the operator set; at
+ * the same target by another server, from the row, unless the row is before our
+ * position.
+ *
+ * The MOVED row names what the sink had stored at the move.  A sink that is not
+ * as far was set back, before the move or after it; the operator did not know
+ * what it lost.  Behind another server that holds only for a row that went to
+ * the former server: an older row is of yet another target.
+ */
+static const char *
+start_behind_move(IdemStream *stream, const IdemPositionTold *told, const IdemProtoPosition *stored)
+{
+	const IdemPositionRow *row = told->sent;
+	bool		to_server = stream->fresh == IDEM_FRESH_SERVER;
+
+	if (row != NULL && is_same_target(stream, told->last, row))
+		take_stored(stream, row, stored->k);
+	else if (was_set_back(told, stored) && (!to_server || stored->row_id > told->naming->life))
+	{
+		if (row == NULL || (!to_server && idem_position_sees_more(stream->settled.base, row->pos.base)))
+			return psprintf("the target was set back: its position is row " INT64_FORMAT
+							", and was row " INT64_FORMAT " before the relay was moved;"
+							" restore the target to a later state, or look what it lacks and call relay_adopt",
+							stored->row_id, told->naming->named);
+		if (find_loss(told, stored) != NULL)
+			return find_loss(told, stored);
+		if (to_server)
+			take_stored(stream, row, stored->k);
+	}
+	return NULL;
+}
+
+/*
  * Compare the position that the sink has stored with our log, and go on from it
  * if it is a row of the epoch.  Returns NULL, or how sink and log contradict
  * each other:
  *
  * A sink without a position is accepted only while nothing of the epoch was
- * confirmed.
+ * confirmed; after a move at the same server also nothing before the move.
  *
  * A position of another incarnation is accepted only after relay_adopt: the
  * sink may serve a copy of this database.
  *
  * A row before the row that the newest REPEATED row names is a contradiction.
  * The events after the sink's row would come again from the outbox; of the
- * repeated events no copy is left.
+ * repeated events no copy is left.  So is a row from which on the outbox has not
+ * all any more (find_loss).
  *
  * A row of our incarnation that is of another epoch, or that our log lacks, is
  * accepted only while nothing of the epoch was confirmed, and only if it is
@@ -154,7 +234,8 @@ reconcile(IdemStream *stream, const IdemPositionTold *told, const IdemProtoReady
 	bool		resolved;
 
 	if (!ready->has_position)
-		return stream->fresh != IDEM_FRESH_NOT ? NULL :
+		return stream->fresh != IDEM_FRESH_NOT &&
+			(stream->fresh == IDEM_FRESH_SERVER || told->naming == NULL) ? NULL :
 			"the sink has no position, although it had stored one before";
 	if (!idem_encode_life_of(stream, ready->incarnation, &life))
 		return stream->fresh == IDEM_FRESH_ADOPTED ? NULL :
@@ -166,15 +247,16 @@ reconcile(IdemStream *stream, const IdemPositionTold *told, const IdemProtoReady
 						", with which it had stored repeated events", id, repeated->named);
 	if (row != NULL && row->epoch == c->epoch)
 	{
-		resume_at(stream, told, ready->position.k, resolved);
-		return NULL;
+		const char *loss = find_loss(told, &ready->position);
+
+		if (loss == NULL)
+			resume_at(stream, told, ready->position.k, resolved);
+		return loss;
 	}
-	if (row != NULL && is_same_target(stream, told->last, row))
-		take_stored(stream, row, ready->position.k);
-	if (stream->fresh != IDEM_FRESH_NOT && (id < c->epoch || row != NULL))
-		return NULL;
-	return psprintf("the sink's position, row " INT64_FORMAT ", is not in the log of positions",
-					id);
+	if (stream->fresh == IDEM_FRESH_NOT || (id >= c->epoch && row == NULL))
+		return psprintf("the sink's position, row " INT64_FORMAT ", is not in the log of positions",
+						id);
+	return start_behind_move(stream, told, &ready->position);
 }
 
 /*
@@ -253,7 +335,6 @@ find_position(IdemStream *stream, const IdemProtoReady *ready)
 	const char *contradiction = NULL;
 	char	   *copy = NULL;
 	IdemPositionTold told;
-	IdemPositionFresh was_fresh;
 	IdemSnap   *ahead = NULL;
 	bool		parks;
 
@@ -267,7 +348,6 @@ find_position(IdemStream *stream, const IdemProtoReady *ready)
 		ahead = idem_snap_copy(stream->settled.base);
 	if (!load_own_position(stream, ready, &told))
 		contradiction = "the log of positions has no position of this relay";
-	was_fresh = stream->fresh;
 	idem_progress_note_stored(stream, 0, 0);
 	if (contradiction == NULL && stream->sink_stores)
 		contradiction = reconcile(stream, &told, ready);
@@ -280,7 +360,7 @@ find_position(IdemStream *stream, const IdemProtoReady *ready)
 	stream->parked_dirty = false;
 	if (contradiction != NULL)
 		copy = MemoryContextStrdup(caller, contradiction);
-	idem_txn_commit(parks || was_fresh != stream->fresh);
+	idem_txn_commit(parks || stream->sink_stores);
 	idem_progress_forget_unwritten(stream);
 	stream->found.is_set = false;
 	return copy;

@@ -49,10 +49,10 @@
  * is a contradiction, also for programs that are started later.
  */
 static void
-end_freshness(IdemStream *stream, int64 row_id)
+end_freshness(IdemStream *stream)
 {
 	idem_txn_begin();
-	idem_progress_append_stored(stream, IDEM_POSITION_NAMED, row_id);
+	idem_progress_append_stored(stream, IDEM_POSITION_NAMED);
 	idem_txn_commit(true);
 	IDEM_FAULT_POINT("relay-confirmed");
 }
@@ -297,15 +297,15 @@ settle_storing(IdemStream *stream, IdemBatch *batch)
 	}
 	if (!batch->committed)
 		return false;
-	if (stream->fresh != IDEM_FRESH_NOT)
-		end_freshness(stream, batch->row_id);
 	idem_progress_note_stored(stream, batch->row_id, batch->k);
+	if (stream->fresh != IDEM_FRESH_NOT)
+		end_freshness(stream);
 	if (batch->repeats)
 	{
 		if (!begin_locked(stream, batch))
 			return false;
 		unpark_acks(stream, batch);
-		idem_progress_append_stored(stream, IDEM_POSITION_REPEATED, batch->row_id);
+		idem_progress_append_stored(stream, IDEM_POSITION_REPEATED);
 		idem_txn_commit(false);
 	}
 	else

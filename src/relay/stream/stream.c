@@ -163,8 +163,9 @@ end_rest(IdemStream *stream)
 
 /*
  * A relay that was just created, moved or adopted starts its program once, so
- * that a fault of its server shows.  A relay in the middle of a difference
- * starts its program, too, since a rest begins only between two differences.
+ * that a fault of its server shows.  So does a relay whose last row does not
+ * say what the sink has stored between two differences: what the relay passes
+ * at rest is held against that.
  */
 void
 idem_stream_rest_at(IdemStream *stream, const IdemPositionRow *row)
@@ -172,13 +173,14 @@ idem_stream_rest_at(IdemStream *stream, const IdemPositionRow *row)
 	IdemRelayState state;
 	const char *message;
 
-	if (idem_sink_idle_timeout_ms == 0 || row == NULL || row->kind == IDEM_POSITION_MOVED ||
+	if (idem_sink_idle_timeout_ms == 0 || row == NULL ||
+		(row->kind != IDEM_POSITION_PASSED && row->kind != IDEM_POSITION_REACHED) ||
 		row->pos.target != NULL || idem_relay_is_barred(stream->config, &state, &message))
 		return;
-	stream->sink_stores = row->kind != IDEM_POSITION_REACHED;
+	stream->sink_stores = row->kind == IDEM_POSITION_PASSED;
 	stream->fresh = row->fresh;
-	stream->stored_row = row->kind == IDEM_POSITION_PASSED ? row->named : 0;
-	stream->stored_k = row->kind == IDEM_POSITION_PASSED ? row->pos.seq : 0;
+	stream->stored_row = row->named;
+	stream->stored_k = row->k;
 	idem_position_assign(stream->cxt, &stream->settled, &row->pos);
 	stream->settled.seq = 0;
 	begin_rest(stream, true);

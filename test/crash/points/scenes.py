@@ -668,7 +668,7 @@ SCENES = {
     "launcher-": restart_workers, "worker-": restart_workers,
     "pool-": rest, "worker-gives-way": rest, "relay-resting": rest, "rest-": rest,
     "worker-woken": base, "worker-tick": tick,
-    "worker-maintain": base,
+    "worker-maintain": base, "worker-emptying": base,
     "sink-": restart_sinks, "relay-hello": restart_sinks, "relay-ready": restart_sinks,
     "relay-end-of-file": restart_sinks, "relay-parked-resolved": restart_sinks, "relay-named-noted": restart_sinks,
     "program-started": restart_sinks, "program-ready": restart_sinks,
