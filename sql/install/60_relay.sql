@@ -112,7 +112,7 @@ COMMENT ON COLUMN idempotency_data.relay_log_0.kind IS
 COMMENT ON COLUMN idempotency_data.relay_log_0.named IS
     'The row that the sink had stored when this row was written, as far as was known; 0: not known. "k" is the number of the event up to which it had stored the difference of that row.';
 COMMENT ON COLUMN idempotency_data.relay_log_0.fresh IS
-    'n: a sink had confirmed something of the epoch. Otherwise the letter says what began the epoch: m: create, alter or replay; s: alter to another server; a: adopt.';
+    'n: a sink had confirmed something of the epoch. Otherwise the letter says what began the epoch: m: create, alter or replay; s: alter to another server; b: the same, and another move since; a: adopt.';
 COMMENT ON COLUMN idempotency_data.relay_log_0.life IS
     'A random number for each start of a sink program. The sink stores it with the id, so that rows of a copy of this database can be told from rows of this database.';
 COMMENT ON TABLE idempotency_data.relay_log_1 IS

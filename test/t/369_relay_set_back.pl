@@ -113,9 +113,8 @@ foreach my $name (qw(running paused restarted turned))
 	if ($name eq 'restarted')
 	{
 		IdemRelay::pytest_server($node, 's_again', $file, position => 'on');
-		foreach my $move (q{relay_replay('restarted', since => '-infinity')}, q{relay_alter('restarted', start_at => 'latest')},
-			q{relay_alter('restarted', server => 's_again')}, q{relay_alter('restarted', server => 's_restarted')},
-			q{relay_alter('restarted', start_at => 'earliest')})
+		foreach my $move (q{relay_replay('restarted', since => '-infinity')}, q{relay_alter('restarted', server => 's_again')},
+			q{relay_alter('restarted', start_at => 'earliest')}, q{relay_alter('restarted', server => 's_restarted')})
 		{
 			my $starts = hellos($file);
 

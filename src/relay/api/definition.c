@@ -278,12 +278,15 @@ idem_relay_move_position(const IdemRelayConfig *c, IdemPositionFresh fresh, bool
 	if (told.last != NULL && told.last->fresh == IDEM_FRESH_ADOPTED)
 		row.fresh = IDEM_FRESH_ADOPTED;
 
+	else if (fresh == IDEM_FRESH_MOVED && told.last != NULL &&
+			 (other_server || told.last->fresh == IDEM_FRESH_SERVER || told.last->fresh == IDEM_FRESH_BOTH))
+		row.fresh = IDEM_FRESH_BOTH;
+
 	/*
 	 * A move does not accept that the target was set back.  So the row names
-	 * what the sink had stored, unless that was another server's.
+	 * what the sink had stored.
 	 */
-	if (told.naming != NULL && (fresh == IDEM_FRESH_SERVER ||
-								(!other_server && told.last->fresh != IDEM_FRESH_SERVER)))
+	if (told.naming != NULL)
 	{
 		row.named = told.naming->named;
 		row.k = told.naming->k;

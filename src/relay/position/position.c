@@ -534,7 +534,7 @@ static bool
 is_needed_before(Seen *seen, const Entry *row)
 {
 	return seen->named == 0 && row->kind == IDEM_POSITION_SENT &&
-		(row->row.id > seen->epoch || seen->fresh == IDEM_FRESH_SERVER) &&
+		(row->row.id > seen->epoch || seen->fresh == IDEM_FRESH_SERVER || seen->fresh == IDEM_FRESH_BOTH) &&
 		seen->kept_before++ < LOG_KEEP_ROWS;
 }
 

@@ -81,6 +81,7 @@ typedef enum IdemPositionFresh
 	IDEM_FRESH_MOVED = 'm',		/* relay_create, _alter, _replay */
 	IDEM_FRESH_SERVER = 's',	/* relay_alter to another server, which may
 								 * lead to the same target */
+	IDEM_FRESH_BOTH = 'b',		/* the same, and another move since */
 	IDEM_FRESH_ADOPTED = 'a'	/* relay_adopt */
 } IdemPositionFresh;
 

@@ -752,7 +752,7 @@ idem_rest_persist(void)
 			{
 				.relay_id = r->config->relay_id,
 					.epoch = r->config->epoch, .kind = r->kind, .fresh = r->fresh,
-					.named = r->named,.k = r->k,.pos =
+					.named = r->named, .k = r->k,.pos =
 				{
 					group->base, NULL, 0
 				}

@@ -165,6 +165,13 @@ is_same_target(const IdemStream *stream, const IdemPositionRow *last, const Idem
 		!idem_position_sees_more(last->pos.base, row->pos.base);
 }
 
+/* Did an operator lead the relay to another server, and nothing is confirmed since? */
+static bool
+is_behind_server(const IdemStream *stream)
+{
+	return stream->fresh == IDEM_FRESH_SERVER || stream->fresh == IDEM_FRESH_BOTH;
+}
+
 /*
  * The sink has stored a row from before the operator's move, and nothing of the
  * epoch was confirmed.  Go on from our own position, which the operator set; at
@@ -180,20 +187,20 @@ static const char *
 start_behind_move(IdemStream *stream, const IdemPositionTold *told, const IdemProtoPosition *stored)
 {
 	const IdemPositionRow *row = told->sent;
-	bool		to_server = stream->fresh == IDEM_FRESH_SERVER;
+	bool		goes_along = stream->fresh == IDEM_FRESH_SERVER;
 
 	if (row != NULL && is_same_target(stream, told->last, row))
 		take_stored(stream, row, stored->k);
-	else if (was_set_back(told, stored) && (!to_server || stored->row_id > told->naming->life))
+	else if (was_set_back(told, stored) && (!is_behind_server(stream) || stored->row_id > told->naming->life))
 	{
-		if (row == NULL || (!to_server && idem_position_sees_more(stream->settled.base, row->pos.base)))
+		if (row == NULL || (!goes_along && idem_position_sees_more(stream->settled.base, row->pos.base)))
 			return psprintf("the target was set back: its position is row " INT64_FORMAT
 							", and was row " INT64_FORMAT " before the relay was moved;"
 							" restore the target to a later state, or look what it lacks and call relay_adopt",
 							stored->row_id, told->naming->named);
 		if (find_loss(told, stored) != NULL)
 			return find_loss(told, stored);
-		if (to_server)
+		if (goes_along)
 			take_stored(stream, row, stored->k);
 	}
 	return NULL;
@@ -235,7 +242,7 @@ reconcile(IdemStream *stream, const IdemPositionTold *told, const IdemProtoReady
 
 	if (!ready->has_position)
 		return stream->fresh != IDEM_FRESH_NOT &&
-			(stream->fresh == IDEM_FRESH_SERVER || told->naming == NULL) ? NULL :
+			(is_behind_server(stream) || told->naming == NULL) ? NULL :
 			"the sink has no position, although it had stored one before";
 	if (!idem_encode_life_of(stream, ready->incarnation, &life))
 		return stream->fresh == IDEM_FRESH_ADOPTED ? NULL :
