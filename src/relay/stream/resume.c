@@ -188,10 +188,10 @@ start_behind_move(IdemStream *stream, const IdemPositionTold *told, const IdemPr
 {
 	const IdemPositionRow *row = told->sent;
 	bool		goes_along = stream->fresh == IDEM_FRESH_SERVER;
+	bool		went_back = was_set_back(told, stored) &&
+	(!is_behind_server(stream) || stored->row_id > told->naming->life);
 
-	if (row != NULL && is_same_target(stream, told->last, row))
-		take_stored(stream, row, stored->k);
-	else if (was_set_back(told, stored) && (!is_behind_server(stream) || stored->row_id > told->naming->life))
+	if (went_back)
 	{
 		if (row == NULL || (!goes_along && idem_position_sees_more(stream->settled.base, row->pos.base)))
 			return psprintf("the target was set back: its position is row " INT64_FORMAT
@@ -200,9 +200,9 @@ start_behind_move(IdemStream *stream, const IdemPositionTold *told, const IdemPr
 							stored->row_id, told->naming->named);
 		if (find_loss(told, stored) != NULL)
 			return find_loss(told, stored);
-		if (goes_along)
-			take_stored(stream, row, stored->k);
 	}
+	if (row != NULL && goes_along && (went_back || is_same_target(stream, told->last, row)))
+		take_stored(stream, row, stored->k);
 	return NULL;
 }
 
