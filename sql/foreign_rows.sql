@@ -34,7 +34,7 @@ SELECT t.try(sql) FROM unnest(ARRAY[
 	$$INSERT INTO idempotency_data.store_slot_0 (packer, run, digest, kind, body) VALUES ('0', 1, gen_random_uuid(), 0, 'x')$$,
 	$$INSERT INTO idempotency_data.consumers (consumer, foreign_lockers, lease_duration) VALUES ('c', false, '-1 s')$$,
 	$$INSERT INTO idempotency_data.outbox_segment_0 VALUES ('1', 1, gen_random_uuid(), now(), 'a', 'b', 'c')$$,
-	$$INSERT INTO idempotency_data.relay_log_0 VALUES (1, 1, 1, 1, 1, now(), 1, 'x', 'n', '1:1:')$$
+	$$INSERT INTO idempotency_data.relay_log_0 VALUES (1, 1, 1, 1, 1, 1, now(), 1, 'x', 'n', '1:1:')$$
 ]) sql;
 RESET ROLE;
 DROP ROLE regress_writer;
