@@ -1,8 +1,108 @@
 --
--- Indexes, columns and constraints that somebody adds to the tables that claims write to.
+-- What somebody adds to the tables that C code writes to: indexes, triggers, rules, columns, constraints.
 --
+CREATE SCHEMA t;
+CREATE TABLE t.keys (id int PRIMARY KEY);
+CREATE FUNCTION t.fired() RETURNS trigger LANGUAGE plpgsql AS 'BEGIN RETURN NEW; END';
 
--- Every index of the table is maintained, whatever its kind
+-- Run statements for a relation and undo them; the SQLSTATE of the first one that fails.
+CREATE FUNCTION t.tried(relation regclass, statements text) RETURNS text LANGUAGE plpgsql AS $$
+BEGIN
+	EXECUTE replace(statements, '%', relation::text);
+	RAISE SQLSTATE 'UNDO0';
+EXCEPTION WHEN SQLSTATE 'UNDO0' THEN
+	RETURN 'done';
+WHEN OTHERS THEN
+	RETURN SQLSTATE;
+END
+$$;
+CREATE VIEW t.relations AS
+SELECT oid::regclass AS relation, relkind, regexp_replace(relname, '_?\d+$', '') AS kind FROM pg_class
+ WHERE relnamespace = 'idempotency_data'::regnamespace AND relkind IN ('r', 'S');
+
+-- Tables that C code writes refuse it; those that SQL writes take all but to be unlogged
+SELECT statement, t.tried(relation, statement) AS state, string_agg(DISTINCT kind, ' ' ORDER BY kind) AS tables
+  FROM t.relations, unnest(ARRAY[
+	'ALTER TABLE % SET UNLOGGED',
+	'ALTER TABLE % REPLICA IDENTITY FULL',
+	'CREATE INDEX ON % ((1))', 'CREATE UNIQUE INDEX ON % ((1))',
+	'CREATE TRIGGER mine AFTER INSERT ON % FOR EACH ROW EXECUTE FUNCTION t.fired()',
+	'CREATE CONSTRAINT TRIGGER mine AFTER INSERT ON % FOR EACH ROW EXECUTE FUNCTION t.fired()',
+	'CREATE RULE mine AS ON INSERT TO % DO INSTEAD NOTHING',
+	'ALTER TABLE % ADD COLUMN mine int UNIQUE',
+	'ALTER TABLE % ADD COLUMN mine int REFERENCES t.keys',
+	'ALTER TABLE % ADD COLUMN mine int, ADD UNIQUE (mine)',
+	'ALTER TABLE % ADD COLUMN mine int, ADD FOREIGN KEY (mine) REFERENCES t.keys',
+	'ALTER TABLE % ADD COLUMN mine int, ADD EXCLUDE USING btree (mine WITH =)'
+	]) AS statement
+ WHERE relkind = 'r' GROUP BY statement, state ORDER BY statement COLLATE "C", state;
+-- What rewrites a table as a whole, and what a restore does, works on all; a table that has no index may get one
+SELECT statement, t.tried(relation, statement) AS state, count(*) = (SELECT count(*) FROM t.relations WHERE relkind = 'r') AS all
+  FROM t.relations, unnest(ARRAY[
+	'REINDEX TABLE %', 'ALTER TABLE % SET TABLESPACE pg_default', 'ALTER TABLE % SET (fillfactor = 90)',
+	'ALTER TABLE % DISABLE TRIGGER ALL', 'ALTER TABLE % ENABLE TRIGGER ALL', 'ALTER TABLE % REPLICA IDENTITY DEFAULT',
+	'ALTER TABLE % REPLICA IDENTITY NOTHING', 'TRUNCATE %', 'ANALYZE %']) AS statement
+ WHERE relkind = 'r' GROUP BY statement, state ORDER BY statement COLLATE "C", state;
+SELECT kind, count(*), string_agg(DISTINCT t.tried(relation, 'ALTER SEQUENCE % SET UNLOGGED'), ' ') AS unlogged
+  FROM t.relations WHERE relkind = 'S' GROUP BY kind ORDER BY kind;
+SELECT i.index, t.tried(i.relation, format('DROP INDEX idempotency_data.%s; CREATE %s INDEX ON %% (%s)', i.index, kind, i.columns)) AS state
+  FROM (VALUES ('idempotency_data.store_segment_0'::regclass, 'store_segment_0_digest_turn_idx', 'digest, turn'),
+			   ('idempotency_data.outbox_segment_0', 'outbox_segment_0_xid_seq_idx', 'xid, seq')) AS i (relation, index, columns),
+	   unnest('{NULL,UNIQUE}'::text[]) AS kind ORDER BY 1, 2;
+\set VERBOSITY default
+CREATE TRIGGER mine AFTER INSERT ON idempotency_data.store_segment_0 FOR EACH ROW EXECUTE FUNCTION t.fired();
+CREATE UNIQUE INDEX ON idempotency_data.store_segment_0 (digest, turn);
+ALTER TABLE idempotency_data.lease_log_1 SET UNLOGGED;
+ALTER SEQUENCE idempotency_data.lease_number SET UNLOGGED;
+ALTER TABLE idempotency_data.outbox_segment_7 REPLICA IDENTITY FULL;
+CREATE RULE mine AS ON INSERT TO idempotency_data.relay_log_0 DO INSTEAD NOTHING;
+
+-- What got past the hook is seen by whoever writes, with the name and the remedy; the remedy is not refused
+CREATE SERVER nul FOREIGN DATA WRAPPER idempotency_null;
+CREATE FUNCTION t.seen(addition text) RETURNS TABLE (writes text, state text, error text, hint text) LANGUAGE plpgsql AS $$
+DECLARE
+	number text;
+BEGIN
+	FOREACH writes IN ARRAY ARRAY[
+		$q$SELECT idempotency.claim_event('e'), idempotency.complete_event('e')$q$,
+		$q$SELECT idempotency.complete_events(array_agg(event_id)) FROM idempotency.claim_events(ARRAY(SELECT 'e' || i FROM generate_series(1, 100) i))$q$,
+		$q$SELECT idempotency.lease_event('e')$q$,
+		$q$SELECT idempotency.claim_offset('c', 't', 0, 0)$q$,
+		$q$SELECT idempotency.outbox_enqueue('t', 'k', 'E', '{}')$q$,
+		$q$SELECT idempotency.relay_create('r', 'nul')$q$]
+	LOOP
+		state := 'done';
+		error := NULL;
+		hint := NULL;
+		BEGIN
+			SET LOCAL allow_system_table_mods = on;
+			EXECUTE (SELECT string_agg(replace(addition, '%', relation::text), ';') FROM t.relations WHERE relkind = 'r'
+				AND relation::text ~ '(store_segment|lease_log|cursor_log|outbox_segment|relay_log)_\d$');
+			SET LOCAL allow_system_table_mods = off;
+			EXECUTE writes;
+			RAISE SQLSTATE 'UNDO0';
+		EXCEPTION WHEN SQLSTATE 'UNDO0' THEN
+			NULL;
+		WHEN OTHERS THEN
+			GET STACKED DIAGNOSTICS state = RETURNED_SQLSTATE, error = MESSAGE_TEXT, hint = PG_EXCEPTION_HINT;
+		END;
+		writes := substring(writes FROM 'idempotency\.(\w+)');
+		RETURN NEXT;
+	END LOOP;
+END
+$$;
+SELECT * FROM t.seen('SELECT');
+SELECT * FROM t.seen('CREATE TRIGGER mine AFTER INSERT ON % FOR EACH ROW EXECUTE FUNCTION t.fired()');
+SELECT * FROM t.seen('CREATE RULE mine AS ON INSERT TO % DO INSTEAD NOTHING');
+SELECT * FROM t.seen('ALTER TABLE % SET UNLOGGED');
+SELECT * FROM t.seen('ALTER TABLE % REPLICA IDENTITY FULL');
+SELECT writes, state, error FROM t.seen('ALTER TABLE % ADD COLUMN mine int, ADD CONSTRAINT mine FOREIGN KEY (mine) REFERENCES t.keys');
+SELECT writes, state, regexp_replace(error, 'index "\w+"', 'index "..."') AS error, regexp_replace(hint, 'INDEX \S+', 'INDEX ...') AS hint
+  FROM t.seen('CREATE INDEX ON % ((1))');
+\set VERBOSITY terse
+
+-- Where the superuser says so, claims maintain every index of the table, whatever its kind
+SET allow_system_table_mods = on;
 CREATE INDEX on_completed ON idempotency_data.store_segment_0 (completed_at);
 CREATE INDEX on_expr ON idempotency_data.store_segment_0 (upper(event_id)) WHERE result IS NOT NULL;
 CREATE INDEX on_range ON idempotency_data.store_segment_0 USING brin (completed_at);
@@ -20,8 +120,9 @@ RESET enable_seqscan;
 RESET enable_bitmapscan;
 CREATE EXTENSION amcheck;
 SELECT bt_index_check('idempotency_data.' || i, true)
-  FROM unnest('{store_segment_0_pkey,on_completed,on_expr}'::text[]) i;
+  FROM unnest('{store_segment_0_digest_turn_idx,on_completed,on_expr}'::text[]) i;
 DROP INDEX idempotency_data.on_completed, idempotency_data.on_expr, idempotency_data.on_range;
+RESET allow_system_table_mods;
 
 -- What the executor would enforce, and claims do not, is refused
 BEGIN;
@@ -47,3 +148,4 @@ ALTER TABLE idempotency_data.store_segment_0 DROP COLUMN size, ADD COLUMN note t
 SELECT idempotency.claim_event('c1'), idempotency.complete_event('c1', result => '1');
 SELECT event_id, result, note FROM idempotency_data.store_segment_0;
 ROLLBACK;
+DROP SCHEMA t CASCADE;

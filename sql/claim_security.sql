@@ -95,10 +95,12 @@ ALTER TABLE idempotency_data.store_segment_0 NO FORCE ROW LEVEL SECURITY;
 ALTER TABLE idempotency_data.store_segment_0 DISABLE ROW LEVEL SECURITY;
 
 -- Rules and triggers
+SET allow_system_table_mods = on;
 CREATE RULE nothing AS ON INSERT TO idempotency_data.store_segment_0 DO INSTEAD NOTHING;
 SELECT idempotency.claim_event('rule'), idempotency.complete_event('rule');
 SELECT idempotency.claim_event('rule');
 DROP RULE nothing ON idempotency_data.store_segment_0;
+RESET allow_system_table_mods;
 
 -- session_replication_role
 SET session_replication_role = replica;

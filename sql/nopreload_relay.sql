@@ -32,3 +32,55 @@ RESET ROLE;
 DROP SERVER given;
 DROP OWNED BY regress_nopreload;
 DROP ROLE regress_nopreload;
+-- Where no hook saw what somebody made of a table, the next write names it and the remedy.
+CREATE FUNCTION fired() RETURNS trigger LANGUAGE plpgsql AS 'BEGIN RETURN NEW; END';
+CREATE FUNCTION write_all() RETURNS TABLE (writes text, state text, error text) LANGUAGE plpgsql AS $$
+BEGIN
+	FOREACH writes IN ARRAY ARRAY[
+		$q$SELECT idempotency.claim_event('n1'), idempotency.complete_event('n1')$q$,
+		$q$SELECT idempotency.lease_event('n2')$q$,
+		$q$SELECT idempotency.claim_offset('c', 't', 0, 0)$q$,
+		$q$SELECT idempotency.outbox_enqueue('t', 'k', 'E', '{}')$q$]
+	LOOP
+		state := 'done';
+		error := NULL;
+		BEGIN
+			EXECUTE writes;
+			RAISE SQLSTATE 'UNDO0';
+		EXCEPTION WHEN SQLSTATE 'UNDO0' THEN
+			NULL;
+		WHEN OTHERS THEN
+			GET STACKED DIAGNOSTICS state = RETURNED_SQLSTATE, error = MESSAGE_TEXT;
+		END;
+		writes := substring(writes FROM 'idempotency\.(\w+)');
+		RETURN NEXT;
+	END LOOP;
+END
+$$;
+\c -
+CREATE TRIGGER mine AFTER INSERT ON idempotency_data.store_segment_0 FOR EACH ROW EXECUTE FUNCTION fired();
+ALTER TABLE idempotency_data.lease_log_0 SET UNLOGGED;
+CREATE RULE mine AS ON INSERT TO idempotency_data.cursor_log_0 DO INSTEAD NOTHING;
+ALTER TABLE idempotency_data.outbox_segment_0 REPLICA IDENTITY FULL;
+\c -
+SELECT * FROM write_all();
+DROP TRIGGER mine ON idempotency_data.store_segment_0;
+SELECT * FROM write_all() WHERE writes = 'lease_event';
+ALTER TABLE idempotency_data.lease_log_0 SET LOGGED;
+DROP RULE mine ON idempotency_data.cursor_log_0;
+ALTER TABLE idempotency_data.outbox_segment_0 REPLICA IDENTITY DEFAULT;
+SELECT * FROM write_all();
+\c -
+CREATE UNIQUE INDEX mine ON idempotency_data.store_segment_0 (digest, turn);
+ALTER TABLE idempotency_data.lease_log_0 ADD CONSTRAINT mine_leases UNIQUE (number);
+CREATE INDEX mine_cursors ON idempotency_data.cursor_log_0 (number);
+ALTER SEQUENCE idempotency_data.outbox_seq SET UNLOGGED;
+\c -
+SELECT * FROM write_all();
+SELECT idempotency.claim_event('n1'), idempotency.complete_event('n1');
+DROP INDEX idempotency_data.mine, idempotency_data.mine_cursors;
+SELECT idempotency.lease_event('n2');
+ALTER TABLE idempotency_data.lease_log_0 DROP CONSTRAINT mine_leases;
+ALTER SEQUENCE idempotency_data.outbox_seq SET LOGGED;
+SELECT * FROM write_all();
+DROP FUNCTION fired, write_all;

@@ -245,6 +245,9 @@ DROP ROLE outbox_test_producer, outbox_test_monitor;
 
 -- A segment with another index would not be kept up to date: refused
 CREATE INDEX extra ON idempotency_data.outbox_segment_0 (event_id);
+SET allow_system_table_mods = on;
+CREATE INDEX extra ON idempotency_data.outbox_segment_0 (event_id);
+RESET allow_system_table_mods;
 SELECT idempotency.outbox_enqueue('altered', '1', 'A', '1');
 DROP INDEX idempotency_data.extra;
 SELECT idempotency.outbox_enqueue('altered', '2', 'A', '1') IS NOT NULL AS ok;

@@ -57,6 +57,7 @@ SELECT t.many('g', 300);
 SELECT * FROM t.judge();
 
 -- Two indexes, one of them left behind by REINDEX CONCURRENTLY, are both filled
+SET allow_system_table_mods = on;
 CREATE INDEX another ON idempotency_data.outbox_segment_0 (xid, seq);
 SELECT t.many('h', 300);
 SELECT bt_index_check('idempotency_data.another', true);
@@ -68,6 +69,7 @@ CREATE FUNCTION t.backwards(a bigint, b bigint) RETURNS int LANGUAGE sql IMMUTAB
 CREATE OPERATOR CLASS t.backwards FOR TYPE bigint USING btree AS
 	OPERATOR 1 >, OPERATOR 2 >=, OPERATOR 3 =, OPERATOR 4 <=, OPERATOR 5 <, FUNCTION 1 t.backwards(bigint, bigint);
 CREATE INDEX another ON idempotency_data.outbox_segment_0 (xid, seq t.backwards);
+RESET allow_system_table_mods;
 SELECT t.many('never', 100);
 SELECT idempotency.outbox_enqueue('a', 'never', 't', '1');
 DROP INDEX idempotency_data.another;

@@ -176,14 +176,14 @@ CREATE FUNCTION t.cut_index(index regclass) RETURNS void
 	LANGUAGE c AS 'idempotency_test', 'idem_test_cut_index_fn';
 SELECT number AS empty FROM idempotency.stat_claim_segments WHERE kind = 'segment' AND state = 'empty' LIMIT 1 \gset
 BEGIN ISOLATION LEVEL REPEATABLE READ;
-SELECT t.cut_index(format('idempotency_data.store_segment_%s_pkey', :empty)::regclass);
+SELECT t.cut_index(format('idempotency_data.store_segment_%s_digest_turn_idx', :empty)::regclass);
 SELECT t.feed(70991, 71010);
 SELECT status FROM idempotency.event_status('event-71000', 'c');
 SELECT status FROM idempotency.event_status('event-1', 'nobody');
 COMMIT;
 -- nor after a restore, when each segment is probed
 BEGIN;
-SELECT t.cut_index(format('idempotency_data.store_segment_%s_pkey', :empty)::regclass);
+SELECT t.cut_index(format('idempotency_data.store_segment_%s_digest_turn_idx', :empty)::regclass);
 INSERT INTO idempotency_data.store_segment_0 (digest) SELECT NULL WHERE false;
 SELECT t.feed(70991, 71010);
 COMMIT;

@@ -183,6 +183,8 @@ idem_compat_sync_standbys(int status)
 	object_aclcheck(ForeignServerRelationId, (serverid), (roleid), ACL_USAGE)
 #define idem_function_execute_check(funcid, roleid) \
 	object_aclcheck(ProcedureRelationId, (funcid), (roleid), ACL_EXECUTE)
+#define idem_schema_usage_check(schema, roleid) \
+	object_aclcheck(NamespaceRelationId, (schema), (roleid), ACL_USAGE)
 #define idem_relation_ownercheck(relid, roleid) \
 	object_ownercheck(RelationRelationId, (relid), (roleid))
 #else
@@ -190,7 +192,16 @@ idem_compat_sync_standbys(int status)
 	pg_foreign_server_aclcheck((serverid), (roleid), ACL_USAGE)
 #define idem_function_execute_check(funcid, roleid) \
 	pg_proc_aclcheck((funcid), (roleid), ACL_EXECUTE)
+#define idem_schema_usage_check(schema, roleid) \
+	pg_namespace_aclcheck((schema), (roleid), ACL_USAGE)
 #define idem_relation_ownercheck(relid, roleid) pg_class_ownercheck((relid), (roleid))
+#endif
+
+/* The partitions that ALTER TABLE ... MERGE PARTITIONS names, which 19 added. */
+#if PG_VERSION_NUM >= 190000
+#define idem_compat_partitions(cmd) ((cmd)->partlist)
+#else
+#define idem_compat_partitions(cmd) NIL
 #endif
 
 /* The number of a relation's file.  16: relfilenode became relfilenumber. */

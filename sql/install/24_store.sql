@@ -36,7 +36,6 @@ BEGIN
 			event_id text COLLATE "C" NOT NULL,
 			consumer text COLLATE "C" NOT NULL,
 			result jsonb,
-			CONSTRAINT %I PRIMARY KEY (digest, turn),
 			CONSTRAINT sound CHECK (
 				turn > 0 AND class BETWEEN 0 AND 3 AND state IN (''c'', ''k'', ''f'')
 				AND isfinite(claimed_at)
@@ -47,7 +46,11 @@ BEGIN
 			autovacuum_freeze_min_age = 0,
 			autovacuum_vacuum_insert_scale_factor = 0.1,
 			autovacuum_analyze_threshold = 2147483647
-		)', segment, segment || '_pkey');
+		)', segment);
+		EXECUTE format('CREATE INDEX %I ON idempotency_data.%I (digest, turn) WITH (deduplicate_items = off)',
+			segment || '_digest_turn_idx', segment);
+		EXECUTE format('COMMENT ON INDEX idempotency_data.%I IS %L', segment || '_digest_turn_idx',
+			'finds the rows of an event; not unique, since tools that copy tables by a trigger take tables with a unique index');
 		EXECUTE format('COMMENT ON TABLE idempotency_data.%I IS %L', segment,
 			format('segment %s of the dedup store, written by the claim functions only; read it through processed_events', n));
 		EXECUTE format('COMMENT ON COLUMN idempotency_data.%I.claimed_at IS %L', segment, 'when the event was claimed');
@@ -92,7 +95,7 @@ SELECT pg_catalog.int8(pg_catalog.sum(GREATEST(c.reltuples, t.n_live_tup, 0))) A
 	   pg_catalog.max(GREATEST(t.last_vacuum, t.last_autovacuum)) AS last_vacuum
   FROM pg_catalog.pg_class c
   JOIN pg_catalog.pg_stat_all_tables t ON t.relid = c.oid
-  JOIN pg_catalog.pg_stat_all_indexes i ON i.relid = c.oid AND i.indexrelname = c.relname || '_pkey'
+  JOIN pg_catalog.pg_stat_all_indexes i ON i.relid = c.oid AND i.indexrelname = c.relname || '_digest_turn_idx'
  WHERE c.relnamespace = 'idempotency_data'::pg_catalog.regnamespace AND c.relname LIKE 'store\_segment\__';
 COMMENT ON VIEW @extschema@.stat_claims IS
 'what the segments that claims write to cost: one row of sizes and cumulative counters; what was packed is in stat_claim_segments';

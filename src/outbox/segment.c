@@ -67,6 +67,7 @@
 #include "outbox/segment.h"
 #include "shared/catalog.h"
 #include "shared/empty.h"
+#include "shared/guard.h"
 
 /* The estimate of the number of events looks at this many pages. */
 #define MAX_SAMPLES			10
@@ -228,16 +229,12 @@ idem_segment_deform_tuple(Relation heap, HeapTuple tuple, Datum *values, bool *n
 bool
 idem_segment_is_index(Relation index)
 {
-	Form_pg_index form = index->rd_index;
+	static const AttrNumber columns[] = {IDEM_ATT_XID + 1, IDEM_ATT_SEQ + 1};
+	static const int16 options[] = {0, 0};
 
-	return index->rd_rel->relam == BTREE_AM_OID && !form->indisunique &&
-		form->indnatts == 2 && form->indnkeyatts == 2 &&
-		form->indkey.values[0] == IDEM_ATT_XID + 1 &&
-		form->indkey.values[1] == IDEM_ATT_SEQ + 1 &&
-		index->rd_indoption[0] == 0 && index->rd_indoption[1] == 0 &&
+	return idem_guard_is_index(index, lengthof(columns), columns, options) &&
 		index_getprocid(index, 1, BTORDER_PROC) == F_XID8CMP &&
-		index_getprocid(index, 2, BTORDER_PROC) == F_BTINT8CMP &&
-		heap_attisnull(index->rd_indextuple, Anum_pg_index_indpred, NULL);
+		index_getprocid(index, 2, BTORDER_PROC) == F_BTINT8CMP;
 }
 
 int

@@ -59,6 +59,7 @@
 #include "outbox/outbox.h"
 #include "outbox/segment.h"
 #include "shared/fault.h"
+#include "shared/guard.h"
 #include "shared/lock_wait.h"
 #include "shared/txn_owner.h"
 
@@ -77,6 +78,9 @@ typedef struct Writer
 	TimestampTz now;
 	CommandId	cid;
 } Writer;
+
+/* The install script gives a segment so many triggers. */
+#define TRIGGERS	1
 
 /* The segment that was current at the last call.  Each call verifies it. */
 static int	guessed_segment = 0;
@@ -98,6 +102,7 @@ open_indexes(Writer *writer)
 	Relation	heap = writer->segment.heap;
 	Oid			oids[IDEM_SEGMENT_MAX_INDEXES];
 
+	idem_guard_table(heap, TRIGGERS);
 	if (!heap->rd_indexvalid)
 		list_free(RelationGetIndexList(heap));
 	if (list_length(heap->rd_indexlist) == 1)

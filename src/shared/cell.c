@@ -52,6 +52,7 @@
 #include "utils/rel.h"
 
 #include "shared/cell.h"
+#include "shared/guard.h"
 #include "shared/catalog.h"
 
 /* The sequence's tuple on its page. */
@@ -170,6 +171,7 @@ report_exhausted(Relation rel)
 Buffer
 idem_cell_pin(Relation rel)
 {
+	idem_guard_table(rel, 0);
 	return ReadBuffer(rel, 0);
 }
 
@@ -200,7 +202,7 @@ idem_cell_read(Relation rel)
 void
 idem_cell_write(Relation rel, int64 value)
 {
-	Buffer		buffer = ReadBuffer(rel, 0);
+	Buffer		buffer = idem_cell_pin(rel);
 
 	LockBuffer(buffer, BUFFER_LOCK_EXCLUSIVE);
 	log_value(rel, buffer, value);
@@ -211,7 +213,7 @@ idem_cell_write(Relation rel, int64 value)
 void
 idem_cell_unseal(Relation rel)
 {
-	Buffer		buffer = ReadBuffer(rel, 0);
+	Buffer		buffer = idem_cell_pin(rel);
 	GenericXLogState *state;
 	Page		page;
 
@@ -246,7 +248,7 @@ draw(Relation rel, Buffer buffer, int64 value, int n, int ahead)
 bool
 idem_cell_draw(Relation rel, int n, int ahead, int64 *value)
 {
-	Buffer		buffer = ReadBuffer(rel, 0);
+	Buffer		buffer = idem_cell_pin(rel);
 	Form_pg_sequence_data data;
 	bool		sealed;
 	bool		enough;
@@ -267,7 +269,7 @@ idem_cell_draw(Relation rel, int n, int ahead, int64 *value)
 XLogRecPtr
 idem_cell_lsn(Relation rel)
 {
-	Buffer		buffer = ReadBuffer(rel, 0);
+	Buffer		buffer = idem_cell_pin(rel);
 	XLogRecPtr	lsn;
 
 	LockBuffer(buffer, BUFFER_LOCK_SHARE);

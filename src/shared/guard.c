@@ -1,22 +1,39 @@
 /*-------------------------------------------------------------------------
  *
  * guard.c
- *		Keeps roles from waiting for the lock of a view that they do not
- *		own.
+ *		Refuses commands that would lock the extension's views against
+ *		everybody, or make its tables what C code does not keep them.
  *
- * The extension's tables are out of everybody's reach, in a schema on which
- * nobody has USAGE.  Its views cannot be: a role that may read one view can
- * name all.  A reader's AccessShareLock hurts nobody.  But two commands of
- * PostgreSQL take AccessExclusiveLock on any relation that they name, and
+ * Locks.  The extension's tables are out of everybody's reach, in a schema on
+ * which nobody has USAGE.  Its views cannot be: a role that may read one view
+ * can name all.  A reader's AccessShareLock hurts nobody.  But some commands
+ * of PostgreSQL take AccessExclusiveLock on a relation that they name, and
  * check its ownership afterwards.  If such a command waits for an open
  * transaction, nobody can read the view meanwhile.  For the extension's
  * relations, the hook in this file checks the ownership before the command
- * locks.
+ * locks.  Only AccessExclusiveLock conflicts with a reader's lock, so no other
+ * command matters.  test/t/703_security_locks.pl asks each command that names
+ * a relation.
+ *
+ * Additions.  C code writes most tables without the executor.  A trigger does
+ * not fire for such rows, a rule does not see them, and a tool that copies a
+ * table by a trigger loses them: what was claimed meanwhile would be claimed
+ * again.  Such a tool needs a unique index, or a replica identity, so these
+ * tables have neither.  An unlogged table is emptied by a crash.  Commands
+ * that would add one of these are refused.  Whoever writes a row asks the
+ * relcache for what got past the hook, because the library was not loaded.
+ * allow_system_table_mods turns both off, as for tables of the system.
+ *
+ * Dependencies.  A role without USAGE on a schema can name nothing in it, but
+ * a parameter's type and a constant of type regclass or regtype name by OID.
+ * A column of a table's row type, and whatever else depends on a table, would
+ * make ALTER TABLE, ALTER EXTENSION and DROP EXTENSION fail.  So whatever such
+ * a role creates is refused if it depends on the extension's tables.
  *
  * If the library is not preloaded, sessions that have not loaded it are not
  * guarded.
  *
- * LOCKING: none.
+ * LOCKING: AccessShareLock on pg_depend, while dependencies are read.
  *
  * MEMORY: nothing is kept.
  *
@@ -29,69 +46,319 @@
  */
 #include "postgres.h"
 
+#include "access/genam.h"
+#include "access/htup_details.h"
+#include "access/relation.h"
+#include "access/table.h"
+#include "access/transam.h"
 #include "catalog/dependency.h"
+#include "catalog/indexing.h"
 #include "catalog/namespace.h"
+#include "catalog/objectaccess.h"
 #include "catalog/objectaddress.h"
+#include "catalog/pg_am.h"
 #include "catalog/pg_class.h"
+#include "catalog/pg_depend.h"
+#include "catalog/pg_index.h"
+#include "catalog/pg_namespace.h"
+#include "catalog/pg_proc.h"
+#include "catalog/pg_type.h"
+#include "commands/extension.h"
 #include "miscadmin.h"
 #include "nodes/parsenodes.h"
 #include "tcop/utility.h"
 #include "utils/acl.h"
+#include "utils/builtins.h"
+#include "utils/fmgroids.h"
 #include "utils/lsyscache.h"
+#include "utils/rel.h"
+#include "utils/snapmgr.h"
+#include "utils/syscache.h"
 
 #include "compat.h"
 #include "shared/catalog.h"
 #include "shared/guard.h"
 
 static ProcessUtility_hook_type prev_process_utility = NULL;
+static object_access_hook_type prev_object_access = NULL;
 
-/*
- * The relation that a command locks before it checks the ownership; NULL for
- * other commands.
- */
-static RangeVar *
-locked_first(Node *parsetree)
+/* The tables that only SQL writes: triggers see all of their rows. */
+static const char *const written_by_sql[] = {
+	"consumers", "relays", "relay_parked", "relay_attempts"
+};
+
+/* Tables that C code writes and that have no index. */
+static const char *const without_index[] = {"relay_log_0", "relay_log_1"};
+
+/* What a command would make of a table. */
+typedef struct Addition
 {
-	switch (nodeTag(parsetree))
-	{
-		case T_RuleStmt:
-			return ((RuleStmt *) parsetree)->relation;
-		case T_AlterObjectDependsStmt:
-			return ((AlterObjectDependsStmt *) parsetree)->relation;
-		default:
-			return NULL;
-	}
-}
+	const char *what;			/* after "cannot" */
+	bool		to_all;			/* refused for sequences and for tables that
+								 * SQL writes, too */
+	const char *detail;
+} Addition;
 
-/*
- * Error 42501 if the relation is the extension's and the user does not own it.
- */
-static void
-check_owner(const RangeVar *relation)
+static const Addition add_trigger = {
+	"add a trigger to", false,
+	"Rows of this table are written without the executor, so a trigger would not see them."
+};
+static const Addition add_rule = {
+	"add a rule to", false,
+	"Rows of this table are written without the executor, so a rule would not see them."
+};
+static const Addition add_index = {
+	"add an index or a constraint to", false,
+	"Rows of this table are written without the executor, which would maintain it; and tools copy tables with a unique index by a trigger, which would not see these rows."
+};
+static const Addition set_identity = {
+	"set a replica identity of", false,
+	"With a replica identity, tools could rewrite the table while rows are written to it."
+};
+static const Addition set_unlogged = {
+	"set unlogged", true,
+	"A crash empties unlogged relations: what is remembered would be forgotten."
+};
+
+/* The relation, if it is a member of the extension; else InvalidOid. */
+static Oid
+member_of_ours(const RangeVar *relation)
 {
 	Oid			extension = idem_extension_oid();
 	Oid			relid;
 
 	if (!OidIsValid(extension))
-		return;
+		return InvalidOid;
 	relid = RangeVarGetRelid(relation, NoLock, true);
-	if (OidIsValid(relid) &&
-		getExtensionOfObject(RelationRelationId, relid) == extension &&
-		!idem_relation_ownercheck(relid, GetUserId()))
+	if (!OidIsValid(relid) ||
+		getExtensionOfObject(RelationRelationId, relid) != extension)
+		return InvalidOid;
+	return relid;
+}
+
+/* Is it the schema of the extension's tables? */
+static bool
+is_data_schema(Oid schema)
+{
+	char	   *name = get_namespace_name(schema);
+
+	return name != NULL && strcmp(name, IDEM_DATA_SCHEMA_NAME) == 0 &&
+		getExtensionOfObject(NamespaceRelationId, schema) == idem_extension_oid();
+}
+
+/*
+ * The command locks the relation before it checks the ownership.  Error 42501
+ * if the relation is the extension's and the user does not own it.
+ */
+static void
+check_owner(const RangeVar *relation)
+{
+	Oid			relid = member_of_ours(relation);
+
+	if (OidIsValid(relid) && !idem_relation_ownercheck(relid, GetUserId()))
 		aclcheck_error(ACLCHECK_NOT_OWNER, get_relkind_objtype(get_rel_relkind(relid)),
 					   relation->relname);
 }
 
-/* ProcessUtility_hook: check the ownership before the command locks. */
+/* Is the relation's name one of n names? */
+static bool
+is_one_of(Oid relid, const char *const *names, int n)
+{
+	char	   *name = get_rel_name(relid);
+	bool		found = false;
+
+	for (int i = 0; i < n && name != NULL && !found; i++)
+		found = strcmp(name, names[i]) == 0;
+	return found;
+}
+
+/* Does C code write to the table, which is a member of the extension? */
+static bool
+is_written_by_c(Oid relid)
+{
+	return get_rel_relkind(relid) == RELKIND_RELATION &&
+		!is_one_of(relid, written_by_sql, lengthof(written_by_sql));
+}
+
+/* Is it the extension's own script that alters the extension's tables? */
+static bool
+in_own_script(void)
+{
+	return creating_extension && CurrentExtensionObject == idem_extension_oid();
+}
+
+/* Error 0A000 if the command would add to one of the extension's tables. */
+static void
+refuse(const RangeVar *relation, const Addition *addition)
+{
+	Oid			relid;
+
+	if (allowSystemTableMods || IsBinaryUpgrade)
+		return;
+	relid = member_of_ours(relation);
+	if (!OidIsValid(relid) || !is_data_schema(get_rel_namespace(relid)) ||
+		!(addition->to_all || is_written_by_c(relid)) || in_own_script())
+		return;
+	ereport(ERROR,
+			(errcode(ERRCODE_FEATURE_NOT_SUPPORTED),
+			 errmsg("cannot %s \"%s.%s\"", addition->what, IDEM_DATA_SCHEMA_NAME, get_rel_name(relid)),
+			 errdetail("%s", addition->detail),
+			 errhint("Leave the extension's tables as they are. VACUUM FULL, CLUSTER and REINDEX rewrite them safely.")));
+}
+
+/* Commands, by their kind */
+
+static void
+check_rule(Node *stmt)
+{
+	check_owner(((RuleStmt *) stmt)->relation);
+	refuse(((RuleStmt *) stmt)->relation, &add_rule);
+}
+
+static void
+check_depends(Node *stmt)
+{
+	if (((AlterObjectDependsStmt *) stmt)->relation != NULL)
+		check_owner(((AlterObjectDependsStmt *) stmt)->relation);
+}
+
+static void
+check_trigger(Node *stmt)
+{
+	refuse(((CreateTrigStmt *) stmt)->relation, &add_trigger);
+}
+
+/* An index that is missing may be made again; others tell which kind it is. */
+static void
+check_index(Node *stmt)
+{
+	IndexStmt  *index = (IndexStmt *) stmt;
+	Oid			relid = member_of_ours(index->relation);
+	Relation	heap;
+	List	   *indexes;
+
+	if (!OidIsValid(relid) || !idem_relation_ownercheck(relid, GetUserId()))
+		return;
+	heap = relation_open(relid, AccessShareLock);
+	indexes = RelationGetIndexList(heap);
+	relation_close(heap, AccessShareLock);
+	if (indexes != NIL || index->unique ||
+		is_one_of(relid, without_index, lengthof(without_index)))
+		refuse(index->relation, &add_index);
+}
+
+/* CREATE TABLE ... PARTITION OF; CREATE FOREIGN TABLE begins with the same. */
+static void
+check_create(Node *stmt)
+{
+	CreateStmt *create = (CreateStmt *) stmt;
+	ListCell   *lc;
+
+	if (create->partbound == NULL)
+		return;
+	foreach(lc, create->inhRelations)
+		check_owner(lfirst(lc));
+}
+
+/* Constraints that come with an index or with triggers. */
+static void
+refuse_constraint(const RangeVar *relation, const Constraint *constraint)
+{
+	switch (constraint->contype)
+	{
+		case CONSTR_PRIMARY:
+		case CONSTR_UNIQUE:
+		case CONSTR_EXCLUSION:
+		case CONSTR_FOREIGN:
+			refuse(relation, &add_index);
+			break;
+		default:
+			break;
+	}
+}
+
+/* The partitions that are attached, detached, or merged. */
+static void
+check_partitions(const PartitionCmd *cmd)
+{
+	ListCell   *lc;
+
+	if (cmd->name != NULL)
+		check_owner(cmd->name);
+	foreach(lc, idem_compat_partitions(cmd))
+	{
+		if (IsA(lfirst(lc), RangeVar))
+			check_owner(lfirst(lc));
+	}
+}
+
+/* One action of ALTER TABLE, or of ALTER INDEX or SEQUENCE. */
+static void
+check_action(const RangeVar *relation, const AlterTableCmd *cmd)
+{
+	ListCell   *lc;
+
+	switch (cmd->subtype)
+	{
+		case AT_SetUnLogged:
+			refuse(relation, &set_unlogged);
+			break;
+		case AT_ReplicaIdentity:
+			if (((ReplicaIdentityStmt *) cmd->def)->identity_type == REPLICA_IDENTITY_INDEX ||
+				((ReplicaIdentityStmt *) cmd->def)->identity_type == REPLICA_IDENTITY_FULL)
+				refuse(relation, &set_identity);
+			break;
+		case AT_AddConstraint:
+			refuse_constraint(relation, (Constraint *) cmd->def);
+			break;
+		case AT_AddColumn:
+			foreach(lc, ((ColumnDef *) cmd->def)->constraints)
+				refuse_constraint(relation, lfirst(lc));
+			break;
+		default:
+			if (cmd->def != NULL && IsA(cmd->def, PartitionCmd))
+				check_partitions((PartitionCmd *) cmd->def);
+			break;
+	}
+}
+
+static void
+check_alter(Node *stmt)
+{
+	AlterTableStmt *alter = (AlterTableStmt *) stmt;
+	ListCell   *lc;
+
+	foreach(lc, alter->cmds)
+		check_action(alter->relation, lfirst(lc));
+}
+
+static const struct
+{
+	NodeTag		tag;
+	void		(*check) (Node *stmt);
+}			guarded[] =
+
+{
+	{T_RuleStmt, check_rule},
+	{T_AlterObjectDependsStmt, check_depends},
+	{T_CreateTrigStmt, check_trigger},
+	{T_IndexStmt, check_index},
+	{T_CreateStmt, check_create},
+	{T_CreateForeignTableStmt, check_create},
+	{T_AlterTableStmt, check_alter},
+};
+
+/* ProcessUtility_hook: the checks of the command's kind come before its locks. */
 static void
 process_utility(PlannedStmt *pstmt, const char *queryString, bool readOnlyTree,
 				ProcessUtilityContext context, ParamListInfo params,
 				QueryEnvironment *queryEnv, DestReceiver *dest, QueryCompletion *qc)
 {
-	RangeVar   *relation = locked_first(pstmt->utilityStmt);
-
-	if (relation != NULL)
-		check_owner(relation);
+	for (int i = 0; i < lengthof(guarded); i++)
+	{
+		if (guarded[i].tag == nodeTag(pstmt->utilityStmt))
+			guarded[i].check(pstmt->utilityStmt);
+	}
 	if (prev_process_utility)
 		prev_process_utility(pstmt, queryString, readOnlyTree, context, params,
 							 queryEnv, dest, qc);
@@ -100,9 +367,172 @@ process_utility(PlannedStmt *pstmt, const char *queryString, bool readOnlyTree,
 								queryEnv, dest, qc);
 }
 
+/* Dependencies */
+
+/* The schema of a relation or a type; InvalidOid for objects of other kinds. */
+static Oid
+schema_of(Oid classid, Oid objid)
+{
+	HeapTuple	tup;
+	Oid			schema;
+
+	if (classid == RelationRelationId)
+		return get_rel_namespace(objid);
+	if (classid != TypeRelationId)
+		return InvalidOid;
+	tup = SearchSysCache1(TYPEOID, ObjectIdGetDatum(objid));
+	if (!HeapTupleIsValid(tup))
+		return InvalidOid;
+	schema = ((Form_pg_type) GETSTRUCT(tup))->typnamespace;
+	ReleaseSysCache(tup);
+	return schema;
+}
+
+/*
+ * Error 42501 if the user may not name the object that is depended on.  An
+ * object of the user's own can be a part of it, as the row type of a relay's
+ * foreign table is; then the dependency is not a normal one.
+ */
+static void
+check_dependency(Form_pg_depend depend)
+{
+	Oid			schema;
+
+	if (depend->deptype != DEPENDENCY_NORMAL || depend->refobjid < FirstNormalObjectId)
+		return;
+	schema = schema_of(depend->refclassid, depend->refobjid);
+	if (OidIsValid(schema) && is_data_schema(schema) &&
+		idem_schema_usage_check(schema, GetUserId()) != ACLCHECK_OK)
+		aclcheck_error(ACLCHECK_NO_PRIV, OBJECT_SCHEMA, IDEM_DATA_SCHEMA_NAME);
+}
+
+/* Check what an object depends on that the running command has written. */
+static void
+check_dependencies(Oid classid, Oid objid)
+{
+	Relation	rel = table_open(DependRelationId, AccessShareLock);
+	ScanKeyData keys[2];
+	SysScanDesc scan;
+	HeapTuple	tup;
+
+	ScanKeyInit(&keys[0], Anum_pg_depend_classid, BTEqualStrategyNumber, F_OIDEQ,
+				ObjectIdGetDatum(classid));
+	ScanKeyInit(&keys[1], Anum_pg_depend_objid, BTEqualStrategyNumber, F_OIDEQ,
+				ObjectIdGetDatum(objid));
+	scan = systable_beginscan(rel, DependDependerIndexId, true, SnapshotSelf, 2, keys);
+	while (HeapTupleIsValid(tup = systable_getnext(scan)))
+		check_dependency((Form_pg_depend) GETSTRUCT(tup));
+	systable_endscan(scan);
+	table_close(rel, AccessShareLock);
+}
+
+/* object_access_hook: superusers may name everything, so that is asked first. */
+static void
+on_object_access(ObjectAccessType access, Oid classId, Oid objectId, int subId, void *arg)
+{
+	if (prev_object_access)
+		prev_object_access(access, classId, objectId, subId, arg);
+	if ((access == OAT_POST_CREATE || access == OAT_POST_ALTER) && !superuser())
+		check_dependencies(classId, objectId);
+}
+
+/* What the relcache tells */
+
+/* Error 0A000: what somebody has made of a relation; remedy is a command. */
+pg_noreturn static void
+report_addition(Relation rel, const char *what, const char *detail, const char *remedy)
+{
+	ereport(ERROR,
+			(errcode(ERRCODE_FEATURE_NOT_SUPPORTED),
+			 errmsg("%s \"%s.%s\" is not supported", what, IDEM_DATA_SCHEMA_NAME, RelationGetRelationName(rel)),
+			 errdetail("%s", detail),
+			 errhint("Run %s.", remedy)));
+}
+
+/* The quoted name of the relation, as a command needs it. */
+static char *
+name_of(Relation rel)
+{
+	return quote_qualified_identifier(IDEM_DATA_SCHEMA_NAME, RelationGetRelationName(rel));
+}
+
+/* Report the first trigger that is not the extension's. */
+static void
+report_trigger(Relation heap)
+{
+	Oid			extension = idem_extension_oid();
+
+	for (int i = 0; i < heap->trigdesc->numtriggers; i++)
+	{
+		const Trigger *trigger = &heap->trigdesc->triggers[i];
+		char	   *constraint;
+
+		if (!trigger->tgisinternal &&
+			getExtensionOfObject(ProcedureRelationId, trigger->tgfoid) == extension)
+			continue;
+		constraint = trigger->tgisinternal ? get_constraint_name(trigger->tgconstraint) : NULL;
+		if (constraint != NULL)
+			report_addition(heap, psprintf("constraint \"%s\" on", constraint), add_index.detail,
+							psprintf("ALTER TABLE %s DROP CONSTRAINT %s", name_of(heap), quote_identifier(constraint)));
+		report_addition(heap, psprintf("trigger \"%s\" on", trigger->tgname), add_trigger.detail,
+						psprintf("DROP TRIGGER %s ON %s", quote_identifier(trigger->tgname), name_of(heap)));
+	}
+}
+
+void
+idem_guard_report(Relation rel)
+{
+	if (allowSystemTableMods)
+		return;
+	if (rel->rd_rel->relpersistence != RELPERSISTENCE_PERMANENT)
+		report_addition(rel, "unlogged relation", set_unlogged.detail,
+						psprintf("ALTER %s %s SET LOGGED", rel->rd_rel->relkind == RELKIND_SEQUENCE ? "SEQUENCE" : "TABLE",
+								 name_of(rel)));
+	if (rel->rd_rules != NULL)
+		report_addition(rel, "a rule on", add_rule.detail,
+						psprintf("DROP RULE ... ON %s; \\d shows its name", name_of(rel)));
+	if (rel->rd_rel->relreplident != REPLICA_IDENTITY_DEFAULT &&
+		rel->rd_rel->relreplident != REPLICA_IDENTITY_NOTHING)
+		report_addition(rel, "replica identity of", set_identity.detail,
+						psprintf("ALTER TABLE %s REPLICA IDENTITY DEFAULT", name_of(rel)));
+	if (rel->trigdesc != NULL)
+		report_trigger(rel);
+}
+
+void
+idem_guard_report_index(Relation heap, Relation index)
+{
+	Oid			constraint = get_index_constraint(RelationGetRelid(index));
+
+	report_addition(heap, psprintf("index \"%s\" on", RelationGetRelationName(index)), add_index.detail,
+					OidIsValid(constraint) ?
+					psprintf("ALTER TABLE %s DROP CONSTRAINT %s", name_of(heap),
+							 quote_identifier(get_constraint_name(constraint))) :
+					psprintf("DROP INDEX %s", name_of(index)));
+}
+
+bool
+idem_guard_is_index(Relation index, int n, const AttrNumber *columns, const int16 *options)
+{
+	Form_pg_index form = index->rd_index;
+
+	if (index->rd_rel->relam != BTREE_AM_OID || form->indisunique ||
+		form->indnatts != n || form->indnkeyatts != n ||
+		!heap_attisnull(index->rd_indextuple, Anum_pg_index_indpred, NULL))
+		return false;
+	for (int i = 0; i < n; i++)
+	{
+		if (form->indkey.values[i] != columns[i] || index->rd_indoption[i] != options[i])
+			return false;
+	}
+	return true;
+}
+
 void
 idem_guard_init(void)
 {
 	prev_process_utility = ProcessUtility_hook;
 	ProcessUtility_hook = process_utility;
+	prev_object_access = object_access_hook;
+	object_access_hook = on_object_access;
 }

@@ -248,7 +248,7 @@ idem_keyed_access_append(IdemKeyedAccess *access, HeapTuple tuple)
 	bool		is_long;
 
 	reader->written = true;
-	tid = idem_keyed_insert(heap, tuple);
+	tid = idem_keyed_insert(reader->log, heap, tuple);
 	is_long = (large && idem_keyed_is_long(reader->log, heap)) ||
 		(ItemPointerGetBlockNumber(&tid) >= reader->log->max_blocks &&
 		 ItemPointerGetOffsetNumber(&tid) == FirstOffsetNumber);

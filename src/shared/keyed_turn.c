@@ -227,7 +227,7 @@ copy_if_needed(IdemKeyedReader *reader, IdemKeyedPass *pass, Relation to, TupleT
 	idem_keyed_free_parts(reader, rows);
 	if (needed)
 	{
-		(void) idem_keyed_insert(to, ExecCopySlotHeapTuple(slot));
+		(void) idem_keyed_insert(reader->log, to, ExecCopySlotHeapTuple(slot));
 		IDEM_FAULT_POINT("keyed-row-copied");
 	}
 }
@@ -329,7 +329,7 @@ mark(const IdemKeyedLog *log, int n)
 	ResourceOwner saved = idem_txn_owner_enter();
 	Relation	rel = table_open(idem_relref_oid(&log->tables[n]), RowExclusiveLock);
 
-	(void) idem_keyed_insert(rel, log->form_marker(RelationGetDescr(rel), log->draw()));
+	(void) idem_keyed_insert(log, rel, log->form_marker(RelationGetDescr(rel), log->draw()));
 	table_close(rel, NoLock);
 	idem_txn_owner_leave(saved);
 	IDEM_FAULT_POINT("keyed-marked");

@@ -20,20 +20,30 @@
 #include "access/tableam.h"
 #include "access/xact.h"
 #include "catalog/index.h"
+#include "catalog/pg_index.h"
 #include "executor/tuptable.h"
 #include "nodes/execnodes.h"
 #include "utils/rel.h"
 
 #include "compat.h"
-#include "shared/catalog.h"
+#include "shared/guard.h"
 #include "shared/keyed_write.h"
 #include "shared/lock_wait.h"
+
+/* REINDEX CONCURRENTLY makes a second index of this kind. */
+static bool
+is_keyed_index(Relation index)
+{
+	static const AttrNumber columns[] = {IDEM_KEYED_DIGEST, IDEM_KEYED_KIND, IDEM_KEYED_NUMBER};
+	static const int16 options[] = {0, 0, INDOPTION_DESC | INDOPTION_NULLS_FIRST};
+
+	return idem_guard_is_index(index, lengthof(columns), columns, options);
+}
 
 /*
  * Insert the entry of a row, which is in the heap already, into one index.  An index that
  * CREATE or REINDEX CONCURRENTLY has only announced has no pages yet, and gets its entries
- * when it is built.  Error 0A000 for an index that somebody added and that would need the
- * executor.
+ * when it is built.  Error 0A000 for an index that somebody added.
  */
 static void
 insert_index_entry(Relation heap, Oid indexid, TupleTableSlot *slot)
@@ -49,14 +59,8 @@ insert_index_entry(Relation heap, Oid indexid, TupleTableSlot *slot)
 		pfree(info);
 		return;
 	}
-	if (info->ii_Expressions != NIL || info->ii_Predicate != NIL || info->ii_ExclusionOps != NULL)
-		ereport(ERROR,
-				(errcode(ERRCODE_FEATURE_NOT_SUPPORTED),
-				 errmsg("index \"%s\" on \"%s.%s\" is not supported",
-						RelationGetRelationName(index), IDEM_DATA_SCHEMA_NAME,
-						RelationGetRelationName(heap)),
-				 errdetail("Rows of this table are written without the executor, which would maintain it."),
-				 errhint("Drop the index.")));
+	if (!is_keyed_index(index))
+		idem_guard_report_index(heap, index);
 	FormIndexDatum(info, slot, NULL, values, nulls);
 	index_insert(index, values, nulls, &slot->tts_tid, heap,
 				 info->ii_Unique ? UNIQUE_CHECK_YES : UNIQUE_CHECK_NO, false, info);
@@ -87,13 +91,14 @@ insert(void *arg)
 }
 
 ItemPointerData
-idem_keyed_insert(Relation heap, HeapTuple tuple)
+idem_keyed_insert(const IdemKeyedLog *log, Relation heap, HeapTuple tuple)
 {
 	NewRow		row = {
 		.heap = heap, .slot = MakeSingleTupleTableSlot(RelationGetDescr(heap), &TTSOpsHeapTuple)
 	};
 	ItemPointerData tid;
 
+	idem_guard_table(heap, log->triggers);
 	ExecStoreHeapTuple(tuple, row.slot, true);
 	idem_work_patiently(insert, &row);
 	tid = row.slot->tts_tid;

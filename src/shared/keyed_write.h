@@ -19,10 +19,12 @@
 #include "storage/itemptr.h"
 #include "utils/relcache.h"
 
+#include "shared/keyed.h"
+
 /*
  * Insert a tuple into a table, which the caller has locked, and into its indexes, and
  * free the tuple.  Returns where it stands.
  */
-extern ItemPointerData idem_keyed_insert(Relation heap, HeapTuple tuple);
+extern ItemPointerData idem_keyed_insert(const IdemKeyedLog *log, Relation heap, HeapTuple tuple);
 
 #endif							/* IDEM_KEYED_WRITE_H */

@@ -69,6 +69,7 @@
 #include "compat.h"
 #include "shared/empty.h"
 #include "shared/fault.h"
+#include "shared/guard.h"
 #include "shared/state_log.h"
 #include "shared/txn_owner.h"
 
@@ -135,7 +136,13 @@ find_current(const IdemStateLog *log)
 static Relation
 open_to_write(const IdemStateLog *log, int n)
 {
-	return table_open(table_oid(log, n), RowExclusiveLock);
+	Relation	rel = table_open(table_oid(log, n), RowExclusiveLock);
+	List	   *indexes = RelationGetIndexList(rel);
+
+	idem_guard_table(rel, 0);
+	if (indexes != NIL && !allowSystemTableMods)
+		idem_guard_report_index(rel, RelationIdGetRelation(linitial_oid(indexes)));
+	return rel;
 }
 
 /* Insert a tuple into a table, and free the tuple. */

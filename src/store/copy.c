@@ -64,7 +64,7 @@
 struct IdemCopy
 {
 	Relation	heap;
-	Relation	pkey;
+	Relation	index;
 	Snapshot	snapshot;
 	FullTransactionId next_xid; /* read after the snapshot was taken */
 	int64		rows[IDEM_RETENTION_CLASSES];	/* that the snapshot sees, by
@@ -84,19 +84,22 @@ idem_copy_is_drained(int segment)
 	return true;
 }
 
-/* Open the primary key, if its lock is free. */
+/* Open the segment's index, if its lock is free. */
 static Relation
-open_pkey(Relation heap)
+open_index(int segment)
 {
-	list_free(RelationGetIndexList(heap));
-	if (!OidIsValid(heap->rd_pkindex))
+	Oid			oid = idem_store_segment_index_oid(segment);
+	Relation	index;
+
+	if (!ConditionalLockRelationOid(oid, AccessShareLock))
+		return NULL;
+	index = index_open(oid, NoLock);
+	if (!index->rd_index->indisvalid)
 		ereport(ERROR,
 				(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
-				 errmsg("table \"%s\" has no valid primary key", RelationGetRelationName(heap)),
+				 errmsg("index \"%s\" is not valid", RelationGetRelationName(index)),
 				 errhint("Build it again with REINDEX.")));
-	if (!ConditionalLockRelationOid(heap->rd_pkindex, AccessShareLock))
-		return NULL;
-	return index_open(heap->rd_pkindex, NoLock);
+	return index;
 }
 
 /* Open the segment; false if a lock is not free. */
@@ -108,8 +111,8 @@ open_segment(IdemCopy *copy, int segment)
 	copy->heap = idem_table_open_nowait(idem_store_segment_oid(segment), AccessShareLock);
 	if (copy->heap == NULL)
 		return false;
-	copy->pkey = open_pkey(copy->heap);
-	if (copy->pkey == NULL)
+	copy->index = open_index(segment);
+	if (copy->index == NULL)
 	{
 		table_close(copy->heap, NoLock);
 		return false;
@@ -128,7 +131,7 @@ void
 idem_copy_end(IdemCopy *copy)
 {
 	PopActiveSnapshot();
-	index_close(copy->pkey, NoLock);
+	index_close(copy->index, NoLock);
 	table_close(copy->heap, NoLock);
 	pfree(copy);
 }
@@ -256,15 +259,27 @@ form_entry(TupleTableSlot *row, IdemEventEntry *entry)
 	}
 }
 
-/* Give the rows of a class to the writer, in the order of the primary key. */
+/* Does the row have digest and turn of the last entry? */
+static bool
+is_repeat(TupleTableSlot *row, const IdemEventEntry *last)
+{
+	return DatumGetInt16(row->tts_values[IDEM_RING_TURN]) == last->turn &&
+		idem_digest_compare(DatumGetUUIDP(row->tts_values[IDEM_RING_DIGEST]), &last->digest) == 0;
+}
+
+/*
+ * Give the rows of a class to the writer, in the order of the index.  A restore
+ * into a segment in use may have left several rows of one turn; then the first
+ * one counts, for claims as well (ring.c).
+ */
 static void
 copy_rows(IdemCopy *copy, int class, IdemRunWriter *writer)
 {
 	MemoryContext entry_context = AllocSetContextCreate(CurrentMemoryContext, "idempotency entry",
 														ALLOCSET_DEFAULT_SIZES);
 	TupleTableSlot *row = table_slot_create(copy->heap, NULL);
-	IndexScanDesc scan = idem_compat_index_beginscan(copy->heap, copy->pkey, copy->snapshot, 0);
-	IdemEventEntry entry;
+	IndexScanDesc scan = idem_compat_index_beginscan(copy->heap, copy->index, copy->snapshot, 0);
+	IdemEventEntry entry = {.turn = 0};
 
 	index_rescan(scan, NULL, 0, NULL, 0);
 	while (index_getnext_slot(scan, ForwardScanDirection, row))
@@ -272,7 +287,7 @@ copy_rows(IdemCopy *copy, int class, IdemRunWriter *writer)
 		MemoryContext old;
 
 		slot_getsomeattrs(row, IDEM_RING_NATTS);
-		if (class_of(row) == class && !row->tts_isnull[IDEM_RING_DIGEST])
+		if (class_of(row) == class && !row->tts_isnull[IDEM_RING_DIGEST] && !is_repeat(row, &entry))
 		{
 			old = MemoryContextSwitchTo(entry_context);
 			form_entry(row, &entry);

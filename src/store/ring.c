@@ -10,20 +10,21 @@
  * This file calls heap and index directly.  SPI would cost several times as
  * much.  SPI would also let a row security policy, a rule,
  * session_replication_role or the search_path influence what is remembered.  On
- * the other hand triggers on the table do not fire.  All indexes of the table
- * are maintained, however many there are.  A check, not-null or exclusion
- * constraint or a generated column that somebody added is refused, because
- * nothing here would enforce it.  A foreign key is not noticed and not
- * enforced, because its triggers do not fire.
+ * the other hand triggers on the table do not fire.  So a trigger, a rule, an
+ * index or a constraint that somebody added, or a generated column, is refused
+ * (shared/guard.c).  If allow_system_table_mods is on, all indexes of the table
+ * are maintained.
  *
  * Claims probe with a dirty snapshot.  The snapshot of the statement is older
  * than the lock that the claim takes inside the statement, and would miss rows
- * that the lock's former holder committed.  Uniqueness is guaranteed because a
- * claim probes and writes under the event's lock; the unique index is a
- * backstop.
+ * that the lock's former holder committed.  A claim probes and writes under the
+ * event's lock, so no two rows of an event have the same turn.  The index is not
+ * unique: tools that copy tables by a trigger take tables with a unique index.
+ * Rows that a restore adds to a segment in use may have a turn that another row
+ * has; then the row counts that stands first.
  *
  * LOCKING: AccessShareLock to read, RowExclusiveLock to write, on the table and
- * its primary key.  The first row that is written adds RowExclusiveLock on the
+ * its index.  The first row that is written adds RowExclusiveLock on the
  * other indexes.  A long result adds it on the TOAST table and its index.
  *
  * MEMORY: a segment, and what it needs to probe and to write, are in the
@@ -49,6 +50,7 @@
 #include "catalog/index.h"
 #include "executor/executor.h"
 #include "executor/tuptable.h"
+#include "miscadmin.h"
 #include "nodes/execnodes.h"
 #include "storage/bufmgr.h"
 #include "utils/fmgroids.h"
@@ -62,18 +64,22 @@
 #include "shared/catalog.h"
 #include "shared/sound.h"
 #include "shared/fault.h"
+#include "shared/guard.h"
 #include "shared/lock_wait.h"
 #include "store/ring.h"
 
-/* The first column of the primary key */
+/* The first column of the index */
 #define KEY_DIGEST	1
 
-#define SEGMENT_REF(n) {IDEM_RELREF("store_segment_" n), IDEM_RELREF("store_segment_" n "_pkey")}
+/* The install script gives a segment so many triggers. */
+#define TRIGGERS	1
+
+#define SEGMENT_REF(n) {IDEM_RELREF("store_segment_" n), IDEM_RELREF("store_segment_" n "_digest_turn_idx")}
 
 static struct
 {
 	IdemRelRef	heap;
-	IdemRelRef	pkey;
+	IdemRelRef	index;
 }			segment_refs[IDEM_STORE_SEGMENTS] =
 
 {
@@ -105,7 +111,7 @@ struct IdemRingSegment
 	MemoryContext context;
 	LOCKMODE	mode;
 	Relation	heap;
-	Relation	pkey;
+	Relation	index;
 
 	/* Probing, made by the first probe */
 	SnapshotData dirty;
@@ -130,6 +136,12 @@ Oid
 idem_store_segment_oid(int number)
 {
 	return idem_relref_oid(&segment_refs[number].heap);
+}
+
+Oid
+idem_store_segment_index_oid(int number)
+{
+	return idem_relref_oid(&segment_refs[number].index);
 }
 
 /*
@@ -198,9 +210,12 @@ idem_ring_open(int number, LOCKMODE mode, MemoryContext context)
 	segment->number = number;
 	segment->mode = mode;
 	segment->heap = idem_table_open_patiently(idem_store_segment_oid(number), mode);
-	segment->pkey = index_open(idem_relref_oid(&segment_refs[number].pkey), mode);
+	segment->index = index_open(idem_store_segment_index_oid(number), mode);
 	if (mode == RowExclusiveLock)
+	{
+		idem_guard_table(segment->heap, TRIGGERS);
 		check_constraints(segment->heap);
+	}
 	return segment;
 }
 
@@ -224,7 +239,7 @@ idem_ring_close(IdemRingSegment *segment)
 		FreeExecutorState(segment->estate);
 	if (segment->chunk_context != NULL)
 		MemoryContextDelete(segment->chunk_context);
-	index_close(segment->pkey, mode);
+	index_close(segment->index, mode);
 	table_close(segment->heap, mode);
 	pfree(segment);
 }
@@ -257,7 +272,7 @@ found_slot(IdemRingSegment *segment)
 
 /*
  * Describe the row that the scan returned, a committed row or our own
- * transaction's, unless a row with a higher turn was found before.
+ * transaction's, unless a row with that turn or a higher one was found before.
  */
 static void
 describe_row(IdemRingSegment *segment, IdemRingFinding *finding)
@@ -270,7 +285,7 @@ describe_row(IdemRingSegment *segment, IdemRingFinding *finding)
 
 	slot_getsomeattrs(slot, IDEM_RING_STATE + 1);
 	turn = DatumGetInt16(slot->tts_values[IDEM_RING_TURN]);
-	if (finding->found && finding->turn > turn)
+	if (finding->found && finding->turn >= turn)
 		return;
 	finding->found = true;
 	finding->turn = turn;
@@ -367,7 +382,7 @@ idem_ring_probe(IdemRingSegment *segment, const pg_uuid_t *digest, IdemRingFindi
 		MemoryContext old = MemoryContextSwitchTo(segment->context);
 
 		InitDirtySnapshot(segment->dirty);
-		segment->scan = idem_compat_index_beginscan(segment->heap, segment->pkey,
+		segment->scan = idem_compat_index_beginscan(segment->heap, segment->index,
 													&segment->dirty, 1);
 		MemoryContextSwitchTo(old);
 	}
@@ -381,7 +396,7 @@ idem_ring_look_up(IdemRingSegment *segment, const pg_uuid_t *digest, Snapshot sn
 	IndexScanDesc scan;
 
 	memset(finding, 0, sizeof(*finding));
-	scan = idem_compat_index_beginscan(segment->heap, segment->pkey, snapshot, 1);
+	scan = idem_compat_index_beginscan(segment->heap, segment->index, snapshot, 1);
 	scan_rows(segment, scan, digest, finding);
 	index_endscan(scan);
 }
@@ -432,6 +447,16 @@ idem_ring_visit_page(Relation heap, BlockNumber block,
 
 /* Writing */
 
+/* REINDEX CONCURRENTLY makes a second index of this kind. */
+static bool
+is_ring_index(Relation index)
+{
+	static const AttrNumber columns[] = {IDEM_RING_DIGEST + 1, IDEM_RING_TURN + 1};
+	static const int16 options[] = {0, 0};
+
+	return idem_guard_is_index(index, lengthof(columns), columns, options);
+}
+
 /*
  * Open one index.  Makes the executor state if the index has expressions or a
  * predicate.
@@ -443,6 +468,8 @@ open_index(IdemRingSegment *segment, Oid indexid, RingIndex *index)
 	index->info = BuildIndexInfo(index->rel);
 	index->predicate = NULL;
 
+	if (!is_ring_index(index->rel) && !allowSystemTableMods)
+		idem_guard_report_index(segment->heap, index->rel);
 	if (index->info->ii_ExclusionOps != NULL)
 		report_unsupported(segment->heap, "exclusion constraint", RelationGetRelationName(index->rel),
 						   "Drop the constraint.");

@@ -3,7 +3,7 @@
  * ring.h
  *		The open ring: the segments that entries are written to.
  *
- * A segment is a table of entries, one row each, with a primary key of
+ * A segment is a table of entries, one row each, with an index on
  * (digest, turn).
  *
  * Private to src/store.
@@ -54,6 +54,7 @@ enum
 #define IDEM_RING_CHUNK	64
 
 extern Oid	idem_store_segment_oid(int number);
+extern Oid	idem_store_segment_index_oid(int number);
 
 /* An open segment. */
 typedef struct IdemRingSegment IdemRingSegment;

@@ -56,6 +56,7 @@
 #include "compat.h"
 #include "shared/catalog.h"
 #include "shared/empty.h"
+#include "shared/guard.h"
 #include "shared/lock_wait.h"
 #include "store/slot.h"
 
@@ -67,6 +68,9 @@ enum
 	KEY_DIGEST,
 	NKEYS = KEY_DIGEST
 };
+
+/* The install script gives a slot so many triggers. */
+#define TRIGGERS	2
 
 /* Rows of every run. */
 #define ANY_RUN		(-1)
@@ -161,16 +165,14 @@ check_columns(Relation heap)
 static bool
 is_slot_index(Relation index)
 {
-	Form_pg_index form = index->rd_index;
+	static const AttrNumber columns[NKEYS] = {
+		[KEY_KIND - 1] = IDEM_SLOT_KIND + 1,
+		[KEY_RUN - 1] = IDEM_SLOT_RUN + 1,
+		[KEY_DIGEST - 1] = IDEM_SLOT_DIGEST + 1
+	};
+	static const int16 options[NKEYS] = {0};
 
-	return index->rd_rel->relam == BTREE_AM_OID && !form->indisunique &&
-		form->indnatts == NKEYS && form->indnkeyatts == NKEYS &&
-		form->indkey.values[KEY_KIND - 1] == IDEM_SLOT_KIND + 1 &&
-		form->indkey.values[KEY_RUN - 1] == IDEM_SLOT_RUN + 1 &&
-		form->indkey.values[KEY_DIGEST - 1] == IDEM_SLOT_DIGEST + 1 &&
-		index->rd_indoption[0] == 0 && index->rd_indoption[1] == 0 &&
-		index->rd_indoption[2] == 0 &&
-		heap_attisnull(index->rd_indextuple, Anum_pg_index_indpred, NULL);
+	return idem_guard_is_index(index, NKEYS, columns, options);
 }
 
 int
@@ -210,6 +212,8 @@ init_slot(IdemSlot *slot, int number, LOCKMODE mode, Relation heap)
 	slot->wrote = NULL;
 	slot->strategy = NULL;
 	slot->nlocked = 0;
+	if (mode != AccessShareLock)
+		idem_guard_table(heap, TRIGGERS);
 	check_columns(heap);
 	slot->nblocks = RelationGetNumberOfBlocks(heap);
 }

@@ -140,7 +140,7 @@ is( $node->safe_psql('postgres',
 		q{SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' AND objsubid <> 18768}),
 	'0', 'no lock is left');
 $node->safe_psql('postgres', q{CREATE EXTENSION amcheck;
-	SELECT bt_index_check(format('idempotency_data.store_segment_%s_pkey', n)::regclass, true) FROM generate_series(0, 7) n});
+	SELECT bt_index_check(format('idempotency_data.store_segment_%s_digest_turn_idx', n)::regclass, true) FROM generate_series(0, 7) n});
 pass('the indexes have every row');
 
 $node->stop;

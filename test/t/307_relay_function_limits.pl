@@ -11,8 +11,9 @@ use IdemRelay;
 use IdemTest;
 use Test::More;
 
-my $node = IdemTest::cluster('main');
+my $node = IdemTest::cluster('main', conf => "allow_system_table_mods = on\n");
 
+# (allow_system_table_mods lets the test add an index to a table of the extension.)
 # A completion whose index entry takes seconds of arithmetic in which nothing
 # looks at interrupts, nor after it: the time runs out when the handler has
 # returned, and the cancel is seen by whatever comes next.
