@@ -111,9 +111,24 @@ need_build()
 	[ ! -d src/sink/http ] || need_lib libcrypto libssl-dev
 }
 
+# need_extension NAME PACKAGE: an extension of the server, from postgresql-MAJOR-PACKAGE if
+# Debian has it for this server.
+need_extension()
+{
+	local pg_config=${PG_CONFIG:-pg_config} major
+
+	[ ! -f "$("$pg_config" --sharedir 2>/dev/null)/extension/$1.control" ] || return 0
+	command -v apt-get >/dev/null 2>&1 || return 0
+	major=$("$pg_config" --version 2>/dev/null | sed 's/^PostgreSQL \([0-9]*\).*/\1/')
+	[ -n "$major" ] || major=$(default_major)
+	update_lists
+	! apt-cache show "postgresql-$major-$2" >/dev/null 2>&1 || missing+=("postgresql-$major-$2")
+}
+
 need_test()
 {
 	need_build
+	need_extension pg_repack repack
 	need_cmd perl perl
 	need_cmd prove perl
 	need_cmd patch patch
@@ -236,14 +251,7 @@ need_http()
 # that need the rival say so if it is absent.
 need_pgq()
 {
-	local pg_config=${PG_CONFIG:-pg_config} major
-
-	[ ! -f "$("$pg_config" --sharedir 2>/dev/null)/extension/pgq.control" ] || return 0
-	command -v apt-get >/dev/null 2>&1 || return 0
-	major=$("$pg_config" --version 2>/dev/null | sed 's/^PostgreSQL \([0-9]*\).*/\1/')
-	[ -n "$major" ] || major=$(default_major)
-	update_lists
-	! apt-cache show "postgresql-$major-pgq3" >/dev/null 2>&1 || missing+=("postgresql-$major-pgq3")
+	need_extension pgq pgq3
 }
 
 need_bench()
