@@ -57,6 +57,7 @@
 #include "catalog/objectaccess.h"
 #include "catalog/objectaddress.h"
 #include "catalog/pg_am.h"
+#include "catalog/pg_attrdef.h"
 #include "catalog/pg_class.h"
 #include "catalog/pg_depend.h"
 #include "catalog/pg_index.h"
@@ -426,14 +427,42 @@ check_dependencies(Oid classid, Oid objid)
 	table_close(rel, AccessShareLock);
 }
 
+/*
+ * OID of the default that the running command has given a column.  The hook
+ * is told the column instead.
+ */
+static Oid
+default_of(Oid relid, AttrNumber column)
+{
+	Relation	rel = table_open(AttrDefaultRelationId, AccessShareLock);
+	ScanKeyData keys[2];
+	SysScanDesc scan;
+	HeapTuple	tup;
+	Oid			oid = InvalidOid;
+
+	ScanKeyInit(&keys[0], Anum_pg_attrdef_adrelid, BTEqualStrategyNumber, F_OIDEQ,
+				ObjectIdGetDatum(relid));
+	ScanKeyInit(&keys[1], Anum_pg_attrdef_adnum, BTEqualStrategyNumber, F_INT2EQ,
+				Int16GetDatum(column));
+	scan = systable_beginscan(rel, AttrDefaultIndexId, true, SnapshotSelf, 2, keys);
+	while (HeapTupleIsValid(tup = systable_getnext(scan)))
+		oid = ((Form_pg_attrdef) GETSTRUCT(tup))->oid;
+	systable_endscan(scan);
+	table_close(rel, AccessShareLock);
+	return oid;
+}
+
 /* object_access_hook: superusers may name everything, so that is asked first. */
 static void
 on_object_access(ObjectAccessType access, Oid classId, Oid objectId, int subId, void *arg)
 {
 	if (prev_object_access)
 		prev_object_access(access, classId, objectId, subId, arg);
-	if ((access == OAT_POST_CREATE || access == OAT_POST_ALTER) && !superuser())
-		check_dependencies(classId, objectId);
+	if ((access != OAT_POST_CREATE && access != OAT_POST_ALTER) || superuser())
+		return;
+	if (classId == AttrDefaultRelationId)
+		objectId = default_of(objectId, subId);
+	check_dependencies(classId, objectId);
 }
 
 /* What the relcache tells */

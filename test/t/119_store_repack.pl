@@ -155,11 +155,11 @@ IdemTest::wait_for($node, q{SELECT count(*) = 0 FROM pg_stat_activity WHERE appl
 
 # Each effect is remembered, and was made once.
 is(sql('SELECT count(*) - count(DISTINCT id) FROM effects'), '0', 'no effect was made twice');
-is( sql(q{SELECT result, count(*) = (SELECT count(*) FROM effects WHERE id ~ '^[sl]\d') FROM idempotency.claim_events(
-		ARRAY(SELECT id FROM effects WHERE id ~ '^[sl]\d')) GROUP BY result}),
+is( sql(q{BEGIN; SELECT result, count(*) = (SELECT count(*) FROM effects WHERE id ~ '^[sl]\d') FROM idempotency.claim_events(
+		ARRAY(SELECT id FROM effects WHERE id ~ '^[sl]\d')) GROUP BY result; ROLLBACK}),
 	'duplicate|t', 'no event that was completed is claimed again');
-is( sql(q{SELECT result, count(*) = (SELECT count(*) FROM effects WHERE id ~ '^q\d') FROM idempotency.claim_events(
-		ARRAY(SELECT id FROM effects WHERE id ~ '^q\d'), 'own') GROUP BY result}),
+is( sql(q{BEGIN; SELECT result, count(*) = (SELECT count(*) FROM effects WHERE id ~ '^q\d') FROM idempotency.claim_events(
+		ARRAY(SELECT id FROM effects WHERE id ~ '^q\d'), 'own') GROUP BY result; ROLLBACK}),
 	'duplicate|t', 'nor of the other consumer');
 
 # The relay goes on: every event is delivered, or is a dead letter.

@@ -74,6 +74,16 @@ END
 IdemTest::wait_for($node, q{SELECT count(*) = 1 FROM idempotency.dead_letters});
 
 my @roles = qw(nobody watcher monitor producer consumer operator everything dbowner);
+sql(<<"END") foreach @roles;
+CREATE SCHEMA $_ AUTHORIZATION $_;
+SET ROLE $_;
+CREATE TABLE $_.t (x int);
+CREATE TABLE $_.parts (x int) PARTITION BY LIST (x);
+CREATE INDEX parts_idx ON ONLY $_.parts (x);
+CREATE SEQUENCE $_.s;
+RESET ROLE;
+GRANT USAGE ON FOREIGN SERVER fn TO $_;
+END
 
 # Every relation of the extension, those that a later version adds included, and
 # what is in the schema of its tables without being a member: indexes, anchors.
@@ -122,6 +132,54 @@ my @any = (
 	"SELECT nextval('%')", "SELECT currval('%')", "SELECT setval('%', 1)", "SELECT pg_relation_size('%')",
 	"SELECT table_to_xml('%', true, true, '')", "SELECT table_to_xmlschema('%', true, true, '')", "SELECT '%'::regclass");
 push @any, 'ALTER EXTENSION plpgsql ADD TABLE %';
+
+# What else names a view, by whatever place in a command.  "own" is a schema of the role's.
+my @on_view = (
+	'CREATE TEMPORARY TABLE a PARTITION OF % DEFAULT', 'CREATE TABLE own.a PARTITION OF % FOR VALUES IN (1)',
+	'CREATE TABLE own.a PARTITION OF % DEFAULT PARTITION BY LIST (x)', 'CREATE FOREIGN TABLE own.a PARTITION OF % DEFAULT SERVER fn',
+	'CREATE SCHEMA AUTHORIZATION CURRENT_USER CREATE TABLE a PARTITION OF % DEFAULT', 'CREATE FOREIGN TABLE own.a () INHERITS (%) SERVER fn',
+	'ALTER TABLE own.parts ATTACH PARTITION % DEFAULT', 'ALTER TABLE own.parts DETACH PARTITION %',
+	'ALTER TABLE own.parts DETACH PARTITION % CONCURRENTLY', 'ALTER TABLE own.parts DETACH PARTITION % FINALIZE',
+	'ALTER TABLE own.t ADD y int, ATTACH PARTITION % DEFAULT', 'ALTER INDEX own.parts_idx ATTACH PARTITION %',
+	'ALTER TABLE own.t INHERIT %', 'ALTER TABLE own.t NO INHERIT %', 'ALTER TABLE own.t OF %', 'ALTER TABLE own.t ADD FOREIGN KEY (x) REFERENCES %',
+	'ALTER TABLE % ATTACH PARTITION own.t DEFAULT', 'ALTER TABLE % SET UNLOGGED', 'ALTER TABLE % REPLICA IDENTITY FULL',
+	'CREATE CONSTRAINT TRIGGER c AFTER INSERT ON own.t FROM % FOR EACH ROW EXECUTE FUNCTION suppress_redundant_updates_trigger()',
+	'CREATE EVENT TRIGGER % ON sql_drop EXECUTE FUNCTION own.f()', 'CREATE PUBLICATION p FOR TABLE %', 'ALTER PUBLICATION p ADD TABLE %',
+	'ALTER SEQUENCE own.s OWNED BY %.relay', 'ALTER SEQUENCE % OWNED BY own.t.x', 'ALTER POLICY p ON % USING (true)', 'ALTER POLICY p ON % RENAME TO q',
+	'COMMENT ON POLICY p ON % IS NULL', 'ALTER RULE "_RETURN" ON % RENAME TO r', 'DROP RULE "_RETURN" ON %', 'COMMENT ON RULE "_RETURN" ON % IS NULL',
+	'COMMENT ON CONSTRAINT c ON % IS NULL', 'COMMENT ON VIEW % IS NULL', 'CREATE OR REPLACE RULE "_RETURN" AS ON SELECT TO % DO INSTEAD SELECT 1',
+	'CREATE OR REPLACE VIEW % AS SELECT 1', 'DROP VIEW %', 'ALTER VIEW % RENAME TO y', 'ALTER VIEW % OWNER TO nobody', 'ALTER VIEW % SET SCHEMA public',
+	'ALTER VIEW % ALTER x SET DEFAULT 1', 'ALTER TYPE % ADD ATTRIBUTE y int', 'ALTER TYPE % RENAME TO y', 'DROP TYPE %', 'DROP MATERIALIZED VIEW %',
+	'ALTER EXTENSION plpgsql ADD VIEW %', 'ALTER EXTENSION idempotency DROP VIEW %', 'REFRESH MATERIALIZED VIEW %', 'REFRESH MATERIALIZED VIEW CONCURRENTLY %',
+	'LOCK TABLE %', 'LOCK TABLE % IN ACCESS EXCLUSIVE MODE NOWAIT', 'SELECT 1 FROM % FOR UPDATE', 'SELECT 1 INTO own.b FROM %', 'TABLE %', q{COPY % FROM '/dev/null'},
+	'CREATE MATERIALIZED VIEW own.m AS SELECT 1 FROM %', 'CREATE TABLE own.b AS TABLE % WITH NO DATA', 'DELETE FROM own.t USING %', 'UPDATE own.t SET x = 1 FROM %',
+	'INSERT INTO own.t SELECT 1 FROM %', 'MERGE INTO own.t USING % ON false WHEN NOT MATCHED THEN DO NOTHING', 'REVOKE SELECT ON % FROM nobody',
+	'SECURITY LABEL ON TABLE % IS NULL', 'CREATE INDEX CONCURRENTLY ON % ((1))', 'CREATE FUNCTION own.g(%) RETURNS int LANGUAGE sql RETURN 1',
+	'DROP FUNCTION own.g(%)', 'CREATE CAST (% AS text) WITH INOUT', 'CREATE DOMAIN own.d AS %', 'CREATE TYPE own.c AS (a %)');
+push @on_view, 'REPACK %', 'REPACK (CONCURRENTLY) %', 'ALTER TABLE own.parts MERGE PARTITIONS (%, own.t) INTO own.b',
+	'ALTER TABLE own.parts SPLIT PARTITION % INTO (PARTITION own.b DEFAULT, PARTITION own.c FOR VALUES IN (1))',
+	'CREATE PROPERTY GRAPH own.g VERTEX TABLES (% KEY (x))', 'ALTER PROPERTY GRAPH own.g ADD VERTEX TABLES (% KEY (x))', 'DROP PROPERTY GRAPH %'
+  if $node->pg_version >= 19;
+
+# Every command of the server is among them that does not lack names of relations.
+my %without = map { $_ => 1 } ((map { my $kind = $_; map { "$_ $kind" } qw(ALTER CREATE DROP) } (
+	'ACCESS METHOD', 'AGGREGATE', 'COLLATION', 'CONVERSION', 'DATABASE', 'DEFAULT PRIVILEGES', 'DOMAIN', 'EVENT TRIGGER',
+	'EXTENSION', 'FOREIGN DATA WRAPPER', 'GROUP', 'LANGUAGE', 'LARGE OBJECT', 'OPERATOR', 'OPERATOR CLASS',
+	'OPERATOR FAMILY', 'OWNED', 'PROCEDURE', 'PUBLICATION', 'ROLE', 'ROUTINE', 'SCHEMA', 'SERVER', 'STATISTICS',
+	'SUBSCRIPTION', 'SYSTEM', 'TABLESPACE', 'TEXT SEARCH CONFIGURATION', 'TEXT SEARCH DICTIONARY', 'TEXT SEARCH PARSER',
+	'TEXT SEARCH TEMPLATE', 'TRANSFORM', 'USER', 'USER MAPPING')),
+	'ALTER FUNCTION', 'DROP CAST', 'ABORT', 'BEGIN', 'CALL', 'CHECKPOINT', 'CLOSE', 'COMMIT', 'COMMIT PREPARED',
+	'DEALLOCATE', 'DISCARD', 'END', 'EXECUTE', 'FETCH', 'IMPORT FOREIGN SCHEMA', 'LISTEN', 'LOAD', 'MOVE', 'NOTIFY',
+	'PREPARE TRANSACTION', 'REASSIGN OWNED', 'RELEASE SAVEPOINT', 'RESET', 'ROLLBACK', 'ROLLBACK PREPARED',
+	'ROLLBACK TO SAVEPOINT', 'SAVEPOINT', 'SET', 'SET CONSTRAINTS', 'SET ROLE', 'SET SESSION AUTHORIZATION',
+	'SET TRANSACTION', 'SHOW', 'START TRANSACTION', 'UNLISTEN', 'VALUES', 'WAIT FOR', 'WITH', 'DROP INDEX', 'CREATE TABLE AS',
+	'SELECT INTO');
+my ($help) = run_command([ 'psql', '-X', '-d', $node->connstr('postgres'), '-c', '\\h *' ]);
+my @commands = $help =~ /^Command:\s+(.*?)\s*$/mg;
+ok(@commands > 150, 'psql knows the commands of the server');
+my @statements = map { s/\b(?:TEMPORARY|OR REPLACE|CONSTRAINT(?= TRIGGER)) //gr } @any, @on_view;
+is(join(', ', grep { my $command = $_; !$without{$command} && !grep { /^\Q$command\E\b/ } @statements } @commands), '',
+	'a statement of each command that may name a relation');
 
 # Whatever a superuser's transaction has locked: the answer does not wait for it.
 my $holder = session($superuser);
@@ -189,7 +247,7 @@ is(join(' ', sqlstates('watcher', map { "CREATE RULE r AS ON INSERT TO $_ DO INS
 # Nor does anything wait for the views, which everybody with USAGE on their schema can name.
 foreach my $role (@roles)
 {
-	my @on_views = map { my $name = $_; map { s/%/$name/gr } @any } @{ $of_kind{v} };
+	my @on_views = map { my $name = $_; map { s/%/$name/gr =~ s/\bown\./$role./gr } @any, @on_view } @{ $of_kind{v} };
 	my @states = sqlstates($role, @on_views);
 
 	is(join("\n", map { "$states[$_] $on_views[$_]" } grep { $states[$_] =~ /55P03|no answer/ } 0 .. $#on_views), '',
@@ -212,6 +270,57 @@ is(join(' ', sqlstates($superuser, "SELECT idempotency.outbox_enqueue('t', 'k', 
 	join(' ', ('00000') x 9), 'enqueue, claims, leases, the views and relay_create work meanwhile');
 $attacker->query('ROLLBACK');
 $attacker->quit;
+
+# By OID a role can name what it cannot name by name: as the type of a parameter, which only the
+# protocol can give, and as a constant of type regclass or regtype.  A column of a table's row type
+# would make ALTER TABLE fail, and any dependency DROP EXTENSION.
+my $parameter = <<'END';
+import ctypes, sys
+pq = ctypes.CDLL('libpq.so.5')
+pq.PQconnectdb.restype = pq.PQexecParams.restype = pq.PQexec.restype = pq.PQprepare.restype = ctypes.c_void_p
+pq.PQresultErrorField.restype = ctypes.c_char_p
+pq.PQresultErrorField.argtypes = [ctypes.c_void_p, ctypes.c_int]
+pq.PQexecParams.argtypes = [ctypes.c_void_p, ctypes.c_char_p, ctypes.c_int] + 4 * [ctypes.c_void_p] + [ctypes.c_int]
+pq.PQprepare.argtypes = [ctypes.c_void_p, ctypes.c_char_p, ctypes.c_char_p, ctypes.c_int, ctypes.c_void_p]
+pq.PQexec.argtypes = [ctypes.c_void_p, ctypes.c_char_p]
+conn = pq.PQconnectdb(sys.argv[1].encode())
+
+def state(result):
+	return (pq.PQresultErrorField(result, ord('C')) or b'00000').decode()
+
+for oid in sys.argv[2:]:
+	types, values = (ctypes.c_uint * 1)(int(oid)), (ctypes.c_char_p * 1)(None)
+	pq.PQexec(conn, b'DEALLOCATE ALL')
+	prepared = state(pq.PQprepare(conn, b'p', b'SELECT $1 AS a', 1, types))
+	print(*[state(pq.PQexecParams(conn, b'CREATE TABLE by_' + name + b' ' + query, 1, types, values, None, None, 0))
+		for name, query in ((b'query', b'AS SELECT $1 AS a'), (b'array', b'AS SELECT ARRAY[$1] AS a'))],
+		prepared, state(pq.PQexec(conn, b'CREATE TABLE by_execute AS EXECUTE p(NULL)')))
+	pq.PQexec(conn, b'DROP TABLE IF EXISTS by_query, by_array, by_execute')
+END
+my %type = map { split /\|/ } split /\n/, sql(q{SELECT relname, reltype FROM pg_class WHERE reltype <> 0
+	AND (relnamespace = 'idempotency_data'::regnamespace OR oid = 'watcher.t'::regclass)});
+my @types = map { $type{$_} } sort grep { $_ ne 't' } keys %type;
+my $as_watcher = $node->connstr('postgres') . " user=watcher options='-c search_path=watcher'";
+like((run_command([ '/usr/bin/python3', '-c', $parameter, $as_watcher, $type{t} ]))[0],
+	qr/^00000 00000 00000 00000$/, 'a role can give the type of a parameter by its OID');
+is((run_command([ '/usr/bin/python3', '-c', $parameter, $as_watcher, @types ]))[0],
+	"42501 42501 00000 42501\n" x @types, 'but makes no column of the row type of a table: ' . @types . ' tables');
+
+my @by_oid = map { my $oid = $_->[2]; map { s/%/$oid/gr } (
+	"CREATE TABLE watcher.o_d (a regclass DEFAULT '%'::regclass)", "ALTER TABLE watcher.t ALTER x SET DEFAULT '%'::regclass::oid",
+	"ALTER TABLE watcher.t ADD CHECK (x <> '%'::regclass::oid)", "CREATE VIEW watcher.o_v AS SELECT '%'::regclass",
+	"CREATE MATERIALIZED VIEW watcher.o_m AS SELECT '%'::regclass", "CREATE INDEX ON watcher.t ((x + '%'::regclass::oid::int))",
+	"CREATE FUNCTION watcher.o_f(a regclass DEFAULT '%'::regclass) RETURNS int LANGUAGE sql AS 'SELECT 1'",
+	"CREATE FUNCTION watcher.o_f() RETURNS regclass LANGUAGE sql RETURN '%'::regclass", "CREATE DOMAIN watcher.o_d AS regclass DEFAULT '%'::regclass",
+	"CREATE POLICY p ON watcher.t USING (x <> '%'::regclass::oid)", "CREATE RULE r AS ON INSERT TO watcher.t DO ALSO SELECT '%'::regclass",
+	"CREATE TRIGGER g BEFORE INSERT ON watcher.t FOR EACH ROW WHEN (NEW.x <> '%'::regclass::oid) EXECUTE FUNCTION suppress_redundant_updates_trigger()") }
+  grep { $_->[0] =~ /_data\.(?:store_segment_0|consumers|outbox_seq|store_segment_0_digest_turn_idx)$/ } @relations;
+my @states_by_oid = sqlstates('watcher', @by_oid);
+is(join("\n", map { "$states_by_oid[$_] $by_oid[$_]" } grep { $states_by_oid[$_] ne '42501' } 0 .. $#by_oid), '',
+	'nothing that a role makes depends on a table, a sequence or an index: ' . @by_oid . ' statements');
+is(join(' ', sqlstates('watcher', 'CREATE VIEW watcher.o_v AS SELECT state FROM idempotency.stat_relay', 'DROP VIEW watcher.o_v',
+		"CREATE TABLE watcher.o_d (a regclass DEFAULT 'watcher.t'::regclass)", 'DROP TABLE watcher.o_d')),
+	join(' ', ('00000') x 4), 'what a role makes may depend on the views that it reads, and on its own');
 
 # Whoever has read everything and leaves the transaction open keeps nothing locked:
 # segments and position logs are emptied.
