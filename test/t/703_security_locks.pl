@@ -304,7 +304,7 @@ my $as_watcher = $node->connstr('postgres') . " user=watcher options='-c search_
 like((run_command([ '/usr/bin/python3', '-c', $parameter, $as_watcher, $type{t} ]))[0],
 	qr/^00000 00000 00000 00000$/, 'a role can give the type of a parameter by its OID');
 is((run_command([ '/usr/bin/python3', '-c', $parameter, $as_watcher, @types ]))[0],
-	"42501 42501 00000 42501\n" x @types, 'but makes no column of the row type of a table: ' . @types . ' tables');
+	join("\n", ('42501 42501 00000 42501') x @types), 'but makes no column of the row type of a table: ' . @types . ' tables');
 
 my @by_oid = map { my $oid = $_->[2]; map { s/%/$oid/gr } (
 	"CREATE TABLE watcher.o_d (a regclass DEFAULT '%'::regclass)", "ALTER TABLE watcher.t ALTER x SET DEFAULT '%'::regclass::oid",
