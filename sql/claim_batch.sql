@@ -188,7 +188,7 @@ SELECT idempotency.claim_event('m1', 'q'), idempotency.complete_event('m1', 'q')
 SELECT objsubid, count(*) FROM pg_locks WHERE locktype = 'advisory' AND pid = pg_backend_pid() GROUP BY 1 ORDER BY 1;
 ROLLBACK;
 SELECT idempotency.lock_key('m1', 'p') = ('x' || substr(encode(sha256('\x70006d31'), 'hex'), 1, 16))::bit(64)::bigint AS same_number;
-SELECT idempotency.consumer_changes();
+SELECT idempotency_data.consumer_changes();
 SELECT idempotency.consumer_drop('p');
 
 -- The view of what it costs

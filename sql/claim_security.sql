@@ -9,7 +9,7 @@ CREATE ROLE regress_claim_pgmon IN ROLE pg_monitor;
 
 -- PUBLIC has nothing
 SELECT p.oid::regprocedure FROM pg_proc p JOIN pg_namespace n ON n.oid = p.pronamespace
- WHERE n.nspname = 'idempotency' AND has_function_privilege('regress_claim_none', p.oid, 'EXECUTE');
+ WHERE n.nspname IN ('idempotency', 'idempotency_data') AND has_function_privilege('regress_claim_none', p.oid, 'EXECUTE');
 SELECT c.oid::regclass FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace
  WHERE n.nspname IN ('idempotency', 'idempotency_data') AND c.relkind IN ('r', 'v', 'S', 'm')
    AND has_any_column_privilege('regress_claim_none', c.oid, 'SELECT');
@@ -46,7 +46,7 @@ SELECT count(*) FROM idempotency_data.store_segment_0;
 DELETE FROM idempotency_data.store_segment_0;
 SELECT idempotency.consumer_create('mine');
 SELECT idempotency.consumer_alter('default', retention => '1 h');
-SELECT idempotency.consumer_check('mine', false, false, NULL, false, NULL, '30 s', 0, '1 s', '5 min');
+SELECT idempotency_data.consumer_check('mine', false, false, NULL, false, NULL, '30 s', 0, '1 s', '5 min');
 SELECT * FROM idempotency.claim_consumers;
 SELECT idempotency.claim_event('too late', valid_until => '-infinity');
 SELECT idempotency.grant_role('consumer', 'regress_claim_none');
@@ -58,7 +58,7 @@ SELECT idempotency.consumer_create('theirs', retention => '1 h'), idempotency.co
 SELECT consumer, retention FROM idempotency.claim_consumers;
 SELECT retention FROM idempotency_data.consumers;
 SELECT idempotency.consumer_drop('theirs');
-SELECT idempotency.consumer_check('mine', false, false, NULL, false, NULL, '30 s', 0, '1 s', '5 min');
+SELECT idempotency_data.consumer_check('mine', false, false, NULL, false, NULL, '30 s', 0, '1 s', '5 min');
 SELECT idempotency.verify_lock_key('a');
 SELECT status FROM idempotency.event_status('a');
 SELECT idempotency.event_result('a');
@@ -149,11 +149,11 @@ RESET client_min_messages;
 
 -- Not in a parallel worker
 SELECT DISTINCT proparallel FROM pg_proc p JOIN pg_namespace n ON n.oid = p.pronamespace
- WHERE n.nspname = 'idempotency' AND proname ~ '^(claim|complete|release|event_(result|status))' AND proname !~ '_source$';
+ WHERE n.nspname = 'idempotency' AND proname ~ '^(claim|complete|release|event_(result|status))';
 
 -- Nothing is STRICT, everything has a comment
 SELECT p.oid::regprocedure FROM pg_proc p JOIN pg_namespace n ON n.oid = p.pronamespace
- WHERE n.nspname = 'idempotency' AND (proisstrict OR obj_description(p.oid, 'pg_proc') IS NULL);
+ WHERE n.nspname IN ('idempotency', 'idempotency_data') AND (proisstrict OR obj_description(p.oid, 'pg_proc') IS NULL);
 
 DROP OWNED BY regress_claim_none, regress_claim_consumer, regress_claim_operator, regress_claim_monitor;
 DROP ROLE regress_claim_none, regress_claim_consumer, regress_claim_operator, regress_claim_monitor, regress_claim_pgmon;

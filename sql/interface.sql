@@ -8,13 +8,33 @@ SELECT p.proname || E'\n    ' || string_agg(a, E',\n    ' ORDER BY n) || E'\n   
 	   || CASE WHEN p.proretset THEN 'setof ' ELSE '' END || p.prorettype::regtype AS frozen
   FROM pg_proc p, regexp_split_to_table(pg_get_function_arguments(p.oid), ', ') WITH ORDINALITY t(a, n)
  WHERE p.pronamespace = 'idempotency'::regnamespace
-   AND p.proname ~ '^(canonical_(hash|json)|advance_request|assert_lease|claim_events?|claim_(offset|request|sequence)|claims_(import|renew)|complete_events?|complete_request|fail_request|release_(event|request)|event_(result|status)|extend_lease|last_sequence|lease_events?|release_lease|lock_key|producer_drop|register_producer|(reset|resume)_offset|consumer_(alter|create|discard|drop|redrive)|outbox_enqueue.*|relay_(create|alter|drop|pause|resume|adopt|replay|redrive|discard))$'
  GROUP BY p.oid, p.proname, p.proretset, p.prorettype
  ORDER BY p.proname, pg_get_function_arguments(p.oid);
 SELECT t.typname, string_agg(e.enumlabel, ' ' ORDER BY e.enumsortorder) AS labels
   FROM pg_enum e JOIN pg_type t ON t.oid = e.enumtypid
  WHERE t.typnamespace = 'idempotency'::regnamespace AND t.typname ~ '^(claim|lease|offset|relay|request|sequence)_'
  GROUP BY t.typname ORDER BY t.typname;
+
+-- Functions that nobody names are in the other schema: views, triggers, wrappers and
+-- bodies of functions refer to them.  Of the first schema a view refers to one only.
+SELECT p.pronamespace::regnamespace AS schema, p.proname,
+	   coalesce(string_agg(DISTINCT d.classid::regclass::text, ' '), 'bodies') AS referrers
+  FROM pg_proc p LEFT JOIN pg_depend d ON d.refclassid = 'pg_proc'::regclass AND d.refobjid = p.oid
+ WHERE p.pronamespace = 'idempotency_data'::regnamespace OR p.pronamespace = 'idempotency'::regnamespace AND d.objid IS NOT NULL
+ GROUP BY p.oid ORDER BY 1 DESC, 3, 2;
+
+-- Of the functions that people name, these are the extension owner's alone
+CREATE ROLE regress_interface;
+SELECT idempotency.grant_role(kind, 'regress_interface') FROM unnest('{producer,consumer,operator,monitor}'::text[]) AS kind;
+SELECT p.oid::regprocedure AS "only the owner's" FROM pg_proc p
+ WHERE p.pronamespace = 'idempotency'::regnamespace AND NOT has_function_privilege('regress_interface', p.oid, 'EXECUTE');
+-- and of the others nobody calls one but through a view
+SELECT p.oid::regprocedure AS "not of a view" FROM pg_proc p
+ WHERE p.pronamespace = 'idempotency_data'::regnamespace AND has_function_privilege('regress_interface', p.oid, 'EXECUTE')
+   AND NOT EXISTS (SELECT FROM pg_depend d WHERE d.classid = 'pg_rewrite'::regclass
+		AND d.refclassid = 'pg_proc'::regclass AND d.refobjid = p.oid);
+DROP OWNED BY regress_interface;
+DROP ROLE regress_interface;
 
 SELECT c.relname, string_agg(a.attname || ' ' || format_type(a.atttypid, a.atttypmod), E'\n' ORDER BY a.attnum) AS columns
   FROM pg_class c JOIN pg_attribute a ON a.attrelid = c.oid AND a.attnum > 0

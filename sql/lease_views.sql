@@ -164,7 +164,7 @@ BEGIN READ ONLY;
 SELECT count(*), (idempotency.event_status('copied', 'turns')).status FROM idempotency.leases;
 SELECT pg_current_xact_id_if_assigned() IS NULL AS no_xid;
 COMMIT;
-SELECT count(*) FROM idempotency.leases_source() AS a JOIN idempotency.leases AS b USING (event_id, consumer);
+SELECT count(*) FROM idempotency_data.leases_source() AS a JOIN idempotency.leases AS b USING (event_id, consumer);
 
 -- As each kind of role
 SELECT result FROM idempotency.claim_request('p4', 'tenant', consumer => 'pay', lease => '1 hour');
@@ -181,9 +181,8 @@ EXCEPTION WHEN OTHERS THEN
 	answer := sqlstate;
 END $$;
 CREATE VIEW t.all AS
-	SELECT t.try('idempotency.leases') AS leases, t.try('idempotency.leases_source()') AS leases_source,
-		t.try('idempotency.requests') AS requests, t.try('idempotency.requests_source()') AS requests_source,
-		t.try('idempotency.stat_consumers') AS stat_consumers, t.try('idempotency.stat_consumers_source()') AS stat_source,
+	SELECT t.try('idempotency.leases') AS leases, t.try('idempotency_data.leases_source()') AS leases_source,
+		t.try('idempotency.requests') AS requests, t.try('idempotency.stat_consumers') AS stat_consumers,
 		t.try('idempotency.stat_leases') AS stat_leases, t.try('idempotency.prepared_claims') AS prepared_claims;
 GRANT SELECT ON t.all TO PUBLIC;
 SET ROLE regress_lv_consumer;

@@ -4,7 +4,7 @@ CREATE EXTENSION idempotency CASCADE;
 -- Nothing is open to everybody.
 SELECT p.oid::regprocedure AS executable_by_public
 FROM pg_proc p
-WHERE p.pronamespace = 'idempotency'::regnamespace
+WHERE p.pronamespace IN ('idempotency'::regnamespace, 'idempotency_data'::regnamespace)
   AND has_function_privilege('public', p.oid, 'EXECUTE')
 ORDER BY 1;
 SELECT c.oid::regclass AS readable_by_public
@@ -38,6 +38,13 @@ WHERE c.relnamespace = 'idempotency_data'::regnamespace
   AND obj_description(o.objid, o.classid::regclass::name) IS NULL
 ORDER BY 1;
 
+SELECT c.oid::regclass || '.' || a.attname AS column_without_comment
+FROM pg_class c
+JOIN pg_attribute a ON a.attrelid = c.oid AND a.attnum > 0 AND NOT a.attisdropped
+WHERE c.relnamespace = 'idempotency'::regnamespace
+  AND col_description(c.oid, a.attnum) IS NULL
+ORDER BY c.relname, a.attnum;
+
 -- The segments of the outbox differ in their number only, and so do those of the
 -- dedup store.
 SELECT s.of, count(*) AS segments, count(DISTINCT (s.definition)) AS definitions
@@ -58,7 +65,7 @@ GROUP BY 1 ORDER BY 1;
 -- none may run in a parallel worker unless it says so.
 SELECT p.oid::regprocedure AS strict
 FROM pg_proc p
-WHERE p.pronamespace = 'idempotency'::regnamespace AND p.proisstrict
+WHERE p.pronamespace IN ('idempotency'::regnamespace, 'idempotency_data'::regnamespace) AND p.proisstrict
 ORDER BY 1;
 
 -- Every table whose rows are state is dumped with the database.  The position

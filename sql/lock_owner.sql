@@ -149,5 +149,5 @@ SELECT name, too_few FROM results JOIN calls USING (name) WHERE too_few <> '{}' 
 SELECT name, too_many FROM results JOIN calls USING (name) WHERE too_many <> '{}' ORDER BY id;
 
 -- Functions that are not in the table, and do not write
-SELECT DISTINCT proname FROM pg_proc WHERE pronamespace = 'idempotency'::regnamespace
+SELECT DISTINCT proname FROM pg_proc WHERE pronamespace IN ('idempotency'::regnamespace, 'idempotency_data'::regnamespace)
 	AND proname NOT IN (SELECT split_part(name, ',', 1) FROM calls) ORDER BY proname;

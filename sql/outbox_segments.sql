@@ -212,9 +212,9 @@ SELECT setval('idempotency_data.outbox_seq', 1);
 SELECT idempotency.outbox_mend_seq();
 SELECT t.numbered() <= :emptied AS again;
 
-SELECT idempotency.outbox_restamp();
+SELECT idempotency_data.outbox_restamp();
 CREATE TABLE t.other (xid xid8);
-CREATE TRIGGER wrong AFTER INSERT ON t.other FOR EACH ROW EXECUTE FUNCTION idempotency.outbox_restamp();
+CREATE TRIGGER wrong AFTER INSERT ON t.other FOR EACH ROW EXECUTE FUNCTION idempotency_data.outbox_restamp();
 INSERT INTO t.other VALUES ('1');
 
 -- Settings have limits

@@ -17,10 +17,10 @@ CREATE FUNCTION twice() RETURNS bigint LANGUAGE sql AS
 	$$SELECT count(*) - count(DISTINCT seq) FROM idempotency.outbox_events$$;
 
 -- From the first on, without gaps in a session, over what is logged ahead
-SELECT idempotency.outbox_last_seq();
+SELECT idempotency_data.outbox_last_seq();
 SELECT enqueue(), enqueue(), enqueue();
 SELECT many(1), many(300);
-SELECT enqueue(), idempotency.outbox_last_seq(), twice();
+SELECT enqueue(), idempotency_data.outbox_last_seq(), twice();
 SELECT count(*), min(seq), max(seq) FROM idempotency.outbox_events;
 -- Those of a transaction that ends otherwise are not given out again
 BEGIN;

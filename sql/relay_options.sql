@@ -77,7 +77,7 @@ SELECT s, pg_temp.as_owner(s) FROM (VALUES
 	('CREATE SERVER regress_free FOREIGN DATA WRAPPER idempotency_program OPTIONS (program ''chosen'')'),
 	('ALTER SERVER regress_own OPTIONS (ADD program ''given'')'),
 	('CREATE USER MAPPING FOR CURRENT_USER SERVER regress_own OPTIONS (program ''null'')')) AS a (s);
-ALTER FOREIGN DATA WRAPPER idempotency_program VALIDATOR idempotency.sink_program_validator;
+ALTER FOREIGN DATA WRAPPER idempotency_program VALIDATOR idempotency_data.sink_program_validator;
 -- A program that a user mapping names is none of the server's.
 SELECT idempotency.grant_role('operator', 'regress_options_owner');
 SELECT pg_temp.as_owner('SELECT idempotency.relay_create(''regress_own'', ''regress_own'')');

@@ -48,7 +48,7 @@ SELECT c.relname, a.attname, a.attcollation::regcollation FROM pg_attribute a JO
 -- Joins, rescans, LIMIT, the function in FROM
 SELECT i, (SELECT count(*) FROM idempotency.processed_events p WHERE p.event_id = 'e' || i) FROM generate_series(0, 2) i;
 SELECT i, seq FROM generate_series(1, 2) i, LATERAL (SELECT seq FROM idempotency.outbox_events WHERE seq > i LIMIT 1) e;
-SELECT count(*) FROM idempotency.processed_events_source() a JOIN idempotency.processed_events b USING (event_id, consumer);
+SELECT count(*) FROM idempotency_data.processed_events_source() a JOIN idempotency.processed_events b USING (event_id, consumer);
 SELECT count(*) FROM (SELECT * FROM idempotency.processed_events LIMIT 3) s;
 PREPARE one AS SELECT seq FROM idempotency.outbox_events WHERE payload->>'n' = $1;
 EXECUTE one('2');
@@ -130,7 +130,7 @@ RESET ROLE;
 SET ROLE regress_views_operator;
 SELECT * FROM mine;
 RESET ROLE;
-GRANT EXECUTE ON FUNCTION idempotency.processed_events_source(), idempotency.processed_events_packed() TO regress_views_reader;
+GRANT EXECUTE ON FUNCTION idempotency_data.processed_events_source(), idempotency_data.processed_events_packed() TO regress_views_reader;
 SET ROLE regress_views_reader;
 SELECT * FROM mine;
 RESET ROLE;

@@ -65,40 +65,40 @@ COMMENT ON COLUMN idempotency_data.consumers.owner_cluster IS
 'system identifier of the cluster where owner_oid was noted; the trigger consumer_changes fills it in';
 SELECT pg_catalog.pg_extension_config_dump('idempotency_data.consumers', '');
 
-CREATE FUNCTION @extschema@.consumer_changes()
+CREATE FUNCTION idempotency_data.consumer_changes()
 RETURNS trigger
 LANGUAGE c VOLATILE PARALLEL UNSAFE
 AS 'MODULE_PATHNAME', 'idem_consumer_changes_fn';
-COMMENT ON FUNCTION @extschema@.consumer_changes() IS
+COMMENT ON FUNCTION idempotency_data.consumer_changes() IS
 'trigger: waits for the claims in flight before the locks of a consumer change, and notes the OID of its owner';
 
 CREATE TRIGGER consumer_changes BEFORE INSERT OR UPDATE OR DELETE ON idempotency_data.consumers
-	FOR EACH ROW EXECUTE FUNCTION @extschema@.consumer_changes();
+	FOR EACH ROW EXECUTE FUNCTION idempotency_data.consumer_changes();
 COMMENT ON TRIGGER consumer_changes ON idempotency_data.consumers IS
 'waits for the claims in flight whose locks the row decides';
 CREATE TRIGGER consumer_truncate BEFORE TRUNCATE ON idempotency_data.consumers
-	FOR EACH STATEMENT EXECUTE FUNCTION @extschema@.consumer_changes();
+	FOR EACH STATEMENT EXECUTE FUNCTION idempotency_data.consumer_changes();
 COMMENT ON TRIGGER consumer_truncate ON idempotency_data.consumers IS
 'waits for the claims in flight whose locks the rows decide';
 ALTER TABLE idempotency_data.consumers ENABLE ALWAYS TRIGGER consumer_changes;
 ALTER TABLE idempotency_data.consumers ENABLE ALWAYS TRIGGER consumer_truncate;
 
-CREATE FUNCTION @extschema@.processed_events_source(
+CREATE FUNCTION idempotency_data.processed_events_source(
 	OUT consumer text, OUT event_id text, OUT claimed_at timestamptz,
 	OUT completed_at timestamptz, OUT result jsonb)
 RETURNS SETOF record
 LANGUAGE c STABLE PARALLEL RESTRICTED ROWS 100000
 AS 'MODULE_PATHNAME', 'idem_processed_events_source_fn';
-COMMENT ON FUNCTION @extschema@.processed_events_source() IS
+COMMENT ON FUNCTION idempotency_data.processed_events_source() IS
 'source of the view processed_events; use the view instead';
 
-CREATE FUNCTION @extschema@.processed_events_packed(
+CREATE FUNCTION idempotency_data.processed_events_packed(
 	OUT consumer text, OUT event_id text, OUT claimed_at timestamptz,
 	OUT completed_at timestamptz, OUT result jsonb)
 RETURNS SETOF record
 LANGUAGE c STABLE PARALLEL RESTRICTED ROWS 1000
 AS 'MODULE_PATHNAME', 'idem_processed_events_packed_fn';
-COMMENT ON FUNCTION @extschema@.processed_events_packed() IS
+COMMENT ON FUNCTION idempotency_data.processed_events_packed() IS
 'source of the view processed_events; use the view instead';
 
 CREATE VIEW @extschema@.processed_events WITH (security_barrier) AS
@@ -109,10 +109,10 @@ SELECT e.consumer, e.event_id,
 	   END AS status,
 	   e.claimed_at, e.completed_at, e.result
   FROM (SELECT (p.r).consumer COLLATE "C", (p.r).event_id COLLATE "C", (p.r).claimed_at, (p.r).completed_at, (p.r).result
-		  FROM (SELECT @extschema@.processed_events_source() AS r) AS p
+		  FROM (SELECT idempotency_data.processed_events_source() AS r) AS p
 		UNION ALL
 		SELECT (p.r).consumer COLLATE "C", (p.r).event_id COLLATE "C", (p.r).claimed_at, (p.r).completed_at, (p.r).result
-		  FROM (SELECT @extschema@.processed_events_packed() AS r) AS p)
+		  FROM (SELECT idempotency_data.processed_events_packed() AS r) AS p)
 	   AS e (consumer, event_id, claimed_at, completed_at, result);
 COMMENT ON VIEW @extschema@.processed_events IS
 'events that are remembered in clear, one row per event and consumer: those that were not packed yet, those of consumers that keep ids, and kept claims';
@@ -270,7 +270,7 @@ SELECT @extschema@.verify_lock_key(id, consumer)
 -- What consumer_create and consumer_alter refuse.  Arguments that are null are not
 -- given, and are not checked: those of consumer_alter have been merged with what is
 -- registered.
-CREATE FUNCTION @extschema@.consumer_check(
+CREATE FUNCTION idempotency_data.consumer_check(
 	consumer text,
 	foreign_lockers boolean,
 	private_locks boolean,
@@ -349,11 +349,11 @@ BEGIN
 	END IF;
 END
 $$;
-COMMENT ON FUNCTION @extschema@.consumer_check(text, boolean, boolean, interval, boolean, regrole, interval, int, interval, interval) IS
+COMMENT ON FUNCTION idempotency_data.consumer_check(text, boolean, boolean, interval, boolean, regrole, interval, int, interval, interval) IS
 'fails for what consumer_create and consumer_alter refuse';
 
 -- To be called when the change has waited for all claims and leases in flight.
-CREATE FUNCTION @extschema@.consumer_check_leases(consumer text)
+CREATE FUNCTION idempotency_data.consumer_check_leases(consumer text)
 RETURNS void
 LANGUAGE plpgsql VOLATILE PARALLEL UNSAFE COST 10000
 SET search_path = pg_catalog, pg_temp
@@ -369,7 +369,7 @@ BEGIN
 	END IF;
 END
 $$;
-COMMENT ON FUNCTION @extschema@.consumer_check_leases(text) IS
+COMMENT ON FUNCTION idempotency_data.consumer_check_leases(text) IS
 'fails if events of a consumer that gets foreign lockers are leased';
 
 CREATE FUNCTION @extschema@.consumer_create(
@@ -406,7 +406,7 @@ BEGIN
 		RAISE EXCEPTION 'argument "%" must not be null', missing
 			USING ERRCODE = 'null_value_not_allowed';
 	END IF;
-	PERFORM @extschema@.consumer_check(consumer_create.consumer,
+	PERFORM idempotency_data.consumer_check(consumer_create.consumer,
 		consumer_create.foreign_lockers, consumer_create.private_locks,
 		consumer_create.retention, consumer_create.expire_by_id_age,
 		consumer_create.owner, consumer_create.lease_duration,
@@ -427,7 +427,7 @@ BEGIN
 				HINT = 'Change it with consumer_alter.';
 	END IF;
 	IF consumer_create.foreign_lockers THEN
-		PERFORM @extschema@.consumer_check_leases(consumer_create.consumer);
+		PERFORM idempotency_data.consumer_check_leases(consumer_create.consumer);
 	END IF;
 END
 $$;
@@ -475,7 +475,7 @@ BEGIN
 	policy.max_attempts := coalesce(consumer_alter.max_attempts, policy.max_attempts);
 	policy.min_backoff := coalesce(consumer_alter.min_backoff, policy.min_backoff);
 	policy.max_backoff := coalesce(consumer_alter.max_backoff, policy.max_backoff);
-	PERFORM @extschema@.consumer_check(policy.consumer, policy.foreign_lockers,
+	PERFORM idempotency_data.consumer_check(policy.consumer, policy.foreign_lockers,
 		policy.private_locks, policy.retention, policy.expire_by_id_age,
 		consumer_alter.owner, policy.lease_duration, policy.max_attempts,
 		policy.min_backoff, policy.max_backoff);
@@ -494,7 +494,7 @@ BEGIN
 		   owner_oid = policy.owner_oid, owner_cluster = policy.owner_cluster
 	 WHERE c.consumer = policy.consumer;
 	IF gets_foreign_lockers THEN
-		PERFORM @extschema@.consumer_check_leases(policy.consumer);
+		PERFORM idempotency_data.consumer_check_leases(policy.consumer);
 	END IF;
 END
 $$;
@@ -521,7 +521,7 @@ $$;
 COMMENT ON FUNCTION @extschema@.consumer_drop(consumer text) IS
 'undo consumer_create; the events that the consumer processed stay remembered';
 
-CREATE FUNCTION @extschema@.claim_consumers_source(
+CREATE FUNCTION idempotency_data.claim_consumers_source(
 	OUT consumer text, OUT foreign_lockers boolean, OUT private_locks boolean,
 	OUT retention interval, OUT class text, OUT keep_ids boolean, OUT expire_by_id_age boolean,
 	OUT lease_duration interval, OUT max_attempts int, OUT min_backoff interval, OUT max_backoff interval,
@@ -529,7 +529,7 @@ CREATE FUNCTION @extschema@.claim_consumers_source(
 RETURNS SETOF record
 LANGUAGE c STABLE PARALLEL RESTRICTED ROWS 100
 AS 'MODULE_PATHNAME', 'idem_claim_consumers_source_fn';
-COMMENT ON FUNCTION @extschema@.claim_consumers_source() IS
+COMMENT ON FUNCTION idempotency_data.claim_consumers_source() IS
 'source of the view claim_consumers; use the view instead';
 
 CREATE VIEW @extschema@.claim_consumers WITH (security_barrier) AS
@@ -546,7 +546,7 @@ SELECT (p.r).consumer COLLATE "C" AS consumer,
 	   (p.r).max_backoff AS max_backoff,
 	   (p.r).owner COLLATE "C" AS owner,
 	   (p.r).owner_missing AS owner_missing
-  FROM (SELECT @extschema@.claim_consumers_source() AS r) AS p;
+  FROM (SELECT idempotency_data.claim_consumers_source() AS r) AS p;
 COMMENT ON VIEW @extschema@.claim_consumers IS
 'consumers that were registered by consumer_create; others have the defaults';
 COMMENT ON COLUMN @extschema@.claim_consumers.consumer IS 'name of the consumer';

@@ -11,9 +11,9 @@ CREATE SEQUENCE idempotency_data.store_needed AS bigint MINVALUE 0 START WITH 0 
 COMMENT ON SEQUENCE idempotency_data.store_needed IS
 'until when the time of store_clock has to go on for rows of the logs that expire; not dumped';
 
-CREATE FUNCTION @extschema@.store_restored()
+CREATE FUNCTION idempotency_data.store_restored()
 RETURNS trigger LANGUAGE C AS 'MODULE_PATHNAME', 'idem_store_restored_fn';
-COMMENT ON FUNCTION @extschema@.store_restored() IS
+COMMENT ON FUNCTION idempotency_data.store_restored() IS
 'trigger: rows of the dedup store are being restored, so nothing is relied on that sessions know of it';
 
 -- Rows are inserted and not updated, and a segment is emptied as a whole, so
@@ -71,7 +71,7 @@ BEGIN
 			'who processed the event; names that start with @ are the extension''s own');
 		EXECUTE format('COMMENT ON COLUMN idempotency_data.%I.result IS %L', segment, 'result given to complete_event');
 		EXECUTE format('CREATE TRIGGER store_restored BEFORE INSERT ON idempotency_data.%I
-			FOR EACH STATEMENT EXECUTE FUNCTION @extschema@.store_restored()', segment);
+			FOR EACH STATEMENT EXECUTE FUNCTION idempotency_data.store_restored()', segment);
 		EXECUTE format('ALTER TABLE idempotency_data.%I ENABLE ALWAYS TRIGGER store_restored', segment);
 		EXECUTE format('COMMENT ON TRIGGER store_restored ON idempotency_data.%I IS %L', segment,
 			'fires for rows restored from a dump only');

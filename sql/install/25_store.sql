@@ -2,9 +2,9 @@
 -- Dedup store: the slots, which hold packed ids.
 --
 
-CREATE FUNCTION @extschema@.store_restamp()
+CREATE FUNCTION idempotency_data.store_restamp()
 RETURNS trigger LANGUAGE C AS 'MODULE_PATHNAME', 'idem_store_restamp_fn';
-COMMENT ON FUNCTION @extschema@.store_restamp() IS
+COMMENT ON FUNCTION idempotency_data.store_restamp() IS
 'takes out of packed ids that are restored from a dump what is true in the dumped database only';
 
 -- The slots.  A body fills a page, is read in place, and therefore stands in
@@ -52,12 +52,12 @@ BEGIN
 			slot || '_kind_run_digest_idx', 'finds the rows of a run, in the order of their ids');
 
 		EXECUTE format('CREATE TRIGGER store_restamp BEFORE INSERT ON idempotency_data.%I
-			FOR EACH ROW EXECUTE FUNCTION @extschema@.store_restamp()', slot);
+			FOR EACH ROW EXECUTE FUNCTION idempotency_data.store_restamp()', slot);
 		EXECUTE format('ALTER TABLE idempotency_data.%I ENABLE ALWAYS TRIGGER store_restamp', slot);
 		EXECUTE format('COMMENT ON TRIGGER store_restamp ON idempotency_data.%I IS %L',
 			slot, 'fires for rows restored from a dump only');
 		EXECUTE format('CREATE TRIGGER store_restored BEFORE INSERT ON idempotency_data.%I
-			FOR EACH STATEMENT EXECUTE FUNCTION @extschema@.store_restored()', slot);
+			FOR EACH STATEMENT EXECUTE FUNCTION idempotency_data.store_restored()', slot);
 		EXECUTE format('ALTER TABLE idempotency_data.%I ENABLE ALWAYS TRIGGER store_restored', slot);
 		EXECUTE format('COMMENT ON TRIGGER store_restored ON idempotency_data.%I IS %L',
 			slot, 'fires for rows restored from a dump only');

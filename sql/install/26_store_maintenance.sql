@@ -7,18 +7,18 @@ AS 'MODULE_PATHNAME', 'idem_claims_maintain_fn';
 COMMENT ON FUNCTION @extschema@.claims_maintain() IS
 'pack what claims remember: starts a background worker that does all there is to do, and waits until it has ended; false if none could be started, because all max_worker_processes are in use. Claims start such a worker by themselves when there is enough to pack';
 
-CREATE FUNCTION @extschema@.stat_claim_segments_source(
+CREATE FUNCTION idempotency_data.stat_claim_segments_source(
 	OUT kind text, OUT number bigint, OUT slot int, OUT level int, OUT class text, OUT state text,
 	OUT entries bigint, OUT bytes bigint, OUT oldest timestamptz, OUT newest timestamptz, OUT expires timestamptz, OUT held_by text)
 RETURNS SETOF record
 LANGUAGE c VOLATILE PARALLEL UNSAFE COST 10000 ROWS 40
 AS 'MODULE_PATHNAME', 'idem_stat_claim_segments_source_fn';
-COMMENT ON FUNCTION @extschema@.stat_claim_segments_source() IS
+COMMENT ON FUNCTION idempotency_data.stat_claim_segments_source() IS
 'source of the view stat_claim_segments; use the view instead';
 
 CREATE VIEW @extschema@.stat_claim_segments AS
 SELECT s.kind, s.number, s.slot, s.level, s.class, s.state, s.entries, s.bytes, s.oldest, s.newest, s.expires, s.held_by
-  FROM @extschema@.stat_claim_segments_source() AS s;
+  FROM idempotency_data.stat_claim_segments_source() AS s;
 COMMENT ON VIEW @extschema@.stat_claim_segments IS
 'where the store keeps what claims remember: segments that claims write to, and runs that segments were packed into';
 COMMENT ON COLUMN @extschema@.stat_claim_segments.kind IS

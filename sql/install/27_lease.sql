@@ -13,14 +13,14 @@ CREATE SEQUENCE idempotency_data.lease_start CACHE 1;
 COMMENT ON SEQUENCE idempotency_data.lease_start IS
 'when the server was started in which the tokens were last looked after; not dumped';
 
-CREATE FUNCTION @extschema@.lease_restored()
+CREATE FUNCTION idempotency_data.lease_restored()
 RETURNS trigger LANGUAGE C AS 'MODULE_PATHNAME', 'idem_lease_restored_fn';
-COMMENT ON FUNCTION @extschema@.lease_restored() IS
+COMMENT ON FUNCTION idempotency_data.lease_restored() IS
 'trigger: rows of the log of leases were restored, so the next token goes beyond their numbers';
 
-CREATE FUNCTION @extschema@.lease_restamp()
+CREATE FUNCTION idempotency_data.lease_restamp()
 RETURNS trigger LANGUAGE C AS 'MODULE_PATHNAME', 'idem_lease_restamp_fn';
-COMMENT ON FUNCTION @extschema@.lease_restamp() IS
+COMMENT ON FUNCTION idempotency_data.lease_restamp() IS
 'trigger: rows of the log of leases that are restored from a dump are kept from now on for as long as they were to be';
 
 DO $$
@@ -105,12 +105,12 @@ BEGIN
 		EXECUTE format('COMMENT ON COLUMN idempotency_data.%I.redriven IS %L', log,
 			'attempts have begun that an operator''s redrive has given back; null: none');
 		EXECUTE format('CREATE TRIGGER lease_restamp BEFORE INSERT ON idempotency_data.%I
-			FOR EACH ROW EXECUTE FUNCTION @extschema@.lease_restamp()', log);
+			FOR EACH ROW EXECUTE FUNCTION idempotency_data.lease_restamp()', log);
 		EXECUTE format('ALTER TABLE idempotency_data.%I ENABLE ALWAYS TRIGGER lease_restamp', log);
 		EXECUTE format('COMMENT ON TRIGGER lease_restamp ON idempotency_data.%I IS %L', log,
 			'fires for rows restored from a dump only');
 		EXECUTE format('CREATE TRIGGER lease_restored AFTER INSERT ON idempotency_data.%I
-			FOR EACH STATEMENT EXECUTE FUNCTION @extschema@.lease_restored()', log);
+			FOR EACH STATEMENT EXECUTE FUNCTION idempotency_data.lease_restored()', log);
 		EXECUTE format('ALTER TABLE idempotency_data.%I ENABLE ALWAYS TRIGGER lease_restored', log);
 		EXECUTE format('COMMENT ON TRIGGER lease_restored ON idempotency_data.%I IS %L', log,
 			'fires for rows restored from a dump only');

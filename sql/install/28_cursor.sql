@@ -2,9 +2,9 @@
 
 -- Rows are appended to one of three tables, which take turns, as those of the log of
 -- leases do.  The numbers of the rows are drawn from lease_number, too.
-CREATE FUNCTION @extschema@.cursor_restored()
+CREATE FUNCTION idempotency_data.cursor_restored()
 RETURNS trigger LANGUAGE C AS 'MODULE_PATHNAME', 'idem_cursor_restored_fn';
-COMMENT ON FUNCTION @extschema@.cursor_restored() IS
+COMMENT ON FUNCTION idempotency_data.cursor_restored() IS
 'trigger: rows of the log of cursors that are restored from a dump are kept from now on, and their roles are those of this cluster';
 
 DO $$
@@ -95,12 +95,12 @@ BEGIN
 		EXECUTE format('COMMENT ON COLUMN idempotency_data.%I.kept IS %L', log,
 			'for how many seconds after that it is kept, if the producer does nothing');
 		EXECUTE format('CREATE TRIGGER cursor_restored BEFORE INSERT ON idempotency_data.%I
-			FOR EACH ROW EXECUTE FUNCTION @extschema@.cursor_restored()', log);
+			FOR EACH ROW EXECUTE FUNCTION idempotency_data.cursor_restored()', log);
 		EXECUTE format('ALTER TABLE idempotency_data.%I ENABLE ALWAYS TRIGGER cursor_restored', log);
 		EXECUTE format('COMMENT ON TRIGGER cursor_restored ON idempotency_data.%I IS %L', log,
 			'fires for rows restored from a dump only');
 		EXECUTE format('CREATE TRIGGER lease_restored AFTER INSERT ON idempotency_data.%I
-			FOR EACH STATEMENT EXECUTE FUNCTION @extschema@.lease_restored()', log);
+			FOR EACH STATEMENT EXECUTE FUNCTION idempotency_data.lease_restored()', log);
 		EXECUTE format('ALTER TABLE idempotency_data.%I ENABLE ALWAYS TRIGGER lease_restored', log);
 		EXECUTE format('COMMENT ON TRIGGER lease_restored ON idempotency_data.%I IS %L', log,
 			'fires for rows restored from a dump only');

@@ -1,13 +1,13 @@
 -- How far streams have come: views of cursors and producers.
 
-CREATE FUNCTION @extschema@.cursors_source(
+CREATE FUNCTION idempotency_data.cursors_source(
 	OUT consumer text, OUT producer text, OUT producer_id bigint, OUT topic text, OUT partition int,
 	OUT next_offset bigint, OUT generation bigint, OUT last_sequence bigint, OUT epoch bigint,
 	OUT records bigint, OUT since timestamptz)
 RETURNS SETOF record
 LANGUAGE c VOLATILE PARALLEL UNSAFE COST 10000 ROWS 1000
 AS 'MODULE_PATHNAME', 'idem_cursors_source_fn';
-COMMENT ON FUNCTION @extschema@.cursors_source() IS
+COMMENT ON FUNCTION idempotency_data.cursors_source() IS
 'source of the view cursors; use the view instead';
 
 CREATE VIEW @extschema@.cursors WITH (security_barrier) AS
@@ -22,7 +22,7 @@ SELECT (p.r).consumer COLLATE "C" AS consumer,
 	   (p.r).epoch AS epoch,
 	   (p.r).records AS records,
 	   (p.r).since AS since
-  FROM (SELECT @extschema@.cursors_source() AS r) AS p;
+  FROM (SELECT idempotency_data.cursors_source() AS r) AS p;
 COMMENT ON VIEW @extschema@.cursors IS
 'how far each consumer has read each partition, and each producer has written each; as of now at every isolation level; of consumers and producers that the reader may claim for, or of all for operators';
 COMMENT ON COLUMN @extschema@.cursors.consumer IS 'who reads the partition; null in a row of a producer';
@@ -39,13 +39,13 @@ COMMENT ON COLUMN @extschema@.cursors.epoch IS 'the epoch in which that was acce
 COMMENT ON COLUMN @extschema@.cursors.records IS 'records that were accepted of the producer, in all epochs';
 COMMENT ON COLUMN @extschema@.cursors.since IS 'when the last claim was made';
 
-CREATE FUNCTION @extschema@.producers_source(
+CREATE FUNCTION idempotency_data.producers_source(
 	OUT producer text, OUT producer_id bigint, OUT epoch bigint, OUT gapless boolean, OUT owner text,
 	OUT since timestamptz, OUT expires_at timestamptz)
 RETURNS SETOF record
 LANGUAGE c VOLATILE PARALLEL UNSAFE COST 10000 ROWS 1000
 AS 'MODULE_PATHNAME', 'idem_producers_source_fn';
-COMMENT ON FUNCTION @extschema@.producers_source() IS
+COMMENT ON FUNCTION idempotency_data.producers_source() IS
 'source of the view producers; use the view instead';
 
 CREATE VIEW @extschema@.producers WITH (security_barrier) AS
@@ -56,7 +56,7 @@ SELECT (p.r).producer COLLATE "C" AS producer,
 	   (p.r).owner COLLATE "C" AS owner,
 	   (p.r).since AS since,
 	   (p.r).expires_at AS expires_at
-  FROM (SELECT @extschema@.producers_source() AS r) AS p;
+  FROM (SELECT idempotency_data.producers_source() AS r) AS p;
 COMMENT ON VIEW @extschema@.producers IS
 'registered producers, as of now at every isolation level: those that the reader may claim under, or all for operators';
 COMMENT ON COLUMN @extschema@.producers.producer IS 'name of the producer';
@@ -71,16 +71,16 @@ COMMENT ON COLUMN @extschema@.producers.since IS
 COMMENT ON COLUMN @extschema@.producers.expires_at IS
 'when it is forgotten if it does nothing until then and the server stays up; its use is noted eight times in that time; null: never';
 
-CREATE FUNCTION @extschema@.stat_cursors_source(OUT table_bytes bigint, OUT index_bytes bigint, OUT held_by text)
+CREATE FUNCTION idempotency_data.stat_cursors_source(OUT table_bytes bigint, OUT index_bytes bigint, OUT held_by text)
 RETURNS record
 LANGUAGE c VOLATILE PARALLEL UNSAFE COST 10000
 AS 'MODULE_PATHNAME', 'idem_stat_cursors_source_fn';
-COMMENT ON FUNCTION @extschema@.stat_cursors_source() IS
+COMMENT ON FUNCTION idempotency_data.stat_cursors_source() IS
 'source of the view stat_cursors; use the view instead';
 
 CREATE VIEW @extschema@.stat_cursors AS
 SELECT s.table_bytes, s.index_bytes, s.held_by
-  FROM @extschema@.stat_cursors_source() AS s;
+  FROM idempotency_data.stat_cursors_source() AS s;
 COMMENT ON VIEW @extschema@.stat_cursors IS
 'what the log of cursors costs and what keeps it from being shortened: one row for the database';
 COMMENT ON COLUMN @extschema@.stat_cursors.table_bytes IS 'size of the tables of the log';

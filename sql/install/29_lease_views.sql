@@ -1,13 +1,13 @@
 -- What is open: views of leases and requests.
 
-CREATE FUNCTION @extschema@.leases_source(
+CREATE FUNCTION idempotency_data.leases_source(
 	OUT consumer text, OUT scope text, OUT event_id text, OUT state @extschema@.lease_state, OUT token bigint,
 	OUT attempt int, OUT holder text, OUT since timestamptz, OUT lease_until timestamptz, OUT retry_at timestamptz,
 	OUT due boolean, OUT recovery_point text, OUT last_error text, OUT expires_at timestamptz)
 RETURNS SETOF record
 LANGUAGE c VOLATILE PARALLEL UNSAFE COST 10000 ROWS 1000
 AS 'MODULE_PATHNAME', 'idem_leases_source_fn';
-COMMENT ON FUNCTION @extschema@.leases_source() IS
+COMMENT ON FUNCTION idempotency_data.leases_source() IS
 'source of the view leases; use the view instead';
 
 CREATE VIEW @extschema@.leases WITH (security_barrier) AS
@@ -25,7 +25,7 @@ SELECT (p.r).consumer COLLATE "C" AS consumer,
 	   (p.r).recovery_point AS recovery_point,
 	   (p.r).last_error AS last_error,
 	   (p.r).expires_at AS expires_at
-  FROM (SELECT @extschema@.leases_source() AS r) AS p;
+  FROM (SELECT idempotency_data.leases_source() AS r) AS p;
 COMMENT ON VIEW @extschema@.leases IS
 'events and requests that are open, one row each: leased, waiting for another attempt, or dead; as of now at every isolation level; of consumers that the reader may claim for, or of all for operators';
 COMMENT ON COLUMN @extschema@.leases.consumer IS 'who processes it';
@@ -47,14 +47,14 @@ COMMENT ON COLUMN @extschema@.leases.last_error IS
 COMMENT ON COLUMN @extschema@.leases.expires_at IS
 'when it may be forgotten if nothing happens until then and the server stays up; null: not by itself';
 
-CREATE FUNCTION @extschema@.requests_source(
+CREATE FUNCTION idempotency_data.requests_source(
 	OUT consumer text, OUT scope text, OUT key text, OUT state @extschema@.lease_state, OUT token bigint,
 	OUT attempt int, OUT since timestamptz, OUT lease_until timestamptz, OUT retry_at timestamptz, OUT due boolean,
 	OUT recovery_point text, OUT last_error text, OUT expires_at timestamptz, OUT request jsonb)
 RETURNS SETOF record
 LANGUAGE c VOLATILE PARALLEL UNSAFE COST 10000 ROWS 1000
 AS 'MODULE_PATHNAME', 'idem_requests_source_fn';
-COMMENT ON FUNCTION @extschema@.requests_source() IS
+COMMENT ON FUNCTION idempotency_data.requests_source() IS
 'source of the view requests; use the view instead';
 
 CREATE VIEW @extschema@.requests WITH (security_barrier) AS
@@ -72,7 +72,7 @@ SELECT (p.r).consumer COLLATE "C" AS consumer,
 	   (p.r).last_error AS last_error,
 	   (p.r).expires_at AS expires_at,
 	   (p.r).request AS request
-  FROM (SELECT @extschema@.requests_source() AS r) AS p;
+  FROM (SELECT idempotency_data.requests_source() AS r) AS p;
 COMMENT ON VIEW @extschema@.requests IS
 'requests that are open, one row each, with what is needed to execute them again: leased, waiting for another attempt, or dead; as of now at every isolation level; of consumers that the reader may claim for, or of all for operators';
 COMMENT ON COLUMN @extschema@.requests.consumer IS 'who executes it';
@@ -95,13 +95,13 @@ COMMENT ON COLUMN @extschema@.requests.request IS
 
 -- For operators
 
-CREATE FUNCTION @extschema@.stat_consumers_source(
+CREATE FUNCTION idempotency_data.stat_consumers_source(
 	OUT consumer text, OUT is_request boolean, OUT state @extschema@.lease_state, OUT attempt int,
 	OUT since timestamptz, OUT lease_until timestamptz, OUT retry_at timestamptz, OUT due boolean)
 RETURNS SETOF record
 LANGUAGE c VOLATILE PARALLEL UNSAFE COST 10000 ROWS 1000
 AS 'MODULE_PATHNAME', 'idem_stat_consumers_source_fn';
-COMMENT ON FUNCTION @extschema@.stat_consumers_source() IS
+COMMENT ON FUNCTION idempotency_data.stat_consumers_source() IS
 'source of the view stat_consumers; use the view instead';
 
 CREATE VIEW @extschema@.stat_consumers AS
@@ -119,7 +119,7 @@ SELECT o.consumer,
 	   pg_catalog.min(o.since) FILTER (WHERE o.state = 'dead') AS oldest_dead
   FROM (SELECT (p.r).consumer COLLATE "C", (p.r).is_request, (p.r).state, (p.r).attempt, (p.r).since,
 			   (p.r).lease_until, (p.r).retry_at, (p.r).due
-		  FROM (SELECT @extschema@.stat_consumers_source() AS r) AS p
+		  FROM (SELECT idempotency_data.stat_consumers_source() AS r) AS p
 		UNION ALL
 		SELECT c.consumer, false AS is_request, NULL::@extschema@.lease_state AS state, NULL::int AS attempt,
 			   NULL::timestamptz AS since, NULL::timestamptz AS lease_until, NULL::timestamptz AS retry_at,
@@ -182,17 +182,17 @@ COMMENT ON COLUMN @extschema@.prepared_claims.age IS 'for how long it has been p
 COMMENT ON COLUMN @extschema@.prepared_claims.claims IS
 'events, requests, producers and partitions whose lock it holds; advisory locks of a bigint that it took itself count as well, and claims past the budget of locks do not';
 
-CREATE FUNCTION @extschema@.stat_leases_source(OUT table_bytes bigint, OUT index_bytes bigint, OUT held_by text)
+CREATE FUNCTION idempotency_data.stat_leases_source(OUT table_bytes bigint, OUT index_bytes bigint, OUT held_by text)
 RETURNS record
 LANGUAGE c VOLATILE PARALLEL UNSAFE COST 10000
 AS 'MODULE_PATHNAME', 'idem_stat_leases_source_fn';
-COMMENT ON FUNCTION @extschema@.stat_leases_source() IS
+COMMENT ON FUNCTION idempotency_data.stat_leases_source() IS
 'source of the view stat_leases; use the view instead';
 
 CREATE VIEW @extschema@.stat_leases AS
 SELECT s.table_bytes, s.index_bytes, s.held_by,
 	   (SELECT pg_catalog.count(*) FROM @extschema@.prepared_claims) AS prepared_transactions
-  FROM @extschema@.stat_leases_source() AS s;
+  FROM idempotency_data.stat_leases_source() AS s;
 COMMENT ON VIEW @extschema@.stat_leases IS
 'what the log of leases costs and what keeps it from being shortened: one row for the database';
 COMMENT ON COLUMN @extschema@.stat_leases.table_bytes IS 'size of the tables of the log, TOAST included';

@@ -10,9 +10,9 @@ CREATE SEQUENCE idempotency_data.outbox_generation AS bigint MINVALUE 0 START WI
 COMMENT ON SEQUENCE idempotency_data.outbox_generation IS
 'the current segment of the outbox is the last value modulo 8';
 
-CREATE FUNCTION @extschema@.outbox_restamp()
+CREATE FUNCTION idempotency_data.outbox_restamp()
 RETURNS trigger LANGUAGE C AS 'MODULE_PATHNAME', 'idem_outbox_restamp_fn';
-COMMENT ON FUNCTION @extschema@.outbox_restamp() IS
+COMMENT ON FUNCTION idempotency_data.outbox_restamp() IS
 'gives events that are restored from a dump the transaction id of the restore';
 
 -- The segments.  Their columns are in an order that needs no padding.  The
@@ -52,7 +52,7 @@ BEGIN
 			segment || '_xid_seq_idx', 'finds the events of a transaction, in order');
 
 		EXECUTE format('CREATE TRIGGER outbox_restamp BEFORE INSERT ON idempotency_data.%I
-			FOR EACH ROW EXECUTE FUNCTION @extschema@.outbox_restamp()', segment);
+			FOR EACH ROW EXECUTE FUNCTION idempotency_data.outbox_restamp()', segment);
 		EXECUTE format('ALTER TABLE idempotency_data.%I ENABLE ALWAYS TRIGGER outbox_restamp', segment);
 		EXECUTE format('COMMENT ON TRIGGER outbox_restamp ON idempotency_data.%I IS %L',
 			segment, 'fires for rows restored from a dump only');
@@ -118,14 +118,14 @@ AS 'MODULE_PATHNAME', 'idem_outbox_enqueue_many_fn';
 COMMENT ON FUNCTION @extschema@.outbox_enqueue_many(text, text[], text[], jsonb[], jsonb[], uuid[], text[], interval, timestamptz[], timestamptz[]) IS
 'append one event per array element to the outbox; returns the ids of the events in the same order; for a dedup id that was used within its window, that of its first event';
 
-CREATE FUNCTION @extschema@.outbox_events_source(
+CREATE FUNCTION idempotency_data.outbox_events_source(
 	OUT event_id uuid, OUT seq bigint, OUT aggregate_type text, OUT aggregate_id text,
 	OUT event_type text, OUT payload jsonb, OUT payload_bytes bytea, OUT content_type text,
 	OUT headers jsonb, OUT enqueued_at timestamptz)
 RETURNS SETOF record
 LANGUAGE C STABLE PARALLEL RESTRICTED ROWS 100000
 AS 'MODULE_PATHNAME', 'idem_outbox_events_source_fn';
-COMMENT ON FUNCTION @extschema@.outbox_events_source() IS
+COMMENT ON FUNCTION idempotency_data.outbox_events_source() IS
 'source of the view outbox_events; use the view instead';
 
 CREATE VIEW @extschema@.outbox_events AS
@@ -134,9 +134,25 @@ SELECT (e.r).event_id AS event_id, (e.r).seq AS seq, (e.r).aggregate_type AS agg
 	(e.r).payload AS payload, (e.r).payload_bytes AS payload_bytes,
 	(e.r).content_type AS content_type, (e.r).headers AS headers,
 	(e.r).enqueued_at AS enqueued_at
-FROM (SELECT @extschema@.outbox_events_source() AS r) AS e;
+FROM (SELECT idempotency_data.outbox_events_source() AS r) AS e;
 COMMENT ON VIEW @extschema@.outbox_events IS
 'events in the outbox, delivered or not, until their segment is emptied';
+COMMENT ON COLUMN @extschema@.outbox_events.event_id IS 'id of the event, which goes to the sinks with it';
+COMMENT ON COLUMN @extschema@.outbox_events.seq IS
+'number of the event in the order of enqueueing, which is not the order of commits';
+COMMENT ON COLUMN @extschema@.outbox_events.aggregate_type IS 'kind of thing that the event is about';
+COMMENT ON COLUMN @extschema@.outbox_events.aggregate_id IS
+'which of that kind: events of one aggregate are delivered in their order';
+COMMENT ON COLUMN @extschema@.outbox_events.event_type IS 'what happened to it';
+COMMENT ON COLUMN @extschema@.outbox_events.payload IS
+'the event as JSON; null if it was enqueued as bytes';
+COMMENT ON COLUMN @extschema@.outbox_events.payload_bytes IS
+'the event as bytes; null if it was enqueued as JSON';
+COMMENT ON COLUMN @extschema@.outbox_events.content_type IS
+'media type of payload_bytes; null if the event is JSON';
+COMMENT ON COLUMN @extschema@.outbox_events.headers IS
+'JSON object that is sent beside the payload; null: none';
+COMMENT ON COLUMN @extschema@.outbox_events.enqueued_at IS 'when outbox_enqueue was called';
 
 CREATE FUNCTION @extschema@.outbox_segments(
 	OUT segment int,
@@ -153,18 +169,18 @@ AS 'MODULE_PATHNAME', 'idem_outbox_segments_fn';
 COMMENT ON FUNCTION @extschema@.outbox_segments() IS
 'state of each segment of the outbox; the number of events is an estimate, which includes uncommitted events';
 
-CREATE FUNCTION @extschema@.outbox_generation()
+CREATE FUNCTION idempotency_data.outbox_generation()
 RETURNS bigint
 LANGUAGE C VOLATILE PARALLEL UNSAFE COST 10000
 AS 'MODULE_PATHNAME', 'idem_outbox_generation_fn';
-COMMENT ON FUNCTION @extschema@.outbox_generation() IS
+COMMENT ON FUNCTION idempotency_data.outbox_generation() IS
 'a number that rises when a segment of the outbox is closed; modulo 8 it is the current segment';
 
-CREATE FUNCTION @extschema@.outbox_last_seq()
+CREATE FUNCTION idempotency_data.outbox_last_seq()
 RETURNS bigint
 LANGUAGE C VOLATILE PARALLEL UNSAFE COST 10000
 AS 'MODULE_PATHNAME', 'idem_outbox_last_seq_fn';
-COMMENT ON FUNCTION @extschema@.outbox_last_seq() IS
+COMMENT ON FUNCTION idempotency_data.outbox_last_seq() IS
 'the last number given to an event of the outbox';
 
 CREATE FUNCTION @extschema@.outbox_mend_seq()
@@ -175,7 +191,7 @@ COMMENT ON FUNCTION @extschema@.outbox_mend_seq() IS
 'if somebody has set the sequence of event numbers: makes it go on after the greatest number in use; returns the last number';
 
 CREATE VIEW @extschema@.stat_outbox AS
-SELECT @extschema@.outbox_generation() AS generation,
+SELECT idempotency_data.outbox_generation() AS generation,
 	pg_catalog.max(s.segment) FILTER (WHERE s.is_current) AS current_segment,
 	pg_catalog.count(*) FILTER (WHERE s.first_xid IS NOT NULL) AS segments_used,
 	pg_catalog.count(*) AS segments,
@@ -183,7 +199,21 @@ SELECT @extschema@.outbox_generation() AS generation,
 	pg_catalog.sum(s.bytes)::bigint AS bytes,
 	pg_catalog.min(s.oldest) AS oldest,
 	pg_catalog.max(s.newest) AS newest,
-	@extschema@.outbox_last_seq() AS last_seq
+	idempotency_data.outbox_last_seq() AS last_seq
 FROM @extschema@.outbox_segments() AS s;
 COMMENT ON VIEW @extschema@.stat_outbox IS
 'size and age of the outbox; the number of events is an estimate, which includes uncommitted events';
+COMMENT ON COLUMN @extschema@.stat_outbox.generation IS 'a number that rises when a segment is closed';
+COMMENT ON COLUMN @extschema@.stat_outbox.current_segment IS
+'number of the segment that events are appended to';
+COMMENT ON COLUMN @extschema@.stat_outbox.segments_used IS 'segments that have events';
+COMMENT ON COLUMN @extschema@.stat_outbox.segments IS 'all segments';
+COMMENT ON COLUMN @extschema@.stat_outbox.events IS
+'estimated number of events, those not committed and those rolled back included';
+COMMENT ON COLUMN @extschema@.stat_outbox.bytes IS
+'size of the segments on disk, with indexes and TOAST tables';
+COMMENT ON COLUMN @extschema@.stat_outbox.oldest IS
+'when the oldest event that is still there was enqueued; null: there is none';
+COMMENT ON COLUMN @extschema@.stat_outbox.newest IS
+'when the newest event was enqueued; null: there is none';
+COMMENT ON COLUMN @extschema@.stat_outbox.last_seq IS 'the last number given to an event';

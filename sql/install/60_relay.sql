@@ -173,12 +173,12 @@ COMMENT ON INDEX idempotency_data.relay_parked_dead IS
 CREATE INDEX relay_parked_open ON idempotency_data.relay_parked (relay_id, enqueued_at) WHERE state <> 'dead';
 COMMENT ON INDEX idempotency_data.relay_parked_open IS
     'Finds the parked events of a relay that are not dead, however many are.';
-CREATE FUNCTION @extschema@.relay_parked_restore()
+CREATE FUNCTION idempotency_data.relay_parked_restore()
 RETURNS trigger LANGUAGE C AS 'MODULE_PATHNAME', 'idem_relay_parked_restore_fn';
-COMMENT ON FUNCTION @extschema@.relay_parked_restore() IS
+COMMENT ON FUNCTION idempotency_data.relay_parked_restore() IS
     'Trigger: accepts parked events of a dump only if the outbox is not in use.';
 CREATE TRIGGER relay_parked_restore BEFORE INSERT ON idempotency_data.relay_parked
-    FOR EACH ROW EXECUTE FUNCTION @extschema@.relay_parked_restore();
+    FOR EACH ROW EXECUTE FUNCTION idempotency_data.relay_parked_restore();
 COMMENT ON TRIGGER relay_parked_restore ON idempotency_data.relay_parked IS
     'Acts only on rows that are restored from a dump.';
 ALTER TABLE idempotency_data.relay_parked ENABLE ALWAYS TRIGGER relay_parked_restore;
@@ -201,47 +201,47 @@ COMMENT ON COLUMN idempotency_data.relay_attempts.event_id IS
 -- One foreign-data wrapper per kind of sink
 -- ---------------------------------------------------------------------------
 
-CREATE FUNCTION @extschema@.sink_function_validator(options text[], catalog oid) RETURNS void
+CREATE FUNCTION idempotency_data.sink_function_validator(options text[], catalog oid) RETURNS void
     LANGUAGE c AS 'MODULE_PATHNAME', 'idem_sink_function_validator';
-COMMENT ON FUNCTION @extschema@.sink_function_validator(text[], oid) IS
+COMMENT ON FUNCTION idempotency_data.sink_function_validator(text[], oid) IS
     'Checks the options of CREATE SERVER and CREATE USER MAPPING for idempotency_function.';
-CREATE FUNCTION @extschema@.sink_postgres_validator(options text[], catalog oid) RETURNS void
+CREATE FUNCTION idempotency_data.sink_postgres_validator(options text[], catalog oid) RETURNS void
     LANGUAGE c AS 'MODULE_PATHNAME', 'idem_sink_postgres_validator';
-COMMENT ON FUNCTION @extschema@.sink_postgres_validator(text[], oid) IS
+COMMENT ON FUNCTION idempotency_data.sink_postgres_validator(text[], oid) IS
     'Checks the options of CREATE SERVER and CREATE USER MAPPING for idempotency_postgres.';
-CREATE FUNCTION @extschema@.sink_kafka_validator(options text[], catalog oid) RETURNS void
+CREATE FUNCTION idempotency_data.sink_kafka_validator(options text[], catalog oid) RETURNS void
     LANGUAGE c AS 'MODULE_PATHNAME', 'idem_sink_kafka_validator';
-COMMENT ON FUNCTION @extschema@.sink_kafka_validator(text[], oid) IS
+COMMENT ON FUNCTION idempotency_data.sink_kafka_validator(text[], oid) IS
     'Checks the options of CREATE SERVER and CREATE USER MAPPING for idempotency_kafka.';
-CREATE FUNCTION @extschema@.sink_http_validator(options text[], catalog oid) RETURNS void
+CREATE FUNCTION idempotency_data.sink_http_validator(options text[], catalog oid) RETURNS void
     LANGUAGE c AS 'MODULE_PATHNAME', 'idem_sink_http_validator';
-COMMENT ON FUNCTION @extschema@.sink_http_validator(text[], oid) IS
+COMMENT ON FUNCTION idempotency_data.sink_http_validator(text[], oid) IS
     'Checks the options of CREATE SERVER and CREATE USER MAPPING for idempotency_http.';
-CREATE FUNCTION @extschema@.sink_null_validator(options text[], catalog oid) RETURNS void
+CREATE FUNCTION idempotency_data.sink_null_validator(options text[], catalog oid) RETURNS void
     LANGUAGE c AS 'MODULE_PATHNAME', 'idem_sink_null_validator';
-COMMENT ON FUNCTION @extschema@.sink_null_validator(text[], oid) IS
+COMMENT ON FUNCTION idempotency_data.sink_null_validator(text[], oid) IS
     'Checks the options of CREATE SERVER and CREATE USER MAPPING for idempotency_null.';
-CREATE FUNCTION @extschema@.sink_program_validator(options text[], catalog oid) RETURNS void
+CREATE FUNCTION idempotency_data.sink_program_validator(options text[], catalog oid) RETURNS void
     LANGUAGE c AS 'MODULE_PATHNAME', 'idem_sink_program_validator';
-COMMENT ON FUNCTION @extschema@.sink_program_validator(text[], oid) IS
+COMMENT ON FUNCTION idempotency_data.sink_program_validator(text[], oid) IS
     'Checks the options of CREATE SERVER and CREATE USER MAPPING for idempotency_program.';
 
-CREATE FOREIGN DATA WRAPPER idempotency_function VALIDATOR @extschema@.sink_function_validator;
+CREATE FOREIGN DATA WRAPPER idempotency_function VALIDATOR idempotency_data.sink_function_validator;
 COMMENT ON FOREIGN DATA WRAPPER idempotency_function IS
     'Sink: a SQL function of this database, called in the transaction that stores the position. Exactly once.';
-CREATE FOREIGN DATA WRAPPER idempotency_postgres VALIDATOR @extschema@.sink_postgres_validator;
+CREATE FOREIGN DATA WRAPPER idempotency_postgres VALIDATOR idempotency_data.sink_postgres_validator;
 COMMENT ON FOREIGN DATA WRAPPER idempotency_postgres IS
     'Sink: another PostgreSQL; position and effect commit in one remote transaction. Exactly once.';
-CREATE FOREIGN DATA WRAPPER idempotency_kafka VALIDATOR @extschema@.sink_kafka_validator;
+CREATE FOREIGN DATA WRAPPER idempotency_kafka VALIDATOR idempotency_data.sink_kafka_validator;
 COMMENT ON FOREIGN DATA WRAPPER idempotency_kafka IS
     'Sink: topics of Kafka; records and position commit in one transaction of the brokers. Exactly once.';
-CREATE FOREIGN DATA WRAPPER idempotency_http VALIDATOR @extschema@.sink_http_validator;
+CREATE FOREIGN DATA WRAPPER idempotency_http VALIDATOR idempotency_data.sink_http_validator;
 COMMENT ON FOREIGN DATA WRAPPER idempotency_http IS
     'Sink: webhooks, and queues of clouds with an HTTP interface. At least once, with the event''s id in each request.';
-CREATE FOREIGN DATA WRAPPER idempotency_null VALIDATOR @extschema@.sink_null_validator;
+CREATE FOREIGN DATA WRAPPER idempotency_null VALIDATOR idempotency_data.sink_null_validator;
 COMMENT ON FOREIGN DATA WRAPPER idempotency_null IS
     'Sink: a program that acknowledges events and discards them, for measurements.';
-CREATE FOREIGN DATA WRAPPER idempotency_program VALIDATOR @extschema@.sink_program_validator;
+CREATE FOREIGN DATA WRAPPER idempotency_program VALIDATOR idempotency_data.sink_program_validator;
 COMMENT ON FOREIGN DATA WRAPPER idempotency_program IS
     'Sink: any program that speaks the sink protocol; the option "program" names the program.';
 
@@ -341,26 +341,26 @@ CREATE FUNCTION @extschema@.sink_setup(server text, relay text DEFAULT NULL) RET
 COMMENT ON FUNCTION @extschema@.sink_setup(text, text) IS
     'What to run at the target before the relay (default: the relay with the server''s name) can work: SQL or commands for a shell; nothing is created silently.';
 
-CREATE FUNCTION @extschema@.relay_status(
+CREATE FUNCTION idempotency_data.relay_status(
     OUT relay_id int, OUT state text, OUT waiting_for text, OUT rate float8, OUT sent bigint,
     OUT retried bigint, OUT last_error text, OUT last_error_at timestamptz, OUT pid int,
     OUT sink_pid int) RETURNS SETOF record
     LANGUAGE c VOLATILE PARALLEL UNSAFE COST 10000 AS 'MODULE_PATHNAME', 'idem_relay_status_fn';
-COMMENT ON FUNCTION @extschema@.relay_status() IS
+COMMENT ON FUNCTION idempotency_data.relay_status() IS
     'What the workers of this database report of their relays; a source of the view stat_relay.';
 
-CREATE FUNCTION @extschema@.relay_lag(
+CREATE FUNCTION idempotency_data.relay_lag(
     OUT relay_id int, OUT "position" text, OUT lag_events bigint, OUT lag interval,
     OUT lag_bytes bigint, OUT oldest timestamptz) RETURNS SETOF record
     LANGUAGE c VOLATILE PARALLEL UNSAFE COST 10000 AS 'MODULE_PATHNAME', 'idem_relay_lag_fn';
-COMMENT ON FUNCTION @extschema@.relay_lag() IS
+COMMENT ON FUNCTION idempotency_data.relay_lag() IS
     'Stored positions of the relays, and their lag; a source of the view stat_relay.';
 
-CREATE FUNCTION @extschema@.stat_relay_source(
+CREATE FUNCTION idempotency_data.stat_relay_source(
     OUT relay_id int, OUT relay text, OUT server text, OUT paused boolean, OUT dead bigint,
     OUT retrying bigint, OUT oldest timestamptz) RETURNS SETOF record
     LANGUAGE c STABLE PARALLEL RESTRICTED AS 'MODULE_PATHNAME', 'idem_stat_relay_source_fn';
-COMMENT ON FUNCTION @extschema@.stat_relay_source() IS
+COMMENT ON FUNCTION idempotency_data.stat_relay_source() IS
     'Relays and the numbers of their parked events; a source of the view stat_relay.';
 
 CREATE VIEW @extschema@.stat_relay AS
@@ -374,9 +374,9 @@ SELECT r.relay COLLATE "C" AS relay, r.server COLLATE "C" AS server,
        pg_catalog.round(s.rate::numeric, 3) AS rate,
        s.sent, s.retried, NULL::bigint AS filtered, NULL::bigint AS expired, r.dead,
        s.last_error, s.last_error_at, s.pid, s.sink_pid
-  FROM @extschema@.stat_relay_source() r
-  LEFT JOIN @extschema@.relay_status() s ON s.relay_id = r.relay_id
-  LEFT JOIN @extschema@.relay_lag() l ON l.relay_id = r.relay_id;
+  FROM idempotency_data.stat_relay_source() r
+  LEFT JOIN idempotency_data.relay_status() s ON s.relay_id = r.relay_id
+  LEFT JOIN idempotency_data.relay_lag() l ON l.relay_id = r.relay_id;
 COMMENT ON VIEW @extschema@.stat_relay IS
     'One row per relay: state, what the relay waits for, position, lag, counters since its worker started, last error.';
 COMMENT ON COLUMN @extschema@.stat_relay.relay IS 'Name of the relay.';
@@ -419,17 +419,17 @@ COMMENT ON COLUMN @extschema@.stat_relay.pid IS
 COMMENT ON COLUMN @extschema@.stat_relay.sink_pid IS
     'Process of the relay''s sink program; NULL if none runs.';
 
-CREATE FUNCTION @extschema@.dead_letters_source(
+CREATE FUNCTION idempotency_data.dead_letters_source(
     OUT relay text, OUT event_id uuid, OUT attempts int, OUT sqlstate text, OUT error text,
     OUT first_failed_at timestamptz, OUT last_failed_at timestamptz) RETURNS SETOF record
     LANGUAGE c STABLE PARALLEL RESTRICTED AS 'MODULE_PATHNAME', 'idem_dead_letters_source_fn';
-COMMENT ON FUNCTION @extschema@.dead_letters_source() IS
+COMMENT ON FUNCTION idempotency_data.dead_letters_source() IS
     'Source of the view dead_letters; use the view instead.';
 
 CREATE VIEW @extschema@.dead_letters AS
 SELECT d.relay COLLATE "C" AS relay, d.event_id, d.attempts, d.sqlstate COLLATE "C" AS sqlstate,
        d.error, d.first_failed_at, d.last_failed_at
-  FROM @extschema@.dead_letters_source() d;
+  FROM idempotency_data.dead_letters_source() d;
 COMMENT ON VIEW @extschema@.dead_letters IS
     'Events that a relay has given up; relay_redrive and relay_discard act on them.';
 COMMENT ON COLUMN @extschema@.dead_letters.relay IS 'Name of the relay.';

@@ -16,8 +16,8 @@ BEGIN
 			USING ERRCODE = 'null_value_not_allowed';
 	END IF;
 
-	-- The functions that each kind may call and the relations that it may read.
-	-- A name stands for all its overloads.
+	-- The functions that each kind may call and the views that it may read.  A name
+	-- stands for all its overloads.  The functions that a view reads come with the view.
 	CASE kind
 	WHEN 'producer' THEN
 		functions := ARRAY[
@@ -26,7 +26,6 @@ BEGIN
 			'outbox_enqueue',
 			'outbox_enqueue_bytes',
 			'outbox_enqueue_many',
-			'producers_source',
 			'register_producer'
 		];
 		relations := ARRAY['producers'];
@@ -45,7 +44,6 @@ BEGIN
 			'complete_event',
 			'complete_events',
 			'complete_request',
-			'cursors_source',
 			'event_result',
 			'event_status',
 			'extend_lease',
@@ -53,12 +51,10 @@ BEGIN
 			'lease_event',
 			'lease_events',
 			'lease_guard',
-			'leases_source',
 			'lock_key',
 			'release_event',
 			'release_lease',
 			'release_request',
-			'requests_source',
 			'resume_offset',
 			'version_guard'
 		];
@@ -69,7 +65,6 @@ BEGIN
 		];
 	WHEN 'operator' THEN
 		functions := ARRAY[
-			'claim_consumers_source',
 			'claims_import',
 			'claims_maintain',
 			'consumer_alter',
@@ -77,19 +72,9 @@ BEGIN
 			'consumer_discard',
 			'consumer_drop',
 			'consumer_redrive',
-			'cursors_source',
-			'dead_letters_source',
 			'event_status',
 			'forget_event',
-			'leases_source',
-			'outbox_events_source',
-			'outbox_generation',
-			'outbox_last_seq',
-			'outbox_segments',
-			'processed_events_source',
-			'processed_events_packed',
 			'producer_drop',
-			'producers_source',
 			'relay_adopt',
 			'relay_alter',
 			'relay_create',
@@ -98,18 +83,10 @@ BEGIN
 			'relay_pause',
 			'relay_redrive',
 			'relay_replay',
-			'relay_lag',
 			'relay_resume',
-			'relay_status',
-			'requests_source',
 			'reset_offset',
 			'sink_setup',
 			'sink_setup_sql',
-			'stat_claim_segments_source',
-			'stat_consumers_source',
-			'stat_cursors_source',
-			'stat_leases_source',
-			'stat_relay_source',
 			'verify_lock_key'
 		];
 		relations := ARRAY[
@@ -131,19 +108,7 @@ BEGIN
 			'stat_relay'
 		];
 	WHEN 'monitor' THEN
-		functions := ARRAY[
-			'claim_consumers_source',
-			'outbox_generation',
-			'outbox_last_seq',
-			'outbox_segments',
-			'relay_lag',
-			'relay_status',
-			'stat_claim_segments_source',
-			'stat_consumers_source',
-			'stat_cursors_source',
-			'stat_leases_source',
-			'stat_relay_source'
-		];
+		functions := '{}';
 		relations := ARRAY[
 			'claim_consumers',
 			'stat_claim_segments',
@@ -172,7 +137,16 @@ BEGIN
 					  WHEN 'pg_proc'::regclass THEN
 						  (SELECT 'EXECUTE ON ROUTINE ' || p.oid::regprocedure
 							 FROM pg_proc p
-							WHERE p.oid = d.objid AND p.proname = ANY (functions))
+							WHERE p.oid = d.objid
+							  AND (p.pronamespace = '@extschema@'::regnamespace AND p.proname = ANY (functions)
+								   OR EXISTS (SELECT FROM pg_depend u
+												JOIN pg_rewrite r ON r.oid = u.objid
+												JOIN pg_class v ON v.oid = r.ev_class
+											   WHERE u.classid = 'pg_rewrite'::regclass
+												 AND u.refclassid = 'pg_proc'::regclass
+												 AND u.refobjid = p.oid
+												 AND v.relnamespace = '@extschema@'::regnamespace
+												 AND v.relname = ANY (relations))))
 					  WHEN 'pg_class'::regclass THEN
 						  (SELECT 'SELECT ON ' || c.oid::regclass
 							 FROM pg_class c

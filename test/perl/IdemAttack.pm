@@ -213,7 +213,7 @@ sub lock_what_can_be_locked
 		q{CREATE FUNCTION pg_temp.f() RETURNS int LANGUAGE sql AS 'SELECT 1'},
 		'ALTER FUNCTION pg_temp.f() DEPENDS ON EXTENSION idempotency',
 		'CREATE TEMPORARY TABLE t (a idempotency.claim_result, b idempotency.relay_start)',
-		'CREATE TEMPORARY VIEW v AS SELECT idempotency.outbox_last_seq()',
+		'CREATE TEMPORARY VIEW v AS SELECT idempotency.outbox_mend_seq()',
 		'LISTEN idempotency', q{NOTIFY idempotency, 'x'}, 'SELECT pg_current_xact_id()')
 	{
 		$holder->query('SAVEPOINT s');
@@ -245,7 +245,7 @@ END
 		'ALTER FUNCTION idempotency.claim_events(text[], text) OWNER TO CURRENT_USER',
 		'ALTER FUNCTION idempotency.claim_events(text[], text) DEPENDS ON EXTENSION plpgsql',
 		'ALTER FUNCTION idempotency.claim_events(text[], text) SECURITY DEFINER',
-		'DROP FUNCTION idempotency.outbox_last_seq() CASCADE',
+		'DROP FUNCTION idempotency.outbox_mend_seq() CASCADE',
 		'COMMENT ON SERVER orders IS NULL', 'DROP SERVER orders CASCADE', "ALTER SERVER orders OPTIONS (SET function 'x.y')",
 		'ALTER SERVER orders OWNER TO CURRENT_USER', 'CREATE USER MAPPING FOR PUBLIC SERVER elsewhere',
 		'ALTER FOREIGN DATA WRAPPER idempotency_null NO VALIDATOR',
@@ -282,7 +282,7 @@ sub read_what_can_be_read
 		q{SELECT pg_catalog.schema_to_xml('idempotency_data', true, true, '')},
 		q{SELECT pg_catalog.database_to_xml(true, true, '')},
 		q{SELECT idempotency.sink_setup_sql('elsewhere')},
-		q{SELECT * FROM idempotency.stat_relay}, q{SELECT * FROM idempotency.relay_status()}, @more)
+		q{SELECT * FROM idempotency.stat_relay}, q{SELECT * FROM idempotency_data.relay_status()}, @more)
 	{
 		my $seen = try($node, $role, $query);
 

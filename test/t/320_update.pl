@@ -57,7 +57,7 @@ WHERE refclassid = 'pg_extension'::regclass AND deptype = 'e'
 	AND refobjid = (SELECT oid FROM pg_extension WHERE extname = 'idempotency')
 END
 my $before = $node->safe_psql('postgres', $objects);
-my $replaced = q{SELECT xmin FROM pg_proc WHERE oid = 'idempotency.relay_status'::regproc};
+my $replaced = q{SELECT xmin FROM pg_proc WHERE oid = 'idempotency_data.relay_status'::regproc};
 
 my $script = PostgreSQL::Test::Utils::tempdir() . '/work';
 append_to_file("$script.produce", <<'END');

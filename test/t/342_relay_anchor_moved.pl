@@ -79,7 +79,7 @@ is(IdemRelay::stat($node, 'nul', 'state'), 'misconfigured', 'which is a state');
 my $id = $node->safe_psql('postgres', q{SELECT relay_id FROM idempotency_data.relays WHERE relay = 'nul'});
 $node->safe_psql('postgres', q{SELECT idempotency.relay_drop('nul')});
 enqueue_and_mark('nul');
-is($node->safe_psql('postgres', "SELECT count(*) FROM idempotency.relay_status() WHERE relay_id = $id"), '0',
+is($node->safe_psql('postgres', "SELECT count(*) FROM idempotency_data.relay_status() WHERE relay_id = $id"), '0',
 	'its worker hears of relay_drop');
 
 $node->stop;

@@ -143,7 +143,7 @@ sql(q{SELECT idempotency.relay_create('later', 'nul', aggregate_types => '{later
 IdemTest::wait_for($node, q{SELECT pid IS NOT NULL FROM idempotency.stat_relay WHERE relay = 'later'});
 sql(q{SELECT idempotency.relay_alter('waits', server => 'good')});
 sql(q{SELECT idempotency.relay_drop('later')});
-IdemTest::wait_for($node, q{SELECT count(*) = 0 FROM idempotency.relay_status() WHERE relay_id > (SELECT max(relay_id) FROM idempotency_data.relays)});
+IdemTest::wait_for($node, q{SELECT count(*) = 0 FROM idempotency_data.relay_status() WHERE relay_id > (SELECT max(relay_id) FROM idempotency_data.relays)});
 enqueue('waits');
 $gate->quit;
 IdemRelay::wait_until('a relay that was altered to and fro goes on', sub { effects('waits') >= 1 });

@@ -59,7 +59,7 @@ IdemTest::wait_for($node, q{SELECT bool_and((state, waiting_for) = ('not running
 sql(q{SELECT idempotency.relay_drop('fails')});
 kill 'CONT', $launcher;
 IdemTest::wait_for($node, q{SELECT pid IS NOT NULL FROM idempotency.stat_relay WHERE relay = 'good'});
-IdemTest::wait_for($node, q{SELECT count(*) FROM idempotency.relay_status()}, '1');
+IdemTest::wait_for($node, q{SELECT count(*) FROM idempotency_data.relay_status()}, '1');
 
 $node->stop;
 done_testing();

@@ -93,7 +93,7 @@ like(IdemRelay::stat($node, 'fn', 'last_error'), qr/$id$/, 'and its end is no er
 $node->safe_psql('postgres', q{DELETE FROM mended; SELECT idempotency.outbox_enqueue('t', 'b', 'End', '1')});
 IdemTest::wait_for($node, q{SELECT pid IS NULL AND state = 'outage' FROM idempotency.stat_relay});
 $node->safe_psql('postgres', q{SELECT idempotency.relay_drop('fn')});
-IdemTest::wait_for($node, q{SELECT count(*) = 0 FROM idempotency.relay_status()});
+IdemTest::wait_for($node, q{SELECT count(*) = 0 FROM idempotency_data.relay_status()});
 
 $node->stop;
 done_testing();

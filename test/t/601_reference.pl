@@ -46,17 +46,16 @@ sub query
 my $members = q{pg_depend d JOIN pg_extension e ON d.refobjid = e.oid
 	AND d.refclassid = 'pg_extension'::regclass AND d.deptype = 'e' AND e.extname = 'idempotency'};
 
-# Functions that are called by the server only have no page.
-my $internal = q{p.prorettype <> 'trigger'::regtype AND p.proname !~ '^sink_.*_validator$'
-	AND p.proname !~ '^test_'};
+# Functions that nobody names have no page.
+my $public = q{p.pronamespace = 'idempotency'::regnamespace AND p.proname !~ '^test_'};
 
 names_all('functions', $reference, query(qq{
 	SELECT DISTINCT p.proname FROM $members JOIN pg_proc p ON p.oid = d.objid
-	WHERE d.classid = 'pg_proc'::regclass AND $internal}));
+	WHERE d.classid = 'pg_proc'::regclass AND $public}));
 names_all('arguments', $reference, query(qq{
 	SELECT DISTINCT a.name FROM $members JOIN pg_proc p ON p.oid = d.objid,
 	LATERAL (SELECT p.proargnames[i] AS name FROM generate_series(1, p.pronargs) i) a
-	WHERE d.classid = 'pg_proc'::regclass AND $internal}));
+	WHERE d.classid = 'pg_proc'::regclass AND $public}));
 names_all('views', $reference, query(qq{
 	SELECT c.relname FROM $members JOIN pg_class c ON c.oid = d.objid
 	WHERE d.classid = 'pg_class'::regclass AND c.relkind = 'v'}));

@@ -148,7 +148,7 @@ like($error, qr/23505/, 'an id that is taken is refused');
 unlike($error, qr/s3cret/, 'by an error that says nothing of the event');
 foreach my $query ('SELECT * FROM idempotency.stat_relay', 'SELECT * FROM idempotency.stat_outbox', 'SELECT * FROM idempotency.outbox_events',
 	"SELECT idempotency.event_result('$taken')", "SELECT idempotency.lock_key('a')", "SELECT idempotency.claim_event('$taken')",
-	q{SELECT idempotency.outbox_last_seq()}, q{SELECT idempotency.outbox_mend_seq()}, q{SELECT idempotency.relay_pause('orders')},
+	q{SELECT idempotency_data.outbox_last_seq()}, q{SELECT idempotency.outbox_mend_seq()}, q{SELECT idempotency.relay_pause('orders')},
 	q{SELECT idempotency.consumer_create('x')}, q{SELECT idempotency.grant_role('operator', 'mallory')})
 {
 	IdemAttack::refused($node, 'mallory', $query, qr/permission denied/);

@@ -55,7 +55,7 @@ sub stream
 sub status
 {
 	my ($self) = @_;
-	my $line = $self->{server}->sql('SELECT s.sent, s.pid, s.sink_pid, s.state FROM idempotency.relay_status() s'
+	my $line = $self->{server}->sql('SELECT s.sent, s.pid, s.sink_pid, s.state FROM idempotency_data.relay_status() s'
 		  . " JOIN idempotency_data.relays r USING (relay_id) WHERE r.relay = '$self->{name}'") // '';
 	my %s;
 

@@ -25,7 +25,7 @@ sub make
 		  . " FROM generate_series(1, $run->{many_relays}) i");
 	Bench::Server::until_true(120, 'the relays do not rest', sub {
 		sleep 0.3;
-		$server->sql("SELECT count(*) FROM idempotency.relay_status() WHERE state = 'idle'") == $run->{many_relays};
+		$server->sql("SELECT count(*) FROM idempotency_data.relay_status() WHERE state = 'idle'") == $run->{many_relays};
 	});
 }
 
@@ -36,7 +36,7 @@ sub remove
 
 	$server->sql("SELECT count(idempotency.relay_drop(relay)) FROM idempotency.stat_relay");
 	Bench::Server::until_true(60, 'the relays are still there',
-		sub { !$server->sql('SELECT count(*) FROM idempotency.relay_status()') });
+		sub { !$server->sql('SELECT count(*) FROM idempotency_data.relay_status()') });
 }
 
 # Milliseconds of a look, the median of some.
