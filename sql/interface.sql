@@ -140,6 +140,29 @@ SELECT call, t.state, t.message FROM (VALUES
 	(25, $$consumer_create('new', true, true, keep_ids => true)$$)) AS c (n, call), try(call) t ORDER BY n;
 SELECT s.*, s = b AS unchanged FROM state s, before b;
 
+-- An interval has one length, whoever reads it: a year has 365.25 days, a month 30
+SELECT i, idempotency_data.interval_us(i::interval) AS us
+  FROM unnest('{0,1 us,1 month,12 months,1 year -365 days,1 year -366 days,-11 months,-13 months,292000 years,300000 years -2541924000 h,-300000 years 2541924000 h,178000000 years,-178000000 years}'::text[]) AS i;
+SELECT idempotency_data.interval_us((sign || CASE WHEN current_setting('server_version_num')::int >= 170000 THEN 'infinity' ELSE '178000000 years' END)::interval) AS us
+  FROM unnest('{+,-}'::text[]) AS sign;
+SELECT count(*) AS "differs from extract(epoch)"
+  FROM generate_series(1, 5000) AS n,
+	   make_interval(months => n * 7919 % 24001 - 12000, days => n * 104729 % 20001 - 10000, secs => (n::bigint * 15485863 % 2000001 - 1000000) / 7.0) AS i
+ WHERE idempotency_data.interval_us(i) IS DISTINCT FROM extract(epoch FROM i) * 1000000;
+BEGIN;
+SELECT regexp_replace(call, '%\d.', '%', 'g') AS call, (try(format(call, '1 year -365.25 days', 1))).message AS "0",
+	   (try(format(call, '1 year -365.25 days 1 ms', 2))).message AS "1 ms", (try(format(call, '1 year 18 h', 3))).message AS "366 days",
+	   (try(format(call, '1 year 18 h 1 us', 4))).message AS "and 1 us"
+  FROM (VALUES (1, $$claim_event('i', wait => %1$L)$$), (2, $$lease_event('i%2$s', duration => %1$L)$$),
+	(3, $$claim_request('i%2$s', 'i', lease => %1$L)$$), (4, $$outbox_enqueue('a', 'i', 't', '1', dedup_id => 'i', dedup_window => %1$L)$$),
+	(5, $$consumer_create('r%2$s', retention => %1$L)$$), (6, $$consumer_create('l%2$s', lease_duration => %1$L)$$),
+	(7, $$consumer_create('m%2$s', min_backoff => %1$L, max_backoff => '366 days')$$),
+	(8, $$consumer_create('x%2$s', min_backoff => '1 us', max_backoff => %1$L)$$),
+	(9, $$relay_create('m%2$s', 'nul', min_backoff => %1$L)$$),
+	(10, $$relay_create('x%2$s', 'nul', min_backoff => '1 ms', max_backoff => %1$L)$$)) AS c (n, call) ORDER BY n;
+ROLLBACK;
+SELECT try($$consumer_create('i', min_backoff => '1 year', max_backoff => '362 days')$$);
+
 SELECT idempotency.relay_drop('r');
 SELECT idempotency.consumer_drop('old');
 DROP TABLE later, before;

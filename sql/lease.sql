@@ -283,7 +283,7 @@ INSERT INTO t.misuse (call) VALUES
 	($$release_lease('i', 1, retry_after => '-1 s')$$), ($$release_lease('i', 1, retry_after => '1000 years')$$),
 	($$release_lease('i', 1, retry_after => '1 s', park => true)$$), ($$complete_event('i', token => 0)$$),
 	($$consumer_create('c', max_attempts => -1)$$), ($$consumer_create('c', lease_duration => '0')$$), ($$consumer_create('c', min_backoff => '-1 s')$$),
-	($$consumer_create('c', max_backoff => '367 days')$$), ($$consumer_create('c', lease_duration => '1 year -361 days')$$), ($$consumer_create('c', min_backoff => '10 min')$$), ($$consumer_create('c', max_attempts => NULL)$$),
+	($$consumer_create('c', max_backoff => '367 days')$$), ($$consumer_create('c', lease_duration => '1 year -366 days')$$), ($$consumer_create('c', min_backoff => '10 min')$$), ($$consumer_create('c', max_attempts => NULL)$$),
 	($$consumer_alter('foreign', max_backoff => '1 ms')$$);
 SELECT substr(call, 1, 60) AS call, t.state, t.message FROM t.misuse, t.try('SELECT idempotency.' || call) AS t ORDER BY ord;
 SELECT idempotency.consumer_drop('foreign');

@@ -24,7 +24,7 @@ SELECT pg_temp.try(format('SELECT idempotency.relay_create(%s)', args)) FROM (VA
 	('''r'', ''nul'', start_at => NULL'), ('''r'', ''nul'', ordering => NULL'), ('''r'', ''nul'', on_dead => NULL'),
 	('''r'', ''nul'', max_attempts => NULL'), ('''r'', ''nul'', max_attempts => -1'),
 	('''r'', ''nul'', min_backoff => ''0'''), ('''r'', ''nul'', max_backoff => ''2 days'''),
-	('''r'', ''nul'', min_backoff => ''-1 year 361 days'''), ('''r'', ''nul'', max_backoff => ''1 month -29 days'''),
+	('''r'', ''nul'', min_backoff => ''-1 year 361 days'''), ('''r'', ''nul'', max_backoff => ''1 month -28 days'''),
 	('''r'', ''nul'', batch_events => 0'), ('''r'', ''nul'', batch_events => 10001'),
 	('''r'', ''nul'', batch_size => ''1'''), ('''r'', ''nul'', batch_size => ''1TB'''), ('''r'', ''nul'', batch_size => ''x'''),
 	('''r'', ''nul'', max_lag_size => ''1kB'''), ('''r'', ''nul'', max_lag_size => '''''),

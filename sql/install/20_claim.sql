@@ -267,6 +267,13 @@ SELECT @extschema@.verify_lock_key(id, consumer)
 
 -- Consumers
 
+CREATE FUNCTION idempotency_data.interval_us(length interval)
+RETURNS bigint
+LANGUAGE c IMMUTABLE PARALLEL SAFE
+AS 'MODULE_PATHNAME', 'idem_interval_us_fn';
+COMMENT ON FUNCTION idempotency_data.interval_us(interval) IS
+'how long an interval is, in microseconds: a year has 365.25 days, a month 30; the greatest or the least number for 290,000 years and more';
+
 -- What consumer_create and consumer_alter refuse.  Arguments that are null are not
 -- given, and are not checked: those of consumer_alter have been merged with what is
 -- registered.
@@ -286,10 +293,11 @@ LANGUAGE plpgsql STABLE PARALLEL UNSAFE
 SET search_path = pg_catalog, pg_temp
 AS $$
 DECLARE
-	for_ever CONSTANT numeric := extract(epoch FROM interval '100 years');
+	for_ever CONSTANT bigint := idempotency_data.interval_us('100 years');
+	longest CONSTANT bigint := idempotency_data.interval_us('366 days');
+	retention_us CONSTANT bigint := idempotency_data.interval_us(consumer_check.retention);
 	later text;
-	duration interval;
-	seconds double precision;
+	us bigint;
 BEGIN
 	IF octet_length(consumer_check.consumer) NOT BETWEEN 1 AND 255 THEN
 		RAISE EXCEPTION 'argument "consumer" must have 1 to 255 bytes'
@@ -307,14 +315,12 @@ BEGIN
 			USING ERRCODE = 'invalid_parameter_value',
 				DETAIL = 'Its locks are the published ones.',
 				HINT = 'Use a consumer of another name, for new events: it claims anew what was completed for "default".';
-	ELSIF extract(epoch FROM consumer_check.retention) <= 0 THEN
+	ELSIF retention_us <= 0 THEN
 		RAISE EXCEPTION 'argument "retention" must be positive'
 			USING ERRCODE = 'invalid_parameter_value',
-				DETAIL = format('It is %s seconds long.', trim_scale(extract(epoch FROM consumer_check.retention))),
+				DETAIL = format('It is %s seconds long.', trim_scale(retention_us / 1000000.0)),
 				HINT = 'Give the longest time from an event''s creation to its last delivery, or 100 years to remember for ever.';
-	ELSIF consumer_check.expire_by_id_age AND
-		coalesce(extract(epoch FROM consumer_check.retention), for_ever) >= for_ever
-	THEN
+	ELSIF consumer_check.expire_by_id_age AND coalesce(retention_us, for_ever) >= for_ever THEN
 		RAISE EXCEPTION 'argument "expire_by_id_age" needs a retention of less than 100 years'
 			USING ERRCODE = 'invalid_parameter_value',
 				DETAIL = 'Ids are compared with the retention of the consumer itself; the setting idempotency.claim_retention does not count.',
@@ -326,16 +332,14 @@ BEGIN
 				HINT = 'Give 0 for no limit.';
 	END IF;
 	FOREACH later IN ARRAY ARRAY['lease_duration', 'min_backoff', 'max_backoff'] LOOP
-		duration := CASE later WHEN 'lease_duration' THEN consumer_check.lease_duration
-			WHEN 'min_backoff' THEN consumer_check.min_backoff ELSE consumer_check.max_backoff END;
-		-- as the library counts: a year has twelve months of 30 days, and not 365.25 days
-		seconds := extract(epoch FROM duration) - extract(year FROM duration) * 5.25 * 86400;
-		IF seconds <= 0 OR seconds > extract(epoch FROM interval '366 days') THEN
+		us := idempotency_data.interval_us(CASE later WHEN 'lease_duration' THEN consumer_check.lease_duration
+			WHEN 'min_backoff' THEN consumer_check.min_backoff ELSE consumer_check.max_backoff END);
+		IF us <= 0 OR us > longest THEN
 			RAISE EXCEPTION 'argument "%" must be positive, and at most 366 days', later
 				USING ERRCODE = 'invalid_parameter_value';
 		END IF;
 	END LOOP;
-	IF consumer_check.min_backoff > consumer_check.max_backoff THEN
+	IF idempotency_data.interval_us(consumer_check.min_backoff) > idempotency_data.interval_us(consumer_check.max_backoff) THEN
 		RAISE EXCEPTION 'argument "min_backoff" must not be greater than "max_backoff"'
 			USING ERRCODE = 'invalid_parameter_value',
 				DETAIL = format('They are %s and %s.', consumer_check.min_backoff, consumer_check.max_backoff);

@@ -13,7 +13,6 @@
 #include "postgres.h"
 
 #include <limits.h>
-#include <math.h>
 
 #include "catalog/pg_enum.h"
 #include "catalog/pg_type.h"
@@ -33,7 +32,6 @@
 #include "shared/document.h"
 
 /* Limits of what the log of leases keeps */
-#define MAX_DAYS		366		/* of a duration or a pause */
 #define MAX_ERROR_BYTES	1024
 #define MAX_WORK_BYTES	(1024 * 1024)
 
@@ -97,24 +95,22 @@ idem_arg_any_consumer(FunctionCallInfo fcinfo, int argno)
 long
 idem_arg_wait(FunctionCallInfo fcinfo, int argno)
 {
-	Interval   *wait;
-	double		us;
+	int64		us;
 
 	idem_require_arg(fcinfo, argno, "wait");
-	wait = PG_GETARG_INTERVAL_P(argno);
-	us = wait->time + ((double) wait->month * DAYS_PER_MONTH + wait->day) * USECS_PER_DAY;
+	us = idem_interval_us(PG_GETARG_INTERVAL_P(argno));
 	if (us < 0)
 		ereport(ERROR,
 				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
 				 errmsg("argument \"wait\" must not be negative")));
-	return us > MAX_WAIT_MS * 1000.0 ? MAX_WAIT_MS : (long) ceil(us / 1000.0);
+	return us > MAX_WAIT_MS * INT64CONST(1000) ? MAX_WAIT_MS : (us + 999) / 1000;
 }
 
 int64
 idem_arg_interval(FunctionCallInfo fcinfo, int argno, const char *name, bool may_be_zero,
 				  int64 otherwise)
 {
-	double		us;
+	int64		us;
 
 	if (PG_ARGISNULL(argno))
 		return otherwise;
@@ -124,11 +120,11 @@ idem_arg_interval(FunctionCallInfo fcinfo, int argno, const char *name, bool may
 				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
 				 may_be_zero ? errmsg("argument \"%s\" must not be negative", name) :
 				 errmsg("argument \"%s\" must be positive", name)));
-	if (us > (double) MAX_DAYS * USECS_PER_DAY)
+	if (us > IDEM_MAX_DAYS * USECS_PER_DAY)
 		ereport(ERROR,
 				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
-				 errmsg("argument \"%s\" must be at most %d days", name, MAX_DAYS)));
-	return (int64) us;
+				 errmsg("argument \"%s\" must be at most %d days", name, IDEM_MAX_DAYS)));
+	return us;
 }
 
 text *

@@ -19,7 +19,6 @@
 #include "postgres.h"
 
 #include <limits.h>
-#include <math.h>
 
 #include "access/htup_details.h"
 #include "catalog/pg_enum.h"
@@ -70,6 +69,7 @@ PG_FUNCTION_INFO_V1(idem_event_status_uuid_fn);
 PG_FUNCTION_INFO_V1(idem_lock_key_fn);
 PG_FUNCTION_INFO_V1(idem_lock_key_uuid_fn);
 PG_FUNCTION_INFO_V1(idem_verify_lock_key_fn);
+PG_FUNCTION_INFO_V1(idem_interval_us_fn);
 PG_FUNCTION_INFO_V1(idem_consumer_changes_fn);
 
 /* Labels of claim_status, in the order of its C twin */
@@ -500,6 +500,15 @@ idem_verify_lock_key_fn(PG_FUNCTION_ARGS)
 						pnstrdup(id.data, id.len)),
 				 errhint("Claims of this server would not exclude other clients of the published key; do not use it.")));
 	PG_RETURN_VOID();
+}
+
+/* interval_us(length): how long an interval is, for consumer_check */
+Datum
+idem_interval_us_fn(PG_FUNCTION_ARGS)
+{
+	if (PG_ARGISNULL(0))
+		PG_RETURN_NULL();
+	PG_RETURN_INT64(idem_interval_us(PG_GETARG_INTERVAL_P(0)));
 }
 
 /*

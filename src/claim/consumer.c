@@ -34,8 +34,6 @@
  */
 #include "postgres.h"
 
-#include <math.h>
-
 #include "access/genam.h"
 #include "access/htup_details.h"
 #include "access/table.h"
@@ -62,10 +60,6 @@
 #include "shared/txn_owner.h"
 #include "store/retention.h"
 #include "store/store.h"
-
-/* A retention of so many years or more is for ever. */
-#define FOR_EVER_YEARS			100
-#define FOR_EVER_SECONDS		((double) FOR_EVER_YEARS * DAYS_PER_YEAR * SECS_PER_DAY)
 
 /* What a consumer does with leases unless it is registered with something else */
 #define DEFAULT_LEASE_DURATION	(30 * USECS_PER_SEC)
@@ -148,35 +142,29 @@ bool_column(HeapTuple tup, TupleDesc desc, int column)
 }
 
 /*
- * The length of a retention in seconds, rounded up, as extract(epoch) has it; 0:
- * for ever.  consumer_check refuses a retention that is not positive; one that
- * came by another way is for ever, the safe side.
+ * The length of a retention in seconds, rounded up; 0: for ever.  consumer_check
+ * refuses a retention that is not positive; one that came by another way is for ever,
+ * the safe side.
  */
 static int64
 retention_seconds(const Interval *interval)
 {
-	int			years = interval->month / MONTHS_PER_YEAR;
-	double		days = years * (double) DAYS_PER_YEAR +
-	(interval->month % MONTHS_PER_YEAR) * (double) DAYS_PER_MONTH + interval->day;
-	double		seconds = ceil(days * SECS_PER_DAY + (double) interval->time / USECS_PER_SEC);
+	int64		us = idem_interval_us(interval);
 
-	return seconds <= 0 || seconds >= FOR_EVER_SECONDS ? 0 : (int64) seconds;
+	return us <= 0 || us >= IDEM_FOR_EVER_US ? 0 : (us + USECS_PER_SEC - 1) / USECS_PER_SEC;
 }
 
-double
-idem_interval_us(const Interval *interval)
-{
-	return interval->time +
-		((double) interval->month * DAYS_PER_MONTH + interval->day) * USECS_PER_DAY;
-}
-
-/* A column of type interval that is not null, in microseconds. */
+/*
+ * A column of type interval that is not null, in microseconds, within the bounds that
+ * consumer_check sets.
+ */
 static int64
 interval_column(HeapTuple tup, TupleDesc desc, int column)
 {
 	bool		isnull;
+	int64		us = idem_interval_us(DatumGetIntervalP(heap_getattr(tup, column, desc, &isnull)));
 
-	return (int64) idem_interval_us(DatumGetIntervalP(heap_getattr(tup, column, desc, &isnull)));
+	return Max(1, Min(us, IDEM_MAX_DAYS * USECS_PER_DAY));
 }
 
 /* Remember who owns a consumer. */

@@ -40,8 +40,8 @@ typedef struct IdemConsumerPolicy
 	int64		max_backoff;
 } IdemConsumerPolicy;
 
-/* The length of an interval in microseconds: a day has 24 hours, a month 30 days. */
-extern double idem_interval_us(const Interval *interval);
+/* The longest duration of a lease, and the longest pause */
+#define IDEM_MAX_DAYS		366
 
 /*
  * The policy of a consumer, registered or not.  The extension's own consumers

@@ -50,9 +50,8 @@
 
 #define UUID_TEXT_LENGTH	36
 
-/* The window of dedup ids if none is given, and the shortest without an end */
+/* The window of dedup ids if none is given */
 #define DEFAULT_DEDUP_WINDOW	(5 * USECS_PER_MINUTE)
-#define LONGEST_DEDUP_WINDOW	(100.0 * MONTHS_PER_YEAR * DAYS_PER_MONTH * USECS_PER_DAY)
 
 /*
  * How long to wait for another transaction's event id if lock_timeout is not
@@ -215,27 +214,21 @@ claim_ids(IdemClaimItem *items, int n)
  * Dedup ids
  */
 
-/*
- * Get the window of dedup ids in microseconds.  A month has 30 days, as in
- * comparisons of intervals.  Error 22023 unless the window is positive.
- */
+/* Get the window of dedup ids in microseconds.  Error 22023 unless it is positive. */
 static int64
 get_dedup_window(FunctionCallInfo fcinfo, int argno)
 {
-	Interval   *window;
-	double		length;
+	int64		length;
 
 	if (PG_ARGISNULL(argno))
 		return DEFAULT_DEDUP_WINDOW;
-	window = PG_GETARG_INTERVAL_P(argno);
-	length = (double) window->time +
-		((double) window->month * DAYS_PER_MONTH + window->day) * USECS_PER_DAY;
+	length = idem_interval_us(PG_GETARG_INTERVAL_P(argno));
 	if (length <= 0)
 		ereport(ERROR,
 				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
 				 errmsg("argument \"dedup_window\" must be positive"),
 				 errhint("Leave dedup_id out for an event that is enqueued in any case; a window of 100 years has no end.")));
-	return length >= LONGEST_DEDUP_WINDOW ? IDEM_DEDUP_FOR_EVER : (int64) length;
+	return length >= IDEM_FOR_EVER_US ? IDEM_DEDUP_FOR_EVER : length;
 }
 
 /* Decide about dedup ids of one aggregate type. */

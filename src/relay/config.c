@@ -60,12 +60,14 @@
 /* What a row may say at most, whatever relay_create allows. */
 #define MAX_BATCH_BYTES	(INT64CONST(1) << 30)
 
+/* The longest backoff that relay_create accepts */
+#define MAX_BACKOFF_MS (24 * 3600 * 1000)
+
 /* The relays' rows.  The server is not in them: resolve_server finds it. */
 #define CONFIG_QUERY \
 	"SELECT relay_id, relay, owner, owner_oid, aggregate_types," \
 	" ordering::text, on_dead::text, max_attempts," \
-	" CASE WHEN min_backoff IS NOT NULL THEN LEAST(GREATEST(pg_catalog.date_part('epoch', min_backoff) * 1000, 0), 2147483647)::int END," \
-	" CASE WHEN max_backoff IS NOT NULL THEN LEAST(GREATEST(pg_catalog.date_part('epoch', max_backoff) * 1000, 0), 2147483647)::int END," \
+	" min_backoff, max_backoff," \
 	" batch_events, batch_bytes, COALESCE(max_lag_bytes, 0), paused, halted::text, epoch," \
 	" incarnation, identity, xmin, halt_message, ctid" \
 	" FROM %s.relays"
@@ -74,14 +76,18 @@
 #define DEFAULT_MIN_BACKOFF_MS 100
 #define DEFAULT_MAX_BACKOFF_MS 60000
 
-/* A column in milliseconds; NULL gives the default. */
+/*
+ * A backoff in milliseconds, which relay_create keeps between 1 ms and 1 day; the default
+ * for a column that is NULL, or 0.
+ */
 static int
-ms_or(HeapTuple tup, TupleDesc desc, int column, int otherwise)
+backoff_ms(HeapTuple tup, TupleDesc desc, int column, int otherwise)
 {
 	bool		isnull;
 	Datum		value = SPI_getbinval(tup, desc, column, &isnull);
+	int64		us = isnull ? 0 : idem_interval_us(DatumGetIntervalP(value));
 
-	return isnull ? otherwise : DatumGetInt32(value);
+	return us <= 0 ? otherwise : Max(1, Min(us / 1000, MAX_BACKOFF_MS));
 }
 
 /*
@@ -196,8 +202,8 @@ config_from_row(HeapTuple tup, TupleDesc desc)
 	c->on_dead = strcmp(on_dead, "skip") == 0 ? IDEM_ON_DEAD_SKIP :
 		strcmp(on_dead, "stop") == 0 ? IDEM_ON_DEAD_STOP : IDEM_ON_DEAD_BLOCK_KEY;
 	c->max_attempts = number_of(tup, desc, 8, 0, IDEM_SOUND_COUNT, &sound);
-	c->min_backoff_ms = ms_or(tup, desc, 9, DEFAULT_MIN_BACKOFF_MS);
-	c->max_backoff_ms = ms_or(tup, desc, 10, DEFAULT_MAX_BACKOFF_MS);
+	c->min_backoff_ms = backoff_ms(tup, desc, 9, DEFAULT_MIN_BACKOFF_MS);
+	c->max_backoff_ms = backoff_ms(tup, desc, 10, DEFAULT_MAX_BACKOFF_MS);
 	c->batch_events = number_of(tup, desc, 11, 1, 10000, &sound);
 	c->batch_bytes = number_of(tup, desc, 12, 1, MAX_BATCH_BYTES, &sound);
 	c->max_lag_bytes = number_of(tup, desc, 13, 0, PG_INT64_MAX, &sound);

@@ -1,7 +1,8 @@
 /*-------------------------------------------------------------------------
  *
  * args.c
- *		Checks on SQL arguments: NULL, empty, over-long, not yet built.
+ *		Checks on SQL arguments: NULL, empty, over-long, not yet built; lengths of
+ *		intervals.
  *
  * Copyright (c) 2026, the idempotency developers
  *
@@ -133,6 +134,21 @@ idem_prevent_read_only(const char *function_name)
 	PreventCommandDuringRecovery(function_name);
 	PreventCommandIfReadOnly(function_name);
 	PreventCommandIfParallelMode(function_name);
+}
+
+int64
+idem_interval_us(const Interval *interval)
+{
+	int64		quarters = (int64) (interval->month / MONTHS_PER_YEAR) * (4 * 365 + 1) +
+		(interval->month % MONTHS_PER_YEAR) * (4 * DAYS_PER_MONTH) + 4 * (int64) interval->day;
+	double		us = (double) quarters * (USECS_PER_DAY / 4) + (double) interval->time;
+
+	/* floating point shows whether the sum fits; then it is exact modulo 2^64 */
+	if (us >= 9.15e18)
+		return PG_INT64_MAX;
+	if (us <= -9.15e18)
+		return PG_INT64_MIN;
+	return (int64) ((uint64) quarters * (uint64) (USECS_PER_DAY / 4) + (uint64) interval->time);
 }
 
 TupleDesc

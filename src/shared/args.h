@@ -1,7 +1,8 @@
 /*-------------------------------------------------------------------------
  *
  * args.h
- *		Checks on SQL arguments: NULL, empty, over-long, not yet built.
+ *		Checks on SQL arguments: NULL, empty, over-long, not yet built; lengths of
+ *		intervals.
  *
  * No function of the extension is STRICT.  So a NULL raises an error that
  * names its argument, instead of a silent NULL result.
@@ -19,6 +20,7 @@
 #include "postgres.h"
 
 #include "access/tupdesc.h"
+#include "datatype/timestamp.h"
 #include "fmgr.h"
 
 #include "compat.h"
@@ -77,6 +79,17 @@ extern text *idem_get_text_arg(FunctionCallInfo fcinfo, int argno,
  * parallel worker.  Call this before any lock is taken.
  */
 extern void idem_prevent_read_only(const char *function_name);
+
+/*
+ * The length of an interval in microseconds: a year has 365.25 days, a month 30, and a
+ * day 24 hours, as extract(epoch) has it.  An interval of 290,000 years or more, and an
+ * infinite one, gives PG_INT64_MAX or PG_INT64_MIN.  No other code converts an interval
+ * that a user gave.
+ */
+extern int64 idem_interval_us(const Interval *interval);
+
+/* As long as this, or longer, is for ever where a time may be: 100 years. */
+#define IDEM_FOR_EVER_US	(INT64CONST(36525) * USECS_PER_DAY)
 
 /*
  * The blessed row type of a function's result, with so many columns.  For a function in

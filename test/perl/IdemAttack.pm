@@ -171,7 +171,8 @@ sub rights
 	my $sorted = sub { join ' ', sort split / /, shift };
 	my $may_call = $node->safe_psql('postgres', qq{
 		SELECT string_agg(DISTINCT p.proname, ' ') FROM $members JOIN pg_proc p ON p.oid = d.objid
-		 WHERE d.classid = 'pg_proc'::regclass AND has_function_privilege('$role', p.oid, 'EXECUTE')});
+		 WHERE d.classid = 'pg_proc'::regclass AND has_function_privilege('$role', p.oid, 'EXECUTE')
+		   AND has_schema_privilege('$role', p.pronamespace, 'USAGE')});
 	my $may_read = $node->safe_psql('postgres', qq{
 		SELECT string_agg(DISTINCT c.relname, ' ') FROM $members JOIN pg_class c ON c.oid = d.objid
 		 WHERE d.classid = 'pg_class'::regclass AND c.relkind IN ('r', 'v', 'm', 'p', 'f')
@@ -182,7 +183,7 @@ sub rights
 			WHEN 'S' THEN has_sequence_privilege('$role', c.oid, 'USAGE, SELECT, UPDATE')
 			ELSE has_table_privilege('$role', c.oid, 'INSERT, UPDATE, DELETE, TRUNCATE, REFERENCES, TRIGGER') END});
 
-	is($sorted->($may_call), $calls, "$role may call what is documented") if $kind =~ /producer|consumer/;
+	is($sorted->($may_call), $calls, "$role may call what is documented") if $kind =~ /producer|consumer|monitor/;
 	is($sorted->($may_read), $reads, "$role may read what is documented");
 	is($may_write, '0', "$role may write to no relation");
 	return;

@@ -76,26 +76,18 @@ range_error(const char *name, const char *range)
 			 errhint("It must be %s.", range)));
 }
 
-/*
- * Refuse an interval out of range.  A month or a year has different lengths in
- * different places of PostgreSQL, so no interval with either is accepted, not
- * even where days make up for it.  Computed in floating point, which does not
- * wrap around and is exact at the bounds.  In relay_alter 0 goes back to the
- * default.
- */
+/* Refuse an interval out of range.  In relay_alter 0 goes back to the default. */
 static void
 check_backoff(FunctionCallInfo fcinfo, bool alter, int argno, const char *name)
 {
-	Interval   *iv;
-	double		us;
+	int64		us;
 
 	if (PG_ARGISNULL(argno))
 		return;
-	iv = PG_GETARG_INTERVAL_P(argno);
-	us = iv->time + (double) iv->day * USECS_PER_DAY;
-	if (alter && iv->month == 0 && us == 0)
+	us = idem_interval_us(PG_GETARG_INTERVAL_P(argno));
+	if (alter && us == 0)
 		return;
-	if (iv->month != 0 || us < 1000 || us > MAX_BACKOFF_US)
+	if (us < 1000 || us > MAX_BACKOFF_US)
 		range_error(name, alter ? "between 1 ms and 1 day, or 0 for the default" :
 					"between 1 ms and 1 day");
 }
