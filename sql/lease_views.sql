@@ -51,10 +51,20 @@ CALL t.put('done', 'mail', 'done');
 SELECT * FROM t.leases;
 SELECT consumer, registered, leased, overdue, waiting, ready, dead, requests, most_attempts, t.time(oldest_overdue) AS oldest_overdue,
 	t.time(oldest_ready) AS oldest_ready, t.time(oldest_dead) AS oldest_dead FROM idempotency.stat_consumers ORDER BY consumer;
-SELECT id, s.status, s.claimed_at = l.since AS since, s.completed_at IS NOT NULL AS completed
+SELECT id, s.status, s.claimed_at = l.since AS since, s.completed_at IS NOT NULL AS completed,
+	CASE WHEN s.retry_after = '0' THEN 'at once'
+		WHEN coalesce(l.lease_until, l.retry_at) - s.retry_after BETWEEN statement_timestamp() AND clock_timestamp() THEN 'as shown'
+		ELSE s.retry_after::text END AS retry_after
   FROM unnest('{leased,overdue,waiting,ready,dead,done,none}'::text[]) WITH ORDINALITY AS e (id, ord) CROSS JOIN LATERAL idempotency.event_status(id, 'mail') AS s
   LEFT JOIN idempotency.leases AS l ON l.event_id = id AND l.consumer = 'mail' ORDER BY ord;
 SELECT status FROM idempotency.event_status('leased'), idempotency.event_status('dead', 'other') AS o (other);
+-- how long it is busy, as its lease would say a moment later; by its uuid, too
+SELECT s.status, l.result, s.retry_after BETWEEN l.retry_after AND interval '1 day' AS as_long
+  FROM unnest('{leased,waiting}'::text[]) AS id CROSS JOIN LATERAL idempotency.event_status(id, 'mail') AS s
+  CROSS JOIN LATERAL idempotency.lease_event(CASE WHEN s.status IS NOT NULL THEN id END, 'mail') AS l;
+SELECT result, status, retry_after > '6 days' AS a_week FROM (SELECT result FROM idempotency.lease_event('A0EEBC999C0B4EF8BB6D6BB9BD380A11'::uuid, 'mail', '7 days') OFFSET 0) AS l,
+	LATERAL (SELECT * FROM idempotency.event_status(CASE WHEN result = 'claimed' THEN 'a0eebc999c0b4ef8bb6d6bb9bd380a11' END::uuid, 'mail')) AS s;
+SELECT idempotency.release_lease('a0eebc99-9c0b-4ef8-bb6d-6bb9bd380a11', token, 'mail') FROM idempotency.leases WHERE event_id = 'a0eebc99-9c0b-4ef8-bb6d-6bb9bd380a11';
 -- the token is the one to act by
 SELECT idempotency.extend_lease(event_id, token, consumer, '3 days', 'half way', '{"n": 1}') IS NOT NULL AS extended FROM idempotency.leases WHERE due AND state = 'leased';
 SELECT state, lease_until, due, recovery_point FROM t.leases WHERE event_id = 'overdue';

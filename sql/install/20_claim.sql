@@ -161,12 +161,13 @@ AS 'MODULE_PATHNAME', 'idem_event_result_fn';
 COMMENT ON FUNCTION @extschema@.event_result(event_id text, consumer text) IS
 'result stored with the completion of an event; null if there is none';
 
-CREATE FUNCTION @extschema@.event_status(event_id text, consumer text = 'default', OUT status @extschema@.claim_status, OUT claimed_at timestamptz, OUT completed_at timestamptz, OUT completed_latest timestamptz)
+CREATE FUNCTION @extschema@.event_status(event_id text, consumer text = 'default', OUT status @extschema@.claim_status, OUT claimed_at timestamptz, OUT completed_at timestamptz,
+	OUT completed_latest timestamptz, OUT retry_after interval)
 RETURNS record
 LANGUAGE c VOLATILE PARALLEL UNSAFE COST 10000
 AS 'MODULE_PATHNAME', 'idem_event_status_fn';
 COMMENT ON FUNCTION @extschema@.event_status(event_id text, consumer text) IS
-'what is remembered of an event, without claiming it: always one row, with status unknown if nothing is remembered; the event was claimed at claimed_at or later, and completed between completed_at and completed_latest';
+'what is remembered of an event, without claiming it: always one row, with status unknown if nothing is remembered; the event was claimed at claimed_at or later, and completed between completed_at and completed_latest; leased or waiting = it may be leased after retry_after';
 
 CREATE FUNCTION @extschema@.lock_key(event_id text, consumer text = 'default')
 RETURNS bigint
@@ -210,12 +211,13 @@ AS 'MODULE_PATHNAME', 'idem_event_result_uuid_fn';
 COMMENT ON FUNCTION @extschema@.event_result(event_id uuid, consumer text) IS
 'result stored with the completion of an event, keyed on the uuid''s canonical text; null if there is none';
 
-CREATE FUNCTION @extschema@.event_status(event_id uuid, consumer text = 'default', OUT status @extschema@.claim_status, OUT claimed_at timestamptz, OUT completed_at timestamptz, OUT completed_latest timestamptz)
+CREATE FUNCTION @extschema@.event_status(event_id uuid, consumer text = 'default', OUT status @extschema@.claim_status, OUT claimed_at timestamptz, OUT completed_at timestamptz,
+	OUT completed_latest timestamptz, OUT retry_after interval)
 RETURNS record
 LANGUAGE c VOLATILE PARALLEL UNSAFE COST 10000
 AS 'MODULE_PATHNAME', 'idem_event_status_uuid_fn';
 COMMENT ON FUNCTION @extschema@.event_status(event_id uuid, consumer text) IS
-'what is remembered of an event, keyed on the uuid''s canonical text, without claiming it: always one row, with status unknown if nothing is remembered; the event was claimed at claimed_at or later, and completed between completed_at and completed_latest';
+'what is remembered of an event, keyed on the uuid''s canonical text, without claiming it: always one row, with status unknown if nothing is remembered; the event was claimed at claimed_at or later, and completed between completed_at and completed_latest; leased or waiting = it may be leased after retry_after';
 
 CREATE FUNCTION @extschema@.lock_key(event_id uuid, consumer text = 'default')
 RETURNS bigint

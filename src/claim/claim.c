@@ -533,12 +533,14 @@ tell_open(const IdemLease *lease, IdemClaimInfo *info)
 		case IDEM_LEASE_LEASED:
 			info->status = IDEM_STATUS_LEASED;
 			info->claimed_at = lease->at;
+			info->retry_after = idem_leased_left(lease);
 			break;
 		case IDEM_LEASE_DEAD:
 			info->status = IDEM_STATUS_DEAD;
 			break;
 		default:
 			info->status = IDEM_STATUS_WAITING;
+			info->retry_after = idem_leased_left(lease);
 			break;
 	}
 }
@@ -565,7 +567,8 @@ idem_claim_get_status(const char *id, int idlen, const char *consumer,
 
 	*info = (IdemClaimInfo)
 	{
-		.status = IDEM_STATUS_UNKNOWN
+		.status = IDEM_STATUS_UNKNOWN,
+		.retry_after = -1
 	};
 	if (row.status == IDEM_ROW_COMPLETED)
 		tell_completed(&row, info);

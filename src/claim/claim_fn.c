@@ -234,7 +234,7 @@ idem_event_result_uuid_fn(PG_FUNCTION_ARGS)
 
 /*
  * event_status(event_id, consumer) -> status, claimed_at, completed_at,
- * completed_latest.  The event was completed between completed_at and
+ * completed_latest, retry_after.  The event was completed between completed_at and
  * completed_latest.  The two differ only where the exact time is not kept.
  */
 static Datum
@@ -244,8 +244,8 @@ event_status(FunctionCallInfo fcinfo, IdemStr (*get) (FunctionCallInfo, int))
 	IdemStr		consumer = idem_arg_consumer(fcinfo, 1);
 	IdemClaimInfo info;
 	TupleDesc	desc;
-	Datum		values[4];
-	bool		nulls[4];
+	Datum		values[5];
+	bool		nulls[5];
 
 	desc = idem_row_type(fcinfo, lengthof(values));
 	idem_claim_get_status(id.data, id.len, consumer.data, consumer.len, &info);
@@ -253,10 +253,12 @@ event_status(FunctionCallInfo fcinfo, IdemStr (*get) (FunctionCallInfo, int))
 	values[1] = TimestampTzGetDatum(info.claimed_at);
 	values[2] = TimestampTzGetDatum(info.completed_at);
 	values[3] = TimestampTzGetDatum(info.completed_latest);
+	values[4] = idem_interval_datum(info.retry_after);
 	nulls[0] = false;
 	nulls[1] = info.status == IDEM_STATUS_UNKNOWN || info.status == IDEM_STATUS_WAITING ||
 		info.status == IDEM_STATUS_DEAD;
 	nulls[2] = nulls[3] = info.status != IDEM_STATUS_COMPLETED;
+	nulls[4] = info.retry_after < 0;
 	return HeapTupleGetDatum(heap_form_tuple(desc, values, nulls));
 }
 

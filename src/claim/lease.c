@@ -94,7 +94,7 @@ look_how_long(const IdemCall *call, const IdemClaimKey *key)
 
 	if (!idem_lease_find(call->leases, &key->digest, &lease))
 		return -1;
-	left = lease.until - GetCurrentTimestamp();
+	left = idem_leased_left(&lease);
 	idem_lease_free_values(&lease);
 	return left > 0 ? left : -1;
 }
@@ -115,7 +115,7 @@ lease_locked(IdemCall *call, const IdemClaimKey *key, const IdemClaim *own,
 	(void) idem_call_leases(call);
 	result = idem_leased_judge(call, key, own, &answer->lease);
 	if (result == IDEM_CLAIM_BUSY)
-		answer->retry_after = Max(answer->lease.until - GetCurrentTimestamp(), 0);
+		answer->retry_after = idem_leased_left(&answer->lease);
 	if (result != IDEM_CLAIM_CLAIMED)
 		return result;
 	if (idem_expiry_passed(order->valid_until, &call->policy, key->id, key->idlen, call->now))

@@ -44,6 +44,15 @@ idem_leased_conflict(const IdemClaimKey *key)
 			 errhint("Retry the transaction.")));
 }
 
+/* Compared before it is subtracted: a restored row may have any time. */
+int64
+idem_leased_left(const IdemLease *lease)
+{
+	TimestampTz now = GetCurrentTimestamp();
+
+	return lease->until > now ? lease->until - now : 0;
+}
+
 /* The name of the event, as the log of leases wants it. */
 static IdemLeaseName
 name_of(const IdemClaimKey *key)

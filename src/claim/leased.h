@@ -37,6 +37,12 @@ extern IdemClaimResult idem_leased_judge_found(IdemCall *call, const IdemClaimKe
 											   const IdemClaim *own, IdemLease *lease);
 
 /*
+ * Microseconds until the lease ends, or until an event that waits may be leased again;
+ * 0 if that time is over.
+ */
+extern int64 idem_leased_left(const IdemLease *lease);
+
+/*
  * Write the state of an event, with the number lease->token (lease/log.h), and for how
  * long it is kept by its consumer's policy; another end of its lease; another recovery
  * point, and its work.

@@ -168,8 +168,8 @@ look_without_lock(Look *look)
 	if (!idem_lease_find(NULL, &look->key.digest, &lease) || !lease.in_snapshot)
 		return;
 	if (!compare(look, lease.fingerprint) && lease.state != IDEM_LEASE_DEAD &&
-		lease.until > GetCurrentTimestamp())
-		answer->retry_after = lease.until - GetCurrentTimestamp();
+		idem_leased_left(&lease) > 0)
+		answer->retry_after = idem_leased_left(&lease);
 }
 
 /* Starting */
@@ -239,7 +239,7 @@ look_into_log(Look *look, const IdemClaim *own, const IdemRow *row)
 			idem_flight_note(&look->key.digest);
 			break;
 		default:
-			answer->retry_after = Max(lease->until - GetCurrentTimestamp(), 0);
+			answer->retry_after = idem_leased_left(lease);
 			break;
 	}
 }
