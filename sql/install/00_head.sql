@@ -36,14 +36,14 @@ $$;
 
 REVOKE ALL ON SCHEMA @extschema@ FROM PUBLIC;
 
--- Tables and sequences are in a schema of their own, on which nobody has USAGE:
+-- Tables and sequences are in a schema of their own, on which nobody but roles of kind backup has USAGE:
 -- PostgreSQL locks a table that a statement names before it checks privileges
 -- on the table.  So are the functions that nobody names: views, triggers and
 -- wrappers refer to them by OID, for which EXECUTE is enough.  If a schema of this
 -- name exists already, the script fails here.
 CREATE SCHEMA idempotency_data;
 COMMENT ON SCHEMA idempotency_data IS
-'tables and internal functions of the extension idempotency; nobody needs rights on this schema: use the views and functions of @extschema@';
+'tables and internal functions of the extension idempotency; nobody but who dumps needs rights on this schema: use the views and functions of @extschema@';
 
 -- A view that may be large calls its source in the select list, where the
 -- executor takes one row at a time.  In FROM it would collect all rows first.

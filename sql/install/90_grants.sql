@@ -119,10 +119,14 @@ BEGIN
 			'stat_outbox',
 			'stat_relay'
 		];
+	WHEN 'backup' THEN
+		-- all that pg_dump locks and reads: any table and sequence of the other schema
+		functions := '{}';
+		relations := '{}';
 	ELSE
 		RAISE EXCEPTION 'unknown kind of role "%"', kind
 			USING ERRCODE = 'invalid_parameter_value',
-				HINT = 'Use producer, consumer, operator or monitor.';
+				HINT = 'Use producer, consumer, operator, monitor or backup.';
 	END CASE;
 
 	-- GRANT would take the name "public" for everybody; here it is an error.
@@ -150,11 +154,13 @@ BEGIN
 					  WHEN 'pg_class'::regclass THEN
 						  (SELECT 'SELECT ON ' || c.oid::regclass
 							 FROM pg_class c
-							WHERE c.oid = d.objid AND c.relname = ANY (relations))
+							WHERE c.oid = d.objid
+							  AND CASE c.relnamespace WHEN 'idempotency_data'::regnamespace THEN kind = 'backup'
+								  ELSE c.relname = ANY (relations) END)
 					  WHEN 'pg_type'::regclass THEN
 						  (SELECT 'USAGE ON TYPE ' || t.oid::regtype
 							 FROM pg_type t
-							WHERE t.oid = d.objid AND t.typtype = 'e')
+							WHERE t.oid = d.objid AND t.typtype = 'e' AND kind <> 'backup')
 					  END)
 		  FROM pg_depend d
 		  JOIN pg_extension e ON e.oid = d.refobjid
@@ -165,11 +171,12 @@ BEGIN
 		CONTINUE WHEN object IS NULL;
 		EXECUTE format('GRANT %s TO %I', object, role);
 	END LOOP;
-	EXECUTE format('GRANT USAGE ON SCHEMA @extschema@ TO %I', role);
+	EXECUTE format('GRANT USAGE ON SCHEMA %s TO %I',
+				   CASE kind WHEN 'backup' THEN 'idempotency_data' ELSE '@extschema@' END, role);
 END
 $$;
 COMMENT ON FUNCTION @extschema@.grant_role(kind text, role name) IS
-'grant a role the privileges of a kind: producer enqueues, consumer claims, operator manages relays and consumers, monitor reads stat_*';
+'grant a role the privileges of a kind: producer enqueues, consumer claims, operator manages relays and consumers, monitor reads stat_*, backup dumps';
 
 -- Only the owner keeps privileges.  This revokes the privileges that PUBLIC has by
 -- default, and those that ALTER DEFAULT PRIVILEGES of the installing role gave.

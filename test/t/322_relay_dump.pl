@@ -113,6 +113,16 @@ sub original
 		$old->safe_psql('target', 'SELECT count(*) FROM arrived'));
 }
 
+# A dump without what depends on who made it.
+sub compared
+{
+	my $text = slurp_file($_[0]);
+
+	$text =~ s/^CREATE USER MAPPING.*?;\n//msg;
+	$text =~ s/^\\(un)?restrict .*\n//mg;
+	return $text;
+}
+
 # The restored database before anybody adopts its relays, then after.
 sub check_restored
 {
@@ -178,7 +188,23 @@ sub check_parked
 
 # Beside the original: a database has the relays of a dump, but nothing that
 # tells the launcher.
+$old->safe_psql('shop', 'CREATE ROLE keeper LOGIN; ALTER DATABASE shop OWNER TO keeper; GRANT SELECT ON ALL TABLES IN SCHEMA public TO keeper');
+my $kept = $old->basedir . '/kept.sql';
+my @keep = ('pg_dump', '-U', 'keeper', '-f', $kept, '-d', $old->connstr('shop'));
+command_fails_like(\@keep, qr/permission denied for schema idempotency_data/, 'who owns the database cannot dump');
+$old->safe_psql('shop', q{SELECT idempotency.grant_role('backup', 'keeper')});
+command_ok(\@keep, 'with the kind backup he can');
 command_ok([ 'pg_dump', '-f', $dump, '-d', $old->connstr('shop') ], 'dumped');
+is(compared($kept), compared($dump), 'he dumps what a superuser does, but options of user mappings');
+$old->safe_psql('postgres', 'CREATE DATABASE kept TEMPLATE template0');
+command_ok([ 'psql', '-qX', '-v', 'ON_ERROR_STOP=1', '-f', $kept, '-d', $old->connstr('kept') ], 'and it can be restored');
+is($old->safe_psql('kept', $config), $old->safe_psql('shop', $config), 'with the relays');
+$old->safe_psql('postgres', 'DROP DATABASE kept');
+is($old->safe_psql('shop', <<'END'), 't|f|f', 'he reads tables, writes none, and calls nothing');
+SELECT bool_and(has_table_privilege('keeper', c.oid, 'SELECT')), bool_or(has_table_privilege('keeper', c.oid, 'INSERT, UPDATE, DELETE, TRUNCATE')),
+	(SELECT bool_or(has_function_privilege('keeper', p.oid, 'EXECUTE')) FROM pg_proc p WHERE p.pronamespace::regnamespace::text LIKE 'idempotency%')
+  FROM pg_class c WHERE c.relnamespace = 'idempotency_data'::regnamespace AND c.relkind = 'r'
+END
 $old->safe_psql('postgres', 'CREATE DATABASE beside TEMPLATE template0');
 command_ok([ 'psql', '-qX', '-v', 'ON_ERROR_STOP=1', '-f', $dump, '-d', $old->connstr('beside') ], 'restored beside');
 check_restored('beside', $old, 'beside');
@@ -187,6 +213,7 @@ check_parked('beside', $old, 'beside');
 # Into another cluster, the database itself included, and with it its label.  No
 # worker may start meanwhile: one that came before the relays would remove that.
 my $new = IdemTest::cluster('new', extension => 0, conf => "${conf}max_worker_processes = 0\n");
+$new->safe_psql('postgres', 'CREATE ROLE keeper');
 command_ok([ 'pg_dump', '--create', '-f', $dump, '-d', $old->connstr('shop') ], 'dumped with the database');
 command_ok([ 'psql', '-qX', '-v', 'ON_ERROR_STOP=1', '-f', $dump, '-d', $new->connstr('postgres') ], 'restored elsewhere');
 $new->append_conf('postgresql.conf', 'max_worker_processes = 32');
