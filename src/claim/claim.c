@@ -567,9 +567,9 @@ idem_claim_get_status(const char *id, int idlen, const char *consumer,
 
 	*info = (IdemClaimInfo)
 	{
-		.status = IDEM_STATUS_UNKNOWN,
-		.retry_after = -1
+		.status = IDEM_STATUS_UNKNOWN
 	};
+	info->retry_after = -1;
 	if (row.status == IDEM_ROW_COMPLETED)
 		tell_completed(&row, info);
 	else if (own == NULL && !lease.in_snapshot)

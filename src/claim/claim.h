@@ -53,8 +53,8 @@ typedef struct IdemClaimInfo
 	TimestampTz claimed_at;		/* if it is processing, completed or leased */
 	TimestampTz completed_at;	/* if completed: not before */
 	TimestampTz completed_latest;	/* and not after */
-	int64		retry_after;	/* if leased or waiting: microseconds until it may
-								 * be leased, 0: at once; -1: not known */
+	int64		retry_after;	/* if leased or waiting: microseconds until it
+								 * may be leased, 0: at once; -1: not known */
 } IdemClaimInfo;
 
 /* One event id in, one verdict out. */

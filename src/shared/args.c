@@ -140,7 +140,7 @@ int64
 idem_interval_us(const Interval *interval)
 {
 	int64		quarters = (int64) (interval->month / MONTHS_PER_YEAR) * (4 * 365 + 1) +
-		(interval->month % MONTHS_PER_YEAR) * (4 * DAYS_PER_MONTH) + 4 * (int64) interval->day;
+	(interval->month % MONTHS_PER_YEAR) * (4 * DAYS_PER_MONTH) + 4 * (int64) interval->day;
 	double		us = (double) quarters * (USECS_PER_DAY / 4) + (double) interval->time;
 
 	/* floating point shows whether the sum fits; then it is exact modulo 2^64 */
