@@ -14,6 +14,9 @@ SELECT t.typname, string_agg(e.enumlabel, ' ' ORDER BY e.enumsortorder) AS label
   FROM pg_enum e JOIN pg_type t ON t.oid = e.enumtypid
  WHERE t.typnamespace = 'idempotency'::regnamespace AND t.typname ~ '^(claim|lease|offset|relay|request|sequence)_'
  GROUP BY t.typname ORDER BY t.typname;
+SELECT c.relname, string_agg(a.attname || ' ' || format_type(a.atttypid, a.atttypmod), E'\n' ORDER BY a.attnum) AS columns
+  FROM pg_class c JOIN pg_attribute a ON a.attrelid = c.oid AND a.attnum > 0
+ WHERE c.relnamespace = 'idempotency'::regnamespace AND c.relkind = 'v' GROUP BY c.relname ORDER BY c.relname;
 
 -- Functions that nobody names are in the other schema: views, triggers, wrappers and
 -- bodies of functions refer to them.  Of the first schema a view refers to one only.
@@ -35,10 +38,6 @@ SELECT p.oid::regprocedure AS "not of a view" FROM pg_proc p
 		AND d.refclassid = 'pg_proc'::regclass AND d.refobjid = p.oid);
 DROP OWNED BY regress_interface;
 DROP ROLE regress_interface;
-
-SELECT c.relname, string_agg(a.attname || ' ' || format_type(a.atttypid, a.atttypmod), E'\n' ORDER BY a.attnum) AS columns
-  FROM pg_class c JOIN pg_attribute a ON a.attrelid = c.oid AND a.attnum > 0
- WHERE c.relnamespace = 'idempotency'::regnamespace AND c.relkind = 'v' GROUP BY c.relname ORDER BY c.relname;
 
 -- What is not built is refused by its name, with a way to do without, and changes nothing
 SET client_min_messages = warning;

@@ -39,7 +39,7 @@ SELECT pg_temp.try(format('SELECT idempotency.%s(%L)', f, r)) FROM
 SELECT pg_temp.try(s) FROM (VALUES
 	('SELECT idempotency.relay_alter(''r'', max_attempts => 1000001)'),
 	('SELECT idempotency.relay_alter(''r'', min_backoff => ''1 us'')'),
-	('SELECT idempotency.relay_alter(''r'', max_backoff => ''1 month -30 days'')'),
+	('SELECT idempotency.relay_alter(''r'', max_backoff => ''1 month -31 days'')'),
 	('SELECT idempotency.relay_alter(''r'', batch_events => 0)'),
 	('SELECT idempotency.relay_alter(''r'', batch_size => ''0'')'),
 	('SELECT idempotency.relay_alter(''r'', server => ''nowhere'')'),
