@@ -132,7 +132,7 @@ CREATE FUNCTION t.fire(function text, fires text, each text, sql text) RETURNS t
 DECLARE
 	told text;
 BEGIN
-	EXECUTE format('CREATE TRIGGER other %s ON t.other FOR EACH %s EXECUTE FUNCTION idempotency.%I()', fires, each, function);
+	EXECUTE format('CREATE TRIGGER other %s ON t.other FOR EACH %s EXECUTE FUNCTION idempotency_data.%I()', fires, each, function);
 	told := t.try(sql);
 	DROP TRIGGER other ON t.other;
 	RETURN regexp_replace(told, '^39P01 .*', '39P01');
@@ -142,5 +142,5 @@ SELECT proname, string_agg(DISTINCT t.fire(proname, fires, each, sql), ', ') AS 
 		('BEFORE UPDATE', 'ROW', 'UPDATE t.other SET a = 2'), ('BEFORE DELETE', 'ROW', 'DELETE FROM t.other'),
 		('AFTER DELETE', 'STATEMENT', 'DELETE FROM t.other'), ('BEFORE INSERT', 'STATEMENT', 'INSERT INTO t.other VALUES (1)'),
 		('BEFORE TRUNCATE', 'STATEMENT', 'TRUNCATE t.other')) AS f (fires, each, sql)
- WHERE pronamespace = 'idempotency'::regnamespace AND prorettype = 'trigger'::regtype AND proname !~ 'guard' GROUP BY 1 ORDER BY 1;
+ WHERE pronamespace = 'idempotency_data'::regnamespace AND prorettype = 'trigger'::regtype GROUP BY 1 ORDER BY 1;
 DROP SCHEMA t CASCADE;

@@ -31,9 +31,9 @@ CREATE TABLE idempotency_data.consumers (
 	CONSTRAINT sound CHECK (
 		octet_length(consumer) BETWEEN 1 AND 1020 AND NOT starts_with(consumer, '@')
 		AND NOT (foreign_lockers AND private_locks) AND max_attempts >= 0
-		AND lease_duration > '0' AND lease_duration < '10000 days'
-		AND min_backoff > '0' AND min_backoff < '10000 days'
-		AND max_backoff > '0' AND max_backoff < '10000 days'
+		AND extract(epoch FROM lease_duration) > 0 AND extract(epoch FROM lease_duration) < 10000 * 86400
+		AND extract(epoch FROM min_backoff) > 0 AND extract(epoch FROM min_backoff) < 10000 * 86400
+		AND extract(epoch FROM max_backoff) > 0 AND extract(epoch FROM max_backoff) < 10000 * 86400
 		AND (owner IS NULL) = (owner_oid IS NULL))
 );
 COMMENT ON TABLE idempotency_data.consumers IS

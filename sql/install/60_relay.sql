@@ -46,7 +46,8 @@ CREATE TABLE idempotency_data.relays (
     -- what C reads of a row; relay_create says what an operator may give
     CONSTRAINT sound CHECK (
         relay_id > 0 AND octet_length(relay) BETWEEN 1 AND 1020 AND epoch >= 0 AND max_attempts >= 0
-        AND min_backoff >= '0' AND min_backoff < '366 days' AND max_backoff >= '0' AND max_backoff < '366 days'
+        AND extract(epoch FROM min_backoff) >= 0 AND extract(epoch FROM min_backoff) < 366 * 86400
+        AND extract(epoch FROM max_backoff) >= 0 AND extract(epoch FROM max_backoff) < 366 * 86400
         AND batch_events BETWEEN 1 AND 10000 AND batch_bytes BETWEEN 1 AND 1073741824
         AND (max_lag_bytes IS NULL OR max_lag_bytes >= 0)
         AND (aggregate_types IS NULL OR (array_position(aggregate_types, NULL) IS NULL

@@ -32,6 +32,7 @@
 #include "shared/document.h"
 
 /* Limits of what the log of leases keeps */
+#define MAX_DAYS		366		/* of a duration or a pause */
 #define MAX_ERROR_BYTES	1024
 #define MAX_WORK_BYTES	(1024 * 1024)
 
@@ -120,10 +121,10 @@ idem_arg_interval(FunctionCallInfo fcinfo, int argno, const char *name, bool may
 				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
 				 may_be_zero ? errmsg("argument \"%s\" must not be negative", name) :
 				 errmsg("argument \"%s\" must be positive", name)));
-	if (us > IDEM_MAX_DAYS * USECS_PER_DAY)
+	if (us > MAX_DAYS * USECS_PER_DAY)
 		ereport(ERROR,
 				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
-				 errmsg("argument \"%s\" must be at most %d days", name, IDEM_MAX_DAYS)));
+				 errmsg("argument \"%s\" must be at most %d days", name, MAX_DAYS)));
 	return us;
 }
 

@@ -154,17 +154,13 @@ retention_seconds(const Interval *interval)
 	return us <= 0 || us >= IDEM_FOR_EVER_US ? 0 : (us + USECS_PER_SEC - 1) / USECS_PER_SEC;
 }
 
-/*
- * A column of type interval that is not null, in microseconds, within the bounds that
- * consumer_check sets.
- */
+/* A column of type interval that is not null, in microseconds. */
 static int64
 interval_column(HeapTuple tup, TupleDesc desc, int column)
 {
 	bool		isnull;
-	int64		us = idem_interval_us(DatumGetIntervalP(heap_getattr(tup, column, desc, &isnull)));
 
-	return Max(1, Min(us, IDEM_MAX_DAYS * USECS_PER_DAY));
+	return idem_interval_us(DatumGetIntervalP(heap_getattr(tup, column, desc, &isnull)));
 }
 
 /* Remember who owns a consumer. */

@@ -40,8 +40,6 @@ typedef struct IdemConsumerPolicy
 	int64		max_backoff;
 } IdemConsumerPolicy;
 
-/* The longest duration of a lease, and the longest pause */
-#define IDEM_MAX_DAYS		366
 
 /*
  * The policy of a consumer, registered or not.  The extension's own consumers

@@ -21,6 +21,8 @@
 #include "access/detoast.h"
 #include "datatype/timestamp.h"
 
+#include "shared/args.h"
+
 /* No time, number of seconds or count of the extension's is as large; sums of a few do not overflow. */
 #define IDEM_SOUND_NUMBER	(INT64CONST(1) << 60)
 #define IDEM_SOUND_SECONDS	(INT64CONST(1) << 40)
@@ -58,11 +60,9 @@ idem_sound_number_or_null(Datum value, bool isnull, int64 min, int64 max)
 static inline bool
 idem_sound_duration(Datum value, bool isnull)
 {
-	const Interval *interval = isnull ? NULL : (const Interval *) DatumGetPointer(value);
-	double		us = isnull ? 0 : interval->time +
-	((double) interval->month * DAYS_PER_MONTH + interval->day) * USECS_PER_DAY;
+	int64		us = isnull ? 0 : idem_interval_us((const Interval *) DatumGetPointer(value));
 
-	return us > 0 && us < (double) IDEM_SOUND_NUMBER;
+	return us > 0 && us < IDEM_SOUND_NUMBER;
 }
 
 /* A text of min to max bytes, which is not detoasted. */
