@@ -265,10 +265,11 @@ check_readmes()
 }
 
 # Links of the documents have targets, README.md leads to each page, no code block is
-# empty, and META.json describes a distribution of this release.
+# empty, a picture is what its script draws, and META.json describes a distribution of this release.
 check_documents()
 {
-	test/lint/documents.py
+	test/lint/documents.py || return 1
+	doc/architecture.py | diff - doc/architecture.svg | none "doc/architecture.svg is not what doc/architecture.py draws:"
 }
 
 # Includes make no circles.  X.c and X.h are one node of the graph; an edge leads from
