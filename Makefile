@@ -23,8 +23,8 @@
 #   make test-random     random operations against models; TRANSACTIONS=n, SEED=n (test/random/README.md)
 #   make test-clients    the programs of doc/howto: a producer and a consumer with the drivers of
 #                        Python, Node, Java and Go, a payment API, holders of leases;
-#                        TESTS="psycopg jcs payments leases sqlalchemy node jdbc pgx payments-go";
-#                        jcs is canonical JSON against a library
+#                        TESTS="psycopg asyncpg jcs payments leases sqlalchemy django alembic node
+#                        jdbc pgx payments-go"; jcs is canonical JSON against a library
 #   make test-kafka      the kafka sink against a real broker; TESTS=names (test/sink/README.md)
 #   make test-http       the http sink against receivers that misbehave, nginx and mocks of the
 #                        clouds' queues; TESTS=names, KILLS=n (test/sink/README.md)
@@ -33,6 +33,7 @@
 #                        BASE=commit (against that commit),
 #                        PROFILE=arm and more (see test/bench/README.md)
 #   make demo            money moves, everything is killed, nothing is lost: one minute
+#   make example         two services and a relay, killed while they work (doc/example/README.md)
 #   make server          psql in a throw-away server with this tree's extension
 #   make lint, indent    check the sources; rewrite them with pg_bsd_indent
 #
@@ -53,7 +54,7 @@ SPECS = $(if $(filter 1,$(ISOLATION)),$(if $(TESTS),$(filter $(TESTS_ISOLATION),
 # to define it, and make warns about a recipe that is replaced; so where one of these
 # targets is asked for, PGXS is left out and the other goals are made first.
 FALSE_GREEN = check installcheck
-TEST_GOALS = test test-matrix test-faults test-mutants test-random test-clients test-kafka test-http torture analysis lint indent server packages bench demo
+TEST_GOALS = test test-matrix test-faults test-mutants test-random test-clients test-kafka test-http torture analysis lint indent server packages bench demo example
 ifneq (,$(filter $(FALSE_GREEN),$(MAKECMDGOALS)))
 OTHER_GOALS = $(filter-out $(FALSE_GREEN) test,$(MAKECMDGOALS))
 .PHONY: $(OTHER_GOALS)
@@ -162,3 +163,5 @@ bench:
 		BASE='$(BASE)' PGQUE_SQL='$(PGQUE_SQL)' PGMQ_SQL='$(PGMQ_SQL)' test/bench/run.sh
 demo:
 	+@test/demo/run.sh
+example:
+	+@doc/example/run.sh

@@ -34,7 +34,11 @@ src/                      points mutants
 sql/install/              mutants
 test/analysis/            analysis
 test/clients/             clients
-doc/howto/languages.md    clients
+doc/howto/python.md       clients
+doc/howto/node.md         clients
+doc/howto/java.md         clients
+doc/howto/go.md           clients
+doc/howto/deploy.md       clients
 doc/howto/leases.md       clients
 doc/howto/payments.md     clients
 doc/howto/kafka-consume.md kafka

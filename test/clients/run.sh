@@ -2,8 +2,8 @@
 # The programs of the how-tos, run with the real drivers: a producer and a consumer in
 # each language, a payment API, holders of leases; and canonical JSON against a library.
 #
-#	run.sh [NAME...]	page psycopg jcs payments leases sqlalchemy node jdbc pgx payments-go,
-#						default: all
+#	run.sh [NAME...]	page psycopg asyncpg jcs payments leases sqlalchemy django alembic node jdbc
+#						pgx payments-go, default: all
 #	ALLOW_OFFLINE=1		name, but do not count, a program whose driver cannot be fetched
 #	NEED_TOOLS=1		a program fails if this machine lacks a tool for it; otherwise it is
 #						named as NOT RUN
@@ -25,7 +25,7 @@ exec </dev/null
 # shellcheck source=test/setup/count.sh
 . test/setup/count.sh
 
-ALL="page psycopg jcs payments leases sqlalchemy node jdbc pgx payments-go"
+ALL="page psycopg asyncpg jcs payments leases sqlalchemy django alembic node jdbc pgx payments-go"
 # What every program checks, and what those check whose driver sends statements
 # before it has read the answers.
 CHECKS="an event commits with its row
@@ -37,6 +37,19 @@ busy while another session has the event
 a handler that failed is tried again
 a batch of 100 with repeats is one statement
 COMMIT of an aborted transaction is noticed"
+DJANGO="an event commits with its row
+an event is rolled back with its row
+claimed: the effect is made and the result is stored
+redelivered: duplicate, and one effect
+an upper-case id is cast to the same event
+a handler that failed is tried again
+COMMIT of an aborted transaction is noticed
+a claim outside of atomic() is ID001"
+ALEMBIC="without the filter a plain role fails
+without the filter a superuser would drop the extension's tables
+include_object comes too late for a plain role
+with the filter shop sees the application's tables only
+with the filter postgres sees the application's tables only"
 JCS="doubles have the text of the library
 keys have the order of the library
 documents have the text and the hash of the library
@@ -53,7 +66,7 @@ not_run()
 missing_tool()
 {
 	case $1 in
-		psycopg | sqlalchemy | jcs | payments | leases)
+		psycopg | asyncpg | sqlalchemy | django | alembic | jcs | payments | leases)
 			/usr/bin/python3 -c 'import venv, ensurepip' 2>/dev/null || echo "python3 with its module venv"
 			;;
 		node)
@@ -81,7 +94,7 @@ java_major()
 fetch()
 {
 	case $1 in
-		psycopg | sqlalchemy | jcs | payments | leases) with_pip requirements.txt ;;
+		psycopg | asyncpg | sqlalchemy | django | alembic | jcs | payments | leases) with_pip requirements.txt ;;
 		node)
 			npm install --loglevel=error --cache npm-cache --ignore-scripts --no-package-lock --no-audit --no-fund
 			;;
@@ -111,7 +124,8 @@ program()
 	local command schema=schema.sql
 
 	case $1 in
-		psycopg | sqlalchemy) command=(venv/bin/python -B shop.py) ;;
+		psycopg | asyncpg | sqlalchemy | django) command=(venv/bin/python -B shop.py) ;;
+		alembic) command=(venv/bin/python -B check.py) ;;
 		payments) command=(venv/bin/python -B drive.py venv/bin/python -B api.py "{port}") ;;
 		leases) command=(venv/bin/python -B drive.py) ;;
 		jcs) command=(venv/bin/python -B jcs.py) ;;
@@ -148,7 +162,9 @@ count()
 		esac
 	done < <(grep -E '^(ok|NOT OK) ' "$2")
 	case $1 in
-		sqlalchemy) ;;
+		asyncpg | sqlalchemy) ;;
+		django) checks=$DJANGO ;;
+		alembic) checks=$ALEMBIC ;;
 		jcs) checks=$JCS ;;
 		payments* | leases) checks="" ;;
 		*) checks+=$'\n'$PIPELINED ;;
@@ -219,7 +235,11 @@ if [ "$names" != page ]; then
 fi
 for name in $names; do
 	if [ "$name" = page ]; then
-		run_page languages.md schema.sql psycopg sqlalchemy node jdbc pgx
+		run_page python.md schema.sql psycopg asyncpg sqlalchemy django
+		run_page node.md schema.sql node
+		run_page java.md schema.sql jdbc
+		run_page go.md schema.sql pgx
+		run_page deploy.md alembic
 		run_page payments.md payments payments-go
 		run_page leases.md leases
 	else

@@ -1,4 +1,4 @@
--- What the programs of this folder work on; the beginning is that of doc/howto/languages.md.
+-- What the programs of this folder work on; the beginning is on the pages of doc/howto by language.
 -- >>> schema
 CREATE TABLE orders (id int PRIMARY KEY, total numeric NOT NULL);
 CREATE TABLE invoices (order_id int PRIMARY KEY, total numeric NOT NULL, event_id uuid NOT NULL);

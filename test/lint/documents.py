@@ -8,6 +8,7 @@ Prints a line for each fault, and exits nonzero if there is one.
   - A relative link of a Markdown file leads to a file, and its #part to a heading.
   - Each page of doc/ is at most two links away from README.md.
   - No code block is empty.
+  - A page of doc/howto has at most 1,500 words, less its blocks of code.
   - META.json is a PGXN distribution of the release that idempotency.control names.
 """
 import json
@@ -17,6 +18,7 @@ import sys
 
 FENCE = re.compile(r'^```.*?^```$', re.M | re.S)
 LINK = re.compile(r'\[[^\]]*\]\(([^)\s]+)\)')
+WORDS = 1500
 SEMVER = re.compile(r'\d+\.\d+\.\d+(-[A-Za-z0-9-]+)?$')
 
 
@@ -87,6 +89,15 @@ def check_distance(top):
             yield '%s: more than two links away from README.md' % page
 
 
+def check_length(top):
+    """A how-to is read at one sitting."""
+    for page in pages(top):
+        if page.startswith('doc/howto/'):
+            words = len(re.sub(r'<!--.*?-->', '', FENCE.sub('', text_of(top, page))).split())
+            if words > WORDS:
+                yield '%s: %d words, at most %d' % (page, words, WORDS)
+
+
 def check_meta(top):
     """What https://pgxn.org/spec/ asks for, as far as this distribution has it."""
     with open(os.path.join(top, 'META.json'), encoding='utf-8') as file:
@@ -114,7 +125,7 @@ def check_meta(top):
 
 def main():
     top = sys.argv[1] if len(sys.argv) > 1 else '.'
-    faults = [*check_links(top), *check_distance(top), *check_meta(top)]
+    faults = [*check_links(top), *check_distance(top), *check_length(top), *check_meta(top)]
     for fault in faults:
         print(fault)
     return 1 if faults else 0

@@ -16,7 +16,8 @@
 #
 # "bare" is Debian as a fresh machine has it: debootstrap's smallest variant with
 # git, make and the certificates that a mirror may need.  There the sources run
-# `make demo` and `make test`, as a user would, and install what they lack.  The
+# `make demo` and `make test`, as a user would, and install what they lack.  In
+# another copy the commands of README.md are tried as they stand (readme.sh).  The
 # folder that is kept stays bare: each run works on a copy.
 #
 # A run inside has mount, process and IPC namespaces of its own: when it ends,
@@ -222,10 +223,12 @@ run_inside()
 
 # As a user does it, in a clone.
 # shellcheck disable=SC2016 # expanded inside
-bare_script='
+bare_clone='
 	cd /tmp/idempotency || exit 1
 	git init -q . && git add -A &&
-		git -c user.name=bare -c user.email=bare@localhost commit -q -m "The tree as it is" || exit 1
+		git -c user.name=bare -c user.email=bare@localhost commit -q -m "The tree as it is" || exit 1'
+# shellcheck disable=SC2016 # expanded inside
+bare_script=$bare_clone'
 	if ! make demo; then
 		echo "NOT OK   make demo"
 		echo "0 passed, 1 failed"
@@ -248,6 +251,12 @@ run_bare()
 	SOURCES=$work/sources.tar inside "$root" "$bare_script" AREA="$bare_area" TESTS="${TESTS:-}" 2>&1 |
 		tee "$work/bare.log"
 	count bare "${PIPESTATUS[0]}" "$work/bare.log"
+	rm -rf "$root"
+	idem_say "README.md on a bare machine"
+	cp -a "$cache/bare" "$root"
+	SOURCES=$work/sources.tar inside "$root" "$bare_clone"'
+	exec test/matrix/readme.sh' 2>&1 | tee "$work/readme.log"
+	count "README.md" "${PIPESTATUS[0]}" "$work/readme.log"
 	rm -rf "$root"
 }
 

@@ -551,7 +551,7 @@ run_clients()
 {
 	local name names=()
 
-	for name in page psycopg jcs payments ${TESTS:+leases sqlalchemy node jdbc pgx payments-go}; do
+	for name in page psycopg jcs payments ${TESTS:+asyncpg leases sqlalchemy django alembic node jdbc pgx payments-go}; do
 		! wanted "$name" || names+=("$name")
 	done
 	[ ${#names[@]} -gt 0 ] || return 0

@@ -11,6 +11,9 @@
 # numbers and the units of sizes.  The word "setup" says that the block is what
 # sink_setup_sql prints for the page's last server; the test compares the two,
 # and runs the block.  This server's socket replaces the host names of the pages.
+# A shell runs a block ```sh run with psql's connections replaced likewise.  The
+# statement of README.md's Install that preloads the library runs on servers that
+# preload something else already.
 
 use strict;
 use warnings FATAL => 'all';
@@ -36,7 +39,7 @@ sub blocks
 	my @blocks;
 	my $page = slurp_file($file);
 
-	while ($page =~ /^```(sql|text)([^\n]*)\n(.*?)^```$/msg)
+	while ($page =~ /^```(sql|text|sh(?= run))([^\n]*)\n(.*?)^```$/msg)
 	{
 		my ($kind, $info, $text) = ($1, $2, $3);
 		push @blocks, { kind => $kind, info => [ split ' ', $info ], text => $text };
@@ -73,10 +76,13 @@ sub run_block
 	my ($database, $sql) = @_;
 	my ($out, $pid);
 
-	$sql =~ s/host '[a-z]+-db'/host '$host', port '$port'/g;
+	$sql =~ s/host '[a-z]+-db', port '5432'/host '$host', port '$port'/g;
+	# Nothing listens on port 1, whatever else runs on this machine.
+	$sql =~ s/127\.0\.0\.1:8000/127.0.0.1:1/g;
 	IPC::Run::run(
 		[ 'psql', '-X', '-h', $host, '-p', $port, '-d', $database, '-f', '-' ],
 		'<', \$sql, '>', \$out, '2>&1');
+	$out =~ s/127\.0\.0\.1:1\b/127.0.0.1:8000/g;
 	return normal($out);
 }
 
@@ -92,6 +98,20 @@ sub poll_block
 		usleep(100_000);
 	}
 	return $out;
+}
+
+# A block of the shell, in which the database "shop" is the page's own, and all hosts
+# are this server.
+sub run_shell
+{
+	my ($database, $command) = @_;
+	my $out;
+	local %ENV = (%ENV, PGHOST => $host, PGPORT => $port);
+
+	$command =~ s/ -d shop / -d '$database' /g;
+	$command =~ s/ -h [a-z]+-db / /g;
+	IPC::Run::run([ 'sh', '-c', $command ], '>', \$out, '2>&1');
+	return normal($out);
 }
 
 # The statements that sink_setup_sql prints for a server.
@@ -126,7 +146,7 @@ foreach my $file ("$top/README.md", sort glob("$top/doc/howto/*.md"))
 		next if $block->{kind} eq 'text';
 
 		my %words = map { $_ => 1 } @{ $block->{info} };
-		my ($target) = grep { !/^(poll|setup|figures)$/ } @{ $block->{info} };
+		my ($target) = grep { !/^(poll|setup|figures|run)$/ } @{ $block->{info} };
 		my $next = $blocks[ $i + 1 ];
 		my $expected = $next && $next->{kind} eq 'text' ? normal($next->{text}) : undef;
 		my $database = $target // "page $page";
@@ -138,8 +158,9 @@ foreach my $file ("$top/README.md", sort glob("$top/doc/howto/*.md"))
 		like($block->{text}, qr/\S/, "$name is not empty");
 		is($block->{text}, setup_sql("page $page", $server), "$name is what sink_setup_sql prints")
 		  if $words{setup};
-		$out = $words{poll}
-		  ? poll_block($database, $block->{text}, $expected)
+		$out =
+			$block->{kind} eq 'sh' ? run_shell($database, $block->{text})
+		  : $words{poll} ? poll_block($database, $block->{text}, $expected)
 		  : run_block($database, $block->{text});
 		if (defined $expected)
 		{
@@ -148,7 +169,7 @@ foreach my $file ("$top/README.md", sort glob("$top/doc/howto/*.md"))
 		}
 		else
 		{
-			unlike($out, qr/^(ERROR|FATAL|psql):/m, $name) or diag($out);
+			unlike($out, qr/^(ERROR|FATAL|psql|sh):/m, $name) or diag($out);
 		}
 	}
 	# A page's relays and role must not be in the way of the next page.
@@ -158,4 +179,26 @@ foreach my $file ("$top/README.md", sort glob("$top/doc/howto/*.md"))
 }
 
 $node->stop;
+
+# Install keeps what the server preloads, in its order, and can be repeated.
+{
+	my ($select) = slurp_file("$top/README.md") =~ /<<'END'[^\n]*\n(.*?)^ *END$/ms;
+	my $preload = sub {
+		my $statement = $node->safe_psql('postgres', $select);
+
+		like($statement, qr/^ALTER SYSTEM SET shared_preload_libraries = '[^;]*$/, 'Install prints one statement');
+		$node->safe_psql('postgres', $statement);
+		$node->restart;
+		return $node->safe_psql('postgres', 'SHOW shared_preload_libraries');
+	};
+
+	$node->append_conf('postgresql.conf', 'shared_preload_libraries = \'\'');
+	$node->start;
+	is($preload->(), 'idempotency', 'Install preloads the library');
+	$node->safe_psql('postgres', 'ALTER SYSTEM SET shared_preload_libraries = auto_explain, "$libdir/passwordcheck"');
+	$node->restart;
+	is($preload->(), 'auto_explain, "$libdir/passwordcheck", idempotency', 'and keeps what is preloaded');
+	like($preload->(), qr/^auto_explain, "\$libdir.passwordcheck", idempotency/, 'also when it is repeated');
+	$node->stop;
+}
 done_testing();

@@ -1,6 +1,6 @@
 // A producer and a consumer with node-postgres, and the checks that ../run.sh counts.
 //
-// The lines between the marks are those of doc/howto/languages.md.
+// The lines between the marks are those of doc/howto/node.md.
 'use strict'
 
 const { randomUUID } = require('crypto')

@@ -1,6 +1,6 @@
 """A producer and a consumer with psycopg 3, and the checks that ../run.sh counts.
 
-The lines between the marks are those of doc/howto/languages.md.
+The lines between the marks are those of doc/howto/python.md.
 """
 
 import uuid

@@ -1,0 +1,105 @@
+#!/bin/bash
+# README.md as pasted: the commands of its Install, and the SQL of its first event.
+#
+# run.sh runs this in a copy of the bare folder, with the sources in /tmp/idempotency.
+# The folder has no sudo and no systemd: functions stand in for these two.  apt asks
+# nothing there.  The last line is "N passed, N failed".
+set -uo pipefail
+
+readme=/tmp/idempotency/README.md
+good=0
+bad=0
+
+sudo()
+{
+	if [ "$1" = -u ]; then
+		runuser -u "$2" -- "${@:3}"
+	else
+		"$@"
+	fi
+}
+
+# README.md restarts a server that is running; after this start, it is.
+systemctl()
+{
+	pg_ctlcluster 15 main "$1"
+}
+
+# section NAME: its lines.
+section()
+{
+	awk -v name="## $1" '/^## / { inside = $0 == name } inside' "$readme"
+}
+
+# install_block N: the commands of an indented block of Install.
+install_block()
+{
+	section Install | awk -v n="$1" '/^    / { if (!inside) block++; inside = 1; if (block == n) print substr($0, 5); next }
+		{ inside = 0 }'
+}
+
+# sql_block N: of the first event.
+sql_block()
+{
+	section "Your first event" | awk -v n="$1" '/^```/ { inside = !inside; if (inside && /^```sql/) block++; sql = inside && /^```sql/; next }
+		sql && block == n'
+}
+
+# check NAME COMMAND...
+check()
+{
+	if "${@:2}"; then
+		echo "ok       README: $1"
+		good=$((good + 1))
+	else
+		echo "NOT OK   README: $1"
+		bad=$((bad + 1))
+	fi
+}
+
+run_block()
+{
+	local commands
+
+	commands=$(install_block "$1")
+	[ -n "$commands" ] && (
+		set -e
+		# shellcheck disable=SC2034 # the commands of README.md use it
+		URL=/tmp/idempotency
+		eval "$commands"
+	)
+}
+
+preloads()
+{
+	[ "$(sudo -u postgres psql -At -c 'SHOW shared_preload_libraries')" = "pg_stat_statements, idempotency" ]
+}
+
+first_event()
+{
+	local tries
+
+	sql_block 1 | sudo -u postgres psql -q -v ON_ERROR_STOP=1 || return 1
+	for tries in {1..600}; do
+		[ "$(sql_block 2 | sudo -u postgres psql -At)" != "42|99.90" ] || return 0
+		sleep 0.1
+	done
+	echo "no invoice after $tries tries:"
+	sql_block 3 | sudo -u postgres psql
+	return 1
+}
+
+echo 'APT::Get::Assume-Yes "true";' >/etc/apt/apt.conf.d/91readme
+export DEBIAN_FRONTEND=noninteractive
+apt-get -q update
+mkdir /tmp/readme && cd /tmp/readme && chmod 755 . || exit 1
+check "packages, clone, build and installation" run_block 1
+# a server that preloads something already, as servers do
+sed -i 's/^#*shared_preload_libraries.*/shared_preload_libraries = '"'pg_stat_statements'"'/' /etc/postgresql/15/main/postgresql.conf
+systemctl restart
+check "preload and extension" run_block 2
+check "what was preloaded still is" preloads
+check "the first event" first_event
+systemctl stop
+echo "$good passed, $bad failed"
+[ "$bad" = 0 ]
