@@ -40,12 +40,13 @@ CREATE TABLE idempotency_data.relays (
     halted @extschema@.relay_halt,
     halt_message text,
     epoch bigint NOT NULL,
+    server_epoch bigint NOT NULL DEFAULT 0,
     incarnation text COLLATE "C" NOT NULL,
     identity text COLLATE "C" NOT NULL,
     created_at timestamptz NOT NULL DEFAULT pg_catalog.now(),
     -- what C reads of a row; relay_create says what an operator may give
     CONSTRAINT sound CHECK (
-        relay_id > 0 AND octet_length(relay) BETWEEN 1 AND 1020 AND epoch >= 0 AND max_attempts >= 0
+        relay_id > 0 AND octet_length(relay) BETWEEN 1 AND 1020 AND epoch >= 0 AND server_epoch >= 0 AND max_attempts >= 0
         AND extract(epoch FROM min_backoff) >= 0 AND extract(epoch FROM min_backoff) < 366 * 86400
         AND extract(epoch FROM max_backoff) >= 0 AND extract(epoch FROM max_backoff) < 366 * 86400
         AND batch_events BETWEEN 1 AND 10000 AND batch_bytes BETWEEN 1 AND 1073741824
@@ -71,6 +72,8 @@ COMMENT ON COLUMN idempotency_data.relays.halt_message IS
     'What the sink said of the reason; NULL: nothing.';
 COMMENT ON COLUMN idempotency_data.relays.epoch IS
     'Raised when an operator moves the position; rows of the position log with another epoch do not count.';
+COMMENT ON COLUMN idempotency_data.relays.server_epoch IS
+    'The epoch that began when relay_alter led the relay to its present server; 0: it has had no other since it was created or adopted.';
 COMMENT ON COLUMN idempotency_data.relays.incarnation IS
     'Names this position log to a sink that stores positions; relay_adopt sets a new one.';
 COMMENT ON COLUMN idempotency_data.relays.identity IS

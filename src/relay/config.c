@@ -69,7 +69,7 @@
 	" ordering::text, on_dead::text, max_attempts," \
 	" min_backoff, max_backoff," \
 	" batch_events, batch_bytes, COALESCE(max_lag_bytes, 0), paused, halted::text, epoch," \
-	" incarnation, identity, xmin, halt_message, ctid" \
+	" incarnation, identity, xmin, halt_message, server_epoch, ctid" \
 	" FROM %s.relays"
 
 /* Backoffs of a relay whose row has none */
@@ -147,7 +147,7 @@ static char *
 unsound_problem(HeapTuple tup, TupleDesc desc)
 {
 	return psprintf("row %s of table \"%s.relays\" is not one that the extension has written",
-					idem_spi_text(tup, desc, 21), IDEM_DATA_SCHEMA_NAME);
+					idem_spi_text(tup, desc, 22), IDEM_DATA_SCHEMA_NAME);
 }
 
 /* Labels of the type relay_halt, and the messages that stat_relay shows. */
@@ -215,6 +215,7 @@ config_from_row(HeapTuple tup, TupleDesc desc)
 	c->identity = text_of(tup, desc, 18, &sound);
 	c->row_xmin = DatumGetTransactionId(idem_spi_value(tup, desc, 19));
 	c->halt_message = idem_spi_text(tup, desc, 20);
+	c->server_epoch = number_of(tup, desc, 21, 0, IDEM_SOUND_NUMBER, &sound);
 	if (!sound || strlen(c->name) > IDEM_MAX_NAME_BYTES)
 		c->unsound = unsound_problem(tup, desc);
 	return c;

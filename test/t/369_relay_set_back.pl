@@ -83,14 +83,16 @@ sub diverges
 }
 
 # What the target has is a file.  The relay runs, is paused, or rests, the server is
-# started anew, or the logs of positions have taken turns.
-foreach my $name (qw(running paused restarted turned))
+# started anew, the logs of positions have taken turns, or an operator moved the position
+# after the time to which the target is set back.
+foreach my $name (qw(running paused restarted turned replayed))
 {
 	my $file = IdemRelay::own_relay($node, $dir, $name, position => 'on');
 
 	enqueue($name, qw(E1 E2 E3));
 	IdemRelay::arrives($file, 'E3');
 	copy($file, "$file.early") or die "could not copy: $!";
+	$node->safe_psql('postgres', "SELECT idempotency.relay_replay('$name', since => '-infinity')") if $name eq 'replayed';
 	enqueue($name, qw(E4 E5));
 	IdemRelay::arrives($file, 'E5');
 	emptied($name);
@@ -106,15 +108,16 @@ foreach my $name (qw(running paused restarted turned))
 	kill_sink($name) if $name eq 'running';
 	enqueue($name, 'E6');
 	$node->safe_psql('postgres', "SELECT idempotency.relay_resume('$name')");
-	# Once the logs have turned, the row that the target names is not there.
-	diverges($name, sub { IdemRelay::came($file, 'E6') }, $name eq 'turned' ? qr/is not in the log of positions/ : $lost);
+	# Once the logs have turned, the row that the target names is not there; or it is of an epoch before.
+	diverges($name, sub { IdemRelay::came($file, 'E6') },
+		$name =~ /^(?:turned|replayed)$/ ? qr/is not in the log of positions/ : $lost);
 
 	# A move is no acceptance, nor is another way to the same target.
-	if ($name eq 'restarted')
+	if ($name =~ /^(?:restarted|replayed)$/)
 	{
-		IdemRelay::pytest_server($node, 's_again', $file, position => 'on');
-		foreach my $move (q{relay_replay('restarted', since => '-infinity')}, q{relay_alter('restarted', server => 's_again')},
-			q{relay_alter('restarted', start_at => 'earliest')}, q{relay_alter('restarted', server => 's_restarted')})
+		IdemRelay::pytest_server($node, "again_$name", $file, position => 'on');
+		foreach my $move ("relay_alter('$name', server => 'again_$name')", "relay_replay('$name', since => '-infinity')",
+			"relay_alter('$name', start_at => 'earliest')", "relay_alter('$name', server => 's_$name')")
 		{
 			my $starts = hellos($file);
 

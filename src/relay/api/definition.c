@@ -249,17 +249,22 @@ append_fresh_position(int relay_id, int64 epoch, IdemPositionFresh fresh, const 
 	(void) idem_position_append(&row);
 }
 
-/* Begin a new epoch, under which a position set by an operator counts. */
+/*
+ * Begin a new epoch, under which a position set by an operator counts.
+ * other_server: the relay sends to another server from this epoch on.
+ */
 static int64
-raise_epoch(const IdemRelayConfig *c)
+raise_epoch(const IdemRelayConfig *c, bool other_server)
 {
-	Oid			types[1] = {INT4OID};
-	Datum		values[1] = {Int32GetDatum(c->relay_id)};
+	Oid			types[2] = {INT4OID, BOOLOID};
+	Datum		values[2] = {Int32GetDatum(c->relay_id), BoolGetDatum(other_server)};
 	int64		epoch;
 
 	SPI_connect();
-	idem_spi_run("UPDATE %s.relays SET epoch = pg_catalog.nextval('%s.relay_log_id')"
-				 " WHERE relay_id = $1 RETURNING epoch", 1, types, values, NULL);
+	idem_spi_run("WITH next AS MATERIALIZED (SELECT pg_catalog.nextval('%s.relay_log_id') AS epoch)"
+				 " UPDATE %s.relays r SET epoch = next.epoch,"
+				 " server_epoch = CASE WHEN $2 THEN next.epoch ELSE r.server_epoch END"
+				 " FROM next WHERE relay_id = $1 RETURNING r.epoch", 2, types, values, NULL);
 	epoch = DatumGetInt64(idem_spi_value(SPI_tuptable->vals[0], SPI_tuptable->tupdesc, 1));
 	SPI_finish();
 	return epoch;
@@ -270,7 +275,7 @@ idem_relay_move_position(const IdemRelayConfig *c, IdemPositionFresh fresh, bool
 						 const IdemPosition *pos)
 {
 	IdemPositionRow row = {.relay_id = c->relay_id, .kind = IDEM_POSITION_MOVED,
-	.fresh = fresh, .life = c->epoch, .pos = *pos};
+	.fresh = fresh, .life = c->server_epoch, .pos = *pos};
 	IdemPositionName nothing = {0};
 	IdemPositionTold told;
 
@@ -293,7 +298,7 @@ idem_relay_move_position(const IdemRelayConfig *c, IdemPositionFresh fresh, bool
 		if (told.last->fresh != IDEM_FRESH_NOT)
 			row.life = told.naming->life;
 	}
-	row.epoch = raise_epoch(c);
+	row.epoch = raise_epoch(c, other_server);
 	(void) idem_position_append(&row);
 }
 
@@ -624,13 +629,13 @@ idem_relay_adopt_fn(PG_FUNCTION_ARGS)
 	values[1] = CStringGetTextDatum(idem_relay_new_incarnation());
 	values[2] = CStringGetTextDatum(idem_publish_identity());
 	SPI_connect();
-	idem_spi_run("UPDATE %s.relays SET incarnation = $2, identity = $3 WHERE relay_id = $1",
+	idem_spi_run("UPDATE %s.relays SET incarnation = $2, identity = $3, server_epoch = 0 WHERE relay_id = $1",
 				 3, types, values, NULL);
 	SPI_finish();
 	if (OidIsValid(c->anchor))
 		idem_relay_note_owner(c->relay_id, c->owner);
 	adopted.base = done;
-	append_fresh_position(c->relay_id, raise_epoch(c), IDEM_FRESH_ADOPTED, &adopted);
+	append_fresh_position(c->relay_id, raise_epoch(c, false), IDEM_FRESH_ADOPTED, &adopted);
 	idem_launcher_enlist_database();
 	idem_relay_config_changed();
 	idem_wake_launcher_at_commit();
