@@ -63,6 +63,8 @@
 #include "catalog/pg_index.h"
 #include "catalog/pg_namespace.h"
 #include "catalog/pg_proc.h"
+#include "catalog/pg_publication.h"
+#include "catalog/pg_statistic_ext.h"
 #include "catalog/pg_type.h"
 #include "commands/extension.h"
 #include "miscadmin.h"
@@ -82,6 +84,9 @@
 
 static ProcessUtility_hook_type prev_process_utility = NULL;
 static object_access_hook_type prev_object_access = NULL;
+
+/* The statistics that the running command has made without their dependencies. */
+static Oid	made_statistics = InvalidOid;
 
 /* The tables that only SQL writes: triggers see all of their rows. */
 static const char *const written_by_sql[] = {
@@ -120,7 +125,6 @@ static const Addition set_unlogged = {
 	"set unlogged", true,
 	"A crash empties unlogged relations: what is remembered would be forgotten."
 };
-
 /* The relation, if it is a member of the extension; else InvalidOid. */
 static Oid
 member_of_ours(const RangeVar *relation)
@@ -349,25 +353,6 @@ static const struct
 	{T_AlterTableStmt, check_alter},
 };
 
-/* ProcessUtility_hook: the checks of the command's kind come before its locks. */
-static void
-process_utility(PlannedStmt *pstmt, const char *queryString, bool readOnlyTree,
-				ProcessUtilityContext context, ParamListInfo params,
-				QueryEnvironment *queryEnv, DestReceiver *dest, QueryCompletion *qc)
-{
-	for (int i = 0; i < lengthof(guarded); i++)
-	{
-		if (guarded[i].tag == nodeTag(pstmt->utilityStmt))
-			guarded[i].check(pstmt->utilityStmt);
-	}
-	if (prev_process_utility)
-		prev_process_utility(pstmt, queryString, readOnlyTree, context, params,
-							 queryEnv, dest, qc);
-	else
-		standard_ProcessUtility(pstmt, queryString, readOnlyTree, context, params,
-								queryEnv, dest, qc);
-}
-
 /* Dependencies */
 
 /* The schema of a relation or a type; InvalidOid for objects of other kinds. */
@@ -452,6 +437,30 @@ default_of(Oid relid, AttrNumber column)
 	return oid;
 }
 
+/*
+ * Check the tables of a publication, whose conditions may depend on anything.
+ * The hook is told the publication instead.
+ */
+static void
+check_publication(Oid publication)
+{
+	Relation	rel = table_open(DependRelationId, AccessShareLock);
+	ScanKeyData keys[2];
+	SysScanDesc scan;
+	HeapTuple	tup;
+
+	ScanKeyInit(&keys[0], Anum_pg_depend_refclassid, BTEqualStrategyNumber, F_OIDEQ,
+				ObjectIdGetDatum(PublicationRelationId));
+	ScanKeyInit(&keys[1], Anum_pg_depend_refobjid, BTEqualStrategyNumber, F_OIDEQ,
+				ObjectIdGetDatum(publication));
+	scan = systable_beginscan(rel, DependReferenceIndexId, true, SnapshotSelf, 2, keys);
+	while (HeapTupleIsValid(tup = systable_getnext(scan)))
+		check_dependencies(((Form_pg_depend) GETSTRUCT(tup))->classid,
+						   ((Form_pg_depend) GETSTRUCT(tup))->objid);
+	systable_endscan(scan);
+	table_close(rel, AccessShareLock);
+}
+
 /* object_access_hook: superusers may name everything, so that is asked first. */
 static void
 on_object_access(ObjectAccessType access, Oid classId, Oid objectId, int subId, void *arg)
@@ -462,7 +471,55 @@ on_object_access(ObjectAccessType access, Oid classId, Oid objectId, int subId, 
 		return;
 	if (classId == AttrDefaultRelationId)
 		objectId = default_of(objectId, subId);
+	if (classId == StatisticExtRelationId)
+		made_statistics = objectId;
+	if (classId == PublicationRelationId)
+		check_publication(objectId);
 	check_dependencies(classId, objectId);
+}
+
+/*
+ * Check what a command has made whose dependencies came after the hook: the
+ * expressions of extended statistics, and those of a partitioned table's key.
+ */
+static void
+check_made(const RangeVar *partitioned)
+{
+	if (OidIsValid(made_statistics))
+		check_dependencies(StatisticExtRelationId, made_statistics);
+	if (partitioned != NULL && !superuser())
+		check_dependencies(RelationRelationId,
+						   get_relname_relid(partitioned->relname, RangeVarGetCreationNamespace(partitioned)));
+}
+
+/*
+ * ProcessUtility_hook: the checks of the command's kind come before its locks.
+ * Some dependencies can only be seen when the command has ended, and then a
+ * statement such as COMMIT may be freed.
+ */
+static void
+process_utility(PlannedStmt *pstmt, const char *queryString, bool readOnlyTree,
+				ProcessUtilityContext context, ParamListInfo params,
+				QueryEnvironment *queryEnv, DestReceiver *dest, QueryCompletion *qc)
+{
+	Node	   *stmt = pstmt->utilityStmt;
+	const RangeVar *partitioned = NULL;
+
+	for (int i = 0; i < lengthof(guarded); i++)
+	{
+		if (guarded[i].tag == nodeTag(stmt))
+			guarded[i].check(stmt);
+	}
+	if (IsA(stmt, CreateStmt) && ((CreateStmt *) stmt)->partspec != NULL)
+		partitioned = ((CreateStmt *) stmt)->relation;
+	made_statistics = InvalidOid;
+	if (prev_process_utility)
+		prev_process_utility(pstmt, queryString, readOnlyTree, context, params,
+							 queryEnv, dest, qc);
+	else
+		standard_ProcessUtility(pstmt, queryString, readOnlyTree, context, params,
+								queryEnv, dest, qc);
+	check_made(partitioned);
 }
 
 /* What the relcache tells */
