@@ -3,6 +3,7 @@
 --
 CREATE SCHEMA t;
 CREATE TABLE t.keys (id int PRIMARY KEY);
+CREATE TABLE t.parts (id int) PARTITION BY LIST (id);
 CREATE FUNCTION t.fired() RETURNS trigger LANGUAGE plpgsql AS 'BEGIN RETURN NEW; END';
 
 -- Run statements for a relation and undo them; the SQLSTATE of the first one that fails.
@@ -25,6 +26,7 @@ SELECT statement, t.tried(relation, statement) AS state, string_agg(DISTINCT kin
   FROM t.relations, unnest(ARRAY[
 	'ALTER TABLE % SET UNLOGGED',
 	'ALTER TABLE % REPLICA IDENTITY FULL',
+	'ALTER TABLE t.parts ATTACH PARTITION % DEFAULT',
 	'CREATE INDEX ON % ((1))', 'CREATE UNIQUE INDEX ON % ((1))',
 	'CREATE TRIGGER mine AFTER INSERT ON % FOR EACH ROW EXECUTE FUNCTION t.fired()',
 	'CREATE CONSTRAINT TRIGGER mine AFTER INSERT ON % FOR EACH ROW EXECUTE FUNCTION t.fired()',

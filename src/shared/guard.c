@@ -125,6 +125,11 @@ static const Addition set_unlogged = {
 	"set unlogged", true,
 	"A crash empties unlogged relations: what is remembered would be forgotten."
 };
+static const Addition attach = {
+	"attach to a partitioned table", false,
+	"Triggers and indexes of the partitioned table would come to this table, whose rows are written without the executor."
+};
+
 /* The relation, if it is a member of the extension; else InvalidOid. */
 static Oid
 member_of_ours(const RangeVar *relation)
@@ -323,6 +328,8 @@ check_action(const RangeVar *relation, const AlterTableCmd *cmd)
 		default:
 			if (cmd->def != NULL && IsA(cmd->def, PartitionCmd))
 				check_partitions((PartitionCmd *) cmd->def);
+			if (cmd->subtype == AT_AttachPartition)
+				refuse(((PartitionCmd *) cmd->def)->name, &attach);
 			break;
 	}
 }
