@@ -26,6 +26,7 @@ SELECT statement, t.tried(relation, statement) AS state, string_agg(DISTINCT kin
   FROM t.relations, unnest(ARRAY[
 	'ALTER TABLE % SET UNLOGGED',
 	'ALTER TABLE % REPLICA IDENTITY FULL',
+	'ALTER TABLE % ADD COLUMN mine int, ALTER COLUMN mine TYPE text',
 	'ALTER TABLE t.parts ATTACH PARTITION % DEFAULT',
 	'CREATE INDEX ON % ((1))', 'CREATE UNIQUE INDEX ON % ((1))',
 	'CREATE TRIGGER mine AFTER INSERT ON % FOR EACH ROW EXECUTE FUNCTION t.fired()',

@@ -125,6 +125,10 @@ static const Addition set_unlogged = {
 	"set unlogged", true,
 	"A crash empties unlogged relations: what is remembered would be forgotten."
 };
+static const Addition change_type = {
+	"change the type of a column of", true,
+	"C code reads the column, and takes its values for what they were."
+};
 static const Addition attach = {
 	"attach to a partitioned table", false,
 	"Triggers and indexes of the partitioned table would come to this table, whose rows are written without the executor."
@@ -312,6 +316,9 @@ check_action(const RangeVar *relation, const AlterTableCmd *cmd)
 	{
 		case AT_SetUnLogged:
 			refuse(relation, &set_unlogged);
+			break;
+		case AT_AlterColumnType:
+			refuse(relation, &change_type);
 			break;
 		case AT_ReplicaIdentity:
 			if (((ReplicaIdentityStmt *) cmd->def)->identity_type == REPLICA_IDENTITY_INDEX ||
