@@ -249,6 +249,8 @@ class Lane:
                 self.contend()
                 if scene in scenes.PACKING:
                     problems += self.contend_for_store()
+                if scene is scenes.changing:
+                    problems += self.contend_for_consumer()
                 if scene is scenes.leasing and self.point not in scenes.LEASES_WAIT:
                     problems += self.contend_for_leases()
                 if kind in OUTSIDE:
@@ -316,6 +318,12 @@ class Lane:
         if not waits and told != ["committed"] * 5:
             return [f"while the packer stalls, claims end as {told}"]
         return []
+
+    def contend_for_consumer(self):
+        """While a change of the consumer's locks stalls, its events are claimed."""
+        with closing(scenes.Session(self)) as session:
+            told = scenes.consume(session, [self.ledger.new_id("c") for _ in range(3)])["told"]
+        return [] if told == "committed" else [f"while a change of the locks stalls, claims end as {told}"]
 
     def contend_for_leases(self):
         """While a process stalls, other events are leased, extended and completed."""

@@ -648,6 +648,27 @@ def requests(lane):
             pass
 
 
+def changing(lane):
+    """The locks of the consumer change, and some changes are rolled back or prepared.  Beside each change
+    events are claimed, and claimed again after it."""
+    ledger = lane.ledger
+    with closing(Session(lane)) as session, closing(Session(lane)) as other:
+        lane.tolerate(session, "SELECT idempotency.consumer_create('worker')")
+        for end in ("COMMIT", "ROLLBACK", "PREPARE", "COMMIT"):
+            names = [ledger.new_id("c") for _ in range(3)]
+            consume(other, names[:1])
+            if end == "PREPARE":
+                end = f"PREPARE TRANSACTION '{ledger.new_id('g')}'"
+            with session.transaction(end):
+                session.run("SELECT idempotency.consumer_alter('worker', private_locks => NOT private_locks)"
+                            " FROM idempotency.claim_consumers WHERE consumer = 'worker'")
+                consume(other, names[:2])
+            consume(session, names)
+            consume(other, names)
+            if lane.stopping or lane.hit():
+                return
+
+
 def cursors(lane):
     """Partitions are read and written; some claims are rolled back, prepared and repeated."""
     with closing(Session(lane)) as session, closing(Session(lane)) as other:
@@ -680,7 +701,7 @@ SCENES = {
     "relay-bisect": killer, "relay-suspect-parked": killer,
     "relay-half-written": big, "relay-yielded": turns,
     "witness-": witness,
-    "request-": requests,
+    "request-": requests, "consumer-": changing,
     "offset-": cursors, "sequence-": cursors, "producer-": cursors,
     "store-": packing, "claim-forgotten": packing, "dedup-": repeats,
     "store-time-noted": expiring, "store-class-copied": expiring, "store-slice-merged": expiring,
