@@ -209,8 +209,10 @@ $copy->safe_psql('postgres', q{SELECT idempotency.relay_adopt('fresh')});
 IdemRelay::arrives($file{fresh}, 'Restored');
 
 # The copy stored a row of the same number as the original, for another event.
-# Numbers alone would take the original's position for the copy's.
-IdemRelay::wait_state($copy, 'twin', 'streaming');
+# Numbers alone would take the original's position for the copy's.  No relay has
+# another number to draw meanwhile.
+IdemTest::wait_for($copy, q{SELECT bool_and(waiting_for = 'events' OR state = 'diverged') FROM idempotency.stat_relay});
+is(IdemRelay::stat($copy, 'twin', 'state'), 'streaming', 'the twin goes on');
 my ($theirs) = (commits($file{twin}))[-1];
 $copy->safe_psql('postgres', <<"END");
 BEGIN;
