@@ -297,10 +297,14 @@ sub stop_what_can_be_stopped
 {
 	my ($node, $role) = @_;
 
-	foreach my $pid (split /\n/, $node->safe_psql('postgres',
-		q{SELECT pid FROM pg_stat_activity WHERE backend_type LIKE 'idempotency%'}))
+	# A worker that had nothing left to do has ended, and gets no signal: false.
+	foreach my $worker (split /\n/, $node->safe_psql('postgres',
+		q{SELECT pid, backend_type FROM pg_stat_activity WHERE backend_type LIKE 'idempotency%'}))
 	{
-		refused($node, $role, "SELECT $_($pid)", qr/must be a superuser|[Pp]ermission denied|Only roles with/, "$role: $_ of a worker")
+		my ($pid, $type) = split /\|/, $worker;
+		my $gone = $type =~ /launcher|relay/ ? '' : '|^not refused: f$';
+
+		refused($node, $role, "SELECT $_($pid)", qr/must be a superuser|[Pp]ermission denied|Only roles with$gone/, "$role: $_ of $type")
 		  foreach 'pg_cancel_backend', 'pg_terminate_backend';
 	}
 	foreach my $command (
