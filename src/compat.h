@@ -197,13 +197,6 @@ idem_compat_sync_standbys(int status)
 #define idem_relation_ownercheck(relid, roleid) pg_class_ownercheck((relid), (roleid))
 #endif
 
-/* The partitions that ALTER TABLE ... MERGE PARTITIONS names, which 19 added. */
-#if PG_VERSION_NUM >= 190000
-#define idem_compat_partitions(cmd) ((cmd)->partlist)
-#else
-#define idem_compat_partitions(cmd) NIL
-#endif
-
 /* The number of a relation's file.  16: relfilenode became relfilenumber. */
 #if PG_VERSION_NUM >= 160000
 #define IDEM_REL_FILE_NUMBER(rel) ((rel)->rd_locator.relNumber)

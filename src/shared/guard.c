@@ -291,21 +291,6 @@ refuse_constraint(const RangeVar *relation, const Constraint *constraint)
 	}
 }
 
-/* The partitions that are attached, detached, or merged. */
-static void
-check_partitions(const PartitionCmd *cmd)
-{
-	ListCell   *lc;
-
-	if (cmd->name != NULL)
-		check_owner(cmd->name);
-	foreach(lc, idem_compat_partitions(cmd))
-	{
-		if (IsA(lfirst(lc), RangeVar))
-			check_owner(lfirst(lc));
-	}
-}
-
 /* One action of ALTER TABLE, or of ALTER INDEX or SEQUENCE. */
 static void
 check_action(const RangeVar *relation, const AlterTableCmd *cmd)
@@ -334,7 +319,7 @@ check_action(const RangeVar *relation, const AlterTableCmd *cmd)
 			break;
 		default:
 			if (cmd->def != NULL && IsA(cmd->def, PartitionCmd))
-				check_partitions((PartitionCmd *) cmd->def);
+				check_owner(((PartitionCmd *) cmd->def)->name);
 			if (cmd->subtype == AT_AttachPartition)
 				refuse(((PartitionCmd *) cmd->def)->name, &attach);
 			break;
