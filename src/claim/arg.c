@@ -16,7 +16,6 @@
 
 #include "catalog/pg_enum.h"
 #include "catalog/pg_type.h"
-#include "mb/pg_wchar.h"
 #include "miscadmin.h"
 #include "utils/memutils.h"
 #include "utils/array.h"
@@ -30,10 +29,10 @@
 #include "claim/consumer.h"
 #include "shared/args.h"
 #include "shared/document.h"
+#include "shared/error.h"
 
 /* Limits of what the log of leases keeps */
 #define MAX_DAYS		366		/* of a duration or a pause */
-#define MAX_ERROR_BYTES	1024
 #define MAX_WORK_BYTES	(1024 * 1024)
 
 /* Longest wait, so that milliseconds since the start fit a long everywhere */
@@ -146,7 +145,7 @@ idem_arg_error(FunctionCallInfo fcinfo, int argno)
 	len = VARSIZE_ANY_EXHDR(error);
 	idem_check_length("error", len, MaxAllocSize);
 	return cstring_to_text_with_len(VARDATA_ANY(error),
-									pg_mbcliplen(VARDATA_ANY(error), len, MAX_ERROR_BYTES));
+									pg_mbcliplen(VARDATA_ANY(error), len, IDEM_MAX_ERROR_BYTES));
 }
 
 struct varlena *

@@ -14,7 +14,6 @@
  */
 #include "postgres.h"
 
-#include "mb/pg_wchar.h"
 #include "utils/timestamp.h"
 
 #include "relay/report.h"
@@ -127,14 +126,13 @@ idem_report_waiting(IdemRelayEntry *entry, IdemRelayWait waiting)
 void
 idem_report_error(IdemRelayEntry *entry, const char *message)
 {
-	int			len;
+	char		kept[IDEM_ERROR_LEN];
 
 	if (entry == NULL)
 		return;
-	len = pg_mbcliplen(message, strlen(message), IDEM_ERROR_LEN - 1);
+	idem_copy_error(kept, message, sizeof(kept));
 	SpinLockAcquire(&entry->mutex);
-	memcpy(entry->last_error, message, len);
-	entry->last_error[len] = '\0';
+	strlcpy(entry->last_error, kept, sizeof(entry->last_error));
 	entry->last_error_at = GetCurrentTimestamp();
 	SpinLockRelease(&entry->mutex);
 }

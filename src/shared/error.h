@@ -1,7 +1,9 @@
 /*-------------------------------------------------------------------------
  *
  * error.h
- *		The extension's own SQLSTATEs, class ID; the rest are PostgreSQL's.
+ *		The extension's own SQLSTATEs, and how much of an error's text is kept.
+ *
+ * SQLSTATEs of class ID are the extension's; the rest are PostgreSQL's.
  *
  * A standard code is used wherever one exists:
  *		22004	a NULL where a value is needed (the message names it)
@@ -28,6 +30,7 @@
 #ifndef IDEM_ERROR_H
 #define IDEM_ERROR_H
 
+#include "mb/pg_wchar.h"
 #include "utils/elog.h"
 
 /* COMMIT or PREPARE with a claim neither completed nor released */
@@ -48,5 +51,22 @@
 #define ERRCODE_IDEM_STALE_VERSION			MAKE_SQLSTATE('I','D','0','0','8')
 /* idempotency.publish_witness does not allow this server to publish */
 #define ERRCODE_IDEM_RELAY_UNWITNESSED		MAKE_SQLSTATE('I','D','0','0','9')
+
+/* Bytes of an error's text that a row keeps */
+#define IDEM_MAX_ERROR_BYTES	1024
+
+/*
+ * Copy as much of a text as fits into "size" bytes, and end the copy.  The text
+ * is in the server encoding and is cut between two characters: a row or message
+ * with half a character is refused, and the refusal hides the cause.
+ */
+static inline void
+idem_copy_error(char *copy, const char *message, int size)
+{
+	int			len = pg_mbcliplen(message, strlen(message), size - 1);
+
+	memcpy(copy, message, len);
+	copy[len] = '\0';
+}
 
 #endif							/* IDEM_ERROR_H */

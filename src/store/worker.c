@@ -51,6 +51,7 @@
 
 #include "compat.h"
 #include "shared/clock.h"
+#include "shared/error.h"
 #include "shared/fault.h"
 #include "shared/forced.h"
 #include "shared/singleton.h"
@@ -173,14 +174,16 @@ static void
 note_error(void)
 {
 	static char last[256] = "";
+	char		message[sizeof(last)];
 	MemoryContext old = MemoryContextSwitchTo(turn_context);
 	ErrorData  *edata = CopyErrorData();
 	char		shown[320];
 
+	idem_copy_error(message, edata->message ? edata->message : "", sizeof(message));
 	/* the same error is logged at the 1st, 2nd, 4th, 8th ... failure in a row */
-	if ((failures & (failures - 1)) == 0 || strncmp(last, edata->message, sizeof(last) - 1) != 0)
+	if ((failures & (failures - 1)) == 0 || strcmp(last, message) != 0)
 		EmitErrorReport();
-	strlcpy(last, edata->message, sizeof(last));
+	strlcpy(last, message, sizeof(last));
 	snprintf(shown, sizeof(shown), "could not pack the store of claims: %s", last);
 	FreeErrorData(edata);
 	FlushErrorState();

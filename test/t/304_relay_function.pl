@@ -155,5 +155,33 @@ IdemTest::wait_for($node, q{SELECT array_agg(length(payload) ORDER BY length(pay
 is( $node->safe_psql('postgres', q{SELECT sqlstate, error FROM idempotency.dead_letters WHERE relay = 'raw'}),
 	q{42804|the event's payload is jsonb and the sink's function takes bytea}, 'the wrong kind of payload');
 
+# A handler's error may have any length.  A row keeps 1 kB of it and stat_relay 255
+# bytes, cut between two characters: also if the error comes at the commit.
+$node->safe_psql('postgres', <<'END');
+SET ROLE owner;
+CREATE FUNCTION app.long(event_type text) RETURNS void LANGUAGE plpgsql AS $$
+BEGIN
+	IF event_type = 'Commit' THEN
+		PERFORM idempotency.claim_event(repeat(U&'\20AC', 300));
+	ELSE
+		RAISE EXCEPTION '%', event_type || repeat(U&'\20AC', 500000);
+	END IF;
+END $$;
+CREATE SERVER long FOREIGN DATA WRAPPER idempotency_function OPTIONS (function 'app.long');
+SELECT idempotency.relay_create('long', 'long', aggregate_types => '{long}', max_attempts => 2, min_backoff => '20 ms', max_backoff => '20 ms');
+RESET ROLE;
+SELECT idempotency.outbox_enqueue('long', 'k' || t, t, '1') FROM unnest('{A,AB,ABC,Commit}'::text[]) AS t;
+END
+IdemTest::wait_for($node, q{SELECT count(*) = 4 FROM idempotency.dead_letters WHERE relay = 'long'});
+is( $node->safe_psql('postgres', <<'END'), <<'END2' =~ s/\n\z//r, 'a long error is cut between two characters');
+SELECT event_type, sqlstate, octet_length(error), rtrim(error, U&'\20AC') FROM idempotency.dead_letters
+	JOIN idempotency.outbox_events o USING (event_id) WHERE relay = 'long' ORDER BY o.seq
+END
+A|P0001|1024|A
+AB|P0001|1022|AB
+ABC|P0001|1023|ABC
+Commit|ID001|253|event "
+END2
+
 $node->stop;
 done_testing();

@@ -666,7 +666,7 @@ failed(void *arg, int sqlerrcode, const char *message)
 		relay->suspect_failure.counts = true;
 		strlcpy(relay->suspect_failure.sqlstate, unpack_sql_state(sqlerrcode),
 				sizeof(relay->suspect_failure.sqlstate));
-		strlcpy(relay->suspect_message, message, sizeof(relay->suspect_message));
+		idem_copy_error(relay->suspect_message, message, sizeof(relay->suspect_message));
 		relay->suspect_failure.message = relay->suspect_message;
 	}
 	relay->has_tried = false;

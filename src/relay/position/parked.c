@@ -270,6 +270,19 @@ is_lone(const IdemFailure *failure)
 		strcmp(failure->sqlstate, unpack_sql_state(ERRCODE_IDEM_SINK_OUTAGE)) == 0;
 }
 
+/*
+ * The text of the failure as rows keep it, palloc'd.  A handler's error may have
+ * any length, and each try of its event writes the text anew.
+ */
+static char *
+kept_error(const IdemFailure *failure)
+{
+	char	   *kept = palloc(IDEM_MAX_ERROR_BYTES + 1);
+
+	idem_copy_error(kept, failure->message, IDEM_MAX_ERROR_BYTES + 1);
+	return kept;
+}
+
 /* Insert a row.  failure: NULL for an event that waits. */
 static void
 insert_parked(const IdemRelayConfig *config, const IdemEvent *ev, IdemParkedState state,
@@ -308,7 +321,7 @@ insert_parked(const IdemRelayConfig *config, const IdemEvent *ev, IdemParkedStat
 	nulls[14] = ev->has_headers ? ' ' : 'n';
 	nulls[3] = failure ? ' ' : 'n';
 	values[15] = failure ? CStringGetTextDatum(psprintf("%s%s", failure->sqlstate,
-														failure->message)) : (Datum) 0;
+														kept_error(failure))) : (Datum) 0;
 	nulls[15] = failure ? ' ' : 'n';
 	values[16] = Int32GetDatum(failure && failure->crashed ? 1 : 0);
 	values[17] = Int32GetDatum(failure && failure->backs_off ? 1 : 0);
@@ -594,7 +607,7 @@ run_note_failure(const IdemRelayConfig *config, int64 parked_id, const IdemFailu
 	values[1] = Int32GetDatum(crashes);
 	values[2] = BoolGetDatum(dead);
 	values[3] = CStringGetTextDatum(failure->sqlstate);
-	values[4] = CStringGetTextDatum(failure->message);
+	values[4] = CStringGetTextDatum(kept_error(failure));
 	values[5] = TimestampTzGetDatum(note->due);
 	values[6] = Int32GetDatum(attempts);
 	values[7] = Int32GetDatum(deferrals);

@@ -22,6 +22,7 @@
 
 #include "relay/process/complaint.h"
 #include "shared/clock.h"
+#include "shared/error.h"
 
 #define FIRST_RETRY_MS 200
 #define MAX_RETRY_MS 10000
@@ -36,7 +37,7 @@ idem_complaint_note(IdemComplaint *complaint)
 	char		message[IDEM_ERROR_LEN];
 	bool		same;
 
-	strlcpy(message, edata->message ? edata->message : "", sizeof(message));
+	idem_copy_error(message, edata->message ? edata->message : "", sizeof(message));
 	FreeErrorData(edata);
 	same = strcmp(message, complaint->message) == 0;
 	if (!same || now >= complaint->log_at)

@@ -33,7 +33,6 @@
  */
 #include "postgres.h"
 
-#include "mb/pg_wchar.h"
 #include "utils/memutils.h"
 
 #include "relay/report.h"
@@ -43,6 +42,7 @@
 #include "relay/stream/progress.h"
 #include "relay/stream/settle.h"
 #include "shared/clock.h"
+#include "shared/error.h"
 
 void
 idem_stream_turn_off(IdemStream *stream)
@@ -118,14 +118,12 @@ note_found(IdemStream *stream, const char *message)
 {
 	const IdemFlight *flight = &idem_batch_oldest(stream)->flights[0];
 	IdemFound  *found = &stream->found;
-	int			len = pg_mbcliplen(message, strlen(message), IDEM_ERROR_LEN - 1);
 
 	found->is_set = true;
 	found->parked_id = flight->parked_id;
 	found->xid = flight->xid;
 	found->seq = flight->seq;
-	memcpy(found->message, message, len);
-	found->message[len] = '\0';
+	idem_copy_error(found->message, message, sizeof(found->message));
 }
 
 /* The program died, perhaps of one of the events in flight. */
