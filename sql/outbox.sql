@@ -52,6 +52,13 @@ SELECT count(*) FROM idempotency.outbox_enqueue_many('large',
 SELECT count(*), min(length(payload #>> '{}')), max(length(payload #>> '{}'))
 FROM idempotency.outbox_events WHERE aggregate_type = 'large';
 
+-- More events than one call takes: refused before any work
+SELECT count(*) FROM idempotency.outbox_enqueue_many('huge', array_fill('1'::text, ARRAY[10000001]), '{H}', '{1}');
+-- A cancel comes before a number is drawn, however many events there are
+SELECT last_value AS number FROM idempotency_data.outbox_seq \gset
+SELECT idempotency.outbox_enqueue_many('cancelled', ARRAY[pg_cancel_backend(pg_backend_pid())::text], '{C}', '{1}');
+SELECT last_value = :number AS none_drawn FROM idempotency_data.outbox_seq;
+
 -- Version 7 ids: variant and version, the time, ascending in a session
 CREATE TEMP TABLE gen AS
 SELECT g, idempotency.outbox_enqueue('gen', g::text, 'G', '1') AS id FROM generate_series(1, 2000) AS g;

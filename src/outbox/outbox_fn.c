@@ -367,6 +367,15 @@ idem_outbox_enqueue_bytes_fn(PG_FUNCTION_ARGS)
  * Many events
  */
 
+/*
+ * Events of one call, at most.  The rows of so many are below MaxAllocSize, and
+ * arrays of more could hardly be sent.
+ */
+#define MAX_EVENTS	10000000
+
+StaticAssertDecl(MAX_EVENTS <= MaxAllocSize / sizeof(IdemOutboxRow), "the rows are one allocation");
+StaticAssertDecl(MAX_EVENTS <= MaxAllocSize / sizeof(IdemDedupItem), "and so are the dedup ids");
+
 /* The last arguments of outbox_enqueue_many; the features of the last two are not built */
 #define ARG_DEDUP_IDS	6
 #define ARG_DEDUP_WINDOW	7
@@ -382,7 +391,10 @@ typedef struct Elements
 	int			n;
 } Elements;
 
-/* Get an array argument; error if it has more than one dimension. */
+/*
+ * Get an array argument; error if it has more than one dimension, or too many
+ * elements.
+ */
 static ArrayType *
 get_flat_array(FunctionCallInfo fcinfo, int argno, const char *name)
 {
@@ -392,6 +404,13 @@ get_flat_array(FunctionCallInfo fcinfo, int argno, const char *name)
 		ereport(ERROR,
 				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
 				 errmsg("argument \"%s\" must be a one-dimensional array", name)));
+	if (ArrayGetNItems(ARR_NDIM(array), ARR_DIMS(array)) > MAX_EVENTS)
+		ereport(ERROR,
+				(errcode(ERRCODE_PROGRAM_LIMIT_EXCEEDED),
+				 errmsg("argument \"%s\" has too many elements", name),
+				 errdetail("It has %d elements; at most %d are allowed.",
+						   ArrayGetNItems(ARR_NDIM(array), ARR_DIMS(array)), MAX_EVENTS),
+				 errhint("Enqueue the events by several calls in the same transaction.")));
 	return array;
 }
 
@@ -543,6 +562,7 @@ fill_dedup_items(const Arrays *a, const IdemOutboxRow *rows, Event *events, int 
 	{
 		text	   *id;
 
+		CHECK_FOR_INTERRUPTS();
 		events[i].dedup = -1;
 		if (!is_given(&a->dedup_ids, i))
 			continue;
@@ -572,6 +592,7 @@ remove_repeats(const Arrays *a, const IdemDedupItem *items, Event *events, int n
 	{
 		const IdemDedupItem *item = events[i].dedup >= 0 ? &items[events[i].dedup] : NULL;
 
+		CHECK_FOR_INTERRUPTS();
 		events[i].event_id = item != NULL ? item->value : rows[i].event_id;
 		if (item != NULL && item->is_repeat)
 			continue;
@@ -621,7 +642,10 @@ enqueue_arrays(FunctionCallInfo fcinfo, Event **events)
 	items = palloc(sizeof(IdemDedupItem) * Max(arrays.dedup_ids.n, 1));
 	*events = palloc(sizeof(Event) * Max(n, 1));
 	for (int i = 0; i < n; i++)
+	{
+		CHECK_FOR_INTERRUPTS();
 		fill_row(&arrays, i, &rows[i]);
+	}
 	ndedup = fill_dedup_items(&arrays, rows, *events, n, items);
 	reject_later_args(fcinfo, ARG_DELIVER_ATS, true);
 	if (n > 0)
@@ -644,6 +668,7 @@ idem_outbox_enqueue_many_fn(PG_FUNCTION_ARGS)
 		Datum		value = UUIDPGetDatum(&events[i].event_id);
 		bool		isnull = false;
 
+		CHECK_FOR_INTERRUPTS();
 		tuplestore_putvalues(rsinfo->setResult, rsinfo->setDesc, &value, &isnull);
 	}
 	PG_RETURN_NULL();
