@@ -175,7 +175,7 @@ DROP SERVER nul;
 SELECT pg_temp.try(format('CREATE SERVER s FOREIGN DATA WRAPPER idempotency_%s OPTIONS (%s)', w, o)) FROM (VALUES
 	('function', 'functio ''a.b'''), ('function', 'function ''a'', timeout ''x'''), ('function', 'timeout ''0'''),
 	('kafka', 'brokers ''b'', delivery ''twice'''), ('kafka', 'password ''secret'''),
-	('http', 'url ''u'', service ''smtp'''), ('http', 'token ''secret'''),
+	('http', 'url ''https://u'', service ''smtp'''), ('http', 'token ''secret'''),
 	('null', 'x ''1'''), ('null', 'stats_interval ''-1'''),
 	('program', 'program ''../x'''), ('program', 'program ''X'''),
 	('postgres', 'password ''secret'''), ('postgres', 'nothing ''x''')) AS a (w, o);

@@ -103,3 +103,37 @@ SET client_min_messages = warning;
 DROP SERVER regress_own, regress_pg, regress_given, regress_was_given CASCADE;
 DROP OWNED BY regress_options_owner;
 DROP ROLE regress_options_owner;
+
+-- A value that the program would refuse is refused when it is set, and no login stands in pg_foreign_server.
+CREATE FUNCTION pg_temp.attempt(sql text) RETURNS text LANGUAGE plpgsql AS $$
+DECLARE
+	hint text;
+BEGIN
+	EXECUTE sql;
+	RAISE EXCEPTION 'accepted' USING ERRCODE = 'XX999';
+EXCEPTION WHEN OTHERS THEN
+	GET STACKED DIAGNOSTICS hint = PG_EXCEPTION_HINT;
+	RETURN SQLSTATE || ' ' || SQLERRM || COALESCE(' / ' || NULLIF(hint, ''), '');
+END $$;
+\pset format unaligned
+SELECT o, pg_temp.attempt('CREATE SERVER regress_http FOREIGN DATA WRAPPER idempotency_http OPTIONS (' || o || ')') FROM (VALUES
+	($$url 'file:///etc/passwd'$$), ($$url 'https:///x'$$), ($$url 'https://user:word@example.com/'$$), ($$url 'https://example.com/{no}'$$),
+	($$url 'https://{id}.example.com/'$$), ($$url 'https://example.com/{id'$$), ($$token_url 'ftp://example.com/'$$),
+	($$token_url 'https://example.com/{id}'$$), ($$headers 'X-A: {no}'$$), ($$source '{id}'$$),
+	($$url 'HTTPS://example.com/{aggregate_type}/{header:x}?a=@', headers 'X-A: {token}', source '/{relay}'$$)) AS a (o);
+SELECT o, pg_temp.attempt('CREATE SERVER regress_kafka FOREIGN DATA WRAPPER idempotency_kafka OPTIONS (' || o || ')') FROM (VALUES
+	($$topic '{id}'$$), ($$position_topic '{aggregate_type}'$$), ($$token_url 'x'$$), ($$transaction_time '30000'$$),
+	($$transaction_time '2000', transaction_timeout '1000'$$), ($$transaction_time '2000', transaction_timeout '2001'$$)) AS a (o);
+CREATE SERVER regress_http FOREIGN DATA WRAPPER idempotency_http OPTIONS (url 'https://example.com/');
+SELECT o, pg_temp.attempt(format('CREATE USER MAPPING FOR CURRENT_USER SERVER regress_http OPTIONS (signing_secrets %L)', o)) FROM (VALUES
+	('secret'), (' '), ('whsec_' || repeat('A', 28)), ('whsec_' || repeat('A', 33)), ('whsec_' || repeat('A', 31) || '-'), ('whsec_' || repeat('A', 88)),
+	('whsec_' || repeat('A', 32)), ('whsec_' || repeat('A', 86) || '== whsec_' || repeat('A', 32) || ' ')) AS a (o);
+SELECT a, pg_temp.attempt('SELECT idempotency.relay_create(''r'', ''regress_http'', ' || a || ')') FROM (VALUES
+	($$min_backoff => '2 s', max_backoff => '1 s'$$), ($$min_backoff => '61 s'$$), ($$max_backoff => '50 ms'$$)) AS b (a);
+BEGIN;
+SELECT idempotency.relay_create('r', 'regress_http', min_backoff => '1 s', max_backoff => '1 s');
+SELECT a, pg_temp.attempt('SELECT idempotency.relay_alter(''r'', ' || a || ')') FROM (VALUES
+	($$min_backoff => '2 s'$$), ($$max_backoff => '900 ms'$$), ($$max_backoff => '0', min_backoff => '61 s'$$), ($$min_backoff => '0'$$)) AS b (a);
+ROLLBACK;
+\pset format aligned
+DROP SERVER regress_http;

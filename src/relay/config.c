@@ -72,10 +72,6 @@
 	" incarnation, identity, xmin, halt_message, server_epoch, ctid" \
 	" FROM %s.relays"
 
-/* Backoffs of a relay whose row has none */
-#define DEFAULT_MIN_BACKOFF_MS 100
-#define DEFAULT_MAX_BACKOFF_MS 60000
-
 /*
  * A backoff in milliseconds, which relay_create keeps between 1 ms and 1 day; the default
  * for a column that is NULL, or 0.
@@ -202,8 +198,8 @@ config_from_row(HeapTuple tup, TupleDesc desc)
 	c->on_dead = strcmp(on_dead, "skip") == 0 ? IDEM_ON_DEAD_SKIP :
 		strcmp(on_dead, "stop") == 0 ? IDEM_ON_DEAD_STOP : IDEM_ON_DEAD_BLOCK_KEY;
 	c->max_attempts = number_of(tup, desc, 8, 0, IDEM_SOUND_COUNT, &sound);
-	c->min_backoff_ms = backoff_ms(tup, desc, 9, DEFAULT_MIN_BACKOFF_MS);
-	c->max_backoff_ms = backoff_ms(tup, desc, 10, DEFAULT_MAX_BACKOFF_MS);
+	c->min_backoff_ms = backoff_ms(tup, desc, 9, IDEM_DEFAULT_MIN_BACKOFF_MS);
+	c->max_backoff_ms = backoff_ms(tup, desc, 10, IDEM_DEFAULT_MAX_BACKOFF_MS);
 	c->batch_events = number_of(tup, desc, 11, 1, 10000, &sound);
 	c->batch_bytes = number_of(tup, desc, 12, 1, MAX_BATCH_BYTES, &sound);
 	c->max_lag_bytes = number_of(tup, desc, 13, 0, PG_INT64_MAX, &sound);

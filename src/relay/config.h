@@ -45,6 +45,10 @@ typedef enum IdemOnDead
 	IDEM_ON_DEAD_STOP
 } IdemOnDead;
 
+/* The backoffs of a relay that sets none, in ms */
+#define IDEM_DEFAULT_MIN_BACKOFF_MS 100
+#define IDEM_DEFAULT_MAX_BACKOFF_MS 60000
+
 /*
  * All fields are palloc'd in the context that is current when the list is
  * read.

@@ -59,7 +59,7 @@ GRANT INSERT ON app.seen TO op;
 REVOKE EXECUTE ON FUNCTION app.handle FROM PUBLIC;
 SELECT idempotency.relay_drop('f');
 SET ROLE op;
-SELECT idempotency.relay_create('g', 'f', start_at => 'latest', max_attempts => 1, max_backoff => '50 ms');
+SELECT idempotency.relay_create('g', 'f', start_at => 'latest', max_attempts => 1, min_backoff => '50 ms', max_backoff => '50 ms');
 SELECT 1 FROM idempotency.stat_relay;
 RESET ROLE;
 SELECT idempotency.outbox_enqueue('a', '3', 'X', '{}');

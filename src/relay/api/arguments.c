@@ -92,6 +92,44 @@ check_backoff(FunctionCallInfo fcinfo, bool alter, int argno, const char *name)
 					"between 1 ms and 1 day");
 }
 
+/*
+ * The backoff in ms that a relay has after the call.  before: what NULL keeps;
+ * otherwise: what 0 sets.
+ */
+static double
+backoff_ms(FunctionCallInfo fcinfo, int argno, int before, int otherwise)
+{
+	double		ms;
+
+	if (PG_ARGISNULL(argno))
+		return before;
+	ms = idem_interval_us(PG_GETARG_INTERVAL_P(argno)) / 1000.0;
+	return ms == 0 ? otherwise : ms;
+}
+
+/* Error if a call that sets a backoff leaves the first one longer than the last one. */
+static void
+check_backoff_order(FunctionCallInfo fcinfo, const IdemRelayConfig *config)
+{
+	double		min,
+				max;
+
+	if (PG_ARGISNULL(IDEM_ARG_MIN_BACKOFF) && PG_ARGISNULL(IDEM_ARG_MAX_BACKOFF))
+		return;
+	min = backoff_ms(fcinfo, IDEM_ARG_MIN_BACKOFF,
+					 config ? config->min_backoff_ms : IDEM_DEFAULT_MIN_BACKOFF_MS,
+					 IDEM_DEFAULT_MIN_BACKOFF_MS);
+	max = backoff_ms(fcinfo, IDEM_ARG_MAX_BACKOFF,
+					 config ? config->max_backoff_ms : IDEM_DEFAULT_MAX_BACKOFF_MS,
+					 IDEM_DEFAULT_MAX_BACKOFF_MS);
+	if (min > max)
+		ereport(ERROR,
+				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
+				 errmsg("argument \"min_backoff\" must not be greater than \"max_backoff\""),
+				 errdetail("They would be %.0f ms and %.0f ms.", min, max),
+				 errhint("Set both.")));
+}
+
 /* An argument like "1MB", in bytes; "range" names the bounds to the user. */
 static int64
 size_arg(FunctionCallInfo fcinfo, int argno, const char *name, int64 min, int64 max,
@@ -202,7 +240,7 @@ setting_value(FunctionCallInfo fcinfo, int argno)
 }
 
 void
-idem_relay_args_settings(FunctionCallInfo fcinfo, bool alter, Datum *values, char *nulls)
+idem_relay_args_settings(FunctionCallInfo fcinfo, const IdemRelayConfig *config, Datum *values, char *nulls)
 {
 	static const int args[IDEM_NSETTINGS] = {
 		[IDEM_SET_RELAY] = IDEM_ARG_RELAY,
@@ -220,8 +258,9 @@ idem_relay_args_settings(FunctionCallInfo fcinfo, bool alter, Datum *values, cha
 	idem_relay_args_check_names(fcinfo, IDEM_ARG_AGGREGATE_TYPES, "aggregate_types");
 	idem_relay_args_check_names(fcinfo, IDEM_ARG_EVENT_TYPES, "event_types");
 	check_numbers(fcinfo);
-	check_backoff(fcinfo, alter, IDEM_ARG_MIN_BACKOFF, "min_backoff");
-	check_backoff(fcinfo, alter, IDEM_ARG_MAX_BACKOFF, "max_backoff");
+	check_backoff(fcinfo, config != NULL, IDEM_ARG_MIN_BACKOFF, "min_backoff");
+	check_backoff(fcinfo, config != NULL, IDEM_ARG_MAX_BACKOFF, "max_backoff");
+	check_backoff_order(fcinfo, config);
 	for (int i = 0; i < IDEM_NSETTINGS; i++)
 	{
 		nulls[i] = PG_ARGISNULL(args[i]) ? 'n' : ' ';

@@ -18,6 +18,8 @@
 #include "catalog/pg_type.h"
 #include "fmgr.h"
 
+#include "relay/config.h"
+
 /* The arguments of both functions, in this order. */
 enum
 {
@@ -81,10 +83,11 @@ extern void idem_relay_args_check_names(FunctionCallInfo fcinfo, int argno, cons
 
 /*
  * Check all arguments but relay and server, and make parameters for SPI of
- * them: IDEM_NSETTINGS values, and as many characters of nulls.  alter: the
- * arguments are those of relay_alter, where a backoff of 0 is the default.
+ * them: IDEM_NSETTINGS values, and as many characters of nulls.  config:
+ * NULL in relay_create; in relay_alter the relay before, and a backoff of 0 is
+ * the default.
  */
-extern void idem_relay_args_settings(FunctionCallInfo fcinfo, bool alter,
+extern void idem_relay_args_settings(FunctionCallInfo fcinfo, const IdemRelayConfig *config,
 									 Datum *values, char *nulls);
 
 #endif							/* IDEM_RELAY_API_ARGUMENTS_H */

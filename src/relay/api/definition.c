@@ -394,7 +394,7 @@ idem_relay_create_fn(PG_FUNCTION_ARGS)
 				 errhint("Names that begin with \"@\" belong to the extension.")));
 	require_preload();
 	server = PG_ARGISNULL(IDEM_ARG_SERVER) ? NULL : check_server(server_arg(fcinfo));
-	idem_relay_args_settings(fcinfo, false, values, nulls);
+	idem_relay_args_settings(fcinfo, NULL, values, nulls);
 	if (server == NULL)
 		reject_pull();
 	values[IDEM_NSETTINGS] = ObjectIdGetDatum(GetUserId());
@@ -491,7 +491,7 @@ idem_relay_alter_fn(PG_FUNCTION_ARGS)
 		c = get_own_relay_and_anchor(name);
 		require_sound(c);
 	}
-	idem_relay_args_settings(fcinfo, true, values, nulls);
+	idem_relay_args_settings(fcinfo, c, values, nulls);
 	nulls[IDEM_NSETTINGS] = '\0';
 	SPI_connect();
 	idem_spi_run("UPDATE %s.relays SET aggregate_types = COALESCE($2, aggregate_types),"

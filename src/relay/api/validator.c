@@ -114,12 +114,30 @@ unknown_option(const Checked *c, const char *name)
 			 hide_secret(c)));
 }
 
+/* Error unless the value is less than that of the option that has to be larger. */
+static void
+check_less(const Checked *c, const IdemSinkOption *option, long value)
+{
+	const char *other = idem_sink_option_value(c->options, option->less_than);
+	long		limit = other != NULL ? atol(other) : option->less_than_default;
+
+	if (value >= limit)
+		ereport(ERROR,
+				(errcode(ERRCODE_FDW_INVALID_ATTRIBUTE_VALUE),
+				 errmsg("option \"%s\" must be less than \"%s\"", option->name, option->less_than),
+				 other == NULL ?
+				 errhint("\"%s\" is not set, and is %ld then. Lower the one or raise the other.",
+						 option->less_than, limit) :
+				 errhint("Lower the one or raise the other."),
+				 hide_secret(c)));
+}
+
 /*
  * Check one option.  Whether the caller may set a server's option for
  * superusers is checked in option_guard.c, which knows the old options.
  */
 static void
-check_option(const Checked *c, const IdemSinkOption *option, DefElem *def)
+check_option(Checked *c, const IdemSinkOption *option, DefElem *def)
 {
 	char		problem[256];
 
@@ -132,10 +150,18 @@ check_option(const Checked *c, const IdemSinkOption *option, DefElem *def)
 				 errdetail("%s", idem_sink_option_reason(option)),
 				 hide_secret(c)));
 	if (!idem_sink_option_check(option, defGetString(def), problem, sizeof(problem)))
+	{
+		bool		login = option->type == IDEM_OPTION_URL && idem_sink_url_has_login(defGetString(def));
+
+		c->secret |= login;
 		ereport(ERROR,
 				(errcode(ERRCODE_FDW_INVALID_ATTRIBUTE_VALUE),
 				 errmsg("option \"%s\" %s", def->defname, problem),
+				 login ? errhint("Everybody may read the options of a server. Put user and password into the user mapping, and set the option \"auth\".") : 0,
 				 hide_secret(c)));
+	}
+	if (option->less_than != NULL)
+		check_less(c, option, atol(defGetString(def)));
 }
 
 /* May objects of the catalog have options that only the program knows? */

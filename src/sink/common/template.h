@@ -15,15 +15,6 @@
 
 #include "sink/common/json.h"
 
-/* Of a placeholder, what stands before the name of a header of the event */
-#define IDEM_SINK_HEADER_PREFIX	"header:"
-
-/*
- * What is wrong with a template, as the end of a sentence; NULL: nothing.  names: the
- * placeholders that it may have, as in "{relay} {aggregate_type} {header:NAME}".
- */
-extern const char *idem_sink_check_template(const char *template, const char *names);
-
 /*
  * Add the text of a member of a JSON object: the content of a string, the JSON text
  * of another value.  False if there is none, or null.

@@ -21,7 +21,6 @@
 
 #include "sink/common/secret.h"
 #include "sink/http/options.h"
-#include "sink/common/template.h"
 #include "sink/http/sink.h"
 
 #define TIMEOUT				15000	/* ms */
@@ -104,8 +103,6 @@ choose_url(HSink *p, const IdemProtoHello *hello)
 	if (c->url == NULL)
 		return misfit(p, "the http sink needs the option \"url\"");
 	problem = hsink_check_url(c->url, c->origin, sizeof(c->origin));
-	if (problem == NULL)
-		problem = idem_sink_check_template(c->url, HSINK_URL_NAMES);
 	if (problem != NULL)
 		return wrong(p, "url", problem);
 	c->plain = strncmp(c->origin, "http:", 5) == 0;
@@ -130,9 +127,6 @@ choose_content(HSink *p, const IdemProtoHello *hello)
 	c->method = idem_sink_option(hello, "method", "POST");
 	c->source = idem_sink_option(hello, "source", SOURCE);
 	c->content_type = idem_sink_option(hello, "content_type", NULL);
-	problem = idem_sink_check_template(c->source, HSINK_SOURCE_NAMES);
-	if (problem != NULL)
-		return wrong(p, "source", problem);
 	if (c->content_type != NULL && !is_clean(c->content_type))
 		return wrong(p, "content_type", "must not have control characters");
 	if (headers != NULL && (problem = hsink_read_headers(c, headers)) != NULL)
@@ -264,8 +258,6 @@ choose_token_server(HSink *p, const IdemProtoHello *hello)
 	if (c->token_url == NULL)
 		return true;
 	problem = hsink_check_url(c->token_url, c->token_origin, sizeof(c->token_origin));
-	if (problem == NULL && strchr(c->token_url, '{') != NULL)
-		problem = "must not have placeholders";
 	if (problem != NULL)
 		return wrong(p, "token_url", problem);
 	c->token_plain = strncmp(c->token_origin, "http:", 5) == 0;

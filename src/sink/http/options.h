@@ -19,12 +19,18 @@
 
 #include "sink/protocol/option.h"
 
+/* What templates may have in braces */
+#define HSINK_URL_NAMES		"{aggregate_type} {aggregate_id} {event_type} {id} {header:NAME}"
+#define HSINK_HEADER_NAMES	"{aggregate_type} {aggregate_id} {event_type} {id} {relay} {token} {header:NAME}"
+#define HSINK_SOURCE_NAMES	"{relay} {aggregate_type}"
+
 static const IdemSinkOption idem_sink_http_options[] = {
 	/*
 	 * http:// or https://; path and query may be a template with
 	 * {aggregate_type}, {aggregate_id}, {event_type}, {id}, {header:NAME}
 	 */
-	{.name = "url", .where = IDEM_OPTION_SERVER, .type = IDEM_OPTION_TEXT, .required = true},
+	{.name = "url", .where = IDEM_OPTION_SERVER, .type = IDEM_OPTION_URL, .required = true,
+	.choices = HSINK_URL_NAMES},
 	{.name = "service", .where = IDEM_OPTION_SERVER,
 	.type = IDEM_OPTION_CHOICE, .choices = "webhook sqs sns eventbridge pubsub servicebus"},
 	{.name = "method", .where = IDEM_OPTION_SERVER,
@@ -33,9 +39,9 @@ static const IdemSinkOption idem_sink_http_options[] = {
 	{.name = "format", .where = IDEM_OPTION_SERVER, .type = IDEM_OPTION_CHOICE,
 	.choices = "plain cloudevents_binary cloudevents_structured cloudevents_batch"},
 	/* the source of CloudEvents; a template with {relay}, {aggregate_type} */
-	{.name = "source", .where = IDEM_OPTION_SERVER, .type = IDEM_OPTION_TEXT},
+	{.name = "source", .where = IDEM_OPTION_SERVER, .type = IDEM_OPTION_TEMPLATE, .choices = HSINK_SOURCE_NAMES},
 	/* lines "Name: value"; a value is a template, as the path of url */
-	{.name = "headers", .where = IDEM_OPTION_SERVER, .type = IDEM_OPTION_TEXT},
+	{.name = "headers", .where = IDEM_OPTION_SERVER, .type = IDEM_OPTION_TEMPLATE, .choices = HSINK_HEADER_NAMES},
 	/* of plain bodies; instead of the event's own */
 	{.name = "content_type", .where = IDEM_OPTION_SERVER, .type = IDEM_OPTION_TEXT},
 	/* events in a request, at most, where a request takes several */
@@ -66,7 +72,7 @@ static const IdemSinkOption idem_sink_http_options[] = {
 	{.name = "auth", .where = IDEM_OPTION_SERVER,
 	.type = IDEM_OPTION_CHOICE, .choices = "none basic bearer oauth2"},
 	/* oauth2: the token endpoint, asked with user and password */
-	{.name = "token_url", .where = IDEM_OPTION_SERVER, .type = IDEM_OPTION_TEXT},
+	{.name = "token_url", .where = IDEM_OPTION_SERVER, .type = IDEM_OPTION_URL},
 	{.name = "token_scope", .where = IDEM_OPTION_SERVER, .type = IDEM_OPTION_TEXT},
 	{.name = "token_audience", .where = IDEM_OPTION_SERVER, .type = IDEM_OPTION_TEXT},
 	/* where the request has user and password: a header, or its body */
@@ -89,7 +95,7 @@ static const IdemSinkOption idem_sink_http_options[] = {
 	.type = IDEM_OPTION_TEXT, .secret = true},
 	/* "whsec_... whsec_..."; each of them signs */
 	{.name = "signing_secrets", .where = IDEM_OPTION_USER_MAPPING,
-	.type = IDEM_OPTION_TEXT, .secret = true},
+	.type = IDEM_OPTION_SIGNING_SECRETS, .secret = true},
 	/* a file with the same in its first line */
 	{.name = "signing_secrets_file", .where = IDEM_OPTION_USER_MAPPING,
 	.type = IDEM_OPTION_TEXT, .superuser = true},

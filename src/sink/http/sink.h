@@ -540,9 +540,6 @@ extern bool hsink_expand(const HSink *p, const HSinkEvent *e, const char *templa
 						 HSinkPlace place, IdemText *t, HSinkProblem *problem);
 
 /* The placeholders of URLs and of headers. */
-#define HSINK_URL_NAMES		"{aggregate_type} {aggregate_id} {event_type} {id} {header:NAME}"
-#define HSINK_HEADER_NAMES	"{aggregate_type} {aggregate_id} {event_type} {id} {relay} {token} {header:NAME}"
-#define HSINK_SOURCE_NAMES	"{relay} {aggregate_type}"
 
 /* url.c */
 

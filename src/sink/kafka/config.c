@@ -25,7 +25,6 @@
 #include "sink/common/secret.h"
 #include "sink/kafka/options.h"
 #include "sink/kafka/setup.h"
-#include "sink/common/template.h"
 #include "sink/kafka/sink.h"
 
 /* Add a property of librdkafka. */
@@ -211,16 +210,6 @@ add_security(KSink *p, const IdemProtoHello *hello)
 	return true;
 }
 
-/* Check a template.  False: p->failure. */
-static bool
-check_template(KSink *p, const char *option, const char *template, const char *names)
-{
-	const char *problem = idem_sink_check_template(template, names);
-
-	return problem == NULL ||
-		idem_sink_fail(&p->failure, IDEM_PROTO_REJECTED, "HV024", "option \"%s\" %s; placeholders are %s", option, problem, names);
-}
-
 /* Read where the records go.  False: p->failure. */
 static bool
 choose_topics(KSink *p, const IdemProtoHello *hello)
@@ -234,10 +223,6 @@ choose_topics(KSink *p, const IdemProtoHello *hello)
 	c->topic_needs_headers = strstr(c->topic, "{header:") != NULL;
 	c->source = idem_sink_option(hello, "source", "/idempotency/{relay}");
 	c->create_topics = false;
-	if (!check_template(p, "topic", c->topic, "{aggregate_type} {event_type} {header:NAME}") ||
-		!check_template(p, "source", c->source, "{relay} {aggregate_type}") ||
-		!check_template(p, "position_topic", position, "{relay}"))
-		return false;
 	if (c->topic_is_fixed && !ksink_is_topic(c->topic))
 		return idem_sink_fail(&p->failure, IDEM_PROTO_REJECTED, "HV024", "option \"topic\" is not the name of a topic");
 	if (!idem_sink_kafka_position_topic(name, sizeof(name), position, c->relay) || !ksink_is_topic(name))

@@ -32,9 +32,10 @@ static const IdemSinkOption idem_sink_kafka_options[] = {
 	 * a name, or a template with {aggregate_type}, {event_type},
 	 * {header:NAME}
 	 */
-	{.name = "topic", .where = IDEM_OPTION_SERVER, .type = IDEM_OPTION_TEXT},
+	{.name = "topic", .where = IDEM_OPTION_SERVER, .type = IDEM_OPTION_TEMPLATE,
+	.choices = "{aggregate_type} {event_type} {header:NAME}"},
 	/* a name, or a template with {relay}; also the transactional id */
-	{.name = "position_topic", .where = IDEM_OPTION_SERVER, .type = IDEM_OPTION_TEXT},
+	{.name = "position_topic", .where = IDEM_OPTION_SERVER, .type = IDEM_OPTION_TEMPLATE, .choices = "{relay}"},
 	/* create missing topics; off: an operator creates them */
 	{.name = "create_topics", .where = IDEM_OPTION_SERVER, .type = IDEM_OPTION_BOOL},
 
@@ -46,7 +47,7 @@ static const IdemSinkOption idem_sink_kafka_options[] = {
 	/* a payload that is JSON null becomes a record without a value */
 	{.name = "tombstones", .where = IDEM_OPTION_SERVER, .type = IDEM_OPTION_BOOL},
 	/* the source of CloudEvents; a template with {relay}, {aggregate_type} */
-	{.name = "source", .where = IDEM_OPTION_SERVER, .type = IDEM_OPTION_TEXT},
+	{.name = "source", .where = IDEM_OPTION_SERVER, .type = IDEM_OPTION_TEMPLATE, .choices = "{relay} {aggregate_type}"},
 
 	{.name = "compression", .where = IDEM_OPTION_SERVER,
 	.type = IDEM_OPTION_CHOICE, .choices = "none gzip snappy lz4 zstd"},
@@ -59,7 +60,8 @@ static const IdemSinkOption idem_sink_kafka_options[] = {
 	.type = IDEM_OPTION_INT, .min = 1000, .max = 900000},
 	/* no batch joins a transaction that is older, in ms, or has more events */
 	{.name = "transaction_time", .where = IDEM_OPTION_SERVER,
-	.type = IDEM_OPTION_INT, .min = 0, .max = 60000},
+		.type = IDEM_OPTION_INT, .min = 0, .max = 60000,
+	.less_than = "transaction_timeout", .less_than_default = 30000},
 	{.name = "transaction_events", .where = IDEM_OPTION_SERVER,
 	.type = IDEM_OPTION_INT, .min = 1, .max = 1000000},
 	/* milliseconds without progress until the target counts as down */
@@ -74,7 +76,7 @@ static const IdemSinkOption idem_sink_kafka_options[] = {
 	.type = IDEM_OPTION_TEXT, .superuser = true},
 
 	/* OAUTHBEARER: the token endpoint, asked with user and password */
-	{.name = "token_url", .where = IDEM_OPTION_SERVER, .type = IDEM_OPTION_TEXT},
+	{.name = "token_url", .where = IDEM_OPTION_SERVER, .type = IDEM_OPTION_URL},
 	{.name = "token_scope", .where = IDEM_OPTION_SERVER, .type = IDEM_OPTION_TEXT},
 	{.name = "token_audience", .where = IDEM_OPTION_SERVER, .type = IDEM_OPTION_TEXT},
 	/* where the request has user and password: a header, or its body */

@@ -22,8 +22,15 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <strings.h>
 
 #define NAME_BYTES	64			/* NAMEDATALEN of a stock server */
+
+/* Secrets of Standard Webhooks, as in src/sink/http/sign.c */
+#define SECRET_PREFIX	"whsec_"
+#define LEAST_KEY	24
+#define MOST_KEY	64
+#define BLANKS		" \t\r\n"
 
 const IdemSinkOption *
 idem_sink_option_find(const IdemSinkOption *table, const char *name)
@@ -177,6 +184,125 @@ idem_sink_split_name(const char *value, char *schema, char *name, size_t cap)
 	return p != NULL && *p == '\0';
 }
 
+#define HEADER	"{" IDEM_SINK_HEADER_PREFIX
+
+/* Is the placeholder at s, braces included, among the names? */
+static bool
+is_known(const char *s, size_t len, const char *names)
+{
+	if (len > strlen(HEADER "}") && strncmp(s, HEADER, strlen(HEADER)) == 0)
+		return strstr(names, HEADER) != NULL;
+	for (const char *known = names; (known = strchr(known, '{')) != NULL; known++)
+		if (strncmp(known, s, len) == 0 && strncmp(s, HEADER, strlen(HEADER)) != 0)
+			return true;
+	return false;
+}
+
+const char *
+idem_sink_check_template(const char *template, const char *names)
+{
+	for (const char *s = template; *s != '\0'; s++)
+	{
+		const char *end = *s == '{' ? strchr(s, '}') : NULL;
+
+		if (*s == '}')
+			return "has a closing brace without an opening brace";
+		if (*s != '{')
+			continue;
+		if (end == NULL)
+			return "has an opening brace without a closing brace";
+		if (!is_known(s, (size_t) (end - s) + 1, names))
+			return "has an unknown placeholder";
+		s = end;
+	}
+	return NULL;
+}
+
+/* Where the host of a URL begins; NULL unless it is http:// or https:// */
+static const char *
+host_of(const char *url)
+{
+	if (strncasecmp(url, "https://", 8) == 0)
+		return url + 8;
+	return strncasecmp(url, "http://", 7) == 0 ? url + 7 : NULL;
+}
+
+bool
+idem_sink_url_has_login(const char *url)
+{
+	const char *host = strstr(url, "://");
+
+	return host != NULL && memchr(host + 3, '@', strcspn(host + 3, "/?")) != NULL;
+}
+
+/*
+ * What is wrong with a URL, or NULL.  The program asks its own parser as well,
+ * which knows more.
+ */
+static const char *
+check_url(const char *url, const char *names)
+{
+	const char *host = host_of(url);
+	size_t		len;
+
+	if (host == NULL)
+		return "must be a URL that begins with https:// or http://";
+	len = strcspn(host, "/?");
+	if (len == 0)
+		return "must be a URL with a host";
+	if (idem_sink_url_has_login(url))
+		return "must not have a user or a password in it";
+	if (memchr(host, '{', len) != NULL || (names == NULL && strchr(host, '{') != NULL))
+		return names == NULL ? "must not have placeholders" : "must not have a placeholder before the path";
+	return names == NULL ? NULL : idem_sink_check_template(host + len, names);
+}
+
+/* Is the word "whsec_" and LEAST_KEY to MOST_KEY bytes in base64? */
+static bool
+is_signing_secret(const char *word, size_t len)
+{
+	static const char digits[] = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
+	size_t		padding = 0;
+	size_t		bytes;
+
+	if (len < strlen(SECRET_PREFIX) || strncmp(word, SECRET_PREFIX, strlen(SECRET_PREFIX)) != 0)
+		return false;
+	word += strlen(SECRET_PREFIX);
+	len -= strlen(SECRET_PREFIX);
+	while (padding < 2 && padding < len && word[len - padding - 1] == '=')
+		padding++;
+	bytes = len / 4 * 3 - padding;
+	return len % 4 == 0 && len > 0 && strspn(word, digits) >= len - padding &&
+		bytes >= LEAST_KEY && bytes <= MOST_KEY;
+}
+
+/* Is each word a signing secret, and is there one? */
+static bool
+are_signing_secrets(const char *value)
+{
+	int			n = 0;
+
+	for (value += strspn(value, BLANKS); *value != '\0'; value += strspn(value, BLANKS), n++)
+	{
+		size_t		len = strcspn(value, BLANKS);
+
+		if (!is_signing_secret(value, len))
+			return false;
+		value += len;
+	}
+	return n > 0;
+}
+
+/* Set the problem; true: there is none. */
+static bool
+judge(const char *wrong, const char *names, char *problem, size_t cap)
+{
+	if (wrong != NULL)
+		snprintf(problem, cap, names != NULL && strstr(wrong, "unknown") != NULL ?
+				 "%s; placeholders are %s" : "%s", wrong, names);
+	return wrong == NULL;
+}
+
 bool
 idem_sink_option_check(const IdemSinkOption *option, const char *value,
 					   char *problem, size_t cap)
@@ -209,6 +335,15 @@ idem_sink_option_check(const IdemSinkOption *option, const char *value,
 			snprintf(problem, cap, "must consist of lower-case letters, digits and underscores");
 			return value[0] != '\0' &&
 				strspn(value, "abcdefghijklmnopqrstuvwxyz0123456789_") == strlen(value);
+		case IDEM_OPTION_TEMPLATE:
+			return judge(value[0] == '\0' ? "must not be empty" :
+						 idem_sink_check_template(value, option->choices), option->choices, problem, cap);
+		case IDEM_OPTION_URL:
+			return judge(check_url(value, option->choices), option->choices, problem, cap);
+		case IDEM_OPTION_SIGNING_SECRETS:
+			snprintf(problem, cap, "must be \"" SECRET_PREFIX "\" and %d to %d bytes in base64, or several such secrets separated by blanks",
+					 LEAST_KEY, MOST_KEY);
+			return are_signing_secrets(value);
 	}
 	return false;
 }

@@ -36,7 +36,11 @@ typedef enum IdemSinkOptionType
 	IDEM_OPTION_CHOICE,			/* one of the words in choices */
 	IDEM_OPTION_CHOICES,		/* words in choices, separated by commas */
 	IDEM_OPTION_QUALIFIED,		/* schema.name, each part quoted or not */
-	IDEM_OPTION_WORD			/* lower-case letters, digits, underscores */
+	IDEM_OPTION_WORD,			/* lower-case letters, digits, underscores */
+	IDEM_OPTION_TEMPLATE,		/* text whose placeholders are in choices */
+	IDEM_OPTION_URL,			/* http:// or https://, without a login; with
+								 * choices: a template from the path on */
+	IDEM_OPTION_SIGNING_SECRETS /* "whsec_" and base64, separated by blanks */
 } IdemSinkOptionType;
 
 typedef struct IdemSinkOption
@@ -54,8 +58,25 @@ typedef struct IdemSinkOption
 	long		min;			/* for IDEM_OPTION_INT */
 	long		max;
 	const char *choices;		/* for IDEM_OPTION_CHOICE and CHOICES: words
-								 * separated by spaces */
+								 * separated by spaces; for TEMPLATE and URL:
+								 * placeholders, likewise */
+	const char *less_than;		/* the option whose value is larger, of the
+								 * same object; it is less_than_default if it
+								 * is not set */
+	long		less_than_default;
 } IdemSinkOption;
+
+/* Of a placeholder, what stands before the name of a header of the event */
+#define IDEM_SINK_HEADER_PREFIX	"header:"
+
+/*
+ * What is wrong with a template, as the end of a sentence; NULL: nothing.  names: the
+ * placeholders that it may have, as in "{relay} {aggregate_type} {header:NAME}".
+ */
+extern const char *idem_sink_check_template(const char *template, const char *names);
+
+/* Has the value of an IDEM_OPTION_URL a login in it? */
+extern bool idem_sink_url_has_login(const char *url);
 
 /* Why only superusers may set the option, as a sentence. */
 extern const char *idem_sink_option_reason(const IdemSinkOption *option);
