@@ -75,8 +75,8 @@ typedef struct IdemRelayConfig
 	IdemHalt	halted;
 	char	   *halt_message;	/* what the sink said of it, or NULL */
 	int64		epoch;
-	int64		server_epoch;	/* since when the relay sends to its server; 0:
-								 * since it was created or adopted */
+	int64		server_epoch;	/* since when the relay sends to its server;
+								 * 0: since it was created or adopted */
 	char	   *incarnation;
 	char	   *identity;
 
