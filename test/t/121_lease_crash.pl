@@ -196,7 +196,7 @@ $node->safe_psql('postgres', "BEGIN; SELECT idempotency.complete_event('c', toke
 $node->stop('immediate');
 $node->start;
 ($rc, $out, $err) = $node->psql('postgres', "SET lock_timeout = '100ms'; SELECT idempotency.extend_lease('c', $token)");
-like($err, qr/lock timeout/, 'the lease is in use');
+like($err, qr/could not lock event "c" within 100 ms/, 'the lease is in use');
 $node->safe_psql('postgres', q{COMMIT PREPARED 'complete'});
 is($node->safe_psql('postgres', q{SELECT result, event_result FROM idempotency.lease_event('c')}), 'duplicate|7', 'and completed');
 ($rc, $out, $err) = $node->psql('postgres', "SELECT idempotency.extend_lease('c', $token)", extra_params => [ '-v', 'VERBOSITY=sqlstate' ]);
