@@ -88,8 +88,8 @@ is($node->safe_psql('inserted', $events), 'old 1:1 old 2:2 old 3:3 new:4', 'ever
 # A restore that failed can be repeated
 $node->safe_psql('postgres', 'CREATE DATABASE failed');
 IdemTest::create_extension($node, 'failed');
-my $into = 'COPY idempotency_data.outbox_segment_0 (xid, seq, event_id, enqueued_at, aggregate_type, aggregate_id, event_type) FROM stdin';
-my $row = join("\t", 1, 7, '00000000-0000-7000-8000-000000000001', '2026-01-01', 'a', 'restored', 't');
+my $into = 'COPY idempotency_data.outbox_segment_0 (xid, seq, event_id, enqueued_at, aggregate_type, aggregate_id, event_type, payload) FROM stdin';
+my $row = join("\t", 1, 7, '00000000-0000-7000-8000-000000000001', '2026-01-01', 'a', 'restored', 't', '1');
 $node->safe_psql('failed', "BEGIN;\n$into;\n$row\n\\.\nROLLBACK;");
 $node->safe_psql('failed', "$into;\n$row\n\\.\n");
 enqueue($node, 'after', 'failed');

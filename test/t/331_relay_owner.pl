@@ -71,7 +71,7 @@ SET ROLE lone;
 SELECT idempotency.relay_create('lone', 'fn', aggregate_types => '{other}');
 RESET ROLE;
 END
-sql(q{REVOKE ALL ON ALL FUNCTIONS IN SCHEMA idempotency FROM lone; REVOKE ALL ON ALL TABLES IN SCHEMA idempotency FROM lone;
+sql(q{REVOKE ALL ON ALL FUNCTIONS IN SCHEMA idempotency, idempotency_data FROM lone; REVOKE ALL ON ALL TABLES IN SCHEMA idempotency FROM lone;
 	REVOKE ALL ON SCHEMA idempotency FROM lone;
 	DO $$ DECLARE t regtype; BEGIN
 		FOR t IN SELECT oid FROM pg_type WHERE typnamespace = 'idempotency'::regnamespace AND typtype = 'e' LOOP
