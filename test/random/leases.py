@@ -332,11 +332,11 @@ class Leases(Claims):
             return
         failures = set()
         for event_id in sorted(set(ids)):
-            allowed = self.model.lease(txn, (consumer, event_id))
+            allowed = self.model.lease(txn, (consumer, event_id), batch=True)
             failures |= {a for a in allowed if len(a) == len(SERIALIZATION)}
             if answer.state is None:
                 for row in [row for n, _, row in answer.rows if ids[n - 1] == event_id]:
-                    self.lease(txn, (consumer, event_id), row, self.model.lease(txn, (consumer, event_id)), hours)
+                    self.lease(txn, (consumer, event_id), row, self.model.lease(txn, (consumer, event_id), batch=True), hours)
         if not self.judge(txn, answer, failures | {DONE}):
             return
         if [(n, e) for n, e, _ in answer.rows] != list(enumerate(ids, 1)):

@@ -208,8 +208,8 @@ class LeaseModel(Model):
         own = txn.claims.get(key)
         return key in txn.locks or key in txn.changes or bool(own) and own.phase in ("claimed", "completed")
 
-    def lease(self, txn, key, passed=False):
-        """passed: what valid_until says."""
+    def lease(self, txn, key, passed=False, batch=False):
+        """passed: what valid_until says.  batch: past the budget of locks it is busy, and no error."""
         if key[0] in self.foreign_lockers:
             return {FOREIGN}
         own = txn.claims.get(key)
@@ -217,6 +217,8 @@ class LeaseModel(Model):
             return {DUPLICATE}
         if self.has_done(txn, key):
             return {BUSY}
+        if not batch and not self.would_lock(txn, key):
+            return {NO_LOCKS}
         if self.is_busy(txn, key):
             return {BUSY}
         if self.is_late(txn, key) or self.is_since(txn, self.noted, key):

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from claims_model import CLAIMED, NOT_HELD, SERIALIZATION
-from leases_model import BUSY, DEAD, DONE, EXCLUSIVE, LEASED, Lease, LeaseModel, LeaseTxn
+from leases_model import BUSY, DEAD, DONE, EXCLUSIVE, LEASED, NO_LOCKS, Lease, LeaseModel, LeaseTxn
 
 STARTED, REPLAY, IN_PROGRESS, MISMATCH = "started", "replay", "in_progress", "mismatch"
 
@@ -51,7 +51,9 @@ class RequestModel(LeaseModel):
             if since:
                 return {SERIALIZATION}
             return {self.replay(latest.result, fingerprint)} | ({SERIALIZATION} if txn.may_be_packed else set())
-        if self.is_busy(txn, key) or not self.would_lock(txn, key):
+        if not self.would_lock(txn, key):
+            return self.ask_past_budget(txn, key, fingerprint)
+        if self.is_busy(txn, key):
             return self.ask_beside(txn, key, fingerprint)
         allowed = self.ask_free(txn, key, fingerprint)
         if since or latest and txn.may_be_packed or self.may_have_moved(txn):
@@ -65,8 +67,17 @@ class RequestModel(LeaseModel):
             return {self.replay(own.result, fingerprint)}
         return {MISMATCH if differs(fingerprint, self.fingerprint(txn, key)) else IN_PROGRESS}
 
+    def ask_past_budget(self, txn, key, fingerprint):
+        """It is in progress as long as a lease lasts; otherwise nothing but this transaction's end would help."""
+        allowed, lease = self.ask_beside(txn, key, fingerprint), self.leases.get(key)
+        if self.is_since(txn, self.changed, key):
+            return allowed | {NO_LOCKS}     # the transaction sees the lease that was
+        if IN_PROGRESS not in allowed or lease and lease.lasts and lease.state != DEAD:
+            return allowed
+        return allowed - {IN_PROGRESS} | {NO_LOCKS}
+
     def ask_beside(self, txn, key, fingerprint):
-        """Somebody else has it, or there is no room in the budget of locks: by what is committed."""
+        """Somebody else has it: by what is committed."""
         lease = self.leases.get(key)
         if self.is_since(txn, self.changed, key):
             return {IN_PROGRESS, SERIALIZATION}

@@ -17,9 +17,10 @@
 #	ALLOW_OFFLINE=1								name, but do not count, a test whose
 #												input cannot be fetched
 #
-# Areas run one after another, but those that only compute run beside the others, which
-# mostly wait, with the processor that is left over (COMPUTING).  Each test counts once as passed or failed; a TAP
-# file counts by its top-level checks.  A test that could not be run is a failure,
+# Areas run one after another, in three rows beside each other: those that only compute,
+# with the processor that is left over (COMPUTING), those that mostly wait (IDLING), and
+# the others.  Each test counts once as passed or failed; a TAP file counts by its
+# top-level checks.  A test that could not be run is a failure,
 # never a skip.  A test that failed leaves its diffs or its output in
 # build/test-output, and at the end of this script's output.
 set -uo pipefail
@@ -34,6 +35,9 @@ ALL_AREAS="compile lint regress isolation tap sink model random real clients"
 BUILD_FREE=" compile lint model "
 # These areas compute all the time, and neither wait nor write into the tree.
 COMPUTING=" compile lint model "
+# These areas wait for servers of their own nearly all the time.  One after another, in
+# this order, they run beside those that use the processor better.
+IDLING=" sink random real clients "
 # The longest TAP tests begin first, so that the last ones end together.
 TAP_FIRST="326_relay_wakeup 103_claim_storm 306_relay_large 368_relay_shared_commit 321_relay_liar
 122_lease_histories 343_relay_many 345_relay_hot_key 111_store_dump 130_request_wait 311_relay_position"
@@ -41,7 +45,7 @@ passed=0
 failed=0
 failures=()
 took=()
-# The process that runs areas beside the others.
+# The processes that run areas beside the others.
 beside=
 started=$SECONDS
 OUTPUT=$IDEM_TOP/build/test-output
@@ -650,23 +654,35 @@ if needs_build; then
 	copy_tests
 fi
 computing=()
-waiting=()
+idling=()
+others=()
 for area in $areas; do
-	if [[ $COMPUTING == *" $area "* ]]; then
-		computing+=("$area")
-	else
-		waiting+=("$area")
-	fi
+	case "$COMPUTING+$IDLING" in
+		*" $area "*+*) computing+=("$area") ;;
+		*+*" $area "*) idling+=("$area") ;;
+		*) others+=("$area") ;;
+	esac
 done
-if [ ${#computing[@]} -gt 0 ] && [ ${#waiting[@]} -gt 0 ]; then
-	counted_job beside run_nicely "${computing[@]}" &
-	beside=$!
-	run_areas "${waiting[@]}"
-	wait "$beside"
-	job_result beside || fail "ended without a result: ${computing[*]}"
-else
-	# shellcheck disable=SC2086 # a list
-	run_areas $areas
+# A row that is alone shows what it does at once.
+if [ ${#idling[@]} = 0 ] && [ ${#others[@]} = 0 ]; then
+	others=("${computing[@]}")
+	computing=()
+elif [ ${#computing[@]} = 0 ] && [ ${#others[@]} = 0 ]; then
+	others=("${idling[@]}")
+	idling=()
 fi
+if [ ${#computing[@]} -gt 0 ]; then
+	counted_job computing run_nicely "${computing[@]}" &
+	beside+=" $!"
+fi
+if [ ${#idling[@]} -gt 0 ]; then
+	counted_job idling run_areas "${idling[@]}" &
+	beside+=" $!"
+fi
+run_areas ${others[@]+"${others[@]}"}
+# shellcheck disable=SC2086 # a list
+[ -z "$beside" ] || wait $beside
+[ ${#computing[@]} = 0 ] || job_result computing || fail "ended without a result: ${computing[*]}"
+[ ${#idling[@]} = 0 ] || job_result idling || fail "ended without a result: ${idling[*]}"
 [ "$failed" != 0 ] || rm -rf "$OUTPUT"
 finish
