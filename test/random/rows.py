@@ -345,7 +345,7 @@ class Rows:
         self.rng.seed(seed)
         self.trace = []
         name = "rows_copy"
-        self.server.rows(f"CREATE DATABASE {name} TEMPLATE {template}")
+        copy_database(self.server, name, template)
         self.connect(name)
         for sql in RELAYS:
             self.ask(sql)
@@ -371,12 +371,23 @@ class Rows:
             " AND relnamespace = 'idempotency'::regnamespace ORDER BY 1")]
 
 
+def copy_database(server, name, template):
+    """Workers of the template may be at work for longer than CREATE DATABASE waits."""
+    def done():
+        try:
+            server.rows(f"CREATE DATABASE {name} TEMPLATE {template}")
+        except psycopg2.errors.ObjectInUse:
+            return False
+        return True
+    wait_until(f"a copy of {template}", done)
+
+
 def run(server, rounds, seed):
     """True if every round ended well."""
     began = time.monotonic()
     rows = Rows(server, random.Random(seed))
     rows.fill("rows_sound")
-    server.rows("CREATE DATABASE rows_loose TEMPLATE rows_sound")
+    copy_database(server, "rows_loose", "rows_sound")
     rows.loosen("rows_loose")
     try:
         for n in range(rounds):
