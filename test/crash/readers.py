@@ -4,7 +4,9 @@
     transactions    claim_offset and an effect: of a range of positions, or of one record in a partition with holes
 
 A reader whose partition is given to another one goes on until it is fenced.  What it committed asynchronously may be
-lost; so one that claims single records resumes anew in another session.  The effects are rows of app.steps.
+lost, and what it prepared may be rolled back.  The answer gap tells so to one that claims ranges, but not in a partition
+that has no position yet, which begins wherever it is read first; so such a reader, and one that claims single records,
+resumes anew unless its own session has committed.  The effects are rows of app.steps.
 """
 import threading
 from contextlib import closing
@@ -25,11 +27,12 @@ def part(number):
 
 
 class Group:
-    """Who may read a partition: the reader with the highest generation."""
+    """Who may read a partition: the reader with the highest generation; and which have a position that stays."""
 
     def __init__(self):
         self.lock = threading.Lock()
         self.generations = [0] * PARTITIONS
+        self.begun = [False] * PARTITIONS
 
     def rebalance(self, number):
         with self.lock:
@@ -71,17 +74,20 @@ class Reader(AttemptClient):
         if sparse and self.rng.random() < 0.1 and self.position > 0:
             first, end = self.position - 1, self.position     # delivered again
         self.told = None
-        how = self.transact(lambda: self.claim(first, end, sparse))
+        unwarned = sparse or not self.group.begun[self.number]
+        how = self.transact(lambda: self.claim(first, end, sparse, unwarned))
         if self.told in ("fenced", "gap", "stale"):
             return False
         if how == "ROLLBACK":
             return True
         if self.told in ("claimed", "duplicate"):
             self.position = max(self.position, end)
-        return how in ("COMMIT", "lazily") or not sparse
+        if self.told == "claimed" and how == "COMMIT":
+            self.group.begun[self.number] = True
+        return how in ("COMMIT", "lazily") or not unwarned
 
-    def claim(self, first, end, sparse):
-        if sparse and self.connection is not self.session:
+    def claim(self, first, end, sparse, unwarned):
+        if unwarned and self.connection is not self.session:
             self.told = "stale"
             return
         if self.rng.random() < 0.05:
