@@ -94,6 +94,9 @@ my $committed = sub { sql(q{SELECT xact_commit FROM pg_stat_database WHERE datna
 my $end_worker = sub {
 	my $pid = worker();
 
+	# The position is written a moment after the answer.  The next worker sends again
+	# what the position does not cover, and would start the program for that.
+	IdemTest::wait_for($node, q{SELECT lag_events = 0 AND position !~ '\.' FROM idempotency.stat_relay WHERE relay = 'busy'});
 	sql("SELECT pg_terminate_backend($pid)");
 	IdemRelay::wait_until('the worker has ended', sub { IdemRelay::process_is_gone($pid) });
 	IdemTest::wait_for($node, q{SELECT count(*) = 1 FROM pg_stat_activity WHERE backend_type = 'idempotency relay'});
