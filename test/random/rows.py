@@ -345,6 +345,7 @@ class Rows:
         self.rng.seed(seed)
         self.trace = []
         name = "rows_copy"
+        self.conn.close()       # it may be in the template
         copy_database(self.server, name, template)
         self.connect(name)
         for sql in RELAYS:
@@ -372,14 +373,17 @@ class Rows:
 
 
 def copy_database(server, name, template):
-    """Workers of the template may be at work for longer than CREATE DATABASE waits."""
+    """CREATE DATABASE waits for five seconds for others to leave, which is little on a slow machine."""
+    there = []
+
     def done():
         try:
             server.rows(f"CREATE DATABASE {name} TEMPLATE {template}")
         except psycopg2.errors.ObjectInUse:
+            there[:] = server.rows(f"SELECT pid, backend_type, state, query FROM pg_stat_activity WHERE datname = '{template}'")
             return False
         return True
-    wait_until(f"a copy of {template}", done)
+    wait_until(lambda: f"a copy of {template}, where {there} are", done)
 
 
 def run(server, rounds, seed):
@@ -405,7 +409,8 @@ def run(server, rounds, seed):
             at = "rolled back"
             rows.rolled_back(seed + n)
     except (Finding, psycopg2.Error) as found:
-        print(f"NOT OK rows: {at}: {found}\nSEED={seed + n} ONLY=rows TRANSACTIONS=1 repeats it", flush=True)
+        again = f"SEED={seed + n} TRANSACTIONS=1" if at == "rolled back" else f"SEED={seed} TRANSACTIONS={25 * (n + 1)}"
+        print(f"NOT OK rows: {at}: {found}\n{again} ONLY=rows repeats it", flush=True)
         print("".join(f"    {line}\n" for line in rows.trace if line.startswith(TABLES)), flush=True)
         return False
     print(f"ok     rows: {rounds} rounds, {rows.refused} rows refused, {rows.errors} errors, first seed {seed}, "
