@@ -22,7 +22,7 @@ use File::Basename qw(basename);
 use FindBin;
 use PostgreSQL::Test::Utils;
 use Test::More;
-use Time::HiRes qw(usleep);
+use Time::HiRes qw(time usleep);
 
 use lib "$FindBin::RealBin/../perl";
 use IdemTest;
@@ -89,9 +89,10 @@ sub run_block
 sub poll_block
 {
 	my ($database, $sql, $expected) = @_;
+	my $until = time + $PostgreSQL::Test::Utils::timeout_default;
 	my $out;
 
-	for (1 .. 10 * $PostgreSQL::Test::Utils::timeout_default)
+	while (time < $until)
 	{
 		$out = run_block($database, $sql);
 		return $out if $out eq $expected;

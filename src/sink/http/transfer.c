@@ -64,6 +64,23 @@ take_header(char *data, size_t size, size_t n, void *opaque)
 	return r->headers_cut ? 0 : size * n;
 }
 
+/*
+ * There is a connection, new or kept, and the request is sent on it next.
+ * libcurl 8.22 reports times of the transfer even if no connection came about.
+ */
+static int
+note_connection(void *opaque, char *address, char *local_address, int port, int local_port)
+{
+	HSinkRequest *r = opaque;
+
+	(void) address;
+	(void) local_address;
+	(void) port;
+	(void) local_port;
+	r->was_sent = true;
+	return CURL_PREREQFUNC_OK;
+}
+
 /* Open a socket to the address, if it may be connected to. */
 static curl_socket_t
 open_socket(void *opaque, curlsocktype purpose, struct curl_sockaddr *address)
@@ -174,6 +191,8 @@ set_up(HSinkRequest *r)
 	curl_easy_setopt(easy, CURLOPT_PRIVATE, r);
 	curl_easy_setopt(easy, CURLOPT_OPENSOCKETFUNCTION, open_socket);
 	curl_easy_setopt(easy, CURLOPT_OPENSOCKETDATA, r);
+	curl_easy_setopt(easy, CURLOPT_PREREQFUNCTION, note_connection);
+	curl_easy_setopt(easy, CURLOPT_PREREQDATA, r);
 	curl_easy_setopt(easy, CURLOPT_WRITEFUNCTION, take_body);
 	curl_easy_setopt(easy, CURLOPT_WRITEDATA, r);
 	curl_easy_setopt(easy, CURLOPT_HEADERFUNCTION, take_header);
@@ -366,15 +385,12 @@ static void
 end_request(HSink *p, CURL *easy, CURLcode code)
 {
 	HSinkRequest *r = NULL;
-	curl_off_t	when = 0;
 	curl_off_t	seconds = 0;
 
 	curl_easy_getinfo(easy, CURLINFO_PRIVATE, (char **) &r);
 	curl_easy_getinfo(easy, CURLINFO_RESPONSE_CODE, &r->status);
 	curl_easy_getinfo(easy, CURLINFO_RETRY_AFTER, &seconds);
-	curl_easy_getinfo(easy, CURLINFO_PRETRANSFER_TIME_T, &when);
 	r->code = code;
-	r->was_sent = when > 0;
 	r->whole = is_whole(r);
 	r->retry_after = seconds <= 0 ? 0 : seconds > 86400 ? 86400 * 1000 : (int64_t) seconds * 1000;
 	curl_multi_remove_handle(p->multi, easy);
