@@ -19,6 +19,7 @@ SHARDS=3
 # run for the file.
 TOUCHED='
 Makefile                  bare
+README.md                 bare
 test/setup/               bare
 test/matrix/              bare
 test/demo/                bare

@@ -177,6 +177,13 @@ says "^   store, touched"
 says "^   points, touched"
 git_in "$work/tree" reset -q --hard HEAD~1
 
+name="README.md alone"
+echo "to be pasted" >"$work/tree/README.md"
+commit readme
+plan CI_CHOICE=0
+says "^   bare, touched"
+git_in "$work/tree" reset -q --hard HEAD~1
+
 name="the kafka sink"
 mkdir -p "$work/tree/src/sink/kafka"
 echo "int z;" >"$work/tree/src/sink/kafka/z.c"
