@@ -17,6 +17,7 @@ autovacuum = off
 END
 
 $node->safe_psql('postgres', <<'END');
+CREATE FUNCTION test_hold_extension(table_oid oid, file text) RETURNS void LANGUAGE c AS 'idempotency_test', 'idem_test_hold_extension_fn';
 CREATE ROLE worker LOGIN;
 SELECT idempotency.grant_role('consumer', 'worker'), idempotency.grant_role('producer', 'worker');
 ALTER DATABASE postgres SET temp_file_limit = 0;
@@ -39,6 +40,40 @@ ALTER ROLE CURRENT_USER SET lock_timeout = 1;
 ALTER ROLE CURRENT_USER SET idle_in_transaction_session_timeout = 1;
 ALTER ROLE CURRENT_USER SET idle_session_timeout = 1;
 END
+
+# Whoever extends a table has its lock for a moment.  Held for longer, it is waited for a second,
+# and not for the lock_timeout of 1 ms.
+my $hold = $node->basedir . '/hold';
+my %work = (
+	store_segment_0 => q{idempotency.claim_event('e'), idempotency.complete_event('e')},
+	lease_log_0 => q{token FROM idempotency.lease_event('e')},
+	outbox_segment_0 => q{idempotency.outbox_enqueue('t', 'k', 'E', '1')});
+foreach my $table (sort keys %work)
+{
+	local $ENV{PGOPTIONS} = '-c statement_timeout=0 -c lock_timeout=0 -c idle_session_timeout=0';
+	my ($in, $out, $err) = ('', '', '');
+
+	append_to_file($hold, '');
+	my $holder = IPC::Run::start(
+		[ 'psql', '-XAtc', "SELECT test_hold_extension('idempotency_data.$table'::regclass, '$hold')", $node->connstr('postgres') ],
+		'<', \$in, '>', \$out, '2>', \$err);
+	IdemTest::wait_for($node, q{SELECT count(*) = 1 FROM pg_locks WHERE locktype = 'extend' AND granted});
+	$ENV{PGOPTIONS} = '';
+	is( $node->safe_psql('postgres', <<"END", extra_params => [ '-U', 'worker' ]), '1ms|t', "$table: is extended by somebody else");
+CREATE TEMP TABLE waited AS SELECT interval '0' AS at_least;
+DO \$\$
+DECLARE
+	began timestamptz = clock_timestamp();
+BEGIN
+	PERFORM $work{$table};
+EXCEPTION WHEN lock_not_available THEN
+	UPDATE waited SET at_least = clock_timestamp() - began;
+END \$\$;
+SELECT current_setting('lock_timeout'), at_least >= '1 s' FROM waited
+END
+	unlink $hold;
+	$holder->finish or diag $err;
+}
 
 # Transactions of one kind each; every event is new, so nobody waits for another client's lock.
 my $script = $node->basedir . '/work.sql';

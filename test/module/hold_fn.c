@@ -1,8 +1,9 @@
 /*-------------------------------------------------------------------------
  *
- * commit_fn.c
- *		A SQL function by which tests hold a transaction that others already
- *		see.
+ * hold_fn.c
+ *		SQL functions by which tests hold what others have for a moment only: a
+ *		transaction that others already see, and the lock by which the server
+ *		extends a table.
  *
  * The callbacks of a commit run when the transaction has become visible, and
  * before it has released its locks.
@@ -10,7 +11,7 @@
  * Copyright (c) 2026, the idempotency developers
  *
  * IDENTIFICATION
- *		test/module/commit_fn.c
+ *		test/module/hold_fn.c
  *
  *-------------------------------------------------------------------------
  */
@@ -18,9 +19,11 @@
 
 #include <unistd.h>
 
+#include "access/table.h"
 #include "access/xact.h"
 #include "fmgr.h"
 #include "miscadmin.h"
+#include "storage/lmgr.h"
 #include "utils/builtins.h"
 
 #include "compat.h"
@@ -28,6 +31,7 @@
 #define LOOK_AGAIN_US	2000
 
 PG_FUNCTION_INFO_V1(idem_test_hold_commit_fn);
+PG_FUNCTION_INFO_V1(idem_test_hold_extension_fn);
 
 static char hold_file[MAXPGPATH];	/* empty: hold no transaction */
 
@@ -54,5 +58,26 @@ idem_test_hold_commit_fn(PG_FUNCTION_ARGS)
 		RegisterXactCallback(hold, NULL);
 	registered = true;
 	text_to_cstring_buffer(PG_GETARG_TEXT_PP(0), hold_file, sizeof(hold_file));
+	PG_RETURN_VOID();
+}
+
+/*
+ * test_hold_extension(table_oid oid, file text) -> void: while the file exists,
+ * hold the lock by which the server extends the table
+ */
+Datum
+idem_test_hold_extension_fn(PG_FUNCTION_ARGS)
+{
+	Relation	rel = table_open(PG_GETARG_OID(0), AccessShareLock);
+	char	   *file = text_to_cstring(PG_GETARG_TEXT_PP(1));
+
+	LockRelationForExtension(rel, ExclusiveLock);
+	while (access(file, F_OK) == 0)
+	{
+		CHECK_FOR_INTERRUPTS();
+		pg_usleep(LOOK_AGAIN_US);
+	}
+	UnlockRelationForExtension(rel, ExclusiveLock);
+	table_close(rel, AccessShareLock);
 	PG_RETURN_VOID();
 }
