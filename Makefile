@@ -99,6 +99,13 @@ SERVER_HEADERS := $(wildcard $(shell $(PG_CONFIG) --includedir-server 2>/dev/nul
 ifneq (,$(and $(wildcard $(PGXS)),$(SERVER_HEADERS)))
 include $(PGXS)
 
+# The server's OpenSSL, where its headers are (src/shared/digest.c); WITH_OPENSSL=no builds without.
+WITH_OPENSSL ?= $(if $(filter -lcrypto,$(LIBS)),$(shell $(CC) $(CPPFLAGS) -E -include openssl/evp.h -x c /dev/null >/dev/null 2>&1 && echo yes))
+ifeq (yes,$(WITH_OPENSSL))
+override CPPFLAGS += -DIDEM_OPENSSL
+SHLIB_LINK += -lcrypto
+endif
+
 include $(srcdir)/src/sink/sink.mk
 include $(srcdir)/test/module/module.mk
 

@@ -20,8 +20,6 @@
  */
 #include "postgres.h"
 
-#include "common/cryptohash.h"
-#include "common/sha2.h"
 #include "fmgr.h"
 #include "lib/stringinfo.h"
 #include "miscadmin.h"
@@ -33,9 +31,7 @@
 #include "canonical/string.h"
 #include "canonical/writer.h"
 #include "shared/args.h"
-
-/* Bytes that are hashed between two checks for interrupts */
-#define HASH_STEP	(1024 * 1024)
+#include "shared/digest.h"
 
 PG_FUNCTION_INFO_V1(idem_canonical_json_fn);
 PG_FUNCTION_INFO_V1(idem_canonical_hash_fn);
@@ -73,34 +69,15 @@ idem_canonical_json_fn(PG_FUNCTION_ARGS)
 	PG_RETURN_TEXT_P(out.data);
 }
 
-/* Error XX000: the server's hash routine failed. */
-pg_noreturn static void
-report_hash_failure(pg_cryptohash_ctx *hash)
-{
-	ereport(ERROR,
-			(errcode(ERRCODE_INTERNAL_ERROR),
-			 errmsg("could not compute SHA-256: %s",
-					hash ? pg_cryptohash_error(hash) : "out of memory")));
-}
-
-/* Compute SHA-256.  Its state belongs to the resource owner if an error comes. */
+/* SHA-256 as a value. */
 static bytea *
 sha256(const char *data, int len)
 {
 	bytea	   *result = palloc(VARHDRSZ + PG_SHA256_DIGEST_LENGTH);
-	pg_cryptohash_ctx *hash = pg_cryptohash_create(PG_SHA256);
 
-	if (hash == NULL || pg_cryptohash_init(hash) < 0)
-		report_hash_failure(hash);
-	for (int done = 0; done < len; done += HASH_STEP)
-	{
-		CHECK_FOR_INTERRUPTS();
-		if (pg_cryptohash_update(hash, (const uint8 *) data + done, Min(HASH_STEP, len - done)) < 0)
-			report_hash_failure(hash);
-	}
-	if (pg_cryptohash_final(hash, (uint8 *) VARDATA(result), PG_SHA256_DIGEST_LENGTH) < 0)
-		report_hash_failure(hash);
-	pg_cryptohash_free(hash);
+	idem_sha256_begin();
+	idem_sha256_add(data, len);
+	idem_sha256_end((uint8 *) VARDATA(result));
 	SET_VARSIZE(result, VARHDRSZ + PG_SHA256_DIGEST_LENGTH);
 	return result;
 }

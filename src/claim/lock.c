@@ -31,8 +31,7 @@
  * fetched from after the savepoint.  Locks that its portal owned would outlive
  * the claims that ROLLBACK TO has undone, or fall when the cursor is closed.
  *
- * MEMORY: a key maker lives in the current context.  On error the resource
- * owner releases its hash.
+ * MEMORY: a key maker lives in the current context.
  *
  * Copyright (c) 2026, the idempotency developers
  *
@@ -43,7 +42,6 @@
  */
 #include "postgres.h"
 
-#include "common/sha2.h"
 #include "mb/pg_wchar.h"
 #include "miscadmin.h"
 #include "port/pg_bswap.h"
@@ -52,6 +50,7 @@
 
 #include "compat.h"
 #include "claim/lock.h"
+#include "shared/digest.h"
 #include "shared/txn_owner.h"
 
 /* SET_LOCKTAG_ADVISORY's fourth field for a key of a single bigint */
@@ -63,16 +62,6 @@
  * as objsubid.
  */
 #define PRIVATE_KEY			0x4944
-
-/* Raise the failure that a hash function has only returned. */
-pg_noreturn static void
-report_hash_failure(IdemKeyMaker *maker)
-{
-	ereport(ERROR,
-			(errcode(ERRCODE_INTERNAL_ERROR),
-			 errmsg("could not compute SHA-256: %s",
-					maker->hash ? pg_cryptohash_error(maker->hash) : "out of memory")));
-}
 
 const char *
 idem_lock_utf8(const char *s, int *len)
@@ -111,7 +100,6 @@ idem_keymaker_begin(IdemKeyMaker *maker, const char *consumer, int consumerlen)
 		if (utf8 != consumer)
 			pfree(unconstify(char *, utf8));
 	}
-	maker->hash = NULL;
 }
 
 void
@@ -145,21 +133,16 @@ idem_keymaker_name(const IdemKeyMaker *maker, const char *id, int idlen,
 
 /* Fill in lock key and digest: of the prefix, if any, and the bytes. */
 static void
-set_digest(IdemKeyMaker *maker, const char *prefix, int prefixlen, const char *bytes, int len,
+set_digest(const char *prefix, int prefixlen, const char *bytes, int len,
 		   IdemClaimKey *key)
 {
 	uint8		digest[PG_SHA256_DIGEST_LENGTH];
 	uint64		first;
 
-	if (maker->hash == NULL)
-		maker->hash = pg_cryptohash_create(PG_SHA256);
-	if (maker->hash == NULL ||
-		pg_cryptohash_init(maker->hash) < 0 ||
-		(prefix != NULL &&
-		 pg_cryptohash_update(maker->hash, (const uint8 *) prefix, prefixlen) < 0) ||
-		pg_cryptohash_update(maker->hash, (const uint8 *) bytes, len) < 0 ||
-		pg_cryptohash_final(maker->hash, digest, sizeof(digest)) < 0)
-		report_hash_failure(maker);
+	idem_sha256_begin();
+	idem_sha256_add(prefix, prefixlen);
+	idem_sha256_add(bytes, len);
+	idem_sha256_end(digest);
 
 	memcpy(&first, digest, sizeof(first));
 	key->lock_key = (int64) pg_ntoh64(first);
@@ -174,7 +157,7 @@ idem_keymaker_make(IdemKeyMaker *maker, const char *id, int idlen,
 	const char *utf8 = idem_lock_utf8(id, &len);
 
 	idem_keymaker_name(maker, id, idlen, key);
-	set_digest(maker, maker->prefix, maker->prefixlen, utf8, len, key);
+	set_digest(maker->prefix, maker->prefixlen, utf8, len, key);
 	if (utf8 != id)
 		pfree(unconstify(char *, utf8));
 }
@@ -206,9 +189,9 @@ idem_keymaker_request(IdemKeyMaker *maker, const char *scope, int scopelen,
 	key->scopelen = scopelen;
 	key->locks = IDEM_LOCKS_PRIVATE;
 	if (maker->prefix != NULL)
-		set_digest(maker, maker->prefix, maker->prefixlen, bytes, slen + 1 + klen, key);
+		set_digest(maker->prefix, maker->prefixlen, bytes, slen + 1 + klen, key);
 	else
-		set_digest(maker, prefix_of_default, sizeof(prefix_of_default), bytes, slen + 1 + klen, key);
+		set_digest(prefix_of_default, sizeof(prefix_of_default), bytes, slen + 1 + klen, key);
 	pfree(bytes);
 	if (utf8_scope != scope)
 		pfree(unconstify(char *, utf8_scope));
@@ -224,15 +207,12 @@ idem_lock_key_of(const char *bytes, int len, IdemClaimKey *key)
 	Assert(len > 0 && bytes[0] == '\0');
 	idem_keymaker_set_locks(&maker, IDEM_LOCKS_PRIVATE);
 	idem_keymaker_name(&maker, bytes, len, key);
-	set_digest(&maker, NULL, 0, bytes, len, key);
-	idem_keymaker_end(&maker);
+	set_digest(NULL, 0, bytes, len, key);
 }
 
 void
 idem_keymaker_end(IdemKeyMaker *maker)
 {
-	if (maker->hash != NULL)
-		pg_cryptohash_free(maker->hash);
 	if (maker->prefix != NULL)
 		pfree(unconstify(char *, maker->prefix));
 }

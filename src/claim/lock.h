@@ -15,7 +15,6 @@
 
 #include "postgres.h"
 
-#include "common/cryptohash.h"
 #include "utils/uuid.h"
 
 #include "shared/lock_wait.h"
@@ -78,7 +77,6 @@ extern char *idem_claim_title(const IdemClaimKey *key);
 /* Makes the keys of the events of one consumer; put it on the stack. */
 typedef struct IdemKeyMaker
 {
-	pg_cryptohash_ctx *hash;	/* NULL: no lock key was made yet */
 	const char *consumer;		/* server encoding */
 	int			consumerlen;
 	IdemLockSpace locks;

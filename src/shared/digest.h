@@ -1,10 +1,7 @@
 /*-------------------------------------------------------------------------
  *
  * digest.h
- *		Digests by pgcrypto, found where it is installed.
- *
- * These digests are for SQL to see and recompute.  The hot paths hash by the
- * server's own routines.
+ *		SHA-256: fast, and by pgcrypto for SQL to see and recompute.
  *
  * Copyright (c) 2026, the idempotency developers
  *
@@ -17,6 +14,17 @@
 #define IDEM_DIGEST_H
 
 #include "postgres.h"
+
+#include "common/sha2.h"
+
+/*
+ * SHA-256 of bytes that come in parts: begin, add what there is, end.  A process
+ * has one such computation at a time; one that an error ends is forgotten by the next
+ * begin.  Adding looks for interrupts in long parts.  Error XX000 if the library fails.
+ */
+extern void idem_sha256_begin(void);
+extern void idem_sha256_add(const void *data, size_t len);
+extern void idem_sha256_end(uint8 digest[PG_SHA256_DIGEST_LENGTH]);
 
 /*
  * pgcrypto.digest(data, 'sha256'), palloc'd in the current context.  Error
