@@ -28,6 +28,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "sink/common/hide.h"
 #include "sink/http/sink.h"
 
 #define MAX_CODE	128
@@ -107,10 +108,10 @@ void
 hsink_answer_refused(HSink *p, HSinkRequest *r, uint32_t index, bool sender, const char *code, const char *message)
 {
 	char		text[IDEM_PROTO_MAX_MESSAGE + 1];
-	bool		hide = hsink_has_secret(p, message, strlen(message)) || hsink_has_secret(p, code, strlen(code));
+	bool		hide = idem_sink_has_secret(message, strlen(message)) || idem_sink_has_secret(code, strlen(code));
 
 	snprintf(text, sizeof(text), "%s: %s", hide ? "refused" : code,
-			 hide ? "the response is not shown, because it has a part of a secret in it" : message);
+			 hide ? "the response " IDEM_SINK_HIDES_SECRET : message);
 	hsink_answer(p, r->events[index], sender && !begins_with_one(code, busy) ? IDEM_PROTO_REJECTED : IDEM_PROTO_RETRY,
 				 NULL, 0, text);
 	r->events[index] = NULL;

@@ -19,6 +19,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "sink/common/hide.h"
 #include "sink/common/secret.h"
 #include "sink/http/options.h"
 #include "sink/http/sink.h"
@@ -137,7 +138,7 @@ choose_content(HSink *p, const IdemProtoHello *hello)
 		secrets = idem_sink_read_secret_of(&p->sink, "signing_secrets_file", file);
 	if (secrets == NULL)
 		return true;
-	hsink_keep_secret(p, idem_sink_strdup(secrets, strlen(secrets)));
+	idem_sink_keep_secret(secrets);
 	problem = hsink_read_signers(c, secrets);
 	return problem == NULL || wrong(p, "signing_secrets", problem);
 }
@@ -173,7 +174,7 @@ choose_tls(HSink *p, const IdemProtoHello *hello)
 	c->sslcert = idem_sink_option(hello, "sslcert", NULL);
 	c->sslkey = idem_sink_option(hello, "sslkey", NULL);
 	c->sslpassword = idem_sink_option(hello, "sslpassword", NULL);
-	hsink_keep_secret(p, c->sslpassword);
+	idem_sink_keep_secret(c->sslpassword);
 	if ((c->sslcert == NULL) != (c->sslkey == NULL))
 		return misfit(p, "options \"sslcert\" and \"sslkey\" need each other");
 	if (c->sslcert != NULL && c->plain)
@@ -205,10 +206,10 @@ read_login(HSink *p, const IdemProtoHello *hello)
 		c->service_account = idem_sink_read_secret_text(&p->sink, "service_account_file", account_file);
 	free(file);
 	free(account_file);
-	hsink_keep_secret(p, c->password);
-	hsink_keep_secret(p, c->token);
-	hsink_keep_secret(p, c->session_token);
-	hsink_keep_secret(p, c->service_account);
+	idem_sink_keep_secret(c->password);
+	idem_sink_keep_secret(c->token);
+	idem_sink_keep_secret(c->session_token);
+	idem_sink_keep_secret(c->service_account);
 	if ((c->user != NULL && !is_clean(c->user)) || (c->password != NULL && !is_clean(c->password)) ||
 		(c->token != NULL && !is_clean(c->token)) || (c->session_token != NULL && !is_clean(c->session_token)))
 		return misfit(p, "user, password and tokens must not have control characters");
@@ -228,7 +229,7 @@ encode_login(HSink *p)
 	idem_text_puts(&login, c->password);
 	idem_text_add_base64(&encoded, login.data, login.len);
 	c->authorization = idem_text_terminate(&encoded);
-	hsink_keep_secret(p, c->authorization);
+	idem_sink_keep_secret(c->authorization);
 	free(login.data);
 }
 

@@ -31,6 +31,7 @@
 #include <string.h>
 #include <time.h>
 
+#include "sink/common/hide.h"
 #include "sink/http/sink.h"
 
 #define MAX_MESSAGES	1000
@@ -110,7 +111,6 @@ renew_signature(HSink *p)
 	idem_text_add_base64(&signature, mac, sizeof(mac));
 	idem_text_add_encoded(&encoded, signature.data, signature.len);
 	free(p->login);
-	free(p->signature);
 	idem_text_puts(&token, "SharedAccessSignature sr=");
 	idem_text_add(&token, uri.data, uri.len);
 	idem_text_puts(&token, "&se=");
@@ -120,10 +120,11 @@ renew_signature(HSink *p)
 	idem_text_puts(&token, "&sig=");
 	idem_text_add(&token, encoded.data, encoded.len);
 	p->login = idem_text_terminate(&token);
-	p->signature = idem_text_terminate(&encoded);
+	idem_sink_keep_token(idem_text_terminate(&encoded));
 	p->login_until = idem_sink_clock() + USED_FOR;
 	free(uri.data);
 	free(signature.data);
+	free(encoded.data);
 }
 
 static void

@@ -48,8 +48,6 @@
 #define HSINK_MOST_BATCH		10000
 #define HSINK_CREDIT_BATCHES	8	/* that the worker has in flight */
 #define HSINK_CREDIT_BYTES		(16 * 1024 * 1024)
-#define HSINK_MAX_SECRETS		24
-#define HSINK_FORMER_TOKENS		4
 #define HSINK_HASH_TEXT			65	/* SHA-256 in hexadecimal */
 
 typedef struct HSink HSink;
@@ -306,8 +304,6 @@ typedef struct HSinkConfig
 typedef struct HSinkToken
 {
 	char	   *value;			/* NULL: there is none */
-	char	   *former[HSINK_FORMER_TOKENS];	/* a late answer may repeat
-												 * them; NULL: none */
 	int64_t		refresh_at;		/* idem_sink_clock() */
 	int64_t		expires_at;
 	int64_t		ask_at;			/* not before this time */
@@ -348,9 +344,7 @@ struct HSink
 
 	HSinkToken	token;
 	char	   *login;			/* of Service Bus; NULL: none yet */
-	char	   *signature;		/* the part of it that is secret */
 	int64_t		login_until;	/* idem_sink_clock() */
-	const char *secrets[HSINK_MAX_SECRETS];
 };
 
 /* dispatch.c */
@@ -629,13 +623,5 @@ extern const char *hsink_read_ranges(HSinkConfig *c, const char *text);
  * "a private address".  listed: only if the option allowed_addresses lists it.
  */
 extern const char *hsink_refuse_address(const HSinkConfig *c, const struct sockaddr *address, bool listed);
-
-/* hide.c */
-
-/* Note a secret that no message may have. */
-extern void hsink_keep_secret(HSink *p, const char *secret);
-
-/* Has the text a secret in it, or a large part of one? */
-extern bool hsink_has_secret(const HSink *p, const char *text, size_t len);
 
 #endif							/* IDEM_SINK_HTTP_H */

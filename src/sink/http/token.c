@@ -28,6 +28,7 @@
 
 #include "sink/common/form.h"
 #include "sink/common/grant.h"
+#include "sink/common/hide.h"
 #include "sink/http/sink.h"
 
 #define ASK_AGAIN		10000	/* ms between failed tries to replace a token */
@@ -114,15 +115,11 @@ ask(HSink *p)
 		p->token.asking = true;
 }
 
-/* Use the token no more, but remember it as a secret. */
+/* Use the token no more. */
 static void
 retire(HSinkToken *t)
 {
-	if (t->value == NULL)
-		return;
-	free(t->former[HSINK_FORMER_TOKENS - 1]);
-	memmove(t->former + 1, t->former, (HSINK_FORMER_TOKENS - 1) * sizeof(char *));
-	t->former[0] = t->value;
+	free(t->value);
 	t->value = NULL;
 }
 
@@ -180,6 +177,7 @@ keep(HSinkToken *t, const IdemGrant *grant)
 
 	retire(t);
 	t->value = grant->token;
+	idem_sink_keep_token(t->value);
 	t->number++;
 	t->proven = false;
 	t->refresh_at = now + grant->life / 5 * 4;

@@ -26,21 +26,14 @@
  *
  *-------------------------------------------------------------------------
  */
-#ifndef _GNU_SOURCE
-#define _GNU_SOURCE				/* memmem */
-#endif
-
 #include <stdarg.h>
 #include <stdio.h>
 #include <string.h>
 
+#include "sink/common/hide.h"
 #include "sink/http/sink.h"
 
 #define LOGGED_BYTES	300		/* of an answer, in a message that is logged */
-#define PAYLOAD_RUN		16		/* bytes of a payload that count as the
-								 * payload */
-#define PAYLOAD_STEP	4
-#define NOT_SHOWN	"the response is not shown, because it has a part of a secret in it"
 
 static HSinkJudgement decide(HSinkVerdict *v, IdemProtoOutcome outcome, const char *sqlstate,
 							 int64_t retry_after, const char *fmt,...)
@@ -66,40 +59,43 @@ decide(HSinkVerdict *v, IdemProtoOutcome outcome, const char *sqlstate, int64_t 
  * bytes.
  */
 static void
-show_answer(const HSink *p, const HSinkRequest *r, char *dst)
+show_answer(const HSinkRequest *r, char *dst)
 {
 	IdemProtoStr answer = {r->answer.data, (uint32_t) (r->answer.len < HSINK_SHOWN_BYTES ? r->answer.len : HSINK_SHOWN_BYTES)};
+	size_t		looked_at = IDEM_SINK_LOOKED_AT(HSINK_SHOWN_BYTES);
 
 	dst[0] = '\0';
-	if (answer.len > 0 && hsink_has_secret(p, answer.data, answer.len))
-		snprintf(dst, HSINK_SHOWN_BYTES + 1, "%s", NOT_SHOWN);
+	if (looked_at > r->answer.len)
+		looked_at = r->answer.len;
+	if (looked_at > 0 && idem_sink_has_secret(r->answer.data, looked_at))
+		snprintf(dst, HSINK_SHOWN_BYTES + 1, "the response " IDEM_SINK_HIDES_SECRET);
 	else if (answer.len > 0)
 		idem_proto_clean_text(dst, HSINK_SHOWN_BYTES + 1, answer);
 }
 
-/* Has the text a part of the payload of one of the events? */
+/* Has the text a part of one of the events? */
 static bool
-has_payload(const HSinkRequest *r, const char *text, size_t len)
+has_event(const HSinkRequest *r, const char *text, size_t len)
 {
 	for (uint32_t i = 0; i < r->count; i++)
-		for (size_t at = 0; at + PAYLOAD_RUN <= len; at += PAYLOAD_STEP)
-			if (memmem(r->events[i]->payload.data, r->events[i]->payload.len, text + at, PAYLOAD_RUN) != NULL)
-				return true;
+		if (idem_sink_repeats(text, len, r->events[i]->headers.data, r->events[i]->headers.len) ||
+			idem_sink_repeats(text, len, r->events[i]->payload.data, r->events[i]->payload.len))
+			return true;
 	return false;
 }
 
 /*
  * The same for a message that ends the program.  The server logs it, so it is
- * shorter, and it is not shown if the answer repeats a payload.
+ * shorter, and it is not shown if the answer repeats headers or a payload.
  */
 static void
-show_for_log(const HSink *p, const HSinkRequest *r, char *dst)
+show_for_log(const HSinkRequest *r, char *dst)
 {
 	size_t		len = r->answer.len < LOGGED_BYTES ? r->answer.len : LOGGED_BYTES;
 
-	show_answer(p, r, dst);
-	if (len > 0 && has_payload(r, r->answer.data, len))
-		snprintf(dst, HSINK_SHOWN_BYTES + 1, "the response is not shown, because it has a part of an event in it");
+	show_answer(r, dst);
+	if (len > 0 && has_event(r, r->answer.data, len))
+		snprintf(dst, HSINK_SHOWN_BYTES + 1, "the response " IDEM_SINK_HIDES_EVENT);
 	else if (strlen(dst) > LOGGED_BYTES)
 		dst[LOGGED_BYTES] = '\0';
 }
@@ -112,9 +108,9 @@ judge_status(HSink *p, const HSinkRequest *r, HSinkVerdict *v)
 	long		status = r->status;
 	char		shown[HSINK_SHOWN_BYTES + 1];
 
-	show_answer(p, r, shown);
+	show_answer(r, shown);
 	if (blame == HSINK_BLAME_CONFIG || status == 410)
-		show_for_log(p, r, shown);
+		show_for_log(r, shown);
 	if (blame == HSINK_BLAME_CONFIG)
 	{
 		idem_sink_fail(&p->failure, IDEM_PROTO_REJECTED, "08004", "%s answers with HTTP %ld: %s", p->config.origin, status, shown);

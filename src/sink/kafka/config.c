@@ -22,6 +22,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "sink/common/hide.h"
 #include "sink/common/secret.h"
 #include "sink/kafka/options.h"
 #include "sink/kafka/setup.h"
@@ -168,7 +169,7 @@ add_login(KSink *p, const IdemProtoHello *hello, const char *protocol)
 	if (mechanism == NULL || user == NULL || password == NULL)
 		return idem_sink_fail(&p->failure, IDEM_PROTO_REJECTED, "HV00B",
 							  "a login needs the options \"sasl_mechanism\", \"user\", and \"password\" or \"secret_file\"");
-	ksink_keep_password(password);
+	idem_sink_keep_secret(password);
 	c->scram = strncmp(mechanism, "SCRAM", 5) == 0;
 	add(c, "sasl.mechanisms", mechanism);
 	if (strcmp(mechanism, "OAUTHBEARER") == 0)
@@ -187,6 +188,7 @@ add_security(KSink *p, const IdemProtoHello *hello)
 {
 	KSinkConfig *c = &p->config;
 	char	   *protocol = idem_sink_option(hello, "security_protocol", "plaintext");
+	char	   *sslpassword = idem_sink_option(hello, "sslpassword", NULL);
 	bool		tls = strstr(protocol, "ssl") != NULL;
 	bool		certificate;
 
@@ -198,8 +200,9 @@ add_security(KSink *p, const IdemProtoHello *hello)
 	if (add_option(c, hello, "sslkey", "ssl.key.location") != certificate)
 		return idem_sink_fail(&p->failure, IDEM_PROTO_REJECTED, "HV00B",
 							  "options \"sslcert\" and \"sslkey\" need each other");
-	if (add_option(c, hello, "sslpassword", "ssl.key.password"))
-		ksink_keep_password(idem_sink_option(hello, "sslpassword", NULL));
+	idem_sink_keep_secret(sslpassword);
+	free(sslpassword);
+	add_option(c, hello, "sslpassword", "ssl.key.password");
 	if (certificate && !tls)
 		return idem_sink_fail(&p->failure, IDEM_PROTO_REJECTED, "HV00B",
 							  "option \"sslcert\" needs the option \"security_protocol\" with \"ssl\" or \"sasl_ssl\"");

@@ -14,12 +14,13 @@
  * INVARIANT
  *	No text has a secret.  librdkafka names brokers, topics and mechanisms, but it
  *	quotes what a broker says of a login, and brokers know the password or the token.
- *	A text with a part of either in it is not shown.
+ *	A text with a part of either in it is not shown (common/hide.c).  Of a
+ *	record only the number of its error is used, so no text has an event.
  *
  * LOCKING
  *	complaint_lock, around all variables of this file; nothing else is locked inside.
  * MEMORY
- *	Copies of the secrets.
+ *	None of its own.
  *
  * Copyright (c) 2026, the idempotency developers
  *
@@ -28,27 +29,19 @@
  *
  *-------------------------------------------------------------------------
  */
-#ifndef _GNU_SOURCE
-#define _GNU_SOURCE				/* memmem */
-#endif
-
 #include <pthread.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
+#include "sink/common/hide.h"
 #include "sink/kafka/sink.h"
-
-#define SECRET_RUN	12			/* characters of a secret that count as the
-								 * secret */
-#define HIDDEN		"the reason is not shown, because it has a part of the password or of the token in it"
 
 static pthread_mutex_t complaint_lock = PTHREAD_MUTEX_INITIALIZER;
 static char complaint[IDEM_PROTO_MAX_MESSAGE];
 static bool login_refused;
 static bool token_server_out;
-static char *secrets[4];		/* two passwords, then two tokens */
 static rd_kafka_resp_err_t transaction_error;
 
 /* Does the token server not answer? */
@@ -152,7 +145,7 @@ bool
 ksink_fail_for_error(KSink *p, rd_kafka_resp_err_t err, const char *doing, const char *text)
 {
 	KSinkBlame	blame = ksink_blame(err);
-	const char *shown = text != NULL && text[0] != '\0' ? ksink_without_secrets(text) : rd_kafka_err2str(err);
+	const char *shown = text != NULL && text[0] != '\0' ? idem_sink_without_secrets(text) : rd_kafka_err2str(err);
 	char		more[IDEM_PROTO_MAX_MESSAGE] = "";
 
 	if (blame == KSINK_BLAME_OUTAGE)
@@ -163,63 +156,18 @@ ksink_fail_for_error(KSink *p, rd_kafka_resp_err_t err, const char *doing, const
 						  more[0] != '\0' ? "; " : "", more);
 }
 
-void
-ksink_keep_password(const char *secret)
-{
-	pthread_mutex_lock(&complaint_lock);
-	free(secrets[1]);
-	secrets[1] = secrets[0];
-	secrets[0] = idem_sink_strdup(secret, strlen(secret));
-	pthread_mutex_unlock(&complaint_lock);
-}
-
-void
-ksink_keep_token(const char *secret)
-{
-	pthread_mutex_lock(&complaint_lock);
-	free(secrets[3]);
-	secrets[3] = secrets[2];
-	secrets[2] = idem_sink_strdup(secret, strlen(secret));
-	pthread_mutex_unlock(&complaint_lock);
-}
-
-/* Has the text the secret in it, or a run of its characters? */
-static bool
-has_part_of(const char *text, const char *secret)
-{
-	size_t		len = strlen(secret);
-	size_t		run = len < SECRET_RUN ? len : SECRET_RUN;
-
-	for (size_t i = 0; run > 0 && i + run <= len; i++)
-		if (memmem(text, strlen(text), secret + i, run) != NULL)
-			return true;
-	return false;
-}
-
-const char *
-ksink_without_secrets(const char *text)
-{
-	bool		found = false;
-
-	pthread_mutex_lock(&complaint_lock);
-	for (int i = 0; i < 4; i++)
-		found = found || (secrets[i] != NULL && has_part_of(text, secrets[i]));
-	pthread_mutex_unlock(&complaint_lock);
-	return found ? HIDDEN : text;
-}
-
 /* Keep a line, from any thread.  Its beginning names the broker. */
 static void
 complain(const char *text)
 {
-	const char *shown = ksink_without_secrets(text);
+	const char *shown = idem_sink_without_secrets(text);
 	const char *end = shown != text ? strstr(text, ": ") : NULL;
 	char		broker[IDEM_PROTO_MAX_MESSAGE] = "";
 
 	if (end != NULL)
 	{
 		snprintf(broker, sizeof(broker), "%.*s", (int) (end + 2 - text), text);
-		if (ksink_without_secrets(broker) != broker)
+		if (idem_sink_without_secrets(broker) != broker)
 			broker[0] = '\0';
 	}
 	pthread_mutex_lock(&complaint_lock);

@@ -46,6 +46,7 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "sink/common/hide.h"
 #include "sink/kafka/sink.h"
 
 #define MAX_TRIES	3			/* attempts that failed through nobody's fault */
@@ -439,7 +440,7 @@ ask_fatal(KSink *p)
 		return true;
 	if (ksink_blame(err) == KSINK_BLAME_CONFIG)
 		return ksink_fail_for_error(p, err, "deliver a batch", text);
-	snprintf(p->trouble.message, sizeof(p->trouble.message), "%s", ksink_without_secrets(text));
+	snprintf(p->trouble.message, sizeof(p->trouble.message), "%s", idem_sink_without_secrets(text));
 	return true;
 }
 

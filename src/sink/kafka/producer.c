@@ -21,6 +21,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "sink/common/hide.h"
 #include "sink/kafka/sink.h"
 
 #define ASK_TIMEOUT	1000		/* ms for a question, before it is asked again */
@@ -75,7 +76,7 @@ new_handle(KSink *p, rd_kafka_type_t type, rd_kafka_conf_t *conf)
 	{
 		rd_kafka_conf_destroy(conf);
 		idem_sink_fail(&p->failure, IDEM_PROTO_REJECTED, "HV024", "librdkafka cannot use the options: %s",
-					   ksink_without_secrets(problem));
+					   idem_sink_without_secrets(problem));
 	}
 	else if (!ksink_start_tokens(p, rk))
 	{

@@ -26,6 +26,7 @@
  */
 #include <stdio.h>
 
+#include "sink/common/hide.h"
 #include "sink/kafka/sink.h"
 
 bool
@@ -55,7 +56,7 @@ ksink_note_trouble(KSink *p, rd_kafka_resp_err_t err, const char *text)
 			break;
 	}
 	if (t->message[0] == '\0' || (*flag == false && flag != &t->dropped))
-		snprintf(t->message, sizeof(t->message), "%s", text != NULL ? ksink_without_secrets(text) : rd_kafka_err2str(err));
+		snprintf(t->message, sizeof(t->message), "%s", text != NULL ? idem_sink_without_secrets(text) : rd_kafka_err2str(err));
 	*flag = true;
 }
 

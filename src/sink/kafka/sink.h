@@ -484,16 +484,6 @@ extern void ksink_log_callback(const rd_kafka_t *rk, int level, const char *faci
 extern void ksink_error_callback(rd_kafka_t *rk, int err, const char *reason, void *opaque);
 extern void ksink_last_complaint(char *dst, size_t cap);
 
-/*
- * Text that has this in it is not shown.  A token replaces the one before the
- * last; passwords stay.
- */
-extern void ksink_keep_password(const char *secret);
-extern void ksink_keep_token(const char *secret);
-
-/* The text, or a text in its place if it has a secret in it. */
-extern const char *ksink_without_secrets(const char *text);
-
 /* While the token server does not answer, a login that fails is no refusal. */
 extern void ksink_note_token_server(bool answers);
 

@@ -32,6 +32,7 @@
 #include <string.h>
 #include <time.h>
 
+#include "sink/common/hide.h"
 #include "sink/kafka/sink.h"
 
 #define ASK_TIME		5000	/* ms for a request */
@@ -78,7 +79,7 @@ is_alive(void)
 static void
 keep(const IdemGrant *grant, int64_t asked_at)
 {
-	ksink_keep_token(grant->token);
+	idem_sink_keep_token(grant->token);
 	pthread_mutex_lock(&token_lock);
 	free(token.value);
 	token.value = grant->token;

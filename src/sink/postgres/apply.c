@@ -358,6 +358,7 @@ fail_fenced(PgSink *p)
 static bool
 fail_unfound(PgSink *p)
 {
+	pgsink_hide_events(p, &p->error);
 	send_verdict(p, IDEM_PROTO_ABORTED, p->error.sqlstate, p->error.message);
 	return pgsink_fail_for_error(p, "commit a batch");
 }
@@ -419,6 +420,7 @@ choose_course(PgSink *p, Attempt result, Course *course)
 		case ATTEMPT_COMMIT_LOST:
 			/* The next connection forgets why this one was lost. */
 			lost = p->error;
+			pgsink_hide_events(p, &lost);
 			if (!ask_until_known(p, &course->committed))
 				return false;
 			if (course->committed)

@@ -21,6 +21,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "sink/common/hide.h"
 #include "sink/common/secret.h"
 #include "sink/postgres/options.h"
 #include "sink/postgres/sink.h"
@@ -75,6 +76,8 @@ add_parameters(PgSinkConfig *c, const IdemProtoHello *hello)
 	{
 		char	   *value = idem_sink_option(hello, parameters[i].name, parameters[i].value);
 
+		if (strcmp(parameters[i].name, "sslpassword") == 0)
+			idem_sink_keep_secret(value);
 		if (value != NULL)
 			add(c, parameters[i].name, value);
 	}
@@ -101,6 +104,7 @@ add_password(PgSink *p, const IdemProtoHello *hello)
 	if (password == NULL && p->config.require_password)
 		return idem_sink_fail(&p->failure, IDEM_PROTO_REJECTED, "2F003",
 							  "password is required: the relay's owner is not a superuser; set the option \"password\" of his user mapping");
+	idem_sink_keep_secret(password);
 	if (password != NULL)
 		add(&p->config, "password", password);
 	return true;

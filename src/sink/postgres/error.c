@@ -10,6 +10,8 @@
  * INVARIANT
  *		The first error and the first failure stay.  Later ones are their
  *		consequences and are dropped.
+ *		No message of the target is shown that has a secret in it.  A failure is
+ *		logged, so it has no part of an event in it either.
  *
  * MEMORY
  *		Error and failure are part of PgSink.  LOCKING: none.
@@ -25,6 +27,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "sink/common/hide.h"
 #include "sink/postgres/sink.h"
 
 void
@@ -33,11 +36,18 @@ pgsink_forget_error(PgSink *p)
 	memset(&p->error, 0, sizeof(p->error));
 }
 
+/* Put a sentence in the place of the message. */
+static void
+hide(PgSinkError *e, const char *why)
+{
+	snprintf(e->message, sizeof(e->message), "SQLSTATE %s; the message %s", e->sqlstate, why);
+}
+
 void
 pgsink_note_error(PgSink *p, PgSinkPending pending, bool lost, const char *sqlstate,
 				  const char *message)
 {
-	size_t		len;
+	size_t		len = message != NULL ? strnlen(message, IDEM_SINK_LOOKED_AT(sizeof(p->error.message))) : 0;
 
 	if (lost)
 		p->error.lost = true;
@@ -47,7 +57,10 @@ pgsink_note_error(PgSink *p, PgSinkPending pending, bool lost, const char *sqlst
 	p->error.step = pending.step;
 	p->error.arg = pending.arg;
 	snprintf(p->error.sqlstate, sizeof(p->error.sqlstate), "%s", sqlstate ? sqlstate : "08006");
-	snprintf(p->error.message, sizeof(p->error.message), "%s", message ? message : "");
+	if (idem_sink_has_secret(message, len))
+		hide(&p->error, IDEM_SINK_HIDES_SECRET);
+	else
+		snprintf(p->error.message, sizeof(p->error.message), "%s", message ? message : "");
 	len = strlen(p->error.message);
 	while (len > 0 && p->error.message[len - 1] == '\n')
 		p->error.message[--len] = '\0';
@@ -100,11 +113,31 @@ lacks_position_table(const PgSink *p)
 		(strcmp(state, "42P01") == 0 || strcmp(state, "3F000") == 0 || strcmp(state, "42703") == 0);
 }
 
+void
+pgsink_hide_events(const PgSink *p, PgSinkError *e)
+{
+	const PgSinkBatch *b = &p->batch;
+	size_t		len = strlen(e->message);
+
+	for (uint32_t i = 0; i < b->count; i++)
+	{
+		const PgSinkSpan *parts[2] = {&b->events[i].headers, &b->events[i].payload};
+
+		for (int j = 0; j < 2; j++)
+			if (idem_sink_repeats(e->message, len, b->arena + parts[j]->at, parts[j]->len))
+			{
+				hide(e, IDEM_SINK_HIDES_EVENT);
+				return;
+			}
+	}
+}
+
 bool
 pgsink_fail_for_error(PgSink *p, const char *doing)
 {
-	const PgSinkError *e = &p->error;
+	PgSinkError *e = &p->error;
 
+	pgsink_hide_events(p, e);
 	if (lacks_position_table(p))
 		return idem_sink_fail(&p->failure, IDEM_PROTO_REJECTED, e->sqlstate,
 							  "could not use position table %s at the target: %s; idempotency.sink_setup_sql(server) prints what to run there",

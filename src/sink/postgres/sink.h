@@ -376,10 +376,13 @@ extern void pgsink_forget_error(PgSink *p);
 
 /*
  * Note an error of the target unless one is noted already.  A lost connection
- * is added to the noted error.
+ * is added to the noted error.  The message may be NULL.
  */
 extern void pgsink_note_error(PgSink *p, PgSinkPending pending, bool lost,
 							  const char *sqlstate, const char *message);
+
+/* Hide the message, which is going to be logged, if it has an event in it. */
+extern void pgsink_hide_events(const PgSink *p, PgSinkError *e);
 
 /* Decide by step and SQLSTATE who is to blame. */
 extern PgSinkBlame pgsink_blame(const PgSinkError *error);

@@ -31,6 +31,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "sink/common/hide.h"
 #include "sink/postgres/sink.h"
 
 #define NO_FIELD	PGSINK_NFIELDS
@@ -103,7 +104,7 @@ use_field(PgSink *p, PgSinkField f, const char *type_oid, const char *type_name)
 		}
 	return idem_sink_fail(&p->failure, IDEM_PROTO_REJECTED, "42804",
 						  "\"%s\" of %s.%s has type %s, in which the sink cannot give it",
-						  fields[f].name, p->config.schema, p->config.name, type_name);
+						  fields[f].name, p->config.schema, p->config.name, idem_sink_without_secrets(type_name));
 }
 
 /* One row per input argument of the functions of that name. */
@@ -169,7 +170,7 @@ use_arguments(PgSink *p, const PGresult *res)
 		if (f == NO_FIELD && i < nargs - ndefaults)
 			return idem_sink_fail(&p->failure, IDEM_PROTO_REJECTED, "42883",
 								  "function %s.%s at the target has an argument \"%s\", which is no part of an event and has no default",
-								  p->config.schema, p->config.name, name);
+								  p->config.schema, p->config.name, idem_sink_without_secrets(name));
 	}
 	return true;
 }

@@ -110,6 +110,79 @@ def test_claim_left_to_commit():
         w.sock.close()
 
 
+RAISES = POSITION + """
+    CREATE SCHEMA app;
+    CREATE FUNCTION app.on_event(payload jsonb, headers jsonb, event_type text) RETURNS void LANGUAGE plpgsql AS $$
+    BEGIN
+        IF event_type <> 'T' THEN
+            RAISE EXCEPTION '%', CASE split_part(event_type, ' ', 2)
+                WHEN 'payload' THEN 'bad: ' || payload::text WHEN 'headers' THEN 'bad: ' || headers::text
+                WHEN 'field' THEN 'bad: ' || (payload ->> 'card') WHEN 'own' THEN 'no such order'
+                ELSE payload ->> 'says' END USING ERRCODE = split_part(event_type, ' ', 1);
+        END IF;
+    END $$;"""
+CARD = b'{"card": "4111 1111 1111 1111"}'
+
+
+def test_failures_have_no_event():
+    """What ends the program is logged, so no part of an event is in it, whatever the function raises."""
+    t = Target(RAISES)
+    for state, outcome in (("42501", "rejected"), ("53100", "outage")):
+        for what, payload in (("payload", CARD), ("payload", b'{"pin": 42}'), ("field", CARD), ("headers", CARD), ("own", CARD)):
+            w = t.start()
+            w.events([{}, {"type": f"{state} {what}", "payload": payload, "headers": b'{"x-card": "4111 1111 1111"}'}, {}])
+            f = w.expect("FAILED")
+            assert f["outcome"] == codec.OUTCOMES[outcome] and f["sqlstate"] == state, f
+            if what == "own":
+                assert f["message"] == "could not apply a batch: no such order", f
+            else:
+                assert "part of an event" in f["message"] and state in f["message"], f
+                assert "4111" not in f["message"] and "42}" not in f["message"], f
+            assert w.exit_status() == 0 and w.stderr() == ""
+            w.sock.close()
+
+
+def test_aborted_batch_has_no_event():
+    """The verdict on a batch that cannot be committed is logged, too."""
+    t = Target(POSITION + """
+        CREATE SCHEMA app;
+        CREATE FUNCTION app.on_event(payload jsonb) RETURNS void LANGUAGE plpgsql AS $$
+        BEGIN
+            PERFORM idempotency.claim_event(payload ->> 'card', 'handler');
+        END $$;""", extension=True)
+    w = t.start()
+    batch, _ = w.events([{"payload": CARD}])
+    assert w.outcomes(batch, 1) == ["acked"]
+    v = w.expect("VERDICT", batch=batch, kind=2)
+    f = w.expect("FAILED")
+    for said in (v, f):
+        assert said["sqlstate"] == "ID001" and "part of an event" in said["message"] and "4111" not in said["message"], said
+    w.sock.close()
+
+
+def test_secrets_that_the_target_repeats():
+    """Neither an event's error nor a failure has the password in it, or a part of it."""
+    t = Target(RAISES)
+    long, short = "correct-horse-battery", "hunter2"
+    for secret, said in ((long, f"got {long}"), (long, f"got {long[3:17]}"), (short, f"got {short}"), (short, "x" * 1020 + short)):
+        for option in ("password", "sslpassword"):
+            w = t.start(**{option: secret})
+            batch, _ = w.events([{"type": "P0042 says", "payload": b'{"says": "%s"}' % said.encode()},
+                                 {"type": "P0042 own"}])
+            assert w.outcomes(batch, 2) == ["rejected"] * 2
+            assert "part of a secret" in w.notes[0][1] and "P0042" in w.notes[0][1] and secret[:4] not in w.notes[0][1], w.notes
+            assert w.notes[1] == ("P0042", "no such order"), w.notes
+            w.send("SETTLE", batch=batch)
+            w.expect("VERDICT", batch=batch, kind=1)
+            w.events([{"type": "42501 says", "payload": b'{"says": "%s"}' % said.encode()}])
+            f = w.expect("FAILED")
+            assert f["sqlstate"] == "42501" and "part of a secret" in f["message"] and secret[:4] not in f["message"], f
+            w.sock.close()
+    t.psql(f'DROP FUNCTION app.on_event; CREATE FUNCTION app.on_event("{long}" int) RETURNS void LANGUAGE sql AS \'\'')
+    f = t.failed(password=long)
+    assert f["sqlstate"] == "42883" and "not shown" in f["message"] and long not in f["message"], f
+
+
 def test_slow_event():
     t = Target()
     w = t.start(statement_timeout="5000")  # of the others as well, whatever the disk does
