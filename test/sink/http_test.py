@@ -254,6 +254,25 @@ def test_logged_messages_have_no_payload():
             assert f[0] == "halted" and shown in f[2] and "4111" not in f[2] and len(f[2]) < 500, f
 
 
+def test_files_of_options():
+    """A file that is not there, or is none of the kind, is no outage: waiting does not help."""
+    with Server(lambda r: 200) as there:
+        url = there.url.replace("http:", "https:")
+        for o, text in (({"sslrootcert": "/nonexistent/ca"}, 'could not open sslrootcert "/nonexistent/ca"'),
+                        ({"token_rootcert": "/nonexistent/ca"}, "could not open token_rootcert"),
+                        ({"sslcert": "/nonexistent/c", "sslkey": __file__}, "could not open sslcert"),
+                        ({"sslcert": __file__, "sslkey": "/nonexistent/k"}, "could not open sslkey")):
+            f = failed(start(url, **o))
+            assert f[:2] == ("rejected", "58030") and text in f[2], (o, f)
+        for o, text in (({"sslrootcert": __file__}, "sslrootcert"), ({"sslcert": __file__, "sslkey": __file__}, "sslkey")):
+            w = start(url, **o)
+            w.hello()
+            w.events([{}])
+            f = failed(w)
+            assert f[:2] == ("rejected", "58030") and f'"{text}"' in f[2], (o, f)
+        assert not there.requests
+
+
 def test_options_that_do_not_fit():
     for o in ({"auth": "basic"}, {"auth": "bearer"}, {"auth": "oauth2", "user": "u", "password": "p"}, {"user": "u", "password": "p"},
               {"token": "t"}, {"headers": "X: {token}"}, {"sslcert": "/x"}, {"service": "sqs", "user": "a", "password": "b"},

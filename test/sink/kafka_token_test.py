@@ -223,9 +223,16 @@ def test_options():
         is_refusal(start(server, password=None), "password", "HV00B")
         for extensions in ("x", "auth=x", "a1=x", "=x", ",", f"a={SECRET}"):
             is_refusal(start(server, sasl_extensions=extensions), "sasl_extensions", "HV024")
-        is_refusal(start(server, token_rootcert="/nonexistent/ca", token_url=server.url.replace("http", "https")), "token_rootcert")
+        is_refusal(start(server, token_rootcert=__file__, token_url=server.url.replace("http", "https")), "token_rootcert")
         is_outage(start(server, token_url=server.url.replace("http", "https")))
         assert server.requests == []
+
+
+def test_files_of_options():
+    """A file that is not there is no outage."""
+    for option in ("sslrootcert", "token_rootcert", "sslcert"):
+        f = start(None, sasl_mechanism="PLAIN", security_protocol="sasl_ssl", **{option: "/nonexistent/file"})
+        is_refusal(f, f'could not open {option} "/nonexistent/file"', "58030")
 
 
 def make_certificate(directory, name):

@@ -119,9 +119,10 @@ static void
 check_less(const Checked *c, const IdemSinkOption *option, long value)
 {
 	const char *other = idem_sink_option_value(c->options, option->less_than);
+	const char *unless = option->unless != NULL ? idem_sink_option_value(c->options, option->unless) : NULL;
 	long		limit = other != NULL ? atol(other) : option->less_than_default;
 
-	if (value >= limit)
+	if (value >= limit && (unless == NULL || strcmp(unless, option->unless_is) != 0))
 		ereport(ERROR,
 				(errcode(ERRCODE_FDW_INVALID_ATTRIBUTE_VALUE),
 				 errmsg("option \"%s\" must be less than \"%s\"", option->name, option->less_than),

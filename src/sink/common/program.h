@@ -78,6 +78,12 @@ extern char *idem_sink_option(const IdemProtoHello *hello, const char *name,
 extern long idem_sink_option_int(const IdemProtoHello *hello, const char *name,
 								 long dflt);
 
+/*
+ * Open a file that an option names.  The program ends with FAILED, outcome
+ * rejected, if it cannot be opened or is no regular file.
+ */
+extern int	idem_sink_open_file(IdemSink *s, const char *option, const char *path);
+
 /* Queue READY; this function fills in ready->version. */
 extern void idem_sink_ready(IdemSink *s, IdemProtoReady *ready);
 

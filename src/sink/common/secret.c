@@ -4,8 +4,7 @@
  *		Reads a secret out of a file.
  *
  * Each start of a program reads the file, so the next start finds a rotated
- * secret.  Opening the file does not block on a FIFO, and only regular files
- * are read.  No byte of the file goes into a message.
+ * secret.  Opening the file does not block on a FIFO.  No byte of the file goes into a message.
  *
  * MEMORY
  *		The result belongs to the caller.  LOCKING: none.
@@ -20,9 +19,7 @@
 #include "sink/common/secret.h"
 
 #include <errno.h>
-#include <fcntl.h>
 #include <string.h>
-#include <sys/stat.h>
 #include <unistd.h>
 
 #define MAX_SECRET	4096
@@ -35,17 +32,10 @@
 static size_t
 read_file(IdemSink *s, const char *option, const char *path, char *buf, size_t max)
 {
-	struct stat st;
 	size_t		len = 0;
 	ssize_t		n = 0;
-	int			fd = open(path, O_RDONLY | O_NONBLOCK | O_NOCTTY | O_CLOEXEC);
+	int			fd = idem_sink_open_file(s, option, path);
 
-	if (fd < 0)
-		idem_sink_failed(s, IDEM_PROTO_REJECTED, "58030",
-						 "could not open %s \"%s\": %s", option, path, strerror(errno));
-	if (fstat(fd, &st) != 0 || !S_ISREG(st.st_mode))
-		idem_sink_failed(s, IDEM_PROTO_REJECTED, "58030",
-						 "%s \"%s\" is not a regular file", option, path);
 	while (len < max + 1 && (n = read(fd, buf + len, max + 1 - len)) > 0)
 		len += (size_t) n;
 	if (n < 0)

@@ -20,10 +20,14 @@
  */
 #include "sink/common/program.h"
 
+#include <errno.h>
+#include <fcntl.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
 
 #include "sink/common/stream.h"
 
@@ -142,7 +146,26 @@ list_options(const IdemSinkOption *table, char *dst, size_t cap)
 		n += (size_t) snprintf(dst + n, cap - n, "%s%s", n > 0 ? ", " : "", table->name);
 }
 
-/* End the program if the option is unknown or has a wrong value. */
+int
+idem_sink_open_file(IdemSink *s, const char *option, const char *path)
+{
+	struct stat st;
+	int			fd = open(path, O_RDONLY | O_NONBLOCK | O_NOCTTY | O_CLOEXEC);
+
+	if (fd < 0)
+		idem_sink_failed(s, IDEM_PROTO_REJECTED, "58030",
+						 "could not open %s \"%s\": %s", option, path, strerror(errno));
+	if (fstat(fd, &st) != 0 || !S_ISREG(st.st_mode))
+		idem_sink_failed(s, IDEM_PROTO_REJECTED, "58030",
+						 "%s \"%s\" is not a regular file", option, path);
+	return fd;
+}
+
+/*
+ * End the program if the option is unknown or has a wrong value.  A file that
+ * is not there is a wrong value: a library would say so when it connects, which
+ * looks like an outage, or would go on without the file.
+ */
 static void
 check_option(IdemSink *s, const IdemSinkOption *table, IdemProtoStr key, IdemProtoStr value)
 {
@@ -161,6 +184,8 @@ check_option(IdemSink *s, const IdemSinkOption *table, IdemProtoStr key, IdemPro
 	if (!idem_sink_option_check(option, text, problem, sizeof(problem)))
 		idem_sink_failed(s, IDEM_PROTO_REJECTED, "HV024", "option \"%s\" %s",
 						 name, problem);
+	if (option->type == IDEM_OPTION_FILE && (option->choices == NULL || strcmp(option->choices, text) != 0))
+		close(idem_sink_open_file(s, name, text));
 	free(name);
 	free(text);
 }

@@ -63,7 +63,7 @@ static const IdemSinkOption idem_sink_http_options[] = {
 	.type = IDEM_OPTION_INT, .min = 1024, .max = 16777216},
 
 	{.name = "sslrootcert", .where = IDEM_OPTION_SERVER,
-	.type = IDEM_OPTION_TEXT, .superuser = true},
+	.type = IDEM_OPTION_FILE, .superuser = true},
 	/* ranges "10.1.0.0/16, ::1" that may be connected to though not public */
 	{.name = "allowed_addresses", .where = IDEM_OPTION_SERVER,
 		.type = IDEM_OPTION_TEXT, .superuser = true,
@@ -79,7 +79,7 @@ static const IdemSinkOption idem_sink_http_options[] = {
 	{.name = "token_login", .where = IDEM_OPTION_SERVER,
 	.type = IDEM_OPTION_CHOICE, .choices = "header body"},
 	{.name = "token_rootcert", .where = IDEM_OPTION_SERVER,
-	.type = IDEM_OPTION_TEXT, .superuser = true},
+	.type = IDEM_OPTION_FILE, .superuser = true},
 	/* of AWS, as in eu-central-1 */
 	{.name = "region", .where = IDEM_OPTION_SERVER, .type = IDEM_OPTION_TEXT},
 

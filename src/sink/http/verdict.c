@@ -8,6 +8,7 @@
  *		no complete answer in time	retry
  *		410							the program ends: the relay is halted
  *		3xx, other 4xx				rejected
+ *		a file of the options		the program ends: rejected
  *		no connection				the program ends: outage
  *
  * INVARIANT
@@ -138,6 +139,14 @@ outage(HSink *p, const char *what)
 	return HSINK_FAILS;
 }
 
+/* A file that an option names is not what it has to be. */
+static HSinkJudgement
+unusable(HSink *p, const char *what)
+{
+	idem_sink_fail(&p->failure, IDEM_PROTO_REJECTED, "58030", "%s: %s", p->config.origin, what);
+	return HSINK_FAILS;
+}
+
 /* No connection came about. */
 static HSinkJudgement
 judge_connection(HSink *p, const HSinkRequest *r)
@@ -160,7 +169,9 @@ judge_connection(HSink *p, const HSinkRequest *r)
 	if (r->code == CURLE_PEER_FAILED_VERIFICATION)
 		return outage(p, "its certificate is not trusted, or not for this host; see the option \"sslrootcert\"");
 	if (r->code == CURLE_SSL_CACERT_BADFILE)
-		return outage(p, "could not read the certificates of the option \"sslrootcert\"");
+		return unusable(p, "could not read the certificates of the option \"sslrootcert\"");
+	if (r->code == CURLE_SSL_CERTPROBLEM)
+		return unusable(p, "could not use the options \"sslcert\", \"sslkey\" and \"sslpassword\"");
 
 	/*
 	 * curl_easy_strerror has fixed texts; CURLOPT_ERRORBUFFER quotes the

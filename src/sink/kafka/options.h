@@ -61,7 +61,8 @@ static const IdemSinkOption idem_sink_kafka_options[] = {
 	/* no batch joins a transaction that is older, in ms, or has more events */
 	{.name = "transaction_time", .where = IDEM_OPTION_SERVER,
 		.type = IDEM_OPTION_INT, .min = 0, .max = 60000,
-	.less_than = "transaction_timeout", .less_than_default = 30000},
+		.less_than = "transaction_timeout", .less_than_default = 30000,
+	.unless = "delivery", .unless_is = "at_least_once"},
 	{.name = "transaction_events", .where = IDEM_OPTION_SERVER,
 	.type = IDEM_OPTION_INT, .min = 1, .max = 1000000},
 	/* milliseconds without progress until the target counts as down */
@@ -73,7 +74,7 @@ static const IdemSinkOption idem_sink_kafka_options[] = {
 	{.name = "sasl_mechanism", .where = IDEM_OPTION_SERVER,
 	.type = IDEM_OPTION_CHOICE, .choices = "PLAIN SCRAM-SHA-256 SCRAM-SHA-512 OAUTHBEARER"},
 	{.name = "sslrootcert", .where = IDEM_OPTION_SERVER,
-	.type = IDEM_OPTION_TEXT, .superuser = true},
+	.type = IDEM_OPTION_FILE, .superuser = true},
 
 	/* OAUTHBEARER: the token endpoint, asked with user and password */
 	{.name = "token_url", .where = IDEM_OPTION_SERVER, .type = IDEM_OPTION_URL},
@@ -83,7 +84,7 @@ static const IdemSinkOption idem_sink_kafka_options[] = {
 	{.name = "token_login", .where = IDEM_OPTION_SERVER,
 	.type = IDEM_OPTION_CHOICE, .choices = "header body"},
 	{.name = "token_rootcert", .where = IDEM_OPTION_SERVER,
-	.type = IDEM_OPTION_TEXT, .superuser = true},
+	.type = IDEM_OPTION_FILE, .superuser = true},
 	/* name=value, several separated by commas: sent to the brokers at login */
 	{.name = "sasl_extensions", .where = IDEM_OPTION_SERVER, .type = IDEM_OPTION_TEXT},
 

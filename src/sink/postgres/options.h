@@ -41,10 +41,11 @@ static const IdemSinkOption idem_sink_postgres_options[] = {
 	.choices = "disable allow prefer require verify-ca verify-full"},
 	{.name = "ssl_min_protocol_version", .where = IDEM_OPTION_SERVER,
 	.type = IDEM_OPTION_CHOICE, .choices = "TLSv1.2 TLSv1.3"},
+	/* from libpq 16 on, "system" stands for the certificates of the machine */
 	{.name = "sslrootcert", .where = IDEM_OPTION_SERVER,
-	.type = IDEM_OPTION_TEXT, .superuser = true},
+	.type = IDEM_OPTION_FILE, .superuser = true, .choices = "system"},
 	{.name = "sslcrl", .where = IDEM_OPTION_SERVER,
-	.type = IDEM_OPTION_TEXT, .superuser = true},
+	.type = IDEM_OPTION_FILE, .superuser = true},
 
 	/* where an event goes: one of these two */
 	{.name = "function", .where = IDEM_OPTION_SERVER, .type = IDEM_OPTION_QUALIFIED},

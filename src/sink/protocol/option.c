@@ -313,6 +313,7 @@ idem_sink_option_check(const IdemSinkOption *option, const char *value,
 	switch (option->type)
 	{
 		case IDEM_OPTION_TEXT:
+		case IDEM_OPTION_FILE:
 			snprintf(problem, cap, "must not be empty");
 			return value[0] != '\0';
 		case IDEM_OPTION_BOOL:

@@ -31,6 +31,8 @@ typedef enum IdemSinkOptionWhere
 typedef enum IdemSinkOptionType
 {
 	IDEM_OPTION_TEXT,			/* not empty */
+	IDEM_OPTION_FILE,			/* a file that a library reads; the program
+								 * sees at its start whether it can */
 	IDEM_OPTION_BOOL,			/* on or off, true or false */
 	IDEM_OPTION_INT,			/* decimal digits, value from min to max */
 	IDEM_OPTION_CHOICE,			/* one of the words in choices */
@@ -59,11 +61,15 @@ typedef struct IdemSinkOption
 	long		max;
 	const char *choices;		/* for IDEM_OPTION_CHOICE and CHOICES: words
 								 * separated by spaces; for TEMPLATE and URL:
-								 * placeholders, likewise */
+								 * placeholders, likewise; for FILE: a word
+								 * that names no file, or NULL */
 	const char *less_than;		/* the option whose value is larger, of the
 								 * same object; it is less_than_default if it
 								 * is not set */
 	long		less_than_default;
+	const char *unless;			/* an option of the same object; less_than
+								 * does not hold if it has the value unless_is */
+	const char *unless_is;
 } IdemSinkOption;
 
 /* Of a placeholder, what stands before the name of a header of the event */
@@ -92,9 +98,9 @@ extern const char *idem_sink_option_reason(const IdemSinkOption *option);
 	{.name = "secret_file", .where = IDEM_OPTION_USER_MAPPING, \
 	.type = IDEM_OPTION_TEXT, .superuser = true}, \
 	{.name = "sslcert", .where = IDEM_OPTION_USER_MAPPING, \
-	.type = IDEM_OPTION_TEXT, .superuser = true}, \
+	.type = IDEM_OPTION_FILE, .superuser = true}, \
 	{.name = "sslkey", .where = IDEM_OPTION_USER_MAPPING, \
-	.type = IDEM_OPTION_TEXT, .superuser = true}, \
+	.type = IDEM_OPTION_FILE, .superuser = true}, \
 	{.name = "sslpassword", .where = IDEM_OPTION_USER_MAPPING, \
 	.type = IDEM_OPTION_TEXT, .secret = true}
 

@@ -34,7 +34,13 @@ def test_misconfigured():
             ({"options": "-c x=y"}, "HV00D", "not known"),
             ({"secret_file": "/nonexistent/x"}, "58030", "could not open"),
             ({"secret_file": "/"}, "58030", "not a regular file"),
-            ({"secret_file": "/dev/null"}, "58030", "not a regular file")):
+            ({"secret_file": "/dev/null"}, "58030", "not a regular file"),
+            # without a look, libpq would go on unverified, or call it an outage
+            ({"sslrootcert": "/nonexistent/ca", "sslmode": "require"}, "58030", 'could not open sslrootcert "/nonexistent/ca"'),
+            ({"sslrootcert": "/nonexistent/ca", "sslmode": "verify-full"}, "58030", "could not open sslrootcert"),
+            ({"sslrootcert": "/", "sslmode": "verify-full"}, "58030", "not a regular file"),
+            ({"sslcrl": "/nonexistent/crl"}, "58030", "could not open sslcrl"),
+            ({"sslcert": "/nonexistent/c", "sslkey": "/nonexistent/k"}, "58030", "could not open sslcert")):
         f = t.failed(**options)
         assert f["outcome"] == "rejected" and f["sqlstate"] == state and text in f["message"], (options, f)
     f = t.failed(flags=0)
