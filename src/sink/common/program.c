@@ -106,12 +106,15 @@ idem_sink_broken(const IdemSink *s, const char *fmt,...)
  * No setting may come from the environment of the server: libraries would find
  * passwords, proxies and key files there.  HOME is a directory that does not
  * exist, because without HOME some libraries take the home directory from the
- * password file.
+ * password file.  Without the other two, Kerberos takes the tickets and keys of
+ * the server's user from /tmp and /etc: a target may ask libpq for such a login.
  */
 static void
 forget_environment(const IdemSink *s)
 {
-	if (clearenv() != 0 || setenv("HOME", "/nonexistent", 1) != 0)
+	if (clearenv() != 0 || setenv("HOME", "/nonexistent", 1) != 0 ||
+		setenv("KRB5CCNAME", "/nonexistent/tickets", 1) != 0 ||
+		setenv("KRB5_CLIENT_KTNAME", "/nonexistent/keytab", 1) != 0)
 		idem_sink_broken(s, "could not clear the environment");
 }
 

@@ -132,6 +132,15 @@ def test_target_that_never_stops_talking():
             w.sock.close()
 
 
+def test_target_that_asks_for_tickets():
+    """A target that asks for a login by Kerberos gets no tickets of the server's user."""
+    t = Target()
+    t.port = "5432"
+    with talker(message(b"R", struct.pack("!I", 7))) as t.host:
+        f = t.failed(connect_timeout="2")
+        assert f["outcome"] == "outage" and "/nonexistent/tickets" in f["message"], f
+
+
 def test_hosts_of_a_list():
     t = Target()
     with talker(b"") as silent:
