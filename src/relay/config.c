@@ -435,7 +435,8 @@ idem_relay_briefs(void)
 	MemoryContext old;
 
 	SPI_connect();
-	n = idem_spi_read("SELECT relay_id, COALESCE(epoch, 0), halted::text, COALESCE(max_lag_bytes, 0)"
+	n = idem_spi_read("SELECT relay_id, COALESCE(epoch, 0), halted::text, COALESCE(max_lag_bytes, 0),"
+					  " COALESCE(identity, '')"
 					  " FROM %s.relays", 0, NULL, NULL);
 	old = MemoryContextSwitchTo(caller);
 	for (uint64 i = 0; i < n; i++)
@@ -448,6 +449,7 @@ idem_relay_briefs(void)
 		brief->epoch = DatumGetInt64(idem_spi_value(tup, desc, 2));
 		brief->halted = halt_of_label(idem_spi_text(tup, desc, 3));
 		brief->max_lag_bytes = DatumGetInt64(idem_spi_value(tup, desc, 4));
+		brief->identity = idem_spi_text(tup, desc, 5);
 		briefs = lappend(briefs, brief);
 	}
 	MemoryContextSwitchTo(old);
@@ -595,6 +597,12 @@ idem_relay_backoff_ms(const IdemRelayConfig *config, int failures)
 	return (int64) (ms * (0.5 + 0.5 * pg_prng_double(&pg_global_prng_state)));
 }
 
+char *
+idem_relay_unadopted_message(const char *bound, const char *here)
+{
+	return psprintf("bound to \"%s\", this database is \"%s\"", bound, here);
+}
+
 bool
 idem_relay_is_barred(const IdemRelayConfig *config, IdemRelayState *state,
 					 const char **message)
@@ -608,8 +616,7 @@ idem_relay_is_barred(const IdemRelayConfig *config, IdemRelayState *state,
 	else if (strcmp(config->identity, idem_relay_identity()) != 0)
 	{
 		*state = IDEM_RELAY_UNADOPTED;
-		*message = psprintf("bound to \"%s\", this database is \"%s\"",
-							config->identity, idem_relay_identity());
+		*message = idem_relay_unadopted_message(config->identity, idem_relay_identity());
 	}
 	else if (config->problem)
 	{

@@ -113,8 +113,8 @@ extern IdemRelayConfig *idem_relay_config_of(const char *name);
 extern List *idem_relay_config_with_id(int relay_id);
 
 /*
- * The part of a relay's row that the upkeep of the log of positions needs.
- * Its server is not resolved.
+ * The part of a relay's row that the upkeep of the log of positions and the
+ * statistics need.  Its server is not resolved.
  */
 typedef struct IdemRelayBrief
 {
@@ -122,6 +122,7 @@ typedef struct IdemRelayBrief
 	int64		epoch;
 	IdemHalt	halted;
 	int64		max_lag_bytes;	/* 0: unlimited */
+	char	   *identity;		/* that the relay is bound to */
 } IdemRelayBrief;
 
 /*
@@ -194,5 +195,8 @@ extern int64 idem_relay_backoff_ms(const IdemRelayConfig *config, int failures);
  */
 extern bool idem_relay_is_barred(const IdemRelayConfig *config, IdemRelayState *state,
 								 const char **message);
+
+/* Why a relay is unadopted: the identity that it is bound to, and that of this database. */
+extern char *idem_relay_unadopted_message(const char *bound, const char *here);
 
 #endif							/* IDEM_RELAY_CONFIG_H */

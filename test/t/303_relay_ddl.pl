@@ -60,8 +60,11 @@ ok(IdemRelay::process_is_gone($sink), 'the former program is gone');
 
 quick('CREATE DATABASE TEMPLATE', sub { $node->safe_psql('postgres', 'CREATE DATABASE copy TEMPLATE uno') });
 IdemTest::wait_for($node, q{SELECT waiting_for = 'sink' FROM idempotency.stat_relay WHERE relay = 'prog'}, 't', 'uno');
-is($node->safe_psql('copy', 'SELECT relay, state FROM idempotency.stat_relay ORDER BY 1'),
-	"fn|not running\nprog|not running", 'the relays of the copy do not run');
+is($node->safe_psql('copy', <<'END'), "fn|unadopted|operator|t\nprog|unadopted|operator|t", 'the relays of the copy are unadopted, without a worker');
+SELECT relay, state, waiting_for, last_error ~ '^bound to ".+", this database is ".+"$' FROM idempotency.stat_relay ORDER BY 1
+END
+is($node->safe_psql('copy', 'SET ROLE pg_monitor; SELECT DISTINCT last_error FROM idempotency.stat_relay'),
+	'<insufficient privilege>', 'who may not read errors does not learn to what they are bound');
 
 # A relay made in the copy makes it one with a worker; the copied ones stay.
 $node->safe_psql('copy', <<'END');

@@ -137,7 +137,7 @@ sub check_restored
 	enqueue($node, $database, qw(shop:a:Four));
 	$node->safe_psql($database, 'SELECT idempotency.relay_resume(relay) FROM idempotency_data.relays');
 	wait_states($node, $database, 'unadopted') if $database eq 'shop';
-	is(states($node, $database), join(', ', map { "$_ not running" } @relays), "$what: no worker looks after them")
+	is(states($node, $database), join(', ', map { "$_ unadopted" } @relays), "$what: without a worker as well")
 	  if $database ne 'shop';
 	is($node->safe_psql($database, 'SELECT count(*) FROM effects'), '4', "$what: nothing is handled");
 	is(original(), $before, "$what: nothing is sent");

@@ -30,6 +30,7 @@
 #include "outbox/number.h"
 #include "outbox/reader.h"
 #include "relay/config.h"
+#include "relay/identity.h"
 #include "relay/position/parked.h"
 #include "relay/position/position.h"
 #include "relay/report.h"
@@ -181,6 +182,44 @@ copy_entries(int *n)
 	return copies;
 }
 
+/* Return a row for a relay that no worker has, and none will have here. */
+static void
+put_unadopted(ReturnSetInfo *rsinfo, int relay_id, const char *message)
+{
+	Datum		values[STATUS_COLUMNS] = {0};
+	bool		nulls[STATUS_COLUMNS] = {false, false, false, true, true, true, false, true, true, true};
+
+	values[0] = Int32GetDatum(relay_id);
+	values[1] = CStringGetTextDatum(idem_state_name(IDEM_RELAY_UNADOPTED));
+	values[2] = CStringGetTextDatum(idem_wait_name(IDEM_WAIT_OPERATOR));
+	values[6] = CStringGetTextDatum(message);
+	tuplestore_putvalues(rsinfo->setResult, rsinfo->setDesc, values, nulls);
+}
+
+/*
+ * The launcher starts no worker for a copy that CREATE DATABASE ... TEMPLATE made,
+ * or for a dump that was restored without the label of its database.  There the
+ * rows of the relays tell what a worker would say.
+ */
+static void
+put_without_worker(ReturnSetInfo *rsinfo, const IdemRelayEntry *copies, int n, bool with_error)
+{
+	char	   *here = idem_publish_identity();
+	ListCell   *lc;
+
+	foreach(lc, idem_relay_briefs())
+	{
+		const IdemRelayBrief *relay = lfirst(lc);
+		bool		has_worker = false;
+
+		for (int i = 0; i < n && !has_worker; i++)
+			has_worker = copies[i].relay_id == relay->relay_id;
+		if (!has_worker && strcmp(relay->identity, here) != 0)
+			put_unadopted(rsinfo, relay->relay_id, with_error ?
+						  idem_relay_unadopted_message(relay->identity, here) : "<insufficient privilege>");
+	}
+}
+
 /*
  * The entries are copied first: rows may go to disk, and no process is to wait
  * for the lock meanwhile.
@@ -200,6 +239,7 @@ idem_relay_status_fn(PG_FUNCTION_ARGS)
 	copies = copy_entries(&n);
 	for (int i = 0; i < n; i++)
 		put_entry(rsinfo, &copies[i], with_error);
+	put_without_worker(rsinfo, copies, n, with_error);
 	pfree(copies);
 	PG_RETURN_VOID();
 }
