@@ -38,15 +38,17 @@ PG_FUNCTION_INFO_V1(idem_test_state_remains_fn);
 PG_FUNCTION_INFO_V1(idem_test_cut_index_fn);
 
 PGDLLEXPORT void _PG_init(void);
+extern void idem_test_take_trees(void);
 
 /*
  * The module needs the invalidations, because tests drop the tables and create
- * them anew.
+ * them anew.  hold_fn.c has a hook.
  */
 void
 _PG_init(void)
 {
 	idem_catalog_init();
+	idem_test_take_trees();
 }
 
 enum

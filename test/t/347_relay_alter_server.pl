@@ -9,10 +9,14 @@ use warnings FATAL => 'all';
 
 use IdemRelay;
 use IdemTest;
+use PostgreSQL::Test::Utils;
 use Test::More;
 
 my $dir = IdemRelay::sink_directory();
-my $node = IdemTest::cluster('main', conf => "idempotency.sink_directory = '$dir'\n");
+my $node = IdemTest::cluster('main', conf => <<"END");
+idempotency.sink_directory = '$dir'
+shared_preload_libraries = 'idempotency_test, idempotency'
+END
 my ($first, $second) = map { "$dir/$_.log" } qw(first second);
 
 IdemRelay::pytest_server($node, 'first', $first, position => 'on');
@@ -102,6 +106,16 @@ kill 'KILL', IdemRelay::stat($node, 'r', 'sink_pid');
 IdemRelay::wait_state($node, 'r', 'diverged');
 went_to('first');
 IdemRelay::wait_state($node, 'r', 'diverged');
+
+# The parse tree of a command is not read when the command has run: it may be gone.
+my $log = -s $node->logfile;
+is($node->safe_psql('postgres', <<'END'), 't', 'the relay learns of a command whose tree is gone');
+CREATE FUNCTION test_run_without_tree(sql text) RETURNS boolean
+	LANGUAGE c AS 'idempotency_test', 'idem_test_run_without_tree_fn';
+SELECT test_run_without_tree($$ALTER SERVER first OPTIONS (ADD reject_type 'None')$$);
+END
+IdemTest::wait_for($node, q{SELECT state <> 'diverged' FROM idempotency.stat_relay});
+unlike(slurp_file($node->logfile, $log), qr/terminated by signal/, 'and no process dies of it');
 
 $node->stop;
 done_testing();

@@ -333,6 +333,36 @@ concerns_relays(Node *parsetree)
 }
 
 /*
+ * What a command means for relays.  All of it is known before the command runs:
+ * afterwards its parse tree may be gone, as that of a ROLLBACK in a procedure is.
+ */
+typedef struct Meaning
+{
+	Oid			clear;			/* database to keep without workers meanwhile */
+	bool		commit_prepared;	/* wake workers for what was prepared */
+	bool		config;			/* tell workers that their relays may have
+								 * changed */
+} Meaning;
+
+static Meaning
+meaning_of(Node *parsetree)
+{
+	Meaning		m = {InvalidOid, false, concerns_relays(parsetree)};
+
+	m.commit_prepared = IsA(parsetree, TransactionStmt) &&
+		((TransactionStmt *) parsetree)->kind == TRANS_STMT_COMMIT_PREPARED;
+	if (IsA(parsetree, DropStmt) &&
+		((DropStmt *) parsetree)->removeType == OBJECT_EXTENSION &&
+		names_our_extension(((DropStmt *) parsetree)->objects) &&
+		OidIsValid(idem_extension_oid()) &&
+		has_privs_of_role(GetUserId(), idem_extension_owner()))
+		m.clear = MyDatabaseId;
+	else if (!m.commit_prepared && IsTransactionState())
+		m.clear = database_to_clear(parsetree);
+	return m;
+}
+
+/*
  * The utility hook: hold workers down, word the refusal of DROP SERVER, and
  * wake workers afterwards.
  */
@@ -342,33 +372,22 @@ process_utility(PlannedStmt *pstmt, const char *queryString, bool readOnlyTree,
 				QueryEnvironment *queryEnv, DestReceiver *dest, QueryCompletion *qc)
 {
 	Node	   *parsetree = pstmt->utilityStmt;
-	Oid			clear = InvalidOid;
-	bool		commit_prepared = IsA(parsetree, TransactionStmt) &&
-	((TransactionStmt *) parsetree)->kind == TRANS_STMT_COMMIT_PREPARED;
-
-	if (IsA(parsetree, DropStmt) &&
-		((DropStmt *) parsetree)->removeType == OBJECT_EXTENSION &&
-		names_our_extension(((DropStmt *) parsetree)->objects) &&
-		OidIsValid(idem_extension_oid()) &&
-		has_privs_of_role(GetUserId(), idem_extension_owner()))
-		clear = MyDatabaseId;
-	else if (!commit_prepared && IsTransactionState())
-		clear = database_to_clear(parsetree);
+	const Meaning meaning = meaning_of(parsetree);
 
 	if (IsA(parsetree, DropStmt) &&
 		((DropStmt *) parsetree)->removeType == OBJECT_FOREIGN_SERVER &&
 		((DropStmt *) parsetree)->behavior != DROP_CASCADE)
 		before_drop_server_restrict((DropStmt *) parsetree);
 
-	if (OidIsValid(clear))
-		call_next_without_workers(clear, pstmt, queryString, readOnlyTree, context,
+	if (OidIsValid(meaning.clear))
+		call_next_without_workers(meaning.clear, pstmt, queryString, readOnlyTree, context,
 								  params, queryEnv, dest, qc);
 	else
 		call_next(pstmt, queryString, readOnlyTree, context, params, queryEnv, dest, qc);
 
-	if (commit_prepared)
+	if (meaning.commit_prepared)
 		idem_wake_committed_prepared();
-	if (concerns_relays(parsetree))
+	if (meaning.config)
 		idem_relay_config_changed();
 }
 
