@@ -252,6 +252,34 @@ SELECT r, s, pg_temp.as_role('regress_relay_' || r, s) FROM (VALUES
 GRANT USAGE ON FOREIGN DATA WRAPPER idempotency_program TO regress_relay_a;
 SELECT pg_temp.as_role('regress_relay_a', 'CREATE SERVER x FOREIGN DATA WRAPPER idempotency_program OPTIONS (program ''x'')');
 
+-- No event trigger sees a command of relays; the log has it where log_statement asks for DDL.
+CREATE TABLE seen (event text, tag text);
+CREATE FUNCTION note() RETURNS event_trigger LANGUAGE plpgsql AS $$ BEGIN INSERT INTO public.seen VALUES (TG_EVENT, TG_TAG); END $$;
+CREATE EVENT TRIGGER regress_relay_start ON ddl_command_start EXECUTE FUNCTION note();
+CREATE EVENT TRIGGER regress_relay_end ON ddl_command_end EXECUTE FUNCTION note();
+CREATE EVENT TRIGGER regress_relay_drop ON sql_drop EXECUTE FUNCTION note();
+SET client_min_messages = log;
+SELECT pg_temp.as_role('regress_relay_a', 'SELECT idempotency.relay_create(''unheard'', ''nul'')');
+SET log_statement = 'ddl';
+SELECT s, pg_temp.as_role('regress_relay_a', s) FROM (VALUES
+	('SELECT idempotency.relay_create(''heard'', ''nul'')'),
+	('SELECT idempotency.relay_alter(''heard'', batch_events => 10)'),
+	('SELECT idempotency.relay_pause(''heard'')'),
+	('SELECT idempotency.relay_resume(''heard'')'),
+	('SELECT idempotency.relay_adopt(''heard'')'),
+	('SELECT idempotency.relay_replay(''heard'', since => now())'),
+	('SELECT idempotency.relay_redrive(''heard'')'),
+	('SELECT idempotency.relay_discard(''heard'')'),
+	('SELECT idempotency.relay_pause(''nothing'')'),
+	('SELECT idempotency.relay_drop(''heard'')')) AS a (s);
+RESET log_statement;
+SELECT pg_temp.as_role('regress_relay_a', 'SELECT idempotency.relay_drop(''unheard'')');
+RESET client_min_messages;
+DROP EVENT TRIGGER regress_relay_start;
+DROP EVENT TRIGGER regress_relay_end;
+DROP EVENT TRIGGER regress_relay_drop;
+SELECT * FROM seen WHERE tag NOT LIKE '%EVENT TRIGGER';
+
 -- Nothing is PUBLIC's, and everything has a comment.
 SELECT pg_describe_object(d.classid, d.objid, 0) FROM pg_depend d JOIN pg_extension e ON e.oid = d.refobjid
 	LEFT JOIN pg_proc p ON d.classid = 'pg_proc'::regclass AND p.oid = d.objid

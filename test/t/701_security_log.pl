@@ -67,5 +67,18 @@ refused("CREATE SERVER s FOREIGN DATA WRAPPER idempotency_program OPTIONS (sasl_
 refused("CREATE SERVER s FOREIGN DATA WRAPPER idempotency_postgres OPTIONS (dbname '%s', port '')",
 	qr/option "port" must not be empty/, 'no secret', 1);
 
+# A command of relays, where log_statement asks for DDL: who, which relay, and its arguments.
+my $from = -s $node->logfile;
+$node->safe_psql('postgres', <<'END');
+SELECT idempotency.relay_create('quiet', 'nul');
+SET log_statement = 'ddl';
+SELECT idempotency.relay_create('orders', 'nul');
+DO $$ BEGIN PERFORM idempotency.relay_alter('orders', batch_events => 17); END $$;
+END
+my $log = slurp_file($node->logfile, $from);
+like($log, qr/LOG:  relay_create of relay "orders" by role "postgres".*?STATEMENT:  SELECT .*relay_create/s, 'a command of relays is logged');
+like($log, qr/LOG:  relay_alter of relay "orders".*?STATEMENT:  DO .*batch_events => 17/s, 'from within another statement as well');
+unlike($log, qr/LOG:  relay_create of relay "quiet"/, 'and only where somebody asked for that');
+
 $node->stop;
 done_testing();

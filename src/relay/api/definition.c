@@ -29,6 +29,7 @@
 #include "miscadmin.h"
 #include "storage/lmgr.h"
 #include "storage/proc.h"
+#include "tcop/tcopprot.h"
 #include "utils/acl.h"
 #include "utils/builtins.h"
 #include "utils/guc.h"
@@ -428,6 +429,7 @@ idem_relay_create_fn(PG_FUNCTION_ARGS)
 	idem_relay_config_changed();
 	idem_wake_launcher_at_commit();
 	IDEM_FAULT_POINT("relay-created");
+	idem_relay_log_command("relay_create", name);
 	PG_RETURN_VOID();
 }
 
@@ -515,7 +517,18 @@ idem_relay_alter_fn(PG_FUNCTION_ARGS)
 	else if (changed)
 		take_position_along(c);
 	idem_relay_config_changed();
+	idem_relay_log_command("relay_alter", name);
 	PG_RETURN_VOID();
+}
+
+void
+idem_relay_log_command(const char *command, const char *relay)
+{
+	if (log_statement == LOGSTMT_NONE)
+		return;
+	ereport(LOG,
+			(errmsg("%s of relay \"%s\" by role \"%s\"", command, relay,
+					GetUserNameFromId(GetUserId(), false))));
 }
 
 /* Run a statement whose $1 is the relay's id. */
@@ -545,6 +558,7 @@ idem_relay_drop_fn(PG_FUNCTION_ARGS)
 		idem_anchor_drop(&anchor);
 	idem_relay_config_changed();
 	IDEM_FAULT_POINT("relay-dropped");
+	idem_relay_log_command("relay_drop", name);
 	PG_RETURN_VOID();
 }
 
@@ -555,6 +569,7 @@ idem_relay_pause_fn(PG_FUNCTION_ARGS)
 
 	idem_prevent_read_only("relay_pause()");
 	run_for_relay(idem_relay_get_locked(name), "UPDATE %s.relays SET paused = true WHERE relay_id = $1");
+	idem_relay_log_command("relay_pause", name);
 	PG_RETURN_VOID();
 }
 
@@ -566,6 +581,7 @@ idem_relay_resume_fn(PG_FUNCTION_ARGS)
 	idem_prevent_read_only("relay_resume()");
 	run_for_relay(idem_relay_get_locked(name),
 				  "UPDATE %s.relays SET paused = false, halted = NULL, halt_message = NULL WHERE relay_id = $1");
+	idem_relay_log_command("relay_resume", name);
 	PG_RETURN_VOID();
 }
 
@@ -639,5 +655,6 @@ idem_relay_adopt_fn(PG_FUNCTION_ARGS)
 	idem_launcher_enlist_database();
 	idem_relay_config_changed();
 	idem_wake_launcher_at_commit();
+	idem_relay_log_command("relay_adopt", name);
 	PG_RETURN_VOID();
 }

@@ -25,6 +25,12 @@
 extern IdemRelayConfig *idem_relay_get_locked(const char *name);
 
 /*
+ * Log a command of relays that has done its work, if log_statement asks for DDL:
+ * no event trigger sees it, and to log_statement it is a SELECT.
+ */
+extern void idem_relay_log_command(const char *command, const char *relay);
+
+/*
  * Append a position that an operator sets; it counts under a new epoch.  After
  * an adoption, as long as no sink has confirmed anything, a move keeps the
  * adoption's leniency: what the sink has stored is accepted as the adoption

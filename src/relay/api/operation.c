@@ -235,6 +235,7 @@ idem_relay_replay_fn(PG_FUNCTION_ARGS)
 	else
 		replay_since(c, PG_GETARG_TIMESTAMPTZ(REPLAY_SINCE));
 	idem_relay_config_changed();
+	idem_relay_log_command("relay_replay", name);
 	PG_RETURN_DATUM(HeapTupleGetDatum(heap_form_tuple(idem_row_type(fcinfo, REPLAY_COLUMNS),
 													  values, nulls)));
 }
@@ -270,9 +271,9 @@ relay_of_dead(FunctionCallInfo fcinfo)
 	return idem_relay_get_locked(name);
 }
 
-/* Run a statement on CHOSEN_DEAD_LETTERS of the relay. */
+/* Run a statement on CHOSEN_DEAD_LETTERS of the relay, for a command. */
 static int64
-act_on_dead(FunctionCallInfo fcinfo, const IdemRelayConfig *c, const char *sql)
+act_on_dead(FunctionCallInfo fcinfo, const IdemRelayConfig *c, const char *command, const char *sql)
 {
 	Oid			types[DEAD_NCHOICE] = {INT4OID, UUIDARRAYOID, TEXTARRAYOID, TEXTOID,
 	TIMESTAMPTZOID, TIMESTAMPTZOID};
@@ -290,6 +291,7 @@ act_on_dead(FunctionCallInfo fcinfo, const IdemRelayConfig *c, const char *sql)
 	n = (int64) idem_spi_run(sql, DEAD_NCHOICE, types, values, nulls);
 	SPI_finish();
 	idem_relay_config_changed();
+	idem_relay_log_command(command, c->name);
 	return n;
 }
 
@@ -302,7 +304,7 @@ idem_relay_redrive_fn(PG_FUNCTION_ARGS)
 	c = relay_of_dead(fcinfo);
 	idem_reject_arg(fcinfo, DEAD_MAX_RATE, "max_rate",
 					"Redrive some dead letters at a time, with event_ids.");
-	PG_RETURN_INT64(act_on_dead(fcinfo, c,
+	PG_RETURN_INT64(act_on_dead(fcinfo, c, "relay_redrive",
 								"UPDATE %s.relay_parked SET state = 'retry', attempts = 0, deferrals = 0,"
 								" crashes = LEAST(crashes, 1),"
 								" next_attempt_at = pg_catalog.now()" CHOSEN_DEAD_LETTERS));
@@ -312,6 +314,6 @@ Datum
 idem_relay_discard_fn(PG_FUNCTION_ARGS)
 {
 	idem_prevent_read_only("relay_discard()");
-	PG_RETURN_INT64(act_on_dead(fcinfo, relay_of_dead(fcinfo),
+	PG_RETURN_INT64(act_on_dead(fcinfo, relay_of_dead(fcinfo), "relay_discard",
 								"DELETE FROM %s.relay_parked" CHOSEN_DEAD_LETTERS));
 }
