@@ -174,5 +174,20 @@ $api->query('COMMIT');
 like($attacker->query('SELECT 2'), qr/replay/, 'who waited is answered');
 $_->quit foreach $attacker, $api;
 IdemAttack::refused($node, 'mallory', "SET idempotency.$_", qr/permission denied|cannot be changed/, "mallory may not set $_") foreach "max_wait = '1 d'", 'max_waiters = 1000', 'max_response_size = 1024';
+
+# Fill, as the page says: an open request keeps what it has for as long as its lease, and who
+# may claim ends it by the token that the view shows
+my $megabyte = q{(SELECT to_jsonb(string_agg(md5(i::text), '')) FROM generate_series(1, 31000) i)};
+is($node->safe_psql('postgres', <<"END", extra_params => [ '-U', 'mallory' ]), "20", 'open requests of a megabyte, with a lease of 100 days');
+SELECT count(r.token) FROM generate_series(1, 20) i,
+	LATERAL idempotency.claim_request('fill ' || i, 'fill', lease => '100 days', request => $megabyte) r;
+END
+$node->safe_psql('postgres', 'SELECT idempotency.claims_maintain()');
+is($node->safe_psql('postgres', q{SELECT count(*), min(octet_length(request::text)) > 990000, min(lease_until - now()) > '99 days'
+	FROM idempotency.requests WHERE scope = 'fill'}), '20|t|t', 'they stay, whatever maintains the log');
+is($node->safe_psql('postgres', <<'END', extra_params => [ '-U', 'api' ]), "20\n0", 'and another role releases them');
+SELECT count(idempotency.release_request(key, scope, token => token)::text) FROM idempotency.requests WHERE scope = 'fill';
+SELECT count(*) FROM idempotency.requests WHERE scope = 'fill';
+END
 $node->stop;
 done_testing();
