@@ -19,6 +19,9 @@
  * the last xid in the index is before the snapshot's xmax, and the index has
  * no xid that was running at the snapshot.  The snapshot's xmin plays no part.
  * So an idle writer stops the emptying only of the segments that it wrote to.
+ * Entries of transactions that were rolled back count as well: nothing here asks
+ * the commit log.  So a position has to move past a rollback, too, of which
+ * nobody is woken; idem_outbox_has_ended_since tells when that is worth a look.
  *
  * What was emptied cannot be read again.  So the caller notes durably, before
  * it empties, which transactions that concerns (idem_outbox_survey), and gives
@@ -329,6 +332,39 @@ idem_outbox_survey(IdemSnap *const *done, int npos)
 	idem_txn_owner_leave(saved);
 	return last == 0 ? NULL :
 		idem_snap_common(done, npos, FullTransactionIdFromU64(last + 1));
+}
+
+/* Does a closed segment have transactions that "then" does not see and "now" does? */
+static bool
+has_ended_since(int number, const IdemSnap *then, const IdemSnap *now)
+{
+	IdemSegment seg;
+	IdemEntry	first;
+	IdemEntry	last;
+	bool		ended;
+
+	if (!idem_segment_open_nowait(&seg, number))
+		return false;
+	ended = idem_segment_first(&seg, 0, &first) && idem_segment_last(&seg, &last) &&
+		!is_delivered(&seg, then, &first, &last) && is_delivered(&seg, now, &first, &last);
+	idem_segment_close(&seg);
+	return ended;
+}
+
+bool
+idem_outbox_has_ended_since(const IdemSnap *then, const IdemSnap *now)
+{
+	ResourceOwner saved = idem_txn_owner_enter();
+	int			current = idem_segment_of(idem_outbox_generation());
+	bool		ended = false;
+
+	for (int i = 0; i < IDEM_OUTBOX_SEGMENTS && !ended; i++)
+	{
+		CHECK_FOR_INTERRUPTS();
+		ended = i != current && has_ended_since(i, then, now);
+	}
+	idem_txn_owner_leave(saved);
+	return ended;
 }
 
 int

@@ -142,6 +142,13 @@ extern int	idem_outbox_maintain(IdemSnap *const *done, int npos);
 extern IdemSnap *idem_outbox_survey(IdemSnap *const *done, int npos);
 
 /*
+ * Does a closed segment wait for positions to move past transactions that have ended
+ * between the two snapshots?  A commit wakes the relays, a rollback does not.  Takes
+ * locks conditionally.
+ */
+extern bool idem_outbox_has_ended_since(const IdemSnap *then, const IdemSnap *now);
+
+/*
  * Is there a segment, other than the current one, that a crash left half
  * emptied?  Also true if somebody's lock keeps us from looking.  The next
  * idem_outbox_maintain finishes that segment, even with npos = 0.

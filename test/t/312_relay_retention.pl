@@ -2,7 +2,7 @@
 # Copyright (c) 2026, the idempotency developers
 
 # The outbox turns on while a relay is paused or has lost its position: what it
-# still needs stays, and arrives when it may go on.
+# still needs stays, and arrives when it may go on.  A rollback delays nothing.
 
 use strict;
 use warnings FATAL => 'all';
@@ -50,6 +50,45 @@ is($node->safe_psql('postgres', q{SELECT count(*) FROM idempotency.outbox_events
 	'3', 'a paused relay keeps what it needs');
 $node->safe_psql('postgres', q{SELECT idempotency.relay_resume('slow')});
 IdemRelay::wait_received("$dir/slow.log", 5);
+
+# Events that were rolled back, of a backend that was killed, too.  Nobody wakes
+# relays for them, and what was before them in their segment must not stay for it
+# until the worker reads the relays again, which it does each minute.  A worker that
+# has read them notes new names of owners in its next upkeep, before it empties
+# anything: so the name tells which came first.  On a machine that is slow it may
+# have been the reading, by chance.
+$node->safe_psql('postgres', 'CREATE ROLE name_0 SUPERUSER');
+IdemRelay::pytest_server($node, 's_noted', "$dir/noted.log");
+$node->safe_psql('postgres', q{SET ROLE name_0; SELECT idempotency.relay_create('noted', 's_noted')});
+IdemRelay::wait_state($node, 'noted', 'streaming');
+
+sub is_empty
+{
+	return $node->safe_psql('postgres', 'SELECT segments_used = 0 FROM idempotency.stat_outbox') eq 't';
+}
+
+sub empties_at_once
+{
+	my ($how, $round) = @_;
+
+	IdemRelay::wait_until('the outbox is empty', \&is_empty);
+	$node->safe_psql('postgres', "ALTER ROLE name_" . ($round - 1) . " RENAME TO name_$round");
+	$node->psql('postgres', "BEGIN; SELECT idempotency.outbox_enqueue('t', 'undone', 'E', '1'); $how");
+	IdemRelay::wait_until('the outbox is empty again', \&is_empty);
+	return $node->safe_psql('postgres', q{SELECT owner FROM idempotency_data.relays WHERE relay = 'noted'}) ne "name_$round";
+}
+
+my $round = 0;
+foreach my $how ('ROLLBACK', 'SELECT pg_terminate_backend(pg_backend_pid())')
+{
+	my $at_once = 0;
+
+	for (my $try = 0; $try < 3 && !$at_once; $try++)
+	{
+		$at_once = empties_at_once($how, ++$round);
+	}
+	ok($at_once, "$how keeps no segment until the relays are read again");
+}
 
 # One whose positions are gone, as after a restore
 $node->safe_psql('postgres', q{SELECT idempotency.relay_pause('slow')});

@@ -7,7 +7,7 @@
  * disk space, the steps before it stay done, and the steps after it wait for
  * the next run.
  *
- * MEMORY: three lists of relay ids in TopMemoryContext.  All other memory is in
+ * MEMORY: three lists of relay ids and a snapshot in TopMemoryContext.  All other memory is in
  * the transaction's context, or in the caller's, which each turn of its loop
  * resets.
  *
@@ -34,6 +34,7 @@
 #include "relay/position/position.h"
 #include "relay/position/retention.h"
 #include "relay/process/upkeep.h"
+#include "relay/shmem.h"
 #include "relay/slots.h"
 #include "shared/catalog.h"
 #include "shared/clock.h"
@@ -68,6 +69,12 @@ static bool dropped_before_known = false;
 
 /* Ids of relays whose owner was renamed since the row noted the name. */
 static List *renamed = NIL;
+
+/*
+ * Each relay that can has moved past the transactions that this snapshot sees, or is
+ * about to; NULL: past none.  In TopMemoryContext.
+ */
+static IdemSnap *woken_past = NULL;
 
 /* The ids of relays, as a list in the current context. */
 static List *
@@ -280,6 +287,34 @@ note_what_goes(MemoryContext work_cxt)
 }
 
 /*
+ * Transactions that were rolled back have woken nobody.  If positions keep a closed
+ * segment that have not moved past its transactions, let the relays look: the next
+ * upkeep finds the positions moved.  Once per transaction: a relay that is stopped
+ * would otherwise make all others look for as long as it stands.
+ */
+static void
+wake_past_rollbacks(void)
+{
+	IdemSnap   *now;
+	IdemSnap   *copy;
+	MemoryContext old;
+
+	idem_txn_begin();
+	now = idem_snap_current();
+	if (woken_past == NULL || idem_outbox_has_ended_since(woken_past, now))
+	{
+		old = MemoryContextSwitchTo(TopMemoryContext);
+		copy = idem_snap_copy(now);
+		if (woken_past != NULL)
+			pfree(woken_past);
+		woken_past = copy;
+		MemoryContextSwitchTo(old);
+		idem_wake_database(MyDatabaseId);
+	}
+	idem_txn_commit(false);
+}
+
+/*
  * Empty segments whose events every relay has durably passed, after the
  * retention, and close the current segment if it is due.
  */
@@ -293,6 +328,7 @@ empty_outbox(MemoryContext work_cxt)
 	idem_txn_begin();
 	(void) idem_outbox_maintain(NULL, 0);
 	idem_txn_commit(false);
+	wake_past_rollbacks();
 	noted = note_what_goes(work_cxt);
 	if (noted == NULL)
 		return;
