@@ -96,11 +96,11 @@ SELECT * FROM t.runs ORDER BY class COLLATE "C";
 SELECT c, id, (idempotency.event_status(id, c)).status
 FROM (VALUES ('hour', 'kept'), ('default', 'kept'), ('month', 'taken'), ('month', 'new')) AS v (c, id);
 
--- The clock is set back: the new clock is noted, and the store's time is not set back
+-- The clock begins anew: the new clock is noted, and the store's time is not set back
 SELECT t.store_unnoted(-86400);
-SELECT t.store_time() AS stood \gset
+SELECT t.store_time() AS stood, last_value & x'ffffffff'::bigint AS noted FROM idempotency_data.store_clock \gset
 CALL t.settle();
-SELECT t.store_time() >= :stood AS goes_on, (last_value & x'ffffffff'::bigint) > extract(epoch FROM clock_timestamp() - '2000-01-01') AS ahead
+SELECT t.store_time() >= :stood AS goes_on, (last_value & x'ffffffff'::bigint) >= :noted AS ahead
 FROM idempotency_data.store_clock;
 
 -- It is behind the times of rows: these are packed with those that come later, and are

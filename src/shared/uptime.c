@@ -9,13 +9,20 @@
  * deliver them to a store that does not know them.  The same holds for a clock that jumps, for a standby that
  * is promoted after hours, and for a backup that is restored after weeks.
  *
- * The time is noted now and then.  Between two notes it goes on by what the
- * clock says, but by two minutes at most, and not by what was before the server
- * started.  So whatever happens in between, the time is too early rather than too
- * late, and entries are remembered for longer.
+ * The time is noted now and then.  Between two notes it goes on by what the machine's
+ * monotonic clock says (shared/clock.h), but by two minutes at most, and not by what was
+ * before the server started.  So the time never goes faster than the seconds that pass,
+ * however often the wall clock is set; it is too early rather than too late, and entries
+ * are remembered for longer.
+ *
+ * The wall clock is asked for one thing, how long ago the server started, because a
+ * process knows only the wall clock's time of that.  If it is wrong, the time that
+ * the server was down counts, as far as two minutes go.
  *
  * The note is one number, the value of a sequence page (shared/cell.c): the time
- * in the upper half, the clock in the lower half, both in seconds.  Nobody else
+ * in the upper half, the monotonic clock in the lower half, both in seconds.  After a
+ * reboot, and on another machine, that clock is another: if it is behind the note,
+ * the time stands until the next note.  Nobody else
  * sets it but pg_upgrade, which brings the old value, so its seal is not asked
  * for.
  *
@@ -46,12 +53,13 @@
 
 #include "shared/catalog.h"
 #include "shared/cell.h"
+#include "shared/clock.h"
 #include "shared/fault.h"
 #include "shared/uptime.h"
 
 /*
- * The most that the time goes on between two notes, in seconds.  If the clock is set
- * back, the time is that of the note again.
+ * The most that the time goes on between two notes, in seconds.  After a restart the
+ * time is that of the note again.
  */
 #define MAX_GAP		IDEM_UPTIME_MAX_BACK
 
@@ -73,18 +81,18 @@ static Oid	known_of = InvalidOid;	/* the cell that known_needed is of */
 
 #define NEEDED_LATER(seconds)	((seconds) / 4 + 3600)
 
+/*
+ * Where the clock of a note begins, so that it is no negative number for tests that set
+ * it back.
+ */
+#define CLOCK_BASE	(INT64CONST(1) << 31)
+
 typedef struct Note
 {
 	int64		time;
-	int64		clock;			/* seconds since 2000 */
+	int64		clock;			/* CLOCK_BASE and the seconds of
+								 * shared/clock.h */
 } Note;
-
-/* The clock in seconds since 2000. */
-static int64
-clock_seconds(TimestampTz now)
-{
-	return now / USECS_PER_SEC;
-}
 
 static Note
 read_note(Relation rel)
@@ -102,15 +110,15 @@ write_note(Relation rel, const Note *note)
 }
 
 /*
- * What the note becomes now.  If the clock was set back to a time before the server
- * started, the start says nothing.
+ * What the note becomes now.  If the wall clock was set back to a time before the
+ * server started, the start says nothing.
  */
 static Note
 advanced(Note note)
 {
-	int64		now = clock_seconds(GetCurrentTimestamp());
-	int64		start = clock_seconds(PgStartTime);
-	int64		from = start <= now ? Max(note.clock, start) : note.clock;
+	int64		now = CLOCK_BASE + idem_clock() / USECS_PER_SEC;
+	int64		up = (GetCurrentTimestamp() - PgStartTime) / USECS_PER_SEC;
+	int64		from = up >= 0 ? Max(note.clock, now - up) : note.clock;
 	Note		result = {.clock = now};
 
 	result.time = note.time + Max(0, Min(now - from, MAX_GAP));
@@ -146,7 +154,7 @@ idem_uptime_advance(void)
 	Note		old = read_note(rel);
 	Note		note = advanced(old);
 
-	/* a clock that was set back is noted as well */
+	/* a clock that begins anew is noted as well */
 	if (note.clock - old.clock >= NOTE_AFTER || note.clock < old.clock)
 	{
 		write_note(rel, &note);

@@ -20,7 +20,7 @@
 
 /*
  * By how many seconds a time that is read may be less than one that was read before: if
- * the clock was set back meanwhile.
+ * the server was restarted meanwhile.
  */
 #define IDEM_UPTIME_MAX_BACK	120
 

@@ -4,7 +4,8 @@
 # The clock is set ten years forward and back between a lease, its extension, a take-over
 # and the completions: an event is completed once, by the greatest token that was given
 # out.  Tokens rise when the server is started with a wrong clock, and with the right one
-# again.  Whatever the clock says after a time of rest, nothing is forgotten.
+# again.  Whatever the clock says after a time of rest, nothing is forgotten; and setting
+# it makes nothing expire.
 
 use strict;
 use warnings FATAL => 'all';
@@ -13,6 +14,7 @@ use IdemClock;
 use IdemTest;
 use PostgreSQL::Test::Utils;
 use Test::More;
+use Time::HiRes qw(clock_gettime CLOCK_MONOTONIC);
 
 use constant YEAR => 365 * 24 * 3600;
 my @offsets = (0, 10 * YEAR, -10 * YEAR);
@@ -152,6 +154,21 @@ END
 	is(sql(q{BEGIN; SELECT result, attempt, recovery_point FROM idempotency.claim_request('asked', 's', '\x01', 'hour', '1 min'); ROLLBACK}),
 		$offset ? 'started|2|charged' : 'in_progress||', "$when: a request");
 }
+
+# A clock that goes forward and back a minute, again and again, makes nothing expire sooner
+sql(q{CREATE FUNCTION store_time() RETURNS bigint LANGUAGE c AS 'idempotency_test', 'idem_test_store_time_fn'});
+my ($began, $time) = (clock_gettime(CLOCK_MONOTONIC), sql('SELECT store_time()'));
+foreach my $round (1 .. 10)
+{
+	foreach my $offset (60, 0)
+	{
+		set_clock($offset);
+		sql('SELECT idempotency.claims_maintain()');
+	}
+}
+my $gone = sql('SELECT store_time()') - $time;
+my $real = clock_gettime(CLOCK_MONOTONIC) - $began;
+cmp_ok($gone, '<=', $real + 1, "the store's time goes no faster than the seconds");
 
 $node->stop;
 done_testing();
