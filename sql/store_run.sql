@@ -209,3 +209,25 @@ SELECT t.write(8, 50, t.plain(1, 10));
 ALTER TABLE idempotency_data.store_slot_8 ALTER COLUMN body SET STORAGE PLAIN;
 SELECT t.write(8, 50, t.plain(1, 1000));
 SELECT t.found(8, 50, t.digests(1, 2000));
+
+-- A run that is damaged cannot be merged.  The tries leave few remains behind, and the other
+-- slots are merged all the same
+DO $$ BEGIN EXECUTE 'TRUNCATE ' || (SELECT string_agg('idempotency_data.store_slot_' || n, ', ') FROM generate_series(0, 47) AS n); END $$;
+SELECT count(t.write(6, 100 + i, t.plain(i * 5000, i * 5000 + 4999))) FROM generate_series(1, 16) AS i;
+CREATE VIEW t.slots AS
+	SELECT sum(pg_relation_size('idempotency_data.store_slot_' || n)) / 8192 AS blocks, sum((SELECT count(*) FROM t.marks(n) WHERE level > 0)) AS merged
+	FROM generate_series(0, 47) AS n;
+SELECT idempotency.claims_maintain();
+SELECT blocks AS before, merged FROM t.slots \gset
+SELECT :merged AS merged;
+SELECT count(t.write(5, 200 + i, t.plain(i * 5000, i * 5000 + 4999))) FROM generate_series(1, 16) AS i;
+DELETE FROM idempotency_data.store_slot_5 WHERE ctid = (SELECT max(ctid) FROM idempotency_data.store_slot_5 WHERE run = 216 AND kind = 1);
+SELECT count(t.write(7, 300 + i, t.plain(100000 + i * 5000, i * 5000 + 104999))) FROM generate_series(1, 16) AS i;
+-- as many as would be fifteen times what was there
+SELECT count(idempotency.claims_maintain()) FROM generate_series(1, 60);
+SELECT blocks < 5 * :before AS few, merged > :merged AS others FROM t.slots;
+-- More rows than the mark counts: what is written ends with those
+SELECT t.write(9, 401, t.plain(1, 1000)), t.write(9, 402, t.plain(1001, 4000));
+UPDATE idempotency_data.store_slot_9 SET run = 401 WHERE run = 402 AND kind = 1;
+\set VERBOSITY default
+SELECT count(*) FROM t.read(9, 401);

@@ -18,7 +18,7 @@
  *	 merged, or have expired (cut.c).
  *
  * Each turn looks at everything anew, and takes the first step that it can.
- * Nothing is remembered from turn to turn.
+ * Nothing is remembered from turn to turn, but which slots could not be merged.
  *
  * Invariant: an entry that a transaction has committed is in a segment that
  * claims probe, or in a run that counts.  The segment is marked packed only if
@@ -29,7 +29,8 @@
  *
  *	after closing			the segment is closed; it is packed next
  *	with a part of a run	the rows do not count.  They are in the way until their
- *							slot is emptied
+ *							slot is emptied, which comes early if it has several such
+ *							remains (plan.c)
  *	before "packed"			the segment is copied once more; the entries of both
  *							runs are the same
  *	before "raised"			the old runs and the new one say the same.  The state
@@ -43,7 +44,7 @@
  * segment; then the slot.  Each is taken only if it is free.  The transaction
  * owns them.
  *
- * MEMORY: all is in the transaction's context.
+ * MEMORY: all is in the transaction's context, but two numbers.
  *
  * Copyright (c) 2026, the idempotency developers
  *
@@ -134,6 +135,32 @@ raise_state(void)
 
 	idem_store_set_state(state.current, state.unprobed);
 	return idem_survey_state().value;
+}
+
+/*
+ * The slots whose runs could not be merged, since an error of this process's last hour.
+ * Otherwise one run that is damaged would keep all others from being merged, and its merge
+ * would be tried each minute.
+ */
+#define MERGE_AGAIN_MS	3600000
+
+static uint64 unmerged = 0;
+static IdemClock merge_again_at = 0;
+static int	merging = -1;		/* the slot that is being merged */
+
+/* What is not to be tried.  A merge that is still under way has ended by an error. */
+static void
+begin_trying(IdemTried *tried)
+{
+	if (merging >= 0)
+		unmerged |= SLOT_BIT(merging);
+	if (merging >= 0 && merge_again_at == 0)
+		merge_again_at = idem_clock_plus_ms(idem_clock(), MERGE_AGAIN_MS);
+	merging = -1;
+	if (merge_again_at != 0 && idem_clock() >= merge_again_at)
+		unmerged = merge_again_at = 0;
+	memset(tried, 0, sizeof(*tried));
+	tried->merges = unmerged;
 }
 
 /* Steps.  Each returns false, with the transaction open, if nothing was done. */
@@ -342,6 +369,8 @@ cut_slot(const IdemSurvey *survey, int number)
 static bool
 try_step(const IdemSurvey *survey, const IdemStep *step, IdemTried *tried)
 {
+	bool		merged;
+
 	switch (step->kind)
 	{
 		case IDEM_STEP_NONE:
@@ -363,7 +392,10 @@ try_step(const IdemSurvey *survey, const IdemStep *step, IdemTried *tried)
 			return copy(survey, step);
 		case IDEM_STEP_MERGE:
 			tried->merges |= SLOT_BIT(step->number);
-			return merge(survey, step);
+			merging = step->number;
+			merged = merge(survey, step);
+			merging = -1;
+			return merged;
 	}
 	return false;
 }
@@ -422,12 +454,13 @@ turn(IdemTried *tried, bool *more, bool *taken)
 IdemMaintained
 idem_store_maintain(int *steps)
 {
-	IdemTried	tried = {0};
+	IdemTried	tried;
 	IdemMaintained result;
 	bool		more;
 	bool		taken;
 
 	*steps = 0;
+	begin_trying(&tried);
 	if (RecoveryInProgress())
 		return IDEM_MAINTAINED_LEAVE;
 	do
@@ -439,12 +472,18 @@ idem_store_maintain(int *steps)
 			/* What could not be done before may be possible now. */
 			uint64		cut_slots = tried.cut_slots;
 
-			memset(&tried, 0, sizeof(tried));
+			begin_trying(&tried);
 			tried.cut_slots = cut_slots;
 			(*steps)++;
 		}
 	} while (result == IDEM_MAINTAINED && more);
 	return result;
+}
+
+bool
+idem_store_failed_to_merge(void)
+{
+	return merging >= 0;
 }
 
 /* Asking for a packer */

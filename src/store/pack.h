@@ -53,4 +53,10 @@ extern void idem_store_keep_time(void);
  */
 extern void idem_store_look_after(void);
 
+/*
+ * After an error: was a merge under way?  This process leaves that slot out for an hour, so it
+ * is worth to go on at once.
+ */
+extern bool idem_store_failed_to_merge(void);
+
 #endif							/* IDEM_STORE_PACK_H */

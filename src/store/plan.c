@@ -80,6 +80,13 @@ slice_of(const IdemSlotInfo *slot)
 	return idem_retention_slice(slot->runs[0].class, stamp);
 }
 
+/* Has the slot so many remains that it is to be emptied? */
+static bool
+is_littered(const IdemSlotInfo *slot)
+{
+	return slot->nremains >= IDEM_SLOT_MAX_REMAINS;
+}
+
 /*
  * Is there room in the slot for one more run of a class and slice?  While runs of
  * the slot are being replaced, they are in the way.
@@ -88,7 +95,7 @@ static bool
 has_room(const IdemSlotInfo *slot, int class, int64 slice)
 {
 	return slot->nruns > 0 && slot->nruns < IDEM_SLOT_RUNS && slot->nreplaced == 0 &&
-		!is_mixed(slot) && slot->runs[0].class == class && slice_of(slot) == slice;
+		!is_littered(slot) && !is_mixed(slot) && slot->runs[0].class == class && slice_of(slot) == slice;
 }
 
 /*
@@ -166,6 +173,9 @@ choose_class(const IdemSurvey *survey, IdemStep *step)
  * sixteen, until all are.  Runs of two classes are never merged into one, or what is
  * to be remembered for long would expire with what is not.
  *
+ * Runs of a slot that has many remains beside them are merged early, so that the slot
+ * is emptied.
+ *
  * Of a slice that is over no more runs come.  Its runs of lower levels go to the
  * slot of its highest level, so that it keeps one slot until it expires.
  */
@@ -185,7 +195,7 @@ merge_target(const IdemSurvey *survey, const IdemStep *step)
 		counted++;
 	}
 	slice = idem_retention_slice(step->class, stamp);
-	if (counted >= IDEM_SLOT_RUNS || slot->nreplaced > 0 || is_mixed(slot))
+	if (counted >= IDEM_SLOT_RUNS || slot->nreplaced > 0 || is_mixed(slot) || is_littered(slot))
 		return find_slot(survey, step->class, slice, step->level + 1, 0, 0);
 	if (slice == idem_retention_slice(step->class, survey->time))
 		return -1;

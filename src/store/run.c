@@ -665,6 +665,30 @@ idem_run_search(const IdemSlot *slot, const IdemRun *run, const pg_uuid_t *diges
 
 /* Reading everything */
 
+/*
+ * The source of a merge is emptied after the merge, so a run that lacks rows
+ * must not be merged.  At the end of the run the rows are those that the mark says; before,
+ * no more: whatever rows are there, a merge writes what the marks count, for which
+ * there is room (fits_table).
+ */
+static void
+check_complete(IdemRunReader *reader, bool at_end)
+{
+	const IdemRun *run = &reader->run;
+
+	if (at_end ? reader->npages == run->pages && reader->ndigests == run->digests && reader->ndetails == run->details :
+		reader->npages <= run->pages && reader->ndigests <= run->digests && reader->ndetails <= run->details)
+		return;
+	ereport(ERROR,
+			(errcode(ERRCODE_DATA_CORRUPTED),
+			 errmsg("run " INT64_FORMAT " in table \"%s.%s\" is not complete",
+					reader->run.number, IDEM_DATA_SCHEMA_NAME,
+					RelationGetRelationName(reader->slot->heap)),
+			 errdetail("Found " INT64_FORMAT " of " INT64_FORMAT " ids and " INT64_FORMAT " of " INT64_FORMAT " details.",
+					   reader->ndigests, reader->run.digests, reader->ndetails, reader->run.details),
+			 errhint("Build the table's index again with REINDEX.")));
+}
+
 /* Go to the next detail. */
 static void
 next_detail(IdemRunReader *reader)
@@ -673,6 +697,7 @@ next_detail(IdemRunReader *reader)
 	if (idem_detail_next(reader->details, &reader->detail))
 	{
 		reader->ndetails++;
+		check_complete(reader, false);
 		return;
 	}
 	idem_detail_end(reader->details);
@@ -716,27 +741,8 @@ peek_digest(IdemRunReader *reader)
 	reader->next = 0;
 	reader->npages++;
 	reader->ndigests += reader->n;
+	check_complete(reader, false);
 	return &reader->page[0];
-}
-
-/*
- * The source of a merge is emptied after the merge, so a run that lacks rows
- * must not be merged.
- */
-static void
-check_complete(IdemRunReader *reader)
-{
-	if (reader->npages == reader->run.pages && reader->ndigests == reader->run.digests &&
-		reader->ndetails == reader->run.details)
-		return;
-	ereport(ERROR,
-			(errcode(ERRCODE_DATA_CORRUPTED),
-			 errmsg("run " INT64_FORMAT " in table \"%s.%s\" is not complete",
-					reader->run.number, IDEM_DATA_SCHEMA_NAME,
-					RelationGetRelationName(reader->slot->heap)),
-			 errdetail("Found " INT64_FORMAT " of " INT64_FORMAT " ids and " INT64_FORMAT " of " INT64_FORMAT " details.",
-					   reader->ndigests, reader->run.digests, reader->ndetails, reader->run.details),
-			 errhint("Build the table's index again with REINDEX.")));
 }
 
 /* The digest on a page comes before the detail. */
@@ -759,7 +765,7 @@ idem_run_next(IdemRunReader *reader, IdemEventEntry *entry)
 		next_detail(reader);
 	if (digest == NULL && reader->details == NULL)
 	{
-		check_complete(reader);
+		check_complete(reader, true);
 		return false;
 	}
 	if (digest != NULL &&

@@ -462,11 +462,12 @@ init_keys(const Wanted *wanted, ScanKey keys)
 
 /*
  * Begin a scan of the index; NULL if the index has no entries.  The scan
- * returns places, and does not visit the heap, so it needs no snapshot.  A
+ * returns places, with "entries" also what the index has of the rows, and does not visit
+ * the heap, so it needs no snapshot.  A
  * crash in the middle of emptying may have left an index without blocks.
  */
 static IndexScanDesc
-begin_scan(const IdemSlot *slot, ScanKey keys, int nkeys)
+begin_scan(const IdemSlot *slot, ScanKey keys, int nkeys, bool entries)
 {
 	Relation	index = slot_index(slot);
 	IndexScanDesc scan;
@@ -474,6 +475,7 @@ begin_scan(const IdemSlot *slot, ScanKey keys, int nkeys)
 	if (RelationGetNumberOfBlocks(index) <= IDEM_EMPTY_INDEX_BLOCKS)
 		return NULL;
 	scan = idem_compat_index_beginscan(slot->heap, index, SnapshotAny, nkeys);
+	scan->xs_want_itup = entries;
 	index_rescan(scan, keys, nkeys, NULL, 0);
 	return scan;
 }
@@ -485,7 +487,7 @@ begin_wanted(const IdemSlot *slot, const Wanted *wanted)
 	ScanKeyData keys[NKEYS];
 	int			nkeys = init_keys(wanted, keys);
 
-	return begin_scan(slot, keys, nkeys);
+	return begin_scan(slot, keys, nkeys, false);
 }
 
 static void
@@ -511,7 +513,7 @@ idem_slot_body_by_index(const IdemSlot *slot, IdemSlotKind kind, int64 run,
 	ScanKeyInit(&keys[nkeys++], KEY_DIGEST, BTLessEqualStrategyNumber, F_UUID_LE,
 				UUIDPGetDatum(digest));
 	*buffer = InvalidBuffer;
-	scan = begin_scan(slot, keys, nkeys);
+	scan = begin_scan(slot, keys, nkeys, false);
 	while (body == NULL && scan != NULL &&
 		   (found = index_getnext_tid(scan, BackwardScanDirection)) != NULL)
 	{
@@ -523,6 +525,26 @@ idem_slot_body_by_index(const IdemSlot *slot, IdemSlotKind kind, int64 run,
 	}
 	end_scan(scan);
 	return body;
+}
+
+int64
+idem_slot_next_run(const IdemSlot *slot, IdemSlotKind kind, int64 after)
+{
+	Wanted		wanted = {kind, ANY_RUN, NULL};
+	ScanKeyData keys[NKEYS];
+	int			nkeys = init_keys(&wanted, keys);
+	IndexScanDesc scan;
+	int64		run = 0;
+	bool		isnull;
+
+	ScanKeyInit(&keys[nkeys++], KEY_RUN, BTGreaterStrategyNumber, F_INT8GT, Int64GetDatum(after));
+	scan = begin_scan(slot, keys, nkeys, true);
+	if (scan == NULL)
+		return 0;
+	if (index_getnext_tid(scan, ForwardScanDirection) != NULL)
+		run = DatumGetInt64(index_getattr(scan->xs_itup, KEY_RUN, scan->xs_itupdesc, &isnull));
+	end_scan(scan);
+	return run;
 }
 
 IdemSlotScan *

@@ -177,6 +177,9 @@ extern const char *idem_slot_body_by_index(const IdemSlot *slot, IdemSlotKind ki
 										   const pg_uuid_t *digest, int *len, ItemPointer tid,
 										   Buffer *buffer);
 
+/* The least number above "after" of a run that has rows of the kind; 0: none has. */
+extern int64 idem_slot_next_run(const IdemSlot *slot, IdemSlotKind kind, int64 after);
+
 /* The LSN of the page of a row: once the WAL is flushed up to it, the row is durable. */
 extern XLogRecPtr idem_slot_lsn(const IdemSlot *slot, ItemPointer tid);
 

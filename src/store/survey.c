@@ -91,6 +91,32 @@ look_at_packer(const Datum *values, const bool *nulls, ItemPointer tid, void *ar
 	return false;
 }
 
+/* Has the slot the end mark of a run? */
+static bool
+has_mark(const IdemSlotInfo *info, int64 number)
+{
+	for (int i = 0; i < info->nruns; i++)
+	{
+		if (info->runs[i].number == number)
+			return true;
+	}
+	return false;
+}
+
+/* Count the runs that have rows of a kind and no end mark. */
+static void
+count_remains(const IdemSlot *slot, IdemSlotKind kind, IdemSlotInfo *info)
+{
+	int64		number = 0;
+
+	while (info->nremains < IDEM_SLOT_MAX_REMAINS &&
+		   (number = idem_slot_next_run(slot, kind, number)) > 0)
+	{
+		if (!has_mark(info, number))
+			info->nremains++;
+	}
+}
+
 /*
  * Look at one slot.  A crash may have left an index without blocks, but only
  * below a table without blocks.
@@ -111,6 +137,11 @@ survey_slot(int number, IdemSlotInfo *info)
 		{
 			idem_slot_visit(&slot, IDEM_SLOT_PAGE, -1, look_at_packer, &info->restored);
 			idem_slot_visit(&slot, IDEM_SLOT_DETAIL, -1, look_at_packer, &info->restored);
+		}
+		else
+		{
+			count_remains(&slot, IDEM_SLOT_PAGE, info);
+			count_remains(&slot, IDEM_SLOT_DETAIL, info);
 		}
 	}
 	idem_slot_close(&slot, AccessShareLock);

@@ -35,6 +35,12 @@ typedef struct IdemSegmentInfo
 								 * time to pack, because they are to expire */
 } IdemSegmentInfo;
 
+/*
+ * With so many remains of runs that were not finished a slot gets no more runs.  A merge that fails
+ * each time, because rows are damaged, would fill the disk with them.
+ */
+#define IDEM_SLOT_MAX_REMAINS	4
+
 typedef struct IdemSlotInfo
 {
 	bool		seen;			/* false: as above */
@@ -42,6 +48,9 @@ typedef struct IdemSlotInfo
 	int			nruns;
 	int			nreplaced;		/* how many of them were merged into others */
 	bool		finite;			/* a run has entries that expire */
+	int			nremains;		/* of runs that were not finished, beside
+								 * those that count; about so many, and at
+								 * most IDEM_SLOT_MAX_REMAINS */
 	bool		restored;		/* no runs, but rows that a restore wrote: it
 								 * may not be over */
 	IdemRun    *runs;			/* in the order of their numbers */

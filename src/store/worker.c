@@ -102,26 +102,6 @@ maintain(int *steps)
 	return result;
 }
 
-/* Do what claims_maintain() waits for.  An error ends the process. */
-static void
-run_once(void)
-{
-	IdemClock	give_up = idem_clock_plus_ms(idem_clock(), BUSY_MS);
-	int			steps;
-
-	PG_TRY();
-	{
-		while (maintain(&steps) == IDEM_MAINTAINED_BUSY && idem_clock() < give_up)
-			wait_ms(LOOK_MS / 10);
-	}
-	PG_CATCH();
-	{
-		if (!idem_pace_gave_way())
-			PG_RE_THROW();
-	}
-	PG_END_TRY();
-}
-
 /* Take steps as they come, until none has come for a while. */
 static void
 run_for_a_while(void)
@@ -191,6 +171,39 @@ note_error(void)
 	LWLockReleaseAll();
 	pgstat_report_activity(STATE_IDLE, shown);
 	MemoryContextSwitchTo(old);
+}
+
+/*
+ * Do what claims_maintain() waits for.  An error ends the process, unless other merges are
+ * left: then it is logged.
+ */
+static void
+run_once(void)
+{
+	IdemClock	give_up = idem_clock_plus_ms(idem_clock(), BUSY_MS);
+	volatile bool again = true;
+	int			steps;
+
+	while (again)
+	{
+		PG_TRY();
+		{
+			while (maintain(&steps) == IDEM_MAINTAINED_BUSY && idem_clock() < give_up)
+				wait_ms(LOOK_MS / 10);
+			again = false;
+		}
+		PG_CATCH();
+		{
+			again = !idem_pace_gave_way();
+			if (again && !idem_store_failed_to_merge())
+				PG_RE_THROW();
+			if (again)
+				failures++;
+			if (again)
+				note_error();
+		}
+		PG_END_TRY();
+	}
 }
 
 /* Try until it works; the errors end here. */
