@@ -86,6 +86,22 @@ SELECT idempotency.consumer_redrive('mail');
 COMMIT;
 SELECT t.lease('own');
 
+-- An overdue lease whose attempts are used up is dead for who asks first, and stays so for
+-- that transaction, whatever it asks by
+SELECT idempotency.consumer_create('once', max_attempts => 1);
+SELECT result FROM idempotency.lease_events('{o1,o2,o3}', 'once', '1 us');
+SELECT result FROM idempotency.claim_request('r', 's', '\x01', 'once', '1 us');
+BEGIN;
+SELECT t.lease('o1', 'once'), t.lease('o1', 'once'), idempotency.claim_event('o1', 'once');
+SELECT idempotency.claim_event('o2', 'once'), idempotency.claim_event('o2', 'once'), t.lease('o2', 'once');
+SELECT string_agg(result::text, ' ') FROM idempotency.lease_events('{o1,o3,o3}', 'once');
+SELECT string_agg(result::text, ' ') FROM idempotency.claim_events('{o1,o3,o3}', 'once');
+SELECT a.result, b.result AS again, c.result AS other FROM idempotency.claim_request('r', 's', '\x01', 'once', '1 h') AS a,
+	idempotency.claim_request('r', 's', '\x01', 'once') AS b, idempotency.claim_request('r', 's', '\x02', 'once') AS c;
+ROLLBACK;
+SELECT t.lease('o1', 'once'), t.lease('o2', 'once');
+SELECT t.lease('o1', 'once'), t.lease('o2', 'once');
+
 -- Misuse
 SELECT c, t.state, t.message FROM unnest(ARRAY[$$NULL$$, $$''$$, $$'@relay'$$, $$repeat('x', 256)$$, $$'mail', '{NULL}'$$, $$'mail', '{{a}}'$$,
 	$$'mail', '{""}'$$, $$'mail', '{a}', ''$$, $$'mail', NULL, repeat('x', 256)$$]) AS c, t.try('SELECT idempotency.consumer_redrive(' || c || ')') AS t;
@@ -93,5 +109,5 @@ BEGIN READ ONLY;
 SELECT state FROM t.try($$SELECT idempotency.consumer_redrive('mail')$$);
 SELECT state FROM t.try($$SELECT idempotency.consumer_discard('mail')$$);
 COMMIT;
-SELECT idempotency.consumer_drop('mail');
+SELECT idempotency.consumer_drop('mail'), idempotency.consumer_drop('once');
 DROP SCHEMA t CASCADE;

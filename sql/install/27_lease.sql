@@ -50,6 +50,7 @@ BEGIN
 			written bigint,
 			kept bigint,
 			redriven boolean,
+			origin xid8,
 			CONSTRAINT sound CHECK (
 				number > 0 AND number < 4611686018427387904 AND isfinite(at)
 				AND (written IS NULL) = (kept IS NULL)
@@ -104,6 +105,8 @@ BEGIN
 			'for how many seconds after that it is kept at least, if nothing happens to the event');
 		EXECUTE format('COMMENT ON COLUMN idempotency_data.%I.redriven IS %L', log,
 			'attempts have begun that an operator''s redrive has given back; null: none');
+		EXECUTE format('COMMENT ON COLUMN idempotency_data.%I.origin IS %L', log,
+			'of a copy that a turn of the tables made: the transaction that wrote the row; null: the row''s own');
 		EXECUTE format('CREATE TRIGGER lease_restamp BEFORE INSERT ON idempotency_data.%I
 			FOR EACH ROW EXECUTE FUNCTION idempotency_data.lease_restamp()', log);
 		EXECUTE format('ALTER TABLE idempotency_data.%I ENABLE ALWAYS TRIGGER lease_restamp', log);

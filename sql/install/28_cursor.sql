@@ -34,6 +34,7 @@ BEGIN
 			history bigint,
 			written bigint,
 			kept bigint,
+			origin xid8,
 			CONSTRAINT sound CHECK (
 				number > 0 AND number < 4611686018427387904 AND isfinite(at)
 				AND (written IS NULL) = (kept IS NULL)
@@ -94,6 +95,8 @@ BEGIN
 			'when the row was written, in seconds of store_clock; null: it does not expire');
 		EXECUTE format('COMMENT ON COLUMN idempotency_data.%I.kept IS %L', log,
 			'for how many seconds after that it is kept, if the producer does nothing');
+		EXECUTE format('COMMENT ON COLUMN idempotency_data.%I.origin IS %L', log,
+			'of a copy that a turn of the tables made: the transaction that wrote the row; null: the row''s own');
 		EXECUTE format('CREATE TRIGGER cursor_restored BEFORE INSERT ON idempotency_data.%I
 			FOR EACH ROW EXECUTE FUNCTION idempotency_data.cursor_restored()', log);
 		EXECUTE format('ALTER TABLE idempotency_data.%I ENABLE ALWAYS TRIGGER cursor_restored', log);

@@ -171,7 +171,9 @@ claim_one(IdemCall *call, const char *id, int idlen)
 						own->state.phase == IDEM_PHASE_ASSERTED))
 	{
 		call->stays_busy = true;
-		return IDEM_CLAIM_BUSY;
+		result = idem_leased_judge_own(&key, &lease);
+		idem_lease_free_values(&lease);
+		return result;
 	}
 
 	if (!idem_call_within_budget(own) && call->policy.foreign_lockers)

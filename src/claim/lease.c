@@ -140,7 +140,10 @@ lease_one(IdemCall *call, const char *id, int idlen, const IdemLeaseOrder *order
 	if (own != NULL && own->state.phase == IDEM_PHASE_COMPLETED)
 		answer->result = IDEM_CLAIM_DUPLICATE;
 	else if (own != NULL && own->state.phase != IDEM_PHASE_RELEASED)
+	{
 		call->stays_busy = true;
+		answer->result = idem_leased_judge_own(&key, &answer->lease);
+	}
 	else if (!idem_call_within_budget(own))
 	{
 		call->stays_busy = true;

@@ -202,6 +202,13 @@ idem_leased_judge_found(IdemCall *call, const IdemClaimKey *key, const IdemClaim
 	return IDEM_CLAIM_DEAD;
 }
 
+IdemClaimResult
+idem_leased_judge_own(const IdemClaimKey *key, IdemLease *lease)
+{
+	return idem_lease_find(NULL, &key->digest, lease) && lease->state == IDEM_LEASE_DEAD ?
+		IDEM_CLAIM_DEAD : IDEM_CLAIM_BUSY;
+}
+
 void
 idem_leased_check_budget(const IdemClaimKey *key, const IdemClaim *own)
 {

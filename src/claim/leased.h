@@ -37,6 +37,12 @@ extern IdemClaimResult idem_leased_judge_found(IdemCall *call, const IdemClaimKe
 											   const IdemClaim *own, IdemLease *lease);
 
 /*
+ * The verdict on an event of which this transaction has taken or changed a lease: BUSY; DEAD
+ * if it has parked the event.
+ */
+extern IdemClaimResult idem_leased_judge_own(const IdemClaimKey *key, IdemLease *lease);
+
+/*
  * Microseconds until the lease ends, or until an event that waits may be leased again;
  * 0 if that time is over.
  */

@@ -73,7 +73,8 @@ enum
 {
 	COL_NUMBER, COL_DIGEST, COL_KIND, COL_WHAT, COL_POSITION, COL_EPOCH, COL_ACCEPTED, COL_AT,
 	COL_IN_EPOCH, COL_PRODUCER_ID, COL_OWNER, COL_TOPIC, COL_PARTITION, COL_GAPLESS,
-	COL_ROLE, COL_ROLE_OID, COL_ROLE_CLUSTER, COL_HISTORY, COL_WRITTEN, COL_KEPT, NCOLS
+	COL_ROLE, COL_ROLE_OID, COL_ROLE_CLUSTER, COL_HISTORY, COL_WRITTEN, COL_KEPT,
+	COL_ORIGIN, NCOLS
 };
 
 /* The callback IdemKeyedLog.form_marker. */
@@ -257,7 +258,8 @@ const IdemKeyedLog idem_cursor_log = {
 	.form_marker = form_marker,
 	.judge = judge,
 	.master = master,
-	.at = COL_AT + 1
+	.at = COL_AT + 1,
+	.origin = COL_ORIGIN + 1
 };
 
 void
@@ -382,9 +384,9 @@ idem_cursor_await_durable(const IdemCursor *cursor)
 HeapTuple
 idem_cursor_restore(HeapTuple tuple, TupleDesc desc)
 {
-	int			columns[] = {COL_WRITTEN + 1, COL_ROLE_OID + 1, COL_ROLE_CLUSTER + 1};
+	int			columns[] = {COL_WRITTEN + 1, COL_ROLE_OID + 1, COL_ROLE_CLUSTER + 1, COL_ORIGIN + 1};
 	Datum		values[lengthof(columns)] = {0};
-	bool		nulls[lengthof(columns)] = {true, true, true};
+	bool		nulls[lengthof(columns)] = {true, true, true, true};
 	Columns		row;
 
 	get_columns(desc, tuple, &row);

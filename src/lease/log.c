@@ -82,6 +82,7 @@ enum
 	COL_NUMBER, COL_DIGEST, COL_KIND, COL_STATE, COL_TOKEN, COL_ATTEMPT, COL_UNTIL, COL_AT,
 	COL_EVENT_ID, COL_CONSUMER, COL_HOLDER, COL_ERROR, COL_POINT, COL_WORK,
 	COL_SCOPE, COL_FINGERPRINT, COL_REQUEST, COL_WRITTEN, COL_KEPT, COL_REDRIVEN,
+	COL_ORIGIN,
 	NCOLS
 };
 
@@ -241,7 +242,8 @@ const IdemKeyedLog idem_lease_log = {
 	.is_sound = is_sound,
 	.form_marker = form_marker,
 	.judge = judge,
-	.at = COL_AT + 1
+	.at = COL_AT + 1,
+	.origin = COL_ORIGIN + 1
 };
 
 /* A copy of a column of variable length; NULL if it is. */
@@ -548,16 +550,16 @@ set_expiry(IdemKeyedNewRow *row, TimestampTz until, int64 kept)
 HeapTuple
 idem_lease_restamp(HeapTuple tuple, TupleDesc desc)
 {
-	int			column = COL_WRITTEN + 1;
-	Datum		now = Int64GetDatum(idem_uptime_now());
+	int			columns[] = {COL_ORIGIN + 1, COL_WRITTEN + 1};
+	Datum		values[lengthof(columns)] = {0, Int64GetDatum(idem_uptime_now())};
+	bool		nulls[lengthof(columns)] = {true, false};
 	int64		kept = DatumGetInt64(column_or(desc, tuple, COL_KEPT, (Datum) 0));
-	bool		isnull = false;
 
 	/* the constraint, which comes after the trigger, refuses other times */
 	if (kept <= 0 || kept > IDEM_SOUND_SECONDS)
-		return tuple;
+		return heap_modify_tuple_by_cols(tuple, desc, 1, columns, values, nulls);
 	idem_uptime_need(kept);
-	return heap_modify_tuple_by_cols(tuple, desc, 1, &column, &now, &isnull);
+	return heap_modify_tuple_by_cols(tuple, desc, lengthof(columns), columns, values, nulls);
 }
 
 void

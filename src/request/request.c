@@ -141,8 +141,13 @@ look_at_own(Look *look, const IdemClaim *own)
 	}
 	else if (own->state.phase == IDEM_PHASE_CLAIMED)
 		compare(look, own->state.fingerprint);
-	else if (idem_lease_find(NULL, &look->key.digest, &look->answer->lease))
-		compare(look, look->answer->lease.fingerprint);
+	else
+	{
+		IdemClaimResult result = idem_leased_judge_own(&look->key, &look->answer->lease);
+
+		if (!compare(look, look->answer->lease.fingerprint) && result == IDEM_CLAIM_DEAD)
+			look->answer->result = IDEM_REQUEST_DEAD;
+	}
 }
 
 /* The answer by what is committed, while somebody else has the lock. */

@@ -66,8 +66,9 @@ typedef struct IdemKeyedRow
 	HeapTuple	tuple;			/* a copy in the caller's context; NULL: no
 								 * row */
 	uint32		tables;			/* bits: the tables that have the row */
-	bool		in_snapshot;	/* the transaction's snapshot sees the row, or
-								 * the transaction is READ COMMITTED */
+	bool		in_snapshot;	/* the transaction's snapshot sees the row or
+								 * its original, or the transaction is READ
+								 * COMMITTED */
 	bool		unsound;		/* the log did not write it: nothing may be
 								 * read of it but number and tables */
 } IdemKeyedRow;
@@ -138,6 +139,14 @@ typedef struct IdemKeyedLog
 
 	/* The column that says when a row was written, a timestamptz; from 1. */
 	int			at;
+
+	/*
+	 * The column of a copy that says which transaction wrote its original, an
+	 * xid8; NULL in other rows.  From 1; 0: the log has none, and a
+	 * transaction snapshot that is older than a turn sees no row that the
+	 * turn copied.
+	 */
+	int			origin;
 } IdemKeyedLog;
 
 #endif							/* IDEM_KEYED_H */

@@ -41,11 +41,13 @@
 #include "utils/fmgroids.h"
 #include "utils/rel.h"
 #include "utils/snapmgr.h"
+#include "utils/xid8.h"
 
 #include "compat.h"
 #include "shared/keyed_hint.h"
 #include "shared/keyed_read.h"
 #include "shared/lock_wait.h"
+#include "shared/xid.h"
 
 /* Columns of the index */
 enum
@@ -326,13 +328,39 @@ idem_keyed_fetch_least_kind(IdemKeyedReader *reader, int table, const pg_uuid_t 
 	return fetch_first(reader, table, SnapshotSelf, &key, 1);
 }
 
-/* Does the transaction's snapshot see the row, or did the transaction write it? */
+/*
+ * Does the snapshot see the transaction that wrote the original of the row?  That one is
+ * committed, or the row would not have been copied.  A row that somebody else brought may
+ * name any transaction.
+ */
 static bool
-is_in_snapshot(Relation heap, TupleTableSlot *slot, HeapTuple tuple)
+sees_origin(const IdemKeyedLog *log, TupleTableSlot *slot, Snapshot snapshot)
+{
+	FullTransactionId next = ReadNextFullTransactionId();
+	FullTransactionId origin;
+	bool		isnull = true;
+	Datum		value = log->origin == 0 ? (Datum) 0 : slot_getattr(slot, log->origin, &isnull);
+
+	if (isnull)
+		return false;
+	origin = DatumGetFullTransactionId(value);
+	if (FullTransactionIdPrecedes(origin, idem_xid_widen(snapshot->xmin, next)))
+		return true;
+	return FullTransactionIdPrecedes(origin, next) &&
+		!XidInMVCCSnapshot(XidFromFullTransactionId(origin), snapshot);
+}
+
+/*
+ * Does the transaction's snapshot see the row or its original, or did the transaction
+ * write it?
+ */
+static bool
+is_in_snapshot(const IdemKeyedReader *reader, int table, TupleTableSlot *slot, HeapTuple tuple)
 {
 	return !IsolationUsesXactSnapshot() ||
 		TransactionIdIsCurrentTransactionId(HeapTupleHeaderGetXmin(tuple->t_data)) ||
-		table_tuple_satisfies_snapshot(heap, slot, GetTransactionSnapshot());
+		table_tuple_satisfies_snapshot(reader->heaps[table], slot, GetTransactionSnapshot()) ||
+		sees_origin(reader->log, slot, GetTransactionSnapshot());
 }
 
 /* Take the row in the slot if it is the newest so far, or a copy of that. */
@@ -354,7 +382,7 @@ take_newer(IdemKeyedRow *row, const IdemKeyedReader *reader, int table, TupleTab
 		row->unsound = !idem_keyed_is_sound(reader->log, slot);
 	}
 	row->tables |= 1 << table;
-	row->in_snapshot |= is_in_snapshot(reader->heaps[table], slot, row->tuple);
+	row->in_snapshot |= is_in_snapshot(reader, table, slot, row->tuple);
 }
 
 /* Get the newest row of a digest and kind from all tables. */

@@ -49,6 +49,7 @@
 #include "utils/memutils.h"
 #include "utils/rel.h"
 #include "utils/snapmgr.h"
+#include "utils/xid8.h"
 
 #include "compat.h"
 #include "shared/dump.h"
@@ -60,6 +61,7 @@
 #include "shared/keyed_turn.h"
 #include "shared/keyed_write.h"
 #include "shared/txn_owner.h"
+#include "shared/xid.h"
 
 /*
  * For how long a transaction with an older snapshot may not have shown yet whether it
@@ -199,6 +201,25 @@ has_newer_row(IdemKeyedReader *reader, IdemKeyedPass *pass, const pg_uuid_t *dig
 }
 
 /*
+ * The copy of the row in the slot.  It says who wrote the original: to a snapshot that is
+ * older than the turn, the copy would be a change of the key.
+ */
+static HeapTuple
+form_copy(const IdemKeyedLog *log, TupleDesc desc, TupleTableSlot *slot)
+{
+	HeapTuple	tuple = ExecCopySlotHeapTuple(slot);
+	int			column = log->origin;
+	bool		isnull = false;
+	Datum		writer;
+
+	if (column == 0 || !slot_attisnull(slot, column))
+		return tuple;
+	writer = FullTransactionIdGetDatum(idem_xid_widen(HeapTupleHeaderGetXmin(tuple->t_data),
+													  ReadNextFullTransactionId()));
+	return heap_modify_tuple_by_cols(tuple, desc, 1, &column, &writer, &isnull);
+}
+
+/*
  * Copy the row in the slot, if it is needed and not in table "to".  Most rows have a newer
  * one in their own table, which is looked at first.
  */
@@ -227,7 +248,7 @@ copy_if_needed(IdemKeyedReader *reader, IdemKeyedPass *pass, Relation to, TupleT
 	idem_keyed_free_parts(reader, rows);
 	if (needed)
 	{
-		(void) idem_keyed_insert(reader->log, to, ExecCopySlotHeapTuple(slot));
+		(void) idem_keyed_insert(reader->log, to, form_copy(reader->log, RelationGetDescr(to), slot));
 		IDEM_FAULT_POINT("keyed-row-copied");
 	}
 }

@@ -19,13 +19,15 @@
 
 /*
  * Give an xid that is in use its epoch.  "next" was read later, so it is after
- * the xid.
+ * the xid.  That of a frozen row is before all others.
  */
 static inline FullTransactionId
 idem_xid_widen(TransactionId xid, FullTransactionId next)
 {
 	uint32		epoch = EpochFromFullTransactionId(next);
 
+	if (!TransactionIdIsNormal(xid))
+		return FullTransactionIdFromEpochAndXid(0, xid);
 	if (xid > XidFromFullTransactionId(next))
 		epoch--;
 	return FullTransactionIdFromEpochAndXid(epoch, xid);

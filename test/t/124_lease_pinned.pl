@@ -4,7 +4,8 @@
 # Leases are extended under whatever holds old rows back: a snapshot, a writer, a reader and
 # a prepared transaction, each in a database of its own.  There is not a dead tuple, in
 # catalogs neither; an extension reads as much as it did before; and the log stays short,
-# also where one of its three tables is held.
+# also where one of its three tables is held.  To the old snapshot a lease that nobody touched
+# is the lease that it was, although its row has moved.
 #
 # LEASE_EXTENDS: how many extensions in each database; 100,000 for the long run
 
@@ -54,11 +55,19 @@ BEGIN
 	RETURN ((plan -> 0 -> 'Plan' ->> 'Shared Hit Blocks')::numeric + (plan -> 0 -> 'Plan' ->> 'Shared Read Blocks')::numeric) / 100;
 END $$;
 SELECT result FROM idempotency.lease_event('beats', duration => '1 day');
+SELECT result FROM idempotency.lease_event('untouched', duration => '1 day');
+SELECT idempotency.release_lease('changed', token, retry_after => '0') FROM idempotency.lease_event('changed');
+CREATE FUNCTION look(id text) RETURNS text LANGUAGE plpgsql AS $$
+BEGIN
+	RETURN (idempotency.lease_event(id)).result;
+EXCEPTION WHEN serialization_failure THEN
+	RETURN SQLERRM;
+END $$;
 END
 
 # What pins, and which lock it holds on a table of the log, if any
 my %pins = (
-	snapshot => [ 'BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY; SELECT count(*) FROM pg_class' ],
+	snapshot => [ 'BEGIN ISOLATION LEVEL REPEATABLE READ; SELECT count(*) FROM pg_class' ],
 	writer => [ q{BEGIN; INSERT INTO elsewhere VALUES (1); SELECT result FROM idempotency.lease_event('of a writer')} ],
 	reader => [ 'BEGIN; DECLARE c CURSOR FOR SELECT number FROM idempotency_data.lease_log_0; FETCH 1 c' ],
 	prepared => [ q{BEGIN; INSERT INTO elsewhere VALUES (1); SELECT result FROM idempotency.lease_event('of a prepared one'); PREPARE TRANSACTION 'pin'} ]);
@@ -79,7 +88,7 @@ foreach my $pin (sort keys %pins)
 	sql($pin, $schema);
 	$session{$pin} = $node->background_psql($pin);
 	$session{$pin}->query_safe($pins{$pin}[0]);
-	sql($pin, 'CALL beat(100)');
+	sql($pin, q{SELECT result FROM idempotency.lease_event('changed', duration => '1 day'); CALL beat(100)});
 	IdemTest::note_dead_tuples($node, $pin);
 	$blocks{$pin} = sql($pin, 'SELECT blocks_of_a_beat()');
 }
@@ -118,6 +127,12 @@ foreach my $pin (sort keys %pins)
 	cmp_ok(sql($pin, 'SELECT blocks_of_a_beat()'), '<=', 3 * $blocks{$pin}, "$pin: a heartbeat looks at as many blocks of a table as before");
 	note("$pin: " . join ' ', $blocks{$pin}, sql($pin, 'SELECT blocks_of_a_beat(), log_bytes() / 8192'));
 }
+
+is(sql('snapshot', q{SELECT count(*) FROM (TABLE idempotency_data.lease_log_0 UNION ALL TABLE idempotency_data.lease_log_1 UNION ALL TABLE idempotency_data.lease_log_2) AS r
+	WHERE event_id = 'untouched' AND origin IS NOT NULL}), '1', 'the row of a lease was copied');
+is($session{snapshot}->query_safe(q{SELECT look('untouched')}), 'busy', 'to a snapshot before that it is the same lease');
+is($session{snapshot}->query_safe(q{SELECT look('changed')}),
+	'could not serialize access due to concurrent change of the lease of event "changed"', 'and a lease that was taken since is not');
 
 $_->quit foreach values %session;
 $node->stop;

@@ -64,8 +64,17 @@ BEGIN
 END $$;
 END
 
+sql(<<'END');
+SELECT result FROM idempotency.claim_offset('untouched', 't', 0, 0, 10);
+CREATE FUNCTION look(consumer text) RETURNS text LANGUAGE plpgsql AS $$
+BEGIN
+	RETURN (idempotency.claim_offset(consumer, 't', 0, 5)).result;
+EXCEPTION WHEN serialization_failure THEN
+	RETURN SQLERRM;
+END $$;
+END
 my $pin = $node->background_psql('postgres');
-$pin->query_safe('BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY; SELECT count(*) FROM pg_class');
+$pin->query_safe('BEGIN ISOLATION LEVEL REPEATABLE READ; SELECT count(*) FROM pg_class');
 sql('CALL work(1000)');
 IdemTest::note_dead_tuples($node);
 my $blocks = sql('SELECT blocks_of_a_claim()');
@@ -95,8 +104,15 @@ cmp_ok(sql('SELECT blocks_of_a_claim()'), '<=', 3 * $blocks, 'a claim looks at a
 note(join ' ', $blocks, sql('SELECT blocks_of_a_claim(), log_bytes() / 8192'));
 my $records = sql(q{SELECT min(records) FROM idempotency.cursors WHERE producer = 'p'});
 cmp_ok($records, '>=', $claims / 4, 'all claims were counted');
-is(sql('SELECT string_agg(DISTINCT coalesce(next_offset, last_sequence + 1)::text, \' \') FROM idempotency.cursors'), $records, 'and positions are what was claimed');
-is(sql(q{SELECT count(*) FROM idempotency.cursors}), '4', 'of four partitions');
+is(sql('SELECT string_agg(DISTINCT coalesce(next_offset, last_sequence + 1)::text, \' \') FROM idempotency.cursors WHERE consumer IS DISTINCT FROM \'untouched\''), $records, 'and positions are what was claimed');
+is(sql(q{SELECT count(*) FROM idempotency.cursors WHERE topic = 't' AND consumer IS DISTINCT FROM 'untouched'}), '4', 'of four partitions');
+
+
+# The row of a cursor that nobody has moved has moved to another table.
+is(sql(q{SELECT count(*) FROM (TABLE idempotency_data.cursor_log_0 UNION ALL TABLE idempotency_data.cursor_log_1 UNION ALL TABLE idempotency_data.cursor_log_2) AS r
+	WHERE owner = 'untouched' AND origin IS NOT NULL}), '1', 'the row of a cursor was copied');
+is($pin->query_safe(q{SELECT look('untouched')}), 'duplicate', 'to a snapshot before that it is the same cursor');
+like($pin->query_safe(q{SELECT look('c')}), qr/^could not serialize/, 'and a cursor that was moved since is not');
 
 $pin->quit;
 $node->stop;
