@@ -146,9 +146,21 @@ note_body(IdemSlotWriter *writer, BlockNumber block)
 
 /*
  * Insert the heap rows of the batch, without what logical decoding needs.
- * heap_multi_insert does not know HEAP_INSERT_NO_LOGICAL: it goes by what this
- * process takes for the WAL level.  So the level is lower for the call, and no
- * interrupt, which could change it, is served meanwhile.
+ *
+ * Why variables of the server are changed for the call.  Of the functions that insert
+ * into a heap, heap_insert knows HEAP_INSERT_NO_LOGICAL, and heap_multi_insert marks the
+ * pages of frozen rows all-visible; neither does both.  Row by row with heap_insert,
+ * each page of the store would be read, marked and logged once more by VACUUM, which is
+ * what the frozen rows are for.  heap_multi_insert asks RelationIsLogicallyLogged alone:
+ * that goes by wal_level, and from 19 on by XLogLogicalInfo.  Both are variables of
+ * this process, and lower only from here to the end of the call: PG_FINALLY restores them
+ * after an error, too, and no interrupt, which could change them or run other code, is
+ * served meanwhile.  The WAL stays valid: a record without a tuple for decoding is what
+ * each server writes for catalogs.
+ *
+ * If a server changes what this rests on, tests fail: 117_store_decoding if rows of the
+ * packer are decoded, or if rows that the session writes afterwards are not;
+ * sql/store_run.sql if pages are not all-visible.
  */
 static void
 insert_rows(IdemSlotWriter *writer)

@@ -141,6 +141,20 @@ SELECT bool_or(position('store_segment_'::bytea IN data) > 0), bool_or(position(
 FROM pg_logical_slot_peek_binary_changes('published', NULL, NULL, 'proto_version', '1', 'publication_names', 'everything')
 SQL
 
+# What a session writes after it has written rows of a run is decoded as before.
+is($node->safe_psql('postgres', <<'SQL'), "logical\n1", 'and nothing else is hidden');
+CREATE TABLE afterwards (n int);
+CREATE FUNCTION write_run(slot int, run bigint, query text, plain bool = false, finish bool = true, expected bigint = 1000)
+	RETURNS void LANGUAGE c AS 'idempotency_test', 'idem_test_run_write_fn';
+BEGIN;
+SELECT write_run(40, 40, $$ SELECT md5(i::text)::uuid, 1::int2, 'c'::"char", false, now(), now(), NULL::text, NULL::text, NULL::jsonb FROM generate_series(1, 2000) AS i ORDER BY 1 $$)
+FROM (SELECT) AS none \g /dev/null
+INSERT INTO afterwards VALUES (1);
+SHOW wal_level;
+COMMIT;
+SELECT count(*) FROM pg_logical_slot_peek_changes('shown', NULL, NULL, 'skip-empty-xacts', 'on') WHERE data LIKE 'table public.afterwards: INSERT%';
+SQL
+
 #
 # A packer is killed in the middle of a run.  All it wrote before is durable.
 #
