@@ -357,6 +357,11 @@ SELECT consumer, topic, partition, next_offset, generation, since > now() - '1 m
   FROM idempotency.cursors WHERE consumer = 'shown';
 ROLLBACK;
 SELECT count(*) FROM idempotency.cursors WHERE consumer = 'shown';
+-- A reader that has resumed fences former generations in its own transaction, before COMMIT
+BEGIN;
+SELECT idempotency.claim_offset('own', 't', 0, 0, 10, 2), idempotency.resume_offset('own', 't', 0, 3), idempotency.claim_offset('own', 't', 0, 10, 11, 2);
+ROLLBACK;
+SELECT idempotency.claim_offset('own', 't', 0, 10, 11, 2);
 -- a column that somebody adds is not shown
 ALTER TABLE idempotency_data.cursor_log_0 ADD COLUMN note text DEFAULT 'x';
 SELECT * FROM t.cursors WHERE consumer = 'c';

@@ -452,5 +452,24 @@ SELECT t.ask('k 2', consumer => 'day');
 INSERT INTO t.guarded VALUES (1);
 SELECT t.complete('k 2', 'x', consumer => 'day');
 COMMIT;
+-- What the transaction that has ended an attempt is told: free, in progress or dead.  For others
+-- a lease that was given back is free from the COMMIT on.
+BEGIN;
+SELECT t.ask('ends 1'), idempotency.release_request('ends 1', 's');
+SELECT t.ask('ends 1');
+SELECT t.ask('ends 2'), idempotency.fail_request('ends 2', 's', 'x', retry_after => '0');
+SELECT t.ask('ends 2');
+ROLLBACK;
+SELECT token FROM idempotency.claim_request('ends 3', 's', lease => '1 hour') \gset
+BEGIN;
+SELECT idempotency.release_request('ends 3', 's', token => :token);
+SELECT result, retry_after FROM idempotency.claim_request('ends 3', 's', lease => '1 hour');
+COMMIT;
+SELECT result FROM idempotency.claim_request('ends 3', 's', lease => '1 hour');
+BEGIN;
+SELECT token FROM idempotency.claim_request('ends 4', 's', '\x01', 'once', '1 hour') \gset
+SELECT idempotency.fail_request('ends 4', 's', 'x', 'once', :token);
+SELECT t.ask('ends 4', 's', '\x01', 'once'), t.ask('ends 4', 's', '\x02', 'once');
+ROLLBACK;
 SELECT idempotency.consumer_drop(c) FROM unnest('{slow,once,twice,foreign,private,day}'::text[]) c;
 DROP SCHEMA t CASCADE;

@@ -201,3 +201,39 @@ DROP EXTENSION idempotency CASCADE;
 CREATE EXTENSION idempotency;
 SELECT idempotency.claims_maintain();
 SELECT * FROM idempotency.stat_claim_segments WHERE kind <> 'segment' OR bytes > 16384;
+
+-- What a remembered id of 36 characters takes, as doc/reference says it: a row in a segment,
+-- and the row of a dedup id, packed or not
+CREATE VIEW t.held AS
+	SELECT kind, state,
+		CASE WHEN held_by IN ('snapshot', 'transaction') THEN 'older transaction' ELSE held_by END AS held_by
+	FROM idempotency.stat_claim_segments
+	WHERE state NOT IN ('current', 'empty', 'searched') GROUP BY 1, 2, 3;
+CREATE FUNCTION t.size() RETURNS bigint LANGUAGE sql AS $$
+	SELECT sum(pg_total_relation_size(oid)) FROM pg_class WHERE relnamespace = 'idempotency_data'::regnamespace AND relname ~ '^store_s(egment|lot)_[0-9]+$' $$;
+SET idempotency.claim_segment_size = '64MB';
+SET idempotency.store_maintenance = off;
+SELECT t.size() AS before \gset
+DO $$
+BEGIN
+	FOR i IN 1 .. 10000 LOOP
+		PERFORM idempotency.claim_event(md5(i::text)::uuid::text), idempotency.complete_event(md5(i::text)::uuid::text);
+	END LOOP;
+END $$;
+SELECT (t.size() - :before) / 10000 BETWEEN 175 AND 190 AS in_a_segment;
+DROP EXTENSION idempotency CASCADE;
+CREATE EXTENSION idempotency;
+CREATE VIEW t.held AS
+	SELECT kind, state,
+		CASE WHEN held_by IN ('snapshot', 'transaction') THEN 'older transaction' ELSE held_by END AS held_by
+	FROM idempotency.stat_claim_segments
+	WHERE state NOT IN ('current', 'empty', 'searched') GROUP BY 1, 2, 3;
+SELECT t.size() AS before \gset
+SELECT count(idempotency.outbox_enqueue('order', '1', 'paid', '{}', dedup_id => md5(i::text)::uuid::text, dedup_window => '200 years')) FROM generate_series(1, 20000) AS i;
+SELECT (t.size() - :before) / 20000 BETWEEN 230 AND 300 AS dedup_id;
+RESET idempotency.store_maintenance;
+RESET idempotency.claim_segment_size;
+-- whose segment is closed by the next one
+SELECT count(idempotency.outbox_enqueue('order', '1', 'paid', '{}', dedup_id => 'last', dedup_window => '200 years'));
+CALL t.settle();
+SELECT (t.size() - :before) / 20000 BETWEEN 280 AND 305 AS dedup_id_packed;

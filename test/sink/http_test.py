@@ -173,6 +173,19 @@ def test_batch_is_split():
         assert len(set(names)) == 21 and len(set(names) - set(ids)) == 1, names
 
 
+def test_headers_left_out():
+    """The names that doc/reference/sinks.md says are left out, and no others."""
+    page = (HERE.parent.parent / "doc/reference/sinks.md").read_text()
+    names = re.findall("`([A-Za-z0-9-]+(?:\\.\\.\\.)?)`", re.search("this sink uses: (.*?), and those that", page, re.DOTALL)[1])
+    sent = ["Content-Encoding", "Set-Cookie", "Accept-Language", "X-Real", "Forward"]
+    with Server() as there:
+        headers = {n.replace("...", "X"): "evil\n" for n in names} | {n: "good" for n in sent} | {"X-Type": "evil\n"}
+        out, _, _ = deliver(there.url, [{"headers": json.dumps(headers).encode()}], headers="X-Type: T")
+        assert out == ["acked"] and len(names) > 20, (out, names)
+        got = there.requests[0].headers
+        assert "evil" not in str(got) and [got[n] for n in sent] == ["good"] * len(sent) and got["x-type"] == "T", str(got)
+
+
 def test_no_field_leaves_its_place():
     with Server() as there:
         events = [{"key": k} for k in ("..", ".", "", "a/../b", "?x=1#y", "a\r\nX: y", "http://127.0.0.2/")] + \

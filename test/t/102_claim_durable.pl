@@ -61,6 +61,18 @@ END
 crash();
 is(claim('forced'), 'duplicate', 'a completion is flushed whatever synchronous_commit says');
 
+# A transaction that says so for itself, before the completion or after it
+stop_wal_writer();
+$primary->safe_psql('postgres', <<'END');
+BEGIN;
+SET LOCAL synchronous_commit = off;
+SELECT idempotency.claim_event('local'), idempotency.complete_event('local');
+SET LOCAL synchronous_commit = off;
+COMMIT;
+END
+crash();
+is(claim('local'), 'duplicate', 'also if the transaction itself says that it need not be');
+
 # One that was allowed to, and somebody who was told of it
 foreach my $budget (-1, 0)
 {
