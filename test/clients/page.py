@@ -29,7 +29,7 @@ def parts_of(directory, names):
     """{(file, name): lines} of all programs."""
     parts = {}
     for path in files_of(directory, names):
-        if path.suffix in (".py", ".js", ".java", ".go", ".sql") and path.name != "page.py":
+        if path.suffix in (".py", ".js", ".java", ".go", ".sql", ".sh") and path.name != "page.py":
             for name, lines in PART.findall(path.read_text()):
                 parts[str(path.relative_to(directory)), name] = textwrap.dedent(lines.expandtabs(4)).strip("\n")
     return parts

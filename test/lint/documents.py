@@ -9,6 +9,7 @@ Prints a line for each fault, and exits nonzero if there is one.
   - Each page of doc/ is at most two links away from README.md.
   - No code block is empty.
   - A page of doc/howto has at most 1,500 words, less its blocks of code.
+  - A test runs each block of code of README.md and doc/howto, see ran_by().
   - META.json is a PGXN distribution of the release that idempotency.control names.
 """
 import json
@@ -17,6 +18,24 @@ import re
 import sys
 
 FENCE = re.compile(r'^```.*?^```$', re.M | re.S)
+# A block, with the comment above it; the second kind is indented.
+BLOCK = re.compile(r'^(?:<!-- ([^\n]+) -->\n)?```(\S*)([^\n]*)\n(.*?)^```$|^\n((?:    [^\n]*\n)+)', re.M | re.S)
+# The folders with the programs that pages show, and the tests that compare the two and run them.
+PROGRAMS = {
+    'test/clients': 'test/clients/run.sh',
+    'test/sink/kafka/consume': 'test/sink/kafka/consume.sh',
+    'test/sink/http/receive': 'test/sink/http/receive_test.py',
+}
+# The tests that run blocks with a comment <!-- KIND: NAME --> by their names.
+MARKED = {
+    'migrate': 'test/sink/kafka/migrate_test.py',
+    'partitions': 'test/sink/kafka/relay_test.py',
+    'rotation': 'test/sink/http/receive_test.py',
+}
+# Blocks that no test runs, by a page and how the block begins.
+NOT_RUN = {
+    ('doc/howto/webhooks.md', '    PERFORM net.http_post('): 'code to be replaced, of another extension',
+}
 LINK = re.compile(r'\[[^\]]*\]\(([^)\s]+)\)')
 WORDS = 1500
 SEMVER = re.compile(r'\d+\.\d+\.\d+(-[A-Za-z0-9-]+)?$')
@@ -98,6 +117,49 @@ def check_length(top):
                 yield '%s: %d words, at most %d' % (page, words, WORDS)
 
 
+def ran_by(top, page, mark, language, info, text):
+    """The test that runs a block, or None."""
+    if language == 'sql' or (language, info.split()) == ('sh', ['run']):
+        return 'test/t/600_howto.pl'
+    kind, _, name = (mark or '').partition(': ')
+    for folder, test in PROGRAMS.items():
+        program = os.path.join(folder, kind)
+        if (name and os.path.isfile(os.path.join(top, program)) and '>>> %s\n' % name in text_of(top, program)
+                and os.path.basename(page) in text_of(top, test)):
+            return test
+    if kind in MARKED:
+        return MARKED[kind] if re.search(r'"%s"' % name, text_of(top, MARKED[kind])) else None
+    if language == 'http':
+        return 'test/sink/http/receive_test.py' if page == 'doc/howto/webhooks.md' else None
+    if not language and page == 'README.md':
+        return 'test/matrix/readme.sh'
+    return None
+
+
+def check_runs(top):
+    """What no test runs goes wrong one day, and a reader finds it."""
+    exceptions = dict(NOT_RUN)
+    for page in pages(top):
+        if page != 'README.md' and not page.startswith('doc/howto/'):
+            continue
+        printed = False
+        for mark, language, info, text, indented in BLOCK.findall(text_of(top, page)):
+            text = text or indented
+            if exceptions.pop((page, next((start for p, start in NOT_RUN if p == page and text.startswith(start)), None)), None):
+                continue
+            test = 'the block before it' if language == 'text' and printed else ran_by(top, page, mark, language, info, text)
+            printed = test == 'test/t/600_howto.pl'
+            if not test:
+                yield '%s: no test runs the block "%s"' % (page, text.strip().splitlines()[0])
+    for page, start in exceptions:
+        yield '%s: no block begins with "%s"' % (page, start.strip())
+    install = re.search(r'^## Install\n(.*?)^## ', text_of(top, 'README.md'), re.M | re.S)[1]
+    blocks = len(re.findall(r'^\n    ', install, re.M))
+    runs = set(re.findall(r'run_block (\d+)', text_of(top, 'test/matrix/readme.sh')))
+    if runs != {str(n + 1) for n in range(blocks)}:
+        yield 'README.md: Install has %d blocks, test/matrix/readme.sh runs %s' % (blocks, sorted(runs))
+
+
 def check_meta(top):
     """What https://pgxn.org/spec/ asks for, as far as this distribution has it."""
     with open(os.path.join(top, 'META.json'), encoding='utf-8') as file:
@@ -125,7 +187,7 @@ def check_meta(top):
 
 def main():
     top = sys.argv[1] if len(sys.argv) > 1 else '.'
-    faults = [*check_links(top), *check_distance(top), *check_length(top), *check_meta(top)]
+    faults = [*check_links(top), *check_distance(top), *check_length(top), *check_runs(top), *check_meta(top)]
     for fault in faults:
         print(fault)
     return 1 if faults else 0

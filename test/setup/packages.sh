@@ -199,6 +199,7 @@ need_clients()
 	need_build
 	need_cmd /usr/bin/python3 python3
 	need_python ensurepip python3-venv
+	need_cmd curl curl
 	[ -s /etc/ssl/certs/ca-certificates.crt ] || missing+=(ca-certificates)
 }
 

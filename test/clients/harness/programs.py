@@ -3,6 +3,7 @@
 import concurrent.futures
 import os
 import pathlib
+import re
 import signal
 import socket
 import subprocess
@@ -38,6 +39,15 @@ def free_port():
     with socket.socket() as s:
         s.bind(("127.0.0.1", 0))
         return s.getsockname()[1]
+
+
+def as_pasted(block, language, names):
+    """A block of shell with the names of the test, without the lines of other languages."""
+    for name, real in names.items():
+        assert name in block, f"the block has no {name}"
+        block = block.replace(name, str(real))
+    other = re.compile(r"  # (?:or )?(?!%s\b)(?:Python|Node|Java|Go)\b" % language)
+    return "".join(line for line in block.splitlines(True) if not other.search(line))
 
 
 class Program:

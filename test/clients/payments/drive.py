@@ -14,6 +14,8 @@ import io
 import json
 import os
 import pathlib
+import signal
+import subprocess
 import sys
 import threading
 import uuid
@@ -24,7 +26,7 @@ import psycopg
 HERE = pathlib.Path(__file__).resolve().parent
 sys.path[:0] = [str(HERE), str(HERE.parent / "harness")]
 
-from programs import PATIENCE, Program, at_every_step, check, in_parallel, wait_until  # noqa: E402
+from programs import LOGS, PATIENCE, Program, as_pasted, at_every_step, check, free_port, in_parallel, wait_until  # noqa: E402
 from provider import Provider  # noqa: E402
 
 LANES = 4
@@ -404,6 +406,30 @@ class Cases:
                 completer.stop()
 
 
+def run_it(language, database):
+    """The commands of the page, in a folder with the programs; curl is run again, as the page says."""
+    folder = LOGS / "pasted"
+    folder.mkdir()
+    for file in {HERE / "provider.py", *pathlib.Path.cwd().iterdir()}:
+        (folder / file.name).symlink_to(file)
+    block = as_pasted((HERE / "start.sh").read_text(), language, {
+        "8001": free_port(), "8000": free_port(), "PGHOST=localhost ": "", " PGDATABASE=app": "",
+        "Bearer secret": "Bearer token of acme", "curl -i": f"curl -is --retry {PATIENCE:.0f} --retry-delay 1 --retry-connrefused"})
+    curl = block.rstrip().splitlines()[-2]
+    with open(LOGS / "pasted.log", "w", encoding="utf-8") as log:
+        shell = subprocess.Popen(["bash", "-c", block], cwd=folder, stdin=subprocess.DEVNULL, stdout=log, stderr=log,
+                                 start_new_session=True)
+        try:
+            shell.wait(2 * PATIENCE)
+            first = (LOGS / "pasted.log").read_text(encoding="utf-8")
+            again = subprocess.run(["bash", "-c", curl], capture_output=True, text=True, check=False).stdout
+        finally:
+            os.killpg(shell.pid, signal.SIGKILL)
+    rows = database.value("SELECT count(*) FROM payments WHERE amount = 5 AND status = 'paid'")
+    check("as pasted: a payment is made once, and its repeat is a replay", rows == 1 and "\nHTTP/1.1 201" in "\n" + first and
+          "HTTP/1.1 201" in again and "Idempotent-Replayed: true" in again, f"{rows} rows\n{first}\n{again}")
+
+
 PHASES = {
     "/payments": ["before the claim's commit", "after the claim's commit", "after the provider's call",
                   "after the charge is noted", "before the answer's commit",
@@ -436,6 +462,7 @@ def main():
              for n in range(LANES)]
     try:
         in_parallel(lambda lane: lane.start(), lanes)
+        run_it("Python" if command[-2].endswith(".py") else "Go", database)
         cases = Cases(lanes, database)
         cases.twins()
         cases.other_payload()

@@ -8,6 +8,7 @@ import random
 import re
 import shutil
 import signal
+import socket
 import subprocess
 import tempfile
 import threading
@@ -36,24 +37,30 @@ class Program:
         there = fetched("receivers")
         shutil.copytree(HERE / language, self.dir, dirs_exist_ok=True)
         if language == "python":
-            self.command = [there / "python/bin/python", "-B", "receiver.py"]
+            os.symlink(there / "python", self.dir / "venv")
         elif language == "node":
             os.symlink(there / "node/node_modules", self.dir / "node_modules")
-            self.command = ["node", "receiver.js"]
         else:
             env = {**os.environ, "GOPATH": str(there / "go"), "GOCACHE": str(there / "go-cache"), "GOTOOLCHAIN": "local",
                    "GOFLAGS": "-modcacherw -buildvcs=false", "GOPROXY": "off"}
             subprocess.run(["go", "build", "-o", "receiver", "."], cwd=self.dir, env=env, check=True)
-            self.command = [self.dir / "receiver"]
-        self.env = {**os.environ, "PGHOST": "127.0.0.1", "PGPORT": str(s.server.port), "PGUSER": "billing", "PGDATABASE": "postgres"}
+        other = re.compile(r"  # (?:or )?(?!%s)[A-Z]" % language.capitalize())
+        self.block = "".join(line for line in (HERE / "start.sh").read_text().splitlines(True) if not other.search(line))
+        self.env = {**os.environ, "PGPORT": str(s.server.port)}
         self.proc = None
         self.start(secrets)
 
     def start(self, secrets):
+        """By the commands of the page."""
         self.stop()
+        block = self.block
+        for there, here in {OLD: f"'{secrets}'", "8000": str(self.port), "PGHOST=localhost": "PGHOST=127.0.0.1",
+                            "PGDATABASE=billing": "PGDATABASE=postgres"}.items():
+            assert there in block, f"the page has no {there}"
+            block = block.replace(there, here)
         with open(self.dir / "log", "ab") as log:
-            self.proc = subprocess.Popen([*self.command, str(self.port)], cwd=self.dir, stdin=subprocess.DEVNULL, stdout=log, stderr=log,
-                                         env={**self.env, "WEBHOOK_SECRETS": secrets})
+            self.proc = subprocess.Popen(["bash", "-c", block], cwd=self.dir, stdin=subprocess.DEVNULL, stdout=log, stderr=log,
+                                         env=self.env, start_new_session=True)
         until(self.log, self.listens)
 
     def log(self):
@@ -76,7 +83,8 @@ class Program:
 
     def stop(self):
         if self.proc:
-            self.proc.kill()
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(self.proc.pid, signal.SIGKILL)
             self.proc.wait()
             self.proc = None
 
@@ -199,6 +207,31 @@ def test_receiver_in_node():
 
 def test_receiver_in_go():
     receive("go")
+
+
+def test_page_shows_the_request():
+    """But for what any client sends: line by line, with a signature that is good at its time."""
+    shown, = re.findall(r"^```http\n(.*?)^```$", PAGE, re.M | re.S)
+    head, _, body = shown.rstrip("\n").partition("\n\n")
+    with source() as s, socket.create_server(("127.0.0.1", 0)) as listener:
+        s.serve(f"http://127.0.0.1:{listener.getsockname()[1]}/shop/{{aggregate_type}}", "hooks", f"signing_secrets '{OLD}'")
+        s.sql(re.search(r"^SELECT idempotency.outbox_enqueue.*?;", PAGE, re.M | re.S)[0])
+        connection, _ = listener.accept()
+        with connection, connection.makefile("rb") as stream:
+            lines = [line.decode().rstrip() for line in iter(stream.readline, b"\r\n")]
+            length = next(int(line.split()[1]) for line in lines if line.startswith("Content-Length"))
+            sent = stream.read(length).decode()
+            connection.sendall(b"HTTP/1.1 204 No Content\r\n\r\n")
+
+    def drawn(line):
+        """Without what differs from event to event."""
+        return re.sub(r"^([\w-]+:) ([0-9a-f-]{36}|\d{10}|v1,\S{44})$", r"\1", line)
+    lines = [drawn(line) for line in lines if not line.startswith(("Host:", "User-Agent:", "Accept:", "Content-Length:"))]
+    assert lines == [drawn(line) for line in head.splitlines()], lines
+    assert sent == body, sent
+    headers = dict(line.split(": ") for line in head.splitlines()[1:])
+    at = datetime.datetime.fromtimestamp(int(headers["webhook-timestamp"]), datetime.timezone.utc)
+    assert signed(body.encode(), headers["webhook-id"], OLD, at)["webhook_signature"] == headers["webhook-signature"]
 
 
 def test_page_has_the_receivers():

@@ -4,7 +4,8 @@
     consume.py SEED KILLS WORK NAME...
 
 PGHOST and PGPORT lead to a server with a database per name, made by consume.sh; the
-program is in the directory NAME beside this file's copy, ready to run.  One topic has
+program is in the directory NAME beside this file's copy, ready to run.  First the commands of
+the page start each, and send it a record (database "pasted").  Then one topic has
 records, records of aborted transactions, and poison.  Two processes of each language
 consume it as a group, into their database, and a relay takes what they enqueue to a topic
 of their own.  They commit asynchronously.  While the topic grows, a process is killed, or
@@ -16,10 +17,12 @@ failed".
 """
 import base64
 import collections
+import contextlib
 import json
 import os
 import pathlib
 import random
+import re
 import signal
 import subprocess
 import sys
@@ -283,6 +286,39 @@ def say(text):
     print(text, flush=True)
 
 
+def as_pasted(name, broker, work):
+    """The commands of the page, in the program's folder: a record that Kafka's own tool sends is an effect."""
+    other = re.compile(r" {8}# (?!%s)[A-Z]" % name.capitalize())
+    block = "".join(line for line in (HERE / "consume/start.sh").read_text().splitlines(True) if not other.search(line))
+    topic = f"pasted.{name}"
+    for there, here in {"localhost:9092": broker.address, "KAFKA_GROUP=billing": f"KAFKA_GROUP={topic}",
+                        "KAFKA_TOPIC=orders": f"KAFKA_TOPIC={topic}", "--topic orders": f"--topic {topic}",
+                        "customer 1": f"customer {name}", "PGHOST=localhost ": "", "PGDATABASE=app": "PGDATABASE=pasted",
+                        "//localhost/app": f"//127.0.0.1:{os.environ['PGPORT']}/pasted"}.items():
+        assert there in block, f"the page has no {there}"
+        block = block.replace(there, here)
+    start, send = block.split("# >>> send")
+    exports = "".join(line for line in block.splitlines(True) if line.startswith("export"))
+    functions = start[:start.index("# >>> start")]
+    broker.topic(topic, 1)
+    with open(work / f"pasted.{name}.log", "ab") as log:
+        shell = subprocess.Popen(["bash", "-c", start], cwd=HERE / "consume" / name, stdin=subprocess.DEVNULL, stdout=log,
+                                 stderr=log, start_new_session=True)
+        try:
+            subprocess.run(["bash", "-ec", functions + exports + send], stdin=subprocess.DEVNULL, stdout=log, stderr=log,
+                           env={"KAFKA_JARS": str(broker.jars), **os.environ}, check=True)
+            with contextlib.closing(psycopg2.connect(dbname="pasted", user="postgres")) as conn:
+                conn.autocommit = True
+                cursor = conn.cursor()
+
+                def has_effect():
+                    cursor.execute("SELECT owed::int FROM accounts WHERE customer = %s", [f"customer {name}"])
+                    return cursor.fetchall() == [(99,)]
+                until(f"as pasted, {name} makes the effect", has_effect)
+        finally:
+            os.killpg(shell.pid, signal.SIGKILL)
+
+
 def run(rng, kills, broker, feed, groups):
     """Kill, while the topic grows."""
     total = kills * len(groups)
@@ -330,6 +366,9 @@ def main():
     try:
         broker = Broker(group_min_session_timeout_ms=1000)
         broker.topic(TOPIC, PARTITIONS)
+        for name in names:
+            as_pasted(name, broker, pathlib.Path(work))
+            results.append((True, f"{name}: the commands of the page", ""))
         feed = Feed(broker, random.Random(f"{seed}/feed"))
         groups += [Group(name, broker, pathlib.Path(work)) for name in names]
         run(rng, int(kills), broker, feed, groups)

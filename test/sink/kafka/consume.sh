@@ -171,6 +171,7 @@ kill_programs()
 	for name in "$@"; do
 		make_database "$name" || give_up "consume: database"
 	done
+	make_database pasted || give_up "consume: database"
 	idem_say "consumers in $*: $KILLS kills of each, seed $SEED"
 	judge consume.py "$SEED" "$KILLS" "$IDEM_WORK/round" "$@"
 }
