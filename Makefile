@@ -24,7 +24,7 @@
 #   make test-clients    the programs of doc/howto: a producer and a consumer with the drivers of
 #                        Python, Node, Java and Go, a payment API, holders of leases;
 #                        TESTS="psycopg asyncpg jcs payments leases sqlalchemy django alembic node
-#                        jdbc pgx payments-go"; jcs is canonical JSON against a library
+#                        jdbc spring flyway pgx payments-go"; jcs is canonical JSON against a library
 #   make test-kafka      the kafka sink against a real broker; TESTS=names (test/sink/README.md)
 #   make test-http       the http sink against receivers that misbehave, nginx and mocks of the
 #                        clouds' queues; TESTS=names, KILLS=n (test/sink/README.md)

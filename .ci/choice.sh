@@ -71,7 +71,7 @@ seconds()
 		postgresql-*) echo 1020 ;;
 		bare) echo 200 ;;
 		fuzz) echo 180 ;;
-		clients) echo 300 ;;
+		clients) echo 400 ;;
 		kafka) echo 900 ;;
 		http) echo 500 ;;
 		steady) echo 80 ;;

@@ -3,7 +3,7 @@
 # each language, a payment API, holders of leases; and canonical JSON against a library.
 #
 #	run.sh [NAME...]	page psycopg asyncpg jcs payments leases sqlalchemy django alembic node jdbc
-#						pgx payments-go, default: all
+#						spring flyway pgx payments-go, default: all
 #	ALLOW_OFFLINE=1		name, but do not count, a program whose driver cannot be fetched
 #	NEED_TOOLS=1		a program fails if this machine lacks a tool for it; otherwise it is
 #						named as NOT RUN
@@ -25,7 +25,7 @@ exec </dev/null
 # shellcheck source=test/setup/count.sh
 . test/setup/count.sh
 
-ALL="page psycopg asyncpg jcs payments leases sqlalchemy django alembic node jdbc pgx payments-go"
+ALL="page psycopg asyncpg jcs payments leases sqlalchemy django alembic node jdbc spring flyway pgx payments-go"
 # What every program checks, and what those check whose driver sends statements
 # before it has read the answers.
 CHECKS="an event commits with its row
@@ -50,6 +50,24 @@ without the filter a superuser would drop the extension's tables
 include_object comes too late for a plain role
 with the filter shop sees the application's tables only
 with the filter postgres sees the application's tables only"
+SPRING="an event commits with its row
+an event is rolled back with its row
+claimed: the effect is made and the result is stored
+redelivered: duplicate, and one effect
+a handler that failed is tried again
+JdbcTemplate does not see what Hibernate has not flushed
+a forgotten completion is ID001 when the method has ended
+without JPA ID001 is translated
+a call that does not go through the proxy is ID001
+an error that is caught inside: the end is silent, the completion fails with 25P02
+NESTED is a savepoint
+a native query calls a void function"
+FLYWAY="a plain role migrates, and its relay delivers
+a migration that fails leaves relay and consumer as they were
+the way back is a migration as well
+clean drops the application's tables and leaves the extension
+a plain role's clean leaves the extension even if its schema is named
+a superuser's clean drops the extension if its schema is named"
 JCS="doubles have the text of the library
 keys have the order of the library
 documents have the text and the hash of the library
@@ -78,6 +96,10 @@ missing_tool()
 			{ command -v javac >/dev/null && [ "$(java_major)" -ge 15 ]; } || echo "a JDK, 15 or later"
 			command -v mvn >/dev/null || echo mvn
 			;;
+		spring | flyway)
+			{ command -v javac >/dev/null && [ "$(java_major)" -ge 17 ]; } || echo "a JDK, 17 or later"
+			command -v mvn >/dev/null || echo mvn
+			;;
 		pgx | payments-go) command -v go >/dev/null || echo go ;;
 	esac | head -n 1
 }
@@ -98,7 +120,7 @@ fetch()
 		node)
 			npm install --loglevel=error --cache npm-cache --ignore-scripts --no-package-lock --no-audit --no-fund
 			;;
-		jdbc)
+		jdbc | spring | flyway)
 			mvn -B -q -Dmaven.repo.local="$PWD/repository" dependency:copy-dependencies -DoutputDirectory="$PWD/lib"
 			;;
 		pgx) with_go list -deps . ;;
@@ -118,6 +140,13 @@ with_go()
 	GOPATH=$PWD/go GOCACHE=$PWD/go-cache GOTOOLCHAIN=local GOFLAGS="-modcacherw -buildvcs=false" go "$@"
 }
 
+# compiled NAME CLASS: compile a program of which Spring makes proxies; that is its command.
+compiled()
+{
+	command=(java -XX:TieredStopAtLevel=1 -cp "classes:lib/*" "$2")
+	(cd "$IDEM_WORK/clients/$1" && javac -parameters -d classes -cp "lib/*" "$2.java")
+}
+
 # program NAME: run it in its folder, in a database of its own.
 program()
 {
@@ -131,6 +160,8 @@ program()
 		jcs) command=(venv/bin/python -B jcs.py) ;;
 		node) command=(node shop.js) ;;
 		jdbc) command=(java -cp "lib/*" Shop.java) ;;
+		spring) compiled spring Shop || return 1 ;;
+		flyway) compiled flyway Migrate || return 1 ;;
 		pgx)
 			command=(./shop)
 			(cd "$IDEM_WORK/clients/pgx" && with_go build -o shop .) || return 1
@@ -141,7 +172,7 @@ program()
 			;;
 	esac
 	case $1 in
-		payments* | leases) schema=${1%-go}/schema.sql ;;
+		payments* | leases | flyway) schema=${1%-go}/schema.sql ;;
 	esac
 	idem_client createdb "$1" &&
 		idem_client psql -XqAt -v ON_ERROR_STOP=1 -d "$1" -c 'SET client_min_messages = warning' \
@@ -165,6 +196,8 @@ count()
 		asyncpg | sqlalchemy) ;;
 		django) checks=$DJANGO ;;
 		alembic) checks=$ALEMBIC ;;
+		spring) checks=$SPRING ;;
+		flyway) checks=$FLYWAY ;;
 		jcs) checks=$JCS ;;
 		payments* | leases) checks="" ;;
 		*) checks+=$'\n'$PIPELINED ;;
@@ -220,7 +253,7 @@ for name in $names; do
 	[[ " $ALL " == *" $name "* ]] || give_up "clients: no such program: $name (there are: $ALL)"
 done
 group=clients
-[[ ! " $names " =~ \ (node|jdbc|pgx|payments-go)\  ]] || group=drivers
+[[ ! " $names " =~ \ (node|jdbc|spring|flyway|pgx|payments-go)\  ]] || group=drivers
 # what is missing all the same is told below
 [ -n "${SKIP_PACKAGES:-}" ] || test/setup/packages.sh build "$group"
 idem_make_work
@@ -237,9 +270,9 @@ for name in $names; do
 	if [ "$name" = page ]; then
 		run_page python.md schema.sql psycopg asyncpg sqlalchemy django
 		run_page node.md schema.sql node
-		run_page java.md schema.sql jdbc
+		run_page java.md schema.sql jdbc spring
 		run_page go.md schema.sql pgx
-		run_page deploy.md alembic
+		run_page deploy.md alembic flyway
 		run_page payments.md payments payments-go
 		run_page leases.md leases
 	else
