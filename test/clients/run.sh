@@ -153,7 +153,8 @@ program()
 	local command schema=schema.sql
 
 	case $1 in
-		psycopg | asyncpg | sqlalchemy | django) command=(venv/bin/python -B shop.py) ;;
+		psycopg) command=(sh -c "venv/bin/python -B shop.py && venv/bin/python -B try.py") ;;
+		asyncpg | sqlalchemy | django) command=(venv/bin/python -B shop.py) ;;
 		alembic) command=(venv/bin/python -B check.py) ;;
 		payments) command=(venv/bin/python -B drive.py venv/bin/python -B api.py "{port}") ;;
 		leases) command=(venv/bin/python -B drive.py) ;;
@@ -193,6 +194,7 @@ count()
 		esac
 	done < <(grep -E '^(ok|NOT OK) ' "$2")
 	case $1 in
+		psycopg) checks+=$'\n'$PIPELINED$'\nthe lines to try it: claimed, then duplicate' ;;
 		asyncpg | sqlalchemy) ;;
 		django) checks=$DJANGO ;;
 		alembic) checks=$ALEMBIC ;;
