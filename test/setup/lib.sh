@@ -156,11 +156,13 @@ idem_shm_list()
 }
 
 # Remove the shared memory that servers killed with -9 left: the segments that
-# appeared during this run and that no process has mapped.
+# appeared during this run and that no process has mapped.  A server that runs, of
+# another run, may keep segments that none of its processes has mapped just now.
 idem_shm_drop()
 {
 	local kind name
 
+	! pgrep -u "$IDEM_USER" -x postgres >/dev/null 2>&1 || return 0
 	while read -r kind name; do
 		if [ "$kind" = sysv ]; then
 			idem_as ipcrm -m "$name" 2>/dev/null || true
