@@ -34,11 +34,11 @@ sub sql
 	return $node->safe_psql('postgres', $_[0]);
 }
 
-sub set_programs
+sub set
 {
-	my ($n) = @_;
+	my ($name, $value) = @_;
 
-	sql("ALTER SYSTEM SET idempotency.max_sink_programs = $n");
+	sql("ALTER SYSTEM SET idempotency.$name = '$value'");
 	$node->reload;
 	return;
 }
@@ -75,7 +75,7 @@ sql(q{SELECT count(idempotency.relay_drop('silent' || i)) FROM generate_series(1
 #
 # Both programs are in use; the older one has a batch at a sink that does not answer.
 #
-set_programs(2);
+set('max_sink_programs', 2);
 IdemRelay::own_relay($node, $dir, 'hung', delay_ms => 100_000_000);
 sql(q{SELECT idempotency.outbox_enqueue('hung', 'k', 'Hung', '1')});
 IdemTest::wait_for($node, q{SELECT waiting_for = 'sink' AND state = 'streaming' FROM idempotency.stat_relay WHERE relay = 'hung'});
@@ -90,13 +90,17 @@ sql(q{SELECT idempotency.relay_drop(relay) FROM unnest('{hung,busy}'::text[]) re
 # There is one program.  It was sent BYE and does not end: its parent cannot reap it.
 # Its relay has asked for the next one before the worker kills it.
 #
-set_programs(1);
+set('max_sink_programs', 1);
 IdemRelay::own_relay($node, $dir, 'held');
 IdemTest::wait_for($node, q{SELECT count(*) = 1 FROM idempotency.stat_relay WHERE relay = 'held' AND sink_pid IS NULL AND state = 'idle'});
+# It rests when it is held, however long that takes.
+set('sink_idle_timeout', '1h');
 sql(q{SELECT idempotency.outbox_enqueue('held', 'k', 'Held', '1')});
 IdemTest::wait_for($node, q{SELECT sink_pid IS NOT NULL FROM idempotency.stat_relay WHERE relay = 'held'});
 
 my $tracer = IdemRelay::hold(IdemRelay::stat($node, 'held', 'sink_pid'));
+
+set('sink_idle_timeout', '300ms');
 
 IdemRelay::wait_state($node, 'held', 'idle');
 sql(q{SELECT idempotency.outbox_enqueue('held', 'k', 'Held again', '1')});
