@@ -89,7 +89,7 @@ anchor_relname(int relay_id)
 char *
 idem_anchor_name(int relay_id)
 {
-	return quote_qualified_identifier(get_namespace_name(anchor_schema()),
+	return quote_qualified_identifier(idem_schema_name(anchor_schema(), IDEM_EXTENSION_NAME),
 									  anchor_relname(relay_id));
 }
 
@@ -216,7 +216,7 @@ idem_anchor_create(int relay_id, const ForeignServer *server)
 		idem_anchor_lock(anchor.relid);
 		idem_anchor_drop(&anchor);
 	}
-	stmt->base.relation = makeRangeVar(get_namespace_name(anchor_schema()),
+	stmt->base.relation = makeRangeVar(idem_schema_name(anchor_schema(), IDEM_EXTENSION_NAME),
 									   anchor_relname(relay_id), -1);
 	stmt->base.oncommit = ONCOMMIT_NOOP;
 	stmt->servername = server->servername;

@@ -179,6 +179,20 @@ idem_data_schema_oid(void)
 	return schema;
 }
 
+/*
+ * An OID comes from an earlier look-up, without a lock, and reading the name may
+ * process invalidations.  DROP EXTENSION may have committed in between.
+ */
+char *
+idem_schema_name(Oid schema, const char *extname)
+{
+	char	   *name = get_namespace_name(schema);
+
+	if (name == NULL)
+		report_missing(extname);
+	return name;
+}
+
 Oid
 idem_relref_oid(IdemRelRef *ref)
 {

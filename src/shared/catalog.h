@@ -71,6 +71,12 @@ extern Oid	idem_api_schema_oid(void);
 extern Oid	idem_data_schema_oid(void);
 
 /*
+ * Name of a schema of the given extension, palloc'd.  Error 55000 if there is
+ * no such schema any more: the extension was dropped since its look-up.
+ */
+extern char *idem_schema_name(Oid schema, const char *extname);
+
+/*
  * OID of one of the extension's relations, which is not locked; error 42P01 if
  * it does not exist.
  */

@@ -152,7 +152,7 @@ bytea *
 idem_digest_sha256(bytea *data)
 {
 	Oid			argtypes[] = {BYTEAOID, TEXTOID};
-	char	   *schema = get_namespace_name(idem_schema_of_extension("pgcrypto"));
+	char	   *schema = idem_schema_name(idem_schema_of_extension("pgcrypto"), "pgcrypto");
 	List	   *name = list_make2(makeString(schema), makeString("digest"));
 	Oid			digest = LookupFuncName(name, 2, argtypes, false);
 

@@ -48,7 +48,7 @@ idem_spi_sql(const char *format)
 		{
 			Oid			schema = p[1] == 's' ? idem_data_schema_oid() : idem_api_schema_oid();
 
-			appendStringInfoString(&buf, quote_identifier(get_namespace_name(schema)));
+			appendStringInfoString(&buf, quote_identifier(idem_schema_name(schema, IDEM_EXTENSION_NAME)));
 			p++;
 		}
 		else

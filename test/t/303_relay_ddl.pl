@@ -165,6 +165,22 @@ $reader->quit;
 $droppers[$_]{session}->quit foreach 0, 1;
 $droppers[2]{session}->{run}->finish;
 
+# DROP EXTENSION commits between two look-ups of a session, which has found the schema and
+# waits to read its name.  The lock on pg_namespace is of this database only.
+$node->safe_psql('postgres', 'CREATE DATABASE gone');
+IdemTest::create_extension($node, 'gone');
+my $client = $node->background_psql('gone', on_error_stop => 0);
+$client->query_safe(q{BEGIN; SELECT idempotency.claim_event('x'); ROLLBACK});
+my $dropper = $node->background_psql('gone');
+$dropper->query_safe('BEGIN; LOCK pg_catalog.pg_namespace; SET LOCAL client_min_messages = error; DROP EXTENSION idempotency CASCADE');
+$client->query_until(qr/going/, "\\echo going\nSELECT idempotency.relay_pause('r');\n");
+IdemTest::wait_for($node, q{SELECT count(*) = 1 FROM pg_locks WHERE NOT granted AND relation = 'pg_catalog.pg_namespace'::regclass});
+$dropper->query_safe('COMMIT');
+$client->query('SELECT 1');
+like($client->{stderr}, qr/extension "idempotency" is not installed in this database/, 'a session that used the extension is told');
+$client->quit;
+$dropper->quit;
+
 # pg_cancel_backend means the handler's statement; the program does not mind.
 is($node->safe_psql('three', q{SELECT pg_cancel_backend(pid) FROM idempotency.stat_relay WHERE relay = 'prog'}), 't', 'cancel');
 $node->safe_psql('three', q{SELECT pg_cancel_backend(pid) FROM idempotency.stat_relay WHERE relay = 'fn'});
