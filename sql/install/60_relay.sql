@@ -18,9 +18,9 @@ CREATE TYPE @extschema@.parked_state AS ENUM ('retry', 'waiting', 'dead');
 COMMENT ON TYPE @extschema@.parked_state IS
     'retry: refused, to be tried again; waiting: behind a parked event of its aggregate; dead: given up.';
 
-CREATE TYPE @extschema@.relay_halt AS ENUM ('dead_letter', 'sink', 'max_lag_size');
+CREATE TYPE @extschema@.relay_halt AS ENUM ('dead_letter', 'sink', 'max_lag_size', 'history');
 COMMENT ON TYPE @extschema@.relay_halt IS
-    'Why a relay waits until an operator acts: a dead letter under on_dead => stop, a sink whose target wants no more events, or a lag larger than max_lag_size.';
+    'Why a relay waits until an operator acts: a dead letter under on_dead => stop, a sink whose target wants no more events, a lag larger than max_lag_size, or transaction ids that went back behind the relay''s position; that last one shows as diverged, and relay_adopt ends it.';
 
 CREATE TABLE idempotency_data.relays (
     relay_id int PRIMARY KEY,

@@ -155,7 +155,9 @@ static const struct
 	[IDEM_HALT_NOT] = {NULL, NULL},
 	[IDEM_HALT_DEAD_LETTER] = {"dead_letter", "a dead letter"},
 	[IDEM_HALT_SINK] = {"sink", "the target wants no more events"},
-	[IDEM_HALT_LAG] = {"max_lag_size", "max_lag_size was exceeded"}
+	[IDEM_HALT_LAG] = {"max_lag_size", "max_lag_size was exceeded"},
+	[IDEM_HALT_HISTORY] = {"history", "this cluster's transaction ids went back (pg_resetwal), and the relay's position is ahead of them,"
+		" so it does not tell what was delivered; look what the target lacks and call relay_adopt, which sends all that the outbox has"}
 };
 
 /* The reason for a halt, from its label.  A label NULL means: not halted. */
@@ -625,7 +627,7 @@ idem_relay_is_barred(const IdemRelayConfig *config, IdemRelayState *state,
 	}
 	else if (config->halted != IDEM_HALT_NOT)
 	{
-		*state = IDEM_RELAY_HALTED;
+		*state = config->halted == IDEM_HALT_HISTORY ? IDEM_RELAY_DIVERGED : IDEM_RELAY_HALTED;
 		*message = config->halt_message ? config->halt_message : halts[config->halted].message;
 	}
 	else if (config->paused)

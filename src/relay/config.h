@@ -34,8 +34,11 @@ typedef enum IdemHalt
 	IDEM_HALT_NOT,
 	IDEM_HALT_DEAD_LETTER,		/* under on_dead => 'stop' */
 	IDEM_HALT_SINK,				/* the sink's target wants no more events */
-	IDEM_HALT_LAG				/* the relay was further behind than
+	IDEM_HALT_LAG,				/* the relay was further behind than
 								 * max_lag_size */
+	IDEM_HALT_HISTORY			/* the relay's position was ahead of the
+								 * cluster's transaction ids; shown as
+								 * "diverged", ended by relay_adopt only */
 } IdemHalt;
 
 typedef enum IdemOnDead

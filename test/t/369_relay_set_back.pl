@@ -222,4 +222,79 @@ IdemRelay::wait_until('the promoted one gets it',
 $node->stop;
 $standby->stop;
 $target->stop;
+
+# The cluster's transaction ids go back behind the positions: nobody knows what was delivered.
+my $reset = IdemTest::cluster('reset', conf => "idempotency.sink_directory = '$dir'\n" . IdemOutbox::eager_conf());
+
+sub reset_ids
+{
+	my ($epoch) = @_;
+
+	$reset->stop;
+	PostgreSQL::Test::Utils::system_or_bail('pg_resetwal', '-e', $epoch, '-D', $reset->data_dir);
+	$reset->start;
+	return;
+}
+
+sub stands
+{
+	my ($what) = @_;
+
+	foreach my $relay (qw(program function))
+	{
+		IdemRelay::wait_state($reset, $relay, 'diverged');
+		like(IdemRelay::stat($reset, $relay, 'last_error'), qr/transaction ids went back .* relay_adopt/, "$what: $relay says why");
+	}
+	return;
+}
+
+reset_ids(3);
+$reset->safe_psql('postgres', <<'END');
+CREATE TABLE public.handled (event_type text);
+CREATE FUNCTION public.handle(event_type text) RETURNS void LANGUAGE sql AS 'INSERT INTO public.handled VALUES (event_type)';
+CREATE SERVER fn FOREIGN DATA WRAPPER idempotency_function OPTIONS (function 'public.handle');
+SELECT idempotency.relay_create('function', 'fn', aggregate_types => '{program}');
+END
+$file = IdemRelay::own_relay($reset, $dir, 'program', position => 'on');
+
+sub handled
+{
+	my ($type) = @_;
+
+	return $reset->safe_psql('postgres', "SELECT count(*) FROM public.handled WHERE event_type = '$type'");
+}
+
+# A segment is closed in each upkeep that finds events in it; the one before has emptied what it could.
+sub enqueue_and_close
+{
+	my ($type) = @_;
+	my $current = $reset->safe_psql('postgres', 'SELECT last_value FROM idempotency_data.outbox_generation');
+
+	$reset->safe_psql('postgres', "SELECT idempotency.outbox_enqueue('program', 'k', '$type', '1')");
+	IdemTest::wait_for($reset, "SELECT last_value > $current FROM idempotency_data.outbox_generation");
+	return;
+}
+
+enqueue_and_close('R1');
+IdemRelay::arrives($file, 'R1');
+IdemRelay::wait_until('the function has it', sub { handled('R1') == 1 });
+reset_ids(0);
+$reset->safe_psql('postgres', "SELECT idempotency.outbox_enqueue('program', 'k', 'R2', '1')");
+stands('back');
+enqueue_and_close($_) foreach qw(R3 R4);
+is($reset->safe_psql('postgres', q{SELECT string_agg(event_type, ' ' ORDER BY seq) FROM idempotency.outbox_events WHERE event_type <> 'R1'}),
+	'R2 R3 R4', 'the outbox keeps what was not sent');
+is($reset->safe_psql('postgres', q{SELECT count(*) FROM idempotency.stat_relay WHERE lag_events >= 3}), '2', 'which is their lag');
+$reset->safe_psql('postgres', "SELECT idempotency.relay_resume('$_')") foreach qw(program function);
+stands('resumed');
+
+# The ids pass the positions again, which does not make up for what they were.
+reset_ids(4);
+stands('passed');
+is(IdemRelay::came($file, 'R2') + handled('R2'), 0, 'nothing was sent');
+$reset->safe_psql('postgres', "SELECT idempotency.relay_adopt('$_')") foreach qw(program function);
+IdemRelay::arrives($file, 'R4');
+IdemRelay::wait_until('the function has them', sub { handled('R4') == 1 });
+is(join(' ', map { IdemRelay::came($file, $_), handled($_) } qw(R2 R3 R4)), '1 1 1 1 1 1', 'after relay_adopt each comes once');
+$reset->stop;
 done_testing();

@@ -580,7 +580,8 @@ idem_relay_resume_fn(PG_FUNCTION_ARGS)
 
 	idem_prevent_read_only("relay_resume()");
 	run_for_relay(idem_relay_get_locked(name),
-				  "UPDATE %s.relays SET paused = false, halted = NULL, halt_message = NULL WHERE relay_id = $1");
+				  "UPDATE %s.relays SET paused = false, halt_message = NULL,"
+				  " halted = CASE WHEN halted = 'history' THEN halted END WHERE relay_id = $1");
 	idem_relay_log_command("relay_resume", name);
 	PG_RETURN_VOID();
 }
@@ -606,8 +607,8 @@ require_noted_owner(const IdemRelayConfig *c)
  * Bind the relay to the present identity.  It goes on from its own last
  * position, under a new incarnation, so that a position which a sink stored
  * for the former incarnation does not contradict.  Without a position, or with
- * a position ahead of this cluster's transactions, the relay comes from
- * another history (a logical restore).  Then all events in the outbox are
+ * a position ahead of this cluster's transactions, now or when the worker
+ * looked, the relay comes from another history (a logical restore).  Then all events in the outbox are
  * sent, since nobody here knows which of them were delivered.
  */
 Datum
@@ -629,11 +630,7 @@ idem_relay_adopt_fn(PG_FUNCTION_ARGS)
 	row = idem_position_last(c->relay_id, c->epoch);
 	done = row ? row->pos.base : NULL;
 
-	/*
-	 * The relay may be at work: its newest position may be younger than the
-	 * snapshot of this statement, and is older than the next transaction.
-	 */
-	if (done == NULL || FullTransactionIdFollows(done->xmax, ReadNextFullTransactionId()))
+	if (done == NULL || c->halted == IDEM_HALT_HISTORY || !idem_position_is_possible(&row->pos))
 	{
 		done = idem_snap_empty();
 		idem_parked_restamp(c->relay_id);
@@ -645,7 +642,8 @@ idem_relay_adopt_fn(PG_FUNCTION_ARGS)
 	values[1] = CStringGetTextDatum(idem_relay_new_incarnation());
 	values[2] = CStringGetTextDatum(idem_publish_identity());
 	SPI_connect();
-	idem_spi_run("UPDATE %s.relays SET incarnation = $2, identity = $3, server_epoch = 0 WHERE relay_id = $1",
+	idem_spi_run("UPDATE %s.relays SET incarnation = $2, identity = $3, server_epoch = 0,"
+				 " halted = NULLIF(halted, 'history') WHERE relay_id = $1",
 				 3, types, values, NULL);
 	SPI_finish();
 	if (OidIsValid(c->anchor))

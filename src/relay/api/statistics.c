@@ -33,6 +33,7 @@
 #include "relay/identity.h"
 #include "relay/position/parked.h"
 #include "relay/position/position.h"
+#include "relay/position/retention.h"
 #include "relay/report.h"
 #include "relay/slots.h"
 #include "shared/args.h"
@@ -284,7 +285,8 @@ put_lag(ReturnSetInfo *rsinfo, int relay_id, const IdemPosition *pos, const Idem
 /*
  * The lag of all relays at once: one scan of the log of positions.  Events
  * behind a position are counted once, however many relays stand at that
- * position.  The positions are read before the count takes its snapshot.
+ * position.  The positions are read before the count takes its snapshot.  Behind
+ * a position that is not credible is all that the outbox has.
  */
 Datum
 idem_relay_lag_fn(PG_FUNCTION_ARGS)
@@ -292,6 +294,7 @@ idem_relay_lag_fn(PG_FUNCTION_ARGS)
 	ReturnSetInfo *rsinfo = (ReturnSetInfo *) fcinfo->resultinfo;
 	List	   *relays = idem_relay_briefs();
 	HTAB	   *rows = idem_position_all_last();
+	const IdemPosition **shown = palloc(sizeof(*shown) * (list_length(relays) + 1));
 	const IdemPosition **positions = palloc(sizeof(*positions) * (list_length(relays) + 1));
 	int		   *ids = palloc(sizeof(*ids) * (list_length(relays) + 1));
 	IdemLag    *lags = palloc(sizeof(*lags) * (list_length(relays) + 1));
@@ -307,11 +310,12 @@ idem_relay_lag_fn(PG_FUNCTION_ARGS)
 		if (row == NULL)
 			continue;
 		ids[n] = relay->relay_id;
-		positions[n++] = &row->pos;
+		shown[n] = &row->pos;
+		positions[n++] = idem_retention_position(relay, row);
 	}
 	idem_reader_lags(positions, lags, n);
 	for (int i = 0; i < n; i++)
-		put_lag(rsinfo, ids[i], positions[i], &lags[i]);
+		put_lag(rsinfo, ids[i], shown[i], &lags[i]);
 	PG_RETURN_VOID();
 }
 

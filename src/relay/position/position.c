@@ -31,6 +31,7 @@
 #include "postgres.h"
 
 #include "access/htup_details.h"
+#include "access/transam.h"
 #include "utils/hsearch.h"
 #include "utils/memutils.h"
 #include "utils/timestamp.h"
@@ -290,10 +291,26 @@ idem_position_look_up(int relay_id, int64 epoch, const IdemPositionName *name,
 	idem_state_log_scan(&position_log, visit_look_up, &l);
 }
 
+bool
+idem_position_is_possible(const IdemPosition *pos)
+{
+	FullTransactionId next = ReadNextFullTransactionId();
+
+	return !FullTransactionIdFollows(pos->base->xmax, next) &&
+		(pos->target == NULL || !FullTransactionIdFollows(pos->target->xmax, next));
+}
+
+/* A tick that the cluster's transaction ids went back behind is none. */
+static bool
+is_tick(const IdemPositionRow *row)
+{
+	return row->kind == IDEM_POSITION_TICK && idem_position_is_possible(&row->pos);
+}
+
 static bool
 is_not_after(const IdemPositionRow *row, const void *arg)
 {
-	return row->kind == IDEM_POSITION_TICK && row->at <= *(const TimestampTz *) arg;
+	return is_tick(row) && row->at <= *(const TimestampTz *) arg;
 }
 
 IdemPositionRow *
@@ -314,7 +331,7 @@ idem_position_sees_more(const IdemSnap *snap, const IdemSnap *than)
 static bool
 sees_more(const IdemPositionRow *row, const void *arg)
 {
-	return row->kind == IDEM_POSITION_TICK && idem_position_sees_more(row->pos.base, arg);
+	return is_tick(row) && idem_position_sees_more(row->pos.base, arg);
 }
 
 IdemPositionRow *

@@ -166,6 +166,15 @@ extern void idem_position_look_up(int relay_id, int64 epoch, const IdemPositionN
  */
 extern bool idem_position_sees_more(const IdemSnap *snap, const IdemSnap *than);
 
+/*
+ * Can a position of this cluster be like that?  It may be younger than any
+ * snapshot of the caller's, since the relay may be at work.  A position ahead of the next
+ * transaction id cannot: the ids went back (pg_resetwal).  It would count events
+ * as delivered that nobody has sent.  Once the ids have passed the position
+ * again, it looks possible; hence IDEM_HALT_HISTORY.
+ */
+extern bool idem_position_is_possible(const IdemPosition *pos);
+
 /* The last tick taken no later than "at", or NULL. */
 extern IdemPositionRow *idem_position_tick_before(TimestampTz at);
 

@@ -9,6 +9,9 @@
  * halted, which is loud, and holds nothing any more.  relay_resume lets it go
  * on with what is still there.
  *
+ * A relay whose position is ahead of the cluster's transaction ids holds
+ * everything, and does not run until relay_adopt.
+ *
  * Copyright (c) 2026, the idempotency developers
  *
  * IDENTIFICATION
@@ -30,6 +33,18 @@
 #include "shared/txn.h"
 
 static IdemRelRef relays_ref = IDEM_RELREF("relays");
+
+const IdemPosition *
+idem_retention_position(const IdemRelayBrief *relay, const IdemPositionRow *row)
+{
+	IdemPosition *nothing;
+
+	if (row != NULL && relay->halted != IDEM_HALT_HISTORY && idem_position_is_possible(&row->pos))
+		return &row->pos;
+	nothing = palloc0(sizeof(*nothing));
+	nothing->base = idem_snap_empty();
+	return nothing;
+}
 
 /* Does the relay hold the outbox? */
 static bool
@@ -56,10 +71,10 @@ idem_retention_positions(void)
 			continue;
 
 		/*
-		 * A relay without a position waits to be adopted, and holds
+		 * A relay without a credible position waits to be adopted, and holds
 		 * everything.
 		 */
-		done = row ? row->pos.base : idem_snap_empty();
+		done = idem_retention_position(relay, row)->base;
 
 		/*
 		 * Resting relays stand at the same snapshot, perhaps a thousand of
@@ -78,10 +93,31 @@ idem_retention_positions(void)
  * maintenance looks again.
  */
 static bool
-halt(const IdemRelayBrief *relay)
+halt(int relay_id, IdemHalt reason)
 {
 	return ConditionalLockRelationOid(idem_relref_oid(&relays_ref), RowExclusiveLock) &&
-		idem_relay_halt(relay->relay_id, IDEM_HALT_LAG, NULL, true);
+		idem_relay_halt(relay_id, reason, NULL, true);
+}
+
+bool
+idem_retention_check_history(List *configs)
+{
+	HTAB	   *rows = idem_position_all_last();
+	bool		noted = true;
+	ListCell   *lc;
+
+	foreach(lc, configs)
+	{
+		IdemRelayConfig *c = lfirst(lc);
+		const IdemPositionRow *row = idem_position_of(rows, c->relay_id, c->epoch);
+
+		if (c->halted == IDEM_HALT_HISTORY || row == NULL || idem_position_is_possible(&row->pos))
+			continue;
+		c->halted = IDEM_HALT_HISTORY;
+		c->halt_message = NULL;
+		noted &= halt(c->relay_id, IDEM_HALT_HISTORY);
+	}
+	return noted;
 }
 
 void
@@ -103,11 +139,11 @@ idem_retention_check_lag(void)
 		if (rows == NULL)
 			rows = idem_position_all_last();
 		row = idem_position_of(rows, relay->relay_id, relay->epoch);
-		if (row == NULL)
+		if (row == NULL || !idem_position_is_possible(&row->pos))
 			continue;
 		idem_reader_lag(&row->pos, &lag);
 		if (lag.bytes > relay->max_lag_bytes)
-			halted |= halt(relay);
+			halted |= halt(relay->relay_id, IDEM_HALT_LAG);
 	}
 	if (halted)
 		idem_relay_config_changed();

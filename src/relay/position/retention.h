@@ -17,12 +17,31 @@
 
 #include "nodes/pg_list.h"
 
+#include "relay/config.h"
+#include "relay/position/position.h"
+
 /*
  * The "base" snapshots (IdemSnap *) of all relays that hold the outbox: all
  * relays but those halted because they exceeded max_lag_size.  In a
  * transaction.
  */
 extern List *idem_retention_positions(void);
+
+/*
+ * The position by which a relay may be judged: the row's, or, if the relay has
+ * no row or not a credible one, a position that has delivered nothing.
+ */
+extern const IdemPosition *idem_retention_position(const IdemRelayBrief *relay,
+												   const IdemPositionRow *row);
+
+/*
+ * Halt the relays (IdemRelayConfig *) whose positions are ahead of the
+ * cluster's transaction ids.  Ids go back only while the server is down, so a
+ * process does this once, before its relays run.  False if another transaction
+ * has a relay's row locked; then the halt is only in the list.  In a
+ * transaction.
+ */
+extern bool idem_retention_check_history(List *configs);
 
 /*
  * Halt the relays whose lag exceeds their max_lag_size.  In a transaction of

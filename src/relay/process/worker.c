@@ -53,6 +53,7 @@
 #include "relay/function/handler.h"
 #include "relay/identity.h"
 #include "relay/position/rest.h"
+#include "relay/position/retention.h"
 #include "relay/process/complaint.h"
 #include "relay/process/launcher.h"
 #include "relay/process/runners.h"
@@ -97,6 +98,8 @@
 static IdemWorkerSlot *my_slot = NULL;
 static uint32 my_generation = 0;
 static int	my_relay_id = 0;
+static bool history_checked = false;	/* no position is ahead of the transaction ids,
+										 * but of relays that are halted for it */
 static bool begun = false;		/* the relays have been read at least once */
 static bool giving_way = false; /* ends: the relay goes back to the database's
 								 * worker */
@@ -334,6 +337,8 @@ reload_config(void)
 	}
 	MemoryContextSwitchTo(loop_cxt);
 	configs = read_configs();
+	if (!history_checked)
+		history_checked = idem_retention_check_history(configs);
 	idem_relay_identity_refresh();
 	IDEM_FAULT_POINT("worker-config-read");
 	idem_txn_commit(false);
