@@ -157,17 +157,29 @@ sub got
 	return $target->safe_psql('postgres', "SELECT count(*) FROM app.got WHERE twin = '$twin'");
 }
 
-enqueue('sql', map { "E$_" } 1 .. 5);
-IdemRelay::wait_until('five are there', sub { got('E5') == 1 });
-$target->safe_psql('postgres', 'CREATE TABLE saved AS SELECT * FROM idempotency_sink_position');
-enqueue('sql', map { "E$_" } 6 .. 9);
-IdemRelay::wait_until('nine are there', sub { got('E9') == 1 });
-emptied('sql');
-$target->safe_psql('postgres', q{
-DELETE FROM app.got WHERE twin IN ('E6', 'E7', 'E8', 'E9');
-UPDATE idempotency_sink_position p SET row_id = s.row_id, k = s.k, incarnation = s.incarnation, epoch = s.epoch FROM saved s});
-enqueue('sql', 'E10');
-diverges('sql', sub { got('E10') });
+# The relay has nothing to send.  It finds out when the target has ended its session, when
+# an operator resumes the relay, or at the next event.
+foreach my $way (qw(ended resumed sent))
+{
+	enqueue('sql', map { "$way$_" } 1 .. 5);
+	IdemRelay::wait_until('five are there', sub { got("${way}5") == 1 });
+	$target->safe_psql('postgres', 'CREATE TABLE saved AS SELECT * FROM idempotency_sink_position');
+	enqueue('sql', map { "$way$_" } 6 .. 9);
+	IdemRelay::wait_until('nine are there', sub { got("${way}9") == 1 });
+	emptied('sql');
+	is(IdemRelay::stat($node, 'sql', 'state'), 'streaming', 'the program has nothing to do');
+	$target->safe_psql('postgres', qq{
+DELETE FROM app.got WHERE twin IN ('${way}6', '${way}7', '${way}8', '${way}9');
+UPDATE idempotency_sink_position p SET row_id = s.row_id, k = s.k, incarnation = s.incarnation, epoch = s.epoch FROM saved s;
+DROP TABLE saved});
+	$target->safe_psql('postgres', q{SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE application_name = 'idempotency sink'})
+	  if $way eq 'ended';
+	$node->safe_psql('postgres', q{SELECT idempotency.relay_resume('sql')}) if $way eq 'resumed';
+	enqueue('sql', 'sent10') if $way eq 'sent';
+	diverges('sql', sub { got('sent10') });
+	$node->safe_psql('postgres', q{SELECT idempotency.relay_adopt('sql')});
+	IdemRelay::wait_state($node, 'sql', 'streaming');
+}
 $node->safe_psql('postgres', q{SELECT idempotency.relay_drop('sql')});
 
 # No false alarm.  Events of others are passed and emptied; then the program dies again

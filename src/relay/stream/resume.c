@@ -194,9 +194,9 @@ start_behind_move(IdemStream *stream, const IdemPositionTold *told, const IdemPr
 	if (went_back)
 	{
 		if (row == NULL || (!goes_along && idem_position_sees_more(stream->settled.base, row->pos.base)))
-			return psprintf("the target was set back: its position is row " INT64_FORMAT
+			return psprintf("the target was set back, or this database was: the target's position is row " INT64_FORMAT
 							", and was row " INT64_FORMAT " before the relay was moved;"
-							" restore the target to a later state, or look what it lacks and call relay_adopt",
+							" restore what was set back to a later state, or look what the target lacks and call relay_adopt",
 							stored->row_id, told->naming->named);
 		if (find_loss(told, stored) != NULL)
 			return find_loss(told, stored);

@@ -308,7 +308,12 @@ idem_stream_configure(IdemStream *stream, IdemRelayConfig *config,
 	stream->rester.config = config;
 	look_again(stream);
 	end_bar(stream);
-	if (!same || (acted && stream->stopped))
+
+	/*
+	 * An operator who acts on a relay may have set its target back, of which
+	 * nothing tells the program: a new one compares the stored position.
+	 */
+	if (!same || (acted && (stream->stopped || (stream->sink_stores && stream->phase == IDEM_STREAM_READY))))
 		idem_stream_dismiss(stream);
 	if (!same)
 		stream->found.is_set = stream->proven = false;

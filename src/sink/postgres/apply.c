@@ -345,7 +345,7 @@ fail_fenced(PgSink *p)
 			return pgsink_fail_for_error(p, "look at the relay's position at the target");
 		default:
 			return idem_sink_fail(&p->failure, IDEM_PROTO_OUTAGE, "55000",
-								  "position \"%s\" in %s at the target is not the one that was stored there last: the target was set back",
+								  "position \"%s\" in %s at the target is not the one that was stored there last: the target was set back, or a copy of this database has stored it",
 								  p->config.relay, p->position_table);
 	}
 }

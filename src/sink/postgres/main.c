@@ -27,6 +27,8 @@
  *
  *-------------------------------------------------------------------------
  */
+#include <poll.h>
+
 #include "sink/postgres/options.h"
 #include "sink/postgres/sink.h"
 
@@ -145,6 +147,13 @@ main(void)
 	{
 		while (idem_sink_poll(&p.sink, &frame, &size))
 			take_frame(&p, &frame, size);
-		idem_sink_wait(&p.sink, -1, 0, -1, true);
+
+		/*
+		 * A target that ends the session of an idle program may have been set
+		 * back.  The next program compares its position.
+		 */
+		if (idem_sink_wait(&p.sink, p.batch.count == 0 ? PQsocket(p.conn) : -1, POLLIN, -1, true) != 0 &&
+			!pgsink_is_alive(&p))
+			stop(&p);
 	}
 }

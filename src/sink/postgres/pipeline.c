@@ -154,6 +154,23 @@ wait_for_result(PgSink *p, PgSinkPending pending)
 	return false;
 }
 
+/* Also takes in what the target says by itself, such as a changed setting. */
+bool
+pgsink_is_alive(PgSink *p)
+{
+	if (PQconsumeInput(p->conn))
+	{
+		PGnotify   *notify;
+
+		while ((notify = PQnotifies(p->conn)) != NULL)
+			PQfreemem(notify);
+	}
+	if (PQstatus(p->conn) != CONNECTION_BAD)
+		return true;
+	return idem_sink_fail(&p->failure, IDEM_PROTO_OUTAGE, "08006",
+						  "the target ended the session");
+}
+
 /* Note the error that a result holds. */
 static void
 note_result_error(PgSink *p, PgSinkPending pending, const PGresult *res)

@@ -42,6 +42,9 @@
 
 #include "sink/postgres/sink.h"
 
+/* A relay's is a UUID and a number. */
+#define MAX_INCARNATION	1024
+
 /* Read an int8 from text. */
 static int64_t
 to_int64(const char *text)
@@ -68,15 +71,22 @@ write_statements(PgSink *p)
 	free(name);
 }
 
-/* Take the values of a position row into p and READY. */
-static void
+/*
+ * Take the values of a position row into p and READY.  False if no relay has
+ * written the row: its incarnation is longer than a frame.
+ */
+static bool
 read_row(PgSink *p, const PGresult *res, IdemProtoReady *ready)
 {
 	p->epoch = to_int64(PQgetvalue(res, 0, 0));
 	ready->has_position = !PQgetisnull(res, 0, 1);
 	p->stored_incarnation = "";
 	if (!ready->has_position)
-		return;
+		return true;
+	if (PQgetlength(res, 0, 1) > MAX_INCARNATION)
+		return idem_sink_fail(&p->failure, IDEM_PROTO_REJECTED, "XX001",
+							  "position \"%s\" in %s at the target is not one that a relay has written: its incarnation has %d bytes",
+							  p->config.relay, p->position_table, PQgetlength(res, 0, 1));
 	ready->incarnation.len = (uint32_t) PQgetlength(res, 0, 1);
 	ready->incarnation.data = idem_sink_strdup(PQgetvalue(res, 0, 1), ready->incarnation.len);
 	ready->position.row_id = to_int64(PQgetvalue(res, 0, 2));
@@ -84,6 +94,7 @@ read_row(PgSink *p, const PGresult *res, IdemProtoReady *ready)
 	p->stored_incarnation = ready->incarnation.data;
 	p->stored_row_id = ready->position.row_id;
 	p->stored_k = ready->position.k;
+	return true;
 }
 
 bool
@@ -94,6 +105,7 @@ pgsink_take_position(PgSink *p, IdemProtoReady *ready)
 	PgSinkPending pending;
 	PGresult   *res;
 	char	   *sql;
+	bool		sound = true;
 
 	write_statements(p);
 	sql = pgsink_format("INSERT INTO %s AS t (relay, epoch) VALUES ($1, 1)"
@@ -106,10 +118,12 @@ pgsink_take_position(PgSink *p, IdemProtoReady *ready)
 	while ((res = pgsink_next(p, &pending)) != NULL)
 	{
 		if (pending.step == PGSINK_STEP_FENCE && PQresultStatus(res) == PGRES_TUPLES_OK)
-			read_row(p, res, ready);
+			sound = read_row(p, res, ready);
 		PQclear(res);
 	}
 	free(sql);
+	if (!sound)
+		return false;
 	if (p->error.set)
 		return pgsink_fail_for_error(p, "take over the relay's position at the target");
 	return true;

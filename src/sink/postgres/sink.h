@@ -371,6 +371,12 @@ extern void pgsink_give_time(PgSink *p);
 
 extern void pgsink_disconnect(PgSink *p);
 
+/*
+ * Is the session still there?  To be asked between two batches, when the socket
+ * of the connection is readable.  False with p->failure if the target ended it.
+ */
+extern bool pgsink_is_alive(PgSink *p);
+
 /* error.c */
 extern void pgsink_forget_error(PgSink *p);
 

@@ -74,8 +74,20 @@ def test_lost_commit_of_another_life():
         w.close()
 
 
+END_SESSIONS = ("SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE application_name = 'idempotency sink'"
+                " AND datname = current_database()")
+
+
+def ends_idle(w):
+    """An idle program notices the end of its session, and ends: the next one compares the position."""
+    f = w.expect("FAILED")
+    assert f["outcome"] == codec.OUTCOMES["outage"] and "ended the session" in f["message"], f
+    assert w.recv() is None and w.exit_status() == 0
+    w.sock.close()
+
+
 def set_back(sql):
-    """A target that is set back while the program is idle and has its connection, or has lost it."""
+    """A target that is set back while the program is idle and has its connection, or loses it."""
     for cut in (False, True):
         t = Target()
         w = t.start()
@@ -84,13 +96,14 @@ def set_back(sql):
             commits(w, batch, 1)
         t.psql(sql)
         if cut:
-            t.psql("SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE application_name = 'idempotency sink'"
-                   " AND datname = current_database()")
-        w.events([{}], row_id=3)
-        f = w.expect("FAILED")
-        assert f["outcome"] == codec.OUTCOMES["outage"] and "set back" in f["message"], f
-        assert w.recv() is None and w.exit_status() == 0
-        w.sock.close()
+            t.psql(END_SESSIONS)
+            ends_idle(w)
+        else:
+            w.events([{}], row_id=3)
+            f = w.expect("FAILED")
+            assert f["outcome"] == codec.OUTCOMES["outage"] and "set back" in f["message"], f
+            assert w.recv() is None and w.exit_status() == 0
+            w.sock.close()
         assert t.count() == 2
         w = t.start()
         yield w.ready
@@ -101,6 +114,17 @@ def test_target_set_back():
     """It has an older position under the same epoch: what it lost must not be passed over."""
     for ready in set_back("UPDATE idempotency_sink_position SET row_id = 1"):
         assert ready["has_position"] == 1 and ready["row_id"] == 1, ready
+
+
+def test_position_that_no_relay_has_written():
+    t = Target()
+    t.psql("INSERT INTO idempotency_sink_position (relay, epoch, incarnation, row_id, k)"
+           " VALUES ('orders', 1, repeat('y', 100000), 1, 0)")
+    w = t.start(hello=False)
+    f = w.expect("FAILED")
+    assert f["outcome"] == codec.OUTCOMES["rejected"] and "incarnation has 100000 bytes" in f["message"], f
+    assert w.recv() is None and w.exit_status() == 0
+    w.sock.close()
 
 
 def test_target_cleared():
@@ -306,12 +330,13 @@ def test_partitioned_predecessor_lets_go():
 
 def test_server_restarts_sessions():
     t = Target()
-    w = t.start()
-    for _ in range(3):
-        batch, _ = w.events([{}])
+    for row_id in (1, 2, 3):
+        w = t.start()
+        batch, _ = w.events([{}], row_id=row_id)
         commits(w, batch, 1)
-        t.psql("SELECT pg_terminate_backend(pid) FROM pg_stat_activity"
-               " WHERE application_name = 'idempotency sink' AND datname = current_database()")
+        t.psql(END_SESSIONS)
+        ends_idle(w)
+    w = t.start()
     batch, _ = w.events([{"type": "SLOW"}])
     sleeping = ("FROM pg_stat_activity WHERE wait_event = 'PgSleep' AND datname = current_database()")
     for _ in range(2):
