@@ -571,7 +571,7 @@ idem_reader_find(IdemReader *reader, const pg_uuid_t *event_id, IdemEvent *event
 
 		if (!idem_segment_is_empty(segment) &&
 			find_in_segment(segment, event_id, &place))
-			found = fetch_place(reader, &place, event);
+			found = fetch_in_segment(reader, i, place.xid, place.seq, event);
 	}
 	leave(save);
 	return found;

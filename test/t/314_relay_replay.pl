@@ -73,5 +73,16 @@ $node->safe_psql('postgres', q{SELECT idempotency.outbox_enqueue('t', 'm', 'Good
 IdemTest::wait_for($node, 'SELECT count(*) = 1 FROM effects WHERE n = 6');
 is($node->safe_psql('postgres', 'SELECT count(*), count(DISTINCT n) FROM effects'), '4|4', 'nothing lost, nothing twice');
 
+# An event whose row an operator has changed is what the relays read: the changed row.
+$node->safe_psql('postgres', qq{
+CREATE FUNCTION changed(event_id uuid, payload jsonb) RETURNS void LANGUAGE sql AS
+	'INSERT INTO public.effects VALUES (''Changed'', (payload->>''n'')::int)';
+CREATE SERVER changed FOREIGN DATA WRAPPER idempotency_function OPTIONS (function 'public.changed');
+SELECT idempotency.relay_create('changed', 'changed', start_at => 'latest')});
+$node->safe_psql('postgres', qq{UPDATE idempotency_data.outbox_segment_$_ SET payload = '{"n": 40}' WHERE event_id = '${prefix}4'})
+  foreach 0 .. 7;
+$node->safe_psql('postgres', qq{SELECT idempotency.relay_replay('changed', event_id => '${prefix}4')});
+IdemTest::wait_for($node, q{SELECT count(*) = 1 FROM effects WHERE event_type = 'Changed' AND n = 40});
+
 $node->stop;
 done_testing();
