@@ -157,7 +157,7 @@ static const struct
 	[IDEM_HALT_SINK] = {"sink", "the target wants no more events"},
 	[IDEM_HALT_LAG] = {"max_lag_size", "max_lag_size was exceeded"},
 	[IDEM_HALT_HISTORY] = {"history", "this cluster's transaction ids went back (pg_resetwal), and the relay's position is ahead of them,"
-		" so it does not tell what was delivered; look what the target lacks and call relay_adopt, which sends all that the outbox has"}
+	" so it does not tell what was delivered; look what the target lacks and call relay_adopt, which sends all that the outbox has"}
 };
 
 /* The reason for a halt, from its label.  A label NULL means: not halted. */

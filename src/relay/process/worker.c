@@ -98,8 +98,9 @@
 static IdemWorkerSlot *my_slot = NULL;
 static uint32 my_generation = 0;
 static int	my_relay_id = 0;
-static bool history_checked = false;	/* no position is ahead of the transaction ids,
-										 * but of relays that are halted for it */
+static bool history_checked = false;	/* no position is ahead of the
+										 * transaction ids, but of relays that
+										 * are halted for it */
 static bool begun = false;		/* the relays have been read at least once */
 static bool giving_way = false; /* ends: the relay goes back to the database's
 								 * worker */
