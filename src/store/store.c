@@ -396,20 +396,6 @@ probe(IdemStore *store, const pg_uuid_t *digest, Finding *found)
 	return true;
 }
 
-void
-idem_store_probe(IdemStore *store, const pg_uuid_t *digest, IdemRow *row)
-{
-	ResourceOwner saved = enter(store);
-	Finding		found;
-	bool		free = probe(store, digest, &found);
-
-	if (free && found.dead_entries)
-		free = probe(store, digest, &found);
-	leave(saved);
-	*row = found.row;
-	row->status = free ? status_of(&found) : IDEM_ROW_BUSY;
-}
-
 /*
  * A page number that stands for the event among the predicate locks of
  * store_state.  The segments' own predicate locks do not suffice: an event that
@@ -455,8 +441,6 @@ look_up(IdemStore *store, const pg_uuid_t *digest, bool detail, Finding *found)
 {
 	bool		old = IsolationUsesXactSnapshot();
 
-	/* Rows that the current command wrote count, too. */
-	CommandCounterIncrement();
 	do
 	{
 		CHECK_FOR_INTERRUPTS();
@@ -467,6 +451,37 @@ look_up(IdemStore *store, const pg_uuid_t *digest, bool detail, Finding *found)
 		search_runs(store, digest, old ? GetActiveSnapshot() : NULL, detail, found);
 		PopActiveSnapshot();
 	} while (state_has_changed(store));
+}
+
+/*
+ * Does the transaction's snapshot see the event at this turn, which a run has?  A
+ * run is visible only as a whole, and may have the event beside others that are
+ * newer than the snapshot.  But then the segment or the run that the entry came
+ * from is there as long as the snapshot.
+ */
+static bool
+snapshot_sees(IdemStore *store, const pg_uuid_t *digest, int16 turn)
+{
+	Finding		found;
+
+	look_up(store, digest, false, &found);
+	return found.row.turn == turn;
+}
+
+void
+idem_store_probe(IdemStore *store, const pg_uuid_t *digest, IdemRow *row)
+{
+	ResourceOwner saved = enter(store);
+	Finding		found;
+	bool		free = probe(store, digest, &found);
+
+	if (free && found.dead_entries)
+		free = probe(store, digest, &found);
+	if (free && !found.row.in_snapshot && found.segment < 0)
+		found.row.in_snapshot = snapshot_sees(store, digest, found.row.turn);
+	leave(saved);
+	*row = found.row;
+	row->status = free ? status_of(&found) : IDEM_ROW_BUSY;
 }
 
 /*
@@ -496,6 +511,8 @@ idem_store_look_up(IdemStore *store, const pg_uuid_t *digest, IdemRow *row, Datu
 	ResourceOwner saved = enter(store);
 	Finding		found;
 
+	/* Rows that the current command wrote count, too. */
+	CommandCounterIncrement();
 	look_up(store, digest, result != NULL, &found);
 	if (found.row.turn == 0 && IsolationUsesXactSnapshot() && RecoveryInProgress())
 		check_unseen(store, digest);

@@ -148,6 +148,25 @@ my $file = $node->basedir . '/dump';
 command_ok([ 'pg_dump', '-Fc', '-h', $node->host, '-p', $node->port, '-f', $file, '--snapshot', $snapshot, 'postgres' ],
 	'dump of the snapshot');
 is($dump->query_safe('SELECT count(*) FROM effects'), $seen, 'the snapshot is what it was');
+
+#
+# Claims with the snapshot of the dump: what it sees is a duplicate, also where runs have
+# it beside what is newer; what is newer is a serialization failure.
+#
+my @with_snapshot = ('psql', '-XAtq', '-v', 'ON_ERROR_STOP=1', '-v', 'VERBOSITY=sqlstate', '-d', $node->connstr('postgres'));
+my $begin = "BEGIN ISOLATION LEVEL REPEATABLE READ; SET TRANSACTION SNAPSHOT '$snapshot'; SELECT feed";
+
+foreach my $prefix (sort keys %fed)
+{
+	if ($prefix =~ /^(before|open)-/)
+	{
+		is($node->safe_psql('postgres', "$begin('$prefix', $fed{$prefix}); COMMIT"), "$fed{$prefix} duplicate", "the snapshot sees $prefix");
+	}
+	else
+	{
+		command_fails_like([ @with_snapshot, '-c', "$begin('$prefix', 1)" ], qr/40001/, "and not $prefix");
+	}
+}
 $dump->query_safe('COMMIT');
 $dump->quit;
 
