@@ -160,6 +160,7 @@ class Worker:
                 answered[i] = r
         got = self.answers.pop(batch)
         self.notes = {i: (r["sqlstate"], r["message"]) for i, r in got.items() if r["message"]}
+        self.last_result = got[count - 1]
         return [names[got[i]["outcome"]] for i in range(count)]
 
     def stderr(self):

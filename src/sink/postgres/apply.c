@@ -17,7 +17,8 @@
  * new transaction.  The outcomes of events stay, so each attempt that decides
  * an event has fewer events to do.  MAX_TRIES bounds the attempts that fail
  * through nobody's fault, also at a lost COMMIT.  After these the program
- * fails, and the relay's breaker waits.
+ * fails, and the relay's breaker waits; but if it was a call that failed each
+ * time, careful first looks whether one event is at fault.
  *
  * INVARIANT
  *		COMMIT is sent only after the fence found its row, and only when every
@@ -106,7 +107,7 @@ read_pending(PgSink *p)
 static Attempt
 after_error(PgSink *p)
 {
-	PgSinkBlame blame = pgsink_blame(&p->error);
+	PgSinkBlame blame = pgsink_blame(p);
 	bool		lost = p->error.lost;
 
 	pgsink_rollback(p);
@@ -116,6 +117,7 @@ after_error(PgSink *p)
 	{
 		case PGSINK_BLAME_EVENT:
 		case PGSINK_BLAME_SLOW:
+		case PGSINK_BLAME_DOUBTFUL:
 			return ATTEMPT_CAREFUL;
 		case PGSINK_BLAME_PASSING:
 			return ATTEMPT_PASSING;
@@ -148,6 +150,25 @@ send_all(PgSink *p)
 	}
 	pgsink_send_claim_ends(p);
 	free(which);
+}
+
+/*
+ * After send_all.  A call may leave a transaction in which claims cannot be
+ * completed, such as a read only one.  CHECK blames the calls, so that careful
+ * keeps them apart.
+ */
+static Attempt
+after_all(PgSink *p)
+{
+	if (!p->error.set)
+	{
+		for (uint32_t i = 0; i < p->batch.count; i++)
+			p->passes |= p->batch.events[i].done;
+		return ATTEMPT_COMMITTED;
+	}
+	if (p->error.step == PGSINK_STEP_COMPLETE)
+		p->error.step = PGSINK_STEP_CHECK;
+	return after_error(p);
 }
 
 /* The number of events that are not acked. */
@@ -185,10 +206,10 @@ do_work(PgSink *p, bool careful)
 		pgsink_rollback(p);
 		return ATTEMPT_FENCED;
 	}
+	if (!split)
+		return after_all(p);
 	if (p->error.set)
 		return after_error(p);
-	if (!split)
-		return ATTEMPT_COMMITTED;
 
 	pgsink_decide_ahead(p);
 	if (careful)
@@ -203,7 +224,7 @@ do_work(PgSink *p, bool careful)
 	send_all(p);
 	pgsink_sync(p);
 	read_pending(p);
-	return p->error.set ? after_error(p) : ATTEMPT_COMMITTED;
+	return after_all(p);
 }
 
 /* Send a RESULT for each range of events with the same outcome. */
@@ -221,8 +242,8 @@ send_results(PgSink *p)
 		if (e->message == NULL && i + 1 < b->count && b->events[i + 1].message == NULL &&
 			b->events[i + 1].outcome == e->outcome)
 			continue;
-		idem_sink_result(&p->sink, b->batch, first, i, outcome,
-						 e->outcome ? e->sqlstate : NULL, e->message);
+		idem_sink_result_later(&p->sink, b->batch, first, i, outcome,
+							   e->outcome ? e->sqlstate : NULL, e->retry_after, e->message);
 		first = i + 1;
 	}
 	p->answered = true;
@@ -283,9 +304,12 @@ commit(PgSink *p)
 
 	/*
 	 * A deferred trigger raised the error because of some event.  CHECK
-	 * blames the events, so that careful looks for this event.
+	 * blames the events, so that careful looks for this event.  A doubtful
+	 * error is the target's here.
 	 */
 	p->error.step = PGSINK_STEP_CHECK;
+	if (pgsink_blame(p) == PGSINK_BLAME_DOUBTFUL)
+		p->error.step = PGSINK_STEP_COMMIT;
 	return after_error(p);
 }
 
@@ -441,7 +465,13 @@ choose_course(PgSink *p, Attempt result, Course *course)
 			return !p->answered || pgsink_fail_for_error(p, "apply a batch");
 		case ATTEMPT_PASSING:
 			if (++course->tries >= MAX_TRIES)
-				return pgsink_fail_for_error(p, "apply a batch");
+			{
+				p->repeated = true;
+				if (p->error.lost || p->answered || pgsink_blame(p) != PGSINK_BLAME_DOUBTFUL)
+					return pgsink_fail_for_error(p, "apply a batch");
+				course->careful = true;
+				return true;
+			}
 			idem_sink_wait(&p->sink, -1, 0, course->backoff, false);
 			course->backoff *= 2;
 			return true;
@@ -461,6 +491,7 @@ pgsink_apply(PgSink *p)
 	Course		course = {.backoff = FIRST_BACKOFF};
 
 	p->answered = false;
+	p->repeated = false;
 	while (!course.committed)
 	{
 		if (p->conn == NULL && !reconnect(p))

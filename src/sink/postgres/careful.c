@@ -23,6 +23,19 @@
  * call.  RELEASE and SAVEPOINT get the whole time again: without s nothing of
  * the batch could be committed.
  *
+ * An error such as "disk full" is doubtful: it may be the target's, or the
+ * event's, whose function raised it.  What happens to the other events tells:
+ *
+ * - An event behind it was done: it is rejected.
+ * - Only events before it were done: it is unknown, and tried again later.
+ * - None was done, and more than MANY are doubtful: the target is to blame.
+ * - None was done, and few are doubtful: they are unknown; but if the last call
+ *	 of the batches before was done, the first of them is rejected.  The relay sends
+ *	 the same batch after an outage, so a few events must not be one.
+ *
+ * So an outage costs no attempts, but for one event after each acceptance, and
+ * few events stop no others.
+ *
  * INVARIANT
  *		At the end s holds the effects of the events marked done, and no others.
  *
@@ -41,6 +54,10 @@
 #include "sink/postgres/sink.h"
 
 #define WINDOW		100			/* events sent before answers are read */
+
+#define MANY		8			/* doubtful events that may be to blame, if no
+								 * other passes */
+#define DOUBT_WAIT	5000		/* ms until a doubtful event is tried again */
 
 /* Arguments of the two steps "time" in a segment. */
 #define BEFORE_CALL	0
@@ -73,6 +90,8 @@ typedef struct Progress
 {
 	bool		tried;			/* the first event is done or decided */
 	bool		out_of_time;	/* no time is left for later events */
+	uint32_t	doubts;			/* number of doubtful events */
+	PgSinkError doubt;			/* the error of the first one */
 } Progress;
 
 /* Is p->error a timeout because earlier events took the time? */
@@ -124,11 +143,14 @@ take_answer(PgSink *p, uint32_t i, Progress *progress)
 	}
 	else
 	{
-		PgSinkBlame blame = pgsink_blame(&p->error);
+		PgSinkBlame blame = pgsink_blame(p);
 
 		if (no_time_at_all(p, progress) ||
-			(blame != PGSINK_BLAME_EVENT && blame != PGSINK_BLAME_SLOW))
+			(blame != PGSINK_BLAME_EVENT && blame != PGSINK_BLAME_SLOW &&
+			 blame != PGSINK_BLAME_DOUBTFUL))
 			return false;
+		if (blame == PGSINK_BLAME_DOUBTFUL && progress->doubts++ == 0)
+			progress->doubt = p->error;
 		pgsink_decide_error(p, i);
 	}
 	progress->tried = true;
@@ -156,6 +178,55 @@ read_window(PgSink *p, const uint32_t *which, uint32_t n, Progress *progress)
 	return !p->error.set;
 }
 
+/* The index behind the last event that was done; 0 if none was. */
+static uint32_t
+end_of_done(const PgSink *p)
+{
+	uint32_t	end = p->batch.count;
+
+	while (end > 0 && !p->batch.events[end - 1].done)
+		end--;
+	return end;
+}
+
+/*
+ * Judge the doubtful events, see the file header.  False with p->error, which
+ * blames no event, if the target is to blame.
+ */
+static bool
+judge_doubtful(PgSink *p, const Progress *progress)
+{
+	uint32_t	end = end_of_done(p);
+	bool		blame_one = end == 0 && p->passes;
+
+	if (progress->doubts > 0 && end == 0)
+	{
+		p->error = progress->doubt;
+		p->error.step = PGSINK_STEP_FENCE;
+		if (progress->doubts > MANY || (!p->passes && pgsink_blame(p) == PGSINK_BLAME_CONFIG))
+			return false;
+		pgsink_forget_error(p);
+	}
+	if (end > 0)
+		p->passes = true;
+	for (uint32_t i = 0; i < p->batch.count; i++)
+	{
+		PgSinkEvent *e = &p->batch.events[i];
+
+		if (!e->doubtful)
+			continue;
+		e->doubtful = false;
+		if (i < end || blame_one)
+			e->outcome = IDEM_PROTO_REJECTED;
+		else
+			e->retry_after = DOUBT_WAIT;
+		if (i >= end)
+			p->passes = false;
+		blame_one = false;
+	}
+	return true;
+}
+
 /* Was an event done although an earlier event of its key failed? */
 static bool
 broke_key_order(const PgSink *p)
@@ -171,7 +242,7 @@ pgsink_call_carefully(PgSink *p)
 {
 	uint32_t	which[WINDOW];
 	uint32_t	i = 0;
-	Progress	progress = {false, false};
+	Progress	progress = {0};
 
 	send_frame(p, "SAVEPOINT idempotency_sink");
 	while (i < p->batch.count)
@@ -198,7 +269,7 @@ pgsink_call_carefully(PgSink *p)
 		if (n > 0 && !read_window(p, which, n, &progress))
 			return false;
 	}
-	if (broke_key_order(p))
+	if (!judge_doubtful(p, &progress) || broke_key_order(p))
 		return false;
 	send_frame(p, "ROLLBACK TO SAVEPOINT idempotency_sink");
 	pgsink_give_time(p);

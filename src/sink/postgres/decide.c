@@ -60,7 +60,11 @@ pgsink_decide(PgSink *p, uint32_t i, IdemProtoOutcome outcome, const char *sqlst
 void
 pgsink_decide_error(PgSink *p, uint32_t i)
 {
-	pgsink_decide(p, i, pgsink_blame(&p->error) == PGSINK_BLAME_SLOW ? IDEM_PROTO_RETRY : IDEM_PROTO_REJECTED,
+	PgSinkBlame blame = pgsink_blame(p);
+
+	p->batch.events[i].doubtful = blame == PGSINK_BLAME_DOUBTFUL;
+	pgsink_decide(p, i, blame == PGSINK_BLAME_SLOW ? IDEM_PROTO_RETRY :
+				  blame == PGSINK_BLAME_DOUBTFUL ? IDEM_PROTO_UNKNOWN : IDEM_PROTO_REJECTED,
 				  p->error.sqlstate, p->error.message);
 }
 

@@ -66,27 +66,43 @@ pgsink_note_error(PgSink *p, PgSinkPending pending, bool lost, const char *sqlst
 		p->error.message[--len] = '\0';
 }
 
+/*
+ * A function raises what it likes.  As long as the connection lives, and the
+ * fence has written in the same transaction, an error of a call that says that
+ * the target is down is the function's.  Lack of resources or of a privilege may
+ * be the target's or the function's.
+ */
 PgSinkBlame
-pgsink_blame(const PgSinkError *error)
+pgsink_blame(const PgSink *p)
 {
+	const PgSinkError *error = &p->error;
 	static const struct
 	{
 		const char *prefix;		/* of the SQLSTATE */
 		PgSinkBlame blame;
+		PgSinkBlame in_call;
 	}			rules[] = {
-		{"08", PGSINK_BLAME_OUTAGE},	/* connection */
-		{"40", PGSINK_BLAME_PASSING},	/* deadlock, serialization */
-		{"53", PGSINK_BLAME_OUTAGE},	/* out of disk, memory, connections */
-		{"57014", PGSINK_BLAME_SLOW},	/* statement_timeout */
-		{"55P03", PGSINK_BLAME_SLOW},	/* lock_timeout set by the handler */
-		{"57", PGSINK_BLAME_OUTAGE},	/* shutdown, crash, not accepting */
-		{"58", PGSINK_BLAME_OUTAGE},	/* errors of the system outside */
-		{"25006", PGSINK_BLAME_OUTAGE}, /* demoted to a standby */
-		{"25P03", PGSINK_BLAME_OUTAGE}, /* idle_in_transaction_session_timeout */
-		{"25P04", PGSINK_BLAME_OUTAGE}, /* transaction_timeout */
-		{"42501", PGSINK_BLAME_CONFIG}, /* no privilege */
-		{"28", PGSINK_BLAME_CONFIG},
-		{"3D000", PGSINK_BLAME_CONFIG},
+		/* deadlock, serialization */
+		{"40", PGSINK_BLAME_PASSING, PGSINK_BLAME_PASSING},
+		/* out of disk, memory, connections */
+		{"53", PGSINK_BLAME_OUTAGE, PGSINK_BLAME_DOUBTFUL},
+		/* errors of the system outside */
+		{"58", PGSINK_BLAME_OUTAGE, PGSINK_BLAME_DOUBTFUL},
+		/* no privilege */
+		{"42501", PGSINK_BLAME_CONFIG, PGSINK_BLAME_DOUBTFUL},
+		/* statement_timeout; lock_timeout set by the handler */
+		{"57014", PGSINK_BLAME_OUTAGE, PGSINK_BLAME_SLOW},
+		{"55P03", PGSINK_BLAME_OUTAGE, PGSINK_BLAME_SLOW},
+		/* connection; shutdown, crash, not accepting; demoted to a standby */
+		{"08", PGSINK_BLAME_OUTAGE, PGSINK_BLAME_EVENT},
+		{"57", PGSINK_BLAME_OUTAGE, PGSINK_BLAME_EVENT},
+		{"25006", PGSINK_BLAME_OUTAGE, PGSINK_BLAME_EVENT},
+		/* idle_in_transaction_session_timeout, transaction_timeout */
+		{"25P03", PGSINK_BLAME_OUTAGE, PGSINK_BLAME_EVENT},
+		{"25P04", PGSINK_BLAME_OUTAGE, PGSINK_BLAME_EVENT},
+		/* login */
+		{"28", PGSINK_BLAME_CONFIG, PGSINK_BLAME_EVENT},
+		{"3D000", PGSINK_BLAME_CONFIG, PGSINK_BLAME_EVENT},
 	};
 
 	bool		in_call = (error->step == PGSINK_STEP_CALL || error->step == PGSINK_STEP_CHECK);
@@ -97,9 +113,16 @@ pgsink_blame(const PgSinkError *error)
 	if (error->lost || in_recovery)
 		return PGSINK_BLAME_OUTAGE;
 	for (size_t i = 0; i < sizeof(rules) / sizeof(rules[0]); i++)
-		if (strncmp(error->sqlstate, rules[i].prefix, strlen(rules[i].prefix)) == 0)
-			return rules[i].blame == PGSINK_BLAME_SLOW && !in_call && error->step != PGSINK_STEP_TIME ?
-				PGSINK_BLAME_OUTAGE : rules[i].blame;
+	{
+		if (strncmp(error->sqlstate, rules[i].prefix, strlen(rules[i].prefix)) != 0)
+			continue;
+		if (error->step == PGSINK_STEP_TIME && rules[i].in_call == PGSINK_BLAME_SLOW)
+			return PGSINK_BLAME_SLOW;
+		if (!in_call)
+			return rules[i].blame;
+		return rules[i].in_call == PGSINK_BLAME_PASSING && p->repeated ?
+			PGSINK_BLAME_DOUBTFUL : rules[i].in_call;
+	}
 	return in_call ? PGSINK_BLAME_EVENT : PGSINK_BLAME_CONFIG;
 }
 
@@ -142,6 +165,6 @@ pgsink_fail_for_error(PgSink *p, const char *doing)
 		return idem_sink_fail(&p->failure, IDEM_PROTO_REJECTED, e->sqlstate,
 							  "could not use position table %s at the target: %s; idempotency.sink_setup_sql(server) prints what to run there",
 							  p->position_table, e->message);
-	return idem_sink_fail(&p->failure, pgsink_blame(e) == PGSINK_BLAME_CONFIG ? IDEM_PROTO_REJECTED : IDEM_PROTO_OUTAGE,
+	return idem_sink_fail(&p->failure, pgsink_blame(p) == PGSINK_BLAME_CONFIG ? IDEM_PROTO_REJECTED : IDEM_PROTO_OUTAGE,
 						  e->sqlstate, "could not %s: %s", doing, e->message);
 }

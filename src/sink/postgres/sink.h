@@ -76,6 +76,9 @@ typedef struct PgSinkEvent
 	PgSinkClaim claim;			/* in the transaction under way */
 	bool		done;			/* its call is in the transaction under way */
 	IdemProtoOutcome outcome;	/* 0: not decided, so acked after COMMIT */
+	bool		doubtful;		/* decided, and to be judged by what happens
+								 * to others */
+	uint32_t	retry_after;	/* ms, of the outcome */
 	char		sqlstate[6];
 	char	   *message;		/* reason of the outcome, or NULL; owned */
 	int64_t		seq;
@@ -184,6 +187,8 @@ typedef enum PgSinkBlame
 	PGSINK_BLAME_EVENT,			/* the event, or the code that handles it */
 	PGSINK_BLAME_SLOW,			/* the event took too long: try it later */
 	PGSINK_BLAME_PASSING,		/* nobody: try the batch again */
+	PGSINK_BLAME_DOUBTFUL,		/* the event or the target: what happens to
+								 * other events tells */
 	PGSINK_BLAME_OUTAGE,		/* the target is down */
 	PGSINK_BLAME_CONFIG			/* the options, or objects of the target */
 } PgSinkBlame;
@@ -201,6 +206,9 @@ typedef struct PgSink
 	size_t		pending_end;
 	size_t		pending_size;
 	PgSinkError error;
+	bool		repeated;		/* the batch was tried often enough: what
+								 * passes elsewhere does not pass here */
+	bool		passes;			/* the last event that was called was done */
 	IdemSinkFailure failure;
 	char	   *call_sql;		/* its parameters are arrays: event_id and the
 								 * fields in use */
@@ -245,7 +253,10 @@ extern bool pgsink_call_carefully(PgSink *p);
 extern void pgsink_decide(PgSink *p, uint32_t i, IdemProtoOutcome outcome,
 						  const char *sqlstate, const char *message);
 
-/* Note the outcome of event i, which is to blame for p->error. */
+/*
+ * Note the outcome of event i, which is to blame for p->error, or may be: then it
+ * is doubtful.
+ */
 extern void pgsink_decide_error(PgSink *p, uint32_t i);
 
 /* Note the outcome of the events whose claim was refused. */
@@ -390,8 +401,8 @@ extern void pgsink_note_error(PgSink *p, PgSinkPending pending, bool lost,
 /* Hide the message, which is going to be logged, if it has an event in it. */
 extern void pgsink_hide_events(const PgSink *p, PgSinkError *e);
 
-/* Decide by step and SQLSTATE who is to blame. */
-extern PgSinkBlame pgsink_blame(const PgSinkError *error);
+/* Decide by step and SQLSTATE who is to blame for p->error. */
+extern PgSinkBlame pgsink_blame(const PgSink *p);
 
 /* As idem_sink_fail, because p->error kept the program from doing something. */
 extern bool pgsink_fail_for_error(PgSink *p, const char *doing);

@@ -130,7 +130,7 @@ def test_failures_have_no_event():
     for state, outcome in (("42501", "rejected"), ("53100", "outage")):
         for what, payload in (("payload", CARD), ("payload", b'{"pin": 42}'), ("field", CARD), ("headers", CARD), ("own", CARD)):
             w = t.start()
-            w.events([{}, {"type": f"{state} {what}", "payload": payload, "headers": b'{"x-card": "4111 1111 1111"}'}, {}])
+            w.events([{"type": f"{state} {what}", "payload": payload, "headers": b'{"x-card": "4111 1111 1111"}'}] * 9)
             f = w.expect("FAILED")
             assert f["outcome"] == codec.OUTCOMES[outcome] and f["sqlstate"] == state, f
             if what == "own":
@@ -140,6 +140,105 @@ def test_failures_have_no_event():
                 assert "4111" not in f["message"] and "42}" not in f["message"], f
             assert w.exit_status() == 0 and w.stderr() == ""
             w.sock.close()
+
+
+# what a function may raise that targets say when they are down or not set up; what may be either's
+OF_THE_FUNCTION = ("08001", "08006", "28P01", "3D000", "25006", "25P04", "57P01", "57P03")
+DOUBTFUL = ("53100", "53200", "53400", "58030", "58P01", "42501", "40001", "40P01")
+
+
+def settled(w, batch, expected):
+    assert w.outcomes(batch, len(expected)) == expected, w.notes
+    if set(expected) != {"acked"}:
+        w.send("SETTLE", batch=batch)
+    w.expect("VERDICT", batch=batch, kind=1)
+
+
+def test_function_raises_what_targets_say():
+    """One event's error stops no other, whatever its SQLSTATE; a doubtful one counts when others pass."""
+    t = Target(RAISES)
+    w = t.start(flags=codec.WANT_POSITION | codec.KEY_ORDER)
+    for state in OF_THE_FUNCTION + DOUBTFUL:
+        bad = {"key": "b", "type": f"{state} own"}
+        batch, _ = w.events([{"key": "a"}, bad, {"key": "b"}, {"key": "c"}])
+        settled(w, batch, ["acked", "rejected", "skipped", "acked"])
+        assert w.notes[1] == (state, "no such order"), w.notes
+        # alone: an event passed before it
+        batch, _ = w.events([bad])
+        settled(w, batch, ["rejected"])
+        if state == "42501":
+            continue
+        # none has passed since: if it may be the target, it waits, and costs no attempt
+        unsure = ("unknown", 5000) if state in DOUBTFUL else ("rejected", 0)
+        batch, _ = w.events([bad])
+        assert w.outcomes(batch, 1) == [unsure[0]] and w.notes[0][0] == state, w.notes
+        assert w.last_result["retry_after"] == unsure[1], w.last_result
+        w.send("SETTLE", batch=batch)
+        w.expect("VERDICT", batch=batch, kind=1)
+        # behind the last that passed: the target may have gone down
+        batch, _ = w.events([{"key": "a"}, bad])
+        settled(w, batch, ["acked", unsure[0]])
+    w.close()
+
+
+def test_target_refuses_all():
+    """What every event of a batch meets is the target's state; what a few meet stops no others."""
+    t = Target(RAISES)
+    for state in DOUBTFUL:
+        bad = [{"key": str(i), "type": f"{state} own"} for i in range(200)]
+        w = t.start()
+        if state != "42501":
+            batch, _ = w.events(bad[:8])
+            settled(w, batch, ["unknown"] * 8)
+        batch, _ = w.events([{}, {}])
+        settled(w, batch, ["acked"] * 2)
+        batch, _ = w.events(bad[:8])
+        settled(w, batch, ["rejected"] + ["unknown"] * 7)
+        w.events(bad)
+        f = w.expect("FAILED")
+        assert f["outcome"] == codec.OUTCOMES["rejected" if state == "42501" else "outage"], f
+        assert f["sqlstate"] == state and f["message"] == "could not apply a batch: no such order", f
+        assert w.exit_status() == 0
+        w.sock.close()
+
+
+def test_passing_failure_passes():
+    """A serialization failure of a call is nobody's fault when the batch passes on another try."""
+    t = Target(POSITION + """
+        CREATE SCHEMA app; CREATE TABLE app.got (k text); CREATE SEQUENCE app.tries;
+        CREATE FUNCTION app.on_event(aggregate_id text, event_type text) RETURNS void LANGUAGE plpgsql AS $$
+        BEGIN
+            IF event_type = 'twice' AND nextval('app.tries') < 3 THEN
+                RAISE EXCEPTION 'again' USING ERRCODE = '40001';
+            END IF;
+            INSERT INTO app.got VALUES (aggregate_id);
+        END $$;""")
+    w = t.start()
+    batch, _ = w.events([{}, {"type": "twice"}, {}])
+    settled(w, batch, ["acked"] * 3)
+    assert t.count() == 3
+    w.close()
+
+
+def test_call_leaves_the_transaction_read_only():
+    """What one call sets is no other event's, nor the completion's of the claims."""
+    for extension in (False, True):
+        t = Target(POSITION + """
+            CREATE SCHEMA app; CREATE TABLE app.got (k text);
+            CREATE FUNCTION app.on_event(aggregate_id text, event_type text) RETURNS void LANGUAGE plpgsql AS $$
+            BEGIN
+                IF event_type = 'early' THEN SET transaction_read_only = on; END IF;
+                INSERT INTO app.got VALUES (aggregate_id);
+                IF event_type = 'late' THEN SET transaction_read_only = on; END IF;
+            END $$;""", extension=extension)
+        w = t.start()
+        batch, _ = w.events([{}, {"type": "late"}, {"type": "early"}, {}, {"type": "late"}])
+        settled(w, batch, ["acked", "acked", "rejected", "acked", "acked"])
+        assert w.notes[2][0] == "25006" and t.count() == 4, w.notes
+        batch, _ = w.events([{}, {"type": "late"}])
+        settled(w, batch, ["acked"] * 2)
+        assert t.count() == 6
+        w.close()
 
 
 def test_aborted_batch_has_no_event():
