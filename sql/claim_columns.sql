@@ -4,6 +4,7 @@
 CREATE SCHEMA t;
 CREATE TABLE t.keys (id int PRIMARY KEY);
 CREATE TABLE t.parts (id int) PARTITION BY LIST (id);
+CREATE TYPE t.kind AS (id int);
 CREATE FUNCTION t.fired() RETURNS trigger LANGUAGE plpgsql AS 'BEGIN RETURN NEW; END';
 
 -- Run statements for a relation and undo them; the SQLSTATE of the first one that fails.
@@ -28,6 +29,8 @@ SELECT statement, t.tried(relation, statement) AS state, string_agg(DISTINCT kin
 	'ALTER TABLE % REPLICA IDENTITY FULL',
 	'ALTER TABLE % ADD COLUMN mine int, ALTER COLUMN mine TYPE text',
 	'ALTER TABLE t.parts ATTACH PARTITION % DEFAULT',
+	'ALTER TABLE % INHERIT t.keys', 'ALTER TABLE t.keys INHERIT %', 'CREATE TABLE t.child () INHERITS (%)', 'ALTER TABLE % OF t.kind',
+	'ALTER TABLE % SET (user_catalog_table = true)',
 	'CREATE INDEX ON % ((1))', 'CREATE UNIQUE INDEX ON % ((1))',
 	'CREATE TRIGGER mine AFTER INSERT ON % FOR EACH ROW EXECUTE FUNCTION t.fired()',
 	'CREATE CONSTRAINT TRIGGER mine AFTER INSERT ON % FOR EACH ROW EXECUTE FUNCTION t.fired()',
@@ -152,4 +155,74 @@ ALTER TABLE idempotency_data.store_segment_0 DROP COLUMN size, ADD COLUMN note t
 SELECT idempotency.claim_event('c1'), idempotency.complete_event('c1', result => '1');
 SELECT event_id, result, note FROM idempotency_data.store_segment_0;
 ROLLBACK;
+
+-- What is only read is checked, too: it must be logged, and have the types by which C code reads it
+SELECT format('ALTER DATABASE %I SET idempotency.claim_segment_size = %L', current_database(), '64kB') \gexec
+\c
+\set VERBOSITY terse
+SET client_min_messages = warning;
+DO $$
+BEGIN
+	FOR k IN 1..8 LOOP
+		PERFORM idempotency.claim_event('r' || k || '-' || i), idempotency.complete_event('r' || k || '-' || i) FROM generate_series(1, 400) i;
+		COMMIT;
+	END LOOP;
+END
+$$;
+DO $$
+BEGIN
+	FOR i IN 1..600 LOOP
+		PERFORM idempotency.claims_maintain();
+		COMMIT;
+		EXIT WHEN EXISTS (SELECT FROM idempotency.stat_claim_segments WHERE kind = 'run' AND entries > 0);
+		PERFORM pg_sleep(0.1);
+	END LOOP;
+END
+$$;
+SELECT idempotency.claim_event('r9'), idempotency.complete_event('r9');
+CREATE FUNCTION t.reader(kind text) RETURNS text IMMUTABLE RETURN CASE kind
+	WHEN 'lease_log' THEN $q$SELECT idempotency.lease_event('e')$q$
+	WHEN 'cursor_log' THEN 'SELECT count(*) FROM idempotency.cursors'
+	WHEN 'outbox_segment' THEN 'SELECT count(*) FROM idempotency.outbox_events'
+	WHEN 'relay_log' THEN $q$SELECT idempotency.relay_create('r2', 'nul')$q$
+	WHEN 'relays' THEN 'SELECT count(*) FROM idempotency.stat_relay'
+	WHEN 'relay_parked' THEN 'SELECT count(*) FROM idempotency.dead_letters'
+	WHEN 'relay_attempts' THEN 'SELECT count(*) FROM idempotency.stat_relay'
+	WHEN 'store_segment' THEN 'SELECT count(*) FROM idempotency.processed_events'
+	ELSE $q$SELECT idempotency.claim_event('r10')$q$ END;
+-- Run statements past the hook, then read the table; the SQLSTATE.
+CREATE FUNCTION t.read_after(relation regclass, kind text, statements text) RETURNS text LANGUAGE plpgsql AS $$
+BEGIN
+	SET LOCAL allow_system_table_mods = on;
+	EXECUTE replace(statements, '%', relation::text);
+	SET LOCAL allow_system_table_mods = off;
+	EXECUTE t.reader(kind);
+	RAISE SQLSTATE 'UNDO0';
+EXCEPTION WHEN SQLSTATE 'UNDO0' THEN
+	RETURN 'done';
+WHEN OTHERS THEN
+	RETURN SQLSTATE || ' ' || regexp_replace(SQLERRM, '_\d+"| of column \S+ of .*|_\d+_digest.*', '');
+END
+$$;
+-- Of each kind the table that has most rows
+CREATE VIEW t.read AS SELECT DISTINCT ON (kind) relation, kind FROM t.relations WHERE relkind = 'r' ORDER BY kind, pg_relation_size(relation) DESC;
+SELECT kind, t.read_after(relation, kind, 'SELECT') AS untouched, t.read_after(relation, kind, 'ALTER TABLE % SET UNLOGGED') AS unlogged
+  FROM t.read ORDER BY kind;
+SELECT kind, t.read_after(relation, kind, format('ALTER TABLE %% DROP CONSTRAINT IF EXISTS sound, ALTER %I DROP DEFAULT, ALTER %1$I TYPE %s USING 0::%2$s', attname,
+			CASE atttypid WHEN 'bool'::regtype THEN 'int' ELSE 'bool' END)) AS state,
+	   count(*) AS columns
+  FROM t.read JOIN pg_attribute ON attrelid = relation AND attnum > 0 AND NOT attisdropped
+ -- an identity column has a type of numbers, and the state is in indexes
+ WHERE (kind, attname) NOT IN (('relay_parked', 'parked_id'), ('relay_parked', 'state')) GROUP BY 1, 2 ORDER BY 1, 2;
+SELECT kind, t.read_after(relation, kind, 'ALTER TABLE % DROP CONSTRAINT sound, ALTER ' || attname || ' TYPE varchar') AS state
+  FROM t.read JOIN pg_attribute ON attrelid = relation AND attnum > 0 AND NOT attisdropped AND atttypid = 'text'::regtype AND attname = 'event_id' ORDER BY 1;
+-- A table of the extension is no child whose parent takes it along
+SET allow_system_table_mods = on;
+CREATE TABLE t.parent AS TABLE idempotency_data.store_slot_0 WITH NO DATA;
+ALTER TABLE idempotency_data.store_slot_0 INHERIT t.parent;
+RESET allow_system_table_mods;
+ALTER TABLE t.parent ALTER COLUMN run TYPE numeric;
+ALTER TABLE t.parent ADD COLUMN mine int REFERENCES t.keys;
+ALTER TABLE ONLY idempotency_data.store_slot_0 NO INHERIT t.parent;
+ALTER TABLE t.parent ALTER COLUMN run TYPE numeric;
 DROP SCHEMA t CASCADE;

@@ -83,4 +83,20 @@ SELECT idempotency.lease_event('n2');
 ALTER TABLE idempotency_data.lease_log_0 DROP CONSTRAINT mine_leases;
 ALTER SEQUENCE idempotency_data.outbox_seq SET LOGGED;
 SELECT * FROM write_all();
+-- So does the next read, where a crash would empty what is only read, or C code would misread it.
+SELECT idempotency.consumer_create('w', private_locks => true);
+\c -
+ALTER TABLE idempotency_data.consumers SET UNLOGGED;
+\c -
+SELECT idempotency.claim_event('n3', consumer => 'w');
+SELECT count(*) FROM idempotency.claim_consumers;
+\c -
+ALTER TABLE idempotency_data.consumers SET LOGGED;
+ALTER TABLE idempotency_data.consumers ALTER COLUMN max_attempts TYPE bigint;
+\c -
+SELECT idempotency.claim_event('n3', consumer => 'w');
+SET allow_system_table_mods = on;
+ALTER TABLE idempotency_data.consumers ALTER COLUMN max_attempts TYPE integer;
+RESET allow_system_table_mods;
+SELECT idempotency.claim_event('n3', consumer => 'w'), idempotency.complete_event('n3', consumer => 'w');
 DROP FUNCTION fired, write_all;

@@ -565,10 +565,10 @@ change_consumer(HeapTuple before, HeapTuple after, TupleDesc desc)
 }
 
 /* The only table that the trigger is for. */
-static Oid
-consumers_oid(int number)
+static IdemRelRef *
+consumers(int number)
 {
-	return idem_consumers_oid();
+	return idem_consumers_ref();
 }
 
 Datum
@@ -580,7 +580,7 @@ idem_consumer_changes_fn(PG_FUNCTION_ARGS)
 	HeapTuple	after;
 	HeapTuple	result;
 
-	idem_require_table(fcinfo, "consumer_changes", consumers_oid, 1);
+	idem_require_table(fcinfo, "consumer_changes", consumers, 1);
 	if (!TRIGGER_FIRED_BEFORE(trigger->tg_event) ||
 		TRIGGER_FIRED_FOR_STATEMENT(trigger->tg_event) != TRIGGER_FIRED_BY_TRUNCATE(trigger->tg_event))
 		ereport(ERROR,

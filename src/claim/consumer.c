@@ -56,6 +56,7 @@
 #include "claim/state.h"
 #include "shared/args.h"
 #include "shared/catalog.h"
+#include "shared/guard.h"
 #include "shared/sound.h"
 #include "shared/txn_owner.h"
 #include "store/retention.h"
@@ -66,7 +67,27 @@
 #define DEFAULT_MIN_BACKOFF		(1 * USECS_PER_SEC)
 #define DEFAULT_MAX_BACKOFF		(300 * USECS_PER_SEC)
 
-static IdemRelRef consumers = IDEM_RELREF("consumers");
+static const IdemColumn columns[IDEM_CONSUMERS_NATTS] = {
+	[IDEM_CONSUMERS_CONSUMER - 1] = {TEXTOID, true},
+	[IDEM_CONSUMERS_FOREIGN_LOCKERS - 1] = {BOOLOID, true},
+	[IDEM_CONSUMERS_PRIVATE_LOCKS - 1] = {BOOLOID, true},
+	[IDEM_CONSUMERS_RETENTION - 1] = {INTERVALOID, false},
+	[IDEM_CONSUMERS_KEEP_IDS - 1] = {BOOLOID, true},
+	[IDEM_CONSUMERS_EXPIRE_BY_ID_AGE - 1] = {BOOLOID, true},
+	[IDEM_CONSUMERS_LEASE_DURATION - 1] = {INTERVALOID, true},
+	[IDEM_CONSUMERS_MAX_ATTEMPTS - 1] = {INT4OID, true},
+	[IDEM_CONSUMERS_MIN_BACKOFF - 1] = {INTERVALOID, true},
+	[IDEM_CONSUMERS_MAX_BACKOFF - 1] = {INTERVALOID, true},
+	[IDEM_CONSUMERS_OWNER - 1] = {TEXTOID, false},
+	[IDEM_CONSUMERS_OWNER_OID - 1] = {OIDOID, false},
+	[IDEM_CONSUMERS_OWNER_CLUSTER - 1] = {INT8OID, false}
+};
+
+static const IdemTableForm form = {
+	.columns = columns, .ncolumns = IDEM_CONSUMERS_NATTS, .by_sql = true
+};
+
+static IdemRelRef consumers = IDEM_TABLEREF("consumers", &form);
 
 /*
  * The registered consumers.  They are up to date while the count of
@@ -244,13 +265,15 @@ static void
 read_policies(void)
 {
 	Relation	rel = table_open(idem_relref_oid(&consumers), AccessShareLock);
-	Snapshot	snapshot = RegisterSnapshot(GetLatestSnapshot());
+	Snapshot	snapshot;
 	HASHCTL		ctl = {.keysize = IDEM_MAX_NAME_BYTES + 1, .entrysize = sizeof(KnownConsumer)};
 	SysScanDesc scan;
 	HeapTuple	tup;
 	uint64		at;
 
 	forget_policies();
+	idem_guard_table(&consumers, rel, IDEM_GUARD_READ);
+	snapshot = RegisterSnapshot(GetLatestSnapshot());
 	policies_of = RelationGetRelid(rel);
 	at = invalidations;
 	policies = hash_create("registered consumers", 16, &ctl, HASH_ELEM | HASH_STRINGS);
@@ -280,6 +303,12 @@ idem_consumer_class(const Interval *retention)
 	IdemConsumerPolicy policy = {.retention = retention == NULL ? -1 : retention_seconds(retention)};
 
 	return finish_policy(policy).class;
+}
+
+IdemRelRef *
+idem_consumers_ref(void)
+{
+	return &consumers;
 }
 
 Oid

@@ -19,8 +19,10 @@
 
 #include "claim/change.h"
 #include "claim/lock.h"
+#include "shared/catalog.h"
 
 /* OID of the table idempotency_data.consumers, which is not locked. */
+extern IdemRelRef *idem_consumers_ref(void);
 extern Oid	idem_consumers_oid(void);
 
 typedef struct IdemConsumerPolicy

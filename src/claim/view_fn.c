@@ -118,10 +118,10 @@ show_consumer(TupleTableSlot *slot, Datum *values, bool *nulls, void *arg)
 	return true;
 }
 
-static Oid
+static IdemRelRef *
 consumers_table(int number)
 {
-	return idem_consumers_oid();
+	return idem_consumers_ref();
 }
 
 Datum
@@ -129,7 +129,7 @@ idem_claim_consumers_source_fn(PG_FUNCTION_ARGS)
 {
 	static const IdemRowSource source = {
 		.ntables = 1, .ncolumns = SHOWN_COLUMNS,
-		.table_oid = consumers_table, .form_row = show_consumer
+		.table = consumers_table, .form_row = show_consumer
 	};
 
 	return idem_rows_next(fcinfo, &source);

@@ -247,7 +247,6 @@ const IdemKeyedLog idem_cursor_log = {
 	.tables = idem_cursor_tables,
 	.indexes = idem_cursor_indexes,
 	.ntables = IDEM_CURSOR_TABLES,
-	.triggers = 2,
 	.sequence = &idem_lease_number,
 	.kinds = KINDS,
 	.max_blocks = MAX_BLOCKS,

@@ -123,10 +123,10 @@ idem_reset_offset_fn(PG_FUNCTION_ARGS)
 }
 
 /* Table n of the log. */
-static Oid
-table_oid(int number)
+static IdemRelRef *
+table(int number)
 {
-	return idem_relref_oid(&idem_cursor_tables[number]);
+	return &idem_cursor_tables[number];
 }
 
 /* Trigger of the log's tables, before each row that is inserted: only a restore does. */
@@ -135,7 +135,7 @@ idem_cursor_restored_fn(PG_FUNCTION_ARGS)
 {
 	TriggerData *trigger = idem_require_insert_trigger(fcinfo, "cursor_restored");
 
-	idem_require_table(fcinfo, "cursor_restored", table_oid, IDEM_CURSOR_TABLES);
+	idem_require_table(fcinfo, "cursor_restored", table, IDEM_CURSOR_TABLES);
 	return PointerGetDatum(idem_cursor_restore(trigger->tg_trigtuple,
 											   RelationGetDescr(trigger->tg_relation)));
 }

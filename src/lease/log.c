@@ -232,7 +232,6 @@ const IdemKeyedLog idem_lease_log = {
 	.tables = idem_lease_tables,
 	.indexes = idem_lease_indexes,
 	.ntables = IDEM_LEASE_TABLES,
-	.triggers = 2,
 	.sequence = &idem_lease_number,
 	.kinds = KINDS,
 	.max_blocks = MAX_BLOCKS,

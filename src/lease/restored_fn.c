@@ -27,15 +27,15 @@ PG_FUNCTION_INFO_V1(idem_lease_restored_fn);
 PG_FUNCTION_INFO_V1(idem_lease_restamp_fn);
 
 /* Table n of the log. */
-static Oid
-table_oid(int number)
+static IdemRelRef *
+table(int number)
 {
-	return idem_relref_oid(&idem_lease_tables[number]);
+	return &idem_lease_tables[number];
 }
 
 /* The same of all logs together. */
-static Oid
-any_table_oid(int number)
+static IdemRelRef *
+any_table(int number)
 {
 	const IdemKeyedLog *const *logs;
 	const IdemKeyedLog *log;
@@ -43,7 +43,7 @@ any_table_oid(int number)
 	(void) idem_keyed_worker_logs(&logs);
 	log = logs[number / IDEM_KEYED_MAX_TABLES];
 	number %= IDEM_KEYED_MAX_TABLES;
-	return number < log->ntables ? idem_relref_oid(&log->tables[number]) : InvalidOid;
+	return number < log->ntables ? &log->tables[number] : NULL;
 }
 
 /*
@@ -57,7 +57,7 @@ idem_lease_restored_fn(PG_FUNCTION_ARGS)
 	const IdemKeyedLog *const *logs;
 
 	/* the logs of others draw their numbers here, too */
-	idem_require_table(fcinfo, "lease_restored", any_table_oid,
+	idem_require_table(fcinfo, "lease_restored", any_table,
 					   idem_keyed_worker_logs(&logs) * IDEM_KEYED_MAX_TABLES);
 	idem_token_distrust();
 	return PointerGetDatum(NULL);
@@ -72,7 +72,7 @@ idem_lease_restamp_fn(PG_FUNCTION_ARGS)
 {
 	TriggerData *trigger = idem_require_insert_trigger(fcinfo, "lease_restamp");
 
-	idem_require_table(fcinfo, "lease_restamp", table_oid, IDEM_LEASE_TABLES);
+	idem_require_table(fcinfo, "lease_restamp", table, IDEM_LEASE_TABLES);
 	return PointerGetDatum(idem_lease_restamp(trigger->tg_trigtuple,
 											  RelationGetDescr(trigger->tg_relation)));
 }

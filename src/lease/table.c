@@ -16,10 +16,42 @@
  */
 #include "postgres.h"
 
+#include "catalog/pg_type_d.h"
+
 #include "lease/table.h"
+#include "shared/guard.h"
+
+/* In the order of the install script; log.c names their places. */
+static const IdemColumn columns[IDEM_LEASE_COLUMNS] = {
+	{INT8OID, true},			/* number */
+	{UUIDOID, true},			/* digest */
+	{CHAROID, true},			/* kind */
+	{CHAROID, false},			/* state */
+	{INT8OID, false},			/* token */
+	{INT4OID, false},			/* attempt */
+	{TIMESTAMPTZOID, false},	/* until */
+	{TIMESTAMPTZOID, true},		/* at */
+	{TEXTOID, false},			/* event_id */
+	{TEXTOID, false},			/* consumer */
+	{TEXTOID, false},			/* holder */
+	{TEXTOID, false},			/* error */
+	{TEXTOID, false},			/* recovery_point */
+	{JSONBOID, false},			/* work */
+	{TEXTOID, false},			/* scope */
+	{BYTEAOID, false},			/* fingerprint */
+	{JSONBOID, false},			/* request */
+	{INT8OID, false},			/* written */
+	{INT8OID, false},			/* kept */
+	{BOOLOID, false}			/* redriven */
+};
+
+static const IdemTableForm form = {
+	.columns = columns, .ncolumns = IDEM_LEASE_COLUMNS, .triggers = 2
+};
 
 IdemRelRef	idem_lease_tables[IDEM_LEASE_TABLES] = {
-	IDEM_RELREF("lease_log_0"), IDEM_RELREF("lease_log_1"), IDEM_RELREF("lease_log_2")
+	IDEM_TABLEREF("lease_log_0", &form), IDEM_TABLEREF("lease_log_1", &form),
+	IDEM_TABLEREF("lease_log_2", &form)
 };
 
 IdemRelRef	idem_lease_indexes[IDEM_LEASE_TABLES] = {

@@ -79,8 +79,7 @@ idem_outbox_events_source_fn(PG_FUNCTION_ARGS)
 {
 	static const IdemRowSource source = {
 		.ntables = IDEM_OUTBOX_SEGMENTS, .ncolumns = lengthof(shown),
-		.table_oid = idem_segment_oid, .check_table = idem_segment_check_columns,
-		.form_row = show_event
+		.table = idem_segment_ref, .form_row = show_event
 	};
 
 	return idem_rows_next(fcinfo, &source);
@@ -231,7 +230,7 @@ idem_outbox_restamp_fn(PG_FUNCTION_ARGS)
 	Datum		value;
 	bool		isnull = false;
 
-	idem_require_table(fcinfo, "outbox_restamp", idem_segment_oid, IDEM_OUTBOX_SEGMENTS);
+	idem_require_table(fcinfo, "outbox_restamp", idem_segment_ref, IDEM_OUTBOX_SEGMENTS);
 	if (fcinfo->flinfo->fn_extra == NULL)
 	{
 		check_restore(trigger->tg_relation);

@@ -72,18 +72,46 @@
 /* The estimate of the number of events looks at this many pages. */
 #define MAX_SAMPLES			10
 
+static void check_columns(Relation heap);
+
+static const IdemColumn columns[IDEM_NATTS] = {
+	[IDEM_ATT_XID] = {XID8OID, true},
+	[IDEM_ATT_SEQ] = {INT8OID, true},
+	[IDEM_ATT_EVENT_ID] = {UUIDOID, true},
+	[IDEM_ATT_ENQUEUED_AT] = {TIMESTAMPTZOID, true},
+	[IDEM_ATT_AGGREGATE_TYPE] = {TEXTOID, true},
+	[IDEM_ATT_AGGREGATE_ID] = {TEXTOID, true},
+	[IDEM_ATT_EVENT_TYPE] = {TEXTOID, true},
+	[IDEM_ATT_PAYLOAD] = {JSONBOID, false},
+	[IDEM_ATT_PAYLOAD_BYTES] = {BYTEAOID, false},
+	[IDEM_ATT_CONTENT_TYPE] = {TEXTOID, false},
+	[IDEM_ATT_HEADERS] = {JSONBOID, false}
+};
+
+static const IdemTableForm form = {
+	.columns = columns, .ncolumns = IDEM_NATTS, .triggers = 1, .check = check_columns
+};
+
+#define SEGMENT_REF(n) IDEM_TABLEREF("outbox_segment_" n, &form)
+
 static IdemRelRef segment_refs[IDEM_OUTBOX_SEGMENTS] = {
-	IDEM_RELREF("outbox_segment_0"),
-	IDEM_RELREF("outbox_segment_1"),
-	IDEM_RELREF("outbox_segment_2"),
-	IDEM_RELREF("outbox_segment_3"),
-	IDEM_RELREF("outbox_segment_4"),
-	IDEM_RELREF("outbox_segment_5"),
-	IDEM_RELREF("outbox_segment_6"),
-	IDEM_RELREF("outbox_segment_7"),
+	SEGMENT_REF("0"),
+	SEGMENT_REF("1"),
+	SEGMENT_REF("2"),
+	SEGMENT_REF("3"),
+	SEGMENT_REF("4"),
+	SEGMENT_REF("5"),
+	SEGMENT_REF("6"),
+	SEGMENT_REF("7"),
 };
 static IdemRelRef seq_ref = IDEM_RELREF("outbox_seq");
 static IdemRelRef generation_ref = IDEM_RELREF("outbox_generation");
+
+IdemRelRef *
+idem_segment_ref(int number)
+{
+	return &segment_refs[number];
+}
 
 Oid
 idem_segment_oid(int number)
@@ -164,12 +192,12 @@ idem_segment_report_added(Relation heap)
 }
 
 /*
- * A column that was added and dropped again stays in the catalog.  That does
- * no harm: idem_segment_form_tuple and idem_segment_deform_tuple leave such
+ * Callback of the form.  A column that was added and dropped again stays in the
+ * catalog.  That does no harm: idem_segment_form_tuple and idem_segment_deform_tuple leave such
  * columns out.
  */
-void
-idem_segment_check_columns(Relation heap)
+static void
+check_columns(Relation heap)
 {
 	TupleDesc	desc = RelationGetDescr(heap);
 
@@ -244,7 +272,6 @@ idem_segment_indexes(Relation heap, bool to_read, Oid *oids)
 	ListCell   *lc;
 	int			n = 0;
 
-	idem_segment_check_columns(heap);
 	indexes = RelationGetIndexList(heap);
 	foreach(lc, indexes)
 	{
@@ -281,6 +308,7 @@ idem_segment_open(IdemSegment *seg, int number)
 {
 	seg->number = number;
 	seg->heap = table_open(idem_segment_oid(number), AccessShareLock);
+	idem_guard_table(&segment_refs[number], seg->heap, IDEM_GUARD_READ);
 	seg->index = index_open(index_of(seg->heap), AccessShareLock);
 }
 
@@ -293,6 +321,7 @@ idem_segment_open_nowait(IdemSegment *seg, int number)
 		return false;
 	seg->number = number;
 	seg->heap = table_open(oid, NoLock);
+	idem_guard_table(&segment_refs[number], seg->heap, IDEM_GUARD_READ);
 	oid = index_of(seg->heap);
 	if (!ConditionalLockRelationOid(oid, AccessShareLock))
 	{

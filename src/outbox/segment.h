@@ -29,6 +29,7 @@
 #include "utils/relcache.h"
 
 #include "compat.h"
+#include "shared/catalog.h"
 
 #define IDEM_OUTBOX_SEGMENTS	8
 
@@ -97,6 +98,7 @@ idem_segment_of(int64 generation)
 	return (int) (generation % IDEM_OUTBOX_SEGMENTS);
 }
 
+extern IdemRelRef *idem_segment_ref(int number);
 extern Oid	idem_segment_oid(int number);
 extern Oid	idem_outbox_seq_oid(void);
 extern Oid	idem_outbox_generation_oid(void);
@@ -123,12 +125,6 @@ extern int	idem_segment_indexes(Relation heap, bool to_read, Oid *oids);
  * make.
  */
 pg_noreturn extern void idem_segment_report_added(Relation heap);
-
-/*
- * Error 55000 unless the columns are a segment's own, followed by dropped
- * columns at most.
- */
-extern void idem_segment_check_columns(Relation heap);
 
 /*
  * Make a row from values of the segment's own columns, or take a row apart

@@ -79,9 +79,6 @@ typedef struct Writer
 	CommandId	cid;
 } Writer;
 
-/* The install script gives a segment so many triggers. */
-#define TRIGGERS	1
-
 /* The segment that was current at the last call.  Each call verifies it. */
 static int	guessed_segment = 0;
 
@@ -102,12 +99,11 @@ open_indexes(Writer *writer)
 	Relation	heap = writer->segment.heap;
 	Oid			oids[IDEM_SEGMENT_MAX_INDEXES];
 
-	idem_guard_table(heap, TRIGGERS);
+	idem_guard_table(idem_segment_ref(writer->segment.number), heap, IDEM_GUARD_WRITE);
 	if (!heap->rd_indexvalid)
 		list_free(RelationGetIndexList(heap));
 	if (list_length(heap->rd_indexlist) == 1)
 	{
-		idem_segment_check_columns(heap);
 		writer->nindexes = 1;
 		oids[0] = linitial_oid(heap->rd_indexlist);
 	}

@@ -22,6 +22,7 @@
 #include "utils/rel.h"
 
 #include "shared/args.h"
+#include "shared/guard.h"
 
 void
 idem_require_arg(FunctionCallInfo fcinfo, int argno, const char *name)
@@ -65,7 +66,7 @@ idem_reject_arg(FunctionCallInfo fcinfo, int argno, const char *name,
 
 void
 idem_require_table(FunctionCallInfo fcinfo, const char *function_name,
-				   Oid (*table_oid) (int number), int ntables)
+				   IdemRelRef *(*table) (int number), int ntables)
 {
 	TriggerData *trigger = (TriggerData *) fcinfo->context;
 
@@ -75,8 +76,12 @@ idem_require_table(FunctionCallInfo fcinfo, const char *function_name,
 				 errmsg("function \"%s\" was not called by trigger manager", function_name)));
 	for (int i = 0; i < ntables; i++)
 	{
-		if (RelationGetRelid(trigger->tg_relation) == table_oid(i))
-			return;
+		IdemRelRef *ref = table(i);
+
+		if (ref == NULL || RelationGetRelid(trigger->tg_relation) != idem_relref_oid(ref))
+			continue;
+		idem_guard_table(ref, trigger->tg_relation, IDEM_GUARD_READ);
+		return;
 	}
 	ereport(ERROR,
 			(errcode(ERRCODE_E_R_I_E_TRIGGER_PROTOCOL_VIOLATED),

@@ -24,6 +24,7 @@
 #include "fmgr.h"
 
 #include "compat.h"
+#include "shared/catalog.h"
 
 /* Limits in bytes of the server encoding. */
 #define IDEM_MAX_ID_BYTES		1024	/* event ids */
@@ -53,9 +54,12 @@ pg_noreturn extern void idem_null_element(const char *name, int ord);
 extern void idem_reject_arg(FunctionCallInfo fcinfo, int argno, const char *name,
 							const char *hint);
 
-/* Error 39P01 unless a trigger of table 0 to ntables - 1 has called the function. */
+/*
+ * Error 39P01 unless a trigger of table 0 to ntables - 1 has called the function; table
+ * may return NULL for some.  The table is checked by idem_guard_table.
+ */
 extern void idem_require_table(FunctionCallInfo fcinfo, const char *function_name,
-							   Oid (*table_oid) (int number), int ntables);
+							   IdemRelRef *(*table) (int number), int ntables);
 
 /*
  * The data of a trigger that fires before insert for each row.  Error 39P01 if

@@ -51,14 +51,20 @@ static IdemRelRef *registered_refs = NULL;
 /* InvalidOid: to be looked up */
 static Oid	data_schema = InvalidOid;
 
-/* Invalidation callback: forget the OID of one relation, or of all. */
+/*
+ * Invalidation callback: forget the OID of one relation, or of all, and that it
+ * has been checked.
+ */
 static void
 forget_relation(Datum arg, Oid relid)
 {
 	for (IdemRelRef *ref = registered_refs; ref != NULL; ref = ref->next)
 	{
 		if (relid == InvalidOid || relid == ref->oid)
+		{
 			ref->oid = InvalidOid;
+			ref->checked = 0;
+		}
 	}
 }
 

@@ -33,8 +33,8 @@
 /*
  * A table, index or sequence in the data schema, or a view in the schema of
  * the functions.  The OID is remembered until an invalidation says that it may
- * have changed.  Declare a ref static, and set it up with IDEM_RELREF or
- * IDEM_VIEWREF.
+ * have changed.  Declare a ref static, and set it up with IDEM_RELREF,
+ * IDEM_TABLEREF for a table whose rows C code reads, or IDEM_VIEWREF.
  */
 typedef struct IdemRelRef
 {
@@ -43,10 +43,17 @@ typedef struct IdemRelRef
 	Oid			oid;			/* InvalidOid: to be looked up */
 	bool		registered;		/* in the list that the callback walks */
 	struct IdemRelRef *next;
+	const struct IdemTableForm *form;	/* guard.h; NULL: C code reads no rows
+										 * of it by the places of columns */
+	int			checked;		/* the use (guard.h) for which the table was
+								 * found fit since its last invalidation; 0:
+								 * for none */
 } IdemRelRef;
 
-#define IDEM_RELREF(relname) {(relname), false, InvalidOid, false, NULL}
-#define IDEM_VIEWREF(viewname) {(viewname), true, InvalidOid, false, NULL}
+#define IDEM_RELREF(relname) {(relname), false, InvalidOid, false, NULL, NULL, 0}
+#define IDEM_TABLEREF(tablename, tableform) \
+	{(tablename), false, InvalidOid, false, NULL, (tableform), 0}
+#define IDEM_VIEWREF(viewname) {(viewname), true, InvalidOid, false, NULL, NULL, 0}
 
 extern void idem_catalog_init(void);
 

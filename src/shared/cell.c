@@ -171,7 +171,7 @@ report_exhausted(Relation rel)
 Buffer
 idem_cell_pin(Relation rel)
 {
-	idem_guard_table(rel, 0);
+	idem_guard_sequence(rel);
 	return ReadBuffer(rel, 0);
 }
 

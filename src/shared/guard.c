@@ -19,9 +19,10 @@
  * not fire for such rows, a rule does not see them, and a tool that copies a
  * table by a trigger loses them: what was claimed meanwhile would be claimed
  * again.  Such a tool needs a unique index, or a replica identity, so these
- * tables have neither.  An unlogged table is emptied by a crash.  Commands
- * that would add one of these are refused.  Whoever writes a row asks the
- * relcache for what got past the hook, because the library was not loaded.
+ * tables have neither.  An unlogged table is emptied by a crash.  C code would
+ * read a column of another type as what it was.  Commands that would do one of
+ * these are refused, also if they name a table's parent.  guard_table.c notices
+ * what got past the hook, because the library was not loaded.
  * allow_system_table_mods turns both off, as for tables of the system.
  *
  * Dependencies.  A role without USAGE on a schema can name nothing in it, but
@@ -31,7 +32,7 @@
  * a role creates is refused if it depends on the extension's tables.
  *
  * If the library is not preloaded, sessions that have not loaded it are not
- * guarded.
+ * guarded by this file.
  *
  * LOCKING: AccessShareLock on pg_depend, while dependencies are read.
  *
@@ -60,7 +61,7 @@
 #include "catalog/pg_attrdef.h"
 #include "catalog/pg_class.h"
 #include "catalog/pg_depend.h"
-#include "catalog/pg_index.h"
+#include "catalog/pg_inherits.h"
 #include "catalog/pg_namespace.h"
 #include "catalog/pg_proc.h"
 #include "catalog/pg_publication.h"
@@ -106,32 +107,33 @@ typedef struct Addition
 } Addition;
 
 static const Addition add_trigger = {
-	"add a trigger to", false,
-	"Rows of this table are written without the executor, so a trigger would not see them."
+	"add a trigger to", false, IDEM_GUARD_TRIGGER_DETAIL
 };
 static const Addition add_rule = {
-	"add a rule to", false,
-	"Rows of this table are written without the executor, so a rule would not see them."
+	"add a rule to", false, IDEM_GUARD_RULE_DETAIL
 };
 static const Addition add_index = {
-	"add an index or a constraint to", false,
-	"Rows of this table are written without the executor, which would maintain it; and tools copy tables with a unique index by a trigger, which would not see these rows."
+	"add an index or a constraint to", false, IDEM_GUARD_INDEX_DETAIL
 };
 static const Addition set_identity = {
-	"set a replica identity of", false,
-	"With a replica identity, tools could rewrite the table while rows are written to it."
+	"set a replica identity of", false, IDEM_GUARD_IDENTITY_DETAIL
 };
 static const Addition set_unlogged = {
-	"set unlogged", true,
-	"A crash empties unlogged relations: what is remembered would be forgotten."
+	"set unlogged", true, IDEM_GUARD_UNLOGGED_DETAIL
 };
 static const Addition change_type = {
-	"change the type of a column of", true,
-	"C code reads the column, and takes its values for what they were."
+	"change the type of a column of", true, IDEM_GUARD_TYPE_DETAIL
+};
+static const Addition inherit = {
+	"let inherit, or be inherited from,", true,
+	"ALTER TABLE of a parent also alters its children; and C code does not look for rows in children."
+};
+static const Addition set_catalog = {
+	"set user_catalog_table of", true,
+	"C code reads the table by snapshots that a table of catalogs does not take."
 };
 static const Addition attach = {
-	"attach to a partitioned table", false,
-	"Triggers and indexes of the partitioned table would come to this table, whose rows are written without the executor."
+	"attach to a partitioned table", false, IDEM_GUARD_ATTACH_DETAIL
 };
 
 /* The relation, if it is a member of the extension; else InvalidOid. */
@@ -201,15 +203,10 @@ in_own_script(void)
 	return creating_extension && CurrentExtensionObject == idem_extension_oid();
 }
 
-/* Error 0A000 if the command would add to one of the extension's tables. */
+/* Error 0A000 if the relation is a table of ours that may not be given this. */
 static void
-refuse(const RangeVar *relation, const Addition *addition)
+refuse_for(Oid relid, const Addition *addition)
 {
-	Oid			relid;
-
-	if (allowSystemTableMods || IsBinaryUpgrade)
-		return;
-	relid = member_of_ours(relation);
 	if (!OidIsValid(relid) || !is_data_schema(get_rel_namespace(relid)) ||
 		!(addition->to_all || is_written_by_c(relid)) || in_own_script())
 		return;
@@ -218,6 +215,37 @@ refuse(const RangeVar *relation, const Addition *addition)
 			 errmsg("cannot %s \"%s.%s\"", addition->what, IDEM_DATA_SCHEMA_NAME, get_rel_name(relid)),
 			 errdetail("%s", addition->detail),
 			 errhint("Leave the extension's tables as they are. VACUUM FULL, CLUSTER and REINDEX rewrite them safely.")));
+}
+
+/*
+ * Error 0A000 if a child of the relation is one of ours.  Children get what
+ * their parent gets, at any depth.
+ */
+static void
+refuse_for_children(const RangeVar *relation, const Addition *addition)
+{
+	Oid			relid = RangeVarGetRelid(relation, NoLock, true);
+	Oid			extension = idem_extension_oid();
+	ListCell   *lc;
+
+	if (!OidIsValid(relid) || !OidIsValid(extension) || !has_subclass(relid))
+		return;
+	foreach(lc, find_all_inheritors(relid, NoLock, NULL))
+	{
+		if (lfirst_oid(lc) != relid &&
+			getExtensionOfObject(RelationRelationId, lfirst_oid(lc)) == extension)
+			refuse_for(lfirst_oid(lc), addition);
+	}
+}
+
+/* Error 0A000 if the command would add to one of the extension's tables. */
+static void
+refuse(const RangeVar *relation, const Addition *addition)
+{
+	if (allowSystemTableMods || IsBinaryUpgrade)
+		return;
+	refuse_for(member_of_ours(relation), addition);
+	refuse_for_children(relation, addition);
 }
 
 /* Commands, by their kind */
@@ -268,10 +296,27 @@ check_create(Node *stmt)
 	CreateStmt *create = (CreateStmt *) stmt;
 	ListCell   *lc;
 
-	if (create->partbound == NULL)
-		return;
 	foreach(lc, create->inhRelations)
-		check_owner(lfirst(lc));
+	{
+		if (create->partbound != NULL)
+			check_owner(lfirst(lc));
+		refuse(lfirst(lc), &inherit);
+	}
+}
+
+/* Options of a table, by which logical decoding would take it for a catalog. */
+static void
+check_options(const RangeVar *relation, List *options)
+{
+	ListCell   *lc;
+
+	foreach(lc, options)
+	{
+		const DefElem *option = lfirst(lc);
+
+		if (option->defnamespace == NULL && pg_strcasecmp(option->defname, "user_catalog_table") == 0)
+			refuse(relation, &set_catalog);
+	}
 }
 
 /* Constraints that come with an index or with triggers. */
@@ -304,6 +349,16 @@ check_action(const RangeVar *relation, const AlterTableCmd *cmd)
 			break;
 		case AT_AlterColumnType:
 			refuse(relation, &change_type);
+			break;
+		case AT_AddInherit:
+			refuse(relation, &inherit);
+			refuse((RangeVar *) cmd->def, &inherit);
+			break;
+		case AT_AddOf:
+			refuse(relation, &change_type);
+			break;
+		case AT_SetRelOptions:
+			check_options(relation, (List *) cmd->def);
 			break;
 		case AT_ReplicaIdentity:
 			if (((ReplicaIdentityStmt *) cmd->def)->identity_type == REPLICA_IDENTITY_INDEX ||
@@ -519,98 +574,6 @@ process_utility(PlannedStmt *pstmt, const char *queryString, bool readOnlyTree,
 		standard_ProcessUtility(pstmt, queryString, readOnlyTree, context, params,
 								queryEnv, dest, qc);
 	check_made(partitioned);
-}
-
-/* What the relcache tells */
-
-/* Error 0A000: what somebody has made of a relation; remedy is a command. */
-pg_noreturn static void
-report_addition(Relation rel, const char *what, const char *detail, const char *remedy)
-{
-	ereport(ERROR,
-			(errcode(ERRCODE_FEATURE_NOT_SUPPORTED),
-			 errmsg("%s \"%s.%s\" is not supported", what, IDEM_DATA_SCHEMA_NAME, RelationGetRelationName(rel)),
-			 errdetail("%s", detail),
-			 errhint("Run %s.", remedy)));
-}
-
-/* The quoted name of the relation, as a command needs it. */
-static char *
-name_of(Relation rel)
-{
-	return quote_qualified_identifier(IDEM_DATA_SCHEMA_NAME, RelationGetRelationName(rel));
-}
-
-/* Report the first trigger that is not the extension's. */
-static void
-report_trigger(Relation heap)
-{
-	Oid			extension = idem_extension_oid();
-
-	for (int i = 0; i < heap->trigdesc->numtriggers; i++)
-	{
-		const Trigger *trigger = &heap->trigdesc->triggers[i];
-		char	   *constraint;
-
-		if (!trigger->tgisinternal &&
-			getExtensionOfObject(ProcedureRelationId, trigger->tgfoid) == extension)
-			continue;
-		constraint = trigger->tgisinternal ? get_constraint_name(trigger->tgconstraint) : NULL;
-		if (constraint != NULL)
-			report_addition(heap, psprintf("constraint \"%s\" on", constraint), add_index.detail,
-							psprintf("ALTER TABLE %s DROP CONSTRAINT %s", name_of(heap), quote_identifier(constraint)));
-		report_addition(heap, psprintf("trigger \"%s\" on", trigger->tgname), add_trigger.detail,
-						psprintf("DROP TRIGGER %s ON %s", quote_identifier(trigger->tgname), name_of(heap)));
-	}
-}
-
-void
-idem_guard_report(Relation rel)
-{
-	if (allowSystemTableMods)
-		return;
-	if (rel->rd_rel->relpersistence != RELPERSISTENCE_PERMANENT)
-		report_addition(rel, "unlogged relation", set_unlogged.detail,
-						psprintf("ALTER %s %s SET LOGGED", rel->rd_rel->relkind == RELKIND_SEQUENCE ? "SEQUENCE" : "TABLE",
-								 name_of(rel)));
-	if (rel->rd_rules != NULL)
-		report_addition(rel, "a rule on", add_rule.detail,
-						psprintf("DROP RULE ... ON %s; \\d shows its name", name_of(rel)));
-	if (rel->rd_rel->relreplident != REPLICA_IDENTITY_DEFAULT &&
-		rel->rd_rel->relreplident != REPLICA_IDENTITY_NOTHING)
-		report_addition(rel, "replica identity of", set_identity.detail,
-						psprintf("ALTER TABLE %s REPLICA IDENTITY DEFAULT", name_of(rel)));
-	if (rel->trigdesc != NULL)
-		report_trigger(rel);
-}
-
-void
-idem_guard_report_index(Relation heap, Relation index)
-{
-	Oid			constraint = get_index_constraint(RelationGetRelid(index));
-
-	report_addition(heap, psprintf("index \"%s\" on", RelationGetRelationName(index)), add_index.detail,
-					OidIsValid(constraint) ?
-					psprintf("ALTER TABLE %s DROP CONSTRAINT %s", name_of(heap),
-							 quote_identifier(get_constraint_name(constraint))) :
-					psprintf("DROP INDEX %s", name_of(index)));
-}
-
-bool
-idem_guard_is_index(Relation index, int n, const AttrNumber *columns, const int16 *options)
-{
-	Form_pg_index form = index->rd_index;
-
-	if (index->rd_rel->relam != BTREE_AM_OID || form->indisunique ||
-		form->indnatts != n || form->indnkeyatts != n ||
-		!heap_attisnull(index->rd_indextuple, Anum_pg_index_indpred, NULL))
-		return false;
-	for (int i = 0; i < n; i++)
-	{
-		if (form->indkey.values[i] != columns[i] || index->rd_indoption[i] != options[i])
-			return false;
-	}
-	return true;
 }
 
 void

@@ -2,7 +2,8 @@
  *
  * guard.h
  *		Refuses commands that would lock the extension's views against
- *		everybody, or make its tables what C code does not keep them.
+ *		everybody, or make its tables what C code does not keep them; and
+ *		notices what such commands have left.
  *
  * Copyright (c) 2026, the idempotency developers
  *
@@ -18,30 +19,84 @@
 
 #include "catalog/pg_class.h"
 #include "utils/rel.h"
-#include "utils/reltrigger.h"
 
 #include "compat.h"
+#include "shared/catalog.h"
 
 extern void idem_guard_init(void);
 
-/*
- * Error 0A000 if a table or sequence has what the hook refuses.  Returns if
- * allow_system_table_mods is on.
- */
-extern void idem_guard_report(Relation rel);
+/* A column that C code reads by its place. */
+typedef struct IdemColumn
+{
+	Oid			type;			/* InvalidOid: one of the extension's own, of
+								 * which C code reads the text */
+	bool		not_null;		/* in the install script */
+} IdemColumn;
+
+/* The form in which the install script makes a table. */
+typedef struct IdemTableForm
+{
+	const IdemColumn *columns;
+	int			ncolumns;
+	bool		by_sql;			/* only SQL writes to it: tools may add what
+								 * leaves the columns as they are */
+	int			triggers;		/* so many */
+
+	/* Checks of columns, with errors of the table's own.  NULL: none. */
+	void		(*check) (Relation heap);
+} IdemTableForm;
+
+/* Details of errors, which the hook and the checks of tables have in common. */
+#define IDEM_GUARD_TRIGGER_DETAIL \
+	"Rows of this table are written without the executor, so a trigger would not see them."
+#define IDEM_GUARD_RULE_DETAIL \
+	"Rows of this table are written without the executor, so a rule would not see them."
+#define IDEM_GUARD_INDEX_DETAIL \
+	"Rows of this table are written without the executor, which would maintain it; and tools copy tables with a unique index by a trigger, which would not see these rows."
+#define IDEM_GUARD_IDENTITY_DETAIL \
+	"With a replica identity, tools could rewrite the table while rows are written to it."
+#define IDEM_GUARD_UNLOGGED_DETAIL \
+	"A crash empties unlogged relations: what is remembered would be forgotten."
+#define IDEM_GUARD_TYPE_DETAIL \
+	"C code reads the column, and takes its values for what they were."
+#define IDEM_GUARD_ATTACH_DETAIL \
+	"Triggers and indexes of the partitioned table would come to this table, whose rows are written without the executor."
+
+/* What C code is going to do with rows of a table; in this order. */
+typedef enum IdemGuardUse
+{
+	IDEM_GUARD_READ = 1,
+	IDEM_GUARD_WRITE
+} IdemGuardUse;
+
+/* Check a table, or the persistence of a sequence, by the relcache. */
+extern void idem_guard_examine(IdemRelRef *ref, Relation rel, IdemGuardUse use);
 
 /*
- * Call this before C code writes to a table.  triggers: as many as the install
- * script gives the table.
+ * Call this before C code reads or writes a row of a table, which is open.
+ * Error 0A000 or 55000, with the remedy, if the table is not as it was made.
+ * allow_system_table_mods admits additions and unlogged tables.  An invalidation of the table makes the next call look anew.  A lock on the
+ * table brings the invalidations of whoever had a lock that conflicts.
  */
 static inline void
-idem_guard_table(Relation heap, int triggers)
+idem_guard_table(IdemRelRef *ref, Relation rel, IdemGuardUse use)
 {
-	if (unlikely(heap->rd_rel->relpersistence != RELPERSISTENCE_PERMANENT || heap->rd_rules != NULL ||
-				 heap->rd_rel->relreplident == REPLICA_IDENTITY_INDEX ||
-				 heap->rd_rel->relreplident == REPLICA_IDENTITY_FULL ||
-				 (heap->trigdesc != NULL && heap->trigdesc->numtriggers > triggers)))
-		idem_guard_report(heap);
+	if (unlikely(ref->checked < use))
+		idem_guard_examine(ref, rel, use);
+}
+
+/* The same before reading, of a table or a sequence that need not be open, nor locked. */
+extern void idem_guard_ref(IdemRelRef *ref);
+
+/* Error 0A000: the sequence is unlogged.  Returns if allow_system_table_mods is on. */
+extern void idem_guard_report_sequence(Relation sequence);
+
+/* Call this before C code reads or writes a sequence. */
+static inline void
+idem_guard_sequence(Relation sequence)
+{
+	if (unlikely(sequence->rd_rel->relpersistence != RELPERSISTENCE_PERMANENT))
+		idem_guard_report_sequence(sequence);
 }
 
 /* Is it a plain btree on these columns?  A unique index is not. */

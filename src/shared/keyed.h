@@ -88,11 +88,10 @@ typedef enum IdemKeyedNeed
 
 typedef struct IdemKeyedLog
 {
-	/* tables with the same columns */
+	/* tables of one form (guard.h) */
 	IdemRelRef *tables;
 	IdemRelRef *indexes;		/* of table n: (digest, kind, number DESC) */
 	int			ntables;		/* 2 to IDEM_KEYED_MAX_TABLES */
-	int			triggers;		/* that the install script gives each */
 	IdemRelRef *sequence;		/* numbers the rows */
 	const char *kinds;			/* 1 to IDEM_KEYED_MAX_KINDS letters */
 	BlockNumber max_blocks;		/* a current table longer than this loses its

@@ -83,6 +83,7 @@
 #include "utils/timestamp.h"
 
 #include "compat.h"
+#include "shared/guard.h"
 #include "shared/keyed_log.h"
 #include "shared/keyed_read.h"
 #include "shared/keyed_write.h"
@@ -161,9 +162,11 @@ idem_keyed_log_greatest(const IdemKeyedLog *log, int64 *greatest, TimestampTz *a
 	for (int n = 0; n < log->ntables; n++)
 	{
 		Relation	rel = table_open(idem_relref_oid(&log->tables[n]), AccessShareLock);
-		TableScanDesc scan = idem_compat_table_beginscan(rel, SnapshotAny);
+		TableScanDesc scan;
 		HeapTuple	tuple;
 
+		idem_guard_table(&log->tables[n], rel, IDEM_GUARD_READ);
+		scan = idem_compat_table_beginscan(rel, SnapshotAny);
 		while ((tuple = heap_getnext(scan, ForwardScanDirection)) != NULL)
 		{
 			CHECK_FOR_INTERRUPTS();

@@ -44,6 +44,7 @@
 #include "utils/xid8.h"
 
 #include "compat.h"
+#include "shared/guard.h"
 #include "shared/keyed_hint.h"
 #include "shared/keyed_read.h"
 #include "shared/lock_wait.h"
@@ -97,6 +98,8 @@ open_table(IdemKeyedReader *reader, int n, bool waits)
 	if (n != reader->writes_to && !lock(reader, n, heap, waits))
 		return false;
 	reader->heaps[n] = table_open(heap, NoLock);
+	idem_guard_table(&reader->log->tables[n], reader->heaps[n],
+					 n == reader->writes_to ? IDEM_GUARD_WRITE : IDEM_GUARD_READ);
 	reader->indexes[n] = NULL;
 	reader->slots[n] = NULL;
 	return true;

@@ -56,6 +56,7 @@
 #include "shared/durable.h"
 #include "shared/empty.h"
 #include "shared/fault.h"
+#include "shared/guard.h"
 #include "shared/holder.h"
 #include "shared/keyed_read.h"
 #include "shared/keyed_turn.h"
@@ -284,6 +285,7 @@ copy_pages(IdemKeyedReader *reader, IdemKeyedPass *pass, BlockNumber blocks)
 	MemoryContext old = MemoryContextSwitchTo(cxt);
 	BlockNumber end = Min(blocks, pass->next + reader->log->pass_blocks);
 
+	idem_guard_table(&reader->log->tables[pass->to], to, IDEM_GUARD_WRITE);
 	for (BlockNumber block = pass->next; block < end; block++)
 	{
 		CHECK_FOR_INTERRUPTS();
@@ -350,6 +352,7 @@ mark(const IdemKeyedLog *log, int n)
 	ResourceOwner saved = idem_txn_owner_enter();
 	Relation	rel = table_open(idem_relref_oid(&log->tables[n]), RowExclusiveLock);
 
+	idem_guard_table(&log->tables[n], rel, IDEM_GUARD_WRITE);
 	(void) idem_keyed_insert(log, rel, log->form_marker(RelationGetDescr(rel), log->draw()));
 	table_close(rel, NoLock);
 	idem_txn_owner_leave(saved);

@@ -98,7 +98,6 @@ idem_keyed_insert(const IdemKeyedLog *log, Relation heap, HeapTuple tuple)
 	};
 	ItemPointerData tid;
 
-	idem_guard_table(heap, log->triggers);
 	ExecStoreHeapTuple(tuple, row.slot, true);
 	idem_work_patiently(insert, &row);
 	tid = row.slot->tts_tid;

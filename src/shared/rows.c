@@ -47,6 +47,7 @@
 #include "utils/snapmgr.h"
 
 #include "compat.h"
+#include "shared/guard.h"
 #include "shared/rows.h"
 
 typedef struct RowScan
@@ -69,9 +70,10 @@ typedef struct RowScan
 static void
 open_table(RowScan *rows)
 {
-	rows->table = table_open(rows->source->table_oid(rows->number), AccessShareLock);
-	if (rows->source->check_table != NULL)
-		rows->source->check_table(rows->table);
+	IdemRelRef *ref = rows->source->table(rows->number);
+
+	rows->table = table_open(idem_relref_oid(ref), AccessShareLock);
+	idem_guard_table(ref, rows->table, IDEM_GUARD_READ);
 	rows->scan = idem_compat_table_beginscan(rows->table, rows->snapshot);
 	rows->slot = table_slot_create(rows->table, NULL);
 }

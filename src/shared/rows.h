@@ -21,6 +21,8 @@
 #include "fmgr.h"
 #include "utils/relcache.h"
 
+#include "shared/catalog.h"
+
 /*
  * The tables that a function reads, and callbacks that make their rows rows of
  * its result.  Or a function that reads them.
@@ -29,7 +31,7 @@ typedef struct IdemRowSource
 {
 	int			ntables;
 	int			ncolumns;		/* of the result */
-	Oid			(*table_oid) (int number);
+	IdemRelRef *(*table) (int number);
 
 	/*
 	 * Called when the scan begins and when it ends, but not after an error.
@@ -38,9 +40,6 @@ typedef struct IdemRowSource
 	 */
 	void	   *(*begin) (TupleDesc desc);
 	void		(*end) (void *arg);
-
-	/* Raises an error if the table lacks the columns.  NULL: no check. */
-	void		(*check_table) (Relation table);
 
 	/*
 	 * Fill in a row of the result, which is all NULL before.  The values may

@@ -84,6 +84,7 @@ table_oid(const IdemStateLog *log, int n)
 static int64
 next_id(const IdemStateLog *log)
 {
+	idem_guard_ref(log->sequence);
 	return nextval_internal(idem_relref_oid(log->sequence), false);
 }
 
@@ -139,7 +140,7 @@ open_to_write(const IdemStateLog *log, int n)
 	Relation	rel = table_open(table_oid(log, n), RowExclusiveLock);
 	List	   *indexes = RelationGetIndexList(rel);
 
-	idem_guard_table(rel, 0);
+	idem_guard_table(&log->tables[n], rel, IDEM_GUARD_WRITE);
 	if (indexes != NIL && !allowSystemTableMods)
 		idem_guard_report_index(rel, RelationIdGetRelation(linitial_oid(indexes)));
 	return rel;
@@ -200,7 +201,10 @@ scan_tables(const IdemStateLog *log, table_visit visit, void *arg)
 	Snapshot	snapshot;
 
 	for (int n = 0; n < log->ntables; n++)
+	{
 		rels[n] = table_open(table_oid(log, n), AccessShareLock);
+		idem_guard_table(&log->tables[n], rels[n], IDEM_GUARD_READ);
+	}
 	snapshot = RegisterSnapshot(GetLatestSnapshot());
 	for (int n = 0; n < log->ntables; n++)
 		scan_table(rels[n], snapshot, n, visit, arg);

@@ -108,7 +108,7 @@ open_segment(IdemCopy *copy, int segment)
 {
 	if (!idem_copy_is_drained(segment))
 		return false;
-	copy->heap = idem_table_open_nowait(idem_store_segment_oid(segment), AccessShareLock);
+	copy->heap = idem_store_segment_open_nowait(segment, AccessShareLock);
 	if (copy->heap == NULL)
 		return false;
 	copy->index = open_index(segment);

@@ -252,7 +252,7 @@ describe_segment(const IdemSurvey *survey, int number, FullTransactionId horizon
 
 	init_row(row, "segment", number, segment_state(survey, number));
 	set_held_by(row, segment_holder(survey, number, horizon));
-	heap = idem_table_open_nowait(idem_store_segment_oid(number), AccessShareLock);
+	heap = idem_store_segment_open_nowait(number, AccessShareLock);
 	if (heap != NULL)
 	{
 		describe_rows(heap, row);

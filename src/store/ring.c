@@ -71,10 +71,25 @@
 /* The first column of the index */
 #define KEY_DIGEST	1
 
-/* The install script gives a segment so many triggers. */
-#define TRIGGERS	1
+static const IdemColumn columns[IDEM_RING_NATTS] = {
+	[IDEM_RING_CLAIMED_AT] = {TIMESTAMPTZOID, true},
+	[IDEM_RING_COMPLETED_AT] = {TIMESTAMPTZOID, false},
+	[IDEM_RING_DIGEST] = {UUIDOID, true},
+	[IDEM_RING_TURN] = {INT2OID, true},
+	[IDEM_RING_CLASS] = {INT2OID, true},
+	[IDEM_RING_STATE] = {CHAROID, true},
+	[IDEM_RING_KEEP_ID] = {BOOLOID, true},
+	[IDEM_RING_EVENT_ID] = {TEXTOID, true},
+	[IDEM_RING_CONSUMER] = {TEXTOID, true},
+	[IDEM_RING_RESULT] = {JSONBOID, false}
+};
 
-#define SEGMENT_REF(n) {IDEM_RELREF("store_segment_" n), IDEM_RELREF("store_segment_" n "_digest_turn_idx")}
+static const IdemTableForm form = {
+	.columns = columns, .ncolumns = IDEM_RING_NATTS, .triggers = 1
+};
+
+#define SEGMENT_REF(n) \
+	{IDEM_TABLEREF("store_segment_" n, &form), IDEM_RELREF("store_segment_" n "_digest_turn_idx")}
 
 static struct
 {
@@ -132,10 +147,26 @@ struct IdemRingSegment
 	TextBuffer	consumer;
 };
 
+IdemRelRef *
+idem_store_segment_ref(int number)
+{
+	return &segment_refs[number].heap;
+}
+
 Oid
 idem_store_segment_oid(int number)
 {
 	return idem_relref_oid(&segment_refs[number].heap);
+}
+
+Relation
+idem_store_segment_open_nowait(int number, LOCKMODE mode)
+{
+	Relation	heap = idem_table_open_nowait(idem_store_segment_oid(number), mode);
+
+	if (heap != NULL)
+		idem_guard_table(&segment_refs[number].heap, heap, IDEM_GUARD_READ);
+	return heap;
 }
 
 Oid
@@ -159,47 +190,6 @@ report_unsupported(Relation heap, const char *what, const char *name, const char
 			 errhint("%s", hint)));
 }
 
-/* The constraint that the extension has on each of its tables. */
-#define SOUND_CONSTRAINT	"sound"
-
-/* May the column be NULL?  Columns that somebody added may. */
-static bool
-is_nullable(int column)
-{
-	return column == IDEM_RING_COMPLETED_AT || column >= IDEM_RING_RESULT;
-}
-
-/* Refuse constraints that somebody added, since nothing here evaluates them. */
-static void
-check_constraints(Relation heap)
-{
-	TupleDesc	desc = RelationGetDescr(heap);
-	TupleConstr *constr = desc->constr;
-
-	if (constr == NULL)
-		return;
-	for (int i = 0; i < constr->num_check; i++)
-	{
-		/* the store's own is for rows that others bring */
-		if (strcmp(constr->check[i].ccname, SOUND_CONSTRAINT) != 0)
-			report_unsupported(heap, "check constraint", constr->check[i].ccname,
-							   "Drop the constraint.");
-	}
-	for (int i = 0; i < desc->natts; i++)
-	{
-		Form_pg_attribute att = TupleDescAttr(desc, i);
-
-		if (att->attisdropped || !is_nullable(i))
-			continue;
-		if (att->attnotnull)
-			report_unsupported(heap, "not-null constraint of column", NameStr(att->attname),
-							   "Drop the constraint.");
-		if (att->attgenerated == ATTRIBUTE_GENERATED_STORED)
-			report_unsupported(heap, "generated column", NameStr(att->attname),
-							   "Drop the column.");
-	}
-}
-
 IdemRingSegment *
 idem_ring_open(int number, LOCKMODE mode, MemoryContext context)
 {
@@ -211,11 +201,8 @@ idem_ring_open(int number, LOCKMODE mode, MemoryContext context)
 	segment->mode = mode;
 	segment->heap = idem_table_open_patiently(idem_store_segment_oid(number), mode);
 	segment->index = index_open(idem_store_segment_index_oid(number), mode);
-	if (mode == RowExclusiveLock)
-	{
-		idem_guard_table(segment->heap, TRIGGERS);
-		check_constraints(segment->heap);
-	}
+	idem_guard_table(&segment_refs[number].heap, segment->heap,
+					 mode == RowExclusiveLock ? IDEM_GUARD_WRITE : IDEM_GUARD_READ);
 	return segment;
 }
 

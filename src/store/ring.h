@@ -29,6 +29,7 @@
 #include "utils/relcache.h"
 #include "utils/snapshot.h"
 
+#include "shared/catalog.h"
 #include "store/entry.h"
 
 /* As many as the install script makes; the store's state has a bit for each. */
@@ -53,7 +54,11 @@ enum
 /* The most rows that one call inserts. */
 #define IDEM_RING_CHUNK	64
 
+extern IdemRelRef *idem_store_segment_ref(int number);
 extern Oid	idem_store_segment_oid(int number);
+
+/* Open a segment's table to look at its rows; NULL if its lock is not free. */
+extern Relation idem_store_segment_open_nowait(int number, LOCKMODE mode);
 extern Oid	idem_store_segment_index_oid(int number);
 
 /* An open segment. */

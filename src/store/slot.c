@@ -69,37 +69,57 @@ enum
 	NKEYS = KEY_DIGEST
 };
 
-/* The install script gives a slot so many triggers. */
-#define TRIGGERS	2
-
 /* Rows of every run. */
 #define ANY_RUN		(-1)
 
+static void check_columns(Relation heap);
+
+static const IdemColumn columns[IDEM_SLOT_NATTS] = {
+	[IDEM_SLOT_PACKER] = {XID8OID, true},
+	[IDEM_SLOT_RUN] = {INT8OID, true},
+	[IDEM_SLOT_DIGEST] = {UUIDOID, true},
+	[IDEM_SLOT_KIND] = {INT2OID, true},
+	[IDEM_SLOT_TURN] = {INT2OID, false},
+	[IDEM_SLOT_STATE] = {CHAROID, false},
+	[IDEM_SLOT_CLAIMED_AT] = {TIMESTAMPTZOID, false},
+	[IDEM_SLOT_COMPLETED_AT] = {TIMESTAMPTZOID, false},
+	[IDEM_SLOT_EVENT_ID] = {TEXTOID, false},
+	[IDEM_SLOT_CONSUMER] = {TEXTOID, false},
+	[IDEM_SLOT_RESULT] = {JSONBOID, false},
+	[IDEM_SLOT_BODY] = {BYTEAOID, false}
+};
+
+static const IdemTableForm form = {
+	.columns = columns, .ncolumns = IDEM_SLOT_NATTS, .triggers = 2, .check = check_columns
+};
+
+#define SLOT_REF(n) IDEM_TABLEREF("store_slot_" n, &form)
+
 static IdemRelRef slot_refs[] = {
-	IDEM_RELREF("store_slot_0"), IDEM_RELREF("store_slot_1"),
-	IDEM_RELREF("store_slot_2"), IDEM_RELREF("store_slot_3"),
-	IDEM_RELREF("store_slot_4"), IDEM_RELREF("store_slot_5"),
-	IDEM_RELREF("store_slot_6"), IDEM_RELREF("store_slot_7"),
-	IDEM_RELREF("store_slot_8"), IDEM_RELREF("store_slot_9"),
-	IDEM_RELREF("store_slot_10"), IDEM_RELREF("store_slot_11"),
-	IDEM_RELREF("store_slot_12"), IDEM_RELREF("store_slot_13"),
-	IDEM_RELREF("store_slot_14"), IDEM_RELREF("store_slot_15"),
-	IDEM_RELREF("store_slot_16"), IDEM_RELREF("store_slot_17"),
-	IDEM_RELREF("store_slot_18"), IDEM_RELREF("store_slot_19"),
-	IDEM_RELREF("store_slot_20"), IDEM_RELREF("store_slot_21"),
-	IDEM_RELREF("store_slot_22"), IDEM_RELREF("store_slot_23"),
-	IDEM_RELREF("store_slot_24"), IDEM_RELREF("store_slot_25"),
-	IDEM_RELREF("store_slot_26"), IDEM_RELREF("store_slot_27"),
-	IDEM_RELREF("store_slot_28"), IDEM_RELREF("store_slot_29"),
-	IDEM_RELREF("store_slot_30"), IDEM_RELREF("store_slot_31"),
-	IDEM_RELREF("store_slot_32"), IDEM_RELREF("store_slot_33"),
-	IDEM_RELREF("store_slot_34"), IDEM_RELREF("store_slot_35"),
-	IDEM_RELREF("store_slot_36"), IDEM_RELREF("store_slot_37"),
-	IDEM_RELREF("store_slot_38"), IDEM_RELREF("store_slot_39"),
-	IDEM_RELREF("store_slot_40"), IDEM_RELREF("store_slot_41"),
-	IDEM_RELREF("store_slot_42"), IDEM_RELREF("store_slot_43"),
-	IDEM_RELREF("store_slot_44"), IDEM_RELREF("store_slot_45"),
-	IDEM_RELREF("store_slot_46"), IDEM_RELREF("store_slot_47"),
+	SLOT_REF("0"), SLOT_REF("1"),
+	SLOT_REF("2"), SLOT_REF("3"),
+	SLOT_REF("4"), SLOT_REF("5"),
+	SLOT_REF("6"), SLOT_REF("7"),
+	SLOT_REF("8"), SLOT_REF("9"),
+	SLOT_REF("10"), SLOT_REF("11"),
+	SLOT_REF("12"), SLOT_REF("13"),
+	SLOT_REF("14"), SLOT_REF("15"),
+	SLOT_REF("16"), SLOT_REF("17"),
+	SLOT_REF("18"), SLOT_REF("19"),
+	SLOT_REF("20"), SLOT_REF("21"),
+	SLOT_REF("22"), SLOT_REF("23"),
+	SLOT_REF("24"), SLOT_REF("25"),
+	SLOT_REF("26"), SLOT_REF("27"),
+	SLOT_REF("28"), SLOT_REF("29"),
+	SLOT_REF("30"), SLOT_REF("31"),
+	SLOT_REF("32"), SLOT_REF("33"),
+	SLOT_REF("34"), SLOT_REF("35"),
+	SLOT_REF("36"), SLOT_REF("37"),
+	SLOT_REF("38"), SLOT_REF("39"),
+	SLOT_REF("40"), SLOT_REF("41"),
+	SLOT_REF("42"), SLOT_REF("43"),
+	SLOT_REF("44"), SLOT_REF("45"),
+	SLOT_REF("46"), SLOT_REF("47"),
 };
 
 StaticAssertDecl(lengthof(slot_refs) == IDEM_STORE_SLOTS, "a name for each slot");
@@ -122,6 +142,12 @@ struct IdemSlotScan
 
 /* Opening */
 
+IdemRelRef *
+idem_slot_ref(int number)
+{
+	return &slot_refs[number];
+}
+
 Oid
 idem_slot_oid(int number)
 {
@@ -140,7 +166,7 @@ report_altered(Relation heap, const char *hint)
 			 errhint("%s", hint)));
 }
 
-/* A column that was added and dropped again does no harm. */
+/* Callback of the form: a column that was added and dropped again does no harm. */
 static void
 check_columns(Relation heap)
 {
@@ -212,9 +238,8 @@ init_slot(IdemSlot *slot, int number, LOCKMODE mode, Relation heap)
 	slot->wrote = NULL;
 	slot->strategy = NULL;
 	slot->nlocked = 0;
-	if (mode != AccessShareLock)
-		idem_guard_table(heap, TRIGGERS);
-	check_columns(heap);
+	idem_guard_table(&slot_refs[number], heap,
+					 mode == AccessShareLock ? IDEM_GUARD_READ : IDEM_GUARD_WRITE);
 	slot->nblocks = RelationGetNumberOfBlocks(heap);
 }
 

@@ -29,6 +29,7 @@
 #include "storage/lockdefs.h"
 #include "utils/relcache.h"
 
+#include "shared/catalog.h"
 #include "store/entry.h"
 
 /* As many as the install script makes. */
@@ -110,6 +111,7 @@ typedef struct IdemSlot
 	Oid			locked[IDEM_SLOT_MAX_INDEXES];
 } IdemSlot;
 
+extern IdemRelRef *idem_slot_ref(int number);
 extern Oid	idem_slot_oid(int number);
 
 /*

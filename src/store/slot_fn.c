@@ -46,7 +46,7 @@ idem_store_restamp_fn(PG_FUNCTION_ARGS)
 	bool		is_mark;
 
 	/* another table may have fewer columns than are read below */
-	idem_require_table(fcinfo, "store_restamp", idem_slot_oid, IDEM_STORE_SLOTS);
+	idem_require_table(fcinfo, "store_restamp", idem_slot_ref, IDEM_STORE_SLOTS);
 	kind = heap_getattr(tuple, IDEM_SLOT_KIND + 1, desc, &no_kind);
 	body = heap_getattr(tuple, IDEM_SLOT_BODY + 1, desc, &no_body);
 	is_mark = !no_kind && DatumGetInt16(kind) == IDEM_SLOT_MARK && !no_body;

@@ -642,13 +642,7 @@ idem_store_decider(IdemStore *store, const pg_uuid_t *digest, int64 *run)
 	return found.row.turn;
 }
 
-/* Callbacks of IdemRowSource: the tables of the view, and a store beside them. */
-static Oid
-segment_oid(int number)
-{
-	return idem_store_segment_oid(number);
-}
-
+/* Callbacks of IdemRowSource: a store beside the tables of the view. */
 static void *
 open_for_view(TupleDesc desc)
 {
@@ -702,7 +696,7 @@ Datum
 idem_store_next_row(FunctionCallInfo fcinfo)
 {
 	static const IdemRowSource source = {
-		.ntables = IDEM_STORE_SEGMENTS, .ncolumns = 5, .table_oid = segment_oid,
+		.ntables = IDEM_STORE_SEGMENTS, .ncolumns = 5, .table = idem_store_segment_ref,
 		.begin = open_for_view, .end = close_for_view, .form_row = show_row
 	};
 

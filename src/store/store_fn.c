@@ -25,11 +25,11 @@
 PG_FUNCTION_INFO_V1(idem_store_restored_fn);
 
 /* Table n of those that have the trigger: segments, then slots. */
-static Oid
-table_oid(int number)
+static IdemRelRef *
+table(int number)
 {
-	return number < IDEM_STORE_SEGMENTS ? idem_store_segment_oid(number) :
-		idem_slot_oid(number - IDEM_STORE_SEGMENTS);
+	return number < IDEM_STORE_SEGMENTS ? idem_store_segment_ref(number) :
+		idem_slot_ref(number - IDEM_STORE_SEGMENTS);
 }
 
 /*
@@ -41,7 +41,7 @@ table_oid(int number)
 Datum
 idem_store_restored_fn(PG_FUNCTION_ARGS)
 {
-	idem_require_table(fcinfo, "store_restored", table_oid, IDEM_STORE_SEGMENTS + IDEM_STORE_SLOTS);
+	idem_require_table(fcinfo, "store_restored", table, IDEM_STORE_SEGMENTS + IDEM_STORE_SLOTS);
 	idem_store_unseal();
 	return PointerGetDatum(NULL);
 }

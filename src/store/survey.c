@@ -171,7 +171,7 @@ static void
 look_at_age(IdemSurvey *survey)
 {
 	int			current = survey->state.current;
-	Relation	heap = idem_table_open_nowait(idem_store_segment_oid(current), AccessShareLock);
+	Relation	heap = idem_store_segment_open_nowait(current, AccessShareLock);
 
 	if (heap == NULL)
 		return;

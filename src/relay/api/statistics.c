@@ -337,12 +337,12 @@ check_restore(void)
 }
 
 /* The only table that the trigger is for. */
-static Oid
-parked_oid(int number)
+static IdemRelRef *
+parked_table(int number)
 {
 	static IdemRelRef parked = IDEM_RELREF("relay_parked");
 
-	return idem_relref_oid(&parked);
+	return &parked;
 }
 
 /*
@@ -360,7 +360,7 @@ idem_relay_parked_restore_fn(PG_FUNCTION_ARGS)
 	Datum		value;
 	bool		isnull = false;
 
-	idem_require_table(fcinfo, "relay_parked_restore", parked_oid, 1);
+	idem_require_table(fcinfo, "relay_parked_restore", parked_table, 1);
 	if (idem_parked_is_parking())
 		return PointerGetDatum(trigger->tg_trigtuple);
 	if (fcinfo->flinfo->fn_extra == NULL)

@@ -38,6 +38,7 @@
 
 #include "relay/position/position.h"
 #include "shared/catalog.h"
+#include "shared/guard.h"
 #include "shared/sound.h"
 #include "shared/state_log.h"
 
@@ -64,7 +65,28 @@ enum
 	ATT_FRESH, ATT_BASE, ATT_TARGET, NATTS
 };
 
-static IdemRelRef log_tables[] = {IDEM_RELREF("relay_log_0"), IDEM_RELREF("relay_log_1")};
+static const IdemColumn columns[NATTS] = {
+	[ATT_ID] = {INT8OID, true},
+	[ATT_EPOCH] = {INT8OID, true},
+	[ATT_LIFE] = {INT8OID, true},
+	[ATT_NAMED] = {INT8OID, true},
+	[ATT_K] = {INT8OID, true},
+	[ATT_SEQ] = {INT8OID, true},
+	[ATT_AT] = {TIMESTAMPTZOID, true},
+	[ATT_RELAY] = {INT4OID, true},
+	[ATT_KIND] = {CHAROID, true},
+	[ATT_FRESH] = {CHAROID, true},
+	[ATT_BASE] = {PG_SNAPSHOTOID, true},
+	[ATT_TARGET] = {PG_SNAPSHOTOID, false}
+};
+
+static const IdemTableForm form = {
+	.columns = columns, .ncolumns = NATTS
+};
+
+static IdemRelRef log_tables[] = {
+	IDEM_TABLEREF("relay_log_0", &form), IDEM_TABLEREF("relay_log_1", &form)
+};
 static IdemRelRef log_id = IDEM_RELREF("relay_log_id");
 static const IdemStateLog position_log;
 
