@@ -42,7 +42,8 @@ static const IdemColumn columns[IDEM_CURSOR_COLUMNS] = {
 	{INT8OID, false},			/* role_cluster */
 	{INT8OID, false},			/* history */
 	{INT8OID, false},			/* written */
-	{INT8OID, false}			/* kept */
+	{INT8OID, false},			/* kept */
+	{XID8OID, false}			/* origin */
 };
 
 static const IdemTableForm form = {

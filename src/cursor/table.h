@@ -18,7 +18,7 @@
 #include "shared/catalog.h"
 
 #define IDEM_CURSOR_TABLES	3
-#define IDEM_CURSOR_COLUMNS	20
+#define IDEM_CURSOR_COLUMNS	21
 
 extern IdemRelRef idem_cursor_tables[IDEM_CURSOR_TABLES];
 extern IdemRelRef idem_cursor_indexes[IDEM_CURSOR_TABLES];

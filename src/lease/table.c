@@ -42,7 +42,8 @@ static const IdemColumn columns[IDEM_LEASE_COLUMNS] = {
 	{JSONBOID, false},			/* request */
 	{INT8OID, false},			/* written */
 	{INT8OID, false},			/* kept */
-	{BOOLOID, false}			/* redriven */
+	{BOOLOID, false},			/* redriven */
+	{XID8OID, false}			/* origin */
 };
 
 static const IdemTableForm form = {

@@ -18,7 +18,7 @@
 #include "shared/catalog.h"
 
 #define IDEM_LEASE_TABLES	3
-#define IDEM_LEASE_COLUMNS	20
+#define IDEM_LEASE_COLUMNS	21
 
 extern IdemRelRef idem_lease_tables[IDEM_LEASE_TABLES];
 extern IdemRelRef idem_lease_indexes[IDEM_LEASE_TABLES];
