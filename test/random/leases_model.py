@@ -172,7 +172,7 @@ class LeaseModel(Model):
         if own and own.phase == "completed":
             return {DUPLICATE}
         if key in txn.locks or key in txn.changes:
-            return {BUSY}           # an asserted lease may stay uncompleted
+            return self.own(txn, key)       # an asserted lease may stay uncompleted
         allowed = super().claim(txn, key)
         if CLAIMED in allowed:
             if self.is_since(txn, self.changed, key) or self.is_since(txn, self.noted, key):
@@ -208,6 +208,10 @@ class LeaseModel(Model):
         own = txn.claims.get(key)
         return key in txn.locks or key in txn.changes or bool(own) and own.phase in ("claimed", "completed")
 
+    def own(self, txn, key):
+        """What the lease says to a claim or a lease of the transaction that has used it."""
+        return {DEAD} if self.is_dead(txn, key) else {BUSY}
+
     def lease(self, txn, key, passed=False, batch=False):
         """passed: what valid_until says.  batch: past the budget of locks it is busy, and no error."""
         if key[0] in self.foreign_lockers:
@@ -216,7 +220,7 @@ class LeaseModel(Model):
         if own and own.phase == "completed":
             return {DUPLICATE}
         if self.has_done(txn, key):
-            return {BUSY}
+            return self.own(txn, key)
         if not batch and not self.would_lock(txn, key):
             return {NO_LOCKS}
         if self.is_busy(txn, key):

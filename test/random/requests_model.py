@@ -65,7 +65,9 @@ class RequestModel(LeaseModel):
         own = txn.claims.get(key)
         if own and own.phase == "completed":
             return {self.replay(own.result, fingerprint)}
-        return {MISMATCH if differs(fingerprint, self.fingerprint(txn, key)) else IN_PROGRESS}
+        if differs(fingerprint, self.fingerprint(txn, key)):
+            return {MISMATCH}
+        return {DEAD if self.is_dead(txn, key) else IN_PROGRESS}
 
     def ask_past_budget(self, txn, key, fingerprint):
         """It is in progress as long as a lease lasts; otherwise nothing but this transaction's end would help."""
