@@ -77,6 +77,8 @@ enum
 	COL_ORIGIN, NCOLS
 };
 
+StaticAssertDecl(NCOLS == IDEM_CURSOR_COLUMNS, "the form of the tables has each column");
+
 /* The callback IdemKeyedLog.form_marker. */
 static HeapTuple
 form_marker(TupleDesc desc, int64 number)

@@ -86,6 +86,8 @@ enum
 	NCOLS
 };
 
+StaticAssertDecl(NCOLS == IDEM_LEASE_COLUMNS, "the form of the tables has each column");
+
 /* The callback IdemKeyedLog.form_marker. */
 static HeapTuple
 form_marker(TupleDesc desc, int64 number)
