@@ -311,12 +311,6 @@ idem_consumers_ref(void)
 	return &consumers;
 }
 
-Oid
-idem_consumers_oid(void)
-{
-	return idem_relref_oid(&consumers);
-}
-
 /*
  * The entry of a consumer as of now, until the next call, sound or not; NULL if the
  * consumer is not registered, or is the extension's own.

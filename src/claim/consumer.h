@@ -21,9 +21,8 @@
 #include "claim/lock.h"
 #include "shared/catalog.h"
 
-/* OID of the table idempotency_data.consumers, which is not locked. */
+/* The table idempotency_data.consumers, which is not locked. */
 extern IdemRelRef *idem_consumers_ref(void);
-extern Oid	idem_consumers_oid(void);
 
 typedef struct IdemConsumerPolicy
 {

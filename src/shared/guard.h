@@ -75,8 +75,9 @@ extern void idem_guard_examine(IdemRelRef *ref, Relation rel, IdemGuardUse use);
 /*
  * Call this before C code reads or writes a row of a table, which is open.
  * Error 0A000 or 55000, with the remedy, if the table is not as it was made.
- * allow_system_table_mods admits additions and unlogged tables.  An invalidation of the table makes the next call look anew.  A lock on the
- * table brings the invalidations of whoever had a lock that conflicts.
+ * allow_system_table_mods admits additions and unlogged tables.  An invalidation
+ * of the table makes the next call look anew.  A lock on the table brings the
+ * invalidations of whoever had a lock that conflicts.
  */
 static inline void
 idem_guard_table(IdemRelRef *ref, Relation rel, IdemGuardUse use)
@@ -98,6 +99,13 @@ idem_guard_sequence(Relation sequence)
 	if (unlikely(sequence->rd_rel->relpersistence != RELPERSISTENCE_PERMANENT))
 		idem_guard_report_sequence(sequence);
 }
+
+/*
+ * Error 0A000: the table has a constraint, or the like, that only the executor
+ * could enforce.  hint is a sentence.
+ */
+pg_noreturn extern void idem_guard_report_constraint(Relation heap, const char *what,
+													 const char *name, const char *hint);
 
 /* Is it a plain btree on these columns?  A unique index is not. */
 extern bool idem_guard_is_index(Relation index, int n, const AttrNumber *columns,

@@ -158,12 +158,8 @@ check_columns(Relation heap, const IdemTableForm *form)
 
 /* Constraints */
 
-/*
- * Error 0A000: the table has a constraint, or the like, that only the executor
- * could enforce.  hint is a sentence.
- */
-pg_noreturn static void
-report_constraint(Relation heap, const char *what, const char *name, const char *hint)
+void
+idem_guard_report_constraint(Relation heap, const char *what, const char *name, const char *hint)
 {
 	ereport(ERROR,
 			(errcode(ERRCODE_FEATURE_NOT_SUPPORTED),
@@ -193,7 +189,7 @@ check_constraints(Relation heap, const IdemTableForm *form)
 	{
 		/* the extension's own is for rows that others bring */
 		if (strcmp(constr->check[i].ccname, SOUND_CONSTRAINT) != 0)
-			report_constraint(heap, "check constraint", constr->check[i].ccname, "Drop the constraint.");
+			idem_guard_report_constraint(heap, "check constraint", constr->check[i].ccname, "Drop the constraint.");
 	}
 	for (int i = 0; i < desc->natts; i++)
 	{
@@ -202,9 +198,9 @@ check_constraints(Relation heap, const IdemTableForm *form)
 		if (att->attisdropped || is_not_null(form, i))
 			continue;
 		if (att->attnotnull)
-			report_constraint(heap, "not-null constraint of column", NameStr(att->attname), "Drop the constraint.");
+			idem_guard_report_constraint(heap, "not-null constraint of column", NameStr(att->attname), "Drop the constraint.");
 		if (att->attgenerated == ATTRIBUTE_GENERATED_STORED)
-			report_constraint(heap, "generated column", NameStr(att->attname), "Drop the column.");
+			idem_guard_report_constraint(heap, "generated column", NameStr(att->attname), "Drop the column.");
 	}
 }
 

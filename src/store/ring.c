@@ -175,21 +175,6 @@ idem_store_segment_index_oid(int number)
 	return idem_relref_oid(&segment_refs[number].index);
 }
 
-/*
- * Error 0A000: the table has a constraint, or the like, that only the executor
- * could enforce.  hint is a sentence.
- */
-pg_noreturn static void
-report_unsupported(Relation heap, const char *what, const char *name, const char *hint)
-{
-	ereport(ERROR,
-			(errcode(ERRCODE_FEATURE_NOT_SUPPORTED),
-			 errmsg("%s \"%s\" on \"%s.%s\" is not supported",
-					what, name, IDEM_DATA_SCHEMA_NAME, RelationGetRelationName(heap)),
-			 errdetail("Claims write their rows without the executor, which would enforce it."),
-			 errhint("%s", hint)));
-}
-
 IdemRingSegment *
 idem_ring_open(int number, LOCKMODE mode, MemoryContext context)
 {
@@ -458,8 +443,8 @@ open_index(IdemRingSegment *segment, Oid indexid, RingIndex *index)
 	if (!is_ring_index(index->rel) && !allowSystemTableMods)
 		idem_guard_report_index(segment->heap, index->rel);
 	if (index->info->ii_ExclusionOps != NULL)
-		report_unsupported(segment->heap, "exclusion constraint", RelationGetRelationName(index->rel),
-						   "Drop the constraint.");
+		idem_guard_report_constraint(segment->heap, "exclusion constraint", RelationGetRelationName(index->rel),
+									 "Drop the constraint.");
 
 	if (segment->estate == NULL &&
 		(index->info->ii_Expressions != NIL || index->info->ii_Predicate != NIL))
