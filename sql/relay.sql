@@ -69,18 +69,18 @@ SELECT batch_events, on_dead, aggregate_types, paused FROM idempotency_data.rela
 -- What NULL keeps can be taken away.
 SELECT idempotency.relay_alter('r', aggregate_types => '{a}', max_lag_size => '2MB');
 SELECT idempotency.relay_alter('r', max_attempts => 11);
-SELECT aggregate_types, max_lag_bytes, max_attempts FROM idempotency_data.relays;
+SELECT aggregate_types, max_lag_size, max_attempts FROM idempotency_data.relays;
 SELECT idempotency.relay_alter('r', aggregate_types => '{}', max_lag_size => 'None');
-SELECT aggregate_types, max_lag_bytes FROM idempotency_data.relays;
+SELECT aggregate_types, max_lag_size FROM idempotency_data.relays;
 SELECT idempotency.relay_alter('r', max_lag_size => '2MB', min_backoff => '1 s', max_backoff => '1 h');
-SELECT max_lag_bytes, min_backoff, max_backoff FROM idempotency_data.relays;
+SELECT max_lag_size, min_backoff, max_backoff FROM idempotency_data.relays;
 SELECT idempotency.relay_alter('r', max_lag_size => '0 kB', max_attempts => 0, min_backoff => '0', max_backoff => '1 day -24 hours');
-SELECT max_lag_bytes, max_attempts, min_backoff, max_backoff FROM idempotency_data.relays;
+SELECT max_lag_size, max_attempts, min_backoff, max_backoff FROM idempotency_data.relays;
 SELECT idempotency.relay_alter('r', batch_events => 2000);
 SELECT max_attempts, min_backoff, max_backoff FROM idempotency_data.relays;
 SELECT idempotency.relay_create('unlimited', 'nul', max_lag_size => 'none', aggregate_types => '{}'),
 	idempotency.relay_create('unlimited too', 'nul', max_lag_size => '0', max_attempts => 0, min_backoff => NULL, max_backoff => NULL);
-SELECT max_lag_bytes, max_attempts, min_backoff, max_backoff FROM idempotency_data.relays WHERE relay ~ 'unlimited' ORDER BY relay;
+SELECT max_lag_size, max_attempts, min_backoff, max_backoff FROM idempotency_data.relays WHERE relay ~ 'unlimited' ORDER BY relay;
 SELECT idempotency.relay_drop('unlimited'), idempotency.relay_drop('unlimited too');
 
 -- Dead letters are chosen by id, type, SQLSTATE and time of the last failure;

@@ -27,15 +27,6 @@ CREATE TABLE idempotency_data.relays (
     relay text COLLATE "C" NOT NULL UNIQUE,
     owner text COLLATE "C" NOT NULL,
     owner_oid oid NOT NULL,
-    aggregate_types text[] COLLATE "C",
-    ordering @extschema@.relay_ordering NOT NULL,
-    on_dead @extschema@.relay_on_dead NOT NULL,
-    max_attempts int NOT NULL,
-    min_backoff interval,
-    max_backoff interval,
-    batch_events int NOT NULL,
-    batch_bytes bigint NOT NULL,
-    max_lag_bytes bigint,
     paused boolean NOT NULL DEFAULT false,
     halted @extschema@.relay_halt,
     halt_message text,
@@ -44,15 +35,25 @@ CREATE TABLE idempotency_data.relays (
     incarnation text COLLATE "C" NOT NULL,
     identity text COLLATE "C" NOT NULL,
     created_at timestamptz NOT NULL DEFAULT pg_catalog.now(),
-    -- what C reads of a row; relay_create says what an operator may give
+    -- the options, as IDEM_RELAY_ARGUMENTS of src/relay/row.h has them
+    aggregate_types text[] COLLATE "C",
+    ordering @extschema@.relay_ordering NOT NULL,
+    on_dead @extschema@.relay_on_dead NOT NULL,
+    max_attempts int NOT NULL,
+    min_backoff interval,
+    max_backoff interval,
+    batch_events int NOT NULL,
+    batch_size bigint NOT NULL,
+    max_lag_size bigint,
     CONSTRAINT sound CHECK (
-        relay_id > 0 AND octet_length(relay) BETWEEN 1 AND 1020 AND epoch >= 0 AND server_epoch >= 0 AND max_attempts >= 0
-        AND extract(epoch FROM min_backoff) >= 0 AND extract(epoch FROM min_backoff) < 366 * 86400
-        AND extract(epoch FROM max_backoff) >= 0 AND extract(epoch FROM max_backoff) < 366 * 86400
-        AND batch_events BETWEEN 1 AND 10000 AND batch_bytes BETWEEN 1 AND 1073741824
-        AND (max_lag_bytes IS NULL OR max_lag_bytes >= 0)
-        AND (aggregate_types IS NULL OR (array_position(aggregate_types, NULL) IS NULL
-            AND coalesce(array_ndims(aggregate_types), 1) = 1)))
+        relay_id > 0 AND octet_length(relay) BETWEEN 1 AND 1020 AND epoch >= 0 AND server_epoch >= 0
+        AND array_position(aggregate_types, NULL) IS NULL AND coalesce(array_ndims(aggregate_types), 1) = 1
+        AND max_attempts BETWEEN 0 AND 1000000
+        AND extract(epoch FROM min_backoff) * 1000 BETWEEN 1 AND 86400000
+        AND extract(epoch FROM max_backoff) * 1000 BETWEEN 1 AND 86400000
+        AND batch_events BETWEEN 1 AND 10000
+        AND batch_size BETWEEN 1024 AND 16777216
+        AND max_lag_size BETWEEN 1048576 AND 9223372036854775807)
 );
 COMMENT ON TABLE idempotency_data.relays IS
     'The configuration of each relay, one row per relay. Only the relay_* functions change it. The relay''s server and owner are those of the foreign table relay_<relay_id>.';
@@ -66,6 +67,10 @@ COMMENT ON COLUMN idempotency_data.relays.min_backoff IS
     'NULL: the default.';
 COMMENT ON COLUMN idempotency_data.relays.max_backoff IS
     'NULL: the default.';
+COMMENT ON COLUMN idempotency_data.relays.batch_size IS
+    'Bytes.';
+COMMENT ON COLUMN idempotency_data.relays.max_lag_size IS
+    'Bytes; NULL: no limit.';
 COMMENT ON COLUMN idempotency_data.relays.halted IS
     'Why the relay waits until an operator acts; NULL: it does not wait.';
 COMMENT ON COLUMN idempotency_data.relays.halt_message IS
@@ -265,9 +270,7 @@ CREATE FUNCTION @extschema@.relay_create(
     max_rate numeric DEFAULT NULL, max_key_rate numeric DEFAULT NULL,
     max_in_flight int DEFAULT NULL) RETURNS void
     LANGUAGE c VOLATILE PARALLEL UNSAFE COST 10000 AS 'MODULE_PATHNAME', 'idem_relay_create_fn';
-COMMENT ON FUNCTION @extschema@.relay_create(text, text, text[], text[], text, @extschema@.relay_start,
-    @extschema@.relay_ordering, @extschema@.relay_on_dead, interval, int, interval, interval, int, text,
-    text, numeric, numeric, int) IS
+COMMENT ON FUNCTION @extschema@.relay_create IS
     'Creates a relay from the outbox of this database to a server; the relay acts as the role that creates it.';
 
 CREATE FUNCTION @extschema@.relay_alter(
@@ -282,9 +285,7 @@ CREATE FUNCTION @extschema@.relay_alter(
     max_rate numeric DEFAULT NULL, max_key_rate numeric DEFAULT NULL,
     max_in_flight int DEFAULT NULL) RETURNS void
     LANGUAGE c VOLATILE PARALLEL UNSAFE COST 10000 AS 'MODULE_PATHNAME', 'idem_relay_alter_fn';
-COMMENT ON FUNCTION @extschema@.relay_alter(text, text, text[], text[], text, @extschema@.relay_start,
-    @extschema@.relay_ordering, @extschema@.relay_on_dead, interval, int, interval, interval, int, text,
-    text, numeric, numeric, int) IS
+COMMENT ON FUNCTION @extschema@.relay_alter IS
     'Changes a relay; an argument that is NULL keeps the present value, 0 or an empty list takes a limit or a list away. start_at moves the position.';
 
 CREATE FUNCTION @extschema@.relay_drop(relay text) RETURNS void

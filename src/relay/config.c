@@ -40,12 +40,10 @@
 #include "foreign/foreign.h"
 #include "miscadmin.h"
 #include "utils/acl.h"
-#include "utils/array.h"
 #include "utils/builtins.h"
 #include "utils/lsyscache.h"
 #include "utils/memutils.h"
 #include "utils/syscache.h"
-#include "utils/timestamp.h"
 
 #include "compat.h"
 #include "relay/anchor.h"
@@ -54,170 +52,7 @@
 #include "relay/kind.h"
 #include "shared/args.h"
 #include "shared/catalog.h"
-#include "shared/sound.h"
 #include "shared/spi.h"
-
-/* What a row may say at most, whatever relay_create allows. */
-#define MAX_BATCH_BYTES	(INT64CONST(1) << 30)
-
-/* The longest backoff that relay_create accepts */
-#define MAX_BACKOFF_MS (24 * 3600 * 1000)
-
-/* The relays' rows.  The server is not in them: resolve_server finds it. */
-#define CONFIG_QUERY \
-	"SELECT relay_id, relay, owner, owner_oid, aggregate_types," \
-	" ordering::text, on_dead::text, max_attempts," \
-	" min_backoff, max_backoff," \
-	" batch_events, batch_bytes, COALESCE(max_lag_bytes, 0), paused, halted::text, epoch," \
-	" incarnation, identity, xmin, halt_message, server_epoch, ctid" \
-	" FROM %s.relays"
-
-/*
- * A backoff in milliseconds, which relay_create keeps between 1 ms and 1 day; the default
- * for a column that is NULL, or 0.
- */
-static int
-backoff_ms(HeapTuple tup, TupleDesc desc, int column, int otherwise)
-{
-	bool		isnull;
-	Datum		value = SPI_getbinval(tup, desc, column, &isnull);
-	int64		us = isnull ? 0 : idem_interval_us(DatumGetIntervalP(value));
-
-	return us <= 0 ? otherwise : Max(1, Min(us / 1000, MAX_BACKOFF_MS));
-}
-
-/*
- * A text array as a list of strings.  *sound becomes false if there are NULL elements, which
- * relay_create refuses.
- */
-static List *
-text_array_to_list(Datum array, bool *sound)
-{
-	Datum	   *elems;
-	bool	   *nulls;
-	int			nelems;
-	List	   *result = NIL;
-
-	deconstruct_array(DatumGetArrayTypeP(array), TEXTOID, -1, false, TYPALIGN_INT,
-					  &elems, &nulls, &nelems);
-	for (int i = 0; i < nelems; i++)
-	{
-		if (nulls[i])
-			*sound = false;
-		else
-			result = lappend(result, TextDatumGetCString(elems[i]));
-	}
-	return result;
-}
-
-/* A column that is an integer; min, and not sound, if it is NULL or out of range. */
-static int64
-number_of(HeapTuple tup, TupleDesc desc, int column, int64 min, int64 max, bool *sound)
-{
-	bool		isnull;
-	Datum		value = SPI_getbinval(tup, desc, column, &isnull);
-	int64		number = isnull ? min : SPI_gettypeid(desc, column) == INT8OID ?
-	DatumGetInt64(value) : DatumGetInt32(value);
-
-	if (!isnull && number >= min && number <= max)
-		return number;
-	*sound = false;
-	return isnull || number < min ? min : max;
-}
-
-/* A text column; an empty text, and not sound, if it is NULL. */
-static char *
-text_of(HeapTuple tup, TupleDesc desc, int column, bool *sound)
-{
-	char	   *text = idem_spi_text(tup, desc, column);
-
-	if (text !=NULL)
-		return text;
-
-	*sound = false;
-	return pstrdup("");
-}
-
-/* Is the relay of a row that nobody can have created?  It does not run then; the others do. */
-static char *
-unsound_problem(HeapTuple tup, TupleDesc desc)
-{
-	return psprintf("row %s of table \"%s.relays\" is not one that the extension has written",
-					idem_spi_text(tup, desc, 22), IDEM_DATA_SCHEMA_NAME);
-}
-
-/* Labels of the type relay_halt, and the messages that stat_relay shows. */
-static const struct
-{
-	const char *label;
-	const char *message;
-}			halts[] = {
-	[IDEM_HALT_NOT] = {NULL, NULL},
-	[IDEM_HALT_DEAD_LETTER] = {"dead_letter", "a dead letter"},
-	[IDEM_HALT_SINK] = {"sink", "the target wants no more events"},
-	[IDEM_HALT_LAG] = {"max_lag_size", "max_lag_size was exceeded"},
-	[IDEM_HALT_HISTORY] = {"history", "this cluster's transaction ids went back (pg_resetwal), and the relay's position is ahead of them,"
-	" so it does not tell what was delivered; look what the target lacks and call relay_adopt, which sends all that the outbox has"}
-};
-
-/* The reason for a halt, from its label.  A label NULL means: not halted. */
-static IdemHalt
-halt_of_label(const char *label)
-{
-	if (label == NULL)
-		return IDEM_HALT_NOT;
-	for (IdemHalt h = IDEM_HALT_NOT + 1; h < lengthof(halts); h++)
-	{
-		if (strcmp(halts[h].label, label) == 0)
-			return h;
-	}
-	elog(ERROR, "unknown label \"%s\" of type relay_halt", label);
-}
-
-/* Read a row of CONFIG_QUERY.  Fields that the anchor decides stay empty. */
-static IdemRelayConfig *
-config_from_row(HeapTuple tup, TupleDesc desc)
-{
-	IdemRelayConfig *c = palloc0(sizeof(*c));
-	bool		sound = true;
-	bool		isnull;
-	Datum		value;
-	const char *on_dead;
-
-	value = SPI_getbinval(tup, desc, 1, &isnull);
-	c->relay_id = isnull ? 0 : DatumGetInt32(value);
-	if (c->relay_id <= 0)
-		sound = false;
-	c->name = text_of(tup, desc, 2, &sound);
-	c->noted_owner = text_of(tup, desc, 3, &sound);
-	value = SPI_getbinval(tup, desc, 4, &isnull);
-	c->noted_owner_oid = isnull ? InvalidOid : DatumGetObjectId(value);
-	value = SPI_getbinval(tup, desc, 5, &isnull);
-	c->aggregate_types = isnull ? NIL : text_array_to_list(value, &sound);
-	c->ordering = strcmp(text_of(tup, desc, 6, &sound), "key") == 0 ?
-		IDEM_ORDERING_KEY : IDEM_ORDERING_NONE;
-	on_dead = text_of(tup, desc, 7, &sound);
-	c->on_dead = strcmp(on_dead, "skip") == 0 ? IDEM_ON_DEAD_SKIP :
-		strcmp(on_dead, "stop") == 0 ? IDEM_ON_DEAD_STOP : IDEM_ON_DEAD_BLOCK_KEY;
-	c->max_attempts = number_of(tup, desc, 8, 0, IDEM_SOUND_COUNT, &sound);
-	c->min_backoff_ms = backoff_ms(tup, desc, 9, IDEM_DEFAULT_MIN_BACKOFF_MS);
-	c->max_backoff_ms = backoff_ms(tup, desc, 10, IDEM_DEFAULT_MAX_BACKOFF_MS);
-	c->batch_events = number_of(tup, desc, 11, 1, 10000, &sound);
-	c->batch_bytes = number_of(tup, desc, 12, 1, MAX_BATCH_BYTES, &sound);
-	c->max_lag_bytes = number_of(tup, desc, 13, 0, PG_INT64_MAX, &sound);
-	value = SPI_getbinval(tup, desc, 14, &isnull);
-	c->paused = isnull || DatumGetBool(value);
-	c->halted = halt_of_label(idem_spi_text(tup, desc, 15));
-	c->epoch = number_of(tup, desc, 16, 0, IDEM_SOUND_NUMBER, &sound);
-	c->incarnation = text_of(tup, desc, 17, &sound);
-	c->identity = text_of(tup, desc, 18, &sound);
-	c->row_xmin = DatumGetTransactionId(idem_spi_value(tup, desc, 19));
-	c->halt_message = idem_spi_text(tup, desc, 20);
-	c->server_epoch = number_of(tup, desc, 21, 0, IDEM_SOUND_NUMBER, &sound);
-	if (!sound || strlen(c->name) > IDEM_MAX_NAME_BYTES)
-		c->unsound = unsound_problem(tup, desc);
-	return c;
-}
 
 /*
  * The options of the owner's user mapping, else of the public one.  Unlike
@@ -373,9 +208,9 @@ check_owner(IdemRelayConfig *c)
 							  c->noted_owner);
 }
 
-/* The relays that a query on "relays" returns, resolved. */
+/* The relays that "SELECT ... FROM relays <rest>" returns, resolved. */
 static List *
-read_configs(const char *query, int nargs, Oid *types, Datum *values)
+read_configs(const char *rest, int nargs, Oid *types, Datum *values)
 {
 	MemoryContext caller = CurrentMemoryContext;
 	List	   *configs = NIL;
@@ -383,11 +218,11 @@ read_configs(const char *query, int nargs, Oid *types, Datum *values)
 	MemoryContext old;
 
 	SPI_connect();
-	(void) idem_spi_run(query, nargs, types, values, NULL);
+	(void) idem_spi_run(idem_relay_row_query(rest), nargs, types, values, NULL);
 	old = MemoryContextSwitchTo(caller);
 	for (uint64 i = 0; i < SPI_processed; i++)
-		configs = lappend(configs, config_from_row(SPI_tuptable->vals[i],
-												   SPI_tuptable->tupdesc));
+		configs = lappend(configs, idem_relay_row_read(SPI_tuptable->vals[i],
+													   SPI_tuptable->tupdesc));
 	MemoryContextSwitchTo(old);
 	SPI_finish();
 
@@ -406,7 +241,7 @@ read_configs(const char *query, int nargs, Oid *types, Datum *values)
 List *
 idem_relay_configs(void)
 {
-	return read_configs(CONFIG_QUERY " ORDER BY relay_id", 0, NULL, NULL);
+	return read_configs("ORDER BY relay_id", 0, NULL, NULL);
 }
 
 IdemRelayConfig *
@@ -414,7 +249,7 @@ idem_relay_config_of(const char *name)
 {
 	Oid			types[1] = {TEXTOID};
 	Datum		values[1] = {CStringGetTextDatum(name)};
-	List	   *configs = read_configs(CONFIG_QUERY " WHERE relay = $1", 1, types, values);
+	List	   *configs = read_configs("WHERE relay = $1", 1, types, values);
 
 	return configs == NIL ? NULL : linitial(configs);
 }
@@ -425,7 +260,7 @@ idem_relay_config_with_id(int relay_id)
 	Oid			types[1] = {INT4OID};
 	Datum		values[1] = {Int32GetDatum(relay_id)};
 
-	return read_configs(CONFIG_QUERY " WHERE relay_id = $1", 1, types, values);
+	return read_configs("WHERE relay_id = $1", 1, types, values);
 }
 
 List *
@@ -437,7 +272,7 @@ idem_relay_briefs(void)
 	MemoryContext old;
 
 	SPI_connect();
-	n = idem_spi_read("SELECT relay_id, COALESCE(epoch, 0), halted::text, COALESCE(max_lag_bytes, 0),"
+	n = idem_spi_read("SELECT relay_id, COALESCE(epoch, 0), halted::text, COALESCE(max_lag_size, 0),"
 					  " COALESCE(identity, '')"
 					  " FROM %s.relays", 0, NULL, NULL);
 	old = MemoryContextSwitchTo(caller);
@@ -449,7 +284,7 @@ idem_relay_briefs(void)
 
 		brief->relay_id = DatumGetInt32(idem_spi_value(tup, desc, 1));
 		brief->epoch = DatumGetInt64(idem_spi_value(tup, desc, 2));
-		brief->halted = halt_of_label(idem_spi_text(tup, desc, 3));
+		brief->halted = idem_relay_halt_of(idem_spi_text(tup, desc, 3));
 		brief->max_lag_bytes = DatumGetInt64(idem_spi_value(tup, desc, 4));
 		brief->identity = idem_spi_text(tup, desc, 5);
 		briefs = lappend(briefs, brief);
@@ -463,7 +298,7 @@ bool
 idem_relay_halt(int relay_id, IdemHalt reason, const char *message, bool skip_locked)
 {
 	Oid			types[3] = {INT4OID, TEXTOID, TEXTOID};
-	Datum		values[3] = {Int32GetDatum(relay_id), CStringGetTextDatum(halts[reason].label),
+	Datum		values[3] = {Int32GetDatum(relay_id), CStringGetTextDatum(idem_relay_halts[reason].label),
 	CStringGetTextDatum(message ? message : "")};
 	uint64		n;
 
@@ -526,36 +361,6 @@ idem_relay_note_owner(int relay_id, Oid owner)
 						" WHERE relay_id = $1 AND (owner_oid, owner) IS DISTINCT FROM ($2, $3)",
 						3, types, values);
 	SPI_finish();
-}
-
-/* Copy a string into the current context; NULL stays NULL. */
-static char *
-copy_string(const char *s)
-{
-	return s ? pstrdup(s) : NULL;
-}
-
-IdemRelayConfig *
-idem_relay_config_copy(const IdemRelayConfig *config)
-{
-	IdemRelayConfig *c = palloc(sizeof(*c));
-	ListCell   *lc;
-
-	*c = *config;
-	c->name = copy_string(config->name);
-	c->noted_owner = copy_string(config->noted_owner);
-	c->server = copy_string(config->server);
-	c->incarnation = copy_string(config->incarnation);
-	c->identity = copy_string(config->identity);
-	c->kind = copy_string(config->kind);
-	c->program = copy_string(config->program);
-	c->problem = copy_string(config->problem);
-	c->unsound = copy_string(config->unsound);
-	c->aggregate_types = NIL;
-	foreach(lc, config->aggregate_types)
-		c->aggregate_types = lappend(c->aggregate_types, pstrdup(lfirst(lc)));
-	c->options = copyObject(config->options);
-	return c;
 }
 
 const char *
@@ -628,7 +433,7 @@ idem_relay_is_barred(const IdemRelayConfig *config, IdemRelayState *state,
 	else if (config->halted != IDEM_HALT_NOT)
 	{
 		*state = config->halted == IDEM_HALT_HISTORY ? IDEM_RELAY_DIVERGED : IDEM_RELAY_HALTED;
-		*message = config->halt_message ? config->halt_message : halts[config->halted].message;
+		*message = config->halt_message ? config->halt_message : idem_relay_halts[config->halted].message;
 	}
 	else if (config->paused)
 		*state = IDEM_RELAY_PAUSED;

@@ -15,94 +15,9 @@
 
 #include "postgres.h"
 
-#include "nodes/pg_list.h"
-
 #include "outbox/reader.h"
+#include "relay/row.h"
 #include "relay/shmem.h"
-
-typedef enum IdemOrdering
-{
-	IDEM_ORDERING_NONE,
-	IDEM_ORDERING_KEY
-} IdemOrdering;
-
-/*
- * Why a relay is halted until an operator acts; labels of the type relay_halt.
- */
-typedef enum IdemHalt
-{
-	IDEM_HALT_NOT,
-	IDEM_HALT_DEAD_LETTER,		/* under on_dead => 'stop' */
-	IDEM_HALT_SINK,				/* the sink's target wants no more events */
-	IDEM_HALT_LAG,				/* the relay was further behind than
-								 * max_lag_size */
-	IDEM_HALT_HISTORY			/* the relay's position was ahead of the
-								 * cluster's transaction ids; shown as
-								 * "diverged", ended by relay_adopt only */
-} IdemHalt;
-
-typedef enum IdemOnDead
-{
-	IDEM_ON_DEAD_SKIP,
-	IDEM_ON_DEAD_BLOCK_KEY,
-	IDEM_ON_DEAD_STOP
-} IdemOnDead;
-
-/* The backoffs of a relay that sets none, in ms */
-#define IDEM_DEFAULT_MIN_BACKOFF_MS 100
-#define IDEM_DEFAULT_MAX_BACKOFF_MS 60000
-
-/*
- * All fields are palloc'd in the context that is current when the list is
- * read.
- */
-typedef struct IdemRelayConfig
-{
-	int			relay_id;
-	TransactionId row_xmin;		/* xmin of the row */
-	char	   *name;
-	char	   *noted_owner;	/* the owner's name, as last noted in the row */
-	Oid			noted_owner_oid;	/* the owner's OID, noted with the name;
-									 * meaningless in another cluster */
-	List	   *aggregate_types;	/* of char *; NIL: all */
-	IdemOrdering ordering;
-	IdemOnDead	on_dead;
-	int			max_attempts;	/* 0: unlimited */
-	int			min_backoff_ms;
-	int			max_backoff_ms;
-	int			batch_events;
-	int64		batch_bytes;
-	int64		max_lag_bytes;	/* 0: unlimited */
-	bool		start_latest;
-	bool		paused;
-	IdemHalt	halted;
-	char	   *halt_message;	/* what the sink said of it, or NULL */
-	int64		epoch;
-	int64		server_epoch;	/* since when the relay sends to its server;
-								 * 0: since it was created or adopted */
-	char	   *incarnation;
-	char	   *identity;
-
-	/* resolved from the anchor; without an anchor InvalidOid and NULL */
-	Oid			anchor;
-	Oid			owner;
-	Oid			serverid;
-	char	   *server;			/* name */
-
-	/* resolved from the server */
-	char	   *kind;			/* function, postgres, ...; NULL: see problem */
-	char	   *program;		/* file name; NULL: none */
-	List	   *options;		/* of DefElem, server's then user mapping's */
-	bool		require_password;	/* the relay's or the server's owner is no
-									 * superuser */
-	char	   *problem;		/* why the relay cannot run; NULL: no problem */
-	char	   *unsound;		/* a problem: the extension has not written
-								 * the row; NULL: it has */
-	bool		disowned;		/* the anchor's owner is not the noted owner:
-								 * a restore */
-	bool		renamed;		/* the owner was renamed since its name was
-								 * noted */
-} IdemRelayConfig;
 
 /* All relays of this database, in order of relay_id.  In a transaction. */
 extern List *idem_relay_configs(void);
@@ -156,9 +71,6 @@ extern void idem_relay_forget_rest(int relay_id);
 
 /* Note this role as the owner in the relay's row. */
 extern void idem_relay_note_owner(int relay_id, Oid owner);
-
-/* A deep copy in the current context. */
-extern IdemRelayConfig *idem_relay_config_copy(const IdemRelayConfig *config);
 
 /*
  * The value of an option, of the server or the user mapping.  NULL if it is

@@ -32,6 +32,7 @@
 #include "relay/program/path.h"
 #include "relay/program/starts.h"
 #include "relay/relay.h"
+#include "relay/row.h"
 #include "relay/shmem.h"
 #include "relay/slots.h"
 #include "relay/stream/pipe.h"
@@ -107,6 +108,7 @@ void
 idem_relay_init(void)
 {
 	define_settings();
+	idem_relay_row_init();
 	idem_option_guard_init();
 	idem_outbox_greatest_hook = idem_parked_greatest_seq;
 	idem_launcher_init();

@@ -1,7 +1,7 @@
 /*-------------------------------------------------------------------------
  *
  * spi.c
- *		Small helpers over SPI for the relay's own tables.
+ *		Small helpers over SPI for tables of the extension that SQL writes.
  *
  * Statements run as the extension's owner.  So roles that may call our
  * functions, and nothing else, reach our tables through them.  Names in the
@@ -23,7 +23,6 @@
  */
 #include "postgres.h"
 
-#include "catalog/pg_type_d.h"
 #include "executor/spi.h"
 #include "executor/tstoreReceiver.h"
 #include "miscadmin.h"
@@ -38,76 +37,16 @@
 #include "shared/spi.h"
 #include "shared/txn_owner.h"
 
-/*
- * The relay's own tables, in the order of the install script.  InvalidOid
- * stands for the extension's types.
- */
-static const IdemColumn relays_columns[] = {
-	{INT4OID, true},			/* relay_id */
-	{TEXTOID, true},			/* relay */
-	{TEXTOID, true},			/* owner */
-	{OIDOID, true},				/* owner_oid */
-	{TEXTARRAYOID, false},		/* aggregate_types */
-	{InvalidOid, true},			/* ordering */
-	{InvalidOid, true},			/* on_dead */
-	{INT4OID, true},			/* max_attempts */
-	{INTERVALOID, false},		/* min_backoff */
-	{INTERVALOID, false},		/* max_backoff */
-	{INT4OID, true},			/* batch_events */
-	{INT8OID, true},			/* batch_bytes */
-	{INT8OID, false},			/* max_lag_bytes */
-	{BOOLOID, true},			/* paused */
-	{InvalidOid, false},		/* halted */
-	{TEXTOID, false},			/* halt_message */
-	{INT8OID, true},			/* epoch */
-	{INT8OID, true},			/* server_epoch */
-	{TEXTOID, true},			/* incarnation */
-	{TEXTOID, true},			/* identity */
-	{TIMESTAMPTZOID, true}		/* created_at */
-};
-static const IdemColumn parked_columns[] = {
-	{INT8OID, true},			/* parked_id */
-	{INT4OID, true},			/* relay_id */
-	{InvalidOid, true},			/* state */
-	{INT4OID, true},			/* attempts */
-	{TIMESTAMPTZOID, false},	/* next_attempt_at */
-	{INT8OID, false},			/* batch_row */
-	{INT8OID, false},			/* batch_life */
-	{XID8OID, true},			/* xid */
-	{INT8OID, true},			/* seq */
-	{UUIDOID, true},			/* event_id */
-	{TIMESTAMPTZOID, true},		/* enqueued_at */
-	{TEXTOID, true},			/* aggregate_type */
-	{TEXTOID, true},			/* aggregate_id */
-	{TEXTOID, true},			/* event_type */
-	{JSONBOID, false},			/* payload */
-	{BYTEAOID, false},			/* payload_bytes */
-	{TEXTOID, false},			/* content_type */
-	{JSONBOID, false},			/* headers */
-	{TEXTOID, false},			/* sqlstate */
-	{TEXTOID, false},			/* error */
-	{TIMESTAMPTZOID, false},	/* first_failed_at */
-	{TIMESTAMPTZOID, false},	/* last_failed_at */
-	{INT4OID, true},			/* crashes */
-	{INT4OID, true}				/* deferrals */
-};
-static const IdemColumn attempts_columns[] = {
-	{INT4OID, true},			/* relay_id */
-	{INT8OID, true},			/* attempt */
-	{UUIDOID, false}			/* event_id */
-};
+/* The tables and sequences that callers run statements on, as idem_spi_guard named them. */
+static IdemRelRef *guarded;
+static int	nguarded;
 
-#define FORM(which) {.columns = which, .ncolumns = lengthof(which), .by_sql = true}
-
-static const IdemTableForm relays_form = FORM(relays_columns);
-static const IdemTableForm parked_form = FORM(parked_columns);
-static const IdemTableForm attempts_form = FORM(attempts_columns);
-
-static IdemRelRef relay_tables[] = {
-	IDEM_TABLEREF("relays", &relays_form), IDEM_TABLEREF("relay_parked", &parked_form),
-	IDEM_TABLEREF("relay_attempts", &attempts_form), IDEM_RELREF("relay_id_seq"),
-	IDEM_RELREF("relay_parked_parked_id_seq")
-};
+void
+idem_spi_guard(IdemRelRef *tables, int n)
+{
+	guarded = tables;
+	nguarded = n;
+}
 
 /*
  * Error 0A000 or 55000 if one of them is not as it was made.  This is asked
@@ -117,8 +56,8 @@ static IdemRelRef relay_tables[] = {
 static void
 check_tables(void)
 {
-	for (int i = 0; i < lengthof(relay_tables); i++)
-		idem_guard_ref(&relay_tables[i]);
+	for (int i = 0; i < nguarded; i++)
+		idem_guard_ref(&guarded[i]);
 }
 
 char *

@@ -1,7 +1,7 @@
 /*-------------------------------------------------------------------------
  *
  * spi.h
- *		Small helpers over SPI for the relay's own tables.
+ *		Small helpers over SPI for tables of the extension that SQL writes.
  *
  * Copyright (c) 2026, the idempotency developers
  *
@@ -20,6 +20,14 @@
 #include "nodes/execnodes.h"
 #include "executor/spi.h"
 
+#include "shared/catalog.h"
+
+/*
+ * Name the tables and sequences that statements are about; at load, once.  Each statement
+ * is an error, 0A000 or 55000, if one of them is not as it was made.
+ */
+extern void idem_spi_guard(IdemRelRef *tables, int n);
+
 /*
  * The statement with each %s replaced by the quoted schema of tables and
  * sequences, and each %t by the quoted schema of types and functions.
@@ -34,7 +42,7 @@ extern Datum idem_spi_value(HeapTuple tup, TupleDesc desc, int column);
 extern char *idem_spi_text(HeapTuple tup, TupleDesc desc, int column);
 
 /*
- * Run one statement on the relay's tables as the extension's owner, whoever
+ * Run one statement as the extension's owner, whoever
  * calls.  nulls as in SPI_execute_with_args, or NULL.  Returns the number of
  * rows; the results are in SPI_tuptable.  The caller is connected to SPI.
  */

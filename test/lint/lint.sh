@@ -337,6 +337,18 @@ check_file_length()
 		none "files of more than 800 lines:"
 }
 
+# The code of src does not grow unnoticed.
+check_lines()
+{
+	test/lint/lines.sh --check
+}
+
+# Lists that stand once in C agree with the install script.
+check_tables()
+{
+	test/lint/tables.py
+}
+
 check_unfinished()
 {
 	grep -rnE '\b(TODO|FIXME|XXX)\b' src sql/install | none "unfinished:"
@@ -370,8 +382,8 @@ check_mutants()
 }
 
 compilers=(gcc clang assert werror)
-rules=(version_tests sink_headers exports fault_points layers readmes documents circles owners calls sink_programs build_hint file_length
-	unfinished install_sql hints mutants ci shellcheck indent)
+rules=(version_tests sink_headers exports fault_points layers readmes documents circles owners calls sink_programs build_hint file_length lines
+	tables unfinished install_sql hints mutants ci shellcheck indent)
 case ${*:-all} in
 	all) set -- "${compilers[@]}" "${rules[@]}" ;;
 	compile) set -- "${compilers[@]}" ;;

@@ -100,7 +100,7 @@ enqueue($old, 'shop', qw(shop:a:Three late:l:Four));
 
 my $dump = $old->basedir . '/shop.sql';
 my $config = q{SELECT r FROM (SELECT relay, owner, server, relowner::regrole, aggregate_types, ordering, on_dead, max_attempts, min_backoff,
-	max_backoff, batch_events, batch_bytes, max_lag_bytes, paused, halted FROM idempotency_data.relays JOIN idempotency.stat_relay USING (relay)
+	max_backoff, batch_events, batch_size, max_lag_size, paused, halted FROM idempotency_data.relays JOIN idempotency.stat_relay USING (relay)
 	JOIN pg_class ON relname = 'relay_' || relay_id) r ORDER BY relay};
 my $parked = q{SELECT relay, p.state, attempts, seq, event_id, enqueued_at, aggregate_type, aggregate_id, event_type, payload,
 	sqlstate, error, first_failed_at, last_failed_at FROM idempotency_data.relay_parked p JOIN idempotency_data.relays USING (relay_id)

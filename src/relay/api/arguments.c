@@ -4,6 +4,9 @@
  *		The arguments of relay_create and relay_alter: checks them and makes
  *		them values of columns.
  *
+ * IDEM_RELAY_ARGUMENTS (row.h) says all that is particular to an argument;
+ * only the two backoffs are also compared with each other.
+ *
  * A value that is out of range is refused before an argument that is not built:
  * only the first will still be an error when the argument is built.  Nothing
  * here reads or writes a table.
@@ -20,6 +23,7 @@
  */
 #include "postgres.h"
 
+#include "catalog/pg_type.h"
 #include "utils/array.h"
 #include "utils/builtins.h"
 #include "utils/timestamp.h"
@@ -28,29 +32,47 @@
 #include "relay/api/arguments.h"
 #include "shared/args.h"
 
-#define MAX_BACKOFF_US (INT64CONST(24) * USECS_PER_HOUR)
+/* The kinds of arguments, as in IDEM_RELAY_ARGUMENTS */
+typedef enum Kind
+{
+	KIND_none,
+	KIND_names,
+	KIND_label,
+	KIND_count,
+	KIND_size,
+	KIND_interval
+} Kind;
+
+typedef struct Argument
+{
+	const char *name;
+	Kind		kind;
+	bool		needed;
+	bool		later;			/* its feature is not built */
+	int64		min;
+	int64		max;
+	const char *text;
+} Argument;
+
+#define OPTION(name, field, kind, needed, min, max, text) {#name, KIND_##kind, needed, false, min, max, text},
+#define PLAIN(name, needed) {#name, KIND_none, needed, false, 0, 0, ""},
+#define LATER(name, kind, text) {#name, KIND_##kind, false, true, 0, 0, text},
+static const Argument arguments[IDEM_RELAY_NARGS] = {IDEM_RELAY_ARGUMENTS(OPTION, PLAIN, LATER)};
 
 char *
 idem_relay_args_name(FunctionCallInfo fcinfo)
 {
-	return text_to_cstring(idem_get_text_arg(fcinfo, IDEM_ARG_RELAY, "relay", IDEM_MAX_NAME_BYTES));
+	return text_to_cstring(idem_get_text_arg(fcinfo, IDEM_ARG_relay, "relay", IDEM_MAX_NAME_BYTES));
 }
 
 void
 idem_relay_args_require(FunctionCallInfo fcinfo)
 {
-	static const struct
+	for (int i = 0; i < IDEM_RELAY_NARGS; i++)
 	{
-		int			arg;
-		const char *name;
-	}			needed[] = {
-		{IDEM_ARG_START, "start_at"}, {IDEM_ARG_ORDERING, "ordering"}, {IDEM_ARG_ON_DEAD, "on_dead"},
-		{IDEM_ARG_MAX_ATTEMPTS, "max_attempts"}, {IDEM_ARG_BATCH_EVENTS, "batch_events"},
-		{IDEM_ARG_BATCH_SIZE, "batch_size"},
-	};
-
-	for (int i = 0; i < lengthof(needed); i++)
-		idem_require_arg(fcinfo, needed[i].arg, needed[i].name);
+		if (arguments[i].needed)
+			idem_require_arg(fcinfo, i, arguments[i].name);
+	}
 }
 
 /* The label of a value of any of our enum types. */
@@ -63,33 +85,18 @@ enum_label(Datum value)
 bool
 idem_relay_args_latest(FunctionCallInfo fcinfo)
 {
-	return strcmp(enum_label(PG_GETARG_DATUM(IDEM_ARG_START)), "latest") == 0;
+	return strcmp(enum_label(PG_GETARG_DATUM(IDEM_ARG_start_at)), "latest") == 0;
 }
 
-/* Refuse an argument; "range" completes the hint. */
+/* Refuse a value out of the argument's range, which counts in units.  more: what else is allowed. */
 static void
-range_error(const char *name, const char *range)
+check_range(const Argument *arg, int64 value, int unit, const char *more)
 {
-	ereport(ERROR,
-			(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
-			 errmsg("argument \"%s\" is out of range", name),
-			 errhint("It must be %s.", range)));
-}
-
-/* Refuse an interval out of range.  In relay_alter 0 goes back to the default. */
-static void
-check_backoff(FunctionCallInfo fcinfo, bool alter, int argno, const char *name)
-{
-	int64		us;
-
-	if (PG_ARGISNULL(argno))
-		return;
-	us = idem_interval_us(PG_GETARG_INTERVAL_P(argno));
-	if (alter && us == 0)
-		return;
-	if (us < 1000 || us > MAX_BACKOFF_US)
-		range_error(name, alter ? "between 1 ms and 1 day, or 0 for the default" :
-					"between 1 ms and 1 day");
+	if (value < arg->min * unit || value > arg->max * unit)
+		ereport(ERROR,
+				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
+				 errmsg("argument \"%s\" is out of range", arg->name),
+				 errhint("It must be %s%s.", arg->text, more)));
 }
 
 /*
@@ -114,12 +121,12 @@ check_backoff_order(FunctionCallInfo fcinfo, const IdemRelayConfig *config)
 	double		min,
 				max;
 
-	if (PG_ARGISNULL(IDEM_ARG_MIN_BACKOFF) && PG_ARGISNULL(IDEM_ARG_MAX_BACKOFF))
+	if (PG_ARGISNULL(IDEM_ARG_min_backoff) && PG_ARGISNULL(IDEM_ARG_max_backoff))
 		return;
-	min = backoff_ms(fcinfo, IDEM_ARG_MIN_BACKOFF,
+	min = backoff_ms(fcinfo, IDEM_ARG_min_backoff,
 					 config ? config->min_backoff_ms : IDEM_DEFAULT_MIN_BACKOFF_MS,
 					 IDEM_DEFAULT_MIN_BACKOFF_MS);
-	max = backoff_ms(fcinfo, IDEM_ARG_MAX_BACKOFF,
+	max = backoff_ms(fcinfo, IDEM_ARG_max_backoff,
 					 config ? config->max_backoff_ms : IDEM_DEFAULT_MAX_BACKOFF_MS,
 					 IDEM_DEFAULT_MAX_BACKOFF_MS);
 	if (min > max)
@@ -128,45 +135,6 @@ check_backoff_order(FunctionCallInfo fcinfo, const IdemRelayConfig *config)
 				 errmsg("argument \"min_backoff\" must not be greater than \"max_backoff\""),
 				 errdetail("They would be %.0f ms and %.0f ms.", min, max),
 				 errhint("Set both.")));
-}
-
-/* An argument like "1MB", in bytes; "range" names the bounds to the user. */
-static int64
-size_arg(FunctionCallInfo fcinfo, int argno, const char *name, int64 min, int64 max,
-		 const char *range)
-{
-	int64		bytes = DatumGetInt64(DirectFunctionCall1(pg_size_bytes, PG_GETARG_DATUM(argno)));
-
-	if (bytes < min || bytes > max)
-		range_error(name, range);
-	return bytes;
-}
-
-/* max_lag_size in bytes.  "0" and "none" give 0, which removes the limit. */
-static int64
-max_lag_arg(FunctionCallInfo fcinfo)
-{
-	char	   *size = text_to_cstring(PG_GETARG_TEXT_PP(IDEM_ARG_MAX_LAG));
-
-	if (pg_strcasecmp(size, "none") == 0 ||
-		DatumGetInt64(DirectFunctionCall1(pg_size_bytes, PG_GETARG_DATUM(IDEM_ARG_MAX_LAG))) == 0)
-		return 0;
-	return size_arg(fcinfo, IDEM_ARG_MAX_LAG, "max_lag_size", 1024 * 1024, PG_INT64_MAX,
-					"at least 1MB, or 0 for no limit");
-}
-
-/*
- * Check numbers.  NULL is accepted: relay_alter then keeps the relay's value.
- */
-static void
-check_numbers(FunctionCallInfo fcinfo)
-{
-	if (!PG_ARGISNULL(IDEM_ARG_MAX_ATTEMPTS) &&
-		(PG_GETARG_INT32(IDEM_ARG_MAX_ATTEMPTS) < 0 || PG_GETARG_INT32(IDEM_ARG_MAX_ATTEMPTS) > 1000000))
-		range_error("max_attempts", "between 1 and 1000000, or 0 for no limit");
-	if (!PG_ARGISNULL(IDEM_ARG_BATCH_EVENTS) &&
-		(PG_GETARG_INT32(IDEM_ARG_BATCH_EVENTS) < 1 || PG_GETARG_INT32(IDEM_ARG_BATCH_EVENTS) > 10000))
-		range_error("batch_events", "between 1 and 10000");
 }
 
 void
@@ -189,82 +157,107 @@ idem_relay_args_check_names(FunctionCallInfo fcinfo, int argno, const char *name
 	}
 }
 
-/*
- * Refuse arguments whose feature is not built.  The list is in the order of
- * the arguments.  The hints say how to do without them.
- */
-static void
-reject_later(FunctionCallInfo fcinfo)
+void
+idem_relay_columns_init(IdemRelayColumns *columns)
 {
-	static const struct
-	{
-		int			arg;
-		const char *name;
-		const char *hint;
-	}			later[] = {
-		{IDEM_ARG_EVENT_TYPES, "event_types",
-		"Choose events by aggregate_types, and let the receiver skip other types."},
-		{IDEM_ARG_FILTER, "filter",
-		"Choose events by aggregate_types, and let the receiver skip what it does not want."},
-		{IDEM_ARG_RETRY_FOR, "retry_for",
-		"Set max_attempts, min_backoff and max_backoff, which together say how long an event is tried."},
-		{IDEM_ARG_MAX_RATE, "max_rate",
-		"Leave it out: the relay waits for the sink's answers, so a sink slows it down by answering later."},
-		{IDEM_ARG_MAX_KEY_RATE, "max_key_rate",
-		"Leave it out: a sink slows the relay down, for all keys, by answering later."},
-		{IDEM_ARG_MAX_IN_FLIGHT, "max_in_flight",
-		"Lower batch_events, which bounds what is in flight."},
-	};
-
-	for (int i = 0; i < lengthof(later); i++)
-		idem_reject_arg(fcinfo, later[i].arg, later[i].name, later[i].hint);
+	initStringInfo(&columns->names);
+	initStringInfo(&columns->params);
+	columns->n = 0;
 }
 
-/* The value of a setting, whose argument is not NULL, as its column has it. */
-static Datum
-setting_value(FunctionCallInfo fcinfo, int argno)
+void
+idem_relay_columns_add(IdemRelayColumns *columns, const char *name, Oid type, Datum value)
 {
-	switch (argno)
+	int			i = columns->n++;
+
+	Assert(i < lengthof(columns->values));
+	appendStringInfo(&columns->names, "%s%s", i > 0 ? ", " : "", name);
+	appendStringInfo(&columns->params, "%s$%d", i > 0 ? ", " : "", i + 1);
+	columns->types[i] = type;
+	columns->values[i] = value;
+	columns->nulls[i] = ' ';
+}
+
+/* Add a label, as a value of the enum type that is named after the column. */
+static void
+add_label(IdemRelayColumns *columns, const char *name, Datum value)
+{
+	idem_relay_columns_add(columns, name, TEXTOID, CStringGetTextDatum(enum_label(value)));
+	appendStringInfo(&columns->params, "::%%t.relay_%s", name);
+}
+
+/* Add a number of bytes.  "0" and "none" take a limit away, where there need not be one. */
+static void
+add_bytes(IdemRelayColumns *columns, const Argument *arg, Datum value)
+{
+	bool		none = !arg->needed && pg_strcasecmp(TextDatumGetCString(value), "none") == 0;
+	int64		bytes = none ? 0 : DatumGetInt64(DirectFunctionCall1(pg_size_bytes, value));
+
+	if (arg->needed || bytes != 0)
+		check_range(arg, bytes, 1, "");
+	idem_relay_columns_add(columns, arg->name, INT8OID, Int64GetDatum(bytes));
+	if (bytes == 0)
+		columns->nulls[columns->n - 1] = 'n';
+}
+
+/* Add an interval.  In relay_alter 0 goes back to the default. */
+static void
+add_interval(IdemRelayColumns *columns, const Argument *arg, Datum value, bool alter)
+{
+	int64		us = idem_interval_us(DatumGetIntervalP(value));
+
+	if (!alter || us != 0)
+		check_range(arg, us, 1000, alter ? ", or 0 for the default" : "");
+	idem_relay_columns_add(columns, arg->name, INTERVALOID, value);
+	if (us == 0)
+		columns->nulls[columns->n - 1] = 'n';
+}
+
+/* Check an argument that is not NULL, and add its column, if it has one. */
+static void
+take_argument(FunctionCallInfo fcinfo, int argno, bool alter, IdemRelayColumns *columns)
+{
+	const Argument *arg = &arguments[argno];
+	Datum		value = PG_GETARG_DATUM(argno);
+
+	switch (arg->kind)
 	{
-		case IDEM_ARG_ORDERING:
-		case IDEM_ARG_ON_DEAD:
-			return CStringGetTextDatum(enum_label(PG_GETARG_DATUM(argno)));
-		case IDEM_ARG_BATCH_SIZE:
-			return Int64GetDatum(size_arg(fcinfo, argno, "batch_size", 1024, 16 * 1024 * 1024,
-										  "between 1kB and 16MB"));
-		case IDEM_ARG_MAX_LAG:
-			return Int64GetDatum(max_lag_arg(fcinfo));
-		default:
-			return PG_GETARG_DATUM(argno);
+		case KIND_none:
+			break;
+		case KIND_names:
+			idem_relay_args_check_names(fcinfo, argno, arg->name);
+			if (!arg->later)
+				idem_relay_columns_add(columns, arg->name, TEXTARRAYOID, value);
+			break;
+		case KIND_label:
+			add_label(columns, arg->name, value);
+			break;
+		case KIND_count:
+			check_range(arg, DatumGetInt32(value), 1, "");
+			idem_relay_columns_add(columns, arg->name, INT4OID, value);
+			break;
+		case KIND_size:
+			add_bytes(columns, arg, value);
+			break;
+		case KIND_interval:
+			add_interval(columns, arg, value, alter);
+			break;
 	}
 }
 
 void
-idem_relay_args_settings(FunctionCallInfo fcinfo, const IdemRelayConfig *config, Datum *values, char *nulls)
+idem_relay_args_options(FunctionCallInfo fcinfo, const IdemRelayConfig *config,
+						IdemRelayColumns *columns)
 {
-	static const int args[IDEM_NSETTINGS] = {
-		[IDEM_SET_RELAY] = IDEM_ARG_RELAY,
-		[IDEM_SET_AGGREGATE_TYPES] = IDEM_ARG_AGGREGATE_TYPES,
-		[IDEM_SET_ORDERING] = IDEM_ARG_ORDERING,
-		[IDEM_SET_ON_DEAD] = IDEM_ARG_ON_DEAD,
-		[IDEM_SET_MAX_ATTEMPTS] = IDEM_ARG_MAX_ATTEMPTS,
-		[IDEM_SET_MIN_BACKOFF] = IDEM_ARG_MIN_BACKOFF,
-		[IDEM_SET_MAX_BACKOFF] = IDEM_ARG_MAX_BACKOFF,
-		[IDEM_SET_BATCH_EVENTS] = IDEM_ARG_BATCH_EVENTS,
-		[IDEM_SET_BATCH_SIZE] = IDEM_ARG_BATCH_SIZE,
-		[IDEM_SET_MAX_LAG] = IDEM_ARG_MAX_LAG,
-	};
-
-	idem_relay_args_check_names(fcinfo, IDEM_ARG_AGGREGATE_TYPES, "aggregate_types");
-	idem_relay_args_check_names(fcinfo, IDEM_ARG_EVENT_TYPES, "event_types");
-	check_numbers(fcinfo);
-	check_backoff(fcinfo, config != NULL, IDEM_ARG_MIN_BACKOFF, "min_backoff");
-	check_backoff(fcinfo, config != NULL, IDEM_ARG_MAX_BACKOFF, "max_backoff");
-	check_backoff_order(fcinfo, config);
-	for (int i = 0; i < IDEM_NSETTINGS; i++)
+	for (int i = 0; i < IDEM_RELAY_NARGS; i++)
 	{
-		nulls[i] = PG_ARGISNULL(args[i]) ? 'n' : ' ';
-		values[i] = PG_ARGISNULL(args[i]) ? (Datum) 0 : setting_value(fcinfo, args[i]);
+		if (!PG_ARGISNULL(i))
+			take_argument(fcinfo, i, config != NULL, columns);
 	}
-	reject_later(fcinfo);
+	check_backoff_order(fcinfo, config);
+	for (int i = 0; i < IDEM_RELAY_NARGS; i++)
+	{
+		if (arguments[i].later)
+			idem_reject_arg(fcinfo, i, arguments[i].name, arguments[i].text);
+	}
 }

@@ -15,56 +15,38 @@
 
 #include "postgres.h"
 
-#include "catalog/pg_type.h"
 #include "fmgr.h"
+#include "lib/stringinfo.h"
 
 #include "relay/config.h"
 
-/* The arguments of both functions, in this order. */
+/* The numbers of the arguments: IDEM_ARG_relay and so on */
+#define IDEM_ARG_NUMBER(name, ...) IDEM_ARG_##name,
 enum
 {
-	IDEM_ARG_RELAY,
-	IDEM_ARG_SERVER,
-	IDEM_ARG_AGGREGATE_TYPES,
-	IDEM_ARG_EVENT_TYPES,
-	IDEM_ARG_FILTER,
-	IDEM_ARG_START,
-	IDEM_ARG_ORDERING,
-	IDEM_ARG_ON_DEAD,
-	IDEM_ARG_RETRY_FOR,
-	IDEM_ARG_MAX_ATTEMPTS,
-	IDEM_ARG_MIN_BACKOFF,
-	IDEM_ARG_MAX_BACKOFF,
-	IDEM_ARG_BATCH_EVENTS,
-	IDEM_ARG_BATCH_SIZE,
-	IDEM_ARG_MAX_LAG,
-	IDEM_ARG_MAX_RATE,
-	IDEM_ARG_MAX_KEY_RATE,
-	IDEM_ARG_MAX_IN_FLIGHT
+	IDEM_RELAY_ARGUMENTS(IDEM_ARG_NUMBER, IDEM_ARG_NUMBER, IDEM_ARG_NUMBER)
+	IDEM_RELAY_NARGS
 };
 
 /*
- * The values that idem_relay_args_settings makes: the first parameters of the
- * statements that write "relays", in this order.
+ * Columns of "relays" that a statement writes, with their values as the
+ * statement's parameters: "relay, on_dead" and "$1, $2::%t.relay_on_dead".
  */
-enum
+typedef struct IdemRelayColumns
 {
-	IDEM_SET_RELAY,
-	IDEM_SET_AGGREGATE_TYPES,
-	IDEM_SET_ORDERING,
-	IDEM_SET_ON_DEAD,
-	IDEM_SET_MAX_ATTEMPTS,
-	IDEM_SET_MIN_BACKOFF,
-	IDEM_SET_MAX_BACKOFF,
-	IDEM_SET_BATCH_EVENTS,
-	IDEM_SET_BATCH_SIZE,
-	IDEM_SET_MAX_LAG,
-	IDEM_NSETTINGS
-};
+	StringInfoData names;
+	StringInfoData params;
+	int			n;
+	Oid			types[IDEM_RELAY_NARGS + 6];
+	Datum		values[IDEM_RELAY_NARGS + 6];
+	char		nulls[IDEM_RELAY_NARGS + 6];
+} IdemRelayColumns;
 
-/* Their types */
-#define IDEM_SETTING_TYPES TEXTOID, TEXTARRAYOID, TEXTOID, TEXTOID, INT4OID, \
-	INTERVALOID, INTERVALOID, INT4OID, INT8OID, INT8OID
+/* Make the list empty. */
+extern void idem_relay_columns_init(IdemRelayColumns *columns);
+
+/* Add a column and its value, which is not NULL. */
+extern void idem_relay_columns_add(IdemRelayColumns *columns, const char *name, Oid type, Datum value);
 
 /* The name of a relay, the first argument of every function that takes one. */
 extern char *idem_relay_args_name(FunctionCallInfo fcinfo);
@@ -82,12 +64,11 @@ extern bool idem_relay_args_latest(FunctionCallInfo fcinfo);
 extern void idem_relay_args_check_names(FunctionCallInfo fcinfo, int argno, const char *name);
 
 /*
- * Check all arguments but relay and server, and make parameters for SPI of
- * them: IDEM_NSETTINGS values, and as many characters of nulls.  config:
- * NULL in relay_create; in relay_alter the relay before, and a backoff of 0 is
- * the default.
+ * Check all arguments but relay and server, and add the columns of the options
+ * that are given.  config: NULL in relay_create; in relay_alter the relay
+ * before, and a backoff of 0 is the default.
  */
-extern void idem_relay_args_settings(FunctionCallInfo fcinfo, const IdemRelayConfig *config,
-									 Datum *values, char *nulls);
+extern void idem_relay_args_options(FunctionCallInfo fcinfo, const IdemRelayConfig *config,
+									IdemRelayColumns *columns);
 
 #endif							/* IDEM_RELAY_API_ARGUMENTS_H */

@@ -360,7 +360,7 @@ new_relay_id(const ForeignServer *server)
 static char *
 server_arg(FunctionCallInfo fcinfo)
 {
-	return text_to_cstring(idem_get_text_arg(fcinfo, IDEM_ARG_SERVER, "server", NAMEDATALEN - 1));
+	return text_to_cstring(idem_get_text_arg(fcinfo, IDEM_ARG_server, "server", NAMEDATALEN - 1));
 }
 
 /* Refuse a relay without a server: one whose events workers fetch. */
@@ -378,9 +378,7 @@ idem_relay_create_fn(PG_FUNCTION_ARGS)
 {
 	char	   *name = idem_relay_args_name(fcinfo);
 	ForeignServer *server;
-	Oid			types[IDEM_NSETTINGS + 5] = {IDEM_SETTING_TYPES, OIDOID, TEXTOID, TEXTOID, TEXTOID, INT4OID};
-	Datum		values[IDEM_NSETTINGS + 5];
-	char		nulls[IDEM_NSETTINGS + 6];
+	IdemRelayColumns row;
 	int			relay_id;
 	IdemPosition start;
 	int64		epoch;
@@ -394,27 +392,23 @@ idem_relay_create_fn(PG_FUNCTION_ARGS)
 				 errmsg("relay name \"%s\" is reserved", name),
 				 errhint("Names that begin with \"@\" belong to the extension.")));
 	require_preload();
-	server = PG_ARGISNULL(IDEM_ARG_SERVER) ? NULL : check_server(server_arg(fcinfo));
-	idem_relay_args_settings(fcinfo, NULL, values, nulls);
+	server = PG_ARGISNULL(IDEM_ARG_server) ? NULL : check_server(server_arg(fcinfo));
+	idem_relay_columns_init(&row);
+	idem_relay_args_options(fcinfo, NULL, &row);
 	if (server == NULL)
 		reject_pull();
-	values[IDEM_NSETTINGS] = ObjectIdGetDatum(GetUserId());
-	values[IDEM_NSETTINGS + 1] = CStringGetTextDatum(idem_relay_new_incarnation());
-	values[IDEM_NSETTINGS + 2] = CStringGetTextDatum(idem_publish_identity());
-	values[IDEM_NSETTINGS + 3] = CStringGetTextDatum(GetUserNameFromId(GetUserId(), false));
-	memset(nulls + IDEM_NSETTINGS, ' ', 5);
-	nulls[IDEM_NSETTINGS + 5] = '\0';
 
 	relay_id = new_relay_id(server);
-	values[IDEM_NSETTINGS + 4] = Int32GetDatum(relay_id);
+	idem_relay_columns_add(&row, "relay_id", INT4OID, Int32GetDatum(relay_id));
+	idem_relay_columns_add(&row, "relay", TEXTOID, CStringGetTextDatum(name));
+	idem_relay_columns_add(&row, "owner", TEXTOID, CStringGetTextDatum(GetUserNameFromId(GetUserId(), false)));
+	idem_relay_columns_add(&row, "owner_oid", OIDOID, ObjectIdGetDatum(GetUserId()));
+	idem_relay_columns_add(&row, "incarnation", TEXTOID, CStringGetTextDatum(idem_relay_new_incarnation()));
+	idem_relay_columns_add(&row, "identity", TEXTOID, CStringGetTextDatum(idem_publish_identity()));
 	SPI_connect();
-	n = idem_spi_run("INSERT INTO %s.relays (relay_id, relay, owner_oid, owner, aggregate_types, ordering,"
-					 " on_dead, max_attempts, min_backoff, max_backoff, batch_events, batch_bytes,"
-					 " max_lag_bytes, epoch, incarnation, identity)"
-					 " VALUES ($15, $1, $11, $14, $2, $3::%t.relay_ordering, $4::%t.relay_on_dead, $5, $6, $7, $8,"
-					 " $9, NULLIF($10, 0), pg_catalog.nextval('%s.relay_log_id'), $12, $13)"
-					 " ON CONFLICT (relay) DO NOTHING RETURNING epoch",
-					 IDEM_NSETTINGS + 5, types, values, nulls);
+	n = idem_spi_run(psprintf("INSERT INTO %%s.relays (%s, epoch) VALUES (%s, pg_catalog.nextval('%%s.relay_log_id'))"
+							  " ON CONFLICT (relay) DO NOTHING RETURNING epoch",
+							  row.names.data, row.params.data), row.n, row.types, row.values, row.nulls);
 	if (n == 0)
 		ereport(ERROR,
 				(errcode(ERRCODE_DUPLICATE_OBJECT),
@@ -474,14 +468,12 @@ idem_relay_alter_fn(PG_FUNCTION_ARGS)
 {
 	char	   *name = idem_relay_args_name(fcinfo);
 	ForeignServer *server = NULL;
-	Oid			types[IDEM_NSETTINGS] = {IDEM_SETTING_TYPES};
-	Datum		values[IDEM_NSETTINGS];
-	char		nulls[IDEM_NSETTINGS + 1];
+	IdemRelayColumns row;
 	IdemRelayConfig *c;
 	bool		changed;
 
 	idem_prevent_read_only("relay_alter()");
-	if (PG_ARGISNULL(IDEM_ARG_SERVER))
+	if (PG_ARGISNULL(IDEM_ARG_server))
 	{
 		c = idem_relay_get_locked(name);
 		require_owner(c);
@@ -493,21 +485,15 @@ idem_relay_alter_fn(PG_FUNCTION_ARGS)
 		c = get_own_relay_and_anchor(name);
 		require_sound(c);
 	}
-	idem_relay_args_settings(fcinfo, c, values, nulls);
-	nulls[IDEM_NSETTINGS] = '\0';
+	idem_relay_columns_init(&row);
+	idem_relay_columns_add(&row, "relay", TEXTOID, CStringGetTextDatum(name));
+	idem_relay_args_options(fcinfo, c, &row);
 	SPI_connect();
-	idem_spi_run("UPDATE %s.relays SET aggregate_types = COALESCE($2, aggregate_types),"
-				 " ordering = COALESCE($3::%t.relay_ordering, ordering),"
-				 " on_dead = COALESCE($4::%t.relay_on_dead, on_dead),"
-				 " max_attempts = COALESCE($5, max_attempts),"
-				 " min_backoff = NULLIF(COALESCE($6, min_backoff), '0'::pg_catalog.interval),"
-				 " max_backoff = NULLIF(COALESCE($7, max_backoff), '0'::pg_catalog.interval),"
-				 " batch_events = COALESCE($8, batch_events), batch_bytes = COALESCE($9, batch_bytes),"
-				 " max_lag_bytes = NULLIF(COALESCE($10, max_lag_bytes), 0)"
-				 " WHERE relay = $1", IDEM_NSETTINGS, types, values, nulls);
+	idem_spi_run(psprintf("UPDATE %%s.relays SET (%s) = ROW(%s) WHERE relay = $1",
+						  row.names.data, row.params.data), row.n, row.types, row.values, row.nulls);
 	SPI_finish();
 	changed = server != NULL && change_server(c, server);
-	if (!PG_ARGISNULL(IDEM_ARG_START))
+	if (!PG_ARGISNULL(IDEM_ARG_start_at))
 	{
 		IdemPosition start = start_position(fcinfo);
 

@@ -1,0 +1,74 @@
+#!/usr/bin/python3
+"""The lists that stand once in C are those of the install script and of the documents.
+
+The options of relays: IDEM_RELAY_ARGUMENTS of src/relay/row.h.
+"""
+import re
+import sys
+
+TYPES = {'names': 'text[]', 'count': 'int', 'size': 'bigint', 'interval': 'interval'}
+faults = []
+
+
+def read(path):
+    with open(path) as file:
+        return file.read()
+
+
+def same(what, here, there):
+    """Complain if two lists of what should be one differ."""
+    if here != there:
+        faults.append(f'{what}: {here} in C, {there} elsewhere')
+
+
+def macro(text, name):
+    """The lines of an X-macro, each as its kind and a list of arguments."""
+    body = re.search(rf'#define {name}\(.*?\) \\\n((?:.*\\\n)*.*\n)', text).group(1)
+    return [(kind, [quoted or plain for quoted, plain in re.findall(r'"(.*?)"|([^\s,"][^,"]*)', rest)])
+            for kind, rest in re.findall(r'^\t(\w+)\((.*)\)(?: \\)?$', body, re.M)]
+
+
+def parts(text):
+    """Split at commas outside of parentheses."""
+    return [part.strip() for part in re.split(r',(?![^()]*\))', text) if part.strip()]
+
+
+def relay_options(sql):
+    header = read('src/relay/row.h')
+    numbers = dict(re.findall(r'#define (\w+) (\d+)\n', header), PG_INT64_MAX=str(2**63 - 1))
+    lines = macro(header, 'IDEM_RELAY_ARGUMENTS')
+    names = [args[0] for _, args in lines]
+    for function in ('relay_create', 'relay_alter'):
+        declared = parts(re.search(rf'CREATE FUNCTION @extschema@\.{function}\((.*?)\) RETURNS', sql, re.S).group(1))
+        same(f'arguments of {function}', names, [d.split()[0] for d in declared])
+        for (kind, args), text in list(zip(lines, declared))[1:]:
+            needed = {'OPTION': 3, 'PLAIN': 1}.get(kind)
+            same(f'{function}: is the default of {args[0]} a value',
+                 function == 'relay_create' and kind != 'LATER' and args[needed] == 'true',
+                 not text.endswith('DEFAULT NULL'))
+
+    table = re.search(r'CREATE TABLE idempotency_data\.relays \((.*?)\n\);', sql, re.S).group(1)
+    check = ' '.join(table[table.index('CONSTRAINT sound'):].split())
+    declared = dict(re.findall(r'^    ([a-z_]+) (.*?),?$', table[:table.index('CONSTRAINT sound')], re.M))
+    options = [args for kind, args in lines if kind == 'OPTION']
+    same('last columns of relays', [o[0] for o in options], list(declared)[-len(options):])
+    for name, _, kind, needed, least, most, *text in options:
+        least, most = (numbers.get(n, n) for n in (least, most))
+        same(f'NOT NULL of {name}', needed == 'true', declared[name].endswith('NOT NULL'))
+        if kind == 'label':
+            labels = re.search(rf"CREATE TYPE @extschema@\.relay_{name} AS ENUM \((.*?)\)", sql).group(1)
+            same(f'labels of {name}', text[0].split(','), re.findall(r"'(\w+)'", labels))
+            same(f'type of {name}', f'@extschema@.relay_{name}', declared[name].split()[0])
+            continue
+        same(f'type of {name}', TYPES[kind], declared[name].split()[0])
+        wanted = {
+            'names': f'array_position({name}, NULL) IS NULL AND coalesce(array_ndims({name}), 1) = 1',
+            'interval': f'extract(epoch FROM {name}) * 1000 BETWEEN {least} AND {most}',
+        }.get(kind, f'{name} BETWEEN {least} AND {most}')
+        if not re.search(rf'(\(|AND ) ?{re.escape(wanted)}( AND|\))', check):
+            faults.append(f'the CHECK "sound" of relays lacks "{wanted}"')
+
+
+relay_options(read('sql/install/60_relay.sql'))
+print(*faults, sep='\n', end='\n' if faults else '')
+sys.exit(bool(faults))
