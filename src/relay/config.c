@@ -208,22 +208,29 @@ check_owner(IdemRelayConfig *c)
 							  c->noted_owner);
 }
 
+/* The relays of the rows that a statement has returned, in the caller's context. */
+static List *
+take_rows(uint64 n, MemoryContext caller)
+{
+	MemoryContext old = MemoryContextSwitchTo(caller);
+	List	   *relays = NIL;
+
+	for (uint64 i = 0; i < n; i++)
+		relays = lappend(relays, idem_relay_row_read(SPI_tuptable->vals[i], SPI_tuptable->tupdesc));
+	MemoryContextSwitchTo(old);
+	return relays;
+}
+
 /* The relays that "SELECT ... FROM relays <rest>" returns, resolved. */
 static List *
 read_configs(const char *rest, int nargs, Oid *types, Datum *values)
 {
 	MemoryContext caller = CurrentMemoryContext;
-	List	   *configs = NIL;
+	List	   *configs;
 	ListCell   *lc;
-	MemoryContext old;
 
 	SPI_connect();
-	(void) idem_spi_run(idem_relay_row_query(rest), nargs, types, values, NULL);
-	old = MemoryContextSwitchTo(caller);
-	for (uint64 i = 0; i < SPI_processed; i++)
-		configs = lappend(configs, idem_relay_row_read(SPI_tuptable->vals[i],
-													   SPI_tuptable->tupdesc));
-	MemoryContextSwitchTo(old);
+	configs = take_rows(idem_spi_run(idem_relay_row_query(rest), nargs, types, values, NULL), caller);
 	SPI_finish();
 
 	foreach(lc, configs)
@@ -264,34 +271,15 @@ idem_relay_config_with_id(int relay_id)
 }
 
 List *
-idem_relay_briefs(void)
+idem_relay_rows(void)
 {
 	MemoryContext caller = CurrentMemoryContext;
-	List	   *briefs = NIL;
-	uint64		n;
-	MemoryContext old;
+	List	   *relays;
 
 	SPI_connect();
-	n = idem_spi_read("SELECT relay_id, COALESCE(epoch, 0), halted::text, COALESCE(max_lag_size, 0),"
-					  " COALESCE(identity, '')"
-					  " FROM %s.relays", 0, NULL, NULL);
-	old = MemoryContextSwitchTo(caller);
-	for (uint64 i = 0; i < n; i++)
-	{
-		HeapTuple	tup = SPI_tuptable->vals[i];
-		TupleDesc	desc = SPI_tuptable->tupdesc;
-		IdemRelayBrief *brief = palloc(sizeof(*brief));
-
-		brief->relay_id = DatumGetInt32(idem_spi_value(tup, desc, 1));
-		brief->epoch = DatumGetInt64(idem_spi_value(tup, desc, 2));
-		brief->halted = idem_relay_halt_of(idem_spi_text(tup, desc, 3));
-		brief->max_lag_bytes = DatumGetInt64(idem_spi_value(tup, desc, 4));
-		brief->identity = idem_spi_text(tup, desc, 5);
-		briefs = lappend(briefs, brief);
-	}
-	MemoryContextSwitchTo(old);
+	relays = take_rows(idem_spi_read(idem_relay_row_query(""), 0, NULL, NULL), caller);
 	SPI_finish();
-	return briefs;
+	return relays;
 }
 
 bool

@@ -31,22 +31,10 @@ extern IdemRelayConfig *idem_relay_config_of(const char *name);
 extern List *idem_relay_config_with_id(int relay_id);
 
 /*
- * The part of a relay's row that the upkeep of the log of positions and the
- * statistics need.  Its server is not resolved.
+ * All relays of this database, as their rows say: server and owner are not
+ * resolved.  In a transaction; the locks are given back.
  */
-typedef struct IdemRelayBrief
-{
-	int			relay_id;
-	int64		epoch;
-	IdemHalt	halted;
-	int64		max_lag_bytes;	/* 0: unlimited */
-	char	   *identity;		/* that the relay is bound to */
-} IdemRelayBrief;
-
-/*
- * All relays of this database, as a list of IdemRelayBrief.  In a transaction.
- */
-extern List *idem_relay_briefs(void);
+extern List *idem_relay_rows(void);
 
 /*
  * Halt a relay. skip_locked: do not wait for its row, and return false if

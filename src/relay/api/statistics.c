@@ -208,9 +208,9 @@ put_without_worker(ReturnSetInfo *rsinfo, const IdemRelayEntry *copies, int n, b
 	char	   *here = idem_publish_identity();
 	ListCell   *lc;
 
-	foreach(lc, idem_relay_briefs())
+	foreach(lc, idem_relay_rows())
 	{
-		const IdemRelayBrief *relay = lfirst(lc);
+		const IdemRelayConfig *relay = lfirst(lc);
 		bool		has_worker = false;
 
 		for (int i = 0; i < n && !has_worker; i++)
@@ -292,7 +292,7 @@ Datum
 idem_relay_lag_fn(PG_FUNCTION_ARGS)
 {
 	ReturnSetInfo *rsinfo = (ReturnSetInfo *) fcinfo->resultinfo;
-	List	   *relays = idem_relay_briefs();
+	List	   *relays = idem_relay_rows();
 	HTAB	   *rows = idem_position_all_last();
 	const IdemPosition **shown = palloc(sizeof(*shown) * (list_length(relays) + 1));
 	const IdemPosition **positions = palloc(sizeof(*positions) * (list_length(relays) + 1));
@@ -304,7 +304,7 @@ idem_relay_lag_fn(PG_FUNCTION_ARGS)
 	InitMaterializedSRF(fcinfo, 0);
 	foreach(lc, relays)
 	{
-		const IdemRelayBrief *relay = lfirst(lc);
+		const IdemRelayConfig *relay = lfirst(lc);
 		const IdemPositionRow *row = idem_position_of(rows, relay->relay_id, relay->epoch);
 
 		if (row == NULL)

@@ -35,7 +35,7 @@
 static IdemRelRef relays_ref = IDEM_RELREF("relays");
 
 const IdemPosition *
-idem_retention_position(const IdemRelayBrief *relay, const IdemPositionRow *row)
+idem_retention_position(const IdemRelayConfig *relay, const IdemPositionRow *row)
 {
 	IdemPosition *nothing;
 
@@ -48,7 +48,7 @@ idem_retention_position(const IdemRelayBrief *relay, const IdemPositionRow *row)
 
 /* Does the relay hold the outbox? */
 static bool
-holds(const IdemRelayBrief *relay)
+holds(const IdemRelayConfig *relay)
 {
 	return relay->halted != IDEM_HALT_LAG;
 }
@@ -61,9 +61,9 @@ idem_retention_positions(void)
 	const IdemSnap *before = NULL;
 	ListCell   *lc;
 
-	foreach(lc, idem_relay_briefs())
+	foreach(lc, idem_relay_rows())
 	{
-		const IdemRelayBrief *relay = lfirst(lc);
+		const IdemRelayConfig *relay = lfirst(lc);
 		const IdemPositionRow *row = idem_position_of(rows, relay->relay_id, relay->epoch);
 		IdemSnap   *done;
 
@@ -128,9 +128,9 @@ idem_retention_check_lag(void)
 	bool		halted = false;
 
 	idem_txn_begin();
-	foreach(lc, idem_relay_briefs())
+	foreach(lc, idem_relay_rows())
 	{
-		const IdemRelayBrief *relay = lfirst(lc);
+		const IdemRelayConfig *relay = lfirst(lc);
 		const IdemPositionRow *row;
 		IdemLag		lag;
 

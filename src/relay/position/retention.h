@@ -31,7 +31,7 @@ extern List *idem_retention_positions(void);
  * The position by which a relay may be judged: the row's, or, if the relay has
  * no row or not a credible one, a position that has delivered nothing.
  */
-extern const IdemPosition *idem_retention_position(const IdemRelayBrief *relay,
+extern const IdemPosition *idem_retention_position(const IdemRelayConfig *relay,
 												   const IdemPositionRow *row);
 
 /*

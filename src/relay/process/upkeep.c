@@ -168,8 +168,8 @@ relay_ids(void)
 	List	   *ids = NIL;
 	ListCell   *lc;
 
-	foreach(lc, idem_relay_briefs())
-		ids = lappend_int(ids, ((IdemRelayBrief *) lfirst(lc))->relay_id);
+	foreach(lc, idem_relay_rows())
+		ids = lappend_int(ids, ((IdemRelayConfig *) lfirst(lc))->relay_id);
 	return ids;
 }
 
