@@ -23,7 +23,8 @@ SELECT c.relname, string_agg(a.attname || ' ' || format_type(a.atttypid, a.attty
 SELECT p.pronamespace::regnamespace AS schema, p.proname,
 	   coalesce(string_agg(DISTINCT d.classid::regclass::text, ' '), 'bodies') AS referrers
   FROM pg_proc p LEFT JOIN pg_depend d ON d.refclassid = 'pg_proc'::regclass AND d.refobjid = p.oid
- WHERE p.pronamespace = 'idempotency_data'::regnamespace OR p.pronamespace = 'idempotency'::regnamespace AND d.objid IS NOT NULL
+ WHERE (p.pronamespace = 'idempotency_data'::regnamespace OR p.pronamespace = 'idempotency'::regnamespace AND d.objid IS NOT NULL)
+   AND NOT EXISTS (SELECT FROM pg_foreign_data_wrapper w WHERE w.fdwvalidator = p.oid)
  GROUP BY p.oid ORDER BY 1 DESC, 3, 2;
 
 -- Of the functions that people name, these are the extension owner's alone

@@ -150,4 +150,5 @@ SELECT name, too_many FROM results JOIN calls USING (name) WHERE too_many <> '{}
 
 -- Functions that are not in the table, and do not write
 SELECT DISTINCT proname FROM pg_proc WHERE pronamespace IN ('idempotency'::regnamespace, 'idempotency_data'::regnamespace)
-	AND proname NOT IN (SELECT split_part(name, ',', 1) FROM calls) ORDER BY proname;
+	AND proname NOT IN (SELECT split_part(name, ',', 1) FROM calls)
+	AND NOT EXISTS (SELECT FROM pg_foreign_data_wrapper WHERE fdwvalidator = pg_proc.oid) ORDER BY proname;

@@ -18,7 +18,11 @@ EXCEPTION WHEN OTHERS THEN
 	RETURN state || ' ' || message || COALESCE(NULLIF(' / ' || hint, ' / '), '');
 END $$;
 
-SELECT pg_temp.try(format('SELECT idempotency.relay_create(%s)', args)) FROM (VALUES
+-- The hint lists the extension's wrappers, which have the validators of their names.
+SELECT fdwname, fdwvalidator::regproc FROM pg_foreign_data_wrapper WHERE fdwname ~ '^idempotency_'
+	AND fdwvalidator::regproc::text <> 'idempotency_data.sink_' || substr(fdwname, 13) || '_validator';
+SELECT replace(pg_temp.try(format('SELECT idempotency.relay_create(%s)', args)),
+	(SELECT string_agg(fdwname, ', ' ORDER BY oid) FROM pg_foreign_data_wrapper WHERE fdwname ~ '^idempotency_'), '<ours>') AS try FROM (VALUES
 	('NULL, ''nul'''), ('''r'', NULL'), ('''r'', ''nowhere'''), ('''r'', ''other'''), ('''@r'', ''nul'''),
 	(''''', ''nul'''), ('repeat(''r'', 256), ''nul'''),
 	('''r'', ''nul'', start_at => NULL'), ('''r'', ''nul'', ordering => NULL'), ('''r'', ''nul'', on_dead => NULL'),

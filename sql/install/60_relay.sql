@@ -210,49 +210,27 @@ COMMENT ON COLUMN idempotency_data.relay_attempts.event_id IS
 -- One foreign-data wrapper per kind of sink
 -- ---------------------------------------------------------------------------
 
-CREATE FUNCTION idempotency_data.sink_function_validator(options text[], catalog oid) RETURNS void
-    LANGUAGE c AS 'MODULE_PATHNAME', 'idem_sink_function_validator';
-COMMENT ON FUNCTION idempotency_data.sink_function_validator(text[], oid) IS
-    'Checks the options of CREATE SERVER and CREATE USER MAPPING for idempotency_function.';
-CREATE FUNCTION idempotency_data.sink_postgres_validator(options text[], catalog oid) RETURNS void
-    LANGUAGE c AS 'MODULE_PATHNAME', 'idem_sink_postgres_validator';
-COMMENT ON FUNCTION idempotency_data.sink_postgres_validator(text[], oid) IS
-    'Checks the options of CREATE SERVER and CREATE USER MAPPING for idempotency_postgres.';
-CREATE FUNCTION idempotency_data.sink_kafka_validator(options text[], catalog oid) RETURNS void
-    LANGUAGE c AS 'MODULE_PATHNAME', 'idem_sink_kafka_validator';
-COMMENT ON FUNCTION idempotency_data.sink_kafka_validator(text[], oid) IS
-    'Checks the options of CREATE SERVER and CREATE USER MAPPING for idempotency_kafka.';
-CREATE FUNCTION idempotency_data.sink_http_validator(options text[], catalog oid) RETURNS void
-    LANGUAGE c AS 'MODULE_PATHNAME', 'idem_sink_http_validator';
-COMMENT ON FUNCTION idempotency_data.sink_http_validator(text[], oid) IS
-    'Checks the options of CREATE SERVER and CREATE USER MAPPING for idempotency_http.';
-CREATE FUNCTION idempotency_data.sink_null_validator(options text[], catalog oid) RETURNS void
-    LANGUAGE c AS 'MODULE_PATHNAME', 'idem_sink_null_validator';
-COMMENT ON FUNCTION idempotency_data.sink_null_validator(text[], oid) IS
-    'Checks the options of CREATE SERVER and CREATE USER MAPPING for idempotency_null.';
-CREATE FUNCTION idempotency_data.sink_program_validator(options text[], catalog oid) RETURNS void
-    LANGUAGE c AS 'MODULE_PATHNAME', 'idem_sink_program_validator';
-COMMENT ON FUNCTION idempotency_data.sink_program_validator(text[], oid) IS
-    'Checks the options of CREATE SERVER and CREATE USER MAPPING for idempotency_program.';
-
-CREATE FOREIGN DATA WRAPPER idempotency_function VALIDATOR idempotency_data.sink_function_validator;
-COMMENT ON FOREIGN DATA WRAPPER idempotency_function IS
-    'Sink: a SQL function of this database, called in the transaction that stores the position. Exactly once.';
-CREATE FOREIGN DATA WRAPPER idempotency_postgres VALIDATOR idempotency_data.sink_postgres_validator;
-COMMENT ON FOREIGN DATA WRAPPER idempotency_postgres IS
-    'Sink: another PostgreSQL; position and effect commit in one remote transaction. Exactly once.';
-CREATE FOREIGN DATA WRAPPER idempotency_kafka VALIDATOR idempotency_data.sink_kafka_validator;
-COMMENT ON FOREIGN DATA WRAPPER idempotency_kafka IS
-    'Sink: topics of Kafka; records and position commit in one transaction of the brokers. Exactly once.';
-CREATE FOREIGN DATA WRAPPER idempotency_http VALIDATOR idempotency_data.sink_http_validator;
-COMMENT ON FOREIGN DATA WRAPPER idempotency_http IS
-    'Sink: webhooks, and queues of clouds with an HTTP interface. At least once, with the event''s id in each request.';
-CREATE FOREIGN DATA WRAPPER idempotency_null VALIDATOR idempotency_data.sink_null_validator;
-COMMENT ON FOREIGN DATA WRAPPER idempotency_null IS
-    'Sink: a program that acknowledges events and discards them, for measurements.';
-CREATE FOREIGN DATA WRAPPER idempotency_program VALIDATOR idempotency_data.sink_program_validator;
-COMMENT ON FOREIGN DATA WRAPPER idempotency_program IS
-    'Sink: any program that speaks the sink protocol; the option "program" names the program.';
+DO $$
+DECLARE
+	kind text;
+	note text;
+BEGIN
+	FOR kind, note IN VALUES
+		('function', 'Sink: a SQL function of this database, called in the transaction that stores the position. Exactly once.'),
+		('postgres', 'Sink: another PostgreSQL; position and effect commit in one remote transaction. Exactly once.'),
+		('kafka', 'Sink: topics of Kafka; records and position commit in one transaction of the brokers. Exactly once.'),
+		('http', 'Sink: webhooks, and queues of clouds with an HTTP interface. At least once, with the event''s id in each request.'),
+		('null', 'Sink: a program that acknowledges events and discards them, for measurements.'),
+		('program', 'Sink: any program that speaks the sink protocol; the option "program" names the program.')
+	LOOP
+		EXECUTE format('CREATE FUNCTION idempotency_data.%I(options text[], catalog oid) RETURNS void LANGUAGE c AS %L, %L',
+			'sink_' || kind || '_validator', 'MODULE_PATHNAME', 'idem_sink_' || kind || '_validator');
+		EXECUTE format('COMMENT ON FUNCTION idempotency_data.%I IS %L', 'sink_' || kind || '_validator',
+			'Checks the options of CREATE SERVER and CREATE USER MAPPING for idempotency_' || kind || '.');
+		EXECUTE format('CREATE FOREIGN DATA WRAPPER %I VALIDATOR idempotency_data.%I', 'idempotency_' || kind, 'sink_' || kind || '_validator');
+		EXECUTE format('COMMENT ON FOREIGN DATA WRAPPER %I IS %L', 'idempotency_' || kind, note);
+	END LOOP;
+END $$;
 
 -- ---------------------------------------------------------------------------
 -- Operating a relay

@@ -20,13 +20,10 @@
 #include "postgres.h"
 
 #include "commands/defrem.h"
+#include "lib/stringinfo.h"
 #include "utils/formatting.h"
 
 #include "relay/kind.h"
-#include "sink/http/options.h"
-#include "sink/kafka/options.h"
-#include "sink/null/options.h"
-#include "sink/postgres/options.h"
 
 #define WRAPPER_PREFIX "idempotency_"
 
@@ -71,6 +68,17 @@ idem_sink_wrapper_kind(const char *wrapper)
 	if (strncmp(wrapper, WRAPPER_PREFIX, strlen(WRAPPER_PREFIX)) != 0)
 		return NULL;
 	return wrapper + strlen(WRAPPER_PREFIX);
+}
+
+char *
+idem_sink_wrappers(void)
+{
+	StringInfoData buf;
+
+	initStringInfo(&buf);
+	for (int i = 0; i < lengthof(kinds); i++)
+		appendStringInfo(&buf, "%s" WRAPPER_PREFIX "%s", i > 0 ? ", " : "", kinds[i].name);
+	return buf.data;
 }
 
 const IdemSinkKind *

@@ -17,12 +17,16 @@
 
 #include "nodes/pg_list.h"
 
+#include "sink/http/options.h"
+#include "sink/kafka/options.h"
+#include "sink/null/options.h"
+#include "sink/postgres/options.h"
 #include "sink/protocol/option.h"
 
 /*
  * One line per kind: name, table of options, flags.  The line defines the
- * validator idem_sink_<name>_validator, which sql/install declares beside the
- * wrapper idempotency_<name>.
+ * validator idem_sink_<name>_validator.  sql/install/60_relay.sql has a line
+ * per kind, too, in the same order; "make lint" compares them.
  */
 #define IDEM_SINK_KINDS(KIND) \
 	KIND(function, idem_sink_function_options, 0) \
@@ -57,6 +61,9 @@ extern const IdemSinkKind *idem_sink_kind_of_wrapper(const char *wrapper);
 
 /* The name in "idempotency_<name>".  NULL if the wrapper is not ours. */
 extern const char *idem_sink_wrapper_kind(const char *wrapper);
+
+/* The names of the wrappers, for a hint. */
+extern char *idem_sink_wrappers(void);
 
 /*
  * The value of an option in a list of DefElem.  NULL if the list lacks the

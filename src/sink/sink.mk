@@ -8,7 +8,8 @@
 #	make install-sink-postgres    install one program
 #	make check-sink               test codec, framework and programs, in about two minutes
 #
-# A program has a folder beside this file and a line below, under "The programs".
+# Each folder beside this file, except protocol and common, is a program.  A program
+# that needs a library says so in the file program.mk of its folder.
 
 SINK_SRC = $(srcdir)/src/sink
 SINK_BINDIR = src/sink/bin
@@ -38,19 +39,20 @@ SINK_RPATH = -Wl,--disable-new-dtags -Wl,-rpath,'$$ORIGIN:$$ORIGIN/..'
 # $(call sink_objs,directory,folders): the objects of those folders, below directory
 sink_objs = $(patsubst $(SINK_SRC)/%.c,$(1)/%.o,$(wildcard $(2:%=$(SINK_SRC)/%/*.c)))
 
-# $(call sink_program,FOLDER,MODULES,optional)
+# $(call sink_program,FOLDER)
 #
-# Build idempotency-sink-FOLDER from src/sink/FOLDER, protocol and common.  MODULES
-# are names that pkg-config knows.  For a library that pkg-config does not know,
-# set SINK_CPPFLAGS_FOLDER and SINK_LIBS_FOLDER above the program's line.  If a
-# module is not installed, make fails; with "optional", make warns and leaves the
-# program out.  WERROR=1, which all tests set, makes the warning an error.
+# Build idempotency-sink-FOLDER from src/sink/FOLDER, protocol and common.  The folder's
+# program.mk may set
+#	SINK_MODULES_FOLDER			names of libraries that pkg-config knows.  If one is not
+#								installed, make warns and leaves the program out; WERROR=1,
+#								which all tests set, makes the warning an error
+#	SINK_CPPFLAGS_FOLDER, SINK_LIBS_FOLDER	flags for libraries that pkg-config does not know
+# and has a line "# Debian: MODULE PACKAGE" per module, for test/setup/packages.sh.
 define sink_program
-SINK_FOLDERS += $(1)
-SINK_LACKS_$(1) := $$(strip $$(foreach module,$(2),$$(shell $$(PKG_CONFIG) --exists $$(module) 2>/dev/null || echo $$(module))))
+SINK_LACKS_$(1) := $$(strip $$(foreach module,$$(SINK_MODULES_$(1)),$$(shell $$(PKG_CONFIG) --exists $$(module) 2>/dev/null || echo $$(module))))
 ifeq (,$$(SINK_LACKS_$(1)))
-SINK_CPPFLAGS_$(1) += $$(if $(2),$$(shell $$(PKG_CONFIG) --cflags $(2)))
-SINK_LIBS_$(1) += $$(if $(2),$$(shell $$(PKG_CONFIG) --libs $(2)))
+SINK_CPPFLAGS_$(1) += $$(if $$(SINK_MODULES_$(1)),$$(shell $$(PKG_CONFIG) --cflags $$(SINK_MODULES_$(1))))
+SINK_LIBS_$(1) += $$(if $$(SINK_MODULES_$(1)),$$(shell $$(PKG_CONFIG) --libs $$(SINK_MODULES_$(1))))
 SINK_PROGRAMS += $$(SINK_BINDIR)/idempotency-sink-$(1)
 SINK_SAN_PROGRAMS += $$(SINK_SANDIR)/idempotency-sink-$(1)
 
@@ -68,8 +70,8 @@ SINK_REASON_$(1) = idempotency-sink-$(1) is not built: $$(PKG_CONFIG) finds no $
 
 .PHONY: sink-skipped-$(1)
 sink-skipped-$(1):
-	@echo '$$(if $(filter optional,$(3)),$$(if $$(WERROR),error,warning),error): $$(SINK_REASON_$(1))' >&2
-	@$$(if $(filter optional,$(3)),$$(if $$(WERROR),false,true),false)
+	@echo '$$(if $$(WERROR),error,warning): $$(SINK_REASON_$(1))' >&2
+	@$$(if $$(WERROR),false,true)
 
 $$(SINK_BINDIR)/idempotency-sink-$(1):
 	@echo 'error: $$(SINK_REASON_$(1))' >&2
@@ -77,40 +79,12 @@ $$(SINK_BINDIR)/idempotency-sink-$(1):
 endif
 endef
 
-# The programs.  The variables of a program stand above its line.
 SINK_PROGRAMS =
 SINK_SAN_PROGRAMS =
 SINK_SKIPPED =
-SINK_FOLDERS =
-
-$(eval $(call sink_program,null))
-
-SINK_CPPFLAGS_postgres = -I$(shell $(PG_CONFIG) --includedir)
-SINK_LIBS_postgres = -L$(shell $(PG_CONFIG) --libdir) -lpq -lpthread
-$(eval $(call sink_program,postgres))
-
-# The kafka sink asks token servers for logins by OAUTHBEARER, through libcurl.
-# Without libcurl, or with KAFKA_OAUTHBEARER=no, the program refuses such logins.
-KAFKA_OAUTHBEARER := $(if $(shell $(PKG_CONFIG) --exists libcurl 2>/dev/null && echo yes),yes,lacking)
-ifeq (yes,$(KAFKA_OAUTHBEARER))
-SINK_CPPFLAGS_kafka = -DKSINK_OAUTHBEARER
-endif
-$(eval $(call sink_program,kafka,rdkafka $(if $(filter yes,$(KAFKA_OAUTHBEARER)),libcurl),optional))
-ifeq (lacking,$(KAFKA_OAUTHBEARER))
-SINK_SKIPPED += sink-skipped-oauthbearer
-.PHONY: sink-skipped-oauthbearer
-sink-skipped-oauthbearer:
-	@echo '$(if $(WERROR),error,warning): idempotency-sink-kafka cannot log in by OAUTHBEARER: $(PKG_CONFIG) finds no libcurl; install the development files, as test/setup/packages.sh build does, or set KAFKA_OAUTHBEARER=no' >&2
-	@$(if $(WERROR),false,true)
-endif
-
-$(eval $(call sink_program,http,libcurl libcrypto,optional))
-
-SINK_UNKNOWN := $(filter-out protocol common build $(SINK_FOLDERS), \
-	$(patsubst $(SINK_SRC)/%/,%,$(sort $(dir $(wildcard $(SINK_SRC)/*/*.c)))))
-ifneq (,$(SINK_UNKNOWN))
-$(error no program is built from $(SINK_UNKNOWN:%=src/sink/%): src/sink/sink.mk has no line for it)
-endif
+SINK_FOLDERS := $(filter-out protocol common build,$(patsubst $(SINK_SRC)/%/,%,$(sort $(dir $(wildcard $(SINK_SRC)/*/*.c)))))
+-include $(SINK_FOLDERS:%=$(SINK_SRC)/%/program.mk)
+$(foreach folder,$(SINK_FOLDERS),$(eval $(call sink_program,$(folder))))
 
 all: sinks
 sinks: $(SINK_PROGRAMS) $(SINK_SKIPPED)

@@ -42,8 +42,6 @@ SETTINGS = [
 ]
 OPTIONS = ['host', 'port', 'dbname', 'function', 'table', 'claim', 'sslmode', 'program',
            'stats_interval', 'statement_timeout', 'position_table', 'nonsense', 'user']
-SERVERS = ['idempotency_null', 'idempotency_postgres', 'idempotency_kafka',
-           'idempotency_http', 'idempotency_function', 'idempotency_program']
 
 
 class Finding(Exception):
@@ -74,6 +72,8 @@ class Fuzzer:
                                " WHERE extname = 'idempotency'")
         self.labels = dict(self.rows("SELECT t.oid::regtype::text, array_agg(e.enumlabel::text)"
                                      " FROM pg_enum e JOIN pg_type t ON t.oid = e.enumtypid GROUP BY 1"))
+        self.wrappers = [name for name, in self.rows(
+            "SELECT fdwname::text FROM pg_foreign_data_wrapper WHERE fdwname LIKE 'idempotency%'")]
         # The procedure claims_backfill is left out: it runs a condition in SQL, which may
         # raise any error.
         self.functions = self.rows(
@@ -181,7 +181,7 @@ class Fuzzer:
         if options.find("E'") >= 0:
             return
         self.allowed_here(['42710', '42704', '42601', '57014'], 'CREATE SERVER %s FOREIGN DATA WRAPPER %s%s' % (
-            name, self.rng.choice(SERVERS), ' OPTIONS (%s)' % options if options else ''))
+            name, self.rng.choice(self.wrappers), ' OPTIONS (%s)' % options if options else ''))
         if self.rng.random() < 0.3:
             self.allowed_here(['42704'], 'DROP SERVER %s' % name)
 

@@ -1,6 +1,6 @@
 #!/bin/bash
-# Check that src/sink/sink.mk builds a program from a folder and a line, and never
-# leaves a program out silently.
+# Check that src/sink/sink.mk builds a program from a folder, and never leaves a program
+# out silently.
 #
 #	sinks.sh
 #
@@ -48,24 +48,14 @@ add_folder()
 {
 	cp -r "$work/tree/src/sink/null" "$work/tree/src/sink/try"
 	printf '#ifndef TRY_FLAG\n#error "flags of the module are missing"\n#endif\n' >>"$work/tree/src/sink/try/null.c"
-}
-
-# declare_program [optional]: add the program's line to sink.mk.
-declare_program()
-{
-	cp src/sink/sink.mk "$work/tree/src/sink/sink.mk"
-	sed -i "/^SINK_UNKNOWN/i \$(eval \$(call sink_program,try,idem_try,$*))" "$work/tree/src/sink/sink.mk"
+	echo 'SINK_MODULES_try = idem_try' >"$work/tree/src/sink/try/program.mk"
 }
 
 tree_copy "$work/tree"
 mkdir "$work/modules"
 add_folder
-refuses 'no program is built from src/sink/try' sinks ||
-	complain "a folder without a line in sink.mk is left out:"
-
-declare_program optional
 run sinks install-sinks DESTDIR="$work/stage" ||
-	complain "an optional library that is not installed ends make:"
+	complain "a library that is not installed ends make:"
 grep -q "warning: $program is not built: pkg-config finds no idem_try;" "$work/log" ||
 	complain "a program is left out without a warning:"
 [ ! -e "$work/tree/$built" ] || complain "$program was built without its library:"
@@ -76,13 +66,8 @@ done
 refuses "error: $program is not built" install-sink-try DESTDIR="$work/stage" ||
 	complain "make install-sink-try succeeds without the program:"
 
-declare_program
-refuses "error: $program is not built" sinks ||
-	complain "a library that is not optional may be missing:"
-
 printf 'Name: try\nDescription: a library\nVersion: 1\nCflags: -DTRY_FLAG\nLibs: -Wl,--defsym=try_flag=0\n' \
 	>"$work/modules/idem_try.pc"
-declare_program optional
 run sinks WERROR=1 || complain "a program is not built although its library is installed:"
 nm "$work/tree/$built" 2>/dev/null | grep -q try_flag || complain "$program is not linked with its library:"
 run install-sink-try DESTDIR="$work/stage" || complain "make install-sink-try fails:"

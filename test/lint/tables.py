@@ -1,8 +1,10 @@
 #!/usr/bin/python3
 """The lists that stand once in C are those of the install script and of the documents.
 
-The options of relays: IDEM_RELAY_ARGUMENTS of src/relay/row.h.
+The options of relays: IDEM_RELAY_ARGUMENTS of src/relay/row.h.  The kinds of sink:
+IDEM_SINK_KINDS of src/relay/kind.h, and the folders of src/sink.
 """
+import pathlib
 import re
 import sys
 
@@ -69,6 +71,16 @@ def relay_options(sql):
             faults.append(f'the CHECK "sound" of relays lacks "{wanted}"')
 
 
-relay_options(read('sql/install/60_relay.sql'))
+def sink_kinds(sql):
+    lines = [args for _, args in macro(read('src/relay/kind.h'), 'IDEM_SINK_KINDS')]
+    loop = re.search(r'FOR kind, note IN VALUES\n(.*?)\tLOOP', sql, re.S).group(1)
+    same('wrappers', [args[0] for args in lines], re.findall(r"^\t\t\('(\w+)', '", loop, re.M))
+    same('programs', sorted(args[0] for args in lines if 'IDEM_KIND_HAS_PROGRAM' in args[2]),
+         sorted({path.parent.name for path in pathlib.Path('src/sink').glob('*/*.c')} - {'protocol', 'common', 'build'}))
+
+
+install = read('sql/install/60_relay.sql')
+relay_options(install)
+sink_kinds(install)
 print(*faults, sep='\n', end='\n' if faults else '')
 sys.exit(bool(faults))

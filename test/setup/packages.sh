@@ -95,20 +95,18 @@ need_libpq()
 
 need_build()
 {
+	local module package
+
 	need_cmd gcc gcc
 	need_cmd make make
 	need_cmd pkg-config pkg-config
 	need_header stdio.h libc6-dev
 	need_server
 	need_libpq
-	# Each sink program whose folder is in the tree needs its client library.
-	[ ! -d src/sink/kafka ] || need_lib rdkafka librdkafka-dev
-	[ ! -d src/sink/kafka ] || need_lib libcurl libcurl4-openssl-dev
-	[ ! -d src/sink/rabbitmq ] || need_lib librabbitmq librabbitmq-dev
-	[ ! -d src/sink/redis ] || need_lib hiredis libhiredis-dev
-	[ ! -d src/sink/nats ] || need_lib libnats libnats-dev
-	[ ! -d src/sink/http ] || need_lib libcurl libcurl4-openssl-dev
-	[ ! -d src/sink/http ] || need_lib libcrypto libssl-dev
+	# The client libraries of the sink programs
+	while read -r _ _ module package; do
+		need_lib "$module" "$package"
+	done < <(cat src/sink/*/program.mk 2>/dev/null | grep '^# Debian: ')
 }
 
 # need_extension NAME PACKAGE: an extension of the server, from postgresql-MAJOR-PACKAGE if

@@ -88,7 +88,7 @@ names_all('settings', page('settings'),
 }
 
 # The options are what a validator offers when it is asked for nonsense.
-foreach my $wrapper (qw(function postgres http null program))
+foreach my $wrapper (query(q{SELECT substr(fdwname, 13) FROM pg_foreign_data_wrapper WHERE fdwname ~ '^idempotency_'}))
 {
 	my ($rc, $out, $err) = $node->psql('postgres',
 		"CREATE SERVER s FOREIGN DATA WRAPPER idempotency_$wrapper; "

@@ -46,6 +46,7 @@
 #include "relay/api/definition.h"
 #include "relay/config.h"
 #include "relay/identity.h"
+#include "relay/kind.h"
 #include "relay/position/parked.h"
 #include "relay/position/position.h"
 #include "relay/process/launcher.h"
@@ -64,8 +65,6 @@ PG_FUNCTION_INFO_V1(idem_relay_drop_fn);
 PG_FUNCTION_INFO_V1(idem_relay_pause_fn);
 PG_FUNCTION_INFO_V1(idem_relay_resume_fn);
 PG_FUNCTION_INFO_V1(idem_relay_adopt_fn);
-
-#define WRAPPER_PREFIX "idempotency_"
 
 /*
  * The relay's present configuration; error 42704 if there is no relay of the
@@ -170,9 +169,8 @@ require_preload(void)
 						 "Claims and the outbox work without it.")));
 }
 
-/* The server of that name; an error if the caller may not use it. */
-static ForeignServer *
-usable_server(const char *name)
+ForeignServer *
+idem_relay_usable_server(const char *name)
 {
 	ForeignServer *server = GetForeignServerByName(name, true);
 
@@ -187,14 +185,14 @@ usable_server(const char *name)
 }
 
 /*
- * Like usable_server, with the server locked against its DROP.  A caller that
+ * Like idem_relay_usable_server, with the server locked against its DROP.  A caller that
  * may not use a server does not lock it.  The name may lead to another server
  * once the lock is held: then try again.
  */
 static ForeignServer *
 lock_server(const char *name)
 {
-	ForeignServer *server = usable_server(name);
+	ForeignServer *server = idem_relay_usable_server(name);
 	ResourceOwner saved = idem_txn_owner_enter();
 	Oid			locked = InvalidOid;
 
@@ -205,7 +203,7 @@ lock_server(const char *name)
 		CHECK_FOR_INTERRUPTS();
 		locked = server->serverid;
 		LockDatabaseObject(ForeignServerRelationId, locked, 0, AccessShareLock);
-		server = usable_server(name);
+		server = idem_relay_usable_server(name);
 	}
 	idem_txn_owner_leave(saved);
 	return server;
@@ -219,16 +217,16 @@ static ForeignServer *
 check_server(const char *name)
 {
 	ForeignServer *server = lock_server(name);
-	ForeignDataWrapper *wrapper;
+	const char *wrapper = GetForeignDataWrapper(server->fdwid)->fdwname;
+	const char *kind = idem_sink_wrapper_kind(wrapper);
 
-	wrapper = GetForeignDataWrapper(server->fdwid);
-	if (strncmp(wrapper->fdwname, WRAPPER_PREFIX, strlen(WRAPPER_PREFIX)) != 0)
+	if (kind == NULL)
 		ereport(ERROR,
 				(errcode(ERRCODE_WRONG_OBJECT_TYPE),
 				 errmsg("server \"%s\" is not a sink", name),
-				 errdetail("Its foreign-data wrapper is \"%s\".", wrapper->fdwname),
-				 errhint("Sinks are servers of the wrappers idempotency_function, idempotency_postgres, idempotency_kafka, idempotency_http, idempotency_null and idempotency_program.")));
-	if (strcmp(wrapper->fdwname, WRAPPER_PREFIX "function") == 0 &&
+				 errdetail("Its foreign-data wrapper is \"%s\".", wrapper),
+				 errhint("Sinks are servers of the wrappers %s.", idem_sink_wrappers())));
+	if (strcmp(kind, "function") == 0 &&
 		!has_privs_of_role(server->owner, GetUserId()))
 		ereport(ERROR,
 				(errcode(ERRCODE_INSUFFICIENT_PRIVILEGE),

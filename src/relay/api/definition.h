@@ -15,6 +15,8 @@
 
 #include "postgres.h"
 
+#include "foreign/foreign.h"
+
 #include "relay/config.h"
 #include "relay/position/position.h"
 
@@ -23,6 +25,9 @@
  * there is none.
  */
 extern IdemRelayConfig *idem_relay_get_locked(const char *name);
+
+/* The server of that name; an error if the caller may not use it. */
+extern ForeignServer *idem_relay_usable_server(const char *name);
 
 /*
  * Log a command of relays that has done its work, if log_statement asks for DDL:

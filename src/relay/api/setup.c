@@ -29,6 +29,7 @@
 #include "utils/builtins.h"
 
 #include "compat.h"
+#include "relay/api/definition.h"
 #include "relay/kind.h"
 #include "shared/args.h"
 #include "sink/kafka/options.h"
@@ -63,17 +64,6 @@ remote_user(Oid serverid)
 	const char *user = idem_sink_option_value(mapping->options, "user");
 
 	return user ? user : GetUserNameFromId(GetUserId(), false);
-}
-
-/* The server of that name, if the caller may use it. */
-static ForeignServer *
-usable_server(const char *name)
-{
-	ForeignServer *server = GetForeignServerByName(name, false);
-
-	if (idem_server_usage_check(server->serverid, GetUserId()) != ACLCHECK_OK)
-		aclcheck_error(ACLCHECK_NO_PRIV, OBJECT_FOREIGN_SERVER, name);
-	return server;
 }
 
 /* SQL for a target of the postgres sink. */
@@ -177,7 +167,7 @@ append_kafka(StringInfo out, const ForeignServer *server, const char *relay)
 Datum
 idem_sink_setup_sql_fn(PG_FUNCTION_ARGS)
 {
-	ForeignServer *server = usable_server(text_to_cstring(idem_get_text_arg(fcinfo, 0, "server", NAMEDATALEN - 1)));
+	ForeignServer *server = idem_relay_usable_server(text_to_cstring(idem_get_text_arg(fcinfo, 0, "server", NAMEDATALEN - 1)));
 	StringInfoData sql;
 
 	initStringInfo(&sql);
@@ -191,7 +181,7 @@ idem_sink_setup_sql_fn(PG_FUNCTION_ARGS)
 Datum
 idem_sink_setup_fn(PG_FUNCTION_ARGS)
 {
-	ForeignServer *server = usable_server(text_to_cstring(idem_get_text_arg(fcinfo, 0, "server", NAMEDATALEN - 1)));
+	ForeignServer *server = idem_relay_usable_server(text_to_cstring(idem_get_text_arg(fcinfo, 0, "server", NAMEDATALEN - 1)));
 	const char *wrapper = GetForeignDataWrapper(server->fdwid)->fdwname;
 	const char *relay = server->servername;
 	StringInfoData out;
