@@ -1,8 +1,9 @@
 #!/usr/bin/python3
-"""The lists that stand once in C are those of the install script and of the documents.
+"""The lists that stand once in C agree with the install script.
 
-The options of relays: IDEM_RELAY_ARGUMENTS of src/relay/row.h.  The kinds of sink:
-IDEM_SINK_KINDS of src/relay/kind.h, and the folders of src/sink.
+The options of relays: IDEM_RELAY_ARGUMENTS of src/relay/row.h.  Why relays halt:
+idem_relay_halts of src/relay/row.c.  The kinds of sink: IDEM_SINK_KINDS of
+src/relay/kind.h, and the folders of src/sink.
 """
 import pathlib
 import re
@@ -44,10 +45,11 @@ def relay_options(sql):
         declared = parts(re.search(rf'CREATE FUNCTION @extschema@\.{function}\((.*?)\) RETURNS', sql, re.S).group(1))
         same(f'arguments of {function}', names, [d.split()[0] for d in declared])
         for (kind, args), text in list(zip(lines, declared))[1:]:
-            needed = {'OPTION': 3, 'PLAIN': 1}.get(kind)
-            same(f'{function}: is the default of {args[0]} a value',
-                 function == 'relay_create' and kind != 'LATER' and args[needed] == 'true',
-                 not text.endswith('DEFAULT NULL'))
+            default = not text.endswith('DEFAULT NULL')
+            if function == 'relay_alter' or kind == 'LATER':
+                same(f'{function}: has {args[0]} a default', False, default)
+            elif args[{'OPTION': 3, 'PLAIN': 1}[kind]] == 'true':
+                same(f'{function}: has {args[0]} a default', True, default)
 
     table = re.search(r'CREATE TABLE idempotency_data\.relays \((.*?)\n\);', sql, re.S).group(1)
     check = ' '.join(table[table.index('CONSTRAINT sound'):].split())
@@ -71,6 +73,12 @@ def relay_options(sql):
             faults.append(f'the CHECK "sound" of relays lacks "{wanted}"')
 
 
+def halts(sql):
+    labels = re.search(r"CREATE TYPE @extschema@\.relay_halt AS ENUM \((.*?)\)", sql).group(1)
+    same('labels of relay_halt', re.findall(r'^\t\[IDEM_HALT_\w+\] = \{"(\w+)"', read('src/relay/row.c'), re.M),
+         re.findall(r"'(\w+)'", labels))
+
+
 def sink_kinds(sql):
     lines = [args for _, args in macro(read('src/relay/kind.h'), 'IDEM_SINK_KINDS')]
     loop = re.search(r'FOR kind, note IN VALUES\n(.*?)\tLOOP', sql, re.S).group(1)
@@ -81,6 +89,7 @@ def sink_kinds(sql):
 
 install = read('sql/install/60_relay.sql')
 relay_options(install)
+halts(install)
 sink_kinds(install)
 print(*faults, sep='\n', end='\n' if faults else '')
 sys.exit(bool(faults))
