@@ -144,16 +144,16 @@ idem_relay_row_query(const char *rest)
 }
 
 /* A row that is being read.  sound: relay_create can have written what has been read of it. */
-typedef struct Row
+typedef struct RelaysRow
 {
 	HeapTuple	tup;
 	TupleDesc	desc;
 	bool		sound;
-} Row;
+} RelaysRow;
 
 /* A number; min, or max, and not sound, if it is out of range.  NULL is 0, unless needed. */
 static int64
-read_number(Row *row, int column, bool needed, int64 min, int64 max)
+read_number(RelaysRow *row, int column, bool needed, int64 min, int64 max)
 {
 	bool		isnull;
 	Datum		value = SPI_getbinval(row->tup, row->desc, column, &isnull);
@@ -170,13 +170,12 @@ read_number(Row *row, int column, bool needed, int64 min, int64 max)
 
 /* A text; empty, and not sound, if it is NULL. */
 static char *
-read_text(Row *row, int column)
+read_text(RelaysRow *row, int column)
 {
-	char	   *text = idem_spi_text(row->tup, row->desc, column);
+	char	   *value = idem_spi_text(row->tup, row->desc, column);
 
-	if (text !=NULL)
-		return text;
-
+	if (value != NULL)
+		return value;
 	row->sound = false;
 	return pstrdup("");
 }
@@ -189,7 +188,7 @@ read_text(Row *row, int column)
 
 /* In milliseconds, between min and max whatever the row says; 0 if it is NULL or not positive. */
 static int64
-read_interval(Row *row, int column, bool needed, int64 min, int64 max, const char *hint)
+read_interval(RelaysRow *row, int column, bool needed, int64 min, int64 max, const char *hint)
 {
 	bool		isnull;
 	Datum		value = SPI_getbinval(row->tup, row->desc, column, &isnull);
@@ -200,7 +199,7 @@ read_interval(Row *row, int column, bool needed, int64 min, int64 max, const cha
 
 /* A list of strings.  Not sound if there are NULL elements, which relay_create refuses. */
 static List *
-read_names(Row *row, int column, bool needed, int64 min, int64 max, const char *hint)
+read_names(RelaysRow *row, int column, bool needed, int64 min, int64 max, const char *hint)
 {
 	bool		isnull;
 	Datum		array = SPI_getbinval(row->tup, row->desc, column, &isnull);
@@ -225,7 +224,7 @@ read_names(Row *row, int column, bool needed, int64 min, int64 max, const char *
 
 /* The number of the label in the list; 0, and not sound, if it is not there. */
 static int
-read_label(Row *row, int column, bool needed, int64 min, int64 max, const char *labels)
+read_label(RelaysRow *row, int column, bool needed, int64 min, int64 max, const char *labels)
 {
 	const char *label = read_text(row, column);
 
@@ -245,7 +244,7 @@ read_label(Row *row, int column, bool needed, int64 min, int64 max, const char *
 
 /* Is the relay of a row that nobody can have created?  It does not run then; the others do. */
 static char *
-unsound_problem(const Row *row)
+unsound_problem(const RelaysRow *row)
 {
 	return psprintf("row %s of table \"%s.relays\" is not one that the extension has written",
 					idem_spi_text(row->tup, row->desc, COLUMN_ctid), IDEM_DATA_SCHEMA_NAME);
@@ -276,7 +275,7 @@ idem_relay_halt_of(const char *label)
 IdemRelayConfig *
 idem_relay_row_read(HeapTuple tup, TupleDesc desc)
 {
-	Row			row = {tup, desc, true};
+	RelaysRow	row = {tup, desc, true};
 	IdemRelayConfig *c = palloc0(sizeof(*c));
 	bool		isnull;
 	Datum		value;
@@ -344,6 +343,7 @@ idem_relay_config_copy(const IdemRelayConfig *config)
 	c->program = copy_string(config->program);
 	c->problem = copy_string(config->problem);
 	c->unsound = copy_string(config->unsound);
+	c->halt_message = copy_string(config->halt_message);
 
 #define COPY_OPTION(name, field, kind, ...) COPY_##kind(field)
 #define COPY_names(field) c->field = copy_strings(config->field);
