@@ -49,6 +49,7 @@ idem_forced_settings(void)
 		{"idle_in_transaction_session_timeout", "0"},
 		{"transaction_timeout", "0"},
 		{"idle_session_timeout", "0"},
+		{"exit_on_error", "off"},
 		{"synchronous_commit", "local"},
 		{"default_transaction_isolation", "read committed"},
 		{"default_transaction_read_only", "off"},

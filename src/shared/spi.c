@@ -118,7 +118,10 @@ typedef struct Caller
 	int			nestlevel;
 } Caller;
 
-/* Switch to the extension's owner, with a safe search_path. */
+/*
+ * Switch to the extension's owner, with a safe search_path.  A worker sorts what others have
+ * written, so a limit on temporary files would stop it for ever.
+ */
 static void
 become_owner(Caller *caller)
 {
@@ -130,6 +133,9 @@ become_owner(Caller *caller)
 	caller->nestlevel = NewGUCNestLevel();
 	(void) set_config_option("search_path", "pg_catalog, pg_temp",
 							 PGC_USERSET, PGC_S_SESSION, GUC_ACTION_SAVE, true, 0, false);
+	if (MyBackendType == B_BG_WORKER)
+		(void) set_config_option("temp_file_limit", "-1",
+								 PGC_SUSET, PGC_S_SESSION, GUC_ACTION_SAVE, true, 0, false);
 }
 
 /* Switch back to the caller. */
