@@ -199,21 +199,6 @@ SELECT idempotency.claim_event('ser'), idempotency.complete_event('ser', result 
 COMMIT;
 SELECT result FROM idempotency.claim_events('{rr,ser}');
 
--- A claim that is kept is written at COMMIT, with a snapshot for what indexes may ask
-SET idempotency.uncompleted_claims = keep;
-CREATE FUNCTION asking(text) RETURNS bool IMMUTABLE LANGUAGE plpgsql AS
-	'BEGIN RETURN EXISTS (SELECT FROM pg_catalog.pg_am); END';
-SET allow_system_table_mods = on;
-CREATE INDEX asking ON idempotency_data.store_segment_0 (asking(event_id));
-BEGIN;
-SELECT idempotency.claim_event('asked');
-COMMIT;
-SELECT status FROM idempotency.processed_events WHERE event_id = 'asked';
-DROP INDEX idempotency_data.asking;
-DROP FUNCTION asking(text);
-RESET allow_system_table_mods;
-RESET idempotency.uncompleted_claims;
-
 -- Past the budget
 SET idempotency.max_claim_locks = 0;
 BEGIN;

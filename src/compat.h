@@ -200,8 +200,10 @@ idem_compat_sync_standbys(int status)
 /* The number of a relation's file.  16: relfilenode became relfilenumber. */
 #if PG_VERSION_NUM >= 160000
 #define IDEM_REL_FILE_NUMBER(rel) ((rel)->rd_locator.relNumber)
+#define IDEM_REL_GOT_NEW_FILE(rel) ((rel)->rd_firstRelfilelocatorSubid != InvalidSubTransactionId)
 #else
 #define IDEM_REL_FILE_NUMBER(rel) ((rel)->rd_node.relNode)
+#define IDEM_REL_GOT_NEW_FILE(rel) ((rel)->rd_firstRelfilenodeSubid != InvalidSubTransactionId)
 #endif
 
 /*

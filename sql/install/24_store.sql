@@ -16,6 +16,11 @@ RETURNS trigger LANGUAGE C AS 'MODULE_PATHNAME', 'idem_store_restored_fn';
 COMMENT ON FUNCTION idempotency_data.store_restored() IS
 'trigger: rows of the dedup store are being restored, so nothing is relied on that sessions know of it';
 
+CREATE FUNCTION idempotency_data.store_keyed()
+RETURNS trigger LANGUAGE C AS 'MODULE_PATHNAME', 'idem_store_keyed_fn';
+COMMENT ON FUNCTION idempotency_data.store_keyed() IS
+'trigger: others have written, changed or removed a row of the dedup store, so it is noted where claims look for rows';
+
 -- Rows are inserted and not updated, and a segment is emptied as a whole, so
 -- autovacuum only has to freeze what stays.  Claims use no planner, so ANALYZE is
 -- off: it would only leave dead rows in the statistics.
@@ -47,10 +52,10 @@ BEGIN
 			autovacuum_vacuum_insert_scale_factor = 0.1,
 			autovacuum_analyze_threshold = 2147483647
 		)', segment);
-		EXECUTE format('CREATE INDEX %I ON idempotency_data.%I (digest, turn) WITH (deduplicate_items = off)',
-			segment || '_digest_turn_idx', segment);
-		EXECUTE format('COMMENT ON INDEX idempotency_data.%I IS %L', segment || '_digest_turn_idx',
-			'finds the rows of an event; not unique, since tools that copy tables by a trigger take tables with a unique index');
+		-- Not logged: made anew from the segment after a crash.  Not dumped either.
+		EXECUTE format('CREATE UNLOGGED SEQUENCE idempotency_data.%I', 'store_keys_' || n);
+		EXECUTE format('COMMENT ON SEQUENCE idempotency_data.%I IS %L', 'store_keys_' || n,
+			format('where the rows of an event stand in segment %s of the dedup store: pages of a hash behind the sequence, not logged', n));
 		EXECUTE format('COMMENT ON TABLE idempotency_data.%I IS %L', segment,
 			format('segment %s of the dedup store, written by the claim functions only; read it through processed_events', n));
 		EXECUTE format('COMMENT ON COLUMN idempotency_data.%I.claimed_at IS %L', segment, 'when the event was claimed');
@@ -75,6 +80,11 @@ BEGIN
 		EXECUTE format('ALTER TABLE idempotency_data.%I ENABLE ALWAYS TRIGGER store_restored', segment);
 		EXECUTE format('COMMENT ON TRIGGER store_restored ON idempotency_data.%I IS %L', segment,
 			'fires for rows restored from a dump only');
+		EXECUTE format('CREATE TRIGGER store_keyed AFTER INSERT OR UPDATE OR DELETE ON idempotency_data.%I
+			FOR EACH ROW EXECUTE FUNCTION idempotency_data.store_keyed()', segment);
+		EXECUTE format('ALTER TABLE idempotency_data.%I ENABLE ALWAYS TRIGGER store_keyed', segment);
+		EXECUTE format('COMMENT ON TRIGGER store_keyed ON idempotency_data.%I IS %L', segment,
+			'fires for rows that are not written by claims');
 		PERFORM pg_catalog.pg_extension_config_dump(format('idempotency_data.%I', segment), '');
 	END LOOP;
 END
@@ -86,16 +96,16 @@ $$;
 
 CREATE VIEW @extschema@.stat_claims AS
 SELECT pg_catalog.int8(pg_catalog.sum(GREATEST(c.reltuples, t.n_live_tup, 0))) AS live_rows,
-	   pg_catalog.int8(pg_catalog.sum(i.idx_scan)) AS probes,
+	   pg_catalog.int8(pg_catalog.sum(pg_catalog.pg_stat_get_numscans(k.oid))) AS probes,
 	   pg_catalog.int8(pg_catalog.sum(t.n_tup_ins)) AS rows_written,
 	   pg_catalog.int8(pg_catalog.sum(t.n_tup_del)) AS rows_removed,
 	   pg_catalog.int8(pg_catalog.sum(t.n_dead_tup)) AS dead_rows,
 	   pg_catalog.int8(pg_catalog.sum(pg_catalog.pg_table_size(c.oid))) AS table_bytes,
-	   pg_catalog.int8(pg_catalog.sum(pg_catalog.pg_indexes_size(c.oid))) AS index_bytes,
+	   pg_catalog.int8(pg_catalog.sum(pg_catalog.pg_relation_size(k.oid))) AS index_bytes,
 	   pg_catalog.max(GREATEST(t.last_vacuum, t.last_autovacuum)) AS last_vacuum
   FROM pg_catalog.pg_class c
   JOIN pg_catalog.pg_stat_all_tables t ON t.relid = c.oid
-  JOIN pg_catalog.pg_stat_all_indexes i ON i.relid = c.oid AND i.indexrelname = c.relname || '_digest_turn_idx'
+  JOIN pg_catalog.pg_class k ON k.relnamespace = c.relnamespace AND k.relname = pg_catalog.replace(c.relname, 'segment', 'keys')
  WHERE c.relnamespace = 'idempotency_data'::pg_catalog.regnamespace AND c.relname LIKE 'store\_segment\__';
 COMMENT ON VIEW @extschema@.stat_claims IS
 'what the segments that claims write to cost: one row of sizes and cumulative counters; what was packed is in stat_claim_segments';
@@ -105,6 +115,6 @@ COMMENT ON COLUMN @extschema@.stat_claims.rows_written IS 'rows written, those o
 COMMENT ON COLUMN @extschema@.stat_claims.rows_removed IS 'rows that their own transaction wrote and took back: of claims past the budget of locks';
 COMMENT ON COLUMN @extschema@.stat_claims.dead_rows IS 'estimated number of dead rows; stays near zero unless transactions abort';
 COMMENT ON COLUMN @extschema@.stat_claims.table_bytes IS 'size of the tables, TOAST included';
-COMMENT ON COLUMN @extschema@.stat_claims.index_bytes IS 'size of the indexes of the tables';
+COMMENT ON COLUMN @extschema@.stat_claims.index_bytes IS 'size of the pages that say where an event''s rows stand';
 COMMENT ON COLUMN @extschema@.stat_claims.last_vacuum IS 'when one of the tables was last vacuumed';
 

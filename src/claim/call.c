@@ -190,7 +190,7 @@ idem_call_add(IdemCall *call, IdemClaim *claim, Datum result, bool has_result)
 
 	if (claim->state.row_kind == IDEM_CLAIM_OWN_ROW)
 	{
-		idem_store_delete(call->store, &claim->state.row);
+		idem_store_delete(call->store, &claim->key.digest, &claim->state.row);
 		IDEM_FAULT_POINT("claim-row-deleted");
 	}
 	*row = idem_call_row(claim);

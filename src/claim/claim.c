@@ -441,7 +441,7 @@ idem_release_event(const char *id, int idlen, const char *consumer,
 	idem_call_check_give_up(claim);
 
 	if (claim->state.row_kind == IDEM_CLAIM_OWN_ROW)
-		idem_store_delete(call->store, &claim->state.row);
+		idem_store_delete(call->store, &claim->key.digest, &claim->state.row);
 	state = claim->state;
 	state.row_kind = IDEM_CLAIM_NO_ROW;
 	state.phase = IDEM_PHASE_RELEASED;

@@ -91,7 +91,7 @@ keep_claim(IdemStore *store, IdemClaim *claim)
 	IdemNewEntry row;
 
 	if (claim->state.row_kind == IDEM_CLAIM_OWN_ROW)
-		idem_store_delete(store, &claim->state.row);
+		idem_store_delete(store, &claim->key.digest, &claim->state.row);
 
 	row = idem_call_row(claim);
 	idem_store_insert(store, &row, 1);
@@ -106,10 +106,7 @@ keep_pending(void)
 	IdemClaim **pending = idem_state_pending();
 	IdemStore  *store = idem_store_open(true);
 
-	/*
-	 * COMMIT has no active snapshot; TOAST and index expressions need a
-	 * snapshot.
-	 */
+	/* COMMIT has no active snapshot; TOAST needs one */
 	PushActiveSnapshot(GetTransactionSnapshot());
 	for (int64 i = 0; i < n; i++)
 		keep_claim(store, pending[i]);

@@ -64,6 +64,7 @@ forget_relation(Datum arg, Oid relid)
 		{
 			ref->oid = InvalidOid;
 			ref->checked = 0;
+			ref->changes++;
 		}
 	}
 }

@@ -48,12 +48,13 @@ typedef struct IdemRelRef
 	int			checked;		/* the use (guard.h) for which the table was
 								 * found fit since its last invalidation; 0:
 								 * for none */
+	uint32		changes;		/* counts invalidations while the OID is known */
 } IdemRelRef;
 
-#define IDEM_RELREF(relname) {(relname), false, InvalidOid, false, NULL, NULL, 0}
+#define IDEM_RELREF(relname) {(relname), false, InvalidOid, false, NULL, NULL, 0, 0}
 #define IDEM_TABLEREF(tablename, tableform) \
-	{(tablename), false, InvalidOid, false, NULL, (tableform), 0}
-#define IDEM_VIEWREF(viewname) {(viewname), true, InvalidOid, false, NULL, NULL, 0}
+	{(tablename), false, InvalidOid, false, NULL, (tableform), 0, 0}
+#define IDEM_VIEWREF(viewname) {(viewname), true, InvalidOid, false, NULL, NULL, 0, 0}
 
 extern void idem_catalog_init(void);
 

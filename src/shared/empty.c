@@ -178,16 +178,20 @@ idem_empty_announce(const List *locked)
 	ListCell   *lc;
 
 	foreach(lc, locked)
-	{
-		SharedInvalidationMessage msg;
+		idem_announce_change(lfirst_oid(lc));
+}
 
-		/* the padding goes to shared memory, too */
-		memset(&msg, 0, sizeof(msg));
-		msg.rc.id = SHAREDINVALRELCACHE_ID;
-		msg.rc.dbId = MyDatabaseId;
-		msg.rc.relId = lfirst_oid(lc);
-		SendSharedInvalidMessages(&msg, 1);
-	}
+void
+idem_announce_change(Oid relid)
+{
+	SharedInvalidationMessage msg;
+
+	/* the padding goes to shared memory, too */
+	memset(&msg, 0, sizeof(msg));
+	msg.rc.id = SHAREDINVALRELCACHE_ID;
+	msg.rc.dbId = MyDatabaseId;
+	msg.rc.relId = relid;
+	SendSharedInvalidMessages(&msg, 1);
 }
 
 bool

@@ -58,4 +58,7 @@ extern bool idem_empty_is_pristine(Relation heap);
  */
 extern void idem_empty_announce(const List *locked);
 
+/* The same of one relation, of whose file something else is no longer true. */
+extern void idem_announce_change(Oid relid);
+
 #endif							/* IDEM_EMPTY_H */

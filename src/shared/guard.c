@@ -95,7 +95,11 @@ static const char *const written_by_sql[] = {
 };
 
 /* Tables that C code writes and that have no index. */
-static const char *const without_index[] = {"relay_log_0", "relay_log_1"};
+static const char *const without_index[] = {
+	"relay_log_0", "relay_log_1",
+	"store_segment_0", "store_segment_1", "store_segment_2", "store_segment_3",
+	"store_segment_4", "store_segment_5", "store_segment_6", "store_segment_7"
+};
 
 /* What a command would make of a table. */
 typedef struct Addition
@@ -120,6 +124,12 @@ static const Addition set_identity = {
 };
 static const Addition set_unlogged = {
 	"set unlogged", true, IDEM_GUARD_UNLOGGED_DETAIL
+};
+static const Addition set_logged = {
+	"set logged", true, "Its pages are not written to the WAL, so a crash has to empty them."
+};
+static const Addition alter_keys = {
+	"alter", true, "Behind the sequence stand pages that say where the rows of claims are."
 };
 static const Addition change_type = {
 	"change the type of a column of", true, IDEM_GUARD_TYPE_DETAIL
@@ -336,6 +346,21 @@ refuse_constraint(const RangeVar *relation, const Constraint *constraint)
 	}
 }
 
+/* Is it a sequence that the install script makes unlogged (store/keys.c)? */
+static bool
+is_of_keys(const RangeVar *relation)
+{
+	return strncmp(relation->relname, "store_keys_", strlen("store_keys_")) == 0;
+}
+
+/* ALTER SEQUENCE, which gives a sequence another file. */
+static void
+check_sequence(Node *stmt)
+{
+	if (is_of_keys(((AlterSeqStmt *) stmt)->sequence))
+		refuse(((AlterSeqStmt *) stmt)->sequence, &alter_keys);
+}
+
 /* One action of ALTER TABLE, or of ALTER INDEX or SEQUENCE. */
 static void
 check_action(const RangeVar *relation, const AlterTableCmd *cmd)
@@ -345,7 +370,12 @@ check_action(const RangeVar *relation, const AlterTableCmd *cmd)
 	switch (cmd->subtype)
 	{
 		case AT_SetUnLogged:
-			refuse(relation, &set_unlogged);
+			if (!is_of_keys(relation))
+				refuse(relation, &set_unlogged);
+			break;
+		case AT_SetLogged:
+			if (is_of_keys(relation))
+				refuse(relation, &set_logged);
 			break;
 		case AT_AlterColumnType:
 			refuse(relation, &change_type);
@@ -405,6 +435,7 @@ static const struct
 	{T_CreateStmt, check_create},
 	{T_CreateForeignTableStmt, check_create},
 	{T_AlterTableStmt, check_alter},
+	{T_AlterSeqStmt, check_sequence},
 };
 
 /* Dependencies */

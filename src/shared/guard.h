@@ -41,6 +41,7 @@ typedef struct IdemTableForm
 	bool		by_sql;			/* only SQL writes to it: tools may add what
 								 * leaves the columns as they are */
 	int			triggers;		/* so many */
+	bool		no_index;
 
 	/* Checks of columns, with errors of the table's own.  NULL: none. */
 	void		(*check) (Relation heap);

@@ -224,6 +224,16 @@ check_additions(Relation heap, const IdemTableForm *form)
 						psprintf("ALTER TABLE ... DETACH PARTITION %s; \\d+ shows of which table", name_of(heap)));
 }
 
+/* Refuse indexes that nobody would maintain. */
+static void
+check_indexes(Relation heap)
+{
+	List	   *indexes = heap->rd_rel->relhasindex ? RelationGetIndexList(heap) : NIL;
+
+	if (indexes != NIL)
+		idem_guard_report_index(heap, RelationIdGetRelation(linitial_oid(indexes)));
+}
+
 void
 idem_guard_examine(IdemRelRef *ref, Relation rel, IdemGuardUse use)
 {
@@ -238,6 +248,8 @@ idem_guard_examine(IdemRelRef *ref, Relation rel, IdemGuardUse use)
 		check_columns(rel, form);
 	if (writes)
 		check_constraints(rel, form);
+	if (writes && form->no_index)
+		check_indexes(rel);
 
 	/* an invalidation may have taken the OID away while the lock was awaited */
 	if (!allowSystemTableMods && ref->oid == RelationGetRelid(rel))

@@ -19,11 +19,11 @@
  * transaction writes them all, but a run counts with its own end mark.
  *
  * LOCKING: ShareLock on the segment for a moment, then AccessShareLock on the
- * segment and on its primary key, then RowExclusiveLock on the slot.  Each is
- * taken only if it is free; the last three are kept to the end of the
- * transaction.
+ * segment, then RowExclusiveLock on the slot.  Each is taken only if it is free; the
+ * last two are kept to the end of the transaction.
  *
- * MEMORY: an entry's values are in a context of their own, reset for each entry.
+ * MEMORY: an entry's values are in a context of their own, reset for each entry.  The
+ * sort of digests and places takes maintenance_work_mem, and files beyond it.
  *
  * Copyright (c) 2026, the idempotency developers
  *
@@ -34,12 +34,12 @@
  */
 #include "postgres.h"
 
-#include "access/genam.h"
 #include "access/heapam.h"
 #include "access/htup_details.h"
 #include "access/relation.h"
 #include "access/table.h"
 #include "access/tableam.h"
+#include "catalog/pg_type.h"
 #include "executor/tuptable.h"
 #include "miscadmin.h"
 #include "storage/bufmgr.h"
@@ -49,6 +49,8 @@
 #include "utils/rel.h"
 #include "utils/snapmgr.h"
 #include "utils/timestamp.h"
+#include "utils/tuplesort.h"
+#include "utils/typcache.h"
 
 #include "compat.h"
 #include "shared/catalog.h"
@@ -64,7 +66,6 @@
 struct IdemCopy
 {
 	Relation	heap;
-	Relation	index;
 	Snapshot	snapshot;
 	FullTransactionId next_xid; /* read after the snapshot was taken */
 	int64		rows[IDEM_RETENTION_CLASSES];	/* that the snapshot sees, by
@@ -84,24 +85,6 @@ idem_copy_is_drained(int segment)
 	return true;
 }
 
-/* Open the segment's index, if its lock is free. */
-static Relation
-open_index(int segment)
-{
-	Oid			oid = idem_store_segment_index_oid(segment);
-	Relation	index;
-
-	if (!ConditionalLockRelationOid(oid, AccessShareLock))
-		return NULL;
-	index = index_open(oid, NoLock);
-	if (!index->rd_index->indisvalid)
-		ereport(ERROR,
-				(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
-				 errmsg("index \"%s\" is not valid", RelationGetRelationName(index)),
-				 errhint("Build it again with REINDEX.")));
-	return index;
-}
-
 /* Open the segment; false if a lock is not free. */
 static bool
 open_segment(IdemCopy *copy, int segment)
@@ -111,13 +94,6 @@ open_segment(IdemCopy *copy, int segment)
 	copy->heap = idem_store_segment_open_nowait(segment, AccessShareLock);
 	if (copy->heap == NULL)
 		return false;
-	copy->index = open_index(segment);
-	if (copy->index == NULL)
-	{
-		table_close(copy->heap, NoLock);
-		return false;
-	}
-
 	/* Newer than the drain, so it sees all that was committed. */
 	if (ActiveSnapshotSet())
 		PopActiveSnapshot();
@@ -131,7 +107,6 @@ void
 idem_copy_end(IdemCopy *copy)
 {
 	PopActiveSnapshot();
-	index_close(copy->index, NoLock);
 	table_close(copy->heap, NoLock);
 	pfree(copy);
 }
@@ -267,10 +242,93 @@ is_repeat(TupleTableSlot *row, const IdemEventEntry *last)
 		idem_digest_compare(DatumGetUUIDP(row->tts_values[IDEM_RING_DIGEST]), &last->digest) == 0;
 }
 
+/* The columns by which rows are sorted. */
+enum
+{
+	SORT_DIGEST,
+	SORT_TURN,
+	SORT_PLACE,
+	SORT_COLUMNS
+};
+
+/* What is sorted: a row's digest, its turn and its place. */
+static TupleDesc
+sort_desc(void)
+{
+	TupleDesc	desc = CreateTemplateTupleDesc(SORT_COLUMNS);
+
+	TupleDescInitEntry(desc, SORT_DIGEST + 1, "digest", UUIDOID, -1, 0);
+	TupleDescInitEntry(desc, SORT_TURN + 1, "turn", INT2OID, -1, 0);
+	TupleDescInitEntry(desc, SORT_PLACE + 1, "place", TIDOID, -1, 0);
+	return desc;
+}
+
+/* Begin to sort by digest, turn and place. */
+static Tuplesortstate *
+begin_sort(TupleDesc desc)
+{
+	AttrNumber	columns[SORT_COLUMNS];
+	Oid			operators[SORT_COLUMNS];
+	Oid			collations[SORT_COLUMNS] = {InvalidOid};
+	bool		nulls_first[SORT_COLUMNS] = {false};
+
+	for (int i = 0; i < SORT_COLUMNS; i++)
+	{
+		columns[i] = i + 1;
+		operators[i] = lookup_type_cache(TupleDescAttr(desc, i)->atttypid, TYPECACHE_LT_OPR)->lt_opr;
+	}
+	return tuplesort_begin_heap(desc, SORT_COLUMNS, columns, operators, collations, nulls_first,
+								maintenance_work_mem, NULL, TUPLESORT_NONE);
+}
+
+/* Sort the rows of a class. */
+static Tuplesortstate *
+sort_rows(IdemCopy *copy, int class, TupleTableSlot *row, TupleTableSlot *key)
+{
+	Tuplesortstate *sort = begin_sort(key->tts_tupleDescriptor);
+	TableScanDesc scan = idem_compat_table_beginscan(copy->heap, copy->snapshot);
+
+	while (table_scan_getnextslot(scan, ForwardScanDirection, row))
+	{
+		CHECK_FOR_INTERRUPTS();
+		slot_getsomeattrs(row, IDEM_RING_NATTS);
+		if (class_of(row) != class || row->tts_isnull[IDEM_RING_DIGEST])
+			continue;
+		ExecClearTuple(key);
+		memset(key->tts_isnull, false, SORT_COLUMNS * sizeof(bool));
+		key->tts_values[SORT_DIGEST] = row->tts_values[IDEM_RING_DIGEST];
+		key->tts_values[SORT_TURN] = row->tts_values[IDEM_RING_TURN];
+		key->tts_values[SORT_PLACE] = PointerGetDatum(&row->tts_tid);
+		ExecStoreVirtualTuple(key);
+		tuplesort_puttupleslot(sort, key);
+	}
+	table_endscan(scan);
+	ExecClearTuple(row);
+	tuplesort_performsort(sort);
+	return sort;
+}
+
+/* Give a row to the writer, unless it repeats the last entry. */
+static void
+copy_row(TupleTableSlot *row, IdemRunWriter *writer, MemoryContext entry_context, IdemEventEntry *last)
+{
+	slot_getsomeattrs(row, IDEM_RING_NATTS);
+	if (!is_repeat(row, last))
+	{
+		MemoryContext old = MemoryContextSwitchTo(entry_context);
+
+		form_entry(row, last);
+		MemoryContextSwitchTo(old);
+		idem_run_add(writer, last);
+		MemoryContextReset(entry_context);
+	}
+	idem_pace_entry();
+}
+
 /*
- * Give the rows of a class to the writer, in the order of the index.  A restore
- * into a segment in use may have left several rows of one turn; then the first
- * one counts, for claims as well (ring.c).
+ * Give the rows of a class to the writer, by digest and turn.  A restore into a segment
+ * in use may have left several rows of one turn; then the first one counts, for claims as
+ * well (ring.c).
  */
 static void
 copy_rows(IdemCopy *copy, int class, IdemRunWriter *writer)
@@ -278,26 +336,23 @@ copy_rows(IdemCopy *copy, int class, IdemRunWriter *writer)
 	MemoryContext entry_context = AllocSetContextCreate(CurrentMemoryContext, "idempotency entry",
 														ALLOCSET_DEFAULT_SIZES);
 	TupleTableSlot *row = table_slot_create(copy->heap, NULL);
-	IndexScanDesc scan = idem_compat_index_beginscan(copy->heap, copy->index, copy->snapshot, 0);
+	TupleTableSlot *key = MakeSingleTupleTableSlot(sort_desc(), &TTSOpsVirtual);
+	TupleTableSlot *sorted = MakeSingleTupleTableSlot(key->tts_tupleDescriptor, &TTSOpsMinimalTuple);
+	Tuplesortstate *sort = sort_rows(copy, class, row, key);
 	IdemEventEntry entry = {.turn = 0};
 
-	index_rescan(scan, NULL, 0, NULL, 0);
-	while (index_getnext_slot(scan, ForwardScanDirection, row))
+	while (tuplesort_gettupleslot(sort, true, false, sorted, NULL))
 	{
-		MemoryContext old;
+		bool		isnull;
+		ItemPointer tid = (ItemPointer) DatumGetPointer(slot_getattr(sorted, SORT_PLACE + 1, &isnull));
 
-		slot_getsomeattrs(row, IDEM_RING_NATTS);
-		if (class_of(row) == class && !row->tts_isnull[IDEM_RING_DIGEST] && !is_repeat(row, &entry))
-		{
-			old = MemoryContextSwitchTo(entry_context);
-			form_entry(row, &entry);
-			MemoryContextSwitchTo(old);
-			idem_run_add(writer, &entry);
-			MemoryContextReset(entry_context);
-		}
-		idem_pace_entry();
+		/* all rows were seen by this snapshot, and nobody removes them meanwhile */
+		if (table_tuple_fetch_row_version(copy->heap, tid, copy->snapshot, row))
+			copy_row(row, writer, entry_context, &entry);
 	}
-	index_endscan(scan);
+	tuplesort_end(sort);
+	ExecDropSingleTupleTableSlot(sorted);
+	ExecDropSingleTupleTableSlot(key);
 	ExecDropSingleTupleTableSlot(row);
 	MemoryContextDelete(entry_context);
 }

@@ -44,10 +44,14 @@
 
 #include "access/xlog.h"
 #include "access/xlog_internal.h"
+#include "storage/lmgr.h"
 
 #include "shared/empty.h"
 #include "shared/fault.h"
 #include "store/cut.h"
+#include "store/keys.h"
+#include "store/ring.h"
+#include "store/slot.h"
 
 bool
 idem_cut_may_segment(const IdemSurvey *survey, int number, FullTransactionId horizon)
@@ -130,12 +134,32 @@ end_of_wal(void)
  * What makes the table dispensable, the end mark and the change of the state, is
  * flushed first.
  */
-bool
-idem_cut(Oid oid)
+static bool
+cut(Oid oid)
 {
 	XLogFlush(end_of_wal());
 	IDEM_FAULT_POINT("store-cut");
-	if (!idem_empty_in_place(oid))
+	return idem_empty_in_place(oid);
+}
+
+bool
+idem_cut_segment(int number)
+{
+	Oid			oid = idem_store_segment_oid(number);
+
+	/* The keys go first: nobody looks at them while the segment is locked. */
+	if (!ConditionalLockRelationOid(oid, AccessExclusiveLock))
+		return false;
+	if (!idem_keys_forget(number) || !cut(oid))
+		return false;
+	IDEM_FAULT_POINT("store-segment-cut");
+	return true;
+}
+
+bool
+idem_cut_slot(int number)
+{
+	if (!cut(idem_slot_oid(number)))
 		return false;
 	IDEM_FAULT_POINT("store-segment-cut");
 	return true;

@@ -33,7 +33,8 @@ extern bool idem_cut_may_slot(const IdemSurvey *survey, int number, FullTransact
  * lock, and its transaction ends next.  Before a slot the state was raised, in
  * an earlier transaction.
  */
-extern bool idem_cut(Oid oid);
+extern bool idem_cut_segment(int number);
+extern bool idem_cut_slot(int number);
 
 /*
  * Is a segment packed, and not emptied yet?  Nothing that has expired goes

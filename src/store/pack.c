@@ -323,7 +323,7 @@ merge(const IdemSurvey *survey, const IdemStep *step)
 static bool
 cut_segment(int number)
 {
-	if (!idem_cut(idem_store_segment_oid(number)))
+	if (!idem_cut_segment(number))
 		return false;
 	idem_txn_commit(false);
 	return true;
@@ -355,7 +355,7 @@ cut_slot(const IdemSurvey *survey, int number)
 		IDEM_FAULT_POINT("store-expired-raised");
 	if (!resume_step(state_value))
 		idem_txn_begin();
-	else if (idem_cut(idem_slot_oid(number)))
+	else if (idem_cut_slot(number))
 	{
 		if (expired)
 			IDEM_FAULT_POINT("store-expired-cut");

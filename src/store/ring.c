@@ -7,25 +7,29 @@
  * committed row is never deleted: what takes its place is another row with a
  * higher turn.  A transaction may delete a row of its own.
  *
- * This file calls heap and index directly.  SPI would cost several times as
+ * This file calls the heap directly.  SPI would cost several times as
  * much.  SPI would also let a row security policy, a rule,
  * session_replication_role or the search_path influence what is remembered.  On
  * the other hand triggers on the table do not fire.  So a trigger, a rule, an
  * index or a constraint that somebody added, or a generated column, is refused
- * (shared/guard.c).  If allow_system_table_mods is on, all indexes of the table
- * are maintained.
+ * (shared/guard_table.c).
+ *
+ * Rows are found by their keys (keys.c), which say where to look; or, where
+ * the keys cannot tell, by reading the segment.
  *
  * Claims probe with a dirty snapshot.  The snapshot of the statement is older
  * than the lock that the claim takes inside the statement, and would miss rows
  * that the lock's former holder committed.  A claim probes and writes under the
- * event's lock, so no two rows of an event have the same turn.  The index is not
- * unique: tools that copy tables by a trigger take tables with a unique index.
+ * event's lock, so no two rows of an event have the same turn.  Nothing else sees to
+ * that: tools that copy tables by a trigger take tables with a unique index.
  * Rows that a restore adds to a segment in use may have a turn that another row
  * has; then the row counts that stands first.
  *
- * LOCKING: AccessShareLock to read, RowExclusiveLock to write, on the table and
- * its index.  The first row that is written adds RowExclusiveLock on the
- * other indexes.  A long result adds it on the TOAST table and its index.
+ * A standby has no keys: their pages are not logged.  There each transaction makes a list of
+ * the rows of a segment (keys_list.c).
+ *
+ * LOCKING: AccessShareLock to read, RowExclusiveLock to write, on the table.  A long
+ * result adds it on the TOAST table and its index.
  *
  * MEMORY: a segment, and what it needs to probe and to write, are in the
  * context that it was opened with.
@@ -39,21 +43,16 @@
  */
 #include "postgres.h"
 
-#include "access/genam.h"
 #include "access/heapam.h"
 #include "access/htup_details.h"
-#include "access/relscan.h"
 #include "access/table.h"
 #include "access/tableam.h"
 #include "access/transam.h"
 #include "access/xact.h"
-#include "catalog/index.h"
-#include "executor/executor.h"
 #include "executor/tuptable.h"
 #include "miscadmin.h"
-#include "nodes/execnodes.h"
 #include "storage/bufmgr.h"
-#include "utils/fmgroids.h"
+#include "storage/predicate.h"
 #include "utils/memutils.h"
 #include "utils/rel.h"
 #include "utils/snapmgr.h"
@@ -66,10 +65,8 @@
 #include "shared/fault.h"
 #include "shared/guard.h"
 #include "shared/lock_wait.h"
+#include "store/keys.h"
 #include "store/ring.h"
-
-/* The first column of the index */
-#define KEY_DIGEST	1
 
 static const IdemColumn columns[IDEM_RING_NATTS] = {
 	[IDEM_RING_CLAIMED_AT] = {TIMESTAMPTZOID, true},
@@ -85,18 +82,12 @@ static const IdemColumn columns[IDEM_RING_NATTS] = {
 };
 
 static const IdemTableForm form = {
-	.columns = columns, .ncolumns = IDEM_RING_NATTS, .triggers = 1
+	.columns = columns, .ncolumns = IDEM_RING_NATTS, .triggers = 2, .no_index = true
 };
 
-#define SEGMENT_REF(n) \
-	{IDEM_TABLEREF("store_segment_" n, &form), IDEM_RELREF("store_segment_" n "_digest_turn_idx")}
+#define SEGMENT_REF(n)		IDEM_TABLEREF("store_segment_" n, &form)
 
-static struct
-{
-	IdemRelRef	heap;
-	IdemRelRef	index;
-}			segment_refs[IDEM_STORE_SEGMENTS] =
-
+static IdemRelRef segment_refs[IDEM_STORE_SEGMENTS] =
 {
 	SEGMENT_REF("0"), SEGMENT_REF("1"), SEGMENT_REF("2"), SEGMENT_REF("3"),
 	SEGMENT_REF("4"), SEGMENT_REF("5"), SEGMENT_REF("6"), SEGMENT_REF("7")
@@ -112,32 +103,15 @@ typedef struct TextBuffer
 	}			u;
 } TextBuffer;
 
-/* An index to maintain. */
-typedef struct RingIndex
-{
-	Relation	rel;
-	IndexInfo  *info;
-	ExprState  *predicate;		/* NULL: the index has every row */
-} RingIndex;
-
 struct IdemRingSegment
 {
 	int			number;
 	MemoryContext context;
 	LOCKMODE	mode;
 	Relation	heap;
-	Relation	index;
-
-	/* Probing, made by the first probe */
-	SnapshotData dirty;
-	IndexScanDesc scan;
-	TupleTableSlot *found;
-
-	/* Writing, made by the first insert */
-	int			nindexes;
-	RingIndex  *indexes;
-	EState	   *estate;			/* NULL: no index has expressions or a
-								 * predicate */
+	IdemKeys	keys;			/* not open on a standby */
+	bool		has_keys;
+	TupleTableSlot *found;		/* made by the first row that is found */
 	int			nslots;
 	MemoryContext chunk_context;	/* NULL: only single rows so far */
 
@@ -150,13 +124,13 @@ struct IdemRingSegment
 IdemRelRef *
 idem_store_segment_ref(int number)
 {
-	return &segment_refs[number].heap;
+	return &segment_refs[number];
 }
 
 Oid
 idem_store_segment_oid(int number)
 {
-	return idem_relref_oid(&segment_refs[number].heap);
+	return idem_relref_oid(&segment_refs[number]);
 }
 
 Relation
@@ -165,14 +139,8 @@ idem_store_segment_open_nowait(int number, LOCKMODE mode)
 	Relation	heap = idem_table_open_nowait(idem_store_segment_oid(number), mode);
 
 	if (heap != NULL)
-		idem_guard_table(&segment_refs[number].heap, heap, IDEM_GUARD_READ);
+		idem_guard_table(&segment_refs[number], heap, IDEM_GUARD_READ);
 	return heap;
-}
-
-Oid
-idem_store_segment_index_oid(int number)
-{
-	return idem_relref_oid(&segment_refs[number].index);
 }
 
 IdemRingSegment *
@@ -185,9 +153,11 @@ idem_ring_open(int number, LOCKMODE mode, MemoryContext context)
 	segment->number = number;
 	segment->mode = mode;
 	segment->heap = idem_table_open_patiently(idem_store_segment_oid(number), mode);
-	segment->index = index_open(idem_store_segment_index_oid(number), mode);
-	idem_guard_table(&segment_refs[number].heap, segment->heap,
+	idem_guard_table(&segment_refs[number], segment->heap,
 					 mode == RowExclusiveLock ? IDEM_GUARD_WRITE : IDEM_GUARD_READ);
+	segment->has_keys = !RecoveryInProgress();
+	if (segment->has_keys)
+		idem_keys_open(&segment->keys, number, segment->heap);
 	return segment;
 }
 
@@ -196,22 +166,14 @@ idem_ring_close(IdemRingSegment *segment)
 {
 	LOCKMODE	mode = segment->mode == AccessShareLock ? AccessShareLock : NoLock;
 
-	if (segment->scan != NULL)
-		index_endscan(segment->scan);
 	if (segment->found != NULL)
 		ExecDropSingleTupleTableSlot(segment->found);
 	for (int i = 0; i < segment->nslots; i++)
 		ExecDropSingleTupleTableSlot(segment->slots[i]);
-	for (int i = 0; i < segment->nindexes; i++)
-	{
-		idem_compat_index_insert_cleanup(segment->indexes[i].rel, segment->indexes[i].info);
-		index_close(segment->indexes[i].rel, NoLock);
-	}
-	if (segment->estate != NULL)
-		FreeExecutorState(segment->estate);
 	if (segment->chunk_context != NULL)
 		MemoryContextDelete(segment->chunk_context);
-	index_close(segment->index, mode);
+	if (segment->has_keys)
+		idem_keys_close(&segment->keys);
 	table_close(segment->heap, mode);
 	pfree(segment);
 }
@@ -257,7 +219,8 @@ describe_row(IdemRingSegment *segment, IdemRingFinding *finding)
 
 	slot_getsomeattrs(slot, IDEM_RING_STATE + 1);
 	turn = DatumGetInt16(slot->tts_values[IDEM_RING_TURN]);
-	if (finding->found && finding->turn >= turn)
+	if (finding->found && (finding->turn > turn ||
+						   (finding->turn == turn && ItemPointerCompare(&finding->tid, &slot->tts_tid) < 0)))
 		return;
 	finding->found = true;
 	finding->turn = turn;
@@ -289,54 +252,72 @@ describe_row(IdemRingSegment *segment, IdemRingFinding *finding)
 		finding->commit_lsn = TransactionIdGetCommitLSN(xmin);
 }
 
-/*
- * Get the next row of a scan; false at its end.  Notes index entries whose row
- * is dead, which index_getnext_slot would pass over in silence.  With a dirty
- * snapshot an entry whose row was returned is asked once more, for further
- * versions of the row; that there is none says nothing.
- */
+/* Is the row in the slot one of the event's? */
 static bool
-next_row(IdemRingSegment *segment, IndexScanDesc scan, IdemRingFinding *finding)
+is_row_of(TupleTableSlot *slot, const pg_uuid_t *digest)
 {
-	for (;;)
-	{
-		bool		goes_on = scan->xs_heap_continue;
+	bool		isnull;
+	Datum		value = slot_getattr(slot, IDEM_RING_DIGEST + 1, &isnull);
 
-		if (!goes_on && index_getnext_tid(scan, ForwardScanDirection) == NULL)
-			return false;
-		if (index_fetch_heap(scan, found_slot(segment)))
-			return true;
-		if (!goes_on)
-			finding->dead_entries = true;
-	}
+	return !isnull && memcmp(DatumGetUUIDP(value), digest, UUID_LEN) == 0;
 }
 
-/* Look at all rows of a digest. */
+/*
+ * Note a row of the event that a dirty snapshot sees.  The visibility test has set the
+ * snapshot's xids if another transaction is writing or removing the row.
+ */
 static void
-scan_rows(IdemRingSegment *segment, IndexScanDesc scan, const pg_uuid_t *digest,
-		  IdemRingFinding *finding)
+note_row(IdemRingSegment *segment, const SnapshotData *dirty, IdemRingFinding *finding)
 {
-	ScanKeyData key;
-
-	ScanKeyInit(&key, KEY_DIGEST, BTEqualStrategyNumber, F_UUID_EQ, UUIDPGetDatum(digest));
-	index_rescan(scan, &key, 1, NULL, 0);
-	while (!finding->busy && next_row(segment, scan, finding))
+	if (TransactionIdIsValid(dirty->xmin) || TransactionIdIsValid(dirty->xmax))
 	{
-		/*
-		 * The visibility test sets these if another transaction is writing or
-		 * removing the row.
-		 */
-		if (scan == segment->scan &&
-			(TransactionIdIsValid(segment->dirty.xmin) || TransactionIdIsValid(segment->dirty.xmax)))
-		{
-			finding->busy = true;
-			finding->busy_xid = TransactionIdIsValid(segment->dirty.xmin) ?
-				segment->dirty.xmin : segment->dirty.xmax;
-		}
+		finding->busy = true;
+		finding->busy_xid = TransactionIdIsValid(dirty->xmin) ? dirty->xmin : dirty->xmax;
+	}
+	else
+		describe_row(segment, finding);
+}
+
+/* Read the whole segment, for all rows that are there now. */
+static void
+probe_all(IdemRingSegment *segment, const pg_uuid_t *digest, IdemRingFinding *finding)
+{
+	TableScanDesc scan = idem_compat_table_beginscan(segment->heap, SnapshotAny);
+	TupleTableSlot *slot = found_slot(segment);
+	SnapshotData dirty;
+
+	InitDirtySnapshot(dirty);
+	while (!finding->busy && table_scan_getnextslot(scan, ForwardScanDirection, slot))
+	{
+		CHECK_FOR_INTERRUPTS();
+		if (!is_row_of(slot, digest))
+			continue;
+		if (table_tuple_satisfies_snapshot(segment->heap, slot, &dirty))
+			note_row(segment, &dirty, finding);
 		else
+			finding->dead_rows = true;
+	}
+	ExecClearTuple(slot);
+	table_endscan(scan);
+}
+
+/* Read the whole segment, for all rows that a snapshot sees. */
+static void
+look_up_all(IdemRingSegment *segment, const pg_uuid_t *digest, Snapshot snapshot,
+			IdemRingFinding *finding)
+{
+	TableScanDesc scan = idem_compat_table_beginscan(segment->heap, snapshot);
+	TupleTableSlot *slot = found_slot(segment);
+
+	PredicateLockRelation(segment->heap, snapshot);
+	while (table_scan_getnextslot(scan, ForwardScanDirection, slot))
+	{
+		CHECK_FOR_INTERRUPTS();
+		if (is_row_of(slot, digest))
 			describe_row(segment, finding);
 	}
-	ExecClearTuple(found_slot(segment));
+	ExecClearTuple(slot);
+	table_endscan(scan);
 }
 
 bool
@@ -348,29 +329,102 @@ idem_ring_is_empty(IdemRingSegment *segment)
 void
 idem_ring_probe(IdemRingSegment *segment, const pg_uuid_t *digest, IdemRingFinding *finding)
 {
-	memset(finding, 0, sizeof(*finding));
-	if (segment->scan == NULL)
-	{
-		MemoryContext old = MemoryContextSwitchTo(segment->context);
+	ItemPointerData tids[IDEM_KEYS_MOST];
+	SnapshotData dirty;
+	bool		thinned;
+	int			n = idem_keys_find(&segment->keys, digest, tids, &thinned);
 
-		InitDirtySnapshot(segment->dirty);
-		segment->scan = idem_compat_index_beginscan(segment->heap, segment->index,
-													&segment->dirty, 1);
-		MemoryContextSwitchTo(old);
+	memset(finding, 0, sizeof(*finding));
+	if (n < 0)
+		probe_all(segment, digest, finding);
+	if (n <= 0)
+		return;
+	InitDirtySnapshot(dirty);
+	for (int i = 0; i < n && !finding->busy; i++)
+	{
+		if (!table_tuple_fetch_row_version(segment->heap, &tids[i], &dirty, found_slot(segment)))
+			finding->dead_rows = true;
+		else if (is_row_of(segment->found, digest))
+			note_row(segment, &dirty, finding);
 	}
-	scan_rows(segment, segment->scan, digest, finding);
+	ExecClearTuple(found_slot(segment));
+}
+
+/* Look at rows that a snapshot may see; false if there is one that it does not see. */
+static bool
+look_at(IdemRingSegment *segment, const pg_uuid_t *digest, Snapshot snapshot,
+		ItemPointerData *tids, int n, IdemRingFinding *finding)
+{
+	bool		all = true;
+
+	for (int i = 0; i < n; i++)
+	{
+		if (!table_tuple_fetch_row_version(segment->heap, &tids[i], snapshot, found_slot(segment)))
+			all = false;
+		else if (is_row_of(segment->found, digest))
+			describe_row(segment, finding);
+	}
+	ExecClearTuple(found_slot(segment));
+	return all;
+}
+
+/*
+ * Look where the keys say.  False if they do not suffice: a row that they name is too
+ * new for the snapshot, and the entry of the one that the snapshot sees may have gone then.
+ */
+static bool
+look_up_by_keys(IdemRingSegment *segment, const pg_uuid_t *digest, Snapshot snapshot,
+				IdemRingFinding *finding)
+{
+	ItemPointerData tids[IDEM_KEYS_MOST];
+	bool		thinned;
+	int			n = idem_keys_find(&segment->keys, digest, tids, &thinned);
+
+	if (n <= 0)
+		return n == 0;
+	if (look_at(segment, digest, snapshot, tids, n, finding) || !thinned)
+		return true;
+	for (int i = 0; i < n; i++)
+	{
+		if (!idem_keys_is_needless(&segment->keys, digest, &tids[i]) &&
+			!table_tuple_fetch_row_version(segment->heap, &tids[i], snapshot, found_slot(segment)))
+			return false;
+	}
+	return true;
+}
+
+/* A look-up on a standby. */
+typedef struct LookUp
+{
+	IdemRingSegment *segment;
+	const pg_uuid_t *digest;
+	Snapshot	snapshot;
+	IdemRingFinding *finding;
+} LookUp;
+
+/* Callback of idem_keys_list_visit. */
+static void
+look_at_place(ItemPointerData *tid, void *arg)
+{
+	const LookUp *look_up = arg;
+
+	(void) look_at(look_up->segment, look_up->digest, look_up->snapshot, tid, 1, look_up->finding);
 }
 
 void
 idem_ring_look_up(IdemRingSegment *segment, const pg_uuid_t *digest, Snapshot snapshot,
-				  IdemRingFinding *finding)
+				  bool again, IdemRingFinding *finding)
 {
-	IndexScanDesc scan;
+	LookUp		look_up = {segment, digest, snapshot, finding};
 
 	memset(finding, 0, sizeof(*finding));
-	scan = idem_compat_index_beginscan(segment->heap, segment->index, snapshot, 1);
-	scan_rows(segment, scan, digest, finding);
-	index_endscan(scan);
+	if (!segment->has_keys)
+		idem_keys_list_visit(segment->number, segment->heap, digest, again, look_at_place, &look_up);
+	else if (!look_up_by_keys(segment, digest, snapshot, finding))
+	{
+		memset(finding, 0, sizeof(*finding));
+		look_up_all(segment, digest, snapshot, finding);
+	}
 }
 
 bool
@@ -419,59 +473,6 @@ idem_ring_visit_page(Relation heap, BlockNumber block,
 
 /* Writing */
 
-/* REINDEX CONCURRENTLY makes a second index of this kind. */
-static bool
-is_ring_index(Relation index)
-{
-	static const AttrNumber columns[] = {IDEM_RING_DIGEST + 1, IDEM_RING_TURN + 1};
-	static const int16 options[] = {0, 0};
-
-	return idem_guard_is_index(index, lengthof(columns), columns, options);
-}
-
-/*
- * Open one index.  Makes the executor state if the index has expressions or a
- * predicate.
- */
-static void
-open_index(IdemRingSegment *segment, Oid indexid, RingIndex *index)
-{
-	index->rel = index_open(indexid, RowExclusiveLock);
-	index->info = BuildIndexInfo(index->rel);
-	index->predicate = NULL;
-
-	if (!is_ring_index(index->rel) && !allowSystemTableMods)
-		idem_guard_report_index(segment->heap, index->rel);
-	if (index->info->ii_ExclusionOps != NULL)
-		idem_guard_report_constraint(segment->heap, "exclusion constraint", RelationGetRelationName(index->rel),
-									 "Drop the constraint.");
-
-	if (segment->estate == NULL &&
-		(index->info->ii_Expressions != NIL || index->info->ii_Predicate != NIL))
-		segment->estate = CreateExecutorState();
-	if (index->info->ii_Predicate != NIL)
-		index->predicate = ExecPrepareQual(index->info->ii_Predicate,
-										   segment->estate);
-}
-
-/* Open all indexes of the table. */
-static void
-start_writing(IdemRingSegment *segment)
-{
-	MemoryContext old = MemoryContextSwitchTo(segment->context);
-	List	   *oids = RelationGetIndexList(segment->heap);
-	ListCell   *lc;
-
-	segment->indexes = palloc(list_length(oids) * sizeof(RingIndex));
-	foreach(lc, oids)
-	{
-		open_index(segment, lfirst_oid(lc), &segment->indexes[segment->nindexes]);
-		segment->nindexes++;
-	}
-	list_free(oids);
-	MemoryContextSwitchTo(old);
-}
-
 /* Slot n, filled with the row as a heap tuple. */
 static TupleTableSlot *
 form_row(IdemRingSegment *segment, int n, const IdemNewEntry *entry)
@@ -509,30 +510,7 @@ form_row(IdemRingSegment *segment, int n, const IdemNewEntry *entry)
 	return ExecStoreHeapTuple(heap_form_tuple(desc, values, nulls), slot, true);
 }
 
-/* Insert the entry of a row, which is in the heap already, into one index. */
-static void
-insert_index_entry(IdemRingSegment *segment, RingIndex *index, TupleTableSlot *slot)
-{
-	Datum		values[INDEX_MAX_KEYS];
-	bool		nulls[INDEX_MAX_KEYS];
-
-	if (!index->info->ii_ReadyForInserts)
-		return;
-	/* an index with a predicate made the state that evaluates the predicate */
-	Assert(segment->estate != NULL || index->predicate == NULL);
-	if (segment->estate != NULL)
-		GetPerTupleExprContext(segment->estate)->ecxt_scantuple = slot;
-	if (index->predicate != NULL &&
-		!ExecQual(index->predicate, GetPerTupleExprContext(segment->estate)))
-		return;
-
-	FormIndexDatum(index->info, slot, segment->estate, values, nulls);
-	index_insert(index->rel, values, nulls, &slot->tts_tid, segment->heap,
-				 index->info->ii_Unique ? UNIQUE_CHECK_YES : UNIQUE_CHECK_NO,
-				 false, index->info);
-}
-
-/* Insert the rows into the heap, then into each index. */
+/* Insert the rows into the heap, then tell the keys (rule 1 of keys.c). */
 static void
 insert_rows(IdemRingSegment *segment, IdemNewEntry *entries, int n)
 {
@@ -551,10 +529,7 @@ insert_rows(IdemRingSegment *segment, IdemNewEntry *entries, int n)
 	for (int i = 0; i < n; i++)
 	{
 		slot = segment->slots[i];
-		for (int k = 0; k < segment->nindexes; k++)
-			insert_index_entry(segment, &segment->indexes[k], slot);
-		if (segment->estate != NULL)
-			ResetPerTupleExprContext(segment->estate);
+		idem_keys_enter(&segment->keys, &entries[i].digest, &slot->tts_tid);
 		entries[i].ref = (IdemEntryRef)
 		{
 			.segment = segment->number, .tid = slot->tts_tid
@@ -606,18 +581,40 @@ idem_ring_insert(IdemRingSegment *segment, IdemNewEntry *entries, int n)
 	Entries		call = {segment, entries, n};
 
 	Assert(n > 0 && n <= IDEM_RING_CHUNK);
-	if (segment->indexes == NULL)
-		start_writing(segment);
 	idem_work_patiently(insert, &call);
 }
 
+/* Has this transaction written a row of the event at this place? */
+static bool
+is_own_row(IdemRingSegment *segment, const pg_uuid_t *digest, ItemPointerData *tid)
+{
+	TupleTableSlot *slot = found_slot(segment);
+	bool		own = ItemPointerGetBlockNumber(tid) < RelationGetNumberOfBlocks(segment->heap) &&
+		table_tuple_fetch_row_version(segment->heap, tid, SnapshotSelf, slot) &&
+		is_row_of(slot, digest) &&
+		TransactionIdIsCurrentTransactionId(HeapTupleHeaderGetRawXmin(((HeapTupleTableSlot *) slot)->tuple->t_data));
+
+	ExecClearTuple(slot);
+	return own;
+}
+
 bool
-idem_ring_delete(IdemRingSegment *segment, const ItemPointerData *tid)
+idem_ring_delete(IdemRingSegment *segment, const pg_uuid_t *digest, const ItemPointerData *tid)
 {
 	ItemPointerData at = *tid;
+	IdemRingFinding finding;
 	TM_FailureData tmfd;
 
 	/* a command cannot remove rows that it wrote itself */
 	CommandCounterIncrement();
+
+	/* the transaction may have rewritten the table, e.g. by CLUSTER */
+	if (!is_own_row(segment, digest, &at))
+	{
+		idem_ring_probe(segment, digest, &finding);
+		if (!finding.found || !finding.own)
+			return false;
+		at = finding.tid;
+	}
 	return idem_compat_table_tuple_delete(segment->heap, &at, GetCurrentCommandId(true), &tmfd) == TM_Ok;
 }

@@ -59,7 +59,6 @@ extern Oid	idem_store_segment_oid(int number);
 
 /* Open a segment's table to look at its rows; NULL if its lock is not free. */
 extern Relation idem_store_segment_open_nowait(int number, LOCKMODE mode);
-extern Oid	idem_store_segment_index_oid(int number);
 
 /* An open segment. */
 typedef struct IdemRingSegment IdemRingSegment;
@@ -80,7 +79,8 @@ typedef struct IdemRingFinding
 	bool		busy;			/* another transaction is writing or removing
 								 * a row; only busy_xid is set */
 	TransactionId busy_xid;		/* that transaction, or a subtransaction of it */
-	bool		dead_entries;	/* the index has entries, of dead rows maybe */
+	bool		dead_rows;		/* there are rows that nobody sees any more, or
+								 * places of such rows */
 	bool		own;			/* written by the current transaction */
 	bool		in_snapshot;	/* own, or the transaction snapshot sees it */
 	int16		turn;			/* the highest, and that row's fields */
@@ -98,12 +98,12 @@ extern bool idem_ring_is_empty(IdemRingSegment *segment);
 
 /*
  * Look for the rows of an event: as of now, uncommitted work of others counts;
- * or as a snapshot sees them.
+ * or as a snapshot sees them.  again: the segment was looked into by this snapshot before.
  */
 extern void idem_ring_probe(IdemRingSegment *segment, const pg_uuid_t *digest,
 							IdemRingFinding *finding);
 extern void idem_ring_look_up(IdemRingSegment *segment, const pg_uuid_t *digest,
-							  Snapshot snapshot, IdemRingFinding *finding);
+							  Snapshot snapshot, bool again, IdemRingFinding *finding);
 
 /* Get a copy of a row's result; false if the row has none. */
 extern bool idem_ring_result(IdemRingSegment *segment, const ItemPointerData *tid, Datum *result);
@@ -122,9 +122,10 @@ extern void idem_ring_visit_page(Relation heap, BlockNumber block,
 								 void (*visit) (Relation heap, HeapTuple tuple, void *arg), void *arg);
 
 /*
- * Remove a row that this transaction inserted; false if somebody else changed
- * it meanwhile.
+ * Remove the row of an event that this transaction inserted; false if it is gone.  tid is
+ * where it was put.
  */
-extern bool idem_ring_delete(IdemRingSegment *segment, const ItemPointerData *tid);
+extern bool idem_ring_delete(IdemRingSegment *segment, const pg_uuid_t *digest,
+							 const ItemPointerData *tid);
 
 #endif							/* IDEM_STORE_RING_H */

@@ -21,8 +21,8 @@
  *	  removed only after a change of the state.
  *
  * A transaction may replace a row of its own by another one and commit, while
- * a probe is between the index entry and the row, or between two segments.  The
- * probe has seen the entry of a dead row then, and looks once more: whoever
+ * a probe is between a row's key and the row, or between two segments.  The
+ * probe has seen a dead row then, and looks once more: whoever
  * wrote that row has ended by now.  While the caller holds the event's lock,
  * nobody else begins to write rows of the event.
  *
@@ -87,6 +87,7 @@ struct IdemStore
 	MemoryContext context;
 	ResourceOwner owner;		/* of all that the store holds open */
 	bool		for_write;
+	bool		by_one_snapshot;	/* all look-ups are those of one statement's view */
 	Relation	state_rel;
 	Buffer		state_page;		/* pinned; only if for_write, whose lock no
 								 * ALTER SEQUENCE passes */
@@ -102,7 +103,7 @@ typedef struct Finding
 {
 	IdemRow		row;
 	char		state;			/* of the entry that decides */
-	bool		dead_entries;	/* the index has entries of dead rows */
+	bool		dead_rows;		/* a segment has rows of it that nobody sees */
 	int			segment;		/* of the row that decides; -1: it is in a run */
 	int64		run;			/* that run; 0: none */
 	ItemPointerData tid;
@@ -238,7 +239,7 @@ idem_store_close(IdemStore *store)
 static void
 add_ring_finding(Finding *found, int segment, const IdemRingFinding *ring)
 {
-	found->dead_entries = found->dead_entries || ring->dead_entries;
+	found->dead_rows = found->dead_rows || ring->dead_rows;
 	if (!ring->found || (ring->turn <= found->row.turn && !(ring->unsound && found->row.turn == 0)))
 		return;
 	found->unsound = ring->unsound ? idem_store_segment_oid(segment) : InvalidOid;
@@ -345,17 +346,6 @@ status_of(const Finding *found)
 	return found->state == IDEM_ENTRY_KEPT ? IDEM_ROW_PROCESSING : IDEM_ROW_COMPLETED;
 }
 
-/*
- * May the segment be half emptied?  Its indexes cannot be read then.  A crash that cut an
- * emptying short has left the heap without blocks (shared/empty.c), and the segment does
- * not become current before it is emptied once more.
- */
-static bool
-may_be_half_emptied(IdemStore *store, int number)
-{
-	return number != store->state.current && idem_ring_is_empty(get_segment(store, number, false));
-}
-
 /* Probe the segments; false if another transaction is writing the event. */
 static bool
 probe_segments(IdemStore *store, const pg_uuid_t *digest, Finding *found)
@@ -364,7 +354,7 @@ probe_segments(IdemStore *store, const pg_uuid_t *digest, Finding *found)
 
 	for (int i = 0; i < IDEM_STORE_SEGMENTS; i++)
 	{
-		if ((store->state.unprobed & (1 << i)) || may_be_half_emptied(store, i))
+		if (store->state.unprobed & (1 << i))
 			continue;
 		idem_ring_probe(get_segment(store, i, false), digest, &ring);
 		if (ring.busy)
@@ -419,15 +409,17 @@ static void
 look_up_in_segments(IdemStore *store, const pg_uuid_t *digest, bool old, Finding *found)
 {
 	IdemRingFinding ring;
+	bool		again;
 
 	reset_finding(found);
 	if (IsolationIsSerializable())
 		PredicateLockPage(store->state_rel, predicate_page(digest), GetActiveSnapshot());
 	for (int i = 0; i < IDEM_STORE_SEGMENTS; i++)
 	{
-		if ((!old && (store->state.unprobed & (1 << i))) || may_be_half_emptied(store, i))
+		if (!old && (store->state.unprobed & (1 << i)))
 			continue;
-		idem_ring_look_up(get_segment(store, i, false), digest, GetActiveSnapshot(), &ring);
+		again = store->by_one_snapshot && store->segments[i] != NULL;
+		idem_ring_look_up(get_segment(store, i, false), digest, GetActiveSnapshot(), again, &ring);
 		add_ring_finding(found, i, &ring);
 	}
 }
@@ -475,7 +467,7 @@ idem_store_probe(IdemStore *store, const pg_uuid_t *digest, IdemRow *row)
 	Finding		found;
 	bool		free = probe(store, digest, &found);
 
-	if (free && found.dead_entries)
+	if (free && found.dead_rows)
 		free = probe(store, digest, &found);
 	if (free && !found.row.in_snapshot && found.segment < 0)
 		found.row.in_snapshot = snapshot_sees(store, digest, found.row.turn);
@@ -587,11 +579,11 @@ idem_store_note_expiry(int64 seconds)
 }
 
 void
-idem_store_delete(IdemStore *store, const IdemEntryRef *ref)
+idem_store_delete(IdemStore *store, const pg_uuid_t *digest, const IdemEntryRef *ref)
 {
 	ResourceOwner saved = enter(store);
 
-	if (!idem_ring_delete(get_segment(store, ref->segment, true), &ref->tid))
+	if (!idem_ring_delete(get_segment(store, ref->segment, true), digest, &ref->tid))
 		ereport(ERROR,
 				(errcode(ERRCODE_T_R_SERIALIZATION_FAILURE),
 				 errmsg("could not serialize access due to concurrent change of the store of claims"),
@@ -624,11 +616,13 @@ idem_store_decider(IdemStore *store, const pg_uuid_t *digest, int64 *run)
 	Finding		found;
 	IdemRunsFinding copy;
 
+	/* a statement that shows a view has one snapshot */
 	do
 	{
 		CHECK_FOR_INTERRUPTS();
 		read_state(store);
 		look_up_in_segments(store, digest, true, &found);
+		store->by_one_snapshot = true;
 		begin_search(store);
 		idem_runs_search_copies(store->search, digest, GetActiveSnapshot(), &copy);
 	} while (state_has_changed(store));

@@ -96,7 +96,7 @@ extern void idem_store_insert(IdemStore *store, IdemNewEntry *entries, int n);
  * Remove a row that this transaction inserted.  Error 40001 if somebody else
  * changed it meanwhile.
  */
-extern void idem_store_delete(IdemStore *store, const IdemEntryRef *ref);
+extern void idem_store_delete(IdemStore *store, const pg_uuid_t *digest, const IdemEntryRef *ref);
 
 /*
  * Call it when something was written elsewhere that expires by the time of the store

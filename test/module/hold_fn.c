@@ -76,21 +76,23 @@ idem_test_hold_commit_fn(PG_FUNCTION_ARGS)
 
 /*
  * test_hold_extension(table_oid oid, file text) -> void: while the file exists,
- * hold the lock by which the server extends the table
+ * hold the lock by which the server extends the table; null: to the end of the
+ * transaction
  */
 Datum
 idem_test_hold_extension_fn(PG_FUNCTION_ARGS)
 {
 	Relation	rel = table_open(PG_GETARG_OID(0), AccessShareLock);
-	char	   *file = text_to_cstring(PG_GETARG_TEXT_PP(1));
+	char	   *file = PG_ARGISNULL(1) ? NULL : text_to_cstring(PG_GETARG_TEXT_PP(1));
 
 	LockRelationForExtension(rel, ExclusiveLock);
-	while (access(file, F_OK) == 0)
+	while (file != NULL && access(file, F_OK) == 0)
 	{
 		CHECK_FOR_INTERRUPTS();
 		pg_usleep(LOOK_AGAIN_US);
 	}
-	UnlockRelationForExtension(rel, ExclusiveLock);
+	if (file != NULL)
+		UnlockRelationForExtension(rel, ExclusiveLock);
 	table_close(rel, AccessShareLock);
 	PG_RETURN_VOID();
 }

@@ -324,7 +324,7 @@ my @by_oid = map { my $oid = $_->[2]; map { s/%/$oid/gr } (
 	"CREATE STATISTICS watcher.o_s ON x, (x <> '%'::regclass::oid) FROM watcher.t",
 	"CREATE TABLE watcher.o_p (x oid) PARTITION BY LIST ((x <> '%'::regclass::oid))",
 	"CREATE PUBLICATION o_p FOR TABLE watcher.t WHERE (x <> '%'::regclass::oid)") }
-  grep { $_->[0] =~ /_data\.(?:store_segment_0|consumers|outbox_seq|store_segment_0_digest_turn_idx)$/ } @relations;
+  grep { $_->[0] =~ /_data\.(?:store_segment_0|consumers|outbox_seq|store_keys_0|lease_log_0_key)$/ } @relations;
 sql('GRANT CREATE ON DATABASE postgres TO watcher');
 my @states_by_oid = sqlstates('watcher', @by_oid);
 sql('REVOKE CREATE ON DATABASE postgres FROM watcher');

@@ -1,0 +1,278 @@
+/*-------------------------------------------------------------------------
+ *
+ * keys_fill.c
+ *		Makes the keys of a segment, and gives them up.
+ *
+ * Copyright (c) 2026, the idempotency developers
+ *
+ * IDENTIFICATION
+ *		src/store/keys_fill.c
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "postgres.h"
+
+#include "access/htup_details.h"
+#include "catalog/storage.h"
+#include "miscadmin.h"
+#include "storage/bufmgr.h"
+#include "storage/lmgr.h"
+#include "utils/rel.h"
+
+#include "compat.h"
+#include "shared/catalog.h"
+#include "shared/empty.h"
+#include "shared/fault.h"
+#include "shared/lock_wait.h"
+#include "store/keys.h"
+#include "store/keys_head.h"
+#include "store/ring.h"
+
+/*
+ * Others must not go on with what they remember of the keys.  They are told at once, under
+ * the head's exclusive lock: who is told and asks again waits for what is written.
+ */
+static void
+announce(IdemKeys *keys)
+{
+	idem_announce_change(RelationGetRelid(keys->rel));
+}
+
+/* An empty head, behind which no page has an entry. */
+static void
+make_head(IdemKeys *keys, Buffer buffer, uint64 seed)
+{
+	Buffer		page = idem_keypage_lock(keys->rel, IDEM_KEYS_FIRST_PAGE, BUFFER_LOCK_EXCLUSIVE);
+
+	idem_keypage_init(page, seed);
+	MarkBufferDirty(page);
+	idem_keypage_unlock(page);
+	idem_keypage_make(buffer);
+	*idem_keys_head(buffer) = (IdemKeysHead)
+	{
+		.layout = IDEM_KEYS_LAYOUT, .state = IDEM_KEYS_FILLING, .seed = seed, .of = IDEM_REL_FILE_NUMBER(keys->heap), .pages = 1,
+			.witness = idem_keys_witness(keys), .round = 1, .next = 0, .until = InvalidBlockNumber
+	};
+	MarkBufferDirty(buffer);
+}
+
+/*
+ * Begin to make the keys, or find what another session has left.  The keys may have been
+ * another file's before, whose rewriting is rolled back later, so who remembers them is told.
+ */
+static void
+begin_filling(IdemKeys *keys)
+{
+	Buffer		buffer;
+	IdemKeysShape		shape;
+	uint64		seed;
+
+	/* The head's page lock keeps all others from extending so short a file. */
+	while (RelationGetNumberOfBlocks(keys->rel) <= IDEM_KEYS_FIRST_PAGE)
+	{
+		buffer = ReadBuffer(keys->rel, P_NEW);
+		LockBuffer(buffer, BUFFER_LOCK_EXCLUSIVE);
+		idem_keypage_make(buffer);
+		MarkBufferDirty(buffer);
+		idem_keypage_unlock(buffer);
+	}
+	if (idem_keys_read_head(keys, &shape) != IDEM_KEYS_ABSENT)
+		return;
+	if (!pg_strong_random(&seed, sizeof(seed)))
+		ereport(ERROR,
+				(errcode(ERRCODE_INTERNAL_ERROR),
+				 errmsg("could not generate random values")));
+	buffer = idem_keypage_lock(keys->rel, IDEM_KEYS_HEAD_BLOCK, BUFFER_LOCK_EXCLUSIVE);
+	announce(keys);
+	make_head(keys, buffer, seed);
+	idem_keypage_unlock(buffer);
+}
+
+/* The rows of a block, whether anybody sees them or not. */
+typedef struct BlockRows
+{
+	TupleDesc	desc;
+	int			n;
+	struct
+	{
+		pg_uuid_t	digest;
+		ItemPointerData tid;
+	}			rows[MaxHeapTuplesPerPage];
+} BlockRows;
+
+static void
+note_row(Relation heap, HeapTuple tuple, void *arg)
+{
+	BlockRows  *block = arg;
+	bool		isnull;
+	Datum		digest = heap_getattr(tuple, IDEM_RING_DIGEST + 1, block->desc, &isnull);
+
+	if (isnull)
+		return;
+	block->rows[block->n].digest = *DatumGetUUIDP(digest);
+	block->rows[block->n].tid = tuple->t_self;
+	block->n++;
+}
+
+/* How far the keys are made. */
+typedef struct Filling
+{
+	uint32		round;			/* 0: not known */
+	BlockNumber done;			/* in this round; InvalidBlockNumber: none */
+	IdemKeysShape		shape;
+} Filling;
+
+/*
+ * Note that a block is done; get the next one, or InvalidBlockNumber at the end.  The
+ * segment's length is read when the head says FILLING.  VACUUM may have cut the file since.
+ */
+static BlockNumber
+next_block(IdemKeys *keys, Filling *filling, uint32 *rounds)
+{
+	Buffer		buffer;
+	IdemKeysHead	   *head;
+	BlockNumber length = InvalidBlockNumber;
+	BlockNumber next;
+
+	for (;;)
+	{
+		buffer = idem_keypage_lock(keys->rel, IDEM_KEYS_HEAD_BLOCK, BUFFER_LOCK_EXCLUSIVE);
+		head = idem_keys_head(buffer);
+		if (head->round != filling->round)
+		{
+			filling->done = length = InvalidBlockNumber;
+			(*rounds)++;
+		}
+		filling->round = head->round;
+		if (head->until == InvalidBlockNumber)
+			head->until = length;
+		if (head->until != InvalidBlockNumber)
+			break;
+		idem_keypage_unlock(buffer);
+		length = RelationGetNumberOfBlocks(keys->heap);
+	}
+	if (filling->done != InvalidBlockNumber)
+		head->next = Max(head->next, filling->done + 1);
+	next = head->next;
+	if (next >= head->until || next >= RelationGetNumberOfBlocks(keys->heap))
+	{
+		head->state = IDEM_KEYS_READY;
+		next = InvalidBlockNumber;
+	}
+	filling->shape.pages = head->pages;
+	filling->shape.seed = head->seed;
+	MarkBufferDirty(buffer);
+	idem_keypage_unlock(buffer);
+	return next;
+}
+
+/* Enter the rows of a block. */
+static void
+fill_block(IdemKeys *keys, BlockNumber block, BlockRows *rows, IdemKeysShape *shape)
+{
+	rows->n = 0;
+	idem_ring_visit_page(keys->heap, block, note_row, rows);
+	for (int i = 0; i < rows->n; i++)
+		idem_keys_put(keys, &rows->rows[i].digest, &rows->rows[i].tid, shape);
+	IDEM_FAULT_POINT("store-keys-block");
+}
+
+/* Callback: wait for who makes the keys; it does not take long, whatever the lock_timeout. */
+static void
+lock_head(void *arg)
+{
+	IdemKeys   *keys = arg;
+
+	LockPage(keys->rel, IDEM_KEYS_HEAD_BLOCK, ExclusiveLock);
+}
+
+/* With so many rounds the one who makes the keys gives up: others go on removing rows. */
+#define MANY_ROUNDS		4
+
+/* Make them, under the lock; false if it has to be given up. */
+static bool
+make_keys(IdemKeys *keys)
+{
+	BlockRows  *rows = palloc(sizeof(BlockRows));
+	Filling		filling = {0};
+	IdemKeysShape shape;
+	uint32		rounds = 0;
+
+	rows->desc = RelationGetDescr(keys->heap);
+	begin_filling(keys);
+	IDEM_FAULT_POINT("store-keys-filling");
+	if (idem_keys_read_head(keys, &shape) == IDEM_KEYS_FILLING)
+	{
+		while (rounds < MANY_ROUNDS && (filling.done = next_block(keys, &filling, &rounds)) != InvalidBlockNumber)
+		{
+			CHECK_FOR_INTERRUPTS();
+			fill_block(keys, filling.done, rows, &filling.shape);
+		}
+	}
+	pfree(rows);
+	return rounds < MANY_ROUNDS;
+}
+
+bool
+idem_keys_fill(IdemKeys *keys)
+{
+	bool		made;
+
+	/* rule 7; an operator's transaction is not waited for */
+	if (!ConditionalLockRelation(keys->rel, RowExclusiveLock))
+		return false;
+	idem_work_with_timeout(0, lock_head, keys);
+	made = idem_keys_are_trusted(keys) && make_keys(keys);
+	UnlockPage(keys->rel, IDEM_KEYS_HEAD_BLOCK, ExclusiveLock);
+	UnlockRelation(keys->rel, RowExclusiveLock);
+	return made;
+}
+
+/*
+ * The keys are made anew, without being given up: entries stay.  What a writer enters
+ * meanwhile stays as well.  Each call begins a round, or one that is going on might end
+ * with a length that was read before.
+ */
+void
+idem_keys_make_anew(IdemKeys *keys)
+{
+	IdemKeysShape shape;
+	Buffer		buffer;
+	IdemKeysHead *head;
+
+	if (!idem_keys_are_trusted(keys) || idem_keys_read_head(keys, &shape) == IDEM_KEYS_ABSENT)
+		return;
+	buffer = idem_keypage_lock(keys->rel, IDEM_KEYS_HEAD_BLOCK, BUFFER_LOCK_EXCLUSIVE);
+	head = idem_keys_head(buffer);
+	if (head->state == IDEM_KEYS_READY)
+		announce(keys);
+	head->state = IDEM_KEYS_FILLING;
+	head->round++;
+	head->next = 0;
+	head->until = InvalidBlockNumber;
+	MarkBufferDirty(buffer);
+	idem_keypage_unlock(buffer);
+}
+
+bool
+idem_keys_forget(int number)
+{
+	Relation	rel = RelationIdGetRelation(idem_relref_oid(idem_keys_ref(number)));
+	bool		locked = RelationIsValid(rel) && ConditionalLockRelation(rel, RowExclusiveLock);
+
+	if (!locked)
+	{
+		if (RelationIsValid(rel))
+			RelationClose(rel);
+		return false;
+	}
+
+	/* no cancel may come while the file is cut */
+	HOLD_INTERRUPTS();
+	idem_announce_change(RelationGetRelid(rel));
+	if (RelationGetNumberOfBlocks(rel) > IDEM_KEYS_HEAD_BLOCK)
+		RelationTruncate(rel, IDEM_KEYS_HEAD_BLOCK);
+	RESUME_INTERRUPTS();
+	RelationClose(rel);
+	return true;
+}

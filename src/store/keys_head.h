@@ -1,0 +1,115 @@
+/*-------------------------------------------------------------------------
+ *
+ * keys_head.h
+ *		What the files of the keys know of each other.
+ *
+ * Private to keys.c, keys_fill.c and keys_tidy.c.
+ *
+ * Copyright (c) 2026, the idempotency developers
+ *
+ * IDENTIFICATION
+ *		src/store/keys_head.h
+ *
+ *-------------------------------------------------------------------------
+ */
+#ifndef IDEM_STORE_KEYS_HEAD_H
+#define IDEM_STORE_KEYS_HEAD_H
+
+#include "postgres.h"
+
+#include "storage/block.h"
+#include "storage/bufpage.h"
+
+#include "shared/catalog.h"
+#include "store/keys.h"
+#include "store/keys_page.h"
+
+/* Blocks of the file; the first one is the sequence's own. */
+#define IDEM_KEYS_HEAD_BLOCK	1
+#define IDEM_KEYS_FIRST_PAGE	2
+
+/* Of the layout of head, pages and entries. */
+#define IDEM_KEYS_LAYOUT		0x4b455931U
+
+typedef enum IdemKeysState
+{
+	IDEM_KEYS_ABSENT,
+	IDEM_KEYS_FILLING,
+	IDEM_KEYS_READY
+} IdemKeysState;
+
+/* The row of the trigger "store_keyed" in pg_trigger. */
+typedef struct IdemKeysWitness
+{
+	TransactionId xmin;
+	BlockNumber block;
+	uint32		offset;
+} IdemKeysWitness;
+
+typedef struct IdemKeysHead
+{
+	uint32		layout;
+	uint32		state;
+	uint64		seed;			/* of the hash */
+	uint32		of;				/* the segment's file, whose rows have entries */
+	uint32		pages;
+	IdemKeysWitness witness;
+	uint32		round;			/* counts how often it was begun to fill these keys */
+	BlockNumber next;			/* while FILLING, the block that comes next, */
+	BlockNumber until;			/* and the length; InvalidBlockNumber: not read yet */
+} IdemKeysHead;
+
+/* What is needed to look at the pages. */
+typedef struct IdemKeysShape
+{
+	uint32		pages;
+	uint64		seed;
+} IdemKeysShape;
+
+extern IdemRelRef *idem_keys_ref(int number);
+extern IdemKeysHead *idem_keys_head(Buffer buffer);
+
+/*
+ * Does the trigger fire always?  After this, what the session remembers of the keys is
+ * true.
+ */
+extern bool idem_keys_are_trusted(IdemKeys *keys);
+
+/* The seed of the keys that were used last. */
+extern uint64 idem_keys_seed(const IdemKeys *keys);
+
+/* The trigger's row as it was when the session asked last. */
+extern IdemKeysWitness idem_keys_witness(const IdemKeys *keys);
+
+/*
+ * Read the head; ABSENT if the keys are not there or are another file's.  Remembers it
+ * while it is READY.
+ */
+extern IdemKeysState idem_keys_read_head(IdemKeys *keys, IdemKeysShape *shape);
+
+/*
+ * Lock the page of a hash.  The shape is what the head said; there may be more pages by
+ * now.  InvalidBuffer if these keys are gone.
+ */
+extern Buffer idem_keys_lock_page(IdemKeys *keys, uint32 hash, IdemKeysShape *shape, int mode);
+
+/* Put a row's entry into its page. */
+extern void idem_keys_put(IdemKeys *keys, const pg_uuid_t *digest, const ItemPointerData *tid,
+						  IdemKeysShape *shape);
+
+/*
+ * Remove entries that need not be there of an event with many: an id that was tried
+ * and rolled back a thousand times, or used anew as often.
+ */
+extern void idem_keys_tidy(IdemKeys *keys, const pg_uuid_t *digest, IdemKeysShape *shape);
+
+/* The same for all events of a page, which has little room left. */
+extern void idem_keys_sweep(IdemKeys *keys, uint32 hash, IdemKeysShape *shape);
+
+/*
+ * Make the keys; who else needs them waits.  False if they cannot be made now, because the
+ * sequence is being altered, or rows are removed by hand again and again.
+ */
+extern bool idem_keys_fill(IdemKeys *keys);
+
+#endif							/* IDEM_STORE_KEYS_HEAD_H */
