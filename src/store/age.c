@@ -78,7 +78,7 @@ idem_age_is_due(Relation heap, int segment)
 	for (BlockNumber block = known_blocks > 0 ? known_blocks - 1 : 0; block < end; block++)
 	{
 		CHECK_FOR_INTERRUPTS();
-		idem_ring_visit_page(heap, block, look_at_row, NULL);
+		idem_store_segment_visit_page(heap, block, look_at_row, NULL);
 	}
 	known_blocks = end;
 	return due <= GetCurrentTimestamp();

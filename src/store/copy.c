@@ -346,7 +346,10 @@ copy_rows(IdemCopy *copy, int class, IdemRunWriter *writer)
 		bool		isnull;
 		ItemPointer tid = (ItemPointer) DatumGetPointer(slot_getattr(sorted, SORT_PLACE + 1, &isnull));
 
-		/* all rows were seen by this snapshot, and nobody removes them meanwhile */
+		/*
+		 * all rows were seen by this snapshot, and nobody removes them
+		 * meanwhile
+		 */
 		if (table_tuple_fetch_row_version(copy->heap, tid, copy->snapshot, row))
 			copy_row(row, writer, entry_context, &entry);
 	}

@@ -50,6 +50,7 @@
 #include "shared/fault.h"
 #include "store/cut.h"
 #include "store/keys.h"
+#include "store/keys_fill.h"
 #include "store/ring.h"
 #include "store/slot.h"
 

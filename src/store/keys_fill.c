@@ -24,9 +24,92 @@
 #include "shared/empty.h"
 #include "shared/fault.h"
 #include "shared/lock_wait.h"
-#include "store/keys.h"
-#include "store/keys_head.h"
-#include "store/ring.h"
+#include "store/keys_fill.h"
+#include "store/keys_tidy.h"
+#include "store/segment.h"
+
+/* With more entries that may be the same event's, those that need not be there go. */
+#define FEW					4
+
+/*
+ * Split a page; not necessarily one with many entries, but as many are split as get
+ * too many.  The head's lock keeps all others from extending the file.  False if there are
+ * too many pages for the rows that the segment has room for: then entries are of rows that are
+ * gone, or of one event, whose rows are not parted by splitting.
+ */
+static bool
+split(IdemKeys *keys)
+{
+	Buffer		head_buffer = idem_keypage_lock(keys->rel, IDEM_KEYS_HEAD_BLOCK, BUFFER_LOCK_EXCLUSIVE);
+	IdemKeysHead *head = idem_keys_head(head_buffer);
+	int			bits = idem_keypage_bits(head->pages);
+	BlockNumber new_block = IDEM_KEYS_FIRST_PAGE + head->pages;
+	bool		may = idem_keys_is_ours(keys, head) && head->state != IDEM_KEYS_ABSENT &&
+	bits + 1 < IDEM_KEYPAGE_HASH_BITS &&
+	head->pages <= RelationGetNumberOfBlocks(keys->heap) / 2;
+
+	if (may)
+	{
+		Buffer		low;
+		Buffer		high;
+
+		high = ReadBuffer(keys->rel, RelationGetNumberOfBlocks(keys->rel) > new_block ? new_block : P_NEW);
+		low = idem_keypage_lock(keys->rel, IDEM_KEYS_FIRST_PAGE + (head->pages & idem_keypage_mask(bits)), BUFFER_LOCK_EXCLUSIVE);
+		LockBuffer(high, BUFFER_LOCK_EXCLUSIVE);
+		idem_keypage_init(high, head->seed);
+		idem_keypage_deal(idem_keypage_of(low), idem_keypage_of(high), bits + 1);
+		head->pages++;
+		MarkBufferDirty(high);
+		MarkBufferDirty(low);
+		MarkBufferDirty(head_buffer);
+		idem_keypage_unlock(high);
+		idem_keypage_unlock(low);
+	}
+	idem_keypage_unlock(head_buffer);
+	return may;
+}
+
+/* Place a row's entry; false if its page is full.  A page without room says so at last. */
+static bool
+place(IdemKeys *keys, uint32 hash, const ItemPointerData *tid, IdemKeysShape *shape, bool last,
+	  bool *crowded, bool *many)
+{
+	Buffer		buffer = idem_keys_lock_page(keys, hash, shape, BUFFER_LOCK_EXCLUSIVE);
+	IdemKeyPage *page;
+	bool		placed;
+
+	*crowded = *many = false;
+	/* who makes them anew finds the row */
+	if (!BufferIsValid(buffer))
+		return true;
+	page = idem_keypage_of(buffer);
+	placed = idem_keypage_place(page, idem_keypage_entry(hash, tid));
+	if (!placed && last)
+		page->incomplete = true;
+	*many = page->used > IDEM_KEYPAGE_MANY;
+	*crowded = idem_keypage_collect(page, hash, NULL, 0) > FEW;
+	MarkBufferDirty(buffer);
+	idem_keypage_unlock(buffer);
+	return placed || last;
+}
+
+void
+idem_keys_put(IdemKeys *keys, const pg_uuid_t *digest, const ItemPointerData *tid, IdemKeysShape *shape)
+{
+	uint32		hash = idem_keypage_hash(digest, shape->seed);
+	bool		crowded;
+	bool		many;
+
+	if (!place(keys, hash, tid, shape, false, &crowded, &many))
+	{
+		idem_keys_sweep(keys, hash, shape);
+		(void) place(keys, hash, tid, shape, true, &crowded, &many);
+	}
+	if (crowded)
+		idem_keys_tidy(keys, digest, shape);
+	if (many && !split(keys))
+		idem_keys_sweep(keys, hash, shape);
+}
 
 /*
  * Others must not go on with what they remember of the keys.  They are told at once, under
@@ -64,7 +147,7 @@ static void
 begin_filling(IdemKeys *keys)
 {
 	Buffer		buffer;
-	IdemKeysShape		shape;
+	IdemKeysShape shape;
 	uint64		seed;
 
 	/* The head's page lock keeps all others from extending so short a file. */
@@ -119,7 +202,7 @@ typedef struct Filling
 {
 	uint32		round;			/* 0: not known */
 	BlockNumber done;			/* in this round; InvalidBlockNumber: none */
-	IdemKeysShape		shape;
+	IdemKeysShape shape;
 } Filling;
 
 /*
@@ -130,7 +213,7 @@ static BlockNumber
 next_block(IdemKeys *keys, Filling *filling, uint32 *rounds)
 {
 	Buffer		buffer;
-	IdemKeysHead	   *head;
+	IdemKeysHead *head;
 	BlockNumber length = InvalidBlockNumber;
 	BlockNumber next;
 
@@ -171,7 +254,7 @@ static void
 fill_block(IdemKeys *keys, BlockNumber block, BlockRows *rows, IdemKeysShape *shape)
 {
 	rows->n = 0;
-	idem_ring_visit_page(keys->heap, block, note_row, rows);
+	idem_store_segment_visit_page(keys->heap, block, note_row, rows);
 	for (int i = 0; i < rows->n; i++)
 		idem_keys_put(keys, &rows->rows[i].digest, &rows->rows[i].tid, shape);
 	IDEM_FAULT_POINT("store-keys-block");

@@ -1,9 +1,9 @@
 /*-------------------------------------------------------------------------
  *
  * keys_head.h
- *		What the files of the keys know of each other.
+ *		The head of the keys of a segment, and what a session remembers of it.
  *
- * Private to keys.c, keys_fill.c and keys_tidy.c.
+ * Private to src/store/keys*.c, but for IdemKeys.
  *
  * Copyright (c) 2026, the idempotency developers
  *
@@ -19,10 +19,21 @@
 
 #include "storage/block.h"
 #include "storage/bufpage.h"
+#include "utils/relcache.h"
 
 #include "shared/catalog.h"
-#include "store/keys.h"
 #include "store/keys_page.h"
+
+/* The keys of an open segment. */
+typedef struct IdemKeys
+{
+	int			number;			/* of the segment */
+	Relation	heap;			/* the segment, which the caller has locked */
+	Relation	rel;
+} IdemKeys;
+
+/* The most places that a look-up tells. */
+#define IDEM_KEYS_MOST		32
 
 /* Blocks of the file; the first one is the sequence's own. */
 #define IDEM_KEYS_HEAD_BLOCK	1
@@ -54,9 +65,11 @@ typedef struct IdemKeysHead
 	uint32		of;				/* the segment's file, whose rows have entries */
 	uint32		pages;
 	IdemKeysWitness witness;
-	uint32		round;			/* counts how often it was begun to fill these keys */
+	uint32		round;			/* counts how often it was begun to fill these
+								 * keys */
 	BlockNumber next;			/* while FILLING, the block that comes next, */
-	BlockNumber until;			/* and the length; InvalidBlockNumber: not read yet */
+	BlockNumber until;			/* and the length; InvalidBlockNumber: not
+								 * read yet */
 } IdemKeysHead;
 
 /* What is needed to look at the pages. */
@@ -65,6 +78,10 @@ typedef struct IdemKeysShape
 	uint32		pages;
 	uint64		seed;
 } IdemKeysShape;
+
+/* Keys are open as long as the segment.  Error 55000 if their sequence is logged. */
+extern void idem_keys_open(IdemKeys *keys, int number, Relation heap);
+extern void idem_keys_close(IdemKeys *keys);
 
 extern IdemRelRef *idem_keys_ref(int number);
 extern IdemKeysHead *idem_keys_head(Buffer buffer);
@@ -87,29 +104,19 @@ extern IdemKeysWitness idem_keys_witness(const IdemKeys *keys);
  */
 extern IdemKeysState idem_keys_read_head(IdemKeys *keys, IdemKeysShape *shape);
 
+/* The same, or what the session remembers of it; the keys are trusted. */
+extern IdemKeysState idem_keys_get_head(IdemKeys *keys, IdemKeysShape *shape);
+
+/* Is it the head of keys of this file, which know the trigger as it is? */
+extern bool idem_keys_is_ours(IdemKeys *keys, const IdemKeysHead *head);
+
+/* Is what the session remembers still true? */
+extern bool idem_keys_are_unchanged(IdemKeys *keys);
+
 /*
  * Lock the page of a hash.  The shape is what the head said; there may be more pages by
  * now.  InvalidBuffer if these keys are gone.
  */
 extern Buffer idem_keys_lock_page(IdemKeys *keys, uint32 hash, IdemKeysShape *shape, int mode);
-
-/* Put a row's entry into its page. */
-extern void idem_keys_put(IdemKeys *keys, const pg_uuid_t *digest, const ItemPointerData *tid,
-						  IdemKeysShape *shape);
-
-/*
- * Remove entries that need not be there of an event with many: an id that was tried
- * and rolled back a thousand times, or used anew as often.
- */
-extern void idem_keys_tidy(IdemKeys *keys, const pg_uuid_t *digest, IdemKeysShape *shape);
-
-/* The same for all events of a page, which has little room left. */
-extern void idem_keys_sweep(IdemKeys *keys, uint32 hash, IdemKeysShape *shape);
-
-/*
- * Make the keys; who else needs them waits.  False if they cannot be made now, because the
- * sequence is being altered, or rows are removed by hand again and again.
- */
-extern bool idem_keys_fill(IdemKeys *keys);
 
 #endif							/* IDEM_STORE_KEYS_HEAD_H */

@@ -33,9 +33,9 @@
 #include "utils/rel.h"
 
 #include "compat.h"
-#include "store/keys.h"
+#include "store/keys_list.h"
 #include "store/keys_page.h"
-#include "store/ring.h"
+#include "store/segment.h"
 
 /* With more entries that are not sorted, all are sorted. */
 #define TAIL		1024
@@ -105,11 +105,11 @@ sort(RowList *list)
 	list->n = list->sorted = n;
 }
 
-/* Callback of idem_ring_visit_page: list a row. */
+/* Callback of idem_store_segment_visit_page: list a row. */
 static void
 add(Relation heap, HeapTuple row, void *arg)
 {
-	RowList	   *list = arg;
+	RowList    *list = arg;
 	bool		isnull;
 	Datum		digest = heap_getattr(row, IDEM_RING_DIGEST + 1, RelationGetDescr(heap), &isnull);
 
@@ -141,7 +141,7 @@ list_block(RowList *list, Relation heap, BlockNumber block)
 	}
 	/* noted first: what is replayed between the two looks is listed twice */
 	list->lsns[block] = lsn;
-	idem_ring_visit_page(heap, block, add, list);
+	idem_store_segment_visit_page(heap, block, add, list);
 }
 
 /* RowList what has come since the last look. */
@@ -205,7 +205,7 @@ void
 idem_keys_list_visit(int number, Relation heap, const pg_uuid_t *digest, bool again,
 					 void (*visit) (ItemPointerData *tid, void *arg), void *arg)
 {
-	RowList	   *list = &lists[number];
+	RowList    *list = &lists[number];
 	uint32		hash = idem_keypage_hash(digest, 0);
 	ItemPointerData tid;
 	uint64		first;

@@ -275,7 +275,10 @@ idem_keypage_deal(IdemKeyPage *low, IdemKeyPage *high, int bits)
 	low->incomplete = high->incomplete = incomplete;
 	low->thinned = high->thinned = thinned;
 
-	/* who looked at the page before compares with either, and must find a change */
+	/*
+	 * who looked at the page before compares with either, and must find a
+	 * change
+	 */
 	high->changes = ++low->changes;
 	for (int i = 0; i < IDEM_KEYPAGE_ENTRIES; i++)
 	{

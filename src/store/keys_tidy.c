@@ -26,9 +26,8 @@
 #include "compat.h"
 #include "shared/fault.h"
 #include "store/entry.h"
-#include "store/keys.h"
-#include "store/keys_head.h"
-#include "store/ring.h"
+#include "store/keys_tidy.h"
+#include "store/segment.h"
 
 /* What a place of the segment has. */
 typedef enum Fate

@@ -66,32 +66,9 @@
 #include "shared/guard.h"
 #include "shared/lock_wait.h"
 #include "store/keys.h"
+#include "store/keys_list.h"
+#include "store/keys_tidy.h"
 #include "store/ring.h"
-
-static const IdemColumn columns[IDEM_RING_NATTS] = {
-	[IDEM_RING_CLAIMED_AT] = {TIMESTAMPTZOID, true},
-	[IDEM_RING_COMPLETED_AT] = {TIMESTAMPTZOID, false},
-	[IDEM_RING_DIGEST] = {UUIDOID, true},
-	[IDEM_RING_TURN] = {INT2OID, true},
-	[IDEM_RING_CLASS] = {INT2OID, true},
-	[IDEM_RING_STATE] = {CHAROID, true},
-	[IDEM_RING_KEEP_ID] = {BOOLOID, true},
-	[IDEM_RING_EVENT_ID] = {TEXTOID, true},
-	[IDEM_RING_CONSUMER] = {TEXTOID, true},
-	[IDEM_RING_RESULT] = {JSONBOID, false}
-};
-
-static const IdemTableForm form = {
-	.columns = columns, .ncolumns = IDEM_RING_NATTS, .triggers = 2, .no_index = true
-};
-
-#define SEGMENT_REF(n)		IDEM_TABLEREF("store_segment_" n, &form)
-
-static IdemRelRef segment_refs[IDEM_STORE_SEGMENTS] =
-{
-	SEGMENT_REF("0"), SEGMENT_REF("1"), SEGMENT_REF("2"), SEGMENT_REF("3"),
-	SEGMENT_REF("4"), SEGMENT_REF("5"), SEGMENT_REF("6"), SEGMENT_REF("7")
-};
 
 /* Room for a text value that needs no allocation. */
 typedef struct TextBuffer
@@ -121,28 +98,6 @@ struct IdemRingSegment
 	TextBuffer	consumer;
 };
 
-IdemRelRef *
-idem_store_segment_ref(int number)
-{
-	return &segment_refs[number];
-}
-
-Oid
-idem_store_segment_oid(int number)
-{
-	return idem_relref_oid(&segment_refs[number]);
-}
-
-Relation
-idem_store_segment_open_nowait(int number, LOCKMODE mode)
-{
-	Relation	heap = idem_table_open_nowait(idem_store_segment_oid(number), mode);
-
-	if (heap != NULL)
-		idem_guard_table(&segment_refs[number], heap, IDEM_GUARD_READ);
-	return heap;
-}
-
 IdemRingSegment *
 idem_ring_open(int number, LOCKMODE mode, MemoryContext context)
 {
@@ -153,7 +108,7 @@ idem_ring_open(int number, LOCKMODE mode, MemoryContext context)
 	segment->number = number;
 	segment->mode = mode;
 	segment->heap = idem_table_open_patiently(idem_store_segment_oid(number), mode);
-	idem_guard_table(&segment_refs[number], segment->heap,
+	idem_guard_table(idem_store_segment_ref(number), segment->heap,
 					 mode == RowExclusiveLock ? IDEM_GUARD_WRITE : IDEM_GUARD_READ);
 	segment->has_keys = !RecoveryInProgress();
 	if (segment->has_keys)
@@ -445,32 +400,6 @@ idem_ring_result(IdemRingSegment *segment, const ItemPointerData *tid, Datum *re
 	return !isnull;
 }
 
-void
-idem_ring_visit_page(Relation heap, BlockNumber block,
-					 void (*visit) (Relation heap, HeapTuple tuple, void *arg), void *arg)
-{
-	Buffer		buffer = ReadBuffer(heap, block);
-	Page		page;
-
-	LockBuffer(buffer, BUFFER_LOCK_SHARE);
-	page = BufferGetPage(buffer);
-	for (OffsetNumber off = FirstOffsetNumber;
-		 !PageIsNew(page) && off <= PageGetMaxOffsetNumber(page); off++)
-	{
-		ItemId		lp = PageGetItemId(page, off);
-		HeapTupleData tuple;
-
-		if (!ItemIdIsNormal(lp))
-			continue;
-		tuple.t_tableOid = RelationGetRelid(heap);
-		tuple.t_data = (HeapTupleHeader) PageGetItem(page, lp);
-		tuple.t_len = ItemIdGetLength(lp);
-		ItemPointerSet(&tuple.t_self, block, off);
-		visit(heap, &tuple, arg);
-	}
-	UnlockReleaseBuffer(buffer);
-}
-
 /* Writing */
 
 /* Slot n, filled with the row as a heap tuple. */
@@ -590,9 +519,9 @@ is_own_row(IdemRingSegment *segment, const pg_uuid_t *digest, ItemPointerData *t
 {
 	TupleTableSlot *slot = found_slot(segment);
 	bool		own = ItemPointerGetBlockNumber(tid) < RelationGetNumberOfBlocks(segment->heap) &&
-		table_tuple_fetch_row_version(segment->heap, tid, SnapshotSelf, slot) &&
-		is_row_of(slot, digest) &&
-		TransactionIdIsCurrentTransactionId(HeapTupleHeaderGetRawXmin(((HeapTupleTableSlot *) slot)->tuple->t_data));
+	table_tuple_fetch_row_version(segment->heap, tid, SnapshotSelf, slot) &&
+	is_row_of(slot, digest) &&
+	TransactionIdIsCurrentTransactionId(HeapTupleHeaderGetRawXmin(((HeapTupleTableSlot *) slot)->tuple->t_data));
 
 	ExecClearTuple(slot);
 	return own;

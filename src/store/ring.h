@@ -29,36 +29,11 @@
 #include "utils/relcache.h"
 #include "utils/snapshot.h"
 
-#include "shared/catalog.h"
 #include "store/entry.h"
-
-/* As many as the install script makes; the store's state has a bit for each. */
-#define IDEM_STORE_SEGMENTS	8
-
-/* Columns of a segment, in the order of the install script, from 0. */
-enum
-{
-	IDEM_RING_CLAIMED_AT,		/* timestamptz */
-	IDEM_RING_COMPLETED_AT,		/* timestamptz; NULL unless completed */
-	IDEM_RING_DIGEST,			/* uuid */
-	IDEM_RING_TURN,				/* smallint */
-	IDEM_RING_CLASS,			/* smallint: retention.h */
-	IDEM_RING_STATE,			/* "char" */
-	IDEM_RING_KEEP_ID,			/* boolean */
-	IDEM_RING_EVENT_ID,			/* text */
-	IDEM_RING_CONSUMER,			/* text */
-	IDEM_RING_RESULT,			/* jsonb; nullable */
-	IDEM_RING_NATTS
-};
+#include "store/segment.h"
 
 /* The most rows that one call inserts. */
 #define IDEM_RING_CHUNK	64
-
-extern IdemRelRef *idem_store_segment_ref(int number);
-extern Oid	idem_store_segment_oid(int number);
-
-/* Open a segment's table to look at its rows; NULL if its lock is not free. */
-extern Relation idem_store_segment_open_nowait(int number, LOCKMODE mode);
 
 /* An open segment. */
 typedef struct IdemRingSegment IdemRingSegment;
@@ -79,8 +54,8 @@ typedef struct IdemRingFinding
 	bool		busy;			/* another transaction is writing or removing
 								 * a row; only busy_xid is set */
 	TransactionId busy_xid;		/* that transaction, or a subtransaction of it */
-	bool		dead_rows;		/* there are rows that nobody sees any more, or
-								 * places of such rows */
+	bool		dead_rows;		/* there are rows that nobody sees any more,
+								 * or places of such rows */
 	bool		own;			/* written by the current transaction */
 	bool		in_snapshot;	/* own, or the transaction snapshot sees it */
 	int16		turn;			/* the highest, and that row's fields */
@@ -113,13 +88,6 @@ extern bool idem_ring_result(IdemRingSegment *segment, const ItemPointerData *ti
  * Sets their ref.
  */
 extern void idem_ring_insert(IdemRingSegment *segment, IdemNewEntry *entries, int n);
-
-/*
- * Visit the rows of a page of a segment, whether they are visible or not.  The
- * page's buffer is locked meanwhile.
- */
-extern void idem_ring_visit_page(Relation heap, BlockNumber block,
-								 void (*visit) (Relation heap, HeapTuple tuple, void *arg), void *arg);
 
 /*
  * Remove the row of an event that this transaction inserted; false if it is gone.  tid is

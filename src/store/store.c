@@ -87,7 +87,8 @@ struct IdemStore
 	MemoryContext context;
 	ResourceOwner owner;		/* of all that the store holds open */
 	bool		for_write;
-	bool		by_one_snapshot;	/* all look-ups are those of one statement's view */
+	bool		by_one_snapshot;	/* all look-ups are those of one
+									 * statement's view */
 	Relation	state_rel;
 	Buffer		state_page;		/* pinned; only if for_write, whose lock no
 								 * ALTER SEQUENCE passes */

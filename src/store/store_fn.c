@@ -25,6 +25,7 @@
 #include "shared/args.h"
 #include "shared/guard.h"
 #include "store/keys.h"
+#include "store/keys_fill.h"
 #include "store/ring.h"
 #include "store/slot.h"
 #include "store/state.h"

@@ -25,6 +25,7 @@
 
 #include "compat.h"
 #include "store/keys.h"
+#include "store/keys_tidy.h"
 #include "store/ring.h"
 
 PG_FUNCTION_INFO_V1(idem_test_keys_named_fn);
