@@ -18,31 +18,33 @@
  * wait that draw meanwhile.
  *
  * The first draw of a process looks at the cells.  If they were not written in this
- * run of the server, the number leaps:
+ * run of the server, the number leaps to 2^32 beyond the microseconds since 1970, unless
+ * it is there already.  Less than one number is drawn each microsecond.  So a leap is
+ * beyond all that was drawn after an earlier leap, in whichever history of the database:
+ * before the data directory was set back to a former image, by a primary that was lost,
+ * or by another server that was started from the same backup before.  That rests on
+ * leaps that do not add up: the number of a history with many leaps is as high as that
+ * of one with a single leap at the same time.
  *
- *	server started anew		at least to the microseconds since 1970, and as far as
- *							the time since the number was last found safe.  Less
- *							than one number is drawn each microsecond, so this is
- *							beyond what was drawn before the data directory was set
- *							back to a former image, or by another server that was
- *							started from the same image before
- *	another identity		2^32 further as well, for the case that the clock is
- *							behind: a standby that was promoted may lack the last
- *							numbers, and so may a base backup, a clone, and the
- *							template of a database
- *	number not sealed		beyond the greatest number in the logs as well: rows
- *							were restored, or the sequence was set by hand.  What
+ * Where the number is beyond that already, the clock is behind, or was ahead:
+ *
+ *	it goes on from there	as far as the time since the number was last found safe, to
+ *							pass over what another history drew meanwhile
+ *	another identity		2^20 further, whatever the clock says: a standby that was
+ *							promoted may lack the last numbers, and so may a base
+ *							backup, a clone, and the template of a database
+ *	number not sealed		from the greatest number in the logs, if that is greater:
+ *							rows were restored, or the sequence was set by hand.  What
  *							was drawn since that row was written is passed over by
  *							the time, too
  *
- * The number is ahead of the clock after another identity was found.  So the clock
- * alone does not keep apart what two servers draw that were started one after the
- * other from one image; the time that has passed does.
- *
  * The clock is ignored if it is beyond the year 2200: 2^53, where the exact integers
- * of JavaScript and JSON end, is the year 2255.  A clock that is behind does no
- * harm, since a leap never goes back.  What a clock that was wrong for a while costs
- * is limited: a time that has passed counts for 13 days at most.
+ * of JavaScript and JSON end, is the year 2255.  A clock that is behind makes no number
+ * of one history fall, since a leap never goes back.  What a clock that was wrong for a
+ * while costs is limited: a time that has passed counts for 13 days at most.
+ *
+ * Not kept apart are two histories of which the later one leapt by a clock that was behind
+ * the clock of the earlier one's last leap.  Nothing that a restore leaves tells of it.
  *
  * Two live copies of one database give out the same tokens.  No local mark tells
  * them apart.
@@ -89,8 +91,15 @@
  */
 #define LOG_AHEAD	4096
 
-/* How far the number leaps with another identity. */
-#define IDENTITY_LEAP	(INT64CONST(1) << 32)
+/* How far the number is beyond the clock after a leap.  It must not become less. */
+#define CLOCK_LEAD		(INT64CONST(1) << 32)
+
+/*
+ * How far the number leaps at least when a primary may have drawn numbers that are lost.
+ * Only these leaps add up, and histories that follow each other take longer than that
+ * many microseconds.
+ */
+#define IDENTITY_LEAP	(INT64CONST(1) << 20)
 
 /* The longest time that a leap makes up for, in microseconds: 13 days */
 #define LONGEST_TIME	(INT64CONST(1) << 40)
@@ -206,26 +215,41 @@ greatest_in_logs(TimestampTz *at)
 	return greatest;
 }
 
+/* A number that is beyond those drawn after the given one, which was safe at that time. */
+static int64
+leap_from(int64 number, TimestampTz safe_at)
+{
+	int64		by_clock = clock_now() + CLOCK_LEAD;
+
+	return number > by_clock ? number + passed_since(safe_at) : by_clock;
+}
+
+/* May a former history have drawn numbers that the sealed number does not know of? */
+static bool
+is_branch(IdemCell number, IdemCell identity)
+{
+	return number.sealed && identity.value != 0 && identity.value != identity_now();
+}
+
 /* Set the number to a safe value, unless another process has done so. */
 static void
 leap(void)
 {
 	IdemCell	number = read_cell(&idem_lease_number);
-	bool		same = cell_is(&idem_lease_identity, identity_now());
-	int64		value = number.value + passed_since(safe_since());
+	int64		value;
 
-	if (number.sealed && same && cell_is(&start_ref, start_now()))
+	if (number.sealed && cell_is(&idem_lease_identity, identity_now()) && cell_is(&start_ref, start_now()))
 		return;
+	value = leap_from(number.value, safe_since());
 	if (!number.sealed)
 	{
 		TimestampTz at;
 		int64		greatest = greatest_in_logs(&at);
 
-		value = Max(value, greatest + passed_since(at));
+		value = Max(value, leap_from(greatest, at));
 	}
-	value = Max(value, clock_now());
-	if (!same)
-		value += IDENTITY_LEAP;
+	if (is_branch(number, read_cell(&idem_lease_identity)))
+		value = Max(value, number.value + IDENTITY_LEAP);
 	write_cell(&idem_lease_number, value);
 	IDEM_FAULT_POINT("lease-number-written");
 	write_cell(&idem_lease_identity, identity_now());

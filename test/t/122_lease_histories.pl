@@ -58,6 +58,17 @@ sub burn
 	return;
 }
 
+# The first token after a start; the server is stopped again
+sub rises_after_start
+{
+	my ($server, $what) = @_;
+
+	$server->start;
+	rises($server, 'started', $what);
+	$server->stop;
+	return;
+}
+
 sub attempt
 {
 	my ($server, $id, $database) = @_;
@@ -155,10 +166,61 @@ foreach my $round (1 .. 2)
 	rises($other, "first$round", "restore $round", "d$round");
 	burn($other, 500, "d$round");
 }
+
+# A dump is restored into the database that it is of, and so are later ones, each of a
+# database that was restored; then the first one again
+$greatest = 0;
+$other->safe_psql('postgres', 'CREATE DATABASE again');
+IdemTest::create_extension($other, 'again');
+rises($other, 'first', 'new', 'again');
+foreach my $round (1 .. 4)
+{
+	my @dump = map { $other->basedir . "/again$_" } 1 .. $round;
+
+	$other->command_ok([ 'pg_dump', '-Fc', '-f', $dump[-1], $other->connstr('again') ], 'dump');
+	foreach my $n ($round, 1)
+	{
+		$other->command_ok([ 'pg_restore', '--clean', '--if-exists', '-d', $other->connstr('again'), $dump[$n - 1] ], 'restore into the same database');
+		rises($other, "first$round", "restore of dump $n after dump $round", 'again');
+	}
+	burn($other, 500, 'again');
+}
 $other->stop;
+
+# A server that was promoted again and again is lost, and an image from before is started,
+# which is promoted once, or not at all
+$greatest = 0;
+rises_after_start($lagging, 'before the image');
+$lagging->backup_fs_cold('once');
+foreach my $round (1 .. 4)
+{
+	$lagging->set_standby_mode;
+	$lagging->start;
+	$lagging->promote;
+	rises($lagging, "promoted$round", "promotion $round");
+	burn($lagging, 500);
+	$lagging->stop;
+}
+foreach my $promoted (1, 0)
+{
+	my $image = PostgreSQL::Test::Cluster->new("once$promoted");
+
+	$image->init_from_backup($lagging, 'once');
+	$image->append_conf('postgresql.conf', "archive_mode = off\nprimary_conninfo = ''\n");
+	$image->set_standby_mode if $promoted;
+	$image->start;
+	$image->promote if $promoted;
+	rises($image, 'first', $promoted ? 'image that is promoted' : 'image');
+	$image->stop('immediate');
+}
 
 # The disk is set back to a former image, twice, while the number is ahead of the clock.
 # Neither timeline nor database differ.
+$lagging->start;
+$lagging->safe_psql('postgres', q{INSERT INTO idempotency_data.lease_log_1 (number, digest, kind, state, at) VALUES (2::bigint ^ 52, md5('x')::uuid, 's', 'f', now())});
+rises($lagging, 'ahead', 'beyond the clock');
+cmp_ok($greatest, '>', 2**52, 'a token from elsewhere is passed over');
+$lagging->stop;
 $lagging->backup_fs_cold('image');
 foreach my $round (1 .. 2)
 {

@@ -125,6 +125,15 @@ foreach my $offset (10 * YEAR, 0, -10 * YEAR, 200 * YEAR, 0)
 is(sql('SELECT a.token FROM tokens a JOIN tokens b ON a.n < b.n AND a.token >= b.token'), '', 'tokens rise from one start to the next');
 is(sql('SELECT count(*), count(DISTINCT event_id) FROM effects'), '32|32', 'each event is completed once');
 
+# A primary whose last tokens are lost, and a clock that is behind the primary's: not the clock, and no time
+# that has passed, keeps the successor's tokens above them
+$greatest = sql(q{SELECT token FROM idempotency.lease_event('before the copy')});
+set_clock(-10 * YEAR);
+$node->safe_psql('template1', 'CREATE DATABASE successor TEMPLATE postgres');
+cmp_ok($node->safe_psql('successor', q{SELECT token FROM idempotency.lease_event('after the copy')}), '>', $greatest + 2**20 - 1,
+	'a successor leaps though the clock is behind');
+set_clock(0);
+
 # A year of rest, by the clock, with a retention of an hour: what was completed and
 # answered is redelivered at once, and what is open goes on where it was
 sql(<<'END');
