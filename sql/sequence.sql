@@ -109,7 +109,10 @@ SELECT t.claim('p', 1, 5);
 CREATE FUNCTION t.raise_epoch(producer text, new_epoch bigint) RETURNS void LANGUAGE sql AS $$
 	INSERT INTO idempotency_data.cursor_log_0 (number, digest, kind, what, at, epoch, producer_id, owner, gapless, role, history, written, kept)
 	SELECT number + 1, digest, kind, what, at, new_epoch, producer_id, owner, gapless, role, history, written, kept
-	FROM t.rows AS r WHERE what = 'p' AND owner = producer ORDER BY number DESC LIMIT 1 $$;
+	FROM t.rows AS r WHERE what = 'p' AND owner = producer ORDER BY number DESC LIMIT 1;
+	-- as if a registration had written the row, and not a restore
+	UPDATE idempotency_data.cursor_log_0 SET history = r.history FROM t.rows AS r
+	WHERE cursor_log_0.digest = r.digest AND cursor_log_0.history = 0 AND r.history <> 0 $$;
 SELECT * FROM t.register('epochs');
 SELECT t.claim('epochs', 0, 0, 5);
 SELECT t.raise_epoch('epochs', 32766);
@@ -154,21 +157,29 @@ SELECT t.claim('p', 1, 2147483648);
 \set VERBOSITY terse
 SELECT t.claim('p', 1, 6);
 
--- Another history of the database: a gapless producer gets another id, since an epoch may
--- have been given out that this history lacks; the epoch of another one leaps
-CREATE FUNCTION t.other_history(producer text) RETURNS void LANGUAGE sql AS $$
+-- A row of a dump, perhaps of this database: a gapless producer gets another id, since an epoch may
+-- have been given out that the row does not know of; the epoch of another one leaps
+CREATE FUNCTION t.restore(producer text) RETURNS void LANGUAGE sql AS $$
 	INSERT INTO idempotency_data.cursor_log_0 (number, digest, kind, what, at, epoch, producer_id, owner, gapless, role, history, written, kept)
-	SELECT number + 1, digest, kind, what, at, epoch, producer_id, owner, gapless, role, history + 1, written, kept
+	SELECT number + 1, digest, kind, what, at, epoch, producer_id, owner, gapless, role, history, written, kept
 	FROM t.rows AS r WHERE what = 'p' AND owner = producer ORDER BY number DESC LIMIT 1 $$;
 SELECT a.*, b.* FROM t.register('elsewhere') a, t.register('elsewhere, rising', false) b;
 SELECT t.claim('elsewhere', 0, 0), t.claim('elsewhere, rising', 0, 0);
-SELECT t.other_history('elsewhere'), t.other_history('elsewhere, rising');
+SELECT t.restore('elsewhere'), t.restore('elsewhere, rising');
 SELECT t.claim('elsewhere', 0, 1), t.claim('elsewhere, rising', 0, 1);
 SELECT t.id('elsewhere') AS former \gset
-SELECT a.*, b.* FROM t.register('elsewhere') a, t.register('elsewhere, rising', false) b;
+SELECT * FROM t.register('elsewhere');
 SELECT * FROM idempotency.claim_sequence(:former, 0, 2);
-SELECT t.claim('elsewhere', 0, 0), t.claim('elsewhere, rising', 0, 2), t.claim('elsewhere, rising', 65536, 1), t.claim('elsewhere, rising', 65536, 2);
-SELECT a.*, b.* FROM t.register('elsewhere') a, t.register('elsewhere, rising', false) b;
+SELECT same, epoch AS leapt, epoch > 100000000 AS by_clock FROM t.register('elsewhere, rising', false) \gset
+\echo :same :by_clock
+SELECT t.claim('elsewhere', 0, 0), t.claim('elsewhere, rising', 0, 2), t.claim('elsewhere, rising', :leapt, 1), t.claim('elsewhere, rising', :leapt, 2);
+SELECT a.*, b.same, b.epoch - :leapt AS higher FROM t.register('elsewhere') a, t.register('elsewhere, rising', false) b;
+-- restored again, as it was before the leap: the epochs that were lost are not given out again
+SELECT t.raise_epoch('elsewhere, rising', 0), t.restore('elsewhere, rising');
+SELECT epoch - :leapt > 1 AS higher FROM t.register('elsewhere, rising', false);
+-- a clock that is behind the epoch
+SELECT t.raise_epoch('elsewhere, rising', 2000000000), t.restore('elsewhere, rising');
+SELECT epoch FROM t.register('elsewhere, rising', false);
 
 -- The last sequence, after which a producer that is not gapless goes on
 SELECT idempotency.last_sequence(t.id('p')), idempotency.last_sequence(t.id('p'), 't'), idempotency.last_sequence(t.id('p'), 'u'), idempotency.last_sequence(t.id('r'), '', 1);

@@ -90,7 +90,7 @@ BEGIN
 		EXECUTE format('COMMENT ON COLUMN idempotency_data.%I.role_cluster IS %L', log,
 			'system identifier of the cluster in which the role has the OID');
 		EXECUTE format('COMMENT ON COLUMN idempotency_data.%I.history IS %L', log,
-			'a hash of the database and the history in which the epoch was given out');
+			'a hash of the database and the history in which the epoch was given out; 0: the row is from a dump');
 		EXECUTE format('COMMENT ON COLUMN idempotency_data.%I.written IS %L', log,
 			'when the row was written, in seconds of store_clock; null: it does not expire');
 		EXECUTE format('COMMENT ON COLUMN idempotency_data.%I.kept IS %L', log,

@@ -385,9 +385,11 @@ idem_cursor_await_durable(const IdemCursor *cursor)
 HeapTuple
 idem_cursor_restore(HeapTuple tuple, TupleDesc desc)
 {
-	int			columns[] = {COL_WRITTEN + 1, COL_ROLE_OID + 1, COL_ROLE_CLUSTER + 1, COL_ORIGIN + 1};
+	int			columns[] = {
+		COL_WRITTEN + 1, COL_ROLE_OID + 1, COL_ROLE_CLUSTER + 1, COL_ORIGIN + 1, COL_HISTORY + 1
+	};
 	Datum		values[lengthof(columns)] = {0};
-	bool		nulls[lengthof(columns)] = {true, true, true, true};
+	bool		nulls[lengthof(columns)] = {true, true, true, true, true};
 	Columns		row;
 
 	get_columns(desc, tuple, &row);
@@ -403,6 +405,11 @@ idem_cursor_restore(HeapTuple tuple, TupleDesc desc)
 		values[1] = ObjectIdGetDatum(get_role_oid(TextDatumGetCString(row.values[COL_ROLE]), true));
 		values[2] = Int64GetDatum((int64) GetSystemIdentifier());
 		nulls[1] = nulls[2] = false;
+	}
+	if (!row.nulls[COL_HISTORY])
+	{
+		values[4] = Int64GetDatum(IDEM_CURSOR_RESTORED);
+		nulls[4] = false;
 	}
 	return heap_modify_tuple_by_cols(tuple, desc, lengthof(columns), columns, values, nulls);
 }

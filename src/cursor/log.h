@@ -26,6 +26,12 @@
 /* The log, for the one who maintains it. */
 extern const IdemKeyedLog idem_cursor_log;
 
+/*
+ * The history of a registration that came from a dump.  The database may be the one that was
+ * dumped, and have given out later epochs meanwhile.
+ */
+#define IDEM_CURSOR_RESTORED	INT64CONST(0)
+
 /* The state of a cursor, or of a producer's registration. */
 typedef struct IdemCursor
 {
@@ -45,7 +51,8 @@ typedef struct IdemCursor
 	int			namelen;
 	bool		gapless;		/* PRODUCER */
 	IdemOwnerNote role;			/* PRODUCER: who registered it first */
-	int64		history;		/* PRODUCER: idem_token_history() */
+	int64		history;		/* PRODUCER: idem_token_history(), or
+								 * IDEM_CURSOR_RESTORED */
 	int64		kept;			/* PRODUCER, NAME: for so many seconds it is
 								 * kept if nothing happens; 0: for ever */
 	int64		written;		/* the time of uptime.h from which on that
@@ -106,8 +113,8 @@ extern bool idem_cursor_scan_next(IdemCursorScan *scan, IdemCursorWants wants, v
 extern void idem_cursor_scan_end(IdemCursorScan *scan);
 
 /*
- * A row that is restored from a dump, as it is to be stored: it is kept from now on, and
- * the role that it notes is looked up by its name.
+ * A row that is restored from a dump, as it is to be stored: it is kept from now on, the
+ * role that it notes is looked up by its name, and its history is IDEM_CURSOR_RESTORED.
  */
 extern HeapTuple idem_cursor_restore(HeapTuple tuple, TupleDesc desc);
 

@@ -13,7 +13,12 @@
  * lack the last registration, whose producer lives on with an epoch that is given out
  * again.  So a registration in another history of the database begins with another id.
  * A producer that is not gapless keeps its id, because its sequences go on over all
- * epochs, and its epoch leaps.
+ * epochs, and its epoch leaps to the seconds since 2020: two histories that go on from one
+ * epoch do not give out the same one.
+ *
+ * Rows that a dump restores do not say in which history their epochs were given out
+ * (log.c).  A disk image that is started without being promoted is taken for the server
+ * that was restarted: nothing in it is different.
  *
  * A producer that nobody uses for idempotency.producer_retention is forgotten.  Its use
  * is noted when an eighth of that time has passed since the last note.
@@ -41,10 +46,13 @@
 #include "access/xact.h"
 #include "access/xlog.h"
 #include "miscadmin.h"
+#include "utils/timestamp.h"
 
+#include "claim/call.h"
 #include "cursor/producer.h"
 #include "cursor/setting.h"
 #include "lease/token.h"
+#include "shared/clock.h"
 #include "shared/fault.h"
 #include "shared/uptime.h"
 #include "store/store.h"
@@ -52,8 +60,11 @@
 /* The use of a producer is noted so many times in its retention. */
 #define NOTES	8
 
-/* How far the epoch of a producer that is not gapless leaps in another history. */
+/* How far the epoch of a producer that is not gapless leaps if the clock is behind it. */
 #define EPOCH_LEAP	(1 << 16)
+
+/* From the epoch of the server's timestamps to 2020-01-01, in days */
+#define EPOCH_DAYS	7305
 
 bool
 idem_producer_is_accessible(const IdemCursor *producer)
@@ -177,6 +188,32 @@ begin_registration(IdemCursorKey *id, bool gapless, IdemOwnerNote role, IdemCurs
 	producer->role = role;
 }
 
+/* The second of the clock, as an epoch. */
+static int64
+second_now(void)
+{
+	return (GetCurrentTimestamp() - EPOCH_DAYS * USECS_PER_DAY) / USECS_PER_SEC;
+}
+
+/* The epoch after a leap: one that no other history has given out, unless the clock was set back. */
+static int64
+leap_epoch(int64 epoch)
+{
+	int64		second = second_now();
+
+	return second > epoch && second <= PG_INT32_MAX ? second : epoch + EPOCH_LEAP;
+}
+
+/* Let the second pass that an epoch is of, so that whoever leaps later leaps beyond it. */
+static void
+pass_second(int64 epoch)
+{
+	IdemClock	start = idem_clock();
+
+	while (second_now() == epoch && idem_call_pause(start, 1000))
+		;
+}
+
 /*
  * Raise the epoch of a registration; false if that takes another id: there is no epoch
  * left, or the database's history is another one.
@@ -185,15 +222,17 @@ static bool
 raise_epoch(const IdemCursorKey *name, IdemCursor *producer)
 {
 	bool		same = producer->history == idem_token_history();
-	int64		epoch = producer->epoch + (same ? 1 : EPOCH_LEAP);
+	int64		epoch;
 
-	if (producer->gapless && (!same || epoch > IDEM_PRODUCER_MAX_EPOCH))
+	if (producer->gapless && (!same || producer->epoch >= IDEM_PRODUCER_MAX_EPOCH))
 		return false;
+	epoch = same ? producer->epoch + 1 : leap_epoch(producer->epoch);
 	if (epoch > PG_INT32_MAX)
 		ereport(ERROR,
 				(errcode(ERRCODE_PROGRAM_LIMIT_EXCEEDED),
 				 errmsg("%s was registered too often", idem_cursor_title(name)),
 				 errhint("Register it under another name.")));
+	pass_second(epoch);
 	producer->epoch = epoch;
 	producer->history = idem_token_history();
 	return true;
