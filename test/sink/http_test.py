@@ -494,6 +494,53 @@ def test_requests_are_bounded():
             assert sum(sent, []) == list(range(10)) and max(map(len, sent)) == room, (path, sent)
 
 
+def first_says(answer):
+    """A server that sends that to its first request and closes the connection, and 200 to the others; its URL and connections."""
+    listener = socket.create_server(("127.0.0.1", 0))
+    seen = []
+
+    def serve():
+        with contextlib.suppress(OSError):
+            while True:
+                client, _ = listener.accept()
+                with client:
+                    got = b""
+                    while not got.endswith(b"{}"):
+                        got += client.recv(65536)
+                    seen.append(got)
+                    client.sendall(b"HTTP/1.1 200 OK\r\nConnection: close\r\nContent-Length: 0\r\n\r\n" if seen[1:] else answer)
+    threading.Thread(target=serve, daemon=True).start()
+    return listener, f"http://127.0.0.1:{listener.getsockname()[1]}", seen
+
+
+def test_answer_ends_in_its_headers():
+    """The end of the connection is not the end of the headers, whatever the status says."""
+    broken = [b"HTTP/1.1 200 OK\r\n", b"HTTP/1.1 200 OK\r\nContent-Le", b"HTTP/1.1 299 \r\nX", b"HTTP/1.1 204 OK\r\nX: y\r\n",
+              b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\n", b"HTTP/1.1 404 No\r\nContent-Le", b"HTTP/1.1 410 Gone\r\nX: y",
+              b"HTTP/1.1 100 Continue\r\n\r\nHTTP/1.1 200 OK\r\nX: y", b"HTTP/1.1 103 Hints\r\nX: y\r\n\r\nHTTP/1.1 200 OK\r\n"]
+    for answer in broken:
+        listener, url, seen = first_says(answer)
+        with listener:
+            w = start(url)
+            w.hello()
+            for expected in ("retry", "acked"):
+                batch, _ = w.events([{"payload": b"{}"}])
+                assert w.outcomes(batch, 1) == [expected], (answer, expected, w.notes)
+                w.send("SETTLE", batch=batch)
+            assert len(seen) == 2
+            w.close()
+    # HTTP/2: the HEADERS frame, :status 200, with neither END_HEADERS nor END_STREAM; with END_STREAM; with END_HEADERS
+    for flags in (0, 1, 4):
+        listener, url, seen = first_says(b"\0\0\0\4\0\0\0\0\0" + b"\0\0\1\1%c\0\0\0\1\x88" % flags)
+        with listener:
+            assert deliver(url, [{"payload": b"{}"}], http_version=2, timeout=2000)[0] == ["retry"], flags
+    # whole, though the body ends with the connection
+    for answer in (b"HTTP/1.1 200 OK\r\n\r\n", b"HTTP/1.1 204 OK\n\n", b"HTTP/1.1 103 Hints\r\n\r\nHTTP/1.1 201 OK\r\n\r\n"):
+        listener, url, seen = first_says(answer)
+        with listener:
+            assert deliver(url, [{"payload": b"{}"}])[0] == ["acked"], answer
+
+
 def test_outage_repeats_little():
     """What is acked before an outage is not sent again: its batch gets its answers first."""
     there = Server(lambda r: time.sleep(0.03) or (200, b""))

@@ -150,6 +150,7 @@ typedef struct HSinkRequest
 	size_t		header_bytes;
 	bool		cut;			/* the body is longer than max_bytes */
 	bool		headers_cut;	/* the headers are */
+	bool		headers_ended;	/* the last response's headers came as a whole */
 	const char *refused;		/* why an address was refused, or NULL */
 	CURLcode	code;
 	long		status;

@@ -52,13 +52,20 @@ take_body(char *data, size_t size, size_t n, void *opaque)
 	return r->cut ? 0 : size * n;
 }
 
-/* libcurl has a line of the headers. */
+/*
+ * libcurl has a line of the headers.  An empty line ends them; behind an interim
+ * response a status line begins the next ones, which "HTTP/" tells, since no name
+ * of a header has a slash.
+ */
 static size_t
 take_header(char *data, size_t size, size_t n, void *opaque)
 {
 	HSinkRequest *r = opaque;
 
-	(void) data;
+	if (size * n > 0 && (data[0] == '\r' || data[0] == '\n'))
+		r->headers_ended = true;
+	else if (size * n >= 5 && memcmp(data, "HTTP/", 5) == 0)
+		r->headers_ended = false;
 	r->header_bytes += size * n;
 	r->headers_cut = r->header_bytes > r->max_bytes;
 	return r->headers_cut ? 0 : size * n;
@@ -256,7 +263,7 @@ clear(HSinkRequest *r)
 	r->weight = 0;
 	r->count = 0;
 	r->body_bytes = r->header_bytes = 0;
-	r->cut = r->headers_cut = false;
+	r->cut = r->headers_cut = r->headers_ended = false;
 	r->refused = NULL;
 	r->code = CURLE_OK;
 	r->status = 0;
@@ -374,7 +381,7 @@ is_whole(const HSinkRequest *r)
 {
 	curl_off_t	length = -1;
 
-	if ((r->code != CURLE_HTTP2_STREAM && r->code != CURLE_OPERATION_TIMEDOUT) || r->status < 200)
+	if ((r->code != CURLE_HTTP2_STREAM && r->code != CURLE_OPERATION_TIMEDOUT) || r->status < 200 || !r->headers_ended)
 		return false;
 	curl_easy_getinfo(r->easy, CURLINFO_CONTENT_LENGTH_DOWNLOAD_T, &length);
 	return r->status == 204 || r->status == 304 || (length >= 0 && (size_t) length == r->body_bytes);
@@ -390,7 +397,9 @@ end_request(HSink *p, CURL *easy, CURLcode code)
 	curl_easy_getinfo(easy, CURLINFO_PRIVATE, (char **) &r);
 	curl_easy_getinfo(easy, CURLINFO_RESPONSE_CODE, &r->status);
 	curl_easy_getinfo(easy, CURLINFO_RETRY_AFTER, &seconds);
-	r->code = code;
+
+	/* libcurl takes the end of the connection for the end of the headers */
+	r->code = code == CURLE_OK && !r->headers_ended ? CURLE_PARTIAL_FILE : code;
 	r->whole = is_whole(r);
 	r->retry_after = seconds <= 0 ? 0 : seconds > 86400 ? 86400 * 1000 : (int64_t) seconds * 1000;
 	curl_multi_remove_handle(p->multi, easy);

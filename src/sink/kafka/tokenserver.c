@@ -46,6 +46,7 @@ typedef struct Request
 {
 	IdemText	answer;
 	size_t		header_bytes;
+	bool		headers_ended;
 	bool		too_large;
 } Request;
 
@@ -115,13 +116,16 @@ take_answer(char *data, size_t size, size_t n, void *opaque)
 	return size * n;
 }
 
-/* libcurl has a line of the headers. */
+/* libcurl has a line of the headers; an empty line ends them, a status line begins the next ones. */
 static size_t
 take_header(char *data, size_t size, size_t n, void *opaque)
 {
 	Request    *r = opaque;
 
-	(void) data;
+	if (size * n > 0 && (data[0] == '\r' || data[0] == '\n'))
+		r->headers_ended = true;
+	else if (size * n >= 5 && memcmp(data, "HTTP/", 5) == 0)
+		r->headers_ended = false;
 	r->header_bytes += size * n;
 	r->too_large = r->too_large || r->header_bytes > MAX_BYTES;
 	return r->too_large ? 0 : size * n;
@@ -300,6 +304,9 @@ ksink_ask_token_server(const KSinkTokenServer *s, int timeout, IdemGrant *grant,
 	curl_easy_setopt(curl, CURLOPT_POSTFIELDSIZE, (long) form.len);
 	curl_easy_setopt(curl, CURLOPT_POSTFIELDS, form.data);
 	rc = curl_easy_perform(curl);
+	/* libcurl takes the end of the connection for the end of the headers */
+	if (rc == CURLE_OK && !r.headers_ended)
+		rc = CURLE_PARTIAL_FILE;
 	curl_easy_getinfo(curl, CURLINFO_RESPONSE_CODE, &status);
 	end = rc == CURLE_OK ? judge_answer(s, status, &r, grant, problem, cap) :
 		judge_failure(s, curl, rc, &r, problem, cap);

@@ -107,6 +107,15 @@ BROKEN = {
     "closes": raw(end="close"),
     "closes in the status line": raw(b"HTTP/1.1 20", end="close"),
     "resets": raw(end="reset"),
+    # libcurl takes the end of the connection for the end of the headers
+    "closes in the headers": raw(b"HTTP/1.1 200 OK\r\nContent-Le", end="close"),
+    "closes behind the status line": raw(b"HTTP/1.1 200 OK\r\n", end="close"),
+    "closes behind the length": raw(b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\n", end="close"),
+    "refuses and closes in the headers": raw(b"HTTP/1.1 400 No\r\nContent-Le", end="close"),
+    "closes in the headers behind an interim answer": raw(head(100) + b"HTTP/1.1 200 OK\r\nX: y", end="close"),
+    # no body is to come, and yet the answer is not whole
+    "hangs in the headers of 204": raw(b"HTTP/1.1 204 OK\r\nX: y\r\n", end="hang"),
+    "hangs behind the length of nothing": raw(b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\n", end="hang"),
     "resets in the headers": raw(b"HTTP/1.1 200 OK\r\nContent-Le", end="reset"),
     "resets in the body": raw(head(200, "Content-Length: 1000") + BODY, end="reset"),
     "closes before the length": wrong_length(1000),
@@ -125,9 +134,4 @@ BROKEN = {
     "endless headers": endless_headers(),
     "interim answers only": raw(*[head(103)] * 50, end="hang"),
     "NUL in a header": raw(b"HTTP/1.1 200 OK\r\nX-A: a\0b\r\nContent-Length: 0\r\n\r\n", end="close"),
-}
-
-# The status line is whole: libcurl takes the end of the connection for the end of the headers, so both are right.
-UNCLEAR = {
-    "closes in the headers": raw(b"HTTP/1.1 200 OK\r\nContent-Le", end="close"),
 }

@@ -106,12 +106,6 @@ def test_broken_answers():
     at_once(check, misbehave.BROKEN.items())
 
 
-def test_unclear_answers():
-    for name, answer in misbehave.UNCLEAR.items():
-        got, _ = once(lambda r, a=answer: a)
-        assert got.outcome in ("acked", "retry", "unknown", "outage"), (name, got)
-
-
 def test_odd_answers_that_are_answers():
     def check(answer, outcome):
         with Receiver(lambda r: answer) as there, sink(there, timeout=60000) as w:
