@@ -59,7 +59,7 @@ typedef enum Attempt
 	ATTEMPT_PASSING,			/* nobody's fault */
 	ATTEMPT_COMMIT_LOST,		/* the answer to COMMIT is lost */
 	ATTEMPT_OUTAGE,
-	ATTEMPT_CONFIG,
+	ATTEMPT_CONFIG,				/* or p->failure is set */
 	ATTEMPT_TAKEN_BACK,			/* an event that was answered as acked can no
 								 * longer be done */
 	ATTEMPT_FENCED				/* the fence found no row */
@@ -80,27 +80,26 @@ start_attempt(PgSink *p)
 
 /*
  * Read the pending results; note the answers to claims in the events.  Returns
- * how many rows the fence updated.
+ * whether the fence found its row.  p->failure if the target does not do what
+ * position or claims need.
  */
-static int
+static bool
 read_pending(PgSink *p)
 {
 	PgSinkPending pending;
 	PGresult   *res;
-	int			fence = 0;
+	bool		found = false;
 
 	while ((res = pgsink_next(p, &pending)) != NULL)
 	{
-		if (pending.step == PGSINK_STEP_FENCE && PQresultStatus(res) == PGRES_COMMAND_OK)
-			fence = (int) strtol(PQcmdTuples(res), NULL, 10);
-		else if (pending.step == PGSINK_STEP_CLAIM && PQresultStatus(res) == PGRES_TUPLES_OK)
-		{
-			pgsink_read_claims(p, res);
+		if (pending.step == PGSINK_STEP_FENCE && PQresultStatus(res) == PGRES_TUPLES_OK)
+			found = pgsink_read_fence(p, res);
+		else if (pending.step == PGSINK_STEP_CLAIM && PQresultStatus(res) == PGRES_TUPLES_OK &&
+				 pgsink_read_claims(p, res))
 			pgsink_decide_claims(p);
-		}
 		PQclear(res);
 	}
-	return fence;
+	return found;
 }
 
 /* Roll back after p->error; the attempt's end depends on who is to blame. */
@@ -201,10 +200,15 @@ do_work(PgSink *p, bool careful)
 		send_all(p);
 	pgsink_sync(p);
 	IDEM_SINK_FAULT_POINT(&p->sink, "postgres-begun");
-	if (read_pending(p) == 0 && !p->error.set)
+	if (!read_pending(p) && !p->error.set)
 	{
 		pgsink_rollback(p);
 		return ATTEMPT_FENCED;
+	}
+	if (p->failure.outcome != 0)
+	{
+		pgsink_rollback(p);
+		return ATTEMPT_CONFIG;
 	}
 	if (!split)
 		return after_all(p);
@@ -365,6 +369,8 @@ fail_fenced(PgSink *p)
 			return idem_sink_fail(&p->failure, IDEM_PROTO_FENCED, "55000",
 								  "another instance has taken over position \"%s\" in %s at the target",
 								  p->config.relay, p->position_table);
+		case PGSINK_FATE_NOT_STORED:
+			return false;
 		case PGSINK_FATE_UNKNOWN:
 			return pgsink_fail_for_error(p, "look at the relay's position at the target");
 		default:
@@ -409,7 +415,7 @@ ask_until_known(PgSink *p, bool *committed)
 				return true;
 			case PGSINK_FATE_FENCED:
 				return fail_fenced(p);
-			case PGSINK_FATE_UNKNOWN:
+			default:
 				break;
 		}
 		if (!p->error.lost)
@@ -459,6 +465,8 @@ choose_course(PgSink *p, Attempt result, Course *course)
 			if (course->careful)
 				return fail_unfound(p);
 			course->careful = true;
+			if (pgsink_may_be_shape(&p->error) && p->conn != NULL && !pgsink_check_target(p))
+				return false;
 			/* results that were sent cannot be changed */
 			return !p->answered || pgsink_fail_for_error(p, "apply a batch");
 		case ATTEMPT_AGAIN:

@@ -253,18 +253,26 @@ claim_of(const char *result)
 	return PGSINK_CLAIM_DUPLICATE;
 }
 
-/* The result has one row per claimed id, in the order of the ids. */
-void
+/*
+ * The result has one row per claimed id, in the order of the ids.  An event without
+ * an answer must not count as a duplicate: it would be acked, and nothing done.
+ */
+bool
 pgsink_read_claims(PgSink *p, const PGresult *res)
 {
-	uint32_t	i = 0;
+	int			row = 0;
+	bool		answered = true;
 
-	for (int row = 0; row < PQntuples(res); row++, i++)
+	for (uint32_t i = 0; i < p->batch.count; i++)
 	{
-		while (i < p->batch.count && p->batch.events[i].claim != PGSINK_CLAIM_ASKED)
-			i++;
-		if (i == p->batch.count)
-			break;
-		p->batch.events[i].claim = claim_of(PQgetvalue(res, row, 1));
+		if (p->batch.events[i].claim != PGSINK_CLAIM_ASKED)
+			continue;
+		answered = answered && row < PQntuples(res) && !PQgetisnull(res, row, 1);
+		if (answered)
+			p->batch.events[i].claim = claim_of(PQgetvalue(res, row, 1));
+		row++;
 	}
+	return answered ||
+		idem_sink_fail(&p->failure, IDEM_PROTO_REJECTED, "XX000",
+					   "claim_events at the target gave no answer for some events");
 }

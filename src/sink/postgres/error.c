@@ -126,14 +126,27 @@ pgsink_blame(const PgSink *p)
 	return in_call ? PGSINK_BLAME_EVENT : PGSINK_BLAME_CONFIG;
 }
 
-/* Is the position table missing at the target, or one of its columns? */
+/*
+ * The class of what does not exist, has another type, or lacks an index, without the
+ * missing privilege, which pgsink_blame knows; and what ON CONFLICT says of an
+ * index that is deferrable.
+ */
+bool
+pgsink_may_be_shape(const PgSinkError *e)
+{
+	return (strncmp(e->sqlstate, "42", 2) == 0 && strcmp(e->sqlstate, "42501") != 0) ||
+		strcmp(e->sqlstate, "3F000") == 0 || strcmp(e->sqlstate, "55000") == 0;
+}
+
+/* Is the position table missing at the target, one of its columns, or its key? */
 static bool
 lacks_position_table(const PgSink *p)
 {
 	const char *state = p->error.sqlstate;
 
 	return p->conn != NULL && p->error.step == PGSINK_STEP_FENCE &&
-		(strcmp(state, "42P01") == 0 || strcmp(state, "3F000") == 0 || strcmp(state, "42703") == 0);
+		(strcmp(state, "42P01") == 0 || strcmp(state, "3F000") == 0 || strcmp(state, "42703") == 0 ||
+		 strcmp(state, "42P10") == 0);
 }
 
 void

@@ -8,6 +8,10 @@
  * begins with the fence: an UPDATE of the row with the program's own epoch.  A
  * predecessor's fence finds no row, and so its batch has no effect.
  *
+ * What the target has stored comes back with each statement, and is compared with
+ * what was sent: a trigger or a rule of the table may store something else, or
+ * nothing.  Then no batch is committed, or its effects would come again and again.
+ *
  * The fence also expects the position that this program read or stored last.
  * While the program is idle, the target may be restored, or fail over to a
  * standby that lagged.  It then has an older position under the same epoch,
@@ -45,6 +49,10 @@
 /* A relay's is a UUID and a number. */
 #define MAX_INCARNATION	1024
 
+/* Arguments of the two steps "fence" that take the row over. */
+#define TAKE_BEFORE	0
+#define TAKE_OVER	1
+
 /* Read an int8 from text. */
 static int64_t
 to_int64(const char *text)
@@ -65,19 +73,33 @@ write_statements(PgSink *p)
 								 " WHERE relay OPERATOR(pg_catalog.=) $1 AND epoch OPERATOR(pg_catalog.=) $2"
 								 " AND COALESCE(incarnation, '') OPERATOR(pg_catalog.=) $6"
 								 " AND COALESCE(row_id, 0) OPERATOR(pg_catalog.=) $7"
-								 " AND COALESCE(k, 0) OPERATOR(pg_catalog.=) $8",
+								 " AND COALESCE(k, 0) OPERATOR(pg_catalog.=) $8"
+								 " RETURNING epoch OPERATOR(pg_catalog.=) $2 AND incarnation OPERATOR(pg_catalog.=) $3"
+								 " AND row_id OPERATOR(pg_catalog.=) $4 AND k OPERATOR(pg_catalog.=) $5",
 								 p->position_table);
 	free(schema);
 	free(name);
 }
 
+/* The target keeps the position from being stored; always false. */
+static bool
+fail_not_stored(PgSink *p)
+{
+	return idem_sink_fail(&p->failure, IDEM_PROTO_REJECTED, "55000",
+						  "the target did not store position \"%s\" in %s as it was sent: look for triggers and rules of that table",
+						  p->config.relay, p->position_table);
+}
+
 /*
- * Take the values of a position row into p and READY.  False if no relay has
- * written the row: its incarnation is longer than a frame.
+ * Take the values of a position row into p and READY; before is the epoch that
+ * the row had.  False if the row is not as it was to be stored, or if no relay has
+ * written it: its incarnation is longer than a frame.
  */
 static bool
-read_row(PgSink *p, const PGresult *res, IdemProtoReady *ready)
+read_row(PgSink *p, const PGresult *res, int64_t before, IdemProtoReady *ready)
 {
+	if (PQntuples(res) != 1 || to_int64(PQgetvalue(res, 0, 0)) <= before)
+		return fail_not_stored(p);
 	p->epoch = to_int64(PQgetvalue(res, 0, 0));
 	ready->has_position = !PQgetisnull(res, 0, 1);
 	p->stored_incarnation = "";
@@ -105,23 +127,34 @@ pgsink_take_position(PgSink *p, IdemProtoReady *ready)
 	PgSinkPending pending;
 	PGresult   *res;
 	char	   *sql;
+	char	   *before_sql;
+	int64_t		before = 0;
 	bool		sound = true;
 
 	write_statements(p);
+	before_sql = pgsink_format("SELECT t.epoch FROM %s AS t WHERE t.relay OPERATOR(pg_catalog.=) $1 FOR UPDATE",
+							   p->position_table);
 	sql = pgsink_format("INSERT INTO %s AS t (relay, epoch) VALUES ($1, 1)"
 						" ON CONFLICT (relay) DO UPDATE SET epoch = t.epoch OPERATOR(pg_catalog.+) 1"
 						" RETURNING t.epoch, t.incarnation, t.row_id, t.k", p->position_table);
 	pgsink_begin(p);
-	pgsink_send(p, PGSINK_STEP_FENCE, 0, sql, 1, types, values, NULL);
+	pgsink_send(p, PGSINK_STEP_FENCE, TAKE_BEFORE, before_sql, 1, types, values, NULL);
+	pgsink_send(p, PGSINK_STEP_FENCE, TAKE_OVER, sql, 1, types, values, NULL);
 	pgsink_send(p, PGSINK_STEP_COMMIT, 0, "COMMIT", 0, NULL, NULL, NULL);
 	pgsink_sync(p);
 	while ((res = pgsink_next(p, &pending)) != NULL)
 	{
 		if (pending.step == PGSINK_STEP_FENCE && PQresultStatus(res) == PGRES_TUPLES_OK)
-			sound = read_row(p, res, ready);
+		{
+			if (pending.arg == TAKE_OVER)
+				sound = read_row(p, res, before, ready);
+			else if (PQntuples(res) > 0)
+				before = to_int64(PQgetvalue(res, 0, 0));
+		}
 		PQclear(res);
 	}
 	free(sql);
+	free(before_sql);
 	if (!sound)
 		return false;
 	if (p->error.set)
@@ -147,6 +180,16 @@ pgsink_send_fence(PgSink *p)
 	snprintf(stored_row_id, sizeof(stored_row_id), "%" PRId64, p->stored_row_id);
 	snprintf(stored_k, sizeof(stored_k), "%" PRId64, p->stored_k);
 	pgsink_send(p, PGSINK_STEP_FENCE, 0, p->fence_sql, 8, types, values, NULL);
+}
+
+bool
+pgsink_read_fence(PgSink *p, const PGresult *res)
+{
+	if (PQntuples(res) == 0)
+		return false;
+	if (PQntuples(res) > 1 || strcmp(PQgetvalue(res, 0, 0), "t") != 0)
+		fail_not_stored(p);
+	return true;
 }
 
 void
@@ -213,11 +256,22 @@ compare_epoch(const PgSink *p, const PGresult *res)
 	 */
 	if (PQntuples(res) > 0 && to_int64(PQgetvalue(res, 0, 0)) > p->epoch)
 		return PGSINK_FATE_FENCED;
+
+	/* The fence ought to have found this row. */
+	if (PQntuples(res) == 1 && to_int64(PQgetvalue(res, 0, 0)) == p->epoch &&
+		strcmp(PQgetvalue(res, 0, 1), p->stored_incarnation) == 0 &&
+		to_int64(PQgetvalue(res, 0, 2)) == p->stored_row_id &&
+		to_int64(PQgetvalue(res, 0, 3)) == p->stored_k)
+		return PGSINK_FATE_NOT_STORED;
 	return PGSINK_FATE_ABORTED;
 }
 
 PgSinkFate
 pgsink_ask_takeover(PgSink *p)
 {
-	return judge_row(p, compare_epoch);
+	PgSinkFate	fate = judge_row(p, compare_epoch);
+
+	if (fate == PGSINK_FATE_NOT_STORED)
+		fail_not_stored(p);
+	return fate;
 }

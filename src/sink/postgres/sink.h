@@ -279,9 +279,12 @@ extern bool pgsink_to_call(const PgSink *p, uint32_t i);
 /* Queue the call of n events, which has the first event's index as argument. */
 extern void pgsink_send_calls(PgSink *p, const uint32_t *which, uint32_t n);
 
-/* Queue the claim of all undecided events; read the answers into the events. */
+/*
+ * Queue the claim of all undecided events; read the answers into the events.
+ * False if there is not an answer for each: p->failure.
+ */
 extern void pgsink_send_claims(PgSink *p);
-extern void pgsink_read_claims(PgSink *p, const PGresult *res);
+extern bool pgsink_read_claims(PgSink *p, const PGresult *res);
 
 /*
  * Queue the completion of claims of done events, and the release of the
@@ -299,6 +302,12 @@ extern bool pgsink_take_position(PgSink *p, IdemProtoReady *ready);
 /* Queue the UPDATE of the position row that each batch begins with. */
 extern void pgsink_send_fence(PgSink *p);
 
+/*
+ * Read the answer to the fence: did it find its row?  If the target stored
+ * something else than was sent: p->failure.
+ */
+extern bool pgsink_read_fence(PgSink *p, const PGresult *res);
+
 /* Note that the batch's position is committed: the next fence expects it. */
 extern void pgsink_position_stored(PgSink *p);
 
@@ -307,6 +316,8 @@ typedef enum PgSinkFate
 	PGSINK_FATE_COMMITTED,
 	PGSINK_FATE_ABORTED,
 	PGSINK_FATE_FENCED,
+	PGSINK_FATE_NOT_STORED,		/* the target keeps the position from being
+								 * stored: p->failure */
 	PGSINK_FATE_UNKNOWN			/* the question failed: p->error */
 } PgSinkFate;
 
@@ -316,7 +327,8 @@ extern PgSinkFate pgsink_ask_fate(PgSink *p);
 /*
  * After a fence that found no row to update: why?  FENCED if another instance
  * has taken over.  ABORTED if the target lost the position that this program
- * read or stored there.  UNKNOWN with p->error.
+ * read or stored there.  NOT_STORED if the row is as it was expected.  UNKNOWN with
+ * p->error.
  */
 extern PgSinkFate pgsink_ask_takeover(PgSink *p);
 
@@ -324,6 +336,12 @@ extern PgSinkFate pgsink_ask_takeover(PgSink *p);
 
 /* Look up the target and write its statements.  False: p->failure. */
 extern bool pgsink_describe_target(PgSink *p);
+
+/*
+ * After an error of a call that may mean that the target has another shape by now:
+ * look it up again.  False: p->failure.  p->error stays.
+ */
+extern bool pgsink_check_target(PgSink *p);
 
 /* config.c */
 
@@ -400,6 +418,9 @@ extern void pgsink_note_error(PgSink *p, PgSinkPending pending, bool lost,
 
 /* Hide the message, which is going to be logged, if it has an event in it. */
 extern void pgsink_hide_events(const PgSink *p, PgSinkError *e);
+
+/* May an error of a call mean that the target has another shape than at hello? */
+extern bool pgsink_may_be_shape(const PgSinkError *e);
 
 /* Decide by step and SQLSTATE who is to blame for p->error. */
 extern PgSinkBlame pgsink_blame(const PgSink *p);

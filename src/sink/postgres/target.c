@@ -5,9 +5,11 @@
  *
  * A function gets the fields whose names its arguments have.  A table has a
  * column for each field, but for those that the option omit_columns names.  The
- * program looks the target up once, at hello.  If the target changes later,
- * PREPARE raises an error and the program ends; the next program looks the
- * target up again.
+ * program looks the target up at hello.  If the target changes later, PREPARE
+ * mostly raises an error and the program ends; the next program looks the target up
+ * again.  A unique index that is gone is found by the planner, so it is an error of
+ * the call: after such errors the program looks the target up before it blames
+ * events.
  *
  * INVARIANT
  *		A column that was there and is gone ends the program: events are never
@@ -405,10 +407,34 @@ describe_claims(PgSink *p)
 	return ok;
 }
 
+/* Look up the function or table.  False: p->failure. */
+static bool
+describe(PgSink *p)
+{
+	return p->config.is_function ? describe_function(p) : describe_table(p);
+}
+
+bool
+pgsink_check_target(PgSink *p)
+{
+	PgSink		before = *p;
+	bool		sound;
+
+	pgsink_forget_error(p);
+	memset(p->used, 0, sizeof(p->used));
+	sound = describe(p);
+
+	/* the statement goes on with the fields that it was made of */
+	memcpy(p->used, before.used, sizeof(p->used));
+	memcpy(p->type, before.type, sizeof(p->type));
+	p->error = before.error;
+	return sound;
+}
+
 bool
 pgsink_describe_target(PgSink *p)
 {
-	if (!(p->config.is_function ? describe_function(p) : describe_table(p)))
+	if (!describe(p))
 		return false;
 	write_statement(p);
 	return describe_claims(p);

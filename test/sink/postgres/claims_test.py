@@ -6,6 +6,21 @@ from postgres.target import PSQL, Target, commits, server
 from sinklib import PATIENCE, codec
 
 
+def test_claims_without_answers():
+    """An event whose claim has no answer is no duplicate: nothing of the batch is acked."""
+    for answers in ("1, 'a', 'claimed'::idempotency.claim_result LIMIT 1", "g, 'a', NULL::idempotency.claim_result FROM generate_series(1, 3) g"):
+        t = Target(extension=True)
+        t.psql(f"""ALTER FUNCTION idempotency.claim_events RENAME TO claim_events_before;
+            CREATE FUNCTION idempotency.claim_events(event_ids text[], consumer text, OUT ord int, OUT event_id text,
+                OUT result idempotency.claim_result) RETURNS SETOF record LANGUAGE sql AS $$ SELECT {answers} $$""")
+        w = t.start()
+        w.events([{}] * 3)
+        f = w.expect("FAILED")
+        assert f["outcome"] == codec.OUTCOMES["rejected"] and "no answer for some events" in f["message"], f
+        assert w.recv() is None and w.exit_status() == 0 and t.count() == 0
+        w.sock.close()
+
+
 def test_claims():
     t = Target(extension=True)
     w = t.start(consumer="billing")

@@ -74,6 +74,46 @@ def test_target_goes_away():
     assert f["outcome"] == codec.OUTCOMES["rejected"] and f["sqlstate"] == "42883", f
 
 
+def test_inbox_without_its_index():
+    """The planner misses it, and not PREPARE: no event is blamed, in large batches or small."""
+    for sql in ("ALTER TABLE app.inbox DROP CONSTRAINT inbox_pkey",
+                "ALTER TABLE app.inbox DROP CONSTRAINT inbox_pkey, ADD PRIMARY KEY (event_id) DEFERRABLE"):
+        for passed, count in ((True, 1), (True, 20), (False, 1)):
+            t = Target()
+            w = t.start(function=None, table="app.inbox")
+            if passed:
+                batch, _ = w.events([{}])
+                commits(w, batch, 1)
+            t.psql(sql)
+            w.events([{}] * count)
+            f = w.expect("FAILED")
+            assert f["outcome"] == codec.OUTCOMES["rejected"] and f["sqlstate"] == "42P10" and "unique index" in f["message"], f
+            assert w.recv() is None and w.exit_status() == 0 and t.count("app.inbox") == passed
+            w.sock.close()
+
+
+def test_inbox_with_a_trigger_that_fails():
+    """The same SQLSTATEs of a trigger, while the table has its shape, are the event's; what came to it is no field."""
+    t = Target()
+    t.psql("""CREATE FUNCTION app.check() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN
+            IF NEW.event_type <> 'T' THEN RAISE EXCEPTION 'no' USING ERRCODE = NEW.event_type; END IF; RETURN NEW; END $$;
+        CREATE TRIGGER t BEFORE INSERT ON app.inbox FOR EACH ROW EXECUTE FUNCTION app.check();
+        ALTER TABLE app.inbox DROP COLUMN headers""")
+    w = t.start(function=None, table="app.inbox", omit_columns="headers")
+    t.psql("ALTER TABLE app.inbox ADD COLUMN headers jsonb")
+    states = ("42P10", "42P01", "42703", "42883", "3F000", "55000")
+    batch, _ = w.events([{"type": s, "headers": b'{"a": 1}'} for s in ("T", *states)])
+    assert w.outcomes(batch, 7) == ["acked"] + ["rejected"] * 6 and [w.notes[i + 1][0] for i in range(6)] == list(states), w.notes
+    w.send("SETTLE", batch=batch)
+    w.expect("VERDICT", batch=batch, kind=1)
+    batch, _ = w.events([{"type": "42P10"}])
+    assert w.outcomes(batch, 1) == ["rejected"]
+    w.send("SETTLE", batch=batch)
+    w.expect("VERDICT", batch=batch, kind=1)
+    assert t.psql("SELECT count(*) FROM app.inbox WHERE headers IS NULL") == "1"
+    w.close()
+
+
 def test_unreachable():
     t = Target()
     f = t.failed(host="/nonexistent")

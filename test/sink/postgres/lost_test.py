@@ -127,6 +127,46 @@ def test_position_that_no_relay_has_written():
     w.sock.close()
 
 
+ON_POSITION = """
+    CREATE FUNCTION app.meddle() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN %s END $$;
+    CREATE TRIGGER meddle BEFORE INSERT OR UPDATE ON idempotency_sink_position FOR EACH ROW EXECUTE FUNCTION app.meddle()"""
+
+
+def not_stored(f):
+    assert f["outcome"] in ("rejected", codec.OUTCOMES["rejected"]) and f["sqlstate"] == "55000", f
+    assert "did not store position" in f["message"] and "triggers" in f["message"], f
+
+
+def test_position_is_not_stored_as_sent():
+    """What the table's triggers make of the position is no position: nothing is committed, at hello or with a batch."""
+    for body, takes in (("RETURN NULL;", False), ("RETURN OLD;", False), ("NEW.row_id = 1; RETURN NEW;", True), ("NEW.k = NULL; RETURN NEW;", True),
+                        ("NEW.incarnation = 'mine'; RETURN NEW;", True), ("NEW.epoch = 9; RETURN NEW;", True)):
+        t = Target()
+        w = t.start()
+        batch, _ = w.events([{}], row_id=1)
+        commits(w, batch, 1)
+        t.psql(ON_POSITION % body)
+        w.events([{}, {}], row_id=2)
+        not_stored(w.expect("FAILED"))
+        assert w.recv() is None and w.exit_status() == 0
+        w.sock.close()
+        assert t.count() == 1, body
+        if takes:
+            w = t.start()
+            w.close()
+        else:
+            not_stored(t.failed())
+    # an epoch that does not rise fences nobody
+    t = Target()
+    t.start().close()
+    t.psql(ON_POSITION % "NEW.epoch = 1; RETURN NEW;")
+    not_stored(t.failed())
+    # before there is a row
+    t = Target()
+    t.psql(ON_POSITION % "RETURN NULL;")
+    not_stored(t.failed())
+
+
 def test_target_cleared():
     for ready in set_back("DELETE FROM idempotency_sink_position"):
         assert ready["has_position"] == 0, ready
