@@ -62,6 +62,17 @@ BEGIN
 END
 $$;
 
+-- Two dumps may have events of the same number in different segments, where no
+-- index would notice.  From the first enqueue on restored events are refused, and
+-- housekeeping empties the table.
+CREATE TABLE idempotency_data.outbox_restored (
+	seq bigint CONSTRAINT outbox_restored_pkey PRIMARY KEY
+);
+COMMENT ON TABLE idempotency_data.outbox_restored IS
+'numbers of the events that were restored from a dump, until the first event is enqueued';
+COMMENT ON CONSTRAINT outbox_restored_pkey ON idempotency_data.outbox_restored IS
+'no two restored events have the same number';
+
 -- Neither sequence is part of a dump: the setval of a restore would set the
 -- sequences of a database in use back.  After a restore, the first enqueue finds
 -- the greatest number.

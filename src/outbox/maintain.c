@@ -71,9 +71,11 @@
 #include "utils/rel.h"
 #include "utils/timestamp.h"
 
+#include "outbox/number.h"
 #include "outbox/outbox.h"
 #include "outbox/reader.h"
 #include "outbox/segment.h"
+#include "shared/catalog.h"
 #include "shared/empty.h"
 #include "shared/fault.h"
 #include "shared/txn_owner.h"
@@ -300,6 +302,27 @@ maintain(IdemSnap *const *done, int npos)
 	return emptied;
 }
 
+/*
+ * Empty the table of the numbers of restored events (outbox_stat_fn.c), once no
+ * event can be restored any more.
+ */
+static void
+forget_restored(void)
+{
+	static IdemRelRef restored = IDEM_RELREF("outbox_restored");
+	Oid			oid = idem_relref_oid(&restored);
+	Relation	rel;
+	bool		pristine;
+
+	if (!idem_number_in_use() || !ConditionalLockRelationOid(oid, AccessShareLock))
+		return;
+	rel = relation_open(oid, NoLock);
+	pristine = idem_empty_is_pristine(rel);
+	relation_close(rel, AccessShareLock);
+	if (!pristine && !idem_empty_is_held(oid))
+		(void) idem_empty_in_place(oid);
+}
+
 /* The last xid of a closed segment that could be emptied; 0: it cannot. */
 static uint64
 last_releasable(int number, IdemSnap *const *done, int npos)
@@ -375,7 +398,10 @@ idem_outbox_maintain(IdemSnap *const *done, int npos)
 
 	if (!RecoveryInProgress() &&
 		ConditionalLockRelationOid(idem_outbox_generation_oid(), ShareUpdateExclusiveLock))
+	{
 		emptied = maintain(done, npos);
+		forget_restored();
+	}
 	idem_txn_owner_leave(saved);
 	return emptied;
 }

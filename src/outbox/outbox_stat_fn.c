@@ -7,7 +7,8 @@
  * LOCKING: AccessShareLock on one segment at a time.  The trigger takes
  * ShareRowExclusiveLock on its segment, kept with the restored rows, while its
  * statement holds RowExclusiveLock.  So two restores into one segment wait for
- * each other, or the server ends one of them as a deadlock.  outbox_mend_seq()
+ * each other, or the server ends one of them as a deadlock.  So do two restores
+ * of events with the same number.  outbox_mend_seq()
  * takes the locks that number.c describes.
  *
  * Copyright (c) 2026, the idempotency developers
@@ -23,7 +24,9 @@
 #include "access/htup_details.h"
 #include "access/tableam.h"
 #include "access/xact.h"
+#include "catalog/pg_type.h"
 #include "commands/trigger.h"
+#include "executor/spi.h"
 #include "fmgr.h"
 #include "funcapi.h"
 #include "miscadmin.h"
@@ -42,7 +45,9 @@
 #include "outbox/reader.h"
 #include "outbox/segment.h"
 #include "shared/args.h"
+#include "shared/guard.h"
 #include "shared/rows.h"
+#include "shared/spi.h"
 #include "shared/txn_owner.h"
 
 #define SEGMENT_COLUMNS		8
@@ -195,9 +200,9 @@ refuse_restore(Relation segment)
  * Refuse events whose numbers other events may have: of two events with the
  * same number a relay would skip one.  Events of a dump keep their numbers, so
  * only a log that has given out no number takes them.  A dump has one COPY per
- * segment, so a COPY into a segment with rows is of a second dump.  Nobody
- * draws the first number while the statement has its lock on the segment
- * (number.c).
+ * segment, so a COPY into a segment with rows is of a second dump; other second
+ * dumps are known by the numbers of their events (note_number).  Nobody draws the
+ * first number while the statement has its lock on the segment (number.c).
  *
  * The first look is without the lock.  In a log that is in use, all writers
  * would queue up behind a lock that waits for one open transaction.
@@ -216,6 +221,33 @@ check_restore(Relation segment)
 		refuse_restore(segment);
 }
 
+/* Note the number of a restored event; error 55000 if another one has it. */
+static void
+note_number(Relation segment, Datum seq)
+{
+	static IdemSpiStatement note =
+	IDEM_SPI_STATEMENT("INSERT INTO %s.outbox_restored (seq) VALUES ($1) ON CONFLICT DO NOTHING");
+	static const IdemColumn columns[] = {{INT8OID, true}};
+	static const IdemTableForm form = {.columns = columns, .ncolumns = lengthof(columns), .by_sql = true};
+	static IdemRelRef restored = IDEM_TABLEREF("outbox_restored", &form);
+	Oid			types[1] = {INT8OID};
+	ResourceOwner saved = idem_txn_owner_enter();
+	uint64		noted;
+
+	idem_guard_ref(&restored);
+	SPI_connect();
+	noted = idem_spi_run_saved(&note, 1, types, &seq, NULL);
+	SPI_finish();
+	idem_txn_owner_leave(saved);
+	if (noted == 0)
+		ereport(ERROR,
+				(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
+				 errmsg("cannot restore event number %lld into \"%s\": another event was restored with that number",
+						(long long) DatumGetInt64(seq), RelationGetRelationName(segment)),
+				 errdetail("Of two events with the same number a relay would skip one."),
+				 errhint("Restore each dump once, and no two dumps into the same database.")));
+}
+
 /*
  * Trigger of each segment, before insert.  The writer fires no triggers, so
  * the rows that come here are restored from a dump.  Their transaction ids
@@ -228,7 +260,9 @@ idem_outbox_restamp_fn(PG_FUNCTION_ARGS)
 	TriggerData *trigger = idem_require_insert_trigger(fcinfo, "outbox_restamp");
 	int			column = IDEM_ATT_XID + 1;
 	Datum		value;
+	Datum		seq;
 	bool		isnull = false;
+	bool		no_seq;
 
 	idem_require_table(fcinfo, "outbox_restamp", idem_segment_ref, IDEM_OUTBOX_SEGMENTS);
 	if (fcinfo->flinfo->fn_extra == NULL)
@@ -236,6 +270,9 @@ idem_outbox_restamp_fn(PG_FUNCTION_ARGS)
 		check_restore(trigger->tg_relation);
 		fcinfo->flinfo->fn_extra = trigger->tg_trigger; /* once per statement */
 	}
+	seq = heap_getattr(trigger->tg_trigtuple, IDEM_ATT_SEQ + 1, RelationGetDescr(trigger->tg_relation), &no_seq);
+	if (!no_seq)
+		note_number(trigger->tg_relation, seq);
 	value = FullTransactionIdGetDatum(GetTopFullTransactionId());
 	return PointerGetDatum(heap_modify_tuple_by_cols(trigger->tg_trigtuple,
 													 RelationGetDescr(trigger->tg_relation),

@@ -85,6 +85,40 @@ command_ok([ 'psql', '-qX', '-v', 'ON_ERROR_STOP=1', '-f', $inserts, '-d', $node
 enqueue($node, 'new', 'inserted');
 is($node->safe_psql('inserted', $events), 'old 1:1 old 2:2 old 3:3 new:4', 'every event is there');
 
+# Two dumps whose events are in different segments, by COPY and by INSERT; a dump
+# with INSERT twice.  What has a number of its own is taken.
+my $data = { copy => $node->basedir . '/data_copy.sql', inserts => $node->basedir . '/data_inserts.sql' };
+command_ok([ 'pg_dump', '--data-only', '-t', 'idempotency_data.outbox_segment_*', '-f', $data->{copy}, '-d', $node->connstr('source') ],
+	'data dumped');
+command_ok([ 'pg_dump', '--data-only', '-t', 'idempotency_data.outbox_segment_*', '--inserts', '-f', $data->{inserts}, '-d', $node->connstr('source') ],
+	'data dumped as INSERT');
+foreach my $first (qw(copy inserts))
+{
+	foreach my $second (qw(copy inserts))
+	{
+		my $other = slurp_file($data->{$second});
+		$other =~ s/outbox_segment_0/outbox_segment_1/g;
+		my $moved = $node->basedir . "/moved.sql";
+		append_to_file($moved, $other);
+		$node->safe_psql('postgres', "CREATE DATABASE two_$first$second");
+		IdemTest::create_extension($node, "two_$first$second");
+		my @restore = ('psql', '-qX', '-d', $node->connstr("two_$first$second"));
+		command_ok([ @restore, '-v', 'ON_ERROR_STOP=1', '-f', $data->{$first} ], "the first dump by $first");
+		my ($said, $err);
+		IPC::Run::run([ @restore, '-f', $moved ], '>', \$said, '2>', \$err);
+		like($err, qr/cannot restore event number 1 into "outbox_segment_1": another event was restored with that number/,
+			"another dump by $second is refused");
+		like($err, qr/HINT: .*no two dumps into the same database/, 'with a hint');
+		unlink $moved;
+		next if $second eq 'copy';
+		IPC::Run::run([ @restore, '-f', $data->{inserts} ], '>', \$said, '2>', \$err);
+		is(() = $err =~ /another event was restored/g, 3, 'and so is the same dump, row by row');
+		is($node->safe_psql("two_$first$second", $events), 'old 1:1 old 2:2 old 3:3', 'each event is there once');
+	}
+}
+
+my ($rc, $out, $err);
+
 # A restore that failed can be repeated
 $node->safe_psql('postgres', 'CREATE DATABASE failed');
 IdemTest::create_extension($node, 'failed');
@@ -95,12 +129,44 @@ $node->safe_psql('failed', "$into;\n$row\n\\.\n");
 enqueue($node, 'after', 'failed');
 is($node->safe_psql('failed', $events), 'restored:7 after:8', 'a restore that was undone is repeated');
 
+# Two restores at once: the second waits for the first
+$node->safe_psql('postgres', 'CREATE DATABASE once');
+IdemTest::create_extension($node, 'once');
+my $insert = sub {
+	my ($segment) = @_;
+	return "INSERT INTO idempotency_data.outbox_segment_$segment (xid, seq, event_id, enqueued_at, aggregate_type, aggregate_id, event_type, payload)"
+	  . " VALUES ('1', 7, gen_random_uuid(), '2026-01-01', 'a', 'restored', 't', '1')";
+};
+my $one = $node->background_psql('once');
+$one->query_safe('BEGIN; ' . $insert->(0));
+my $two = $node->background_psql('once', on_error_stop => 0);
+my $two_pid = $two->query_safe('SELECT pg_backend_pid()');
+$two->query_until(qr/go/, "\\echo go\n" . $insert->(1) . ";\n");
+IdemTest::wait_for($node, "SELECT wait_event_type = 'Lock' FROM pg_stat_activity WHERE pid = $two_pid");
+$one->query_safe('COMMIT');
+$one->quit;
+IdemTest::wait_for($node, "SELECT state = 'idle' FROM pg_stat_activity WHERE pid = $two_pid");
+$two->quit;
+is($node->safe_psql('once', $events), 'restored:7', 'the first event stays the only one');
+
+# The numbers are kept until the first event is enqueued
+my $kept = 'SELECT count(*), pg_relation_size(\'idempotency_data.outbox_restored\') = 0 FROM idempotency_data.outbox_restored';
+is($node->safe_psql('once', $kept), '1|f', 'the numbers of restored events are kept');
+enqueue($node, 'after', 'once');
+$node->safe_psql('once', q{CREATE SERVER nowhere FOREIGN DATA WRAPPER idempotency_null;
+	SELECT idempotency.relay_create('nowhere', 'nowhere')});
+$node->poll_query_until('once', "SELECT (SELECT count(*) FROM idempotency_data.outbox_restored) = 0"
+	  . " AND pg_relation_size('idempotency_data.outbox_restored') = 0") or die 'the numbers stay';
+$node->safe_psql('once', q{SELECT idempotency.relay_drop('nowhere'); DROP SERVER nowhere});
+($rc, $out, $err) = $node->psql('once', $insert->(1));
+like($err, qr/the outbox is in use/, 'then every restore is refused');
+
 # Mending waits for a transaction that has drawn a number which is in no row that
 # others see.
 $writer->query_safe(q{BEGIN; SELECT idempotency.outbox_enqueue('a', 'open 2', 't', '1')});
 is($node->safe_psql('copy', 'SET lock_timeout = 1; SELECT idempotency.outbox_mend_seq()'), '6',
 	'mending what is well waits for nobody');
-my ($rc, $out, $err) = $node->psql('copy', "SET lock_timeout = 1;\n$into;\n$row\n\\.\n");
+($rc, $out, $err) = $node->psql('copy', "SET lock_timeout = 1;\n$into;\n$row\n\\.\n");
 like($err, qr/the outbox is in use/, 'nor does a restore that is refused');
 $node->safe_psql('copy', q{SELECT setval('idempotency_data.outbox_seq', 2)});
 ($rc, $out, $err) = $node->psql('copy', q{SELECT idempotency.outbox_enqueue('a', 'refused', 't', '1')});
