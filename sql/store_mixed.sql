@@ -139,5 +139,65 @@ SELECT t.store_add_time(2700);
 CALL t.settle();
 SELECT status FROM idempotency.event_status('again-1', 'again');
 
+-- A restore that commits row by row.  The dumped store: ids, and one with a result
+DROP EXTENSION idempotency;
+CREATE EXTENSION idempotency;
+SELECT idempotency.consumer_create('hour', retention => '1 hour');
+SELECT t.feed('slow', 50), t.feed('hour', 1);
+SELECT idempotency.claim_event('result', 'slow'), idempotency.complete_event('result', 'slow', result => '42');
+CALL t.age();
+CALL t.settle();
+SELECT slot AS saved_slot FROM t.slots() WHERE class = 'for ever' \gset
+CREATE TABLE t.slow (LIKE idempotency_data.store_slot_0 INCLUDING STORAGE);
+INSERT INTO t.slow SELECT * FROM idempotency_data.store_slot_:saved_slot WHERE kind <> 2;
+
+-- The store in use: a slot whose sixteen runs are due for a merge, and a table whose end marks are to come
+DROP EXTENSION idempotency;
+CREATE EXTENSION idempotency;
+SELECT idempotency.consumer_create('hour', retention => '1 hour');
+SELECT t.feed('ever', 50), t.feed('hour', 1);
+CALL t.age();
+CALL t.settle();
+SELECT slot AS used_slot FROM t.slots() WHERE class = 'for ever' \gset
+INSERT INTO idempotency_data.store_slot_:used_slot SELECT * FROM t.slow WHERE kind = 3;
+SELECT t.restore(:used_slot, 't.saved', ARRAY(SELECT 9223372036854775807 - n FROM generate_series(1, 16) AS n));
+SELECT count(idempotency.claims_maintain()) FROM generate_series(1, 3);
+SELECT slot = :used_slot AS used, state, held_by, count(*) FROM idempotency.stat_claim_segments WHERE kind = 'run' GROUP BY 1, 2, 3 ORDER BY 1;
+INSERT INTO idempotency_data.store_slot_:used_slot SELECT * FROM t.slow WHERE kind = 1;
+SELECT count(idempotency.claims_maintain()) FROM generate_series(1, 3);
+BEGIN;
+SELECT t.feed('slow', 50);
+ROLLBACK;
+INSERT INTO idempotency_data.store_slot_:used_slot SELECT * FROM t.slow WHERE kind = 0;
+SELECT t.feed('slow', 50), idempotency.event_result('result', 'slow');
+CALL t.settle();
+SELECT slot = :used_slot AS used, state, held_by, count(*) FROM idempotency.stat_claim_segments WHERE kind = 'run' GROUP BY 1, 2, 3 ORDER BY 1;
+SELECT t.feed('slow', 50), t.feed('ever', 49), idempotency.event_result('result', 'slow');
+
+-- A restore that broke off: its rows go at last.  Meanwhile the time goes on, though nothing expires
+SELECT t.store_add_time(86400);
+CALL t.settle();
+INSERT INTO idempotency_data.store_slot_40 SELECT * FROM t.slow WHERE kind = 3;
+CREATE VIEW t.unfinished AS SELECT slot, state, held_by FROM idempotency.stat_claim_segments WHERE kind = 'slot';
+CREATE FUNCTION t.store_unnoted(seconds int) RETURNS void
+	LANGUAGE c AS 'idempotency_test', 'idem_test_store_unnoted_fn';
+SELECT t.store_unnoted(60);
+SELECT last_value AS before FROM idempotency_data.store_clock \gset
+SELECT idempotency.claims_maintain();
+SELECT last_value > :before AS noted FROM idempotency_data.store_clock;
+SELECT t.store_add_time(5 * 86400);
+SELECT count(idempotency.claims_maintain()) FROM generate_series(1, 3);
+TABLE t.unfinished;
+-- it is begun once more
+INSERT INTO idempotency_data.store_slot_40 SELECT * FROM t.slow WHERE kind = 3;
+SELECT t.store_add_time(5 * 86400);
+SELECT count(idempotency.claims_maintain()) FROM generate_series(1, 3);
+TABLE t.unfinished;
+SELECT t.store_add_time(2 * 86400);
+SELECT count(idempotency.claims_maintain()) FROM generate_series(1, 3);
+TABLE t.unfinished;
+SELECT count(*) FROM idempotency_data.store_slot_40;
+SELECT t.feed('slow', 50), t.feed('ever', 49), idempotency.event_result('result', 'slow');
+
 DROP SCHEMA t CASCADE;
 DROP EXTENSION idempotency;

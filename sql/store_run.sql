@@ -181,7 +181,7 @@ SELECT t.found(7, 30, t.digests(1, 6000));
 ROLLBACK;
 SELECT count(*) FROM t.marks(7);
 INSERT INTO idempotency_data.store_slot_7 SELECT * FROM t.dump ORDER BY md5(digest::text || turn);
-SELECT count(*) FROM idempotency_data.store_slot_7 WHERE packer <> '0';
+SELECT count(*) FROM idempotency_data.store_slot_7 WHERE CASE WHEN kind = 0 THEN packer <> '0' ELSE packer < '9223372036854775808' END;
 SELECT run, "column", pages, first_block, digests, details, specials, packer FROM t.marks(7);
 SELECT t.found(7, 30, t.digests(1, 6000)), t.found(7, 32, t.digests(1, 10000)), t.found(7, 35, t.digests(1, 4000));
 SELECT count(*) FROM (SELECT * FROM t.packed EXCEPT SELECT * FROM t.read(7, 30)) AS missing;

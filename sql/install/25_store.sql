@@ -12,9 +12,14 @@ COMMENT ON FUNCTION idempotency_data.store_restamp() IS
 -- or deletes rows, so autovacuum has nothing to do.
 --
 -- A dump leaves out the filters, which the restored database would not find at
--- their blocks, and the runs whose transaction the dump's snapshot does not see.
--- Such a run may have ids that were completed after the snapshot was taken.  The
--- ids that it has from before are still where the run got them from.
+-- their blocks, the rows of runs that were not finished, and the runs whose transaction
+-- the dump's snapshot does not see.  Such a run may have ids that were completed after
+-- the snapshot was taken.  The ids that it has from before are still where the run got
+-- them from.  A transaction that is 2^31 ids after the snapshot cannot be: ids went back
+-- since, by pg_resetwal, and the run is older than the snapshot.
+--
+-- CASE keeps the look for the end marks from being planned as a join, which might return the rows in another
+-- order: the end mark of a run is to come last.
 DO $$
 DECLARE
 	slot name;
@@ -63,7 +68,12 @@ BEGIN
 			slot, 'fires for rows restored from a dump only');
 
 		PERFORM pg_extension_config_dump(format('idempotency_data.%I', slot),
-			'WHERE kind <> 2 AND pg_catalog.pg_visible_in_snapshot(packer, pg_catalog.pg_current_snapshot())');
+			format('WHERE CASE WHEN kind = 2 THEN false ELSE run IN (
+	SELECT m.run FROM idempotency_data.%I AS m
+	 WHERE m.kind = 0
+	   AND (pg_catalog.pg_visible_in_snapshot(m.packer, pg_catalog.pg_current_snapshot())
+			OR m.packer::text::numeric - pg_catalog.pg_snapshot_xmax(pg_catalog.pg_current_snapshot())::text::numeric >= 2147483648)
+	) END', slot));
 	END LOOP;
 END
 $$;

@@ -41,4 +41,4 @@ COMMENT ON COLUMN @extschema@.stat_claim_segments.newest IS
 COMMENT ON COLUMN @extschema@.stat_claim_segments.expires IS
 'when the run may be dropped, if the server stays up until then; null for a segment, and for what is remembered for ever';
 COMMENT ON COLUMN @extschema@.stat_claim_segments.held_by IS
-'what keeps it from its next step: writer, reader, prepared transaction, snapshot, transaction (an open one that is older), packed segment (what has expired goes after it), lock, no empty segment, no empty slot, no packer (none is at work; the next claims start one), idempotency.store_maintenance (it is off); null if nothing does';
+'what keeps it from its next step: writer, reader, prepared transaction, snapshot, transaction (an open one that is older), packed segment (what has expired goes after it), lock, no empty segment, no empty slot, restore (the end mark of a run is to come), no packer (none is at work; the next claims start one), idempotency.store_maintenance (it is off); null if nothing does';

@@ -19,8 +19,10 @@
  * they replace, and those runs would count again without them.  So a slot is
  * emptied only when nothing is left of the runs that its runs replace.
  *
- * A slot without an end mark has what a packer left that failed.  Nobody reads
- * it.  If its rows were restored, the end mark may be among those to come.
+ * Rows of a run without an end mark are what a packer left that failed.  Nobody reads
+ * them, and they go with their slot.  If they were restored, the end mark may be to come: a
+ * restore of INSERTs commits row by row.  Until it comes, or a week is over
+ * (survey.c), the slot is neither emptied nor merged (plan.c).
  *
  * "Every live snapshot sees it" is asked by the xmin horizon of the database.  So
  * a transaction of this database that has an xid holds emptying back as well,
@@ -103,7 +105,7 @@ idem_cut_may_slot(const IdemSurvey *survey, int number, FullTransactionId horizo
 {
 	const IdemSlotInfo *slot = &survey->slots[number];
 
-	if (!survey->complete || slot->pristine || slot->restored)
+	if (!survey->complete || slot->pristine || slot->restoring)
 		return false;
 	for (int i = 0; i < slot->nruns; i++)
 	{

@@ -262,13 +262,15 @@ describe_segment(const IdemSurvey *survey, int number, FullTransactionId horizon
 
 /* Slots */
 
-/* What keeps a run that was replaced, or has expired, from going? */
+/* What keeps a run that was replaced, or has expired, from going, and the others from being merged? */
 static const char *
 run_holder(const IdemSurvey *survey, int slot, const IdemRun *run, FullTransactionId horizon)
 {
 	const IdemRun *by = idem_survey_replacement(survey, run);
 	const char *holder = NULL;
 
+	if (survey->slots[slot].restoring)
+		return "restore";
 	if (survey->time >= idem_run_end(run))
 	{
 		if (idem_cut_packed_remain(survey))
@@ -311,14 +313,17 @@ describe_run(const IdemSurvey *survey, int slot, int i, FullTransactionId horizo
 	set_held_by(row, run_holder(survey, slot, run, horizon));
 }
 
-/* A slot without an end mark: a packer is at work on it, or one has failed. */
+/* A slot without an end mark: a packer or a restore is at work on it, or one has failed. */
 static void
-describe_remains(int slot, bool seen, ViewRow *row)
+describe_remains(int slot, const IdemSlotInfo *info, ViewRow *row)
 {
-	init_row(row, "slot", slot, seen ? "unfinished" : "unknown");
+	init_row(row, "slot", slot, info->seen ? "unfinished" : "unknown");
 	set_column(row, COL_SLOT, Int32GetDatum(slot));
 	set_column(row, COL_BYTES, Int64GetDatum(total_bytes(idem_slot_oid(slot))));
-	set_held_by(row, seen ? packer_missing() : "lock");
+	if (!info->seen)
+		set_held_by(row, "lock");
+	else
+		set_held_by(row, info->restoring ? "restore" : packer_missing());
 }
 
 static void
@@ -340,7 +345,7 @@ put_slot(ReturnSetInfo *rsinfo, const IdemSurvey *survey, int slot, FullTransact
 	}
 	if (!info->seen || (info->nruns == 0 && !info->pristine))
 	{
-		describe_remains(slot, info->seen, &row);
+		describe_remains(slot, info, &row);
 		put_row(rsinfo, &row);
 	}
 }

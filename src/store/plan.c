@@ -264,7 +264,7 @@ choose_merge(const IdemSurvey *survey, const IdemTried *tried, IdemStep *step)
 	for (int i = 0; i < IDEM_STORE_SLOTS; i++)
 	{
 		/* unless all runs are known, some may be replaced already */
-		if (!survey->complete || (tried->merges & SLOT_BIT(i)) != 0)
+		if (!survey->complete || survey->slots[i].restoring || (tried->merges & SLOT_BIT(i)) != 0)
 			continue;
 		*step = (IdemStep)
 		{

@@ -271,6 +271,9 @@ visit_mark(const Datum *values, const bool *nulls, ItemPointer tid, void *arg)
 	run.number = number;
 	run.packer = nulls[IDEM_SLOT_PACKER] ? InvalidFullTransactionId :
 		DatumGetFullTransactionId(values[IDEM_SLOT_PACKER]);
+	/* pg_resetwal set the ids back, and ended all transactions */
+	if (!FullTransactionIdPrecedes(run.packer, ReadNextFullTransactionId()))
+		run.packer = InvalidFullTransactionId;
 	mark->visit(&run, mark->arg);
 	return true;
 }
@@ -686,7 +689,7 @@ check_complete(IdemRunReader *reader, bool at_end)
 					RelationGetRelationName(reader->slot->heap)),
 			 errdetail("Found " INT64_FORMAT " of " INT64_FORMAT " ids and " INT64_FORMAT " of " INT64_FORMAT " details.",
 					   reader->ndigests, reader->run.digests, reader->ndetails, reader->run.details),
-			 errhint("Build the table's index again with REINDEX.")));
+			 errhint("Build the table's index again with REINDEX. While a restore of the table is at work, its rows are still to come.")));
 }
 
 /* Go to the next detail. */

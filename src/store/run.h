@@ -46,7 +46,8 @@ typedef struct IdemRun
 	XLogRecPtr	lsn;			/* of the page of the mark when it was read;
 								 * not stored */
 	FullTransactionId packer;	/* the transaction that wrote the mark; 0
-								 * after a restore */
+								 * after a restore, and after transaction ids
+								 * went back behind it */
 	int			nreplaces;		/* the runs that were merged into this one */
 	int64		replaces[IDEM_SLOT_RUNS];
 	bool		plain;			/* not stored: the caller of idem_run_begin

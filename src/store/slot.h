@@ -59,8 +59,8 @@ typedef enum IdemSlotKind
 /* Columns, in the order of the install script, from 0. */
 enum
 {
-	IDEM_SLOT_PACKER,			/* xid8: the transaction that wrote the row; 0
-								 * after a restore */
+	IDEM_SLOT_PACKER,			/* xid8: the transaction that wrote the row;
+								 * after a restore idem_slot_restored() */
 	IDEM_SLOT_RUN,				/* bigint */
 	IDEM_SLOT_DIGEST,			/* uuid */
 	IDEM_SLOT_KIND,				/* smallint */
@@ -74,6 +74,19 @@ enum
 	IDEM_SLOT_BODY,				/* bytea, STORAGE PLAIN */
 	IDEM_SLOT_NATTS
 };
+
+/*
+ * The packer of a row that a restore brought.  Of an end mark it is 0, so that every
+ * snapshot sees the run.  Nobody asks who packed another row: such a row says when it
+ * came, in the time of the store (uptime.h), by a number that no transaction has.
+ */
+#define IDEM_SLOT_RESTORED	(UINT64CONST(1) << 63)
+
+static inline FullTransactionId
+idem_slot_restored(bool is_mark, int64 now)
+{
+	return FullTransactionIdFromU64(is_mark ? 0 : IDEM_SLOT_RESTORED | (uint64) now);
+}
 
 /*
  * The most bytes of a body, so that the row fills a page: a page row has no

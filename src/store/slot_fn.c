@@ -28,7 +28,9 @@ PG_FUNCTION_INFO_V1(idem_store_restamp_fn);
 /*
  * Trigger of each slot, before insert.  The packer fires no triggers, so the
  * rows that come here are restored from a dump.  Their transaction ids belong
- * to another cluster: everybody who sees the row sees what its packer saw.
+ * to another cluster: everybody who sees an end mark sees what its packer saw.
+ * Rows of a run whose end mark is still to come are kept by the time at which they
+ * came (survey.c).
  */
 Datum
 idem_store_restamp_fn(PG_FUNCTION_ARGS)
@@ -44,20 +46,21 @@ idem_store_restamp_fn(PG_FUNCTION_ARGS)
 	Datum		kind;
 	Datum		body;
 	bool		is_mark;
+	int64		now = idem_uptime_now();
 
 	/* another table may have fewer columns than are read below */
 	idem_require_table(fcinfo, "store_restamp", idem_slot_ref, IDEM_STORE_SLOTS);
 	kind = heap_getattr(tuple, IDEM_SLOT_KIND + 1, desc, &no_kind);
 	body = heap_getattr(tuple, IDEM_SLOT_BODY + 1, desc, &no_body);
 	is_mark = !no_kind && DatumGetInt16(kind) == IDEM_SLOT_MARK && !no_body;
-	values[0] = FullTransactionIdGetDatum(InvalidFullTransactionId);
+	values[0] = FullTransactionIdGetDatum(idem_slot_restored(is_mark, now));
 	if (is_mark)
 	{
 		bytea	   *bytes = DatumGetByteaPP(body);
 
 		values[1] = PointerGetDatum(idem_run_restamp(RelationGetRelationName(trigger->tg_relation),
 													 VARDATA_ANY(bytes), VARSIZE_ANY_EXHDR(bytes),
-													 idem_uptime_now()));
+													 now));
 	}
 	else if (!no_body)
 	{

@@ -43,6 +43,12 @@
 #include "store/ring.h"
 #include "store/survey.h"
 
+/*
+ * For so long, in the time of the store, rows that a restore brought wait for the end mark of
+ * their run.
+ */
+#define RESTORE_SECONDS		(7 * SECS_PER_DAY)
+
 IdemStoreState
 idem_survey_state(void)
 {
@@ -81,16 +87,6 @@ add_run(const IdemRun *run, void *arg)
 	info->finite = info->finite || idem_retention_seconds(run->class) > 0;
 }
 
-/* Callback: is the first row of a kind one that a restore wrote? */
-static bool
-look_at_packer(const Datum *values, const bool *nulls, ItemPointer tid, void *arg)
-{
-	bool	   *restored = arg;
-
-	*restored = *restored || U64FromFullTransactionId(DatumGetFullTransactionId(values[IDEM_SLOT_PACKER])) == 0;
-	return false;
-}
-
 /* Has the slot the end mark of a run? */
 static bool
 has_mark(const IdemSlotInfo *info, int64 number)
@@ -103,16 +99,65 @@ has_mark(const IdemSlotInfo *info, int64 number)
 	return false;
 }
 
-/* Count the runs that have rows of a kind and no end mark. */
+/* When did restores bring the first row of a kind of a run? */
+typedef struct FirstRow
+{
+	bool		seen;
+	pg_uuid_t	digest;
+	int64		restored;		/* the last time; -1: the packer wrote it */
+} FirstRow;
+
+/*
+ * Callback: look at a row of the first digest.  A restore that broke off may have been begun
+ * once more since, and then the row is there twice.
+ */
+static bool
+look_at_first(const Datum *values, const bool *nulls, ItemPointer tid, void *arg)
+{
+	FirstRow   *first = arg;
+	const pg_uuid_t *digest = DatumGetUUIDP(values[IDEM_SLOT_DIGEST]);
+	uint64		packer = 0;
+
+	if (!nulls[IDEM_SLOT_PACKER])
+		packer = U64FromFullTransactionId(DatumGetFullTransactionId(values[IDEM_SLOT_PACKER]));
+	if (first->seen && idem_digest_compare(digest, &first->digest) != 0)
+		return false;
+	first->seen = true;
+	first->digest = *digest;
+	if ((packer & IDEM_SLOT_RESTORED) != 0)
+		first->restored = Max(first->restored, (int64) (packer & ~IDEM_SLOT_RESTORED));
+	return true;
+}
+
+/*
+ * May more rows of the run, and its end mark, be to come?  A restore may commit row by row.  Its rows
+ * come in the order in which the packer wrote them: details by digest, pages by digest, end
+ * mark.  So the first row of a kind tells when the restore began with the kind.  A
+ * restore that broke off for good must not keep the slot for ever.
+ */
+static bool
+is_coming(const IdemSlot *slot, IdemSlotKind kind, int64 number, int64 time)
+{
+	FirstRow	first = {.restored = -1};
+
+	idem_slot_visit(slot, kind, number, look_at_first, &first);
+	return first.restored >= 0 && time < first.restored + RESTORE_SECONDS;
+}
+
+/* Look at the runs that have rows of a kind and no end mark. */
 static void
-count_remains(const IdemSlot *slot, IdemSlotKind kind, IdemSlotInfo *info)
+look_at_unfinished(const IdemSlot *slot, IdemSlotKind kind, int64 time, IdemSlotInfo *info)
 {
 	int64		number = 0;
 
-	while (info->nremains < IDEM_SLOT_MAX_REMAINS &&
-		   (number = idem_slot_next_run(slot, kind, number)) > 0)
+	while ((number = idem_slot_next_run(slot, kind, number)) > 0)
 	{
-		if (!has_mark(info, number))
+		CHECK_FOR_INTERRUPTS();
+		if (has_mark(info, number))
+			continue;
+		if (is_coming(slot, kind, number, time))
+			info->restoring = info->finite = true;
+		else if (info->nremains < IDEM_SLOT_MAX_REMAINS)
 			info->nremains++;
 	}
 }
@@ -122,7 +167,7 @@ count_remains(const IdemSlot *slot, IdemSlotKind kind, IdemSlotInfo *info)
  * below a table without blocks.
  */
 static void
-survey_slot(int number, IdemSlotInfo *info)
+survey_slot(int number, int64 time, IdemSlotInfo *info)
 {
 	IdemSlot	slot;
 
@@ -133,16 +178,8 @@ survey_slot(int number, IdemSlotInfo *info)
 	if (RelationGetNumberOfBlocks(slot.heap) > 0)
 	{
 		idem_run_read_marks(&slot, add_run, info);
-		if (info->nruns == 0)
-		{
-			idem_slot_visit(&slot, IDEM_SLOT_PAGE, -1, look_at_packer, &info->restored);
-			idem_slot_visit(&slot, IDEM_SLOT_DETAIL, -1, look_at_packer, &info->restored);
-		}
-		else
-		{
-			count_remains(&slot, IDEM_SLOT_PAGE, info);
-			count_remains(&slot, IDEM_SLOT_DETAIL, info);
-		}
+		look_at_unfinished(&slot, IDEM_SLOT_PAGE, time, info);
+		look_at_unfinished(&slot, IDEM_SLOT_DETAIL, time, info);
 	}
 	idem_slot_close(&slot, AccessShareLock);
 	info->replaced = palloc0((info->nruns + 1) * sizeof(bool));
@@ -192,7 +229,7 @@ idem_survey(void)
 	for (int i = 0; i < IDEM_STORE_SLOTS; i++)
 	{
 		CHECK_FOR_INTERRUPTS();
-		survey_slot(i, &survey->slots[i]);
+		survey_slot(i, survey->time, &survey->slots[i]);
 		survey->complete = survey->complete && survey->slots[i].seen;
 	}
 	find_replaced(survey);

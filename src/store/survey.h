@@ -47,12 +47,12 @@ typedef struct IdemSlotInfo
 	bool		pristine;
 	int			nruns;
 	int			nreplaced;		/* how many of them were merged into others */
-	bool		finite;			/* a run has entries that expire */
-	int			nremains;		/* of runs that were not finished, beside
-								 * those that count; about so many, and at
-								 * most IDEM_SLOT_MAX_REMAINS */
-	bool		restored;		/* no runs, but rows that a restore wrote: it
-								 * may not be over */
+	bool		finite;			/* it has entries that expire, or is
+								 * "restoring" */
+	int			nremains;		/* of runs that were not finished; about so
+								 * many, and at most IDEM_SLOT_MAX_REMAINS */
+	bool		restoring;		/* it has rows of a run that a restore has
+								 * begun, and whose end mark may be to come */
 	IdemRun    *runs;			/* in the order of their numbers */
 	bool	   *replaced;
 } IdemSlotInfo;
@@ -61,7 +61,7 @@ typedef struct IdemSurvey
 {
 	IdemStoreState state;
 	int64		time;			/* of the store: uptime.h */
-	bool		finite;			/* a run has entries that expire */
+	bool		finite;			/* a slot is "finite": the time has to go on */
 	IdemSegmentInfo segments[IDEM_STORE_SEGMENTS];
 	IdemSlotInfo slots[IDEM_STORE_SLOTS];
 	bool		complete;		/* all slots were seen, so all runs are known */

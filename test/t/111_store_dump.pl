@@ -65,11 +65,7 @@ sub grow
 {
 	my ($node, $db, $prefix) = @_;
 
-	for my $i (1 .. 20)
-	{
-		$node->safe_psql($db, "SELECT feed('$prefix-$i-', 200)");
-		$node->safe_psql($db, 'SELECT idempotency.claims_maintain()');
-	}
+	$node->safe_psql($db, join '', map { "SELECT feed('$prefix-$_-', 200);\nSELECT idempotency.claims_maintain();\n" } 1 .. 20);
 	return;
 }
 
@@ -192,6 +188,56 @@ for my $round (1, 2)
 	remembers($other, 'used', $_, "into a store in use, $round, packed") for 'a', 'b', 'u', "more$round";
 	others($other, 'used', "into a store in use, $round");
 }
+
+#
+# A restore into a store in use that commits row by row.  When nothing but the last end
+# mark of a slot is left, others claim, and the store packs, merges and empties.
+#
+make_database($other, 'slow');
+my ($inserts) = run_command([ 'pg_dump', '--data-only', '--inserts', '-h', $node->host, '-p', $node->port, 'source' ]);
+my @rows = grep { /^INSERT INTO idempotency_data\.store_s/ } split /^/, $inserts;
+my $mark = qr/^INSERT INTO idempotency_data\.(store_slot_\d+) .*'00000000-0000-0000-0000-000000000000', 0,/;
+my %marks;
+for my $i (grep { $rows[$_] =~ $mark } 0 .. $#rows)
+{
+	push @{ $marks{$1} }, $i if $rows[$i] =~ $mark;
+}
+my ($slot) = sort { @{ $marks{$b} } <=> @{ $marks{$a} } } sort keys %marks;
+my $last = $marks{$slot}[-1];
+like($rows[ $last - 1 ], qr/\.$slot /, 'the end mark comes after the other rows of its run');
+unlike($rows[ $last + 1 ] // '', qr/\.$slot /, 'and last');
+$other->safe_psql('slow', join '', @rows[ 0 .. $last - 1 ]);
+is( $other->safe_psql('slow', "SELECT DISTINCT held_by FROM idempotency.stat_claim_segments WHERE 'store_slot_' || slot = '$slot'"),
+	'restore', 'the rest of its slot waits');
+grow($other, 'slow', 'beside');
+maintain($other, 'slow');
+$other->safe_psql('slow', join '', @rows[ $last .. $#rows ]);
+for my $round ('as it came', 'packed again')
+{
+	remembers($other, 'slow', $_, "row by row, $round") for 'a', 'b', 'beside';
+	others($other, 'slow', "row by row, $round");
+	maintain($other, 'slow') if $round eq 'as it came';
+}
+
+#
+# Transaction ids go back behind those that packed: the dump has what they packed, and the
+# store empties what is packed.
+#
+for my $epoch (1, 0)
+{
+	$node->stop;
+	system_or_bail('pg_resetwal', '-e', $epoch, '-D', $node->data_dir);
+	$node->start;
+	$node->safe_psql('source', "SELECT feed('epoch-$epoch-', 200)");
+	$node->safe_psql('source', 'SELECT idempotency.claims_maintain()');
+}
+IdemTest::wait_for($node, q{SELECT idempotency.claims_maintain() AND NOT EXISTS (SELECT FROM idempotency.stat_claim_segments
+	WHERE state NOT IN ('current', 'empty', 'searched'))}, undef, 'source');
+$other->safe_psql('postgres', 'CREATE DATABASE back TEMPLATE template0');
+restore_to($other, 'back', dump_of($node, 'source', 'back'), 'ids went back');
+remembers($other, 'back', $_, 'ids went back') for 'a', 'b';
+is($other->safe_psql('back', "SELECT verdicts('epoch-1-', 200), verdicts('epoch-0-', 200)"), 'duplicate|duplicate', 'ids went back: before and after');
+others($other, 'back', 'ids went back');
 
 $node->stop;
 $other->stop;
