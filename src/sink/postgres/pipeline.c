@@ -273,7 +273,9 @@ pgsink_rollback(PgSink *p)
 
 /*
  * An acked event has to be durable, so synchronous_commit is at least "on".  If
- * the target has "remote_apply", it stays.
+ * the target has "remote_apply", it stays.  The timeouts of the role and the
+ * database would end a batch as a whole, each time; transaction_timeout is known
+ * from version 17 on.
  */
 void
 pgsink_begin(PgSink *p)
@@ -288,6 +290,8 @@ pgsink_begin(PgSink *p)
 				"SELECT pg_catalog.set_config('statement_timeout', $1, true),"
 				" pg_catalog.set_config('lock_timeout', '0', true),"
 				" pg_catalog.set_config('idle_in_transaction_session_timeout', $2, true),"
+				" CASE WHEN pg_catalog.current_setting('transaction_timeout', true) OPERATOR(pg_catalog.<>) '0'"
+				" THEN pg_catalog.set_config('transaction_timeout', '0', true) END,"
 				" CASE WHEN pg_catalog.current_setting('synchronous_commit') NOT IN ('on', 'remote_apply')"
 				" THEN pg_catalog.set_config('synchronous_commit', 'on', true) END",
 				2, types, values, NULL);
