@@ -50,9 +50,9 @@ idem_stream_turn_off(IdemStream *stream)
 	idem_pipe_close(&stream->pipe);
 	idem_report_sink_pid(stream->entry, 0);
 	idem_batch_free_all(stream);
+	stream->log_turn = stream->repeats_in_flight;
 	stream->repeats_in_flight = false;
 	stream->exclusive = false;
-	stream->log_turn = false;
 	if (stream->busy_cxt != NULL)
 	{
 		MemoryContextReset(stream->run_cxt);
@@ -86,6 +86,20 @@ open_breaker(IdemStream *stream, IdemRelayState state, const char *message)
 	stream->not_before = idem_clock_plus_ms(idem_clock(), ms);
 	idem_report_error(stream->entry, message);
 	idem_report_state(stream->entry, stream->config->name, state, IDEM_WAIT_BACKOFF);
+}
+
+/*
+ * The program says that its target fails.  Perhaps only the events in flight
+ * do: send few of them next.  A sink that stores nothing answers for each event.
+ */
+static void
+open_breaker_for_target(IdemStream *stream, IdemRelayState state, const char *message)
+{
+	if (stream->sink_stores && stream->repeats_in_flight)
+		stream->few_repeats = true;
+	else if (stream->sink_stores && stream->nbatches > 0)
+		stream->few_next = true;
+	open_breaker(stream, state, message);
 }
 
 /* Try again at once. */
@@ -187,10 +201,10 @@ end_stream(IdemStream *stream, IdemStreamVerdict verdict)
 		case IDEM_STREAM_OK:
 			break;
 		case IDEM_STREAM_OUTAGE:
-			open_breaker(stream, IDEM_RELAY_OUTAGE, verdict.message);
+			open_breaker_for_target(stream, IDEM_RELAY_OUTAGE, verdict.message);
 			break;
 		case IDEM_STREAM_MISCONFIGURED:
-			open_breaker(stream, IDEM_RELAY_MISCONFIGURED, verdict.message);
+			open_breaker_for_target(stream, IDEM_RELAY_MISCONFIGURED, verdict.message);
 			break;
 		case IDEM_STREAM_UNUSABLE:
 			stop(stream, IDEM_RELAY_MISCONFIGURED, verdict.message);

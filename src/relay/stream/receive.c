@@ -64,6 +64,13 @@ protocol_error(const char *how)
 							   psprintf("the sink program broke the protocol: %s", how));
 }
 
+/* Does the program say that events in flight took the target down? */
+static bool
+says_down(const char *sqlstate)
+{
+	return strcmp(sqlstate, unpack_sql_state(ERRCODE_IDEM_SINK_OUTAGE)) == 0;
+}
+
 /* Add a failure to the batch; returns its index. */
 static int
 add_failure(IdemBatch *batch, const IdemProtoResult *r)
@@ -86,6 +93,7 @@ add_failure(IdemBatch *batch, const IdemProtoResult *r)
 	if (f->counts && strcmp(f->sqlstate, "00000") == 0)
 		strlcpy(f->sqlstate, unpack_sql_state(ERRCODE_IDEM_SINK_REJECTED),
 				sizeof(f->sqlstate));
+	f->crashed = r->outcome == IDEM_PROTO_REJECTED && says_down(r->sqlstate);
 	f->message = clean_message(r->message);
 	MemoryContextSwitchTo(old);
 	return batch->nfailures++;
@@ -159,7 +167,7 @@ on_batch_verdict(IdemStream *stream, const IdemProtoVerdict *v)
 static IdemStreamVerdict
 on_failed(const IdemProtoFailed *f)
 {
-	IdemStreamOutcome outcome = IDEM_STREAM_OUTAGE;
+	IdemStreamOutcome outcome = says_down(f->sqlstate) ? IDEM_STREAM_DIED : IDEM_STREAM_OUTAGE;
 
 	if (f->outcome == IDEM_PROTO_FENCED)
 		outcome = IDEM_STREAM_FENCED;

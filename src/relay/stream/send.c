@@ -59,6 +59,17 @@
 #define TURN_MS 10
 #define LOOK_EVERY 256
 
+/*
+ * A program may take what all events of a batch meet for the state of its
+ * target, and events that fail each time may fill a batch: parked ones, which
+ * come without others, or those of one difference.  So after its failure parked
+ * events are sent in batches so small that it parks them again, and of the
+ * outbox one such batch is sent first.  In an outage this parks so many events
+ * per try; no more once so many are parked.
+ */
+#define FEW_EVENTS 8
+#define FEW_PARKED 500
+
 /* The batch that is being put together. */
 typedef struct Builder
 {
@@ -326,6 +337,8 @@ send_log_batch(IdemStream *stream, IdemClock turn_ends)
 	int64		last_seq = stream->cursor.pos.seq;
 
 	b.limit = batch_limit(stream);
+	if (stream->few_next && stream->parked->total < FEW_PARKED)
+		b.limit = Min(b.limit, FEW_EVENTS);
 
 	idem_txn_begin();
 	if (begins && !begin_difference(stream))
@@ -344,7 +357,10 @@ send_log_batch(IdemStream *stream, IdemClock turn_ends)
 	idem_txn_commit(b.synchronous);
 
 	if (b.batch != NULL)
+	{
 		launch(&b, last_seq);
+		stream->few_next = false;
+	}
 	advance(stream, &b, ended, last_seq);
 	idem_parked_index_log_moved(stream->parked);
 
@@ -475,7 +491,10 @@ send_repeats(IdemStream *stream)
 	.lone = stream->nbatches == 0, .max_bytes = stream->max_batch_bytes};
 	List	   *taken;
 
-	b.limit = taking.limit = batch_limit(stream);
+	b.limit = batch_limit(stream);
+	if (stream->few_repeats)
+		b.limit = Min(b.limit, FEW_EVENTS);
+	taking.limit = b.limit;
 	idem_txn_begin();
 	MemoryContextSwitchTo(work);
 	taken = idem_parked_take(stream->parked, &taking);

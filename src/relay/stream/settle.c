@@ -57,11 +57,17 @@ end_freshness(IdemStream *stream)
 	IDEM_FAULT_POINT("relay-confirmed");
 }
 
-/* A batch is settled, so earlier failures count no more. */
+/*
+ * A batch is settled, so earlier failures count no more.  But if none of its
+ * events was acked, the target may be down all the same.
+ */
 static void
 on_progress(IdemStream *stream, IdemBatch *batch)
 {
-	stream->failures = 0;
+	if (batch->nonacks < batch->n)
+		stream->failures = 0;
+	if (batch->repeats && batch->nonacks == 0)
+		stream->few_repeats = false;
 	if (stream->stepwise > 0)
 		stream->stepwise--;
 	idem_hunt_settled(&stream->hunt, batch->n);

@@ -256,6 +256,10 @@ typedef struct IdemStream
 	bool		repeats_in_flight;	/* a batch of parked events is in flight */
 	bool		log_turn;		/* the next batch is the outbox's, since
 								 * parked events had the last */
+	bool		few_repeats;	/* a program failed over parked events; since
+								 * then not all of a batch were acked */
+	bool		few_next;		/* a program failed over events of the outbox:
+								 * send few of them first */
 	bool		exclusive;		/* send nothing else: an event that killed a
 								 * program is in flight, or waits to be sent
 								 * alone */

@@ -18,7 +18,9 @@
  * an event has fewer events to do.  MAX_TRIES bounds the attempts that fail
  * through nobody's fault, also at a lost COMMIT.  After these the program
  * fails, and the relay's breaker waits; but if it was a call that failed each
- * time, careful first looks whether one event is at fault.
+ * time, careful first looks whether one event is at fault.  So it does when the
+ * connection was lost, because a call may end the session, or take the target
+ * down.
  *
  * INVARIANT
  *		COMMIT is sent only after the fence found its row, and only when every
@@ -70,6 +72,7 @@ static void
 start_attempt(PgSink *p)
 {
 	pgsink_forget_error(p);
+	p->fell = false;
 	for (uint32_t i = 0; i < p->batch.count; i++)
 	{
 		p->batch.events[i].claim = PGSINK_CLAIM_NONE;
@@ -434,6 +437,7 @@ typedef struct Course
 	int			lost;			/* attempts whose connection was lost at
 								 * COMMIT, and that did not commit */
 	int			backoff;		/* ms */
+	bool		dropped;		/* a connection was lost before COMMIT */
 } Course;
 
 /* Choose the course after an attempt.  False: p->failure. */
@@ -472,6 +476,13 @@ choose_course(PgSink *p, Attempt result, Course *course)
 		case ATTEMPT_AGAIN:
 			return !p->answered || pgsink_fail_for_error(p, "apply a batch");
 		case ATTEMPT_PASSING:
+			if (p->error.lost && !p->answered)
+			{
+				course->careful = true;
+				if (p->fell && pgsink_judge_fall(p, course->dropped))
+					return true;
+				course->dropped = true;
+			}
 			if (++course->tries >= MAX_TRIES)
 			{
 				p->repeated = true;
@@ -493,17 +504,31 @@ choose_course(PgSink *p, Attempt result, Course *course)
 	}
 }
 
+/*
+ * Fail because the target cannot be reached.  If it was reached before the calls
+ * of the batch, one of them may have taken it down: ID006 tells the worker to
+ * look for the event, should that happen again.
+ */
+static bool
+fail_dropped(PgSink *p, bool dropped)
+{
+	(void) pgsink_fail_for_error(p, "apply a batch");
+	if (dropped && p->failure.outcome == IDEM_PROTO_OUTAGE)
+		memcpy(p->failure.sqlstate, "ID006", sizeof(p->failure.sqlstate));
+	return false;
+}
+
 bool
 pgsink_apply(PgSink *p)
 {
-	Course		course = {.backoff = FIRST_BACKOFF};
+	Course		course = {.backoff = FIRST_BACKOFF, .careful = pgsink_has_fallen(p)};
 
 	p->answered = false;
 	p->repeated = false;
 	while (!course.committed)
 	{
 		if (p->conn == NULL && !reconnect(p))
-			return pgsink_fail_for_error(p, "apply a batch");
+			return fail_dropped(p, course.dropped);
 		if (!choose_course(p, attempt(p, course.careful), &course))
 			return false;
 	}

@@ -31,10 +31,21 @@
  * - None was done, and more than MANY are doubtful: the target is to blame.
  * - None was done, and few are doubtful: they are unknown; but if the last call
  *	 of the batches before was done, the first of them is rejected.  The relay sends
- *	 the same batch after an outage, so a few events must not be one.
+ *	 the same batch after an outage, so a few events must not be one.  After an
+ *	 outage of retries it sends at most MANY of them together.
  *
  * So an outage costs no attempts, but for one event after each acceptance, and
- * few events stop no others.
+ * few events stop no others.  A missing privilege shows as wrong configuration
+ * while the target has never stored a position.
+ *
+ * A call may also end the session, or take the server down.  The first loss of a
+ * connection may have any cause; the batch is then done here.  Each segment ends
+ * in a sync, so the first one without an answer has the event that was called
+ * when the connection was lost again.  If it is the transaction's first call, the
+ * event is rejected: the target has answered between the two losses.  If not, the
+ * transaction may be too long for something that ends long ones.  Then the
+ * batch ends before the event: it and those behind it are unknown, and the relay
+ * sends it alone.  Such an event is remembered, so that a retry costs one loss.
  *
  * INVARIANT
  *		At the end s holds the effects of the events marked done, and no others.
@@ -49,6 +60,7 @@
  *
  *-------------------------------------------------------------------------
  */
+#include <stdio.h>
 #include <string.h>
 
 #include "sink/postgres/sink.h"
@@ -172,8 +184,14 @@ read_window(PgSink *p, const uint32_t *which, uint32_t n, Progress *progress)
 		if (pending.step != PGSINK_STEP_SYNC)
 			continue;
 		if (segment < n && !take_answer(p, which[segment], progress))
-			return false;
+			break;
 		segment++;
+	}
+	if (p->error.lost && segment < n)
+	{
+		p->fell = true;
+		p->fell_at = which[segment];
+		p->fell_first = !progress->tried;
 	}
 	return !p->error.set;
 }
@@ -203,7 +221,8 @@ judge_doubtful(PgSink *p, const Progress *progress)
 	{
 		p->error = progress->doubt;
 		p->error.step = PGSINK_STEP_FENCE;
-		if (progress->doubts > MANY || (!p->passes && pgsink_blame(p) == PGSINK_BLAME_CONFIG))
+		if (progress->doubts > MANY ||
+			(!p->passes && p->stored_row_id == 0 && pgsink_blame(p) == PGSINK_BLAME_CONFIG))
 			return false;
 		pgsink_forget_error(p);
 	}
@@ -223,6 +242,64 @@ judge_doubtful(PgSink *p, const Progress *progress)
 		if (i >= end)
 			p->passes = false;
 		blame_one = false;
+	}
+	return true;
+}
+
+/* Has the event lost a connection before? */
+static bool
+has_fallen(const PgSink *p, uint32_t i)
+{
+	for (uint32_t f = 0; f < PGSINK_FALLEN && f < p->nfallen; f++)
+		if (memcmp(p->fallen[f], p->batch.events[i].id, IDEM_PROTO_ID_BYTES) == 0)
+			return true;
+	return false;
+}
+
+bool
+pgsink_has_fallen(const PgSink *p)
+{
+	for (uint32_t i = 0; p->nfallen > 0 && i < p->batch.count; i++)
+		if (has_fallen(p, i))
+			return true;
+	return false;
+}
+
+/* Decide the events behind event i, with which the batch ends. */
+static void
+cut_behind(PgSink *p, uint32_t i)
+{
+	for (uint32_t j = i + 1; j < p->batch.count; j++)
+	{
+		if (p->batch.events[j].outcome != 0)
+			continue;
+		if (pgsink_is_blocked(p, j))
+			pgsink_decide(p, j, IDEM_PROTO_SKIPPED, "00000", NULL);
+		else
+			pgsink_decide(p, j, IDEM_PROTO_UNKNOWN, "08006",
+						  "the target ended the session before the event was called");
+	}
+}
+
+bool
+pgsink_judge_fall(PgSink *p, bool again)
+{
+	uint32_t	i = p->fell_at;
+	char		message[IDEM_PROTO_MAX_MESSAGE];
+
+	if (!has_fallen(p, i))
+	{
+		if (!again)
+			return false;
+		memcpy(p->fallen[p->nfallen++ % PGSINK_FALLEN], p->batch.events[i].id, IDEM_PROTO_ID_BYTES);
+	}
+	snprintf(message, sizeof(message), "the session at the target ended when the event was called: %.900s",
+			 p->error.message);
+	pgsink_decide(p, i, p->fell_first ? IDEM_PROTO_REJECTED : IDEM_PROTO_UNKNOWN, "ID006", message);
+	if (!p->fell_first)
+	{
+		p->batch.events[i].retry_after = DOUBT_WAIT;
+		cut_behind(p, i);
 	}
 	return true;
 }

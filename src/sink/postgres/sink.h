@@ -193,6 +193,8 @@ typedef enum PgSinkBlame
 	PGSINK_BLAME_CONFIG			/* the options, or objects of the target */
 } PgSinkBlame;
 
+#define PGSINK_FALLEN	64
+
 typedef struct PgSink
 {
 	IdemSink	sink;
@@ -209,6 +211,14 @@ typedef struct PgSink
 	bool		repeated;		/* the batch was tried often enough: what
 								 * passes elsewhere does not pass here */
 	bool		passes;			/* the last event that was called was done */
+	bool		fell;			/* careful lost the connection in the call of
+								 * event fell_at */
+	bool		fell_first;		/* that call was the transaction's first */
+	uint32_t	fell_at;
+	uint8_t		fallen[PGSINK_FALLEN][IDEM_PROTO_ID_BYTES]; /* events whose calls
+															 * lost connections, a
+															 * ring */
+	uint32_t	nfallen;		/* events that were put into it */
 	IdemSinkFailure failure;
 	char	   *call_sql;		/* its parameters are arrays: event_id and the
 								 * fields in use */
@@ -246,6 +256,16 @@ extern bool pgsink_apply(PgSink *p);
  * although an earlier event of the key failed.
  */
 extern bool pgsink_call_carefully(PgSink *p);
+
+/*
+ * The connection was lost, and p->fell.  again: this is not the first loss of
+ * the batch.  Decides events, and returns true, if the batch is to be tried
+ * without them.
+ */
+extern bool pgsink_judge_fall(PgSink *p, bool again);
+
+/* Is an event of the batch known for a loss of the connection? */
+extern bool pgsink_has_fallen(const PgSink *p);
 
 /* decide.c */
 

@@ -1,4 +1,6 @@
 """Events that the target refuses, or takes too long over."""
+import uuid
+
 from postgres.target import POSITION, Target, commits, through_proxy
 from server import wait_until
 from sinklib import codec
@@ -166,8 +168,6 @@ def test_function_raises_what_targets_say():
         # alone: an event passed before it
         batch, _ = w.events([bad])
         settled(w, batch, ["rejected"])
-        if state == "42501":
-            continue
         # none has passed since: if it may be the target, it waits, and costs no attempt
         unsure = ("unknown", 5000) if state in DOUBTFUL else ("rejected", 0)
         batch, _ = w.events([bad])
@@ -187,9 +187,8 @@ def test_target_refuses_all():
     for state in DOUBTFUL:
         bad = [{"key": str(i), "type": f"{state} own"} for i in range(200)]
         w = t.start()
-        if state != "42501":
-            batch, _ = w.events(bad[:8])
-            settled(w, batch, ["unknown"] * 8)
+        batch, _ = w.events(bad[:8])
+        settled(w, batch, ["unknown"] * 8)
         batch, _ = w.events([{}, {}])
         settled(w, batch, ["acked"] * 2)
         batch, _ = w.events(bad[:8])
@@ -200,6 +199,84 @@ def test_target_refuses_all():
         assert f["sqlstate"] == state and f["message"] == "could not apply a batch: no such order", f
         assert w.exit_status() == 0
         w.sock.close()
+
+
+def test_privilege_missing_from_the_start():
+    """A target that never took a batch is not set up; later a few events, without others, are no reason to stop."""
+    t = Target(RAISES)
+    bad = [{"key": str(i), "type": "42501 own"} for i in range(8)]
+    w = t.start()
+    w.events(bad[:1])
+    f = w.expect("FAILED")
+    assert f["outcome"] == codec.OUTCOMES["rejected"] and f["sqlstate"] == "42501", f
+    w.sock.close()
+    w = t.start()
+    batch, _ = w.events([{}])
+    commits(w, batch, 1)
+    w.close()
+    # as after each start of the program, which has forgotten what passed
+    for n in (1, 8):
+        w = t.start()
+        batch, _ = w.events(bad[:n])
+        settled(w, batch, ["unknown"] * n)
+        batch, _ = w.events([{}])
+        commits(w, batch, 1)
+        batch, _ = w.events(bad[:n])
+        settled(w, batch, ["rejected"] + ["unknown"] * (n - 1))
+        w.close()
+
+
+ENDS = POSITION + """
+    CREATE SCHEMA app; CREATE TABLE app.got (k text); CREATE SEQUENCE app.ended;
+    CREATE FUNCTION app.on_event(aggregate_id text, event_type text) RETURNS void LANGUAGE plpgsql AS $$
+    BEGIN
+        IF event_type = 'P0042' THEN RAISE EXCEPTION 'bad' USING ERRCODE = event_type; END IF;
+        INSERT INTO app.got VALUES (aggregate_id);
+        IF event_type = 'ENDS' THEN
+            PERFORM nextval('app.ended');
+            PERFORM pg_terminate_backend(pg_backend_pid());
+        END IF;
+    END $$;"""
+
+
+def test_call_ends_the_session():
+    """The event is found, and costs a session per retry; the others are delivered."""
+    t = Target(ENDS)
+    w = t.start(flags=codec.WANT_POSITION | codec.KEY_ORDER)
+    ends = {"key": "e", "type": "ENDS", "id": uuid.uuid4()}
+    ended = lambda: int(t.psql("SELECT last_value FROM app.ended"))
+    batch, _ = w.events([{"key": "a"}, {"key": "b", "type": "P0042"}, ends, {"key": "c"}, {"key": "e"}, {"key": "d"}])
+    # something may end long transactions, so the first call alone is to blame
+    settled(w, batch, ["acked", "rejected", "unknown", "unknown", "skipped", "unknown"])
+    assert w.notes[2][0] == "ID006" and "ended when the event was called" in w.notes[2][1], w.notes
+    assert w.notes[3][0] == "08006" and ended() == 2, w.notes
+    batch, _ = w.events([{"key": "c"}, {"key": "d"}])
+    commits(w, batch, 2)
+    for tries in (3, 4):
+        batch, _ = w.events([ends])
+        settled(w, batch, ["rejected"])
+        assert w.notes[0][0] == "ID006" and ended() == tries, w.notes
+    # two of them: the first is refused, the next one ends the batch
+    batch, _ = w.events([{"key": "f", "type": "ENDS"}, {"key": "a"}, {"key": "g", "type": "ENDS"}, {"key": "h"}])
+    settled(w, batch, ["rejected", "acked", "unknown", "unknown"])
+    assert ended() == 7 and t.psql("SELECT string_agg(k, '' ORDER BY k) FROM app.got") == "aacd"
+    w.close()
+
+
+def test_session_ended_once():
+    """By somebody else: no event is to blame."""
+    t = Target(POSITION + """
+        CREATE SCHEMA app; CREATE TABLE app.got (k text); CREATE SEQUENCE app.ended;
+        CREATE FUNCTION app.on_event(aggregate_id text) RETURNS void LANGUAGE plpgsql AS $$
+        BEGIN
+            INSERT INTO app.got VALUES (aggregate_id);
+            IF nextval('app.ended') = 2 THEN PERFORM pg_terminate_backend(pg_backend_pid()); END IF;
+        END $$;""")
+    w = t.start()
+    batch, _ = w.events([{}, {}, {}])
+    commits(w, batch, 3)
+    assert t.count() == 3
+    w.close()
 
 
 def test_passing_failure_passes():
@@ -273,7 +350,7 @@ def test_secrets_that_the_target_repeats():
             assert w.notes[1] == ("P0042", "no such order"), w.notes
             w.send("SETTLE", batch=batch)
             w.expect("VERDICT", batch=batch, kind=1)
-            w.events([{"type": "42501 says", "payload": b'{"says": "%s"}' % said.encode()}])
+            w.events([{"type": "42501 says", "payload": b'{"says": "%s"}' % said.encode()}] * 9)
             f = w.expect("FAILED")
             assert f["sqlstate"] == "42501" and "part of a secret" in f["message"] and secret[:4] not in f["message"], f
             w.sock.close()
