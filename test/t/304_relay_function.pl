@@ -139,6 +139,12 @@ IdemTest::wait_for($node, q{SELECT state = 'misconfigured' AND last_error = 'per
 	FROM idempotency.stat_relay WHERE relay = 'fn'});
 $node->safe_psql('postgres', 'GRANT EXECUTE ON FUNCTION app.handle TO owner');
 IdemTest::wait_for($node, q{SELECT count(*) = 1 FROM app.effects WHERE event_type = 'Revoked'});
+$node->safe_psql('postgres', 'ALTER FUNCTION app.handle STRICT');
+$node->safe_psql('postgres', q{SELECT idempotency.outbox_enqueue('t', 'last', 'Strict', '{"n": 1}')});
+IdemTest::wait_for($node, q{SELECT state = 'misconfigured' AND last_error = 'function "app.handle" of the sink is STRICT'
+	FROM idempotency.stat_relay WHERE relay = 'fn'});
+$node->safe_psql('postgres', 'ALTER FUNCTION app.handle CALLED ON NULL INPUT');
+IdemTest::wait_for($node, q{SELECT count(*) = 1 FROM app.effects WHERE event_type = 'Strict'});
 is($node->safe_psql('postgres', 'SELECT count(*) FROM idempotency.dead_letters'), '7', 'no dead letters from that');
 
 # Payloads: bytea for bytea, and an event of the other kind is refused.

@@ -337,6 +337,14 @@ idem_handler_check(IdemHandler *handler, const IdemRelayConfig *config)
 	if (idem_function_execute_check(handler->func, config->owner) != ACLCHECK_OK)
 		aclcheck_error(ACLCHECK_NO_PRIV, OBJECT_FUNCTION,
 					   idem_relay_option(config, "function"));
+
+	/* the server does not call it where an argument is null, and says nothing */
+	if (func_strict(handler->func))
+		ereport(ERROR,
+				(errcode(ERRCODE_INVALID_FUNCTION_DEFINITION),
+				 errmsg("function \"%s\" of the sink is STRICT", idem_relay_option(config, "function")),
+				 errdetail("It would not be called for events without headers, and they would count as handled."),
+				 errhint("Run ALTER FUNCTION ... CALLED ON NULL INPUT.")));
 	idem_handler_rights_return(&saved);
 	handler->checking = false;
 }

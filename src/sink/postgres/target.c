@@ -113,7 +113,7 @@ use_field(PgSink *p, PgSinkField f, const char *type_oid, const char *type_name)
 #define FUNCTION_QUERY \
 	"SELECT p.oid, p.prokind, p.proretset, p.pronargs, p.pronargdefaults," \
 	" a.n, a.name, CASE WHEN t.typtype = 'd' THEN t.typbasetype ELSE t.oid END," \
-	" pg_catalog.format_type(t.oid, NULL), p.provariadic" \
+	" pg_catalog.format_type(t.oid, NULL), p.provariadic, p.proisstrict" \
 	" FROM pg_catalog.pg_proc p" \
 	" JOIN pg_catalog.pg_namespace s ON s.oid OPERATOR(pg_catalog.=) p.pronamespace" \
 	" LEFT JOIN LATERAL (SELECT pg_catalog.row_number() OVER () AS n, u.type," \
@@ -148,6 +148,11 @@ check_function(PgSink *p, const PGresult *res)
 		strcmp(PQgetvalue(res, 0, 9), "0") != 0)
 		return idem_sink_fail(&p->failure, IDEM_PROTO_REJECTED, "42809",
 							  "%s.%s at the target must be a function that is not an aggregate, variadic or set-returning",
+							  schema, name);
+	/* the server does not call it where an argument is null, and says nothing */
+	if (strcmp(PQgetvalue(res, 0, 10), "t") == 0)
+		return idem_sink_fail(&p->failure, IDEM_PROTO_REJECTED, "42P13",
+							  "function %s.%s at the target is STRICT, and would not be called for events without headers; it has to be CALLED ON NULL INPUT",
 							  schema, name);
 	return true;
 }
