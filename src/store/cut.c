@@ -142,7 +142,10 @@ cut(Oid oid)
 {
 	XLogFlush(end_of_wal());
 	IDEM_FAULT_POINT("store-cut");
-	return idem_empty_in_place(oid);
+	if (!idem_empty_in_place(oid))
+		return false;
+	IDEM_FAULT_POINT("store-segment-cut");
+	return true;
 }
 
 bool
@@ -153,17 +156,11 @@ idem_cut_segment(int number)
 	/* The keys go first: nobody looks at them while the segment is locked. */
 	if (!ConditionalLockRelationOid(oid, AccessExclusiveLock))
 		return false;
-	if (!idem_keys_forget(number) || !cut(oid))
-		return false;
-	IDEM_FAULT_POINT("store-segment-cut");
-	return true;
+	return idem_keys_forget(number) && cut(oid);
 }
 
 bool
 idem_cut_slot(int number)
 {
-	if (!cut(idem_slot_oid(number)))
-		return false;
-	IDEM_FAULT_POINT("store-segment-cut");
-	return true;
+	return cut(idem_slot_oid(number));
 }

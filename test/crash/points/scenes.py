@@ -229,6 +229,24 @@ def packing(lane):
                 return
 
 
+def keys(lane):
+    """An id is tried and rolled back until its places are tidied.  The keys of the segments are lost, and made anew."""
+    ledger = lane.ledger
+    with closing(Session(lane)) as session:
+        for _ in range(20):
+            consume(session, [ledger.new_id("c") for _ in range(3)])
+            tried = ledger.new_id("c")
+            for _ in range(7):
+                consume(session, [tried], end="ROLLBACK")
+            consume(session, [tried], how="result")
+            session.run("SET allow_system_table_mods = on")
+            for number in range(8):
+                session.run(f"ALTER SEQUENCE idempotency_data.store_keys_{number} RESTART")
+            session.run("RESET allow_system_table_mods")
+            if lane.stopping or lane.hit():
+                return
+
+
 def pass_time(session, seconds):
     """The store's time is set forward, as pg_upgrade sets it.  What the packer notes just then may undo it.
     The clock of the note is set back, so that the packer has something to note."""
@@ -703,7 +721,7 @@ SCENES = {
     "witness-": witness,
     "request-": requests, "consumer-": changing,
     "offset-": cursors, "sequence-": cursors, "producer-": cursors,
-    "store-": packing, "claim-forgotten": packing, "dedup-": repeats,
+    "store-": packing, "store-keys-": keys, "claim-forgotten": packing, "dedup-": repeats,
     "store-time-noted": expiring, "store-class-copied": expiring, "store-slice-merged": expiring,
     "store-expired-": expiring, "claim-import-": importing,
     "lease-": leasing, "keyed-": leasing,
