@@ -30,7 +30,7 @@
  *
  *	it goes on from there	as far as the time since the number was last found safe, to
  *							pass over what another history drew meanwhile
- *	another identity		2^20 further, whatever the clock says: a standby that was
+ *	another identity		2^17 further, whatever the clock says: a standby that was
  *							promoted may lack the last numbers, and so may a base
  *							backup, a clone, and the template of a database
  *	number not sealed		from the greatest number in the logs, if that is greater:
@@ -97,9 +97,9 @@
 /*
  * How far the number leaps at least when a primary may have drawn numbers that are lost.
  * Only these leaps add up, and histories that follow each other take longer than that
- * many microseconds.
+ * many microseconds, 0.13 s: a server has to be started in between.
  */
-#define IDENTITY_LEAP	(INT64CONST(1) << 20)
+#define IDENTITY_LEAP	(INT64CONST(1) << 17)
 
 /* The longest time that a leap makes up for, in microseconds: 13 days */
 #define LONGEST_TIME	(INT64CONST(1) << 40)
