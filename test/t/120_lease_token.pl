@@ -12,7 +12,7 @@ use IdemTest;
 use PostgreSQL::Test::Utils;
 use Test::More;
 
-my $leap = 2**20;
+my $leap = 2**17;
 my $lead = 2**32;
 my $node = IdemTest::cluster('main', allows_streaming => 1, conf => <<'END');
 synchronous_commit = off
