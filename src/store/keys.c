@@ -47,8 +47,6 @@
  *	  that file has waited for the transaction by a lock on the sequence.  So a writer who
  *	  enters its row into the former file had appended it before the length was read.
  *
- * test/model/keys.pml walks these rules.
- *
  * What a crash leaves: no keys.  The first who needs them makes them.  Who is stopped
  * meanwhile leaves what was done, and the next one goes on.
  *
