@@ -357,8 +357,12 @@ is_of_keys(const RangeVar *relation)
 static void
 check_sequence(Node *stmt)
 {
-	if (is_of_keys(((AlterSeqStmt *) stmt)->sequence))
-		refuse(((AlterSeqStmt *) stmt)->sequence, &alter_keys);
+	const RangeVar *sequence = ((AlterSeqStmt *) stmt)->sequence;
+
+	if (!is_of_keys(sequence))
+		return;
+	check_owner(sequence);
+	refuse(sequence, &alter_keys);
 }
 
 /* One action of ALTER TABLE, or of ALTER INDEX or SEQUENCE. */
