@@ -1,32 +1,17 @@
 
 # Copyright (c) 2026, the idempotency developers
 
-# What bounds a function relay: the timeout of its handler, which is over with
-# the event, a cancel, and the size of a batch.
+# What bounds a function relay: a cancel, attempts, and the size of a batch.
 
 use strict;
 use warnings FATAL => 'all';
 
 use IdemRelay;
 use IdemTest;
-use PostgreSQL::Test::Utils;
 use Test::More;
 
 my $node = IdemTest::cluster('main');
 
-# A completion that waits for the lock by which the server extends the table, for longer than the
-# handler may take: its time is over when it returns.
-my $late = '11111111-1111-4111-8111-111111111111';
-my $held = $node->basedir . '/held';
-
-append_to_file($held, '');
-$node->safe_psql('postgres', q{CREATE FUNCTION test_hold_extension(table_oid oid, file text) RETURNS void
-	LANGUAGE c AS 'idempotency_test', 'idem_test_hold_extension_fn'});
-my ($in, $out, $err) = ('', '', '');
-my $holder = IPC::Run::start(
-	[ 'psql', '-XAtc', "SELECT test_hold_extension('idempotency_data.store_segment_0'::regclass, '$held')", $node->connstr('postgres') ],
-	'<', \$in, '>', \$out, '2>', \$err);
-IdemTest::wait_for($node, q{SELECT count(*) = 1 FROM pg_locks WHERE locktype = 'extend' AND granted});
 $node->safe_psql('postgres', <<"END");
 CREATE TABLE effects (event_type text, n int, xid xid8 DEFAULT pg_current_xact_id());
 CREATE FUNCTION handle(event_type text, payload jsonb) RETURNS void LANGUAGE plpgsql AS \$\$
@@ -42,21 +27,7 @@ CREATE SEQUENCE try;
 CREATE VIEW tries AS SELECT generate_series(1, last_value) FROM try WHERE is_called;
 CREATE SERVER fn FOREIGN DATA WRAPPER idempotency_function OPTIONS (function 'public.handle', timeout '500');
 SELECT idempotency.relay_create('fn', 'fn', max_attempts => 1);
-SELECT idempotency.outbox_enqueue('t', 'a', 'Late', '{"n": 1}', event_id => '$late'),
-	idempotency.outbox_enqueue('t', 'b', 'Next', '{"n": 2}');
 END
-IdemTest::wait_for($node, q{SELECT count(*) = 1 FROM pg_locks WHERE locktype = 'extend' AND NOT granted
-	AND clock_timestamp() - waitstart > interval '750 ms'});
-unlink($held);
-$holder->finish;
-IdemTest::wait_for($node, q{SELECT count(*) > 0 OR EXISTS (SELECT FROM idempotency.dead_letters)
-	FROM effects WHERE event_type = 'Next'});
-is($node->safe_psql('postgres', q{SELECT string_agg(event_type, ' ' ORDER BY n) FROM effects}),
-	'Late Next', 'a timeout that comes too late cancels nothing');
-is( $node->safe_psql('postgres',
-		q{SELECT state, dead, sent, retried, last_error IS NULL FROM idempotency.stat_relay WHERE relay = 'fn'}),
-	'streaming|0|2|0|t', 'and is no failure');
-
 # A cancel by an operator is that of the event whose handler runs.
 $node->safe_psql('postgres', q{
 	ALTER SERVER fn OPTIONS (SET timeout '3600000');
