@@ -28,13 +28,15 @@
 /*
  * 18: index_beginscan() also takes a place for EXPLAIN's counters.
  * 19: scans take the caller's flags.  table_tuple_delete() has a flag, instead
- * of an argument, that says that the row moves to another partition.
+ * of an argument, that says that the row moves to another partition.  A tuple descriptor
+ * that was made has to be finished.
  */
 #if PG_VERSION_NUM >= 190000
 #define idem_compat_index_beginscan(heap, index, snapshot, nkeys) \
 	index_beginscan(heap, index, snapshot, NULL, nkeys, 0, SO_NONE)
 #define idem_compat_table_beginscan(heap, snapshot) \
 	table_beginscan(heap, snapshot, 0, NULL, SO_NONE)
+#define idem_compat_finish_desc(desc) TupleDescFinalize(desc)
 #define idem_compat_table_tuple_delete(heap, tid, cid, tmfd) \
 	table_tuple_delete(heap, tid, cid, 0, InvalidSnapshot, InvalidSnapshot, \
 					   true, tmfd)
@@ -48,6 +50,7 @@
 #endif
 #define idem_compat_table_beginscan(heap, snapshot) \
 	table_beginscan(heap, snapshot, 0, NULL)
+#define idem_compat_finish_desc(desc) ((void) 0)
 #define idem_compat_table_tuple_delete(heap, tid, cid, tmfd) \
 	table_tuple_delete(heap, tid, cid, InvalidSnapshot, InvalidSnapshot, \
 					   true, tmfd, false)

@@ -260,6 +260,7 @@ sort_desc(void)
 	TupleDescInitEntry(desc, SORT_DIGEST + 1, "digest", UUIDOID, -1, 0);
 	TupleDescInitEntry(desc, SORT_TURN + 1, "turn", INT2OID, -1, 0);
 	TupleDescInitEntry(desc, SORT_PLACE + 1, "place", TIDOID, -1, 0);
+	idem_compat_finish_desc(desc);
 	return desc;
 }
 
