@@ -48,13 +48,13 @@
 #include "miscadmin.h"
 #include "storage/lock.h"
 #include "storage/proc.h"
-#include "storage/sinval.h"
 #include "utils/inval.h"
 #include "utils/memutils.h"
 
 #include "claim/change.h"
 #include "claim/lock.h"
 #include "shared/clock.h"
+#include "shared/empty.h"
 #include "shared/fault.h"
 #include "shared/holder.h"
 #include "shared/lock_wait.h"
@@ -223,20 +223,6 @@ wait_for_claims(ChangeWait *wait)
 	pfree(holders);
 }
 
-/* Have all processes look for announcements from now on, not only from the commit on. */
-static void
-invalidate_now(Oid consumers)
-{
-	SharedInvalidationMessage msg;
-
-	/* the padding goes to shared memory, too */
-	memset(&msg, 0, sizeof(msg));
-	msg.rc.id = SHAREDINVALRELCACHE_ID;
-	msg.rc.dbId = MyDatabaseId;
-	msg.rc.relId = consumers;
-	SendSharedInvalidMessages(&msg, 1);
-}
-
 /* IdemLockTitle; arg: the ChangeWait. */
 static char *
 change_title(const void *arg)
@@ -268,7 +254,8 @@ idem_change_announce(Oid consumers, const char *consumer, int len, IdemChange ch
 	if (change.foreign_lockers)
 		announce(&wait, FOREIGN_CHANGE);
 	IDEM_FAULT_POINT("consumer-announced");
-	invalidate_now(consumers);
+	/* all processes look for announcements from now on, not only from the commit on */
+	idem_announce_change(consumers);
 	wait_for_claims(&wait);
 	IDEM_FAULT_POINT("consumer-claims-ended");
 }

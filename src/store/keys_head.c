@@ -176,7 +176,6 @@ idem_keys_are_trusted(IdemKeys *keys)
 
 	AcceptInvalidationMessages();
 
-
 	/*
 	 * Changes are counted of relations whose OIDs are known.  To look for one
 	 * may bring news of the other one, so the counts are from before.

@@ -191,7 +191,7 @@ idem_keys_tidy(IdemKeys *keys, const pg_uuid_t *digest, IdemKeysShape *shape)
 void
 idem_keys_sweep(IdemKeys *keys, uint32 hash, IdemKeysShape *shape)
 {
-	uint64	   *entries = palloc(BLCKSZ);
+	uint64		entries[BLCKSZ / sizeof(uint64)];
 	TransactionId oldest = GetOldestNonRemovableTransactionId(keys->heap);
 	Buffer		buffer = idem_keys_lock_page(keys, hash, shape, BUFFER_LOCK_SHARE);
 	uint32		changes;
@@ -223,5 +223,4 @@ idem_keys_sweep(IdemKeys *keys, uint32 hash, IdemKeysShape *shape)
 		MarkBufferDirty(buffer);
 	}
 	idem_keypage_unlock(buffer);
-	pfree(entries);
 }
