@@ -254,7 +254,11 @@ idem_change_announce(Oid consumers, const char *consumer, int len, IdemChange ch
 	if (change.foreign_lockers)
 		announce(&wait, FOREIGN_CHANGE);
 	IDEM_FAULT_POINT("consumer-announced");
-	/* all processes look for announcements from now on, not only from the commit on */
+
+	/*
+	 * all processes look for announcements from now on, not only from the
+	 * commit on
+	 */
 	idem_announce_change(consumers);
 	wait_for_claims(&wait);
 	IDEM_FAULT_POINT("consumer-claims-ended");
