@@ -256,8 +256,8 @@ idem_change_announce(Oid consumers, const char *consumer, int len, IdemChange ch
 	IDEM_FAULT_POINT("consumer-announced");
 
 	/*
-	 * all processes look for announcements from now on, not only from the
-	 * commit on
+	 * All processes look for announcements from now on, not only from the
+	 * commit on.
 	 */
 	idem_announce_change(consumers);
 	wait_for_claims(&wait);
