@@ -38,7 +38,9 @@ import java.util.function.Consumer;
 import org.apache.kafka.clients.admin.Admin;
 import org.apache.kafka.clients.admin.AlterConfigOp;
 import org.apache.kafka.clients.admin.ConfigEntry;
+import org.apache.kafka.clients.admin.ListTransactionsOptions;
 import org.apache.kafka.clients.admin.NewTopic;
+import org.apache.kafka.clients.admin.TransactionState;
 import org.apache.kafka.clients.consumer.ConsumerRecord;
 import org.apache.kafka.clients.consumer.KafkaConsumer;
 import org.apache.kafka.clients.producer.internals.BuiltInPartitioner;
@@ -106,7 +108,10 @@ public class Probe
 			case "config" -> config(w);
 			case "describe" -> describe(w[1]);
 			case "allow" -> allow(w);
-			case "read" -> read(w, r -> System.out.println(plain(r) + converted(r) + "}"));
+			case "read" -> {
+				awaitMarkers();
+				read(w, r -> System.out.println(plain(r) + converted(r) + "}"));
+			}
 			case "records" -> read(w, r -> System.out.println(plain(r) + "}"));
 			case "count" -> count(w);
 			case "revoke" -> revoke(w);
@@ -144,6 +149,16 @@ public class Probe
 	static void await(String topic, boolean there) throws Exception
 	{
 		while (admin.listTopics().names().get().contains(topic) != there)
+			Thread.sleep(10);
+	}
+
+	// A producer is told of its commit before the partitions are: until they have their markers, readers of committed
+	// records do not see the transaction.
+	static void awaitMarkers() throws Exception
+	{
+		ListTransactionsOptions ending = new ListTransactionsOptions()
+			.filterStates(List.of(TransactionState.PREPARE_COMMIT, TransactionState.PREPARE_ABORT));
+		while (!admin.listTransactions(ending).all().get().isEmpty())
 			Thread.sleep(10);
 	}
 

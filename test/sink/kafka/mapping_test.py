@@ -116,6 +116,6 @@ def test_bad_options():
     for options, text in ((dict(topic="a{b}"), "placeholder"), (dict(topic="a}"), "brace"), (dict(topic="a b"), "topic"),
                           (dict(position_topic="{relay} x"), "position_topic"), (dict(brokers=None), "brokers"),
                           (dict(user="u"), "security_protocol"), (dict(security_protocol="sasl_ssl"), "sasl_mechanism"),
-                          (dict(sslcert="/x"), "sslkey")):
+                          (dict(sslcert=__file__), "sslkey")):
         f = failed(t.start(hello=False, **options))
         assert f["outcome"] == "rejected" and text in f["message"], (options, f)
