@@ -3,8 +3,10 @@
  * position.c
  *		The relay's row in the position table at the target.
  *
- * A program that takes over adds one to the row's epoch.  If a predecessor has
- * a batch in flight, the program waits for that batch's row lock.  Each batch
+ * A program that takes over locks the row, and adds one to its epoch when it has
+ * the answer.  If a predecessor has a batch in flight, the program waits for that
+ * batch's row lock.  Not all goes in one message: what a killed program has sent
+ * may run long after its successor took over, and must not fence it.  Each batch
  * begins with the fence: an UPDATE of the row with the program's own epoch.  A
  * predecessor's fence finds no row, and so its batch has no effect.
  *
@@ -49,9 +51,6 @@
 /* A relay's is a UUID and a number. */
 #define MAX_INCARNATION	1024
 
-/* Arguments of the two steps "fence" that take the row over. */
-#define TAKE_BEFORE	0
-#define TAKE_OVER	1
 
 /* Read an int8 from text. */
 static int64_t
@@ -119,47 +118,77 @@ read_row(PgSink *p, const PGresult *res, int64_t before, IdemProtoReady *ready)
 	return true;
 }
 
-bool
-pgsink_take_position(PgSink *p, IdemProtoReady *ready)
+/* Lock the row, and make it if there is none: epoch is the one that it has.  False: an error, or p->failure. */
+static bool
+lock_row(PgSink *p, int64_t *epoch)
 {
 	const uint32_t types[1] = {PGSINK_TYPE_TEXT};
 	const char *values[1] = {p->config.relay};
 	PgSinkPending pending;
 	PGresult   *res;
-	char	   *sql;
-	char	   *before_sql;
-	int64_t		before = 0;
-	bool		sound = true;
+	bool		there = false;
+	char	   *insert = pgsink_format("INSERT INTO %s (relay, epoch) VALUES ($1, 0) ON CONFLICT (relay) DO NOTHING",
+									   p->position_table);
+	char	   *lock = pgsink_format("SELECT t.epoch FROM %s AS t WHERE t.relay OPERATOR(pg_catalog.=) $1 FOR UPDATE",
+									 p->position_table);
 
-	write_statements(p);
-	before_sql = pgsink_format("SELECT t.epoch FROM %s AS t WHERE t.relay OPERATOR(pg_catalog.=) $1 FOR UPDATE",
-							   p->position_table);
-	sql = pgsink_format("INSERT INTO %s AS t (relay, epoch) VALUES ($1, 1)"
-						" ON CONFLICT (relay) DO UPDATE SET epoch = t.epoch OPERATOR(pg_catalog.+) 1"
-						" RETURNING t.epoch, t.incarnation, t.row_id, t.k", p->position_table);
 	pgsink_begin(p);
-	pgsink_send(p, PGSINK_STEP_FENCE, TAKE_BEFORE, before_sql, 1, types, values, NULL);
-	pgsink_send(p, PGSINK_STEP_FENCE, TAKE_OVER, sql, 1, types, values, NULL);
+	pgsink_send(p, PGSINK_STEP_FENCE, 0, insert, 1, types, values, NULL);
+	pgsink_send(p, PGSINK_STEP_FENCE, 0, lock, 1, types, values, NULL);
+	pgsink_sync(p);
+	while ((res = pgsink_next(p, &pending)) != NULL)
+	{
+		if (pending.step == PGSINK_STEP_FENCE && PQresultStatus(res) == PGRES_TUPLES_OK && PQntuples(res) == 1)
+		{
+			*epoch = to_int64(PQgetvalue(res, 0, 0));
+			there = true;
+		}
+		PQclear(res);
+	}
+	free(insert);
+	free(lock);
+	return !p->error.set && (there || fail_not_stored(p));
+}
+
+/* Raise the epoch of the locked row, and read the row into READY.  False: an error, or p->failure. */
+static bool
+raise_epoch(PgSink *p, int64_t before, IdemProtoReady *ready)
+{
+	const uint32_t types[2] = {PGSINK_TYPE_TEXT, PGSINK_TYPE_INT8};
+	char		epoch[24];
+	const char *values[2] = {p->config.relay, epoch};
+	PgSinkPending pending;
+	PGresult   *res;
+	bool		sound = true;
+	char	   *sql = pgsink_format("UPDATE %s AS t SET epoch = t.epoch OPERATOR(pg_catalog.+) 1"
+									" WHERE t.relay OPERATOR(pg_catalog.=) $1 AND t.epoch OPERATOR(pg_catalog.=) $2"
+									" RETURNING t.epoch, t.incarnation, t.row_id, t.k", p->position_table);
+
+	snprintf(epoch, sizeof(epoch), "%" PRId64, before);
+	pgsink_send(p, PGSINK_STEP_FENCE, 0, sql, 2, types, values, NULL);
 	pgsink_send(p, PGSINK_STEP_COMMIT, 0, "COMMIT", 0, NULL, NULL, NULL);
 	pgsink_sync(p);
 	while ((res = pgsink_next(p, &pending)) != NULL)
 	{
 		if (pending.step == PGSINK_STEP_FENCE && PQresultStatus(res) == PGRES_TUPLES_OK)
-		{
-			if (pending.arg == TAKE_OVER)
-				sound = read_row(p, res, before, ready);
-			else if (PQntuples(res) > 0)
-				before = to_int64(PQgetvalue(res, 0, 0));
-		}
+			sound = read_row(p, res, before, ready);
 		PQclear(res);
 	}
 	free(sql);
-	free(before_sql);
-	if (!sound)
-		return false;
+	return sound && !p->error.set;
+}
+
+bool
+pgsink_take_position(PgSink *p, IdemProtoReady *ready)
+{
+	int64_t		before = 0;
+
+	write_statements(p);
+	if (lock_row(p, &before) && raise_epoch(p, before, ready))
+		return true;
 	if (p->error.set)
 		return pgsink_fail_for_error(p, "take over the relay's position at the target");
-	return true;
+	return false;
 }
 
 void

@@ -74,6 +74,32 @@ def test_lost_commit_of_another_life():
         w.close()
 
 
+def test_killed_program_takes_over_late():
+    """What a killed program has sent to take over reaches the target behind its successor, and fences nobody."""
+    for known in (True, False):
+        t = Target()
+        if known:
+            t.start().close()
+        host, port = t.host, t.port
+        with through_proxy(t) as proxy:
+            proxy.hold = (b"BEGIN ISOLATION", 1)
+            old = t.start(hello=False)
+            wait_until("the program takes over", lambda: proxy.hold is None)
+            old.kill()
+            t.host, t.port = host, port
+            w = t.start()
+            batch, _ = w.events([{}], row_id=1)
+            commits(w, batch, 1)
+            proxy.release.set()
+            wait_until("the killed program's session ends", lambda: t.psql(SESSIONS) == "1")
+            batch, _ = w.events([{}], row_id=2)
+            commits(w, batch, 1)
+            assert t.count() == 2
+            w.close()
+
+
+SESSIONS = ("SELECT count(*) FROM pg_stat_activity WHERE application_name = 'idempotency sink'"
+            " AND datname = current_database()")
 END_SESSIONS = ("SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE application_name = 'idempotency sink'"
                 " AND datname = current_database()")
 

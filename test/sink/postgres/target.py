@@ -131,7 +131,7 @@ class Proxy:
     away and the connection cut (deliver=False: it is not even delivered), once
     or as often as swallow_times says.  Bytes with the string in "spare" pass.
     hold: a string and a number; behind that many Parse messages with the string
-    the client's bytes wait for release.  To be set while the client is idle.
+    the client's bytes wait for release.  To be set while the client is idle, or not there.
     """
 
     def __init__(self, target_path, directory):
@@ -169,6 +169,9 @@ class Proxy:
 
     def hold_back(self, client, server, data):
         """Pass whole messages on, and wait behind the one to hold; the rest of the bytes."""
+        if data[:1] == b"\0":       # the startup packet has no type
+            server.sendall(data)
+            return b""
         while self.hold and len(data) >= 5:
             size = 1 + int.from_bytes(data[1:5], "big")
             if len(data) < size:
