@@ -107,7 +107,7 @@ IdemRelay::wait_until('it may once the standby has it', sub { $settled->() });
 $primary->safe_psql('postgres', q{
 CREATE TABLE effects (event_id uuid);
 CREATE FUNCTION handle(event_id uuid) RETURNS void LANGUAGE sql AS 'INSERT INTO public.effects VALUES (event_id)';
-CREATE SERVER fn FOREIGN DATA WRAPPER idempotency_function OPTIONS (function 'public.handle');
+CREATE SERVER fn FOREIGN DATA WRAPPER idempotency_function OPTIONS (function 'public.handle', timeout '3600000');
 SELECT idempotency.relay_create('fn', 'fn', start_at => 'latest', aggregate_types => '{fn}')});
 IdemRelay::wait_state($primary, 'fn', 'streaming');
 my $lock = $primary->background_psql('postgres');

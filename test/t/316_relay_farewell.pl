@@ -61,7 +61,7 @@ IdemRelay::wait_until('the program that does not go is gone', sub { IdemRelay::p
 $node->safe_psql('postgres', <<'END');
 CREATE FUNCTION public.late(event_id uuid) RETURNS void LANGUAGE plpgsql AS
 	'BEGIN PERFORM pg_advisory_xact_lock(1); RAISE EXCEPTION ''no''; END';
-CREATE SERVER fn FOREIGN DATA WRAPPER idempotency_function OPTIONS (function 'public.late');
+CREATE SERVER fn FOREIGN DATA WRAPPER idempotency_function OPTIONS (function 'public.late', timeout '3600000');
 END
 my $gate = $node->background_psql('postgres');
 $gate->query_safe('SELECT pg_advisory_lock(1)');

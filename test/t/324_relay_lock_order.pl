@@ -27,7 +27,7 @@ BEGIN
 	END IF;
 	RAISE EXCEPTION 'no';
 END $$;
-CREATE SERVER fn FOREIGN DATA WRAPPER idempotency_function OPTIONS (function 'public.handle');
+CREATE SERVER fn FOREIGN DATA WRAPPER idempotency_function OPTIONS (function 'public.handle', timeout '3600000');
 SELECT idempotency.relay_create('fn', 'fn', on_dead => 'stop', max_attempts => 2, min_backoff => '1 ms', max_backoff => '1 ms');
 END
 

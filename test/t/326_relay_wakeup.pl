@@ -46,7 +46,7 @@ CREATE SERVER s_pg FOREIGN DATA WRAPPER idempotency_postgres
 	OPTIONS (host '$host', port '$port', dbname 'postgres', "table" 'public.got', statement_timeout '0');
 CREATE USER MAPPING FOR CURRENT_USER SERVER s_pg OPTIONS (user '$user');
 CREATE SERVER s_nul FOREIGN DATA WRAPPER idempotency_null;
-CREATE SERVER s_fn FOREIGN DATA WRAPPER idempotency_function OPTIONS (function 'public.handle');
+CREATE SERVER s_fn FOREIGN DATA WRAPPER idempotency_function OPTIONS (function 'public.handle', timeout '3600000');
 END
 $node->safe_psql('postgres', $node->safe_psql('postgres', q{SELECT idempotency.sink_setup_sql('s_pg')}));
 

@@ -27,7 +27,7 @@ IdemRelay::pytest_server($node, 's_program', $file);
 $node->safe_psql('postgres', <<'END');
 CREATE TABLE effect (n int);
 CREATE FUNCTION handle(payload jsonb) RETURNS void LANGUAGE sql AS 'INSERT INTO public.effect VALUES (1)';
-CREATE SERVER s_function FOREIGN DATA WRAPPER idempotency_function OPTIONS (function 'public.handle');
+CREATE SERVER s_function FOREIGN DATA WRAPPER idempotency_function OPTIONS (function 'public.handle', timeout '3600000');
 SELECT idempotency.relay_create(r, 's_' || r, aggregate_types => '{t}') FROM unnest('{program,function}'::text[]) r
 END
 

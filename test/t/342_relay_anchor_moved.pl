@@ -20,7 +20,7 @@ CREATE FUNCTION handle(payload jsonb) RETURNS void LANGUAGE plpgsql AS $$
 BEGIN
 	PERFORM pg_catalog.pg_advisory_lock(1), pg_catalog.pg_advisory_unlock(1);
 END $$;
-CREATE SERVER fn FOREIGN DATA WRAPPER idempotency_function OPTIONS (function 'public.handle');
+CREATE SERVER fn FOREIGN DATA WRAPPER idempotency_function OPTIONS (function 'public.handle', timeout '3600000');
 CREATE SERVER nul FOREIGN DATA WRAPPER idempotency_null;
 SELECT idempotency.relay_create('fn', 'fn', aggregate_types => '{fn}');
 SELECT idempotency.relay_create('nul', 'nul', aggregate_types => '{nul}');

@@ -55,8 +55,8 @@ BEGIN
 	PERFORM pg_sleep(0.3);
 	INSERT INTO public.effect VALUES (aggregate_type, event_id, (payload->>'n')::int);
 END $$;
-CREATE SERVER fn FOREIGN DATA WRAPPER idempotency_function OPTIONS (function 'public.handle');
-CREATE SERVER slow FOREIGN DATA WRAPPER idempotency_function OPTIONS (function 'public.slow');
+CREATE SERVER fn FOREIGN DATA WRAPPER idempotency_function OPTIONS (function 'public.handle', timeout '3600000');
+CREATE SERVER slow FOREIGN DATA WRAPPER idempotency_function OPTIONS (function 'public.slow', timeout '3600000');
 END
 
 sub fits
@@ -114,7 +114,7 @@ BEGIN
 	PERFORM pg_advisory_xact_lock_shared(hashtext(aggregate_type));
 	INSERT INTO public.effect VALUES (aggregate_type, NULL, 0);
 END $$;
-CREATE SERVER gate FOREIGN DATA WRAPPER idempotency_function OPTIONS (function 'public.gate');
+CREATE SERVER gate FOREIGN DATA WRAPPER idempotency_function OPTIONS (function 'public.gate', timeout '3600000');
 GRANT USAGE ON FOREIGN SERVER gate TO rich, poor;
 GRANT INSERT ON effect TO rich, poor;
 END
@@ -175,8 +175,8 @@ CREATE TABLE late (n int);
 CREATE FUNCTION late_check() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN IF NEW.n = 3 THEN RAISE 'late no'; END IF; RETURN NEW; END $$;
 CREATE CONSTRAINT TRIGGER late AFTER INSERT ON late DEFERRABLE INITIALLY DEFERRED FOR EACH ROW EXECUTE FUNCTION late_check();
 CREATE FUNCTION commits(payload jsonb) RETURNS void LANGUAGE sql AS $$ INSERT INTO public.late VALUES ((payload->>'n')::int) $$;
-CREATE SERVER fails FOREIGN DATA WRAPPER idempotency_function OPTIONS (function 'public.fails');
-CREATE SERVER commits FOREIGN DATA WRAPPER idempotency_function OPTIONS (function 'public.commits');
+CREATE SERVER fails FOREIGN DATA WRAPPER idempotency_function OPTIONS (function 'public.fails', timeout '3600000');
+CREATE SERVER commits FOREIGN DATA WRAPPER idempotency_function OPTIONS (function 'public.commits', timeout '3600000');
 SELECT idempotency.relay_create('fails', 'fails', aggregate_types => '{fails}', max_attempts => 3, min_backoff => '20 ms', max_backoff => '500 ms');
 SELECT idempotency.relay_create('commits', 'commits', aggregate_types => '{commits}', max_attempts => 2, min_backoff => '20 ms', max_backoff => '500 ms');
 SELECT idempotency.outbox_enqueue('fails', 'k', 'E', '{"n": 1}');

@@ -45,7 +45,7 @@ sub relays
 {
 	foreach my $name (@_)
 	{
-		sql("CREATE SERVER $name FOREIGN DATA WRAPPER idempotency_function OPTIONS (function 'public.$name');
+		sql("CREATE SERVER $name FOREIGN DATA WRAPPER idempotency_function OPTIONS (function 'public.$name', timeout '3600000');
 			SELECT idempotency.relay_create('$name', '$name', aggregate_types => '{$name}', batch_events => 1)");
 	}
 	return;

@@ -40,7 +40,7 @@ CREATE FUNCTION test_hold_commit(file text) RETURNS void
 CREATE TABLE effect (event_type text);
 CREATE FUNCTION handle(event_type text) RETURNS void LANGUAGE sql
 	AS 'INSERT INTO public.effect VALUES (event_type)';
-CREATE SERVER s_function FOREIGN DATA WRAPPER idempotency_function OPTIONS (function 'public.handle');
+CREATE SERVER s_function FOREIGN DATA WRAPPER idempotency_function OPTIONS (function 'public.handle', timeout '3600000');
 CREATE SERVER s_null FOREIGN DATA WRAPPER idempotency_null;
 SELECT idempotency.relay_create('program', 's_program', aggregate_types => '{first}');
 SELECT idempotency.relay_create('function', 's_function', aggregate_types => '{first}');
