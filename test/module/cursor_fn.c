@@ -26,7 +26,7 @@
 
 #include "compat.h"
 #include "outbox/reader.h"
-#include "relay/position/cursor.h"
+#include "relay/position/walk.h"
 #include "relay/position/position.h"
 #include "relay/target.h"
 
@@ -35,7 +35,7 @@ PG_FUNCTION_INFO_V1(idem_test_cursor_batch_fn);
 PG_FUNCTION_INFO_V1(idem_test_cursor_position_fn);
 PG_FUNCTION_INFO_V1(idem_test_cursor_tick_fn);
 
-static IdemCursor cursor;
+static IdemWalk walk;
 static IdemReader *reader = NULL;
 static IdemSnap *known = NULL;	/* a difference ends there; NULL: at the
 								 * active snapshot */
@@ -62,21 +62,22 @@ idem_test_cursor_start_fn(PG_FUNCTION_ARGS)
 
 	if (reader == NULL)
 		reader = idem_reader_create(TopMemoryContext);
-	cursor.cxt = TopMemoryContext;
-	idem_cursor_start(&cursor, &pos);
+	walk.cxt = TopMemoryContext;
+	idem_walk_stand(&walk, &pos);
+	idem_walk_start(&walk);
 	PG_RETURN_VOID();
 }
 
-/* Read at most max events from where the cursor stands, and move it there. */
+/* Read at most max events from where the walk stands, and move it there. */
 static ArrayType *
 read_batch(int max)
 {
 	ArrayBuildState *ids = initArrayResult(TEXTOID, CurrentMemoryContext, false);
-	int64		last_seq = cursor.pos.seq;
+	int64		last_seq = walk.read.seq;
 	bool		ended = false;
 	IdemEvent	event;
 
-	idem_reader_seek(reader, &cursor.pos);
+	idem_reader_seek(reader, &walk.read);
 	for (int i = 0; i < max; i++)
 	{
 		ended = !idem_reader_next(reader, &event);
@@ -88,7 +89,7 @@ read_batch(int max)
 							   false, TEXTOID, CurrentMemoryContext);
 	}
 	idem_reader_suspend(reader);
-	idem_cursor_advance(&cursor, ended, last_seq);
+	idem_walk_read(&walk, ended, last_seq);
 	return DatumGetArrayTypeP(makeArrayResult(ids, CurrentMemoryContext));
 }
 
@@ -101,7 +102,7 @@ read_batch(int max)
 Datum
 idem_test_cursor_batch_fn(PG_FUNCTION_ARGS)
 {
-	bool		begins = cursor.pos.target == NULL;
+	bool		begins = walk.read.target == NULL;
 	bool		begun = true;
 	bool		newest = false;
 	TupleDesc	desc;
@@ -112,13 +113,13 @@ idem_test_cursor_batch_fn(PG_FUNCTION_ARGS)
 		elog(ERROR, "return type must be a row type");
 	known = snap_arg(fcinfo, 1);
 	if (begins)
-		begun = idem_cursor_begin(&cursor, &newest);
+		begun = idem_walk_begin(&walk, &newest);
 	nulls[0] = !begun;
 	if (begun)
 		values[0] = PointerGetDatum(read_batch(PG_GETARG_INT32(0)));
 	nulls[1] = !begins;
 	values[1] = BoolGetDatum(newest);
-	values[2] = BoolGetDatum(cursor.catching_up);
+	values[2] = BoolGetDatum(walk.catching_up);
 	PG_RETURN_DATUM(HeapTupleGetDatum(heap_form_tuple(BlessTupleDesc(desc), values, nulls)));
 }
 
@@ -132,10 +133,10 @@ idem_test_cursor_position_fn(PG_FUNCTION_ARGS)
 
 	if (get_call_result_type(fcinfo, NULL, &desc) != TYPEFUNC_COMPOSITE)
 		elog(ERROR, "return type must be a row type");
-	values[0] = PointerGetDatum(cursor.pos.base);
-	nulls[1] = cursor.pos.target == NULL;
-	values[1] = PointerGetDatum(cursor.pos.target);
-	values[2] = Int64GetDatum(cursor.pos.seq);
+	values[0] = PointerGetDatum(walk.read.base);
+	nulls[1] = walk.read.target == NULL;
+	values[1] = PointerGetDatum(walk.read.target);
+	values[2] = Int64GetDatum(walk.read.seq);
 	PG_RETURN_DATUM(HeapTupleGetDatum(heap_form_tuple(BlessTupleDesc(desc), values, nulls)));
 }
 
@@ -144,7 +145,7 @@ Datum
 idem_test_cursor_tick_fn(PG_FUNCTION_ARGS)
 {
 	IdemPositionRow row = {.relay_id = IDEM_TICK_RELAY, .kind = IDEM_POSITION_TICK,
-	.fresh = IDEM_FRESH_NOT,.pos.base = idem_snap_current()};
+	.fresh = IDEM_FRESH_CONFIRMED,.pos.base = idem_snap_current()};
 
 	(void) idem_position_append(&row);
 	PG_RETURN_VOID();

@@ -294,7 +294,7 @@ idem_relay_move_position(const IdemRelayConfig *c, IdemPositionFresh fresh, bool
 	{
 		row.named = told.naming->named;
 		row.k = told.naming->k;
-		if (told.last->fresh != IDEM_FRESH_NOT)
+		if (told.last->fresh != IDEM_FRESH_CONFIRMED)
 			row.life = told.naming->life;
 	}
 	row.epoch = raise_epoch(c, other_server);

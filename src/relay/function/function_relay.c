@@ -37,7 +37,7 @@
 #include "relay/function/function_relay.h"
 #include "relay/function/handler.h"
 #include "relay/function/handler_reset.h"
-#include "relay/position/cursor.h"
+#include "relay/position/walk.h"
 #include "relay/position/parked.h"
 #include "relay/position/position.h"
 #include "relay/report.h"
@@ -57,9 +57,8 @@ typedef struct IdemFunctionRelay
 	IdemRelayConfig *config;
 	IdemRelayEntry *entry;
 	IdemReader *reader;
-	IdemCursor	cursor;
-	bool		loaded;			/* the cursor has a position */
-	bool		dirty;			/* the cursor is ahead of the log of positions */
+	IdemWalk	walk;
+	bool		loaded;			/* the walk has a position */
 	IdemParkedIndex *parked;
 	bool		parked_dirty;
 	IdemHandler *handler;
@@ -143,7 +142,8 @@ create(MemoryContext parent, IdemRelayConfig *config, MemoryContext config_cxt)
 	relay->handler = idem_handler_create(cxt);
 	relay->entry = idem_relay_entry_take_function(MyDatabaseId, config->relay_id);
 	recall(relay);
-	relay->cursor.cxt = cxt;
+	relay->walk.cxt = cxt;
+	relay->walk.fresh = IDEM_FRESH_CONFIRMED;
 	relay->reader = idem_reader_create(cxt);
 	relay->parked = idem_parked_index_create(cxt);
 	relay->parked_dirty = true;
@@ -430,7 +430,8 @@ load_position(IdemFunctionRelay *relay)
 				 errmsg("the log of positions has no position of relay \"%s\"",
 						relay->config->name),
 				 errhint("Use relay_adopt.")));
-	idem_cursor_start(&relay->cursor, &row->pos);
+	idem_walk_stand(&relay->walk, &row->pos);
+	idem_walk_start(&relay->walk);
 	relay->loaded = true;
 }
 
@@ -441,11 +442,11 @@ load_position(IdemFunctionRelay *relay)
 static void
 append_position(IdemFunctionRelay *relay)
 {
-	IdemPositionRow row = {.relay_id = relay->config->relay_id,
-		.epoch = relay->config->epoch, .kind = IDEM_POSITION_REACHED,
-	.fresh = IDEM_FRESH_NOT, .pos = relay->cursor.pos};
+	IdemPositionRow row = idem_walk_row(&relay->walk, relay->config, IDEM_POSITION_REACHED,
+										&relay->walk.settled);
 
 	(void) idem_position_append(&row);
+	relay->walk.dirty = false;
 }
 
 /* What one transaction did. */
@@ -528,21 +529,20 @@ step_log(IdemFunctionRelay *relay, int limit, StepCounts *counts, bool *ended)
 	int64		last_seq;
 	bool		newest;
 
-	counts->began = relay->cursor.pos.target == NULL;
-	if ((counts->began && !idem_cursor_begin(&relay->cursor, &newest)) ||
+	counts->began = relay->walk.read.target == NULL;
+	if ((counts->began && !idem_walk_begin(&relay->walk, &newest)) ||
 		relay->parked->total >= idem_max_parked)
 		return false;
-	last_seq = relay->cursor.pos.seq;
+	last_seq = relay->walk.read.seq;
 	IDEM_FAULT_POINT("function-snapshot-taken");
-	idem_reader_seek(relay->reader, &relay->cursor.pos);
+	idem_reader_seek(relay->reader, &relay->walk.read);
 	*ended = work_log(relay, limit, &last_seq, &counts->sent, &counts->logged);
 	idem_reader_suspend(relay->reader);
-	idem_cursor_advance(&relay->cursor, *ended, last_seq);
-	relay->dirty = true;
+	idem_walk_read(&relay->walk, *ended, last_seq);
+	idem_walk_advance(&relay->walk, &relay->walk.read);
 	if (counts->logged > 0)
 	{
 		append_position(relay);
-		relay->dirty = false;
 		IDEM_FAULT_POINT("function-position-appended");
 	}
 	if (relay->attempts.log_left > 0)
@@ -621,7 +621,7 @@ step(void *arg)
 	 * after an older snapshot is spent.
 	 */
 	relay->awaits_wakeup = counts.logged == 0 && counts.repeated == 0 && counts.began && ended &&
-		!relay->cursor.catching_up && !log_turn && !relay->attempts.repeats;
+		!relay->walk.catching_up && !log_turn && !relay->attempts.repeats;
 	return !relay->awaits_wakeup;
 }
 
@@ -723,13 +723,12 @@ persist(void *arg)
 {
 	IdemFunctionRelay *relay = arg;
 
-	if (!relay->dirty || !relay->loaded || relay->cursor.pos.target != NULL)
+	if (!relay->walk.dirty || !relay->loaded || relay->walk.read.target != NULL)
 		return;
 	idem_txn_begin();
 	append_position(relay);
 	IDEM_FAULT_POINT("function-persist");
 	idem_txn_commit(true);
-	relay->dirty = false;
 }
 
 /*

@@ -57,6 +57,7 @@ typedef struct IdemDelegate
 	IdemRelayConfig *config;
 	IdemRelayEntry *entry;		/* NULL: not taken yet, or stat_relay is full */
 	IdemRester	rester;
+	IdemWalk	walk;			/* for rows; its positions are not used */
 	dlist_node	all_node;		/* in "delegates" */
 	dlist_node	node;			/* in "waiting" or "held" */
 	bool		waiting;		/* the relay waits for a worker */
@@ -208,6 +209,7 @@ create(MemoryContext parent, IdemRelayConfig *config, MemoryContext config_cxt)
 	d->config = config;
 	d->config_cxt = config_cxt;
 	MemoryContextSetParent(config_cxt, cxt);
+	d->walk.fresh = IDEM_FRESH_CONFIRMED;
 
 	dlist_push_tail(&delegates, &d->all_node);
 
@@ -278,8 +280,7 @@ static void
 begin_rest(IdemDelegate *d, const IdemPositionRow *row, bool far)
 {
 	d->rester.config = d->config;
-	d->rester.kind = IDEM_POSITION_REACHED;
-	d->rester.fresh = IDEM_FRESH_NOT;
+	d->rester.walk = &d->walk;
 	d->rester.due = 0;
 	idem_rest_join(&d->rester, row->pos.base, far);
 	idem_report_state(d->entry, d->config->name, IDEM_RELAY_IDLE, IDEM_WAIT_EVENTS);

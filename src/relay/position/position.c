@@ -466,7 +466,7 @@ static HeapTuple
 form_marker(TupleDesc desc, int64 id)
 {
 	IdemPositionRow marker = {.id = id, .relay_id = IDEM_TICK_RELAY,
-		.kind = IDEM_POSITION_TICK, .fresh = IDEM_FRESH_NOT,
+		.kind = IDEM_POSITION_TICK, .fresh = IDEM_FRESH_CONFIRMED,
 	.at = GetCurrentTimestamp()};
 
 	marker.pos.base = idem_snap_current();
@@ -507,7 +507,7 @@ idem_position_note_emptied(const IdemSnap *emptied)
 {
 	IdemPositionRow *last = find_best(IDEM_TICK_RELAY, is_mark, NULL, false);
 	IdemPositionRow mark = {.relay_id = IDEM_TICK_RELAY, .kind = IDEM_POSITION_EMPTIED,
-	.fresh = IDEM_FRESH_NOT};
+	.fresh = IDEM_FRESH_CONFIRMED};
 
 	mark.pos.base = last != NULL ? idem_snap_union(last->pos.base, emptied) : idem_snap_copy(emptied);
 	if (last == NULL || !idem_snap_equal(last->pos.base, mark.pos.base))

@@ -77,7 +77,7 @@ typedef enum IdemPositionKind
  */
 typedef enum IdemPositionFresh
 {
-	IDEM_FRESH_NOT = 'n',		/* confirmed */
+	IDEM_FRESH_CONFIRMED = 'n',		/* confirmed */
 	IDEM_FRESH_MOVED = 'm',		/* relay_create, _alter, _replay */
 	IDEM_FRESH_SERVER = 's',	/* relay_alter to another server, which may
 								 * lead to the same target */

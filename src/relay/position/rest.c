@@ -747,16 +747,9 @@ idem_rest_persist(void)
 		dlist_foreach(iter, &group->members)
 		{
 			const IdemRester *r = dlist_container(IdemRester, node, iter.cur);
+			IdemPosition pos = {group->base, NULL, 0};
 
-			rows[n++] = (IdemPositionRow)
-			{
-				.relay_id = r->config->relay_id,
-					.epoch = r->config->epoch, .kind = r->kind, .fresh = r->fresh,
-					.named = r->named, .k = r->k,.pos =
-				{
-					group->base, NULL, 0
-				}
-			};
+			rows[n++] = idem_walk_row(r->walk, r->config, idem_walk_kind(r->walk), &pos);
 		}
 	}
 	if (n > 0)

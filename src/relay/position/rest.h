@@ -18,7 +18,7 @@
 #include "lib/ilist.h"
 
 #include "relay/config.h"
-#include "relay/position/position.h"
+#include "relay/position/walk.h"
 #include "shared/clock.h"
 
 /* A group of relays that stand at one snapshot. */
@@ -35,14 +35,8 @@ typedef struct IdemRester
 	const IdemRelayConfig *config;	/* not to be changed while the relay rests */
 	IdemClock	due;			/* when a parked event is due; 0: none is */
 
-	/*
-	 * what a row of the log of positions says when the relay's position is
-	 * written
-	 */
-	IdemPositionKind kind;
-	IdemPositionFresh fresh;
-	int64		named;
-	int64		k;
+	const IdemWalk *walk;		/* what a row of the log of positions says of
+								 * the relay; not to be changed either */
 } IdemRester;
 
 /*

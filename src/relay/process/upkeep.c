@@ -227,7 +227,7 @@ idem_upkeep_tick(IdemClock now)
 {
 	int64		seq;
 	IdemPositionRow tick = {.relay_id = IDEM_TICK_RELAY, .kind = IDEM_POSITION_TICK,
-	.fresh = IDEM_FRESH_NOT};
+	.fresh = IDEM_FRESH_CONFIRMED};
 
 	if (now < tick_look_at)
 		return;

@@ -194,7 +194,7 @@ end_stream(IdemStream *stream, IdemStreamVerdict verdict)
 	verdict.outcome == IDEM_STREAM_ABORTED;
 	IdemHuntDeath death;
 
-	if (stream->phase == IDEM_STREAM_READY && (died || !stream->sink_stores))
+	if (stream->phase == IDEM_STREAM_READY && (died || !stream->walk.sink_stores))
 		idem_settle(stream);
 	switch (verdict.outcome)
 	{

@@ -50,9 +50,7 @@
 static int64
 append(IdemStream *stream, IdemPositionKind kind, const IdemPosition *pos)
 {
-	IdemPositionRow row = {.relay_id = stream->config->relay_id,
-		.epoch = stream->config->epoch, .kind = kind, .fresh = stream->fresh,
-	.named = stream->stored_row, .k = stream->stored_k, .pos = *pos};
+	IdemPositionRow row = idem_walk_row(&stream->walk, stream->config, kind, pos);
 
 	if (kind == IDEM_POSITION_SENT)
 		row.life = stream->life;
@@ -62,9 +60,9 @@ append(IdemStream *stream, IdemPositionKind kind, const IdemPosition *pos)
 void
 idem_progress_append_stored(IdemStream *stream, IdemPositionKind kind)
 {
-	IdemPosition whole = {stream->settled.base, NULL, 0};
+	IdemPosition whole = {stream->walk.settled.base, NULL, 0};
 
-	stream->fresh = IDEM_FRESH_NOT;
+	stream->walk.fresh = IDEM_FRESH_CONFIRMED;
 	(void) append(stream, kind, &whole);
 	IDEM_FAULT_POINT("relay-named-noted");
 }
@@ -77,7 +75,7 @@ void
 idem_progress_append_sent(IdemStream *stream)
 {
 	Assert(stream->nbatches <= 1);
-	stream->row_id = append(stream, IDEM_POSITION_SENT, &stream->cursor.pos);
+	stream->row_id = append(stream, IDEM_POSITION_SENT, &stream->walk.read);
 	IDEM_FAULT_POINT("relay-row-appended");
 }
 
@@ -85,15 +83,14 @@ void
 idem_progress_append_settled(IdemStream *stream)
 {
 	IDEM_FAULT_POINT("relay-before-position");
-	(void) append(stream, stream->sink_stores ? IDEM_POSITION_PASSED : IDEM_POSITION_REACHED,
-				  &stream->settled);
+	(void) append(stream, idem_walk_kind(&stream->walk), &stream->walk.settled);
 	IDEM_FAULT_POINT("relay-position-appended");
 }
 
 void
 idem_progress_forget_unwritten(IdemStream *stream)
 {
-	stream->settled_dirty = false;
+	stream->walk.dirty = false;
 	stream->unwritten = 0;
 	stream->unwritten_events = 0;
 	stream->write_by = 0;
@@ -126,14 +123,14 @@ idem_progress_must_write(const IdemStream *stream)
 void
 idem_progress_note_stored(IdemStream *stream, int64 row_id, int64 k)
 {
-	stream->stored_row = row_id;
-	stream->stored_k = k;
+	stream->walk.acked_row = row_id;
+	stream->walk.acked_k = k;
 }
 
 void
 idem_progress_write_later(IdemStream *stream)
 {
-	stream->settled_dirty = true;
+	stream->walk.dirty = true;
 	if (stream->write_by == 0)
 		stream->write_by = idem_clock_plus_ms(idem_clock(), PASSED_DELAY_MS);
 }
@@ -142,7 +139,7 @@ idem_progress_write_later(IdemStream *stream)
 static bool
 is_under_way(const IdemStream *stream)
 {
-	return stream->nbatches > 0 || stream->cursor.pos.target != NULL;
+	return stream->nbatches > 0 || stream->walk.read.target != NULL;
 }
 
 /*
@@ -162,12 +159,9 @@ persist_is_due(IdemStream *stream)
 		return stream->unwritten > 0;
 	if (is_under_way(stream))
 		return false;
-	if (!idem_snap_equal(stream->settled.base, stream->cursor.pos.base))
-	{
-		idem_position_assign(stream->cxt, &stream->settled, &stream->cursor.pos);
-		stream->settled_dirty = true;
-	}
-	return stream->settled_dirty;
+	if (!idem_snap_equal(stream->walk.settled.base, stream->walk.read.base))
+		idem_walk_advance(&stream->walk, &stream->walk.read);
+	return stream->walk.dirty;
 }
 
 void

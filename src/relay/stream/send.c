@@ -188,7 +188,7 @@ launch(Builder *b, int64 k)
 {
 	IdemStream *stream = b->stream;
 
-	b->batch->row_id = stream->sink_stores ? stream->row_id : 0;
+	b->batch->row_id = stream->walk.sink_stores ? stream->row_id : 0;
 	b->batch->k = k;
 	idem_encode_end(stream, b->batch);
 	idem_batch_launch(stream, b->batch);
@@ -217,13 +217,13 @@ static bool
 begin_difference(IdemStream *stream)
 {
 	bool		newest;
-	bool		begun = idem_cursor_begin(&stream->cursor, &newest);
+	bool		begun = idem_walk_begin(&stream->walk, &newest);
 
 	if (begun)
 	{
 		stream->row_id = 0;
 		stamp_difference(stream);
-		if (stream->cursor.catching_up)
+		if (stream->walk.catching_up)
 			stream->stamp = stream->looked_at = 0;
 
 		/*
@@ -282,7 +282,7 @@ read_events(Builder *b, int64 *last_seq)
 			b->batch = idem_batch_make(stream, b->limit, false);
 		if (!add_event(b, &ev, 0))
 			park_not_convertible(b, &ev);
-		else if (stream->sink_stores && stream->row_id == 0)
+		else if (stream->walk.sink_stores && stream->row_id == 0)
 		{
 			idem_progress_append_sent(stream);
 			b->synchronous = true;
@@ -300,22 +300,21 @@ static void
 advance(IdemStream *stream, const Builder *b, bool ended, int64 last_seq)
 {
 	IdemBatch  *batch = b->batch;
-	const IdemPosition *after = &stream->cursor.pos;
+	const IdemPosition *after = &stream->walk.read;
 
-	idem_cursor_advance(&stream->cursor, ended, last_seq);
+	idem_walk_read(&stream->walk, ended, last_seq);
 	if (batch != NULL)
 		idem_position_assign(batch->cxt, &batch->after, after);
 	else if (stream->nbatches == 0)
 	{
-		idem_position_assign(stream->cxt, &stream->settled, after);
-		stream->settled_dirty = true;
+		idem_walk_advance(&stream->walk, after);
 
 		/*
 		 * Write the position soon.  Until then a relay that starts again
 		 * reads the dead event again, and parks it once more if an operator
 		 * has discarded it.
 		 */
-		if (b->dead && !stream->sink_stores)
+		if (b->dead && !stream->walk.sink_stores)
 			idem_progress_note_unwritten(stream, 0);
 	}
 	else
@@ -332,9 +331,9 @@ static bool
 send_log_batch(IdemStream *stream, IdemClock turn_ends)
 {
 	Builder		b = {stream, NULL, turn_ends};
-	bool		begins = stream->cursor.pos.target == NULL;
+	bool		begins = stream->walk.read.target == NULL;
 	bool		ended;
-	int64		last_seq = stream->cursor.pos.seq;
+	int64		last_seq = stream->walk.read.seq;
 
 	b.limit = batch_limit(stream);
 	if (stream->few_next && stream->parked->total < FEW_PARKED)
@@ -349,7 +348,7 @@ send_log_batch(IdemStream *stream, IdemClock turn_ends)
 		return false;
 	}
 	IDEM_FAULT_POINT("relay-snapshot-taken");
-	idem_reader_seek(stream->reader, &stream->cursor.pos);
+	idem_reader_seek(stream->reader, &stream->walk.read);
 	ended = read_events(&b, &last_seq);
 	drop_empty_batch(&b);
 	idem_reader_suspend(stream->reader);
@@ -372,7 +371,7 @@ send_log_batch(IdemStream *stream, IdemClock turn_ends)
 	 * snapshot may decide to wait: an event that committed after an older
 	 * snapshot has spent its wake-up.
 	 */
-	if (begins && ended && b.batch == NULL && !stream->cursor.catching_up)
+	if (begins && ended && b.batch == NULL && !stream->walk.catching_up)
 		stream->look = IDEM_LOOK_WHEN_WOKEN;
 	return stream->look != IDEM_LOOK_WHEN_WOKEN;
 }
@@ -388,7 +387,7 @@ static bool
 is_passed(const IdemParkedNote *note, void *arg)
 {
 	const IdemStream *stream = arg;
-	const IdemPosition *sent = &stream->cursor.pos;
+	const IdemPosition *sent = &stream->walk.read;
 
 	return idem_snap_sees(sent->base, note->xid) ||
 		(sent->target != NULL && note->seq <= sent->seq && idem_snap_sees(sent->target, note->xid));
@@ -510,7 +509,7 @@ send_repeats(IdemStream *stream)
 	stream->exclusive = taking.lone_left || (taking.alone && b.batch != NULL);
 	if (b.batch != NULL)
 	{
-		if (stream->sink_stores)
+		if (stream->walk.sink_stores)
 			mark_repeats(&b);
 		stream->repeats_in_flight = true;
 		IDEM_FAULT_POINT("relay-repeats-read");
@@ -522,7 +521,7 @@ send_repeats(IdemStream *stream)
 		 * The gate holds for parked events, too: an event may have been
 		 * parked before it was ever let through.
 		 */
-		launch(&b, stream->cursor.pos.seq);
+		launch(&b, stream->walk.read.seq);
 		IDEM_FAULT_POINT("relay-repeats-gated");
 	}
 	MemoryContextSwitchTo(old);
@@ -585,7 +584,7 @@ static bool
 may_repeat(const IdemStream *stream)
 {
 	return !stream->repeats_in_flight && stream->parked->total > 0 &&
-		!(stream->sink_stores && stream->nbatches > 0);
+		!(stream->walk.sink_stores && stream->nbatches > 0);
 }
 
 /*
@@ -641,7 +640,7 @@ fill_once(IdemStream *stream, IdemClock turn_ends)
 			return FILLED_NOTHING;
 	}
 	/* A sink that stores positions is sent one difference at a time. */
-	if (stream->sink_stores && stream->cursor.pos.target == NULL && stream->nbatches > 0)
+	if (stream->walk.sink_stores && stream->walk.read.target == NULL && stream->nbatches > 0)
 		return FILLED_NOTHING;
 	stream->log_turn = false;
 	if (!log_is_open(stream) || !send_log_batch(stream, turn_ends))

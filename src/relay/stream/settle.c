@@ -134,7 +134,7 @@ let_wait(IdemStream *stream, const IdemBatch *batch)
 
 		if (flight->outcome != IDEM_PROTO_SKIPPED)
 			continue;
-		if (stream->sink_stores ||
+		if (stream->walk.sink_stores ||
 			idem_parked_index_state(stream->parked, flight->seq) != IDEM_PARKED_WAITING)
 			ids[n++] = flight->parked_id;
 		idem_parked_index_give_back(stream->parked, flight->seq, true);
@@ -200,9 +200,8 @@ send_settle(IdemStream *stream, IdemBatch *batch)
 static void
 pass_batch(IdemStream *stream, const IdemBatch *batch)
 {
-	idem_position_assign(stream->cxt, &stream->settled, &batch->after);
-	stream->settled_dirty = true;
-	stream->fresh = IDEM_FRESH_NOT;
+	idem_walk_advance(&stream->walk, &batch->after);
+	stream->walk.fresh = IDEM_FRESH_CONFIRMED;
 	idem_progress_note_unwritten(stream, batch->n);
 }
 
@@ -304,7 +303,7 @@ settle_storing(IdemStream *stream, IdemBatch *batch)
 	if (!batch->committed)
 		return false;
 	idem_progress_note_stored(stream, batch->row_id, batch->k);
-	if (stream->fresh != IDEM_FRESH_NOT)
+	if (stream->walk.fresh != IDEM_FRESH_CONFIRMED)
 		end_freshness(stream);
 	if (batch->repeats)
 	{
@@ -316,7 +315,7 @@ settle_storing(IdemStream *stream, IdemBatch *batch)
 	}
 	else
 	{
-		idem_position_assign(stream->cxt, &stream->settled, &batch->after);
+		idem_walk_advance(&stream->walk, &batch->after);
 		idem_progress_write_later(stream);
 		IDEM_FAULT_POINT("relay-settled");
 	}
@@ -330,7 +329,7 @@ idem_settle(IdemStream *stream)
 {
 	IdemBatch  *oldest;
 
-	if (!stream->sink_stores)
+	if (!stream->walk.sink_stores)
 	{
 		settle_plain(stream);
 		return;

@@ -23,7 +23,7 @@
 
 #include "outbox/reader.h"
 #include "relay/config.h"
-#include "relay/position/cursor.h"
+#include "relay/position/walk.h"
 #include "relay/position/parked.h"
 #include "relay/position/position.h"
 #include "relay/position/rest.h"
@@ -210,22 +210,14 @@ typedef struct IdemStream
 	IdemClock	started_at;		/* when the current program was started */
 
 	/* what the sink said in READY */
-	bool		sink_stores;	/* the sink stores positions, in the
-								 * transaction of the effects */
 	int64		credit_messages;
 	int64		credit_bytes;
 	int			max_batch_events;	/* the lower limit of the relay's and the
 									 * sink's */
 	int64		max_batch_bytes;
 
-	/*
-	 * Where the relay is: the cursor has passed what was sent, "settled" what
-	 * was settled.
-	 */
 	IdemReader *reader;
-	IdemCursor	cursor;			/* passed all events that were sent */
-	IdemPosition settled;
-	bool		settled_dirty;	/* "settled" is ahead of the log of positions */
+	IdemWalk	walk;			/* "read" has passed all events that were sent */
 	int			unwritten;		/* batches that "settled" has passed and the
 								 * log of positions has not; see progress.c */
 	int			unwritten_events;	/* events of these batches */
@@ -234,11 +226,6 @@ typedef struct IdemStream
 	int64		row_id;			/* SENT row of the current difference, for
 								 * sinks that store positions; 0: none yet */
 	int64		life;			/* life of the program; see IdemPositionRow */
-	int64		stored_row;		/* row that the sink is known to have stored
-								 * last; 0: not known */
-	int64		stored_k;		/* k that it stored with the row */
-	IdemPositionFresh fresh;	/* whether a sink has confirmed anything of
-								 * this epoch */
 
 	/* events of the current difference committed after this time; 0: unknown */
 	TimestampTz stamp;

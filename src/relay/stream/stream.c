@@ -79,7 +79,7 @@ idem_stream_create(MemoryContext parent, IdemRelayConfig *config, MemoryContext 
 	stream->entry = idem_relay_entry_take(MyDatabaseId, config->relay_id);
 	stream->pipe.process = (IdemSinkProcess) IDEM_SINK_PROCESS_NONE;
 	stream->look = IDEM_LOOK_WITH_ROOM;
-	stream->cursor.cxt = cxt;
+	stream->walk.cxt = cxt;
 	stream->parked_dirty = true;
 	dlist_init(&stream->batches);
 	return stream;
@@ -118,16 +118,11 @@ free_busy(IdemStream *stream)
 static void
 begin_rest(IdemStream *stream, bool far)
 {
-	IdemRester *r = &stream->rester;
-
-	r->config = stream->config;
-	r->kind = stream->sink_stores ? IDEM_POSITION_PASSED : IDEM_POSITION_REACHED;
-	r->fresh = stream->fresh;
-	r->named = stream->sink_stores ? stream->stored_row : 0;
-	r->k = stream->sink_stores ? stream->stored_k : 0;
+	stream->rester.config = stream->config;
+	stream->rester.walk = &stream->walk;
 	stream->settled_known = true;
 	stream->failures = 0;
-	idem_rest_join(r, stream->settled.base, far);
+	idem_rest_join(&stream->rester, stream->walk.settled.base, far);
 	idem_report_state(stream->entry, stream->config->name, IDEM_RELAY_IDLE, IDEM_WAIT_EVENTS);
 }
 
@@ -145,7 +140,7 @@ idem_stream_rise(IdemStream *stream, const IdemSnap *done)
 {
 	IdemPosition pos = {unconstify(IdemSnap *, done), NULL, 0};
 
-	idem_position_assign(stream->cxt, &stream->settled, &pos);
+	idem_walk_stand(&stream->walk, &pos);
 	look_again(stream);
 }
 
@@ -177,12 +172,12 @@ idem_stream_rest_at(IdemStream *stream, const IdemPositionRow *row)
 		(row->kind != IDEM_POSITION_PASSED && row->kind != IDEM_POSITION_REACHED) ||
 		row->pos.target != NULL || idem_relay_is_barred(stream->config, &state, &message))
 		return;
-	stream->sink_stores = row->kind == IDEM_POSITION_PASSED;
-	stream->fresh = row->fresh;
-	stream->stored_row = row->named;
-	stream->stored_k = row->k;
-	idem_position_assign(stream->cxt, &stream->settled, &row->pos);
-	stream->settled.seq = 0;
+	stream->walk.sink_stores = row->kind == IDEM_POSITION_PASSED;
+	stream->walk.fresh = row->fresh;
+	stream->walk.acked_row = row->named;
+	stream->walk.acked_k = row->k;
+	idem_walk_stand(&stream->walk, &row->pos);
+	stream->walk.settled.seq = 0;
 	begin_rest(stream, true);
 }
 
@@ -190,7 +185,7 @@ idem_stream_rest_at(IdemStream *stream, const IdemPositionRow *row)
 static void
 go_to_rest(IdemStream *stream)
 {
-	idem_position_assign(stream->cxt, &stream->settled, &stream->cursor.pos);
+	idem_walk_advance(&stream->walk, &stream->walk.read);
 	stream->rester.due = idem_parked_index_next(stream->parked);
 	idem_stream_dismiss(stream);
 	free_busy(stream);
@@ -313,7 +308,7 @@ idem_stream_configure(IdemStream *stream, IdemRelayConfig *config,
 	 * An operator who acts on a relay may have set its target back, of which
 	 * nothing tells the program: a new one compares the stored position.
 	 */
-	if (!same || (acted && (stream->stopped || (stream->sink_stores && stream->phase == IDEM_STREAM_READY))))
+	if (!same || (acted && (stream->stopped || (stream->walk.sink_stores && stream->phase == IDEM_STREAM_READY))))
 		idem_stream_dismiss(stream);
 	if (!same)
 		stream->found.is_set = stream->proven = false;

@@ -31,7 +31,7 @@ idem_stream_is_idle(const IdemStream *stream)
 {
 	return stream->phase == IDEM_STREAM_READY && stream->leave == IDEM_STREAM_SENDS &&
 		stream->look == IDEM_LOOK_WHEN_WOKEN && stream->nbatches == 0 &&
-		stream->unwritten == 0 && stream->cursor.pos.target == NULL &&
+		stream->unwritten == 0 && stream->walk.read.target == NULL &&
 		!idem_pipe_is_held(&stream->pipe) && idem_pipe_bytes_waiting(&stream->pipe) == 0 &&
 		stream->pipe.deadline == 0 && stream->lock_retry_at == 0 &&
 		!stream->parked_dirty && !stream->parked->stale &&
