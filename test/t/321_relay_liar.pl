@@ -190,6 +190,15 @@ IdemRelay::wait_state($node, 'others', 'streaming');
 $worker = IdemRelay::stat($node, 'others', 'pid');
 is(IdemRelay::stat($node, 'gone', 'last_error'), 'told to answer halted', 'gone: a restart of the server changes nothing');
 is(hellos('gone'), 1, 'gone: nor was it tried');
+
+# A relay that may not run shows why again when the relays are read again.
+foreach my $more (1000, 0)
+{
+	$node->safe_psql('postgres', "SELECT idempotency.relay_alter('others', aggregate_types =>
+		ARRAY(SELECT 'type ' || n FROM generate_series(1, $more) n) || 'others'::text)");
+	others_go_on('gone');
+}
+is(IdemRelay::stat($node, 'gone', 'last_error'), 'told to answer halted', 'gone: a change of another relay changes nothing');
 $node->safe_psql('postgres', q{SELECT idempotency.relay_resume('gone')});
 all_arrived('gone');
 is($node->safe_psql('postgres', q{SELECT num_nulls(halted, halt_message) FROM idempotency_data.relays WHERE relay = 'gone'}),
