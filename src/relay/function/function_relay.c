@@ -33,31 +33,25 @@
 
 #include "compat.h"
 #include "outbox/reader.h"
+#include "relay/engine/engine.h"
 #include "relay/function/attempt.h"
 #include "relay/function/function_relay.h"
 #include "relay/function/handler.h"
 #include "relay/function/handler_reset.h"
-#include "relay/position/walk.h"
 #include "relay/position/parked.h"
 #include "relay/position/position.h"
-#include "relay/report.h"
 #include "relay/slots.h"
 #include "relay/target.h"
-#include "relay/witness.h"
 #include "shared/clock.h"
 #include "shared/durable.h"
 #include "shared/error.h"
 #include "shared/fault.h"
 #include "shared/txn.h"
 
-typedef struct IdemFunctionRelay
+typedef struct IdemFunctionCourier
 {
-	MemoryContext cxt;
-	MemoryContext config_cxt;
-	IdemRelayConfig *config;
-	IdemRelayEntry *entry;
+	IdemRelay	relay;
 	IdemReader *reader;
-	IdemWalk	walk;
 	bool		loaded;			/* the walk has a position */
 	IdemParkedIndex *parked;
 	bool		parked_dirty;
@@ -66,7 +60,6 @@ typedef struct IdemFunctionRelay
 	bool		worked;			/* this process has committed an event's
 								 * outcome */
 	bool		announcing;		/* the transaction puts an attempt on record */
-	int			single;			/* batches of one event that are still to come */
 	bool		log_turn;		/* the next batch is the outbox's, since
 								 * parked events were tried last */
 	bool		has_tried;		/* this transaction has tried an event */
@@ -78,32 +71,30 @@ typedef struct IdemFunctionRelay
 	char		suspect_message[IDEM_ERROR_LEN];
 	bool		awaits_wakeup;	/* the log has no event, or there is no room
 								 * to park one */
-	int			failures;
-	IdemClock	not_before;
-} IdemFunctionRelay;
+} IdemFunctionCourier;
 
 /*
  * Take over from the entry what the relay's former worker knew.  That worker
  * gave way, or ended idle.
  */
 static void
-recall(IdemFunctionRelay *relay)
+recall(IdemFunctionCourier *courier)
 {
-	IdemRelayEntry *entry = relay->entry;
+	IdemRelayEntry *entry = courier->relay.entry;
 
 	if (entry == NULL)
 		return;
 	SpinLockAcquire(&entry->mutex);
-	relay->failures = entry->kept.failures;
-	relay->single = entry->kept.single;
-	relay->has_suspect = entry->kept.has_suspect;
-	relay->suspect = entry->kept.suspect;
-	strlcpy(relay->suspect_failure.sqlstate, entry->kept.sqlstate,
-			sizeof(relay->suspect_failure.sqlstate));
-	strlcpy(relay->suspect_message, entry->last_error, sizeof(relay->suspect_message));
+	courier->relay.failures = entry->kept.failures;
+	courier->relay.stepwise = entry->kept.single;
+	courier->has_suspect = entry->kept.has_suspect;
+	courier->suspect = entry->kept.suspect;
+	strlcpy(courier->suspect_failure.sqlstate, entry->kept.sqlstate,
+			sizeof(courier->suspect_failure.sqlstate));
+	strlcpy(courier->suspect_message, entry->last_error, sizeof(courier->suspect_message));
 	SpinLockRelease(&entry->mutex);
-	relay->suspect_failure.counts = true;
-	relay->suspect_failure.message = relay->suspect_message;
+	courier->suspect_failure.counts = true;
+	courier->suspect_failure.message = courier->suspect_message;
 }
 
 /*
@@ -111,84 +102,64 @@ recall(IdemFunctionRelay *relay)
  * way.
  */
 static void
-keep(IdemFunctionRelay *relay)
+keep(IdemFunctionCourier *courier)
 {
-	IdemRelayEntry *entry = relay->entry;
+	IdemRelayEntry *entry = courier->relay.entry;
 
 	if (entry == NULL)
 		return;
 	SpinLockAcquire(&entry->mutex);
-	entry->kept.failures = relay->failures;
-	entry->kept.not_before = relay->not_before;
-	entry->kept.single = relay->single;
-	entry->kept.has_suspect = relay->has_suspect;
-	entry->kept.suspect = relay->suspect;
-	strlcpy(entry->kept.sqlstate, relay->suspect_failure.sqlstate,
+	entry->kept.failures = courier->relay.failures;
+	entry->kept.not_before = courier->relay.not_before;
+	entry->kept.single = courier->relay.stepwise;
+	entry->kept.has_suspect = courier->has_suspect;
+	entry->kept.suspect = courier->suspect;
+	strlcpy(entry->kept.sqlstate, courier->suspect_failure.sqlstate,
 			sizeof(entry->kept.sqlstate));
 	SpinLockRelease(&entry->mutex);
 }
 
 /* Go on with what the relay's former worker knew; the position is read in a step. */
-static void *
-create(MemoryContext parent, IdemRelayConfig *config, MemoryContext config_cxt)
+static void
+create(IdemRelay *relay)
 {
-	MemoryContext cxt = AllocSetContextCreate(parent, "function relay", ALLOCSET_DEFAULT_SIZES);
-	IdemFunctionRelay *relay = MemoryContextAllocZero(cxt, sizeof(*relay));
+	IdemFunctionCourier *courier = (IdemFunctionCourier *) relay;
 
-	relay->cxt = cxt;
-	relay->config = config;
-	relay->config_cxt = config_cxt;
-	MemoryContextSetParent(config_cxt, cxt);
-	relay->handler = idem_handler_create(cxt);
-	relay->entry = idem_relay_entry_take_function(MyDatabaseId, config->relay_id);
-	recall(relay);
-	relay->walk.cxt = cxt;
-	relay->walk.fresh = IDEM_FRESH_CONFIRMED;
-	relay->reader = idem_reader_create(cxt);
-	relay->parked = idem_parked_index_create(cxt);
-	relay->parked_dirty = true;
-	return relay;
+	courier->handler = idem_handler_create(relay->cxt);
+	relay->entry = idem_relay_entry_take_function(MyDatabaseId, relay->config->relay_id);
+	recall(courier);
+	courier->reader = idem_reader_create(relay->cxt);
+	courier->parked = idem_parked_index_create(relay->cxt);
+	courier->parked_dirty = true;
 }
 
 /* Read everything again: function, position and parked events may be others. */
 static void
-configure(void *arg, IdemRelayConfig *config, MemoryContext config_cxt, bool acted)
+configure(IdemRelay *relay, const IdemRelayChange *change)
 {
-	IdemFunctionRelay *relay = arg;
+	IdemFunctionCourier *courier = (IdemFunctionCourier *) relay;
 
-	MemoryContextDelete(relay->config_cxt);
-	relay->config = config;
-	relay->config_cxt = config_cxt;
-	MemoryContextSetParent(config_cxt, relay->cxt);
-	idem_handler_forget(relay->handler);
-	idem_reader_reset(relay->reader);
-	relay->loaded = false;
-	relay->parked_dirty = true;
-	relay->awaits_wakeup = false;
-	if (acted)
-	{
-		relay->not_before = 0;
-		relay->failures = 0;
-	}
+	idem_handler_forget(courier->handler);
+	idem_reader_reset(courier->reader);
+	courier->loaded = false;
+	courier->parked_dirty = true;
+	courier->awaits_wakeup = false;
 }
 
 /* Give the entry up, unless another process has taken it. */
 static void
-destroy(void *arg)
+destroy(IdemRelay *relay)
 {
-	IdemFunctionRelay *relay = arg;
-
-	idem_handler_forget(relay->handler);
+	idem_handler_forget(((IdemFunctionCourier *) relay)->handler);
 	if (relay->entry)
 		idem_relay_entry_release(relay->entry);
-	MemoryContextDelete(relay->cxt);
 }
 
 /* Something committed: the next step takes a new snapshot. */
 static void
-woken(void *arg, TimestampTz stamp)
+woken(IdemRelay *relay, TimestampTz stamp)
 {
-	((IdemFunctionRelay *) arg)->awaits_wakeup = false;
+	((IdemFunctionCourier *) relay)->awaits_wakeup = false;
 }
 
 /*
@@ -196,9 +167,9 @@ woken(void *arg, TimestampTz stamp)
  * or may have taken the server down.
  */
 static bool
-works_one_by_one(const IdemFunctionRelay *relay)
+works_one_by_one(const IdemFunctionCourier *courier)
 {
-	return relay->single > 0 || idem_attempts_careful(&relay->attempts);
+	return courier->relay.stepwise > 0 || idem_attempts_careful(&courier->attempts);
 }
 
 /*
@@ -206,21 +177,21 @@ works_one_by_one(const IdemFunctionRelay *relay)
  * this transaction; the next one handles the event.
  */
 static bool
-must_announce(IdemFunctionRelay *relay, const pg_uuid_t *event_id)
+must_announce(IdemFunctionCourier *courier, const pg_uuid_t *event_id)
 {
-	if (!idem_attempts_careful(&relay->attempts) ||
-		!idem_attempts_unannounced(&relay->attempts, event_id))
+	if (!idem_attempts_careful(&courier->attempts) ||
+		!idem_attempts_unannounced(&courier->attempts, event_id))
 		return false;
-	idem_attempts_announce(&relay->attempts, relay->config, event_id);
-	relay->announcing = true;
+	idem_attempts_announce(&courier->attempts, courier->relay.config, event_id);
+	courier->announcing = true;
 	return true;
 }
 
 /* Did the event, alone in its transaction, make a commit fail? */
 static bool
-is_suspect(const IdemFunctionRelay *relay, const pg_uuid_t *event_id)
+is_suspect(const IdemFunctionCourier *courier, const pg_uuid_t *event_id)
 {
-	return relay->has_suspect && memcmp(&relay->suspect, event_id, UUID_LEN) == 0;
+	return courier->has_suspect && memcmp(&courier->suspect, event_id, UUID_LEN) == 0;
 }
 
 /*
@@ -228,59 +199,59 @@ is_suspect(const IdemFunctionRelay *relay, const pg_uuid_t *event_id)
  * counts as failed without being tried.
  */
 static IdemHandled
-try_event(IdemFunctionRelay *relay, const IdemEvent *ev, IdemFailure *failure)
+try_event(IdemFunctionCourier *courier, const IdemEvent *ev, IdemFailure *failure)
 {
-	relay->has_tried = true;
-	relay->tried = ev->event_id;
-	if (idem_attempts_killed(&relay->attempts, relay->config, &ev->event_id, failure))
+	courier->has_tried = true;
+	courier->tried = ev->event_id;
+	if (idem_attempts_killed(&courier->attempts, courier->relay.config, &ev->event_id, failure))
 		return IDEM_HANDLED_FAILED;
-	if (is_suspect(relay, &ev->event_id))
+	if (is_suspect(courier, &ev->event_id))
 	{
-		*failure = relay->suspect_failure;
+		*failure = courier->suspect_failure;
 		return IDEM_HANDLED_FAILED;
 	}
-	idem_report_waiting(relay->entry, IDEM_WAIT_FUNCTION);
-	return idem_handler_run(relay->handler, relay->config, ev, failure);
+	idem_report_waiting(courier->relay.entry, IDEM_WAIT_FUNCTION);
+	return idem_handler_run(courier->handler, courier->relay.config, ev, failure);
 }
 
 /* Handle an event of the outbox, or park it. */
 static void
-work_event(IdemFunctionRelay *relay, const IdemEvent *ev, int64 *sent)
+work_event(IdemFunctionCourier *courier, const IdemEvent *ev, int64 *sent)
 {
 	IdemFailure failure = {0};
 	IdemHandled handled;
 
-	if (idem_parked_blocks(relay->parked, ev))
+	if (idem_parked_blocks(courier->parked, ev))
 	{
-		idem_parked_wait(relay->parked, relay->config, ev);
+		idem_parked_wait(courier->parked, courier->relay.config, ev);
 		return;
 	}
-	handled = try_event(relay, ev, &failure);
+	handled = try_event(courier, ev, &failure);
 	if (handled == IDEM_HANDLED)
 		(*sent)++;
 	if (handled == IDEM_HANDLED || handled == IDEM_HANDLED_DUPLICATE)
 		return;
-	idem_report_error(relay->entry, failure.message);
-	idem_parked_refuse(relay->parked, relay->config, ev, &failure);
+	idem_report_error(courier->relay.entry, failure.message);
+	idem_parked_refuse(courier->parked, courier->relay.config, ev, &failure);
 	IDEM_FAULT_POINT("function-parked");
 }
 
 /* Try a parked event that is due; false if it stays parked, its failure recorded. */
 static bool
-work_repeat(IdemFunctionRelay *relay, const IdemParkedEvent *p, int64 *sent)
+work_repeat(IdemFunctionCourier *courier, const IdemParkedEvent *p, int64 *sent)
 {
 	IdemFailure failure = {0};
-	IdemHandled handled = try_event(relay, &p->event, &failure);
+	IdemHandled handled = try_event(courier, &p->event, &failure);
 
 	if (handled == IDEM_HANDLED)
 		(*sent)++;
 	if (handled == IDEM_HANDLED || handled == IDEM_HANDLED_DUPLICATE)
 	{
-		idem_parked_index_drop(relay->parked, p->event.seq);
+		idem_parked_index_drop(courier->parked, p->event.seq);
 		return true;
 	}
-	idem_report_error(relay->entry, failure.message);
-	idem_parked_refuse_again(relay->parked, relay->config, p->event.seq, p->event.xid,
+	idem_report_error(courier->relay.entry, failure.message);
+	idem_parked_refuse_again(courier->parked, courier->relay.config, p->event.seq, p->event.xid,
 							 p->parked_id, &failure);
 	return false;
 }
@@ -290,16 +261,16 @@ work_repeat(IdemFunctionRelay *relay, const IdemParkedEvent *p, int64 *sent)
  * batch: it switches the following transactions to one event at a time.
  */
 static List *
-take_repeats(IdemFunctionRelay *relay, int limit)
+take_repeats(IdemFunctionCourier *courier, int limit)
 {
-	IdemParkedTaking taking = {.limit = limit, .max_bytes = relay->config->batch_bytes,
-	.lone = idem_attempts_careful(&relay->attempts)};
-	List	   *taken = idem_parked_take(relay->parked, &taking);
+	IdemParkedTaking taking = {.limit = limit, .max_bytes = courier->relay.config->batch_bytes,
+	.lone = idem_attempts_careful(&courier->attempts)};
+	List	   *taken = idem_parked_take(courier->parked, &taking);
 
 	if (taking.lone_left)
-		relay->attempts.repeats = true;
-	else if (taken == NIL || (!taking.alone && relay->parked->suspects == 0))
-		relay->attempts.repeats = false;
+		courier->attempts.repeats = true;
+	else if (taken == NIL || (!taking.alone && courier->parked->suspects == 0))
+		courier->attempts.repeats = false;
 	return taken;
 }
 
@@ -308,9 +279,9 @@ take_repeats(IdemFunctionRelay *relay, int limit)
  * order an event is passed over if an earlier event of its key stays parked.
  */
 static int64
-work_repeats(IdemFunctionRelay *relay, int limit, int64 *sent)
+work_repeats(IdemFunctionCourier *courier, int limit, int64 *sent)
 {
-	List	   *taken = take_repeats(relay, limit);
+	List	   *taken = take_repeats(courier, limit);
 	int64	   *done = palloc(sizeof(int64) * Max(1, list_length(taken)));
 	int			ndone = 0;
 	int64		n = 0;
@@ -322,18 +293,18 @@ work_repeats(IdemFunctionRelay *relay, int limit, int64 *sent)
 		IdemParkedEvent *p = lfirst(lc);
 		int64		seq = p->event.seq;
 
-		if (full || relay->announcing || idem_parked_index_key_failed(relay->parked, seq) ||
-			must_announce(relay, &p->event.event_id))
+		if (full || courier->announcing || idem_parked_index_key_failed(courier->parked, seq) ||
+			must_announce(courier, &p->event.event_id))
 		{
-			idem_parked_index_give_back(relay->parked, seq, false);
+			idem_parked_index_give_back(courier->parked, seq, false);
 			continue;
 		}
-		if (work_repeat(relay, p, sent))
+		if (work_repeat(courier, p, sent))
 			done[ndone++] = p->parked_id;
 		n++;
 		full = idem_handler_batch_is_full();
 	}
-	idem_parked_done(relay->config, done, ndone);
+	idem_parked_done(courier->relay.config, done, ndone);
 	IDEM_FAULT_POINT("function-unparked");
 	return n;
 }
@@ -355,30 +326,30 @@ event_size(const IdemEvent *ev)
  * end.
  */
 static bool
-work_log(IdemFunctionRelay *relay, int limit, int64 *last_seq, int64 *sent, int *n)
+work_log(IdemFunctionCourier *courier, int limit, int64 *last_seq, int64 *sent, int *n)
 {
 	IdemEvent	ev;
 	int64		bytes = 0;
 
-	for (*n = 0; *n < limit && bytes < relay->config->batch_bytes;)
+	for (*n = 0; *n < limit && bytes < courier->relay.config->batch_bytes;)
 	{
 		CHECK_FOR_INTERRUPTS();
-		if (!idem_reader_next(relay->reader, &ev))
+		if (!idem_reader_next(courier->reader, &ev))
 			return true;
-		if (!idem_relay_wants(relay->config, &ev) ||
-			idem_parked_has_seq(relay->parked, ev.seq))
+		if (!idem_relay_wants(courier->relay.config, &ev) ||
+			idem_parked_has_seq(courier->parked, ev.seq))
 		{
 			*last_seq = ev.seq;
 			continue;
 		}
-		if (must_announce(relay, &ev.event_id))
+		if (must_announce(courier, &ev.event_id))
 		{
-			idem_reader_unget(relay->reader);
+			idem_reader_unget(courier->reader);
 			return false;
 		}
 		*last_seq = ev.seq;
 		bytes += event_size(&ev);
-		work_event(relay, &ev, sent);
+		work_event(courier, &ev, sent);
 		(*n)++;
 		if (idem_handler_batch_is_full())
 			break;
@@ -390,49 +361,42 @@ work_log(IdemFunctionRelay *relay, int limit, int64 *last_seq, int64 *sent, int 
  * Does neither the outbox nor a parked event need a step, as far as is known?
  */
 static bool
-is_idle(const IdemFunctionRelay *relay)
+is_idle(const IdemFunctionCourier *courier)
 {
-	return relay->awaits_wakeup && relay->loaded && !relay->parked_dirty && !relay->parked->stale &&
-		!idem_parked_index_is_due(relay->parked);
+	return courier->awaits_wakeup && courier->loaded && !courier->parked_dirty && !courier->parked->stale &&
+		!idem_parked_index_is_due(courier->parked);
 }
 
-/* May the relay run now?  If not, show why. */
+/* A later step has to report the state. */
 static bool
-may_run(IdemFunctionRelay *relay)
+hold(IdemRelay *relay, IdemRelayState state)
 {
-	IdemRelayState state;
-	const char *message;
+	((IdemFunctionCourier *) relay)->awaits_wakeup = false;
+	return true;
+}
 
-	if (!idem_relay_is_barred(relay->config, &state, &message))
-	{
-		if (idem_witness_allows())
-			return idem_clock() >= relay->not_before;
-		relay->awaits_wakeup = false;	/* a later step has to report the
-										 * state */
-		idem_witness_report(relay->entry, relay->config->name);
-		return false;
-	}
-	if (message)
-		idem_report_error(relay->entry, message);
-	idem_report_state(relay->entry, relay->config->name, state, IDEM_WAIT_OPERATOR);
+/* The worker of a function relay has no other relay, so it has turns always. */
+static bool
+holds_nothing(const IdemRelay *relay)
+{
 	return false;
 }
 
 /* In a transaction: go on where the log of positions says. */
 static void
-load_position(IdemFunctionRelay *relay)
+load_position(IdemFunctionCourier *courier)
 {
-	IdemPositionRow *row = idem_position_last(relay->config->relay_id, relay->config->epoch);
+	IdemPositionRow *row = idem_position_last(courier->relay.config->relay_id, courier->relay.config->epoch);
 
 	if (row == NULL)
 		ereport(ERROR,
 				(errcode(ERRCODE_IDEM_RELAY_DIVERGED),
 				 errmsg("the log of positions has no position of relay \"%s\"",
-						relay->config->name),
+						courier->relay.config->name),
 				 errhint("Use relay_adopt.")));
-	idem_walk_stand(&relay->walk, &row->pos);
-	idem_walk_start(&relay->walk);
-	relay->loaded = true;
+	idem_walk_stand(&courier->relay.walk, &row->pos);
+	idem_walk_start(&courier->relay.walk);
+	courier->loaded = true;
 }
 
 /*
@@ -440,13 +404,13 @@ load_position(IdemFunctionRelay *relay)
  * them exactly once.
  */
 static void
-append_position(IdemFunctionRelay *relay)
+append_position(IdemFunctionCourier *courier)
 {
-	IdemPositionRow row = idem_walk_row(&relay->walk, relay->config, IDEM_POSITION_REACHED,
-										&relay->walk.settled);
+	IdemPositionRow row = idem_walk_row(&courier->relay.walk, courier->relay.config, IDEM_POSITION_REACHED,
+										&courier->relay.walk.settled);
 
 	(void) idem_position_append(&row);
-	relay->walk.dirty = false;
+	courier->relay.walk.dirty = false;
 }
 
 /* What one transaction did. */
@@ -465,17 +429,17 @@ typedef struct StepCounts
  * be called.
  */
 static void
-prepare_step(IdemFunctionRelay *relay)
+prepare_step(IdemFunctionCourier *courier)
 {
-	if (!relay->loaded)
-		load_position(relay);
-	idem_attempts_load(&relay->attempts, relay->config);
-	idem_handler_check(relay->handler, relay->config);
-	if (relay->parked_dirty || relay->parked->stale)
+	if (!courier->loaded)
+		load_position(courier);
+	idem_attempts_load(&courier->attempts, courier->relay.config);
+	idem_handler_check(courier->handler, courier->relay.config);
+	if (courier->parked_dirty || courier->parked->stale)
 	{
-		relay->parked->careful = relay->attempts.repeats ? relay->config->batch_events : 0;
-		idem_parked_index_load(relay->parked, relay->config);
-		relay->parked_dirty = false;
+		courier->parked->careful = courier->attempts.repeats ? courier->relay.config->batch_events : 0;
+		idem_parked_index_load(courier->parked, courier->relay.config);
+		courier->parked_dirty = false;
 	}
 }
 
@@ -484,39 +448,37 @@ prepare_step(IdemFunctionRelay *relay)
  * record.
  */
 static void
-commit_step(IdemFunctionRelay *relay, const StepCounts *counts, IdemRelayWait waiting)
+commit_step(IdemFunctionCourier *courier, const StepCounts *counts, IdemRelayWait waiting)
 {
 	if (counts->logged + counts->repeated > 0 && idem_durable_awaits_standby())
-		idem_report_waiting(relay->entry, IDEM_WAIT_SYNC_STANDBY);
-	if (relay->announcing)
+		idem_report_waiting(courier->relay.entry, IDEM_WAIT_SYNC_STANDBY);
+	if (courier->announcing)
 	{
 		idem_txn_commit(true);
 		IDEM_FAULT_POINT("function-announced");
-		idem_attempts_announced(&relay->attempts);
+		idem_attempts_announced(&courier->attempts);
 	}
 	else
 	{
-		if (relay->has_tried)
+		if (courier->has_tried)
 			idem_handler_batch_end();
-		idem_attempts_conclude(&relay->attempts, relay->config);
+		idem_attempts_conclude(&courier->attempts, courier->relay.config);
 		idem_txn_commit(false);
 		IDEM_FAULT_POINT("function-committed");
 		idem_handler_reset();
-		if (relay->has_tried && !relay->worked)
-			idem_slots_function_worked(relay->config->relay_id);
-		relay->worked |= relay->has_tried;
-		idem_attempts_concluded(&relay->attempts, relay->config);
-		if (relay->has_tried && is_suspect(relay, &relay->tried))
-			relay->has_suspect = false;
-		relay->failures = 0;
-		if (relay->single > 0 && counts->logged + counts->repeated > 0)
-			relay->single--;
-		keep(relay);
+		if (courier->has_tried && !courier->worked)
+			idem_slots_function_worked(courier->relay.config->relay_id);
+		courier->worked |= courier->has_tried;
+		idem_attempts_concluded(&courier->attempts, courier->relay.config);
+		if (courier->has_tried && is_suspect(courier, &courier->tried))
+			courier->has_suspect = false;
+		idem_engine_progressed(&courier->relay, true, counts->logged + counts->repeated > 0);
+		keep(courier);
 	}
-	if (waiting == IDEM_WAIT_EVENTS && idem_parked_index_next(relay->parked) != 0)
+	if (waiting == IDEM_WAIT_EVENTS && idem_parked_index_next(courier->parked) != 0)
 		waiting = IDEM_WAIT_RETRY;
-	idem_report_counts(relay->entry, counts->sent, counts->repeated);
-	idem_report_state(relay->entry, relay->config->name, IDEM_RELAY_STREAMING, waiting);
+	idem_report_counts(courier->relay.entry, counts->sent, counts->repeated);
+	idem_engine_show(&courier->relay, IDEM_RELAY_STREAMING, waiting);
 }
 
 /*
@@ -524,29 +486,29 @@ commit_step(IdemFunctionRelay *relay, const StepCounts *counts, IdemRelayWait wa
  * no room to park.
  */
 static bool
-step_log(IdemFunctionRelay *relay, int limit, StepCounts *counts, bool *ended)
+step_log(IdemFunctionCourier *courier, int limit, StepCounts *counts, bool *ended)
 {
 	int64		last_seq;
 	bool		newest;
 
-	counts->began = relay->walk.read.target == NULL;
-	if ((counts->began && !idem_walk_begin(&relay->walk, &newest)) ||
-		relay->parked->total >= idem_max_parked)
+	counts->began = courier->relay.walk.read.target == NULL;
+	if ((counts->began && !idem_walk_begin(&courier->relay.walk, &newest)) ||
+		courier->parked->total >= idem_max_parked)
 		return false;
-	last_seq = relay->walk.read.seq;
+	last_seq = courier->relay.walk.read.seq;
 	IDEM_FAULT_POINT("function-snapshot-taken");
-	idem_reader_seek(relay->reader, &relay->walk.read);
-	*ended = work_log(relay, limit, &last_seq, &counts->sent, &counts->logged);
-	idem_reader_suspend(relay->reader);
-	idem_walk_read(&relay->walk, *ended, last_seq);
-	idem_walk_advance(&relay->walk, &relay->walk.read);
+	idem_reader_seek(courier->reader, &courier->relay.walk.read);
+	*ended = work_log(courier, limit, &last_seq, &counts->sent, &counts->logged);
+	idem_reader_suspend(courier->reader);
+	idem_walk_read(&courier->relay.walk, *ended, last_seq);
+	idem_walk_advance(&courier->relay.walk, &courier->relay.walk.read);
 	if (counts->logged > 0)
 	{
-		append_position(relay);
+		append_position(courier);
 		IDEM_FAULT_POINT("function-position-appended");
 	}
-	if (relay->attempts.log_left > 0)
-		relay->attempts.log_left = *ended ? 0 : relay->attempts.log_left - counts->logged;
+	if (courier->attempts.log_left > 0)
+		courier->attempts.log_left = *ended ? 0 : courier->attempts.log_left - counts->logged;
 	return true;
 }
 
@@ -556,9 +518,9 @@ step_log(IdemFunctionRelay *relay, int limit, StepCounts *counts, bool *ended)
  * transaction, parked events and the outbox take turns.
  */
 static bool
-step(void *arg)
+step(IdemRelay *relay)
 {
-	IdemFunctionRelay *relay = arg;
+	IdemFunctionCourier *courier = (IdemFunctionCourier *) relay;
 	StepCounts	counts = {0};
 	bool		one_by_one;
 	bool		log_turn;
@@ -566,52 +528,52 @@ step(void *arg)
 	bool		full;
 	int			limit;
 
-	if (!may_run(relay) || is_idle(relay))
+	if (idem_clock() < relay->not_before || is_idle(courier))
 		return false;
-	if (!idem_handler_may_serve(relay->config->owner))
+	if (!idem_handler_may_serve(courier->relay.config->owner))
 		proc_exit(0);			/* the launcher starts another */
-	relay->announcing = false;
-	relay->has_tried = false;
+	courier->announcing = false;
+	courier->has_tried = false;
 
 	/*
 	 * The end of the step decides whether to wait: events may wait behind a
 	 * parked event that this step tries.
 	 */
-	relay->awaits_wakeup = false;
+	courier->awaits_wakeup = false;
 	idem_txn_begin();
-	prepare_step(relay);
-	one_by_one = works_one_by_one(relay);
-	limit = one_by_one ? 1 : relay->config->batch_events;
-	log_turn = relay->log_turn;
-	relay->log_turn = false;
-	if (relay->parked->total == 0)
-		relay->attempts.repeats = false;
+	prepare_step(courier);
+	one_by_one = works_one_by_one(courier);
+	limit = one_by_one ? 1 : courier->relay.config->batch_events;
+	log_turn = courier->log_turn;
+	courier->log_turn = false;
+	if (courier->parked->total == 0)
+		courier->attempts.repeats = false;
 	else if (!log_turn)
-		counts.repeated = work_repeats(relay, Max(1, limit / 2), &counts.sent);
+		counts.repeated = work_repeats(courier, Max(1, limit / 2), &counts.sent);
 	full = counts.repeated > 0 && idem_handler_batch_is_full();
-	if (relay->announcing || full || (one_by_one && counts.repeated > 0))
+	if (courier->announcing || full || (one_by_one && counts.repeated > 0))
 	{
-		relay->log_turn = counts.repeated > 0;
-		commit_step(relay, &counts, IDEM_WAIT_EVENTS);
+		courier->log_turn = counts.repeated > 0;
+		commit_step(courier, &counts, IDEM_WAIT_EVENTS);
 		return true;
 	}
-	if (!step_log(relay, Max(1, limit - (int) counts.repeated), &counts, &ended))
+	if (!step_log(courier, Max(1, limit - (int) counts.repeated), &counts, &ended))
 	{
-		bool		no_room = relay->parked->total >= idem_max_parked;
+		bool		no_room = courier->parked->total >= idem_max_parked;
 
 		if (!no_room)
-			relay->attempts.log_left = 0;
-		commit_step(relay, &counts, no_room ? IDEM_WAIT_PARKED_ROOM : IDEM_WAIT_EVENTS);
-		relay->awaits_wakeup = !log_turn && !relay->attempts.repeats;
-		return counts.repeated > 0 || !relay->awaits_wakeup;
+			courier->attempts.log_left = 0;
+		commit_step(courier, &counts, no_room ? IDEM_WAIT_PARKED_ROOM : IDEM_WAIT_EVENTS);
+		courier->awaits_wakeup = !log_turn && !courier->attempts.repeats;
+		return counts.repeated > 0 || !courier->awaits_wakeup;
 	}
 
 	/*
 	 * An event of the outbox that was put on record is tried next: the
 	 * outcome of a parked event would clear the record.
 	 */
-	relay->log_turn = relay->announcing;
-	commit_step(relay, &counts, IDEM_WAIT_EVENTS);
+	courier->log_turn = courier->announcing;
+	commit_step(courier, &counts, IDEM_WAIT_EVENTS);
 
 	/*
 	 * The next snapshot differs whenever any transaction of the cluster came
@@ -620,9 +582,9 @@ step(void *arg)
 	 * snapshot may decide to wait: the wake-up of an event that committed
 	 * after an older snapshot is spent.
 	 */
-	relay->awaits_wakeup = counts.logged == 0 && counts.repeated == 0 && counts.began && ended &&
-		!relay->walk.catching_up && !log_turn && !relay->attempts.repeats;
-	return !relay->awaits_wakeup;
+	courier->awaits_wakeup = counts.logged == 0 && counts.repeated == 0 && counts.began && ended &&
+		!courier->relay.walk.catching_up && !log_turn && !courier->attempts.repeats;
+	return !courier->awaits_wakeup;
 }
 
 /*
@@ -641,45 +603,40 @@ may_be_of_event(int sqlerrcode)
  * to blame.
  */
 static void
-failed(void *arg, int sqlerrcode, const char *message)
+failed(IdemRelay *relay, int sqlerrcode, const char *message)
 {
-	IdemFunctionRelay *relay = arg;
-	int64		ms = idem_relay_backoff_ms(relay->config, relay->failures++);
+	IdemFunctionCourier *courier = (IdemFunctionCourier *) relay;
+	bool		checking;
 
 	/* Nothing of the transaction happened: read the position again. */
-	idem_handler_forget(relay->handler);
-	idem_reader_reset(relay->reader);
-	relay->loaded = false;
-	relay->parked_dirty = true;
-	idem_handler_clear(relay->handler);
+	idem_handler_forget(courier->handler);
+	idem_reader_reset(courier->reader);
+	courier->loaded = false;
+	courier->parked_dirty = true;
+	idem_handler_clear(courier->handler);
 	idem_handler_reset();
-	idem_report_error(relay->entry, message);
 
 	/*
 	 * The event was the only one, and the commit failed: the event is to
 	 * blame.
 	 */
-	if (relay->single > 0 && relay->has_tried && may_be_of_event(sqlerrcode))
+	if (courier->relay.stepwise > 0 && courier->has_tried && may_be_of_event(sqlerrcode))
 	{
-		relay->has_suspect = true;
-		relay->suspect = relay->tried;
-		relay->suspect_failure.counts = true;
-		strlcpy(relay->suspect_failure.sqlstate, unpack_sql_state(sqlerrcode),
-				sizeof(relay->suspect_failure.sqlstate));
-		idem_copy_error(relay->suspect_message, message, sizeof(relay->suspect_message));
-		relay->suspect_failure.message = relay->suspect_message;
+		courier->has_suspect = true;
+		courier->suspect = courier->tried;
+		courier->suspect_failure.counts = true;
+		strlcpy(courier->suspect_failure.sqlstate, unpack_sql_state(sqlerrcode),
+				sizeof(courier->suspect_failure.sqlstate));
+		idem_copy_error(courier->suspect_message, message, sizeof(courier->suspect_message));
+		courier->suspect_failure.message = courier->suspect_message;
 	}
-	relay->has_tried = false;
-	idem_attempts_failed(&relay->attempts);
-	relay->not_before = idem_clock_plus_ms(idem_clock(), ms);
-	if (idem_handler_was_checking(relay->handler))
-		idem_report_state(relay->entry, relay->config->name, IDEM_RELAY_MISCONFIGURED, IDEM_WAIT_BACKOFF);
-	else
-	{
-		relay->single = relay->config->batch_events;
-		idem_report_state(relay->entry, relay->config->name, IDEM_RELAY_OUTAGE, IDEM_WAIT_BACKOFF);
-	}
-	keep(relay);
+	courier->has_tried = false;
+	idem_attempts_failed(&courier->attempts);
+	checking = idem_handler_was_checking(courier->handler);
+	if (!checking)
+		relay->stepwise = relay->config->batch_events;
+	idem_engine_open_breaker(relay, checking ? IDEM_RELAY_MISCONFIGURED : IDEM_RELAY_OUTAGE, message);
+	keep(courier);
 }
 
 /*
@@ -688,15 +645,13 @@ failed(void *arg, int sqlerrcode, const char *message)
  * server down.
  */
 static bool
-may_leave(const void *arg, bool *idle)
+may_leave(const IdemRelay *relay, bool *idle)
 {
-	const IdemFunctionRelay *relay = arg;
-	IdemRelayState state;
-	const char *message;
+	const IdemFunctionCourier *courier = (const IdemFunctionCourier *) relay;
+	IdemClock	at = idem_engine_run_time(relay);
 
-	*idle = idem_relay_is_barred(relay->config, &state, &message) ||
-		!idem_witness_allows() || idem_clock() < relay->not_before || is_idle(relay);
-	return !relay->attempts.announced;
+	*idle = at == 0 || at > idem_clock() || is_idle(courier);
+	return !courier->attempts.announced;
 }
 
 /*
@@ -704,43 +659,38 @@ may_leave(const void *arg, bool *idle)
  * comes by itself.
  */
 static IdemClock
-next_time(void *arg)
+next_time(IdemRelay *relay)
 {
-	IdemFunctionRelay *relay = arg;
-	IdemRelayState state;
-	const char *message;
+	IdemClock	at = idem_engine_run_time(relay);
 
-	if (idem_relay_is_barred(relay->config, &state, &message) || !idem_witness_allows())
-		return 0;
-	if (relay->not_before > idem_clock())
-		return relay->not_before;
-	return idem_parked_index_next(relay->parked);
+	if (at == 0 || at > idem_clock())
+		return at;
+	return idem_parked_index_next(((IdemFunctionCourier *) relay)->parked);
 }
 
 /* Write a position that moved without an event being handled. */
 static void
-persist(void *arg)
+persist(IdemRelay *relay)
 {
-	IdemFunctionRelay *relay = arg;
+	IdemFunctionCourier *courier = (IdemFunctionCourier *) relay;
 
-	if (!relay->walk.dirty || !relay->loaded || relay->walk.read.target != NULL)
+	if (!courier->relay.walk.dirty || !courier->loaded || courier->relay.walk.read.target != NULL)
 		return;
 	idem_txn_begin();
-	append_position(relay);
+	append_position(courier);
 	IDEM_FAULT_POINT("function-persist");
 	idem_txn_commit(true);
 }
 
-/*
- * The worker of a function relay has no other relay.  So the relay has a step
- * in each turn, and never rests.
- */
-const IdemRunnerOps idem_function_ops = {
+const IdemCourier idem_function_courier = {
+	.size = sizeof(IdemFunctionCourier),
 	.create = create,
 	.configure = configure,
 	.destroy = destroy,
+	.hold = hold,
 	.step = step,
 	.failed = failed,
+	.holds_nothing = holds_nothing,
 	.woken = woken,
 	.next_time = next_time,
 	.persist = persist,

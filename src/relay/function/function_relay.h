@@ -15,9 +15,9 @@
 
 #include "postgres.h"
 
-#include "relay/runner_ops.h"
+#include "relay/engine/engine.h"
 
 /* In a worker of its own: a relay to a function. */
-extern const IdemRunnerOps idem_function_ops;
+extern const IdemCourier idem_function_courier;
 
 #endif							/* IDEM_RELAY_FUNCTION_FUNCTION_RELAY_H */

@@ -41,30 +41,18 @@
 #include "utils/memutils.h"
 
 #include "relay/function/pool.h"
-#include "relay/position/position.h"
-#include "relay/position/rest.h"
-#include "relay/report.h"
 #include "relay/slots.h"
-#include "relay/witness.h"
 #include "shared/fault.h"
 #include "shared/txn.h"
 
 /* A function relay in the worker of the database. */
 typedef struct IdemDelegate
 {
-	MemoryContext cxt;
-	MemoryContext config_cxt;
-	IdemRelayConfig *config;
-	IdemRelayEntry *entry;		/* NULL: not taken yet, or stat_relay is full */
-	IdemRester	rester;
-	IdemWalk	walk;			/* for rows; its positions are not used */
+	IdemRelay	relay;			/* away: a worker has the relay, or is to
+								 * start */
 	dlist_node	all_node;		/* in "delegates" */
 	dlist_node	node;			/* in "waiting" or "held" */
 	bool		waiting;		/* the relay waits for a worker */
-	bool		held;			/* a worker has the relay, or is to start */
-	bool		barred;			/* its configuration forbade it to run, at the
-								 * last look */
-	IdemClock	not_before;		/* end of the backoff after a failure */
 } IdemDelegate;
 
 static dlist_head delegates = DLIST_STATIC_INIT(delegates);
@@ -122,7 +110,7 @@ stop_waiting(IdemDelegate *d)
 static void
 hand_over(IdemDelegate *d)
 {
-	d->held = true;
+	d->relay.away = true;
 	dlist_push_tail(&held, &d->node);
 }
 
@@ -130,9 +118,9 @@ hand_over(IdemDelegate *d)
 static void
 end_hand_over(IdemDelegate *d)
 {
-	if (!d->held)
+	if (!d->relay.away)
 		return;
-	d->held = false;
+	d->relay.away = false;
 	changed = true;
 	dlist_delete(&d->node);
 }
@@ -141,7 +129,7 @@ end_hand_over(IdemDelegate *d)
 static void
 take_entry(IdemDelegate *d)
 {
-	d->entry = idem_relay_entry_take_function(MyDatabaseId, d->config->relay_id);
+	d->relay.entry = idem_relay_entry_take_function(MyDatabaseId, d->relay.config->relay_id);
 }
 
 /*
@@ -154,18 +142,17 @@ recall_failures(IdemDelegate *d)
 	IdemFunctionKept kept;
 	IdemRelayState logged;
 
-	if (d->entry == NULL)
+	if (d->relay.entry == NULL)
 		return false;
-	SpinLockAcquire(&d->entry->mutex);
-	kept = d->entry->kept;
-	SpinLockRelease(&d->entry->mutex);
+	SpinLockAcquire(&d->relay.entry->mutex);
+	kept = d->relay.entry->kept;
+	SpinLockRelease(&d->relay.entry->mutex);
 	if (kept.failures == 0 && kept.ends == 0)
 		return false;
-	d->not_before = kept.not_before;
-	logged = d->entry->logged;
-	idem_report_state(d->entry, d->config->name,
-					  logged == IDEM_RELAY_MISCONFIGURED ? logged : IDEM_RELAY_OUTAGE,
-					  IDEM_WAIT_BACKOFF);
+	d->relay.not_before = kept.not_before;
+	logged = d->relay.entry->logged;
+	idem_engine_show(&d->relay, logged == IDEM_RELAY_MISCONFIGURED ? logged : IDEM_RELAY_OUTAGE,
+					 IDEM_WAIT_BACKOFF);
 	return true;
 }
 
@@ -178,38 +165,19 @@ was_unserved(IdemDelegate *d)
 {
 	bool		unserved;
 
-	if (d->entry == NULL)
+	if (d->relay.entry == NULL)
 		return false;
-	SpinLockAcquire(&d->entry->mutex);
-	unserved = d->entry->kept.unserved;
-	SpinLockRelease(&d->entry->mutex);
+	SpinLockAcquire(&d->relay.entry->mutex);
+	unserved = d->relay.entry->kept.unserved;
+	SpinLockRelease(&d->relay.entry->mutex);
 	return unserved;
 }
 
-/* Somebody has acted on the relay: its next failure counts as the first. */
-static void
-forget_failures(IdemDelegate *d)
-{
-	d->not_before = 0;
-	if (d->entry == NULL)
-		return;
-	SpinLockAcquire(&d->entry->mutex);
-	d->entry->kept.failures = d->entry->kept.ends = 0;
-	SpinLockRelease(&d->entry->mutex);
-}
-
 /* Make a delegate. */
-static void *
-create(MemoryContext parent, IdemRelayConfig *config, MemoryContext config_cxt)
+static void
+create(IdemRelay *relay)
 {
-	MemoryContext cxt = AllocSetContextCreate(parent, "delegate", ALLOCSET_SMALL_SIZES);
-	IdemDelegate *d = MemoryContextAllocZero(cxt, sizeof(*d));
-
-	d->cxt = cxt;
-	d->config = config;
-	d->config_cxt = config_cxt;
-	MemoryContextSetParent(config_cxt, cxt);
-	d->walk.fresh = IDEM_FRESH_CONFIRMED;
+	IdemDelegate *d = (IdemDelegate *) relay;
 
 	dlist_push_tail(&delegates, &d->all_node);
 
@@ -217,91 +185,36 @@ create(MemoryContext parent, IdemRelayConfig *config, MemoryContext config_cxt)
 	 * A function relay's worker may have outlived the former worker of the
 	 * database.
 	 */
-	if (idem_slots_have_function(config->relay_id))
+	if (idem_slots_have_function(relay->config->relay_id))
 		hand_over(d);
 	else
 	{
 		take_entry(d);
 		(void) recall_failures(d);
 	}
-	return d;
 }
 
-/* Let the relay rest no more; true if it rested. */
-static bool
-end_rest(IdemDelegate *d)
-{
-	IdemSnap   *done = idem_rest_leave(&d->rester);
-
-	if (done != NULL)
-		pfree(done);
-	return done != NULL;
-}
-
-/*
- * A new configuration ends a relay's rest only if somebody acted on the relay,
- * or if it may not run any more.
- */
+/* Somebody has acted on the relay: its next failure counts as the first. */
 static void
-configure(void *relay, IdemRelayConfig *config, MemoryContext config_cxt, bool acted)
+configure(IdemRelay *relay, const IdemRelayChange *change)
 {
-	IdemDelegate *d = relay;
-	IdemRelayState state;
-	const char *message;
-
-	if (acted || idem_relay_is_barred(config, &state, &message))
-		(void) end_rest(d);
-	MemoryContextDelete(d->config_cxt);
-	d->config = config;
-	d->config_cxt = config_cxt;
-	MemoryContextSetParent(config_cxt, d->cxt);
-	d->rester.config = config;
-	d->barred = false;
-	if (acted && !d->held)
-		forget_failures(d);
+	if (!change->acted || relay->away || relay->entry == NULL)
+		return;
+	SpinLockAcquire(&relay->entry->mutex);
+	relay->entry->kept.failures = relay->entry->kept.ends = 0;
+	SpinLockRelease(&relay->entry->mutex);
 }
 
 /* idem_slots_release_functions ends the relay's worker, if it has one. */
 static void
-destroy(void *relay)
+destroy(IdemRelay *relay)
 {
-	IdemDelegate *d = relay;
+	IdemDelegate *d = (IdemDelegate *) relay;
 
-	(void) end_rest(d);
 	stop_waiting(d);
 	end_hand_over(d);
 	dlist_delete(&d->all_node);
-	idem_relay_entry_forget(MyDatabaseId, d->config->relay_id);
-	MemoryContextDelete(d->cxt);
-}
-
-/* Let the relay rest at the row's position.  far: see idem_rest_join. */
-static void
-begin_rest(IdemDelegate *d, const IdemPositionRow *row, bool far)
-{
-	d->rester.config = d->config;
-	d->rester.walk = &d->walk;
-	d->rester.due = 0;
-	idem_rest_join(&d->rester, row->pos.base, far);
-	idem_report_state(d->entry, d->config->name, IDEM_RELAY_IDLE, IDEM_WAIT_EVENTS);
-}
-
-/*
- * A relay that was just created or moved does not rest: its handler is tried
- * once.
- */
-static void
-rest_at(void *relay, const IdemPositionRow *row)
-{
-	IdemDelegate *d = relay;
-	IdemRelayState state;
-	const char *message;
-
-	if (idem_sink_idle_timeout_ms == 0 || d->held || d->not_before != 0 || row == NULL ||
-		row->kind == IDEM_POSITION_MOVED || row->pos.target != NULL ||
-		idem_relay_is_barred(d->config, &state, &message))
-		return;
-	begin_rest(d, row, true);
+	idem_relay_entry_forget(MyDatabaseId, relay->config->relay_id);
 }
 
 /*
@@ -312,13 +225,14 @@ rest_at(void *relay, const IdemPositionRow *row)
  * do there.
  */
 static void
-take_back(IdemDelegate *d)
+take_back(IdemRelay *relay)
 {
+	IdemDelegate *d = (IdemDelegate *) relay;
 	IdemPositionRow *row;
 
 	take_entry(d);
 	end_hand_over(d);
-	d->not_before = 0;
+	d->relay.not_before = 0;
 	if (recall_failures(d))
 		return;
 	if (was_unserved(d))
@@ -327,85 +241,33 @@ take_back(IdemDelegate *d)
 		return;
 	}
 	idem_txn_begin();
-	row = idem_position_last(d->config->relay_id, d->config->epoch);
+	row = idem_position_last(d->relay.config->relay_id, d->relay.config->epoch);
 	IDEM_FAULT_POINT("pool-taken-back");
 	if (row != NULL && row->pos.target == NULL)
 	{
-		begin_rest(d, row, false);
-		idem_rest_look_at_parked(&d->rester);
+		relay->rester.due = 0;
+		idem_walk_stand(&relay->walk, &row->pos);
+		idem_engine_rest(relay, false);
+		idem_rest_look_at_parked(&relay->rester);
 	}
 	idem_txn_commit(false);
 }
 
-/* May the relay run now?  If not, show why. */
+/* The relay must not run, so it waits for no worker. */
 static bool
-may_run(IdemDelegate *d)
+hold(IdemRelay *relay, IdemRelayState state)
 {
-	IdemRelayState state;
-	const char *message;
-	bool		was_barred = d->barred;
+	stop_waiting((IdemDelegate *) relay);
+	return true;
+}
 
-	d->barred = idem_relay_is_barred(d->config, &state, &message);
-	if (d->barred)
-	{
-		if (message && !was_barred)
-			idem_report_error(d->entry, message);
-		idem_report_state(d->entry, d->config->name, state, IDEM_WAIT_OPERATOR);
-		return false;
-	}
-	if (idem_witness_allows())
-		return true;
-	idem_witness_report(d->entry, d->config->name);
+/* The relay has something to do: wait for a worker. */
+static bool
+step(IdemRelay *relay)
+{
+	if (idem_clock() >= relay->not_before)
+		wait_for_worker((IdemDelegate *) relay);
 	return false;
-}
-
-/*
- * Does a worker have the relay?  The relay goes to a worker between two steps
- * (idem_pool_serve).  The relay comes back inside a step, when its slot is free
- * (take_back).
- */
-static bool
-is_elsewhere(const void *relay)
-{
-	const IdemDelegate *d = relay;
-
-	return d->held && idem_slots_have_function(d->config->relay_id);
-}
-
-/*
- * Take the relay back if its worker has ended; else see what the relay waits
- * for.
- */
-static bool
-step(void *relay)
-{
-	IdemDelegate *d = relay;
-
-	if (is_elsewhere(d))
-		return false;
-	if (d->held)
-		take_back(d);
-	if (!may_run(d))
-	{
-		stop_waiting(d);
-		return false;
-	}
-	if (d->rester.group != NULL)
-		idem_report_state(d->entry, d->config->name, IDEM_RELAY_IDLE, IDEM_WAIT_EVENTS);
-	else if (idem_clock() >= d->not_before)
-		wait_for_worker(d);
-	return false;
-}
-
-/*
- * A relay with a worker has a step in each turn, to see when its slot is free.
- */
-static bool
-is_quiet(const void *relay)
-{
-	const IdemDelegate *d = relay;
-
-	return !d->held && (d->rester.group != NULL || d->barred);
 }
 
 /*
@@ -413,47 +275,38 @@ is_quiet(const void *relay)
  * given, and that the witness allows publishing.
  */
 static IdemClock
-next_time(void *relay)
+next_time(IdemRelay *relay)
 {
-	const IdemDelegate *d = relay;
-
-	if (d->waiting)
-		return ask_at;
-	if (d->held || d->barred || d->rester.group != NULL || !idem_witness_allows())
-		return 0;
-	return Max(d->not_before, 1);
+	return ((const IdemDelegate *) relay)->waiting ? ask_at : idem_engine_run_time(relay);
 }
 
 /*
- * A step failed here, for example when it read the position.  A delegate does
+ * A turn failed here, for example when it read the position.  A delegate does
  * not count these failures.  Each is followed by the backoff of the sixth
  * failure in a row (five doublings).
  */
 static void
-failed(void *relay, int sqlerrcode, const char *message)
+failed(IdemRelay *relay, int sqlerrcode, const char *message)
 {
-	IdemDelegate *d = relay;
-
-	stop_waiting(d);
-	(void) end_rest(d);
-	d->not_before = idem_clock_plus_ms(idem_clock(), idem_relay_backoff_ms(d->config, 5));
-	idem_report_error(d->entry, message);
-	idem_report_state(d->entry, d->config->name, IDEM_RELAY_OUTAGE, IDEM_WAIT_BACKOFF);
+	stop_waiting((IdemDelegate *) relay);
+	idem_engine_end_rest(relay);
+	relay->failures = 5;
+	idem_engine_open_breaker(relay, IDEM_RELAY_OUTAGE, message);
 }
 
 /*
  * A delegate does not read the outbox: resting relays share a look (rest.c).
  * What a worker has done shows when the relay is taken back.
  */
-const IdemRunnerOps idem_delegate_ops = {
+const IdemCourier idem_delegate_courier = {
+	.size = sizeof(IdemDelegate),
 	.create = create,
 	.configure = configure,
 	.destroy = destroy,
-	.rest_at = rest_at,
+	.hold = hold,
 	.step = step,
 	.failed = failed,
-	.is_quiet = is_quiet,
-	.is_elsewhere = is_elsewhere,
+	.take_back = take_back,
 	.next_time = next_time
 };
 
@@ -469,10 +322,10 @@ report_waiting(IdemRelayWait what)
 	{
 		IdemDelegate *d = dlist_container(IdemDelegate, node, iter.cur);
 
-		if (d->not_before == 0)
-			idem_report_state(d->entry, d->config->name, IDEM_RELAY_STARTING, what);
+		if (d->relay.not_before == 0)
+			idem_engine_show(&d->relay, IDEM_RELAY_STARTING, what);
 		else
-			idem_report_waiting(d->entry, what);
+			idem_report_waiting(d->relay.entry, what);
 	}
 }
 
@@ -484,7 +337,7 @@ count_held_by(Oid owner)
 	int			n = 0;
 
 	dlist_foreach(iter, &held)
-		n += dlist_container(IdemDelegate, node, iter.cur)->config->owner == owner;
+		n += dlist_container(IdemDelegate, node, iter.cur)->relay.config->owner == owner;
 	return n;
 }
 
@@ -497,7 +350,7 @@ owners_differ(void)
 
 	dlist_foreach(iter, &delegates)
 	{
-		Oid			owner = dlist_container(IdemDelegate, all_node, iter.cur)->config->owner;
+		Oid			owner = dlist_container(IdemDelegate, all_node, iter.cur)->relay.config->owner;
 
 		if (!OidIsValid(first))
 			first = owner;
@@ -524,7 +377,7 @@ choose_next(void)
 	{
 		IdemDelegate *d = dlist_container(IdemDelegate, node, iter.cur);
 
-		if (count_held_by(d->config->owner) < limit)
+		if (count_held_by(d->relay.config->owner) < limit)
 			return d;
 	}
 	return NULL;
@@ -564,7 +417,7 @@ idem_pool_serve(void)
 			break;
 		}
 		told = true;
-		answer = idem_slots_give_function(d->config->relay_id, nwaiting);
+		answer = idem_slots_give_function(d->relay.config->relay_id, nwaiting);
 		if (answer != IDEM_SLOT_GIVEN)
 			break;
 		stop_waiting(d);

@@ -15,13 +15,13 @@
 
 #include "postgres.h"
 
-#include "relay/runner_ops.h"
+#include "relay/engine/engine.h"
 
 /*
  * A delegate: stands in for a function relay in the worker of the database, as
  * long as the relay has no process of its own.
  */
-extern const IdemRunnerOps idem_delegate_ops;
+extern const IdemCourier idem_delegate_courier;
 
 /*
  * Give workers to the relays that wait, in their order, and ask other relays to

@@ -27,6 +27,9 @@ typedef struct IdemWalk
 	IdemPosition settled;		/* all events before it are delivered or
 								 * parked */
 	bool		dirty;			/* "settled" is ahead of the log of positions */
+	bool		rested;			/* the relay has rested at "settled" since its
+								 * last start; the log of positions may not
+								 * know it */
 	bool		catching_up;	/* ticks may lie ahead */
 	int64		base_last_seq;	/* last seq drawn when "base" was taken */
 	int64		target_last_seq;	/* last seq drawn when "target" was taken */

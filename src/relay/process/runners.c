@@ -8,7 +8,7 @@
  * motion, are not looked at.  After a wake-up, one look at the outbox serves
  * all relays that rest (rest.c).
  *
- * Invariant: a relay is in the list "active" unless idem_runner_is_quiet says
+ * Invariant: a relay is in the list "active" unless idem_engine_is_quiet says
  * that only a configuration, or rising from its rest, can give it something to
  * do.  Both put the relay into the list again.
  *
@@ -29,13 +29,14 @@
 #include "utils/memutils.h"
 
 #include "compat.h"
+#include "relay/engine/engine.h"
 #include "relay/function/function_relay.h"
 #include "relay/function/pool.h"
 #include "relay/position/rest.h"
 #include "relay/process/complaint.h"
-#include "relay/process/runner.h"
 #include "relay/process/runners.h"
 #include "relay/program/children.h"
+#include "relay/program/process.h"
 #include "relay/program/starts.h"
 #include "relay/slots.h"
 #include "relay/stream/stream.h"
@@ -48,7 +49,14 @@
 /* How often to look whether a relay can give up its program. */
 #define ROOM_POLL_MS 50
 
-static HTAB *runners = NULL;	/* of IdemRunner */
+/* An entry of the hash. */
+typedef struct RelayOfId
+{
+	int			relay_id;		/* key */
+	IdemRelay  *relay;
+} RelayOfId;
+
+static HTAB *runners = NULL;	/* of RelayOfId */
 static dlist_head active = DLIST_STATIC_INIT(active);
 static int	nactive = 0;
 static IdemClock look_at = 0;	/* earliest look at the outbox for resting
@@ -60,7 +68,7 @@ static IdemComplaint rest_complaint;
 static void
 init(void)
 {
-	HASHCTL		ctl = {.keysize = sizeof(int), .entrysize = sizeof(IdemRunner),
+	HASHCTL		ctl = {.keysize = sizeof(int), .entrysize = sizeof(RelayOfId),
 	.hcxt = TopMemoryContext};
 
 	if (runners == NULL)
@@ -70,12 +78,12 @@ init(void)
 
 /* Let the relay have turns, after the relays that have turns already. */
 static void
-activate(IdemRunner *runner)
+activate(IdemRelay *relay)
 {
-	if (runner->active)
+	if (relay->active)
 		return;
-	runner->active = true;
-	dlist_push_tail(&active, &runner->node);
+	relay->active = true;
+	dlist_push_tail(&active, &relay->node);
 	nactive++;
 }
 
@@ -84,101 +92,99 @@ activate(IdemRunner *runner)
  * it again.
  */
 static void
-deactivate(IdemRunner *runner)
+deactivate(IdemRelay *relay)
 {
-	if (!runner->active)
+	if (!relay->active)
 		return;
-	runner->active = false;
-	dlist_delete(&runner->node);
+	relay->active = false;
+	dlist_delete(&relay->node);
 	nactive--;
 }
 
+/* The relay of that id; NULL: the worker does not have it. */
+static IdemRelay *
+find(int relay_id)
+{
+	RelayOfId  *found = hash_search(runners, &relay_id, HASH_FIND, NULL);
+
+	return found == NULL ? NULL : found->relay;
+}
+
 /*
- * Choose the kind of runner for a relay. function: this worker serves one
- * function relay.  A relay of unknown kind, which has lost its anchor, keeps
- * its runner.
+ * Choose the courier of a relay. function: this worker serves one function
+ * relay.  A relay of unknown kind, which has lost its anchor, keeps its
+ * courier.
  */
-static const IdemRunnerOps *
-ops_for(const IdemRelayConfig *config, bool function, const IdemRunner *before)
+static const IdemCourier *
+courier_for(const IdemRelayConfig *config, bool function, const IdemRelay *before)
 {
 	if (function)
-		return &idem_function_ops;
+		return &idem_function_courier;
 	if (config->kind == NULL && before != NULL)
-		return before->ops;
+		return before->courier;
 	if (config->kind == NULL ? idem_slots_have_function(config->relay_id) :
 		idem_relay_is_function(config))
-		return &idem_delegate_ops;
-	return &idem_stream_ops;
+		return &idem_delegate_courier;
+	return &idem_program_courier;
 }
 
-/* End a relay's runner and delete it from the hash. */
+/* End a relay and delete it from the hash. */
 static void
-drop_runner(IdemRunner *runner)
+drop(IdemRelay *relay)
 {
-	deactivate(runner);
-	idem_runner_clear(runner);
-	(void) hash_search(runners, &runner->relay_id, HASH_REMOVE, NULL);
+	int			relay_id = relay->config->relay_id;
+
+	deactivate(relay);
+	idem_engine_destroy(relay);
+	(void) hash_search(runners, &relay_id, HASH_REMOVE, NULL);
 }
 
-/*
- * Make a runner.  An error must leave no entry in the hash: all other
- * functions take an entry for complete.
- */
-static IdemRunner *
-make_runner(const IdemRelayConfig *config, const IdemRunnerOps *ops)
+/* The entry is made last: all other functions take an entry for complete. */
+static IdemRelay *
+make(const IdemCourier *courier, const IdemRelayConfig *config)
 {
-	IdemRunner *runner = hash_search(runners, &config->relay_id, HASH_ENTER, NULL);
+	IdemRelay  *relay = idem_engine_create(courier, config);
 
-	PG_TRY();
-	{
-		idem_runner_init(runner, config, ops);
-	}
-	PG_CATCH();
-	{
-		(void) hash_search(runners, &config->relay_id, HASH_REMOVE, NULL);
-		PG_RE_THROW();
-	}
-	PG_END_TRY();
-	return runner;
+	((RelayOfId *) hash_search(runners, &config->relay_id, HASH_ENTER, NULL))->relay = relay;
+	return relay;
 }
 
-/* Create, configure or replace the runner of a relay that the catalog has. */
+/* Create, configure or replace a relay that the catalog has. */
 static void
 configure(const IdemRelayConfig *config, bool function)
 {
-	IdemRunner *runner = hash_search(runners, &config->relay_id, HASH_FIND, NULL);
-	bool		found = runner != NULL;
-	const IdemRunnerOps *ops = ops_for(config, function, runner);
+	IdemRelay  *relay = find(config->relay_id);
+	const IdemCourier *courier = courier_for(config, function, relay);
 
-	if (found && ops != runner->ops && idem_runner_is_elsewhere(runner))
+	if (relay != NULL && courier != relay->courier && idem_engine_is_elsewhere(relay))
 	{
 		/*
-		 * The new runner must wait until the function relay's own worker is
+		 * The new courier must wait until the function relay's own worker is
 		 * gone.
 		 */
-		runner->outdated = true;
+		relay->outdated = true;
 	}
-	else if (found && ops == runner->ops)
+	else if (relay != NULL && courier == relay->courier)
 	{
 		/* The relay may have been changed to another kind and back. */
-		runner->outdated = false;
-		idem_runner_configure(runner, config);
+		relay->outdated = false;
+		idem_engine_configure(relay, config);
 	}
 	else
 	{
-		if (found)
-			drop_runner(runner);
-		runner = make_runner(config, ops);
+		if (relay != NULL)
+			drop(relay);
+		relay = make(courier, config);
 	}
-	runner->seen = looks;
-	activate(runner);
+	relay->seen = looks;
+	activate(relay);
 }
 
 void
 idem_runners_configure(List *configs, bool function)
 {
 	HASH_SEQ_STATUS scan;
-	IdemRunner *runner;
+	RelayOfId  *entry;
 	ListCell   *lc;
 
 	init();
@@ -186,11 +192,10 @@ idem_runners_configure(List *configs, bool function)
 	foreach(lc, configs)
 		configure(lfirst(lc), function);
 	hash_seq_init(&scan, runners);
-	while ((runner = hash_seq_search(&scan)) != NULL)
+	while ((entry = hash_seq_search(&scan)) != NULL)
 	{
-		if (runner->seen == looks)
-			continue;
-		drop_runner(runner);
+		if (entry->relay->seen != looks)
+			drop(entry->relay);
 	}
 	idem_rest_woken();
 }
@@ -200,26 +205,24 @@ idem_runners_begin_with_rest(void)
 {
 	HTAB	   *rows = idem_position_all_last();
 	HASH_SEQ_STATUS scan;
-	IdemRunner *runner;
+	RelayOfId  *entry;
 
 	hash_seq_init(&scan, runners);
-	while ((runner = hash_seq_search(&scan)) != NULL)
-	{
-		idem_runner_rest_at(runner,
-							idem_position_of(rows, runner->relay_id, runner->config->epoch));
-	}
+	while ((entry = hash_seq_search(&scan)) != NULL)
+		idem_engine_rest_at(entry->relay, idem_position_of(rows, entry->relay_id,
+														   entry->relay->config->epoch));
 }
 
 void
 idem_runners_activate_all(void)
 {
 	HASH_SEQ_STATUS scan;
-	IdemRunner *runner;
+	RelayOfId  *entry;
 
 	init();
 	hash_seq_init(&scan, runners);
-	while ((runner = hash_seq_search(&scan)) != NULL)
-		activate(runner);
+	while ((entry = hash_seq_search(&scan)) != NULL)
+		activate(entry->relay);
 }
 
 void
@@ -228,7 +231,12 @@ idem_runners_woken(TimestampTz stamp)
 	dlist_iter	iter;
 
 	dlist_foreach(iter, &active)
-		idem_runner_woken(dlist_container(IdemRunner, node, iter.cur), stamp);
+	{
+		IdemRelay  *relay = dlist_container(IdemRelay, node, iter.cur);
+
+		if (relay->courier->woken != NULL)
+			relay->courier->woken(relay, stamp);
+	}
 	idem_rest_woken();
 }
 
@@ -276,11 +284,11 @@ look_for_resters(MemoryContext error_cxt, bool *failed)
 
 	while ((rester = idem_rest_take_risen(&done)) != NULL)
 	{
-		IdemRunner *runner = hash_search(runners, &rester->config->relay_id, HASH_FIND, NULL);
+		IdemRelay  *relay = find(rester->config->relay_id);
 
-		Assert(runner != NULL);
-		idem_runner_rise(runner, done);
-		activate(runner);
+		Assert(relay != NULL);
+		idem_engine_rise(relay, done);
+		activate(relay);
 		again = true;
 	}
 	return again;
@@ -300,7 +308,7 @@ may_look(void)
 	dlist_foreach(iter, &active)
 	{
 		const struct IdemStream *stream =
-		idem_runner_stream(dlist_container(IdemRunner, node, iter.cur));
+		idem_stream_of(dlist_container(IdemRelay, node, iter.cur));
 
 		if (stream == NULL || !idem_stream_is_sending(stream))
 			continue;
@@ -324,7 +332,7 @@ find_first_by(IdemClock (*since) (const struct IdemStream *))
 	dlist_foreach(iter, &active)
 	{
 		struct IdemStream *stream =
-		idem_runner_stream(dlist_container(IdemRunner, node, iter.cur));
+		idem_stream_of(dlist_container(IdemRelay, node, iter.cur));
 
 		if (stream == NULL || since(stream) == 0)
 			continue;
@@ -362,7 +370,7 @@ count_leaving(void)
 	dlist_foreach(iter, &active)
 	{
 		struct IdemStream *stream =
-		idem_runner_stream(dlist_container(IdemRunner, node, iter.cur));
+		idem_stream_of(dlist_container(IdemRelay, node, iter.cur));
 
 		if (stream != NULL && idem_stream_keeps_program(stream))
 			leaving--;
@@ -382,7 +390,7 @@ end_slow_start(void)
 	dlist_foreach(iter, &active)
 	{
 		struct IdemStream *stream =
-		idem_runner_stream(dlist_container(IdemRunner, node, iter.cur));
+		idem_stream_of(dlist_container(IdemRelay, node, iter.cur));
 
 		if (stream != NULL && idem_stream_end_slow_start(stream))
 			return true;
@@ -425,19 +433,19 @@ idem_runners_run(MemoryContext error_cxt, bool *failed)
 	(void) idem_start_serve();
 	dlist_foreach_modify(iter, &active)
 	{
-		IdemRunner *runner = dlist_container(IdemRunner, node, iter.cur);
-		IdemRunnerTurn turn;
+		IdemRelay  *relay = dlist_container(IdemRelay, node, iter.cur);
+		IdemRelayTurn turn;
 
-		if (runner->outdated)
+		if (relay->outdated)
 		{
-			*failed |= !idem_runner_is_elsewhere(runner);
+			*failed |= !idem_engine_is_elsewhere(relay);
 			continue;
 		}
-		turn = idem_runner_turn(runner, error_cxt);
+		turn = idem_engine_turn(relay, error_cxt);
 		again |= turn == IDEM_TURN_AGAIN;
 		*failed |= turn == IDEM_TURN_FAILED;
-		if (turn != IDEM_TURN_FAILED && idem_runner_is_quiet(runner))
-			deactivate(runner);
+		if (turn != IDEM_TURN_FAILED && idem_engine_is_quiet(relay))
+			deactivate(relay);
 	}
 
 	/* Relays with events in flight come first. */
@@ -463,7 +471,11 @@ idem_runners_next_time(void)
 	dlist_iter	iter;
 
 	dlist_foreach(iter, &active)
-		t = earlier(t, idem_runner_next_time(dlist_container(IdemRunner, node, iter.cur)));
+	{
+		IdemRelay  *relay = dlist_container(IdemRelay, node, iter.cur);
+
+		t = earlier(t, relay->courier->next_time(relay));
+	}
 	if (idem_start_lacking_room() > 0)
 		t = earlier(t, idem_clock_plus_ms(idem_clock(), ROOM_POLL_MS));
 	return t;
@@ -475,7 +487,12 @@ idem_runners_persist(void)
 	dlist_iter	iter;
 
 	dlist_foreach(iter, &active)
-		idem_runner_persist(dlist_container(IdemRunner, node, iter.cur));
+	{
+		IdemRelay  *relay = dlist_container(IdemRelay, node, iter.cur);
+
+		if (relay->courier->persist != NULL)
+			relay->courier->persist(relay);
+	}
 	idem_rest_persist();
 }
 
@@ -483,6 +500,16 @@ int
 idem_runners_max_events(void)
 {
 	return 2 * nactive;
+}
+
+/* The program of a relay of the list; NULL: none runs. */
+static const IdemSinkProcess *
+process_of(dlist_node *node, bool *writable)
+{
+	IdemRelay  *relay = dlist_container(IdemRelay, node, node);
+
+	*writable = false;
+	return relay->courier->process == NULL ? NULL : relay->courier->process(relay, writable);
 }
 
 void
@@ -494,7 +521,7 @@ idem_runners_add_events(WaitEventSet *set)
 	{
 		bool		writable;
 		const IdemSinkProcess *process =
-		idem_runner_process(dlist_container(IdemRunner, node, iter.cur), &writable);
+		process_of(iter.cur, &writable);
 
 		if (process != NULL)
 			AddWaitEventToSet(set, WL_SOCKET_READABLE |
@@ -515,7 +542,7 @@ idem_runners_signature(void)
 	{
 		bool		writable;
 		const IdemSinkProcess *process =
-		idem_runner_process(dlist_container(IdemRunner, node, iter.cur), &writable);
+		process_of(iter.cur, &writable);
 
 		sig *= 31;
 		if (process != NULL)
@@ -532,7 +559,9 @@ idem_runners_may_leave(bool *idle)
 	*idle = true;
 	dlist_foreach(iter, &active)
 	{
-		if (!idem_runner_may_leave(dlist_container(IdemRunner, node, iter.cur), idle))
+		IdemRelay  *relay = dlist_container(IdemRelay, node, iter.cur);
+
+		if (relay->courier->may_leave != NULL && !relay->courier->may_leave(relay, idle))
 			return false;
 	}
 	return true;

@@ -53,7 +53,7 @@ idem_batch_launch(IdemStream *stream, IdemBatch *batch)
 int
 idem_batch_most(const IdemStream *stream)
 {
-	return stream->walk.sink_stores ? IDEM_STREAM_MAX_STORED_BATCHES : IDEM_STREAM_MAX_BATCHES;
+	return stream->relay.walk.sink_stores ? IDEM_STREAM_MAX_STORED_BATCHES : IDEM_STREAM_MAX_BATCHES;
 }
 
 bool

@@ -54,7 +54,7 @@ random_life(void)
 bool
 idem_encode_life_of(const IdemStream *stream, IdemProtoStr incarnation, int64 *life)
 {
-	const char *ours = stream->config->incarnation;
+	const char *ours = stream->relay.config->incarnation;
 	size_t		len = strlen(ours);
 	char		digits[LIFE_DIGITS + 1];
 	char	   *end;
@@ -121,7 +121,7 @@ idem_encode_hello(IdemStream *stream)
 	/* Looking up a conversion reads the catalog. */
 	idem_txn_begin();
 	MemoryContextSwitchTo(tmp);
-	converted = describe_relay(stream->config, stream->life, &hello);
+	converted = describe_relay(stream->relay.config, stream->life, &hello);
 	idem_txn_commit(false);
 	if (converted)
 		n = idem_proto_encode_hello(idem_pipe_reserve(&stream->pipe, IDEM_PROTO_MAX_FRAME),

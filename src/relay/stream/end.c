@@ -48,7 +48,7 @@ void
 idem_stream_turn_off(IdemStream *stream)
 {
 	idem_pipe_close(&stream->pipe);
-	idem_report_sink_pid(stream->entry, 0);
+	idem_report_sink_pid(stream->relay.entry, 0);
 	idem_batch_free_all(stream);
 	stream->log_turn = stream->repeats_in_flight;
 	stream->repeats_in_flight = false;
@@ -60,8 +60,7 @@ idem_stream_turn_off(IdemStream *stream)
 		idem_reader_reset(stream->reader);
 	}
 	idem_start_withdraw(&stream->ticket);
-	if (stream->leave == IDEM_STREAM_YIELDS)
-		stream->leave = IDEM_STREAM_SENDS;
+	stream->yields = false;
 	stream->phase = IDEM_STREAM_OFF;
 	stream->look = IDEM_LOOK_WITH_ROOM;
 	stream->stamp = stream->looked_at = stream->woken_at = 0;
@@ -80,12 +79,8 @@ idem_stream_dismiss(IdemStream *stream)
 static void
 open_breaker(IdemStream *stream, IdemRelayState state, const char *message)
 {
-	int64		ms = idem_relay_backoff_ms(stream->config, stream->failures++);
-
 	idem_stream_turn_off(stream);
-	stream->not_before = idem_clock_plus_ms(idem_clock(), ms);
-	idem_report_error(stream->entry, message);
-	idem_report_state(stream->entry, stream->config->name, state, IDEM_WAIT_BACKOFF);
+	idem_engine_open_breaker(&stream->relay, state, message);
 }
 
 /*
@@ -95,9 +90,9 @@ open_breaker(IdemStream *stream, IdemRelayState state, const char *message)
 static void
 open_breaker_for_target(IdemStream *stream, IdemRelayState state, const char *message)
 {
-	if (stream->sink_stores && stream->repeats_in_flight)
+	if (stream->relay.walk.sink_stores && stream->repeats_in_flight)
 		stream->few_repeats = true;
-	else if (stream->sink_stores && stream->nbatches > 0)
+	else if (stream->relay.walk.sink_stores && stream->nbatches > 0)
 		stream->few_next = true;
 	open_breaker(stream, state, message);
 }
@@ -107,9 +102,9 @@ static void
 restart(IdemStream *stream, const char *message)
 {
 	idem_stream_turn_off(stream);
-	stream->not_before = 0;
-	idem_report_error(stream->entry, message);
-	idem_report_state(stream->entry, stream->config->name, IDEM_RELAY_OUTAGE, IDEM_WAIT_BACKOFF);
+	stream->relay.not_before = 0;
+	idem_report_error(stream->relay.entry, message);
+	idem_engine_show(&stream->relay, IDEM_RELAY_OUTAGE, IDEM_WAIT_BACKOFF);
 }
 
 /* Try again when an operator has acted. */
@@ -117,9 +112,7 @@ static void
 stop(IdemStream *stream, IdemRelayState state, const char *message)
 {
 	idem_stream_turn_off(stream);
-	stream->stopped = true;
-	idem_report_error(stream->entry, message);
-	idem_report_state(stream->entry, stream->config->name, state, IDEM_WAIT_OPERATOR);
+	idem_engine_stop(&stream->relay, state, message);
 }
 
 /*
@@ -194,7 +187,7 @@ end_stream(IdemStream *stream, IdemStreamVerdict verdict)
 	verdict.outcome == IDEM_STREAM_ABORTED;
 	IdemHuntDeath death;
 
-	if (stream->phase == IDEM_STREAM_READY && (died || !stream->walk.sink_stores))
+	if (stream->phase == IDEM_STREAM_READY && (died || !stream->relay.walk.sink_stores))
 		idem_settle(stream);
 	switch (verdict.outcome)
 	{
@@ -239,12 +232,14 @@ idem_stream_goes_on(IdemStream *stream, IdemStreamVerdict verdict)
 }
 
 void
-idem_stream_failed(IdemStream *stream, const char *message)
+idem_stream_failed(IdemRelay *relay, int sqlerrcode, const char *message)
 {
+	IdemStream *stream = idem_stream(relay);
+
 	/* The rollback may have taken back what "settled" relies on. */
-	stream->settled_known = false;
+	stream->relay.walk.rested = false;
 	idem_progress_forget_unwritten(stream);
-	stream->stepwise = idem_batch_most(stream);
+	stream->relay.stepwise = idem_batch_most(stream);
 	stream->parked_dirty = true;
 	open_breaker(stream, IDEM_RELAY_OUTAGE, message);
 }

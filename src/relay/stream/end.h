@@ -36,6 +36,6 @@ extern bool idem_stream_goes_on(IdemStream *stream, IdemStreamVerdict verdict);
  * A step raised an error: end the program, and go on from the settled position
  * after the backoff.
  */
-extern void idem_stream_failed(IdemStream *stream, const char *message);
+extern void idem_stream_failed(IdemRelay *relay, int sqlerrcode, const char *message);
 
 #endif							/* IDEM_RELAY_STREAM_END_H */

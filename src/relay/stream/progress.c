@@ -50,7 +50,7 @@
 static int64
 append(IdemStream *stream, IdemPositionKind kind, const IdemPosition *pos)
 {
-	IdemPositionRow row = idem_walk_row(&stream->walk, stream->config, kind, pos);
+	IdemPositionRow row = idem_walk_row(&stream->relay.walk, stream->relay.config, kind, pos);
 
 	if (kind == IDEM_POSITION_SENT)
 		row.life = stream->life;
@@ -60,9 +60,9 @@ append(IdemStream *stream, IdemPositionKind kind, const IdemPosition *pos)
 void
 idem_progress_append_stored(IdemStream *stream, IdemPositionKind kind)
 {
-	IdemPosition whole = {stream->walk.settled.base, NULL, 0};
+	IdemPosition whole = {stream->relay.walk.settled.base, NULL, 0};
 
-	stream->walk.fresh = IDEM_FRESH_CONFIRMED;
+	stream->relay.walk.fresh = IDEM_FRESH_CONFIRMED;
 	(void) append(stream, kind, &whole);
 	IDEM_FAULT_POINT("relay-named-noted");
 }
@@ -75,7 +75,7 @@ void
 idem_progress_append_sent(IdemStream *stream)
 {
 	Assert(stream->nbatches <= 1);
-	stream->row_id = append(stream, IDEM_POSITION_SENT, &stream->walk.read);
+	stream->row_id = append(stream, IDEM_POSITION_SENT, &stream->relay.walk.read);
 	IDEM_FAULT_POINT("relay-row-appended");
 }
 
@@ -83,14 +83,14 @@ void
 idem_progress_append_settled(IdemStream *stream)
 {
 	IDEM_FAULT_POINT("relay-before-position");
-	(void) append(stream, idem_walk_kind(&stream->walk), &stream->walk.settled);
+	(void) append(stream, idem_walk_kind(&stream->relay.walk), &stream->relay.walk.settled);
 	IDEM_FAULT_POINT("relay-position-appended");
 }
 
 void
 idem_progress_forget_unwritten(IdemStream *stream)
 {
-	stream->walk.dirty = false;
+	stream->relay.walk.dirty = false;
 	stream->unwritten = 0;
 	stream->unwritten_events = 0;
 	stream->write_by = 0;
@@ -117,20 +117,20 @@ idem_progress_must_write(const IdemStream *stream)
 {
 	return stream->unwritten > 0 &&
 		(idem_progress_outstanding(stream) >= IDEM_STREAM_MAX_BATCHES ||
-		 stream->stepwise > 0 || idem_clock() >= stream->write_by);
+		 stream->relay.stepwise > 0 || idem_clock() >= stream->write_by);
 }
 
 void
 idem_progress_note_stored(IdemStream *stream, int64 row_id, int64 k)
 {
-	stream->walk.acked_row = row_id;
-	stream->walk.acked_k = k;
+	stream->relay.walk.acked_row = row_id;
+	stream->relay.walk.acked_k = k;
 }
 
 void
 idem_progress_write_later(IdemStream *stream)
 {
-	stream->walk.dirty = true;
+	stream->relay.walk.dirty = true;
 	if (stream->write_by == 0)
 		stream->write_by = idem_clock_plus_ms(idem_clock(), PASSED_DELAY_MS);
 }
@@ -139,7 +139,7 @@ idem_progress_write_later(IdemStream *stream)
 static bool
 is_under_way(const IdemStream *stream)
 {
-	return stream->nbatches > 0 || stream->walk.read.target != NULL;
+	return stream->nbatches > 0 || stream->relay.walk.read.target != NULL;
 }
 
 /*
@@ -159,9 +159,9 @@ persist_is_due(IdemStream *stream)
 		return stream->unwritten > 0;
 	if (is_under_way(stream))
 		return false;
-	if (!idem_snap_equal(stream->walk.settled.base, stream->walk.read.base))
-		idem_walk_advance(&stream->walk, &stream->walk.read);
-	return stream->walk.dirty;
+	if (!idem_snap_equal(stream->relay.walk.settled.base, stream->relay.walk.read.base))
+		idem_walk_advance(&stream->relay.walk, &stream->relay.walk.read);
+	return stream->relay.walk.dirty;
 }
 
 void

@@ -144,7 +144,7 @@ on_batch_verdict(IdemStream *stream, const IdemProtoVerdict *v)
 	IdemBatch  *batch = idem_batch_uncommitted(stream);
 	IdemStreamVerdict verdict = IDEM_STREAM_GOES_ON;
 
-	if (batch == NULL || batch->no != v->batch || !stream->walk.sink_stores || batch->unanswered > 0)
+	if (batch == NULL || batch->no != v->batch || !stream->relay.walk.sink_stores || batch->unanswered > 0)
 		return protocol_error("an unexpected verdict");
 	if (v->kind == IDEM_PROTO_COMMITTED)
 	{

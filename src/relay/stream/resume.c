@@ -46,19 +46,19 @@ load_own_position(IdemStream *stream, const IdemProtoReady *ready, IdemPositionT
 {
 	IdemPositionName name = {0};
 
-	if (stream->walk.sink_stores && ready->has_position &&
+	if (stream->relay.walk.sink_stores && ready->has_position &&
 		idem_encode_life_of(stream, ready->incarnation, &name.life))
 	{
 		name.id = ready->position.row_id;
 		name.k = ready->position.k;
 	}
-	idem_position_look_up(stream->config->relay_id, stream->config->epoch, &name, told);
+	idem_position_look_up(stream->relay.config->relay_id, stream->relay.config->epoch, &name, told);
 	if (told->last == NULL)
 		return false;
-	stream->walk.fresh = told->last->fresh;
-	idem_walk_stand(&stream->walk, &told->last->pos);
+	stream->relay.walk.fresh = told->last->fresh;
+	idem_walk_stand(&stream->relay.walk, &told->last->pos);
 	if (told->last->pos.target == NULL)
-		stream->walk.settled.seq = 0;
+		stream->relay.walk.settled.seq = 0;
 	return true;
 }
 
@@ -73,9 +73,9 @@ to_the_second(TimestampTz at)
 static void
 take_stored(IdemStream *stream, const IdemPositionRow *row, int64 k)
 {
-	idem_walk_stand(&stream->walk, &row->pos);
+	idem_walk_stand(&stream->relay.walk, &row->pos);
 	if (row->pos.target != NULL)
-		stream->walk.settled.seq = k;
+		stream->relay.walk.settled.seq = k;
 }
 
 /*
@@ -103,13 +103,13 @@ resume_at(IdemStream *stream, const IdemPositionTold *told, int64 k, bool repeat
 	 * be read again.
 	 */
 	if (passed != NULL)
-		idem_walk_stand(&stream->walk, &passed->pos);
+		idem_walk_stand(&stream->relay.walk, &passed->pos);
 	if (repeated)
 		idem_progress_append_stored(stream, IDEM_POSITION_REPEATED);
 	else if (!is_last && !is_noted)
 		idem_progress_append_stored(stream, passed != NULL && passed->pos.target == NULL ?
 									IDEM_POSITION_PASSED : IDEM_POSITION_NAMED);
-	stream->walk.fresh = IDEM_FRESH_CONFIRMED;
+	stream->relay.walk.fresh = IDEM_FRESH_CONFIRMED;
 }
 
 /*
@@ -161,7 +161,7 @@ find_loss(const IdemPositionTold *told, const IdemProtoPosition *stored)
 static bool
 is_same_target(const IdemStream *stream, const IdemPositionRow *last, const IdemPositionRow *row)
 {
-	return stream->walk.fresh == IDEM_FRESH_SERVER &&
+	return stream->relay.walk.fresh == IDEM_FRESH_SERVER &&
 		!idem_position_sees_more(last->pos.base, row->pos.base);
 }
 
@@ -169,7 +169,7 @@ is_same_target(const IdemStream *stream, const IdemPositionRow *last, const Idem
 static bool
 is_behind_server(const IdemStream *stream)
 {
-	return stream->walk.fresh == IDEM_FRESH_SERVER || stream->walk.fresh == IDEM_FRESH_BOTH;
+	return stream->relay.walk.fresh == IDEM_FRESH_SERVER || stream->relay.walk.fresh == IDEM_FRESH_BOTH;
 }
 
 /*
@@ -187,13 +187,13 @@ static const char *
 start_behind_move(IdemStream *stream, const IdemPositionTold *told, const IdemProtoPosition *stored)
 {
 	const IdemPositionRow *row = told->sent;
-	bool		goes_along = stream->walk.fresh == IDEM_FRESH_SERVER;
+	bool		goes_along = stream->relay.walk.fresh == IDEM_FRESH_SERVER;
 	bool		went_back = was_set_back(told, stored) &&
 	(!is_behind_server(stream) || stored->row_id > told->naming->life);
 
 	if (went_back)
 	{
-		if (row == NULL || (!goes_along && idem_position_sees_more(stream->walk.settled.base, row->pos.base)))
+		if (row == NULL || (!goes_along && idem_position_sees_more(stream->relay.walk.settled.base, row->pos.base)))
 			return psprintf("the target was set back, or this database was: the target's position is row " INT64_FORMAT
 							", and was row " INT64_FORMAT " before the relay was moved;"
 							" restore what was set back to a later state, or look what the target lacks and call relay_adopt",
@@ -233,7 +233,7 @@ start_behind_move(IdemStream *stream, const IdemPositionTold *told, const IdemPr
 static const char *
 reconcile(IdemStream *stream, const IdemPositionTold *told, const IdemProtoReady *ready)
 {
-	IdemRelayConfig *c = stream->config;
+	IdemRelayConfig *c = stream->relay.config;
 	int64		id = ready->position.row_id;
 	int64		life;
 	const IdemPositionRow *row = told->sent;
@@ -241,11 +241,11 @@ reconcile(IdemStream *stream, const IdemPositionTold *told, const IdemProtoReady
 	bool		resolved;
 
 	if (!ready->has_position)
-		return stream->walk.fresh != IDEM_FRESH_CONFIRMED &&
+		return stream->relay.walk.fresh != IDEM_FRESH_CONFIRMED &&
 			(is_behind_server(stream) || told->naming == NULL) ? NULL :
 			"the sink has no position, although it had stored one before";
 	if (!idem_encode_life_of(stream, ready->incarnation, &life))
-		return stream->walk.fresh == IDEM_FRESH_ADOPTED ? NULL :
+		return stream->relay.walk.fresh == IDEM_FRESH_ADOPTED ? NULL :
 			"the sink's position belongs to another relay of this name, or to another incarnation of this one";
 	resolved = idem_parked_resolve(c, id, life);
 	IDEM_FAULT_POINT("relay-parked-resolved");
@@ -260,7 +260,7 @@ reconcile(IdemStream *stream, const IdemPositionTold *told, const IdemProtoReady
 			resume_at(stream, told, ready->position.k, resolved);
 		return loss;
 	}
-	if (stream->walk.fresh == IDEM_FRESH_CONFIRMED || (id >= c->epoch && row == NULL))
+	if (stream->relay.walk.fresh == IDEM_FRESH_CONFIRMED || (id >= c->epoch && row == NULL))
 		return psprintf("the sink's position, row " INT64_FORMAT ", is not in the log of positions",
 						id);
 	return start_behind_move(stream, told, &ready->position);
@@ -275,13 +275,13 @@ reconcile(IdemStream *stream, const IdemPositionTold *told, const IdemProtoReady
 static void
 go_ahead(IdemStream *stream, IdemSnap *ahead, int64 rest_row, int64 rest_k)
 {
-	const IdemWalk *walk = &stream->walk;
+	const IdemWalk *walk = &stream->relay.walk;
 	IdemPosition pos = {ahead, NULL, 0};
 
 	if (walk->settled.target != NULL || !idem_position_sees_more(ahead, walk->settled.base) ||
 		(walk->sink_stores && (walk->acked_row != rest_row || walk->acked_k != rest_k)))
 		return;
-	idem_walk_stand(&stream->walk, &pos);
+	idem_walk_stand(&stream->relay.walk, &pos);
 }
 
 /* Has the position passed the event?  Then the sink has it, or it is parked. */
@@ -305,10 +305,10 @@ park_found(IdemStream *stream)
 
 	strlcpy(failure.sqlstate, unpack_sql_state(ERRCODE_IDEM_SINK_OUTAGE), sizeof(failure.sqlstate));
 	if (found->parked_id != 0)
-		(void) idem_parked_failed(stream->config, found->parked_id, &failure, NULL);
-	else if (!has_passed(&stream->walk.settled, found) &&
+		(void) idem_parked_failed(stream->relay.config, found->parked_id, &failure, NULL);
+	else if (!has_passed(&stream->relay.walk.settled, found) &&
 			 idem_reader_fetch(stream->reader, found->xid, found->seq, &event))
-		idem_parked_add(stream->config, &event, &failure, NULL);
+		idem_parked_add(stream->relay.config, &event, &failure, NULL);
 	idem_reader_suspend(stream->reader);
 	IDEM_FAULT_POINT("relay-suspect-parked");
 }
@@ -320,9 +320,9 @@ static void
 take_capabilities(IdemStream *stream, const IdemProtoReady *ready)
 {
 	const uint32 both = IDEM_PROTO_STORES_POSITION | IDEM_PROTO_TRANSACTIONAL;
-	IdemRelayConfig *c = stream->config;
+	IdemRelayConfig *c = stream->relay.config;
 
-	stream->walk.sink_stores = (ready->capabilities & both) == both;
+	stream->relay.walk.sink_stores = (ready->capabilities & both) == both;
 	stream->credit_messages = ready->credit_messages;
 	stream->credit_bytes = ready->credit_bytes;
 	stream->max_batch_events = ready->max_batch_events == 0 ? c->batch_events :
@@ -343,8 +343,8 @@ find_position(IdemStream *stream, const IdemProtoReady *ready)
 	char	   *copy = NULL;
 	IdemPositionTold told;
 	IdemSnap   *ahead = NULL;
-	int64		rest_row = stream->walk.acked_row;
-	int64		rest_k = stream->walk.acked_k;
+	int64		rest_row = stream->relay.walk.acked_row;
+	int64		rest_k = stream->relay.walk.acked_k;
 	bool		parks;
 
 	idem_txn_begin();
@@ -353,23 +353,23 @@ find_position(IdemStream *stream, const IdemProtoReady *ready)
 		idem_progress_append_settled(stream);
 		CommandCounterIncrement();
 	}
-	if (stream->settled_known)
-		ahead = idem_snap_copy(stream->walk.settled.base);
+	if (stream->relay.walk.rested)
+		ahead = idem_snap_copy(stream->relay.walk.settled.base);
 	if (!load_own_position(stream, ready, &told))
 		contradiction = "the log of positions has no position of this relay";
 	idem_progress_note_stored(stream, 0, 0);
-	if (contradiction == NULL && stream->walk.sink_stores)
+	if (contradiction == NULL && stream->relay.walk.sink_stores)
 		contradiction = reconcile(stream, &told, ready);
 	if (contradiction == NULL && ahead != NULL)
 		go_ahead(stream, ahead, rest_row, rest_k);
 	parks = contradiction == NULL && stream->found.is_set;
 	if (parks)
 		park_found(stream);
-	idem_parked_index_load(stream->parked, stream->config);
+	idem_parked_index_load(stream->parked, stream->relay.config);
 	stream->parked_dirty = false;
 	if (contradiction != NULL)
 		copy = MemoryContextStrdup(caller, contradiction);
-	idem_txn_commit(parks || stream->walk.sink_stores);
+	idem_txn_commit(parks || stream->relay.walk.sink_stores);
 	idem_progress_forget_unwritten(stream);
 	stream->found.is_set = false;
 	return copy;
@@ -385,13 +385,13 @@ idem_resume(IdemStream *stream, const IdemProtoReady *ready)
 	contradiction = find_position(stream, ready);
 	if (contradiction != NULL)
 	{
-		stream->settled_known = false;
+		stream->relay.walk.rested = false;
 		return idem_stream_verdict(IDEM_STREAM_DIVERGED, contradiction);
 	}
-	idem_walk_start(&stream->walk);
+	idem_walk_start(&stream->relay.walk);
 	stream->row_id = 0;			/* the first batch gets a row of this
 								 * program's life */
-	stream->walk.dirty = stream->settled_known;
-	stream->settled_known = false;
+	stream->relay.walk.dirty = stream->relay.walk.rested;
+	stream->relay.walk.rested = false;
 	return IDEM_STREAM_GOES_ON;
 }

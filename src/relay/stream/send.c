@@ -147,8 +147,8 @@ park_not_convertible(Builder *b, const IdemEvent *ev)
 	IdemStream *stream = b->stream;
 	IdemFailure failure = not_convertible();
 
-	idem_report_error(stream->entry, failure.message);
-	idem_parked_refuse(stream->parked, stream->config, ev, &failure);
+	idem_report_error(stream->relay.entry, failure.message);
+	idem_parked_refuse(stream->parked, stream->relay.config, ev, &failure);
 	b->synchronous = true;
 	b->parked++;
 	b->dead = true;
@@ -172,7 +172,7 @@ builder_has_room(Builder *b)
 	 * With on_dead = stop a dead event halts the relay: read nothing after
 	 * it.
 	 */
-	if (b->parked >= b->limit || (b->dead && b->stream->config->on_dead == IDEM_ON_DEAD_STOP))
+	if (b->parked >= b->limit || (b->dead && b->stream->relay.config->on_dead == IDEM_ON_DEAD_STOP))
 		return false;
 	return (b->batch == NULL || b->batch->n < b->limit) &&
 		b->bytes < b->stream->max_batch_bytes &&
@@ -188,7 +188,7 @@ launch(Builder *b, int64 k)
 {
 	IdemStream *stream = b->stream;
 
-	b->batch->row_id = stream->walk.sink_stores ? stream->row_id : 0;
+	b->batch->row_id = stream->relay.walk.sink_stores ? stream->row_id : 0;
 	b->batch->k = k;
 	idem_encode_end(stream, b->batch);
 	idem_batch_launch(stream, b->batch);
@@ -217,13 +217,13 @@ static bool
 begin_difference(IdemStream *stream)
 {
 	bool		newest;
-	bool		begun = idem_walk_begin(&stream->walk, &newest);
+	bool		begun = idem_walk_begin(&stream->relay.walk, &newest);
 
 	if (begun)
 	{
 		stream->row_id = 0;
 		stamp_difference(stream);
-		if (stream->walk.catching_up)
+		if (stream->relay.walk.catching_up)
 			stream->stamp = stream->looked_at = 0;
 
 		/*
@@ -259,7 +259,7 @@ read_events(Builder *b, int64 *last_seq)
 			return false;
 		if (!idem_reader_next(stream->reader, &ev))
 			return true;
-		wanted = idem_relay_wants(stream->config, &ev) &&
+		wanted = idem_relay_wants(stream->relay.config, &ev) &&
 			!idem_parked_has_seq(stream->parked, ev.seq);
 		blocked = wanted && idem_parked_blocks(stream->parked, &ev);
 		if (blocked && !idem_settle_try_lock(stream, NULL, 0))
@@ -272,7 +272,7 @@ read_events(Builder *b, int64 *last_seq)
 			continue;
 		if (blocked)
 		{
-			idem_parked_wait(stream->parked, stream->config, &ev);
+			idem_parked_wait(stream->parked, stream->relay.config, &ev);
 			b->parked++;
 			IDEM_FAULT_POINT("relay-parked-waiting");
 			b->synchronous = true;
@@ -282,7 +282,7 @@ read_events(Builder *b, int64 *last_seq)
 			b->batch = idem_batch_make(stream, b->limit, false);
 		if (!add_event(b, &ev, 0))
 			park_not_convertible(b, &ev);
-		else if (stream->walk.sink_stores && stream->row_id == 0)
+		else if (stream->relay.walk.sink_stores && stream->row_id == 0)
 		{
 			idem_progress_append_sent(stream);
 			b->synchronous = true;
@@ -300,21 +300,21 @@ static void
 advance(IdemStream *stream, const Builder *b, bool ended, int64 last_seq)
 {
 	IdemBatch  *batch = b->batch;
-	const IdemPosition *after = &stream->walk.read;
+	const IdemPosition *after = &stream->relay.walk.read;
 
-	idem_walk_read(&stream->walk, ended, last_seq);
+	idem_walk_read(&stream->relay.walk, ended, last_seq);
 	if (batch != NULL)
 		idem_position_assign(batch->cxt, &batch->after, after);
 	else if (stream->nbatches == 0)
 	{
-		idem_walk_advance(&stream->walk, after);
+		idem_walk_advance(&stream->relay.walk, after);
 
 		/*
 		 * Write the position soon.  Until then a relay that starts again
 		 * reads the dead event again, and parks it once more if an operator
 		 * has discarded it.
 		 */
-		if (b->dead && !stream->walk.sink_stores)
+		if (b->dead && !stream->relay.walk.sink_stores)
 			idem_progress_note_unwritten(stream, 0);
 	}
 	else
@@ -331,9 +331,9 @@ static bool
 send_log_batch(IdemStream *stream, IdemClock turn_ends)
 {
 	Builder		b = {stream, NULL, turn_ends};
-	bool		begins = stream->walk.read.target == NULL;
+	bool		begins = stream->relay.walk.read.target == NULL;
 	bool		ended;
-	int64		last_seq = stream->walk.read.seq;
+	int64		last_seq = stream->relay.walk.read.seq;
 
 	b.limit = batch_limit(stream);
 	if (stream->few_next && stream->parked->total < FEW_PARKED)
@@ -348,7 +348,7 @@ send_log_batch(IdemStream *stream, IdemClock turn_ends)
 		return false;
 	}
 	IDEM_FAULT_POINT("relay-snapshot-taken");
-	idem_reader_seek(stream->reader, &stream->walk.read);
+	idem_reader_seek(stream->reader, &stream->relay.walk.read);
 	ended = read_events(&b, &last_seq);
 	drop_empty_batch(&b);
 	idem_reader_suspend(stream->reader);
@@ -371,7 +371,7 @@ send_log_batch(IdemStream *stream, IdemClock turn_ends)
 	 * snapshot may decide to wait: an event that committed after an older
 	 * snapshot has spent its wake-up.
 	 */
-	if (begins && ended && b.batch == NULL && !stream->walk.catching_up)
+	if (begins && ended && b.batch == NULL && !stream->relay.walk.catching_up)
 		stream->look = IDEM_LOOK_WHEN_WOKEN;
 	return stream->look != IDEM_LOOK_WHEN_WOKEN;
 }
@@ -387,7 +387,7 @@ static bool
 is_passed(const IdemParkedNote *note, void *arg)
 {
 	const IdemStream *stream = arg;
-	const IdemPosition *sent = &stream->walk.read;
+	const IdemPosition *sent = &stream->relay.walk.read;
 
 	return idem_snap_sees(sent->base, note->xid) ||
 		(sent->target != NULL && note->seq <= sent->seq && idem_snap_sees(sent->target, note->xid));
@@ -403,8 +403,8 @@ fail_not_convertible(Builder *b, const IdemParkedEvent *p)
 	IdemStream *stream = b->stream;
 	IdemFailure failure = not_convertible();
 
-	idem_report_error(stream->entry, failure.message);
-	idem_parked_refuse_again(stream->parked, stream->config, p->event.seq, p->event.xid,
+	idem_report_error(stream->relay.entry, failure.message);
+	idem_parked_refuse_again(stream->parked, stream->relay.config, p->event.seq, p->event.xid,
 							 p->parked_id, &failure);
 }
 
@@ -509,7 +509,7 @@ send_repeats(IdemStream *stream)
 	stream->exclusive = taking.lone_left || (taking.alone && b.batch != NULL);
 	if (b.batch != NULL)
 	{
-		if (stream->walk.sink_stores)
+		if (stream->relay.walk.sink_stores)
 			mark_repeats(&b);
 		stream->repeats_in_flight = true;
 		IDEM_FAULT_POINT("relay-repeats-read");
@@ -521,7 +521,7 @@ send_repeats(IdemStream *stream)
 		 * The gate holds for parked events, too: an event may have been
 		 * parked before it was ever let through.
 		 */
-		launch(&b, stream->walk.read.seq);
+		launch(&b, stream->relay.walk.read.seq);
 		IDEM_FAULT_POINT("relay-repeats-gated");
 	}
 	MemoryContextSwitchTo(old);
@@ -539,7 +539,7 @@ reload_parked(IdemStream *stream)
 	dlist_iter	iter;
 
 	idem_txn_begin();
-	idem_parked_index_load(stream->parked, stream->config);
+	idem_parked_index_load(stream->parked, stream->relay.config);
 	idem_txn_commit(false);
 	stream->parked_dirty = false;
 	dlist_foreach(iter, &stream->batches)
@@ -562,7 +562,7 @@ reload_parked(IdemStream *stream)
 static bool
 may_pipeline(const IdemStream *stream)
 {
-	return !idem_hunt_is_on(&stream->hunt) && !stream->exclusive && stream->stepwise == 0;
+	return !idem_hunt_is_on(&stream->hunt) && !stream->exclusive && stream->relay.stepwise == 0;
 }
 
 /* May another batch be sent now? */
@@ -584,7 +584,7 @@ static bool
 may_repeat(const IdemStream *stream)
 {
 	return !stream->repeats_in_flight && stream->parked->total > 0 &&
-		!(stream->walk.sink_stores && stream->nbatches > 0);
+		!(stream->relay.walk.sink_stores && stream->nbatches > 0);
 }
 
 /*
@@ -640,7 +640,7 @@ fill_once(IdemStream *stream, IdemClock turn_ends)
 			return FILLED_NOTHING;
 	}
 	/* A sink that stores positions is sent one difference at a time. */
-	if (stream->walk.sink_stores && stream->walk.read.target == NULL && stream->nbatches > 0)
+	if (stream->relay.walk.sink_stores && stream->relay.walk.read.target == NULL && stream->nbatches > 0)
 		return FILLED_NOTHING;
 	stream->log_turn = false;
 	if (!log_is_open(stream) || !send_log_batch(stream, turn_ends))

@@ -64,20 +64,17 @@ end_freshness(IdemStream *stream)
 static void
 on_progress(IdemStream *stream, IdemBatch *batch)
 {
-	if (batch->nonacks < batch->n)
-		stream->failures = 0;
+	idem_engine_progressed(&stream->relay, batch->nonacks < batch->n, true);
 	if (batch->repeats && batch->nonacks == 0)
 		stream->few_repeats = false;
-	if (stream->stepwise > 0)
-		stream->stepwise--;
 	idem_hunt_settled(&stream->hunt, batch->n);
-	idem_report_counts(stream->entry, batch->n - batch->nonacks, batch->repeats ? batch->n : 0);
+	idem_report_counts(stream->relay.entry, batch->n - batch->nonacks, batch->repeats ? batch->n : 0);
 }
 
 bool
 idem_settle_try_lock(IdemStream *stream, const int64 *parked_ids, int n)
 {
-	if (idem_parked_try_lock(stream->config, parked_ids, n))
+	if (idem_parked_try_lock(stream->relay.config, parked_ids, n))
 		return true;
 	stream->lock_retry_at = idem_clock_plus_ms(idem_clock(), LOCK_RETRY_MS);
 	return false;
@@ -111,9 +108,9 @@ park_flight(IdemStream *stream, const IdemBatch *batch, const IdemFlight *flight
 				 errmsg("event with seq " INT64_FORMAT " is no longer in the outbox",
 						flight->seq)));
 	if (flight->outcome == IDEM_PROTO_SKIPPED)
-		idem_parked_wait(stream->parked, stream->config, &event);
+		idem_parked_wait(stream->parked, stream->relay.config, &event);
 	else
-		idem_parked_refuse(stream->parked, stream->config, &event,
+		idem_parked_refuse(stream->parked, stream->relay.config, &event,
 						   &batch->failures[flight->failure]);
 }
 
@@ -134,12 +131,12 @@ let_wait(IdemStream *stream, const IdemBatch *batch)
 
 		if (flight->outcome != IDEM_PROTO_SKIPPED)
 			continue;
-		if (stream->walk.sink_stores ||
+		if (stream->relay.walk.sink_stores ||
 			idem_parked_index_state(stream->parked, flight->seq) != IDEM_PARKED_WAITING)
 			ids[n++] = flight->parked_id;
 		idem_parked_index_give_back(stream->parked, flight->seq, true);
 	}
-	idem_parked_skipped(stream->config, ids, n);
+	idem_parked_skipped(stream->relay.config, ids, n);
 	pfree(ids);
 }
 
@@ -159,7 +156,7 @@ park_nonacks(IdemStream *stream, IdemBatch *batch)
 		if (!batch->repeats)
 			park_flight(stream, batch, flight);
 		else if (flight->outcome != IDEM_PROTO_SKIPPED)
-			idem_parked_refuse_again(stream->parked, stream->config, flight->seq, flight->xid,
+			idem_parked_refuse_again(stream->parked, stream->relay.config, flight->seq, flight->xid,
 									 flight->parked_id, &batch->failures[flight->failure]);
 	}
 	if (batch->repeats)
@@ -179,7 +176,7 @@ unpark_acks(IdemStream *stream, IdemBatch *batch)
 		if (batch->flights[i].outcome == IDEM_PROTO_ACKED)
 			idem_parked_index_drop(stream->parked, batch->flights[i].seq);
 	}
-	idem_parked_done(stream->config, ids, n);
+	idem_parked_done(stream->relay.config, ids, n);
 	pfree(ids);
 	IDEM_FAULT_POINT("relay-unparked");
 }
@@ -200,8 +197,8 @@ send_settle(IdemStream *stream, IdemBatch *batch)
 static void
 pass_batch(IdemStream *stream, const IdemBatch *batch)
 {
-	idem_walk_advance(&stream->walk, &batch->after);
-	stream->walk.fresh = IDEM_FRESH_CONFIRMED;
+	idem_walk_advance(&stream->relay.walk, &batch->after);
+	stream->relay.walk.fresh = IDEM_FRESH_CONFIRMED;
 	idem_progress_note_unwritten(stream, batch->n);
 }
 
@@ -303,7 +300,7 @@ settle_storing(IdemStream *stream, IdemBatch *batch)
 	if (!batch->committed)
 		return false;
 	idem_progress_note_stored(stream, batch->row_id, batch->k);
-	if (stream->walk.fresh != IDEM_FRESH_CONFIRMED)
+	if (stream->relay.walk.fresh != IDEM_FRESH_CONFIRMED)
 		end_freshness(stream);
 	if (batch->repeats)
 	{
@@ -315,7 +312,7 @@ settle_storing(IdemStream *stream, IdemBatch *batch)
 	}
 	else
 	{
-		idem_walk_advance(&stream->walk, &batch->after);
+		idem_walk_advance(&stream->relay.walk, &batch->after);
 		idem_progress_write_later(stream);
 		IDEM_FAULT_POINT("relay-settled");
 	}
@@ -329,7 +326,7 @@ idem_settle(IdemStream *stream)
 {
 	IdemBatch  *oldest;
 
-	if (!stream->walk.sink_stores)
+	if (!stream->relay.walk.sink_stores)
 	{
 		settle_plain(stream);
 		return;
@@ -348,7 +345,7 @@ idem_settle_halt(IdemStream *stream, const char *message)
 	bool		halted;
 
 	idem_txn_begin();
-	halted = idem_relay_halt(stream->config->relay_id, IDEM_HALT_SINK, message, true);
+	halted = idem_relay_halt(stream->relay.config->relay_id, IDEM_HALT_SINK, message, true);
 	if (halted)
 		idem_relay_config_changed();
 	idem_txn_commit(true);

@@ -22,16 +22,11 @@
 #include "lib/ilist.h"
 
 #include "outbox/reader.h"
-#include "relay/config.h"
-#include "relay/position/walk.h"
+#include "relay/engine/engine.h"
 #include "relay/position/parked.h"
-#include "relay/position/position.h"
-#include "relay/position/rest.h"
 #include "relay/program/starts.h"
-#include "relay/shmem.h"
 #include "relay/stream/hunt.h"
 #include "relay/stream/pipe.h"
-#include "shared/clock.h"
 
 /*
  * Batches in flight, plus settled events whose position is not written yet,
@@ -104,17 +99,6 @@ typedef enum IdemStreamPhase
 	IDEM_STREAM_READY			/* READY has come, batches are sent */
 } IdemStreamPhase;
 
-/* May the relay send? */
-typedef enum IdemStreamLeave
-{
-	IDEM_STREAM_SENDS,
-	IDEM_STREAM_YIELDS,			/* another relay needs room for a program:
-								 * settle what is in flight, send nothing new */
-	IDEM_STREAM_BARRED			/* the configuration forbade it at the last
-								 * look; before a pause or halt, what is in
-								 * flight is settled */
-} IdemStreamLeave;
-
 /* When is the outbox to be looked at again? */
 typedef enum IdemStreamLook
 {
@@ -174,33 +158,23 @@ typedef struct IdemFound
 
 typedef struct IdemStream
 {
-	MemoryContext cxt;			/* holds the whole stream */
-	MemoryContext config_cxt;	/* holds config */
+	IdemRelay	relay;
 	MemoryContext busy_cxt;		/* holds what only a running program needs;
 								 * NULL: no program was started since the last
 								 * rest */
 	MemoryContext run_cxt;		/* holds what is in flight; reset when the
 								 * program ends */
 	MemoryContext event_cxt;	/* holds one event while it is encoded */
-	IdemRelayConfig *config;
-	IdemRelayEntry *entry;		/* shown in stat_relay; NULL: shared memory
-								 * has no room */
 
 	IdemStreamPhase phase;
 	IdemPipe	pipe;
-	IdemStreamLeave leave;
-	IdemClock	yield_by;		/* YIELDS: others rely on this stream's room
-								 * until then */
-	bool		stopped;		/* starts no program until an operator acts or
-								 * the configuration changes */
+	bool		yields;			/* another relay needs room for a program:
+								 * settle what is in flight, send nothing new */
+	IdemClock	yield_by;		/* others rely on this stream's room until
+								 * then */
 	IdemStreamLook look;
 
-	/* at rest: no program runs, since there is nothing to send */
-	IdemRester	rester;
 	IdemStartTicket ticket;
-	bool		settled_known;	/* "settled" is where the relay stands; it may
-								 * be ahead of the log of positions by events
-								 * of other types */
 	bool		proven;			/* a program has said READY since the server
 								 * last changed */
 	bool		slow_start;		/* the last program was ended, because it was
@@ -217,7 +191,6 @@ typedef struct IdemStream
 	int64		max_batch_bytes;
 
 	IdemReader *reader;
-	IdemWalk	walk;			/* "read" has passed all events that were sent */
 	int			unwritten;		/* batches that "settled" has passed and the
 								 * log of positions has not; see progress.c */
 	int			unwritten_events;	/* events of these batches */
@@ -253,16 +226,24 @@ typedef struct IdemStream
 	IdemClock	lock_retry_at;	/* somebody holds a lock on rows that we have
 								 * to change: try again then; 0: nobody does */
 
-	/* breaker */
-	int			failures;		/* failures in a row */
-	int			stepwise;		/* batches still to be sent one at a time,
-								 * since one of them may have raised the last
-								 * error */
-	IdemClock	not_before;
 	pid_t		held_pid;		/* killed program that lives on, and that was
 								 * logged already */
 	IdemHunt	hunt;
 	IdemFound	found;
 } IdemStream;
+
+/* The relay's courier, as a stream. */
+static inline IdemStream *
+idem_stream(const IdemRelay *relay)
+{
+	return (IdemStream *) relay;
+}
+
+/* May the relay send new events to its program? */
+static inline bool
+idem_stream_may_send(const IdemStream *stream)
+{
+	return stream->phase == IDEM_STREAM_READY && !stream->relay.barred && !stream->yields;
+}
 
 #endif							/* IDEM_RELAY_STREAM_STATE_H */

@@ -65,24 +65,16 @@
 /* How long others count on a relay that was asked to yield. */
 #define YIELD_MS (2 * SLICE_MS)
 
-IdemStream *
-idem_stream_create(MemoryContext parent, IdemRelayConfig *config, MemoryContext config_cxt)
+static void
+create(IdemRelay *relay)
 {
-	MemoryContext cxt = AllocSetContextCreate(parent, "idempotency relay",
-											  ALLOCSET_DEFAULT_SIZES);
-	IdemStream *stream = MemoryContextAllocZero(cxt, sizeof(*stream));
+	IdemStream *stream = idem_stream(relay);
 
-	stream->cxt = cxt;
-	stream->config = config;
-	stream->config_cxt = config_cxt;
-	MemoryContextSetParent(config_cxt, cxt);
-	stream->entry = idem_relay_entry_take(MyDatabaseId, config->relay_id);
+	relay->entry = idem_relay_entry_take(MyDatabaseId, relay->config->relay_id);
 	stream->pipe.process = (IdemSinkProcess) IDEM_SINK_PROCESS_NONE;
 	stream->look = IDEM_LOOK_WITH_ROOM;
-	stream->walk.cxt = cxt;
 	stream->parked_dirty = true;
 	dlist_init(&stream->batches);
-	return stream;
 }
 
 /* Allocate what only a relay with a program needs. */
@@ -93,7 +85,7 @@ make_busy(IdemStream *stream)
 
 	if (stream->busy_cxt != NULL)
 		return;
-	cxt = AllocSetContextCreate(stream->cxt, "busy", ALLOCSET_DEFAULT_SIZES);
+	cxt = AllocSetContextCreate(stream->relay.cxt, "busy", ALLOCSET_DEFAULT_SIZES);
 	stream->run_cxt = AllocSetContextCreate(cxt, "in flight", ALLOCSET_DEFAULT_SIZES);
 	stream->event_cxt = AllocSetContextCreate(cxt, "event", ALLOCSET_DEFAULT_SIZES);
 	stream->reader = idem_reader_create(cxt);
@@ -114,83 +106,27 @@ free_busy(IdemStream *stream)
 	idem_pipe_forget_buffers(&stream->pipe);
 }
 
-/* Rest without a program, at "settled".  far: see idem_rest_join. */
-static void
-begin_rest(IdemStream *stream, bool far)
-{
-	stream->rester.config = stream->config;
-	stream->rester.walk = &stream->walk;
-	stream->settled_known = true;
-	stream->failures = 0;
-	idem_rest_join(&stream->rester, stream->walk.settled.base, far);
-	idem_report_state(stream->entry, stream->config->name, IDEM_RELAY_IDLE, IDEM_WAIT_EVENTS);
-}
-
 /* Parked events or the outbox may have changed: look at both. */
 static void
-look_again(IdemStream *stream)
+look_again(IdemRelay *relay)
 {
+	IdemStream *stream = idem_stream(relay);
+
 	stream->parked_dirty = true;
 	if (stream->look == IDEM_LOOK_WHEN_WOKEN)
 		stream->look = IDEM_LOOK_WITH_ROOM;
-}
-
-void
-idem_stream_rise(IdemStream *stream, const IdemSnap *done)
-{
-	IdemPosition pos = {unconstify(IdemSnap *, done), NULL, 0};
-
-	idem_walk_stand(&stream->walk, &pos);
-	look_again(stream);
-}
-
-/* End the rest, for any reason but an event to send. */
-static void
-end_rest(IdemStream *stream)
-{
-	IdemSnap   *done = idem_rest_leave(&stream->rester);
-
-	if (done == NULL)
-		return;
-	idem_stream_rise(stream, done);
-	pfree(done);
-}
-
-/*
- * A relay that was just created, moved or adopted starts its program once, so
- * that a fault of its server shows.  So does a relay whose last row does not
- * say what the sink has stored between two differences: what the relay passes
- * at rest is held against that.
- */
-void
-idem_stream_rest_at(IdemStream *stream, const IdemPositionRow *row)
-{
-	IdemRelayState state;
-	const char *message;
-
-	if (idem_sink_idle_timeout_ms == 0 || row == NULL ||
-		(row->kind != IDEM_POSITION_PASSED && row->kind != IDEM_POSITION_REACHED) ||
-		row->pos.target != NULL || idem_relay_is_barred(stream->config, &state, &message))
-		return;
-	stream->walk.sink_stores = row->kind == IDEM_POSITION_PASSED;
-	stream->walk.fresh = row->fresh;
-	stream->walk.acked_row = row->named;
-	stream->walk.acked_k = row->k;
-	idem_walk_stand(&stream->walk, &row->pos);
-	stream->walk.settled.seq = 0;
-	begin_rest(stream, true);
 }
 
 /* End a program that has nothing to do, and rest. */
 static void
 go_to_rest(IdemStream *stream)
 {
-	idem_walk_advance(&stream->walk, &stream->walk.read);
-	stream->rester.due = idem_parked_index_next(stream->parked);
+	idem_walk_advance(&stream->relay.walk, &stream->relay.walk.read);
+	stream->relay.rester.due = idem_parked_index_next(stream->parked);
 	idem_stream_dismiss(stream);
 	free_busy(stream);
 	idem_progress_forget_unwritten(stream);
-	begin_rest(stream, false);
+	idem_engine_rest(&stream->relay, false);
 	IDEM_FAULT_POINT("relay-resting");
 }
 
@@ -206,12 +142,12 @@ idem_stream_end_idle(IdemStream *stream)
 bool
 idem_stream_make_yield(IdemStream *stream)
 {
-	if (stream->leave == IDEM_STREAM_YIELDS)
+	if (stream->yields)
 		return true;
-	if (stream->phase != IDEM_STREAM_READY || stream->leave != IDEM_STREAM_SENDS ||
+	if (!idem_stream_may_send(stream) ||
 		idem_clock() < idem_clock_plus_ms(stream->started_at, SLICE_MS))
 		return false;
-	stream->leave = IDEM_STREAM_YIELDS;
+	stream->yields = true;
 	stream->yield_by = idem_clock_plus_ms(idem_clock(), YIELD_MS);
 	return true;
 }
@@ -225,15 +161,14 @@ idem_stream_idle_since(const IdemStream *stream)
 IdemClock
 idem_stream_ready_since(const IdemStream *stream)
 {
-	return stream->phase == IDEM_STREAM_READY && stream->leave == IDEM_STREAM_SENDS ?
-		stream->started_at : 0;
+	return idem_stream_may_send(stream) ? stream->started_at : 0;
 }
 
 bool
 idem_stream_keeps_program(const IdemStream *stream)
 {
 	return stream->pipe.process.pid != 0 &&
-		(stream->leave != IDEM_STREAM_YIELDS || idem_clock() >= stream->yield_by);
+		(!stream->yields || idem_clock() >= stream->yield_by);
 }
 
 bool
@@ -261,7 +196,7 @@ idem_stream_end_slow_start(IdemStream *stream)
 static void
 yield_program(IdemStream *stream)
 {
-	stream->leave = IDEM_STREAM_SENDS;
+	stream->yields = false;
 	if (idem_stream_end_idle(stream))
 		return;
 	idem_stream_dismiss(stream);
@@ -269,149 +204,90 @@ yield_program(IdemStream *stream)
 	IDEM_FAULT_POINT("relay-yielded");
 }
 
-/* Lift the bar; may_run looks at the configuration before anything is sent. */
 static void
-end_bar(IdemStream *stream)
+configure(IdemRelay *relay, const IdemRelayChange *change)
 {
-	if (stream->leave == IDEM_STREAM_BARRED)
-		stream->leave = IDEM_STREAM_SENDS;
-}
+	IdemStream *stream = idem_stream(relay);
 
-void
-idem_stream_configure(IdemStream *stream, IdemRelayConfig *config,
-					  MemoryContext config_cxt, bool acted)
-{
-	bool		same = config->problem == NULL && stream->config->problem == NULL &&
-	idem_relay_config_same_sink(stream->config, config);
-	IdemRelayState state;
-	const char *message;
-
-	if (!same || acted || idem_relay_is_barred(config, &state, &message))
-		end_rest(stream);
-
-	/* The position was moved by an operator, or the relay was adopted. */
-	if (stream->config->epoch != config->epoch ||
-		strcmp(stream->config->incarnation, config->incarnation) != 0)
+	if (change->moved)
 	{
 		idem_progress_forget_unwritten(stream);
-		stream->settled_known = false;
+		relay->walk.rested = false;
 	}
-	MemoryContextDelete(stream->config_cxt);
-	stream->config = config;
-	stream->config_cxt = config_cxt;
-	MemoryContextSetParent(config_cxt, stream->cxt);
-	stream->rester.config = config;
-	look_again(stream);
-	end_bar(stream);
+	look_again(relay);
 
 	/*
 	 * An operator who acts on a relay may have set its target back, of which
 	 * nothing tells the program: a new one compares the stored position.
 	 */
-	if (!same || (acted && (stream->stopped || (stream->walk.sink_stores && stream->phase == IDEM_STREAM_READY))))
+	if (!change->same_sink ||
+		(change->acted && (relay->stopped || (relay->walk.sink_stores && stream->phase == IDEM_STREAM_READY))))
 		idem_stream_dismiss(stream);
-	if (!same)
+	if (!change->same_sink)
 		stream->found.is_set = stream->proven = false;
-	if (!same || acted)
-	{
-		stream->stopped = stream->slow_start = false;
-		stream->failures = 0;
-		stream->not_before = 0;
-	}
+	if (change->acted)
+		stream->slow_start = false;
 }
 
-void
-idem_stream_look_again(IdemStream *stream)
+static void
+destroy(IdemRelay *relay)
 {
-	IdemRelayState state;
-	const char *message;
-
-	if (idem_relay_is_barred(stream->config, &state, &message))
-		end_rest(stream);
-	look_again(stream);
-	end_bar(stream);
+	idem_stream_dismiss(idem_stream(relay));
+	if (relay->entry)
+		idem_relay_entry_release(relay->entry);
 }
 
-void
-idem_stream_destroy(IdemStream *stream)
+static void
+persist(IdemRelay *relay)
 {
-	(void) idem_rest_leave(&stream->rester);
-	idem_stream_dismiss(stream);
-	if (stream->entry)
-		idem_relay_entry_release(stream->entry);
-	MemoryContextDelete(stream->cxt);
+	idem_progress_persist(idem_stream(relay));
 }
 
-void
-idem_stream_persist(IdemStream *stream)
+static void
+woken(IdemRelay *relay, TimestampTz stamp)
 {
-	idem_progress_persist(stream);
-}
+	IdemStream *stream = idem_stream(relay);
 
-void
-idem_stream_woken(IdemStream *stream, TimestampTz stamp)
-{
 	if (stream->woken_at == 0)
 		stream->woken_at = stamp;
 	if (stream->look == IDEM_LOOK_WHEN_WOKEN)
 		stream->look = IDEM_LOOK_WITH_ROOM;
 }
 
-/*
- * May the relay run, as far as its configuration goes and nothing has stopped
- * it?  If the configuration bars the relay, end its program and report the
- * state.  But if batches in flight have to be settled first, the answer is
- * true until they are.
- */
-static bool
-may_run(IdemStream *stream)
+/* What each turn begins with, also one in which the relay may not run. */
+static void
+begin_turn(IdemStream *stream)
 {
-	IdemRelayConfig *c = stream->config;
-	IdemRelayState state;
-	const char *message;
-	bool		was_barred = stream->leave == IDEM_STREAM_BARRED;
-
-	if (!idem_relay_is_barred(c, &state, &message))
-	{
-		end_bar(stream);
-		return !stream->stopped;
-	}
-	stream->leave = IDEM_STREAM_BARRED;
-
-	/* Before a pause or a halt, what is in flight is settled. */
-	if ((state == IDEM_RELAY_PAUSED || state == IDEM_RELAY_HALTED) && stream->phase == IDEM_STREAM_READY &&
-		stream->nbatches > 0)
-		return true;
-	if (stream->phase != IDEM_STREAM_OFF)
-		idem_stream_dismiss(stream);
-	idem_start_withdraw(&stream->ticket);
-	/* Write the position, so that a later start repeats nothing. */
-	idem_progress_persist(stream);
-	if (message && !was_barred)
-		idem_report_error(stream->entry, message);
-	idem_report_state(stream->entry, c->name, state, IDEM_WAIT_OPERATOR);
-	return false;
+	idem_process_log_output(&stream->pipe.process);
+	if (idem_clock() >= stream->lock_retry_at)
+		stream->lock_retry_at = 0;
 }
 
 /*
- * May this server publish?  If not, end the program.  The program is sent BYE
- * if nothing is in flight.  Otherwise it is killed at once, since it may still
- * hold events that it was sent.  Results that have arrived are settled first,
- * so that their events are not sent again.
+ * End the program.  Before a pause or a halt, what is in flight is settled.
+ * Without the witness's yes, results that have arrived are settled, so that
+ * their events are not sent again.  The program is sent BYE if nothing is in
+ * flight.  Otherwise it is killed at once, since it may still hold events that
+ * it was sent.  The position is written, so that a later start repeats nothing.
  */
 static bool
-is_witnessed(IdemStream *stream)
+hold(IdemRelay *relay, IdemRelayState state)
 {
-	if (idem_witness_allows())
-		return true;
-	if (stream->phase == IDEM_STREAM_READY && idem_stream_goes_on(stream, idem_receive(stream)))
+	IdemStream *stream = idem_stream(relay);
+
+	begin_turn(stream);
+	stream->yields = false;
+	if ((state == IDEM_RELAY_PAUSED || state == IDEM_RELAY_HALTED) &&
+		stream->phase == IDEM_STREAM_READY && stream->nbatches > 0)
+		return false;
+	if (state == IDEM_RELAY_UNWITNESSED && stream->phase == IDEM_STREAM_READY &&
+		idem_stream_goes_on(stream, idem_receive(stream)))
 		idem_settle(stream);
 	if (stream->phase != IDEM_STREAM_OFF)
 		idem_stream_dismiss(stream);
 	idem_start_withdraw(&stream->ticket);
 	idem_progress_persist(stream);
-	idem_witness_report(stream->entry, stream->config->name);
-	return false;
+	return true;
 }
 
 /*
@@ -425,28 +301,27 @@ static bool
 former_program_lives(IdemStream *stream)
 {
 	bool		overdue;
-	pid_t		pid = idem_children_dying(stream->config->name, &overdue);
+	pid_t		pid = idem_children_dying(stream->relay.config->name, &overdue);
 
 	if (pid == 0)
 		return false;
 
 	/* Leave the queue of starts: the former program may live for ever. */
 	idem_start_withdraw(&stream->ticket);
-	idem_report_sink_pid(stream->entry, pid);
+	idem_report_sink_pid(stream->relay.entry, pid);
 	if (overdue && stream->held_pid != pid)
 	{
-		idem_report_error(stream->entry,
+		idem_report_error(stream->relay.entry,
 						  psprintf("sink program %d was killed and has not ended", (int) pid));
 		ereport(LOG,
 				(errcode(ERRCODE_IDEM_SINK_OUTAGE),
 				 errmsg("relay \"%s\" waits for the end of its former sink program, process %d, which was killed",
-						stream->config->name, (int) pid),
+						stream->relay.config->name, (int) pid),
 				 errhint("The kernel holds the process, for example for a file system that does not answer.")));
 		stream->held_pid = pid;
 	}
-	idem_report_state(stream->entry, stream->config->name,
-					  overdue ? IDEM_RELAY_OUTAGE : IDEM_RELAY_STARTING,
-					  IDEM_WAIT_PROGRAM_END);
+	idem_engine_show(&stream->relay, overdue ? IDEM_RELAY_OUTAGE : IDEM_RELAY_STARTING,
+					 IDEM_WAIT_PROGRAM_END);
 	return true;
 }
 
@@ -454,12 +329,11 @@ former_program_lives(IdemStream *stream)
 static bool
 may_start(IdemStream *stream)
 {
-	if (idem_start_ask(&stream->ticket, stream->failures > 0 || stream->slow_start,
-					   !stream->settled_known && !stream->proven))
+	if (idem_start_ask(&stream->ticket, stream->relay.failures > 0 || stream->slow_start,
+					   !stream->relay.walk.rested && !stream->proven))
 		return true;
-	if (stream->failures == 0)
-		idem_report_state(stream->entry, stream->config->name,
-						  IDEM_RELAY_STARTING, IDEM_WAIT_PROGRAM);
+	if (stream->relay.failures == 0)
+		idem_engine_show(&stream->relay, IDEM_RELAY_STARTING, IDEM_WAIT_PROGRAM);
 	return false;
 }
 
@@ -471,15 +345,14 @@ start_program(IdemStream *stream, IdemClock now)
 
 	make_busy(stream);
 	stream->busy_at = stream->started_at = now;
-	idem_report_state(stream->entry, stream->config->name,
-					  IDEM_RELAY_STARTING, IDEM_WAIT_SINK);
-	if (!idem_process_start(&stream->pipe.process, stream->config->name,
-							stream->config->program, &problem))
+	idem_engine_show(&stream->relay, IDEM_RELAY_STARTING, IDEM_WAIT_SINK);
+	if (!idem_process_start(&stream->pipe.process, stream->relay.config->name,
+							stream->relay.config->program, &problem))
 	{
 		(void) idem_stream_goes_on(stream, idem_stream_verdict(IDEM_STREAM_OUTAGE, problem));
 		return;
 	}
-	idem_report_sink_pid(stream->entry, stream->pipe.process.pid);
+	idem_report_sink_pid(stream->relay.entry, stream->pipe.process.pid);
 	stream->phase = IDEM_STREAM_HELLO;
 	idem_hunt_started(&stream->hunt);
 	idem_pipe_expect(&stream->pipe, idem_sink_timeout_ms);
@@ -517,18 +390,7 @@ report_running(IdemStream *stream)
 		waiting = IDEM_WAIT_PARKED_ROOM;
 	else if (idem_parked_index_next(stream->parked) != 0)
 		waiting = IDEM_WAIT_RETRY;
-	idem_report_state(stream->entry, stream->config->name,
-					  IDEM_RELAY_STREAMING, waiting);
-}
-
-/* Report a resting relay, which the witness may forbid to publish. */
-static void
-report_resting(IdemStream *stream)
-{
-	if (idem_witness_allows())
-		idem_report_state(stream->entry, stream->config->name, IDEM_RELAY_IDLE, IDEM_WAIT_EVENTS);
-	else
-		idem_witness_report(stream->entry, stream->config->name);
+	idem_engine_show(&stream->relay, IDEM_RELAY_STREAMING, waiting);
 }
 
 /* Rest after idempotency.sink_idle_timeout with nothing to do. */
@@ -551,49 +413,73 @@ work(IdemStream *stream, IdemClock now)
 	idem_settle(stream);
 	if (!idem_stream_goes_on(stream, serve_timers(stream, now)))
 		return;
-	if (stream->leave == IDEM_STREAM_YIELDS && stream->nbatches == 0)
+	if (stream->yields && stream->nbatches == 0)
 	{
 		yield_program(stream);
 		return;
 	}
-	if (stream->phase == IDEM_STREAM_READY && stream->leave == IDEM_STREAM_SENDS)
+	if (idem_stream_may_send(stream))
 		idem_send(stream);
 	idem_pipe_flush(&stream->pipe);
 	report_running(stream);
-	if (stream->leave == IDEM_STREAM_BARRED)
-		(void) may_run(stream);
+	if (stream->relay.barred)
+		(void) idem_engine_may_run(&stream->relay);
 	else
 		rest_if_time(stream, now);
 }
 
-void
-idem_stream_step(IdemStream *stream)
+/* A stream limits its own turn.  If there is more to do, next_time says so. */
+static bool
+step(IdemRelay *relay)
 {
+	IdemStream *stream = idem_stream(relay);
 	IdemClock	now = idem_clock();
 
-	if (stream->rester.group != NULL)
-	{
-		report_resting(stream);
-		return;
-	}
-	idem_process_log_output(&stream->pipe.process);
-	if (now >= stream->lock_retry_at)
-		stream->lock_retry_at = 0;
-	if (!may_run(stream) || !is_witnessed(stream))
-		return;
+	begin_turn(stream);
 	if (stream->phase == IDEM_STREAM_OFF)
 	{
-		if (now < stream->not_before || former_program_lives(stream) || !may_start(stream))
-			return;
+		if (now < relay->not_before || former_program_lives(stream) || !may_start(stream))
+			return false;
 		start_program(stream, now);
 		if (stream->phase == IDEM_STREAM_OFF)
-			return;
+			return false;
 	}
 	if (!idem_pipe_is_open(&stream->pipe))
-	{
 		(void) idem_stream_goes_on(stream, idem_receive_end(stream));
-		return;
-	}
-	if (idem_stream_goes_on(stream, idem_receive(stream)) && idem_pipe_is_open(&stream->pipe))
+	else if (idem_stream_goes_on(stream, idem_receive(stream)) && idem_pipe_is_open(&stream->pipe))
 		work(stream, now);
+	return false;
 }
+
+static bool
+holds_nothing(const IdemRelay *relay)
+{
+	const IdemStream *stream = idem_stream(relay);
+
+	return stream->phase == IDEM_STREAM_OFF && stream->unwritten == 0;
+}
+
+static const IdemSinkProcess *
+process(const IdemRelay *relay, bool *writable)
+{
+	const IdemPipe *pipe = &idem_stream(relay)->pipe;
+
+	*writable = pipe->writable_wanted;
+	return idem_pipe_is_open(pipe) ? &pipe->process : NULL;
+}
+
+const IdemCourier idem_program_courier = {
+	.size = sizeof(IdemStream),
+	.create = create,
+	.configure = configure,
+	.destroy = destroy,
+	.hold = hold,
+	.step = step,
+	.failed = idem_stream_failed,
+	.holds_nothing = holds_nothing,
+	.rise = look_again,
+	.woken = woken,
+	.next_time = idem_stream_next_time,
+	.persist = persist,
+	.process = process
+};

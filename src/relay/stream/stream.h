@@ -15,50 +15,23 @@
 
 #include "postgres.h"
 
-#include "relay/config.h"
-#include "relay/position/position.h"
-#include "relay/runner_ops.h"
-#include "shared/clock.h"
+#include "relay/engine/engine.h"
 
 /* Only the files of this folder look into it, by state.h. */
 struct IdemStream;
 
-/* A stream as one of the relays of a worker. */
-extern const IdemRunnerOps idem_stream_ops;
-
-extern struct IdemStream *idem_stream_create(MemoryContext parent, IdemRelayConfig *config,
-											 MemoryContext config_cxt);
+/* The courier that sends events to a sink program. */
+extern const IdemCourier idem_program_courier;
 
 /*
- * Take over a new configuration.  Restarts the program only if the sink has
- * changed.  acted: somebody acted on this relay, so an open breaker closes at
- * once.
+ * The relay as a stream, for runners.c, which shares programs out.  NULL: the
+ * relay has no program.
  */
-extern void idem_stream_configure(struct IdemStream *stream, IdemRelayConfig *config,
-								  MemoryContext config_cxt, bool acted);
-extern void idem_stream_destroy(struct IdemStream *stream);
-
-/*
- * The configuration has not changed, but parked events or rights may have: look
- * at both again.
- */
-extern void idem_stream_look_again(struct IdemStream *stream);
-
-/*
- * Do everything that can be done now without waiting.  To be called when the
- * latch or the stream's socket is ready, and at idem_stream_next_time.
- */
-extern void idem_stream_step(struct IdemStream *stream);
-
-/*
- * A new stream, whose relay stands at the row, the last one of the log of
- * positions.  Let the relay rest there, unless its program has to be started
- * first.
- */
-extern void idem_stream_rest_at(struct IdemStream *stream, const IdemPositionRow *row);
-
-/* The relay has risen from its rest, and stands at the snapshot. */
-extern void idem_stream_rise(struct IdemStream *stream, const IdemSnap *done);
+static inline struct IdemStream *
+idem_stream_of(IdemRelay *relay)
+{
+	return relay->courier == &idem_program_courier ? (struct IdemStream *) relay : NULL;
+}
 
 /*
  * Other relays wait for room for a program.  ..._end_idle ends this relay's
@@ -88,14 +61,5 @@ extern bool idem_stream_keeps_program(const struct IdemStream *stream);
 
 /* Are batches of the relay in flight? */
 extern bool idem_stream_is_sending(const struct IdemStream *stream);
-
-/* Some transaction committed at that time; 0: the time is not known. */
-extern void idem_stream_woken(struct IdemStream *stream, TimestampTz stamp);
-
-/*
- * Write the position if it moved in memory only, for example over events of
- * other types.
- */
-extern void idem_stream_persist(struct IdemStream *stream);
 
 #endif							/* IDEM_RELAY_STREAM_STREAM_H */

@@ -17,7 +17,6 @@
 #include "relay/program/children.h"
 #include "relay/stream/send.h"
 #include "relay/stream/timing.h"
-#include "relay/witness.h"
 #include "shared/clock.h"
 
 /* How often the gate looks whether a standby has come far enough. */
@@ -29,9 +28,9 @@
 bool
 idem_stream_is_idle(const IdemStream *stream)
 {
-	return stream->phase == IDEM_STREAM_READY && stream->leave == IDEM_STREAM_SENDS &&
+	return idem_stream_may_send(stream) &&
 		stream->look == IDEM_LOOK_WHEN_WOKEN && stream->nbatches == 0 &&
-		stream->unwritten == 0 && stream->walk.read.target == NULL &&
+		stream->unwritten == 0 && stream->relay.walk.read.target == NULL &&
 		!idem_pipe_is_held(&stream->pipe) && idem_pipe_bytes_waiting(&stream->pipe) == 0 &&
 		stream->pipe.deadline == 0 && stream->lock_retry_at == 0 &&
 		!stream->parked_dirty && !stream->parked->stale &&
@@ -70,16 +69,15 @@ start_time(const IdemStream *stream)
 {
 	bool		overdue;
 
-	if (stream->stopped || stream->leave == IDEM_STREAM_BARRED || stream->rester.group != NULL ||
-		stream->ticket.queued || !idem_witness_allows() ||
-		idem_children_dying(stream->config->name, &overdue) != 0)
+	if (stream->ticket.queued || idem_children_dying(stream->relay.config->name, &overdue) != 0)
 		return 0;
-	return Max(stream->not_before, 1);
+	return idem_engine_run_time(&stream->relay);
 }
 
 IdemClock
-idem_stream_next_time(IdemStream *stream)
+idem_stream_next_time(IdemRelay *relay)
 {
+	IdemStream *stream = idem_stream(relay);
 	IdemClock	t = 0;
 
 	if (stream->phase == IDEM_STREAM_OFF)
@@ -95,12 +93,12 @@ idem_stream_next_time(IdemStream *stream)
 		return t;
 	if (stream->pipe.deadline == 0)
 		t = earlier(t, stream->pipe.next_ping);
-	if (stream->leave != IDEM_STREAM_BARRED)
+	if (!stream->relay.barred)
 	{
 		t = earlier(t, idem_send_repeats_at(stream));
 		t = earlier(t, idem_stream_rest_time(stream));
 	}
-	if (stream->look == IDEM_LOOK_AT_ONCE && stream->leave == IDEM_STREAM_SENDS &&
+	if (stream->look == IDEM_LOOK_AT_ONCE && idem_stream_may_send(stream) &&
 		stream->lock_retry_at == 0)
 		t = 1;
 	return t;

@@ -18,7 +18,7 @@
 #include "relay/stream/state.h"
 
 /* When to step next if nothing happens before; 0: no need. */
-extern IdemClock idem_stream_next_time(IdemStream *stream);
+extern IdemClock idem_stream_next_time(IdemRelay *relay);
 
 /*
  * Is nothing in flight, nothing to be sent, and nothing left that only a

@@ -1,0 +1,320 @@
+/*-------------------------------------------------------------------------
+ *
+ * engine.c
+ *		A relay of a worker, of whichever kind: may it run, rest, breaker, errors.
+ *
+ * A relay runs unless, in this order,
+ *
+ *		another process has it
+ *		its configuration bars it (idem_relay_is_barred)
+ *		it was stopped: what is wrong only an operator can put right
+ *		the publish witness forbids it
+ *		it rests
+ *
+ * and its courier waits out the breaker's backoff.  An error in a relay's turn
+ * rolls back the turn's work and opens that relay's breaker.  The other relays
+ * of the worker do not notice.
+ *
+ * Breaker, stop and rest are in memory, and begin anew after a crash; what the
+ * next worker of a function relay has to know is in the relay's entry.
+ *
+ * MEMORY: a context per relay below TopMemoryContext, with the configuration in
+ * a context of its own.
+ *
+ * Copyright (c) 2026, the idempotency developers
+ *
+ * IDENTIFICATION
+ *		src/relay/engine/engine.c
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "postgres.h"
+
+#include "access/xact.h"
+#include "storage/lwlock.h"
+#include "utils/memutils.h"
+
+#include "relay/engine/engine.h"
+#include "relay/slots.h"
+#include "relay/witness.h"
+
+/* Replace the configuration by a copy of this one. */
+static void
+take_config(IdemRelay *relay, const IdemRelayConfig *config)
+{
+	MemoryContext cxt = AllocSetContextCreate(relay->cxt, "relay configuration",
+											  ALLOCSET_SMALL_SIZES);
+	MemoryContext old = MemoryContextSwitchTo(cxt);
+	IdemRelayConfig *copy = idem_relay_config_copy(config);
+
+	MemoryContextSwitchTo(old);
+	if (relay->config_cxt != NULL)
+		MemoryContextDelete(relay->config_cxt);
+	relay->config_cxt = cxt;
+	relay->config = copy;
+	relay->rester.config = copy;
+}
+
+IdemRelay *
+idem_engine_create(const IdemCourier *courier, const IdemRelayConfig *config)
+{
+	MemoryContext cxt = AllocSetContextCreate(TopMemoryContext, "idempotency relay",
+											  ALLOCSET_START_SMALL_SIZES);
+	IdemRelay  *relay = MemoryContextAllocZero(cxt, courier->size);
+
+	relay->courier = courier;
+	relay->cxt = cxt;
+	relay->walk.cxt = cxt;
+	relay->walk.fresh = IDEM_FRESH_CONFIRMED;
+	relay->rester.walk = &relay->walk;
+	take_config(relay, config);
+	courier->create(relay);
+	return relay;
+}
+
+/* Does the configuration bar the relay?  For those that show nothing. */
+static bool
+is_barred(const IdemRelayConfig *config)
+{
+	IdemRelayState state;
+	const char *message;
+
+	return idem_relay_is_barred(config, &state, &message);
+}
+
+/* True if the two name the same server, or both none. */
+static bool
+same_server(const IdemRelayConfig *a, const IdemRelayConfig *b)
+{
+	return strcmp(a->server ? a->server : "", b->server ? b->server : "") == 0;
+}
+
+/*
+ * Each look at the catalog passes all relays through here, and perhaps one in
+ * a thousand has changed.  So a configuration that says nothing new is not
+ * copied.  A relay that somebody acted on, or that may not run any more, rests
+ * no more.
+ */
+void
+idem_engine_configure(IdemRelay *relay, const IdemRelayConfig *config)
+{
+	const IdemRelayConfig *old = relay->config;
+	IdemRelayChange change = {.acted = idem_relay_config_changed_from(old, config),
+		.moved = old->epoch != config->epoch || strcmp(old->incarnation, config->incarnation) != 0,
+	.same_sink = true};
+
+	if (change.acted)
+		change.same_sink = old->problem == NULL && config->problem == NULL &&
+			idem_relay_config_same_sink(old, config);
+	if (change.acted || is_barred(config))
+		idem_engine_end_rest(relay);
+	if (change.acted || strcmp(old->identity, config->identity) != 0 || !same_server(old, config))
+		take_config(relay, config);
+	relay->barred = false;
+	relay->courier->configure(relay, &change);
+	if (!change.acted)
+		return;
+	relay->stopped = false;
+	relay->failures = 0;
+	relay->not_before = 0;
+}
+
+void
+idem_engine_destroy(IdemRelay *relay)
+{
+	(void) idem_rest_leave(&relay->rester);
+	relay->courier->destroy(relay);
+	MemoryContextDelete(relay->cxt);
+}
+
+/* Tell the courier that its relay must not run; may be that it settles first. */
+static bool
+let_go(IdemRelay *relay, IdemRelayState state)
+{
+	return relay->courier->hold == NULL || relay->courier->hold(relay, state);
+}
+
+bool
+idem_engine_may_run(IdemRelay *relay)
+{
+	bool		was_barred = relay->barred;
+	IdemRelayState state;
+	const char *message;
+
+	relay->barred = idem_relay_is_barred(relay->config, &state, &message);
+	if (relay->barred && let_go(relay, state))
+	{
+		if (message && !was_barred)
+			idem_report_error(relay->entry, message);
+		idem_engine_show(relay, state, IDEM_WAIT_OPERATOR);
+		return false;
+	}
+	if (relay->stopped && !relay->barred)
+		return false;
+	if (idem_witness_allows())
+		return true;
+	(void) let_go(relay, IDEM_RELAY_UNWITNESSED);
+	idem_witness_report(relay->entry, relay->config->name);
+	return false;
+}
+
+IdemClock
+idem_engine_run_time(const IdemRelay *relay)
+{
+	if (relay->away || relay->barred || relay->stopped || relay->rester.group != NULL ||
+		!idem_witness_allows())
+		return 0;
+	return Max(relay->not_before, 1);
+}
+
+bool
+idem_engine_is_quiet(const IdemRelay *relay)
+{
+	if (relay->away)
+		return false;
+	if (relay->rester.group != NULL)
+		return true;
+	return (relay->barred || relay->stopped) &&
+		(relay->courier->holds_nothing == NULL || relay->courier->holds_nothing(relay));
+}
+
+bool
+idem_engine_is_elsewhere(const IdemRelay *relay)
+{
+	return relay->away && idem_slots_have_function(relay->config->relay_id);
+}
+
+void
+idem_engine_rest(IdemRelay *relay, bool far)
+{
+	relay->failures = 0;
+	relay->walk.rested = true;
+	idem_rest_join(&relay->rester, relay->walk.settled.base, far);
+	idem_engine_show(relay, IDEM_RELAY_IDLE, IDEM_WAIT_EVENTS);
+}
+
+/*
+ * A relay that was just created, moved or adopted starts once, so that a fault
+ * of its server or function shows.  So does a relay whose last row does not say
+ * what the sink has stored between two differences: what the relay passes at
+ * rest is held against that.
+ */
+void
+idem_engine_rest_at(IdemRelay *relay, const IdemPositionRow *row)
+{
+	IdemWalk   *walk = &relay->walk;
+
+	if (idem_sink_idle_timeout_ms == 0 || row == NULL ||
+		(row->kind != IDEM_POSITION_PASSED && row->kind != IDEM_POSITION_REACHED) ||
+		row->pos.target != NULL || relay->away || relay->not_before != 0 ||
+		is_barred(relay->config))
+		return;
+	walk->sink_stores = row->kind == IDEM_POSITION_PASSED;
+	walk->fresh = row->fresh;
+	walk->acked_row = row->named;
+	walk->acked_k = row->k;
+	idem_walk_stand(walk, &row->pos);
+	walk->settled.seq = 0;
+	idem_engine_rest(relay, true);
+}
+
+void
+idem_engine_rise(IdemRelay *relay, const IdemSnap *base)
+{
+	IdemPosition pos = {unconstify(IdemSnap *, base), NULL, 0};
+
+	idem_walk_stand(&relay->walk, &pos);
+	if (relay->courier->rise != NULL)
+		relay->courier->rise(relay);
+}
+
+void
+idem_engine_end_rest(IdemRelay *relay)
+{
+	IdemSnap   *base = idem_rest_leave(&relay->rester);
+
+	if (base == NULL)
+		return;
+	idem_engine_rise(relay, base);
+	pfree(base);
+}
+
+void
+idem_engine_open_breaker(IdemRelay *relay, IdemRelayState state, const char *message)
+{
+	int64		ms = idem_relay_backoff_ms(relay->config, relay->failures++);
+
+	relay->not_before = idem_clock_plus_ms(idem_clock(), ms);
+	idem_report_error(relay->entry, message);
+	idem_engine_show(relay, state, IDEM_WAIT_BACKOFF);
+}
+
+void
+idem_engine_stop(IdemRelay *relay, IdemRelayState state, const char *message)
+{
+	relay->stopped = true;
+	idem_report_error(relay->entry, message);
+	idem_engine_show(relay, state, IDEM_WAIT_OPERATOR);
+}
+
+void
+idem_engine_progressed(IdemRelay *relay, bool passed, bool batch)
+{
+	if (passed)
+		relay->failures = 0;
+	if (batch && relay->stepwise > 0)
+		relay->stepwise--;
+}
+
+/* Take the relay back, show why it does not run, or give it its step. */
+static bool
+take_turn(IdemRelay *relay)
+{
+	if (idem_engine_is_elsewhere(relay))
+		return false;
+	if (relay->away)
+		relay->courier->take_back(relay);
+	if (!idem_engine_may_run(relay))
+		return false;
+	if (relay->rester.group == NULL)
+		return relay->courier->step(relay);
+	idem_engine_show(relay, IDEM_RELAY_IDLE, IDEM_WAIT_EVENTS);
+	return false;
+}
+
+/* In PG_CATCH: roll back, and pass the error to the courier. */
+static void
+fail(IdemRelay *relay, MemoryContext error_cxt)
+{
+	ErrorData  *edata;
+
+	MemoryContextSwitchTo(error_cxt);
+	edata = CopyErrorData();
+	FlushErrorState();
+	AbortCurrentTransaction();
+	MemoryContextSwitchTo(error_cxt);
+	LWLockReleaseAll();
+
+	/* There is no message if memory ran out while the error was made. */
+	relay->courier->failed(relay, edata->sqlerrcode,
+						   edata->message ? edata->message : "unknown error");
+}
+
+IdemRelayTurn
+idem_engine_turn(IdemRelay *relay, MemoryContext error_cxt)
+{
+	volatile IdemRelayTurn turn = IDEM_TURN_DONE;
+
+	PG_TRY();
+	{
+		if (take_turn(relay))
+			turn = IDEM_TURN_AGAIN;
+	}
+	PG_CATCH();
+	{
+		fail(relay, error_cxt);
+		turn = IDEM_TURN_FAILED;
+	}
+	PG_END_TRY();
+	return turn;
+}
