@@ -29,8 +29,9 @@ extern IdemWorkerSlot *idem_worker_slot_occupy(Oid dboid, int relay_id);
 extern void idem_worker_slot_free(IdemWorkerSlot *slot);
 
 /*
- * A function relay with something to do keeps its slot at least this long.  A
- * relay that was asked to give way and still has its slot after two slices
+ * A relay with something to do keeps its slot, or its program, at least this
+ * long; a program that is not ready by then is ended if others wait.  A relay
+ * that was asked to give way and still has its slot or program after two slices
  * does not count as leaving: the next one is asked as well.
  */
 #define IDEM_SLICE_MS 1000

@@ -124,6 +124,7 @@ idem_engine_destroy(IdemRelay *relay)
 {
 	(void) idem_rest_leave(&relay->rester);
 	relay->courier->destroy(relay);
+	idem_schedule_remove(relay);
 	MemoryContextDelete(relay->cxt);
 }
 
@@ -131,7 +132,10 @@ idem_engine_destroy(IdemRelay *relay)
 static bool
 let_go(IdemRelay *relay, IdemRelayState state)
 {
-	return relay->courier->hold == NULL || relay->courier->hold(relay, state);
+	if (relay->courier->hold != NULL && !relay->courier->hold(relay, state))
+		return false;
+	idem_schedule_withdraw(&relay->ticket);
+	return true;
 }
 
 bool
@@ -162,7 +166,7 @@ IdemClock
 idem_engine_run_time(const IdemRelay *relay)
 {
 	if (relay->away || relay->barred || relay->stopped || relay->rester.group != NULL ||
-		!idem_witness_allows())
+		relay->ticket.queue != NULL || !idem_witness_allows())
 		return 0;
 	return Max(relay->not_before, 1);
 }

@@ -6,7 +6,7 @@
  * The engine has a relay's configuration, its rest, its breaker and its state
  * in stat_relay, and decides whether the relay may run.  A courier carries the
  * relay's events: by a program (stream/), or by a function in a worker of its
- * own (function/function_relay.c).  The delegate (function/pool.c) carries
+ * own (function/function_relay.c).  The delegate (function/delegate.c) carries
  * nothing: it stands in for a function relay in the worker of the database.  A
  * courier's struct begins with IdemRelay.
  *
@@ -26,6 +26,7 @@
 #include "lib/ilist.h"
 
 #include "relay/config.h"
+#include "relay/engine/schedule.h"
 #include "relay/position/rest.h"
 #include "relay/position/walk.h"
 #include "relay/report.h"
@@ -67,6 +68,7 @@ typedef struct IdemRelay
 								 * one of them may have raised the last error */
 
 	IdemWalk	walk;
+	IdemTicket	ticket;			/* waits for a program, or for a worker */
 	IdemRester	rester;			/* at rest: there is nothing to send */
 } IdemRelay;
 
@@ -147,7 +149,10 @@ struct IdemCourier
 	 */
 	void		(*woken) (IdemRelay *relay, TimestampTz stamp);
 
-	/* When to call "step" if nothing happens earlier; 0: no need. */
+	/*
+	 * When to call "step" if nothing happens earlier; 0: no need.  May be
+	 * NULL: at idem_engine_run_time.
+	 */
 	IdemClock	(*next_time) (IdemRelay *relay);
 
 	/*

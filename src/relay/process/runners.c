@@ -30,14 +30,14 @@
 
 #include "compat.h"
 #include "relay/engine/engine.h"
+#include "relay/engine/schedule.h"
 #include "relay/function/function_relay.h"
-#include "relay/function/pool.h"
+#include "relay/function/delegate.h"
 #include "relay/position/rest.h"
 #include "relay/process/complaint.h"
 #include "relay/process/runners.h"
 #include "relay/program/children.h"
 #include "relay/program/process.h"
-#include "relay/program/starts.h"
 #include "relay/slots.h"
 #include "relay/stream/stream.h"
 
@@ -402,7 +402,7 @@ end_slow_start(void)
 static void
 make_room(void)
 {
-	int			lacking = idem_start_lacking_room();
+	int			lacking = idem_schedule_lacking_room();
 
 	if (lacking > 0)
 		lacking -= count_leaving();
@@ -430,7 +430,7 @@ idem_runners_run(MemoryContext error_cxt, bool *failed)
 	dlist_mutable_iter iter;
 
 	init();
-	(void) idem_start_serve();
+	(void) idem_schedule_programs();
 	dlist_foreach_modify(iter, &active)
 	{
 		IdemRelay  *relay = dlist_container(IdemRelay, node, iter.cur);
@@ -452,8 +452,8 @@ idem_runners_run(MemoryContext error_cxt, bool *failed)
 	if (idem_rest_next_time() != 0 && may_look())
 		again |= look_for_resters(error_cxt, failed);
 	make_room();
-	idem_pool_serve();
-	return again | idem_start_serve();
+	idem_schedule_workers();
+	return again | idem_schedule_programs();
 }
 
 /* The earlier of two times; 0 means no time. */
@@ -467,16 +467,17 @@ IdemClock
 idem_runners_next_time(void)
 {
 	IdemClock	rest = idem_rest_next_time();
-	IdemClock	t = earlier(rest == 0 ? 0 : Max(rest, look_at), idem_start_next_time());
+	IdemClock	t = earlier(rest == 0 ? 0 : Max(rest, look_at), idem_schedule_next_time());
 	dlist_iter	iter;
 
 	dlist_foreach(iter, &active)
 	{
 		IdemRelay  *relay = dlist_container(IdemRelay, node, iter.cur);
 
-		t = earlier(t, relay->courier->next_time(relay));
+		t = earlier(t, relay->courier->next_time == NULL ? idem_engine_run_time(relay) :
+					relay->courier->next_time(relay));
 	}
-	if (idem_start_lacking_room() > 0)
+	if (idem_schedule_lacking_room() > 0)
 		t = earlier(t, idem_clock_plus_ms(idem_clock(), ROOM_POLL_MS));
 	return t;
 }

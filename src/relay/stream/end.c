@@ -59,7 +59,7 @@ idem_stream_turn_off(IdemStream *stream)
 		MemoryContextReset(stream->event_cxt);
 		idem_reader_reset(stream->reader);
 	}
-	idem_start_withdraw(&stream->ticket);
+	idem_schedule_withdraw(&stream->relay.ticket);
 	stream->yields = false;
 	stream->phase = IDEM_STREAM_OFF;
 	stream->look = IDEM_LOOK_WITH_ROOM;

@@ -191,7 +191,7 @@ on_ready(IdemStream *stream, const IdemProtoReady *ready)
 	if (verdict.outcome != IDEM_STREAM_OK)
 		return verdict;
 	stream->phase = IDEM_STREAM_READY;
-	idem_start_withdraw(&stream->ticket);
+	idem_schedule_withdraw(&stream->relay.ticket);
 	stream->proven = true;
 	stream->slow_start = false;
 	idem_pipe_heard(&stream->pipe);

@@ -24,7 +24,6 @@
 #include "outbox/reader.h"
 #include "relay/engine/engine.h"
 #include "relay/position/parked.h"
-#include "relay/program/starts.h"
 #include "relay/stream/hunt.h"
 #include "relay/stream/pipe.h"
 
@@ -174,7 +173,6 @@ typedef struct IdemStream
 								 * then */
 	IdemStreamLook look;
 
-	IdemStartTicket ticket;
 	bool		proven;			/* a program has said READY since the server
 								 * last changed */
 	bool		slow_start;		/* the last program was ended, because it was

@@ -6,7 +6,7 @@
  *		OFF --start--> HELLO --READY--> READY --END OF FILE, FAILED, hang--> OFF
  *
  * Every phase may go to OFF.  In OFF the relay waits for the breaker, for its
- * turn to start a program (program/starts.c), for the publish witness, for the
+ * turn to start a program (engine/schedule.c), for the publish witness, for the
  * end of a former program that still lives, or for an operator, if the relay is
  * stopped or its configuration bars it.  Or the relay rests, because there is
  * nothing to send (position/rest.c).  A program that has had nothing to do for
@@ -41,7 +41,7 @@
 #include "utils/timestamp.h"
 
 #include "relay/program/children.h"
-#include "relay/report.h"
+#include "relay/slots.h"
 #include "relay/stream/encode.h"
 #include "relay/stream/end.h"
 #include "relay/stream/progress.h"
@@ -54,16 +54,6 @@
 #include "shared/clock.h"
 #include "shared/error.h"
 #include "shared/fault.h"
-
-/*
- * A program with something to do is asked to yield after this time at the
- * earliest.  A program that is not ready after this time is ended if others
- * wait.
- */
-#define SLICE_MS 1000
-
-/* How long others count on a relay that was asked to yield. */
-#define YIELD_MS (2 * SLICE_MS)
 
 static void
 create(IdemRelay *relay)
@@ -145,10 +135,10 @@ idem_stream_make_yield(IdemStream *stream)
 	if (stream->yields)
 		return true;
 	if (!idem_stream_may_send(stream) ||
-		idem_clock() < idem_clock_plus_ms(stream->started_at, SLICE_MS))
+		idem_clock() < idem_clock_plus_ms(stream->started_at, IDEM_SLICE_MS))
 		return false;
 	stream->yields = true;
-	stream->yield_by = idem_clock_plus_ms(idem_clock(), YIELD_MS);
+	stream->yield_by = idem_clock_plus_ms(idem_clock(), 2 * IDEM_SLICE_MS);
 	return true;
 }
 
@@ -184,8 +174,8 @@ idem_stream_is_sending(const IdemStream *stream)
 bool
 idem_stream_end_slow_start(IdemStream *stream)
 {
-	if (stream->phase != IDEM_STREAM_HELLO || stream->ticket.trying ||
-		idem_clock() < idem_clock_plus_ms(stream->started_at, SLICE_MS))
+	if (stream->phase != IDEM_STREAM_HELLO || stream->relay.ticket.trying ||
+		idem_clock() < idem_clock_plus_ms(stream->started_at, IDEM_SLICE_MS))
 		return false;
 	idem_stream_turn_off(stream);
 	stream->slow_start = true;
@@ -285,7 +275,6 @@ hold(IdemRelay *relay, IdemRelayState state)
 		idem_settle(stream);
 	if (stream->phase != IDEM_STREAM_OFF)
 		idem_stream_dismiss(stream);
-	idem_start_withdraw(&stream->ticket);
 	idem_progress_persist(stream);
 	return true;
 }
@@ -307,7 +296,7 @@ former_program_lives(IdemStream *stream)
 		return false;
 
 	/* Leave the queue of starts: the former program may live for ever. */
-	idem_start_withdraw(&stream->ticket);
+	idem_schedule_withdraw(&stream->relay.ticket);
 	idem_report_sink_pid(stream->relay.entry, pid);
 	if (overdue && stream->held_pid != pid)
 	{
@@ -329,8 +318,8 @@ former_program_lives(IdemStream *stream)
 static bool
 may_start(IdemStream *stream)
 {
-	if (idem_start_ask(&stream->ticket, stream->relay.failures > 0 || stream->slow_start,
-					   !stream->relay.walk.rested && !stream->proven))
+	if (idem_schedule_ask_program(&stream->relay.ticket, stream->relay.failures > 0 || stream->slow_start,
+								  !stream->relay.walk.rested && !stream->proven))
 		return true;
 	if (stream->relay.failures == 0)
 		idem_engine_show(&stream->relay, IDEM_RELAY_STARTING, IDEM_WAIT_PROGRAM);

@@ -61,7 +61,7 @@ earlier(IdemClock a, IdemClock b)
 
 /*
  * When to start the program; 0: something that wakes us has to come first.
- * starts.c wakes a relay whose turn to start has come; SIGCHLD tells the end of
+ * schedule.c wakes a relay whose turn to start has come; SIGCHLD tells the end of
  * a former program.
  */
 static IdemClock
@@ -69,7 +69,7 @@ start_time(const IdemStream *stream)
 {
 	bool		overdue;
 
-	if (stream->ticket.queued || idem_children_dying(stream->relay.config->name, &overdue) != 0)
+	if (idem_children_dying(stream->relay.config->name, &overdue) != 0)
 		return 0;
 	return idem_engine_run_time(&stream->relay);
 }

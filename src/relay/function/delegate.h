@@ -1,17 +1,17 @@
 /*-------------------------------------------------------------------------
  *
- * pool.h
- *		Function relays that have no worker now, and those that wait for one.
+ * delegate.h
+ *		A function relay in the worker of its database: it has no worker of its own now.
  *
  * Copyright (c) 2026, the idempotency developers
  *
  * IDENTIFICATION
- *		src/relay/function/pool.h
+ *		src/relay/function/delegate.h
  *
  *-------------------------------------------------------------------------
  */
-#ifndef IDEM_RELAY_FUNCTION_POOL_H
-#define IDEM_RELAY_FUNCTION_POOL_H
+#ifndef IDEM_RELAY_FUNCTION_DELEGATE_H
+#define IDEM_RELAY_FUNCTION_DELEGATE_H
 
 #include "postgres.h"
 
@@ -23,10 +23,4 @@
  */
 extern const IdemCourier idem_delegate_courier;
 
-/*
- * Give workers to the relays that wait, in their order, and ask other relays to
- * give way.
- */
-extern void idem_pool_serve(void);
-
-#endif							/* IDEM_RELAY_FUNCTION_POOL_H */
+#endif							/* IDEM_RELAY_FUNCTION_DELEGATE_H */

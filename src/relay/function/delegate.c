@@ -1,0 +1,186 @@
+/*-------------------------------------------------------------------------
+ *
+ * delegate.c
+ *		A function relay in the worker of its database: it has no worker of its own now.
+ *
+ * A handler may take long, so a function relay with something to do has a
+ * process of its own.  The worker of the database stands in for each relay
+ * without a process: it lets the relay rest (rest.c), and asks for a worker
+ * (schedule.c) when the outbox has an event for the relay, a parked event is
+ * due, or somebody has acted on the relay.
+ *
+ * A function relay's worker serves one relay.  It ends when the relay has had
+ * nothing to do for a while.  If others wait, it ends at once if its relay has
+ * nothing to do, else after a second.  A process for each turn costs about 20
+ * ms, and passes nothing of one owner's handlers on to the next owner.
+ *
+ * Invariant: a relay is run by its worker or by nobody.  A relay has a worker
+ * as long as a slot names the relay, and a slot is freed after its process has
+ * ended.  Then the relay is taken back at the position in the log of positions,
+ * and the outbox is looked at from there.  So an event that woke the worker at
+ * its end is found.
+ *
+ * Copyright (c) 2026, the idempotency developers
+ *
+ * IDENTIFICATION
+ *		src/relay/function/delegate.c
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "postgres.h"
+
+#include "miscadmin.h"
+#include "utils/memutils.h"
+
+#include "relay/function/delegate.h"
+#include "relay/slots.h"
+#include "shared/fault.h"
+#include "shared/txn.h"
+
+/* Make the delegate the one that writes the relay's entry. */
+static void
+take_entry(IdemRelay *relay)
+{
+	relay->entry = idem_relay_entry_take_function(MyDatabaseId, relay->config->relay_id);
+}
+
+/* What the relay's last worker left for the next one. */
+static IdemFunctionKept
+recall(const IdemRelay *relay)
+{
+	IdemFunctionKept kept = {0};
+
+	if (relay->entry == NULL)
+		return kept;
+	SpinLockAcquire(&relay->entry->mutex);
+	kept = relay->entry->kept;
+	SpinLockRelease(&relay->entry->mutex);
+	return kept;
+}
+
+/*
+ * Has the relay failed, in its transactions or by ending its workers?  Then it
+ * waits until its next try, and reports that.
+ */
+static bool
+recall_failures(IdemRelay *relay, const IdemFunctionKept *kept)
+{
+	if (kept->failures == 0 && kept->ends == 0)
+		return false;
+	relay->not_before = kept->not_before;
+	idem_engine_show(relay, relay->entry->logged == IDEM_RELAY_MISCONFIGURED ?
+					 IDEM_RELAY_MISCONFIGURED : IDEM_RELAY_OUTAGE, IDEM_WAIT_BACKOFF);
+	return true;
+}
+
+/*
+ * Make a delegate.  A function relay's worker may have outlived the former
+ * worker of the database.
+ */
+static void
+create(IdemRelay *relay)
+{
+	IdemFunctionKept kept;
+
+	idem_schedule_add_function(relay);
+	if (idem_slots_have_function(relay->config->relay_id))
+	{
+		idem_schedule_worker_given(relay);
+		return;
+	}
+	take_entry(relay);
+	kept = recall(relay);
+	(void) recall_failures(relay, &kept);
+}
+
+/* Somebody has acted on the relay: its next failure counts as the first. */
+static void
+configure(IdemRelay *relay, const IdemRelayChange *change)
+{
+	if (!change->acted || relay->away || relay->entry == NULL)
+		return;
+	SpinLockAcquire(&relay->entry->mutex);
+	relay->entry->kept.failures = relay->entry->kept.ends = 0;
+	SpinLockRelease(&relay->entry->mutex);
+}
+
+/* idem_slots_release_functions ends the relay's worker, if it has one. */
+static void
+destroy(IdemRelay *relay)
+{
+	idem_relay_entry_forget(MyDatabaseId, relay->config->relay_id);
+}
+
+/*
+ * The relay's worker has ended: take the relay back.  The relay rests, even
+ * with sink_idle_timeout = 0.  With that setting a worker ends only because
+ * other relays wait, and not for want of work.  If its relay did not rest, the
+ * relay would ask for a worker again at once, although it may have nothing to
+ * do there.
+ */
+static void
+take_back(IdemRelay *relay)
+{
+	IdemFunctionKept kept;
+	IdemPositionRow *row;
+
+	take_entry(relay);
+	idem_schedule_worker_ended(relay);
+	relay->not_before = 0;
+	kept = recall(relay);
+	if (recall_failures(relay, &kept))
+		return;
+	if (kept.unserved)
+	{
+		idem_schedule_ask_worker(relay, true);
+		return;
+	}
+	idem_txn_begin();
+	row = idem_position_last(relay->config->relay_id, relay->config->epoch);
+	IDEM_FAULT_POINT("pool-taken-back");
+	if (row != NULL && row->pos.target == NULL)
+	{
+		relay->rester.due = 0;
+		idem_walk_stand(&relay->walk, &row->pos);
+		idem_engine_rest(relay, false);
+		idem_rest_look_at_parked(&relay->rester);
+	}
+	idem_txn_commit(false);
+}
+
+/* The relay has something to do: wait for a worker. */
+static bool
+step(IdemRelay *relay)
+{
+	if (idem_clock() >= relay->not_before)
+		idem_schedule_ask_worker(relay, false);
+	return false;
+}
+
+/*
+ * A turn failed here, for example when it read the position.  A delegate does
+ * not count these failures.  Each is followed by the backoff of the sixth
+ * failure in a row (five doublings).
+ */
+static void
+failed(IdemRelay *relay, int sqlerrcode, const char *message)
+{
+	idem_schedule_withdraw(&relay->ticket);
+	idem_engine_end_rest(relay);
+	relay->failures = 5;
+	idem_engine_open_breaker(relay, IDEM_RELAY_OUTAGE, message);
+}
+
+/*
+ * A delegate does not read the outbox: resting relays share a look (rest.c).
+ * What a worker has done shows when the relay is taken back.
+ */
+const IdemCourier idem_delegate_courier = {
+	.size = sizeof(IdemRelay),
+	.create = create,
+	.configure = configure,
+	.destroy = destroy,
+	.step = step,
+	.failed = failed,
+	.take_back = take_back
+};
