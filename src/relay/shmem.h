@@ -113,6 +113,23 @@ typedef enum IdemRelayWait
 	IDEM_WAIT_PROCESS			/* all max_worker_processes are in use */
 } IdemRelayWait;
 
+/* What a relay's last failures mean for its next tries. */
+typedef struct IdemBreaker
+{
+	int			failures;		/* failures in a row */
+	IdemClock	not_before;		/* end of the backoff; 0: none */
+	int			stepwise;		/* batches still to be tried one at a time:
+								 * one of them may have raised the last error */
+} IdemBreaker;
+
+/* An event that alone made a commit fail, and that is to be parked untried. */
+typedef struct IdemSuspect
+{
+	bool		is_set;
+	pg_uuid_t	event_id;
+	char		sqlstate[6];	/* of that failure */
+} IdemSuspect;
+
 /*
  * What the next worker of a function relay needs to know.  The relay's worker
  * writes it.  While the relay has no worker, the database's worker writes it.
@@ -120,14 +137,8 @@ typedef enum IdemRelayWait
  */
 typedef struct IdemFunctionKept
 {
-	int			failures;		/* failed transactions in a row */
-	IdemClock	not_before;		/* earliest next try */
-	int			single;			/* number of batches of one event still to
-								 * come */
-	bool		has_suspect;
-	pg_uuid_t	suspect;		/* this event alone made a commit fail; it is
-								 * to be parked */
-	char		sqlstate[6];	/* of that failure; its message is last_error */
+	IdemBreaker breaker;
+	IdemSuspect suspect;		/* the message of its failure is last_error */
 	bool		passed_crash;	/* it has passed the events in flight at the
 								 * crash */
 	int			ends;			/* ends of its workers in a row that nobody

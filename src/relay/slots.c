@@ -98,7 +98,7 @@ keep_ends(const IdemWorkerSlot *slot)
 	entry->kept.ended_in_handler = slot->ended_in_handler;
 	entry->kept.unserved = slot->wanted && !slot->started;
 	if (slot->wanted)
-		entry->kept.not_before = Max(entry->kept.not_before, slot->not_before);
+		entry->kept.breaker.not_before = Max(entry->kept.breaker.not_before, slot->not_before);
 	SpinLockRelease(&entry->mutex);
 }
 

@@ -38,4 +38,11 @@ idem_clock_plus_ms(IdemClock from, int64 ms)
 	return from + ms * INT64CONST(1000);
 }
 
+/* The earlier of two times; 0 is no time. */
+static inline IdemClock
+idem_clock_earlier(IdemClock a, IdemClock b)
+{
+	return a == 0 || b == 0 ? Max(a, b) : Min(a, b);
+}
+
 #endif							/* IDEM_CLOCK_H */

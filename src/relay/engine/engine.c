@@ -115,8 +115,8 @@ idem_engine_configure(IdemRelay *relay, const IdemRelayConfig *config)
 	if (!change.acted)
 		return;
 	relay->stopped = false;
-	relay->failures = 0;
-	relay->not_before = 0;
+	relay->breaker.failures = 0;
+	relay->breaker.not_before = 0;
 }
 
 void
@@ -168,7 +168,7 @@ idem_engine_run_time(const IdemRelay *relay)
 	if (relay->away || relay->barred || relay->stopped || relay->rester.group != NULL ||
 		relay->ticket.queue != NULL || !idem_witness_allows())
 		return 0;
-	return Max(relay->not_before, 1);
+	return Max(relay->breaker.not_before, 1);
 }
 
 bool
@@ -191,7 +191,7 @@ idem_engine_is_elsewhere(const IdemRelay *relay)
 void
 idem_engine_rest(IdemRelay *relay, bool far)
 {
-	relay->failures = 0;
+	relay->breaker.failures = 0;
 	relay->walk.rested = true;
 	idem_rest_join(&relay->rester, relay->walk.settled.base, far);
 	idem_engine_show(relay, IDEM_RELAY_IDLE, IDEM_WAIT_EVENTS);
@@ -210,7 +210,7 @@ idem_engine_rest_at(IdemRelay *relay, const IdemPositionRow *row)
 
 	if (idem_sink_idle_timeout_ms == 0 || row == NULL ||
 		(row->kind != IDEM_POSITION_PASSED && row->kind != IDEM_POSITION_REACHED) ||
-		row->pos.target != NULL || relay->away || relay->not_before != 0 ||
+		row->pos.target != NULL || relay->away || relay->breaker.not_before != 0 ||
 		is_barred(relay->config))
 		return;
 	walk->sink_stores = row->kind == IDEM_POSITION_PASSED;
@@ -246,9 +246,9 @@ idem_engine_end_rest(IdemRelay *relay)
 void
 idem_engine_open_breaker(IdemRelay *relay, IdemRelayState state, const char *message)
 {
-	int64		ms = idem_relay_backoff_ms(relay->config, relay->failures++);
+	int64		ms = idem_relay_backoff_ms(relay->config, relay->breaker.failures++);
 
-	relay->not_before = idem_clock_plus_ms(idem_clock(), ms);
+	relay->breaker.not_before = idem_clock_plus_ms(idem_clock(), ms);
 	idem_report_error(relay->entry, message);
 	idem_engine_show(relay, state, IDEM_WAIT_BACKOFF);
 }
@@ -265,9 +265,9 @@ void
 idem_engine_progressed(IdemRelay *relay, bool passed, bool batch)
 {
 	if (passed)
-		relay->failures = 0;
-	if (batch && relay->stepwise > 0)
-		relay->stepwise--;
+		relay->breaker.failures = 0;
+	if (batch && relay->breaker.stepwise > 0)
+		relay->breaker.stepwise--;
 }
 
 /* Take the relay back, show why it does not run, or give it its step. */

@@ -61,11 +61,7 @@ typedef struct IdemRelay
 	bool		stopped;		/* it waits for an operator, or for another
 								 * configuration */
 
-	/* breaker */
-	int			failures;		/* failures in a row */
-	IdemClock	not_before;		/* end of the backoff; 0: none */
-	int			stepwise;		/* batches still to be tried one at a time:
-								 * one of them may have raised the last error */
+	IdemBreaker breaker;
 
 	IdemWalk	walk;
 	IdemTicket	ticket;			/* waits for a program, or for a worker */

@@ -329,19 +329,12 @@ token_time(IdemQueue *queue)
 	return idem_clock() + (IdemClock) ((1 - queue->tokens) / rate_of(queue) * 1000000) + 1000;
 }
 
-/* The earlier of two times; 0 means no time. */
-static IdemClock
-earlier(IdemClock a, IdemClock b)
-{
-	return a == 0 || b == 0 ? Max(a, b) : Min(a, b);
-}
-
 IdemClock
 idem_schedule_next_time(void)
 {
-	IdemClock	t = earlier(token_time(&healthy), token_time(&failing));
+	IdemClock	t = idem_clock_earlier(token_time(&healthy), token_time(&failing));
 
-	return functions.waiting == 0 ? t : earlier(t, ask_at);
+	return functions.waiting == 0 ? t : idem_clock_earlier(t, ask_at);
 }
 
 /* The relay of a ticket in one of the lists. */
@@ -363,7 +356,7 @@ report_waiting(IdemRelayWait what)
 	{
 		IdemRelay  *relay = relay_of(iter.cur);
 
-		if (relay->not_before == 0)
+		if (relay->breaker.not_before == 0)
 			idem_engine_show(relay, IDEM_RELAY_STARTING, what);
 		else
 			idem_report_waiting(relay->entry, what);

@@ -65,9 +65,9 @@ recall(const IdemRelay *relay)
 static bool
 recall_failures(IdemRelay *relay, const IdemFunctionKept *kept)
 {
-	if (kept->failures == 0 && kept->ends == 0)
+	if (kept->breaker.failures == 0 && kept->ends == 0)
 		return false;
-	relay->not_before = kept->not_before;
+	relay->breaker.not_before = kept->breaker.not_before;
 	idem_engine_show(relay, relay->entry->logged == IDEM_RELAY_MISCONFIGURED ?
 					 IDEM_RELAY_MISCONFIGURED : IDEM_RELAY_OUTAGE, IDEM_WAIT_BACKOFF);
 	return true;
@@ -100,7 +100,7 @@ configure(IdemRelay *relay, const IdemRelayChange *change)
 	if (!change->acted || relay->away || relay->entry == NULL)
 		return;
 	SpinLockAcquire(&relay->entry->mutex);
-	relay->entry->kept.failures = relay->entry->kept.ends = 0;
+	relay->entry->kept.breaker.failures = relay->entry->kept.ends = 0;
 	SpinLockRelease(&relay->entry->mutex);
 }
 
@@ -126,7 +126,7 @@ take_back(IdemRelay *relay)
 
 	take_entry(relay);
 	idem_schedule_worker_ended(relay);
-	relay->not_before = 0;
+	relay->breaker.not_before = 0;
 	kept = recall(relay);
 	if (recall_failures(relay, &kept))
 		return;
@@ -152,7 +152,7 @@ take_back(IdemRelay *relay)
 static bool
 step(IdemRelay *relay)
 {
-	if (idem_clock() >= relay->not_before)
+	if (idem_clock() >= relay->breaker.not_before)
 		idem_schedule_ask_worker(relay, false);
 	return false;
 }
@@ -167,7 +167,7 @@ failed(IdemRelay *relay, int sqlerrcode, const char *message)
 {
 	idem_schedule_withdraw(&relay->ticket);
 	idem_engine_end_rest(relay);
-	relay->failures = 5;
+	relay->breaker.failures = 5;
 	idem_engine_open_breaker(relay, IDEM_RELAY_OUTAGE, message);
 }
 

@@ -64,10 +64,7 @@ typedef struct IdemFunctionCourier
 								 * parked events were tried last */
 	bool		has_tried;		/* this transaction has tried an event */
 	pg_uuid_t	tried;			/* the event that was tried last */
-	bool		has_suspect;
-	pg_uuid_t	suspect;		/* the event made a commit fail, alone in its
-								 * transaction; it is to be parked */
-	IdemFailure suspect_failure;
+	IdemSuspect suspect;
 	char		suspect_message[IDEM_ERROR_LEN];
 	bool		awaits_wakeup;	/* the log has no event, or there is no room
 								 * to park one */
@@ -85,16 +82,10 @@ recall(IdemFunctionCourier *courier)
 	if (entry == NULL)
 		return;
 	SpinLockAcquire(&entry->mutex);
-	courier->relay.failures = entry->kept.failures;
-	courier->relay.stepwise = entry->kept.single;
-	courier->has_suspect = entry->kept.has_suspect;
+	courier->relay.breaker = entry->kept.breaker;
 	courier->suspect = entry->kept.suspect;
-	strlcpy(courier->suspect_failure.sqlstate, entry->kept.sqlstate,
-			sizeof(courier->suspect_failure.sqlstate));
 	strlcpy(courier->suspect_message, entry->last_error, sizeof(courier->suspect_message));
 	SpinLockRelease(&entry->mutex);
-	courier->suspect_failure.counts = true;
-	courier->suspect_failure.message = courier->suspect_message;
 }
 
 /*
@@ -109,13 +100,8 @@ keep(IdemFunctionCourier *courier)
 	if (entry == NULL)
 		return;
 	SpinLockAcquire(&entry->mutex);
-	entry->kept.failures = courier->relay.failures;
-	entry->kept.not_before = courier->relay.not_before;
-	entry->kept.single = courier->relay.stepwise;
-	entry->kept.has_suspect = courier->has_suspect;
+	entry->kept.breaker = courier->relay.breaker;
 	entry->kept.suspect = courier->suspect;
-	strlcpy(entry->kept.sqlstate, courier->suspect_failure.sqlstate,
-			sizeof(entry->kept.sqlstate));
 	SpinLockRelease(&entry->mutex);
 }
 
@@ -169,7 +155,7 @@ woken(IdemRelay *relay, TimestampTz stamp)
 static bool
 works_one_by_one(const IdemFunctionCourier *courier)
 {
-	return courier->relay.stepwise > 0 || idem_attempts_careful(&courier->attempts);
+	return courier->relay.breaker.stepwise > 0 || idem_attempts_careful(&courier->attempts);
 }
 
 /*
@@ -191,7 +177,7 @@ must_announce(IdemFunctionCourier *courier, const pg_uuid_t *event_id)
 static bool
 is_suspect(const IdemFunctionCourier *courier, const pg_uuid_t *event_id)
 {
-	return courier->has_suspect && memcmp(&courier->suspect, event_id, UUID_LEN) == 0;
+	return courier->suspect.is_set && memcmp(&courier->suspect.event_id, event_id, UUID_LEN) == 0;
 }
 
 /*
@@ -207,7 +193,9 @@ try_event(IdemFunctionCourier *courier, const IdemEvent *ev, IdemFailure *failur
 		return IDEM_HANDLED_FAILED;
 	if (is_suspect(courier, &ev->event_id))
 	{
-		*failure = courier->suspect_failure;
+		failure->counts = true;
+		failure->message = courier->suspect_message;
+		strlcpy(failure->sqlstate, courier->suspect.sqlstate, sizeof(failure->sqlstate));
 		return IDEM_HANDLED_FAILED;
 	}
 	idem_report_waiting(courier->relay.entry, IDEM_WAIT_FUNCTION);
@@ -471,7 +459,7 @@ commit_step(IdemFunctionCourier *courier, const StepCounts *counts, IdemRelayWai
 		courier->worked |= courier->has_tried;
 		idem_attempts_concluded(&courier->attempts, courier->relay.config);
 		if (courier->has_tried && is_suspect(courier, &courier->tried))
-			courier->has_suspect = false;
+			courier->suspect.is_set = false;
 		idem_engine_progressed(&courier->relay, true, counts->logged + counts->repeated > 0);
 		keep(courier);
 	}
@@ -528,7 +516,7 @@ step(IdemRelay *relay)
 	bool		full;
 	int			limit;
 
-	if (idem_clock() < relay->not_before || is_idle(courier))
+	if (idem_clock() < relay->breaker.not_before || is_idle(courier))
 		return false;
 	if (!idem_handler_may_serve(courier->relay.config->owner))
 		proc_exit(0);			/* the launcher starts another */
@@ -620,21 +608,19 @@ failed(IdemRelay *relay, int sqlerrcode, const char *message)
 	 * The event was the only one, and the commit failed: the event is to
 	 * blame.
 	 */
-	if (courier->relay.stepwise > 0 && courier->has_tried && may_be_of_event(sqlerrcode))
+	if (courier->relay.breaker.stepwise > 0 && courier->has_tried && may_be_of_event(sqlerrcode))
 	{
-		courier->has_suspect = true;
-		courier->suspect = courier->tried;
-		courier->suspect_failure.counts = true;
-		strlcpy(courier->suspect_failure.sqlstate, unpack_sql_state(sqlerrcode),
-				sizeof(courier->suspect_failure.sqlstate));
+		courier->suspect.is_set = true;
+		courier->suspect.event_id = courier->tried;
+		strlcpy(courier->suspect.sqlstate, unpack_sql_state(sqlerrcode),
+				sizeof(courier->suspect.sqlstate));
 		idem_copy_error(courier->suspect_message, message, sizeof(courier->suspect_message));
-		courier->suspect_failure.message = courier->suspect_message;
 	}
 	courier->has_tried = false;
 	idem_attempts_failed(&courier->attempts);
 	checking = idem_handler_was_checking(courier->handler);
 	if (!checking)
-		relay->stepwise = relay->config->batch_events;
+		relay->breaker.stepwise = relay->config->batch_events;
 	idem_engine_open_breaker(relay, checking ? IDEM_RELAY_MISCONFIGURED : IDEM_RELAY_OUTAGE, message);
 	keep(courier);
 }

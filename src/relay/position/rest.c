@@ -173,14 +173,6 @@ replace_snap(IdemSnap **snap, const IdemSnap *by)
 	*snap = copy;
 }
 
-/* Remember the soonest time at which parked events are due. */
-static void
-note_due(IdemClock due)
-{
-	if (due != 0 && (next_due == 0 || due < next_due))
-		next_due = due;
-}
-
 static IdemRestGroup *
 make_group(const IdemSnap *base)
 {
@@ -228,7 +220,7 @@ idem_rest_join(IdemRester *rester, const IdemSnap *base, bool far)
 	group->nmembers++;
 	rester->group = group;
 	count_types(rester->config, 1);
-	note_due(rester->due);
+	next_due = idem_clock_earlier(next_due, rester->due);
 	nresters++;
 	woken = true;
 }
@@ -581,7 +573,7 @@ wake_due(void)
 			if (rester->due != 0 && rester->due <= now)
 				rise(rester);
 			else
-				note_due(rester->due);
+				next_due = idem_clock_earlier(next_due, rester->due);
 		}
 	}
 }
@@ -710,7 +702,7 @@ idem_rest_look_at_parked(IdemRester *only)
 			if (resters[j]->config->relay_id != relay_id)
 				continue;
 			resters[j]->due = idem_clock_plus_ms(idem_clock(), ms);
-			note_due(resters[j]->due);
+			next_due = idem_clock_earlier(next_due, resters[j]->due);
 		}
 	}
 	SPI_finish();
@@ -725,9 +717,7 @@ idem_rest_next_time(void)
 		return 0;
 	if (!dlist_is_empty(&risen))
 		return 1;
-	if (next_due != 0 && (t == 0 || next_due < t))
-		t = next_due;
-	return t;
+	return idem_clock_earlier(t, next_due);
 }
 
 void

@@ -456,29 +456,22 @@ idem_runners_run(MemoryContext error_cxt, bool *failed)
 	return again | idem_schedule_programs();
 }
 
-/* The earlier of two times; 0 means no time. */
-static IdemClock
-earlier(IdemClock a, IdemClock b)
-{
-	return a == 0 || b == 0 ? Max(a, b) : Min(a, b);
-}
-
 IdemClock
 idem_runners_next_time(void)
 {
 	IdemClock	rest = idem_rest_next_time();
-	IdemClock	t = earlier(rest == 0 ? 0 : Max(rest, look_at), idem_schedule_next_time());
+	IdemClock	t = idem_clock_earlier(rest == 0 ? 0 : Max(rest, look_at), idem_schedule_next_time());
 	dlist_iter	iter;
 
 	dlist_foreach(iter, &active)
 	{
 		IdemRelay  *relay = dlist_container(IdemRelay, node, iter.cur);
 
-		t = earlier(t, relay->courier->next_time == NULL ? idem_engine_run_time(relay) :
-					relay->courier->next_time(relay));
+		t = idem_clock_earlier(t, relay->courier->next_time == NULL ? idem_engine_run_time(relay) :
+							   relay->courier->next_time(relay));
 	}
 	if (idem_schedule_lacking_room() > 0)
-		t = earlier(t, idem_clock_plus_ms(idem_clock(), ROOM_POLL_MS));
+		t = idem_clock_earlier(t, idem_clock_plus_ms(idem_clock(), ROOM_POLL_MS));
 	return t;
 }
 

@@ -491,24 +491,18 @@ static long
 wait_ms(void)
 {
 	IdemClock	first = config_stale ? Min(stale_time(), next_maintenance) : next_maintenance;
-	IdemClock	byes = idem_stream_byes_next_time();
-	IdemClock	children = idem_children_next_time();
-	IdemClock	turns = idem_runners_next_time();
+	IdemClock	due = idem_clock_earlier(idem_runners_next_time(), leave_time());
 	long		left = idem_witness_ms_left();
 	long		ms;
 
+	due = idem_clock_earlier(due, idem_stream_byes_next_time());
+	due = idem_clock_earlier(due, idem_children_next_time());
+	if (due != 0)
+		first = Min(first, due);
 	if (idem_target_config_changed())
 		first = Min(first, reload_after);
-	if (leave_time() != 0)
-		first = Min(first, leave_time());
 	if (yield_seen && idem_clock() < idem_clock_plus_ms(started_at, IDEM_SLICE_MS))
 		first = Min(first, idem_clock_plus_ms(started_at, IDEM_SLICE_MS));
-	if (turns != 0)
-		first = Min(first, turns);
-	if (byes != 0)
-		first = Min(first, byes);
-	if (children != 0)
-		first = Min(first, children);
 	ms = idem_clock_ms_until(first);
 
 	/*

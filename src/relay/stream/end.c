@@ -102,7 +102,7 @@ static void
 restart(IdemStream *stream, const char *message)
 {
 	idem_stream_turn_off(stream);
-	stream->relay.not_before = 0;
+	stream->relay.breaker.not_before = 0;
 	idem_report_error(stream->relay.entry, message);
 	idem_engine_show(&stream->relay, IDEM_RELAY_OUTAGE, IDEM_WAIT_BACKOFF);
 }
@@ -239,7 +239,7 @@ idem_stream_failed(IdemRelay *relay, int sqlerrcode, const char *message)
 	/* The rollback may have taken back what "settled" relies on. */
 	stream->relay.walk.rested = false;
 	idem_progress_forget_unwritten(stream);
-	stream->relay.stepwise = idem_batch_most(stream);
+	stream->relay.breaker.stepwise = idem_batch_most(stream);
 	stream->parked_dirty = true;
 	open_breaker(stream, IDEM_RELAY_OUTAGE, message);
 }

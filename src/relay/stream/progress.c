@@ -117,7 +117,7 @@ idem_progress_must_write(const IdemStream *stream)
 {
 	return stream->unwritten > 0 &&
 		(idem_progress_outstanding(stream) >= IDEM_STREAM_MAX_BATCHES ||
-		 stream->relay.stepwise > 0 || idem_clock() >= stream->write_by);
+		 stream->relay.breaker.stepwise > 0 || idem_clock() >= stream->write_by);
 }
 
 void

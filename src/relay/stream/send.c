@@ -562,7 +562,7 @@ reload_parked(IdemStream *stream)
 static bool
 may_pipeline(const IdemStream *stream)
 {
-	return !idem_hunt_is_on(&stream->hunt) && !stream->exclusive && stream->relay.stepwise == 0;
+	return !idem_hunt_is_on(&stream->hunt) && !stream->exclusive && stream->relay.breaker.stepwise == 0;
 }
 
 /* May another batch be sent now? */

@@ -49,11 +49,16 @@
 #include "relay/stream/send.h"
 #include "relay/stream/settle.h"
 #include "relay/stream/stream.h"
-#include "relay/stream/timing.h"
 #include "relay/witness.h"
 #include "shared/clock.h"
 #include "shared/error.h"
 #include "shared/fault.h"
+
+/* How often the gate looks whether a standby has come far enough. */
+#define GATE_POLL_MS 5
+
+/* A program is not ended if a parked event is due within this time. */
+#define MIN_REST_MS 1000
 
 static void
 create(IdemRelay *relay)
@@ -107,6 +112,36 @@ look_again(IdemRelay *relay)
 		stream->look = IDEM_LOOK_WITH_ROOM;
 }
 
+/*
+ * Is nothing in flight, nothing to be sent, and nothing left that only a
+ * program can tell?
+ */
+static bool
+is_idle(const IdemStream *stream)
+{
+	return idem_stream_may_send(stream) &&
+		stream->look == IDEM_LOOK_WHEN_WOKEN && stream->nbatches == 0 &&
+		stream->unwritten == 0 && stream->relay.walk.read.target == NULL &&
+		!idem_pipe_is_held(&stream->pipe) && idem_pipe_bytes_waiting(&stream->pipe) == 0 &&
+		stream->pipe.deadline == 0 && stream->lock_retry_at == 0 &&
+		!stream->parked_dirty && !stream->parked->stale &&
+		!stream->found.is_set && !idem_hunt_is_on(&stream->hunt);
+}
+
+/* When to end the program because it has nothing to do; 0: not to be ended. */
+static IdemClock
+rest_time(const IdemStream *stream)
+{
+	IdemClock	due;
+
+	if (idem_sink_idle_timeout_ms == 0 || !is_idle(stream))
+		return 0;
+	due = idem_parked_index_next(stream->parked);
+	if (due != 0 && due <= idem_clock_plus_ms(idem_clock(), MIN_REST_MS))
+		return 0;
+	return idem_clock_plus_ms(stream->busy_at, idem_sink_idle_timeout_ms);
+}
+
 /* End a program that has nothing to do, and rest. */
 static void
 go_to_rest(IdemStream *stream)
@@ -123,7 +158,7 @@ go_to_rest(IdemStream *stream)
 bool
 idem_stream_end_idle(IdemStream *stream)
 {
-	if (!idem_stream_is_idle(stream))
+	if (!is_idle(stream))
 		return false;
 	go_to_rest(stream);
 	return true;
@@ -145,7 +180,7 @@ idem_stream_make_yield(IdemStream *stream)
 IdemClock
 idem_stream_idle_since(const IdemStream *stream)
 {
-	return idem_stream_is_idle(stream) ? stream->busy_at : 0;
+	return is_idle(stream) ? stream->busy_at : 0;
 }
 
 IdemClock
@@ -318,10 +353,10 @@ former_program_lives(IdemStream *stream)
 static bool
 may_start(IdemStream *stream)
 {
-	if (idem_schedule_ask_program(&stream->relay.ticket, stream->relay.failures > 0 || stream->slow_start,
+	if (idem_schedule_ask_program(&stream->relay.ticket, stream->relay.breaker.failures > 0 || stream->slow_start,
 								  !stream->relay.walk.rested && !stream->proven))
 		return true;
-	if (stream->relay.failures == 0)
+	if (stream->relay.breaker.failures == 0)
 		idem_engine_show(&stream->relay, IDEM_RELAY_STARTING, IDEM_WAIT_PROGRAM);
 	return false;
 }
@@ -390,7 +425,7 @@ rest_if_time(IdemStream *stream, IdemClock now)
 
 	if (stream->nbatches > 0)
 		stream->busy_at = now;
-	t = idem_stream_rest_time(stream);
+	t = rest_time(stream);
 	if (t != 0 && now >= t)
 		go_to_rest(stream);
 }
@@ -427,7 +462,7 @@ step(IdemRelay *relay)
 	begin_turn(stream);
 	if (stream->phase == IDEM_STREAM_OFF)
 	{
-		if (now < relay->not_before || former_program_lives(stream) || !may_start(stream))
+		if (now < relay->breaker.not_before || former_program_lives(stream) || !may_start(stream))
 			return false;
 		start_program(stream, now);
 		if (stream->phase == IDEM_STREAM_OFF)
@@ -438,6 +473,51 @@ step(IdemRelay *relay)
 	else if (idem_stream_goes_on(stream, idem_receive(stream)) && idem_pipe_is_open(&stream->pipe))
 		work(stream, now);
 	return false;
+}
+
+/*
+ * When to start the program; 0: something that wakes us has to come first.
+ * schedule.c wakes a relay whose turn to start has come; SIGCHLD tells the end of
+ * a former program.
+ */
+static IdemClock
+start_time(const IdemStream *stream)
+{
+	bool		overdue;
+
+	if (idem_children_dying(stream->relay.config->name, &overdue) != 0)
+		return 0;
+	return idem_engine_run_time(&stream->relay);
+}
+
+static IdemClock
+next_time(IdemRelay *relay)
+{
+	IdemStream *stream = idem_stream(relay);
+	IdemClock	t = 0;
+
+	if (stream->phase == IDEM_STREAM_OFF)
+		return start_time(stream);
+	if (!idem_pipe_is_open(&stream->pipe))
+		return stream->pipe.deadline;
+	if (idem_pipe_is_held(&stream->pipe))
+		t = idem_clock_plus_ms(idem_clock(), GATE_POLL_MS);
+	t = idem_clock_earlier(t, stream->pipe.deadline);
+	t = idem_clock_earlier(t, stream->write_by);
+	t = idem_clock_earlier(t, stream->lock_retry_at);
+	if (stream->phase != IDEM_STREAM_READY)
+		return t;
+	if (stream->pipe.deadline == 0)
+		t = idem_clock_earlier(t, stream->pipe.next_ping);
+	if (!stream->relay.barred)
+	{
+		t = idem_clock_earlier(t, idem_send_repeats_at(stream));
+		t = idem_clock_earlier(t, rest_time(stream));
+	}
+	if (stream->look == IDEM_LOOK_AT_ONCE && idem_stream_may_send(stream) &&
+		stream->lock_retry_at == 0)
+		t = 1;
+	return t;
 }
 
 static bool
@@ -468,7 +548,7 @@ const IdemCourier idem_program_courier = {
 	.holds_nothing = holds_nothing,
 	.rise = look_again,
 	.woken = woken,
-	.next_time = idem_stream_next_time,
+	.next_time = next_time,
 	.persist = persist,
 	.process = process
 };
