@@ -6,7 +6,7 @@
  * A transaction that enqueued wakes the workers of its database after its
  * commit has become visible.  The commit callback must not fail: it touches
  * shared atomics and sets latches, nothing else.  A transaction that changed
- * relays also announces the change before it commits (target.c).  A session
+ * relays also announces the change before it commits (difference_end.c).  A session
  * that ran COMMIT PREPARED does not know whether that transaction enqueued or
  * changed relays, so it always wakes the workers.
  *

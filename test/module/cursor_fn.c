@@ -4,8 +4,8 @@
  *		SQL functions by which tests drive the cursor of a relay.
  *
  * A cursor and a reader stay with the session, as a relay's worker has them.  Where a
- * difference may end is up to the test: the module has its own idem_target_take
- * instead of the worker's (relay/target.c).
+ * difference may end is up to the test: the module has its own idem_difference_take
+ * instead of the worker's (relay/difference_end.c).
  *
  * Copyright (c) 2026, the idempotency developers
  *
@@ -28,7 +28,7 @@
 #include "outbox/reader.h"
 #include "relay/position/walk.h"
 #include "relay/position/position.h"
-#include "relay/target.h"
+#include "relay/difference_end.h"
 
 PG_FUNCTION_INFO_V1(idem_test_cursor_start_fn);
 PG_FUNCTION_INFO_V1(idem_test_cursor_batch_fn);
@@ -42,7 +42,7 @@ static IdemSnap *known = NULL;	/* a difference ends there; NULL: at the
 
 /* What the worker's own does, for a configuration that was read at "known". */
 IdemSnap *
-idem_target_take(bool *newest)
+idem_difference_take(bool *newest)
 {
 	*newest = known == NULL;
 	return *newest ? idem_snap_current() : idem_snap_copy(known);

@@ -276,7 +276,7 @@ idem_relay_move_position(const IdemRelayConfig *c, IdemPositionFresh fresh, bool
 	IdemPositionRow row = {.relay_id = c->relay_id, .kind = IDEM_POSITION_MOVED,
 	.fresh = fresh, .life = c->server_epoch, .pos = *pos};
 	IdemPositionName nothing = {0};
-	IdemPositionTold told;
+	IdemSinkRows told;
 
 	idem_position_look_up(c->relay_id, c->epoch, &nothing, &told);
 	if (told.last != NULL && told.last->fresh == IDEM_FRESH_ADOPTED)
@@ -292,8 +292,8 @@ idem_relay_move_position(const IdemRelayConfig *c, IdemPositionFresh fresh, bool
 	 */
 	if (told.naming != NULL)
 	{
-		row.named = told.naming->named;
-		row.k = told.naming->k;
+		row.acked_row = told.naming->acked_row;
+		row.acked_k = told.naming->acked_k;
 		if (told.last->fresh != IDEM_FRESH_CONFIRMED)
 			row.life = told.naming->life;
 	}

@@ -215,8 +215,8 @@ idem_engine_rest_at(IdemRelay *relay, const IdemPositionRow *row)
 		return;
 	walk->sink_stores = row->kind == IDEM_POSITION_PASSED;
 	walk->fresh = row->fresh;
-	walk->acked_row = row->named;
-	walk->acked_k = row->k;
+	walk->acked_row = row->acked_row;
+	walk->acked_k = row->acked_k;
 	idem_walk_stand(walk, &row->pos);
 	walk->settled.seq = 0;
 	idem_engine_rest(relay, true);

@@ -45,7 +45,7 @@ typedef struct IdemRelay
 	IdemRelayEntry *entry;		/* shown in stat_relay; NULL: shared memory
 								 * has no room, or another process has it */
 
-	/* for process/runners.c */
+	/* for process/relays.c */
 	dlist_node	node;			/* list of relays that have turns */
 	bool		active;			/* the relay is in that list */
 	uint32		seen;			/* number of the last look at the

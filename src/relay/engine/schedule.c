@@ -17,12 +17,12 @@
  * hundred relays to a closed port, or to a host that does not answer, do not
  * keep the other relays waiting.  At a relay's first start nobody knows whether
  * it will fail.  So a program that is not ready within a second ends when
- * others wait for room (runners.c).  The relay tries again from the queue of
+ * others wait for room (relays.c).  The relay tries again from the queue of
  * failing relays, where its program has all the time of sink_timeout.
  *
  * Where there is no room, the worker ends programs of relays that have nothing
  * to send, and after a while makes the others give up their programs in turn
- * (runners.c).
+ * (relays.c).
  *
  * A function relay with something to do has a process of its own.  A database
  * may have idempotency.max_function_workers such processes, and its function

@@ -41,7 +41,7 @@
 #include "relay/position/parked.h"
 #include "relay/position/position.h"
 #include "relay/slots.h"
-#include "relay/target.h"
+#include "relay/difference_end.h"
 #include "shared/clock.h"
 #include "shared/durable.h"
 #include "shared/error.h"

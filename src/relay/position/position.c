@@ -167,8 +167,8 @@ row_from_tuple(HeapTuple tup, TupleDesc desc)
 	row->kind = (IdemPositionKind) DatumGetChar(values[ATT_KIND]);
 	row->fresh = (IdemPositionFresh) DatumGetChar(values[ATT_FRESH]);
 	row->life = DatumGetInt64(values[ATT_LIFE]);
-	row->named = DatumGetInt64(values[ATT_NAMED]);
-	row->k = DatumGetInt64(values[ATT_K]);
+	row->acked_row = DatumGetInt64(values[ATT_NAMED]);
+	row->acked_k = DatumGetInt64(values[ATT_K]);
 	row->at = DatumGetTimestampTz(values[ATT_AT]);
 	row->pos.seq = DatumGetInt64(values[ATT_SEQ]);
 	row->pos.base = (IdemSnap *) PG_DETOAST_DATUM_COPY(values[ATT_BASE]);
@@ -247,13 +247,13 @@ idem_position_last(int relay_id, int64 epoch)
 	return find_best(relay_id, is_of_epoch, &epoch, false);
 }
 
-/* A search for all rows of IdemPositionTold, in one scan. */
+/* A search for all rows of IdemSinkRows, in one scan. */
 typedef struct LookUp
 {
 	int			relay_id;
 	int64		epoch;
 	const IdemPositionName *name;
-	IdemPositionTold *told;
+	IdemSinkRows *sink_rows;
 } LookUp;
 
 /* Make the tuple *best, unless *best has a higher id. */
@@ -266,13 +266,13 @@ take_newer(IdemPositionRow **best, int64 id, HeapTuple tup, TupleDesc desc)
 	*best = row_from_tuple(tup, desc);
 }
 
-/* Take the row if it is one of IdemPositionTold, and the newest so far. */
+/* Take the row if it is one of IdemSinkRows, and the newest so far. */
 static void
 visit_look_up(HeapTuple tup, TupleDesc desc, void *arg)
 {
 	const LookUp *l = arg;
 	const IdemPositionName *name = l->name;
-	IdemPositionTold *told = l->told;
+	IdemSinkRows *sink_rows = l->sink_rows;
 	bool		isnull;
 	int64		id;
 	int64		named;
@@ -283,33 +283,33 @@ visit_look_up(HeapTuple tup, TupleDesc desc, void *arg)
 	id = DatumGetInt64(heap_getattr(tup, ATT_ID + 1, desc, &isnull));
 	kind = (IdemPositionKind) DatumGetChar(heap_getattr(tup, ATT_KIND + 1, desc, &isnull));
 	if (kind == IDEM_POSITION_EMPTIED)
-		take_newer(&told->emptied, id, tup, desc);
+		take_newer(&sink_rows->emptied, id, tup, desc);
 	if (DatumGetInt32(heap_getattr(tup, ATT_RELAY + 1, desc, &isnull)) != l->relay_id)
 		return;
 	if (kind == IDEM_POSITION_SENT && id == name->id &&
 		DatumGetInt64(heap_getattr(tup, ATT_LIFE + 1, desc, &isnull)) == name->life)
-		take_newer(&told->sent, id, tup, desc);
+		take_newer(&sink_rows->sent, id, tup, desc);
 	if (DatumGetInt64(heap_getattr(tup, ATT_EPOCH + 1, desc, &isnull)) != l->epoch)
 		return;
-	take_newer(&told->last, id, tup, desc);
+	take_newer(&sink_rows->last, id, tup, desc);
 	named = DatumGetInt64(heap_getattr(tup, ATT_NAMED + 1, desc, &isnull));
 	if (named != 0)
-		take_newer(&told->naming, id, tup, desc);
+		take_newer(&sink_rows->naming, id, tup, desc);
 	if (kind == IDEM_POSITION_REPEATED)
-		take_newer(&told->repeated, id, tup, desc);
+		take_newer(&sink_rows->repeated, id, tup, desc);
 	else if ((kind == IDEM_POSITION_PASSED || kind == IDEM_POSITION_SENT) &&
 			 named != 0 && named == name->id &&
 			 DatumGetInt64(heap_getattr(tup, ATT_K + 1, desc, &isnull)) == name->k)
-		take_newer(&told->passed, id, tup, desc);
+		take_newer(&sink_rows->passed, id, tup, desc);
 }
 
 void
 idem_position_look_up(int relay_id, int64 epoch, const IdemPositionName *name,
-					  IdemPositionTold *told)
+					  IdemSinkRows *sink_rows)
 {
-	LookUp		l = {relay_id, epoch, name, told};
+	LookUp		l = {relay_id, epoch, name, sink_rows};
 
-	memset(told, 0, sizeof(*told));
+	memset(sink_rows, 0, sizeof(*sink_rows));
 	idem_state_log_scan(&position_log, visit_look_up, &l);
 }
 
@@ -438,8 +438,8 @@ form_row(TupleDesc desc, const IdemPositionRow *row)
 	values[ATT_ID] = Int64GetDatum(row->id);
 	values[ATT_EPOCH] = Int64GetDatum(row->epoch);
 	values[ATT_LIFE] = Int64GetDatum(row->life);
-	values[ATT_NAMED] = Int64GetDatum(row->named);
-	values[ATT_K] = Int64GetDatum(row->k);
+	values[ATT_NAMED] = Int64GetDatum(row->acked_row);
+	values[ATT_K] = Int64GetDatum(row->acked_k);
 	values[ATT_SEQ] = Int64GetDatum(row->pos.seq);
 	values[ATT_AT] = TimestampTzGetDatum(row->at);
 	values[ATT_RELAY] = Int32GetDatum(row->relay_id);
@@ -523,7 +523,7 @@ typedef struct Entry
 	int			relay_id;
 	IdemPositionKind kind;
 	IdemPositionFresh fresh;
-	int64		named;
+	int64		acked_row;
 	bool		passed;			/* it is a tick, and every relay has passed it */
 	bool		unsound;
 } Entry;
@@ -554,7 +554,7 @@ typedef struct Seen
 	IdemPositionFresh fresh;	/* fresh of that row */
 	int			kept;			/* rows kept because the sink may name them */
 	int			kept_before;	/* the same, of earlier epochs */
-	int64		named;			/* row that the newest naming row names; 0:
+	int64		acked_row;		/* row that the newest naming row names; 0:
 								 * none */
 	bool		has_naming;		/* the newest naming row was visited */
 	bool		ended;			/* a sink that was not set back names no row
@@ -572,7 +572,7 @@ typedef struct Seen
 static bool
 is_needed_before(Seen *seen, const Entry *row)
 {
-	return seen->named == 0 && row->kind == IDEM_POSITION_SENT &&
+	return seen->acked_row == 0 && row->kind == IDEM_POSITION_SENT &&
 		(row->row.id > seen->epoch || seen->fresh == IDEM_FRESH_SERVER || seen->fresh == IDEM_FRESH_BOTH) &&
 		seen->kept_before++ < LOG_KEEP_ROWS;
 }
@@ -585,7 +585,7 @@ is_needed_before(Seen *seen, const Entry *row)
 static bool
 is_row_needed(Seen *seen, const Entry *row)
 {
-	bool		newest = row->named != 0 && !seen->has_naming;
+	bool		newest = row->acked_row != 0 && !seen->has_naming;
 
 	if (row->epoch != seen->epoch)
 		return is_needed_before(seen, row);
@@ -593,9 +593,9 @@ is_row_needed(Seen *seen, const Entry *row)
 	{
 		seen->has_naming = true;
 		if (row->kind != IDEM_POSITION_MOVED)
-			seen->named = row->named;
+			seen->acked_row = row->acked_row;
 	}
-	if (newest || row->row.id == seen->named)
+	if (newest || row->row.id == seen->acked_row)
 	{
 		seen->ended |= newest && row->kind != IDEM_POSITION_SENT && row->kind != IDEM_POSITION_MOVED;
 		return true;
@@ -680,7 +680,7 @@ read_entry(HeapTuple tup, TupleDesc desc, IdemStateRow *row, void *arg)
 	entry->relay_id = DatumGetInt32(heap_getattr(tup, ATT_RELAY + 1, desc, &isnull));
 	entry->kind = (IdemPositionKind) DatumGetChar(heap_getattr(tup, ATT_KIND + 1, desc, &isnull));
 	entry->fresh = (IdemPositionFresh) DatumGetChar(heap_getattr(tup, ATT_FRESH + 1, desc, &isnull));
-	entry->named = DatumGetInt64(heap_getattr(tup, ATT_NAMED + 1, desc, &isnull));
+	entry->acked_row = DatumGetInt64(heap_getattr(tup, ATT_NAMED + 1, desc, &isnull));
 	entry->passed = entry->kind == IDEM_POSITION_TICK &&
 		is_tick_passed(tup, desc, judge->hindmost);
 }

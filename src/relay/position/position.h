@@ -77,7 +77,7 @@ typedef enum IdemPositionKind
  */
 typedef enum IdemPositionFresh
 {
-	IDEM_FRESH_CONFIRMED = 'n',		/* confirmed */
+	IDEM_FRESH_CONFIRMED = 'n', /* confirmed */
 	IDEM_FRESH_MOVED = 'm',		/* relay_create, _alter, _replay */
 	IDEM_FRESH_SERVER = 's',	/* relay_alter to another server, which may
 								 * lead to the same target */
@@ -100,9 +100,10 @@ typedef struct IdemPositionRow
 	int64		life;			/* for SENT; for MOVED: rows with a higher id
 								 * than this were sent to the server that
 								 * "named" is of; else 0 */
-	int64		named;			/* the row that the sink had stored, as far as
-								 * was known; 0: not known */
-	int64		k;				/* the k that it had stored with the row */
+	int64		acked_row;		/* column "named": the row that the sink had
+								 * stored, as far as was known; 0: not known */
+	int64		acked_k;		/* column "k": the k that it had stored with
+								 * the row */
 	TimestampTz at;
 	IdemPosition pos;
 } IdemPositionRow;
@@ -141,7 +142,7 @@ typedef struct IdemPositionName
 } IdemPositionName;
 
 /* The rows of the log that tell about the sink's row; each may be NULL. */
-typedef struct IdemPositionTold
+typedef struct IdemSinkRows
 {
 	IdemPositionRow *last;		/* the newest row of the epoch */
 	IdemPositionRow *sent;		/* the SENT row with the sink's id and life,
@@ -153,13 +154,13 @@ typedef struct IdemPositionTold
 	IdemPositionRow *naming;	/* the newest row of the epoch that names a
 								 * row */
 	IdemPositionRow *emptied;	/* the newest EMPTIED row, of all relays */
-} IdemPositionTold;
+} IdemSinkRows;
 
 /*
  * Find all of these rows in one scan, since each start of a program needs them.
  */
 extern void idem_position_look_up(int relay_id, int64 epoch, const IdemPositionName *name,
-								  IdemPositionTold *told);
+								  IdemSinkRows *sink_rows);
 
 /*
  * Does a snapshot see more than another?  All snapshots of the log are ordered.

@@ -17,7 +17,7 @@
  * the worker's slot was cleared (take_wakeup in worker.c).  A relay that joins
  * begins a round, too: the round looks at what committed since the relay's own
  * last look.  Members want what they want by the configuration that the round's
- * snapshot sees (target.c): if the worker has not read that yet, the round ends
+ * snapshot sees (difference_end.c): if the worker has not read that yet, the round ends
  * before it, and the new configuration begins another round.
  *
  * Types are compared by 64-bit hashes.  If two collide, a relay rises in vain.
@@ -56,7 +56,7 @@
 #include "outbox/segment.h"
 #include "relay/position/parked.h"
 #include "relay/position/rest.h"
-#include "relay/target.h"
+#include "relay/difference_end.h"
 #include "shared/fault.h"
 #include "shared/spi.h"
 #include "shared/txn.h"
@@ -429,7 +429,7 @@ static void
 begin_round(void)
 {
 	bool		newest;
-	const IdemSnap *target = idem_target_take(&newest);
+	const IdemSnap *target = idem_difference_take(&newest);
 	dlist_iter	iter;
 
 	IDEM_FAULT_POINT("rest-round");

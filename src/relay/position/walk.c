@@ -37,7 +37,7 @@
 #include "outbox/segment.h"
 #include "relay/position/walk.h"
 #include "relay/position/position.h"
-#include "relay/target.h"
+#include "relay/difference_end.h"
 
 void
 idem_walk_stand(IdemWalk *walk, const IdemPosition *pos)
@@ -62,7 +62,7 @@ idem_walk_start(IdemWalk *walk)
 bool
 idem_walk_begin(IdemWalk *walk, bool *newest)
 {
-	IdemSnap   *end = idem_target_take(newest);
+	IdemSnap   *end = idem_difference_take(newest);
 	IdemPosition next = {walk->read.base, end, 0};
 
 	Assert(walk->read.target == NULL);
@@ -99,7 +99,7 @@ idem_walk_row(const IdemWalk *walk, const IdemRelayConfig *config,
 	return (IdemPositionRow)
 	{
 		.relay_id = config->relay_id, .epoch = config->epoch, .kind = kind, .fresh = walk->fresh,
-			.named = walk->sink_stores ? walk->acked_row : 0,
-			.k = walk->sink_stores ? walk->acked_k : 0, .pos = *pos
+			.acked_row = walk->sink_stores ? walk->acked_row : 0,
+			.acked_k = walk->sink_stores ? walk->acked_k : 0, .pos = *pos
 	};
 }

@@ -63,9 +63,9 @@ extern void idem_walk_advance(IdemWalk *walk, const IdemPosition *pos);
 extern void idem_walk_start(IdemWalk *walk);
 
 /*
- * Begin the next difference.  It ends where idem_target_take says, or in a long
+ * Begin the next difference.  It ends where idem_difference_take says, or in a long
  * backlog at the next tick before that.  Returns false, and changes nothing, if
- * there is nothing new.  *newest is idem_target_take's.  The walk must be
+ * there is nothing new.  *newest is idem_difference_take's.  The walk must be
  * between differences.  In a transaction; the current context gets what is
  * allocated besides the position.
  */

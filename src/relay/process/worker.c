@@ -56,14 +56,14 @@
 #include "relay/position/retention.h"
 #include "relay/process/complaint.h"
 #include "relay/process/launcher.h"
-#include "relay/process/runners.h"
+#include "relay/process/relays.h"
 #include "relay/process/upkeep.h"
 #include "relay/process/worker.h"
 #include "relay/program/children.h"
 #include "relay/program/process.h"
 #include "relay/slots.h"
 #include "relay/stream/bye.h"
-#include "relay/target.h"
+#include "relay/difference_end.h"
 #include "relay/witness.h"
 #include "shared/catalog.h"
 #include "shared/clock.h"
@@ -88,7 +88,7 @@
  * A thousand relays that are dropped one by one are a thousand changes.  So
  * each reading of the relays is followed by a gap of RELOAD_SHARE times the
  * time that the reading took.  The first change after the gap is read at once.
- * Events after a change wait for the next reading (target.c), so the gap is
+ * Events after a change wait for the next reading (difference_end.c), so the gap is
  * bounded.
  */
 #define RELOAD_SHARE 4
@@ -298,7 +298,7 @@ begin_with_rest(void)
 	if (my_relay_id != 0)
 		return;
 	if (!after_crash)
-		idem_runners_begin_with_rest();
+		idem_relays_begin_with_rest();
 	LWLockAcquire(idem_relay_shmem->lock, LW_EXCLUSIVE);
 	my_slot->passed_crash = true;
 	LWLockRelease(idem_relay_shmem->lock);
@@ -319,7 +319,7 @@ look_at_rest(void)
 	idem_txn_commit(false);
 }
 
-/* Read the relays again and configure the runners. */
+/* Read the relays again and configure them. */
 static void
 reload_config(void)
 {
@@ -328,9 +328,9 @@ reload_config(void)
 
 	config_stale = false;
 	next_reload = idem_clock_plus_ms(began, RELOAD_MS);
-	idem_target_load_begin();
+	idem_difference_load_begin();
 	idem_txn_begin();
-	idem_target_load_snapshot();
+	idem_difference_load_snapshot();
 	if (!OidIsValid(idem_extension_oid()))
 	{
 		idem_txn_commit(false);
@@ -347,8 +347,8 @@ reload_config(void)
 	if (my_relay_id == 0)
 		idem_slots_release_functions(configs);
 	IDEM_FAULT_POINT("worker-config-apply");
-	idem_runners_configure(configs, my_relay_id != 0);
-	idem_target_load_end();
+	idem_relays_configure(configs, my_relay_id != 0);
+	idem_difference_load_end();
 	if (my_relay_id == 0)
 		look_at_rest();
 	if (my_relay_id == 0)
@@ -386,7 +386,7 @@ recover_from_error(IdemComplaint *complaint)
 static void
 maintain(void)
 {
-	idem_runners_persist();
+	idem_relays_persist();
 	if (my_relay_id == 0)
 		idem_upkeep_run(loop_cxt);
 }
@@ -452,7 +452,7 @@ give_way(void)
 {
 	IdemClock	now = idem_clock();
 	bool		idle;
-	bool		may = idem_runners_may_leave(&idle);
+	bool		may = idem_relays_may_leave(&idle);
 
 	yield_seen = my_slot->yield;
 	if (!idle)
@@ -463,7 +463,7 @@ give_way(void)
 		!((yield_seen && (idle || now >= idem_clock_plus_ms(started_at, IDEM_SLICE_MS))) ||
 		  (leave_time() != 0 && now >= leave_time())))
 		return;
-	idem_runners_persist();
+	idem_relays_persist();
 	LWLockAcquire(idem_relay_shmem->lock, LW_EXCLUSIVE);
 	if (my_slot->generation == my_generation)
 		my_slot->wanted = false;
@@ -491,7 +491,7 @@ static long
 wait_ms(void)
 {
 	IdemClock	first = config_stale ? Min(stale_time(), next_maintenance) : next_maintenance;
-	IdemClock	due = idem_clock_earlier(idem_runners_next_time(), leave_time());
+	IdemClock	due = idem_clock_earlier(idem_relays_next_time(), leave_time());
 	long		left = idem_witness_ms_left();
 	long		ms;
 
@@ -499,7 +499,7 @@ wait_ms(void)
 	due = idem_clock_earlier(due, idem_children_next_time());
 	if (due != 0)
 		first = Min(first, due);
-	if (idem_target_config_changed())
+	if (idem_difference_config_changed())
 		first = Min(first, reload_after);
 	if (yield_seen && idem_clock() < idem_clock_plus_ms(started_at, IDEM_SLICE_MS))
 		first = Min(first, idem_clock_plus_ms(started_at, IDEM_SLICE_MS));
@@ -518,10 +518,10 @@ build_wait_set(void)
 {
 	if (wait_set)
 		FreeWaitEventSet(wait_set);
-	wait_set = IDEM_CREATE_WAIT_EVENT_SET(idem_runners_max_events() + 2);
+	wait_set = IDEM_CREATE_WAIT_EVENT_SET(idem_relays_max_events() + 2);
 	AddWaitEventToSet(wait_set, WL_LATCH_SET, PGINVALID_SOCKET, MyLatch, NULL);
 	AddWaitEventToSet(wait_set, WL_EXIT_ON_PM_DEATH, PGINVALID_SOCKET, NULL, NULL);
-	idem_runners_add_events(wait_set);
+	idem_relays_add_events(wait_set);
 }
 
 /*
@@ -534,7 +534,7 @@ static void
 wait_for_something(long timeout)
 {
 	static uint64 built_for = 0;
-	uint64		sig = idem_runners_signature();
+	uint64		sig = idem_relays_signature();
 	WaitEvent	event;
 
 	if (wait_set == NULL || sig != built_for)
@@ -561,8 +561,8 @@ take_wakeup(void)
 	pg_atomic_write_u32(&my_slot->wake, 0);
 	IDEM_FAULT_POINT("worker-woken");
 	pg_memory_barrier();
-	idem_target_woken();
-	idem_runners_woken(stamp);
+	idem_difference_woken();
+	idem_relays_woken(stamp);
 }
 
 /* Give each relay its turn.  True if a relay wants another turn at once. */
@@ -575,8 +575,8 @@ run_relays(void)
 
 	witnessed = idem_witness_allows();
 	if (witnessed != was_witnessed)
-		idem_runners_activate_all();
-	again = idem_runners_run(loop_cxt, &failed);
+		idem_relays_activate_all();
+	again = idem_relays_run(loop_cxt, &failed);
 
 	/* A failed relay's tables may be gone with a dropped extension. */
 	config_stale |= failed;
@@ -603,7 +603,7 @@ serve_interrupts(void)
 		proc_exit(0);
 	now = idem_clock();
 	if ((config_stale && now >= stale_time()) || now >= next_reload ||
-		(idem_target_config_changed() && now >= reload_after))
+		(idem_difference_config_changed() && now >= reload_after))
 		try_reload();
 }
 
@@ -618,7 +618,7 @@ has_news(void)
 {
 	pg_memory_barrier();
 	return pg_atomic_read_u32(&my_slot->wake) != 0 ||
-		(idem_target_config_changed() && idem_clock() >= reload_after) ||
+		(idem_difference_config_changed() && idem_clock() >= reload_after) ||
 		ConfigReloadPending ||
 		idem_children_have_ended() ||
 		(my_slot->yield && !yield_seen) ||
@@ -678,7 +678,7 @@ idem_worker_main(Datum arg)
 	BackgroundWorkerInitializeConnectionByOid(dboid, InvalidOid, 0);
 
 	started_at = idem_clock();
-	idem_target_init(my_slot);
+	idem_difference_init(my_slot);
 	force_settings();
 	SetConfigOption("application_name", MyBgworkerEntry->bgw_name, PGC_USERSET, PGC_S_OVERRIDE);
 	loop_cxt = AllocSetContextCreate(TopMemoryContext, "idempotency worker loop",

@@ -30,7 +30,7 @@ idem_batch_make(IdemStream *stream, int limit, bool repeats)
 	batch->cxt = cxt;
 	batch->no = ++stream->next_batch;
 	batch->repeats = repeats;
-	batch->flights = MemoryContextAlloc(cxt, sizeof(IdemFlight) * limit);
+	batch->flights = MemoryContextAlloc(cxt, sizeof(IdemSentEvent) * limit);
 	return batch;
 }
 
@@ -44,7 +44,7 @@ idem_batch_drop_empty(IdemStream *stream, IdemBatch *batch)
 void
 idem_batch_launch(IdemStream *stream, IdemBatch *batch)
 {
-	batch->flights = repalloc(batch->flights, sizeof(IdemFlight) * batch->n);
+	batch->flights = repalloc(batch->flights, sizeof(IdemSentEvent) * batch->n);
 	dlist_push_tail(&stream->batches, &batch->node);
 	stream->nbatches++;
 	stream->nevents += batch->n;

@@ -123,7 +123,7 @@ stop(IdemStream *stream, IdemRelayState state, const char *message)
 static void
 note_found(IdemStream *stream, const char *message)
 {
-	const IdemFlight *flight = &idem_batch_oldest(stream)->flights[0];
+	const IdemSentEvent *flight = &idem_batch_oldest(stream)->flights[0];
 	IdemFound  *found = &stream->found;
 
 	found->is_set = true;

@@ -119,7 +119,7 @@ on_result(IdemStream *stream, const IdemProtoResult *r)
 		failure = add_failure(batch, r);
 	for (uint32 i = r->first; i <= r->last; i++)
 	{
-		IdemFlight *flight = &batch->flights[i];
+		IdemSentEvent *flight = &batch->flights[i];
 
 		if (flight->outcome != 0)
 			return protocol_error("a second result for an event");

@@ -42,7 +42,7 @@
  * relay.
  */
 static bool
-load_own_position(IdemStream *stream, const IdemProtoReady *ready, IdemPositionTold *told)
+load_own_position(IdemStream *stream, const IdemProtoReady *ready, IdemSinkRows *sink_rows)
 {
 	IdemPositionName name = {0};
 
@@ -52,12 +52,12 @@ load_own_position(IdemStream *stream, const IdemProtoReady *ready, IdemPositionT
 		name.id = ready->position.row_id;
 		name.k = ready->position.k;
 	}
-	idem_position_look_up(stream->relay.config->relay_id, stream->relay.config->epoch, &name, told);
-	if (told->last == NULL)
+	idem_position_look_up(stream->relay.config->relay_id, stream->relay.config->epoch, &name, sink_rows);
+	if (sink_rows->last == NULL)
 		return false;
-	stream->relay.walk.fresh = told->last->fresh;
-	idem_walk_stand(&stream->relay.walk, &told->last->pos);
-	if (told->last->pos.target == NULL)
+	stream->relay.walk.fresh = sink_rows->last->fresh;
+	idem_walk_stand(&stream->relay.walk, &sink_rows->last->pos);
+	if (sink_rows->last->pos.target == NULL)
 		stream->relay.walk.settled.seq = 0;
 	return true;
 }
@@ -86,13 +86,13 @@ take_stored(IdemStream *stream, const IdemPositionRow *row, int64 k)
  * the row; a REPEATED row is appended.
  */
 static void
-resume_at(IdemStream *stream, const IdemPositionTold *told, int64 k, bool repeated)
+resume_at(IdemStream *stream, const IdemSinkRows *sink_rows, int64 k, bool repeated)
 {
-	const IdemPositionRow *last = told->last;
-	const IdemPositionRow *row = told->sent;
-	const IdemPositionRow *passed = repeated ? NULL : told->passed;
+	const IdemPositionRow *last = sink_rows->last;
+	const IdemPositionRow *row = sink_rows->sent;
+	const IdemPositionRow *passed = repeated ? NULL : sink_rows->passed;
 	bool		is_last = row->id == last->id && last->fresh == IDEM_FRESH_CONFIRMED;
-	bool		is_noted = last->named == row->id && last->k == k;
+	bool		is_noted = last->acked_row == row->id && last->acked_k == k;
 
 	take_stored(stream, row, k);
 	idem_progress_note_stored(stream, row->id, k);
@@ -117,12 +117,12 @@ resume_at(IdemStream *stream, const IdemPositionTold *told, int64 k, bool repeat
  * how far that was.
  */
 static bool
-was_set_back(const IdemPositionTold *told, const IdemProtoPosition *stored)
+was_set_back(const IdemSinkRows *sink_rows, const IdemProtoPosition *stored)
 {
-	const IdemPositionRow *naming = told->naming;
+	const IdemPositionRow *naming = sink_rows->naming;
 
-	return naming != NULL && (stored->row_id < naming->named ||
-							  (stored->row_id == naming->named && stored->k < naming->k));
+	return naming != NULL && (stored->row_id < naming->acked_row ||
+							  (stored->row_id == naming->acked_row && stored->k < naming->acked_k));
 }
 
 /*
@@ -136,14 +136,14 @@ was_set_back(const IdemPositionTold *told, const IdemProtoPosition *stored)
  * was set back may be found to have lost events that it has.
  */
 static const char *
-find_loss(const IdemPositionTold *told, const IdemProtoPosition *stored)
+find_loss(const IdemSinkRows *sink_rows, const IdemProtoPosition *stored)
 {
-	const IdemPositionRow *row = told->sent;
-	const IdemPositionRow *naming = told->naming;
-	const IdemPositionRow *emptied = told->emptied;
-	const IdemPosition *pos = told->passed != NULL ? &told->passed->pos : &row->pos;
+	const IdemPositionRow *row = sink_rows->sent;
+	const IdemPositionRow *naming = sink_rows->naming;
+	const IdemPositionRow *emptied = sink_rows->emptied;
+	const IdemPosition *pos = sink_rows->passed != NULL ? &sink_rows->passed->pos : &row->pos;
 
-	if (!was_set_back(told, stored))
+	if (!was_set_back(sink_rows, stored))
 		return NULL;
 	if (emptied == NULL || emptied->id < row->id || idem_snap_covers(pos->base, emptied->pos.base))
 		return NULL;
@@ -184,12 +184,12 @@ is_behind_server(const IdemStream *stream)
  * the former server: an older row is of yet another target.
  */
 static const char *
-start_behind_move(IdemStream *stream, const IdemPositionTold *told, const IdemProtoPosition *stored)
+start_behind_move(IdemStream *stream, const IdemSinkRows *sink_rows, const IdemProtoPosition *stored)
 {
-	const IdemPositionRow *row = told->sent;
+	const IdemPositionRow *row = sink_rows->sent;
 	bool		goes_along = stream->relay.walk.fresh == IDEM_FRESH_SERVER;
-	bool		went_back = was_set_back(told, stored) &&
-	(!is_behind_server(stream) || stored->row_id > told->naming->life);
+	bool		went_back = was_set_back(sink_rows, stored) &&
+	(!is_behind_server(stream) || stored->row_id > sink_rows->naming->life);
 
 	if (went_back)
 	{
@@ -197,11 +197,11 @@ start_behind_move(IdemStream *stream, const IdemPositionTold *told, const IdemPr
 			return psprintf("the target was set back, or this database was: the target's position is row " INT64_FORMAT
 							", and was row " INT64_FORMAT " before the relay was moved;"
 							" restore what was set back to a later state, or look what the target lacks and call relay_adopt",
-							stored->row_id, told->naming->named);
-		if (find_loss(told, stored) != NULL)
-			return find_loss(told, stored);
+							stored->row_id, sink_rows->naming->acked_row);
+		if (find_loss(sink_rows, stored) != NULL)
+			return find_loss(sink_rows, stored);
 	}
-	if (row != NULL && goes_along && (went_back || is_same_target(stream, told->last, row)))
+	if (row != NULL && goes_along && (went_back || is_same_target(stream, sink_rows->last, row)))
 		take_stored(stream, row, stored->k);
 	return NULL;
 }
@@ -231,39 +231,39 @@ start_behind_move(IdemStream *stream, const IdemPositionTold *told, const IdemPr
  * sent while the move was not committed; it is accepted.
  */
 static const char *
-reconcile(IdemStream *stream, const IdemPositionTold *told, const IdemProtoReady *ready)
+reconcile(IdemStream *stream, const IdemSinkRows *sink_rows, const IdemProtoReady *ready)
 {
 	IdemRelayConfig *c = stream->relay.config;
 	int64		id = ready->position.row_id;
 	int64		life;
-	const IdemPositionRow *row = told->sent;
-	const IdemPositionRow *repeated = told->repeated;
+	const IdemPositionRow *row = sink_rows->sent;
+	const IdemPositionRow *repeated = sink_rows->repeated;
 	bool		resolved;
 
 	if (!ready->has_position)
 		return stream->relay.walk.fresh != IDEM_FRESH_CONFIRMED &&
-			(is_behind_server(stream) || told->naming == NULL) ? NULL :
+			(is_behind_server(stream) || sink_rows->naming == NULL) ? NULL :
 			"the sink has no position, although it had stored one before";
 	if (!idem_encode_life_of(stream, ready->incarnation, &life))
 		return stream->relay.walk.fresh == IDEM_FRESH_ADOPTED ? NULL :
 			"the sink's position belongs to another relay of this name, or to another incarnation of this one";
 	resolved = idem_parked_resolve(c, id, life);
 	IDEM_FAULT_POINT("relay-parked-resolved");
-	if (repeated != NULL && id < repeated->named)
+	if (repeated != NULL && id < repeated->acked_row)
 		return psprintf("the sink's position, row " INT64_FORMAT ", is before row " INT64_FORMAT
-						", with which it had stored repeated events", id, repeated->named);
+						", with which it had stored repeated events", id, repeated->acked_row);
 	if (row != NULL && row->epoch == c->epoch)
 	{
-		const char *loss = find_loss(told, &ready->position);
+		const char *loss = find_loss(sink_rows, &ready->position);
 
 		if (loss == NULL)
-			resume_at(stream, told, ready->position.k, resolved);
+			resume_at(stream, sink_rows, ready->position.k, resolved);
 		return loss;
 	}
 	if (stream->relay.walk.fresh == IDEM_FRESH_CONFIRMED || (id >= c->epoch && row == NULL))
 		return psprintf("the sink's position, row " INT64_FORMAT ", is not in the log of positions",
 						id);
-	return start_behind_move(stream, told, &ready->position);
+	return start_behind_move(stream, sink_rows, &ready->position);
 }
 
 /*
@@ -341,7 +341,7 @@ find_position(IdemStream *stream, const IdemProtoReady *ready)
 	MemoryContext caller = CurrentMemoryContext;
 	const char *contradiction = NULL;
 	char	   *copy = NULL;
-	IdemPositionTold told;
+	IdemSinkRows sink_rows;
 	IdemSnap   *ahead = NULL;
 	int64		rest_row = stream->relay.walk.acked_row;
 	int64		rest_k = stream->relay.walk.acked_k;
@@ -355,11 +355,11 @@ find_position(IdemStream *stream, const IdemProtoReady *ready)
 	}
 	if (stream->relay.walk.rested)
 		ahead = idem_snap_copy(stream->relay.walk.settled.base);
-	if (!load_own_position(stream, ready, &told))
+	if (!load_own_position(stream, ready, &sink_rows))
 		contradiction = "the log of positions has no position of this relay";
 	idem_progress_note_stored(stream, 0, 0);
 	if (contradiction == NULL && stream->relay.walk.sink_stores)
-		contradiction = reconcile(stream, &told, ready);
+		contradiction = reconcile(stream, &sink_rows, ready);
 	if (contradiction == NULL && ahead != NULL)
 		go_ahead(stream, ahead, rest_row, rest_k);
 	parks = contradiction == NULL && stream->found.is_set;

@@ -41,7 +41,7 @@
 #include "relay/stream/progress.h"
 #include "relay/stream/send.h"
 #include "relay/stream/settle.h"
-#include "relay/target.h"
+#include "relay/difference_end.h"
 #include "shared/clock.h"
 #include "shared/durable.h"
 #include "shared/fault.h"
@@ -100,7 +100,7 @@ static bool
 add_event(Builder *b, const IdemEvent *ev, int64 parked_id)
 {
 	IdemBatch  *batch = b->batch;
-	IdemFlight *flight = &batch->flights[batch->n];
+	IdemSentEvent *flight = &batch->flights[batch->n];
 	size_t		waiting = idem_pipe_bytes_waiting(&b->stream->pipe);
 
 	if (!idem_encode_event(b->stream, batch, ev))

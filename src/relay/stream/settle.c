@@ -98,7 +98,7 @@ try_lock_batch(IdemStream *stream, const IdemBatch *batch)
 
 /* Park an event of the outbox that was not accepted. */
 static void
-park_flight(IdemStream *stream, const IdemBatch *batch, const IdemFlight *flight)
+park_flight(IdemStream *stream, const IdemBatch *batch, const IdemSentEvent *flight)
 {
 	IdemEvent	event;
 
@@ -127,7 +127,7 @@ let_wait(IdemStream *stream, const IdemBatch *batch)
 
 	for (int i = 0; i < batch->n; i++)
 	{
-		IdemFlight *flight = &batch->flights[i];
+		IdemSentEvent *flight = &batch->flights[i];
 
 		if (flight->outcome != IDEM_PROTO_SKIPPED)
 			continue;
@@ -149,7 +149,7 @@ park_nonacks(IdemStream *stream, IdemBatch *batch)
 {
 	for (int i = 0; i < batch->n; i++)
 	{
-		IdemFlight *flight = &batch->flights[i];
+		IdemSentEvent *flight = &batch->flights[i];
 
 		if (flight->outcome == IDEM_PROTO_ACKED)
 			continue;

@@ -109,7 +109,7 @@ typedef enum IdemStreamLook
 } IdemStreamLook;
 
 /* An event in flight. */
-typedef struct IdemFlight
+typedef struct IdemSentEvent
 {
 	FullTransactionId xid;
 	int64		seq;
@@ -117,7 +117,7 @@ typedef struct IdemFlight
 								 * from the outbox */
 	uint8		outcome;		/* IdemProtoOutcome; 0: no answer yet */
 	int			failure;		/* index into the batch's failures; -1: none */
-} IdemFlight;
+} IdemSentEvent;
 
 typedef struct IdemBatch
 {
@@ -134,7 +134,7 @@ typedef struct IdemBatch
 	int			n;				/* number of flights */
 	int			unanswered;
 	int			nonacks;
-	IdemFlight *flights;
+	IdemSentEvent *flights;
 	IdemFailure *failures;
 	int			nfailures;
 	int			failures_allocated;

@@ -24,7 +24,7 @@ struct IdemStream;
 extern const IdemCourier idem_program_courier;
 
 /*
- * The relay as a stream, for runners.c, which shares programs out.  NULL: the
+ * The relay as a stream, for relays.c, which shares programs out.  NULL: the
  * relay has no program.
  */
 static inline struct IdemStream *

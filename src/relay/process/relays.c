@@ -1,6 +1,6 @@
 /*-------------------------------------------------------------------------
  *
- * runners.c
+ * relays.c
  *		The relays of a worker: which of them have turns.
  *
  * The cost of a turn of the loop grows with the relays that have something to
@@ -17,7 +17,7 @@
  * Copyright (c) 2026, the idempotency developers
  *
  * IDENTIFICATION
- *		src/relay/process/runners.c
+ *		src/relay/process/relays.c
  *
  *-------------------------------------------------------------------------
  */
@@ -35,7 +35,7 @@
 #include "relay/function/delegate.h"
 #include "relay/position/rest.h"
 #include "relay/process/complaint.h"
-#include "relay/process/runners.h"
+#include "relay/process/relays.h"
 #include "relay/program/children.h"
 #include "relay/program/process.h"
 #include "relay/slots.h"
@@ -56,7 +56,7 @@ typedef struct RelayOfId
 	IdemRelay  *relay;
 } RelayOfId;
 
-static HTAB *runners = NULL;	/* of RelayOfId */
+static HTAB *relays = NULL;		/* of RelayOfId */
 static dlist_head active = DLIST_STATIC_INIT(active);
 static int	nactive = 0;
 static IdemClock look_at = 0;	/* earliest look at the outbox for resting
@@ -71,9 +71,9 @@ init(void)
 	HASHCTL		ctl = {.keysize = sizeof(int), .entrysize = sizeof(RelayOfId),
 	.hcxt = TopMemoryContext};
 
-	if (runners == NULL)
-		runners = hash_create("relays of a worker", 64, &ctl,
-							  HASH_ELEM | HASH_BLOBS | HASH_CONTEXT);
+	if (relays == NULL)
+		relays = hash_create("relays of a worker", 64, &ctl,
+							 HASH_ELEM | HASH_BLOBS | HASH_CONTEXT);
 }
 
 /* Let the relay have turns, after the relays that have turns already. */
@@ -105,7 +105,7 @@ deactivate(IdemRelay *relay)
 static IdemRelay *
 find(int relay_id)
 {
-	RelayOfId  *found = hash_search(runners, &relay_id, HASH_FIND, NULL);
+	RelayOfId  *found = hash_search(relays, &relay_id, HASH_FIND, NULL);
 
 	return found == NULL ? NULL : found->relay;
 }
@@ -136,7 +136,7 @@ drop(IdemRelay *relay)
 
 	deactivate(relay);
 	idem_engine_destroy(relay);
-	(void) hash_search(runners, &relay_id, HASH_REMOVE, NULL);
+	(void) hash_search(relays, &relay_id, HASH_REMOVE, NULL);
 }
 
 /* The entry is made last: all other functions take an entry for complete. */
@@ -145,7 +145,7 @@ make(const IdemCourier *courier, const IdemRelayConfig *config)
 {
 	IdemRelay  *relay = idem_engine_create(courier, config);
 
-	((RelayOfId *) hash_search(runners, &config->relay_id, HASH_ENTER, NULL))->relay = relay;
+	((RelayOfId *) hash_search(relays, &config->relay_id, HASH_ENTER, NULL))->relay = relay;
 	return relay;
 }
 
@@ -181,7 +181,7 @@ configure(const IdemRelayConfig *config, bool function)
 }
 
 void
-idem_runners_configure(List *configs, bool function)
+idem_relays_configure(List *configs, bool function)
 {
 	HASH_SEQ_STATUS scan;
 	RelayOfId  *entry;
@@ -191,7 +191,7 @@ idem_runners_configure(List *configs, bool function)
 	looks++;
 	foreach(lc, configs)
 		configure(lfirst(lc), function);
-	hash_seq_init(&scan, runners);
+	hash_seq_init(&scan, relays);
 	while ((entry = hash_seq_search(&scan)) != NULL)
 	{
 		if (entry->relay->seen != looks)
@@ -201,32 +201,32 @@ idem_runners_configure(List *configs, bool function)
 }
 
 void
-idem_runners_begin_with_rest(void)
+idem_relays_begin_with_rest(void)
 {
 	HTAB	   *rows = idem_position_all_last();
 	HASH_SEQ_STATUS scan;
 	RelayOfId  *entry;
 
-	hash_seq_init(&scan, runners);
+	hash_seq_init(&scan, relays);
 	while ((entry = hash_seq_search(&scan)) != NULL)
 		idem_engine_rest_at(entry->relay, idem_position_of(rows, entry->relay_id,
 														   entry->relay->config->epoch));
 }
 
 void
-idem_runners_activate_all(void)
+idem_relays_activate_all(void)
 {
 	HASH_SEQ_STATUS scan;
 	RelayOfId  *entry;
 
 	init();
-	hash_seq_init(&scan, runners);
+	hash_seq_init(&scan, relays);
 	while ((entry = hash_seq_search(&scan)) != NULL)
 		activate(entry->relay);
 }
 
 void
-idem_runners_woken(TimestampTz stamp)
+idem_relays_woken(TimestampTz stamp)
 {
 	dlist_iter	iter;
 
@@ -424,7 +424,7 @@ make_room(void)
 }
 
 bool
-idem_runners_run(MemoryContext error_cxt, bool *failed)
+idem_relays_run(MemoryContext error_cxt, bool *failed)
 {
 	bool		again = false;
 	dlist_mutable_iter iter;
@@ -457,7 +457,7 @@ idem_runners_run(MemoryContext error_cxt, bool *failed)
 }
 
 IdemClock
-idem_runners_next_time(void)
+idem_relays_next_time(void)
 {
 	IdemClock	rest = idem_rest_next_time();
 	IdemClock	t = idem_clock_earlier(rest == 0 ? 0 : Max(rest, look_at), idem_schedule_next_time());
@@ -476,7 +476,7 @@ idem_runners_next_time(void)
 }
 
 void
-idem_runners_persist(void)
+idem_relays_persist(void)
 {
 	dlist_iter	iter;
 
@@ -491,7 +491,7 @@ idem_runners_persist(void)
 }
 
 int
-idem_runners_max_events(void)
+idem_relays_max_events(void)
 {
 	return 2 * nactive;
 }
@@ -507,7 +507,7 @@ process_of(dlist_node *node, bool *writable)
 }
 
 void
-idem_runners_add_events(WaitEventSet *set)
+idem_relays_add_events(WaitEventSet *set)
 {
 	dlist_iter	iter;
 
@@ -527,7 +527,7 @@ idem_runners_add_events(WaitEventSet *set)
 }
 
 uint64
-idem_runners_signature(void)
+idem_relays_signature(void)
 {
 	uint64		sig = 0;
 	dlist_iter	iter;
@@ -546,7 +546,7 @@ idem_runners_signature(void)
 }
 
 bool
-idem_runners_may_leave(bool *idle)
+idem_relays_may_leave(bool *idle)
 {
 	dlist_iter	iter;
 

@@ -1,6 +1,6 @@
 /*-------------------------------------------------------------------------
  *
- * target.c
+ * difference_end.c
  *		How far a difference may go: no further than the configuration is known.
  *
  * A relay passes, for good, the events of types that it does not want.  So an
@@ -34,7 +34,7 @@
  * session that changes relays, or grants rights, without a pause delays events
  * by the gap between two looks at the relays, and cannot hold them back for
  * longer.  Events after R wait for the next look.  That look comes soon,
- * because idem_target_config_changed() is true.
+ * because idem_difference_config_changed() is true.
  *
  * What a crash leaves: nothing.  A worker reads the relays before it begins any
  * difference.
@@ -47,7 +47,7 @@
  * Copyright (c) 2026, the idempotency developers
  *
  * IDENTIFICATION
- *		src/relay/target.c
+ *		src/relay/difference_end.c
  *
  *-------------------------------------------------------------------------
  */
@@ -62,7 +62,7 @@
 #include "storage/procarray.h"
 #include "utils/memutils.h"
 
-#include "relay/target.h"
+#include "relay/difference_end.h"
 #include "shared/spi.h"
 #include "shared/txn.h"
 #include "shared/xid.h"
@@ -86,7 +86,7 @@ static Look *next = NULL;		/* the look in progress */
 static bool overtaken = false;	/* a snapshot saw a change that "last" lacks */
 
 void
-idem_target_init(IdemWorkerSlot *my_slot)
+idem_difference_init(IdemWorkerSlot *my_slot)
 {
 	slot = my_slot;
 }
@@ -100,13 +100,13 @@ counters_rose(void)
 }
 
 bool
-idem_target_config_changed(void)
+idem_difference_config_changed(void)
 {
 	return last != NULL && (overtaken || counters_rose());
 }
 
 void
-idem_target_woken(void)
+idem_difference_woken(void)
 {
 	for (int i = 0; last != NULL && i < last->nprepared; i++)
 		overtaken |= !TransactionIdIsInProgress(XidFromFullTransactionId(last->prepared[i]));
@@ -163,7 +163,7 @@ keep_prepared(Look *look)
  * in the relays that are read next.
  */
 void
-idem_target_load_begin(void)
+idem_difference_load_begin(void)
 {
 	MemoryContext cxt;
 
@@ -183,7 +183,7 @@ idem_target_load_begin(void)
 }
 
 void
-idem_target_load_snapshot(void)
+idem_difference_load_snapshot(void)
 {
 	MemoryContext old = MemoryContextSwitchTo(next->cxt);
 
@@ -192,7 +192,7 @@ idem_target_load_snapshot(void)
 }
 
 void
-idem_target_load_end(void)
+idem_difference_load_end(void)
 {
 	if (last != NULL)
 		MemoryContextDelete(last->cxt);
@@ -232,7 +232,7 @@ overtakes(const IdemSnap *snap)
 }
 
 IdemSnap *
-idem_target_take(bool *newest)
+idem_difference_take(bool *newest)
 {
 	IdemSnap   *snap = idem_snap_current();
 
