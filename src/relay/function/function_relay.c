@@ -398,7 +398,6 @@ append_position(IdemFunctionCourier *courier)
 										&courier->relay.walk.settled);
 
 	(void) idem_position_append(&row);
-	courier->relay.walk.dirty = false;
 }
 
 /* What one transaction did. */
@@ -493,6 +492,7 @@ step_log(IdemFunctionCourier *courier, int limit, StepCounts *counts, bool *ende
 	if (counts->logged > 0)
 	{
 		append_position(courier);
+		courier->relay.walk.dirty = false;
 		IDEM_FAULT_POINT("function-position-appended");
 	}
 	if (courier->attempts.log_left > 0)
@@ -666,6 +666,7 @@ persist(IdemRelay *relay)
 	append_position(courier);
 	IDEM_FAULT_POINT("function-persist");
 	idem_txn_commit(true);
+	courier->relay.walk.dirty = false;
 }
 
 const IdemCourier idem_function_courier = {
