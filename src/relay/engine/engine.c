@@ -35,6 +35,7 @@
 #include "utils/memutils.h"
 
 #include "relay/engine/engine.h"
+#include "relay/engine/schedule.h"
 #include "relay/slots.h"
 #include "relay/witness.h"
 

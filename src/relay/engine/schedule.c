@@ -45,7 +45,7 @@
 
 #include "storage/fd.h"
 
-#include "relay/engine/engine.h"
+#include "relay/engine/schedule.h"
 #include "relay/program/children.h"
 #include "relay/slots.h"
 #include "shared/fault.h"

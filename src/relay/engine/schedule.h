@@ -15,30 +15,11 @@
 
 #include "postgres.h"
 
-#include "lib/ilist.h"
-
-#include "shared/clock.h"
-
-struct IdemRelay;
-struct IdemQueue;
+#include "relay/engine/courier.h"
 
 /* The GUCs idempotency.max_sink_programs and ..._max_sink_starts. */
 extern int	idem_max_sink_programs;
 extern int	idem_max_sink_starts;
-
-/* A relay's place in a queue; embedded in it, all zero at first. */
-typedef struct IdemTicket
-{
-	dlist_node	node;			/* in the queue; or, of a relay that has a
-								 * worker, in the list of those */
-	struct IdemQueue *queue;	/* NULL: the relay waits for neither */
-	bool		granted;		/* a program's start is granted and not used
-								 * yet */
-	bool		trying;			/* its present program started as that of a
-								 * failing relay */
-	bool		is_function;	/* all_node is in the list of function relays */
-	dlist_node	all_node;
-} IdemTicket;
 
 /*
  * May the relay start its program?  If not, the relay waits in the queue, and
@@ -52,7 +33,7 @@ extern bool idem_schedule_ask_program(IdemTicket *ticket, bool failing, bool loo
  * Let a function relay wait for a worker of its own.  first: before all others,
  * since its slot was freed before a process had it.
  */
-extern void idem_schedule_ask_worker(struct IdemRelay *relay, bool first);
+extern void idem_schedule_ask_worker(IdemRelay *relay, bool first);
 
 /*
  * The relay does not want to start a program or a worker any more, or its
@@ -65,10 +46,10 @@ extern void idem_schedule_withdraw(IdemTicket *ticket);
  * relay, so its own worker has it from now on, and it is away.
  * ..._worker_ended: the slot is free again.  ..._remove: a relay ends.
  */
-extern void idem_schedule_add_function(struct IdemRelay *relay);
-extern void idem_schedule_worker_given(struct IdemRelay *relay);
-extern void idem_schedule_worker_ended(struct IdemRelay *relay);
-extern void idem_schedule_remove(struct IdemRelay *relay);
+extern void idem_schedule_add_function(IdemRelay *relay);
+extern void idem_schedule_worker_given(IdemRelay *relay);
+extern void idem_schedule_worker_ended(IdemRelay *relay);
+extern void idem_schedule_remove(IdemRelay *relay);
 
 /* Grant the starts of programs that may be granted now.  True if a relay got one. */
 extern bool idem_schedule_programs(void);

@@ -35,6 +35,7 @@
 
 #include "utils/memutils.h"
 
+#include "relay/engine/schedule.h"
 #include "relay/report.h"
 #include "relay/stream/batch.h"
 #include "relay/stream/bye.h"

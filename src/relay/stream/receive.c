@@ -20,6 +20,7 @@
 #include "utils/memutils.h"
 #include "utils/timestamp.h"
 
+#include "relay/engine/schedule.h"
 #include "relay/report.h"
 #include "relay/stream/batch.h"
 #include "relay/stream/receive.h"

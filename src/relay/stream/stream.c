@@ -40,6 +40,7 @@
 #include "utils/snapmgr.h"
 #include "utils/timestamp.h"
 
+#include "relay/engine/schedule.h"
 #include "relay/program/children.h"
 #include "relay/slots.h"
 #include "relay/stream/encode.h"
