@@ -54,7 +54,6 @@
 #include "claim/claim.h"
 #include "claim/consumer.h"
 #include "claim/expiry.h"
-#include "claim/finish.h"
 #include "claim/leased.h"
 #include "claim/lock.h"
 #include "claim/call.h"
@@ -72,8 +71,6 @@ void
 idem_claim_init(void)
 {
 	idem_claim_setting_init();
-	idem_state_init();
-	idem_finish_init();
 	idem_consumer_init();
 }
 

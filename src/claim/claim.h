@@ -65,7 +65,7 @@ typedef struct IdemClaimItem
 	IdemClaimResult result;
 } IdemClaimItem;
 
-/* Defines the subsystem's settings and hooks; called once per process. */
+/* Defines the subsystem's settings; called once per process. */
 extern void idem_claim_init(void);
 
 /*

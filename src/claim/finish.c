@@ -127,17 +127,11 @@ force_durable_commit(void)
 								 GUC_ACTION_LOCAL, true, 0, false);
 }
 
-/*
- * Before COMMIT or PREPARE: refuse or keep undecided claims, and force a
- * durable commit if the transaction completed a claim.
- */
-static void
-on_xact_event(XactEvent event, void *arg)
+void
+idem_finish_claims(bool prepare)
 {
 	const IdemClaimCounts *counts = idem_state_counts();
 
-	if (event != XACT_EVENT_PRE_COMMIT && event != XACT_EVENT_PRE_PREPARE)
-		return;
 	if (counts->pending > 0)
 	{
 		if (idem_uncompleted_claims == IDEM_UNCOMPLETED_ERROR)
@@ -146,14 +140,8 @@ on_xact_event(XactEvent event, void *arg)
 	}
 	if (counts->completed > 0 && idem_durable_complete)
 		force_durable_commit();
-	if (counts->completed > 0 && event == XACT_EVENT_PRE_COMMIT)
+	if (counts->completed > 0 && !prepare)
 		IDEM_FAULT_POINT("claim-pre-commit");
-	if (counts->completed > 0 && event == XACT_EVENT_PRE_PREPARE)
+	if (counts->completed > 0 && prepare)
 		IDEM_FAULT_POINT("claim-pre-prepare");
-}
-
-void
-idem_finish_init(void)
-{
-	RegisterXactCallback(on_xact_event, NULL);
 }

@@ -13,6 +13,10 @@
 #ifndef IDEM_CLAIM_FINISH_H
 #define IDEM_CLAIM_FINISH_H
 
-extern void idem_finish_init(void);
+/*
+ * Before COMMIT or PREPARE: refuse or keep undecided claims, and force a durable
+ * commit if the transaction completed a claim.
+ */
+extern void idem_finish_claims(bool prepare);
 
 #endif							/* IDEM_CLAIM_FINISH_H */

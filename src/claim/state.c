@@ -29,7 +29,6 @@
  */
 #include "postgres.h"
 
-#include "access/xact.h"
 #include "common/hashfn.h"
 #include "common/pg_prng.h"
 #include "utils/memutils.h"
@@ -135,21 +134,6 @@ static int	undo_used = 0;
 static int	undo_size = 0;
 static IdemClaimCounts counts;
 
-/*
- * Forget the transaction's claims; the end of the transaction frees their
- * memory.
- */
-static void
-forget_all(void)
-{
-	state_context = NULL;
-	claims = NULL;
-	consumers = NULL;
-	undo_log = NULL;
-	undo_used = undo_size = 0;
-	memset(&counts, 0, sizeof(counts));
-}
-
 /* May the transaction make the event's effect? */
 static inline bool
 is_held(const IdemClaimState *state)
@@ -200,51 +184,35 @@ undo_last(void)
 	}
 }
 
-/* Undo the changes of a subtransaction that aborts. */
-static void
-on_subxact_event(SubXactEvent event, SubTransactionId subid,
-				 SubTransactionId parent, void *arg)
+void
+idem_state_undo(SubTransactionId subid)
 {
-	if (event == SUBXACT_EVENT_ABORT_SUB)
-	{
-		while (undo_used > 0 && undo_log[undo_used - 1].subid >= subid)
-			undo_last();
-	}
-	else if (event == SUBXACT_EVENT_COMMIT_SUB && parent == TopSubTransactionId)
-		undo_used = 0;			/* no subtransaction is left that could abort */
-}
-
-/* Forget all claims when the transaction ends, by PREPARE too. */
-static void
-on_xact_event(XactEvent event, void *arg)
-{
-	switch (event)
-	{
-		case XACT_EVENT_COMMIT:
-			if (claims != NULL)
-				IDEM_FAULT_POINT_NO_ERROR("claim-commit");
-			forget_all();
-			break;
-		case XACT_EVENT_ABORT:
-			if (claims != NULL)
-				IDEM_FAULT_POINT_NO_ERROR("claim-abort");
-			forget_all();
-			break;
-		case XACT_EVENT_PREPARE:
-			if (claims != NULL)
-				IDEM_FAULT_POINT_NO_ERROR("claim-prepare");
-			forget_all();
-			break;
-		default:
-			break;
-	}
+	while (undo_used > 0 && undo_log[undo_used - 1].subid >= subid)
+		undo_last();
 }
 
 void
-idem_state_init(void)
+idem_state_subtransaction_committed(SubTransactionId parent)
 {
-	RegisterXactCallback(on_xact_event, NULL);
-	RegisterSubXactCallback(on_subxact_event, NULL);
+	if (parent == TopSubTransactionId)
+		undo_used = 0;			/* no subtransaction is left that could abort */
+}
+
+void
+idem_state_forget(XactEvent event)
+{
+	if (claims != NULL && event == XACT_EVENT_COMMIT)
+		IDEM_FAULT_POINT_NO_ERROR("claim-commit");
+	if (claims != NULL && event == XACT_EVENT_ABORT)
+		IDEM_FAULT_POINT_NO_ERROR("claim-abort");
+	if (claims != NULL && event == XACT_EVENT_PREPARE)
+		IDEM_FAULT_POINT_NO_ERROR("claim-prepare");
+	state_context = NULL;
+	claims = NULL;
+	consumers = NULL;
+	undo_log = NULL;
+	undo_used = undo_size = 0;
+	memset(&counts, 0, sizeof(counts));
 }
 
 /* Make the table of claims, with a new hash seed. */

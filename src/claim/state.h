@@ -15,6 +15,7 @@
 
 #include "postgres.h"
 
+#include "access/xact.h"
 #include "datatype/timestamp.h"
 
 #include "claim/lock.h"
@@ -85,7 +86,12 @@ typedef struct IdemClaimCounts
 	int64		locks;			/* that claims keep */
 } IdemClaimCounts;
 
-extern void idem_state_init(void);
+/* The transaction ends, by PREPARE too: forget its claims. */
+extern void idem_state_forget(XactEvent event);
+
+/* A subtransaction aborts: undo its changes.  Or it has committed into its parent. */
+extern void idem_state_undo(SubTransactionId subid);
+extern void idem_state_subtransaction_committed(SubTransactionId parent);
 
 /* The claim of the key's name; NULL if the transaction has none. */
 extern IdemClaim *idem_state_find(const IdemClaimKey *key);

@@ -25,7 +25,7 @@
  * the tables can make a table there, and ids of relays are not used again.
  *
  * An anchor and its row come and go in one transaction: relay_create makes
- * both, relay_drop deletes both, and the hook in hooks.c deletes the row when
+ * both, relay_drop deletes both, and the hook in ddl.c deletes the row when
  * another command drops the anchor.
  *
  * A crash leaves what the committed transactions wrote.

@@ -23,12 +23,10 @@
 #include "utils/guc.h"
 
 #include "outbox/outbox.h"
-#include "relay/api/option_guard.h"
 #include "relay/engine/schedule.h"
 #include "relay/identity.h"
 #include "relay/position/parked.h"
 #include "relay/position/rest.h"
-#include "relay/process/hooks.h"
 #include "relay/process/launcher.h"
 #include "relay/program/path.h"
 #include "relay/relay.h"
@@ -109,13 +107,11 @@ idem_relay_init(void)
 {
 	define_settings();
 	idem_relay_row_init();
-	idem_option_guard_init();
 	idem_outbox_greatest_hook = idem_parked_greatest_seq;
 	idem_launcher_init();
 	if (!process_shared_preload_libraries_in_progress || IsBinaryUpgrade)
 		return;
 	idem_shmem_init();
 	idem_wake_init();
-	idem_hooks_init();
 	idem_launcher_register();
 }

@@ -43,15 +43,8 @@ pg_atomic_uint64 *idem_config_changers = NULL;
 int			idem_relay_max_workers = 16;
 int			idem_relay_max_relays = 1024;
 
-static shmem_request_hook_type prev_shmem_request_hook = NULL;
-static shmem_startup_hook_type prev_shmem_startup_hook = NULL;
-
-/*
- * The size of the segment, for the request and the allocation, which must
- * agree.
- */
-static Size
-shmem_size(void)
+Size
+idem_relay_shmem_size(void)
 {
 	Size		size = MAXALIGN(sizeof(IdemRelayShmem));
 
@@ -62,16 +55,6 @@ shmem_size(void)
 	size = add_size(size, mul_size(MaxBackends, sizeof(Oid)));
 	size = MAXALIGN(size);
 	return add_size(size, mul_size(MaxBackends, sizeof(pg_atomic_uint64)));
-}
-
-/* Request shared memory.  PostgreSQL accepts a request in this hook only. */
-static void
-shmem_request(void)
-{
-	if (prev_shmem_request_hook)
-		prev_shmem_request_hook();
-	RequestAddinShmemSpace(shmem_size());
-	RequestNamedLWLockTranche("idempotency", 1);
 }
 
 /*
@@ -99,7 +82,7 @@ is_after_crash(void)
 static void
 init_segment(void)
 {
-	memset(idem_relay_shmem, 0, shmem_size());
+	memset(idem_relay_shmem, 0, idem_relay_shmem_size());
 	idem_relay_shmem->lock = &(GetNamedLWLockTranche("idempotency"))->lock;
 	idem_relay_shmem->launcher_procno = -1;
 	pg_atomic_init_u32(&idem_relay_shmem->launcher_wake, 0);
@@ -126,21 +109,11 @@ init_segment(void)
 		pg_atomic_init_u64(&idem_config_changers[i], 0);
 }
 
-/*
- * Find or make the segment.  Runs in the postmaster, and in each child where
- * processes are not forked.
- */
-static void
-shmem_startup(void)
+void
+idem_relay_shmem_attach(void *segment, bool found)
 {
-	bool		found;
-	char	   *base;
+	char	   *base = segment;
 
-	if (prev_shmem_startup_hook)
-		prev_shmem_startup_hook();
-
-	LWLockAcquire(AddinShmemInitLock, LW_EXCLUSIVE);
-	base = ShmemInitStruct("idempotency", shmem_size(), &found);
 	idem_relay_shmem = (IdemRelayShmem *) base;
 	base += MAXALIGN(sizeof(IdemRelayShmem));
 	idem_worker_slots = (IdemWorkerSlot *) base;
@@ -152,7 +125,6 @@ shmem_startup(void)
 	idem_config_changers = (pg_atomic_uint64 *) base;
 	if (!found)
 		init_segment();
-	LWLockRelease(AddinShmemInitLock);
 }
 
 void
@@ -168,10 +140,6 @@ idem_shmem_init(void)
 							NULL,
 							&idem_relay_max_relays,
 							1024, 1, 4096, PGC_POSTMASTER, 0, NULL, NULL, NULL);
-	prev_shmem_request_hook = shmem_request_hook;
-	shmem_request_hook = shmem_request;
-	prev_shmem_startup_hook = shmem_startup_hook;
-	shmem_startup_hook = shmem_startup;
 }
 
 /*

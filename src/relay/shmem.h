@@ -217,7 +217,15 @@ extern pg_atomic_uint64 *idem_config_changers;
 extern int	idem_relay_max_workers;
 extern int	idem_relay_max_relays;
 
+/* Define the settings that size the memory; at preload only. */
 extern void idem_shmem_init(void);
+
+/*
+ * The memory: its size, and its place in this process.  Called under
+ * AddinShmemInitLock; found: another process has initialised it.
+ */
+extern Size idem_relay_shmem_size(void);
+extern void idem_relay_shmem_attach(void *segment, bool found);
 
 /*
  * Wake the workers of a database to look at the outbox.  ..._config: also to

@@ -42,45 +42,50 @@ static bool callback_registered = false;
 static bool config_committed = false;
 static bool launcher_due = false;
 
-/*
- * Announce the transaction's changes.  At commit this must not fail: no error,
- * no allocation, no catalog.
- */
+/* Nothing is left to announce. */
 static void
-xact_callback(XactEvent event, void *arg)
+forget(void)
 {
-	switch (event)
+	enqueued = config_changed = tell_launcher = false;
+}
+
+void
+idem_wake_committing(void)
+{
+	if (config_changed)
+		idem_config_committing(GetTopFullTransactionIdIfAny());
+}
+
+void
+idem_wake_committed(void)
+{
+	if (enqueued)
 	{
-		case XACT_EVENT_PRE_COMMIT:
-			if (config_changed)
-				idem_config_committing(GetTopFullTransactionIdIfAny());
-			break;
-		case XACT_EVENT_COMMIT:
-			if (enqueued)
-			{
-				IDEM_FAULT_POINT_NO_ERROR("commit-wake");
-				idem_wake_database(MyDatabaseId);
-			}
-			config_committed = config_changed;
-			launcher_due = tell_launcher;
-			enqueued = config_changed = tell_launcher = false;
-			break;
-		case XACT_EVENT_PREPARE:
-			if (config_changed || tell_launcher)
-			{
-				IDEM_FAULT_POINT_NO_ERROR("ddl-prepare");
-				idem_config_prepared();
-			}
-			enqueued = config_changed = tell_launcher = false;
-			break;
-		case XACT_EVENT_ABORT:
-			if (config_changed)
-				idem_config_committed();
-			enqueued = config_changed = tell_launcher = false;
-			break;
-		default:
-			break;
+		IDEM_FAULT_POINT_NO_ERROR("commit-wake");
+		idem_wake_database(MyDatabaseId);
 	}
+	config_committed = config_changed;
+	launcher_due = tell_launcher;
+	forget();
+}
+
+void
+idem_wake_prepared(void)
+{
+	if (config_changed || tell_launcher)
+	{
+		IDEM_FAULT_POINT_NO_ERROR("ddl-prepare");
+		idem_config_prepared();
+	}
+	forget();
+}
+
+void
+idem_wake_aborted(void)
+{
+	if (config_changed)
+		idem_config_committed();
+	forget();
 }
 
 /*
@@ -106,15 +111,15 @@ release_callback(ResourceReleasePhase phase, bool is_commit, bool is_top_level, 
 }
 
 /*
- * Register the callbacks once per backend.  Registering allocates memory, so
- * it cannot wait until the commit callback.
+ * Register the callback once per backend, when it has something to announce first:
+ * PostgreSQL calls it thrice for each statement.  Registering allocates memory, so it
+ * cannot wait until the commit.
  */
 static void
 ensure_callback(void)
 {
 	if (callback_registered)
 		return;
-	RegisterXactCallback(xact_callback, NULL);
 	RegisterResourceReleaseCallback(release_callback, NULL);
 	callback_registered = true;
 }

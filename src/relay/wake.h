@@ -31,6 +31,16 @@ extern void idem_relay_config_changed(void);
 extern void idem_wake_launcher_at_commit(void);
 
 /*
+ * The current transaction is about to commit, has committed, was prepared, has aborted.
+ * Not in these calls, but when the invalidation messages of a commit are sent, workers
+ * and launcher hear of changed relays.
+ */
+extern void idem_wake_committing(void);
+extern void idem_wake_committed(void);
+extern void idem_wake_prepared(void);
+extern void idem_wake_aborted(void);
+
+/*
  * Called after COMMIT PREPARED: wake the workers, since this session does not
  * know whether the prepared transaction enqueued or changed relays.
  */

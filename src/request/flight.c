@@ -37,15 +37,9 @@
 
 #include <limits.h>
 
-#include "access/xact.h"
 #include "miscadmin.h"
-#include "nodes/parsenodes.h"
 #include "port/atomics.h"
 #include "storage/condition_variable.h"
-#include "storage/ipc.h"
-#include "storage/lwlock.h"
-#include "storage/shmem.h"
-#include "tcop/utility.h"
 #include "utils/guc.h"
 #include "utils/wait_event.h"
 
@@ -73,10 +67,6 @@ static uint64 noted[NVARIABLES / 64];
 
 /* Is this process counted as a waiter? */
 static bool counted = false;
-
-static shmem_request_hook_type prev_shmem_request = NULL;
-static shmem_startup_hook_type prev_shmem_startup = NULL;
-static ProcessUtility_hook_type prev_utility = NULL;
 
 static int
 variable_of(const pg_uuid_t *digest)
@@ -108,71 +98,36 @@ wake_noted(void)
 	memset(noted, 0, sizeof(noted));
 }
 
-static void
-wake_all(void)
+void
+idem_flight_wake_all(void)
 {
+	if (shmem == NULL)
+		return;
 	for (int n = 0; n < NVARIABLES; n++)
 		ConditionVariableBroadcast(&shmem->variables[n]);
 }
 
 /* Stop counting this process as a waiter. */
-static void
-leave(void)
+void
+idem_flight_leave(void)
 {
 	if (counted)
 		pg_atomic_fetch_sub_u32(&shmem->nwaiters, 1);
 	counted = false;
 }
 
-static void
-on_xact_event(XactEvent event, void *arg)
+void
+idem_flight_transaction_ended(void)
 {
-	switch (event)
-	{
-		case XACT_EVENT_COMMIT:
-		case XACT_EVENT_ABORT:
-			leave();
-			if (shmem != NULL)
-				wake_noted();
-			break;
-		case XACT_EVENT_PREPARE:
-			memset(noted, 0, sizeof(noted));
-			break;
-		default:
-			break;
-	}
+	idem_flight_leave();
+	if (shmem != NULL)
+		wake_noted();
 }
 
-static void
-on_subxact_event(SubXactEvent event, SubTransactionId subid, SubTransactionId parent, void *arg)
+void
+idem_flight_transaction_prepared(void)
 {
-	if (event == SUBXACT_EVENT_ABORT_SUB)
-		leave();
-}
-
-/* Does the command end a prepared transaction? */
-static bool
-ends_prepared(const PlannedStmt *pstmt)
-{
-	const TransactionStmt *stmt;
-
-	if (pstmt->commandType != CMD_UTILITY || !IsA(pstmt->utilityStmt, TransactionStmt))
-		return false;
-	stmt = (const TransactionStmt *) pstmt->utilityStmt;
-	return stmt->kind == TRANS_STMT_COMMIT_PREPARED || stmt->kind == TRANS_STMT_ROLLBACK_PREPARED;
-}
-
-static void
-process_utility(PlannedStmt *pstmt, const char *query, bool read_only_tree,
-				ProcessUtilityContext context, ParamListInfo params, QueryEnvironment *env,
-				DestReceiver *dest, QueryCompletion *qc)
-{
-	bool		wakes = ends_prepared(pstmt);
-
-	(prev_utility ? prev_utility : standard_ProcessUtility) (pstmt, query, read_only_tree, context,
-															 params, env, dest, qc);
-	if (wakes)
-		wake_all();
+	memset(noted, 0, sizeof(noted));
 }
 
 /* Waiting */
@@ -252,39 +207,30 @@ idem_flight_end(IdemFlight *flight)
 	if (!flight->asleep)
 		return;
 	ConditionVariableCancelSleep();
-	leave();
+	idem_flight_leave();
 }
 
 /* Starting */
 
-static void
-shmem_request(void)
+Size
+idem_flight_shmem_size(void)
 {
-	if (prev_shmem_request)
-		prev_shmem_request();
-	RequestAddinShmemSpace(sizeof(FlightShmem));
+	return sizeof(FlightShmem);
 }
 
-static void
-shmem_startup(void)
+void
+idem_flight_shmem_attach(void *base, bool found)
 {
-	bool		found;
-
-	if (prev_shmem_startup)
-		prev_shmem_startup();
-	LWLockAcquire(AddinShmemInitLock, LW_EXCLUSIVE);
-	shmem = ShmemInitStruct("idempotency flights", sizeof(FlightShmem), &found);
-	if (!found)
-	{
-		pg_atomic_init_u32(&shmem->nwaiters, 0);
-		for (int n = 0; n < NVARIABLES; n++)
-			ConditionVariableInit(&shmem->variables[n]);
-	}
-	LWLockRelease(AddinShmemInitLock);
+	shmem = base;
+	if (found)
+		return;
+	pg_atomic_init_u32(&shmem->nwaiters, 0);
+	for (int n = 0; n < NVARIABLES; n++)
+		ConditionVariableInit(&shmem->variables[n]);
 }
 
-static void
-define_settings(void)
+void
+idem_flight_init(void)
 {
 	DefineCustomIntVariable("idempotency.max_wait",
 							"Longest time that claim_request waits for the answer of a request in progress.",
@@ -298,20 +244,4 @@ define_settings(void)
 							&max_waiters,
 							-1, -1, INT_MAX,
 							PGC_SIGHUP, 0, NULL, NULL, NULL);
-}
-
-void
-idem_flight_init(void)
-{
-	define_settings();
-	RegisterXactCallback(on_xact_event, NULL);
-	RegisterSubXactCallback(on_subxact_event, NULL);
-	if (!process_shared_preload_libraries_in_progress)
-		return;
-	prev_shmem_request = shmem_request_hook;
-	shmem_request_hook = shmem_request;
-	prev_shmem_startup = shmem_startup_hook;
-	shmem_startup_hook = shmem_startup;
-	prev_utility = ProcessUtility_hook;
-	ProcessUtility_hook = process_utility;
 }

@@ -30,8 +30,22 @@ typedef struct IdemFlight
 	int			hurry;			/* pauses since something ended */
 } IdemFlight;
 
-/* Defines the settings and registers for ends of transactions; called once per process. */
+/* Defines the settings; called once per process. */
 extern void idem_flight_init(void);
+
+/* The shared memory: its size, and its place in this process; found: it is initialised. */
+extern Size idem_flight_shmem_size(void);
+extern void idem_flight_shmem_attach(void *base, bool found);
+
+/* The transaction has committed or aborted, or was prepared: wake, or forget, its waiters. */
+extern void idem_flight_transaction_ended(void);
+extern void idem_flight_transaction_prepared(void);
+
+/* A subtransaction has aborted: this process waits no more. */
+extern void idem_flight_leave(void);
+
+/* A prepared transaction has ended, and nobody knows which requests it has changed. */
+extern void idem_flight_wake_all(void);
 
 /* This transaction changes the request: wake who waits for it when it ends. */
 extern void idem_flight_note(const pg_uuid_t *digest);

@@ -10,7 +10,7 @@
  * of PostgreSQL take AccessExclusiveLock on a relation that they name, and
  * check its ownership afterwards.  If such a command waits for an open
  * transaction, nobody can read the view meanwhile.  For the extension's
- * relations, the hook in this file checks the ownership before the command
+ * relations, this file checks the ownership before the command
  * locks.  Only AccessExclusiveLock conflicts with a reader's lock, so no other
  * command matters.  test/t/703_security_locks.pl asks each command that names
  * a relation.
@@ -22,7 +22,7 @@
  * tables have neither.  An unlogged table is emptied by a crash.  C code would
  * read a column of another type as what it was.  Commands that would do one of
  * these are refused, also if they name a table's parent.  guard_table.c notices
- * what got past the hook, because the library was not loaded.
+ * what got past this file, because the library was not loaded.
  * allow_system_table_mods turns both off, as for tables of the system.
  *
  * Dependencies.  A role without USAGE on a schema can name nothing in it, but
@@ -55,7 +55,6 @@
 #include "catalog/dependency.h"
 #include "catalog/indexing.h"
 #include "catalog/namespace.h"
-#include "catalog/objectaccess.h"
 #include "catalog/objectaddress.h"
 #include "catalog/pg_am.h"
 #include "catalog/pg_attrdef.h"
@@ -70,7 +69,6 @@
 #include "commands/extension.h"
 #include "miscadmin.h"
 #include "nodes/parsenodes.h"
-#include "tcop/utility.h"
 #include "utils/acl.h"
 #include "utils/builtins.h"
 #include "utils/fmgroids.h"
@@ -82,9 +80,6 @@
 #include "compat.h"
 #include "shared/catalog.h"
 #include "shared/guard.h"
-
-static ProcessUtility_hook_type prev_process_utility = NULL;
-static object_access_hook_type prev_object_access = NULL;
 
 /* The statistics that the running command has made without their dependencies. */
 static Oid	made_statistics = InvalidOid;
@@ -261,30 +256,23 @@ refuse(const RangeVar *relation, const Addition *addition)
 /* Commands, by their kind */
 
 static void
-check_rule(Node *stmt)
+check_rule(const RuleStmt *rule)
 {
-	check_owner(((RuleStmt *) stmt)->relation);
-	refuse(((RuleStmt *) stmt)->relation, &add_rule);
+	check_owner(rule->relation);
+	refuse(rule->relation, &add_rule);
 }
 
 static void
-check_depends(Node *stmt)
+check_depends(const AlterObjectDependsStmt *depends)
 {
-	if (((AlterObjectDependsStmt *) stmt)->relation != NULL)
-		check_owner(((AlterObjectDependsStmt *) stmt)->relation);
-}
-
-static void
-check_trigger(Node *stmt)
-{
-	refuse(((CreateTrigStmt *) stmt)->relation, &add_trigger);
+	if (depends->relation != NULL)
+		check_owner(depends->relation);
 }
 
 /* An index that is missing may be made again; others tell which kind it is. */
 static void
-check_index(Node *stmt)
+check_index(const IndexStmt *index)
 {
-	IndexStmt  *index = (IndexStmt *) stmt;
 	Oid			relid = member_of_ours(index->relation);
 	Relation	heap;
 	List	   *indexes;
@@ -301,9 +289,8 @@ check_index(Node *stmt)
 
 /* CREATE TABLE ... PARTITION OF; CREATE FOREIGN TABLE begins with the same. */
 static void
-check_create(Node *stmt)
+check_create(const CreateStmt *create)
 {
-	CreateStmt *create = (CreateStmt *) stmt;
 	ListCell   *lc;
 
 	foreach(lc, create->inhRelations)
@@ -355,10 +342,8 @@ is_of_keys(const RangeVar *relation)
 
 /* ALTER SEQUENCE, which gives a sequence another file. */
 static void
-check_sequence(Node *stmt)
+check_sequence(const RangeVar *sequence)
 {
-	const RangeVar *sequence = ((AlterSeqStmt *) stmt)->sequence;
-
 	if (!is_of_keys(sequence))
 		return;
 	check_owner(sequence);
@@ -416,31 +401,49 @@ check_action(const RangeVar *relation, const AlterTableCmd *cmd)
 }
 
 static void
-check_alter(Node *stmt)
+check_alter(const AlterTableStmt *alter)
 {
-	AlterTableStmt *alter = (AlterTableStmt *) stmt;
 	ListCell   *lc;
 
 	foreach(lc, alter->cmds)
 		check_action(alter->relation, lfirst(lc));
 }
 
-static const struct
+/* The checks of a statement's kind come before its locks. */
+void
+idem_guard_read(Node *stmt, IdemStatement *s)
 {
-	NodeTag		tag;
-	void		(*check) (Node *stmt);
-}			guarded[] =
-
-{
-	{T_RuleStmt, check_rule},
-	{T_AlterObjectDependsStmt, check_depends},
-	{T_CreateTrigStmt, check_trigger},
-	{T_IndexStmt, check_index},
-	{T_CreateStmt, check_create},
-	{T_CreateForeignTableStmt, check_create},
-	{T_AlterTableStmt, check_alter},
-	{T_AlterSeqStmt, check_sequence},
-};
+	made_statistics = InvalidOid;
+	switch (nodeTag(stmt))
+	{
+		case T_RuleStmt:
+			check_rule((RuleStmt *) stmt);
+			break;
+		case T_AlterObjectDependsStmt:
+			check_depends((AlterObjectDependsStmt *) stmt);
+			break;
+		case T_CreateTrigStmt:
+			refuse(((CreateTrigStmt *) stmt)->relation, &add_trigger);
+			break;
+		case T_IndexStmt:
+			check_index((IndexStmt *) stmt);
+			break;
+		case T_CreateStmt:
+		case T_CreateForeignTableStmt:
+			check_create((CreateStmt *) stmt);
+			if (((CreateStmt *) stmt)->partspec != NULL)
+				s->partitioned = copyObject(((CreateStmt *) stmt)->relation);
+			break;
+		case T_AlterTableStmt:
+			check_alter((AlterTableStmt *) stmt);
+			break;
+		case T_AlterSeqStmt:
+			check_sequence(((AlterSeqStmt *) stmt)->sequence);
+			break;
+		default:
+			break;
+	}
+}
 
 /* Dependencies */
 
@@ -550,72 +553,31 @@ check_publication(Oid publication)
 	table_close(rel, AccessShareLock);
 }
 
-/* object_access_hook: superusers may name everything, so that is asked first. */
-static void
-on_object_access(ObjectAccessType access, Oid classId, Oid objectId, int subId, void *arg)
+/* Superusers may name everything, so that is asked first. */
+void
+idem_guard_check_object(Oid classid, Oid objid, int subid)
 {
-	if (prev_object_access)
-		prev_object_access(access, classId, objectId, subId, arg);
-	if ((access != OAT_POST_CREATE && access != OAT_POST_ALTER) || superuser())
+	if (superuser())
 		return;
-	if (classId == AttrDefaultRelationId)
-		objectId = default_of(objectId, subId);
-	if (classId == StatisticExtRelationId)
-		made_statistics = objectId;
-	if (classId == PublicationRelationId)
-		check_publication(objectId);
-	check_dependencies(classId, objectId);
+	if (classid == AttrDefaultRelationId)
+		objid = default_of(objid, subid);
+	if (classid == StatisticExtRelationId)
+		made_statistics = objid;
+	if (classid == PublicationRelationId)
+		check_publication(objid);
+	check_dependencies(classid, objid);
 }
 
 /*
- * Check what a command has made whose dependencies came after the hook: the
- * expressions of extended statistics, and those of a partitioned table's key.
+ * Dependencies of extended statistics' expressions, and of a partitioned table's key,
+ * come after the object access hook.
  */
-static void
-check_made(const RangeVar *partitioned)
+void
+idem_guard_check_made(const RangeVar *partitioned)
 {
 	if (OidIsValid(made_statistics))
 		check_dependencies(StatisticExtRelationId, made_statistics);
 	if (partitioned != NULL && !superuser())
 		check_dependencies(RelationRelationId,
 						   get_relname_relid(partitioned->relname, RangeVarGetCreationNamespace(partitioned)));
-}
-
-/*
- * ProcessUtility_hook: the checks of the command's kind come before its locks.
- * Some dependencies can only be seen when the command has ended, and then a
- * statement such as COMMIT may be freed.
- */
-static void
-process_utility(PlannedStmt *pstmt, const char *queryString, bool readOnlyTree,
-				ProcessUtilityContext context, ParamListInfo params,
-				QueryEnvironment *queryEnv, DestReceiver *dest, QueryCompletion *qc)
-{
-	Node	   *stmt = pstmt->utilityStmt;
-	const RangeVar *partitioned = NULL;
-
-	for (int i = 0; i < lengthof(guarded); i++)
-	{
-		if (guarded[i].tag == nodeTag(stmt))
-			guarded[i].check(stmt);
-	}
-	if (IsA(stmt, CreateStmt) && ((CreateStmt *) stmt)->partspec != NULL)
-		partitioned = ((CreateStmt *) stmt)->relation;
-	made_statistics = InvalidOid;
-	if (prev_process_utility)
-		prev_process_utility(pstmt, queryString, readOnlyTree, context, params,
-							 queryEnv, dest, qc);
-	else
-		standard_ProcessUtility(pstmt, queryString, readOnlyTree, context, params,
-								queryEnv, dest, qc);
-	check_made(partitioned);
-}
-
-void
-idem_guard_init(void)
-{
-	prev_process_utility = ProcessUtility_hook;
-	ProcessUtility_hook = process_utility;
-	prev_object_access = object_access_hook;
-	object_access_hook = on_object_access;
 }

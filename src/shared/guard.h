@@ -22,8 +22,19 @@
 
 #include "compat.h"
 #include "shared/catalog.h"
+#include "shared/statement.h"
 
-extern void idem_guard_init(void);
+/*
+ * Refuse a utility statement that would lock the extension's views, or add to its
+ * tables, before it runs; and note what idem_guard_check_made has to know.
+ */
+extern void idem_guard_read(Node *stmt, IdemStatement *s);
+
+/* An object was created or altered: may the user name all that it depends on? */
+extern void idem_guard_check_object(Oid classid, Oid objid, int subid);
+
+/* The same after the statement, for what it has made. */
+extern void idem_guard_check_made(const RangeVar *partitioned);
 
 /* A column that C code reads by its place. */
 typedef struct IdemColumn

@@ -40,7 +40,6 @@
 #include "access/reloptions.h"
 #include "access/stratnum.h"
 #include "access/table.h"
-#include "catalog/objectaccess.h"
 #include "catalog/pg_foreign_server.h"
 #include "foreign/foreign.h"
 #include "miscadmin.h"
@@ -52,8 +51,6 @@
 #include "compat.h"
 #include "relay/api/option_guard.h"
 #include "relay/kind.h"
-
-static object_access_hook_type prev_object_access = NULL;
 
 /* The options in a tuple that is not in the catalog caches yet. */
 static List *
@@ -142,20 +139,9 @@ check_server(Oid serverid, bool created)
 	}
 }
 
-/* Check each CREATE and ALTER SERVER of a caller who is no superuser. */
-static void
-on_object_access(ObjectAccessType access, Oid classId, Oid objectId, int subId, void *arg)
-{
-	if (prev_object_access)
-		prev_object_access(access, classId, objectId, subId, arg);
-	if (classId == ForeignServerRelationId &&
-		(access == OAT_POST_CREATE || access == OAT_POST_ALTER) && !superuser())
-		check_server(objectId, access == OAT_POST_CREATE);
-}
-
 void
-idem_option_guard_init(void)
+idem_option_guard_check(Oid classid, Oid objid, bool created)
 {
-	prev_object_access = object_access_hook;
-	object_access_hook = on_object_access;
+	if (classid == ForeignServerRelationId && !superuser())
+		check_server(objid, created);
 }

@@ -13,9 +13,9 @@
 #ifndef IDEM_RELAY_API_OPTION_GUARD_H
 #define IDEM_RELAY_API_OPTION_GUARD_H
 
-/*
- * Install the guard, in every process that has the library, preloaded or not.
- */
-extern void idem_option_guard_init(void);
+#include "postgres.h"
+
+/* An object was created or altered; looks at its class first. */
+extern void idem_option_guard_check(Oid classid, Oid objid, bool created);
 
 #endif							/* IDEM_RELAY_API_OPTION_GUARD_H */

@@ -91,9 +91,6 @@ static int	locks_before_event = 0;
 static bool filled = false;		/* a subtransaction of the event held many
 								 * locks and was rolled back */
 
-static void on_subxact(SubXactEvent event, SubTransactionId subid,
-					   SubTransactionId parent, void *arg);
-
 bool
 idem_handler_may_serve(Oid owner)
 {
@@ -135,10 +132,7 @@ idem_handler_session_begin(Oid owner)
 
 	Assert(idem_handler_may_serve(owner));
 	if (!OidIsValid(served))
-	{
 		settings_before = idem_compat_num_settings();
-		RegisterSubXactCallback(on_subxact, NULL);
-	}
 	served = owner;
 	GetUserIdAndSecContext(&saved.userid, &saved.sec_context);
 	SetConfigOption("session_authorization", GetUserNameFromId(owner, false),
@@ -214,10 +208,10 @@ idem_handler_event_filled_table(void)
 }
 
 /* A block with EXCEPTION releases the locks before the error reaches us. */
-static void
-on_subxact(SubXactEvent event, SubTransactionId subid, SubTransactionId parent, void *arg)
+void
+idem_handler_subtransaction_aborted(void)
 {
-	if (event == SUBXACT_EVENT_ABORT_SUB && !filled)
+	if (OidIsValid(served) && !filled)
 		filled = is_much(count_shared_locks() - locks_before_event);
 }
 

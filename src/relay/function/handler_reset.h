@@ -70,6 +70,9 @@ extern bool idem_handler_batch_is_full(void);
  */
 extern bool idem_handler_event_filled_table(void);
 
+/* A subtransaction of any process aborts: a handler's may have filled the lock table. */
+extern void idem_handler_subtransaction_aborted(void);
+
 /*
  * Reset what would outlive the commit.  In the transaction, after its handlers.
  */
