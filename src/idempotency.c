@@ -52,6 +52,7 @@
 #include "relay/function/handler_reset.h"
 #include "relay/process/ddl.h"
 #include "relay/relay.h"
+#include "relay/report.h"
 #include "relay/shmem.h"
 #include "relay/slots.h"
 #include "relay/wake.h"
@@ -234,6 +235,7 @@ static const struct
 {
 	{"idempotency flights", idem_flight_shmem_size, idem_flight_shmem_attach},
 	{"idempotency", idem_relay_shmem_size, idem_relay_shmem_attach},
+	{"idempotency relays", idem_relay_entries_size, idem_relay_entries_attach},
 };
 
 /* shmem_request_hook.  PostgreSQL accepts requests nowhere else. */
@@ -244,7 +246,7 @@ shmem_request(void)
 		prev_shmem_request();
 	for (int i = 0; i < lengthof(segments); i++)
 		RequestAddinShmemSpace(segments[i].size());
-	RequestNamedLWLockTranche("idempotency", 1);
+	RequestNamedLWLockTranche("idempotency", IDEM_LOCKS);
 }
 
 /*

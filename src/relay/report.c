@@ -3,7 +3,14 @@
  * report.c
  *		What relays report about themselves: stat_relay and the server log.
  *
- * LOCKING: the entry's spinlock, held for straight-line code only.
+ * What a crash leaves: no entry.  Workers take new ones.
+ *
+ * LOCKING: a lock guards which relay and which process have an entry; the entry's
+ * spinlock guards what it says, and is held for straight-line code only.  Order: the lock
+ * of slots.c, this lock, the spinlock.  The process that has an entry is the only one
+ * that writes state and last_error, and reads them without the spinlock.
+ *
+ * MEMORY: an array in shared memory, of idempotency.max_relays.
  *
  * Copyright (c) 2026, the idempotency developers
  *
@@ -14,8 +21,12 @@
  */
 #include "postgres.h"
 
+#include "miscadmin.h"
+#include "storage/lwlock.h"
+#include "storage/shmem.h"
 #include "utils/timestamp.h"
 
+#include "relay/config.h"
 #include "relay/report.h"
 #include "shared/error.h"
 
@@ -64,6 +75,339 @@ idem_wait_name(IdemRelayWait waiting)
 	return wait_names[waiting];
 }
 
+/* Entries and who has them */
+
+static IdemRelayEntry *entries = NULL;	/* NULL: the library is not preloaded */
+static LWLock *lock = NULL;
+
+int			idem_relay_max_relays = 1024;
+
+Size
+idem_relay_entries_size(void)
+{
+	return mul_size(idem_relay_max_relays, sizeof(IdemRelayEntry));
+}
+
+void
+idem_relay_entries_attach(void *segment, bool found)
+{
+	entries = segment;
+	lock = &GetNamedLWLockTranche("idempotency")[IDEM_LOCK_ENTRIES].lock;
+	if (found)
+		return;
+	memset(entries, 0, idem_relay_entries_size());
+	for (int i = 0; i < idem_relay_max_relays; i++)
+		SpinLockInit(&entries[i].mutex);
+}
+
+/* Under the lock: the entry of a relay; NULL if there is none. */
+static IdemRelayEntry *
+find_entry(Oid dboid, int relay_id)
+{
+	for (int i = 0; i < idem_relay_max_relays; i++)
+	{
+		if (entries[i].dboid == dboid && entries[i].relay_id == relay_id)
+			return &entries[i];
+	}
+	return NULL;
+}
+
+/* Under the lock, exclusively. */
+static void
+free_entry(IdemRelayEntry *entry)
+{
+	entry->dboid = InvalidOid;
+	entry->relay_id = 0;
+	entry->pid = 0;
+}
+
+/* A free entry as one of a relay that has said nothing yet. */
+static void
+begin_entry(IdemRelayEntry *entry, Oid dboid, int relay_id)
+{
+	entry->dboid = dboid;
+	entry->relay_id = relay_id;
+	entry->sent = entry->retried = 0;
+	entry->rate = entry->rate_sum = 0;
+	entry->rate_at = 0;
+	entry->logged = IDEM_RELAY_STREAMING;
+	memset(&entry->kept, 0, sizeof(entry->kept));
+	entry->last_error_at = 0;
+	entry->last_error[0] = '\0';
+}
+
+IdemRelayEntry *
+idem_relay_entry_take(Oid dboid, int relay_id, bool function)
+{
+	IdemRelayEntry *entry;
+
+	LWLockAcquire(lock, LW_EXCLUSIVE);
+	entry = find_entry(dboid, relay_id);
+	if (entry == NULL)
+	{
+		entry = find_entry(InvalidOid, 0);
+		if (entry != NULL)
+			begin_entry(entry, dboid, relay_id);
+	}
+	if (entry != NULL)
+	{
+		entry->function = function;
+		SpinLockAcquire(&entry->mutex);
+		entry->state = IDEM_RELAY_STARTING;
+		entry->waiting = IDEM_WAIT_NOTHING;
+		entry->pid = MyProcPid;
+		entry->sink_pid = 0;
+		SpinLockRelease(&entry->mutex);
+	}
+	LWLockRelease(lock);
+	return entry;
+}
+
+void
+idem_relay_entry_release(IdemRelayEntry *entry)
+{
+	LWLockAcquire(lock, LW_EXCLUSIVE);
+	if (entry->pid == MyProcPid)
+		free_entry(entry);
+	LWLockRelease(lock);
+}
+
+void
+idem_relay_entry_forget(Oid dboid, int relay_id)
+{
+	IdemRelayEntry *entry;
+
+	LWLockAcquire(lock, LW_EXCLUSIVE);
+	entry = find_entry(dboid, relay_id);
+	if (entry != NULL && (entry->pid == MyProcPid || entry->pid == 0))
+		free_entry(entry);
+	LWLockRelease(lock);
+}
+
+/* Does the list have a relay of that id? */
+static bool
+is_relay(List *configs, int relay_id)
+{
+	ListCell   *lc;
+
+	foreach(lc, configs)
+	{
+		if (((IdemRelayConfig *) lfirst(lc))->relay_id == relay_id)
+			return true;
+	}
+	return false;
+}
+
+void
+idem_relay_entries_forget(Oid dboid, List *configs)
+{
+	LWLockAcquire(lock, LW_EXCLUSIVE);
+	for (int i = 0; i < idem_relay_max_relays; i++)
+	{
+		if (entries[i].dboid == dboid && entries[i].pid == 0 &&
+			!is_relay(configs, entries[i].relay_id))
+			free_entry(&entries[i]);
+	}
+	LWLockRelease(lock);
+}
+
+/*
+ * The process that has the entry ends for that reason.  The entry stays, without a
+ * process, until the relay's next process takes it.
+ */
+static void
+note_end(IdemRelayEntry *entry, const char *message)
+{
+	idem_report_error(entry, message);
+	SpinLockAcquire(&entry->mutex);
+	entry->state = IDEM_RELAY_OUTAGE;
+	entry->waiting = IDEM_WAIT_BACKOFF;
+	entry->sent = entry->retried = 0;
+	entry->rate = entry->rate_sum = 0;
+	entry->rate_at = 0;
+	SpinLockRelease(&entry->mutex);
+}
+
+void
+idem_relay_entries_leave(const char *ended, bool keep)
+{
+	LWLockAcquire(lock, LW_EXCLUSIVE);
+	for (int i = 0; i < idem_relay_max_relays; i++)
+	{
+		IdemRelayEntry *entry = &entries[i];
+
+		if (entry->pid != MyProcPid)
+			continue;
+		if (ended != NULL)
+			note_end(entry, ended);
+		if (entry->function && keep)
+			entry->pid = 0;
+		else
+			free_entry(entry);
+	}
+	LWLockRelease(lock);
+}
+
+void
+idem_relay_entries_check(int64 n)
+{
+	int64		others = 0;
+
+	LWLockAcquire(lock, LW_SHARED);
+	for (int i = 0; i < idem_relay_max_relays; i++)
+		others += OidIsValid(entries[i].dboid) && entries[i].dboid != MyDatabaseId;
+	LWLockRelease(lock);
+	if (n + others < idem_relay_max_relays)
+		return;
+	ereport(ERROR,
+			(errcode(ERRCODE_CONFIGURATION_LIMIT_EXCEEDED),
+			 errmsg("too many relays"),
+			 errdetail("This database has " INT64_FORMAT " relays and others have " INT64_FORMAT
+					   "; idempotency.max_relays is %d.", n, others, idem_relay_max_relays),
+			 errhint("Raise idempotency.max_relays, or drop relays that are not needed.")));
+}
+
+IdemRelayEntry *
+idem_relay_entries_copy(bool all, int *n)
+{
+	IdemRelayEntry *copies = palloc(idem_relay_entries_size());
+
+	*n = 0;
+	LWLockAcquire(lock, LW_SHARED);
+	for (int i = 0; i < idem_relay_max_relays; i++)
+	{
+		IdemRelayEntry *entry = &entries[i];
+
+		if (entry->dboid != MyDatabaseId || (entry->pid == 0 && !all))
+			continue;
+		SpinLockAcquire(&entry->mutex);
+		memcpy(&copies[(*n)++], entry, sizeof(*entry));
+		SpinLockRelease(&entry->mutex);
+	}
+	LWLockRelease(lock);
+	return copies;
+}
+
+/* What is kept of function relays */
+
+void
+idem_relay_entry_keep(IdemRelayEntry *entry, const IdemBreaker *breaker, const IdemSuspect *suspect)
+{
+	if (entry == NULL)
+		return;
+	SpinLockAcquire(&entry->mutex);
+	entry->kept.breaker = *breaker;
+	entry->kept.suspect = *suspect;
+	SpinLockRelease(&entry->mutex);
+}
+
+IdemFunctionKept
+idem_relay_entry_kept(IdemRelayEntry *entry)
+{
+	IdemFunctionKept kept = {0};
+
+	if (entry == NULL)
+		return kept;
+	SpinLockAcquire(&entry->mutex);
+	kept = entry->kept;
+	SpinLockRelease(&entry->mutex);
+	return kept;
+}
+
+void
+idem_relay_ends_keep(Oid dboid, int relay_id, const IdemFunctionEnds *ends, IdemClock not_before)
+{
+	IdemRelayEntry *entry;
+
+	LWLockAcquire(lock, LW_SHARED);
+	entry = find_entry(dboid, relay_id);
+	if (entry != NULL)
+	{
+		SpinLockAcquire(&entry->mutex);
+		entry->kept.ends = *ends;
+		entry->kept.breaker.not_before = Max(entry->kept.breaker.not_before, not_before);
+		SpinLockRelease(&entry->mutex);
+	}
+	LWLockRelease(lock);
+}
+
+int
+idem_relay_ends_recall(Oid dboid, int relay_id, IdemFunctionEnds *ends)
+{
+	IdemRelayEntry *entry;
+
+	memset(ends, 0, sizeof(*ends));
+	LWLockAcquire(lock, LW_SHARED);
+	entry = find_entry(dboid, relay_id);
+	if (entry != NULL)
+		*ends = idem_relay_entry_kept(entry).ends;
+	LWLockRelease(lock);
+	return entry == NULL ? -1 : entry - entries;
+}
+
+void
+idem_relay_entry_forget_failures(IdemRelayEntry *entry)
+{
+	if (entry == NULL)
+		return;
+	SpinLockAcquire(&entry->mutex);
+	entry->kept.breaker.failures = entry->kept.ends.ends = 0;
+	SpinLockRelease(&entry->mutex);
+}
+
+bool
+idem_relay_entry_is_idle(int number, Oid dboid, int relay_id)
+{
+	IdemRelayEntry *entry = &entries[number];
+	IdemRelayWait waiting = IDEM_WAIT_NOTHING;
+
+	LWLockAcquire(lock, LW_SHARED);
+	if (entry->dboid == dboid && entry->relay_id == relay_id)
+	{
+		SpinLockAcquire(&entry->mutex);
+		waiting = entry->waiting;
+		SpinLockRelease(&entry->mutex);
+	}
+	LWLockRelease(lock);
+	return waiting == IDEM_WAIT_EVENTS || waiting == IDEM_WAIT_BACKOFF ||
+		waiting == IDEM_WAIT_RETRY;
+}
+
+bool
+idem_relay_passed_crash(int relay_id)
+{
+	IdemRelayEntry *entry;
+	bool		passed;
+
+	LWLockAcquire(lock, LW_SHARED);
+	entry = find_entry(MyDatabaseId, relay_id);
+	passed = entry != NULL && entry->kept.passed_crash;
+	LWLockRelease(lock);
+	return passed;
+}
+
+void
+idem_relay_note_passed_crash(int relay_id)
+{
+	IdemRelayEntry *entry;
+
+	LWLockAcquire(lock, LW_EXCLUSIVE);
+	entry = find_entry(MyDatabaseId, relay_id);
+	if (entry != NULL)
+		entry->kept.passed_crash = true;
+	LWLockRelease(lock);
+}
+
+/* What a relay says */
+
+void
+idem_relay_entry_error(IdemRelayEntry *entry, char error[IDEM_ERROR_LEN])
+{
+	SpinLockAcquire(&entry->mutex);
+	strlcpy(error, entry->last_error, IDEM_ERROR_LEN);
+	SpinLockRelease(&entry->mutex);
+}
+
 /*
  * Log a change of state that an operator cares about, with the relay's last
  * error.
@@ -73,9 +417,7 @@ log_change(IdemRelayEntry *entry, const char *relay, IdemRelayState to)
 {
 	char		error[IDEM_ERROR_LEN];
 
-	SpinLockAcquire(&entry->mutex);
-	strlcpy(error, entry->last_error, sizeof(error));
-	SpinLockRelease(&entry->mutex);
+	idem_relay_entry_error(entry, error);
 	if (to == IDEM_RELAY_STREAMING || to == IDEM_RELAY_PAUSED)
 		ereport(LOG,
 				(errmsg("relay \"%s\" is %s", relay, idem_state_name(to))));
@@ -137,18 +479,10 @@ idem_report_error(IdemRelayEntry *entry, const char *message)
 	SpinLockRelease(&entry->mutex);
 }
 
-void
-idem_report_ended(IdemRelayEntry *entry, const char *message)
+bool
+idem_report_shows(const IdemRelayEntry *entry, IdemRelayState state, const char *error)
 {
-	idem_report_error(entry, message);
-	SpinLockAcquire(&entry->mutex);
-	entry->state = IDEM_RELAY_OUTAGE;
-	entry->waiting = IDEM_WAIT_BACKOFF;
-	entry->pid = 0;
-	entry->sent = entry->retried = 0;
-	entry->rate = entry->rate_sum = 0;
-	entry->rate_at = 0;
-	SpinLockRelease(&entry->mutex);
+	return entry->state == state && strcmp(entry->last_error, error) == 0;
 }
 
 void

@@ -3,6 +3,10 @@
  * report.h
  *		What relays report about themselves: stat_relay and the server log.
  *
+ * Each relay that runs has an entry in shared memory.  An entry is this process's to
+ * write from ..._take to ..._release or ..._leave; and it keeps what the next worker of
+ * a function relay has to know.  Liveness only: a crash leaves no entry.
+ *
  * A failure that repeats is logged once per change of state; stat_relay always
  * shows the last error.  No payload and no secret is ever part of a message.
  *
@@ -18,7 +22,194 @@
 
 #include "postgres.h"
 
-#include "relay/shmem.h"
+#include "datatype/timestamp.h"
+#include "nodes/pg_list.h"
+#include "storage/spin.h"
+#include "utils/uuid.h"
+
+#include "shared/clock.h"
+
+#define IDEM_ERROR_LEN 256
+
+/* The LWLocks of the tranche "idempotency", in the order in which they are taken. */
+typedef enum IdemLock
+{
+	IDEM_LOCK_SLOTS,			/* of slots.c */
+	IDEM_LOCK_ENTRIES,			/* of report.c */
+	IDEM_LOCKS
+} IdemLock;
+
+typedef enum IdemRelayState
+{
+	IDEM_RELAY_STARTING,
+	IDEM_RELAY_STREAMING,
+	IDEM_RELAY_IDLE,			/* nothing to send, and no process for it */
+	IDEM_RELAY_OUTAGE,			/* breaker open */
+	IDEM_RELAY_PAUSED,
+	IDEM_RELAY_HALTED,			/* on_dead = stop, or max_lag_size */
+	IDEM_RELAY_UNADOPTED,
+	IDEM_RELAY_DIVERGED,
+	IDEM_RELAY_FENCED,
+	IDEM_RELAY_MISCONFIGURED,	/* server, mapping, function or privilege */
+	IDEM_RELAY_UNWITNESSED		/* idempotency.publish_witness does not allow
+								 * it */
+} IdemRelayState;
+
+typedef enum IdemRelayWait
+{
+	IDEM_WAIT_NOTHING,
+	IDEM_WAIT_EVENTS,
+	IDEM_WAIT_SINK,				/* for results or credit */
+	IDEM_WAIT_FUNCTION,			/* the handler is at work on an event */
+	IDEM_WAIT_BACKOFF,
+	IDEM_WAIT_LOCK,				/* a transaction has locked the relay's rows */
+	IDEM_WAIT_PROGRAM_END,		/* the former program was killed and is not
+								 * reaped */
+	IDEM_WAIT_RETRY,			/* a parked event is to be tried again later */
+	IDEM_WAIT_SYNC_STANDBY,
+	IDEM_WAIT_OPERATOR,
+	IDEM_WAIT_PARKED_ROOM,		/* too many parked events */
+	IDEM_WAIT_WITNESS,			/* for a yes of idempotency.publish_witness */
+	IDEM_WAIT_PROGRAM,			/* for its turn to start a program */
+	IDEM_WAIT_WORKER,			/* for one of the database's function workers */
+	IDEM_WAIT_SLOT,				/* all idempotency.max_workers slots are in
+								 * use */
+	IDEM_WAIT_PROCESS			/* all max_worker_processes are in use */
+} IdemRelayWait;
+
+/* What a relay's last failures mean for its next tries. */
+typedef struct IdemBreaker
+{
+	int			failures;		/* failures in a row */
+	IdemClock	not_before;		/* end of the backoff; 0: none */
+	int			stepwise;		/* batches still to be tried one at a time:
+								 * one of them may have raised the last error */
+} IdemBreaker;
+
+/* An event that alone made a commit fail, and that is to be parked untried. */
+typedef struct IdemSuspect
+{
+	bool		is_set;
+	pg_uuid_t	event_id;
+	char		sqlstate[6];	/* of that failure; its message is last_error */
+} IdemSuspect;
+
+/* How the workers of a function relay ended, between two slots for it. */
+typedef struct IdemFunctionEnds
+{
+	int			ends;			/* in a row, that nobody asked for */
+	bool		ended_in_handler;	/* its last worker ended in a handler, and
+									 * no event has committed since */
+	bool		unserved;		/* its slot was freed before a process had it */
+} IdemFunctionEnds;
+
+/* What the next worker of a function relay needs to know. */
+typedef struct IdemFunctionKept
+{
+	IdemBreaker breaker;
+	IdemSuspect suspect;
+	IdemFunctionEnds ends;
+	bool		passed_crash;	/* a worker has passed the events in flight at
+								 * the crash */
+} IdemFunctionKept;
+
+/* A relay's entry, which stat_relay shows. */
+typedef struct IdemRelayEntry
+{
+	Oid			dboid;			/* InvalidOid: free */
+	int			relay_id;
+	bool		function;		/* a function relay: the entry outlives the
+								 * relay's worker and the database's */
+	slock_t		mutex;			/* guards the fields below */
+	IdemRelayState state;
+	IdemRelayWait waiting;
+	pid_t		pid;
+	pid_t		sink_pid;
+	int64		sent;
+	int64		retried;
+	double		rate;			/* events per second, smoothed */
+	double		rate_sum;		/* events that "rate" does not include yet */
+	TimestampTz rate_at;		/* the time up to which "rate" is computed */
+	IdemRelayState logged;		/* last state in the server log; for the
+								 * worker only */
+	IdemFunctionKept kept;
+	TimestampTz last_error_at;
+	char		last_error[IDEM_ERROR_LEN];
+} IdemRelayEntry;
+
+/* The GUC idempotency.max_relays: the number of entries. */
+extern int	idem_relay_max_relays;
+
+extern Size idem_relay_entries_size(void);
+extern void idem_relay_entries_attach(void *segment, bool found);
+
+/*
+ * Take the entry of a relay for this process; the entry may exist already.
+ * NULL if all entries are taken.  function: the entry outlives the relay's worker
+ * and the database's.
+ */
+extern IdemRelayEntry *idem_relay_entry_take(Oid dboid, int relay_id, bool function);
+
+/* Free an entry of this process. */
+extern void idem_relay_entry_release(IdemRelayEntry *entry);
+
+/* Free the entry of a relay, unless another process has it. */
+extern void idem_relay_entry_forget(Oid dboid, int relay_id);
+
+/*
+ * Free the entries of a database that no process has and whose relays are not in
+ * the list of configurations.  A worker that ended leaves such an entry, perhaps before
+ * the relay was dropped.
+ */
+extern void idem_relay_entries_forget(Oid dboid, List *configs);
+
+/*
+ * This process ends and gives up all of its entries.  ended: the reason, if it is the
+ * relay's failure.  keep: the entries of function relays stay, without a process.
+ */
+extern void idem_relay_entries_leave(const char *ended, bool keep);
+
+/*
+ * May this database, which has n relays, have another?  Error 53400 if all
+ * databases together have as many relays as idempotency.max_relays allows.
+ */
+extern void idem_relay_entries_check(int64 n);
+
+/*
+ * Copies of this database's entries, in the current context; all: those without a
+ * process, too.
+ */
+extern IdemRelayEntry *idem_relay_entries_copy(bool all, int *n);
+
+/* The relay's last error. */
+extern void idem_relay_entry_error(IdemRelayEntry *entry, char error[IDEM_ERROR_LEN]);
+
+/*
+ * For who serves a function relay: a worker of its own, or the database's.  NULL: nothing is
+ * kept.
+ */
+extern IdemFunctionKept idem_relay_entry_kept(IdemRelayEntry *entry);
+extern void idem_relay_entry_keep(IdemRelayEntry *entry, const IdemBreaker *breaker,
+								  const IdemSuspect *suspect);
+extern void idem_relay_entry_forget_failures(IdemRelayEntry *entry);
+
+/*
+ * How a function relay's workers ended: kept when its slot is freed, not_before being the
+ * launcher's delay; recalled for its next slot, with the entry's number, or -1.
+ */
+extern void idem_relay_ends_keep(Oid dboid, int relay_id, const IdemFunctionEnds *ends,
+								 IdemClock not_before);
+extern int	idem_relay_ends_recall(Oid dboid, int relay_id, IdemFunctionEnds *ends);
+
+/* Is that entry the relay's, and has the relay nothing to do just now? */
+extern bool idem_relay_entry_is_idle(int number, Oid dboid, int relay_id);
+
+/*
+ * Has a worker of this function relay passed what the crash left?  Without an entry for
+ * the relay each worker of it is careful, which costs time and nothing else.
+ */
+extern bool idem_relay_passed_crash(int relay_id);
+extern void idem_relay_note_passed_crash(int relay_id);
 
 /* Seconds over which the rate is smoothed. */
 #define IDEM_RATE_TAU 5.0
@@ -37,12 +228,9 @@ extern void idem_report_waiting(IdemRelayEntry *entry, IdemRelayWait waiting);
 /* Set the relay's last error. */
 extern void idem_report_error(IdemRelayEntry *entry, const char *message);
 
-/*
- * The process that has the entry ends, for the reason in "message".  The entry
- * stays for stat_relay, without a process, until the relay's next process
- * takes it.
- */
-extern void idem_report_ended(IdemRelayEntry *entry, const char *message);
+/* Does the entry show this state and error?  For the process that has the entry. */
+extern bool idem_report_shows(const IdemRelayEntry *entry, IdemRelayState state,
+							  const char *error);
 
 /* The relay's sink program; 0: none runs. */
 extern void idem_report_sink_pid(IdemRelayEntry *entry, pid_t pid);

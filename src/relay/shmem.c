@@ -7,8 +7,8 @@
  * touched shared memory, the postmaster builds all of it anew, and the launcher
  * fills it from the catalogs.
  *
- * MEMORY: one segment of fixed size, set by idempotency.max_workers,
- * idempotency.max_relays and the number of backends.
+ * MEMORY: one segment of fixed size, set by idempotency.max_workers and the number of
+ * backends.
  *
  * Copyright (c) 2026, the idempotency developers
  *
@@ -37,11 +37,9 @@
 
 IdemRelayShmem *idem_relay_shmem = NULL;
 IdemWorkerSlot *idem_worker_slots = NULL;
-IdemRelayEntry *idem_relay_entries = NULL;
 Oid		   *idem_worker_holds = NULL;
 pg_atomic_uint64 *idem_config_changers = NULL;
 int			idem_relay_max_workers = 16;
-int			idem_relay_max_relays = 1024;
 
 Size
 idem_relay_shmem_size(void)
@@ -49,8 +47,6 @@ idem_relay_shmem_size(void)
 	Size		size = MAXALIGN(sizeof(IdemRelayShmem));
 
 	size = add_size(size, mul_size(idem_relay_max_workers, sizeof(IdemWorkerSlot)));
-	size = MAXALIGN(size);
-	size = add_size(size, mul_size(idem_relay_max_relays, sizeof(IdemRelayEntry)));
 	size = MAXALIGN(size);
 	size = add_size(size, mul_size(MaxBackends, sizeof(Oid)));
 	size = MAXALIGN(size);
@@ -83,7 +79,7 @@ static void
 init_segment(void)
 {
 	memset(idem_relay_shmem, 0, idem_relay_shmem_size());
-	idem_relay_shmem->lock = &(GetNamedLWLockTranche("idempotency"))->lock;
+	idem_relay_shmem->lock = &GetNamedLWLockTranche("idempotency")[IDEM_LOCK_SLOTS].lock;
 	idem_relay_shmem->launcher_procno = -1;
 	pg_atomic_init_u32(&idem_relay_shmem->launcher_wake, 0);
 	pg_atomic_init_u32(&idem_relay_shmem->config_prepared, 0);
@@ -93,7 +89,6 @@ init_segment(void)
 	SpinLockInit(&idem_relay_shmem->witness_mutex);
 	idem_relay_shmem->after_crash = is_after_crash();
 	idem_relay_shmem->nworkers = idem_relay_max_workers;
-	idem_relay_shmem->nrelays = idem_relay_max_relays;
 	for (int i = 0; i < idem_relay_max_workers; i++)
 	{
 		IdemWorkerSlot *slot = &idem_worker_slots[i];
@@ -103,8 +98,6 @@ init_segment(void)
 		pg_atomic_init_u32(&slot->config, 0);
 		pg_atomic_init_u64(&slot->committed_at, 0);
 	}
-	for (int i = 0; i < idem_relay_max_relays; i++)
-		SpinLockInit(&idem_relay_entries[i].mutex);
 	for (int i = 0; i < MaxBackends; i++)
 		pg_atomic_init_u64(&idem_config_changers[i], 0);
 }
@@ -118,8 +111,6 @@ idem_relay_shmem_attach(void *segment, bool found)
 	base += MAXALIGN(sizeof(IdemRelayShmem));
 	idem_worker_slots = (IdemWorkerSlot *) base;
 	base += MAXALIGN(mul_size(idem_relay_max_workers, sizeof(IdemWorkerSlot)));
-	idem_relay_entries = (IdemRelayEntry *) base;
-	base += MAXALIGN(mul_size(idem_relay_max_relays, sizeof(IdemRelayEntry)));
 	idem_worker_holds = (Oid *) base;
 	base += MAXALIGN(mul_size(MaxBackends, sizeof(Oid)));
 	idem_config_changers = (pg_atomic_uint64 *) base;
@@ -269,131 +260,4 @@ idem_wake_launcher(void)
 		return;
 	pg_atomic_write_u32(&idem_relay_shmem->launcher_wake, 1);
 	set_latch_of(((volatile IdemRelayShmem *) idem_relay_shmem)->launcher_procno);
-}
-
-/*
- * Take the relay's entry for this process, or a free one.  NULL if all are
- * taken.
- */
-static IdemRelayEntry *
-take_entry(Oid dboid, int relay_id, bool function)
-{
-	IdemRelayEntry *free_entry = NULL;
-	IdemRelayEntry *entry = NULL;
-
-	LWLockAcquire(idem_relay_shmem->lock, LW_EXCLUSIVE);
-	for (int i = 0; i < idem_relay_shmem->nrelays && entry == NULL; i++)
-	{
-		IdemRelayEntry *this = &idem_relay_entries[i];
-
-		if (this->dboid == dboid && this->relay_id == relay_id)
-			entry = this;
-		else if (this->dboid == InvalidOid && free_entry == NULL)
-			free_entry = this;
-	}
-	if (entry == NULL && free_entry != NULL)
-	{
-		entry = free_entry;
-		entry->dboid = dboid;
-		entry->relay_id = relay_id;
-		entry->sent = entry->retried = 0;
-		entry->rate = entry->rate_sum = 0;
-		entry->rate_at = 0;
-		entry->logged = IDEM_RELAY_STREAMING;
-		memset(&entry->kept, 0, sizeof(entry->kept));
-		entry->last_error_at = 0;
-		entry->last_error[0] = '\0';
-	}
-	if (entry != NULL)
-	{
-		entry->function = function;
-		SpinLockAcquire(&entry->mutex);
-		entry->state = IDEM_RELAY_STARTING;
-		entry->waiting = IDEM_WAIT_NOTHING;
-		entry->pid = MyProcPid;
-		entry->sink_pid = 0;
-		SpinLockRelease(&entry->mutex);
-	}
-	LWLockRelease(idem_relay_shmem->lock);
-	return entry;
-}
-
-IdemRelayEntry *
-idem_relay_entry_take(Oid dboid, int relay_id)
-{
-	return take_entry(dboid, relay_id, false);
-}
-
-IdemRelayEntry *
-idem_relay_entry_take_function(Oid dboid, int relay_id)
-{
-	return take_entry(dboid, relay_id, true);
-}
-
-void
-idem_relay_entry_release(IdemRelayEntry *entry)
-{
-	LWLockAcquire(idem_relay_shmem->lock, LW_EXCLUSIVE);
-	if (entry->pid == MyProcPid)
-	{
-		entry->dboid = InvalidOid;
-		entry->relay_id = 0;
-		entry->pid = 0;
-	}
-	LWLockRelease(idem_relay_shmem->lock);
-}
-
-void
-idem_relay_entry_forget(Oid dboid, int relay_id)
-{
-	LWLockAcquire(idem_relay_shmem->lock, LW_EXCLUSIVE);
-	for (int i = 0; i < idem_relay_shmem->nrelays; i++)
-	{
-		IdemRelayEntry *entry = &idem_relay_entries[i];
-
-		if (entry->dboid != dboid || entry->relay_id != relay_id ||
-			(entry->pid != MyProcPid && entry->pid != 0))
-			continue;
-		entry->dboid = InvalidOid;
-		entry->relay_id = 0;
-		entry->pid = 0;
-	}
-	LWLockRelease(idem_relay_shmem->lock);
-}
-
-void
-idem_relay_entries_forget(Oid dboid)
-{
-	for (int i = 0; i < idem_relay_shmem->nrelays; i++)
-	{
-		IdemRelayEntry *entry = &idem_relay_entries[i];
-
-		if (entry->dboid != dboid || entry->pid != 0)
-			continue;
-		entry->dboid = InvalidOid;
-		entry->relay_id = 0;
-	}
-}
-
-void
-idem_relay_entries_check(int64 n)
-{
-	int64		others = 0;
-
-	LWLockAcquire(idem_relay_shmem->lock, LW_SHARED);
-	for (int i = 0; i < idem_relay_shmem->nrelays; i++)
-	{
-		Oid			dboid = idem_relay_entries[i].dboid;
-
-		others += OidIsValid(dboid) && dboid != MyDatabaseId;
-	}
-	LWLockRelease(idem_relay_shmem->lock);
-	if (n + others < idem_relay_shmem->nrelays)
-		return;
-	ereport(ERROR,
-			(errcode(ERRCODE_CONFIGURATION_LIMIT_EXCEEDED),
-			 errmsg("too many relays"),
-			 errdetail("This database has " INT64_FORMAT " relays and others have " INT64_FORMAT
-					   "; idempotency.max_relays is %d.", n, others, idem_relay_shmem->nrelays),
-			 errhint("Raise idempotency.max_relays, or drop relays that are not needed.")));
 }

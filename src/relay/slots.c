@@ -67,20 +67,6 @@ idem_worker_slot_find(Oid dboid, int relay_id)
 	return NULL;
 }
 
-/* Under the lock: the entry of a relay; NULL if there is none. */
-static IdemRelayEntry *
-find_entry(Oid dboid, int relay_id)
-{
-	for (int i = 0; i < idem_relay_shmem->nrelays; i++)
-	{
-		IdemRelayEntry *entry = &idem_relay_entries[i];
-
-		if (entry->dboid == dboid && entry->relay_id == relay_id)
-			return entry;
-	}
-	return NULL;
-}
-
 /*
  * Under the lock: before a function relay's slot is freed, copy to the relay's
  * entry how its workers ended.
@@ -88,18 +74,14 @@ find_entry(Oid dboid, int relay_id)
 static void
 keep_ends(const IdemWorkerSlot *slot)
 {
-	IdemRelayEntry *entry = find_entry(slot->dboid, slot->relay_id);
+	IdemFunctionEnds ends = {
+		/* A worker that gave way has not failed. */
+		.ends = slot->wanted || slot->ended_in_handler ? slot->failures : 0,
+		.ended_in_handler = slot->ended_in_handler,
+		.unserved = slot->wanted && !slot->started
+	};
 
-	if (entry == NULL)
-		return;
-	SpinLockAcquire(&entry->mutex);
-	/* A worker that gave way has not failed. */
-	entry->kept.ends = slot->wanted || slot->ended_in_handler ? slot->failures : 0;
-	entry->kept.ended_in_handler = slot->ended_in_handler;
-	entry->kept.unserved = slot->wanted && !slot->started;
-	if (slot->wanted)
-		entry->kept.breaker.not_before = Max(entry->kept.breaker.not_before, slot->not_before);
-	SpinLockRelease(&entry->mutex);
+	idem_relay_ends_keep(slot->dboid, slot->relay_id, &ends, slot->wanted ? slot->not_before : 0);
 }
 
 /*
@@ -109,15 +91,11 @@ keep_ends(const IdemWorkerSlot *slot)
 static void
 recall_ends(IdemWorkerSlot *slot)
 {
-	IdemRelayEntry *entry = find_entry(slot->dboid, slot->relay_id);
+	IdemFunctionEnds ends;
 
-	if (entry == NULL)
-		return;
-	slot->entry = entry - idem_relay_entries;
-	SpinLockAcquire(&entry->mutex);
-	slot->failures = entry->kept.ends;
-	slot->ended_in_handler = entry->kept.ended_in_handler;
-	SpinLockRelease(&entry->mutex);
+	slot->entry = idem_relay_ends_recall(slot->dboid, slot->relay_id, &ends);
+	slot->failures = ends.ends;
+	slot->ended_in_handler = ends.ended_in_handler;
 }
 
 /* Under the lock, exclusively. */
@@ -167,7 +145,7 @@ idem_worker_slot_free(IdemWorkerSlot *slot)
 	 * own worker.  A function relay's entry outlives the slots of the relay.
 	 */
 	if (OidIsValid(dboid) && slot->relay_id == 0)
-		idem_relay_entries_forget(dboid);
+		idem_relay_entries_forget(dboid, NIL);
 	else if (OidIsValid(dboid))
 		keep_ends(slot);
 	slot->dboid = InvalidOid;
@@ -176,21 +154,6 @@ idem_worker_slot_free(IdemWorkerSlot *slot)
 	slot->generation++;
 	idem_wake_database(dboid);
 	idem_wake_workers();
-}
-
-void
-idem_slots_ended_in_handler(IdemWorkerSlot *slot, const char *event)
-{
-	char		message[IDEM_ERROR_LEN];
-
-	slot->ended_in_handler = true;
-	snprintf(message, sizeof(message),
-			 "the worker was ended while the handler had event %s", event);
-	for (int i = 0; i < idem_relay_shmem->nrelays; i++)
-	{
-		if (idem_relay_entries[i].pid == MyProcPid)
-			idem_report_ended(&idem_relay_entries[i], message);
-	}
 }
 
 void
@@ -240,40 +203,6 @@ may_be_function_relay(List *configs, int relay_id)
 	return false;
 }
 
-/* Does the list have a relay of that id? */
-static bool
-is_relay(List *configs, int relay_id)
-{
-	ListCell   *lc;
-
-	foreach(lc, configs)
-	{
-		if (((IdemRelayConfig *) lfirst(lc))->relay_id == relay_id)
-			return true;
-	}
-	return false;
-}
-
-/*
- * Under the lock: free the entries of this database that no process has and
- * whose relays are gone.  An entry without a process is left by a worker that
- * ended, perhaps before the relay was dropped.
- */
-static void
-forget_dropped(List *configs)
-{
-	for (int i = 0; i < idem_relay_shmem->nrelays; i++)
-	{
-		IdemRelayEntry *entry = &idem_relay_entries[i];
-
-		if (entry->dboid != MyDatabaseId || entry->pid != 0 ||
-			is_relay(configs, entry->relay_id))
-			continue;
-		entry->dboid = InvalidOid;
-		entry->relay_id = 0;
-	}
-}
-
 void
 idem_slots_release_functions(List *configs)
 {
@@ -286,8 +215,8 @@ idem_slots_release_functions(List *configs)
 			!may_be_function_relay(configs, slot->relay_id))
 			slot->wanted = false;
 	}
-	forget_dropped(configs);
 	LWLockRelease(idem_relay_shmem->lock);
+	idem_relay_entries_forget(MyDatabaseId, configs);
 }
 
 /*
@@ -415,16 +344,8 @@ count_before_me(const SlotCounts *c, const IdemWorkerSlot *own)
 static bool
 is_idle(const IdemWorkerSlot *slot)
 {
-	IdemRelayEntry *entry = slot->entry < 0 ? NULL : &idem_relay_entries[slot->entry];
-	IdemRelayWait waiting;
-
-	if (entry == NULL || entry->dboid != slot->dboid || entry->relay_id != slot->relay_id)
-		return false;
-	SpinLockAcquire(&entry->mutex);
-	waiting = entry->waiting;
-	SpinLockRelease(&entry->mutex);
-	return waiting == IDEM_WAIT_EVENTS || waiting == IDEM_WAIT_BACKOFF ||
-		waiting == IDEM_WAIT_RETRY;
+	return slot->entry >= 0 &&
+		idem_relay_entry_is_idle(slot->entry, slot->dboid, slot->relay_id);
 }
 
 /*

@@ -89,13 +89,6 @@ extern Oid *idem_slots_counting_room(void);
 /* Has a function relay of this database a slot? */
 extern bool idem_slots_have_function(int relay_id);
 
-/*
- * Under the lock: this process ends while its handler works on that event.
- * stat_relay says so, and the launcher's delay grows until
- * idem_slots_function_worked is called.
- */
-extern void idem_slots_ended_in_handler(IdemWorkerSlot *slot, const char *event);
-
 /* The worker of a function relay has committed the outcome of an event. */
 extern void idem_slots_function_worked(int relay_id);
 

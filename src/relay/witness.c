@@ -181,11 +181,7 @@ idem_witness_report(IdemRelayEntry *entry, const char *relay)
 	if (reason[0] == '\0')
 		strlcpy(reason, "the last yes of the publish witness is too old", sizeof(reason));
 
-	/*
-	 * Only this process writes state and last_error of the entry, so it reads
-	 * them without the lock.
-	 */
-	if (entry->state != IDEM_RELAY_UNWITNESSED || strcmp(entry->last_error, reason) != 0)
+	if (!idem_report_shows(entry, IDEM_RELAY_UNWITNESSED, reason))
 		idem_report_error(entry, reason);
 	idem_report_state(entry, relay, IDEM_RELAY_UNWITNESSED, IDEM_WAIT_WITNESS);
 }

@@ -161,26 +161,14 @@ put_entry(ReturnSetInfo *rsinfo, const IdemRelayEntry *e, bool with_error)
 static IdemRelayEntry *
 copy_entries(int *n)
 {
-	IdemRelayEntry *copies = palloc(sizeof(*copies) * idem_relay_shmem->nrelays);
 	const IdemWorkerSlot *slot;
 	bool		is_run;
 
-	*n = 0;
 	LWLockAcquire(idem_relay_shmem->lock, LW_SHARED);
 	slot = idem_worker_slot_find(MyDatabaseId, 0);
 	is_run = slot != NULL && slot->pid != 0;
-	for (int i = 0; i < idem_relay_shmem->nrelays; i++)
-	{
-		IdemRelayEntry *entry = &idem_relay_entries[i];
-
-		if (entry->dboid != MyDatabaseId || (entry->pid == 0 && !is_run))
-			continue;
-		SpinLockAcquire(&entry->mutex);
-		memcpy(&copies[(*n)++], entry, sizeof(*entry));
-		SpinLockRelease(&entry->mutex);
-	}
 	LWLockRelease(idem_relay_shmem->lock);
-	return copies;
+	return idem_relay_entries_copy(is_run, n);
 }
 
 /* Return a row for a relay that no worker has, and none will have here. */

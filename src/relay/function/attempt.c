@@ -128,62 +128,6 @@ prepare_note(int relay_id)
 	pqsignal(SIGQUIT, on_quit);
 }
 
-/* Find the relay's entry; NULL: stat_relay had no room.  The caller holds the lock. */
-static IdemRelayEntry *
-find_entry(int relay_id)
-{
-	for (int i = 0; i < idem_relay_shmem->nrelays; i++)
-	{
-		IdemRelayEntry *entry = &idem_relay_entries[i];
-
-		if (entry->dboid == MyDatabaseId && entry->relay_id == relay_id)
-			return entry;
-	}
-	return NULL;
-}
-
-/*
- * Has a worker of this relay passed what the crash left?  Without an entry for the
- * relay each worker of it is careful, which costs time and nothing else.
- */
-static bool
-has_passed_crash(int relay_id)
-{
-	IdemRelayEntry *entry;
-	bool		passed = false;
-
-	LWLockAcquire(idem_relay_shmem->lock, LW_SHARED);
-	entry = find_entry(relay_id);
-	if (entry != NULL)
-	{
-		SpinLockAcquire(&entry->mutex);
-		passed = entry->kept.passed_crash;
-		SpinLockRelease(&entry->mutex);
-	}
-	LWLockRelease(idem_relay_shmem->lock);
-	return passed;
-}
-
-/*
- * Tell the relay's later workers that this one has passed what the crash left.
- * The entry is this process' while it runs.
- */
-static void
-note_passed_crash(int relay_id)
-{
-	IdemRelayEntry *entry;
-
-	LWLockAcquire(idem_relay_shmem->lock, LW_SHARED);
-	entry = find_entry(relay_id);
-	if (entry != NULL)
-	{
-		SpinLockAcquire(&entry->mutex);
-		entry->kept.passed_crash = true;
-		SpinLockRelease(&entry->mutex);
-	}
-	LWLockRelease(idem_relay_shmem->lock);
-}
-
 void
 idem_attempts_load(IdemAttempts *a, const IdemRelayConfig *config)
 {
@@ -205,7 +149,7 @@ idem_attempts_load(IdemAttempts *a, const IdemRelayConfig *config)
 		a->killed = !note_says(DatumGetInt64(idem_spi_value(tup, desc, 1)));
 	}
 	SPI_finish();
-	if (a->killed || (idem_relay_shmem->after_crash && !has_passed_crash(config->relay_id)))
+	if (a->killed || (idem_relay_shmem->after_crash && !idem_relay_passed_crash(config->relay_id)))
 	{
 		a->log_left = config->batch_events;
 		a->repeats = true;
@@ -324,7 +268,7 @@ idem_attempts_concluded(IdemAttempts *a, const IdemRelayConfig *config)
 	if (!a->passed && !idem_attempts_careful(a))
 	{
 		a->passed = true;
-		note_passed_crash(config->relay_id);
+		idem_relay_note_passed_crash(config->relay_id);
 	}
 }
 

@@ -42,21 +42,7 @@
 static void
 take_entry(IdemRelay *relay)
 {
-	relay->entry = idem_relay_entry_take_function(MyDatabaseId, relay->config->relay_id);
-}
-
-/* What the relay's last worker left for the next one. */
-static IdemFunctionKept
-recall(const IdemRelay *relay)
-{
-	IdemFunctionKept kept = {0};
-
-	if (relay->entry == NULL)
-		return kept;
-	SpinLockAcquire(&relay->entry->mutex);
-	kept = relay->entry->kept;
-	SpinLockRelease(&relay->entry->mutex);
-	return kept;
+	relay->entry = idem_relay_entry_take(MyDatabaseId, relay->config->relay_id, true);
 }
 
 /*
@@ -66,7 +52,7 @@ recall(const IdemRelay *relay)
 static bool
 recall_failures(IdemRelay *relay, const IdemFunctionKept *kept)
 {
-	if (kept->breaker.failures == 0 && kept->ends == 0)
+	if (kept->breaker.failures == 0 && kept->ends.ends == 0)
 		return false;
 	relay->breaker.not_before = kept->breaker.not_before;
 	idem_engine_show(relay, relay->entry->logged == IDEM_RELAY_MISCONFIGURED ?
@@ -90,7 +76,7 @@ create(IdemRelay *relay)
 		return;
 	}
 	take_entry(relay);
-	kept = recall(relay);
+	kept = idem_relay_entry_kept(relay->entry);
 	(void) recall_failures(relay, &kept);
 }
 
@@ -98,11 +84,8 @@ create(IdemRelay *relay)
 static void
 configure(IdemRelay *relay, const IdemRelayChange *change)
 {
-	if (!change->acted || relay->away || relay->entry == NULL)
-		return;
-	SpinLockAcquire(&relay->entry->mutex);
-	relay->entry->kept.breaker.failures = relay->entry->kept.ends = 0;
-	SpinLockRelease(&relay->entry->mutex);
+	if (change->acted && !relay->away)
+		idem_relay_entry_forget_failures(relay->entry);
 }
 
 /* idem_slots_release_functions ends the relay's worker, if it has one. */
@@ -128,10 +111,10 @@ take_back(IdemRelay *relay)
 	take_entry(relay);
 	idem_schedule_worker_ended(relay);
 	relay->breaker.not_before = 0;
-	kept = recall(relay);
+	kept = idem_relay_entry_kept(relay->entry);
 	if (recall_failures(relay, &kept))
 		return;
-	if (kept.unserved)
+	if (kept.ends.unserved)
 	{
 		idem_schedule_ask_worker(relay, true);
 		return;

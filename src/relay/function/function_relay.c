@@ -77,15 +77,13 @@ typedef struct IdemFunctionCourier
 static void
 recall(IdemFunctionCourier *courier)
 {
-	IdemRelayEntry *entry = courier->relay.entry;
+	IdemFunctionKept kept = idem_relay_entry_kept(courier->relay.entry);
 
-	if (entry == NULL)
+	if (courier->relay.entry == NULL)
 		return;
-	SpinLockAcquire(&entry->mutex);
-	courier->relay.breaker = entry->kept.breaker;
-	courier->suspect = entry->kept.suspect;
-	strlcpy(courier->suspect_message, entry->last_error, sizeof(courier->suspect_message));
-	SpinLockRelease(&entry->mutex);
+	courier->relay.breaker = kept.breaker;
+	courier->suspect = kept.suspect;
+	idem_relay_entry_error(courier->relay.entry, courier->suspect_message);
 }
 
 /*
@@ -95,14 +93,7 @@ recall(IdemFunctionCourier *courier)
 static void
 keep(IdemFunctionCourier *courier)
 {
-	IdemRelayEntry *entry = courier->relay.entry;
-
-	if (entry == NULL)
-		return;
-	SpinLockAcquire(&entry->mutex);
-	entry->kept.breaker = courier->relay.breaker;
-	entry->kept.suspect = courier->suspect;
-	SpinLockRelease(&entry->mutex);
+	idem_relay_entry_keep(courier->relay.entry, &courier->relay.breaker, &courier->suspect);
 }
 
 /* Go on with what the relay's former worker knew; the position is read in a step. */
@@ -112,7 +103,7 @@ create(IdemRelay *relay)
 	IdemFunctionCourier *courier = (IdemFunctionCourier *) relay;
 
 	courier->handler = idem_handler_create(relay->cxt);
-	relay->entry = idem_relay_entry_take_function(MyDatabaseId, relay->config->relay_id);
+	relay->entry = idem_relay_entry_take(MyDatabaseId, relay->config->relay_id, true);
 	recall(courier);
 	courier->reader = idem_reader_create(relay->cxt);
 	courier->parked = idem_parked_index_create(relay->cxt);

@@ -129,34 +129,30 @@ static void
 worker_detach(int code, Datum arg)
 {
 	const char *event = my_relay_id != 0 ? idem_handler_event_in_hand() : NULL;
+	char		message[IDEM_ERROR_LEN];
+	bool		failed;
 
+	if (event != NULL)
+		snprintf(message, sizeof(message),
+				 "the worker was ended while the handler had event %s", event);
 	IDEM_FAULT_POINT_NO_ERROR("worker-detach");
 	LWLockAcquire(idem_relay_shmem->lock, LW_EXCLUSIVE);
-	if (event != NULL && my_slot->pid == MyProcPid && my_slot->wanted)
-		idem_slots_ended_in_handler(my_slot, event);
+	failed = event != NULL && my_slot->pid == MyProcPid && my_slot->wanted;
+	if (failed)
+		my_slot->ended_in_handler = true;
 	if (my_slot->pid == MyProcPid)
 	{
 		my_slot->pid = 0;
 		my_slot->procno = -1;
 	}
-	for (int i = 0; i < idem_relay_shmem->nrelays; i++)
-	{
-		IdemRelayEntry *entry = &idem_relay_entries[i];
 
-		if (entry->pid != MyProcPid)
-			continue;
-		entry->pid = 0;
-
-		/*
-		 * The entry of a function relay that goes on stays.  So do the
-		 * entries of function relays without a worker of their own when the
-		 * database's worker ends.
-		 */
-		if (entry->function && (my_relay_id == 0 || giving_way || my_slot->wanted))
-			continue;
-		entry->dboid = InvalidOid;
-		entry->relay_id = 0;
-	}
+	/*
+	 * The entry of a function relay that goes on stays.  So do the entries of
+	 * function relays without a worker of their own when the database's
+	 * worker ends.
+	 */
+	idem_relay_entries_leave(failed ? message : NULL,
+							 my_relay_id == 0 || giving_way || my_slot->wanted);
 	LWLockRelease(idem_relay_shmem->lock);
 	idem_wake_launcher();
 }

@@ -66,7 +66,7 @@ create(IdemRelay *relay)
 {
 	IdemStream *stream = idem_stream(relay);
 
-	relay->entry = idem_relay_entry_take(MyDatabaseId, relay->config->relay_id);
+	relay->entry = idem_relay_entry_take(MyDatabaseId, relay->config->relay_id, false);
 	stream->pipe.process = (IdemSinkProcess) IDEM_SINK_PROCESS_NONE;
 	stream->look = IDEM_LOOK_WITH_ROOM;
 	stream->parked_dirty = true;
