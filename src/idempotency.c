@@ -49,13 +49,14 @@
 #include "lease/setting.h"
 #include "outbox/outbox.h"
 #include "relay/api/option_guard.h"
+#include "relay/difference_end.h"
 #include "relay/function/handler_reset.h"
 #include "relay/process/ddl.h"
 #include "relay/relay.h"
 #include "relay/report.h"
-#include "relay/shmem.h"
 #include "relay/slots.h"
 #include "relay/wake.h"
+#include "relay/witness.h"
 #include "request/flight.h"
 #include "request/response.h"
 #include "shared/catalog.h"
@@ -234,8 +235,10 @@ static const struct
 
 {
 	{"idempotency flights", idem_flight_shmem_size, idem_flight_shmem_attach},
-	{"idempotency", idem_relay_shmem_size, idem_relay_shmem_attach},
+	{"idempotency workers", idem_slots_shmem_size, idem_slots_shmem_attach},
 	{"idempotency relays", idem_relay_entries_size, idem_relay_entries_attach},
+	{"idempotency changes of relays", idem_difference_shmem_size, idem_difference_shmem_attach},
+	{"idempotency witness", idem_witness_shmem_size, idem_witness_shmem_attach},
 };
 
 /* shmem_request_hook.  PostgreSQL accepts requests nowhere else. */

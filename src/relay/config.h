@@ -16,8 +16,8 @@
 #include "postgres.h"
 
 #include "outbox/reader.h"
+#include "relay/report.h"
 #include "relay/row.h"
-#include "relay/shmem.h"
 
 /* All relays of this database, in order of relay_id.  In a transaction. */
 extern List *idem_relay_configs(void);

@@ -59,10 +59,14 @@
 #include "catalog/pg_type.h"
 #include "executor/spi.h"
 #include "miscadmin.h"
+#include "storage/proc.h"
 #include "storage/procarray.h"
+#include "storage/shmem.h"
 #include "utils/memutils.h"
 
+#include "compat.h"
 #include "relay/difference_end.h"
+#include "relay/slots.h"
 #include "shared/spi.h"
 #include "shared/txn.h"
 #include "shared/xid.h"
@@ -80,23 +84,99 @@ typedef struct Look
 	FullTransactionId *prepared;
 } Look;
 
-static IdemWorkerSlot *slot = NULL;
+typedef struct ChangesShmem
+{
+	pg_atomic_uint32 prepared;	/* about the number of prepared transactions
+								 * that changed relays */
+	pg_atomic_uint32 prepares;	/* rises with each such PREPARE */
+
+	/*
+	 * By process number: the xid of a transaction that changed relays and is
+	 * about to commit.  It stays until the counter of the database has risen;
+	 * 0: none.
+	 */
+	pg_atomic_uint64 changers[FLEXIBLE_ARRAY_MEMBER];
+} ChangesShmem;
+
+static ChangesShmem *changes = NULL;	/* NULL: the library is not preloaded */
+
 static Look *last = NULL;		/* the look whose configuration is in use */
 static Look *next = NULL;		/* the look in progress */
 static bool overtaken = false;	/* a snapshot saw a change that "last" lacks */
 
-void
-idem_difference_init(IdemWorkerSlot *my_slot)
+Size
+idem_difference_shmem_size(void)
 {
-	slot = my_slot;
+	return offsetof(ChangesShmem, changers) + mul_size(MaxBackends, sizeof(pg_atomic_uint64));
 }
+
+void
+idem_difference_shmem_attach(void *segment, bool found)
+{
+	changes = segment;
+	if (found)
+		return;
+	pg_atomic_init_u32(&changes->prepared, 0);
+	pg_atomic_init_u32(&changes->prepares, 0);
+	for (int i = 0; i < MaxBackends; i++)
+		pg_atomic_init_u64(&changes->changers[i], 0);
+}
+
+/* What sessions announce */
+
+void
+idem_config_committing(FullTransactionId xid)
+{
+	if (changes != NULL && FullTransactionIdIsValid(xid))
+		pg_atomic_write_u64(&changes->changers[IDEM_MY_PROCNO], U64FromFullTransactionId(xid));
+}
+
+/*
+ * Remove the entry after the counter has risen: a reader that finds no entry
+ * looks at the counter next.
+ */
+void
+idem_config_committed(void)
+{
+	if (changes == NULL)
+		return;
+	pg_memory_barrier();
+	pg_atomic_write_u64(&changes->changers[IDEM_MY_PROCNO], 0);
+}
+
+void
+idem_config_prepared(void)
+{
+	if (changes == NULL)
+		return;
+	pg_atomic_fetch_add_u32(&changes->prepares, 1);
+	pg_atomic_fetch_add_u32(&changes->prepared, 1);
+}
+
+bool
+idem_config_was_prepared(void)
+{
+	uint32		n;
+
+	if (changes == NULL)
+		return false;
+	n = pg_atomic_read_u32(&changes->prepared);
+	while (n > 0)
+	{
+		if (pg_atomic_compare_exchange_u32(&changes->prepared, &n, n - 1))
+			return true;
+	}
+	return false;
+}
+
+/* What a worker looks at */
 
 /* Has one of the counters risen since the last look? */
 static bool
 counters_rose(void)
 {
-	return pg_atomic_read_u32(&slot->config) != last->config ||
-		pg_atomic_read_u32(&idem_relay_shmem->config_prepares) != last->prepares;
+	return idem_slot_config() != last->config ||
+		pg_atomic_read_u32(&changes->prepares) != last->prepares;
 }
 
 bool
@@ -173,8 +253,8 @@ idem_difference_load_begin(void)
 	cxt = AllocSetContextCreate(TopMemoryContext, "look at the relays", ALLOCSET_SMALL_SIZES);
 	next = MemoryContextAllocZero(cxt, sizeof(*next));
 	next->cxt = cxt;
-	next->config = pg_atomic_read_u32(&slot->config);
-	next->prepares = pg_atomic_read_u32(&idem_relay_shmem->config_prepares);
+	next->config = idem_slot_config();
+	next->prepares = pg_atomic_read_u32(&changes->prepares);
 	pg_memory_barrier();
 	if (last == NULL || next->prepares != last->prepares)
 		list_prepared(next);
@@ -217,7 +297,7 @@ overtakes(const IdemSnap *snap)
 	pg_memory_barrier();
 	for (int i = 0; i < MaxBackends; i++)
 	{
-		uint64		xid = pg_atomic_read_u64(&idem_config_changers[i]);
+		uint64		xid = pg_atomic_read_u64(&changes->changers[i]);
 
 		if (xid != 0 && is_between(FullTransactionIdFromU64(xid), snap))
 			return true;

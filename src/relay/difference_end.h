@@ -16,10 +16,26 @@
 #include "postgres.h"
 
 #include "outbox/snapshot.h"
-#include "relay/shmem.h"
 
-/* Called once, at the start of a worker, with the worker's slot. */
-extern void idem_difference_init(IdemWorkerSlot *slot);
+extern Size idem_difference_shmem_size(void);
+extern void idem_difference_shmem_attach(void *segment, bool found);
+
+/*
+ * idem_config_committing: the current transaction, which changed relays, is
+ * about to commit. idem_config_committed: the transaction has ended.  Safe in
+ * commit callbacks.
+ */
+extern void idem_config_committing(FullTransactionId xid);
+extern void idem_config_committed(void);
+
+/*
+ * idem_config_prepared notes that a transaction which changes relays was
+ * prepared; it is safe in a commit callback.  idem_config_was_prepared consumes
+ * one note.  COMMIT PREPARED cannot identify its transaction, so the answer is
+ * approximate; workers read the configuration now and then by themselves.
+ */
+extern void idem_config_prepared(void);
+extern bool idem_config_was_prepared(void);
 
 /*
  * Have relays changed since they were read?  Then the worker reads them again

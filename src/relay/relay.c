@@ -30,17 +30,13 @@
 #include "relay/process/launcher.h"
 #include "relay/program/path.h"
 #include "relay/relay.h"
+#include "relay/report.h"
 #include "relay/row.h"
-#include "relay/shmem.h"
 #include "relay/slots.h"
 #include "relay/stream/pipe.h"
 #include "relay/wake.h"
 #include "relay/witness.h"
 
-/*
- * The settings that size shared memory are defined where the memory is
- * requested (shmem.c).
- */
 static void
 define_settings(void)
 {
@@ -102,6 +98,22 @@ define_settings(void)
 							10000, 1, 10000000, PGC_SIGHUP, 0, NULL, NULL, NULL);
 }
 
+/* The settings that size shared memory exist at preload only. */
+static void
+define_sizes(void)
+{
+	DefineCustomIntVariable("idempotency.max_workers",
+							"Processes that all relays of the cluster may use.",
+							"One per database that has relays, and one more per function relay with something to do.",
+							&idem_relay_max_workers,
+							16, 1, 1024, PGC_POSTMASTER, 0, NULL, NULL, NULL);
+	DefineCustomIntVariable("idempotency.max_relays",
+							"Relays that the databases of the cluster may have together.",
+							NULL,
+							&idem_relay_max_relays,
+							1024, 1, 4096, PGC_POSTMASTER, 0, NULL, NULL, NULL);
+}
+
 void
 idem_relay_init(void)
 {
@@ -111,7 +123,7 @@ idem_relay_init(void)
 	idem_launcher_init();
 	if (!process_shared_preload_libraries_in_progress || IsBinaryUpgrade)
 		return;
-	idem_shmem_init();
+	define_sizes();
 	idem_wake_init();
 	idem_launcher_register();
 }

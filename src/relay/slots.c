@@ -3,6 +3,9 @@
  * slots.c
  *		Which workers run: slots, requests for them, and commands that hold them.
  *
+ * A slot is a worker's place: for the own worker of a database, which serves all of its
+ * program relays, or for a worker of one function relay.
+ *
  * A worker is a session of its database, and serving interrupts does not make
  * it leave.  So a command that needs the database empty holds its workers down
  * while the command runs.  A hold is noted per backend, with its database:
@@ -17,11 +20,17 @@
  * the relay goes back to the database's worker.  The launcher's knowledge of a
  * relay's workers outlives the slot, in the relay's entry.
  *
- * What a crash leaves: nothing, since shared memory is built anew.  A backend
- * that ends by an error or FATAL releases its hold as it ends.
+ * What a crash leaves: nothing, since shared memory is built anew, and the launcher fills
+ * it from the catalogs.  A backend that ends by an error or FATAL releases its hold as it
+ * ends.  The memory has process numbers, and no pointer into the memory of a process.
  *
- * LOCKING: the lock of shmem.h, never held across a wait.  Callers of functions
- * marked "under the lock" hold it.
+ * LOCKING: a lock guards slots and holds; nobody waits, scans or starts a process under it.
+ * Order: this lock, the lock of report.c, an entry's spinlock, and no lock below that.
+ * "wake", "config" and "news" are atomics, which a committing backend touches without the
+ * lock, as it reads dboid and procno.  A worker reads "wanted", "yield" and "generation"
+ * of its own slot without it, and looks again.
+ *
+ * MEMORY: an array in shared memory, of idempotency.max_workers.
  *
  * Copyright (c) 2026, the idempotency developers
  *
@@ -33,11 +42,17 @@
 #include "postgres.h"
 
 #include <signal.h>
+#include <unistd.h>
 
+#include "access/xlog.h"
+#include "catalog/pg_control.h"
+#include "common/controldata_utils.h"
 #include "miscadmin.h"
 #include "storage/latch.h"
+#include "storage/lwlock.h"
 #include "storage/proc.h"
-#include "utils/memutils.h"
+#include "storage/shmem.h"
+#include "utils/timestamp.h"
 #include "utils/wait_event.h"
 
 #include "compat.h"
@@ -45,24 +60,174 @@
 #include "relay/report.h"
 #include "relay/slots.h"
 
-/* How often the server log says that slots are too few. */
-#define COMPLAIN_MS 60000
-
-int			idem_max_function_workers = 4;
-
 /* How long DDL waits for workers to end before it proceeds regardless. */
 #define HOLD_WAIT_MS 8000
 
-/* Under the lock, LW_SHARED at least. */
-IdemWorkerSlot *
-idem_worker_slot_find(Oid dboid, int relay_id)
-{
-	for (int i = 0; i < idem_relay_shmem->nworkers; i++)
-	{
-		IdemWorkerSlot *slot = &idem_worker_slots[i];
+/* The longest delay before the worker of a slot is started again. */
+#define MAX_RESTART_MS 10000
 
-		if (slot->dboid == dboid && slot->relay_id == relay_id)
-			return slot;
+typedef struct SlotsShmem
+{
+	int			launcher_procno;	/* -1: no launcher */
+	pg_atomic_uint32 launcher_wake;
+	pg_atomic_uint32 news;		/* rises when all workers are to look again */
+	bool		after_crash;	/* see is_after_crash */
+	int			databases_waiting;	/* databases with relays and without a
+									 * slot */
+	bool		no_process;		/* max_worker_processes were used up at the
+								 * launcher's last try */
+	IdemWorkerSlot slots[FLEXIBLE_ARRAY_MEMBER];
+} SlotsShmem;
+
+static SlotsShmem *shared = NULL;	/* NULL: the library is not preloaded */
+static IdemSlots all;
+static LWLock *lock = NULL;
+
+/* By process number: the database whose workers the process's command holds down. */
+static Oid *holds = NULL;
+
+/* The slot that this process is the worker of. */
+static IdemWorkerSlot *my_slot = NULL;
+static uint32 my_generation = 0;
+
+int			idem_relay_max_workers = 16;
+
+/* Shared memory */
+
+Size
+idem_slots_shmem_size(void)
+{
+	Size		size = offsetof(SlotsShmem, slots);
+
+	size = add_size(size, mul_size(idem_relay_max_workers, sizeof(IdemWorkerSlot)));
+	return add_size(size, mul_size(MaxBackends, sizeof(Oid)));
+}
+
+/*
+ * Does this start count as one after a crash?  Yes after an end other than a
+ * clean shutdown.  Yes in a standby, which may be promoted because the primary
+ * did not survive an event.  Yes in a recovery to an earlier time: the targets
+ * may be ahead of that time.  Asked before recovery begins, also when the
+ * postmaster starts over after a crash.
+ */
+static bool
+is_after_crash(void)
+{
+	ControlFileData *control;
+	bool		crc_ok;
+
+	control = get_controlfile(DataDir, &crc_ok);
+	return !crc_ok || control->state != DB_SHUTDOWNED ||
+		access(STANDBY_SIGNAL_FILE, F_OK) == 0 || access(RECOVERY_SIGNAL_FILE, F_OK) == 0;
+}
+
+void
+idem_slots_shmem_attach(void *segment, bool found)
+{
+	shared = segment;
+	all.slot = shared->slots;
+	all.n = idem_relay_max_workers;
+	holds = (Oid *) &shared->slots[all.n];
+	lock = &GetNamedLWLockTranche("idempotency")[IDEM_LOCK_SLOTS].lock;
+	if (found)
+		return;
+	memset(segment, 0, idem_slots_shmem_size());
+	shared->launcher_procno = -1;
+	pg_atomic_init_u32(&shared->launcher_wake, 0);
+	pg_atomic_init_u32(&shared->news, 0);
+	shared->after_crash = is_after_crash();
+	for (int i = 0; i < all.n; i++)
+	{
+		all.slot[i].procno = -1;
+		pg_atomic_init_u32(&all.slot[i].wake, 0);
+		pg_atomic_init_u32(&all.slot[i].config, 0);
+		pg_atomic_init_u64(&all.slot[i].committed_at, 0);
+	}
+}
+
+bool
+idem_slots_exist(void)
+{
+	return shared != NULL;
+}
+
+bool
+idem_slots_after_crash(void)
+{
+	return shared->after_crash;
+}
+
+/* Waking */
+
+/*
+ * Wake all workers of a database.  Called in commit callbacks: raises nothing,
+ * allocates nothing, reads no catalog.  The slots are read without the lock.
+ * A slot that changes hands at this moment gets at worst a wake-up too many,
+ * and a worker that attaches at this moment reads the outbox first in any
+ * case.
+ */
+void
+idem_wake_database(Oid dboid, bool config_changed)
+{
+	TimestampTz now;
+
+	if (shared == NULL)
+		return;
+
+	/*
+	 * Take the time before the exchange: after the exchange other backends
+	 * rely on the stored time.
+	 */
+	now = GetCurrentTimestamp();
+	for (int i = 0; i < all.n; i++)
+	{
+		IdemWorkerSlot *slot = &all.slot[i];
+
+		if (((volatile IdemWorkerSlot *) slot)->dboid != dboid)
+			continue;
+		if (config_changed)
+			pg_atomic_fetch_add_u32(&slot->config, 1);
+		if (pg_atomic_exchange_u32(&slot->wake, 1) == 0)
+			pg_atomic_write_u64(&slot->committed_at, (uint64) now);
+		else if (!config_changed)
+			continue;
+		idem_shares_wake(((volatile IdemWorkerSlot *) slot)->procno);
+	}
+}
+
+void
+idem_wake_workers(void)
+{
+	pg_atomic_fetch_add_u32(&shared->news, 1);
+	for (int i = 0; i < all.n; i++)
+		idem_shares_wake(((volatile IdemWorkerSlot *) &all.slot[i])->procno);
+}
+
+uint32
+idem_slots_news(void)
+{
+	return pg_atomic_read_u32(&shared->news);
+}
+
+void
+idem_wake_launcher(void)
+{
+	if (shared == NULL)
+		return;
+	pg_atomic_write_u32(&shared->launcher_wake, 1);
+	idem_shares_wake(((volatile SlotsShmem *) shared)->launcher_procno);
+}
+
+/* Slots */
+
+/* Under the lock, LW_SHARED at least: a free one is of no database and relay 0. */
+static IdemWorkerSlot *
+find_slot(Oid dboid, int relay_id)
+{
+	for (int i = 0; i < all.n; i++)
+	{
+		if (all.slot[i].dboid == dboid && all.slot[i].relay_id == relay_id)
+			return &all.slot[i];
 	}
 	return NULL;
 }
@@ -99,10 +264,10 @@ recall_ends(IdemWorkerSlot *slot)
 }
 
 /* Under the lock, exclusively. */
-IdemWorkerSlot *
-idem_worker_slot_occupy(Oid dboid, int relay_id)
+static IdemWorkerSlot *
+occupy(Oid dboid, int relay_id)
 {
-	IdemWorkerSlot *slot = idem_worker_slot_find(InvalidOid, 0);
+	IdemWorkerSlot *slot = find_slot(InvalidOid, 0);
 
 	if (slot == NULL)
 		return NULL;
@@ -135,8 +300,8 @@ idem_worker_slot_occupy(Oid dboid, int relay_id)
  * function relay of the slot back.  All workers are woken, since relays of any
  * database may wait for a slot.
  */
-void
-idem_worker_slot_free(IdemWorkerSlot *slot)
+static void
+free_slot(IdemWorkerSlot *slot)
 {
 	Oid			dboid = slot->dboid;
 
@@ -152,37 +317,336 @@ idem_worker_slot_free(IdemWorkerSlot *slot)
 	slot->relay_id = 0;
 	slot->wanted = false;
 	slot->generation++;
-	idem_wake_database(dboid);
+	idem_wake_database(dboid, false);
 	idem_wake_workers();
 }
 
-void
-idem_slots_function_worked(int relay_id)
+IdemSlotState
+idem_slots_state(int relay_id)
 {
+	IdemSlotState state = IDEM_SLOT_NOT_THERE;
 	IdemWorkerSlot *slot;
 
-	LWLockAcquire(idem_relay_shmem->lock, LW_EXCLUSIVE);
-	slot = idem_worker_slot_find(MyDatabaseId, relay_id);
-	if (slot != NULL && slot->ended_in_handler)
-	{
-		slot->ended_in_handler = false;
-		slot->failures = 0;
-	}
-	LWLockRelease(idem_relay_shmem->lock);
+	LWLockAcquire(lock, LW_SHARED);
+	slot = find_slot(MyDatabaseId, relay_id);
+	if (slot != NULL)
+		state = slot->pid != 0 ? IDEM_SLOT_RUNS :
+			slot->starting ? IDEM_SLOT_STARTS : IDEM_SLOT_WAITS;
+	LWLockRelease(lock);
+	return state;
+}
+
+/* The launcher's part */
+
+void
+idem_slots_launcher_attach(void)
+{
+	LWLockAcquire(lock, LW_EXCLUSIVE);
+	shared->launcher_procno = IDEM_MY_PROCNO;
+
+	/*
+	 * This launcher has no handles for workers that a former launcher
+	 * started. They detach by themselves; until then their slots stay taken.
+	 */
+	for (int i = 0; i < all.n; i++)
+		all.slot[i].starting = false;
+	LWLockRelease(lock);
+	pg_atomic_write_u32(&shared->launcher_wake, 1);
+}
+
+void
+idem_slots_launcher_detach(void)
+{
+	LWLockAcquire(lock, LW_EXCLUSIVE);
+	shared->launcher_procno = -1;
+	LWLockRelease(lock);
 }
 
 bool
-idem_slots_have_function(int relay_id)
+idem_slots_launcher_is_poked(void)
 {
-	IdemWorkerSlot *slot;
-	bool		wanted;
-
-	LWLockAcquire(idem_relay_shmem->lock, LW_SHARED);
-	slot = idem_worker_slot_find(MyDatabaseId, relay_id);
-	wanted = slot != NULL;
-	LWLockRelease(idem_relay_shmem->lock);
-	return wanted;
+	return pg_atomic_read_u32(&shared->launcher_wake) != 0;
 }
+
+bool
+idem_slots_launcher_take_poke(void)
+{
+	return pg_atomic_exchange_u32(&shared->launcher_wake, 0) != 0;
+}
+
+Oid
+idem_slots_reconcile(List *databases)
+{
+	Oid		   *room = idem_shares_room(&all);
+	Oid			left_out = InvalidOid;
+	ListCell   *lc;
+
+	LWLockAcquire(lock, LW_EXCLUSIVE);
+	for (int i = 0; i < all.n; i++)
+	{
+		if (OidIsValid(all.slot[i].dboid) && !list_member_oid(databases, all.slot[i].dboid))
+			all.slot[i].wanted = false;
+	}
+	shared->databases_waiting = 0;
+	foreach(lc, databases)
+	{
+		IdemWorkerSlot *slot = find_slot(lfirst_oid(lc), 0);
+
+		if (slot == NULL)
+			slot = occupy(lfirst_oid(lc), 0);
+		if (slot != NULL)
+			slot->wanted = true;
+		else
+		{
+			shared->databases_waiting++;
+			left_out = lfirst_oid(lc);
+		}
+	}
+	if (OidIsValid(left_out))
+		idem_shares_yield_to_database(&all, room);
+	LWLockRelease(lock);
+	return left_out;
+}
+
+bool
+idem_slot_is_detached(int slotno)
+{
+	bool		detached;
+
+	LWLockAcquire(lock, LW_SHARED);
+	detached = all.slot[slotno].pid == 0 && !all.slot[slotno].starting;
+	LWLockRelease(lock);
+	return detached;
+}
+
+bool
+idem_slot_worker_gone(int slotno)
+{
+	IdemWorkerSlot *slot = &all.slot[slotno];
+	bool		others_wait;
+
+	LWLockAcquire(lock, LW_EXCLUSIVE);
+	slot->starting = false;
+	if (slot->wanted)
+	{
+		int			delay = Min(MAX_RESTART_MS, 50 << Min(slot->failures, 10));
+
+		slot->failures++;
+		slot->not_before = idem_clock_plus_ms(idem_clock(), delay);
+	}
+	if (!slot->wanted && slot->pid == 0)
+		free_slot(slot);
+	others_wait = shared->databases_waiting > 0;
+	LWLockRelease(lock);
+	return others_wait;
+}
+
+/* Under the lock: does a command of any backend hold the workers of the database? */
+static bool
+is_held(Oid dboid)
+{
+	for (int i = 0; i < MaxBackends; i++)
+	{
+		if (holds[i] == dboid)
+			return true;
+	}
+	return false;
+}
+
+/*
+ * Under the lock: may this slot's worker be started now?  A slot that is not
+ * wanted is freed.  So is the slot of a function relay whose worker was asked
+ * to give way and ended without freeing it: others would wait for the slot
+ * through the launcher's delay.
+ */
+static bool
+is_startable(IdemWorkerSlot *slot, IdemClock now)
+{
+	if (!OidIsValid(slot->dboid) || slot->pid != 0 || slot->starting)
+		return false;
+	if (!slot->wanted || (slot->relay_id != 0 && slot->started && slot->yield))
+	{
+		free_slot(slot);
+		return false;
+	}
+	return !is_held(slot->dboid) && slot->not_before <= now;
+}
+
+bool
+idem_slot_start(int slotno, bool function, bool unused, IdemClock now, IdemSlotStart *start)
+{
+	IdemWorkerSlot *slot = &all.slot[slotno];
+	bool		starts = false;
+
+	start->pending = false;
+	LWLockAcquire(lock, LW_EXCLUSIVE);
+	start->dboid = slot->dboid;
+	start->relay_id = slot->relay_id;
+	if ((slot->relay_id != 0) == function)
+	{
+		starts = unused && is_startable(slot, now);
+		start->pending = !starts && OidIsValid(slot->dboid) && slot->wanted && slot->pid == 0;
+	}
+	if (starts)
+		slot->starting = true;
+	LWLockRelease(lock);
+	return starts;
+}
+
+bool
+idem_slots_lack_process(void)
+{
+	return shared->no_process;
+}
+
+void
+idem_slots_try_processes(void)
+{
+	LWLockAcquire(lock, LW_EXCLUSIVE);
+	shared->no_process = false;
+	LWLockRelease(lock);
+}
+
+void
+idem_slot_has_no_process(int slotno, bool function)
+{
+	IdemWorkerSlot *slot = &all.slot[slotno];
+	Oid		   *room = idem_shares_room(&all);
+
+	LWLockAcquire(lock, LW_EXCLUSIVE);
+	shared->no_process = true;
+	slot->starting = false;
+	if (!function)
+		idem_shares_yield_to_database(&all, room);
+	else if (slot->pid == 0)
+		free_slot(slot);
+	LWLockRelease(lock);
+}
+
+/* A worker's part, about its own slot */
+
+bool
+idem_slot_attach(int slotno, Oid *dboid, int *relay_id)
+{
+	bool		ok;
+
+	my_slot = &all.slot[slotno];
+	LWLockAcquire(lock, LW_EXCLUSIVE);
+	ok = OidIsValid(my_slot->dboid) && my_slot->wanted && my_slot->pid == 0 &&
+		!is_held(my_slot->dboid);
+	my_slot->starting = false;
+	if (ok)
+	{
+		my_slot->pid = MyProcPid;
+		my_slot->procno = IDEM_MY_PROCNO;
+		my_slot->started = true;
+		my_generation = my_slot->generation;
+		*relay_id = my_slot->relay_id;
+		*dboid = my_slot->dboid;
+	}
+	LWLockRelease(lock);
+	return ok;
+}
+
+void
+idem_slot_detach(const char *event, bool keep_functions)
+{
+	char		message[IDEM_ERROR_LEN];
+	bool		failed;
+
+	if (event != NULL)
+		snprintf(message, sizeof(message),
+				 "the worker was ended while the handler had event %s", event);
+	LWLockAcquire(lock, LW_EXCLUSIVE);
+	failed = event != NULL && my_slot->pid == MyProcPid && my_slot->wanted;
+	if (failed)
+		my_slot->ended_in_handler = true;
+	if (my_slot->pid == MyProcPid)
+	{
+		my_slot->pid = 0;
+		my_slot->procno = -1;
+	}
+	idem_relay_entries_leave(failed ? message : NULL, keep_functions || my_slot->wanted);
+	LWLockRelease(lock);
+	idem_wake_launcher();
+}
+
+void
+idem_slot_connected(void)
+{
+	LWLockAcquire(lock, LW_EXCLUSIVE);
+	if (!my_slot->ended_in_handler)
+		my_slot->failures = 0;
+	LWLockRelease(lock);
+}
+
+bool
+idem_slot_pass_crash(void)
+{
+	bool		first;
+
+	LWLockAcquire(lock, LW_EXCLUSIVE);
+	first = shared->after_crash && !my_slot->passed_crash;
+	my_slot->passed_crash = true;
+	LWLockRelease(lock);
+	return first;
+}
+
+void
+idem_slot_resign(void)
+{
+	LWLockAcquire(lock, LW_EXCLUSIVE);
+	if (my_slot->generation == my_generation)
+		my_slot->wanted = false;
+	LWLockRelease(lock);
+}
+
+bool
+idem_slot_is_lost(void)
+{
+	return !my_slot->wanted || my_slot->generation != my_generation;
+}
+
+bool
+idem_slot_must_yield(void)
+{
+	return my_slot->yield;
+}
+
+bool
+idem_slot_is_woken(void)
+{
+	return pg_atomic_read_u32(&my_slot->wake) != 0;
+}
+
+TimestampTz
+idem_slot_take_wakeup(void)
+{
+	TimestampTz stamp = (TimestampTz) pg_atomic_read_u64(&my_slot->committed_at);
+
+	pg_atomic_write_u32(&my_slot->wake, 0);
+	return stamp;
+}
+
+uint32
+idem_slot_config(void)
+{
+	return pg_atomic_read_u32(&my_slot->config);
+}
+
+void
+idem_slot_event_passed(void)
+{
+	LWLockAcquire(lock, LW_EXCLUSIVE);
+	if (my_slot->generation == my_generation && my_slot->ended_in_handler)
+	{
+		my_slot->ended_in_handler = false;
+		my_slot->failures = 0;
+	}
+	LWLockRelease(lock);
+}
+
+/* Slots for function relays */
 
 /*
  * Is it a function relay as far as is known?  A relay of unknown kind stays
@@ -206,291 +670,37 @@ may_be_function_relay(List *configs, int relay_id)
 void
 idem_slots_release_functions(List *configs)
 {
-	LWLockAcquire(idem_relay_shmem->lock, LW_EXCLUSIVE);
-	for (int i = 0; i < idem_relay_shmem->nworkers; i++)
+	LWLockAcquire(lock, LW_EXCLUSIVE);
+	for (int i = 0; i < all.n; i++)
 	{
-		IdemWorkerSlot *slot = &idem_worker_slots[i];
+		IdemWorkerSlot *slot = &all.slot[i];
 
 		if (slot->dboid == MyDatabaseId && slot->relay_id != 0 &&
 			!may_be_function_relay(configs, slot->relay_id))
 			slot->wanted = false;
 	}
-	LWLockRelease(idem_relay_shmem->lock);
+	LWLockRelease(lock);
 	idem_relay_entries_forget(MyDatabaseId, configs);
 }
 
-/*
- * How many slots each database has.  The databases of all slots for functions
- * are sorted, so counting costs one pass however many databases there are.
- */
-typedef struct SlotCounts
-{
-	int			free;
-	int			mine;			/* slots for functions of this database */
-	Oid			richest;		/* the database with most slots for functions */
-	int			most;			/* the number of its slots for functions */
-	int			nfunctions;		/* slots for functions of all databases */
-	Oid		   *functions;		/* the databases of these slots, sorted */
-} SlotCounts;
-
-/*
- * Room for one OID per slot.  It is allocated once, and before the lock is
- * taken: an error of the allocation then leaves nothing half done.
- */
-Oid *
-idem_slots_counting_room(void)
-{
-	static Oid *room = NULL;
-
-	if (room == NULL)
-		room = MemoryContextAlloc(TopMemoryContext,
-								  sizeof(Oid) * idem_relay_shmem->nworkers);
-	return room;
-}
-
-/* Order OIDs, for qsort. */
-static int
-compare_oids(const void *a, const void *b)
-{
-	Oid			x = *(const Oid *) a;
-	Oid			y = *(const Oid *) b;
-
-	return x < y ? -1 : x > y;
-}
-
-/* The first place in c->functions whose OID is not below dboid. */
-static int
-lower_bound(const SlotCounts *c, Oid dboid)
-{
-	int			low = 0;
-	int			high = c->nfunctions;
-
-	while (low < high)
-	{
-		int			middle = (low + high) / 2;
-
-		if (c->functions[middle] < dboid)
-			low = middle + 1;
-		else
-			high = middle;
-	}
-	return low;
-}
-
-/* The number of slots for functions of a database. */
-static int
-count_functions(const SlotCounts *c, Oid dboid)
-{
-	return lower_bound(c, dboid + 1) - lower_bound(c, dboid);
-}
-
-/* Under the lock: fill in the counts. */
-static void
-count_slots(SlotCounts *c, Oid *room)
-{
-	int			run = 0;
-
-	memset(c, 0, sizeof(*c));
-	c->functions = room;
-	for (int i = 0; i < idem_relay_shmem->nworkers; i++)
-	{
-		const IdemWorkerSlot *slot = &idem_worker_slots[i];
-
-		if (!OidIsValid(slot->dboid))
-			c->free++;
-		else if (slot->relay_id != 0)
-			c->functions[c->nfunctions++] = slot->dboid;
-	}
-	qsort(c->functions, c->nfunctions, sizeof(Oid), compare_oids);
-	for (int i = 0; i < c->nfunctions; i++)
-	{
-		run = i > 0 && c->functions[i] == c->functions[i - 1] ? run + 1 : 1;
-		if (run > c->most)
-		{
-			c->most = run;
-			c->richest = c->functions[i];
-		}
-	}
-	c->mine = count_functions(c, MyDatabaseId);
-}
-
-/*
- * Under the lock: how many databases come before this one, whose function
- * relays wait for a slot.  A database comes first if its function relays wait
- * as well and it has fewer slots, or as many slots and an earlier last turn.
- * Without this order a freed slot would go to the worker that is woken first,
- * mostly that of the slot's former database.
- */
-static int
-count_before_me(const SlotCounts *c, const IdemWorkerSlot *own)
-{
-	int			n = 0;
-
-	for (int i = 0; i < idem_relay_shmem->nworkers; i++)
-	{
-		const IdemWorkerSlot *slot = &idem_worker_slots[i];
-		int			has;
-
-		if (slot->relay_id != 0 || !OidIsValid(slot->dboid) || slot == own ||
-			!slot->waits || slot->pid == 0)
-			continue;
-		has = count_functions(c, slot->dboid);
-		n += has < c->mine || (has == c->mine && own != NULL && slot->served_at < own->served_at);
-	}
-	return n;
-}
-
-/* Under the lock: has the function relay of a slot nothing to do just now? */
-static bool
-is_idle(const IdemWorkerSlot *slot)
-{
-	return slot->entry >= 0 &&
-		idem_relay_entry_is_idle(slot->entry, slot->dboid, slot->relay_id);
-}
-
-/*
- * Was the slot's worker asked to give way, and not long ago?  A worker that
- * has not given way in time, since its handler waits, does not count as
- * leaving.
- */
-static bool
-is_leaving(const IdemWorkerSlot *slot, IdemClock now)
-{
-	return slot->yield && now < idem_clock_plus_ms(slot->yield_at, 2 * IDEM_SLICE_MS);
-}
-
-/*
- * Is it better to ask slot a than slot b to give way?  Idle relays go first,
- * then those that have had their slot longest.
- */
-static bool
-goes_before(const IdemWorkerSlot *a, bool a_idle, const IdemWorkerSlot *b, bool b_idle)
-{
-	return a_idle != b_idle ? a_idle : a->since < b->since;
-}
-
-/*
- * Under the lock: the slot of the database to ask next.  NULL if all were
- * asked.
- */
-static IdemWorkerSlot *
-choose_yielder(Oid dboid)
-{
-	IdemWorkerSlot *best = NULL;
-	bool		best_idle = false;
-
-	for (int i = 0; i < idem_relay_shmem->nworkers; i++)
-	{
-		IdemWorkerSlot *slot = &idem_worker_slots[i];
-		bool		idle;
-
-		if (slot->dboid != dboid || slot->relay_id == 0 || slot->yield)
-			continue;
-		idle = is_idle(slot);
-		if (best != NULL && !goes_before(slot, idle, best, best_idle))
-			continue;
-		best = slot;
-		best_idle = idle;
-	}
-	return best;
-}
-
-/*
- * Under the lock: have n function workers of a database give way.  Workers
- * that are leaving count.  Each worker is asked once in the life of its slot.
- */
-static void
-ask_to_yield(Oid dboid, int n)
-{
-	IdemClock	now = idem_clock();
-	IdemWorkerSlot *slot;
-
-	for (int i = 0; i < idem_relay_shmem->nworkers; i++)
-		n -= idem_worker_slots[i].dboid == dboid && idem_worker_slots[i].relay_id != 0 &&
-			is_leaving(&idem_worker_slots[i], now);
-	for (; n > 0 && (slot = choose_yielder(dboid)) != NULL; n--)
-	{
-		slot->yield = true;
-		slot->yield_at = now;
-		idem_wake_slot(slot);
-	}
-}
-
-/*
- * Log that there are too few slots, once per COMPLAIN_MS: each turn of the
- * loop finds the same.
- */
-static void
-complain_of_slots(bool no_process)
-{
-	static IdemClock complain_at = 0;
-	IdemClock	now = idem_clock();
-
-	if (now < complain_at)
-		return;
-	complain_at = idem_clock_plus_ms(now, COMPLAIN_MS);
-	ereport(LOG,
-			(errcode(ERRCODE_CONFIGURATION_LIMIT_EXCEEDED),
-			 errmsg("no idempotency worker is left for the function relays of this database"),
-			 no_process ? errhint("Raise max_worker_processes.") :
-			 errhint("Raise idempotency.max_workers.")));
-}
-
-/*
- * Each database with relays gets its own worker before any gets a slot for a
- * function.  A free slot goes to the database that comes first
- * (count_before_me).  If no slot is free, the richest database is asked to
- * give one up if it has at least two more than this one, or if it has one and
- * this one has none: then they take turns.  A slot is useful with a process
- * only: where the launcher gets no process, no slot counts as free.
- */
 IdemSlotAnswer
 idem_slots_give_function(int relay_id, int nwaiting)
 {
-	IdemSlotAnswer answer = IDEM_SLOT_GIVEN;
-	Oid		   *room = idem_slots_counting_room();
+	IdemSlotAnswer answer;
+	Oid		   *room = idem_shares_room(&all);
 	IdemWorkerSlot *own;
-	SlotCounts	c;
 
-	LWLockAcquire(idem_relay_shmem->lock, LW_EXCLUSIVE);
-	own = idem_worker_slot_find(MyDatabaseId, 0);
-	count_slots(&c, room);
-	if (c.mine >= idem_max_function_workers)
-	{
-		answer = IDEM_SLOT_TAKEN;
-		ask_to_yield(MyDatabaseId, nwaiting);
-	}
-	else if (idem_relay_shmem->no_process ||
-			 c.free <= idem_relay_shmem->databases_waiting + count_before_me(&c, own))
-	{
-		answer = c.mine > 0 ? IDEM_SLOT_TAKEN :
-			idem_relay_shmem->no_process ? IDEM_SLOT_NO_PROCESS : IDEM_SLOT_NONE_LEFT;
-		if (c.most > c.mine + 1)
-			ask_to_yield(c.richest, 1);
-		if (c.mine > 0)
-			ask_to_yield(MyDatabaseId, nwaiting);
-		else if (c.most == 1)
-			ask_to_yield(c.richest, 1);
-	}
-	else
-	{
-		(void) idem_worker_slot_occupy(MyDatabaseId, relay_id);
-		if (own != NULL)
-			own->served_at = idem_clock();
-	}
-
-	/*
-	 * A database with max_function_workers slots does not wait for slots of
-	 * others.
-	 */
-	if (own != NULL)
-		own->waits = answer == IDEM_SLOT_GIVEN ? nwaiting > 1 :
-			c.mine < idem_max_function_workers;
-	LWLockRelease(idem_relay_shmem->lock);
+	LWLockAcquire(lock, LW_EXCLUSIVE);
+	own = find_slot(MyDatabaseId, 0);
+	answer = idem_shares_decide(&all, own, room, nwaiting,
+								shared->no_process, shared->databases_waiting);
+	if (answer == IDEM_SLOT_GIVEN)
+		(void) occupy(MyDatabaseId, relay_id);
+	LWLockRelease(lock);
 	if (answer == IDEM_SLOT_GIVEN)
 		idem_wake_launcher();
 	else if (answer != IDEM_SLOT_TAKEN)
-		complain_of_slots(answer == IDEM_SLOT_NO_PROCESS);
+		idem_shares_complain(InvalidOid, answer == IDEM_SLOT_NO_PROCESS);
 	return answer;
 }
 
@@ -499,45 +709,22 @@ idem_slots_wait_no_more(void)
 {
 	IdemWorkerSlot *own;
 
-	LWLockAcquire(idem_relay_shmem->lock, LW_EXCLUSIVE);
-	own = idem_worker_slot_find(MyDatabaseId, 0);
+	LWLockAcquire(lock, LW_EXCLUSIVE);
+	own = find_slot(MyDatabaseId, 0);
 	if (own != NULL)
 		own->waits = false;
-	LWLockRelease(idem_relay_shmem->lock);
+	LWLockRelease(lock);
 }
 
 void
 idem_slots_ask_functions_to_yield(int n)
 {
-	LWLockAcquire(idem_relay_shmem->lock, LW_EXCLUSIVE);
-	ask_to_yield(MyDatabaseId, n);
-	LWLockRelease(idem_relay_shmem->lock);
+	LWLockAcquire(lock, LW_EXCLUSIVE);
+	idem_shares_ask_to_yield(&all, MyDatabaseId, n);
+	LWLockRelease(lock);
 }
 
-void
-idem_slots_yield_to_database(Oid *room)
-{
-	SlotCounts	c;
-
-	count_slots(&c, room);
-	if (c.most > 0)
-		ask_to_yield(c.richest, 1);
-}
-
-/*
- * Under the lock: does a command of any backend hold the workers of the
- * database?
- */
-bool
-idem_workers_held(Oid dboid)
-{
-	for (int i = 0; i < MaxBackends; i++)
-	{
-		if (idem_worker_holds[i] == dboid)
-			return true;
-	}
-	return false;
-}
+/* Holds */
 
 /* Ask the workers of a database to end; returns how many still run. */
 static int
@@ -545,10 +732,10 @@ terminate_workers(Oid dboid)
 {
 	int			running = 0;
 
-	LWLockAcquire(idem_relay_shmem->lock, LW_EXCLUSIVE);
-	for (int i = 0; i < idem_relay_shmem->nworkers; i++)
+	LWLockAcquire(lock, LW_EXCLUSIVE);
+	for (int i = 0; i < all.n; i++)
 	{
-		IdemWorkerSlot *slot = &idem_worker_slots[i];
+		IdemWorkerSlot *slot = &all.slot[i];
 
 		if (slot->dboid != dboid)
 			continue;
@@ -557,7 +744,7 @@ terminate_workers(Oid dboid)
 		if (slot->pid != 0)
 			(void) kill(slot->pid, SIGTERM);
 	}
-	LWLockRelease(idem_relay_shmem->lock);
+	LWLockRelease(lock);
 	return running;
 }
 
@@ -568,21 +755,21 @@ terminate_workers(Oid dboid)
 static void
 set_my_hold(Oid dboid)
 {
-	LWLockAcquire(idem_relay_shmem->lock, LW_EXCLUSIVE);
-	idem_worker_holds[IDEM_MY_PROCNO] = dboid;
-	LWLockRelease(idem_relay_shmem->lock);
+	LWLockAcquire(lock, LW_EXCLUSIVE);
+	holds[IDEM_MY_PROCNO] = dboid;
+	LWLockRelease(lock);
 }
 
 Oid
 idem_workers_current_hold(void)
 {
-	return idem_relay_shmem ? idem_worker_holds[IDEM_MY_PROCNO] : InvalidOid;
+	return shared ? holds[IDEM_MY_PROCNO] : InvalidOid;
 }
 
 void
 idem_workers_hold(Oid dboid)
 {
-	if (idem_relay_shmem == NULL)
+	if (shared == NULL)
 		return;
 	set_my_hold(dboid);
 
@@ -605,7 +792,7 @@ idem_workers_hold(Oid dboid)
 void
 idem_workers_release(Oid former)
 {
-	if (idem_relay_shmem == NULL)
+	if (shared == NULL)
 		return;
 	set_my_hold(former);
 	idem_wake_launcher();

@@ -3,6 +3,9 @@
  * slots.h
  *		Which workers run: slots, requests for them, and commands that hold them.
  *
+ * Liveness only: after a crash everything here is rebuilt from tables or starts
+ * empty, and no verdict depends on it.
+ *
  * Copyright (c) 2026, the idempotency developers
  *
  * IDENTIFICATION
@@ -15,46 +18,144 @@
 
 #include "postgres.h"
 
+#include "datatype/timestamp.h"
 #include "nodes/pg_list.h"
 
-#include "relay/shmem.h"
+#include "relay/slot_shares.h"
+#include "shared/clock.h"
+
+/* The GUC idempotency.max_workers: the number of slots. */
+extern int	idem_relay_max_workers;
+
+extern Size idem_slots_shmem_size(void);
+extern void idem_slots_shmem_attach(void *segment, bool found);
+
+/* Was the library preloaded?  Else no process of relays runs. */
+extern bool idem_slots_exist(void);
+
+/* Did the server end otherwise than by a clean shutdown, or is it a standby's successor? */
+extern bool idem_slots_after_crash(void);
 
 /*
- * Find, occupy or free a worker slot.  The caller holds the lock: for ..._find
- * LW_SHARED is enough, the others need it exclusively.  ..._occupy returns
- * NULL if no slot is free.
+ * Wake the workers of a database to look at the outbox; config: also to read the
+ * configuration again.  Safe in a commit callback.
  */
-extern IdemWorkerSlot *idem_worker_slot_find(Oid dboid, int relay_id);
-extern IdemWorkerSlot *idem_worker_slot_occupy(Oid dboid, int relay_id);
-extern void idem_worker_slot_free(IdemWorkerSlot *slot);
+extern void idem_wake_database(Oid dboid, bool config);
 
 /*
- * A relay with something to do keeps its slot, or its program, at least this
- * long; a program that is not ready by then is ended if others wait.  A relay
- * that was asked to give way and still has its slot or program after two slices
- * does not count as leaving: the next one is asked as well.
+ * Wake all workers, to look again at what they may do.  "news" rises before
+ * the latches are set, because a wait for a lock resets a latch.
  */
-#define IDEM_SLICE_MS 1000
+extern void idem_wake_workers(void);
+extern uint32 idem_slots_news(void);
 
-/* The GUC idempotency.max_function_workers: per database, at a time. */
-extern int	idem_max_function_workers;
+/* Wake the launcher, to look for databases again; safe in a commit callback. */
+extern void idem_wake_launcher(void);
+
+/* The slot of this database's own worker (relay_id 0), or of a function relay */
+typedef enum IdemSlotState
+{
+	IDEM_SLOT_NOT_THERE,
+	IDEM_SLOT_WAITS,			/* for the launcher to start its worker */
+	IDEM_SLOT_STARTS,
+	IDEM_SLOT_RUNS
+} IdemSlotState;
+
+extern IdemSlotState idem_slots_state(int relay_id);
+
+/* For the launcher; slots have numbers from 0 to idem_relay_max_workers - 1. */
+
+/* From ..._attach on backends can poke this process; the first poke is there already. */
+extern void idem_slots_launcher_attach(void);
+extern void idem_slots_launcher_detach(void);
+extern bool idem_slots_launcher_is_poked(void);
+extern bool idem_slots_launcher_take_poke(void);
+
+/*
+ * These databases have relays: each gets a slot for its own worker before any function
+ * relay.  Returns a database that got none, or InvalidOid.
+ */
+extern Oid	idem_slots_reconcile(List *databases);
+
+/* Has the slot no worker, and is none about to start? */
+extern bool idem_slot_is_detached(int slotno);
+
+/*
+ * The slot's worker has ended: set when it may get a worker again, or free it.  True if a
+ * database waits for a slot.
+ */
+extern bool idem_slot_worker_gone(int slotno);
+
+typedef struct IdemSlotStart
+{
+	Oid			dboid;
+	int			relay_id;
+	bool		pending;		/* a worker is wanted, but not just now */
+} IdemSlotStart;
+
+/*
+ * Is a worker of the slot to be started now?  Then it counts as starting.  function: look
+ * at slots of function relays only, else of databases' own workers only; unused: the
+ * former worker was reaped.
+ */
+extern bool idem_slot_start(int slotno, bool function, bool unused, IdemClock now,
+							IdemSlotStart *start);
+
+/*
+ * All max_worker_processes are in use, until they are tried again.  A function relay gives
+ * its slot back, and waits for its turn in the worker of its database.  To a database's own
+ * worker a function relay is asked to give way.
+ */
+extern void idem_slot_has_no_process(int slotno, bool function);
+extern bool idem_slots_lack_process(void);
+extern void idem_slots_try_processes(void);
+
+/* For a worker, about its own slot */
+
+/*
+ * Take the slot.  False if the slot is free, or has a worker already: a launcher that
+ * died had asked for one worker, and the next launcher for another.
+ */
+extern bool idem_slot_attach(int slotno, Oid *dboid, int *relay_id);
+
+/*
+ * The process ends: give up the slot and the entries.  event: what the handler has in
+ * hand, or NULL; the launcher's delay then grows until idem_slot_event_passed is called.
+ * keep_functions: the entries of function relays stay, as they do if the slot is wanted.
+ */
+extern void idem_slot_detach(const char *event, bool keep_functions);
+
+/* The worker has come to its database, and has not failed. */
+extern void idem_slot_connected(void);
+
+/* The worker of a function relay has committed the outcome of an event. */
+extern void idem_slot_event_passed(void);
+
+/* Has the server crashed, and is this the first call since then? */
+extern bool idem_slot_pass_crash(void);
+
+/* The launcher is to start no further worker there. */
+extern void idem_slot_resign(void);
+
+/* Is the worker to end?  Is it asked to give way?  Has something committed? */
+extern bool idem_slot_is_lost(void);
+extern bool idem_slot_must_yield(void);
+extern bool idem_slot_is_woken(void);
+
+/* Returns the time of the first commit since the last call. */
+extern TimestampTz idem_slot_take_wakeup(void);
+
+/* Rises when relays of the database change. */
+extern uint32 idem_slot_config(void);
+
+/* Slots for function relays, for the database's own worker */
 
 /*
  * Release the workers of relays that are gone or are no function relays any
- * more. configs: the relays of this database.  Those workers look at "wanted"
- * without the lock.  Also frees the entries of this database that no process
- * has and whose relays are gone.
+ * more. configs: the relays of this database.  Also frees the entries of this database
+ * that no process has and whose relays are gone.
  */
 extern void idem_slots_release_functions(List *configs);
-
-typedef enum IdemSlotAnswer
-{
-	IDEM_SLOT_GIVEN,
-	IDEM_SLOT_TAKEN,			/* other relays of this database have the
-								 * slots */
-	IDEM_SLOT_NONE_LEFT,		/* other databases have the slots */
-	IDEM_SLOT_NO_PROCESS		/* max_worker_processes are used up */
-} IdemSlotAnswer;
 
 /*
  * Give a function relay of this database a slot for a worker; nwaiting relays
@@ -75,24 +176,6 @@ extern void idem_slots_wait_no_more(void);
 extern void idem_slots_ask_functions_to_yield(int n);
 
 /*
- * Under the lock: a database waits for its own worker, for want of a slot or a
- * process.  Ask a function relay of the richest database to give way.
- */
-extern void idem_slots_yield_to_database(Oid *room);
-
-/*
- * The room for idem_slots_yield_to_database.  Call it before taking the lock;
- * it is allocated once.
- */
-extern Oid *idem_slots_counting_room(void);
-
-/* Has a function relay of this database a slot? */
-extern bool idem_slots_have_function(int relay_id);
-
-/* The worker of a function relay has committed the outcome of an event. */
-extern void idem_slots_function_worked(int relay_id);
-
-/*
  * Keep the workers of a database down until ..._release, and wait until they
  * have ended.  Holds of several backends add up.  A backend has one hold.  To
  * nest, save ..._current_hold and pass it to ..._release, on error too.
@@ -101,11 +184,5 @@ extern void idem_slots_function_worked(int relay_id);
 extern void idem_workers_hold(Oid dboid);
 extern Oid	idem_workers_current_hold(void);
 extern void idem_workers_release(Oid former);
-
-/*
- * Does any backend hold the workers of the database?  The caller holds the
- * lock.
- */
-extern bool idem_workers_held(Oid dboid);
 
 #endif							/* IDEM_RELAY_SLOTS_H */

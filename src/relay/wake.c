@@ -24,7 +24,8 @@
 #include "utils/resowner.h"
 
 #include "outbox/outbox.h"
-#include "relay/shmem.h"
+#include "relay/difference_end.h"
+#include "relay/slots.h"
 #include "relay/wake.h"
 #include "shared/fault.h"
 
@@ -62,7 +63,7 @@ idem_wake_committed(void)
 	if (enqueued)
 	{
 		IDEM_FAULT_POINT_NO_ERROR("commit-wake");
-		idem_wake_database(MyDatabaseId);
+		idem_wake_database(MyDatabaseId, false);
 	}
 	config_committed = config_changed;
 	launcher_due = tell_launcher;
@@ -102,7 +103,7 @@ release_callback(ResourceReleasePhase phase, bool is_commit, bool is_top_level, 
 	if (is_commit && config_committed)
 	{
 		IDEM_FAULT_POINT_NO_ERROR("ddl-wake");
-		idem_wake_database_config(MyDatabaseId);
+		idem_wake_database(MyDatabaseId, true);
 		idem_config_committed();
 	}
 	if (is_commit && launcher_due)
@@ -157,13 +158,9 @@ idem_wake_committed_prepared(void)
 	bool		config = idem_config_was_prepared();
 
 	IDEM_FAULT_POINT_NO_ERROR("commit-prepared-wake");
-	if (!config)
-	{
-		idem_wake_database(MyDatabaseId);
-		return;
-	}
-	idem_wake_database_config(MyDatabaseId);
-	idem_wake_launcher();
+	idem_wake_database(MyDatabaseId, config);
+	if (config)
+		idem_wake_launcher();
 }
 
 void

@@ -32,9 +32,13 @@
  */
 #include "postgres.h"
 
+#include <limits.h>
 #include <time.h>
 
+#include "port/atomics.h"
+
 #include "relay/report.h"
+#include "relay/slots.h"
 #include "relay/witness.h"
 
 #define BLANKS " \t\r\n"
@@ -133,11 +137,37 @@ is_set(void)
 		idem_publish_witness[strspn(idem_publish_witness, BLANKS)] != '\0';
 }
 
+typedef struct WitnessShmem
+{
+	pg_atomic_uint64 until;		/* the last yes is valid until then */
+	slock_t		mutex;			/* guards the reason; no lock is taken below */
+	char		reason[IDEM_ERROR_LEN]; /* why no yes is valid */
+} WitnessShmem;
+
+static WitnessShmem *known = NULL;
+
+Size
+idem_witness_shmem_size(void)
+{
+	return sizeof(WitnessShmem);
+}
+
+void
+idem_witness_shmem_attach(void *segment, bool found)
+{
+	known = segment;
+	if (found)
+		return;
+	pg_atomic_init_u64(&known->until, 0);
+	SpinLockInit(&known->mutex);
+	known->reason[0] = '\0';
+}
+
 /* Until when the last yes is valid; 0 after a no and before the first yes. */
 static IdemClock
 valid_until(void)
 {
-	return (IdemClock) pg_atomic_read_u64(&idem_relay_shmem->witness_until);
+	return (IdemClock) pg_atomic_read_u64(&known->until);
 }
 
 /*
@@ -175,9 +205,9 @@ idem_witness_report(IdemRelayEntry *entry, const char *relay)
 
 	if (entry == NULL)
 		return;
-	SpinLockAcquire(&idem_relay_shmem->witness_mutex);
-	strlcpy(reason, idem_relay_shmem->witness_reason, sizeof(reason));
-	SpinLockRelease(&idem_relay_shmem->witness_mutex);
+	SpinLockAcquire(&known->mutex);
+	strlcpy(reason, known->reason, sizeof(reason));
+	SpinLockRelease(&known->mutex);
 	if (reason[0] == '\0')
 		strlcpy(reason, "the last yes of the publish witness is too old", sizeof(reason));
 
@@ -190,13 +220,12 @@ idem_witness_report(IdemRelayEntry *entry, const char *relay)
 static bool
 set_reason(const char *reason)
 {
-	char	   *known = idem_relay_shmem->witness_reason;
 	bool		changed;
 
-	SpinLockAcquire(&idem_relay_shmem->witness_mutex);
-	changed = strncmp(known, reason, IDEM_ERROR_LEN - 1) != 0;
-	strlcpy(known, reason, IDEM_ERROR_LEN);
-	SpinLockRelease(&idem_relay_shmem->witness_mutex);
+	SpinLockAcquire(&known->mutex);
+	changed = strncmp(known->reason, reason, IDEM_ERROR_LEN - 1) != 0;
+	strlcpy(known->reason, reason, IDEM_ERROR_LEN);
+	SpinLockRelease(&known->mutex);
 	return changed;
 }
 
@@ -210,8 +239,7 @@ idem_witness_allow(IdemClock until)
 	IdemClock	before;
 
 	(void) set_reason("");
-	before = (IdemClock) pg_atomic_exchange_u64(&idem_relay_shmem->witness_until,
-												(uint64) until);
+	before = (IdemClock) pg_atomic_exchange_u64(&known->until, (uint64) until);
 	if (idem_witness_clock() >= before)
 		idem_wake_workers();
 }
@@ -221,7 +249,7 @@ idem_witness_forbid(const char *reason)
 {
 	bool		changed = set_reason(reason);
 
-	if (pg_atomic_exchange_u64(&idem_relay_shmem->witness_until, 0) != 0 || changed)
+	if (pg_atomic_exchange_u64(&known->until, 0) != 0 || changed)
 		idem_wake_workers();
 }
 

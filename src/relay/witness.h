@@ -17,13 +17,16 @@
 
 #include "utils/guc.h"
 
-#include "relay/shmem.h"
+#include "relay/report.h"
 #include "shared/clock.h"
 
 /* The GUCs idempotency.publish_witness, ..._interval and ..._timeout. */
 extern char *idem_publish_witness;
 extern int	idem_publish_witness_interval_ms;
 extern int	idem_publish_witness_timeout_ms;
+
+extern Size idem_witness_shmem_size(void);
+extern void idem_witness_shmem_attach(void *segment, bool found);
 
 /* The check hook of idempotency.publish_witness. */
 extern bool idem_publish_witness_check(char **newval, void **extra, GucSource source);

@@ -50,7 +50,7 @@
 #include "relay/position/parked.h"
 #include "relay/position/position.h"
 #include "relay/process/launcher.h"
-#include "relay/shmem.h"
+#include "relay/slots.h"
 #include "relay/wake.h"
 #include "shared/args.h"
 #include "shared/catalog.h"
@@ -161,7 +161,7 @@ get_own_relay_and_anchor(const char *name)
 static void
 require_preload(void)
 {
-	if (idem_relay_shmem == NULL)
+	if (!idem_slots_exist())
 		ereport(ERROR,
 				(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
 				 errmsg("relays need the library \"idempotency\" to be preloaded"),

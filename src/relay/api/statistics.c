@@ -161,14 +161,7 @@ put_entry(ReturnSetInfo *rsinfo, const IdemRelayEntry *e, bool with_error)
 static IdemRelayEntry *
 copy_entries(int *n)
 {
-	const IdemWorkerSlot *slot;
-	bool		is_run;
-
-	LWLockAcquire(idem_relay_shmem->lock, LW_SHARED);
-	slot = idem_worker_slot_find(MyDatabaseId, 0);
-	is_run = slot != NULL && slot->pid != 0;
-	LWLockRelease(idem_relay_shmem->lock);
-	return idem_relay_entries_copy(is_run, n);
+	return idem_relay_entries_copy(idem_slots_state(0) == IDEM_SLOT_RUNS, n);
 }
 
 /* Return a row for a relay that no worker has, and none will have here. */
@@ -222,7 +215,7 @@ idem_relay_status_fn(PG_FUNCTION_ARGS)
 	int			n;
 
 	InitMaterializedSRF(fcinfo, 0);
-	if (idem_relay_shmem == NULL)
+	if (!idem_slots_exist())
 		PG_RETURN_VOID();
 	with_error = may_read_errors();
 	copies = copy_entries(&n);

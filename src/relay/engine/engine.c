@@ -186,7 +186,7 @@ idem_engine_is_quiet(const IdemRelay *relay)
 bool
 idem_engine_is_elsewhere(const IdemRelay *relay)
 {
-	return relay->away && idem_slots_have_function(relay->config->relay_id);
+	return relay->away && idem_slots_state(relay->config->relay_id) != IDEM_SLOT_NOT_THERE;
 }
 
 void

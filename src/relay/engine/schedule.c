@@ -425,7 +425,7 @@ static bool
 must_ask(void)
 {
 	static uint32 news_seen = 0;
-	uint32		news = pg_atomic_read_u32(&idem_relay_shmem->news);
+	uint32		news = idem_slots_news();
 	bool		must = changed || news != news_seen || idem_clock() >= ask_at;
 
 	news_seen = news;

@@ -48,7 +48,7 @@
 #include "storage/ipc.h"
 
 #include "relay/function/attempt.h"
-#include "relay/shmem.h"
+#include "relay/slots.h"
 #include "shared/spi.h"
 
 /* Read by a signal handler.  The number is set before the flag. */
@@ -149,7 +149,7 @@ idem_attempts_load(IdemAttempts *a, const IdemRelayConfig *config)
 		a->killed = !note_says(DatumGetInt64(idem_spi_value(tup, desc, 1)));
 	}
 	SPI_finish();
-	if (a->killed || (idem_relay_shmem->after_crash && !idem_relay_passed_crash(config->relay_id)))
+	if (a->killed || (idem_slots_after_crash() && !idem_relay_passed_crash(config->relay_id)))
 	{
 		a->log_left = config->batch_events;
 		a->repeats = true;

@@ -70,7 +70,7 @@ create(IdemRelay *relay)
 	IdemFunctionKept kept;
 
 	idem_schedule_add_function(relay);
-	if (idem_slots_have_function(relay->config->relay_id))
+	if (idem_slots_state(relay->config->relay_id) != IDEM_SLOT_NOT_THERE)
 	{
 		idem_schedule_worker_given(relay);
 		return;

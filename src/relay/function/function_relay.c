@@ -445,7 +445,7 @@ commit_step(IdemFunctionCourier *courier, const StepCounts *counts, IdemRelayWai
 		IDEM_FAULT_POINT("function-committed");
 		idem_handler_reset();
 		if (courier->has_tried && !courier->worked)
-			idem_slots_function_worked(courier->relay.config->relay_id);
+			idem_slot_event_passed();
 		courier->worked |= courier->has_tried;
 		idem_attempts_concluded(&courier->attempts, courier->relay.config);
 		if (courier->has_tried && is_suspect(courier, &courier->tried))

@@ -18,7 +18,7 @@
 
 #include "datatype/timestamp.h"
 
-#include "relay/shmem.h"
+#include "relay/report.h"
 #include "shared/clock.h"
 
 /* One per action that can fail; all zero: the action has not failed. */

@@ -48,7 +48,7 @@
 #include "relay/anchor.h"
 #include "relay/config.h"
 #include "relay/process/ddl.h"
-#include "relay/shmem.h"
+#include "relay/slots.h"
 #include "relay/wake.h"
 #include "shared/catalog.h"
 #include "shared/fault.h"
@@ -223,7 +223,7 @@ idem_ddl_object_changed(Oid classid, Oid objid, bool dropped)
 {
 	int			relay_id;
 
-	if (classid != RelationRelationId || idem_relay_shmem == NULL ||
+	if (classid != RelationRelationId || !idem_slots_exist() ||
 		!idem_anchor_is(objid, &relay_id))
 		return;
 	if (!dropped)
@@ -264,7 +264,7 @@ read_rename(const RenameStmt *stmt, IdemStatement *s)
 void
 idem_ddl_read(Node *stmt, IdemStatement *s)
 {
-	if (idem_relay_shmem == NULL)
+	if (!idem_slots_exist())
 		return;
 	switch (nodeTag(stmt))
 	{

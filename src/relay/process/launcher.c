@@ -27,8 +27,7 @@
  * without anyone's help.  A crash leaves no state of the launcher; the next
  * launcher reads the catalog.
  *
- * LOCKING: the lock of shmem.h, never held across a wait, a fork request or a
- * scan.
+ * LOCKING: none of its own; see slots.c.
  *
  * Copyright (c) 2026, the idempotency developers
  *
@@ -72,7 +71,6 @@
 #include "compat.h"
 #include "relay/process/launcher.h"
 #include "relay/process/witness_ask.h"
-#include "relay/shmem.h"
 #include "relay/slots.h"
 #include "shared/clock.h"
 #include "shared/fault.h"
@@ -81,7 +79,6 @@
 #define LABEL_RELAYS "relays"
 #define RESCAN_MS 60000L		/* safety net; commits poke the launcher */
 #define BUSY_MS 200L			/* while something waits to be started */
-#define MAX_RESTART_MS 10000
 #define NO_PROCESS_MS 1000L		/* how long to wait for processes of others to
 								 * end */
 
@@ -236,26 +233,6 @@ scan_databases(void)
 }
 
 /*
- * Log that a database has no worker, once per RESCAN_MS: each scan finds the
- * same.
- */
-static void
-complain_of_slots(Oid database, bool no_process)
-{
-	static IdemClock complain_at = 0;
-	IdemClock	now = idem_clock();
-
-	if (now < complain_at)
-		return;
-	complain_at = idem_clock_plus_ms(now, RESCAN_MS);
-	ereport(LOG,
-			(errcode(ERRCODE_CONFIGURATION_LIMIT_EXCEEDED),
-			 errmsg("no idempotency worker is left for database %u", database),
-			 no_process ? errhint("Raise max_worker_processes.") :
-			 errhint("Raise idempotency.max_workers.")));
-}
-
-/*
  * Bring the slots in line with the catalog.  The own workers of databases come
  * before workers of function relays, whose slots the databases' workers
  * occupy.
@@ -263,41 +240,12 @@ complain_of_slots(Oid database, bool no_process)
 static void
 reconcile_slots(List *databases)
 {
-	Oid		   *room = idem_slots_counting_room();
-	Oid			left_out = InvalidOid;
-	ListCell   *lc;
+	Oid			left_out;
 
 	IDEM_FAULT_POINT("launcher-registry-read");
-	LWLockAcquire(idem_relay_shmem->lock, LW_EXCLUSIVE);
-	for (int i = 0; i < idem_relay_shmem->nworkers; i++)
-	{
-		IdemWorkerSlot *slot = &idem_worker_slots[i];
-
-		if (!OidIsValid(slot->dboid))
-			continue;
-		if (!list_member_oid(databases, slot->dboid))
-			slot->wanted = false;
-	}
-	idem_relay_shmem->databases_waiting = 0;
-	foreach(lc, databases)
-	{
-		IdemWorkerSlot *slot = idem_worker_slot_find(lfirst_oid(lc), 0);
-
-		if (slot == NULL)
-			slot = idem_worker_slot_occupy(lfirst_oid(lc), 0);
-		if (slot != NULL)
-			slot->wanted = true;
-		else
-		{
-			idem_relay_shmem->databases_waiting++;
-			left_out = lfirst_oid(lc);
-		}
-	}
+	left_out = idem_slots_reconcile(databases);
 	if (OidIsValid(left_out))
-		idem_slots_yield_to_database(room);
-	LWLockRelease(idem_relay_shmem->lock);
-	if (OidIsValid(left_out))
-		complain_of_slots(left_out, false);
+		idem_shares_complain(left_out, false);
 }
 
 /*
@@ -308,17 +256,12 @@ reconcile_slots(List *databases)
 static bool
 worker_is_gone(int slotno)
 {
-	IdemWorkerSlot *slot = &idem_worker_slots[slotno];
 	pid_t		pid;
-	bool		detached;
 	BgwHandleStatus status = GetBackgroundWorkerPid(handles[slotno], &pid);
 
 	if (status != BGWH_STARTED)
 		return status == BGWH_STOPPED;
-	LWLockAcquire(idem_relay_shmem->lock, LW_SHARED);
-	detached = slot->pid == 0 && !slot->starting;
-	LWLockRelease(idem_relay_shmem->lock);
-	return detached;
+	return idem_slot_is_detached(slotno);
 }
 
 /*
@@ -329,50 +272,16 @@ worker_is_gone(int slotno)
 static void
 reap_workers(void)
 {
-	for (int i = 0; i < idem_relay_shmem->nworkers; i++)
+	for (int i = 0; i < idem_relay_max_workers; i++)
 	{
-		IdemWorkerSlot *slot = &idem_worker_slots[i];
-
 		if (handles[i] == NULL || !worker_is_gone(i))
 			continue;
 		pfree(handles[i]);
 		handles[i] = NULL;
 		IDEM_FAULT_POINT("launcher-worker-gone");
-
-		LWLockAcquire(idem_relay_shmem->lock, LW_EXCLUSIVE);
-		slot->starting = false;
-		if (slot->wanted)
-		{
-			int			delay = Min(MAX_RESTART_MS, 50 << Min(slot->failures, 10));
-
-			slot->failures++;
-			slot->not_before = idem_clock_plus_ms(idem_clock(), delay);
-		}
-		if (!slot->wanted && slot->pid == 0)
-			idem_worker_slot_free(slot);
-		if (idem_relay_shmem->databases_waiting > 0)
+		if (idem_slot_worker_gone(i))
 			next_scan = 0;
-		LWLockRelease(idem_relay_shmem->lock);
 	}
-}
-
-/*
- * Under the lock: may this slot's worker be started now?  A slot that is not
- * wanted is freed.  So is the slot of a function relay whose worker was asked
- * to give way and ended without freeing it: others would wait for the slot
- * through the launcher's delay.
- */
-static bool
-slot_is_startable(IdemWorkerSlot *slot, IdemClock now)
-{
-	if (!OidIsValid(slot->dboid) || slot->pid != 0 || slot->starting)
-		return false;
-	if (!slot->wanted || (slot->relay_id != 0 && slot->started && slot->yield))
-	{
-		idem_worker_slot_free(slot);
-		return false;
-	}
-	return !idem_workers_held(slot->dboid) && slot->not_before <= now;
 }
 
 /*
@@ -408,28 +317,6 @@ register_worker(int slotno, Oid dboid, int relay_id)
 }
 
 /*
- * All max_worker_processes are in use.  A function relay gives its slot back,
- * and waits for its turn in the worker of its database.  A database's own
- * worker is tried again here, and a function relay is asked to give way to it.
- */
-static void
-note_no_process(IdemWorkerSlot *slot, Oid dboid, int relay_id)
-{
-	Oid		   *room = idem_slots_counting_room();
-
-	LWLockAcquire(idem_relay_shmem->lock, LW_EXCLUSIVE);
-	idem_relay_shmem->no_process = true;
-	slot->starting = false;
-	if (relay_id == 0)
-		idem_slots_yield_to_database(room);
-	else if (slot->pid == 0)
-		idem_worker_slot_free(slot);
-	LWLockRelease(idem_relay_shmem->lock);
-	if (relay_id == 0)
-		complain_of_slots(dboid, true);
-}
-
-/*
  * Start the worker of a slot, if it is wanted and not there. function: look at
  * slots of function relays only, else at slots of databases' own workers only.
  * No process is started for a function while a database has no process for its
@@ -438,32 +325,17 @@ note_no_process(IdemWorkerSlot *slot, Oid dboid, int relay_id)
 static bool
 start_worker(int slotno, bool function, IdemClock now)
 {
-	IdemWorkerSlot *slot = &idem_worker_slots[slotno];
-	Oid			dboid;
-	int			relay_id;
-	bool		start = false;
-	bool		pending = false;
-	bool		no_process;
+	IdemSlotStart start;
 
-	LWLockAcquire(idem_relay_shmem->lock, LW_EXCLUSIVE);
-	dboid = slot->dboid;
-	relay_id = slot->relay_id;
-	no_process = function && idem_relay_shmem->no_process;
-	if ((relay_id != 0) == function)
-	{
-		start = handles[slotno] == NULL && slot_is_startable(slot, now);
-		pending = !start && OidIsValid(slot->dboid) && slot->wanted && slot->pid == 0;
-	}
-	if (start)
-		slot->starting = true;
-	LWLockRelease(idem_relay_shmem->lock);
-	if (!start)
-		return pending;
-
+	if (!idem_slot_start(slotno, function, handles[slotno] == NULL, now, &start))
+		return start.pending;
 	IDEM_FAULT_POINT("launcher-slot-taken");
-	if (no_process || !register_worker(slotno, dboid, relay_id))
+	if ((function && idem_slots_lack_process()) ||
+		!register_worker(slotno, start.dboid, start.relay_id))
 	{
-		note_no_process(slot, dboid, relay_id);
+		idem_slot_has_no_process(slotno, function);
+		if (!function)
+			idem_shares_complain(start.dboid, true);
 		return !function;
 	}
 	IDEM_FAULT_POINT("launcher-worker-registered");
@@ -481,17 +353,14 @@ start_workers(void)
 {
 	IdemClock	now = idem_clock();
 	bool		pending = false;
-	bool		had_none;
+	bool		had_none = idem_slots_lack_process();
 
-	LWLockAcquire(idem_relay_shmem->lock, LW_EXCLUSIVE);
-	had_none = idem_relay_shmem->no_process;
-	idem_relay_shmem->no_process = false;
-	LWLockRelease(idem_relay_shmem->lock);
-	for (int i = 0; i < idem_relay_shmem->nworkers; i++)
+	idem_slots_try_processes();
+	for (int i = 0; i < idem_relay_max_workers; i++)
 		pending |= start_worker(i, false, now);
-	for (int i = 0; i < idem_relay_shmem->nworkers; i++)
+	for (int i = 0; i < idem_relay_max_workers; i++)
 		pending |= start_worker(i, true, now);
-	if (had_none && !idem_relay_shmem->no_process)
+	if (had_none && !idem_slots_lack_process())
 		idem_wake_workers();
 	return pending;
 }
@@ -503,32 +372,7 @@ start_workers(void)
 static void
 launcher_detach(int code, Datum arg)
 {
-	LWLockAcquire(idem_relay_shmem->lock, LW_EXCLUSIVE);
-	idem_relay_shmem->launcher_pid = 0;
-	idem_relay_shmem->launcher_procno = -1;
-	LWLockRelease(idem_relay_shmem->lock);
-}
-
-/*
- * Attach: from here on backends can wake this process.  The first turn scans
- * in any case.
- */
-static void
-launcher_attach(void)
-{
-	LWLockAcquire(idem_relay_shmem->lock, LW_EXCLUSIVE);
-	idem_relay_shmem->launcher_pid = MyProcPid;
-	idem_relay_shmem->launcher_procno = IDEM_MY_PROCNO;
-
-	/*
-	 * This launcher has no handles for workers that a former launcher
-	 * started. They detach by themselves; until then their slots stay taken.
-	 */
-	for (int i = 0; i < idem_relay_shmem->nworkers; i++)
-		idem_worker_slots[i].starting = false;
-	LWLockRelease(idem_relay_shmem->lock);
-	before_shmem_exit(launcher_detach, (Datum) 0);
-	pg_atomic_write_u32(&idem_relay_shmem->launcher_wake, 1);
+	idem_slots_launcher_detach();
 }
 
 /*
@@ -538,7 +382,7 @@ launcher_attach(void)
 static bool
 must_scan(void)
 {
-	bool		poked = pg_atomic_exchange_u32(&idem_relay_shmem->launcher_wake, 0) != 0;
+	bool		poked = idem_slots_launcher_take_poke();
 
 	if (!poked && idem_clock() < next_scan)
 		return false;
@@ -559,9 +403,9 @@ wait_for_something(bool pending)
 	 * still set.
 	 */
 	pg_memory_barrier();
-	if (pg_atomic_read_u32(&idem_relay_shmem->launcher_wake) != 0)
+	if (idem_slots_launcher_is_poked())
 		return;
-	if (idem_relay_shmem->no_process)
+	if (idem_slots_lack_process())
 		timeout = Min(timeout, NO_PROCESS_MS);
 	if (witness >= 0)
 		timeout = Min(timeout, witness);
@@ -583,10 +427,11 @@ idem_launcher_main(Datum arg)
 	BackgroundWorkerInitializeConnection(NULL, NULL, 0);
 
 	handles = MemoryContextAllocZero(TopMemoryContext,
-									 sizeof(*handles) * idem_relay_shmem->nworkers);
+									 sizeof(*handles) * idem_relay_max_workers);
 	cycle = AllocSetContextCreate(TopMemoryContext, "idempotency launcher",
 								  ALLOCSET_DEFAULT_SIZES);
-	launcher_attach();
+	idem_slots_launcher_attach();
+	before_shmem_exit(launcher_detach, (Datum) 0);
 
 	for (;;)
 	{

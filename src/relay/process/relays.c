@@ -122,7 +122,7 @@ courier_for(const IdemRelayConfig *config, bool function, const IdemRelay *befor
 		return &idem_function_courier;
 	if (config->kind == NULL && before != NULL)
 		return before->courier;
-	if (config->kind == NULL ? idem_slots_have_function(config->relay_id) :
+	if (config->kind == NULL ? idem_slots_state(config->relay_id) != IDEM_SLOT_NOT_THERE :
 		idem_relay_is_function(config))
 		return &idem_delegate_courier;
 	return &idem_program_courier;

@@ -34,7 +34,6 @@
 #include "relay/position/position.h"
 #include "relay/position/retention.h"
 #include "relay/process/upkeep.h"
-#include "relay/shmem.h"
 #include "relay/slots.h"
 #include "shared/catalog.h"
 #include "shared/clock.h"
@@ -144,20 +143,6 @@ note_renamed(void)
 	renamed = NIL;
 }
 
-/* Does a process run for the relay, or is one about to start? */
-static bool
-has_worker(int relay_id)
-{
-	IdemWorkerSlot *slot;
-	bool		found;
-
-	LWLockAcquire(idem_relay_shmem->lock, LW_SHARED);
-	slot = idem_worker_slot_find(MyDatabaseId, relay_id);
-	found = slot != NULL && (slot->pid != 0 || slot->starting);
-	LWLockRelease(idem_relay_shmem->lock);
-	return found;
-}
-
 /*
  * The ids of all relays of the database.  Also called back under the locks of
  * the log of positions, to see relays that were created meanwhile.
@@ -213,7 +198,7 @@ forget_dropped(void)
 	{
 		int			relay_id = list_nth_int(dropped, i);
 
-		if (has_worker(relay_id))
+		if (idem_slots_state(relay_id) >= IDEM_SLOT_STARTS)
 			continue;
 		idem_txn_begin();
 		idem_relay_forget_rest(relay_id);
@@ -309,7 +294,7 @@ wake_past_rollbacks(void)
 			pfree(woken_past);
 		woken_past = copy;
 		MemoryContextSwitchTo(old);
-		idem_wake_database(MyDatabaseId);
+		idem_wake_database(MyDatabaseId, false);
 	}
 	idem_txn_commit(false);
 }

@@ -95,8 +95,6 @@
 #define RELOAD_MAX_GAP_MS INT64CONST(250)
 
 
-static IdemWorkerSlot *my_slot = NULL;
-static uint32 my_generation = 0;
 static int	my_relay_id = 0;
 static bool history_checked = false;	/* no position is ahead of the
 										 * transaction ids, but of relays that
@@ -129,60 +127,15 @@ static void
 worker_detach(int code, Datum arg)
 {
 	const char *event = my_relay_id != 0 ? idem_handler_event_in_hand() : NULL;
-	char		message[IDEM_ERROR_LEN];
-	bool		failed;
 
-	if (event != NULL)
-		snprintf(message, sizeof(message),
-				 "the worker was ended while the handler had event %s", event);
 	IDEM_FAULT_POINT_NO_ERROR("worker-detach");
-	LWLockAcquire(idem_relay_shmem->lock, LW_EXCLUSIVE);
-	failed = event != NULL && my_slot->pid == MyProcPid && my_slot->wanted;
-	if (failed)
-		my_slot->ended_in_handler = true;
-	if (my_slot->pid == MyProcPid)
-	{
-		my_slot->pid = 0;
-		my_slot->procno = -1;
-	}
 
 	/*
 	 * The entry of a function relay that goes on stays.  So do the entries of
 	 * function relays without a worker of their own when the database's
 	 * worker ends.
 	 */
-	idem_relay_entries_leave(failed ? message : NULL,
-							 my_relay_id == 0 || giving_way || my_slot->wanted);
-	LWLockRelease(idem_relay_shmem->lock);
-	idem_wake_launcher();
-}
-
-/*
- * Take the slot that this worker was started for.  False if the slot is not
- * ours any more, or has a worker already: a launcher that died had asked for
- * one worker, and the next launcher for another.
- */
-static bool
-worker_attach(int slotno, Oid *dboid)
-{
-	bool		ok;
-
-	my_slot = &idem_worker_slots[slotno];
-	LWLockAcquire(idem_relay_shmem->lock, LW_EXCLUSIVE);
-	ok = OidIsValid(my_slot->dboid) && my_slot->wanted && my_slot->pid == 0 &&
-		!idem_workers_held(my_slot->dboid);
-	my_slot->starting = false;
-	if (ok)
-	{
-		my_slot->pid = MyProcPid;
-		my_slot->procno = IDEM_MY_PROCNO;
-		my_slot->started = true;
-		my_generation = my_slot->generation;
-		my_relay_id = my_slot->relay_id;
-		*dboid = my_slot->dboid;
-	}
-	LWLockRelease(idem_relay_shmem->lock);
-	return ok;
+	idem_slot_detach(event, my_relay_id == 0 || giving_way);
 }
 
 /* The settings of this worker. */
@@ -214,12 +167,8 @@ delist_database(void)
 	bool		delisted = idem_launcher_delist_database();
 
 	idem_txn_commit(false);
-	if (!delisted)
-		return;
-	LWLockAcquire(idem_relay_shmem->lock, LW_EXCLUSIVE);
-	if (my_slot->generation == my_generation)
-		my_slot->wanted = false;
-	LWLockRelease(idem_relay_shmem->lock);
+	if (delisted)
+		idem_slot_resign();
 }
 
 /* The extension and its tables are gone: end; there is nothing to finish. */
@@ -288,16 +237,9 @@ read_configs(void)
 static void
 begin_with_rest(void)
 {
-	bool		after_crash = idem_relay_shmem->after_crash && !my_slot->passed_crash;
-
 	begun = true;
-	if (my_relay_id != 0)
-		return;
-	if (!after_crash)
+	if (my_relay_id == 0 && !idem_slot_pass_crash())
 		idem_relays_begin_with_rest();
-	LWLockAcquire(idem_relay_shmem->lock, LW_EXCLUSIVE);
-	my_slot->passed_crash = true;
-	LWLockRelease(idem_relay_shmem->lock);
 }
 
 /*
@@ -450,7 +392,7 @@ give_way(void)
 	bool		idle;
 	bool		may = idem_relays_may_leave(&idle);
 
-	yield_seen = my_slot->yield;
+	yield_seen = idem_slot_must_yield();
 	if (!idle)
 		idle_since = 0;
 	else if (idle_since == 0)
@@ -460,10 +402,7 @@ give_way(void)
 		  (leave_time() != 0 && now >= leave_time())))
 		return;
 	idem_relays_persist();
-	LWLockAcquire(idem_relay_shmem->lock, LW_EXCLUSIVE);
-	if (my_slot->generation == my_generation)
-		my_slot->wanted = false;
-	LWLockRelease(idem_relay_shmem->lock);
+	idem_slot_resign();
 	giving_way = true;
 	IDEM_FAULT_POINT("worker-gives-way");
 	proc_exit(0);
@@ -551,10 +490,9 @@ take_wakeup(void)
 {
 	TimestampTz stamp;
 
-	if (pg_atomic_read_u32(&my_slot->wake) == 0)
+	if (!idem_slot_is_woken())
 		return;
-	stamp = (TimestampTz) pg_atomic_read_u64(&my_slot->committed_at);
-	pg_atomic_write_u32(&my_slot->wake, 0);
+	stamp = idem_slot_take_wakeup();
 	IDEM_FAULT_POINT("worker-woken");
 	pg_memory_barrier();
 	idem_difference_woken();
@@ -595,7 +533,7 @@ serve_interrupts(void)
 		ProcessConfigFile(PGC_SIGHUP);
 		config_stale = true;
 	}
-	if (!my_slot->wanted || my_slot->generation != my_generation)
+	if (idem_slot_is_lost())
 		proc_exit(0);
 	now = idem_clock();
 	if ((config_stale && now >= stale_time()) || now >= next_reload ||
@@ -613,13 +551,13 @@ static bool
 has_news(void)
 {
 	pg_memory_barrier();
-	return pg_atomic_read_u32(&my_slot->wake) != 0 ||
+	return idem_slot_is_woken() ||
 		(idem_difference_config_changed() && idem_clock() >= reload_after) ||
 		ConfigReloadPending ||
 		idem_children_have_ended() ||
-		(my_slot->yield && !yield_seen) ||
-		pg_atomic_read_u32(&idem_relay_shmem->news) != news_seen ||
-		!my_slot->wanted || my_slot->generation != my_generation;
+		(idem_slot_must_yield() && !yield_seen) ||
+		idem_slots_news() != news_seen ||
+		idem_slot_is_lost();
 }
 
 /*
@@ -635,7 +573,7 @@ loop_once(void)
 	MemoryContextSwitchTo(loop_cxt);
 	MemoryContextReset(loop_cxt);
 	serve_interrupts();
-	news_seen = pg_atomic_read_u32(&idem_relay_shmem->news);
+	news_seen = idem_slots_news();
 	pg_memory_barrier();
 	take_wakeup();
 	idem_children_serve();
@@ -664,7 +602,7 @@ idem_worker_main(Datum arg)
 
 	pqsignal(SIGTERM, die);
 	pqsignal(SIGHUP, SignalHandlerForConfigReload);
-	if (!worker_attach(DatumGetInt32(arg), &dboid))
+	if (!idem_slot_attach(DatumGetInt32(arg), &dboid, &my_relay_id))
 		proc_exit(0);
 	before_shmem_exit(worker_detach, (Datum) 0);
 	IDEM_FAULT_POINT_NO_ERROR("worker-attached");
@@ -674,15 +612,11 @@ idem_worker_main(Datum arg)
 	BackgroundWorkerInitializeConnectionByOid(dboid, InvalidOid, 0);
 
 	started_at = idem_clock();
-	idem_difference_init(my_slot);
 	force_settings();
 	SetConfigOption("application_name", MyBgworkerEntry->bgw_name, PGC_USERSET, PGC_S_OVERRIDE);
 	loop_cxt = AllocSetContextCreate(TopMemoryContext, "idempotency worker loop",
 									 ALLOCSET_DEFAULT_SIZES);
-	LWLockAcquire(idem_relay_shmem->lock, LW_EXCLUSIVE);
-	if (!my_slot->ended_in_handler)
-		my_slot->failures = 0;
-	LWLockRelease(idem_relay_shmem->lock);
+	idem_slot_connected();
 
 	for (;;)
 	{
