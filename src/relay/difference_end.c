@@ -175,7 +175,7 @@ idem_config_was_prepared(void)
 static bool
 counters_rose(void)
 {
-	return idem_slot_config() != last->config ||
+	return idem_slot_asked().config != last->config ||
 		pg_atomic_read_u32(&changes->prepares) != last->prepares;
 }
 
@@ -253,7 +253,7 @@ idem_difference_load_begin(void)
 	cxt = AllocSetContextCreate(TopMemoryContext, "look at the relays", ALLOCSET_SMALL_SIZES);
 	next = MemoryContextAllocZero(cxt, sizeof(*next));
 	next->cxt = cxt;
-	next->config = idem_slot_config();
+	next->config = idem_slot_asked().config;
 	next->prepares = pg_atomic_read_u32(&changes->prepares);
 	pg_memory_barrier();
 	if (last == NULL || next->prepares != last->prepares)

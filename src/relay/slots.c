@@ -27,8 +27,7 @@
  * LOCKING: a lock guards slots and holds; nobody waits, scans or starts a process under it.
  * Order: this lock, the lock of report.c, an entry's spinlock, and no lock below that.
  * "wake", "config" and "news" are atomics, which a committing backend touches without the
- * lock, as it reads dboid and procno.  A worker reads "wanted", "yield" and "generation"
- * of its own slot without it, and looks again.
+ * lock, as it reads dboid and procno; a worker reads its own slot without it.
  *
  * MEMORY: an array in shared memory, of idempotency.max_workers.
  *
@@ -201,12 +200,6 @@ idem_wake_workers(void)
 	pg_atomic_fetch_add_u32(&shared->news, 1);
 	for (int i = 0; i < all.n; i++)
 		idem_shares_wake(((volatile IdemWorkerSlot *) &all.slot[i])->procno);
-}
-
-uint32
-idem_slots_news(void)
-{
-	return pg_atomic_read_u32(&shared->news);
 }
 
 void
@@ -601,22 +594,17 @@ idem_slot_resign(void)
 	LWLockRelease(lock);
 }
 
-bool
-idem_slot_is_lost(void)
+IdemSlotAsked
+idem_slot_asked(void)
 {
-	return !my_slot->wanted || my_slot->generation != my_generation;
-}
-
-bool
-idem_slot_must_yield(void)
-{
-	return my_slot->yield;
-}
-
-bool
-idem_slot_is_woken(void)
-{
-	return pg_atomic_read_u32(&my_slot->wake) != 0;
+	return (IdemSlotAsked)
+	{
+		.end = !my_slot->wanted || my_slot->generation != my_generation,
+			.yield = my_slot->yield,
+			.woken = pg_atomic_read_u32(&my_slot->wake) != 0,
+			.config = pg_atomic_read_u32(&my_slot->config),
+			.news = pg_atomic_read_u32(&shared->news)
+	};
 }
 
 TimestampTz
@@ -626,12 +614,6 @@ idem_slot_take_wakeup(void)
 
 	pg_atomic_write_u32(&my_slot->wake, 0);
 	return stamp;
-}
-
-uint32
-idem_slot_config(void)
-{
-	return pg_atomic_read_u32(&my_slot->config);
 }
 
 void

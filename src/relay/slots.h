@@ -47,7 +47,6 @@ extern void idem_wake_database(Oid dboid, bool config);
  * the latches are set, because a wait for a lock resets a latch.
  */
 extern void idem_wake_workers(void);
-extern uint32 idem_slots_news(void);
 
 /* Wake the launcher, to look for databases again; safe in a commit callback. */
 extern void idem_wake_launcher(void);
@@ -137,16 +136,23 @@ extern bool idem_slot_pass_crash(void);
 /* The launcher is to start no further worker there. */
 extern void idem_slot_resign(void);
 
-/* Is the worker to end?  Is it asked to give way?  Has something committed? */
-extern bool idem_slot_is_lost(void);
-extern bool idem_slot_must_yield(void);
-extern bool idem_slot_is_woken(void);
+/*
+ * What other processes ask of this worker.  They set these and then its latch; it reads
+ * them without the lock, and looks again.
+ */
+typedef struct IdemSlotAsked
+{
+	bool		end;
+	bool		yield;			/* give way: other relays wait */
+	bool		woken;			/* something has committed */
+	uint32		config;			/* rises when relays of the database change */
+	uint32		news;			/* rises when all workers are to look again */
+} IdemSlotAsked;
 
-/* Returns the time of the first commit since the last call. */
+extern IdemSlotAsked idem_slot_asked(void);
+
+/* Not woken any more; returns the time of the first commit since the last call. */
 extern TimestampTz idem_slot_take_wakeup(void);
-
-/* Rises when relays of the database change. */
-extern uint32 idem_slot_config(void);
 
 /* Slots for function relays, for the database's own worker */
 

@@ -29,8 +29,6 @@
 #include "relay/wake.h"
 #include "shared/fault.h"
 
-static void (*prev_enqueued_hook) (void) = NULL;
-
 /* What the current transaction is to announce at its commit. */
 static bool enqueued = false;
 static bool config_changed = false;
@@ -132,8 +130,6 @@ ensure_callback(void)
 static void
 on_enqueued(void)
 {
-	if (prev_enqueued_hook)
-		prev_enqueued_hook();
 	ensure_callback();
 	enqueued = true;
 }
@@ -166,6 +162,5 @@ idem_wake_committed_prepared(void)
 void
 idem_wake_init(void)
 {
-	prev_enqueued_hook = idem_outbox_enqueued_hook;
 	idem_outbox_enqueued_hook = on_enqueued;
 }

@@ -425,7 +425,7 @@ static bool
 must_ask(void)
 {
 	static uint32 news_seen = 0;
-	uint32		news = idem_slots_news();
+	uint32		news = idem_slot_asked().news;
 	bool		must = changed || news != news_seen || idem_clock() >= ask_at;
 
 	news_seen = news;

@@ -392,7 +392,7 @@ give_way(void)
 	bool		idle;
 	bool		may = idem_relays_may_leave(&idle);
 
-	yield_seen = idem_slot_must_yield();
+	yield_seen = idem_slot_asked().yield;
 	if (!idle)
 		idle_since = 0;
 	else if (idle_since == 0)
@@ -490,7 +490,7 @@ take_wakeup(void)
 {
 	TimestampTz stamp;
 
-	if (!idem_slot_is_woken())
+	if (!idem_slot_asked().woken)
 		return;
 	stamp = idem_slot_take_wakeup();
 	IDEM_FAULT_POINT("worker-woken");
@@ -533,7 +533,7 @@ serve_interrupts(void)
 		ProcessConfigFile(PGC_SIGHUP);
 		config_stale = true;
 	}
-	if (idem_slot_is_lost())
+	if (idem_slot_asked().end)
 		proc_exit(0);
 	now = idem_clock();
 	if ((config_stale && now >= stale_time()) || now >= next_reload ||
@@ -550,14 +550,15 @@ serve_interrupts(void)
 static bool
 has_news(void)
 {
+	IdemSlotAsked asked;
+
 	pg_memory_barrier();
-	return idem_slot_is_woken() ||
+	asked = idem_slot_asked();
+	return asked.woken || asked.end || asked.news != news_seen ||
+		(asked.yield && !yield_seen) ||
 		(idem_difference_config_changed() && idem_clock() >= reload_after) ||
 		ConfigReloadPending ||
-		idem_children_have_ended() ||
-		(idem_slot_must_yield() && !yield_seen) ||
-		idem_slots_news() != news_seen ||
-		idem_slot_is_lost();
+		idem_children_have_ended();
 }
 
 /*
@@ -573,7 +574,7 @@ loop_once(void)
 	MemoryContextSwitchTo(loop_cxt);
 	MemoryContextReset(loop_cxt);
 	serve_interrupts();
-	news_seen = idem_slots_news();
+	news_seen = idem_slot_asked().news;
 	pg_memory_barrier();
 	take_wakeup();
 	idem_children_serve();
