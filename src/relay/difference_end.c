@@ -39,10 +39,10 @@
  * What a crash leaves: nothing.  A worker reads the relays before it begins any
  * difference.
  *
- * LOCKING: none.  Shared memory is read through atomics.
+ * LOCKING: none.  Shared memory is read and written through atomics.
  *
  * MEMORY: one context for the last look at the relays, another for the look in
- * progress.
+ * progress; shared memory for one xid per process.
  *
  * Copyright (c) 2026, the idempotency developers
  *
