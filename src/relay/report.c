@@ -26,7 +26,6 @@
 #include "storage/shmem.h"
 #include "utils/timestamp.h"
 
-#include "relay/config.h"
 #include "relay/report.h"
 #include "shared/error.h"
 
@@ -184,28 +183,14 @@ idem_relay_entry_forget(Oid dboid, int relay_id)
 	LWLockRelease(lock);
 }
 
-/* Does the list have a relay of that id? */
-static bool
-is_relay(List *configs, int relay_id)
-{
-	ListCell   *lc;
-
-	foreach(lc, configs)
-	{
-		if (((IdemRelayConfig *) lfirst(lc))->relay_id == relay_id)
-			return true;
-	}
-	return false;
-}
-
 void
-idem_relay_entries_forget(Oid dboid, List *configs)
+idem_relay_entries_forget(Oid dboid, List *relay_ids)
 {
 	LWLockAcquire(lock, LW_EXCLUSIVE);
 	for (int i = 0; i < idem_relay_max_relays; i++)
 	{
 		if (entries[i].dboid == dboid && entries[i].pid == 0 &&
-			!is_relay(configs, entries[i].relay_id))
+			!list_member_int(relay_ids, entries[i].relay_id))
 			free_entry(&entries[i]);
 	}
 	LWLockRelease(lock);

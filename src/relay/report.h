@@ -158,10 +158,10 @@ extern void idem_relay_entry_forget(Oid dboid, int relay_id);
 
 /*
  * Free the entries of a database that no process has and whose relays are not in
- * the list of configurations.  A worker that ended leaves such an entry, perhaps before
+ * the list.  A worker that ended leaves such an entry, perhaps before
  * the relay was dropped.
  */
-extern void idem_relay_entries_forget(Oid dboid, List *configs);
+extern void idem_relay_entries_forget(Oid dboid, List *relay_ids);
 
 /*
  * This process ends and gives up all of its entries.  ended: the reason, if it is the

@@ -652,6 +652,11 @@ may_be_function_relay(List *configs, int relay_id)
 void
 idem_slots_release_functions(List *configs)
 {
+	List	   *relay_ids = NIL;
+	ListCell   *lc;
+
+	foreach(lc, configs)
+		relay_ids = lappend_int(relay_ids, ((IdemRelayConfig *) lfirst(lc))->relay_id);
 	LWLockAcquire(lock, LW_EXCLUSIVE);
 	for (int i = 0; i < all.n; i++)
 	{
@@ -662,7 +667,7 @@ idem_slots_release_functions(List *configs)
 			slot->wanted = false;
 	}
 	LWLockRelease(lock);
-	idem_relay_entries_forget(MyDatabaseId, configs);
+	idem_relay_entries_forget(MyDatabaseId, relay_ids);
 }
 
 IdemSlotAnswer
