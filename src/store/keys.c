@@ -34,7 +34,7 @@
  *	  event's row, or if a committed row of the same event with a higher turn has an
  *	  entry; and if the page has not changed since the rows were looked at.  When
  *	  somebody deletes or updates a row by hand, the trigger has the keys made anew, so the
- *	  entries of lower turns come back.
+ *	  entries of lower turns come back.  Who found such a row dead asks whether that happened.
  * 5. While the trigger does not fire always, the keys are not used.  They know the row of the
  *	  trigger in pg_trigger, which changes with the trigger.  So rows that came while it was
  *	  disabled are found: the keys are made anew.
@@ -46,6 +46,10 @@
  * 7. ALTER SEQUENCE gives the keys another file, which its transaction does not use.  Who fills
  *	  that file has waited for the transaction by a lock on the sequence.  So a writer who
  *	  enters its row into the former file had appended it before the length was read.
+ *	  A commit is seen before others are told.  So a writer may find the new file without keys
+ *	  while others still rely on the former one, and tells them.
+ *
+ * The steps, which test/model walks, are those of store.c, and of these rules.
  *
  * What a crash leaves: no keys.  The first who needs them makes them.  Who is stopped
  * meanwhile leaves what was done, and the next one goes on.
@@ -72,6 +76,7 @@
 #include "storage/bufmgr.h"
 #include "utils/rel.h"
 
+#include "shared/empty.h"
 #include "store/keys.h"
 #include "store/keys_fill.h"
 
@@ -83,8 +88,12 @@ idem_keys_enter(IdemKeys *keys, const pg_uuid_t *digest, const ItemPointerData *
 {
 	IdemKeysShape shape;
 
-	if (idem_keys_are_trusted(keys) && idem_keys_get_head(keys, &shape) != IDEM_KEYS_ABSENT)
+	if (!idem_keys_are_trusted(keys))
+		return;
+	if (idem_keys_get_head(keys, &shape) != IDEM_KEYS_ABSENT)
 		idem_keys_put(keys, digest, tid, &shape);
+	else
+		idem_announce_change(RelationGetRelid(keys->rel));	/* rule 7 */
 }
 
 /* Collect the entries of a hash; false if the keys are not there, or changed meanwhile. */

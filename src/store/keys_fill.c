@@ -315,25 +315,30 @@ idem_keys_fill(IdemKeys *keys)
  * The keys are made anew, without being given up: entries stay.  What a writer enters
  * meanwhile stays as well.  Each call begins a round, or one that is going on might end
  * with a length that was read before.
+ *
+ * Others may rely on the keys although the transaction does not, since it has altered the
+ * trigger.  They see at its commit that the row is gone, and are told later.
  */
 void
 idem_keys_make_anew(IdemKeys *keys)
 {
-	IdemKeysShape shape;
 	Buffer		buffer;
 	IdemKeysHead *head;
 
-	if (!idem_keys_are_trusted(keys) || idem_keys_read_head(keys, &shape) == IDEM_KEYS_ABSENT)
+	if (!idem_keys_are_trusted(keys) || RelationGetNumberOfBlocks(keys->rel) <= IDEM_KEYS_FIRST_PAGE)
 		return;
 	buffer = idem_keypage_lock(keys->rel, IDEM_KEYS_HEAD_BLOCK, BUFFER_LOCK_EXCLUSIVE);
 	head = idem_keys_head(buffer);
-	if (head->state == IDEM_KEYS_READY)
-		announce(keys);
-	head->state = IDEM_KEYS_FILLING;
-	head->round++;
-	head->next = 0;
-	head->until = InvalidBlockNumber;
-	MarkBufferDirty(buffer);
+	if (!PageIsNew(BufferGetPage(buffer)) && head->layout == IDEM_KEYS_LAYOUT)
+	{
+		if (head->state == IDEM_KEYS_READY)
+			announce(keys);
+		head->state = IDEM_KEYS_FILLING;
+		head->round++;
+		head->next = 0;
+		head->until = InvalidBlockNumber;
+		MarkBufferDirty(buffer);
+	}
 	idem_keypage_unlock(buffer);
 }
 

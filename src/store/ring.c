@@ -281,19 +281,17 @@ idem_ring_is_empty(IdemRingSegment *segment)
 	return RelationGetNumberOfBlocks(segment->heap) == 0;
 }
 
-void
-idem_ring_probe(IdemRingSegment *segment, const pg_uuid_t *digest, IdemRingFinding *finding)
+/* Probe at the places that the keys name; false if the keys cannot tell. */
+static bool
+probe_by_keys(IdemRingSegment *segment, const pg_uuid_t *digest, IdemRingFinding *finding)
 {
 	ItemPointerData tids[IDEM_KEYS_MOST];
 	SnapshotData dirty;
 	bool		thinned;
 	int			n = idem_keys_find(&segment->keys, digest, tids, &thinned);
 
-	memset(finding, 0, sizeof(*finding));
-	if (n < 0)
-		probe_all(segment, digest, finding);
 	if (n <= 0)
-		return;
+		return n == 0;
 	InitDirtySnapshot(dirty);
 	for (int i = 0; i < n && !finding->busy; i++)
 	{
@@ -303,6 +301,25 @@ idem_ring_probe(IdemRingSegment *segment, const pg_uuid_t *digest, IdemRingFindi
 			note_row(segment, &dirty, finding);
 	}
 	ExecClearTuple(found_slot(segment));
+	return true;
+}
+
+/*
+ * A row that is dead may have been removed by hand after the keys were asked, so that an older
+ * row counts again whose entry was gone: then the keys have changed.
+ */
+void
+idem_ring_probe(IdemRingSegment *segment, const pg_uuid_t *digest, IdemRingFinding *finding)
+{
+	do
+	{
+		memset(finding, 0, sizeof(*finding));
+		if (!probe_by_keys(segment, digest, finding))
+		{
+			probe_all(segment, digest, finding);
+			return;
+		}
+	} while (finding->dead_rows && !finding->busy && !idem_keys_are_unchanged(&segment->keys));
 }
 
 /* Look at rows that a snapshot may see; false if there is one that it does not see. */

@@ -70,7 +70,7 @@
 /* MUTANT cut_untold: nobody is told that the keys were cut */
 /* MUTANT file_not_compared in rewrite: keys of the file before a rewrite are believed */
 /* MUTANT remade_untold in rewrite: nobody is told that keys are made anew (begin_filling) */
-/* MUTANT collected_unchecked in rewrite: a look-up does not ask whether the keys have changed since they were trusted */
+/* MUTANT collected_unchecked in altered: a look-up does not ask whether the keys have changed since they were trusted */
 /* MUTANT tidy_unchecked in byhand: entries are removed although the page has changed since the rows were looked at */
 /* MUTANT tidy_own_deleted in replaced: entries of rows go that the own transaction has deleted */
 /* MUTANT tidy_newer_uncommitted in byhand: the entry of a committed row goes although the newer row is not committed */
