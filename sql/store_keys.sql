@@ -75,6 +75,16 @@ SELECT status FROM idempotency.event_status('seen');
 DELETE FROM idempotency_data.store_segment_0 WHERE event_id = 'used' AND turn > 3;
 SELECT turn, state FROM idempotency_data.store_segment_0 WHERE event_id = 'used' ORDER BY turn;
 SELECT t.did('used'), t.missing(0);
+-- twice, while a probe is between the keys and the rows
+CREATE FUNCTION t.probed(digest uuid, first text, second text) RETURNS int LANGUAGE c STRICT AS 'idempotency_test', 'idem_test_keys_probed_fn';
+CREATE FUNCTION t.beside(command text) RETURNS text LANGUAGE sql AS $$
+	SELECT format('SELECT public.dblink_exec(%L, %L)', 'dbname=' || current_database() || ' port=' || current_setting('port') || ' host=' ||
+		split_part(current_setting('unix_socket_directories'), ',', 1), command) $$;
+DO $$ BEGIN FOR i IN 1 .. 8 LOOP PERFORM t.did('beside'); COMMIT; PERFORM idempotency.forget_event('beside'); COMMIT; END LOOP; END $$;
+SELECT t.probed(t.digest('beside'),
+	t.beside($$DELETE FROM idempotency_data.store_segment_0 WHERE event_id = 'beside' AND turn = 16$$),
+	t.beside($$DELETE FROM idempotency_data.store_segment_0 WHERE event_id = 'beside' AND turn > 1$$)) AS turn;
+SELECT t.did('beside'), t.missing(0);
 -- a row becomes another event's
 SELECT t.digest('e5') AS e5, t.digest('e6') AS e6 \gset
 DELETE FROM idempotency_data.store_segment_0 WHERE digest = :'e5';

@@ -16,9 +16,11 @@
 
 #include "access/table.h"
 #include "access/tableam.h"
+#include "executor/spi.h"
 #include "executor/tuptable.h"
 #include "fmgr.h"
 #include "miscadmin.h"
+#include "utils/builtins.h"
 #include "utils/rel.h"
 #include "utils/snapmgr.h"
 #include "utils/uuid.h"
@@ -27,9 +29,52 @@
 #include "store/keys.h"
 #include "store/keys_tidy.h"
 #include "store/ring.h"
+#include "store/store.h"
 
 PG_FUNCTION_INFO_V1(idem_test_keys_named_fn);
 PG_FUNCTION_INFO_V1(idem_test_keys_missing_fn);
+PG_FUNCTION_INFO_V1(idem_test_keys_probed_fn);
+
+/* Commands that run when keys of segment 0 were asked, one each time; NULL: none. */
+static char *commands[2];
+
+extern int	__real_idem_keys_find(IdemKeys *keys, const pg_uuid_t *digest, ItemPointerData *tids, bool *thinned);
+extern int	__wrap_idem_keys_find(IdemKeys *keys, const pg_uuid_t *digest, ItemPointerData *tids, bool *thinned);
+
+/* The linker has the module's calls of idem_keys_find come here. */
+int
+__wrap_idem_keys_find(IdemKeys *keys, const pg_uuid_t *digest, ItemPointerData *tids, bool *thinned)
+{
+	int			n = __real_idem_keys_find(keys, digest, tids, thinned);
+	char	   *command = commands[0];
+
+	if (keys->number != 0 || command == NULL)
+		return n;
+	commands[0] = commands[1];
+	commands[1] = NULL;
+	SPI_connect();
+	SPI_execute(command, false, 0);
+	SPI_finish();
+	return n;
+}
+
+/*
+ * keys_probed(digest uuid, first text, second text): the turn that a probe finds, while the
+ * commands run between its looks at the keys and at the rows
+ */
+Datum
+idem_test_keys_probed_fn(PG_FUNCTION_ARGS)
+{
+	IdemStore  *store = idem_store_open(false);
+	IdemRow		row;
+
+	commands[0] = text_to_cstring(PG_GETARG_TEXT_PP(1));
+	commands[1] = text_to_cstring(PG_GETARG_TEXT_PP(2));
+	idem_store_probe(store, PG_GETARG_UUID_P(0), &row);
+	commands[0] = commands[1] = NULL;
+	idem_store_close(store);
+	PG_RETURN_INT32(row.turn);
+}
 
 static Relation
 open_keys(IdemKeys *keys, int number)

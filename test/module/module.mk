@@ -6,7 +6,8 @@
 #
 # The library exports only the functions that the server looks up by name, so the
 # module cannot call the library's other functions.  Instead the library's objects
-# are linked into the module, without those of the SQL functions.
+# are linked into the module, without those of the SQL functions.  Their calls of
+# idem_keys_find come by keys_fn.c.
 
 TEST_MODULE = test/module/idempotency_test.so
 TEST_MODULE_OWN = $(patsubst %.c,%.o,$(wildcard test/module/*.c))
@@ -15,7 +16,7 @@ TEST_MODULE_OBJS = $(TEST_MODULE_OWN) $(filter-out %_fn.o,$(filter src/outbox/% 
 
 test-module: $(TEST_MODULE)
 $(TEST_MODULE): $(TEST_MODULE_OBJS)
-	$(CC) $(CFLAGS) $^ $(LDFLAGS) $(LDFLAGS_SL) -shared -o $@
+	$(CC) $(CFLAGS) $^ $(LDFLAGS) $(LDFLAGS_SL) -Wl,--wrap=idem_keys_find -shared -o $@
 
 $(TEST_MODULE_OWN): build/id
 -include $(TEST_MODULE_OWN:.o=.d)
