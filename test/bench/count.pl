@@ -20,12 +20,13 @@ my $arms = dirname(__FILE__) . '/arms';
 # The share of an arm's count from which on a function of the library is listed.
 my $share = 0.02;
 
-# The statements of an arm, each in one line, its parameters and its events.
+# The statements of an arm, each in one line, its parameters and its events.  The number that
+# \gset takes stands in a setting until a later statement needs it.
 sub arm_of
 {
 	my ($name) = @_;
 	my ($file) = glob("$arms/[0-9]*_$name.sql");
-	my (%arm, @lines);
+	my (%arm, %kept, @lines);
 
 	die "$name: no such arm\n" unless defined $file;
 	%arm = (name => $name, title => $name, events => 1);
@@ -35,6 +36,11 @@ sub arm_of
 		chomp;
 		if (/^-- (\w+): (.*)/) { $arm{$1} = $2 }
 		elsif (/^\\set (\w+) random/) { }
+		elsif (s{\b(\w+)( FROM .*)? \\gset$}{set_config('bench.$1', $1::text, false)@{[ $2 // '' ]};})
+		{
+			$kept{$1} = 1;
+			push @lines, $_;
+		}
 		elsif (/^\\/) { die "$name: $_: cannot be counted\n" }
 		else { push @lines, $_ }
 	}
@@ -44,6 +50,7 @@ sub arm_of
 		my %number;
 
 		$s->{sql} =~ s/\s+/ /g;
+		$s->{sql} =~ s/(?<!:):$_\b/current_setting('bench.$_')::bigint/g for keys %kept;
 		$s->{prepared} = $s->{sql} !~ /^(?:BEGIN|COMMIT)/;
 		for my $variable ($s->{sql} =~ /(?<!:):([a-z_]\w*)/g)
 		{

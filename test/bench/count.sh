@@ -4,24 +4,34 @@
 # shellcheck shell=bash
 # shellcheck disable=SC2154 # of run.sh and lib.sh
 
-# Events of an arm: to warm up, and to be counted.
+# Events of an arm: for what a database does once, such as making a table's first pages; to
+# warm up a process; and to be counted.
+COUNT_FIRST=3
 COUNT_FEW=300
 COUNT_MANY=1500
 
-# count_runs ARM KIND FROM N: N runs of its script, into $IDEM_WORK/count/ARM.KIND
+# count_runs ARM KIND FROM N [COMMAND...]: N runs of its script, counted into
+# $IDEM_WORK/count/ARM.KIND if the command does so
 count_runs()
 {
 	local arm=$1 to=$IDEM_WORK/count/$1.$2 from=$3 n=$4
+	shift 4
 
 	perl test/bench/count.pl script "$arm" "$from" "$n" >"$to.sql"
 	chmod a+r "$to.sql"
-	idem_as valgrind -q --tool=callgrind --callgrind-out-file="$to" \
+	idem_as "$@" \
 		"$IDEM_BINDIR/postgres" --single -D "$IDEM_WORK/data" -c synchronous_commit=off postgres \
 		<"$to.sql" >"$to.log" 2>&1
 	if grep -qE '(ERROR|FATAL|PANIC):' "$to.log"; then
 		grep -m 3 -E '(ERROR|FATAL|PANIC):' "$to.log" >&2
 		idem_die "$arm: its script failed"
 	fi
+}
+
+# The same under callgrind.
+count_with()
+{
+	count_runs "$@" valgrind -q --tool=callgrind --callgrind-out-file="$IDEM_WORK/count/$1.$2"
 }
 
 # count_arms ARM...: into report/count.md
@@ -37,8 +47,9 @@ count_arms()
 		events=$(perl test/bench/count.pl events "$arm")
 		few=$(((COUNT_FEW + events - 1) / events))
 		many=$(((COUNT_MANY + events - 1) / events))
-		count_runs "$arm" few 1 "$few"
-		count_runs "$arm" many "$((few + 1))" "$many"
+		count_runs "$arm" first 1 "$COUNT_FIRST"
+		count_with "$arm" few "$((COUNT_FIRST + 1))" "$few"
+		count_with "$arm" many "$((COUNT_FIRST + few + 1))" "$many"
 	done
 	mkdir -p "$report"
 	{

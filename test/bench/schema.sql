@@ -28,6 +28,33 @@ CREATE TABLE bench.floor_lease (
 );
 CREATE INDEX ON bench.floor_lease (digest, number DESC);
 
+-- Floors of leases, offsets and sequences where a plain table has a row for each, which is
+-- updated in place.
+CREATE TABLE bench.plain_lease (
+	digest uuid PRIMARY KEY,
+	token bigint NOT NULL,
+	lease_until timestamptz NOT NULL,
+	completed_at timestamptz
+);
+CREATE TABLE bench.floor_offset (
+	consumer text NOT NULL,
+	topic text NOT NULL,
+	partition int NOT NULL,
+	next_offset bigint NOT NULL,
+	PRIMARY KEY (consumer, topic, partition)
+);
+CREATE TABLE bench.floor_producer (
+	producer_id bigint PRIMARY KEY,
+	epoch int NOT NULL
+);
+CREATE TABLE bench.floor_sequence (
+	producer_id bigint NOT NULL,
+	topic text NOT NULL,
+	partition int NOT NULL,
+	last_sequence bigint NOT NULL,
+	PRIMARY KEY (producer_id, topic, partition)
+);
+
 -- A table of leases as one makes it oneself.
 CREATE SEQUENCE bench.lease_token;
 CREATE TABLE bench.lease (
