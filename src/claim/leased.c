@@ -31,6 +31,7 @@
 #include "lease/token.h"
 #include "shared/error.h"
 #include "shared/fault.h"
+#include "shared/uptime.h"
 
 void
 idem_leased_conflict(const IdemClaimKey *key)
@@ -84,7 +85,7 @@ static void
 note_expiry(int64 kept, TimestampTz until)
 {
 	if (kept != 0)
-		idem_store_note_expiry(kept + Max(until - GetCurrentTimestamp(), 0) / USECS_PER_SEC);
+		idem_store_note_expiry(idem_uptime_now(), kept + Max(until - GetCurrentTimestamp(), 0) / USECS_PER_SEC);
 }
 
 void

@@ -396,8 +396,10 @@ idem_cursor_restore(HeapTuple tuple, TupleDesc desc)
 	/* the constraint, which comes after the trigger, refuses other times */
 	if (idem_sound_number(row.values[COL_KEPT], row.nulls[COL_KEPT], 0, IDEM_SOUND_SECONDS))
 	{
-		idem_uptime_need(DatumGetInt64(row.values[COL_KEPT]));
-		values[0] = Int64GetDatum(idem_uptime_now());
+		int64		now = idem_uptime_now();
+
+		idem_uptime_need(now, DatumGetInt64(row.values[COL_KEPT]));
+		values[0] = Int64GetDatum(now);
 		nulls[0] = false;
 	}
 	if (!row.nulls[COL_ROLE])

@@ -57,6 +57,9 @@ typedef struct IdemCursor
 								 * kept if nothing happens; 0: for ever */
 	int64		written;		/* the time of uptime.h from which on that
 								 * counts; read, not written */
+	int64		now;			/* PRODUCER, unless it is kept for ever: the
+								 * time of uptime.h at which
+								 * idem_producer_find found it; not written */
 	bool		in_snapshot;	/* the transaction's snapshot sees the state */
 	TransactionId writer;		/* the transaction that wrote it */
 } IdemCursor;

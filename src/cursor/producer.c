@@ -76,7 +76,9 @@ bool
 idem_producer_find(IdemKeyedAccess *log, const IdemCursorKey *key, IdemCursor *producer)
 {
 	idem_cursor_find(log, key, producer);
-	if (!producer->known || idem_cursor_is_expired(producer, idem_uptime_now()))
+	if (producer->known && producer->kept != 0)
+		producer->now = idem_uptime_now();
+	if (!producer->known || idem_cursor_is_expired(producer, producer->now))
 		return false;
 	if (!idem_producer_is_accessible(producer))
 		ereport(ERROR,
@@ -110,9 +112,9 @@ idem_producer_use(IdemKeyedAccess *log, const IdemCursorKey *key, IdemCursor *pr
 	IdemCursorKey name;
 
 	if (producer->kept != 0)
-		idem_store_note_expiry(producer->kept);
+		idem_store_note_expiry(producer->now, producer->kept);
 	if (producer->kept == idem_producer_retention &&
-		(producer->kept == 0 || idem_uptime_now() < producer->written + producer->kept / NOTES))
+		(producer->kept == 0 || producer->now < producer->written + producer->kept / NOTES))
 		return;
 	idem_cursor_key_name(&name, producer->name, producer->namelen);
 	write_registration(log, &name, key, producer);
@@ -279,7 +281,7 @@ idem_producer_register(const char *name, int namelen, bool gapless, int64 *produ
 	write_registration(log, &name_key, &id, &producer);
 	idem_keyed_access_close(log);
 	if (producer.kept != 0)
-		idem_store_note_expiry(producer.kept);
+		idem_store_note_expiry(idem_uptime_now(), producer.kept);
 	ForceSyncCommit();
 	*producer_id = id.producer_id;
 	*epoch = producer.epoch;

@@ -551,15 +551,17 @@ set_expiry(IdemKeyedNewRow *row, TimestampTz until, int64 kept)
 HeapTuple
 idem_lease_restamp(HeapTuple tuple, TupleDesc desc)
 {
+	int64		now = idem_uptime_now();
 	int			columns[] = {COL_ORIGIN + 1, COL_WRITTEN + 1};
-	Datum		values[lengthof(columns)] = {0, Int64GetDatum(idem_uptime_now())};
+	Datum		values[lengthof(columns)] = {0, Int64GetDatum(now)};
 	bool		nulls[lengthof(columns)] = {true, false};
-	int64		kept = DatumGetInt64(column_or(desc, tuple, COL_KEPT, (Datum) 0));
+	bool		is_null;
+	int64		kept = DatumGetInt64(heap_getattr(tuple, COL_KEPT + 1, desc, &is_null));
 
 	/* the constraint, which comes after the trigger, refuses other times */
-	if (kept <= 0 || kept > IDEM_SOUND_SECONDS)
+	if (is_null || kept <= 0 || kept > IDEM_SOUND_SECONDS)
 		return heap_modify_tuple_by_cols(tuple, desc, 1, columns, values, nulls);
-	idem_uptime_need(kept);
+	idem_uptime_need(now, kept);
 	return heap_modify_tuple_by_cols(tuple, desc, lengthof(columns), columns, values, nulls);
 }
 

@@ -179,9 +179,9 @@ read_needed(void)
  * same: then the time stands still too early, and things are kept for longer.
  */
 void
-idem_uptime_need(int64 seconds)
+idem_uptime_need(int64 now, int64 seconds)
 {
-	int64		until = idem_uptime_now() + seconds + IDEM_UPTIME_MAX_BACK;
+	int64		until = now + seconds + IDEM_UPTIME_MAX_BACK;
 	Oid			oid = idem_relref_oid(&needed_ref);
 	Relation	rel;
 

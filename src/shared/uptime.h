@@ -40,10 +40,10 @@ extern bool idem_uptime_try_now(int64 *now);
 extern void idem_uptime_advance(void);
 
 /*
- * Something was written outside of the dedup store that expires in so many seconds: the
- * time has to go on until then.
+ * Something was written outside of the dedup store that expires so many seconds after
+ * "now", a time that was just read: the time has to go on until then.
  */
-extern void idem_uptime_need(int64 seconds);
+extern void idem_uptime_need(int64 now, int64 seconds);
 
 /* Has it, for such a thing? */
 extern bool idem_uptime_is_needed(void);

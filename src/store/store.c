@@ -573,9 +573,9 @@ idem_store_insert(IdemStore *store, IdemNewEntry *entries, int n)
 }
 
 void
-idem_store_note_expiry(int64 seconds)
+idem_store_note_expiry(int64 now, int64 seconds)
 {
-	idem_uptime_need(seconds);
+	idem_uptime_need(now, seconds);
 	idem_store_keep_time();
 }
 

@@ -99,10 +99,10 @@ extern void idem_store_insert(IdemStore *store, IdemNewEntry *entries, int n);
 extern void idem_store_delete(IdemStore *store, const pg_uuid_t *digest, const IdemEntryRef *ref);
 
 /*
- * Call it when something was written elsewhere that expires by the time of the store
- * (shared/uptime.h), which goes on only while the store is maintained.
+ * Call it when something was written elsewhere that expires so many seconds after "now", by
+ * the time of the store (shared/uptime.h), which goes on only while the store is maintained.
  */
-extern void idem_store_note_expiry(int64 seconds);
+extern void idem_store_note_expiry(int64 now, int64 seconds);
 
 /*
  * Lock out everybody who writes, until the transaction ends, and wait for the
