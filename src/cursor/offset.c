@@ -117,7 +117,7 @@ judge(const Order *order, IdemCursor *cursor, bool *changed)
 static IdemOffsetAnswer
 act_locked(const Order *order, const IdemCursorKey *key, IdemCursor *cursor, bool *changed)
 {
-	IdemKeyedAccess *log = idem_keyed_access_open(&idem_cursor_log);
+	IdemKeyedAccess *log = idem_keyed_access_open_locked(&idem_cursor_log);
 	IdemOffsetAnswer answer;
 
 	idem_cursor_find(log, key, cursor);

@@ -141,7 +141,7 @@ try_claim(const IdemSequenceClaim *claim, const IdemCursorKey *id, IdemCursorKey
 	if (!lock_both(id, key))
 		return answer;
 	IDEM_FAULT_POINT("sequence-locked");
-	log = idem_keyed_access_open(&idem_cursor_log);
+	log = idem_keyed_access_open_locked(&idem_cursor_log);
 	answer = claim_locked(log, claim, id, key, &cursor);
 	idem_keyed_access_close(log);
 	settle_locks(id, key, answer.result == IDEM_SEQUENCE_ACCEPTED);

@@ -92,6 +92,8 @@
 struct IdemKeyedAccess
 {
 	IdemKeyedReader reader;
+	bool		keys_locked;	/* each key that is looked up was locked
+								 * before the tables */
 };
 
 /* A value that is stored out of line may go with its table: fetch it. */
@@ -196,7 +198,17 @@ idem_keyed_access_open(const IdemKeyedLog *log)
 	ResourceOwner saved = idem_txn_owner_enter();
 
 	idem_keyed_reader_open_to_write(&access->reader, log);
+	access->keys_locked = false;
 	idem_txn_owner_leave(saved);
+	return access;
+}
+
+IdemKeyedAccess *
+idem_keyed_access_open_locked(const IdemKeyedLog *log)
+{
+	IdemKeyedAccess *access = idem_keyed_access_open(log);
+
+	access->keys_locked = true;
 	return access;
 }
 
@@ -208,6 +220,7 @@ idem_keyed_access_open_to_read(const IdemKeyedLog *log)
 
 	/* each look-up asks which tables have rows, so that is not asked here */
 	idem_keyed_reader_open_tables(&access->reader, log);
+	access->keys_locked = false;
 	idem_txn_owner_leave(saved);
 	return access;
 }
@@ -233,7 +246,12 @@ idem_keyed_access_look_up(IdemKeyedAccess *access, const pg_uuid_t *digest, Idem
 {
 	ResourceOwner saved = idem_txn_owner_enter();
 
-	idem_keyed_reader_refresh(&access->reader);
+	/*
+	 * a row of a locked key is older than the opening, or the access itself
+	 * has appended it
+	 */
+	if (!access->keys_locked || access->reader.written)
+		idem_keyed_reader_refresh(&access->reader);
 	idem_keyed_find_parts(&access->reader, digest, rows);
 	idem_keyed_refuse_unsound(access->reader.log, rows);
 	flatten(&access->reader, rows);

@@ -54,6 +54,12 @@ typedef struct IdemKeyedAccess IdemKeyedAccess;
  */
 extern IdemKeyedAccess *idem_keyed_access_open(const IdemKeyedLog *log);
 
+/*
+ * The same for a caller that has locked each key that it looks up before the opening: which
+ * tables have rows is not asked again for each key.
+ */
+extern IdemKeyedAccess *idem_keyed_access_open_locked(const IdemKeyedLog *log);
+
 /* The same to look keys up only. */
 extern IdemKeyedAccess *idem_keyed_access_open_to_read(const IdemKeyedLog *log);
 
