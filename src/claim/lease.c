@@ -132,6 +132,7 @@ lease_one(IdemCall *call, const char *id, int idlen, const IdemLeaseOrder *order
 	IdemClaimKey key;
 	const IdemClaim *own;
 
+	idem_keymaker_remember(&call->keys);
 	idem_keymaker_make(&call->keys, id, idlen, &key);
 	own = idem_state_find(&key);
 	memset(answer, 0, sizeof(*answer));
@@ -225,6 +226,7 @@ static IdemClaim *
 hold(IdemCall *call, IdemClaimKey *key, const char *id, int idlen, int64 token,
 	 IdemHold mode, IdemLease *lease)
 {
+	idem_keymaker_remember(&call->keys);
 	idem_keymaker_make(&call->keys, id, idlen, key);
 	return idem_hold(call, key, token, mode, lease);
 }

@@ -31,7 +31,8 @@
  * fetched from after the savepoint.  Locks that its portal owned would outlive
  * the claims that ROLLBACK TO has undone, or fall when the cursor is closed.
  *
- * MEMORY: a key maker lives in the current context.
+ * MEMORY: a key maker lives in the current context.  A session remembers some digests, in
+ * static memory.
  *
  * Copyright (c) 2026, the idempotency developers
  *
@@ -42,6 +43,7 @@
  */
 #include "postgres.h"
 
+#include "common/hashfn.h"
 #include "mb/pg_wchar.h"
 #include "miscadmin.h"
 #include "port/pg_bswap.h"
@@ -85,6 +87,7 @@ idem_keymaker_begin(IdemKeyMaker *maker, const char *consumer, int consumerlen)
 	maker->prefix = NULL;
 	maker->prefixlen = 0;
 	maker->locks = IDEM_LOCKS_PUBLISHED;
+	maker->remembers = false;
 
 	if (consumerlen != strlen(IDEM_DEFAULT_CONSUMER) ||
 		memcmp(consumer, IDEM_DEFAULT_CONSUMER, consumerlen) != 0)
@@ -106,6 +109,12 @@ void
 idem_keymaker_set_locks(IdemKeyMaker *maker, IdemLockSpace locks)
 {
 	maker->locks = locks;
+}
+
+void
+idem_keymaker_remember(IdemKeyMaker *maker)
+{
+	maker->remembers = true;
 }
 
 char *
@@ -131,19 +140,66 @@ idem_keymaker_name(const IdemKeyMaker *maker, const char *id, int idlen,
 	key->locks = maker->locks;
 }
 
-/* Fill in lock key and digest: of the prefix, if any, and the bytes. */
 static void
-set_digest(const char *prefix, int prefixlen, const char *bytes, int len,
+hash(const char *prefix, int prefixlen, const char *bytes, int len, uint8 *digest)
+{
+	idem_sha256_begin();
+	idem_sha256_add(prefix, prefixlen);
+	idem_sha256_add(bytes, len);
+	idem_sha256_end(digest);
+}
+
+/* What was hashed lately, and its digest.  A digest follows from the bytes alone. */
+#define HASHED_BYTES	128
+#define HASHED_PLACES	16
+
+typedef struct Hashed
+{
+	int			len;			/* 0: the place is free */
+	char		bytes[HASHED_BYTES];
+	uint8		digest[PG_SHA256_DIGEST_LENGTH];
+} Hashed;
+
+/* The same from memory, if this session has hashed the bytes lately. */
+static void
+recall(const char *prefix, int prefixlen, const char *bytes, int len, uint8 *digest)
+{
+	static Hashed hashed[HASHED_PLACES];
+	int			total = prefixlen + len;
+	char		joined[HASHED_BYTES];
+	Hashed	   *place;
+
+	if (total > HASHED_BYTES)
+	{
+		hash(prefix, prefixlen, bytes, len, digest);
+		return;
+	}
+	if (prefixlen > 0)
+		memcpy(joined, prefix, prefixlen);
+	memcpy(joined + prefixlen, bytes, len);
+	place = &hashed[hash_bytes((const unsigned char *) joined, total) % HASHED_PLACES];
+	if (place->len != total || memcmp(place->bytes, joined, total) != 0)
+	{
+		place->len = 0;
+		hash(prefix, prefixlen, bytes, len, place->digest);
+		memcpy(place->bytes, joined, total);
+		place->len = total;
+	}
+	memcpy(digest, place->digest, sizeof(place->digest));
+}
+
+/* Fill in lock key and digest: of the maker's prefix or another one, if any, and the bytes. */
+static void
+set_digest(const IdemKeyMaker *maker, const char *prefix, int prefixlen, const char *bytes, int len,
 		   IdemClaimKey *key)
 {
 	uint8		digest[PG_SHA256_DIGEST_LENGTH];
 	uint64		first;
 
-	idem_sha256_begin();
-	idem_sha256_add(prefix, prefixlen);
-	idem_sha256_add(bytes, len);
-	idem_sha256_end(digest);
-
+	if (maker->remembers)
+		recall(prefix, prefixlen, bytes, len, digest);
+	else
+		hash(prefix, prefixlen, bytes, len, digest);
 	memcpy(&first, digest, sizeof(first));
 	key->lock_key = (int64) pg_ntoh64(first);
 	memcpy(key->digest.data, digest, UUID_LEN);
@@ -157,7 +213,7 @@ idem_keymaker_make(IdemKeyMaker *maker, const char *id, int idlen,
 	const char *utf8 = idem_lock_utf8(id, &len);
 
 	idem_keymaker_name(maker, id, idlen, key);
-	set_digest(maker->prefix, maker->prefixlen, utf8, len, key);
+	set_digest(maker, maker->prefix, maker->prefixlen, utf8, len, key);
 	if (utf8 != id)
 		pfree(unconstify(char *, utf8));
 }
@@ -189,9 +245,9 @@ idem_keymaker_request(IdemKeyMaker *maker, const char *scope, int scopelen,
 	key->scopelen = scopelen;
 	key->locks = IDEM_LOCKS_PRIVATE;
 	if (maker->prefix != NULL)
-		set_digest(maker->prefix, maker->prefixlen, bytes, slen + 1 + klen, key);
+		set_digest(maker, maker->prefix, maker->prefixlen, bytes, slen + 1 + klen, key);
 	else
-		set_digest(prefix_of_default, sizeof(prefix_of_default), bytes, slen + 1 + klen, key);
+		set_digest(maker, prefix_of_default, sizeof(prefix_of_default), bytes, slen + 1 + klen, key);
 	pfree(bytes);
 	if (utf8_scope != scope)
 		pfree(unconstify(char *, utf8_scope));
@@ -202,12 +258,12 @@ idem_keymaker_request(IdemKeyMaker *maker, const char *scope, int scopelen,
 void
 idem_lock_key_of(const char *bytes, int len, IdemClaimKey *key)
 {
-	IdemKeyMaker maker = {.consumer = ""};
+	IdemKeyMaker maker = {.consumer = "", .remembers = true};
 
 	Assert(len > 0 && bytes[0] == '\0');
 	idem_keymaker_set_locks(&maker, IDEM_LOCKS_PRIVATE);
 	idem_keymaker_name(&maker, bytes, len, key);
-	set_digest(NULL, 0, bytes, len, key);
+	set_digest(&maker, NULL, 0, bytes, len, key);
 }
 
 void

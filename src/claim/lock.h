@@ -82,6 +82,7 @@ typedef struct IdemKeyMaker
 	IdemLockSpace locks;
 	const char *prefix;			/* hashed before the id; UTF-8; NULL: nothing */
 	int			prefixlen;		/* including its zero byte */
+	bool		remembers;		/* digests that were made lately */
 } IdemKeyMaker;
 
 /*
@@ -95,6 +96,13 @@ extern void idem_keymaker_begin(IdemKeyMaker *maker, const char *consumer,
 
 /* The keys made from now on have these locks instead of the published ones. */
 extern void idem_keymaker_set_locks(IdemKeyMaker *maker, IdemLockSpace locks);
+
+/*
+ * The keys are likely to be made again soon: of events that are leased and then completed,
+ * of partitions.  To remember the digest of an event that comes once would cost more than
+ * it spares.
+ */
+extern void idem_keymaker_remember(IdemKeyMaker *maker);
 
 /*
  * Make the key of an event.  key points to id and to the maker's consumer;
