@@ -269,10 +269,7 @@ check_cells(void)
 	checked = true;
 }
 
-/*
- * Draw a number.  *lsn, unless lsn is NULL: once WAL is flushed up to here, it is never
- * drawn again.
- */
+/* Draw a number.  Once WAL is flushed up to *lsn, it is never drawn again. */
 static int64
 draw(XLogRecPtr *lsn)
 {
@@ -282,13 +279,11 @@ draw(XLogRecPtr *lsn)
 	if (!checked)
 		check_cells();
 	rel = relation_open(idem_relref_oid(&idem_lease_number), RowExclusiveLock);
-	while (!idem_cell_draw(rel, 1, LOG_AHEAD, &before))
+	while (!idem_cell_draw(rel, 1, LOG_AHEAD, &before, lsn))
 	{
 		CHECK_FOR_INTERRUPTS();
 		check_cells();
 	}
-	if (lsn != NULL)
-		*lsn = idem_cell_lsn(rel);
 	relation_close(rel, RowExclusiveLock);
 	return before + 1;
 }
@@ -308,7 +303,9 @@ idem_token_draw(void)
 int64
 idem_token_draw_unflushed(void)
 {
-	return draw(NULL);
+	XLogRecPtr	lsn;
+
+	return draw(&lsn);
 }
 
 int64

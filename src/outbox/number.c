@@ -71,7 +71,8 @@ idem_number_draw(int n, int64 *first)
 {
 	Relation	rel = relation_open(idem_outbox_seq_oid(), RowExclusiveLock);
 	int64		value;
-	bool		drawn = idem_cell_draw(rel, n, LOG_AHEAD, &value);
+	XLogRecPtr	lsn;
+	bool		drawn = idem_cell_draw(rel, n, LOG_AHEAD, &value, &lsn);
 
 	relation_close(rel, NoLock);
 	*first = value + 1;

@@ -246,7 +246,7 @@ draw(Relation rel, Buffer buffer, int64 value, int n, int ahead)
 }
 
 bool
-idem_cell_draw(Relation rel, int n, int ahead, int64 *value)
+idem_cell_draw(Relation rel, int n, int ahead, int64 *value, XLogRecPtr *lsn)
 {
 	Buffer		buffer = idem_cell_pin(rel);
 	Form_pg_sequence_data data;
@@ -260,20 +260,9 @@ idem_cell_draw(Relation rel, int n, int ahead, int64 *value)
 	enough = *value <= PG_INT64_MAX - n - ahead;
 	if (sealed && enough)
 		draw(rel, buffer, *value, n, ahead);
+	*lsn = PageGetLSN(BufferGetPage(buffer));
 	UnlockReleaseBuffer(buffer);
 	if (sealed && !enough)
 		report_exhausted(rel);
 	return sealed;
-}
-
-XLogRecPtr
-idem_cell_lsn(Relation rel)
-{
-	Buffer		buffer = idem_cell_pin(rel);
-	XLogRecPtr	lsn;
-
-	LockBuffer(buffer, BUFFER_LOCK_SHARE);
-	lsn = PageGetLSN(BufferGetPage(buffer));
-	UnlockReleaseBuffer(buffer);
-	return lsn;
 }

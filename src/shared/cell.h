@@ -46,13 +46,8 @@ extern void idem_cell_unseal(Relation rel);
  * Give out the n numbers after the value, and set *value to the value before
  * them.  Returns false, and changes nothing, if the cell is not sealed.  WAL has the
  * value rounded up to a multiple of ahead, which is the same in each call for a cell.
+ * Once WAL is flushed up to *lsn, recovery finds every number that was given out up to now.
  */
-extern bool idem_cell_draw(Relation rel, int n, int ahead, int64 *value);
-
-/*
- * Once WAL is flushed up to this position, recovery finds every number that was
- * given out before the call.
- */
-extern XLogRecPtr idem_cell_lsn(Relation rel);
+extern bool idem_cell_draw(Relation rel, int n, int ahead, int64 *value, XLogRecPtr *lsn);
 
 #endif							/* IDEM_CELL_H */
