@@ -104,8 +104,7 @@ column(const Columns *row, int i)
 static void
 get_columns(TupleDesc desc, HeapTuple tuple, Columns *row)
 {
-	for (int i = 0; i < NCOLS; i++)
-		row->values[i] = heap_getattr(tuple, i + 1, desc, &row->nulls[i]);
+	idem_keyed_form_take_apart(desc, tuple, NCOLS, row->values, row->nulls);
 }
 
 static IdemOwnerNote

@@ -95,50 +95,71 @@ form_marker(TupleDesc desc, int64 number)
 	return idem_keyed_form_marker(&idem_lease_log, desc, number);
 }
 
+/* A part of an event: its newest row, taken apart. */
+typedef struct Part
+{
+	bool		exists;			/* false: there is no row, and nothing else is
+								 * set */
+	bool		in_snapshot;
+	int64		number;
+	Datum		values[NCOLS];
+	bool		nulls[NCOLS];
+} Part;
+
+static void
+take_apart(TupleDesc desc, const IdemKeyedRow *rows, Part *parts)
+{
+	for (int i = 0; i < NPARTS; i++)
+	{
+		parts[i].exists = rows[i].tuple != NULL;
+		if (!parts[i].exists)
+			continue;
+		parts[i].in_snapshot = rows[i].in_snapshot;
+		parts[i].number = rows[i].number;
+		idem_keyed_form_take_apart(desc, rows[i].tuple, NCOLS, parts[i].values, parts[i].nulls);
+	}
+}
+
 /* The value of a column, or the default where it is NULL. */
 static Datum
-column_or(TupleDesc desc, HeapTuple tuple, int column, Datum otherwise)
+column_or(const Part *part, int column, Datum otherwise)
 {
-	bool		isnull;
-	Datum		value = heap_getattr(tuple, column + 1, desc, &isnull);
-
-	return isnull ? otherwise : value;
+	return part->nulls[column] ? otherwise : part->values[column];
 }
 
 /* The state that counts; FREE if there is no row. */
 static char
-state_of(TupleDesc desc, const IdemKeyedRow *rows)
+state_of(const Part *parts)
 {
-	if (rows[PART_STATE].tuple == NULL)
+	if (!parts[PART_STATE].exists)
 		return IDEM_LEASE_FREE;
-	return DatumGetChar(column_or(desc, rows[PART_STATE].tuple, COL_STATE,
-								  CharGetDatum(IDEM_LEASE_FREE)));
+	return DatumGetChar(column_or(&parts[PART_STATE], COL_STATE, CharGetDatum(IDEM_LEASE_FREE)));
 }
 
 /* Does the part belong to the lease that the event is in? */
 static bool
-is_of_lease(TupleDesc desc, const IdemKeyedRow *rows, int part)
+is_of_lease(const Part *parts, int part)
 {
-	return state_of(desc, rows) == IDEM_LEASE_LEASED && rows[part].tuple != NULL &&
-		DatumGetInt64(column_or(desc, rows[part].tuple, COL_TOKEN, Int64GetDatum(0))) ==
-		rows[PART_STATE].number;
+	return state_of(parts) == IDEM_LEASE_LEASED && parts[part].exists &&
+		DatumGetInt64(column_or(&parts[part], COL_TOKEN, Int64GetDatum(0))) ==
+		parts[PART_STATE].number;
 }
 
-/* The row that says when the state ends: that of the state, or a later one. */
-static HeapTuple
-last_end(TupleDesc desc, const IdemKeyedRow *rows)
+/* The part that says when the state ends: the state itself, or a later one. */
+static const Part *
+last_end(const Part *parts)
 {
-	return rows[is_of_lease(desc, rows, PART_END) ? PART_END : PART_STATE].tuple;
+	return &parts[is_of_lease(parts, PART_END) ? PART_END : PART_STATE];
 }
 
-/* When a row expires, in seconds of uptime.h; 0: never. */
+/* When a part expires, in seconds of uptime.h; 0: never. */
 static int64
-expiry_of(TupleDesc desc, HeapTuple tuple)
+expiry_of(const Part *part)
 {
-	int64		kept = DatumGetInt64(column_or(desc, tuple, COL_KEPT, Int64GetDatum(0)));
+	int64		kept = DatumGetInt64(column_or(part, COL_KEPT, Int64GetDatum(0)));
 
 	return kept == 0 ? 0 :
-		DatumGetInt64(column_or(desc, tuple, COL_WRITTEN, Int64GetDatum(0))) + kept;
+		DatumGetInt64(column_or(part, COL_WRITTEN, Int64GetDatum(0))) + kept;
 }
 
 /*
@@ -147,14 +168,14 @@ expiry_of(TupleDesc desc, HeapTuple tuple)
  * find afterwards that the time is not over yet, by a clock that was set back.
  */
 static bool
-is_expired(TupleDesc desc, const IdemKeyedRow *rows)
+is_expired(const Part *parts)
 {
-	HeapTuple	tuple = last_end(desc, rows);
-	int64		expiry = expiry_of(desc, tuple);
+	const Part *end = last_end(parts);
+	int64		expiry = expiry_of(end);
 	int64		now;
 
 	return expiry != 0 && idem_uptime_try_now(&now) && now >= expiry + IDEM_UPTIME_MAX_BACK &&
-		DatumGetTimestampTz(column_or(desc, tuple, COL_UNTIL, TimestampTzGetDatum(0))) <=
+		DatumGetTimestampTz(column_or(end, COL_UNTIL, TimestampTzGetDatum(0))) <=
 		GetCurrentTimestamp();
 }
 
@@ -166,10 +187,13 @@ is_expired(TupleDesc desc, const IdemKeyedRow *rows)
 static void
 judge(TupleDesc desc, const IdemKeyedRow *rows, IdemKeyedNeed *need)
 {
-	need[PART_STATE] = state_of(desc, rows) == IDEM_LEASE_FREE ? IDEM_KEYED_TOMBSTONE :
-		is_expired(desc, rows) ? IDEM_KEYED_EXPIRED : IDEM_KEYED_NEEDED;
-	need[PART_END] = is_of_lease(desc, rows, PART_END) ? need[PART_STATE] : IDEM_KEYED_SPENT;
-	need[PART_POINT] = is_of_lease(desc, rows, PART_POINT) ? need[PART_STATE] : IDEM_KEYED_SPENT;
+	Part		parts[NPARTS];
+
+	take_apart(desc, rows, parts);
+	need[PART_STATE] = state_of(parts) == IDEM_LEASE_FREE ? IDEM_KEYED_TOMBSTONE :
+		is_expired(parts) ? IDEM_KEYED_EXPIRED : IDEM_KEYED_NEEDED;
+	need[PART_END] = is_of_lease(parts, PART_END) ? need[PART_STATE] : IDEM_KEYED_SPENT;
+	need[PART_POINT] = is_of_lease(parts, PART_POINT) ? need[PART_STATE] : IDEM_KEYED_SPENT;
 }
 
 /* Is a row's time of expiry one that can be computed with? */
@@ -249,41 +273,38 @@ const IdemKeyedLog idem_lease_log = {
 
 /* A copy of a column of variable length; NULL if it is. */
 static void *
-copy_varlena(TupleDesc desc, HeapTuple tuple, int column)
+copy_varlena(const Part *part, int column)
 {
-	Datum		value = column_or(desc, tuple, column, (Datum) 0);
-
-	return value == (Datum) 0 ? NULL : PG_DETOAST_DATUM_COPY(value);
+	return part->nulls[column] ? NULL : PG_DETOAST_DATUM_COPY(part->values[column]);
 }
 
-/* Fill in the recovery point and its work from a row. */
+/* Fill in the recovery point and its work from a part. */
 static void
-get_point(TupleDesc desc, const IdemKeyedRow *row, IdemLease *lease)
+get_point(const Part *part, IdemLease *lease)
 {
-	lease->recovery_point = copy_varlena(desc, row->tuple, COL_POINT);
-	lease->work = copy_varlena(desc, row->tuple, COL_WORK);
-	lease->point_in_snapshot = row->in_snapshot;
+	lease->recovery_point = copy_varlena(part, COL_POINT);
+	lease->work = copy_varlena(part, COL_WORK);
+	lease->point_in_snapshot = part->in_snapshot;
 }
 
-/* Fill in a lease from the rows of its event. */
+/* Fill in a lease from the parts of its event. */
 static void
-get_lease(TupleDesc desc, const IdemKeyedRow *rows, IdemLease *lease)
+get_lease(const Part *parts, IdemLease *lease)
 {
-	HeapTuple	tuple = rows[PART_STATE].tuple;
+	const Part *state = &parts[PART_STATE];
+	const Part *end = last_end(parts);
 
-	lease->token = rows[PART_STATE].number;
-	lease->attempt = DatumGetInt32(column_or(desc, tuple, COL_ATTEMPT, Int32GetDatum(0)));
-	lease->redriven = DatumGetBool(column_or(desc, tuple, COL_REDRIVEN, BoolGetDatum(false)));
-	lease->until = DatumGetTimestampTz(column_or(desc, last_end(desc, rows), COL_UNTIL,
-												 TimestampTzGetDatum(0)));
-	lease->at = DatumGetTimestampTz(column_or(desc, tuple, COL_AT, TimestampTzGetDatum(0)));
-	lease->expires = expiry_of(desc, last_end(desc, rows));
-	lease->holder = copy_varlena(desc, tuple, COL_HOLDER);
-	lease->error = copy_varlena(desc, tuple, COL_ERROR);
-	lease->fingerprint = copy_varlena(desc, tuple, COL_FINGERPRINT);
-	lease->request = copy_varlena(desc, tuple, COL_REQUEST);
-	get_point(desc, is_of_lease(desc, rows, PART_POINT) ? &rows[PART_POINT] : &rows[PART_STATE],
-			  lease);
+	lease->token = state->number;
+	lease->attempt = DatumGetInt32(column_or(state, COL_ATTEMPT, Int32GetDatum(0)));
+	lease->redriven = DatumGetBool(column_or(state, COL_REDRIVEN, BoolGetDatum(false)));
+	lease->until = DatumGetTimestampTz(column_or(end, COL_UNTIL, TimestampTzGetDatum(0)));
+	lease->at = DatumGetTimestampTz(column_or(state, COL_AT, TimestampTzGetDatum(0)));
+	lease->expires = expiry_of(end);
+	lease->holder = copy_varlena(state, COL_HOLDER);
+	lease->error = copy_varlena(state, COL_ERROR);
+	lease->fingerprint = copy_varlena(state, COL_FINGERPRINT);
+	lease->request = copy_varlena(state, COL_REQUEST);
+	get_point(&parts[is_of_lease(parts, PART_POINT) ? PART_POINT : PART_STATE], lease);
 }
 
 IdemKeyedAccess *
@@ -308,10 +329,13 @@ idem_lease_close(IdemKeyedAccess *log)
 static void
 get_state(TupleDesc desc, const IdemKeyedRow *rows, IdemLease *lease)
 {
-	lease->state = state_of(desc, rows);
+	Part		parts[NPARTS];
+
+	take_apart(desc, rows, parts);
+	lease->state = state_of(parts);
 	lease->in_snapshot = rows[PART_STATE].in_snapshot;
 	if (lease->state != IDEM_LEASE_FREE)
-		get_lease(desc, rows, lease);
+		get_lease(parts, lease);
 }
 
 void

@@ -1,7 +1,7 @@
 /*-------------------------------------------------------------------------
  *
  * keyed_form.c
- *		Makes the rows of a keyed log.
+ *		Makes the rows of a keyed log, and takes them apart.
  *
  * LOCKING: none.
  *
@@ -48,13 +48,17 @@ idem_keyed_form_set_text(IdemKeyedNewRow *row, int column, const char *s, int le
 }
 
 HeapTuple
-idem_keyed_form_end(TupleDesc desc, const IdemKeyedNewRow *row)
+idem_keyed_form_end(TupleDesc desc, IdemKeyedNewRow *row)
 {
-	int			natts = Max(desc->natts, IDEM_KEYED_MAX_COLUMNS);
-	Datum	   *values = palloc0(natts * sizeof(Datum));
-	bool	   *nulls = palloc(natts * sizeof(bool));
+	int			natts = desc->natts;
+	Datum	   *values;
+	bool	   *nulls;
 	HeapTuple	tuple;
 
+	if (natts <= IDEM_KEYED_MAX_COLUMNS)
+		return heap_form_tuple(desc, row->values, row->nulls);
+	values = palloc0(natts * sizeof(Datum));
+	nulls = palloc(natts * sizeof(bool));
 	memset(nulls, true, natts * sizeof(bool));
 	memcpy(values, row->values, sizeof(row->values));
 	memcpy(nulls, row->nulls, sizeof(row->nulls));
@@ -62,6 +66,18 @@ idem_keyed_form_end(TupleDesc desc, const IdemKeyedNewRow *row)
 	pfree(values);
 	pfree(nulls);
 	return tuple;
+}
+
+void
+idem_keyed_form_take_apart(TupleDesc desc, HeapTuple tuple, int n, Datum *values, bool *nulls)
+{
+	if (desc->natts == n)
+	{
+		heap_deform_tuple(tuple, desc, values, nulls);
+		return;
+	}
+	for (int i = 0; i < n; i++)
+		values[i] = heap_getattr(tuple, i + 1, desc, &nulls[i]);
 }
 
 HeapTuple

@@ -1,7 +1,7 @@
 /*-------------------------------------------------------------------------
  *
  * keyed_form.h
- *		Makes the rows of a keyed log.
+ *		Makes the rows of a keyed log, and takes them apart.
  *
  * Copyright (c) 2026, the idempotency developers
  *
@@ -47,7 +47,13 @@ extern void idem_keyed_form_set_pointer(IdemKeyedNewRow *row, int column, const 
 extern void idem_keyed_form_set_text(IdemKeyedNewRow *row, int column, const char *s, int len);
 
 /* The row as a tuple.  Columns that somebody added to the table are NULL. */
-extern HeapTuple idem_keyed_form_end(TupleDesc desc, const IdemKeyedNewRow *row);
+extern HeapTuple idem_keyed_form_end(TupleDesc desc, IdemKeyedNewRow *row);
+
+/*
+ * Take a row apart: its first n columns, in one pass over the row.  Columns that somebody
+ * added to the table are left out.
+ */
+extern void idem_keyed_form_take_apart(TupleDesc desc, HeapTuple tuple, int n, Datum *values, bool *nulls);
 
 /* A marker: the callback IdemKeyedLog.form_marker of a log without columns of its own for it. */
 extern HeapTuple idem_keyed_form_marker(const IdemKeyedLog *log, TupleDesc desc, int64 number);
