@@ -29,6 +29,10 @@ sub targets
 		$report->target(section => 'cursors', what => "claim_offset of one record vs a claim and its completion in one statement, rate, sync $sync", reads => 'ours / theirs',
 			relation => '≥', goal => 1.2, format => '%.2f', profile => [ 'offset_one', 'claim_one' ],
 			values => [ Bench::Report::Arms::ratios($run, 'offset_one', 'claim_one', $sync, 'rate') ]);
+		$report->target(section => 'cursors', what => "$_->[0] of one record vs UPDATE of a row of a table of its own, CPU, sync $sync", reads => 'ours / theirs',
+			relation => '≤', goal => 1.15, format => '%.2f', profile => [ "$_->[1]_one", "$_->[1]_floor" ],
+			values => [ Bench::Report::Arms::ratios($run, "$_->[1]_one", "$_->[1]_floor", $sync, 'cpu_us') ])
+		  for [ 'claim_offset', 'offset' ], [ 'claim_sequence', 'sequence' ];
 		$report->target(section => 'cursors', what => "500 rows with $_->[0] and a claim of their range vs the rows alone, time, sync $sync", reads => 'ours / theirs',
 			relation => '≤', goal => 1.1, format => '%.2f', values => [ Bench::Report::Arms::ratios($run, "rows_500$_->[1]", "offset_500$_->[1]", $sync, 'rate') ])
 		  for [ 'a primary key', '_key' ], [ 'no index', '' ];

@@ -10,7 +10,8 @@ use Bench::Report::UnderPin;
 *spread = \&Bench::Report::spread;
 *thousands = \&Bench::Report::thousands;
 
-my @pairs = ([ 'lease_complete', 'claim_commit', 1.3, 'a lease and its completion vs a claim, its completion and one more commit' ],
+my @pairs = ([ 'lease_complete', 'lease_plain', 1.15, 'a lease and its completion vs INSERT and UPDATE of a row of a table of its own' ],
+	[ 'lease_complete', 'claim_commit', 1.3, 'a lease and its completion vs a claim, its completion and one more commit' ],
 	[ 'request', 'claim_result', 1.2, 'claim_request and complete_request vs a claim with a result of the same size' ]);
 
 sub flights
@@ -54,7 +55,7 @@ sub render
 	$report->head('Leases and requests', $section);
 	$report->say("pgbench -M prepared, $size->{clients} clients, $size->{rounds} rounds of $size->{seconds} s per arm in turns, as the claims.");
 	Bench::Report::Arms::arm_tables($report, $run, @arms);
-	for my $other (grep { $run->{$_} } qw(lease_floor lease_usual))
+	for my $other (grep { $run->{$_} } qw(lease_floor lease_plain lease_usual))
 	{
 		my ($title) = map { $_->{title} } grep { $_->{name} eq $other } @arms;
 

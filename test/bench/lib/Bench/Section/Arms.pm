@@ -7,7 +7,7 @@ use strict;
 use warnings;
 use Bench::Arm;
 
-my $leases = qr/^(claim_commit|lease_(floor|usual|complete)|claim_result|request)$/;
+my $leases = qr/^(claim_commit|lease_(floor|plain|usual|complete)|claim_result|request)$/;
 my $cursors = qr/^(offset|sequence|rows)_|^(claim_one|floor)$/;
 my %take = (
 	claims => sub { $_[0] !~ /^(enq|many|offset|sequence|rows)_|$leases/ },
