@@ -362,6 +362,9 @@ BEGIN;
 SELECT idempotency.claim_offset('own', 't', 0, 0, 10, 2), idempotency.resume_offset('own', 't', 0, 3), idempotency.claim_offset('own', 't', 0, 10, 11, 2);
 ROLLBACK;
 SELECT idempotency.claim_offset('own', 't', 0, 10, 11, 2);
+-- Partitions are apart, however many a session claims in
+SELECT o.result, count(*) FROM generate_series(1, 40) AS p CROSS JOIN LATERAL idempotency.claim_offset('apart', 't', p, p) AS o GROUP BY o.result;
+SELECT count(*) FROM t.cursors WHERE consumer = 'apart' AND next_offset = partition + 1;
 -- a column that somebody adds is not shown
 ALTER TABLE idempotency_data.cursor_log_0 ADD COLUMN note text DEFAULT 'x';
 SELECT * FROM t.cursors WHERE consumer = 'c';
