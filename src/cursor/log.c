@@ -276,7 +276,7 @@ idem_cursor_find(IdemKeyedAccess *log, const IdemCursorKey *key, IdemCursor *cur
 	get_columns(idem_keyed_access_desc(log), found.tuple, &row);
 	get_state(&row, cursor);
 	cursor->role = get_role(&row);
-	if (!row.nulls[COL_OWNER])
+	if (key->what == IDEM_CURSOR_PRODUCER && !row.nulls[COL_OWNER])
 	{
 		cursor->name = TextDatumGetCString(row.values[COL_OWNER]);
 		cursor->namelen = strlen(cursor->name);

@@ -39,6 +39,7 @@
 #include "storage/bufmgr.h"
 #include "storage/lmgr.h"
 #include "utils/fmgroids.h"
+#include "utils/memutils.h"
 #include "utils/rel.h"
 #include "utils/snapmgr.h"
 #include "utils/xid8.h"
@@ -286,12 +287,32 @@ idem_keyed_let_go(IdemKeyedReader *reader, int table)
  */
 static IdemKeyedHints seen;
 
+/* What is the same in each look for a digest and kind: all but the arguments. */
+static ScanKey
+newest_keys(void)
+{
+	static ScanKeyData keys[4];
+	static bool made = false;
+
+	if (!made)
+	{
+		ScanKeyInit(&keys[0], KEY_DIGEST, BTEqualStrategyNumber, F_UUID_EQ, (Datum) 0);
+		ScanKeyInit(&keys[1], KEY_KIND, BTEqualStrategyNumber, F_CHAREQ, (Datum) 0);
+		ScanKeyInit(&keys[2], KEY_NUMBER, BTLessStrategyNumber, F_INT8LT, (Datum) 0);
+		ScanKeyInit(&keys[3], KEY_NUMBER, BTGreaterEqualStrategyNumber, F_INT8GE, (Datum) 0);
+		for (int i = 0; i < lengthof(keys); i++)
+			keys[i].sk_func.fn_mcxt = TopMemoryContext;
+		made = true;
+	}
+	return keys;
+}
+
 /* The same of a digest and kind, and of numbers below a limit: the newest such row. */
 static bool
 fetch_newest(IdemKeyedReader *reader, int table, Snapshot snapshot, const pg_uuid_t *digest, char kind,
 			 int64 below)
 {
-	ScanKeyData keys[4];
+	ScanKey		keys = newest_keys();
 	int64		hint;
 	bool		found;
 	Oid			index;
@@ -300,10 +321,10 @@ fetch_newest(IdemKeyedReader *reader, int table, Snapshot snapshot, const pg_uui
 		return false;
 	index = RelationGetRelid(reader->indexes[table]);
 	hint = idem_keyed_hint(&seen, index, digest, kind);
-	ScanKeyInit(&keys[0], KEY_DIGEST, BTEqualStrategyNumber, F_UUID_EQ, UUIDPGetDatum(digest));
-	ScanKeyInit(&keys[1], KEY_KIND, BTEqualStrategyNumber, F_CHAREQ, CharGetDatum(kind));
-	ScanKeyInit(&keys[2], KEY_NUMBER, BTLessStrategyNumber, F_INT8LT, Int64GetDatum(below));
-	ScanKeyInit(&keys[3], KEY_NUMBER, BTGreaterEqualStrategyNumber, F_INT8GE, Int64GetDatum(hint));
+	keys[0].sk_argument = UUIDPGetDatum(digest);
+	keys[1].sk_argument = CharGetDatum(kind);
+	keys[2].sk_argument = Int64GetDatum(below);
+	keys[3].sk_argument = Int64GetDatum(hint);
 	found = (hint != 0 && hint < below && fetch_first(reader, table, snapshot, keys, 4)) ||
 		fetch_first(reader, table, snapshot, keys, 3);
 	if (found && below == IDEM_KEYED_END && snapshot == SnapshotSelf)
