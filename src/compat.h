@@ -84,16 +84,6 @@
 #endif
 
 /*
- * 17: an access method may keep state between insertions, e.g. BRIN keeps
- * buffers pinned.  The state has to be given back.
- */
-#if PG_VERSION_NUM >= 170000
-#define idem_compat_index_insert_cleanup(index, info) index_insert_cleanup(index, info)
-#else
-#define idem_compat_index_insert_cleanup(index, info) ((void) 0)
-#endif
-
-/*
  * 16: a bulk insertion extends a table by many pages at once, and the more it
  * has extended the table, the more ("hio: Take number of prior relation
  * extensions into account").  Forget that: then it extends the table by what

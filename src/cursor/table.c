@@ -20,6 +20,7 @@
 
 #include "cursor/table.h"
 #include "shared/guard.h"
+#include "shared/keyed.h"
 
 /* In the order of the install script; log.c names their places. */
 static const IdemColumn columns[IDEM_CURSOR_COLUMNS] = {
@@ -47,7 +48,7 @@ static const IdemColumn columns[IDEM_CURSOR_COLUMNS] = {
 };
 
 static const IdemTableForm form = {
-	.columns = columns, .ncolumns = IDEM_CURSOR_COLUMNS, .triggers = 2
+	.columns = columns, .ncolumns = IDEM_CURSOR_COLUMNS, .triggers = 2, .index = &idem_keyed_index
 };
 
 IdemRelRef	idem_cursor_tables[IDEM_CURSOR_TABLES] = {

@@ -28,7 +28,7 @@
  * are; 0 if index_insert has to make room.
  *
  * The entries are of one transaction, in ascending order, and not in the index
- * yet.  The index is a segment's (idem_segment_is_index), and the caller holds
+ * yet.  The index is a segment's, and the caller holds
  * RowExclusiveLock on it and on its table.
  */
 extern int	idem_entries_put(Relation index, Relation heap, const IdemEntry *entries, int n);

@@ -43,16 +43,12 @@
 #include "postgres.h"
 
 #include "access/htup_details.h"
-#include "access/nbtree.h"
 #include "access/relscan.h"
 #include "access/relation.h"
 #include "access/table.h"
 #include "access/tableam.h"
-#include "catalog/pg_am.h"
-#include "catalog/pg_index.h"
 #include "catalog/pg_type.h"
 #include "miscadmin.h"
-#include "nodes/pg_list.h"
 #include "storage/bufmgr.h"
 #include "storage/lmgr.h"
 #include "utils/builtins.h"
@@ -72,8 +68,6 @@
 /* The estimate of the number of events looks at this many pages. */
 #define MAX_SAMPLES			10
 
-static void check_columns(Relation heap);
-
 static const IdemColumn columns[IDEM_NATTS] = {
 	[IDEM_ATT_XID] = {XID8OID, true},
 	[IDEM_ATT_SEQ] = {INT8OID, true},
@@ -88,8 +82,13 @@ static const IdemColumn columns[IDEM_NATTS] = {
 	[IDEM_ATT_HEADERS] = {JSONBOID, false}
 };
 
+static const IdemIndexForm index_form = {
+	.text = "(xid, seq)", .n = 2,
+	.columns = {IDEM_ATT_XID + 1, IDEM_ATT_SEQ + 1}, .compare = {F_XID8CMP, F_BTINT8CMP}
+};
+
 static const IdemTableForm form = {
-	.columns = columns, .ncolumns = IDEM_NATTS, .triggers = 1, .check = check_columns
+	.columns = columns, .ncolumns = IDEM_NATTS, .exact = true, .triggers = 1, .index = &index_form
 };
 
 #define SEGMENT_REF(n) IDEM_TABLEREF("outbox_segment_" n, &form)
@@ -173,143 +172,13 @@ idem_outbox_set_generation(int64 generation)
 	relation_close(rel, NoLock);
 }
 
-/* Error 55000: a segment is not as it was made; the hint is a sentence. */
-pg_noreturn static void
-report_altered(Relation heap, const char *hint)
-{
-	ereport(ERROR,
-			(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
-			 errmsg("table \"%s\" was altered", RelationGetRelationName(heap)),
-			 errdetail("A segment of the outbox has an index on (xid, seq) and the %d columns that it was made with.",
-					   IDEM_NATTS),
-			 errhint("%s", hint)));
-}
-
-void
-idem_segment_report_added(Relation heap)
-{
-	report_altered(heap, "Drop the indexes and columns that were added.");
-}
-
-/*
- * Callback of the form.  A column that was added and dropped again stays in the
- * catalog.  That does no harm: idem_segment_form_tuple and idem_segment_deform_tuple leave such
- * columns out.
- */
-static void
-check_columns(Relation heap)
-{
-	TupleDesc	desc = RelationGetDescr(heap);
-
-	for (int i = 0; i < IDEM_NATTS; i++)
-	{
-		if (i >= desc->natts || TupleDescAttr(desc, i)->attisdropped)
-			report_altered(heap, "A column that was dropped cannot be given back: save the events that are needed, "
-						   "and create the extension anew.");
-	}
-	for (int i = IDEM_NATTS; i < desc->natts; i++)
-	{
-		if (!TupleDescAttr(desc, i)->attisdropped)
-			idem_segment_report_added(heap);
-	}
-}
-
-HeapTuple
-idem_segment_form_tuple(Relation heap, const Datum *values, const bool *nulls)
-{
-	TupleDesc	desc = RelationGetDescr(heap);
-	Datum	   *all_values;
-	bool	   *all_nulls;
-	HeapTuple	tuple;
-
-	if (desc->natts == IDEM_NATTS)
-		return heap_form_tuple(desc, unconstify(Datum *, values), unconstify(bool *, nulls));
-	all_values = palloc0(desc->natts * sizeof(Datum));
-	all_nulls = palloc(desc->natts * sizeof(bool));
-	memset(all_nulls, true, desc->natts * sizeof(bool));
-	memcpy(all_values, values, IDEM_NATTS * sizeof(Datum));
-	memcpy(all_nulls, nulls, IDEM_NATTS * sizeof(bool));
-	tuple = heap_form_tuple(desc, all_values, all_nulls);
-	pfree(all_values);
-	pfree(all_nulls);
-	return tuple;
-}
-
-void
-idem_segment_deform_tuple(Relation heap, HeapTuple tuple, Datum *values, bool *nulls)
-{
-	TupleDesc	desc = RelationGetDescr(heap);
-
-	if (desc->natts == IDEM_NATTS)
-		heap_deform_tuple(tuple, desc, values, nulls);
-	else
-	{
-		for (int i = 0; i < IDEM_NATTS; i++)
-			values[i] = heap_getattr(tuple, i + 1, desc, &nulls[i]);
-	}
-}
-
-/*
- * The writer cannot maintain an index of any other kind.  REINDEX CONCURRENTLY
- * makes a second index of this kind, and leaves it behind when it is
- * cancelled.
- */
-bool
-idem_segment_is_index(Relation index)
-{
-	static const AttrNumber columns[] = {IDEM_ATT_XID + 1, IDEM_ATT_SEQ + 1};
-	static const int16 options[] = {0, 0};
-
-	return idem_guard_is_index(index, lengthof(columns), columns, options) &&
-		index_getprocid(index, 1, BTORDER_PROC) == F_XID8CMP &&
-		index_getprocid(index, 2, BTORDER_PROC) == F_BTINT8CMP;
-}
-
-int
-idem_segment_indexes(Relation heap, bool to_read, Oid *oids)
-{
-	List	   *indexes;
-	ListCell   *lc;
-	int			n = 0;
-
-	indexes = RelationGetIndexList(heap);
-	foreach(lc, indexes)
-	{
-		/* the lock on the table keeps the index from being dropped */
-		Relation	index = RelationIdGetRelation(lfirst_oid(lc));
-		bool		usable;
-
-		if (!RelationIsValid(index) || !idem_segment_is_index(index) ||
-			n == IDEM_SEGMENT_MAX_INDEXES)
-			idem_segment_report_added(heap);
-		usable = to_read ? index->rd_index->indisvalid : index->rd_index->indisready;
-		RelationClose(index);
-		if (usable)
-			oids[n++] = lfirst_oid(lc);
-	}
-	list_free(indexes);
-	if (n == 0)
-		report_altered(heap, "Create an index on (xid, seq), or build one that is invalid again with REINDEX.");
-	return n;
-}
-
-/* The index by which a locked segment is read. */
-static Oid
-index_of(Relation heap)
-{
-	Oid			oids[IDEM_SEGMENT_MAX_INDEXES];
-
-	(void) idem_segment_indexes(heap, true, oids);
-	return oids[0];
-}
-
 void
 idem_segment_open(IdemSegment *seg, int number)
 {
 	seg->number = number;
 	seg->heap = table_open(idem_segment_oid(number), AccessShareLock);
 	idem_guard_table(&segment_refs[number], seg->heap, IDEM_GUARD_READ);
-	seg->index = index_open(index_of(seg->heap), AccessShareLock);
+	seg->index = index_open(idem_table_index(seg->heap, &index_form), AccessShareLock);
 }
 
 bool
@@ -322,7 +191,7 @@ idem_segment_open_nowait(IdemSegment *seg, int number)
 	seg->number = number;
 	seg->heap = table_open(oid, NoLock);
 	idem_guard_table(&segment_refs[number], seg->heap, IDEM_GUARD_READ);
-	oid = index_of(seg->heap);
+	oid = idem_table_index(seg->heap, &index_form);
 	if (!ConditionalLockRelationOid(oid, AccessShareLock))
 	{
 		table_close(seg->heap, AccessShareLock);
@@ -338,6 +207,13 @@ idem_segment_close(IdemSegment *seg)
 	index_close(seg->index, AccessShareLock);
 	table_close(seg->heap, AccessShareLock);
 	seg->heap = seg->index = NULL;
+}
+
+void
+idem_segment_open_indexes(const IdemSegment *seg, IdemTableIndexes *indexes)
+{
+	idem_guard_table(&segment_refs[seg->number], seg->heap, IDEM_GUARD_WRITE);
+	idem_table_open_indexes(seg->heap, &index_form, indexes);
 }
 
 bool

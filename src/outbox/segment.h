@@ -30,6 +30,7 @@
 
 #include "compat.h"
 #include "shared/catalog.h"
+#include "shared/table.h"
 
 #define IDEM_OUTBOX_SEGMENTS	8
 
@@ -112,29 +113,8 @@ extern void idem_segment_open(IdemSegment *seg, int number);
 extern bool idem_segment_open_nowait(IdemSegment *seg, int number);
 extern void idem_segment_close(IdemSegment *seg);
 
-/*
- * Get the indexes of a locked segment: those to read from, or those to write
- * to.  Returns how many there are; none is an error.  There is more than one
- * while REINDEX CONCURRENTLY works, and after one that was cancelled.
- */
-#define IDEM_SEGMENT_MAX_INDEXES	16
-extern int	idem_segment_indexes(Relation heap, bool to_read, Oid *oids);
-
-/*
- * Error 55000: the segment has an index or a column that the extension did not
- * make.
- */
-pg_noreturn extern void idem_segment_report_added(Relation heap);
-
-/*
- * Make a row from values of the segment's own columns, or take a row apart
- * into them.  The arrays have IDEM_NATTS elements.
- */
-extern HeapTuple idem_segment_form_tuple(Relation heap, const Datum *values, const bool *nulls);
-extern void idem_segment_deform_tuple(Relation heap, HeapTuple tuple, Datum *values, bool *nulls);
-
-/* Is the index a plain ascending btree on (xid, seq)? */
-extern bool idem_segment_is_index(Relation index);
+/* Open the indexes of a segment that is locked to be written to. */
+extern void idem_segment_open_indexes(const IdemSegment *seg, IdemTableIndexes *indexes);
 
 /*
  * Is the segment without events?  A crash in the middle of emptying leaves an

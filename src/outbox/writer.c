@@ -23,12 +23,10 @@
  * once.  All other locks stand as long as the rows may be committed: the locks
  * belong to the subtransaction (txn_owner.h), and fall with its rows at
  * ROLLBACK TO, or at the end of the transaction.  The lock on the table makes
- * REINDEX CONCURRENTLY wait.  The locks on the indexes are for ALTER INDEX ...
- * SET TABLESPACE, which copies an index under no other lock.
+ * REINDEX CONCURRENTLY wait.
  *
  * MEMORY: tuples are in the caller's context; those of many events in a
- * context that is reset after each chunk.  Slots for chunks live as long as
- * the backend.
+ * context that is reset after each chunk.
  *
  * Copyright (c) 2026, the idempotency developers
  *
@@ -39,15 +37,10 @@
  */
 #include "postgres.h"
 
-#include "access/genam.h"
-#include "access/heapam.h"
 #include "access/htup_details.h"
 #include "access/table.h"
 #include "access/xact.h"
-#include "executor/tuptable.h"
 #include "miscadmin.h"
-#include "nodes/execnodes.h"
-#include "storage/lmgr.h"
 #include "utils/memutils.h"
 #include "utils/rel.h"
 #include "utils/timestamp.h"
@@ -59,63 +52,26 @@
 #include "outbox/outbox.h"
 #include "outbox/segment.h"
 #include "shared/fault.h"
-#include "shared/guard.h"
 #include "shared/lock_wait.h"
+#include "shared/table.h"
 #include "shared/txn_owner.h"
 
 /* A chunk of a multi-insert ends when it reaches either bound. */
-#define MAX_CHUNK_ROWS		256
+#define MAX_CHUNK_ROWS		IDEM_TABLE_ROWS
 #define MAX_CHUNK_BYTES		(256 * 1024)
 
 /* The data that all events of one call have in common. */
 typedef struct Writer
 {
 	IdemSegment segment;		/* only its heap is open */
-	Relation	indexes[IDEM_SEGMENT_MAX_INDEXES];
-	int			nindexes;
+	IdemTableIndexes indexes;
 	FullTransactionId xid;
 	int64		next_seq;		/* the next of the numbers that were drawn */
 	TimestampTz now;
-	CommandId	cid;
 } Writer;
 
 /* The segment that was current at the last call.  Each call verifies it. */
 static int	guessed_segment = 0;
-
-/* The argument of index_insert; a plain btree reads nothing from it. */
-static IndexInfo index_info = {.type = T_IndexInfo};
-
-static TupleTableSlot *chunk_slots[MAX_CHUNK_ROWS];
-static TupleDesc chunk_desc = NULL; /* of chunk_slots */
-
-/*
- * Open the indexes of a locked segment.  Mostly there is one.  Then the
- * relcache's list is read in place: to copy the list would cost more than to
- * check the index.
- */
-static void
-open_indexes(Writer *writer)
-{
-	Relation	heap = writer->segment.heap;
-	Oid			oids[IDEM_SEGMENT_MAX_INDEXES];
-
-	idem_guard_table(idem_segment_ref(writer->segment.number), heap, IDEM_GUARD_WRITE);
-	if (!heap->rd_indexvalid)
-		list_free(RelationGetIndexList(heap));
-	if (list_length(heap->rd_indexlist) == 1)
-	{
-		writer->nindexes = 1;
-		oids[0] = linitial_oid(heap->rd_indexlist);
-	}
-	else
-		writer->nindexes = idem_segment_indexes(heap, false, oids);
-	for (int i = 0; i < writer->nindexes; i++)
-	{
-		writer->indexes[i] = index_open(oids[i], RowExclusiveLock);
-		if (!idem_segment_is_index(writer->indexes[i]))
-			idem_segment_report_added(heap);
-	}
-}
 
 /*
  * Open and lock the current segment: lock the guessed segment, and guess anew
@@ -143,15 +99,6 @@ open_current_segment(IdemSegment *seg)
 	IDEM_FAULT_POINT("outbox-segment-current");
 }
 
-/* Close heap and indexes; with NoLock their locks stay. */
-static void
-close_segment(Writer *writer, LOCKMODE lockmode)
-{
-	for (int i = 0; i < writer->nindexes; i++)
-		index_close(writer->indexes[i], lockmode);
-	table_close(writer->segment.heap, lockmode);
-}
-
 /* Lock a segment, then draw n numbers.  number.c relies on this order. */
 static void
 open_and_draw(Writer *writer, int n)
@@ -159,10 +106,11 @@ open_and_draw(Writer *writer, int n)
 	for (;;)
 	{
 		open_current_segment(&writer->segment);
-		open_indexes(writer);
+		idem_segment_open_indexes(&writer->segment, &writer->indexes);
 		if (idem_number_draw(n, &writer->next_seq))
 			break;
-		close_segment(writer, RowExclusiveLock);
+		idem_table_close_indexes(&writer->indexes, RowExclusiveLock);
+		table_close(writer->segment.heap, RowExclusiveLock);
 		idem_number_make_safe();
 	}
 	IDEM_FAULT_POINT("outbox-numbers-drawn");
@@ -191,7 +139,7 @@ form_tuple(Writer *writer, const IdemOutboxRow *row, IdemEntry *entry)
 	values[IDEM_ATT_HEADERS] = row->headers;
 	nulls[IDEM_ATT_HEADERS] = !row->has_headers;
 
-	return idem_segment_form_tuple(writer->segment.heap, values, nulls);
+	return idem_table_form_row(RelationGetDescr(writer->segment.heap), IDEM_NATTS, values, nulls);
 }
 
 /* Insert an entry into an index, in the usual way. */
@@ -201,8 +149,7 @@ insert_index_entry(const Writer *writer, Relation index, const IdemEntry *entry)
 	Datum		values[2] = {UInt64GetDatum(entry->xid), Int64GetDatum(entry->seq)};
 	bool		nulls[2] = {false, false};
 
-	index_insert(index, values, nulls, unconstify(ItemPointerData *, &entry->tid),
-				 writer->segment.heap, UNIQUE_CHECK_NO, false, &index_info);
+	idem_table_insert_entry(writer->segment.heap, index, values, nulls, &entry->tid);
 }
 
 /*
@@ -213,7 +160,7 @@ insert_index_entry(const Writer *writer, Relation index, const IdemEntry *entry)
 static void
 insert_index_entries(const Writer *writer, const IdemEntry *entries, int n)
 {
-	for (int i = 0; i < writer->nindexes; i++)
+	for (int i = 0; i < writer->indexes.n; i++)
 	{
 		int			done = 0,
 					singles = 0;
@@ -223,12 +170,12 @@ insert_index_entries(const Writer *writer, const IdemEntry *entries, int n)
 			int			put = 0;
 
 			if (n - done >= IDEM_ENTRIES_TOGETHER && singles < 2)
-				put = idem_entries_put(writer->indexes[i], writer->segment.heap, &entries[done], n - done);
+				put = idem_entries_put(writer->indexes.rels[i], writer->segment.heap, &entries[done], n - done);
 			if (put > 0)
 				singles = 0;
 			else
 			{
-				insert_index_entry(writer, writer->indexes[i], &entries[done]);
+				insert_index_entry(writer, writer->indexes.rels[i], &entries[done]);
 				put = 1;
 				singles++;
 			}
@@ -244,81 +191,35 @@ insert_one(Writer *writer, const IdemOutboxRow *row)
 	IdemEntry	entry;
 	HeapTuple	tuple = form_tuple(writer, row, &entry);
 
-	heap_insert(writer->segment.heap, tuple, writer->cid, 0, NULL);
+	idem_table_append(writer->segment.heap, NULL, &tuple, 1, 0, NULL);
 	IDEM_FAULT_POINT("outbox-row-inserted");
 	entry.tid = tuple->t_self;
 	insert_index_entries(writer, &entry, 1);
 	heap_freetuple(tuple);
 }
 
-/*
- * Drop the slots for chunks.  After a column was added and dropped again, rows
- * have another width.
- */
-static void
-drop_chunk_slots(void)
-{
-	for (int i = 0; i < MAX_CHUNK_ROWS && chunk_slots[i] != NULL; i++)
-	{
-		ExecDropSingleTupleTableSlot(chunk_slots[i]);
-		chunk_slots[i] = NULL;
-	}
-	if (chunk_desc != NULL)
-		FreeTupleDesc(chunk_desc);
-	chunk_desc = NULL;
-}
-
-/*
- * Make n slots for chunks.  The slots only carry finished tuples, so any tuple
- * descriptor of the same width does.
- */
-static void
-make_chunk_slots(Relation heap, int n)
-{
-	MemoryContext old;
-
-	if (chunk_desc != NULL && chunk_desc->natts != RelationGetNumberOfAttributes(heap))
-		drop_chunk_slots();
-	if (chunk_slots[n - 1] != NULL)
-		return;
-	old = MemoryContextSwitchTo(TopMemoryContext);
-	if (chunk_desc == NULL)
-		chunk_desc = CreateTupleDescCopy(RelationGetDescr(heap));
-	for (int i = 0; i < n; i++)
-	{
-		if (chunk_slots[i] == NULL)
-			chunk_slots[i] = MakeSingleTupleTableSlot(chunk_desc, &TTSOpsHeapTuple);
-	}
-	MemoryContextSwitchTo(old);
-}
-
 /* Append as many of the rows as make a chunk; returns their number. */
 static int
 insert_chunk(Writer *writer, const IdemOutboxRow *rows, int n)
 {
+	static IdemTableSlots slots;
 	IdemEntry	entries[MAX_CHUNK_ROWS];
+	HeapTuple	tuples[MAX_CHUNK_ROWS];
 	Size		bytes = 0;
 	int			count = 0;
 
 	n = Min(n, MAX_CHUNK_ROWS);
-	make_chunk_slots(writer->segment.heap, n);
 	while (count < n && bytes < MAX_CHUNK_BYTES)
 	{
-		HeapTuple	tuple = form_tuple(writer, &rows[count], &entries[count]);
-
-		bytes += tuple->t_len;
-		ExecStoreHeapTuple(tuple, chunk_slots[count], false);
+		tuples[count] = form_tuple(writer, &rows[count], &entries[count]);
+		bytes += tuples[count]->t_len;
 		count++;
 	}
 
-	heap_multi_insert(writer->segment.heap, chunk_slots, count, writer->cid, 0,
-					  NULL);
+	idem_table_append(writer->segment.heap, &slots, tuples, count, 0, NULL);
 	IDEM_FAULT_POINT("outbox-chunk-inserted");
 	for (int i = 0; i < count; i++)
-	{
-		entries[i].tid = chunk_slots[i]->tts_tid;
-		ExecClearTuple(chunk_slots[i]);
-	}
+		entries[i].tid = tuples[i]->t_self;
 	insert_index_entries(writer, entries, count);
 	return count;
 }
@@ -375,12 +276,12 @@ idem_outbox_insert(const IdemOutboxRow *rows, int n)
 	writer.xid = GetTopFullTransactionId();
 	writer.now = GetCurrentTimestamp();
 	open_and_draw(&writer, n);
-	writer.cid = GetCurrentCommandId(true);
 
 	call.writer = &writer;
 	idem_work_patiently(insert, &call);
 
-	close_segment(&writer, NoLock);
+	idem_table_close_indexes(&writer.indexes, NoLock);
+	table_close(writer.segment.heap, NoLock);
 	idem_txn_owner_leave(saved);
 	IDEM_FAULT_POINT("outbox-inserted");
 

@@ -42,7 +42,21 @@ typedef struct IdemColumn
 	Oid			type;			/* InvalidOid: one of the extension's own, of
 								 * which C code reads the text */
 	bool		not_null;		/* in the install script */
+	bool		plain;			/* STORAGE PLAIN: values are read in place */
 } IdemColumn;
+
+/* The most columns of an index. */
+#define IDEM_INDEX_COLUMNS	3
+
+/* The index that the install script gives a table: a plain btree, not unique. */
+typedef struct IdemIndexForm
+{
+	const char *text;			/* its columns, as CREATE INDEX names them */
+	int			n;
+	AttrNumber	columns[IDEM_INDEX_COLUMNS];
+	int16		options[IDEM_INDEX_COLUMNS];
+	RegProcedure compare[IDEM_INDEX_COLUMNS];	/* the types' own order */
+} IdemIndexForm;
 
 /* The form in which the install script makes a table. */
 typedef struct IdemTableForm
@@ -51,11 +65,12 @@ typedef struct IdemTableForm
 	int			ncolumns;
 	bool		by_sql;			/* only SQL writes to it: tools may add what
 								 * leaves the columns as they are */
+	bool		exact;			/* readers, too, refuse a column or an index
+								 * that somebody added */
 	int			triggers;		/* so many */
-	bool		no_index;
-
-	/* Checks of columns, with errors of the table's own.  NULL: none. */
-	void		(*check) (Relation heap);
+	const IdemIndexForm *index; /* of all its indexes: REINDEX CONCURRENTLY
+								 * makes a second one.  NULL: it has none,
+								 * unless by_sql */
 } IdemTableForm;
 
 /* Details of errors, which the hook and the checks of tables have in common. */
@@ -71,6 +86,8 @@ typedef struct IdemTableForm
 	"A crash empties unlogged relations: what is remembered would be forgotten."
 #define IDEM_GUARD_TYPE_DETAIL \
 	"C code reads the column, and takes its values for what they were."
+#define IDEM_GUARD_COLUMN_DETAIL \
+	"C code reads and writes the columns that the table was made with."
 #define IDEM_GUARD_ATTACH_DETAIL \
 	"Triggers and indexes of the partitioned table would come to this table, whose rows are written without the executor."
 
@@ -119,11 +136,7 @@ idem_guard_sequence(Relation sequence)
 pg_noreturn extern void idem_guard_report_constraint(Relation heap, const char *what,
 													 const char *name, const char *hint);
 
-/* Is it a plain btree on these columns?  A unique index is not. */
-extern bool idem_guard_is_index(Relation index, int n, const AttrNumber *columns,
-								const int16 *options);
-
-/* Error 0A000: the table has an index that it was not made with. */
-pg_noreturn extern void idem_guard_report_index(Relation heap, Relation index);
+/* Error 55000: the table has no index that is fit to be used. */
+pg_noreturn extern void idem_guard_report_no_index(Relation heap, const IdemIndexForm *form);
 
 #endif							/* IDEM_GUARD_H */

@@ -8,7 +8,7 @@
  * would make a table unfit for that.  A session that has not loaded the library
  * has no hook.  So whoever reads a row asks the relcache first whether the table
  * is logged and has its columns.  Whoever writes one also asks for additions,
- * such as triggers, which do no harm to readers.
+ * such as triggers and other indexes, which do no harm to most readers.
  *
  * The answer is remembered in the table's ref (catalog.h), and the callback of
  * invalidations clears it.  So a table that nobody alters costs one comparison.
@@ -32,6 +32,7 @@
 
 #include "access/heapam.h"
 #include "access/htup_details.h"
+#include "access/nbtree.h"
 #include "access/tableam.h"
 #include "catalog/dependency.h"
 #include "catalog/pg_am.h"
@@ -113,15 +114,15 @@ idem_guard_report_sequence(Relation sequence)
 
 /* Columns */
 
-/* Error 55000: a column is missing that C code reads. */
+/* Error 55000: the table lacks a part that it was made with; both texts are sentences. */
 pg_noreturn static void
-report_dropped(Relation heap, int ncolumns)
+report_missing(Relation heap, const char *detail, const char *hint)
 {
 	ereport(ERROR,
 			(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
 			 errmsg("table \"%s\" was altered", RelationGetRelationName(heap)),
-			 errdetail("C code reads the %d columns that the table was made with.", ncolumns),
-			 errhint("A column that was dropped cannot be given back: restore the database from a backup.")));
+			 errdetail("%s", detail),
+			 errhint("%s", hint)));
 }
 
 /* Error 0A000: a column has another type. */
@@ -135,6 +136,22 @@ report_type(Relation heap, Form_pg_attribute att, Oid type)
 					psprintf("SET allow_system_table_mods = on; ALTER TABLE %s ALTER COLUMN %s TYPE %s", name_of(heap), column, format_type_be(type)));
 }
 
+/* Report the first column that the table was not made with; dropped ones do no harm. */
+static void
+check_added_columns(Relation heap, const IdemTableForm *form)
+{
+	TupleDesc	desc = RelationGetDescr(heap);
+
+	for (int i = form->ncolumns; i < desc->natts; i++)
+	{
+		const char *column = quote_identifier(NameStr(TupleDescAttr(desc, i)->attname));
+
+		if (!TupleDescAttr(desc, i)->attisdropped)
+			report_addition(heap, psprintf("column %s of", column), IDEM_GUARD_COLUMN_DETAIL,
+							psprintf("ALTER TABLE %s DROP COLUMN %s", name_of(heap), column));
+	}
+}
+
 /* Nothing may be read by its place before this. */
 static void
 check_columns(Relation heap, const IdemTableForm *form)
@@ -144,16 +161,23 @@ check_columns(Relation heap, const IdemTableForm *form)
 	if (heap->rd_tableam != GetHeapamTableAmRoutine())
 		report_addition(heap, "access method of", "C code reads pages as those of heap tables.",
 						psprintf("ALTER TABLE %s SET ACCESS METHOD heap", name_of(heap)));
-	if (form->check != NULL)
-		form->check(heap);
 	for (int i = 0; i < form->ncolumns; i++)
 	{
-		if (i >= desc->natts || TupleDescAttr(desc, i)->attisdropped)
-			report_dropped(heap, form->ncolumns);
-		if (OidIsValid(form->columns[i].type) &&
-			TupleDescAttr(desc, i)->atttypid != form->columns[i].type)
-			report_type(heap, TupleDescAttr(desc, i), form->columns[i].type);
+		Form_pg_attribute att = i < desc->natts ? TupleDescAttr(desc, i) : NULL;
+
+		if (att == NULL || att->attisdropped)
+			report_missing(heap, psprintf("C code reads the %d columns that the table was made with.", form->ncolumns),
+						   "A column that was dropped cannot be given back: save what can be read by other means, and restore the database from a backup.");
+		if (OidIsValid(form->columns[i].type) && att->atttypid != form->columns[i].type)
+			report_type(heap, att, form->columns[i].type);
+		if (form->columns[i].plain && att->attstorage != TYPSTORAGE_PLAIN)
+			report_addition(heap, psprintf("storage of column %s of", quote_identifier(NameStr(att->attname))),
+							"C code reads the values of the column in place.",
+							psprintf("ALTER TABLE %s ALTER COLUMN %s SET STORAGE PLAIN", name_of(heap),
+									 quote_identifier(NameStr(att->attname))));
 	}
+	if (form->exact)
+		check_added_columns(heap, form);
 }
 
 /* Constraints */
@@ -224,14 +248,67 @@ check_additions(Relation heap, const IdemTableForm *form)
 						psprintf("ALTER TABLE ... DETACH PARTITION %s; \\d+ shows of which table", name_of(heap)));
 }
 
-/* Refuse indexes that nobody would maintain. */
+/* Is the index of the form?  NULL: no index is. */
+static bool
+is_of_form(Relation index, const IdemIndexForm *form)
+{
+	Form_pg_index key = index->rd_index;
+
+	if (form == NULL || index->rd_rel->relam != BTREE_AM_OID || key->indisunique ||
+		key->indnatts != form->n || key->indnkeyatts != form->n ||
+		!heap_attisnull(index->rd_indextuple, Anum_pg_index_indpred, NULL))
+		return false;
+	for (int i = 0; i < form->n; i++)
+	{
+		if (key->indkey.values[i] != form->columns[i] || index->rd_indoption[i] != form->options[i] ||
+			index_getprocid(index, i + 1, BTORDER_PROC) != form->compare[i])
+			return false;
+	}
+	return true;
+}
+
+/* Error 0A000: the table has an index that it was not made with. */
+pg_noreturn static void
+report_index(Relation heap, Relation index)
+{
+	Oid			constraint = get_index_constraint(RelationGetRelid(index));
+
+	report_addition(heap, psprintf("index \"%s\" on", RelationGetRelationName(index)), IDEM_GUARD_INDEX_DETAIL,
+					OidIsValid(constraint) ?
+					psprintf("ALTER TABLE %s DROP CONSTRAINT %s", name_of(heap),
+							 quote_identifier(get_constraint_name(constraint))) :
+					psprintf("DROP INDEX %s", name_of(index)));
+}
+
+/*
+ * Refuse indexes that nobody would maintain.  Who opens one later need not look again:
+ * an index that is announced meanwhile gets no entries before our lock on the table is
+ * gone, and announcing it invalidates the answer.
+ */
 static void
-check_indexes(Relation heap)
+check_indexes(Relation heap, const IdemTableForm *form)
 {
 	List	   *indexes = heap->rd_rel->relhasindex ? RelationGetIndexList(heap) : NIL;
+	ListCell   *lc;
 
-	if (indexes != NIL)
-		idem_guard_report_index(heap, RelationIdGetRelation(linitial_oid(indexes)));
+	foreach(lc, indexes)
+	{
+		Relation	index = RelationIdGetRelation(lfirst_oid(lc));
+
+		if (!RelationIsValid(index))
+			continue;			/* dropped by now */
+		if (!is_of_form(index, form->index))
+			report_index(heap, index);
+		RelationClose(index);
+	}
+	list_free(indexes);
+}
+
+void
+idem_guard_report_no_index(Relation heap, const IdemIndexForm *form)
+{
+	report_missing(heap, psprintf("The table has no valid index on %s, by which its rows are found.", form->text),
+				   psprintf("Create an index on %s, or build one that is invalid again with REINDEX.", form->text));
 }
 
 void
@@ -248,8 +325,8 @@ idem_guard_examine(IdemRelRef *ref, Relation rel, IdemGuardUse use)
 		check_columns(rel, form);
 	if (writes)
 		check_constraints(rel, form);
-	if (writes && form->no_index)
-		check_indexes(rel);
+	if (writes || (form != NULL && form->exact))
+		check_indexes(rel, form);
 
 	/* an invalidation may have taken the OID away while the lock was awaited */
 	if (!allowSystemTableMods && ref->oid == RelationGetRelid(rel))
@@ -272,33 +349,4 @@ idem_guard_ref(IdemRelRef *ref)
 		return;
 	idem_guard_table(ref, rel, IDEM_GUARD_READ);
 	RelationClose(rel);
-}
-
-void
-idem_guard_report_index(Relation heap, Relation index)
-{
-	Oid			constraint = get_index_constraint(RelationGetRelid(index));
-
-	report_addition(heap, psprintf("index \"%s\" on", RelationGetRelationName(index)), IDEM_GUARD_INDEX_DETAIL,
-					OidIsValid(constraint) ?
-					psprintf("ALTER TABLE %s DROP CONSTRAINT %s", name_of(heap),
-							 quote_identifier(get_constraint_name(constraint))) :
-					psprintf("DROP INDEX %s", name_of(index)));
-}
-
-bool
-idem_guard_is_index(Relation index, int n, const AttrNumber *columns, const int16 *options)
-{
-	Form_pg_index form = index->rd_index;
-
-	if (index->rd_rel->relam != BTREE_AM_OID || form->indisunique ||
-		form->indnatts != n || form->indnkeyatts != n ||
-		!heap_attisnull(index->rd_indextuple, Anum_pg_index_indpred, NULL))
-		return false;
-	for (int i = 0; i < n; i++)
-	{
-		if (form->indkey.values[i] != columns[i] || index->rd_indoption[i] != options[i])
-			return false;
-	}
-	return true;
 }

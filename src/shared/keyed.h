@@ -31,6 +31,7 @@
 #include "utils/uuid.h"
 
 #include "shared/catalog.h"
+#include "shared/guard.h"
 
 /* The most tables and kinds that a log may have. */
 #define IDEM_KEYED_MAX_TABLES	3
@@ -58,6 +59,9 @@
  * not found: no row that is written after it would count.
  */
 #define IDEM_KEYED_END			(INT64CONST(1) << 62)
+
+/* The index of each table: (digest, kind, number DESC). */
+extern const IdemIndexForm idem_keyed_index;
 
 /* The newest row of a key and a kind. */
 typedef struct IdemKeyedRow

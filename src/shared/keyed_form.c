@@ -16,11 +16,20 @@
  */
 #include "postgres.h"
 
-#include "access/htup_details.h"
+#include "catalog/pg_index.h"
 #include "utils/builtins.h"
+#include "utils/fmgroids.h"
 #include "utils/timestamp.h"
 
 #include "shared/keyed_form.h"
+#include "shared/table.h"
+
+const IdemIndexForm idem_keyed_index = {
+	.text = "(digest, kind, number DESC)", .n = 3,
+	.columns = {IDEM_KEYED_DIGEST, IDEM_KEYED_KIND, IDEM_KEYED_NUMBER},
+	.options = {0, 0, INDOPTION_DESC | INDOPTION_NULLS_FIRST},
+	.compare = {F_UUID_CMP, F_BTCHARCMP, F_BTINT8CMP}
+};
 
 void
 idem_keyed_form_begin(const IdemKeyedLog *log, IdemKeyedNewRow *row, int64 number,
@@ -50,22 +59,7 @@ idem_keyed_form_set_text(IdemKeyedNewRow *row, int column, const char *s, int le
 HeapTuple
 idem_keyed_form_end(TupleDesc desc, IdemKeyedNewRow *row)
 {
-	int			natts = desc->natts;
-	Datum	   *values;
-	bool	   *nulls;
-	HeapTuple	tuple;
-
-	if (natts <= IDEM_KEYED_MAX_COLUMNS)
-		return heap_form_tuple(desc, row->values, row->nulls);
-	values = palloc0(natts * sizeof(Datum));
-	nulls = palloc(natts * sizeof(bool));
-	memset(nulls, true, natts * sizeof(bool));
-	memcpy(values, row->values, sizeof(row->values));
-	memcpy(nulls, row->nulls, sizeof(row->nulls));
-	tuple = heap_form_tuple(desc, values, nulls);
-	pfree(values);
-	pfree(nulls);
-	return tuple;
+	return idem_table_form_row(desc, IDEM_KEYED_MAX_COLUMNS, row->values, row->nulls);
 }
 
 void

@@ -86,7 +86,7 @@
 #include "shared/guard.h"
 #include "shared/keyed_log.h"
 #include "shared/keyed_read.h"
-#include "shared/keyed_write.h"
+#include "shared/table.h"
 #include "shared/txn_owner.h"
 
 struct IdemKeyedAccess
@@ -265,14 +265,14 @@ idem_keyed_access_append(IdemKeyedAccess *access, HeapTuple tuple)
 	IdemKeyedReader *reader = &access->reader;
 	Relation	heap = reader->heaps[reader->writes_to];
 	bool		large = tuple->t_len > TOAST_TUPLE_THRESHOLD;
-	ItemPointerData tid;
 	bool		is_long;
 
 	reader->written = true;
-	tid = idem_keyed_insert(reader->log, heap, tuple);
+	idem_table_append_row(heap, tuple);
 	is_long = (large && idem_keyed_is_long(reader->log, heap)) ||
-		(ItemPointerGetBlockNumber(&tid) >= reader->log->max_blocks &&
-		 ItemPointerGetOffsetNumber(&tid) == FirstOffsetNumber);
+		(ItemPointerGetBlockNumber(&tuple->t_self) >= reader->log->max_blocks &&
+		 ItemPointerGetOffsetNumber(&tuple->t_self) == FirstOffsetNumber);
+	heap_freetuple(tuple);
 	idem_txn_owner_leave(saved);
 	return is_long;
 }

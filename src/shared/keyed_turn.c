@@ -60,7 +60,7 @@
 #include "shared/holder.h"
 #include "shared/keyed_read.h"
 #include "shared/keyed_turn.h"
-#include "shared/keyed_write.h"
+#include "shared/table.h"
 #include "shared/txn_owner.h"
 #include "shared/xid.h"
 
@@ -249,7 +249,7 @@ copy_if_needed(IdemKeyedReader *reader, IdemKeyedPass *pass, Relation to, TupleT
 	idem_keyed_free_parts(reader, rows);
 	if (needed)
 	{
-		(void) idem_keyed_insert(reader->log, to, form_copy(reader->log, RelationGetDescr(to), slot));
+		idem_table_append_row(to, form_copy(reader->log, RelationGetDescr(to), slot));
 		IDEM_FAULT_POINT("keyed-row-copied");
 	}
 }
@@ -353,7 +353,7 @@ mark(const IdemKeyedLog *log, int n)
 	Relation	rel = table_open(idem_relref_oid(&log->tables[n]), RowExclusiveLock);
 
 	idem_guard_table(&log->tables[n], rel, IDEM_GUARD_WRITE);
-	(void) idem_keyed_insert(log, rel, log->form_marker(RelationGetDescr(rel), log->draw()));
+	idem_table_append_row(rel, log->form_marker(RelationGetDescr(rel), log->draw()));
 	table_close(rel, NoLock);
 	idem_txn_owner_leave(saved);
 	IDEM_FAULT_POINT("keyed-marked");

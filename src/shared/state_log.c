@@ -71,6 +71,7 @@
 #include "shared/fault.h"
 #include "shared/guard.h"
 #include "shared/state_log.h"
+#include "shared/table.h"
 #include "shared/txn_owner.h"
 
 /* OID of the log's table n. */
@@ -138,11 +139,8 @@ static Relation
 open_to_write(const IdemStateLog *log, int n)
 {
 	Relation	rel = table_open(table_oid(log, n), RowExclusiveLock);
-	List	   *indexes = RelationGetIndexList(rel);
 
 	idem_guard_table(&log->tables[n], rel, IDEM_GUARD_WRITE);
-	if (indexes != NIL && !allowSystemTableMods)
-		idem_guard_report_index(rel, RelationIdGetRelation(linitial_oid(indexes)));
 	return rel;
 }
 
@@ -150,7 +148,7 @@ open_to_write(const IdemStateLog *log, int n)
 static void
 insert_tuple(Relation rel, HeapTuple tup)
 {
-	simple_heap_insert(rel, tup);
+	idem_table_append_row(rel, tup);
 	heap_freetuple(tup);
 }
 

@@ -7,12 +7,7 @@
  * committed row is never deleted: what takes its place is another row with a
  * higher turn.  A transaction may delete a row of its own.
  *
- * This file calls the heap directly.  SPI would cost several times as
- * much.  SPI would also let a row security policy, a rule,
- * session_replication_role or the search_path influence what is remembered.  On
- * the other hand triggers on the table do not fire.  So a trigger, a rule, an
- * index or a constraint that somebody added, or a generated column, is refused
- * (shared/guard_table.c).
+ * Rows are written without the executor (shared/table.c).
  *
  * Rows are found by their keys (keys.c), which say where to look; or, where
  * the keys cannot tell, by reading the segment.
@@ -65,6 +60,7 @@
 #include "shared/fault.h"
 #include "shared/guard.h"
 #include "shared/lock_wait.h"
+#include "shared/table.h"
 #include "store/keys.h"
 #include "store/keys_list.h"
 #include "store/keys_tidy.h"
@@ -89,11 +85,9 @@ struct IdemRingSegment
 	IdemKeys	keys;			/* not open on a standby */
 	bool		has_keys;
 	TupleTableSlot *found;		/* made by the first row that is found */
-	int			nslots;
 	MemoryContext chunk_context;	/* NULL: only single rows so far */
 
 	/* Not set when the segment is opened, because they take some kilobytes */
-	TupleTableSlot *slots[IDEM_RING_CHUNK];
 	TextBuffer	id;
 	TextBuffer	consumer;
 };
@@ -103,7 +97,7 @@ idem_ring_open(int number, LOCKMODE mode, MemoryContext context)
 {
 	IdemRingSegment *segment = MemoryContextAlloc(context, sizeof(IdemRingSegment));
 
-	memset(segment, 0, offsetof(IdemRingSegment, slots));
+	memset(segment, 0, offsetof(IdemRingSegment, id));
 	segment->context = context;
 	segment->number = number;
 	segment->mode = mode;
@@ -123,8 +117,6 @@ idem_ring_close(IdemRingSegment *segment)
 
 	if (segment->found != NULL)
 		ExecDropSingleTupleTableSlot(segment->found);
-	for (int i = 0; i < segment->nslots; i++)
-		ExecDropSingleTupleTableSlot(segment->slots[i]);
 	if (segment->chunk_context != NULL)
 		MemoryContextDelete(segment->chunk_context);
 	if (segment->has_keys)
@@ -419,27 +411,13 @@ idem_ring_result(IdemRingSegment *segment, const ItemPointerData *tid, Datum *re
 
 /* Writing */
 
-/* Slot n, filled with the row as a heap tuple. */
-static TupleTableSlot *
-form_row(IdemRingSegment *segment, int n, const IdemNewEntry *entry)
+/* The row of an entry. */
+static HeapTuple
+form_row(IdemRingSegment *segment, const IdemNewEntry *entry)
 {
-	TupleDesc	desc = RelationGetDescr(segment->heap);
-	Datum		values[MaxHeapAttributeNumber];
-	bool		nulls[MaxHeapAttributeNumber];
-	TupleTableSlot *slot;
+	Datum		values[IDEM_RING_NATTS];
+	bool		nulls[IDEM_RING_NATTS] = {false};
 
-	if (n == segment->nslots)
-	{
-		MemoryContext old = MemoryContextSwitchTo(segment->context);
-
-		segment->slots[n] = MakeSingleTupleTableSlot(desc, &TTSOpsHeapTuple);
-		segment->nslots++;
-		MemoryContextSwitchTo(old);
-	}
-	slot = segment->slots[n];
-
-	memset(nulls, true, desc->natts * sizeof(bool));
-	memset(nulls, false, IDEM_RING_NATTS * sizeof(bool));
 	nulls[IDEM_RING_COMPLETED_AT] = entry->state != IDEM_ENTRY_COMPLETED;
 	nulls[IDEM_RING_RESULT] = !entry->has_result;
 	values[IDEM_RING_CLAIMED_AT] = TimestampTzGetDatum(entry->claimed_at);
@@ -453,34 +431,29 @@ form_row(IdemRingSegment *segment, int n, const IdemNewEntry *entry)
 	values[IDEM_RING_CONSUMER] = fill_text(&segment->consumer, entry->consumer, entry->consumer_len);
 	values[IDEM_RING_RESULT] = entry->result;
 
-	return ExecStoreHeapTuple(heap_form_tuple(desc, values, nulls), slot, true);
+	return idem_table_form_row(RelationGetDescr(segment->heap), IDEM_RING_NATTS, values, nulls);
 }
 
 /* Insert the rows into the heap, then tell the keys (rule 1 of keys.c). */
 static void
 insert_rows(IdemRingSegment *segment, IdemNewEntry *entries, int n)
 {
-	CommandId	cid = GetCurrentCommandId(true);
-	TupleTableSlot *slot;
+	static IdemTableSlots slots;
+	HeapTuple	rows[IDEM_RING_CHUNK];
 
 	for (int i = 0; i < n; i++)
-		form_row(segment, i, &entries[i]);
-
-	if (n == 1)
-		table_tuple_insert(segment->heap, segment->slots[0], cid, 0, NULL);
-	else
-		table_multi_insert(segment->heap, segment->slots, n, cid, 0, NULL);
+		rows[i] = form_row(segment, &entries[i]);
+	idem_table_append(segment->heap, &slots, rows, n, 0, NULL);
 
 	IDEM_FAULT_POINT("claim-heap-inserted");
 	for (int i = 0; i < n; i++)
 	{
-		slot = segment->slots[i];
-		idem_keys_enter(&segment->keys, &entries[i].digest, &slot->tts_tid);
+		idem_keys_enter(&segment->keys, &entries[i].digest, &rows[i]->t_self);
 		entries[i].ref = (IdemEntryRef)
 		{
-			.segment = segment->number, .tid = slot->tts_tid
+			.segment = segment->number, .tid = rows[i]->t_self
 		};
-		ExecClearTuple(slot);
+		heap_freetuple(rows[i]);
 	}
 }
 

@@ -3,8 +3,7 @@
  * ring.h
  *		The open ring: the segments that entries are written to.
  *
- * A segment is a table of entries, one row each, with an index on
- * (digest, turn).
+ * A segment is a table of entries, one row each.
  *
  * Private to src/store.
  *

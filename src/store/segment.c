@@ -40,7 +40,7 @@ static const IdemColumn columns[IDEM_RING_NATTS] = {
 };
 
 static const IdemTableForm form = {
-	.columns = columns, .ncolumns = IDEM_RING_NATTS, .triggers = 2, .no_index = true
+	.columns = columns, .ncolumns = IDEM_RING_NATTS, .triggers = 2
 };
 
 #define SEGMENT_REF(n)		IDEM_TABLEREF("store_segment_" n, &form)

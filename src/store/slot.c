@@ -42,11 +42,8 @@
 #include "access/relscan.h"
 #include "access/table.h"
 #include "access/tableam.h"
-#include "catalog/pg_am.h"
-#include "catalog/pg_index.h"
 #include "catalog/pg_type.h"
 #include "miscadmin.h"
-#include "nodes/pg_list.h"
 #include "storage/bufmgr.h"
 #include "storage/lmgr.h"
 #include "utils/fmgroids.h"
@@ -72,8 +69,6 @@ enum
 /* Rows of every run. */
 #define ANY_RUN		(-1)
 
-static void check_columns(Relation heap);
-
 static const IdemColumn columns[IDEM_SLOT_NATTS] = {
 	[IDEM_SLOT_PACKER] = {XID8OID, true},
 	[IDEM_SLOT_RUN] = {INT8OID, true},
@@ -86,11 +81,17 @@ static const IdemColumn columns[IDEM_SLOT_NATTS] = {
 	[IDEM_SLOT_EVENT_ID] = {TEXTOID, false},
 	[IDEM_SLOT_CONSUMER] = {TEXTOID, false},
 	[IDEM_SLOT_RESULT] = {JSONBOID, false},
-	[IDEM_SLOT_BODY] = {BYTEAOID, false}
+	[IDEM_SLOT_BODY] = {BYTEAOID, false, true}
+};
+
+static const IdemIndexForm index_form = {
+	.text = "(kind, run, digest)", .n = NKEYS,
+	.columns = {IDEM_SLOT_KIND + 1, IDEM_SLOT_RUN + 1, IDEM_SLOT_DIGEST + 1},
+	.compare = {F_BTINT2CMP, F_BTINT8CMP, F_UUID_CMP}
 };
 
 static const IdemTableForm form = {
-	.columns = columns, .ncolumns = IDEM_SLOT_NATTS, .triggers = 2, .check = check_columns
+	.columns = columns, .ncolumns = IDEM_SLOT_NATTS, .exact = true, .triggers = 2, .index = &index_form
 };
 
 #define SLOT_REF(n) IDEM_TABLEREF("store_slot_" n, &form)
@@ -154,79 +155,6 @@ idem_slot_oid(int number)
 	return idem_relref_oid(&slot_refs[number]);
 }
 
-/* Error 55000: a slot is not as it was made; the hint is a sentence. */
-pg_noreturn static void
-report_altered(Relation heap, const char *hint)
-{
-	ereport(ERROR,
-			(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
-			 errmsg("table \"%s\" was altered", RelationGetRelationName(heap)),
-			 errdetail("A slot of the dedup store has an index on (kind, run, digest) and the %d columns that it was made with.",
-					   IDEM_SLOT_NATTS),
-			 errhint("%s", hint)));
-}
-
-/* Callback of the form: a column that was added and dropped again does no harm. */
-static void
-check_columns(Relation heap)
-{
-	TupleDesc	desc = RelationGetDescr(heap);
-
-	for (int i = 0; i < IDEM_SLOT_NATTS; i++)
-	{
-		if (i >= desc->natts || TupleDescAttr(desc, i)->attisdropped)
-			report_altered(heap, "A column that was dropped cannot be given back: restore the database from a backup.");
-	}
-	for (int i = IDEM_SLOT_NATTS; i < desc->natts; i++)
-	{
-		if (!TupleDescAttr(desc, i)->attisdropped)
-			report_altered(heap, "Drop the columns that were added.");
-	}
-	/* a body is read in place, so it must be neither compressed nor moved */
-	if (TupleDescAttr(desc, IDEM_SLOT_BODY)->attstorage != TYPSTORAGE_PLAIN)
-		report_altered(heap, "Set the storage of the column body to PLAIN.");
-}
-
-/* Is it a plain ascending btree on (kind, run, digest)? */
-static bool
-is_slot_index(Relation index)
-{
-	static const AttrNumber columns[NKEYS] = {
-		[KEY_KIND - 1] = IDEM_SLOT_KIND + 1,
-		[KEY_RUN - 1] = IDEM_SLOT_RUN + 1,
-		[KEY_DIGEST - 1] = IDEM_SLOT_DIGEST + 1
-	};
-	static const int16 options[NKEYS] = {0};
-
-	return idem_guard_is_index(index, NKEYS, columns, options);
-}
-
-int
-idem_slot_indexes(Relation heap, bool to_read, Oid *oids)
-{
-	List	   *indexes = RelationGetIndexList(heap);
-	ListCell   *lc;
-	int			n = 0;
-
-	foreach(lc, indexes)
-	{
-		/* the lock on the table keeps the index from being dropped */
-		Relation	index = RelationIdGetRelation(lfirst_oid(lc));
-		bool		usable;
-
-		if (!RelationIsValid(index) || !is_slot_index(index) || n == IDEM_SLOT_MAX_INDEXES)
-			report_altered(heap, "Drop the indexes that were added.");
-		usable = to_read ? index->rd_index->indisvalid : index->rd_index->indisready;
-		RelationClose(index);
-		if (usable)
-			oids[n++] = lfirst_oid(lc);
-	}
-	list_free(indexes);
-	if (n == 0)
-		report_altered(heap, "Create an index on (kind, run, digest), or build one that is invalid again with REINDEX.");
-	return n;
-}
-
 /* Fill in a slot whose heap is open and locked. */
 static void
 init_slot(IdemSlot *slot, int number, LOCKMODE mode, Relation heap)
@@ -249,12 +177,12 @@ idem_slot_open(IdemSlot *slot, int number, LOCKMODE mode)
 	init_slot(slot, number, mode, idem_table_open_patiently(idem_slot_oid(number), mode));
 }
 
-/* Lock all indexes that reading or writing needs, if their locks are free. */
+/* Lock all indexes, if their locks are free. */
 static bool
 lock_indexes_nowait(IdemSlot *slot)
 {
-	Oid			oids[IDEM_SLOT_MAX_INDEXES];
-	int			n = idem_slot_indexes(slot->heap, slot->mode == AccessShareLock, oids);
+	Oid			oids[IDEM_TABLE_INDEXES];
+	int			n = idem_table_indexes(slot->heap, oids);
 
 	for (int i = 0; i < n; i++)
 	{
@@ -297,6 +225,12 @@ idem_slot_is_pristine(const IdemSlot *slot)
 	return idem_empty_is_pristine(slot->heap);
 }
 
+void
+idem_slot_open_indexes(const IdemSlot *slot, IdemTableIndexes *indexes)
+{
+	idem_table_open_indexes(slot->heap, &index_form, indexes);
+}
+
 /*
  * The index to read from.  It is opened at its first use, so the slot changes
  * although callers that only read have it as const.
@@ -305,17 +239,17 @@ static Relation
 slot_index(const IdemSlot *slot)
 {
 	IdemSlot   *mutable = unconstify(IdemSlot *, slot);
-	Oid			oids[IDEM_SLOT_MAX_INDEXES];
+	Oid			oid;
 
 	if (slot->index != NULL)
 		return slot->index;
-	(void) idem_slot_indexes(slot->heap, true, oids);
+	oid = idem_table_index(slot->heap, &index_form);
 	if (slot->nlocked > 0)
-		mutable->index = index_open(oids[0], NoLock);
+		mutable->index = index_open(oid, NoLock);
 	else
 	{
-		mutable->index = index_open(oids[0], slot->mode);
-		mutable->locked[mutable->nlocked++] = oids[0];
+		mutable->index = index_open(oid, slot->mode);
+		mutable->locked[mutable->nlocked++] = oid;
 	}
 	return slot->index;
 }

@@ -30,6 +30,7 @@
 #include "utils/relcache.h"
 
 #include "shared/catalog.h"
+#include "shared/table.h"
 #include "store/entry.h"
 
 /* As many as the install script makes. */
@@ -96,12 +97,6 @@ idem_slot_restored(bool is_mark, int64 now)
 #define IDEM_PAGE_DIGESTS		(IDEM_SLOT_BODY_BYTES / UUID_LEN)
 
 /*
- * More than REINDEX CONCURRENTLY leaves behind when it is cancelled, a few
- * times.
- */
-#define IDEM_SLOT_MAX_INDEXES	8
-
-/*
  * An open slot.  Looking at a block needs the heap only, so the index is opened
  * when it is needed first.  Its lock belongs to the resource owner that is
  * current then, which must be the one that closes the slot.
@@ -121,7 +116,7 @@ typedef struct IdemSlot
 	BufferAccessStrategy strategy;	/* to read pages by; NULL: as pages that
 									 * are wanted again */
 	int			nlocked;		/* locks on indexes, to be given back */
-	Oid			locked[IDEM_SLOT_MAX_INDEXES];
+	Oid			locked[IDEM_TABLE_INDEXES];
 } IdemSlot;
 
 extern IdemRelRef *idem_slot_ref(int number);
@@ -141,11 +136,8 @@ extern void idem_slot_close(IdemSlot *slot, LOCKMODE mode);
 /* Is the slot without any row, and are its files as new? */
 extern bool idem_slot_is_pristine(const IdemSlot *slot);
 
-/*
- * Get the indexes to read from, or the indexes to write to; none is an error,
- * and so is an index of another form.
- */
-extern int	idem_slot_indexes(Relation heap, bool to_read, Oid *oids);
+/* Open the indexes of a slot that is open to be written to. */
+extern void idem_slot_open_indexes(const IdemSlot *slot, IdemTableIndexes *indexes);
 
 /*
  * Appends rows to a slot, frozen, at the end of the file.  A row counts from

@@ -44,14 +44,11 @@
  */
 #include "postgres.h"
 
-#include "access/genam.h"
 #include "access/heapam.h"
 #include "access/htup_details.h"
 #include "access/xact.h"
 #include "access/xlog.h"
-#include "executor/tuptable.h"
 #include "miscadmin.h"
-#include "nodes/execnodes.h"
 #include "utils/memutils.h"
 #include "utils/rel.h"
 #include "utils/timestamp.h"
@@ -67,71 +64,26 @@
 
 #define INSERT_OPTIONS	(HEAP_INSERT_FROZEN | HEAP_INSERT_SKIP_FSM)
 
-/* The key of a row in the batch. */
-typedef struct RowKey
-{
-	IdemSlotKind kind;
-	int64		run;
-	pg_uuid_t	digest;
-} RowKey;
-
 struct IdemSlotWriter
 {
 	IdemSlot   *slot;
 	int64		run;
 	FullTransactionId packer;
-	CommandId	cid;
 	BulkInsertState bulk;
-	int			nindexes;
-	Relation	indexes[IDEM_SLOT_MAX_INDEXES];
+	IdemTableIndexes indexes;
 
 	/* The batch */
 	MemoryContext context;
 	int			nrows;
 	Size		bytes;
-	TupleTableSlot *rows[BATCH_ROWS];
-	RowKey		keys[BATCH_ROWS];
+	HeapTuple	rows[BATCH_ROWS];
+	IdemSlotKind kinds[BATCH_ROWS];
 
 	/* Where the bodies went */
 	BlockNumber first_body;
 	BlockNumber last_body;		/* InvalidBlockNumber: none so far */
 	bool		scattered;		/* not on consecutive blocks */
 };
-
-/* The argument of index_insert; a plain btree reads nothing from it. */
-static IndexInfo index_info = {.type = T_IndexInfo};
-
-/* A row of the slot's own columns; columns that were added and dropped are NULL. */
-static HeapTuple
-form_tuple(TupleDesc desc, const Datum *values, const bool *nulls)
-{
-	Datum	   *all_values;
-	bool	   *all_nulls;
-
-	if (desc->natts == IDEM_SLOT_NATTS)
-		return heap_form_tuple(desc, unconstify(Datum *, values), unconstify(bool *, nulls));
-	all_values = palloc0(desc->natts * sizeof(Datum));
-	all_nulls = palloc(desc->natts * sizeof(bool));
-	memset(all_nulls, true, desc->natts * sizeof(bool));
-	memcpy(all_values, values, IDEM_SLOT_NATTS * sizeof(Datum));
-	memcpy(all_nulls, nulls, IDEM_SLOT_NATTS * sizeof(bool));
-	return heap_form_tuple(desc, all_values, all_nulls);
-}
-
-/* Insert the index entry of a row in the batch. */
-static void
-insert_index_entry(IdemSlotWriter *writer, RowKey *key, ItemPointer tid)
-{
-	Datum		values[3];
-	bool		nulls[3] = {false};
-
-	values[0] = Int16GetDatum(key->kind);
-	values[1] = Int64GetDatum(key->run);
-	values[2] = UUIDPGetDatum(&key->digest);
-	for (int i = 0; i < writer->nindexes; i++)
-		index_insert(writer->indexes[i], values, nulls, tid, writer->slot->heap,
-					 UNIQUE_CHECK_NO, false, &index_info);
-}
 
 /* Take down where a body went. */
 static void
@@ -165,6 +117,7 @@ note_body(IdemSlotWriter *writer, BlockNumber block)
 static void
 insert_rows(IdemSlotWriter *writer)
 {
+	static IdemTableSlots slots;
 	int			level = wal_level;
 	bool		logical_info = idem_compat_logical_info();
 
@@ -173,8 +126,7 @@ insert_rows(IdemSlotWriter *writer)
 	{
 		wal_level = Min(level, WAL_LEVEL_REPLICA);
 		idem_compat_set_logical_info(false);
-		heap_multi_insert(writer->slot->heap, writer->rows, writer->nrows, writer->cid,
-						  INSERT_OPTIONS, writer->bulk);
+		idem_table_append(writer->slot->heap, &slots, writer->rows, writer->nrows, INSERT_OPTIONS, writer->bulk);
 	}
 	PG_FINALLY();
 	{
@@ -199,13 +151,10 @@ idem_slot_flush(IdemSlotWriter *writer)
 	IDEM_FAULT_POINT("store-slot-rows-written");
 	for (int i = 0; i < writer->nrows; i++)
 	{
-		ItemPointer tid = &writer->rows[i]->tts_tid;
-
 		CHECK_FOR_INTERRUPTS();
-		insert_index_entry(writer, &writer->keys[i], tid);
-		if (writer->keys[i].kind == IDEM_SLOT_PAGE || writer->keys[i].kind == IDEM_SLOT_FILTER)
-			note_body(writer, ItemPointerGetBlockNumber(tid));
-		ExecClearTuple(writer->rows[i]);
+		idem_table_insert_entries(writer->slot->heap, &writer->indexes, writer->rows[i]);
+		if (writer->kinds[i] == IDEM_SLOT_PAGE || writer->kinds[i] == IDEM_SLOT_FILTER)
+			note_body(writer, ItemPointerGetBlockNumber(&writer->rows[i]->t_self));
 	}
 	IDEM_FAULT_POINT("store-slot-flushed");
 	writer->nrows = 0;
@@ -224,21 +173,17 @@ static void
 add_row(IdemSlotWriter *writer, IdemSlotKind kind, const pg_uuid_t *digest,
 		Datum *values, bool *nulls)
 {
-	TupleDesc	desc = RelationGetDescr(writer->slot->heap);
-	RowKey	   *key = &writer->keys[writer->nrows];
 	HeapTuple	tuple;
 
-	key->kind = kind;
-	key->run = kind == IDEM_SLOT_FILTER ? 0 : writer->run;
-	key->digest = *digest;
 	values[IDEM_SLOT_PACKER] = FullTransactionIdGetDatum(writer->packer);
-	values[IDEM_SLOT_RUN] = Int64GetDatum(key->run);
+	values[IDEM_SLOT_RUN] = Int64GetDatum(kind == IDEM_SLOT_FILTER ? 0 : writer->run);
 	values[IDEM_SLOT_DIGEST] = UUIDPGetDatum(digest);
 	values[IDEM_SLOT_KIND] = Int16GetDatum(kind);
 	nulls[IDEM_SLOT_PACKER] = nulls[IDEM_SLOT_RUN] = false;
 	nulls[IDEM_SLOT_DIGEST] = nulls[IDEM_SLOT_KIND] = false;
-	tuple = form_tuple(desc, values, nulls);
-	ExecStoreHeapTuple(tuple, writer->rows[writer->nrows++], false);
+	tuple = idem_table_form_row(RelationGetDescr(writer->slot->heap), IDEM_SLOT_NATTS, values, nulls);
+	writer->kinds[writer->nrows] = kind;
+	writer->rows[writer->nrows++] = tuple;
 	writer->bytes += tuple->t_len;
 	if (writer->nrows == BATCH_ROWS || writer->bytes >= BATCH_BYTES)
 		idem_slot_flush(writer);
@@ -248,22 +193,16 @@ IdemSlotWriter *
 idem_slot_begin_write(IdemSlot *slot, int64 run)
 {
 	IdemSlotWriter *writer = palloc(sizeof(IdemSlotWriter));
-	Oid			oids[IDEM_SLOT_MAX_INDEXES];
 
 	writer->slot = slot;
 	writer->run = run;
 	writer->packer = GetTopFullTransactionId();
-	writer->cid = GetCurrentCommandId(true);
 	writer->bulk = GetBulkInsertState();
-	writer->nindexes = idem_slot_indexes(slot->heap, false, oids);
-	for (int i = 0; i < writer->nindexes; i++)
-		writer->indexes[i] = index_open(oids[i], RowExclusiveLock);
+	idem_slot_open_indexes(slot, &writer->indexes);
 	writer->context = AllocSetContextCreate(CurrentMemoryContext, "rows of a slot",
 											ALLOCSET_DEFAULT_SIZES);
 	writer->nrows = 0;
 	writer->bytes = 0;
-	for (int i = 0; i < BATCH_ROWS; i++)
-		writer->rows[i] = MakeSingleTupleTableSlot(RelationGetDescr(slot->heap), &TTSOpsHeapTuple);
 	writer->first_body = writer->last_body = InvalidBlockNumber;
 	writer->scattered = false;
 	return writer;
@@ -331,10 +270,7 @@ void
 idem_slot_end_write(IdemSlotWriter *writer)
 {
 	idem_slot_flush(writer);
-	for (int i = 0; i < BATCH_ROWS; i++)
-		ExecDropSingleTupleTableSlot(writer->rows[i]);
-	for (int i = 0; i < writer->nindexes; i++)
-		index_close(writer->indexes[i], RowExclusiveLock);
+	idem_table_close_indexes(&writer->indexes, RowExclusiveLock);
 	FreeBulkInsertState(writer->bulk);
 	MemoryContextDelete(writer->context);
 	pfree(writer);

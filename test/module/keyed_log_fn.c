@@ -33,6 +33,7 @@
 
 #include "compat.h"
 #include "shared/catalog.h"
+#include "shared/guard.h"
 #include "shared/keyed_log.h"
 #include "shared/keyed_turn.h"
 
@@ -51,8 +52,20 @@ enum
 	PART_STATE, PART_NOTE, NPARTS
 };
 
-static IdemRelRef tables[] = {IDEM_RELREF("test_keyed_0"), IDEM_RELREF("test_keyed_1"),
-IDEM_RELREF("test_keyed_2")};
+static const IdemColumn columns[NATTS] = {
+	[ATT_NUMBER] = {INT8OID, true},
+	[ATT_DIGEST] = {UUIDOID, true},
+	[ATT_KIND] = {CHAROID, true},
+	[ATT_VALUE] = {TEXTOID, false}
+};
+
+static const IdemTableForm form = {
+	.columns = columns, .ncolumns = NATTS, .index = &idem_keyed_index
+};
+
+static IdemRelRef tables[] = {
+	IDEM_TABLEREF("test_keyed_0", &form), IDEM_TABLEREF("test_keyed_1", &form), IDEM_TABLEREF("test_keyed_2", &form)
+};
 static IdemRelRef indexes[] = {IDEM_RELREF("test_keyed_0_key"), IDEM_RELREF("test_keyed_1_key"),
 IDEM_RELREF("test_keyed_2_key")};
 static IdemRelRef sequence = IDEM_RELREF("test_keyed_number");

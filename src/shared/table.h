@@ -1,0 +1,92 @@
+/*-------------------------------------------------------------------------
+ *
+ * table.h
+ *		Appends rows to a table, and their index entries, without the executor.
+ *
+ * Copyright (c) 2026, the idempotency developers
+ *
+ * IDENTIFICATION
+ *		src/shared/table.h
+ *
+ *-------------------------------------------------------------------------
+ */
+#ifndef IDEM_TABLE_H
+#define IDEM_TABLE_H
+
+#include "postgres.h"
+
+#include "access/heapam.h"
+#include "access/htup.h"
+#include "access/tupdesc.h"
+#include "executor/tuptable.h"
+#include "utils/relcache.h"
+
+#include "shared/guard.h"
+
+/*
+ * The most indexes of a table: a few times more than REINDEX CONCURRENTLY leaves behind
+ * when it is cancelled.
+ */
+#define IDEM_TABLE_INDEXES	16
+
+/* The most rows that one call appends. */
+#define IDEM_TABLE_ROWS		256
+
+/* The indexes of a table, open to be written to. */
+typedef struct IdemTableIndexes
+{
+	int			n;
+	Relation	rels[IDEM_TABLE_INDEXES];
+} IdemTableIndexes;
+
+/*
+ * Carriers of finished rows, which heap_multi_insert takes in slots only.  Static in each
+ * user's file, for tables of one form, and zero at first.
+ */
+typedef struct IdemTableSlots
+{
+	MemoryContext context;
+	TupleDesc	desc;
+	TupleTableSlot *slots[IDEM_TABLE_ROWS];
+} IdemTableSlots;
+
+/* All of these get a table that is open, locked and checked (guard.h). */
+
+/* Get all indexes that PostgreSQL maintains, valid or not; returns how many. */
+extern int	idem_table_indexes(Relation heap, Oid *oids);
+
+/* The index to read by; error 55000 if none is valid. */
+extern Oid	idem_table_index(Relation heap, const IdemIndexForm *form);
+
+/*
+ * Open the indexes that get entries, with RowExclusiveLock; closing gives the lock back,
+ * unless the mode is NoLock.  Error 55000 if there is none of the form; NULL: the table
+ * need not have any.
+ */
+extern void idem_table_open_indexes(Relation heap, const IdemIndexForm *form,
+									IdemTableIndexes *indexes);
+extern void idem_table_close_indexes(const IdemTableIndexes *indexes, LOCKMODE mode);
+
+/* Make a row of the table's own n columns.  Columns that somebody added are NULL. */
+extern HeapTuple idem_table_form_row(TupleDesc desc, int n, const Datum *values, const bool *nulls);
+
+/*
+ * Append n <= IDEM_TABLE_ROWS rows to the heap, and set their t_self.  Leaves about a
+ * page of memory behind in the current context, unless n is 1.  options, bulk: as
+ * heap_multi_insert has them.  slots: may be NULL if n is 1.
+ */
+extern void idem_table_append(Relation heap, IdemTableSlots *slots, HeapTuple *rows, int n,
+							  int options, BulkInsertState bulk);
+
+/* Insert an entry into an index; or the entries of a row into all. */
+extern void idem_table_insert_entry(Relation heap, Relation index, const Datum *values,
+									const bool *nulls, const ItemPointerData *tid);
+extern void idem_table_insert_entries(Relation heap, const IdemTableIndexes *indexes, HeapTuple row);
+
+/*
+ * Append a row with its entries, waiting for the server's own locks as
+ * idem_work_patiently does.  The locks on the indexes stay.
+ */
+extern void idem_table_append_row(Relation heap, HeapTuple row);
+
+#endif							/* IDEM_TABLE_H */
