@@ -125,27 +125,6 @@ static IdemRelRef start_ref = IDEM_RELREF("lease_start");
  */
 static bool checked = false;
 
-/* Read a cell. */
-static IdemCell
-read_cell(IdemRelRef *ref)
-{
-	Relation	rel = relation_open(idem_relref_oid(ref), AccessShareLock);
-	IdemCell	cell = idem_cell_read(rel);
-
-	relation_close(rel, AccessShareLock);
-	return cell;
-}
-
-/* Write a cell. */
-static void
-write_cell(IdemRelRef *ref, int64 value)
-{
-	Relation	rel = relation_open(idem_relref_oid(ref), RowExclusiveLock);
-
-	idem_cell_write(rel, value);
-	relation_close(rel, RowExclusiveLock);
-}
-
 /* What tells this history of this database from others: a positive number. */
 static int64
 identity_now(void)
@@ -175,7 +154,7 @@ clock_now(void)
 static bool
 cell_is(IdemRelRef *ref, int64 value)
 {
-	IdemCell	cell = read_cell(ref);
+	IdemCell	cell = idem_cell_read_ref(ref);
 
 	return cell.sealed && cell.value == value;
 }
@@ -196,7 +175,7 @@ passed_since(TimestampTz safe_at)
 static TimestampTz
 safe_since(void)
 {
-	IdemCell	start = read_cell(&start_ref);
+	IdemCell	start = idem_cell_read_ref(&start_ref);
 
 	return start.sealed ? start.value : 0;
 }
@@ -235,7 +214,7 @@ is_branch(IdemCell number, IdemCell identity)
 static void
 leap(void)
 {
-	IdemCell	number = read_cell(&idem_lease_number);
+	IdemCell	number = idem_cell_read_ref(&idem_lease_number);
 	int64		value;
 
 	if (number.sealed && cell_is(&idem_lease_identity, identity_now()) && cell_is(&start_ref, start_now()))
@@ -248,13 +227,13 @@ leap(void)
 
 		value = Max(value, leap_from(greatest, at));
 	}
-	if (is_branch(number, read_cell(&idem_lease_identity)))
+	if (is_branch(number, idem_cell_read_ref(&idem_lease_identity)))
 		value = Max(value, number.value + IDENTITY_LEAP);
-	write_cell(&idem_lease_number, value);
+	idem_cell_write_ref(&idem_lease_number, value);
 	IDEM_FAULT_POINT("lease-number-written");
-	write_cell(&idem_lease_identity, identity_now());
+	idem_cell_write_ref(&idem_lease_identity, identity_now());
 	IDEM_FAULT_POINT("lease-identity-written");
-	write_cell(&start_ref, start_now());
+	idem_cell_write_ref(&start_ref, start_now());
 }
 
 /* Look at the cells, one process at a time. */
@@ -331,7 +310,7 @@ idem_token_distrust(void)
 
 	idem_lock_table(oid, LEAP_LOCK);
 	unseal_cell(&idem_lease_number);
-	if (read_cell(&idem_lease_identity).value == 0)
+	if (idem_cell_read_ref(&idem_lease_identity).value == 0)
 		unseal_cell(&idem_lease_identity);
 	UnlockRelationOid(oid, LEAP_LOCK);
 }

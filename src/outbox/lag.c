@@ -36,7 +36,6 @@
  */
 #include "postgres.h"
 
-#include "access/detoast.h"
 #include "access/heapam.h"
 #include "access/tableam.h"
 #include "access/transam.h"
@@ -110,19 +109,9 @@ is_passed(const Count *c, const IdemEntry *entry)
 static int64
 row_bytes(TupleTableSlot *slot)
 {
-	static const int toasted[] = {IDEM_ATT_PAYLOAD, IDEM_ATT_PAYLOAD_BYTES, IDEM_ATT_HEADERS};
 	HeapTuple	tuple = ExecFetchSlotHeapTuple(slot, false, NULL);
-	int64		bytes = MAXALIGN(tuple->t_len) + sizeof(ItemIdData);
 
-	slot_getallattrs(slot);
-	for (int i = 0; i < lengthof(toasted); i++)
-	{
-		Datum		value = slot->tts_values[toasted[i]];
-
-		if (!slot->tts_isnull[toasted[i]] && VARATT_IS_EXTERNAL(DatumGetPointer(value)))
-			bytes += toast_datum_size(value);
-	}
-	return bytes;
+	return MAXALIGN(tuple->t_len) + sizeof(ItemIdData) + idem_table_bytes_out_of_line(slot);
 }
 
 /* Note the time of an event, if it is the oldest so far. */

@@ -62,7 +62,6 @@
 #include "postgres.h"
 
 #include "access/heapam.h"
-#include "access/relation.h"
 #include "catalog/heap.h"
 #include "catalog/storage.h"
 #include "miscadmin.h"
@@ -102,20 +101,6 @@ older_than(TimestampTz time, int seconds)
  * Closing
  */
 
-/* Could the segment become current?  Not if somebody has locked it. */
-static bool
-is_pristine(int number)
-{
-	IdemSegment seg;
-	bool		pristine;
-
-	if (!idem_segment_open_nowait(&seg, number))
-		return false;
-	pristine = idem_segment_is_pristine(&seg);
-	idem_segment_close(&seg);
-	return pristine;
-}
-
 /*
  * The steps from the current segment to the next that may become current, or 0
  * if there is none.  *nempty: how many segments may become current.
@@ -128,7 +113,7 @@ steps_to_empty(int current, int *nempty)
 	*nempty = 0;
 	for (int i = 1; i < IDEM_OUTBOX_SEGMENTS; i++)
 	{
-		if (!is_pristine((current + i) % IDEM_OUTBOX_SEGMENTS))
+		if (idem_empty_look(idem_segment_oid((current + i) % IDEM_OUTBOX_SEGMENTS)) != IDEM_FILES_NEW)
 			continue;
 		if (steps == 0)
 			steps = i;
@@ -174,7 +159,7 @@ close_if_due(void)
 	if (due)
 	{
 		IDEM_FAULT_POINT("outbox-close");
-		idem_outbox_set_generation(generation + steps);
+		idem_outbox_set_cell(&idem_outbox_generation_cell, generation + steps);
 		IDEM_FAULT_POINT("outbox-closed");
 	}
 }
@@ -214,7 +199,7 @@ is_releasable(const IdemSegment *seg, IdemSnap *const *done, int npos, bool lock
 	TimestampTz now = GetCurrentTimestamp();
 	int64		retention = idem_outbox_retention * USECS_PER_SEC;
 
-	if (idem_segment_is_pristine(seg) ||
+	if (idem_empty_is_pristine(seg->heap) ||
 		(!locked && idem_empty_is_held(RelationGetRelid(seg->heap))))
 		return false;
 	if (!idem_segment_first(seg, 0, &first) || !idem_segment_last(seg, &last))
@@ -311,15 +296,8 @@ forget_restored(void)
 {
 	static IdemRelRef restored = IDEM_RELREF("outbox_restored");
 	Oid			oid = idem_relref_oid(&restored);
-	Relation	rel;
-	bool		pristine;
 
-	if (!idem_number_in_use() || !ConditionalLockRelationOid(oid, AccessShareLock))
-		return;
-	rel = relation_open(oid, NoLock);
-	pristine = idem_empty_is_pristine(rel);
-	relation_close(rel, AccessShareLock);
-	if (!pristine && !idem_empty_is_held(oid))
+	if (idem_number_in_use() && idem_empty_look(oid) != IDEM_FILES_NEW && !idem_empty_is_held(oid))
 		(void) idem_empty_in_place(oid);
 }
 
@@ -397,7 +375,7 @@ idem_outbox_maintain(IdemSnap *const *done, int npos)
 	int			emptied = 0;
 
 	if (!RecoveryInProgress() &&
-		ConditionalLockRelationOid(idem_outbox_generation_oid(), ShareUpdateExclusiveLock))
+		ConditionalLockRelationOid(idem_relref_oid(&idem_outbox_generation_cell), ShareUpdateExclusiveLock))
 	{
 		emptied = maintain(done, npos);
 		forget_restored();
@@ -419,7 +397,7 @@ has_remains(int number)
 
 	if (!idem_segment_open_nowait(&seg, number))
 		return true;
-	remains = !idem_segment_is_pristine(&seg) && !idem_segment_first(&seg, 0, &first);
+	remains = !idem_empty_is_pristine(seg.heap) && !idem_segment_first(&seg, 0, &first);
 	idem_segment_close(&seg);
 	return remains;
 }

@@ -69,7 +69,7 @@
 bool
 idem_number_draw(int n, int64 *first)
 {
-	Relation	rel = relation_open(idem_outbox_seq_oid(), RowExclusiveLock);
+	Relation	rel = relation_open(idem_relref_oid(&idem_outbox_seq_cell), RowExclusiveLock);
 	int64		value;
 	XLogRecPtr	lsn;
 	bool		drawn = idem_cell_draw(rel, n, LOG_AHEAD, &value, &lsn);
@@ -79,22 +79,11 @@ idem_number_draw(int n, int64 *first)
 	return drawn;
 }
 
-/* Read a cell, under a lock that is given back at once. */
-static IdemCell
-read_cell(Oid oid)
-{
-	Relation	rel = relation_open(oid, AccessShareLock);
-	IdemCell	cell = idem_cell_read(rel);
-
-	relation_close(rel, AccessShareLock);
-	return cell;
-}
-
 bool
 idem_number_in_use(void)
 {
-	return read_cell(idem_outbox_seq_oid()).sealed ||
-		read_cell(idem_outbox_generation_oid()).sealed;
+	return idem_cell_read_ref(&idem_outbox_seq_cell).sealed ||
+		idem_cell_read_ref(&idem_outbox_generation_cell).sealed;
 }
 
 /*
@@ -178,16 +167,6 @@ greatest_number(void)
 	return greatest;
 }
 
-/* Set a cell's value and seal it; the lock on the sequence stays. */
-static void
-seal(Oid oid, int64 value)
-{
-	Relation	rel = relation_open(oid, RowExclusiveLock);
-
-	idem_cell_write(rel, value);
-	relation_close(rel, NoLock);
-}
-
 /*
  * Find a safe value, and seal both cells.  The caller has locked all segments,
  * so nobody draws, and every number that was drawn has its row.
@@ -195,16 +174,16 @@ seal(Oid oid, int64 value)
 static int64
 find_safe_value(void)
 {
-	IdemCell	seq = read_cell(idem_outbox_seq_oid());
-	IdemCell	generation = read_cell(idem_outbox_generation_oid());
+	IdemCell	seq = idem_cell_read_ref(&idem_outbox_seq_cell);
+	IdemCell	generation = idem_cell_read_ref(&idem_outbox_generation_cell);
 
 	if (!seq.sealed)
 	{
 		seq.value = Max(seq.value, greatest_number());
-		seal(idem_outbox_seq_oid(), seq.value);
+		idem_outbox_set_cell(&idem_outbox_seq_cell, seq.value);
 	}
 	if (!generation.sealed)
-		seal(idem_outbox_generation_oid(), generation.value);
+		idem_outbox_set_cell(&idem_outbox_generation_cell, generation.value);
 	return seq.value;
 }
 
@@ -225,7 +204,7 @@ report_set_by_hand(int64 value)
 int64
 idem_number_mend(void)
 {
-	IdemCell	seq = read_cell(idem_outbox_seq_oid());
+	IdemCell	seq = idem_cell_read_ref(&idem_outbox_seq_cell);
 	ResourceOwner saved;
 	int64		value;
 
@@ -233,7 +212,7 @@ idem_number_mend(void)
 	 * Both are sealed: nothing to mend.  Locks would only make writers queue
 	 * up.
 	 */
-	if (seq.sealed && read_cell(idem_outbox_generation_oid()).sealed)
+	if (seq.sealed && idem_cell_read_ref(&idem_outbox_generation_cell).sealed)
 		return seq.value;
 
 	saved = idem_txn_owner_enter();
@@ -247,9 +226,9 @@ idem_number_mend(void)
 void
 idem_number_make_safe(void)
 {
-	IdemCell	seq = read_cell(idem_outbox_seq_oid());
+	IdemCell	seq = idem_cell_read_ref(&idem_outbox_seq_cell);
 
-	if (!seq.sealed && read_cell(idem_outbox_generation_oid()).sealed)
+	if (!seq.sealed && idem_cell_read_ref(&idem_outbox_generation_cell).sealed)
 		report_set_by_hand(seq.value);
 	(void) idem_number_mend();
 }

@@ -103,8 +103,8 @@ static IdemRelRef segment_refs[IDEM_OUTBOX_SEGMENTS] = {
 	SEGMENT_REF("6"),
 	SEGMENT_REF("7"),
 };
-static IdemRelRef seq_ref = IDEM_RELREF("outbox_seq");
-static IdemRelRef generation_ref = IDEM_RELREF("outbox_generation");
+IdemRelRef	idem_outbox_seq_cell = IDEM_RELREF("outbox_seq");
+IdemRelRef	idem_outbox_generation_cell = IDEM_RELREF("outbox_generation");
 
 IdemRelRef *
 idem_segment_ref(int number)
@@ -118,22 +118,10 @@ idem_segment_oid(int number)
 	return idem_relref_oid(&segment_refs[number]);
 }
 
-Oid
-idem_outbox_seq_oid(void)
-{
-	return idem_relref_oid(&seq_ref);
-}
-
-Oid
-idem_outbox_generation_oid(void)
-{
-	return idem_relref_oid(&generation_ref);
-}
-
 int64
 idem_outbox_generation_locked(void)
 {
-	Relation	rel = RelationIdGetRelation(idem_outbox_generation_oid());
+	Relation	rel = RelationIdGetRelation(idem_relref_oid(&idem_outbox_generation_cell));
 	int64		value;
 
 	if (!RelationIsValid(rel))
@@ -146,29 +134,21 @@ idem_outbox_generation_locked(void)
 int64
 idem_outbox_generation(void)
 {
-	Relation	rel = relation_open(idem_outbox_generation_oid(), AccessShareLock);
-	int64		value = idem_cell_read(rel).value;
-
-	relation_close(rel, AccessShareLock);
-	return value;
+	return idem_cell_read_ref(&idem_outbox_generation_cell).value;
 }
 
 int64
 idem_outbox_last_seq(void)
 {
-	Relation	rel = relation_open(idem_outbox_seq_oid(), AccessShareLock);
-	int64		value = idem_cell_read(rel).value;
-
-	relation_close(rel, AccessShareLock);
-	return value;
+	return idem_cell_read_ref(&idem_outbox_seq_cell).value;
 }
 
 void
-idem_outbox_set_generation(int64 generation)
+idem_outbox_set_cell(IdemRelRef *cell, int64 value)
 {
-	Relation	rel = relation_open(idem_outbox_generation_oid(), RowExclusiveLock);
+	Relation	rel = relation_open(idem_relref_oid(cell), RowExclusiveLock);
 
-	idem_cell_write(rel, generation);
+	idem_cell_write(rel, value);
 	relation_close(rel, NoLock);
 }
 
@@ -220,12 +200,6 @@ bool
 idem_segment_is_empty(const IdemSegment *seg)
 {
 	return RelationGetNumberOfBlocks(seg->index) <= IDEM_EMPTY_INDEX_BLOCKS;
-}
-
-bool
-idem_segment_is_pristine(const IdemSegment *seg)
-{
-	return idem_empty_is_pristine(seg->heap);
 }
 
 int64

@@ -87,12 +87,6 @@ extern int64 idem_outbox_generation(void);
 /* Read the generation, much cheaper; the caller holds a lock on a segment. */
 extern int64 idem_outbox_generation_locked(void);
 
-/*
- * Make another segment current: set the generation.  The caller holds the
- * maintenance lock.
- */
-extern void idem_outbox_set_generation(int64 generation);
-
 static inline int
 idem_segment_of(int64 generation)
 {
@@ -101,8 +95,13 @@ idem_segment_of(int64 generation)
 
 extern IdemRelRef *idem_segment_ref(int number);
 extern Oid	idem_segment_oid(int number);
-extern Oid	idem_outbox_seq_oid(void);
-extern Oid	idem_outbox_generation_oid(void);
+
+/* The cells of the numbers and of the generation. */
+extern IdemRelRef idem_outbox_seq_cell;
+extern IdemRelRef idem_outbox_generation_cell;
+
+/* Set one of them, and seal it; the lock on the sequence stays. */
+extern void idem_outbox_set_cell(IdemRelRef *cell, int64 value);
 
 /*
  * Open a segment for reading.  idem_segment_open waits for the locks.
@@ -121,14 +120,6 @@ extern void idem_segment_open_indexes(const IdemSegment *seg, IdemTableIndexes *
  * index without blocks: the events that are still in the heap were delivered.
  */
 extern bool idem_segment_is_empty(const IdemSegment *seg);
-
-/*
- * Are all files of the segment as freshly made?  Then the segment may become
- * current.  These are the files of the heap, of all its live indexes, valid or
- * not, and of the TOAST table and its index.  A cancelled REINDEX CONCURRENTLY
- * may have left an invalid index.
- */
-extern bool idem_segment_is_pristine(const IdemSegment *seg);
 
 /* Bytes on disk: heap, TOAST and indexes. */
 extern int64 idem_segment_bytes(const IdemSegment *seg);

@@ -45,6 +45,7 @@
 
 #include "access/generic_xlog.h"
 #include "access/htup_details.h"
+#include "access/relation.h"
 #include "access/xlog.h"
 #include "commands/sequence.h"
 #include "miscadmin.h"
@@ -199,6 +200,16 @@ idem_cell_read(Relation rel)
 	return cell;
 }
 
+IdemCell
+idem_cell_read_ref(IdemRelRef *ref)
+{
+	Relation	rel = relation_open(idem_relref_oid(ref), AccessShareLock);
+	IdemCell	cell = idem_cell_read(rel);
+
+	relation_close(rel, AccessShareLock);
+	return cell;
+}
+
 void
 idem_cell_write(Relation rel, int64 value)
 {
@@ -207,6 +218,15 @@ idem_cell_write(Relation rel, int64 value)
 	LockBuffer(buffer, BUFFER_LOCK_EXCLUSIVE);
 	log_value(rel, buffer, value);
 	UnlockReleaseBuffer(buffer);
+}
+
+void
+idem_cell_write_ref(IdemRelRef *ref, int64 value)
+{
+	Relation	rel = relation_open(idem_relref_oid(ref), RowExclusiveLock);
+
+	idem_cell_write(rel, value);
+	relation_close(rel, RowExclusiveLock);
 }
 
 /* A log_cnt of 0 is what setval leaves, and is no seal: seals are negative. */

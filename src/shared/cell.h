@@ -19,6 +19,8 @@
 #include "storage/buf.h"
 #include "utils/relcache.h"
 
+#include "shared/catalog.h"
+
 typedef struct IdemCell
 {
 	int64		value;			/* the last number given out */
@@ -29,6 +31,9 @@ typedef struct IdemCell
 /* Read a cell.  Here and below, rel is an open sequence. */
 extern IdemCell idem_cell_read(Relation rel);
 
+/* The same of a sequence that is not open, under a lock that is given back at once. */
+extern IdemCell idem_cell_read_ref(IdemRelRef *ref);
+
 /*
  * The same in two parts, for who reads a cell again and again: pin its page, and look.
  * The caller has a lock of the sequence that keeps it from being rewritten.
@@ -38,6 +43,9 @@ extern IdemCell idem_cell_look(Buffer buffer);
 
 /* Set the value, WAL-logged, and seal it. */
 extern void idem_cell_write(Relation rel, int64 value);
+
+/* The same of a sequence that is not open; the lock on it is given back. */
+extern void idem_cell_write_ref(IdemRelRef *ref, int64 value);
 
 /* Break the seal, WAL-logged; the value stays. */
 extern void idem_cell_unseal(Relation rel);

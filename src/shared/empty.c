@@ -51,6 +51,7 @@
 #include "storage/sinval.h"
 #include "utils/rel.h"
 
+#include "shared/catalog.h"
 #include "shared/empty.h"
 #include "shared/fault.h"
 
@@ -163,6 +164,22 @@ idem_empty_is_pristine(Relation heap)
 	pristine = idem_empty_is_pristine(toast);
 	table_close(toast, AccessShareLock);
 	return pristine;
+}
+
+IdemFiles
+idem_empty_look(Oid relid)
+{
+	Relation	rel = idem_table_open_nowait(relid, AccessShareLock);
+	IdemFiles	state;
+
+	if (rel == NULL)
+		return IDEM_FILES_LOCKED;
+	if (RelationGetNumberOfBlocks(rel) > 0)
+		state = IDEM_FILES_ROWS;
+	else
+		state = idem_empty_is_pristine(rel) ? IDEM_FILES_NEW : IDEM_FILES_REMAINS;
+	table_close(rel, AccessShareLock);
+	return state;
 }
 
 /*

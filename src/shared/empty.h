@@ -51,6 +51,20 @@ extern bool idem_empty_in_place(Oid relid);
  */
 extern bool idem_empty_is_pristine(Relation heap);
 
+/* What a table has, by its files. */
+typedef enum IdemFiles
+{
+	IDEM_FILES_NEW,				/* nothing: all files are as new */
+	IDEM_FILES_REMAINS,			/* no rows, but other files are not as new: a
+								 * crash has cut an emptying short.  VACUUM
+								 * may fail on it.  Or an index is locked */
+	IDEM_FILES_ROWS,			/* perhaps of aborted transactions only */
+	IDEM_FILES_LOCKED			/* somebody's lock keeps us from looking */
+} IdemFiles;
+
+/* Look at a table without waiting for a lock. */
+extern IdemFiles idem_empty_look(Oid relid);
+
 /*
  * Tell all processes that the files of these relations are being cut, whether
  * this transaction commits or not.  Call it after the last look at the files

@@ -36,7 +36,6 @@
  */
 #include "postgres.h"
 
-#include "access/detoast.h"
 #include "access/htup_details.h"
 #include "access/table.h"
 #include "access/tableam.h"
@@ -57,7 +56,6 @@
 #include "shared/empty.h"
 #include "shared/fault.h"
 #include "shared/guard.h"
-#include "shared/holder.h"
 #include "shared/keyed_read.h"
 #include "shared/keyed_turn.h"
 #include "shared/table.h"
@@ -76,17 +74,6 @@
 
 /* Pages by which a table is judged before it loses its turn */
 #define MAX_SAMPLES	64
-
-/* The length of table n, in blocks. */
-static BlockNumber
-table_blocks(const IdemKeyedLog *log, int n)
-{
-	Relation	rel = table_open(idem_relref_oid(&log->tables[n]), AccessShareLock);
-	BlockNumber blocks = RelationGetNumberOfBlocks(rel);
-
-	table_close(rel, AccessShareLock);
-	return blocks;
-}
 
 /* Has another table than "from" a row of the key that is older than "number"? */
 static bool
@@ -338,13 +325,6 @@ is_pass_valid(IdemKeyedReader *reader, const IdemKeyedPass *pass, int64 marker)
 	return reader->indexes[pass->from] != NULL && marker == pass->marker;
 }
 
-/* Has anybody a lock on the table, so that it could not be emptied now? */
-static bool
-is_held(IdemKeyedReader *reader, int n)
-{
-	return idem_holder(RelationGetRelid(reader->heaps[n]), AccessExclusiveLock, "session") != NULL;
-}
-
 /* Put a marker into a table, which becomes current. */
 static void
 mark(const IdemKeyedLog *log, int n)
@@ -415,7 +395,7 @@ begin_any_pass(IdemKeyedReader *reader, IdemKeyedPass *pass, int current, int64 
 		*table = current;
 		if (marker == 0)
 			return ACT_MARK;
-		if ((read || !is_held(reader, n)) && begin_pass(reader, pass, n, current, marker))
+		if ((read || !idem_empty_is_held(RelationGetRelid(reader->heaps[n]))) && begin_pass(reader, pass, n, current, marker))
 			return ACT_DONE;
 		act = ACT_BUSY;
 	}
@@ -501,24 +481,6 @@ typedef struct Census
 	uint64		all;
 } Census;
 
-/* The bytes of a row, with what it has out of line. */
-static uint64
-row_bytes(TupleTableSlot *slot)
-{
-	TupleDesc	desc = slot->tts_tupleDescriptor;
-	bool		should_free;
-	uint64		bytes = ExecFetchSlotHeapTuple(slot, false, &should_free)->t_len;
-
-	slot_getallattrs(slot);
-	for (int i = 0; i < desc->natts; i++)
-	{
-		if (!slot->tts_isnull[i] && TupleDescAttr(desc, i)->attlen == -1 &&
-			VARATT_IS_EXTERNAL(DatumGetPointer(slot->tts_values[i])))
-			bytes += toast_datum_size(slot->tts_values[i]);
-	}
-	return bytes;
-}
-
 /* Count the rows of one page; marker: of the table. */
 static void
 count_page(Relation heap, BlockNumber block, int64 marker, Census *census)
@@ -534,7 +496,7 @@ count_page(Relation heap, BlockNumber block, int64 marker, Census *census)
 		ItemPointerSet(&tid, block, off);
 		if (!table_tuple_fetch_row_version(heap, &tid, SnapshotSelf, slot))
 			continue;
-		length = row_bytes(slot);
+		length = ExecFetchSlotHeapTuple(slot, false, NULL)->t_len + idem_table_bytes_out_of_line(slot);
 		census->all += length;
 		if (idem_keyed_number(slot) < marker)
 			census->older += length;
@@ -604,7 +566,7 @@ empty_table(const IdemKeyedLog *log, IdemKeyedPass *pass, int n)
 	bool		copied = pass->active && pass->from == n;
 
 	if (!ConditionalLockRelationOid(oid, AccessExclusiveLock) ||
-		(!copied && table_blocks(log, n) > 0) ||
+		(!copied && idem_empty_look(oid) == IDEM_FILES_ROWS) ||
 		!idem_empty_in_place(oid))
 		return false;
 	IDEM_FAULT_POINT("keyed-emptied");

@@ -100,17 +100,6 @@ table_blocks(const IdemStateLog *log, int n)
 	return blocks;
 }
 
-/* Are all files of the table as new?  Without rows it may be what a crash left. */
-static bool
-is_pristine(const IdemStateLog *log, int n)
-{
-	Relation	rel = table_open(table_oid(log, n), AccessShareLock);
-	bool		pristine = idem_empty_is_pristine(rel);
-
-	table_close(rel, AccessShareLock);
-	return pristine;
-}
-
 /*
  * The current table: the shortest that has rows, or the first table if none
  * has rows.  Cheap enough for each append.
@@ -413,7 +402,7 @@ idem_state_log_maintain(const IdemStateLog *log, void *arg)
 		/* A current table without rows may be what a crash left, too. */
 		if (n == current && table_blocks(log, n) > 0)
 			continue;
-		if (is_pristine(log, n))
+		if (idem_empty_look(table_oid(log, n)) == IDEM_FILES_NEW)
 		{
 			if (empty < 0)
 				empty = n;
@@ -438,14 +427,9 @@ idem_state_log_has_remains(const IdemStateLog *log)
 
 	for (int n = 0; n < log->ntables && !remains; n++)
 	{
-		Oid			oid = table_oid(log, n);
-		Relation	rel;
+		IdemFiles	state = idem_empty_look(table_oid(log, n));
 
-		if (!ConditionalLockRelationOid(oid, AccessShareLock))
-			return true;
-		rel = table_open(oid, NoLock);
-		remains = RelationGetNumberOfBlocks(rel) == 0 && !idem_empty_is_pristine(rel);
-		table_close(rel, AccessShareLock);
+		remains = state == IDEM_FILES_REMAINS || state == IDEM_FILES_LOCKED;
 	}
 	return remains;
 }

@@ -32,6 +32,7 @@
  */
 #include "postgres.h"
 
+#include "access/detoast.h"
 #include "access/genam.h"
 #include "access/htup_details.h"
 #include "access/xact.h"
@@ -224,6 +225,22 @@ idem_table_append(Relation heap, IdemTableSlots *slots, HeapTuple *rows, int n,
 	heap_multi_insert(heap, slots->slots, n, cid, options, bulk);
 	for (int i = 0; i < n; i++)
 		rows[i]->t_self = slots->slots[i]->tts_tid;
+}
+
+int64
+idem_table_bytes_out_of_line(TupleTableSlot *slot)
+{
+	TupleDesc	desc = slot->tts_tupleDescriptor;
+	int64		bytes = 0;
+
+	slot_getallattrs(slot);
+	for (int i = 0; i < desc->natts; i++)
+	{
+		if (!slot->tts_isnull[i] && TupleDescAttr(desc, i)->attlen == -1 &&
+			VARATT_IS_EXTERNAL(DatumGetPointer(slot->tts_values[i])))
+			bytes += toast_datum_size(slot->tts_values[i]);
+	}
+	return bytes;
 }
 
 /* A row to be appended. */

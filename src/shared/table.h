@@ -78,6 +78,9 @@ extern HeapTuple idem_table_form_row(TupleDesc desc, int n, const Datum *values,
 extern void idem_table_append(Relation heap, IdemTableSlots *slots, HeapTuple *rows, int n,
 							  int options, BulkInsertState bulk);
 
+/* The bytes that the row in a slot has out of line. */
+extern int64 idem_table_bytes_out_of_line(TupleTableSlot *slot);
+
 /* Insert an entry into an index; or the entries of a row into all. */
 extern void idem_table_insert_entry(Relation heap, Relation index, const Datum *values,
 									const bool *nulls, const ItemPointerData *tid);

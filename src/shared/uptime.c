@@ -167,11 +167,7 @@ idem_uptime_advance(void)
 static int64
 read_needed(void)
 {
-	Relation	rel = relation_open(idem_relref_oid(&needed_ref), AccessShareLock);
-	int64		needed = idem_cell_read(rel).value;
-
-	relation_close(rel, AccessShareLock);
-	return needed;
+	return idem_cell_read_ref(&needed_ref).value;
 }
 
 /*
@@ -183,7 +179,6 @@ idem_uptime_need(int64 now, int64 seconds)
 {
 	int64		until = now + seconds + IDEM_UPTIME_MAX_BACK;
 	Oid			oid = idem_relref_oid(&needed_ref);
-	Relation	rel;
 
 	if (known_of == oid && until <= known_needed)
 		return;
@@ -192,9 +187,7 @@ idem_uptime_need(int64 now, int64 seconds)
 	if (until <= known_needed)
 		return;
 	known_needed = until + NEEDED_LATER(seconds);
-	rel = relation_open(oid, RowExclusiveLock);
-	idem_cell_write(rel, known_needed);
-	relation_close(rel, RowExclusiveLock);
+	idem_cell_write_ref(&needed_ref, known_needed);
 }
 
 bool

@@ -219,12 +219,6 @@ idem_slot_close(IdemSlot *slot, LOCKMODE mode)
 	slot->nlocked = 0;
 }
 
-bool
-idem_slot_is_pristine(const IdemSlot *slot)
-{
-	return idem_empty_is_pristine(slot->heap);
-}
-
 void
 idem_slot_open_indexes(const IdemSlot *slot, IdemTableIndexes *indexes)
 {

@@ -133,9 +133,6 @@ extern void idem_slot_open(IdemSlot *slot, int number, LOCKMODE mode);
 extern bool idem_slot_open_nowait(IdemSlot *slot, int number, LOCKMODE mode);
 extern void idem_slot_close(IdemSlot *slot, LOCKMODE mode);
 
-/* Is the slot without any row, and are its files as new? */
-extern bool idem_slot_is_pristine(const IdemSlot *slot);
-
 /* Open the indexes of a slot that is open to be written to. */
 extern void idem_slot_open_indexes(const IdemSlot *slot, IdemTableIndexes *indexes);
 

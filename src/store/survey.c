@@ -174,7 +174,7 @@ survey_slot(int number, int64 time, IdemSlotInfo *info)
 	if (!idem_slot_open_nowait(&slot, number, AccessShareLock))
 		return;
 	info->seen = true;
-	info->pristine = idem_slot_is_pristine(&slot);
+	info->pristine = idem_empty_is_pristine(slot.heap);
 	if (RelationGetNumberOfBlocks(slot.heap) > 0)
 	{
 		idem_run_read_marks(&slot, add_run, info);
