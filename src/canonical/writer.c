@@ -32,7 +32,7 @@
 #include "canonical/number.h"
 #include "canonical/string.h"
 #include "canonical/writer.h"
-#include "shared/json_string.h"
+#include "shared/document.h"
 
 StaticAssertDecl(sizeof(IdemMember) <= sizeof(JsonbPair),
 				 "any object of jsonb has room as an array of IdemMember");

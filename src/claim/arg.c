@@ -175,15 +175,6 @@ idem_arg_token(FunctionCallInfo fcinfo, int argno)
 }
 
 Datum
-idem_interval_datum(int64 us)
-{
-	Interval   *interval = palloc0(sizeof(Interval));
-
-	interval->time = us;
-	return IntervalPGetDatum(interval);
-}
-
-Datum
 idem_arg_label(Oid enumtype, const char *label)
 {
 	Oid			oid = GetSysCacheOid2(ENUMTYPOIDNAME, Anum_pg_enum_oid,

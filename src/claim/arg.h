@@ -19,6 +19,7 @@
 
 #include "compat.h"
 #include "claim/claim.h"
+#include "shared/args.h"
 
 /* A string that points into an argument, or was made from an argument. */
 typedef struct IdemStr
@@ -81,9 +82,6 @@ extern struct varlena *idem_arg_work(FunctionCallInfo fcinfo, int argno, const c
 
 /* Get the token; error if it is NULL. */
 extern int64 idem_arg_token(FunctionCallInfo fcinfo, int argno);
-
-/* Microseconds as an interval without days. */
-extern Datum idem_interval_datum(int64 us);
 
 /* The label of an enum type as a Datum: the OID of the label. */
 extern Datum idem_arg_label(Oid enumtype, const char *label);

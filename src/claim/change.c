@@ -56,7 +56,6 @@
 #include "shared/clock.h"
 #include "shared/empty.h"
 #include "shared/fault.h"
-#include "shared/holder.h"
 #include "shared/lock_wait.h"
 #include "store/store.h"
 
@@ -191,7 +190,7 @@ wait_for_holder(ChangeWait *wait)
 		return;
 	PG_TRY();
 	{
-		idem_work_with_timeout(ms_left(wait), wait_for_transaction, wait);
+		idem_work_with_timeout(ms_left(wait), wait_for_transaction, NULL, wait);
 	}
 	PG_CATCH();
 	{

@@ -182,7 +182,7 @@ is_expired(const Part *parts)
 /*
  * The callback IdemKeyedLog.judge.  What has expired goes as a whole, and only when
  * nothing older would come to light: as a tombstone does.  Another end of the lease may
- * be written meanwhile, but not after its time is over (claim/hold.c).
+ * be written meanwhile, but not after its time is over (claim/leased.c).
  */
 static void
 judge(TupleDesc desc, const IdemKeyedRow *rows, IdemKeyedNeed *need)

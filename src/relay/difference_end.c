@@ -68,7 +68,7 @@
 #include "relay/difference_end.h"
 #include "relay/slots.h"
 #include "shared/spi.h"
-#include "shared/txn.h"
+#include "shared/worker.h"
 #include "shared/xid.h"
 
 /* One reading of the relays. */

@@ -15,11 +15,13 @@
 
 #include "access/xact.h"
 #include "commands/trigger.h"
+#include "executor/spi.h"
 #include "funcapi.h"
 #include "miscadmin.h"
 #include "tcop/utility.h"
 #include "utils/builtins.h"
 #include "utils/rel.h"
+#include "utils/timestamp.h"
 
 #include "shared/args.h"
 #include "shared/guard.h"
@@ -167,4 +169,38 @@ idem_row_type(FunctionCallInfo fcinfo, int ncolumns)
 	if (desc->natts != ncolumns)
 		elog(ERROR, "row type has %d columns instead of %d", desc->natts, ncolumns);
 	return BlessTupleDesc(desc);
+}
+
+Datum
+idem_interval_datum(int64 us)
+{
+	Interval   *interval = palloc0(sizeof(Interval));
+
+	interval->time = us;
+	return IntervalPGetDatum(interval);
+}
+
+void
+idem_check_same_length(const char *a, int na, const char *b, int nb)
+{
+	if (na != nb)
+		ereport(ERROR,
+				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
+				 errmsg("arguments \"%s\" and \"%s\" must have the same number of elements", a, b),
+				 errdetail("They have %d and %d.", na, nb)));
+}
+
+AttrNumber
+idem_trigger_column(Relation rel, const char *name, const char *function_name, const char *what)
+{
+	int			attnum = SPI_fnumber(RelationGetDescr(rel), name);
+
+	if (attnum <= 0)
+		ereport(ERROR,
+				(errcode(ERRCODE_UNDEFINED_COLUMN),
+				 errmsg("column \"%s\" of relation \"%s\" does not exist", name,
+						RelationGetRelationName(rel)),
+				 errhint("Create the trigger of \"%s\" with the name of the column that has %s.",
+						 function_name, what)));
+	return attnum;
 }

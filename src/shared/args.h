@@ -101,4 +101,32 @@ extern int64 idem_interval_us(const Interval *interval);
  */
 extern TupleDesc idem_row_type(FunctionCallInfo fcinfo, int ncolumns);
 
+/* Set a column of a result that is NULL otherwise; the same of a pointer, unless it is NULL. */
+static inline void
+idem_set_column(Datum *values, bool *nulls, int column, Datum value)
+{
+	values[column] = value;
+	nulls[column] = false;
+}
+
+static inline void
+idem_set_pointer(Datum *values, bool *nulls, int column, const void *value)
+{
+	if (value != NULL)
+		idem_set_column(values, nulls, column, PointerGetDatum(value));
+}
+
+/* Microseconds as an interval without days. */
+extern Datum idem_interval_datum(int64 us);
+
+/* Error 22023 unless two array arguments have the same number of elements. */
+extern void idem_check_same_length(const char *a, int na, const char *b, int nb);
+
+/*
+ * The number of the column that the trigger of a table of the application names.  Error
+ * 42703 if there is none; what: "the version", or whatever the column has.
+ */
+extern AttrNumber idem_trigger_column(Relation rel, const char *name, const char *function_name,
+									  const char *what);
+
 #endif							/* IDEM_ARGS_H */

@@ -20,16 +20,34 @@
 
 #include "postgres.h"
 
+#include <limits.h>
+#include <time.h>
+
 /*
  * Microseconds since some moment, which is the same for all processes of a
  * machine.
  */
 typedef int64 IdemClock;
 
-extern IdemClock idem_clock(void);
+static inline IdemClock
+idem_clock(void)
+{
+	struct timespec now;
+
+	(void) clock_gettime(CLOCK_MONOTONIC, &now);
+	return (IdemClock) now.tv_sec * INT64CONST(1000000) + now.tv_nsec / 1000;
+}
 
 /* Milliseconds until "then", rounded up; 0 if that moment has passed. */
-extern long idem_clock_ms_until(IdemClock then);
+static inline long
+idem_clock_ms_until(IdemClock then)
+{
+	IdemClock	left = then - idem_clock();
+
+	if (left <= 0)
+		return 0;
+	return (long) Min((left + 999) / 1000, INT_MAX);
+}
 
 /* The moment ms milliseconds after "from". */
 static inline IdemClock

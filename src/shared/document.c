@@ -127,3 +127,49 @@ idem_check_document(const char *name, Datum jsonb, int64 max_binary)
 				 errdetail("Its text has more than " INT64_FORMAT " bytes.", max),
 				 errhint("Give numbers with thousands of digits as strings, or store the data elsewhere and give a reference.")));
 }
+
+/*
+ * A string as JSON has it.
+ *
+ * Strings are copied by the stretches that need no escape; the server's
+ * escape_json() appends them character by character.
+ */
+
+/* The second character of the escape; 'u' for \u00xx, 0 for none. */
+static const char escape_of[256] = {
+	'u', 'u', 'u', 'u', 'u', 'u', 'u', 'u', 'b', 't', 'n', 'u', 'f', 'r', 'u', 'u',
+	'u', 'u', 'u', 'u', 'u', 'u', 'u', 'u', 'u', 'u', 'u', 'u', 'u', 'u', 'u', 'u',
+	['"'] = '"',['\\'] = '\\'
+};
+
+/* Append a character as its escape. */
+static void
+write_escape(StringInfo out, unsigned char c)
+{
+	if (escape_of[c] == 'u')
+		appendStringInfo(out, "\\u%04x", c);
+	else
+	{
+		appendStringInfoCharMacro(out, '\\');
+		appendStringInfoCharMacro(out, escape_of[c]);
+	}
+}
+
+void
+idem_json_write_string(StringInfo out, const char *s, int len)
+{
+	const char *end = s + len;
+
+	appendStringInfoCharMacro(out, '"');
+	while (s < end)
+	{
+		const char *from = s;
+
+		while (s < end && escape_of[(unsigned char) *s] == 0)
+			s++;
+		appendBinaryStringInfo(out, from, s - from);
+		if (s < end)
+			write_escape(out, *s++);
+	}
+	appendStringInfoCharMacro(out, '"');
+}

@@ -15,6 +15,8 @@
 
 #include "postgres.h"
 
+#include "lib/stringinfo.h"
+
 /*
  * Longest text of any jsonb that is stored.  COPY at most doubles it, and the row of a
  * dump has to stay below 1 GB.
@@ -32,5 +34,11 @@
  * IDEM_DOCUMENT_GROWTH times max_binary.  The message names the argument.
  */
 extern void idem_check_document(const char *name, Datum jsonb, int64 max_binary);
+
+/*
+ * Append a string of the server's encoding in quotes, with its escapes: those
+ * of RFC 8785, which are those of jsonb::text, too.
+ */
+extern void idem_json_write_string(StringInfo out, const char *s, int len);
 
 #endif							/* IDEM_DOCUMENT_H */

@@ -50,26 +50,37 @@
 #define MAX_PAUSE_MS	100
 
 /*
- * The lock keeps the commit log from being truncated between the check of the
- * oldest xid and the look-up.
+ * Lock the commit log, which keeps it from being truncated between the check of the
+ * oldest xid and the look-up.  False if it does not have the transaction any more.
  */
-XLogRecPtr
-idem_durable_commit_lsn(FullTransactionId fxid)
+static bool
+lock_commit_log(FullTransactionId fxid)
 {
-	TransactionId xid = XidFromFullTransactionId(fxid);
 	uint64		next = U64FromFullTransactionId(ReadNextFullTransactionId());
-	XLogRecPtr	lsn = InvalidXLogRecPtr;
 
 	/*
 	 * More than half the circle of xids away, the comparison below means
 	 * nothing.
 	 */
 	if (next - U64FromFullTransactionId(fxid) > MaxTransactionId / 2)
-		return lsn;
+		return false;
 	LWLockAcquire(XactTruncationLock, LW_SHARED);
-	if (!TransactionIdPrecedes(xid, IDEM_OLDEST_CLOG_XID))
-		lsn = TransactionIdGetCommitLSN(xid);
+	if (!TransactionIdPrecedes(XidFromFullTransactionId(fxid), IDEM_OLDEST_CLOG_XID))
+		return true;
 	LWLockRelease(XactTruncationLock);
+	return false;
+}
+
+XLogRecPtr
+idem_durable_commit_lsn(FullTransactionId fxid)
+{
+	XLogRecPtr	lsn = InvalidXLogRecPtr;
+
+	if (lock_commit_log(fxid))
+	{
+		lsn = TransactionIdGetCommitLSN(XidFromFullTransactionId(fxid));
+		LWLockRelease(XactTruncationLock);
+	}
 	return lsn;
 }
 
@@ -77,16 +88,13 @@ idem_durable_commit_lsn(FullTransactionId fxid)
 bool
 idem_durable_did_abort(FullTransactionId fxid)
 {
-	TransactionId xid = XidFromFullTransactionId(fxid);
-	uint64		next = U64FromFullTransactionId(ReadNextFullTransactionId());
 	bool		aborted = false;
 
-	if (next - U64FromFullTransactionId(fxid) > MaxTransactionId / 2)
-		return false;
-	LWLockAcquire(XactTruncationLock, LW_SHARED);
-	if (!TransactionIdPrecedes(xid, IDEM_OLDEST_CLOG_XID))
-		aborted = !TransactionIdDidCommit(xid);
-	LWLockRelease(XactTruncationLock);
+	if (lock_commit_log(fxid))
+	{
+		aborted = !TransactionIdDidCommit(XidFromFullTransactionId(fxid));
+		LWLockRelease(XactTruncationLock);
+	}
 	return aborted;
 }
 

@@ -92,20 +92,11 @@ act(const char *name, IdemFault fault, bool may_raise)
 }
 
 void
-idem_fault_point(const char *name)
+idem_fault_point(const char *name, bool may_raise)
 {
 	int			save_errno = errno;
 
-	act(name, idem_fault_take(name), true);
-	errno = save_errno;
-}
-
-void
-idem_fault_point_no_error(const char *name)
-{
-	int			save_errno = errno;
-
-	act(name, idem_fault_take(name), false);
+	act(name, idem_fault_take(name), may_raise);
 	errno = save_errno;
 }
 

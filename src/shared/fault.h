@@ -27,12 +27,11 @@
 
 #ifdef IDEMPOTENCY_FAULT_POINTS
 
-extern void idem_fault_point(const char *name);
-extern void idem_fault_point_no_error(const char *name);
+extern void idem_fault_point(const char *name, bool may_raise);
 extern void idem_fault_point_child(const char *name);
 
-#define IDEM_FAULT_POINT(name)			idem_fault_point(name)
-#define IDEM_FAULT_POINT_NO_ERROR(name)	idem_fault_point_no_error(name)
+#define IDEM_FAULT_POINT(name)			idem_fault_point(name, true)
+#define IDEM_FAULT_POINT_NO_ERROR(name)	idem_fault_point(name, false)
 #define IDEM_FAULT_POINT_CHILD(name)	idem_fault_point_child(name)
 
 #else

@@ -201,19 +201,15 @@ is_written_by_c(Oid relid)
 		!is_one_of(relid, written_by_sql, lengthof(written_by_sql));
 }
 
-/* Is it the extension's own script that alters the extension's tables? */
-static bool
-in_own_script(void)
-{
-	return creating_extension && CurrentExtensionObject == idem_extension_oid();
-}
-
 /* Error 0A000 if the relation is a table of ours that may not be given this. */
 static void
 refuse_for(Oid relid, const Addition *addition)
 {
 	if (!OidIsValid(relid) || !is_data_schema(get_rel_namespace(relid)) ||
-		!(addition->to_all || is_written_by_c(relid)) || in_own_script())
+		!(addition->to_all || is_written_by_c(relid)))
+		return;
+	/* the extension's own script alters its tables */
+	if (creating_extension && CurrentExtensionObject == idem_extension_oid())
 		return;
 	ereport(ERROR,
 			(errcode(ERRCODE_FEATURE_NOT_SUPPORTED),

@@ -26,10 +26,10 @@
 
 #include "compat.h"
 #include "shared/args.h"
-#include "shared/holder.h"
+#include "shared/lock_wait.h"
 #include "shared/keyed_log.h"
 #include "shared/keyed_stat.h"
-#include "shared/singleton.h"
+#include "shared/worker.h"
 
 /* The bytes that a function of the server says of all tables of the log. */
 static int64

@@ -16,7 +16,7 @@
  * After an error it ends.  The next page that is filled starts another one.
  *
  * LOCKING: between the steps only the lock by which there is one worker of a
- * database (singleton.c), which nobody waits for.
+ * database (shared/worker.c), which nobody waits for.
  *
  * MEMORY: the list of logs, the time of the last start; of the worker, that of one step.
  *
@@ -42,11 +42,9 @@
 #include "shared/catalog.h"
 #include "shared/clock.h"
 #include "shared/fault.h"
-#include "shared/forced.h"
 #include "shared/keyed_turn.h"
 #include "shared/keyed_worker.h"
-#include "shared/singleton.h"
-#include "shared/txn.h"
+#include "shared/worker.h"
 
 /* A process starts one worker at most in this time. */
 #define START_PAUSE_MS	100

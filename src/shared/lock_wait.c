@@ -28,16 +28,84 @@
 #include "postgres.h"
 
 #include "access/table.h"
+#include "access/transam.h"
+#include "access/twophase.h"
+#include "catalog/pg_extension.h"
 #include "miscadmin.h"
 #include "storage/lmgr.h"
+#include "storage/lock.h"
 #include "storage/proc.h"
+#include "storage/procarray.h"
 #include "utils/lsyscache.h"
 #include "utils/memutils.h"
 
 #include "compat.h"
 #include "shared/catalog.h"
-#include "shared/holder.h"
 #include "shared/lock_wait.h"
+
+/*
+ * Names what holds a lock, for the views and errors that say so, and for commands
+ * that wait for them all.
+ */
+
+const char *
+idem_holder(Oid oid, LOCKMODE mode, const char *session)
+{
+	LOCKTAG		tag;
+	VirtualTransactionId *holders;
+	int			n;
+	bool		have_more;
+
+	SET_LOCKTAG_RELATION(tag, MyDatabaseId, oid);
+	holders = GetLockConflicts(&tag, mode, &n);
+	for (int i = 0; i < n; i++)
+	{
+		if (VirtualTransactionIdIsRecoveredPreparedXact(holders[i]) ||
+			TransactionIdIsValid(TwoPhaseGetXidByVirtualXID(holders[i], &have_more)))
+			return "prepared transaction";
+	}
+	return n > 0 ? session : NULL;
+}
+
+IdemHolder *
+idem_holders(const LOCKTAG *tag, LOCKMASK modes, int *n)
+{
+	LockData   *data = GetLockStatusData();
+	IdemHolder *holders = palloc(Max(data->nelements, 1) * sizeof(IdemHolder));
+
+	*n = 0;
+	for (int i = 0; i < data->nelements; i++)
+	{
+		const LockInstanceData *lock = &data->locks[i];
+
+		CHECK_FOR_INTERRUPTS();
+		if (memcmp(&lock->locktag, tag, sizeof(LOCKTAG)) != 0 || (lock->holdMask & modes) == 0 ||
+			lock->pid == MyProcPid)
+			continue;
+		holders[(*n)++] = (IdemHolder)
+		{
+			.vxid = idem_compat_lock_vxid(lock), .pid = lock->pid
+		};
+	}
+	return holders;
+}
+
+/* One who holds a lock that a lock of this mode conflicts with; NULL: nobody. */
+static IdemHolder *
+find_holder(const LOCKTAG *tag, LOCKMODE mode)
+{
+	LOCKMASK	modes = 0;
+	IdemHolder *holders;
+	int			n;
+
+	for (LOCKMODE held = AccessShareLock; held <= AccessExclusiveLock; held++)
+	{
+		if (DoLockModesConflict(held, mode))
+			modes |= LOCKBIT_ON(held);
+	}
+	holders = idem_holders(tag, modes, &n);
+	return n > 0 ? &holders[0] : NULL;
+}
 
 /* The least timeout of locks that maintenance, or the server, has for a moment. */
 #define PATIENCE_MS		1000
@@ -48,20 +116,22 @@ typedef struct Wait
 	LOCKTAG		tag;
 	LOCKMODE	mode;
 	bool		is_relation;
+	int			ms;				/* for how long */
 	IdemLockTitle title;
 	const void *arg;
 } Wait;
 
-/* Error 55P03, in the place of the server's. */
-pg_noreturn static void
-report_timeout(const Wait *wait, int ms)
+/* Callback: error 55P03, in the place of the server's. */
+static void
+report_timeout(void *arg)
 {
-	IdemHolder *holder = idem_find_holder(&wait->tag, wait->mode);
+	const Wait *wait = arg;
+	IdemHolder *holder = find_holder(&wait->tag, wait->mode);
 	char	   *title = wait->title(wait->arg);
 
 	ereport(ERROR,
 			(errcode(ERRCODE_LOCK_NOT_AVAILABLE),
-			 errmsg("could not lock %s within %d ms", title, ms),
+			 errmsg("could not lock %s within %d ms", title, wait->ms),
 			 holder == NULL ? 0 :
 			 holder->pid == 0 ? errdetail("A prepared transaction has locked it.") :
 			 errdetail("Process %d has locked it.", holder->pid),
@@ -81,39 +151,25 @@ wait_for_lock(void *arg)
 }
 
 void
-idem_work_with_timeout(int ms, void (*work) (void *arg), void *arg)
+idem_work_with_timeout(int ms, void (*work) (void *arg), void (*report) (void *arg), void *arg)
 {
+	MemoryContext context = CurrentMemoryContext;
 	int			saved = LockTimeout;
 
 	PG_TRY();
 	{
 		LockTimeout = ms;
 		work(arg);
-	}
-	PG_FINALLY();
-	{
 		LockTimeout = saved;
-	}
-	PG_END_TRY();
-}
-
-/* Wait for a lock that is not free; ms: for how long. */
-static void
-wait_or_report(Wait *wait, int ms)
-{
-	MemoryContext context = CurrentMemoryContext;
-
-	PG_TRY();
-	{
-		idem_work_with_timeout(ms, wait_for_lock, wait);
 	}
 	PG_CATCH();
 	{
-		if (geterrcode() != ERRCODE_LOCK_NOT_AVAILABLE)
+		LockTimeout = saved;
+		if (report == NULL || geterrcode() != ERRCODE_LOCK_NOT_AVAILABLE)
 			PG_RE_THROW();
 		MemoryContextSwitchTo(context);
 		FlushErrorState();
-		report_timeout(wait, ms);
+		report(arg);
 	}
 	PG_END_TRY();
 }
@@ -121,12 +177,13 @@ wait_or_report(Wait *wait, int ms)
 void
 idem_lock_acquire(const LOCKTAG *tag, LOCKMODE mode, int ms, IdemLockTitle title, const void *arg)
 {
-	Wait		wait = {.tag = *tag, .mode = mode, .title = title, .arg = arg};
+	Wait		wait = {.tag = *tag, .mode = mode, .ms = ms, .title = title, .arg = arg};
+
 
 	if (ms == 0 && LockTimeout == 0)
 		wait_for_lock(&wait);
 	else if (LockAcquire(tag, mode, false, true) == LOCKACQUIRE_NOT_AVAIL)
-		wait_or_report(&wait, ms);
+		idem_work_with_timeout(ms, wait_for_lock, report_timeout, &wait);
 }
 
 /* IdemLockTitle of a table; arg: its OID. */
@@ -148,7 +205,8 @@ idem_lock_table(Oid oid, LOCKMODE mode)
 	else if (!ConditionalLockRelationOid(oid, mode))
 	{
 		SET_LOCKTAG_RELATION(wait.tag, MyDatabaseId, oid);
-		wait_or_report(&wait, Max(LockTimeout, PATIENCE_MS));
+		wait.ms = Max(LockTimeout, PATIENCE_MS);
+		idem_work_with_timeout(wait.ms, wait_for_lock, report_timeout, &wait);
 	}
 }
 
@@ -165,5 +223,67 @@ idem_work_patiently(void (*work) (void *arg), void *arg)
 	if (LockTimeout == 0 || LockTimeout >= PATIENCE_MS)
 		work(arg);
 	else
-		idem_work_with_timeout(PATIENCE_MS, work, arg);
+		idem_work_with_timeout(PATIENCE_MS, work, NULL, arg);
+}
+
+/*
+ * Does a dump of the database run?
+ *
+ * A dump copies the tables of an extension one by one, as of one snapshot, and locks
+ * each of them only when it comes to it.  So nothing tells beforehand which tables it
+ * is going to read.  But pg_dump has to read pg_extension, which names the tables,
+ * right after it has taken its snapshot, and keeps the lock of that query to its end.
+ * Applications do not read pg_extension in transactions that they leave open; the
+ * server's own reads of it give their lock back at once.
+ *
+ * Snapshots of a standby's sessions are not seen here.
+ *
+ * LOCKING: the lock manager's and the process array's own, for a moment.
+ */
+
+/* The sessions of this database that have an older snapshot; *n: how many. */
+static VirtualTransactionId *
+get_older(TransactionId last, int *n)
+{
+	return GetCurrentVirtualXIDs(last, true, false, PROC_IS_AUTOVACUUM | PROC_IN_VACUUM, n);
+}
+
+bool
+idem_dump_older_snapshot(TransactionId last)
+{
+	int			n;
+
+	pfree(get_older(last, &n));
+	return n > 0;
+}
+
+/* Is the transaction among the n holders of a lock? */
+static bool
+is_among(VirtualTransactionId vxid, const VirtualTransactionId *holders, int n)
+{
+	for (int i = 0; i < n; i++)
+	{
+		if (VirtualTransactionIdEquals(vxid, holders[i]))
+			return true;
+	}
+	return false;
+}
+
+bool
+idem_dump_is_older(TransactionId last)
+{
+	LOCKTAG		tag;
+	int			nolder;
+	int			nholders;
+	VirtualTransactionId *older = get_older(last, &nolder);
+	VirtualTransactionId *holders;
+	bool		found = false;
+
+	SET_LOCKTAG_RELATION(tag, MyDatabaseId, ExtensionRelationId);
+	holders = GetLockConflicts(&tag, AccessExclusiveLock, &nholders);
+	for (int i = 0; i < nolder && !found; i++)
+		found = is_among(older[i], holders, nholders);
+	pfree(older);
+	pfree(holders);
+	return found;
 }

@@ -47,7 +47,42 @@ extern Relation idem_table_open_patiently(Oid oid, LOCKMODE mode);
  */
 extern void idem_work_patiently(void (*work) (void *arg), void *arg);
 
-/* Do work with a lock_timeout of so many milliseconds, whatever the session's is. */
-extern void idem_work_with_timeout(int ms, void (*work) (void *arg), void *arg);
+/*
+ * Do work with a lock_timeout of so many milliseconds, whatever the session's is.  report:
+ * called, in the caller's memory context, to raise an error in the place of the server's
+ * 55P03; NULL: the server's error stays.
+ */
+extern void idem_work_with_timeout(int ms, void (*work) (void *arg), void (*report) (void *arg),
+								   void *arg);
+
+/* Who holds a lock. */
+typedef struct IdemHolder
+{
+	VirtualTransactionId vxid;	/* without a local id: a session without a
+								 * transaction */
+	int			pid;			/* 0: a prepared transaction */
+} IdemHolder;
+
+/*
+ * All who hold a lock in one of the modes (LOCKBIT_ON), except this process; palloc'd.
+ * *n: how many.  Looks at all locks of the server, so it is for commands and errors.
+ */
+extern IdemHolder *idem_holders(const LOCKTAG *tag, LOCKMASK modes, int *n);
+
+/*
+ * Who holds a lock on the relation that a lock of this mode conflicts with: "prepared
+ * transaction", or the name that the caller gives to sessions; NULL: nobody does.  Locks
+ * of this process do not count.
+ */
+extern const char *idem_holder(Oid oid, LOCKMODE mode, const char *session);
+
+/*
+ * Has another session of this database a snapshot that may not see everything that
+ * was committed before "last" was the latest xid?  Errs to the side of yes.
+ */
+extern bool idem_dump_older_snapshot(TransactionId last);
+
+/* The same, of sessions that look like a dump. */
+extern bool idem_dump_is_older(TransactionId last);
 
 #endif							/* IDEM_LOCK_WAIT_H */

@@ -12,7 +12,7 @@
  * LOCKING: the locks of the statement, kept to the end of the transaction.
  * The subtransaction owns them (txn_owner.h), not a portal that calls our
  * function.  idem_spi_read and idem_spi_read_into give their locks back before
- * they return (borrow.h).
+ * they return (borrow_begin).
  *
  * Copyright (c) 2026, the idempotency developers
  *
@@ -28,10 +28,10 @@
 #include "miscadmin.h"
 #include "utils/builtins.h"
 #include "utils/guc.h"
+#include "utils/resowner.h"
 #include "utils/lsyscache.h"
 #include "utils/snapmgr.h"
 
-#include "shared/borrow.h"
 #include "shared/catalog.h"
 #include "shared/guard.h"
 #include "shared/spi.h"
@@ -98,16 +98,48 @@ idem_spi_text(HeapTuple tup, TupleDesc desc, int column)
 	return SPI_getvalue(tup, desc, column);
 }
 
-/* Run a statement with a snapshot taken now. */
-static int
-run_as_of_now(const char *sql, int nargs, Oid *types, Datum *values, const char *nulls)
-{
-	SPIPlanPtr	plan = SPI_prepare(sql, nargs, types);
+/*
+ * Gives locks back as soon as a reading function is done with them.
+ *
+ * A statement keeps the locks on the tables that it reads to the end of the
+ * transaction.  The views of the extension must not keep such locks: a monitor
+ * that leaves its transaction open would keep segments and logs of positions from
+ * being emptied.  So a function that reads for a view runs its statements
+ * under a resource owner of their own.  That owner gives its locks back
+ * instead of handing them on.
+ *
+ * Invariant: after borrow_end, no value that was read points into a
+ * table: values that are kept are detoasted before.  Locks that the
+ * transaction holds by other owners stay, e.g. the locks for rows that it
+ * wrote.  After an error no end is needed: the owner is a child of the owner
+ * that was current, and is released with its parent.
+ */
 
-	if (plan == NULL)
-		return SPI_result;
-	return SPI_execute_snapshot(plan, values, nulls, GetLatestSnapshot(), InvalidSnapshot,
-								false, true, 0);
+/* Locks taken from here on belong to a resource owner of their own. */
+static ResourceOwner
+borrow_begin(void)
+{
+	ResourceOwner saved = CurrentResourceOwner;
+
+	CurrentResourceOwner = ResourceOwnerCreate(saved, "idempotency borrowed locks");
+	return saved;
+}
+
+/*
+ * Give the locks back.  The first and the last step report other resources
+ * that are still open, as a commit does.  The step of the locks is that of an
+ * abort, which does not hand them on.
+ */
+static void
+borrow_end(ResourceOwner saved)
+{
+	ResourceOwner borrowed = CurrentResourceOwner;
+
+	CurrentResourceOwner = saved;
+	ResourceOwnerRelease(borrowed, RESOURCE_RELEASE_BEFORE_LOCKS, true, false);
+	ResourceOwnerRelease(borrowed, RESOURCE_RELEASE_LOCKS, false, false);
+	ResourceOwnerRelease(borrowed, RESOURCE_RELEASE_AFTER_LOCKS, true, false);
+	ResourceOwnerDelete(borrowed);
 }
 
 /* The caller's identity, while we run as the owner. */
@@ -116,6 +148,8 @@ typedef struct Caller
 	Oid			userid;
 	int			sec_context;
 	int			nestlevel;
+	ResourceOwner owner;
+	bool		borrows;		/* gives the locks of the statement back */
 } Caller;
 
 /*
@@ -123,8 +157,10 @@ typedef struct Caller
  * written, so a limit on temporary files would stop it for ever.
  */
 static void
-become_owner(Caller *caller)
+become_owner(Caller *caller, bool borrows)
 {
+	caller->borrows = borrows;
+	caller->owner = borrows ? borrow_begin() : idem_txn_owner_enter();
 	check_tables();
 	GetUserIdAndSecContext(&caller->userid, &caller->sec_context);
 	SetUserIdAndSecContext(idem_extension_owner(),
@@ -138,42 +174,36 @@ become_owner(Caller *caller)
 								 PGC_SUSET, PGC_S_SESSION, GUC_ACTION_SAVE, true, 0, false);
 }
 
-/* Switch back to the caller. */
-static void
-become_caller(const Caller *caller)
+/*
+ * Switch back to the caller.  Raise an error if SPI returned one, or may have returned
+ * values that C code misreads; else return the number of rows.
+ */
+static uint64
+become_caller(const Caller *caller, const char *sql, int rc)
 {
 	AtEOXact_GUC(true, caller->nestlevel);
 	SetUserIdAndSecContext(caller->userid, caller->sec_context);
-}
-
-/* Raise an error if SPI returned one, or may have returned values that C code misreads. */
-static void
-check_result(const char *sql, int rc)
-{
+	if (caller->borrows)
+		borrow_end(caller->owner);
+	else
+		idem_txn_owner_leave(caller->owner);
 	if (rc < 0)
 		elog(ERROR, "could not run \"%s\": %s", sql, SPI_result_code_string(rc));
 	check_tables();
+	return SPI_processed;
 }
 
-/*
- * Run a statement as the extension's owner, with a snapshot taken now if
- * "latest".
- */
+/* Run a statement as the extension's owner; one that only reads gives its locks back. */
 static uint64
 run_as_owner(const char *sql, int nargs, Oid *types, Datum *values, const char *nulls,
-			 bool latest)
+			 bool reads)
 {
-	ResourceOwner save_owner = idem_txn_owner_enter();
 	Caller		caller;
 	int			rc;
 
-	become_owner(&caller);
-	rc = latest ? run_as_of_now(idem_spi_sql(sql), nargs, types, values, nulls) :
-		SPI_execute_with_args(idem_spi_sql(sql), nargs, types, values, nulls, false, 0);
-	become_caller(&caller);
-	idem_txn_owner_leave(save_owner);
-	check_result(sql, rc);
-	return SPI_processed;
+	become_owner(&caller, reads);
+	rc = SPI_execute_with_args(idem_spi_sql(sql), nargs, types, values, nulls, reads, 0);
+	return become_caller(&caller, sql, rc);
 }
 
 /*
@@ -204,19 +234,15 @@ uint64
 idem_spi_run_saved(IdemSpiStatement *statement, int nargs, Oid *types, Datum *values,
 				   const char *nulls)
 {
-	ResourceOwner save_owner = idem_txn_owner_enter();
 	Caller		caller;
 	int			rc;
 
-	become_owner(&caller);
+	become_owner(&caller, false);
 	(void) set_config_option("enable_seqscan", "off",
 							 PGC_USERSET, PGC_S_SESSION, GUC_ACTION_SAVE, true, 0, false);
 	prepare_statement(statement, nargs, types);
 	rc = SPI_execute_plan(statement->plan, values, nulls, false, 0);
-	become_caller(&caller);
-	idem_txn_owner_leave(save_owner);
-	check_result(statement->sql, rc);
-	return SPI_processed;
+	return become_caller(&caller, statement->sql, rc);
 }
 
 uint64
@@ -228,39 +254,39 @@ idem_spi_run(const char *sql, int nargs, Oid *types, Datum *values, const char *
 uint64
 idem_spi_run_latest(const char *sql, int nargs, Oid *types, Datum *values)
 {
-	return run_as_owner(sql, nargs, types, values, NULL, true);
+	Caller		caller;
+	SPIPlanPtr	plan;
+	int			rc;
+
+	become_owner(&caller, false);
+	plan = SPI_prepare(idem_spi_sql(sql), nargs, types);
+	if (plan != NULL)
+		rc = SPI_execute_snapshot(plan, values, NULL, GetLatestSnapshot(), InvalidSnapshot,
+								  false, true, 0);
+	else
+		rc = SPI_result;
+	return become_caller(&caller, sql, rc);
 }
 
 uint64
 idem_spi_read(const char *sql, int nargs, Oid *types, Datum *values)
 {
-	ResourceOwner saved = idem_borrow_begin();
-	Caller		caller;
-	int			rc;
-
-	become_owner(&caller);
-	rc = SPI_execute_with_args(idem_spi_sql(sql), nargs, types, values, NULL, true, 0);
-	become_caller(&caller);
-	idem_borrow_end(saved);
-	check_result(sql, rc);
-	return SPI_processed;
+	return run_as_owner(sql, nargs, types, values, NULL, true);
 }
 
 void
 idem_spi_read_into(const char *sql, ReturnSetInfo *rsinfo)
 {
 	SPIExecuteOptions options = {.read_only = true, .must_return_tuples = true};
-	ResourceOwner saved = idem_borrow_begin();
 	Caller		caller;
 	int			rc;
+
+	become_owner(&caller, true);
 
 	/* The rows outlive their locks, so toasted values are fetched. */
 	options.dest = CreateDestReceiver(DestTuplestore);
 	SetTuplestoreDestReceiverParams(options.dest, rsinfo->setResult,
 									rsinfo->econtext->ecxt_per_query_memory, true, NULL, NULL);
-	become_owner(&caller);
 	rc = SPI_execute_extended(idem_spi_sql(sql), &options);
-	become_caller(&caller);
-	idem_borrow_end(saved);
-	check_result(sql, rc);
+	(void) become_caller(&caller, sql, rc);
 }

@@ -163,13 +163,6 @@ idem_uptime_advance(void)
 	relation_close(rel, AccessShareLock);
 }
 
-/* The value of the cell of needed_ref. */
-static int64
-read_needed(void)
-{
-	return idem_cell_read_ref(&needed_ref).value;
-}
-
 /*
  * Of two processes that write at once one may undo the other's note, which says almost the
  * same: then the time stands still too early, and things are kept for longer.
@@ -183,7 +176,7 @@ idem_uptime_need(int64 now, int64 seconds)
 	if (known_of == oid && until <= known_needed)
 		return;
 	known_of = oid;
-	known_needed = read_needed();
+	known_needed = idem_cell_read_ref(&needed_ref).value;
 	if (until <= known_needed)
 		return;
 	known_needed = until + NEEDED_LATER(seconds);
@@ -193,7 +186,7 @@ idem_uptime_need(int64 now, int64 seconds)
 bool
 idem_uptime_is_needed(void)
 {
-	return idem_uptime_now() < read_needed();
+	return idem_uptime_now() < idem_cell_read_ref(&needed_ref).value;
 }
 
 void

@@ -304,7 +304,7 @@ idem_keys_fill(IdemKeys *keys)
 	/* rule 7; an operator's transaction is not waited for */
 	if (!ConditionalLockRelation(keys->rel, RowExclusiveLock))
 		return false;
-	idem_work_with_timeout(0, lock_head, keys);
+	idem_work_with_timeout(0, lock_head, NULL, keys);
 	made = idem_keys_are_trusted(keys) && make_keys(keys);
 	UnlockPage(keys->rel, IDEM_KEYS_HEAD_BLOCK, ExclusiveLock);
 	UnlockRelation(keys->rel, RowExclusiveLock);

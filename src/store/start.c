@@ -3,7 +3,7 @@
  * start.c
  *		Starts the packer of this database.
  *
- * A packer that stays for a while is the only one of the database (singleton.c).  One
+ * A packer that stays for a while is the only one of the database (shared/worker.c).  One
  * that takes a step for whoever asks for it may work beside it.
  *
  * A crash leaves nothing; the next claim that notices starts a packer.
@@ -23,7 +23,7 @@
 
 #include "miscadmin.h"
 
-#include "shared/singleton.h"
+#include "shared/worker.h"
 #include "store/start.h"
 
 bool

@@ -36,7 +36,7 @@
 #include "relay/function/delegate.h"
 #include "relay/slots.h"
 #include "shared/fault.h"
-#include "shared/txn.h"
+#include "shared/worker.h"
 
 /* Make the delegate the one that writes the relay's entry. */
 static void

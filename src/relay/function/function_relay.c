@@ -46,7 +46,7 @@
 #include "shared/durable.h"
 #include "shared/error.h"
 #include "shared/fault.h"
-#include "shared/txn.h"
+#include "shared/worker.h"
 
 typedef struct IdemFunctionCourier
 {

@@ -59,7 +59,7 @@
 #include "relay/difference_end.h"
 #include "shared/fault.h"
 #include "shared/spi.h"
-#include "shared/txn.h"
+#include "shared/worker.h"
 
 /* Events read in one part of a round. */
 #define PART_EVENTS 5000

@@ -30,7 +30,7 @@
 #include "relay/position/retention.h"
 #include "relay/wake.h"
 #include "shared/catalog.h"
-#include "shared/txn.h"
+#include "shared/worker.h"
 
 static IdemRelRef relays_ref = IDEM_RELREF("relays");
 

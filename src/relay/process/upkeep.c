@@ -39,7 +39,7 @@
 #include "shared/clock.h"
 #include "shared/fault.h"
 #include "shared/spi.h"
-#include "shared/txn.h"
+#include "shared/worker.h"
 #include "store/pack.h"
 
 static IdemRelRef relays_ref = IDEM_RELREF("relays");

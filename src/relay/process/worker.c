@@ -68,9 +68,8 @@
 #include "shared/catalog.h"
 #include "shared/clock.h"
 #include "shared/fault.h"
-#include "shared/forced.h"
+#include "shared/worker.h"
 #include "shared/spi.h"
-#include "shared/txn.h"
 
 #ifdef IDEMPOTENCY_FAULT_POINTS
 #define MAINTAIN_MS 200			/* tests wait for its fault points */

@@ -23,7 +23,7 @@
 
 #include "relay/stream/encode.h"
 #include "relay/stream/utf8.h"
-#include "shared/txn.h"
+#include "shared/worker.h"
 
 /* Microseconds from 1970-01-01 to 2000-01-01. */
 #define EPOCH_DIFF_US (INT64CONST(10957) * USECS_PER_DAY)

@@ -32,7 +32,7 @@
 #include "utils/numeric.h"
 
 #include "relay/stream/json_text.h"
-#include "shared/json_string.h"
+#include "shared/document.h"
 
 #define FIRST_LEVELS	16		/* room for as many without a palloc */
 

@@ -32,7 +32,7 @@
 #include "relay/position/position.h"
 #include "relay/stream/progress.h"
 #include "shared/fault.h"
-#include "shared/txn.h"
+#include "shared/worker.h"
 
 /* How long a position waits, so that several are written at once. */
 #define WRITE_DELAY_MS 100

@@ -34,7 +34,7 @@
 #include "relay/stream/resume.h"
 #include "shared/error.h"
 #include "shared/fault.h"
-#include "shared/txn.h"
+#include "shared/worker.h"
 
 /*
  * Set "settled" to the last position in our log, and look up the rows of the

@@ -45,7 +45,7 @@
 #include "shared/clock.h"
 #include "shared/durable.h"
 #include "shared/fault.h"
-#include "shared/txn.h"
+#include "shared/worker.h"
 
 /* How many events are read in one transaction at most, wanted or not. */
 #define MAX_SCANNED 100000

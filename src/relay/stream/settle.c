@@ -38,7 +38,7 @@
 #include "relay/wake.h"
 #include "shared/error.h"
 #include "shared/fault.h"
-#include "shared/txn.h"
+#include "shared/worker.h"
 
 /* How often a lock is tried while somebody else has it. */
 #define LOCK_RETRY_MS 50

@@ -1,17 +1,17 @@
 /*-------------------------------------------------------------------------
  *
- * singleton.h
- *		Background workers of which a database has one at a time.
+ * worker.h
+ *		What background workers have in common.
  *
  * Copyright (c) 2026, the idempotency developers
  *
  * IDENTIFICATION
- *		src/shared/singleton.h
+ *		src/shared/worker.h
  *
  *-------------------------------------------------------------------------
  */
-#ifndef IDEM_SINGLETON_H
-#define IDEM_SINGLETON_H
+#ifndef IDEM_SHARED_WORKER_H
+#define IDEM_SHARED_WORKER_H
 
 #include "postgres.h"
 
@@ -40,4 +40,26 @@ extern bool idem_singleton_become(IdemSingleton kind);
  */
 extern void idem_singleton_describe(BackgroundWorker *worker, const char *function, const char *type);
 
-#endif							/* IDEM_SINGLETON_H */
+/*
+ * Override settings that users may have set for the database: they must not
+ * bind a worker.  Call it once, after the worker has connected.
+ */
+extern void idem_forced_settings(void);
+
+/* The same for a worker that maintains tables, and runs nobody's code. */
+extern void idem_forced_maintenance(void);
+
+/*
+ * Begin a transaction, with an active snapshot.  Its end switches back to the
+ * memory context that is current now.
+ */
+extern void idem_txn_begin(void);
+
+/*
+ * Commit the transaction.  Workers run with synchronous_commit = local, so no
+ * standby is waited for.  "synchronous" makes the commit wait for the disk
+ * whatever the setting is.
+ */
+extern void idem_txn_commit(bool synchronous);
+
+#endif							/* IDEM_SHARED_WORKER_H */

@@ -1,0 +1,193 @@
+/*-------------------------------------------------------------------------
+ *
+ * worker.c
+ *		What background workers have in common: one at a time of a kind, settings,
+ *		transactions.
+ *
+ * There is no shared memory of ours where the library is not preloaded.  So such a
+ * worker holds a lock of its session, whose key no SQL function can take, and who wants
+ * a worker looks whether somebody holds that lock.
+ *
+ * A crash leaves nothing; whoever notices next that there is work starts a worker.
+ *
+ * LOCKING: the lock just named, never waited for.  DROP EXTENSION does not wait for it
+ * either.
+ *
+ * MEMORY: none.
+ *
+ * Copyright (c) 2026, the idempotency developers
+ *
+ * IDENTIFICATION
+ *		src/shared/worker.c
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "postgres.h"
+
+#include "access/xact.h"
+#include "miscadmin.h"
+#include "storage/lock.h"
+#include "utils/guc.h"
+#include "utils/memutils.h"
+#include "utils/snapmgr.h"
+
+#include "compat.h"
+#include "shared/worker.h"
+
+#define TRIES		5
+#define PAUSE_US	1000L
+
+static void
+set_tag(LOCKTAG *tag, IdemSingleton kind)
+{
+	SET_LOCKTAG_ADVISORY(*tag, MyDatabaseId, 0, 0, kind);
+}
+
+/*
+ * A process between two transactions cannot be seen among the holders of a
+ * lock, so the lock is tried.  If the lock table is full, this is no time to
+ * start a worker.
+ */
+bool
+idem_singleton_is_at_work(IdemSingleton kind)
+{
+	LOCKTAG		tag;
+
+	set_tag(&tag, kind);
+	if (idem_compat_try_lock(&tag, ShareLock) == LOCKACQUIRE_NOT_AVAIL)
+		return true;
+	LockRelease(&tag, ShareLock, false);
+	return false;
+}
+
+/* Who looks for a worker has the lock for a moment, so it is tried again. */
+bool
+idem_singleton_become(IdemSingleton kind)
+{
+	LOCKTAG		tag;
+
+	set_tag(&tag, kind);
+	for (int i = 0; i < TRIES; i++)
+	{
+		if (LockAcquire(&tag, ExclusiveLock, true, true) != LOCKACQUIRE_NOT_AVAIL)
+			return true;
+		pg_usleep(PAUSE_US);
+	}
+	return false;
+}
+
+void
+idem_singleton_describe(BackgroundWorker *worker, const char *function, const char *type)
+{
+	memset(worker, 0, sizeof(*worker));
+	worker->bgw_flags = BGWORKER_SHMEM_ACCESS | BGWORKER_BACKEND_DATABASE_CONNECTION;
+	worker->bgw_start_time = BgWorkerStart_RecoveryFinished;
+	worker->bgw_restart_time = BGW_NEVER_RESTART;
+	strlcpy(worker->bgw_library_name, "idempotency", sizeof(worker->bgw_library_name));
+	strlcpy(worker->bgw_function_name, function, sizeof(worker->bgw_function_name));
+	strlcpy(worker->bgw_type, type, BGW_MAXLEN);
+	snprintf(worker->bgw_name, BGW_MAXLEN, "%s for database %u", type, MyDatabaseId);
+}
+
+/*
+ * The settings that each of our workers needs.
+ *
+ * A worker is a session of its database, so settings of the database apply to
+ * it, which are meant for the sessions of users.
+ */
+
+typedef struct Setting
+{
+	const char *name;
+	const char *value;
+} Setting;
+
+/* Set those that this server has. */
+static void
+force(const Setting *settings, int n)
+{
+	for (int i = 0; i < n; i++)
+	{
+		if (GetConfigOption(settings[i].name, true, false) != NULL)
+			SetConfigOption(settings[i].name, settings[i].value, PGC_SUSET, PGC_S_OVERRIDE);
+	}
+}
+
+void
+idem_forced_settings(void)
+{
+	static const Setting settings[] = {
+		{"role", "none"},
+		{"search_path", "pg_catalog, pg_temp"},
+		{"lock_timeout", "0"},
+		{"statement_timeout", "0"},
+		{"idle_in_transaction_session_timeout", "0"},
+		{"transaction_timeout", "0"},
+		{"idle_session_timeout", "0"},
+		{"exit_on_error", "off"},
+		{"synchronous_commit", "local"},
+		{"default_transaction_isolation", "read committed"},
+		{"default_transaction_read_only", "off"},
+		{"default_transaction_deferrable", "off"},
+		{"session_replication_role", "origin"},
+		{"row_security", "on"},
+		{"jit", "off"},
+		{"max_parallel_workers_per_gather", "0"},
+		{"debug_parallel_query", "off"},
+		{"force_parallel_mode", "off"},
+		{"standard_conforming_strings", "on"},
+		{"transform_null_equals", "off"},
+		{"debug_print_parse", "off"},
+		{"debug_print_rewritten", "off"},
+		{"debug_print_plan", "off"},
+		{"idempotency.uncompleted_claims", "error"},
+	};
+
+	force(settings, lengthof(settings));
+}
+
+/*
+ * These workers sort what others have written, so a limit on temporary files would stop
+ * them for ever.  They wait for no lock of ours; if a catalog is locked, not for long.
+ */
+void
+idem_forced_maintenance(void)
+{
+	static const Setting settings[] = {
+		{"lock_timeout", "1s"},
+		{"temp_file_limit", "-1"},
+	};
+
+	idem_forced_settings();
+	force(settings, lengthof(settings));
+}
+
+/*
+ * Transactions of a worker: READ COMMITTED, committed locally.
+ */
+
+/*
+ * The caller's context, to switch back to: before 18 a commit leaves its
+ * caller in TopMemoryContext, which nobody resets.
+ */
+static MemoryContext callers_context;
+
+void
+idem_txn_begin(void)
+{
+	callers_context = CurrentMemoryContext;
+	SetCurrentStatementStartTimestamp();
+	StartTransactionCommand();
+	PushActiveSnapshot(GetTransactionSnapshot());
+}
+
+void
+idem_txn_commit(bool synchronous)
+{
+	if (ActiveSnapshotSet())
+		PopActiveSnapshot();
+	if (synchronous)
+		ForceSyncCommit();
+	CommitTransactionCommand();
+	MemoryContextSwitchTo(callers_context);
+}
