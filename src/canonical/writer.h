@@ -40,4 +40,12 @@ extern void idem_canonical_write_object(StringInfo out, const IdemMember *member
 /* Append a value.  Error 54001 if it is nested too deep for the stack. */
 extern void idem_canonical_write(StringInfo out, const JsonbValue *value);
 
+/*
+ * The string in UTF-8: s itself if its bytes stay the same, else a palloc'd
+ * copy.  Error 22P05 if UTF-8 lacks a character, and 22021 if the database's
+ * encoding is SQL_ASCII and the bytes are not UTF-8.
+ */
+extern const char *idem_canonical_utf8(const char *s, int len, int *utf8len);
+
+
 #endif							/* IDEM_CANONICAL_WRITER_H */
