@@ -41,7 +41,6 @@
 
 #include "compat.h"
 #include "claim/claim.h"
-#include "claim/finish.h"
 #include "claim/state.h"
 #include "cursor/log.h"
 #include "cursor/setting.h"

@@ -42,12 +42,12 @@ const char *const idem_claim_labels[IDEM_CLAIM_RESULTS] = {
 	"claimed", "duplicate", "busy", "expired", "dead"
 };
 
+const char *const idem_lease_labels[IDEM_LEASE_STATES] = {"leased", "waiting", "dead"};
+
 IdemStr
 idem_arg_str(text *t)
 {
-	IdemStr		s = {VARDATA_ANY(t), VARSIZE_ANY_EXHDR(t)};
-
-	return s;
+	return idem_str(VARDATA_ANY(t), VARSIZE_ANY_EXHDR(t));
 }
 
 IdemStr

@@ -19,20 +19,38 @@
 
 #include "compat.h"
 #include "claim/claim.h"
-#include "shared/args.h"
-
-/* A string that points into an argument, or was made from an argument. */
-typedef struct IdemStr
-{
-	const char *data;
-	int			len;
-} IdemStr;
 
 /* Labels of claim_result, in the order of IdemClaimResult */
 #define IDEM_CLAIM_RESULTS	5
 extern const char *const idem_claim_labels[IDEM_CLAIM_RESULTS];
 
+/* Labels of lease_state, in the order of IdemLeaseState */
+#define IDEM_LEASE_STATES	3
+extern const char *const idem_lease_labels[IDEM_LEASE_STATES];
+
 extern IdemStr idem_arg_str(text *t);
+
+/* Gets the event's id from an argument. */
+typedef IdemStr (*IdemGetId) (FunctionCallInfo fcinfo, int argno);
+
+/*
+ * Define the two forms of a SQL function, idem_NAME_fn for an id that is a text and
+ * idem_NAME_uuid_fn for one that is a uuid, over the static function NAME.
+ */
+#define IDEM_EVENT_FUNCTIONS(name, get_text_id) \
+	PG_FUNCTION_INFO_V1(idem_##name##_fn); \
+	PG_FUNCTION_INFO_V1(idem_##name##_uuid_fn); \
+	Datum \
+	idem_##name##_fn(PG_FUNCTION_ARGS) \
+	{ \
+		return name(fcinfo, get_text_id); \
+	} \
+	Datum \
+	idem_##name##_uuid_fn(PG_FUNCTION_ARGS) \
+	{ \
+		return name(fcinfo, idem_arg_uuid_event_id); \
+	} \
+	extern int	no_such_variable
 
 /* Get the event's id; error unless it has 1 to IDEM_MAX_ID_BYTES bytes. */
 extern IdemStr idem_arg_event_id(FunctionCallInfo fcinfo, int argno);
@@ -82,6 +100,8 @@ extern struct varlena *idem_arg_work(FunctionCallInfo fcinfo, int argno, const c
 
 /* Get the token; error if it is NULL. */
 extern int64 idem_arg_token(FunctionCallInfo fcinfo, int argno);
+
+
 
 /* The label of an enum type as a Datum: the OID of the label. */
 extern Datum idem_arg_label(Oid enumtype, const char *label);

@@ -43,19 +43,19 @@
 #define MAX_PAUSE_MS	50
 
 IdemCall *
-idem_call_begin(const char *consumer, int consumerlen, bool early)
+idem_call_begin(IdemStr consumer, bool early)
 {
 	IdemCall   *call = palloc(sizeof(IdemCall));
 
 	call->store = idem_store_open(true);
-	idem_keymaker_begin(&call->keys, consumer, consumerlen);
+	idem_keymaker_begin(&call->keys, consumer.data, consumer.len);
 
 	/*
 	 * A change of the consumer's locks waits for us, because we have the
 	 * store's lock.
 	 */
-	call->policy = idem_consumer_policy(consumer, consumerlen);
-	idem_keymaker_set_locks(&call->keys, call->policy.locks);
+	call->policy = idem_consumer_policy(consumer.data, consumer.len);
+	call->keys.locks = call->policy.locks;
 	call->now = GetCurrentTimestamp();
 	call->valid_until = NULL;
 	call->saw_completed = false;
@@ -77,14 +77,6 @@ idem_call_leases(IdemCall *call)
 	if (call->leases == NULL)
 		call->leases = idem_lease_open();
 	call->changes_leases = true;
-	return call->leases;
-}
-
-IdemKeyedAccess *
-idem_call_leases_to_look(IdemCall *call)
-{
-	if (call->leases == NULL)
-		call->leases = idem_lease_open_to_look();
 	return call->leases;
 }
 
@@ -216,17 +208,12 @@ idem_call_check_give_up(const IdemClaim *claim)
 				 errhint("Roll back, or to a savepoint that is older than the write; or complete it.")));
 }
 
-/* How many locks a transaction may keep for its claims. */
-static int
-lock_budget(void)
-{
-	return idem_max_claim_locks >= 0 ? idem_max_claim_locks : max_locks_per_xact;
-}
-
 int64
 idem_call_room(void)
 {
-	return Max(0, lock_budget() - idem_state_counts()->locks);
+	int			budget = idem_max_claim_locks >= 0 ? idem_max_claim_locks : max_locks_per_xact;
+
+	return Max(0, budget - idem_state_counts()->locks);
 }
 
 bool
@@ -245,6 +232,25 @@ idem_claim_conflict(const IdemClaimKey *key)
 			 errdetail("Another transaction committed it for consumer \"%s\" after this one took its snapshot.",
 					   pnstrdup(key->consumer, key->consumerlen)),
 			 errhint("Retry the transaction.")));
+}
+
+void
+idem_claim_report_busy(const IdemClaimKey *key)
+{
+	ereport(ERROR,
+			(errcode(ERRCODE_LOCK_NOT_AVAILABLE),
+			 errmsg("%s is being claimed by another transaction", idem_claim_title(key)),
+			 errhint("Try again when that transaction has ended.")));
+}
+
+void
+idem_claim_report_own(const IdemClaimKey *key)
+{
+	ereport(ERROR,
+			(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
+			 errmsg("event \"%s\" was claimed by this transaction",
+					pnstrdup(key->id, key->idlen)),
+			 errhint("Release it, or roll back; or try again in a later transaction.")));
 }
 
 IdemClaimResult
@@ -318,4 +324,87 @@ idem_call_pause(IdemClock start, long wait_ms)
 	ResetLatch(MyLatch);
 	CHECK_FOR_INTERRUPTS();
 	return true;
+}
+
+/*
+ * Is an event too old to be claimed?
+ *
+ * An event that was completed longer ago than its consumer's retention may be
+ * forgotten, and a late delivery of the event looks like an event that was never
+ * seen.  Two things tell how old an event is: the caller's valid_until, and an
+ * id that is a UUID of version 7, which begins with the time when the id was
+ * made.  The id counts only for consumers that say so (expire_by_id_age).
+ *
+ * Invariant: an event that the store may have forgotten, by a retention that is
+ * over, has an id of at least the retention's age: the id was made before the
+ * completion was, and the store's time does not run faster than the clock.  So
+ * the exact retention is compared, and not the class that the store rounds it up
+ * to.  A clock that was set back breaks this for as long as it is behind.
+ *
+ * A crash leaves nothing, because nothing is written.
+ */
+
+#define UUID_TEXT_LENGTH	36
+
+/* Where the canonical text of a UUID has its version, its variant and its time. */
+#define VERSION_AT			14
+#define VARIANT_AT			19
+#define TIME_DIGITS			12	/* hexadecimal, with a hyphen among them */
+
+/* The value of a digit of the canonical text, which is lower case; -1: none. */
+static int
+digit_value(char c)
+{
+	if (c >= '0' && c <= '9')
+		return c - '0';
+	return c >= 'a' && c <= 'f' ? c - 'a' + 10 : -1;
+}
+
+static bool
+is_hyphen_place(int at)
+{
+	return at == 8 || at == 13 || at == 18 || at == 23;
+}
+
+/* Is the id the canonical text of a UUID of version 7? */
+static bool
+is_uuid7(const char *id, int idlen)
+{
+	if (idlen != UUID_TEXT_LENGTH)
+		return false;
+	for (int i = 0; i < UUID_TEXT_LENGTH; i++)
+	{
+		if (is_hyphen_place(i) ? id[i] != '-' : digit_value(id[i]) < 0)
+			return false;
+	}
+	return id[VERSION_AT] == '7' && (digit_value(id[VARIANT_AT]) & 0xC) == 0x8;
+}
+
+/* When a UUID of version 7 was made, by its first 48 bits: milliseconds since 1970. */
+static TimestampTz
+uuid7_time(const char *id)
+{
+	int64		ms = 0;
+
+	for (int i = 0, digits = 0; digits < TIME_DIGITS; i++)
+	{
+		if (is_hyphen_place(i))
+			continue;
+		ms = ms << 4 | (digit_value(id[i]) & 0xF);
+		digits++;
+	}
+	return ms * 1000 -
+		(POSTGRES_EPOCH_JDATE - UNIX_EPOCH_JDATE) * USECS_PER_DAY;
+}
+
+bool
+idem_call_is_expired(const IdemCall *call, const IdemClaimKey *key, const TimestampTz *valid_until)
+{
+	const IdemConsumerPolicy *policy = &call->policy;
+
+	if (valid_until != NULL)
+		return *valid_until < call->now;
+	if (!policy->expire_by_id_age || policy->retention == 0 || !is_uuid7(key->id, key->idlen))
+		return false;
+	return call->now - uuid7_time(key->id) > policy->retention * USECS_PER_SEC;
 }

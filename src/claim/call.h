@@ -21,7 +21,6 @@
 #include "claim/consumer.h"
 #include "claim/lock.h"
 #include "claim/state.h"
-#include "claim/verdict.h"
 #include "lease/use.h"
 #include "shared/clock.h"
 #include "shared/keyed_log.h"
@@ -59,7 +58,7 @@ typedef struct IdemCall
  * Open the store for one call, and get the consumer's policy.  early: rows are of
  * claims past the budget of locks.
  */
-extern IdemCall *idem_call_begin(const char *consumer, int consumerlen, bool early);
+extern IdemCall *idem_call_begin(IdemStr consumer, bool early);
 
 /*
  * Write the rows that are left, close the store, and wait until the
@@ -79,12 +78,6 @@ extern void idem_call_add(IdemCall *call, IdemClaim *claim, Datum result, bool h
  * it before, for a call that is going to wait for an event's lock.
  */
 extern IdemKeyedAccess *idem_call_leases(IdemCall *call);
-
-/*
- * The same to look only, so that a call about many events locks it once.  The call does not
- * wait for an event's lock from here on.
- */
-extern IdemKeyedAccess *idem_call_leases_to_look(IdemCall *call);
 
 /* Can the log say anything about an event whose lock is held?  Most databases never lease one. */
 extern bool idem_call_may_be_leased(IdemCall *call);
@@ -114,6 +107,12 @@ extern IdemClaimResult idem_call_judge(IdemCall *call, const IdemClaimKey *key, 
 /* The turn of the row to write after that row was found; error 54000 at the end. */
 extern int16 idem_claim_next_turn(const IdemClaimKey *key, const IdemRow *row);
 
+/* Error 55P03: somebody else has the event. */
+pg_noreturn extern void idem_claim_report_busy(const IdemClaimKey *key);
+
+/* Error 55000: this transaction has claimed the event. */
+pg_noreturn extern void idem_claim_report_own(const IdemClaimKey *key);
+
 /* Error 40001: the transaction's snapshot does not see what became of the event. */
 pg_noreturn extern void idem_claim_conflict(const IdemClaimKey *key);
 
@@ -131,5 +130,13 @@ extern void idem_call_fill_state(const IdemCall *call, const IdemClaimKey *key,
  * False if the time is up.
  */
 extern bool idem_call_pause(IdemClock start, long wait_ms);
+
+/*
+ * Is the event too old when the call is made?  valid_until: what the caller said, or
+ * NULL, and then the consumer's policy decides by the id's age.  The answer is
+ * about events of which no completion is remembered.
+ */
+extern bool idem_call_is_expired(const IdemCall *call, const IdemClaimKey *key,
+								 const TimestampTz *valid_until);
 
 #endif							/* IDEM_CLAIM_CALL_H */

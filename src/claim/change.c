@@ -105,28 +105,21 @@ is_announced(const char *kind, const char *consumer, int len)
 	return !free;
 }
 
-/* Is nobody at a change?  Two who ask at once may disturb each other, and ask again. */
-static bool
-is_quiet(void)
-{
-	IdemClaimKey key = announcement(ANY_CHANGE, "", 0);
-	bool		quiet = idem_lock_try(&key);
-
-	if (quiet)
-		idem_lock_release(&key);
-	return quiet;
-}
-
 IdemChange
 idem_change_look(const char *consumer, int len)
 {
 	IdemChange	change = {0};
+	IdemClaimKey any;
 
 	AcceptInvalidationMessages();
 	if (!may_be_changing)
 		return change;
-	if (is_quiet())
+
+	/* Two who ask at once may disturb each other, and ask again. */
+	any = announcement(ANY_CHANGE, "", 0);
+	if (idem_lock_try(&any))
 	{
+		idem_lock_release(&any);
 		may_be_changing = false;
 		return change;
 	}
@@ -153,10 +146,12 @@ ms_left(const ChangeWait *wait)
 	return (int) Min(Max(idem_clock_ms_until(wait->end), 1), INT_MAX);
 }
 
-/* Error 55P03: a transaction has not ended in time. */
-pg_noreturn static void
-report_timeout(const ChangeWait *wait)
+/* Callback: error 55P03, a transaction has not ended in time. */
+static void
+report_timeout(void *arg)
 {
+	const ChangeWait *wait = arg;
+
 	ereport(ERROR,
 			(errcode(ERRCODE_LOCK_NOT_AVAILABLE),
 			 errmsg("could not change the locks of consumer \"%s\" while a transaction that may have claimed its events is open",
@@ -179,30 +174,6 @@ wait_for_transaction(void *arg)
 	(void) VirtualXactLock(wait->holder.vxid, true);
 }
 
-/* Wait for one holder of the store's lock. */
-static void
-wait_for_holder(ChangeWait *wait)
-{
-	MemoryContext context = CurrentMemoryContext;
-
-	if (!LocalTransactionIdIsValid(wait->holder.vxid.localTransactionId) ||
-		VirtualXactLock(wait->holder.vxid, false))
-		return;
-	PG_TRY();
-	{
-		idem_work_with_timeout(ms_left(wait), wait_for_transaction, NULL, wait);
-	}
-	PG_CATCH();
-	{
-		if (geterrcode() != ERRCODE_LOCK_NOT_AVAILABLE)
-			PG_RE_THROW();
-		MemoryContextSwitchTo(context);
-		FlushErrorState();
-		report_timeout(wait);
-	}
-	PG_END_TRY();
-}
-
 /* Wait for all who have the store's lock now as those have who claim. */
 static void
 wait_for_claims(ChangeWait *wait)
@@ -217,7 +188,9 @@ wait_for_claims(ChangeWait *wait)
 	{
 		CHECK_FOR_INTERRUPTS();
 		wait->holder = holders[i];
-		wait_for_holder(wait);
+		if (LocalTransactionIdIsValid(wait->holder.vxid.localTransactionId) &&
+			!VirtualXactLock(wait->holder.vxid, false))
+			idem_work_with_timeout(ms_left(wait), wait_for_transaction, report_timeout, wait);
 	}
 	pfree(holders);
 }

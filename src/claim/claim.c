@@ -46,33 +46,30 @@
 #include "access/xact.h"
 #include "access/xlog.h"
 #include "miscadmin.h"
+#include "replication/walsender.h"
+#include "replication/walsender_private.h"
 #include "storage/latch.h"
 #include "storage/lock.h"
+#include "utils/guc.h"
+#include "utils/snapmgr.h"
 #include "utils/timestamp.h"
 #include "utils/wait_event.h"
 
+#include "compat.h"
+#include "claim/call.h"
 #include "claim/claim.h"
 #include "claim/consumer.h"
-#include "claim/expiry.h"
 #include "claim/leased.h"
 #include "claim/lock.h"
-#include "claim/call.h"
 #include "claim/setting.h"
 #include "claim/state.h"
 #include "lease/log.h"
-#include "store/retention.h"
-#include "store/store.h"
 #include "shared/clock.h"
 #include "shared/durable.h"
 #include "shared/error.h"
 #include "shared/fault.h"
-
-void
-idem_claim_init(void)
-{
-	idem_claim_setting_init();
-	idem_consumer_init();
-}
+#include "store/retention.h"
+#include "store/store.h"
 
 /* Claiming */
 
@@ -128,24 +125,9 @@ judge_past_budget(IdemCall *call, const IdemClaimKey *key)
 	return row.status == IDEM_ROW_COMPLETED ? idem_call_judge(call, key, &row) : IDEM_CLAIM_BUSY;
 }
 
-/*
- * The verdict on an event that could be claimed; the caller holds the event's
- * lock.  Only a completion is worth more than the event's age.  A claim that was
- * kept, and an order to forget, are not: a completion after them may have been
- * forgotten before they are.
- */
-static IdemClaimResult
-take_or_expire(IdemCall *call, const IdemClaimKey *key, const IdemRow *row,
-			   bool has_lease)
-{
-	if (idem_expiry_passed(call->valid_until, &call->policy, key->id, key->idlen, call->now))
-		return IDEM_CLAIM_EXPIRED;
-	return take(call, key, row, has_lease);
-}
-
 /* Claim one event without waiting; steps 1 to 5 of README.md, "A claim". */
 static IdemClaimResult
-claim_one(IdemCall *call, const char *id, int idlen)
+claim_one(IdemCall *call, IdemStr id)
 {
 	IdemClaimKey key;
 	IdemClaim  *own;
@@ -153,7 +135,7 @@ claim_one(IdemCall *call, const char *id, int idlen)
 	IdemClaimResult result;
 	IdemLease	lease = {0};
 
-	idem_keymaker_make(&call->keys, id, idlen, &key);
+	idem_keymaker_make(&call->keys, id.data, id.len, &key);
 
 	own = idem_state_find(&key);
 	if (own != NULL && (own->state.phase == IDEM_PHASE_CLAIMED ||
@@ -183,8 +165,16 @@ claim_one(IdemCall *call, const char *id, int idlen)
 	result = idem_call_judge(call, &key, &row);
 	if (result == IDEM_CLAIM_CLAIMED)
 		result = idem_leased_judge(call, &key, own, &lease);
+
+	/*
+	 * Only a completion is worth more than the event's age.  A claim that was
+	 * kept, and an order to forget, are not: a completion after them may have
+	 * been forgotten before they are.
+	 */
+	if (result == IDEM_CLAIM_CLAIMED && idem_call_is_expired(call, &key, call->valid_until))
+		result = IDEM_CLAIM_EXPIRED;
 	if (result == IDEM_CLAIM_CLAIMED)
-		result = take_or_expire(call, &key, &row, lease.state != IDEM_LEASE_FREE);
+		result = take(call, &key, &row, lease.state != IDEM_LEASE_FREE);
 	idem_lease_free_values(&lease);
 	if (result == IDEM_CLAIM_CLAIMED)
 		return result;
@@ -198,14 +188,14 @@ claim_one(IdemCall *call, const char *id, int idlen)
  * repeat it?
  */
 static IdemClaimResult
-try_claim(const char *id, int idlen, const char *consumer, int consumerlen,
+try_claim(IdemStr id, IdemStr consumer,
 		  const TimestampTz *valid_until, bool *stays_busy)
 {
-	IdemCall   *call = idem_call_begin(consumer, consumerlen, true);
+	IdemCall   *call = idem_call_begin(consumer, true);
 	IdemClaimResult result;
 
 	call->valid_until = valid_until;
-	result = claim_one(call, id, idlen);
+	result = claim_one(call, id);
 	*stays_busy = call->stays_busy;
 	idem_call_end(call);
 	return result;
@@ -217,18 +207,17 @@ try_claim(const char *id, int idlen, const char *consumer, int consumerlen,
  * it waits.
  */
 IdemClaimResult
-idem_claim_event(const char *id, int idlen, const char *consumer,
-				 int consumerlen, long wait_ms, const TimestampTz *valid_until)
+idem_claim_event(IdemStr id, IdemStr consumer, long wait_ms, const TimestampTz *valid_until)
 {
 	IdemClock	start = idem_clock();
 	bool		stays_busy;
-	IdemClaimResult result = try_claim(id, idlen, consumer, consumerlen, valid_until,
+	IdemClaimResult result = try_claim(id, consumer, valid_until,
 									   &stays_busy);
 
 	if (stays_busy)
 		return result;
 	while (result == IDEM_CLAIM_BUSY && idem_call_pause(start, wait_ms))
-		result = try_claim(id, idlen, consumer, consumerlen, valid_until, &stays_busy);
+		result = try_claim(id, consumer, valid_until, &stays_busy);
 	return result;
 }
 
@@ -242,10 +231,8 @@ compare_items(const void *a, const void *b, void *arg)
 {
 	const IdemClaimItem *ia = *(const IdemClaimItem *const *) a;
 	const IdemClaimItem *ib = *(const IdemClaimItem *const *) b;
-	int			res = memcmp(ia->id, ib->id, Min(ia->idlen, ib->idlen));
+	int			res = idem_compare_strings(ia->id, ia->idlen, ib->id, ib->idlen);
 
-	if (res == 0)
-		res = ia->idlen - ib->idlen;
 	return res != 0 ? res : (ia < ib ? -1 : 1);
 }
 
@@ -268,15 +255,14 @@ idem_claim_sort_items(const IdemClaimItem *items, int n)
 }
 
 void
-idem_claim_events(IdemClaimItem *items, int n, const char *consumer,
-				  int consumerlen)
+idem_claim_events(IdemClaimItem *items, int n, IdemStr consumer)
 {
 	IdemCall   *call;
 	IdemClaimItem **sorted;
 
 	if (n == 0)
 		return;
-	call = idem_call_begin(consumer, consumerlen, true);
+	call = idem_call_begin(consumer, true);
 	sorted = idem_claim_sort_items(items, n);
 	for (int i = 0; i < n; i++)
 	{
@@ -288,7 +274,7 @@ idem_claim_events(IdemClaimItem *items, int n, const char *consumer,
 			item->result = last->result == IDEM_CLAIM_CLAIMED ?
 				IDEM_CLAIM_DUPLICATE : last->result;
 		else
-			item->result = claim_one(call, item->id, item->idlen);
+			item->result = claim_one(call, idem_str(item->id, item->idlen));
 	}
 	pfree(sorted);
 	idem_call_end(call);
@@ -385,8 +371,7 @@ complete_one(IdemCall *call, const IdemClaimItem *item, Datum result,
 }
 
 void
-idem_complete_events(const IdemClaimItem *items, int n, const char *consumer,
-					 int consumerlen, const Datum *results,
+idem_complete_events(const IdemClaimItem *items, int n, IdemStr consumer, const Datum *results,
 					 const bool *has_result)
 {
 	IdemCall   *call;
@@ -394,7 +379,7 @@ idem_complete_events(const IdemClaimItem *items, int n, const char *consumer,
 
 	if (n == 0)
 		return;
-	call = idem_call_begin(consumer, consumerlen, false);
+	call = idem_call_begin(consumer, false);
 	sorted = idem_claim_sort_items(items, n);
 	for (int i = 0; i < n; i++)
 	{
@@ -409,11 +394,10 @@ idem_complete_events(const IdemClaimItem *items, int n, const char *consumer,
 }
 
 void
-idem_complete_event(const char *id, int idlen, const char *consumer,
-					int consumerlen, Datum result, bool has_result)
+idem_complete_event(IdemStr id, IdemStr consumer, Datum result, bool has_result)
 {
-	IdemCall   *call = idem_call_begin(consumer, consumerlen, false);
-	IdemClaimItem item = {id, idlen, IDEM_CLAIM_CLAIMED};
+	IdemCall   *call = idem_call_begin(consumer, false);
+	IdemClaimItem item = {id.data, id.len, IDEM_CLAIM_CLAIMED};
 
 	complete_one(call, &item, result, has_result);
 	idem_call_end(call);
@@ -425,15 +409,14 @@ idem_complete_event(const char *id, int idlen, const char *consumer,
  * release.
  */
 void
-idem_release_event(const char *id, int idlen, const char *consumer,
-				   int consumerlen)
+idem_release_event(IdemStr id, IdemStr consumer)
 {
-	IdemCall   *call = idem_call_begin(consumer, consumerlen, false);
+	IdemCall   *call = idem_call_begin(consumer, false);
 	IdemClaimKey key;
 	IdemClaim  *claim;
 	IdemClaimState state;
 
-	idem_keymaker_name(&call->keys, id, idlen, &key);
+	idem_keymaker_name(&call->keys, id.data, id.len, &key);
 	claim = find_held(call, &key, false);
 	idem_call_check_give_up(claim);
 
@@ -473,17 +456,6 @@ look_up(IdemStore *store, const IdemClaimKey *key, IdemRow *row, Datum *result, 
 	return own;
 }
 
-/* Make the key of an event that is not to be locked. */
-static void
-make_key(const char *id, int idlen, const char *consumer, int consumerlen, IdemClaimKey *key)
-{
-	IdemKeyMaker keys;
-
-	idem_keymaker_begin(&keys, consumer, consumerlen);
-	idem_keymaker_make(&keys, id, idlen, key);
-	idem_keymaker_end(&keys);
-}
-
 /*
  * Wait until the completion that was found cannot be lost.  On a standby there
  * is nothing to wait for: every row that a standby sees was replayed from WAL.
@@ -496,31 +468,19 @@ wait_for_row(const IdemRow *row)
 }
 
 bool
-idem_claim_get_result(const char *id, int idlen, const char *consumer,
-					  int consumerlen, Datum *result)
+idem_claim_get_result(IdemStr id, IdemStr consumer, Datum *result)
 {
 	IdemStore  *store = idem_store_open(false);
 	IdemClaimKey key;
 	IdemRow		row;
 	bool		found = false;
 
-	make_key(id, idlen, consumer, consumerlen, &key);
+	idem_key_of_event(id, consumer, &key);
 	(void) look_up(store, &key, &row, result, &found);
 	idem_store_close(store);
 	if (row.status == IDEM_ROW_COMPLETED)
 		wait_for_row(&row);
 	return found;
-}
-
-/* The status that a completion gives, once it cannot be lost. */
-static void
-tell_completed(const IdemRow *row, IdemClaimInfo *info)
-{
-	info->status = IDEM_STATUS_COMPLETED;
-	info->claimed_at = row->claimed_at;
-	info->completed_at = row->completed_at;
-	info->completed_latest = row->completed_latest;
-	wait_for_row(row);
 }
 
 /* The status of an event that is open. */
@@ -549,8 +509,7 @@ tell_open(const IdemLease *lease, IdemClaimInfo *info)
  * found; the other way round, the event would be in neither.
  */
 void
-idem_claim_get_status(const char *id, int idlen, const char *consumer,
-					  int consumerlen, IdemClaimInfo *info)
+idem_claim_get_status(IdemStr id, IdemStr consumer, IdemClaimInfo *info)
 {
 	IdemStore  *store = idem_store_open(false);
 	const IdemClaim *own;
@@ -559,7 +518,7 @@ idem_claim_get_status(const char *id, int idlen, const char *consumer,
 	IdemRow		row;
 	bool		open;
 
-	make_key(id, idlen, consumer, consumerlen, &key);
+	idem_key_of_event(id, consumer, &key);
 	open = idem_lease_find(NULL, &key.digest, &lease);
 	own = look_up(store, &key, &row, NULL, NULL);
 	idem_store_close(store);
@@ -570,7 +529,13 @@ idem_claim_get_status(const char *id, int idlen, const char *consumer,
 	};
 	info->retry_after = -1;
 	if (row.status == IDEM_ROW_COMPLETED)
-		tell_completed(&row, info);
+	{
+		info->status = IDEM_STATUS_COMPLETED;
+		info->claimed_at = row.claimed_at;
+		info->completed_at = row.completed_at;
+		info->completed_latest = row.completed_latest;
+		wait_for_row(&row);
+	}
 	else if (own == NULL && !lease.in_snapshot)
 		idem_leased_conflict(&key);
 	else if (own == NULL && open)
@@ -580,4 +545,124 @@ idem_claim_get_status(const char *id, int idlen, const char *consumer,
 		info->status = IDEM_STATUS_PROCESSING;
 		info->claimed_at = own != NULL ? own->state.claimed_at : row.claimed_at;
 	}
+}
+
+/*
+ * Acts on a transaction's claims at COMMIT and PREPARE TRANSACTION.
+ *
+ * An undecided claim is most likely due to a handler that returned early.  If
+ * the effect were committed without the completion, the effect could be made
+ * twice.  So COMMIT fails, unless the user asked to keep such claims as in
+ * progress.
+ *
+ * A transaction that completed a claim is committed synchronously: its client
+ * acknowledges the event to a broker right after the commit, and the broker
+ * forgets the event.  ForceSyncCommit forces the local flush without touching
+ * settings.  Where synchronous standbys are configured and the session would
+ * not wait for them, this file raises synchronous_commit for the rest of the
+ * transaction.
+ *
+ * The callback runs before the commit is irrevocable, so the callback may
+ * fail.
+ */
+
+/*
+ * What to do about an undecided claim.  Where no transaction block is open, the cause is
+ * most likely autocommit: the claim was a statement of its own.
+ */
+static int
+hint_pending(bool request)
+{
+	if (!IsTransactionBlock())
+		return request ?
+			errhint("No transaction block was open, so the transaction ended with the statement, as in autocommit mode. Call claim_request, make the effect and call complete_request in one transaction, or claim with a lease.") :
+			errhint("No transaction block was open, so the transaction ended with the statement, as in autocommit mode. Call claim_event, make the effect and call complete_event in one transaction.");
+	return request ?
+		errhint("Call complete_request after the effect, in the same transaction. If the effect was not made, roll back, or call release_request or fail_request.") :
+		errhint("Call complete_event after the effect, in the same transaction. If the effect was not made, roll back, or call release_event.");
+}
+
+/* Refuse to commit; name the first undecided claim. */
+pg_noreturn static void
+report_pending(void)
+{
+	int64		n = idem_state_counts()->pending;
+	IdemClaim  *first = idem_state_pending()[0];
+
+	ereport(ERROR,
+			(errcode(ERRCODE_IDEM_UNCOMPLETED_CLAIM),
+			 errmsg("%s was claimed but neither completed nor released",
+					idem_claim_title(&first->key)),
+			 errdetail_plural("The transaction ends with %lld undecided claim; it is for consumer \"%s\".",
+							  "The transaction ends with %lld undecided claims; this one is for consumer \"%s\".",
+							  (unsigned long) n, (long long) n,
+							  pnstrdup(first->key.consumer, first->key.consumerlen)),
+			 hint_pending(first->key.scopelen > 0)));
+}
+
+/*
+ * Write all undecided claims as in progress.  A claim that took over such a row writes
+ * another one: the steps of this transaction are in no older snapshot, and only
+ * a row that is not in it either makes a claim fail there (40001).
+ */
+static void
+keep_pending(void)
+{
+	int64		n = idem_state_counts()->pending;
+	IdemClaim **pending = idem_state_pending();
+	IdemStore  *store = idem_store_open(true);
+
+	/* COMMIT has no active snapshot; TOAST needs one */
+	PushActiveSnapshot(GetTransactionSnapshot());
+	for (int64 i = 0; i < n; i++)
+	{
+		IdemClaim  *claim = pending[i];
+		IdemNewEntry row = idem_call_row(claim);
+
+		if (claim->state.row_kind == IDEM_CLAIM_OWN_ROW)
+			idem_store_delete(store, &claim->key.digest, &claim->state.row);
+		idem_store_insert(store, &row, 1);
+		IDEM_FAULT_POINT("claim-kept");
+	}
+	PopActiveSnapshot();
+	idem_store_close(store);
+	pfree(pending);
+}
+
+/* Make this commit wait for its flush and for synchronous standbys. */
+static void
+force_durable_commit(void)
+{
+	ForceSyncCommit();
+	if (idem_durable_awaits_standby() &&
+		synchronous_commit < SYNCHRONOUS_COMMIT_REMOTE_FLUSH)
+		(void) set_config_option("synchronous_commit", "on",
+								 PGC_USERSET, PGC_S_SESSION,
+								 GUC_ACTION_LOCAL, true, 0, false);
+}
+
+void
+idem_finish_claims(bool prepare)
+{
+	const IdemClaimCounts *counts = idem_state_counts();
+
+	if (counts->pending > 0)
+	{
+		if (idem_uncompleted_claims == IDEM_UNCOMPLETED_ERROR)
+			report_pending();
+		keep_pending();
+	}
+	if (counts->completed > 0 && idem_durable_complete)
+		force_durable_commit();
+	if (counts->completed > 0 && !prepare)
+		IDEM_FAULT_POINT("claim-pre-commit");
+	if (counts->completed > 0 && prepare)
+		IDEM_FAULT_POINT("claim-pre-prepare");
+}
+
+void
+idem_claim_init(void)
+{
+	idem_claim_setting_init();
+	idem_consumer_init();
 }

@@ -30,7 +30,7 @@
 #include "datatype/timestamp.h"
 
 #include "claim/lock.h"
-#include "claim/verdict.h"
+#include "claim/state.h"
 #include "store/store.h"
 
 /* What is remembered of an event; in the order of the SQL enum claim_status. */
@@ -69,6 +69,12 @@ typedef struct IdemClaimItem
 extern void idem_claim_init(void);
 
 /*
+ * Before COMMIT or PREPARE: refuse or keep undecided claims, and force a durable
+ * commit if the transaction completed a claim.
+ */
+extern void idem_finish_claims(bool prepare);
+
+/*
  * Claim one event for the current (sub)transaction.  While the event is busy,
  * the call tries again for up to wait_ms milliseconds; 0 does not wait.
  * valid_until: later than that the event is expired; NULL: the age of its id
@@ -78,8 +84,7 @@ extern void idem_claim_init(void);
  * Errors: 40001 if the event was completed after the transaction snapshot of a
  * REPEATABLE READ or SERIALIZABLE transaction.
  */
-extern IdemClaimResult idem_claim_event(const char *id, int idlen,
-										const char *consumer, int consumerlen,
+extern IdemClaimResult idem_claim_event(IdemStr id, IdemStr consumer,
 										long wait_ms, const TimestampTz *valid_until);
 
 /*
@@ -89,15 +94,14 @@ extern IdemClaimResult idem_claim_event(const char *id, int idlen,
  * the first is busy.
  */
 extern void idem_claim_events(IdemClaimItem *items, int n,
-							  const char *consumer, int consumerlen);
+							  IdemStr consumer);
 
 /*
  * Complete an event that this transaction claimed.  result is a jsonb Datum,
  * perhaps toasted.  Error ID002 if this transaction did not claim the event,
  * or completed it before.
  */
-extern void idem_complete_event(const char *id, int idlen,
-								const char *consumer, int consumerlen,
+extern void idem_complete_event(IdemStr id, IdemStr consumer,
 								Datum result, bool has_result);
 
 /*
@@ -105,7 +109,7 @@ extern void idem_complete_event(const char *id, int idlen,
  * be NULL (no results).  items[].result is ignored.
  */
 extern void idem_complete_events(const IdemClaimItem *items, int n,
-								 const char *consumer, int consumerlen,
+								 IdemStr consumer,
 								 const Datum *results, const bool *has_result);
 
 /*
@@ -113,16 +117,14 @@ extern void idem_complete_events(const IdemClaimItem *items, int n,
  * latest when the transaction ends.  Error ID002 if this transaction did not
  * claim the event, or completed it already.
  */
-extern void idem_release_event(const char *id, int idlen,
-							   const char *consumer, int consumerlen);
+extern void idem_release_event(IdemStr id, IdemStr consumer);
 
 /*
  * Forget an event, whose next claim may be answered "claimed".  False if nothing
  * is remembered.  Error 55P03 if another transaction has the event, 55000 if
  * this one claimed it.
  */
-extern bool idem_forget_event(const char *id, int idlen,
-							  const char *consumer, int consumerlen);
+extern bool idem_forget_event(IdemStr id, IdemStr consumer);
 
 /*
  * Remember n events as completed whose effect was made elsewhere, for the
@@ -132,7 +134,7 @@ extern bool idem_forget_event(const char *id, int idlen,
  * for now.  Errors as of idem_forget_event; the message names the event.
  */
 extern int64 idem_claims_import(const IdemClaimItem *items, int n,
-								const char *consumer, int consumerlen,
+								IdemStr consumer,
 								const TimestampTz *completed_at, bool renews_only);
 
 /*
@@ -142,19 +144,12 @@ extern int64 idem_claims_import(const IdemClaimItem *items, int n,
 extern IdemClaimItem **idem_claim_sort_items(const IdemClaimItem *items, int n);
 extern bool idem_claim_same_id(const IdemClaimItem *a, const IdemClaimItem *b);
 
-/* Error 55P03: somebody else has the event. */
-pg_noreturn extern void idem_claim_report_busy(const IdemClaimKey *key);
-
-/* Error 55000: this transaction has claimed the event. */
-pg_noreturn extern void idem_claim_report_own(const IdemClaimKey *key);
-
 /*
  * Get the result that was stored with a completion: a durable one, or one of
  * this transaction.  Returns false if there is no result.  *result is palloc'd
  * in the current context.
  */
-extern bool idem_claim_get_result(const char *id, int idlen,
-								  const char *consumer, int consumerlen,
+extern bool idem_claim_get_result(IdemStr id, IdemStr consumer,
 								  Datum *result);
 
 /*
@@ -166,8 +161,7 @@ extern bool idem_claim_get_result(const char *id, int idlen,
  * is an acknowledgement like the verdict "duplicate", and the call waits until
  * the completion is durable.
  */
-extern void idem_claim_get_status(const char *id, int idlen,
-								  const char *consumer, int consumerlen,
+extern void idem_claim_get_status(IdemStr id, IdemStr consumer,
 								  IdemClaimInfo *info);
 
 #endif							/* IDEM_CLAIM_H */

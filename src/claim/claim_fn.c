@@ -45,29 +45,14 @@
 #include "claim/consumer.h"
 #include "claim/lease.h"
 #include "claim/lock.h"
-#include "claim/owner.h"
 #include "shared/args.h"
 #include "shared/digest.h"
 #include "shared/document.h"
 
-PG_FUNCTION_INFO_V1(idem_claim_event_fn);
-PG_FUNCTION_INFO_V1(idem_claim_event_uuid_fn);
 PG_FUNCTION_INFO_V1(idem_claim_events_fn);
-PG_FUNCTION_INFO_V1(idem_complete_event_fn);
-PG_FUNCTION_INFO_V1(idem_complete_event_uuid_fn);
 PG_FUNCTION_INFO_V1(idem_claims_import_fn);
 PG_FUNCTION_INFO_V1(idem_claims_renew_fn);
 PG_FUNCTION_INFO_V1(idem_complete_events_fn);
-PG_FUNCTION_INFO_V1(idem_release_event_fn);
-PG_FUNCTION_INFO_V1(idem_release_event_uuid_fn);
-PG_FUNCTION_INFO_V1(idem_forget_event_fn);
-PG_FUNCTION_INFO_V1(idem_forget_event_uuid_fn);
-PG_FUNCTION_INFO_V1(idem_event_result_fn);
-PG_FUNCTION_INFO_V1(idem_event_result_uuid_fn);
-PG_FUNCTION_INFO_V1(idem_event_status_fn);
-PG_FUNCTION_INFO_V1(idem_event_status_uuid_fn);
-PG_FUNCTION_INFO_V1(idem_lock_key_fn);
-PG_FUNCTION_INFO_V1(idem_lock_key_uuid_fn);
 PG_FUNCTION_INFO_V1(idem_verify_lock_key_fn);
 PG_FUNCTION_INFO_V1(idem_interval_us_fn);
 PG_FUNCTION_INFO_V1(idem_consumer_changes_fn);
@@ -80,7 +65,7 @@ static const char *const status_labels[] = {
 /* claim_event(event_id, consumer, wait, valid_until) */
 
 static Datum
-claim_event(FunctionCallInfo fcinfo, IdemStr (*get) (FunctionCallInfo, int))
+claim_event(FunctionCallInfo fcinfo, IdemGetId get)
 {
 	IdemStr		id,
 				consumer;
@@ -96,27 +81,17 @@ claim_event(FunctionCallInfo fcinfo, IdemStr (*get) (FunctionCallInfo, int))
 	if (has_valid_until)
 		valid_until = PG_GETARG_TIMESTAMPTZ(3);
 
-	result = idem_claim_event(id.data, id.len, consumer.data, consumer.len,
+	result = idem_claim_event(id, consumer,
 							  wait_ms, has_valid_until ? &valid_until : NULL);
 	return idem_arg_label(get_func_rettype(fcinfo->flinfo->fn_oid), idem_claim_labels[result]);
 }
 
-Datum
-idem_claim_event_fn(PG_FUNCTION_ARGS)
-{
-	return claim_event(fcinfo, idem_arg_event_id);
-}
-
-Datum
-idem_claim_event_uuid_fn(PG_FUNCTION_ARGS)
-{
-	return claim_event(fcinfo, idem_arg_uuid_event_id);
-}
+IDEM_EVENT_FUNCTIONS(claim_event, idem_arg_event_id);
 
 /* complete_event(event_id, consumer, result, token) */
 
 static Datum
-complete_event(FunctionCallInfo fcinfo, IdemStr (*get) (FunctionCallInfo, int))
+complete_event(FunctionCallInfo fcinfo, IdemGetId get)
 {
 	IdemStr		id,
 				consumer;
@@ -131,29 +106,19 @@ complete_event(FunctionCallInfo fcinfo, IdemStr (*get) (FunctionCallInfo, int))
 		idem_check_document("result", result, IDEM_MAX_DOCUMENT_TEXT);
 
 	if (PG_ARGISNULL(3))
-		idem_complete_event(id.data, id.len, consumer.data, consumer.len, result, has_result);
+		idem_complete_event(id, consumer, result, has_result);
 	else
-		idem_lease_complete(id.data, id.len, consumer.data, consumer.len, PG_GETARG_INT64(3),
+		idem_lease_complete(id, consumer, PG_GETARG_INT64(3),
 							result, has_result);
 	PG_RETURN_VOID();
 }
 
-Datum
-idem_complete_event_fn(PG_FUNCTION_ARGS)
-{
-	return complete_event(fcinfo, idem_arg_event_id);
-}
-
-Datum
-idem_complete_event_uuid_fn(PG_FUNCTION_ARGS)
-{
-	return complete_event(fcinfo, idem_arg_uuid_event_id);
-}
+IDEM_EVENT_FUNCTIONS(complete_event, idem_arg_event_id);
 
 /* release_event(event_id, consumer) */
 
 static Datum
-release_event(FunctionCallInfo fcinfo, IdemStr (*get) (FunctionCallInfo, int))
+release_event(FunctionCallInfo fcinfo, IdemGetId get)
 {
 	IdemStr		id,
 				consumer;
@@ -162,26 +127,16 @@ release_event(FunctionCallInfo fcinfo, IdemStr (*get) (FunctionCallInfo, int))
 	id = get(fcinfo, 0);
 	consumer = idem_arg_consumer(fcinfo, 1);
 
-	idem_release_event(id.data, id.len, consumer.data, consumer.len);
+	idem_release_event(id, consumer);
 	PG_RETURN_VOID();
 }
 
-Datum
-idem_release_event_fn(PG_FUNCTION_ARGS)
-{
-	return release_event(fcinfo, idem_arg_event_id);
-}
-
-Datum
-idem_release_event_uuid_fn(PG_FUNCTION_ARGS)
-{
-	return release_event(fcinfo, idem_arg_uuid_event_id);
-}
+IDEM_EVENT_FUNCTIONS(release_event, idem_arg_event_id);
 
 /* forget_event(event_id, consumer) */
 
 static Datum
-forget_event(FunctionCallInfo fcinfo, IdemStr (*get) (FunctionCallInfo, int))
+forget_event(FunctionCallInfo fcinfo, IdemGetId get)
 {
 	IdemStr		id,
 				consumer;
@@ -190,47 +145,27 @@ forget_event(FunctionCallInfo fcinfo, IdemStr (*get) (FunctionCallInfo, int))
 	id = get(fcinfo, 0);
 	consumer = idem_arg_any_consumer(fcinfo, 1);
 
-	PG_RETURN_BOOL(idem_forget_event(id.data, id.len, consumer.data, consumer.len));
+	PG_RETURN_BOOL(idem_forget_event(id, consumer));
 }
 
-Datum
-idem_forget_event_fn(PG_FUNCTION_ARGS)
-{
-	return forget_event(fcinfo, idem_arg_event_id);
-}
-
-Datum
-idem_forget_event_uuid_fn(PG_FUNCTION_ARGS)
-{
-	return forget_event(fcinfo, idem_arg_uuid_event_id);
-}
+IDEM_EVENT_FUNCTIONS(forget_event, idem_arg_event_id);
 
 /* event_result(event_id, consumer) */
 
 static Datum
-event_result(FunctionCallInfo fcinfo, IdemStr (*get) (FunctionCallInfo, int))
+event_result(FunctionCallInfo fcinfo, IdemGetId get)
 {
 	IdemStr		id = get(fcinfo, 0);
 	IdemStr		consumer = idem_arg_consumer(fcinfo, 1);
 	Datum		result;
 
-	if (!idem_claim_get_result(id.data, id.len, consumer.data, consumer.len,
+	if (!idem_claim_get_result(id, consumer,
 							   &result))
 		PG_RETURN_NULL();
 	return result;
 }
 
-Datum
-idem_event_result_fn(PG_FUNCTION_ARGS)
-{
-	return event_result(fcinfo, idem_arg_event_id);
-}
-
-Datum
-idem_event_result_uuid_fn(PG_FUNCTION_ARGS)
-{
-	return event_result(fcinfo, idem_arg_uuid_event_id);
-}
+IDEM_EVENT_FUNCTIONS(event_result, idem_arg_event_id);
 
 /*
  * event_status(event_id, consumer) -> status, claimed_at, completed_at,
@@ -238,7 +173,7 @@ idem_event_result_uuid_fn(PG_FUNCTION_ARGS)
  * completed_latest.  The two differ only where the exact time is not kept.
  */
 static Datum
-event_status(FunctionCallInfo fcinfo, IdemStr (*get) (FunctionCallInfo, int))
+event_status(FunctionCallInfo fcinfo, IdemGetId get)
 {
 	IdemStr		id = get(fcinfo, 0);
 	IdemStr		consumer = idem_arg_consumer(fcinfo, 1);
@@ -248,7 +183,7 @@ event_status(FunctionCallInfo fcinfo, IdemStr (*get) (FunctionCallInfo, int))
 	bool		nulls[5];
 
 	desc = idem_row_type(fcinfo, lengthof(values));
-	idem_claim_get_status(id.data, id.len, consumer.data, consumer.len, &info);
+	idem_claim_get_status(id, consumer, &info);
 	values[0] = idem_arg_label(TupleDescAttr(desc, 0)->atttypid, status_labels[info.status]);
 	values[1] = TimestampTzGetDatum(info.claimed_at);
 	values[2] = TimestampTzGetDatum(info.completed_at);
@@ -262,30 +197,9 @@ event_status(FunctionCallInfo fcinfo, IdemStr (*get) (FunctionCallInfo, int))
 	return HeapTupleGetDatum(heap_form_tuple(desc, values, nulls));
 }
 
-Datum
-idem_event_status_fn(PG_FUNCTION_ARGS)
-{
-	return event_status(fcinfo, idem_arg_event_id);
-}
-
-Datum
-idem_event_status_uuid_fn(PG_FUNCTION_ARGS)
-{
-	return event_status(fcinfo, idem_arg_uuid_event_id);
-}
+IDEM_EVENT_FUNCTIONS(event_status, idem_arg_event_id);
 
 /* The array forms */
-
-/* Error 22023 unless an array has as many elements as event_ids. */
-static void
-check_as_many(const char *name, int n, int elements)
-{
-	if (elements != n)
-		ereport(ERROR,
-				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
-				 errmsg("arguments \"event_ids\" and \"%s\" must have the same number of elements", name),
-				 errdetail("They have %d and %d.", n, elements)));
-}
 
 /* claim_events(event_ids, consumer) -> setof (ord, event_id, result) */
 Datum
@@ -304,7 +218,7 @@ idem_claim_events_fn(PG_FUNCTION_ARGS)
 	for (int i = 0; i < IDEM_CLAIM_RESULTS; i++)
 		labels[i] = idem_arg_label(TupleDescAttr(rsinfo->setDesc, 2)->atttypid, idem_claim_labels[i]);
 
-	idem_claim_events(items, n, consumer.data, consumer.len);
+	idem_claim_events(items, n, consumer);
 
 	for (int i = 0; i < n; i++)
 	{
@@ -340,7 +254,7 @@ idem_complete_events_fn(PG_FUNCTION_ARGS)
 		int			nresults = idem_arg_array(fcinfo, 2, "results", JSONBOID,
 											  &results, &has_result);
 
-		check_as_many("results", n, nresults);
+		idem_check_same_length("event_ids", n, "results", nresults);
 		for (int i = 0; i < n; i++)
 		{
 			has_result[i] = !has_result[i];
@@ -349,7 +263,7 @@ idem_complete_events_fn(PG_FUNCTION_ARGS)
 		}
 	}
 
-	idem_complete_events(items, n, consumer.data, consumer.len,
+	idem_complete_events(items, n, consumer,
 						 results, has_result);
 	PG_RETURN_VOID();
 }
@@ -366,7 +280,7 @@ get_times(FunctionCallInfo fcinfo, int argno, int n)
 	TimestampTz *times = palloc_extended(sizeof(TimestampTz) * Max(n, 1), MCXT_ALLOC_HUGE);
 	TimestampTz now = GetCurrentTimestamp();
 
-	check_as_many("completed_at", n, ntimes);
+	idem_check_same_length("event_ids", n, "completed_at", ntimes);
 	for (int i = 0; i < n; i++)
 	{
 		times[i] = nulls[i] ? now : DatumGetTimestampTz(elems[i]);
@@ -389,7 +303,7 @@ idem_claims_import_fn(PG_FUNCTION_ARGS)
 	idem_prevent_read_only("claims_import()");
 	consumer = idem_arg_any_consumer(fcinfo, 0);
 	items = idem_arg_event_ids(fcinfo, 1, &n);
-	PG_RETURN_INT64(idem_claims_import(items, n, consumer.data, consumer.len,
+	PG_RETURN_INT64(idem_claims_import(items, n, consumer,
 									   PG_ARGISNULL(2) ? NULL : get_times(fcinfo, 2, n), false));
 }
 
@@ -404,7 +318,7 @@ idem_claims_renew_fn(PG_FUNCTION_ARGS)
 	idem_prevent_read_only("claims_renew()");
 	items = idem_arg_event_ids(fcinfo, 0, &n);
 	consumer = idem_arg_consumer(fcinfo, 1);
-	PG_RETURN_INT64(idem_claims_import(items, n, consumer.data, consumer.len, NULL, true));
+	PG_RETURN_INT64(idem_claims_import(items, n, consumer, NULL, true));
 }
 
 /*
@@ -427,17 +341,14 @@ get_any_id(FunctionCallInfo fcinfo, int argno)
 static int64
 compute_lock_key(IdemStr id, IdemStr consumer)
 {
-	IdemKeyMaker maker;
 	IdemClaimKey key;
 
-	idem_keymaker_begin(&maker, consumer.data, consumer.len);
-	idem_keymaker_make(&maker, id.data, id.len, &key);
-	idem_keymaker_end(&maker);
+	idem_key_of_event(id, consumer, &key);
 	return key.lock_key;
 }
 
 static Datum
-lock_key(FunctionCallInfo fcinfo, IdemStr (*get) (FunctionCallInfo, int))
+lock_key(FunctionCallInfo fcinfo, IdemGetId get)
 {
 	IdemStr		id = get(fcinfo, 0);
 	IdemStr		consumer = idem_arg_any_consumer(fcinfo, 1);
@@ -445,17 +356,7 @@ lock_key(FunctionCallInfo fcinfo, IdemStr (*get) (FunctionCallInfo, int))
 	PG_RETURN_INT64(compute_lock_key(id, consumer));
 }
 
-Datum
-idem_lock_key_fn(PG_FUNCTION_ARGS)
-{
-	return lock_key(fcinfo, get_any_id);
-}
-
-Datum
-idem_lock_key_uuid_fn(PG_FUNCTION_ARGS)
-{
-	return lock_key(fcinfo, idem_arg_uuid_event_id);
-}
+IDEM_EVENT_FUNCTIONS(lock_key, get_any_id);
 
 /*
  * The bytes whose hash is the lock key, put together independently of lock.c.
@@ -564,13 +465,6 @@ change_consumer(HeapTuple before, HeapTuple after, TupleDesc desc)
 		idem_consumer_change_policy();
 }
 
-/* The only table that the trigger is for. */
-static IdemRelRef *
-consumers(int number)
-{
-	return idem_consumers_ref();
-}
-
 Datum
 idem_consumer_changes_fn(PG_FUNCTION_ARGS)
 {
@@ -580,7 +474,7 @@ idem_consumer_changes_fn(PG_FUNCTION_ARGS)
 	HeapTuple	after;
 	HeapTuple	result;
 
-	idem_require_table(fcinfo, "consumer_changes", consumers, 1);
+	idem_require_table(fcinfo, "consumer_changes", idem_consumers_ref, 1);
 	if (!TRIGGER_FIRED_BEFORE(trigger->tg_event) ||
 		TRIGGER_FIRED_FOR_STATEMENT(trigger->tg_event) != TRIGGER_FIRED_BY_TRUNCATE(trigger->tg_event))
 		ereport(ERROR,

@@ -13,7 +13,7 @@
  * consumers until a change sends an invalidation.  Claims that run beside another
  * change may still go by what was before.
  *
- * A consumer may have an owner (owner.c).  Who may use the consumer is asked for at
+ * A consumer may have an owner (below).  Who may use the consumer is asked for at
  * each call, before the store's lock; so a change of the owner need not wait for
  * claims in flight.
  *
@@ -37,6 +37,7 @@
 #include "access/genam.h"
 #include "access/htup_details.h"
 #include "access/table.h"
+#include "access/xlog.h"
 #include "miscadmin.h"
 #include "storage/lmgr.h"
 #include "utils/acl.h"
@@ -47,11 +48,10 @@
 #include "utils/memutils.h"
 #include "utils/rel.h"
 #include "utils/snapmgr.h"
+#include "utils/syscache.h"
 #include "utils/timestamp.h"
 
 #include "claim/consumer.h"
-#include "claim/consumers.h"
-#include "claim/owner.h"
 #include "claim/setting.h"
 #include "claim/state.h"
 #include "shared/args.h"
@@ -61,6 +61,118 @@
 #include "shared/txn_owner.h"
 #include "store/retention.h"
 #include "store/store.h"
+
+/*
+ * The role that owns a consumer.
+ *
+ * The row of a consumer notes its owner by name, by OID, and by the cluster in
+ * which the role has that OID.  In that cluster the OID decides: a role that was
+ * renamed is still the owner, and a new role with the former name is not.  A role
+ * that was dropped leaves a consumer whose owner does not exist.  Only superusers
+ * claim for such a consumer, until an operator gives it another owner.
+ *
+ * Each change of the row notes the owner anew: its present name, which the next
+ * dump names, or that the role does not exist.  What was noted as missing stays so,
+ * even if the OID is given to another role when OIDs have wrapped around.
+ *
+ * A dump brings the row to another cluster, where the OID may be another role's.
+ * The trigger of the table looks the name up when the row arrives, and notes the
+ * OID that the role has there.  If no role has the name then, the owner does not
+ * exist, and does not begin to exist when a role of that name is made later.
+ * Rows that arrive without the trigger (pg_upgrade, pg_restore --disable-triggers)
+ * have an owner if the role has both the noted name and the noted OID.
+ *
+ * The column is no regrole: a role that is missing would make a restore fail.
+ * There is no entry in pg_shdepend, which cannot describe a row of a table.
+ */
+
+/* Is the OID of a note that of this cluster? */
+static bool
+is_from_here(const IdemOwnerNote *note)
+{
+	return note->cluster == (int64) GetSystemIdentifier();
+}
+
+static bool
+owner_exists(Oid role)
+{
+	return OidIsValid(role) && SearchSysCacheExists1(AUTHOID, ObjectIdGetDatum(role));
+}
+
+Oid
+idem_owner_role(const IdemOwnerNote *note)
+{
+	const char *name;
+
+	if (!OidIsValid(note->oid) || is_from_here(note))
+		return note->oid;
+	name = GetUserNameFromId(note->oid, true);
+	return name != NULL && strcmp(name, note->role) == 0 ? note->oid : InvalidOid;
+}
+
+bool
+idem_owner_allows(Oid owner)
+{
+	if (owner_exists(owner))
+		return has_privs_of_role(GetUserId(), owner);
+	return superuser_arg(GetUserId());
+}
+
+IdemOwnerNote
+idem_owner_read(HeapTuple row, TupleDesc desc)
+{
+	IdemOwnerNote note = {NULL, InvalidOid, IDEM_OWNER_CLUSTER_UNNOTED};
+	bool		isnull;
+	Datum		value = heap_getattr(row, IDEM_CONSUMERS_OWNER, desc, &isnull);
+
+	if (!isnull)
+		note.role = TextDatumGetCString(value);
+	value = heap_getattr(row, IDEM_CONSUMERS_OWNER_OID, desc, &isnull);
+	if (!isnull)
+		note.oid = DatumGetObjectId(value);
+	value = heap_getattr(row, IDEM_CONSUMERS_OWNER_CLUSTER, desc, &isnull);
+	if (!isnull)
+		note.cluster = DatumGetInt64(value);
+	return note;
+}
+
+/*
+ * The role that a row which is about to be stored names.  A row of consumer_create
+ * or consumer_alter has the OID of this cluster, and no cluster yet.
+ */
+static Oid
+role_of_new_row(const IdemOwnerNote *note, bool added)
+{
+	if (note->cluster == IDEM_OWNER_CLUSTER_UNNOTED)
+		return note->oid;
+	if (added && !is_from_here(note))
+		return get_role_oid(note->role, true);
+	return idem_owner_role(note);
+}
+
+HeapTuple
+idem_owner_localize(HeapTuple row, TupleDesc desc, bool added)
+{
+	int			columns[3] = {
+		IDEM_CONSUMERS_OWNER, IDEM_CONSUMERS_OWNER_OID, IDEM_CONSUMERS_OWNER_CLUSTER
+	};
+	bool		nulls[3] = {false, false, false};
+	Datum		values[3];
+	IdemOwnerNote note = idem_owner_read(row, desc);
+	const char *name;
+	Oid			role;
+
+	if (note.role == NULL)
+		return row;
+	role = role_of_new_row(&note, added);
+	name = OidIsValid(role) ? GetUserNameFromId(role, true) : NULL;
+	values[0] = CStringGetTextDatum(name != NULL ? name : note.role);
+	values[1] = ObjectIdGetDatum(name != NULL ? role : InvalidOid);
+	values[2] = Int64GetDatum((int64) GetSystemIdentifier());
+	return heap_modify_tuple_by_cols(row, desc, 3, columns, values, nulls);
+}
+
+/* Policies */
 
 /* What a consumer does with leases unless it is registered with something else */
 #define DEFAULT_LEASE_DURATION	(30 * USECS_PER_SEC)
@@ -129,18 +241,6 @@ idem_consumer_init(void)
 	CacheRegisterRelcacheCallback(count_invalidation, (Datum) 0);
 }
 
-/* Free what is known; the next look-up reads it again. */
-static void
-forget_policies(void)
-{
-	HTAB	   *known = policies;
-
-	policies_read_at = 0;
-	policies = NULL;
-	if (known != NULL)
-		hash_destroy(known);
-}
-
 /*
  * Make the key of a name in the hash table: the name with a zero byte at its
  * end.
@@ -184,16 +284,6 @@ interval_column(HeapTuple tup, TupleDesc desc, int column)
 	return idem_interval_us(DatumGetIntervalP(heap_getattr(tup, column, desc, &isnull)));
 }
 
-/* Remember who owns a consumer. */
-static void
-remember_owner(KnownConsumer *known, HeapTuple tup, TupleDesc desc)
-{
-	IdemOwnerNote note = idem_owner_read(tup, desc);
-
-	known->owned = note.role != NULL;
-	known->owner = known->owned ? idem_owner_role(&note) : InvalidOid;
-}
-
 /* Is a row one that consumer_create could have written?  The table's constraint says the same. */
 static bool
 is_sound(HeapTuple tup, TupleDesc desc)
@@ -233,6 +323,8 @@ remember_policy(HeapTuple tup, TupleDesc desc)
 	text	   *name = isnull ? NULL : DatumGetTextPP(value);
 	KnownConsumer *known;
 	Datum		retention;
+	IdemOwnerNote owner;
+
 
 	if (name == NULL || VARSIZE_ANY_EXHDR(name) > IDEM_MAX_NAME_BYTES)
 		return;
@@ -254,7 +346,9 @@ remember_policy(HeapTuple tup, TupleDesc desc)
 		DatumGetInt32(heap_getattr(tup, IDEM_CONSUMERS_MAX_ATTEMPTS, desc, &isnull));
 	retention = heap_getattr(tup, IDEM_CONSUMERS_RETENTION, desc, &isnull);
 	known->policy.retention = isnull ? -1 : retention_seconds(DatumGetIntervalP(retention));
-	remember_owner(known, tup, desc);
+	owner = idem_owner_read(tup, desc);
+	known->owned = owner.role != NULL;
+	known->owner = known->owned ? idem_owner_role(&owner) : InvalidOid;
 }
 
 /*
@@ -270,8 +364,13 @@ read_policies(void)
 	SysScanDesc scan;
 	HeapTuple	tup;
 	uint64		at;
+	HTAB	   *known = policies;	/* freed, and read again */
 
-	forget_policies();
+
+	policies_read_at = 0;
+	policies = NULL;
+	if (known != NULL)
+		hash_destroy(known);
 	idem_guard_table(&consumers, rel, IDEM_GUARD_READ);
 	snapshot = RegisterSnapshot(GetLatestSnapshot());
 	policies_of = RelationGetRelid(rel);
@@ -306,7 +405,7 @@ idem_consumer_class(const Interval *retention)
 }
 
 IdemRelRef *
-idem_consumers_ref(void)
+idem_consumers_ref(int number)
 {
 	return &consumers;
 }
@@ -347,18 +446,6 @@ find_known(const char *consumer, int len)
 	return known;
 }
 
-/*
- * What others change about the consumer.  Invalidations of the table are counted before
- * this is asked, and not only when the table was read.
- */
-static IdemChange
-look_for_change(const char *consumer, int len)
-{
-	if (policies_read_at != invalidations)
-		policies_of = idem_relref_oid(&consumers);
-	return idem_change_look(consumer, len);
-}
-
 /* A change that ends after the look has sent its invalidation before find_known(). */
 IdemConsumerPolicy
 idem_consumer_policy(const char *consumer, int len)
@@ -375,7 +462,14 @@ idem_consumer_policy(const char *consumer, int len)
 
 	if (consumer[0] == '@')
 		return own;
-	change = look_for_change(consumer, len);
+
+	/*
+	 * Invalidations of the table are counted before the question what others
+	 * change, and not only when the table was read.
+	 */
+	if (policies_read_at != invalidations)
+		policies_of = idem_relref_oid(&consumers);
+	change = idem_change_look(consumer, len);
 	known = find_known(consumer, len);
 	if (known != NULL)
 		policy = known->policy;
@@ -426,10 +520,10 @@ idem_consumer_check_access(const char *consumer, int len)
 	ereport(ERROR,
 			(errcode(ERRCODE_INSUFFICIENT_PRIVILEGE),
 			 errmsg("permission denied for consumer \"%s\"", pnstrdup(consumer, len)),
-			 idem_owner_exists(known->owner) ?
+			 owner_exists(known->owner) ?
 			 errdetail("The current user has not the privileges of the role that owns the consumer.") :
 			 errdetail("The role that owned the consumer does not exist."),
-			 idem_owner_exists(known->owner) ?
+			 owner_exists(known->owner) ?
 			 errhint("Act as a member of that role; an operator sees it in claim_consumers. For another consumer the same events are claimed anew.") :
 			 errhint("An operator gives the consumer another owner, or none, with consumer_alter(owner => ...).")));
 }

@@ -15,14 +15,16 @@
 
 #include "postgres.h"
 
+#include "access/htup.h"
+#include "access/tupdesc.h"
 #include "utils/timestamp.h"
 
 #include "claim/change.h"
 #include "claim/lock.h"
 #include "shared/catalog.h"
 
-/* The table idempotency_data.consumers, which is not locked. */
-extern IdemRelRef *idem_consumers_ref(void);
+/* The table idempotency_data.consumers, which is not locked.  There is only number 0. */
+extern IdemRelRef *idem_consumers_ref(int number);
 
 typedef struct IdemConsumerPolicy
 {
@@ -100,5 +102,56 @@ extern void idem_consumer_change_policy(void);
 
 /* Registers for invalidations; called once per process. */
 extern void idem_consumer_init(void);
+
+/* A cluster of consumer_create and consumer_alter, which leave it to the trigger. */
+#define IDEM_OWNER_CLUSTER_UNNOTED	0
+
+/* What the row of a consumer notes of its owner. */
+typedef struct IdemOwnerNote
+{
+	const char *role;			/* name; NULL: the consumer has no owner */
+	Oid			oid;			/* InvalidOid: the role does not exist */
+	int64		cluster;		/* system identifier of the cluster where the
+								 * role has that OID */
+} IdemOwnerNote;
+
+/* Read the note of a row of the table of consumers; the name is palloc'd. */
+extern IdemOwnerNote idem_owner_read(HeapTuple row, TupleDesc desc);
+
+/*
+ * The role that owns the consumer, or InvalidOid if that role does not exist.  The
+ * note has a role.  A role that was dropped since may still be returned.
+ */
+extern Oid	idem_owner_role(const IdemOwnerNote *note);
+
+/*
+ * May the current user act for the owner of a consumer?  owner: what
+ * idem_owner_role returned.  Only superusers act for an owner that does not exist.
+ */
+extern bool idem_owner_allows(Oid owner);
+
+/*
+ * For the trigger of the table of consumers: the row as it is to be stored, with
+ * the owner's present name, and its OID in this cluster.  If the row notes no
+ * cluster, its OID is of this cluster.  added: a new row from another cluster goes
+ * by the name of its owner.
+ */
+extern HeapTuple idem_owner_localize(HeapTuple row, TupleDesc desc, bool added);
+
+/* Columns of the table idempotency_data.consumers */
+#define IDEM_CONSUMERS_CONSUMER			1
+#define IDEM_CONSUMERS_FOREIGN_LOCKERS	2
+#define IDEM_CONSUMERS_PRIVATE_LOCKS	3
+#define IDEM_CONSUMERS_RETENTION		4
+#define IDEM_CONSUMERS_KEEP_IDS			5
+#define IDEM_CONSUMERS_EXPIRE_BY_ID_AGE	6
+#define IDEM_CONSUMERS_LEASE_DURATION	7
+#define IDEM_CONSUMERS_MAX_ATTEMPTS		8
+#define IDEM_CONSUMERS_MIN_BACKOFF		9
+#define IDEM_CONSUMERS_MAX_BACKOFF		10
+#define IDEM_CONSUMERS_OWNER			11
+#define IDEM_CONSUMERS_OWNER_OID		12
+#define IDEM_CONSUMERS_OWNER_CLUSTER	13
+#define IDEM_CONSUMERS_NATTS			13
 
 #endif							/* IDEM_CLAIM_CONSUMER_H */

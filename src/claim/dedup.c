@@ -119,7 +119,7 @@ make_key(const Dedup *dedup, const IdemDedupItem *item, int chain, char *consume
 		len = snprintf(consumer, MAX_CONSUMER_BYTES, "@dedup-%d/", chain);
 	memcpy(consumer + len, dedup->scope, dedup->scopelen);
 	idem_keymaker_begin(&keys, consumer, len + dedup->scopelen);
-	idem_keymaker_set_locks(&keys, IDEM_LOCKS_PRIVATE);
+	keys.locks = IDEM_LOCKS_PRIVATE;
 	idem_keymaker_make(&keys, item->id, item->idlen, key);
 	idem_keymaker_end(&keys);
 }
@@ -260,15 +260,6 @@ make_result(const Dedup *dedup, const IdemDedupItem *item)
 	return result;
 }
 
-/* How long a row of that turn is remembered. */
-static int16
-class_of(const Dedup *dedup, int16 turn)
-{
-	if (turn == LAST_TURN)
-		return IDEM_RETENTION_FOR_EVER;
-	return idem_retention_class((dedup->window - 1) / USECS_PER_SEC + 1);
-}
-
 /* Remember the value of an id that is new. */
 static void
 write_row(Dedup *dedup, const IdemDedupItem *item, const IdNewest *newest)
@@ -277,7 +268,8 @@ write_row(Dedup *dedup, const IdemDedupItem *item, const IdNewest *newest)
 		.digest = newest->key.digest,
 		.turn = newest->turn,
 		.state = IDEM_ENTRY_COMPLETED,
-		.class = class_of(dedup, newest->turn),
+		.class = newest->turn == LAST_TURN ? IDEM_RETENTION_FOR_EVER :
+		idem_retention_class((dedup->window - 1) / USECS_PER_SEC + 1),
 		.event_id = newest->key.id,
 		.event_id_len = newest->key.idlen,
 		.consumer = newest->key.consumer,
@@ -383,10 +375,8 @@ compare_items(const void *a, const void *b, void *arg)
 {
 	const IdemDedupItem *ia = *(const IdemDedupItem *const *) a;
 	const IdemDedupItem *ib = *(const IdemDedupItem *const *) b;
-	int			res = memcmp(ia->id, ib->id, Min(ia->idlen, ib->idlen));
+	int			res = idem_compare_strings(ia->id, ia->idlen, ib->id, ib->idlen);
 
-	if (res == 0)
-		res = ia->idlen - ib->idlen;
 	return res != 0 ? res : (ia < ib ? -1 : 1);
 }
 

@@ -72,15 +72,8 @@ check_trigger(FunctionCallInfo fcinfo)
 static int
 find_column(Relation rel, const char *name)
 {
-	int			attnum = SPI_fnumber(RelationGetDescr(rel), name);
+	int			attnum = idem_trigger_column(rel, name, FUNCTION_NAME, "the event's id");
 
-	if (attnum <= 0)
-		ereport(ERROR,
-				(errcode(ERRCODE_UNDEFINED_COLUMN),
-				 errmsg("column \"%s\" of relation \"%s\" does not exist", name,
-						RelationGetRelationName(rel)),
-				 errhint("Create the trigger of \"%s\" with the name of the column that has the event's id.",
-						 FUNCTION_NAME)));
 	if (TupleDescAttr(RelationGetDescr(rel), attnum - 1)->attgenerated != '\0')
 		ereport(ERROR,
 				(errcode(ERRCODE_INVALID_OBJECT_DEFINITION),

@@ -34,11 +34,11 @@
 #include "miscadmin.h"
 #include "utils/timestamp.h"
 
+#include "claim/call.h"
 #include "claim/claim.h"
 #include "claim/consumer.h"
 #include "claim/leased.h"
 #include "claim/lock.h"
-#include "claim/call.h"
 #include "claim/state.h"
 #include "shared/fault.h"
 #include "shared/uptime.h"
@@ -54,10 +54,7 @@
 /* One call's work on the events of one consumer. */
 typedef struct Import
 {
-	IdemStore  *store;
-	IdemKeyMaker keys;
-	IdemConsumerPolicy policy;
-	TimestampTz now;
+	IdemCall   *call;			/* collects no rows */
 	int64		uptime;			/* when the call began (uptime.h) */
 	bool		renews_only;	/* pass over events that are not completed */
 	int64		imported;
@@ -75,7 +72,7 @@ flush_entries(Import *import)
 {
 	if (import->n == 0)
 		return;
-	idem_store_insert(import->store, import->entries, import->n);
+	idem_store_insert(import->call->store, import->entries, import->n);
 	IDEM_FAULT_POINT("claim-import-written");
 	for (int i = 0; i < import->n; i++)
 		idem_lock_release(&import->locked[i]);
@@ -95,8 +92,8 @@ add_entry(Import *import, const IdemClaimKey *key, const IdemRow *found, Timesta
 		.digest = key->digest,
 			.turn = idem_claim_next_turn(key, found),
 			.state = IDEM_ENTRY_COMPLETED,
-			.keep_id = import->policy.keep_ids,
-			.class = import->policy.class,
+			.keep_id = import->call->policy.keep_ids,
+			.class = import->call->policy.class,
 			.event_id = key->id,
 			.event_id_len = key->idlen,
 			.consumer = key->consumer,
@@ -114,7 +111,7 @@ add_entry(Import *import, const IdemClaimKey *key, const IdemRow *found, Timesta
 static bool
 lasts(const Import *import, int16 class, int64 expires)
 {
-	int64		promised = import->policy.retention;
+	int64		promised = import->call->policy.retention;
 	int64		seconds = idem_retention_seconds(class);
 
 	if (seconds == 0 || promised == 0)
@@ -136,7 +133,7 @@ renew(Import *import, const IdemClaimKey *key, const IdemRow *found, TimestampTz
 	bool		has_result = false;
 	IdemNewEntry *entry;
 
-	idem_store_look_up(import->store, &key->digest, &row, &result, &has_result);
+	idem_store_look_up(import->call->store, &key->digest, &row, &result, &has_result);
 	entry = add_entry(import, key, found, completed_at);
 	if (row.status == IDEM_ROW_COMPLETED)
 	{
@@ -164,7 +161,7 @@ import_one(Import *import, const IdemClaimItem *item, TimestampTz completed_at)
 	IdemRow		row;
 	IdemLease	lease;
 
-	idem_keymaker_make(&import->keys, item->id, item->idlen, &key);
+	idem_keymaker_make(&import->call->keys, item->id, item->idlen, &key);
 	own = idem_state_find(&key);
 	if (own != NULL && own->state.phase == IDEM_PHASE_COMPLETED && lasts(import, own->state.class, 0))
 		return;
@@ -172,7 +169,7 @@ import_one(Import *import, const IdemClaimItem *item, TimestampTz completed_at)
 		idem_claim_report_own(&key);
 	if (!idem_lock_try(&key))
 		idem_claim_report_busy(&key);
-	idem_store_probe(import->store, &key.digest, &row);
+	idem_store_probe(import->call->store, &key.digest, &row);
 	if (row.status == IDEM_ROW_BUSY)
 		idem_claim_report_busy(&key);
 	if (!row.in_snapshot)
@@ -194,8 +191,7 @@ import_one(Import *import, const IdemClaimItem *item, TimestampTz completed_at)
 }
 
 int64
-idem_claims_import(const IdemClaimItem *items, int n, const char *consumer,
-				   int consumerlen, const TimestampTz *completed_at, bool renews_only)
+idem_claims_import(const IdemClaimItem *items, int n, IdemStr consumer, const TimestampTz *completed_at, bool renews_only)
 {
 	Import	   *import;
 	IdemClaimItem **sorted;
@@ -204,11 +200,8 @@ idem_claims_import(const IdemClaimItem *items, int n, const char *consumer,
 	if (n == 0)
 		return 0;
 	import = palloc0(sizeof(Import));
-	import->store = idem_store_open(true);
-	idem_keymaker_begin(&import->keys, consumer, consumerlen);
-	import->policy = idem_consumer_policy(consumer, consumerlen);
-	idem_keymaker_set_locks(&import->keys, import->policy.locks);
-	import->now = GetCurrentTimestamp();
+	import->call = idem_call_begin(consumer, false);
+
 	import->uptime = idem_uptime_now();
 	import->renews_only = renews_only;
 
@@ -220,13 +213,88 @@ idem_claims_import(const IdemClaimItem *items, int n, const char *consumer,
 		if (i > 0 && idem_claim_same_id(sorted[i - 1], sorted[i]))
 			continue;
 		import_one(import, sorted[i],
-				   completed_at != NULL ? completed_at[sorted[i] - items] : import->now);
+				   completed_at != NULL ? completed_at[sorted[i] - items] : import->call->now);
 	}
 	flush_entries(import);
 	pfree(sorted);
-	idem_keymaker_end(&import->keys);
-	idem_store_close(import->store);
+	idem_call_end(import->call);
+
 	done = renews_only ? import->renewed : import->imported;
 	pfree(import);
 	return done;
+}
+
+/*
+ * Makes the store forget an event.
+ *
+ * No row is deleted, because the event may stand in a packed run, and in several
+ * places.  An order to forget is a row of its own, with a higher turn than all
+ * that was found under the event's lock.  The event's next claim finds the
+ * order, and its row has a higher turn still.
+ *
+ * Once the row is written it stands for the lock, which is given back: a claim
+ * by another transaction is "busy" until this one ends.  So one transaction
+ * can forget any number of events.
+ *
+ * A crash, or a commit that is lost, leaves the event remembered.
+ */
+
+/*
+ * Forget an event whose lock is held; false if nothing is remembered.  What the
+ * transaction's snapshot does not see is a conflict, as for a claim.
+ */
+static bool
+forget_locked(IdemStore *store, const IdemClaimKey *key)
+{
+	IdemRow		row;
+	IdemNewEntry order;
+
+	idem_store_probe(store, &key->digest, &row);
+	if (row.status == IDEM_ROW_BUSY)
+		idem_claim_report_busy(key);
+	if (!row.in_snapshot)
+		idem_claim_conflict(key);
+	if (row.status == IDEM_ROW_NONE)
+		return false;
+
+	/*
+	 * An order that expired before what it is about would bring that back.
+	 * What it is about may be packed later than the order.
+	 */
+	order = (IdemNewEntry)
+	{
+		.digest = key->digest,
+			.turn = idem_claim_next_turn(key, &row),
+			.state = IDEM_ENTRY_FORGOTTEN,
+			.class = IDEM_RETENTION_FOR_EVER,
+			.event_id = key->id,
+			.event_id_len = key->idlen,
+			.consumer = key->consumer,
+			.consumer_len = key->consumerlen,
+			.claimed_at = GetCurrentTimestamp()
+	};
+	idem_store_insert(store, &order, 1);
+	IDEM_FAULT_POINT("claim-forgotten");
+	return true;
+}
+
+bool
+idem_forget_event(IdemStr id, IdemStr consumer)
+{
+	IdemCall   *call = idem_call_begin(consumer, false);
+	IdemClaimKey key;
+	const IdemClaim *own;
+	bool		forgotten;
+
+	idem_keymaker_make(&call->keys, id.data, id.len, &key);
+	own = idem_state_find(&key);
+	if (own != NULL && (own->state.phase == IDEM_PHASE_CLAIMED ||
+						own->state.phase == IDEM_PHASE_COMPLETED))
+		idem_claim_report_own(&key);
+	if (!idem_lock_try(&key))
+		idem_claim_report_busy(&key);
+	forgotten = forget_locked(call->store, &key);
+	idem_lock_release(&key);
+	idem_call_end(call);
+	return forgotten;
 }

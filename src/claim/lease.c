@@ -48,15 +48,14 @@
 #include "miscadmin.h"
 #include "utils/timestamp.h"
 
-#include "claim/attempt.h"
+#include "compat.h"
+#include "claim/call.h"
 #include "claim/claim.h"
-#include "claim/expiry.h"
-#include "claim/hold.h"
 #include "claim/lease.h"
 #include "claim/leased.h"
-#include "claim/call.h"
 #include "claim/state.h"
 #include "lease/log.h"
+#include "lease/token.h"
 #include "shared/error.h"
 #include "shared/fault.h"
 
@@ -118,7 +117,7 @@ lease_locked(IdemCall *call, const IdemClaimKey *key, const IdemClaim *own,
 		answer->retry_after = idem_leased_left(&answer->lease);
 	if (result != IDEM_CLAIM_CLAIMED)
 		return result;
-	if (idem_expiry_passed(order->valid_until, &call->policy, key->id, key->idlen, call->now))
+	if (idem_call_is_expired(call, key, order->valid_until))
 		return IDEM_CLAIM_EXPIRED;
 	idem_attempt_begin(call, key, &row, order->duration, order->holder, &answer->lease);
 	return IDEM_CLAIM_CLAIMED;
@@ -126,14 +125,14 @@ lease_locked(IdemCall *call, const IdemClaimKey *key, const IdemClaim *own,
 
 /* Lease one event, without waiting. */
 static void
-lease_one(IdemCall *call, const char *id, int idlen, const IdemLeaseOrder *order,
+lease_one(IdemCall *call, IdemStr id, const IdemLeaseOrder *order,
 		  IdemLeaseAnswer *answer)
 {
 	IdemClaimKey key;
 	const IdemClaim *own;
 
 	idem_keymaker_remember(&call->keys);
-	idem_keymaker_make(&call->keys, id, idlen, &key);
+	idem_keymaker_make(&call->keys, id.data, id.len, &key);
 	own = idem_state_find(&key);
 	memset(answer, 0, sizeof(*answer));
 	answer->retry_after = -1;
@@ -162,21 +161,8 @@ lease_one(IdemCall *call, const char *id, int idlen, const IdemLeaseOrder *order
 		idem_lease_free_values(&answer->lease);
 }
 
-/*
- * Error 53400.  Only the end of this transaction frees a lock, so "busy" would last as
- * long as it asks.  In a batch the events before are leased, and "busy" is for the next one.
- */
-static void
-report_budget(IdemCall *call, const char *id, int idlen)
-{
-	IdemClaimKey key;
-
-	idem_keymaker_make(&call->keys, id, idlen, &key);
-	idem_leased_check_budget(&key, idem_state_find(&key));
-}
-
 void
-idem_lease_event(const char *id, int idlen, const char *consumer, int consumerlen,
+idem_lease_event(IdemStr id, IdemStr consumer,
 				 const IdemLeaseOrder *order, long wait_ms, IdemLeaseAnswer *answer)
 {
 	IdemClock	start = idem_clock();
@@ -184,12 +170,23 @@ idem_lease_event(const char *id, int idlen, const char *consumer, int consumerle
 
 	do
 	{
-		IdemCall   *call = idem_call_begin(consumer, consumerlen, true);
+		IdemCall   *call = idem_call_begin(consumer, true);
+		IdemClaimKey key;
+
 
 		check_consumer(call);
-		lease_one(call, id, idlen, order, answer);
+		lease_one(call, id, order, answer);
+
+		/*
+		 * Only the end of this transaction frees a lock, so "busy" would last
+		 * as long as it asks.  In a batch the events before are leased, and
+		 * "busy" is for the next one.
+		 */
 		if (answer->is_past_budget)
-			report_budget(call, id, idlen);
+		{
+			idem_keymaker_make(&call->keys, id.data, id.len, &key);
+			idem_leased_check_budget(&key, idem_state_find(&key));
+		}
 		stays_busy = call->stays_busy;
 		idem_call_end(call);
 	} while (answer->result == IDEM_CLAIM_BUSY && !stays_busy && idem_call_pause(start, wait_ms));
@@ -200,10 +197,10 @@ idem_lease_event(const char *id, int idlen, const char *consumer, int consumerle
  * commits.
  */
 void
-idem_lease_events(const IdemClaimItem *items, int n, const char *consumer, int consumerlen,
+idem_lease_events(const IdemClaimItem *items, int n, IdemStr consumer,
 				  const IdemLeaseOrder *order, IdemLeaseAnswer *answers)
 {
-	IdemCall   *call = idem_call_begin(consumer, consumerlen, true);
+	IdemCall   *call = idem_call_begin(consumer, true);
 	IdemClaimItem **sorted;
 
 	check_consumer(call);
@@ -213,7 +210,7 @@ idem_lease_events(const IdemClaimItem *items, int n, const char *consumer, int c
 		IdemLeaseAnswer *answer = &answers[sorted[i] - items];
 
 		CHECK_FOR_INTERRUPTS();
-		lease_one(call, sorted[i]->id, sorted[i]->idlen, order, answer);
+		lease_one(call, idem_str(sorted[i]->id, sorted[i]->idlen), order, answer);
 	}
 	pfree(sorted);
 	idem_call_end(call);
@@ -223,24 +220,24 @@ idem_lease_events(const IdemClaimItem *items, int n, const char *consumer, int c
 
 /* Lock an event and see that the token is that of its lease; idem_hold. */
 static IdemClaim *
-hold(IdemCall *call, IdemClaimKey *key, const char *id, int idlen, int64 token,
+hold(IdemCall *call, IdemClaimKey *key, IdemStr id, int64 token,
 	 IdemHold mode, IdemLease *lease)
 {
 	idem_keymaker_remember(&call->keys);
-	idem_keymaker_make(&call->keys, id, idlen, key);
+	idem_keymaker_make(&call->keys, id.data, id.len, key);
 	return idem_hold(call, key, token, mode, lease);
 }
 
 TimestampTz
-idem_lease_extend(const char *id, int idlen, const char *consumer, int consumerlen,
+idem_lease_extend(IdemStr id, IdemStr consumer,
 				  int64 token, int64 duration, text *recovery_point, struct varlena *work)
 {
-	IdemCall   *call = idem_call_begin(consumer, consumerlen, false);
+	IdemCall   *call = idem_call_begin(consumer, false);
 	IdemClaimKey key;
 	IdemLease	lease;
 	TimestampTz until;
 
-	(void) hold(call, &key, id, idlen, token, IDEM_HOLD_SHARED, &lease);
+	(void) hold(call, &key, id, token, IDEM_HOLD_SHARED, &lease);
 	until = GetCurrentTimestamp() + (duration > 0 ? duration : call->policy.lease_duration);
 	idem_hold_extend(call, &key, &lease, until);
 	IDEM_FAULT_POINT("lease-end-written");
@@ -253,24 +250,24 @@ idem_lease_extend(const char *id, int idlen, const char *consumer, int consumerl
 }
 
 void
-idem_lease_assert(const char *id, int idlen, const char *consumer, int consumerlen, int64 token)
+idem_lease_assert(IdemStr id, IdemStr consumer, int64 token)
 {
-	IdemCall   *call = idem_call_begin(consumer, consumerlen, false);
+	IdemCall   *call = idem_call_begin(consumer, false);
 	IdemClaimKey key;
 	IdemLease	lease;
 
-	(void) hold(call, &key, id, idlen, token, IDEM_HOLD_ASSERTED, &lease);
+	(void) hold(call, &key, id, token, IDEM_HOLD_ASSERTED, &lease);
 	idem_call_end(call);
 }
 
 void
-idem_lease_complete(const char *id, int idlen, const char *consumer, int consumerlen,
+idem_lease_complete(IdemStr id, IdemStr consumer,
 					int64 token, Datum result, bool has_result)
 {
-	IdemCall   *call = idem_call_begin(consumer, consumerlen, false);
+	IdemCall   *call = idem_call_begin(consumer, false);
 	IdemClaimKey key;
 	IdemLease	lease;
-	IdemClaim  *claim = hold(call, &key, id, idlen, token, IDEM_HOLD_TO_COMPLETE, &lease);
+	IdemClaim  *claim = hold(call, &key, id, token, IDEM_HOLD_TO_COMPLETE, &lease);
 	IdemClaimState state = claim->state;
 
 	state.phase = IDEM_PHASE_COMPLETED;
@@ -285,15 +282,15 @@ idem_lease_complete(const char *id, int idlen, const char *consumer, int consume
 /* Giving a lease back */
 
 IdemLeaseState
-idem_lease_release(const char *id, int idlen, const char *consumer, int consumerlen,
+idem_lease_release(IdemStr id, IdemStr consumer,
 				   int64 token, const IdemLeaseRelease *release)
 {
-	IdemCall   *call = idem_call_begin(consumer, consumerlen, false);
+	IdemCall   *call = idem_call_begin(consumer, false);
 	IdemClaimKey key;
 	IdemLease	lease;
 	IdemLeaseState state;
 
-	(void) hold(call, &key, id, idlen, token, IDEM_HOLD_TO_RELEASE, &lease);
+	(void) hold(call, &key, id, token, IDEM_HOLD_TO_RELEASE, &lease);
 	lease.at = GetCurrentTimestamp();
 	if (release->error != NULL || release->park)
 		idem_attempt_fail(&call->policy, release, &lease);
@@ -303,4 +300,168 @@ idem_lease_release(const char *id, int idlen, const char *consumer, int consumer
 	IDEM_FAULT_POINT("lease-released");
 	idem_call_end(call);
 	return state;
+}
+
+/*
+ * What an operator does about dead events.
+ *
+ * Each event is decided under its lock, as any change of a lease.  If the events are
+ * not named, the log is read for dead ones; a row that is found there is a hint
+ * only, and the look under the lock decides.  Such a call passes over events that
+ * somebody else is about to change.
+ *
+ * LOCKING: as claim.c; the locks of events that are named are waited for, in the
+ * order of their ids.
+ */
+
+/* One call's work. */
+typedef struct Redrive
+{
+	IdemCall   *call;
+	bool		discard;
+	const text *scope;			/* of requests; or NULL */
+	int64		n;				/* how many were dead */
+} Redrive;
+
+/* Remember a dead event as completed. */
+static void
+discard_event(Redrive *redrive, const IdemClaimKey *key, const IdemRow *row, const IdemLease *lease)
+{
+	IdemClaim  *claim = idem_leased_note(redrive->call, key, row, lease, true);
+	IdemClaimState state = claim->state;
+
+	state.phase = IDEM_PHASE_COMPLETED;
+	state.discarded = true;
+	idem_state_set(claim, &state);
+	idem_call_add(redrive->call, claim, (Datum) 0, false);
+	idem_leased_end(redrive->call, key);
+}
+
+/*
+ * Have a dead event wait, with all its attempts.  That the former ones began is kept: a
+ * request that is released goes on to have their payload.
+ */
+static void
+revive_event(Redrive *redrive, const IdemClaimKey *key, const IdemRow *row, IdemLease *lease)
+{
+	lease->state = IDEM_LEASE_WAITING;
+	lease->attempt = 0;
+	lease->redriven = true;
+	lease->token = idem_token_draw_unflushed();
+	lease->until = GetCurrentTimestamp();
+	idem_leased_write(redrive->call, key, lease);
+	(void) idem_leased_note(redrive->call, key, row, lease, false);
+}
+
+/* Decide on an event whose lock is held; false if it is not dead. */
+static bool
+decide(Redrive *redrive, const IdemClaimKey *key)
+{
+	IdemLease	lease;
+	IdemRow		row;
+
+	idem_store_probe(redrive->call->store, &key->digest, &row);
+	if (!idem_lease_find(idem_call_leases(redrive->call), &key->digest, &lease) || lease.state != IDEM_LEASE_DEAD ||
+		row.status == IDEM_ROW_BUSY || row.status == IDEM_ROW_COMPLETED)
+	{
+		idem_lease_free_values(&lease);
+		return false;
+	}
+	if (!lease.in_snapshot || !row.in_snapshot)
+		idem_leased_conflict(key);
+	if (redrive->discard)
+		discard_event(redrive, key, &row, &lease);
+	else
+		revive_event(redrive, key, &row, &lease);
+	IDEM_FAULT_POINT("lease-redriven");
+	idem_lease_free_values(&lease);
+	redrive->n++;
+	return true;
+}
+
+/* Make the key of an event, or of a request if there is a scope. */
+static void
+make_key(Redrive *redrive, const text *scope, const char *id, int idlen, IdemClaimKey *key)
+{
+	if (scope == NULL)
+		idem_keymaker_make(&redrive->call->keys, id, idlen, key);
+	else
+		idem_keymaker_request(&redrive->call->keys, VARDATA_ANY(scope), VARSIZE_ANY_EXHDR(scope),
+							  id, idlen, key);
+}
+
+/* Redrive an event or a request that the operator has named. */
+static void
+redrive_named(Redrive *redrive, const char *id, int idlen)
+{
+	IdemClaimKey key;
+	const IdemClaim *own;
+
+	make_key(redrive, redrive->scope, id, idlen, &key);
+	own = idem_state_find(&key);
+	idem_leased_check_budget(&key, own);
+	if (own != NULL && own->state.lock_kept)
+	{
+		if (!idem_lock_try(&key))
+			idem_leased_report_shared(&key);
+	}
+	else
+	{
+		idem_call_leave_leases(redrive->call);
+		idem_lock_wait(&key);
+	}
+	if (!decide(redrive, &key))
+		idem_lock_release(&key);
+}
+
+/* Does the operator want the dead ones of that scope? */
+static bool
+is_wanted(const Redrive *redrive, const text *scope)
+{
+	return redrive->scope == NULL ||
+		(scope != NULL && VARSIZE_ANY_EXHDR(scope) == VARSIZE_ANY_EXHDR(redrive->scope) &&
+		 memcmp(VARDATA_ANY(scope), VARDATA_ANY(redrive->scope), VARSIZE_ANY_EXHDR(scope)) == 0);
+}
+
+/* Redrive what the log names (callback of idem_lease_scan_dead). */
+static bool
+redrive_found(const text *scope, const text *id, void *arg)
+{
+	Redrive    *redrive = arg;
+	IdemClaimKey key;
+	const IdemClaim *own;
+
+	if (!is_wanted(redrive, scope))
+		return true;
+	make_key(redrive, scope, VARDATA_ANY(id), VARSIZE_ANY_EXHDR(id), &key);
+	own = idem_state_find(&key);
+	if (!idem_call_within_budget(own))
+		return false;
+	if (idem_lock_try(&key) && !decide(redrive, &key))
+		idem_lock_release(&key);
+	return true;
+}
+
+int64
+idem_redrive(const IdemClaimItem *items, int n, IdemStr consumer,
+			 const text *scope, bool discard)
+{
+	Redrive		redrive = {
+		.call = idem_call_begin(consumer, false), .discard = discard, .scope = scope
+	};
+
+	if (n < 0)
+		idem_lease_scan_dead(consumer.data, consumer.len, redrive_found, &redrive);
+	else
+	{
+		IdemClaimItem **sorted = idem_claim_sort_items(items, n);
+
+		for (int i = 0; i < n; i++)
+		{
+			CHECK_FOR_INTERRUPTS();
+			redrive_named(&redrive, sorted[i]->id, sorted[i]->idlen);
+		}
+	}
+	idem_call_end(redrive.call);
+	return redrive.n;
 }

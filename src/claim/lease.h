@@ -17,9 +17,9 @@
 
 #include "datatype/timestamp.h"
 
-#include "claim/attempt.h"
 #include "claim/claim.h"
-#include "claim/verdict.h"
+#include "claim/leased.h"
+#include "claim/state.h"
 #include "lease/log.h"
 
 /* What somebody wants to lease; duration 0: as the consumer's policy says. */
@@ -46,15 +46,14 @@ typedef struct IdemLeaseAnswer
  * locks, 40001 as of
  * idem_claim_event.
  */
-extern void idem_lease_event(const char *id, int idlen, const char *consumer, int consumerlen,
+extern void idem_lease_event(IdemStr id, IdemStr consumer,
 							 const IdemLeaseOrder *order, long wait_ms, IdemLeaseAnswer *answer);
 
 /*
  * Lease n events, without waiting.  answers has as many elements.  An id that
  * occurs more than once is leased for its first item, and busy for the others.
  */
-extern void idem_lease_events(const IdemClaimItem *items, int n, const char *consumer,
-							  int consumerlen, const IdemLeaseOrder *order,
+extern void idem_lease_events(const IdemClaimItem *items, int n, IdemStr consumer, const IdemLeaseOrder *order,
 							  IdemLeaseAnswer *answers);
 
 /*
@@ -65,21 +64,29 @@ extern void idem_lease_events(const IdemClaimItem *items, int n, const char *con
  */
 
 /* Another end, and if one of the two is not NULL, another recovery point. */
-extern TimestampTz idem_lease_extend(const char *id, int idlen, const char *consumer,
-									 int consumerlen, int64 token, int64 duration,
+extern TimestampTz idem_lease_extend(IdemStr id, IdemStr consumer, int64 token, int64 duration,
 									 text *recovery_point, struct varlena *work);
 
 /* Make the lease the claim of this transaction. */
-extern void idem_lease_assert(const char *id, int idlen, const char *consumer,
-							  int consumerlen, int64 token);
+extern void idem_lease_assert(IdemStr id, IdemStr consumer, int64 token);
 
 /* Complete the event; result as of idem_complete_event. */
-extern void idem_lease_complete(const char *id, int idlen, const char *consumer,
-								int consumerlen, int64 token, Datum result, bool has_result);
+extern void idem_lease_complete(IdemStr id, IdemStr consumer, int64 token, Datum result, bool has_result);
 
 /* Give the lease back. */
-extern IdemLeaseState idem_lease_release(const char *id, int idlen, const char *consumer,
-										 int consumerlen, int64 token,
+extern IdemLeaseState idem_lease_release(IdemStr id, IdemStr consumer, int64 token,
 										 const IdemLeaseRelease *release);
+
+/*
+ * Have dead events of a consumer tried again, with all their attempts; discard:
+ * remember them as completed instead.  scope: of requests, whose keys the items are;
+ * NULL: events.  n < 0: all dead ones of that scope, or with scope NULL all events and
+ * all requests, up to the budget of locks; call it again until it returns 0.  What is
+ * not dead is passed over.  Returns how many were dead.
+ *
+ * Errors: 53400 past the budget of locks, if the events are named; 40001 as of
+ * idem_claim_event.
+ */
+extern int64 idem_redrive(const IdemClaimItem *items, int n, IdemStr consumer, const text *scope, bool discard);
 
 #endif							/* IDEM_CLAIM_LEASE_H */

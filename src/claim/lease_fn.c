@@ -33,23 +33,12 @@
 #include "claim/claim.h"
 #include "claim/consumer.h"
 #include "claim/lease.h"
-#include "claim/redrive.h"
 #include "lease/log.h"
 #include "shared/args.h"
 
-PG_FUNCTION_INFO_V1(idem_lease_event_fn);
-PG_FUNCTION_INFO_V1(idem_lease_event_uuid_fn);
 PG_FUNCTION_INFO_V1(idem_lease_events_fn);
-PG_FUNCTION_INFO_V1(idem_extend_lease_fn);
-PG_FUNCTION_INFO_V1(idem_extend_lease_uuid_fn);
-PG_FUNCTION_INFO_V1(idem_assert_lease_fn);
-PG_FUNCTION_INFO_V1(idem_assert_lease_uuid_fn);
-PG_FUNCTION_INFO_V1(idem_release_lease_fn);
-PG_FUNCTION_INFO_V1(idem_release_lease_uuid_fn);
 PG_FUNCTION_INFO_V1(idem_consumer_redrive_fn);
 PG_FUNCTION_INFO_V1(idem_consumer_discard_fn);
-
-typedef IdemStr (*GetId) (FunctionCallInfo, int);
 
 /* Columns of an answer */
 enum
@@ -57,20 +46,6 @@ enum
 	COL_RESULT, COL_TOKEN, COL_ATTEMPT, COL_UNTIL, COL_POINT, COL_WORK, COL_EVENT_RESULT,
 	COL_RETRY_AFTER, COL_ERROR, NCOLS
 };
-
-static void
-set(Datum *values, bool *nulls, int column, Datum value)
-{
-	values[column] = value;
-	nulls[column] = false;
-}
-
-static void
-set_pointer(Datum *values, bool *nulls, int column, const void *value)
-{
-	if (value != NULL)
-		set(values, nulls, column, PointerGetDatum(value));
-}
 
 /* Fill in the columns of an answer. */
 static void
@@ -81,30 +56,30 @@ form_answer(const IdemLeaseAnswer *answer, IdemStr id, IdemStr consumer, Oid res
 	Datum		result;
 
 	memset(nulls, true, NCOLS * sizeof(bool));
-	set(values, nulls, COL_RESULT, idem_arg_label(result_type, idem_claim_labels[answer->result]));
+	idem_set_column(values, nulls, COL_RESULT, idem_arg_label(result_type, idem_claim_labels[answer->result]));
 	if (answer->result == IDEM_CLAIM_CLAIMED)
 	{
-		set(values, nulls, COL_TOKEN, Int64GetDatum(lease->token));
-		set(values, nulls, COL_UNTIL, TimestampTzGetDatum(lease->until));
-		set_pointer(values, nulls, COL_POINT, lease->recovery_point);
-		set_pointer(values, nulls, COL_WORK, lease->work);
+		idem_set_column(values, nulls, COL_TOKEN, Int64GetDatum(lease->token));
+		idem_set_column(values, nulls, COL_UNTIL, TimestampTzGetDatum(lease->until));
+		idem_set_pointer(values, nulls, COL_POINT, lease->recovery_point);
+		idem_set_pointer(values, nulls, COL_WORK, lease->work);
 	}
 	if (answer->result == IDEM_CLAIM_CLAIMED || answer->result == IDEM_CLAIM_DEAD)
 	{
-		set(values, nulls, COL_ATTEMPT, Int32GetDatum(lease->attempt));
-		set_pointer(values, nulls, COL_ERROR, lease->error);
+		idem_set_column(values, nulls, COL_ATTEMPT, Int32GetDatum(lease->attempt));
+		idem_set_pointer(values, nulls, COL_ERROR, lease->error);
 	}
 	if (answer->result == IDEM_CLAIM_DUPLICATE &&
-		idem_claim_get_result(id.data, id.len, consumer.data, consumer.len, &result))
-		set(values, nulls, COL_EVENT_RESULT, result);
+		idem_claim_get_result(id, consumer, &result))
+		idem_set_column(values, nulls, COL_EVENT_RESULT, result);
 	if (answer->result == IDEM_CLAIM_BUSY && answer->retry_after >= 0)
-		set(values, nulls, COL_RETRY_AFTER, idem_interval_datum(answer->retry_after));
+		idem_set_column(values, nulls, COL_RETRY_AFTER, idem_interval_datum(answer->retry_after));
 }
 
 /* lease_event(event_id, consumer, duration, holder, wait, valid_until) */
 
 static Datum
-lease_event(FunctionCallInfo fcinfo, GetId get)
+lease_event(FunctionCallInfo fcinfo, IdemGetId get)
 {
 	IdemStr		id,
 				consumer;
@@ -126,22 +101,12 @@ lease_event(FunctionCallInfo fcinfo, GetId get)
 	valid_until = PG_ARGISNULL(5) ? 0 : PG_GETARG_TIMESTAMPTZ(5);
 	order.valid_until = PG_ARGISNULL(5) ? NULL : &valid_until;
 
-	idem_lease_event(id.data, id.len, consumer.data, consumer.len, &order, wait_ms, &answer);
+	idem_lease_event(id, consumer, &order, wait_ms, &answer);
 	form_answer(&answer, id, consumer, TupleDescAttr(desc, COL_RESULT)->atttypid, values, nulls);
 	return HeapTupleGetDatum(heap_form_tuple(desc, values, nulls));
 }
 
-Datum
-idem_lease_event_fn(PG_FUNCTION_ARGS)
-{
-	return lease_event(fcinfo, idem_arg_event_id);
-}
-
-Datum
-idem_lease_event_uuid_fn(PG_FUNCTION_ARGS)
-{
-	return lease_event(fcinfo, idem_arg_uuid_event_id);
-}
+IDEM_EVENT_FUNCTIONS(lease_event, idem_arg_event_id);
 
 /* lease_events(event_ids, consumer, duration, holder) -> setof (ord, event_id, ...) */
 Datum
@@ -166,7 +131,7 @@ idem_lease_events_fn(PG_FUNCTION_ARGS)
 
 	answers = palloc_extended(sizeof(IdemLeaseAnswer) * Max(n, 1), MCXT_ALLOC_HUGE);
 	row_context = AllocSetContextCreate(CurrentMemoryContext, "idempotency answers", ALLOCSET_DEFAULT_SIZES);
-	idem_lease_events(items, n, consumer.data, consumer.len, &order, answers);
+	idem_lease_events(items, n, consumer, &order, answers);
 	for (int i = 0; i < n; i++)
 	{
 		IdemStr		id = {items[i].id, items[i].idlen};
@@ -190,7 +155,7 @@ idem_lease_events_fn(PG_FUNCTION_ARGS)
 /* extend_lease(event_id, token, consumer, duration, recovery_point, state) */
 
 static Datum
-extend_lease(FunctionCallInfo fcinfo, GetId get)
+extend_lease(FunctionCallInfo fcinfo, IdemGetId get)
 {
 	IdemStr		id,
 				consumer;
@@ -206,26 +171,16 @@ extend_lease(FunctionCallInfo fcinfo, GetId get)
 	duration = idem_arg_interval(fcinfo, 3, "duration", false, 0);
 	recovery_point = idem_arg_name(fcinfo, 4, "recovery_point");
 	work = idem_arg_work(fcinfo, 5, "state");
-	PG_RETURN_TIMESTAMPTZ(idem_lease_extend(id.data, id.len, consumer.data, consumer.len, token,
+	PG_RETURN_TIMESTAMPTZ(idem_lease_extend(id, consumer, token,
 											duration, recovery_point, work));
 }
 
-Datum
-idem_extend_lease_fn(PG_FUNCTION_ARGS)
-{
-	return extend_lease(fcinfo, idem_arg_event_id);
-}
-
-Datum
-idem_extend_lease_uuid_fn(PG_FUNCTION_ARGS)
-{
-	return extend_lease(fcinfo, idem_arg_uuid_event_id);
-}
+IDEM_EVENT_FUNCTIONS(extend_lease, idem_arg_event_id);
 
 /* assert_lease(event_id, token, consumer) */
 
 static Datum
-assert_lease(FunctionCallInfo fcinfo, GetId get)
+assert_lease(FunctionCallInfo fcinfo, IdemGetId get)
 {
 	IdemStr		id,
 				consumer;
@@ -235,29 +190,18 @@ assert_lease(FunctionCallInfo fcinfo, GetId get)
 	id = get(fcinfo, 0);
 	token = idem_arg_token(fcinfo, 1);
 	consumer = idem_arg_consumer(fcinfo, 2);
-	idem_lease_assert(id.data, id.len, consumer.data, consumer.len, token);
+	idem_lease_assert(id, consumer, token);
 	PG_RETURN_VOID();
 }
 
-Datum
-idem_assert_lease_fn(PG_FUNCTION_ARGS)
-{
-	return assert_lease(fcinfo, idem_arg_event_id);
-}
-
-Datum
-idem_assert_lease_uuid_fn(PG_FUNCTION_ARGS)
-{
-	return assert_lease(fcinfo, idem_arg_uuid_event_id);
-}
+IDEM_EVENT_FUNCTIONS(assert_lease, idem_arg_event_id);
 
 /* release_lease(event_id, token, consumer, error, retry_after, park) */
 
 static Datum
-release_lease(FunctionCallInfo fcinfo, GetId get)
+release_lease(FunctionCallInfo fcinfo, IdemGetId get)
 {
-	/* in the order of IdemLeaseState */
-	static const char *const labels[] = {"leased", "waiting", "dead"};
+
 	IdemStr		id,
 				consumer;
 	int64		token;
@@ -278,21 +222,11 @@ release_lease(FunctionCallInfo fcinfo, GetId get)
 				 errmsg("arguments \"retry_after\" and \"park\" exclude each other"),
 				 errdetail("A parked event is not tried again by itself.")));
 
-	state = idem_lease_release(id.data, id.len, consumer.data, consumer.len, token, &release);
-	return idem_arg_label(get_func_rettype(fcinfo->flinfo->fn_oid), labels[state]);
+	state = idem_lease_release(id, consumer, token, &release);
+	return idem_arg_label(get_func_rettype(fcinfo->flinfo->fn_oid), idem_lease_labels[state]);
 }
 
-Datum
-idem_release_lease_fn(PG_FUNCTION_ARGS)
-{
-	return release_lease(fcinfo, idem_arg_event_id);
-}
-
-Datum
-idem_release_lease_uuid_fn(PG_FUNCTION_ARGS)
-{
-	return release_lease(fcinfo, idem_arg_uuid_event_id);
-}
+IDEM_EVENT_FUNCTIONS(release_lease, idem_arg_event_id);
 
 /* consumer_redrive(consumer, event_ids, scope), consumer_discard(the same) */
 
@@ -310,7 +244,7 @@ redrive(FunctionCallInfo fcinfo, const char *function, bool discard)
 		items = idem_arg_event_ids(fcinfo, 1, &n);
 	if (!PG_ARGISNULL(2))
 		scope = idem_get_text_arg(fcinfo, 2, "scope", IDEM_MAX_NAME_BYTES);
-	PG_RETURN_INT64(idem_redrive(items, n, consumer.data, consumer.len, scope, discard));
+	PG_RETURN_INT64(idem_redrive(items, n, consumer, scope, discard));
 }
 
 Datum

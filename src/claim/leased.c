@@ -24,6 +24,7 @@
 #include "postgres.h"
 
 #include "access/xact.h"
+#include "common/pg_prng.h"
 #include "utils/timestamp.h"
 
 #include "claim/leased.h"
@@ -140,13 +141,6 @@ idem_leased_note(const IdemCall *call, const IdemClaimKey *key, const IdemRow *r
 	return claim;
 }
 
-/* Are the attempts of the event used up? */
-static bool
-is_exhausted(const IdemCall *call, const IdemLease *lease)
-{
-	return call->policy.max_attempts > 0 && lease->attempt >= call->policy.max_attempts;
-}
-
 /*
  * Park an event.  The caller gives one lock back, as with each refusal, so another
  * one is taken for the row.
@@ -174,7 +168,14 @@ idem_leased_judge(IdemCall *call, const IdemClaimKey *key, const IdemClaim *own,
 		idem_lease_none(lease);
 		return IDEM_CLAIM_CLAIMED;
 	}
-	(void) idem_lease_find(idem_call_leases_to_look(call), &key->digest, lease);
+
+	/*
+	 * A call about many events locks the log once.  It does not wait for an
+	 * event's lock from here on.
+	 */
+	if (call->leases == NULL)
+		call->leases = idem_lease_open_to_look();
+	(void) idem_lease_find(call->leases, &key->digest, lease);
 	return idem_leased_judge_found(call, key, own, lease);
 }
 
@@ -197,7 +198,7 @@ idem_leased_judge_found(IdemCall *call, const IdemClaimKey *key, const IdemClaim
 		call->stays_busy = true;
 		return IDEM_CLAIM_BUSY;
 	}
-	if (!is_exhausted(call, lease))
+	if (call->policy.max_attempts <= 0 || lease->attempt < call->policy.max_attempts)
 		return IDEM_CLAIM_CLAIMED;
 	park(call, key, lease);
 	return IDEM_CLAIM_DEAD;
@@ -240,4 +241,200 @@ idem_leased_report_open(const IdemClaimKey *key)
 			 errmsg("event \"%s\" is leased, waits for another attempt, or is dead",
 					pnstrdup(key->id, key->idlen)),
 			 errhint("Import it when its holder has completed or released it. consumer_discard remembers a dead event as completed.")));
+}
+
+/*
+ * The attempts of an event or a request: how one begins and how it ends.
+ *
+ * An attempt begins with a lease, whose number is its token.  It ends with a completion,
+ * by a failure that counts, or by being given back.  What a holder leaves behind that
+ * vanished is a lease that is overdue: it counts as well.
+ *
+ * LOCKING: the caller has the lock of the event or the request exclusively.
+ */
+
+void
+idem_attempt_begin(IdemCall *call, const IdemClaimKey *key, const IdemRow *row,
+				   int64 duration, text *holder, IdemLease *lease)
+{
+	lease->state = IDEM_LEASE_LEASED;
+	lease->token = idem_token_draw();
+	lease->attempt++;
+	lease->holder = holder;
+	lease->at = GetCurrentTimestamp();
+	lease->until = lease->at + (duration > 0 ? duration : call->policy.lease_duration);
+	idem_leased_write(call, key, lease);
+	IDEM_FAULT_POINT("lease-taken");
+	(void) idem_leased_note(call, key, row, lease, false);
+}
+
+/*
+ * How long an event waits after its attempt failed: the least pause, doubled with
+ * each attempt up to the longest; of that at random between a half and the whole,
+ * so that events that failed together do not come back together.
+ */
+static int64
+backoff(const IdemConsumerPolicy *policy, int attempt)
+{
+	double		pause = (double) policy->min_backoff;
+
+	for (int i = 1; i < attempt && pause < policy->max_backoff; i++)
+		pause *= 2;
+	pause = Min(pause, (double) policy->max_backoff);
+	return (int64) (pause / 2 * (1 + pg_prng_double(&pg_global_prng_state)));
+}
+
+void
+idem_attempt_fail(const IdemConsumerPolicy *policy, const IdemLeaseRelease *release, IdemLease *lease)
+{
+	bool		last = policy->max_attempts > 0 && lease->attempt >= policy->max_attempts;
+	int64		pause = release->retry_after >= 0 ? release->retry_after :
+	backoff(policy, lease->attempt);
+
+	lease->state = release->park || last ? IDEM_LEASE_DEAD : IDEM_LEASE_WAITING;
+	lease->until = lease->state == IDEM_LEASE_DEAD ? lease->at : lease->at + pause;
+	if (release->error != NULL)
+		lease->error = release->error;
+}
+
+void
+idem_attempt_give_back(const IdemLeaseRelease *release, IdemLease *lease)
+{
+	lease->attempt--;
+	lease->state = IDEM_LEASE_WAITING;
+	lease->until = lease->at + Max(release->retry_after, 0);
+}
+
+bool
+idem_attempt_never_began(const IdemLease *lease)
+{
+	return lease->attempt == 0 && !lease->redriven && lease->error == NULL &&
+		lease->recovery_point == NULL && lease->work == NULL;
+}
+
+IdemLeaseState
+idem_attempt_write(IdemCall *call, const IdemClaimKey *key, IdemLease *lease)
+{
+	lease->token = idem_token_draw_unflushed();
+	/* is there nothing that the next lease needs to know? */
+	if (lease->state == IDEM_LEASE_WAITING && lease->until <= lease->at &&
+		lease->fingerprint == NULL && idem_attempt_never_began(lease))
+		idem_leased_end(call, key);
+	else
+		idem_leased_write(call, key, lease);
+	return lease->state == IDEM_LEASE_DEAD ? IDEM_LEASE_STATE_DEAD : IDEM_LEASE_STATE_WAITING;
+}
+
+/*
+ * Acting under the token of a lease.
+ *
+ * Who acts under a token takes the event's lock first, then reads the log, and keeps
+ * the lock to the end of the transaction.  Who gives out a token, or ends a lease, has
+ * the lock exclusively.  So no transaction commits under a token after a higher one was
+ * committed.  To extend and to assert takes the lock in share mode: a heartbeat of
+ * another connection passes beside the transaction that does the work.
+ *
+ * The look goes into the dedup store as well.  An import, or a claim past the budget,
+ * has given its lock back, and is seen by its row only.
+ *
+ * LOCKING: as a claim (README.md), then the event's lock, which is waited for.  The
+ * upgrade from share mode does not wait: two transactions that have asserted one lease
+ * would wait for each other.
+ */
+
+/* Why a token is not that of the lease, of an event or of a request. */
+static const char *
+why_lost(const IdemClaimKey *key, const IdemRow *row, const IdemLease *lease, int64 token)
+{
+	const IdemClaim *own = idem_state_find(key);
+	bool		request = key->scopelen > 0;
+
+	if (own != NULL && own->state.phase == IDEM_PHASE_CLAIMED)
+		return request ? "This transaction has claimed the request." :
+			"This transaction has claimed the event.";
+	if (row->status == IDEM_ROW_COMPLETED)
+		return request ? "The request is completed." : "The event is completed.";
+	if (lease->state == IDEM_LEASE_FREE)
+		return request ? "There is no lease of the request." : "There is no lease of the event.";
+	if (lease->state == IDEM_LEASE_DEAD)
+		return request ? "The request is dead." : "The event is dead.";
+	if (lease->state == IDEM_LEASE_WAITING)
+		return "The lease was released.";
+	if (token < lease->token)
+		return request ? "Another lease of the request has a higher token." :
+			"Another lease of the event has a higher token.";
+	return request ? "The lease of the request has a lower token." :
+		"The lease of the event has a lower token.";
+}
+
+/* Error ID007; detail: why. */
+pg_noreturn static void
+report_lost(const IdemClaimKey *key, const char *detail)
+{
+	ereport(ERROR,
+			(errcode(ERRCODE_IDEM_LEASE_LOST),
+			 errmsg("the lease of %s is lost", idem_claim_title(key)),
+			 errdetail("%s", detail),
+			 key->scopelen > 0 ?
+			 errhint("Roll back. Ask claim_request whether the request still has to be executed.") :
+			 errhint("Roll back. Ask lease_event whether the event still has to be done.")));
+}
+
+/* Take the event's lock, to the end of the transaction. */
+static void
+lock_event(const IdemClaimKey *key, bool exclusive)
+{
+	const IdemClaim *own = idem_state_find(key);
+
+	idem_leased_check_budget(key, own);
+	if (!exclusive)
+		idem_lock_share(key);
+	else if (own == NULL || !own->state.lock_kept)
+		idem_lock_wait(key);
+	else if (!idem_lock_try(key))
+		idem_leased_report_shared(key);
+}
+
+IdemClaim *
+idem_hold(IdemCall *call, const IdemClaimKey *key, int64 token, IdemHold mode, IdemLease *lease)
+{
+	bool		exclusive = mode == IDEM_HOLD_TO_COMPLETE || mode == IDEM_HOLD_TO_RELEASE;
+	bool		asserted = mode == IDEM_HOLD_ASSERTED || mode == IDEM_HOLD_TO_COMPLETE;
+	const IdemClaim *own;
+	IdemRow		row;
+
+	lock_event(key, exclusive);
+	IDEM_FAULT_POINT("lease-held");
+	idem_store_probe(call->store, &key->digest, &row);
+	if (row.status == IDEM_ROW_BUSY)
+		idem_claim_report_busy(key);
+	(void) idem_lease_find(mode == IDEM_HOLD_ASSERTED ? call->leases : idem_call_leases(call),
+						   &key->digest, lease);
+	if (!row.in_snapshot)
+		idem_claim_conflict(key);
+	if (!lease->in_snapshot)
+		idem_leased_conflict(key);
+	own = idem_state_find(key);
+	if (row.status == IDEM_ROW_COMPLETED || lease->state != IDEM_LEASE_LEASED ||
+		lease->token != token || (own != NULL && own->state.phase == IDEM_PHASE_CLAIMED))
+		report_lost(key, why_lost(key, &row, lease, token));
+
+	if (own != NULL && own->state.phase == IDEM_PHASE_ASSERTED && !exclusive)
+		asserted = true;
+	return idem_leased_note(call, key, &row, lease, asserted);
+}
+
+/*
+ * Who maintains the log looks at the time, and then for rows that are being written.  So
+ * the time is looked at after the row is there: either that process finds the row, or
+ * the time is over by now.
+ */
+void
+idem_hold_extend(IdemCall *call, const IdemClaimKey *key, const IdemLease *lease, TimestampTz until)
+{
+	idem_leased_write_end(call, key, lease->token, until);
+	if (lease->expires != 0 && idem_uptime_now() >= lease->expires)
+		report_lost(key, key->scopelen > 0 ?
+					"It was overdue for longer than the request is kept." :
+					"It was overdue for longer than the event is kept.");
 }

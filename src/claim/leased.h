@@ -15,11 +15,10 @@
 
 #include "postgres.h"
 
-#include "claim/lock.h"
 #include "claim/call.h"
 #include "claim/consumer.h"
+#include "claim/lock.h"
 #include "claim/state.h"
-#include "claim/verdict.h"
 #include "lease/log.h"
 
 /*
@@ -84,5 +83,75 @@ pg_noreturn extern void idem_leased_report_shared(const IdemClaimKey *key);
 
 /* Error 55P03: the event is leased, waits for another attempt, or is dead. */
 pg_noreturn extern void idem_leased_report_open(const IdemClaimKey *key);
+
+/* The state after an attempt; in the order of the enum lease_state. */
+typedef enum IdemLeaseState
+{
+	IDEM_LEASE_STATE_LEASED,
+	IDEM_LEASE_STATE_WAITING,
+	IDEM_LEASE_STATE_DEAD
+} IdemLeaseState;
+
+/* How a holder gives a lease back. */
+typedef struct IdemLeaseRelease
+{
+	text	   *error;			/* why the attempt failed; NULL: it was none */
+	int64		retry_after;	/* microseconds; -1: the backoff decides */
+	bool		park;
+} IdemLeaseRelease;
+
+/*
+ * Write the next lease.  duration: microseconds; 0: as the consumer's policy says.
+ * holder: or NULL.  *lease: what the log had; becomes the new lease.  The caller has
+ * the lock exclusively, and the store let the event be claimed by that row.
+ */
+extern void idem_attempt_begin(IdemCall *call, const IdemClaimKey *key, const IdemRow *row,
+							   int64 duration, text *holder, IdemLease *lease);
+
+/*
+ * Change the lease into the state after a failed attempt: waiting or dead; or after an
+ * attempt that does not count.  lease->at is the time of that.
+ */
+extern void idem_attempt_fail(const IdemConsumerPolicy *policy, const IdemLeaseRelease *release,
+							  IdemLease *lease);
+extern void idem_attempt_give_back(const IdemLeaseRelease *release, IdemLease *lease);
+
+/* Did no attempt begin, but for those that were given back, not even before a redrive? */
+extern bool idem_attempt_never_began(const IdemLease *lease);
+
+/*
+ * Write the state after an attempt, with a number of its own; nothing is left if the
+ * next lease needs to know nothing.
+ */
+extern IdemLeaseState idem_attempt_write(IdemCall *call, const IdemClaimKey *key, IdemLease *lease);
+
+/* How somebody who has a token wants the lease. */
+typedef enum IdemHold
+{
+	IDEM_HOLD_SHARED,			/* to change a part of it beside others */
+	IDEM_HOLD_ASSERTED,			/* the same, as the transaction's claim */
+	IDEM_HOLD_TO_COMPLETE,		/* to end it with a completion */
+	IDEM_HOLD_TO_RELEASE		/* to end it without one */
+} IdemHold;
+
+/*
+ * Take the lock of an event or a request to the end of the transaction, and see that
+ * the token is that of the lease that it is in, overdue or not.  *lease: its state.
+ * Returns the transaction's claim.  Waits for others, except that the upgrade from
+ * share mode does not.
+ *
+ * Errors: ID007 if the token is that of another lease, or of none; 53400 past the
+ * budget of locks; 55P03 if the transaction has asserted or extended the lease, and
+ * another one as well; 40001 if the transaction's snapshot is too old.
+ */
+extern IdemClaim *idem_hold(IdemCall *call, const IdemClaimKey *key, int64 token,
+							IdemHold mode, IdemLease *lease);
+
+/*
+ * Write another end of the lease that idem_hold has found.  Error ID007 if it has been
+ * overdue for so long that it may be forgotten.
+ */
+extern void idem_hold_extend(IdemCall *call, const IdemClaimKey *key, const IdemLease *lease,
+							 TimestampTz until);
 
 #endif							/* IDEM_CLAIM_LEASED_H */

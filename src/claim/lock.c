@@ -106,12 +106,6 @@ idem_keymaker_begin(IdemKeyMaker *maker, const char *consumer, int consumerlen)
 }
 
 void
-idem_keymaker_set_locks(IdemKeyMaker *maker, IdemLockSpace locks)
-{
-	maker->locks = locks;
-}
-
-void
 idem_keymaker_remember(IdemKeyMaker *maker)
 {
 	maker->remembers = true;
@@ -258,10 +252,10 @@ idem_keymaker_request(IdemKeyMaker *maker, const char *scope, int scopelen,
 void
 idem_lock_key_of(const char *bytes, int len, IdemClaimKey *key)
 {
-	IdemKeyMaker maker = {.consumer = "", .remembers = true};
+	IdemKeyMaker maker = {.consumer = "", .locks = IDEM_LOCKS_PRIVATE, .remembers = true};
 
 	Assert(len > 0 && bytes[0] == '\0');
-	idem_keymaker_set_locks(&maker, IDEM_LOCKS_PRIVATE);
+
 	idem_keymaker_name(&maker, bytes, len, key);
 	set_digest(&maker, NULL, 0, bytes, len, key);
 }
@@ -273,20 +267,24 @@ idem_keymaker_end(IdemKeyMaker *maker)
 		pfree(unconstify(char *, maker->prefix));
 }
 
-/* The fourth field of the tag of the published lock, or of the private lock. */
-static uint16
-lock_field(IdemLockSpace space)
+void
+idem_key_of_event(IdemStr id, IdemStr consumer, IdemClaimKey *key)
 {
-	return space == IDEM_LOCKS_PRIVATE ? PRIVATE_KEY : SINGLE_BIGINT_KEY;
+	IdemKeyMaker maker;
+
+	idem_keymaker_begin(&maker, consumer.data, consumer.len);
+	idem_keymaker_make(&maker, id.data, id.len, key);
+	idem_keymaker_end(&maker);
 }
 
 /* The tag of the claim's advisory lock. */
 static void
 set_locktag(LOCKTAG *tag, const IdemClaimKey *key, IdemLockSpace space)
 {
+	/* the fourth field tells the published lock from the private one */
 	SET_LOCKTAG_ADVISORY(*tag, MyDatabaseId,
 						 (uint32) (key->lock_key >> 32), (uint32) key->lock_key,
-						 lock_field(space));
+						 space == IDEM_LOCKS_PRIVATE ? PRIVATE_KEY : SINGLE_BIGINT_KEY);
 }
 
 /* Take one lock; false if it is not available. */
@@ -334,9 +332,8 @@ first_lock(const IdemClaimKey *key)
 	return key->locks == IDEM_LOCKS_BOTH ? IDEM_LOCKS_PUBLISHED : key->locks;
 }
 
-/* Take the lock for the current subtransaction; false if it is not available. */
-static bool
-try_lock(const IdemClaimKey *key, LOCKMODE mode)
+bool
+idem_lock_try_in(const IdemClaimKey *key, LOCKMODE mode)
 {
 	ResourceOwner saved = idem_txn_owner_enter();
 	bool		taken = try_one(key, first_lock(key), mode);
@@ -350,8 +347,8 @@ try_lock(const IdemClaimKey *key, LOCKMODE mode)
 	return taken;
 }
 
-static void
-wait_for_lock(const IdemClaimKey *key, LOCKMODE mode)
+void
+idem_lock_wait_in(const IdemClaimKey *key, LOCKMODE mode)
 {
 	ResourceOwner saved = idem_txn_owner_enter();
 
@@ -359,18 +356,6 @@ wait_for_lock(const IdemClaimKey *key, LOCKMODE mode)
 	if (key->locks == IDEM_LOCKS_BOTH)
 		wait_for_one(key, IDEM_LOCKS_PRIVATE, mode);
 	idem_txn_owner_leave(saved);
-}
-
-bool
-idem_lock_try(const IdemClaimKey *key)
-{
-	return try_lock(key, ExclusiveLock);
-}
-
-void
-idem_lock_wait(const IdemClaimKey *key)
-{
-	wait_for_lock(key, ExclusiveLock);
 }
 
 void
@@ -385,19 +370,7 @@ idem_lock_wait_as(const IdemClaimKey *key, int ms, IdemLockTitle title, const vo
 }
 
 void
-idem_lock_share(const IdemClaimKey *key)
-{
-	wait_for_lock(key, ShareLock);
-}
-
-bool
-idem_lock_share_try(const IdemClaimKey *key)
-{
-	return try_lock(key, ShareLock);
-}
-
-static void
-release(const IdemClaimKey *key, LOCKMODE mode)
+idem_lock_release_in(const IdemClaimKey *key, LOCKMODE mode)
 {
 	ResourceOwner saved = idem_txn_owner_enter();
 
@@ -405,16 +378,4 @@ release(const IdemClaimKey *key, LOCKMODE mode)
 		release_one(key, IDEM_LOCKS_PRIVATE, mode);
 	release_one(key, first_lock(key), mode);
 	idem_txn_owner_leave(saved);
-}
-
-void
-idem_lock_release(const IdemClaimKey *key)
-{
-	release(key, ExclusiveLock);
-}
-
-void
-idem_lock_share_release(const IdemClaimKey *key)
-{
-	release(key, ShareLock);
 }

@@ -22,6 +22,21 @@
 /* The consumer whose lock keys are the published keys. */
 #define IDEM_DEFAULT_CONSUMER	"default"
 
+/* A string of the server encoding that is not zero-terminated; its bytes belong to somebody else. */
+typedef struct IdemStr
+{
+	const char *data;
+	int			len;
+} IdemStr;
+
+static inline IdemStr
+idem_str(const char *data, int len)
+{
+	IdemStr		s = {data, len};
+
+	return s;
+}
+
 /* Which locks guard an event. */
 typedef enum IdemLockSpace
 {
@@ -61,6 +76,15 @@ idem_claim_key_equal(const IdemClaimKey *a, const IdemClaimKey *b)
 		memcmp(a->consumer, b->consumer, a->consumerlen) == 0;
 }
 
+/* The order of two strings that are not zero-terminated: by their bytes, then the shorter first. */
+static inline int
+idem_compare_strings(const char *a, int alen, const char *b, int blen)
+{
+	int			res = memcmp(a, b, Min(alen, blen));
+
+	return res != 0 ? res : alen - blen;
+}
+
 /* The id of an event, or the key of a request; not zero-terminated. */
 static inline const char *
 idem_claim_id(const IdemClaimKey *key, int *len)
@@ -79,7 +103,8 @@ typedef struct IdemKeyMaker
 {
 	const char *consumer;		/* server encoding */
 	int			consumerlen;
-	IdemLockSpace locks;
+	IdemLockSpace locks;		/* of the keys: published, unless the caller
+								 * sets others */
 	const char *prefix;			/* hashed before the id; UTF-8; NULL: nothing */
 	int			prefixlen;		/* including its zero byte */
 	bool		remembers;		/* digests that were made lately */
@@ -94,8 +119,7 @@ extern const char *idem_lock_utf8(const char *s, int *len);
 extern void idem_keymaker_begin(IdemKeyMaker *maker, const char *consumer,
 								int consumerlen);
 
-/* The keys made from now on have these locks instead of the published ones. */
-extern void idem_keymaker_set_locks(IdemKeyMaker *maker, IdemLockSpace locks);
+
 
 /*
  * The keys are likely to be made again soon: of events that are leased and then completed,
@@ -130,18 +154,23 @@ extern void idem_keymaker_name(const IdemKeyMaker *maker, const char *id,
 							   int idlen, IdemClaimKey *key);
 extern void idem_keymaker_end(IdemKeyMaker *maker);
 
+/* Make the key of one event, with the published lock.  It points to both strings. */
+extern void idem_key_of_event(IdemStr id, IdemStr consumer, IdemClaimKey *key);
+
 /*
  * Take the lock for the current subtransaction; false if somebody else holds
  * it.  Never waits.
  */
-extern bool idem_lock_try(const IdemClaimKey *key);
+extern bool idem_lock_try_in(const IdemClaimKey *key, LOCKMODE mode);
+#define idem_lock_try(key)				idem_lock_try_in(key, ExclusiveLock)
 
 /*
  * Take the lock, and wait while somebody else holds it.  For sections whose
  * holders wait for nobody; the deadlock detector sees the wait all the same.
  * Error 55P03 after lock_timeout names the event and the process that has it.
  */
-extern void idem_lock_wait(const IdemClaimKey *key);
+extern void idem_lock_wait_in(const IdemClaimKey *key, LOCKMODE mode);
+#define idem_lock_wait(key)				idem_lock_wait_in(key, ExclusiveLock)
 
 /*
  * The same of a lock that is no event's, for at most so many milliseconds.  An error
@@ -154,16 +183,17 @@ extern void idem_lock_wait_as(const IdemClaimKey *key, int ms, IdemLockTitle tit
  * Take the lock in share mode, and wait while somebody else holds it exclusively.
  * Several transactions may hold it so; none of them can be told "claimed" then.
  */
-extern void idem_lock_share(const IdemClaimKey *key);
+#define idem_lock_share(key)			idem_lock_wait_in(key, ShareLock)
 
 /* The same, but false if somebody else holds it exclusively.  Never waits. */
-extern bool idem_lock_share_try(const IdemClaimKey *key);
+#define idem_lock_share_try(key)		idem_lock_try_in(key, ShareLock)
 
 /*
  * Give back a lock that the current subtransaction, or a child of it, took; the same of
  * one in share mode.
  */
-extern void idem_lock_release(const IdemClaimKey *key);
-extern void idem_lock_share_release(const IdemClaimKey *key);
+extern void idem_lock_release_in(const IdemClaimKey *key, LOCKMODE mode);
+#define idem_lock_release(key)			idem_lock_release_in(key, ExclusiveLock)
+#define idem_lock_share_release(key)	idem_lock_release_in(key, ShareLock)
 
 #endif							/* IDEM_CLAIM_LOCK_H */

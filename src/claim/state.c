@@ -215,18 +215,6 @@ idem_state_forget(XactEvent event)
 	memset(&counts, 0, sizeof(counts));
 }
 
-/* Make the table of claims, with a new hash seed. */
-static void
-start_state(void)
-{
-	state_context = AllocSetContextCreate(TopTransactionContext,
-										  "idempotency claims",
-										  ALLOCSET_DEFAULT_SIZES);
-	hash_seed = pg_prng_uint64(&pg_global_prng_state);
-	claims = claimtab_create(state_context, INITIAL_CLAIMS, NULL);
-	consumers = consumertab_create(state_context, INITIAL_CONSUMERS, NULL);
-}
-
 IdemClaim *
 idem_state_find(const IdemClaimKey *key)
 {
@@ -246,14 +234,10 @@ compare_claims(const void *a, const void *b)
 {
 	const IdemClaimKey *ka = &(*(IdemClaim *const *) a)->key;
 	const IdemClaimKey *kb = &(*(IdemClaim *const *) b)->key;
-	int			res = memcmp(ka->id, kb->id, Min(ka->idlen, kb->idlen));
+	int			res = idem_compare_strings(ka->id, ka->idlen, kb->id, kb->idlen);
 
-	if (res == 0)
-		res = ka->idlen - kb->idlen;
-	if (res == 0)
-		res = memcmp(ka->consumer, kb->consumer,
-					 Min(ka->consumerlen, kb->consumerlen));
-	return res != 0 ? res : ka->consumerlen - kb->consumerlen;
+	return res != 0 ? res :
+		idem_compare_strings(ka->consumer, ka->consumerlen, kb->consumer, kb->consumerlen);
 }
 
 const IdemClaim *
@@ -330,7 +314,13 @@ idem_state_get(const IdemClaimKey *key)
 		return claim;
 
 	if (state_context == NULL)
-		start_state();
+	{
+		state_context = AllocSetContextCreate(TopTransactionContext, "idempotency claims",
+											  ALLOCSET_DEFAULT_SIZES);
+		hash_seed = pg_prng_uint64(&pg_global_prng_state);
+		claims = claimtab_create(state_context, INITIAL_CLAIMS, NULL);
+		consumers = consumertab_create(state_context, INITIAL_CONSUMERS, NULL);
+	}
 	claim = make_claim(key);
 	(void) claimtab_insert(claims, &claim->key, &found);
 	Assert(!found);

@@ -148,4 +148,18 @@ extern bool idem_state_used(void);
  */
 extern IdemClaim **idem_state_pending(void);
 
+/* The verdict on a claim; in the order of the SQL enum claim_result. */
+typedef enum IdemClaimResult
+{
+	IDEM_CLAIM_CLAIMED,			/* the caller may make the effect and complete
+								 * the claim */
+	IDEM_CLAIM_DUPLICATE,		/* completed durably, or claimed or completed
+								 * by this transaction */
+	IDEM_CLAIM_BUSY,			/* another transaction has the event, or there
+								 * is a lease of it: try later */
+	IDEM_CLAIM_EXPIRED,			/* no completion is remembered, and the event
+								 * is too old to be claimed */
+	IDEM_CLAIM_DEAD				/* the event is parked after its last attempt */
+} IdemClaimResult;
+
 #endif							/* IDEM_CLAIM_STATE_H */

@@ -19,12 +19,15 @@
 #include "fmgr.h"
 #include "miscadmin.h"
 #include "utils/builtins.h"
+#include "utils/timestamp.h"
 
 #include "compat.h"
+#include "claim/arg.h"
 #include "claim/consumer.h"
-#include "claim/consumers.h"
-#include "claim/owner.h"
+#include "claim/leased.h"
+#include "lease/log.h"
 #include "shared/rows.h"
+#include "shared/uptime.h"
 #include "store/retention.h"
 #include "store/store.h"
 
@@ -118,18 +121,259 @@ show_consumer(TupleTableSlot *slot, Datum *values, bool *nulls, void *arg)
 	return true;
 }
 
-static IdemRelRef *
-consumers_table(int number)
-{
-	return idem_consumers_ref();
-}
-
 Datum
 idem_claim_consumers_source_fn(PG_FUNCTION_ARGS)
 {
 	static const IdemRowSource source = {
 		.ntables = 1, .ncolumns = SHOWN_COLUMNS,
-		.table = consumers_table, .form_row = show_consumer
+		.table = idem_consumers_ref, .form_row = show_consumer
+	};
+
+	return idem_rows_next(fcinfo, &source);
+}
+
+/*
+ * SQL functions behind the views leases, requests and stat_consumers.
+ *
+ * The views show the log of leases (lease/log.h), one row for each event or request that
+ * is open.  Who may read processed_events, which has the events of all consumers, sees
+ * all rows of leases and requests.  Others see the rows of consumers that they may claim
+ * for.  stat_consumers counts the rows of all consumers, and shows no ids.
+ *
+ * LOCKING: keyed_scan.c, until the last row was read or the executor ends.
+ */
+
+PG_FUNCTION_INFO_V1(idem_leases_source_fn);
+PG_FUNCTION_INFO_V1(idem_requests_source_fn);
+PG_FUNCTION_INFO_V1(idem_stat_consumers_source_fn);
+
+
+
+/* What a column shows. */
+typedef enum Shown
+{
+	SHOW_CONSUMER,
+	SHOW_SCOPE,
+	SHOW_ID,
+	SHOW_STATE,
+	SHOW_TOKEN,
+	SHOW_ATTEMPT,
+	SHOW_HOLDER,
+	SHOW_SINCE,
+	SHOW_LEASE_UNTIL,
+	SHOW_RETRY_AT,
+	SHOW_DUE,
+	SHOW_POINT,
+	SHOW_ERROR,
+	SHOW_EXPIRES_AT,
+	SHOW_REQUEST,
+	SHOW_IS_REQUEST
+} Shown;
+
+/* The columns of the functions, in their order */
+static const Shown leases_columns[] = {
+	SHOW_CONSUMER, SHOW_SCOPE, SHOW_ID, SHOW_STATE, SHOW_TOKEN, SHOW_ATTEMPT, SHOW_HOLDER,
+	SHOW_SINCE, SHOW_LEASE_UNTIL, SHOW_RETRY_AT, SHOW_DUE, SHOW_POINT, SHOW_ERROR,
+	SHOW_EXPIRES_AT
+};
+static const Shown requests_columns[] = {
+	SHOW_CONSUMER, SHOW_SCOPE, SHOW_ID, SHOW_STATE, SHOW_TOKEN, SHOW_ATTEMPT,
+	SHOW_SINCE, SHOW_LEASE_UNTIL, SHOW_RETRY_AT, SHOW_DUE, SHOW_POINT, SHOW_ERROR,
+	SHOW_EXPIRES_AT, SHOW_REQUEST
+};
+static const Shown stat_columns[] = {
+	SHOW_CONSUMER, SHOW_IS_REQUEST, SHOW_STATE, SHOW_ATTEMPT, SHOW_SINCE, SHOW_LEASE_UNTIL,
+	SHOW_RETRY_AT, SHOW_DUE
+};
+
+/* A look at what is open. */
+typedef struct View
+{
+	IdemLeaseScan *scan;
+	const Shown *columns;
+	int			ncolumns;
+	Datum		labels[IDEM_LEASE_STATES];
+	TimestampTz now;
+	int64		uptime;			/* by which rows expire, at that moment */
+	bool		sees_all;		/* rows of all consumers */
+	bool		requests_only;
+} View;
+
+/* Begin to look; desc: columns of the function's result. */
+static View *
+begin_view(TupleDesc desc, const Shown *columns, int ncolumns)
+{
+	View	   *view = palloc0(sizeof(View));
+
+	view->columns = columns;
+	view->ncolumns = ncolumns;
+	for (int i = 0; i < ncolumns; i++)
+	{
+		for (int s = 0; columns[i] == SHOW_STATE && s < IDEM_LEASE_STATES; s++)
+			view->labels[s] = idem_arg_label(TupleDescAttr(desc, i)->atttypid, idem_lease_labels[s]);
+	}
+	view->sees_all = idem_consumer_sees_all();
+	view->scan = idem_lease_scan_begin();
+	view->now = GetCurrentTimestamp();
+	view->uptime = idem_uptime_now();
+	return view;
+}
+
+/* Callbacks of IdemRowSource */
+static void *
+begin_leases(TupleDesc desc)
+{
+	return begin_view(desc, leases_columns, lengthof(leases_columns));
+}
+
+static void *
+begin_requests(TupleDesc desc)
+{
+	View	   *view = begin_view(desc, requests_columns, lengthof(requests_columns));
+
+	view->requests_only = true;
+	return view;
+}
+
+static void *
+begin_stat(TupleDesc desc)
+{
+	View	   *view = begin_view(desc, stat_columns, lengthof(stat_columns));
+
+	view->sees_all = true;
+	return view;
+}
+
+static void
+end_view(void *arg)
+{
+	idem_lease_scan_end(((View *) arg)->scan);
+}
+
+/* Is the row one that the view shows?  (IdemLeaseWants) */
+static bool
+is_shown(const IdemOpenLease *open, void *arg)
+{
+	const View *view = arg;
+
+	if (view->requests_only && open->scope == (Datum) 0)
+		return false;
+	return view->sees_all || idem_consumer_value_is_accessible(open->consumer);
+}
+
+/* The place of a state of the log among the labels. */
+static IdemLeaseState
+state_of(const IdemOpenLease *open)
+{
+	if (open->state == IDEM_LEASE_LEASED)
+		return IDEM_LEASE_STATE_LEASED;
+	return open->state == IDEM_LEASE_DEAD ? IDEM_LEASE_STATE_DEAD : IDEM_LEASE_STATE_WAITING;
+}
+
+/* The value of a column; false if it is NULL. */
+static bool
+get_value(const View *view, const IdemOpenLease *open, Shown shown, Datum *value)
+{
+	bool		leased = open->state == IDEM_LEASE_LEASED;
+	bool		dead = open->state == IDEM_LEASE_DEAD;
+
+	switch (shown)
+	{
+		case SHOW_CONSUMER:
+			*value = open->consumer;
+			return true;
+		case SHOW_SCOPE:
+			*value = open->scope;
+			return open->scope != (Datum) 0;
+		case SHOW_IS_REQUEST:
+			*value = BoolGetDatum(open->scope != (Datum) 0);
+			return true;
+		case SHOW_ID:
+			*value = open->id;
+			return true;
+		case SHOW_STATE:
+			*value = view->labels[state_of(open)];
+			return true;
+		case SHOW_TOKEN:
+			*value = Int64GetDatum(open->token);
+			return leased;
+		case SHOW_ATTEMPT:
+			*value = Int32GetDatum(open->attempt);
+			return true;
+		case SHOW_HOLDER:
+			*value = open->holder;
+			return open->holder != (Datum) 0;
+		case SHOW_SINCE:
+			*value = TimestampTzGetDatum(open->at);
+			return true;
+		case SHOW_LEASE_UNTIL:
+			*value = TimestampTzGetDatum(open->until);
+			return leased;
+		case SHOW_RETRY_AT:
+			*value = TimestampTzGetDatum(open->until);
+			return !leased && !dead;
+		case SHOW_DUE:
+			*value = BoolGetDatum(!dead && open->until <= view->now);
+			return true;
+		case SHOW_POINT:
+			*value = open->recovery_point;
+			return open->recovery_point != (Datum) 0;
+		case SHOW_ERROR:
+			*value = open->error;
+			return open->error != (Datum) 0;
+		case SHOW_EXPIRES_AT:
+			*value = TimestampTzGetDatum(Max(open->until, view->now +
+											 (open->expires - view->uptime) * USECS_PER_SEC));
+			return open->expires != 0;
+		case SHOW_REQUEST:
+			*value = open->request;
+			return open->request != (Datum) 0;
+	}
+	return false;
+}
+
+/* Fill in the next row (callback of IdemRowSource). */
+static bool
+next_row(Datum *values, bool *nulls, void *arg)
+{
+	View	   *view = arg;
+	IdemOpenLease open;
+
+	if (!idem_lease_scan_next(view->scan, is_shown, view, &open))
+		return false;
+	for (int i = 0; i < view->ncolumns; i++)
+		nulls[i] = !get_value(view, &open, view->columns[i], &values[i]);
+	return true;
+}
+
+Datum
+idem_leases_source_fn(PG_FUNCTION_ARGS)
+{
+	static const IdemRowSource source = {
+		.ncolumns = lengthof(leases_columns),
+		.begin = begin_leases, .end = end_view, .next = next_row
+	};
+
+	return idem_rows_next(fcinfo, &source);
+}
+
+Datum
+idem_requests_source_fn(PG_FUNCTION_ARGS)
+{
+	static const IdemRowSource source = {
+		.ncolumns = lengthof(requests_columns),
+		.begin = begin_requests, .end = end_view, .next = next_row
+	};
+
+	return idem_rows_next(fcinfo, &source);
+}
+
+Datum
+idem_stat_consumers_source_fn(PG_FUNCTION_ARGS)
+{
+	static const IdemRowSource source = {
+		.ncolumns = lengthof(stat_columns),
+		.begin = begin_stat, .end = end_view, .next = next_row
 	};
 
 	return idem_rows_next(fcinfo, &source);

@@ -19,7 +19,7 @@
 #include "datatype/timestamp.h"
 
 #include "compat.h"
-#include "claim/owner.h"
+#include "claim/consumer.h"
 #include "cursor/key.h"
 #include "shared/keyed_log.h"
 

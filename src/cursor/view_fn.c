@@ -31,6 +31,7 @@
 #include "cursor/producer.h"
 #include "cursor/table.h"
 #include "shared/keyed_stat.h"
+#include "shared/args.h"
 #include "shared/rows.h"
 #include "shared/uptime.h"
 
@@ -109,22 +110,15 @@ next_shown(View *view, IdemCursorWants wants, IdemOpenCursor *open)
 	return false;
 }
 
-static void
-set(Datum *values, bool *nulls, int column, Datum value)
-{
-	values[column] = value;
-	nulls[column] = false;
-}
-
 /* Fill in what a row of a consumer's offset has. */
 static void
 set_offset(const IdemOpenCursor *open, Datum *values, bool *nulls)
 {
-	set(values, nulls, CURSOR_CONSUMER, open->owner);
+	idem_set_column(values, nulls, CURSOR_CONSUMER, open->owner);
 	if (open->state.has_position)
-		set(values, nulls, CURSOR_NEXT_OFFSET, Int64GetDatum(open->state.position));
+		idem_set_column(values, nulls, CURSOR_NEXT_OFFSET, Int64GetDatum(open->state.position));
 	if (open->state.has_epoch)
-		set(values, nulls, CURSOR_GENERATION, Int64GetDatum(open->state.epoch));
+		idem_set_column(values, nulls, CURSOR_GENERATION, Int64GetDatum(open->state.epoch));
 }
 
 /* The same of a producer's sequence. */
@@ -132,11 +126,11 @@ static void
 set_sequence(const IdemOpenCursor *open, Datum *values, bool *nulls)
 {
 	if (open->owner != (Datum) 0)
-		set(values, nulls, CURSOR_PRODUCER, open->owner);
-	set(values, nulls, CURSOR_PRODUCER_ID, Int64GetDatum(open->state.producer_id));
-	set(values, nulls, CURSOR_LAST_SEQUENCE, Int64GetDatum(open->state.position));
-	set(values, nulls, CURSOR_EPOCH, Int64GetDatum(open->state.epoch));
-	set(values, nulls, CURSOR_RECORDS, Int64GetDatum(open->state.accepted));
+		idem_set_column(values, nulls, CURSOR_PRODUCER, open->owner);
+	idem_set_column(values, nulls, CURSOR_PRODUCER_ID, Int64GetDatum(open->state.producer_id));
+	idem_set_column(values, nulls, CURSOR_LAST_SEQUENCE, Int64GetDatum(open->state.position));
+	idem_set_column(values, nulls, CURSOR_EPOCH, Int64GetDatum(open->state.epoch));
+	idem_set_column(values, nulls, CURSOR_RECORDS, Int64GetDatum(open->state.accepted));
 }
 
 /* Callbacks of IdemRowSource */
@@ -147,9 +141,9 @@ next_cursor(Datum *values, bool *nulls, void *arg)
 
 	if (!next_shown(arg, is_cursor, &open))
 		return false;
-	set(values, nulls, CURSOR_TOPIC, open.topic);
-	set(values, nulls, CURSOR_PARTITION, Int32GetDatum(open.partition));
-	set(values, nulls, CURSOR_SINCE, TimestampTzGetDatum(open.state.at));
+	idem_set_column(values, nulls, CURSOR_TOPIC, open.topic);
+	idem_set_column(values, nulls, CURSOR_PARTITION, Int32GetDatum(open.partition));
+	idem_set_column(values, nulls, CURSOR_SINCE, TimestampTzGetDatum(open.state.at));
 	if (open.what == IDEM_CURSOR_OFFSET)
 		set_offset(&open, values, nulls);
 	else
@@ -167,15 +161,15 @@ next_producer(Datum *values, bool *nulls, void *arg)
 	if (!next_shown(arg, is_producer, &open))
 		return false;
 	state = &open.state;
-	set(values, nulls, PRODUCER_NAME, open.owner);
-	set(values, nulls, PRODUCER_ID, Int64GetDatum(state->producer_id));
-	set(values, nulls, PRODUCER_EPOCH, Int64GetDatum(state->epoch));
-	set(values, nulls, PRODUCER_GAPLESS, BoolGetDatum(state->gapless));
-	set(values, nulls, PRODUCER_OWNER, PointerGetDatum(cstring_to_text(state->role.role)));
-	set(values, nulls, PRODUCER_SINCE, TimestampTzGetDatum(state->at));
+	idem_set_column(values, nulls, PRODUCER_NAME, open.owner);
+	idem_set_column(values, nulls, PRODUCER_ID, Int64GetDatum(state->producer_id));
+	idem_set_column(values, nulls, PRODUCER_EPOCH, Int64GetDatum(state->epoch));
+	idem_set_column(values, nulls, PRODUCER_GAPLESS, BoolGetDatum(state->gapless));
+	idem_set_column(values, nulls, PRODUCER_OWNER, PointerGetDatum(cstring_to_text(state->role.role)));
+	idem_set_column(values, nulls, PRODUCER_SINCE, TimestampTzGetDatum(state->at));
 	if (state->kept != 0)
-		set(values, nulls, PRODUCER_EXPIRES_AT,
-			TimestampTzGetDatum(view->now + (state->written + state->kept - view->uptime) * USECS_PER_SEC));
+		idem_set_column(values, nulls, PRODUCER_EXPIRES_AT,
+						TimestampTzGetDatum(view->now + (state->written + state->kept - view->uptime) * USECS_PER_SEC));
 	return true;
 }
 

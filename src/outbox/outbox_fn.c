@@ -46,7 +46,8 @@
  * The consumer that claims event ids, so that they are unique.  SQL cannot
  * name it.
  */
-#define OUTBOX_CONSUMER		"@outbox"
+static const IdemStr outbox_consumer = {"@outbox", sizeof("@outbox") - 1};
+
 
 #define UUID_TEXT_LENGTH	36
 
@@ -176,8 +177,7 @@ wait_for_id(const char *id, IdemClock *deadline)
 		*deadline = idem_clock_plus_ms(idem_clock(),
 									   LockTimeout > 0 ? LockTimeout : DEFAULT_WAIT_MS);
 	wait_ms = idem_clock_ms_until(*deadline);
-	result = idem_claim_event(id, UUID_TEXT_LENGTH, OUTBOX_CONSUMER,
-							  strlen(OUTBOX_CONSUMER), wait_ms, NULL);
+	result = idem_claim_event(idem_str(id, UUID_TEXT_LENGTH), outbox_consumer, wait_ms, NULL);
 	if (result == IDEM_CLAIM_CLAIMED)
 		return;
 	if (result == IDEM_CLAIM_DUPLICATE)
@@ -194,7 +194,7 @@ claim_ids(IdemClaimItem *items, int n)
 {
 	IdemClock	deadline = 0;
 
-	idem_claim_events(items, n, OUTBOX_CONSUMER, strlen(OUTBOX_CONSUMER));
+	idem_claim_events(items, n, outbox_consumer);
 	for (int i = 0; i < n; i++)
 	{
 		if (items[i].result == IDEM_CLAIM_DUPLICATE)
@@ -206,7 +206,7 @@ claim_ids(IdemClaimItem *items, int n)
 			wait_for_id(items[i].id, &deadline);
 	}
 	IDEM_FAULT_POINT("outbox-ids-claimed");
-	idem_complete_events(items, n, OUTBOX_CONSUMER, strlen(OUTBOX_CONSUMER),
+	idem_complete_events(items, n, outbox_consumer,
 						 NULL, NULL);
 }
 
@@ -424,18 +424,6 @@ get_elements(FunctionCallInfo fcinfo, int argno, const char *name,
 					  &elements->values, &elements->nulls, &elements->n);
 }
 
-/* Error 22023 unless both arrays have the same number of elements. */
-static void
-check_same_length(const Elements *a, const Elements *b)
-{
-	if (a->n != b->n)
-		ereport(ERROR,
-				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
-				 errmsg("arguments \"%s\" and \"%s\" must have the same number of elements",
-						a->name, b->name),
-				 errdetail("They have %d and %d.", a->n, b->n)));
-}
-
 /* The i-th element; error if it is null. */
 static Datum
 required_element(const Elements *elements, int i)
@@ -457,21 +445,19 @@ get_optional(FunctionCallInfo fcinfo, int argno, const char *name, Oid type,
 	if (PG_ARGISNULL(argno))
 		return;
 	get_elements(fcinfo, argno, name, type, typlen, typalign, elements);
-	check_same_length(like, elements);
+	idem_check_same_length(like->name, like->n, name, elements->n);
 }
 
 /* Check the shape of an array of a later feature, as a later version will. */
 static void
 check_later_array(FunctionCallInfo fcinfo, int argno, const char *name, const Elements *like)
 {
-	Elements	elements = {.name = name};
 	ArrayType  *array;
 
 	if (PG_ARGISNULL(argno))
 		return;
 	array = get_flat_array(fcinfo, argno, name);
-	elements.n = ArrayGetNItems(ARR_NDIM(array), ARR_DIMS(array));
-	check_same_length(like, &elements);
+	idem_check_same_length(like->name, like->n, name, ArrayGetNItems(ARR_NDIM(array), ARR_DIMS(array)));
 }
 
 /* The argument arrays of outbox_enqueue_many. */
@@ -499,8 +485,8 @@ get_arrays(FunctionCallInfo fcinfo, Arrays *a)
 	get_elements(fcinfo, 1, "aggregate_ids", TEXTOID, -1, TYPALIGN_INT, &a->aggregate_ids);
 	get_elements(fcinfo, 2, "event_types", TEXTOID, -1, TYPALIGN_INT, &a->event_types);
 	get_elements(fcinfo, 3, "payloads", JSONBOID, -1, TYPALIGN_INT, &a->payloads);
-	check_same_length(&a->aggregate_ids, &a->event_types);
-	check_same_length(&a->aggregate_ids, &a->payloads);
+	idem_check_same_length("aggregate_ids", a->aggregate_ids.n, "event_types", a->event_types.n);
+	idem_check_same_length("aggregate_ids", a->aggregate_ids.n, "payloads", a->payloads.n);
 	get_optional(fcinfo, 4, "headers", JSONBOID, -1, TYPALIGN_INT, &a->aggregate_ids, &a->headers);
 	get_optional(fcinfo, 5, "event_ids", UUIDOID, UUID_LEN, TYPALIGN_CHAR, &a->aggregate_ids,
 				 &a->event_ids);

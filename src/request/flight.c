@@ -132,18 +132,13 @@ idem_flight_transaction_prepared(void)
 
 /* Waiting */
 
-/* How many calls may wait at a time. */
-static uint32
-waiters_allowed(void)
-{
-	return max_waiters >= 0 ? max_waiters : MaxConnections / 2;
-}
-
 /* Count this process as a waiter; false if there are too many. */
 static bool
 join(void)
 {
-	if (pg_atomic_fetch_add_u32(&shmem->nwaiters, 1) >= waiters_allowed())
+	uint32		allowed = max_waiters >= 0 ? max_waiters : MaxConnections / 2;
+
+	if (pg_atomic_fetch_add_u32(&shmem->nwaiters, 1) >= allowed)
 	{
 		pg_atomic_fetch_sub_u32(&shmem->nwaiters, 1);
 		return false;

@@ -39,7 +39,6 @@
 
 #include "claim/call.h"
 #include "claim/claim.h"
-#include "claim/hold.h"
 #include "claim/leased.h"
 #include "claim/state.h"
 #include "request/flight.h"
@@ -60,7 +59,8 @@ typedef struct Look
 static void
 make_key(IdemCall *call, const IdemRequestName *name, IdemClaimKey *key)
 {
-	idem_keymaker_request(&call->keys, name->scope, name->scopelen, name->key, name->keylen, key);
+	idem_keymaker_request(&call->keys, name->scope.data, name->scope.len,
+						  name->key.data, name->key.len, key);
 }
 
 /* Looking */
@@ -285,7 +285,7 @@ look_once(const IdemRequestName *name, const IdemRequestOrder *order, IdemFlight
 	const IdemClaim *own;
 	bool		again;
 
-	look.call = idem_call_begin(name->consumer, name->consumerlen, false);
+	look.call = idem_call_begin(name->consumer, false);
 	make_key(look.call, name, &look.key);
 	if (!flight->begun)
 		idem_flight_begin(flight, &look.key.digest, order->wait_ms);
@@ -341,7 +341,7 @@ TimestampTz
 idem_request_advance(const IdemRequestName *name, int64 token, int64 duration,
 					 text *recovery_point, Jsonb *work)
 {
-	IdemCall   *call = idem_call_begin(name->consumer, name->consumerlen, false);
+	IdemCall   *call = idem_call_begin(name->consumer, false);
 	IdemClaimKey key;
 	IdemLease	lease;
 	TimestampTz until;
@@ -387,23 +387,9 @@ report_not_started(const IdemClaimKey *key, const IdemClaim *claim)
 }
 
 /*
- * The execution that this transaction has begun or advanced, in claim->state.  Error
- * ID002 if there is none.
- */
-static IdemClaim *
-find_own(const IdemClaimKey *key)
-{
-	IdemClaim  *claim = idem_state_find(key);
-
-	if (claim == NULL || (claim->state.phase != IDEM_PHASE_CLAIMED &&
-						  claim->state.phase != IDEM_PHASE_ASSERTED))
-		report_not_started(key, claim);
-	return claim;
-}
-
-/*
  * The execution that is to be ended, with the lock held exclusively.  *lease: what the
- * log has of the request.
+ * log has of the request.  Without a token it is the one that this transaction has begun
+ * or advanced; error ID002 if there is none.
  */
 static IdemClaim *
 hold_to_end(IdemCall *call, const IdemRequestName *name, const int64 *token, IdemHold mode,
@@ -415,7 +401,10 @@ hold_to_end(IdemCall *call, const IdemRequestName *name, const int64 *token, Ide
 	idem_flight_note(&key->digest);
 	if (token != NULL)
 		return idem_hold(call, key, *token, mode, lease);
-	claim = find_own(key);
+	claim = idem_state_find(key);
+	if (claim == NULL || (claim->state.phase != IDEM_PHASE_CLAIMED &&
+						  claim->state.phase != IDEM_PHASE_ASSERTED))
+		report_not_started(key, claim);
 	if (claim->state.phase == IDEM_PHASE_ASSERTED && !idem_lock_try(key))
 		idem_leased_report_shared(key);
 	(void) idem_lease_find(NULL, &key->digest, lease);
@@ -425,7 +414,7 @@ hold_to_end(IdemCall *call, const IdemRequestName *name, const int64 *token, Ide
 void
 idem_request_complete(const IdemRequestName *name, const int64 *token, const IdemResponse *response)
 {
-	IdemCall   *call = idem_call_begin(name->consumer, name->consumerlen, false);
+	IdemCall   *call = idem_call_begin(name->consumer, false);
 	IdemResponse stored = *response;
 	IdemClaimKey key;
 	IdemLease	lease;
@@ -444,22 +433,10 @@ idem_request_complete(const IdemRequestName *name, const int64 *token, const Ide
 	idem_call_end(call);
 }
 
-/*
- * Make the transaction's claim of a request the attempt that it would have been with a
- * lease, so that it can fail: what it knows goes into the log.
- */
-static void
-count_attempt(const IdemClaim *claim, IdemLease *lease)
-{
-	lease->attempt++;
-	if (claim->state.fingerprint != NULL)
-		lease->fingerprint = (struct varlena *) claim->state.fingerprint;
-}
-
 IdemLeaseState
 idem_request_fail(const IdemRequestName *name, const int64 *token, const IdemLeaseRelease *failure)
 {
-	IdemCall   *call = idem_call_begin(name->consumer, name->consumerlen, false);
+	IdemCall   *call = idem_call_begin(name->consumer, false);
 	IdemClaimKey key;
 	IdemLease	lease;
 	IdemClaim  *claim = hold_to_end(call, name, token, IDEM_HOLD_TO_RELEASE, &key, &lease);
@@ -469,7 +446,14 @@ idem_request_fail(const IdemRequestName *name, const int64 *token, const IdemLea
 	if (claim->state.phase == IDEM_PHASE_CLAIMED)
 	{
 		idem_call_check_give_up(claim);
-		count_attempt(claim, &lease);
+
+		/*
+		 * The claim becomes the attempt that it would have been with a lease,
+		 * so that it can fail: what it knows goes into the log.
+		 */
+		lease.attempt++;
+		if (claim->state.fingerprint != NULL)
+			lease.fingerprint = (struct varlena *) claim->state.fingerprint;
 	}
 	lease.at = GetCurrentTimestamp();
 	idem_attempt_fail(&call->policy, failure, &lease);
@@ -486,7 +470,7 @@ void
 idem_request_release(const IdemRequestName *name, const int64 *token)
 {
 	IdemLeaseRelease release = {.retry_after = -1};
-	IdemCall   *call = idem_call_begin(name->consumer, name->consumerlen, false);
+	IdemCall   *call = idem_call_begin(name->consumer, false);
 	IdemClaimKey key;
 	IdemLease	lease;
 	IdemClaim  *claim = hold_to_end(call, name, token, IDEM_HOLD_TO_RELEASE, &key, &lease);

@@ -25,7 +25,7 @@
 #include "datatype/timestamp.h"
 #include "utils/jsonb.h"
 
-#include "claim/attempt.h"
+#include "claim/leased.h"
 #include "lease/log.h"
 #include "request/response.h"
 
@@ -41,12 +41,9 @@ typedef enum IdemRequestResult
 
 typedef struct IdemRequestName
 {
-	const char *consumer;
-	int			consumerlen;
-	const char *scope;
-	int			scopelen;
-	const char *key;
-	int			keylen;
+	IdemStr		consumer;
+	IdemStr		scope;
+	IdemStr		key;
 } IdemRequestName;
 
 /* How somebody wants to execute a request.  Pointers may be NULL. */

@@ -46,27 +46,12 @@ enum
 static IdemRequestName
 get_request_name(FunctionCallInfo fcinfo, int consumer_argno)
 {
-	IdemStr		key = idem_arg_str(idem_get_text_arg(fcinfo, 0, "key", IDEM_MAX_ID_BYTES));
-	IdemStr		scope = idem_arg_str(idem_get_text_arg(fcinfo, 1, "scope", IDEM_MAX_NAME_BYTES));
-	IdemStr		consumer = idem_arg_consumer(fcinfo, consumer_argno);
-	IdemRequestName name = {
-		consumer.data, consumer.len, scope.data, scope.len, key.data, key.len
-	};
+	IdemRequestName name;
 
+	name.key = idem_arg_str(idem_get_text_arg(fcinfo, 0, "key", IDEM_MAX_ID_BYTES));
+	name.scope = idem_arg_str(idem_get_text_arg(fcinfo, 1, "scope", IDEM_MAX_NAME_BYTES));
+	name.consumer = idem_arg_consumer(fcinfo, consumer_argno);
 	return name;
-}
-
-/* Get the fingerprint; NULL if the argument is. */
-static bytea *
-get_fingerprint(FunctionCallInfo fcinfo, int argno)
-{
-	bytea	   *fingerprint;
-
-	if (PG_ARGISNULL(argno))
-		return NULL;
-	fingerprint = PG_GETARG_BYTEA_PP(argno);
-	idem_check_length("fingerprint", VARSIZE_ANY_EXHDR(fingerprint), IDEM_MAX_NAME_BYTES);
-	return fingerprint;
 }
 
 /* Get the token into *token; NULL if the argument is. */
@@ -79,31 +64,17 @@ get_optional_token(FunctionCallInfo fcinfo, int argno, int64 *token)
 	return token;
 }
 
-static void
-set(Datum *values, bool *nulls, int column, Datum value)
-{
-	values[column] = value;
-	nulls[column] = false;
-}
-
-static void
-set_pointer(Datum *values, bool *nulls, int column, const void *value)
-{
-	if (value != NULL)
-		set(values, nulls, column, PointerGetDatum(value));
-}
-
 /* The columns of an answer that is given again. */
 static void
 set_response(const IdemRequestAnswer *answer, Datum *values, bool *nulls)
 {
 	if (answer->response.status != 0)
-		set(values, nulls, COL_STATUS, Int32GetDatum(answer->response.status));
-	set_pointer(values, nulls, COL_HEADERS, answer->response.headers);
-	set_pointer(values, nulls, COL_BODY, answer->response.body);
-	set(values, nulls, COL_COMPLETED_AT, TimestampTzGetDatum(answer->completed_at));
+		idem_set_column(values, nulls, COL_STATUS, Int32GetDatum(answer->response.status));
+	idem_set_pointer(values, nulls, COL_HEADERS, answer->response.headers);
+	idem_set_pointer(values, nulls, COL_BODY, answer->response.body);
+	idem_set_column(values, nulls, COL_COMPLETED_AT, TimestampTzGetDatum(answer->completed_at));
 	if (answer->expires_at != 0)
-		set(values, nulls, COL_EXPIRES_AT, TimestampTzGetDatum(answer->expires_at));
+		idem_set_column(values, nulls, COL_EXPIRES_AT, TimestampTzGetDatum(answer->expires_at));
 }
 
 /* Fill in the columns of an answer. */
@@ -113,25 +84,25 @@ form_answer(const IdemRequestAnswer *answer, Oid result_type, Datum *values, boo
 	const IdemLease *lease = &answer->lease;
 
 	memset(nulls, true, NCOLS * sizeof(bool));
-	set(values, nulls, COL_RESULT, idem_arg_label(result_type, labels[answer->result]));
+	idem_set_column(values, nulls, COL_RESULT, idem_arg_label(result_type, labels[answer->result]));
 	switch (answer->result)
 	{
 		case IDEM_REQUEST_STARTED:
 			if (lease->token != 0)
-				set(values, nulls, COL_TOKEN, Int64GetDatum(lease->token));
-			set(values, nulls, COL_ATTEMPT, Int32GetDatum(lease->attempt));
-			set_pointer(values, nulls, COL_POINT, lease->recovery_point);
-			set_pointer(values, nulls, COL_WORK, lease->work);
+				idem_set_column(values, nulls, COL_TOKEN, Int64GetDatum(lease->token));
+			idem_set_column(values, nulls, COL_ATTEMPT, Int32GetDatum(lease->attempt));
+			idem_set_pointer(values, nulls, COL_POINT, lease->recovery_point);
+			idem_set_pointer(values, nulls, COL_WORK, lease->work);
 			break;
 		case IDEM_REQUEST_REPLAY:
 			set_response(answer, values, nulls);
 			break;
 		case IDEM_REQUEST_IN_PROGRESS:
 			if (answer->retry_after >= 0)
-				set(values, nulls, COL_RETRY_AFTER, idem_interval_datum(answer->retry_after));
+				idem_set_column(values, nulls, COL_RETRY_AFTER, idem_interval_datum(answer->retry_after));
 			break;
 		case IDEM_REQUEST_DEAD:
-			set(values, nulls, COL_ATTEMPT, Int32GetDatum(lease->attempt));
+			idem_set_column(values, nulls, COL_ATTEMPT, Int32GetDatum(lease->attempt));
 			break;
 		case IDEM_REQUEST_MISMATCH:
 			break;
@@ -152,7 +123,9 @@ idem_claim_request_fn(PG_FUNCTION_ARGS)
 	desc = idem_row_type(fcinfo, NCOLS);
 	idem_prevent_read_only("claim_request()");
 	name = get_request_name(fcinfo, 3);
-	order.fingerprint = get_fingerprint(fcinfo, 2);
+	order.fingerprint = PG_ARGISNULL(2) ? NULL : PG_GETARG_BYTEA_PP(2);
+	if (order.fingerprint != NULL)
+		idem_check_length("fingerprint", VARSIZE_ANY_EXHDR(order.fingerprint), IDEM_MAX_NAME_BYTES);
 	order.has_lease = !PG_ARGISNULL(4);
 	order.lease = idem_arg_interval(fcinfo, 4, "lease", false, 0);
 	order.wait_ms = idem_arg_wait(fcinfo, 5);
@@ -210,8 +183,7 @@ idem_complete_request_fn(PG_FUNCTION_ARGS)
 Datum
 idem_fail_request_fn(PG_FUNCTION_ARGS)
 {
-	/* in the order of IdemLeaseState */
-	static const char *const states[] = {"leased", "waiting", "dead"};
+
 	IdemRequestName name;
 	IdemLeaseRelease failure = {0};
 	IdemLeaseState state;
@@ -223,7 +195,7 @@ idem_fail_request_fn(PG_FUNCTION_ARGS)
 	failure.error = idem_arg_error(fcinfo, 2);
 	failure.retry_after = idem_arg_interval(fcinfo, 5, "retry_after", true, -1);
 	state = idem_request_fail(&name, get_optional_token(fcinfo, 4, &token), &failure);
-	return idem_arg_label(get_func_rettype(fcinfo->flinfo->fn_oid), states[state]);
+	return idem_arg_label(get_func_rettype(fcinfo->flinfo->fn_oid), idem_lease_labels[state]);
 }
 
 /* release_request(key, scope, consumer, token) */

@@ -414,7 +414,7 @@ claim_and_call(IdemHandler *handler, const IdemRelayConfig *config, const IdemEv
 
 	strlcpy(id, uuid, sizeof(id));
 	IDEM_FAULT_POINT("function-claim");
-	claimed = idem_claim_event(id, strlen(id), consumer, strlen(consumer), 0, NULL);
+	claimed = idem_claim_event(idem_str(id, strlen(id)), idem_str(consumer, strlen(consumer)), 0, NULL);
 	if (claimed == IDEM_CLAIM_DUPLICATE)
 		return IDEM_HANDLED_DUPLICATE;
 	if (claimed != IDEM_CLAIM_CLAIMED)
@@ -435,7 +435,7 @@ claim_and_call(IdemHandler *handler, const IdemRelayConfig *config, const IdemEv
 	idem_handler_event_end();
 	idem_handler_rights_return(&saved);
 
-	idem_complete_event(id, strlen(id), consumer, strlen(consumer), (Datum) 0, false);
+	idem_complete_event(idem_str(id, strlen(id)), idem_str(consumer, strlen(consumer)), (Datum) 0, false);
 	IDEM_FAULT_POINT("function-completed");
 	return IDEM_HANDLED;
 }
