@@ -45,6 +45,7 @@
 #include "utils/typcache.h"
 
 #include "compat.h"
+#include "shared/args.h"
 #include "shared/error.h"
 
 #define FUNCTION_NAME	"version_guard"
@@ -62,15 +63,6 @@ typedef struct Guard
 	Oid			collation;
 	FmgrInfo	compare;		/* of the type's default operator class */
 } Guard;
-
-/* The versions of a row, before and after the update. */
-typedef struct Versions
-{
-	Datum		old;
-	Datum		new;
-	bool		old_isnull;
-	bool		new_isnull;
-} Versions;
 
 PG_FUNCTION_INFO_V1(idem_version_guard_fn);
 
@@ -107,27 +99,6 @@ check_trigger(FunctionCallInfo fcinfo)
 				 errmsg("function \"%s\" cannot guard the foreign table \"%s\"", FUNCTION_NAME,
 						RelationGetRelationName(data->tg_relation)),
 				 errhint("Create the trigger at the table that the foreign table stands for.")));
-}
-
-/* The number of the column of the name.  Error 42703 if there is none. */
-static AttrNumber
-find_column(Relation rel, const char *name)
-{
-	TupleDesc	desc = RelationGetDescr(rel);
-
-	for (int i = 0; i < desc->natts; i++)
-	{
-		Form_pg_attribute att = TupleDescAttr(desc, i);
-
-		if (!att->attisdropped && namestrcmp(&att->attname, name) == 0)
-			return att->attnum;
-	}
-	ereport(ERROR,
-			(errcode(ERRCODE_UNDEFINED_COLUMN),
-			 errmsg("column \"%s\" of relation \"%s\" does not exist", name,
-					RelationGetRelationName(rel)),
-			 errhint("Create the trigger of \"%s\" with the name of the column that has the version.",
-					 FUNCTION_NAME)));
 }
 
 /* Error unless the column has values before the update, of a type that is ordered. */
@@ -178,7 +149,7 @@ get_guard(FunctionCallInfo fcinfo, Relation rel, const char *column)
 		return guard;
 
 	guard->relid = InvalidOid;	/* until all is known */
-	guard->attnum = find_column(rel, column);
+	guard->attnum = idem_trigger_column(rel, column, FUNCTION_NAME, "the version");
 	att = TupleDescAttr(RelationGetDescr(rel), guard->attnum - 1);
 	type = lookup_type_cache(att->atttypid, TYPECACHE_CMP_PROC_FINFO);
 	check_column(rel, att, type->cmp_proc_finfo.fn_oid);
@@ -187,15 +158,6 @@ get_guard(FunctionCallInfo fcinfo, Relation rel, const char *column)
 	fmgr_info_copy(&guard->compare, &type->cmp_proc_finfo, flinfo->fn_mcxt);
 	guard->relid = RelationGetRelid(rel);
 	return guard;
-}
-
-static void
-get_versions(const TriggerData *data, const Guard *guard, Versions *versions)
-{
-	TupleDesc	desc = RelationGetDescr(data->tg_relation);
-
-	versions->old = heap_getattr(data->tg_trigtuple, guard->attnum, desc, &versions->old_isnull);
-	versions->new = heap_getattr(data->tg_newtuple, guard->attnum, desc, &versions->new_isnull);
 }
 
 /* May the caller see the old version?  As for the server's errors about constraints. */
@@ -240,7 +202,7 @@ report_null(Relation rel, const Guard *guard, const char *column)
 
 /* Error ID008: the update does not raise the version. */
 pg_noreturn static void
-report_stale(Relation rel, const Guard *guard, const char *column, const Versions *versions)
+report_stale(Relation rel, const Guard *guard, const char *column, Datum old, Datum new)
 {
 	bool		seen = may_see(rel, guard->attnum);
 
@@ -249,8 +211,8 @@ report_stale(Relation rel, const Guard *guard, const char *column, const Version
 			 errmsg("stale version: an update of \"%s\" must raise column \"%s\"",
 					RelationGetRelationName(rel), column),
 			 seen ? errdetail("The row has version %s, the update has version %s.",
-							  show_version(guard->type, versions->old),
-							  show_version(guard->type, versions->new)) : 0,
+							  show_version(guard->type, old),
+							  show_version(guard->type, new)) : 0,
 			 errhint("An update with this or a newer version came first. Read the row again and decide anew, or let the trigger skip such updates with its argument '%s'.",
 					 OPTION_IGNORE),
 			 errtablecol(rel, guard->attnum)));
@@ -263,23 +225,28 @@ idem_version_guard_fn(PG_FUNCTION_ARGS)
 	Relation	rel;
 	const char *column;
 	Guard	   *guard;
-	Versions	versions;
+	Datum		old,
+				new;
+	bool		old_isnull,
+				new_isnull;
+
 
 	check_trigger(fcinfo);
 	rel = data->tg_relation;
 	column = data->tg_trigger->tgargs[0];
 	guard = get_guard(fcinfo, rel, column);
-	get_versions(data, guard, &versions);
+	old = heap_getattr(data->tg_trigtuple, guard->attnum, RelationGetDescr(rel), &old_isnull);
+	new = heap_getattr(data->tg_newtuple, guard->attnum, RelationGetDescr(rel), &new_isnull);
 
-	if (versions.new_isnull)
+	if (new_isnull)
 		report_null(rel, guard, column);
-	if (versions.old_isnull ||
+	if (old_isnull ||
 		DatumGetInt32(FunctionCall2Coll(&guard->compare, guard->collation,
-										versions.new, versions.old)) > 0)
+										new, old)) > 0)
 		return PointerGetDatum(data->tg_newtuple);
 
 	if (data->tg_trigger->tgnargs < 2)
-		report_stale(rel, guard, column, &versions);
+		report_stale(rel, guard, column, old, new);
 	/* the server does not update the row */
 	return PointerGetDatum(NULL);
 }
