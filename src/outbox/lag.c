@@ -84,25 +84,11 @@ typedef struct XidRange
 	uint64		hi;
 } XidRange;
 
-/* Has the walk reached one of its bounds? */
-static bool
-is_exhausted(const Count *c)
-{
-	return c->rows >= MAX_ROWS || c->entries >= MAX_ENTRIES;
-}
-
 /* idem_snap_sees for the xid of an index entry. */
 static bool
 sees(const IdemSnap *snap, uint64 xid)
 {
 	return idem_snap_sees(snap, FullTransactionIdFromU64(xid));
-}
-
-/* Has a batch of the current difference passed the entry's event? */
-static bool
-is_passed(const Count *c, const IdemEntry *entry)
-{
-	return c->pos->target != NULL && entry->seq <= c->pos->seq && sees(c->pos->target, entry->xid);
 }
 
 /* Bytes of a row: the tuple, and its values in the TOAST table. */
@@ -187,13 +173,6 @@ estimate_rest(Count *c, const XidRange *range, IndexScanDesc scan, const IdemEnt
 	note_time(c->lag, time != 0 ? time : GetCurrentTimestamp());
 }
 
-/* Is it certain that the transaction, which has ended, aborted? */
-static bool
-has_aborted(uint64 xid)
-{
-	return idem_durable_did_abort(FullTransactionIdFromU64(xid));
-}
-
 /*
  * Count a range, entry by entry.  Jumps over transactions that have nothing to
  * count.
@@ -215,18 +194,19 @@ count_range(Count *c, const XidRange *range)
 			unseen = 0;
 		xid = entry.xid;
 		c->entries++;
-		if (!sees(c->seen, xid) || (unseen == MAX_UNSEEN && has_aborted(xid)))
+		if (!sees(c->seen, xid) || (unseen == MAX_UNSEEN && idem_durable_did_abort(FullTransactionIdFromU64(xid))))
 		{
 			c->entries += JUMP_ENTRIES;
 			rescan(scan, range, xid + 1);
 			continue;
 		}
-		if (is_exhausted(c))
+		if (c->rows >= MAX_ROWS || c->entries >= MAX_ENTRIES)
 		{
 			estimate_rest(c, range, scan, &entry);
 			break;
 		}
-		if (is_passed(c, &entry))
+		/* a batch of the current difference has passed the event */
+		if (c->pos->target != NULL && entry.seq <= c->pos->seq && sees(c->pos->target, xid))
 			continue;
 		unseen = count_row(c, range, &entry) ? 0 : unseen + 1;
 	}

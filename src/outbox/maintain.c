@@ -264,29 +264,6 @@ try_to_empty(int number, IdemSnap *const *done, int npos)
 	return emptied;
 }
 
-/* Close and empty segments.  The caller holds the maintenance lock. */
-static int
-maintain(IdemSnap *const *done, int npos)
-{
-	int			current;
-	int			emptied = 0;
-
-	close_if_due();
-	current = idem_segment_of(idem_outbox_generation());
-	for (int i = 0; i < IDEM_OUTBOX_SEGMENTS; i++)
-	{
-		/*
-		 * An abort would not undo the emptying, so after the first segment is
-		 * emptied the transaction had better commit.
-		 */
-		if (emptied == 0)
-			CHECK_FOR_INTERRUPTS();
-		if (i != current && try_to_empty(i, done, npos))
-			emptied++;
-	}
-	return emptied;
-}
-
 /*
  * Empty the table of the numbers of restored events (outbox_stat_fn.c), once no
  * event can be restored any more.
@@ -377,7 +354,21 @@ idem_outbox_maintain(IdemSnap *const *done, int npos)
 	if (!RecoveryInProgress() &&
 		ConditionalLockRelationOid(idem_relref_oid(&idem_outbox_generation_cell), ShareUpdateExclusiveLock))
 	{
-		emptied = maintain(done, npos);
+		int			current;
+
+		close_if_due();
+		current = idem_segment_of(idem_outbox_generation());
+		for (int i = 0; i < IDEM_OUTBOX_SEGMENTS; i++)
+		{
+			/*
+			 * An abort would not undo the emptying, so after the first
+			 * segment is emptied the transaction had better commit.
+			 */
+			if (emptied == 0)
+				CHECK_FOR_INTERRUPTS();
+			if (i != current && try_to_empty(i, done, npos))
+				emptied++;
+		}
 		forget_restored();
 	}
 	idem_txn_owner_leave(saved);

@@ -173,16 +173,6 @@ has_rows(Relation segment)
 	return found;
 }
 
-/*
- * Does the statement restore a whole segment?  A dump made with --inserts has
- * a statement for each row.
- */
-static bool
-is_copy(void)
-{
-	return ActivePortal != NULL && ActivePortal->commandTag == CMDTAG_COPY;
-}
-
 /* Error 55000: events cannot be restored into this outbox. */
 static void
 refuse_restore(Relation segment)
@@ -211,13 +201,17 @@ static void
 check_restore(Relation segment)
 {
 	ResourceOwner saved;
+	bool		is_copy;
+
 
 	if (idem_number_in_use())
 		refuse_restore(segment);
 	saved = idem_txn_owner_enter();
 	LockRelationOid(RelationGetRelid(segment), ShareRowExclusiveLock);
 	idem_txn_owner_leave(saved);
-	if (idem_number_in_use() || (is_copy() && has_rows(segment)))
+	/* a dump made with --inserts has a statement for each row */
+	is_copy = ActivePortal != NULL && ActivePortal->commandTag == CMDTAG_COPY;
+	if (idem_number_in_use() || (is_copy && has_rows(segment)))
 		refuse_restore(segment);
 }
 

@@ -147,13 +147,6 @@ enter(IdemReader *reader)
 	return save;
 }
 
-/* Make the former resource owner the current one again. */
-static void
-leave(ResourceOwner save)
-{
-	CurrentResourceOwner = save;
-}
-
 /* Release the pinned page, if there is one. */
 static void
 release_buffer(IdemReader *reader)
@@ -203,7 +196,7 @@ idem_reader_suspend(IdemReader *reader)
 		reader->segments[i].open = false;
 	}
 	reader->owner = NULL;
-	leave(save);
+	CurrentResourceOwner = save;
 }
 
 /* The abort has closed everything, so there is nothing to close here. */
@@ -478,7 +471,7 @@ idem_reader_next(IdemReader *reader, IdemEvent *event)
 			break;
 		}
 	}
-	leave(save);
+	CurrentResourceOwner = save;
 	return found;
 }
 
@@ -536,7 +529,7 @@ idem_reader_fetch(IdemReader *reader, FullTransactionId xid, int64 seq,
 	for (int i = 0; i < IDEM_OUTBOX_SEGMENTS && !found; i++)
 		found = fetch_in_segment(reader, i, U64FromFullTransactionId(xid), seq,
 								 event);
-	leave(save);
+	CurrentResourceOwner = save;
 	return found;
 }
 
@@ -586,6 +579,6 @@ idem_reader_find(IdemReader *reader, const pg_uuid_t *event_id, IdemEvent *event
 			find_in_segment(segment, event_id, &place))
 			found = fetch_in_segment(reader, i, place.xid, place.seq, event);
 	}
-	leave(save);
+	CurrentResourceOwner = save;
 	return found;
 }

@@ -65,6 +65,8 @@ typedef struct Writer
 {
 	IdemSegment segment;		/* only its heap is open */
 	IdemTableIndexes indexes;
+	const IdemOutboxRow *rows;	/* of the call */
+	int			nrows;
 	FullTransactionId xid;
 	int64		next_seq;		/* the next of the numbers that were drawn */
 	TimestampTz now;
@@ -246,39 +248,31 @@ insert_many(Writer *writer, const IdemOutboxRow *rows, int n)
 	MemoryContextDelete(chunk_context);
 }
 
-/* The rows of a call. */
-typedef struct Rows
-{
-	Writer	   *writer;
-	const IdemOutboxRow *rows;
-	int			n;
-} Rows;
-
 /* Callback: append the rows. */
 static void
 insert(void *arg)
 {
-	const Rows *rows = arg;
+	Writer	   *writer = arg;
 
-	if (rows->n == 1)
-		insert_one(rows->writer, rows->rows);
+	if (writer->nrows == 1)
+		insert_one(writer, writer->rows);
 	else
-		insert_many(rows->writer, rows->rows, rows->n);
+		insert_many(writer, writer->rows, writer->nrows);
 }
 
 void
 idem_outbox_insert(const IdemOutboxRow *rows, int n)
 {
-	Rows		call = {.rows = rows, .n = n};
 	ResourceOwner saved = idem_txn_owner_enter();
 	Writer		writer;
 
+	writer.rows = rows;
+	writer.nrows = n;
 	writer.xid = GetTopFullTransactionId();
 	writer.now = GetCurrentTimestamp();
 	open_and_draw(&writer, n);
 
-	call.writer = &writer;
-	idem_work_patiently(insert, &call);
+	idem_work_patiently(insert, &writer);
 
 	idem_table_close_indexes(&writer.indexes, NoLock);
 	table_close(writer.segment.heap, NoLock);
