@@ -47,7 +47,7 @@
 #include "lease/log.h"
 #include "lease/setting.h"
 #include "outbox/outbox.h"
-#include "relay/api/option_guard.h"
+#include "relay/api/validator.h"
 #include "relay/difference_end.h"
 #include "relay/function/handler_reset.h"
 #include "relay/process/ddl.h"

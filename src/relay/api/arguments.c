@@ -178,14 +178,6 @@ idem_relay_columns_add(IdemRelayColumns *columns, const char *name, Oid type, Da
 	columns->nulls[i] = ' ';
 }
 
-/* Add a label, as a value of the enum type that is named after the column. */
-static void
-add_label(IdemRelayColumns *columns, const char *name, Datum value)
-{
-	idem_relay_columns_add(columns, name, TEXTOID, CStringGetTextDatum(enum_label(value)));
-	appendStringInfo(&columns->params, "::%%t.relay_%s", name);
-}
-
 /* Add a number of bytes.  "0" and "none" take a limit away, where there need not be one. */
 static void
 add_bytes(IdemRelayColumns *columns, const Argument *arg, Datum value)
@@ -230,7 +222,9 @@ take_argument(FunctionCallInfo fcinfo, int argno, bool alter, IdemRelayColumns *
 				idem_relay_columns_add(columns, arg->name, TEXTARRAYOID, value);
 			break;
 		case KIND_label:
-			add_label(columns, arg->name, value);
+			/* as a value of the enum type that is named after the column */
+			idem_relay_columns_add(columns, arg->name, TEXTOID, CStringGetTextDatum(enum_label(value)));
+			appendStringInfo(&columns->params, "::%%t.relay_%s", arg->name);
 			break;
 		case KIND_count:
 			check_range(arg, DatumGetInt32(value), 1, "");

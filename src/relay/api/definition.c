@@ -361,16 +361,6 @@ server_arg(FunctionCallInfo fcinfo)
 	return text_to_cstring(idem_get_text_arg(fcinfo, IDEM_ARG_server, "server", NAMEDATALEN - 1));
 }
 
-/* Refuse a relay without a server: one whose events workers fetch. */
-pg_noreturn static void
-reject_pull(void)
-{
-	ereport(ERROR,
-			(errcode(ERRCODE_FEATURE_NOT_SUPPORTED),
-			 errmsg("relays without a server are not supported by this version"),
-			 errhint("Name a server. For workers that fetch events, let a function of an idempotency_function server put the events into a table.")));
-}
-
 Datum
 idem_relay_create_fn(PG_FUNCTION_ARGS)
 {
@@ -394,7 +384,10 @@ idem_relay_create_fn(PG_FUNCTION_ARGS)
 	idem_relay_columns_init(&row);
 	idem_relay_args_options(fcinfo, NULL, &row);
 	if (server == NULL)
-		reject_pull();
+		ereport(ERROR,
+				(errcode(ERRCODE_FEATURE_NOT_SUPPORTED),
+				 errmsg("relays without a server are not supported by this version"),
+				 errhint("Name a server. For workers that fetch events, let a function of an idempotency_function server put the events into a table.")));
 
 	relay_id = new_relay_id(server);
 	idem_relay_columns_add(&row, "relay_id", INT4OID, Int32GetDatum(relay_id));
@@ -447,20 +440,6 @@ change_server(IdemRelayConfig *c, const ForeignServer *server)
 	return true;
 }
 
-/*
- * The new server's target knows nothing of the events that the former target
- * confirmed.  So append the present position again, as one that an operator
- * set.
- */
-static void
-take_position_along(const IdemRelayConfig *c)
-{
-	IdemPositionRow *last = idem_position_last(c->relay_id, c->epoch);
-
-	if (last != NULL)
-		idem_relay_move_position(c, IDEM_FRESH_SERVER, true, &last->pos);
-}
-
 Datum
 idem_relay_alter_fn(PG_FUNCTION_ARGS)
 {
@@ -499,7 +478,17 @@ idem_relay_alter_fn(PG_FUNCTION_ARGS)
 								 changed || (server != NULL && !OidIsValid(c->anchor)), &start);
 	}
 	else if (changed)
-		take_position_along(c);
+	{
+		/*
+		 * The new server's target knows nothing of the events that the former
+		 * target confirmed.  So append the present position again, as one
+		 * that an operator set.
+		 */
+		IdemPositionRow *last = idem_position_last(c->relay_id, c->epoch);
+
+		if (last != NULL)
+			idem_relay_move_position(c, IDEM_FRESH_SERVER, true, &last->pos);
+	}
 	idem_relay_config_changed();
 	idem_relay_log_command("relay_alter", name);
 	PG_RETURN_VOID();

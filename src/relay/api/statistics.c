@@ -249,14 +249,12 @@ put_lag(ReturnSetInfo *rsinfo, int relay_id, const IdemPosition *pos, const Idem
 {
 	Datum		values[LAG_COLUMNS];
 	bool		nulls[LAG_COLUMNS] = {false};
-	Interval   *age = palloc0(sizeof(Interval));
+	int64		age = lag->oldest != 0 ? Max(0, GetCurrentTimestamp() - lag->oldest) : 0;
 
-	if (lag->oldest != 0)
-		age->time = Max(0, GetCurrentTimestamp() - lag->oldest);
 	values[0] = Int32GetDatum(relay_id);
 	values[1] = CStringGetTextDatum(position_text(pos));
 	values[2] = Int64GetDatum(lag->events);
-	values[3] = IntervalPGetDatum(age);
+	values[3] = idem_interval_datum(age);
 	values[4] = Int64GetDatum(lag->bytes);
 	values[5] = TimestampTzGetDatum(lag->oldest);
 	nulls[5] = lag->oldest == 0;

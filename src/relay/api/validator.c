@@ -23,14 +23,24 @@
  */
 #include "postgres.h"
 
+#include "access/genam.h"
+#include "access/htup_details.h"
 #include "access/reloptions.h"
+#include "access/stratnum.h"
+#include "access/table.h"
 #include "catalog/pg_foreign_server.h"
 #include "catalog/pg_user_mapping.h"
 #include "commands/defrem.h"
 #include "fmgr.h"
+#include "foreign/foreign.h"
 #include "miscadmin.h"
+#include "utils/fmgroids.h"
+#include "utils/rel.h"
+#include "utils/snapmgr.h"
+#include "utils/syscache.h"
 
 #include "compat.h"
+#include "relay/api/validator.h"
 #include "relay/kind.h"
 
 /* Do objects of this catalog have the option? */
@@ -70,20 +80,6 @@ typedef struct Checked
 	Oid			catalog;
 	bool		secret;			/* the statement may contain a secret */
 } Checked;
-
-/*
- * Read the arguments of a validator.  A user mapping always counts as secret;
- * for a server the names of its options decide.
- */
-static Checked
-take_options(FunctionCallInfo fcinfo, const IdemSinkKind *kind)
-{
-	Checked		c = {kind, untransformRelOptions(PG_GETARG_DATUM(0)), PG_GETARG_OID(1), false};
-
-	c.secret = c.catalog == UserMappingRelationId ||
-		idem_sink_options_look_secret(kind, c.options);
-	return c;
-}
 
 /*
  * Part of an ereport: keep a secret out of the server log, which others read.
@@ -135,7 +131,7 @@ check_less(const Checked *c, const IdemSinkOption *option, long value)
 
 /*
  * Check one option.  Whether the caller may set a server's option for
- * superusers is checked in option_guard.c, which knows the old options.
+ * superusers is checked in check_server, which knows the old options.
  */
 static void
 check_option(Checked *c, const IdemSinkOption *option, DefElem *def)
@@ -165,24 +161,23 @@ check_option(Checked *c, const IdemSinkOption *option, DefElem *def)
 		check_less(c, option, atol(defGetString(def)));
 }
 
-/* May objects of the catalog have options that only the program knows? */
-static bool
-takes_any(const Checked *c)
-{
-	return (c->kind->flags & IDEM_KIND_OPEN) != 0 &&
-		(c->catalog == ForeignServerRelationId || c->catalog == UserMappingRelationId);
-}
-
 /*
  * Refuse unknown and bad options.  A missing required option is no error here:
- * the relay shows it as a problem (config.c).
+ * the relay shows it as a problem (config.c).  A user mapping always counts as secret;
+ * for a server the names of its options decide.
  */
 static void
 validate(FunctionCallInfo fcinfo, const char *kind)
 {
-	Checked		c = take_options(fcinfo, idem_sink_kind(kind));
+	Checked		c = {
+		.kind = idem_sink_kind(kind),
+		.options = untransformRelOptions(PG_GETARG_DATUM(0)),
+		.catalog = PG_GETARG_OID(1)
+	};
 	ListCell   *lc;
 
+	c.secret = c.catalog == UserMappingRelationId ||
+		idem_sink_options_look_secret(c.kind, c.options);
 	foreach(lc, c.options)
 	{
 		DefElem    *def = lfirst(lc);
@@ -190,7 +185,9 @@ validate(FunctionCallInfo fcinfo, const char *kind)
 
 		if (option != NULL)
 			check_option(&c, option, def);
-		else if (!takes_any(&c))
+		/* options that only the program knows */
+		else if ((c.kind->flags & IDEM_KIND_OPEN) == 0 ||
+				 (c.catalog != ForeignServerRelationId && c.catalog != UserMappingRelationId))
 			unknown_option(&c, def->defname);
 	}
 }
@@ -206,3 +203,113 @@ validate(FunctionCallInfo fcinfo, const char *kind)
 	}
 
 IDEM_SINK_KINDS(KIND)
+
+/*
+ * Lets only superusers change servers' options that are for superusers.
+ *
+ * Some options of a server name a program or a file, which is used as the
+ * server's operating system user.  The server's owner may change all other
+ * options.  A validator cannot tell a change from an old value: it is given the
+ * options that the server will have, and neither the server nor its present
+ * options.  So object_access_hook compares old and new options, because both
+ * exist there: the new tuple of pg_foreign_server is written, and the catalog
+ * caches still have the old tuple, because the command counter has not moved.
+ * A concurrent change cannot come in between: only the command that updated the
+ * tuple can change it.
+ *
+ * INVARIANT
+ * The present state of each option for superusers was made by a superuser,
+ * in every server below one of our wrappers: its value was set, or it was
+ * left out or dropped.  This holds for any command that writes the
+ * options, also where the wrapper's validator was taken away.  It holds
+ * where the library is not preloaded as well: the validator, which runs
+ * first, loads the library.
+ *
+ * PostgreSQL calls no such hook for user mappings.  Their validator refuses a
+ * list with an option for superusers, whoever set the option.
+ */
+
+/* The options as the running command has written them, and the kind of the server. */
+static List *
+new_options(Oid serverid, const IdemSinkKind **kind)
+{
+	Relation	rel = table_open(ForeignServerRelationId, AccessShareLock);
+	ScanKeyData key;
+	SysScanDesc scan;
+	HeapTuple	tup;
+	List	   *options = NIL;
+
+	*kind = NULL;
+	ScanKeyInit(&key, Anum_pg_foreign_server_oid, BTEqualStrategyNumber, F_OIDEQ,
+				ObjectIdGetDatum(serverid));
+	scan = systable_beginscan(rel, ForeignServerOidIndexId, true, SnapshotSelf, 1, &key);
+	tup = systable_getnext(scan);
+	if (HeapTupleIsValid(tup))
+	{
+		bool		isnull;
+		Datum		datum = heap_getattr(tup, Anum_pg_foreign_server_srvoptions,
+										 RelationGetDescr(rel), &isnull);
+		Oid			fdwid = ((Form_pg_foreign_server) GETSTRUCT(tup))->srvfdw;
+
+		*kind = idem_sink_kind_of_wrapper(GetForeignDataWrapper(fdwid)->fdwname);
+		if (!isnull)
+			options = untransformRelOptions(datum);
+	}
+	systable_endscan(scan);
+	table_close(rel, AccessShareLock);
+	return options;
+}
+
+/* Refuse a changed option; the log gets no statement that may have a secret. */
+static void
+check_change(const IdemSinkKind *kind, const IdemSinkOption *option, List *before, List *after)
+{
+	const char *name = option->name;
+	const char *old = idem_sink_option_value(before, name);
+	const char *new = idem_sink_option_value(after, name);
+	bool		secret = idem_sink_options_look_secret(kind, after);
+
+	if (old == new || (old != NULL && new != NULL && strcmp(old, new) == 0))
+		return;
+	ereport(ERROR,
+			(errcode(ERRCODE_INSUFFICIENT_PRIVILEGE),
+			 new ? errmsg("only superusers may set option \"%s\"", name) :
+			 errmsg("only superusers may drop option \"%s\"", name),
+			 errdetail("%s", idem_sink_option_reason(option)),
+			 errhidestmt(secret),
+			 errhidecontext(secret)));
+}
+
+/*
+ * For a caller who is no superuser: refuse a change of an option for
+ * superusers.
+ */
+static void
+check_server(Oid serverid, bool created)
+{
+	const IdemSinkKind *kind;
+	List	   *after = new_options(serverid, &kind);
+	List	   *before = NIL;
+
+
+	if (kind == NULL)
+		return;
+	if (!created)
+	{
+		ForeignServer *server = GetForeignServerExtended(serverid, FSV_MISSING_OK);
+
+		before = server ? server->options : NIL;
+	}
+	for (const IdemSinkOption *o = kind->options; o->name != NULL; o++)
+	{
+		if (o->superuser && o->where == IDEM_OPTION_SERVER)
+			check_change(kind, o, before, after);
+	}
+}
+
+void
+idem_option_guard_check(Oid classid, Oid objid, bool created)
+{
+	if (classid == ForeignServerRelationId && !superuser())
+		check_server(objid, created);
+}
