@@ -32,6 +32,7 @@ $$SELECT idempotency.outbox_enqueue('a', id, 't', '1')$$;
 SELECT generation, current_segment, segments_used, segments, events, oldest, newest, last_seq
 FROM idempotency.stat_outbox;
 SET idempotency.outbox_retention = 0;
+SET idempotency.outbox_dump_size = 0;
 SET idempotency.outbox_rotation_interval = 0;
 SELECT t.maintain('{}');
 SELECT * FROM t.ring;

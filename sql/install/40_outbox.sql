@@ -173,12 +173,13 @@ CREATE FUNCTION @extschema@.outbox_segments(
 	OUT first_xid xid8,
 	OUT last_xid xid8,
 	OUT oldest timestamptz,
-	OUT newest timestamptz)
+	OUT newest timestamptz,
+	OUT held_by text)
 RETURNS SETOF record
 LANGUAGE C VOLATILE PARALLEL UNSAFE COST 10000 ROWS 8
 AS 'MODULE_PATHNAME', 'idem_outbox_segments_fn';
 COMMENT ON FUNCTION @extschema@.outbox_segments() IS
-'state of each segment of the outbox; the number of events is an estimate, which includes uncommitted events';
+'state of each segment of the outbox; the number of events is an estimate, which includes uncommitted events; held_by: what keeps a closed segment at this moment, apart from relays and the retention';
 
 CREATE FUNCTION idempotency_data.outbox_generation()
 RETURNS bigint

@@ -34,6 +34,15 @@
  * than the emptying sees the segment empty.  A transaction that has read the
  * segment holds a lock that keeps it from being emptied.
  *
+ * One kind of old snapshot does matter.  A dump copies the segment as of its
+ * snapshot, long after it has taken it.  If the events were not delivered then,
+ * neither their effects nor their parked copies are in the dump, and without
+ * the events they would be lost to the restored database.  So this file marks
+ * when it first finds a segment delivered, and keeps the segment from dumps that
+ * are older than the mark (shared/dump.c), until what is kept is larger than
+ * outbox_dump_size.  Another process, after a restart, marks later.  Snapshots
+ * other than a dump's are waited for only in the seconds after the mark.
+ *
  * Invariant: a segment is made current only if all its files are as new.  A
  * segment is emptied only if it is not current and no transaction holds a lock
  * on it.
@@ -51,6 +60,8 @@
  * file waits for none of these locks.  The (sub)transaction owns them
  * (txn_owner.h).  The exclusive locks are kept to the end of the transaction,
  * which must come next.
+ *
+ * MEMORY: a mark per segment.
  *
  * Copyright (c) 2026, the idempotency developers
  *
@@ -75,6 +86,7 @@
 #include "outbox/reader.h"
 #include "outbox/segment.h"
 #include "shared/catalog.h"
+#include "shared/dump.h"
 #include "shared/empty.h"
 #include "shared/fault.h"
 #include "shared/txn_owner.h"
@@ -186,6 +198,64 @@ is_delivered(const IdemSegment *seg, const IdemSnap *done,
 	return true;
 }
 
+/* What this process knows of a closed segment whose events are all delivered */
+typedef struct Delivered
+{
+	uint64		last;			/* the last xid with events; 0: not delivered */
+	IdemDumpMark mark;			/* the events were delivered before */
+	uint64		kept;			/* bytes that are kept for a dump only */
+} Delivered;
+
+static Delivered delivered[IDEM_OUTBOX_SEGMENTS];
+
+/*
+ * The bytes that the outbox has because a dump runs.  If no segment is empty, the
+ * current one grows for this reason, too.
+ */
+static uint64
+kept_bytes(void)
+{
+	int			current = idem_segment_of(idem_outbox_generation());
+	uint64		bytes = 0;
+	int			nempty;
+	IdemSegment seg;
+
+	for (int i = 0; i < IDEM_OUTBOX_SEGMENTS; i++)
+		bytes += delivered[i].kept;
+	if (steps_to_empty(current, &nempty) == 0 && idem_segment_open_nowait(&seg, current))
+	{
+		bytes += idem_segment_bytes(&seg);
+		idem_segment_close(&seg);
+	}
+	return bytes;
+}
+
+/*
+ * Must the segment be kept for a dump, although its events are delivered and old
+ * enough?
+ */
+static bool
+is_awaited(const IdemSegment *seg)
+{
+	Delivered  *state = &delivered[seg->number];
+
+	if (idem_outbox_dump_size == 0 || !idem_dump_is_older(&state->mark))
+		return false;
+	state->kept = idem_segment_bytes(seg);
+	return kept_bytes() / 1024 <= (uint64) idem_outbox_dump_size;
+}
+
+/* Note that all events of the segment are delivered, or that some are not. */
+static void
+note_delivered(const IdemSegment *seg, uint64 last)
+{
+	Delivered  *state = &delivered[seg->number];
+
+	if (last != 0 && last != state->last)
+		idem_dump_mark(&state->mark);
+	state->last = last;
+}
+
 /*
  * May the segment be emptied?  locked: the caller holds its exclusive lock.
  * Without the lock, a segment that others hold is not looked at further: that
@@ -199,6 +269,7 @@ is_releasable(const IdemSegment *seg, IdemSnap *const *done, int npos, bool lock
 	TimestampTz now = GetCurrentTimestamp();
 	int64		retention = idem_outbox_retention * USECS_PER_SEC;
 
+	delivered[seg->number].kept = 0;
 	if (idem_empty_is_pristine(seg->heap) ||
 		(!locked && idem_empty_is_held(RelationGetRelid(seg->heap))))
 		return false;
@@ -209,10 +280,26 @@ is_releasable(const IdemSegment *seg, IdemSnap *const *done, int npos, bool lock
 	for (int i = 0; i < npos; i++)
 	{
 		if (!is_delivered(seg, done[i], &first, &last))
+		{
+			note_delivered(seg, 0);
 			return false;
+		}
 	}
-	return retention == 0 ||
-		!idem_segment_has_between(seg, now - retention, now + retention);
+	note_delivered(seg, last.xid);
+	if (retention > 0 && idem_segment_has_between(seg, now - retention, now + retention))
+		return false;
+	return !is_awaited(seg);
+}
+
+/* Tell that a dump may lack the events of a segment that is being emptied. */
+static void
+report_dump(const IdemSegment *seg)
+{
+	ereport(LOG,
+			(errmsg("table \"%s.%s\" is emptied while a dump of the database runs",
+					IDEM_DATA_SCHEMA_NAME, RelationGetRelationName(seg->heap)),
+			 errdetail("The dump may lack events that were delivered meanwhile, together with their effects."),
+			 errhint("Dump the database again, or raise idempotency.outbox_dump_size.")));
 }
 
 /*
@@ -256,7 +343,10 @@ try_to_empty(int number, IdemSnap *const *done, int npos)
 		(locked = idem_empty_lock(RelationGetRelid(seg.heap))) != NIL &&
 		is_releasable(&seg, done, npos, true))
 	{
+		if (delivered[number].kept > 0)
+			report_dump(&seg);
 		empty_in_place(&seg, locked);
+		memset(&delivered[number], 0, sizeof(Delivered));
 		list_free(locked);
 		emptied = true;
 	}
@@ -266,7 +356,7 @@ try_to_empty(int number, IdemSnap *const *done, int npos)
 
 /*
  * Empty the table of the numbers of restored events (outbox_stat_fn.c), once no
- * event can be restored any more.
+ * event can be restored any more.  A dump does not have the table.
  */
 static void
 forget_restored(void)

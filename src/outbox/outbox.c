@@ -30,6 +30,7 @@ int			idem_max_payload_size = 1024 * 1024;
 int			idem_outbox_retention = 24 * 60 * 60;
 int			idem_outbox_segment_size = 64 * 1024;
 int			idem_outbox_rotation_interval = 60;
+int			idem_outbox_dump_size = 1024 * 1024;
 
 void		(*idem_outbox_enqueued_hook) (void) = NULL;
 int64		(*idem_outbox_greatest_hook) (void) = NULL;
@@ -64,6 +65,13 @@ idem_outbox_init(void)
 							&idem_outbox_rotation_interval,
 							60, 0, INT_MAX / 1000,
 							PGC_SUSET, GUC_UNIT_S, NULL, NULL, NULL);
+
+	DefineCustomIntVariable("idempotency.outbox_dump_size",
+							"How much of the outbox may be kept only because a dump of the database runs.",
+							"Until then no segment is emptied that the dump needs. 0: a dump is not waited for.",
+							&idem_outbox_dump_size,
+							1024 * 1024, 0, INT_MAX,
+							PGC_SUSET, GUC_UNIT_KB, NULL, NULL, NULL);
 }
 
 /*

@@ -20,11 +20,12 @@
 
 #include "utils/uuid.h"
 
-/* Settings; the last three are for the relay's housekeeping of the ring. */
+/* Settings; the last four are for the relay's housekeeping of the ring. */
 extern int	idem_max_payload_size;	/* bytes */
 extern int	idem_outbox_retention;	/* seconds */
 extern int	idem_outbox_segment_size;	/* kB */
 extern int	idem_outbox_rotation_interval;	/* seconds */
+extern int	idem_outbox_dump_size;	/* kB; 0: dumps are not waited for */
 
 /*
  * An event to append.  The Datums are varlenas, toasted or not, and are only

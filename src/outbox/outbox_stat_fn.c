@@ -24,6 +24,7 @@
 #include "access/htup_details.h"
 #include "access/tableam.h"
 #include "access/xact.h"
+#include "access/xlog.h"
 #include "catalog/pg_type.h"
 #include "commands/trigger.h"
 #include "executor/spi.h"
@@ -45,12 +46,14 @@
 #include "outbox/reader.h"
 #include "outbox/segment.h"
 #include "shared/args.h"
+#include "shared/dump.h"
 #include "shared/guard.h"
+#include "shared/holder.h"
 #include "shared/rows.h"
 #include "shared/spi.h"
 #include "shared/txn_owner.h"
 
-#define SEGMENT_COLUMNS		8
+#define SEGMENT_COLUMNS		9
 
 PG_FUNCTION_INFO_V1(idem_outbox_events_source_fn);
 PG_FUNCTION_INFO_V1(idem_outbox_segments_fn);
@@ -90,6 +93,24 @@ idem_outbox_events_source_fn(PG_FUNCTION_ARGS)
 	return idem_rows_next(fcinfo, &source);
 }
 
+/*
+ * What keeps a closed segment from being emptied, apart from relays and the retention?
+ * NULL: nothing.  Only the worker knows whether a dump is older than the delivery of
+ * the events (maintain.c).
+ */
+static const char *
+segment_holder(const IdemSegment *seg)
+{
+	const char *holder;
+
+	if (RecoveryInProgress())
+		return NULL;
+	holder = idem_holder(RelationGetRelid(seg->heap), AccessExclusiveLock, "lock");
+	if (holder == NULL && idem_outbox_dump_size > 0 && idem_dump_runs())
+		holder = "dump";
+	return holder;
+}
+
 /* Fill in a row of outbox_segments. */
 static void
 describe_segment(const IdemSegment *seg, bool current, Datum *values, bool *nulls)
@@ -98,6 +119,7 @@ describe_segment(const IdemSegment *seg, bool current, Datum *values, bool *null
 	IdemEntry	last;
 	IdemPageSummary head;
 	IdemPageSummary tail;
+	const char *holder;
 
 	memset(nulls, false, SEGMENT_COLUMNS * sizeof(bool));
 	values[0] = Int32GetDatum(seg->number);
@@ -106,7 +128,7 @@ describe_segment(const IdemSegment *seg, bool current, Datum *values, bool *null
 	values[3] = Int64GetDatum(idem_segment_bytes(seg));
 	if (!idem_segment_first(seg, 0, &first) || !idem_segment_last(seg, &last))
 	{
-		nulls[4] = nulls[5] = nulls[6] = nulls[7] = true;
+		nulls[4] = nulls[5] = nulls[6] = nulls[7] = nulls[8] = true;
 		return;
 	}
 	idem_segment_summarize(seg, false, &head);
@@ -117,6 +139,10 @@ describe_segment(const IdemSegment *seg, bool current, Datum *values, bool *null
 	nulls[6] = nulls[7] = head.tuples == 0;
 	values[6] = TimestampTzGetDatum(head.oldest);
 	values[7] = TimestampTzGetDatum(tail.newest);
+	holder = current ? NULL : segment_holder(seg);
+	nulls[8] = holder == NULL;
+	if (holder != NULL)
+		values[8] = CStringGetTextDatum(holder);
 }
 
 Datum

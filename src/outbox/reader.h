@@ -127,7 +127,7 @@ extern void idem_reader_lags(const IdemPosition **positions, IdemLag *lags, int 
  * Makes the next segment current if the current segment is due.  Empties in
  * place the closed segments all of whose events are older than
  * idempotency.outbox_retention, and delivered at "base" of each position; done
- * has these npos snapshots.  Takes locks conditionally, so it never waits.
+ * has these npos snapshots.  Keeps segments that a running dump needs.  Takes locks conditionally, so it never waits.
  * Must be the transaction's last act.  Returns the number of segments emptied.
  * npos = 0 releases nothing.
  */

@@ -62,16 +62,6 @@
 #include "shared/txn_owner.h"
 #include "shared/xid.h"
 
-/*
- * For how long a transaction with an older snapshot may not have shown yet whether it
- * is a dump
- */
-#ifdef IDEMPOTENCY_FAULT_POINTS
-#define UNKNOWN_MS	100			/* the tests take many turns */
-#else
-#define UNKNOWN_MS	5000
-#endif
-
 /* Pages by which a table is judged before it loses its turn */
 #define MAX_SAMPLES	64
 
@@ -425,9 +415,7 @@ end_pass(IdemKeyedPass *pass)
 	if (pass->ended)
 		return;
 	pass->ended = true;
-	pass->ended_at = idem_clock();
-	pass->last_xid = ReadNextTransactionId();
-	TransactionIdRetreat(pass->last_xid);
+	idem_dump_mark(&pass->mark);
 }
 
 /*
@@ -438,16 +426,11 @@ static bool
 is_awaited(IdemKeyedReader *reader, const IdemKeyedPass *pass)
 {
 	BlockNumber limit = reader->log->dump_blocks != NULL ? reader->log->dump_blocks() : 0;
-	bool		awaited;
 
-	if (limit == 0)
+	if (limit == 0 || !idem_dump_is_older(&pass->mark))
 		return false;
-	if (idem_clock_ms_until(idem_clock_plus_ms(pass->ended_at, UNKNOWN_MS)) > 0)
-		awaited = idem_dump_older_snapshot(pass->last_xid);
-	else
-		awaited = idem_dump_is_older(pass->last_xid);
-	if (!awaited || log_blocks(reader) <= limit)
-		return awaited;
+	if (log_blocks(reader) <= limit)
+		return true;
 	ereport(LOG,
 			(errmsg("table \"%s.%s\" is emptied while a dump of the database runs",
 					IDEM_DATA_SCHEMA_NAME,

@@ -17,7 +17,7 @@
 
 #include "access/transam.h"
 
-#include "shared/clock.h"
+#include "shared/dump.h"
 #include "shared/keyed.h"
 #include "shared/keyed_hint.h"
 
@@ -37,8 +37,7 @@ typedef struct IdemKeyedPass
 	FullTransactionId copier;	/* the last transaction that copied rows;
 								 * invalid: none did */
 	bool		ended;			/* all pages are copied */
-	IdemClock	ended_at;
-	TransactionId last_xid;		/* the last one before the end of the pass */
+	IdemDumpMark mark;			/* the end of the pass */
 } IdemKeyedPass;
 
 /* What came of a step. */

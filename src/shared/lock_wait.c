@@ -30,7 +30,6 @@
 #include "access/table.h"
 #include "access/transam.h"
 #include "access/twophase.h"
-#include "catalog/pg_extension.h"
 #include "miscadmin.h"
 #include "storage/lmgr.h"
 #include "storage/lock.h"
@@ -224,66 +223,4 @@ idem_work_patiently(void (*work) (void *arg), void *arg)
 		work(arg);
 	else
 		idem_work_with_timeout(PATIENCE_MS, work, NULL, arg);
-}
-
-/*
- * Does a dump of the database run?
- *
- * A dump copies the tables of an extension one by one, as of one snapshot, and locks
- * each of them only when it comes to it.  So nothing tells beforehand which tables it
- * is going to read.  But pg_dump has to read pg_extension, which names the tables,
- * right after it has taken its snapshot, and keeps the lock of that query to its end.
- * Applications do not read pg_extension in transactions that they leave open; the
- * server's own reads of it give their lock back at once.
- *
- * Snapshots of a standby's sessions are not seen here.
- *
- * LOCKING: the lock manager's and the process array's own, for a moment.
- */
-
-/* The sessions of this database that have an older snapshot; *n: how many. */
-static VirtualTransactionId *
-get_older(TransactionId last, int *n)
-{
-	return GetCurrentVirtualXIDs(last, true, false, PROC_IS_AUTOVACUUM | PROC_IN_VACUUM, n);
-}
-
-bool
-idem_dump_older_snapshot(TransactionId last)
-{
-	int			n;
-
-	pfree(get_older(last, &n));
-	return n > 0;
-}
-
-/* Is the transaction among the n holders of a lock? */
-static bool
-is_among(VirtualTransactionId vxid, const VirtualTransactionId *holders, int n)
-{
-	for (int i = 0; i < n; i++)
-	{
-		if (VirtualTransactionIdEquals(vxid, holders[i]))
-			return true;
-	}
-	return false;
-}
-
-bool
-idem_dump_is_older(TransactionId last)
-{
-	LOCKTAG		tag;
-	int			nolder;
-	int			nholders;
-	VirtualTransactionId *older = get_older(last, &nolder);
-	VirtualTransactionId *holders;
-	bool		found = false;
-
-	SET_LOCKTAG_RELATION(tag, MyDatabaseId, ExtensionRelationId);
-	holders = GetLockConflicts(&tag, AccessExclusiveLock, &nholders);
-	for (int i = 0; i < nolder && !found; i++)
-		found = is_among(older[i], holders, nholders);
-	pfree(older);
-	pfree(holders);
-	return found;
 }

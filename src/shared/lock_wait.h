@@ -76,13 +76,4 @@ extern IdemHolder *idem_holders(const LOCKTAG *tag, LOCKMASK modes, int *n);
  */
 extern const char *idem_holder(Oid oid, LOCKMODE mode, const char *session);
 
-/*
- * Has another session of this database a snapshot that may not see everything that
- * was committed before "last" was the latest xid?  Errs to the side of yes.
- */
-extern bool idem_dump_older_snapshot(TransactionId last);
-
-/* The same, of sessions that look like a dump. */
-extern bool idem_dump_is_older(TransactionId last);
-
 #endif							/* IDEM_LOCK_WAIT_H */

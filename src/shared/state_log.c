@@ -30,7 +30,8 @@
  * same: a copy has the number of its original.  A crash inside a step leaves
  * rows that never committed, or a table without rows whose files are not all
  * as new (empty.c).  That table is emptied again before its turn.  A pinned
- * xmin horizon changes nothing: no tuple is ever dead.
+ * xmin horizon changes nothing: no tuple is ever dead.  Dumps do not have the
+ * tables, so emptying waits for no dump.
  *
  * LOCKING: to append: RowExclusiveLock on the table that is written, to the end
  * of the transaction, owned by the subtransaction (txn_owner.h).  To scan:

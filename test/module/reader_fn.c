@@ -279,6 +279,7 @@ static void
 take_settings(void)
 {
 	idem_outbox_retention = setting("idempotency.outbox_retention");
+	idem_outbox_dump_size = setting("idempotency.outbox_dump_size");
 	idem_outbox_segment_size = setting("idempotency.outbox_segment_size");
 	idem_outbox_rotation_interval = setting("idempotency.outbox_rotation_interval");
 }

@@ -53,6 +53,7 @@ sub eager_conf
 	return <<'END';
 idempotency.outbox_retention = 0
 idempotency.outbox_rotation_interval = 0
+idempotency.outbox_dump_size = 0
 END
 }
 

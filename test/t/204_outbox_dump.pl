@@ -45,6 +45,85 @@ $new->safe_psql('postgres', 'SELECT t.maintain(ARRAY[t.snapshot()])');
 is($new->safe_psql('postgres', 'SELECT segments_used FROM idempotency.stat_outbox'),
 	'0', 'their segments are emptied in time');
 
+# A dump that takes long.  What is delivered meanwhile stays for it: the effects are
+# not in the dump, and the restored database has to make them.
+IdemOutbox::create_functions($node);
+$node->safe_psql('postgres', 'SELECT t.maintain(ARRAY[t.snapshot()])');
+is($node->safe_psql('postgres', 'SELECT segments_used FROM idempotency.stat_outbox'), '0', 'an empty outbox');
+my $keeper = $node->background_psql('postgres');
+my $dumper = $node->background_psql('postgres');
+my $maintain = 'SELECT t.maintain(ARRAY[t.snapshot()])';
+my $held = q{SELECT string_agg(held_by, ' ') FROM idempotency.outbox_segments()};
+
+# The transaction of a relay that delivers something
+sub deliver
+{
+	$node->safe_psql('postgres', 'SELECT pg_current_xact_id()');
+	return;
+}
+
+# Begin what a dump begins with; returns its snapshot.
+sub begin_dump
+{
+	$dumper->query_safe('BEGIN ISOLATION LEVEL REPEATABLE READ; SELECT count(*) FROM pg_extension');
+	return $dumper->query_safe('SELECT pg_export_snapshot()');
+}
+
+$keeper->query_safe("SET idempotency.outbox_dump_size = '1GB'");
+$node->safe_psql('postgres', "SELECT idempotency.outbox_enqueue('a', 'late', 't', '1')");
+my $snapshot = begin_dump();
+is($keeper->query_safe($held), '', 'the current segment is held by nobody');
+deliver();
+
+# For longer than a snapshot may be anybody's
+$keeper->query_safe(<<'END');
+DO $$
+DECLARE
+	until timestamptz := clock_timestamp() + '1 s';
+BEGIN
+	WHILE clock_timestamp() < until LOOP
+		PERFORM t.maintain(ARRAY[t.snapshot()]);
+		COMMIT;
+	END LOOP;
+END $$;
+END
+is($keeper->query_safe($held), 'dump', 'a dump keeps what was delivered since it began');
+$node->safe_psql('postgres', 'CREATE DATABASE restored');
+command_ok([ 'pg_dump', "--snapshot=$snapshot", '-N', 't', '-f', $dump, '-d', $node->connstr('postgres') ], 'dumped as of its beginning');
+command_ok([ 'psql', '-qX', '-v', 'ON_ERROR_STOP=1', '-f', $dump, '-d', $node->connstr('restored') ], 'restored beside');
+is($node->safe_psql('restored', 'SELECT string_agg(aggregate_id, $$ $$) FROM idempotency.outbox_events'),
+	'late', 'with the event');
+$dumper->query_safe('COMMIT');
+is($keeper->query_safe($maintain), '1', 'the end of the dump frees the segment');
+
+# An old snapshot that is no dump's is soon not waited for.
+$node->safe_psql('postgres', "SELECT idempotency.outbox_enqueue('a', 'old', 't', '1')");
+$dumper->query_safe('BEGIN ISOLATION LEVEL REPEATABLE READ; SELECT count(*) FROM pg_class');
+deliver();
+$keeper->query_safe(<<'END');
+DO $$
+BEGIN
+	LOOP
+		PERFORM t.maintain(ARRAY[t.snapshot()]);
+		COMMIT;
+		EXIT WHEN (SELECT segments_used FROM idempotency.stat_outbox) = 0;
+	END LOOP;
+END $$;
+END
+is($node->safe_psql('postgres', 'SELECT segments_used FROM idempotency.stat_outbox'), '0', 'an old snapshot keeps nothing');
+$dumper->query_safe('COMMIT');
+
+# What is kept for a dump is bounded.
+$node->safe_psql('postgres', "SELECT idempotency.outbox_enqueue('a', 'much', 't', '1')");
+begin_dump();
+deliver();
+is($keeper->query_safe($maintain), '0', 'a dump is waited for');
+my $log = -s $node->logfile;
+is($keeper->query_safe("SET idempotency.outbox_dump_size = '1kB'; $maintain"), '1', 'until the outbox has kept too much');
+like(slurp_file($node->logfile, $log), qr/outbox_segment_\d" is emptied while a dump of the database runs/, 'which the log tells');
+$dumper->query_safe('COMMIT');
+$_->quit foreach $keeper, $dumper;
+
 $node->stop;
 $new->stop;
 done_testing();
