@@ -155,6 +155,7 @@ CREATE TABLE idempotency_data.relay_parked (
     last_failed_at timestamptz,
     crashes int NOT NULL DEFAULT 0,
     deferrals int NOT NULL DEFAULT 0,
+    relay_created_at timestamptz,
     UNIQUE (relay_id, event_id),
     CONSTRAINT sound CHECK (
         attempts >= 0 AND crashes >= 0 AND deferrals >= 0 AND seq > 0 AND isfinite(enqueued_at)
@@ -174,6 +175,8 @@ COMMENT ON COLUMN idempotency_data.relay_parked.crashes IS
     'Number of attempts at which the handler took the server down. After one, the event is tried alone, with a note in relay_attempts; after two, it is dead.';
 COMMENT ON COLUMN idempotency_data.relay_parked.deferrals IS
     'Number of failures in a row that use up no attempt, such as deadlocks; the wait before the next try grows with it.';
+COMMENT ON COLUMN idempotency_data.relay_parked.relay_created_at IS
+    'When the relay was created. It tells the relay from one of another database with the same id, after a restore.';
 -- A worker finds a row by parked_id, and knows which row is next.  So no column that
 -- the worker changes with each attempt needs to be in an index.
 CREATE INDEX relay_parked_dead ON idempotency_data.relay_parked (relay_id) WHERE state = 'dead';
@@ -185,7 +188,7 @@ COMMENT ON INDEX idempotency_data.relay_parked_open IS
 CREATE FUNCTION idempotency_data.relay_parked_restore()
 RETURNS trigger LANGUAGE C AS 'MODULE_PATHNAME', 'idem_relay_parked_restore_fn';
 COMMENT ON FUNCTION idempotency_data.relay_parked_restore() IS
-    'Trigger: accepts parked events of a dump only if the outbox is not in use.';
+    'Trigger: accepts parked events of a dump only if the outbox is not in use, and their id of a relay is not another relay''s.';
 CREATE TRIGGER relay_parked_restore BEFORE INSERT ON idempotency_data.relay_parked
     FOR EACH ROW EXECUTE FUNCTION idempotency_data.relay_parked_restore();
 COMMENT ON TRIGGER relay_parked_restore ON idempotency_data.relay_parked IS

@@ -106,7 +106,8 @@ static const IdemColumn parked_columns[] = {
 	{TIMESTAMPTZOID, false},	/* first_failed_at */
 	{TIMESTAMPTZOID, false},	/* last_failed_at */
 	{INT4OID, true},			/* crashes */
-	{INT4OID, true}				/* deferrals */
+	{INT4OID, true},			/* deferrals */
+	{TIMESTAMPTZOID, false}		/* relay_created_at */
 };
 static const IdemColumn attempts_columns[] = {
 	{INT4OID, true},			/* relay_id */

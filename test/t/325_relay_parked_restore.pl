@@ -52,6 +52,37 @@ $node->safe_psql('copy', q{
 SELECT idempotency.relay_replay('r', event_id => event_id) FROM idempotency.outbox_events WHERE aggregate_id IN ('1', '4')});
 is($node->safe_psql('copy', $parked), '4', 'more can be parked');
 
+# An id of a relay may be another relay's, in a database whose relays were made in
+# another order: nobody gets the events of another relay.
+$node->safe_psql('postgres', 'CREATE DATABASE ordered');
+IdemTest::create_extension($node, 'ordered');
+$node->safe_psql('ordered', q{
+CREATE SERVER s FOREIGN DATA WRAPPER idempotency_null;
+SELECT idempotency.relay_create('q', 's'), idempotency.relay_create('r', 's')});
+my @into_ordered = ('pg_restore', '--data-only', '-d', $node->connstr('ordered'), $dump);
+my ($out, $err) = run_command(\@into_ordered);
+like($err, qr/cannot restore events into "relay_parked": the relay with relay_id 1 is another one here/, 'refused');
+like($err, qr/HINT:  Restore the dump before relays are created, or drop the relays first/, 'with a hint');
+is($node->safe_psql('ordered', $parked), '0', 'nothing is parked for another relay');
+$node->safe_psql('ordered', q{SELECT idempotency.relay_drop('q'), idempotency.relay_drop('r')});
+command_ok([ @into_ordered, '-t', 'relays', '-t', 'relay_parked' ], 'without relays both are restored');
+is($node->safe_psql('ordered', 'SELECT count(*) FROM idempotency_data.relay_parked JOIN idempotency_data.relays USING (relay_id)'),
+	'2', 'the events with their relay');
+
+# The relay first, from the same dump; both at once
+$node->safe_psql('postgres', 'CREATE DATABASE first');
+IdemTest::create_extension($node, 'first');
+command_ok([ 'pg_restore', '--exit-on-error', '--data-only', '-t', $_, '-d', $node->connstr('first'), $dump ], "restored $_")
+  foreach qw(relays relay_parked);
+$node->safe_psql('postgres', 'CREATE DATABASE parallel');
+command_ok([ 'pg_restore', '--exit-on-error', '-j', '3', '-d', $node->connstr('parallel'), $dump ], 'restored in parallel');
+is($node->safe_psql($_, $parked), '2', "$_: with what was parked") foreach qw(first parallel);
+
+# The events first, then a relay of another dump: it cannot be adopted.
+$node->safe_psql('parallel', q{UPDATE idempotency_data.relays SET created_at = created_at - interval '1 h'});
+my ($rc, $none, $why) = $node->psql('parallel', q{SELECT idempotency.relay_adopt('r')});
+like($why, qr/relay "r" has parked events of another relay/, 'with parked events of another relay it is not adopted');
+
 # Nobody gets a first number while parked events are being restored.
 $node->safe_psql('postgres', 'CREATE DATABASE slow');
 IdemTest::create_extension($node, 'slow');

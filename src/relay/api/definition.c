@@ -584,6 +584,31 @@ require_noted_owner(const IdemRelayConfig *c)
  * looked, the relay comes from another history (a logical restore).  Then all events in the outbox are
  * sent, since nobody here knows which of them were delivered.
  */
+/*
+ * Refuse a restored relay with parked events of another relay, which had its id in
+ * another database.  The restore of parked events refuses them as well, but the relay's
+ * row may be restored later.
+ */
+static void
+require_own_parked(const IdemRelayConfig *c)
+{
+	Oid			types[1] = {INT4OID};
+	Datum		values[1] = {Int32GetDatum(c->relay_id)};
+	uint64		n;
+
+	SPI_connect();
+	n = idem_spi_run("SELECT 1 FROM %s.relay_parked p JOIN %s.relays r USING (relay_id)"
+					 " WHERE r.relay_id = $1 AND p.relay_created_at IS DISTINCT FROM r.created_at LIMIT 1",
+					 1, types, values, NULL);
+	SPI_finish();
+	if (n > 0)
+		ereport(ERROR,
+				(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
+				 errmsg("relay \"%s\" has parked events of another relay", c->name),
+				 errdetail("They were restored from another dump, in which that relay has the id %d.", c->relay_id),
+				 errhint("Restore each dump into a new database of its own; or drop the relay, which forgets these events, and create it again.")));
+}
+
 Datum
 idem_relay_adopt_fn(PG_FUNCTION_ARGS)
 {
@@ -600,6 +625,7 @@ idem_relay_adopt_fn(PG_FUNCTION_ARGS)
 	c = idem_relay_get_locked(name);
 	require_owner(c);
 	require_noted_owner(c);
+	require_own_parked(c);
 	row = idem_position_last(c->relay_id, c->epoch);
 	done = row ? row->pos.base : NULL;
 

@@ -4,6 +4,10 @@
  *		SQL functions behind the views stat_relay and dead_letters, and the
  *		trigger that receives parked events from a dump.
  *
+ * LOCKING: the trigger takes ShareLock on "relays" once per statement of a restore,
+ * kept to the end of the transaction.  So it waits for relay_create and for a restore
+ * of the relays, and neither gives out nor restores an id meanwhile.
+ *
  * Copyright (c) 2026, the idempotency developers
  *
  * IDENTIFICATION
@@ -21,6 +25,7 @@
 #include "fmgr.h"
 #include "funcapi.h"
 #include "miscadmin.h"
+#include "storage/lmgr.h"
 #include "utils/acl.h"
 #include "utils/builtins.h"
 #include "utils/rel.h"
@@ -39,6 +44,7 @@
 #include "shared/args.h"
 #include "shared/catalog.h"
 #include "shared/spi.h"
+#include "shared/txn_owner.h"
 
 PG_FUNCTION_INFO_V1(idem_stat_relay_source_fn);
 PG_FUNCTION_INFO_V1(idem_dead_letters_source_fn);
@@ -306,13 +312,55 @@ idem_relay_lag_fn(PG_FUNCTION_ARGS)
 static void
 check_restore(void)
 {
-	if (idem_number_hold_for_restore())
-		return;
-	ereport(ERROR,
-			(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
-			 errmsg("cannot restore events into \"relay_parked\": the outbox is in use"),
-			 errdetail("The events of a dump keep their numbers, which other events have here already or will get."),
-			 errhint("Restore the dump into a new database, or leave the data of the extension's tables out.")));
+	static IdemRelRef relays = IDEM_RELREF("relays");
+	ResourceOwner saved;
+
+	if (!idem_number_hold_for_restore())
+		ereport(ERROR,
+				(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
+				 errmsg("cannot restore events into \"relay_parked\": the outbox is in use"),
+				 errdetail("The events of a dump keep their numbers, which other events have here already or will get."),
+				 errhint("Restore the dump into a new database, or leave the data of the extension's tables out.")));
+	saved = idem_txn_owner_enter();
+	LockRelationOid(idem_relref_oid(&relays), ShareLock);
+	idem_txn_owner_leave(saved);
+}
+
+/*
+ * Refuse a parked event whose relay_id is here that of another relay, which would get
+ * the event.  A relay that is not here yet is restored later, or never: relay_create
+ * gives no relay an id that parked events have, and relay_adopt looks again.
+ */
+static void
+check_relay(const TriggerData *trigger)
+{
+	static IdemSpiStatement other =
+	IDEM_SPI_STATEMENT("SELECT 1 FROM %s.relays WHERE relay_id = $1 AND created_at IS DISTINCT FROM $2");
+	static const char *const columns[] = {"relay_id", "relay_created_at"};
+	TupleDesc	desc = RelationGetDescr(trigger->tg_relation);
+	Oid			types[2] = {INT4OID, TIMESTAMPTZOID};
+	Datum		values[2];
+	char		nulls[2] = {' ', ' '};
+	uint64		n;
+
+	for (int i = 0; i < lengthof(values); i++)
+	{
+		bool		isnull;
+
+		values[i] = heap_getattr(trigger->tg_trigtuple, SPI_fnumber(desc, columns[i]), desc, &isnull);
+		if (isnull)
+			nulls[i] = 'n';
+	}
+	SPI_connect();
+	n = idem_spi_run_saved(&other, lengthof(types), types, values, nulls);
+	SPI_finish();
+	if (n > 0)
+		ereport(ERROR,
+				(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
+				 errmsg("cannot restore events into \"relay_parked\": the relay with relay_id %d is another one here",
+						DatumGetInt32(values[0])),
+				 errdetail("It was not created when the relay of the dump was, and would be sent that relay's events."),
+				 errhint("Restore the dump before relays are created, or drop the relays first.")));
 }
 
 /* The only table that the trigger is for. */
@@ -347,6 +395,7 @@ idem_relay_parked_restore_fn(PG_FUNCTION_ARGS)
 		check_restore();
 		fcinfo->flinfo->fn_extra = trigger->tg_trigger; /* once per statement */
 	}
+	check_relay(trigger);
 	value = Int64GetDatum(nextval_internal(idem_relref_oid(&sequence), false));
 	return PointerGetDatum(heap_modify_tuple_by_cols(trigger->tg_trigtuple,
 													 RelationGetDescr(trigger->tg_relation),

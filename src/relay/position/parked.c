@@ -214,11 +214,12 @@ static IdemSpiStatement insert_row =
 IDEM_SPI_STATEMENT("INSERT INTO %s.relay_parked (relay_id, state, attempts, next_attempt_at,"
 				   " xid, seq, event_id, enqueued_at, aggregate_type, aggregate_id, event_type,"
 				   " payload, payload_bytes, content_type, headers, sqlstate, error,"
-				   " first_failed_at, last_failed_at, crashes, deferrals)"
+				   " first_failed_at, last_failed_at, crashes, deferrals, relay_created_at)"
 				   " VALUES ($1, $2::%t.parked_state, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13,"
 				   " $14, $15, pg_catalog.substr($16, 1, 5), pg_catalog.substr($16, 6),"
 				   " CASE WHEN $16 IS NOT NULL THEN pg_catalog.clock_timestamp() END,"
-				   " CASE WHEN $16 IS NOT NULL THEN pg_catalog.clock_timestamp() END, $17, $18)"
+				   " CASE WHEN $16 IS NOT NULL THEN pg_catalog.clock_timestamp() END, $17, $18,"
+				   " (SELECT r.created_at FROM %s.relays r WHERE r.relay_id = $1))"
 				   " ON CONFLICT (relay_id, event_id) DO NOTHING RETURNING parked_id");
 
 /* The new row's parked_id; 0 if the event is parked already. */
