@@ -48,7 +48,7 @@
 #include "shared/args.h"
 #include "shared/dump.h"
 #include "shared/guard.h"
-#include "shared/holder.h"
+#include "shared/lock_wait.h"
 #include "shared/rows.h"
 #include "shared/spi.h"
 #include "shared/txn_owner.h"

@@ -28,13 +28,11 @@
 #include "postgres.h"
 
 #include "access/table.h"
-#include "access/transam.h"
 #include "access/twophase.h"
 #include "miscadmin.h"
 #include "storage/lmgr.h"
 #include "storage/lock.h"
 #include "storage/proc.h"
-#include "storage/procarray.h"
 #include "utils/lsyscache.h"
 #include "utils/memutils.h"
 
