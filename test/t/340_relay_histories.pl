@@ -166,7 +166,20 @@ foreach my $name (qw(used twin))
 }
 IdemTest::wait_for($node,
 	q{SELECT bool_and(waiting_for = 'events') FROM idempotency.stat_relay WHERE relay IN ('fresh', 'used', 'twin')});
+
+# One event that is parked is on its way to the sink again while the backup is
+# made.  The sink refuses it then.
+$file{flight} = IdemRelay::own_relay($node, $dir, 'flight', position => 'on', reject_type => 'Refused', retry_times => 2);
+$node->safe_psql('postgres', q{SELECT idempotency.relay_alter('flight', max_attempts => 1)});
+enqueue($node, 'flight', 'Refused');
+IdemTest::wait_for($node, q{SELECT count(*) = 1 FROM idempotency.dead_letters WHERE relay = 'flight'});
+my $sink = IdemRelay::stat($node, 'flight', 'sink_pid');
+kill 'STOP', $sink;
+$node->safe_psql('postgres', q{SELECT idempotency.relay_redrive('flight')});
+IdemTest::wait_for($node, q{SELECT bool_and(batch_row IS NOT NULL) FROM idempotency_data.relay_parked});
 $node->backup('early');
+kill 'CONT', $sink;
+IdemTest::wait_for($node, q{SELECT count(*) = 1 FROM idempotency.dead_letters WHERE relay = 'flight'});
 copy($file{twin}, "$dir/twin-early.log") or die "could not copy: $!";
 # Far enough that the copy can draw the same numbers later.
 $node->safe_psql('postgres', q{SELECT setval('idempotency_data.relay_log_id', nextval('idempotency_data.relay_log_id') + 1000)});
@@ -198,6 +211,10 @@ $copy->safe_psql('postgres', "ALTER SERVER s_twin OPTIONS (SET file '$dir/twin-e
 $copy->append_conf('postgresql.conf', "idempotency.publish_as = 'shop'\n");
 $copy->reload;
 diverges($copy, $_, $file{$_}, 'Restored', qr/is not in the log of positions/) foreach qw(fresh used);
+IdemRelay::wait_state($copy, 'flight', 'diverged');
+$copy->safe_psql('postgres', q{SELECT idempotency.relay_adopt('flight')});
+IdemRelay::arrives($file{flight}, 'Refused');
+is(IdemRelay::came($file{flight}, 'Refused'), 1, 'what the sink refused after the backup is sent again');
 
 # A move that is not newer than what the sink has stored does not accept it.
 my ($stored) = (commits($file{fresh}))[-1];

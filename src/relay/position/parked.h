@@ -138,8 +138,9 @@ extern void idem_parked_mark(const int64 *parked_ids, int n, int64 batch_row, in
 /*
  * Delete the parked events that such a sink has stored.  Its stored row and
  * life tell which these are: the events of batches of that life up to that row.
- * The row says nothing of events that were last sent in another life.  True if
- * some were deleted.
+ * The row says nothing of events that were last sent in another life.  It has to
+ * be of our own history: the sink may have refused the events in another one.
+ * True if some were deleted.
  */
 extern bool idem_parked_resolve(const IdemRelayConfig *config, int64 stored_row, int64 life);
 

@@ -207,6 +207,20 @@ start_behind_move(IdemStream *stream, const IdemSinkRows *sink_rows, const IdemP
 }
 
 /*
+ * Forget the parked events that the sink has stored with the row.  Only for a
+ * row of our own history: in a history that we have lost, the sink may have
+ * refused a repetition that is under way in ours.
+ */
+static bool
+resolve_parked(const IdemRelayConfig *c, int64 id, int64 life)
+{
+	bool		resolved = idem_parked_resolve(c, id, life);
+
+	IDEM_FAULT_POINT("relay-parked-resolved");
+	return resolved;
+}
+
+/*
  * Compare the position that the sink has stored with our log, and go on from it
  * if it is a row of the epoch.  Returns NULL, or how sink and log contradict
  * each other:
@@ -238,7 +252,7 @@ reconcile(IdemStream *stream, const IdemSinkRows *sink_rows, const IdemProtoRead
 	int64		life;
 	const IdemPositionRow *row = sink_rows->sent;
 	const IdemPositionRow *repeated = sink_rows->repeated;
-	bool		resolved;
+	const char *contradiction;
 
 	if (!ready->has_position)
 		return stream->relay.walk.fresh != IDEM_FRESH_CONFIRMED &&
@@ -247,23 +261,23 @@ reconcile(IdemStream *stream, const IdemSinkRows *sink_rows, const IdemProtoRead
 	if (!idem_encode_life_of(stream, ready->incarnation, &life))
 		return stream->relay.walk.fresh == IDEM_FRESH_ADOPTED ? NULL :
 			"the sink's position belongs to another relay of this name, or to another incarnation of this one";
-	resolved = idem_parked_resolve(c, id, life);
-	IDEM_FAULT_POINT("relay-parked-resolved");
 	if (repeated != NULL && id < repeated->acked_row)
 		return psprintf("the sink's position, row " INT64_FORMAT ", is before row " INT64_FORMAT
 						", with which it had stored repeated events", id, repeated->acked_row);
 	if (row != NULL && row->epoch == c->epoch)
 	{
-		const char *loss = find_loss(sink_rows, &ready->position);
-
-		if (loss == NULL)
-			resume_at(stream, sink_rows, ready->position.k, resolved);
-		return loss;
+		contradiction = find_loss(sink_rows, &ready->position);
+		if (contradiction == NULL)
+			resume_at(stream, sink_rows, ready->position.k, resolve_parked(c, id, life));
+		return contradiction;
 	}
 	if (stream->relay.walk.fresh == IDEM_FRESH_CONFIRMED || (id >= c->epoch && row == NULL))
 		return psprintf("the sink's position, row " INT64_FORMAT ", is not in the log of positions",
 						id);
-	return start_behind_move(stream, sink_rows, &ready->position);
+	contradiction = start_behind_move(stream, sink_rows, &ready->position);
+	if (contradiction == NULL)
+		(void) resolve_parked(c, id, life);
+	return contradiction;
 }
 
 /*
