@@ -108,6 +108,30 @@ ok($node->poll_query_until('postgres', q{SELECT count(*) = 1 FROM idempotency.de
 	'and it is a dead letter');
 is($node->safe_psql('target', 'SELECT last_value FROM app.ended'), '4', 'after four sessions');
 
+# Several bad ones in one batch: whatever comes first uses up the other's tries
+# or sessions, and nothing of the batch would ever be delivered.
+foreach my $bad ([qw(40001 ends)], [qw(57P01 40001 ends 08006)])
+{
+	my $name = join '_', @$bad;
+	my @types = map { ('good', $_) } @$bad;
+
+	push @types, 'good';
+	$node->safe_psql('postgres', q{
+SELECT idempotency.relay_pause('r')});
+	ok($node->poll_query_until('postgres', q{SELECT sink_pid IS NULL FROM idempotency.stat_relay}), 'paused');
+	$node->safe_psql('postgres', qq{
+DELETE FROM idempotency_data.relay_parked;
+SELECT count(idempotency.outbox_enqueue('o', '$name' || i, t, '{}'))
+	FROM unnest('{@{[ join ',', @types ]}}'::text[]) WITH ORDINALITY AS e (t, i);
+SELECT idempotency.relay_resume('r')});
+	ok($node->poll_query_until('target', "SELECT count(*) = @{[ @$bad + 1 ]} FROM app.got WHERE key LIKE '$name%'"),
+		"events beside @$bad arrive");
+	IdemRelay::wait_until("@$bad are dead letters", sub {
+		enqueue(1);
+		$node->safe_psql('postgres', 'SELECT count(*) FROM idempotency.dead_letters') == @$bad
+	});
+}
+
 # A limit of the target for whole transactions, where it has one
 if ($node->pg_version >= 17)
 {

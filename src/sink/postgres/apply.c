@@ -16,11 +16,12 @@
  * An attempt that cannot commit is rolled back, and the next attempt begins a
  * new transaction.  The outcomes of events stay, so each attempt that decides
  * an event has fewer events to do.  MAX_TRIES bounds the attempts that fail
- * through nobody's fault, also at a lost COMMIT.  After these the program
- * fails, and the relay's breaker waits; but if it was a call that failed each
- * time, careful first looks whether one event is at fault.  So it does when the
- * connection was lost, because a call may end the session, or take the target
- * down.
+ * through nobody's fault, and also those that lose the connection, before COMMIT
+ * or at it: each kind has a count of its own, since a batch may have events of
+ * each kind.  After these the program fails, and the relay's breaker waits; but
+ * if it was a call that failed each time, careful first looks whether one event
+ * is at fault.  So it does when the connection was lost, because a call may end
+ * the session, or take the target down.
  *
  * INVARIANT
  *		COMMIT is sent only after the fence found its row, and only when every
@@ -105,7 +106,11 @@ read_pending(PgSink *p)
 	return found;
 }
 
-/* Roll back after p->error; the attempt's end depends on who is to blame. */
+/*
+ * Roll back after p->error; the attempt's end depends on who is to blame.  Calls
+ * behind the error may have been sent already, and one of them may end the
+ * session meanwhile.  That is not the error, which counts as it was.
+ */
 static Attempt
 after_error(PgSink *p)
 {
@@ -113,6 +118,7 @@ after_error(PgSink *p)
 	bool		lost = p->error.lost;
 
 	pgsink_rollback(p);
+	p->error.lost = lost;
 	if (lost)
 		return ATTEMPT_PASSING;
 	switch (blame)
@@ -433,12 +439,38 @@ typedef struct Course
 	bool		careful;		/* the events one by one */
 	bool		committed;		/* the batch is done: no further attempt */
 	int			tries;			/* attempts that failed without anybody's
-								 * fault */
+								 * fault, on a connection that lived */
+	int			drops;			/* attempts whose connection was lost before
+								 * COMMIT, and that decided no event */
 	int			lost;			/* attempts whose connection was lost at
 								 * COMMIT, and that did not commit */
 	int			backoff;		/* ms */
-	bool		dropped;		/* a connection was lost before COMMIT */
 } Course;
+
+/* Wait before the next attempt, longer each time. */
+static bool
+back_off(PgSink *p, Course *course)
+{
+	idem_sink_wait(&p->sink, -1, 0, course->backoff, false);
+	course->backoff = course->backoff * 2 < MAX_BACKOFF ? course->backoff * 2 : MAX_BACKOFF;
+	return true;
+}
+
+/*
+ * The connection was lost before COMMIT.  Some other event may have used up the
+ * tries, so these losses have a count of their own: a second loss has to come
+ * for pgsink_judge_fall to find the event that ends the session.
+ */
+static bool
+after_drop(PgSink *p, Course *course)
+{
+	course->careful = true;
+	if (p->fell && pgsink_judge_fall(p, course->drops > 0))
+		return true;
+	if (++course->drops >= MAX_TRIES)
+		return pgsink_fail_for_error(p, "apply a batch");
+	return back_off(p, course);
+}
 
 /* Choose the course after an attempt.  False: p->failure. */
 static bool
@@ -477,12 +509,7 @@ choose_course(PgSink *p, Attempt result, Course *course)
 			return !p->answered || pgsink_fail_for_error(p, "apply a batch");
 		case ATTEMPT_PASSING:
 			if (p->error.lost && !p->answered)
-			{
-				course->careful = true;
-				if (p->fell && pgsink_judge_fall(p, course->dropped))
-					return true;
-				course->dropped = true;
-			}
+				return after_drop(p, course);
 			if (++course->tries >= MAX_TRIES)
 			{
 				p->repeated = true;
@@ -491,9 +518,7 @@ choose_course(PgSink *p, Attempt result, Course *course)
 				course->careful = true;
 				return true;
 			}
-			idem_sink_wait(&p->sink, -1, 0, course->backoff, false);
-			course->backoff *= 2;
-			return true;
+			return back_off(p, course);
 		case ATTEMPT_TAKEN_BACK:
 			return idem_sink_fail(&p->failure, IDEM_PROTO_OUTAGE, "55P03",
 								  "could not apply a batch again: an event that was answered as done cannot be done any more");
@@ -528,7 +553,7 @@ pgsink_apply(PgSink *p)
 	while (!course.committed)
 	{
 		if (p->conn == NULL && !reconnect(p))
-			return fail_dropped(p, course.dropped);
+			return fail_dropped(p, course.drops > 0);
 		if (!choose_course(p, attempt(p, course.careful), &course))
 			return false;
 	}

@@ -102,8 +102,6 @@ typedef struct Progress
 {
 	bool		tried;			/* the first event is done or decided */
 	bool		out_of_time;	/* no time is left for later events */
-	uint32_t	doubts;			/* number of doubtful events */
-	PgSinkError doubt;			/* the error of the first one */
 } Progress;
 
 /* Is p->error a timeout because earlier events took the time? */
@@ -161,8 +159,6 @@ take_answer(PgSink *p, uint32_t i, Progress *progress)
 			(blame != PGSINK_BLAME_EVENT && blame != PGSINK_BLAME_SLOW &&
 			 blame != PGSINK_BLAME_DOUBTFUL))
 			return false;
-		if (blame == PGSINK_BLAME_DOUBTFUL && progress->doubts++ == 0)
-			progress->doubt = p->error;
 		pgsink_decide_error(p, i);
 	}
 	progress->tried = true;
@@ -208,20 +204,40 @@ end_of_done(const PgSink *p)
 }
 
 /*
+ * The number of doubtful events.  Some may be from an attempt before, whose
+ * connection was lost.  The error of the first one becomes p->error, as if the
+ * fence had raised it.
+ */
+static uint32_t
+count_doubtful(PgSink *p)
+{
+	PgSinkPending fence = {PGSINK_STEP_FENCE, 0};
+	uint32_t	n = 0;
+
+	for (uint32_t i = 0; i < p->batch.count; i++)
+	{
+		const PgSinkEvent *e = &p->batch.events[i];
+
+		if (e->doubtful && n++ == 0)
+			pgsink_note_error(p, fence, false, e->sqlstate, e->message);
+	}
+	return n;
+}
+
+/*
  * Judge the doubtful events, see the file header.  False with p->error, which
  * blames no event, if the target is to blame.
  */
 static bool
-judge_doubtful(PgSink *p, const Progress *progress)
+judge_doubtful(PgSink *p)
 {
 	uint32_t	end = end_of_done(p);
+	uint32_t	doubts = end == 0 ? count_doubtful(p) : 0;
 	bool		blame_one = end == 0 && p->passes;
 
-	if (progress->doubts > 0 && end == 0)
+	if (doubts > 0)
 	{
-		p->error = progress->doubt;
-		p->error.step = PGSINK_STEP_FENCE;
-		if (progress->doubts > MANY ||
+		if (doubts > MANY ||
 			(!p->passes && p->stored_row_id == 0 && pgsink_blame(p) == PGSINK_BLAME_CONFIG))
 			return false;
 		pgsink_forget_error(p);
@@ -346,7 +362,7 @@ pgsink_call_carefully(PgSink *p)
 		if (n > 0 && !read_window(p, which, n, &progress))
 			return false;
 	}
-	if (!judge_doubtful(p, &progress) || broke_key_order(p))
+	if (!judge_doubtful(p) || broke_key_order(p))
 		return false;
 	send_frame(p, "ROLLBACK TO SAVEPOINT idempotency_sink");
 	pgsink_give_time(p);

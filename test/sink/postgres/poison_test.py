@@ -1,4 +1,5 @@
 """Events that the target refuses, or takes too long over."""
+import itertools
 import uuid
 
 from postgres.target import POSITION, Target, commits, through_proxy
@@ -230,7 +231,7 @@ ENDS = POSITION + """
     CREATE SCHEMA app; CREATE TABLE app.got (k text); CREATE SEQUENCE app.ended;
     CREATE FUNCTION app.on_event(aggregate_id text, event_type text) RETURNS void LANGUAGE plpgsql AS $$
     BEGIN
-        IF event_type = 'P0042' THEN RAISE EXCEPTION 'bad' USING ERRCODE = event_type; END IF;
+        IF event_type NOT IN ('T', 'ENDS') THEN RAISE EXCEPTION 'bad' USING ERRCODE = event_type; END IF;
         INSERT INTO app.got VALUES (aggregate_id);
         IF event_type = 'ENDS' THEN
             PERFORM nextval('app.ended');
@@ -261,6 +262,36 @@ def test_call_ends_the_session():
     settled(w, batch, ["rejected", "acked", "unknown", "unknown"])
     assert ended() == 7 and t.psql("SELECT string_agg(k, '' ORDER BY k) FROM app.got") == "aacd"
     w.close()
+
+
+def bad_ones_end(kinds):
+    """A batch with bad events, and the batches with what was not decided, as a worker sends them."""
+    t = Target(ENDS)
+    w = t.start()
+    bad = [{"key": f"bad{i}", "type": kind, "id": uuid.uuid4()} for i, kind in enumerate(kinds)]
+    good = [{"key": f"good{i}", "id": uuid.uuid4()} for i in range(len(kinds) + 1)]
+    left = [e for pair in zip(good, bad) for e in pair] + good[-1:]
+    for tries in range(3 * len(kinds)):
+        batch, _ = w.events(left)
+        outcomes = w.outcomes(batch, len(left))
+        if "unknown" in outcomes or "rejected" in outcomes:
+            w.send("SETTLE", batch=batch)
+        w.expect("VERDICT", batch=batch, kind=1)
+        assert all((outcome == "rejected") <= (e in bad) for e, outcome in zip(left, outcomes)), (kinds, outcomes)
+        left = [e for e, outcome in zip(left, outcomes) if outcome == "unknown"]
+        if not left:
+            break
+        left.append({"key": "later"})
+    assert not left, (kinds, left)
+    assert t.psql("SELECT count(*) FROM app.got WHERE k LIKE 'good%'") == str(len(good)), kinds
+    w.close()
+
+
+def test_bad_ones_in_any_order():
+    """What one of them uses up, tries or sessions, the others do not lack."""
+    for kinds in itertools.product(("40001", "ENDS", "53100", "P0042"), repeat=3):
+        if {"40001", "ENDS"} <= set(kinds):
+            bad_ones_end(kinds)
 
 
 def test_session_ended_once():
