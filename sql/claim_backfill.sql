@@ -26,6 +26,21 @@ BEGIN;
 SELECT DISTINCT result FROM idempotency.claim_events(ARRAY(SELECT DISTINCT id FROM old WHERE state = 'done'), 'billing');
 ROLLBACK;
 
+-- A row that is written behind the page which is read is found at the end
+CREATE TABLE written (id text, state text, pad text) WITH (autovacuum_enabled = off, fillfactor = 50);
+INSERT INTO written SELECT 'w' || i, CASE i WHEN 1 THEN 'open' ELSE 'done' END, repeat('x', 500) FROM generate_series(1, 100) i;
+CREATE FUNCTION finish_first(id text) RETURNS boolean LANGUAGE plpgsql AS $$
+BEGIN
+	IF id = 'w50' THEN
+		UPDATE regress_backfill.written SET state = 'done' WHERE written.id = 'w1';
+	END IF;
+	RETURN true;
+END $$;
+CALL idempotency.claims_backfill('written', 'id', 'written', $$state = 'done' AND regress_backfill.finish_first(id)$$);
+BEGIN;
+SELECT result, count(*) FROM idempotency.claim_events(ARRAY(SELECT id FROM written), 'written') GROUP BY 1;
+ROLLBACK;
+
 -- Events that are too old to be claimed were handled all the same
 CREATE TABLE aged (id uuid);
 INSERT INTO aged VALUES ('00000000-0000-7000-8000-000000000001'), ('00000000-0000-7000-8000-000000000001'),

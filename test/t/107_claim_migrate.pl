@@ -279,6 +279,23 @@ is( $node->safe_psql('postgres', q{
 		SELECT count(*) FROM processed_messages m, idempotency.event_status(m.event_id) s
 		 WHERE m.status = 'COMPLETED' AND s.status <> 'completed'}),
 	'0', 'backfill: nothing is missing, an event that was busy included');
+# VACUUM FULL moves rows to pages that were read, as they are.
+$node->safe_psql('postgres', q{
+CREATE TABLE rewritten WITH (autovacuum_enabled = off) AS SELECT 'rewritten-' || i AS id, repeat('x', 500) AS pad FROM generate_series(1, 300) i;
+DELETE FROM rewritten WHERE id < 'rewritten-150'});
+$holder = $node->background_psql('postgres');
+$holder->query_safe(q{SELECT pg_advisory_lock(107)});
+$waiting = start_client(q{CALL idempotency.claims_backfill('rewritten', 'id',
+	condition => $$CASE WHEN id = 'rewritten-150' THEN pg_advisory_xact_lock_shared(107) IS NOT NULL ELSE true END$$);});
+my $stuck = q{SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND query LIKE };
+IdemTest::wait_for($node, "$stuck 'CALL%'", 1);
+my $rewriting = start_client('VACUUM FULL rewritten;');
+IdemTest::wait_for($node, "$stuck 'VACUUM%'", 1);
+$holder->quit;
+wait_for_end($_) foreach $rewriting, $waiting;
+is( $node->safe_psql('postgres', q{
+		SELECT count(*) > 0, count(*) FILTER (WHERE s.status <> 'completed') FROM rewritten r, idempotency.event_status(r.id) s}),
+	't|0', 'backfill: nothing is missing after VACUUM FULL');
 is( $node->safe_psql('postgres', q{SELECT idempotency.claim_event('abandoned'), idempotency.release_event('abandoned')}),
 	'claimed|', 'an event that is not completed is not remembered');
 
