@@ -66,7 +66,10 @@ find_field(const char *name)
 	return NO_FIELD;
 }
 
-/* Run one query; NULL with p->failure.  The caller clears the result. */
+/*
+ * Run one query, in a transaction, where the timeouts of the role do not hold.
+ * NULL with p->failure.  The caller clears the result.
+ */
 static PGresult *
 look_up(PgSink *p, const char *sql, int nparams, const char *const *values)
 {
@@ -75,7 +78,9 @@ look_up(PgSink *p, const char *sql, int nparams, const char *const *values)
 	PGresult   *res;
 	PGresult   *found = NULL;
 
+	pgsink_begin(p);
 	pgsink_send(p, PGSINK_STEP_QUERY, 0, sql, nparams, types, values, NULL);
+	pgsink_send(p, PGSINK_STEP_FRAME, 0, "COMMIT", 0, NULL, NULL, NULL);
 	pgsink_sync(p);
 	while ((res = pgsink_next(p, &pending)) != NULL)
 	{

@@ -9,7 +9,7 @@ import subprocess
 import tempfile
 import threading
 
-from postgres.target import POSITION, Target, commits, server
+from postgres.target import POSITION, PSQL, Target, commits, server
 from server import wait_until
 from sinklib import PATIENCE, codec
 
@@ -121,6 +121,27 @@ def test_unreachable():
     assert f["outcome"] == "outage", f
     f = t.failed(dbname="no_such_database")
     assert f["outcome"] == "outage" and "no_such_database" in f["message"], f
+
+
+def test_timeouts_of_the_role():
+    """They hold neither for a batch nor for the look-ups before the first one."""
+    t = Target()
+    t.psql(f"ALTER DATABASE {t.db} SET lock_timeout = '1ms'")
+    holder = subprocess.Popen(
+        [PSQL, "-XAtq", "-h", server().host, "-p", server().port, "-U", "postgres", "-d", t.db],
+        stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+    holder.stdin.write("BEGIN; LOCK TABLE pg_catalog.pg_extension; SELECT 'locked';\n")
+    holder.stdin.flush()
+    assert holder.stdout.readline().strip() == "locked"
+    w = t.start(hello=False)
+    wait_until("the look-up waits for the lock, or failed", lambda: w.proc.poll() is not None or server().psql(
+        f"SELECT count(*) FROM pg_stat_activity WHERE datname = '{t.db}' AND wait_event_type = 'Lock'") == "1")
+    holder.stdin.close()
+    holder.wait(PATIENCE)
+    w.hello()
+    batch, _ = w.events([{}])
+    commits(w, batch, 1)
+    w.close()
 
 
 def message(kind, body):

@@ -82,7 +82,7 @@ def test_killed_program_takes_over_late():
             t.start().close()
         host, port = t.host, t.port
         with through_proxy(t) as proxy:
-            proxy.hold = (b"BEGIN ISOLATION", 1)
+            proxy.hold = (b"BEGIN ISOLATION", 3)    # behind two look-ups
             old = t.start(hello=False)
             wait_until("the program takes over", lambda: proxy.hold is None)
             old.kill()
