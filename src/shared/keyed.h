@@ -60,9 +60,6 @@
  */
 #define IDEM_KEYED_END			(INT64CONST(1) << 62)
 
-/* The index of each table: (digest, kind, number DESC). */
-extern const IdemIndexForm idem_keyed_index;
-
 /* The newest row of a key and a kind. */
 typedef struct IdemKeyedRow
 {

@@ -24,6 +24,9 @@
 /* The most columns that a log's tables may have. */
 #define IDEM_KEYED_MAX_COLUMNS	24
 
+/* The index of each table: (digest, kind, number DESC). */
+extern const IdemIndexForm idem_keyed_index;
+
 /* A row to be written; columns, from 0, are NULL until they are set. */
 typedef struct IdemKeyedNewRow
 {

@@ -34,6 +34,7 @@
 #include "compat.h"
 #include "shared/catalog.h"
 #include "shared/guard.h"
+#include "shared/keyed_form.h"
 #include "shared/keyed_log.h"
 #include "shared/keyed_turn.h"
 
