@@ -280,7 +280,6 @@ idem_canonical_hash_fn(PG_FUNCTION_ARGS)
 	int			utf8len;
 	bytea	   *result;
 
-
 	get_document(fcinfo, &document);
 	initStringInfo(&out);
 	if (PG_ARGISNULL(1))

@@ -47,5 +47,4 @@ extern void idem_canonical_write(StringInfo out, const JsonbValue *value);
  */
 extern const char *idem_canonical_utf8(const char *s, int len, int *utf8len);
 
-
 #endif							/* IDEM_CANONICAL_WRITER_H */

@@ -101,8 +101,6 @@ extern struct varlena *idem_arg_work(FunctionCallInfo fcinfo, int argno, const c
 /* Get the token; error if it is NULL. */
 extern int64 idem_arg_token(FunctionCallInfo fcinfo, int argno);
 
-
-
 /* The label of an enum type as a Datum: the OID of the label. */
 extern Datum idem_arg_label(Oid enumtype, const char *label);
 

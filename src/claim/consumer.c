@@ -325,7 +325,6 @@ remember_policy(HeapTuple tup, TupleDesc desc)
 	Datum		retention;
 	IdemOwnerNote owner;
 
-
 	if (name == NULL || VARSIZE_ANY_EXHDR(name) > IDEM_MAX_NAME_BYTES)
 		return;
 	known = hash_search(policies, name_key(key, VARDATA_ANY(name), VARSIZE_ANY_EXHDR(name)),
@@ -365,7 +364,6 @@ read_policies(void)
 	HeapTuple	tup;
 	uint64		at;
 	HTAB	   *known = policies;	/* freed, and read again */
-
 
 	policies_read_at = 0;
 	policies = NULL;

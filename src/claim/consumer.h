@@ -43,7 +43,6 @@ typedef struct IdemConsumerPolicy
 	int64		max_backoff;
 } IdemConsumerPolicy;
 
-
 /*
  * The policy of a consumer, registered or not.  The extension's own consumers
  * always have private locks.  If the caller has the store open for writing, a change of

@@ -173,7 +173,6 @@ idem_lease_event(IdemStr id, IdemStr consumer,
 		IdemCall   *call = idem_call_begin(consumer, true);
 		IdemClaimKey key;
 
-
 		check_consumer(call);
 		lease_one(call, id, order, answer);
 

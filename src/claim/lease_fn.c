@@ -201,7 +201,6 @@ IDEM_EVENT_FUNCTIONS(assert_lease, idem_arg_event_id);
 static Datum
 release_lease(FunctionCallInfo fcinfo, IdemGetId get)
 {
-
 	IdemStr		id,
 				consumer;
 	int64		token;

@@ -119,8 +119,6 @@ extern const char *idem_lock_utf8(const char *s, int *len);
 extern void idem_keymaker_begin(IdemKeyMaker *maker, const char *consumer,
 								int consumerlen);
 
-
-
 /*
  * The keys are likely to be made again soon: of events that are leased and then completed,
  * of partitions.  To remember the digest of an event that comes once would cost more than

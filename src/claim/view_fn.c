@@ -147,8 +147,6 @@ PG_FUNCTION_INFO_V1(idem_leases_source_fn);
 PG_FUNCTION_INFO_V1(idem_requests_source_fn);
 PG_FUNCTION_INFO_V1(idem_stat_consumers_source_fn);
 
-
-
 /* What a column shows. */
 typedef enum Shown
 {

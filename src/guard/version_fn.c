@@ -230,7 +230,6 @@ idem_version_guard_fn(PG_FUNCTION_ARGS)
 	bool		old_isnull,
 				new_isnull;
 
-
 	check_trigger(fcinfo);
 	rel = data->tg_relation;
 	column = data->tg_trigger->tgargs[0];

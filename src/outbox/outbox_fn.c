@@ -48,7 +48,6 @@
  */
 static const IdemStr outbox_consumer = {"@outbox", sizeof("@outbox") - 1};
 
-
 #define UUID_TEXT_LENGTH	36
 
 /* The window of dedup ids if none is given */

@@ -229,7 +229,6 @@ check_restore(Relation segment)
 	ResourceOwner saved;
 	bool		is_copy;
 
-
 	if (idem_number_in_use())
 		refuse_restore(segment);
 	saved = idem_txn_owner_enter();

@@ -183,7 +183,6 @@ idem_complete_request_fn(PG_FUNCTION_ARGS)
 Datum
 idem_fail_request_fn(PG_FUNCTION_ARGS)
 {
-
 	IdemRequestName name;
 	IdemLeaseRelease failure = {0};
 	IdemLeaseState state;

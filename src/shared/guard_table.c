@@ -99,7 +99,6 @@ report_unlogged(Relation rel)
 {
 	const char *kind = rel->rd_rel->relkind == RELKIND_SEQUENCE ? "SEQUENCE" : "TABLE";
 
-
 	report_addition(rel, "unlogged relation", IDEM_GUARD_UNLOGGED_DETAIL,
 					psprintf("ALTER %s %s SET LOGGED; but if the server has crashed since it was unlogged, restore it from a backup",
 							 kind, name_of(rel)));

@@ -176,7 +176,6 @@ idem_lock_acquire(const LOCKTAG *tag, LOCKMODE mode, int ms, IdemLockTitle title
 {
 	Wait		wait = {.tag = *tag, .mode = mode, .ms = ms, .title = title, .arg = arg};
 
-
 	if (ms == 0 && LockTimeout == 0)
 		wait_for_lock(&wait);
 	else if (LockAcquire(tag, mode, false, true) == LOCKACQUIRE_NOT_AVAIL)

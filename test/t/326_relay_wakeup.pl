@@ -117,7 +117,8 @@ END
 # A look, with slept: the switches of a worker that slept from before it until after it.
 sub look_at_sleepers
 {
-	my %before = map { $_ => IdemRelay::switches($_) } map { IdemRelay::stat($node, $_, 'pid') } ('pg', @functions);
+	my $pids = $node->safe_psql('postgres', 'SELECT DISTINCT pid FROM idempotency.stat_relay WHERE pid IS NOT NULL');
+	my %before = map { $_ => IdemRelay::switches($_) } split /\n/, $pids;
 	my $seen = look();
 
 	foreach my $relay (@relays)

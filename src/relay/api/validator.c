@@ -291,7 +291,6 @@ check_server(Oid serverid, bool created)
 	List	   *after = new_options(serverid, &kind);
 	List	   *before = NIL;
 
-
 	if (kind == NULL)
 		return;
 	if (!created)

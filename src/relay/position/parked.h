@@ -30,7 +30,6 @@ extern int64 idem_parked_greatest_seq(void);
 /* An event that took the server down so often is dead. */
 #define IDEM_MAX_CRASHES 2
 
-
 /* A parked event, to be sent again; palloc'd. */
 typedef struct IdemParkedEvent
 {

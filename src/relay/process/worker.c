@@ -93,7 +93,6 @@
 #define RELOAD_SHARE 4
 #define RELOAD_MAX_GAP_MS INT64CONST(250)
 
-
 static int	my_relay_id = 0;
 static bool history_checked = false;	/* no position is ahead of the
 										 * transaction ids, but of relays that

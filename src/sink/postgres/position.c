@@ -51,7 +51,6 @@
 /* A relay's is a UUID and a number. */
 #define MAX_INCARNATION	1024
 
-
 /* Read an int8 from text. */
 static int64_t
 to_int64(const char *text)
