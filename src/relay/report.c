@@ -337,6 +337,7 @@ idem_relay_entry_forget_failures(IdemRelayEntry *entry)
 		return;
 	SpinLockAcquire(&entry->mutex);
 	entry->kept.breaker.failures = entry->kept.ends.ends = 0;
+	entry->kept.breaker.not_before = 0;
 	SpinLockRelease(&entry->mutex);
 }
 

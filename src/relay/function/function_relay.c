@@ -72,7 +72,7 @@ typedef struct IdemFunctionCourier
 
 /*
  * Take over from the entry what the relay's former worker knew.  That worker
- * gave way, or ended idle.
+ * gave way, or ended idle.  The delegate has waited for the end of its backoff.
  */
 static void
 recall(IdemFunctionCourier *courier)
@@ -82,6 +82,7 @@ recall(IdemFunctionCourier *courier)
 	if (courier->relay.entry == NULL)
 		return;
 	courier->relay.breaker = kept.breaker;
+	courier->relay.breaker.not_before = 0;
 	courier->suspect = kept.suspect;
 	idem_relay_entry_error(courier->relay.entry, courier->suspect_message);
 }
