@@ -85,7 +85,7 @@ find_column(Relation rel, const char *name)
 }
 
 /*
- * Error ID007.  why: a sentence about a row with a column, which is the trigger's; or NULL.
+ * Error ID007.  why: a sentence about the row, or NULL.
  * No id is shown: the caller may not be allowed to see the row.
  */
 pg_noreturn static void
@@ -97,16 +97,16 @@ report_refused(const TriggerData *data, const char *why, const char *hint)
 			(errcode(ERRCODE_IDEM_LEASE_LOST),
 			 errmsg("a write to \"%s\" needs a claim or an asserted lease for consumer \"%s\"",
 					RelationGetRelationName(data->tg_relation), trigger->tgargs[0]),
-			 why == NULL ? errdetail("This transaction has none.") : errdetail(why, trigger->tgargs[1]),
+			 errdetail("%s", why == NULL ? "This transaction has none." : why),
 			 errhint("%s", hint)));
 }
 
 /*
  * Error unless the transaction holds the event whose id stands in the row.  The text of a
- * uuid is its canonical text, under which uuids are claimed.
+ * uuid is its canonical text, under which uuids are claimed.  is_there: not the statement brings the row.
  */
 static void
-check_row(const TriggerData *data, HeapTuple row, const char *why, const char *hint)
+check_row(const TriggerData *data, HeapTuple row, bool is_there, const char *hint)
 {
 	Trigger    *trigger = data->tg_trigger;
 	TupleDesc	desc = RelationGetDescr(data->tg_relation);
@@ -114,13 +114,16 @@ check_row(const TriggerData *data, HeapTuple row, const char *why, const char *h
 
 	key.id = SPI_getvalue(row, desc, find_column(data->tg_relation, trigger->tgargs[1]));
 	if (key.id == NULL)
-		report_refused(data, "Column \"%s\" of the row is null, so the row belongs to no event.",
+		report_refused(data, psprintf("Column \"%s\" of the row is null, so the row belongs to no event.", trigger->tgargs[1]),
 					   "Write the id of an event that this transaction has claimed. A row that is there without one can be changed only while the trigger is disabled.");
 	key.idlen = strlen(key.id);
 	key.consumer = trigger->tgargs[0];
 	key.consumerlen = strlen(key.consumer);
 	if (!idem_state_note_write(&key))
-		report_refused(data, why, hint);
+		report_refused(data, is_there ?
+					   psprintf("The row that is there belongs to an event, by its column \"%s\", of which this transaction has none.",
+								trigger->tgargs[1]) :
+					   psprintf("This transaction has none of the event that column \"%s\" names.", trigger->tgargs[1]), hint);
 }
 
 /*
@@ -140,12 +143,10 @@ check_write(const TriggerData *data)
 		return;
 	}
 	if (!TRIGGER_FIRED_BY_INSERT(data->tg_event))
-		check_row(data, data->tg_trigtuple,
-				  "The row that is there belongs to an event, by its column \"%s\", of which this transaction has none.",
+		check_row(data, data->tg_trigtuple, true,
 				  "Leave the row alone, or claim its event in the same transaction as well.");
 	if (!TRIGGER_FIRED_BY_DELETE(data->tg_event))
-		check_row(data, TRIGGER_FIRED_BY_UPDATE(data->tg_event) ? data->tg_newtuple : data->tg_trigtuple,
-				  "This transaction has none of the event that column \"%s\" names.", hint);
+		check_row(data, TRIGGER_FIRED_BY_UPDATE(data->tg_event) ? data->tg_newtuple : data->tg_trigtuple, false, hint);
 }
 
 Datum

@@ -48,16 +48,15 @@ static IdemRelRef refs[IDEM_STORE_SEGMENTS] =
 /* What this session remembers of the keys. */
 static struct
 {
-	bool		looked;			/* the trigger was looked at, */
-	uint32		heap_changes;	/* when these were counted */
-	uint32		keys_changes;
-	bool		trusted;		/* the trigger fires always, */
-	IdemKeysWitness witness;	/* and this is its row */
-	bool		warned;
-
+	uint64		seed;			/* of the keys "of" */
 	uint32		of;				/* keys that were READY; 0: none */
 	uint32		pages;
-	uint64		seed;
+	uint32		heap_changes;	/* when the trigger was looked at */
+	uint32		keys_changes;
+	IdemKeysWitness witness;	/* the trigger's row */
+	bool		looked;			/* the trigger was looked at, */
+	bool		trusted;		/* and fires always */
+	bool		warned;
 }			known[IDEM_STORE_SEGMENTS];
 
 void

@@ -284,9 +284,8 @@ look_for_resters(MemoryContext error_cxt, bool *failed)
 
 	while ((rester = idem_rest_take_risen(&done)) != NULL)
 	{
-		IdemRelay  *relay = find(rester->config->relay_id);
+		IdemRelay  *relay = (IdemRelay *) ((char *) rester - offsetof(IdemRelay, rester));
 
-		Assert(relay != NULL);
 		idem_engine_rise(relay, done);
 		activate(relay);
 		again = true;

@@ -200,11 +200,11 @@ read_login(HSink *p, const IdemProtoHello *hello)
 		return misfit(p, "option \"secret_file\" excludes \"password\", and \"token\" if \"auth\" is \"bearer\"");
 	if (file != NULL)
 		*secret = idem_sink_read_secret(&p->sink, file);
+	free(file);
 	if (c->service_account != NULL && account_file != NULL)
 		return misfit(p, "options \"service_account\" and \"service_account_file\" exclude each other");
 	if (account_file != NULL)
 		c->service_account = idem_sink_read_secret_text(&p->sink, "service_account_file", account_file);
-	free(file);
 	free(account_file);
 	idem_sink_keep_secret(c->password);
 	idem_sink_keep_secret(c->token);

@@ -152,6 +152,7 @@ check_value(const IdemSinkOption *option, const char *value)
 	switch (option->type)
 	{
 		case IDEM_OPTION_TEXT:
+		case IDEM_OPTION_FILE:
 			CHECK(good == (value[0] != '\0'));
 			break;
 		case IDEM_OPTION_BOOL:
@@ -173,6 +174,15 @@ check_value(const IdemSinkOption *option, const char *value)
 			break;
 		case IDEM_OPTION_WORD:
 			CHECK(good == plain_word(value));
+			break;
+		case IDEM_OPTION_TEMPLATE:
+			CHECK(!good || value[0] != '\0');
+			break;
+		case IDEM_OPTION_URL:
+			CHECK(!good || strncmp(value, "http://", 7) == 0 || strncmp(value, "https://", 8) == 0);
+			break;
+		case IDEM_OPTION_SIGNING_SECRETS:
+			CHECK(!good || strstr(value, "whsec_") != NULL);
 			break;
 	}
 	return good;

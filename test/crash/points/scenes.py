@@ -512,7 +512,7 @@ def ddl(lane):
                         || ' OWNER TO CURRENT_USER' FROM idempotency_data.relays WHERE relay = '{name}'); END $$""",
                     f"SELECT idempotency.relay_drop('{name}_2')",
                     f"DROP SERVER {other} CASCADE",
-                    "ALTER DATABASE postgres CONNECTION LIMIT -1"):
+                    "ALTER DATABASE template1 SET TABLESPACE pg_default"):
             if lane.stopping:
                 raise Stopped
             lane.tolerate(session, sql)
@@ -709,7 +709,7 @@ SCENES = {
     "worker-woken": base, "worker-tick": tick,
     "worker-maintain": base, "worker-emptying": base,
     "sink-": restart_sinks, "relay-hello": restart_sinks, "relay-ready": restart_sinks,
-    "relay-end-of-file": restart_sinks, "relay-parked-resolved": restart_sinks, "relay-named-noted": restart_sinks,
+    "relay-end-of-file": restart_sinks, "relay-parked-resolved": restart_sinks, "relay-named-noted": confirm,
     "program-started": restart_sinks, "program-ready": restart_sinks,
     "postgres-hello": restart_sinks, "postgres-connected": restart_sinks,
     "postgres-position-taken": restart_sinks,
