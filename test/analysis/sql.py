@@ -73,7 +73,7 @@ class Fuzzer:
         self.labels = dict(self.rows("SELECT t.oid::regtype::text, array_agg(e.enumlabel::text)"
                                      " FROM pg_enum e JOIN pg_type t ON t.oid = e.enumtypid GROUP BY 1"))
         self.wrappers = [name for name, in self.rows(
-            "SELECT fdwname::text FROM pg_foreign_data_wrapper WHERE fdwname LIKE 'idempotency%'")]
+            "SELECT fdwname::text FROM pg_foreign_data_wrapper WHERE starts_with(fdwname, 'idempotency')")]
         # The procedure claims_backfill is left out: it runs a condition in SQL, which may
         # raise any error.
         self.functions = self.rows(
