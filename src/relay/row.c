@@ -115,7 +115,7 @@ static const IdemColumn attempts_columns[] = {
 	{UUIDOID, false}			/* event_id */
 };
 
-#define FORM(which) {.columns = which, .ncolumns = lengthof(which), .by_sql = true}
+#define FORM(which) {.columns = (which), .ncolumns = lengthof(which), .by_sql = true}
 
 static const IdemTableForm relays_form = FORM(relays_columns);
 static const IdemTableForm parked_form = FORM(parked_columns);

@@ -388,8 +388,9 @@ check_action(const RangeVar *relation, const AlterTableCmd *cmd)
 				refuse_constraint(relation, lfirst(lc));
 			break;
 		default:
-			if (cmd->def != NULL && IsA(cmd->def, PartitionCmd))
-				check_owner(((PartitionCmd *) cmd->def)->name);
+			if (cmd->def == NULL || !IsA(cmd->def, PartitionCmd))
+				break;
+			check_owner(((PartitionCmd *) cmd->def)->name);
 			if (cmd->subtype == AT_AttachPartition)
 				refuse(((PartitionCmd *) cmd->def)->name, &attach);
 			break;

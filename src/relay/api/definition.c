@@ -292,6 +292,7 @@ idem_relay_move_position(const IdemRelayConfig *c, IdemPositionFresh fresh, bool
 	 */
 	if (told.naming != NULL)
 	{
+		Assert(told.last != NULL);
 		row.acked_row = told.naming->acked_row;
 		row.acked_k = told.naming->acked_k;
 		if (told.last->fresh != IDEM_FRESH_CONFIRMED)

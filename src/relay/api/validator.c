@@ -116,7 +116,7 @@ check_less(const Checked *c, const IdemSinkOption *option, long value)
 {
 	const char *other = idem_sink_option_value(c->options, option->less_than);
 	const char *unless = option->unless != NULL ? idem_sink_option_value(c->options, option->unless) : NULL;
-	long		limit = other != NULL ? atol(other) : option->less_than_default;
+	long		limit = other != NULL ? strtol(other, NULL, 10) : option->less_than_default;
 
 	if (value >= limit && (unless == NULL || strcmp(unless, option->unless_is) != 0))
 		ereport(ERROR,
@@ -158,7 +158,7 @@ check_option(Checked *c, const IdemSinkOption *option, DefElem *def)
 				 hide_secret(c)));
 	}
 	if (option->less_than != NULL)
-		check_less(c, option, atol(defGetString(def)));
+		check_less(c, option, strtol(defGetString(def), NULL, 10));
 }
 
 /*

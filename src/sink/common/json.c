@@ -309,7 +309,7 @@ idem_json_member(const char *json, size_t len, const char *name,
 
 	while (idem_json_next(json, len, &at, &found, &v, &n))
 	{
-		if (found.len != strlen(name) || memcmp(found.data, name, found.len) != 0)
+		if (found.len == 0 || found.len != strlen(name) || memcmp(found.data, name, found.len) != 0)
 			continue;
 		*value = v;
 		*value_len = n;

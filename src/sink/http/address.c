@@ -39,43 +39,43 @@ typedef struct Special
 {
 	uint8_t		address[16];
 	int			bits;
+	int			ipv4_at;		/* the first byte of an IPv4 address inside */
 	const char *kind;			/* NULL: an IPv4 address is inside */
-	int			ipv4_at;		/* its first byte */
 } Special;
 
 #define V4(a, b, c, d)	{0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff, a, b, c, d}
 
 static const Special ipv4_ranges[] = {
-	{V4(0, 0, 0, 0), 96 + 8, "an address of this network", 0},
-	{V4(10, 0, 0, 0), 96 + 8, "a private address", 0},
-	{V4(100, 64, 0, 0), 96 + 10, "an address shared by a carrier's customers", 0},
-	{V4(127, 0, 0, 0), 96 + 8, "a loopback address", 0},
-	{V4(169, 254, 0, 0), 96 + 16, "a link-local address", 0},
-	{V4(172, 16, 0, 0), 96 + 12, "a private address", 0},
-	{V4(192, 0, 0, 0), 96 + 24, "a reserved address", 0},
-	{V4(192, 0, 2, 0), 96 + 24, "an address for documentation", 0},
-	{V4(192, 88, 99, 0), 96 + 24, "a reserved address", 0},
-	{V4(192, 168, 0, 0), 96 + 16, "a private address", 0},
-	{V4(198, 18, 0, 0), 96 + 15, "an address for benchmarks", 0},
-	{V4(198, 51, 100, 0), 96 + 24, "an address for documentation", 0},
-	{V4(203, 0, 113, 0), 96 + 24, "an address for documentation", 0},
-	{V4(224, 0, 0, 0), 96 + 4, "a multicast address", 0},
-	{V4(240, 0, 0, 0), 96 + 4, "a reserved address", 0}
+	{V4(0, 0, 0, 0), 96 + 8, 0, "an address of this network"},
+	{V4(10, 0, 0, 0), 96 + 8, 0, "a private address"},
+	{V4(100, 64, 0, 0), 96 + 10, 0, "an address shared by a carrier's customers"},
+	{V4(127, 0, 0, 0), 96 + 8, 0, "a loopback address"},
+	{V4(169, 254, 0, 0), 96 + 16, 0, "a link-local address"},
+	{V4(172, 16, 0, 0), 96 + 12, 0, "a private address"},
+	{V4(192, 0, 0, 0), 96 + 24, 0, "a reserved address"},
+	{V4(192, 0, 2, 0), 96 + 24, 0, "an address for documentation"},
+	{V4(192, 88, 99, 0), 96 + 24, 0, "a reserved address"},
+	{V4(192, 168, 0, 0), 96 + 16, 0, "a private address"},
+	{V4(198, 18, 0, 0), 96 + 15, 0, "an address for benchmarks"},
+	{V4(198, 51, 100, 0), 96 + 24, 0, "an address for documentation"},
+	{V4(203, 0, 113, 0), 96 + 24, 0, "an address for documentation"},
+	{V4(224, 0, 0, 0), 96 + 4, 0, "a multicast address"},
+	{V4(240, 0, 0, 0), 96 + 4, 0, "a reserved address"}
 };
 
 /* The first range that has the address decides. */
 static const Special ipv6_ranges[] = {
-	{{0}, 128, "an address of this network", 0},
-	{{[15] = 1}, 128, "a loopback address", 0},
-	{{0}, 96, NULL, 12},		/* IPv4-compatible */
-	{{0, 0x64, 0xff, 0x9b}, 96, NULL, 12},	/* NAT64 */
-	{{0x20, 0x02}, 16, NULL, 2},	/* 6to4 */
-	{{0x20, 0x01, 0, 0}, 23, "a reserved address", 0},	/* Teredo among others */
-	{{0x20, 0x01, 0x0d, 0xb8}, 32, "an address for documentation", 0},
-	{{0x3f, 0xff}, 20, "an address for documentation", 0},
-	{{0xfc}, 7, "a unique-local address", 0},
-	{{0xfe, 0x80}, 10, "a link-local address", 0},
-	{{0xff}, 8, "a multicast address", 0}
+	{{0}, 128, 0, "an address of this network"},
+	{{[15] = 1}, 128, 0, "a loopback address"},
+	{{0}, 96, 12, NULL},		/* IPv4-compatible */
+	{{0, 0x64, 0xff, 0x9b}, 96, 12, NULL},	/* NAT64 */
+	{{0x20, 0x02}, 16, 2, NULL},	/* 6to4 */
+	{{0x20, 0x01, 0, 0}, 23, 0, "a reserved address"},	/* Teredo among others */
+	{{0x20, 0x01, 0x0d, 0xb8}, 32, 0, "an address for documentation"},
+	{{0x3f, 0xff}, 20, 0, "an address for documentation"},
+	{{0xfc}, 7, 0, "a unique-local address"},
+	{{0xfe, 0x80}, 10, 0, "a link-local address"},
+	{{0xff}, 8, 0, "a multicast address"}
 };
 
 /* All global unicast addresses of IPv6 are in 2000::/3. */
