@@ -90,7 +90,7 @@ idem_keys_close(IdemKeys *keys)
 IdemKeysHead *
 idem_keys_head(Buffer buffer)
 {
-	return (IdemKeysHead *) PageGetContents(BufferGetPage(buffer));
+	return idem_keypage_data(buffer);
 }
 
 IdemKeysWitness

@@ -94,7 +94,13 @@ next_place(int place)
 IdemKeyPage *
 idem_keypage_of(Buffer buffer)
 {
-	return (IdemKeyPage *) PageGetContents(BufferGetPage(buffer));
+	return idem_keypage_data(buffer);
+}
+
+void *
+idem_keypage_data(Buffer buffer)
+{
+	return (char *) BufferGetPage(buffer) + BLCKSZ - IDEM_KEYPAGE_BYTES;
 }
 
 void
@@ -112,11 +118,11 @@ idem_keypage_lock(Relation rel, BlockNumber block, int mode)
 	return buffer;
 }
 
-/* Make a page empty.  All is special space, so that it looks like a page without rows. */
+/* Make a page empty. */
 void
 idem_keypage_make(Buffer buffer)
 {
-	PageInit(BufferGetPage(buffer), BLCKSZ, BLCKSZ - SizeOfPageHeaderData);
+	PageInit(BufferGetPage(buffer), BLCKSZ, IDEM_KEYPAGE_BYTES);
 }
 
 /* The last of so many bits are set. */

@@ -33,8 +33,15 @@ typedef struct IdemKeyPage
 	uint64		entries[FLEXIBLE_ARRAY_MEMBER];
 } IdemKeyPage;
 
+/*
+ * A page is special space, so that it looks like a page without rows.  PageInit
+ * wants some bytes of room before it.
+ */
+#define IDEM_KEYPAGE_BYTES \
+	(BLCKSZ - MAXALIGN(SizeOfPageHeaderData) - MAXIMUM_ALIGNOF)
+
 #define IDEM_KEYPAGE_ENTRIES \
-	((int) ((BLCKSZ - MAXALIGN(SizeOfPageHeaderData) - offsetof(IdemKeyPage, entries)) / sizeof(uint64)))
+	((int) ((IDEM_KEYPAGE_BYTES - offsetof(IdemKeyPage, entries)) / sizeof(uint64)))
 
 /* With more entries in a page, another page is split. */
 #define IDEM_KEYPAGE_MANY	(IDEM_KEYPAGE_ENTRIES * 2 / 3)
@@ -55,6 +62,9 @@ extern Buffer idem_keypage_lock(Relation rel, BlockNumber block, int mode);
 extern void idem_keypage_unlock(Buffer buffer);
 extern void idem_keypage_make(Buffer buffer);
 extern IdemKeyPage *idem_keypage_of(Buffer buffer);
+
+/* What a page, or the head, has behind the server's header. */
+extern void *idem_keypage_data(Buffer buffer);
 
 /* Make it a page of keys without entries. */
 extern void idem_keypage_init(Buffer buffer, uint64 seed);
