@@ -292,7 +292,7 @@ class Lane:
         stalled = sorted(self.ledger.claims.ids)[-3:]
         try:
             scenes.produce(session, ["t", "t"])
-            if stalled:
+            if stalled and self.point not in scenes.CLAIMS_WAIT:
                 scenes.consume(other, stalled)
             scenes.produce(session, ["t"], sync=False)
         finally:

@@ -731,6 +731,9 @@ SCENES = {
 # At these points a process has a lock that other sessions need for a lease.
 LEASES_WAIT = ("keyed-emptied", "lease-number-written", "lease-identity-written")
 
+# At these points a process makes the keys of a segment; claims that ask for them wait.
+CLAIMS_WAIT = ("store-keys-filling", "store-keys-block")
+
 # After these scenes everything has to be packed.
 PACKING = (packing, expiring, importing)
 
