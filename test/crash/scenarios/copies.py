@@ -57,10 +57,14 @@ def copies(lab, rng):
 
     # A database that is made from the original's database is a copy, too.
     source.rows("CREATE DATABASE twin TEMPLATE postgres", dbname="template1")
-    # The new database is not even marked as a database with relays.
-    source.wait_for("SELECT bool_and(state = 'not running') FROM idempotency.stat_relay", dbname="twin")
+    # The new database is not even marked as a database with relays: without a worker its rows tell the state.
+    worker = "SELECT count(*) > 0 FROM pg_stat_activity WHERE backend_type = 'idempotency relay' AND datname = 'twin'"
+    source.wait_for("SELECT bool_and(state = 'unadopted') FROM idempotency.stat_relay", dbname="twin")
+    if source.value(worker):
+        raise Finding("a copy that is not marked has a worker")
     source.rows("SECURITY LABEL FOR idempotency ON DATABASE twin IS 'relays'")
     source.rows("SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE backend_type = 'idempotency launcher'")
+    source.wait_for(worker)
     stays_silent(world, source, "twin")
     source.rows("DROP DATABASE twin")
     return f"3 copies, {world.judge()}"
