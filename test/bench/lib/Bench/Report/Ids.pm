@@ -159,7 +159,7 @@ sub wal_targets
 		my @alone = worst(map { [ number_of($_), $_->{wal}, $_->{n} ] } rows($section, 'ids', side => 'ours', ids => $ids, sync => 'off'));
 		my @whole = worst(whole_wal($section, $ids));
 
-		for my $t ([ 'WAL of a claim', 300, @alone ], [ 'WAL of a claim and its packing', 400, @whole ])
+		for my $t ([ 'WAL of a claim', 200, @alone ], [ 'WAL of a claim and its packing', 400, @whole ])
 		{
 			my ($what, $goal, @points) = @$t;
 
