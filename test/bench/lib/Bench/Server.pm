@@ -236,17 +236,27 @@ sub truncate
 }
 
 # How many events the dedup store remembers: rows of the segments that are not packed,
-# and entries of the runs.  The packer has done all there is to do before.
+# and entries of the runs.  While a segment is closed, the packer may be between the
+# commit of its run and the mark on the segment, and the entries of both would count.
 sub remembered
 {
 	my ($self) = @_;
+	my ($seen, $rows) = ('', 0);
 
-	$self->sql('SELECT idempotency.claims_maintain()');
-	my %entries = map { split /\t/ } $self->sql("SELECT CASE kind WHEN 'segment' THEN number::text ELSE 'runs' END, sum(entries)"
-		  . " FROM idempotency.stat_claim_segments WHERE state IN ('current', 'closed', 'searched') GROUP BY 1");
-	my $runs = delete $entries{runs} // 0;
-
-	return $self->sql(join ' + ', "SELECT $runs", map { "(SELECT count(*) FROM idempotency_data.store_segment_$_)" } keys %entries);
+	for my $try (1 .. 60)
+	{
+		sleep 1 if $try > 2;
+		$self->sql('SELECT idempotency.claims_maintain()');
+		my @entries = $self->sql("SELECT CASE kind WHEN 'segment' THEN number::text ELSE 'runs' END, state, sum(entries)"
+			  . " FROM idempotency.stat_claim_segments WHERE state IN ('current', 'closed', 'searched') GROUP BY 1, 2 ORDER BY 1, 2");
+		last if "@entries" eq $seen;
+		$seen = "@entries";
+		my %entries = map { /^(\w+)\t\w+\t(\d+)/ } @entries;
+		my $runs = delete $entries{runs} // 0;
+		$rows = $self->sql(join ' + ', "SELECT $runs", map { "(SELECT count(*) FROM idempotency_data.store_segment_$_)" } keys %entries);
+		$seen = '' if $seen =~ /\tclosed\t/;
+	}
+	return $rows;
 }
 
 # Rows, dead rows and bytes, indexes and TOAST included.  Of the dedup store the rows
