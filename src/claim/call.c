@@ -75,7 +75,7 @@ idem_call_leases(IdemCall *call)
 	if (!call->changes_leases)
 		idem_call_leave_leases(call);
 	if (call->leases == NULL)
-		call->leases = idem_lease_open();
+		call->leases = idem_keyed_access_open(&idem_lease_log, IDEM_KEYED_TO_WRITE);
 	call->changes_leases = true;
 	return call->leases;
 }
@@ -94,7 +94,7 @@ void
 idem_call_leave_leases(IdemCall *call)
 {
 	if (call->leases != NULL)
-		idem_lease_close(call->leases);
+		idem_keyed_access_close(call->leases);
 	call->leases = NULL;
 	call->changes_leases = false;
 }
@@ -147,6 +147,19 @@ idem_call_end(IdemCall *call)
 	pfree(call);
 }
 
+IdemNewEntry
+idem_claim_entry(const IdemClaimKey *key, int16 turn, char state, int16 class,
+				 TimestampTz claimed_at)
+{
+	IdemNewEntry entry = {
+		.digest = key->digest, .turn = turn, .state = state, .class = class, .claimed_at = claimed_at,
+		.event_id = key->id, .event_id_len = key->idlen,
+		.consumer = key->consumer, .consumer_len = key->consumerlen
+	};
+
+	return entry;
+}
+
 /*
  * A request's row says so by its consumer, a name of the extension's own.  Views leave
  * such rows out: they would show the stored response.
@@ -155,17 +168,10 @@ IdemNewEntry
 idem_call_row(const IdemClaim *claim)
 {
 	const IdemClaimKey *key = &claim->key;
-	IdemNewEntry row = {
-		.digest = key->digest,
-		.turn = claim->state.turn,
-		.consumer = key->consumer,
-		.consumer_len = key->consumerlen,
-		.state = IDEM_ENTRY_KEPT,
-		.class = claim->state.class,
-		.keep_id = claim->state.keep_id && key->scopelen == 0,
-		.claimed_at = claim->state.claimed_at
-	};
+	IdemNewEntry row = idem_claim_entry(key, claim->state.turn, IDEM_ENTRY_KEPT, claim->state.class,
+										claim->state.claimed_at);
 
+	row.keep_id = claim->state.keep_id && key->scopelen == 0;
 	row.event_id = idem_claim_id(key, &row.event_id_len);
 	if (key->scopelen > 0)
 	{

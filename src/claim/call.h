@@ -21,7 +21,7 @@
 #include "claim/consumer.h"
 #include "claim/lock.h"
 #include "claim/state.h"
-#include "lease/use.h"
+#include "lease/token.h"
 #include "shared/clock.h"
 #include "shared/keyed_log.h"
 #include "store/store.h"
@@ -82,6 +82,10 @@ extern IdemKeyedAccess *idem_call_leases(IdemCall *call);
 /* Can the log say anything about an event whose lock is held?  Most databases never lease one. */
 extern bool idem_call_may_be_leased(IdemCall *call);
 extern void idem_call_leave_leases(IdemCall *call);
+
+/* A row of an event, without its end and result. */
+extern IdemNewEntry idem_claim_entry(const IdemClaimKey *key, int16 turn, char state,
+									 int16 class, TimestampTz claimed_at);
 
 /* The row that a claim writes, as in progress and without a result. */
 extern IdemNewEntry idem_call_row(const IdemClaim *claim);

@@ -184,24 +184,6 @@ claim_one(IdemCall *call, IdemStr id)
 }
 
 /*
- * One try of a claim that the caller may repeat.  *stays_busy: is it useless to
- * repeat it?
- */
-static IdemClaimResult
-try_claim(IdemStr id, IdemStr consumer,
-		  const TimestampTz *valid_until, bool *stays_busy)
-{
-	IdemCall   *call = idem_call_begin(consumer, true);
-	IdemClaimResult result;
-
-	call->valid_until = valid_until;
-	result = claim_one(call, id);
-	*stays_busy = call->stays_busy;
-	idem_call_end(call);
-	return result;
-}
-
-/*
  * A refusal that is this transaction's own doing is not tried again: past the
  * budget of locks only this transaction could free some, and it frees none while
  * it waits.
@@ -210,14 +192,18 @@ IdemClaimResult
 idem_claim_event(IdemStr id, IdemStr consumer, long wait_ms, const TimestampTz *valid_until)
 {
 	IdemClock	start = idem_clock();
+	IdemClaimResult result;
 	bool		stays_busy;
-	IdemClaimResult result = try_claim(id, consumer, valid_until,
-									   &stays_busy);
 
-	if (stays_busy)
-		return result;
-	while (result == IDEM_CLAIM_BUSY && idem_call_pause(start, wait_ms))
-		result = try_claim(id, consumer, valid_until, &stays_busy);
+	do
+	{
+		IdemCall   *call = idem_call_begin(consumer, true);
+
+		call->valid_until = valid_until;
+		result = claim_one(call, id);
+		stays_busy = call->stays_busy;
+		idem_call_end(call);
+	} while (result == IDEM_CLAIM_BUSY && !stays_busy && idem_call_pause(start, wait_ms));
 	return result;
 }
 

@@ -58,6 +58,7 @@
 #include "shared/catalog.h"
 #include "shared/guard.h"
 #include "shared/sound.h"
+#include "shared/table.h"
 #include "shared/txn_owner.h"
 #include "store/retention.h"
 #include "store/store.h"
@@ -253,15 +254,6 @@ name_key(char *key, const char *consumer, int len)
 	return key;
 }
 
-/* A column of a boolean type that is not null. */
-static bool
-bool_column(HeapTuple tup, TupleDesc desc, int column)
-{
-	bool		isnull;
-
-	return DatumGetBool(heap_getattr(tup, column, desc, &isnull));
-}
-
 /*
  * The length of a retention in seconds, rounded up; 0: for ever.  consumer_check
  * refuses a retention that is not positive; one that came by another way is for ever,
@@ -275,42 +267,17 @@ retention_seconds(const Interval *interval)
 	return us <= 0 || us >= IDEM_FOR_EVER_US ? 0 : (us + USECS_PER_SEC - 1) / USECS_PER_SEC;
 }
 
-/* A column of type interval that is not null, in microseconds. */
-static int64
-interval_column(HeapTuple tup, TupleDesc desc, int column)
-{
-	bool		isnull;
-
-	return idem_interval_us(DatumGetIntervalP(heap_getattr(tup, column, desc, &isnull)));
-}
-
 /* Is a row one that consumer_create could have written?  The table's constraint says the same. */
 static bool
-is_sound(HeapTuple tup, TupleDesc desc)
+is_sound(const Datum *values, const bool *nulls)
 {
-	static const int needed[] = {
-		IDEM_CONSUMERS_FOREIGN_LOCKERS, IDEM_CONSUMERS_PRIVATE_LOCKS, IDEM_CONSUMERS_KEEP_IDS,
-		IDEM_CONSUMERS_EXPIRE_BY_ID_AGE, IDEM_CONSUMERS_MAX_ATTEMPTS
-	};
-	static const int durations[] = {
-		IDEM_CONSUMERS_LEASE_DURATION, IDEM_CONSUMERS_MIN_BACKOFF, IDEM_CONSUMERS_MAX_BACKOFF
-	};
-	bool		isnull;
-	Datum		value;
-
-	for (int i = 0; i < lengthof(needed); i++)
+	for (int i = 0; i < IDEM_CONSUMERS_NATTS; i++)
 	{
-		if (heap_attisnull(tup, needed[i], desc))
+		if ((columns[i].not_null && nulls[i]) ||
+			(columns[i].not_null && columns[i].type == INTERVALOID && !idem_sound_duration(values[i], false)))
 			return false;
 	}
-	for (int i = 0; i < lengthof(durations); i++)
-	{
-		value = heap_getattr(tup, durations[i], desc, &isnull);
-		if (!idem_sound_duration(value, isnull))
-			return false;
-	}
-	return heap_attisnull(tup, IDEM_CONSUMERS_OWNER, desc) ||
-		!heap_attisnull(tup, IDEM_CONSUMERS_OWNER_OID, desc);
+	return nulls[IDEM_CONSUMERS_OWNER - 1] || !nulls[IDEM_CONSUMERS_OWNER_OID - 1];
 }
 
 /* Enter a consumer.  A name that is longer than a claim's may be is left out. */
@@ -318,33 +285,35 @@ static void
 remember_policy(HeapTuple tup, TupleDesc desc)
 {
 	char		key[IDEM_MAX_NAME_BYTES + 1];
-	bool		isnull;
-	Datum		value = heap_getattr(tup, IDEM_CONSUMERS_CONSUMER, desc, &isnull);
-	text	   *name = isnull ? NULL : DatumGetTextPP(value);
+	Datum		values[IDEM_CONSUMERS_NATTS];
+	bool		nulls[IDEM_CONSUMERS_NATTS];
+	text	   *name;
 	KnownConsumer *known;
-	Datum		retention;
+	IdemConsumerPolicy *policy;
 	IdemOwnerNote owner;
 
+	idem_table_take_apart(desc, IDEM_CONSUMERS_NATTS, tup, values, nulls);
+	name = nulls[IDEM_CONSUMERS_CONSUMER - 1] ? NULL : DatumGetTextPP(values[IDEM_CONSUMERS_CONSUMER - 1]);
 	if (name == NULL || VARSIZE_ANY_EXHDR(name) > IDEM_MAX_NAME_BYTES)
 		return;
 	known = hash_search(policies, name_key(key, VARDATA_ANY(name), VARSIZE_ANY_EXHDR(name)),
 						HASH_ENTER, NULL);
 	known->tid = tup->t_self;
-	known->unsound = !is_sound(tup, desc);
+	known->unsound = !is_sound(values, nulls);
 	if (known->unsound)
 		return;
-	known->policy.locks = bool_column(tup, desc, IDEM_CONSUMERS_PRIVATE_LOCKS) ?
+	policy = &known->policy;
+	policy->locks = DatumGetBool(values[IDEM_CONSUMERS_PRIVATE_LOCKS - 1]) ?
 		IDEM_LOCKS_PRIVATE : IDEM_LOCKS_PUBLISHED;
-	known->policy.foreign_lockers = bool_column(tup, desc, IDEM_CONSUMERS_FOREIGN_LOCKERS);
-	known->policy.keep_ids = bool_column(tup, desc, IDEM_CONSUMERS_KEEP_IDS);
-	known->policy.expire_by_id_age = bool_column(tup, desc, IDEM_CONSUMERS_EXPIRE_BY_ID_AGE);
-	known->policy.lease_duration = interval_column(tup, desc, IDEM_CONSUMERS_LEASE_DURATION);
-	known->policy.min_backoff = interval_column(tup, desc, IDEM_CONSUMERS_MIN_BACKOFF);
-	known->policy.max_backoff = interval_column(tup, desc, IDEM_CONSUMERS_MAX_BACKOFF);
-	known->policy.max_attempts =
-		DatumGetInt32(heap_getattr(tup, IDEM_CONSUMERS_MAX_ATTEMPTS, desc, &isnull));
-	retention = heap_getattr(tup, IDEM_CONSUMERS_RETENTION, desc, &isnull);
-	known->policy.retention = isnull ? -1 : retention_seconds(DatumGetIntervalP(retention));
+	policy->foreign_lockers = DatumGetBool(values[IDEM_CONSUMERS_FOREIGN_LOCKERS - 1]);
+	policy->keep_ids = DatumGetBool(values[IDEM_CONSUMERS_KEEP_IDS - 1]);
+	policy->expire_by_id_age = DatumGetBool(values[IDEM_CONSUMERS_EXPIRE_BY_ID_AGE - 1]);
+	policy->lease_duration = idem_interval_us(DatumGetIntervalP(values[IDEM_CONSUMERS_LEASE_DURATION - 1]));
+	policy->min_backoff = idem_interval_us(DatumGetIntervalP(values[IDEM_CONSUMERS_MIN_BACKOFF - 1]));
+	policy->max_backoff = idem_interval_us(DatumGetIntervalP(values[IDEM_CONSUMERS_MAX_BACKOFF - 1]));
+	policy->max_attempts = DatumGetInt32(values[IDEM_CONSUMERS_MAX_ATTEMPTS - 1]);
+	policy->retention = nulls[IDEM_CONSUMERS_RETENTION - 1] ? -1 :
+		retention_seconds(DatumGetIntervalP(values[IDEM_CONSUMERS_RETENTION - 1]));
 	owner = idem_owner_read(tup, desc);
 	known->owned = owner.role != NULL;
 	known->owner = known->owned ? idem_owner_role(&owner) : InvalidOid;
@@ -526,26 +495,29 @@ idem_consumer_check_access(const char *consumer, int len)
 			 errhint("An operator gives the consumer another owner, or none, with consumer_alter(owner => ...).")));
 }
 
-/* Error 55000 in a transaction that has claimed: it cannot wait for its own claims. */
+/*
+ * Lock the table as a change of a row does.  Error 55000 in a transaction that has claimed: it
+ * cannot wait for its own claims.
+ */
 static void
-check_unclaimed(void)
+lock_unclaimed(void)
 {
+	ResourceOwner saved;
+
 	if (idem_state_used())
 		ereport(ERROR,
 				(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
 				 errmsg("the locks of a consumer cannot be changed in a transaction that has claimed events"),
 				 errhint("Do it in a transaction of its own.")));
+	saved = idem_txn_owner_enter();
+	LockRelationOid(idem_relref_oid(&consumers), RowExclusiveLock);
+	idem_txn_owner_leave(saved);
 }
 
 void
 idem_consumer_change_locks(const char *consumer, int len, IdemChange change)
 {
-	ResourceOwner saved;
-
-	check_unclaimed();
-	saved = idem_txn_owner_enter();
-	LockRelationOid(idem_relref_oid(&consumers), RowExclusiveLock);
-	idem_txn_owner_leave(saved);
+	lock_unclaimed();
 	idem_change_announce(idem_relref_oid(&consumers), consumer, len, change);
 	idem_consumer_change_policy();
 }
@@ -555,9 +527,8 @@ idem_consumer_change_all(void)
 {
 	ResourceOwner saved;
 
-	check_unclaimed();
+	lock_unclaimed();
 	saved = idem_txn_owner_enter();
-	LockRelationOid(idem_relref_oid(&consumers), RowExclusiveLock);
 	idem_store_lock_out_writers();
 	idem_txn_owner_leave(saved);
 	idem_consumer_change_policy();

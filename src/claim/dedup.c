@@ -59,6 +59,7 @@
 #include "utils/timestamp.h"
 #include "utils/uuid.h"
 
+#include "claim/call.h"
 #include "claim/claim.h"
 #include "claim/dedup.h"
 #include "claim/lock.h"
@@ -264,22 +265,13 @@ make_result(const Dedup *dedup, const IdemDedupItem *item)
 static void
 write_row(Dedup *dedup, const IdemDedupItem *item, const IdNewest *newest)
 {
-	IdemNewEntry row = {
-		.digest = newest->key.digest,
-		.turn = newest->turn,
-		.state = IDEM_ENTRY_COMPLETED,
-		.class = newest->turn == LAST_TURN ? IDEM_RETENTION_FOR_EVER :
-		idem_retention_class((dedup->window - 1) / USECS_PER_SEC + 1),
-		.event_id = newest->key.id,
-		.event_id_len = newest->key.idlen,
-		.consumer = newest->key.consumer,
-		.consumer_len = newest->key.consumerlen,
-		.claimed_at = dedup->now,
-		.completed_at = dedup->now,
-		.has_result = true,
-		.result = make_result(dedup, item)
-	};
+	int16		class = newest->turn == LAST_TURN ? IDEM_RETENTION_FOR_EVER :
+	idem_retention_class((dedup->window - 1) / USECS_PER_SEC + 1);
+	IdemNewEntry row = idem_claim_entry(&newest->key, newest->turn, IDEM_ENTRY_COMPLETED, class, dedup->now);
 
+	row.completed_at = dedup->now;
+	row.has_result = true;
+	row.result = make_result(dedup, item);
 	IDEM_FAULT_POINT("dedup-probed");
 	idem_store_insert(dedup->store, &row, 1);
 	IDEM_FAULT_POINT("dedup-written");

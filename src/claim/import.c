@@ -84,24 +84,17 @@ flush_entries(Import *import)
 static IdemNewEntry *
 add_entry(Import *import, const IdemClaimKey *key, const IdemRow *found, TimestampTz completed_at)
 {
+	IdemNewEntry *entry;
+
 	if (import->n == IDEM_STORE_CHUNK)
 		flush_entries(import);
 	import->locked[import->n] = *key;
-	import->entries[import->n] = (IdemNewEntry)
-	{
-		.digest = key->digest,
-			.turn = idem_claim_next_turn(key, found),
-			.state = IDEM_ENTRY_COMPLETED,
-			.keep_id = import->call->policy.keep_ids,
-			.class = import->call->policy.class,
-			.event_id = key->id,
-			.event_id_len = key->idlen,
-			.consumer = key->consumer,
-			.consumer_len = key->consumerlen,
-			.claimed_at = completed_at,
-			.completed_at = completed_at
-	};
-	return &import->entries[import->n++];
+	entry = &import->entries[import->n++];
+	*entry = idem_claim_entry(key, idem_claim_next_turn(key, found), IDEM_ENTRY_COMPLETED,
+							  import->call->policy.class, completed_at);
+	entry->keep_id = import->call->policy.keep_ids;
+	entry->completed_at = completed_at;
+	return entry;
 }
 
 /*
@@ -261,18 +254,8 @@ forget_locked(IdemStore *store, const IdemClaimKey *key)
 	 * An order that expired before what it is about would bring that back.
 	 * What it is about may be packed later than the order.
 	 */
-	order = (IdemNewEntry)
-	{
-		.digest = key->digest,
-			.turn = idem_claim_next_turn(key, &row),
-			.state = IDEM_ENTRY_FORGOTTEN,
-			.class = IDEM_RETENTION_FOR_EVER,
-			.event_id = key->id,
-			.event_id_len = key->idlen,
-			.consumer = key->consumer,
-			.consumer_len = key->consumerlen,
-			.claimed_at = GetCurrentTimestamp()
-	};
+	order = idem_claim_entry(key, idem_claim_next_turn(key, &row), IDEM_ENTRY_FORGOTTEN,
+							 IDEM_RETENTION_FOR_EVER, GetCurrentTimestamp());
 	idem_store_insert(store, &order, 1);
 	IDEM_FAULT_POINT("claim-forgotten");
 	return true;

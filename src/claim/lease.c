@@ -394,21 +394,10 @@ static void
 redrive_named(Redrive *redrive, const char *id, int idlen)
 {
 	IdemClaimKey key;
-	const IdemClaim *own;
 
 	make_key(redrive, redrive->scope, id, idlen, &key);
-	own = idem_state_find(&key);
-	idem_leased_check_budget(&key, own);
-	if (own != NULL && own->state.lock_kept)
-	{
-		if (!idem_lock_try(&key))
-			idem_leased_report_shared(&key);
-	}
-	else
-	{
-		idem_call_leave_leases(redrive->call);
-		idem_lock_wait(&key);
-	}
+	idem_call_leave_leases(redrive->call);
+	idem_leased_lock(&key, true);
 	if (!decide(redrive, &key))
 		idem_lock_release(&key);
 }

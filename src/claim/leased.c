@@ -174,7 +174,7 @@ idem_leased_judge(IdemCall *call, const IdemClaimKey *key, const IdemClaim *own,
 	 * event's lock from here on.
 	 */
 	if (call->leases == NULL)
-		call->leases = idem_lease_open_to_look();
+		call->leases = idem_keyed_access_open(&idem_lease_log, IDEM_KEYED_TO_READ);
 	(void) idem_lease_find(call->leases, &key->digest, lease);
 	return idem_leased_judge_found(call, key, own, lease);
 }
@@ -380,9 +380,8 @@ report_lost(const IdemClaimKey *key, const char *detail)
 			 errhint("Roll back. Ask lease_event whether the event still has to be done.")));
 }
 
-/* Take the event's lock, to the end of the transaction. */
-static void
-lock_event(const IdemClaimKey *key, bool exclusive)
+void
+idem_leased_lock(const IdemClaimKey *key, bool exclusive)
 {
 	const IdemClaim *own = idem_state_find(key);
 
@@ -403,7 +402,7 @@ idem_hold(IdemCall *call, const IdemClaimKey *key, int64 token, IdemHold mode, I
 	const IdemClaim *own;
 	IdemRow		row;
 
-	lock_event(key, exclusive);
+	idem_leased_lock(key, exclusive);
 	IDEM_FAULT_POINT("lease-held");
 	idem_store_probe(call->store, &key->digest, &row);
 	if (row.status == IDEM_ROW_BUSY)

@@ -78,6 +78,12 @@ pg_noreturn extern void idem_leased_conflict(const IdemClaimKey *key);
  */
 extern void idem_leased_check_budget(const IdemClaimKey *key, const IdemClaim *own);
 
+/*
+ * Take the lock of an event to the end of the transaction, exclusively or in share mode, and
+ * wait; but an upgrade does not.  Errors 53400, and 55P03 if others hold it in share mode.
+ */
+extern void idem_leased_lock(const IdemClaimKey *key, bool exclusive);
+
 /* Error 55P03: other transactions hold the lock of the event in share mode. */
 pg_noreturn extern void idem_leased_report_shared(const IdemClaimKey *key);
 

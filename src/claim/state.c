@@ -87,27 +87,21 @@ typedef struct ConsumerHeld
 	char		name[FLEXIBLE_ARRAY_MEMBER];
 } ConsumerHeld;
 
-/* A name to be looked up, or that of a ConsumerHeld */
-typedef struct ConsumerName
-{
-	const char *name;
-	int			len;
-} ConsumerName;
-
+/* name: that of the ConsumerHeld */
 typedef struct ConsumerSlot
 {
-	ConsumerName name;
+	IdemStr		name;
 	ConsumerHeld *consumer;
 	char		status;
 } ConsumerSlot;
 
 #define SH_PREFIX consumertab
 #define SH_ELEMENT_TYPE ConsumerSlot
-#define SH_KEY_TYPE ConsumerName
+#define SH_KEY_TYPE IdemStr
 #define SH_KEY name
 #define SH_HASH_KEY(tb, key) \
-	((uint32) hash_bytes_extended((const unsigned char *) (key).name, (key).len, hash_seed))
-#define SH_EQUAL(tb, a, b) ((a).len == (b).len && memcmp((a).name, (b).name, (a).len) == 0)
+	((uint32) hash_bytes_extended((const unsigned char *) (key).data, (key).len, hash_seed))
+#define SH_EQUAL(tb, a, b) ((a).len == (b).len && memcmp((a).data, (b).data, (a).len) == 0)
 #define SH_SCOPE static inline
 #define SH_DECLARE
 #define SH_DEFINE
@@ -267,7 +261,7 @@ idem_state_find_of_other(const IdemClaimKey *key)
 static int64 *
 held_of(const char *name, int len)
 {
-	ConsumerName key = {name, len};
+	IdemStr		key = {name, len};
 	ConsumerSlot *slot = consumertab_lookup(consumers, key);
 	ConsumerHeld *consumer;
 	bool		found;
@@ -277,7 +271,7 @@ held_of(const char *name, int len)
 	consumer = MemoryContextAllocZero(state_context, offsetof(ConsumerHeld, name) + len);
 	memcpy(consumer->name, name, len);
 	consumer->len = len;
-	key.name = consumer->name;
+	key.data = consumer->name;
 	slot = consumertab_insert(consumers, key, &found);
 	slot->consumer = consumer;
 	return &consumer->held;
@@ -416,7 +410,7 @@ name_of_any(const char *consumer, int len)
 bool
 idem_state_note_write_of_any(const char *consumer, int len)
 {
-	ConsumerName name = {consumer, len};
+	IdemStr		name = {consumer, len};
 	ConsumerSlot *slot = consumers == NULL ? NULL : consumertab_lookup(consumers, name);
 	IdemClaimKey key = name_of_any(consumer, len);
 

@@ -26,6 +26,7 @@
 #include "claim/consumer.h"
 #include "claim/leased.h"
 #include "lease/log.h"
+#include "shared/args.h"
 #include "shared/rows.h"
 #include "shared/uptime.h"
 #include "store/retention.h"
@@ -165,7 +166,8 @@ typedef enum Shown
 	SHOW_ERROR,
 	SHOW_EXPIRES_AT,
 	SHOW_REQUEST,
-	SHOW_IS_REQUEST
+	SHOW_IS_REQUEST,
+	NSHOWN
 } Shown;
 
 /* The columns of the functions, in their order */
@@ -187,7 +189,7 @@ static const Shown stat_columns[] = {
 /* A look at what is open. */
 typedef struct View
 {
-	IdemLeaseScan *scan;
+	IdemKeyedScan *scan;
 	const Shown *columns;
 	int			ncolumns;
 	Datum		labels[IDEM_LEASE_STATES];
@@ -211,7 +213,7 @@ begin_view(TupleDesc desc, const Shown *columns, int ncolumns)
 			view->labels[s] = idem_arg_label(TupleDescAttr(desc, i)->atttypid, idem_lease_labels[s]);
 	}
 	view->sees_all = idem_consumer_sees_all();
-	view->scan = idem_lease_scan_begin();
+	view->scan = idem_keyed_scan_begin(&idem_lease_log);
 	view->now = GetCurrentTimestamp();
 	view->uptime = idem_uptime_now();
 	return view;
@@ -245,7 +247,7 @@ begin_stat(TupleDesc desc)
 static void
 end_view(void *arg)
 {
-	idem_lease_scan_end(((View *) arg)->scan);
+	idem_keyed_scan_end(((View *) arg)->scan);
 }
 
 /* Is the row one that the view shows?  (IdemLeaseWants) */
@@ -268,66 +270,35 @@ state_of(const IdemOpenLease *open)
 	return open->state == IDEM_LEASE_DEAD ? IDEM_LEASE_STATE_DEAD : IDEM_LEASE_STATE_WAITING;
 }
 
-/* The value of a column; false if it is NULL. */
-static bool
-get_value(const View *view, const IdemOpenLease *open, Shown shown, Datum *value)
+/* Fill in all that can be shown, by Shown. */
+static void
+show_all(const View *view, const IdemOpenLease *open, Datum *values, bool *nulls)
 {
 	bool		leased = open->state == IDEM_LEASE_LEASED;
 	bool		dead = open->state == IDEM_LEASE_DEAD;
 
-	switch (shown)
-	{
-		case SHOW_CONSUMER:
-			*value = open->consumer;
-			return true;
-		case SHOW_SCOPE:
-			*value = open->scope;
-			return open->scope != (Datum) 0;
-		case SHOW_IS_REQUEST:
-			*value = BoolGetDatum(open->scope != (Datum) 0);
-			return true;
-		case SHOW_ID:
-			*value = open->id;
-			return true;
-		case SHOW_STATE:
-			*value = view->labels[state_of(open)];
-			return true;
-		case SHOW_TOKEN:
-			*value = Int64GetDatum(open->token);
-			return leased;
-		case SHOW_ATTEMPT:
-			*value = Int32GetDatum(open->attempt);
-			return true;
-		case SHOW_HOLDER:
-			*value = open->holder;
-			return open->holder != (Datum) 0;
-		case SHOW_SINCE:
-			*value = TimestampTzGetDatum(open->at);
-			return true;
-		case SHOW_LEASE_UNTIL:
-			*value = TimestampTzGetDatum(open->until);
-			return leased;
-		case SHOW_RETRY_AT:
-			*value = TimestampTzGetDatum(open->until);
-			return !leased && !dead;
-		case SHOW_DUE:
-			*value = BoolGetDatum(!dead && open->until <= view->now);
-			return true;
-		case SHOW_POINT:
-			*value = open->recovery_point;
-			return open->recovery_point != (Datum) 0;
-		case SHOW_ERROR:
-			*value = open->error;
-			return open->error != (Datum) 0;
-		case SHOW_EXPIRES_AT:
-			*value = TimestampTzGetDatum(Max(open->until, view->now +
-											 (open->expires - view->uptime) * USECS_PER_SEC));
-			return open->expires != 0;
-		case SHOW_REQUEST:
-			*value = open->request;
-			return open->request != (Datum) 0;
-	}
-	return false;
+	memset(nulls, true, NSHOWN * sizeof(bool));
+	idem_set_column(values, nulls, SHOW_CONSUMER, open->consumer);
+	idem_set_pointer(values, nulls, SHOW_SCOPE, DatumGetPointer(open->scope));
+	idem_set_column(values, nulls, SHOW_IS_REQUEST, BoolGetDatum(open->scope != (Datum) 0));
+	idem_set_column(values, nulls, SHOW_ID, open->id);
+	idem_set_column(values, nulls, SHOW_STATE, view->labels[state_of(open)]);
+	idem_set_column(values, nulls, SHOW_ATTEMPT, Int32GetDatum(open->attempt));
+	idem_set_pointer(values, nulls, SHOW_HOLDER, DatumGetPointer(open->holder));
+	idem_set_column(values, nulls, SHOW_SINCE, TimestampTzGetDatum(open->at));
+	idem_set_column(values, nulls, SHOW_DUE, BoolGetDatum(!dead && open->until <= view->now));
+	idem_set_pointer(values, nulls, SHOW_POINT, DatumGetPointer(open->recovery_point));
+	idem_set_pointer(values, nulls, SHOW_ERROR, DatumGetPointer(open->error));
+	idem_set_pointer(values, nulls, SHOW_REQUEST, DatumGetPointer(open->request));
+	if (leased)
+		idem_set_column(values, nulls, SHOW_TOKEN, Int64GetDatum(open->token));
+	if (!dead)
+		idem_set_column(values, nulls, leased ? SHOW_LEASE_UNTIL : SHOW_RETRY_AT,
+						TimestampTzGetDatum(open->until));
+	if (open->expires != 0)
+		idem_set_column(values, nulls, SHOW_EXPIRES_AT,
+						TimestampTzGetDatum(Max(open->until, view->now +
+												(open->expires - view->uptime) * USECS_PER_SEC)));
 }
 
 /* Fill in the next row (callback of IdemRowSource). */
@@ -336,11 +307,17 @@ next_row(Datum *values, bool *nulls, void *arg)
 {
 	View	   *view = arg;
 	IdemOpenLease open;
+	Datum		all_values[NSHOWN];
+	bool		all_nulls[NSHOWN];
 
 	if (!idem_lease_scan_next(view->scan, is_shown, view, &open))
 		return false;
+	show_all(view, &open, all_values, all_nulls);
 	for (int i = 0; i < view->ncolumns; i++)
-		nulls[i] = !get_value(view, &open, view->columns[i], &values[i]);
+	{
+		values[i] = all_values[view->columns[i]];
+		nulls[i] = all_nulls[view->columns[i]];
+	}
 	return true;
 }
 

@@ -32,15 +32,6 @@
 #include "claim/state.h"
 #include "cursor/key.h"
 
-/* Begin what is hashed. */
-static void
-begin_bytes(StringInfo bytes, char what)
-{
-	initStringInfo(bytes);
-	appendStringInfoChar(bytes, '\0');
-	appendStringInfoChar(bytes, what);
-}
-
 /* Name the argument whose text has no form in UTF-8 (error context callback). */
 static void
 name_argument(void *name)
@@ -50,7 +41,7 @@ name_argument(void *name)
 
 /* Append the text of an argument, and a zero byte, which no text has. */
 static void
-append_text(StringInfo bytes, const char *name, const char *s, int len)
+append_text(StringInfo bytes, const char *name, IdemStr s)
 {
 	ErrorContextCallback callback = {
 		.previous = error_context_stack, .callback = name_argument, .arg = unconstify(char *, name)
@@ -58,86 +49,51 @@ append_text(StringInfo bytes, const char *name, const char *s, int len)
 	const char *utf8;
 
 	error_context_stack = &callback;
-	utf8 = idem_lock_utf8(s, &len);
+	utf8 = idem_lock_utf8(s.data, &s.len);
 	error_context_stack = callback.previous;
 
-	appendBinaryStringInfo(bytes, utf8, len);
+	appendBinaryStringInfo(bytes, utf8, s.len);
 	appendStringInfoChar(bytes, '\0');
-	if (utf8 != s)
+	if (utf8 != s.data)
 		pfree(unconstify(char *, utf8));
 }
 
-/* Make the lock of a key from what is hashed. */
-static void
-end_bytes(IdemCursorKey *key, const StringInfo bytes)
-{
-	idem_lock_key_of(bytes->data, bytes->len, &key->lock);
-}
-
 void
-idem_cursor_key_offset(IdemCursorKey *key, const char *consumer, int consumerlen,
-					   const char *topic, int topiclen, int32 partition)
+idem_cursor_key_make(IdemCursorKey *key)
 {
 	StringInfoData bytes;
 
-	memset(key, 0, sizeof(*key));
-	key->what = IDEM_CURSOR_OFFSET;
-	key->owner = consumer;
-	key->ownerlen = consumerlen;
-	key->topic = topic;
-	key->topiclen = topiclen;
-	key->partition = partition;
-	begin_bytes(&bytes, key->what);
-	append_text(&bytes, "consumer", consumer, consumerlen);
-	append_text(&bytes, "topic", topic, topiclen);
-	pq_sendint32(&bytes, partition);
-	end_bytes(key, &bytes);
-}
-
-void
-idem_cursor_key_sequence(IdemCursorKey *key, int64 producer_id, const char *topic, int topiclen,
-						 int32 partition)
-{
-	StringInfoData bytes;
-
-	memset(key, 0, sizeof(*key));
-	key->what = IDEM_CURSOR_SEQUENCE;
-	key->producer_id = producer_id;
-	key->topic = topic;
-	key->topiclen = topiclen;
-	key->partition = partition;
-	begin_bytes(&bytes, key->what);
-	pq_sendint64(&bytes, producer_id);
-	append_text(&bytes, "topic", topic, topiclen);
-	pq_sendint32(&bytes, partition);
-	end_bytes(key, &bytes);
+	initStringInfo(&bytes);
+	appendStringInfoChar(&bytes, '\0');
+	appendStringInfoChar(&bytes, key->what);
+	if (key->what == IDEM_CURSOR_OFFSET || key->what == IDEM_CURSOR_NAME)
+		append_text(&bytes, key->what == IDEM_CURSOR_NAME ? "producer" : "consumer", key->owner);
+	else
+		pq_sendint64(&bytes, key->producer_id);
+	if (key->topic.data != NULL)
+	{
+		append_text(&bytes, "topic", key->topic);
+		pq_sendint32(&bytes, key->partition);
+	}
+	idem_lock_key_of(bytes.data, bytes.len, &key->lock);
 }
 
 void
 idem_cursor_key_producer(IdemCursorKey *key, int64 producer_id)
 {
-	StringInfoData bytes;
-
 	memset(key, 0, sizeof(*key));
 	key->what = IDEM_CURSOR_PRODUCER;
 	key->producer_id = producer_id;
-	begin_bytes(&bytes, key->what);
-	pq_sendint64(&bytes, producer_id);
-	end_bytes(key, &bytes);
+	idem_cursor_key_make(key);
 }
 
 void
-idem_cursor_key_name(IdemCursorKey *key, const char *name, int namelen)
+idem_cursor_key_name(IdemCursorKey *key, IdemStr name)
 {
-	StringInfoData bytes;
-
 	memset(key, 0, sizeof(*key));
 	key->what = IDEM_CURSOR_NAME;
 	key->owner = name;
-	key->ownerlen = namelen;
-	begin_bytes(&bytes, key->what);
-	append_text(&bytes, "producer", name, namelen);
-	end_bytes(key, &bytes);
+	idem_cursor_key_make(key);
 }
 
 pg_uuid_t
@@ -156,11 +112,11 @@ idem_cursor_title(const IdemCursorKey *key)
 	switch (key->what)
 	{
 		case IDEM_CURSOR_NAME:
-			return psprintf("producer \"%.*s\"", key->ownerlen, key->owner);
+			return psprintf("producer \"%.*s\"", key->owner.len, key->owner.data);
 		case IDEM_CURSOR_PRODUCER:
 			return psprintf("producer " INT64_FORMAT, key->producer_id);
 		default:
-			return psprintf("partition %d of topic \"%.*s\"", key->partition, key->topiclen, key->topic);
+			return psprintf("partition %d of topic \"%.*s\"", key->partition, key->topic.len, key->topic.data);
 	}
 }
 
@@ -193,12 +149,6 @@ check_room(const IdemCursorKey *key, int locks)
 				 errhint("Claim in fewer partitions in one transaction. If idempotency.max_claim_locks is raised, raise max_locks_per_transaction with it, or other sessions run out of locks.")));
 }
 
-static void
-check_budget(const IdemCursorKey *key)
-{
-	check_room(key, count_lock(key));
-}
-
 void
 idem_cursor_check_both(const IdemCursorKey *id, const IdemCursorKey *key)
 {
@@ -206,21 +156,12 @@ idem_cursor_check_both(const IdemCursorKey *id, const IdemCursorKey *key)
 }
 
 bool
-idem_cursor_lock_try(const IdemCursorKey *key)
+idem_cursor_lock_try(const IdemCursorKey *key, LOCKMODE mode)
 {
 	if (is_kept(key))
 		return true;
-	check_budget(key);
-	return idem_lock_try(&key->lock);
-}
-
-bool
-idem_cursor_lock_share_try(const IdemCursorKey *key)
-{
-	if (is_kept(key))
-		return true;
-	check_budget(key);
-	return idem_lock_share_try(&key->lock);
+	check_room(key, count_lock(key));
+	return idem_lock_try_in(&key->lock, mode);
 }
 
 void
@@ -228,14 +169,15 @@ idem_cursor_lock_wait(const IdemCursorKey *key)
 {
 	if (is_kept(key))
 		return;
-	check_budget(key);
+	check_room(key, count_lock(key));
 	idem_lock_wait(&key->lock);
+	idem_cursor_lock_keep(key, ExclusiveLock);
 }
 
-/* Note in what mode the transaction keeps the lock. */
-static void
-keep(const IdemCursorKey *key, IdemClaimPhase phase)
+void
+idem_cursor_lock_keep(const IdemCursorKey *key, LOCKMODE mode)
 {
+	IdemClaimPhase phase = mode == ExclusiveLock ? IDEM_PHASE_LOCKED : IDEM_PHASE_SHARED;
 	IdemClaim  *claim = idem_state_get(&key->lock);
 	IdemClaimState state = claim->state;
 
@@ -249,27 +191,8 @@ keep(const IdemCursorKey *key, IdemClaimPhase phase)
 }
 
 void
-idem_cursor_lock_keep(const IdemCursorKey *key)
-{
-	keep(key, IDEM_PHASE_LOCKED);
-}
-
-void
-idem_cursor_lock_share_keep(const IdemCursorKey *key)
-{
-	keep(key, IDEM_PHASE_SHARED);
-}
-
-void
-idem_cursor_lock_release(const IdemCursorKey *key)
+idem_cursor_lock_release(const IdemCursorKey *key, LOCKMODE mode)
 {
 	if (!is_kept(key))
-		idem_lock_release(&key->lock);
-}
-
-void
-idem_cursor_lock_share_release(const IdemCursorKey *key)
-{
-	if (!is_kept(key))
-		idem_lock_share_release(&key->lock);
+		idem_lock_release_in(&key->lock, mode);
 }

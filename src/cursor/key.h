@@ -27,24 +27,21 @@
 typedef struct IdemCursorKey
 {
 	char		what;
-	const char *owner;			/* the consumer, or the producer's name; NULL:
-								 * unknown */
-	int			ownerlen;
 	int64		producer_id;	/* SEQUENCE and PRODUCER */
-	const char *topic;			/* OFFSET and SEQUENCE */
-	int			topiclen;
+	IdemStr		owner;			/* the consumer, or the producer's name; data
+								 * is NULL: unknown */
+	IdemStr		topic;			/* OFFSET and SEQUENCE */
 	int32		partition;
 	IdemClaimKey lock;			/* digest and private lock; its id is what the
 								 * digest is made of */
 } IdemCursorKey;
 
-/* Make keys.  They point to the strings, and to memory of the current context. */
-extern void idem_cursor_key_offset(IdemCursorKey *key, const char *consumer, int consumerlen,
-								   const char *topic, int topiclen, int32 partition);
-extern void idem_cursor_key_sequence(IdemCursorKey *key, int64 producer_id,
-									 const char *topic, int topiclen, int32 partition);
+/* Make the lock of a key that has all else.  It points to memory of the current context. */
+extern void idem_cursor_key_make(IdemCursorKey *key);
+
+/* Make the whole key of a registration, by id or by name. */
 extern void idem_cursor_key_producer(IdemCursorKey *key, int64 producer_id);
-extern void idem_cursor_key_name(IdemCursorKey *key, const char *name, int namelen);
+extern void idem_cursor_key_name(IdemCursorKey *key, IdemStr name);
 
 /* The digest of a producer's registration. */
 extern pg_uuid_t idem_cursor_producer_digest(int64 producer_id);
@@ -56,21 +53,19 @@ extern char *idem_cursor_title(const IdemCursorKey *key);
 extern void idem_cursor_check_both(const IdemCursorKey *id, const IdemCursorKey *key);
 
 /*
- * Take the lock, exclusively or in share mode; false if somebody else holds it.  Error
+ * Take the lock, by ExclusiveLock or ShareLock; false if somebody else holds it.  Error
  * 53400 past the budget of locks (claim/README.md).
  */
-extern bool idem_cursor_lock_try(const IdemCursorKey *key);
-extern bool idem_cursor_lock_share_try(const IdemCursorKey *key);
+extern bool idem_cursor_lock_try(const IdemCursorKey *key, LOCKMODE mode);
 
-/* The same exclusively, and wait; the deadlock detector sees the wait. */
+/*
+ * The same exclusively, and wait, and keep it to the end of the transaction; the deadlock
+ * detector sees the wait.
+ */
 extern void idem_cursor_lock_wait(const IdemCursorKey *key);
 
-/* The lock that was just taken is kept to the end of the transaction. */
-extern void idem_cursor_lock_keep(const IdemCursorKey *key);
-extern void idem_cursor_lock_share_keep(const IdemCursorKey *key);
-
-/* Give back a lock that was just taken. */
-extern void idem_cursor_lock_release(const IdemCursorKey *key);
-extern void idem_cursor_lock_share_release(const IdemCursorKey *key);
+/* The lock that was just taken is kept to the end of the transaction, or given back. */
+extern void idem_cursor_lock_keep(const IdemCursorKey *key, LOCKMODE mode);
+extern void idem_cursor_lock_release(const IdemCursorKey *key, LOCKMODE mode);
 
 #endif							/* IDEM_CURSOR_KEY_H */

@@ -30,39 +30,52 @@
  */
 #include "postgres.h"
 
+#include <limits.h>
+
 #include "access/htup_details.h"
 #include "access/transam.h"
 #include "access/xact.h"
 #include "miscadmin.h"
 #include "utils/acl.h"
 #include "utils/builtins.h"
+#include "utils/guc.h"
 #include "utils/memutils.h"
 #include "utils/rel.h"
 #include "utils/timestamp.h"
 
 #include "compat.h"
 #include "cursor/log.h"
-#include "cursor/setting.h"
 #include "cursor/table.h"
 #include "lease/table.h"
 #include "lease/token.h"
 #include "shared/args.h"
 #include "shared/durable.h"
-#include "shared/keyed_form.h"
 #include "shared/keyed_scan.h"
 #include "shared/keyed_worker.h"
 #include "shared/sound.h"
 #include "shared/uptime.h"
 #include "shared/xid.h"
 
-/* A table that is longer loses its turn; blocks that a step copies. */
-#ifdef IDEMPOTENCY_FAULT_POINTS
-#define MAX_BLOCKS	2			/* turns have fault points in them */
-#define PASS_BLOCKS	1
-#else
-#define MAX_BLOCKS	256
-#define PASS_BLOCKS	32
-#endif
+int			idem_producer_retention = 30 * SECS_PER_DAY;
+static int	cursor_log_dump_size = 131072;	/* 1 GB */
+
+void
+idem_cursor_setting_init(void)
+{
+	DefineCustomIntVariable("idempotency.producer_retention",
+							"How long a producer is kept at least that neither registers nor claims a sequence.",
+							"Then it is forgotten, and its claims are answered \"fenced\".  0 means for ever.",
+							&idem_producer_retention,
+							30 * SECS_PER_DAY, 0, INT_MAX,
+							PGC_SUSET, GUC_UNIT_S, NULL, NULL, NULL);
+
+	DefineCustomIntVariable("idempotency.cursor_log_dump_size",
+							"How long the log of cursors may become while a dump of the database runs.",
+							"Until then no table is emptied that the dump needs. 0: a dump is not waited for.",
+							&cursor_log_dump_size,
+							131072, 0, INT_MAX / 2,
+							PGC_SIGHUP, GUC_UNIT_BLOCKS, NULL, NULL, NULL);
+}
 
 /* The only kind of rows */
 #define KIND	's'
@@ -79,64 +92,36 @@ enum
 
 StaticAssertDecl(NCOLS == IDEM_CURSOR_COLUMNS, "the form of the tables has each column");
 
-/* The callback IdemKeyedLog.form_marker. */
-static HeapTuple
-form_marker(TupleDesc desc, int64 number)
-{
-	return idem_keyed_form_marker(&idem_cursor_log, desc, number);
-}
-
-/* The columns of one row. */
-typedef struct Columns
-{
-	Datum		values[NCOLS];
-	bool		nulls[NCOLS];
-} Columns;
-
-/* A column of fixed length; 0 where it is NULL. */
-static Datum
-column(const Columns *row, int i)
-{
-	return row->nulls[i] ? (Datum) 0 : row->values[i];
-}
-
-/* Take a row apart. */
-static void
-get_columns(TupleDesc desc, HeapTuple tuple, Columns *row)
-{
-	idem_keyed_form_take_apart(desc, tuple, NCOLS, row->values, row->nulls);
-}
-
 static IdemOwnerNote
-get_role(const Columns *row)
+get_role(const IdemKeyedColumns *row)
 {
 	IdemOwnerNote note = {NULL, InvalidOid, IDEM_OWNER_CLUSTER_UNNOTED};
 
 	if (!row->nulls[COL_ROLE])
 		note.role = TextDatumGetCString(row->values[COL_ROLE]);
-	note.oid = DatumGetObjectId(column(row, COL_ROLE_OID));
-	note.cluster = DatumGetInt64(column(row, COL_ROLE_CLUSTER));
+	note.oid = DatumGetObjectId(idem_keyed_column(row, COL_ROLE_OID));
+	note.cluster = DatumGetInt64(idem_keyed_column(row, COL_ROLE_CLUSTER));
 	return note;
 }
 
 /* Fill in a state from its row, but the role. */
 static void
-get_state(const Columns *row, IdemCursor *cursor)
+get_state(const IdemKeyedColumns *row, IdemCursor *cursor)
 {
 	cursor->has_position = !row->nulls[COL_POSITION];
-	cursor->position = DatumGetInt64(column(row, COL_POSITION));
+	cursor->position = DatumGetInt64(idem_keyed_column(row, COL_POSITION));
 	cursor->has_epoch = !row->nulls[COL_EPOCH];
-	cursor->epoch = DatumGetInt64(column(row, COL_EPOCH));
-	cursor->accepted = DatumGetInt64(column(row, COL_ACCEPTED));
-	cursor->in_epoch = DatumGetInt64(column(row, COL_IN_EPOCH));
-	cursor->at = DatumGetTimestampTz(column(row, COL_AT));
-	cursor->producer_id = DatumGetInt64(column(row, COL_PRODUCER_ID));
-	cursor->gapless = DatumGetBool(column(row, COL_GAPLESS));
-	cursor->history = DatumGetInt64(column(row, COL_HISTORY));
-	cursor->written = DatumGetInt64(column(row, COL_WRITTEN));
-	cursor->kept = DatumGetInt64(column(row, COL_KEPT));
+	cursor->epoch = DatumGetInt64(idem_keyed_column(row, COL_EPOCH));
+	cursor->accepted = DatumGetInt64(idem_keyed_column(row, COL_ACCEPTED));
+	cursor->in_epoch = DatumGetInt64(idem_keyed_column(row, COL_IN_EPOCH));
+	cursor->at = DatumGetTimestampTz(idem_keyed_column(row, COL_AT));
+	cursor->producer_id = DatumGetInt64(idem_keyed_column(row, COL_PRODUCER_ID));
+	cursor->gapless = DatumGetBool(idem_keyed_column(row, COL_GAPLESS));
+	cursor->history = DatumGetInt64(idem_keyed_column(row, COL_HISTORY));
+	cursor->written = DatumGetInt64(idem_keyed_column(row, COL_WRITTEN));
+	cursor->kept = DatumGetInt64(idem_keyed_column(row, COL_KEPT));
 	cursor->known = cursor->has_position || cursor->has_epoch ||
-		(DatumGetChar(column(row, COL_WHAT)) == IDEM_CURSOR_NAME && cursor->producer_id != 0);
+		(DatumGetChar(idem_keyed_column(row, COL_WHAT)) == IDEM_CURSOR_NAME && cursor->producer_id != 0);
 }
 
 bool
@@ -153,13 +138,13 @@ static void
 judge(TupleDesc desc, const IdemKeyedRow *rows, IdemKeyedNeed *need)
 {
 	IdemCursor	cursor = {0};
-	Columns		row;
+	IdemKeyedColumns row;
 	int64		now;
 
 	need[0] = IDEM_KEYED_TOMBSTONE;
 	if (rows[0].tuple == NULL)
 		return;
-	get_columns(desc, rows[0].tuple, &row);
+	idem_keyed_form_take_apart(&idem_cursor_log, desc, rows[0].tuple, &row);
 	get_state(&row, &cursor);
 	if (cursor.known)
 		need[0] = idem_uptime_try_now(&now) &&
@@ -171,12 +156,12 @@ judge(TupleDesc desc, const IdemKeyedRow *rows, IdemKeyedNeed *need)
 static bool
 master(TupleDesc desc, const IdemKeyedRow *rows, pg_uuid_t *digest)
 {
-	Columns		row;
+	IdemKeyedColumns row;
 
-	get_columns(desc, rows[0].tuple, &row);
-	if (DatumGetChar(column(&row, COL_WHAT)) != IDEM_CURSOR_SEQUENCE)
+	idem_keyed_form_take_apart(&idem_cursor_log, desc, rows[0].tuple, &row);
+	if (DatumGetChar(idem_keyed_column(&row, COL_WHAT)) != IDEM_CURSOR_SEQUENCE)
 		return false;
-	*digest = idem_cursor_producer_digest(DatumGetInt64(column(&row, COL_PRODUCER_ID)));
+	*digest = idem_cursor_producer_digest(DatumGetInt64(idem_keyed_column(&row, COL_PRODUCER_ID)));
 	return true;
 }
 
@@ -231,17 +216,8 @@ is_sound(const Datum *values, const bool *nulls)
 		idem_sound_number_or_null(values[COL_ACCEPTED], nulls[COL_ACCEPTED], 0, IDEM_SOUND_NUMBER) &&
 		idem_sound_number_or_null(values[COL_IN_EPOCH], nulls[COL_IN_EPOCH], 0, IDEM_SOUND_NUMBER) &&
 		idem_sound_number_or_null(values[COL_PRODUCER_ID], nulls[COL_PRODUCER_ID], 1, PG_INT64_MAX) &&
-		nulls[COL_WRITTEN] == nulls[COL_KEPT] &&
-		idem_sound_number_or_null(values[COL_WRITTEN], nulls[COL_WRITTEN], 0, IDEM_SOUND_SECONDS) &&
-		idem_sound_number_or_null(values[COL_KEPT], nulls[COL_KEPT], 0, IDEM_SOUND_SECONDS) &&
+		idem_sound_expiry(values[COL_WRITTEN], nulls[COL_WRITTEN], values[COL_KEPT], nulls[COL_KEPT]) &&
 		is_kind_sound(values, nulls);
-}
-
-/* The callback IdemKeyedLog.dump_blocks. */
-static BlockNumber
-dump_blocks(void)
-{
-	return idem_cursor_log_dump_size;
 }
 
 const IdemKeyedLog idem_cursor_log = {
@@ -250,12 +226,11 @@ const IdemKeyedLog idem_cursor_log = {
 	.ntables = IDEM_CURSOR_TABLES,
 	.sequence = &idem_lease_number,
 	.kinds = KINDS,
-	.max_blocks = MAX_BLOCKS,
-	.pass_blocks = PASS_BLOCKS,
-	.dump_blocks = dump_blocks,
+	.max_blocks = IDEM_KEYED_MAX_BLOCKS,
+	.pass_blocks = IDEM_KEYED_PASS_BLOCKS,
+	.dump_blocks = &cursor_log_dump_size,
 	.draw = idem_token_draw_unflushed,
 	.is_sound = is_sound,
-	.form_marker = form_marker,
 	.judge = judge,
 	.master = master,
 	.at = COL_AT + 1,
@@ -266,68 +241,46 @@ void
 idem_cursor_find(IdemKeyedAccess *log, const IdemCursorKey *key, IdemCursor *cursor)
 {
 	IdemKeyedRow found;
-	Columns		row;
+	IdemKeyedColumns row;
 
 	memset(cursor, 0, sizeof(*cursor));
 	cursor->in_snapshot = true;
 	idem_keyed_access_look_up(log, &key->lock.digest, &found);
 	if (found.tuple == NULL)
 		return;
-	get_columns(idem_keyed_access_desc(log), found.tuple, &row);
+	idem_keyed_form_take_apart(&idem_cursor_log, idem_keyed_access_desc(log), found.tuple, &row);
 	get_state(&row, cursor);
 	cursor->role = get_role(&row);
 	if (key->what == IDEM_CURSOR_PRODUCER && !row.nulls[COL_OWNER])
-	{
 		cursor->name = TextDatumGetCString(row.values[COL_OWNER]);
-		cursor->namelen = strlen(cursor->name);
-	}
 	cursor->writer = HeapTupleHeaderGetXmin(found.tuple->t_data);
 	cursor->in_snapshot = found.in_snapshot;
 	heap_freetuple(found.tuple);
 }
 
-/* Set the columns that tell what the row is about. */
+/* Begin a row about a key; producer_id: of the row of a name. */
 static void
-set_key(IdemKeyedNewRow *row, const IdemCursorKey *key, const IdemCursor *cursor)
+begin_row(IdemKeyedColumns *row, const IdemCursorKey *key, int64 producer_id)
 {
-	int64		producer_id = key->producer_id != 0 ? key->producer_id : cursor->producer_id;
-
+	idem_keyed_form_begin(&idem_cursor_log, row, idem_token_draw_unflushed(), &key->lock.digest, KIND);
 	idem_keyed_form_set(row, COL_WHAT, CharGetDatum(key->what));
-	idem_keyed_form_set_text(row, COL_OWNER, key->owner, key->ownerlen);
+	idem_keyed_form_set_text(row, COL_OWNER, key->owner.data, key->owner.len);
+	if (key->producer_id != 0)
+		producer_id = key->producer_id;
 	if (producer_id != 0)
 		idem_keyed_form_set(row, COL_PRODUCER_ID, Int64GetDatum(producer_id));
-	if (key->topic == NULL)
+	if (key->topic.data == NULL)
 		return;
-	idem_keyed_form_set_text(row, COL_TOPIC, key->topic, key->topiclen);
+	idem_keyed_form_set_text(row, COL_TOPIC, key->topic.data, key->topic.len);
 	idem_keyed_form_set(row, COL_PARTITION, Int32GetDatum(key->partition));
-}
-
-/* Set the columns that only registrations have. */
-static void
-set_registration(IdemKeyedNewRow *row, const IdemCursor *cursor)
-{
-	idem_keyed_form_set(row, COL_GAPLESS, BoolGetDatum(cursor->gapless));
-	idem_keyed_form_set(row, COL_HISTORY, Int64GetDatum(cursor->history));
-	idem_keyed_form_set(row, COL_ROLE_OID, ObjectIdGetDatum(cursor->role.oid));
-	idem_keyed_form_set(row, COL_ROLE_CLUSTER, Int64GetDatum(cursor->role.cluster));
-	idem_keyed_form_set_text(row, COL_ROLE, cursor->role.role, strlen(cursor->role.role));
-}
-
-/* Append a row; have the log maintained if it has become long. */
-static void
-append(IdemKeyedAccess *log, IdemKeyedNewRow *row)
-{
-	if (idem_keyed_access_append(log, idem_keyed_form_end(idem_keyed_access_desc(log), row)))
-		idem_keyed_worker_start();
 }
 
 void
 idem_cursor_write(IdemKeyedAccess *log, const IdemCursorKey *key, const IdemCursor *cursor)
 {
-	IdemKeyedNewRow row;
+	IdemKeyedColumns row;
 
-	idem_keyed_form_begin(&idem_cursor_log, &row, idem_token_draw_unflushed(), &key->lock.digest, KIND);
-	set_key(&row, key, cursor);
+	begin_row(&row, key, cursor->producer_id);
 	if (cursor->has_position)
 		idem_keyed_form_set(&row, COL_POSITION, Int64GetDatum(cursor->position));
 	if (cursor->has_epoch)
@@ -338,24 +291,28 @@ idem_cursor_write(IdemKeyedAccess *log, const IdemCursorKey *key, const IdemCurs
 		idem_keyed_form_set(&row, COL_IN_EPOCH, Int64GetDatum(cursor->in_epoch));
 	}
 	if (key->what == IDEM_CURSOR_PRODUCER)
-		set_registration(&row, cursor);
+	{
+		idem_keyed_form_set(&row, COL_GAPLESS, BoolGetDatum(cursor->gapless));
+		idem_keyed_form_set(&row, COL_HISTORY, Int64GetDatum(cursor->history));
+		idem_keyed_form_set(&row, COL_ROLE_OID, ObjectIdGetDatum(cursor->role.oid));
+		idem_keyed_form_set(&row, COL_ROLE_CLUSTER, Int64GetDatum(cursor->role.cluster));
+		idem_keyed_form_set_text(&row, COL_ROLE, cursor->role.role, strlen(cursor->role.role));
+	}
 	if (cursor->kept != 0)
 	{
 		idem_keyed_form_set(&row, COL_WRITTEN, Int64GetDatum(idem_uptime_now()));
 		idem_keyed_form_set(&row, COL_KEPT, Int64GetDatum(cursor->kept));
 	}
-	append(log, &row);
+	idem_keyed_worker_append(log, &row);
 }
 
 void
 idem_cursor_write_gone(IdemKeyedAccess *log, const IdemCursorKey *key)
 {
-	IdemCursor	none = {0};
-	IdemKeyedNewRow row;
+	IdemKeyedColumns row;
 
-	idem_keyed_form_begin(&idem_cursor_log, &row, idem_token_draw_unflushed(), &key->lock.digest, KIND);
-	set_key(&row, key, &none);
-	append(log, &row);
+	begin_row(&row, key, 0);
+	idem_keyed_worker_append(log, &row);
 }
 
 void
@@ -389,9 +346,9 @@ idem_cursor_restore(HeapTuple tuple, TupleDesc desc)
 	};
 	Datum		values[lengthof(columns)] = {0};
 	bool		nulls[lengthof(columns)] = {true, true, true, true, true};
-	Columns		row;
+	IdemKeyedColumns row;
 
-	get_columns(desc, tuple, &row);
+	idem_keyed_form_take_apart(&idem_cursor_log, desc, tuple, &row);
 	/* the constraint, which comes after the trigger, refuses other times */
 	if (idem_sound_number(row.values[COL_KEPT], row.nulls[COL_KEPT], 0, IDEM_SOUND_SECONDS))
 	{
@@ -444,17 +401,14 @@ idem_cursor_scan_end(IdemCursorScan *scan)
 
 /* Fill in what a row has, but the role. */
 static void
-get_open(TupleTableSlot *slot, Columns *row, IdemOpenCursor *open)
+get_open(const IdemKeyedColumns *row, IdemOpenCursor *open)
 {
-	slot_getallattrs(slot);
-	memcpy(row->values, slot->tts_values, sizeof(row->values));
-	memcpy(row->nulls, slot->tts_isnull, sizeof(row->nulls));
 	memset(open, 0, sizeof(*open));
 	get_state(row, &open->state);
-	open->what = DatumGetChar(column(row, COL_WHAT));
-	open->owner = column(row, COL_OWNER);
-	open->topic = column(row, COL_TOPIC);
-	open->partition = DatumGetInt32(column(row, COL_PARTITION));
+	open->what = DatumGetChar(idem_keyed_column(row, COL_WHAT));
+	open->owner = idem_keyed_column(row, COL_OWNER);
+	open->topic = idem_keyed_column(row, COL_TOPIC);
+	open->partition = DatumGetInt32(idem_keyed_column(row, COL_PARTITION));
 }
 
 /* Is the producer of a sequence registered, as far as it is known now?  Fills in its role. */
@@ -464,12 +418,12 @@ has_producer(IdemOpenCursor *open, int64 now)
 	pg_uuid_t	digest = idem_cursor_producer_digest(open->state.producer_id);
 	IdemCursor	producer = {0};
 	IdemKeyedRow found;
-	Columns		row;
+	IdemKeyedColumns row;
 
 	idem_keyed_log_look_up(&idem_cursor_log, &digest, &found);
 	if (found.tuple == NULL || found.unsound)
 		return false;
-	get_columns(idem_keyed_log_desc(&idem_cursor_log), found.tuple, &row);
+	idem_keyed_form_take_apart(&idem_cursor_log, idem_keyed_log_desc(&idem_cursor_log), found.tuple, &row);
 	get_state(&row, &producer);
 	open->state.role = get_role(&row);
 	return producer.known && !idem_cursor_is_expired(&producer, now);
@@ -477,7 +431,7 @@ has_producer(IdemOpenCursor *open, int64 now)
 
 /* Is the state one that still counts?  Fills in the role. */
 static bool
-is_live(const Columns *row, IdemOpenCursor *open)
+is_live(const IdemKeyedColumns *row, IdemOpenCursor *open)
 {
 	int64		now = idem_uptime_now();
 
@@ -488,17 +442,16 @@ is_live(const Columns *row, IdemOpenCursor *open)
 }
 
 bool
-idem_cursor_scan_next(IdemCursorScan *scan, IdemCursorWants wants, void *arg, IdemOpenCursor *open)
+idem_cursor_scan_next(IdemCursorScan *scan, IdemCursorWants wants, IdemOpenCursor *open)
 {
-	TupleTableSlot *slot;
 	MemoryContext old;
-	Columns		row;
+	IdemKeyedColumns row;
 	bool		live;
 
-	while ((slot = idem_keyed_scan_next(scan->rows)) != NULL)
+	while (idem_keyed_scan_next(scan->rows, &row))
 	{
-		get_open(slot, &row, open);
-		if (!open->state.known || !wants(open, arg) || !idem_keyed_scan_is_newest(scan->rows))
+		get_open(&row, open);
+		if (!open->state.known || !wants(open) || !idem_keyed_scan_is_newest(scan->rows))
 			continue;
 		MemoryContextReset(scan->context);
 		old = MemoryContextSwitchTo(scan->context);

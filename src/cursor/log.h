@@ -23,6 +23,12 @@
 #include "cursor/key.h"
 #include "shared/keyed_log.h"
 
+/* idempotency.producer_retention: seconds; 0: for ever */
+extern int	idem_producer_retention;
+
+/* Defines the settings; called once per process. */
+extern void idem_cursor_setting_init(void);
+
 /* The log, for the one who maintains it. */
 extern const IdemKeyedLog idem_cursor_log;
 
@@ -48,7 +54,6 @@ typedef struct IdemCursor
 	int64		producer_id;	/* NAME, and as part of the key of PRODUCER
 								 * and SEQUENCE */
 	const char *name;			/* PRODUCER: its name; read, not written */
-	int			namelen;
 	bool		gapless;		/* PRODUCER */
 	IdemOwnerNote role;			/* PRODUCER: who registered it first */
 	int64		history;		/* PRODUCER: idem_token_history(), or
@@ -110,9 +115,8 @@ extern IdemCursorScan *idem_cursor_scan_begin(void);
  * Get the next one, valid until the next call; false at the end.  wants: chooses by what
  * the row has, before more is looked up; the row may be an old one.
  */
-typedef bool (*IdemCursorWants) (const IdemOpenCursor *open, void *arg);
-extern bool idem_cursor_scan_next(IdemCursorScan *scan, IdemCursorWants wants, void *arg,
-								  IdemOpenCursor *open);
+typedef bool (*IdemCursorWants) (const IdemOpenCursor *open);
+extern bool idem_cursor_scan_next(IdemCursorScan *scan, IdemCursorWants wants, IdemOpenCursor *open);
 extern void idem_cursor_scan_end(IdemCursorScan *scan);
 
 /*

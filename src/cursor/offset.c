@@ -39,55 +39,34 @@
 #include "cursor/offset.h"
 #include "shared/fault.h"
 
-/* What a call wants of a partition. */
-typedef struct Order
-{
-	bool		claims;			/* false: it resumes */
-	int64		first;
-	const int64 *next;
-	const int64 *generation;
-} Order;
-
-static void
-make_key(IdemCursorKey *key, const IdemOffsetName *name)
-{
-	idem_cursor_key_offset(key, name->consumer, name->consumerlen, name->topic, name->topiclen,
-						   name->partition);
-}
-
-static IdemOffsetAnswer
-answer_with(IdemOffsetResult result, int64 offset)
-{
-	IdemOffsetAnswer answer = {result, true, offset};
-
-	return answer;
-}
-
 /* Judge a claim by the next offset of the partition, and move that. */
 static IdemOffsetAnswer
-judge_claim(const Order *order, IdemCursor *cursor)
+judge_claim(const IdemOffsetOrder *order, IdemCursor *cursor)
 {
-	IdemOffsetAnswer refused = {IDEM_OFFSET_DUPLICATE, false, 0};
+	IdemOffsetAnswer answer = {IDEM_OFFSET_DUPLICATE, false, 0};
 	int64		first = order->first;
 	int64		next = order->next != NULL ? *order->next : first + 1;
 
 	if (cursor->has_position)
 	{
 		if (next <= cursor->position)
-			return refused;
-		refused.result = IDEM_OFFSET_GAP;
+			return answer;
+		answer.result = IDEM_OFFSET_GAP;
 		if (order->next != NULL && first > cursor->position)
-			return refused;
+			return answer;
 		first = Max(first, cursor->position);
 	}
 	cursor->has_position = true;
 	cursor->position = next;
-	return answer_with(IDEM_OFFSET_CLAIMED, first);
+	answer.result = IDEM_OFFSET_CLAIMED;
+	answer.has_offset = true;
+	answer.offset = first;
+	return answer;
 }
 
 /* Judge what a call wants; *changed: the state is to be written. */
 static IdemOffsetAnswer
-judge(const Order *order, IdemCursor *cursor, bool *changed)
+judge(const IdemOffsetOrder *order, IdemCursor *cursor, bool *changed)
 {
 	IdemOffsetAnswer answer = {IDEM_OFFSET_FENCED, false, 0};
 	bool		rises = order->generation != NULL &&
@@ -115,9 +94,9 @@ judge(const Order *order, IdemCursor *cursor, bool *changed)
 
 /* Look at the partition, whose lock is held, and write what changes. */
 static IdemOffsetAnswer
-act_locked(const Order *order, const IdemCursorKey *key, IdemCursor *cursor, bool *changed)
+act_locked(const IdemOffsetOrder *order, const IdemCursorKey *key, IdemCursor *cursor, bool *changed)
 {
-	IdemKeyedAccess *log = idem_keyed_access_open_locked(&idem_cursor_log);
+	IdemKeyedAccess *log = idem_keyed_access_open(&idem_cursor_log, IDEM_KEYED_OF_LOCKED);
 	IdemOffsetAnswer answer;
 
 	idem_cursor_find(log, key, cursor);
@@ -138,7 +117,7 @@ act_locked(const Order *order, const IdemCursorKey *key, IdemCursor *cursor, boo
  * goes on behind what it resumes from.
  */
 static bool
-rests_on_found(const IdemOffsetAnswer *answer, const Order *order, const IdemCursor *cursor)
+rests_on_found(const IdemOffsetAnswer *answer, const IdemOffsetOrder *order, const IdemCursor *cursor)
 {
 	return cursor->known && (answer->result == IDEM_OFFSET_DUPLICATE ||
 							 (!order->claims && answer->result == IDEM_OFFSET_CLAIMED));
@@ -146,20 +125,20 @@ rests_on_found(const IdemOffsetAnswer *answer, const Order *order, const IdemCur
 
 /* Act without waiting. */
 static IdemOffsetAnswer
-try_act(const Order *order, const IdemCursorKey *key)
+try_act(const IdemOffsetOrder *order, const IdemCursorKey *key)
 {
 	IdemOffsetAnswer answer = {IDEM_OFFSET_BUSY, false, 0};
 	IdemCursor	cursor;
 	bool		changed;
 
-	if (!idem_cursor_lock_try(key))
+	if (!idem_cursor_lock_try(key, ExclusiveLock))
 		return answer;
 	IDEM_FAULT_POINT("offset-locked");
 	answer = act_locked(order, key, &cursor, &changed);
 	if (changed)
-		idem_cursor_lock_keep(key);
+		idem_cursor_lock_keep(key, ExclusiveLock);
 	else
-		idem_cursor_lock_release(key);
+		idem_cursor_lock_release(key, ExclusiveLock);
 	if (changed && !order->claims)
 		ForceSyncCommit();
 	if (rests_on_found(&answer, order, &cursor))
@@ -167,62 +146,42 @@ try_act(const Order *order, const IdemCursorKey *key)
 	return answer;
 }
 
-static IdemOffsetAnswer
-act(const Order *order, const IdemOffsetName *name, long wait_ms)
+IdemOffsetAnswer
+idem_offset_act(const IdemOffsetOrder *order, IdemCursorKey *key, long wait_ms)
 {
 	IdemClock	start = idem_clock();
 	IdemOffsetAnswer answer;
-	IdemCursorKey key;
 
-	make_key(&key, name);
+	idem_cursor_key_make(key);
 	do
 	{
-		answer = try_act(order, &key);
+		answer = try_act(order, key);
 	} while (answer.result == IDEM_OFFSET_BUSY && idem_call_pause(start, wait_ms));
 	return answer;
 }
 
-IdemOffsetAnswer
-idem_offset_resume(const IdemOffsetName *name, const int64 *generation, long wait_ms)
-{
-	Order		order = {.generation = generation};
-
-	return act(&order, name, wait_ms);
-}
-
-IdemOffsetAnswer
-idem_offset_claim(const IdemOffsetName *name, int64 first, const int64 *next,
-				  const int64 *generation, long wait_ms)
-{
-	Order		order = {true, first, next, generation};
-
-	return act(&order, name, wait_ms);
-}
-
 bool
-idem_offset_reset(const IdemOffsetName *name, const int64 *next)
+idem_offset_reset(IdemCursorKey *key, const int64 *next)
 {
 	IdemKeyedAccess *log;
-	IdemCursorKey key;
 	IdemCursor	cursor;
 	bool		known;
 
-	make_key(&key, name);
-	idem_cursor_lock_wait(&key);
-	idem_cursor_lock_keep(&key);
-	log = idem_keyed_access_open(&idem_cursor_log);
-	idem_cursor_find(log, &key, &cursor);
+	idem_cursor_key_make(key);
+	idem_cursor_lock_wait(key);
+	log = idem_keyed_access_open(&idem_cursor_log, IDEM_KEYED_TO_WRITE);
+	idem_cursor_find(log, key, &cursor);
 	if (!cursor.in_snapshot)
-		idem_cursor_conflict(&key);
+		idem_cursor_conflict(key);
 	known = cursor.known;
 	if (next != NULL)
 	{
 		cursor.has_position = true;
 		cursor.position = *next;
-		idem_cursor_write(log, &key, &cursor);
+		idem_cursor_write(log, key, &cursor);
 	}
 	else if (known)
-		idem_cursor_write_gone(log, &key);
+		idem_cursor_write_gone(log, key);
 	idem_keyed_access_close(log);
 	return known;
 }

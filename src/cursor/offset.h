@@ -15,6 +15,8 @@
 
 #include "postgres.h"
 
+#include "cursor/key.h"
+
 /* In the order of the enum offset_result */
 typedef enum IdemOffsetResult
 {
@@ -25,15 +27,18 @@ typedef enum IdemOffsetResult
 	IDEM_OFFSET_BUSY
 } IdemOffsetResult;
 
-/* A partition as a consumer reads it.  Strings in the server encoding. */
-typedef struct IdemOffsetName
+/*
+ * What a call wants of a partition.  It claims the offsets from first on, and before next;
+ * next: NULL claims the one record with the offset first.  Or it resumes.  generation: of
+ * the reader, or NULL; older ones are fenced from the commit on.
+ */
+typedef struct IdemOffsetOrder
 {
-	const char *consumer;
-	int			consumerlen;
-	const char *topic;
-	int			topiclen;
-	int32		partition;
-} IdemOffsetName;
+	bool		claims;			/* false: it resumes */
+	int64		first;
+	const int64 *next;
+	const int64 *generation;
+} IdemOffsetOrder;
 
 typedef struct IdemOffsetAnswer
 {
@@ -44,25 +49,16 @@ typedef struct IdemOffsetAnswer
 } IdemOffsetAnswer;
 
 /*
- * Where does the reader go on?  generation: of the reader, or NULL; older ones are fenced
- * from the commit on.  Waits for the transactions of others for wait_ms.  Error 40001 if
- * the transaction's snapshot is too old.
+ * Claim, which commits with the transaction, or tell where the reader goes on.  key: has
+ * consumer, topic and partition; its lock is made here.  Waits for the transactions of
+ * others for wait_ms.  Error 40001 if the transaction's snapshot is too old.
  */
-extern IdemOffsetAnswer idem_offset_resume(const IdemOffsetName *name, const int64 *generation,
-										   long wait_ms);
-
-/*
- * Claim the offsets from first on, and before next; next: NULL claims the one record with
- * the offset first.  What is claimed commits with the transaction.  Waits and errors as
- * above.
- */
-extern IdemOffsetAnswer idem_offset_claim(const IdemOffsetName *name, int64 first, const int64 *next,
-										  const int64 *generation, long wait_ms);
+extern IdemOffsetAnswer idem_offset_act(const IdemOffsetOrder *order, IdemCursorKey *key, long wait_ms);
 
 /*
  * Set the next offset; NULL: forget the partition, with its generation.  Waits for the
  * transactions of others.  Returns false if nothing was known of the partition.
  */
-extern bool idem_offset_reset(const IdemOffsetName *name, const int64 *next);
+extern bool idem_offset_reset(IdemCursorKey *key, const int64 *next);
 
 #endif							/* IDEM_CURSOR_OFFSET_H */

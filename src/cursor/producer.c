@@ -50,7 +50,6 @@
 
 #include "claim/call.h"
 #include "cursor/producer.h"
-#include "cursor/setting.h"
 #include "lease/token.h"
 #include "shared/clock.h"
 #include "shared/fault.h"
@@ -100,7 +99,6 @@ write_registration(IdemKeyedAccess *log, const IdemCursorKey *name, const IdemCu
 	producer->has_epoch = true;
 	producer->has_position = false;
 	key.owner = name->owner;
-	key.ownerlen = name->ownerlen;
 	idem_cursor_write(log, &key, producer);
 	IDEM_FAULT_POINT("producer-id-written");
 	idem_cursor_write(log, name, producer);
@@ -116,7 +114,7 @@ idem_producer_use(IdemKeyedAccess *log, const IdemCursorKey *key, IdemCursor *pr
 	if (producer->kept == idem_producer_retention &&
 		(producer->kept == 0 || producer->now < producer->written + producer->kept / NOTES))
 		return;
-	idem_cursor_key_name(&name, producer->name, producer->namelen);
+	idem_cursor_key_name(&name, idem_str(producer->name, strlen(producer->name)));
 	write_registration(log, &name, key, producer);
 }
 
@@ -124,7 +122,7 @@ idem_producer_use(IdemKeyedAccess *log, const IdemCursorKey *key, IdemCursor *pr
 static int64
 find_id(const IdemCursorKey *name)
 {
-	IdemKeyedAccess *log = idem_keyed_access_open(&idem_cursor_log);
+	IdemKeyedAccess *log = idem_keyed_access_open(&idem_cursor_log, IDEM_KEYED_TO_WRITE);
 	IdemCursor	cursor;
 
 	idem_cursor_find(log, name, &cursor);
@@ -147,7 +145,7 @@ check_access(const IdemCursorKey *name)
 	if (producer_id == 0)
 		return;
 	idem_cursor_key_producer(&id, producer_id);
-	log = idem_keyed_access_open(&idem_cursor_log);
+	log = idem_keyed_access_open(&idem_cursor_log, IDEM_KEYED_TO_WRITE);
 	(void) idem_producer_find(log, &id, &producer);
 	idem_keyed_access_close(log);
 }
@@ -159,13 +157,11 @@ lock_producer(IdemCursorKey *name, IdemCursorKey *id)
 	int64		producer_id;
 
 	idem_cursor_lock_wait(name);
-	idem_cursor_lock_keep(name);
 	producer_id = find_id(name);
 	if (producer_id == 0)
 		return false;
 	idem_cursor_key_producer(id, producer_id);
 	idem_cursor_lock_wait(id);
-	idem_cursor_lock_keep(id);
 	IDEM_FAULT_POINT("producer-locked");
 	return true;
 }
@@ -252,7 +248,7 @@ check_rule(const IdemCursorKey *name, const IdemCursor *producer, bool gapless)
 }
 
 void
-idem_producer_register(const char *name, int namelen, bool gapless, int64 *producer_id, int *epoch)
+idem_producer_register(IdemStr name, bool gapless, int64 *producer_id, int *epoch)
 {
 	IdemCursorKey name_key,
 				id;
@@ -261,10 +257,10 @@ idem_producer_register(const char *name, int namelen, bool gapless, int64 *produ
 	bool		has_id,
 				found;
 
-	idem_cursor_key_name(&name_key, name, namelen);
+	idem_cursor_key_name(&name_key, name);
 	check_access(&name_key);
 	has_id = lock_producer(&name_key, &id);
-	log = idem_keyed_access_open(&idem_cursor_log);
+	log = idem_keyed_access_open(&idem_cursor_log, IDEM_KEYED_TO_WRITE);
 	found = has_id && idem_producer_find(log, &id, &producer);
 	if (found)
 		check_rule(&name_key, &producer, gapless);
@@ -288,19 +284,19 @@ idem_producer_register(const char *name, int namelen, bool gapless, int64 *produ
 }
 
 void
-idem_producer_drop(const char *name, int namelen)
+idem_producer_drop(IdemStr name)
 {
 	IdemCursorKey name_key,
 				id;
 	IdemCursor	producer;
 	IdemKeyedAccess *log;
 
-	idem_cursor_key_name(&name_key, name, namelen);
+	idem_cursor_key_name(&name_key, name);
 	if (!lock_producer(&name_key, &id))
 		ereport(ERROR,
 				(errcode(ERRCODE_UNDEFINED_OBJECT),
 				 errmsg("%s does not exist", idem_cursor_title(&name_key))));
-	log = idem_keyed_access_open(&idem_cursor_log);
+	log = idem_keyed_access_open(&idem_cursor_log, IDEM_KEYED_TO_WRITE);
 	idem_cursor_find(log, &id, &producer);
 	if (producer.known)
 		idem_cursor_write_gone(log, &id);

@@ -25,11 +25,10 @@
  * transactions that claim under it.  Errors: 42501 if it belongs to a role that the
  * current user does not have the privileges of; 55000 if it has the other rule.
  */
-extern void idem_producer_register(const char *name, int namelen, bool gapless,
-								   int64 *producer_id, int *epoch);
+extern void idem_producer_register(IdemStr name, bool gapless, int64 *producer_id, int *epoch);
 
 /* Forget a producer, and what it has sent.  Error 42704 if there is none. */
-extern void idem_producer_drop(const char *name, int namelen);
+extern void idem_producer_drop(IdemStr name);
 
 /*
  * Get the registration of an id; false if there is none any more.  The caller has the

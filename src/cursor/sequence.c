@@ -12,6 +12,13 @@
  * A claim needs no memory: its row is rolled back with its subtransaction, and prepared
  * with its transaction.  A crash leaves the committed rows.
  *
+ * The rules.  Sequences of a gapless producer go from 0 to 2^31 - 1, and then from 0 on
+ * again.  What is at most half a circle behind the next one was sent before; if this epoch
+ * has sent so many records, the claim is a duplicate, and its records have the numbers that
+ * they had the first time.  What cannot be told is a gap, never a duplicate: who sends
+ * events that were not accepted must hear of it.  A claim that has records on both sides of
+ * the next sequence is a gap under both rules: part of it is new.
+ *
  * LOCKING: the producer's id in share mode, then the partition, neither waited for; below
  * them, as keyed_log.c.
  *
@@ -55,23 +62,60 @@ check_epoch(const IdemSequenceClaim *claim, const IdemCursor *producer)
 				 errhint("Register the producer again.")));
 }
 
-/* Judge a claim by what the producer has sent to the partition. */
+/* Accept a claim: it begins a new epoch here, or goes on. */
 static IdemSequenceAnswer
-judge(const IdemSequenceClaim *claim, const IdemCursor *producer, IdemCursor *cursor)
+accept_claim(IdemCursor *cursor, const IdemSequenceClaim *claim, int64 last)
 {
-	IdemSequenceState state = {
-		cursor->has_position, cursor->position, cursor->epoch, cursor->accepted, cursor->in_epoch
-	};
-	IdemSequenceAnswer answer = producer->gapless ?
-	idem_sequence_gapless(&state, claim->epoch, claim->sequence, claim->count) :
-	idem_sequence_rising(&state, claim->epoch, claim->sequence, claim->count);
+	IdemSequenceAnswer answer = {IDEM_SEQUENCE_ACCEPTED, true, cursor->accepted, 0};
 
-	cursor->has_position = state.has_last;
-	cursor->position = state.last;
-	cursor->has_epoch = true;
-	cursor->epoch = state.epoch;
-	cursor->accepted = state.accepted;
-	cursor->in_epoch = state.in_epoch;
+	if (cursor->epoch != claim->epoch || !cursor->has_position)
+		cursor->in_epoch = 0;
+	cursor->has_position = cursor->has_epoch = true;
+	cursor->position = last;
+	cursor->epoch = claim->epoch;
+	cursor->accepted += claim->count;
+	cursor->in_epoch += claim->count;
+	return answer;
+}
+
+/* Kafka's rule: sequences follow each other without a gap, from 0 on in each epoch. */
+static IdemSequenceAnswer
+judge_gapless(const IdemSequenceClaim *claim, IdemCursor *cursor)
+{
+	IdemSequenceAnswer answer = {IDEM_SEQUENCE_GAP, false, 0, 0};
+	bool		begins = !cursor->has_position || cursor->epoch != claim->epoch;
+	int64		next = begins ? 0 : (cursor->position + 1) % IDEM_SEQUENCE_MODULUS;
+	int64		ahead = (claim->sequence - next + IDEM_SEQUENCE_MODULUS) % IDEM_SEQUENCE_MODULUS;
+	int64		behind = IDEM_SEQUENCE_MODULUS - ahead;
+
+	answer.expected = next;
+	if (ahead == 0)
+	{
+		answer = accept_claim(cursor, claim, (claim->sequence + claim->count - 1) % IDEM_SEQUENCE_MODULUS);
+		answer.expected = (cursor->position + 1) % IDEM_SEQUENCE_MODULUS;
+	}
+	else if (!begins && behind <= IDEM_SEQUENCE_MODULUS / 2 && behind <= cursor->in_epoch &&
+			 claim->count <= behind)
+	{
+		answer.result = IDEM_SEQUENCE_DUPLICATE;
+		answer.has_number = true;
+		answer.number = cursor->accepted - behind;
+	}
+	return answer;
+}
+
+/* Pulsar's rule: sequences rise, over all epochs. */
+static IdemSequenceAnswer
+judge_rising(const IdemSequenceClaim *claim, IdemCursor *cursor)
+{
+	IdemSequenceAnswer answer = {IDEM_SEQUENCE_GAP, false, 0, 0};
+	int64		end = claim->sequence + claim->count - 1;
+
+	if (!cursor->has_position || claim->sequence > cursor->position)
+		answer = accept_claim(cursor, claim, end);
+	else if (end <= cursor->position)
+		answer.result = IDEM_SEQUENCE_DUPLICATE;
+	answer.expected = cursor->position + 1;
 	return answer;
 }
 
@@ -90,31 +134,14 @@ claim_locked(IdemKeyedAccess *log, const IdemSequenceClaim *claim, const IdemCur
 	idem_cursor_find(log, key, cursor);
 	if (!cursor->in_snapshot)
 		idem_cursor_conflict(key);
-	answer = judge(claim, &producer, cursor);
+	answer = producer.gapless ? judge_gapless(claim, cursor) : judge_rising(claim, cursor);
 	if (answer.result != IDEM_SEQUENCE_ACCEPTED)
 		return answer;
-	key->owner = producer.name;
-	key->ownerlen = producer.namelen;
+	key->owner = idem_str(producer.name, strlen(producer.name));
 	idem_cursor_write(log, key, cursor);
 	IDEM_FAULT_POINT("sequence-written");
 	idem_producer_use(log, id, &producer);
 	return answer;
-}
-
-/* Keep both locks, or give them back. */
-static void
-settle_locks(const IdemCursorKey *id, const IdemCursorKey *key, bool keep)
-{
-	if (keep)
-	{
-		idem_cursor_lock_share_keep(id);
-		idem_cursor_lock_keep(key);
-	}
-	else
-	{
-		idem_cursor_lock_release(key);
-		idem_cursor_lock_share_release(id);
-	}
 }
 
 /* Lock both, without waiting; false, and no lock is held, if one is not free. */
@@ -122,11 +149,11 @@ static bool
 lock_both(const IdemCursorKey *id, const IdemCursorKey *key)
 {
 	idem_cursor_check_both(id, key);
-	if (!idem_cursor_lock_share_try(id))
+	if (!idem_cursor_lock_try(id, ShareLock))
 		return false;
-	if (idem_cursor_lock_try(key))
+	if (idem_cursor_lock_try(key, ExclusiveLock))
 		return true;
-	idem_cursor_lock_share_release(id);
+	idem_cursor_lock_release(id, ShareLock);
 	return false;
 }
 
@@ -141,50 +168,57 @@ try_claim(const IdemSequenceClaim *claim, const IdemCursorKey *id, IdemCursorKey
 	if (!lock_both(id, key))
 		return answer;
 	IDEM_FAULT_POINT("sequence-locked");
-	log = idem_keyed_access_open_locked(&idem_cursor_log);
+	log = idem_keyed_access_open(&idem_cursor_log, IDEM_KEYED_OF_LOCKED);
 	answer = claim_locked(log, claim, id, key, &cursor);
 	idem_keyed_access_close(log);
-	settle_locks(id, key, answer.result == IDEM_SEQUENCE_ACCEPTED);
+	if (answer.result == IDEM_SEQUENCE_ACCEPTED)
+	{
+		idem_cursor_lock_keep(id, ShareLock);
+		idem_cursor_lock_keep(key, ExclusiveLock);
+	}
+	else
+	{
+		idem_cursor_lock_release(key, ExclusiveLock);
+		idem_cursor_lock_release(id, ShareLock);
+	}
 	if (answer.result == IDEM_SEQUENCE_DUPLICATE)
 		idem_cursor_await_durable(&cursor);
 	return answer;
 }
 
 IdemSequenceAnswer
-idem_sequence_claim(const IdemSequenceClaim *claim, long wait_ms)
+idem_sequence_claim(IdemCursorKey *key, const IdemSequenceClaim *claim, long wait_ms)
 {
 	IdemClock	start = idem_clock();
 	IdemSequenceAnswer answer;
-	IdemCursorKey id,
-				key;
+	IdemCursorKey id;
 
-	idem_cursor_key_producer(&id, claim->producer_id);
-	idem_cursor_key_sequence(&key, claim->producer_id, claim->topic, claim->topiclen, claim->partition);
+	idem_cursor_key_producer(&id, key->producer_id);
+	idem_cursor_key_make(key);
 	do
 	{
-		answer = try_claim(claim, &id, &key);
+		answer = try_claim(claim, &id, key);
 	} while (answer.result == IDEM_SEQUENCE_BUSY && idem_call_pause(start, wait_ms));
 	return answer;
 }
 
 bool
-idem_sequence_last(int64 producer_id, const char *topic, int topiclen, int32 partition, int64 *last)
+idem_sequence_last(IdemCursorKey *key, int64 *last)
 {
-	IdemCursorKey id,
-				key;
+	IdemCursorKey id;
 	IdemCursor	producer,
 				cursor;
 	IdemKeyedAccess *log;
 
-	idem_cursor_key_producer(&id, producer_id);
-	idem_cursor_key_sequence(&key, producer_id, topic, topiclen, partition);
-	log = idem_keyed_access_open(&idem_cursor_log);
+	idem_cursor_key_producer(&id, key->producer_id);
+	idem_cursor_key_make(key);
+	log = idem_keyed_access_open(&idem_cursor_log, IDEM_KEYED_TO_WRITE);
 	if (!idem_producer_find(log, &id, &producer))
 		ereport(ERROR,
 				(errcode(ERRCODE_UNDEFINED_OBJECT),
 				 errmsg("%s is not registered", idem_cursor_title(&id)),
 				 errhint("Register the producer again.")));
-	idem_cursor_find(log, &key, &cursor);
+	idem_cursor_find(log, key, &cursor);
 	idem_keyed_access_close(log);
 	idem_cursor_await_durable(&cursor);
 	*last = cursor.position;

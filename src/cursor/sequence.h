@@ -15,33 +15,55 @@
 
 #include "postgres.h"
 
-#include "cursor/rule.h"
+#include "cursor/key.h"
 
-/* count records from a sequence on, to a partition of a topic, which may be empty */
+/* In the order of the enum sequence_result */
+typedef enum IdemSequenceResult
+{
+	IDEM_SEQUENCE_ACCEPTED,
+	IDEM_SEQUENCE_DUPLICATE,
+	IDEM_SEQUENCE_GAP,
+	IDEM_SEQUENCE_FENCED,
+	IDEM_SEQUENCE_BUSY
+} IdemSequenceResult;
+
+/* After the greatest sequence of a gapless producer follows 0. */
+#define IDEM_SEQUENCE_MODULUS	(INT64CONST(1) << 31)
+
+/* The most records of one claim: of half a circle nobody knows whether it is ahead. */
+#define IDEM_SEQUENCE_MAX_COUNT	(1 << 30)
+
+typedef struct IdemSequenceAnswer
+{
+	IdemSequenceResult result;
+	bool		has_number;
+	int64		number;			/* of the first record, from 0, over all
+								 * epochs */
+	int64		expected;		/* the sequence that would be accepted next */
+} IdemSequenceAnswer;
+
+/* count records from a sequence on */
 typedef struct IdemSequenceClaim
 {
-	int64		producer_id;
 	int32		epoch;
 	int64		sequence;
 	int32		count;
-	const char *topic;
-	int			topiclen;
-	int32		partition;
 } IdemSequenceClaim;
 
 /*
- * Claim; an accepted claim commits with the transaction.  Waits for the transactions of
+ * Claim.  key: has the producer's id, topic and partition; its lock is made here.  An
+ * accepted claim commits with the transaction.  Waits for the transactions of
  * others for wait_ms.  Errors: 22023 if the epoch was never given out, or if the
  * sequence is out of range; 42501 if the producer belongs to another role; 40001 if the
  * transaction's snapshot is too old.
  */
-extern IdemSequenceAnswer idem_sequence_claim(const IdemSequenceClaim *claim, long wait_ms);
+extern IdemSequenceAnswer idem_sequence_claim(IdemCursorKey *key, const IdemSequenceClaim *claim,
+											  long wait_ms);
 
 /*
  * The last sequence that was accepted of a producer in a partition; false: none.  Error
  * 42704 if there is no such producer.
  */
-extern bool idem_sequence_last(int64 producer_id, const char *topic, int topiclen,
-							   int32 partition, int64 *last);
+extern bool idem_sequence_last(IdemCursorKey *key, int64 *last);
 
 #endif							/* IDEM_CURSOR_SEQUENCE_H */

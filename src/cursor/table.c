@@ -20,7 +20,7 @@
 
 #include "cursor/table.h"
 #include "shared/guard.h"
-#include "shared/keyed_form.h"
+#include "shared/keyed_log.h"
 
 /* In the order of the install script; log.c names their places. */
 static const IdemColumn columns[IDEM_CURSOR_COLUMNS] = {

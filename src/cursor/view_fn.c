@@ -7,7 +7,7 @@
  * they may claim for, and the producers that they may claim under.
  *
  * LOCKING: keyed_scan.c, until the last row was read or the executor ends; stat_cursors
- * as shared/keyed_stat.c.
+ * as shared/keyed_log.c.
  *
  * MEMORY: one row.
  *
@@ -30,7 +30,7 @@
 #include "cursor/log.h"
 #include "cursor/producer.h"
 #include "cursor/table.h"
-#include "shared/keyed_stat.h"
+#include "shared/keyed_log.h"
 #include "shared/args.h"
 #include "shared/rows.h"
 #include "shared/uptime.h"
@@ -85,13 +85,13 @@ end_view(void *arg)
 
 /* Callbacks IdemCursorWants */
 static bool
-is_cursor(const IdemOpenCursor *open, void *arg)
+is_cursor(const IdemOpenCursor *open)
 {
 	return open->what == IDEM_CURSOR_SEQUENCE || open->what == IDEM_CURSOR_OFFSET;
 }
 
 static bool
-is_producer(const IdemOpenCursor *open, void *arg)
+is_producer(const IdemOpenCursor *open)
 {
 	return open->what == IDEM_CURSOR_PRODUCER;
 }
@@ -100,7 +100,7 @@ is_producer(const IdemOpenCursor *open, void *arg)
 static bool
 next_shown(View *view, IdemCursorWants wants, IdemOpenCursor *open)
 {
-	while (idem_cursor_scan_next(view->scan, wants, NULL, open))
+	while (idem_cursor_scan_next(view->scan, wants, open))
 	{
 		if (view->sees_all ||
 			(open->what == IDEM_CURSOR_OFFSET ? idem_consumer_value_is_accessible(open->owner) :

@@ -36,11 +36,14 @@
  */
 #include "postgres.h"
 
+#include <limits.h>
+
 #include "access/htup_details.h"
 #include "catalog/pg_collation.h"
 #include "miscadmin.h"
 #include "utils/builtins.h"
 #include "utils/fmgrprotos.h"
+#include "utils/guc.h"
 #include "utils/memutils.h"
 #include "utils/rel.h"
 #include "utils/snapmgr.h"
@@ -48,26 +51,26 @@
 
 #include "compat.h"
 #include "lease/log.h"
-#include "lease/setting.h"
 #include "lease/table.h"
 #include "lease/token.h"
 #include "shared/args.h"
-#include "shared/keyed_log.h"
-#include "shared/keyed_read.h"
-#include "shared/keyed_form.h"
-#include "shared/keyed_scan.h"
 #include "shared/keyed_worker.h"
 #include "shared/sound.h"
 #include "shared/uptime.h"
 
-/* A table that is longer loses its turn; blocks that a step copies. */
-#ifdef IDEMPOTENCY_FAULT_POINTS
-#define MAX_BLOCKS	2			/* turns have fault points in them */
-#define PASS_BLOCKS	1
-#else
-#define MAX_BLOCKS	256
-#define PASS_BLOCKS	32
-#endif
+/* In blocks: 1 GB */
+static int	lease_log_dump_size = 131072;
+
+void
+idem_lease_setting_init(void)
+{
+	DefineCustomIntVariable("idempotency.lease_log_dump_size",
+							"How long the log of leases may become while a dump of the database runs.",
+							"Until then no table is emptied that the dump needs. 0: a dump is not waited for.",
+							&lease_log_dump_size,
+							131072, 0, INT_MAX / 2,
+							PGC_SIGHUP, GUC_UNIT_BLOCKS, NULL, NULL, NULL);
+}
 
 /* The parts of an event, in the order of KINDS */
 #define KINDS	"sep"
@@ -88,78 +91,64 @@ enum
 
 StaticAssertDecl(NCOLS == IDEM_LEASE_COLUMNS, "the form of the tables has each column");
 
-/* The callback IdemKeyedLog.form_marker. */
-static HeapTuple
-form_marker(TupleDesc desc, int64 number)
+/* The newest row of each part of an event, taken apart. */
+typedef struct Parts
 {
-	return idem_keyed_form_marker(&idem_lease_log, desc, number);
-}
-
-/* A part of an event: its newest row, taken apart. */
-typedef struct Part
-{
-	bool		exists;			/* false: there is no row, and nothing else is
-								 * set */
-	bool		in_snapshot;
-	int64		number;
-	Datum		values[NCOLS];
-	bool		nulls[NCOLS];
-} Part;
+	const IdemKeyedRow *rows;
+	IdemKeyedColumns columns[NPARTS];	/* of the rows that exist */
+} Parts;
 
 static void
-take_apart(TupleDesc desc, const IdemKeyedRow *rows, Part *parts)
+take_apart(TupleDesc desc, const IdemKeyedRow *rows, Parts *parts)
 {
+	parts->rows = rows;
 	for (int i = 0; i < NPARTS; i++)
 	{
-		parts[i].exists = rows[i].tuple != NULL;
-		if (!parts[i].exists)
-			continue;
-		parts[i].in_snapshot = rows[i].in_snapshot;
-		parts[i].number = rows[i].number;
-		idem_keyed_form_take_apart(desc, rows[i].tuple, NCOLS, parts[i].values, parts[i].nulls);
+		if (rows[i].tuple != NULL)
+			idem_keyed_form_take_apart(&idem_lease_log, desc, rows[i].tuple, &parts->columns[i]);
 	}
-}
-
-/* The value of a column, or the default where it is NULL. */
-static Datum
-column_or(const Part *part, int column, Datum otherwise)
-{
-	return part->nulls[column] ? otherwise : part->values[column];
 }
 
 /* The state that counts; FREE if there is no row. */
 static char
-state_of(const Part *parts)
+state_of(const Parts *parts)
 {
-	if (!parts[PART_STATE].exists)
-		return IDEM_LEASE_FREE;
-	return DatumGetChar(column_or(&parts[PART_STATE], COL_STATE, CharGetDatum(IDEM_LEASE_FREE)));
+	const IdemKeyedColumns *state = &parts->columns[PART_STATE];
+
+	return parts->rows[PART_STATE].tuple == NULL || state->nulls[COL_STATE] ? IDEM_LEASE_FREE :
+		DatumGetChar(state->values[COL_STATE]);
 }
 
 /* Does the part belong to the lease that the event is in? */
 static bool
-is_of_lease(const Part *parts, int part)
+is_of_lease(const Parts *parts, int part)
 {
-	return state_of(parts) == IDEM_LEASE_LEASED && parts[part].exists &&
-		DatumGetInt64(column_or(&parts[part], COL_TOKEN, Int64GetDatum(0))) ==
-		parts[PART_STATE].number;
+	return state_of(parts) == IDEM_LEASE_LEASED && parts->rows[part].tuple != NULL &&
+		DatumGetInt64(idem_keyed_column(&parts->columns[part], COL_TOKEN)) ==
+		parts->rows[PART_STATE].number;
 }
 
 /* The part that says when the state ends: the state itself, or a later one. */
-static const Part *
-last_end(const Part *parts)
+static const IdemKeyedColumns *
+last_end(const Parts *parts)
 {
-	return &parts[is_of_lease(parts, PART_END) ? PART_END : PART_STATE];
+	return &parts->columns[is_of_lease(parts, PART_END) ? PART_END : PART_STATE];
 }
 
-/* When a part expires, in seconds of uptime.h; 0: never. */
+/* When a row expires, in seconds of uptime.h; 0: never. */
 static int64
-expiry_of(const Part *part)
+expiry_of(const IdemKeyedColumns *row)
 {
-	int64		kept = DatumGetInt64(column_or(part, COL_KEPT, Int64GetDatum(0)));
+	int64		kept = DatumGetInt64(idem_keyed_column(row, COL_KEPT));
 
-	return kept == 0 ? 0 :
-		DatumGetInt64(column_or(part, COL_WRITTEN, Int64GetDatum(0))) + kept;
+	return kept == 0 ? 0 : DatumGetInt64(idem_keyed_column(row, COL_WRITTEN)) + kept;
+}
+
+/* Until when a row says that its state lasts. */
+static TimestampTz
+until_of(const IdemKeyedColumns *row)
+{
+	return DatumGetTimestampTz(idem_keyed_column(row, COL_UNTIL));
 }
 
 /*
@@ -168,15 +157,14 @@ expiry_of(const Part *part)
  * find afterwards that the time is not over yet, by a clock that was set back.
  */
 static bool
-is_expired(const Part *parts)
+is_expired(const Parts *parts)
 {
-	const Part *end = last_end(parts);
+	const IdemKeyedColumns *end = last_end(parts);
 	int64		expiry = expiry_of(end);
 	int64		now;
 
 	return expiry != 0 && idem_uptime_try_now(&now) && now >= expiry + IDEM_UPTIME_MAX_BACK &&
-		DatumGetTimestampTz(column_or(end, COL_UNTIL, TimestampTzGetDatum(0))) <=
-		GetCurrentTimestamp();
+		until_of(end) <= GetCurrentTimestamp();
 }
 
 /*
@@ -187,22 +175,13 @@ is_expired(const Part *parts)
 static void
 judge(TupleDesc desc, const IdemKeyedRow *rows, IdemKeyedNeed *need)
 {
-	Part		parts[NPARTS];
+	Parts		parts;
 
-	take_apart(desc, rows, parts);
-	need[PART_STATE] = state_of(parts) == IDEM_LEASE_FREE ? IDEM_KEYED_TOMBSTONE :
-		is_expired(parts) ? IDEM_KEYED_EXPIRED : IDEM_KEYED_NEEDED;
-	need[PART_END] = is_of_lease(parts, PART_END) ? need[PART_STATE] : IDEM_KEYED_SPENT;
-	need[PART_POINT] = is_of_lease(parts, PART_POINT) ? need[PART_STATE] : IDEM_KEYED_SPENT;
-}
-
-/* Is a row's time of expiry one that can be computed with? */
-static bool
-is_expiry_sound(const Datum *values, const bool *nulls)
-{
-	return nulls[COL_WRITTEN] == nulls[COL_KEPT] &&
-		idem_sound_number_or_null(values[COL_WRITTEN], nulls[COL_WRITTEN], 0, IDEM_SOUND_SECONDS) &&
-		idem_sound_number_or_null(values[COL_KEPT], nulls[COL_KEPT], 0, IDEM_SOUND_SECONDS);
+	take_apart(desc, rows, &parts);
+	need[PART_STATE] = state_of(&parts) == IDEM_LEASE_FREE ? IDEM_KEYED_TOMBSTONE :
+		is_expired(&parts) ? IDEM_KEYED_EXPIRED : IDEM_KEYED_NEEDED;
+	need[PART_END] = is_of_lease(&parts, PART_END) ? need[PART_STATE] : IDEM_KEYED_SPENT;
+	need[PART_POINT] = is_of_lease(&parts, PART_POINT) ? need[PART_STATE] : IDEM_KEYED_SPENT;
 }
 
 /* Is it the state of an event that somebody works on, or that waits or is dead? */
@@ -227,7 +206,8 @@ is_sound(const Datum *values, const bool *nulls)
 {
 	char		kind = DatumGetChar(values[COL_KIND]);
 
-	if (!is_expiry_sound(values, nulls) || !idem_sound_time(values[COL_AT], nulls[COL_AT]))
+	if (!idem_sound_expiry(values[COL_WRITTEN], nulls[COL_WRITTEN], values[COL_KEPT], nulls[COL_KEPT]) ||
+		!idem_sound_time(values[COL_AT], nulls[COL_AT]))
 		return false;
 	if (kind == KINDS[PART_END])
 		return !nulls[COL_TOKEN] && !nulls[COL_UNTIL];
@@ -247,25 +227,17 @@ is_sound(const Datum *values, const bool *nulls)
 	return false;
 }
 
-/* The callback IdemKeyedLog.dump_blocks. */
-static BlockNumber
-dump_blocks(void)
-{
-	return idem_lease_log_dump_size;
-}
-
 const IdemKeyedLog idem_lease_log = {
 	.tables = idem_lease_tables,
 	.indexes = idem_lease_indexes,
 	.ntables = IDEM_LEASE_TABLES,
 	.sequence = &idem_lease_number,
 	.kinds = KINDS,
-	.max_blocks = MAX_BLOCKS,
-	.pass_blocks = PASS_BLOCKS,
-	.dump_blocks = dump_blocks,
+	.max_blocks = IDEM_KEYED_MAX_BLOCKS,
+	.pass_blocks = IDEM_KEYED_PASS_BLOCKS,
+	.dump_blocks = &lease_log_dump_size,
 	.draw = idem_token_draw_unflushed,
 	.is_sound = is_sound,
-	.form_marker = form_marker,
 	.judge = judge,
 	.at = COL_AT + 1,
 	.origin = COL_ORIGIN + 1
@@ -273,69 +245,32 @@ const IdemKeyedLog idem_lease_log = {
 
 /* A copy of a column of variable length; NULL if it is. */
 static void *
-copy_varlena(const Part *part, int column)
+copy_varlena(const IdemKeyedColumns *row, int column)
 {
-	return part->nulls[column] ? NULL : PG_DETOAST_DATUM_COPY(part->values[column]);
-}
-
-/* Fill in the recovery point and its work from a part. */
-static void
-get_point(const Part *part, IdemLease *lease)
-{
-	lease->recovery_point = copy_varlena(part, COL_POINT);
-	lease->work = copy_varlena(part, COL_WORK);
-	lease->point_in_snapshot = part->in_snapshot;
+	return row->nulls[column] ? NULL : PG_DETOAST_DATUM_COPY(row->values[column]);
 }
 
 /* Fill in a lease from the parts of its event. */
 static void
-get_lease(const Part *parts, IdemLease *lease)
+get_lease(const Parts *parts, IdemLease *lease)
 {
-	const Part *state = &parts[PART_STATE];
-	const Part *end = last_end(parts);
+	const IdemKeyedColumns *state = &parts->columns[PART_STATE];
+	const IdemKeyedColumns *end = last_end(parts);
+	int			point = is_of_lease(parts, PART_POINT) ? PART_POINT : PART_STATE;
 
-	lease->token = state->number;
-	lease->attempt = DatumGetInt32(column_or(state, COL_ATTEMPT, Int32GetDatum(0)));
-	lease->redriven = DatumGetBool(column_or(state, COL_REDRIVEN, BoolGetDatum(false)));
-	lease->until = DatumGetTimestampTz(column_or(end, COL_UNTIL, TimestampTzGetDatum(0)));
-	lease->at = DatumGetTimestampTz(column_or(state, COL_AT, TimestampTzGetDatum(0)));
+	lease->token = parts->rows[PART_STATE].number;
+	lease->attempt = DatumGetInt32(idem_keyed_column(state, COL_ATTEMPT));
+	lease->redriven = DatumGetBool(idem_keyed_column(state, COL_REDRIVEN));
+	lease->until = until_of(end);
+	lease->at = DatumGetTimestampTz(idem_keyed_column(state, COL_AT));
 	lease->expires = expiry_of(end);
 	lease->holder = copy_varlena(state, COL_HOLDER);
 	lease->error = copy_varlena(state, COL_ERROR);
 	lease->fingerprint = copy_varlena(state, COL_FINGERPRINT);
 	lease->request = copy_varlena(state, COL_REQUEST);
-	get_point(&parts[is_of_lease(parts, PART_POINT) ? PART_POINT : PART_STATE], lease);
-}
-
-IdemKeyedAccess *
-idem_lease_open(void)
-{
-	return idem_keyed_access_open(&idem_lease_log);
-}
-
-IdemKeyedAccess *
-idem_lease_open_to_look(void)
-{
-	return idem_keyed_access_open_to_read(&idem_lease_log);
-}
-
-void
-idem_lease_close(IdemKeyedAccess *log)
-{
-	idem_keyed_access_close(log);
-}
-
-/* Fill in a lease from the rows of its event, if it has a state. */
-static void
-get_state(TupleDesc desc, const IdemKeyedRow *rows, IdemLease *lease)
-{
-	Part		parts[NPARTS];
-
-	take_apart(desc, rows, parts);
-	lease->state = state_of(parts);
-	lease->in_snapshot = rows[PART_STATE].in_snapshot;
-	if (lease->state != IDEM_LEASE_FREE)
-		get_lease(parts, lease);
+	lease->recovery_point = copy_varlena(&parts->columns[point], COL_POINT);
+	lease->work = copy_varlena(&parts->columns[point], COL_WORK);
+	lease->point_in_snapshot = parts->rows[point].in_snapshot;
 }
 
 void
@@ -349,27 +284,22 @@ idem_lease_none(IdemLease *lease)
 bool
 idem_lease_find(IdemKeyedAccess *log, const pg_uuid_t *digest, IdemLease *lease)
 {
+	IdemKeyedAccess *open = log != NULL ? log : idem_keyed_access_open(&idem_lease_log, IDEM_KEYED_TO_READ);
 	IdemKeyedRow rows[NPARTS];
-	TupleDesc	desc;
+	Parts		parts;
 
 	idem_lease_none(lease);
-	if (log != NULL)
-		idem_keyed_access_look_up(log, digest, rows);
-	else
+	idem_keyed_access_look_up(open, digest, rows);
+	if (rows[PART_STATE].tuple != NULL)
 	{
-		idem_keyed_log_look_up(&idem_lease_log, digest, rows);
-		idem_keyed_refuse_unsound(&idem_lease_log, rows);
+		take_apart(idem_keyed_access_desc(open), rows, &parts);
+		lease->state = state_of(&parts);
+		lease->in_snapshot = rows[PART_STATE].in_snapshot;
+		if (lease->state != IDEM_LEASE_FREE)
+			get_lease(&parts, lease);
 	}
-	if (rows[PART_STATE].tuple == NULL)
-		return false;
-	if (log != NULL)
-		get_state(idem_keyed_access_desc(log), rows, lease);
-	else
-	{
-		desc = idem_keyed_log_desc(&idem_lease_log);
-		get_state(desc, rows, lease);
-		FreeTupleDesc(desc);
-	}
+	if (log == NULL)
+		idem_keyed_access_close(open);
 	for (int i = 0; i < NPARTS; i++)
 	{
 		if (rows[i].tuple != NULL)
@@ -378,133 +308,68 @@ idem_lease_find(IdemKeyedAccess *log, const pg_uuid_t *digest, IdemLease *lease)
 	return lease->state != IDEM_LEASE_FREE;
 }
 
-/* Give a value back, if there is one. */
-static void
-free_value(void *value)
-{
-	if (value != NULL)
-		pfree(value);
-}
-
 void
 idem_lease_free_values(IdemLease *lease)
 {
-	free_value(lease->holder);
-	free_value(lease->error);
-	free_value(lease->recovery_point);
-	free_value(lease->work);
-	free_value(lease->fingerprint);
-	free_value(lease->request);
+	void	   *values[] = {lease->holder, lease->error, lease->recovery_point, lease->work,
+	lease->fingerprint, lease->request};
+
+	for (int i = 0; i < lengthof(values); i++)
+	{
+		if (values[i] != NULL)
+			pfree(values[i]);
+	}
 	lease->holder = lease->error = lease->recovery_point = NULL;
 	lease->work = lease->fingerprint = lease->request = NULL;
 }
 
 /* All that is open */
 
-struct IdemLeaseScan
+/* Get the part of a kind that belongs to the lease that the scan has come to. */
+static bool
+get_part(IdemKeyedScan *scan, int part, const IdemOpenLease *open, IdemKeyedColumns *row)
 {
-	IdemKeyedScan *keys;
-};
-
-IdemLeaseScan *
-idem_lease_scan_begin(void)
-{
-	IdemLeaseScan *scan = palloc(sizeof(IdemLeaseScan));
-
-	scan->keys = idem_keyed_scan_begin(&idem_lease_log);
-	return scan;
-}
-
-void
-idem_lease_scan_end(IdemLeaseScan *scan)
-{
-	idem_keyed_scan_end(scan->keys);
-	pfree(scan);
-}
-
-/* The value of a column of the row in a slot, or the default where it is NULL. */
-static Datum
-slot_column_or(TupleTableSlot *slot, int column, Datum otherwise)
-{
-	bool		isnull;
-	Datum		value = slot_getattr(slot, column + 1, &isnull);
-
-	return isnull ? otherwise : value;
-}
-
-/* Get the part of a kind that belongs to the lease that the scan has come to; or NULL. */
-static TupleTableSlot *
-part_of_lease(IdemLeaseScan *scan, int part, const IdemOpenLease *open)
-{
-	TupleTableSlot *slot;
-
-	if (open->state != IDEM_LEASE_LEASED)
-		return NULL;
-	slot = idem_keyed_scan_part(scan->keys, KINDS[part]);
-	return slot != NULL &&
-		DatumGetInt64(slot_column_or(slot, COL_TOKEN, Int64GetDatum(0))) == open->token ? slot : NULL;
-}
-
-/* When the row in a slot expires, in seconds of uptime.h; 0: never. */
-static int64
-slot_expiry(TupleTableSlot *slot)
-{
-	int64		kept = DatumGetInt64(slot_column_or(slot, COL_KEPT, Int64GetDatum(0)));
-
-	return kept == 0 ? 0 :
-		DatumGetInt64(slot_column_or(slot, COL_WRITTEN, Int64GetDatum(0))) + kept;
+	return open->state == IDEM_LEASE_LEASED && idem_keyed_scan_part(scan, KINDS[part], row) &&
+		DatumGetInt64(idem_keyed_column(row, COL_TOKEN)) == open->token;
 }
 
 /* Fill in what the row of a state has. */
 static void
-get_open(TupleTableSlot *slot, IdemOpenLease *open)
+get_open(const IdemKeyedColumns *row, IdemOpenLease *open)
 {
-	open->state = DatumGetChar(slot_column_or(slot, COL_STATE, CharGetDatum(IDEM_LEASE_FREE)));
-	open->token = DatumGetInt64(slot_column_or(slot, COL_NUMBER, Int64GetDatum(0)));
-	open->attempt = DatumGetInt32(slot_column_or(slot, COL_ATTEMPT, Int32GetDatum(0)));
-	open->until = DatumGetTimestampTz(slot_column_or(slot, COL_UNTIL, TimestampTzGetDatum(0)));
-	open->at = DatumGetTimestampTz(slot_column_or(slot, COL_AT, TimestampTzGetDatum(0)));
-	open->expires = slot_expiry(slot);
-	open->consumer = slot_column_or(slot, COL_CONSUMER, (Datum) 0);
-	open->scope = slot_column_or(slot, COL_SCOPE, (Datum) 0);
-	open->id = slot_column_or(slot, COL_EVENT_ID, (Datum) 0);
-	open->holder = slot_column_or(slot, COL_HOLDER, (Datum) 0);
-	open->error = slot_column_or(slot, COL_ERROR, (Datum) 0);
-	open->recovery_point = slot_column_or(slot, COL_POINT, (Datum) 0);
-	open->request = slot_column_or(slot, COL_REQUEST, (Datum) 0);
+	open->state = row->nulls[COL_STATE] ? IDEM_LEASE_FREE : DatumGetChar(row->values[COL_STATE]);
+	open->token = DatumGetInt64(idem_keyed_column(row, COL_NUMBER));
+	open->attempt = DatumGetInt32(idem_keyed_column(row, COL_ATTEMPT));
+	open->until = until_of(row);
+	open->at = DatumGetTimestampTz(idem_keyed_column(row, COL_AT));
+	open->expires = expiry_of(row);
+	open->consumer = idem_keyed_column(row, COL_CONSUMER);
+	open->scope = idem_keyed_column(row, COL_SCOPE);
+	open->id = idem_keyed_column(row, COL_EVENT_ID);
+	open->holder = idem_keyed_column(row, COL_HOLDER);
+	open->error = idem_keyed_column(row, COL_ERROR);
+	open->recovery_point = idem_keyed_column(row, COL_POINT);
+	open->request = idem_keyed_column(row, COL_REQUEST);
 }
 
-/*
- * Fill in what later rows of the lease say.  The slot of a part is used for the next
- * one again.
- */
-static void
-get_parts(IdemLeaseScan *scan, IdemOpenLease *open)
-{
-	TupleTableSlot *later = part_of_lease(scan, PART_END, open);
-
-	if (later != NULL)
-	{
-		open->until = DatumGetTimestampTz(slot_column_or(later, COL_UNTIL, TimestampTzGetDatum(0)));
-		open->expires = slot_expiry(later);
-	}
-	later = part_of_lease(scan, PART_POINT, open);
-	if (later != NULL)
-		open->recovery_point = slot_column_or(later, COL_POINT, (Datum) 0);
-}
-
+/* A part that was read is valid until the next one is. */
 bool
-idem_lease_scan_next(IdemLeaseScan *scan, IdemLeaseWants wants, void *arg, IdemOpenLease *open)
+idem_lease_scan_next(IdemKeyedScan *scan, IdemLeaseWants wants, void *arg, IdemOpenLease *open)
 {
-	TupleTableSlot *slot;
+	IdemKeyedColumns row;
 
-	while ((slot = idem_keyed_scan_next(scan->keys)) != NULL)
+	while (idem_keyed_scan_next(scan, &row))
 	{
-		get_open(slot, open);
-		if (open->state == IDEM_LEASE_FREE || (wants != NULL && !wants(open, arg)) ||
-			!idem_keyed_scan_is_newest(scan->keys))
+		get_open(&row, open);
+		if (open->state == IDEM_LEASE_FREE || !wants(open, arg) || !idem_keyed_scan_is_newest(scan))
 			continue;
-		get_parts(scan, open);
+		if (get_part(scan, PART_END, open, &row))
+		{
+			open->until = until_of(&row);
+			open->expires = expiry_of(&row);
+		}
+		if (get_part(scan, PART_POINT, open, &row))
+			open->recovery_point = idem_keyed_column(&row, COL_POINT);
 		return true;
 	}
 	return false;
@@ -523,7 +388,7 @@ void
 idem_lease_scan_dead(const char *consumer, int consumerlen, IdemLeaseVisit visit, void *arg)
 {
 	text	   *name = cstring_to_text_with_len(consumer, consumerlen);
-	IdemLeaseScan *scan = idem_lease_scan_begin();
+	IdemKeyedScan *scan = idem_keyed_scan_begin(&idem_lease_log);
 	IdemOpenLease open;
 	bool		more = true;
 
@@ -537,30 +402,22 @@ idem_lease_scan_dead(const char *consumer, int consumerlen, IdemLeaseVisit visit
 		if (scope != NULL)
 			pfree(scope);
 	}
-	idem_lease_scan_end(scan);
-}
-
-/* Append a row; have the log maintained if it has become long. */
-static void
-append(IdemKeyedAccess *log, IdemKeyedNewRow *row)
-{
-	if (idem_keyed_access_append(log, idem_keyed_form_end(idem_keyed_access_desc(log), row)))
-		idem_keyed_worker_start();
+	idem_keyed_scan_end(scan);
 }
 
 /* Set the columns by which people know the event or the request. */
 static void
-set_name(IdemKeyedNewRow *row, const IdemLeaseName *name)
+set_name(IdemKeyedColumns *row, const IdemLeaseName *name)
 {
 	if (name->scopelen > 0)
-		idem_keyed_form_set_pointer(row, COL_SCOPE, cstring_to_text_with_len(name->scope, name->scopelen));
-	idem_keyed_form_set_pointer(row, COL_EVENT_ID, cstring_to_text_with_len(name->id, name->idlen));
-	idem_keyed_form_set_pointer(row, COL_CONSUMER, cstring_to_text_with_len(name->consumer, name->consumerlen));
+		idem_keyed_form_set_text(row, COL_SCOPE, name->scope, name->scopelen);
+	idem_keyed_form_set_text(row, COL_EVENT_ID, name->id, name->idlen);
+	idem_keyed_form_set_text(row, COL_CONSUMER, name->consumer, name->consumerlen);
 }
 
 /* Have a row expire "kept" seconds after a time; 0: never. */
 static void
-set_expiry(IdemKeyedNewRow *row, TimestampTz until, int64 kept)
+set_expiry(IdemKeyedColumns *row, TimestampTz until, int64 kept)
 {
 	TimestampTz now = GetCurrentTimestamp();
 
@@ -592,7 +449,7 @@ idem_lease_restamp(HeapTuple tuple, TupleDesc desc)
 void
 idem_lease_write(IdemKeyedAccess *log, const IdemLeaseName *name, const IdemLease *lease)
 {
-	IdemKeyedNewRow row;
+	IdemKeyedColumns row;
 
 	idem_keyed_form_begin(&idem_lease_log, &row, lease->token, &name->digest, KINDS[PART_STATE]);
 	set_name(&row, name);
@@ -608,41 +465,41 @@ idem_lease_write(IdemKeyedAccess *log, const IdemLeaseName *name, const IdemLeas
 	idem_keyed_form_set_pointer(&row, COL_WORK, lease->work);
 	idem_keyed_form_set_pointer(&row, COL_FINGERPRINT, lease->fingerprint);
 	idem_keyed_form_set_pointer(&row, COL_REQUEST, lease->request);
-	append(log, &row);
+	idem_keyed_worker_append(log, &row);
 }
 
 void
 idem_lease_free(IdemKeyedAccess *log, const IdemLeaseName *name)
 {
-	IdemKeyedNewRow row;
+	IdemKeyedColumns row;
 
 	idem_keyed_form_begin(&idem_lease_log, &row, idem_token_draw_unflushed(), &name->digest, KINDS[PART_STATE]);
 	idem_keyed_form_set(&row, COL_STATE, CharGetDatum(IDEM_LEASE_FREE));
-	append(log, &row);
+	idem_keyed_worker_append(log, &row);
 }
 
 void
 idem_lease_write_end(IdemKeyedAccess *log, const IdemLeaseName *name, int64 token, TimestampTz until,
 					 int64 kept)
 {
-	IdemKeyedNewRow row;
+	IdemKeyedColumns row;
 
 	idem_keyed_form_begin(&idem_lease_log, &row, idem_token_draw_unflushed(), &name->digest, KINDS[PART_END]);
 	idem_keyed_form_set(&row, COL_TOKEN, Int64GetDatum(token));
 	idem_keyed_form_set(&row, COL_UNTIL, TimestampTzGetDatum(until));
 	set_expiry(&row, until, kept);
-	append(log, &row);
+	idem_keyed_worker_append(log, &row);
 }
 
 void
 idem_lease_write_point(IdemKeyedAccess *log, const IdemLeaseName *name, int64 token,
 					   text *recovery_point, struct varlena *work)
 {
-	IdemKeyedNewRow row;
+	IdemKeyedColumns row;
 
 	idem_keyed_form_begin(&idem_lease_log, &row, idem_token_draw_unflushed(), &name->digest, KINDS[PART_POINT]);
 	idem_keyed_form_set(&row, COL_TOKEN, Int64GetDatum(token));
 	idem_keyed_form_set_pointer(&row, COL_POINT, recovery_point);
 	idem_keyed_form_set_pointer(&row, COL_WORK, work);
-	append(log, &row);
+	idem_keyed_worker_append(log, &row);
 }

@@ -19,6 +19,7 @@
 #include "utils/uuid.h"
 
 #include "shared/keyed_log.h"
+#include "shared/keyed_scan.h"
 
 /* The states of an event, as the column "state" has them. */
 #define IDEM_LEASE_LEASED	'l'
@@ -67,18 +68,11 @@ typedef struct IdemLease
 	bool		point_in_snapshot;	/* and the recovery point */
 } IdemLease;
 
+/* Defines the setting; called once per process. */
+extern void idem_lease_setting_init(void);
+
 /* The log, for the one who maintains it. */
 extern const IdemKeyedLog idem_lease_log;
-
-/*
- * Lock the log to change what is open of events (shared/keyed_log.h).  Not in a
- * transaction that cannot write.
- */
-extern IdemKeyedAccess *idem_lease_open(void);
-
-/* The same to look only; ends by idem_lease_close, too. */
-extern IdemKeyedAccess *idem_lease_open_to_look(void);
-extern void idem_lease_close(IdemKeyedAccess *log);
 
 /*
  * Get what is open of an event, as of now, in the current context; false if
@@ -135,23 +129,14 @@ typedef struct IdemOpenLease
 	Datum		request;
 } IdemOpenLease;
 
-typedef struct IdemLeaseScan IdemLeaseScan;
-
 /*
- * Read all that is open, each event and request once, as of now at every isolation
- * level (keyed_scan.h).
- */
-extern IdemLeaseScan *idem_lease_scan_begin(void);
-
-/*
- * Get the next one, valid until the next call; false at the end.  wants: chooses by what
- * the row of a state has, before more is looked up; the row may be an old one.  NULL:
- * all.
+ * Get the next of all that is open, by a scan of the log (keyed_scan.h): each event and
+ * request once.  Valid until the next call; false at the end.  wants: chooses by what the
+ * row of a state has, before more is looked up; the row may be an old one.
  */
 typedef bool (*IdemLeaseWants) (const IdemOpenLease *open, void *arg);
-extern bool idem_lease_scan_next(IdemLeaseScan *scan, IdemLeaseWants wants, void *arg,
+extern bool idem_lease_scan_next(IdemKeyedScan *scan, IdemLeaseWants wants, void *arg,
 								 IdemOpenLease *open);
-extern void idem_lease_scan_end(IdemLeaseScan *scan);
 
 /* Write that nothing is open of an event; locks as of idem_lease_write. */
 extern void idem_lease_free(IdemKeyedAccess *log, const IdemLeaseName *name);

@@ -26,7 +26,7 @@ extern IdemRelRef idem_lease_indexes[IDEM_LEASE_TABLES];
 /* Numbers the rows, of other logs as well. */
 extern IdemRelRef idem_lease_number;
 
-/* Which history has given out the numbers (token.c); 0: none has, and there are no rows (use.c). */
+/* Which history has given out the numbers (token.c); 0: none has, and there are no rows. */
 extern IdemRelRef idem_lease_identity;
 
 #endif							/* IDEM_LEASE_TABLE_H */

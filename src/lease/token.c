@@ -10,7 +10,7 @@
  *
  *	lease_number	the last number given out
  *	lease_identity	which history of which database has given it out: a hash of
- *					system identifier, timeline and database.  0: none has (use.c)
+ *					system identifier, timeline and database.  0: none has
  *	lease_start		when the server was started that has last looked at the others
  *
  * A crash: the cell's WAL is ahead of its value, and is flushed before a token is
@@ -68,10 +68,12 @@
 #include "postgres.h"
 
 #include "access/relation.h"
+#include "access/table.h"
 #include "access/xlog.h"
 #include "common/hashfn.h"
 #include "datatype/timestamp.h"
 #include "miscadmin.h"
+#include "storage/bufmgr.h"
 #include "storage/lmgr.h"
 #include "utils/rel.h"
 #include "utils/timestamp.h"
@@ -125,9 +127,9 @@ static IdemRelRef start_ref = IDEM_RELREF("lease_start");
  */
 static bool checked = false;
 
-/* What tells this history of this database from others: a positive number. */
-static int64
-identity_now(void)
+/* A positive number. */
+int64
+idem_token_history(void)
 {
 	uint64		parts[3] = {GetSystemIdentifier(), GetWALInsertionTimeLine(), MyDatabaseId};
 
@@ -207,7 +209,7 @@ leap_from(int64 number, TimestampTz safe_at)
 static bool
 is_branch(IdemCell number, IdemCell identity)
 {
-	return number.sealed && identity.value != 0 && identity.value != identity_now();
+	return number.sealed && identity.value != 0 && identity.value != idem_token_history();
 }
 
 /* Set the number to a safe value, unless another process has done so. */
@@ -217,7 +219,7 @@ leap(void)
 	IdemCell	number = idem_cell_read_ref(&idem_lease_number);
 	int64		value;
 
-	if (number.sealed && cell_is(&idem_lease_identity, identity_now()) && cell_is(&start_ref, start_now()))
+	if (number.sealed && cell_is(&idem_lease_identity, idem_token_history()) && cell_is(&start_ref, start_now()))
 		return;
 	value = leap_from(number.value, safe_since());
 	if (!number.sealed)
@@ -231,7 +233,7 @@ leap(void)
 		value = Max(value, number.value + IDENTITY_LEAP);
 	idem_cell_write_ref(&idem_lease_number, value);
 	IDEM_FAULT_POINT("lease-number-written");
-	idem_cell_write_ref(&idem_lease_identity, identity_now());
+	idem_cell_write_ref(&idem_lease_identity, idem_token_history());
 	IDEM_FAULT_POINT("lease-identity-written");
 	idem_cell_write_ref(&start_ref, start_now());
 }
@@ -287,12 +289,6 @@ idem_token_draw_unflushed(void)
 	return draw(&lsn);
 }
 
-int64
-idem_token_history(void)
-{
-	return identity_now();
-}
-
 /* Break a cell's seal. */
 static void
 unseal_cell(IdemRelRef *ref)
@@ -315,14 +311,110 @@ idem_token_distrust(void)
 	UnlockRelationOid(oid, LEAP_LOCK);
 }
 
+/*
+ * May the log of leases have rows?
+ *
+ * A claim has to look into the log.  Most databases never lease an event, and to open
+ * three empty tables costs as much as to look into the store.  So a claim looks at one
+ * page before: as long as the cell lease_identity is 0 and sealed, nobody has drawn a
+ * number in this database, and the log is empty.  The log of cursors has the same numbers,
+ * so offsets and sequences set the cell as well.
+ *
+ * Every row gets its number from a draw, which sets the cell before; a restore
+ * breaks the seal of a cell that is 0.  A cell that nobody has sealed, as that of a new
+ * extension, is settled by the first claim: as 0 if the tables are as new, as
+ * ROWS_FROM_ELSEWHERE if they have rows.
+ *
+ * Once the cell is set, it stays so, and a session remembers it.
+ *
+ * INVARIANT: while the cell is 0 and sealed, the tables have no row that is committed, nor
+ * one of a lease that is being taken.  Rows that a statement of a restore is writing may be
+ * there.
+ *
+ * A crash leaves a cell that was settled, or one that is not.  The WAL of a cell that a
+ * draw has set is before that of the row.
+ *
+ * LOCKING: the event's lock makes a claim see the cell that was set for an earlier lease
+ * of the event.  To settle the cell: the lock on lease_start, then AccessShareLock on the
+ * tables; each only if it is free, and given back at once.  A restore that has rows in
+ * files that were empty just now waits for the lock on lease_start with the end of its
+ * statement, and breaks the seal then.
+ *
+ * MEMORY: an OID; an open cell is a relation and a pin, which an error gives back.
+ */
+
+/*
+ * The value of the cell when rows are there, and nobody has drawn a number here.  The next
+ * draw finds another identity.
+ */
+#define ROWS_FROM_ELSEWHERE	1
+
+/* The cell that this session has seen set; one of a new extension has another OID. */
+static Oid	used_cell = InvalidOid;
+
 bool
-idem_token_try_hold(void)
+idem_lease_use_is_known(void)
 {
-	return ConditionalLockRelationOid(idem_relref_oid(&start_ref), LEAP_LOCK);
+	return used_cell == idem_relref_oid(&idem_lease_identity);
+}
+
+/* Has nobody said yet whether there are rows? */
+static bool
+is_unsettled(IdemCell cell)
+{
+	return cell.value == 0 && !cell.sealed;
 }
 
 void
-idem_token_unhold(void)
+idem_lease_use_open(IdemLeaseUse *use)
 {
-	UnlockRelationOid(idem_relref_oid(&start_ref), LEAP_LOCK);
+	use->rel = relation_open(idem_relref_oid(&idem_lease_identity), AccessShareLock);
+	use->page = idem_cell_pin(use->rel);
+}
+
+void
+idem_lease_use_close(IdemLeaseUse *use)
+{
+	ReleaseBuffer(use->page);
+	relation_close(use->rel, AccessShareLock);
+	use->rel = NULL;
+}
+
+/*
+ * Settle the cell that nobody has sealed, unless somebody has a table or sets the cell
+ * just now.
+ */
+static void
+settle(const IdemLeaseUse *use)
+{
+	Oid			oid = idem_relref_oid(&start_ref);
+	Relation	heaps[IDEM_LEASE_TABLES];
+	BlockNumber blocks = 0;
+	int			n = 0;
+
+	if (!ConditionalLockRelationOid(oid, LEAP_LOCK))
+		return;
+	while (n < IDEM_LEASE_TABLES &&
+		   (heaps[n] = idem_table_open_nowait(idem_relref_oid(&idem_lease_tables[n]), AccessShareLock)) != NULL)
+		blocks += RelationGetNumberOfBlocks(heaps[n++]);
+	if (n == IDEM_LEASE_TABLES && is_unsettled(idem_cell_look(use->page)))
+		idem_cell_write(use->rel, blocks == 0 ? 0 : ROWS_FROM_ELSEWHERE);
+	while (n > 0)
+		table_close(heaps[--n], AccessShareLock);
+	UnlockRelationOid(oid, LEAP_LOCK);
+}
+
+bool
+idem_lease_use_look(const IdemLeaseUse *use)
+{
+	IdemCell	cell = idem_cell_look(use->page);
+
+	if (is_unsettled(cell))
+	{
+		settle(use);
+		cell = idem_cell_look(use->page);
+	}
+	if (cell.value != 0)
+		used_cell = RelationGetRelid(use->rel);
+	return cell.value != 0 || !cell.sealed;
 }

@@ -15,6 +15,9 @@
 
 #include "postgres.h"
 
+#include "storage/buf.h"
+#include "utils/relcache.h"
+
 /*
  * Draw a number that may be given out before the transaction commits.  It is
  * greater than any number that this database, or a database that it is a copy of,
@@ -39,15 +42,27 @@ extern int64 idem_token_history(void);
 
 /*
  * Rows came in whose numbers were not drawn here: have the next draw look for the greatest
- * number that is in use, and claims look whether there are rows (use.h).
+ * number that is in use, and claims look whether there are rows.
  */
 extern void idem_token_distrust(void);
 
+/* The cell that tells whether the log of leases may have rows, open. */
+typedef struct IdemLeaseUse
+{
+	Relation	rel;			/* NULL: not open */
+	Buffer		page;
+} IdemLeaseUse;
+
+/* Has this session seen that the log may have rows?  It stays so. */
+extern bool idem_lease_use_is_known(void);
+
+extern void idem_lease_use_open(IdemLeaseUse *use);
+extern void idem_lease_use_close(IdemLeaseUse *use);
+
 /*
- * Keep others from setting the cells that the numbers rest on, to the call of ..._unhold;
- * false if somebody does so just now.
+ * May the log have a row of the event whose lock is held?  Ask anew for each event.  True
+ * if it is not known.
  */
-extern bool idem_token_try_hold(void);
-extern void idem_token_unhold(void);
+extern bool idem_lease_use_look(const IdemLeaseUse *use);
 
 #endif							/* IDEM_LEASE_TOKEN_H */

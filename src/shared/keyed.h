@@ -37,6 +37,15 @@
 #define IDEM_KEYED_MAX_TABLES	3
 #define IDEM_KEYED_MAX_KINDS	4
 
+/* A table that is longer loses its turn; blocks that a step copies. */
+#ifdef IDEMPOTENCY_FAULT_POINTS
+#define IDEM_KEYED_MAX_BLOCKS	2	/* turns have fault points in them */
+#define IDEM_KEYED_PASS_BLOCKS	1
+#else
+#define IDEM_KEYED_MAX_BLOCKS	256
+#define IDEM_KEYED_PASS_BLOCKS	32
+#endif
+
 /* So much longer than its table is the TOAST table that makes it lose its turn. */
 #define IDEM_KEYED_VALUES		16
 
@@ -105,7 +114,7 @@ typedef struct IdemKeyedLog
 	 * blocks of all tables and of their TOAST tables, before a table that the
 	 * dump needs is emptied. NULL, and 0: dumps are not waited for.
 	 */
-	BlockNumber (*dump_blocks) (void);
+	const int  *dump_blocks;
 
 	/* The next number of the sequence. */
 	int64		(*draw) (void);
@@ -117,9 +126,6 @@ typedef struct IdemKeyedLog
 	 * true. NULL: of all.
 	 */
 	bool		(*is_sound) (const Datum *values, const bool *nulls);
-
-	/* Make the tuple of a marker; user's columns may be NULL. */
-	HeapTuple	(*form_marker) (TupleDesc desc, int64 number);
 
 	/*
 	 * Which parts are needed?  rows: the newest row of each kind, in the
@@ -137,7 +143,10 @@ typedef struct IdemKeyedLog
 	 */
 	bool		(*master) (TupleDesc desc, const IdemKeyedRow *rows, pg_uuid_t *digest);
 
-	/* The column that says when a row was written, a timestamptz; from 1. */
+	/*
+	 * The column that says when a row was written, a timestamptz; from 1.  0:
+	 * the log has none.
+	 */
 	int			at;
 
 	/*

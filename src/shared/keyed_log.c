@@ -76,18 +76,84 @@
 #include "access/heaptoast.h"
 #include "access/htup_details.h"
 #include "access/table.h"
+#include "access/xlog.h"
+#include "catalog/pg_index.h"
+#include "funcapi.h"
 #include "miscadmin.h"
 #include "storage/lmgr.h"
+#include "utils/builtins.h"
+#include "utils/fmgroids.h"
+#include "utils/fmgrprotos.h"
 #include "utils/rel.h"
 #include "utils/snapmgr.h"
 #include "utils/timestamp.h"
 
 #include "compat.h"
+#include "shared/args.h"
 #include "shared/guard.h"
 #include "shared/keyed_log.h"
 #include "shared/keyed_read.h"
+#include "shared/lock_wait.h"
 #include "shared/table.h"
 #include "shared/txn_owner.h"
+#include "shared/worker.h"
+
+/* Rows */
+
+const IdemIndexForm idem_keyed_index = {
+	.text = "(digest, kind, number DESC)", .n = 3,
+	.columns = {IDEM_KEYED_DIGEST, IDEM_KEYED_KIND, IDEM_KEYED_NUMBER},
+	.options = {0, 0, INDOPTION_DESC | INDOPTION_NULLS_FIRST},
+	.compare = {F_UUID_CMP, F_BTCHARCMP, F_BTINT8CMP}
+};
+
+void
+idem_keyed_form_begin(const IdemKeyedLog *log, IdemKeyedColumns *row, int64 number,
+					  const pg_uuid_t *digest, char kind)
+{
+	memset(row->nulls, true, sizeof(row->nulls));
+	idem_keyed_form_set(row, IDEM_KEYED_NUMBER - 1, Int64GetDatum(number));
+	idem_keyed_form_set(row, IDEM_KEYED_DIGEST - 1, UUIDPGetDatum(digest));
+	idem_keyed_form_set(row, IDEM_KEYED_KIND - 1, CharGetDatum(kind));
+	if (log->at != 0)
+		idem_keyed_form_set(row, log->at - 1, TimestampTzGetDatum(GetCurrentTimestamp()));
+}
+
+void
+idem_keyed_form_set_pointer(IdemKeyedColumns *row, int column, const void *value)
+{
+	if (value != NULL)
+		idem_keyed_form_set(row, column, PointerGetDatum(value));
+}
+
+void
+idem_keyed_form_set_text(IdemKeyedColumns *row, int column, const char *s, int len)
+{
+	if (s != NULL)
+		idem_keyed_form_set(row, column, PointerGetDatum(cstring_to_text_with_len(s, len)));
+}
+
+HeapTuple
+idem_keyed_form_end(TupleDesc desc, IdemKeyedColumns *row)
+{
+	return idem_table_form_row(desc, IDEM_KEYED_MAX_COLUMNS, row->values, row->nulls);
+}
+
+void
+idem_keyed_form_take_apart(const IdemKeyedLog *log, TupleDesc desc, HeapTuple tuple, IdemKeyedColumns *row)
+{
+	idem_table_take_apart(desc, log->tables[0].form->ncolumns, tuple, row->values, row->nulls);
+}
+
+HeapTuple
+idem_keyed_form_marker(const IdemKeyedLog *log, TupleDesc desc, int64 number)
+{
+	pg_uuid_t	digest = {{0}};
+	IdemKeyedColumns row;
+
+	idem_keyed_form_begin(log, &row, number, &digest, IDEM_KEYED_MARKER);
+	return idem_keyed_form_end(desc, &row);
+}
 
 struct IdemKeyedAccess
 {
@@ -122,25 +188,6 @@ idem_keyed_log_look_up(const IdemKeyedLog *log, const pg_uuid_t *digest, IdemKey
 	idem_keyed_find_parts(&reader, digest, rows);
 	flatten(&reader, rows);
 	idem_keyed_reader_close(&reader);
-}
-
-uint32
-idem_keyed_log_former(const IdemKeyedLog *log)
-{
-	IdemKeyedReader reader;
-	int64		marker;
-	int			current;
-	uint32		former = 0;
-
-	(void) idem_keyed_reader_open(&reader, log, true);
-	current = idem_keyed_find_current(&reader, &marker);
-	for (int n = 0; n < log->ntables; n++)
-	{
-		if (n != current && reader.indexes[n] != NULL)
-			former |= 1 << n;
-	}
-	idem_keyed_reader_close(&reader);
-	return former;
 }
 
 /* Take the number and the time of a row, if the number is the greatest so far. */
@@ -192,35 +239,17 @@ idem_keyed_log_desc(const IdemKeyedLog *log)
 /* Reading and writing */
 
 IdemKeyedAccess *
-idem_keyed_access_open(const IdemKeyedLog *log)
-{
-	IdemKeyedAccess *access = palloc(sizeof(IdemKeyedAccess));
-	ResourceOwner saved = idem_txn_owner_enter();
-
-	idem_keyed_reader_open_to_write(&access->reader, log);
-	access->keys_locked = false;
-	idem_txn_owner_leave(saved);
-	return access;
-}
-
-IdemKeyedAccess *
-idem_keyed_access_open_locked(const IdemKeyedLog *log)
-{
-	IdemKeyedAccess *access = idem_keyed_access_open(log);
-
-	access->keys_locked = true;
-	return access;
-}
-
-IdemKeyedAccess *
-idem_keyed_access_open_to_read(const IdemKeyedLog *log)
+idem_keyed_access_open(const IdemKeyedLog *log, IdemKeyedUse use)
 {
 	IdemKeyedAccess *access = palloc(sizeof(IdemKeyedAccess));
 	ResourceOwner saved = idem_txn_owner_enter();
 
 	/* each look-up asks which tables have rows, so that is not asked here */
-	idem_keyed_reader_open_tables(&access->reader, log);
-	access->keys_locked = false;
+	if (use == IDEM_KEYED_TO_READ)
+		(void) idem_keyed_reader_open_tables(&access->reader, log, -1, true);
+	else
+		idem_keyed_reader_open_to_write(&access->reader, log);
+	access->keys_locked = use == IDEM_KEYED_OF_LOCKED;
 	idem_txn_owner_leave(saved);
 	return access;
 }
@@ -251,7 +280,7 @@ idem_keyed_access_look_up(IdemKeyedAccess *access, const pg_uuid_t *digest, Idem
 	 * has appended it
 	 */
 	if (!access->keys_locked || access->reader.written)
-		idem_keyed_reader_refresh(&access->reader);
+		(void) idem_keyed_reader_open_indexes(&access->reader, true);
 	idem_keyed_find_parts(&access->reader, digest, rows);
 	idem_keyed_refuse_unsound(access->reader.log, rows);
 	flatten(&access->reader, rows);
@@ -275,4 +304,98 @@ idem_keyed_access_append(IdemKeyedAccess *access, HeapTuple tuple)
 	heap_freetuple(tuple);
 	idem_txn_owner_leave(saved);
 	return is_long;
+}
+
+/*
+ * What a log costs, and what keeps it from being shortened.
+ *
+ * LOCKING: AccessShareLock on the tables and indexes of the log, given back before the
+ * function returns; the maintainer's lock is tried and given back.
+ */
+
+/*
+ * Which tables have lost their turn and still have rows?  Bits by number.  May be
+ * outdated at once.
+ */
+static uint32
+former_tables(const IdemKeyedLog *log)
+{
+	IdemKeyedReader reader;
+	int64		marker;
+	int			current;
+	uint32		former = 0;
+
+	(void) idem_keyed_reader_open(&reader, log, true);
+	current = idem_keyed_find_current(&reader, &marker);
+	for (int n = 0; n < log->ntables; n++)
+	{
+		if (n != current && reader.indexes[n] != NULL)
+			former |= 1 << n;
+	}
+	idem_keyed_reader_close(&reader);
+	return former;
+}
+
+/* The bytes that a function of the server says of all tables of the log. */
+static int64
+sum_of(const IdemKeyedLog *log, PGFunction bytes_of)
+{
+	int64		sum = 0;
+
+	for (int n = 0; n < log->ntables; n++)
+	{
+		Oid			oid = idem_relref_oid(&log->tables[n]);
+
+		sum += DatumGetInt64(DirectFunctionCall1(bytes_of, ObjectIdGetDatum(oid)));
+	}
+	return sum;
+}
+
+/* Who holds one of these tables by a lock that a lock of this mode conflicts with? */
+static const char *
+tables_holder(const IdemKeyedLog *log, uint32 tables, LOCKMODE mode, const char *session)
+{
+	const char *holder = NULL;
+
+	for (int n = 0; n < log->ntables && holder == NULL; n++)
+	{
+		if (tables & (1 << n))
+			holder = idem_holder(idem_relref_oid(&log->tables[n]), mode, session);
+	}
+	return holder;
+}
+
+/*
+ * What keeps the tables that have lost their turn from being emptied?  NULL: nothing
+ * does.  A worker that is at work reads them, so then only writers hold it up.
+ */
+static const char *
+log_holder(const IdemKeyedLog *log)
+{
+	uint32		former = former_tables(log);
+	const char *holder;
+
+	if (former == 0 || RecoveryInProgress())
+		return NULL;
+	holder = tables_holder(log, former, ShareLock, "writer");
+	if (holder != NULL || idem_singleton_is_at_work(IDEM_SINGLETON_LOGS))
+		return holder;
+	holder = tables_holder(log, former, AccessExclusiveLock, "reader");
+	return holder != NULL ? holder : "no worker";
+}
+
+Datum
+idem_keyed_stat(FunctionCallInfo fcinfo, const IdemKeyedLog *log)
+{
+	TupleDesc	desc;
+	const char *holder = log_holder(log);
+	Datum		values[3];
+	bool		nulls[3] = {false, false, holder == NULL};
+
+	desc = idem_row_type(fcinfo, lengthof(values));
+	values[0] = Int64GetDatum(sum_of(log, pg_table_size));
+	values[1] = Int64GetDatum(sum_of(log, pg_indexes_size));
+	if (holder != NULL)
+		values[2] = CStringGetTextDatum(holder);
+	return HeapTupleGetDatum(heap_form_tuple(desc, values, nulls));
 }

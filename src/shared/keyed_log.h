@@ -1,7 +1,7 @@
 /*-------------------------------------------------------------------------
  *
  * keyed_log.h
- *		Appends to a keyed log (keyed.h), and looks keys up.
+ *		Makes rows of a keyed log (keyed.h), appends them, and looks keys up.
  *
  * Copyright (c) 2026, the idempotency developers
  *
@@ -15,20 +15,66 @@
 
 #include "postgres.h"
 
+#include "access/htup.h"
+#include "access/tupdesc.h"
 #include "datatype/timestamp.h"
+#include "fmgr.h"
+#include "utils/uuid.h"
 
 #include "shared/keyed.h"
+
+/* The most columns that a log's tables may have. */
+#define IDEM_KEYED_MAX_COLUMNS	24
+
+/* The index of each table: (digest, kind, number DESC). */
+extern const IdemIndexForm idem_keyed_index;
+
+/* The columns of a row, from 0. */
+typedef struct IdemKeyedColumns
+{
+	Datum		values[IDEM_KEYED_MAX_COLUMNS];
+	bool		nulls[IDEM_KEYED_MAX_COLUMNS];
+} IdemKeyedColumns;
+
+/* Begin a row that is written now.  Columns are NULL until they are set. */
+extern void idem_keyed_form_begin(const IdemKeyedLog *log, IdemKeyedColumns *row, int64 number,
+								  const pg_uuid_t *digest, char kind);
+
+static inline void
+idem_keyed_form_set(IdemKeyedColumns *row, int column, Datum value)
+{
+	row->values[column] = value;
+	row->nulls[column] = false;
+}
+
+/* Set a column, unless the value is NULL; the same of a string of some length. */
+extern void idem_keyed_form_set_pointer(IdemKeyedColumns *row, int column, const void *value);
+extern void idem_keyed_form_set_text(IdemKeyedColumns *row, int column, const char *s, int len);
+
+/* The row as a tuple.  Columns that somebody added to the table are NULL. */
+extern HeapTuple idem_keyed_form_end(TupleDesc desc, IdemKeyedColumns *row);
+
+/*
+ * Take a row apart, in one pass over the row.  Columns that somebody added to the table are
+ * left out.
+ */
+extern void idem_keyed_form_take_apart(const IdemKeyedLog *log, TupleDesc desc, HeapTuple tuple,
+									   IdemKeyedColumns *row);
+
+/* The value of a column; 0 where it is NULL. */
+static inline Datum
+idem_keyed_column(const IdemKeyedColumns *row, int column)
+{
+	return row->nulls[column] ? (Datum) 0 : row->values[column];
+}
+
+/* A marker of the log. */
+extern HeapTuple idem_keyed_form_marker(const IdemKeyedLog *log, TupleDesc desc, int64 number);
 
 /* All of these need a transaction. */
 
 /* The columns of the log's tables; free it by FreeTupleDesc. */
 extern TupleDesc idem_keyed_log_desc(const IdemKeyedLog *log);
-
-/*
- * Which tables have lost their turn and still have rows?  Bits by number.  May be
- * outdated at once.
- */
-extern uint32 idem_keyed_log_former(const IdemKeyedLog *log);
 
 /*
  * Take the greatest number of a row in the tables, of committed and other rows, and when
@@ -47,21 +93,23 @@ extern void idem_keyed_log_look_up(const IdemKeyedLog *log, const pg_uuid_t *dig
 /* A log whose tables are locked to look keys up and to append rows. */
 typedef struct IdemKeyedAccess IdemKeyedAccess;
 
+/* For what a log is locked */
+typedef enum IdemKeyedUse
+{
+	IDEM_KEYED_TO_READ,			/* to look keys up only */
+	IDEM_KEYED_TO_WRITE,
+	IDEM_KEYED_OF_LOCKED		/* the same for a caller that has locked each
+								 * key that it looks up before the opening:
+								 * which tables have rows is not asked again
+								 * for each key */
+} IdemKeyedUse;
+
 /*
  * Lock a log.  Who looks up a key that it changes locks the key before its look-up, but
  * not for the opening.  While an access is open no table of the log can be emptied, so
  * its owner does not wait for locks of keys.  Opened and closed in one subtransaction.
  */
-extern IdemKeyedAccess *idem_keyed_access_open(const IdemKeyedLog *log);
-
-/*
- * The same for a caller that has locked each key that it looks up before the opening: which
- * tables have rows is not asked again for each key.
- */
-extern IdemKeyedAccess *idem_keyed_access_open_locked(const IdemKeyedLog *log);
-
-/* The same to look keys up only. */
-extern IdemKeyedAccess *idem_keyed_access_open_to_read(const IdemKeyedLog *log);
+extern IdemKeyedAccess *idem_keyed_access_open(const IdemKeyedLog *log, IdemKeyedUse use);
 
 /* Unlock it, but for what rows were appended to. */
 extern void idem_keyed_access_close(IdemKeyedAccess *access);
@@ -81,5 +129,8 @@ extern void idem_keyed_access_look_up(IdemKeyedAccess *access, const pg_uuid_t *
  * one, so that it is time for maintenance.
  */
 extern bool idem_keyed_access_append(IdemKeyedAccess *access, HeapTuple tuple);
+
+/* Body of a function that returns one row: table_bytes, index_bytes, held_by. */
+extern Datum idem_keyed_stat(FunctionCallInfo fcinfo, const IdemKeyedLog *log);
 
 #endif							/* IDEM_KEYED_LOG_H */

@@ -46,7 +46,6 @@
 
 #include "compat.h"
 #include "shared/guard.h"
-#include "shared/keyed_hint.h"
 #include "shared/keyed_read.h"
 #include "shared/lock_wait.h"
 #include "shared/xid.h"
@@ -123,12 +122,9 @@ open_index(IdemKeyedReader *reader, int n, bool waits)
 	return true;
 }
 
-/*
- * Lock all tables, the one to be written to first, -1: none; false, and no lock is kept,
- * if one of the locks is not free.  Who writes waits.
- */
-static bool
-open_tables(IdemKeyedReader *reader, const IdemKeyedLog *log, int writes_to, bool waits)
+/* Who writes waits. */
+bool
+idem_keyed_reader_open_tables(IdemKeyedReader *reader, const IdemKeyedLog *log, int writes_to, bool waits)
 {
 	reader->log = log;
 	reader->snapshot = NULL;
@@ -147,9 +143,8 @@ open_tables(IdemKeyedReader *reader, const IdemKeyedLog *log, int writes_to, boo
 	return true;
 }
 
-/* The same for the indexes, or no lock of the reader is kept. */
-static bool
-open_indexes(IdemKeyedReader *reader, bool waits)
+bool
+idem_keyed_reader_open_indexes(IdemKeyedReader *reader, bool waits)
 {
 	for (int n = 0; n < reader->log->ntables; n++)
 	{
@@ -165,7 +160,7 @@ open_indexes(IdemKeyedReader *reader, bool waits)
 bool
 idem_keyed_reader_open(IdemKeyedReader *reader, const IdemKeyedLog *log, bool waits)
 {
-	return open_tables(reader, log, -1, waits) && open_indexes(reader, waits);
+	return idem_keyed_reader_open_tables(reader, log, -1, waits) && idem_keyed_reader_open_indexes(reader, waits);
 }
 
 /*
@@ -176,21 +171,9 @@ idem_keyed_reader_open(IdemKeyedReader *reader, const IdemKeyedLog *log, bool wa
 void
 idem_keyed_reader_open_as_of_now(IdemKeyedReader *reader, const IdemKeyedLog *log)
 {
-	(void) open_tables(reader, log, -1, true);
+	(void) idem_keyed_reader_open_tables(reader, log, -1, true);
 	reader->snapshot = RegisterSnapshot(GetLatestSnapshot());
-	(void) open_indexes(reader, true);
-}
-
-void
-idem_keyed_reader_open_tables(IdemKeyedReader *reader, const IdemKeyedLog *log)
-{
-	(void) open_tables(reader, log, -1, true);
-}
-
-void
-idem_keyed_reader_refresh(IdemKeyedReader *reader)
-{
-	(void) open_indexes(reader, true);
+	(void) idem_keyed_reader_open_indexes(reader, true);
 }
 
 void
@@ -279,6 +262,30 @@ idem_keyed_let_go(IdemKeyedReader *reader, int table)
 {
 	if (reader->slots[table] != NULL)
 		ExecClearTuple(reader->slots[table]);
+}
+
+/* The place of a key is by its digest, which is as good as random. */
+int64
+idem_keyed_hint(const IdemKeyedHints *hints, Oid index, const pg_uuid_t *digest, char kind)
+{
+	const IdemKeyedHint *hint = &hints->places[digest->data[0] % IDEM_KEYED_HINTS];
+
+	if (hint->index != index || hint->kind != kind ||
+		memcmp(&hint->digest, digest, sizeof(*digest)) != 0)
+		return 0;
+	return hint->number;
+}
+
+void
+idem_keyed_hint_note(IdemKeyedHints *hints, Oid index, const pg_uuid_t *digest, char kind,
+					 int64 number)
+{
+	IdemKeyedHint *hint = &hints->places[digest->data[0] % IDEM_KEYED_HINTS];
+
+	hint->digest = *digest;
+	hint->number = number;
+	hint->index = index;
+	hint->kind = kind;
 }
 
 /*
@@ -548,8 +555,8 @@ idem_keyed_reader_open_to_write(IdemKeyedReader *reader, const IdemKeyedLog *log
 	for (;;)
 	{
 		locked = guess % log->ntables;
-		(void) open_tables(reader, log, locked, true);
-		(void) open_indexes(reader, true);
+		(void) idem_keyed_reader_open_tables(reader, log, locked, true);
+		(void) idem_keyed_reader_open_indexes(reader, true);
 		guess = look_for_current(reader);
 		if (guess == locked)
 			return;

@@ -62,19 +62,16 @@ extern void idem_keyed_reader_open_as_of_now(IdemKeyedReader *reader, const Idem
  */
 extern void idem_keyed_reader_open_to_write(IdemKeyedReader *reader, const IdemKeyedLog *log);
 
-/*
- * The same as the first, and waits, but which tables have rows is left to
- * idem_keyed_reader_refresh.
- */
-extern void idem_keyed_reader_open_tables(IdemKeyedReader *reader, const IdemKeyedLog *log);
-
 extern void idem_keyed_reader_close(IdemKeyedReader *reader);
 
 /*
- * A table that had no rows may have some by now.  A reader that stays open does this
- * before it looks for another key.
+ * The parts of that.  Lock all tables, the one to be written to first, -1: none; false, and no
+ * lock is kept, if one of the locks is not free.  Then, or again before another key is looked
+ * for, the indexes of those that have rows by now; false, and no lock of the reader is kept.
  */
-extern void idem_keyed_reader_refresh(IdemKeyedReader *reader);
+extern bool idem_keyed_reader_open_tables(IdemKeyedReader *reader, const IdemKeyedLog *log,
+										  int writes_to, bool waits);
+extern bool idem_keyed_reader_open_indexes(IdemKeyedReader *reader, bool waits);
 
 /* The number of a row in a slot; 0 if it is NULL, of an unsound row. */
 extern int64 idem_keyed_number(TupleTableSlot *slot);
@@ -131,5 +128,36 @@ extern bool idem_keyed_is_long(const IdemKeyedLog *log, Relation heap);
 
 /* How many line pointers has the page? */
 extern OffsetNumber idem_keyed_page_rows(Relation heap, BlockNumber block);
+
+/*
+ * Where the newest row of a key was when somebody looked last.
+ *
+ * An index scan reads all entries of a page that fit, though only the first one is wanted.
+ * Of a partition that is claimed all the time these are hundreds.  A scan that ends at
+ * the newest row that is remembered reads only what is newer.
+ */
+#define IDEM_KEYED_HINTS	64
+
+typedef struct IdemKeyedHint
+{
+	pg_uuid_t	digest;
+	int64		number;			/* 0: the place is free */
+	Oid			index;
+	char		kind;
+} IdemKeyedHint;
+
+/* What one reader remembers: zeroed, it remembers nothing. */
+typedef struct IdemKeyedHints
+{
+	IdemKeyedHint places[IDEM_KEYED_HINTS];
+} IdemKeyedHints;
+
+/* The number that was noted of a digest and kind in an index; 0: none is remembered. */
+extern int64 idem_keyed_hint(const IdemKeyedHints *hints, Oid index, const pg_uuid_t *digest,
+							 char kind);
+
+/* Note a number.  The key takes the place of another one. */
+extern void idem_keyed_hint_note(IdemKeyedHints *hints, Oid index, const pg_uuid_t *digest,
+								 char kind, int64 number);
 
 #endif							/* IDEM_KEYED_READ_H */

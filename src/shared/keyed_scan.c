@@ -116,8 +116,19 @@ fetch_row(IdemKeyedScan *scan)
 		DatumGetChar(slot_getattr(slot, IDEM_KEYED_KIND, &isnull)) == scan->reader.log->kinds[0];
 }
 
-TupleTableSlot *
-idem_keyed_scan_next(IdemKeyedScan *scan)
+/* Take the row in a slot apart. */
+static void
+take_apart(const IdemKeyedScan *scan, TupleTableSlot *slot, IdemKeyedColumns *row)
+{
+	int			n = scan->reader.log->tables[0].form->ncolumns;
+
+	slot_getallattrs(slot);
+	memcpy(row->values, slot->tts_values, n * sizeof(Datum));
+	memcpy(row->nulls, slot->tts_isnull, n * sizeof(bool));
+}
+
+bool
+idem_keyed_scan_next(IdemKeyedScan *scan, IdemKeyedColumns *row)
 {
 	for (; scan->table < scan->reader.log->ntables; enter_table(scan, scan->table + 1))
 	{
@@ -126,12 +137,14 @@ idem_keyed_scan_next(IdemKeyedScan *scan)
 			while (scan->offset < scan->last)
 			{
 				scan->offset++;
-				if (fetch_row(scan))
-					return scan->rows[scan->table];
+				if (!fetch_row(scan))
+					continue;
+				take_apart(scan, scan->rows[scan->table], row);
+				return true;
 			}
 		}
 	}
-	return NULL;
+	return false;
 }
 
 /* The digest of the row that the scan has come to. */
@@ -163,8 +176,8 @@ idem_keyed_scan_is_newest(IdemKeyedScan *scan)
 	return newest;
 }
 
-TupleTableSlot *
-idem_keyed_scan_part(IdemKeyedScan *scan, char kind)
+bool
+idem_keyed_scan_part(IdemKeyedScan *scan, char kind, IdemKeyedColumns *row)
 {
 	IdemKeyedReader *reader = &scan->reader;
 	TupleTableSlot *newest = NULL;
@@ -175,7 +188,9 @@ idem_keyed_scan_part(IdemKeyedScan *scan, char kind)
 			(newest == NULL || idem_keyed_number(reader->slots[n]) > idem_keyed_number(newest)))
 			newest = reader->slots[n];
 	}
-	return newest;
+	if (newest != NULL)
+		take_apart(scan, newest, row);
+	return newest != NULL;
 }
 
 void

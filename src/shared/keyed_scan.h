@@ -15,10 +15,7 @@
 
 #include "postgres.h"
 
-#include "access/tupdesc.h"
-#include "executor/tuptable.h"
-
-#include "shared/keyed.h"
+#include "shared/keyed_log.h"
 
 typedef struct IdemKeyedScan IdemKeyedScan;
 
@@ -30,9 +27,9 @@ extern IdemKeyedScan *idem_keyed_scan_begin(const IdemKeyedLog *log);
 
 /*
  * Get the next row of the log's first kind: of a key, or of its past.  The row is valid
- * until the next call.  NULL: that was the last one.
+ * until the next call.  False: that was the last one.
  */
-extern TupleTableSlot *idem_keyed_scan_next(IdemKeyedScan *scan);
+extern bool idem_keyed_scan_next(IdemKeyedScan *scan, IdemKeyedColumns *row);
 
 /*
  * Is the row that the scan has come to its key's newest of that kind?  True for one row
@@ -40,8 +37,11 @@ extern TupleTableSlot *idem_keyed_scan_next(IdemKeyedScan *scan);
  */
 extern bool idem_keyed_scan_is_newest(IdemKeyedScan *scan);
 
-/* Get the newest row of another kind of that key; NULL if there is none. */
-extern TupleTableSlot *idem_keyed_scan_part(IdemKeyedScan *scan, char kind);
+/*
+ * Get the newest row of another kind of that key, which is valid until the next call of
+ * anything but this; false if there is none.
+ */
+extern bool idem_keyed_scan_part(IdemKeyedScan *scan, char kind, IdemKeyedColumns *row);
 
 extern void idem_keyed_scan_end(IdemKeyedScan *scan);
 

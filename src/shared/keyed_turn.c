@@ -56,6 +56,7 @@
 #include "shared/empty.h"
 #include "shared/fault.h"
 #include "shared/guard.h"
+#include "shared/keyed_log.h"
 #include "shared/keyed_read.h"
 #include "shared/keyed_turn.h"
 #include "shared/table.h"
@@ -323,7 +324,7 @@ mark(const IdemKeyedLog *log, int n)
 	Relation	rel = table_open(idem_relref_oid(&log->tables[n]), RowExclusiveLock);
 
 	idem_guard_table(&log->tables[n], rel, IDEM_GUARD_WRITE);
-	idem_table_append_row(rel, log->form_marker(RelationGetDescr(rel), log->draw()));
+	idem_table_append_row(rel, idem_keyed_form_marker(log, RelationGetDescr(rel), log->draw()));
 	table_close(rel, NoLock);
 	idem_txn_owner_leave(saved);
 	IDEM_FAULT_POINT("keyed-marked");
@@ -356,27 +357,16 @@ find_empty(IdemKeyedReader *reader, int current)
 	return -1;
 }
 
-/* What is left to do after the tables are unlocked. */
-typedef enum Act
-{
-	ACT_NOTHING,				/* there was no step to take */
-	ACT_DONE,					/* a step was taken */
-	ACT_BUSY,					/* somebody writes to a former table */
-	ACT_WAIT,					/* the step has to wait for transactions */
-	ACT_EMPTY,
-	ACT_MARK					/* put a marker into a table */
-} Act;
-
 /*
  * Begin a pass over any table that has lost its turn; unless "read", over one that
  * nobody reads.  A current table without a marker gets one first, since the end of the
  * pass looks for it.
  */
-static Act
+static IdemKeyedStep
 begin_any_pass(IdemKeyedReader *reader, IdemKeyedPass *pass, int current, int64 marker, bool read,
 			   int *table)
 {
-	Act			act = ACT_NOTHING;
+	IdemKeyedStep step = IDEM_KEYED_NONE;
 
 	for (int n = 0; n < reader->log->ntables; n++)
 	{
@@ -384,12 +374,12 @@ begin_any_pass(IdemKeyedReader *reader, IdemKeyedPass *pass, int current, int64 
 			continue;
 		*table = current;
 		if (marker == 0)
-			return ACT_MARK;
+			return IDEM_KEYED_TO_MARK;
 		if ((read || !idem_empty_is_held(RelationGetRelid(reader->heaps[n]))) && begin_pass(reader, pass, n, current, marker))
-			return ACT_DONE;
-		act = ACT_BUSY;
+			return IDEM_KEYED_TAKEN;
+		step = IDEM_KEYED_BUSY;
 	}
-	return act;
+	return step;
 }
 
 /* The length of all tables of the log, in blocks, with what they have out of line. */
@@ -425,7 +415,7 @@ end_pass(IdemKeyedPass *pass)
 static bool
 is_awaited(IdemKeyedReader *reader, const IdemKeyedPass *pass)
 {
-	BlockNumber limit = reader->log->dump_blocks != NULL ? reader->log->dump_blocks() : 0;
+	BlockNumber limit = reader->log->dump_blocks != NULL ? *reader->log->dump_blocks : 0;
 
 	if (limit == 0 || !idem_dump_is_older(&pass->mark))
 		return false;
@@ -441,7 +431,7 @@ is_awaited(IdemKeyedReader *reader, const IdemKeyedPass *pass)
 }
 
 /* Go on with a pass.  *table: to be emptied at its end. */
-static Act
+static IdemKeyedStep
 continue_pass(IdemKeyedReader *reader, IdemKeyedPass *pass, int *table)
 {
 	BlockNumber blocks = RelationGetNumberOfBlocks(reader->heaps[pass->from]);
@@ -450,11 +440,11 @@ continue_pass(IdemKeyedReader *reader, IdemKeyedPass *pass, int *table)
 	if (pass->next < blocks)
 	{
 		copy_pages(reader, pass, blocks);
-		return ACT_DONE;
+		return IDEM_KEYED_TAKEN;
 	}
 	end_pass(pass);
 	IDEM_FAULT_POINT("keyed-pass-ended");
-	return is_awaited(reader, pass) ? ACT_WAIT : ACT_EMPTY;
+	return is_awaited(reader, pass) ? IDEM_KEYED_WAITS : IDEM_KEYED_TO_EMPTY;
 }
 
 /* Bytes of rows */
@@ -515,26 +505,26 @@ has_grown(IdemKeyedReader *reader, int current, int64 marker)
  * A table that somebody reads for long cannot be emptied.  A pass over it would be the
  * only one, so the other tables come first: they go on taking turns.
  */
-static Act
+static IdemKeyedStep
 take_step(IdemKeyedReader *reader, IdemKeyedPass *pass, int *table)
 {
 	int64		marker;
 	int			current = idem_keyed_find_current(reader, &marker);
-	Act			act;
+	IdemKeyedStep step;
 
 	*table = find_half_empty(reader);
 	if (*table >= 0)
-		return ACT_EMPTY;
+		return IDEM_KEYED_TO_EMPTY;
 	if (pass->active)
 		pass->active = is_pass_valid(reader, pass, marker);
 	if (pass->active)
 		return continue_pass(reader, pass, table);
-	act = begin_any_pass(reader, pass, current, marker, false, table);
-	if (act != ACT_BUSY && act != ACT_NOTHING)
-		return act;
+	step = begin_any_pass(reader, pass, current, marker, false, table);
+	if (step != IDEM_KEYED_BUSY && step != IDEM_KEYED_NONE)
+		return step;
 	*table = find_empty(reader, current);
 	if (*table >= 0 && has_grown(reader, current, marker))
-		return ACT_MARK;
+		return IDEM_KEYED_TO_MARK;
 	return begin_any_pass(reader, pass, current, marker, true, table);
 }
 
@@ -563,7 +553,7 @@ idem_keyed_log_maintain(const IdemKeyedLog *log, IdemKeyedPass *pass)
 {
 	Snapshot	snapshot;
 	IdemKeyedReader reader;
-	Act			act;
+	IdemKeyedStep step;
 	int			table;
 
 	if (!ConditionalLockRelationOid(idem_relref_oid(log->sequence), ShareUpdateExclusiveLock))
@@ -573,24 +563,13 @@ idem_keyed_log_maintain(const IdemKeyedLog *log, IdemKeyedPass *pass)
 
 	/* values that are stored out of line are read by a snapshot */
 	snapshot = RegisterSnapshot(GetLatestSnapshot());
-	act = take_step(&reader, pass, &table);
+	step = take_step(&reader, pass, &table);
 	UnregisterSnapshot(snapshot);
 	idem_keyed_reader_close(&reader);
-	switch (act)
-	{
-		case ACT_NOTHING:
-			return IDEM_KEYED_NONE;
-		case ACT_BUSY:
-			return IDEM_KEYED_BUSY;
-		case ACT_WAIT:
-			return IDEM_KEYED_WAITS;
-		case ACT_EMPTY:
-			return empty_table(log, pass, table) ? IDEM_KEYED_TAKEN : IDEM_KEYED_BUSY;
-		case ACT_MARK:
-			mark(log, table);
-			break;
-		case ACT_DONE:
-			break;
-	}
+	if (step == IDEM_KEYED_TO_EMPTY)
+		return empty_table(log, pass, table) ? IDEM_KEYED_TAKEN : IDEM_KEYED_BUSY;
+	if (step != IDEM_KEYED_TO_MARK)
+		return step;
+	mark(log, table);
 	return IDEM_KEYED_TAKEN;
 }

@@ -19,7 +19,7 @@
 
 #include "shared/dump.h"
 #include "shared/keyed.h"
-#include "shared/keyed_hint.h"
+#include "shared/keyed_read.h"
 
 /*
  * How far the copying out of a table has come.  A process that maintains a log
@@ -48,7 +48,11 @@ typedef enum IdemKeyedStep
 	IDEM_KEYED_TAKEN,
 	IDEM_KEYED_BUSY,			/* somebody has a table that the next step
 								 * needs; ask again */
-	IDEM_KEYED_WAITS			/* the next step waits for a dump; ask again */
+	IDEM_KEYED_WAITS,			/* the next step waits for a dump; ask again */
+
+	/* private to keyed_turn.c: left to do after the tables are unlocked */
+	IDEM_KEYED_TO_EMPTY,
+	IDEM_KEYED_TO_MARK			/* put a marker into a table */
 } IdemKeyedStep;
 
 #define IDEM_KEYED_STEPS	(IDEM_KEYED_WAITS + 1)

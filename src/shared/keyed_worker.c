@@ -80,11 +80,14 @@ idem_keyed_worker_logs(const IdemKeyedLog *const **all)
 }
 
 void
-idem_keyed_worker_start(void)
+idem_keyed_worker_append(IdemKeyedAccess *access, IdemKeyedColumns *row)
 {
 	BackgroundWorker worker;
-	IdemClock	now = idem_clock();
+	IdemClock	now;
 
+	if (!idem_keyed_access_append(access, idem_keyed_form_end(idem_keyed_access_desc(access), row)))
+		return;
+	now = idem_clock();
 	if (now < next_start || idem_singleton_is_at_work(IDEM_SINGLETON_LOGS))
 		return;
 	next_start = idem_clock_plus_ms(now, START_PAUSE_MS);

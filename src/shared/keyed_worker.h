@@ -15,7 +15,7 @@
 
 #include "postgres.h"
 
-#include "shared/keyed.h"
+#include "shared/keyed_log.h"
 
 /* The most logs that the library may have. */
 #define IDEM_KEYED_MAX_LOGS	4
@@ -27,10 +27,11 @@ extern void idem_keyed_worker_add(const IdemKeyedLog *log);
 extern int	idem_keyed_worker_logs(const IdemKeyedLog *const **logs);
 
 /*
- * Start the worker of this database, unless it is at work, or this process started one
- * a moment ago.  Where no process is to be had, the logs grow until the next call.
+ * Append a row, as idem_keyed_access_append does.  If it is time for maintenance, start the
+ * worker of this database, unless it is at work, or this process started one a moment ago.
+ * Where no process is to be had, the logs grow until the next call.
  */
-extern void idem_keyed_worker_start(void);
+extern void idem_keyed_worker_append(IdemKeyedAccess *access, IdemKeyedColumns *row);
 
 /* Main function of the worker.  arg: the database. */
 extern PGDLLEXPORT void idem_keyed_worker_main(Datum arg);

@@ -56,6 +56,15 @@ idem_sound_number_or_null(Datum value, bool isnull, int64 min, int64 max)
 	return isnull || idem_sound_number(value, isnull, min, max);
 }
 
+/* When a row was written and for how long it is kept, in seconds of uptime.h; or both are NULL. */
+static inline bool
+idem_sound_expiry(Datum written, bool written_isnull, Datum kept, bool kept_isnull)
+{
+	return written_isnull == kept_isnull &&
+		idem_sound_number_or_null(written, written_isnull, 0, IDEM_SOUND_SECONDS) &&
+		idem_sound_number_or_null(kept, kept_isnull, 0, IDEM_SOUND_SECONDS);
+}
+
 /* An interval that is longer than nothing, and short enough to be computed with. */
 static inline bool
 idem_sound_duration(Datum value, bool isnull)

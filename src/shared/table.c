@@ -160,6 +160,18 @@ idem_table_form_row(TupleDesc desc, int n, const Datum *values, const bool *null
 	return row;
 }
 
+void
+idem_table_take_apart(TupleDesc desc, int n, HeapTuple row, Datum *values, bool *nulls)
+{
+	if (desc->natts == n)
+	{
+		heap_deform_tuple(row, desc, values, nulls);
+		return;
+	}
+	for (int i = 0; i < n; i++)
+		values[i] = heap_getattr(row, i + 1, desc, &nulls[i]);
+}
+
 /* Have two tables columns of the same types? */
 static bool
 have_same_types(TupleDesc a, TupleDesc b)

@@ -71,6 +71,12 @@ extern void idem_table_close_indexes(const IdemTableIndexes *indexes, LOCKMODE m
 extern HeapTuple idem_table_form_row(TupleDesc desc, int n, const Datum *values, const bool *nulls);
 
 /*
+ * Take a row apart, in one pass over it.  Columns that somebody added are left out; one that
+ * was added and dropped again does no harm.
+ */
+extern void idem_table_take_apart(TupleDesc desc, int n, HeapTuple row, Datum *values, bool *nulls);
+
+/*
  * Append n <= IDEM_TABLE_ROWS rows to the heap, and set their t_self.  Leaves about a
  * page of memory behind in the current context, unless n is 1.  options, bulk: as
  * heap_multi_insert has them.  slots: may be NULL if n is 1.

@@ -34,7 +34,6 @@
 #include "compat.h"
 #include "shared/catalog.h"
 #include "shared/guard.h"
-#include "shared/keyed_form.h"
 #include "shared/keyed_log.h"
 #include "shared/keyed_turn.h"
 
@@ -90,29 +89,6 @@ draw_number(void)
 	return nextval_internal(idem_relref_oid(&sequence), false);
 }
 
-/* Make the tuple of a row; value may be NULL. */
-static HeapTuple
-form_tuple(TupleDesc desc, int64 number, const pg_uuid_t *digest, char kind, text *value)
-{
-	Datum		values[NATTS];
-	bool		nulls[NATTS] = {false};
-
-	values[ATT_NUMBER] = Int64GetDatum(number);
-	values[ATT_DIGEST] = UUIDPGetDatum(digest);
-	values[ATT_KIND] = CharGetDatum(kind);
-	values[ATT_VALUE] = PointerGetDatum(value);
-	nulls[ATT_VALUE] = value == NULL;
-	return heap_form_tuple(desc, values, nulls);
-}
-
-static HeapTuple
-form_marker(TupleDesc desc, int64 number)
-{
-	pg_uuid_t	digest = {{0}};
-
-	return form_tuple(desc, number, &digest, IDEM_KEYED_MARKER, NULL);
-}
-
 /* Has the key's state a value? */
 static bool
 is_open(TupleDesc desc, const IdemKeyedRow *rows)
@@ -141,7 +117,6 @@ static const IdemKeyedLog keyed_log = {
 	.max_blocks = 1,
 	.pass_blocks = 1,
 	.draw = draw_number,
-	.form_marker = form_marker,
 	.judge = judge
 };
 
@@ -154,14 +129,16 @@ idem_test_keyed_append_fn(PG_FUNCTION_ARGS)
 {
 	pg_uuid_t	digest = digest_of(PG_GETARG_INT32(0));
 	text	   *value = PG_ARGISNULL(2) ? NULL : PG_GETARG_TEXT_PP(2);
-	IdemKeyedAccess *access = idem_keyed_access_open(&keyed_log);
-	TupleDesc	desc = idem_keyed_access_desc(access);
+	IdemKeyedAccess *access = idem_keyed_access_open(&keyed_log, IDEM_KEYED_TO_WRITE);
+	IdemKeyedColumns row;
 	int64		number = 0;
 
 	for (int i = 0; i < PG_GETARG_INT32(3); i++)
 	{
 		number = draw_number();
-		(void) idem_keyed_access_append(access, form_tuple(desc, number, &digest, PG_GETARG_CHAR(1), value));
+		idem_keyed_form_begin(&keyed_log, &row, number, &digest, PG_GETARG_CHAR(1));
+		idem_keyed_form_set_pointer(&row, ATT_VALUE, value);
+		(void) idem_keyed_access_append(access, idem_keyed_form_end(idem_keyed_access_desc(access), &row));
 	}
 	idem_keyed_access_close(access);
 	PG_RETURN_INT64(number);

@@ -1,12 +1,13 @@
 /*-------------------------------------------------------------------------
  *
- * restored_fn.c
- *		The triggers that fire when a dump of the log of leases is restored.
+ * log_fn.c
+ *		The triggers that fire when a dump of the log of leases is restored, and the
+ *		function behind the view stat_leases.
  *
  * Copyright (c) 2026, the idempotency developers
  *
  * IDENTIFICATION
- *		src/lease/restored_fn.c
+ *		src/lease/log_fn.c
  *
  *-------------------------------------------------------------------------
  */
@@ -21,10 +22,12 @@
 #include "lease/table.h"
 #include "lease/token.h"
 #include "shared/args.h"
+#include "shared/keyed_log.h"
 #include "shared/keyed_worker.h"
 
 PG_FUNCTION_INFO_V1(idem_lease_restored_fn);
 PG_FUNCTION_INFO_V1(idem_lease_restamp_fn);
+PG_FUNCTION_INFO_V1(idem_stat_leases_source_fn);
 
 /* Table n of the log. */
 static IdemRelRef *
@@ -75,4 +78,10 @@ idem_lease_restamp_fn(PG_FUNCTION_ARGS)
 	idem_require_table(fcinfo, "lease_restamp", table, IDEM_LEASE_TABLES);
 	return PointerGetDatum(idem_lease_restamp(trigger->tg_trigtuple,
 											  RelationGetDescr(trigger->tg_relation)));
+}
+
+Datum
+idem_stat_leases_source_fn(PG_FUNCTION_ARGS)
+{
+	return idem_keyed_stat(fcinfo, &idem_lease_log);
 }
