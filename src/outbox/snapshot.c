@@ -52,6 +52,18 @@ compare_full_xids(const void *a, const void *b)
 	return x < y ? -1 : x > y;
 }
 
+/*
+ * Order the n xids of a snapshot.  A transaction that is being prepared runs in two
+ * processes for a moment.  If it were listed twice, its events would be read twice.
+ */
+static void
+snap_order(IdemSnap *snap, uint32 n)
+{
+	qsort(snap->xip, n, sizeof(FullTransactionId), compare_full_xids);
+	snap->nxip = qunique(snap->xip, n, sizeof(FullTransactionId), compare_full_xids);
+	SET_VARSIZE(snap, SNAP_SIZE(snap->nxip));
+}
+
 IdemSnap *
 idem_snap_current(void)
 {
@@ -85,14 +97,7 @@ idem_snap_current(void)
 		}
 	}
 
-	/*
-	 * A transaction that is being prepared runs in two processes for a
-	 * moment. If it were listed twice, its events would be read twice.
-	 */
-	qsort(snap->xip, n, sizeof(FullTransactionId), compare_full_xids);
-	n = qunique(snap->xip, n, sizeof(FullTransactionId), compare_full_xids);
-	snap->nxip = n;
-	SET_VARSIZE(snap, SNAP_SIZE(n));
+	snap_order(snap, n);
 	return snap;
 }
 
@@ -114,6 +119,18 @@ idem_snap_copy(const IdemSnap *snap)
 	return copy;
 }
 
+void
+idem_snap_assign(MemoryContext cxt, IdemSnap **dst, const IdemSnap *src)
+{
+	MemoryContext old = MemoryContextSwitchTo(cxt);
+	IdemSnap   *copy = src != NULL ? idem_snap_copy(src) : NULL;
+
+	MemoryContextSwitchTo(old);
+	if (*dst != NULL)
+		pfree(*dst);
+	*dst = copy;
+}
+
 bool
 idem_snap_sees(const IdemSnap *snap, FullTransactionId xid)
 {
@@ -132,11 +149,8 @@ idem_snap_sees(const IdemSnap *snap, FullTransactionId xid)
 static void
 snap_finish(IdemSnap *snap, uint32 n)
 {
-	qsort(snap->xip, n, sizeof(FullTransactionId), compare_full_xids);
-	n = qunique(snap->xip, n, sizeof(FullTransactionId), compare_full_xids);
-	snap->nxip = n;
-	snap->xmin = n > 0 ? snap->xip[0] : snap->xmax;
-	SET_VARSIZE(snap, SNAP_SIZE(n));
+	snap_order(snap, n);
+	snap->xmin = snap->nxip > 0 ? snap->xip[0] : snap->xmax;
 }
 
 IdemSnap *

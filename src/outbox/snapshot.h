@@ -49,6 +49,12 @@ extern IdemSnap *idem_snap_empty(void);
 extern IdemSnap *idem_snap_copy(const IdemSnap *snap);
 
 /*
+ * Replace *dst by a copy of src in cxt; either may be NULL.  If memory for the copy runs
+ * out, *dst stays what it was.
+ */
+extern void idem_snap_assign(MemoryContext cxt, IdemSnap **dst, const IdemSnap *src);
+
+/*
  * The transactions before xmax that each of the snapshots sees.  None of the
  * snapshots ends before xmax.
  */

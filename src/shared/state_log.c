@@ -162,11 +162,9 @@ idem_state_log_append(const IdemStateLog *log, const void *rows, int n, int64 *i
 	idem_txn_owner_leave(saved);
 }
 
-typedef void (*table_visit) (HeapTuple tup, TupleDesc desc, int table, void *arg);
-
 /* Visit each row of one table. */
 static void
-scan_table(Relation rel, Snapshot snapshot, int n, table_visit visit, void *arg)
+scan_table(Relation rel, Snapshot snapshot, int n, IdemStateVisit visit, void *arg)
 {
 	TableScanDesc scan = idem_compat_table_beginscan(rel, snapshot);
 	HeapTuple	tup;
@@ -179,11 +177,8 @@ scan_table(Relation rel, Snapshot snapshot, int n, table_visit visit, void *arg)
 	table_endscan(scan);
 }
 
-/*
- * Visit each row of all tables, which are locked before the snapshot is taken.
- */
-static void
-scan_tables(const IdemStateLog *log, table_visit visit, void *arg)
+void
+idem_state_log_scan(const IdemStateLog *log, IdemStateVisit visit, void *arg)
 {
 	Relation   *rels = palloc(sizeof(Relation) * log->ntables);
 	Snapshot	snapshot;
@@ -200,32 +195,6 @@ scan_tables(const IdemStateLog *log, table_visit visit, void *arg)
 	for (int n = 0; n < log->ntables; n++)
 		table_close(rels[n], AccessShareLock);
 	pfree(rels);
-}
-
-typedef struct PlainVisit
-{
-	void		(*visit) (HeapTuple tup, TupleDesc desc, void *arg);
-	void	   *arg;
-} PlainVisit;
-
-/*
- * Visit a row for idem_state_log_scan, which does not need the table's number.
- */
-static void
-visit_plain(HeapTuple tup, TupleDesc desc, int table, void *arg)
-{
-	PlainVisit *p = arg;
-
-	p->visit(tup, desc, p->arg);
-}
-
-void
-idem_state_log_scan(const IdemStateLog *log,
-					void (*visit) (HeapTuple tup, TupleDesc desc, void *arg), void *arg)
-{
-	PlainVisit	p = {visit, arg};
-
-	scan_tables(log, visit_plain, &p);
 }
 
 /* The entries of all rows of all tables. */
@@ -367,7 +336,7 @@ copy_missing(const IdemStateLog *log, int from, int to, void *arg)
 	if (log->begin)
 		log->begin(arg);
 	e.entries = palloc(log->entry_size * e.allocated);
-	scan_tables(log, visit_to_collect, &e);
+	idem_state_log_scan(log, visit_to_collect, &e);
 	qsort_arg(e.entries, e.n, log->entry_size, compare_entries, (void *) log);
 	missing = mark_missing(&e, from);
 	if (missing > 0)

@@ -99,8 +99,8 @@ extern void idem_state_log_append(const IdemStateLog *log, const void *rows, int
  * on all tables.  A row that was copied, and whose original is not emptied
  * yet, is visited twice.  tup points to memory that is gone after the visit.
  */
-extern void idem_state_log_scan(const IdemStateLog *log,
-								void (*visit) (HeapTuple tup, TupleDesc desc, void *arg), void *arg);
+typedef void (*IdemStateVisit) (HeapTuple tup, TupleDesc desc, int table, void *arg);
+extern void idem_state_log_scan(const IdemStateLog *log, IdemStateVisit visit, void *arg);
 
 /*
  * Take one step of taking turns, if there is one to take.  Must be the last

@@ -195,7 +195,7 @@ wait_once(Newest * newest)
 
 /* Keep the value of the row if it is the newest of the key so far. */
 static void
-visit_newest(HeapTuple tup, TupleDesc desc, void *arg)
+visit_newest(HeapTuple tup, TupleDesc desc, int table, void *arg)
 {
 	Newest	   *newest = arg;
 	bool		isnull;

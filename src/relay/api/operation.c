@@ -153,7 +153,7 @@ replay_one(IdemRelayConfig *c, const pg_uuid_t *event_id)
 				 errmsg("relay \"%s\" does not send events of type \"%.*s\"",
 						c->name, event.aggregate_type.len, event.aggregate_type.data),
 				 errhint("Its aggregate_types are set by relay_alter.")));
-	idem_parked_add(c, &event, &again, NULL);
+	idem_parked_refuse(NULL, c, &event, &again);
 	idem_reader_suspend(reader);
 	idem_reader_free(reader);
 }

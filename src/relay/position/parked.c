@@ -78,16 +78,16 @@ is_dead(const IdemRelayConfig *config, int attempts, const IdemFailure *failure)
 		(config->max_attempts > 0 && attempts >= config->max_attempts);
 }
 
-/* Run a statement whose only parameter is the relay_id. */
-static void
-run_for_relay(int relay_id, const char *sql)
+/* Run a statement, and return the number of rows, which are gone. */
+static uint64
+run(IdemSpiStatement *statement, int nargs, Oid *types, Datum *values)
 {
-	Oid			types[1] = {INT4OID};
-	Datum		values[1] = {Int32GetDatum(relay_id)};
+	uint64		n;
 
 	SPI_connect();
-	idem_spi_run(sql, 1, types, values, NULL);
+	n = idem_spi_run_saved(statement, nargs, types, values, NULL);
 	SPI_finish();
+	return n;
 }
 
 /* The ids as an int8[]. */
@@ -109,7 +109,17 @@ run_for_ids(IdemSpiStatement *statement, const int64 *ids, int n)
 	Oid			types[1] = {INT8ARRAYOID};
 	Datum		values[1] = {id_array(ids, n)};
 
-	return idem_spi_run_saved(statement, 1, types, values, NULL);
+	return run(statement, 1, types, values);
+}
+
+/* Run a statement on the relay, which is its $1.  Was it one row? */
+static bool
+run_for_relay(IdemSpiStatement *statement, int relay_id)
+{
+	Oid			types[1] = {INT4OID};
+	Datum		values[1] = {Int32GetDatum(relay_id)};
+
+	return run(statement, 1, types, values) == 1;
 }
 
 /* Lock the relay's row under on_dead = stop; see LOCKING in the file header. */
@@ -118,14 +128,9 @@ lock_relay(const IdemRelayConfig *config)
 {
 	static IdemSpiStatement lock =
 	IDEM_SPI_STATEMENT("SELECT FROM %s.relays WHERE relay_id = $1 FOR NO KEY UPDATE");
-	Oid			types[1] = {INT4OID};
-	Datum		values[1] = {Int32GetDatum(config->relay_id)};
 
-	if (config->on_dead != IDEM_ON_DEAD_STOP)
-		return;
-	SPI_connect();
-	idem_spi_run_saved(&lock, 1, types, values, NULL);
-	SPI_finish();
+	if (config->on_dead == IDEM_ON_DEAD_STOP)
+		(void) run_for_relay(&lock, config->relay_id);
 }
 
 /*
@@ -137,16 +142,9 @@ try_lock_relay(int relay_id)
 {
 	static IdemSpiStatement lock =
 	IDEM_SPI_STATEMENT("SELECT FROM %s.relays WHERE relay_id = $1 FOR NO KEY UPDATE SKIP LOCKED");
-	Oid			types[1] = {INT4OID};
-	Datum		values[1] = {Int32GetDatum(relay_id)};
-	bool		locked;
 
-	if (!ConditionalLockRelationOid(idem_relref_oid(&relays_ref), RowExclusiveLock))
-		return false;
-	SPI_connect();
-	locked = idem_spi_run_saved(&lock, 1, types, values, NULL) == 1;
-	SPI_finish();
-	return locked;
+	return ConditionalLockRelationOid(idem_relref_oid(&relays_ref), RowExclusiveLock) &&
+		run_for_relay(&lock, relay_id);
 }
 
 /*
@@ -160,14 +158,9 @@ try_lock_rows(const int64 *ids, int n)
 	IDEM_SPI_STATEMENT("SELECT FROM %s.relay_parked WHERE parked_id = ANY ($1) FOR UPDATE SKIP LOCKED");
 	static IdemSpiStatement look =
 	IDEM_SPI_STATEMENT("SELECT FROM %s.relay_parked WHERE parked_id = ANY ($1)");
-	uint64		locked;
-	bool		all;
+	uint64		locked = run_for_ids(&lock, ids, n);
 
-	SPI_connect();
-	locked = run_for_ids(&lock, ids, n);
-	all = locked == (uint64) n || locked == run_for_ids(&look, ids, n);
-	SPI_finish();
-	return all;
+	return locked == (uint64) n || locked == run_for_ids(&look, ids, n);
 }
 
 bool
@@ -245,21 +238,6 @@ run_insert(int nargs, Oid *types, Datum *values, const char *nulls)
 	return parked_id;
 }
 
-static const char *
-state_name(IdemParkedState state)
-{
-	switch (state)
-	{
-		case IDEM_PARKED_RETRY:
-			return "retry";
-		case IDEM_PARKED_WAITING:
-			return "waiting";
-		case IDEM_PARKED_DEAD:
-			break;
-	}
-	return "dead";
-}
-
 /*
  * Did the failure take the program or the server down?  Then the event is tried
  * alone.
@@ -304,7 +282,7 @@ insert_parked(const IdemRelayConfig *config, const IdemEvent *ev, IdemParkedStat
 	note->due = failure ? next_attempt(config, attempts, 1, failure) : DT_NOEND;
 	note->lone = failure && is_lone(failure);
 	values[0] = Int32GetDatum(config->relay_id);
-	values[1] = CStringGetTextDatum(state_name(state));
+	values[1] = CStringGetTextDatum(idem_parked_states[state]);
 	values[2] = Int32GetDatum(attempts);
 	values[3] = TimestampTzGetDatum(note->due);
 	values[4] = FullTransactionIdGetDatum(ev->xid);
@@ -342,29 +320,6 @@ halt_relay(const IdemRelayConfig *config)
 	idem_relay_config_changed();
 }
 
-void
-idem_parked_add(const IdemRelayConfig *config, const IdemEvent *event,
-				const IdemFailure *failure, IdemParkedNote *note)
-{
-	int			attempts = failure->counts ? 1 : 0;
-	bool		dead = is_dead(config, attempts, failure);
-	IdemParkedNote unwanted;
-
-	lock_relay(config);
-	insert_parked(config, event, dead ? IDEM_PARKED_DEAD : IDEM_PARKED_RETRY, attempts,
-				  failure, note ? note : &unwanted);
-	if (dead)
-		halt_relay(config);
-}
-
-void
-idem_parked_add_waiting(const IdemRelayConfig *config, const IdemEvent *event,
-						IdemParkedNote *note)
-{
-	lock_relay(config);
-	insert_parked(config, event, IDEM_PARKED_WAITING, 0, NULL, note);
-}
-
 /*
  * Tell the index of a parked event.  If an operator parked the event meanwhile,
  * the index knows only that the event blocks later ones of its key, until the
@@ -383,10 +338,16 @@ void
 idem_parked_refuse(IdemParkedIndex *index, const IdemRelayConfig *config,
 				   const IdemEvent *event, const IdemFailure *failure)
 {
+	int			attempts = failure->counts ? 1 : 0;
+	bool		dead = is_dead(config, attempts, failure);
 	IdemParkedNote note;
 
-	idem_parked_add(config, event, failure, &note);
-	note_parked(index, event, &note);
+	lock_relay(config);
+	insert_parked(config, event, dead ? IDEM_PARKED_DEAD : IDEM_PARKED_RETRY, attempts, failure, &note);
+	if (dead)
+		halt_relay(config);
+	if (index != NULL)
+		note_parked(index, event, &note);
 }
 
 void
@@ -394,30 +355,12 @@ idem_parked_wait(IdemParkedIndex *index, const IdemRelayConfig *config, const Id
 {
 	IdemParkedNote note;
 
-	idem_parked_add_waiting(config, event, &note);
+	lock_relay(config);
+	insert_parked(config, event, IDEM_PARKED_WAITING, 0, NULL, &note);
 	note_parked(index, event, &note);
 }
 
-/*
- * A text column of a row as part of an event, in the current context.
- * copied_varlena does the same for other types.
- */
-static IdemEventText
-text_of(HeapTuple tup, TupleDesc desc, int column, bool *present)
-{
-	IdemEventText t = {NULL, 0};
-	char	   *s = idem_spi_text(tup, desc, column);
-
-	if (present)
-		*present = s != NULL;
-	if (s)
-	{
-		t.data = s;
-		t.len = strlen(s);
-	}
-	return t;
-}
-
+/* A copy of a value of a row that is not a text, in the current context. */
 static Datum
 copied_varlena(HeapTuple tup, TupleDesc desc, int column, bool *present)
 {
@@ -434,10 +377,7 @@ is_sound(HeapTuple tup, TupleDesc desc)
 {
 	for (int column = 2; column <= 9; column++)
 	{
-		bool		isnull;
-
-		(void) SPI_getbinval(tup, desc, column, &isnull);
-		if (isnull)
+		if (heap_attisnull(tup, column, desc))
 			return false;
 	}
 	return !heap_attisnull(tup, 14, desc) && heap_attisnull(tup, 10, desc) != heap_attisnull(tup, 11, desc);
@@ -460,14 +400,15 @@ parked_from_row(HeapTuple tup, TupleDesc desc)
 	ev->seq = DatumGetInt64(idem_spi_value(tup, desc, 4));
 	ev->event_id = *DatumGetUUIDP(idem_spi_value(tup, desc, 5));
 	ev->enqueued_at = DatumGetTimestampTz(idem_spi_value(tup, desc, 6));
-	ev->aggregate_type = text_of(tup, desc, 7, NULL);
-	ev->aggregate_id = text_of(tup, desc, 8, NULL);
-	ev->event_type = text_of(tup, desc, 9, NULL);
+	ev->aggregate_type = idem_parked_text(tup, desc, 7);
+	ev->aggregate_id = idem_parked_text(tup, desc, 8);
+	ev->event_type = idem_parked_text(tup, desc, 9);
 	ev->payload = copied_varlena(tup, desc, 10, &ev->is_json);
 	bytes = copied_varlena(tup, desc, 11, &has_bytes);
 	if (!ev->is_json)
 		ev->payload = bytes;
-	ev->content_type = text_of(tup, desc, 12, &ev->has_content_type);
+	ev->content_type = idem_parked_text(tup, desc, 12);
+	ev->has_content_type = ev->content_type.data != NULL;
 	ev->headers = copied_varlena(tup, desc, 13, &ev->has_headers);
 	p->crashes = DatumGetInt32(idem_spi_value(tup, desc, 14));
 	return p;
@@ -507,13 +448,15 @@ fetch_taken(IdemParkedIndex *index, const IdemParkedTaking *taking,
 			const IdemParkedNote *notes, const int64 *ids, int n)
 {
 	MemoryContext caller = CurrentMemoryContext;
+	Oid			types[1] = {INT8ARRAYOID};
+	Datum		values[1] = {id_array(ids, n)};
 	List	   *result = NIL;
 	uint64		row = 0;
 	uint64		nrows;
 	int64		bytes = 0;
 
 	SPI_connect();
-	nrows = run_for_ids(&fetch_rows, ids, n);
+	nrows = idem_spi_run_saved(&fetch_rows, 1, types, values, NULL);
 	for (int i = 0; i < n; i++)
 	{
 		HeapTuple	tup = row < nrows ? SPI_tuptable->vals[row] : NULL;
@@ -566,9 +509,7 @@ idem_parked_done(const IdemRelayConfig *config, const int64 *parked_ids, int n)
 	if (n == 0)
 		return;
 	lock_relay(config);
-	SPI_connect();
 	(void) run_for_ids(&delete_rows, parked_ids, n);
-	SPI_finish();
 }
 
 static IdemSpiStatement read_attempts =
@@ -617,31 +558,24 @@ run_note_failure(const IdemRelayConfig *config, int64 parked_id, const IdemFailu
 		halt_relay(config);
 }
 
-bool
-idem_parked_failed(const IdemRelayConfig *config, int64 parked_id, const IdemFailure *failure,
-				   IdemParkedNote *note)
+void
+idem_parked_refuse_again(IdemParkedIndex *index, const IdemRelayConfig *config, int64 seq,
+						 FullTransactionId xid, int64 parked_id, const IdemFailure *failure)
 {
 	Oid			types[1] = {INT8OID};
 	Datum		values[1] = {Int64GetDatum(parked_id)};
-	IdemParkedNote unwanted;
+	IdemParkedNote note = {.seq = seq, .xid = xid};
 	bool		found;
 
 	lock_relay(config);
 	SPI_connect();
 	found = idem_spi_run_saved(&read_attempts, 1, types, values, NULL) == 1;
 	if (found)
-		run_note_failure(config, parked_id, failure, note ? note : &unwanted);
+		run_note_failure(config, parked_id, failure, &note);
 	SPI_finish();
-	return found;
-}
-
-void
-idem_parked_refuse_again(IdemParkedIndex *index, const IdemRelayConfig *config, int64 seq,
-						 FullTransactionId xid, int64 parked_id, const IdemFailure *failure)
-{
-	IdemParkedNote note = {.seq = seq, .xid = xid};
-
-	if (idem_parked_failed(config, parked_id, failure, &note))
+	if (index == NULL)
+		return;
+	if (found)
 		idem_parked_index_failed(index, &note);
 	else
 		idem_parked_index_drop(index, seq);
@@ -657,9 +591,7 @@ idem_parked_skipped(const IdemRelayConfig *config, const int64 *parked_ids, int 
 	if (n == 0)
 		return;
 	lock_relay(config);
-	SPI_connect();
 	(void) run_for_ids(&let_wait, parked_ids, n);
-	SPI_finish();
 }
 
 void
@@ -671,32 +603,29 @@ idem_parked_mark(const int64 *parked_ids, int n, int64 batch_row, int64 life)
 	Oid			types[3] = {INT8ARRAYOID, INT8OID, INT8OID};
 	Datum		values[3] = {id_array(parked_ids, n), Int64GetDatum(batch_row), Int64GetDatum(life)};
 
-	SPI_connect();
-	idem_spi_run_saved(&mark_rows, 3, types, values, NULL);
-	SPI_finish();
+	(void) run(&mark_rows, 3, types, values);
 }
 
 bool
 idem_parked_resolve(const IdemRelayConfig *config, int64 stored_row, int64 life)
 {
+	static IdemSpiStatement delete_stored =
+	IDEM_SPI_STATEMENT("DELETE FROM %s.relay_parked WHERE relay_id = $1 AND batch_row <= $2 AND batch_life = $3");
 	Oid			types[3] = {INT4OID, INT8OID, INT8OID};
 	Datum		values[3] = {Int32GetDatum(config->relay_id), Int64GetDatum(stored_row),
 	Int64GetDatum(life)};
-	uint64		n;
 
 	lock_relay(config);
-	SPI_connect();
-	n = idem_spi_run("DELETE FROM %s.relay_parked WHERE relay_id = $1 AND batch_row <= $2 AND batch_life = $3",
-					 3, types, values, NULL);
-	SPI_finish();
-	return n > 0;
+	return run(&delete_stored, 3, types, values) > 0;
 }
 
 void
 idem_parked_restamp(int relay_id)
 {
-	run_for_relay(relay_id, "UPDATE %s.relay_parked SET xid = pg_catalog.pg_current_xact_id()"
-				  " WHERE relay_id = $1");
+	static IdemSpiStatement restamp =
+	IDEM_SPI_STATEMENT("UPDATE %s.relay_parked SET xid = pg_catalog.pg_current_xact_id() WHERE relay_id = $1");
+
+	(void) run_for_relay(&restamp, relay_id);
 }
 
 int64

@@ -58,8 +58,8 @@ typedef struct IdemFailure
 extern int	idem_max_parked;
 
 /*
- * Is the row being inserted one of idem_parked_add or idem_parked_add_waiting,
- * and not of a restore?
+ * Is the row being inserted one of idem_parked_refuse or idem_parked_wait, and
+ * not of a restore?
  */
 extern bool idem_parked_is_parking(void);
 
@@ -79,16 +79,10 @@ extern void idem_parked_force_flush(void);
 extern bool idem_parked_try_lock(const IdemRelayConfig *config, const int64 *ids, int n);
 
 /*
- * Park an event of the outbox.  An event that is parked already keeps its row.
- * *note, if not NULL, is filled for the index; its parked_id is 0 if the event
- * was parked already.
+ * Park an event of the outbox that was refused, or one that waits for a parked event of its
+ * key.  An event that is parked already keeps its row.  The index follows; NULL: there is
+ * none.
  */
-extern void idem_parked_add(const IdemRelayConfig *config, const IdemEvent *event,
-							const IdemFailure *failure, IdemParkedNote *note);
-extern void idem_parked_add_waiting(const IdemRelayConfig *config, const IdemEvent *event,
-									IdemParkedNote *note);
-
-/* The same for a worker: its index follows. */
 extern void idem_parked_refuse(IdemParkedIndex *index, const IdemRelayConfig *config,
 							   const IdemEvent *event, const IdemFailure *failure);
 extern void idem_parked_wait(IdemParkedIndex *index, const IdemRelayConfig *config,
@@ -104,14 +98,9 @@ extern List *idem_parked_take(IdemParkedIndex *index, IdemParkedTaking *taking);
 extern void idem_parked_done(const IdemRelayConfig *config, const int64 *parked_ids, int n);
 
 /*
- * Record that a parked event was refused again: count the attempt, and set when
- * the event is due.  False if the event is not parked any more.  *note, if not
- * NULL, is filled for the index, but for seq and xid.
+ * Record that a parked event, if it is still parked, was refused again: count the attempt,
+ * and set when the event is due.  The index, if there is one, has the event as taken.
  */
-extern bool idem_parked_failed(const IdemRelayConfig *config, int64 parked_id,
-							   const IdemFailure *failure, IdemParkedNote *note);
-
-/* The same for a worker that has taken the event. */
 extern void idem_parked_refuse_again(IdemParkedIndex *index, const IdemRelayConfig *config,
 									 int64 seq, FullTransactionId xid, int64 parked_id,
 									 const IdemFailure *failure);

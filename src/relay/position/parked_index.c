@@ -367,12 +367,23 @@ idem_parked_index_put(IdemParkedIndex *index, const IdemEvent *event, const Idem
 					 GetCurrentTimestamp());
 }
 
+const char *const idem_parked_states[IDEM_PARKED_DEAD + 1] = {"retry", "waiting", "dead"};
+
 static IdemParkedState
 state_from_text(const char *state)
 {
 	if (strcmp(state, "dead") == 0)
 		return IDEM_PARKED_DEAD;
 	return strcmp(state, "retry") == 0 ? IDEM_PARKED_RETRY : IDEM_PARKED_WAITING;
+}
+
+IdemEventText
+idem_parked_text(HeapTuple tup, TupleDesc desc, int column)
+{
+	char	   *s = idem_spi_text(tup, desc, column);
+	IdemEventText text = {s, s != NULL ? strlen(s) : 0};
+
+	return text;
 }
 
 /* A timestamp of a row, or if_null. */
@@ -400,24 +411,14 @@ idem_parked_report(int64 parked_id)
 static void
 add_row(IdemParkedIndex *index, HeapTuple tup, TupleDesc desc)
 {
-	char	   *type = idem_spi_text(tup, desc, 4);
-	char	   *id = idem_spi_text(tup, desc, 5);
+	IdemEventText type = idem_parked_text(tup, desc, 4);
+	IdemEventText id = idem_parked_text(tup, desc, 5);
 	char	   *state = idem_spi_text(tup, desc, 6);
-	IdemEventText t;
-	IdemEventText i;
 	IdemParkedNote note = {0};
 
-	if (type == NULL || id == NULL || state == NULL ||
+	if (type.data == NULL || id.data == NULL || state == NULL ||
 		heap_attisnull(tup, 1, desc) || heap_attisnull(tup, 3, desc) || heap_attisnull(tup, 9, desc))
 		idem_parked_report(DatumGetInt64(idem_spi_value(tup, desc, 2)));
-	t = (IdemEventText)
-	{
-		type, strlen(type)
-	};
-	i = (IdemEventText)
-	{
-		id, strlen(id)
-	};
 	note.seq = DatumGetInt64(idem_spi_value(tup, desc, 1));
 	note.parked_id = DatumGetInt64(idem_spi_value(tup, desc, 2));
 	note.xid = DatumGetFullTransactionId(idem_spi_value(tup, desc, 3));
@@ -425,9 +426,9 @@ add_row(IdemParkedIndex *index, HeapTuple tup, TupleDesc desc)
 	note.due = time_or(tup, desc, 7, DT_NOEND);
 	note.failed_at = time_or(tup, desc, 8, DT_NOBEGIN);
 	note.lone = DatumGetBool(idem_spi_value(tup, desc, 9));
-	suspect(index, add_entry(index, &note, key_hash(t, i), index->looked_at));
-	pfree(type);
-	pfree(id);
+	suspect(index, add_entry(index, &note, key_hash(type, id), index->looked_at));
+	pfree(unconstify(char *, type.data));
+	pfree(unconstify(char *, id.data));
 }
 
 void

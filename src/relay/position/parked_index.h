@@ -21,7 +21,9 @@
 
 #include "postgres.h"
 
+#include "access/htup.h"
 #include "access/transam.h"
+#include "access/tupdesc.h"
 #include "datatype/timestamp.h"
 #include "lib/ilist.h"
 #include "lib/pairingheap.h"
@@ -38,6 +40,12 @@ typedef enum IdemParkedState
 	IDEM_PARKED_WAITING,
 	IDEM_PARKED_DEAD
 } IdemParkedState;
+
+/* Their names in the table. */
+extern const char *const idem_parked_states[IDEM_PARKED_DEAD + 1];
+
+/* A text column of a row, counted from 1, as part of an event, in the current context. */
+extern IdemEventText idem_parked_text(HeapTuple tup, TupleDesc desc, int column);
 
 /* A row of relay_parked, as far as the index knows it. */
 typedef struct IdemParkedNote

@@ -96,85 +96,77 @@ static const IdemStateLog position_log;
 
 typedef bool (*row_predicate) (const IdemPositionRow *row, const void *arg);
 
-static void
-snap_assign(MemoryContext cxt, IdemSnap **dst, const IdemSnap *src)
-{
-	MemoryContext old = MemoryContextSwitchTo(cxt);
-	IdemSnap   *copy = src ? idem_snap_copy(src) : NULL;
-
-	MemoryContextSwitchTo(old);
-	if (*dst)
-		pfree(*dst);
-	*dst = copy;
-}
-
 void
 idem_position_assign(MemoryContext cxt, IdemPosition *dst, const IdemPosition *src)
 {
 	if (dst == src)
 		return;
-	snap_assign(cxt, &dst->base, src->base);
-	snap_assign(cxt, &dst->target, src->target);
+	idem_snap_assign(cxt, &dst->base, src->base);
+	idem_snap_assign(cxt, &dst->target, src->target);
 	dst->seq = src->seq;
 }
 
 /*
- * Is it a row that a relay could have appended?  The constraint of the tables says the same.
- * A row that is not is passed over: what was appended before it counts, which is an earlier
- * position, or none.
+ * Take a row apart; its snapshots are those of the tuple, perhaps toasted.  Is it a row that
+ * a relay could have appended?  The constraint of the tables says the same.
  */
 static bool
-is_sound(HeapTuple tup, TupleDesc desc)
+take_apart(HeapTuple tup, TupleDesc desc, IdemPositionRow *row)
 {
 	Datum		values[NATTS];
 	bool		nulls[NATTS];
+	char		kind,
+				fresh;
 
 	heap_deform_tuple(tup, desc, values, nulls);
+	kind = DatumGetChar(values[ATT_KIND]);
+	fresh = DatumGetChar(values[ATT_FRESH]);
+	row->id = DatumGetInt64(values[ATT_ID]);
+	row->relay_id = DatumGetInt32(values[ATT_RELAY]);
+	row->epoch = DatumGetInt64(values[ATT_EPOCH]);
+	row->kind = (IdemPositionKind) kind;
+	row->fresh = (IdemPositionFresh) fresh;
+	row->life = DatumGetInt64(values[ATT_LIFE]);
+	row->acked_row = DatumGetInt64(values[ATT_NAMED]);
+	row->acked_k = DatumGetInt64(values[ATT_K]);
+	row->at = DatumGetTimestampTz(values[ATT_AT]);
+	row->pos.seq = DatumGetInt64(values[ATT_SEQ]);
+	row->pos.base = (IdemSnap *) DatumGetPointer(values[ATT_BASE]);
+	row->pos.target = (IdemSnap *) DatumGetPointer(values[ATT_TARGET]);
 	for (int i = 0; i < ATT_TARGET; i++)
 	{
 		if (nulls[i])
 			return false;
 	}
-	return DatumGetInt64(values[ATT_ID]) > 0 && DatumGetInt64(values[ATT_ID]) < IDEM_SOUND_NUMBER &&
-		idem_sound_time(values[ATT_AT], false) &&
-		DatumGetChar(values[ATT_KIND]) != '\0' && DatumGetChar(values[ATT_FRESH]) != '\0' &&
-		strchr(KINDS, DatumGetChar(values[ATT_KIND])) != NULL &&
-		strchr(FRESHS, DatumGetChar(values[ATT_FRESH])) != NULL;
+	return row->id > 0 && row->id < IDEM_SOUND_NUMBER && idem_sound_time(values[ATT_AT], false) &&
+		kind != '\0' && strchr(KINDS, kind) != NULL && fresh != '\0' && strchr(FRESHS, fresh) != NULL;
 }
 
-/* The same; says so of a row that is passed over. */
+/*
+ * The same.  A row that is not is passed over, and told of: what was appended before it
+ * counts, which is an earlier position, or none.
+ */
 static bool
-counts(HeapTuple tup, TupleDesc desc)
+counts(HeapTuple tup, TupleDesc desc, IdemPositionRow *row)
 {
-	if (is_sound(tup, desc))
+	if (take_apart(tup, desc, row))
 		return true;
 	idem_report_row(WARNING, tup->t_tableOid, &tup->t_self,
 					"The relay goes on from the position before. Delete the row.");
 	return false;
 }
 
+/* A copy of a row that was taken apart. */
 static IdemPositionRow *
-row_from_tuple(HeapTuple tup, TupleDesc desc)
+row_copy(const IdemPositionRow *row)
 {
-	Datum		values[NATTS];
-	bool		nulls[NATTS];
-	IdemPositionRow *row = palloc0(sizeof(*row));
+	IdemPositionRow *copy = palloc(sizeof(*copy));
 
-	heap_deform_tuple(tup, desc, values, nulls);
-	row->id = DatumGetInt64(values[ATT_ID]);
-	row->relay_id = DatumGetInt32(values[ATT_RELAY]);
-	row->epoch = DatumGetInt64(values[ATT_EPOCH]);
-	row->kind = (IdemPositionKind) DatumGetChar(values[ATT_KIND]);
-	row->fresh = (IdemPositionFresh) DatumGetChar(values[ATT_FRESH]);
-	row->life = DatumGetInt64(values[ATT_LIFE]);
-	row->acked_row = DatumGetInt64(values[ATT_NAMED]);
-	row->acked_k = DatumGetInt64(values[ATT_K]);
-	row->at = DatumGetTimestampTz(values[ATT_AT]);
-	row->pos.seq = DatumGetInt64(values[ATT_SEQ]);
-	row->pos.base = (IdemSnap *) PG_DETOAST_DATUM_COPY(values[ATT_BASE]);
-	if (!nulls[ATT_TARGET])
-		row->pos.target = (IdemSnap *) PG_DETOAST_DATUM_COPY(values[ATT_TARGET]);
-	return row;
+	*copy = *row;
+	copy->pos.base = (IdemSnap *) PG_DETOAST_DATUM_COPY(PointerGetDatum(row->pos.base));
+	if (row->pos.target != NULL)
+		copy->pos.target = (IdemSnap *) PG_DETOAST_DATUM_COPY(PointerGetDatum(row->pos.target));
+	return copy;
 }
 
 static void
@@ -204,25 +196,26 @@ typedef struct BestRow
 
 /* Take the row if it passes and is better than the best so far. */
 static void
-visit_best(HeapTuple tup, TupleDesc desc, void *arg)
+visit_best(HeapTuple tup, TupleDesc desc, int table, void *arg)
 {
 	BestRow    *b = arg;
-	IdemPositionRow *row;
+	IdemPositionRow row;
+	IdemPositionRow *copy;
 	bool		isnull;
 	int64		id = DatumGetInt64(heap_getattr(tup, ATT_ID + 1, desc, &isnull));
 
 	if (DatumGetInt32(heap_getattr(tup, ATT_RELAY + 1, desc, &isnull)) != b->relay_id)
 		return;
-	if ((b->best && (b->lowest ? id >= b->best->id : id <= b->best->id)) || !counts(tup, desc))
+	if ((b->best && (b->lowest ? id >= b->best->id : id <= b->best->id)) || !counts(tup, desc, &row))
 		return;
-	row = row_from_tuple(tup, desc);
-	if (b->passes(row, b->arg))
+	copy = row_copy(&row);
+	if (b->passes(copy, b->arg))
 	{
 		row_free(b->best);
-		b->best = row;
+		b->best = copy;
 	}
 	else
-		row_free(row);
+		row_free(copy);
 }
 
 /* Find the row by one scan; NULL if no row passes. */
@@ -256,51 +249,43 @@ typedef struct LookUp
 	IdemSinkRows *sink_rows;
 } LookUp;
 
-/* Make the tuple *best, unless *best has a higher id. */
+/* Make a copy of the row *best, unless *best has a higher id. */
 static void
-take_newer(IdemPositionRow **best, int64 id, HeapTuple tup, TupleDesc desc)
+take_newer(IdemPositionRow **best, const IdemPositionRow *row)
 {
-	if (*best != NULL && (*best)->id >= id)
+	if (*best != NULL && (*best)->id >= row->id)
 		return;
 	row_free(*best);
-	*best = row_from_tuple(tup, desc);
+	*best = row_copy(row);
 }
 
 /* Take the row if it is one of IdemSinkRows, and the newest so far. */
 static void
-visit_look_up(HeapTuple tup, TupleDesc desc, void *arg)
+visit_look_up(HeapTuple tup, TupleDesc desc, int table, void *arg)
 {
 	const LookUp *l = arg;
 	const IdemPositionName *name = l->name;
 	IdemSinkRows *sink_rows = l->sink_rows;
-	bool		isnull;
-	int64		id;
-	int64		named;
-	IdemPositionKind kind;
+	IdemPositionRow row;
 
-	if (!counts(tup, desc))
+	if (!counts(tup, desc, &row))
 		return;
-	id = DatumGetInt64(heap_getattr(tup, ATT_ID + 1, desc, &isnull));
-	kind = (IdemPositionKind) DatumGetChar(heap_getattr(tup, ATT_KIND + 1, desc, &isnull));
-	if (kind == IDEM_POSITION_EMPTIED)
-		take_newer(&sink_rows->emptied, id, tup, desc);
-	if (DatumGetInt32(heap_getattr(tup, ATT_RELAY + 1, desc, &isnull)) != l->relay_id)
+	if (row.kind == IDEM_POSITION_EMPTIED)
+		take_newer(&sink_rows->emptied, &row);
+	if (row.relay_id != l->relay_id)
 		return;
-	if (kind == IDEM_POSITION_SENT && id == name->id &&
-		DatumGetInt64(heap_getattr(tup, ATT_LIFE + 1, desc, &isnull)) == name->life)
-		take_newer(&sink_rows->sent, id, tup, desc);
-	if (DatumGetInt64(heap_getattr(tup, ATT_EPOCH + 1, desc, &isnull)) != l->epoch)
+	if (row.kind == IDEM_POSITION_SENT && row.id == name->id && row.life == name->life)
+		take_newer(&sink_rows->sent, &row);
+	if (row.epoch != l->epoch)
 		return;
-	take_newer(&sink_rows->last, id, tup, desc);
-	named = DatumGetInt64(heap_getattr(tup, ATT_NAMED + 1, desc, &isnull));
-	if (named != 0)
-		take_newer(&sink_rows->naming, id, tup, desc);
-	if (kind == IDEM_POSITION_REPEATED)
-		take_newer(&sink_rows->repeated, id, tup, desc);
-	else if ((kind == IDEM_POSITION_PASSED || kind == IDEM_POSITION_SENT) &&
-			 named != 0 && named == name->id &&
-			 DatumGetInt64(heap_getattr(tup, ATT_K + 1, desc, &isnull)) == name->k)
-		take_newer(&sink_rows->passed, id, tup, desc);
+	take_newer(&sink_rows->last, &row);
+	if (row.acked_row != 0)
+		take_newer(&sink_rows->naming, &row);
+	if (row.kind == IDEM_POSITION_REPEATED)
+		take_newer(&sink_rows->repeated, &row);
+	else if ((row.kind == IDEM_POSITION_PASSED || row.kind == IDEM_POSITION_SENT) &&
+			 row.acked_row != 0 && row.acked_row == name->id && row.acked_k == name->k)
+		take_newer(&sink_rows->passed, &row);
 }
 
 void
@@ -371,26 +356,21 @@ typedef struct LastRow
 
 /* Take the row if it is its relay's last row so far. */
 static void
-visit_last(HeapTuple tup, TupleDesc desc, void *arg)
+visit_last(HeapTuple tup, TupleDesc desc, int table, void *arg)
 {
-	HTAB	   *rows = arg;
-	bool		isnull;
-	bool		found;
-	int64		id = DatumGetInt64(heap_getattr(tup, ATT_ID + 1, desc, &isnull));
-	int			relay_id = DatumGetInt32(heap_getattr(tup, ATT_RELAY + 1, desc, &isnull));
-	int64		epoch = DatumGetInt64(heap_getattr(tup, ATT_EPOCH + 1, desc, &isnull));
+	IdemPositionRow row;
 	LastRow    *last;
+	bool		found;
 
-	if (!counts(tup, desc))
+	if (!counts(tup, desc, &row))
 		return;
-	last = hash_search(rows, &relay_id, HASH_ENTER, &found);
+	last = hash_search((HTAB *) arg, &row.relay_id, HASH_ENTER, &found);
 	if (!found)
 		last->row = NULL;
-	if (found && (last->row->epoch > epoch ||
-				  (last->row->epoch == epoch && last->row->id >= id)))
+	else if (last->row->epoch > row.epoch || (last->row->epoch == row.epoch && last->row->id >= row.id))
 		return;
 	row_free(last->row);
-	last->row = row_from_tuple(tup, desc);
+	last->row = row_copy(&row);
 }
 
 HTAB *
@@ -653,36 +633,35 @@ begin_judging(void *arg)
 
 /* Has every relay passed this tick? */
 static bool
-is_tick_passed(HeapTuple tup, TupleDesc desc, const IdemSnap *hindmost)
+is_tick_passed(const IdemPositionRow *row, const IdemSnap *hindmost)
 {
 	IdemPositionRow *tick;
 	bool		passed;
 
 	if (hindmost == NULL)
 		return true;
-	tick = row_from_tuple(tup, desc);
+	tick = row_copy(row);
 	passed = !sees_more(tick, hindmost);
 	row_free(tick);
 	return passed;
 }
 
 static void
-read_entry(HeapTuple tup, TupleDesc desc, IdemStateRow *row, void *arg)
+read_entry(HeapTuple tup, TupleDesc desc, IdemStateRow *state_row, void *arg)
 {
 	const Judge *judge = arg;
-	Entry	   *entry = (Entry *) row;
-	bool		isnull;
+	Entry	   *entry = (Entry *) state_row;
+	IdemPositionRow row;
 
-	entry->unsound = !counts(tup, desc);
+	entry->unsound = !counts(tup, desc, &row);
 	if (entry->unsound)
 		return;
-	entry->epoch = DatumGetInt64(heap_getattr(tup, ATT_EPOCH + 1, desc, &isnull));
-	entry->relay_id = DatumGetInt32(heap_getattr(tup, ATT_RELAY + 1, desc, &isnull));
-	entry->kind = (IdemPositionKind) DatumGetChar(heap_getattr(tup, ATT_KIND + 1, desc, &isnull));
-	entry->fresh = (IdemPositionFresh) DatumGetChar(heap_getattr(tup, ATT_FRESH + 1, desc, &isnull));
-	entry->acked_row = DatumGetInt64(heap_getattr(tup, ATT_NAMED + 1, desc, &isnull));
-	entry->passed = entry->kind == IDEM_POSITION_TICK &&
-		is_tick_passed(tup, desc, judge->hindmost);
+	entry->epoch = row.epoch;
+	entry->relay_id = row.relay_id;
+	entry->kind = row.kind;
+	entry->fresh = row.fresh;
+	entry->acked_row = row.acked_row;
+	entry->passed = row.kind == IDEM_POSITION_TICK && is_tick_passed(&row, judge->hindmost);
 }
 
 /* The callback that says which rows are needed; see the file header. */

@@ -152,33 +152,12 @@ count_types(const IdemRelayConfig *config, int change)
 	}
 }
 
-static IdemSnap *
-copy_snap(MemoryContext cxt, const IdemSnap *snap)
-{
-	MemoryContext old = MemoryContextSwitchTo(cxt);
-	IdemSnap   *copy = idem_snap_copy(snap);
-
-	MemoryContextSwitchTo(old);
-	return copy;
-}
-
-/* If memory for the copy runs out, *snap stays what it was. */
-static void
-replace_snap(IdemSnap **snap, const IdemSnap *by)
-{
-	IdemSnap   *copy = copy_snap(rest_cxt, by);
-
-	if (*snap != NULL)
-		pfree(*snap);
-	*snap = copy;
-}
-
 static IdemRestGroup *
 make_group(const IdemSnap *base)
 {
 	IdemRestGroup *group = MemoryContextAllocZero(rest_cxt, sizeof(*group));
 
-	group->base = copy_snap(rest_cxt, base);
+	idem_snap_assign(rest_cxt, &group->base, base);
 	dlist_init(&group->members);
 	dlist_push_tail(&groups, &group->node);
 	return group;
@@ -320,6 +299,22 @@ ask_members(IdemRestGroup *group)
 	}
 }
 
+/* Move the members, but those that rose, to another group. */
+static void
+move_members(IdemRestGroup *from, IdemRestGroup *to)
+{
+	while (!dlist_is_empty(&from->members))
+	{
+		IdemRester *rester = dlist_head_element(IdemRester, node, &from->members);
+
+		dlist_delete(&rester->node);
+		dlist_push_tail(&to->members, &rester->node);
+		rester->group = to;
+		to->nmembers++;
+		from->nmembers--;
+	}
+}
+
 /*
  * Relays that rose stand where the group stood before, and may still have to be
  * taken.  So the other members move to a group of their own, which is returned;
@@ -343,16 +338,7 @@ split_risen(IdemRestGroup *group)
 		return NULL;
 	rest = make_group(group->base);
 	rest->written = group->written;
-	while (!dlist_is_empty(&group->members))
-	{
-		IdemRester *rester = dlist_head_element(IdemRester, node, &group->members);
-
-		dlist_delete(&rester->node);
-		dlist_push_tail(&rest->members, &rester->node);
-		rester->group = rest;
-		rest->nmembers++;
-		group->nmembers--;
-	}
+	move_members(group, rest);
 	return rest;
 }
 
@@ -376,16 +362,7 @@ merge(IdemRestGroup *group)
 			other = group;
 			group = larger;
 		}
-		while (!dlist_is_empty(&other->members))
-		{
-			IdemRester *rester = dlist_head_element(IdemRester, node, &other->members);
-
-			dlist_delete(&rester->node);
-			dlist_push_tail(&group->members, &rester->node);
-			rester->group = group;
-			group->nmembers++;
-			other->nmembers--;
-		}
+		move_members(other, group);
 		group->written &= other->written;
 		group->catching_up |= other->catching_up;
 
@@ -412,7 +389,7 @@ finish_look(IdemRestGroup *group, const IdemSnap *to, bool whole)
 		return;
 	if (!idem_snap_equal(group->base, to))
 	{
-		replace_snap(&group->base, to);
+		idem_snap_assign(rest_cxt, &group->base, to);
 		group->written = false;
 	}
 	group->catching_up = catching_up && !whole;
@@ -433,7 +410,7 @@ begin_round(void)
 	dlist_iter	iter;
 
 	IDEM_FAULT_POINT("rest-round");
-	replace_snap(&round_target, target);
+	idem_snap_assign(rest_cxt, &round_target, target);
 	dlist_foreach(iter, &groups)
 	{
 		IdemRestGroup *group = dlist_container(IdemRestGroup, node, iter.cur);
@@ -478,7 +455,7 @@ begin_look(IdemRestGroup *group)
 		if (tick != NULL && idem_position_sees_more(round_target, tick->pos.base))
 			target = tick->pos.base;
 	}
-	replace_snap(&at.target, target);
+	idem_snap_assign(rest_cxt, &at.target, target);
 	at.base = group->base;
 	at.seq = 0;
 	look_no++;
@@ -551,16 +528,14 @@ look(void)
 	in_round = next_group() != NULL;
 }
 
-/* Let the relays rise whose parked events are due. */
+/* Let the relays rise whose parked events are due; or all, since nobody can look for them. */
 static void
-wake_due(void)
+wake(bool all)
 {
 	IdemClock	now = idem_clock();
 	dlist_iter	giter;
 	dlist_mutable_iter iter;
 
-	if (next_due == 0 || now < next_due)
-		return;
 	next_due = 0;
 	dlist_foreach(giter, &groups)
 	{
@@ -570,27 +545,11 @@ wake_due(void)
 		{
 			IdemRester *rester = dlist_container(IdemRester, node, iter.cur);
 
-			if (rester->due != 0 && rester->due <= now)
+			if (all || (rester->due != 0 && rester->due <= now))
 				rise(rester);
 			else
 				next_due = idem_clock_earlier(next_due, rester->due);
 		}
-	}
-}
-
-/* Let all relays rise, since nobody can look for them. */
-static void
-wake_all(void)
-{
-	dlist_iter	giter;
-	dlist_mutable_iter iter;
-
-	dlist_foreach(giter, &groups)
-	{
-		IdemRestGroup *group = dlist_container(IdemRestGroup, node, giter.cur);
-
-		dlist_foreach_modify(iter, &group->members)
-			rise(dlist_container(IdemRester, node, iter.cur));
 	}
 }
 
@@ -599,7 +558,8 @@ idem_rest_look(void)
 {
 	if (nresters == 0)
 		return false;
-	wake_due();
+	if (next_due != 0 && idem_clock() >= next_due)
+		wake(false);
 	if ((!woken && !in_round) || idem_clock() < retry_at)
 		return false;
 	idem_txn_begin();
@@ -630,7 +590,7 @@ idem_rest_reset(int sqlerrcode)
 	 * A locked table is locked for each relay, too: to rise would not help.
 	 */
 	if (sqlerrcode != ERRCODE_LOCK_NOT_AVAILABLE && ++failures >= MAX_FAILURES)
-		wake_all();
+		wake(true);
 }
 
 /* List the one relay, or all that rest. */
@@ -641,15 +601,13 @@ list_resters(IdemRester *only, IdemRester **resters)
 	dlist_iter	giter;
 	dlist_iter	iter;
 
+	resters[0] = only;
 	if (only != NULL)
-		resters[n++] = only;
+		return 1;
 	dlist_foreach(giter, &groups)
 	{
 		dlist_foreach(iter, &dlist_container(IdemRestGroup, node, giter.cur)->members)
-		{
-			if (only == NULL)
-				resters[n++] = dlist_container(IdemRester, node, iter.cur);
-		}
+			resters[n++] = dlist_container(IdemRester, node, iter.cur);
 	}
 	return n;
 }
@@ -724,23 +682,17 @@ void
 idem_rest_persist(void)
 {
 	IdemPositionRow *rows = palloc(sizeof(*rows) * (nresters + 1));
+	IdemRester **resters = palloc(sizeof(IdemRester *) * (nresters + 1));
+	int			nlisted = list_resters(NULL, resters);
 	int			n = 0;
-	dlist_iter	giter;
-	dlist_iter	iter;
 
-	dlist_foreach(giter, &groups)
+	for (int i = 0; i < nlisted; i++)
 	{
-		IdemRestGroup *group = dlist_container(IdemRestGroup, node, giter.cur);
+		const IdemRester *r = resters[i];
+		IdemPosition pos = {r->group->base, NULL, 0};
 
-		if (group->written)
-			continue;
-		dlist_foreach(iter, &group->members)
-		{
-			const IdemRester *r = dlist_container(IdemRester, node, iter.cur);
-			IdemPosition pos = {group->base, NULL, 0};
-
+		if (!r->group->written)
 			rows[n++] = idem_walk_row(r->walk, r->config, idem_walk_kind(r->walk), &pos);
-		}
 	}
 	if (n > 0)
 	{
@@ -748,8 +700,9 @@ idem_rest_persist(void)
 		idem_position_append_all(rows, n);
 		IDEM_FAULT_POINT("rest-persist");
 		idem_txn_commit(true);
-		dlist_foreach(giter, &groups)
-			dlist_container(IdemRestGroup, node, giter.cur)->written = true;
+		for (int i = 0; i < nlisted; i++)
+			resters[i]->group->written = true;
 	}
+	pfree(resters);
 	pfree(rows);
 }

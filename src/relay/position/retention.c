@@ -46,13 +46,6 @@ idem_retention_position(const IdemRelayConfig *relay, const IdemPositionRow *row
 	return nothing;
 }
 
-/* Does the relay hold the outbox? */
-static bool
-holds(const IdemRelayConfig *relay)
-{
-	return relay->halted != IDEM_HALT_LAG;
-}
-
 List *
 idem_retention_positions(void)
 {
@@ -67,7 +60,7 @@ idem_retention_positions(void)
 		const IdemPositionRow *row = idem_position_of(rows, relay->relay_id, relay->epoch);
 		IdemSnap   *done;
 
-		if (!holds(relay))
+		if (relay->halted == IDEM_HALT_LAG)
 			continue;
 
 		/*
@@ -132,6 +125,7 @@ idem_retention_check_lag(void)
 	{
 		const IdemRelayConfig *relay = lfirst(lc);
 		const IdemPositionRow *row;
+		const IdemPosition *pos;
 		IdemLag		lag;
 
 		if (relay->max_lag_bytes == 0 || relay->halted != IDEM_HALT_NOT)
@@ -141,7 +135,8 @@ idem_retention_check_lag(void)
 		row = idem_position_of(rows, relay->relay_id, relay->epoch);
 		if (row == NULL || !idem_position_is_possible(&row->pos))
 			continue;
-		idem_reader_lag(&row->pos, &lag);
+		pos = &row->pos;
+		idem_reader_lags(&pos, &lag, 1);
 		if (lag.bytes > relay->max_lag_bytes)
 			halted |= halt(relay->relay_id, IDEM_HALT_LAG);
 	}

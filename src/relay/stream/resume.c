@@ -319,10 +319,10 @@ park_found(IdemStream *stream)
 
 	strlcpy(failure.sqlstate, unpack_sql_state(ERRCODE_IDEM_SINK_OUTAGE), sizeof(failure.sqlstate));
 	if (found->parked_id != 0)
-		(void) idem_parked_failed(stream->relay.config, found->parked_id, &failure, NULL);
+		idem_parked_refuse_again(NULL, stream->relay.config, found->seq, found->xid, found->parked_id, &failure);
 	else if (!has_passed(&stream->relay.walk.settled, found) &&
 			 idem_reader_fetch(stream->reader, found->xid, found->seq, &event))
-		idem_parked_add(stream->relay.config, &event, &failure, NULL);
+		idem_parked_refuse(NULL, stream->relay.config, &event, &failure);
 	idem_reader_suspend(stream->reader);
 	IDEM_FAULT_POINT("relay-suspect-parked");
 }
