@@ -307,9 +307,3 @@ idem_reader_lags(const IdemPosition **positions, IdemLag *lags, int n)
 	pfree(counts);
 	pfree(count_of);
 }
-
-void
-idem_reader_lag(const IdemPosition *pos, IdemLag *lag)
-{
-	idem_reader_lags(&pos, lag, 1);
-}

@@ -368,22 +368,6 @@ forget_restored(void)
 		(void) idem_empty_in_place(oid);
 }
 
-/* The last xid of a closed segment that could be emptied; 0: it cannot. */
-static uint64
-last_releasable(int number, IdemSnap *const *done, int npos)
-{
-	IdemSegment seg;
-	IdemEntry	last;
-	uint64		xid = 0;
-
-	if (!idem_segment_open_nowait(&seg, number))
-		return 0;
-	if (is_releasable(&seg, done, npos, false) && idem_segment_last(&seg, &last))
-		xid = last.xid;
-	idem_segment_close(&seg);
-	return xid;
-}
-
 IdemSnap *
 idem_outbox_survey(IdemSnap *const *done, int npos)
 {
@@ -393,30 +377,19 @@ idem_outbox_survey(IdemSnap *const *done, int npos)
 
 	for (int i = 0; i < IDEM_OUTBOX_SEGMENTS; i++)
 	{
+		IdemSegment seg;
+		IdemEntry	entry;
+
 		CHECK_FOR_INTERRUPTS();
-		if (i != current)
-			last = Max(last, last_releasable(i, done, npos));
+		if (i == current || !idem_segment_open_nowait(&seg, i))
+			continue;
+		if (is_releasable(&seg, done, npos, false) && idem_segment_last(&seg, &entry))
+			last = Max(last, entry.xid);
+		idem_segment_close(&seg);
 	}
 	idem_txn_owner_leave(saved);
 	return last == 0 ? NULL :
 		idem_snap_common(done, npos, FullTransactionIdFromU64(last + 1));
-}
-
-/* Does a closed segment have transactions that "then" does not see and "now" does? */
-static bool
-has_ended_since(int number, const IdemSnap *then, const IdemSnap *now)
-{
-	IdemSegment seg;
-	IdemEntry	first;
-	IdemEntry	last;
-	bool		ended;
-
-	if (!idem_segment_open_nowait(&seg, number))
-		return false;
-	ended = idem_segment_first(&seg, 0, &first) && idem_segment_last(&seg, &last) &&
-		!is_delivered(&seg, then, &first, &last) && is_delivered(&seg, now, &first, &last);
-	idem_segment_close(&seg);
-	return ended;
 }
 
 bool
@@ -428,8 +401,16 @@ idem_outbox_has_ended_since(const IdemSnap *then, const IdemSnap *now)
 
 	for (int i = 0; i < IDEM_OUTBOX_SEGMENTS && !ended; i++)
 	{
+		IdemSegment seg;
+		IdemEntry	first;
+		IdemEntry	last;
+
 		CHECK_FOR_INTERRUPTS();
-		ended = i != current && has_ended_since(i, then, now);
+		if (i == current || !idem_segment_open_nowait(&seg, i))
+			continue;
+		ended = idem_segment_first(&seg, 0, &first) && idem_segment_last(&seg, &last) &&
+			!is_delivered(&seg, then, &first, &last) && is_delivered(&seg, now, &first, &last);
+		idem_segment_close(&seg);
 	}
 	idem_txn_owner_leave(saved);
 	return ended;
@@ -465,37 +446,24 @@ idem_outbox_maintain(IdemSnap *const *done, int npos)
 	return emptied;
 }
 
-/*
- * Did a crash leave the segment half emptied?  True also if a lock keeps us
- * from looking.
- */
-static bool
-has_remains(int number)
-{
-	IdemSegment seg;
-	IdemEntry	first;
-	bool		remains;
-
-	if (!idem_segment_open_nowait(&seg, number))
-		return true;
-	remains = !idem_empty_is_pristine(seg.heap) && !idem_segment_first(&seg, 0, &first);
-	idem_segment_close(&seg);
-	return remains;
-}
-
 bool
 idem_outbox_has_remains(void)
 {
 	int			current = idem_segment_of(idem_outbox_generation());
+	bool		remains = false;
 
-	for (int i = 0; i < IDEM_OUTBOX_SEGMENTS; i++)
+	/* An aborted writer leaves blocks without events in the current one, too. */
+	for (int i = 0; i < IDEM_OUTBOX_SEGMENTS && !remains; i++)
 	{
-		/*
-		 * An aborted writer leaves blocks without events in the current
-		 * segment, too.
-		 */
-		if (i != current && has_remains(i))
+		IdemSegment seg;
+		IdemEntry	first;
+
+		if (i == current)
+			continue;
+		if (!idem_segment_open_nowait(&seg, i))
 			return true;
+		remains = !idem_empty_is_pristine(seg.heap) && !idem_segment_first(&seg, 0, &first);
+		idem_segment_close(&seg);
 	}
-	return false;
+	return remains;
 }

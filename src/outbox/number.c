@@ -127,41 +127,34 @@ lock_segments(void)
 }
 
 /*
- * The greatest number in a segment, of committed and other rows.  Reads all
- * entries, because the index is in order of transactions.
+ * The greatest number in the log, of committed and other rows, or in what other subsystems
+ * remember.  Reads all entries, because the index is in order of transactions.
  */
-static int64
-greatest_in_segment(int number)
-{
-	int64		greatest = 0;
-	IdemSegment seg;
-	IdemEntry	entry;
-	IndexScanDesc scan;
-
-	idem_segment_open(&seg, number);
-	if (!idem_segment_is_empty(&seg))
-	{
-		scan = idem_segment_beginscan(&seg, 0);
-		index_rescan(scan, NULL, 0, NULL, 0);
-		while (idem_segment_next(scan, ForwardScanDirection, &entry))
-		{
-			CHECK_FOR_INTERRUPTS();
-			greatest = Max(greatest, entry.seq);
-		}
-		index_endscan(scan);
-	}
-	idem_segment_close(&seg);
-	return greatest;
-}
-
-/* The greatest number in the log or in what other subsystems remember. */
 static int64
 greatest_number(void)
 {
 	int64		greatest = 0;
 
 	for (int i = 0; i < IDEM_OUTBOX_SEGMENTS; i++)
-		greatest = Max(greatest, greatest_in_segment(i));
+	{
+		IdemSegment seg;
+		IdemEntry	entry;
+		IndexScanDesc scan;
+
+		idem_segment_open(&seg, i);
+		if (!idem_segment_is_empty(&seg))
+		{
+			scan = idem_segment_beginscan(&seg, 0);
+			index_rescan(scan, NULL, 0, NULL, 0);
+			while (idem_segment_next(scan, ForwardScanDirection, &entry))
+			{
+				CHECK_FOR_INTERRUPTS();
+				greatest = Max(greatest, entry.seq);
+			}
+			index_endscan(scan);
+		}
+		idem_segment_close(&seg);
+	}
 	if (idem_outbox_greatest_hook != NULL)
 		greatest = Max(greatest, (*idem_outbox_greatest_hook) ());
 	return greatest;

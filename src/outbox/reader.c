@@ -247,19 +247,6 @@ is_event(const Datum *values, const bool *nulls)
 		nulls[IDEM_ATT_PAYLOAD] != nulls[IDEM_ATT_PAYLOAD_BYTES];
 }
 
-/* Get the segment's own columns; a column that was added and dropped again does no harm. */
-static void
-deform(TupleDesc desc, HeapTuple tuple, Datum *values, bool *nulls)
-{
-	if (desc->natts == IDEM_NATTS)
-		heap_deform_tuple(tuple, desc, values, nulls);
-	else
-	{
-		for (int i = 0; i < IDEM_NATTS; i++)
-			values[i] = heap_getattr(tuple, i + 1, desc, &nulls[i]);
-	}
-}
-
 /* Take the row apart; false if it is not the event of the place. */
 static bool
 read_event(IdemReader *reader, const IdemSegment *segment, HeapTuple tuple,
@@ -269,7 +256,7 @@ read_event(IdemReader *reader, const IdemSegment *segment, HeapTuple tuple,
 	bool		nulls[IDEM_NATTS];
 	MemoryContext old;
 
-	deform(RelationGetDescr(segment->heap), tuple, values, nulls);
+	idem_table_take_apart(RelationGetDescr(segment->heap), IDEM_NATTS, tuple, values, nulls);
 	if (nulls[IDEM_ATT_XID] || nulls[IDEM_ATT_SEQ])
 		return false;
 	event->xid = DatumGetFullTransactionId(values[IDEM_ATT_XID]);

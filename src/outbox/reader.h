@@ -117,8 +117,6 @@ typedef struct IdemLag
 	TimestampTz oldest;			/* enqueued_at of the oldest; 0 = none */
 } IdemLag;
 
-extern void idem_reader_lag(const IdemPosition *pos, IdemLag *lag);
-
 /* The lags of n positions, by one snapshot. */
 extern void idem_reader_lags(const IdemPosition **positions, IdemLag *lags, int n);
 

@@ -243,35 +243,25 @@ idem_segment_next(IndexScanDesc scan, ScanDirection direction, IdemEntry *entry)
 	return true;
 }
 
-/* The comparison function of a scan key on xid or seq. */
-static RegProcedure
-comparison(StrategyNumber strategy, bool is_xid)
-{
-	switch (strategy)
-	{
-		case BTLessEqualStrategyNumber:
-			return is_xid ? F_XID8LE : F_INT8LE;
-		case BTEqualStrategyNumber:
-			return is_xid ? F_XID8EQ : F_INT8EQ;
-		case BTGreaterEqualStrategyNumber:
-			return is_xid ? F_XID8GE : F_INT8GE;
-		default:
-			elog(ERROR, "unexpected strategy number %d", (int) strategy);
-			return InvalidOid;
-	}
-}
+/* The comparison functions of scan keys, by their strategies. */
+static const RegProcedure compare_xid[] = {
+	[BTLessEqualStrategyNumber] = F_XID8LE,[BTEqualStrategyNumber] = F_XID8EQ,[BTGreaterEqualStrategyNumber] = F_XID8GE
+};
+static const RegProcedure compare_seq[] = {
+	[BTEqualStrategyNumber] = F_INT8EQ,[BTGreaterEqualStrategyNumber] = F_INT8GE
+};
 
 void
 idem_scankey_xid(ScanKey key, StrategyNumber strategy, uint64 xid)
 {
-	ScanKeyInit(key, IDEM_ATT_XID + 1, strategy, comparison(strategy, true),
+	ScanKeyInit(key, IDEM_ATT_XID + 1, strategy, compare_xid[strategy],
 				FullTransactionIdGetDatum(FullTransactionIdFromU64(xid)));
 }
 
 void
 idem_scankey_seq(ScanKey key, StrategyNumber strategy, int64 seq)
 {
-	ScanKeyInit(key, IDEM_ATT_SEQ + 1, strategy, comparison(strategy, false),
+	ScanKeyInit(key, IDEM_ATT_SEQ + 1, strategy, compare_seq[strategy],
 				Int64GetDatum(seq));
 }
 

@@ -251,20 +251,6 @@ refuse(const RangeVar *relation, const Addition *addition)
 
 /* Commands, by their kind */
 
-static void
-check_rule(const RuleStmt *rule)
-{
-	check_owner(rule->relation);
-	refuse(rule->relation, &add_rule);
-}
-
-static void
-check_depends(const AlterObjectDependsStmt *depends)
-{
-	if (depends->relation != NULL)
-		check_owner(depends->relation);
-}
-
 /* An index that is missing may be made again; others tell which kind it is. */
 static void
 check_index(const IndexStmt *index)
@@ -397,27 +383,22 @@ check_action(const RangeVar *relation, const AlterTableCmd *cmd)
 	}
 }
 
-static void
-check_alter(const AlterTableStmt *alter)
-{
-	ListCell   *lc;
-
-	foreach(lc, alter->cmds)
-		check_action(alter->relation, lfirst(lc));
-}
-
 /* The checks of a statement's kind come before its locks. */
 void
 idem_guard_read(Node *stmt, IdemStatement *s)
 {
+	ListCell   *lc;
+
 	made_statistics = InvalidOid;
 	switch (nodeTag(stmt))
 	{
 		case T_RuleStmt:
-			check_rule((RuleStmt *) stmt);
+			check_owner(((RuleStmt *) stmt)->relation);
+			refuse(((RuleStmt *) stmt)->relation, &add_rule);
 			break;
 		case T_AlterObjectDependsStmt:
-			check_depends((AlterObjectDependsStmt *) stmt);
+			if (((AlterObjectDependsStmt *) stmt)->relation != NULL)
+				check_owner(((AlterObjectDependsStmt *) stmt)->relation);
 			break;
 		case T_CreateTrigStmt:
 			refuse(((CreateTrigStmt *) stmt)->relation, &add_trigger);
@@ -432,7 +413,8 @@ idem_guard_read(Node *stmt, IdemStatement *s)
 				s->partitioned = copyObject(((CreateStmt *) stmt)->relation);
 			break;
 		case T_AlterTableStmt:
-			check_alter((AlterTableStmt *) stmt);
+			foreach(lc, ((AlterTableStmt *) stmt)->cmds)
+				check_action(((AlterTableStmt *) stmt)->relation, lfirst(lc));
 			break;
 		case T_AlterSeqStmt:
 			check_sequence(((AlterSeqStmt *) stmt)->sequence);
@@ -464,13 +446,36 @@ schema_of(Oid classid, Oid objid)
 }
 
 /*
+ * Visit the rows of a catalog, as the running command has left it, of which an index has
+ * these two values in its first columns.
+ */
+static void
+visit_rows(Oid catalog, Oid index, AttrNumber first, Oid oid, AttrNumber second, RegProcedure equal,
+		   Datum value, void (*visit) (HeapTuple tup, void *arg), void *arg)
+{
+	Relation	rel = table_open(catalog, AccessShareLock);
+	ScanKeyData keys[2];
+	SysScanDesc scan;
+	HeapTuple	tup;
+
+	ScanKeyInit(&keys[0], first, BTEqualStrategyNumber, F_OIDEQ, ObjectIdGetDatum(oid));
+	ScanKeyInit(&keys[1], second, BTEqualStrategyNumber, equal, value);
+	scan = systable_beginscan(rel, index, true, SnapshotSelf, 2, keys);
+	while (HeapTupleIsValid(tup = systable_getnext(scan)))
+		visit(tup, arg);
+	systable_endscan(scan);
+	table_close(rel, AccessShareLock);
+}
+
+/*
  * Error 42501 if the user may not name the object that is depended on.  An
  * object of the user's own can be a part of it, as the row type of a relay's
  * foreign table is; then the dependency is not a normal one.
  */
 static void
-check_dependency(Form_pg_depend depend)
+check_dependency(HeapTuple tup, void *arg)
 {
+	Form_pg_depend depend = (Form_pg_depend) GETSTRUCT(tup);
 	Oid			schema;
 
 	if (depend->deptype != DEPENDENCY_NORMAL || depend->refobjid < FirstNormalObjectId)
@@ -485,83 +490,47 @@ check_dependency(Form_pg_depend depend)
 static void
 check_dependencies(Oid classid, Oid objid)
 {
-	Relation	rel = table_open(DependRelationId, AccessShareLock);
-	ScanKeyData keys[2];
-	SysScanDesc scan;
-	HeapTuple	tup;
-
-	ScanKeyInit(&keys[0], Anum_pg_depend_classid, BTEqualStrategyNumber, F_OIDEQ,
-				ObjectIdGetDatum(classid));
-	ScanKeyInit(&keys[1], Anum_pg_depend_objid, BTEqualStrategyNumber, F_OIDEQ,
-				ObjectIdGetDatum(objid));
-	scan = systable_beginscan(rel, DependDependerIndexId, true, SnapshotSelf, 2, keys);
-	while (HeapTupleIsValid(tup = systable_getnext(scan)))
-		check_dependency((Form_pg_depend) GETSTRUCT(tup));
-	systable_endscan(scan);
-	table_close(rel, AccessShareLock);
+	visit_rows(DependRelationId, DependDependerIndexId, Anum_pg_depend_classid, classid,
+			   Anum_pg_depend_objid, F_OIDEQ, ObjectIdGetDatum(objid), check_dependency, NULL);
 }
 
-/*
- * OID of the default that the running command has given a column.  The hook
- * is told the column instead.
- */
-static Oid
-default_of(Oid relid, AttrNumber column)
-{
-	Relation	rel = table_open(AttrDefaultRelationId, AccessShareLock);
-	ScanKeyData keys[2];
-	SysScanDesc scan;
-	HeapTuple	tup;
-	Oid			oid = InvalidOid;
-
-	ScanKeyInit(&keys[0], Anum_pg_attrdef_adrelid, BTEqualStrategyNumber, F_OIDEQ,
-				ObjectIdGetDatum(relid));
-	ScanKeyInit(&keys[1], Anum_pg_attrdef_adnum, BTEqualStrategyNumber, F_INT2EQ,
-				Int16GetDatum(column));
-	scan = systable_beginscan(rel, AttrDefaultIndexId, true, SnapshotSelf, 2, keys);
-	while (HeapTupleIsValid(tup = systable_getnext(scan)))
-		oid = ((Form_pg_attrdef) GETSTRUCT(tup))->oid;
-	systable_endscan(scan);
-	table_close(rel, AccessShareLock);
-	return oid;
-}
-
-/*
- * Check the tables of a publication, whose conditions may depend on anything.
- * The hook is told the publication instead.
- */
+/* Check a table of a publication, whose conditions may depend on anything. */
 static void
-check_publication(Oid publication)
+check_part(HeapTuple tup, void *arg)
 {
-	Relation	rel = table_open(DependRelationId, AccessShareLock);
-	ScanKeyData keys[2];
-	SysScanDesc scan;
-	HeapTuple	tup;
-
-	ScanKeyInit(&keys[0], Anum_pg_depend_refclassid, BTEqualStrategyNumber, F_OIDEQ,
-				ObjectIdGetDatum(PublicationRelationId));
-	ScanKeyInit(&keys[1], Anum_pg_depend_refobjid, BTEqualStrategyNumber, F_OIDEQ,
-				ObjectIdGetDatum(publication));
-	scan = systable_beginscan(rel, DependReferenceIndexId, true, SnapshotSelf, 2, keys);
-	while (HeapTupleIsValid(tup = systable_getnext(scan)))
-		check_dependencies(((Form_pg_depend) GETSTRUCT(tup))->classid,
-						   ((Form_pg_depend) GETSTRUCT(tup))->objid);
-	systable_endscan(scan);
-	table_close(rel, AccessShareLock);
+	check_dependencies(((Form_pg_depend) GETSTRUCT(tup))->classid, ((Form_pg_depend) GETSTRUCT(tup))->objid);
 }
 
-/* Superusers may name everything, so that is asked first. */
+/* Take the OID of a column's default. */
+static void
+take_default(HeapTuple tup, void *arg)
+{
+	*(Oid *) arg = ((Form_pg_attrdef) GETSTRUCT(tup))->oid;
+}
+
+/*
+ * Superusers may name everything, so that is asked first.  The hook is told the column
+ * instead of the default that the running command has given it, and the publication
+ * instead of its tables.
+ */
 void
 idem_guard_check_object(Oid classid, Oid objid, int subid)
 {
+	Oid			relid = objid;
+
 	if (superuser())
 		return;
 	if (classid == AttrDefaultRelationId)
-		objid = default_of(objid, subid);
+	{
+		objid = InvalidOid;
+		visit_rows(AttrDefaultRelationId, AttrDefaultIndexId, Anum_pg_attrdef_adrelid, relid,
+				   Anum_pg_attrdef_adnum, F_INT2EQ, Int16GetDatum(subid), take_default, &objid);
+	}
 	if (classid == StatisticExtRelationId)
 		made_statistics = objid;
 	if (classid == PublicationRelationId)
-		check_publication(objid);
+		visit_rows(DependRelationId, DependReferenceIndexId, Anum_pg_depend_refclassid, classid,
+				   Anum_pg_depend_refobjid, F_OIDEQ, ObjectIdGetDatum(objid), check_part, NULL);
 	check_dependencies(classid, objid);
 }
 

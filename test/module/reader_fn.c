@@ -249,6 +249,7 @@ idem_test_lag_fn(PG_FUNCTION_ARGS)
 		PG_ARGISNULL(1) ? NULL : snap_arg(fcinfo, 1),
 		PG_GETARG_INT64(2)
 	};
+	const IdemPosition *positions[1] = {&pos};
 	IdemLag		lag;
 	TupleDesc	desc;
 	Datum		values[3];
@@ -256,7 +257,7 @@ idem_test_lag_fn(PG_FUNCTION_ARGS)
 
 	if (get_call_result_type(fcinfo, NULL, &desc) != TYPEFUNC_COMPOSITE)
 		elog(ERROR, "return type must be a row type");
-	idem_reader_lag(&pos, &lag);
+	idem_reader_lags(positions, &lag, 1);
 	values[0] = Int64GetDatum(lag.events);
 	values[1] = Int64GetDatum(lag.bytes);
 	nulls[2] = lag.oldest == 0;
