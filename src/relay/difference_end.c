@@ -53,7 +53,6 @@
  */
 #include "postgres.h"
 
-#include "access/transam.h"
 #include "access/twophase.h"
 #include "access/xact.h"
 #include "catalog/pg_type.h"

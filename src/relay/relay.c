@@ -23,18 +23,17 @@
 #include "utils/guc.h"
 
 #include "outbox/outbox.h"
-#include "relay/engine/schedule.h"
-#include "relay/identity.h"
+#include "relay/engine/engine.h"
+#include "relay/config.h"
 #include "relay/position/parked.h"
 #include "relay/position/rest.h"
-#include "relay/process/launcher.h"
-#include "relay/program/path.h"
+#include "relay/process/workers.h"
+#include "relay/program/process.h"
 #include "relay/relay.h"
 #include "relay/report.h"
 #include "relay/row.h"
 #include "relay/slots.h"
 #include "relay/stream/pipe.h"
-#include "relay/wake.h"
 #include "relay/witness.h"
 
 static void

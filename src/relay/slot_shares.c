@@ -24,7 +24,7 @@
 #include "utils/memutils.h"
 
 #include "relay/report.h"
-#include "relay/slot_shares.h"
+#include "relay/slots.h"
 
 /* How often the server log says that slots are too few. */
 #define COMPLAIN_MS 60000

@@ -26,7 +26,6 @@
 #include "outbox/outbox.h"
 #include "relay/difference_end.h"
 #include "relay/slots.h"
-#include "relay/wake.h"
 #include "shared/fault.h"
 
 /* What the current transaction is to announce at its commit. */

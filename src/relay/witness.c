@@ -37,7 +37,6 @@
 
 #include "port/atomics.h"
 
-#include "relay/report.h"
 #include "relay/slots.h"
 #include "relay/witness.h"
 

@@ -29,7 +29,7 @@
 #include "utils/timestamp.h"
 
 #include "compat.h"
-#include "relay/api/arguments.h"
+#include "relay/api/api.h"
 #include "shared/args.h"
 
 /* The kinds of arguments, as in IDEM_RELAY_ARGUMENTS */

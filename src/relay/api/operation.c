@@ -20,19 +20,13 @@
 
 #include "catalog/pg_type.h"
 #include "executor/spi.h"
-#include "fmgr.h"
 #include "funcapi.h"
 #include "utils/builtins.h"
 #include "utils/timestamp.h"
-#include "utils/uuid.h"
 
-#include "outbox/reader.h"
-#include "relay/api/arguments.h"
-#include "relay/api/definition.h"
-#include "relay/config.h"
+#include "relay/api/api.h"
 #include "relay/position/parked.h"
-#include "relay/position/position.h"
-#include "relay/wake.h"
+#include "relay/slots.h"
 #include "shared/args.h"
 #include "shared/spi.h"
 

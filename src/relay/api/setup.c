@@ -20,16 +20,13 @@
  */
 #include "postgres.h"
 
-#include "fmgr.h"
 #include "catalog/pg_foreign_server.h"
-#include "foreign/foreign.h"
-#include "lib/stringinfo.h"
 #include "miscadmin.h"
 #include "utils/acl.h"
 #include "utils/builtins.h"
 
 #include "compat.h"
-#include "relay/api/definition.h"
+#include "relay/api/api.h"
 #include "relay/kind.h"
 #include "shared/args.h"
 #include "sink/kafka/options.h"

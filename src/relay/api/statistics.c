@@ -35,7 +35,6 @@
 #include "outbox/number.h"
 #include "outbox/reader.h"
 #include "relay/config.h"
-#include "relay/identity.h"
 #include "relay/position/parked.h"
 #include "relay/position/position.h"
 #include "relay/position/retention.h"

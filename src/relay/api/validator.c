@@ -31,8 +31,6 @@
 #include "catalog/pg_foreign_server.h"
 #include "catalog/pg_user_mapping.h"
 #include "commands/defrem.h"
-#include "fmgr.h"
-#include "foreign/foreign.h"
 #include "miscadmin.h"
 #include "utils/fmgroids.h"
 #include "utils/rel.h"
@@ -40,7 +38,7 @@
 #include "utils/syscache.h"
 
 #include "compat.h"
-#include "relay/api/validator.h"
+#include "relay/api/api.h"
 #include "relay/kind.h"
 
 /* Do objects of this catalog have the option? */

@@ -35,7 +35,6 @@
 #include "utils/memutils.h"
 
 #include "relay/engine/engine.h"
-#include "relay/engine/schedule.h"
 #include "relay/slots.h"
 #include "relay/witness.h"
 

@@ -45,8 +45,8 @@
 
 #include "storage/fd.h"
 
-#include "relay/engine/schedule.h"
-#include "relay/program/children.h"
+#include "relay/engine/engine.h"
+#include "relay/program/process.h"
 #include "relay/slots.h"
 #include "shared/fault.h"
 

@@ -47,7 +47,7 @@
 #include "pgstat.h"
 #include "storage/ipc.h"
 
-#include "relay/function/attempt.h"
+#include "relay/function/function.h"
 #include "relay/slots.h"
 #include "shared/spi.h"
 

@@ -32,8 +32,7 @@
 #include "miscadmin.h"
 #include "utils/memutils.h"
 
-#include "relay/engine/schedule.h"
-#include "relay/function/delegate.h"
+#include "relay/function/function.h"
 #include "relay/slots.h"
 #include "shared/fault.h"
 #include "shared/worker.h"

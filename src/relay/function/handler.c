@@ -43,7 +43,6 @@
 #include "storage/latch.h"
 #include "utils/acl.h"
 #include "utils/builtins.h"
-#include "utils/guc.h"
 #include "utils/lsyscache.h"
 #include "utils/memutils.h"
 #include "utils/regproc.h"
@@ -53,10 +52,8 @@
 #include "utils/timeout.h"
 #include "utils/timestamp.h"
 
-#include "compat.h"
 #include "claim/claim.h"
-#include "relay/function/handler.h"
-#include "relay/function/handler_reset.h"
+#include "relay/function/function.h"
 #include "shared/fault.h"
 
 #define DEFAULT_TIMEOUT_MS 30000

@@ -63,11 +63,9 @@
 #include "storage/lock.h"
 #include "storage/lwlock.h"
 #include "storage/proc.h"
-#include "utils/guc.h"
 #include "utils/portal.h"
 
-#include "compat.h"
-#include "relay/function/handler_reset.h"
+#include "relay/function/function.h"
 
 /*
  * The server makes room for max_locks_per_transaction locks per process.  The

@@ -53,7 +53,7 @@
 
 #include "compat.h"
 #include "relay/position/parked.h"
-#include "relay/wake.h"
+#include "relay/slots.h"
 #include "shared/catalog.h"
 #include "shared/error.h"
 #include "shared/spi.h"

@@ -54,7 +54,6 @@
 #include "postmaster/bgworker.h"
 #include "postmaster/interrupt.h"
 #include "storage/ipc.h"
-#include "storage/latch.h"
 #include "storage/proc.h"
 #include "tcop/tcopprot.h"
 #include "utils/builtins.h"
@@ -69,10 +68,8 @@
 
 #include "claim/lock.h"
 #include "compat.h"
-#include "relay/process/launcher.h"
-#include "relay/process/witness_ask.h"
+#include "relay/process/workers.h"
 #include "relay/slots.h"
-#include "shared/clock.h"
 #include "shared/fault.h"
 
 #define LABEL_PROVIDER "idempotency"

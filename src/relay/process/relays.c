@@ -30,16 +30,13 @@
 
 #include "compat.h"
 #include "relay/engine/engine.h"
-#include "relay/engine/schedule.h"
-#include "relay/function/function_relay.h"
-#include "relay/function/delegate.h"
+#include "relay/function/function.h"
 #include "relay/position/rest.h"
-#include "relay/process/complaint.h"
-#include "relay/process/relays.h"
-#include "relay/program/children.h"
+#include "relay/process/workers.h"
 #include "relay/program/process.h"
 #include "relay/slots.h"
 #include "relay/stream/stream.h"
+#include "shared/error.h"
 
 /*
  * How long the look for resting relays waits for results of events in flight.
@@ -48,6 +45,16 @@
 
 /* How often to look whether a relay can give up its program. */
 #define ROOM_POLL_MS 50
+
+/*
+ * A failed action is tried again after 200 ms, then after twice that, up to 10
+ * s.  The server log gets each error when it first occurs, and again after 1 s,
+ * 2 s, 4 s, up to an hour, as long as the error stays the same.
+ */
+#define FIRST_RETRY_MS 200
+#define MAX_RETRY_MS 10000
+#define FIRST_LOG_MS 1000
+#define MAX_LOG_MS (60 * 60 * 1000)
 
 /* An entry of the hash. */
 typedef struct RelayOfId
@@ -63,6 +70,37 @@ static IdemClock look_at = 0;	/* earliest look at the outbox for resting
 								 * relays; 0: at once */
 static uint32 looks = 0;		/* number of looks at the configuration */
 static IdemComplaint rest_complaint;
+
+void
+idem_complaint_note(IdemComplaint *complaint)
+{
+	IdemClock	now = idem_clock();
+	ErrorData  *edata = CopyErrorData();
+	char		message[IDEM_ERROR_LEN];
+	bool		same;
+
+	idem_copy_error(message, edata->message ? edata->message : "", sizeof(message));
+	FreeErrorData(edata);
+	same = strcmp(message, complaint->message) == 0;
+	if (!same || now >= complaint->log_at)
+	{
+		EmitErrorReport();
+		complaint->log_gap_ms = same && complaint->log_gap_ms > 0 ?
+			Min(complaint->log_gap_ms * 2, MAX_LOG_MS) : FIRST_LOG_MS;
+		complaint->log_at = idem_clock_plus_ms(now, complaint->log_gap_ms);
+		strlcpy(complaint->message, message, sizeof(complaint->message));
+	}
+	complaint->retry_at =
+		idem_clock_plus_ms(now, Min(FIRST_RETRY_MS << Min(complaint->failures, 10),
+									MAX_RETRY_MS));
+	complaint->failures++;
+}
+
+void
+idem_complaint_clear(IdemComplaint *complaint)
+{
+	memset(complaint, 0, sizeof(*complaint));
+}
 
 /* Make the hash at its first use: a worker that ends at once needs none. */
 static void

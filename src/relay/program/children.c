@@ -68,8 +68,7 @@
 #include "storage/latch.h"
 #include "utils/memutils.h"
 
-#include "relay/program/children.h"
-#include "shared/args.h"
+#include "relay/program/process.h"
 
 #define EXIT_WAIT_MS 1000
 #define LINGER_POLL_MS 100

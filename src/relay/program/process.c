@@ -23,6 +23,32 @@
  * memory.  (vfork would be quicker, but its parent waits for the child's exec.)
  * children.c keeps track of a program that was killed.
  *
+ * A program is in the directory idempotency-sinks beside the library that this
+ * process has loaded, or in idempotency.sink_directory.  No function here looks
+ * at a file, because the file system may not answer.  The child that is to
+ * become the program tries execve at both paths, in this order.
+ *
+ * The path beside the library comes first: the programs there are of the
+ * library's release and speak the same version of the protocol.  An image
+ * volume mounts library and programs below a path of its own, which no setting
+ * names.
+ *
+ * A program's text may come from the system that the program talks to.  So the
+ * program's descriptors do not lead to the server log itself, where one line
+ * could look like a message of the server.  They lead to a pipe, and the reader
+ * of the pipe decides what to do with each line.  A program waits in its write
+ * while the pipe is full, until the reader's next turn.
+ *
+ * INVARIANTS
+ *		A program is a file that the operating system's administrator installed,
+ *		or that a superuser's setting points to.  A user who can put a file
+ *		beside the library can replace the library as well.  Names are
+ *		[a-z0-9_]+ behind a fixed prefix, so no name leads out of the directory.
+ *
+ *		A line of output is printable ASCII and shorter than
+ *		IDEM_OUTPUT_LINE_LEN, although the bytes may be of any encoding, or of
+ *		none.
+ *
  * If the worker dies by SIGKILL, the kernel sends PDEATHSIG to the program.
  * The comparison of getppid covers a worker that died before PDEATHSIG was set.
  *
@@ -35,6 +61,7 @@
  */
 #include "postgres.h"
 
+#include <dlfcn.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <signal.h>
@@ -44,18 +71,194 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include "lib/stringinfo.h"
 #include "libpq/pqsignal.h"
 #include "miscadmin.h"
+#include "port.h"
 
-#include "compat.h"
-#include "relay/program/children.h"
+#include "relay/kind.h"
 #include "relay/program/process.h"
 #include "shared/fault.h"
 
+#define PROGRAM_PREFIX	"idempotency-sink-"
+#define SUBDIRECTORY	"idempotency-sinks"
 #define NOT_EXECUTED 127		/* exit status that a shell uses for this */
 #define LOG_BURST 20
 #define LOG_INTERVAL_MS 1000
 #define MAX_PRINTED (64 * 1024) /* bytes read at once: the capacity of a pipe */
+
+char	   *idem_sink_directory = NULL;
+
+/* Paths */
+
+/*
+ * Is it a safe name?  It may be a user's option, and must not lead out of the
+ * directory.
+ */
+static bool
+name_is_safe(const char *program)
+{
+	const char *p = program + strlen(PROGRAM_PREFIX);
+
+	if (strlen(program) > IDEM_MAX_PROGRAM_LEN || *p == '\0')
+		return false;
+	return strspn(p, "abcdefghijklmnopqrstuvwxyz0123456789_") == strlen(p);
+}
+
+/*
+ * The programs' directory beside the library, at the path by which the server
+ * loaded the library.  Symbolic links are not followed: a library that is a
+ * link has its programs beside the link.
+ */
+static char *
+directory_beside_library(void)
+{
+	Dl_info		info;
+	char	   *path;
+
+	/* Any address of the library will do. */
+	if (dladdr((void *) &idem_sink_directory, &info) == 0)
+		elog(ERROR, "could not find the path of the library");
+	path = pstrdup(info.dli_fname);
+	get_parent_directory(path);
+	return psprintf("%s/" SUBDIRECTORY, path[0] != '\0' ? path : ".");
+}
+
+/* idempotency.sink_directory; NULL if it is empty. */
+static const char *
+other_directory(void)
+{
+	return idem_sink_directory != NULL && idem_sink_directory[0] != '\0' ? idem_sink_directory : NULL;
+}
+
+bool
+idem_program_paths(const char *program, IdemProgramPaths *paths, char **problem)
+{
+	const char *other = other_directory();
+
+	if (!name_is_safe(program))
+	{
+		*problem = psprintf("\"%s\" is not a name of a sink program", program);
+		return false;
+	}
+	paths->beside = psprintf("%s/%s", directory_beside_library(), program);
+	paths->other = other == NULL ? NULL : psprintf("%s/%s", other, program);
+	return true;
+}
+
+/*
+ * The message names the package before the paths, since a long message is cut
+ * off at its end.
+ */
+char *
+idem_program_missing(const char *program)
+{
+	const char *name = program + strlen(PROGRAM_PREFIX);
+	const IdemSinkKind *kind = idem_sink_kind(name);
+	const char *other = other_directory();
+	StringInfoData buf;
+
+	initStringInfo(&buf);
+	appendStringInfo(&buf, "sink program \"%s\" is not installed", program);
+	if (kind != NULL && (kind->flags & IDEM_KIND_HAS_PROGRAM) != 0)
+		appendStringInfo(&buf, " (package %s, or \"make install-sink-%s\")", program, name);
+	appendStringInfo(&buf, "; looked in \"%s\"", directory_beside_library());
+	if (other != NULL)
+		appendStringInfo(&buf, " and in idempotency.sink_directory, \"%s\"", other);
+	return buf.data;
+}
+
+/* Output */
+
+bool
+idem_output_open(IdemOutput *output, int *theirs)
+{
+	int			fds[2];
+
+	if (pipe2(fds, O_CLOEXEC) != 0)
+		return false;
+
+	/*
+	 * O_NONBLOCK for our end only: a program might take a write that cannot
+	 * be done at once for an error.
+	 */
+	(void) fcntl(fds[0], F_SETFL, O_NONBLOCK);
+	output->fd = fds[0];
+	output->nread = 0;
+	output->len = 0;
+	*theirs = fds[1];
+	return true;
+}
+
+void
+idem_output_close(IdemOutput *output)
+{
+	if (output->fd >= 0)
+		(void) close(output->fd);
+	output->fd = -1;
+	output->len = 0;
+}
+
+/* End a line and hand it over; an empty line is dropped. */
+static void
+end_line(IdemOutput *output, IdemOutputTake take, void *arg)
+{
+	if (output->len == 0)
+		return;
+	output->line[output->len] = '\0';
+	output->len = 0;
+	take(output->line, arg);
+}
+
+void
+idem_output_end(IdemOutput *output, IdemOutputTake take, void *arg)
+{
+	end_line(output, take, arg);
+	idem_output_close(output);
+}
+
+/*
+ * Cut bytes into lines.  The end of a long line is dropped; an unprintable
+ * byte becomes "?".
+ */
+static void
+add_bytes(IdemOutput *output, const char *data, size_t n, IdemOutputTake take, void *arg)
+{
+	for (size_t i = 0; i < n; i++)
+	{
+		if (data[i] == '\n' || data[i] == '\r')
+			end_line(output, take, arg);
+		else if (output->len < IDEM_OUTPUT_LINE_LEN - 1)
+			output->line[output->len++] = data[i] >= ' ' && data[i] <= '~' ? data[i] : '?';
+	}
+}
+
+void
+idem_output_read(IdemOutput *output, size_t limit, IdemOutputTake take, void *arg)
+{
+	char		buf[4096];
+	size_t		total = 0;
+
+	while (output->fd >= 0 && total < limit)
+	{
+		ssize_t		n = read(output->fd, buf, sizeof(buf));
+
+		if (n < 0 && errno == EINTR)
+			continue;
+		if (n < 0 && (errno == EAGAIN || errno == EWOULDBLOCK))
+			return;
+		if (n <= 0)
+		{
+			idem_output_end(output, take, arg);
+			return;
+		}
+		output->nread += n;
+		total += n;
+		add_bytes(output, buf, n, take, arg);
+	}
+}
+
+/* Programs */
 
 /*
  * Close all descriptors above standard error: a child inherits descriptors of

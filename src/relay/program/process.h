@@ -1,8 +1,7 @@
 /*-------------------------------------------------------------------------
  *
  * process.h
- *		Starts programs as children; logs the output of sink programs and ends
- *		them.
+ *		Programs as processes: their paths, start, output and end.
  *
  * Copyright (c) 2026, the idempotency developers
  *
@@ -16,11 +15,135 @@
 
 #include "postgres.h"
 
-#include "relay/program/children.h"
-#include "relay/program/output.h"
-#include "relay/program/path.h"
 #include "shared/args.h"
 #include "shared/clock.h"
+
+/* The paths at which the file of a sink program may be */
+
+/* The GUC idempotency.sink_directory. */
+extern char *idem_sink_directory;
+
+#define IDEM_MAX_PROGRAM_LEN 63
+
+/*
+ * Absolute paths at which the file may be; the child tries them in this order.
+ */
+typedef struct IdemProgramPaths
+{
+	char	   *beside;			/* beside the loaded library */
+	char	   *other;			/* in idempotency.sink_directory; NULL if the
+								 * setting is empty */
+} IdemProgramPaths;
+
+/*
+ * The paths of the program "idempotency-sink-<name>", palloc'd.  False, with
+ * *problem set (palloc'd), if the name is not that of a program.  The function
+ * does not look whether the files exist: a directory may be on a file system
+ * that does not answer, and only the program's own process may wait for that.
+ */
+extern bool idem_program_paths(const char *program, IdemProgramPaths *paths, char **problem);
+
+/*
+ * A message that the program is at neither path: what to install, and where
+ * the program was looked for; palloc'd.
+ */
+extern char *idem_program_missing(const char *program);
+
+/* A program's output, as lines that are fit for the server log */
+
+#define IDEM_OUTPUT_LINE_LEN 512	/* the rest of a line is dropped */
+
+/* Our end of the pipe that a program's descriptors 1 and 2 lead to. */
+typedef struct IdemOutput
+{
+	int			fd;				/* -1: closed */
+	uint64		nread;			/* bytes read since it was opened */
+	int			len;			/* length of the unfinished line */
+	char		line[IDEM_OUTPUT_LINE_LEN];
+} IdemOutput;
+
+#define IDEM_OUTPUT_NONE {.fd = -1}
+
+/* Called with a non-empty line of printable ASCII. */
+typedef void (*IdemOutputTake) (const char *line, void *arg);
+
+/*
+ * Make the pipe.  *theirs is the program's end; the caller closes it after the
+ * program is started.  False with errno if the pipe cannot be made.
+ */
+extern bool idem_output_open(IdemOutput *output, int *theirs);
+
+/*
+ * Read available bytes, about "limit" at most, without waiting.  At the end of
+ * file the output is closed.
+ */
+extern void idem_output_read(IdemOutput *output, size_t limit,
+							 IdemOutputTake take, void *arg);
+
+/*
+ * Hand over the unfinished line and close the output.  Safe on a closed
+ * output.
+ */
+extern void idem_output_end(IdemOutput *output, IdemOutputTake take, void *arg);
+
+/* Close the output and drop the unfinished line. */
+extern void idem_output_close(IdemOutput *output);
+
+/* Of children.c: a worker's children, running, dying, adopted */
+
+/* A program that was started; opaque. */
+typedef struct IdemChild IdemChild;
+
+/*
+ * Make this process adopt, kill and reap the orphans of its programs.  Call it
+ * once, before signals are unblocked and before the first program starts.
+ */
+extern void idem_children_init(void);
+
+/*
+ * Allocate memory for one more program, so that idem_children_add cannot fail
+ * after a fork.
+ */
+extern void idem_children_make_room(void);
+
+/* Note that a program of that relay runs now. */
+extern IdemChild *idem_children_add(pid_t pid, const char *relay);
+
+/*
+ * Has the program ended?  Then *status is set as by waitpid, and the child is
+ * freed.  Does not wait.
+ */
+extern bool idem_child_ended(IdemChild *child, int *status);
+
+/*
+ * Kill the program by SIGKILL.  The caller forgets the child.  It is reaped
+ * here when the kernel lets it end.
+ */
+extern void idem_child_kill(IdemChild *child);
+
+/*
+ * The pid of a program of that relay that was killed and is not reaped; 0:
+ * there is none.  *overdue: it takes longer to die than a process that the
+ * kernel does not hold.
+ */
+extern pid_t idem_children_dying(const char *relay, bool *overdue);
+
+/*
+ * The number of programs that run or are dying.  A program that is overdue to
+ * die is left out: the kernel holds it, and it takes no other relay's place.
+ */
+extern int	idem_children_count(void);
+
+/* Reap ended children and kill orphans; bounded, and does not wait. */
+extern void idem_children_serve(void);
+
+/* Has a child ended since idem_children_serve looked? */
+extern bool idem_children_have_ended(void);
+
+/* When to call idem_children_serve next if no child ends before; 0: no need. */
+extern IdemClock idem_children_next_time(void);
+
+/* A program */
 
 /* How many lines of a relay's programs the server log may still get. */
 typedef struct IdemPrinted

@@ -18,8 +18,7 @@
 
 #include "utils/memutils.h"
 
-#include "relay/stream/batch.h"
-#include "relay/stream/progress.h"
+#include "relay/stream/state.h"
 
 IdemBatch *
 idem_batch_make(IdemStream *stream, int limit, bool repeats)

@@ -23,16 +23,13 @@
 #include <errno.h>
 #include <sys/socket.h>
 
-#include "lib/ilist.h"
 #include "miscadmin.h"
 #include "storage/latch.h"
 #include "utils/memutils.h"
 #include "utils/wait_event.h"
 
-#include "relay/stream/bye.h"
-#include "relay/stream/receive.h"
+#include "relay/stream/stream.h"
 #include "relay/stream/state.h"
-#include "shared/clock.h"
 
 #define GRACE_MS 2000
 #define POLL_MS 20

@@ -6,8 +6,13 @@
  * All text of an event is converted to UTF-8 before the first byte of the event
  * is in the output.  So an event that cannot be converted leaves nothing there.
  *
+ * The server's own pg_server_to_any() raises an error for text that cannot be
+ * converted.  The error, caught or not, would end the transaction, and the
+ * relay would stop at an event that alone is at fault.  The conversion of this
+ * file returns false instead.
+ *
  * MEMORY: the strings and the payload of one event, in a context that is reset
- * after each event.
+ * after each event.  Text in another encoding takes four bytes per byte.
  *
  * Copyright (c) 2026, the idempotency developers
  *
@@ -18,11 +23,15 @@
  */
 #include "postgres.h"
 
+#include <limits.h>
+
+#include "catalog/namespace.h"
 #include "commands/defrem.h"
+#include "mb/pg_wchar.h"
 #include "utils/memutils.h"
 
-#include "relay/stream/encode.h"
-#include "relay/stream/utf8.h"
+#include "relay/stream/json_text.h"
+#include "relay/stream/state.h"
 #include "shared/worker.h"
 
 /* Microseconds from 1970-01-01 to 2000-01-01. */
@@ -31,6 +40,67 @@
 /* A sink is told "incarnation/life"; the life has 16 hexadecimal digits. */
 #define LIFE_SEPARATOR '/'
 #define LIFE_DIGITS 16
+
+/*
+ * Convert text of an encoding other than UTF-8; false if that is not possible.
+ */
+static bool
+convert(const char *data, int len, IdemProtoStr *out)
+{
+	int			encoding = GetDatabaseEncoding();
+	Size		room = ((Size) len + 1) * MAX_CONVERSION_GROWTH + 1;
+	Oid			conversion;
+	unsigned char *converted;
+
+	if (encoding == PG_SQL_ASCII)
+		return pg_verify_mbstr(PG_UTF8, data, len, true);
+
+	conversion = FindDefaultConversionProc(encoding, PG_UTF8);
+	if (!OidIsValid(conversion) || room > INT_MAX)
+		return false;
+	converted = MemoryContextAllocHuge(CurrentMemoryContext, room);
+	if (pg_do_encoding_conversion_buf(conversion, encoding, PG_UTF8, (unsigned char *) data,
+									  len, converted, (int) room, true) < len)
+		return false;
+	out->data = (char *) converted;
+	out->len = strlen((char *) converted);
+	return true;
+}
+
+/*
+ * The text in UTF-8: the text itself, or palloc'd.  Returns false, and raises
+ * no error, if UTF-8 lacks a character of the text, or some bytes are no
+ * character.  In a transaction, since looking up a conversion needs one.
+ */
+static bool
+utf8_text(IdemEventText text, IdemProtoStr *out)
+{
+	out->data = text.data;
+	out->len = text.len;
+	return text.len == 0 || GetDatabaseEncoding() == PG_UTF8 ||
+	convert(text.data, text.len, out);
+}
+
+static bool
+utf8_cstring(const char *s, IdemProtoStr *out)
+{
+	IdemEventText text = {s, strlen(s)};
+
+	return utf8_text(text, out);
+}
+
+static bool
+utf8_jsonb(Datum jsonb, IdemProtoStr *out)
+{
+	StringInfoData buf;
+	IdemEventText document;
+
+	initStringInfo(&buf);
+	idem_json_text(&buf, DatumGetJsonbP(jsonb));
+	document.data = buf.data;
+	document.len = buf.len;
+	return utf8_text(document, out);
+}
 
 /*
  * A random number but 0.  Rows of the log of positions that belong to no life
@@ -83,8 +153,8 @@ describe_relay(const IdemRelayConfig *c, int64 life, IdemProtoHello *hello)
 		(c->require_password ? IDEM_PROTO_REQUIRE_PASSWORD : 0);
 	hello->keys = keys;
 	hello->values = values;
-	if (!idem_utf8_cstring(c->name, &hello->relay) ||
-		!idem_utf8_cstring(psprintf("%s%c%0*llx", c->incarnation, LIFE_SEPARATOR,
+	if (!utf8_cstring(c->name, &hello->relay) ||
+		!utf8_cstring(psprintf("%s%c%0*llx", c->incarnation, LIFE_SEPARATOR,
 									LIFE_DIGITS, (unsigned long long) life),
 						   &hello->incarnation))
 		return false;
@@ -99,8 +169,8 @@ describe_relay(const IdemRelayConfig *c, int64 life, IdemProtoHello *hello)
 		 */
 		if (strcmp(c->kind, "program") == 0 && strcmp(def->defname, "program") == 0)
 			continue;
-		if (!idem_utf8_cstring(def->defname, &keys[n]) ||
-			!idem_utf8_cstring(defGetString(def), &values[n]))
+		if (!utf8_cstring(def->defname, &keys[n]) ||
+			!utf8_cstring(defGetString(def), &values[n]))
 			return false;
 		hello->noptions++;
 	}
@@ -162,7 +232,7 @@ payload_bytes(const IdemEvent *ev, IdemProtoStr *out)
 	struct varlena *v;
 
 	if (ev->is_json)
-		return idem_utf8_jsonb(ev->payload, out);
+		return utf8_jsonb(ev->payload, out);
 	v = PG_DETOAST_DATUM_PACKED(ev->payload);
 	out->data = VARDATA_ANY(v);
 	out->len = VARSIZE_ANY_EXHDR(v);
@@ -211,11 +281,11 @@ describe_event(const IdemEvent *ev, IdemProtoEvent *f, IdemProtoStr *headers,
 		(ev->has_headers ? IDEM_PROTO_HAS_HEADERS : 0) |
 		(ev->has_content_type ? IDEM_PROTO_HAS_CONTENT_TYPE : 0);
 	return payload_bytes(ev, payload) &&
-		(!ev->has_headers || idem_utf8_jsonb(ev->headers, headers)) &&
-		idem_utf8_text(ev->aggregate_type, &f->aggregate_type) &&
-		idem_utf8_text(ev->aggregate_id, &f->aggregate_id) &&
-		idem_utf8_text(ev->event_type, &f->event_type) &&
-		(!ev->has_content_type || idem_utf8_text(ev->content_type, &f->content_type));
+		(!ev->has_headers || utf8_jsonb(ev->headers, headers)) &&
+		utf8_text(ev->aggregate_type, &f->aggregate_type) &&
+		utf8_text(ev->aggregate_id, &f->aggregate_id) &&
+		utf8_text(ev->event_type, &f->event_type) &&
+		(!ev->has_content_type || utf8_text(ev->content_type, &f->content_type));
 }
 
 /*

@@ -35,14 +35,8 @@
 
 #include "utils/memutils.h"
 
-#include "relay/engine/schedule.h"
-#include "relay/report.h"
-#include "relay/stream/batch.h"
-#include "relay/stream/bye.h"
-#include "relay/stream/end.h"
-#include "relay/stream/progress.h"
-#include "relay/stream/settle.h"
-#include "shared/clock.h"
+#include "relay/stream/state.h"
+#include "relay/stream/stream.h"
 #include "shared/error.h"
 
 void

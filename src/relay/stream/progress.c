@@ -29,8 +29,7 @@
  */
 #include "postgres.h"
 
-#include "relay/position/position.h"
-#include "relay/stream/progress.h"
+#include "relay/stream/state.h"
 #include "shared/fault.h"
 #include "shared/worker.h"
 

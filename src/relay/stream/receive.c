@@ -20,12 +20,7 @@
 #include "utils/memutils.h"
 #include "utils/timestamp.h"
 
-#include "relay/engine/schedule.h"
-#include "relay/report.h"
-#include "relay/stream/batch.h"
-#include "relay/stream/receive.h"
-#include "relay/stream/resume.h"
-#include "shared/clock.h"
+#include "relay/stream/state.h"
 #include "shared/error.h"
 #include "shared/fault.h"
 

@@ -28,10 +28,7 @@
 #include "utils/memutils.h"
 #include "utils/timestamp.h"
 
-#include "relay/position/position.h"
-#include "relay/stream/encode.h"
-#include "relay/stream/progress.h"
-#include "relay/stream/resume.h"
+#include "relay/stream/state.h"
 #include "shared/error.h"
 #include "shared/fault.h"
 #include "shared/worker.h"

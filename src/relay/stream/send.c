@@ -26,7 +26,6 @@
  */
 #include "postgres.h"
 
-#include "access/transam.h"
 #include "access/xact.h"
 #include "miscadmin.h"
 #include "utils/builtins.h"
@@ -34,15 +33,8 @@
 #include "utils/timestamp.h"
 
 #include "outbox/segment.h"
-#include "relay/position/position.h"
-#include "relay/report.h"
-#include "relay/stream/batch.h"
-#include "relay/stream/encode.h"
-#include "relay/stream/progress.h"
-#include "relay/stream/send.h"
-#include "relay/stream/settle.h"
+#include "relay/stream/state.h"
 #include "relay/difference_end.h"
-#include "shared/clock.h"
 #include "shared/durable.h"
 #include "shared/fault.h"
 #include "shared/worker.h"

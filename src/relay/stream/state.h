@@ -1,7 +1,7 @@
 /*-------------------------------------------------------------------------
  *
  * state.h
- *		The types that the files of a stream share: stream, batch, verdict.
+ *		What the files of a stream share: the stream, its batches, and what each file does.
  *
  * Private to this folder.  Only end.c ends a program, opens the breaker and
  * stops a relay.  The other files that can find a fault return a verdict:
@@ -243,5 +243,217 @@ idem_stream_may_send(const IdemStream *stream)
 {
 	return stream->phase == IDEM_STREAM_READY && !stream->relay.barred && !stream->yields;
 }
+
+/* Batches in flight */
+
+/* Begin a batch of at most "limit" events.  The batch is not in flight yet. */
+extern IdemBatch *idem_batch_make(IdemStream *stream, int limit, bool repeats);
+
+/*
+ * Give up the batch that was begun last, which has no events.  Its number is
+ * used again.
+ */
+extern void idem_batch_drop_empty(IdemStream *stream, IdemBatch *batch);
+
+/*
+ * The batch's END is in the output: the batch is in flight, behind all others.
+ */
+extern void idem_batch_launch(IdemStream *stream, IdemBatch *batch);
+
+/* May another batch be in flight?  The sink's credit has its own say. */
+extern bool idem_batch_has_room(const IdemStream *stream);
+
+/* How many batches may be in flight at most? */
+extern int	idem_batch_most(const IdemStream *stream);
+
+extern IdemBatch *idem_batch_oldest(IdemStream *stream);	/* NULL: none */
+extern IdemBatch *idem_batch_newest(IdemStream *stream);	/* NULL: none */
+extern IdemBatch *idem_batch_find(IdemStream *stream, uint64 no);	/* NULL: none */
+
+/* The oldest batch that the sink has not committed yet.  NULL: none. */
+extern IdemBatch *idem_batch_uncommitted(IdemStream *stream);
+
+/*
+ * The parked_ids of the batch's events with that outcome (0: of all events);
+ * palloc'd.
+ */
+extern int64 *idem_batch_parked_ids(const IdemBatch *batch, uint8 outcome, int *n);
+
+/*
+ * Count the events in flight.  *prefix: how many events at the head of the
+ * oldest batch are answered; 0 if the whole batch is.
+ */
+extern int	idem_batch_count_in_flight(IdemStream *stream, int *prefix);
+
+/* Free a batch that is settled or given up. */
+extern void idem_batch_free(IdemStream *stream, IdemBatch *batch);
+extern void idem_batch_free_all(IdemStream *stream);
+
+/* How far the relay has come: rows of the log of positions */
+
+/* "settled" has passed a batch of so many events: write it soon. */
+extern void idem_progress_note_unwritten(IdemStream *stream, int events);
+
+/* What counts against IDEM_STREAM_MAX_BATCHES and its like. */
+extern int	idem_progress_outstanding(const IdemStream *stream);
+
+/* Must "settled" be written now? */
+extern bool idem_progress_must_write(const IdemStream *stream);
+
+/*
+ * "settled" needs no row any more: the log of positions has it, or the stream
+ * goes back to the last row of the log.
+ */
+extern void idem_progress_forget_unwritten(IdemStream *stream);
+
+/*
+ * Append "settled".  In a transaction; after its commit the caller calls
+ * idem_progress_forget_unwritten.
+ */
+extern void idem_progress_append_settled(IdemStream *stream);
+
+/*
+ * Append a NAMED, REPEATED or PASSED row at "settled": the sink has stored the
+ * row that was noted last, and none that came after it in the log of positions.
+ * In a transaction.  Maintenance then keeps that row however often programs
+ * fail.
+ */
+extern void idem_progress_append_stored(IdemStream *stream, IdemPositionKind kind);
+
+/*
+ * Append the cursor as a SENT row.  The batches of the current difference carry
+ * its id to a sink that stores positions.  In a transaction, whose commit must
+ * be flushed.
+ */
+extern void idem_progress_append_sent(IdemStream *stream);
+
+/*
+ * Note in memory that the sink has stored the row, and of its difference all up
+ * to k.
+ */
+extern void idem_progress_note_stored(IdemStream *stream, int64 row_id, int64 k);
+
+/*
+ * For a sink that stores positions: "settled" has moved, write it later.
+ * ..._write_if_time writes it if the time has come and nothing is in flight.
+ */
+extern void idem_progress_write_later(IdemStream *stream);
+extern void idem_progress_write_if_time(IdemStream *stream);
+
+/*
+ * Write "settled" if the log of positions does not have it and nothing is in
+ * flight.
+ */
+extern void idem_progress_persist(IdemStream *stream);
+
+/* Frames for the program */
+
+/*
+ * Begin a life of the program and append HELLO, which names the relay's
+ * incarnation and the life.  The sink stores both with each position.  OK, or
+ * UNUSABLE.
+ */
+extern IdemStreamVerdict idem_encode_hello(IdemStream *stream);
+
+/*
+ * Read the life from a sink's position; false if the position is of another
+ * incarnation of the relay.
+ */
+extern bool idem_encode_life_of(const IdemStream *stream, IdemProtoStr incarnation, int64 *life);
+
+/*
+ * Append the frames of the batch's next event.  In a transaction.  Returns
+ * false, and appends nothing, if the event cannot be converted to UTF-8.
+ */
+extern bool idem_encode_event(IdemStream *stream, const IdemBatch *batch, const IdemEvent *ev);
+
+/* The batch is complete: append its END. */
+extern void idem_encode_end(IdemStream *stream, const IdemBatch *batch);
+
+/* Events of the outbox, and parked ones that are due -> batches */
+
+/* Send batches while there is room for them and the relay's turn lasts. */
+extern void idem_send(IdemStream *stream);
+
+/*
+ * When the next parked event is due; 0: none, or something that will wake us
+ * comes first.
+ */
+extern IdemClock idem_send_repeats_at(IdemStream *stream);
+
+/* Results of batches -> the position, and the events that are parked */
+
+/* Settle the oldest batches, as far as they are answered. */
+extern void idem_settle(IdemStream *stream);
+
+/*
+ * Try to lock the relay's parked events, and those named by parked_ids, so that
+ * the transaction may change them.  If that fails, the relay tries again at
+ * lock_retry_at, which is set here.
+ */
+extern bool idem_settle_try_lock(IdemStream *stream, const int64 *parked_ids, int n);
+
+/*
+ * The sink's target wants no more events: halt the relay until an operator acts.
+ * message says what the sink said.  False if another transaction has the relay's
+ * row; the caller asks the target again later.
+ */
+extern bool idem_settle_halt(IdemStream *stream, const char *message);
+
+/* Where the relay goes on when its program is ready */
+
+/*
+ * The program has said READY: compare the position that the sink has stored
+ * with our log of positions, and set the stream to where it goes on.  OK, or
+ * DIVERGED if the two contradict each other.
+ */
+extern IdemStreamVerdict idem_resume(IdemStream *stream, const IdemProtoReady *ready);
+
+/* Frames of the program -> results of the batches in flight */
+
+/*
+ * Read and handle the frames that have arrived.  Even if the verdict is OK the
+ * socket may have ended; then the next step calls idem_receive_end.
+ */
+extern IdemStreamVerdict idem_receive(IdemStream *stream);
+
+/*
+ * The socket has ended.  Has the program ended, too, or has its second without
+ * a socket run out?  OK: neither yet.
+ */
+extern IdemStreamVerdict idem_receive_end(IdemStream *stream);
+
+/* Log a LOG frame of a program as a line of the server log. */
+extern void idem_receive_log(IdemPrinted *printed, const IdemProtoLog *log);
+
+/* The program's end */
+
+/*
+ * Go to OFF from any state.  The caller sets what keeps the stream off, if
+ * anything does.
+ */
+extern void idem_stream_turn_off(IdemStream *stream);
+
+/*
+ * Go to OFF where the program did nothing wrong.  If nothing is in flight, the
+ * program may end by itself after BYE.
+ */
+extern void idem_stream_dismiss(IdemStream *stream);
+
+/* Does the stream go on after the verdict?  If not, end its program. */
+extern bool idem_stream_goes_on(IdemStream *stream, IdemStreamVerdict verdict);
+
+/*
+ * A step raised an error: end the program, and go on from the settled position
+ * after the backoff.
+ */
+extern void idem_stream_failed(IdemRelay *relay, int sqlerrcode, const char *message);
+
+/*
+ * If nothing is in flight, send the program BYE, take the program away from the
+ * stream, and return true; idem_stream_serve_byes does the rest.  Else return
+ * false.
+ */
+extern bool idem_bye_say(IdemStream *stream);
 
 #endif							/* IDEM_RELAY_STREAM_STATE_H */

@@ -62,4 +62,14 @@ extern bool idem_stream_keeps_program(const struct IdemStream *stream);
 /* Are batches of the relay in flight? */
 extern bool idem_stream_is_sending(const struct IdemStream *stream);
 
+/*
+ * Serve the programs that were sent BYE: log their last lines, forget those
+ * that ended, kill those that take too long.  ..._next_time says when to serve
+ * them again; 0: no need.  ..._wait serves them until all have ended; it can be
+ * interrupted.
+ */
+extern void idem_stream_serve_byes(void);
+extern IdemClock idem_stream_byes_next_time(void);
+extern void idem_stream_wait_byes(void);
+
 #endif							/* IDEM_RELAY_STREAM_STREAM_H */

@@ -1,24 +1,28 @@
 /*-------------------------------------------------------------------------
  *
- * arguments.h
- *		The arguments of relay_create and relay_alter.
+ * api.h
+ *		What the SQL functions on relays share.
  *
  * Copyright (c) 2026, the idempotency developers
  *
  * IDENTIFICATION
- *		src/relay/api/arguments.h
+ *		src/relay/api/api.h
  *
  *-------------------------------------------------------------------------
  */
-#ifndef IDEM_RELAY_API_ARGUMENTS_H
-#define IDEM_RELAY_API_ARGUMENTS_H
+#ifndef IDEM_RELAY_API_API_H
+#define IDEM_RELAY_API_API_H
 
 #include "postgres.h"
 
 #include "fmgr.h"
+#include "foreign/foreign.h"
 #include "lib/stringinfo.h"
 
 #include "relay/config.h"
+#include "relay/position/position.h"
+
+/* The arguments of relay_create and relay_alter */
 
 /* The numbers of the arguments: IDEM_ARG_relay and so on */
 #define IDEM_ARG_NUMBER(name, ...) IDEM_ARG_##name,
@@ -71,4 +75,36 @@ extern void idem_relay_args_check_names(FunctionCallInfo fcinfo, int argno, cons
 extern void idem_relay_args_options(FunctionCallInfo fcinfo, const IdemRelayConfig *config,
 									IdemRelayColumns *columns);
 
-#endif							/* IDEM_RELAY_API_ARGUMENTS_H */
+/* Of definition.c */
+
+/*
+ * The relay, with its row locked against a concurrent change; error 42704 if
+ * there is none.
+ */
+extern IdemRelayConfig *idem_relay_get_locked(const char *name);
+
+/* The server of that name; an error if the caller may not use it. */
+extern ForeignServer *idem_relay_usable_server(const char *name);
+
+/*
+ * Log a command of relays that has done its work, if log_statement asks for DDL:
+ * no event trigger sees it, and to log_statement it is a SELECT.
+ */
+extern void idem_relay_log_command(const char *command, const char *relay);
+
+/*
+ * Append a position that an operator sets; it counts under a new epoch.  After
+ * an adoption, as long as no sink has confirmed anything, a move keeps the
+ * adoption's leniency: what the sink has stored is accepted as the adoption
+ * accepts it.  other_server: from now on the relay sends to another server, as
+ * far as anybody knows.
+ */
+extern void idem_relay_move_position(const IdemRelayConfig *c, IdemPositionFresh fresh,
+									 bool other_server, const IdemPosition *pos);
+
+/* Of validator.c: lets only superusers change servers' options that are for superusers */
+
+/* An object was created or altered; looks at its class first. */
+extern void idem_option_guard_check(Oid classid, Oid objid, bool created);
+
+#endif							/* IDEM_RELAY_API_API_H */
