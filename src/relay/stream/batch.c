@@ -34,13 +34,6 @@ idem_batch_make(IdemStream *stream, int limit, bool repeats)
 }
 
 void
-idem_batch_drop_empty(IdemStream *stream, IdemBatch *batch)
-{
-	stream->next_batch--;
-	MemoryContextDelete(batch->cxt);
-}
-
-void
 idem_batch_launch(IdemStream *stream, IdemBatch *batch)
 {
 	batch->flights = repalloc(batch->flights, sizeof(IdemSentEvent) * batch->n);
@@ -69,13 +62,6 @@ idem_batch_oldest(IdemStream *stream)
 {
 	return dlist_is_empty(&stream->batches) ? NULL :
 		dlist_head_element(IdemBatch, node, &stream->batches);
-}
-
-IdemBatch *
-idem_batch_newest(IdemStream *stream)
-{
-	return dlist_is_empty(&stream->batches) ? NULL :
-		dlist_tail_element(IdemBatch, node, &stream->batches);
 }
 
 IdemBatch *
@@ -152,9 +138,3 @@ idem_batch_free(IdemStream *stream, IdemBatch *batch)
 	MemoryContextDelete(batch->cxt);
 }
 
-void
-idem_batch_free_all(IdemStream *stream)
-{
-	while (!dlist_is_empty(&stream->batches))
-		idem_batch_free(stream, idem_batch_oldest(stream));
-}

@@ -46,28 +46,23 @@ typedef struct Bye
 
 static dlist_head byes = DLIST_STATIC_INIT(byes);
 
-/*
- * Send BYE past the output buffer, which is empty.  BYE fits into the socket,
- * since the program has answered everything and so has read everything.
- */
-static bool
-send_bye(IdemStream *stream)
-{
-	uint8		buf[32];
-	size_t		n = idem_proto_encode_bye(buf, sizeof(buf));
-
-	return send(stream->pipe.process.fd, buf, n, MSG_DONTWAIT | MSG_NOSIGNAL) == (ssize_t) n;
-}
-
 bool
 idem_bye_say(IdemStream *stream)
 {
 	IdemPipe   *pipe = &stream->pipe;
+	uint8		frame[32];
+	ssize_t		n = idem_proto_encode_bye(frame, sizeof(frame));
 	MemoryContext cxt;
 	Bye		   *bye;
 
+	/*
+	 * BYE goes past the output buffer, which is empty.  BYE fits into the
+	 * socket, since the program has answered everything and so has read
+	 * everything.
+	 */
 	if (stream->phase != IDEM_STREAM_READY || !idem_pipe_is_open(pipe) ||
-		stream->nbatches > 0 || idem_pipe_bytes_waiting(pipe) > 0 || !send_bye(stream))
+		stream->nbatches > 0 || idem_pipe_bytes_waiting(pipe) > 0 ||
+		send(pipe->process.fd, frame, n, MSG_DONTWAIT | MSG_NOSIGNAL) != n)
 		return false;
 	cxt = AllocSetContextCreate(TopMemoryContext, "last words", ALLOCSET_SMALL_SIZES);
 	bye = MemoryContextAllocZero(cxt, sizeof(*bye));

@@ -102,25 +102,6 @@ utf8_jsonb(Datum jsonb, IdemProtoStr *out)
 	return utf8_text(document, out);
 }
 
-/*
- * A random number but 0.  Rows of the log of positions that belong to no life
- * have 0.
- */
-static int64
-random_life(void)
-{
-	int64		life = 0;
-
-	while (life == 0)
-	{
-		if (!pg_strong_random(&life, sizeof(life)))
-			ereport(ERROR,
-					(errcode(ERRCODE_INTERNAL_ERROR),
-					 errmsg("could not generate random values")));
-	}
-	return life;
-}
-
 bool
 idem_encode_life_of(const IdemStream *stream, IdemProtoStr incarnation, int64 *life)
 {
@@ -186,7 +167,15 @@ idem_encode_hello(IdemStream *stream)
 	size_t		n = 0;
 	bool		converted;
 
-	stream->life = random_life();
+	/* A random number but 0, which rows have that belong to no life. */
+	stream->life = 0;
+	while (stream->life == 0)
+	{
+		if (!pg_strong_random(&stream->life, sizeof(stream->life)))
+			ereport(ERROR,
+					(errcode(ERRCODE_INTERNAL_ERROR),
+					 errmsg("could not generate random values")));
+	}
 
 	/* Looking up a conversion reads the catalog. */
 	idem_txn_begin();
@@ -288,36 +277,6 @@ describe_event(const IdemEvent *ev, IdemProtoEvent *f, IdemProtoStr *headers,
 		(!ev->has_content_type || utf8_text(ev->content_type, &f->content_type));
 }
 
-/*
- * Append the frames of an event whose text is converted; takes them off the
- * credit.
- */
-static void
-encode_described(IdemStream *stream, const IdemBatch *batch, const IdemEvent *ev, IdemProtoEvent *f, IdemProtoStr headers,
-				 IdemProtoStr payload)
-{
-	uint8	   *buf;
-	size_t		n;
-
-	f->batch = batch->no;
-	f->index = batch->n;
-	f->event_id = ev->event_id.data;
-	f->seq = ev->seq;
-	f->enqueued_at = ev->enqueued_at + EPOCH_DIFF_US;
-	f->committed_at = stream->stamp == 0 || batch->repeats ? 0 :
-		stream->stamp + EPOCH_DIFF_US;
-	f->headers_len = headers.len;
-	f->payload_len = payload.len;
-	f->chunk_len = (uint32) Min((size_t) headers.len + payload.len, idem_proto_event_room(f));
-
-	buf = idem_pipe_reserve(&stream->pipe, IDEM_PROTO_MAX_FRAME);
-	n = idem_proto_encode_event(buf, IDEM_PROTO_MAX_FRAME, f);
-	append_frame(stream, n);
-	copy_data(buf + n - f->chunk_len, headers, payload, 0, f->chunk_len);
-	encode_chunks(stream, f, headers, payload);
-	stream->credit_messages--;
-}
-
 bool
 idem_encode_event(IdemStream *stream, const IdemBatch *batch, const IdemEvent *ev)
 {
@@ -326,9 +285,29 @@ idem_encode_event(IdemStream *stream, const IdemBatch *batch, const IdemEvent *e
 	IdemProtoStr payload;
 	IdemProtoEvent f = {.content_type = {"", 0}};
 	bool		converted = describe_event(ev, &f, &headers, &payload);
+	uint8	   *buf;
+	size_t		n;
 
 	if (converted)
-		encode_described(stream, batch, ev, &f, headers, payload);
+	{
+		f.batch = batch->no;
+		f.index = batch->n;
+		f.event_id = ev->event_id.data;
+		f.seq = ev->seq;
+		f.enqueued_at = ev->enqueued_at + EPOCH_DIFF_US;
+		f.committed_at = stream->stamp == 0 || batch->repeats ? 0 :
+			stream->stamp + EPOCH_DIFF_US;
+		f.headers_len = headers.len;
+		f.payload_len = payload.len;
+		f.chunk_len = (uint32) Min((size_t) headers.len + payload.len, idem_proto_event_room(&f));
+
+		buf = idem_pipe_reserve(&stream->pipe, IDEM_PROTO_MAX_FRAME);
+		n = idem_proto_encode_event(buf, IDEM_PROTO_MAX_FRAME, &f);
+		append_frame(stream, n);
+		copy_data(buf + n - f.chunk_len, headers, payload, 0, f.chunk_len);
+		encode_chunks(stream, &f, headers, payload);
+		stream->credit_messages--;
+	}
 	MemoryContextSwitchTo(old);
 	MemoryContextReset(stream->event_cxt);
 	return converted;

@@ -20,7 +20,7 @@
  * A crash leaves what the log of positions has; breaker, stop and hunt are
  * forgotten, and begin anew.
  *
- * LOCKING: none; idem_settle has transactions of its own.
+ * LOCKING: none; the transactions here and in idem_settle end before they return.
  *
  * MEMORY: the memory of a run is reset; the buffers stay until the relay rests.
  *
@@ -37,14 +37,17 @@
 
 #include "relay/stream/state.h"
 #include "relay/stream/stream.h"
+#include "relay/slots.h"
 #include "shared/error.h"
+#include "shared/worker.h"
 
 void
 idem_stream_turn_off(IdemStream *stream)
 {
 	idem_pipe_close(&stream->pipe);
 	idem_report_sink_pid(stream->relay.entry, 0);
-	idem_batch_free_all(stream);
+	while (stream->nbatches > 0)
+		idem_batch_free(stream, idem_batch_oldest(stream));
 	stream->log_turn = stream->repeats_in_flight;
 	stream->repeats_in_flight = false;
 	stream->exclusive = false;
@@ -110,28 +113,13 @@ stop(IdemStream *stream, IdemRelayState state, const char *message)
 	idem_engine_stop(&stream->relay, state, message);
 }
 
-/*
- * The oldest batch has one event, and that event is at fault: remember the
- * event, to be parked at READY.  After an ABORTED later batches may be in
- * flight as well.
- */
-static void
-note_found(IdemStream *stream, const char *message)
-{
-	const IdemSentEvent *flight = &idem_batch_oldest(stream)->flights[0];
-	IdemFound  *found = &stream->found;
-
-	found->is_set = true;
-	found->parked_id = flight->parked_id;
-	found->xid = flight->xid;
-	found->seq = flight->seq;
-	idem_copy_error(found->message, message, sizeof(found->message));
-}
-
 /* The program died, perhaps of one of the events in flight. */
 static void
 end_by_death(IdemStream *stream, const IdemHuntDeath *death, const char *message)
 {
+	const IdemSentEvent *flight;
+	IdemFound  *found = &stream->found;
+
 	switch (death->in_flight == 0 ? IDEM_HUNT_WAIT : idem_hunt_died(&stream->hunt, death))
 	{
 		case IDEM_HUNT_WAIT:
@@ -141,7 +129,16 @@ end_by_death(IdemStream *stream, const IdemHuntDeath *death, const char *message
 			restart(stream, message);
 			break;
 		case IDEM_HUNT_FOUND:
-			note_found(stream, message);
+
+			/*
+			 * The oldest batch has one event, and that event is at fault:
+			 * remember the event, to be parked at READY.  After an ABORTED
+			 * later batches may be in flight as well.
+			 */
+			flight = &idem_batch_oldest(stream)->flights[0];
+			*found = (IdemFound) {.is_set = true, .parked_id = flight->parked_id,
+				.xid = flight->xid, .seq = flight->seq};
+			idem_copy_error(found->message, message, sizeof(found->message));
 			restart(stream, message);
 			break;
 	}
@@ -170,18 +167,22 @@ describe_death(IdemStream *stream, const IdemStreamVerdict *verdict)
 }
 
 /*
- * End the program for a verdict; only this function does so.  Results that came
+ * If the stream does not go on, end its program for the verdict; only this
+ * function does so.  Results that came
  * before the verdict are settled first, or their events would be sent again
  * each time.  A sink that stores positions tells of its commits in its next
  * READY, so after anything but a death they need not be settled here.
  */
-static void
-end_stream(IdemStream *stream, IdemStreamVerdict verdict)
+bool
+idem_stream_goes_on(IdemStream *stream, IdemStreamVerdict verdict)
 {
 	bool		died = verdict.outcome == IDEM_STREAM_DIED ||
 	verdict.outcome == IDEM_STREAM_ABORTED;
 	IdemHuntDeath death;
+	bool		halted;
 
+	if (verdict.outcome == IDEM_STREAM_OK)
+		return true;
 	if (stream->phase == IDEM_STREAM_READY && (died || !stream->relay.walk.sink_stores))
 		idem_settle(stream);
 	switch (verdict.outcome)
@@ -201,7 +202,18 @@ end_stream(IdemStream *stream, IdemStreamVerdict verdict)
 			stop(stream, IDEM_RELAY_FENCED, verdict.message);
 			break;
 		case IDEM_STREAM_HALTED:
-			if (idem_settle_halt(stream, verdict.message))
+
+			/*
+			 * The target wants no more events: halt the relay until an
+			 * operator acts.  If another transaction has the relay's row, the
+			 * target is asked again later.
+			 */
+			idem_txn_begin();
+			halted = idem_relay_halt(stream->relay.config->relay_id, IDEM_HALT_SINK, verdict.message, true);
+			if (halted)
+				idem_relay_config_changed();
+			idem_txn_commit(true);
+			if (halted)
 				stop(stream, IDEM_RELAY_HALTED, verdict.message);
 			else
 				open_breaker(stream, IDEM_RELAY_HALTED, verdict.message);
@@ -215,14 +227,6 @@ end_stream(IdemStream *stream, IdemStreamVerdict verdict)
 			end_by_death(stream, &death, verdict.message);
 			break;
 	}
-}
-
-bool
-idem_stream_goes_on(IdemStream *stream, IdemStreamVerdict verdict)
-{
-	if (verdict.outcome == IDEM_STREAM_OK)
-		return true;
-	end_stream(stream, verdict);
 	return false;
 }
 

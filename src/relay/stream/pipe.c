@@ -45,14 +45,6 @@ idem_pipe_allocate(IdemPipe *pipe, MemoryContext cxt)
 }
 
 void
-idem_pipe_forget_buffers(IdemPipe *pipe)
-{
-	pipe->cxt = NULL;
-	pipe->in = pipe->out = NULL;
-	pipe->out_allocated = 0;
-}
-
-void
 idem_pipe_close(IdemPipe *pipe)
 {
 	idem_process_kill(&pipe->process);
@@ -67,12 +59,6 @@ bool
 idem_pipe_is_open(const IdemPipe *pipe)
 {
 	return pipe->process.fd >= 0;
-}
-
-bool
-idem_pipe_is_ending(const IdemPipe *pipe)
-{
-	return pipe->process.pid != 0 && pipe->process.fd < 0;
 }
 
 uint8 *
@@ -218,13 +204,6 @@ idem_pipe_heard(IdemPipe *pipe)
 {
 	pipe->deadline = 0;
 	pipe->next_ping = idem_clock_plus_ms(idem_clock(), idem_sink_timeout_ms / 2);
-}
-
-void
-idem_pipe_on_pong(IdemPipe *pipe, uint64 nonce)
-{
-	if (nonce == pipe->ping_nonce)
-		idem_pipe_heard(pipe);
 }
 
 bool

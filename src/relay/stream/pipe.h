@@ -30,7 +30,7 @@ extern int	idem_sink_timeout_ms;
 typedef struct IdemPipe
 {
 	IdemSinkProcess process;
-	MemoryContext cxt;			/* of the buffers; NULL: there are none */
+	MemoryContext cxt;			/* of the buffers */
 	uint8	   *out;
 	size_t		out_start;
 	size_t		out_end;
@@ -51,20 +51,14 @@ typedef struct IdemPipe
 
 /*
  * Put the buffers below the context, which has to outlive ..._close.
- * ..._forget_buffers: the context is gone.
  */
 extern void idem_pipe_allocate(IdemPipe *pipe, MemoryContext cxt);
-extern void idem_pipe_forget_buffers(IdemPipe *pipe);
 
 /* Kill the program, if there is one, and drop all bytes. */
 extern void idem_pipe_close(IdemPipe *pipe);
 
-/*
- * ..._is_open: a program runs, and its socket is open.  ..._is_ending: the
- * socket has ended, and the program's end is awaited.
- */
+/* Does a program run whose socket is open? */
 extern bool idem_pipe_is_open(const IdemPipe *pipe);
-extern bool idem_pipe_is_ending(const IdemPipe *pipe);
 
 /*
  * Make room for n more bytes at the end of the output; ..._add says how many of
@@ -103,11 +97,10 @@ extern void idem_pipe_compact(IdemPipe *pipe);
 extern void idem_pipe_expect(IdemPipe *pipe, int64 ms);
 
 /*
- * The program has said READY, or PONG with that nonce.  The next PING follows
- * after half the timeout.
+ * The program has said READY, or PONG with the nonce of the PING.  The next PING
+ * follows after half the timeout.
  */
 extern void idem_pipe_heard(IdemPipe *pipe);
-extern void idem_pipe_on_pong(IdemPipe *pipe, uint64 nonce);
 
 /* Send a PING if it is time.  False if the program has missed its deadline. */
 extern bool idem_pipe_serve_timers(IdemPipe *pipe, bool may_ping, IdemClock now);

@@ -95,6 +95,13 @@ idem_progress_forget_unwritten(IdemStream *stream)
 	stream->write_by = 0;
 }
 
+bool
+idem_progress_passed(const IdemPosition *pos, FullTransactionId xid, int64 seq)
+{
+	return idem_snap_sees(pos->base, xid) ||
+		(pos->target != NULL && seq <= pos->seq && idem_snap_sees(pos->target, xid));
+}
+
 void
 idem_progress_note_unwritten(IdemStream *stream, int events)
 {
@@ -164,8 +171,10 @@ persist_is_due(IdemStream *stream)
 }
 
 void
-idem_progress_persist(IdemStream *stream)
+idem_progress_persist(IdemRelay *relay)
 {
+	IdemStream *stream = idem_stream(relay);
+
 	if (!persist_is_due(stream))
 		return;
 	idem_txn_begin();
@@ -182,7 +191,7 @@ idem_progress_write_if_time(IdemStream *stream)
 		return;
 	stream->write_by = 0;
 	if (persist_is_due(stream))
-		idem_progress_persist(stream);
+		idem_progress_persist(&stream->relay);
 	else if (is_under_way(stream))
 		stream->write_by = idem_clock_plus_ms(idem_clock(), PASSED_DELAY_MS);
 }

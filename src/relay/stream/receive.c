@@ -227,7 +227,8 @@ on_frame(IdemStream *stream, const IdemProtoFrame *frame)
 			stream->credit_bytes += frame->u.credit.bytes;
 			return IDEM_STREAM_GOES_ON;
 		case IDEM_PROTO_PONG:
-			idem_pipe_on_pong(&stream->pipe, frame->u.ping.nonce);
+			if (frame->u.ping.nonce == stream->pipe.ping_nonce)
+				idem_pipe_heard(&stream->pipe);
 			return IDEM_STREAM_GOES_ON;
 		case IDEM_PROTO_LOG:
 			idem_receive_log(&stream->pipe.process.printed, &frame->u.log);

@@ -149,19 +149,6 @@ find_loss(const IdemSinkRows *sink_rows, const IdemProtoPosition *stored)
 					to_the_second(row->at), to_the_second(naming->at));
 }
 
-/*
- * Does the sink's row show that the server which relay_alter named leads to a
- * target that has had the relay's events?  We wrote the row before the move, so
- * the relay goes on from it, unless the row is before our position: then the
- * relay sent to yet another target in between.
- */
-static bool
-is_same_target(const IdemStream *stream, const IdemPositionRow *last, const IdemPositionRow *row)
-{
-	return stream->relay.walk.fresh == IDEM_FRESH_SERVER &&
-		!idem_position_sees_more(last->pos.base, row->pos.base);
-}
-
 /* Did an operator lead the relay to another server, and nothing is confirmed since? */
 static bool
 is_behind_server(const IdemStream *stream)
@@ -198,7 +185,15 @@ start_behind_move(IdemStream *stream, const IdemSinkRows *sink_rows, const IdemP
 		if (find_loss(sink_rows, stored) != NULL)
 			return find_loss(sink_rows, stored);
 	}
-	if (row != NULL && goes_along && (went_back || is_same_target(stream, sink_rows->last, row)))
+
+	/*
+	 * The sink's row shows that the server which relay_alter named leads to a
+	 * target that has had the relay's events.  We wrote the row before the
+	 * move, so the relay goes on from it, unless the row is before our
+	 * position: then the relay sent to yet another target in between.
+	 */
+	if (row != NULL && goes_along &&
+		(went_back || !idem_position_sees_more(sink_rows->last->pos.base, row->pos.base)))
 		take_stored(stream, row, stored->k);
 	return NULL;
 }
@@ -295,14 +290,6 @@ go_ahead(IdemStream *stream, IdemSnap *ahead, int64 rest_row, int64 rest_k)
 	idem_walk_stand(&stream->relay.walk, &pos);
 }
 
-/* Has the position passed the event?  Then the sink has it, or it is parked. */
-static bool
-has_passed(const IdemPosition *pos, const IdemFound *found)
-{
-	return idem_snap_sees(pos->base, found->xid) ||
-		(pos->target != NULL && found->seq <= pos->seq && idem_snap_sees(pos->target, found->xid));
-}
-
 /*
  * Park the event that a hunt found, unless "settled" has passed it.  In a
  * transaction.
@@ -317,7 +304,7 @@ park_found(IdemStream *stream)
 	strlcpy(failure.sqlstate, unpack_sql_state(ERRCODE_IDEM_SINK_OUTAGE), sizeof(failure.sqlstate));
 	if (found->parked_id != 0)
 		idem_parked_refuse_again(NULL, stream->relay.config, found->seq, found->xid, found->parked_id, &failure);
-	else if (!has_passed(&stream->relay.walk.settled, found) &&
+	else if (!idem_progress_passed(&stream->relay.walk.settled, found->xid, found->seq) &&
 			 idem_reader_fetch(stream->reader, found->xid, found->seq, &event))
 		idem_parked_refuse(NULL, stream->relay.config, &event, &failure);
 	idem_reader_suspend(stream->reader);

@@ -120,39 +120,40 @@ add_event(Builder *b, const IdemEvent *ev, int64 parked_id)
 	return true;
 }
 
-/* The failure of an event that no sink program can be sent, now or later. */
-static IdemFailure
-not_convertible(void)
+/*
+ * Park an event as dead that no sink program can be sent, now or later.  If the
+ * event is parked already, the index looks again at the events behind it.
+ */
+static void
+park_not_convertible(Builder *b, const IdemEvent *ev, int64 parked_id)
 {
+	IdemStream *stream = b->stream;
 	IdemFailure failure = {.counts = true, .hopeless = true,
 	.message = "the event cannot be converted to UTF-8"};
 
 	strlcpy(failure.sqlstate, unpack_sql_state(ERRCODE_CHARACTER_NOT_IN_REPERTOIRE),
 			sizeof(failure.sqlstate));
-	return failure;
-}
-
-/* Park an event of the outbox as dead, since it cannot be converted. */
-static void
-park_not_convertible(Builder *b, const IdemEvent *ev)
-{
-	IdemStream *stream = b->stream;
-	IdemFailure failure = not_convertible();
-
 	idem_report_error(stream->relay.entry, failure.message);
+	if (parked_id != 0)
+	{
+		idem_parked_refuse_again(stream->parked, stream->relay.config, ev->seq, ev->xid,
+								 parked_id, &failure);
+		return;
+	}
 	idem_parked_refuse(stream->parked, stream->relay.config, ev, &failure);
 	b->synchronous = true;
 	b->parked++;
 	b->dead = true;
 }
 
-/* Give up the batch if none of its events could be added. */
+/* Give up the batch if none of its events could be added.  Its number is used again. */
 static void
 drop_empty_batch(Builder *b)
 {
 	if (b->batch == NULL || b->batch->n > 0)
 		return;
-	idem_batch_drop_empty(b->stream, b->batch);
+	b->stream->next_batch--;
+	MemoryContextDelete(b->batch->cxt);
 	b->batch = NULL;
 }
 
@@ -273,7 +274,7 @@ read_events(Builder *b, int64 *last_seq)
 		if (b->batch == NULL)
 			b->batch = idem_batch_make(stream, b->limit, false);
 		if (!add_event(b, &ev, 0))
-			park_not_convertible(b, &ev);
+			park_not_convertible(b, &ev, 0);
 		else if (stream->relay.walk.sink_stores && stream->row_id == 0)
 		{
 			idem_progress_append_sent(stream);
@@ -311,7 +312,7 @@ advance(IdemStream *stream, const Builder *b, bool ended, int64 last_seq)
 	}
 	else
 	{
-		IdemBatch  *last = idem_batch_newest(stream);
+		IdemBatch  *last = dlist_tail_element(IdemBatch, node, &stream->batches);
 
 		if (!last->repeats)
 			idem_position_assign(last->cxt, &last->after, after);
@@ -378,26 +379,7 @@ send_log_batch(IdemStream *stream, IdemClock turn_ends)
 static bool
 is_passed(const IdemParkedNote *note, void *arg)
 {
-	const IdemStream *stream = arg;
-	const IdemPosition *sent = &stream->relay.walk.read;
-
-	return idem_snap_sees(sent->base, note->xid) ||
-		(sent->target != NULL && note->seq <= sent->seq && idem_snap_sees(sent->target, note->xid));
-}
-
-/*
- * A parked event cannot be converted: it becomes dead.  The index then looks
- * again at the events behind it.
- */
-static void
-fail_not_convertible(Builder *b, const IdemParkedEvent *p)
-{
-	IdemStream *stream = b->stream;
-	IdemFailure failure = not_convertible();
-
-	idem_report_error(stream->relay.entry, failure.message);
-	idem_parked_refuse_again(stream->parked, stream->relay.config, p->event.seq, p->event.xid,
-							 p->parked_id, &failure);
+	return idem_progress_passed(&((const IdemStream *) arg)->relay.walk.read, note->xid, note->seq);
 }
 
 /*
@@ -423,13 +405,12 @@ try_lock_repeats(IdemStream *stream, List *taken)
 
 /*
  * Begin the batch of the taken events.  Events that it has no room for are
- * given back.  Returns how many events it has.
+ * given back.
  */
-static int
+static void
 add_repeats(Builder *b, List *taken)
 {
 	ListCell   *lc;
-	int			n = 0;
 	bool		goes_on = true;
 
 	b->batch = idem_batch_make(b->stream, b->limit, true);
@@ -440,31 +421,13 @@ add_repeats(Builder *b, List *taken)
 		if (goes_on && builder_has_room(b))
 		{
 			goes_on = add_event(b, &p->event, p->parked_id);
-			if (goes_on)
-				n++;
-			else
-				fail_not_convertible(b, p);
+			if (!goes_on)
+				park_not_convertible(b, &p->event, p->parked_id);
 		}
 		else
 			idem_parked_index_give_back(b->stream->parked, p->event.seq, false);
 	}
 	drop_empty_batch(b);
-	return n;
-}
-
-/*
- * Append the SENT row of the batch, and note the row with each of its parked
- * events.
- */
-static void
-mark_repeats(Builder *b)
-{
-	int			n;
-	int64	   *ids = idem_batch_parked_ids(b->batch, 0, &n);
-
-	idem_progress_append_sent(b->stream);
-	b->synchronous = true;
-	idem_parked_mark(ids, n, b->stream->row_id, b->stream->life);
 }
 
 /*
@@ -492,7 +455,7 @@ send_repeats(IdemStream *stream)
 	if (taken != NIL && !try_lock_repeats(stream, taken))
 		taken = NIL;
 	if (taken != NIL)
-		(void) add_repeats(&b, taken);
+		add_repeats(&b, taken);
 
 	/*
 	 * An event that has to be sent alone, and was left for now, is sent when
@@ -502,7 +465,15 @@ send_repeats(IdemStream *stream)
 	if (b.batch != NULL)
 	{
 		if (stream->relay.walk.sink_stores)
-			mark_repeats(&b);
+		{
+			/* Note the SENT row of the batch with each of its parked events. */
+			int			n;
+			int64	   *ids = idem_batch_parked_ids(b.batch, 0, &n);
+
+			idem_progress_append_sent(stream);
+			b.synchronous = true;
+			idem_parked_mark(ids, n, stream->row_id, stream->life);
+		}
 		stream->repeats_in_flight = true;
 		IDEM_FAULT_POINT("relay-repeats-read");
 	}
@@ -550,18 +521,14 @@ reload_parked(IdemStream *stream)
 	}
 }
 
-/* May a batch be sent while others are in flight? */
-static bool
-may_pipeline(const IdemStream *stream)
-{
-	return !idem_hunt_is_on(&stream->hunt) && !stream->exclusive && stream->relay.breaker.stepwise == 0;
-}
-
-/* May another batch be sent now? */
+/* May another batch be sent now?  A hunt, an error or a killer allows no batch beside another. */
 static bool
 has_room(IdemStream *stream)
 {
-	return idem_batch_has_room(stream) && (stream->nbatches == 0 || may_pipeline(stream)) &&
+	bool		may_pipeline = !idem_hunt_is_on(&stream->hunt) && !stream->exclusive &&
+	stream->relay.breaker.stepwise == 0;
+
+	return idem_batch_has_room(stream) && (stream->nbatches == 0 || may_pipeline) &&
 		idem_pipe_bytes_waiting(&stream->pipe) < stream->max_batch_bytes &&
 		stream->credit_messages > 0 && stream->credit_bytes > 0 &&
 		!idem_pipe_is_held(&stream->pipe) && stream->lock_retry_at == 0;

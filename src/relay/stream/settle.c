@@ -189,15 +189,6 @@ send_settle(IdemStream *stream, IdemBatch *batch)
 	IDEM_FAULT_POINT("relay-settle-sent");
 }
 
-/* Move "settled" past the batch; the row follows soon. */
-static void
-pass_batch(IdemStream *stream, const IdemBatch *batch)
-{
-	idem_walk_advance(&stream->relay.walk, &batch->after);
-	stream->relay.walk.fresh = IDEM_FRESH_CONFIRMED;
-	idem_progress_note_unwritten(stream, batch->n);
-}
-
 /*
  * Settle the answered batches at the head, for a sink that stores nothing, in
  * at most one transaction.  If it fails, "settled" is ahead of the log of
@@ -236,7 +227,12 @@ settle_plain(IdemStream *stream)
 		if (batch->repeats)
 			unpark_acks(stream, batch);
 		else
-			pass_batch(stream, batch);
+		{
+			/* Move "settled" past the batch; the row follows soon. */
+			idem_walk_advance(&stream->relay.walk, &batch->after);
+			stream->relay.walk.fresh = IDEM_FRESH_CONFIRMED;
+			idem_progress_note_unwritten(stream, batch->n);
+		}
 		on_progress(stream, batch);
 		idem_batch_free(stream, batch);
 		IDEM_FAULT_POINT("relay-passed");
@@ -335,15 +331,3 @@ idem_settle(IdemStream *stream)
 	idem_progress_write_if_time(stream);
 }
 
-bool
-idem_settle_halt(IdemStream *stream, const char *message)
-{
-	bool		halted;
-
-	idem_txn_begin();
-	halted = idem_relay_halt(stream->relay.config->relay_id, IDEM_HALT_SINK, message, true);
-	if (halted)
-		idem_relay_config_changed();
-	idem_txn_commit(true);
-	return halted;
-}

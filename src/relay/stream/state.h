@@ -250,12 +250,6 @@ idem_stream_may_send(const IdemStream *stream)
 extern IdemBatch *idem_batch_make(IdemStream *stream, int limit, bool repeats);
 
 /*
- * Give up the batch that was begun last, which has no events.  Its number is
- * used again.
- */
-extern void idem_batch_drop_empty(IdemStream *stream, IdemBatch *batch);
-
-/*
  * The batch's END is in the output: the batch is in flight, behind all others.
  */
 extern void idem_batch_launch(IdemStream *stream, IdemBatch *batch);
@@ -267,7 +261,6 @@ extern bool idem_batch_has_room(const IdemStream *stream);
 extern int	idem_batch_most(const IdemStream *stream);
 
 extern IdemBatch *idem_batch_oldest(IdemStream *stream);	/* NULL: none */
-extern IdemBatch *idem_batch_newest(IdemStream *stream);	/* NULL: none */
 extern IdemBatch *idem_batch_find(IdemStream *stream, uint64 no);	/* NULL: none */
 
 /* The oldest batch that the sink has not committed yet.  NULL: none. */
@@ -287,12 +280,14 @@ extern int	idem_batch_count_in_flight(IdemStream *stream, int *prefix);
 
 /* Free a batch that is settled or given up. */
 extern void idem_batch_free(IdemStream *stream, IdemBatch *batch);
-extern void idem_batch_free_all(IdemStream *stream);
 
 /* How far the relay has come: rows of the log of positions */
 
 /* "settled" has passed a batch of so many events: write it soon. */
 extern void idem_progress_note_unwritten(IdemStream *stream, int events);
+
+/* Has the position passed the event? */
+extern bool idem_progress_passed(const IdemPosition *pos, FullTransactionId xid, int64 seq);
 
 /* What counts against IDEM_STREAM_MAX_BATCHES and its like. */
 extern int	idem_progress_outstanding(const IdemStream *stream);
@@ -344,7 +339,7 @@ extern void idem_progress_write_if_time(IdemStream *stream);
  * Write "settled" if the log of positions does not have it and nothing is in
  * flight.
  */
-extern void idem_progress_persist(IdemStream *stream);
+extern void idem_progress_persist(IdemRelay *relay);
 
 /* Frames for the program */
 
@@ -392,13 +387,6 @@ extern void idem_settle(IdemStream *stream);
  * lock_retry_at, which is set here.
  */
 extern bool idem_settle_try_lock(IdemStream *stream, const int64 *parked_ids, int n);
-
-/*
- * The sink's target wants no more events: halt the relay until an operator acts.
- * message says what the sink said.  False if another transaction has the relay's
- * row; the caller asks the target again later.
- */
-extern bool idem_settle_halt(IdemStream *stream, const char *message);
 
 /* Where the relay goes on when its program is ready */
 

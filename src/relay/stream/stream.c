@@ -83,17 +83,6 @@ make_busy(IdemStream *stream)
 	stream->busy_cxt = cxt;
 }
 
-static void
-free_busy(IdemStream *stream)
-{
-	if (stream->busy_cxt != NULL)
-		MemoryContextDelete(stream->busy_cxt);
-	stream->busy_cxt = stream->run_cxt = stream->event_cxt = NULL;
-	stream->reader = NULL;
-	stream->parked = NULL;
-	idem_pipe_forget_buffers(&stream->pipe);
-}
-
 /* Parked events or the outbox may have changed: look at both. */
 static void
 look_again(IdemRelay *relay)
@@ -142,7 +131,13 @@ go_to_rest(IdemStream *stream)
 	idem_walk_advance(&stream->relay.walk, &stream->relay.walk.read);
 	stream->relay.rester.due = idem_parked_index_next(stream->parked);
 	idem_stream_dismiss(stream);
-	free_busy(stream);
+	if (stream->busy_cxt != NULL)
+		MemoryContextDelete(stream->busy_cxt);
+	stream->busy_cxt = stream->run_cxt = stream->event_cxt = NULL;
+	stream->reader = NULL;
+	stream->parked = NULL;
+	stream->pipe.in = stream->pipe.out = NULL;
+	stream->pipe.out_allocated = 0;
 	idem_progress_forget_unwritten(stream);
 	idem_engine_rest(&stream->relay, false);
 	IDEM_FAULT_POINT("relay-resting");
@@ -210,18 +205,6 @@ idem_stream_end_slow_start(IdemStream *stream)
 	return true;
 }
 
-/* End the program for others; ask for a new one if there is more to send. */
-static void
-yield_program(IdemStream *stream)
-{
-	stream->yields = false;
-	if (idem_stream_end_idle(stream))
-		return;
-	idem_stream_dismiss(stream);
-	idem_progress_persist(stream);
-	IDEM_FAULT_POINT("relay-yielded");
-}
-
 static void
 configure(IdemRelay *relay, const IdemRelayChange *change)
 {
@@ -253,12 +236,6 @@ destroy(IdemRelay *relay)
 	idem_stream_dismiss(idem_stream(relay));
 	if (relay->entry)
 		idem_relay_entry_release(relay->entry);
-}
-
-static void
-persist(IdemRelay *relay)
-{
-	idem_progress_persist(idem_stream(relay));
 }
 
 static void
@@ -303,7 +280,7 @@ hold(IdemRelay *relay, IdemRelayState state)
 		idem_settle(stream);
 	if (stream->phase != IDEM_STREAM_OFF)
 		idem_stream_dismiss(stream);
-	idem_progress_persist(stream);
+	idem_progress_persist(relay);
 	return true;
 }
 
@@ -378,17 +355,6 @@ start_program(IdemStream *stream, IdemClock now)
 		IDEM_FAULT_POINT("relay-hello-sent");
 }
 
-/* A program that does not answer HELLO or a PING in time hangs. */
-static IdemStreamVerdict
-serve_timers(IdemStream *stream, IdemClock now)
-{
-	if (idem_pipe_serve_timers(&stream->pipe, stream->phase == IDEM_STREAM_READY, now))
-		return IDEM_STREAM_GOES_ON;
-	return idem_stream_verdict(IDEM_STREAM_DIED,
-							   psprintf("the sink program did not answer within %d ms",
-										idem_sink_timeout_ms));
-}
-
 /* Report what a relay with a ready program waits for. */
 static void
 report_running(IdemStream *stream)
@@ -410,29 +376,32 @@ report_running(IdemStream *stream)
 	idem_engine_show(&stream->relay, IDEM_RELAY_STREAMING, waiting);
 }
 
-/* Rest after idempotency.sink_idle_timeout with nothing to do. */
-static void
-rest_if_time(IdemStream *stream, IdemClock now)
-{
-	IdemClock	t;
-
-	if (stream->nbatches > 0)
-		stream->busy_at = now;
-	t = rest_time(stream);
-	if (t != 0 && now >= t)
-		go_to_rest(stream);
-}
-
 /* Settle, send and rest; the program's frames have been handled. */
 static void
 work(IdemStream *stream, IdemClock now)
 {
+	IdemRelay  *relay = &stream->relay;
+	IdemClock	rest_at;
+
 	idem_settle(stream);
-	if (!idem_stream_goes_on(stream, serve_timers(stream, now)))
+
+	/* A program that does not answer HELLO or a PING in time hangs. */
+	if (!idem_pipe_serve_timers(&stream->pipe, stream->phase == IDEM_STREAM_READY, now))
+	{
+		(void) idem_stream_goes_on(stream, idem_stream_verdict(IDEM_STREAM_DIED,
+															   psprintf("the sink program did not answer within %d ms",
+																		idem_sink_timeout_ms)));
 		return;
+	}
 	if (stream->yields && stream->nbatches == 0)
 	{
-		yield_program(stream);
+		/* End the program for others; ask for a new one if there is more to send. */
+		stream->yields = false;
+		if (idem_stream_end_idle(stream))
+			return;
+		idem_stream_dismiss(stream);
+		idem_progress_persist(relay);
+		IDEM_FAULT_POINT("relay-yielded");
 		return;
 	}
 	if (idem_stream_may_send(stream))
@@ -440,9 +409,17 @@ work(IdemStream *stream, IdemClock now)
 	idem_pipe_flush(&stream->pipe);
 	report_running(stream);
 	if (stream->relay.barred)
-		(void) idem_engine_may_run(&stream->relay);
-	else
-		rest_if_time(stream, now);
+	{
+		(void) idem_engine_may_run(relay);
+		return;
+	}
+
+	/* Rest after idempotency.sink_idle_timeout with nothing to do. */
+	if (stream->nbatches > 0)
+		stream->busy_at = now;
+	rest_at = rest_time(stream);
+	if (rest_at != 0 && now >= rest_at)
+		go_to_rest(stream);
 }
 
 /* A stream limits its own turn.  If there is more to do, next_time says so. */
@@ -468,29 +445,19 @@ step(IdemRelay *relay)
 	return false;
 }
 
-/*
- * When to start the program; 0: something that wakes us has to come first.
- * schedule.c wakes a relay whose turn to start has come; SIGCHLD tells the end of
- * a former program.
- */
-static IdemClock
-start_time(const IdemStream *stream)
-{
-	bool		overdue;
-
-	if (idem_children_dying(stream->relay.config->name, &overdue) != 0)
-		return 0;
-	return idem_engine_run_time(&stream->relay);
-}
-
 static IdemClock
 next_time(IdemRelay *relay)
 {
 	IdemStream *stream = idem_stream(relay);
 	IdemClock	t = 0;
+	bool		overdue;
 
+	/*
+	 * When to start the program.  schedule.c wakes a relay whose turn to
+	 * start has come; SIGCHLD tells the end of a former program.
+	 */
 	if (stream->phase == IDEM_STREAM_OFF)
-		return start_time(stream);
+		return idem_children_dying(relay->config->name, &overdue) != 0 ? 0 : idem_engine_run_time(relay);
 	if (!idem_pipe_is_open(&stream->pipe))
 		return stream->pipe.deadline;
 	if (idem_pipe_is_held(&stream->pipe))
@@ -542,6 +509,6 @@ const IdemCourier idem_program_courier = {
 	.rise = look_again,
 	.woken = woken,
 	.next_time = next_time,
-	.persist = persist,
+	.persist = idem_progress_persist,
 	.process = process
 };
