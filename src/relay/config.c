@@ -429,12 +429,6 @@ idem_relay_note_owner(int relay_id, Oid owner)
 	SPI_finish();
 }
 
-const char *
-idem_relay_option(const IdemRelayConfig *config, const char *name)
-{
-	return idem_sink_option_value(config->options, name);
-}
-
 bool
 idem_relay_is_function(const IdemRelayConfig *config)
 {

@@ -61,12 +61,6 @@ extern void idem_relay_forget_rest(int relay_id);
 extern void idem_relay_note_owner(int relay_id, Oid owner);
 
 /*
- * The value of an option, of the server or the user mapping.  NULL if it is
- * not set.
- */
-extern const char *idem_relay_option(const IdemRelayConfig *config, const char *name);
-
-/*
  * Can the sink go on without a restart when one configuration replaces the
  * other?
  */

@@ -120,21 +120,6 @@ free_entry(IdemRelayEntry *entry)
 	entry->pid = 0;
 }
 
-/* A free entry as one of a relay that has said nothing yet. */
-static void
-begin_entry(IdemRelayEntry *entry, Oid dboid, int relay_id)
-{
-	entry->dboid = dboid;
-	entry->relay_id = relay_id;
-	entry->sent = entry->retried = 0;
-	entry->rate = entry->rate_sum = 0;
-	entry->rate_at = 0;
-	entry->logged = IDEM_RELAY_STREAMING;
-	memset(&entry->kept, 0, sizeof(entry->kept));
-	entry->last_error_at = 0;
-	entry->last_error[0] = '\0';
-}
-
 IdemRelayEntry *
 idem_relay_entry_take(Oid dboid, int relay_id, bool function)
 {
@@ -146,7 +131,14 @@ idem_relay_entry_take(Oid dboid, int relay_id, bool function)
 	{
 		entry = find_entry(InvalidOid, 0);
 		if (entry != NULL)
-			begin_entry(entry, dboid, relay_id);
+		{
+			/* It is one of a relay that has said nothing yet. */
+			memset((char *) entry + offsetof(IdemRelayEntry, state), 0,
+				   sizeof(*entry) - offsetof(IdemRelayEntry, state));
+			entry->dboid = dboid;
+			entry->relay_id = relay_id;
+			entry->logged = IDEM_RELAY_STREAMING;
+		}
 	}
 	if (entry != NULL)
 	{
@@ -196,23 +188,6 @@ idem_relay_entries_forget(Oid dboid, List *relay_ids)
 	LWLockRelease(lock);
 }
 
-/*
- * The process that has the entry ends for that reason.  The entry stays, without a
- * process, until the relay's next process takes it.
- */
-static void
-note_end(IdemRelayEntry *entry, const char *message)
-{
-	idem_report_error(entry, message);
-	SpinLockAcquire(&entry->mutex);
-	entry->state = IDEM_RELAY_OUTAGE;
-	entry->waiting = IDEM_WAIT_BACKOFF;
-	entry->sent = entry->retried = 0;
-	entry->rate = entry->rate_sum = 0;
-	entry->rate_at = 0;
-	SpinLockRelease(&entry->mutex);
-}
-
 void
 idem_relay_entries_leave(const char *ended, bool keep)
 {
@@ -224,7 +199,17 @@ idem_relay_entries_leave(const char *ended, bool keep)
 		if (entry->pid != MyProcPid)
 			continue;
 		if (ended != NULL)
-			note_end(entry, ended);
+		{
+			/* It shows that until the relay's next process takes it. */
+			idem_report_error(entry, ended);
+			SpinLockAcquire(&entry->mutex);
+			entry->state = IDEM_RELAY_OUTAGE;
+			entry->waiting = IDEM_WAIT_BACKOFF;
+			entry->sent = entry->retried = 0;
+			entry->rate = entry->rate_sum = 0;
+			entry->rate_at = 0;
+			SpinLockRelease(&entry->mutex);
+		}
 		if (entry->function && keep)
 			entry->pid = 0;
 		else
@@ -276,13 +261,15 @@ idem_relay_entries_copy(bool all, int *n)
 /* What is kept of function relays */
 
 void
-idem_relay_entry_keep(IdemRelayEntry *entry, const IdemBreaker *breaker, const IdemSuspect *suspect)
+idem_relay_entry_keep(IdemRelayEntry *entry, const IdemBreaker *breaker, const IdemSuspect *suspect,
+					  bool passed_crash)
 {
 	if (entry == NULL)
 		return;
 	SpinLockAcquire(&entry->mutex);
 	entry->kept.breaker = *breaker;
 	entry->kept.suspect = *suspect;
+	entry->kept.passed_crash = passed_crash;
 	SpinLockRelease(&entry->mutex);
 }
 
@@ -357,31 +344,6 @@ idem_relay_entry_is_idle(int number, Oid dboid, int relay_id)
 	LWLockRelease(lock);
 	return waiting == IDEM_WAIT_EVENTS || waiting == IDEM_WAIT_BACKOFF ||
 		waiting == IDEM_WAIT_RETRY;
-}
-
-bool
-idem_relay_passed_crash(int relay_id)
-{
-	IdemRelayEntry *entry;
-	bool		passed;
-
-	LWLockAcquire(lock, LW_SHARED);
-	entry = find_entry(MyDatabaseId, relay_id);
-	passed = entry != NULL && entry->kept.passed_crash;
-	LWLockRelease(lock);
-	return passed;
-}
-
-void
-idem_relay_note_passed_crash(int relay_id)
-{
-	IdemRelayEntry *entry;
-
-	LWLockAcquire(lock, LW_EXCLUSIVE);
-	entry = find_entry(MyDatabaseId, relay_id);
-	if (entry != NULL)
-		entry->kept.passed_crash = true;
-	LWLockRelease(lock);
 }
 
 /* What a relay says */

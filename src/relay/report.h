@@ -110,7 +110,8 @@ typedef struct IdemFunctionKept
 	IdemSuspect suspect;
 	IdemFunctionEnds ends;
 	bool		passed_crash;	/* a worker has passed the events in flight at
-								 * the crash */
+								 * the crash; without an entry each worker is
+								 * careful, which only costs time */
 } IdemFunctionKept;
 
 /* A relay's entry, which stat_relay shows. */
@@ -190,7 +191,7 @@ extern void idem_relay_entry_error(IdemRelayEntry *entry, char error[IDEM_ERROR_
  */
 extern IdemFunctionKept idem_relay_entry_kept(IdemRelayEntry *entry);
 extern void idem_relay_entry_keep(IdemRelayEntry *entry, const IdemBreaker *breaker,
-								  const IdemSuspect *suspect);
+								  const IdemSuspect *suspect, bool passed_crash);
 extern void idem_relay_entry_forget_failures(IdemRelayEntry *entry);
 
 /*
@@ -203,13 +204,6 @@ extern int	idem_relay_ends_recall(Oid dboid, int relay_id, IdemFunctionEnds *end
 
 /* Is that entry the relay's, and has the relay nothing to do just now? */
 extern bool idem_relay_entry_is_idle(int number, Oid dboid, int relay_id);
-
-/*
- * Has a worker of this function relay passed what the crash left?  Without an entry for
- * the relay each worker of it is careful, which costs time and nothing else.
- */
-extern bool idem_relay_passed_crash(int relay_id);
-extern void idem_relay_note_passed_crash(int relay_id);
 
 /* Seconds over which the rate is smoothed. */
 #define IDEM_RATE_TAU 5.0

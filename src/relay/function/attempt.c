@@ -113,21 +113,6 @@ note_says(int64 number)
 	return n == sizeof(noted) && noted == number;
 }
 
-/*
- * Once per process: choose the file, and install the two functions that write
- * the note.
- */
-static void
-prepare_note(int relay_id)
-{
-	if (note_path[0] != '\0')
-		return;
-	snprintf(note_path, sizeof(note_path), "%s/idempotency.%u.%d",
-			 PG_STAT_TMP_DIR, MyDatabaseId, relay_id);
-	on_proc_exit(on_exit_note, (Datum) 0);
-	pqsignal(SIGQUIT, on_quit);
-}
-
 void
 idem_attempts_load(IdemAttempts *a, const IdemRelayConfig *config)
 {
@@ -136,7 +121,18 @@ idem_attempts_load(IdemAttempts *a, const IdemRelayConfig *config)
 
 	if (a->loaded)
 		return;
-	prepare_note(config->relay_id);
+
+	/*
+	 * Once per process: choose the file, and install the two functions that
+	 * write the note.
+	 */
+	if (note_path[0] == '\0')
+	{
+		snprintf(note_path, sizeof(note_path), "%s/idempotency.%u.%d",
+				 PG_STAT_TMP_DIR, MyDatabaseId, config->relay_id);
+		on_proc_exit(on_exit_note, (Datum) 0);
+		pqsignal(SIGQUIT, on_quit);
+	}
 	SPI_connect();
 	if (idem_spi_run("SELECT attempt, event_id FROM %s.relay_attempts"
 					 " WHERE relay_id = $1 AND event_id IS NOT NULL AND attempt IS NOT NULL", 1, types, values, NULL) == 1)
@@ -149,7 +145,7 @@ idem_attempts_load(IdemAttempts *a, const IdemRelayConfig *config)
 		a->killed = !note_says(DatumGetInt64(idem_spi_value(tup, desc, 1)));
 	}
 	SPI_finish();
-	if (a->killed || (idem_slots_after_crash() && !idem_relay_passed_crash(config->relay_id)))
+	if (a->killed || (idem_slots_after_crash() && !a->passed))
 	{
 		a->log_left = config->batch_events;
 		a->repeats = true;
@@ -230,12 +226,6 @@ idem_attempts_announce(IdemAttempts *a, const IdemRelayConfig *config,
 }
 
 void
-idem_attempts_announced(IdemAttempts *a)
-{
-	a->recorded = a->announced = true;
-}
-
-void
 idem_attempts_conclude(IdemAttempts *a, const IdemRelayConfig *config)
 {
 	/*
@@ -248,7 +238,7 @@ idem_attempts_conclude(IdemAttempts *a, const IdemRelayConfig *config)
 }
 
 void
-idem_attempts_concluded(IdemAttempts *a, const IdemRelayConfig *config)
+idem_attempts_concluded(IdemAttempts *a)
 {
 	if (a->closing)
 	{
@@ -265,15 +255,6 @@ idem_attempts_concluded(IdemAttempts *a, const IdemRelayConfig *config)
 	 */
 	if (a->met || !idem_attempts_careful(a))
 		a->killed = a->met = false;
-	if (!a->passed && !idem_attempts_careful(a))
-	{
-		a->passed = true;
-		idem_relay_note_passed_crash(config->relay_id);
-	}
+	a->passed |= !idem_attempts_careful(a);
 }
 
-void
-idem_attempts_failed(IdemAttempts *a)
-{
-	a->met = a->closing = false;
-}

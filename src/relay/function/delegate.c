@@ -37,13 +37,6 @@
 #include "shared/fault.h"
 #include "shared/worker.h"
 
-/* Make the delegate the one that writes the relay's entry. */
-static void
-take_entry(IdemRelay *relay)
-{
-	relay->entry = idem_relay_entry_take(MyDatabaseId, relay->config->relay_id, true);
-}
-
 /*
  * Has the relay failed, in its transactions or by ending its workers?  Then it
  * waits until its next try, and reports that.
@@ -74,7 +67,7 @@ create(IdemRelay *relay)
 		idem_schedule_worker_given(relay);
 		return;
 	}
-	take_entry(relay);
+	relay->entry = idem_relay_entry_take(MyDatabaseId, relay->config->relay_id, true);
 	kept = idem_relay_entry_kept(relay->entry);
 	(void) recall_failures(relay, &kept);
 }
@@ -107,7 +100,7 @@ take_back(IdemRelay *relay)
 	IdemFunctionKept kept;
 	IdemPositionRow *row;
 
-	take_entry(relay);
+	relay->entry = idem_relay_entry_take(MyDatabaseId, relay->config->relay_id, true);
 	idem_schedule_worker_ended(relay);
 	relay->breaker.not_before = 0;
 	kept = idem_relay_entry_kept(relay->entry);

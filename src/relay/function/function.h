@@ -54,8 +54,9 @@ typedef struct IdemAttempts
 	pg_uuid_t	killer;			/* event in progress at the crash */
 	bool		met;			/* its failure is recorded in this transaction */
 	bool		closing;		/* this transaction clears the record */
-	bool		passed;			/* all events that a crash left have been
-								 * tried */
+	bool		passed;			/* this process or one before it has tried all
+								 * events that a crash left; see
+								 * IdemFunctionKept */
 } IdemAttempts;
 
 /*
@@ -76,23 +77,21 @@ extern bool idem_attempts_killed(IdemAttempts *a, const IdemRelayConfig *config,
 
 /*
  * Must the attempt be put on record before it is made?  ..._announce puts it on
- * record.  When that transaction has committed, durably, call ..._announced,
- * and try the event in the next transaction.
+ * record.  When that transaction has committed, durably, set "recorded" and
+ * "announced", and try the event in the next transaction.
  */
 extern bool idem_attempts_unannounced(const IdemAttempts *a, const pg_uuid_t *event_id);
 extern void idem_attempts_announce(IdemAttempts *a, const IdemRelayConfig *config,
 								   const pg_uuid_t *event_id);
-extern void idem_attempts_announced(IdemAttempts *a);
 
 /*
  * ..._conclude clears the record, as the last act of the transaction of the
- * outcome.  Then ..._concluded says that this transaction has committed,
- * ..._failed that it was rolled back.  Nothing happens in a transaction without
- * an attempt on record.
+ * outcome.  Then ..._concluded says that this transaction has committed.  After
+ * a rollback "met" and "closing" are false.  Nothing happens in a transaction
+ * without an attempt on record.
  */
 extern void idem_attempts_conclude(IdemAttempts *a, const IdemRelayConfig *config);
-extern void idem_attempts_concluded(IdemAttempts *a, const IdemRelayConfig *config);
-extern void idem_attempts_failed(IdemAttempts *a);
+extern void idem_attempts_concluded(IdemAttempts *a);
 
 /* Of handler.c: the function, called for one event */
 
@@ -113,7 +112,7 @@ typedef struct IdemHandler IdemHandler;
  */
 extern IdemHandler *idem_handler_create(MemoryContext parent);
 
-/* Look the function up again before the next event. */
+/* Look the function up again before the next event, and free the memory of the last one. */
 extern void idem_handler_forget(IdemHandler *handler);
 
 /*
@@ -144,9 +143,6 @@ extern const char *idem_handler_event_in_hand(void);
  * disk?
  */
 extern bool idem_handler_is_circumstance(int sqlerrcode);
-
-/* Free the memory of the last event. */
-extern void idem_handler_clear(IdemHandler *handler);
 
 /*
  * Of handler_reset.c: the session that a handler finds, and what becomes of what it

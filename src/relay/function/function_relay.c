@@ -61,33 +61,6 @@ typedef struct IdemFunctionCourier
 								 * to park one */
 } IdemFunctionCourier;
 
-/*
- * Take over from the entry what the relay's former worker knew.  That worker
- * gave way, or ended idle.  The delegate has waited for the end of its backoff.
- */
-static void
-recall(IdemFunctionCourier *courier)
-{
-	IdemFunctionKept kept = idem_relay_entry_kept(courier->relay.entry);
-
-	if (courier->relay.entry == NULL)
-		return;
-	courier->relay.breaker = kept.breaker;
-	courier->relay.breaker.not_before = 0;
-	courier->suspect = kept.suspect;
-	idem_relay_entry_error(courier->relay.entry, courier->suspect_message);
-}
-
-/*
- * Keep in the entry what the relay's next worker has to know, if this one gives
- * way.
- */
-static void
-keep(IdemFunctionCourier *courier)
-{
-	idem_relay_entry_keep(courier->relay.entry, &courier->relay.breaker, &courier->suspect);
-}
-
 /* Go on with what the relay's former worker knew; the position is read in a step. */
 static void
 create(IdemRelay *relay)
@@ -96,7 +69,21 @@ create(IdemRelay *relay)
 
 	courier->handler = idem_handler_create(relay->cxt);
 	relay->entry = idem_relay_entry_take(MyDatabaseId, relay->config->relay_id, true);
-	recall(courier);
+
+	/*
+	 * Take over what the relay's former worker knew.  That worker gave way, or
+	 * ended idle.  The delegate has waited for the end of its backoff.
+	 */
+	if (relay->entry != NULL)
+	{
+		IdemFunctionKept kept = idem_relay_entry_kept(relay->entry);
+
+		relay->breaker = kept.breaker;
+		relay->breaker.not_before = 0;
+		courier->suspect = kept.suspect;
+		courier->attempts.passed = kept.passed_crash;
+		idem_relay_entry_error(relay->entry, courier->suspect_message);
+	}
 	courier->reader = idem_reader_create(relay->cxt);
 	courier->parked = idem_parked_index_create(relay->cxt);
 	courier->parked_dirty = true;
@@ -129,16 +116,6 @@ static void
 woken(IdemRelay *relay, TimestampTz stamp)
 {
 	((IdemFunctionCourier *) relay)->awaits_wakeup = false;
-}
-
-/*
- * Is one event tried per transaction?  Yes, after an event made a commit fail,
- * or may have taken the server down.
- */
-static bool
-works_one_by_one(const IdemFunctionCourier *courier)
-{
-	return courier->relay.breaker.stepwise > 0 || idem_attempts_careful(&courier->attempts);
 }
 
 /*
@@ -185,45 +162,29 @@ try_event(IdemFunctionCourier *courier, const IdemEvent *ev, IdemFailure *failur
 	return idem_handler_run(courier->handler, courier->relay.config, ev, failure);
 }
 
-/* Handle an event of the outbox, or park it. */
-static void
-work_event(IdemFunctionCourier *courier, const IdemEvent *ev, int64 *sent)
+/*
+ * Try an event, of the outbox or parked.  False if it failed: then it is parked,
+ * or stays parked with its failure recorded.
+ */
+static bool
+work_event(IdemFunctionCourier *courier, const IdemEvent *ev, int64 parked_id, int64 *sent)
 {
 	IdemFailure failure = {0};
-	IdemHandled handled;
+	IdemHandled handled = try_event(courier, ev, &failure);
 
-	if (idem_parked_blocks(courier->parked, ev))
-	{
-		idem_parked_wait(courier->parked, courier->relay.config, ev);
-		return;
-	}
-	handled = try_event(courier, ev, &failure);
 	if (handled == IDEM_HANDLED)
 		(*sent)++;
 	if (handled == IDEM_HANDLED || handled == IDEM_HANDLED_DUPLICATE)
-		return;
+		return true;
 	idem_report_error(courier->relay.entry, failure.message);
+	if (parked_id != 0)
+	{
+		idem_parked_refuse_again(courier->parked, courier->relay.config, ev->seq, ev->xid,
+								 parked_id, &failure);
+		return false;
+	}
 	idem_parked_refuse(courier->parked, courier->relay.config, ev, &failure);
 	IDEM_FAULT_POINT("function-parked");
-}
-
-/* Try a parked event that is due; false if it stays parked, its failure recorded. */
-static bool
-work_repeat(IdemFunctionCourier *courier, const IdemParkedEvent *p, int64 *sent)
-{
-	IdemFailure failure = {0};
-	IdemHandled handled = try_event(courier, &p->event, &failure);
-
-	if (handled == IDEM_HANDLED)
-		(*sent)++;
-	if (handled == IDEM_HANDLED || handled == IDEM_HANDLED_DUPLICATE)
-	{
-		idem_parked_index_drop(courier->parked, p->event.seq);
-		return true;
-	}
-	idem_report_error(courier->relay.entry, failure.message);
-	idem_parked_refuse_again(courier->parked, courier->relay.config, p->event.seq, p->event.xid,
-							 p->parked_id, &failure);
 	return false;
 }
 
@@ -270,26 +231,17 @@ work_repeats(IdemFunctionCourier *courier, int limit, int64 *sent)
 			idem_parked_index_give_back(courier->parked, seq, false);
 			continue;
 		}
-		if (work_repeat(courier, p, sent))
+		if (work_event(courier, &p->event, p->parked_id, sent))
+		{
+			idem_parked_index_drop(courier->parked, seq);
 			done[ndone++] = p->parked_id;
+		}
 		n++;
 		full = idem_handler_batch_is_full();
 	}
 	idem_parked_done(courier->relay.config, done, ndone);
 	IDEM_FAULT_POINT("function-unparked");
 	return n;
-}
-
-/* How much an event adds to batch_size, without detoasting it. */
-static int64
-event_size(const IdemEvent *ev)
-{
-	int64		size = ev->aggregate_type.len + ev->aggregate_id.len + ev->event_type.len;
-
-	size += toast_raw_datum_size(ev->payload);
-	if (ev->has_headers)
-		size += toast_raw_datum_size(ev->headers);
-	return size;
 }
 
 /*
@@ -319,8 +271,14 @@ work_log(IdemFunctionCourier *courier, int limit, int64 *last_seq, int64 *sent, 
 			return false;
 		}
 		*last_seq = ev.seq;
-		bytes += event_size(&ev);
-		work_event(courier, &ev, sent);
+
+		/* without detoasting it */
+		bytes += ev.aggregate_type.len + ev.aggregate_id.len + ev.event_type.len +
+			toast_raw_datum_size(ev.payload) + (ev.has_headers ? toast_raw_datum_size(ev.headers) : 0);
+		if (idem_parked_blocks(courier->parked, &ev))
+			idem_parked_wait(courier->parked, courier->relay.config, &ev);
+		else
+			(void) work_event(courier, &ev, 0, sent);
 		(*n)++;
 		if (idem_handler_batch_is_full())
 			break;
@@ -351,23 +309,6 @@ static bool
 holds_nothing(const IdemRelay *relay)
 {
 	return false;
-}
-
-/* In a transaction: go on where the log of positions says. */
-static void
-load_position(IdemFunctionCourier *courier)
-{
-	IdemPositionRow *row = idem_position_last(courier->relay.config->relay_id, courier->relay.config->epoch);
-
-	if (row == NULL)
-		ereport(ERROR,
-				(errcode(ERRCODE_IDEM_RELAY_DIVERGED),
-				 errmsg("the log of positions has no position of relay \"%s\"",
-						courier->relay.config->name),
-				 errhint("Use relay_adopt.")));
-	idem_walk_stand(&courier->relay.walk, &row->pos);
-	idem_walk_start(&courier->relay.walk);
-	courier->loaded = true;
 }
 
 /*
@@ -401,14 +342,27 @@ typedef struct StepCounts
 static void
 prepare_step(IdemFunctionCourier *courier)
 {
+	const IdemRelayConfig *config = courier->relay.config;
+
 	if (!courier->loaded)
-		load_position(courier);
-	idem_attempts_load(&courier->attempts, courier->relay.config);
-	idem_handler_check(courier->handler, courier->relay.config);
+	{
+		IdemPositionRow *row = idem_position_last(config->relay_id, config->epoch);
+
+		if (row == NULL)
+			ereport(ERROR,
+					(errcode(ERRCODE_IDEM_RELAY_DIVERGED),
+					 errmsg("the log of positions has no position of relay \"%s\"", config->name),
+					 errhint("Use relay_adopt.")));
+		idem_walk_stand(&courier->relay.walk, &row->pos);
+		idem_walk_start(&courier->relay.walk);
+		courier->loaded = true;
+	}
+	idem_attempts_load(&courier->attempts, config);
+	idem_handler_check(courier->handler, config);
 	if (courier->parked_dirty || courier->parked->stale)
 	{
-		courier->parked->careful = courier->attempts.repeats ? courier->relay.config->batch_events : 0;
-		idem_parked_index_load(courier->parked, courier->relay.config);
+		courier->parked->careful = courier->attempts.repeats ? config->batch_events : 0;
+		idem_parked_index_load(courier->parked, config);
 		courier->parked_dirty = false;
 	}
 }
@@ -426,7 +380,7 @@ commit_step(IdemFunctionCourier *courier, const StepCounts *counts, IdemRelayWai
 	{
 		idem_txn_commit(true);
 		IDEM_FAULT_POINT("function-announced");
-		idem_attempts_announced(&courier->attempts);
+		courier->attempts.recorded = courier->attempts.announced = true;
 	}
 	else
 	{
@@ -439,11 +393,12 @@ commit_step(IdemFunctionCourier *courier, const StepCounts *counts, IdemRelayWai
 		if (courier->has_tried && !courier->worked)
 			idem_slot_event_passed();
 		courier->worked |= courier->has_tried;
-		idem_attempts_concluded(&courier->attempts, courier->relay.config);
+		idem_attempts_concluded(&courier->attempts);
 		if (courier->has_tried && is_suspect(courier, &courier->tried))
 			courier->suspect.is_set = false;
 		idem_engine_progressed(&courier->relay, true, counts->logged + counts->repeated > 0);
-		keep(courier);
+		idem_relay_entry_keep(courier->relay.entry, &courier->relay.breaker, &courier->suspect,
+							  courier->attempts.passed);
 	}
 	if (waiting == IDEM_WAIT_EVENTS && idem_parked_index_next(courier->parked) != 0)
 		waiting = IDEM_WAIT_RETRY;
@@ -513,7 +468,12 @@ step(IdemRelay *relay)
 	courier->awaits_wakeup = false;
 	idem_txn_begin();
 	prepare_step(courier);
-	one_by_one = works_one_by_one(courier);
+
+	/*
+	 * One event is tried per transaction after an event made a commit fail,
+	 * or may have taken the server down.
+	 */
+	one_by_one = relay->breaker.stepwise > 0 || idem_attempts_careful(&courier->attempts);
 	limit = one_by_one ? 1 : courier->relay.config->batch_events;
 	log_turn = courier->log_turn;
 	courier->log_turn = false;
@@ -559,17 +519,6 @@ step(IdemRelay *relay)
 }
 
 /*
- * Can the event be to blame for the error?  It cannot for a full disk, nor for
- * a cancel by somebody.
- */
-static bool
-may_be_of_event(int sqlerrcode)
-{
-	return !idem_handler_is_circumstance(sqlerrcode) &&
-		ERRCODE_TO_CATEGORY(sqlerrcode) != ERRCODE_OPERATOR_INTERVENTION;
-}
-
-/*
  * The batch was rolled back: open the backoff, and find out whether an event is
  * to blame.
  */
@@ -584,14 +533,15 @@ failed(IdemRelay *relay, int sqlerrcode, const char *message)
 	idem_reader_reset(courier->reader);
 	courier->loaded = false;
 	courier->parked_dirty = true;
-	idem_handler_clear(courier->handler);
 	idem_handler_reset();
 
 	/*
 	 * The event was the only one, and the commit failed: the event is to
-	 * blame.
+	 * blame.  It is not for a full disk, nor for a cancel by somebody.
 	 */
-	if (courier->relay.breaker.stepwise > 0 && courier->has_tried && may_be_of_event(sqlerrcode))
+	if (courier->relay.breaker.stepwise > 0 && courier->has_tried &&
+		!idem_handler_is_circumstance(sqlerrcode) &&
+		ERRCODE_TO_CATEGORY(sqlerrcode) != ERRCODE_OPERATOR_INTERVENTION)
 	{
 		courier->suspect.is_set = true;
 		courier->suspect.event_id = courier->tried;
@@ -600,12 +550,12 @@ failed(IdemRelay *relay, int sqlerrcode, const char *message)
 		idem_copy_error(courier->suspect_message, message, sizeof(courier->suspect_message));
 	}
 	courier->has_tried = false;
-	idem_attempts_failed(&courier->attempts);
+	courier->attempts.met = courier->attempts.closing = false;
 	checking = idem_handler_was_checking(courier->handler);
 	if (!checking)
 		relay->breaker.stepwise = relay->config->batch_events;
 	idem_engine_open_breaker(relay, checking ? IDEM_RELAY_MISCONFIGURED : IDEM_RELAY_OUTAGE, message);
-	keep(courier);
+	idem_relay_entry_keep(relay->entry, &relay->breaker, &courier->suspect, courier->attempts.passed);
 }
 
 /*

@@ -54,6 +54,7 @@
 
 #include "claim/claim.h"
 #include "relay/function/function.h"
+#include "relay/kind.h"
 #include "shared/fault.h"
 
 #define DEFAULT_TIMEOUT_MS 30000
@@ -144,20 +145,6 @@ on_timeout(void)
 }
 
 /*
- * Start the timeout.  It fires repeatedly, in case the function catches the
- * first cancel.
- */
-static void
-start_timeout(IdemHandler *handler)
-{
-	int			ms = handler->timeout_ms > 0 ? handler->timeout_ms : DEFAULT_TIMEOUT_MS;
-
-	timed_out = 0;
-	cancels_before = cancels;
-	enable_timeout_every(handler_timeout, TimestampTzPlusMilliseconds(GetCurrentTimestamp(), ms), ms);
-}
-
-/*
  * End the timeout.  True if it fired and nobody sent a cancel as well.  A
  * cancel that is pending only for the timeout must not hit the next event, or
  * the position.
@@ -195,6 +182,7 @@ idem_handler_forget(IdemHandler *handler)
 	if (handler->plan)
 		SPI_freeplan(handler->plan);
 	handler->plan = NULL;
+	MemoryContextReset(handler->event_cxt);
 }
 
 bool
@@ -204,12 +192,6 @@ idem_handler_was_checking(IdemHandler *handler)
 
 	handler->checking = false;
 	return was;
-}
-
-void
-idem_handler_clear(IdemHandler *handler)
-{
-	MemoryContextReset(handler->event_cxt);
 }
 
 /*
@@ -254,38 +236,21 @@ append_handler_arg(IdemHandler *handler, StringInfo sql, const char *name, Oid t
 			 errhint("Arguments can be event_id, aggregate_type, aggregate_id, event_type, payload, headers, enqueued_at.")));
 }
 
-/* Append all arguments that the function declares as IN, by name. */
-static void
-append_handler_args(IdemHandler *handler, StringInfo sql, Oid func)
-{
-	HeapTuple	tup = SearchSysCache1(PROCOID, ObjectIdGetDatum(func));
-	Oid		   *types;
-	char	  **names;
-	char	   *modes;
-	int			n;
-
-	if (!HeapTupleIsValid(tup))
-		elog(ERROR, "cache lookup failed for function %u", func);
-	n = get_func_arg_info(tup, &types, &names, &modes);
-	for (int i = 0; i < n; i++)
-	{
-		if (modes && modes[i] != PROARGMODE_IN)
-			continue;
-		append_handler_arg(handler, sql, names ? names[i] : "", types[i]);
-	}
-	ReleaseSysCache(tup);
-}
-
 /* Prepare "SELECT schema.function(event_id => $1, ...)", as the owner. */
 static void
 make_plan(IdemHandler *handler, const IdemRelayConfig *config)
 {
-	const char *name = idem_relay_option(config, "function");
-	const char *timeout = idem_relay_option(config, "timeout");
+	const char *name = idem_sink_option_value(config->options, "function");
+	const char *timeout = idem_sink_option_value(config->options, "timeout");
 	Oid			types[NARGS];
 	StringInfoData sql;
 	List	   *names;
 	Oid			func;
+	HeapTuple	tup;
+	Oid		   *arg_types;
+	char	  **arg_names;
+	char	   *modes;
+	int			nargs;
 	SPIPlanPtr	plan;
 
 	if (name == NULL)
@@ -295,7 +260,18 @@ make_plan(IdemHandler *handler, const IdemRelayConfig *config)
 	func = find_function(name, &names);
 	initStringInfo(&sql);
 	appendStringInfo(&sql, "SELECT %s(", NameListToQuotedString(names));
-	append_handler_args(handler, &sql, func);
+
+	/* all arguments that the function declares as IN, by name */
+	tup = SearchSysCache1(PROCOID, ObjectIdGetDatum(func));
+	if (!HeapTupleIsValid(tup))
+		elog(ERROR, "cache lookup failed for function %u", func);
+	nargs = get_func_arg_info(tup, &arg_types, &arg_names, &modes);
+	for (int i = 0; i < nargs; i++)
+	{
+		if (modes == NULL || modes[i] == PROARGMODE_IN)
+			append_handler_arg(handler, &sql, arg_names ? arg_names[i] : "", arg_types[i]);
+	}
+	ReleaseSysCache(tup);
 	appendStringInfoChar(&sql, ')');
 	for (int i = 0; i < NARGS; i++)
 		types[i] = handler_args[i].type;
@@ -307,15 +283,15 @@ make_plan(IdemHandler *handler, const IdemRelayConfig *config)
 	SPI_keepplan(plan);
 	handler->plan = plan;
 	handler->func = func;
-	handler->timeout_ms = DEFAULT_TIMEOUT_MS;
-	if (timeout)
-		(void) parse_int(timeout, &handler->timeout_ms, GUC_UNIT_MS, NULL);
+	if (timeout == NULL || !parse_int(timeout, &handler->timeout_ms, GUC_UNIT_MS, NULL) ||
+		handler->timeout_ms <= 0)
+		handler->timeout_ms = DEFAULT_TIMEOUT_MS;
 }
 
 void
 idem_handler_check(IdemHandler *handler, const IdemRelayConfig *config)
 {
-	const char *name = idem_relay_option(config, "function");
+	const char *name = idem_sink_option_value(config->options, "function");
 	List	   *names;
 	IdemHandlerRights saved;
 
@@ -326,20 +302,18 @@ idem_handler_check(IdemHandler *handler, const IdemRelayConfig *config)
 		idem_handler_forget(handler);
 	if (handler->plan == NULL)
 	{
-		if (SPI_connect() != SPI_OK_CONNECT)
-			elog(ERROR, "could not connect to SPI");
+		SPI_connect();
 		make_plan(handler, config);
 		SPI_finish();
 	}
 	if (idem_function_execute_check(handler->func, config->owner) != ACLCHECK_OK)
-		aclcheck_error(ACLCHECK_NO_PRIV, OBJECT_FUNCTION,
-					   idem_relay_option(config, "function"));
+		aclcheck_error(ACLCHECK_NO_PRIV, OBJECT_FUNCTION, name);
 
 	/* the server does not call it where an argument is null, and says nothing */
 	if (func_strict(handler->func))
 		ereport(ERROR,
 				(errcode(ERRCODE_INVALID_FUNCTION_DEFINITION),
-				 errmsg("function \"%s\" of the sink is STRICT", idem_relay_option(config, "function")),
+				 errmsg("function \"%s\" of the sink is STRICT", name),
 				 errdetail("It would not be called for events without headers, and they would count as handled."),
 				 errhint("Run ALTER FUNCTION ... CALLED ON NULL INPUT.")));
 	idem_handler_rights_return(&saved);
@@ -379,8 +353,7 @@ call_handler(IdemHandler *handler, const IdemEvent *ev)
 	char		nulls[NARGS + 1] = "       ";
 	int			rc;
 
-	if (SPI_connect() != SPI_OK_CONNECT)
-		elog(ERROR, "could not connect to SPI");
+	SPI_connect();
 	values[0] = UUIDPGetDatum(&ev->event_id);
 	values[1] = text_datum(ev->aggregate_type);
 	values[2] = text_datum(ev->aggregate_id);
@@ -424,7 +397,13 @@ claim_and_call(IdemHandler *handler, const IdemRelayConfig *config, const IdemEv
 	 */
 	handler->called = true;
 	strlcpy(event_in_hand, id, sizeof(event_in_hand));
-	start_timeout(handler);
+	timed_out = 0;
+	cancels_before = cancels;
+
+	/* It fires repeatedly, in case the function catches the first cancel. */
+	enable_timeout_every(handler_timeout,
+						 TimestampTzPlusMilliseconds(GetCurrentTimestamp(), handler->timeout_ms),
+						 handler->timeout_ms);
 	idem_handler_rights_take(config->owner, &saved);
 	idem_handler_constraints_immediate();
 	call_handler(handler, ev);
