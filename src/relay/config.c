@@ -360,6 +360,17 @@ idem_relay_rows(void)
 	return relays;
 }
 
+List *
+idem_relay_ids(const List *configs)
+{
+	List	   *ids = NIL;
+	ListCell   *lc;
+
+	foreach(lc, configs)
+		ids = lappend_int(ids, ((IdemRelayConfig *) lfirst(lc))->relay_id);
+	return ids;
+}
+
 bool
 idem_relay_halt(int relay_id, IdemHalt reason, const char *message, bool skip_locked)
 {
@@ -379,13 +390,11 @@ idem_relay_halt(int relay_id, IdemHalt reason, const char *message, bool skip_lo
 }
 
 /*
- * Delete all rows of a relay.  This is the one place that knows which tables
- * have rows of a relay. with_row: also delete the row in "relays"; else do
- * nothing while that row exists.  Each part of the statement sees the rows as
- * they were before the statement.
+ * This is the one place that knows which tables have rows of a relay.  Each part
+ * of the statement sees the rows as they were before the statement.
  */
-static void
-forget(int relay_id, bool with_row)
+void
+idem_relay_forget(int relay_id, bool with_row)
 {
 	Oid			types[2] = {INT4OID, BOOLOID};
 	Datum		values[2] = {Int32GetDatum(relay_id), BoolGetDatum(with_row)};
@@ -398,18 +407,6 @@ forget(int relay_id, bool with_row)
 						" DELETE FROM %s.relay_parked WHERE relay_id = $1 AND EXISTS (TABLE ended)",
 						2, types, values);
 	SPI_finish();
-}
-
-void
-idem_relay_forget(int relay_id)
-{
-	forget(relay_id, true);
-}
-
-void
-idem_relay_forget_rest(int relay_id)
-{
-	forget(relay_id, false);
 }
 
 /* Write only a change: a new version of the row closes an open breaker. */

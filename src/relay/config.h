@@ -22,6 +22,9 @@
 /* All relays of this database, in order of relay_id.  In a transaction. */
 extern List *idem_relay_configs(void);
 
+/* The ids of relays, as a list in the current context. */
+extern List *idem_relay_ids(const List *configs);
+
 /* The relay of that name.  NULL if there is none.  In a transaction. */
 extern IdemRelayConfig *idem_relay_config_of(const char *name);
 
@@ -45,17 +48,12 @@ extern List *idem_relay_rows(void);
 extern bool idem_relay_halt(int relay_id, IdemHalt reason, const char *message, bool skip_locked);
 
 /*
- * A relay ends: delete its row and all rows that belong to it.  Its rows in
- * the log of positions go when the log takes turns.  The caller drops its
- * anchor.
+ * Delete all rows of a relay that ends; with_row: its row in "relays", too.  Else
+ * nothing happens while that row exists: then it is for rows that a worker wrote
+ * while the relay's row was being deleted.  Its rows in the log of positions go
+ * when the log takes turns.  The caller drops its anchor.
  */
-extern void idem_relay_forget(int relay_id);
-
-/*
- * Delete rows that a worker wrote for a relay while the relay's row was being
- * deleted.  Does nothing if there is a relay of that id.
- */
-extern void idem_relay_forget_rest(int relay_id);
+extern void idem_relay_forget(int relay_id, bool with_row);
 
 /* Note this role as the owner in the relay's row. */
 extern void idem_relay_note_owner(int relay_id, Oid owner);

@@ -47,6 +47,7 @@
 #include "catalog/pg_control.h"
 #include "common/controldata_utils.h"
 #include "miscadmin.h"
+#include "storage/ipc.h"
 #include "storage/latch.h"
 #include "storage/lwlock.h"
 #include "storage/proc.h"
@@ -331,6 +332,18 @@ idem_slots_state(int relay_id)
 
 /* The launcher's part */
 
+/*
+ * As the launcher ends: backends must not wake the process that has its number
+ * next.
+ */
+static void
+launcher_detach(int code, Datum arg)
+{
+	LWLockAcquire(lock, LW_EXCLUSIVE);
+	shared->launcher_procno = -1;
+	LWLockRelease(lock);
+}
+
 void
 idem_slots_launcher_attach(void)
 {
@@ -345,14 +358,7 @@ idem_slots_launcher_attach(void)
 		all.slot[i].starting = false;
 	LWLockRelease(lock);
 	pg_atomic_write_u32(&shared->launcher_wake, 1);
-}
-
-void
-idem_slots_launcher_detach(void)
-{
-	LWLockAcquire(lock, LW_EXCLUSIVE);
-	shared->launcher_procno = -1;
-	LWLockRelease(lock);
+	before_shmem_exit(launcher_detach, (Datum) 0);
 }
 
 bool
@@ -630,44 +636,31 @@ idem_slot_event_passed(void)
 
 /* Slots for function relays */
 
-/*
- * Is it a function relay as far as is known?  A relay of unknown kind stays
- * with the worker that has it.
- */
-static bool
-may_be_function_relay(List *configs, int relay_id)
+void
+idem_slots_release_functions(List *configs)
 {
+	List	   *functions = NIL;	/* as far as is known: a relay of unknown kind
+									 * stays with the worker that has it */
 	ListCell   *lc;
 
 	foreach(lc, configs)
 	{
-		IdemRelayConfig *c = lfirst(lc);
+		const IdemRelayConfig *c = lfirst(lc);
 
-		if (c->relay_id == relay_id)
-			return c->kind == NULL || idem_relay_is_function(c);
+		if (c->kind == NULL || idem_relay_is_function(c))
+			functions = lappend_int(functions, c->relay_id);
 	}
-	return false;
-}
-
-void
-idem_slots_release_functions(List *configs)
-{
-	List	   *relay_ids = NIL;
-	ListCell   *lc;
-
-	foreach(lc, configs)
-		relay_ids = lappend_int(relay_ids, ((IdemRelayConfig *) lfirst(lc))->relay_id);
 	LWLockAcquire(lock, LW_EXCLUSIVE);
 	for (int i = 0; i < all.n; i++)
 	{
 		IdemWorkerSlot *slot = &all.slot[i];
 
 		if (slot->dboid == MyDatabaseId && slot->relay_id != 0 &&
-			!may_be_function_relay(configs, slot->relay_id))
+			!list_member_int(functions, slot->relay_id))
 			slot->wanted = false;
 	}
 	LWLockRelease(lock);
-	idem_relay_entries_forget(MyDatabaseId, relay_ids);
+	idem_relay_entries_forget(MyDatabaseId, idem_relay_ids(configs));
 }
 
 IdemSlotAnswer

@@ -164,7 +164,6 @@ extern IdemSlotState idem_slots_state(int relay_id);
 
 /* From ..._attach on backends can poke this process; the first poke is there already. */
 extern void idem_slots_launcher_attach(void);
-extern void idem_slots_launcher_detach(void);
 extern bool idem_slots_launcher_is_poked(void);
 extern bool idem_slots_launcher_take_poke(void);
 

@@ -517,7 +517,7 @@ idem_relay_drop_fn(PG_FUNCTION_ARGS)
 
 	idem_prevent_read_only("relay_drop()");
 	c = get_own_relay_and_anchor(name);
-	idem_relay_forget(c->relay_id);
+	idem_relay_forget(c->relay_id, true);
 	if (idem_anchor_find(c->relay_id, &anchor))
 		idem_anchor_drop(&anchor);
 	idem_relay_config_changed();

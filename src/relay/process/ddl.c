@@ -47,6 +47,7 @@
 #include "compat.h"
 #include "relay/anchor.h"
 #include "relay/config.h"
+#include "relay/kind.h"
 #include "relay/process/workers.h"
 #include "relay/slots.h"
 #include "shared/catalog.h"
@@ -92,20 +93,6 @@ may_clear(Oid dboid, bool as_template)
 		(as_template && form->datistemplate && may_create_databases());
 	ReleaseSysCache(tup);
 	return allowed;
-}
-
-/* Is it ALTER DATABASE ... SET TABLESPACE?  What else it may say needs nobody gone. */
-static bool
-moves_database(const AlterDatabaseStmt *stmt)
-{
-	ListCell   *lc;
-
-	foreach(lc, stmt->options)
-	{
-		if (strcmp(((DefElem *) lfirst(lc))->defname, "tablespace") == 0)
-			return true;
-	}
-	return false;
 }
 
 /* The database that CREATE DATABASE copies. */
@@ -199,40 +186,34 @@ before_drop_server_restrict(DropStmt *stmt)
 	}
 }
 
-/*
- * An anchor has been altered.  It may have a new owner.  Or it has another
- * name or schema, and is an anchor no more.
- */
-static void
-anchor_altered(int relay_id)
-{
-	IdemAnchor	anchor;
-
-	CommandCounterIncrement();
-	if (idem_anchor_find(relay_id, &anchor))
-	{
-		IDEM_FAULT_POINT("ddl-anchor-altered");
-		idem_relay_note_owner(relay_id, anchor.owner);
-	}
-	idem_relay_config_changed();
-}
-
 void
 idem_ddl_object_changed(Oid classid, Oid objid, bool dropped)
 {
+	IdemAnchor	anchor;
 	int			relay_id;
 
 	if (classid != RelationRelationId || !idem_slots_exist() ||
 		!idem_anchor_is(objid, &relay_id))
 		return;
 	if (!dropped)
-		anchor_altered(relay_id);
+	{
+		/*
+		 * It may have a new owner.  Or it has another name or schema, and is
+		 * an anchor no more.
+		 */
+		CommandCounterIncrement();
+		if (idem_anchor_find(relay_id, &anchor))
+		{
+			IDEM_FAULT_POINT("ddl-anchor-altered");
+			idem_relay_note_owner(relay_id, anchor.owner);
+		}
+	}
 	else
 	{
 		IDEM_FAULT_POINT("ddl-anchor-drop");
-		idem_relay_forget(relay_id);
-		idem_relay_config_changed();
+		idem_relay_forget(relay_id, true);
 	}
+	idem_relay_config_changed();
 }
 
 /* DROP of an extension or of a foreign server. */
@@ -271,7 +252,8 @@ idem_ddl_read(Node *stmt, IdemStatement *s)
 			s->clear = to_clear(((DropdbStmt *) stmt)->dbname, false);
 			break;
 		case T_AlterDatabaseStmt:
-			if (moves_database((AlterDatabaseStmt *) stmt))
+			/* What else it may say needs nobody gone. */
+			if (idem_sink_option_value(((AlterDatabaseStmt *) stmt)->options, "tablespace") != NULL)
 				s->clear = to_clear(((AlterDatabaseStmt *) stmt)->dbname, false);
 			break;
 		case T_CreatedbStmt:

@@ -71,6 +71,7 @@
 #include "relay/process/workers.h"
 #include "relay/slots.h"
 #include "shared/fault.h"
+#include "shared/worker.h"
 
 #define LABEL_PROVIDER "idempotency"
 #define LABEL_RELAYS "relays"
@@ -88,14 +89,9 @@ idem_launcher_register(void)
 {
 	BackgroundWorker worker;
 
-	memset(&worker, 0, sizeof(worker));
-	worker.bgw_flags = BGWORKER_SHMEM_ACCESS | BGWORKER_BACKEND_DATABASE_CONNECTION;
-	worker.bgw_start_time = BgWorkerStart_RecoveryFinished;
+	idem_singleton_describe(&worker, "idem_launcher_main", "idempotency launcher");
 	worker.bgw_restart_time = 1;
-	strlcpy(worker.bgw_library_name, "idempotency", sizeof(worker.bgw_library_name));
-	strlcpy(worker.bgw_function_name, "idem_launcher_main", sizeof(worker.bgw_function_name));
 	strlcpy(worker.bgw_name, "idempotency launcher", BGW_MAXLEN);
-	strlcpy(worker.bgw_type, "idempotency launcher", BGW_MAXLEN);
 	RegisterBackgroundWorker(&worker);
 }
 
@@ -230,22 +226,6 @@ scan_databases(void)
 }
 
 /*
- * Bring the slots in line with the catalog.  The own workers of databases come
- * before workers of function relays, whose slots the databases' workers
- * occupy.
- */
-static void
-reconcile_slots(List *databases)
-{
-	Oid			left_out;
-
-	IDEM_FAULT_POINT("launcher-registry-read");
-	left_out = idem_slots_reconcile(databases);
-	if (OidIsValid(left_out))
-		idem_shares_complain(left_out, false);
-}
-
-/*
  * Has the worker of a slot ended?  A worker that has detached counts as ended:
  * below a postmaster that is process 1 its process may stay for as long as the
  * kernel holds a sink program (children.c).
@@ -292,18 +272,12 @@ register_worker(int slotno, Oid dboid, int relay_id)
 	MemoryContext old;
 	bool		registered;
 
-	memset(&worker, 0, sizeof(worker));
-	worker.bgw_flags = BGWORKER_SHMEM_ACCESS | BGWORKER_BACKEND_DATABASE_CONNECTION;
-	worker.bgw_start_time = BgWorkerStart_RecoveryFinished;
-	worker.bgw_restart_time = BGW_NEVER_RESTART;
-	strlcpy(worker.bgw_library_name, "idempotency", sizeof(worker.bgw_library_name));
-	strlcpy(worker.bgw_function_name, "idem_worker_main", sizeof(worker.bgw_function_name));
+	idem_singleton_describe(&worker, "idem_worker_main", "idempotency relay");
 	if (relay_id == 0)
 		snprintf(worker.bgw_name, BGW_MAXLEN, "idempotency relay for database %u", dboid);
 	else
 		snprintf(worker.bgw_name, BGW_MAXLEN,
 				 "idempotency function relay %d for database %u", relay_id, dboid);
-	strlcpy(worker.bgw_type, "idempotency relay", BGW_MAXLEN);
 	worker.bgw_main_arg = Int32GetDatum(slotno);
 	worker.bgw_notify_pid = MyProcPid;
 	/* The handle must outlive this turn of the loop. */
@@ -362,31 +336,6 @@ start_workers(void)
 	return pending;
 }
 
-/*
- * Detach as the launcher ends: backends must not wake the process that has its
- * number next.
- */
-static void
-launcher_detach(int code, Datum arg)
-{
-	idem_slots_launcher_detach();
-}
-
-/*
- * Must the catalog be scanned: after a poke, or after RESCAN_MS?  A scan that
- * ends in an error is repeated at the launcher's next start.
- */
-static bool
-must_scan(void)
-{
-	bool		poked = idem_slots_launcher_take_poke();
-
-	if (!poked && idem_clock() < next_scan)
-		return false;
-	next_scan = idem_clock_plus_ms(idem_clock(), RESCAN_MS);
-	return true;
-}
-
 /* Wait until a poke, a start or scan that is due, or news of the witness. */
 static void
 wait_for_something(bool pending)
@@ -428,7 +377,6 @@ idem_launcher_main(Datum arg)
 	cycle = AllocSetContextCreate(TopMemoryContext, "idempotency launcher",
 								  ALLOCSET_DEFAULT_SIZES);
 	idem_slots_launcher_attach();
-	before_shmem_exit(launcher_detach, (Datum) 0);
 
 	for (;;)
 	{
@@ -445,8 +393,26 @@ idem_launcher_main(Datum arg)
 
 		idem_witness_ask_serve();
 		reap_workers();
-		if (must_scan())
-			reconcile_slots(scan_databases());
+
+		/*
+		 * Bring the slots in line with the catalog after a poke, or after
+		 * RESCAN_MS; a scan that ends in an error is repeated at the
+		 * launcher's next start.  The own workers of databases come before
+		 * workers of function relays, whose slots the databases' workers
+		 * occupy.
+		 */
+		if (idem_slots_launcher_take_poke() || idem_clock() >= next_scan)
+		{
+			List	   *databases;
+			Oid			left_out;
+
+			next_scan = idem_clock_plus_ms(idem_clock(), RESCAN_MS);
+			databases = scan_databases();
+			IDEM_FAULT_POINT("launcher-registry-read");
+			left_out = idem_slots_reconcile(databases);
+			if (OidIsValid(left_out))
+				idem_shares_complain(left_out, false);
+		}
 		pending = start_workers();
 		pgstat_report_activity(STATE_IDLE, NULL);
 		wait_for_something(pending);

@@ -139,15 +139,6 @@ deactivate(IdemRelay *relay)
 	nactive--;
 }
 
-/* The relay of that id; NULL: the worker does not have it. */
-static IdemRelay *
-find(int relay_id)
-{
-	RelayOfId  *found = hash_search(relays, &relay_id, HASH_FIND, NULL);
-
-	return found == NULL ? NULL : found->relay;
-}
-
 /*
  * Choose the courier of a relay. function: this worker serves one function
  * relay.  A relay of unknown kind, which has lost its anchor, keeps its
@@ -177,21 +168,12 @@ drop(IdemRelay *relay)
 	(void) hash_search(relays, &relay_id, HASH_REMOVE, NULL);
 }
 
-/* The entry is made last: all other functions take an entry for complete. */
-static IdemRelay *
-make(const IdemCourier *courier, const IdemRelayConfig *config)
-{
-	IdemRelay  *relay = idem_engine_create(courier, config);
-
-	((RelayOfId *) hash_search(relays, &config->relay_id, HASH_ENTER, NULL))->relay = relay;
-	return relay;
-}
-
 /* Create, configure or replace a relay that the catalog has. */
 static void
 configure(const IdemRelayConfig *config, bool function)
 {
-	IdemRelay  *relay = find(config->relay_id);
+	RelayOfId  *found = hash_search(relays, &config->relay_id, HASH_FIND, NULL);
+	IdemRelay  *relay = found == NULL ? NULL : found->relay;
 	const IdemCourier *courier = courier_for(config, function, relay);
 
 	if (relay != NULL && courier != relay->courier && idem_engine_is_elsewhere(relay))
@@ -212,7 +194,11 @@ configure(const IdemRelayConfig *config, bool function)
 	{
 		if (relay != NULL)
 			drop(relay);
-		relay = make(courier, config);
+		relay = idem_engine_create(courier, config);
+
+		/* All other functions take an entry for complete. */
+		found = hash_search(relays, &config->relay_id, HASH_ENTER, NULL);
+		found->relay = relay;
 	}
 	relay->seen = looks;
 	activate(relay);
@@ -379,20 +365,6 @@ find_first_by(IdemClock (*since) (const struct IdemStream *))
 	return first;
 }
 
-/* Find the relay whose program has had nothing to do for longest. */
-static struct IdemStream *
-find_idle_longest(void)
-{
-	return find_first_by(idem_stream_idle_since);
-}
-
-/* Find the relay, idle or not, whose program has run for longest. */
-static struct IdemStream *
-find_running_longest(void)
-{
-	return find_first_by(idem_stream_ready_since);
-}
-
 /*
  * How many programs will soon end by themselves, because they were sent BYE or
  * give way.  A program whose sink does not answer, or that waits for a lock,
@@ -435,7 +407,11 @@ end_slow_start(void)
 	return false;
 }
 
-/* If relays wait for programs of others to end, end some. */
+/*
+ * If relays wait for programs of others to end, end some: of the relay whose
+ * program has had nothing to do for longest; else one that is slow to start; else
+ * of the relay, idle or not, whose program has run for longest.
+ */
 static void
 make_room(void)
 {
@@ -445,7 +421,7 @@ make_room(void)
 		lacking -= count_leaving();
 	for (; lacking > 0; lacking--)
 	{
-		struct IdemStream *stream = find_idle_longest();
+		struct IdemStream *stream = find_first_by(idem_stream_idle_since);
 
 		if (stream != NULL)
 		{
@@ -454,7 +430,7 @@ make_room(void)
 		}
 		if (end_slow_start())
 			continue;
-		stream = find_running_longest();
+		stream = find_first_by(idem_stream_ready_since);
 		if (stream == NULL || !idem_stream_make_yield(stream))
 			break;
 	}

@@ -73,23 +73,11 @@ static List *renamed = NIL;
  */
 static IdemSnap *woken_past = NULL;
 
-/* The ids of relays, as a list in the current context. */
-static List *
-ids_of(List *configs)
-{
-	List	   *ids = NIL;
-	ListCell   *lc;
-
-	foreach(lc, configs)
-		ids = lappend_int(ids, ((IdemRelayConfig *) lfirst(lc))->relay_id);
-	return ids;
-}
-
 void
 idem_upkeep_note_relays(List *configs)
 {
 	MemoryContext old = MemoryContextSwitchTo(TopMemoryContext);
-	List	   *now = ids_of(configs);
+	List	   *now = idem_relay_ids(configs);
 	ListCell   *lc;
 
 	foreach(lc, known)
@@ -148,12 +136,7 @@ note_renamed(void)
 static List *
 relay_ids(void)
 {
-	List	   *ids = NIL;
-	ListCell   *lc;
-
-	foreach(lc, idem_relay_rows())
-		ids = lappend_int(ids, ((IdemRelayConfig *) lfirst(lc))->relay_id);
-	return ids;
+	return idem_relay_ids(idem_relay_rows());
 }
 
 /*
@@ -199,7 +182,7 @@ forget_dropped(void)
 		if (idem_slots_state(relay_id) >= IDEM_SLOT_STARTS)
 			continue;
 		idem_txn_begin();
-		idem_relay_forget_rest(relay_id);
+		idem_relay_forget(relay_id, false);
 		idem_txn_commit(false);
 		dropped = list_delete_nth_cell(dropped, i);
 	}
@@ -327,39 +310,30 @@ empty_outbox(MemoryContext work_cxt)
 	idem_txn_commit(false);
 }
 
-/* Shorten the log of positions to the rows that are still needed, durably. */
-static void
-maintain_log(MemoryContext work_cxt)
-{
-	idem_txn_begin();
-	MemoryContextSwitchTo(work_cxt);
-	idem_position_maintain(relay_ids);
-	idem_txn_commit(true);
-}
-
-/*
- * Look after the store of claims: what could not be packed or emptied before may
- * be possible now, and perhaps no claim comes that would notice.
- */
-static void
-look_after_store(MemoryContext work_cxt)
-{
-	idem_txn_begin();
-	MemoryContextSwitchTo(work_cxt);
-	idem_store_look_after();
-	idem_txn_commit(false);
-}
-
 void
 idem_upkeep_run(MemoryContext work_cxt)
 {
 	note_dropped_before(work_cxt);
-	maintain_log(work_cxt);
+
+	/* Shorten the log of positions to the rows that are still needed, durably. */
+	idem_txn_begin();
+	MemoryContextSwitchTo(work_cxt);
+	idem_position_maintain(relay_ids);
+	idem_txn_commit(true);
 	idem_retention_check_lag();
 	note_renamed();
 	forget_dropped();
 	empty_outbox(work_cxt);
-	look_after_store(work_cxt);
+
+	/*
+	 * Look after the store of claims: what could not be packed or emptied
+	 * before may be possible now, and perhaps no claim comes that would
+	 * notice.
+	 */
+	idem_txn_begin();
+	MemoryContextSwitchTo(work_cxt);
+	idem_store_look_after();
+	idem_txn_commit(false);
 }
 
 bool

@@ -128,24 +128,6 @@ worker_detach(int code, Datum arg)
 	idem_slot_detach(event, my_relay_id == 0 || giving_way);
 }
 
-/* The settings of this worker. */
-static void
-force_settings(void)
-{
-	idem_forced_settings();
-
-	/*
-	 * One process serves all programs of a database.  Where an operator's
-	 * open transaction may have a lock, streams ask for the lock without a
-	 * wait. All other locks, such as that of a table that somebody locks,
-	 * have this timeout: one relay fails and tries again, so that the others
-	 * do not wait for longer.  VACUUM gives up a table that it shortens
-	 * sooner than this.
-	 */
-	if (my_relay_id == 0)
-		SetConfigOption("lock_timeout", "100ms", PGC_SUSET, PGC_S_OVERRIDE);
-}
-
 /*
  * In a transaction, which ends here: take the mark off the database, so that
  * the launcher does not start this worker again.  If an operator's open
@@ -159,15 +141,6 @@ delist_database(void)
 	idem_txn_commit(false);
 	if (delisted)
 		idem_slot_resign();
-}
-
-/* The extension and its tables are gone: end; there is nothing to finish. */
-static void
-leave_dropped_extension(void)
-{
-	idem_txn_begin();
-	delist_database();
-	proc_exit(0);
 }
 
 /*
@@ -220,29 +193,21 @@ read_configs(void)
 }
 
 /*
- * After the first reading: let relays begin with a rest.  After a crash, or in
- * a standby that was promoted, each relay starts its program once instead, so
- * that a sink whose position contradicts is noticed.
- */
-static void
-begin_with_rest(void)
-{
-	begun = true;
-	if (my_relay_id == 0 && !idem_slot_pass_crash())
-		idem_relays_begin_with_rest();
-}
-
-/*
  * After a reading: let relays rest, and look at the times of parked events of
- * relays that rest.
+ * relays that rest.  At the first reading relays begin with a rest.  After a
+ * crash, or in a standby that was promoted, each relay starts its program once
+ * instead, so that a sink whose position contradicts is noticed.
  */
 static void
 look_at_rest(void)
 {
+	bool		first = !begun;
+
 	idem_txn_begin();
 	MemoryContextSwitchTo(loop_cxt);
-	if (!begun)
-		begin_with_rest();
+	begun = true;
+	if (first && !idem_slot_pass_crash())
+		idem_relays_begin_with_rest();
 	idem_rest_look_at_parked(NULL);
 	idem_txn_commit(false);
 }
@@ -261,8 +226,9 @@ reload_config(void)
 	idem_difference_load_snapshot();
 	if (!OidIsValid(idem_extension_oid()))
 	{
-		idem_txn_commit(false);
-		leave_dropped_extension();
+		/* The tables are gone, too: end; there is nothing to finish. */
+		delist_database();
+		proc_exit(0);
 	}
 	MemoryContextSwitchTo(loop_cxt);
 	configs = read_configs();
@@ -278,9 +244,10 @@ reload_config(void)
 	idem_relays_configure(configs, my_relay_id != 0);
 	idem_difference_load_end();
 	if (my_relay_id == 0)
+	{
 		look_at_rest();
-	if (my_relay_id == 0)
 		idem_upkeep_note_relays(configs);
+	}
 	reload_after = idem_clock();
 	reload_after += Min((reload_after - began) * RELOAD_SHARE, RELOAD_MAX_GAP_MS * 1000);
 	if (wait_set)
@@ -288,23 +255,6 @@ reload_config(void)
 	wait_set = NULL;
 	if (configs == NIL && my_relay_id == 0)
 		leave_without_relays();
-}
-
-/*
- * After an error that no relay caused: log it and start over.  The extension
- * may be gone, so the configuration is read again.
- */
-static void
-recover_from_error(IdemComplaint *complaint)
-{
-	MemoryContextSwitchTo(loop_cxt);
-	idem_complaint_note(complaint);
-	FlushErrorState();
-	AbortCurrentTransaction();
-	MemoryContextSwitchTo(loop_cxt);	/* before 18 the abort leaves another
-										 * context */
-	LWLockReleaseAll();
-	config_stale = true;
 }
 
 /*
@@ -320,42 +270,33 @@ maintain(void)
 }
 
 /*
- * Run the maintenance.  It may fail, e.g. for want of disk space, without harm
- * to the relays.
+ * Do it; false after an error that no relay caused, or a cancel: it is logged, and
+ * the configuration is read again, since the extension may be gone.
  */
-static void
-try_maintenance(IdemClock now)
+static bool
+attempt(void (*action) (void), IdemComplaint *complaint)
 {
-	next_maintenance = idem_clock_plus_ms(now, MAINTAIN_MS);
-	PG_TRY();
-	{
-		maintain();
-		idem_complaint_clear(&maintenance_complaint);
-	}
-	PG_CATCH();
-	{
-		recover_from_error(&maintenance_complaint);
-	}
-	PG_END_TRY();
-}
+	volatile bool ok = false;
 
-/*
- * Read the relays again.  After an error they keep the configuration that they
- * have.
- */
-static void
-try_reload(void)
-{
 	PG_TRY();
 	{
-		reload_config();
-		idem_complaint_clear(&reload_complaint);
+		action();
+		idem_complaint_clear(complaint);
+		ok = true;
 	}
 	PG_CATCH();
 	{
-		recover_from_error(&reload_complaint);
+		MemoryContextSwitchTo(loop_cxt);
+		idem_complaint_note(complaint);
+		FlushErrorState();
+		AbortCurrentTransaction();
+		MemoryContextSwitchTo(loop_cxt);	/* before 18 the abort leaves
+											 * another context */
+		LWLockReleaseAll();
+		config_stale = true;
 	}
 	PG_END_TRY();
+	return ok;
 }
 
 /*
@@ -437,18 +378,6 @@ wait_ms(void)
 	return witnessed && left >= 0 ? Min(ms, left) : ms;
 }
 
-/* Build the set of descriptors to wait for. */
-static void
-build_wait_set(void)
-{
-	if (wait_set)
-		FreeWaitEventSet(wait_set);
-	wait_set = IDEM_CREATE_WAIT_EVENT_SET(idem_relays_max_events() + 2);
-	AddWaitEventToSet(wait_set, WL_LATCH_SET, PGINVALID_SOCKET, MyLatch, NULL);
-	AddWaitEventToSet(wait_set, WL_EXIT_ON_PM_DEATH, PGINVALID_SOCKET, NULL, NULL);
-	idem_relays_add_events(wait_set);
-}
-
 /*
  * Wait for the latch, a program, or the timeout.  The caller looks at
  * everything afterwards, so the event itself is ignored.  The set is built
@@ -464,47 +393,16 @@ wait_for_something(long timeout)
 
 	if (wait_set == NULL || sig != built_for)
 	{
-		build_wait_set();
+		if (wait_set)
+			FreeWaitEventSet(wait_set);
+		wait_set = IDEM_CREATE_WAIT_EVENT_SET(idem_relays_max_events() + 2);
+		AddWaitEventToSet(wait_set, WL_LATCH_SET, PGINVALID_SOCKET, MyLatch, NULL);
+		AddWaitEventToSet(wait_set, WL_EXIT_ON_PM_DEATH, PGINVALID_SOCKET, NULL, NULL);
+		idem_relays_add_events(wait_set);
 		built_for = sig;
 	}
 	(void) WaitEventSetWait(wait_set, timeout, &event, 1, PG_WAIT_EXTENSION);
 	ResetLatch(MyLatch);
-}
-
-/*
- * Tell the relays that something committed.  Committing backends coalesce
- * wake-ups.
- */
-static void
-take_wakeup(void)
-{
-	TimestampTz stamp;
-
-	if (!idem_slot_asked().woken)
-		return;
-	stamp = idem_slot_take_wakeup();
-	IDEM_FAULT_POINT("worker-woken");
-	pg_memory_barrier();
-	idem_difference_woken();
-	idem_relays_woken(stamp);
-}
-
-/* Give each relay its turn.  True if a relay wants another turn at once. */
-static bool
-run_relays(void)
-{
-	bool		was_witnessed = witnessed;
-	bool		failed = false;
-	bool		again;
-
-	witnessed = idem_witness_allows();
-	if (witnessed != was_witnessed)
-		idem_relays_activate_all();
-	again = idem_relays_run(loop_cxt, &failed);
-
-	/* A failed relay's tables may be gone with a dropped extension. */
-	config_stale |= failed;
-	return again;
 }
 
 /*
@@ -528,7 +426,7 @@ serve_interrupts(void)
 	now = idem_clock();
 	if ((config_stale && now >= stale_time()) || now >= next_reload ||
 		(idem_difference_config_changed() && now >= reload_after))
-		try_reload();
+		(void) attempt(reload_config, &reload_complaint);
 }
 
 /*
@@ -558,6 +456,8 @@ has_news(void)
 static void
 loop_once(void)
 {
+	bool		was_witnessed = witnessed;
+	bool		failed = false;
 	IdemClock	now;
 	bool		again;
 
@@ -566,9 +466,24 @@ loop_once(void)
 	serve_interrupts();
 	news_seen = idem_slot_asked().news;
 	pg_memory_barrier();
-	take_wakeup();
+	if (idem_slot_asked().woken)
+	{
+		/* Something committed.  Committing backends coalesce wake-ups. */
+		TimestampTz stamp = idem_slot_take_wakeup();
+
+		IDEM_FAULT_POINT("worker-woken");
+		pg_memory_barrier();
+		idem_difference_woken();
+		idem_relays_woken(stamp);
+	}
 	idem_children_serve();
-	again = run_relays();
+	witnessed = idem_witness_allows();
+	if (witnessed != was_witnessed)
+		idem_relays_activate_all();
+	again = idem_relays_run(loop_cxt, &failed);
+
+	/* A failed relay's tables may be gone with a dropped extension. */
+	config_stale |= failed;
 	if (my_relay_id != 0)
 		give_way();
 	Assert(CurrentMemoryContext == loop_cxt);	/* the only context that is
@@ -578,7 +493,11 @@ loop_once(void)
 	if (my_relay_id == 0)
 		idem_upkeep_tick(now);
 	if (now >= next_maintenance)
-		try_maintenance(now);
+	{
+		/* It may fail, e.g. for want of disk space, without harm to the relays. */
+		next_maintenance = idem_clock_plus_ms(now, MAINTAIN_MS);
+		(void) attempt(maintain, &maintenance_complaint);
+	}
 	if (again || has_news())
 		return;
 	pgstat_report_stat(false);
@@ -603,7 +522,18 @@ idem_worker_main(Datum arg)
 	BackgroundWorkerInitializeConnectionByOid(dboid, InvalidOid, 0);
 
 	started_at = idem_clock();
-	force_settings();
+	idem_forced_settings();
+
+	/*
+	 * One process serves all programs of a database.  Where an operator's
+	 * open transaction may have a lock, streams ask for the lock without a
+	 * wait. All other locks, such as that of a table that somebody locks,
+	 * have this timeout: one relay fails and tries again, so that the others
+	 * do not wait for longer.  VACUUM gives up a table that it shortens
+	 * sooner than this.
+	 */
+	if (my_relay_id == 0)
+		SetConfigOption("lock_timeout", "100ms", PGC_SUSET, PGC_S_OVERRIDE);
 	SetConfigOption("application_name", MyBgworkerEntry->bgw_name, PGC_USERSET, PGC_S_OVERRIDE);
 	loop_cxt = AllocSetContextCreate(TopMemoryContext, "idempotency worker loop",
 									 ALLOCSET_DEFAULT_SIZES);
@@ -611,21 +541,10 @@ idem_worker_main(Datum arg)
 
 	for (;;)
 	{
-		PG_TRY();
-		{
-			loop_once();
-			idem_complaint_clear(&loop_complaint);
-		}
-		PG_CATCH();
-		{
-			/*
-			 * A cancel, or an error that no relay caused: log it and go on.
-			 */
-			recover_from_error(&loop_complaint);
-			(void) WaitLatch(MyLatch, WL_LATCH_SET | WL_TIMEOUT | WL_EXIT_ON_PM_DEATH,
-							 100L, PG_WAIT_EXTENSION);
-			ResetLatch(MyLatch);
-		}
-		PG_END_TRY();
+		if (attempt(loop_once, &loop_complaint))
+			continue;
+		(void) WaitLatch(MyLatch, WL_LATCH_SET | WL_TIMEOUT | WL_EXIT_ON_PM_DEATH,
+						 100L, PG_WAIT_EXTENSION);
+		ResetLatch(MyLatch);
 	}
 }

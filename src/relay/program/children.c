@@ -222,29 +222,20 @@ linger(int code, Datum arg)
 	}
 }
 
-/*
- * Kill the children of our own list, which works without CONFIG_PROC_CHILDREN
- * as well.
- */
+/* End all children as the worker ends. */
 static void
-kill_list(dlist_head *list)
+leave(int code, Datum arg)
 {
 	dlist_iter	iter;
 
-	dlist_foreach(iter, list)
+	/* Kill those of our own list: works without CONFIG_PROC_CHILDREN as well. */
+	dlist_foreach(iter, &running)
 	{
 		IdemChild  *child = dlist_container(IdemChild, node, iter.cur);
 
 		if (!child->ended)
 			(void) kill(child->pid, SIGKILL);
 	}
-}
-
-/* End all children as the worker ends. */
-static void
-leave(int code, Datum arg)
-{
-	kill_list(&running);
 	if (end_children())
 		return;
 	ereport(LOG,
@@ -414,18 +405,6 @@ kill_stranger(pid_t pid)
 	nstrangers++;
 }
 
-/*
- * Kill orphans.  Usually the kernel lists as many children as we know, and
- * there is none.
- */
-static void
-kill_strangers(void)
-{
-	nstrangers = 0;
-	if (walk_children(NULL) > nknown)
-		(void) walk_children(kill_stranger);
-}
-
 int
 idem_children_count(void)
 {
@@ -459,6 +438,13 @@ idem_children_serve(void)
 		return;
 	child_ended = false;		/* before the look: the next SIGCHLD counts */
 	reap();
-	kill_strangers();
+
+	/*
+	 * Kill orphans.  Usually the kernel lists as many children as we know,
+	 * and there is none.
+	 */
+	nstrangers = 0;
+	if (walk_children(NULL) > nknown)
+		(void) walk_children(kill_stranger);
 	next_look = idem_clock_plus_ms(idem_clock(), LOOK_AGAIN_MS);
 }

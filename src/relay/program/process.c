@@ -92,20 +92,6 @@ char	   *idem_sink_directory = NULL;
 /* Paths */
 
 /*
- * Is it a safe name?  It may be a user's option, and must not lead out of the
- * directory.
- */
-static bool
-name_is_safe(const char *program)
-{
-	const char *p = program + strlen(PROGRAM_PREFIX);
-
-	if (strlen(program) > IDEM_MAX_PROGRAM_LEN || *p == '\0')
-		return false;
-	return strspn(p, "abcdefghijklmnopqrstuvwxyz0123456789_") == strlen(p);
-}
-
-/*
  * The programs' directory beside the library, at the path by which the server
  * loaded the library.  Symbolic links are not followed: a library that is a
  * link has its programs beside the link.
@@ -135,8 +121,11 @@ bool
 idem_program_paths(const char *program, IdemProgramPaths *paths, char **problem)
 {
 	const char *other = other_directory();
+	const char *name = program + strlen(PROGRAM_PREFIX);
 
-	if (!name_is_safe(program))
+	/* The name may be a user's option, and must not lead out of the directory. */
+	if (strlen(program) > IDEM_MAX_PROGRAM_LEN || *name == '\0' ||
+		strspn(name, "abcdefghijklmnopqrstuvwxyz0123456789_") != strlen(name))
 	{
 		*problem = psprintf("\"%s\" is not a name of a sink program", program);
 		return false;
@@ -361,21 +350,6 @@ idem_process_spawn(const IdemSpawn *spawn, volatile pid_t *pid)
 	return child > 0;
 }
 
-/*
- * Make a socket pair.  The worker's end must not block, since a program may
- * hang.
- */
-static bool
-make_socket_pair(int fds[2], char **problem)
-{
-	if (socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0, fds) != 0)
-	{
-		*problem = psprintf("could not create a socket pair: %m");
-		return false;
-	}
-	return true;
-}
-
 /* Take one line from the relay's allowance; false if none is left. */
 static bool
 has_allowance(IdemPrinted *printed)
@@ -470,8 +444,13 @@ idem_process_start(IdemSinkProcess *process, const char *relay, const char *prog
 	strlcpy(process->printed.relay, relay, sizeof(process->printed.relay));
 	strlcpy(process->program, program, sizeof(process->program));
 	idem_children_make_room();
-	if (!make_socket_pair(fds, problem))
+
+	/* The worker's end must not block, since a program may hang. */
+	if (socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0, fds) != 0)
+	{
+		*problem = psprintf("could not create a socket pair: %m");
 		return false;
+	}
 
 	IDEM_FAULT_POINT_NO_ERROR("sink-fork");
 	spawn.in = fds[1];
@@ -519,16 +498,6 @@ idem_process_describe_end(int status)
 	return psprintf("was terminated by signal %d", WTERMSIG(status));
 }
 
-/*
- * Is it the status of a child whose exec failed?  Such a child prints nothing.
- */
-static bool
-was_not_executed(const IdemSinkProcess *process, int status)
-{
-	return WIFEXITED(status) && WEXITSTATUS(status) == NOT_EXECUTED &&
-		process->output.nread == 0;
-}
-
 bool
 idem_process_ended(IdemSinkProcess *process, char **how)
 {
@@ -544,7 +513,10 @@ idem_process_ended(IdemSinkProcess *process, char **how)
 	process->child = NULL;
 	process->pid = 0;
 	idem_process_log_output(process);
-	process->missing = was_not_executed(process, status);
+
+	/* The status of a child whose exec failed, which prints nothing */
+	process->missing = WIFEXITED(status) && WEXITSTATUS(status) == NOT_EXECUTED &&
+		process->output.nread == 0;
 	*how = process->missing ? idem_program_missing(process->program) :
 		psprintf("the sink program %s", idem_process_describe_end(status));
 	return true;
