@@ -179,33 +179,6 @@ find_server(IdemRelayConfig *c)
 }
 
 /*
- * A problem if the server lacks a required option.  An option of that name in
- * the user mapping does not count.
- */
-static void
-check_required(IdemRelayConfig *c, const ForeignServer *server)
-{
-	const IdemSinkKind *kind = idem_sink_kind(c->kind);
-	const char *missing = kind ? idem_sink_missing_option(kind, server->options) : NULL;
-
-	if (missing != NULL)
-		c->problem = psprintf("server \"%s\" has no option \"%s\"", c->server, missing);
-}
-
-/*
- * The program's file name.  NULL for a relay to a function, and for a relay
- * with a problem.
- */
-static char *
-name_program(const IdemRelayConfig *c, const ForeignServer *server)
-{
-	if (c->problem != NULL || strcmp(c->kind, "function") == 0)
-		return NULL;
-	return psprintf("idempotency-sink-%s", strcmp(c->kind, "program") != 0 ? c->kind :
-					idem_sink_option_value(server->options, "program"));
-}
-
-/*
  * Resolve server, kind, options and program.  The kind decides which worker
  * has the relay, so the kind is set even where the owner may not use the
  * server.
@@ -215,6 +188,8 @@ resolve_server(IdemRelayConfig *c)
 {
 	ForeignServer *server = find_server(c);
 	ForeignDataWrapper *wrapper;
+	const IdemSinkKind *kind;
+	const char *missing;
 
 	if (server == NULL)
 	{
@@ -256,8 +231,15 @@ resolve_server(IdemRelayConfig *c)
 		return;
 	}
 	c->require_password = !superuser_arg(c->owner) || !superuser_arg(server->owner);
-	check_required(c, server);
-	c->program = name_program(c, server);
+
+	/* An option of that name in the user mapping does not count. */
+	kind = idem_sink_kind(c->kind);
+	missing = kind ? idem_sink_missing_option(kind, server->options) : NULL;
+	if (missing != NULL)
+		c->problem = psprintf("server \"%s\" has no option \"%s\"", c->server, missing);
+	else if (!idem_relay_is_function(c))
+		c->program = psprintf("idempotency-sink-%s", strcmp(c->kind, "program") != 0 ? c->kind :
+							  idem_sink_option_value(server->options, "program"));
 }
 
 /*

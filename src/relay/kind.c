@@ -81,14 +81,6 @@ idem_sink_wrappers(void)
 	return buf.data;
 }
 
-const IdemSinkKind *
-idem_sink_kind_of_wrapper(const char *wrapper)
-{
-	const char *name = idem_sink_wrapper_kind(wrapper);
-
-	return name ? idem_sink_kind(name) : NULL;
-}
-
 const char *
 idem_sink_option_value(List *options, const char *name)
 {

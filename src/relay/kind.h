@@ -52,12 +52,8 @@ typedef struct IdemSinkKind
 	int			flags;
 } IdemSinkKind;
 
-/*
- * The kind of that name, or of the wrapper idempotency_<name>.  NULL if there
- * is none.
- */
+/* The kind of that name.  NULL if there is none. */
 extern const IdemSinkKind *idem_sink_kind(const char *name);
-extern const IdemSinkKind *idem_sink_kind_of_wrapper(const char *wrapper);
 
 /* The name in "idempotency_<name>".  NULL if the wrapper is not ours. */
 extern const char *idem_sink_wrapper_kind(const char *wrapper);

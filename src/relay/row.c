@@ -243,14 +243,6 @@ read_label(RelaysRow *row, int column, bool needed, int64 min, int64 max, const 
 	return 0;
 }
 
-/* Is the relay of a row that nobody can have created?  It does not run then; the others do. */
-static char *
-unsound_problem(const RelaysRow *row)
-{
-	return psprintf("row %s of table \"%s.relays\" is not one that the extension has written",
-					idem_spi_text(row->tup, row->desc, COLUMN_ctid), IDEM_DATA_SCHEMA_NAME);
-}
-
 const IdemHaltText idem_relay_halts[] = {
 	[IDEM_HALT_NOT] = {NULL, NULL},
 	[IDEM_HALT_DEAD_LETTER] = {"dead_letter", "a dead letter"},
@@ -306,7 +298,8 @@ idem_relay_row_read(HeapTuple tup, TupleDesc desc)
 	if (c->max_backoff_ms == 0)
 		c->max_backoff_ms = IDEM_DEFAULT_MAX_BACKOFF_MS;
 	if (!row.sound || strlen(c->name) > IDEM_MAX_NAME_BYTES)
-		c->unsound = unsound_problem(&row);
+		c->unsound = psprintf("row %s of table \"%s.relays\" is not one that the extension has written",
+							  idem_spi_text(tup, desc, COLUMN_ctid), IDEM_DATA_SCHEMA_NAME);
 	return c;
 }
 

@@ -142,14 +142,6 @@ count_before_me(const IdemSlots *all, const Counts *c, const IdemWorkerSlot *own
 	return n;
 }
 
-/* Has the function relay of a slot nothing to do just now? */
-static bool
-is_idle(const IdemWorkerSlot *slot)
-{
-	return slot->entry >= 0 &&
-		idem_relay_entry_is_idle(slot->entry, slot->dboid, slot->relay_id);
-}
-
 /*
  * Was the slot's worker asked to give way, and not long ago?  A worker that
  * has not given way in time, since its handler waits, does not count as
@@ -162,18 +154,8 @@ is_leaving(const IdemWorkerSlot *slot, IdemClock now)
 }
 
 /*
- * Is it better to ask slot a than slot b to give way?  Idle relays go first,
- * then those that have had their slot longest.
- */
-static bool
-goes_before(const IdemWorkerSlot *a, bool a_idle, const IdemWorkerSlot *b, bool b_idle)
-{
-	return a_idle != b_idle ? a_idle : a->since < b->since;
-}
-
-/*
- * The slot of the database to ask next.  NULL if all were
- * asked.
+ * The slot of the database to ask next: idle relays go first, then those that
+ * have had their slot longest.  NULL if all were asked.
  */
 static IdemWorkerSlot *
 choose_yielder(const IdemSlots *all, Oid dboid)
@@ -188,8 +170,10 @@ choose_yielder(const IdemSlots *all, Oid dboid)
 
 		if (slot->dboid != dboid || slot->relay_id == 0 || slot->yield)
 			continue;
-		idle = is_idle(slot);
-		if (best != NULL && !goes_before(slot, idle, best, best_idle))
+		idle = slot->entry >= 0 &&
+			idem_relay_entry_is_idle(slot->entry, slot->dboid, slot->relay_id);
+		if (best != NULL &&
+			!(idle != best_idle ? idle : slot->since < best->since))
 			continue;
 		best = slot;
 		best_idle = idle;

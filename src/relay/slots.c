@@ -227,23 +227,6 @@ find_slot(Oid dboid, int relay_id)
 }
 
 /*
- * Under the lock: before a function relay's slot is freed, copy to the relay's
- * entry how its workers ended.
- */
-static void
-keep_ends(const IdemWorkerSlot *slot)
-{
-	IdemFunctionEnds ends = {
-		/* A worker that gave way has not failed. */
-		.ends = slot->wanted || slot->ended_in_handler ? slot->failures : 0,
-		.ended_in_handler = slot->ended_in_handler,
-		.unserved = slot->wanted && !slot->started
-	};
-
-	idem_relay_ends_keep(slot->dboid, slot->relay_id, &ends, slot->wanted ? slot->not_before : 0);
-}
-
-/*
  * Under the lock: copy from the relay's entry to the relay's next slot how its
  * workers ended.
  */
@@ -262,26 +245,18 @@ static IdemWorkerSlot *
 occupy(Oid dboid, int relay_id)
 {
 	IdemWorkerSlot *slot = find_slot(InvalidOid, 0);
+	uint32		generation;
 
 	if (slot == NULL)
 		return NULL;
+	generation = slot->generation + 1;
+	memset(slot, 0, offsetof(IdemWorkerSlot, procno));
 	slot->dboid = dboid;
 	slot->relay_id = relay_id;
-	slot->generation++;
-	slot->pid = 0;
-	slot->procno = -1;
+	slot->generation = generation;
 	slot->wanted = true;
-	slot->starting = false;
-	slot->failures = 0;
-	slot->not_before = 0;
-	slot->passed_crash = false;
-	slot->ended_in_handler = false;
-	slot->yield = false;
-	slot->started = false;
 	slot->since = idem_clock();
 	slot->entry = -1;
-	slot->waits = false;
-	slot->served_at = 0;
 	if (relay_id != 0)
 		recall_ends(slot);
 	pg_atomic_write_u32(&slot->wake, 1);
@@ -306,7 +281,16 @@ free_slot(IdemWorkerSlot *slot)
 	if (OidIsValid(dboid) && slot->relay_id == 0)
 		idem_relay_entries_forget(dboid, NIL);
 	else if (OidIsValid(dboid))
-		keep_ends(slot);
+	{
+		IdemFunctionEnds ends = {
+			/* A worker that gave way has not failed. */
+			.ends = slot->wanted || slot->ended_in_handler ? slot->failures : 0,
+			.ended_in_handler = slot->ended_in_handler,
+			.unserved = slot->wanted && !slot->started
+		};
+
+		idem_relay_ends_keep(dboid, slot->relay_id, &ends, slot->wanted ? slot->not_before : 0);
+	}
 	slot->dboid = InvalidOid;
 	slot->relay_id = 0;
 	slot->wanted = false;
@@ -571,9 +555,11 @@ idem_slot_detach(const char *event, bool keep_functions)
 }
 
 void
-idem_slot_connected(void)
+idem_slot_went_well(bool event_passed)
 {
 	LWLockAcquire(lock, LW_EXCLUSIVE);
+	if (event_passed)
+		my_slot->ended_in_handler = false;
 	if (!my_slot->ended_in_handler)
 		my_slot->failures = 0;
 	LWLockRelease(lock);
@@ -620,18 +606,6 @@ idem_slot_take_wakeup(void)
 
 	pg_atomic_write_u32(&my_slot->wake, 0);
 	return stamp;
-}
-
-void
-idem_slot_event_passed(void)
-{
-	LWLockAcquire(lock, LW_EXCLUSIVE);
-	if (my_slot->generation == my_generation && my_slot->ended_in_handler)
-	{
-		my_slot->ended_in_handler = false;
-		my_slot->failures = 0;
-	}
-	LWLockRelease(lock);
 }
 
 /* Slots for function relays */
@@ -728,18 +702,6 @@ terminate_workers(Oid dboid)
 	return running;
 }
 
-/*
- * Note this backend's hold.  Each backend has an entry of its own, so commands
- * that hold the same database do not collide.
- */
-static void
-set_my_hold(Oid dboid)
-{
-	LWLockAcquire(lock, LW_EXCLUSIVE);
-	holds[IDEM_MY_PROCNO] = dboid;
-	LWLockRelease(lock);
-}
-
 Oid
 idem_workers_current_hold(void)
 {
@@ -751,7 +713,14 @@ idem_workers_hold(Oid dboid)
 {
 	if (shared == NULL)
 		return;
-	set_my_hold(dboid);
+
+	/*
+	 * Each backend has an entry of its own, so commands that hold the same
+	 * database do not collide.
+	 */
+	LWLockAcquire(lock, LW_EXCLUSIVE);
+	holds[IDEM_MY_PROCNO] = dboid;
+	LWLockRelease(lock);
 
 	/*
 	 * A worker ends within milliseconds of SIGTERM, unless a function relay's
@@ -774,6 +743,8 @@ idem_workers_release(Oid former)
 {
 	if (shared == NULL)
 		return;
-	set_my_hold(former);
+	LWLockAcquire(lock, LW_EXCLUSIVE);
+	holds[IDEM_MY_PROCNO] = former;
+	LWLockRelease(lock);
 	idem_wake_launcher();
 }

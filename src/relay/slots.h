@@ -36,7 +36,6 @@ typedef struct IdemWorkerSlot
 	int			relay_id;		/* 0: all program relays of the database */
 	uint32		generation;		/* rises with each occupation */
 	pid_t		pid;			/* 0: no process */
-	int			procno;			/* of the process, for its latch; -1: none */
 	bool		wanted;			/* the launcher is to keep the worker running */
 	bool		starting;		/* registered, not yet attached */
 	int			failures;		/* ends of its worker in a row, for the
@@ -57,6 +56,9 @@ typedef struct IdemWorkerSlot
 								 * slot */
 	IdemClock	served_at;		/* in the same slot: when a function relay of
 								 * the database was last given a slot */
+
+	/* outlives the occupation, and is read without the lock */
+	int			procno;			/* of the process, for its latch; -1: none */
 	pg_atomic_uint32 wake;		/* 1: something committed since the worker
 								 * last looked */
 	pg_atomic_uint32 config;	/* rises when relays of the database change */
@@ -216,16 +218,16 @@ extern bool idem_slot_attach(int slotno, Oid *dboid, int *relay_id);
 
 /*
  * The process ends: give up the slot and the entries.  event: what the handler has in
- * hand, or NULL; the launcher's delay then grows until idem_slot_event_passed is called.
+ * hand, or NULL; the launcher's delay then grows until an event has passed.
  * keep_functions: the entries of function relays stay, as they do if the slot is wanted.
  */
 extern void idem_slot_detach(const char *event, bool keep_functions);
 
-/* The worker has come to its database, and has not failed. */
-extern void idem_slot_connected(void);
-
-/* The worker of a function relay has committed the outcome of an event. */
-extern void idem_slot_event_passed(void);
+/*
+ * The worker has come to its database, and has not failed.  event_passed: the worker of
+ * a function relay has committed the outcome of its first event.
+ */
+extern void idem_slot_went_well(bool event_passed);
 
 /* Has the server crashed, and is this the first call since then? */
 extern bool idem_slot_pass_crash(void);

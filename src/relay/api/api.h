@@ -55,6 +55,9 @@ extern void idem_relay_columns_add(IdemRelayColumns *columns, const char *name, 
 /* The name of a relay, the first argument of every function that takes one. */
 extern char *idem_relay_args_name(FunctionCallInfo fcinfo);
 
+/* The same, for a command that must not run in a read-only transaction. */
+extern char *idem_relay_args_begin(FunctionCallInfo fcinfo, const char *command);
+
 /* Error 22004 if an argument is NULL that has a default in relay_create. */
 extern void idem_relay_args_require(FunctionCallInfo fcinfo);
 
@@ -87,10 +90,11 @@ extern IdemRelayConfig *idem_relay_get_locked(const char *name);
 extern ForeignServer *idem_relay_usable_server(const char *name);
 
 /*
- * Log a command of relays that has done its work, if log_statement asks for DDL:
- * no event trigger sees it, and to log_statement it is a SELECT.
+ * A command of relays has done its work: at its commit the workers read the
+ * relays again.  It is logged if log_statement asks for DDL: no event trigger sees
+ * it, and to log_statement it is a SELECT.
  */
-extern void idem_relay_log_command(const char *command, const char *relay);
+extern void idem_relay_command_done(const char *command, const char *relay);
 
 /*
  * Append a position that an operator sets; it counts under a new epoch.  After

@@ -65,6 +65,15 @@ idem_relay_args_name(FunctionCallInfo fcinfo)
 	return text_to_cstring(idem_get_text_arg(fcinfo, IDEM_ARG_relay, "relay", IDEM_MAX_NAME_BYTES));
 }
 
+char *
+idem_relay_args_begin(FunctionCallInfo fcinfo, const char *command)
+{
+	char	   *name = idem_relay_args_name(fcinfo);
+
+	idem_prevent_read_only(psprintf("%s()", command));
+	return name;
+}
+
 void
 idem_relay_args_require(FunctionCallInfo fcinfo)
 {

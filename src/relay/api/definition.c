@@ -355,7 +355,7 @@ server_arg(FunctionCallInfo fcinfo)
 Datum
 idem_relay_create_fn(PG_FUNCTION_ARGS)
 {
-	char	   *name = idem_relay_args_name(fcinfo);
+	char	   *name = idem_relay_args_begin(fcinfo, "relay_create");
 	ForeignServer *server;
 	IdemRelayColumns row;
 	int			relay_id;
@@ -363,7 +363,6 @@ idem_relay_create_fn(PG_FUNCTION_ARGS)
 	int64		epoch;
 	uint64		n;
 
-	idem_prevent_read_only("relay_create()");
 	idem_relay_args_require(fcinfo);
 	if (name[0] == '@')
 		ereport(ERROR,
@@ -402,10 +401,9 @@ idem_relay_create_fn(PG_FUNCTION_ARGS)
 	SPI_finish();
 	IDEM_FAULT_POINT("relay-create-enlist");
 	idem_launcher_enlist_database();
-	idem_relay_config_changed();
 	idem_wake_launcher_at_commit();
 	IDEM_FAULT_POINT("relay-created");
-	idem_relay_log_command("relay_create", name);
+	idem_relay_command_done("relay_create", name);
 	PG_RETURN_VOID();
 }
 
@@ -434,13 +432,12 @@ change_server(IdemRelayConfig *c, const ForeignServer *server)
 Datum
 idem_relay_alter_fn(PG_FUNCTION_ARGS)
 {
-	char	   *name = idem_relay_args_name(fcinfo);
+	char	   *name = idem_relay_args_begin(fcinfo, "relay_alter");
 	ForeignServer *server = NULL;
 	IdemRelayColumns row;
 	IdemRelayConfig *c;
 	bool		changed;
 
-	idem_prevent_read_only("relay_alter()");
 	if (PG_ARGISNULL(IDEM_ARG_server))
 	{
 		c = idem_relay_get_locked(name);
@@ -480,14 +477,14 @@ idem_relay_alter_fn(PG_FUNCTION_ARGS)
 		if (last != NULL)
 			idem_relay_move_position(c, IDEM_FRESH_SERVER, true, &last->pos);
 	}
-	idem_relay_config_changed();
-	idem_relay_log_command("relay_alter", name);
+	idem_relay_command_done("relay_alter", name);
 	PG_RETURN_VOID();
 }
 
 void
-idem_relay_log_command(const char *command, const char *relay)
+idem_relay_command_done(const char *command, const char *relay)
 {
+	idem_relay_config_changed();
 	if (log_statement == LOGSTMT_NONE)
 		return;
 	ereport(LOG,
@@ -495,59 +492,50 @@ idem_relay_log_command(const char *command, const char *relay)
 					GetUserNameFromId(GetUserId(), false))));
 }
 
-/* Run a statement whose $1 is the relay's id. */
-static void
-run_for_relay(const IdemRelayConfig *c, const char *sql)
-{
-	Oid			types[1] = {INT4OID};
-	Datum		values[1] = {Int32GetDatum(c->relay_id)};
-
-	SPI_connect();
-	idem_spi_run(sql, 1, types, values, NULL);
-	SPI_finish();
-	idem_relay_config_changed();
-}
-
 Datum
 idem_relay_drop_fn(PG_FUNCTION_ARGS)
 {
-	char	   *name = idem_relay_args_name(fcinfo);
+	char	   *name = idem_relay_args_begin(fcinfo, "relay_drop");
 	IdemRelayConfig *c;
 	IdemAnchor	anchor;
 
-	idem_prevent_read_only("relay_drop()");
 	c = get_own_relay_and_anchor(name);
 	idem_relay_forget(c->relay_id, true);
 	if (idem_anchor_find(c->relay_id, &anchor))
 		idem_anchor_drop(&anchor);
-	idem_relay_config_changed();
 	IDEM_FAULT_POINT("relay-dropped");
-	idem_relay_log_command("relay_drop", name);
+	idem_relay_command_done("relay_drop", name);
+	PG_RETURN_VOID();
+}
+
+/* Run a command that is one statement, whose $1 is the relay's name. */
+static Datum
+run_command(FunctionCallInfo fcinfo, const char *command, const char *sql)
+{
+	char	   *name = idem_relay_args_begin(fcinfo, command);
+	Oid			types[1] = {TEXTOID};
+	Datum		values[1] = {CStringGetTextDatum(name)};
+
+	(void) idem_relay_get_locked(name);
+	SPI_connect();
+	idem_spi_run(sql, 1, types, values, NULL);
+	SPI_finish();
+	idem_relay_command_done(command, name);
 	PG_RETURN_VOID();
 }
 
 Datum
 idem_relay_pause_fn(PG_FUNCTION_ARGS)
 {
-	char	   *name = idem_relay_args_name(fcinfo);
-
-	idem_prevent_read_only("relay_pause()");
-	run_for_relay(idem_relay_get_locked(name), "UPDATE %s.relays SET paused = true WHERE relay_id = $1");
-	idem_relay_log_command("relay_pause", name);
-	PG_RETURN_VOID();
+	return run_command(fcinfo, "relay_pause", "UPDATE %s.relays SET paused = true WHERE relay = $1");
 }
 
 Datum
 idem_relay_resume_fn(PG_FUNCTION_ARGS)
 {
-	char	   *name = idem_relay_args_name(fcinfo);
-
-	idem_prevent_read_only("relay_resume()");
-	run_for_relay(idem_relay_get_locked(name),
-				  "UPDATE %s.relays SET paused = false, halt_message = NULL,"
-				  " halted = CASE WHEN halted = 'history' THEN halted END WHERE relay_id = $1");
-	idem_relay_log_command("relay_resume", name);
-	PG_RETURN_VOID();
+	return run_command(fcinfo, "relay_resume",
+					   "UPDATE %s.relays SET paused = false, halt_message = NULL,"
+					   " halted = CASE WHEN halted = 'history' THEN halted END WHERE relay = $1");
 }
 
 /*
@@ -603,7 +591,7 @@ require_own_parked(const IdemRelayConfig *c)
 Datum
 idem_relay_adopt_fn(PG_FUNCTION_ARGS)
 {
-	char	   *name = idem_relay_args_name(fcinfo);
+	char	   *name = idem_relay_args_begin(fcinfo, "relay_adopt");
 	Oid			types[3] = {INT4OID, TEXTOID, TEXTOID};
 	Datum		values[3];
 	IdemRelayConfig *c;
@@ -611,7 +599,6 @@ idem_relay_adopt_fn(PG_FUNCTION_ARGS)
 	IdemPosition adopted = {0};
 	IdemSnap   *done;
 
-	idem_prevent_read_only("relay_adopt()");
 	require_preload();
 	c = idem_relay_get_locked(name);
 	require_owner(c);
@@ -641,8 +628,7 @@ idem_relay_adopt_fn(PG_FUNCTION_ARGS)
 	adopted.base = done;
 	append_fresh_position(c->relay_id, raise_epoch(c, false), IDEM_FRESH_ADOPTED, &adopted);
 	idem_launcher_enlist_database();
-	idem_relay_config_changed();
 	idem_wake_launcher_at_commit();
-	idem_relay_log_command("relay_adopt", name);
+	idem_relay_command_done("relay_adopt", name);
 	PG_RETURN_VOID();
 }

@@ -214,12 +214,11 @@ check_replay(FunctionCallInfo fcinfo)
 Datum
 idem_relay_replay_fn(PG_FUNCTION_ARGS)
 {
-	char	   *name = idem_relay_args_name(fcinfo);
+	char	   *name = idem_relay_args_begin(fcinfo, "relay_replay");
 	Datum		values[REPLAY_COLUMNS] = {0};
 	bool		nulls[REPLAY_COLUMNS] = {true, true, true};
 	IdemRelayConfig *c;
 
-	idem_prevent_read_only("relay_replay()");
 	check_replay(fcinfo);
 	c = idem_relay_get_locked(name);
 	reject_ranges(fcinfo);
@@ -228,8 +227,7 @@ idem_relay_replay_fn(PG_FUNCTION_ARGS)
 		replay_one(c, PG_GETARG_UUID_P(REPLAY_EVENT_ID));
 	else
 		replay_since(c, PG_GETARG_TIMESTAMPTZ(REPLAY_SINCE));
-	idem_relay_config_changed();
-	idem_relay_log_command("relay_replay", name);
+	idem_relay_command_done("relay_replay", name);
 	PG_RETURN_DATUM(HeapTupleGetDatum(heap_form_tuple(idem_row_type(fcinfo, REPLAY_COLUMNS),
 													  values, nulls)));
 }
@@ -284,8 +282,7 @@ act_on_dead(FunctionCallInfo fcinfo, const IdemRelayConfig *c, const char *comma
 	SPI_connect();
 	n = (int64) idem_spi_run(sql, DEAD_NCHOICE, types, values, nulls);
 	SPI_finish();
-	idem_relay_config_changed();
-	idem_relay_log_command(command, c->name);
+	idem_relay_command_done(command, c->name);
 	return n;
 }
 

@@ -157,18 +157,6 @@ put_entry(ReturnSetInfo *rsinfo, const IdemRelayEntry *e, bool with_error)
 	tuplestore_putvalues(rsinfo->setResult, rsinfo->setDesc, values, nulls);
 }
 
-/*
- * Copy the entries of this database into the current context.  For a relay
- * without a process the worker of the database keeps the state up to date.  If
- * that worker does not run either, the state is unknown, the relay does not
- * run, and its entry is left out.
- */
-static IdemRelayEntry *
-copy_entries(int *n)
-{
-	return idem_relay_entries_copy(idem_slots_state(0) == IDEM_SLOT_RUNS, n);
-}
-
 /* Return a row for a relay that no worker has, and none will have here. */
 static void
 put_unadopted(ReturnSetInfo *rsinfo, int relay_id, const char *message)
@@ -223,7 +211,13 @@ idem_relay_status_fn(PG_FUNCTION_ARGS)
 	if (!idem_slots_exist())
 		PG_RETURN_VOID();
 	with_error = may_read_errors();
-	copies = copy_entries(&n);
+
+	/*
+	 * For a relay without a process the worker of the database keeps the
+	 * state up to date.  If that worker does not run either, the state is
+	 * unknown, the relay does not run, and its entry is left out.
+	 */
+	copies = idem_relay_entries_copy(idem_slots_state(0) == IDEM_SLOT_RUNS, &n);
 	for (int i = 0; i < n; i++)
 		put_entry(rsinfo, &copies[i], with_error);
 	put_without_worker(rsinfo, copies, n, with_error);

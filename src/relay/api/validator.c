@@ -50,24 +50,6 @@ belongs_here(const IdemSinkOption *option, Oid catalog)
 }
 
 /*
- * The names of the options that an object of this catalog can have, for the
- * hint.
- */
-static char *
-good_options(const IdemSinkOption *table, Oid catalog)
-{
-	StringInfoData buf;
-
-	initStringInfo(&buf);
-	for (; table->name != NULL; table++)
-	{
-		if (belongs_here(table, catalog))
-			appendStringInfo(&buf, "%s%s", buf.len > 0 ? ", " : "", table->name);
-	}
-	return buf.data;
-}
-
-/*
  * The options that an object has after the statement, as a validator sees
  * them.
  */
@@ -98,12 +80,18 @@ hide_secret(const Checked *c)
 pg_noreturn static void
 unknown_option(const Checked *c, const char *name)
 {
-	char	   *good = good_options(c->kind->options, c->catalog);
+	StringInfoData good;		/* the names of options that the object can have */
 
+	initStringInfo(&good);
+	for (const IdemSinkOption *o = c->kind->options; o->name != NULL; o++)
+	{
+		if (belongs_here(o, c->catalog))
+			appendStringInfo(&good, "%s%s", good.len > 0 ? ", " : "", o->name);
+	}
 	ereport(ERROR,
 			(errcode(ERRCODE_FDW_INVALID_OPTION_NAME),
 			 errmsg("invalid option \"%s\"", name),
-			 good[0] ? errhint("Valid options here are: %s.", good) :
+			 good.len > 0 ? errhint("Valid options here are: %s.", good.data) :
 			 errhint("There are no options here."),
 			 hide_secret(c)));
 }
@@ -129,7 +117,7 @@ check_less(const Checked *c, const IdemSinkOption *option, long value)
 
 /*
  * Check one option.  Whether the caller may set a server's option for
- * superusers is checked in check_server, which knows the old options.
+ * superusers is checked in idem_option_guard_check, which knows the old options.
  */
 static void
 check_option(Checked *c, const IdemSinkOption *option, DefElem *def)
@@ -248,8 +236,10 @@ new_options(Oid serverid, const IdemSinkKind **kind)
 		Datum		datum = heap_getattr(tup, Anum_pg_foreign_server_srvoptions,
 										 RelationGetDescr(rel), &isnull);
 		Oid			fdwid = ((Form_pg_foreign_server) GETSTRUCT(tup))->srvfdw;
+		const char *name;
 
-		*kind = idem_sink_kind_of_wrapper(GetForeignDataWrapper(fdwid)->fdwname);
+		name = idem_sink_wrapper_kind(GetForeignDataWrapper(fdwid)->fdwname);
+		*kind = name ? idem_sink_kind(name) : NULL;
 		if (!isnull)
 			options = untransformRelOptions(datum);
 	}
@@ -282,13 +272,16 @@ check_change(const IdemSinkKind *kind, const IdemSinkOption *option, List *befor
  * For a caller who is no superuser: refuse a change of an option for
  * superusers.
  */
-static void
-check_server(Oid serverid, bool created)
+void
+idem_option_guard_check(Oid classid, Oid serverid, bool created)
 {
 	const IdemSinkKind *kind;
-	List	   *after = new_options(serverid, &kind);
+	List	   *after;
 	List	   *before = NIL;
 
+	if (classid != ForeignServerRelationId || superuser())
+		return;
+	after = new_options(serverid, &kind);
 	if (kind == NULL)
 		return;
 	if (!created)
@@ -304,9 +297,3 @@ check_server(Oid serverid, bool created)
 	}
 }
 
-void
-idem_option_guard_check(Oid classid, Oid objid, bool created)
-{
-	if (classid == ForeignServerRelationId && !superuser())
-		check_server(objid, created);
-}

@@ -82,13 +82,6 @@ is_barred(const IdemRelayConfig *config)
 	return idem_relay_is_barred(config, &state, &message);
 }
 
-/* True if the two name the same server, or both none. */
-static bool
-same_server(const IdemRelayConfig *a, const IdemRelayConfig *b)
-{
-	return strcmp(a->server ? a->server : "", b->server ? b->server : "") == 0;
-}
-
 /*
  * Each look at the catalog passes all relays through here, and perhaps one in
  * a thousand has changed.  So a configuration that says nothing new is not
@@ -108,7 +101,8 @@ idem_engine_configure(IdemRelay *relay, const IdemRelayConfig *config)
 			idem_relay_config_same_sink(old, config);
 	if (change.acted || is_barred(config))
 		idem_engine_end_rest(relay);
-	if (change.acted || strcmp(old->identity, config->identity) != 0 || !same_server(old, config))
+	if (change.acted || strcmp(old->identity, config->identity) != 0 ||
+		strcmp(old->server ? old->server : "", config->server ? config->server : "") != 0)
 		take_config(relay, config);
 	relay->barred = false;
 	relay->courier->configure(relay, &change);
@@ -286,24 +280,6 @@ take_turn(IdemRelay *relay)
 	return false;
 }
 
-/* In PG_CATCH: roll back, and pass the error to the courier. */
-static void
-fail(IdemRelay *relay, MemoryContext error_cxt)
-{
-	ErrorData  *edata;
-
-	MemoryContextSwitchTo(error_cxt);
-	edata = CopyErrorData();
-	FlushErrorState();
-	AbortCurrentTransaction();
-	MemoryContextSwitchTo(error_cxt);
-	LWLockReleaseAll();
-
-	/* There is no message if memory ran out while the error was made. */
-	relay->courier->failed(relay, edata->sqlerrcode,
-						   edata->message ? edata->message : "unknown error");
-}
-
 IdemRelayTurn
 idem_engine_turn(IdemRelay *relay, MemoryContext error_cxt)
 {
@@ -316,7 +292,18 @@ idem_engine_turn(IdemRelay *relay, MemoryContext error_cxt)
 	}
 	PG_CATCH();
 	{
-		fail(relay, error_cxt);
+		ErrorData  *edata;
+
+		MemoryContextSwitchTo(error_cxt);
+		edata = CopyErrorData();
+		FlushErrorState();
+		AbortCurrentTransaction();
+		MemoryContextSwitchTo(error_cxt);
+		LWLockReleaseAll();
+
+		/* There is no message if memory ran out while the error was made. */
+		relay->courier->failed(relay, edata->sqlerrcode,
+							   edata->message ? edata->message : "unknown error");
 		turn = IDEM_TURN_FAILED;
 	}
 	PG_END_TRY();

@@ -153,18 +153,6 @@ free_room(const IdemQueue *queue)
 	return left;
 }
 
-/* The relay whose turn it is; the queue is not empty. */
-static IdemTicket *
-pop_ticket(IdemQueue *queue)
-{
-	bool		looking = dlist_is_empty(&queue->tickets) ||
-	(++queue->turns % LOOKING_TURNS == 0 && !dlist_is_empty(&queue->looking));
-
-	queue->waiting--;
-	return dlist_container(IdemTicket, node,
-						   dlist_pop_head_node(looking ? &queue->looking : &queue->tickets));
-}
-
 /* Grant starts while there are tokens and room.  True if any was granted. */
 static bool
 serve_queue(IdemQueue *queue)
@@ -176,8 +164,12 @@ serve_queue(IdemQueue *queue)
 	fill(queue);
 	while (queue->waiting > 0 && queue->tokens >= 1 && free_room(queue) > 0)
 	{
-		IdemTicket *ticket = pop_ticket(queue);
+		bool		looking = dlist_is_empty(&queue->tickets) ||
+		(++queue->turns % LOOKING_TURNS == 0 && !dlist_is_empty(&queue->looking));
+		IdemTicket *ticket = dlist_container(IdemTicket, node,
+											 dlist_pop_head_node(looking ? &queue->looking : &queue->tickets));
 
+		queue->waiting--;
 		queue->tokens -= 1;
 		ticket->queue = NULL;
 		ticket->granted = true;
@@ -344,37 +336,6 @@ relay_of(dlist_node *node)
 	return dlist_container(IdemRelay, ticket.node, node);
 }
 
-/*
- * Report what the waiting relays wait for; a relay that failed stays in outage.
- */
-static void
-report_waiting(IdemRelayWait what)
-{
-	dlist_iter	iter;
-
-	dlist_foreach(iter, &functions.tickets)
-	{
-		IdemRelay  *relay = relay_of(iter.cur);
-
-		if (relay->breaker.not_before == 0)
-			idem_engine_show(relay, IDEM_RELAY_STARTING, what);
-		else
-			idem_report_waiting(relay->entry, what);
-	}
-}
-
-/* Count the owner's relays that have a worker, or are about to have one. */
-static int
-count_held_by(Oid owner)
-{
-	dlist_iter	iter;
-	int			n = 0;
-
-	dlist_foreach(iter, &served)
-		n += relay_of(iter.cur)->config->owner == owner;
-	return n;
-}
-
 /* Do the function relays of this database have different owners? */
 static bool
 owners_differ(void)
@@ -410,37 +371,37 @@ choose_next(void)
 	dlist_foreach(iter, &functions.tickets)
 	{
 		IdemRelay  *relay = relay_of(iter.cur);
+		dlist_iter	other;
+		int			held = 0;	/* by the owner: so many relays have a worker,
+								 * or are about to have one */
 
-		if (count_held_by(relay->config->owner) < limit)
+		dlist_foreach(other, &served)
+			held += relay_of(other.cur)->config->owner == relay->config->owner;
+		if (held < limit)
 			return relay;
 	}
 	return NULL;
 }
 
-/*
- * Is there a reason to ask again for workers?  Asking looks at all slots, under
- * the lock that all workers take; a turn of the loop alone is no reason.
- */
-static bool
-must_ask(void)
-{
-	static uint32 news_seen = 0;
-	uint32		news = idem_slot_asked().news;
-	bool		must = changed || news != news_seen || idem_clock() >= ask_at;
-
-	news_seen = news;
-	changed = false;
-	return must;
-}
-
 void
 idem_schedule_workers(void)
 {
+	static uint32 news_seen = 0;
 	static bool told = false;	/* other databases know that relays wait here */
+	uint32		news = idem_slot_asked().news;
+	bool		must_ask = changed || news != news_seen || idem_clock() >= ask_at;
 	IdemSlotAnswer answer = IDEM_SLOT_GIVEN;
+	IdemRelayWait what;
 	IdemRelay  *relay = NULL;
+	dlist_iter	iter;
 
-	if (!must_ask())
+	/*
+	 * Asking looks at all slots, under the lock that all workers take; a turn
+	 * of the loop alone is no reason.
+	 */
+	news_seen = news;
+	changed = false;
+	if (!must_ask)
 		return;
 	while (functions.waiting > 0)
 	{
@@ -464,7 +425,16 @@ idem_schedule_workers(void)
 		told = false;
 	}
 	ask_at = idem_clock_plus_ms(idem_clock(), IDEM_SLICE_MS);
-	if (functions.waiting > 0)
-		report_waiting(answer == IDEM_SLOT_NO_PROCESS ? IDEM_WAIT_PROCESS :
-					   answer == IDEM_SLOT_NONE_LEFT ? IDEM_WAIT_SLOT : IDEM_WAIT_WORKER);
+
+	/* Report what the others wait for; a relay that failed stays in outage. */
+	what = answer == IDEM_SLOT_NO_PROCESS ? IDEM_WAIT_PROCESS :
+		answer == IDEM_SLOT_NONE_LEFT ? IDEM_WAIT_SLOT : IDEM_WAIT_WORKER;
+	dlist_foreach(iter, &functions.tickets)
+	{
+		relay = relay_of(iter.cur);
+		if (relay->breaker.not_before == 0)
+			idem_engine_show(relay, IDEM_RELAY_STARTING, what);
+		else
+			idem_report_waiting(relay->entry, what);
+	}
 }

@@ -391,7 +391,7 @@ commit_step(IdemFunctionCourier *courier, const StepCounts *counts, IdemRelayWai
 		IDEM_FAULT_POINT("function-committed");
 		idem_handler_reset();
 		if (courier->has_tried && !courier->worked)
-			idem_slot_event_passed();
+			idem_slot_went_well(true);
 		courier->worked |= courier->has_tried;
 		idem_attempts_concluded(&courier->attempts);
 		if (courier->has_tried && is_suspect(courier, &courier->tried))

@@ -537,7 +537,7 @@ idem_worker_main(Datum arg)
 	SetConfigOption("application_name", MyBgworkerEntry->bgw_name, PGC_USERSET, PGC_S_OVERRIDE);
 	loop_cxt = AllocSetContextCreate(TopMemoryContext, "idempotency worker loop",
 									 ALLOCSET_DEFAULT_SIZES);
-	idem_slot_connected();
+	idem_slot_went_well(false);
 
 	for (;;)
 	{
