@@ -94,40 +94,6 @@ idem_anchor_name(int relay_id)
 }
 
 /*
- * The server of a foreign table.  No lock is held, so the table may be gone:
- * InvalidOid.
- */
-static Oid
-server_of(Oid relid)
-{
-	HeapTuple	tup = SearchSysCache1(FOREIGNTABLEREL, ObjectIdGetDatum(relid));
-	Oid			serverid;
-
-	if (!HeapTupleIsValid(tup))
-		return InvalidOid;
-	serverid = ((Form_pg_foreign_table) GETSTRUCT(tup))->ftserver;
-	ReleaseSysCache(tup);
-	return serverid;
-}
-
-/*
- * The owner of a table.  No lock is held, so the table may be gone:
- * InvalidOid.
- */
-static Oid
-owner_of(Oid relid)
-{
-	HeapTuple	tup = SearchSysCache1(RELOID, ObjectIdGetDatum(relid));
-	Oid			owner;
-
-	if (!HeapTupleIsValid(tup))
-		return InvalidOid;
-	owner = ((Form_pg_class) GETSTRUCT(tup))->relowner;
-	ReleaseSysCache(tup);
-	return owner;
-}
-
-/*
  * No lock is held, so the table may be dropped between two look-ups.  Then the
  * relay has no anchor.
  */
@@ -135,13 +101,24 @@ bool
 idem_anchor_find(int relay_id, IdemAnchor *anchor)
 {
 	Oid			relid = get_relname_relid(anchor_relname(relay_id), anchor_schema());
+	HeapTuple	tup;
 
 	memset(anchor, 0, sizeof(*anchor));
 	if (!OidIsValid(relid) || get_rel_relkind(relid) != RELKIND_FOREIGN_TABLE)
 		return false;
 	anchor->relid = relid;
-	anchor->serverid = server_of(relid);
-	anchor->owner = owner_of(relid);
+	tup = SearchSysCache1(FOREIGNTABLEREL, ObjectIdGetDatum(relid));
+	if (HeapTupleIsValid(tup))
+	{
+		anchor->serverid = ((Form_pg_foreign_table) GETSTRUCT(tup))->ftserver;
+		ReleaseSysCache(tup);
+	}
+	tup = SearchSysCache1(RELOID, ObjectIdGetDatum(relid));
+	if (HeapTupleIsValid(tup))
+	{
+		anchor->owner = ((Form_pg_class) GETSTRUCT(tup))->relowner;
+		ReleaseSysCache(tup);
+	}
 	if (OidIsValid(anchor->serverid) && OidIsValid(anchor->owner))
 		return true;
 	memset(anchor, 0, sizeof(*anchor));

@@ -97,10 +97,17 @@ define_settings(void)
 							10000, 1, 10000000, PGC_SIGHUP, 0, NULL, NULL, NULL);
 }
 
-/* The settings that size shared memory exist at preload only. */
-static void
-define_sizes(void)
+void
+idem_relay_init(void)
 {
+	define_settings();
+	idem_relay_row_init();
+	idem_outbox_greatest_hook = idem_parked_greatest_seq;
+	idem_launcher_init();
+	if (!process_shared_preload_libraries_in_progress || IsBinaryUpgrade)
+		return;
+
+	/* The settings that size shared memory exist at preload only. */
 	DefineCustomIntVariable("idempotency.max_workers",
 							"Processes that all relays of the cluster may use.",
 							"One per database that has relays, and one more per function relay with something to do.",
@@ -111,18 +118,6 @@ define_sizes(void)
 							NULL,
 							&idem_relay_max_relays,
 							1024, 1, 4096, PGC_POSTMASTER, 0, NULL, NULL, NULL);
-}
-
-void
-idem_relay_init(void)
-{
-	define_settings();
-	idem_relay_row_init();
-	idem_outbox_greatest_hook = idem_parked_greatest_seq;
-	idem_launcher_init();
-	if (!process_shared_preload_libraries_in_progress || IsBinaryUpgrade)
-		return;
-	define_sizes();
 	idem_wake_init();
 	idem_launcher_register();
 }

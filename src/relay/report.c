@@ -155,15 +155,6 @@ idem_relay_entry_take(Oid dboid, int relay_id, bool function)
 }
 
 void
-idem_relay_entry_release(IdemRelayEntry *entry)
-{
-	LWLockAcquire(lock, LW_EXCLUSIVE);
-	if (entry->pid == MyProcPid)
-		free_entry(entry);
-	LWLockRelease(lock);
-}
-
-void
 idem_relay_entry_forget(Oid dboid, int relay_id)
 {
 	IdemRelayEntry *entry;
@@ -356,36 +347,14 @@ idem_relay_entry_error(IdemRelayEntry *entry, char error[IDEM_ERROR_LEN])
 	SpinLockRelease(&entry->mutex);
 }
 
-/*
- * Log a change of state that an operator cares about, with the relay's last
- * error.
- */
-static void
-log_change(IdemRelayEntry *entry, const char *relay, IdemRelayState to)
-{
-	char		error[IDEM_ERROR_LEN];
-
-	idem_relay_entry_error(entry, error);
-	if (to == IDEM_RELAY_STREAMING || to == IDEM_RELAY_PAUSED)
-		ereport(LOG,
-				(errmsg("relay \"%s\" is %s", relay, idem_state_name(to))));
-	else
-		ereport(LOG,
-				(errcode(to == IDEM_RELAY_DIVERGED ? ERRCODE_IDEM_RELAY_DIVERGED :
-						 to == IDEM_RELAY_UNADOPTED ? ERRCODE_IDEM_RELAY_UNADOPTED :
-						 to == IDEM_RELAY_UNWITNESSED ? ERRCODE_IDEM_RELAY_UNWITNESSED :
-						 ERRCODE_IDEM_SINK_OUTAGE),
-				 errmsg("relay \"%s\" is %s", relay, idem_state_name(to)),
-				 error[0] ? errdetail_internal("%s", error) : 0));
-}
-
 void
 idem_report_state(IdemRelayEntry *entry, const char *relay,
 				  IdemRelayState state, IdemRelayWait waiting)
 {
-	if (entry == NULL)
-		return;
-	if (entry->state == state && entry->waiting == waiting)
+	bool		well = state == IDEM_RELAY_STREAMING || state == IDEM_RELAY_PAUSED;
+	char		error[IDEM_ERROR_LEN];
+
+	if (entry == NULL || (entry->state == state && entry->waiting == waiting))
 		return;
 	SpinLockAcquire(&entry->mutex);
 	entry->state = state;
@@ -395,12 +364,21 @@ idem_report_state(IdemRelayEntry *entry, const char *relay,
 	/*
 	 * A relay that tries again after a backoff passes through "starting" each
 	 * time.  Log only a state after it that differs from the last logged one.
-	 * "idle" is never logged.
+	 * "idle" is never logged.  The relay's last error goes with a state that
+	 * an operator cares about.
 	 */
 	if (state == IDEM_RELAY_STARTING || state == IDEM_RELAY_IDLE || state == entry->logged)
 		return;
 	entry->logged = state;
-	log_change(entry, relay, state);
+	idem_relay_entry_error(entry, error);
+	ereport(LOG,
+			(errcode(well ? ERRCODE_SUCCESSFUL_COMPLETION :
+					 state == IDEM_RELAY_DIVERGED ? ERRCODE_IDEM_RELAY_DIVERGED :
+					 state == IDEM_RELAY_UNADOPTED ? ERRCODE_IDEM_RELAY_UNADOPTED :
+					 state == IDEM_RELAY_UNWITNESSED ? ERRCODE_IDEM_RELAY_UNWITNESSED :
+					 ERRCODE_IDEM_SINK_OUTAGE),
+			 errmsg("relay \"%s\" is %s", relay, idem_state_name(state)),
+			 error[0] && !well ? errdetail_internal("%s", error) : 0));
 }
 
 void

@@ -151,9 +151,6 @@ extern void idem_relay_entries_attach(void *segment, bool found);
  */
 extern IdemRelayEntry *idem_relay_entry_take(Oid dboid, int relay_id, bool function);
 
-/* Free an entry of this process. */
-extern void idem_relay_entry_release(IdemRelayEntry *entry);
-
 /* Free the entry of a relay, unless another process has it. */
 extern void idem_relay_entry_forget(Oid dboid, int relay_id);
 

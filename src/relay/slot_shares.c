@@ -137,7 +137,7 @@ count_before_me(const IdemSlots *all, const Counts *c, const IdemWorkerSlot *own
 			!slot->waits || slot->pid == 0)
 			continue;
 		has = count_functions(c, slot->dboid);
-		n += has < c->mine || (has == c->mine && own != NULL && slot->served_at < own->served_at);
+		n += has < c->mine || (has == c->mine && slot->served_at < own->served_at);
 	}
 	return n;
 }
@@ -230,8 +230,6 @@ idem_shares_decide(const IdemSlots *all, IdemWorkerSlot *own, Oid *room, int nwa
 		else if (c.most == 1)
 			idem_shares_ask_to_yield(all, c.richest, 1);
 	}
-	if (own == NULL)
-		return answer;
 	if (answer == IDEM_SLOT_GIVEN)
 		own->served_at = idem_clock();
 

@@ -226,20 +226,6 @@ find_slot(Oid dboid, int relay_id)
 	return NULL;
 }
 
-/*
- * Under the lock: copy from the relay's entry to the relay's next slot how its
- * workers ended.
- */
-static void
-recall_ends(IdemWorkerSlot *slot)
-{
-	IdemFunctionEnds ends;
-
-	slot->entry = idem_relay_ends_recall(slot->dboid, slot->relay_id, &ends);
-	slot->failures = ends.ends;
-	slot->ended_in_handler = ends.ended_in_handler;
-}
-
 /* Under the lock, exclusively. */
 static IdemWorkerSlot *
 occupy(Oid dboid, int relay_id)
@@ -258,7 +244,13 @@ occupy(Oid dboid, int relay_id)
 	slot->since = idem_clock();
 	slot->entry = -1;
 	if (relay_id != 0)
-		recall_ends(slot);
+	{
+		IdemFunctionEnds ends;
+
+		slot->entry = idem_relay_ends_recall(dboid, relay_id, &ends);
+		slot->failures = ends.ends;
+		slot->ended_in_handler = ends.ended_in_handler;
+	}
 	pg_atomic_write_u32(&slot->wake, 1);
 	return slot;
 }
@@ -642,11 +634,9 @@ idem_slots_give_function(int relay_id, int nwaiting)
 {
 	IdemSlotAnswer answer;
 	Oid		   *room = idem_shares_room(&all);
-	IdemWorkerSlot *own;
 
 	LWLockAcquire(lock, LW_EXCLUSIVE);
-	own = find_slot(MyDatabaseId, 0);
-	answer = idem_shares_decide(&all, own, room, nwaiting,
+	answer = idem_shares_decide(&all, my_slot, room, nwaiting,
 								shared->no_process, shared->databases_waiting);
 	if (answer == IDEM_SLOT_GIVEN)
 		(void) occupy(MyDatabaseId, relay_id);
@@ -661,12 +651,8 @@ idem_slots_give_function(int relay_id, int nwaiting)
 void
 idem_slots_wait_no_more(void)
 {
-	IdemWorkerSlot *own;
-
 	LWLockAcquire(lock, LW_EXCLUSIVE);
-	own = find_slot(MyDatabaseId, 0);
-	if (own != NULL)
-		own->waits = false;
+	my_slot->waits = false;
 	LWLockRelease(lock);
 }
 

@@ -100,8 +100,8 @@ extern Oid *idem_shares_room(const IdemSlots *all);
 
 /*
  * May a function relay of this database have a free slot; nwaiting relays wait for one?
- * If not, others are asked to give way.  own: the slot of the database's own worker, or
- * NULL; databases_waiting: so many databases have none.
+ * If not, others are asked to give way.  own: the slot of the database's own worker;
+ * databases_waiting: so many databases have none.
  */
 extern IdemSlotAnswer idem_shares_decide(const IdemSlots *all, IdemWorkerSlot *own, Oid *room,
 										 int nwaiting, bool no_process, int databases_waiting);

@@ -40,13 +40,6 @@ static bool callback_registered = false;
 static bool config_committed = false;
 static bool launcher_due = false;
 
-/* Nothing is left to announce. */
-static void
-forget(void)
-{
-	enqueued = config_changed = tell_launcher = false;
-}
-
 void
 idem_wake_committing(void)
 {
@@ -64,7 +57,7 @@ idem_wake_committed(void)
 	}
 	config_committed = config_changed;
 	launcher_due = tell_launcher;
-	forget();
+	enqueued = config_changed = tell_launcher = false;
 }
 
 void
@@ -75,7 +68,7 @@ idem_wake_prepared(void)
 		IDEM_FAULT_POINT_NO_ERROR("ddl-prepare");
 		idem_config_prepared();
 	}
-	forget();
+	enqueued = config_changed = tell_launcher = false;
 }
 
 void
@@ -83,7 +76,7 @@ idem_wake_aborted(void)
 {
 	if (config_changed)
 		idem_config_committed();
-	forget();
+	enqueued = config_changed = tell_launcher = false;
 }
 
 /*

@@ -114,20 +114,6 @@ rate_now(const IdemRelayEntry *e)
 }
 
 /*
- * May the caller read error texts?  They may quote parts of an event or a
- * target.  So they are for roles that may read dead_letters, where the same
- * texts stand.
- */
-static bool
-may_read_errors(void)
-{
-	static IdemRelRef dead_letters = IDEM_VIEWREF("dead_letters");
-
-	return pg_class_aclcheck(idem_relref_oid(&dead_letters), GetUserId(),
-							 ACL_SELECT) == ACLCHECK_OK;
-}
-
-/*
  * Return a row for a relay.  "e" is a copy of the entry, since palloc must not
  * run under the entry's spinlock.
  */
@@ -157,20 +143,6 @@ put_entry(ReturnSetInfo *rsinfo, const IdemRelayEntry *e, bool with_error)
 	tuplestore_putvalues(rsinfo->setResult, rsinfo->setDesc, values, nulls);
 }
 
-/* Return a row for a relay that no worker has, and none will have here. */
-static void
-put_unadopted(ReturnSetInfo *rsinfo, int relay_id, const char *message)
-{
-	Datum		values[STATUS_COLUMNS] = {0};
-	bool		nulls[STATUS_COLUMNS] = {false, false, false, true, true, true, false, true, true, true};
-
-	values[0] = Int32GetDatum(relay_id);
-	values[1] = CStringGetTextDatum(idem_state_name(IDEM_RELAY_UNADOPTED));
-	values[2] = CStringGetTextDatum(idem_wait_name(IDEM_WAIT_OPERATOR));
-	values[6] = CStringGetTextDatum(message);
-	tuplestore_putvalues(rsinfo->setResult, rsinfo->setDesc, values, nulls);
-}
-
 /*
  * The launcher starts no worker for a copy that CREATE DATABASE ... TEMPLATE made,
  * or for a dump that was restored without the label of its database.  There the
@@ -185,13 +157,20 @@ put_without_worker(ReturnSetInfo *rsinfo, const IdemRelayEntry *copies, int n, b
 	foreach(lc, idem_relay_rows())
 	{
 		const IdemRelayConfig *relay = lfirst(lc);
+		Datum		values[STATUS_COLUMNS] = {0};
+		bool		nulls[STATUS_COLUMNS] = {false, false, false, true, true, true, false, true, true, true};
 		bool		has_worker = false;
 
 		for (int i = 0; i < n && !has_worker; i++)
 			has_worker = copies[i].relay_id == relay->relay_id;
-		if (!has_worker && strcmp(relay->identity, here) != 0)
-			put_unadopted(rsinfo, relay->relay_id, with_error ?
-						  idem_relay_unadopted_message(relay->identity, here) : "<insufficient privilege>");
+		if (has_worker || strcmp(relay->identity, here) == 0)
+			continue;
+		values[0] = Int32GetDatum(relay->relay_id);
+		values[1] = CStringGetTextDatum(idem_state_name(IDEM_RELAY_UNADOPTED));
+		values[2] = CStringGetTextDatum(idem_wait_name(IDEM_WAIT_OPERATOR));
+		values[6] = CStringGetTextDatum(with_error ? idem_relay_unadopted_message(relay->identity, here) :
+										"<insufficient privilege>");
+		tuplestore_putvalues(rsinfo->setResult, rsinfo->setDesc, values, nulls);
 	}
 }
 
@@ -203,6 +182,7 @@ Datum
 idem_relay_status_fn(PG_FUNCTION_ARGS)
 {
 	ReturnSetInfo *rsinfo = (ReturnSetInfo *) fcinfo->resultinfo;
+	static IdemRelRef dead_letters = IDEM_VIEWREF("dead_letters");
 	IdemRelayEntry *copies;
 	bool		with_error;
 	int			n;
@@ -210,7 +190,13 @@ idem_relay_status_fn(PG_FUNCTION_ARGS)
 	InitMaterializedSRF(fcinfo, 0);
 	if (!idem_slots_exist())
 		PG_RETURN_VOID();
-	with_error = may_read_errors();
+
+	/*
+	 * Error texts may quote parts of an event or a target.  So they are for
+	 * roles that may read dead_letters, where the same texts stand.
+	 */
+	with_error = pg_class_aclcheck(idem_relref_oid(&dead_letters), GetUserId(),
+								   ACL_SELECT) == ACLCHECK_OK;
 
 	/*
 	 * For a relay without a process the worker of the database keeps the

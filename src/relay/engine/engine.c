@@ -31,6 +31,7 @@
 #include "postgres.h"
 
 #include "access/xact.h"
+#include "miscadmin.h"
 #include "storage/lwlock.h"
 #include "utils/memutils.h"
 
@@ -117,7 +118,9 @@ void
 idem_engine_destroy(IdemRelay *relay)
 {
 	(void) idem_rest_leave(&relay->rester);
-	relay->courier->destroy(relay);
+	if (relay->courier->destroy != NULL)
+		relay->courier->destroy(relay);
+	idem_relay_entry_forget(MyDatabaseId, relay->config->relay_id);
 	idem_schedule_remove(relay);
 	MemoryContextDelete(relay->cxt);
 }

@@ -111,7 +111,8 @@ struct IdemCourier
 	void		(*configure) (IdemRelay *relay, const IdemRelayChange *change);
 
 	/*
-	 * End what the courier has; the engine frees the memory.
+	 * End what the courier has; the engine frees the memory, and the entry,
+	 * unless another process has it.  May be NULL: it has nothing.
 	 */
 	void		(*destroy) (IdemRelay *relay);
 

@@ -80,13 +80,6 @@ configure(IdemRelay *relay, const IdemRelayChange *change)
 		idem_relay_entry_forget_failures(relay->entry);
 }
 
-/* idem_slots_release_functions ends the relay's worker, if it has one. */
-static void
-destroy(IdemRelay *relay)
-{
-	idem_relay_entry_forget(MyDatabaseId, relay->config->relay_id);
-}
-
 /*
  * The relay's worker has ended: take the relay back.  The relay rests, even
  * with sink_idle_timeout = 0.  With that setting a worker ends only because
@@ -155,7 +148,6 @@ const IdemCourier idem_delegate_courier = {
 	.size = sizeof(IdemRelay),
 	.create = create,
 	.configure = configure,
-	.destroy = destroy,
 	.step = step,
 	.failed = failed,
 	.take_back = take_back

@@ -102,13 +102,10 @@ configure(IdemRelay *relay, const IdemRelayChange *change)
 	courier->awaits_wakeup = false;
 }
 
-/* Give the entry up, unless another process has taken it. */
 static void
 destroy(IdemRelay *relay)
 {
 	idem_handler_forget(((IdemFunctionCourier *) relay)->handler);
-	if (relay->entry)
-		idem_relay_entry_release(relay->entry);
 }
 
 /* Something committed: the next step takes a new snapshot. */
@@ -141,37 +138,30 @@ is_suspect(const IdemFunctionCourier *courier, const pg_uuid_t *event_id)
 }
 
 /*
- * Handle an event.  An event that took the server down, or made a commit fail,
- * counts as failed without being tried.
- */
-static IdemHandled
-try_event(IdemFunctionCourier *courier, const IdemEvent *ev, IdemFailure *failure)
-{
-	courier->has_tried = true;
-	courier->tried = ev->event_id;
-	if (idem_attempts_killed(&courier->attempts, courier->relay.config, &ev->event_id, failure))
-		return IDEM_HANDLED_FAILED;
-	if (is_suspect(courier, &ev->event_id))
-	{
-		failure->counts = true;
-		failure->message = courier->suspect_message;
-		strlcpy(failure->sqlstate, courier->suspect.sqlstate, sizeof(failure->sqlstate));
-		return IDEM_HANDLED_FAILED;
-	}
-	idem_report_waiting(courier->relay.entry, IDEM_WAIT_FUNCTION);
-	return idem_handler_run(courier->handler, courier->relay.config, ev, failure);
-}
-
-/*
  * Try an event, of the outbox or parked.  False if it failed: then it is parked,
- * or stays parked with its failure recorded.
+ * or stays parked with its failure recorded.  An event that took the server down,
+ * or made a commit fail, counts as failed without being tried.
  */
 static bool
 work_event(IdemFunctionCourier *courier, const IdemEvent *ev, int64 parked_id, int64 *sent)
 {
 	IdemFailure failure = {0};
-	IdemHandled handled = try_event(courier, ev, &failure);
+	IdemHandled handled = IDEM_HANDLED_FAILED;
 
+	courier->has_tried = true;
+	courier->tried = ev->event_id;
+	if (is_suspect(courier, &ev->event_id))
+	{
+		failure.counts = true;
+		failure.message = courier->suspect_message;
+		strlcpy(failure.sqlstate, courier->suspect.sqlstate, sizeof(failure.sqlstate));
+	}
+	if (!idem_attempts_killed(&courier->attempts, courier->relay.config, &ev->event_id, &failure) &&
+		!is_suspect(courier, &ev->event_id))
+	{
+		idem_report_waiting(courier->relay.entry, IDEM_WAIT_FUNCTION);
+		handled = idem_handler_run(courier->handler, courier->relay.config, ev, &failure);
+	}
 	if (handled == IDEM_HANDLED)
 		(*sent)++;
 	if (handled == IDEM_HANDLED || handled == IDEM_HANDLED_DUPLICATE)
@@ -189,37 +179,29 @@ work_event(IdemFunctionCourier *courier, const IdemEvent *ev, int64 parked_id, i
 }
 
 /*
- * Select parked events.  An event that took the server down is never part of a
- * batch: it switches the following transactions to one event at a time.
- */
-static List *
-take_repeats(IdemFunctionCourier *courier, int limit)
-{
-	IdemParkedTaking taking = {.limit = limit, .max_bytes = courier->relay.config->batch_bytes,
-	.lone = idem_attempts_careful(&courier->attempts)};
-	List	   *taken = idem_parked_take(courier->parked, &taking);
-
-	if (taking.lone_left)
-		courier->attempts.repeats = true;
-	else if (taken == NIL || (!taking.alone && courier->parked->suspects == 0))
-		courier->attempts.repeats = false;
-	return taken;
-}
-
-/*
  * Handle parked events that are due, in the transaction of the batch.  In key
  * order an event is passed over if an earlier event of its key stays parked.
  */
 static int64
 work_repeats(IdemFunctionCourier *courier, int limit, int64 *sent)
 {
-	List	   *taken = take_repeats(courier, limit);
+	IdemParkedTaking taking = {.limit = limit, .max_bytes = courier->relay.config->batch_bytes,
+	.lone = idem_attempts_careful(&courier->attempts)};
+	List	   *taken = idem_parked_take(courier->parked, &taking);
 	int64	   *done = palloc(sizeof(int64) * Max(1, list_length(taken)));
 	int			ndone = 0;
 	int64		n = 0;
 	bool		full = false;
 	ListCell   *lc;
 
+	/*
+	 * An event that took the server down is never part of a batch: it switches
+	 * the following transactions to one event at a time.
+	 */
+	if (taking.lone_left)
+		courier->attempts.repeats = true;
+	else if (taken == NIL || (!taking.alone && courier->parked->suspects == 0))
+		courier->attempts.repeats = false;
 	foreach(lc, taken)
 	{
 		IdemParkedEvent *p = lfirst(lc);

@@ -320,18 +320,6 @@ idem_handler_check(IdemHandler *handler, const IdemRelayConfig *config)
 	handler->checking = false;
 }
 
-/* The payload as the handler's type wants it. */
-static Datum
-payload_datum(IdemHandler *handler, const IdemEvent *ev)
-{
-	if (ev->is_json != handler->payload_is_bytea)
-		return ev->payload;
-	ereport(ERROR,
-			(errcode(ERRCODE_DATATYPE_MISMATCH),
-			 errmsg("the event's payload is %s and the sink's function takes %s",
-					ev->is_json ? "jsonb" : "bytea", ev->is_json ? "bytea" : "jsonb")));
-}
-
 /*
  * Copy the text into the current context: the reader's text has no varlena
  * header.
@@ -354,11 +342,16 @@ call_handler(IdemHandler *handler, const IdemEvent *ev)
 	int			rc;
 
 	SPI_connect();
+	if (ev->is_json == handler->payload_is_bytea)
+		ereport(ERROR,
+				(errcode(ERRCODE_DATATYPE_MISMATCH),
+				 errmsg("the event's payload is %s and the sink's function takes %s",
+						ev->is_json ? "jsonb" : "bytea", ev->is_json ? "bytea" : "jsonb")));
 	values[0] = UUIDPGetDatum(&ev->event_id);
 	values[1] = text_datum(ev->aggregate_type);
 	values[2] = text_datum(ev->aggregate_id);
 	values[3] = text_datum(ev->event_type);
-	values[4] = payload_datum(handler, ev);
+	values[4] = ev->payload;
 	values[5] = ev->headers;
 	nulls[5] = ev->has_headers ? ' ' : 'n';
 	values[6] = TimestampTzGetDatum(ev->enqueued_at);

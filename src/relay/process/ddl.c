@@ -232,15 +232,6 @@ read_drop(DropStmt *stmt, IdemStatement *s)
 		s->clear = MyDatabaseId;
 }
 
-static void
-read_rename(const RenameStmt *stmt, IdemStatement *s)
-{
-	if (stmt->renameType == OBJECT_DATABASE)
-		s->clear = to_clear(stmt->subname, false);
-	else
-		s->changes_relays = stmt->renameType == OBJECT_FOREIGN_SERVER;
-}
-
 void
 idem_ddl_read(Node *stmt, IdemStatement *s)
 {
@@ -263,7 +254,10 @@ idem_ddl_read(Node *stmt, IdemStatement *s)
 			read_drop((DropStmt *) stmt, s);
 			break;
 		case T_RenameStmt:
-			read_rename((RenameStmt *) stmt, s);
+			if (((RenameStmt *) stmt)->renameType == OBJECT_DATABASE)
+				s->clear = to_clear(((RenameStmt *) stmt)->subname, false);
+			else
+				s->changes_relays = ((RenameStmt *) stmt)->renameType == OBJECT_FOREIGN_SERVER;
 			break;
 		case T_AlterOwnerStmt:
 			s->changes_relays = ((AlterOwnerStmt *) stmt)->objectType == OBJECT_FOREIGN_SERVER;

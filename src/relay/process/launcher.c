@@ -226,32 +226,24 @@ scan_databases(void)
 }
 
 /*
- * Has the worker of a slot ended?  A worker that has detached counts as ended:
- * below a postmaster that is process 1 its process may stay for as long as the
- * kernel holds a sink program (children.c).
- */
-static bool
-worker_is_gone(int slotno)
-{
-	pid_t		pid;
-	BgwHandleStatus status = GetBackgroundWorkerPid(handles[slotno], &pid);
-
-	if (status != BGWH_STARTED)
-		return status == BGWH_STOPPED;
-	return idem_slot_is_detached(slotno);
-}
-
-/*
  * Note workers that have ended, and set when their slots may get a worker
  * again.  They have detached by themselves; if such a slot has a process, it
- * is another worker's.
+ * is another worker's.  A worker that has detached counts as ended: below a
+ * postmaster that is process 1 its process may stay for as long as the kernel
+ * holds a sink program (children.c).
  */
 static void
 reap_workers(void)
 {
 	for (int i = 0; i < idem_relay_max_workers; i++)
 	{
-		if (handles[i] == NULL || !worker_is_gone(i))
+		BgwHandleStatus status;
+		pid_t		pid;
+
+		if (handles[i] == NULL)
+			continue;
+		status = GetBackgroundWorkerPid(handles[i], &pid);
+		if (status != BGWH_STOPPED && !(status == BGWH_STARTED && idem_slot_is_detached(i)))
 			continue;
 		pfree(handles[i]);
 		handles[i] = NULL;

@@ -24,6 +24,7 @@
 #include "postgres.h"
 
 #include "access/xact.h"
+#include "miscadmin.h"
 #include "storage/lwlock.h"
 #include "utils/hsearch.h"
 #include "utils/memutils.h"
@@ -503,12 +504,6 @@ idem_relays_persist(void)
 	idem_rest_persist();
 }
 
-int
-idem_relays_max_events(void)
-{
-	return 2 * nactive;
-}
-
 /* The program of a relay of the list; NULL: none runs. */
 static const IdemSinkProcess *
 process_of(dlist_node *node, bool *writable)
@@ -519,43 +514,48 @@ process_of(dlist_node *node, bool *writable)
 	return relay->courier->process == NULL ? NULL : relay->courier->process(relay, writable);
 }
 
-void
-idem_relays_add_events(WaitEventSet *set)
+/*
+ * The set is built anew if a program came or went, or began or ceased to wait for
+ * room to write, and after each look at the configuration.
+ */
+WaitEventSet *
+idem_relays_wait_set(void)
 {
-	dlist_iter	iter;
-
-	dlist_foreach(iter, &active)
-	{
-		bool		writable;
-		const IdemSinkProcess *process =
-		process_of(iter.cur, &writable);
-
-		if (process != NULL)
-			AddWaitEventToSet(set, WL_SOCKET_READABLE |
-							  (writable ? WL_SOCKET_WRITEABLE : 0),
-							  process->fd, NULL, NULL);
-		if (process != NULL && process->output.fd >= 0)
-			AddWaitEventToSet(set, WL_SOCKET_READABLE, process->output.fd, NULL, NULL);
-	}
-}
-
-uint64
-idem_relays_signature(void)
-{
+	static WaitEventSet *set = NULL;
+	static uint64 built_for = 0;	/* a number that tells the programs */
+	static uint32 built_after = 0;	/* as "looks" */
 	uint64		sig = 0;
 	dlist_iter	iter;
+	const IdemSinkProcess *process;
+	bool		writable;
 
 	dlist_foreach(iter, &active)
 	{
-		bool		writable;
-		const IdemSinkProcess *process =
-		process_of(iter.cur, &writable);
-
+		process = process_of(iter.cur, &writable);
 		sig *= 31;
 		if (process != NULL)
 			sig += (uint64) process->pid * 4 + (process->output.fd >= 0 ? 2 : 0) + writable;
 	}
-	return sig;
+	if (set != NULL && sig == built_for && looks == built_after)
+		return set;
+	if (set != NULL)
+		FreeWaitEventSet(set);
+	set = NULL;
+	set = IDEM_CREATE_WAIT_EVENT_SET(2 * nactive + 2);
+	AddWaitEventToSet(set, WL_LATCH_SET, PGINVALID_SOCKET, MyLatch, NULL);
+	AddWaitEventToSet(set, WL_EXIT_ON_PM_DEATH, PGINVALID_SOCKET, NULL, NULL);
+	dlist_foreach(iter, &active)
+	{
+		process = process_of(iter.cur, &writable);
+		if (process != NULL)
+			AddWaitEventToSet(set, WL_SOCKET_READABLE | (writable ? WL_SOCKET_WRITEABLE : 0),
+							  process->fd, NULL, NULL);
+		if (process != NULL && process->output.fd >= 0)
+			AddWaitEventToSet(set, WL_SOCKET_READABLE, process->output.fd, NULL, NULL);
+	}
+	built_for = sig;
+	built_after = looks;
+	return set;
 }
 
 bool

@@ -104,7 +104,6 @@ static IdemComplaint reload_complaint;
 static IdemComplaint maintenance_complaint;
 static IdemComplaint loop_complaint;
 static IdemClock next_maintenance = 0;
-static WaitEventSet *wait_set = NULL;
 static MemoryContext loop_cxt = NULL;
 static bool witnessed = true;	/* the witness allowed it at the relays' last
 								 * turn */
@@ -250,9 +249,6 @@ reload_config(void)
 	}
 	reload_after = idem_clock();
 	reload_after += Min((reload_after - began) * RELOAD_SHARE, RELOAD_MAX_GAP_MS * 1000);
-	if (wait_set)
-		FreeWaitEventSet(wait_set);
-	wait_set = NULL;
 	if (configs == NIL && my_relay_id == 0)
 		leave_without_relays();
 }
@@ -379,33 +375,6 @@ wait_ms(void)
 }
 
 /*
- * Wait for the latch, a program, or the timeout.  The caller looks at
- * everything afterwards, so the event itself is ignored.  The set is built
- * anew if a program came or went, or began or ceased to wait for room to
- * write.
- */
-static void
-wait_for_something(long timeout)
-{
-	static uint64 built_for = 0;
-	uint64		sig = idem_relays_signature();
-	WaitEvent	event;
-
-	if (wait_set == NULL || sig != built_for)
-	{
-		if (wait_set)
-			FreeWaitEventSet(wait_set);
-		wait_set = IDEM_CREATE_WAIT_EVENT_SET(idem_relays_max_events() + 2);
-		AddWaitEventToSet(wait_set, WL_LATCH_SET, PGINVALID_SOCKET, MyLatch, NULL);
-		AddWaitEventToSet(wait_set, WL_EXIT_ON_PM_DEATH, PGINVALID_SOCKET, NULL, NULL);
-		idem_relays_add_events(wait_set);
-		built_for = sig;
-	}
-	(void) WaitEventSetWait(wait_set, timeout, &event, 1, PG_WAIT_EXTENSION);
-	ResetLatch(MyLatch);
-}
-
-/*
  * Do what other processes ask for: to end, to read settings, to read the
  * relays.
  */
@@ -458,6 +427,7 @@ loop_once(void)
 {
 	bool		was_witnessed = witnessed;
 	bool		failed = false;
+	WaitEvent	event;
 	IdemClock	now;
 	bool		again;
 
@@ -502,7 +472,10 @@ loop_once(void)
 		return;
 	pgstat_report_stat(false);
 	pgstat_report_activity(STATE_IDLE, NULL);
-	wait_for_something(wait_ms());
+
+	/* Look at everything afterwards: the event itself is ignored. */
+	(void) WaitEventSetWait(idem_relays_wait_set(), wait_ms(), &event, 1, PG_WAIT_EXTENSION);
+	ResetLatch(MyLatch);
 }
 
 void

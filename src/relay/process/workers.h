@@ -132,14 +132,8 @@ extern bool idem_relays_may_leave(bool *idle);
 /* Write rows for positions that have moved in memory only. */
 extern void idem_relays_persist(void);
 
-/*
- * For the worker's wait: ..._max_events is the room that the set needs,
- * ..._add_events adds the descriptors of the programs, and ..._signature is a
- * number that changes when the set must be built anew.
- */
-extern int	idem_relays_max_events(void);
-extern void idem_relays_add_events(WaitEventSet *set);
-extern uint64 idem_relays_signature(void);
+/* What the worker waits for: its latch, and the descriptors of the programs. */
+extern WaitEventSet *idem_relays_wait_set(void);
 
 /* Of upkeep.c: work of a database's worker for all relays of the database */
 

@@ -80,37 +80,32 @@ idem_bye_say(IdemStream *stream)
 	return true;
 }
 
-/* Log the LOG frames; ignore all others, since the stream is gone. */
+/*
+ * Read at most four times: the program may send without end.  Log the LOG frames;
+ * ignore all others, since the stream is gone.
+ */
 static void
-decode(Bye *bye)
+listen_to(Bye *bye)
 {
 	IdemProtoFrame frame;
 	IdemProtoStatus status;
 
-	while ((status = idem_pipe_next_frame(&bye->pipe, &frame)) == IDEM_PROTO_OK)
-	{
-		if (frame.type == IDEM_PROTO_LOG)
-			idem_receive_log(&bye->pipe.process.printed, &frame.u.log);
-	}
-	if (status != IDEM_PROTO_NEED_MORE)
-		bye->silent = true;
-	idem_pipe_compact(&bye->pipe);
-}
-
-/* Read at most four times: the program may send without end. */
-static void
-listen_to(Bye *bye)
-{
 	for (int i = 0; i < 4 && !bye->silent; i++)
 	{
 		ssize_t		n = idem_pipe_read(&bye->pipe);
 
 		if (n == 0)
 			return;
-		if (n < 0)
-			bye->silent = true;
-		else
-			decode(bye);
+		bye->silent = n < 0;
+		if (bye->silent)
+			return;
+		while ((status = idem_pipe_next_frame(&bye->pipe, &frame)) == IDEM_PROTO_OK)
+		{
+			if (frame.type == IDEM_PROTO_LOG)
+				idem_receive_log(&bye->pipe.process.printed, &frame.u.log);
+		}
+		bye->silent = status != IDEM_PROTO_NEED_MORE;
+		idem_pipe_compact(&bye->pipe);
 	}
 }
 

@@ -113,23 +113,17 @@ idem_pipe_is_held(const IdemPipe *pipe)
 	return pipe->gate != InvalidXLogRecPtr;
 }
 
-/* Open the gate if all WAL up to its place is safe to be seen outside. */
-static bool
-gate_is_open(IdemPipe *pipe)
-{
-	if (pipe->gate == InvalidXLogRecPtr)
-		return true;
-	if (!idem_durable_reached(pipe->gate))
-		return false;
-	pipe->gate = InvalidXLogRecPtr;
-	return true;
-}
-
 void
 idem_pipe_flush(IdemPipe *pipe)
 {
 	pipe->writable_wanted = false;
-	if (!gate_is_open(pipe) || !idem_witness_allows())
+
+	/*
+	 * Open the gate if all WAL up to its place is safe to be seen outside.
+	 */
+	if (idem_pipe_is_held(pipe) && idem_durable_reached(pipe->gate))
+		pipe->gate = InvalidXLogRecPtr;
+	if (idem_pipe_is_held(pipe) || !idem_witness_allows())
 		return;
 	while (pipe->out_start < pipe->out_end)
 	{

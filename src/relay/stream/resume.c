@@ -273,24 +273,6 @@ reconcile(IdemStream *stream, const IdemSinkRows *sink_rows, const IdemProtoRead
 }
 
 /*
- * Move "settled" to where the relay stood when its rest ended.  At rest the
- * relay passed events that were not for it; the log's row about that may be
- * some seconds old.  With a sink that stores positions this holds only if the
- * sink still stands where it stood at the rest: at rest_row and rest_k.
- */
-static void
-go_ahead(IdemStream *stream, IdemSnap *ahead, int64 rest_row, int64 rest_k)
-{
-	const IdemWalk *walk = &stream->relay.walk;
-	IdemPosition pos = {ahead, NULL, 0};
-
-	if (walk->settled.target != NULL || !idem_position_sees_more(ahead, walk->settled.base) ||
-		(walk->sink_stores && (walk->acked_row != rest_row || walk->acked_k != rest_k)))
-		return;
-	idem_walk_stand(&stream->relay.walk, &pos);
-}
-
-/*
  * Park the event that a hunt found, unless "settled" has passed it.  In a
  * transaction.
  */
@@ -337,12 +319,13 @@ static char *
 find_position(IdemStream *stream, const IdemProtoReady *ready)
 {
 	MemoryContext caller = CurrentMemoryContext;
+	IdemWalk   *walk = &stream->relay.walk;
 	const char *contradiction = NULL;
 	char	   *copy = NULL;
 	IdemSinkRows sink_rows;
 	IdemSnap   *ahead = NULL;
-	int64		rest_row = stream->relay.walk.acked_row;
-	int64		rest_k = stream->relay.walk.acked_k;
+	int64		rest_row = walk->acked_row;
+	int64		rest_k = walk->acked_k;
 	bool		parks;
 
 	idem_txn_begin();
@@ -351,15 +334,29 @@ find_position(IdemStream *stream, const IdemProtoReady *ready)
 		idem_progress_append_settled(stream);
 		CommandCounterIncrement();
 	}
-	if (stream->relay.walk.rested)
-		ahead = idem_snap_copy(stream->relay.walk.settled.base);
+	if (walk->rested)
+		ahead = idem_snap_copy(walk->settled.base);
 	if (!load_own_position(stream, ready, &sink_rows))
 		contradiction = "the log of positions has no position of this relay";
 	idem_progress_note_stored(stream, 0, 0);
-	if (contradiction == NULL && stream->relay.walk.sink_stores)
+	if (contradiction == NULL && walk->sink_stores)
 		contradiction = reconcile(stream, &sink_rows, ready);
-	if (contradiction == NULL && ahead != NULL)
-		go_ahead(stream, ahead, rest_row, rest_k);
+
+	/*
+	 * Move "settled" to where the relay stood when its rest ended.  At rest
+	 * the relay passed events that were not for it; the log's row about that
+	 * may be some seconds old.  With a sink that stores positions this holds
+	 * only if the sink still stands where it stood at the rest: at rest_row
+	 * and rest_k.
+	 */
+	if (contradiction == NULL && ahead != NULL && walk->settled.target == NULL &&
+		idem_position_sees_more(ahead, walk->settled.base) &&
+		!(walk->sink_stores && (walk->acked_row != rest_row || walk->acked_k != rest_k)))
+	{
+		IdemPosition pos = {ahead, NULL, 0};
+
+		idem_walk_stand(walk, &pos);
+	}
 	parks = contradiction == NULL && stream->found.is_set;
 	if (parks)
 		park_found(stream);
@@ -367,7 +364,7 @@ find_position(IdemStream *stream, const IdemProtoReady *ready)
 	stream->parked_dirty = false;
 	if (contradiction != NULL)
 		copy = MemoryContextStrdup(caller, contradiction);
-	idem_txn_commit(parks || stream->relay.walk.sink_stores);
+	idem_txn_commit(parks || walk->sink_stores);
 	idem_progress_forget_unwritten(stream);
 	stream->found.is_set = false;
 	return copy;

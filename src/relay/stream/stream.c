@@ -234,8 +234,6 @@ static void
 destroy(IdemRelay *relay)
 {
 	idem_stream_dismiss(idem_stream(relay));
-	if (relay->entry)
-		idem_relay_entry_release(relay->entry);
 }
 
 static void
