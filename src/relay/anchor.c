@@ -60,10 +60,8 @@
 #include "storage/lmgr.h"
 #include "utils/builtins.h"
 #include "utils/lsyscache.h"
-#include "utils/rel.h"
 #include "utils/syscache.h"
 
-#include "compat.h"
 #include "relay/anchor.h"
 #include "shared/catalog.h"
 #include "shared/txn_owner.h"

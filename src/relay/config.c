@@ -41,10 +41,8 @@
 
 #include "access/reloptions.h"
 #include "access/xlog.h"
-#include "catalog/pg_foreign_server.h"
 #include "catalog/pg_foreign_data_wrapper.h"
 #include "catalog/pg_user_mapping.h"
-#include "commands/defrem.h"
 #include "common/hashfn.h"
 #include "common/pg_prng.h"
 #include "executor/spi.h"
@@ -53,7 +51,6 @@
 #include "storage/fd.h"
 #include "utils/acl.h"
 #include "utils/builtins.h"
-#include "utils/lsyscache.h"
 #include "utils/memutils.h"
 #include "utils/syscache.h"
 
@@ -62,8 +59,6 @@
 #include "relay/anchor.h"
 #include "relay/config.h"
 #include "relay/kind.h"
-#include "shared/args.h"
-#include "shared/catalog.h"
 #include "shared/spi.h"
 
 char	   *idem_publish_as = NULL;
@@ -104,12 +99,6 @@ idem_publish_identity(void)
 	if (idem_publish_as != NULL && idem_publish_as[0] != '\0')
 		return psprintf("%s/%u", idem_publish_as, MyDatabaseId);
 	return psprintf("auto-%016llx/%u", (unsigned long long) place_hash(), MyDatabaseId);
-}
-
-const char *
-idem_relay_identity(void)
-{
-	return identity;
 }
 
 void
@@ -459,10 +448,10 @@ idem_relay_is_barred(const IdemRelayConfig *config, IdemRelayState *state,
 		*state = IDEM_RELAY_MISCONFIGURED;
 		*message = config->problem;
 	}
-	else if (strcmp(config->identity, idem_relay_identity()) != 0)
+	else if (strcmp(config->identity, identity) != 0)
 	{
 		*state = IDEM_RELAY_UNADOPTED;
-		*message = idem_relay_unadopted_message(config->identity, idem_relay_identity());
+		*message = idem_relay_unadopted_message(config->identity, identity);
 	}
 	else if (config->problem)
 	{
@@ -484,33 +473,11 @@ idem_relay_is_barred(const IdemRelayConfig *config, IdemRelayState *state,
 bool
 idem_relay_config_same_sink(const IdemRelayConfig *a, const IdemRelayConfig *b)
 {
-	ListCell   *la,
-			   *lb;
-
-	if (a->epoch != b->epoch || a->owner != b->owner ||
-		a->batch_events != b->batch_events || a->batch_bytes != b->batch_bytes ||
-		a->ordering != b->ordering || a->require_password != b->require_password ||
-		a->serverid != b->serverid ||
-		strcmp(a->incarnation, b->incarnation) != 0 ||
-		strcmp(a->kind ? a->kind : "", b->kind ? b->kind : "") != 0 ||
-		list_length(a->options) != list_length(b->options))
-		return false;
-	forboth(la, a->options, lb, b->options)
-	{
-		DefElem    *da = lfirst(la);
-		DefElem    *db = lfirst(lb);
-
-		if (strcmp(da->defname, db->defname) != 0 ||
-			strcmp(defGetString(da), defGetString(db)) != 0)
-			return false;
-	}
-	return true;
-}
-
-bool
-idem_relay_config_changed_from(const IdemRelayConfig *old, const IdemRelayConfig *new)
-{
-	return old->row_xmin != new->row_xmin ||
-		strcmp(old->problem ? old->problem : "", new->problem ? new->problem : "") != 0 ||
-		!idem_relay_config_same_sink(old, new);
+	return a->epoch == b->epoch && a->owner == b->owner &&
+		a->batch_events == b->batch_events && a->batch_bytes == b->batch_bytes &&
+		a->ordering == b->ordering && a->require_password == b->require_password &&
+		a->serverid == b->serverid &&
+		strcmp(a->incarnation, b->incarnation) == 0 &&
+		strcmp(a->kind ? a->kind : "", b->kind ? b->kind : "") == 0 &&
+		equal(a->options, b->options);
 }

@@ -64,13 +64,6 @@ extern void idem_relay_note_owner(int relay_id, Oid owner);
  */
 extern bool idem_relay_config_same_sink(const IdemRelayConfig *a, const IdemRelayConfig *b);
 
-/*
- * Has anything of the relay changed: its row (even if written with the same
- * values), its server, mapping, owner, or its problem?
- */
-extern bool idem_relay_config_changed_from(const IdemRelayConfig *old,
-										   const IdemRelayConfig *new);
-
 /* Is this a relay to a SQL function?  False if the kind is not known. */
 extern bool idem_relay_is_function(const IdemRelayConfig *config);
 
@@ -103,11 +96,9 @@ extern char *idem_publish_as;
 extern char *idem_publish_identity(void);
 
 /*
- * idem_relay_identity_refresh stores the present identity; idem_relay_identity
- * returns the stored one, which stays valid until the next refresh.  A worker
- * refreshes it each time it reads the relays.
+ * Store the present identity, by which idem_relay_is_barred judges.  A worker does
+ * so each time it reads the relays.
  */
-extern const char *idem_relay_identity(void);
 extern void idem_relay_identity_refresh(void);
 
 /* A new incarnation for a relay, a UUID that the sinks store; palloc'd. */

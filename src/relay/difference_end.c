@@ -54,7 +54,6 @@
 #include "postgres.h"
 
 #include "access/twophase.h"
-#include "access/xact.h"
 #include "catalog/pg_type.h"
 #include "executor/spi.h"
 #include "miscadmin.h"

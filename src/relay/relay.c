@@ -118,6 +118,6 @@ idem_relay_init(void)
 							NULL,
 							&idem_relay_max_relays,
 							1024, 1, 4096, PGC_POSTMASTER, 0, NULL, NULL, NULL);
-	idem_wake_init();
+	idem_outbox_enqueued_hook = idem_wake_enqueued;
 	idem_launcher_register();
 }

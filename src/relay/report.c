@@ -29,7 +29,7 @@
 #include "relay/report.h"
 #include "shared/error.h"
 
-static const char *const state_names[] = {
+const char *const idem_state_names[] = {
 	[IDEM_RELAY_STARTING] = "starting",
 	[IDEM_RELAY_STREAMING] = "streaming",
 	[IDEM_RELAY_IDLE] = "idle",
@@ -43,7 +43,7 @@ static const char *const state_names[] = {
 	[IDEM_RELAY_UNWITNESSED] = "unwitnessed"
 };
 
-static const char *const wait_names[] = {
+const char *const idem_wait_names[] = {
 	[IDEM_WAIT_NOTHING] = NULL,
 	[IDEM_WAIT_EVENTS] = "events",
 	[IDEM_WAIT_SINK] = "sink",
@@ -61,18 +61,6 @@ static const char *const wait_names[] = {
 	[IDEM_WAIT_SLOT] = "worker slot",
 	[IDEM_WAIT_PROCESS] = "worker slot (max_worker_processes)"
 };
-
-const char *
-idem_state_name(IdemRelayState state)
-{
-	return state_names[state];
-}
-
-const char *
-idem_wait_name(IdemRelayWait waiting)
-{
-	return wait_names[waiting];
-}
 
 /* Entries and who has them */
 
@@ -377,7 +365,7 @@ idem_report_state(IdemRelayEntry *entry, const char *relay,
 					 state == IDEM_RELAY_UNADOPTED ? ERRCODE_IDEM_RELAY_UNADOPTED :
 					 state == IDEM_RELAY_UNWITNESSED ? ERRCODE_IDEM_RELAY_UNWITNESSED :
 					 ERRCODE_IDEM_SINK_OUTAGE),
-			 errmsg("relay \"%s\" is %s", relay, idem_state_name(state)),
+			 errmsg("relay \"%s\" is %s", relay, idem_state_names[state]),
 			 error[0] && !well ? errdetail_internal("%s", error) : 0));
 }
 

@@ -235,7 +235,7 @@ extern void idem_report_counts(IdemRelayEntry *entry, int64 sent, int64 retried)
  * Names of states and waits, as stat_relay shows them; NULL: the relay waits
  * for nothing.
  */
-extern const char *idem_state_name(IdemRelayState state);
-extern const char *idem_wait_name(IdemRelayWait waiting);
+extern const char *const idem_state_names[];
+extern const char *const idem_wait_names[];
 
 #endif							/* IDEM_RELAY_REPORT_H */

@@ -605,8 +605,8 @@ idem_slot_take_wakeup(void)
 void
 idem_slots_release_functions(List *configs)
 {
-	List	   *functions = NIL;	/* as far as is known: a relay of unknown kind
-									 * stays with the worker that has it */
+	List	   *functions = NIL;	/* as far as is known: a relay of unknown
+									 * kind stays with the worker that has it */
 	ListCell   *lc;
 
 	foreach(lc, configs)
@@ -649,17 +649,10 @@ idem_slots_give_function(int relay_id, int nwaiting)
 }
 
 void
-idem_slots_wait_no_more(void)
+idem_slots_wait_no_more(int n)
 {
 	LWLockAcquire(lock, LW_EXCLUSIVE);
 	my_slot->waits = false;
-	LWLockRelease(lock);
-}
-
-void
-idem_slots_ask_functions_to_yield(int n)
-{
-	LWLockAcquire(lock, LW_EXCLUSIVE);
 	idem_shares_ask_to_yield(&all, MyDatabaseId, n);
 	LWLockRelease(lock);
 }

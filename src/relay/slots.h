@@ -270,15 +270,10 @@ extern IdemSlotAnswer idem_slots_give_function(int relay_id, int nwaiting);
 
 /*
  * Note that this database waits for no slot: no function relay waits, or none
- * of those that wait may have a worker.
+ * of the n that wait may have a worker.  Then others of this database are asked to
+ * give way.
  */
-extern void idem_slots_wait_no_more(void);
-
-/*
- * n function relays of this database wait: ask others of this database to give
- * way.
- */
-extern void idem_slots_ask_functions_to_yield(int n);
+extern void idem_slots_wait_no_more(int n);
 
 /*
  * Keep the workers of a database down until ..._release, and wait until they
@@ -292,8 +287,8 @@ extern void idem_workers_release(Oid former);
 
 /* Of wake.c: wakes the workers of a database at commits that concern them */
 
-/* Install the hook of enqueue; at preload only. */
-extern void idem_wake_init(void);
+/* The hook of enqueue; installed at preload only. */
+extern void idem_wake_enqueued(void);
 
 /*
  * The current transaction changed relays: at its commit the database's workers

@@ -23,7 +23,6 @@
 #include "miscadmin.h"
 #include "utils/resowner.h"
 
-#include "outbox/outbox.h"
 #include "relay/difference_end.h"
 #include "relay/slots.h"
 #include "shared/fault.h"
@@ -119,8 +118,8 @@ ensure_callback(void)
  * Note an enqueue, in the producer's transaction, where registering may still
  * allocate.
  */
-static void
-on_enqueued(void)
+void
+idem_wake_enqueued(void)
 {
 	ensure_callback();
 	enqueued = true;
@@ -149,10 +148,4 @@ idem_wake_committed_prepared(void)
 	idem_wake_database(MyDatabaseId, config);
 	if (config)
 		idem_wake_launcher();
-}
-
-void
-idem_wake_init(void)
-{
-	idem_outbox_enqueued_hook = on_enqueued;
 }

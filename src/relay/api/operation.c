@@ -26,7 +26,6 @@
 
 #include "relay/api/api.h"
 #include "relay/position/parked.h"
-#include "relay/slots.h"
 #include "shared/args.h"
 #include "shared/spi.h"
 

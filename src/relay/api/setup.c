@@ -20,9 +20,7 @@
  */
 #include "postgres.h"
 
-#include "catalog/pg_foreign_server.h"
 #include "miscadmin.h"
-#include "utils/acl.h"
 #include "utils/builtins.h"
 
 #include "compat.h"

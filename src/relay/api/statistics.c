@@ -122,10 +122,10 @@ put_entry(ReturnSetInfo *rsinfo, const IdemRelayEntry *e, bool with_error)
 {
 	Datum		values[STATUS_COLUMNS];
 	bool		nulls[STATUS_COLUMNS] = {false};
-	const char *waiting = idem_wait_name(e->waiting);
+	const char *waiting = idem_wait_names[e->waiting];
 
 	values[0] = Int32GetDatum(e->relay_id);
-	values[1] = CStringGetTextDatum(idem_state_name(e->state));
+	values[1] = CStringGetTextDatum(idem_state_names[e->state]);
 	nulls[2] = waiting == NULL;
 	values[2] = waiting ? CStringGetTextDatum(waiting) : (Datum) 0;
 	values[3] = Float8GetDatum(rate_now(e));
@@ -166,8 +166,8 @@ put_without_worker(ReturnSetInfo *rsinfo, const IdemRelayEntry *copies, int n, b
 		if (has_worker || strcmp(relay->identity, here) == 0)
 			continue;
 		values[0] = Int32GetDatum(relay->relay_id);
-		values[1] = CStringGetTextDatum(idem_state_name(IDEM_RELAY_UNADOPTED));
-		values[2] = CStringGetTextDatum(idem_wait_name(IDEM_WAIT_OPERATOR));
+		values[1] = CStringGetTextDatum(idem_state_names[IDEM_RELAY_UNADOPTED]);
+		values[2] = CStringGetTextDatum(idem_wait_names[IDEM_WAIT_OPERATOR]);
 		values[6] = CStringGetTextDatum(with_error ? idem_relay_unadopted_message(relay->identity, here) :
 										"<insufficient privilege>");
 		tuplestore_putvalues(rsinfo->setResult, rsinfo->setDesc, values, nulls);

@@ -35,7 +35,6 @@
 #include "utils/fmgroids.h"
 #include "utils/rel.h"
 #include "utils/snapmgr.h"
-#include "utils/syscache.h"
 
 #include "compat.h"
 #include "relay/api/api.h"
@@ -80,7 +79,8 @@ hide_secret(const Checked *c)
 pg_noreturn static void
 unknown_option(const Checked *c, const char *name)
 {
-	StringInfoData good;		/* the names of options that the object can have */
+	StringInfoData good;		/* the names of options that the object can
+								 * have */
 
 	initStringInfo(&good);
 	for (const IdemSinkOption *o = c->kind->options; o->name != NULL; o++)
@@ -296,4 +296,3 @@ idem_option_guard_check(Oid classid, Oid serverid, bool created)
 			check_change(kind, o, before, after);
 	}
 }
-

@@ -93,13 +93,15 @@ void
 idem_engine_configure(IdemRelay *relay, const IdemRelayConfig *config)
 {
 	const IdemRelayConfig *old = relay->config;
-	IdemRelayChange change = {.acted = idem_relay_config_changed_from(old, config),
-		.moved = old->epoch != config->epoch || strcmp(old->incarnation, config->incarnation) != 0,
+	bool		same_sink = idem_relay_config_same_sink(old, config);
+	IdemRelayChange change = {.moved = old->epoch != config->epoch || strcmp(old->incarnation, config->incarnation) != 0,
 	.same_sink = true};
 
+	/* A row counts as changed even if it was written with the same values. */
+	change.acted = old->row_xmin != config->row_xmin || !same_sink ||
+		strcmp(old->problem ? old->problem : "", config->problem ? config->problem : "") != 0;
 	if (change.acted)
-		change.same_sink = old->problem == NULL && config->problem == NULL &&
-			idem_relay_config_same_sink(old, config);
+		change.same_sink = old->problem == NULL && config->problem == NULL && same_sink;
 	if (change.acted || is_barred(config))
 		idem_engine_end_rest(relay);
 	if (change.acted || strcmp(old->identity, config->identity) != 0 ||

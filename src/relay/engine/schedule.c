@@ -407,10 +407,7 @@ idem_schedule_workers(void)
 	{
 		relay = choose_next();
 		if (relay == NULL)
-		{
-			idem_slots_ask_functions_to_yield(functions.waiting);
 			break;
-		}
 		told = true;
 		answer = idem_slots_give_function(relay->config->relay_id, functions.waiting);
 		if (answer != IDEM_SLOT_GIVEN)
@@ -419,9 +416,9 @@ idem_schedule_workers(void)
 		idem_schedule_worker_given(relay);
 		IDEM_FAULT_POINT("pool-given");
 	}
-	if (told && (functions.waiting == 0 || relay == NULL))
+	if (functions.waiting > 0 ? relay == NULL : told)
 	{
-		idem_slots_wait_no_more();
+		idem_slots_wait_no_more(functions.waiting);
 		told = false;
 	}
 	ask_at = idem_clock_plus_ms(idem_clock(), IDEM_SLICE_MS);

@@ -257,4 +257,3 @@ idem_attempts_concluded(IdemAttempts *a)
 		a->killed = a->met = false;
 	a->passed |= !idem_attempts_careful(a);
 }
-

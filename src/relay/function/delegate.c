@@ -30,7 +30,6 @@
 #include "postgres.h"
 
 #include "miscadmin.h"
-#include "utils/memutils.h"
 
 #include "relay/function/function.h"
 #include "relay/slots.h"

@@ -28,12 +28,9 @@
 #include "access/detoast.h"
 #include "miscadmin.h"
 #include "storage/ipc.h"
-#include "utils/memutils.h"
-#include "utils/timestamp.h"
 
 #include "relay/function/function.h"
 #include "relay/slots.h"
-#include "relay/difference_end.h"
 #include "shared/durable.h"
 #include "shared/error.h"
 #include "shared/fault.h"
@@ -71,8 +68,8 @@ create(IdemRelay *relay)
 	relay->entry = idem_relay_entry_take(MyDatabaseId, relay->config->relay_id, true);
 
 	/*
-	 * Take over what the relay's former worker knew.  That worker gave way, or
-	 * ended idle.  The delegate has waited for the end of its backoff.
+	 * Take over what the relay's former worker knew.  That worker gave way,
+	 * or ended idle.  The delegate has waited for the end of its backoff.
 	 */
 	if (relay->entry != NULL)
 	{
@@ -195,8 +192,8 @@ work_repeats(IdemFunctionCourier *courier, int limit, int64 *sent)
 	ListCell   *lc;
 
 	/*
-	 * An event that took the server down is never part of a batch: it switches
-	 * the following transactions to one event at a time.
+	 * An event that took the server down is never part of a batch: it
+	 * switches the following transactions to one event at a time.
 	 */
 	if (taking.lone_left)
 		courier->attempts.repeats = true;

@@ -32,19 +32,15 @@
 #include "catalog/pg_authid.h"
 #include "catalog/pg_class.h"
 #include "catalog/pg_database.h"
-#include "catalog/pg_type.h"
 #include "commands/dbcommands.h"
 #include "commands/defrem.h"
-#include "executor/spi.h"
 #include "foreign/foreign.h"
 #include "miscadmin.h"
 #include "nodes/parsenodes.h"
 #include "utils/acl.h"
 #include "utils/builtins.h"
-#include "utils/snapmgr.h"
 #include "utils/syscache.h"
 
-#include "compat.h"
 #include "relay/anchor.h"
 #include "relay/config.h"
 #include "relay/kind.h"
@@ -52,7 +48,6 @@
 #include "relay/slots.h"
 #include "shared/catalog.h"
 #include "shared/fault.h"
-#include "shared/spi.h"
 
 /*
  * May the current user create databases?  PostgreSQL exports its own test only

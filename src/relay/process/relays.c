@@ -64,7 +64,8 @@ typedef struct RelayOfId
 	IdemRelay  *relay;
 } RelayOfId;
 
-static HTAB *relays = NULL;		/* of RelayOfId */
+static HTAB *relays = NULL;		/* of RelayOfId; NULL: no look at the
+								 * configuration yet */
 static dlist_head active = DLIST_STATIC_INIT(active);
 static int	nactive = 0;
 static IdemClock look_at = 0;	/* earliest look at the outbox for resting
@@ -95,24 +96,6 @@ idem_complaint_note(IdemComplaint *complaint)
 		idem_clock_plus_ms(now, Min(FIRST_RETRY_MS << Min(complaint->failures, 10),
 									MAX_RETRY_MS));
 	complaint->failures++;
-}
-
-void
-idem_complaint_clear(IdemComplaint *complaint)
-{
-	memset(complaint, 0, sizeof(*complaint));
-}
-
-/* Make the hash at its first use: a worker that ends at once needs none. */
-static void
-init(void)
-{
-	HASHCTL		ctl = {.keysize = sizeof(int), .entrysize = sizeof(RelayOfId),
-	.hcxt = TopMemoryContext};
-
-	if (relays == NULL)
-		relays = hash_create("relays of a worker", 64, &ctl,
-							 HASH_ELEM | HASH_BLOBS | HASH_CONTEXT);
 }
 
 /* Let the relay have turns, after the relays that have turns already. */
@@ -208,11 +191,15 @@ configure(const IdemRelayConfig *config, bool function)
 void
 idem_relays_configure(List *configs, bool function)
 {
+	HASHCTL		ctl = {.keysize = sizeof(int), .entrysize = sizeof(RelayOfId),
+	.hcxt = TopMemoryContext};
 	HASH_SEQ_STATUS scan;
 	RelayOfId  *entry;
 	ListCell   *lc;
 
-	init();
+	if (relays == NULL)
+		relays = hash_create("relays of a worker", 64, &ctl,
+							 HASH_ELEM | HASH_BLOBS | HASH_CONTEXT);
 	looks++;
 	foreach(lc, configs)
 		configure(lfirst(lc), function);
@@ -244,7 +231,8 @@ idem_relays_activate_all(void)
 	HASH_SEQ_STATUS scan;
 	RelayOfId  *entry;
 
-	init();
+	if (relays == NULL)
+		return;
 	hash_seq_init(&scan, relays);
 	while ((entry = hash_seq_search(&scan)) != NULL)
 		activate(entry->relay);
@@ -277,7 +265,7 @@ try_look(MemoryContext error_cxt, bool *failed)
 	PG_TRY();
 	{
 		more = idem_rest_look();
-		idem_complaint_clear(&rest_complaint);
+		memset(&rest_complaint, 0, sizeof(rest_complaint));
 	}
 	PG_CATCH();
 	{
@@ -443,7 +431,6 @@ idem_relays_run(MemoryContext error_cxt, bool *failed)
 	bool		again = false;
 	dlist_mutable_iter iter;
 
-	init();
 	(void) idem_schedule_programs();
 	dlist_foreach_modify(iter, &active)
 	{

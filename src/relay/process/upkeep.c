@@ -29,7 +29,6 @@
 #include "outbox/reader.h"
 #include "outbox/segment.h"
 #include "relay/config.h"
-#include "relay/position/parked.h"
 #include "relay/position/position.h"
 #include "relay/position/retention.h"
 #include "relay/process/workers.h"
@@ -315,7 +314,10 @@ idem_upkeep_run(MemoryContext work_cxt)
 {
 	note_dropped_before(work_cxt);
 
-	/* Shorten the log of positions to the rows that are still needed, durably. */
+	/*
+	 * Shorten the log of positions to the rows that are still needed,
+	 * durably.
+	 */
 	idem_txn_begin();
 	MemoryContextSwitchTo(work_cxt);
 	idem_position_maintain(relay_ids);

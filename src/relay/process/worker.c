@@ -39,15 +39,13 @@
 #include "postmaster/bgworker.h"
 #include "postmaster/interrupt.h"
 #include "storage/ipc.h"
-#include "storage/proc.h"
+#include "storage/lwlock.h"
 #include "tcop/tcopprot.h"
 #include "utils/guc.h"
 #include "utils/memutils.h"
 #include "utils/snapmgr.h"
-#include "utils/timestamp.h"
 #include "utils/wait_event.h"
 
-#include "compat.h"
 #include "relay/config.h"
 #include "relay/function/function.h"
 #include "relay/position/rest.h"
@@ -277,7 +275,7 @@ attempt(void (*action) (void), IdemComplaint *complaint)
 	PG_TRY();
 	{
 		action();
-		idem_complaint_clear(complaint);
+		memset(complaint, 0, sizeof(*complaint));
 		ok = true;
 	}
 	PG_CATCH();
@@ -464,7 +462,10 @@ loop_once(void)
 		idem_upkeep_tick(now);
 	if (now >= next_maintenance)
 	{
-		/* It may fail, e.g. for want of disk space, without harm to the relays. */
+		/*
+		 * It may fail, e.g. for want of disk space, without harm to the
+		 * relays.
+		 */
 		next_maintenance = idem_clock_plus_ms(now, MAINTAIN_MS);
 		(void) attempt(maintain, &maintenance_complaint);
 	}

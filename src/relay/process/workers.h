@@ -20,6 +20,7 @@
 #include "port.h"
 #include "storage/latch.h"
 
+#include "compat.h"
 #include "relay/report.h"
 #include "shared/clock.h"
 #include "shared/statement.h"
@@ -73,7 +74,7 @@ extern PGDLLEXPORT void idem_worker_main(Datum arg);
 
 /* Errors that a worker meets again and again: logs them seldom, sets the next try */
 
-/* One per action that can fail; all zero: the action has not failed. */
+/* One per action that can fail; all zero: the action has not failed, or succeeded since. */
 typedef struct IdemComplaint
 {
 	int			failures;		/* failures in a row */
@@ -90,9 +91,6 @@ typedef struct IdemComplaint
  * last error, or if enough time has passed, and set the next try.
  */
 extern void idem_complaint_note(IdemComplaint *complaint);
-
-/* The action succeeded. */
-extern void idem_complaint_clear(IdemComplaint *complaint);
 
 /* Of relays.c: the relays of a worker, and which of them have turns */
 

@@ -117,30 +117,13 @@ other_directory(void)
 	return idem_sink_directory != NULL && idem_sink_directory[0] != '\0' ? idem_sink_directory : NULL;
 }
 
-bool
-idem_program_paths(const char *program, IdemProgramPaths *paths, char **problem)
-{
-	const char *other = other_directory();
-	const char *name = program + strlen(PROGRAM_PREFIX);
-
-	/* The name may be a user's option, and must not lead out of the directory. */
-	if (strlen(program) > IDEM_MAX_PROGRAM_LEN || *name == '\0' ||
-		strspn(name, "abcdefghijklmnopqrstuvwxyz0123456789_") != strlen(name))
-	{
-		*problem = psprintf("\"%s\" is not a name of a sink program", program);
-		return false;
-	}
-	paths->beside = psprintf("%s/%s", directory_beside_library(), program);
-	paths->other = other == NULL ? NULL : psprintf("%s/%s", other, program);
-	return true;
-}
-
 /*
- * The message names the package before the paths, since a long message is cut
- * off at its end.
+ * A message that the program is at neither path: what to install, and where it
+ * was looked for; palloc'd.  The package comes before the paths, since a long
+ * message is cut off at its end.
  */
-char *
-idem_program_missing(const char *program)
+static char *
+program_missing(const char *program)
 {
 	const char *name = program + strlen(PROGRAM_PREFIX);
 	const IdemSinkKind *kind = idem_sink_kind(name);
@@ -432,14 +415,24 @@ idem_process_start(IdemSinkProcess *process, const char *relay, const char *prog
 	char	   *argv[2] = {unconstify(char *, program), NULL};
 	char	   *envp[3] = {IDEM_PROCESS_ENVIRONMENT, NULL};
 	IdemSpawn	spawn = {.argv = argv, .envp = envp, .in = -1, .out = -1, .err = -1};
-	IdemProgramPaths paths;
+	const char *other = other_directory();
+	const char *name = program + strlen(PROGRAM_PREFIX);
 	int			fds[2];
 
 	Assert(process->pid == 0 && process->fd < 0 && process->output.fd < 0);
-	if (!idem_program_paths(program, &paths, problem))
+
+	/*
+	 * The name may be a user's option, and must not lead out of the
+	 * directory.
+	 */
+	if (strlen(program) > IDEM_MAX_PROGRAM_LEN || *name == '\0' ||
+		strspn(name, "abcdefghijklmnopqrstuvwxyz0123456789_") != strlen(name))
+	{
+		*problem = psprintf("\"%s\" is not a name of a sink program", program);
 		return false;
-	spawn.path = paths.beside;
-	spawn.other_path = paths.other;
+	}
+	spawn.path = psprintf("%s/%s", directory_beside_library(), program);
+	spawn.other_path = other == NULL ? NULL : psprintf("%s/%s", other, program);
 	process->missing = false;
 	strlcpy(process->printed.relay, relay, sizeof(process->printed.relay));
 	strlcpy(process->program, program, sizeof(process->program));
@@ -517,7 +510,7 @@ idem_process_ended(IdemSinkProcess *process, char **how)
 	/* The status of a child whose exec failed, which prints nothing */
 	process->missing = WIFEXITED(status) && WEXITSTATUS(status) == NOT_EXECUTED &&
 		process->output.nread == 0;
-	*how = process->missing ? idem_program_missing(process->program) :
+	*how = process->missing ? program_missing(process->program) :
 		psprintf("the sink program %s", idem_process_describe_end(status));
 	return true;
 }

@@ -137,4 +137,3 @@ idem_batch_free(IdemStream *stream, IdemBatch *batch)
 		stream->repeats_in_flight = stream->exclusive = false;
 	MemoryContextDelete(batch->cxt);
 }
-

@@ -136,8 +136,8 @@ describe_relay(const IdemRelayConfig *c, int64 life, IdemProtoHello *hello)
 	hello->values = values;
 	if (!utf8_cstring(c->name, &hello->relay) ||
 		!utf8_cstring(psprintf("%s%c%0*llx", c->incarnation, LIFE_SEPARATOR,
-									LIFE_DIGITS, (unsigned long long) life),
-						   &hello->incarnation))
+							   LIFE_DIGITS, (unsigned long long) life),
+					  &hello->incarnation))
 		return false;
 	foreach(lc, c->options)
 	{

@@ -36,7 +36,6 @@
 #include "utils/memutils.h"
 
 #include "relay/stream/state.h"
-#include "relay/stream/stream.h"
 #include "relay/slots.h"
 #include "shared/error.h"
 #include "shared/worker.h"
@@ -136,8 +135,11 @@ end_by_death(IdemStream *stream, const IdemHuntDeath *death, const char *message
 			 * later batches may be in flight as well.
 			 */
 			flight = &idem_batch_oldest(stream)->flights[0];
-			*found = (IdemFound) {.is_set = true, .parked_id = flight->parked_id,
-				.xid = flight->xid, .seq = flight->seq};
+			*found = (IdemFound)
+			{
+				.is_set = true, .parked_id = flight->parked_id,
+					.xid = flight->xid, .seq = flight->seq
+			};
 			idem_copy_error(found->message, message, sizeof(found->message));
 			restart(stream, message);
 			break;

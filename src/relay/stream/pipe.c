@@ -188,12 +188,6 @@ idem_pipe_compact(IdemPipe *pipe)
 }
 
 void
-idem_pipe_expect(IdemPipe *pipe, int64 ms)
-{
-	pipe->deadline = idem_clock_plus_ms(idem_clock(), ms);
-}
-
-void
 idem_pipe_heard(IdemPipe *pipe)
 {
 	pipe->deadline = 0;

@@ -93,9 +93,6 @@ extern IdemProtoStatus idem_pipe_next_frame(IdemPipe *pipe, IdemProtoFrame *fram
 /* All whole frames were taken: make room for more input. */
 extern void idem_pipe_compact(IdemPipe *pipe);
 
-/* The program has ms milliseconds from now on for READY, PONG or its end. */
-extern void idem_pipe_expect(IdemPipe *pipe, int64 ms);
-
 /*
  * The program has said READY, or PONG with the nonce of the PING.  The next PING
  * follows after half the timeout.

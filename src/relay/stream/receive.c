@@ -17,8 +17,6 @@
 #include "postgres.h"
 
 #include "mb/pg_wchar.h"
-#include "utils/memutils.h"
-#include "utils/timestamp.h"
 
 #include "relay/stream/state.h"
 #include "shared/error.h"
@@ -293,7 +291,7 @@ idem_receive(IdemStream *stream)
 		{
 			IDEM_FAULT_POINT("relay-end-of-file");
 			idem_process_hang_up(&stream->pipe.process);
-			idem_pipe_expect(&stream->pipe, END_GRACE_MS);
+			stream->pipe.deadline = idem_clock_plus_ms(idem_clock(), END_GRACE_MS);
 			return idem_receive_end(stream);
 		}
 		total += n;

@@ -28,13 +28,10 @@
 
 #include "access/xact.h"
 #include "miscadmin.h"
-#include "utils/builtins.h"
 #include "utils/memutils.h"
-#include "utils/timestamp.h"
 
 #include "outbox/segment.h"
 #include "relay/stream/state.h"
-#include "relay/difference_end.h"
 #include "shared/durable.h"
 #include "shared/fault.h"
 #include "shared/worker.h"
@@ -79,13 +76,6 @@ typedef struct Builder
 	bool		dead;			/* one of the parked events cannot be sent at
 								 * all */
 } Builder;
-
-/* How many events may the next batch have? */
-static int
-batch_limit(const IdemStream *stream)
-{
-	return idem_hunt_limit(&stream->hunt, stream->max_batch_events);
-}
 
 /* Add an event to the batch; false if the event cannot be sent at all. */
 static bool
@@ -328,7 +318,7 @@ send_log_batch(IdemStream *stream, IdemClock turn_ends)
 	bool		ended;
 	int64		last_seq = stream->relay.walk.read.seq;
 
-	b.limit = batch_limit(stream);
+	b.limit = idem_hunt_limit(&stream->hunt, stream->max_batch_events);
 	if (stream->few_next && stream->parked->total < FEW_PARKED)
 		b.limit = Min(b.limit, FEW_EVENTS);
 
@@ -445,7 +435,7 @@ send_repeats(IdemStream *stream)
 	.lone = stream->nbatches == 0, .max_bytes = stream->max_batch_bytes};
 	List	   *taken;
 
-	b.limit = batch_limit(stream);
+	b.limit = idem_hunt_limit(&stream->hunt, stream->max_batch_events);
 	if (stream->few_repeats)
 		b.limit = Min(b.limit, FEW_EVENTS);
 	taking.limit = b.limit;

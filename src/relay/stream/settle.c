@@ -27,12 +27,7 @@
  */
 #include "postgres.h"
 
-#include "access/xact.h"
-#include "utils/memutils.h"
-
 #include "relay/stream/state.h"
-#include "relay/slots.h"
-#include "shared/error.h"
 #include "shared/fault.h"
 #include "shared/worker.h"
 
@@ -330,4 +325,3 @@ idem_settle(IdemStream *stream)
 	}
 	idem_progress_write_if_time(stream);
 }
-

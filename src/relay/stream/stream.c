@@ -34,16 +34,12 @@
  */
 #include "postgres.h"
 
-#include "access/xact.h"
 #include "miscadmin.h"
 #include "utils/memutils.h"
-#include "utils/snapmgr.h"
-#include "utils/timestamp.h"
 
 #include "relay/slots.h"
 #include "relay/stream/state.h"
 #include "relay/stream/stream.h"
-#include "relay/witness.h"
 #include "shared/error.h"
 #include "shared/fault.h"
 
@@ -124,10 +120,11 @@ rest_time(const IdemStream *stream)
 	return idem_clock_plus_ms(stream->busy_at, idem_sink_idle_timeout_ms);
 }
 
-/* End a program that has nothing to do, and rest. */
-static void
-go_to_rest(IdemStream *stream)
+bool
+idem_stream_end_idle(IdemStream *stream)
 {
+	if (!is_idle(stream))
+		return false;
 	idem_walk_advance(&stream->relay.walk, &stream->relay.walk.read);
 	stream->relay.rester.due = idem_parked_index_next(stream->parked);
 	idem_stream_dismiss(stream);
@@ -141,14 +138,6 @@ go_to_rest(IdemStream *stream)
 	idem_progress_forget_unwritten(stream);
 	idem_engine_rest(&stream->relay, false);
 	IDEM_FAULT_POINT("relay-resting");
-}
-
-bool
-idem_stream_end_idle(IdemStream *stream)
-{
-	if (!is_idle(stream))
-		return false;
-	go_to_rest(stream);
 	return true;
 }
 
@@ -347,7 +336,7 @@ start_program(IdemStream *stream, IdemClock now)
 	idem_report_sink_pid(stream->relay.entry, stream->pipe.process.pid);
 	stream->phase = IDEM_STREAM_HELLO;
 	idem_hunt_started(&stream->hunt);
-	idem_pipe_expect(&stream->pipe, idem_sink_timeout_ms);
+	stream->pipe.deadline = idem_clock_plus_ms(idem_clock(), idem_sink_timeout_ms);
 	stream->pipe.next_ping = 0;
 	if (idem_stream_goes_on(stream, idem_encode_hello(stream)))
 		IDEM_FAULT_POINT("relay-hello-sent");
@@ -393,7 +382,10 @@ work(IdemStream *stream, IdemClock now)
 	}
 	if (stream->yields && stream->nbatches == 0)
 	{
-		/* End the program for others; ask for a new one if there is more to send. */
+		/*
+		 * End the program for others; ask for a new one if there is more to
+		 * send.
+		 */
 		stream->yields = false;
 		if (idem_stream_end_idle(stream))
 			return;
@@ -417,7 +409,7 @@ work(IdemStream *stream, IdemClock now)
 		stream->busy_at = now;
 	rest_at = rest_time(stream);
 	if (rest_at != 0 && now >= rest_at)
-		go_to_rest(stream);
+		(void) idem_stream_end_idle(stream);
 }
 
 /* A stream limits its own turn.  If there is more to do, next_time says so. */
