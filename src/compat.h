@@ -190,11 +190,13 @@ idem_compat_sync_standbys(int status)
 #define idem_relation_ownercheck(relid, roleid) pg_class_ownercheck((relid), (roleid))
 #endif
 
-/* The number of a relation's file.  16: relfilenode became relfilenumber. */
+/* A relation's file, and its number.  16: relfilenode became relfilenumber. */
 #if PG_VERSION_NUM >= 160000
+#define IDEM_REL_FILE(rel) ((rel)->rd_locator)
 #define IDEM_REL_FILE_NUMBER(rel) ((rel)->rd_locator.relNumber)
 #define IDEM_REL_GOT_NEW_FILE(rel) ((rel)->rd_firstRelfilelocatorSubid != InvalidSubTransactionId)
 #else
+#define IDEM_REL_FILE(rel) ((rel)->rd_node)
 #define IDEM_REL_FILE_NUMBER(rel) ((rel)->rd_node.relNode)
 #define IDEM_REL_GOT_NEW_FILE(rel) ((rel)->rd_firstRelfilenodeSubid != InvalidSubTransactionId)
 #endif

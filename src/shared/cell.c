@@ -52,6 +52,7 @@
 #include "storage/bufmgr.h"
 #include "utils/rel.h"
 
+#include "compat.h"
 #include "shared/cell.h"
 #include "shared/guard.h"
 #include "shared/catalog.h"
@@ -174,6 +175,25 @@ idem_cell_pin(Relation rel)
 {
 	idem_guard_sequence(rel);
 	return ReadBuffer(rel, 0);
+}
+
+/*
+ * The buffer's usage does not count then.  A page that others' pages drive out is read
+ * once more, which is seldom: they have to fill the shared buffers.
+ */
+Buffer
+idem_cell_pin_recent(Relation rel, Buffer *recent)
+{
+	idem_guard_sequence(rel);
+	if (!BufferIsValid(*recent) || !ReadRecentBuffer(IDEM_REL_FILE(rel), MAIN_FORKNUM, 0, *recent))
+		*recent = ReadBuffer(rel, 0);
+	return *recent;
+}
+
+int64
+idem_cell_glance(Buffer buffer)
+{
+	return value_of(data_of(BufferGetPage(buffer)));
 }
 
 IdemCell

@@ -41,6 +41,15 @@ extern IdemCell idem_cell_read_ref(IdemRelRef *ref);
 extern Buffer idem_cell_pin(Relation rel);
 extern IdemCell idem_cell_look(Buffer buffer);
 
+/*
+ * Pin the page in the buffer where this process found it last, without looking for it.
+ * *recent: static; InvalidBuffer at first.
+ */
+extern Buffer idem_cell_pin_recent(Relation rel, Buffer *recent);
+
+/* About what value the cell has, without a lock: where to look first, no more than that. */
+extern int64 idem_cell_glance(Buffer buffer);
+
 /* Set the value, WAL-logged, and seal it. */
 extern void idem_cell_write(Relation rel, int64 value);
 

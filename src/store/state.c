@@ -77,13 +77,20 @@ idem_store_state_oid(void)
 	return idem_relref_oid(&state_ref);
 }
 
+/* The number of the current segment. */
+static int
+current_of(int64 value)
+{
+	return (value >> CURRENT_SHIFT) & (IDEM_STORE_SEGMENTS - 1);
+}
+
 /* What the cell says. */
 static IdemStoreState
 decode(IdemCell cell)
 {
 	IdemStoreState state = {
 		.value = cell.value,
-		.current = (cell.value >> CURRENT_SHIFT) & (IDEM_STORE_SEGMENTS - 1),
+		.current = current_of(cell.value),
 		.unprobed = cell.sealed ? cell.value & ALL_SEGMENTS : 0,
 		.slots = cell.sealed ? (cell.value >> SLOTS_SHIFT) & ((1 << SLOT_BITS) - 1) : IDEM_STORE_SLOTS,
 		.sealed = cell.sealed
@@ -102,6 +109,12 @@ IdemStoreState
 idem_store_state_look(Buffer page)
 {
 	return decode(idem_cell_look(page));
+}
+
+int
+idem_store_state_guess(Buffer page)
+{
+	return current_of(idem_cell_glance(page));
 }
 
 /* May the slot have rows?  It may if its lock is not free. */

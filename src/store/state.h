@@ -49,6 +49,9 @@ extern IdemStoreState idem_store_state(Relation rel);
 /* The same of its page, pinned by idem_cell_pin. */
 extern IdemStoreState idem_store_state_look(Buffer page);
 
+/* The segment that is most likely current; idem_store_state_look knows. */
+extern int	idem_store_state_guess(Buffer page);
+
 /*
  * Change the state; its number rises.  Looks at the slots, and waits for none of
  * their locks.  The caller holds the packer's lock, ShareUpdateExclusiveLock on

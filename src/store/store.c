@@ -18,7 +18,8 @@
  * 3. Search the runs, by the end marks that belong to the state or to a later
  *	  one.
  * 4. Read the state again; if it has changed, begin anew.  What is copied is
- *	  removed only after a change of the state.
+ *	  removed only after a change of the state.  If it has not changed, it is still
+ *	  what the next probe would read in step 1, so that probe does not read it.
  *
  * A transaction may replace a row of its own by another one and commit, while
  * a probe is between a row's key and the row, or between two segments.  The
@@ -156,20 +157,34 @@ get_segment(IdemStore *store, int number, bool for_write)
 	return store->segments[number];
 }
 
-/*
- * Read the state.  A store for writing locks the current segment first: what
- * has this lock is current, or was closed after the lock was taken.
- */
+/* Lock a segment to write to it. */
 static void
+lock_segment(IdemStore *store, int number)
+{
+	if (store->writable[number])
+		return;
+	(void) get_segment(store, number, true);
+	IDEM_FAULT_POINT("store-segment-locked");
+}
+
+/*
+ * Read the state; true if it has changed since it was read last.  A store for
+ * writing locks the current segment first: what has this lock is current, or was
+ * closed after the lock was taken.  Where somebody else set the number, it tells
+ * nothing of what happened meanwhile.
+ */
+static bool
 read_state(IdemStore *store)
 {
-	store->state = look_at_state(store);
-	while (store->for_write && !store->writable[store->state.current])
+	IdemStoreState before = store->state;
+
+	do
 	{
-		(void) get_segment(store, store->state.current, true);
-		IDEM_FAULT_POINT("store-segment-locked");
+		if (store->for_write)
+			lock_segment(store, idem_store_state_guess(store->state_page));
 		store->state = look_at_state(store);
-	}
+	} while (store->for_write && !store->writable[store->state.current]);
+	return store->state.value != before.value || store->state.sealed != before.sealed;
 }
 
 /*
@@ -178,15 +193,18 @@ read_state(IdemStore *store)
  * come with its commit.
  */
 static void
-seal_state(Relation rel)
+seal_state(IdemStore *store)
 {
-	if (!CheckRelationLockedByMe(rel, ShareUpdateExclusiveLock, false))
-		(void) idem_store_seal(rel);
+	if (CheckRelationLockedByMe(store->state_rel, ShareUpdateExclusiveLock, false))
+		return;
+	(void) idem_store_seal(store->state_rel);
+	(void) read_state(store);
 }
 
 IdemStore *
 idem_store_open(bool for_write)
 {
+	static Buffer recent_page = InvalidBuffer;
 	IdemStore  *store = palloc0(sizeof(IdemStore));
 	ResourceOwner saved;
 
@@ -197,12 +215,10 @@ idem_store_open(bool for_write)
 	store->state_rel = relation_open(idem_store_state_oid(),
 									 for_write ? RowExclusiveLock : AccessShareLock);
 	if (for_write)
-	{
-		store->state_page = idem_cell_pin(store->state_rel);
-		if (!look_at_state(store).sealed)
-			seal_state(store->state_rel);
-	}
-	read_state(store);
+		store->state_page = idem_cell_pin_recent(store->state_rel, &recent_page);
+	(void) read_state(store);
+	if (for_write && !store->state.sealed)
+		seal_state(store);
 	leave(saved);
 	return store;
 }
@@ -319,13 +335,6 @@ search_runs(IdemStore *store, const pg_uuid_t *digest, Snapshot snapshot, bool d
 	add_runs_finding(found, &runs);
 }
 
-/* Has the state changed since it was read last? */
-static bool
-state_has_changed(IdemStore *store)
-{
-	return look_at_state(store).value != store->state.value;
-}
-
 /* Nothing is found yet. */
 static void
 reset_finding(Finding *found)
@@ -375,7 +384,6 @@ probe(IdemStore *store, const pg_uuid_t *digest, Finding *found)
 	do
 	{
 		CHECK_FOR_INTERRUPTS();
-		read_state(store);
 		reset_finding(found);
 		IDEM_FAULT_POINT("store-state-read");
 		if (!probe_segments(store, digest, found))
@@ -383,7 +391,7 @@ probe(IdemStore *store, const pg_uuid_t *digest, Finding *found)
 		IDEM_FAULT_POINT("store-segments-probed");
 		search_runs(store, digest, NULL, false, found);
 		IDEM_FAULT_POINT("store-runs-searched");
-	} while (state_has_changed(store));
+	} while (read_state(store));
 	return true;
 }
 
@@ -437,13 +445,12 @@ look_up(IdemStore *store, const pg_uuid_t *digest, bool detail, Finding *found)
 	do
 	{
 		CHECK_FOR_INTERRUPTS();
-		read_state(store);
 		PushCopiedSnapshot(old ? GetTransactionSnapshot() : GetLatestSnapshot());
 		UpdateActiveSnapshotCommandId();
 		look_up_in_segments(store, digest, old, found);
 		search_runs(store, digest, old ? GetActiveSnapshot() : NULL, detail, found);
 		PopActiveSnapshot();
-	} while (state_has_changed(store));
+	} while (read_state(store));
 }
 
 /*
@@ -621,12 +628,11 @@ idem_store_decider(IdemStore *store, const pg_uuid_t *digest, int64 *run)
 	do
 	{
 		CHECK_FOR_INTERRUPTS();
-		read_state(store);
 		look_up_in_segments(store, digest, true, &found);
 		store->by_one_snapshot = true;
 		begin_search(store);
 		idem_runs_search_copies(store->search, digest, GetActiveSnapshot(), &copy);
-	} while (state_has_changed(store));
+	} while (read_state(store));
 	leave(saved);
 	if (copy.found && copy.entry.turn >= found.row.turn)
 	{
