@@ -529,7 +529,12 @@ idem_consumer_change_all(void)
 
 	lock_unclaimed();
 	saved = idem_txn_owner_enter();
-	idem_store_lock_out_writers();
+
+	/*
+	 * nobody writes until the transaction ends; waits for the transactions
+	 * that have written
+	 */
+	LockRelationOid(idem_store_lock_oid(), ShareRowExclusiveLock);
 	idem_txn_owner_leave(saved);
 	idem_consumer_change_policy();
 }

@@ -1,29 +1,45 @@
 /*-------------------------------------------------------------------------
  *
  * copy.c
- *		Copies a closed segment into runs, one of each class that it has.
+ *		Writes runs: copies a closed segment into runs, one of each class that it
+ *		has; and merges the runs of a slot into one run of a higher level.
  *
  * A completion of turn 1 becomes a digest on a page; its result, if it has one,
  * goes beside it as a detail, and its id is dropped unless its consumer keeps
  * ids.  Every other entry is kept as it is.  Claims that were kept, orders to
  * forget, and what follows them are few.
  *
+ * In a merge, all runs are read at once, in the order of (digest, turn).  Of the entries of
+ * one event the highest turn stands: it decides wherever it is, so entries of
+ * lower turns have no more use.  An entry may be in two runs, if a packer failed
+ * between writing a run and marking its segment packed.  Then it has its details
+ * in both.
+ *
  * Invariant: the runs have every committed entry of the segment.  The segment is
  * closed, and ShareLock on it was free for a moment, so nobody writes to it any
  * more: who finds it current later on locks it, reads the state again, and
  * leaves it.  The lock is not kept, so that those do not wait.
  *
+ * Whatever a search of the old runs decides, a search of the new run decides as well.
+ *
  * What a crash leaves: pages without an end mark, which do not count; or the
  * runs, whose entries are in the segment as well, until the segment is marked
  * packed (pack.c).  Some of the runs may be there without the others: one
- * transaction writes them all, but a run counts with its own end mark.
+ * transaction writes them all, but a run counts with its own end mark.  The mark of a
+ * merged run lists the runs that it replaces.  These stay until rotate.c empties their slot.
+ *
+ * A merge is one transaction with an xid, of minutes if the runs are large.
+ * It holds the xmin horizon back as any transaction of that length does.
  *
  * LOCKING: ShareLock on the segment for a moment, then AccessShareLock on the
- * segment, then RowExclusiveLock on the slot.  Each is taken only if it is free; the
- * last two are kept to the end of the transaction.
+ * segment or on the old slot, then RowExclusiveLock on the slot.  Each is taken only if it
+ * is free; the last two are kept to the end of the transaction.
  *
  * MEMORY: an entry's values are in a context of their own, reset for each entry.  The
- * sort of digests and places takes maintenance_work_mem, and files beyond it.
+ * sort of digests and places takes maintenance_work_mem, and files beyond it.  A merge
+ * has what the readers and the writer need, a few pages per run; and one entry
+ * with its details.  Of the shared buffers the old runs, which are read once and may
+ * be gigabytes, get a ring: a merge does not drive out what others have there.
  *
  * Copyright (c) 2026, the idempotency developers
  *
@@ -41,10 +57,12 @@
 #include "access/tableam.h"
 #include "catalog/pg_type.h"
 #include "executor/tuptable.h"
+#include "lib/binaryheap.h"
 #include "miscadmin.h"
 #include "storage/bufmgr.h"
 #include "storage/lmgr.h"
 #include "utils/builtins.h"
+#include "utils/datum.h"
 #include "utils/memutils.h"
 #include "utils/rel.h"
 #include "utils/snapmgr.h"
@@ -58,12 +76,12 @@
 #include "shared/xid.h"
 #include "store/copy.h"
 #include "store/pace.h"
+#include "store/plan.h"
 #include "store/retention.h"
 #include "store/ring.h"
-#include "store/run.h"
-#include "store/survey.h"
 
-struct IdemCopy
+/* A closed segment that is being copied. */
+typedef struct Copy
 {
 	Relation	heap;
 	Snapshot	snapshot;
@@ -72,24 +90,13 @@ struct IdemCopy
 												 * class */
 	IdemRun		runs[IDEM_RETENTION_CLASSES];	/* what they say of all
 												 * entries is set first */
-};
-
-bool
-idem_copy_is_drained(int segment)
-{
-	Oid			oid = idem_store_segment_oid(segment);
-
-	if (!ConditionalLockRelationOid(oid, ShareLock))
-		return false;
-	UnlockRelationOid(oid, ShareLock);
-	return true;
-}
+} Copy;
 
 /* Open the segment; false if a lock is not free. */
 static bool
-open_segment(IdemCopy *copy, int segment)
+open_segment(Copy *copy, int segment)
 {
-	if (!idem_copy_is_drained(segment))
+	if (!idem_store_segment_is_drained(segment))
 		return false;
 	copy->heap = idem_store_segment_open_nowait(segment, AccessShareLock);
 	if (copy->heap == NULL)
@@ -101,14 +108,6 @@ open_segment(IdemCopy *copy, int segment)
 	copy->snapshot = GetActiveSnapshot();
 	copy->next_xid = ReadNextFullTransactionId();
 	return true;
-}
-
-void
-idem_copy_end(IdemCopy *copy)
-{
-	PopActiveSnapshot();
-	table_close(copy->heap, NoLock);
-	pfree(copy);
 }
 
 /* The class of a row; one that is not known counts as for ever. */
@@ -135,7 +134,7 @@ has_detail(TupleTableSlot *row)
  * to everybody, whatever its xid was.
  */
 static void
-summarize_row(IdemCopy *copy, TupleTableSlot *row)
+summarize_row(Copy *copy, TupleTableSlot *row)
 {
 	HeapTupleHeader header = ((HeapTupleTableSlot *) row)->tuple->t_data;
 	TimestampTz oldest;
@@ -166,7 +165,7 @@ summarize_row(IdemCopy *copy, TupleTableSlot *row)
 
 /* Read the rows once, in the order in which they stand. */
 static void
-summarize(IdemCopy *copy)
+summarize(Copy *copy)
 {
 	TableScanDesc scan = idem_compat_table_beginscan(copy->heap, copy->snapshot);
 	TupleTableSlot *row = table_slot_create(copy->heap, NULL);
@@ -183,26 +182,6 @@ summarize(IdemCopy *copy)
 	}
 	ExecDropSingleTupleTableSlot(row);
 	table_endscan(scan);
-}
-
-IdemCopy *
-idem_copy_begin(int segment)
-{
-	IdemCopy   *copy = palloc0(sizeof(IdemCopy));
-
-	if (!open_segment(copy, segment))
-	{
-		pfree(copy);
-		return NULL;
-	}
-	summarize(copy);
-	return copy;
-}
-
-bool
-idem_copy_has(const IdemCopy *copy, int class)
-{
-	return copy->rows[class] > 0;
 }
 
 /* A value that may be missing; 0 stands for that. */
@@ -284,7 +263,7 @@ begin_sort(TupleDesc desc)
 
 /* Sort the rows of a class. */
 static Tuplesortstate *
-sort_rows(IdemCopy *copy, int class, TupleTableSlot *row, TupleTableSlot *key)
+sort_rows(Copy *copy, int class, TupleTableSlot *row, TupleTableSlot *key)
 {
 	Tuplesortstate *sort = begin_sort(key->tts_tupleDescriptor);
 	TableScanDesc scan = idem_compat_table_beginscan(copy->heap, copy->snapshot);
@@ -332,7 +311,7 @@ copy_row(TupleTableSlot *row, IdemRunWriter *writer, MemoryContext entry_context
  * well (ring.c).
  */
 static void
-copy_rows(IdemCopy *copy, int class, IdemRunWriter *writer)
+copy_rows(Copy *copy, int class, IdemRunWriter *writer)
 {
 	MemoryContext entry_context = AllocSetContextCreate(CurrentMemoryContext, "idempotency entry",
 														ALLOCSET_DEFAULT_SIZES);
@@ -361,24 +340,278 @@ copy_rows(IdemCopy *copy, int class, IdemRunWriter *writer)
 	MemoryContextDelete(entry_context);
 }
 
-void
-idem_copy_class(IdemCopy *copy, int class, IdemSlot *slot, int64 run_number, int64 stamp)
+/* Begin to write a run. */
+static IdemRunWriter *
+begin_run(IdemSlot *slot, IdemRun *run, int64 expected)
+{
+	run->number = idem_run_new_number();
+	idem_pace_begin();
+	slot->wrote = idem_pace_wrote;
+	return idem_run_begin(slot, run, expected);
+}
+
+/* Copy the rows of a class into a new run of a slot.  stamp: the time of the store. */
+static void
+copy_class(Copy *copy, int class, IdemSlot *slot, int64 stamp)
 {
 	IdemRun    *run = &copy->runs[class];
 	IdemRunWriter *writer;
 
-	run->number = run_number;
 	run->stamp = stamp;
 
 	/* no row had a time that can be believed */
 	run->oldest = Min(run->oldest, run->newest);
 	if (TIMESTAMP_NOT_FINITE(run->oldest))
 		run->oldest = run->newest = 0;
-	idem_pace_begin();
-	slot->wrote = idem_pace_wrote;
-	writer = idem_run_begin(slot, run, copy->rows[class]);
+	writer = begin_run(slot, run, copy->rows[class]);
 	copy_rows(copy, class, writer);
 	IDEM_FAULT_POINT("store-run-pages");
 	idem_run_finish(writer);
 	IDEM_FAULT_POINT("store-mark-written");
+}
+
+/* Close the slots of the classes below "end" that the segment has. */
+static void
+close_targets(const Copy *copy, IdemSlot *targets, int end)
+{
+	for (int class = 0; class < end; class++)
+	{
+		if (copy->rows[class] > 0)
+			idem_slot_close(&targets[class], NoLock);
+	}
+}
+
+/*
+ * Open a slot for each class that the segment has; false, and none is open, if
+ * there is none, or its lock is not free.
+ */
+static bool
+open_targets(const IdemSurvey *survey, const Copy *copy, IdemSlot *targets)
+{
+	uint64		taken = 0;
+
+	for (int class = 0; class < IDEM_RETENTION_CLASSES; class++)
+	{
+		int			number;
+
+		if (copy->rows[class] == 0)
+			continue;
+		number = idem_plan_target(survey, class, &taken);
+		if (number < 0 || !idem_slot_open_nowait(&targets[class], number, RowExclusiveLock))
+		{
+			close_targets(copy, targets, class);
+			return false;
+		}
+	}
+	return true;
+}
+
+/*
+ * All slots are open before the first run is written: a run counts with its end mark, and
+ * would be written again and again if another one could not be.
+ */
+bool
+idem_copy_segment(const IdemSurvey *survey, int number, int *nruns)
+{
+	IdemSlot	targets[IDEM_RETENTION_CLASSES];
+	Copy		copy = {.heap = NULL};
+	bool		copied;
+
+	*nruns = 0;
+	if (!open_segment(&copy, number))
+		return false;
+	summarize(&copy);
+	copied = open_targets(survey, &copy, targets);
+	for (int class = 0; copied && class < IDEM_RETENTION_CLASSES; class++)
+	{
+		if (copy.rows[class] == 0)
+			continue;
+		if ((*nruns)++ > 0)
+			IDEM_FAULT_POINT("store-class-copied");
+		copy_class(&copy, class, &targets[class], survey->time);
+	}
+	if (copied)
+		close_targets(&copy, targets, IDEM_RETENTION_CLASSES);
+	PopActiveSnapshot();
+	table_close(copy.heap, NoLock);
+	return copied;
+}
+
+/* Merging */
+
+typedef struct Merge
+{
+	int			n;
+	IdemRunReader *readers[IDEM_SLOT_RUNS];
+	IdemEventEntry entries[IDEM_SLOT_RUNS]; /* the next one of each reader */
+	binaryheap *order;			/* of the readers that are not at their end */
+	IdemRunWriter *writer;
+
+	/* The entry that stands so far for its event */
+	bool		has_standing;
+	IdemEventEntry standing;
+	MemoryContext details;		/* what "standing" points to */
+} Merge;
+
+/*
+ * Order readers by their next entry, by digest, then by turn; the heap has the greatest
+ * on top.
+ */
+static int
+compare_readers(Datum a, Datum b, void *arg)
+{
+	const Merge *merge = arg;
+	const IdemEventEntry *left = &merge->entries[DatumGetInt32(b)];
+	const IdemEventEntry *right = &merge->entries[DatumGetInt32(a)];
+	int			result = idem_digest_compare(&left->digest, &right->digest);
+
+	return result != 0 ? result : left->turn - right->turn;
+}
+
+/* Open the readers, and put those that have entries in order. */
+static void
+begin_merge(Merge *merge, const IdemSlot *slot, const IdemRun *runs)
+{
+	merge->order = binaryheap_allocate(merge->n, compare_readers, merge);
+	merge->details = AllocSetContextCreate(CurrentMemoryContext, "idempotency merge",
+										   ALLOCSET_DEFAULT_SIZES);
+	for (int i = 0; i < merge->n; i++)
+	{
+		merge->readers[i] = idem_run_read(slot, &runs[i]);
+		if (idem_run_next(merge->readers[i], &merge->entries[i]))
+			binaryheap_add_unordered(merge->order, Int32GetDatum(i));
+	}
+	binaryheap_build(merge->order);
+}
+
+/* Copy a value of an entry. */
+static Datum
+copy_value(Datum value)
+{
+	return value == 0 ? 0 : datumCopy(value, false, -1);
+}
+
+/* The entry stands for its event, in place of what stood before. */
+static void
+let_stand(Merge *merge, const IdemEventEntry *entry)
+{
+	merge->standing = *entry;
+	merge->has_standing = true;
+	if (entry->has_detail)
+	{
+		MemoryContext old;
+
+		MemoryContextReset(merge->details);
+		old = MemoryContextSwitchTo(merge->details);
+		merge->standing.event_id = copy_value(entry->event_id);
+		merge->standing.consumer = copy_value(entry->consumer);
+		merge->standing.result = copy_value(entry->result);
+		MemoryContextSwitchTo(old);
+	}
+}
+
+/* Write the entry that stands. */
+static void
+write_standing(Merge *merge)
+{
+	if (merge->has_standing)
+		idem_run_add(merge->writer, &merge->standing);
+	merge->has_standing = false;
+}
+
+/* Take one more entry, in the order of (digest, turn). */
+static void
+add_entry(Merge *merge, const IdemEventEntry *entry)
+{
+	bool		same = merge->has_standing &&
+	idem_digest_compare(&merge->standing.digest, &entry->digest) == 0;
+
+	if (!same)
+		write_standing(merge);
+	if (!same || entry->turn > merge->standing.turn ||
+		(entry->has_detail && !merge->standing.has_detail))
+		let_stand(merge, entry);
+}
+
+/* Read all entries, and write those that stand. */
+static void
+merge_entries(Merge *merge)
+{
+	while (!binaryheap_empty(merge->order))
+	{
+		int			i = DatumGetInt32(binaryheap_first(merge->order));
+
+		add_entry(merge, &merge->entries[i]);
+		if (idem_run_next(merge->readers[i], &merge->entries[i]))
+			binaryheap_replace_first(merge->order, Int32GetDatum(i));
+		else
+			(void) binaryheap_remove_first(merge->order);
+		idem_pace_entry();
+	}
+	write_standing(merge);
+}
+
+/* Close the readers. */
+static void
+end_merge(Merge *merge)
+{
+	for (int i = 0; i < merge->n; i++)
+		idem_run_end_read(merge->readers[i]);
+	binaryheap_free(merge->order);
+	MemoryContextDelete(merge->details);
+}
+
+/* What the mark of the new run takes over from the old ones. */
+static void
+describe(IdemRun *run, const IdemRun *runs, int n, int level, int64 *expected)
+{
+	*run = (IdemRun)
+	{
+		.class = runs[0].class, .level = level, .stamp = runs[0].stamp,
+			.oldest = runs[0].oldest, .newest = runs[0].newest,
+			.last_xid = runs[0].last_xid, .nreplaces = n, .plain = true
+	};
+	*expected = 0;
+	for (int i = 0; i < n; i++)
+	{
+		run->oldest = Min(run->oldest, runs[i].oldest);
+		run->newest = Max(run->newest, runs[i].newest);
+		run->stamp = Max(run->stamp, runs[i].stamp);
+		if (FullTransactionIdPrecedes(run->last_xid, runs[i].last_xid))
+			run->last_xid = runs[i].last_xid;
+		run->plain = run->plain && runs[i].details == 0;
+		run->replaces[i] = runs[i].number;
+		*expected += runs[i].digests + runs[i].specials;
+	}
+}
+
+bool
+idem_merge_runs(int from, const IdemRun *runs, int n, int to, int level)
+{
+	Merge		merge = {.n = n};
+	IdemSlot	source;
+	IdemSlot	target;
+	IdemRun		run;
+	int64		expected;
+
+	if (!idem_slot_open_nowait(&source, from, AccessShareLock))
+		return false;
+	if (!idem_slot_open_nowait(&target, to, RowExclusiveLock))
+	{
+		idem_slot_close(&source, AccessShareLock);
+		return false;
+	}
+	describe(&run, runs, n, level, &expected);
+	source.strategy = GetAccessStrategy(BAS_BULKREAD);
+	begin_merge(&merge, &source, runs);
+	merge.writer = begin_run(&target, &run, expected);
+	merge_entries(&merge);
+	IDEM_FAULT_POINT("store-merge-pages");
+	idem_run_finish(merge.writer);
+	IDEM_FAULT_POINT("store-merge-mark-written");
+	end_merge(&merge);
+	FreeAccessStrategy(source.strategy);
+	idem_slot_close(&target, NoLock);
+	idem_slot_close(&source, NoLock);
+	return true;
 }

@@ -1,7 +1,7 @@
 /*-------------------------------------------------------------------------
  *
  * copy.h
- *		Copies a closed segment into a run.
+ *		Writes runs: copies a closed segment into runs, and merges runs into one.
  *
  * Private to src/store.
  *
@@ -17,31 +17,22 @@
 
 #include "postgres.h"
 
-#include "store/slot.h"
-
-/* A closed segment that is being copied. */
-typedef struct IdemCopy IdemCopy;
+#include "store/survey.h"
 
 /*
- * Open a closed segment, and count its committed rows; NULL, and nothing is
- * done, if a lock is not free.  The caller holds the packer's lock in a
- * transaction that ends next, and has an active snapshot.  Memory: the current
- * context, which the caller gives up.
+ * Copy a closed segment into a run of each class that it has; *nruns: how many.  False,
+ * and nothing is done, if a lock or a slot is not free.  The caller holds the packer's lock in a
+ * transaction that ends next, and has an active snapshot, which goes.
  */
-extern IdemCopy *idem_copy_begin(int segment);
-extern void idem_copy_end(IdemCopy *copy);
-
-/* Does the segment have rows of the class? */
-extern bool idem_copy_has(const IdemCopy *copy, int class);
+extern bool idem_copy_segment(const IdemSurvey *survey, int number, int *nruns);
 
 /*
- * Copy the rows of a class into a new run of a slot, which the caller has opened
- * with RowExclusiveLock.  stamp: the time of the store.
+ * Merge n runs of a slot into a new run of another slot, of a higher level, whose
+ * mark says that it replaces them.  All are of one class, and of one slice but
+ * for those that a restore brought.  False, and nothing is done, if a lock is not
+ * free.  The caller holds the packer's lock in a transaction that ends next, and has
+ * an active snapshot.  Memory: the current context, which the caller gives up.
  */
-extern void idem_copy_class(IdemCopy *copy, int class, IdemSlot *slot, int64 run_number,
-							int64 stamp);
-
-/* Has every transaction that wrote to the closed segment ended? */
-extern bool idem_copy_is_drained(int segment);
+extern bool idem_merge_runs(int from, const IdemRun *runs, int n, int to, int level);
 
 #endif							/* IDEM_STORE_COPY_H */

@@ -21,6 +21,7 @@
 
 #include "postgres.h"
 
+#include "access/xlogdefs.h"
 #include "datatype/timestamp.h"
 #include "storage/itemptr.h"
 #include "utils/uuid.h"
@@ -60,6 +61,58 @@ idem_entry_is_sound(int16 turn, char state)
 		(state == IDEM_ENTRY_COMPLETED || state == IDEM_ENTRY_KEPT || state == IDEM_ENTRY_FORGOTTEN);
 }
 
+typedef enum IdemRowStatus
+{
+	IDEM_ROW_NONE,				/* nothing is remembered, or it was forgotten */
+	IDEM_ROW_BUSY,				/* another transaction is writing or removing
+								 * a row */
+	IDEM_ROW_PROCESSING,		/* claimed and kept, not completed */
+	IDEM_ROW_COMPLETED
+} IdemRowStatus;
+
+/* The result of a look-up.  With status BUSY only busy_xid is set. */
+typedef struct IdemRow
+{
+	IdemRowStatus status;
+	TransactionId busy_xid;		/* who is writing, maybe a subtransaction; it
+								 * may have ended meanwhile */
+	bool		own;			/* written by the current transaction */
+	bool		in_snapshot;	/* own, or the transaction snapshot sees it;
+								 * true if nothing was ever remembered */
+	int16		turn;			/* of what decides; 0: nothing */
+	int16		class;			/* how long that is remembered: retention.h */
+	int64		expires;		/* when it may be dropped, by uptime.h; 0: its
+								 * class counts from a later time on, since it
+								 * is not packed yet */
+	TimestampTz claimed_at;		/* the earliest that it may have been */
+	TimestampTz completed_at;	/* if completed: the earliest */
+	TimestampTz completed_latest;
+	XLogRecPtr	commit_lsn;		/* once flushed up to here, it is durable */
+} IdemRow;
+
+/*
+ * What was found of an event so far: segments first, then runs.  An entry that is both
+ * in a run and in a segment is taken from the segment, which has its times.  Private to
+ * src/store.
+ */
+typedef struct IdemFinding
+{
+	IdemRow		row;			/* of the entry that decides; no status */
+	char		state;			/* of that entry */
+	bool		found;			/* there is one */
+	bool		busy;			/* another transaction is writing or removing
+								 * a row: row.busy_xid */
+	bool		dead_rows;		/* a segment has rows of it that nobody sees
+								 * any more, or places of such rows */
+	int			segment;		/* of the row that decides; -1: it is in a run */
+	int64		run;			/* that run; 0: none */
+	ItemPointerData tid;
+	Oid			unsound;		/* the table of the row, if the store did not
+								 * write it */
+	bool		has_result;		/* of a run; result is set then */
+	Datum		result;
+} IdemFinding;
+
 /* The place of an entry that this transaction wrote, valid until it ends. */
 typedef struct IdemEntryRef
 {
@@ -86,6 +139,9 @@ typedef struct IdemNewEntry
 	Datum		result;			/* jsonb, if has_result */
 	IdemEntryRef ref;			/* set when it is written */
 } IdemNewEntry;
+
+/* The most entries that one call writes. */
+#define IDEM_STORE_CHUNK	64
 
 static inline int
 idem_digest_compare(const pg_uuid_t *a, const pg_uuid_t *b)

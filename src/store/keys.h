@@ -39,4 +39,16 @@ extern void idem_keys_enter(IdemKeys *keys, const pg_uuid_t *digest, const ItemP
 extern int	idem_keys_find(IdemKeys *keys, const pg_uuid_t *digest,
 						   ItemPointerData tids[IDEM_KEYS_MOST], bool *thinned);
 
+/* Is nothing of the event at this place that anybody will ever see? */
+extern bool idem_keys_is_needless(IdemKeys *keys, const pg_uuid_t *digest, const ItemPointerData *tid);
+
+/* Somebody has deleted or updated a row by hand. */
+extern void idem_keys_make_anew(IdemKeys *keys);
+
+/*
+ * Forget all keys of a segment, on which the caller has AccessExclusiveLock; false if the
+ * sequence is being altered.
+ */
+extern bool idem_keys_forget(int number);
+
 #endif							/* IDEM_STORE_KEYS_H */

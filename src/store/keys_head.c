@@ -87,12 +87,6 @@ idem_keys_close(IdemKeys *keys)
 	RelationClose(keys->rel);
 }
 
-IdemKeysHead *
-idem_keys_head(Buffer buffer)
-{
-	return idem_keypage_data(buffer);
-}
-
 IdemKeysWitness
 idem_keys_witness(const IdemKeys *keys)
 {
@@ -164,7 +158,6 @@ look_anew(IdemKeys *keys, uint32 heap_changes, uint32 keys_changes)
 	}
 }
 
-/* Can the keys be relied on?  After this, what is remembered of them is true. */
 bool
 idem_keys_are_trusted(IdemKeys *keys)
 {
@@ -188,7 +181,6 @@ idem_keys_are_trusted(IdemKeys *keys)
 	return known[keys->number].trusted && !IDEM_REL_GOT_NEW_FILE(keys->rel);
 }
 
-/* Is it the head of keys of this file, which know the trigger as it is? */
 bool
 idem_keys_is_ours(IdemKeys *keys, const IdemKeysHead *head)
 {
@@ -199,10 +191,6 @@ idem_keys_is_ours(IdemKeys *keys, const IdemKeysHead *head)
 		head->witness.block == witness->block && head->witness.offset == witness->offset;
 }
 
-/*
- * Read the head; ABSENT if the keys are not there or are another file's.  Remembers it
- * while it is READY.
- */
 IdemKeysState
 idem_keys_read_head(IdemKeys *keys, IdemKeysShape *shape)
 {
@@ -213,14 +201,14 @@ idem_keys_read_head(IdemKeys *keys, IdemKeysShape *shape)
 	if (RelationGetNumberOfBlocks(keys->rel) <= IDEM_KEYS_FIRST_PAGE)
 		return IDEM_KEYS_ABSENT;
 	buffer = idem_keypage_lock(keys->rel, IDEM_KEYS_HEAD_BLOCK, BUFFER_LOCK_SHARE);
-	head = idem_keys_head(buffer);
+	head = idem_keypage_data(buffer);
 	if (!PageIsNew(BufferGetPage(buffer)) && idem_keys_is_ours(keys, head))
 	{
 		state = head->state;
 		shape->pages = head->pages;
 		shape->seed = head->seed;
 	}
-	idem_keypage_unlock(buffer);
+	UnlockReleaseBuffer(buffer);
 	if (state == IDEM_KEYS_READY)
 	{
 		known[keys->number].of = IDEM_REL_FILE_NUMBER(keys->heap);
@@ -230,7 +218,6 @@ idem_keys_read_head(IdemKeys *keys, IdemKeysShape *shape)
 	return state;
 }
 
-/* What the session remembers, or else the head.  The keys are trusted. */
 IdemKeysState
 idem_keys_get_head(IdemKeys *keys, IdemKeysShape *shape)
 {
@@ -243,10 +230,6 @@ idem_keys_get_head(IdemKeys *keys, IdemKeysShape *shape)
 	return idem_keys_read_head(keys, shape);
 }
 
-/*
- * Lock the page of a hash.  The shape is what the head said; there may be more pages by
- * now.
- */
 Buffer
 idem_keys_lock_page(IdemKeys *keys, uint32 hash, IdemKeysShape *shape, int mode)
 {
@@ -257,9 +240,12 @@ idem_keys_lock_page(IdemKeys *keys, uint32 hash, IdemKeysShape *shape, int mode)
 		uint32		number = idem_keypage_number(hash, shape->pages);
 		Buffer		buffer = idem_keypage_lock(keys->rel, IDEM_KEYS_FIRST_PAGE + number, mode);
 
-		if (idem_keypage_belongs(idem_keypage_of(buffer), number, hash, seed))
+		const IdemKeyPage *page = idem_keypage_of(buffer);
+
+		/* is it a page of these keys, and was not split since? */
+		if (page->seed == seed && (hash & idem_keypage_mask(page->bits)) == number)
 			return buffer;
-		idem_keypage_unlock(buffer);
+		UnlockReleaseBuffer(buffer);
 		known[keys->number].of = 0;
 		/* with another seed the hash would be another one */
 		if (idem_keys_read_head(keys, shape) == IDEM_KEYS_ABSENT || shape->seed != seed)
@@ -267,7 +253,6 @@ idem_keys_lock_page(IdemKeys *keys, uint32 hash, IdemKeysShape *shape, int mode)
 	}
 }
 
-/* Is what the session remembers still true? */
 bool
 idem_keys_are_unchanged(IdemKeys *keys)
 {

@@ -84,7 +84,6 @@ extern void idem_keys_open(IdemKeys *keys, int number, Relation heap);
 extern void idem_keys_close(IdemKeys *keys);
 
 extern IdemRelRef *idem_keys_ref(int number);
-extern IdemKeysHead *idem_keys_head(Buffer buffer);
 
 /*
  * Does the trigger fire always?  After this, what the session remembers of the keys is

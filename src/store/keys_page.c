@@ -70,12 +70,6 @@ idem_keypage_hash_in(uint64 entry)
 	return (uint32) (entry >> (BLOCK_BITS + OFFSET_BITS));
 }
 
-static bool
-is_entry(uint64 entry)
-{
-	return entry != NO_ENTRY && entry != REMOVED;
-}
-
 /* The place where an entry stands, or those before it are taken. */
 static int
 first_place(uint32 hash)
@@ -91,22 +85,10 @@ next_place(int place)
 	return place + 1 == IDEM_KEYPAGE_ENTRIES ? 0 : place + 1;
 }
 
-IdemKeyPage *
-idem_keypage_of(Buffer buffer)
-{
-	return idem_keypage_data(buffer);
-}
-
 void *
 idem_keypage_data(Buffer buffer)
 {
 	return (char *) BufferGetPage(buffer) + BLCKSZ - IDEM_KEYPAGE_BYTES;
-}
-
-void
-idem_keypage_unlock(Buffer buffer)
-{
-	UnlockReleaseBuffer(buffer);
 }
 
 Buffer
@@ -125,25 +107,11 @@ idem_keypage_make(Buffer buffer)
 	PageInit(BufferGetPage(buffer), BLCKSZ, IDEM_KEYPAGE_BYTES);
 }
 
-/* The last of so many bits are set. */
-uint32
-idem_keypage_mask(int bits)
-{
-	return ((uint32) 1 << bits) - 1;
-}
-
-/* The number of bits by which all pages were split that were split last time. */
-int
-idem_keypage_bits(uint32 pages)
-{
-	return pg_leftmost_one_pos32(pages);
-}
-
 /* The page of a hash, of so many. */
 uint32
 idem_keypage_number(uint32 hash, uint32 pages)
 {
-	int			bits = idem_keypage_bits(pages);
+	int			bits = pg_leftmost_one_pos32(pages);
 	uint32		page = hash & idem_keypage_mask(bits + 1);
 
 	return page < pages ? page : hash & idem_keypage_mask(bits);
@@ -157,16 +125,6 @@ idem_keypage_init(Buffer buffer, uint64 seed)
 	idem_keypage_of(buffer)->seed = seed;
 }
 
-bool
-idem_keypage_belongs(const IdemKeyPage *page, uint32 number, uint32 hash, uint64 seed)
-{
-	return page->seed == seed && (hash & idem_keypage_mask(page->bits)) == number;
-}
-
-/*
- * Put an entry into a page, if it is not there; false if there is no place.  It counts as
- * a change either way: the row at this place may be another one than before.
- */
 bool
 idem_keypage_place(IdemKeyPage *page, uint64 entry)
 {
@@ -195,7 +153,6 @@ idem_keypage_place(IdemKeyPage *page, uint64 entry)
 	return true;
 }
 
-/* The entries of a hash, as many as fit; returns how many there are. */
 int
 idem_keypage_collect(const IdemKeyPage *page, uint32 hash, uint64 *found, int most)
 {
@@ -248,9 +205,20 @@ idem_keypage_list(const IdemKeyPage *page, uint64 *entries)
 
 	for (int i = 0; i < IDEM_KEYPAGE_ENTRIES; i++)
 	{
-		if (is_entry(page->entries[i]))
+		if (page->entries[i] != NO_ENTRY && page->entries[i] != REMOVED)
 			entries[n++] = page->entries[i];
 	}
+	return n;
+}
+
+/* Take all entries out of a page, and give them; returns how many. */
+static int
+take_entries(IdemKeyPage *page, uint64 *entries)
+{
+	int			n = idem_keypage_list(page, entries);
+
+	memset(page->entries, 0, IDEM_KEYPAGE_ENTRIES * sizeof(uint64));
+	page->used = 0;
 	return n;
 }
 
@@ -258,37 +226,27 @@ void
 idem_keypage_compact(IdemKeyPage *page)
 {
 	uint64		entries[BLCKSZ / sizeof(uint64)];
-	int			n = idem_keypage_list(page, entries);
+	int			n = take_entries(page, entries);
 
-	memset(page->entries, 0, IDEM_KEYPAGE_ENTRIES * sizeof(uint64));
-	page->used = 0;
 	for (int i = 0; i < n; i++)
 		(void) idem_keypage_place(page, entries[i]);
 }
 
-/* Give each entry of a page to one of two, which are empty otherwise. */
 void
 idem_keypage_deal(IdemKeyPage *low, IdemKeyPage *high, int bits)
 {
 	uint64		entries[BLCKSZ / sizeof(uint64)];
-	bool		incomplete = low->incomplete;
-	bool		thinned = low->thinned;
+	int			n = take_entries(low, entries);
 
-	memcpy(entries, low->entries, IDEM_KEYPAGE_ENTRIES * sizeof(uint64));
-	memset(low->entries, 0, IDEM_KEYPAGE_ENTRIES * sizeof(uint64));
-	low->used = 0;
 	low->bits = high->bits = bits;
-	low->incomplete = high->incomplete = incomplete;
-	low->thinned = high->thinned = thinned;
+	high->incomplete = low->incomplete;
+	high->thinned = low->thinned;
 
 	/*
 	 * who looked at the page before compares with either, and must find a
 	 * change
 	 */
 	high->changes = ++low->changes;
-	for (int i = 0; i < IDEM_KEYPAGE_ENTRIES; i++)
-	{
-		if (is_entry(entries[i]))
-			(void) idem_keypage_place(idem_keypage_hash_in(entries[i]) & ((uint32) 1 << (bits - 1)) ? high : low, entries[i]);
-	}
+	for (int i = 0; i < n; i++)
+		(void) idem_keypage_place(idem_keypage_hash_in(entries[i]) & ((uint32) 1 << (bits - 1)) ? high : low, entries[i]);
 }

@@ -3,7 +3,7 @@
  * keys_page.h
  *		A page of keys: entries of 8 bytes, placed by a hash.
  *
- * Private to keys.c, keys_fill.c and keys_tidy.c.
+ * Private to keys.c, keys_head.c and ring.c.
  *
  * Copyright (c) 2026, the idempotency developers
  *
@@ -52,25 +52,33 @@ typedef struct IdemKeyPage
 /* The hash of an event's digest. */
 extern uint32 idem_keypage_hash(const pg_uuid_t *digest, uint64 seed);
 
-/* Of so many pages: the bits by which all were split last time, and the page of a hash. */
-extern int	idem_keypage_bits(uint32 pages);
-extern uint32 idem_keypage_mask(int bits);
+/* The last of so many bits are set. */
+static inline uint32
+idem_keypage_mask(int bits)
+{
+	return ((uint32) 1 << bits) - 1;
+}
+
+/* The page of a hash, of so many. */
 extern uint32 idem_keypage_number(uint32 hash, uint32 pages);
 
-/* Buffers: read and lock a block; give both back; make it an empty page. */
+/* Read and lock a block; UnlockReleaseBuffer gives both back. */
 extern Buffer idem_keypage_lock(Relation rel, BlockNumber block, int mode);
-extern void idem_keypage_unlock(Buffer buffer);
+
+/* Make it an empty page. */
 extern void idem_keypage_make(Buffer buffer);
-extern IdemKeyPage *idem_keypage_of(Buffer buffer);
 
 /* What a page, or the head, has behind the server's header. */
 extern void *idem_keypage_data(Buffer buffer);
 
+static inline IdemKeyPage *
+idem_keypage_of(Buffer buffer)
+{
+	return idem_keypage_data(buffer);
+}
+
 /* Make it a page of keys without entries. */
 extern void idem_keypage_init(Buffer buffer, uint64 seed);
-
-/* Is this page of these keys the one of the hash, and was not split since? */
-extern bool idem_keypage_belongs(const IdemKeyPage *page, uint32 number, uint32 hash, uint64 seed);
 
 /* An entry, which a page has no place for if the block is beyond 128 GB; and the place that it names. */
 extern uint64 idem_keypage_entry(uint32 hash, const ItemPointerData *tid);

@@ -46,7 +46,7 @@
 #include "shared/catalog.h"
 #include "shared/clock.h"
 #include "shared/uptime.h"
-#include "store/close.h"
+#include "store/rotate.h"
 #include "store/pace.h"
 #include "store/setting.h"
 

@@ -7,15 +7,15 @@
  * The steps, each in a transaction of its own unless it says otherwise:
  *
  * - seal the state after a restore (state.c);
- * - close the current segment (close.c);
+ * - close the current segment (rotate.c);
  * - copy a closed segment into runs, one for each class (copy.c), commit, flush;
  *	 then, in another transaction, mark the segment packed, which tells all
  *	 sessions of the runs;
- * - merge the runs of a slot into one run of a higher level (merge.c), commit,
+ * - merge the runs of a slot into one run of a higher level (copy.c), commit,
  *	 flush; then raise the state;
- * - empty a packed segment (cut.c);
+ * - empty a packed segment (rotate.c);
  * - raise the state; then, in another transaction, empty a slot whose runs were
- *	 merged, or have expired (cut.c).
+ *	 merged, or have expired (rotate.c).
  *
  * Each turn looks at everything anew, and takes the first step that it can.
  * Nothing is remembered from turn to turn, but which slots could not be merged.
@@ -68,42 +68,33 @@
 #include "shared/fault.h"
 #include "shared/worker.h"
 #include "shared/uptime.h"
-#include "store/close.h"
+#include "store/rotate.h"
 #include "store/copy.h"
-#include "store/cut.h"
-#include "store/merge.h"
 #include "store/pace.h"
 #include "store/pack.h"
 #include "store/plan.h"
 #include "store/retention.h"
 #include "store/ring.h"
 #include "store/setting.h"
-#include "store/start.h"
 #include "store/survey.h"
-
-#define BIT(n) ((uint32) 1 << (n))
-#define SLOT_BIT(n) ((uint64) 1 << (n))
 
 /* A session asks for a packer at most once in this time. */
 #define REQUEST_MS	1000
 
 /* Transactions */
 
-/* Begin a transaction that holds the packer's lock; if not, none is open. */
+/*
+ * Begin a transaction that holds the packer's lock.  It is open, too, if the lock is not
+ * to be had.
+ */
 static IdemMaintained
 begin_step(void)
 {
 	idem_txn_begin();
 	if (idem_pace_must_give_way())
-	{
-		idem_txn_commit(false);
 		return IDEM_MAINTAINED_LEAVE;
-	}
 	if (!ConditionalLockRelationOid(idem_store_state_oid(), ShareUpdateExclusiveLock))
-	{
-		idem_txn_commit(false);
 		return IDEM_MAINTAINED_BUSY;
-	}
 	return IDEM_MAINTAINED;
 }
 
@@ -119,21 +110,18 @@ resume_step(int64 state_value)
 
 	if (begin_step() != IDEM_MAINTAINED)
 		return false;
-	state = idem_survey_state();
-	if (state.sealed && state.value == state_value)
-		return true;
-	idem_txn_commit(false);
-	return false;
+	state = idem_store_state(NULL);
+	return state.sealed && state.value == state_value;
 }
 
 /* Have all sessions read the end marks anew; returns the state's number. */
 static int64
 raise_state(void)
 {
-	IdemStoreState state = idem_survey_state();
+	IdemStoreState state = idem_store_state(NULL);
 
 	idem_store_set_state(state.current, state.unprobed);
-	return idem_survey_state().value;
+	return idem_store_state(NULL).value;
 }
 
 /*
@@ -152,138 +140,45 @@ static void
 begin_trying(IdemTried *tried)
 {
 	if (merging >= 0)
-		unmerged |= SLOT_BIT(merging);
+		unmerged |= IDEM_STEP_BIT(merging);
 	if (merging >= 0 && merge_again_at == 0)
 		merge_again_at = idem_clock_plus_ms(idem_clock(), MERGE_AGAIN_MS);
 	merging = -1;
 	if (merge_again_at != 0 && idem_clock() >= merge_again_at)
 		unmerged = merge_again_at = 0;
 	memset(tried, 0, sizeof(*tried));
-	tried->merges = unmerged;
+	tried->steps[IDEM_STEP_MERGE] = unmerged;
 }
 
-/* Steps.  Each returns false, with the transaction open, if nothing was done. */
+/* Steps.  Each returns false if nothing was done; a transaction is open either way. */
 
-static bool
-seal(void)
-{
-	Relation	rel = relation_open(idem_store_state_oid(), NoLock);
-	bool		sealed = idem_store_seal(rel);
-
-	relation_close(rel, NoLock);
-	if (sealed)
-		idem_txn_commit(false);
-	return sealed;
-}
-
-static bool
-close_current(const IdemSurvey *survey)
-{
-	if (!idem_close_if_due(survey->segments[survey->state.current].aged))
-		return false;
-	idem_txn_commit(false);
-	return true;
-}
-
-/* In a transaction with the packer's lock, which ends here. */
 static void
 mark_packed(int segment)
 {
-	IdemStoreState state = idem_survey_state();
+	IdemStoreState state = idem_store_state(NULL);
 
-	idem_store_set_state(state.current, state.unprobed | BIT(segment));
+	idem_store_set_state(state.current, state.unprobed | (uint32) 1 << segment);
 	IDEM_FAULT_POINT("store-marked-packed");
-	idem_txn_commit(false);
-}
-
-/* Close the slots of the classes below "end" that the segment has. */
-static void
-close_targets(const IdemCopy *segment, IdemSlot *targets, int end)
-{
-	for (int class = 0; class < end; class++)
-	{
-		if (idem_copy_has(segment, class))
-			idem_slot_close(&targets[class], NoLock);
-	}
-}
-
-/*
- * Open a slot for each class that the segment has; false, and none is open, if
- * there is none, or its lock is not free.  *nruns: how many classes.
- */
-static bool
-open_targets(const IdemSurvey *survey, const IdemCopy *segment, IdemSlot *targets, int *nruns)
-{
-	uint64		taken = 0;
-
-	*nruns = 0;
-	for (int class = 0; class < IDEM_RETENTION_CLASSES; class++)
-	{
-		int			number;
-
-		if (!idem_copy_has(segment, class))
-			continue;
-		number = idem_plan_target(survey, class, &taken);
-		if (number < 0 || !idem_slot_open_nowait(&targets[class], number, RowExclusiveLock))
-		{
-			close_targets(segment, targets, class);
-			return false;
-		}
-		(*nruns)++;
-	}
-	return true;
-}
-
-/*
- * Copy each class that the segment has.  All slots are open before the first run
- * is written: a run counts with its end mark, and would be written again and again
- * if another one could not be.
- */
-static bool
-copy_classes(const IdemSurvey *survey, IdemCopy *segment, int *nruns)
-{
-	IdemSlot	targets[IDEM_RETENTION_CLASSES];
-	int			ncopied = 0;
-
-	if (!open_targets(survey, segment, targets, nruns))
-		return false;
-	for (int class = 0; class < IDEM_RETENTION_CLASSES; class++)
-	{
-		if (!idem_copy_has(segment, class))
-			continue;
-		if (ncopied++ > 0)
-			IDEM_FAULT_POINT("store-class-copied");
-		idem_copy_class(segment, class, &targets[class], idem_run_new_number(), survey->time);
-	}
-	close_targets(segment, targets, IDEM_RETENTION_CLASSES);
-	return true;
 }
 
 static bool
 copy(const IdemSurvey *survey, const IdemStep *step)
 {
-	IdemCopy   *segment = idem_copy_begin(step->number);
-	int64		state_value;
-	bool		copied;
 	int			nruns;
 
-	if (segment == NULL)
+	if (!idem_copy_segment(survey, step->number, &nruns))
 		return false;
-	copied = copy_classes(survey, segment, &nruns);
-	idem_copy_end(segment);
-	if (!copied)
-		return false;
-	if (nruns == 0)
+	if (nruns > 0)
 	{
-		mark_packed(step->number);
-		return true;
+		/* the packer itself may have closed a segment meanwhile */
+		int64		state_value = idem_store_state(NULL).value;
+
+		idem_txn_commit(true);
+		IDEM_FAULT_POINT("store-run-committed");
+		if (!resume_step(state_value))
+			return true;
 	}
-	/* the packer itself may have closed a segment meanwhile */
-	state_value = idem_survey_state().value;
-	idem_txn_commit(true);
-	IDEM_FAULT_POINT("store-run-committed");
-	if (resume_step(state_value))
-		mark_packed(step->number);
+	mark_packed(step->number);
 	return true;
 }
 
@@ -303,8 +198,7 @@ merge(const IdemSurvey *survey, const IdemStep *step)
 			runs[n++] = slot->runs[i];
 	}
 	if (!idem_merge_runs(step->number, runs, n, step->target,
-						 slice_is_over ? target->runs[0].level : step->level + 1,
-						 idem_run_new_number()))
+						 slice_is_over ? target->runs[0].level : step->level + 1))
 		return false;
 	idem_txn_commit(true);
 	IDEM_FAULT_POINT("store-merge-committed");
@@ -314,27 +208,8 @@ merge(const IdemSurvey *survey, const IdemStep *step)
 	{
 		(void) raise_state();
 		IDEM_FAULT_POINT("store-merge-raised");
-		idem_txn_commit(false);
 	}
 	return true;
-}
-
-static bool
-cut_segment(int number)
-{
-	if (!idem_cut_segment(number))
-		return false;
-	idem_txn_commit(false);
-	return true;
-}
-
-/* Is the slot emptied because its runs have expired?  A merged run may have, too. */
-static bool
-has_expired(const IdemSurvey *survey, int number)
-{
-	const IdemSlotInfo *slot = &survey->slots[number];
-
-	return slot->nruns > 0 && survey->time >= idem_run_end(&slot->runs[0]);
 }
 
 /*
@@ -344,24 +219,24 @@ has_expired(const IdemSurvey *survey, int number)
 static bool
 cut_slot(const IdemSurvey *survey, int number)
 {
-	bool		expired = has_expired(survey, number);	/* the survey ends with
-														 * its transaction */
+	const IdemSlotInfo *slot = &survey->slots[number];
+
+	/*
+	 * a merged run may have expired, too; the survey ends with its
+	 * transaction
+	 */
+	bool		expired = slot->nruns > 0 && survey->time >= idem_run_end(&slot->runs[0]);
 	int64		state_value = raise_state();
 
 	idem_txn_commit(false);
 	IDEM_FAULT_POINT("store-slot-raised");
 	if (expired)
 		IDEM_FAULT_POINT("store-expired-raised");
-	if (!resume_step(state_value))
-		idem_txn_begin();
-	else if (idem_cut_slot(number))
-	{
-		if (expired)
-			IDEM_FAULT_POINT("store-expired-cut");
-		idem_txn_commit(false);
-		return true;
-	}
-	return false;
+	if (!resume_step(state_value) || !idem_cut_slot(number))
+		return false;
+	if (expired)
+		IDEM_FAULT_POINT("store-expired-cut");
+	return true;
 }
 
 /* Try a step; note it if it could not be taken. */
@@ -370,31 +245,26 @@ try_step(const IdemSurvey *survey, const IdemStep *step, IdemTried *tried)
 {
 	bool		merged;
 
+	tried->steps[step->kind] |= IDEM_STEP_BIT(step->number);
 	switch (step->kind)
 	{
-		case IDEM_STEP_NONE:
-			break;
 		case IDEM_STEP_SEAL:
-			tried->seal = true;
-			return seal();
+			return idem_store_seal();
 		case IDEM_STEP_CLOSE:
-			tried->close = true;
-			return close_current(survey);
+			return idem_close_if_due(survey->segments[survey->state.current].aged);
 		case IDEM_STEP_CUT_SEGMENT:
-			tried->cut_segments |= BIT(step->number);
-			return cut_segment(step->number);
+			return idem_cut_segment(step->number);
 		case IDEM_STEP_CUT_SLOT:
-			tried->cut_slots |= SLOT_BIT(step->number);
 			return cut_slot(survey, step->number);
 		case IDEM_STEP_COPY:
-			tried->copies |= BIT(step->number);
 			return copy(survey, step);
 		case IDEM_STEP_MERGE:
-			tried->merges |= SLOT_BIT(step->number);
 			merging = step->number;
 			merged = merge(survey, step);
 			merging = -1;
 			return merged;
+		case IDEM_STEP_KINDS:
+			break;
 	}
 	return false;
 }
@@ -407,8 +277,6 @@ try_step(const IdemSurvey *survey, const IdemStep *step, IdemTried *tried)
 static bool
 look_around(IdemSurvey **survey, const IdemTried *tried, bool advance, IdemStep *step)
 {
-	FullTransactionId horizon;
-
 	*survey = idem_survey();
 	if (advance && ((*survey)->finite || idem_uptime_is_needed()))
 	{
@@ -417,12 +285,7 @@ look_around(IdemSurvey **survey, const IdemTried *tried, bool advance, IdemStep 
 	}
 	if (ActiveSnapshotSet())
 		PopActiveSnapshot();
-	horizon = idem_survey_horizon();
-	*step = (IdemStep)
-	{
-		IDEM_STEP_NONE, -1, -1
-	};
-	return idem_plan_step(*survey, horizon, tried, step);
+	return idem_plan_step(*survey, idem_survey_horizon(), tried, step);
 }
 
 /*
@@ -437,16 +300,14 @@ turn(IdemTried *tried, bool *more, bool *taken)
 	IdemMaintained result = begin_step();
 
 	*more = *taken = false;
-	if (result != IDEM_MAINTAINED)
-		return result;
-	*more = look_around(&survey, tried, true, &step);
+	if (result == IDEM_MAINTAINED)
+		*more = look_around(&survey, tried, true, &step);
 	if (*more)
 	{
 		PushActiveSnapshot(GetLatestSnapshot());
 		*taken = try_step(survey, &step, tried);
 	}
-	if (!*taken)
-		idem_txn_commit(false);
+	idem_txn_commit(false);
 	return result;
 }
 
@@ -469,10 +330,10 @@ idem_store_maintain(int *steps)
 		if (taken)
 		{
 			/* What could not be done before may be possible now. */
-			uint64		cut_slots = tried.cut_slots;
+			uint64		cut_slots = tried.steps[IDEM_STEP_CUT_SLOT];
 
 			begin_trying(&tried);
-			tried.cut_slots = cut_slots;
+			tried.steps[IDEM_STEP_CUT_SLOT] = cut_slots;
 			(*steps)++;
 		}
 	} while (result == IDEM_MAINTAINED && more);
@@ -492,6 +353,25 @@ static bool
 may_request(void)
 {
 	return idem_store_maintenance && !RecoveryInProgress() && !IsBinaryUpgrade;
+}
+
+/*
+ * A packer that stays for a while is the only one of the database (shared/worker.c).  One
+ * that takes a step for whoever asks for it may work beside it.
+ */
+bool
+idem_packer_register(bool once, BackgroundWorkerHandle **handle)
+{
+	BackgroundWorker worker;
+	IdemPackerOrder order;
+
+	memset(&order, 0, sizeof(order));
+	order.database = MyDatabaseId;
+	order.once = once;
+	idem_singleton_describe(&worker, "idem_store_worker_main", "idempotency packer");
+	memcpy(worker.bgw_extra, &order, sizeof(order));
+	worker.bgw_notify_pid = handle == NULL ? 0 : MyProcPid;
+	return RegisterDynamicBackgroundWorker(&worker, handle);
 }
 
 void

@@ -16,6 +16,25 @@
 
 #include "postgres.h"
 
+#include "postmaster/bgworker.h"
+
+/* What a packer is started for (bgw_extra). */
+typedef struct IdemPackerOrder
+{
+	Oid			database;
+	bool		once;			/* end when there is no step to take; else
+								 * stay for a while */
+} IdemPackerOrder;
+
+/*
+ * Register a packer for this database; false if all max_worker_processes are
+ * in use.  handle: NULL, or gets a handle that this process is notified by.
+ */
+extern bool idem_packer_register(bool once, BackgroundWorkerHandle **handle);
+
+/* The packer, a background worker that maintains the store of a database (worker.c). */
+extern PGDLLEXPORT void idem_store_worker_main(Datum arg);
+
 /* Why maintenance took no further step. */
 typedef enum IdemMaintained
 {

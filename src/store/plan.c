@@ -15,7 +15,7 @@
  *
  * A crash leaves nothing, because nothing is written.
  *
- * LOCKING: copy.c tries ShareLock on closed segments for a moment.
+ * LOCKING: segment.c tries ShareLock on closed segments for a moment.
  *
  * MEMORY: none.
  *
@@ -29,18 +29,13 @@
 #include "postgres.h"
 
 #include "shared/empty.h"
-#include "store/close.h"
-#include "store/copy.h"
-#include "store/cut.h"
+#include "store/rotate.h"
 #include "store/plan.h"
 #include "store/retention.h"
 #include "store/ring.h"
 
 /* Empty slots that are left to merges. */
 #define SLOTS_FOR_MERGES	3
-
-#define BIT(n) ((uint32) 1 << (n))
-#define SLOT_BIT(n) ((uint64) 1 << (n))
 
 StaticAssertDecl(IDEM_STORE_SLOTS <= 64, "a bit for each slot");
 
@@ -51,7 +46,7 @@ may_copy(const IdemSurvey *survey, int number)
 	const IdemSegmentInfo *segment = &survey->segments[number];
 
 	return number != survey->state.current && segment->seen && !segment->pristine &&
-		(survey->state.unprobed & BIT(number)) == 0 && idem_copy_is_drained(number);
+		(survey->state.unprobed & ((uint32) 1 << number)) == 0 && idem_store_segment_is_drained(number);
 }
 
 /*
@@ -114,7 +109,7 @@ find_slot(const IdemSurvey *survey, int class, int64 slice, int level, int spare
 
 		if (has_room(slot, class, slice) && slot->runs[0].level == level)
 			return i;
-		if (slot->seen && slot->pristine && (taken & SLOT_BIT(i)) == 0)
+		if (slot->seen && slot->pristine && (taken & IDEM_STEP_BIT(i)) == 0)
 		{
 			empty = i;
 			nempty++;
@@ -130,7 +125,7 @@ idem_plan_target(const IdemSurvey *survey, int class, uint64 *taken)
 								   SLOTS_FOR_MERGES, *taken);
 
 	if (target >= 0)
-		*taken |= SLOT_BIT(target);
+		*taken |= IDEM_STEP_BIT(target);
 	return target;
 }
 
@@ -139,7 +134,7 @@ idem_plan_merges(const IdemSurvey *survey, const IdemStep *step, int i)
 {
 	const IdemSlotInfo *slot = &survey->slots[step->number];
 
-	return !slot->replaced[i] && survey->time < idem_run_end(&slot->runs[i]) &&
+	return slot->runs[i].replaced_by == NULL && survey->time < idem_run_end(&slot->runs[i]) &&
 		slot->runs[i].class == step->class;
 }
 
@@ -208,33 +203,32 @@ merge_target(const IdemSurvey *survey, const IdemStep *step)
 	return -1;
 }
 
+/* Make it the step, unless it was tried. */
+static bool
+choose(IdemStep *step, const IdemTried *tried, IdemStepKind kind, int number)
+{
+	*step = (IdemStep)
+	{
+		.kind = kind, .number = number, .target = -1
+	};
+	return (tried->steps[kind] & IDEM_STEP_BIT(number)) == 0;
+}
+
 /* Find a table that may be emptied. */
 static bool
 choose_cut(const IdemSurvey *survey, FullTransactionId horizon, const IdemTried *tried, IdemStep *step)
 {
 	for (int i = 0; i < IDEM_STORE_SEGMENTS; i++)
 	{
-		if ((tried->cut_segments & BIT(i)) == 0 && idem_cut_may_segment(survey, i, horizon) &&
-			!idem_empty_is_held(idem_store_segment_oid(i)))
-		{
-			*step = (IdemStep)
-			{
-				IDEM_STEP_CUT_SEGMENT, i, -1
-			};
+		if (choose(step, tried, IDEM_STEP_CUT_SEGMENT, i) &&
+			idem_cut_may_segment(survey, i, horizon) && !idem_empty_is_held(idem_store_segment_oid(i)))
 			return true;
-		}
 	}
 	for (int i = 0; i < IDEM_STORE_SLOTS; i++)
 	{
-		if ((tried->cut_slots & SLOT_BIT(i)) == 0 && idem_cut_may_slot(survey, i, horizon) &&
-			!idem_empty_is_held(idem_slot_oid(i)))
-		{
-			*step = (IdemStep)
-			{
-				IDEM_STEP_CUT_SLOT, i, -1
-			};
+		if (choose(step, tried, IDEM_STEP_CUT_SLOT, i) &&
+			idem_cut_may_slot(survey, i, horizon) && !idem_empty_is_held(idem_slot_oid(i)))
 			return true;
-		}
 	}
 	return false;
 }
@@ -245,32 +239,20 @@ choose_copy(const IdemSurvey *survey, const IdemTried *tried, IdemStep *step)
 {
 	for (int i = 0; i < IDEM_STORE_SEGMENTS; i++)
 	{
-		if ((tried->copies & BIT(i)) == 0 && may_copy(survey, i))
-		{
-			*step = (IdemStep)
-			{
-				IDEM_STEP_COPY, i, -1
-			};
+		if (choose(step, tried, IDEM_STEP_COPY, i) && may_copy(survey, i))
 			return true;
-		}
 	}
 	return false;
 }
 
-/* Find a slot whose runs to merge. */
+/* Find a slot whose runs to merge.  Unless all runs are known, some may be replaced already. */
 static bool
 choose_merge(const IdemSurvey *survey, const IdemTried *tried, IdemStep *step)
 {
-	for (int i = 0; i < IDEM_STORE_SLOTS; i++)
+	for (int i = 0; i < IDEM_STORE_SLOTS && survey->complete; i++)
 	{
-		/* unless all runs are known, some may be replaced already */
-		if (!survey->complete || survey->slots[i].restoring || (tried->merges & SLOT_BIT(i)) != 0)
-			continue;
-		*step = (IdemStep)
-		{
-			IDEM_STEP_MERGE, i, -1
-		};
-		if (!choose_class(survey, step))
+		if (!choose(step, tried, IDEM_STEP_MERGE, i) || survey->slots[i].restoring ||
+			!choose_class(survey, step))
 			continue;
 		step->target = merge_target(survey, step);
 		if (step->target >= 0)
@@ -282,17 +264,14 @@ choose_merge(const IdemSurvey *survey, const IdemTried *tried, IdemStep *step)
 bool
 idem_plan_step(const IdemSurvey *survey, FullTransactionId horizon, const IdemTried *tried, IdemStep *step)
 {
-	const IdemStoreState *state = &survey->state;
+	int			current = survey->state.current;
 
-	if (!state->sealed && !tried->seal)
-		step->kind = IDEM_STEP_SEAL;
-	else if (state->sealed && !tried->close &&
-			 idem_close_is_due(survey->segments, state->current) &&
-			 idem_close_successor(survey->segments, state->current) >= 0)
-		step->kind = IDEM_STEP_CLOSE;
-	else
-		return state->sealed &&
-			(choose_cut(survey, horizon, tried, step) || choose_copy(survey, tried, step) ||
-			 choose_merge(survey, tried, step));
-	return true;
+	if (!survey->state.sealed)
+		return choose(step, tried, IDEM_STEP_SEAL, 0);
+	if (idem_close_is_due(survey->segments, current) &&
+		idem_close_successor(survey->segments, current) >= 0 &&
+		choose(step, tried, IDEM_STEP_CLOSE, 0))
+		return true;
+	return choose_cut(survey, horizon, tried, step) || choose_copy(survey, tried, step) ||
+		choose_merge(survey, tried, step);
 }

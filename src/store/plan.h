@@ -23,19 +23,19 @@
 
 typedef enum IdemStepKind
 {
-	IDEM_STEP_NONE,
 	IDEM_STEP_SEAL,
 	IDEM_STEP_CLOSE,
 	IDEM_STEP_CUT_SEGMENT,
 	IDEM_STEP_CUT_SLOT,
 	IDEM_STEP_COPY,
-	IDEM_STEP_MERGE
+	IDEM_STEP_MERGE,
+	IDEM_STEP_KINDS
 } IdemStepKind;
 
 typedef struct IdemStep
 {
 	IdemStepKind kind;
-	int			number;			/* of the segment or slot */
+	int			number;			/* of the segment or slot; else 0 */
 	int			target;			/* merge: slot of the new run */
 	int			class;			/* merge: of the runs */
 	int			level;			/* merge: of one of them */
@@ -44,13 +44,10 @@ typedef struct IdemStep
 /* Steps that were tried and could not be taken: bits by segment or slot. */
 typedef struct IdemTried
 {
-	bool		seal;
-	bool		close;
-	uint32		cut_segments;
-	uint64		cut_slots;
-	uint32		copies;
-	uint64		merges;
+	uint64		steps[IDEM_STEP_KINDS];
 } IdemTried;
+
+#define IDEM_STEP_BIT(n) ((uint64) 1 << (n))
 
 /*
  * Find a step that has not been tried; false if there is none.  Every live

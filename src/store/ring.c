@@ -20,14 +20,20 @@
  * Rows that a restore adds to a segment in use may have a turn that another row
  * has; then the row counts that stands first.
  *
- * A standby has no keys: their pages are not logged.  There each transaction makes a list of
- * the rows of a segment (keys_list.c).
+ * A standby has no keys, because their pages are not logged, and writes none.  So a
+ * transaction lists the entries of all rows of a segment, in memory, at its first
+ * look-up.  What changes on a standby comes by WAL, so a block whose LSN is that of
+ * the last look has no new rows.  A look-up asks all blocks for their LSN, about
+ * 0.1 us for each of the 512 of a segment of 4 MB, unless its snapshot is that of the look-up
+ * before.  The list has an entry for each row that any snapshot may see which was taken
+ * before the look-up.  Entries of rows that are gone stay; they are harmless.
  *
  * LOCKING: AccessShareLock to read, RowExclusiveLock to write, on the table.  A long
  * result adds it on the TOAST table and its index.
  *
  * MEMORY: a segment, and what it needs to probe and to write, are in the
- * context that it was opened with.
+ * context that it was opened with.  On a standby 8 bytes for each row and for each
+ * block, to the end of the transaction.
  *
  * Copyright (c) 2026, the idempotency developers
  *
@@ -45,6 +51,7 @@
 #include "access/transam.h"
 #include "access/xact.h"
 #include "executor/tuptable.h"
+#include "lib/qunique.h"
 #include "miscadmin.h"
 #include "storage/bufmgr.h"
 #include "storage/predicate.h"
@@ -62,8 +69,6 @@
 #include "shared/lock_wait.h"
 #include "shared/table.h"
 #include "store/keys.h"
-#include "store/keys_list.h"
-#include "store/keys_tidy.h"
 #include "store/ring.h"
 
 /* Room for a text value that needs no allocation. */
@@ -151,38 +156,49 @@ found_slot(IdemRingSegment *segment)
 	return segment->found;
 }
 
+/* Did the store write the row? */
+static bool
+is_sound(TupleTableSlot *slot)
+{
+	return idem_entry_is_sound(DatumGetInt16(slot->tts_values[IDEM_RING_TURN]),
+							   DatumGetChar(slot->tts_values[IDEM_RING_STATE])) &&
+		idem_sound_time(slot->tts_values[IDEM_RING_CLAIMED_AT], slot->tts_isnull[IDEM_RING_CLAIMED_AT]) &&
+		idem_sound_time_or_null(slot->tts_values[IDEM_RING_COMPLETED_AT],
+								slot->tts_isnull[IDEM_RING_COMPLETED_AT]);
+}
+
 /*
  * Describe the row that the scan returned, a committed row or our own
- * transaction's, unless a row with that turn or a higher one was found before.
+ * transaction's, unless a row with a higher turn was found before, or one with that turn
+ * in another segment or at an earlier place.
  */
 static void
-describe_row(IdemRingSegment *segment, IdemRingFinding *finding)
+describe_row(IdemRingSegment *segment, IdemFinding *finding)
 {
 	TupleTableSlot *slot = segment->found;
-	HeapTuple	tup = ((HeapTupleTableSlot *) slot)->tuple;
-	Buffer		buffer = ((BufferHeapTupleTableSlot *) slot)->buffer;
-	TransactionId xmin = HeapTupleHeaderGetRawXmin(tup->t_data);
+	HeapTupleHeader header = ((HeapTupleTableSlot *) slot)->tuple->t_data;
+	TransactionId xmin = HeapTupleHeaderGetRawXmin(header);
+	IdemRow    *row = &finding->row;
 	int16		turn;
 
 	slot_getsomeattrs(slot, IDEM_RING_STATE + 1);
 	turn = DatumGetInt16(slot->tts_values[IDEM_RING_TURN]);
-	if (finding->found && (finding->turn > turn ||
-						   (finding->turn == turn && ItemPointerCompare(&finding->tid, &slot->tts_tid) < 0)))
+	if (finding->found && (row->turn > turn ||
+						   (row->turn == turn && (finding->segment != segment->number ||
+												  ItemPointerCompare(&finding->tid, &slot->tts_tid) < 0))))
 		return;
 	finding->found = true;
-	finding->turn = turn;
-	finding->class = DatumGetInt16(slot->tts_values[IDEM_RING_CLASS]);
-	finding->state = DatumGetChar(slot->tts_values[IDEM_RING_STATE]);
-	finding->claimed_at = DatumGetTimestampTz(slot->tts_values[IDEM_RING_CLAIMED_AT]);
-	finding->completed_at = slot->tts_isnull[IDEM_RING_COMPLETED_AT] ? 0 :
-		DatumGetTimestampTz(slot->tts_values[IDEM_RING_COMPLETED_AT]);
-	finding->unsound = !idem_entry_is_sound(turn, finding->state) ||
-		!idem_sound_time(slot->tts_values[IDEM_RING_CLAIMED_AT], slot->tts_isnull[IDEM_RING_CLAIMED_AT]) ||
-		!idem_sound_time_or_null(slot->tts_values[IDEM_RING_COMPLETED_AT],
-								 slot->tts_isnull[IDEM_RING_COMPLETED_AT]);
+	finding->segment = segment->number;
 	finding->tid = slot->tts_tid;
-	finding->own = TransactionIdIsCurrentTransactionId(xmin);
-	finding->in_snapshot = finding->own || !IsolationUsesXactSnapshot() ||
+	finding->state = DatumGetChar(slot->tts_values[IDEM_RING_STATE]);
+	finding->unsound = is_sound(slot) ? InvalidOid : RelationGetRelid(segment->heap);
+	row->turn = turn;
+	row->class = DatumGetInt16(slot->tts_values[IDEM_RING_CLASS]);
+	row->claimed_at = DatumGetTimestampTz(slot->tts_values[IDEM_RING_CLAIMED_AT]);
+	row->completed_at = row->completed_latest = slot->tts_isnull[IDEM_RING_COMPLETED_AT] ? 0 :
+		DatumGetTimestampTz(slot->tts_values[IDEM_RING_COMPLETED_AT]);
+	row->own = TransactionIdIsCurrentTransactionId(xmin);
+	row->in_snapshot = row->own || !IsolationUsesXactSnapshot() ||
 		table_tuple_satisfies_snapshot(segment->heap, slot, GetTransactionSnapshot());
 
 	/*
@@ -191,12 +207,12 @@ describe_row(IdemRingSegment *segment, IdemRingFinding *finding)
 	 * transaction's commit record, and the page is at least as new as the
 	 * freezing record.
 	 */
-	if (finding->own)
-		finding->commit_lsn = InvalidXLogRecPtr;
-	else if (HeapTupleHeaderXminFrozen(tup->t_data))
-		finding->commit_lsn = BufferGetLSNAtomic(buffer);
+	if (row->own)
+		row->commit_lsn = InvalidXLogRecPtr;
+	else if (HeapTupleHeaderXminFrozen(header))
+		row->commit_lsn = BufferGetLSNAtomic(((BufferHeapTupleTableSlot *) slot)->buffer);
 	else
-		finding->commit_lsn = TransactionIdGetCommitLSN(xmin);
+		row->commit_lsn = TransactionIdGetCommitLSN(xmin);
 }
 
 /* Is the row in the slot one of the event's? */
@@ -214,12 +230,12 @@ is_row_of(TupleTableSlot *slot, const pg_uuid_t *digest)
  * snapshot's xids if another transaction is writing or removing the row.
  */
 static void
-note_row(IdemRingSegment *segment, const SnapshotData *dirty, IdemRingFinding *finding)
+note_row(IdemRingSegment *segment, const SnapshotData *dirty, IdemFinding *finding)
 {
 	if (TransactionIdIsValid(dirty->xmin) || TransactionIdIsValid(dirty->xmax))
 	{
 		finding->busy = true;
-		finding->busy_xid = TransactionIdIsValid(dirty->xmin) ? dirty->xmin : dirty->xmax;
+		finding->row.busy_xid = TransactionIdIsValid(dirty->xmin) ? dirty->xmin : dirty->xmax;
 	}
 	else
 		describe_row(segment, finding);
@@ -227,7 +243,7 @@ note_row(IdemRingSegment *segment, const SnapshotData *dirty, IdemRingFinding *f
 
 /* Read the whole segment, for all rows that are there now. */
 static void
-probe_all(IdemRingSegment *segment, const pg_uuid_t *digest, IdemRingFinding *finding)
+probe_all(IdemRingSegment *segment, const pg_uuid_t *digest, IdemFinding *finding)
 {
 	TableScanDesc scan = idem_compat_table_beginscan(segment->heap, SnapshotAny);
 	TupleTableSlot *slot = found_slot(segment);
@@ -251,7 +267,7 @@ probe_all(IdemRingSegment *segment, const pg_uuid_t *digest, IdemRingFinding *fi
 /* Read the whole segment, for all rows that a snapshot sees. */
 static void
 look_up_all(IdemRingSegment *segment, const pg_uuid_t *digest, Snapshot snapshot,
-			IdemRingFinding *finding)
+			IdemFinding *finding)
 {
 	TableScanDesc scan = idem_compat_table_beginscan(segment->heap, snapshot);
 	TupleTableSlot *slot = found_slot(segment);
@@ -267,15 +283,9 @@ look_up_all(IdemRingSegment *segment, const pg_uuid_t *digest, Snapshot snapshot
 	table_endscan(scan);
 }
 
-bool
-idem_ring_is_empty(IdemRingSegment *segment)
-{
-	return RelationGetNumberOfBlocks(segment->heap) == 0;
-}
-
 /* Probe at the places that the keys name; false if the keys cannot tell. */
 static bool
-probe_by_keys(IdemRingSegment *segment, const pg_uuid_t *digest, IdemRingFinding *finding)
+probe_by_keys(IdemRingSegment *segment, const pg_uuid_t *digest, IdemFinding *finding)
 {
 	ItemPointerData tids[IDEM_KEYS_MOST];
 	SnapshotData dirty;
@@ -301,11 +311,13 @@ probe_by_keys(IdemRingSegment *segment, const pg_uuid_t *digest, IdemRingFinding
  * row counts again whose entry was gone: then the keys have changed.
  */
 void
-idem_ring_probe(IdemRingSegment *segment, const pg_uuid_t *digest, IdemRingFinding *finding)
+idem_ring_probe(IdemRingSegment *segment, const pg_uuid_t *digest, IdemFinding *finding)
 {
+	IdemFinding before = *finding;
+
 	do
 	{
-		memset(finding, 0, sizeof(*finding));
+		*finding = before;
 		if (!probe_by_keys(segment, digest, finding))
 		{
 			probe_all(segment, digest, finding);
@@ -317,7 +329,7 @@ idem_ring_probe(IdemRingSegment *segment, const pg_uuid_t *digest, IdemRingFindi
 /* Look at rows that a snapshot may see; false if there is one that it does not see. */
 static bool
 look_at(IdemRingSegment *segment, const pg_uuid_t *digest, Snapshot snapshot,
-		ItemPointerData *tids, int n, IdemRingFinding *finding)
+		ItemPointerData *tids, int n, IdemFinding *finding)
 {
 	bool		all = true;
 
@@ -338,7 +350,7 @@ look_at(IdemRingSegment *segment, const pg_uuid_t *digest, Snapshot snapshot,
  */
 static bool
 look_up_by_keys(IdemRingSegment *segment, const pg_uuid_t *digest, Snapshot snapshot,
-				IdemRingFinding *finding)
+				IdemFinding *finding)
 {
 	ItemPointerData tids[IDEM_KEYS_MOST];
 	bool		thinned;
@@ -357,38 +369,179 @@ look_up_by_keys(IdemRingSegment *segment, const pg_uuid_t *digest, Snapshot snap
 	return true;
 }
 
-/* A look-up on a standby. */
-typedef struct LookUp
-{
-	IdemRingSegment *segment;
-	const pg_uuid_t *digest;
-	Snapshot	snapshot;
-	IdemRingFinding *finding;
-} LookUp;
+/* On a standby: a list */
 
-/* Callback of idem_keys_list_visit. */
+/* With more entries that are not sorted, all are sorted. */
+#define TAIL		1024
+
+typedef struct RowList
+{
+	uint32		of;				/* the segment's file; 0: nothing is listed */
+	BlockNumber blocks;
+	XLogRecPtr *lsns;			/* of each block, when it was listed */
+	uint64	   *entries;
+	Size		n;
+	Size		sorted;			/* so many of them */
+	Size		room;
+} RowList;
+
+static RowList lists[IDEM_STORE_SEGMENTS];
+static MemoryContext list_context = NULL;
+
+/* Callback: the transaction ends. */
 static void
-look_at_place(ItemPointerData *tid, void *arg)
+forget_lists(void *arg)
 {
-	const LookUp *look_up = arg;
+	memset(lists, 0, sizeof(lists));
+	list_context = NULL;
+}
 
-	(void) look_at(look_up->segment, look_up->digest, look_up->snapshot, tid, 1, look_up->finding);
+static void
+make_list_context(void)
+{
+	MemoryContextCallback *callback;
+
+	list_context = AllocSetContextCreate(TopTransactionContext, "idempotency rows of segments", ALLOCSET_DEFAULT_SIZES);
+	callback = MemoryContextAllocZero(list_context, sizeof(MemoryContextCallback));
+	callback->func = forget_lists;
+	MemoryContextRegisterResetCallback(list_context, callback);
+}
+
+/* Enlarge an array. */
+static void *
+enlarge(void *array, Size bytes)
+{
+	return array == NULL ? MemoryContextAllocExtended(list_context, bytes, MCXT_ALLOC_HUGE) :
+		repalloc_huge(array, bytes);
+}
+
+static int
+compare(const void *a, const void *b)
+{
+	uint64		left = *(const uint64 *) a;
+	uint64		right = *(const uint64 *) b;
+
+	return left < right ? -1 : left > right;
+}
+
+/* Callback of idem_store_segment_visit_page: list a row. */
+static void
+list_row(Relation heap, HeapTuple row, void *arg)
+{
+	RowList    *list = arg;
+	bool		isnull;
+	Datum		digest = heap_getattr(row, IDEM_RING_DIGEST + 1, RelationGetDescr(heap), &isnull);
+
+	if (!isnull)
+		list->entries[list->n++] = idem_keypage_entry(idem_keypage_hash(DatumGetUUIDP(digest), 0), &row->t_self);
+	if (!isnull && list->entries[list->n - 1] == 0)
+		ereport(ERROR,
+				(errcode(ERRCODE_PROGRAM_LIMIT_EXCEEDED),
+				 errmsg("a segment of the dedup store is larger than a standby can look into"),
+				 errhint("Ask the primary.")));
+}
+
+/* List the rows of a block, if it has changed. */
+static void
+list_block(RowList *list, Relation heap, BlockNumber block)
+{
+	Buffer		buffer = idem_keypage_lock(heap, block, BUFFER_LOCK_SHARE);
+	XLogRecPtr	lsn = PageGetLSN(BufferGetPage(buffer));
+
+	UnlockReleaseBuffer(buffer);
+	if (lsn == list->lsns[block] && !XLogRecPtrIsInvalid(lsn))
+		return;
+	if (list->n + MaxHeapTuplesPerPage > list->room)
+	{
+		list->room = Max(2 * list->room, 64 * MaxHeapTuplesPerPage);
+		list->entries = enlarge(list->entries, list->room * sizeof(uint64));
+	}
+	/* noted first: what is replayed between the two looks is listed twice */
+	list->lsns[block] = lsn;
+	idem_store_segment_visit_page(heap, block, list_row, list);
+}
+
+/* List what has come since the last look.  Of sorted entries each is there once. */
+static void
+refresh_list(RowList *list, Relation heap)
+{
+	BlockNumber blocks = RelationGetNumberOfBlocks(heap);
+
+	if (list->of != IDEM_REL_FILE_NUMBER(heap))
+	{
+		list->of = IDEM_REL_FILE_NUMBER(heap);
+		list->n = list->sorted = 0;
+		list->blocks = 0;
+	}
+	if (blocks > list->blocks)
+	{
+		list->lsns = enlarge(list->lsns, blocks * sizeof(XLogRecPtr));
+		memset(list->lsns + list->blocks, 0, (blocks - list->blocks) * sizeof(XLogRecPtr));
+	}
+	list->blocks = blocks;
+	for (BlockNumber block = 0; block < blocks; block++)
+	{
+		CHECK_FOR_INTERRUPTS();
+		list_block(list, heap, block);
+	}
+	if (list->n - list->sorted > TAIL)
+	{
+		qsort(list->entries, list->n, sizeof(uint64), compare);
+		list->n = list->sorted = qunique(list->entries, list->n, sizeof(uint64), compare);
+	}
+}
+
+/* The first of the sorted entries whose hash is not less. */
+static Size
+lower_bound(const RowList *list, uint32 hash)
+{
+	Size		low = 0;
+	Size		high = list->sorted;
+
+	while (low < high)
+	{
+		Size		middle = low + (high - low) / 2;
+
+		if (idem_keypage_hash_in(list->entries[middle]) < hash)
+			low = middle + 1;
+		else
+			high = middle;
+	}
+	return low;
+}
+
+static void
+look_up_by_list(IdemRingSegment *segment, const pg_uuid_t *digest, Snapshot snapshot, bool again,
+				IdemFinding *finding)
+{
+	RowList    *list = &lists[segment->number];
+	uint32		hash = idem_keypage_hash(digest, 0);
+
+	if (list_context == NULL)
+		make_list_context();
+	if (!again || list->of != IDEM_REL_FILE_NUMBER(segment->heap))
+		refresh_list(list, segment->heap);
+	for (Size i = lower_bound(list, hash); i < list->n; i++)
+	{
+		ItemPointerData tid;
+
+		idem_keypage_tid(list->entries[i], &tid);
+		if (idem_keypage_hash_in(list->entries[i]) != hash)
+			i = Max(i + 1, list->sorted) - 1;	/* the others are not sorted */
+		else if (ItemPointerGetBlockNumber(&tid) < list->blocks)	/* VACUUM may have cut
+																	 * the file */
+			(void) look_at(segment, digest, snapshot, &tid, 1, finding);
+	}
 }
 
 void
 idem_ring_look_up(IdemRingSegment *segment, const pg_uuid_t *digest, Snapshot snapshot,
-				  bool again, IdemRingFinding *finding)
+				  bool again, IdemFinding *finding)
 {
-	LookUp		look_up = {segment, digest, snapshot, finding};
-
-	memset(finding, 0, sizeof(*finding));
 	if (!segment->has_keys)
-		idem_keys_list_visit(segment->number, segment->heap, digest, again, look_at_place, &look_up);
+		look_up_by_list(segment, digest, snapshot, again, finding);
 	else if (!look_up_by_keys(segment, digest, snapshot, finding))
-	{
-		memset(finding, 0, sizeof(*finding));
 		look_up_all(segment, digest, snapshot, finding);
-	}
 }
 
 bool
@@ -434,46 +587,6 @@ form_row(IdemRingSegment *segment, const IdemNewEntry *entry)
 	return idem_table_form_row(RelationGetDescr(segment->heap), IDEM_RING_NATTS, values, nulls);
 }
 
-/* Insert the rows into the heap, then tell the keys (rule 1 of keys.c). */
-static void
-insert_rows(IdemRingSegment *segment, IdemNewEntry *entries, int n)
-{
-	static IdemTableSlots slots;
-	HeapTuple	rows[IDEM_RING_CHUNK];
-
-	for (int i = 0; i < n; i++)
-		rows[i] = form_row(segment, &entries[i]);
-	idem_table_append(segment->heap, &slots, rows, n, 0, NULL);
-
-	IDEM_FAULT_POINT("claim-heap-inserted");
-	for (int i = 0; i < n; i++)
-	{
-		idem_keys_enter(&segment->keys, &entries[i].digest, &rows[i]->t_self);
-		entries[i].ref = (IdemEntryRef)
-		{
-			.segment = segment->number, .tid = rows[i]->t_self
-		};
-		heap_freetuple(rows[i]);
-	}
-}
-
-/* Insert several rows by heap_multi_insert. */
-static void
-insert_chunk(IdemRingSegment *segment, IdemNewEntry *entries, int n)
-{
-	MemoryContext old = CurrentMemoryContext;
-
-	/* heap_multi_insert leaves about a page of memory behind each time */
-	if (segment->chunk_context == NULL)
-		segment->chunk_context = AllocSetContextCreate(segment->context,
-													   "idempotency rows",
-													   ALLOCSET_DEFAULT_SIZES);
-	MemoryContextSwitchTo(segment->chunk_context);
-	insert_rows(segment, entries, n);
-	MemoryContextSwitchTo(old);
-	MemoryContextReset(segment->chunk_context);
-}
-
 /* The entries of a call. */
 typedef struct Entries
 {
@@ -482,16 +595,39 @@ typedef struct Entries
 	int			n;
 } Entries;
 
-/* Callback: insert the entries. */
+/* Callback: insert the rows into the heap, then tell the keys (rule 1 of keys.c). */
 static void
 insert(void *arg)
 {
-	const Entries *entries = arg;
+	static IdemTableSlots slots;
+	const Entries *call = arg;
+	IdemRingSegment *segment = call->segment;
+	MemoryContext old = CurrentMemoryContext;
+	HeapTuple	rows[IDEM_STORE_CHUNK];
 
-	if (entries->n == 1)
-		insert_rows(entries->segment, entries->entries, 1);
-	else
-		insert_chunk(entries->segment, entries->entries, entries->n);
+	/* heap_multi_insert leaves about a page of memory behind each time */
+	if (call->n > 1 && segment->chunk_context == NULL)
+		segment->chunk_context = AllocSetContextCreate(segment->context, "idempotency rows",
+													   ALLOCSET_DEFAULT_SIZES);
+	if (call->n > 1)
+		MemoryContextSwitchTo(segment->chunk_context);
+	for (int i = 0; i < call->n; i++)
+		rows[i] = form_row(segment, &call->entries[i]);
+	idem_table_append(segment->heap, &slots, rows, call->n, 0, NULL);
+
+	IDEM_FAULT_POINT("claim-heap-inserted");
+	for (int i = 0; i < call->n; i++)
+	{
+		idem_keys_enter(&segment->keys, &call->entries[i].digest, &rows[i]->t_self);
+		call->entries[i].ref = (IdemEntryRef)
+		{
+			.segment = segment->number, .tid = rows[i]->t_self
+		};
+		heap_freetuple(rows[i]);
+	}
+	MemoryContextSwitchTo(old);
+	if (call->n > 1)
+		MemoryContextReset(segment->chunk_context);
 }
 
 void
@@ -499,7 +635,7 @@ idem_ring_insert(IdemRingSegment *segment, IdemNewEntry *entries, int n)
 {
 	Entries		call = {segment, entries, n};
 
-	Assert(n > 0 && n <= IDEM_RING_CHUNK);
+	Assert(n > 0 && n <= IDEM_STORE_CHUNK);
 	idem_work_patiently(insert, &call);
 }
 
@@ -521,7 +657,7 @@ bool
 idem_ring_delete(IdemRingSegment *segment, const pg_uuid_t *digest, const ItemPointerData *tid)
 {
 	ItemPointerData at = *tid;
-	IdemRingFinding finding;
+	IdemFinding finding = {.found = false};
 	TM_FailureData tmfd;
 
 	/* a command cannot remove rows that it wrote itself */
@@ -531,7 +667,7 @@ idem_ring_delete(IdemRingSegment *segment, const pg_uuid_t *digest, const ItemPo
 	if (!is_own_row(segment, digest, &at))
 	{
 		idem_ring_probe(segment, digest, &finding);
-		if (!finding.found || !finding.own)
+		if (!finding.found || !finding.row.own)
 			return false;
 		at = finding.tid;
 	}

@@ -31,9 +31,6 @@
 #include "store/entry.h"
 #include "store/segment.h"
 
-/* The most rows that one call inserts. */
-#define IDEM_RING_CHUNK	64
-
 /* An open segment. */
 typedef struct IdemRingSegment IdemRingSegment;
 
@@ -46,44 +43,21 @@ typedef struct IdemRingSegment IdemRingSegment;
 extern IdemRingSegment *idem_ring_open(int number, LOCKMODE mode, MemoryContext context);
 extern void idem_ring_close(IdemRingSegment *segment);
 
-/* What a segment has of an event. */
-typedef struct IdemRingFinding
-{
-	bool		found;
-	bool		busy;			/* another transaction is writing or removing
-								 * a row; only busy_xid is set */
-	TransactionId busy_xid;		/* that transaction, or a subtransaction of it */
-	bool		dead_rows;		/* there are rows that nobody sees any more,
-								 * or places of such rows */
-	bool		own;			/* written by the current transaction */
-	bool		in_snapshot;	/* own, or the transaction snapshot sees it */
-	int16		turn;			/* the highest, and that row's fields */
-	char		state;
-	int16		class;
-	bool		unsound;		/* the store did not write that row */
-	ItemPointerData tid;
-	TimestampTz claimed_at;
-	TimestampTz completed_at;
-	XLogRecPtr	commit_lsn;		/* once flushed up to here, the row is durable */
-} IdemRingFinding;
-
-/* Is the segment without rows now? */
-extern bool idem_ring_is_empty(IdemRingSegment *segment);
-
 /*
  * Look for the rows of an event: as of now, uncommitted work of others counts;
  * or as a snapshot sees them.  again: the segment was looked into by this snapshot before.
+ * Adds to the finding: the highest turn decides.
  */
 extern void idem_ring_probe(IdemRingSegment *segment, const pg_uuid_t *digest,
-							IdemRingFinding *finding);
+							IdemFinding *finding);
 extern void idem_ring_look_up(IdemRingSegment *segment, const pg_uuid_t *digest,
-							  Snapshot snapshot, bool again, IdemRingFinding *finding);
+							  Snapshot snapshot, bool again, IdemFinding *finding);
 
 /* Get a copy of a row's result; false if the row has none. */
 extern bool idem_ring_result(IdemRingSegment *segment, const ItemPointerData *tid, Datum *result);
 
 /*
- * Insert n <= IDEM_RING_CHUNK entries, of ids and consumers within the limits.
+ * Insert n <= IDEM_STORE_CHUNK entries, of ids and consumers within the limits.
  * Sets their ref.
  */
 extern void idem_ring_insert(IdemRingSegment *segment, IdemNewEntry *entries, int n);

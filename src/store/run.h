@@ -25,7 +25,6 @@
 typedef struct IdemRun
 {
 	int			slot;			/* number of the slot; not stored */
-	ItemPointerData tid;		/* of the mark; not stored */
 	int64		number;			/* random: no other run has it, not even one
 								 * that a restore brings */
 	int16		class;			/* retention.h */
@@ -52,20 +51,23 @@ typedef struct IdemRun
 	int64		replaces[IDEM_SLOT_RUNS];
 	bool		plain;			/* not stored: the caller of idem_run_begin
 								 * knows that no entry has a detail */
+	const struct IdemRun *replaced_by;	/* not stored: idem_run_find_replaced */
 } IdemRun;
+
+/* Runs of one slot or of several; context: where the array is. */
+typedef struct IdemRunSet
+{
+	MemoryContext context;
+	int			n;
+	int			room;
+	IdemRun    *runs;
+} IdemRunSet;
 
 /*
  * When the run may be dropped, because all its entries have been remembered for
  * long enough; in the time of the store.
  */
 extern int64 idem_run_end(const IdemRun *run);
-
-/*
- * Was the run merged into that other one?  A merge takes the latest stamp.  So if
- * the run's is later, a restore has brought the run once more since, and it is to be
- * remembered for longer.
- */
-extern bool idem_run_was_merged_into(const IdemRun *run, const IdemRun *other);
 
 /*
  * Write a run.  The caller fills in number, class, level, the times, last_xid,
@@ -93,9 +95,14 @@ extern void idem_run_finish(IdemRunWriter *writer);
  */
 extern bytea *idem_run_restamp(const char *table, const char *body, int len, int64 now);
 
-/* Read the end marks of a slot, in the order of run numbers. */
-extern void idem_run_read_marks(const IdemSlot *slot, void (*visit) (const IdemRun *run, void *arg),
-								void *arg);
+/* Read the end marks of a slot, in the order of run numbers, and add the runs to the set. */
+extern void idem_run_read_marks(const IdemSlot *slot, IdemRunSet *set);
+
+/*
+ * Find out which run each run of a set was merged into.  After a crash there may be
+ * several; who sees any of them sees the first, which it is.
+ */
+extern void idem_run_find_replaced(const IdemRunSet *set);
 
 /*
  * A number for a new run.  It is random, so that neither the remains of a run

@@ -18,7 +18,7 @@
  * The same entry may stand in several places that a snapshot sees: in a segment,
  * in its run, in the run that it was merged into.  Each of the older copies may be removed
  * while the snapshot lives, and the newest may not.  So the newest copy is the one that a
- * statement can rely on from its first row to its last (idem_runs_search_copies).
+ * statement can rely on from its first row to its last (idem_runs_search with "copies").
  *
  * A crash leaves nothing here.
  *
@@ -50,32 +50,24 @@
 #include "store/filter.h"
 #include "store/runs.h"
 
-typedef struct KnownRun
-{
-	IdemRun		run;
-	const IdemRun *replaced_by; /* the first run that it was merged into;
-								 * NULL: none */
-} KnownRun;
-
 /* The runs of one slot: a restore may have added any number to its own. */
 typedef struct SlotRuns
 {
 	int			slot;
+	int			first;			/* in the set */
 	int			nruns;
-	int			size;			/* of the array */
-	KnownRun   *runs;
 	IdemFilters filters;
 } SlotRuns;
 
 /* The list that the session keeps. */
 typedef struct RunList
 {
-	MemoryContext context;
+	IdemRunSet	set;
 	Oid			store;			/* OID of store_state, which tells one
 								 * installation of the extension from the next */
 	int64		state;			/* the number of the state */
-	int			nslots;
-	SlotRuns   *slots[IDEM_STORE_SLOTS];
+	int			nslots;			/* that have runs */
+	SlotRuns	slots[IDEM_STORE_SLOTS];
 } RunList;
 
 static RunList *kept_list = NULL;
@@ -85,104 +77,35 @@ struct IdemRunSearch
 	MemoryContext context;
 	FullTransactionId next_xid; /* if a snapshot is asked: read after it was
 								 * taken */
-	bool		copies;			/* of several copies search the newest one */
 	IdemSlot   *slots[IDEM_STORE_SLOTS];	/* NULL: not open */
 };
 
-/* The context that is built up, and what is known of the slot being read. */
-typedef struct Reading
-{
-	RunList    *list;
-	SlotRuns   *current;
-} Reading;
-
-/* Callback: note a run. */
-static void
-add_run(const IdemRun *run, void *arg)
-{
-	Reading    *reading = arg;
-	SlotRuns   *slot;
-
-	if (reading->current == NULL)
-	{
-		reading->current = MemoryContextAllocZero(reading->list->context, sizeof(SlotRuns));
-		reading->current->slot = run->slot;
-		reading->list->slots[reading->list->nslots++] = reading->current;
-	}
-	slot = reading->current;
-	if (slot->nruns == slot->size)
-	{
-		slot->size += IDEM_SLOT_RUNS;
-		slot->runs = slot->nruns == 0 ?
-			MemoryContextAlloc(reading->list->context, slot->size * sizeof(KnownRun)) :
-			repalloc(slot->runs, slot->size * sizeof(KnownRun));
-	}
-	slot->runs[slot->nruns].run = *run;
-	slot->runs[slot->nruns++].replaced_by = NULL;
-}
-
-/*
- * The level of the slot's filters.  Runs that a restore added may be of any
- * level, and have no filter.
- */
-static int
-filter_level(const SlotRuns *slot)
-{
-	for (int i = 0; i < slot->nruns; i++)
-	{
-		if (slot->runs[i].run.column >= 0)
-			return slot->runs[i].run.level;
-	}
-	return -1;
-}
-
 /* Read the marks and filters of one slot. */
 static void
-read_slot(Reading *reading, int number)
+read_slot(RunList *list, int number)
 {
+	SlotRuns   *runs = &list->slots[list->nslots];
+	int			level = -1;
 	IdemSlot	slot;
 
-	reading->current = NULL;
+	runs->slot = number;
+	runs->first = list->set.n;
 	idem_slot_open(&slot, number, AccessShareLock);
 	if (RelationGetNumberOfBlocks(slot.heap) > 0)
-		idem_run_read_marks(&slot, add_run, reading);
-	if (reading->current != NULL && filter_level(reading->current) >= 0)
-		idem_filter_load(&slot, filter_level(reading->current), &reading->current->filters);
+		idem_run_read_marks(&slot, &list->set);
+	runs->nruns = list->set.n - runs->first;
+
+	/* runs that a restore added may be of any level, and have no filter */
+	for (int i = runs->first; i < list->set.n && level < 0; i++)
+	{
+		if (list->set.runs[i].column >= 0)
+			level = list->set.runs[i].level;
+	}
+	if (level >= 0)
+		idem_filter_load(&slot, level, &runs->filters);
 	idem_slot_close(&slot, AccessShareLock);
-}
-
-/*
- * Note which run of the slot the run was merged into.  After a crash there may be
- * several; who sees any of them sees the first.
- */
-static void
-find_replacement(KnownRun *known, const SlotRuns *slot)
-{
-	for (int i = 0; i < slot->nruns; i++)
-	{
-		const IdemRun *other = &slot->runs[i].run;
-
-		if (idem_run_was_merged_into(&known->run, other) &&
-			(known->replaced_by == NULL ||
-			 FullTransactionIdPrecedes(other->packer, known->replaced_by->packer)))
-			known->replaced_by = other;
-	}
-}
-
-/* Find out which runs were replaced by others. */
-static void
-find_replaced(RunList *list)
-{
-	for (int i = 0; i < list->nslots; i++)
-	{
-		SlotRuns   *slot = list->slots[i];
-
-		for (int j = 0; j < slot->nruns; j++)
-		{
-			for (int k = 0; k < list->nslots; k++)
-				find_replacement(&slot->runs[j], list->slots[k]);
-		}
-	}
+	if (runs->nruns > 0)
+		list->nslots++;
 }
 
 /* Read all end marks. */
@@ -191,16 +114,16 @@ read_list(const IdemStoreState *state)
 {
 	MemoryContext context = AllocSetContextCreate(CurrentMemoryContext, "idempotency runs",
 												  ALLOCSET_SMALL_SIZES);
-	Reading		reading = {.list = MemoryContextAllocZero(context, sizeof(RunList))};
+	RunList    *list = MemoryContextAllocZero(context, sizeof(RunList));
 
-	reading.list->context = context;
-	reading.list->store = idem_store_state_oid();
-	reading.list->state = state->value;
+	list->set.context = context;
+	list->store = idem_store_state_oid();
+	list->state = state->value;
 	for (int i = 0; i < Min(state->slots, IDEM_STORE_SLOTS); i++)
-		read_slot(&reading, i);
-	find_replaced(reading.list);
+		read_slot(list, i);
+	idem_run_find_replaced(&list->set);
 	MemoryContextSetParent(context, TopMemoryContext);
-	return reading.list;
+	return list;
 }
 
 /* Is the list that the session keeps the one of this state? */
@@ -222,7 +145,7 @@ idem_runs_begin(const IdemStoreState *state, MemoryContext context)
 		RunList    *list = read_list(state);
 
 		if (kept_list != NULL)
-			MemoryContextDelete(kept_list->context);
+			MemoryContextDelete(kept_list->set.context);
 		kept_list = list;
 	}
 	return search;
@@ -269,37 +192,46 @@ is_run_visible(const IdemRunSearch *search, const IdemRun *run, Snapshot snapsho
 
 /* May the run have entries that count? */
 static bool
-counts(const IdemRunSearch *search, const KnownRun *known, Snapshot snapshot)
+counts(const IdemRunSearch *search, const IdemRun *run, Snapshot snapshot, bool copies)
 {
 	if (snapshot == NULL)
-		return known->replaced_by == NULL;
-	if (!search->copies)
-		return is_run_visible(search, &known->run, snapshot);
-	return is_packer_visible(search, &known->run, snapshot) &&
-		(known->replaced_by == NULL || !is_packer_visible(search, known->replaced_by, snapshot));
+		return run->replaced_by == NULL;
+	if (!copies)
+		return is_run_visible(search, run, snapshot);
+	return is_packer_visible(search, run, snapshot) &&
+		(run->replaced_by == NULL || !is_packer_visible(search, run->replaced_by, snapshot));
 }
 
 /* Look into one run; a higher turn than the one found before decides. */
 static void
 search_run(const IdemRunSearch *search, const IdemRun *run, const pg_uuid_t *digest, bool detail,
-		   IdemRunsFinding *finding)
+		   IdemFinding *finding)
 {
 	IdemEventEntry entry;
 
 	if (!idem_run_search(search->slots[run->slot], run, digest, detail, &entry) ||
-		(finding->found && finding->entry.turn >= entry.turn))
+		(finding->found && finding->row.turn >= entry.turn))
 		return;
 	finding->found = true;
-	finding->in_snapshot = !IsolationUsesXactSnapshot() ||
-		is_run_visible(search, run, GetTransactionSnapshot());
-	finding->entry = entry;
+	finding->segment = -1;
 	finding->run = run->number;
-	finding->slot = run->slot;
-	finding->class = run->class;
-	finding->expires = idem_run_end(run);
-	finding->oldest = run->oldest;
-	finding->newest = run->newest;
-	finding->lsn = run->lsn;
+	finding->state = entry.state;
+	finding->tid = entry.tid;
+	finding->unsound = idem_entry_is_sound(entry.turn, entry.state) ? InvalidOid : idem_slot_oid(run->slot);
+	finding->has_result = entry.has_detail && entry.result != 0;
+	finding->result = entry.result;
+	finding->row = (IdemRow)
+	{
+		.turn = entry.turn,
+			.class = run->class,
+			.expires = idem_run_end(run),
+			.in_snapshot = !IsolationUsesXactSnapshot() ||
+			is_run_visible(search, run, GetTransactionSnapshot()),
+			.claimed_at = entry.has_detail ? entry.claimed_at : run->oldest,
+			.completed_at = entry.has_detail ? entry.completed_at : run->oldest,
+			.completed_latest = entry.has_detail ? entry.completed_at : run->newest,
+			.commit_lsn = run->lsn
+	};
 }
 
 /* The open slot. */
@@ -319,27 +251,24 @@ get_slot(IdemRunSearch *search, int number)
 /* Look into the runs of one slot. */
 static void
 search_slot(IdemRunSearch *search, const SlotRuns *runs, const pg_uuid_t *digest,
-			Snapshot snapshot, bool detail, IdemRunsFinding *finding)
+			Snapshot snapshot, bool copies, bool detail, IdemFinding *finding)
 {
 	IdemSlot   *slot = get_slot(search, runs->slot);
+	const IdemRun *first = &kept_list->set.runs[runs->first];
 	uint32		columns = 0;
 	uint32		candidates;
 
-	for (int i = 0; i < runs->nruns; i++)
+	for (const IdemRun *run = first; run < first + runs->nruns; run++)
 	{
-		const KnownRun *known = &runs->runs[i];
-
-		if (known->run.column >= 0 && counts(search, known, snapshot))
-			columns |= (uint32) 1 << known->run.column;
+		if (run->column >= 0 && counts(search, run, snapshot, copies))
+			columns |= (uint32) 1 << run->column;
 	}
 	candidates = columns == 0 ? 0 : idem_filter_ask(slot, &runs->filters, columns, digest);
-	for (int i = 0; i < runs->nruns; i++)
+	for (const IdemRun *run = first; run < first + runs->nruns; run++)
 	{
-		const KnownRun *known = &runs->runs[i];
-		int			column = known->run.column;
-
-		if (counts(search, known, snapshot) && (column < 0 || (candidates & ((uint32) 1 << column))))
-			search_run(search, &known->run, digest, detail, finding);
+		if ((run->column < 0 || (candidates & ((uint32) 1 << run->column))) &&
+			counts(search, run, snapshot, copies))
+			search_run(search, run, digest, detail, finding);
 	}
 }
 
@@ -348,29 +277,12 @@ search_slot(IdemRunSearch *search, const SlotRuns *runs, const pg_uuid_t *digest
  * have read the list anew.  A newer list is as good: whoever searches looks at
  * the state once more.
  */
-static void
-search_all(IdemRunSearch *search, const pg_uuid_t *digest, Snapshot snapshot, bool detail,
-		   IdemRunsFinding *finding)
+void
+idem_runs_search(IdemRunSearch *search, const pg_uuid_t *digest, Snapshot snapshot, bool copies,
+				 bool detail, IdemFinding *finding)
 {
-	memset(finding, 0, sizeof(*finding));
 	if ((snapshot != NULL || IsolationUsesXactSnapshot()) && kept_list->nslots > 0)
 		search->next_xid = ReadNextFullTransactionId();
 	for (int i = 0; i < kept_list->nslots; i++)
-		search_slot(search, kept_list->slots[i], digest, snapshot, detail, finding);
-}
-
-void
-idem_runs_search(IdemRunSearch *search, const pg_uuid_t *digest, Snapshot snapshot, bool detail,
-				 IdemRunsFinding *finding)
-{
-	search->copies = false;
-	search_all(search, digest, snapshot, detail, finding);
-}
-
-void
-idem_runs_search_copies(IdemRunSearch *search, const pg_uuid_t *digest, Snapshot snapshot,
-						IdemRunsFinding *finding)
-{
-	search->copies = true;
-	search_all(search, digest, snapshot, false, finding);
+		search_slot(search, &kept_list->slots[i], digest, snapshot, copies, detail, finding);
 }

@@ -23,22 +23,6 @@
 #include "store/run.h"
 #include "store/state.h"
 
-/* What the runs have of an event. */
-typedef struct IdemRunsFinding
-{
-	bool		found;
-	bool		in_snapshot;	/* the transaction snapshot sees it */
-	IdemEventEntry entry;		/* the highest turn; the detail only if it was
-								 * asked for */
-	int64		run;			/* its number */
-	int			slot;			/* where it stands */
-	int16		class;			/* of the run */
-	int64		expires;		/* when the run may be dropped (idem_run_end) */
-	TimestampTz oldest;			/* bounds of its times */
-	TimestampTz newest;
-	XLogRecPtr	lsn;			/* once flushed up to here, it is durable */
-} IdemRunsFinding;
-
 /* A search keeps the slots open that it has looked into. */
 typedef struct IdemRunSearch IdemRunSearch;
 
@@ -50,18 +34,15 @@ extern IdemRunSearch *idem_runs_begin(const IdemStoreState *state, MemoryContext
 
 /*
  * Search the runs that nothing has replaced; or, with a snapshot, the runs that
- * it sees, replaced or not.  detail: get the detail, too.
- */
-extern void idem_runs_search(IdemRunSearch *search, const pg_uuid_t *digest, Snapshot snapshot,
-							 bool detail, IdemRunsFinding *finding);
-
-/*
- * Search what was copied by packers that the snapshot sees, each entry in its newest
+ * it sees, replaced or not.  detail: get the detail, too.  Adds to the finding: the
+ * highest turn decides.
+ *
+ * copies: search what was copied by packers that the snapshot sees, each entry in its newest
  * copy.  The snapshot alone decides what is found and where, for as long as it lives
  * and nothing expires, whatever the packer does meanwhile.
  */
-extern void idem_runs_search_copies(IdemRunSearch *search, const pg_uuid_t *digest,
-									Snapshot snapshot, IdemRunsFinding *finding);
+extern void idem_runs_search(IdemRunSearch *search, const pg_uuid_t *digest, Snapshot snapshot,
+							 bool copies, bool detail, IdemFinding *finding);
 extern void idem_runs_end(IdemRunSearch *search);
 
 #endif							/* IDEM_STORE_RUNS_H */

@@ -20,6 +20,7 @@
 #include "access/htup_details.h"
 #include "catalog/pg_type.h"
 #include "storage/bufmgr.h"
+#include "storage/lmgr.h"
 #include "utils/rel.h"
 
 #include "shared/catalog.h"
@@ -61,6 +62,17 @@ Oid
 idem_store_segment_oid(int number)
 {
 	return idem_relref_oid(&segment_refs[number]);
+}
+
+bool
+idem_store_segment_is_drained(int number)
+{
+	Oid			oid = idem_store_segment_oid(number);
+
+	if (!ConditionalLockRelationOid(oid, ShareLock))
+		return false;
+	UnlockRelationOid(oid, ShareLock);
+	return true;
 }
 
 Relation

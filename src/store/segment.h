@@ -46,6 +46,9 @@ enum
 extern IdemRelRef *idem_store_segment_ref(int number);
 extern Oid	idem_store_segment_oid(int number);
 
+/* Has every transaction that wrote to the closed segment ended? */
+extern bool idem_store_segment_is_drained(int number);
+
 /* Open a segment's table to look at its rows; NULL if its lock is not free. */
 extern Relation idem_store_segment_open_nowait(int number, LOCKMODE mode);
 

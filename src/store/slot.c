@@ -96,31 +96,14 @@ static const IdemTableForm form = {
 
 #define SLOT_REF(n) IDEM_TABLEREF("store_slot_" n, &form)
 
+#define TEN_SLOT_REFS(n) \
+	SLOT_REF(n "0"), SLOT_REF(n "1"), SLOT_REF(n "2"), SLOT_REF(n "3"), SLOT_REF(n "4"), \
+	SLOT_REF(n "5"), SLOT_REF(n "6"), SLOT_REF(n "7"), SLOT_REF(n "8"), SLOT_REF(n "9")
+
 static IdemRelRef slot_refs[] = {
-	SLOT_REF("0"), SLOT_REF("1"),
-	SLOT_REF("2"), SLOT_REF("3"),
-	SLOT_REF("4"), SLOT_REF("5"),
-	SLOT_REF("6"), SLOT_REF("7"),
-	SLOT_REF("8"), SLOT_REF("9"),
-	SLOT_REF("10"), SLOT_REF("11"),
-	SLOT_REF("12"), SLOT_REF("13"),
-	SLOT_REF("14"), SLOT_REF("15"),
-	SLOT_REF("16"), SLOT_REF("17"),
-	SLOT_REF("18"), SLOT_REF("19"),
-	SLOT_REF("20"), SLOT_REF("21"),
-	SLOT_REF("22"), SLOT_REF("23"),
-	SLOT_REF("24"), SLOT_REF("25"),
-	SLOT_REF("26"), SLOT_REF("27"),
-	SLOT_REF("28"), SLOT_REF("29"),
-	SLOT_REF("30"), SLOT_REF("31"),
-	SLOT_REF("32"), SLOT_REF("33"),
-	SLOT_REF("34"), SLOT_REF("35"),
-	SLOT_REF("36"), SLOT_REF("37"),
-	SLOT_REF("38"), SLOT_REF("39"),
-	SLOT_REF("40"), SLOT_REF("41"),
-	SLOT_REF("42"), SLOT_REF("43"),
-	SLOT_REF("44"), SLOT_REF("45"),
-	SLOT_REF("46"), SLOT_REF("47"),
+	TEN_SLOT_REFS(""), TEN_SLOT_REFS("1"), TEN_SLOT_REFS("2"), TEN_SLOT_REFS("3"),
+	SLOT_REF("40"), SLOT_REF("41"), SLOT_REF("42"), SLOT_REF("43"),
+	SLOT_REF("44"), SLOT_REF("45"), SLOT_REF("46"), SLOT_REF("47")
 };
 
 StaticAssertDecl(lengthof(slot_refs) == IDEM_STORE_SLOTS, "a name for each slot");
@@ -159,13 +142,10 @@ idem_slot_oid(int number)
 static void
 init_slot(IdemSlot *slot, int number, LOCKMODE mode, Relation heap)
 {
+	memset(slot, 0, offsetof(IdemSlot, locked));
 	slot->number = number;
 	slot->mode = mode;
 	slot->heap = heap;
-	slot->index = NULL;
-	slot->wrote = NULL;
-	slot->strategy = NULL;
-	slot->nlocked = 0;
 	idem_guard_table(&slot_refs[number], heap,
 					 mode == AccessShareLock ? IDEM_GUARD_READ : IDEM_GUARD_WRITE);
 	slot->nblocks = RelationGetNumberOfBlocks(heap);
@@ -254,6 +234,14 @@ Datum
 idem_slot_value(const IdemSlot *slot, HeapTuple tuple, int column, bool *isnull)
 {
 	return heap_getattr(tuple, column + 1, RelationGetDescr(slot->heap), isnull);
+}
+
+const pg_uuid_t *
+idem_slot_digest(const IdemSlot *slot, HeapTuple tuple)
+{
+	bool		isnull;
+
+	return DatumGetUUIDP(idem_slot_value(slot, tuple, IDEM_SLOT_DIGEST, &isnull));
 }
 
 /*
@@ -433,16 +421,6 @@ begin_scan(const IdemSlot *slot, ScanKey keys, int nkeys, bool entries)
 	return scan;
 }
 
-/* Begin a scan for the wanted rows. */
-static IndexScanDesc
-begin_wanted(const IdemSlot *slot, const Wanted *wanted)
-{
-	ScanKeyData keys[NKEYS];
-	int			nkeys = init_keys(wanted, keys);
-
-	return begin_scan(slot, keys, nkeys, false);
-}
-
 static void
 end_scan(IndexScanDesc scan)
 {
@@ -452,14 +430,13 @@ end_scan(IndexScanDesc scan)
 
 const char *
 idem_slot_body_by_index(const IdemSlot *slot, IdemSlotKind kind, int64 run,
-						const pg_uuid_t *digest, int *len, ItemPointer tid,
-						Buffer *buffer)
+						const pg_uuid_t *digest, int *len, Buffer *buffer)
 {
 	Wanted		wanted = {kind, run, NULL};
 	ScanKeyData keys[NKEYS];
 	int			nkeys = init_keys(&wanted, keys);
 	IndexScanDesc scan;
-	ItemPointer found;
+	ItemPointer tid;
 	HeapTupleData tuple;
 	const char *body = NULL;
 
@@ -468,9 +445,8 @@ idem_slot_body_by_index(const IdemSlot *slot, IdemSlotKind kind, int64 run,
 	*buffer = InvalidBuffer;
 	scan = begin_scan(slot, keys, nkeys, false);
 	while (body == NULL && scan != NULL &&
-		   (found = index_getnext_tid(scan, BackwardScanDirection)) != NULL)
+		   (tid = index_getnext_tid(scan, BackwardScanDirection)) != NULL)
 	{
-		*tid = *found;
 		if (lock_row(slot, tid, &wanted, &tuple, buffer))
 			body = row_body(slot, &tuple, len);
 		else
@@ -492,9 +468,7 @@ idem_slot_next_run(const IdemSlot *slot, IdemSlotKind kind, int64 after)
 
 	ScanKeyInit(&keys[nkeys++], KEY_RUN, BTGreaterStrategyNumber, F_INT8GT, Int64GetDatum(after));
 	scan = begin_scan(slot, keys, nkeys, true);
-	if (scan == NULL)
-		return 0;
-	if (index_getnext_tid(scan, ForwardScanDirection) != NULL)
+	if (scan != NULL && index_getnext_tid(scan, ForwardScanDirection) != NULL)
 		run = DatumGetInt64(index_getattr(scan->xs_itup, KEY_RUN, scan->xs_itupdesc, &isnull));
 	end_scan(scan);
 	return run;
@@ -504,6 +478,7 @@ IdemSlotScan *
 idem_slot_scan_begin(const IdemSlot *slot, IdemSlotKind kind, int64 run, const pg_uuid_t *digest)
 {
 	IdemSlotScan *scan = palloc(sizeof(IdemSlotScan));
+	ScanKeyData keys[NKEYS];
 
 	scan->slot = slot;
 	scan->wanted = (Wanted)
@@ -515,7 +490,7 @@ idem_slot_scan_begin(const IdemSlot *slot, IdemSlotKind kind, int64 run, const p
 		scan->digest = *digest;
 		scan->wanted.digest = &scan->digest;
 	}
-	scan->scan = begin_wanted(slot, &scan->wanted);
+	scan->scan = begin_scan(slot, keys, init_keys(&scan->wanted, keys), false);
 	return scan;
 }
 
@@ -574,26 +549,4 @@ idem_slot_scan_end(IdemSlotScan *scan)
 {
 	end_scan(scan->scan);
 	pfree(scan);
-}
-
-void
-idem_slot_visit(const IdemSlot *slot, IdemSlotKind kind, int64 run,
-				IdemSlotVisitor visit, void *arg)
-{
-	TupleDesc	desc = RelationGetDescr(slot->heap);
-	Datum	   *values = palloc(desc->natts * sizeof(Datum));
-	bool	   *nulls = palloc(desc->natts * sizeof(bool));
-	IdemSlotScan *scan = idem_slot_scan_begin(slot, kind, run, NULL);
-	HeapTuple	tuple;
-	bool		more = true;
-
-	while (more && (tuple = idem_slot_scan_next(scan)) != NULL)
-	{
-		heap_deform_tuple(tuple, desc, values, nulls);
-		more = visit(values, nulls, &tuple->t_self, arg);
-		heap_freetuple(tuple);
-	}
-	idem_slot_scan_end(scan);
-	pfree(values);
-	pfree(nulls);
 }

@@ -175,11 +175,10 @@ extern const char *idem_slot_body_at(const IdemSlot *slot, BlockNumber block, Id
 
 /*
  * The same by the index: the last row of (kind, run) whose digest is not after
- * "digest"; NULL if there is none.  *tid: its place.
+ * "digest"; NULL if there is none.
  */
 extern const char *idem_slot_body_by_index(const IdemSlot *slot, IdemSlotKind kind, int64 run,
-										   const pg_uuid_t *digest, int *len, ItemPointer tid,
-										   Buffer *buffer);
+										   const pg_uuid_t *digest, int *len, Buffer *buffer);
 
 /* The least number above "after" of a run that has rows of the kind; 0: none has. */
 extern int64 idem_slot_next_run(const IdemSlot *slot, IdemSlotKind kind, int64 after);
@@ -189,6 +188,7 @@ extern XLogRecPtr idem_slot_lsn(const IdemSlot *slot, ItemPointer tid);
 
 /* The value of a column of a row, not detoasted. */
 extern Datum idem_slot_value(const IdemSlot *slot, HeapTuple tuple, int column, bool *isnull);
+extern const pg_uuid_t *idem_slot_digest(const IdemSlot *slot, HeapTuple tuple);
 
 /*
  * Scan the rows of a kind, in the order of the index, i.e. of (run, digest): of
@@ -203,13 +203,5 @@ extern IdemSlotScan *idem_slot_scan_begin(const IdemSlot *slot, IdemSlotKind kin
 extern HeapTuple idem_slot_scan_next(IdemSlotScan *scan);
 extern bool idem_slot_scan_next_body(IdemSlotScan *scan, char *body, int *len);
 extern void idem_slot_scan_end(IdemSlotScan *scan);
-
-/*
- * Visit the rows of such a scan.  The visitor gets deformed columns, not
- * detoasted, valid until it returns.  It may return false to stop.
- */
-typedef bool (*IdemSlotVisitor) (const Datum *values, const bool *nulls, ItemPointer tid, void *arg);
-extern void idem_slot_visit(const IdemSlot *slot, IdemSlotKind kind, int64 run,
-							IdemSlotVisitor visit, void *arg);
 
 #endif							/* IDEM_STORE_SLOT_H */

@@ -49,6 +49,7 @@
 #include "access/xact.h"
 #include "access/xlog.h"
 #include "miscadmin.h"
+#include "utils/builtins.h"
 #include "utils/memutils.h"
 #include "utils/rel.h"
 #include "utils/timestamp.h"
@@ -192,7 +193,7 @@ add_row(IdemSlotWriter *writer, IdemSlotKind kind, const pg_uuid_t *digest,
 IdemSlotWriter *
 idem_slot_begin_write(IdemSlot *slot, int64 run)
 {
-	IdemSlotWriter *writer = palloc(sizeof(IdemSlotWriter));
+	IdemSlotWriter *writer = palloc0(sizeof(IdemSlotWriter));
 
 	writer->slot = slot;
 	writer->run = run;
@@ -201,10 +202,7 @@ idem_slot_begin_write(IdemSlot *slot, int64 run)
 	idem_slot_open_indexes(slot, &writer->indexes);
 	writer->context = AllocSetContextCreate(CurrentMemoryContext, "rows of a slot",
 											ALLOCSET_DEFAULT_SIZES);
-	writer->nrows = 0;
-	writer->bytes = 0;
-	writer->first_body = writer->last_body = InvalidBlockNumber;
-	writer->scattered = false;
+	idem_slot_reset_first_block(writer);
 	return writer;
 }
 
@@ -215,13 +213,10 @@ idem_slot_write_body(IdemSlotWriter *writer, IdemSlotKind kind,
 	Datum		values[IDEM_SLOT_NATTS];
 	bool		nulls[IDEM_SLOT_NATTS];
 	MemoryContext old = MemoryContextSwitchTo(writer->context);
-	bytea	   *copy = palloc(VARHDRSZ + len);
 
 	Assert(len <= IDEM_SLOT_BODY_BYTES);
-	SET_VARSIZE(copy, VARHDRSZ + len);
-	memcpy(VARDATA(copy), body, len);
 	memset(nulls, true, sizeof(nulls));
-	values[IDEM_SLOT_BODY] = PointerGetDatum(copy);
+	values[IDEM_SLOT_BODY] = PointerGetDatum(cstring_to_text_with_len(body, len));
 	nulls[IDEM_SLOT_BODY] = false;
 	add_row(writer, kind, digest, values, nulls);
 	MemoryContextSwitchTo(old);

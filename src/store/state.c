@@ -102,7 +102,7 @@ decode(IdemCell cell)
 IdemStoreState
 idem_store_state(Relation rel)
 {
-	return decode(idem_cell_read(rel));
+	return decode(rel == NULL ? idem_cell_read_ref(&state_ref) : idem_cell_read(rel));
 }
 
 IdemStoreState
@@ -117,30 +117,24 @@ idem_store_state_guess(Buffer page)
 	return current_of(idem_cell_glance(page));
 }
 
-/* May the slot have rows?  It may if its lock is not free. */
-static bool
-may_have_rows(int number)
-{
-	Relation	heap = idem_table_open_nowait(idem_slot_oid(number), AccessShareLock);
-	bool		rows;
-
-	if (heap == NULL)
-		return true;
-	rows = RelationGetNumberOfBlocks(heap) > 0;
-	table_close(heap, AccessShareLock);
-	return rows;
-}
-
-/* How many slots are there up to the last one that may have rows? */
+/* How many slots are there up to the last one that may have rows?  One that is locked may. */
 static int
 count_slots(void)
 {
-	int			n = IDEM_STORE_SLOTS;
+	int			n;
+	bool		rows = false;
 
-	while (n > 0 && !may_have_rows(n - 1))
+	for (n = IDEM_STORE_SLOTS; n > 0; n--)
 	{
+		Relation	heap = idem_table_open_nowait(idem_slot_oid(n - 1), AccessShareLock);
+
 		CHECK_FOR_INTERRUPTS();
-		n--;
+		if (heap == NULL)
+			break;
+		rows = RelationGetNumberOfBlocks(heap) > 0;
+		table_close(heap, AccessShareLock);
+		if (rows)
+			break;
 	}
 	return n;
 }
@@ -185,14 +179,15 @@ is_unused(int number)
 }
 
 bool
-idem_store_seal(Relation rel)
+idem_store_seal(void)
 {
+	Oid			oid = idem_store_state_oid();
 	IdemStoreState state;
 	uint32		unprobed = 0;
 
-	if (!ConditionalLockRelationOid(RelationGetRelid(rel), ShareUpdateExclusiveLock))
+	if (!ConditionalLockRelationOid(oid, ShareUpdateExclusiveLock))
 		return false;
-	state = idem_store_state(rel);
+	state = idem_store_state(NULL);
 	if (!state.sealed)
 	{
 		for (int i = 0; i < IDEM_STORE_SEGMENTS; i++)
@@ -202,6 +197,6 @@ idem_store_seal(Relation rel)
 		}
 		idem_store_set_state(state.current, unprobed);
 	}
-	UnlockRelationOid(RelationGetRelid(rel), ShareUpdateExclusiveLock);
+	UnlockRelationOid(oid, ShareUpdateExclusiveLock);
 	return true;
 }

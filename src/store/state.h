@@ -43,7 +43,7 @@ typedef struct IdemStoreState
 
 extern Oid	idem_store_state_oid(void);
 
-/* Read the state.  rel is the sequence store_state, open with any lock. */
+/* Read the state.  rel is the sequence store_state, open with any lock; NULL: it is opened. */
 extern IdemStoreState idem_store_state(Relation rel);
 
 /* The same of its page, pinned by idem_cell_pin. */
@@ -69,6 +69,6 @@ extern void idem_store_unseal(void);
  * Seal a state that is not sealed.  False, and nothing happens, if somebody
  * else holds the packer's lock.
  */
-extern bool idem_store_seal(Relation rel);
+extern bool idem_store_seal(void);
 
 #endif							/* IDEM_STORE_STATE_H */

@@ -70,7 +70,6 @@
 #include "shared/catalog.h"
 #include "shared/cell.h"
 #include "shared/fault.h"
-#include "shared/rows.h"
 #include "shared/txn_owner.h"
 #include "shared/uptime.h"
 #include "store/pack.h"
@@ -80,8 +79,6 @@
 #include "store/setting.h"
 #include "store/state.h"
 #include "store/store.h"
-
-StaticAssertDecl(IDEM_STORE_CHUNK <= IDEM_RING_CHUNK, "a chunk of the store is one of the ring");
 
 struct IdemStore
 {
@@ -100,21 +97,6 @@ struct IdemStore
 	int64		search_state;
 };
 
-/* What was found of an event so far. */
-typedef struct Finding
-{
-	IdemRow		row;
-	char		state;			/* of the entry that decides */
-	bool		dead_rows;		/* a segment has rows of it that nobody sees */
-	int			segment;		/* of the row that decides; -1: it is in a run */
-	int64		run;			/* that run; 0: none */
-	ItemPointerData tid;
-	bool		has_result;		/* of a run; result is set then */
-	Datum		result;
-	Oid			unsound;		/* the table of the row, if the store did not
-								 * write it */
-} Finding;
-
 /* From here on everything belongs to the store's owner. */
 static ResourceOwner
 enter(IdemStore *store)
@@ -123,20 +105,6 @@ enter(IdemStore *store)
 
 	CurrentResourceOwner = store->owner;
 	return saved;
-}
-
-static void
-leave(ResourceOwner saved)
-{
-	CurrentResourceOwner = saved;
-}
-
-/* The state as it is now. */
-static IdemStoreState
-look_at_state(const IdemStore *store)
-{
-	return store->for_write ? idem_store_state_look(store->state_page) :
-		idem_store_state(store->state_rel);
 }
 
 /* The open segment; it is opened, or opened again for writing, if need be. */
@@ -182,7 +150,8 @@ read_state(IdemStore *store)
 	{
 		if (store->for_write)
 			lock_segment(store, idem_store_state_guess(store->state_page));
-		store->state = look_at_state(store);
+		store->state = store->for_write ? idem_store_state_look(store->state_page) :
+			idem_store_state(store->state_rel);
 	} while (store->for_write && !store->writable[store->state.current]);
 	return store->state.value != before.value || store->state.sealed != before.sealed;
 }
@@ -197,7 +166,7 @@ seal_state(IdemStore *store)
 {
 	if (CheckRelationLockedByMe(store->state_rel, ShareUpdateExclusiveLock, false))
 		return;
-	(void) idem_store_seal(store->state_rel);
+	(void) idem_store_seal();
 	(void) read_state(store);
 }
 
@@ -219,7 +188,7 @@ idem_store_open(bool for_write)
 	(void) read_state(store);
 	if (for_write && !store->state.sealed)
 		seal_state(store);
-	leave(saved);
+	idem_txn_owner_leave(saved);
 	return store;
 }
 
@@ -246,69 +215,11 @@ idem_store_close(IdemStore *store)
 	if (store->for_write)
 		ReleaseBuffer(store->state_page);
 	relation_close(store->state_rel, store->for_write ? NoLock : AccessShareLock);
-	leave(saved);
+	idem_txn_owner_leave(saved);
 	pfree(store);
 }
 
 /* Reading */
-
-/* Take over what a segment has, unless something with a higher turn was found. */
-static void
-add_ring_finding(Finding *found, int segment, const IdemRingFinding *ring)
-{
-	found->dead_rows = found->dead_rows || ring->dead_rows;
-	if (!ring->found || (ring->turn <= found->row.turn && !(ring->unsound && found->row.turn == 0)))
-		return;
-	found->unsound = ring->unsound ? idem_store_segment_oid(segment) : InvalidOid;
-	found->segment = segment;
-	found->tid = ring->tid;
-	found->state = ring->state;
-	found->row = (IdemRow)
-	{
-		.turn = ring->turn,
-			.class = ring->class,
-			.own = ring->own,
-			.in_snapshot = ring->in_snapshot,
-			.claimed_at = ring->claimed_at,
-			.completed_at = ring->completed_at,
-			.completed_latest = ring->completed_at,
-			.commit_lsn = ring->commit_lsn
-	};
-}
-
-/*
- * Take over what the runs have, unless something with a higher turn was found.
- * An entry that is both in a run and in a segment is taken from the segment,
- * which has its times.
- */
-static void
-add_runs_finding(Finding *found, const IdemRunsFinding *runs)
-{
-	const IdemEventEntry *entry = &runs->entry;
-
-	bool		unsound = runs->found && !idem_entry_is_sound(entry->turn, entry->state);
-
-	if (!runs->found || (entry->turn <= found->row.turn && !(unsound && found->row.turn == 0)))
-		return;
-	found->unsound = unsound ? idem_slot_oid(runs->slot) : InvalidOid;
-	found->tid = entry->tid;
-	found->segment = -1;
-	found->run = runs->run;
-	found->state = entry->state;
-	found->has_result = entry->has_detail && entry->result != 0;
-	found->result = entry->result;
-	found->row = (IdemRow)
-	{
-		.turn = entry->turn,
-			.class = runs->class,
-			.expires = runs->expires,
-			.in_snapshot = runs->in_snapshot,
-			.claimed_at = entry->has_detail ? entry->claimed_at : runs->oldest,
-			.completed_at = entry->has_detail ? entry->completed_at : runs->oldest,
-			.completed_latest = entry->has_detail ? entry->completed_at : runs->newest,
-			.commit_lsn = runs->lsn
-	};
-}
 
 /* Begin to search the runs that belong to the state that was read last. */
 static void
@@ -326,18 +237,15 @@ begin_search(IdemStore *store)
 
 /* Search the runs that belong to the state that was read last. */
 static void
-search_runs(IdemStore *store, const pg_uuid_t *digest, Snapshot snapshot, bool detail, Finding *found)
+search_runs(IdemStore *store, const pg_uuid_t *digest, Snapshot snapshot, bool detail, IdemFinding *found)
 {
-	IdemRunsFinding runs;
-
 	begin_search(store);
-	idem_runs_search(store->search, digest, snapshot, detail, &runs);
-	add_runs_finding(found, &runs);
+	idem_runs_search(store->search, digest, snapshot, false, detail, found);
 }
 
 /* Nothing is found yet. */
 static void
-reset_finding(Finding *found)
+reset_finding(IdemFinding *found)
 {
 	memset(found, 0, sizeof(*found));
 	found->row.in_snapshot = true;
@@ -346,7 +254,7 @@ reset_finding(Finding *found)
 
 /* What the finding means.  Error XX001 if the store did not write the row that decides. */
 static IdemRowStatus
-status_of(const Finding *found)
+status_of(const IdemFinding *found)
 {
 	if (OidIsValid(found->unsound))
 		idem_report_row(ERROR, found->unsound, &found->tid,
@@ -356,38 +264,22 @@ status_of(const Finding *found)
 	return found->state == IDEM_ENTRY_KEPT ? IDEM_ROW_PROCESSING : IDEM_ROW_COMPLETED;
 }
 
-/* Probe the segments; false if another transaction is writing the event. */
-static bool
-probe_segments(IdemStore *store, const pg_uuid_t *digest, Finding *found)
-{
-	IdemRingFinding ring;
-
-	for (int i = 0; i < IDEM_STORE_SEGMENTS; i++)
-	{
-		if (store->state.unprobed & (1 << i))
-			continue;
-		idem_ring_probe(get_segment(store, i, false), digest, &ring);
-		if (ring.busy)
-		{
-			found->row.busy_xid = ring.busy_xid;
-			return false;
-		}
-		add_ring_finding(found, i, &ring);
-	}
-	return true;
-}
-
 /* Steps 1 to 4; false if another transaction is writing the event. */
 static bool
-probe(IdemStore *store, const pg_uuid_t *digest, Finding *found)
+probe(IdemStore *store, const pg_uuid_t *digest, IdemFinding *found)
 {
 	do
 	{
 		CHECK_FOR_INTERRUPTS();
 		reset_finding(found);
 		IDEM_FAULT_POINT("store-state-read");
-		if (!probe_segments(store, digest, found))
-			return false;
+		for (int i = 0; i < IDEM_STORE_SEGMENTS; i++)
+		{
+			if (!(store->state.unprobed & (1 << i)))
+				idem_ring_probe(get_segment(store, i, false), digest, found);
+			if (found->busy)
+				return false;
+		}
 		IDEM_FAULT_POINT("store-segments-probed");
 		search_runs(store, digest, NULL, false, found);
 		IDEM_FAULT_POINT("store-runs-searched");
@@ -415,9 +307,8 @@ predicate_page(const pg_uuid_t *digest)
  * could see rows of is emptied while it lives.
  */
 static void
-look_up_in_segments(IdemStore *store, const pg_uuid_t *digest, bool old, Finding *found)
+look_up_in_segments(IdemStore *store, const pg_uuid_t *digest, bool old, IdemFinding *found)
 {
-	IdemRingFinding ring;
 	bool		again;
 
 	reset_finding(found);
@@ -428,8 +319,7 @@ look_up_in_segments(IdemStore *store, const pg_uuid_t *digest, bool old, Finding
 		if (!old && (store->state.unprobed & (1 << i)))
 			continue;
 		again = store->by_one_snapshot && store->segments[i] != NULL;
-		idem_ring_look_up(get_segment(store, i, false), digest, GetActiveSnapshot(), again, &ring);
-		add_ring_finding(found, i, &ring);
+		idem_ring_look_up(get_segment(store, i, false), digest, GetActiveSnapshot(), again, found);
 	}
 }
 
@@ -438,7 +328,7 @@ look_up_in_segments(IdemStore *store, const pg_uuid_t *digest, bool old, Finding
  * transaction's snapshot, or by a new one.
  */
 static void
-look_up(IdemStore *store, const pg_uuid_t *digest, bool detail, Finding *found)
+look_up(IdemStore *store, const pg_uuid_t *digest, bool detail, IdemFinding *found)
 {
 	bool		old = IsolationUsesXactSnapshot();
 
@@ -462,7 +352,7 @@ look_up(IdemStore *store, const pg_uuid_t *digest, bool detail, Finding *found)
 static bool
 snapshot_sees(IdemStore *store, const pg_uuid_t *digest, int16 turn)
 {
-	Finding		found;
+	IdemFinding found;
 
 	look_up(store, digest, false, &found);
 	return found.row.turn == turn;
@@ -472,14 +362,14 @@ void
 idem_store_probe(IdemStore *store, const pg_uuid_t *digest, IdemRow *row)
 {
 	ResourceOwner saved = enter(store);
-	Finding		found;
+	IdemFinding found;
 	bool		free = probe(store, digest, &found);
 
 	if (free && found.dead_rows)
 		free = probe(store, digest, &found);
 	if (free && !found.row.in_snapshot && found.segment < 0)
 		found.row.in_snapshot = snapshot_sees(store, digest, found.row.turn);
-	leave(saved);
+	idem_txn_owner_leave(saved);
 	*row = found.row;
 	row->status = free ? status_of(&found) : IDEM_ROW_BUSY;
 }
@@ -493,7 +383,7 @@ idem_store_probe(IdemStore *store, const pg_uuid_t *digest, IdemRow *row)
 static void
 check_unseen(IdemStore *store, const pg_uuid_t *digest)
 {
-	Finding		found;
+	IdemFinding found;
 
 	reset_finding(&found);
 	search_runs(store, digest, NULL, false, &found);
@@ -509,7 +399,7 @@ idem_store_look_up(IdemStore *store, const pg_uuid_t *digest, IdemRow *row, Datu
 				   bool *has_result)
 {
 	ResourceOwner saved = enter(store);
-	Finding		found;
+	IdemFinding found;
 
 	/* Rows that the current command wrote count, too. */
 	CommandCounterIncrement();
@@ -527,7 +417,7 @@ idem_store_look_up(IdemStore *store, const pg_uuid_t *digest, IdemRow *row, Datu
 	}
 	else if (result != NULL)
 		*has_result = idem_ring_result(store->segments[found.segment], &found.tid, result);
-	leave(saved);
+	idem_txn_owner_leave(saved);
 }
 
 /* Writing */
@@ -576,7 +466,7 @@ idem_store_insert(IdemStore *store, IdemNewEntry *entries, int n)
 	idem_ring_insert(get_segment(store, store->state.current, true), entries, n);
 	check_readers(store, entries, n);
 	note_growth(store, entries, n);
-	leave(saved);
+	idem_txn_owner_leave(saved);
 }
 
 void
@@ -596,13 +486,7 @@ idem_store_delete(IdemStore *store, const pg_uuid_t *digest, const IdemEntryRef 
 				(errcode(ERRCODE_T_R_SERIALIZATION_FAILURE),
 				 errmsg("could not serialize access due to concurrent change of the store of claims"),
 				 errhint("Retry the transaction.")));
-	leave(saved);
-}
-
-void
-idem_store_lock_out_writers(void)
-{
-	LockRelationOid(idem_store_state_oid(), ShareRowExclusiveLock);
+	idem_txn_owner_leave(saved);
 }
 
 Oid
@@ -621,8 +505,8 @@ int16
 idem_store_decider(IdemStore *store, const pg_uuid_t *digest, int64 *run)
 {
 	ResourceOwner saved = enter(store);
-	Finding		found;
-	IdemRunsFinding copy;
+	IdemFinding found;
+	IdemFinding copy;
 
 	/* a statement that shows a view has one snapshot */
 	do
@@ -630,76 +514,13 @@ idem_store_decider(IdemStore *store, const pg_uuid_t *digest, int64 *run)
 		CHECK_FOR_INTERRUPTS();
 		look_up_in_segments(store, digest, true, &found);
 		store->by_one_snapshot = true;
+		reset_finding(&copy);
 		begin_search(store);
-		idem_runs_search_copies(store->search, digest, GetActiveSnapshot(), &copy);
+		idem_runs_search(store->search, digest, GetActiveSnapshot(), true, false, &copy);
 	} while (read_state(store));
-	leave(saved);
-	if (copy.found && copy.entry.turn >= found.row.turn)
-	{
-		*run = copy.run;
-		return copy.entry.turn;
-	}
-	*run = 0;
-	return found.row.turn;
-}
-
-/* Callbacks of IdemRowSource: a store beside the tables of the view. */
-static void *
-open_for_view(TupleDesc desc)
-{
-	return idem_store_open(false);
-}
-
-static void
-close_for_view(void *arg)
-{
-	idem_store_close(arg);
-}
-
-/*
- * Fill in a row as processed_events shows it.  False for a row of one of the
- * extension's own consumers, for a row that something newer, or its copy in a
- * run, took the place of, and for a row that the store did not write: a claim of
- * its event tells of that.
- */
-static bool
-show_row(TupleTableSlot *slot, Datum *values, bool *nulls, void *arg)
-{
-	static const int shown[] = {
-		IDEM_RING_CONSUMER, IDEM_RING_EVENT_ID, IDEM_RING_CLAIMED_AT, IDEM_RING_COMPLETED_AT,
-		IDEM_RING_RESULT
-	};
-	text	   *consumer;
-	int64		run;
-
-	slot_getsomeattrs(slot, IDEM_RING_NATTS);
-	if (slot->tts_isnull[IDEM_RING_DIGEST] || slot->tts_isnull[IDEM_RING_CONSUMER] ||
-		!idem_entry_is_sound(DatumGetInt16(slot->tts_values[IDEM_RING_TURN]),
-							 DatumGetChar(slot->tts_values[IDEM_RING_STATE])))
-		return false;
-	consumer = DatumGetTextPP(slot->tts_values[IDEM_RING_CONSUMER]);
-	if (VARSIZE_ANY_EXHDR(consumer) > 0 && VARDATA_ANY(consumer)[0] == '@')
-		return false;
-	if (DatumGetChar(slot->tts_values[IDEM_RING_STATE]) == IDEM_ENTRY_FORGOTTEN)
-		return false;
-	if (idem_store_decider(arg, DatumGetUUIDP(slot->tts_values[IDEM_RING_DIGEST]), &run) >
-		DatumGetInt16(slot->tts_values[IDEM_RING_TURN]) || run != 0)
-		return false;
-	for (int i = 0; i < lengthof(shown); i++)
-	{
-		values[i] = slot->tts_values[shown[i]];
-		nulls[i] = slot->tts_isnull[shown[i]];
-	}
-	return true;
-}
-
-Datum
-idem_store_next_row(FunctionCallInfo fcinfo)
-{
-	static const IdemRowSource source = {
-		.ntables = IDEM_STORE_SEGMENTS, .ncolumns = 5, .table = idem_store_segment_ref,
-		.begin = open_for_view, .end = close_for_view, .form_row = show_row
-	};
-
-	return idem_rows_next(fcinfo, &source);
+	idem_txn_owner_leave(saved);
+	if (!copy.found || copy.row.turn < found.row.turn)
+		copy = found;
+	*run = copy.run;
+	return copy.row.turn;
 }

@@ -19,45 +19,10 @@
 
 #include "postgres.h"
 
-#include "access/xlogdefs.h"
-#include "datatype/timestamp.h"
 #include "fmgr.h"
-#include "utils/uuid.h"
 
 #include "compat.h"
 #include "store/entry.h"
-
-typedef enum IdemRowStatus
-{
-	IDEM_ROW_NONE,				/* nothing is remembered, or it was forgotten */
-	IDEM_ROW_BUSY,				/* another transaction is writing or removing
-								 * a row */
-	IDEM_ROW_PROCESSING,		/* claimed and kept, not completed */
-	IDEM_ROW_COMPLETED
-} IdemRowStatus;
-
-/* The result of a look-up.  With status BUSY only busy_xid is set. */
-typedef struct IdemRow
-{
-	IdemRowStatus status;
-	TransactionId busy_xid;		/* who is writing, maybe a subtransaction; it
-								 * may have ended meanwhile */
-	bool		own;			/* written by the current transaction */
-	bool		in_snapshot;	/* own, or the transaction snapshot sees it;
-								 * true if nothing was ever remembered */
-	int16		turn;			/* of what decides; 0: nothing */
-	int16		class;			/* how long that is remembered: retention.h */
-	int64		expires;		/* when it may be dropped, by uptime.h; 0: its
-								 * class counts from a later time on, since it
-								 * is not packed yet */
-	TimestampTz claimed_at;		/* the earliest that it may have been */
-	TimestampTz completed_at;	/* if completed: the earliest */
-	TimestampTz completed_latest;
-	XLogRecPtr	commit_lsn;		/* once flushed up to here, it is durable */
-} IdemRow;
-
-/* The most entries that one call writes. */
-#define IDEM_STORE_CHUNK	64
 
 typedef struct IdemStore IdemStore;
 
@@ -103,12 +68,6 @@ extern void idem_store_delete(IdemStore *store, const pg_uuid_t *digest, const I
  * the time of the store (shared/uptime.h), which goes on only while the store is maintained.
  */
 extern void idem_store_note_expiry(int64 now, int64 seconds);
-
-/*
- * Lock out everybody who writes, until the transaction ends, and wait for the
- * transactions that have written.
- */
-extern void idem_store_lock_out_writers(void);
 
 /* The relation that a store for writing locks in RowExclusiveLock. */
 extern Oid	idem_store_lock_oid(void);

@@ -14,7 +14,7 @@
  * free.
  *
  * MEMORY: a survey, with the end marks of all runs, is in the context that is
- * current when it is made.
+ * current when it is made.  The process keeps what it found of the age of one segment.
  *
  * Copyright (c) 2026, the idempotency developers
  *
@@ -25,20 +25,20 @@
  */
 #include "postgres.h"
 
-#include "access/relation.h"
+#include "access/htup_details.h"
 #include "access/table.h"
 #include "miscadmin.h"
 #include "storage/bufmgr.h"
 #include "storage/procarray.h"
 #include "utils/rel.h"
 #include "utils/snapmgr.h"
+#include "utils/timestamp.h"
 #include "utils/xid8.h"
 
 #include "shared/catalog.h"
 #include "shared/empty.h"
 #include "shared/xid.h"
 #include "shared/uptime.h"
-#include "store/age.h"
 #include "store/retention.h"
 #include "store/ring.h"
 #include "store/survey.h"
@@ -49,15 +49,8 @@
  */
 #define RESTORE_SECONDS		(7 * SECS_PER_DAY)
 
-IdemStoreState
-idem_survey_state(void)
-{
-	Relation	rel = relation_open(idem_store_state_oid(), AccessShareLock);
-	IdemStoreState state = idem_store_state(rel);
-
-	relation_close(rel, AccessShareLock);
-	return state;
-}
+/* The most pages of the current segment that one survey reads for their age. */
+#define AGE_PAGES	1024
 
 void
 idem_survey_segment(int number, IdemSegmentInfo *info)
@@ -73,89 +66,59 @@ idem_survey_segment(int number, IdemSegmentInfo *info)
 	table_close(heap, AccessShareLock);
 }
 
-/* Callback: note an end mark. */
-static void
-add_run(const IdemRun *run, void *arg)
-{
-	IdemSlotInfo *info = arg;
-
-	if (info->nruns == 0)
-		info->runs = palloc(sizeof(IdemRun));
-	else
-		info->runs = repalloc(info->runs, (info->nruns + 1) * sizeof(IdemRun));
-	info->runs[info->nruns++] = *run;
-	info->finite = info->finite || idem_retention_seconds(run->class) > 0;
-}
-
-/* Has the slot the end mark of a run? */
+/* Has the slot that is looked at the end mark of a run?  Its runs are the last of the set. */
 static bool
-has_mark(const IdemSlotInfo *info, int64 number)
+has_mark(const IdemRunSet *set, const IdemSlotInfo *info, int64 number)
 {
-	for (int i = 0; i < info->nruns; i++)
+	for (int i = info->first; i < set->n; i++)
 	{
-		if (info->runs[i].number == number)
+		if (set->runs[i].number == number)
 			return true;
 	}
 	return false;
-}
-
-/* When did restores bring the first row of a kind of a run? */
-typedef struct FirstRow
-{
-	bool		seen;
-	pg_uuid_t	digest;
-	int64		restored;		/* the last time; -1: the packer wrote it */
-} FirstRow;
-
-/*
- * Callback: look at a row of the first digest.  A restore that broke off may have been begun
- * once more since, and then the row is there twice.
- */
-static bool
-look_at_first(const Datum *values, const bool *nulls, ItemPointer tid, void *arg)
-{
-	FirstRow   *first = arg;
-	const pg_uuid_t *digest = DatumGetUUIDP(values[IDEM_SLOT_DIGEST]);
-	uint64		packer = 0;
-
-	if (!nulls[IDEM_SLOT_PACKER])
-		packer = U64FromFullTransactionId(DatumGetFullTransactionId(values[IDEM_SLOT_PACKER]));
-	if (first->seen && idem_digest_compare(digest, &first->digest) != 0)
-		return false;
-	first->seen = true;
-	first->digest = *digest;
-	if ((packer & IDEM_SLOT_RESTORED) != 0)
-		first->restored = Max(first->restored, (int64) (packer & ~IDEM_SLOT_RESTORED));
-	return true;
 }
 
 /*
  * May more rows of the run, and its end mark, be to come?  A restore may commit row by row.  Its rows
  * come in the order in which the packer wrote them: details by digest, pages by digest, end
  * mark.  So the first row of a kind tells when the restore began with the kind.  A
- * restore that broke off for good must not keep the slot for ever.
+ * restore that broke off for good must not keep the slot for ever.  It may have been begun
+ * once more since, and then the row is there twice.
  */
 static bool
 is_coming(const IdemSlot *slot, IdemSlotKind kind, int64 number, int64 time)
 {
-	FirstRow	first = {.restored = -1};
+	IdemSlotScan *scan = idem_slot_scan_begin(slot, kind, number, NULL);
+	HeapTuple	first = idem_slot_scan_next(scan);
+	int64		restored = -1;	/* the last time; -1: the packer wrote it */
+	bool		isnull;
 
-	idem_slot_visit(slot, kind, number, look_at_first, &first);
-	return first.restored >= 0 && time < first.restored + RESTORE_SECONDS;
+	for (HeapTuple row = first; row != NULL; row = idem_slot_scan_next(scan))
+	{
+		Datum		value = idem_slot_value(slot, row, IDEM_SLOT_PACKER, &isnull);
+		uint64		packer = isnull ? 0 : U64FromFullTransactionId(DatumGetFullTransactionId(value));
+
+		if (idem_digest_compare(idem_slot_digest(slot, row), idem_slot_digest(slot, first)) != 0)
+			break;
+		if ((packer & IDEM_SLOT_RESTORED) != 0)
+			restored = Max(restored, (int64) (packer & ~IDEM_SLOT_RESTORED));
+	}
+	idem_slot_scan_end(scan);
+	return restored >= 0 && time < restored + RESTORE_SECONDS;
 }
 
 /* Look at the runs that have rows of a kind and no end mark. */
 static void
-look_at_unfinished(const IdemSlot *slot, IdemSlotKind kind, int64 time, IdemSlotInfo *info)
+look_at_unfinished(const IdemSurvey *survey, const IdemSlot *slot, IdemSlotKind kind, IdemSlotInfo *info)
 {
 	int64		number = 0;
 
 	while ((number = idem_slot_next_run(slot, kind, number)) > 0)
 	{
 		CHECK_FOR_INTERRUPTS();
-		if (has_mark(info, number))
+		if (has_mark(&survey->runs, info, number))
 			continue;
-		if (is_coming(slot, kind, number, time))
+		if (is_coming(slot, kind, number, survey->time))
 			info->restoring = info->finite = true;
 		else if (info->nremains < IDEM_SLOT_MAX_REMAINS)
 			info->nremains++;
@@ -167,52 +130,100 @@ look_at_unfinished(const IdemSlot *slot, IdemSlotKind kind, int64 time, IdemSlot
  * below a table without blocks.
  */
 static void
-survey_slot(int number, int64 time, IdemSlotInfo *info)
+survey_slot(IdemSurvey *survey, int number, IdemSlotInfo *info)
 {
 	IdemSlot	slot;
 
+	info->first = survey->runs.n;
 	if (!idem_slot_open_nowait(&slot, number, AccessShareLock))
+	{
+		survey->complete = false;
 		return;
+	}
 	info->seen = true;
 	info->pristine = idem_empty_is_pristine(slot.heap);
 	if (RelationGetNumberOfBlocks(slot.heap) > 0)
 	{
-		idem_run_read_marks(&slot, add_run, info);
-		look_at_unfinished(&slot, IDEM_SLOT_PAGE, time, info);
-		look_at_unfinished(&slot, IDEM_SLOT_DETAIL, time, info);
+		idem_run_read_marks(&slot, &survey->runs);
+		look_at_unfinished(survey, &slot, IDEM_SLOT_PAGE, info);
+		look_at_unfinished(survey, &slot, IDEM_SLOT_DETAIL, info);
 	}
 	idem_slot_close(&slot, AccessShareLock);
-	info->replaced = palloc0((info->nruns + 1) * sizeof(bool));
+	info->nruns = survey->runs.n - info->first;
 }
 
-/* Mark the runs that other runs have replaced, and look at the classes. */
+/* What the runs of a slot say, when all are known. */
 static void
-find_replaced(IdemSurvey *survey)
+look_at_runs(IdemSurvey *survey, IdemSlotInfo *info)
 {
-	for (int i = 0; i < IDEM_STORE_SLOTS; i++)
+	if (info->nruns > 0)
+		info->runs = &survey->runs.runs[info->first];
+	for (int i = 0; i < info->nruns; i++)
 	{
-		IdemSlotInfo *slot = &survey->slots[i];
-
-		survey->finite = survey->finite || slot->finite;
-		for (int j = 0; j < slot->nruns; j++)
-		{
-			slot->replaced[j] = idem_survey_replacement(survey, &slot->runs[j]) != NULL;
-			if (slot->replaced[j])
-				slot->nreplaced++;
-		}
+		info->finite = info->finite || idem_retention_seconds(info->runs[i].class) > 0;
+		if (info->runs[i].replaced_by != NULL)
+			info->nreplaced++;
 	}
+	survey->finite = survey->finite || info->finite;
 }
 
-/* Is it time to pack what the current segment has? */
+/* What was found so far of the age of the current segment. */
+static int	known_segment = -1;
+static BlockNumber known_blocks = 0;	/* read, and full by now but for the
+										 * last */
+static TimestampTz due = DT_NOEND;
+
+/* Callback: when is it time to pack the row? */
+static void
+look_at_row(Relation heap, HeapTuple tuple, void *arg)
+{
+	TupleDesc	desc = RelationGetDescr(heap);
+	bool		isnull;
+	int			class = DatumGetInt16(heap_getattr(tuple, IDEM_RING_CLASS + 1, desc, &isnull));
+	int64		seconds = idem_retention_seconds(class);
+
+	if (seconds > 0)
+		due = Min(due,
+				  DatumGetTimestampTz(heap_getattr(tuple, IDEM_RING_CLAIMED_AT + 1, desc, &isnull)) +
+				  seconds / IDEM_RETENTION_SLICES * USECS_PER_SEC);
+}
+
+/*
+ * Is it time to pack what the current segment has?  Entries expire from the time on at
+ * which they were packed.  So a segment that has an entry that expires is closed when that
+ * entry is a slice of its class old, even if the segment is small.
+ *
+ * Nothing says which classes a segment has, but its rows.  A process that looks
+ * again and again reads each page once, and the last one again.  Rows of
+ * transactions that aborted count; then a segment is closed early, which does no
+ * harm.  The same holds if another process has closed, emptied and used the
+ * segment again since the last look.
+ */
 static void
 look_at_age(IdemSurvey *survey)
 {
 	int			current = survey->state.current;
 	Relation	heap = idem_store_segment_open_nowait(current, AccessShareLock);
+	BlockNumber blocks;
+	BlockNumber end;
 
 	if (heap == NULL)
 		return;
-	survey->segments[current].aged = idem_age_is_due(heap, current);
+	blocks = RelationGetNumberOfBlocks(heap);
+	if (current != known_segment || blocks < known_blocks)
+	{
+		known_segment = current;
+		known_blocks = 0;
+		due = DT_NOEND;
+	}
+	end = Min(blocks, known_blocks + AGE_PAGES);
+	for (BlockNumber block = known_blocks > 0 ? known_blocks - 1 : 0; block < end; block++)
+	{
+		CHECK_FOR_INTERRUPTS();
+		idem_store_segment_visit_page(heap, block, look_at_row, NULL);
+	}
+	known_blocks = end;
+	survey->segments[current].aged = due <= GetCurrentTimestamp();
 	table_close(heap, AccessShareLock);
 }
 
@@ -221,18 +232,20 @@ idem_survey(void)
 {
 	IdemSurvey *survey = palloc0(sizeof(IdemSurvey));
 
-	survey->state = idem_survey_state();
+	survey->state = idem_store_state(NULL);
 	survey->time = idem_uptime_now();
 	for (int i = 0; i < IDEM_STORE_SEGMENTS; i++)
 		idem_survey_segment(i, &survey->segments[i]);
 	survey->complete = true;
+	survey->runs.context = CurrentMemoryContext;
 	for (int i = 0; i < IDEM_STORE_SLOTS; i++)
 	{
 		CHECK_FOR_INTERRUPTS();
-		survey_slot(i, survey->time, &survey->slots[i]);
-		survey->complete = survey->complete && survey->slots[i].seen;
+		survey_slot(survey, i, &survey->slots[i]);
 	}
-	find_replaced(survey);
+	idem_run_find_replaced(&survey->runs);
+	for (int i = 0; i < IDEM_STORE_SLOTS; i++)
+		look_at_runs(survey, &survey->slots[i]);
 	look_at_age(survey);
 	return survey;
 }
@@ -240,29 +253,12 @@ idem_survey(void)
 bool
 idem_survey_has_run(const IdemSurvey *survey, int64 number)
 {
-	for (int i = 0; i < IDEM_STORE_SLOTS; i++)
+	for (int i = 0; i < survey->runs.n; i++)
 	{
-		for (int j = 0; j < survey->slots[i].nruns; j++)
-		{
-			if (survey->slots[i].runs[j].number == number)
-				return true;
-		}
+		if (survey->runs.runs[i].number == number)
+			return true;
 	}
 	return false;
-}
-
-const IdemRun *
-idem_survey_replacement(const IdemSurvey *survey, const IdemRun *run)
-{
-	for (int i = 0; i < IDEM_STORE_SLOTS; i++)
-	{
-		for (int j = 0; j < survey->slots[i].nruns; j++)
-		{
-			if (idem_run_was_merged_into(run, &survey->slots[i].runs[j]))
-				return &survey->slots[i].runs[j];
-		}
-	}
-	return NULL;
 }
 
 FullTransactionId
@@ -270,13 +266,10 @@ idem_survey_last_packer(const IdemSurvey *survey)
 {
 	FullTransactionId last = InvalidFullTransactionId;
 
-	for (int i = 0; i < IDEM_STORE_SLOTS; i++)
+	for (int i = 0; i < survey->runs.n; i++)
 	{
-		for (int j = 0; j < survey->slots[i].nruns; j++)
-		{
-			if (FullTransactionIdPrecedes(last, survey->slots[i].runs[j].packer))
-				last = survey->slots[i].runs[j].packer;
-		}
+		if (FullTransactionIdPrecedes(last, survey->runs.runs[i].packer))
+			last = survey->runs.runs[i].packer;
 	}
 	return last;
 }

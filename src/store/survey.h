@@ -45,6 +45,7 @@ typedef struct IdemSlotInfo
 {
 	bool		seen;			/* false: as above */
 	bool		pristine;
+	int			first;			/* of its runs, in the survey's set */
 	int			nruns;
 	int			nreplaced;		/* how many of them were merged into others */
 	bool		finite;			/* it has entries that expire, or is
@@ -53,8 +54,7 @@ typedef struct IdemSlotInfo
 								 * many, and at most IDEM_SLOT_MAX_REMAINS */
 	bool		restoring;		/* it has rows of a run that a restore has
 								 * begun, and whose end mark may be to come */
-	IdemRun    *runs;			/* in the order of their numbers */
-	bool	   *replaced;
+	const IdemRun *runs;		/* in the order of their numbers */
 } IdemSlotInfo;
 
 typedef struct IdemSurvey
@@ -64,11 +64,9 @@ typedef struct IdemSurvey
 	bool		finite;			/* a slot is "finite": the time has to go on */
 	IdemSegmentInfo segments[IDEM_STORE_SEGMENTS];
 	IdemSlotInfo slots[IDEM_STORE_SLOTS];
+	IdemRunSet	runs;			/* of all slots */
 	bool		complete;		/* all slots were seen, so all runs are known */
 } IdemSurvey;
-
-/* Read the state of the store. */
-extern IdemStoreState idem_survey_state(void);
 
 /*
  * Look at one segment; waits for no lock, and gives its locks back.
@@ -83,9 +81,6 @@ extern IdemSurvey *idem_survey(void);
 
 /* Is a run of this number there? */
 extern bool idem_survey_has_run(const IdemSurvey *survey, int64 number);
-
-/* A run that this run was merged into; NULL: none is there. */
-extern const IdemRun *idem_survey_replacement(const IdemSurvey *survey, const IdemRun *run);
 
 /* The latest transaction that wrote an end mark; 0 if there is none. */
 extern FullTransactionId idem_survey_last_packer(const IdemSurvey *survey);

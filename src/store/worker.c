@@ -23,7 +23,7 @@
  * segment full starts another one.
  *
  * LOCKING: no lock and no transaction is held while it waits, except the lock by
- * which others know it (start.c).
+ * which others know it (shared/worker.c).
  *
  * MEMORY: a context that each turn resets.
  *
@@ -56,8 +56,6 @@
 #include "shared/worker.h"
 #include "store/pace.h"
 #include "store/pack.h"
-#include "store/start.h"
-#include "store/worker.h"
 
 #define STAY_MS			5000	/* after the last step */
 #define LOOK_MS			200		/* between two looks */
@@ -117,18 +115,6 @@ run_for_a_while(void)
 	}
 }
 
-/* Does somebody need the database or the extension? */
-static bool
-must_leave(void)
-{
-	bool		leave;
-
-	idem_txn_begin();
-	leave = idem_pace_must_give_way();
-	idem_txn_commit(false);
-	return leave;
-}
-
 /* Wait after an error; true if the packer has to leave. */
 static bool
 rest(long ms)
@@ -137,8 +123,13 @@ rest(long ms)
 
 	while (idem_clock() < end)
 	{
+		bool		leave;
+
 		wait_ms(LOOK_MS);
-		if (must_leave())
+		idem_txn_begin();
+		leave = idem_pace_must_give_way();
+		idem_txn_commit(false);
+		if (leave)
 			return true;
 	}
 	return false;
@@ -171,42 +162,23 @@ note_error(void)
 	MemoryContextSwitchTo(old);
 }
 
-/*
- * Do what claims_maintain() waits for.  An error ends the process, unless other merges are
- * left: then it is logged.
- */
+/* Do what claims_maintain() waits for. */
 static void
 run_once(void)
 {
 	IdemClock	give_up = idem_clock_plus_ms(idem_clock(), BUSY_MS);
-	volatile bool again = true;
 	int			steps;
 
-	while (again)
-	{
-		PG_TRY();
-		{
-			while (maintain(&steps) == IDEM_MAINTAINED_BUSY && idem_clock() < give_up)
-				wait_ms(LOOK_MS / 10);
-			again = false;
-		}
-		PG_CATCH();
-		{
-			again = !idem_pace_gave_way();
-			if (again && !idem_store_failed_to_merge())
-				PG_RE_THROW();
-			if (again)
-				failures++;
-			if (again)
-				note_error();
-		}
-		PG_END_TRY();
-	}
+	while (maintain(&steps) == IDEM_MAINTAINED_BUSY && idem_clock() < give_up)
+		wait_ms(LOOK_MS / 10);
 }
 
-/* Try until it works; the errors end here. */
+/*
+ * Try until it works; the errors end here.  An error ends the process that does it once,
+ * unless other merges are left.
+ */
 static void
-run_in_spite_of_errors(void)
+run_in_spite_of_errors(bool once)
 {
 	volatile bool done = false;
 
@@ -214,13 +186,17 @@ run_in_spite_of_errors(void)
 	{
 		PG_TRY();
 		{
-			if (failures == 0 || !rest(Min(FIRST_RETRY_MS << Min(failures - 1, 10), MAX_RETRY_MS)))
+			if (once)
+				run_once();
+			else if (failures == 0 || !rest(Min(FIRST_RETRY_MS << Min(failures - 1, 10), MAX_RETRY_MS)))
 				run_for_a_while();
 			done = true;
 		}
 		PG_CATCH();
 		{
 			done = idem_pace_gave_way();
+			if (once && !done && !idem_store_failed_to_merge())
+				PG_RE_THROW();
 			if (!done)
 			{
 				failures++;
@@ -246,9 +222,7 @@ idem_store_worker_main(Datum arg)
 	turn_context = AllocSetContextCreate(TopMemoryContext, "idempotency packer",
 										 ALLOCSET_DEFAULT_SIZES);
 	IDEM_FAULT_POINT_NO_ERROR("store-packer-started");
-	if (order.once)
-		run_once();
-	else if (idem_singleton_become(IDEM_SINGLETON_PACKER))
-		run_in_spite_of_errors();
+	if (order.once || idem_singleton_become(IDEM_SINGLETON_PACKER))
+		run_in_spite_of_errors(order.once);
 	proc_exit(0);
 }

@@ -4,8 +4,8 @@
  *		who makes the keys and is stopped, rows by other hands, VACUUM, an emptier, a rewrite, ALTER
  *		SEQUENCE, the trigger altered, a look-up by an older snapshot, and a crash.
  *
- * Files: keys.c, keys_fill.c, keys_head.c, keys_tidy.c, keys_page.c; ring.c and store.c (probe,
- * look-up, insert_rows), store_fn.c (the trigger), cut.c (emptier).  Each atomic block is one
+ * Files: keys.c, keys_head.c, keys_page.c; ring.c and store.c (probe,
+ * look-up, insert_rows), store_fn.c (the trigger), rotate.c (emptier).  Each atomic block is one
  * step under the content lock of one page, or one that nobody can look into.
  *
  * Every claim uses the event anew: its row has a higher turn than all that are committed.
@@ -584,7 +584,7 @@ inline get_use(me) {
 }
 
 /*
- * idem_keys_fill: make the keys, or go on where another one was stopped.  Each step may be
+ * fill: make the keys, or go on where another one was stopped.  Each step may be
  * the last: an error ends the transaction, or the look-up.
  */
 inline fill(me) {

@@ -27,7 +27,6 @@
 
 #include "compat.h"
 #include "store/keys.h"
-#include "store/keys_tidy.h"
 #include "store/ring.h"
 #include "store/store.h"
 

@@ -109,9 +109,8 @@ idem_test_run_write_fn(PG_FUNCTION_ARGS)
 
 /* A row of the marks. */
 static void
-put_mark(const IdemRun *run, void *arg)
+put_mark(const IdemRun *run, ReturnSetInfo *rsinfo)
 {
-	ReturnSetInfo *rsinfo = arg;
 	Datum		values[] = {
 		Int64GetDatum(run->number), Int32GetDatum(run->class), Int32GetDatum(run->level),
 		Int32GetDatum(run->column), Int64GetDatum(run->pages), Int64GetDatum(run->first_block),
@@ -128,35 +127,34 @@ put_mark(const IdemRun *run, void *arg)
 Datum
 idem_test_run_marks_fn(PG_FUNCTION_ARGS)
 {
+	IdemRunSet	set = {.context = CurrentMemoryContext};
 	IdemSlot	slot;
 
 	InitMaterializedSRF(fcinfo, 0);
 	if (!idem_slot_open_nowait(&slot, PG_GETARG_INT32(0), AccessShareLock))
 		elog(ERROR, "slot is locked");
-	idem_run_read_marks(&slot, put_mark, fcinfo->resultinfo);
+	idem_run_read_marks(&slot, &set);
+	for (int i = 0; i < set.n; i++)
+		put_mark(&set.runs[i], (ReturnSetInfo *) fcinfo->resultinfo);
 	idem_slot_close(&slot, AccessShareLock);
 	return (Datum) 0;
-}
-
-/* Keep the mark of one run. */
-static void
-keep_mark(const IdemRun *run, void *arg)
-{
-	IdemRun    *wanted = arg;
-
-	if (run->number == wanted->number)
-		*wanted = *run;
 }
 
 /* Open a slot and find a run in it.  shift: move its first block; NULL: forget it. */
 static void
 open_run(FunctionCallInfo fcinfo, int shift_argno, IdemSlot *slot, IdemRun *run)
 {
+	IdemRunSet	set = {.context = CurrentMemoryContext};
+
 	memset(run, 0, sizeof(*run));
-	run->number = PG_GETARG_INT64(1);
 	run->pages = -1;
 	idem_slot_open(slot, PG_GETARG_INT32(0), AccessShareLock);
-	idem_run_read_marks(slot, keep_mark, run);
+	idem_run_read_marks(slot, &set);
+	for (int i = 0; i < set.n; i++)
+	{
+		if (set.runs[i].number == PG_GETARG_INT64(1))
+			*run = set.runs[i];
+	}
 	if (run->pages < 0)
 		elog(ERROR, "run has no end mark");
 	if (shift_argno < 0)

@@ -1,10 +1,11 @@
 /*-------------------------------------------------------------------------
  *
- * kept.c
- *		The packed entries that have their id in clear, for processed_events.
+ * view.c
+ *		What processed_events shows: rows of segments, and packed entries that
+ *		have their id in clear.
  *
- * These are entries of consumers that keep ids, and entries that could not
- * become a digest, e.g. of kept claims.  They are the details of runs.  A detail
+ * The latter are entries of consumers that keep ids, and entries that could not
+ * become a digest, e.g. of kept claims.  They are the details of runs.  A row or a detail
  * is shown if it is the entry that decides about its event for the caller's
  * snapshot: not if something newer took its place, nor if it stands in a run that
  * was merged into another one, nor if the snapshot does not see the packer; then its
@@ -14,13 +15,13 @@
  *
  * LOCKING: store.c, and AccessShareLock on one slot at a time, given back.
  *
- * MEMORY: the result is a tuplestore, which goes to disk; one entry at a time is
- * in a context of its own.
+ * MEMORY: rows of segments come one by one.  Packed entries go to a tuplestore, which goes
+ * to disk; one entry at a time is in a context of its own.
  *
  * Copyright (c) 2026, the idempotency developers
  *
  * IDENTIFICATION
- *		src/store/kept.c
+ *		src/store/view.c
  *
  *-------------------------------------------------------------------------
  */
@@ -37,8 +38,81 @@
 #include "utils/timestamp.h"
 #include "utils/tuplestore.h"
 
+#include "shared/rows.h"
+#include "store/ring.h"
 #include "store/slot.h"
 #include "store/store.h"
+
+/* Is it one of the extension's own consumers?  They are not shown. */
+static bool
+is_own_consumer(Datum consumer)
+{
+	text	   *name = DatumGetTextPP(consumer);
+
+	return VARSIZE_ANY_EXHDR(name) > 0 && *VARDATA_ANY(name) == '@';
+}
+
+/* Rows of segments */
+
+/* Callbacks of IdemRowSource: a store beside the tables of the view. */
+static void *
+open_for_view(TupleDesc desc)
+{
+	return idem_store_open(false);
+}
+
+static void
+close_for_view(void *arg)
+{
+	idem_store_close(arg);
+}
+
+/*
+ * Fill in a row as processed_events shows it.  False for a row of one of the
+ * extension's own consumers, for a row that something newer, or its copy in a
+ * run, took the place of, and for a row that the store did not write: a claim of
+ * its event tells of that.
+ */
+static bool
+show_row(TupleTableSlot *slot, Datum *values, bool *nulls, void *arg)
+{
+	static const int shown[] = {
+		IDEM_RING_CONSUMER, IDEM_RING_EVENT_ID, IDEM_RING_CLAIMED_AT, IDEM_RING_COMPLETED_AT,
+		IDEM_RING_RESULT
+	};
+	int64		run;
+
+	slot_getsomeattrs(slot, IDEM_RING_NATTS);
+	if (slot->tts_isnull[IDEM_RING_DIGEST] || slot->tts_isnull[IDEM_RING_CONSUMER] ||
+		!idem_entry_is_sound(DatumGetInt16(slot->tts_values[IDEM_RING_TURN]),
+							 DatumGetChar(slot->tts_values[IDEM_RING_STATE])))
+		return false;
+	if (is_own_consumer(slot->tts_values[IDEM_RING_CONSUMER]) ||
+		DatumGetChar(slot->tts_values[IDEM_RING_STATE]) == IDEM_ENTRY_FORGOTTEN)
+		return false;
+	if (idem_store_decider(arg, DatumGetUUIDP(slot->tts_values[IDEM_RING_DIGEST]), &run) >
+		DatumGetInt16(slot->tts_values[IDEM_RING_TURN]) || run != 0)
+		return false;
+	for (int i = 0; i < lengthof(shown); i++)
+	{
+		values[i] = slot->tts_values[shown[i]];
+		nulls[i] = slot->tts_isnull[shown[i]];
+	}
+	return true;
+}
+
+Datum
+idem_store_next_row(FunctionCallInfo fcinfo)
+{
+	static const IdemRowSource source = {
+		.ntables = IDEM_STORE_SEGMENTS, .ncolumns = 5, .table = idem_store_segment_ref,
+		.begin = open_for_view, .end = close_for_view, .form_row = show_row
+	};
+
+	return idem_rows_next(fcinfo, &source);
+}
+
+/* Packed entries */
 
 /* Columns of the view, and those of a slot that they are. */
 static const int shown[] = {
@@ -54,15 +128,11 @@ has_id(const IdemSlot *slot, HeapTuple tuple)
 	bool		no_consumer;
 	bool		isnull;
 	Datum		consumer;
-	text	   *name;
 
 	(void) idem_slot_value(slot, tuple, IDEM_SLOT_EVENT_ID, &no_id);
 	consumer = idem_slot_value(slot, tuple, IDEM_SLOT_CONSUMER, &no_consumer);
-	if (no_id || no_consumer ||
-		DatumGetChar(idem_slot_value(slot, tuple, IDEM_SLOT_STATE, &isnull)) == IDEM_ENTRY_FORGOTTEN)
-		return false;
-	name = DatumGetTextPP(consumer);
-	return VARSIZE_ANY_EXHDR(name) == 0 || *VARDATA_ANY(name) != '@';
+	return !no_id && !no_consumer && !is_own_consumer(consumer) &&
+		DatumGetChar(idem_slot_value(slot, tuple, IDEM_SLOT_STATE, &isnull)) != IDEM_ENTRY_FORGOTTEN;
 }
 
 /* Does the row decide about its event? */

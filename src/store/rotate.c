@@ -1,7 +1,19 @@
 /*-------------------------------------------------------------------------
  *
- * cut.c
- *		Empties segments and slots that are no longer needed.
+ * rotate.c
+ *		Closes the current segment when it is large or old enough, and empties
+ *		segments and slots that are no longer needed.
+ *
+ * A segment is small so that the pages of its keys are few.  It is closed when its heap has
+ * claim_segment_size, twice as much for each other segment that is not empty.
+ * So segments that cannot be emptied, e.g. under an old snapshot, do not use up
+ * the ring; if no segment is empty all the same, the current one grows.
+ *
+ * A segment that has entries that expire is closed in time, too (survey.c), but only
+ * while half of the ring is empty.
+ *
+ * Invariant: a segment becomes current only if all its files are as new, and is
+ * probed from then on.
  *
  * A segment is not needed when it is marked packed and every live snapshot sees
  * the packer.  Until then a dump, or a transaction of REPEATABLE READ, needs the
@@ -28,17 +40,19 @@
  * a transaction of this database that has an xid holds emptying back as well,
  * without any snapshot; e.g. a prepared one.
  *
- * What a crash leaves: shared/empty.c.  A table that is half emptied has no
+ * A crash leaves the old current segment or the new one; of emptying, what shared/empty.c
+ * says.  A table that is half emptied has no
  * rows, and is emptied again before anybody writes to it.
  *
- * LOCKING: shared/empty.c; no lock is waited for.
+ * LOCKING: the caller holds the packer's lock.  Segments: survey.c.  Emptying:
+ * shared/empty.c; no lock is waited for.
  *
  * MEMORY: none.
  *
  * Copyright (c) 2026, the idempotency developers
  *
  * IDENTIFICATION
- *		src/store/cut.c
+ *		src/store/rotate.c
  *
  *-------------------------------------------------------------------------
  */
@@ -50,11 +64,76 @@
 
 #include "shared/empty.h"
 #include "shared/fault.h"
-#include "store/cut.h"
 #include "store/keys.h"
-#include "store/keys_fill.h"
-#include "store/ring.h"
-#include "store/slot.h"
+#include "store/rotate.h"
+#include "store/setting.h"
+
+/* Closing */
+
+/* Is the segment larger than the smallest size at which one is closed? */
+static bool
+may_be_full(const IdemSegmentInfo *current)
+{
+	return current->seen &&
+		(int64) current->blocks * (BLCKSZ / 1024) >= idem_claim_segment_size;
+}
+
+bool
+idem_close_is_due(const IdemSegmentInfo *segments, int current)
+{
+	int			used = 0;		/* other segments that are not empty */
+
+	for (int i = 0; i < IDEM_STORE_SEGMENTS; i++)
+		used += i != current && !segments[i].pristine;
+	if (segments[current].aged && used < IDEM_STORE_SEGMENTS / 2)
+		return true;
+	return may_be_full(&segments[current]) &&
+		(int64) segments[current].blocks * (BLCKSZ / 1024) >= (int64) idem_claim_segment_size << used;
+}
+
+int
+idem_close_successor(const IdemSegmentInfo *segments, int current)
+{
+	for (int i = 1; i < IDEM_STORE_SEGMENTS; i++)
+	{
+		int			number = (current + i) % IDEM_STORE_SEGMENTS;
+
+		if (segments[number].seen && segments[number].pristine)
+			return number;
+	}
+	return -1;
+}
+
+bool
+idem_close_if_due(bool aged)
+{
+	IdemStoreState state = idem_store_state(NULL);
+	IdemSegmentInfo segments[IDEM_STORE_SEGMENTS];
+	int			next;
+
+	idem_survey_segment(state.current, &segments[state.current]);
+	segments[state.current].aged = aged;
+	if (!aged && !may_be_full(&segments[state.current]))
+		return false;
+	for (int i = 0; i < IDEM_STORE_SEGMENTS; i++)
+	{
+		if (i != state.current)
+			idem_survey_segment(i, &segments[i]);
+	}
+	next = idem_close_successor(segments, state.current);
+	if (next < 0 || !idem_close_is_due(segments, state.current))
+		return false;
+
+	/* The seal is the business of those who write (idem_store_seal). */
+	if (!state.sealed)
+		return false;
+	IDEM_FAULT_POINT("store-close");
+	idem_store_set_state(next, state.unprobed & ~((uint32) 1 << next));
+	IDEM_FAULT_POINT("store-generation-raised");
+	return true;
+}
+
+/* Emptying */
 
 bool
 idem_cut_may_segment(const IdemSurvey *survey, int number, FullTransactionId horizon)
@@ -94,10 +173,8 @@ idem_cut_packed_remain(const IdemSurvey *survey)
 static bool
 is_dispensable(const IdemSurvey *survey, const IdemRun *run, FullTransactionId horizon)
 {
-	const IdemRun *by = idem_survey_replacement(survey, run);
-
 	return (survey->time >= idem_run_end(run) && !idem_cut_packed_remain(survey)) ||
-		(by != NULL && FullTransactionIdPrecedes(by->packer, horizon));
+		(run->replaced_by != NULL && FullTransactionIdPrecedes(run->replaced_by->packer, horizon));
 }
 
 bool
