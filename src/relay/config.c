@@ -42,6 +42,7 @@
 #include "access/reloptions.h"
 #include "access/xlog.h"
 #include "catalog/pg_foreign_data_wrapper.h"
+#include "catalog/pg_foreign_server.h"
 #include "catalog/pg_user_mapping.h"
 #include "common/hashfn.h"
 #include "common/pg_prng.h"

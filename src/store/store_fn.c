@@ -32,6 +32,7 @@
 #include "utils/builtins.h"
 #include "utils/rel.h"
 #include "utils/timestamp.h"
+#include "utils/tuplestore.h"
 #include "utils/xid8.h"
 
 #include "compat.h"
