@@ -168,7 +168,7 @@ CREATE FUNCTION t.reader(kind text) RETURNS text IMMUTABLE RETURN CASE kind
 	WHEN 'lease_log' THEN $q$SELECT idempotency.lease_event('e')$q$
 	WHEN 'cursor_log' THEN 'SELECT count(*) FROM idempotency.cursors'
 	WHEN 'outbox_segment' THEN 'SELECT count(*) FROM idempotency.outbox_events'
-	WHEN 'relay_log' THEN $q$SELECT idempotency.relay_create('r2', 'nul')$q$
+	WHEN 'relay_log' THEN $q$SELECT idempotency.relay_create('r2', 'nul'); SELECT idempotency.relay_replay('r2', since => now())$q$
 	WHEN 'relays' THEN 'SELECT count(*) FROM idempotency.stat_relay'
 	WHEN 'relay_parked' THEN 'SELECT count(*) FROM idempotency.dead_letters'
 	WHEN 'relay_attempts' THEN 'SELECT count(*) FROM idempotency.stat_relay'
@@ -200,6 +200,11 @@ SELECT kind, t.read_after(relation, kind, format('ALTER TABLE %% DROP CONSTRAINT
  WHERE (kind, attname) NOT IN (('relay_parked', 'parked_id'), ('relay_parked', 'state')) GROUP BY 1, 2 ORDER BY 1, 2;
 SELECT kind, t.read_after(relation, kind, 'ALTER TABLE % DROP CONSTRAINT sound, ALTER ' || attname || ' TYPE varchar') AS state
   FROM t.read JOIN pg_attribute ON attrelid = relation AND attnum > 0 AND NOT attisdropped AND atttypid = 'text'::regtype AND attname = 'event_id' ORDER BY 1;
+-- Columns behind a table's own, with values in each row, and what is left of them when they are dropped
+SELECT kind, t.read_after(relation, kind, addition) AS added, t.read_after(relation, kind, addition || '; ALTER TABLE % DROP mine, DROP note') AS dropped
+  FROM t.read, format('ALTER TABLE %% ADD mine int%1$s, ADD note text%1$s',
+	-- a row of this kind has no room for more
+	CASE kind WHEN 'store_slot' THEN '' ELSE ' DEFAULT random()' END) AS addition ORDER BY kind;
 -- A table of the extension is no child whose parent takes it along
 SET allow_system_table_mods = on;
 CREATE TABLE t.parent AS TABLE idempotency_data.store_slot_0 WITH NO DATA;

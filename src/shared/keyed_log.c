@@ -162,6 +162,18 @@ struct IdemKeyedAccess
 								 * before the tables */
 };
 
+/* The columns of a row's own table.  Another one may have other columns behind its own. */
+static TupleDesc
+desc_of(const IdemKeyedReader *reader, HeapTuple tuple)
+{
+	for (int n = 0; n < reader->log->ntables; n++)
+	{
+		if (RelationGetRelid(reader->heaps[n]) == tuple->t_tableOid)
+			return RelationGetDescr(reader->heaps[n]);
+	}
+	elog(ERROR, "row is of none of the tables of its log");
+}
+
 /* A value that is stored out of line may go with its table: fetch it. */
 static void
 flatten(IdemKeyedReader *reader, IdemKeyedRow *rows)
@@ -172,7 +184,7 @@ flatten(IdemKeyedReader *reader, IdemKeyedRow *rows)
 
 		if (tuple == NULL || !HeapTupleHasExternal(tuple))
 			continue;
-		rows[k].tuple = toast_flatten_tuple(tuple, RelationGetDescr(reader->heaps[0]));
+		rows[k].tuple = toast_flatten_tuple(tuple, desc_of(reader, tuple));
 		heap_freetuple(tuple);
 	}
 }

@@ -186,14 +186,15 @@ has_newer_row(IdemKeyedReader *reader, IdemKeyedPass *pass, const pg_uuid_t *dig
 static HeapTuple
 form_copy(const IdemKeyedLog *log, TupleDesc desc, TupleTableSlot *slot)
 {
-	HeapTuple	tuple = ExecCopySlotHeapTuple(slot);
+	HeapTuple	tuple = idem_table_copy_row(slot, desc);
+	HeapTuple	original = ExecFetchSlotHeapTuple(slot, false, NULL);
 	int			column = log->origin;
 	bool		isnull = false;
 	Datum		writer;
 
 	if (column == 0 || !slot_attisnull(slot, column))
 		return tuple;
-	writer = FullTransactionIdGetDatum(idem_xid_widen(HeapTupleHeaderGetXmin(tuple->t_data),
+	writer = FullTransactionIdGetDatum(idem_xid_widen(HeapTupleHeaderGetXmin(original->t_data),
 													  ReadNextFullTransactionId()));
 	return heap_modify_tuple_by_cols(tuple, desc, 1, &column, &writer, &isnull);
 }

@@ -285,7 +285,7 @@ mark_missing(Entries *e, int from)
 	return missing;
 }
 
-/* Copy a row unchanged, with its number. */
+/* Copy a row, with its number. */
 static void
 copy_row(Relation from, Relation to, const IdemStateRow *row, Snapshot snapshot,
 		 TupleTableSlot *slot)
@@ -295,7 +295,7 @@ copy_row(Relation from, Relation to, const IdemStateRow *row, Snapshot snapshot,
 	if (!table_tuple_fetch_row_version(from, &tid, snapshot, slot))
 		elog(ERROR, "row " INT64_FORMAT " vanished from the locked table \"%s\"",
 			 row->id, RelationGetRelationName(from));
-	insert_tuple(to, ExecCopySlotHeapTuple(slot));
+	insert_tuple(to, idem_table_copy_row(slot, RelationGetDescr(to)));
 	ExecClearTuple(slot);
 	IDEM_FAULT_POINT("log-row-copied");
 }

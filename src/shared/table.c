@@ -172,6 +172,37 @@ idem_table_take_apart(TupleDesc desc, int n, HeapTuple row, Datum *values, bool 
 		values[i] = heap_getattr(row, i + 1, desc, &nulls[i]);
 }
 
+/* The type of column i, from 0; InvalidOid if there is none, or a dropped one. */
+static Oid
+type_of(TupleDesc desc, int i)
+{
+	return i < desc->natts && !TupleDescAttr(desc, i)->attisdropped ?
+		TupleDescAttr(desc, i)->atttypid : InvalidOid;
+}
+
+HeapTuple
+idem_table_copy_row(TupleTableSlot *slot, TupleDesc to)
+{
+	TupleDesc	from = slot->tts_tupleDescriptor;
+	Datum	   *values = palloc0(to->natts * sizeof(Datum));
+	bool	   *nulls = palloc(to->natts * sizeof(bool));
+	HeapTuple	row;
+
+	slot_getallattrs(slot);
+	for (int i = 0; i < to->natts; i++)
+	{
+		Oid			type = type_of(to, i);
+
+		nulls[i] = !OidIsValid(type) || type_of(from, i) != type || slot->tts_isnull[i];
+		if (!nulls[i])
+			values[i] = slot->tts_values[i];
+	}
+	row = heap_form_tuple(to, values, nulls);
+	pfree(values);
+	pfree(nulls);
+	return row;
+}
+
 /* Have two tables columns of the same types? */
 static bool
 have_same_types(TupleDesc a, TupleDesc b)

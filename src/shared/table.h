@@ -72,9 +72,15 @@ extern HeapTuple idem_table_form_row(TupleDesc desc, int n, const Datum *values,
 
 /*
  * Take a row apart, in one pass over it.  Columns that somebody added are left out; one that
- * was added and dropped again does no harm.
+ * was added and dropped again does no harm.  Nothing else deforms rows.
  */
 extern void idem_table_take_apart(TupleDesc desc, int n, HeapTuple row, Datum *values, bool *nulls);
+
+/*
+ * Make a row for another table of the log from the row in the slot.  The tables need not be
+ * alike beyond their own columns: a value goes where both have a column of its type.
+ */
+extern HeapTuple idem_table_copy_row(TupleTableSlot *slot, TupleDesc to);
 
 /*
  * Append n <= IDEM_TABLE_ROWS rows to the heap, and set their t_self.  Leaves about a

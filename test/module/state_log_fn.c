@@ -27,6 +27,7 @@
 #include "compat.h"
 #include "shared/catalog.h"
 #include "shared/state_log.h"
+#include "shared/table.h"
 
 /* Tests hold this advisory lock to stop a reader at its first row. */
 #define READER_LOCK		42
@@ -85,7 +86,7 @@ form_row(TupleDesc desc, const void *rows, int i, int64 id)
 	values[ATT_KEY] = Int32GetDatum(row->key);
 	values[ATT_VALUE] = PointerGetDatum(row->value);
 	nulls[ATT_VALUE] = row->value == NULL;
-	return heap_form_tuple(desc, values, nulls);
+	return idem_table_form_row(desc, NATTS, values, nulls);
 }
 
 /* Make the row of key 0 (IdemStateLog.form_marker). */

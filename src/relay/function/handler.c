@@ -210,7 +210,8 @@ find_function(const char *name, List **names)
 	if (candidates->next != NULL)
 		ereport(ERROR,
 				(errcode(ERRCODE_AMBIGUOUS_FUNCTION),
-				 errmsg("function \"%s\" of the sink is not unique", name)));
+				 errmsg("function \"%s\" of the sink is not unique", name),
+				 errhint("Drop the others of its name, and look at who may create in its schema.")));
 	return candidates->oid;
 }
 

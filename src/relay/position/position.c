@@ -41,6 +41,7 @@
 #include "shared/guard.h"
 #include "shared/sound.h"
 #include "shared/state_log.h"
+#include "shared/table.h"
 
 /* A row has about 100 bytes, so the tables take turns every few megabytes. */
 #ifdef IDEMPOTENCY_FAULT_POINTS
@@ -118,7 +119,7 @@ take_apart(HeapTuple tup, TupleDesc desc, IdemPositionRow *row)
 	char		kind,
 				fresh;
 
-	heap_deform_tuple(tup, desc, values, nulls);
+	idem_table_take_apart(desc, NATTS, tup, values, nulls);
 	kind = DatumGetChar(values[ATT_KIND]);
 	fresh = DatumGetChar(values[ATT_FRESH]);
 	row->id = DatumGetInt64(values[ATT_ID]);
@@ -428,7 +429,7 @@ form_row(TupleDesc desc, const IdemPositionRow *row)
 	values[ATT_BASE] = PointerGetDatum(row->pos.base);
 	values[ATT_TARGET] = PointerGetDatum(row->pos.target);
 	nulls[ATT_TARGET] = row->pos.target == NULL;
-	return heap_form_tuple(desc, values, nulls);
+	return idem_table_form_row(desc, NATTS, values, nulls);
 }
 
 /* Form the tuple of rows[i], with the id that it was given. */

@@ -297,6 +297,7 @@ commit(PgSink *p)
 	PGresult   *res;
 
 	IDEM_SINK_FAULT_POINT(&p->sink, "postgres-commit");
+	pgsink_send_settings(p);	/* a call may have set synchronous_commit */
 	pgsink_send(p, PGSINK_STEP_COMMIT, 0, "COMMIT", 0, NULL, NULL, NULL);
 	pgsink_sync(p);
 	IDEM_SINK_FAULT_POINT(&p->sink, "postgres-commit-sent");

@@ -206,6 +206,7 @@ pgsink_send_claim_ends(PgSink *p)
 
 	if (p->claim_sql == NULL)
 		return;
+	pgsink_send_settings(p);	/* claims are completed by who made them */
 	pgsink_array_init(&done, PGSINK_TYPE_TEXT);
 	pgsink_array_init(&undone, PGSINK_TYPE_TEXT);
 	for (uint32_t i = 0; i < p->batch.count; i++)

@@ -5,7 +5,7 @@
  *
  * Each event has its own segment of the pipeline; s is the savepoint:
  *
- *		ROLLBACK TO s; time; call; time; check constraints; all time;
+ *		ROLLBACK TO s; settings; time; call; time; check constraints; all time;
  *		RELEASE s; SAVEPOINT s; sync
  *
  * An error skips the rest of its segment.  So s always stands after the last
@@ -87,6 +87,7 @@ static void
 send_segment(PgSink *p, uint32_t i)
 {
 	send_frame(p, "ROLLBACK TO SAVEPOINT idempotency_sink");
+	pgsink_send_settings(p);
 	pgsink_limit_time(p, BEFORE_CALL);
 	pgsink_send_calls(p, &i, 1);
 	pgsink_limit_time(p, AFTER_CALL);

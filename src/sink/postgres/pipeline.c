@@ -272,22 +272,28 @@ pgsink_rollback(PgSink *p)
 }
 
 /*
+ * What a call of an earlier event has set ends here: in a session whose client_encoding a
+ * call has changed, later texts would be read as other characters.  Behind a pooler the
+ * session began with another client_encoding than ours, so it is set anew, too.
+ *
  * An acked event has to be durable, so synchronous_commit is at least "on".  If
  * the target has "remote_apply", it stays.  The timeouts of the role and the
  * database would end a batch as a whole, each time; transaction_timeout is known
  * from version 17 on.
  */
 void
-pgsink_begin(PgSink *p)
+pgsink_send_settings(PgSink *p)
 {
 	const char *values[2] = {p->config.statement_timeout, p->config.idle_timeout};
 	const uint32_t types[2] = {PGSINK_TYPE_TEXT, PGSINK_TYPE_TEXT};
 
-	p->unreplicated = false;
-	pgsink_send(p, PGSINK_STEP_FRAME, 0, "BEGIN ISOLATION LEVEL READ COMMITTED READ WRITE",
-				0, NULL, NULL, NULL);
+	pgsink_send(p, PGSINK_STEP_FRAME, 0, "RESET ALL", 0, NULL, NULL, NULL);
+	/* RESET ALL leaves the user and the role; a new user ends the role */
 	pgsink_send(p, PGSINK_STEP_FRAME, 0,
-				"SELECT pg_catalog.set_config('statement_timeout', $1, true),"
+				"SELECT pg_catalog.set_config('session_authorization', NULL, false),"
+				" pg_catalog.set_config('role', NULL, false),"
+				" pg_catalog.set_config('client_encoding', 'UTF8', false),"
+				" pg_catalog.set_config('statement_timeout', $1, true),"
 				" pg_catalog.set_config('lock_timeout', '0', true),"
 				" pg_catalog.set_config('idle_in_transaction_session_timeout', $2, true),"
 				" CASE WHEN pg_catalog.current_setting('transaction_timeout', true) OPERATOR(pg_catalog.<>) '0'"
@@ -295,6 +301,15 @@ pgsink_begin(PgSink *p)
 				" CASE WHEN pg_catalog.current_setting('synchronous_commit') NOT IN ('on', 'remote_apply')"
 				" THEN pg_catalog.set_config('synchronous_commit', 'on', true) END",
 				2, types, values, NULL);
+}
+
+void
+pgsink_begin(PgSink *p)
+{
+	p->unreplicated = false;
+	pgsink_send(p, PGSINK_STEP_FRAME, 0, "BEGIN ISOLATION LEVEL READ COMMITTED READ WRITE",
+				0, NULL, NULL, NULL);
+	pgsink_send_settings(p);
 }
 
 /*

@@ -405,6 +405,9 @@ extern void pgsink_drain(PgSink *p);
 /* Queue BEGIN and the settings of each transaction. */
 extern void pgsink_begin(PgSink *p);
 
+/* Queue the settings anew, behind calls that may have changed some. */
+extern void pgsink_send_settings(PgSink *p);
+
 /* Roll back, which may lose the connection.  An error noted before stays. */
 extern void pgsink_rollback(PgSink *p);
 

@@ -105,6 +105,47 @@ def test_table_that_leaves_columns_out():
         assert [got[str(i)] for i in ids] == expected, got
 
 
+def test_what_a_call_sets():
+    """It ends with the batch, and where events are called one by one, with the event."""
+    settings = ("client_encoding", "DateStyle", "search_path", "standard_conforming_strings", "lock_timeout", "statement_timeout",
+                "synchronous_commit", "session_replication_role", "row_security", "bytea_output", "extra_float_digits",
+                "default_transaction_read_only", "session_authorization", "role")
+    t = Target(POSITION + f"""CREATE SCHEMA app; CREATE TABLE app.got (n serial, key text, headers text, settings text, lsn pg_lsn DEFAULT pg_current_wal_insert_lsn());
+        GRANT USAGE ON SCHEMA app TO pg_monitor; GRANT ALL ON app.got, app.got_n_seq TO pg_monitor;
+        CREATE FUNCTION app.on_event(aggregate_id text, event_type text, headers jsonb) RETURNS void LANGUAGE plpgsql AS $$
+        BEGIN
+            INSERT INTO app.got (key, headers, settings) SELECT aggregate_id, headers->>'h',
+                string_agg(CASE s WHEN 'statement_timeout' THEN (current_setting(s) <> '0')::text ELSE current_setting(s) END, ',' ORDER BY i)
+                FROM unnest('{{{",".join(settings)}}}'::text[]) WITH ORDINALITY AS u (s, i);
+            IF event_type = 'BAD' THEN
+                RAISE EXCEPTION 'no such thing' USING ERRCODE = 'P0042';
+            ELSIF event_type = 'SETS' THEN
+                SET client_encoding = LATIN1; SET DateStyle = German; SET search_path = pg_temp;
+                SET standard_conforming_strings = off; SET lock_timeout = '1ms'; SET statement_timeout = 0;
+                SET synchronous_commit = off; SET session_replication_role = replica; SET row_security = off;
+                SET bytea_output = escape; SET extra_float_digits = -9; SET default_transaction_read_only = on;
+                SET SESSION AUTHORIZATION pg_monitor; SET ROLE pg_read_all_stats;
+            END IF;
+        END $$""")
+    w = t.start()
+    event = {"key": "\u00e9", "headers": '{"h": "\u20ac"}'.encode()}
+    sets = dict(event, type="SETS")
+    for events in ([event], [sets], [event, event], [sets]):
+        batch, _ = w.events(events)
+        commits(w, batch, len(events))
+        # what is acked is on disk, though the call has switched synchronous_commit off
+        assert t.psql("SELECT bool_and(lsn <= pg_current_wal_flush_lsn()) FROM app.got") == "t"
+    # the events of this batch are called one by one
+    batch, _ = w.events([event, sets, dict(event, type="BAD"), event, sets, event])
+    assert w.outcomes(batch, 6) == ["acked", "acked", "rejected", "acked", "acked", "acked"], w.notes
+    w.send("SETTLE", batch=batch)
+    w.expect("VERDICT", batch=batch, kind=1)
+    assert t.count() == 10
+    got = t.psql("SELECT DISTINCT key, headers, settings FROM app.got").splitlines()
+    assert len(got) == 1 and got[0].startswith("\u00e9|\u20ac|UTF8,"), got
+    w.close()
+
+
 def test_argument_types():
     t = Target(POSITION + """
         CREATE SCHEMA app; CREATE TABLE app.got (a text);
