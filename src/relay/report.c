@@ -29,6 +29,10 @@
 #include "relay/report.h"
 #include "shared/error.h"
 
+/* Lines that an allowance has at once, and the time after which it has one more. */
+#define LOG_BURST 20
+#define LOG_INTERVAL_MS 1000
+
 const char *const idem_state_names[] = {
 	[IDEM_RELAY_STARTING] = "starting",
 	[IDEM_RELAY_STREAMING] = "streaming",
@@ -366,7 +370,8 @@ idem_report_state(IdemRelayEntry *entry, const char *relay,
 					 state == IDEM_RELAY_UNWITNESSED ? ERRCODE_IDEM_RELAY_UNWITNESSED :
 					 ERRCODE_IDEM_SINK_OUTAGE),
 			 errmsg("relay \"%s\" is %s", relay, idem_state_names[state]),
-			 error[0] && !well ? errdetail_internal("%s", error) : 0));
+			 well ? 0 : entry->error_quotes ? errhint("last_error of stat_relay has the reason.") :
+			 error[0] ? errdetail_internal("%s", error) : 0));
 }
 
 void
@@ -379,8 +384,8 @@ idem_report_waiting(IdemRelayEntry *entry, IdemRelayWait waiting)
 	SpinLockRelease(&entry->mutex);
 }
 
-void
-idem_report_error(IdemRelayEntry *entry, const char *message)
+static void
+set_error(IdemRelayEntry *entry, const char *message, bool quotes)
 {
 	char		kept[IDEM_ERROR_LEN];
 
@@ -390,7 +395,32 @@ idem_report_error(IdemRelayEntry *entry, const char *message)
 	SpinLockAcquire(&entry->mutex);
 	strlcpy(entry->last_error, kept, sizeof(entry->last_error));
 	entry->last_error_at = GetCurrentTimestamp();
+	entry->error_quotes = quotes;
 	SpinLockRelease(&entry->mutex);
+}
+
+void
+idem_report_error(IdemRelayEntry *entry, const char *message)
+{
+	set_error(entry, message, false);
+}
+
+void
+idem_report_refusal(IdemRelayEntry *entry, const char *message)
+{
+	set_error(entry, message, true);
+}
+
+bool
+idem_report_may_log(IdemClock *paid_until)
+{
+	IdemClock	now = idem_clock();
+	IdemClock	from = Max(*paid_until, now);
+
+	if (from > idem_clock_plus_ms(now, (LOG_BURST - 1) * LOG_INTERVAL_MS))
+		return false;
+	*paid_until = idem_clock_plus_ms(from, LOG_INTERVAL_MS);
+	return true;
 }
 
 bool

@@ -8,7 +8,8 @@
  * a function relay has to know.  Liveness only: a crash leaves no entry.
  *
  * A failure that repeats is logged once per change of state; stat_relay always
- * shows the last error.  No payload and no secret is ever part of a message.
+ * shows the last error.  No payload and no secret is ever part of a line of the
+ * log, so what a handler or a receiver says of an event is for stat_relay only.
  *
  * Copyright (c) 2026, the idempotency developers
  *
@@ -135,6 +136,8 @@ typedef struct IdemRelayEntry
 								 * worker only */
 	IdemFunctionKept kept;
 	TimestampTz last_error_at;
+	bool		error_quotes;	/* last_error may quote an event: not for the
+								 * server log */
 	char		last_error[IDEM_ERROR_LEN];
 } IdemRelayEntry;
 
@@ -216,12 +219,22 @@ extern void idem_report_state(IdemRelayEntry *entry, const char *relay,
 /* Set what the relay waits for; its state stays. */
 extern void idem_report_waiting(IdemRelayEntry *entry, IdemRelayWait waiting);
 
-/* Set the relay's last error. */
+/*
+ * Set the relay's last error.  ..._refusal: what a handler or a receiver said of an
+ * event, which may quote the event.
+ */
 extern void idem_report_error(IdemRelayEntry *entry, const char *message);
+extern void idem_report_refusal(IdemRelayEntry *entry, const char *message);
 
 /* Does the entry show this state and error?  For the process that has the entry. */
 extern bool idem_report_shows(const IdemRelayEntry *entry, IdemRelayState state,
 							  const char *error);
+
+/*
+ * May the server log get one more line of this kind?  Then the allowance, zero at first,
+ * is charged: 20 lines at once, then one per second.
+ */
+extern bool idem_report_may_log(IdemClock *paid_until);
 
 /* The relay's sink program; 0: none runs. */
 extern void idem_report_sink_pid(IdemRelayEntry *entry, pid_t pid);

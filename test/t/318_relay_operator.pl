@@ -68,7 +68,7 @@ my $operator = $node->background_psql('postgres');
 $operator->query_safe(q{BEGIN; SELECT idempotency.relay_pause('stops'), idempotency.relay_pause('lags'),
 	idempotency.relay_replay('again', event_id => event_id) FROM idempotency_data.relay_parked});
 enqueue('stops', 'Bad');
-IdemTest::wait_for($node, q{SELECT bool_and(state = 'streaming' AND waiting_for = 'lock' AND last_error IS NULL)
+IdemTest::wait_for($node, q{SELECT bool_and(state = 'streaming' AND waiting_for = 'lock' AND last_error LIKE 'told to answer re%')
 	FROM idempotency.stat_relay WHERE relay IN ('stops', 'again')});
 IdemRelay::worker_sleeps($node, 'others');
 $node->safe_psql('postgres', q{

@@ -33,11 +33,14 @@
 #include "access/xact.h"
 #include "miscadmin.h"
 #include "storage/lwlock.h"
+#include "utils/fmgrprotos.h"
 #include "utils/memutils.h"
 
 #include "relay/engine/engine.h"
+#include "relay/position/parked.h"
 #include "relay/slots.h"
 #include "relay/witness.h"
+#include "shared/error.h"
 
 /* Replace the configuration by a copy of this one. */
 static void
@@ -243,12 +246,15 @@ idem_engine_end_rest(IdemRelay *relay)
 }
 
 void
-idem_engine_open_breaker(IdemRelay *relay, IdemRelayState state, const char *message)
+idem_engine_open_breaker(IdemRelay *relay, IdemRelayState state, const char *message, bool quotes)
 {
 	int64		ms = idem_relay_backoff_ms(relay->config, relay->breaker.failures++);
 
 	relay->breaker.not_before = idem_clock_plus_ms(idem_clock(), ms);
-	idem_report_error(relay->entry, message);
+	if (quotes)
+		idem_report_refusal(relay->entry, message);
+	else
+		idem_report_error(relay->entry, message);
 	idem_engine_show(relay, state, IDEM_WAIT_BACKOFF);
 }
 
@@ -285,6 +291,41 @@ take_turn(IdemRelay *relay)
 	return false;
 }
 
+/*
+ * Tell the server log of the dead letters of this turn, within the relay's allowance.
+ * stat_relay and dead_letters have what the receiver said.
+ */
+static void
+log_dead_letters(IdemRelay *relay)
+{
+	IdemDeadLetter letters[IDEM_DEAD_LETTERS_NAMED];
+	int			more;
+	int			n = idem_parked_take_dead(letters, &more);
+
+	relay->log_dropped += n + more;
+	for (int i = 0; i < n; i++)
+	{
+		char	   *id;
+
+		if (!idem_report_may_log(&relay->log_paid_until))
+			break;
+		id = DatumGetCString(DirectFunctionCall1(uuid_out, UUIDPGetDatum(&letters[i].event_id)));
+		ereport(LOG,
+				(errcode(ERRCODE_IDEM_SINK_REJECTED),
+				 errmsg("relay \"%s\": event %s is a dead letter, SQLSTATE %s",
+						relay->config->name, id, letters[i].sqlstate)));
+		pfree(id);
+		relay->log_dropped--;
+	}
+	if (relay->log_dropped == 0 || n > 0 || !idem_report_may_log(&relay->log_paid_until))
+		return;
+	ereport(LOG,
+			(errcode(ERRCODE_IDEM_SINK_REJECTED),
+			 errmsg("relay \"%s\": " INT64_FORMAT " more events are dead letters",
+					relay->config->name, relay->log_dropped)));
+	relay->log_dropped = 0;
+}
+
 IdemRelayTurn
 idem_engine_turn(IdemRelay *relay, MemoryContext error_cxt)
 {
@@ -312,5 +353,6 @@ idem_engine_turn(IdemRelay *relay, MemoryContext error_cxt)
 		turn = IDEM_TURN_FAILED;
 	}
 	PG_END_TRY();
+	log_dead_letters(relay);
 	return turn;
 }

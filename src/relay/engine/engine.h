@@ -76,6 +76,9 @@ typedef struct IdemRelay
 								 * configuration */
 
 	IdemBreaker breaker;
+	IdemClock	log_paid_until; /* for lines about dead letters; see
+								 * idem_report_may_log */
+	int64		log_dropped;	/* dead letters that the log was not told of */
 
 	IdemWalk	walk;
 	IdemTicket	ticket;			/* waits for a program, or for a worker */
@@ -253,9 +256,11 @@ extern void idem_engine_rise(IdemRelay *relay, const IdemSnap *base);
 
 /*
  * The relay failed: try again after a backoff, which grows with the failures in
- * a row.  ..._stop: try again when an operator has acted.  "state" is shown.
+ * a row.  quotes: the message may quote an event.  ..._stop: try again when an
+ * operator has acted.  "state" is shown.
  */
-extern void idem_engine_open_breaker(IdemRelay *relay, IdemRelayState state, const char *message);
+extern void idem_engine_open_breaker(IdemRelay *relay, IdemRelayState state, const char *message,
+									 bool quotes);
 extern void idem_engine_stop(IdemRelay *relay, IdemRelayState state, const char *message);
 
 /*

@@ -136,7 +136,7 @@ failed(IdemRelay *relay, int sqlerrcode, const char *message)
 	idem_schedule_withdraw(&relay->ticket);
 	idem_engine_end_rest(relay);
 	relay->breaker.failures = 5;
-	idem_engine_open_breaker(relay, IDEM_RELAY_OUTAGE, message);
+	idem_engine_open_breaker(relay, IDEM_RELAY_OUTAGE, message, false);
 }
 
 /*

@@ -163,7 +163,7 @@ work_event(IdemFunctionCourier *courier, const IdemEvent *ev, int64 parked_id, i
 		(*sent)++;
 	if (handled == IDEM_HANDLED || handled == IDEM_HANDLED_DUPLICATE)
 		return true;
-	idem_report_error(courier->relay.entry, failure.message);
+	idem_report_refusal(courier->relay.entry, failure.message);
 	if (parked_id != 0)
 	{
 		idem_parked_refuse_again(courier->parked, courier->relay.config, ev->seq, ev->xid,
@@ -505,6 +505,8 @@ static void
 failed(IdemRelay *relay, int sqlerrcode, const char *message)
 {
 	IdemFunctionCourier *courier = (IdemFunctionCourier *) relay;
+	bool		of_event = courier->has_tried && !idem_handler_is_circumstance(sqlerrcode) &&
+	ERRCODE_TO_CATEGORY(sqlerrcode) != ERRCODE_OPERATOR_INTERVENTION;
 	bool		checking;
 
 	/* Nothing of the transaction happened: read the position again. */
@@ -518,9 +520,7 @@ failed(IdemRelay *relay, int sqlerrcode, const char *message)
 	 * The event was the only one, and the commit failed: the event is to
 	 * blame.  It is not for a full disk, nor for a cancel by somebody.
 	 */
-	if (courier->relay.breaker.stepwise > 0 && courier->has_tried &&
-		!idem_handler_is_circumstance(sqlerrcode) &&
-		ERRCODE_TO_CATEGORY(sqlerrcode) != ERRCODE_OPERATOR_INTERVENTION)
+	if (courier->relay.breaker.stepwise > 0 && of_event)
 	{
 		courier->suspect.is_set = true;
 		courier->suspect.event_id = courier->tried;
@@ -533,7 +533,8 @@ failed(IdemRelay *relay, int sqlerrcode, const char *message)
 	checking = idem_handler_was_checking(courier->handler);
 	if (!checking)
 		relay->breaker.stepwise = relay->config->batch_events;
-	idem_engine_open_breaker(relay, checking ? IDEM_RELAY_MISCONFIGURED : IDEM_RELAY_OUTAGE, message);
+	idem_engine_open_breaker(relay, checking ? IDEM_RELAY_MISCONFIGURED : IDEM_RELAY_OUTAGE, message,
+							 of_event);
 	idem_relay_entry_keep(relay->entry, &relay->breaker, &courier->suspect, courier->attempts.passed);
 }
 

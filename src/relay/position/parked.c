@@ -41,6 +41,7 @@
 #include "postgres.h"
 
 #include "access/detoast.h"
+#include "access/transam.h"
 #include "access/xact.h"
 #include "catalog/pg_type.h"
 #include "executor/spi.h"
@@ -308,12 +309,43 @@ insert_parked(const IdemRelayConfig *config, const IdemEvent *ev, IdemParkedStat
 }
 
 /*
- * Under on_dead = stop a dead event halts the relay until an operator has
- * looked.
+ * Dead letters since the last idem_parked_take_dead, for the server log: the first ones,
+ * and how many there are.  The transaction of some may have been rolled back.
+ */
+static IdemDeadLetter made[IDEM_DEAD_LETTERS_NAMED];
+static int	nmade = 0;
+
+int
+idem_parked_take_dead(IdemDeadLetter letters[IDEM_DEAD_LETTERS_NAMED], int *more)
+{
+	int			n = 0;
+	bool		committed = false;
+
+	for (int i = 0; i < Min(nmade, IDEM_DEAD_LETTERS_NAMED); i++)
+	{
+		committed = TransactionIdDidCommit(XidFromFullTransactionId(made[i].xid));
+		if (committed)
+			letters[n++] = made[i];
+	}
+	*more = committed ? Max(nmade - IDEM_DEAD_LETTERS_NAMED, 0) : 0;
+	nmade = 0;
+	return n;
+}
+
+/*
+ * The event is dead.  Under on_dead = stop it halts the relay until an operator has
+ * looked.  event_id: NULL for an event that was parked before, and is read again.
  */
 static void
-halt_relay(const IdemRelayConfig *config)
+note_dead(const IdemRelayConfig *config, const pg_uuid_t *event_id, const IdemFailure *failure)
 {
+	if (event_id != NULL && nmade < IDEM_DEAD_LETTERS_NAMED)
+	{
+		made[nmade].xid = GetTopFullTransactionId();
+		made[nmade].event_id = *event_id;
+		strlcpy(made[nmade].sqlstate, failure->sqlstate, sizeof(made[nmade].sqlstate));
+	}
+	nmade += event_id != NULL;
 	if (config->on_dead != IDEM_ON_DEAD_STOP)
 		return;
 	(void) idem_relay_halt(config->relay_id, IDEM_HALT_DEAD_LETTER, NULL, false);
@@ -345,7 +377,7 @@ idem_parked_refuse(IdemParkedIndex *index, const IdemRelayConfig *config,
 	lock_relay(config);
 	insert_parked(config, event, dead ? IDEM_PARKED_DEAD : IDEM_PARKED_RETRY, attempts, failure, &note);
 	if (dead)
-		halt_relay(config);
+		note_dead(config, note.parked_id != 0 ? &event->event_id : NULL, failure);
 	if (index != NULL)
 		note_parked(index, event, &note);
 }
@@ -513,7 +545,7 @@ idem_parked_done(const IdemRelayConfig *config, const int64 *parked_ids, int n)
 }
 
 static IdemSpiStatement read_attempts =
-IDEM_SPI_STATEMENT("SELECT COALESCE(attempts, 0), COALESCE(crashes, 0), COALESCE(deferrals, 0) FROM %s.relay_parked WHERE parked_id = $1 FOR UPDATE");
+IDEM_SPI_STATEMENT("SELECT COALESCE(attempts, 0), COALESCE(crashes, 0), COALESCE(deferrals, 0), event_id FROM %s.relay_parked WHERE parked_id = $1 FOR UPDATE");
 
 static IdemSpiStatement note_failure =
 IDEM_SPI_STATEMENT("UPDATE %s.relay_parked SET attempts = $7, crashes = $2, deferrals = $8, batch_row = NULL,"
@@ -534,6 +566,7 @@ run_note_failure(const IdemRelayConfig *config, int64 parked_id, const IdemFailu
 	int			attempts = DatumGetInt32(idem_spi_value(tup, desc, 1));
 	int			crashes = DatumGetInt32(idem_spi_value(tup, desc, 2));
 	int			deferrals = DatumGetInt32(idem_spi_value(tup, desc, 3));
+	pg_uuid_t	event_id = *DatumGetUUIDP(idem_spi_value(tup, desc, 4));
 	bool		dead;
 
 	attempts += failure->counts && attempts < PG_INT32_MAX ? 1 : 0;
@@ -555,7 +588,7 @@ run_note_failure(const IdemRelayConfig *config, int64 parked_id, const IdemFailu
 	values[7] = Int32GetDatum(deferrals);
 	idem_spi_run_saved(&note_failure, 8, types, values, NULL);
 	if (dead)
-		halt_relay(config);
+		note_dead(config, &event_id, failure);
 }
 
 void

@@ -54,6 +54,21 @@ typedef struct IdemFailure
 								 * at once */
 } IdemFailure;
 
+/* An event that this process made a dead letter, in that transaction. */
+typedef struct IdemDeadLetter
+{
+	FullTransactionId xid;
+	pg_uuid_t	event_id;
+	char		sqlstate[6];
+} IdemDeadLetter;
+
+/*
+ * Take out the dead letters that this process made and whose transactions have committed.
+ * Returns how many are in "letters"; *more: how many others there were.
+ */
+#define IDEM_DEAD_LETTERS_NAMED 20
+extern int	idem_parked_take_dead(IdemDeadLetter letters[IDEM_DEAD_LETTERS_NAMED], int *more);
+
 /* With so many parked events a relay reads no more events of the outbox. */
 extern int	idem_max_parked;
 

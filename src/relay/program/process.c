@@ -9,8 +9,8 @@
  * but the one that its starter gives.  A sink program gets one end of a socket
  * pair and one end of a pipe, and no arguments.  Text that the program prints
  * into the pipe, or sends in frames for the log, goes to the server log as
- * lines of its relay: LOG_BURST lines at once, then one per LOG_INTERVAL_MS,
- * with the number of dropped lines.
+ * lines of its relay: as many as idem_report_may_log allows, with the number of
+ * dropped lines.
  *
  * Between fork and exec only async-signal-safe calls are made.  Signals are
  * blocked across the fork, so that a signal handler of the server never runs in
@@ -78,13 +78,12 @@
 
 #include "relay/kind.h"
 #include "relay/program/process.h"
+#include "relay/report.h"
 #include "shared/fault.h"
 
 #define PROGRAM_PREFIX	"idempotency-sink-"
 #define SUBDIRECTORY	"idempotency-sinks"
 #define NOT_EXECUTED 127		/* exit status that a shell uses for this */
-#define LOG_BURST 20
-#define LOG_INTERVAL_MS 1000
 #define MAX_PRINTED (64 * 1024) /* bytes read at once: the capacity of a pipe */
 
 char	   *idem_sink_directory = NULL;
@@ -333,24 +332,11 @@ idem_process_spawn(const IdemSpawn *spawn, volatile pid_t *pid)
 	return child > 0;
 }
 
-/* Take one line from the relay's allowance; false if none is left. */
-static bool
-has_allowance(IdemPrinted *printed)
-{
-	IdemClock	now = idem_clock();
-
-	printed->paid_until = Max(printed->paid_until, now);
-	if (printed->paid_until > idem_clock_plus_ms(now, (LOG_BURST - 1) * LOG_INTERVAL_MS))
-		return false;
-	printed->paid_until = idem_clock_plus_ms(printed->paid_until, LOG_INTERVAL_MS);
-	return true;
-}
-
 /* Log the number of dropped lines, if the allowance has a line for it. */
 static void
 log_dropped(IdemPrinted *printed)
 {
-	if (printed->dropped == 0 || !has_allowance(printed))
+	if (printed->dropped == 0 || !idem_report_may_log(&printed->paid_until))
 		return;
 	ereport(LOG,
 			(errmsg("relay \"%s\": " INT64_FORMAT " lines of its sink program were not logged",
@@ -362,7 +348,7 @@ bool
 idem_process_may_log(IdemPrinted *printed)
 {
 	log_dropped(printed);
-	if (has_allowance(printed))
+	if (idem_report_may_log(&printed->paid_until))
 		return true;
 	printed->dropped++;
 	return false;

@@ -123,9 +123,7 @@ extern IdemClock idem_children_next_time(void);
 typedef struct IdemPrinted
 {
 	char		relay[IDEM_MAX_NAME_BYTES + 1];
-	IdemClock	paid_until;		/* each logged line adds LOG_INTERVAL_MS; a
-								 * line may be logged unless this is too far
-								 * ahead of the clock */
+	IdemClock	paid_until;		/* see idem_report_may_log */
 	int64		dropped;		/* lines dropped since that number was logged */
 } IdemPrinted;
 

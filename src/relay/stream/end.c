@@ -77,7 +77,7 @@ static void
 open_breaker(IdemStream *stream, IdemRelayState state, const char *message)
 {
 	idem_stream_turn_off(stream);
-	idem_engine_open_breaker(&stream->relay, state, message);
+	idem_engine_open_breaker(&stream->relay, state, message, false);
 }
 
 /*

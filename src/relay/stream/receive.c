@@ -111,6 +111,12 @@ on_result(IdemStream *stream, const IdemProtoResult *r)
 		return idem_stream_verdict(IDEM_STREAM_FENCED, clean_message(r->message));
 	if (r->outcome != IDEM_PROTO_ACKED)
 		failure = add_failure(batch, r);
+	if (failure >= 0 && r->outcome != IDEM_PROTO_SKIPPED)
+	{
+		const char *message = batch->failures[failure].message;
+
+		idem_report_refusal(stream->relay.entry, message[0] ? message : "the sink gave no reason");
+	}
 	for (uint32 i = r->first; i <= r->last; i++)
 	{
 		IdemSentEvent *flight = &batch->flights[i];
