@@ -136,7 +136,7 @@ idem_relay_entry_take(Oid dboid, int relay_id, bool function)
 	{
 		entry->function = function;
 		SpinLockAcquire(&entry->mutex);
-		entry->state = IDEM_RELAY_STARTING;
+		entry->state = entry->kept.breaker.fault;
 		entry->waiting = IDEM_WAIT_NOTHING;
 		entry->pid = MyProcPid;
 		entry->sink_pid = 0;
@@ -186,7 +186,7 @@ idem_relay_entries_leave(const char *ended, bool keep)
 			/* It shows that until the relay's next process takes it. */
 			idem_report_error(entry, ended);
 			SpinLockAcquire(&entry->mutex);
-			entry->state = IDEM_RELAY_OUTAGE;
+			entry->state = entry->kept.breaker.fault = IDEM_RELAY_OUTAGE;
 			entry->waiting = IDEM_WAIT_BACKOFF;
 			entry->sent = entry->retried = 0;
 			entry->rate = entry->rate_sum = 0;
@@ -308,6 +308,7 @@ idem_relay_entry_forget_failures(IdemRelayEntry *entry)
 	SpinLockAcquire(&entry->mutex);
 	entry->kept.breaker.failures = entry->kept.ends.ends = 0;
 	entry->kept.breaker.not_before = 0;
+	entry->kept.breaker.fault = IDEM_RELAY_STARTING;
 	SpinLockRelease(&entry->mutex);
 }
 
@@ -346,18 +347,21 @@ idem_report_state(IdemRelayEntry *entry, const char *relay,
 	bool		well = state == IDEM_RELAY_STREAMING || state == IDEM_RELAY_PAUSED;
 	char		error[IDEM_ERROR_LEN];
 
-	if (entry == NULL || (entry->state == state && entry->waiting == waiting))
+	if (entry == NULL)
 		return;
-	SpinLockAcquire(&entry->mutex);
-	entry->state = state;
-	entry->waiting = waiting;
-	SpinLockRelease(&entry->mutex);
+	if (entry->state != state || entry->waiting != waiting)
+	{
+		SpinLockAcquire(&entry->mutex);
+		entry->state = state;
+		entry->waiting = waiting;
+		SpinLockRelease(&entry->mutex);
+	}
 
 	/*
-	 * A relay that tries again after a backoff passes through "starting" each
-	 * time.  Log only a state after it that differs from the last logged one.
-	 * "idle" is never logged.  The relay's last error goes with a state that
-	 * an operator cares about.
+	 * A relay comes out of each rest and each restart by way of "starting".
+	 * Log only a state after it that differs from the last logged one. "idle"
+	 * is never logged.  The relay's last error goes with a state that an
+	 * operator cares about.
 	 */
 	if (state == IDEM_RELAY_STARTING || state == IDEM_RELAY_IDLE || state == entry->logged)
 		return;

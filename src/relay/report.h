@@ -81,6 +81,9 @@ typedef enum IdemRelayWait
 /* What a relay's last failures mean for its next tries. */
 typedef struct IdemBreaker
 {
+	IdemRelayState fault;		/* state that the last failure put the relay
+								 * in, until something disproves it; STARTING:
+								 * none */
 	int			failures;		/* failures in a row */
 	IdemClock	not_before;		/* end of the backoff; 0: none */
 	int			stepwise;		/* batches still to be tried one at a time:

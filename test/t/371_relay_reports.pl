@@ -69,6 +69,86 @@ is(scalar(grep { !$known{$_} } @ids), 0, 'the lines name dead letters');
 cmp_ok(scalar(@ids), '>=', 20, 'twenty at once');
 is(@ids + ($more // 0), 100, 'and count the others');
 
+# A failure is the state until something disproves it, however often the relay starts anew
+# meanwhile, and the log has it once.
+sub stays
+{
+	my ($name, $state, $tries, $n) = @_;
+	my %seen;
+
+	IdemRelay::wait_state($node, $name, $state);
+	IdemRelay::wait_until("$n tries of $name",
+		sub { $seen{ IdemRelay::stat($node, $name, 'state') }++; return $tries->() >= $n });
+	is(join(' ', keys %seen), $state, "$name: $state at each look");
+	is(scalar(grep { $_ eq qq{relay "$name" is $state} } logged($name)), 1, "$name: which the log has once");
+	is(scalar(grep { /is streaming/ } logged($name)), 0, "$name: and nothing else");
+	return;
+}
+
+sub starts
+{
+	my ($name) = @_;
+
+	return sub { scalar grep { exists $_->{hello} } IdemRelay::received("$dir/$name.log") };
+}
+
+sub failing_relay
+{
+	my ($name, %opt) = @_;
+
+	IdemRelay::pytest_server($node, "s_$name", "$dir/$name.log", %opt);
+	$node->safe_psql('postgres', qq{SELECT idempotency.relay_create('$name', 's_$name', aggregate_types => '{$name}',
+		min_backoff => '10 ms', max_backoff => '20 ms')});
+	return;
+}
+
+failing_relay('unreachable', hello => 'outage');
+stays('unreachable', 'outage', starts('unreachable'), 12);
+failing_relay('wrong', hello => 'rejected');
+stays('wrong', 'misconfigured', starts('wrong'), 12);
+
+# After READY only an event that is accepted shows that the failure is over.
+foreach my $position (qw(off on))
+{
+	my $name = "falls_$position";
+
+	failing_relay($name, failed_type => 'Down', fault_times => 1000, position => $position);
+	IdemRelay::wait_state($node, $name, 'streaming');
+	enqueue($name, 'Down');
+	stays($name, 'outage', starts($name), 8);
+	append_to_file("$dir/$name.log", qq({"fault": "failed"}\n) x 1000);
+	IdemRelay::arrives("$dir/$name.log", 'Down');
+	IdemRelay::wait_state($node, $name, 'streaming');
+	is(join(', ', logged($name)), qq{relay "$name" is outage, relay "$name" is streaming}, "$name: one line for each change");
+}
+
+# The workers of a function relay come and go.
+$node->safe_psql('postgres', <<'END');
+CREATE SEQUENCE calls;
+CREATE TABLE well ();
+CREATE FUNCTION ends() RETURNS void LANGUAGE plpgsql AS $$
+BEGIN
+	PERFORM nextval('public.calls');
+	IF NOT EXISTS (SELECT FROM public.well) THEN
+		PERFORM pg_terminate_backend(pg_backend_pid());
+		PERFORM pg_sleep(600);
+	END IF;
+END $$;
+CREATE SERVER ends FOREIGN DATA WRAPPER idempotency_function OPTIONS (function 'public.ends');
+SELECT idempotency.relay_create('ends', 'ends', aggregate_types => '{ends}');
+CREATE SERVER lacks FOREIGN DATA WRAPPER idempotency_function OPTIONS (function 'public.lacks');
+SELECT idempotency.relay_create('lacks', 'lacks', aggregate_types => '{lacks}', min_backoff => '10 ms', max_backoff => '20 ms');
+END
+my %failed_at;
+stays('lacks', 'misconfigured', sub {
+	$failed_at{ IdemRelay::stat($node, 'lacks', 'last_error_at') } = 1;
+	return scalar keys %failed_at;
+}, 6);
+enqueue('ends', 'E');
+stays('ends', 'outage', sub { $node->safe_psql('postgres', 'SELECT last_value FROM calls') }, 5);
+$node->safe_psql('postgres', 'INSERT INTO well DEFAULT VALUES');
+IdemTest::wait_for($node, q{SELECT state = 'streaming' AND sent = 1 FROM idempotency.stat_relay WHERE relay = 'ends'});
+
 # The text of a handler is not for the log, neither of an event that fails alone nor of
 # one that makes its batch fail at COMMIT.
 $node->safe_psql('postgres', <<'END');

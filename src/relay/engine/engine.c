@@ -117,6 +117,7 @@ idem_engine_configure(IdemRelay *relay, const IdemRelayConfig *config)
 	relay->stopped = false;
 	relay->breaker.failures = 0;
 	relay->breaker.not_before = 0;
+	idem_engine_disprove(relay);
 }
 
 void
@@ -194,6 +195,7 @@ void
 idem_engine_rest(IdemRelay *relay, bool far)
 {
 	relay->breaker.failures = 0;
+	idem_engine_disprove(relay);
 	relay->walk.rested = true;
 	idem_rest_join(&relay->rester, relay->walk.settled.base, far);
 	idem_engine_show(relay, IDEM_RELAY_IDLE, IDEM_WAIT_EVENTS);
@@ -250,6 +252,7 @@ idem_engine_open_breaker(IdemRelay *relay, IdemRelayState state, const char *mes
 {
 	int64		ms = idem_relay_backoff_ms(relay->config, relay->breaker.failures++);
 
+	relay->breaker.fault = state;
 	relay->breaker.not_before = idem_clock_plus_ms(idem_clock(), ms);
 	if (quotes)
 		idem_report_refusal(relay->entry, message);
@@ -267,10 +270,19 @@ idem_engine_stop(IdemRelay *relay, IdemRelayState state, const char *message)
 }
 
 void
+idem_engine_disprove(IdemRelay *relay)
+{
+	relay->breaker.fault = IDEM_RELAY_STARTING;
+}
+
+void
 idem_engine_progressed(IdemRelay *relay, bool passed, bool batch)
 {
 	if (passed)
+	{
 		relay->breaker.failures = 0;
+		idem_engine_disprove(relay);
+	}
 	if (batch && relay->breaker.stepwise > 0)
 		relay->breaker.stepwise--;
 }

@@ -196,6 +196,17 @@ idem_engine_show(IdemRelay *relay, IdemRelayState state, IdemRelayWait waiting)
 	idem_report_state(relay->entry, relay->config->name, state, waiting);
 }
 
+/*
+ * The same for a relay that tries to get on: while nothing has disproved its last failure,
+ * the state is that failure's.
+ */
+static inline void
+idem_engine_show_trying(IdemRelay *relay, IdemRelayState state, IdemRelayWait waiting)
+{
+	idem_engine_show(relay, relay->breaker.fault != IDEM_RELAY_STARTING ? relay->breaker.fault : state,
+					 waiting);
+}
+
 /* Of engine.c: may it run, rest, breaker, errors */
 
 /*
@@ -262,6 +273,9 @@ extern void idem_engine_rise(IdemRelay *relay, const IdemSnap *base);
 extern void idem_engine_open_breaker(IdemRelay *relay, IdemRelayState state, const char *message,
 									 bool quotes);
 extern void idem_engine_stop(IdemRelay *relay, IdemRelayState state, const char *message);
+
+/* The last failure is over: a new start, an event or an operator has disproved it. */
+extern void idem_engine_disprove(IdemRelay *relay);
 
 /*
  * The relay's work went well.  passed: something got through, so that earlier

@@ -430,7 +430,7 @@ idem_schedule_workers(void)
 	{
 		relay = relay_of(iter.cur);
 		if (relay->breaker.not_before == 0)
-			idem_engine_show(relay, IDEM_RELAY_STARTING, what);
+			idem_engine_show_trying(relay, IDEM_RELAY_STARTING, what);
 		else
 			idem_report_waiting(relay->entry, what);
 	}

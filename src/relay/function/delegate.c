@@ -43,11 +43,11 @@
 static bool
 recall_failures(IdemRelay *relay, const IdemFunctionKept *kept)
 {
+	relay->breaker.fault = kept->breaker.fault;
 	if (kept->breaker.failures == 0 && kept->ends.ends == 0)
 		return false;
 	relay->breaker.not_before = kept->breaker.not_before;
-	idem_engine_show(relay, relay->entry->logged == IDEM_RELAY_MISCONFIGURED ?
-					 IDEM_RELAY_MISCONFIGURED : IDEM_RELAY_OUTAGE, IDEM_WAIT_BACKOFF);
+	idem_engine_show_trying(relay, IDEM_RELAY_OUTAGE, IDEM_WAIT_BACKOFF);
 	return true;
 }
 

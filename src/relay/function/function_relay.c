@@ -81,6 +81,7 @@ create(IdemRelay *relay)
 		courier->attempts.passed = kept.passed_crash;
 		idem_relay_entry_error(relay->entry, courier->suspect_message);
 	}
+	idem_engine_show_trying(relay, IDEM_RELAY_STARTING, IDEM_WAIT_NOTHING);
 	courier->reader = idem_reader_create(relay->cxt);
 	courier->parked = idem_parked_index_create(relay->cxt);
 	courier->parked_dirty = true;
@@ -382,7 +383,7 @@ commit_step(IdemFunctionCourier *courier, const StepCounts *counts, IdemRelayWai
 	if (waiting == IDEM_WAIT_EVENTS && idem_parked_index_next(courier->parked) != 0)
 		waiting = IDEM_WAIT_RETRY;
 	idem_report_counts(courier->relay.entry, counts->sent, counts->repeated);
-	idem_engine_show(&courier->relay, IDEM_RELAY_STREAMING, waiting);
+	idem_engine_show_trying(&courier->relay, IDEM_RELAY_STREAMING, waiting);
 }
 
 /*

@@ -76,6 +76,7 @@ idem_stream_dismiss(IdemStream *stream)
 static void
 open_breaker(IdemStream *stream, IdemRelayState state, const char *message)
 {
+	stream->fell_ready = stream->phase == IDEM_STREAM_READY;
 	idem_stream_turn_off(stream);
 	idem_engine_open_breaker(&stream->relay, state, message, false);
 }
@@ -98,8 +99,10 @@ open_breaker_for_target(IdemStream *stream, IdemRelayState state, const char *me
 static void
 restart(IdemStream *stream, const char *message)
 {
+	stream->fell_ready = stream->phase == IDEM_STREAM_READY;
 	idem_stream_turn_off(stream);
 	stream->relay.breaker.not_before = 0;
+	stream->relay.breaker.fault = IDEM_RELAY_OUTAGE;
 	idem_report_error(stream->relay.entry, message);
 	idem_engine_show(&stream->relay, IDEM_RELAY_OUTAGE, IDEM_WAIT_BACKOFF);
 }

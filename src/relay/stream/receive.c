@@ -194,6 +194,8 @@ on_ready(IdemStream *stream, const IdemProtoReady *ready)
 	idem_schedule_withdraw(&stream->relay.ticket);
 	stream->proven = true;
 	stream->slow_start = false;
+	if (!stream->fell_ready)
+		idem_engine_disprove(&stream->relay);
 	idem_pipe_heard(&stream->pipe);
 	return verdict;
 }

@@ -175,6 +175,8 @@ typedef struct IdemStream
 
 	bool		proven;			/* a program has said READY since the server
 								 * last changed */
+	bool		fell_ready;		/* the last failure came after READY, which
+								 * another READY does not disprove */
 	bool		slow_start;		/* the last program was ended, because it was
 								 * not ready within a second while others
 								 * waited */

@@ -301,8 +301,9 @@ former_program_lives(IdemStream *stream)
 				 errhint("The kernel holds the process, for example for a file system that does not answer.")));
 		stream->held_pid = pid;
 	}
-	idem_engine_show(&stream->relay, overdue ? IDEM_RELAY_OUTAGE : IDEM_RELAY_STARTING,
-					 IDEM_WAIT_PROGRAM_END);
+	if (overdue)
+		stream->relay.breaker.fault = IDEM_RELAY_OUTAGE;
+	idem_engine_show_trying(&stream->relay, IDEM_RELAY_STARTING, IDEM_WAIT_PROGRAM_END);
 	return true;
 }
 
@@ -314,7 +315,7 @@ may_start(IdemStream *stream)
 								  !stream->relay.walk.rested && !stream->proven))
 		return true;
 	if (stream->relay.breaker.failures == 0)
-		idem_engine_show(&stream->relay, IDEM_RELAY_STARTING, IDEM_WAIT_PROGRAM);
+		idem_engine_show_trying(&stream->relay, IDEM_RELAY_STARTING, IDEM_WAIT_PROGRAM);
 	return false;
 }
 
@@ -326,7 +327,7 @@ start_program(IdemStream *stream, IdemClock now)
 
 	make_busy(stream);
 	stream->busy_at = stream->started_at = now;
-	idem_engine_show(&stream->relay, IDEM_RELAY_STARTING, IDEM_WAIT_SINK);
+	idem_engine_show_trying(&stream->relay, IDEM_RELAY_STARTING, IDEM_WAIT_SINK);
 	if (!idem_process_start(&stream->pipe.process, stream->relay.config->name,
 							stream->relay.config->program, &problem))
 	{
@@ -342,7 +343,10 @@ start_program(IdemStream *stream, IdemClock now)
 		IDEM_FAULT_POINT("relay-hello-sent");
 }
 
-/* Report what a relay with a ready program waits for. */
+/*
+ * Report what a relay with a ready program waits for.  A failure is over when an event was
+ * accepted (settle.c), or when there is nothing left that the sink could be sent.
+ */
 static void
 report_running(IdemStream *stream)
 {
@@ -350,6 +354,8 @@ report_running(IdemStream *stream)
 
 	if (stream->phase != IDEM_STREAM_READY)
 		return;
+	if (stream->nbatches == 0 && stream->look == IDEM_LOOK_WHEN_WOKEN && stream->lock_retry_at == 0)
+		idem_engine_disprove(&stream->relay);
 	if (stream->lock_retry_at != 0)
 		waiting = IDEM_WAIT_LOCK;
 	else if (idem_pipe_is_held(&stream->pipe))
@@ -360,7 +366,7 @@ report_running(IdemStream *stream)
 		waiting = IDEM_WAIT_PARKED_ROOM;
 	else if (idem_parked_index_next(stream->parked) != 0)
 		waiting = IDEM_WAIT_RETRY;
-	idem_engine_show(&stream->relay, IDEM_RELAY_STREAMING, waiting);
+	idem_engine_show_trying(&stream->relay, IDEM_RELAY_STREAMING, waiting);
 }
 
 /* Settle, send and rest; the program's frames have been handled. */
