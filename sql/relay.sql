@@ -102,7 +102,7 @@ CREATE VIEW pg_temp.waiting AS SELECT lag_events, retrying, dead,
 SELECT * FROM pg_temp.waiting;
 SELECT idempotency.relay_alter('r', start_at => 'latest');
 SELECT * FROM pg_temp.waiting;
-SELECT waiting_since, delivered_at, filtered, expired FROM idempotency.stat_relay;
+SELECT filtered, expired FROM idempotency.stat_relay;
 CREATE FUNCTION pg_temp.chosen(args text) RETURNS TABLE (redriven bigint, discarded bigint, which text) LANGUAGE plpgsql AS $$
 BEGIN
 	BEGIN

@@ -330,7 +330,7 @@ COMMENT ON FUNCTION @extschema@.sink_setup(text, text) IS
 CREATE FUNCTION idempotency_data.relay_status(
     OUT relay_id int, OUT state text, OUT waiting_for text, OUT rate float8, OUT sent bigint,
     OUT retried bigint, OUT last_error text, OUT last_error_at timestamptz, OUT pid int,
-    OUT sink_pid int) RETURNS SETOF record
+    OUT sink_pid int, OUT waiting_since timestamptz, OUT delivered_at timestamptz) RETURNS SETOF record
     LANGUAGE c VOLATILE PARALLEL UNSAFE COST 10000 AS 'MODULE_PATHNAME', 'idem_relay_status_fn';
 COMMENT ON FUNCTION idempotency_data.relay_status() IS
     'What the workers of this database report of their relays; a source of the view stat_relay.';
@@ -354,9 +354,9 @@ SELECT r.relay COLLATE "C" AS relay, r.server COLLATE "C" AS server,
        COALESCE(s.state, CASE WHEN r.paused THEN 'paused' ELSE 'not running' END) AS state,
        COALESCE(s.waiting_for,
                 CASE WHEN s.state IS NULL AND NOT r.paused THEN 'worker' END) AS waiting_for,
-       NULL::timestamptz AS waiting_since,
+       s.waiting_since,
        l."position", l.lag_events, l.lag, l.lag_bytes,
-       r.retrying, LEAST(l.oldest, r.oldest) AS oldest_waiting, NULL::timestamptz AS delivered_at,
+       r.retrying, LEAST(l.oldest, r.oldest) AS oldest_waiting, s.delivered_at,
        pg_catalog.round(s.rate::numeric, 3) AS rate,
        s.sent, s.retried, NULL::bigint AS filtered, NULL::bigint AS expired, r.dead,
        s.last_error, s.last_error_at, s.pid, s.sink_pid
@@ -373,7 +373,7 @@ COMMENT ON COLUMN @extschema@.stat_relay.state IS
 COMMENT ON COLUMN @extschema@.stat_relay.waiting_for IS
     'What the relay waits for; NULL if it waits for nothing.';
 COMMENT ON COLUMN @extschema@.stat_relay.waiting_since IS
-    'Reserved for the time since which the relay waits; NULL in this version.';
+    'Since when the relay has waited for that without getting on; NULL if that is not known.';
 COMMENT ON COLUMN @extschema@.stat_relay.position IS
     'Transaction id before which everything is delivered or parked; within a difference from..to/seq.';
 COMMENT ON COLUMN @extschema@.stat_relay.lag_events IS
@@ -386,7 +386,7 @@ COMMENT ON COLUMN @extschema@.stat_relay.retrying IS
 COMMENT ON COLUMN @extschema@.stat_relay.oldest_waiting IS
     'When the oldest event was enqueued that is after the position, or parked and not dead; NULL if there is none.';
 COMMENT ON COLUMN @extschema@.stat_relay.delivered_at IS
-    'Reserved for the time of the last delivery; NULL in this version.';
+    'When the relay delivered an event last, since its worker started; NULL: none.';
 COMMENT ON COLUMN @extschema@.stat_relay.rate IS
     'Events delivered per second, averaged over some 5 s, with three digits after the decimal point.';
 COMMENT ON COLUMN @extschema@.stat_relay.sent IS
@@ -398,7 +398,7 @@ COMMENT ON COLUMN @extschema@.stat_relay.expired IS
     'Reserved for the number of events that expired; NULL in this version.';
 COMMENT ON COLUMN @extschema@.stat_relay.dead IS 'Dead letters, as in the view dead_letters.';
 COMMENT ON COLUMN @extschema@.stat_relay.last_error IS
-    'The last problem, which stays after recovery; shown to roles that may read dead_letters.';
+    'The last thing that went wrong, which stays after recovery; shown to roles that may read dead_letters.';
 COMMENT ON COLUMN @extschema@.stat_relay.last_error_at IS 'When the last problem was noted.';
 COMMENT ON COLUMN @extschema@.stat_relay.pid IS
     'Process of the worker that serves the relay; NULL if none does.';

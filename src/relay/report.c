@@ -50,7 +50,7 @@ const char *const idem_state_names[] = {
 const char *const idem_wait_names[] = {
 	[IDEM_WAIT_NOTHING] = NULL,
 	[IDEM_WAIT_EVENTS] = "events",
-	[IDEM_WAIT_SINK] = "sink",
+	[IDEM_WAIT_ANSWER] = "answer",
 	[IDEM_WAIT_FUNCTION] = "function",
 	[IDEM_WAIT_BACKOFF] = "backoff",
 	[IDEM_WAIT_LOCK] = "lock",
@@ -112,6 +112,14 @@ free_entry(IdemRelayEntry *entry)
 	entry->pid = 0;
 }
 
+/* Under the spinlock: the relay waits for that from now on. */
+static void
+begin_wait(IdemRelayEntry *entry, IdemRelayWait waiting)
+{
+	entry->waiting = waiting;
+	entry->waiting_since = GetCurrentTimestamp();
+}
+
 IdemRelayEntry *
 idem_relay_entry_take(Oid dboid, int relay_id, bool function)
 {
@@ -137,7 +145,7 @@ idem_relay_entry_take(Oid dboid, int relay_id, bool function)
 		entry->function = function;
 		SpinLockAcquire(&entry->mutex);
 		entry->state = entry->kept.breaker.fault;
-		entry->waiting = IDEM_WAIT_NOTHING;
+		begin_wait(entry, IDEM_WAIT_NOTHING);
 		entry->pid = MyProcPid;
 		entry->sink_pid = 0;
 		SpinLockRelease(&entry->mutex);
@@ -187,7 +195,7 @@ idem_relay_entries_leave(const char *ended, bool keep)
 			idem_report_error(entry, ended);
 			SpinLockAcquire(&entry->mutex);
 			entry->state = entry->kept.breaker.fault = IDEM_RELAY_OUTAGE;
-			entry->waiting = IDEM_WAIT_BACKOFF;
+			begin_wait(entry, IDEM_WAIT_BACKOFF);
 			entry->sent = entry->retried = 0;
 			entry->rate = entry->rate_sum = 0;
 			entry->rate_at = 0;
@@ -353,7 +361,8 @@ idem_report_state(IdemRelayEntry *entry, const char *relay,
 	{
 		SpinLockAcquire(&entry->mutex);
 		entry->state = state;
-		entry->waiting = waiting;
+		if (entry->waiting != waiting)
+			begin_wait(entry, waiting);
 		SpinLockRelease(&entry->mutex);
 	}
 
@@ -381,10 +390,17 @@ idem_report_state(IdemRelayEntry *entry, const char *relay,
 void
 idem_report_waiting(IdemRelayEntry *entry, IdemRelayWait waiting)
 {
-	if (entry == NULL || entry->waiting == waiting)
+	if (entry != NULL && entry->waiting != waiting)
+		idem_report_waiting_anew(entry, waiting);
+}
+
+void
+idem_report_waiting_anew(IdemRelayEntry *entry, IdemRelayWait waiting)
+{
+	if (entry == NULL)
 		return;
 	SpinLockAcquire(&entry->mutex);
-	entry->waiting = waiting;
+	begin_wait(entry, waiting);
 	SpinLockRelease(&entry->mutex);
 }
 
@@ -443,6 +459,13 @@ idem_report_sink_pid(IdemRelayEntry *entry, pid_t pid)
 	SpinLockRelease(&entry->mutex);
 }
 
+void
+idem_report_got_on(IdemRelayEntry *entry)
+{
+	if (entry != NULL)
+		idem_report_waiting_anew(entry, entry->waiting);
+}
+
 /* The rate is an exponential average, weighted by the time since the last call. */
 void
 idem_report_counts(IdemRelayEntry *entry, int64 sent, int64 retried)
@@ -454,6 +477,10 @@ idem_report_counts(IdemRelayEntry *entry, int64 sent, int64 retried)
 	SpinLockAcquire(&entry->mutex);
 	entry->sent += sent;
 	entry->retried += retried;
+	if (sent > 0 || retried > 0)
+		entry->waiting_since = now;
+	if (sent > 0)
+		entry->delivered_at = now;
 	entry->rate_sum += sent;
 	if (entry->rate_at == 0)
 		entry->rate_at = now;

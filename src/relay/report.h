@@ -60,7 +60,7 @@ typedef enum IdemRelayWait
 {
 	IDEM_WAIT_NOTHING,
 	IDEM_WAIT_EVENTS,
-	IDEM_WAIT_SINK,				/* for results or credit */
+	IDEM_WAIT_ANSWER,			/* of the program: READY, results, credit */
 	IDEM_WAIT_FUNCTION,			/* the handler is at work on an event */
 	IDEM_WAIT_BACKOFF,
 	IDEM_WAIT_LOCK,				/* a transaction has locked the relay's rows */
@@ -128,6 +128,8 @@ typedef struct IdemRelayEntry
 	slock_t		mutex;			/* guards the fields below */
 	IdemRelayState state;
 	IdemRelayWait waiting;
+	TimestampTz waiting_since;	/* since when the relay waits for that,
+								 * without having got on */
 	pid_t		pid;
 	pid_t		sink_pid;
 	int64		sent;
@@ -135,6 +137,7 @@ typedef struct IdemRelayEntry
 	double		rate;			/* events per second, smoothed */
 	double		rate_sum;		/* events that "rate" does not include yet */
 	TimestampTz rate_at;		/* the time up to which "rate" is computed */
+	TimestampTz delivered_at;	/* when "sent" rose last; 0: never */
 	IdemRelayState logged;		/* last state in the server log; for the
 								 * worker only */
 	IdemFunctionKept kept;
@@ -219,8 +222,12 @@ extern bool idem_relay_entry_is_idle(int number, Oid dboid, int relay_id);
 extern void idem_report_state(IdemRelayEntry *entry, const char *relay,
 							  IdemRelayState state, IdemRelayWait waiting);
 
-/* Set what the relay waits for; its state stays. */
+/*
+ * Set what the relay waits for; its state stays.  ..._waiting_anew: the wait begins now, also
+ * if the relay has waited for the same before.
+ */
 extern void idem_report_waiting(IdemRelayEntry *entry, IdemRelayWait waiting);
+extern void idem_report_waiting_anew(IdemRelayEntry *entry, IdemRelayWait waiting);
 
 /*
  * Set the relay's last error.  ..._refusal: what a handler or a receiver said of an
@@ -242,8 +249,11 @@ extern bool idem_report_may_log(IdemClock *paid_until);
 /* The relay's sink program; 0: none runs. */
 extern void idem_report_sink_pid(IdemRelayEntry *entry, pid_t pid);
 
+/* The relay got on: its present wait begins now. */
+extern void idem_report_got_on(IdemRelayEntry *entry);
+
 /*
- * Add to the relay's counters of sent and repeated events, and to its rate.
+ * The relay got on: add to its counters of sent and repeated events, and to its rate.
  */
 extern void idem_report_counts(IdemRelayEntry *entry, int64 sent, int64 retried);
 

@@ -114,7 +114,7 @@ class Stopped:
         os.kill(self.pid, signal.SIGSTOP)
 
     def is_felt(self):
-        return self.topology.a.rows("SELECT 1 FROM idempotency.stat_relay WHERE relay = %s AND waiting_for = 'sink'",
+        return self.topology.a.rows("SELECT 1 FROM idempotency.stat_relay WHERE relay = %s AND waiting_for = 'answer'",
                                     (self.relays[0],))
 
     def end(self):

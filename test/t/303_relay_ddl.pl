@@ -38,7 +38,7 @@ END
 	IdemTest::wait_for($node,
 		"SELECT count(*) = 1 FROM pg_stat_activity WHERE datname = '$name' AND wait_event = 'PgSleep'");
 	IdemTest::wait_for($node,
-		q{SELECT waiting_for = 'sink' FROM idempotency.stat_relay WHERE relay = 'prog'}, 't', $name);
+		q{SELECT waiting_for = 'answer' FROM idempotency.stat_relay WHERE relay = 'prog'}, 't', $name);
 	return $node->safe_psql($name, q{SELECT sink_pid FROM idempotency.stat_relay WHERE relay = 'prog'});
 }
 
@@ -55,11 +55,11 @@ sub quick
 
 my $sink = hung_database('one');
 quick('ALTER DATABASE RENAME', sub { $node->safe_psql('postgres', 'ALTER DATABASE one RENAME TO uno') });
-IdemTest::wait_for($node, q{SELECT waiting_for = 'sink' FROM idempotency.stat_relay WHERE relay = 'prog'}, 't', 'uno');
+IdemTest::wait_for($node, q{SELECT waiting_for = 'answer' FROM idempotency.stat_relay WHERE relay = 'prog'}, 't', 'uno');
 ok(IdemRelay::process_is_gone($sink), 'the former program is gone');
 
 quick('CREATE DATABASE TEMPLATE', sub { $node->safe_psql('postgres', 'CREATE DATABASE copy TEMPLATE uno') });
-IdemTest::wait_for($node, q{SELECT waiting_for = 'sink' FROM idempotency.stat_relay WHERE relay = 'prog'}, 't', 'uno');
+IdemTest::wait_for($node, q{SELECT waiting_for = 'answer' FROM idempotency.stat_relay WHERE relay = 'prog'}, 't', 'uno');
 is($node->safe_psql('copy', <<'END'), "fn|unadopted|operator|t\nprog|unadopted|operator|t", 'the relays of the copy are unadopted, without a worker');
 SELECT relay, state, waiting_for, last_error ~ '^bound to ".+", this database is ".+"$' FROM idempotency.stat_relay ORDER BY 1
 END

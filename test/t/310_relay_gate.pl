@@ -91,7 +91,7 @@ IdemRelay::wait_state($primary, 'stored', 'streaming');
 my $program = IdemRelay::stat($primary, 'stored', 'sink_pid');
 kill 'STOP', $program;
 $primary->safe_psql('postgres', q{SELECT idempotency.outbox_enqueue('stored', 'k', 'Bad', '1')});
-IdemTest::wait_for($primary, q{SELECT waiting_for = 'sink' FROM idempotency.stat_relay WHERE relay = 'stored'});
+IdemTest::wait_for($primary, q{SELECT waiting_for = 'answer' FROM idempotency.stat_relay WHERE relay = 'stored'});
 $standby->stop('immediate');
 kill 'CONT', $program;
 my $settled = sub { scalar grep { exists $_->{settle} } IdemRelay::received($stored) };

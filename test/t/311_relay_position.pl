@@ -143,7 +143,7 @@ $node->safe_psql('postgres', q{
 	SELECT idempotency.relay_alter('due', min_backoff => '50 ms', max_backoff => '100 ms');
 	SELECT idempotency.relay_replay('due', since => '-infinity');
 	SELECT idempotency.relay_resume('due')});
-IdemTest::wait_for($node, q{SELECT waiting_for = 'sink' FROM idempotency.stat_relay WHERE relay = 'due'});
+IdemTest::wait_for($node, q{SELECT waiting_for = 'answer' FROM idempotency.stat_relay WHERE relay = 'due'});
 kill_sink('due', $file);
 $node->safe_psql('postgres', 'ALTER SERVER s_due OPTIONS (DROP mute_type)');
 IdemRelay::wait_until('what was in flight comes again', sub { 3 == grep { $_->{event_type} eq 'Held' } IdemRelay::acked($file) });

@@ -53,7 +53,7 @@ sub answered_in_one_step
 	kill 'STOP', $sink or die "could not stop the sink: $!";
 	enqueue($name, @events);
 	IdemTest::wait_for($node,
-		"SELECT waiting_for = 'sink' FROM idempotency.stat_relay WHERE relay = '$name'");
+		"SELECT waiting_for = 'answer' FROM idempotency.stat_relay WHERE relay = '$name'");
 	kill 'STOP', $worker or die "could not stop the worker: $!";
 	kill 'CONT', $sink;
 	IdemRelay::wait_until('the sink has answered both',

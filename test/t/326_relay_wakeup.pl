@@ -191,7 +191,7 @@ sub wait_held
 			return !grep {
 				my $r = $seen->{$_};
 
-				!$r->{slept} || (/^fn/ ? $r->{wait} ne 'Lock' : $r->{wait} ne 'Extension' || $r->{waiting_for} ne 'sink')
+				!$r->{slept} || (/^fn/ ? $r->{wait} ne 'Lock' : $r->{wait} ne 'Extension' || $r->{waiting_for} ne 'answer')
 			} @relays;
 		});
 	return;

@@ -54,10 +54,10 @@ is(parked(), 'B retry, C waiting', 'both are parked while the sink holds its ver
 # The worker serves its relays in turn: when this one streams, relay r has read the parked events anew.
 sql(q{SELECT idempotency.relay_create('other', 'other', aggregate_types => '{other}')});
 IdemRelay::wait_state($node, 'other', 'streaming');
-is(IdemRelay::stat($node, 'r', 'waiting_for'), 'sink', 'the verdict is awaited still');
+is(IdemRelay::stat($node, 'r', 'waiting_for'), 'answer', 'the verdict is awaited still');
 
 unlink($hold) or die "could not remove $hold: $!";
-IdemTest::wait_for($node, q{SELECT waiting_for <> 'sink' FROM idempotency.stat_relay WHERE relay = 'r'});
+IdemTest::wait_for($node, q{SELECT waiting_for <> 'answer' FROM idempotency.stat_relay WHERE relay = 'r'});
 is(IdemRelay::stat($node, 'r', 'waiting_for'), 'retry', 'the relay waits until the refused event is due again');
 is(parked(), 'B retry, C waiting', 'both are parked after the verdict');
 replay('B');

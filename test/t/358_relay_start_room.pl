@@ -78,7 +78,7 @@ sql(q{SELECT count(idempotency.relay_drop('silent' || i)) FROM generate_series(1
 set('max_sink_programs', 2);
 IdemRelay::own_relay($node, $dir, 'hung', delay_ms => 100_000_000);
 sql(q{SELECT idempotency.outbox_enqueue('hung', 'k', 'Hung', '1')});
-IdemTest::wait_for($node, q{SELECT waiting_for = 'sink' AND state = 'streaming' FROM idempotency.stat_relay WHERE relay = 'hung'});
+IdemTest::wait_for($node, q{SELECT waiting_for = 'answer' AND state = 'streaming' FROM idempotency.stat_relay WHERE relay = 'hung'});
 IdemRelay::own_relay($node, $dir, 'busy', delay_ms => 20);
 sql(q{SELECT idempotency.relay_alter('busy', batch_events => 1)});
 sql(q{SELECT count(idempotency.outbox_enqueue('busy', 'k', 'Busy', '1')) FROM generate_series(1, 20000)});

@@ -129,7 +129,7 @@ gather('large', 0);
 IdemTest::wait_for($node, "SELECT lag_events = 0 AND sent = 130000 FROM idempotency.stat_relay WHERE relay = 'large'");
 foreach my $name ('more', 'larger')
 {
-	IdemTest::wait_for($node, "SELECT waiting_for = 'sink' FROM idempotency.stat_relay WHERE relay = '$name'");
+	IdemTest::wait_for($node, "SELECT waiting_for = 'answer' FROM idempotency.stat_relay WHERE relay = '$name'");
 	is(shares($name), '', "$name: a share that is larger than what may be in flight is never full");
 	gather($name, 0);
 }
@@ -142,7 +142,7 @@ is((split / /, shares('larger'))[0], 10, 'the share that could not become full h
 relay('credit', credit_messages => 12, max_batch_events => 5);
 gather('credit', 1);
 enqueue('credit', 30);
-IdemTest::wait_for($node, "SELECT waiting_for = 'sink' FROM idempotency.stat_relay WHERE relay = 'credit'");
+IdemTest::wait_for($node, "SELECT waiting_for = 'answer' FROM idempotency.stat_relay WHERE relay = 'credit'");
 gather('credit', 0);
 IdemRelay::wait_received("$dir/credit.log", 30);
 each_once('credit', 30, 'little credit');

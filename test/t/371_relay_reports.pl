@@ -172,5 +172,49 @@ ok((grep { $_ eq 'relay "fn" is outage' } logged('fn')), 'the log has the outage
 my $log = slurp_file($node->logfile);
 unlike($log, qr/4111|4222|told to answer retry/, 'and no text of a handler or of a receiver');
 
+# An answer that is outstanding: since when, whatever becomes of later events.
+sub waits
+{
+	my ($name, $word) = @_;
+
+	IdemTest::wait_for($node, "SELECT state = 'streaming' AND waiting_for = '$word' FROM idempotency.stat_relay WHERE relay = '$name'");
+	return IdemRelay::stat($node, $name, 'waiting_since');
+}
+
+IdemRelay::own_relay($node, $dir, 'mute', mute_type => 'Mute');
+$node->safe_psql('postgres', q{SELECT idempotency.relay_alter('mute', batch_events => 1)});
+is(IdemRelay::stat($node, 'mute', 'delivered_at'), '', 'nothing is delivered');
+enqueue('mute', 'Good');
+IdemTest::wait_for($node, q{SELECT delivered_at BETWEEN pg_postmaster_start_time() AND clock_timestamp() FROM idempotency.stat_relay WHERE relay = 'mute'});
+my $delivered_at = IdemRelay::stat($node, 'mute', 'delivered_at');
+enqueue('mute', 'Mute');
+my $since = waits('mute', 'answer');
+cmp_ok($since, 'gt', $delivered_at, 'it began after the last delivery');
+enqueue('mute', 'Late', 3);
+IdemRelay::arrives("$dir/mute.log", 'Late', 3);
+IdemTest::wait_for($node, "SELECT clock_timestamp() > '$since'::timestamptz + interval '1 s'");
+is(IdemRelay::stat($node, 'mute', 'waiting_for, waiting_since, delivered_at'), "answer|$since|$delivered_at", 'answers for later events change nothing');
+
+# Refused is not delivered.
+IdemRelay::own_relay($node, $dir, 'refuses', reject_type => 'Bad');
+enqueue('refuses', 'Bad');
+IdemTest::wait_for($node, q{SELECT waiting_for = 'retry' AND retrying = 1 AND oldest_waiting < waiting_since AND delivered_at IS NULL
+	FROM idempotency.stat_relay WHERE relay = 'refuses'});
+
+# A handler that has the next event has got on.
+$node->safe_psql('postgres', <<'END');
+CREATE FUNCTION locked(payload jsonb) RETURNS void LANGUAGE sql AS 'SELECT pg_advisory_xact_lock(payload::text::int)';
+CREATE SERVER locked FOREIGN DATA WRAPPER idempotency_function OPTIONS (function 'public.locked', timeout '600000');
+SELECT idempotency.relay_create('locked', 'locked', aggregate_types => '{locked}');
+END
+my @holders = map { $node->background_psql('postgres') } 1 .. 2;
+$holders[ $_ - 1 ]->query_safe("SELECT pg_advisory_lock($_)") foreach 1 .. 2;
+enqueue('locked', 'E', 2);
+$since = waits('locked', 'function');
+$holders[0]->quit;
+IdemTest::wait_for($node, "SELECT waiting_for = 'function' AND waiting_since > '$since' FROM idempotency.stat_relay WHERE relay = 'locked'");
+$holders[1]->quit;
+IdemTest::wait_for($node, q{SELECT waiting_for = 'events' AND sent = 2 FROM idempotency.stat_relay WHERE relay = 'locked'});
+
 $node->stop;
 done_testing();

@@ -51,7 +51,7 @@ PG_FUNCTION_INFO_V1(idem_relay_status_fn);
 PG_FUNCTION_INFO_V1(idem_relay_lag_fn);
 PG_FUNCTION_INFO_V1(idem_relay_parked_restore_fn);
 
-#define STATUS_COLUMNS 10
+#define STATUS_COLUMNS 12
 #define LAG_COLUMNS 6
 
 /*
@@ -140,6 +140,10 @@ put_entry(ReturnSetInfo *rsinfo, const IdemRelayEntry *e, bool with_error)
 	values[8] = Int32GetDatum(e->pid);
 	nulls[9] = e->sink_pid == 0;
 	values[9] = Int32GetDatum(e->sink_pid);
+	nulls[10] = waiting == NULL;
+	values[10] = TimestampTzGetDatum(e->waiting_since);
+	nulls[11] = e->delivered_at == 0;
+	values[11] = TimestampTzGetDatum(e->delivered_at);
 	tuplestore_putvalues(rsinfo->setResult, rsinfo->setDesc, values, nulls);
 }
 
@@ -158,7 +162,7 @@ put_without_worker(ReturnSetInfo *rsinfo, const IdemRelayEntry *copies, int n, b
 	{
 		const IdemRelayConfig *relay = lfirst(lc);
 		Datum		values[STATUS_COLUMNS] = {0};
-		bool		nulls[STATUS_COLUMNS] = {false, false, false, true, true, true, false, true, true, true};
+		bool		nulls[STATUS_COLUMNS] = {false, false, false, true, true, true, false, true, true, true, true, true};
 		bool		has_worker = false;
 
 		for (int i = 0; i < n && !has_worker; i++)

@@ -191,6 +191,13 @@ idem_engine_is_elsewhere(const IdemRelay *relay)
 	return relay->away && idem_slots_state(relay->config->relay_id) != IDEM_SLOT_NOT_THERE;
 }
 
+/* A relay at rest waits for events, or for the time of a parked event. */
+static void
+show_rest(IdemRelay *relay)
+{
+	idem_engine_show(relay, IDEM_RELAY_IDLE, relay->rester.due != 0 ? IDEM_WAIT_RETRY : IDEM_WAIT_EVENTS);
+}
+
 void
 idem_engine_rest(IdemRelay *relay, bool far)
 {
@@ -198,7 +205,7 @@ idem_engine_rest(IdemRelay *relay, bool far)
 	idem_engine_disprove(relay);
 	relay->walk.rested = true;
 	idem_rest_join(&relay->rester, relay->walk.settled.base, far);
-	idem_engine_show(relay, IDEM_RELAY_IDLE, IDEM_WAIT_EVENTS);
+	show_rest(relay);
 }
 
 /*
@@ -299,7 +306,7 @@ take_turn(IdemRelay *relay)
 		return false;
 	if (relay->rester.group == NULL)
 		return relay->courier->step(relay);
-	idem_engine_show(relay, IDEM_RELAY_IDLE, IDEM_WAIT_EVENTS);
+	show_rest(relay);
 	return false;
 }
 

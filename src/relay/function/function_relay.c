@@ -157,7 +157,7 @@ work_event(IdemFunctionCourier *courier, const IdemEvent *ev, int64 parked_id, i
 	if (!idem_attempts_killed(&courier->attempts, courier->relay.config, &ev->event_id, &failure) &&
 		!is_suspect(courier, &ev->event_id))
 	{
-		idem_report_waiting(courier->relay.entry, IDEM_WAIT_FUNCTION);
+		idem_report_waiting_anew(courier->relay.entry, IDEM_WAIT_FUNCTION);
 		handled = idem_handler_run(courier->handler, courier->relay.config, ev, &failure);
 	}
 	if (handled == IDEM_HANDLED)

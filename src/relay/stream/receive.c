@@ -129,6 +129,13 @@ on_result(IdemStream *stream, const IdemProtoResult *r)
 		if (failure >= 0)
 			batch->nonacks++;
 	}
+
+	/*
+	 * A result that is missing in the oldest batch holds the relay up,
+	 * whatever comes of later batches.
+	 */
+	if (batch == idem_batch_oldest(stream))
+		idem_report_got_on(stream->relay.entry);
 	IDEM_FAULT_POINT("relay-result-received");
 	return IDEM_STREAM_GOES_ON;
 }
@@ -196,6 +203,7 @@ on_ready(IdemStream *stream, const IdemProtoReady *ready)
 	stream->slow_start = false;
 	if (!stream->fell_ready)
 		idem_engine_disprove(&stream->relay);
+	idem_report_got_on(stream->relay.entry);
 	idem_pipe_heard(&stream->pipe);
 	return verdict;
 }

@@ -327,7 +327,7 @@ start_program(IdemStream *stream, IdemClock now)
 
 	make_busy(stream);
 	stream->busy_at = stream->started_at = now;
-	idem_engine_show_trying(&stream->relay, IDEM_RELAY_STARTING, IDEM_WAIT_SINK);
+	idem_engine_show_trying(&stream->relay, IDEM_RELAY_STARTING, IDEM_WAIT_ANSWER);
 	if (!idem_process_start(&stream->pipe.process, stream->relay.config->name,
 							stream->relay.config->program, &problem))
 	{
@@ -361,7 +361,7 @@ report_running(IdemStream *stream)
 	else if (idem_pipe_is_held(&stream->pipe))
 		waiting = IDEM_WAIT_SYNC_STANDBY;
 	else if (stream->nbatches > 0)
-		waiting = IDEM_WAIT_SINK;
+		waiting = IDEM_WAIT_ANSWER;
 	else if (stream->parked->total >= idem_max_parked)
 		waiting = IDEM_WAIT_PARKED_ROOM;
 	else if (idem_parked_index_next(stream->parked) != 0)

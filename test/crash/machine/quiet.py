@@ -60,7 +60,7 @@ class QuietTime:
                 time.sleep(self.rng.choice(DELAYS))
             self.commit(session, 1)
             if release:
-                self.world.primary.wait_for("SELECT bool_or(waiting_for NOT IN ('events', 'sink'))"
+                self.world.primary.wait_for("SELECT bool_or(waiting_for NOT IN ('events', 'answer'))"
                                             " FROM idempotency.stat_relay")
                 time.sleep(self.rng.choice(DELAYS))
         finally:
