@@ -255,6 +255,18 @@ sub stat
 		"SELECT $column FROM idempotency.stat_relay WHERE relay = '$relay'");
 }
 
+# The query of doc/howto/operate.md that names the relays that do not get on, without its
+# semicolon, for an operator with so many seconds of patience.
+sub operator_query
+{
+	my ($patience) = @_;
+	my $page = slurp_file(dirname(abs_path(__FILE__)) . '/../../doc/howto/operate.md');
+	my ($query) = $page =~ /^## Look\n.*?^```sql\n(.*?);\n```\n/ms or die 'no query in operate.md';
+
+	$query =~ s/'5 s'/'$patience s'/ or die 'no threshold in the query of operate.md';
+	return $query;
+}
+
 # A relay that is idle, since it had nothing to send when its worker started, streams
 # as well as one whose program waits for events.
 sub wait_state

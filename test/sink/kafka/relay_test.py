@@ -232,6 +232,58 @@ def test_two_databases():
         b.remove()
 
 
+def test_operator_is_told():
+    """The operator's query names the relay from the broker's end to its return, and neither before nor after.  A look is late
+    if it began two seconds after the relay had noted the failure, or after the operator's patience with an answer."""
+    page = (TOP / "doc/howto/operate.md").read_text()
+    query = re.search(r"^## Look$.*?^```sql\n(.*?);\n```$", page, re.M | re.S).group(1)
+    b = Broker()
+    source = Source(b)
+    broken_at = "infinity"
+    reasons = set()
+
+    def look():
+        """Is the relay named?"""
+        named, late, reason = source.sql(f"""WITH q AS MATERIALIZED ({query})
+            SELECT q.relay IS NOT NULL, q.relay IS NULL AND (
+                s.last_error_at > '{broken_at}' AND statement_timestamp() > s.last_error_at + interval '2 s'
+                OR s.waiting_for = 'answer' AND statement_timestamp() > s.waiting_since + interval '7 s'), s.state
+            FROM idempotency.stat_relay s LEFT JOIN q USING (relay)""").split("|")
+        assert late != "t", source.state()
+        if named == "t":
+            reasons.add(reason)
+        return named == "t"
+
+    def is_delivered():
+        return source.sql("SELECT sent > 0 AND lag_events = 0 AND retrying = 0 FROM idempotency.stat_relay") == "t"
+
+    try:
+        b.topic("outbox.event.order", 3)
+        shop(source, b, timeout=8000)
+        event = "SELECT idempotency.outbox_enqueue('order', 'k', 'E', '1')"
+        source.sql(event)
+        until(source.state, is_delivered)
+        assert not look(), source.state()
+        broken_at = source.sql("SELECT clock_timestamp()")
+        b.kill()
+        source.sql(event)
+        until(source.state, look)
+        until(source.state, lambda: source.sql("SELECT state FROM idempotency.stat_relay") == "outage")
+        reasons.clear()
+        for _ in range(10):
+            time.sleep(1)
+            assert look(), source.state()
+        assert reasons == {"outage"}, reasons
+        broken_at = "infinity"
+        b.start()
+        until(source.state, lambda: not look())
+        until(source.state, is_delivered)
+        assert not look(), source.state()
+    finally:
+        source.stop()
+        b.remove()
+
+
 def test_relay_survives_kills():
     b = Broker()
     source = Source(b)
