@@ -56,6 +56,7 @@
 #include "request/flight.h"
 #include "request/response.h"
 #include "shared/catalog.h"
+#include "shared/durable.h"
 #include "shared/fault.h"
 #include "shared/guard.h"
 #include "shared/keyed_worker.h"
@@ -183,23 +184,28 @@ on_transaction(XactEvent event, void *arg)
 		case XACT_EVENT_PRE_COMMIT:
 			idem_wake_committing();
 			idem_finish_claims(false);
+			idem_durable_commits();
 			break;
 		case XACT_EVENT_PRE_PREPARE:
 			idem_finish_claims(true);
+			idem_durable_commits();
 			break;
 		case XACT_EVENT_COMMIT:
 			idem_wake_committed();
 			idem_flight_transaction_ended();
+			idem_durable_ended();
 			idem_state_forget(event);
 			break;
 		case XACT_EVENT_PREPARE:
 			idem_wake_prepared();
 			idem_flight_transaction_prepared();
+			idem_durable_ended();
 			idem_state_forget(event);
 			break;
 		case XACT_EVENT_ABORT:
 			idem_wake_aborted();
 			idem_flight_transaction_ended();
+			idem_durable_ended();
 			idem_state_forget(event);
 			break;
 		default:

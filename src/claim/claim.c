@@ -46,11 +46,8 @@
 #include "access/xact.h"
 #include "access/xlog.h"
 #include "miscadmin.h"
-#include "replication/walsender.h"
-#include "replication/walsender_private.h"
 #include "storage/latch.h"
 #include "storage/lock.h"
-#include "utils/guc.h"
 #include "utils/snapmgr.h"
 #include "utils/timestamp.h"
 #include "utils/wait_event.h"
@@ -543,10 +540,7 @@ idem_claim_get_status(IdemStr id, IdemStr consumer, IdemClaimInfo *info)
  *
  * A transaction that completed a claim is committed synchronously: its client
  * acknowledges the event to a broker right after the commit, and the broker
- * forgets the event.  ForceSyncCommit forces the local flush without touching
- * settings.  Where synchronous standbys are configured and the session would
- * not wait for them, this file raises synchronous_commit for the rest of the
- * transaction.
+ * forgets the event.
  *
  * The callback runs before the commit is irrevocable, so the callback may
  * fail.
@@ -615,18 +609,6 @@ keep_pending(void)
 	pfree(pending);
 }
 
-/* Make this commit wait for its flush and for synchronous standbys. */
-static void
-force_durable_commit(void)
-{
-	ForceSyncCommit();
-	if (idem_durable_awaits_standby() &&
-		synchronous_commit < SYNCHRONOUS_COMMIT_REMOTE_FLUSH)
-		(void) set_config_option("synchronous_commit", "on",
-								 PGC_USERSET, PGC_S_SESSION,
-								 GUC_ACTION_LOCAL, true, 0, false);
-}
-
 void
 idem_finish_claims(bool prepare)
 {
@@ -639,7 +621,7 @@ idem_finish_claims(bool prepare)
 		keep_pending();
 	}
 	if (counts->completed > 0 && idem_durable_complete)
-		force_durable_commit();
+		idem_durable_force_commit();
 	if (counts->completed > 0 && !prepare)
 		IDEM_FAULT_POINT("claim-pre-commit");
 	if (counts->completed > 0 && prepare)
