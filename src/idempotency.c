@@ -125,6 +125,7 @@ read_statement(Node *stmt)
 		TransactionStmtKind kind = ((TransactionStmt *) stmt)->kind;
 
 		s.commits_prepared = kind == TRANS_STMT_COMMIT_PREPARED;
+		s.ends_block = kind == TRANS_STMT_COMMIT || kind == TRANS_STMT_PREPARE;
 		s.ends_prepared = s.commits_prepared || kind == TRANS_STMT_ROLLBACK_PREPARED;
 	}
 	idem_ddl_read(stmt, &s);
@@ -140,6 +141,8 @@ process_utility(PlannedStmt *pstmt, const char *query, bool read_only_tree,
 {
 	const IdemStatement s = read_statement(pstmt->utilityStmt);
 
+	if (s.ends_block)
+		idem_claims_ask_first();
 	if (OidIsValid(s.clear))
 		call_next_without_workers(s.clear, pstmt, query, read_only_tree, context,
 								  params, env, dest, qc);

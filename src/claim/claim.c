@@ -96,6 +96,8 @@ take(IdemCall *call, const IdemClaimKey *key, const IdemRow *row, bool has_lease
 	state.lock_kept = keep_lock;
 	state.has_lease = has_lease;
 	idem_state_set(claim, &state);
+	if (idem_state_counts()->pending == 1)
+		idem_claims_ask_first();
 	IDEM_FAULT_POINT("claim-taken");
 
 	if (!keep_lock)
@@ -578,6 +580,29 @@ report_pending(void)
 							  (unsigned long) n, (long long) n,
 							  pnstrdup(first->key.consumer, first->key.consumerlen)),
 			 hint_pending(first->key.scopelen > 0)));
+}
+
+/*
+ * Transaction callback.  PostgreSQL asks the callbacks before COMMIT in reverse order of
+ * their registration, and that of postgres_fdw commits at the remote server.  A claim
+ * that is refused after it would leave its effect there.  So this callback only refuses, and
+ * is registered anew whenever it should come first; idem_finish_claims asks once more.
+ */
+static void
+refuse_pending(XactEvent event, void *arg)
+{
+	if ((event == XACT_EVENT_PRE_COMMIT || event == XACT_EVENT_PRE_PREPARE) &&
+		idem_state_counts()->pending > 0 && idem_uncompleted_claims == IDEM_UNCOMPLETED_ERROR)
+		report_pending();
+}
+
+void
+idem_claims_ask_first(void)
+{
+	if (idem_state_counts()->pending == 0)
+		return;
+	UnregisterXactCallback(refuse_pending, NULL);
+	RegisterXactCallback(refuse_pending, NULL);
 }
 
 /*
