@@ -144,7 +144,7 @@ SELECT relation::regclass, mode FROM pg_locks WHERE pid = pg_backend_pid()
 	AND relation IN ('idempotency_data.store_state'::regclass, 'idempotency_data.store_segment_0'::regclass) ORDER BY 1;
 COMMIT;
 
--- A holdable cursor claims at COMMIT at the latest
+-- A holdable cursor claims at COMMIT at the latest, and cannot complete there: no effect was made
 BEGIN;
 DECLARE h CURSOR WITH HOLD FOR SELECT idempotency.claim_event('h1');
 COMMIT;
@@ -152,8 +152,7 @@ CLOSE h;
 BEGIN;
 DECLARE h CURSOR WITH HOLD FOR SELECT idempotency.claim_event('h1'), idempotency.complete_event('h1');
 COMMIT;
-FETCH h;
-CLOSE h;
+SELECT status FROM idempotency.event_status('h1');
 
 -- A deferred trigger claims and completes inside of COMMIT
 CREATE TABLE orders (id text);

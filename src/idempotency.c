@@ -56,6 +56,7 @@
 #include "request/flight.h"
 #include "request/response.h"
 #include "shared/catalog.h"
+#include "shared/durable.h"
 #include "shared/fault.h"
 #include "shared/guard.h"
 #include "shared/keyed_worker.h"
@@ -124,6 +125,7 @@ read_statement(Node *stmt)
 		TransactionStmtKind kind = ((TransactionStmt *) stmt)->kind;
 
 		s.commits_prepared = kind == TRANS_STMT_COMMIT_PREPARED;
+		s.ends_block = kind == TRANS_STMT_COMMIT || kind == TRANS_STMT_PREPARE;
 		s.ends_prepared = s.commits_prepared || kind == TRANS_STMT_ROLLBACK_PREPARED;
 	}
 	idem_ddl_read(stmt, &s);
@@ -139,6 +141,8 @@ process_utility(PlannedStmt *pstmt, const char *query, bool read_only_tree,
 {
 	const IdemStatement s = read_statement(pstmt->utilityStmt);
 
+	if (s.ends_block)
+		idem_claims_ask_first();
 	if (OidIsValid(s.clear))
 		call_next_without_workers(s.clear, pstmt, query, read_only_tree, context,
 								  params, env, dest, qc);
@@ -183,23 +187,28 @@ on_transaction(XactEvent event, void *arg)
 		case XACT_EVENT_PRE_COMMIT:
 			idem_wake_committing();
 			idem_finish_claims(false);
+			idem_durable_commits();
 			break;
 		case XACT_EVENT_PRE_PREPARE:
 			idem_finish_claims(true);
+			idem_durable_commits();
 			break;
 		case XACT_EVENT_COMMIT:
 			idem_wake_committed();
 			idem_flight_transaction_ended();
+			idem_durable_ended();
 			idem_state_forget(event);
 			break;
 		case XACT_EVENT_PREPARE:
 			idem_wake_prepared();
 			idem_flight_transaction_prepared();
+			idem_durable_ended();
 			idem_state_forget(event);
 			break;
 		case XACT_EVENT_ABORT:
 			idem_wake_aborted();
 			idem_flight_transaction_ended();
+			idem_durable_ended();
 			idem_state_forget(event);
 			break;
 		default:

@@ -46,11 +46,8 @@
 #include "access/xact.h"
 #include "access/xlog.h"
 #include "miscadmin.h"
-#include "replication/walsender.h"
-#include "replication/walsender_private.h"
 #include "storage/latch.h"
 #include "storage/lock.h"
-#include "utils/guc.h"
 #include "utils/snapmgr.h"
 #include "utils/timestamp.h"
 #include "utils/wait_event.h"
@@ -99,6 +96,8 @@ take(IdemCall *call, const IdemClaimKey *key, const IdemRow *row, bool has_lease
 	state.lock_kept = keep_lock;
 	state.has_lease = has_lease;
 	idem_state_set(claim, &state);
+	if (idem_state_counts()->pending == 1)
+		idem_claims_ask_first();
 	IDEM_FAULT_POINT("claim-taken");
 
 	if (!keep_lock)
@@ -543,10 +542,7 @@ idem_claim_get_status(IdemStr id, IdemStr consumer, IdemClaimInfo *info)
  *
  * A transaction that completed a claim is committed synchronously: its client
  * acknowledges the event to a broker right after the commit, and the broker
- * forgets the event.  ForceSyncCommit forces the local flush without touching
- * settings.  Where synchronous standbys are configured and the session would
- * not wait for them, this file raises synchronous_commit for the rest of the
- * transaction.
+ * forgets the event.
  *
  * The callback runs before the commit is irrevocable, so the callback may
  * fail.
@@ -587,6 +583,29 @@ report_pending(void)
 }
 
 /*
+ * Transaction callback.  PostgreSQL asks the callbacks before COMMIT in reverse order of
+ * their registration, and that of postgres_fdw commits at the remote server.  A claim
+ * that is refused after it would leave its effect there.  So this callback only refuses, and
+ * is registered anew whenever it should come first; idem_finish_claims asks once more.
+ */
+static void
+refuse_pending(XactEvent event, void *arg)
+{
+	if ((event == XACT_EVENT_PRE_COMMIT || event == XACT_EVENT_PRE_PREPARE) &&
+		idem_state_counts()->pending > 0 && idem_uncompleted_claims == IDEM_UNCOMPLETED_ERROR)
+		report_pending();
+}
+
+void
+idem_claims_ask_first(void)
+{
+	if (idem_state_counts()->pending == 0)
+		return;
+	UnregisterXactCallback(refuse_pending, NULL);
+	RegisterXactCallback(refuse_pending, NULL);
+}
+
+/*
  * Write all undecided claims as in progress.  A claim that took over such a row writes
  * another one: the steps of this transaction are in no older snapshot, and only
  * a row that is not in it either makes a claim fail there (40001).
@@ -615,18 +634,6 @@ keep_pending(void)
 	pfree(pending);
 }
 
-/* Make this commit wait for its flush and for synchronous standbys. */
-static void
-force_durable_commit(void)
-{
-	ForceSyncCommit();
-	if (idem_durable_awaits_standby() &&
-		synchronous_commit < SYNCHRONOUS_COMMIT_REMOTE_FLUSH)
-		(void) set_config_option("synchronous_commit", "on",
-								 PGC_USERSET, PGC_S_SESSION,
-								 GUC_ACTION_LOCAL, true, 0, false);
-}
-
 void
 idem_finish_claims(bool prepare)
 {
@@ -639,7 +646,7 @@ idem_finish_claims(bool prepare)
 		keep_pending();
 	}
 	if (counts->completed > 0 && idem_durable_complete)
-		force_durable_commit();
+		idem_durable_force_commit();
 	if (counts->completed > 0 && !prepare)
 		IDEM_FAULT_POINT("claim-pre-commit");
 	if (counts->completed > 0 && prepare)

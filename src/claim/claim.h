@@ -75,6 +75,12 @@ extern void idem_claim_init(void);
 extern void idem_finish_claims(bool prepare);
 
 /*
+ * If there are undecided claims, be asked about them before all callbacks that other
+ * libraries have registered until now.
+ */
+extern void idem_claims_ask_first(void);
+
+/*
  * Claim one event for the current (sub)transaction.  While the event is busy,
  * the call tries again for up to wait_ms milliseconds; 0 does not wait.
  * valid_until: later than that the event is expired; NULL: the age of its id

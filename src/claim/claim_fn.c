@@ -99,6 +99,7 @@ complete_event(FunctionCallInfo fcinfo, IdemGetId get)
 	Datum		result;
 
 	idem_prevent_read_only("complete_event()");
+	idem_prevent_running_ahead("complete_event()", false);
 	id = get(fcinfo, 0);
 	consumer = idem_arg_consumer(fcinfo, 1);
 	result = has_result ? PG_GETARG_DATUM(2) : (Datum) 0;
@@ -247,6 +248,7 @@ idem_complete_events_fn(PG_FUNCTION_ARGS)
 	int			n;
 
 	idem_prevent_read_only("complete_events()");
+	idem_prevent_running_ahead("complete_events()", false);
 	items = idem_arg_event_ids(fcinfo, 0, &n);
 	consumer = idem_arg_consumer(fcinfo, 1);
 	if (!PG_ARGISNULL(2))

@@ -143,6 +143,7 @@ idem_claim_offset_fn(PG_FUNCTION_ARGS)
 	long		wait_ms;
 
 	idem_prevent_read_only("claim_offset()");
+	idem_prevent_running_ahead("claim_offset()", true);
 	order.first = get_number(fcinfo, 3, "first_offset", PG_INT64_MAX - 1);
 	order.next = get_optional(fcinfo, 4, "next_offset", &next);
 	order.generation = get_optional(fcinfo, 5, "generation", &generation);
@@ -237,6 +238,7 @@ idem_claim_sequence_fn(PG_FUNCTION_ARGS)
 	bool		nulls[3] = {false, false, false};
 
 	idem_prevent_read_only("claim_sequence()");
+	idem_prevent_running_ahead("claim_sequence()", true);
 	key.producer_id = get_number(fcinfo, 0, "producer_id", PG_INT64_MAX);
 	claim.epoch = get_int(fcinfo, 1, "epoch", 0, PG_INT32_MAX);
 	claim.sequence = get_number(fcinfo, 2, "sequence", PG_INT64_MAX);

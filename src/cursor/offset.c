@@ -32,11 +32,11 @@
  */
 #include "postgres.h"
 
-#include "access/xact.h"
 
 #include "claim/call.h"
 #include "cursor/log.h"
 #include "cursor/offset.h"
+#include "shared/durable.h"
 #include "shared/fault.h"
 
 /* Judge a claim by the next offset of the partition, and move that. */
@@ -140,7 +140,7 @@ try_act(const IdemOffsetOrder *order, const IdemCursorKey *key)
 	else
 		idem_cursor_lock_release(key, ExclusiveLock);
 	if (changed && !order->claims)
-		ForceSyncCommit();
+		idem_durable_force_commit();
 	if (rests_on_found(&answer, order, &cursor))
 		idem_cursor_await_durable(&cursor);
 	return answer;

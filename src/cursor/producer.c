@@ -43,7 +43,6 @@
  */
 #include "postgres.h"
 
-#include "access/xact.h"
 #include "access/xlog.h"
 #include "miscadmin.h"
 #include "utils/timestamp.h"
@@ -52,6 +51,7 @@
 #include "cursor/producer.h"
 #include "lease/token.h"
 #include "shared/clock.h"
+#include "shared/durable.h"
 #include "shared/fault.h"
 #include "shared/uptime.h"
 #include "store/store.h"
@@ -278,7 +278,7 @@ idem_producer_register(IdemStr name, bool gapless, int64 *producer_id, int *epoc
 	idem_keyed_access_close(log);
 	if (producer.kept != 0)
 		idem_store_note_expiry(idem_uptime_now(), producer.kept);
-	ForceSyncCommit();
+	idem_durable_force_commit();
 	*producer_id = id.producer_id;
 	*epoch = producer.epoch;
 }

@@ -345,6 +345,7 @@ idem_outbox_enqueue_fn(PG_FUNCTION_ARGS)
 	IdemOutboxRow row = {.is_json = true};
 
 	idem_prevent_read_only("outbox_enqueue()");
+	idem_prevent_running_ahead("outbox_enqueue()", false);
 	return enqueue_one(fcinfo, &row, 4);
 }
 
@@ -355,6 +356,7 @@ idem_outbox_enqueue_bytes_fn(PG_FUNCTION_ARGS)
 	text	   *content_type;
 
 	idem_prevent_read_only("outbox_enqueue_bytes()");
+	idem_prevent_running_ahead("outbox_enqueue_bytes()", false);
 	content_type = idem_get_text_arg(fcinfo, 4, "content_type", IDEM_MAX_NAME_BYTES);
 	check_content_type(content_type);
 	row.has_content_type = true;
@@ -646,6 +648,7 @@ idem_outbox_enqueue_many_fn(PG_FUNCTION_ARGS)
 	int			n;
 
 	idem_prevent_read_only("outbox_enqueue_many()");
+	idem_prevent_running_ahead("outbox_enqueue_many()", false);
 	InitMaterializedSRF(fcinfo, MAT_SRF_USE_EXPECTED_DESC);
 	n = enqueue_arrays(fcinfo, &events);
 	for (int i = 0; i < n; i++)

@@ -196,6 +196,8 @@ start_claim(Look *look, const IdemRow *row)
 	state.has_lease = lease->state != IDEM_LEASE_FREE;
 	state.fingerprint = idem_state_copy(fingerprint);
 	idem_state_set(claim, &state);
+	if (idem_state_counts()->pending == 1)
+		idem_claims_ask_first();
 	look->answer->lease.attempt++;
 	look->answer->lease.token = 0;
 }

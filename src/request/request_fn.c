@@ -169,6 +169,7 @@ idem_complete_request_fn(PG_FUNCTION_ARGS)
 	int64		token;
 
 	idem_prevent_read_only("complete_request()");
+	idem_prevent_running_ahead("complete_request()", false);
 	name = get_request_name(fcinfo, 5);
 	idem_require_arg(fcinfo, 2, "status");
 	response.status = PG_GETARG_INT32(2);

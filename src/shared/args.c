@@ -18,9 +18,12 @@
 #include "executor/spi.h"
 #include "funcapi.h"
 #include "miscadmin.h"
+#include "tcop/pquery.h"
 #include "tcop/utility.h"
 #include "utils/builtins.h"
+#include "utils/portal.h"
 #include "utils/rel.h"
+#include "utils/snapmgr.h"
 #include "utils/timestamp.h"
 
 #include "shared/args.h"
@@ -141,6 +144,33 @@ idem_prevent_read_only(const char *function_name)
 	PreventCommandDuringRecovery(function_name);
 	PreventCommandIfReadOnly(function_name);
 	PreventCommandIfParallelMode(function_name);
+}
+
+/*
+ * ActivePortal has strategy PORTAL_ONE_SELECT and a store of rows only while
+ * PersistHoldablePortal runs it: the other strategies collect their rows in a store, too,
+ * and a cursor that is kept already has no query any more.  A function that the query
+ * calls runs its own statements under snapshots of their own.  A call of a function that
+ * fetches from a cursor of its own is not noticed, since that cursor is ActivePortal then.
+ */
+void
+idem_prevent_running_ahead(const char *function_name, bool called_by_other)
+{
+	Portal		portal = ActivePortal;
+
+	if (likely(portal == NULL || portal->holdStore == NULL ||
+			   portal->strategy != PORTAL_ONE_SELECT || portal->queryDesc == NULL))
+		return;
+	if (!called_by_other && ActiveSnapshotSet() &&
+		GetActiveSnapshot() != portal->queryDesc->snapshot)
+		return;
+	ereport(ERROR,
+			(errcode(ERRCODE_INVALID_CURSOR_STATE),
+			 errmsg("%s cannot be called by a cursor that is kept after the end of its transaction",
+					function_name),
+			 errdetail("COMMIT and ROLLBACK run the cursor's query for all rows that were not fetched yet, before anything is done about these rows."),
+			 errhint("Read the rows first, and call %s for each one by a statement of its own, for example inside of the loop.",
+					 function_name)));
 }
 
 int64

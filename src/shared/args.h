@@ -85,6 +85,15 @@ extern text *idem_get_text_arg(FunctionCallInfo fcinfo, int argno,
 extern void idem_prevent_read_only(const char *function_name);
 
 /*
+ * Error 24000 if a COMMIT or ROLLBACK that keeps a cursor makes the call: it runs the
+ * cursor's query to its end first, and that of a scrollable cursor from the beginning.
+ * The call would be committed before the row's effect is made, or rolled back before it.
+ * called_by_other: also if the query calls another function, and that one makes the
+ * call.  Without it such a call passes, because the other function may make the effect.
+ */
+extern void idem_prevent_running_ahead(const char *function_name, bool called_by_other);
+
+/*
  * The length of an interval in microseconds: a year has 365.25 days, a month 30, and a
  * day 24 hours, as extract(epoch) has it.  An interval of 290,000 years or more, and an
  * infinite one, gives PG_INT64_MAX or PG_INT64_MIN.  No other code converts an interval

@@ -2,7 +2,7 @@
  *
  * durable.c
  *		Waits until the commits that a snapshot saw can no longer be
- *		un-committed.
+ *		un-committed; makes the transaction's own commit wait so.
  *
  * The commit log keeps the LSNs of asynchronous commits only.  Take a commit
  * whose wait for a synchronous standby was cancelled: it is visible and
@@ -18,7 +18,7 @@
  *
  * LOCKING: SyncRepLock, shared, for a moment.
  *
- * MEMORY: none.
+ * MEMORY: none; one flag for the transaction.
  *
  * Copyright (c) 2026, the idempotency developers
  *
@@ -29,6 +29,7 @@
  */
 #include "postgres.h"
 
+#include "access/xact.h"
 #include "access/xlog.h"
 #include "miscadmin.h"
 #include "replication/syncrep.h"
@@ -36,6 +37,7 @@
 #include "replication/walsender_private.h"
 #include "storage/latch.h"
 #include "storage/lwlock.h"
+#include "utils/guc.h"
 #include "utils/wait_event.h"
 
 #include "compat.h"
@@ -143,4 +145,40 @@ idem_durable_wait(XLogRecPtr target)
 		CHECK_FOR_INTERRUPTS();
 		pause = Min(pause * 2, MAX_PAUSE_MS);
 	}
+}
+
+/*
+ * Is the transaction's commit to be durable?  A request that was rolled back with its
+ * savepoint stays: the commit then waits for nothing's sake.
+ */
+static bool commit_is_forced = false;
+
+void
+idem_durable_force_commit(void)
+{
+	commit_is_forced = true;
+}
+
+/*
+ * ForceSyncCommit forces the local flush without touching settings.  Whether a commit
+ * waits for synchronous standbys is up to synchronous_commit alone, which is raised for
+ * the rest of the transaction: not sooner, since a client may set it at any time.
+ */
+void
+idem_durable_commits(void)
+{
+	if (!commit_is_forced)
+		return;
+	ForceSyncCommit();
+	if (idem_durable_awaits_standby() &&
+		synchronous_commit < SYNCHRONOUS_COMMIT_REMOTE_FLUSH)
+		(void) set_config_option("synchronous_commit", "on",
+								 PGC_USERSET, PGC_S_SESSION,
+								 GUC_ACTION_LOCAL, true, 0, false);
+}
+
+void
+idem_durable_ended(void)
+{
+	commit_is_forced = false;
 }

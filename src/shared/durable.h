@@ -11,6 +11,8 @@
  *		target = idem_durable_target(largest commit LSN seen);
  *		idem_durable_wait(target);
  *
+ * A transaction whose own commit must not be lost calls idem_durable_force_commit.
+ *
  * Copyright (c) 2026, the idempotency developers
  *
  * IDENTIFICATION
@@ -62,5 +64,15 @@ extern bool idem_durable_reached(XLogRecPtr target);
  * buffer locks.
  */
 extern void idem_durable_wait(XLogRecPtr target);
+
+/*
+ * Make the commit of this transaction wait for its flush and for synchronous standbys,
+ * whatever synchronous_commit is.  Call it at any time before the commit.
+ * idem_durable_commits is for the callbacks before COMMIT and PREPARE, after all that
+ * may ask for it; idem_durable_ended for the end of the transaction.
+ */
+extern void idem_durable_force_commit(void);
+extern void idem_durable_commits(void);
+extern void idem_durable_ended(void);
 
 #endif							/* IDEM_DURABLE_H */

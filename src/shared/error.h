@@ -9,6 +9,7 @@
  *		22004	a NULL where a value is needed (the message names it)
  *		22023	a value that is empty, over-long, out of range or malformed
  *		23505	an event id given by the caller was enqueued before
+ *		24000	COMMIT calls the function, for a cursor that it keeps
  *		25006	a write on a standby or in a read-only transaction
  *		40001	the snapshot is too old to answer; retry the transaction
  *		42704 / 42710	a relay that does not exist / exists already

@@ -27,6 +27,7 @@ typedef struct IdemStatement
 	bool		changes_relays; /* what a relay may do, or where it sends */
 	bool		ends_prepared;	/* COMMIT PREPARED or ROLLBACK PREPARED */
 	bool		commits_prepared;
+	bool		ends_block;		/* COMMIT or PREPARE TRANSACTION */
 	RangeVar   *partitioned;	/* a copy: the partitioned table that it
 								 * makes; NULL: none */
 } IdemStatement;

@@ -88,6 +88,20 @@ END
 	is(claim("told$budget"), 'duplicate', 'and was flushed before');
 }
 
+# Does the transaction of a session wait for the standby, and not end?
+sub waits_for_standby
+{
+	my ($backend) = @_;
+
+	for (;;)
+	{
+		my $doing = $primary->safe_psql('postgres',
+			"SELECT CASE WHEN wait_event = 'SyncRep' THEN 'waits' WHEN state = 'idle' AND query ~ 'COMMIT' THEN 'ended' END FROM pg_stat_activity WHERE pid = $backend");
+
+		return $doing eq 'waits' if $doing ne '';
+	}
+}
+
 # Synchronous standby
 my $standby = IdemTest::synchronous_standby($primary);
 
@@ -99,6 +113,25 @@ END
 is(claim('with standby'), 'duplicate', 'answered while the standby is there');
 
 $standby->stop;
+
+# Nor is a producer registered, or a reader fenced, before the standby has it
+foreach my $call (q{register_producer('p')}, q{resume_offset('c', 't', 0, 1)})
+{
+	my $caller = $primary->background_psql('postgres', on_error_stop => 0);
+	my $caller_pid = $caller->query('SELECT pg_backend_pid()');
+
+	$caller->query_until(qr/go/, <<"END");
+\\echo go
+BEGIN;
+SELECT idempotency.$call;
+SET LOCAL synchronous_commit = off;
+COMMIT;
+END
+	ok(waits_for_standby($caller_pid), "the commit waits for the standby whatever synchronous_commit says: $call");
+	$primary->safe_psql('postgres', "SELECT pg_cancel_backend($caller_pid)");
+	$caller->quit;
+}
+
 my $session = $primary->background_psql('postgres', on_error_stop => 0);
 my $pid = $session->query('SELECT pg_backend_pid()');
 $session->query_until(qr/go/, <<'END');
@@ -125,7 +158,7 @@ foreach my $call (q{claim_event('cancelled')}, q{claim_events('{other,cancelled}
 }
 # One that gives up leaves no lock behind
 is( $primary->safe_psql('postgres',
-		q{SELECT count(*) FROM pg_locks WHERE locktype = 'advisory'}),
+		q{SELECT count(*) FROM pg_locks JOIN pg_stat_activity USING (pid) WHERE locktype = 'advisory' AND backend_type = 'client backend'}),
 	'0', 'no lock is left');
 
 $standby->start;
