@@ -126,7 +126,7 @@ use_field(PgSink *p, PgSinkField f, const char *type_oid, const char *type_name)
 	"SELECT p.oid, p.prokind, p.proretset, p.pronargs, p.pronargdefaults," \
 	" a.n, a.name, CASE WHEN t.typtype = 'd' THEN t.typbasetype ELSE t.oid END," \
 	" pg_catalog.format_type(t.oid, NULL), p.provariadic, p.proisstrict," \
-	" pg_catalog.concat_ws(' ', p.oid, p.xmin)" \
+	" pg_catalog.concat_ws(' ', p.oid, p.xmin), p.provolatile" \
 	" FROM pg_catalog.pg_proc p" \
 	" JOIN pg_catalog.pg_namespace s ON s.oid OPERATOR(pg_catalog.=) p.pronamespace" \
 	" LEFT JOIN LATERAL (SELECT pg_catalog.row_number() OVER () AS n, u.type," \
@@ -166,6 +166,11 @@ check_function(PgSink *p, const PGresult *res)
 	if (strcmp(PQgetvalue(res, 0, 10), "t") == 0)
 		return idem_sink_fail(&p->failure, IDEM_PROTO_REJECTED, "42P13",
 							  "function %s.%s at the target is STRICT, and would not be called for events without headers; it has to be CALLED ON NULL INPUT",
+							  schema, name);
+	/* such a call may be made once, when the statement is planned */
+	if (strcmp(PQgetvalue(res, 0, 12), "i") == 0)
+		return idem_sink_fail(&p->failure, IDEM_PROTO_REJECTED, "42P13",
+							  "function %s.%s at the target is IMMUTABLE, and might be called once for many events; it has to be VOLATILE",
 							  schema, name);
 	return true;
 }
@@ -386,7 +391,13 @@ write_pieces(const PgSink *p, Pieces *s)
 	}
 }
 
-/* Write the statement that takes a batch. */
+/*
+ * Write the statement that takes a batch.  The function is the argument of another
+ * function, which is called with any type and answers a number, so that no result is
+ * sent.  There the planner keeps the call as a whole, even if it puts the body of an
+ * SQL function in its place.  Of IS NULL over a row it would make conditions on the
+ * fields, and leave out the fields that decide nothing.
+ */
 static void
 write_statement(PgSink *p)
 {
@@ -396,7 +407,7 @@ write_statement(PgSink *p)
 
 	write_pieces(p, &s);
 	if (p->config.is_function)
-		p->call_sql = pgsink_format("SELECT (%s.%s(%s)) IS NULL FROM ROWS FROM (%s) AS e(%s)",
+		p->call_sql = pgsink_format("SELECT pg_catalog.num_nulls(%s.%s(%s)) FROM ROWS FROM (%s) AS e(%s)",
 									schema, name, s.values, s.arrays, s.row);
 	else
 		p->call_sql = pgsink_format("INSERT INTO %s.%s (%s) SELECT %s FROM ROWS FROM (%s) AS e(%s)"

@@ -59,9 +59,11 @@ def test_functions_that_do_not_fit():
         CREATE FUNCTION app.rows(event_id uuid) RETURNS SETOF int LANGUAGE sql AS 'SELECT 1';
         CREATE FUNCTION app.unnamed(uuid) RETURNS void LANGUAGE sql AS '';
         CREATE FUNCTION app.strict(event_id uuid, headers jsonb) RETURNS void LANGUAGE sql STRICT AS '';
+        CREATE FUNCTION app.immutable() RETURNS void LANGUAGE sql IMMUTABLE AS '';
         CREATE PROCEDURE app.proc(event_id uuid) LANGUAGE sql AS '';""")
     for name, state in (("twice", "42725"), ("strange", "42883"), ("typed", "42804"),
-                        ("rows", "42809"), ("unnamed", "42883"), ("proc", "42809"), ("strict", "42P13")):
+                        ("rows", "42809"), ("unnamed", "42883"), ("proc", "42809"), ("strict", "42P13"),
+                        ("immutable", "42P13")):
         f = t.failed(function=f"app.{name}")
         assert f["outcome"] == "rejected" and f["sqlstate"] == state, (name, f)
 
