@@ -505,7 +505,7 @@ static void
 failed(IdemRelay *relay, int sqlerrcode, const char *message)
 {
 	IdemFunctionCourier *courier = (IdemFunctionCourier *) relay;
-	bool		checking;
+	bool		checking = idem_handler_was_checking(courier->handler);
 
 	/* Nothing of the transaction happened: read the position again. */
 	idem_handler_forget(courier->handler);
@@ -518,7 +518,7 @@ failed(IdemRelay *relay, int sqlerrcode, const char *message)
 	 * The event was the only one, and the commit failed: the event is to
 	 * blame.  It is not for a full disk, nor for a cancel by somebody.
 	 */
-	if (courier->relay.breaker.stepwise > 0 && courier->has_tried &&
+	if (courier->relay.breaker.stepwise > 0 && courier->has_tried && !checking &&
 		!idem_handler_is_circumstance(sqlerrcode) &&
 		ERRCODE_TO_CATEGORY(sqlerrcode) != ERRCODE_OPERATOR_INTERVENTION)
 	{
@@ -530,7 +530,6 @@ failed(IdemRelay *relay, int sqlerrcode, const char *message)
 	}
 	courier->has_tried = false;
 	courier->attempts.met = courier->attempts.closing = false;
-	checking = idem_handler_was_checking(courier->handler);
 	if (!checking)
 		relay->breaker.stepwise = relay->config->batch_events;
 	idem_engine_open_breaker(relay, checking ? IDEM_RELAY_MISCONFIGURED : IDEM_RELAY_OUTAGE, message);
