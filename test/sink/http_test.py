@@ -517,6 +517,7 @@ def test_answer_ends_in_its_headers():
     """The end of the connection is not the end of the headers, whatever the status says."""
     broken = [b"HTTP/1.1 200 OK\r\n", b"HTTP/1.1 200 OK\r\nContent-Le", b"HTTP/1.1 299 \r\nX", b"HTTP/1.1 204 OK\r\nX: y\r\n",
               b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\n", b"HTTP/1.1 404 No\r\nContent-Le", b"HTTP/1.1 410 Gone\r\nX: y",
+              b"HTTP/1.1 200 OK\r\n\rX: y\r\nContent-Length: 9", b"HTTP/1.1 200 OK\r\n\r\r\n", b"HTTP/1.1 200 OK\r\n\r",
               b"HTTP/1.1 100 Continue\r\n\r\nHTTP/1.1 200 OK\r\nX: y", b"HTTP/1.1 103 Hints\r\nX: y\r\n\r\nHTTP/1.1 200 OK\r\n"]
     for answer in broken:
         listener, url, seen = first_says(answer)

@@ -55,14 +55,15 @@ take_body(char *data, size_t size, size_t n, void *opaque)
 /*
  * libcurl has a line of the headers.  An empty line ends them; behind an interim
  * response a status line begins the next ones, which "HTTP/" tells, since no name
- * of a header has a slash.
+ * of a header has a slash.  libcurl takes each line that begins with a CR for the
+ * empty one, so what follows a broken header would be the body of a delivery.
  */
 static size_t
 take_header(char *data, size_t size, size_t n, void *opaque)
 {
 	HSinkRequest *r = opaque;
 
-	if (size * n > 0 && (data[0] == '\r' || data[0] == '\n'))
+	if ((size * n == 1 && data[0] == '\n') || (size * n == 2 && memcmp(data, "\r\n", 2) == 0))
 		r->headers_ended = true;
 	else if (size * n >= 5 && memcmp(data, "HTTP/", 5) == 0)
 		r->headers_ended = false;
