@@ -326,4 +326,15 @@ typedef struct IdemJsonbBuild
 	((build)->result = pushJsonbValue(&(build)->state, (token), (value)))
 #endif
 
+/*
+ * The process of a virtual transaction, NULL if it is gone.  Needs storage/procarray.h,
+ * and before 17 storage/sinvaladt.h.  17: backend ids became numbers of processes
+ * (024c521117).
+ */
+#if PG_VERSION_NUM >= 170000
+#define idem_compat_vxid_proc(vxid) ProcNumberGetProc((vxid).procNumber)
+#else
+#define idem_compat_vxid_proc(vxid) BackendIdGetProc((vxid).backendId)
+#endif
+
 #endif							/* IDEM_COMPAT_H */

@@ -10,6 +10,10 @@
  * Applications do not read pg_extension in transactions that they leave open; the
  * server's own reads of it give their lock back at once.
  *
+ * pg_dump --serializable-deferrable waits between the two, with its snapshot, until the
+ * open serializable transactions have ended.  So a session that waits for a safe
+ * snapshot is taken for a dump, and for a while after its wait any session may be it.
+ *
  * Snapshots of a standby's sessions are not seen here.
  *
  * LOCKING: the lock manager's and the process array's own, for a moment.
@@ -32,7 +36,10 @@
 #include "storage/lock.h"
 #include "storage/proc.h"
 #include "storage/procarray.h"
+#include "storage/sinvaladt.h"
+#include "utils/wait_event.h"
 
+#include "compat.h"
 #include "shared/dump.h"
 
 /*
@@ -72,6 +79,28 @@ is_among(VirtualTransactionId vxid, const VirtualTransactionId *holders, int n)
 	return false;
 }
 
+/* When this process last saw a session wait for a safe snapshot */
+static IdemClock waited_at = 0;
+
+/* Does the session wait for a safe snapshot? */
+static bool
+waits_for_safe(VirtualTransactionId vxid)
+{
+	PGPROC	   *proc = idem_compat_vxid_proc(vxid);
+
+	if (proc == NULL || *(volatile uint32 *) &proc->wait_event_info != WAIT_EVENT_SAFE_SNAPSHOT)
+		return false;
+	waited_at = idem_clock();
+	return true;
+}
+
+/* May a session with an older snapshot still show that it is a dump? */
+static bool
+is_recent(IdemClock at)
+{
+	return at != 0 && idem_clock_ms_until(idem_clock_plus_ms(at, UNKNOWN_MS)) > 0;
+}
+
 /* Is an older snapshot a dump's?  unknown: each one may be. */
 static bool
 has_older(TransactionId last, bool unknown)
@@ -81,12 +110,12 @@ has_older(TransactionId last, bool unknown)
 	int			nholders;
 	VirtualTransactionId *older = get_older(last, &nolder);
 	VirtualTransactionId *holders;
-	bool		found = unknown && nolder > 0;
+	bool		found = (unknown || is_recent(waited_at)) && nolder > 0;
 
 	SET_LOCKTAG_RELATION(tag, MyDatabaseId, ExtensionRelationId);
 	holders = GetLockConflicts(&tag, AccessExclusiveLock, &nholders);
-	for (int i = 0; i < nolder && !found; i++)
-		found = is_among(older[i], holders, nholders);
+	for (int i = 0; i < nolder; i++)
+		found |= waits_for_safe(older[i]) || is_among(older[i], holders, nholders);
 	pfree(older);
 	pfree(holders);
 	return found;
@@ -95,7 +124,7 @@ has_older(TransactionId last, bool unknown)
 bool
 idem_dump_is_older(const IdemDumpMark *mark)
 {
-	return has_older(mark->last, idem_clock_ms_until(idem_clock_plus_ms(mark->at, UNKNOWN_MS)) > 0);
+	return has_older(mark->last, is_recent(mark->at));
 }
 
 bool

@@ -6,6 +6,7 @@
 import base64
 import collections
 import contextlib
+import fcntl
 import hashlib
 import hmac
 import json
@@ -14,6 +15,7 @@ import pathlib
 import re
 import socket
 import sys
+import termios
 import threading
 import time
 import types
@@ -22,7 +24,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import conformance
 from conformance import Program
-from sinklib import HERE, LateWorker, codec, run_tests
+from sinklib import HERE, LateWorker, PATIENCE, codec, run_tests
 
 BIN = pathlib.Path(os.environ.get("SINK_BINDIR", HERE.parent.parent / "src/sink/bin"))
 SINK = BIN / "idempotency-sink-http"
@@ -517,6 +519,7 @@ def test_answer_ends_in_its_headers():
     """The end of the connection is not the end of the headers, whatever the status says."""
     broken = [b"HTTP/1.1 200 OK\r\n", b"HTTP/1.1 200 OK\r\nContent-Le", b"HTTP/1.1 299 \r\nX", b"HTTP/1.1 204 OK\r\nX: y\r\n",
               b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\n", b"HTTP/1.1 404 No\r\nContent-Le", b"HTTP/1.1 410 Gone\r\nX: y",
+              b"HTTP/1.1 200 OK\r\n\rX: y\r\nContent-Length: 9", b"HTTP/1.1 200 OK\r\n\r\r\n", b"HTTP/1.1 200 OK\r\n\r",
               b"HTTP/1.1 100 Continue\r\n\r\nHTTP/1.1 200 OK\r\nX: y", b"HTTP/1.1 103 Hints\r\nX: y\r\n\r\nHTTP/1.1 200 OK\r\n"]
     for answer in broken:
         listener, url, seen = first_says(answer)
@@ -539,6 +542,44 @@ def test_answer_ends_in_its_headers():
         listener, url, seen = first_says(answer)
         with listener:
             assert deliver(url, [{"payload": b"{}"}])[0] == ["acked"], answer
+
+
+def test_unasked_answers():
+    """A second answer to a request is not the answer to the next one, if it was there before the connection is used again."""
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        w = start(f"http://127.0.0.1:{listener.getsockname()[1]}", concurrency=1)
+        w.hello()
+        kept = []                       # nobody reads what comes by these
+        listener.settimeout(PATIENCE)
+        for status in (200, 503, 200, 400):
+            batch, _ = w.events([{"payload": b"{}"}])
+            client, _ = listener.accept()
+            kept.append(client)
+            got = b""
+            while not got.endswith(b"{}"):
+                got += client.recv(65536)
+            client.sendall(b"HTTP/1.1 %d Whatever\r\nContent-Length: 0\r\n\r\n" % status)
+            assert w.outcomes(batch, 1) == [{200: "acked", 503: "retry", 400: "rejected"}[status]], (status, w.notes)
+            w.send("SETTLE", batch=batch)
+            client.sendall(b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n")
+            while int.from_bytes(fcntl.ioctl(client, termios.TIOCOUTQ, bytes(4)), sys.byteorder):
+                time.sleep(0.001)       # the program's side has it
+        w.close()
+    # without one a connection is used again
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        w = start(f"http://127.0.0.1:{listener.getsockname()[1]}", concurrency=1)
+        w.hello()
+        client = None
+        for _ in range(3):
+            batch, _ = w.events([{"payload": b"{}"}])
+            client = client or listener.accept()[0]
+            got = b""
+            while not got.endswith(b"{}"):
+                got += client.recv(65536)
+            client.sendall(b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n")
+            assert w.outcomes(batch, 1) == ["acked"], w.notes
+            w.send("SETTLE", batch=batch)
+        w.close()
 
 
 def test_outage_repeats_little():

@@ -7,6 +7,8 @@
 use strict;
 use warnings FATAL => 'all';
 
+use IPC::Run qw(finish start);
+
 use IdemOutbox;
 use IdemTest;
 use PostgreSQL::Test::Utils;
@@ -112,6 +114,32 @@ END $$;
 END
 is($node->safe_psql('postgres', 'SELECT segments_used FROM idempotency.stat_outbox'), '0', 'an old snapshot keeps nothing');
 $dumper->query_safe('COMMIT');
+
+# A dump that waits for its snapshot to be safe has it already, and shows nothing else.
+my $writer = $node->background_psql('postgres');
+$writer->query_safe('BEGIN ISOLATION LEVEL SERIALIZABLE; SELECT count(*) FROM pg_class');
+$node->safe_psql('postgres', "SELECT idempotency.outbox_enqueue('a', 'safe', 't', '1')");
+my $safe = start([ 'pg_dump', '--serializable-deferrable', '-N', 't', '-f', $dump, '-d', $node->connstr('postgres') ]);
+IdemTest::wait_for($node, q{SELECT count(*) = 1 FROM pg_stat_activity WHERE wait_event = 'SafeSnapshot'});
+deliver();
+$keeper->query_safe(<<'END');
+DO $$
+DECLARE
+	until timestamptz := clock_timestamp() + '1 s';
+BEGIN
+	WHILE clock_timestamp() < until LOOP
+		PERFORM t.maintain(ARRAY[t.snapshot()]);
+		COMMIT;
+	END LOOP;
+END $$;
+END
+is($keeper->query_safe($held), 'dump', 'a dump that waits for a safe snapshot keeps what was delivered since it began');
+$writer->query_safe('ROLLBACK');
+$writer->quit;
+finish($safe);
+is($safe->result(0), 0, 'it is done');
+like(slurp_file($dump), qr/\tsafe\t/, 'and has the event');
+$node->safe_psql('postgres', 'SELECT t.maintain(ARRAY[t.snapshot()])');
 
 # What is kept for a dump is bounded.
 $node->safe_psql('postgres', "SELECT idempotency.outbox_enqueue('a', 'much', 't', '1')");

@@ -506,9 +506,9 @@ static void
 failed(IdemRelay *relay, int sqlerrcode, const char *message)
 {
 	IdemFunctionCourier *courier = (IdemFunctionCourier *) relay;
-	bool		of_event = courier->has_tried && !idem_handler_is_circumstance(sqlerrcode) &&
+	bool		checking = idem_handler_was_checking(courier->handler);
+	bool		of_event = courier->has_tried && !checking && !idem_handler_is_circumstance(sqlerrcode) &&
 	ERRCODE_TO_CATEGORY(sqlerrcode) != ERRCODE_OPERATOR_INTERVENTION;
-	bool		checking;
 
 	/* Nothing of the transaction happened: read the position again. */
 	idem_handler_forget(courier->handler);
@@ -531,7 +531,6 @@ failed(IdemRelay *relay, int sqlerrcode, const char *message)
 	}
 	courier->has_tried = false;
 	courier->attempts.met = courier->attempts.closing = false;
-	checking = idem_handler_was_checking(courier->handler);
 	if (!checking)
 		relay->breaker.stepwise = relay->config->batch_events;
 	idem_engine_open_breaker(relay, checking ? IDEM_RELAY_MISCONFIGURED : IDEM_RELAY_OUTAGE, message,

@@ -17,6 +17,13 @@
  * check for interrupts.  So the flag is cleared when the event has ended,
  * unless the counter of SIGINT shows that somebody has sent a cancel as well.
  *
+ * PostgreSQL takes no lock on a function that it calls.  One that becomes STRICT
+ * in the midst of a batch is not called for events without headers, with no error;
+ * one that is replaced fails each event.  So the function is checked again before
+ * an event if any function has changed since, and an event is not handled if the
+ * function's row changed during the call.  Check and call read the row from the same
+ * cache, so a change that reached the call has set functions_changed.
+ *
  * MEMORY: one event at a time, in a context that is reset by the next event; a
  * saved plan until idem_handler_forget.
  *
@@ -31,6 +38,7 @@
 
 #include <signal.h>
 
+#include "access/htup_details.h"
 #include "access/xact.h"
 #include "catalog/namespace.h"
 #include "catalog/pg_proc.h"
@@ -42,7 +50,7 @@
 #include "storage/latch.h"
 #include "utils/acl.h"
 #include "utils/builtins.h"
-#include "utils/lsyscache.h"
+#include "utils/inval.h"
 #include "utils/memutils.h"
 #include "utils/regproc.h"
 #include "utils/resowner.h"
@@ -85,6 +93,9 @@ struct IdemHandler
 	MemoryContext event_cxt;
 	SPIPlanPtr	plan;			/* NULL: the plan is to be made */
 	Oid			func;			/* function that the plan calls */
+	TransactionId row_xmin;		/* the function's row in pg_proc when it was
+								 * checked */
+	ItemPointerData row_tid;
 	bool		checking;		/* the function is being checked; no event is
 								 * to blame for an error */
 	bool		called;			/* the function was called with this event;
@@ -92,6 +103,9 @@ struct IdemHandler
 	bool		payload_is_bytea;
 	int			timeout_ms;
 };
+
+/* A function or a schema was changed since the last check of the handler. */
+static bool functions_changed = true;
 
 /* The id of the event whose handler runs; empty: no handler runs. */
 static char event_in_hand[40] = "";
@@ -162,6 +176,13 @@ end_timeout(void)
 	return true;
 }
 
+/* The catalog cache drops the row of a function or of a schema. */
+static void
+note_change(Datum arg, int cacheid, uint32 hash)
+{
+	functions_changed = true;
+}
+
 IdemHandler *
 idem_handler_create(MemoryContext parent)
 {
@@ -169,17 +190,28 @@ idem_handler_create(MemoryContext parent)
 
 	handler->event_cxt = AllocSetContextCreate(parent, "event", ALLOCSET_DEFAULT_SIZES);
 	if (handler_timeout == MAX_TIMEOUTS)
+	{
 		handler_timeout = RegisterTimeout(USER_TIMEOUT, on_timeout);
+		CacheRegisterSyscacheCallback(PROCOID, note_change, (Datum) 0);
+		CacheRegisterSyscacheCallback(NAMESPACEOID, note_change, (Datum) 0);
+	}
 	pqsignal(SIGINT, on_cancel);
 	return handler;
+}
+
+/* The plan is to be made anew. */
+static void
+forget_plan(IdemHandler *handler)
+{
+	if (handler->plan)
+		SPI_freeplan(handler->plan);
+	handler->plan = NULL;
 }
 
 void
 idem_handler_forget(IdemHandler *handler)
 {
-	if (handler->plan)
-		SPI_freeplan(handler->plan);
-	handler->plan = NULL;
+	forget_plan(handler);
 	MemoryContextReset(handler->event_cxt);
 }
 
@@ -237,14 +269,11 @@ append_handler_arg(IdemHandler *handler, StringInfo sql, const char *name, Oid t
 
 /* Prepare "SELECT schema.function(event_id => $1, ...)", as the owner. */
 static void
-make_plan(IdemHandler *handler, const IdemRelayConfig *config)
+make_plan(IdemHandler *handler, const IdemRelayConfig *config, List *names)
 {
-	const char *name = idem_sink_option_value(config->options, "function");
 	const char *timeout = idem_sink_option_value(config->options, "timeout");
 	Oid			types[NARGS];
 	StringInfoData sql;
-	List	   *names;
-	Oid			func;
 	HeapTuple	tup;
 	Oid		   *arg_types;
 	char	  **arg_names;
@@ -252,18 +281,14 @@ make_plan(IdemHandler *handler, const IdemRelayConfig *config)
 	int			nargs;
 	SPIPlanPtr	plan;
 
-	if (name == NULL)
-		ereport(ERROR,
-				(errcode(ERRCODE_FDW_OPTION_NAME_NOT_FOUND),
-				 errmsg("server \"%s\" has no option \"function\"", config->server)));
-	func = find_function(name, &names);
+	SPI_connect();
 	initStringInfo(&sql);
 	appendStringInfo(&sql, "SELECT %s(", NameListToQuotedString(names));
 
 	/* all arguments that the function declares as IN, by name */
-	tup = SearchSysCache1(PROCOID, ObjectIdGetDatum(func));
+	tup = SearchSysCache1(PROCOID, ObjectIdGetDatum(handler->func));
 	if (!HeapTupleIsValid(tup))
-		elog(ERROR, "cache lookup failed for function %u", func);
+		elog(ERROR, "cache lookup failed for function %u", handler->func);
 	nargs = get_func_arg_info(tup, &arg_types, &arg_names, &modes);
 	for (int i = 0; i < nargs; i++)
 	{
@@ -281,42 +306,116 @@ make_plan(IdemHandler *handler, const IdemRelayConfig *config)
 		elog(ERROR, "could not prepare \"%s\"", sql.data);
 	SPI_keepplan(plan);
 	handler->plan = plan;
-	handler->func = func;
 	if (timeout == NULL || !parse_int(timeout, &handler->timeout_ms, GUC_UNIT_MS, NULL) ||
 		handler->timeout_ms <= 0)
 		handler->timeout_ms = DEFAULT_TIMEOUT_MS;
+	SPI_finish();
 }
 
-void
-idem_handler_check(IdemHandler *handler, const IdemRelayConfig *config)
+/* Is it the row of the function that was checked? */
+static bool
+is_checked_row(IdemHandler *handler, HeapTuple tup)
+{
+	return HeapTupleHeaderGetRawXmin(tup->t_data) == handler->row_xmin &&
+		ItemPointerEquals(&tup->t_self, &handler->row_tid);
+}
+
+/*
+ * Raise an error if the server might not call the function for each event, and
+ * would say nothing.
+ */
+static void
+refuse_silent(const char *name, Form_pg_proc proc)
+{
+	if (proc->proisstrict)
+		ereport(ERROR,
+				(errcode(ERRCODE_INVALID_FUNCTION_DEFINITION),
+				 errmsg("function \"%s\" of the sink is STRICT", name),
+				 errdetail("It would not be called for events without headers, and they would count as handled."),
+				 errhint("Run ALTER FUNCTION ... CALLED ON NULL INPUT.")));
+	if (proc->provolatile == PROVOLATILE_IMMUTABLE)
+		ereport(ERROR,
+				(errcode(ERRCODE_INVALID_FUNCTION_DEFINITION),
+				 errmsg("function \"%s\" of the sink is IMMUTABLE", name),
+				 errdetail("It might be called once for many events, and they would count as handled."),
+				 errhint("Run ALTER FUNCTION ... VOLATILE.")));
+	if (proc->prokind != PROKIND_FUNCTION)
+		ereport(ERROR,
+				(errcode(ERRCODE_WRONG_OBJECT_TYPE),
+				 errmsg("\"%s\" of the sink is a procedure, an aggregate or a window function", name),
+				 errhint("The sink needs a function that is called by SELECT.")));
+}
+
+/* Find the function, and note the row in which it is fit to be called. */
+static void
+check_function(IdemHandler *handler, const char *name, List **names)
+{
+	Oid			func = find_function(name, names);
+	HeapTuple	tup = SearchSysCache1(PROCOID, ObjectIdGetDatum(func));
+
+	if (!HeapTupleIsValid(tup))
+		elog(ERROR, "cache lookup failed for function %u", func);
+	if (func != handler->func || !is_checked_row(handler, tup))
+		forget_plan(handler);
+	handler->func = func;
+	handler->row_xmin = HeapTupleHeaderGetRawXmin(tup->t_data);
+	handler->row_tid = tup->t_self;
+	refuse_silent(name, (Form_pg_proc) GETSTRUCT(tup));
+	ReleaseSysCache(tup);
+}
+
+/* Check the function, and make the plan if it is not that of the function. */
+static void
+check_and_plan(IdemHandler *handler, const IdemRelayConfig *config)
 {
 	const char *name = idem_sink_option_value(config->options, "function");
 	List	   *names;
 	IdemHandlerRights saved;
 
 	handler->checking = true;
-	idem_handler_session_begin(config->owner);
+	if (name == NULL)
+		ereport(ERROR,
+				(errcode(ERRCODE_FDW_OPTION_NAME_NOT_FOUND),
+				 errmsg("server \"%s\" has no option \"function\"", config->server)));
+	functions_changed = false;
 	idem_handler_rights_take(config->owner, &saved);
-	if (handler->plan != NULL && find_function(name, &names) != handler->func)
-		idem_handler_forget(handler);
+	check_function(handler, name, &names);
 	if (handler->plan == NULL)
-	{
-		SPI_connect();
-		make_plan(handler, config);
-		SPI_finish();
-	}
+		make_plan(handler, config, names);
 	if (idem_function_execute_check(handler->func, config->owner) != ACLCHECK_OK)
 		aclcheck_error(ACLCHECK_NO_PRIV, OBJECT_FUNCTION, name);
-
-	/* the server does not call it where an argument is null, and says nothing */
-	if (func_strict(handler->func))
-		ereport(ERROR,
-				(errcode(ERRCODE_INVALID_FUNCTION_DEFINITION),
-				 errmsg("function \"%s\" of the sink is STRICT", name),
-				 errdetail("It would not be called for events without headers, and they would count as handled."),
-				 errhint("Run ALTER FUNCTION ... CALLED ON NULL INPUT.")));
 	idem_handler_rights_return(&saved);
 	handler->checking = false;
+}
+
+void
+idem_handler_check(IdemHandler *handler, const IdemRelayConfig *config)
+{
+	handler->checking = true;
+	idem_handler_session_begin(config->owner);
+	check_and_plan(handler, config);
+}
+
+/*
+ * Has somebody changed the function since it was checked?  A handler that changes
+ * itself was called, and the next event is checked again.
+ */
+static bool
+was_changed(IdemHandler *handler)
+{
+	HeapTuple	tup;
+	bool		changed = true;
+
+	if (!functions_changed)
+		return false;
+	tup = SearchSysCache1(PROCOID, ObjectIdGetDatum(handler->func));
+	if (HeapTupleIsValid(tup))
+	{
+		changed = !is_checked_row(handler, tup) &&
+			!TransactionIdIsCurrentTransactionId(HeapTupleHeaderGetRawXmin(tup->t_data));
+		ReleaseSysCache(tup);
+	}
+	return changed;
 }
 
 /*
@@ -400,6 +499,11 @@ claim_and_call(IdemHandler *handler, const IdemRelayConfig *config, const IdemEv
 	idem_handler_constraints_immediate();
 	call_handler(handler, ev);
 	IDEM_FAULT_POINT("function-handled");
+	if (was_changed(handler))
+		ereport(ERROR,
+				(errcode(ERRCODE_T_R_SERIALIZATION_FAILURE),
+				 errmsg("function \"%s\" of the sink was changed while it had the event",
+						idem_sink_option_value(config->options, "function"))));
 	idem_handler_event_end();
 	idem_handler_rights_return(&saved);
 
@@ -468,6 +572,10 @@ idem_handler_run(IdemHandler *handler, const IdemRelayConfig *config, const Idem
 	memset(failure, 0, sizeof(*failure));
 	MemoryContextReset(handler->event_cxt);
 	handler->called = false;
+	MemoryContextSwitchTo(handler->event_cxt);
+	if (functions_changed)
+		check_and_plan(handler, config);
+	MemoryContextSwitchTo(old);
 	BeginInternalSubTransaction(NULL);
 	MemoryContextSwitchTo(handler->event_cxt);
 	PG_TRY();
@@ -488,6 +596,11 @@ idem_handler_run(IdemHandler *handler, const IdemRelayConfig *config, const Idem
 	AtEOXact_GUC(false, save_nestlevel);
 	MemoryContextSwitchTo(old);
 	CurrentResourceOwner = owner;
+	if (result == IDEM_HANDLED_FAILED && was_changed(handler))
+	{
+		failure->counts = false;	/* the next check tells what is wrong */
+		failure->backs_off = true;
+	}
 	if (result == IDEM_HANDLED_BUSY)
 	{
 		failure->counts = false;

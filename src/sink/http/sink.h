@@ -116,6 +116,13 @@ typedef struct HSinkKeys
 	size_t		blocked;		/* keys with a block, at most */
 } HSinkKeys;
 
+/* A socket of libcurl. */
+typedef struct HSinkSocket
+{
+	int			fd;
+	int			port;			/* local; 0: not known yet */
+} HSinkSocket;
+
 /*
  * A request.  Slots are reused: buffers and the handle of libcurl stay.
  */
@@ -157,6 +164,9 @@ typedef struct HSinkRequest
 	int64_t		retry_after;	/* ms */
 	bool		whole;			/* the response is, though the request failed */
 	bool		was_sent;		/* a connection was there to send it on */
+	bool		opened;			/* a connection was opened for it */
+	bool		unasked;		/* the kept connection had bytes that nobody
+								 * asked for; nothing was sent on it */
 } HSinkRequest;
 
 /* Why an event is refused. */
@@ -335,6 +345,8 @@ struct HSink
 
 	/* transfer.c */
 	CURLM	   *multi;
+	struct HSinkSocket *sockets;	/* that libcurl has, or had, one per fd */
+	uint32_t	nsockets;
 	int			epoll_fd;
 	int64_t		timer_at;		/* idem_sink_clock(); -1: none */
 	HSinkRequest *free_requests;

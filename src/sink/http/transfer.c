@@ -27,6 +27,7 @@
  *-------------------------------------------------------------------------
  */
 #include <errno.h>
+#include <netinet/in.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/epoll.h>
@@ -55,20 +56,80 @@ take_body(char *data, size_t size, size_t n, void *opaque)
 /*
  * libcurl has a line of the headers.  An empty line ends them; behind an interim
  * response a status line begins the next ones, which "HTTP/" tells, since no name
- * of a header has a slash.
+ * of a header has a slash.  libcurl takes each line that begins with a CR for the
+ * empty one, so what follows a broken header would be the body of a delivery.
  */
 static size_t
 take_header(char *data, size_t size, size_t n, void *opaque)
 {
 	HSinkRequest *r = opaque;
 
-	if (size * n > 0 && (data[0] == '\r' || data[0] == '\n'))
+	if ((size * n == 1 && data[0] == '\n') || (size * n == 2 && memcmp(data, "\r\n", 2) == 0))
 		r->headers_ended = true;
 	else if (size * n >= 5 && memcmp(data, "HTTP/", 5) == 0)
 		r->headers_ended = false;
 	r->header_bytes += size * n;
 	r->headers_cut = r->header_bytes > r->max_bytes;
 	return r->headers_cut ? 0 : size * n;
+}
+
+/* Remember a socket that libcurl is to connect.  Its number may have been another's. */
+static void
+note_socket(HSink *p, int fd)
+{
+	uint32_t	i = 0;
+
+	while (i < p->nsockets && p->sockets[i].fd != fd)
+		i++;
+	if (i == p->nsockets)
+	{
+		p->sockets = idem_sink_realloc(p->sockets, (i + 1) * sizeof(HSinkSocket));
+		p->nsockets++;
+	}
+	p->sockets[i] = (HSinkSocket)
+	{
+		.fd = fd
+	};
+}
+
+/* The local port of a socket, 0 if it has none. */
+static int
+local_port_of(HSinkSocket *s)
+{
+	union
+	{
+		struct sockaddr any;
+		struct sockaddr_in v4;
+		struct sockaddr_in6 v6;
+	}			address;
+	socklen_t	len = sizeof(address);
+
+	if (s->port == 0 && getsockname(s->fd, &address.any, &len) == 0)
+		s->port = address.any.sa_family == AF_INET ? ntohs(address.v4.sin_port) :
+			address.any.sa_family == AF_INET6 ? ntohs(address.v6.sin6_port) : 0;
+	return s->port;
+}
+
+/*
+ * Has the connection, which was kept from another request, bytes before this one
+ * asks?  Of a server that answered the other request twice they would be taken for the
+ * answer to this one.  HTTP/2 has numbers for that, and says things unasked.  libcurl
+ * tells the local port, and of a handle that is new no socket.  A port may be that of
+ * two connections: then one of them is opened anew for nothing.
+ */
+static bool
+has_unasked_bytes(const HSinkRequest *r, int local_port)
+{
+	HSink	   *p = r->p;
+	char		byte;
+
+	if (r->opened || (p->config.http2 && !r->is_token))
+		return false;
+	for (uint32_t i = 0; i < p->nsockets; i++)
+		if (local_port_of(&p->sockets[i]) == local_port &&
+			recv(p->sockets[i].fd, &byte, 1, MSG_PEEK | MSG_DONTWAIT) > 0)
+			return true;
+	return false;
 }
 
 /*
@@ -83,7 +144,11 @@ note_connection(void *opaque, char *address, char *local_address, int port, int 
 	(void) address;
 	(void) local_address;
 	(void) port;
-	(void) local_port;
+	if (has_unasked_bytes(r, local_port))
+	{
+		r->unasked = true;
+		return CURL_PREREQFUNC_ABORT;
+	}
 	r->was_sent = true;
 	return CURL_PREREQFUNC_OK;
 }
@@ -94,6 +159,7 @@ open_socket(void *opaque, curlsocktype purpose, struct curl_sockaddr *address)
 {
 	HSinkRequest *r = opaque;
 	const char *refused = hsink_refuse_address(&r->p->config, (const struct sockaddr *) &address->addr, r->listed_only);
+	int			fd;
 
 	if (purpose != CURLSOCKTYPE_IPCXN)
 		return CURL_SOCKET_BAD;
@@ -102,7 +168,11 @@ open_socket(void *opaque, curlsocktype purpose, struct curl_sockaddr *address)
 		r->refused = refused;
 		return CURL_SOCKET_BAD;
 	}
-	return socket(address->family, address->socktype | SOCK_CLOEXEC, address->protocol);
+	r->opened = true;
+	fd = socket(address->family, address->socktype | SOCK_CLOEXEC, address->protocol);
+	if (fd >= 0)
+		note_socket(r->p, fd);
+	return fd;
 }
 
 /* libcurl waits for other events of a socket, or for none any more. */
@@ -268,7 +338,7 @@ clear(HSinkRequest *r)
 	r->code = CURLE_OK;
 	r->status = 0;
 	r->retry_after = 0;
-	r->was_sent = r->whole = false;
+	r->was_sent = r->whole = r->opened = r->unasked = false;
 }
 
 HSinkRequest *
@@ -363,6 +433,7 @@ hsink_start_request(HSink *p, HSinkRequest *r)
 	curl_easy_setopt(r->easy, CURLOPT_HTTPHEADER, r->headers);
 	curl_easy_setopt(r->easy, CURLOPT_POSTFIELDSIZE_LARGE, (curl_off_t) r->payload_len);
 	curl_easy_setopt(r->easy, CURLOPT_POSTFIELDS, r->payload);
+	curl_easy_setopt(r->easy, CURLOPT_FRESH_CONNECT, 0L);
 	if (curl_multi_add_handle(p->multi, r->easy) != CURLM_OK)
 		return idem_sink_fail(&p->failure, IDEM_PROTO_OUTAGE, "53200", "libcurl takes no request");
 	if (!r->is_token)
@@ -387,6 +458,19 @@ is_whole(const HSinkRequest *r)
 	return r->status == 204 || r->status == 304 || (length >= 0 && (size_t) length == r->body_bytes);
 }
 
+/*
+ * libcurl has closed the connection that had unasked bytes; start the request once more,
+ * on a new one.
+ */
+static bool
+ask_anew(HSink *p, HSinkRequest *r)
+{
+	curl_multi_remove_handle(p->multi, r->easy);
+	curl_easy_setopt(r->easy, CURLOPT_FRESH_CONNECT, 1L);
+	r->opened = true;
+	return curl_multi_add_handle(p->multi, r->easy) == CURLM_OK;
+}
+
 /* The request has ended: note how. */
 static void
 end_request(HSink *p, CURL *easy, CURLcode code)
@@ -395,6 +479,8 @@ end_request(HSink *p, CURL *easy, CURLcode code)
 	curl_off_t	seconds = 0;
 
 	curl_easy_getinfo(easy, CURLINFO_PRIVATE, (char **) &r);
+	if (r->unasked && !r->opened && ask_anew(p, r))
+		return;
 	curl_easy_getinfo(easy, CURLINFO_RESPONSE_CODE, &r->status);
 	curl_easy_getinfo(easy, CURLINFO_RETRY_AFTER, &seconds);
 

@@ -60,6 +60,7 @@ typedef enum Attempt
 	ATTEMPT_AGAIN,				/* more events are decided: try without them */
 	ATTEMPT_CAREFUL,			/* an event raised an error */
 	ATTEMPT_PASSING,			/* nobody's fault */
+	ATTEMPT_CHANGED,			/* the function was changed */
 	ATTEMPT_COMMIT_LOST,		/* the answer to COMMIT is lost */
 	ATTEMPT_OUTAGE,
 	ATTEMPT_CONFIG,				/* or p->failure is set */
@@ -74,6 +75,7 @@ start_attempt(PgSink *p)
 {
 	pgsink_forget_error(p);
 	p->fell = false;
+	p->changed = false;
 	for (uint32_t i = 0; i < p->batch.count; i++)
 	{
 		p->batch.events[i].claim = PGSINK_CLAIM_NONE;
@@ -101,6 +103,8 @@ read_pending(PgSink *p)
 		else if (pending.step == PGSINK_STEP_CLAIM && PQresultStatus(res) == PGRES_TUPLES_OK &&
 				 pgsink_read_claims(p, res))
 			pgsink_decide_claims(p);
+		else if (pending.step == PGSINK_STEP_LOOK && PQresultStatus(res) == PGRES_TUPLES_OK)
+			p->changed = !pgsink_read_look(res);
 		PQclear(res);
 	}
 	return found;
@@ -155,9 +159,18 @@ send_all(PgSink *p)
 	{
 		pgsink_send_calls(p, which, n);
 		pgsink_send(p, PGSINK_STEP_CHECK, which[0], "SET CONSTRAINTS ALL IMMEDIATE", 0, NULL, NULL, NULL);
+		pgsink_send_look(p);
 	}
 	pgsink_send_claim_ends(p);
 	free(which);
+}
+
+/* The calls may have been left out, see target.c. */
+static Attempt
+after_change(PgSink *p)
+{
+	pgsink_rollback(p);
+	return ATTEMPT_CHANGED;
 }
 
 /*
@@ -170,11 +183,13 @@ after_all(PgSink *p)
 {
 	if (!p->error.set)
 	{
+		if (p->changed)
+			return after_change(p);
 		for (uint32_t i = 0; i < p->batch.count; i++)
 			p->passes |= p->batch.events[i].done;
 		return ATTEMPT_COMMITTED;
 	}
-	if (p->error.step == PGSINK_STEP_COMPLETE)
+	if (p->error.step == PGSINK_STEP_COMPLETE || p->error.step == PGSINK_STEP_LOOK)
 		p->error.step = PGSINK_STEP_CHECK;
 	return after_error(p);
 }
@@ -228,7 +243,7 @@ do_work(PgSink *p, bool careful)
 	if (careful)
 	{
 		if (pgsink_call_carefully(p))
-			return ATTEMPT_COMMITTED;
+			return p->changed ? after_change(p) : ATTEMPT_COMMITTED;
 		if (p->error.set)
 			return after_error(p);
 		pgsink_rollback(p);
@@ -520,6 +535,12 @@ choose_course(PgSink *p, Attempt result, Course *course)
 				return true;
 			}
 			return back_off(p, course);
+		case ATTEMPT_CHANGED:
+			if (++course->tries >= MAX_TRIES)
+				return idem_sink_fail(&p->failure, IDEM_PROTO_OUTAGE, "55000",
+									  "function %s.%s at the target was changed during each of %d attempts at a batch",
+									  p->config.schema, p->config.name, course->tries);
+			return p->conn == NULL || pgsink_look_again(p);
 		case ATTEMPT_TAKEN_BACK:
 			return idem_sink_fail(&p->failure, IDEM_PROTO_OUTAGE, "55P03",
 								  "could not apply a batch again: an event that was answered as done cannot be done any more");

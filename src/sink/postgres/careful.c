@@ -331,6 +331,21 @@ broke_key_order(const PgSink *p)
 	return false;
 }
 
+/* Read the answers behind the last segment. */
+static void
+read_end(PgSink *p)
+{
+	PgSinkPending pending;
+	PGresult   *res;
+
+	while ((res = pgsink_next(p, &pending)) != NULL)
+	{
+		if (pending.step == PGSINK_STEP_LOOK && PQresultStatus(res) == PGRES_TUPLES_OK)
+			p->changed = !pgsink_read_look(res);
+		PQclear(res);
+	}
+}
+
 bool
 pgsink_call_carefully(PgSink *p)
 {
@@ -367,8 +382,9 @@ pgsink_call_carefully(PgSink *p)
 		return false;
 	send_frame(p, "ROLLBACK TO SAVEPOINT idempotency_sink");
 	pgsink_give_time(p);
+	pgsink_send_look(p);
 	pgsink_send_claim_ends(p);
 	pgsink_sync(p);
-	pgsink_drain(p);
+	read_end(p);
 	return !p->error.set;
 }

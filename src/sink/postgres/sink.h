@@ -157,6 +157,7 @@ typedef enum PgSinkStep
 	PGSINK_STEP_CALL,
 	PGSINK_STEP_CHECK,			/* deferred constraints */
 	PGSINK_STEP_COMPLETE,		/* completion or release of claims */
+	PGSINK_STEP_LOOK,			/* is the function still the same? */
 	PGSINK_STEP_COMMIT,
 	PGSINK_STEP_QUERY,			/* look-ups in the target's catalogs */
 	PGSINK_STEP_SYNC
@@ -224,6 +225,9 @@ typedef struct PgSink
 								 * fields in use */
 	bool		used[PGSINK_NFIELDS];	/* does the target take the field? */
 	uint32_t	type[PGSINK_NFIELDS];	/* type at the target: PGSINK_TYPE_... */
+	char		function_row[32];	/* oid and xmin of the function's row in
+									 * pg_proc */
+	bool		changed;		/* the function has another row now */
 	char	   *claim_sql;		/* NULL: events are not claimed */
 	char	   *complete_sql;
 	char	   *release_sql;
@@ -362,6 +366,16 @@ extern bool pgsink_describe_target(PgSink *p);
  * look it up again.  False: p->failure.  p->error stays.
  */
 extern bool pgsink_check_target(PgSink *p);
+
+/*
+ * Queue, behind the calls of a transaction, the question whether the function is
+ * the one that was looked up; read the answer.
+ */
+extern void pgsink_send_look(PgSink *p);
+extern bool pgsink_read_look(const PGresult *res);
+
+/* The function was changed: look it up, and write its statement.  False: p->failure. */
+extern bool pgsink_look_again(PgSink *p);
 
 /* config.c */
 

@@ -11,7 +11,14 @@
  * the call: after such errors the program looks the target up before it blames
  * events.
  *
+ * A function may become STRICT without an error of any statement: the server then
+ * answers NULL in its place.  So each transaction looks, after its calls, whether
+ * the function's row in pg_proc is still the one that was found good.  It compares
+ * oid and xmin, because a function that was STRICT for a moment has another xmin.
+ *
  * INVARIANT
+ *		No transaction commits calls of a function that was not found good.
+ *
  *		A column that was there and is gone ends the program: events are never
  *		acked without a field that the table was to have.
  *
@@ -118,7 +125,8 @@ use_field(PgSink *p, PgSinkField f, const char *type_oid, const char *type_name)
 #define FUNCTION_QUERY \
 	"SELECT p.oid, p.prokind, p.proretset, p.pronargs, p.pronargdefaults," \
 	" a.n, a.name, CASE WHEN t.typtype = 'd' THEN t.typbasetype ELSE t.oid END," \
-	" pg_catalog.format_type(t.oid, NULL), p.provariadic, p.proisstrict" \
+	" pg_catalog.format_type(t.oid, NULL), p.provariadic, p.proisstrict," \
+	" pg_catalog.concat_ws(' ', p.oid, p.xmin), p.provolatile" \
 	" FROM pg_catalog.pg_proc p" \
 	" JOIN pg_catalog.pg_namespace s ON s.oid OPERATOR(pg_catalog.=) p.pronamespace" \
 	" LEFT JOIN LATERAL (SELECT pg_catalog.row_number() OVER () AS n, u.type," \
@@ -159,6 +167,11 @@ check_function(PgSink *p, const PGresult *res)
 		return idem_sink_fail(&p->failure, IDEM_PROTO_REJECTED, "42P13",
 							  "function %s.%s at the target is STRICT, and would not be called for events without headers; it has to be CALLED ON NULL INPUT",
 							  schema, name);
+	/* such a call may be made once, when the statement is planned */
+	if (strcmp(PQgetvalue(res, 0, 12), "i") == 0)
+		return idem_sink_fail(&p->failure, IDEM_PROTO_REJECTED, "42P13",
+							  "function %s.%s at the target is IMMUTABLE, and might be called once for many events; it has to be VOLATILE",
+							  schema, name);
 	return true;
 }
 
@@ -195,8 +208,32 @@ describe_function(PgSink *p)
 	PGresult   *res = look_up(p, FUNCTION_QUERY, 2, values);
 	bool		ok = res != NULL && check_function(p, res) && use_arguments(p, res);
 
+	if (ok)
+		snprintf(p->function_row, sizeof(p->function_row), "%s", PQgetvalue(res, 0, 11));
 	PQclear(res);
 	return ok;
+}
+
+void
+pgsink_send_look(PgSink *p)
+{
+	const char *values[3] = {p->config.schema, p->config.name, p->function_row};
+	const uint32_t types[3] = {PGSINK_TYPE_TEXT, PGSINK_TYPE_TEXT, PGSINK_TYPE_TEXT};
+
+	if (!p->config.is_function)
+		return;
+	pgsink_send(p, PGSINK_STEP_LOOK, 0,
+				"SELECT pg_catalog.bool_and(pg_catalog.concat_ws(' ', p.oid, p.xmin) OPERATOR(pg_catalog.=) $3)"
+				" FROM pg_catalog.pg_proc p"
+				" JOIN pg_catalog.pg_namespace s ON s.oid OPERATOR(pg_catalog.=) p.pronamespace"
+				" WHERE s.nspname OPERATOR(pg_catalog.=) $1 AND p.proname OPERATOR(pg_catalog.=) $2",
+				3, types, values, NULL);
+}
+
+bool
+pgsink_read_look(const PGresult *res)
+{
+	return PQntuples(res) == 1 && strcmp(PQgetvalue(res, 0, 0), "t") == 0;
 }
 
 /*
@@ -354,7 +391,13 @@ write_pieces(const PgSink *p, Pieces *s)
 	}
 }
 
-/* Write the statement that takes a batch. */
+/*
+ * Write the statement that takes a batch.  The function is the argument of another
+ * function, which is called with any type and answers a number, so that no result is
+ * sent.  There the planner keeps the call as a whole, even if it puts the body of an
+ * SQL function in its place.  Of IS NULL over a row it would make conditions on the
+ * fields, and leave out the fields that decide nothing.
+ */
 static void
 write_statement(PgSink *p)
 {
@@ -364,7 +407,7 @@ write_statement(PgSink *p)
 
 	write_pieces(p, &s);
 	if (p->config.is_function)
-		p->call_sql = pgsink_format("SELECT (%s.%s(%s)) IS NULL FROM ROWS FROM (%s) AS e(%s)",
+		p->call_sql = pgsink_format("SELECT pg_catalog.num_nulls(%s.%s(%s)) FROM ROWS FROM (%s) AS e(%s)",
 									schema, name, s.values, s.arrays, s.row);
 	else
 		p->call_sql = pgsink_format("INSERT INTO %s.%s (%s) SELECT %s FROM ROWS FROM (%s) AS e(%s)"
@@ -437,8 +480,21 @@ pgsink_check_target(PgSink *p)
 	/* the statement goes on with the fields that it was made of */
 	memcpy(p->used, before.used, sizeof(p->used));
 	memcpy(p->type, before.type, sizeof(p->type));
+	memcpy(p->function_row, before.function_row, sizeof(p->function_row));
 	p->error = before.error;
 	return sound;
+}
+
+bool
+pgsink_look_again(PgSink *p)
+{
+	pgsink_forget_error(p);
+	memset(p->used, 0, sizeof(p->used));
+	if (!describe(p))
+		return false;
+	free(p->call_sql);
+	write_statement(p);
+	return true;
 }
 
 bool

@@ -111,6 +111,7 @@ BROKEN = {
     "closes in the headers": raw(b"HTTP/1.1 200 OK\r\nContent-Le", end="close"),
     "closes behind the status line": raw(b"HTTP/1.1 200 OK\r\n", end="close"),
     "closes behind the length": raw(b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\n", end="close"),
+    "a header begins with a bare CR": raw(b"HTTP/1.1 200 OK\r\n\rX: y\r\nContent-Length: 9\r\n\r\n", end="close"),
     "refuses and closes in the headers": raw(b"HTTP/1.1 400 No\r\nContent-Le", end="close"),
     "closes in the headers behind an interim answer": raw(head(100) + b"HTTP/1.1 200 OK\r\nX: y", end="close"),
     # no body is to come, and yet the answer is not whole

@@ -9,7 +9,7 @@ import subprocess
 import tempfile
 import threading
 
-from postgres.target import POSITION, PSQL, Target, commits, server
+from postgres.target import POSITION, PSQL, Target, commits, server, through_proxy
 from server import wait_until
 from sinklib import PATIENCE, codec
 
@@ -59,9 +59,11 @@ def test_functions_that_do_not_fit():
         CREATE FUNCTION app.rows(event_id uuid) RETURNS SETOF int LANGUAGE sql AS 'SELECT 1';
         CREATE FUNCTION app.unnamed(uuid) RETURNS void LANGUAGE sql AS '';
         CREATE FUNCTION app.strict(event_id uuid, headers jsonb) RETURNS void LANGUAGE sql STRICT AS '';
+        CREATE FUNCTION app.immutable() RETURNS void LANGUAGE sql IMMUTABLE AS '';
         CREATE PROCEDURE app.proc(event_id uuid) LANGUAGE sql AS '';""")
     for name, state in (("twice", "42725"), ("strange", "42883"), ("typed", "42804"),
-                        ("rows", "42809"), ("unnamed", "42883"), ("proc", "42809"), ("strict", "42P13")):
+                        ("rows", "42809"), ("unnamed", "42883"), ("proc", "42809"), ("strict", "42P13"),
+                        ("immutable", "42P13")):
         f = t.failed(function=f"app.{name}")
         assert f["outcome"] == "rejected" and f["sqlstate"] == state, (name, f)
 
@@ -73,6 +75,44 @@ def test_target_goes_away():
     w.events([{}])
     f = w.expect("FAILED")
     assert f["outcome"] == codec.OUTCOMES["rejected"] and f["sqlstate"] == "42883", f
+
+
+def test_function_changes():
+    """A function that becomes STRICT, or is replaced, while the program runs: between batches, or in the midst of one."""
+    for careful in (False, True):
+        for held in (False, True):
+            t = Target()
+            with through_proxy(t) as proxy:
+                w = t.start(claim="off")
+                bad = [{"type": "BAD", "key": "2", "headers": b"{}"}] if careful else []
+                if held:
+                    proxy.hold = (b"on_event", 2 if careful else 1)      # a call of the batch is parsed
+                else:
+                    t.psql("ALTER FUNCTION app.on_event STRICT")
+                w.events([{}, *bad, {"headers": b'{"a": 1}'}, {}])
+                if held:
+                    wait_until("a call is held back", lambda: proxy.hold is None)
+                    t.psql("ALTER FUNCTION app.on_event STRICT")
+                    proxy.release.set()
+                f = w.expect("FAILED")
+                assert f["outcome"] == codec.OUTCOMES["rejected"] and f["sqlstate"] == "42P13", f
+                assert t.count() == 0 and w.recv() is None and w.exit_status() == 0
+                w.sock.close()
+
+    t = Target()
+    w = t.start()
+    t.psql("ALTER FUNCTION app.on_event COST 50")
+    batch, _ = w.events([{}])
+    commits(w, batch, 1)
+    t.psql("""DROP FUNCTION app.on_event;
+        CREATE FUNCTION app.on_event(event_id uuid, event_type text, aggregate_id text, payload jsonb, headers jsonb,
+            enqueued_at timestamptz, seq bigint, aggregate_type text, content_type text DEFAULT 'none') RETURNS void
+            BEGIN ATOMIC INSERT INTO app.got (event_id, event_type) VALUES (event_id, content_type); END""")
+    for _ in range(2):
+        batch, _ = w.events([{"content_type": "text/plain"}, {}])
+        commits(w, batch, 2)
+    assert t.psql("SELECT event_type, count(*) FROM app.got GROUP BY 1 ORDER BY 1") == "T|1\ntext/plain|2\n|2"
+    w.close()
 
 
 def test_inbox_without_its_index():

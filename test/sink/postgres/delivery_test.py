@@ -239,3 +239,47 @@ def test_oversized_batch():
     w.events([{} for _ in range(10001)], end=False)
     assert w.exit_status() == 2
     assert "larger than READY allows" in w.stderr()
+
+
+def test_every_result_is_computed():
+    """Whatever a function returns, and wherever the planner puts its body: one effect per event."""
+    t = Target(POSITION + """
+        CREATE SCHEMA app;
+        CREATE TABLE app.got (name text, event_id uuid);
+        CREATE FUNCTION app.note(name text, event_id uuid) RETURNS int LANGUAGE plpgsql AS $$
+            BEGIN INSERT INTO app.got VALUES (name, event_id); RETURN CASE WHEN name LIKE '%null%' THEN NULL ELSE 1 END; END $$;
+        CREATE FUNCTION app.note_big(name text, event_id uuid) RETURNS text LANGUAGE sql AS
+            $$ SELECT repeat('x', 1000000) FROM app.note(name, event_id) $$;
+        CREATE TYPE app.pair AS (a int, b int);
+        CREATE DOMAIN app.some AS int NOT NULL;
+        CREATE FUNCTION app.first(event_id uuid) RETURNS app.pair LANGUAGE sql AS
+            $$ SELECT ROW(0, app.note('first', event_id))::app.pair $$;
+        CREATE FUNCTION app.second(event_id uuid) RETURNS app.pair LANGUAGE sql AS
+            $$ SELECT ROW(app.note('second', event_id), 0)::app.pair $$;
+        CREATE FUNCTION app.both(event_id uuid) RETURNS app.pair LANGUAGE sql AS
+            $$ SELECT ROW(app.note('both', event_id), app.note('both too', event_id))::app.pair $$;
+        CREATE FUNCTION app.both_null(event_id uuid) RETURNS app.pair LANGUAGE sql AS
+            $$ SELECT ROW(app.note('both null', event_id), app.note('both null too', event_id))::app.pair $$;
+        CREATE FUNCTION app.out(event_id uuid, OUT a int, OUT b int) LANGUAGE sql AS
+            $$ SELECT 0, app.note('out', event_id) $$;
+        CREATE FUNCTION app.record(event_id uuid) RETURNS record LANGUAGE sql AS
+            $$ SELECT 0, app.note('record', event_id) $$;
+        CREATE FUNCTION app.scalar(event_id uuid) RETURNS int LANGUAGE sql AS $$ SELECT app.note('scalar', event_id) $$;
+        CREATE FUNCTION app.scalar_null(event_id uuid) RETURNS int LANGUAGE sql AS $$ SELECT app.note('null', event_id) $$;
+        CREATE FUNCTION app.arr(event_id uuid) RETURNS int[] LANGUAGE sql AS $$ SELECT ARRAY[0, app.note('arr', event_id)] $$;
+        CREATE FUNCTION app.dom(event_id uuid) RETURNS app.some LANGUAGE sql AS $$ SELECT app.note('dom', event_id)::app.some $$;
+        CREATE FUNCTION app.big(event_id uuid) RETURNS text LANGUAGE sql AS $$ SELECT app.note_big('big', event_id) $$;
+        CREATE FUNCTION app.nothing(event_id uuid) RETURNS void LANGUAGE sql AS $$ SELECT app.note('nothing', event_id) $$;
+        CREATE FUNCTION app.stable(event_id uuid) RETURNS int LANGUAGE sql STABLE AS $$ SELECT app.note('stable', event_id) $$;
+        CREATE FUNCTION app.lone() RETURNS app.pair LANGUAGE sql AS $$ SELECT ROW(0, app.note('lone', NULL))::app.pair $$;""")
+    names = ("first", "second", "both", "both_null", "out", "record", "scalar", "scalar_null", "arr", "dom", "big", "nothing",
+             "stable", "lone")
+    for name in names:
+        w = t.start(function=f"app.{name}", relay=name)
+        batch, _ = w.events([{}] * 3)
+        commits(w, batch, 3)
+        w.close()
+    assert t.psql("SELECT string_agg(name, ', ' ORDER BY name COLLATE \"C\") FROM (SELECT name FROM app.got GROUP BY name"
+                  " HAVING count(*) = 3 AND count(DISTINCT event_id) IN (0, 3)) AS g") == (
+        "arr, big, both, both null, both null too, both too, dom, first, lone, nothing, null, out, record, scalar, second, stable")
+    assert t.psql("SELECT count(*) FROM app.got") == str(3 * 16)
