@@ -104,6 +104,7 @@ local_port_of(HSinkSocket *s)
 	}			address;
 	socklen_t	len = sizeof(address);
 
+	memset(&address, 0, sizeof(address));
 	if (s->port == 0 && getsockname(s->fd, &address.any, &len) == 0)
 		s->port = address.any.sa_family == AF_INET ? ntohs(address.v4.sin_port) :
 			address.any.sa_family == AF_INET6 ? ntohs(address.v6.sin6_port) : 0;
