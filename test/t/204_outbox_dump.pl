@@ -64,6 +64,23 @@ sub deliver
 	return;
 }
 
+# For longer than a snapshot may be anybody's
+sub maintain_for_long
+{
+	$keeper->query_safe(<<'END');
+DO $$
+DECLARE
+	until timestamptz := clock_timestamp() + '1 s';
+BEGIN
+	WHILE clock_timestamp() < until LOOP
+		PERFORM t.maintain(ARRAY[t.snapshot()]);
+		COMMIT;
+	END LOOP;
+END $$;
+END
+	return;
+}
+
 # Begin what a dump begins with; returns its snapshot.
 sub begin_dump
 {
@@ -77,18 +94,7 @@ my $snapshot = begin_dump();
 is($keeper->query_safe($held), '', 'the current segment is held by nobody');
 deliver();
 
-# For longer than a snapshot may be anybody's
-$keeper->query_safe(<<'END');
-DO $$
-DECLARE
-	until timestamptz := clock_timestamp() + '1 s';
-BEGIN
-	WHILE clock_timestamp() < until LOOP
-		PERFORM t.maintain(ARRAY[t.snapshot()]);
-		COMMIT;
-	END LOOP;
-END $$;
-END
+maintain_for_long();
 is($keeper->query_safe($held), 'dump', 'a dump keeps what was delivered since it began');
 $node->safe_psql('postgres', 'CREATE DATABASE restored');
 command_ok([ 'pg_dump', "--snapshot=$snapshot", '-N', 't', '-f', $dump, '-d', $node->connstr('postgres') ], 'dumped as of its beginning');
@@ -122,17 +128,7 @@ $node->safe_psql('postgres', "SELECT idempotency.outbox_enqueue('a', 'safe', 't'
 my $safe = start([ 'pg_dump', '--serializable-deferrable', '-N', 't', '-f', $dump, '-d', $node->connstr('postgres') ]);
 IdemTest::wait_for($node, q{SELECT count(*) = 1 FROM pg_stat_activity WHERE wait_event = 'SafeSnapshot'});
 deliver();
-$keeper->query_safe(<<'END');
-DO $$
-DECLARE
-	until timestamptz := clock_timestamp() + '1 s';
-BEGIN
-	WHILE clock_timestamp() < until LOOP
-		PERFORM t.maintain(ARRAY[t.snapshot()]);
-		COMMIT;
-	END LOOP;
-END $$;
-END
+maintain_for_long();
 is($keeper->query_safe($held), 'dump', 'a dump that waits for a safe snapshot keeps what was delivered since it began');
 $writer->query_safe('ROLLBACK');
 $writer->quit;
