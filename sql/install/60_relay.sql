@@ -99,8 +99,8 @@ CREATE TABLE idempotency_data.relay_log_0 (
     id bigint NOT NULL,
     epoch bigint NOT NULL,
     life bigint NOT NULL,
-    named bigint NOT NULL,
-    k bigint NOT NULL,
+    acked_row bigint NOT NULL,
+    acked_k bigint NOT NULL,
     seq bigint NOT NULL,
     at timestamptz NOT NULL,
     relay_id int NOT NULL,
@@ -117,9 +117,9 @@ CREATE TABLE idempotency_data.relay_log_1 (LIKE idempotency_data.relay_log_0 INC
 COMMENT ON TABLE idempotency_data.relay_log_0 IS
     'Position log; rows are only appended. Delivered are the events that "base" sees, and of the events that "target" sees those up to number "seq". relay_id 0: only a snapshot, to cut a long backlog at, or of what the outbox has emptied.';
 COMMENT ON COLUMN idempotency_data.relay_log_0.kind IS
-    'Why the row was written. m: an operator set the position; s: a batch carries the id of the row to a sink that stores positions; r: all events before it are settled; p: events were passed that were not for the sink; n: the sink stored row "named"; q: the sink stored row "named" with repeated events; t: tick; e: all events that the outbox has emptied are of transactions that "base" sees.';
-COMMENT ON COLUMN idempotency_data.relay_log_0.named IS
-    'The row that the sink had stored when this row was written, as far as was known; 0: not known. "k" is the number of the event up to which it had stored the difference of that row.';
+    'Why the row was written. m: an operator set the position; s: a batch carries the id of the row to a sink that stores positions; r: all events before it are settled; p: events were passed that were not for the sink; n: the sink stored row "acked_row"; q: the sink stored row "acked_row" with repeated events; t: tick; e: all events that the outbox has emptied are of transactions that "base" sees.';
+COMMENT ON COLUMN idempotency_data.relay_log_0.acked_row IS
+    'The row that the sink had stored when this row was written, as far as was known; 0: not known. "acked_k" is the number of the event up to which it had stored the difference of that row.';
 COMMENT ON COLUMN idempotency_data.relay_log_0.fresh IS
     'n: a sink had confirmed something of the epoch. Otherwise the letter says what began the epoch: m: create, alter or replay; s: alter to another server; b: the same, and another move since; a: adopt.';
 COMMENT ON COLUMN idempotency_data.relay_log_0.life IS

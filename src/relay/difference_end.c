@@ -64,7 +64,7 @@
 
 #include "compat.h"
 #include "relay/difference_end.h"
-#include "relay/slots.h"
+#include "relay/worker_slots.h"
 #include "shared/spi.h"
 #include "shared/worker.h"
 #include "shared/xid.h"

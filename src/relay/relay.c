@@ -23,18 +23,18 @@
 #include "utils/guc.h"
 
 #include "outbox/outbox.h"
-#include "relay/engine/engine.h"
+#include "relay/child/process.h"
 #include "relay/config.h"
+#include "relay/engine/engine.h"
 #include "relay/position/parked.h"
 #include "relay/position/rest.h"
-#include "relay/process/workers.h"
-#include "relay/program/process.h"
 #include "relay/relay.h"
 #include "relay/report.h"
 #include "relay/row.h"
-#include "relay/slots.h"
 #include "relay/stream/pipe.h"
 #include "relay/witness.h"
+#include "relay/worker/workers.h"
+#include "relay/worker_slots.h"
 
 static void
 define_settings(void)

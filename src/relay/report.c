@@ -7,7 +7,7 @@
  *
  * LOCKING: a lock guards which relay and which process have an entry; the entry's
  * spinlock guards what it says, and is held for straight-line code only.  Order: the lock
- * of slots.c, this lock, the spinlock.  The process that has an entry is the only one
+ * of worker_slots.c, this lock, the spinlock.  The process that has an entry is the only one
  * that writes state and last_error, and reads them without the spinlock.
  *
  * MEMORY: an array in shared memory, of idempotency.max_relays.

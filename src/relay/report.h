@@ -35,7 +35,7 @@
 /* The LWLocks of the tranche "idempotency", in the order in which they are taken. */
 typedef enum IdemLock
 {
-	IDEM_LOCK_SLOTS,			/* of slots.c */
+	IDEM_LOCK_SLOTS,			/* of worker_slots.c */
 	IDEM_LOCK_ENTRIES,			/* of report.c */
 	IDEM_LOCKS
 } IdemLock;

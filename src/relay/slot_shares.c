@@ -5,7 +5,7 @@
  *
  * A free slot goes to the database with fewest slots.  If none is free, relays give
  * way: those that have nothing to do first, then those that have had their slot
- * longest.  slots.c decides when somebody is asked.
+ * longest.  worker_slots.c decides when somebody is asked.
  *
  * LOCKING: the caller holds the lock of the slots, exclusively.
  *
@@ -24,7 +24,7 @@
 #include "utils/memutils.h"
 
 #include "relay/report.h"
-#include "relay/slots.h"
+#include "relay/worker_slots.h"
 
 /* How often the server log says that slots are too few. */
 #define COMPLAIN_MS 60000

@@ -24,7 +24,7 @@
 #include "utils/resowner.h"
 
 #include "relay/difference_end.h"
-#include "relay/slots.h"
+#include "relay/worker_slots.h"
 #include "shared/fault.h"
 
 /* What the current transaction is to announce at its commit. */

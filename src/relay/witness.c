@@ -37,8 +37,8 @@
 
 #include "port/atomics.h"
 
-#include "relay/slots.h"
 #include "relay/witness.h"
+#include "relay/worker_slots.h"
 
 #define BLANKS " \t\r\n"
 

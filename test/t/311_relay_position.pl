@@ -166,7 +166,7 @@ $node->safe_psql('postgres', q{SELECT idempotency.outbox_enqueue('nobody', 'k', 
 my $passed = q{relay_id = (SELECT relay_id FROM idempotency_data.relays WHERE relay = 'turn') AND kind = 'p'};
 IdemTest::wait_for($node, "SELECT count(*) > 0 FROM idempotency_data.relay_log_0 WHERE $passed");
 $node->safe_psql('postgres', <<"END");
-INSERT INTO idempotency_data.relay_log_0 (id, epoch, life, named, k, seq, at, relay_id, kind, fresh, base, target)
+INSERT INTO idempotency_data.relay_log_0 (id, epoch, life, acked_row, acked_k, seq, at, relay_id, kind, fresh, base, target)
 	SELECT nextval('idempotency_data.relay_log_id'), epoch, life, 0, 0, 0, at, relay_id, kind, fresh, base, target
 	FROM (SELECT * FROM idempotency_data.relay_log_0 WHERE $passed ORDER BY id DESC LIMIT 1) AS last, generate_series(1, 20)
 END
@@ -174,7 +174,7 @@ $rows_before = rows('turn');
 enqueue('turn', 'Held');
 IdemRelay::wait_until('a difference is in flight', sub { rows('turn') > $rows_before });
 $node->safe_psql('postgres', <<'END');
-INSERT INTO idempotency_data.relay_log_0 (id, epoch, life, named, k, seq, at, relay_id, kind, fresh, base)
+INSERT INTO idempotency_data.relay_log_0 (id, epoch, life, acked_row, acked_k, seq, at, relay_id, kind, fresh, base)
 	SELECT nextval('idempotency_data.relay_log_id'), 1, 0, 0, 0, 0, now(), 999, 'r', 'n', pg_current_snapshot()
 	FROM generate_series(1, 60000)
 END

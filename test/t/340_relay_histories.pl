@@ -110,8 +110,8 @@ IdemRelay::wait_until('what the target lost comes again', sub { IdemRelay::came(
 is(IdemRelay::came($file, 'Two'), 1, 'and nothing else');
 is( $node->safe_psql('postgres', <<"END"), 't', 'the outbox is held from there on');
 WITH log AS (TABLE idempotency_data.relay_log_0 UNION ALL TABLE idempotency_data.relay_log_1)
-SELECT n.base::text = s.base::text FROM log AS s JOIN log AS n ON n.named = s.named AND n.k = s.k AND n.relay_id = s.relay_id
-	WHERE s.named = $row AND n.kind = 'n' AND s.kind = 's' ORDER BY n.id DESC, s.id LIMIT 1
+SELECT n.base::text = s.base::text FROM log AS s JOIN log AS n ON n.acked_row = s.acked_row AND n.acked_k = s.acked_k AND n.relay_id = s.relay_id
+	WHERE s.acked_row = $row AND n.kind = 'n' AND s.kind = 's' ORDER BY n.id DESC, s.id LIMIT 1
 END
 
 # Not so where the target also lost an event that had been parked: no copy is left of it.

@@ -42,7 +42,7 @@ SELECT CASE WHEN pg_relation_size('idempotency_data.relay_log_0') = 0 THEN 1 ELS
 END
 
 	$node->safe_psql('postgres', <<"END");
-INSERT INTO idempotency_data.relay_log_$full (id, epoch, life, named, k, seq, at, relay_id, kind, fresh, base)
+INSERT INTO idempotency_data.relay_log_$full (id, epoch, life, acked_row, acked_k, seq, at, relay_id, kind, fresh, base)
 	SELECT nextval('idempotency_data.relay_log_id'), 1, 0, 0, 0, 0, now(), 999, 'r', 'n', pg_current_snapshot()
 	FROM generate_series(1, 60000)
 END

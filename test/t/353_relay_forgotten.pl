@@ -98,7 +98,7 @@ IdemTest::wait_for($node, "SELECT tables_with($id{late}) = 'relay_log_0'");
 
 # The log of positions takes its turn; the relay that stays keeps what it has.
 $node->safe_psql('postgres', <<'END');
-INSERT INTO idempotency_data.relay_log_0 (id, epoch, life, named, k, seq, at, relay_id, kind, fresh, base)
+INSERT INTO idempotency_data.relay_log_0 (id, epoch, life, acked_row, acked_k, seq, at, relay_id, kind, fresh, base)
 	SELECT nextval('idempotency_data.relay_log_id'), 1, 0, 0, 0, 0, now(), 999, 'r', 'n', pg_current_snapshot()
 	FROM generate_series(1, 60000)
 END

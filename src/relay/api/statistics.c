@@ -39,7 +39,7 @@
 #include "relay/position/position.h"
 #include "relay/position/retention.h"
 #include "relay/report.h"
-#include "relay/slots.h"
+#include "relay/worker_slots.h"
 #include "shared/args.h"
 #include "shared/catalog.h"
 #include "shared/spi.h"

@@ -38,8 +38,8 @@
 
 #include "relay/engine/engine.h"
 #include "relay/position/parked.h"
-#include "relay/slots.h"
 #include "relay/witness.h"
+#include "relay/worker_slots.h"
 #include "shared/error.h"
 
 /* Replace the configuration by a copy of this one. */

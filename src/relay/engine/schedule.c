@@ -26,7 +26,7 @@
  *
  * A function relay with something to do has a process of its own.  A database
  * may have idempotency.max_function_workers such processes, and its function
- * relays take turns, in the order in which they asked; slots.c shares the slots
+ * relays take turns, in the order in which they asked; worker_slots.c shares the slots
  * out among the databases.  If the database may have more than one worker, the
  * relays of one owner are not given the last worker while other owners have
  * function relays there.  Workers that the relays have already are not taken
@@ -45,9 +45,9 @@
 
 #include "storage/fd.h"
 
+#include "relay/child/process.h"
 #include "relay/engine/engine.h"
-#include "relay/program/process.h"
-#include "relay/slots.h"
+#include "relay/worker_slots.h"
 #include "shared/fault.h"
 
 /*

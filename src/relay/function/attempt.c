@@ -48,7 +48,7 @@
 #include "storage/ipc.h"
 
 #include "relay/function/function.h"
-#include "relay/slots.h"
+#include "relay/worker_slots.h"
 #include "shared/spi.h"
 
 /* Read by a signal handler.  The number is set before the flag. */

@@ -32,7 +32,7 @@
 #include "miscadmin.h"
 
 #include "relay/function/function.h"
-#include "relay/slots.h"
+#include "relay/worker_slots.h"
 #include "shared/fault.h"
 #include "shared/worker.h"
 

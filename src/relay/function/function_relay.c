@@ -30,7 +30,7 @@
 #include "storage/ipc.h"
 
 #include "relay/function/function.h"
-#include "relay/slots.h"
+#include "relay/worker_slots.h"
 #include "shared/durable.h"
 #include "shared/error.h"
 #include "shared/fault.h"

@@ -54,7 +54,7 @@
 
 #include "compat.h"
 #include "relay/position/parked.h"
-#include "relay/slots.h"
+#include "relay/worker_slots.h"
 #include "shared/catalog.h"
 #include "shared/error.h"
 #include "shared/spi.h"

@@ -116,7 +116,7 @@ extern bool idem_parked_blocks(const IdemParkedIndex *index, const IdemEvent *ev
 
 /*
  * The row of an event was inserted (..._put) or updated (..._failed).  A taken
- * event that failed ends its key's run; the rest of the run has to be given
+ * event that failed ends its key's run; what is left of the run has to be given
  * back.
  */
 extern void idem_parked_index_put(IdemParkedIndex *index, const IdemEvent *event,

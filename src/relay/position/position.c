@@ -539,7 +539,7 @@ typedef struct Seen
 								 * none */
 	bool		has_naming;		/* the newest naming row was visited */
 	bool		ended;			/* a sink that was not set back names no row
-								 * before this, but "named" */
+								 * before this, but acked_row */
 } Seen;
 
 /*

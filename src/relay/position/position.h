@@ -41,21 +41,21 @@ typedef enum IdemPositionKind
 	/*
 	 * The same, for a sink that stores positions: the events passed were not
 	 * for this relay, so the sink never hears of the row.  While the sink has
-	 * stored exactly "named" and "k", and only then, nothing before this row
-	 * needs another look.
+	 * stored exactly acked_row and acked_k, and only then, nothing before
+	 * this row needs another look.
 	 */
 	IDEM_POSITION_PASSED = 'p',
 
 	/*
-	 * The sink stored the row "named".  The SENT rows between "named" and
+	 * The sink stored the row acked_row.  The SENT rows between that one and
 	 * this row were never committed there, and never will be.
 	 */
 	IDEM_POSITION_NAMED = 'n',
 
 	/*
-	 * The same, and with the row "named" the sink stored events that had been
-	 * parked.  Their copies are gone here.  So a sink that goes back to an
-	 * older row would lose these events.
+	 * The same, and with the row acked_row the sink stored events that had
+	 * been parked.  Their copies are gone here.  So a sink that goes back to
+	 * an older row would lose these events.
 	 */
 	IDEM_POSITION_REPEATED = 'q',
 
@@ -99,11 +99,10 @@ typedef struct IdemPositionRow
 	int64		epoch;
 	int64		life;			/* for SENT; for MOVED: rows with a higher id
 								 * than this were sent to the server that
-								 * "named" is of; else 0 */
-	int64		acked_row;		/* column "named": the row that the sink had
-								 * stored, as far as was known; 0: not known */
-	int64		acked_k;		/* column "k": the k that it had stored with
-								 * the row */
+								 * acked_row is of; else 0 */
+	int64		acked_row;		/* the row that the sink had stored, as far as
+								 * was known; 0: not known */
+	int64		acked_k;		/* the k that it had stored with the row */
 	TimestampTz at;
 	IdemPosition pos;
 } IdemPositionRow;

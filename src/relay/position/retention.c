@@ -28,7 +28,7 @@
 #include "relay/config.h"
 #include "relay/position/position.h"
 #include "relay/position/retention.h"
-#include "relay/slots.h"
+#include "relay/worker_slots.h"
 #include "shared/catalog.h"
 #include "shared/worker.h"
 

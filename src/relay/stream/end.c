@@ -36,7 +36,7 @@
 #include "utils/memutils.h"
 
 #include "relay/stream/state.h"
-#include "relay/slots.h"
+#include "relay/worker_slots.h"
 #include "shared/error.h"
 #include "shared/worker.h"
 

@@ -11,7 +11,7 @@
  *
  * step 0: the answered events at the head of the oldest batch;
  * step 1: the next event alone: the killer, if the program answers in order;
- * step 2 and on: the rest, in batches of the 32nd part of the suspects.
+ * step 2 and on: the others, in batches of the 32nd part of the suspects.
  *
  * When the program dies again, the events then in flight become the suspects.
  * When the program dies of one event alone, that event is parked as refused.

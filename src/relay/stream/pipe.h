@@ -17,7 +17,7 @@
 
 #include "access/xlogdefs.h"
 
-#include "relay/program/process.h"
+#include "relay/child/process.h"
 #include "shared/clock.h"
 #include "sink/protocol/protocol.h"
 

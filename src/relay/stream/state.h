@@ -441,7 +441,7 @@ extern void idem_stream_failed(IdemRelay *relay, int sqlerrcode, const char *mes
 
 /*
  * If nothing is in flight, send the program BYE, take the program away from the
- * stream, and return true; idem_stream_serve_byes does the rest.  Else return
+ * stream, and return true; idem_stream_serve_byes sees to the end.  Else return
  * false.
  */
 extern bool idem_bye_say(IdemStream *stream);

@@ -37,9 +37,9 @@
 #include "miscadmin.h"
 #include "utils/memutils.h"
 
-#include "relay/slots.h"
 #include "relay/stream/state.h"
 #include "relay/stream/stream.h"
+#include "relay/worker_slots.h"
 #include "shared/error.h"
 #include "shared/fault.h"
 

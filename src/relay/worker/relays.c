@@ -17,7 +17,7 @@
  * Copyright (c) 2026, the idempotency developers
  *
  * IDENTIFICATION
- *		src/relay/process/relays.c
+ *		src/relay/worker/relays.c
  *
  *-------------------------------------------------------------------------
  */
@@ -30,13 +30,13 @@
 #include "utils/memutils.h"
 
 #include "compat.h"
+#include "relay/child/process.h"
 #include "relay/engine/engine.h"
 #include "relay/function/function.h"
 #include "relay/position/rest.h"
-#include "relay/process/workers.h"
-#include "relay/program/process.h"
-#include "relay/slots.h"
 #include "relay/stream/stream.h"
+#include "relay/worker/workers.h"
+#include "relay/worker_slots.h"
 #include "shared/error.h"
 
 /*

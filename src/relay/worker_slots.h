@@ -1,6 +1,6 @@
 /*-------------------------------------------------------------------------
  *
- * slots.h
+ * worker_slots.h
  *		Which workers run: slots, requests for them, and commands that hold them.
  *
  * Liveness only: after a crash everything here is rebuilt from tables or starts
@@ -9,12 +9,12 @@
  * Copyright (c) 2026, the idempotency developers
  *
  * IDENTIFICATION
- *		src/relay/slots.h
+ *		src/relay/worker_slots.h
  *
  *-------------------------------------------------------------------------
  */
-#ifndef IDEM_RELAY_SLOTS_H
-#define IDEM_RELAY_SLOTS_H
+#ifndef IDEM_RELAY_WORKER_SLOTS_H
+#define IDEM_RELAY_WORKER_SLOTS_H
 
 #include "postgres.h"
 
@@ -24,7 +24,7 @@
 
 #include "shared/clock.h"
 
-/* How the slots are shared, in slot_shares.c, and who has them, in slots.c */
+/* How the slots are shared, in slot_shares.c, and who has them, in worker_slots.c */
 
 /*
  * A worker's place: it serves all program relays of a database, or one
@@ -318,4 +318,4 @@ extern void idem_wake_aborted(void);
  */
 extern void idem_wake_committed_prepared(void);
 
-#endif							/* IDEM_RELAY_SLOTS_H */
+#endif							/* IDEM_RELAY_WORKER_SLOTS_H */

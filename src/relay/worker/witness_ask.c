@@ -29,7 +29,7 @@
  * Copyright (c) 2026, the idempotency developers
  *
  * IDENTIFICATION
- *		src/relay/process/witness_ask.c
+ *		src/relay/worker/witness_ask.c
  *
  *-------------------------------------------------------------------------
  */
@@ -50,10 +50,10 @@
 #include "utils/guc.h"
 #include "utils/memutils.h"
 
+#include "relay/child/process.h"
 #include "relay/config.h"
-#include "relay/process/workers.h"
-#include "relay/program/process.h"
 #include "relay/witness.h"
+#include "relay/worker/workers.h"
 #include "shared/error.h"
 #include "shared/fault.h"
 

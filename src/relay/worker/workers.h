@@ -6,12 +6,12 @@
  * Copyright (c) 2026, the idempotency developers
  *
  * IDENTIFICATION
- *		src/relay/process/workers.h
+ *		src/relay/worker/workers.h
  *
  *-------------------------------------------------------------------------
  */
-#ifndef IDEM_RELAY_PROCESS_WORKERS_H
-#define IDEM_RELAY_PROCESS_WORKERS_H
+#ifndef IDEM_RELAY_WORKER_WORKERS_H
+#define IDEM_RELAY_WORKER_WORKERS_H
 
 #include "postgres.h"
 
@@ -170,4 +170,4 @@ extern void idem_ddl_read(Node *stmt, IdemStatement *s);
 /* An object was altered, or is dropped; looks at its class first. */
 extern void idem_ddl_object_changed(Oid classid, Oid objid, bool dropped);
 
-#endif							/* IDEM_RELAY_PROCESS_WORKERS_H */
+#endif							/* IDEM_RELAY_WORKER_WORKERS_H */

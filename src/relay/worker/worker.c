@@ -26,7 +26,7 @@
  * Copyright (c) 2026, the idempotency developers
  *
  * IDENTIFICATION
- *		src/relay/process/worker.c
+ *		src/relay/worker/worker.c
  *
  *-------------------------------------------------------------------------
  */
@@ -46,20 +46,20 @@
 #include "utils/snapmgr.h"
 #include "utils/wait_event.h"
 
+#include "relay/child/process.h"
 #include "relay/config.h"
+#include "relay/difference_end.h"
 #include "relay/function/function.h"
 #include "relay/position/rest.h"
 #include "relay/position/retention.h"
-#include "relay/process/workers.h"
-#include "relay/program/process.h"
-#include "relay/slots.h"
 #include "relay/stream/stream.h"
-#include "relay/difference_end.h"
 #include "relay/witness.h"
+#include "relay/worker/workers.h"
+#include "relay/worker_slots.h"
 #include "shared/catalog.h"
 #include "shared/fault.h"
-#include "shared/worker.h"
 #include "shared/spi.h"
+#include "shared/worker.h"
 
 #ifdef IDEMPOTENCY_FAULT_POINTS
 #define MAINTAIN_MS 200			/* tests wait for its fault points */

@@ -14,7 +14,7 @@
  * Copyright (c) 2026, the idempotency developers
  *
  * IDENTIFICATION
- *		src/relay/process/upkeep.c
+ *		src/relay/worker/upkeep.c
  *
  *-------------------------------------------------------------------------
  */
@@ -31,8 +31,8 @@
 #include "relay/config.h"
 #include "relay/position/position.h"
 #include "relay/position/retention.h"
-#include "relay/process/workers.h"
-#include "relay/slots.h"
+#include "relay/worker/workers.h"
+#include "relay/worker_slots.h"
 #include "shared/catalog.h"
 #include "shared/fault.h"
 #include "shared/spi.h"

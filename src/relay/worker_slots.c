@@ -1,6 +1,6 @@
 /*-------------------------------------------------------------------------
  *
- * slots.c
+ * worker_slots.c
  *		Which workers run: slots, requests for them, and commands that hold them.
  *
  * A slot is a worker's place: for the own worker of a database, which serves all of its
@@ -34,7 +34,7 @@
  * Copyright (c) 2026, the idempotency developers
  *
  * IDENTIFICATION
- *		src/relay/slots.c
+ *		src/relay/worker_slots.c
  *
  *-------------------------------------------------------------------------
  */
@@ -58,7 +58,7 @@
 #include "compat.h"
 #include "relay/config.h"
 #include "relay/report.h"
-#include "relay/slots.h"
+#include "relay/worker_slots.h"
 
 /* How long DDL waits for workers to end before it proceeds regardless. */
 #define HOLD_WAIT_MS 8000

@@ -21,7 +21,7 @@
  * Copyright (c) 2026, the idempotency developers
  *
  * IDENTIFICATION
- *		src/relay/process/ddl.c
+ *		src/relay/worker/ddl.c
  *
  *-------------------------------------------------------------------------
  */
@@ -44,8 +44,8 @@
 #include "relay/anchor.h"
 #include "relay/config.h"
 #include "relay/kind.h"
-#include "relay/process/workers.h"
-#include "relay/slots.h"
+#include "relay/worker/workers.h"
+#include "relay/worker_slots.h"
 #include "shared/catalog.h"
 #include "shared/fault.h"
 

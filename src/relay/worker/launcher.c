@@ -27,12 +27,12 @@
  * without anyone's help.  A crash leaves no state of the launcher; the next
  * launcher reads the catalog.
  *
- * LOCKING: none of its own; see slots.c.
+ * LOCKING: none of its own; see worker_slots.c.
  *
  * Copyright (c) 2026, the idempotency developers
  *
  * IDENTIFICATION
- *		src/relay/process/launcher.c
+ *		src/relay/worker/launcher.c
  *
  *-------------------------------------------------------------------------
  */
@@ -63,8 +63,8 @@
 #include "utils/wait_event.h"
 
 #include "claim/lock.h"
-#include "relay/process/workers.h"
-#include "relay/slots.h"
+#include "relay/worker/workers.h"
+#include "relay/worker_slots.h"
 #include "shared/fault.h"
 #include "shared/worker.h"
 

@@ -6,12 +6,12 @@
  * Copyright (c) 2026, the idempotency developers
  *
  * IDENTIFICATION
- *		src/relay/program/process.h
+ *		src/relay/child/process.h
  *
  *-------------------------------------------------------------------------
  */
-#ifndef IDEM_RELAY_PROGRAM_PROCESS_H
-#define IDEM_RELAY_PROGRAM_PROCESS_H
+#ifndef IDEM_RELAY_CHILD_PROCESS_H
+#define IDEM_RELAY_CHILD_PROCESS_H
 
 #include "postgres.h"
 
@@ -25,7 +25,7 @@ extern char *idem_sink_directory;
 
 /* A program's output, as lines that are fit for the server log */
 
-#define IDEM_OUTPUT_LINE_LEN 512	/* the rest of a line is dropped */
+#define IDEM_OUTPUT_LINE_LEN 512	/* more of a line is dropped */
 
 /* Our end of the pipe that a program's descriptors 1 and 2 lead to. */
 typedef struct IdemOutput
@@ -188,7 +188,7 @@ extern bool idem_process_may_log(IdemPrinted *printed);
 extern void idem_process_hang_up(IdemSinkProcess *process);
 
 /*
- * Close our end of the socket pair, kill the program by SIGKILL, log the rest
+ * Close our end of the socket pair, kill the program by SIGKILL, log what is left
  * of its output and close the pipe.  Does not wait for the program's death:
  * see idem_children_dying.  Safe if no program runs.
  */
@@ -200,4 +200,4 @@ extern void idem_process_kill(IdemSinkProcess *process);
  */
 extern bool idem_process_ended(IdemSinkProcess *process, char **how);
 
-#endif							/* IDEM_RELAY_PROGRAM_PROCESS_H */
+#endif							/* IDEM_RELAY_CHILD_PROCESS_H */

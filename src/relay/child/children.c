@@ -48,7 +48,7 @@
  * Copyright (c) 2026, the idempotency developers
  *
  * IDENTIFICATION
- *		src/relay/program/children.c
+ *		src/relay/child/children.c
  *
  *-------------------------------------------------------------------------
  */
@@ -68,14 +68,14 @@
 #include "storage/latch.h"
 #include "utils/memutils.h"
 
-#include "relay/program/process.h"
+#include "relay/child/process.h"
 
 #define EXIT_WAIT_MS 1000
 #define LINGER_POLL_MS 100
 #define OVERDUE_MS 1000			/* a process that the kernel does not hold
 								 * dies sooner */
 #define LOOK_AGAIN_MS 1000		/* while something is dying */
-#define MAX_REAPED 256			/* in one call; the next turn reaps the rest */
+#define MAX_REAPED 256			/* in one call; the next turn reaps the others */
 
 struct IdemChild
 {

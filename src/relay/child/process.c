@@ -55,7 +55,7 @@
  * Copyright (c) 2026, the idempotency developers
  *
  * IDENTIFICATION
- *		src/relay/program/process.c
+ *		src/relay/child/process.c
  *
  *-------------------------------------------------------------------------
  */
@@ -76,8 +76,8 @@
 #include "miscadmin.h"
 #include "port.h"
 
+#include "relay/child/process.h"
 #include "relay/kind.h"
-#include "relay/program/process.h"
 #include "relay/report.h"
 #include "shared/fault.h"
 
