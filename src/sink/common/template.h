@@ -1,7 +1,7 @@
 /*-------------------------------------------------------------------------
  *
  * template.h
- *		Templates of options, and members of headers as text.
+ *		Templates of options, filled with the fields of an event.
  *
  * Copyright (c) 2026, the idempotency developers
  *
@@ -13,13 +13,35 @@
 #ifndef IDEM_SINK_TEMPLATE_H
 #define IDEM_SINK_TEMPLATE_H
 
+#include "sink/common/event.h"
 #include "sink/common/json.h"
 
+/* What a template is filled with besides the event, and where it goes. */
+typedef struct IdemTemplate
+{
+	const char *relay;
+	const char *token;			/* of {token}; NULL: empty */
+
+	/*
+	 * Add the value of a placeholder; false: it cannot stand there.  NULL:
+	 * values are added as they are.
+	 */
+	bool		(*add) (void *arg, IdemText *t, const char *value, size_t len);
+	void	   *arg;
+} IdemTemplate;
+
+typedef enum IdemTemplateEnd
+{
+	IDEM_TEMPLATE_FILLED,
+	IDEM_TEMPLATE_LACKS_HEADER,
+	IDEM_TEMPLATE_REFUSED		/* by add */
+} IdemTemplateEnd;
+
 /*
- * Add the text of a member of a JSON object: the content of a string, the JSON text
- * of another value.  False if there is none, or null.
+ * Add the template, filled in.  idem_sink_check_template has taken it.  *at is the
+ * placeholder that could not be filled, braces included.
  */
-extern bool idem_text_add_member(IdemText *t, const char *json, size_t len, const char *name,
-								 size_t name_len);
+extern IdemTemplateEnd idem_template_fill(const IdemTemplate *how, const char *template,
+										  const IdemSinkEvent *e, IdemText *t, IdemProtoStr *at);
 
 #endif							/* IDEM_SINK_TEMPLATE_H */

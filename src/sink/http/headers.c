@@ -4,10 +4,9 @@
  *		The header lines of a request: of the options, of the login, of the event.
  *
  * INVARIANT
- *		No event adds a line that it should not, or a second line within one: names
- *		are tokens of RFC 9110, values have no control characters, and names that
- *		frame the message, log in, name its sender or are this sink's own are left
- *		out.
+ *		No event adds a second line within one: names are tokens of RFC 9110, values
+ *		have no control characters.  common/header.c leaves out names that an event
+ *		must not set.
  *
  * MEMORY
  *		The lines belong to the request.  LOCKING: none.
@@ -22,60 +21,12 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <strings.h>
 
-#include "sink/common/template.h"
+#include "sink/common/cloudevent.h"
+#include "sink/common/header.h"
 #include "sink/http/sink.h"
 
 #define MAX_HEADERS	64			/* lines of the option */
-
-/* Names that no line of options or events has; "x-*" stands for all x-... */
-static const char *const reserved[] = {
-	"authorization", "connection", "content-length", "content-type", "cookie", "expect", "forwarded", "host",
-	"http2-settings", "idempotency-key", "keep-alive", "proxy-*", "te", "trailer", "transfer-encoding",
-	"upgrade", "webhook-*", NULL
-};
-
-/* The same of events only. */
-static const char *const reserved_of_events[] = {
-	"ce-*", "user-agent", "via", "x-forwarded-*", "x-real-ip", NULL
-};
-
-static bool
-is_token(const char *name, size_t len)
-{
-	static const char letters[] =
-	"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789!#$%&'*+-.^_`|~";
-
-	for (size_t i = 0; i < len; i++)
-		if (name[i] == '\0' || strchr(letters, name[i]) == NULL)
-			return false;
-	return len > 0;
-}
-
-static bool
-is_among(const char *const *names, const char *name, size_t len)
-{
-	for (; *names != NULL; names++)
-	{
-		size_t		n = strlen(*names);
-
-		if ((*names)[n - 1] == '*' ? len >= n - 1 && strncasecmp(name, *names, n - 1) == 0 :
-			len == n && strncasecmp(name, *names, n) == 0)
-			return true;
-	}
-	return false;
-}
-
-/* Has the text a control character that could end the line? */
-static bool
-has_control(const char *text, size_t len)
-{
-	for (size_t i = 0; i < len; i++)
-		if (((unsigned char) text[i] < ' ' && text[i] != '\t') || text[i] == 0x7F)
-			return true;
-	return false;
-}
 
 /* Take a line "Name: value" apart.  NULL, or what is wrong. */
 static const char *
@@ -83,13 +34,13 @@ read_line(char *line, HSinkHeader *h)
 {
 	char	   *colon = strchr(line, ':');
 
-	if (colon == NULL || !is_token(line, (size_t) (colon - line)))
+	if (colon == NULL || !idem_header_is_token(line, (size_t) (colon - line)))
 		return "must have a line \"Name: value\" for each header";
 	*colon++ = '\0';
-	if (is_among(reserved, line, strlen(line)))
+	if (idem_header_is_reserved(IDEM_HEADERS_OF_OPTION, line, strlen(line)))
 		return "must not have a header that has an option of its own, or that the sink sends itself";
 	colon += strspn(colon, " \t");
-	if (has_control(colon, strlen(colon)))
+	if (idem_header_has_control(colon, strlen(colon)))
 		return "must not have control characters";
 	h->name = line;
 	h->value = colon;
@@ -147,58 +98,73 @@ static bool
 is_of_options(const HSinkConfig *c, const char *name, size_t len)
 {
 	for (int i = 0; i < c->n_headers; i++)
-		if (strlen(c->headers[i].name) == len && strncasecmp(c->headers[i].name, name, len) == 0)
+		if (idem_header_is_same(name, len, c->headers[i].name))
 			return true;
 	return false;
 }
 
 /* Add one of the event's headers.  False: *problem. */
 static bool
-add_own(HSinkRequest *r, IdemText *name, const char *value, size_t len, HSinkProblem *problem)
+add_own(HSinkRequest *r, const IdemHeader *h, HSinkProblem *problem)
 {
 	problem->sqlstate = "22023";
-	if (!is_token(name->data, name->len))
+	if (!idem_header_is_token(h->name.data, h->name.len))
 	{
 		snprintf(problem->text, sizeof(problem->text), "event has a header whose name HTTP does not take");
 		return false;
 	}
-	if (is_among(reserved, name->data, name->len) || is_among(reserved_of_events, name->data, name->len) ||
-		is_of_options(&r->p->config, name->data, name->len))
+	if (is_of_options(&r->p->config, h->name.data, h->name.len))
 		return true;
-	idem_text_terminate(name);
-	if (has_control(value, len))
+	if (idem_header_has_control(h->value.data, h->value.len))
 	{
-		snprintf(problem->text, sizeof(problem->text), "event has a control character in its header \"%.100s\"", name->data);
+		snprintf(problem->text, sizeof(problem->text), "event has a control character in its header \"%.100s\"", h->name.data);
 		return false;
 	}
-	hsink_add_header(r, name->data, value, len);
+	hsink_add_header(r, h->name.data, h->value.data, h->value.len);
 	return true;
 }
 
 bool
 hsink_add_event_headers(HSinkRequest *r, const HSinkEvent *e, HSinkProblem *problem)
 {
-	IdemText	name = {NULL, 0, 0};
-	IdemText	text = {NULL, 0, 0};
-	const char *value;
-	size_t		len;
-	size_t		at = 0;
+	IdemSinkEvent view = hsink_view(e);
+	IdemHeader	h = {.at = 0};
 	bool		ok = true;
 
-	while (ok && e->headers.len > 0 && idem_json_next(e->headers.data, e->headers.len, &at, &name, &value, &len))
-	{
-		text.len = 0;
-		if (len == 4 && memcmp(value, "null", 4) == 0)
-			continue;
-		if (value[0] == '"')
-			idem_json_unquote(&text, value, len);
-		else
-			idem_text_add(&text, value, len);
-		ok = add_own(r, &name, text.data, text.len, problem) && !is_too_large(r, problem);
-	}
-	free(name.data);
-	free(text.data);
+	while (ok && idem_header_next(&h, &view, IDEM_HEADERS_OF_HTTP))
+		ok = h.is_null || (add_own(r, &h, problem) && !is_too_large(r, problem));
+	idem_header_end(&h);
 	return ok;
+}
+
+IdemProtoStr
+hsink_content_type(const HSink *p, const HSinkEvent *e)
+{
+	IdemSinkEvent view = hsink_view(e);
+
+	return p->config.content_type != NULL ? IDEM_STR(p->config.content_type) : idem_content_type(&view);
+}
+
+void
+hsink_add_ce_headers(const HSink *p, HSinkRequest *r, const HSinkEvent *e)
+{
+	IdemSinkEvent view = hsink_view(e);
+	IdemText	name = {NULL, 0, 0};
+	IdemText	value = {NULL, 0, 0};
+	IdemCloudEvent ce;
+
+	idem_ce_make(&ce, &view, p->config.source, p->config.relay);
+	for (int i = 0; i < ce.count; i++)
+	{
+		name.len = value.len = 0;
+		idem_text_puts(&name, "ce-");
+		idem_text_puts(&name, ce.attributes[i].name);
+		idem_ce_add_header_value(&value, ce.attributes[i].value);
+		hsink_add_header(r, idem_text_terminate(&name), value.data, value.len);
+	}
+	idem_ce_free(&ce);
+	free(name.data);
+	free(value.data);
 }
 
 /* Add a header with a scheme and a token. */

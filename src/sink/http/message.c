@@ -16,10 +16,19 @@
  *
  *-------------------------------------------------------------------------
  */
-#include <stdlib.h>
 #include <string.h>
 
+#include "sink/common/cloudevent.h"
+#include "sink/common/header.h"
 #include "sink/http/sink.h"
+
+void
+hsink_add_cloud_event(const HSink *p, IdemText *t, const HSinkEvent *e)
+{
+	IdemSinkEvent view = hsink_view(e);
+
+	idem_ce_add_json(t, &view, p->config.source, p->config.relay, hsink_content_type(p, e));
+}
 
 const char *
 hsink_check_batch_options(const HSink *p)
@@ -112,29 +121,17 @@ hsink_add_properties(IdemText *t, const HSinkEvent *e, bool base64)
 {
 	HSinkAttribute attributes[HSINK_MAX_ATTRIBUTES];
 	int			n = hsink_attributes(e, base64, attributes);
-	IdemText	name = {NULL, 0, 0};
-	IdemText	text = {NULL, 0, 0};
-	const char *value;
-	size_t		len;
-	size_t		at = 0;
+	IdemSinkEvent view = hsink_view(e);
+	IdemHeader	h = {.at = 0};
 
 	idem_text_puts(t, "{");
-	while (e->headers.len > 0 && idem_json_next(e->headers.data, e->headers.len, &at, &name, &value, &len))
-	{
-		text.len = 0;
-		if ((len == 4 && memcmp(value, "null", 4) == 0) || is_attribute(attributes, n, &name))
-			continue;
-		if (value[0] == '"')
-			idem_json_unquote(&text, value, len);
-		else
-			idem_text_add(&text, value, len);
-		add_property(t, name.data, name.len, text.data, text.len);
-	}
+	while (idem_header_next(&h, &view, IDEM_HEADERS_ANY))
+		if (!h.is_null && !is_attribute(attributes, n, &h.name))
+			add_property(t, h.name.data, h.name.len, h.value.data, h.value.len);
 	for (int i = 0; i < n; i++)
 		add_property(t, attributes[i].name, strlen(attributes[i].name), attributes[i].value.data, attributes[i].value.len);
 	idem_text_puts(t, "}");
-	free(name.data);
-	free(text.data);
+	idem_header_end(&h);
 }
 
 void

@@ -31,6 +31,7 @@
 #include <string.h>
 #include <time.h>
 
+#include "sink/common/cloudevent.h"
 #include "sink/common/hide.h"
 #include "sink/http/sink.h"
 
@@ -72,7 +73,7 @@ add(HSink *p, HSinkRequest *r, const HSinkEvent *e, HSinkProblem *problem)
 	if (p->config.format == HSINK_PLAIN)
 		hsink_add_string(t, ",\"ContentType\":", type.data, type.len);
 	else
-		idem_text_puts(t, ",\"ContentType\":\"application/cloudevents+json; charset=UTF-8\"");
+		idem_text_puts(t, ",\"ContentType\":\"" IDEM_CE_JSON_TYPE "\"");
 	if (p->config.key_order)
 	{
 		text.len = 0;

@@ -24,9 +24,9 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "sink/common/cloudevent.h"
 #include "sink/http/sink.h"
 
-#define STRUCTURED_TYPE	"application/cloudevents+json; charset=UTF-8"
 #define BATCH_TYPE		"application/cloudevents-batch+json; charset=UTF-8"
 #define MAX_BATCH_BYTES	(1024 * 1024)
 
@@ -45,7 +45,7 @@ add_type(const HSink *p, HSinkRequest *r, const HSinkEvent *e, HSinkProblem *pro
 
 	if (p->config.format == HSINK_CE_STRUCTURED)
 	{
-		hsink_add_header(r, "Content-Type", STRUCTURED_TYPE, strlen(STRUCTURED_TYPE));
+		hsink_add_header(r, "Content-Type", IDEM_CE_JSON_TYPE, strlen(IDEM_CE_JSON_TYPE));
 		return true;
 	}
 	for (uint32_t i = 0; i < type.len; i++)

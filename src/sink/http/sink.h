@@ -27,8 +27,10 @@
 #define IDEM_SINK_HTTP_H
 
 #include <curl/curl.h>
+#include <string.h>
 #include <sys/socket.h>
 
+#include "sink/common/event.h"
 #include "sink/common/format.h"
 #include "sink/common/json.h"
 #include "sink/common/program.h"
@@ -420,6 +422,9 @@ extern const char *hsink_check_batch_options(const HSink *p);
 /* Set the URL of the request, and what all requests have. */
 extern void hsink_begin_request(HSink *p, HSinkRequest *r, const char *path);
 
+/* Add the event as a CloudEvent in JSON. */
+extern void hsink_add_cloud_event(const HSink *p, IdemText *t, const HSinkEvent *e);
+
 /*
  * Add the text of a message: the payload, or a CloudEvent.  True: it is base64,
  * because the payload is no text.
@@ -515,22 +520,17 @@ extern bool hsink_add_option_headers(HSink *p, HSinkRequest *r, const HSinkEvent
 /* Add the event's own headers. */
 extern bool hsink_add_event_headers(HSinkRequest *r, const HSinkEvent *e, HSinkProblem *problem);
 
+/* Add the attributes of a CloudEvent as headers. */
+extern void hsink_add_ce_headers(const HSink *p, HSinkRequest *r, const HSinkEvent *e);
+
+/* The type of the payload's bytes. */
+extern IdemProtoStr hsink_content_type(const HSink *p, const HSinkEvent *e);
+
 /* Add the header that logs in. */
 extern void hsink_add_login(HSink *p, HSinkRequest *r);
 
 /* Split the option "headers" into c->headers.  NULL, or what is wrong. */
 extern const char *hsink_read_headers(HSinkConfig *c, char *text);
-
-/* cloudevent.c */
-
-/* Add the attributes of a CloudEvent as headers. */
-extern void hsink_add_ce_headers(const HSink *p, HSinkRequest *r, const HSinkEvent *e);
-
-/* Add the event as a CloudEvent in JSON. */
-extern void hsink_add_cloud_event(const HSink *p, IdemText *t, const HSinkEvent *e);
-
-/* The type of the payload's bytes. */
-extern IdemProtoStr hsink_content_type(const HSink *p, const HSinkEvent *e);
 
 /* template.c */
 
@@ -636,5 +636,19 @@ extern const char *hsink_read_ranges(HSinkConfig *c, const char *text);
  * "a private address".  listed: only if the option allowed_addresses lists it.
  */
 extern const char *hsink_refuse_address(const HSinkConfig *c, const struct sockaddr *address, bool listed);
+
+/* The fields of an event, for the functions of src/sink/common. */
+static inline IdemSinkEvent
+hsink_view(const HSinkEvent *e)
+{
+	IdemSinkEvent view = {
+		.flags = e->flags, .enqueued_at = e->enqueued_at,
+		.aggregate_type = e->aggregate_type, .aggregate_id = e->aggregate_id, .event_type = e->event_type,
+		.content_type = e->content_type, .headers = e->headers, .payload = e->payload
+	};
+
+	memcpy(view.id, e->id, sizeof(view.id));
+	return view;
+}
 
 #endif							/* IDEM_SINK_HTTP_H */

@@ -35,7 +35,7 @@ reject(KSink *p, KSinkEvent *e, rd_kafka_resp_err_t err)
 	if (ksink_topic_of(p, e, topic) != NULL)
 		topic[0] = '\0';
 	snprintf(text, sizeof(text), "topic \"%s\": %s", topic, rd_kafka_err2str(err));
-	ksink_decide(p, e, IDEM_PROTO_REJECTED, ksink_sqlstate(err), text);
+	idem_intake_decide(&p->in, e, IDEM_PROTO_REJECTED, ksink_sqlstate(err), text);
 	if (e->refusal != RD_KAFKA_RESP_ERR_NO_ERROR && ksink_blame(err) == KSINK_BLAME_EVENT)
 		ksink_forget_topic(p, topic);
 }
@@ -47,7 +47,7 @@ produce(KSink *p, KSinkEvent *e, KSinkRecord *r)
 	int			flags = r->owned_value != NULL ? RD_KAFKA_MSG_F_COPY : 0;
 	rd_kafka_resp_err_t err;
 
-	err = rd_kafka_producev(p->rk, RD_KAFKA_V_RKT(e->topic->handle), RD_KAFKA_V_MSGFLAGS(flags),
+	err = rd_kafka_producev(p->rk, RD_KAFKA_V_RKT(e->target->handle), RD_KAFKA_V_MSGFLAGS(flags),
 							RD_KAFKA_V_KEY(r->key, r->key_len),
 							RD_KAFKA_V_VALUE((void *) r->value, r->value_len),
 							RD_KAFKA_V_TIMESTAMP(r->timestamp), RD_KAFKA_V_HEADERS(r->headers),
@@ -64,9 +64,9 @@ produce(KSink *p, KSinkEvent *e, KSinkRecord *r)
 
 /* Do both texts, of one batch, have the same bytes? */
 static bool
-same_text(const KSinkEvent *e, KSinkSpan a, KSinkSpan b)
+same_text(const KSinkEvent *e, IdemSpan a, IdemSpan b)
 {
-	return a.len == b.len && memcmp(ksink_at(e, a), ksink_at(e, b), a.len) == 0;
+	return a.len == b.len && memcmp(idem_batch_at(e, a), idem_batch_at(e, b), a.len) == 0;
 }
 
 /* Do both events, of one batch, surely have the same topic? */
@@ -88,29 +88,29 @@ prepare_event(KSink *p, KSinkEvent *e, const KSinkEvent *last)
 	char		name[KSINK_MAX_TOPIC + 1];
 	const char *problem;
 
-	if (ksink_is_blocked(p, e))
+	if (idem_intake_is_blocked(&p->in, e))
 	{
 		/* what was delivered behind a failed event has to come again */
-		ksink_decide(p, e, e->delivered ? IDEM_PROTO_UNKNOWN : IDEM_PROTO_SKIPPED, "00000", NULL);
+		idem_intake_decide(&p->in, e, e->delivered ? IDEM_PROTO_UNKNOWN : IDEM_PROTO_SKIPPED, "00000", NULL);
 		return true;
 	}
 	if (e->delivered)
 		return true;
 	if (last != NULL && same_topic(p, e, last))
-		e->topic = last->topic;
+		e->target = last->target;
 	else
 	{
 		problem = ksink_topic_of(p, e, name);
 		if (problem != NULL)
 		{
-			ksink_decide(p, e, IDEM_PROTO_REJECTED, "22023", problem);
+			idem_intake_decide(&p->in, e, IDEM_PROTO_REJECTED, "22023", problem);
 			return true;
 		}
-		if (!ksink_ask_topic(p, name, &e->topic))
+		if (!ksink_ask_topic(p, name, &e->target))
 			return false;
 	}
-	if (e->topic->err != RD_KAFKA_RESP_ERR_NO_ERROR)
-		reject(p, e, e->topic->err);
+	if (e->target->err != RD_KAFKA_RESP_ERR_NO_ERROR)
+		reject(p, e, e->target->err);
 	return true;
 }
 
@@ -123,12 +123,12 @@ ksink_prepare_batch(KSink *p, KSinkBatch *b)
 	{
 		KSinkEvent *e = &b->events[i];
 
-		e->topic = NULL;		/* of a former attempt: forgotten */
+		e->target = NULL;		/* of a former attempt: forgotten */
 		if (e->outcome != 0)
 			continue;
 		if (!prepare_event(p, e, last))
 			return false;
-		if (e->topic != NULL)
+		if (e->target != NULL)
 			last = e;
 	}
 	return true;
@@ -158,8 +158,8 @@ ksink_send_event(KSink *p, KSinkEvent *e)
 	if (e->outcome != 0 || e->delivered || e->sent)
 		return;
 	/* an event that was refused a moment ago may block this one */
-	if (ksink_is_blocked(p, e))
-		ksink_decide(p, e, IDEM_PROTO_SKIPPED, "00000", NULL);
+	if (idem_intake_is_blocked(&p->in, e))
+		idem_intake_decide(&p->in, e, IDEM_PROTO_SKIPPED, "00000", NULL);
 	else
 		send_event(p, e);
 }

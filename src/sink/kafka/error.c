@@ -264,3 +264,38 @@ ksink_login_refused(void)
 	pthread_mutex_unlock(&complaint_lock);
 	return refused;
 }
+
+/* A job with its argument. */
+typedef struct Work
+{
+	KSink	   *p;
+	KSinkJob	job;
+} Work;
+
+static bool
+run_work(void *arg)
+{
+	const Work *work = arg;
+
+	return work->job(work->p);
+}
+
+bool
+ksink_run(KSink *p, KSinkJob job, int timeout, const char *doing)
+{
+	static Work work;			/* a job that is late still uses it */
+	char		more[IDEM_PROTO_MAX_MESSAGE];
+	IdemJobEnd	end;
+
+	work.p = p;
+	work.job = job;
+	end = idem_intake_run(&p->in, run_work, &work, timeout);
+	if (end == IDEM_JOB_LATE)
+	{
+		/* p->failure belongs to the job: end here */
+		ksink_last_complaint(more, sizeof(more));
+		idem_sink_failed(&p->sink, IDEM_PROTO_OUTAGE, "08006", "could not %s within %d ms%s%.600s",
+						 doing, timeout, more[0] != '\0' ? ": " : "", more);
+	}
+	return end == IDEM_JOB_DONE;
+}

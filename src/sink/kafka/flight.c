@@ -138,11 +138,11 @@ is_full(const KSink *p, const Flight *f)
 static KSinkBatch *
 next_to_join(const KSink *p, const Flight *f)
 {
-	KSinkBatch *b = p->joined != NULL ? p->joined->next : p->first;
+	KSinkBatch *b = p->joined != NULL ? p->joined->next : p->in.first;
 
 	if (b == NULL || !b->complete || ksink_in_trouble(p))
 		return NULL;
-	if (p->joined == NULL && b == p->first)
+	if (p->joined == NULL && b == p->in.first)
 		return b;
 	return f->alone || f->sealed || is_full(p, f) ? NULL : b;
 }
@@ -154,7 +154,7 @@ next_to_join(const KSink *p, const Flight *f)
 static bool
 expects_batch(const KSink *p, const Flight *f)
 {
-	return p->config.exactly_once && !f->alone && !f->sealed && p->last != p->joined && !is_full(p, f);
+	return p->config.exactly_once && !f->alone && !f->sealed && p->in.last != p->joined && !is_full(p, f);
 }
 
 /* Send the position of the last batch.  Trouble: in p->trouble. */
@@ -181,7 +181,7 @@ send_carefully(KSink *p, KSinkBatch *b)
 	for (uint32_t i = 0; i < b->count && !ksink_in_trouble(p); i++)
 	{
 		KSinkEvent *e = &b->events[i];
-		bool		proven = e->topic != NULL && e->topic->proven;
+		bool		proven = e->target != NULL && e->target->proven;
 		rd_kafka_resp_err_t err;
 
 		ksink_send_event(p, e);
@@ -191,8 +191,8 @@ send_carefully(KSink *p, KSinkBatch *b)
 			if (p->failure.outcome != 0 || (e->sent && !await_reports(p)))
 				return false;
 		}
-		if (e->delivered && e->topic != NULL)
-			e->topic->proven = true;
+		if (e->delivered && e->target != NULL)
+			e->target->proven = true;
 		else if (!proven && e->outcome == 0 && e->refusal == RD_KAFKA_RESP_ERR_NO_ERROR &&
 				 ksink_blame(err = ksink_take_transaction_error()) == KSINK_BLAME_EVENT)
 		{
@@ -217,10 +217,10 @@ join(KSink *p, Flight *f)
 	{
 		if (!ksink_prepare_batch(p, b))
 			return false;
-		if (!shares && ksink_count_decided(b) > 0)
+		if (!shares && idem_batch_count_decided(b) > 0)
 		{
 			f->alone = true;
-			if (b != p->first)
+			if (b != p->in.first)
 				return true;
 		}
 		p->joined = b;
@@ -232,11 +232,11 @@ join(KSink *p, Flight *f)
 			ksink_send_batch(p, b);
 		else if (!send_carefully(p, b))
 			return false;
-		if (!shares && ksink_count_decided(b) > 0)
+		if (!shares && idem_batch_count_decided(b) > 0)
 		{
 			/* librdkafka refused an event: too late to leave the batch out */
 			f->alone = true;
-			if (b != p->first)
+			if (b != p->in.first)
 				p->trouble.refused = true;
 		}
 		rd_kafka_poll(p->rk, 0);
@@ -251,15 +251,24 @@ join(KSink *p, Flight *f)
 	return true;
 }
 
+/* The first batch is done. */
+static void
+drop_first(KSink *p)
+{
+	if (p->joined == p->in.first)
+		p->joined = NULL;
+	idem_intake_drop(&p->in);
+}
+
 /* At least once: answer the batches whose events are all decided. */
 static void
 answer_finished(KSink *p)
 {
-	while (p->joined != NULL && p->first->open == 0)
+	while (p->joined != NULL && p->in.first->open == 0)
 	{
 		IDEM_SINK_FAULT_POINT(&p->sink, "kafka-unanswered");
-		ksink_send_results(p, p->first);
-		ksink_drop_batch(p);
+		idem_intake_answer(&p->in, p->in.first);
+		drop_first(p);
 	}
 }
 
@@ -270,7 +279,7 @@ send_all(KSink *p, Flight *f)
 	p->progress_at = idem_sink_clock();
 	for (;;)
 	{
-		ksink_take_frames(p);
+		idem_intake_take(&p->in);
 		if (!join(p, f))
 			return false;
 		take_reports(p);
@@ -297,9 +306,9 @@ send_all(KSink *p, Flight *f)
 static void
 await_settle(KSink *p)
 {
-	if (ksink_count_decided(p->joined) == 0)
+	if (idem_batch_count_decided(p->joined) == 0)
 		return;
-	ksink_send_results(p, p->joined);
+	idem_intake_answer(&p->in, p->joined);
 	IDEM_SINK_FAULT_POINT(&p->sink, "kafka-before-settle");
 	while (p->sink.stream.settled < p->joined->number)
 		idem_sink_wait(&p->sink, -1, 0, -1, true);
@@ -312,8 +321,8 @@ await_settle(KSink *p)
 static bool
 check_results(KSink *p)
 {
-	for (KSinkBatch *b = p->first; b != NULL; b = b->next)
-		if (b->answered && ksink_count_decided(b) != b->answered_decided)
+	for (KSinkBatch *b = p->in.first; b != NULL; b = b->next)
+		if (b->answered && idem_batch_count_decided(b) != b->answered_decided)
 			return idem_sink_fail(&p->failure, IDEM_PROTO_OUTAGE, "08006",
 								  "could not deliver a batch again: an event that was answered as done was refused");
 	return true;
@@ -348,10 +357,10 @@ send_verdicts(KSink *p)
 
 	while (!last)
 	{
-		last = p->first == p->joined;
-		ksink_send_results(p, p->first);
-		idem_sink_verdict(&p->sink, p->first->number, IDEM_PROTO_COMMITTED, NULL, NULL);
-		ksink_drop_batch(p);
+		last = p->in.first == p->joined;
+		idem_intake_answer(&p->in, p->in.first);
+		idem_sink_verdict(&p->sink, p->in.first->number, IDEM_PROTO_COMMITTED, NULL, NULL);
+		drop_first(p);
 	}
 }
 
@@ -386,7 +395,7 @@ decide_refused(KSink *p)
 {
 	uint32_t	n = 0;
 
-	for (KSinkBatch *b = p->first; b != NULL && p->joined != NULL; b = b->next)
+	for (KSinkBatch *b = p->in.first; b != NULL && p->joined != NULL; b = b->next)
 	{
 		n += ksink_decide_refused(p, b);
 		if (b == p->joined)
@@ -481,7 +490,7 @@ recover(KSink *p, Flight *f, bool *committed)
 		*committed = true;
 		return true;
 	}
-	for (b = p->first; b != NULL; b = b->next)
+	for (b = p->in.first; b != NULL; b = b->next)
 		ksink_reset_batch(p, b);
 	p->joined = NULL;
 	return true;
@@ -496,7 +505,7 @@ await_markers(KSink *p)
 	while (p->committed_at != 0 && (left = p->committed_at + PAUSE - idem_sink_clock()) > 0)
 	{
 		idem_sink_wait(&p->sink, -1, 0, (int) left, true);
-		ksink_take_frames(p);
+		idem_intake_take(&p->in);
 	}
 }
 

@@ -5,7 +5,7 @@
  *
  * INVARIANT
  *		Only this file ends the program for a fault of the brokers or the options,
- *		and job.c where a job does not end.  The other files return false, with the
+ *		and error.c where a job does not end.  The other files return false, with the
  *		reason in p->failure.
  *
  * A crash leaves nothing here; flight.c and position.c tell what it leaves at the
@@ -54,6 +54,10 @@ greet(KSink *p)
 		.credit_bytes = KSINK_CREDIT_BYTES
 	};
 
+	p->in.sink = &p->sink;
+	p->in.max_events = ready.max_batch_events;
+	p->in.max_bytes = ready.max_batch_bytes;
+	p->in.key_order = (hello.flags & IDEM_PROTO_KEY_ORDER) != 0;
 	IDEM_SINK_FAULT_POINT(&p->sink, "kafka-hello");
 	if (!ksink_configure(p, &hello) || !ksink_take_over(p))
 		stop(p);
@@ -86,13 +90,13 @@ main(void)
 	greet(&p);
 	for (;;)
 	{
-		ksink_take_frames(&p);
-		if (p.first != NULL && p.first->complete)
+		idem_intake_take(&p.in);
+		if (p.in.first != NULL && p.in.first->complete)
 		{
 			if (!ksink_fly(&p))
 				stop(&p);
 		}
-		else if (p.bye)
+		else if (p.in.bye)
 			idem_sink_finish(&p.sink);
 		else
 			idem_sink_wait(&p.sink, -1, 0, -1, true);

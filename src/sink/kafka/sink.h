@@ -14,7 +14,7 @@
  *
  * THREADS
  *		The main thread owns everything.  A function of librdkafka that may
- *		block runs as a job (job.c) in a helper thread; while it runs, the main
+ *		block runs as a job (common/job.c) in a helper thread; while it runs, the main
  *		thread only talks with the worker.  Threads of librdkafka call the log
  *		callback, which has a lock of its own.
  *
@@ -30,6 +30,7 @@
 
 #include <librdkafka/rdkafka.h>
 
+#include "sink/common/batch.h"
 #include "sink/common/format.h"
 #include "sink/common/grant.h"
 #include "sink/common/json.h"
@@ -52,83 +53,10 @@
 #define KSINK_MAX_BATCH_BYTES	(8 * 1024 * 1024)
 #define KSINK_CREDIT_BYTES		(4 * KSINK_MAX_BATCH_BYTES)
 
-/*
- * A string in a batch's arena, by offset and length.  The arena has less than 4
- * GB: only the last event exceeds KSINK_MAX_BATCH_BYTES, and the server's
- * fields have at most 1 GB.
- */
-typedef struct KSinkSpan
-{
-	uint32_t	at;
-	uint32_t	len;
-} KSinkSpan;
-
-typedef struct KSinkBatch KSinkBatch;
-typedef struct KSinkTopic KSinkTopic;
-
-typedef struct KSinkEvent
-{
-	KSinkBatch *batch;
-	KSinkTopic *topic;			/* found by ksink_prepare_batch; NULL: the
-								 * event is not sent */
-	uint32_t	index;
-	uint8_t		id[IDEM_PROTO_ID_BYTES];
-	uint8_t		flags;			/* flags of the EVENT frame */
-	bool		sent;			/* its report is to come */
-	bool		delivered;		/* the brokers have it; with a transaction: it
-								 * is in the open transaction */
-	rd_kafka_resp_err_t refusal;	/* why the brokers refused the record */
-	IdemProtoOutcome outcome;	/* 0: not decided, so acked once delivered */
-	char		sqlstate[6];
-	char	   *message;		/* reason of the outcome, or NULL; owned */
-	uint64_t	settled;		/* batches up to this one were settled before
-								 * the event in the stream */
-	int64_t		enqueued_at;	/* us since 1970 */
-	KSinkSpan	aggregate_type;
-	KSinkSpan	aggregate_id;
-	KSinkSpan	event_type;
-	KSinkSpan	content_type;
-	KSinkSpan	headers;
-	KSinkSpan	payload;
-} KSinkEvent;
-
-struct KSinkBatch
-{
-	KSinkBatch *next;			/* the batch that came after this one */
-	uint64_t	number;
-	IdemProtoPosition position;
-	bool		complete;		/* its END has come */
-	bool		answered;		/* its results have been sent */
-	uint32_t	answered_decided;	/* events that were not acked in them */
-	uint32_t	open;			/* events whose report is to come */
-	uint32_t	count;			/* events in use */
-	uint32_t	size;			/* events allocated */
-	KSinkEvent *events;			/* stays in place once the batch is complete */
-	uint8_t    *arena;			/* strings and data of all events */
-	size_t		arena_len;
-	size_t		arena_size;
-	uint64_t	bytes;			/* the batch's share of the byte credit */
-};
-
-/* A blocked key, see keys.c. */
-typedef struct KSinkKey
-{
-	uint64_t	hash;			/* 0: the slot is free */
-	uint64_t	first_batch;	/* the first event of the key that was not
-								 * acked */
-	uint32_t	first_index;
-	uint64_t	last_batch;		/* the last batch with such an event */
-	char	   *name;			/* aggregate_type, NUL, aggregate_id */
-	size_t		len;
-} KSinkKey;
-
-typedef struct KSinkKeys
-{
-	KSinkKey   *slots;			/* open addressing; size is a power of two */
-	size_t		size;
-	size_t		used;
-	uint64_t	settled;		/* the blocks up to this batch have ended */
-} KSinkKeys;
+/* The batches of src/sink/common; the target of an event is its topic. */
+typedef IdemBatch KSinkBatch;
+typedef IdemBatchEvent KSinkEvent;
+typedef struct IdemTarget KSinkTopic;
 
 typedef enum KSinkFormat
 {
@@ -183,7 +111,7 @@ typedef struct KSinkConfig
 } KSinkConfig;
 
 /* A topic that the sink has asked the brokers for. */
-struct KSinkTopic
+struct IdemTarget
 {
 	KSinkTopic *next;
 	int64_t		asked_at;		/* idem_sink_clock() */
@@ -228,12 +156,8 @@ struct KSink
 								 * none */
 	KSinkTrouble trouble;
 
-	KSinkBatch *first;			/* batches without a verdict, oldest first */
-	KSinkBatch *last;
+	IdemIntake	in;				/* batches without a verdict */
 	KSinkBatch *joined;			/* the last batch of the flight; NULL: none */
-	uint64_t	settled;		/* the last SETTLE among the frames taken */
-	bool		bye;
-	KSinkKeys	keys;			/* the blocked keys */
 	KSinkTopic *topics[KSINK_TOPIC_LISTS];
 
 	/* the position topic, see position.c */
@@ -435,29 +359,6 @@ extern bool ksink_in_trouble(const KSink *p);
 /* Note an error that is not of a single event. */
 extern void ksink_note_trouble(KSink *p, rd_kafka_resp_err_t err, const char *text);
 
-/* job.c */
-
-/*
- * Run a job.  Returns what the job returns.  If the job has not ended after
- * timeout ms, the program ends; "doing" names the job in the message.
- */
-extern bool ksink_run(KSink *p, KSinkJob job, int timeout, const char *doing);
-
-/* intake.c */
-
-/* Take the frames that are there into batches. */
-extern void ksink_take_frames(KSink *p);
-
-/* Free the oldest batch and give its credit back. */
-extern void ksink_drop_batch(KSink *p);
-
-/* batch.c */
-
-extern KSinkBatch *ksink_batch_new(uint64_t number);
-extern void ksink_batch_free(KSinkBatch *b);
-extern void ksink_batch_add(KSinkBatch *b, const IdemProtoEvent *event, uint64_t settled);
-extern void ksink_batch_add_data(KSinkBatch *b, const uint8_t *data, uint32_t len);
-
 /* error.c */
 
 /* Who is to blame for an error of librdkafka or the brokers. */
@@ -478,6 +379,13 @@ extern const char *ksink_sqlstate(rd_kafka_resp_err_t err);
 extern bool ksink_fail_for_error(KSink *p, rd_kafka_resp_err_t err, const char *doing,
 								 const char *text);
 
+/*
+ * Run a job in the helper thread (common/job.c).  Returns what the job returns.
+ * If the job has not ended after timeout ms, the program ends; "doing" names the
+ * job in the message.
+ */
+extern bool ksink_run(KSink *p, KSinkJob job, int timeout, const char *doing);
+
 /* The callbacks of librdkafka, and the last complaint about a connection. */
 extern void ksink_log_callback(const rd_kafka_t *rk, int level, const char *facility,
 							   const char *text);
@@ -497,28 +405,6 @@ extern bool ksink_login_refused(void);
 
 /* Turn the options into p->config.  False: p->failure. */
 extern bool ksink_configure(KSink *p, const IdemProtoHello *hello);
-
-/* decide.c */
-
-/* Note the outcome of an event; message may be NULL. */
-extern void ksink_decide(KSink *p, KSinkEvent *e, IdemProtoOutcome outcome,
-						 const char *sqlstate, const char *message);
-
-/* Did an earlier event of the event's key fail? */
-extern bool ksink_is_blocked(KSink *p, const KSinkEvent *e);
-
-/* Send the batch's results, unless they were sent. */
-extern void ksink_send_results(KSink *p, KSinkBatch *b);
-
-/* How many events of the batch will not be acked? */
-extern uint32_t ksink_count_decided(const KSinkBatch *b);
-
-/* keys.c */
-extern void ksink_keys_add(KSinkKeys *keys, const KSinkEvent *e);
-extern bool ksink_keys_has(const KSinkKeys *keys, const KSinkEvent *e);
-
-/* End the blocks of batches up to this batch, which is settled. */
-extern void ksink_keys_settle(KSinkKeys *keys, uint64_t batch);
 
 /* record.c */
 
@@ -546,12 +432,5 @@ extern void ksink_free_record(KSinkRecord *r);
 
 /* Is the text the name of a topic? */
 extern bool ksink_is_topic(const char *name);
-
-/* The bytes of a span. */
-static inline const char *
-ksink_at(const KSinkEvent *e, KSinkSpan span)
-{
-	return (const char *) e->batch->arena + span.at;
-}
 
 #endif							/* IDEM_SINK_KAFKA_H */

@@ -78,7 +78,8 @@ def test_headers_of_the_event():
 def test_headers_of_the_event_do_not_forge():
     """No header of an event replaces one that the sink makes, ends a line, or changes how the body is framed."""
     own = ("webhook-id", "Webhook-Signature", "webhook-timestamp", "Idempotency-Key", "Content-Length", "Transfer-Encoding", "Host",
-           "Authorization", "Connection", "Expect", "Content-Type", "Cookie", "Te", "Upgrade", "Proxy-Authorization", "Trailer")
+           "Authorization", "Connection", "Expect", "Content-Type", "Cookie", "Te", "Upgrade", "Proxy-Authorization", "Trailer",
+           "webhook_id", "Content_Length", "Content-Encoding", "Range", "If-Match", "Set-Cookie", "X-HTTP-Method-Override")
     secret = "whsec_" + base64.b64encode(b"k" * 24).decode()
     with Receiver() as there, sink(there, signing_secrets=secret, auth="bearer", token="tok") as w:
         for name in own:

@@ -7,9 +7,9 @@ from kafka.target import Target, commits, failed
 
 ID = uuid.UUID("634a77f9-ad53-4281-a536-92a75ba8376f")
 HEADERS = ('{"trace": "4f\\u00e9\\ud83d\\ude00\\"\\\\\\n", "n": 5, "yes": true, "none": null, "o": {"a": [1, "}"]},'
-           ' "id": "own"}').encode()
+           ' "id": "own", "Type": "own", "content_type": "own", "ce-id": "own", "idx": "kept"}').encode()
 OWN = [("trace", '4fé😀"\\\n'.encode()), ("n", b"5"), ("yes", b"true"), ("none", None),
-       ("o", b'{"a": [1, "}"]}'), ("id", b"own")]
+       ("o", b'{"a": [1, "}"]}'), ("idx", b"kept")]
 
 
 def deliver(events, target=None, **options):

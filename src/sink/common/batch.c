@@ -4,7 +4,7 @@
  *		The events of a batch, kept until its verdict.
  *
  * A transaction that was aborted is done again, so everything of a batch stays
- * until the brokers have it for good.  READY limits how much that is.
+ * until the target has it for good.  READY limits how much that is.
  *
  * MEMORY
  *	One arena holds all bytes of a batch.  Spans are offsets, because the arena
@@ -14,22 +14,22 @@
  * Copyright (c) 2026, the idempotency developers
  *
  * IDENTIFICATION
- *		src/sink/kafka/batch.c
+ *		src/sink/common/batch.c
  *
  *-------------------------------------------------------------------------
  */
 #include <stdlib.h>
 #include <string.h>
 
-#include "sink/kafka/sink.h"
+#include "sink/common/batch.h"
 
 #define FIRST_EVENTS	256
 #define FIRST_BYTES		65536
 
-KSinkBatch *
-ksink_batch_new(uint64_t number)
+IdemBatch *
+idem_batch_new(uint64_t number)
 {
-	KSinkBatch *b = idem_sink_alloc(sizeof(KSinkBatch));
+	IdemBatch  *b = idem_sink_alloc(sizeof(IdemBatch));
 
 	memset(b, 0, sizeof(*b));
 	b->number = number;
@@ -37,7 +37,7 @@ ksink_batch_new(uint64_t number)
 }
 
 void
-ksink_batch_free(KSinkBatch *b)
+idem_batch_free(IdemBatch *b)
 {
 	for (uint32_t i = 0; i < b->count; i++)
 		free(b->events[i].message);
@@ -47,10 +47,10 @@ ksink_batch_free(KSinkBatch *b)
 }
 
 /* Append bytes to the arena. */
-static KSinkSpan
-put(KSinkBatch *b, const void *data, size_t len)
+static IdemSpan
+put(IdemBatch *b, const void *data, size_t len)
 {
-	KSinkSpan	span = {(uint32_t) b->arena_len, (uint32_t) len};
+	IdemSpan	span = {(uint32_t) b->arena_len, (uint32_t) len};
 
 	if (b->arena_size - b->arena_len < len)
 	{
@@ -66,21 +66,21 @@ put(KSinkBatch *b, const void *data, size_t len)
 }
 
 void
-ksink_batch_add_data(KSinkBatch *b, const uint8_t *data, uint32_t len)
+idem_batch_add_data(IdemBatch *b, const uint8_t *data, uint32_t len)
 {
 	put(b, data, len);
 }
 
 /* Headers and payload lie in the arena one after the other. */
 void
-ksink_batch_add(KSinkBatch *b, const IdemProtoEvent *event, uint64_t settled)
+idem_batch_add(IdemBatch *b, const IdemProtoEvent *event, uint64_t settled)
 {
-	KSinkEvent *e;
+	IdemBatchEvent *e;
 
 	if (b->count == b->size)
 	{
 		b->size = b->size > 0 ? b->size * 2 : FIRST_EVENTS;
-		b->events = idem_sink_realloc(b->events, b->size * sizeof(KSinkEvent));
+		b->events = idem_sink_realloc(b->events, b->size * sizeof(IdemBatchEvent));
 	}
 	e = &b->events[b->count];
 	memset(e, 0, sizeof(*e));
@@ -99,4 +99,27 @@ ksink_batch_add(KSinkBatch *b, const IdemProtoEvent *event, uint64_t settled)
 	e->payload.at = (uint32_t) b->arena_len + event->headers_len;
 	e->payload.len = event->payload_len;
 	put(b, event->chunk, event->chunk_len);
+}
+
+static IdemProtoStr
+string_at(const IdemBatchEvent *e, IdemSpan span)
+{
+	return (IdemProtoStr)
+	{
+		idem_batch_at(e, span), span.len
+	};
+}
+
+IdemSinkEvent
+idem_batch_view(const IdemBatchEvent *e)
+{
+	IdemSinkEvent view = {
+		.flags = e->flags, .enqueued_at = e->enqueued_at,
+		.aggregate_type = string_at(e, e->aggregate_type), .aggregate_id = string_at(e, e->aggregate_id),
+		.event_type = string_at(e, e->event_type), .content_type = string_at(e, e->content_type),
+		.headers = string_at(e, e->headers), .payload = string_at(e, e->payload)
+	};
+
+	idem_write_uuid(view.id, e->id);
+	return view;
 }

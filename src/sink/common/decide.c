@@ -13,37 +13,37 @@
  * Copyright (c) 2026, the idempotency developers
  *
  * IDENTIFICATION
- *		src/sink/kafka/decide.c
+ *		src/sink/common/decide.c
  *
  *-------------------------------------------------------------------------
  */
 #include <string.h>
 
-#include "sink/kafka/sink.h"
+#include "sink/common/batch.h"
 
 void
-ksink_decide(KSink *p, KSinkEvent *e, IdemProtoOutcome outcome, const char *sqlstate,
-			 const char *message)
+idem_intake_decide(IdemIntake *in, IdemBatchEvent *e, IdemProtoOutcome outcome, const char *sqlstate,
+				   const char *message)
 {
 	e->outcome = outcome;
 	memcpy(e->sqlstate, sqlstate, sizeof(e->sqlstate));
 	if (message != NULL && message[0] != '\0')
 		e->message = idem_sink_strdup(message, strlen(message));
-	if (p->config.key_order)
-		ksink_keys_add(&p->keys, e);
+	if (in->key_order)
+		idem_keys_add(&in->keys, e);
 }
 
 bool
-ksink_is_blocked(KSink *p, const KSinkEvent *e)
+idem_intake_is_blocked(IdemIntake *in, const IdemBatchEvent *e)
 {
-	if (!p->config.key_order)
+	if (!in->key_order)
 		return false;
-	ksink_keys_settle(&p->keys, e->settled);
-	return ksink_keys_has(&p->keys, e);
+	idem_keys_settle(&in->keys, e->settled);
+	return idem_keys_has(&in->keys, e);
 }
 
 uint32_t
-ksink_count_decided(const KSinkBatch *b)
+idem_batch_count_decided(const IdemBatch *b)
 {
 	uint32_t	n = 0;
 
@@ -54,7 +54,7 @@ ksink_count_decided(const KSinkBatch *b)
 
 /* One RESULT for each range of events with the same outcome. */
 void
-ksink_send_results(KSink *p, KSinkBatch *b)
+idem_intake_answer(IdemIntake *in, IdemBatch *b)
 {
 	uint32_t	first = 0;
 
@@ -62,15 +62,15 @@ ksink_send_results(KSink *p, KSinkBatch *b)
 		return;
 	for (uint32_t i = 0; i < b->count; i++)
 	{
-		const KSinkEvent *e = &b->events[i];
-		const KSinkEvent *next = i + 1 < b->count ? e + 1 : NULL;
+		const IdemBatchEvent *e = &b->events[i];
+		const IdemBatchEvent *next = i + 1 < b->count ? e + 1 : NULL;
 
 		if (e->message == NULL && next != NULL && next->message == NULL && next->outcome == e->outcome)
 			continue;
-		idem_sink_result(&p->sink, b->number, first, i, e->outcome ? e->outcome : IDEM_PROTO_ACKED,
+		idem_sink_result(in->sink, b->number, first, i, e->outcome ? e->outcome : IDEM_PROTO_ACKED,
 						 e->outcome ? e->sqlstate : NULL, e->message);
 		first = i + 1;
 	}
 	b->answered = true;
-	b->answered_decided = ksink_count_decided(b);
+	b->answered_decided = idem_batch_count_decided(b);
 }

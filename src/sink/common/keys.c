@@ -7,7 +7,7 @@
  * last batch with such an event is settled.
  *
  * INVARIANT
- *	ksink_keys_settle is called with numbers that never fall, before an event
+ *	idem_keys_settle is called with numbers that never fall, before an event
  *	is looked up that stands behind the SETTLE in the stream.
  *
  * MEMORY
@@ -17,22 +17,22 @@
  * Copyright (c) 2026, the idempotency developers
  *
  * IDENTIFICATION
- *		src/sink/kafka/keys.c
+ *		src/sink/common/keys.c
  *
  *-------------------------------------------------------------------------
  */
 #include <stdlib.h>
 #include <string.h>
 
-#include "sink/kafka/sink.h"
+#include "sink/common/batch.h"
 
 #define FIRST_SLOTS	64
 
 /* FNV-1a over type and id; never 0. */
 static uint64_t
-hash_of(const KSinkEvent *e)
+hash_of(const IdemBatchEvent *e)
 {
-	const char *parts[2] = {ksink_at(e, e->aggregate_type), ksink_at(e, e->aggregate_id)};
+	const char *parts[2] = {idem_batch_at(e, e->aggregate_type), idem_batch_at(e, e->aggregate_id)};
 	uint32_t	lens[2] = {e->aggregate_type.len, e->aggregate_id.len};
 	uint64_t	h = UINT64_C(0xcbf29ce484222325);
 
@@ -46,18 +46,18 @@ hash_of(const KSinkEvent *e)
 }
 
 static bool
-is_key_of(const KSinkKey *k, const KSinkEvent *e)
+is_key_of(const IdemKey *k, const IdemBatchEvent *e)
 {
 	uint32_t	type = e->aggregate_type.len;
 
 	return k->len == (size_t) type + 1 + e->aggregate_id.len &&
-		memcmp(k->name, ksink_at(e, e->aggregate_type), type) == 0 && k->name[type] == '\0' &&
-		memcmp(k->name + type + 1, ksink_at(e, e->aggregate_id), e->aggregate_id.len) == 0;
+		memcmp(k->name, idem_batch_at(e, e->aggregate_type), type) == 0 && k->name[type] == '\0' &&
+		memcmp(k->name + type + 1, idem_batch_at(e, e->aggregate_id), e->aggregate_id.len) == 0;
 }
 
 /* The slot of the event's key, or the free slot that the key would take. */
-static KSinkKey *
-find(const KSinkKeys *keys, const KSinkEvent *e, uint64_t hash)
+static IdemKey *
+find(const IdemKeys *keys, const IdemBatchEvent *e, uint64_t hash)
 {
 	size_t		i = hash & (keys->size - 1);
 
@@ -68,13 +68,13 @@ find(const KSinkKeys *keys, const KSinkEvent *e, uint64_t hash)
 
 /* Move the blocked keys to a table of that size; free the others. */
 static void
-rebuild(KSinkKeys *keys, size_t size)
+rebuild(IdemKeys *keys, size_t size)
 {
-	KSinkKey   *old = keys->slots;
+	IdemKey    *old = keys->slots;
 	size_t		old_size = keys->size;
 
-	keys->slots = idem_sink_alloc(size * sizeof(KSinkKey));
-	memset(keys->slots, 0, size * sizeof(KSinkKey));
+	keys->slots = idem_sink_alloc(size * sizeof(IdemKey));
+	memset(keys->slots, 0, size * sizeof(IdemKey));
 	keys->size = size;
 	keys->used = 0;
 	for (size_t i = 0; i < old_size; i++)
@@ -97,9 +97,9 @@ rebuild(KSinkKeys *keys, size_t size)
 }
 
 bool
-ksink_keys_has(const KSinkKeys *keys, const KSinkEvent *e)
+idem_keys_has(const IdemKeys *keys, const IdemBatchEvent *e)
 {
-	const KSinkKey *k;
+	const IdemKey *k;
 
 	if (keys->used == 0)
 		return false;
@@ -111,7 +111,7 @@ ksink_keys_has(const KSinkKeys *keys, const KSinkEvent *e)
 
 /* Begin the block of a key whose slot is free, or whose last block has ended. */
 static void
-begin_block(KSinkKey *k, const KSinkEvent *e)
+begin_block(IdemKey *k, const IdemBatchEvent *e)
 {
 	k->first_batch = e->batch->number;
 	k->first_index = e->index;
@@ -119,10 +119,10 @@ begin_block(KSinkKey *k, const KSinkEvent *e)
 }
 
 void
-ksink_keys_add(KSinkKeys *keys, const KSinkEvent *e)
+idem_keys_add(IdemKeys *keys, const IdemBatchEvent *e)
 {
 	uint64_t	hash = hash_of(e);
-	KSinkKey   *k;
+	IdemKey    *k;
 
 	if (keys->size == 0 || keys->used * 2 >= keys->size)
 		rebuild(keys, keys->size > 0 ? keys->size * 2 : FIRST_SLOTS);
@@ -134,9 +134,9 @@ ksink_keys_add(KSinkKeys *keys, const KSinkEvent *e)
 		k->hash = hash;
 		k->len = (size_t) type + 1 + e->aggregate_id.len;
 		k->name = idem_sink_alloc(k->len);
-		memcpy(k->name, ksink_at(e, e->aggregate_type), type);
+		memcpy(k->name, idem_batch_at(e, e->aggregate_type), type);
 		k->name[type] = '\0';
-		memcpy(k->name + type + 1, ksink_at(e, e->aggregate_id), e->aggregate_id.len);
+		memcpy(k->name + type + 1, idem_batch_at(e, e->aggregate_id), e->aggregate_id.len);
 		keys->used++;
 		begin_block(k, e);
 		return;
@@ -154,7 +154,7 @@ ksink_keys_add(KSinkKeys *keys, const KSinkEvent *e)
 }
 
 void
-ksink_keys_settle(KSinkKeys *keys, uint64_t batch)
+idem_keys_settle(IdemKeys *keys, uint64_t batch)
 {
 	if (batch <= keys->settled)
 		return;
