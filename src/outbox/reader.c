@@ -312,21 +312,10 @@ is_event_of(HeapTuple tuple, TupleDesc desc, const IdemPlace *place)
 static TransactionId
 unexplained_inserter(Relation heap, Buffer buffer, const IdemPlace *place)
 {
-	Page		page = BufferGetPage(buffer);
-	OffsetNumber off = ItemPointerGetOffsetNumber(&place->tid);
-	ItemId		lp;
 	HeapTupleData tuple;
 
-	if (off > PageGetMaxOffsetNumber(page))
-		return InvalidTransactionId;
-	lp = PageGetItemId(page, off);
-	if (!ItemIdIsNormal(lp))
-		return InvalidTransactionId;
-	tuple.t_tableOid = RelationGetRelid(heap);
-	tuple.t_self = place->tid;
-	tuple.t_data = (HeapTupleHeader) PageGetItem(page, lp);
-	tuple.t_len = ItemIdGetLength(lp);
-	if (HeapTupleHeaderXminInvalid(tuple.t_data) ||
+	if (!idem_table_row_at(heap, buffer, ItemPointerGetOffsetNumber(&place->tid), &tuple) ||
+		HeapTupleHeaderXminInvalid(tuple.t_data) ||
 		HeapTupleHeaderXminFrozen(tuple.t_data) ||
 		(tuple.t_data->t_infomask & HEAP_XMAX_INVALID) == 0 ||
 		!is_event_of(&tuple, RelationGetDescr(heap), place))

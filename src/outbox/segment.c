@@ -164,12 +164,12 @@ idem_segment_open(IdemSegment *seg, int number)
 bool
 idem_segment_open_nowait(IdemSegment *seg, int number)
 {
-	Oid			oid = idem_segment_oid(number);
+	Oid			oid;
 
-	if (!ConditionalLockRelationOid(oid, AccessShareLock))
-		return false;
 	seg->number = number;
-	seg->heap = table_open(oid, NoLock);
+	seg->heap = idem_table_open_nowait(idem_segment_oid(number), AccessShareLock);
+	if (seg->heap == NULL)
+		return false;
 	idem_guard_table(&segment_refs[number], seg->heap, IDEM_GUARD_READ);
 	oid = idem_table_index(seg->heap, &index_form);
 	if (!ConditionalLockRelationOid(oid, AccessShareLock))
@@ -307,65 +307,45 @@ idem_segment_has_xid(const IdemSegment *seg, uint64 xid)
 	return probe(seg, &key, 1, ForwardScanDirection, &entry);
 }
 
-/* enqueued_at of a tuple, whose page the caller has locked. */
+/* enqueued_at of a row. */
 static TimestampTz
-tuple_time(Relation heap, Page page, ItemId lp, ItemPointer tid)
+row_time(Relation heap, HeapTuple row)
 {
-	HeapTupleData tuple;
 	bool		isnull;
 
-	tuple.t_tableOid = RelationGetRelid(heap);
-	tuple.t_data = (HeapTupleHeader) PageGetItem(page, lp);
-	tuple.t_len = ItemIdGetLength(lp);
-	tuple.t_self = *tid;
-	return DatumGetTimestampTz(heap_getattr(&tuple, IDEM_ATT_ENQUEUED_AT + 1,
-											RelationGetDescr(heap), &isnull));
+	return DatumGetTimestampTz(heap_getattr(row, IDEM_ATT_ENQUEUED_AT + 1, RelationGetDescr(heap), &isnull));
 }
 
-/*
- * Get the times at which the events of a page, visible or not, were enqueued.
- * Returns the number of the events.
- */
-static int
-page_times(Relation heap, BlockNumber block, BufferAccessStrategy strategy,
-		   TimestampTz *times)
+/* Has a page an event, visible or not, that was enqueued in between? */
+typedef struct Between
 {
-	Buffer		buffer = ReadBufferExtended(heap, MAIN_FORKNUM, block, RBM_NORMAL, strategy);
-	Page		page;
-	int			n = 0;
+	TimestampTz after;
+	TimestampTz before;
+	bool		found;
+} Between;
 
-	LockBuffer(buffer, BUFFER_LOCK_SHARE);
-	page = BufferGetPage(buffer);
-	for (OffsetNumber off = FirstOffsetNumber;
-		 !PageIsNew(page) && off <= PageGetMaxOffsetNumber(page); off++)
-	{
-		ItemId		lp = PageGetItemId(page, off);
-		ItemPointerData tid;
-
-		if (!ItemIdIsNormal(lp))
-			continue;
-		ItemPointerSet(&tid, block, off);
-		times[n++] = tuple_time(heap, page, lp, &tid);
-	}
-	UnlockReleaseBuffer(buffer);
-	return n;
-}
-
-/* Add the events of a page to the summary. */
+/* Callback of idem_table_visit_page */
 static void
-summarize_page(Relation heap, BlockNumber block, IdemPageSummary *summary)
+look_between(Relation heap, HeapTuple row, void *arg)
 {
-	TimestampTz times[MaxHeapTuplesPerPage];
-	int			n = page_times(heap, block, NULL, times);
+	Between    *between = arg;
+	TimestampTz time = row_time(heap, row);
 
-	for (int i = 0; i < n; i++)
-	{
-		if (summary->tuples == 0 || times[i] < summary->oldest)
-			summary->oldest = times[i];
-		if (summary->tuples == 0 || times[i] > summary->newest)
-			summary->newest = times[i];
-		summary->tuples++;
-	}
+	between->found |= time > between->after && time < between->before;
+}
+
+/* Callback of idem_table_visit_page: add a row to the summary. */
+static void
+summarize_row(Relation heap, HeapTuple row, void *arg)
+{
+	IdemPageSummary *summary = arg;
+	TimestampTz time = row_time(heap, row);
+
+	if (summary->tuples == 0 || time < summary->oldest)
+		summary->oldest = time;
+	if (summary->tuples == 0 || time > summary->newest)
+		summary->newest = time;
+	summary->tuples++;
 }
 
 void
@@ -378,7 +358,7 @@ idem_segment_summarize(const IdemSegment *seg, bool last,
 	for (BlockNumber i = 0; i < nblocks && summary->tuples == 0; i++)
 	{
 		CHECK_FOR_INTERRUPTS();
-		summarize_page(seg->heap, last ? nblocks - 1 - i : i, summary);
+		idem_table_visit_page(seg->heap, last ? nblocks - 1 - i : i, NULL, summarize_row, summary);
 	}
 }
 
@@ -386,20 +366,15 @@ bool
 idem_segment_has_between(const IdemSegment *seg, TimestampTz after, TimestampTz before)
 {
 	BufferAccessStrategy strategy = GetAccessStrategy(BAS_BULKREAD);
-	TimestampTz times[MaxHeapTuplesPerPage];
-	bool		found = false;
+	Between		between = {after, before, false};
 
-	for (BlockNumber i = RelationGetNumberOfBlocks(seg->heap); i > 0 && !found; i--)
+	for (BlockNumber i = RelationGetNumberOfBlocks(seg->heap); i > 0 && !between.found; i--)
 	{
-		int			n;
-
 		CHECK_FOR_INTERRUPTS();
-		n = page_times(seg->heap, i - 1, strategy, times);
-		for (int j = 0; j < n && !found; j++)
-			found = times[j] > after && times[j] < before;
+		idem_table_visit_page(seg->heap, i - 1, strategy, look_between, &between);
 	}
 	FreeAccessStrategy(strategy);
-	return found;
+	return between.found;
 }
 
 int64
@@ -412,7 +387,7 @@ idem_segment_estimate_events(const IdemSegment *seg)
 	if (samples == 0)
 		return 0;
 	for (BlockNumber i = 0; i < samples; i++)
-		summarize_page(seg->heap, (uint64) nblocks * i / samples, &sum);
+		idem_table_visit_page(seg->heap, (uint64) nblocks * i / samples, NULL, summarize_row, &sum);
 	return (int64) sum.tuples * nblocks / samples;
 }
 
@@ -420,19 +395,16 @@ TimestampTz
 idem_segment_time_at(const IdemSegment *seg, ItemPointer tid)
 {
 	BlockNumber block = ItemPointerGetBlockNumber(tid);
-	OffsetNumber off = ItemPointerGetOffsetNumber(tid);
 	TimestampTz time = 0;
 	Buffer		buffer;
-	Page		page;
+	HeapTupleData row;
 
 	if (block >= RelationGetNumberOfBlocks(seg->heap))
 		return 0;
 	buffer = ReadBuffer(seg->heap, block);
 	LockBuffer(buffer, BUFFER_LOCK_SHARE);
-	page = BufferGetPage(buffer);
-	if (!PageIsNew(page) && off <= PageGetMaxOffsetNumber(page) &&
-		ItemIdIsNormal(PageGetItemId(page, off)))
-		time = tuple_time(seg->heap, page, PageGetItemId(page, off), tid);
+	if (idem_table_row_at(seg->heap, buffer, ItemPointerGetOffsetNumber(tid), &row))
+		time = row_time(seg->heap, &row);
 	UnlockReleaseBuffer(buffer);
 	return time;
 }

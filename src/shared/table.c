@@ -270,6 +270,22 @@ idem_table_append(Relation heap, IdemTableSlots *slots, HeapTuple *rows, int n,
 		rows[i]->t_self = slots->slots[i]->tts_tid;
 }
 
+void
+idem_table_visit_page(Relation heap, BlockNumber block, BufferAccessStrategy strategy,
+					  void (*visit) (Relation heap, HeapTuple row, void *arg), void *arg)
+{
+	Buffer		buffer = ReadBufferExtended(heap, MAIN_FORKNUM, block, RBM_NORMAL, strategy);
+	HeapTupleData row;
+
+	LockBuffer(buffer, BUFFER_LOCK_SHARE);
+	for (OffsetNumber off = FirstOffsetNumber; off <= PageGetMaxOffsetNumber(BufferGetPage(buffer)); off++)
+	{
+		if (idem_table_row_at(heap, buffer, off, &row))
+			visit(heap, &row, arg);
+	}
+	UnlockReleaseBuffer(buffer);
+}
+
 int64
 idem_table_bytes_out_of_line(TupleTableSlot *slot)
 {

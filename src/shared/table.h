@@ -19,6 +19,7 @@
 #include "access/htup.h"
 #include "access/tupdesc.h"
 #include "executor/tuptable.h"
+#include "storage/bufmgr.h"
 #include "utils/relcache.h"
 
 #include "shared/guard.h"
@@ -89,6 +90,35 @@ extern HeapTuple idem_table_copy_row(TupleTableSlot *slot, TupleDesc to);
  */
 extern void idem_table_append(Relation heap, IdemTableSlots *slots, HeapTuple *rows, int n,
 							  int options, BulkInsertState bulk);
+
+/*
+ * Point a tuple to the row at a line pointer of a page that the caller has locked, whether
+ * the row is visible or not; false if there is none.
+ */
+static inline bool
+idem_table_row_at(Relation heap, Buffer buffer, OffsetNumber offset, HeapTuple row)
+{
+	Page		page = BufferGetPage(buffer);
+	ItemId		item;
+
+	if (offset > PageGetMaxOffsetNumber(page))
+		return false;
+	item = PageGetItemId(page, offset);
+	if (!ItemIdIsNormal(item))
+		return false;
+	row->t_tableOid = RelationGetRelid(heap);
+	row->t_data = (HeapTupleHeader) PageGetItem(page, item);
+	row->t_len = ItemIdGetLength(item);
+	ItemPointerSet(&row->t_self, BufferGetBlockNumber(buffer), offset);
+	return true;
+}
+
+/*
+ * Visit the rows of a page, whether they are visible or not.  The page's buffer is locked
+ * meanwhile.  strategy: to read the page by, or NULL.
+ */
+extern void idem_table_visit_page(Relation heap, BlockNumber block, BufferAccessStrategy strategy,
+								  void (*visit) (Relation heap, HeapTuple row, void *arg), void *arg);
 
 /* The bytes that the row in a slot has out of line. */
 extern int64 idem_table_bytes_out_of_line(TupleTableSlot *slot);

@@ -91,6 +91,7 @@
 #include "shared/empty.h"
 #include "shared/fault.h"
 #include "shared/lock_wait.h"
+#include "shared/table.h"
 #include "store/entry.h"
 #include "store/keys.h"
 #include "store/segment.h"
@@ -120,30 +121,18 @@ static Fate
 fate_of(Relation heap, const ItemPointerData *tid, TransactionId oldest, uint32 hash, uint64 seed)
 {
 	Buffer		buffer;
-	Page		page;
-	ItemId		lp;
+	HeapTupleData row;
 	Fate		fate = DEAD;
 
 	if (ItemPointerGetBlockNumber(tid) >= RelationGetNumberOfBlocks(heap))
 		return DEAD;
 	buffer = idem_keypage_lock(heap, ItemPointerGetBlockNumber(tid), BUFFER_LOCK_SHARE);
-	page = BufferGetPage(buffer);
-	if (!PageIsNew(page) && ItemPointerGetOffsetNumber(tid) <= PageGetMaxOffsetNumber(page))
+	if (idem_table_row_at(heap, buffer, ItemPointerGetOffsetNumber(tid), &row))
 	{
-		lp = PageGetItemId(page, ItemPointerGetOffsetNumber(tid));
-		if (ItemIdIsNormal(lp))
-		{
-			HeapTupleData row;
-
-			row.t_tableOid = RelationGetRelid(heap);
-			row.t_self = *tid;
-			row.t_data = (HeapTupleHeader) PageGetItem(page, lp);
-			row.t_len = ItemIdGetLength(lp);
-			if (!has_hash(heap, &row, hash, seed))
-				fate = FOREIGN;
-			else if (HeapTupleSatisfiesVacuum(&row, oldest, buffer) != HEAPTUPLE_DEAD)
-				fate = ALIVE;
-		}
+		if (!has_hash(heap, &row, hash, seed))
+			fate = FOREIGN;
+		else if (HeapTupleSatisfiesVacuum(&row, oldest, buffer) != HEAPTUPLE_DEAD)
+			fate = ALIVE;
 	}
 	UnlockReleaseBuffer(buffer);
 	return fate;
@@ -521,7 +510,7 @@ static void
 fill_block(IdemKeys *keys, BlockNumber block, BlockRows *rows, IdemKeysShape *shape)
 {
 	rows->n = 0;
-	idem_store_segment_visit_page(keys->heap, block, note_digest, rows);
+	idem_table_visit_page(keys->heap, block, NULL, note_digest, rows);
 	for (int i = 0; i < rows->n; i++)
 		put(keys, &rows->rows[i].digest, &rows->rows[i].tid, shape);
 	IDEM_FAULT_POINT("store-keys-block");

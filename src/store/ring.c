@@ -424,7 +424,7 @@ compare(const void *a, const void *b)
 	return left < right ? -1 : left > right;
 }
 
-/* Callback of idem_store_segment_visit_page: list a row. */
+/* Callback of idem_table_visit_page: list a row. */
 static void
 list_row(Relation heap, HeapTuple row, void *arg)
 {
@@ -458,7 +458,7 @@ list_block(RowList *list, Relation heap, BlockNumber block)
 	}
 	/* noted first: what is replayed between the two looks is listed twice */
 	list->lsns[block] = lsn;
-	idem_store_segment_visit_page(heap, block, list_row, list);
+	idem_table_visit_page(heap, block, NULL, list_row, list);
 }
 
 /* List what has come since the last look.  Of sorted entries each is there once. */

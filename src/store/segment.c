@@ -19,7 +19,6 @@
 
 #include "access/htup_details.h"
 #include "catalog/pg_type.h"
-#include "storage/bufmgr.h"
 #include "storage/lmgr.h"
 #include "utils/rel.h"
 
@@ -83,30 +82,4 @@ idem_store_segment_open_nowait(int number, LOCKMODE mode)
 	if (heap != NULL)
 		idem_guard_table(&segment_refs[number], heap, IDEM_GUARD_READ);
 	return heap;
-}
-
-void
-idem_store_segment_visit_page(Relation heap, BlockNumber block,
-							  void (*visit) (Relation heap, HeapTuple tuple, void *arg), void *arg)
-{
-	Buffer		buffer = ReadBuffer(heap, block);
-	Page		page;
-
-	LockBuffer(buffer, BUFFER_LOCK_SHARE);
-	page = BufferGetPage(buffer);
-	for (OffsetNumber off = FirstOffsetNumber;
-		 !PageIsNew(page) && off <= PageGetMaxOffsetNumber(page); off++)
-	{
-		ItemId		lp = PageGetItemId(page, off);
-		HeapTupleData tuple;
-
-		if (!ItemIdIsNormal(lp))
-			continue;
-		tuple.t_tableOid = RelationGetRelid(heap);
-		tuple.t_data = (HeapTupleHeader) PageGetItem(page, lp);
-		tuple.t_len = ItemIdGetLength(lp);
-		ItemPointerSet(&tuple.t_self, block, off);
-		visit(heap, &tuple, arg);
-	}
-	UnlockReleaseBuffer(buffer);
 }

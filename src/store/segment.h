@@ -52,11 +52,4 @@ extern bool idem_store_segment_is_drained(int number);
 /* Open a segment's table to look at its rows; NULL if its lock is not free. */
 extern Relation idem_store_segment_open_nowait(int number, LOCKMODE mode);
 
-/*
- * Visit the rows of a page of a segment, whether they are visible or not.  The
- * page's buffer is locked meanwhile.
- */
-extern void idem_store_segment_visit_page(Relation heap, BlockNumber block,
-										  void (*visit) (Relation heap, HeapTuple tuple, void *arg), void *arg);
-
 #endif							/* IDEM_STORE_SEGMENT_H */

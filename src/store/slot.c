@@ -283,16 +283,8 @@ static bool
 find_row(const IdemSlot *slot, Buffer buffer, OffsetNumber offset, const Wanted *wanted,
 		 HeapTuple tuple)
 {
-	Page		page = BufferGetPage(buffer);
-	ItemId		item = PageGetItemId(page, offset);
-
-	if (!ItemIdIsNormal(item))
-		return false;
-	tuple->t_data = (HeapTupleHeader) PageGetItem(page, item);
-	tuple->t_len = ItemIdGetLength(item);
-	tuple->t_tableOid = RelationGetRelid(slot->heap);
-	ItemPointerSet(&tuple->t_self, BufferGetBlockNumber(buffer), offset);
-	return is_wanted(slot, tuple, wanted) && is_there(tuple, buffer);
+	return idem_table_row_at(slot->heap, buffer, offset, tuple) && is_wanted(slot, tuple, wanted) &&
+		is_there(tuple, buffer);
 }
 
 /*
@@ -319,13 +311,10 @@ lock_block(const IdemSlot *slot, BlockNumber block)
 static bool
 lock_row(const IdemSlot *slot, ItemPointer tid, const Wanted *wanted, HeapTuple tuple, Buffer *buffer)
 {
-	OffsetNumber offset = ItemPointerGetOffsetNumber(tid);
-
 	*buffer = lock_block(slot, ItemPointerGetBlockNumber(tid));
 	if (!BufferIsValid(*buffer))
 		return false;
-	if (offset <= PageGetMaxOffsetNumber(BufferGetPage(*buffer)) &&
-		find_row(slot, *buffer, offset, wanted, tuple))
+	if (find_row(slot, *buffer, ItemPointerGetOffsetNumber(tid), wanted, tuple))
 		return true;
 	UnlockReleaseBuffer(*buffer);
 	*buffer = InvalidBuffer;

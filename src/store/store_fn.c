@@ -272,8 +272,8 @@ describe_rows(Relation heap, ViewRow *row)
 	{
 		CHECK_FOR_INTERRUPTS();
 		/* the first page and the last one are among them */
-		idem_store_segment_visit_page(heap, samples == 1 ? 0 : (uint64) (blocks - 1) * i / (samples - 1),
-									  count_row, &count);
+		idem_table_visit_page(heap, samples == 1 ? 0 : (uint64) (blocks - 1) * i / (samples - 1),
+							  NULL, count_row, &count);
 	}
 	set_column(row, COL_ENTRIES, Int64GetDatum(samples == 0 ? 0 : count.rows * blocks / samples));
 	set_column(row, COL_BYTES, Int64GetDatum(total_bytes(RelationGetRelid(heap))));

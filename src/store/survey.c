@@ -220,7 +220,7 @@ look_at_age(IdemSurvey *survey)
 	for (BlockNumber block = known_blocks > 0 ? known_blocks - 1 : 0; block < end; block++)
 	{
 		CHECK_FOR_INTERRUPTS();
-		idem_store_segment_visit_page(heap, block, look_at_row, NULL);
+		idem_table_visit_page(heap, block, NULL, look_at_row, NULL);
 	}
 	known_blocks = end;
 	survey->segments[current].aged = due <= GetCurrentTimestamp();
