@@ -476,7 +476,7 @@ idem_consumer_changes_fn(PG_FUNCTION_ARGS)
 	HeapTuple	after;
 	HeapTuple	result;
 
-	idem_require_table(fcinfo, "consumer_changes", idem_consumers_ref, 1);
+	(void) idem_require_table(fcinfo, "consumer_changes", &idem_consumers, 1);
 	if (!TRIGGER_FIRED_BEFORE(trigger->tg_event) ||
 		TRIGGER_FIRED_FOR_STATEMENT(trigger->tg_event) != TRIGGER_FIRED_BY_TRUNCATE(trigger->tg_event))
 		ereport(ERROR,

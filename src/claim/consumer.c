@@ -200,7 +200,7 @@ static const IdemTableForm form = {
 	.columns = columns, .ncolumns = IDEM_CONSUMERS_NATTS, .by_sql = true
 };
 
-static IdemRelRef consumers = IDEM_TABLEREF("consumers", &form);
+IdemRelRef	idem_consumers = IDEM_TABLEREF("consumers", &form);
 
 /*
  * The registered consumers.  They are up to date while the count of
@@ -326,7 +326,7 @@ remember_policy(HeapTuple tup, TupleDesc desc)
 static void
 read_policies(void)
 {
-	Relation	rel = table_open(idem_relref_oid(&consumers), AccessShareLock);
+	Relation	rel = table_open(idem_relref_oid(&idem_consumers), AccessShareLock);
 	Snapshot	snapshot;
 	HASHCTL		ctl = {.keysize = IDEM_MAX_NAME_BYTES + 1, .entrysize = sizeof(KnownConsumer)};
 	SysScanDesc scan;
@@ -338,7 +338,7 @@ read_policies(void)
 	policies = NULL;
 	if (known != NULL)
 		hash_destroy(known);
-	idem_guard_table(&consumers, rel, IDEM_GUARD_READ);
+	idem_guard_table(&idem_consumers, rel, IDEM_GUARD_READ);
 	snapshot = RegisterSnapshot(GetLatestSnapshot());
 	policies_of = RelationGetRelid(rel);
 	at = invalidations;
@@ -369,12 +369,6 @@ idem_consumer_class(const Interval *retention)
 	IdemConsumerPolicy policy = {.retention = retention == NULL ? -1 : retention_seconds(retention)};
 
 	return finish_policy(policy).class;
-}
-
-IdemRelRef *
-idem_consumers_ref(int number)
-{
-	return &consumers;
 }
 
 /*
@@ -435,7 +429,7 @@ idem_consumer_policy(const char *consumer, int len)
 	 * change, and not only when the table was read.
 	 */
 	if (policies_read_at != invalidations)
-		policies_of = idem_relref_oid(&consumers);
+		policies_of = idem_relref_oid(&idem_consumers);
 	change = idem_change_look(consumer, len);
 	known = find_known(consumer, len);
 	if (known != NULL)
@@ -510,7 +504,7 @@ lock_unclaimed(void)
 				 errmsg("the locks of a consumer cannot be changed in a transaction that has claimed events"),
 				 errhint("Do it in a transaction of its own.")));
 	saved = idem_txn_owner_enter();
-	LockRelationOid(idem_relref_oid(&consumers), RowExclusiveLock);
+	LockRelationOid(idem_relref_oid(&idem_consumers), RowExclusiveLock);
 	idem_txn_owner_leave(saved);
 }
 
@@ -518,7 +512,7 @@ void
 idem_consumer_change_locks(const char *consumer, int len, IdemChange change)
 {
 	lock_unclaimed();
-	idem_change_announce(idem_relref_oid(&consumers), consumer, len, change);
+	idem_change_announce(idem_relref_oid(&idem_consumers), consumer, len, change);
 	idem_consumer_change_policy();
 }
 
@@ -542,5 +536,5 @@ idem_consumer_change_all(void)
 void
 idem_consumer_change_policy(void)
 {
-	CacheInvalidateRelcacheByRelid(idem_relref_oid(&consumers));
+	CacheInvalidateRelcacheByRelid(idem_relref_oid(&idem_consumers));
 }

@@ -23,8 +23,7 @@
 #include "claim/lock.h"
 #include "shared/catalog.h"
 
-/* The table idempotency_data.consumers, which is not locked.  There is only number 0. */
-extern IdemRelRef *idem_consumers_ref(int number);
+extern IdemRelRef idem_consumers;
 
 typedef struct IdemConsumerPolicy
 {

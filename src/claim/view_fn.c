@@ -127,7 +127,7 @@ idem_claim_consumers_source_fn(PG_FUNCTION_ARGS)
 {
 	static const IdemRowSource source = {
 		.ntables = 1, .ncolumns = SHOWN_COLUMNS,
-		.table = idem_consumers_ref, .form_row = show_consumer
+		.tables = &idem_consumers, .form_row = show_consumer
 	};
 
 	return idem_rows_next(fcinfo, &source);

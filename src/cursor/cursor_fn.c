@@ -171,20 +171,13 @@ idem_reset_offset_fn(PG_FUNCTION_ARGS)
 	PG_RETURN_BOOL(idem_offset_reset(&key, given));
 }
 
-/* Table n of the log. */
-static IdemRelRef *
-table(int number)
-{
-	return &idem_cursor_tables[number];
-}
-
 /* Trigger of the log's tables, before each row that is inserted: only a restore does. */
 Datum
 idem_cursor_restored_fn(PG_FUNCTION_ARGS)
 {
 	TriggerData *trigger = idem_require_insert_trigger(fcinfo, "cursor_restored");
 
-	idem_require_table(fcinfo, "cursor_restored", table, IDEM_CURSOR_TABLES);
+	(void) idem_require_table(fcinfo, "cursor_restored", idem_cursor_tables, IDEM_CURSOR_TABLES);
 	return PointerGetDatum(idem_cursor_restore(trigger->tg_trigtuple,
 											   RelationGetDescr(trigger->tg_relation)));
 }

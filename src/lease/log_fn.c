@@ -29,26 +29,6 @@ PG_FUNCTION_INFO_V1(idem_lease_restored_fn);
 PG_FUNCTION_INFO_V1(idem_lease_restamp_fn);
 PG_FUNCTION_INFO_V1(idem_stat_leases_source_fn);
 
-/* Table n of the log. */
-static IdemRelRef *
-table(int number)
-{
-	return &idem_lease_tables[number];
-}
-
-/* The same of all logs together. */
-static IdemRelRef *
-any_table(int number)
-{
-	const IdemKeyedLog *const *logs;
-	const IdemKeyedLog *log;
-
-	(void) idem_keyed_worker_logs(&logs);
-	log = logs[number / IDEM_KEYED_MAX_TABLES];
-	number %= IDEM_KEYED_MAX_TABLES;
-	return number < log->ntables ? &log->tables[number] : NULL;
-}
-
 /*
  * Trigger of the log's tables, after each statement that inserts rows: only a
  * restore does.  The rows are in the table, committed or not, when the next number
@@ -58,10 +38,13 @@ Datum
 idem_lease_restored_fn(PG_FUNCTION_ARGS)
 {
 	const IdemKeyedLog *const *logs;
+	int			n = idem_keyed_worker_logs(&logs);
 
 	/* the logs of others draw their numbers here, too */
-	idem_require_table(fcinfo, "lease_restored", any_table,
-					   idem_keyed_worker_logs(&logs) * IDEM_KEYED_MAX_TABLES);
+	while (n > 0 && idem_table_of_trigger(fcinfo, logs[n - 1]->tables, logs[n - 1]->ntables) < 0)
+		n--;
+	if (n == 0)
+		(void) idem_require_table(fcinfo, "lease_restored", NULL, 0);
 	idem_token_distrust();
 	return PointerGetDatum(NULL);
 }
@@ -75,7 +58,7 @@ idem_lease_restamp_fn(PG_FUNCTION_ARGS)
 {
 	TriggerData *trigger = idem_require_insert_trigger(fcinfo, "lease_restamp");
 
-	idem_require_table(fcinfo, "lease_restamp", table, IDEM_LEASE_TABLES);
+	(void) idem_require_table(fcinfo, "lease_restamp", idem_lease_tables, IDEM_LEASE_TABLES);
 	return PointerGetDatum(idem_lease_restamp(trigger->tg_trigtuple,
 											  RelationGetDescr(trigger->tg_relation)));
 }

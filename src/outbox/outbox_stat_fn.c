@@ -87,7 +87,7 @@ idem_outbox_events_source_fn(PG_FUNCTION_ARGS)
 {
 	static const IdemRowSource source = {
 		.ntables = IDEM_OUTBOX_SEGMENTS, .ncolumns = lengthof(shown),
-		.table = idem_segment_ref, .form_row = show_event
+		.tables = idem_outbox_segments, .form_row = show_event
 	};
 
 	return idem_rows_next(fcinfo, &source);
@@ -283,7 +283,7 @@ idem_outbox_restamp_fn(PG_FUNCTION_ARGS)
 	bool		isnull = false;
 	bool		no_seq;
 
-	idem_require_table(fcinfo, "outbox_restamp", idem_segment_ref, IDEM_OUTBOX_SEGMENTS);
+	(void) idem_require_table(fcinfo, "outbox_restamp", idem_outbox_segments, IDEM_OUTBOX_SEGMENTS);
 	if (fcinfo->flinfo->fn_extra == NULL)
 	{
 		check_restore(trigger->tg_relation);

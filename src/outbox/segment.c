@@ -93,7 +93,7 @@ static const IdemTableForm form = {
 
 #define SEGMENT_REF(n) IDEM_TABLEREF("outbox_segment_" n, &form)
 
-static IdemRelRef segment_refs[IDEM_OUTBOX_SEGMENTS] = {
+IdemRelRef	idem_outbox_segments[IDEM_OUTBOX_SEGMENTS] = {
 	SEGMENT_REF("0"),
 	SEGMENT_REF("1"),
 	SEGMENT_REF("2"),
@@ -106,16 +106,10 @@ static IdemRelRef segment_refs[IDEM_OUTBOX_SEGMENTS] = {
 IdemRelRef	idem_outbox_seq_cell = IDEM_RELREF("outbox_seq");
 IdemRelRef	idem_outbox_generation_cell = IDEM_RELREF("outbox_generation");
 
-IdemRelRef *
-idem_segment_ref(int number)
-{
-	return &segment_refs[number];
-}
-
 Oid
 idem_segment_oid(int number)
 {
-	return idem_relref_oid(&segment_refs[number]);
+	return idem_relref_oid(&idem_outbox_segments[number]);
 }
 
 int64
@@ -157,7 +151,7 @@ idem_segment_open(IdemSegment *seg, int number)
 {
 	seg->number = number;
 	seg->heap = table_open(idem_segment_oid(number), AccessShareLock);
-	idem_guard_table(&segment_refs[number], seg->heap, IDEM_GUARD_READ);
+	idem_guard_table(&idem_outbox_segments[number], seg->heap, IDEM_GUARD_READ);
 	seg->index = index_open(idem_table_index(seg->heap, &index_form), AccessShareLock);
 }
 
@@ -170,7 +164,7 @@ idem_segment_open_nowait(IdemSegment *seg, int number)
 	seg->heap = idem_table_open_nowait(idem_segment_oid(number), AccessShareLock);
 	if (seg->heap == NULL)
 		return false;
-	idem_guard_table(&segment_refs[number], seg->heap, IDEM_GUARD_READ);
+	idem_guard_table(&idem_outbox_segments[number], seg->heap, IDEM_GUARD_READ);
 	oid = idem_table_index(seg->heap, &index_form);
 	if (!ConditionalLockRelationOid(oid, AccessShareLock))
 	{
@@ -192,7 +186,7 @@ idem_segment_close(IdemSegment *seg)
 void
 idem_segment_open_indexes(const IdemSegment *seg, IdemTableIndexes *indexes)
 {
-	idem_guard_table(&segment_refs[seg->number], seg->heap, IDEM_GUARD_WRITE);
+	idem_guard_table(&idem_outbox_segments[seg->number], seg->heap, IDEM_GUARD_WRITE);
 	idem_table_open_indexes(seg->heap, &index_form, indexes);
 }
 

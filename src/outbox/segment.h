@@ -93,7 +93,7 @@ idem_segment_of(int64 generation)
 	return (int) (generation % IDEM_OUTBOX_SEGMENTS);
 }
 
-extern IdemRelRef *idem_segment_ref(int number);
+extern IdemRelRef idem_outbox_segments[IDEM_OUTBOX_SEGMENTS];
 extern Oid	idem_segment_oid(int number);
 
 /* The cells of the numbers and of the generation. */

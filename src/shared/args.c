@@ -69,30 +69,36 @@ idem_reject_arg(FunctionCallInfo fcinfo, int argno, const char *name,
 				 errhint("%s", hint)));
 }
 
-void
-idem_require_table(FunctionCallInfo fcinfo, const char *function_name,
-				   IdemRelRef *(*table) (int number), int ntables)
+int
+idem_table_of_trigger(FunctionCallInfo fcinfo, IdemRelRef *tables, int ntables)
 {
 	TriggerData *trigger = (TriggerData *) fcinfo->context;
 
-	if (!CALLED_AS_TRIGGER(fcinfo))
+	for (int i = 0; i < ntables && CALLED_AS_TRIGGER(fcinfo); i++)
+	{
+		if (RelationGetRelid(trigger->tg_relation) != idem_relref_oid(&tables[i]))
+			continue;
+		idem_guard_table(&tables[i], trigger->tg_relation, IDEM_GUARD_READ);
+		return i;
+	}
+	return -1;
+}
+
+int
+idem_require_table(FunctionCallInfo fcinfo, const char *function_name, IdemRelRef *tables, int ntables)
+{
+	int			number = idem_table_of_trigger(fcinfo, tables, ntables);
+
+	if (number < 0)
 		ereport(ERROR,
 				(errcode(ERRCODE_E_R_I_E_TRIGGER_PROTOCOL_VIOLATED),
-				 errmsg("function \"%s\" was not called by trigger manager", function_name)));
-	for (int i = 0; i < ntables; i++)
-	{
-		IdemRelRef *ref = table(i);
-
-		if (ref == NULL || RelationGetRelid(trigger->tg_relation) != idem_relref_oid(ref))
-			continue;
-		idem_guard_table(ref, trigger->tg_relation, IDEM_GUARD_READ);
-		return;
-	}
-	ereport(ERROR,
-			(errcode(ERRCODE_E_R_I_E_TRIGGER_PROTOCOL_VIOLATED),
-			 errmsg("function \"%s\" cannot be the trigger of table \"%s\"", function_name,
-					RelationGetRelationName(trigger->tg_relation)),
-			 errhint("It is for tables of the extension, which have this trigger.")));
+				 !CALLED_AS_TRIGGER(fcinfo) ?
+				 errmsg("function \"%s\" was not called by trigger manager", function_name) :
+				 errmsg("function \"%s\" cannot be the trigger of table \"%s\"", function_name,
+						RelationGetRelationName(((TriggerData *) fcinfo->context)->tg_relation)),
+				 !CALLED_AS_TRIGGER(fcinfo) ? 0 :
+				 errhint("It is for tables of the extension, which have this trigger.")));
+	return number;
 }
 
 TriggerData *

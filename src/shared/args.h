@@ -55,11 +55,13 @@ extern void idem_reject_arg(FunctionCallInfo fcinfo, int argno, const char *name
 							const char *hint);
 
 /*
- * Error 39P01 unless a trigger of table 0 to ntables - 1 has called the function; table
- * may return NULL for some.  The table is checked by idem_guard_table.
+ * Which of the tables is it whose trigger has called the function?  The table is checked by
+ * idem_guard_table.  If it is none of them, the first function returns -1, and the second
+ * one raises error 39P01.
  */
-extern void idem_require_table(FunctionCallInfo fcinfo, const char *function_name,
-							   IdemRelRef *(*table) (int number), int ntables);
+extern int	idem_table_of_trigger(FunctionCallInfo fcinfo, IdemRelRef *tables, int ntables);
+extern int	idem_require_table(FunctionCallInfo fcinfo, const char *function_name,
+							   IdemRelRef *tables, int ntables);
 
 /*
  * The data of a trigger that fires before insert for each row.  Error 39P01 if

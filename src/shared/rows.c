@@ -70,7 +70,7 @@ typedef struct RowScan
 static void
 open_table(RowScan *rows)
 {
-	IdemRelRef *ref = rows->source->table(rows->number);
+	IdemRelRef *ref = &rows->source->tables[rows->number];
 
 	rows->table = table_open(idem_relref_oid(ref), AccessShareLock);
 	idem_guard_table(ref, rows->table, IDEM_GUARD_READ);

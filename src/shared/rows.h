@@ -31,7 +31,7 @@ typedef struct IdemRowSource
 {
 	int			ntables;
 	int			ncolumns;		/* of the result */
-	IdemRelRef *(*table) (int number);
+	IdemRelRef *tables;
 
 	/*
 	 * Called when the scan begins and when it ends, but not after an error.

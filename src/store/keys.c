@@ -94,7 +94,6 @@
 #include "shared/table.h"
 #include "store/entry.h"
 #include "store/keys.h"
-#include "store/segment.h"
 
 /* Which entries of an event need not be there? */
 
@@ -605,7 +604,7 @@ idem_keys_make_anew(IdemKeys *keys)
 bool
 idem_keys_forget(int number)
 {
-	Relation	rel = RelationIdGetRelation(idem_relref_oid(idem_keys_ref(number)));
+	Relation	rel = RelationIdGetRelation(idem_relref_oid(&idem_store_keys[number]));
 	bool		locked = RelationIsValid(rel) && ConditionalLockRelation(rel, RowExclusiveLock);
 
 	if (!locked)

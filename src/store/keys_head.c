@@ -30,7 +30,6 @@
 #include "compat.h"
 #include "shared/catalog.h"
 #include "store/keys_head.h"
-#include "store/segment.h"
 
 /* The trigger that tells of rows that others bring. */
 #define TRIGGER_NAME		"store_keyed"
@@ -39,7 +38,7 @@
 
 #define KEYS_REF(n)			IDEM_RELREF("store_keys_" n)
 
-static IdemRelRef refs[IDEM_STORE_SEGMENTS] =
+IdemRelRef	idem_store_keys[IDEM_STORE_SEGMENTS] =
 {
 	KEYS_REF("0"), KEYS_REF("1"), KEYS_REF("2"), KEYS_REF("3"),
 	KEYS_REF("4"), KEYS_REF("5"), KEYS_REF("6"), KEYS_REF("7")
@@ -66,19 +65,13 @@ idem_keys_open(IdemKeys *keys, int number, Relation heap)
 	keys->heap = heap;
 
 	/* no lock: rule 7 */
-	keys->rel = RelationIdGetRelation(idem_relref_oid(&refs[number]));
+	keys->rel = RelationIdGetRelation(idem_relref_oid(&idem_store_keys[number]));
 	if (!RelationIsValid(keys->rel) || keys->rel->rd_rel->relpersistence != RELPERSISTENCE_UNLOGGED)
 		ereport(ERROR,
 				(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
-				 errmsg("sequence \"%s.%s\" has to be unlogged", IDEM_DATA_SCHEMA_NAME, refs[number].name),
+				 errmsg("sequence \"%s.%s\" has to be unlogged", IDEM_DATA_SCHEMA_NAME, idem_store_keys[number].name),
 				 errdetail("Its pages are not logged, so after a crash they have to be empty."),
-				 errhint("Run ALTER SEQUENCE %s.%s SET UNLOGGED.", IDEM_DATA_SCHEMA_NAME, refs[number].name)));
-}
-
-IdemRelRef *
-idem_keys_ref(int number)
-{
-	return &refs[number];
+				 errhint("Run ALTER SEQUENCE %s.%s SET UNLOGGED.", IDEM_DATA_SCHEMA_NAME, idem_store_keys[number].name)));
 }
 
 void
@@ -161,8 +154,8 @@ look_anew(IdemKeys *keys, uint32 heap_changes, uint32 keys_changes)
 bool
 idem_keys_are_trusted(IdemKeys *keys)
 {
-	IdemRelRef *heap = idem_store_segment_ref(keys->number);
-	IdemRelRef *rel = &refs[keys->number];
+	IdemRelRef *heap = &idem_store_segments[keys->number];
+	IdemRelRef *rel = &idem_store_keys[keys->number];
 	uint32		heap_changes;
 	uint32		keys_changes;
 
@@ -257,6 +250,6 @@ bool
 idem_keys_are_unchanged(IdemKeys *keys)
 {
 	AcceptInvalidationMessages();
-	return idem_store_segment_ref(keys->number)->changes == known[keys->number].heap_changes &&
-		refs[keys->number].changes == known[keys->number].keys_changes;
+	return idem_store_segments[keys->number].changes == known[keys->number].heap_changes &&
+		idem_store_keys[keys->number].changes == known[keys->number].keys_changes;
 }

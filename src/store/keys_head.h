@@ -23,6 +23,7 @@
 
 #include "shared/catalog.h"
 #include "store/keys_page.h"
+#include "store/segment.h"
 
 /* The keys of an open segment. */
 typedef struct IdemKeys
@@ -83,7 +84,7 @@ typedef struct IdemKeysShape
 extern void idem_keys_open(IdemKeys *keys, int number, Relation heap);
 extern void idem_keys_close(IdemKeys *keys);
 
-extern IdemRelRef *idem_keys_ref(int number);
+extern IdemRelRef idem_store_keys[IDEM_STORE_SEGMENTS];
 
 /*
  * Does the trigger fire always?  After this, what the session remembers of the keys is

@@ -107,7 +107,7 @@ idem_ring_open(int number, LOCKMODE mode, MemoryContext context)
 	segment->number = number;
 	segment->mode = mode;
 	segment->heap = idem_table_open_patiently(idem_store_segment_oid(number), mode);
-	idem_guard_table(idem_store_segment_ref(number), segment->heap,
+	idem_guard_table(&idem_store_segments[number], segment->heap,
 					 mode == RowExclusiveLock ? IDEM_GUARD_WRITE : IDEM_GUARD_READ);
 	segment->has_keys = !RecoveryInProgress();
 	if (segment->has_keys)

@@ -45,22 +45,16 @@ static const IdemTableForm form = {
 
 #define SEGMENT_REF(n)		IDEM_TABLEREF("store_segment_" n, &form)
 
-static IdemRelRef segment_refs[IDEM_STORE_SEGMENTS] =
+IdemRelRef	idem_store_segments[IDEM_STORE_SEGMENTS] =
 {
 	SEGMENT_REF("0"), SEGMENT_REF("1"), SEGMENT_REF("2"), SEGMENT_REF("3"),
 	SEGMENT_REF("4"), SEGMENT_REF("5"), SEGMENT_REF("6"), SEGMENT_REF("7")
 };
 
-IdemRelRef *
-idem_store_segment_ref(int number)
-{
-	return &segment_refs[number];
-}
-
 Oid
 idem_store_segment_oid(int number)
 {
-	return idem_relref_oid(&segment_refs[number]);
+	return idem_relref_oid(&idem_store_segments[number]);
 }
 
 bool
@@ -80,6 +74,6 @@ idem_store_segment_open_nowait(int number, LOCKMODE mode)
 	Relation	heap = idem_table_open_nowait(idem_store_segment_oid(number), mode);
 
 	if (heap != NULL)
-		idem_guard_table(&segment_refs[number], heap, IDEM_GUARD_READ);
+		idem_guard_table(&idem_store_segments[number], heap, IDEM_GUARD_READ);
 	return heap;
 }

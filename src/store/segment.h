@@ -43,7 +43,7 @@ enum
 	IDEM_RING_NATTS
 };
 
-extern IdemRelRef *idem_store_segment_ref(int number);
+extern IdemRelRef idem_store_segments[IDEM_STORE_SEGMENTS];
 extern Oid	idem_store_segment_oid(int number);
 
 /* Has every transaction that wrote to the closed segment ended? */

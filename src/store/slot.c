@@ -100,13 +100,12 @@ static const IdemTableForm form = {
 	SLOT_REF(n "0"), SLOT_REF(n "1"), SLOT_REF(n "2"), SLOT_REF(n "3"), SLOT_REF(n "4"), \
 	SLOT_REF(n "5"), SLOT_REF(n "6"), SLOT_REF(n "7"), SLOT_REF(n "8"), SLOT_REF(n "9")
 
-static IdemRelRef slot_refs[] = {
+IdemRelRef	idem_store_slots[] = {
 	TEN_SLOT_REFS(""), TEN_SLOT_REFS("1"), TEN_SLOT_REFS("2"), TEN_SLOT_REFS("3"),
 	SLOT_REF("40"), SLOT_REF("41"), SLOT_REF("42"), SLOT_REF("43"),
 	SLOT_REF("44"), SLOT_REF("45"), SLOT_REF("46"), SLOT_REF("47")
 };
 
-StaticAssertDecl(lengthof(slot_refs) == IDEM_STORE_SLOTS, "a name for each slot");
 
 /* The rows that a reader wants. */
 typedef struct Wanted
@@ -126,16 +125,10 @@ struct IdemSlotScan
 
 /* Opening */
 
-IdemRelRef *
-idem_slot_ref(int number)
-{
-	return &slot_refs[number];
-}
-
 Oid
 idem_slot_oid(int number)
 {
-	return idem_relref_oid(&slot_refs[number]);
+	return idem_relref_oid(&idem_store_slots[number]);
 }
 
 /* Fill in a slot whose heap is open and locked. */
@@ -146,7 +139,7 @@ init_slot(IdemSlot *slot, int number, LOCKMODE mode, Relation heap)
 	slot->number = number;
 	slot->mode = mode;
 	slot->heap = heap;
-	idem_guard_table(&slot_refs[number], heap,
+	idem_guard_table(&idem_store_slots[number], heap,
 					 mode == AccessShareLock ? IDEM_GUARD_READ : IDEM_GUARD_WRITE);
 	slot->nblocks = RelationGetNumberOfBlocks(heap);
 }

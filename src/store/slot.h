@@ -119,7 +119,7 @@ typedef struct IdemSlot
 	Oid			locked[IDEM_TABLE_INDEXES];
 } IdemSlot;
 
-extern IdemRelRef *idem_slot_ref(int number);
+extern IdemRelRef idem_store_slots[IDEM_STORE_SLOTS];
 extern Oid	idem_slot_oid(int number);
 
 /*

@@ -54,14 +54,6 @@ PG_FUNCTION_INFO_V1(idem_store_restamp_fn);
 PG_FUNCTION_INFO_V1(idem_claims_maintain_fn);
 PG_FUNCTION_INFO_V1(idem_stat_claim_segments_source_fn);
 
-/* Table n of those that have the trigger: segments, then slots. */
-static IdemRelRef *
-table(int number)
-{
-	return number < IDEM_STORE_SEGMENTS ? idem_store_segment_ref(number) :
-		idem_slot_ref(number - IDEM_STORE_SEGMENTS);
-}
-
 /*
  * Trigger of segments and slots, for each statement that inserts rows: only a
  * restore does.  Sessions may know the segment as one that needs no probe, or the
@@ -71,7 +63,8 @@ table(int number)
 Datum
 idem_store_restored_fn(PG_FUNCTION_ARGS)
 {
-	idem_require_table(fcinfo, "store_restored", table, IDEM_STORE_SEGMENTS + IDEM_STORE_SLOTS);
+	if (idem_table_of_trigger(fcinfo, idem_store_segments, IDEM_STORE_SEGMENTS) < 0)
+		(void) idem_require_table(fcinfo, "store_restored", idem_store_slots, IDEM_STORE_SLOTS);
 	idem_store_unseal();
 	return PointerGetDatum(NULL);
 }
@@ -95,13 +88,9 @@ Datum
 idem_store_keyed_fn(PG_FUNCTION_ARGS)
 {
 	TriggerData *trigger = (TriggerData *) fcinfo->context;
-	int			number = 0;
+	int			number = idem_require_table(fcinfo, "store_keyed", idem_store_segments, IDEM_STORE_SEGMENTS);
 	IdemKeys	keys;
 
-	idem_require_table(fcinfo, "store_keyed", idem_store_segment_ref, IDEM_STORE_SEGMENTS);
-	while (idem_store_segment_oid(number) != RelationGetRelid(trigger->tg_relation))
-		number++;
-	idem_guard_table(idem_store_segment_ref(number), trigger->tg_relation, IDEM_GUARD_READ);
 	idem_keys_open(&keys, number, trigger->tg_relation);
 	if (!TRIGGER_FIRED_BY_INSERT(trigger->tg_event))
 		idem_keys_make_anew(&keys);
@@ -135,7 +124,7 @@ idem_store_restamp_fn(PG_FUNCTION_ARGS)
 	int64		now = idem_uptime_now();
 
 	/* another table may have fewer columns than are read below */
-	idem_require_table(fcinfo, "store_restamp", idem_slot_ref, IDEM_STORE_SLOTS);
+	(void) idem_require_table(fcinfo, "store_restamp", idem_store_slots, IDEM_STORE_SLOTS);
 	kind = heap_getattr(tuple, IDEM_SLOT_KIND + 1, desc, &no_kind);
 	body = heap_getattr(tuple, IDEM_SLOT_BODY + 1, desc, &no_body);
 	is_mark = !no_kind && DatumGetInt16(kind) == IDEM_SLOT_MARK && !no_body;

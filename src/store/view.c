@@ -105,7 +105,7 @@ Datum
 idem_store_next_row(FunctionCallInfo fcinfo)
 {
 	static const IdemRowSource source = {
-		.ntables = IDEM_STORE_SEGMENTS, .ncolumns = 5, .table = idem_store_segment_ref,
+		.ntables = IDEM_STORE_SEGMENTS, .ncolumns = 5, .tables = idem_store_segments,
 		.begin = open_for_view, .end = close_for_view, .form_row = show_row
 	};
 

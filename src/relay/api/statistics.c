@@ -346,15 +346,6 @@ check_relay(const TriggerData *trigger)
 				 errhint("Restore the dump before relays are created, or drop the relays first.")));
 }
 
-/* The only table that the trigger is for. */
-static IdemRelRef *
-parked_table(int number)
-{
-	static IdemRelRef parked = IDEM_RELREF("relay_parked");
-
-	return &parked;
-}
-
 /*
  * Trigger before insert on relay_parked.  Rows that a worker or relay_replay
  * parks pass unchanged.  All other rows come from a dump, and get a new
@@ -364,13 +355,14 @@ parked_table(int number)
 Datum
 idem_relay_parked_restore_fn(PG_FUNCTION_ARGS)
 {
+	static IdemRelRef parked = IDEM_RELREF("relay_parked");
 	static IdemRelRef sequence = IDEM_RELREF("relay_parked_parked_id_seq");
 	TriggerData *trigger = idem_require_insert_trigger(fcinfo, "relay_parked_restore");
 	int			column = 1;
 	Datum		value;
 	bool		isnull = false;
 
-	idem_require_table(fcinfo, "relay_parked_restore", parked_table, 1);
+	(void) idem_require_table(fcinfo, "relay_parked_restore", &parked, 1);
 	if (idem_parked_is_parking())
 		return PointerGetDatum(trigger->tg_trigtuple);
 	if (fcinfo->flinfo->fn_extra == NULL)
