@@ -89,7 +89,6 @@
 #include "utils/timestamp.h"
 
 #include "compat.h"
-#include "shared/args.h"
 #include "shared/guard.h"
 #include "shared/keyed_log.h"
 #include "shared/keyed_read.h"
@@ -120,39 +119,16 @@ idem_keyed_form_begin(const IdemKeyedLog *log, IdemKeyedColumns *row, int64 numb
 }
 
 void
-idem_keyed_form_set_pointer(IdemKeyedColumns *row, int column, const void *value)
-{
-	if (value != NULL)
-		idem_keyed_form_set(row, column, PointerGetDatum(value));
-}
-
-void
 idem_keyed_form_set_text(IdemKeyedColumns *row, int column, const char *s, int len)
 {
 	if (s != NULL)
 		idem_keyed_form_set(row, column, PointerGetDatum(cstring_to_text_with_len(s, len)));
 }
 
-HeapTuple
-idem_keyed_form_end(TupleDesc desc, IdemKeyedColumns *row)
-{
-	return idem_table_form_row(desc, IDEM_KEYED_MAX_COLUMNS, row->values, row->nulls);
-}
-
 void
 idem_keyed_form_take_apart(const IdemKeyedLog *log, TupleDesc desc, HeapTuple tuple, IdemKeyedColumns *row)
 {
 	idem_table_take_apart(desc, log->tables[0].form->ncolumns, tuple, row->values, row->nulls);
-}
-
-HeapTuple
-idem_keyed_form_marker(const IdemKeyedLog *log, TupleDesc desc, int64 number)
-{
-	pg_uuid_t	digest = {{0}};
-	IdemKeyedColumns row;
-
-	idem_keyed_form_begin(log, &row, number, &digest, IDEM_KEYED_MARKER);
-	return idem_keyed_form_end(desc, &row);
 }
 
 struct IdemKeyedAccess
@@ -300,11 +276,12 @@ idem_keyed_access_look_up(IdemKeyedAccess *access, const pg_uuid_t *digest, Idem
 }
 
 bool
-idem_keyed_access_append(IdemKeyedAccess *access, HeapTuple tuple)
+idem_keyed_access_append(IdemKeyedAccess *access, const IdemKeyedColumns *row)
 {
 	ResourceOwner saved = idem_txn_owner_enter();
 	IdemKeyedReader *reader = &access->reader;
 	Relation	heap = reader->heaps[reader->writes_to];
+	HeapTuple	tuple = idem_table_form_row(RelationGetDescr(heap), IDEM_KEYED_MAX_COLUMNS, row->values, row->nulls);
 	bool		large = tuple->t_len > TOAST_TUPLE_THRESHOLD;
 	bool		is_long;
 

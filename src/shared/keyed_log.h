@@ -21,6 +21,7 @@
 #include "fmgr.h"
 #include "utils/uuid.h"
 
+#include "shared/args.h"
 #include "shared/keyed.h"
 
 /* The most columns that a log's tables may have. */
@@ -40,19 +41,12 @@ typedef struct IdemKeyedColumns
 extern void idem_keyed_form_begin(const IdemKeyedLog *log, IdemKeyedColumns *row, int64 number,
 								  const pg_uuid_t *digest, char kind);
 
-static inline void
-idem_keyed_form_set(IdemKeyedColumns *row, int column, Datum value)
-{
-	row->values[column] = value;
-	row->nulls[column] = false;
-}
-
-/* Set a column, unless the value is NULL; the same of a string of some length. */
-extern void idem_keyed_form_set_pointer(IdemKeyedColumns *row, int column, const void *value);
+/* Set a column; the same unless the value is NULL, and of a string of some length. */
+#define idem_keyed_form_set(row, column, value) \
+	idem_set_column((row)->values, (row)->nulls, column, value)
+#define idem_keyed_form_set_pointer(row, column, value) \
+	idem_set_pointer((row)->values, (row)->nulls, column, value)
 extern void idem_keyed_form_set_text(IdemKeyedColumns *row, int column, const char *s, int len);
-
-/* The row as a tuple.  Columns that somebody added to the table are NULL. */
-extern HeapTuple idem_keyed_form_end(TupleDesc desc, IdemKeyedColumns *row);
 
 /*
  * Take a row apart, in one pass over the row.  Columns that somebody added to the table are
@@ -67,9 +61,6 @@ idem_keyed_column(const IdemKeyedColumns *row, int column)
 {
 	return row->nulls[column] ? (Datum) 0 : row->values[column];
 }
-
-/* A marker of the log. */
-extern HeapTuple idem_keyed_form_marker(const IdemKeyedLog *log, TupleDesc desc, int64 number);
 
 /* All of these need a transaction. */
 
@@ -122,13 +113,14 @@ extern void idem_keyed_access_look_up(IdemKeyedAccess *access, const pg_uuid_t *
 									  IdemKeyedRow *rows);
 
 /*
- * Append a row with a number that the caller has drawn.  Frees the tuple.  Who appends
+ * Append a row with a number that the caller has drawn.  Columns that somebody added to
+ * the table are NULL.  Who appends
  * rows of one kind of a key holds a lock from before the drawing to the end of the
  * transaction, or else of two rows the one that commits later may be the older.
  * Returns true if the row has begun a page of a table that has grown, or is a large row of
  * one, so that it is time for maintenance.
  */
-extern bool idem_keyed_access_append(IdemKeyedAccess *access, HeapTuple tuple);
+extern bool idem_keyed_access_append(IdemKeyedAccess *access, const IdemKeyedColumns *row);
 
 /* Body of a function that returns one row: table_bytes, index_bytes, held_by. */
 extern Datum idem_keyed_stat(FunctionCallInfo fcinfo, const IdemKeyedLog *log);

@@ -323,9 +323,13 @@ mark(const IdemKeyedLog *log, int n)
 {
 	ResourceOwner saved = idem_txn_owner_enter();
 	Relation	rel = table_open(idem_relref_oid(&log->tables[n]), RowExclusiveLock);
+	pg_uuid_t	digest = {{0}};
+	IdemKeyedColumns row;
 
 	idem_guard_table(&log->tables[n], rel, IDEM_GUARD_WRITE);
-	idem_table_append_row(rel, idem_keyed_form_marker(log, RelationGetDescr(rel), log->draw()));
+	idem_keyed_form_begin(log, &row, log->draw(), &digest, IDEM_KEYED_MARKER);
+	idem_table_append_row(rel, idem_table_form_row(RelationGetDescr(rel), IDEM_KEYED_MAX_COLUMNS,
+												   row.values, row.nulls));
 	table_close(rel, NoLock);
 	idem_txn_owner_leave(saved);
 	IDEM_FAULT_POINT("keyed-marked");

@@ -85,7 +85,7 @@ idem_keyed_worker_append(IdemKeyedAccess *access, IdemKeyedColumns *row)
 	BackgroundWorker worker;
 	IdemClock	now;
 
-	if (!idem_keyed_access_append(access, idem_keyed_form_end(idem_keyed_access_desc(access), row)))
+	if (!idem_keyed_access_append(access, row))
 		return;
 	now = idem_clock();
 	if (now < next_start || idem_singleton_is_at_work(IDEM_SINGLETON_LOGS))

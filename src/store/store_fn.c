@@ -198,17 +198,9 @@ static void
 init_row(ViewRow *row, const char *kind, int64 number, const char *state)
 {
 	memset(row->nulls, true, sizeof(row->nulls));
-	row->values[COL_KIND] = CStringGetTextDatum(kind);
-	row->values[COL_NUMBER] = Int64GetDatum(number);
-	row->values[COL_STATE] = CStringGetTextDatum(state);
-	row->nulls[COL_KIND] = row->nulls[COL_NUMBER] = row->nulls[COL_STATE] = false;
-}
-
-static void
-set_column(ViewRow *row, int column, Datum value)
-{
-	row->values[column] = value;
-	row->nulls[column] = false;
+	idem_set_column(row->values, row->nulls, COL_KIND, CStringGetTextDatum(kind));
+	idem_set_column(row->values, row->nulls, COL_NUMBER, Int64GetDatum(number));
+	idem_set_column(row->values, row->nulls, COL_STATE, CStringGetTextDatum(state));
 }
 
 /* NULL: nothing holds it. */
@@ -216,7 +208,7 @@ static void
 set_held_by(ViewRow *row, const char *what)
 {
 	if (what != NULL)
-		set_column(row, COL_HELD_BY, CStringGetTextDatum(what));
+		idem_set_column(row->values, row->nulls, COL_HELD_BY, CStringGetTextDatum(what));
 }
 
 /* Segments */
@@ -264,12 +256,12 @@ describe_rows(Relation heap, ViewRow *row)
 		idem_table_visit_page(heap, samples == 1 ? 0 : (uint64) (blocks - 1) * i / (samples - 1),
 							  NULL, count_row, &count);
 	}
-	set_column(row, COL_ENTRIES, Int64GetDatum(samples == 0 ? 0 : count.rows * blocks / samples));
-	set_column(row, COL_BYTES, Int64GetDatum(total_bytes(RelationGetRelid(heap))));
+	idem_set_column(row->values, row->nulls, COL_ENTRIES, Int64GetDatum(samples == 0 ? 0 : count.rows * blocks / samples));
+	idem_set_column(row->values, row->nulls, COL_BYTES, Int64GetDatum(total_bytes(RelationGetRelid(heap))));
 	if (count.rows > 0)
 	{
-		set_column(row, COL_OLDEST, TimestampTzGetDatum(count.oldest));
-		set_column(row, COL_NEWEST, TimestampTzGetDatum(count.newest));
+		idem_set_column(row->values, row->nulls, COL_OLDEST, TimestampTzGetDatum(count.oldest));
+		idem_set_column(row->values, row->nulls, COL_NEWEST, TimestampTzGetDatum(count.newest));
 	}
 }
 
@@ -393,17 +385,17 @@ describe_run(const IdemSurvey *survey, int slot, int i, FullTransactionId horizo
 	const IdemRun *run = &survey->slots[slot].runs[i];
 
 	init_row(row, "run", run->number, run_state(survey, run));
-	set_column(row, COL_SLOT, Int32GetDatum(slot));
-	set_column(row, COL_LEVEL, Int32GetDatum(run->level));
-	set_column(row, COL_CLASS, CStringGetTextDatum(idem_retention_name(run->class)));
-	set_column(row, COL_ENTRIES, Int64GetDatum(run->digests + run->specials));
-	set_column(row, COL_BYTES, Int64GetDatum(run->pages * BLCKSZ));
-	set_column(row, COL_OLDEST, TimestampTzGetDatum(run->oldest));
-	set_column(row, COL_NEWEST, TimestampTzGetDatum(run->newest));
+	idem_set_column(row->values, row->nulls, COL_SLOT, Int32GetDatum(slot));
+	idem_set_column(row->values, row->nulls, COL_LEVEL, Int32GetDatum(run->level));
+	idem_set_column(row->values, row->nulls, COL_CLASS, CStringGetTextDatum(idem_retention_name(run->class)));
+	idem_set_column(row->values, row->nulls, COL_ENTRIES, Int64GetDatum(run->digests + run->specials));
+	idem_set_column(row->values, row->nulls, COL_BYTES, Int64GetDatum(run->pages * BLCKSZ));
+	idem_set_column(row->values, row->nulls, COL_OLDEST, TimestampTzGetDatum(run->oldest));
+	idem_set_column(row->values, row->nulls, COL_NEWEST, TimestampTzGetDatum(run->newest));
 	if (idem_run_end(run) != PG_INT64_MAX)
-		set_column(row, COL_EXPIRES,
-				   TimestampTzGetDatum(GetCurrentTimestamp() +
-									   (idem_run_end(run) - survey->time) * USECS_PER_SEC));
+		idem_set_column(row->values, row->nulls, COL_EXPIRES,
+						TimestampTzGetDatum(GetCurrentTimestamp() +
+											(idem_run_end(run) - survey->time) * USECS_PER_SEC));
 	set_held_by(row, run_holder(survey, slot, run, horizon));
 }
 
@@ -412,8 +404,8 @@ static void
 describe_remains(int slot, const IdemSlotInfo *info, ViewRow *row)
 {
 	init_row(row, "slot", slot, info->seen ? "unfinished" : "unknown");
-	set_column(row, COL_SLOT, Int32GetDatum(slot));
-	set_column(row, COL_BYTES, Int64GetDatum(total_bytes(idem_slot_oid(slot))));
+	idem_set_column(row->values, row->nulls, COL_SLOT, Int32GetDatum(slot));
+	idem_set_column(row->values, row->nulls, COL_BYTES, Int64GetDatum(total_bytes(idem_slot_oid(slot))));
 	if (!info->seen)
 		set_held_by(row, "lock");
 	else

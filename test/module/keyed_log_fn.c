@@ -138,7 +138,7 @@ idem_test_keyed_append_fn(PG_FUNCTION_ARGS)
 		number = draw_number();
 		idem_keyed_form_begin(&keyed_log, &row, number, &digest, PG_GETARG_CHAR(1));
 		idem_keyed_form_set_pointer(&row, ATT_VALUE, value);
-		(void) idem_keyed_access_append(access, idem_keyed_form_end(idem_keyed_access_desc(access), &row));
+		(void) idem_keyed_access_append(access, &row);
 	}
 	idem_keyed_access_close(access);
 	PG_RETURN_INT64(number);
