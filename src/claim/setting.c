@@ -14,10 +14,8 @@
 
 #include <limits.h>
 
-#include "datatype/timestamp.h"
-#include "utils/guc.h"
-
 #include "claim/setting.h"
+#include "shared/args.h"
 
 int			idem_uncompleted_claims = IDEM_UNCOMPLETED_ERROR;
 bool		idem_durable_complete = true;
@@ -48,24 +46,18 @@ idem_claim_setting_init(void)
 							 true,
 							 PGC_USERSET, 0, NULL, NULL, NULL);
 
-	DefineCustomIntVariable("idempotency.claim_retention",
-							"How long completed events are remembered at least, for consumers without a retention of their own.",
-							"It is rounded up to an hour, a day or 31 days; 0, and more than 31 days, means for ever.",
-							&idem_claim_retention,
-							0, 0, INT_MAX,
-							PGC_SUSET, GUC_UNIT_S, NULL, NULL, NULL);
+	idem_define_int("idempotency.claim_retention",
+					"How long completed events are remembered at least, for consumers without a retention of their own.",
+					"It is rounded up to an hour, a day or 31 days; 0, and more than 31 days, means for ever.",
+					&idem_claim_retention, 0, INT_MAX, PGC_SUSET, GUC_UNIT_S);
 
-	DefineCustomIntVariable("idempotency.dead_retention",
-							"How long dead events and requests are kept at least, for an operator to decide on.",
-							"The retention of their consumer counts where it is longer.  0 means for ever.",
-							&idem_dead_retention,
-							30 * SECS_PER_DAY, 0, INT_MAX,
-							PGC_SUSET, GUC_UNIT_S, NULL, NULL, NULL);
+	idem_define_int("idempotency.dead_retention",
+					"How long dead events and requests are kept at least, for an operator to decide on.",
+					"The retention of their consumer counts where it is longer.  0 means for ever.",
+					&idem_dead_retention, 0, INT_MAX, PGC_SUSET, GUC_UNIT_S);
 
-	DefineCustomIntVariable("idempotency.max_claim_locks",
-							"Number of claims per transaction that keep their advisory lock until it ends.",
-							"Further claims are written at once and let their lock go. -1 means max_locks_per_transaction.",
-							&idem_max_claim_locks,
-							-1, -1, INT_MAX,
-							PGC_USERSET, 0, NULL, NULL, NULL);
+	idem_define_int("idempotency.max_claim_locks",
+					"Number of claims per transaction that keep their advisory lock until it ends.",
+					"Further claims are written at once and let their lock go. -1 means max_locks_per_transaction.",
+					&idem_max_claim_locks, -1, INT_MAX, PGC_USERSET, 0);
 }

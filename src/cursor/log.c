@@ -38,7 +38,6 @@
 #include "miscadmin.h"
 #include "utils/acl.h"
 #include "utils/builtins.h"
-#include "utils/guc.h"
 #include "utils/memutils.h"
 #include "utils/rel.h"
 #include "utils/timestamp.h"
@@ -48,7 +47,6 @@
 #include "cursor/table.h"
 #include "lease/table.h"
 #include "lease/token.h"
-#include "shared/args.h"
 #include "shared/durable.h"
 #include "shared/keyed_scan.h"
 #include "shared/keyed_worker.h"
@@ -62,19 +60,15 @@ static int	cursor_log_dump_size = 131072;	/* 1 GB */
 void
 idem_cursor_setting_init(void)
 {
-	DefineCustomIntVariable("idempotency.producer_retention",
-							"How long a producer is kept at least that neither registers nor claims a sequence.",
-							"Then it is forgotten, and its claims are answered \"fenced\".  0 means for ever.",
-							&idem_producer_retention,
-							30 * SECS_PER_DAY, 0, INT_MAX,
-							PGC_SUSET, GUC_UNIT_S, NULL, NULL, NULL);
+	idem_define_int("idempotency.producer_retention",
+					"How long a producer is kept at least that neither registers nor claims a sequence.",
+					"Then it is forgotten, and its claims are answered \"fenced\".  0 means for ever.",
+					&idem_producer_retention, 0, INT_MAX, PGC_SUSET, GUC_UNIT_S);
 
-	DefineCustomIntVariable("idempotency.cursor_log_dump_size",
-							"How long the log of cursors may become while a dump of the database runs.",
-							"Until then no table is emptied that the dump needs. 0: a dump is not waited for.",
-							&cursor_log_dump_size,
-							131072, 0, INT_MAX / 2,
-							PGC_SIGHUP, GUC_UNIT_BLOCKS, NULL, NULL, NULL);
+	idem_define_int("idempotency.cursor_log_dump_size",
+					"How long the log of cursors may become while a dump of the database runs.",
+					"Until then no table is emptied that the dump needs. 0: a dump is not waited for.",
+					&cursor_log_dump_size, 0, INT_MAX / 2, PGC_SIGHUP, GUC_UNIT_BLOCKS);
 }
 
 /* The only kind of rows */

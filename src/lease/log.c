@@ -43,7 +43,6 @@
 #include "miscadmin.h"
 #include "utils/builtins.h"
 #include "utils/fmgrprotos.h"
-#include "utils/guc.h"
 #include "utils/memutils.h"
 #include "utils/rel.h"
 #include "utils/snapmgr.h"
@@ -53,7 +52,6 @@
 #include "lease/log.h"
 #include "lease/table.h"
 #include "lease/token.h"
-#include "shared/args.h"
 #include "shared/keyed_worker.h"
 #include "shared/sound.h"
 #include "shared/uptime.h"
@@ -64,12 +62,10 @@ static int	lease_log_dump_size = 131072;
 void
 idem_lease_setting_init(void)
 {
-	DefineCustomIntVariable("idempotency.lease_log_dump_size",
-							"How long the log of leases may become while a dump of the database runs.",
-							"Until then no table is emptied that the dump needs. 0: a dump is not waited for.",
-							&lease_log_dump_size,
-							131072, 0, INT_MAX / 2,
-							PGC_SIGHUP, GUC_UNIT_BLOCKS, NULL, NULL, NULL);
+	idem_define_int("idempotency.lease_log_dump_size",
+					"How long the log of leases may become while a dump of the database runs.",
+					"Until then no table is emptied that the dump needs. 0: a dump is not waited for.",
+					&lease_log_dump_size, 0, INT_MAX / 2, PGC_SIGHUP, GUC_UNIT_BLOCKS);
 }
 
 /* The parts of an event, in the order of KINDS */

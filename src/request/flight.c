@@ -40,12 +40,12 @@
 #include "miscadmin.h"
 #include "port/atomics.h"
 #include "storage/condition_variable.h"
-#include "utils/guc.h"
 #include "utils/wait_event.h"
 
 #include "compat.h"
 #include "claim/call.h"
 #include "request/flight.h"
+#include "shared/args.h"
 
 #define NVARIABLES	128			/* a power of 2 */
 
@@ -227,16 +227,12 @@ idem_flight_shmem_attach(void *base, bool found)
 void
 idem_flight_init(void)
 {
-	DefineCustomIntVariable("idempotency.max_wait",
-							"Longest time that claim_request waits for the answer of a request in progress.",
-							"A waiting call holds a connection and a snapshot.",
-							&max_wait_ms,
-							60000, 0, INT_MAX,
-							PGC_SUSET, GUC_UNIT_MS, NULL, NULL, NULL);
-	DefineCustomIntVariable("idempotency.max_waiters",
-							"Calls of claim_request that may wait at a time, in all databases.",
-							"Further ones are told at once that the request is in progress. -1 means half of max_connections.",
-							&max_waiters,
-							-1, -1, INT_MAX,
-							PGC_SIGHUP, 0, NULL, NULL, NULL);
+	idem_define_int("idempotency.max_wait",
+					"Longest time that claim_request waits for the answer of a request in progress.",
+					"A waiting call holds a connection and a snapshot.",
+					&max_wait_ms, 0, INT_MAX, PGC_SUSET, GUC_UNIT_MS);
+	idem_define_int("idempotency.max_waiters",
+					"Calls of claim_request that may wait at a time, in all databases.",
+					"Further ones are told at once that the request is in progress. -1 means half of max_connections.",
+					&max_waiters, -1, INT_MAX, PGC_SIGHUP, 0);
 }

@@ -29,13 +29,12 @@
 #include "common/base64.h"
 #include "utils/builtins.h"
 #include "utils/fmgrprotos.h"
-#include "utils/guc.h"
 #include "utils/memutils.h"
 #include "utils/numeric.h"
 
 #include "compat.h"
 #include "request/response.h"
-#include "shared/catalog.h"
+#include "shared/args.h"
 #include "shared/document.h"
 
 #define MIN_STATUS	100
@@ -308,10 +307,8 @@ idem_response_parse(Datum datum, IdemResponse *response)
 void
 idem_response_init(void)
 {
-	DefineCustomIntVariable("idempotency.max_response_size",
-							"Largest response that complete_request stores: headers and body.",
-							NULL,
-							&max_response_size,
-							1024 * 1024, 1024, MAX_RESPONSE_SIZE,
-							PGC_SUSET, GUC_UNIT_BYTE, NULL, NULL, NULL);
+	idem_define_int("idempotency.max_response_size",
+					"Largest response that complete_request stores: headers and body.",
+					NULL,
+					&max_response_size, 1024, MAX_RESPONSE_SIZE, PGC_SUSET, GUC_UNIT_BYTE);
 }

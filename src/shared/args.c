@@ -2,7 +2,7 @@
  *
  * args.c
  *		Checks on SQL arguments: NULL, empty, over-long, not yet built; lengths of
- *		intervals.
+ *		intervals; and settings.
  *
  * Copyright (c) 2026, the idempotency developers
  *
@@ -28,6 +28,13 @@
 
 #include "shared/args.h"
 #include "shared/guard.h"
+
+void
+idem_define_int(const char *name, const char *what, const char *more, int *variable,
+				int min, int max, GucContext context, int flags)
+{
+	DefineCustomIntVariable(name, what, more, variable, *variable, min, max, context, flags, NULL, NULL, NULL);
+}
 
 void
 idem_require_arg(FunctionCallInfo fcinfo, int argno, const char *name)

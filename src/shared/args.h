@@ -2,7 +2,7 @@
  *
  * args.h
  *		Checks on SQL arguments: NULL, empty, over-long, not yet built; lengths of
- *		intervals.
+ *		intervals; and settings.
  *
  * No function of the extension is STRICT.  So a NULL raises an error that
  * names its argument, instead of a silent NULL result.
@@ -22,9 +22,14 @@
 #include "access/tupdesc.h"
 #include "datatype/timestamp.h"
 #include "fmgr.h"
+#include "utils/guc.h"
 
 #include "compat.h"
 #include "shared/catalog.h"
+
+/* Define a setting whose default is the value that the variable has. */
+extern void idem_define_int(const char *name, const char *what, const char *more, int *variable,
+							int min, int max, GucContext context, int flags);
 
 /* Limits in bytes of the server encoding. */
 #define IDEM_MAX_ID_BYTES		1024	/* event ids */
