@@ -22,10 +22,8 @@
 #include "access/xact.h"
 #include "access/xlog.h"
 #include "miscadmin.h"
-#include "storage/latch.h"
 #include "storage/lock.h"
 #include "utils/timestamp.h"
-#include "utils/wait_event.h"
 
 #include "claim/call.h"
 #include "claim/setting.h"
@@ -33,6 +31,7 @@
 #include "shared/durable.h"
 #include "shared/error.h"
 #include "shared/fault.h"
+#include "shared/worker.h"
 #include "store/retention.h"
 
 /* Before the consumer of the rows of requests */
@@ -323,12 +322,7 @@ idem_call_pause(IdemClock start, long wait_ms)
 
 	if (waited >= wait_ms)
 		return false;
-	(void) WaitLatch(MyLatch,
-					 WL_LATCH_SET | WL_TIMEOUT | WL_EXIT_ON_PM_DEATH,
-					 Min(Max(MIN_PAUSE_MS, Min(waited / 8, MAX_PAUSE_MS)), wait_ms - waited),
-					 PG_WAIT_EXTENSION);
-	ResetLatch(MyLatch);
-	CHECK_FOR_INTERRUPTS();
+	idem_pause(Min(Max(MIN_PAUSE_MS, Min(waited / 8, MAX_PAUSE_MS)), wait_ms - waited));
 	return true;
 }
 

@@ -35,14 +35,13 @@
 #include "replication/syncrep.h"
 #include "replication/walsender.h"
 #include "replication/walsender_private.h"
-#include "storage/latch.h"
 #include "storage/lwlock.h"
 #include "utils/guc.h"
-#include "utils/wait_event.h"
 
 #include "compat.h"
 #include "shared/durable.h"
 #include "shared/fault.h"
+#include "shared/worker.h"
 
 /*
  * The first pause is about a local round trip; the longest pause gives ten
@@ -138,11 +137,7 @@ idem_durable_wait(XLogRecPtr target)
 	while (!idem_durable_reached(target))
 	{
 		IDEM_FAULT_POINT("durable-wait");
-		(void) WaitLatch(MyLatch,
-						 WL_LATCH_SET | WL_TIMEOUT | WL_EXIT_ON_PM_DEATH,
-						 pause, PG_WAIT_EXTENSION);
-		ResetLatch(MyLatch);
-		CHECK_FOR_INTERRUPTS();
+		idem_pause(pause);
 		pause = Min(pause * 2, MAX_PAUSE_MS);
 	}
 }

@@ -34,7 +34,6 @@
 #include "pgstat.h"
 #include "postmaster/bgworker.h"
 #include "storage/ipc.h"
-#include "storage/latch.h"
 #include "tcop/tcopprot.h"
 #include "utils/guc.h"
 
@@ -121,15 +120,6 @@ take_step_of_each(IdemKeyedPass *passes, bool has[IDEM_KEYED_STEPS])
 		has[take_step(logs[i], &passes[i])] = true;
 }
 
-/* Wait for others between two looks. */
-static void
-pause_for(long ms)
-{
-	(void) WaitLatch(MyLatch, WL_LATCH_SET | WL_TIMEOUT | WL_EXIT_ON_PM_DEATH, ms,
-					 PG_WAIT_EXTENSION);
-	ResetLatch(MyLatch);
-}
-
 /* Take steps until there is none, or somebody has what the next one needs for too long. */
 static void
 take_steps(void)
@@ -145,9 +135,9 @@ take_steps(void)
 		if (has[IDEM_KEYED_TAKEN])
 			continue;
 		if (has[IDEM_KEYED_BUSY] && busy <= BUSY_LOOKS)
-			pause_for(BUSY_LOOK_MS);
+			idem_pause(BUSY_LOOK_MS);
 		else if (has[IDEM_KEYED_WAITS])
-			pause_for(DUMP_LOOK_MS);
+			idem_pause(DUMP_LOOK_MS);
 		else
 			break;
 	}

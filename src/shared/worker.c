@@ -26,10 +26,12 @@
 
 #include "access/xact.h"
 #include "miscadmin.h"
+#include "storage/latch.h"
 #include "storage/lock.h"
 #include "utils/guc.h"
 #include "utils/memutils.h"
 #include "utils/snapmgr.h"
+#include "utils/wait_event.h"
 
 #include "compat.h"
 #include "shared/worker.h"
@@ -74,6 +76,14 @@ idem_singleton_become(IdemSingleton kind)
 		pg_usleep(PAUSE_US);
 	}
 	return false;
+}
+
+void
+idem_pause(long ms)
+{
+	(void) WaitLatch(MyLatch, WL_LATCH_SET | WL_TIMEOUT | WL_EXIT_ON_PM_DEATH, ms, PG_WAIT_EXTENSION);
+	ResetLatch(MyLatch);
+	CHECK_FOR_INTERRUPTS();
 }
 
 void

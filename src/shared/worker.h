@@ -49,6 +49,9 @@ extern void idem_forced_settings(void);
 /* The same for a worker that maintains tables, and runs nobody's code. */
 extern void idem_forced_maintenance(void);
 
+/* Sleep for so long, unless the latch is set, and serve interrupts: any process may. */
+extern void idem_pause(long ms);
+
 /*
  * Begin a transaction, with an active snapshot.  Its end switches back to the
  * memory context that is current now.

@@ -37,15 +37,14 @@
 #include "catalog/pg_extension.h"
 #include "miscadmin.h"
 #include "postmaster/interrupt.h"
-#include "storage/latch.h"
 #include "storage/lmgr.h"
 #include "storage/lock.h"
 #include "utils/guc.h"
-#include "utils/wait_event.h"
 
 #include "shared/catalog.h"
 #include "shared/clock.h"
 #include "shared/uptime.h"
+#include "shared/worker.h"
 #include "store/rotate.h"
 #include "store/pace.h"
 #include "store/setting.h"
@@ -154,9 +153,7 @@ look_around(void)
 			written = 0;
 			return;
 		}
-		(void) WaitLatch(MyLatch, WL_LATCH_SET | WL_TIMEOUT | WL_EXIT_ON_PM_DEATH,
-						 Min(idem_clock_ms_until(due()), LOOK_MS), PG_WAIT_EXTENSION);
-		ResetLatch(MyLatch);
+		idem_pause(Min(idem_clock_ms_until(due()), LOOK_MS));
 	} while (true);
 }
 

@@ -42,12 +42,10 @@
 #include "postmaster/bgworker.h"
 #include "postmaster/interrupt.h"
 #include "storage/ipc.h"
-#include "storage/latch.h"
 #include "storage/lwlock.h"
 #include "tcop/tcopprot.h"
 #include "utils/guc.h"
 #include "utils/memutils.h"
-#include "utils/wait_event.h"
 
 #include "compat.h"
 #include "shared/clock.h"
@@ -70,16 +68,6 @@
 
 static MemoryContext turn_context = NULL;
 static int	failures = 0;		/* in a row */
-
-/* Wait, and serve interrupts. */
-static void
-wait_ms(long ms)
-{
-	(void) WaitLatch(MyLatch, WL_LATCH_SET | WL_TIMEOUT | WL_EXIT_ON_PM_DEATH, ms,
-					 PG_WAIT_EXTENSION);
-	ResetLatch(MyLatch);
-	CHECK_FOR_INTERRUPTS();
-}
 
 /* Take steps until there is none. */
 static IdemMaintained
@@ -111,7 +99,7 @@ run_for_a_while(void)
 			return;
 		if (steps > 0)
 			end = idem_clock_plus_ms(idem_clock(), STAY_MS);
-		wait_ms(LOOK_MS);
+		idem_pause(LOOK_MS);
 	}
 }
 
@@ -125,7 +113,7 @@ rest(long ms)
 	{
 		bool		leave;
 
-		wait_ms(LOOK_MS);
+		idem_pause(LOOK_MS);
 		idem_txn_begin();
 		leave = idem_pace_must_give_way();
 		idem_txn_commit(false);
@@ -170,7 +158,7 @@ run_once(void)
 	int			steps;
 
 	while (maintain(&steps) == IDEM_MAINTAINED_BUSY && idem_clock() < give_up)
-		wait_ms(LOOK_MS / 10);
+		idem_pause(LOOK_MS / 10);
 }
 
 /*
