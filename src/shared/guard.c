@@ -97,48 +97,32 @@ static const char *const without_index[] = {
 };
 
 /* What a command would make of a table. */
-typedef struct Addition
+typedef enum Addition
+{
+	ADD_TRIGGER, ADD_RULE, ADD_INDEX, SET_IDENTITY, SET_UNLOGGED, SET_LOGGED, ALTER_KEYS,
+	CHANGE_TYPE, SET_PARENT, SET_CATALOG, ATTACH
+} Addition;
+
+static const struct
 {
 	const char *what;			/* after "cannot" */
 	bool		to_all;			/* refused for sequences and for tables that
 								 * SQL writes, too */
 	const char *detail;
-} Addition;
-
-static const Addition add_trigger = {
-	"add a trigger to", false, IDEM_GUARD_TRIGGER_DETAIL
-};
-static const Addition add_rule = {
-	"add a rule to", false, IDEM_GUARD_RULE_DETAIL
-};
-static const Addition add_index = {
-	"add an index or a constraint to", false, IDEM_GUARD_INDEX_DETAIL
-};
-static const Addition set_identity = {
-	"set a replica identity of", false, IDEM_GUARD_IDENTITY_DETAIL
-};
-static const Addition set_unlogged = {
-	"set unlogged", true, IDEM_GUARD_UNLOGGED_DETAIL
-};
-static const Addition set_logged = {
-	"set logged", true, "Its pages are not written to the WAL, so a crash has to empty them."
-};
-static const Addition alter_keys = {
-	"alter", true, "Behind the sequence stand pages that say where the rows of claims are."
-};
-static const Addition change_type = {
-	"change the type of a column of", true, IDEM_GUARD_TYPE_DETAIL
-};
-static const Addition inherit = {
-	"let inherit, or be inherited from,", true,
-	"ALTER TABLE of a parent also alters its children; and C code does not look for rows in children."
-};
-static const Addition set_catalog = {
-	"set user_catalog_table of", true,
-	"C code reads the table by snapshots that a table of catalogs does not take."
-};
-static const Addition attach = {
-	"attach to a partitioned table", false, IDEM_GUARD_ATTACH_DETAIL
+}			additions[] = {
+	[ADD_TRIGGER] = {"add a trigger to", false, IDEM_GUARD_TRIGGER_DETAIL},
+	[ADD_RULE] = {"add a rule to", false, IDEM_GUARD_RULE_DETAIL},
+	[ADD_INDEX] = {"add an index or a constraint to", false, IDEM_GUARD_INDEX_DETAIL},
+	[SET_IDENTITY] = {"set a replica identity of", false, IDEM_GUARD_IDENTITY_DETAIL},
+	[SET_UNLOGGED] = {"set unlogged", true, IDEM_GUARD_UNLOGGED_DETAIL},
+	[SET_LOGGED] = {"set logged", true, "Its pages are not written to the WAL, so a crash has to empty them."},
+	[ALTER_KEYS] = {"alter", true, "Behind the sequence stand pages that say where the rows of claims are."},
+	[CHANGE_TYPE] = {"change the type of a column of", true, IDEM_GUARD_TYPE_DETAIL},
+	[SET_PARENT] = {"let inherit, or be inherited from,", true,
+	"ALTER TABLE of a parent also alters its children; and C code does not look for rows in children."},
+	[SET_CATALOG] = {"set user_catalog_table of", true,
+	"C code reads the table by snapshots that a table of catalogs does not take."},
+	[ATTACH] = {"attach to a partitioned table", false, IDEM_GUARD_ATTACH_DETAIL}
 };
 
 /* The relation, if it is a member of the extension; else InvalidOid. */
@@ -203,18 +187,18 @@ is_written_by_c(Oid relid)
 
 /* Error 0A000 if the relation is a table of ours that may not be given this. */
 static void
-refuse_for(Oid relid, const Addition *addition)
+refuse_for(Oid relid, Addition addition)
 {
 	if (!OidIsValid(relid) || !is_data_schema(get_rel_namespace(relid)) ||
-		!(addition->to_all || is_written_by_c(relid)))
+		!(additions[addition].to_all || is_written_by_c(relid)))
 		return;
 	/* the extension's own script alters its tables */
 	if (creating_extension && CurrentExtensionObject == idem_extension_oid())
 		return;
 	ereport(ERROR,
 			(errcode(ERRCODE_FEATURE_NOT_SUPPORTED),
-			 errmsg("cannot %s \"%s.%s\"", addition->what, IDEM_DATA_SCHEMA_NAME, get_rel_name(relid)),
-			 errdetail("%s", addition->detail),
+			 errmsg("cannot %s \"%s.%s\"", additions[addition].what, IDEM_DATA_SCHEMA_NAME, get_rel_name(relid)),
+			 errdetail("%s", additions[addition].detail),
 			 errhint("Leave the extension's tables as they are. VACUUM FULL, CLUSTER and REINDEX rewrite them safely.")));
 }
 
@@ -223,7 +207,7 @@ refuse_for(Oid relid, const Addition *addition)
  * their parent gets, at any depth.
  */
 static void
-refuse_for_children(const RangeVar *relation, const Addition *addition)
+refuse_for_children(const RangeVar *relation, Addition addition)
 {
 	Oid			relid = RangeVarGetRelid(relation, NoLock, true);
 	Oid			extension = idem_extension_oid();
@@ -241,7 +225,7 @@ refuse_for_children(const RangeVar *relation, const Addition *addition)
 
 /* Error 0A000 if the command would add to one of the extension's tables. */
 static void
-refuse(const RangeVar *relation, const Addition *addition)
+refuse(const RangeVar *relation, Addition addition)
 {
 	if (allowSystemTableMods || IsBinaryUpgrade)
 		return;
@@ -266,7 +250,7 @@ check_index(const IndexStmt *index)
 	relation_close(heap, AccessShareLock);
 	if (indexes != NIL || index->unique ||
 		is_one_of(relid, without_index, lengthof(without_index)))
-		refuse(index->relation, &add_index);
+		refuse(index->relation, ADD_INDEX);
 }
 
 /* CREATE TABLE ... PARTITION OF; CREATE FOREIGN TABLE begins with the same. */
@@ -279,7 +263,7 @@ check_create(const CreateStmt *create)
 	{
 		if (create->partbound != NULL)
 			check_owner(lfirst(lc));
-		refuse(lfirst(lc), &inherit);
+		refuse(lfirst(lc), SET_PARENT);
 	}
 }
 
@@ -294,7 +278,7 @@ check_options(const RangeVar *relation, List *options)
 		const DefElem *option = lfirst(lc);
 
 		if (option->defnamespace == NULL && pg_strcasecmp(option->defname, "user_catalog_table") == 0)
-			refuse(relation, &set_catalog);
+			refuse(relation, SET_CATALOG);
 	}
 }
 
@@ -308,7 +292,7 @@ refuse_constraint(const RangeVar *relation, const Constraint *constraint)
 		case CONSTR_UNIQUE:
 		case CONSTR_EXCLUSION:
 		case CONSTR_FOREIGN:
-			refuse(relation, &add_index);
+			refuse(relation, ADD_INDEX);
 			break;
 		default:
 			break;
@@ -329,7 +313,7 @@ check_sequence(const RangeVar *sequence)
 	if (!is_of_keys(sequence))
 		return;
 	check_owner(sequence);
-	refuse(sequence, &alter_keys);
+	refuse(sequence, ALTER_KEYS);
 }
 
 /* One action of ALTER TABLE, or of ALTER INDEX or SEQUENCE. */
@@ -342,21 +326,21 @@ check_action(const RangeVar *relation, const AlterTableCmd *cmd)
 	{
 		case AT_SetUnLogged:
 			if (!is_of_keys(relation))
-				refuse(relation, &set_unlogged);
+				refuse(relation, SET_UNLOGGED);
 			break;
 		case AT_SetLogged:
 			if (is_of_keys(relation))
-				refuse(relation, &set_logged);
+				refuse(relation, SET_LOGGED);
 			break;
 		case AT_AlterColumnType:
-			refuse(relation, &change_type);
+			refuse(relation, CHANGE_TYPE);
 			break;
 		case AT_AddInherit:
-			refuse(relation, &inherit);
-			refuse((RangeVar *) cmd->def, &inherit);
+			refuse(relation, SET_PARENT);
+			refuse((RangeVar *) cmd->def, SET_PARENT);
 			break;
 		case AT_AddOf:
-			refuse(relation, &change_type);
+			refuse(relation, CHANGE_TYPE);
 			break;
 		case AT_SetRelOptions:
 			check_options(relation, (List *) cmd->def);
@@ -364,7 +348,7 @@ check_action(const RangeVar *relation, const AlterTableCmd *cmd)
 		case AT_ReplicaIdentity:
 			if (((ReplicaIdentityStmt *) cmd->def)->identity_type == REPLICA_IDENTITY_INDEX ||
 				((ReplicaIdentityStmt *) cmd->def)->identity_type == REPLICA_IDENTITY_FULL)
-				refuse(relation, &set_identity);
+				refuse(relation, SET_IDENTITY);
 			break;
 		case AT_AddConstraint:
 			refuse_constraint(relation, (Constraint *) cmd->def);
@@ -378,7 +362,7 @@ check_action(const RangeVar *relation, const AlterTableCmd *cmd)
 				break;
 			check_owner(((PartitionCmd *) cmd->def)->name);
 			if (cmd->subtype == AT_AttachPartition)
-				refuse(((PartitionCmd *) cmd->def)->name, &attach);
+				refuse(((PartitionCmd *) cmd->def)->name, ATTACH);
 			break;
 	}
 }
@@ -394,14 +378,14 @@ idem_guard_read(Node *stmt, IdemStatement *s)
 	{
 		case T_RuleStmt:
 			check_owner(((RuleStmt *) stmt)->relation);
-			refuse(((RuleStmt *) stmt)->relation, &add_rule);
+			refuse(((RuleStmt *) stmt)->relation, ADD_RULE);
 			break;
 		case T_AlterObjectDependsStmt:
 			if (((AlterObjectDependsStmt *) stmt)->relation != NULL)
 				check_owner(((AlterObjectDependsStmt *) stmt)->relation);
 			break;
 		case T_CreateTrigStmt:
-			refuse(((CreateTrigStmt *) stmt)->relation, &add_trigger);
+			refuse(((CreateTrigStmt *) stmt)->relation, ADD_TRIGGER);
 			break;
 		case T_IndexStmt:
 			check_index((IndexStmt *) stmt);
