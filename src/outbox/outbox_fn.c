@@ -135,20 +135,15 @@ checked_name(Datum value, const char *name)
  * Unique ids
  */
 
-/* The canonical text of a uuid, zero-terminated, as ids are claimed. */
-static void
-uuid_to_text(const pg_uuid_t *uuid, char *buf)
+/* The canonical text of an event id, zero-terminated, as ids are claimed. */
+static IdemClaimItem
+item_of(const pg_uuid_t *event_id)
 {
-	static const char hex[] = "0123456789abcdef";
+	IdemClaimItem item = {
+		.id = DatumGetCString(DirectFunctionCall1(uuid_out, UUIDPGetDatum(event_id))), .idlen = UUID_TEXT_LENGTH
+	};
 
-	for (int i = 0; i < UUID_LEN; i++)
-	{
-		if (i == 4 || i == 6 || i == 8 || i == 10)
-			*buf++ = '-';
-		*buf++ = hex[uuid->data[i] >> 4];
-		*buf++ = hex[uuid->data[i] & 0xF];
-	}
-	*buf = '\0';
+	return item;
 }
 
 /* Error 23505: the event id was enqueued before. */
@@ -276,17 +271,6 @@ is_repeat(IdemOutboxRow *row, const text *dedup_id, int64 window)
 	return item.is_repeat;
 }
 
-/* Claim the event id that the caller gave. */
-static void
-claim_event_id(const pg_uuid_t *event_id)
-{
-	char		id[UUID_TEXT_LENGTH + 1];
-	IdemClaimItem item = {.id = id, .idlen = UUID_TEXT_LENGTH};
-
-	uuid_to_text(event_id, id);
-	claim_ids(&item, 1);
-}
-
 /*
  * Enqueue one event.  The first four arguments, and those from the headers on,
  * are the same in both functions for one event.
@@ -330,7 +314,11 @@ enqueue_one(FunctionCallInfo fcinfo, IdemOutboxRow *row, int headers_argno)
 	if (!is_repeat(row, dedup_id, window))
 	{
 		if (!PG_ARGISNULL(event_id_argno))
-			claim_event_id(&row->event_id);
+		{
+			IdemClaimItem item = item_of(&row->event_id);
+
+			claim_ids(&item, 1);
+		}
 		idem_outbox_insert(row, 1);
 	}
 
@@ -584,13 +572,7 @@ remove_repeats(const Arrays *a, const IdemDedupItem *items, Event *events, int n
 		if (item != NULL && item->is_repeat)
 			continue;
 		if (is_given(&a->event_ids, i))
-		{
-			char	   *id = palloc(UUID_TEXT_LENGTH + 1);
-
-			uuid_to_text(&rows[i].event_id, id);
-			claims[*nclaims].id = id;
-			claims[(*nclaims)++].idlen = UUID_TEXT_LENGTH;
-		}
+			claims[(*nclaims)++] = item_of(&rows[i].event_id);
 		rows[left++] = rows[i];
 	}
 	return left;
