@@ -86,6 +86,7 @@
 #include "outbox/reader.h"
 #include "outbox/segment.h"
 #include "shared/catalog.h"
+#include "shared/cell.h"
 #include "shared/dump.h"
 #include "shared/empty.h"
 #include "shared/fault.h"
@@ -171,7 +172,7 @@ close_if_due(void)
 	if (due)
 	{
 		IDEM_FAULT_POINT("outbox-close");
-		idem_outbox_set_cell(&idem_outbox_generation_cell, generation + steps);
+		idem_cell_write_ref(&idem_outbox_generation_cell, generation + steps);
 		IDEM_FAULT_POINT("outbox-closed");
 	}
 }

@@ -173,10 +173,10 @@ find_safe_value(void)
 	if (!seq.sealed)
 	{
 		seq.value = Max(seq.value, greatest_number());
-		idem_outbox_set_cell(&idem_outbox_seq_cell, seq.value);
+		idem_cell_write_ref(&idem_outbox_seq_cell, seq.value);
 	}
 	if (!generation.sealed)
-		idem_outbox_set_cell(&idem_outbox_generation_cell, generation.value);
+		idem_cell_write_ref(&idem_outbox_generation_cell, generation.value);
 	return seq.value;
 }
 

@@ -44,7 +44,6 @@
 
 #include "access/htup_details.h"
 #include "access/relscan.h"
-#include "access/relation.h"
 #include "access/table.h"
 #include "access/tableam.h"
 #include "catalog/pg_type.h"
@@ -135,15 +134,6 @@ int64
 idem_outbox_last_seq(void)
 {
 	return idem_cell_read_ref(&idem_outbox_seq_cell).value;
-}
-
-void
-idem_outbox_set_cell(IdemRelRef *cell, int64 value)
-{
-	Relation	rel = relation_open(idem_relref_oid(cell), RowExclusiveLock);
-
-	idem_cell_write(rel, value);
-	relation_close(rel, NoLock);
 }
 
 void

@@ -100,9 +100,6 @@ extern Oid	idem_segment_oid(int number);
 extern IdemRelRef idem_outbox_seq_cell;
 extern IdemRelRef idem_outbox_generation_cell;
 
-/* Set one of them, and seal it; the lock on the sequence stays. */
-extern void idem_outbox_set_cell(IdemRelRef *cell, int64 value);
-
 /*
  * Open a segment for reading.  idem_segment_open waits for the locks.
  * idem_segment_open_nowait returns false if a lock is not available at once.
