@@ -1,7 +1,8 @@
 /*-------------------------------------------------------------------------
  *
  * view_fn.c
- *		SQL functions behind the views processed_events and claim_consumers.
+ *		SQL functions behind the views claim_consumers, leases, requests and
+ *		stat_consumers.
  *
  * LOCKING, MEMORY: shared/rows.c.
  *
@@ -30,23 +31,8 @@
 #include "shared/rows.h"
 #include "shared/uptime.h"
 #include "store/retention.h"
-#include "store/store.h"
 
-PG_FUNCTION_INFO_V1(idem_processed_events_source_fn);
-PG_FUNCTION_INFO_V1(idem_processed_events_packed_fn);
 PG_FUNCTION_INFO_V1(idem_claim_consumers_source_fn);
-
-Datum
-idem_processed_events_source_fn(PG_FUNCTION_ARGS)
-{
-	return idem_store_next_row(fcinfo);
-}
-
-Datum
-idem_processed_events_packed_fn(PG_FUNCTION_ARGS)
-{
-	return idem_store_kept_rows(fcinfo);
-}
 
 /* Columns of claim_consumers */
 enum

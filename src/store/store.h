@@ -19,8 +19,6 @@
 
 #include "postgres.h"
 
-#include "fmgr.h"
-
 #include "compat.h"
 #include "store/entry.h"
 
@@ -79,19 +77,5 @@ extern Oid	idem_store_lock_oid(void);
  * entry expires.
  */
 extern int16 idem_store_decider(IdemStore *store, const pg_uuid_t *digest, int64 *run);
-
-/*
- * Body of a set-returning function.  Returns the rows of segments that the
- * caller's snapshot sees and that nothing newer, and no run, takes the place of, except
- * those of the extension's own consumers, as consumer, event_id, claimed_at,
- * completed_at, result.  Needs no open store.
- */
-extern Datum idem_store_next_row(FunctionCallInfo fcinfo);
-
-/*
- * Body of another one: the same columns of the packed entries that have their id
- * in clear.
- */
-extern Datum idem_store_kept_rows(FunctionCallInfo fcinfo);
 
 #endif							/* IDEM_STORE_H */

@@ -1,6 +1,6 @@
 /*-------------------------------------------------------------------------
  *
- * view.c
+ * view_fn.c
  *		What processed_events shows: rows of segments, and packed entries that
  *		have their id in clear.
  *
@@ -21,7 +21,7 @@
  * Copyright (c) 2026, the idempotency developers
  *
  * IDENTIFICATION
- *		src/store/view.c
+ *		src/store/view_fn.c
  *
  *-------------------------------------------------------------------------
  */
@@ -42,6 +42,9 @@
 #include "store/ring.h"
 #include "store/slot.h"
 #include "store/store.h"
+
+PG_FUNCTION_INFO_V1(idem_processed_events_source_fn);
+PG_FUNCTION_INFO_V1(idem_processed_events_packed_fn);
 
 /* Is it one of the extension's own consumers?  They are not shown. */
 static bool
@@ -101,8 +104,12 @@ show_row(TupleTableSlot *slot, Datum *values, bool *nulls, void *arg)
 	return true;
 }
 
+/*
+ * The rows of segments that the caller's snapshot sees and that nothing newer, and no run,
+ * takes the place of, except those of the extension's own consumers.
+ */
 Datum
-idem_store_next_row(FunctionCallInfo fcinfo)
+idem_processed_events_source_fn(PG_FUNCTION_ARGS)
 {
 	static const IdemRowSource source = {
 		.ntables = IDEM_STORE_SEGMENTS, .ncolumns = 5, .tables = idem_store_segments,
@@ -189,8 +196,9 @@ show_slot(ReturnSetInfo *rsinfo, IdemStore *store, const IdemSlot *slot, MemoryC
 	idem_slot_scan_end(scan);
 }
 
+/* The same columns of the packed entries that have their id in clear. */
 Datum
-idem_store_kept_rows(FunctionCallInfo fcinfo)
+idem_processed_events_packed_fn(PG_FUNCTION_ARGS)
 {
 	ReturnSetInfo *rsinfo = (ReturnSetInfo *) fcinfo->resultinfo;
 	MemoryContext row_context = AllocSetContextCreate(CurrentMemoryContext, "idempotency kept row",
