@@ -247,8 +247,7 @@ idem_arg_event_ids(FunctionCallInfo fcinfo, int argno, int *n)
 		CHECK_FOR_INTERRUPTS();
 		if (id.len == 0 || id.len > IDEM_MAX_ID_BYTES)
 			report_bad_element(i + 1, id.len);
-		items[i].id = id.data;
-		items[i].idlen = id.len;
+		items[i].id = id;
 	}
 	return items;
 }

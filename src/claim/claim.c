@@ -206,39 +206,6 @@ idem_claim_event(IdemStr id, IdemStr consumer, long wait_ms, const TimestampTz *
 	return result;
 }
 
-/*
- * Order by id, then by place in the input: repeats of an id are adjacent, and
- * the budget of locks goes to the same ids in whatever order they were given.
- * The order of ids is not that of the store's index, which has digests.
- */
-static int
-compare_items(const void *a, const void *b, void *arg)
-{
-	const IdemClaimItem *ia = *(const IdemClaimItem *const *) a;
-	const IdemClaimItem *ib = *(const IdemClaimItem *const *) b;
-	int			res = idem_compare_strings(ia->id, ia->idlen, ib->id, ib->idlen);
-
-	return res != 0 ? res : (ia < ib ? -1 : 1);
-}
-
-bool
-idem_claim_same_id(const IdemClaimItem *a, const IdemClaimItem *b)
-{
-	return a->idlen == b->idlen && memcmp(a->id, b->id, a->idlen) == 0;
-}
-
-IdemClaimItem **
-idem_claim_sort_items(const IdemClaimItem *items, int n)
-{
-	IdemClaimItem **sorted = palloc_extended(sizeof(IdemClaimItem *) * n,
-											 MCXT_ALLOC_HUGE);
-
-	for (int i = 0; i < n; i++)
-		sorted[i] = unconstify(IdemClaimItem *, &items[i]);
-	qsort_interruptible(sorted, n, sizeof(IdemClaimItem *), compare_items, NULL);
-	return sorted;
-}
-
 void
 idem_claim_events(IdemClaimItem *items, int n, IdemStr consumer)
 {
@@ -248,18 +215,18 @@ idem_claim_events(IdemClaimItem *items, int n, IdemStr consumer)
 	if (n == 0)
 		return;
 	call = idem_call_begin(consumer, true);
-	sorted = idem_claim_sort_items(items, n);
+	sorted = idem_sort_by_id(items, sizeof(*items), n);
 	for (int i = 0; i < n; i++)
 	{
 		IdemClaimItem *item = sorted[i];
 		IdemClaimItem *last = i > 0 ? sorted[i - 1] : NULL;
 
 		CHECK_FOR_INTERRUPTS();
-		if (last != NULL && idem_claim_same_id(last, item))
+		if (last != NULL && idem_str_equal(last->id, item->id))
 			item->result = last->result == IDEM_CLAIM_CLAIMED ?
 				IDEM_CLAIM_DUPLICATE : last->result;
 		else
-			item->result = claim_one(call, idem_str(item->id, item->idlen));
+			item->result = claim_one(call, item->id);
 	}
 	pfree(sorted);
 	idem_call_end(call);
@@ -338,7 +305,7 @@ complete_one(IdemCall *call, const IdemClaimItem *item, Datum result,
 	IdemClaim  *claim;
 	IdemClaimState state;
 
-	idem_keymaker_name(&call->keys, item->id, item->idlen, &key);
+	idem_keymaker_name(&call->keys, item->id.data, item->id.len, &key);
 	claim = find_held(call, &key, true);
 	if (claim->state.phase == IDEM_PHASE_ASSERTED && !idem_lock_try(&claim->key))
 		idem_leased_report_shared(&claim->key);
@@ -365,7 +332,7 @@ idem_complete_events(const IdemClaimItem *items, int n, IdemStr consumer, const 
 	if (n == 0)
 		return;
 	call = idem_call_begin(consumer, false);
-	sorted = idem_claim_sort_items(items, n);
+	sorted = idem_sort_by_id(items, sizeof(*items), n);
 	for (int i = 0; i < n; i++)
 	{
 		int			ord = sorted[i] - items;
@@ -382,7 +349,7 @@ void
 idem_complete_event(IdemStr id, IdemStr consumer, Datum result, bool has_result)
 {
 	IdemCall   *call = idem_call_begin(consumer, false);
-	IdemClaimItem item = {id.data, id.len, IDEM_CLAIM_CLAIMED};
+	IdemClaimItem item = {id, IDEM_CLAIM_CLAIMED};
 
 	complete_one(call, &item, result, has_result);
 	idem_call_end(call);

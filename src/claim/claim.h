@@ -60,8 +60,7 @@ typedef struct IdemClaimInfo
 /* One event id in, one verdict out. */
 typedef struct IdemClaimItem
 {
-	const char *id;
-	int			idlen;			/* bytes */
+	IdemStr		id;
 	IdemClaimResult result;
 } IdemClaimItem;
 
@@ -142,13 +141,6 @@ extern bool idem_forget_event(IdemStr id, IdemStr consumer);
 extern int64 idem_claims_import(const IdemClaimItem *items, int n,
 								IdemStr consumer,
 								const TimestampTz *completed_at, bool renews_only);
-
-/*
- * Pointers to the items in the order of their ids, palloc'd.  Repeats are
- * neighbours, in the order of the input.
- */
-extern IdemClaimItem **idem_claim_sort_items(const IdemClaimItem *items, int n);
-extern bool idem_claim_same_id(const IdemClaimItem *a, const IdemClaimItem *b);
 
 /*
  * Get the result that was stored with a completion: a durable one, or one of

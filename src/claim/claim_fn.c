@@ -225,7 +225,7 @@ idem_claim_events_fn(PG_FUNCTION_ARGS)
 	{
 		bool		nulls[3] = {false, false, false};
 		Datum		values[3];
-		text	   *id = cstring_to_text_with_len(items[i].id, items[i].idlen);
+		text	   *id = cstring_to_text_with_len(items[i].id.data, items[i].id.len);
 
 		CHECK_FOR_INTERRUPTS();
 		values[0] = Int32GetDatum(i + 1);

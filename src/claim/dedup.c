@@ -62,7 +62,6 @@
 #include "claim/call.h"
 #include "claim/claim.h"
 #include "claim/dedup.h"
-#include "claim/lock.h"
 #include "shared/args.h"
 #include "shared/catalog.h"
 #include "shared/durable.h"
@@ -121,7 +120,7 @@ make_key(const Dedup *dedup, const IdemDedupItem *item, int chain, char *consume
 	memcpy(consumer + len, dedup->scope, dedup->scopelen);
 	idem_keymaker_begin(&keys, consumer, len + dedup->scopelen);
 	keys.locks = IDEM_LOCKS_PRIVATE;
-	idem_keymaker_make(&keys, item->id, item->idlen, key);
+	idem_keymaker_make(&keys, item->id.data, item->id.len, key);
 	idem_keymaker_end(&keys);
 }
 
@@ -132,7 +131,7 @@ report_conflict(const IdemDedupItem *item)
 	ereport(ERROR,
 			(errcode(ERRCODE_T_R_SERIALIZATION_FAILURE),
 			 errmsg("could not serialize access due to concurrent use of dedup id \"%s\"",
-					pnstrdup(item->id, item->idlen)),
+					pnstrdup(item->id.data, item->id.len)),
 			 errdetail("Another transaction committed an event with it after this one took its snapshot."),
 			 errhint("Retry the transaction.")));
 }
@@ -322,7 +321,7 @@ add_wait_context(void *arg)
 	const IdemDedupItem *item = arg;
 
 	errcontext("while waiting for the transaction that uses dedup id \"%s\"",
-			   pnstrdup(item->id, item->idlen));
+			   pnstrdup(item->id.data, item->id.len));
 }
 
 /* Wait until a transaction that is writing the id has ended. */
@@ -361,33 +360,18 @@ decide_one(Dedup *dedup, IdemDedupItem *item)
 	}
 }
 
-/* Order by id, then by place. */
-static int
-compare_items(const void *a, const void *b, void *arg)
-{
-	const IdemDedupItem *ia = *(const IdemDedupItem *const *) a;
-	const IdemDedupItem *ib = *(const IdemDedupItem *const *) b;
-	int			res = idem_compare_strings(ia->id, ia->idlen, ib->id, ib->idlen);
-
-	return res != 0 ? res : (ia < ib ? -1 : 1);
-}
-
 /* Decide about all items, in the order of their ids. */
 static void
 decide_all(Dedup *dedup, IdemDedupItem *items, int n)
 {
-	IdemDedupItem **sorted = palloc_extended(sizeof(IdemDedupItem *) * n, MCXT_ALLOC_HUGE);
+	IdemDedupItem **sorted = idem_sort_by_id(items, sizeof(*items), n);
 
-	for (int i = 0; i < n; i++)
-		sorted[i] = &items[i];
-	qsort_interruptible(sorted, n, sizeof(IdemDedupItem *), compare_items, NULL);
 	for (int i = 0; i < n; i++)
 	{
 		IdemDedupItem *last = i > 0 ? sorted[i - 1] : NULL;
 
 		CHECK_FOR_INTERRUPTS();
-		if (last != NULL && last->idlen == sorted[i]->idlen &&
-			memcmp(last->id, sorted[i]->id, last->idlen) == 0)
+		if (last != NULL && idem_str_equal(last->id, sorted[i]->id))
 		{
 			sorted[i]->value = last->value;
 			sorted[i]->is_repeat = true;

@@ -15,15 +15,14 @@
 
 #include "postgres.h"
 
-#include "utils/uuid.h"
+#include "claim/lock.h"
 
 /* A window without an end, in microseconds. */
 #define IDEM_DEDUP_FOR_EVER		PG_INT64_MAX
 
 typedef struct IdemDedupItem
 {
-	const char *id;				/* server encoding, not zero-terminated */
-	int			idlen;			/* 1 to IDEM_MAX_ID_BYTES */
+	IdemStr		id;				/* 1 to IDEM_MAX_ID_BYTES */
 	pg_uuid_t	value;			/* in: to be remembered if the id is new; out:
 								 * the value that counts */
 	bool		is_repeat;		/* out: the value is of an earlier item, call

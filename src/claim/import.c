@@ -154,7 +154,7 @@ import_one(Import *import, const IdemClaimItem *item, TimestampTz completed_at)
 	IdemRow		row;
 	IdemLease	lease;
 
-	idem_keymaker_make(&import->call->keys, item->id, item->idlen, &key);
+	idem_keymaker_make(&import->call->keys, item->id.data, item->id.len, &key);
 	own = idem_state_find(&key);
 	if (own != NULL && own->state.phase == IDEM_PHASE_COMPLETED && lasts(import, own->state.class, 0))
 		return;
@@ -199,11 +199,11 @@ idem_claims_import(const IdemClaimItem *items, int n, IdemStr consumer, const Ti
 	import->renews_only = renews_only;
 
 	/* Of repeats, which are neighbours, the first counts. */
-	sorted = idem_claim_sort_items(items, n);
+	sorted = idem_sort_by_id(items, sizeof(*items), n);
 	for (int i = 0; i < n; i++)
 	{
 		CHECK_FOR_INTERRUPTS();
-		if (i > 0 && idem_claim_same_id(sorted[i - 1], sorted[i]))
+		if (i > 0 && idem_str_equal(sorted[i - 1]->id, sorted[i]->id))
 			continue;
 		import_one(import, sorted[i],
 				   completed_at != NULL ? completed_at[sorted[i] - items] : import->call->now);

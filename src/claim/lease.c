@@ -203,13 +203,13 @@ idem_lease_events(const IdemClaimItem *items, int n, IdemStr consumer,
 	IdemClaimItem **sorted;
 
 	check_consumer(call);
-	sorted = idem_claim_sort_items(items, n);
+	sorted = idem_sort_by_id(items, sizeof(*items), n);
 	for (int i = 0; i < n; i++)
 	{
 		IdemLeaseAnswer *answer = &answers[sorted[i] - items];
 
 		CHECK_FOR_INTERRUPTS();
-		lease_one(call, idem_str(sorted[i]->id, sorted[i]->idlen), order, answer);
+		lease_one(call, sorted[i]->id, order, answer);
 	}
 	pfree(sorted);
 	idem_call_end(call);
@@ -442,12 +442,12 @@ idem_redrive(const IdemClaimItem *items, int n, IdemStr consumer,
 		idem_lease_scan_dead(consumer.data, consumer.len, redrive_found, &redrive);
 	else
 	{
-		IdemClaimItem **sorted = idem_claim_sort_items(items, n);
+		IdemClaimItem **sorted = idem_sort_by_id(items, sizeof(*items), n);
 
 		for (int i = 0; i < n; i++)
 		{
 			CHECK_FOR_INTERRUPTS();
-			redrive_named(&redrive, sorted[i]->id, sorted[i]->idlen);
+			redrive_named(&redrive, sorted[i]->id.data, sorted[i]->id.len);
 		}
 	}
 	idem_call_end(redrive.call);

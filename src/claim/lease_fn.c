@@ -134,7 +134,7 @@ idem_lease_events_fn(PG_FUNCTION_ARGS)
 	idem_lease_events(items, n, consumer, &order, answers);
 	for (int i = 0; i < n; i++)
 	{
-		IdemStr		id = {items[i].id, items[i].idlen};
+		IdemStr		id = items[i].id;
 		Datum		values[2 + NCOLS];
 		bool		nulls[2 + NCOLS] = {false};
 		MemoryContext old = MemoryContextSwitchTo(row_context);

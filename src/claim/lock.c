@@ -111,6 +111,32 @@ idem_keymaker_remember(IdemKeyMaker *maker)
 	maker->remembers = true;
 }
 
+/*
+ * Order by id, then by place in the input: repeats of an id are adjacent, and
+ * the budget of locks goes to the same ids in whatever order they were given.
+ * The order of ids is not that of the store's index, which has digests.
+ */
+static int
+compare_items(const void *a, const void *b, void *arg)
+{
+	const IdemStr *ia = *(const IdemStr *const *) a;
+	const IdemStr *ib = *(const IdemStr *const *) b;
+	int			res = idem_compare_strings(ia->data, ia->len, ib->data, ib->len);
+
+	return res != 0 ? res : (ia < ib ? -1 : 1);
+}
+
+void *
+idem_sort_by_id(const void *items, Size size, int n)
+{
+	const void **sorted = palloc_extended(sizeof(void *) * n, MCXT_ALLOC_HUGE);
+
+	for (int i = 0; i < n; i++)
+		sorted[i] = (const char *) items + i * size;
+	qsort_interruptible(sorted, n, sizeof(void *), compare_items, NULL);
+	return sorted;
+}
+
 char *
 idem_claim_title(const IdemClaimKey *key)
 {

@@ -85,6 +85,18 @@ idem_compare_strings(const char *a, int alen, const char *b, int blen)
 	return res != 0 ? res : alen - blen;
 }
 
+static inline bool
+idem_str_equal(IdemStr a, IdemStr b)
+{
+	return a.len == b.len && memcmp(a.data, b.data, a.len) == 0;
+}
+
+/*
+ * Pointers to the n items of an array, each of which begins with its id (IdemStr), in the
+ * order of the ids; palloc'd.  Repeats are neighbours, in the order of the input.
+ */
+extern void *idem_sort_by_id(const void *items, Size size, int n);
+
 /* The id of an event, or the key of a request; not zero-terminated. */
 static inline const char *
 idem_claim_id(const IdemClaimKey *key, int *len)

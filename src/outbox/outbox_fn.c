@@ -140,7 +140,7 @@ static IdemClaimItem
 item_of(const pg_uuid_t *event_id)
 {
 	IdemClaimItem item = {
-		.id = DatumGetCString(DirectFunctionCall1(uuid_out, UUIDPGetDatum(event_id))), .idlen = UUID_TEXT_LENGTH
+		.id = {DatumGetCString(DirectFunctionCall1(uuid_out, UUIDPGetDatum(event_id))), UUID_TEXT_LENGTH}
 	};
 
 	return item;
@@ -162,7 +162,7 @@ report_duplicate(const char *id)
  * most.  *deadline is set by the first wait of a call.
  */
 static void
-wait_for_id(const char *id, IdemClock *deadline)
+wait_for_id(IdemStr id, IdemClock *deadline)
 {
 	long		wait_ms;
 	IdemClaimResult result;
@@ -171,14 +171,14 @@ wait_for_id(const char *id, IdemClock *deadline)
 		*deadline = idem_clock_plus_ms(idem_clock(),
 									   LockTimeout > 0 ? LockTimeout : DEFAULT_WAIT_MS);
 	wait_ms = idem_clock_ms_until(*deadline);
-	result = idem_claim_event(idem_str(id, UUID_TEXT_LENGTH), outbox_consumer, wait_ms, NULL);
+	result = idem_claim_event(id, outbox_consumer, wait_ms, NULL);
 	if (result == IDEM_CLAIM_CLAIMED)
 		return;
 	if (result == IDEM_CLAIM_DUPLICATE)
-		report_duplicate(id);
+		report_duplicate(id.data);
 	ereport(ERROR,
 			(errcode(ERRCODE_LOCK_NOT_AVAILABLE),
-			 errmsg("event id \"%s\" is being enqueued by another transaction", id),
+			 errmsg("event id \"%s\" is being enqueued by another transaction", id.data),
 			 errhint("Try again after that transaction has ended; lock_timeout sets how long to wait for it.")));
 }
 
@@ -192,7 +192,7 @@ claim_ids(IdemClaimItem *items, int n)
 	for (int i = 0; i < n; i++)
 	{
 		if (items[i].result == IDEM_CLAIM_DUPLICATE)
-			report_duplicate(items[i].id);
+			report_duplicate(items[i].id.data);
 	}
 	for (int i = 0; i < n; i++)
 	{
@@ -263,8 +263,7 @@ is_repeat(IdemOutboxRow *row, const text *dedup_id, int64 window)
 
 	if (dedup_id == NULL)
 		return false;
-	item.id = VARDATA_ANY(dedup_id);
-	item.idlen = VARSIZE_ANY_EXHDR(dedup_id);
+	item.id = idem_str(VARDATA_ANY(dedup_id), VARSIZE_ANY_EXHDR(dedup_id));
 	item.value = row->event_id;
 	decide_dedup(&item, 1, row->aggregate_type, window);
 	row->event_id = item.value;
@@ -543,8 +542,7 @@ fill_dedup_items(const Arrays *a, const IdemOutboxRow *rows, Event *events, int 
 			continue;
 		id = DatumGetTextPP(a->dedup_ids.values[i]);
 		idem_check_length("dedup_ids", VARSIZE_ANY_EXHDR(id), IDEM_MAX_ID_BYTES);
-		items[given].id = VARDATA_ANY(id);
-		items[given].idlen = VARSIZE_ANY_EXHDR(id);
+		items[given].id = idem_str(VARDATA_ANY(id), VARSIZE_ANY_EXHDR(id));
 		items[given].value = rows[i].event_id;
 		events[i].dedup = given++;
 	}
