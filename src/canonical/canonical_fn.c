@@ -24,7 +24,6 @@
 #include "fmgr.h"
 #include "lib/stringinfo.h"
 #include "miscadmin.h"
-#include "utils/array.h"
 #include "utils/builtins.h"
 #include "utils/jsonb.h"
 
@@ -160,11 +159,7 @@ get_field(IdemMember *member, const JsonbValue *document, int ord, text *field)
 	const char *pointer = VARDATA_ANY(field);
 	int			len = VARSIZE_ANY_EXHDR(field);
 
-	if (len > IDEM_MAX_ID_BYTES)
-		ereport(ERROR,
-				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
-				 errmsg("element %d of argument \"%s\" is too long", ord, ARGUMENT),
-				 errdetail("It has %d bytes; at most %d are allowed.", len, IDEM_MAX_ID_BYTES)));
+	idem_check_element(ARGUMENT, ord, len, 0, IDEM_MAX_ID_BYTES);
 	if (!is_pointer(pointer, len))
 		ereport(ERROR,
 				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
@@ -198,24 +193,19 @@ reject_repeats(const IdemMember *members, int n)
 
 /*
  * Append the object that has the fields' pointers as its keys, and their values
- * in the document.  fields is an array of text.  Errors: 2202E for more than
+ * in the document.  Errors: 2202E for more than
  * one dimension; 22004 for an element that is null; 22023 if there is no field,
  * or for an element that is not a JSON pointer, is too long, is given twice or
  * leads to nothing.
  */
 static void
-write_fields(StringInfo out, const JsonbValue *document, ArrayType *fields)
+write_fields(StringInfo out, const JsonbValue *document, FunctionCallInfo fcinfo)
 {
 	Datum	   *elems;
 	bool	   *nulls;
-	int			n;
+	int			n = idem_arg_array(fcinfo, 1, ARGUMENT, TEXTOID, &elems, &nulls);
 	IdemMember *members;
 
-	if (ARR_NDIM(fields) > 1)
-		ereport(ERROR,
-				(errcode(ERRCODE_ARRAY_SUBSCRIPT_ERROR),
-				 errmsg("argument \"%s\" must be a one-dimensional array", ARGUMENT)));
-	deconstruct_array(fields, TEXTOID, -1, false, TYPALIGN_INT, &elems, &nulls, &n);
 	if (n == 0)
 		ereport(ERROR,
 				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
@@ -285,7 +275,7 @@ idem_canonical_hash_fn(PG_FUNCTION_ARGS)
 	if (PG_ARGISNULL(1))
 		idem_canonical_write(&out, &document);
 	else
-		write_fields(&out, &document, PG_GETARG_ARRAYTYPE_P(1));
+		write_fields(&out, &document, fcinfo);
 	utf8 = idem_canonical_utf8(out.data, out.len, &utf8len);
 	result = palloc(VARHDRSZ + PG_SHA256_DIGEST_LENGTH);
 	SET_VARSIZE(result, VARHDRSZ + PG_SHA256_DIGEST_LENGTH);

@@ -18,9 +18,7 @@
 #include "catalog/pg_type.h"
 #include "miscadmin.h"
 #include "utils/memutils.h"
-#include "utils/array.h"
 #include "utils/builtins.h"
-#include "utils/lsyscache.h"
 #include "utils/syscache.h"
 #include "utils/timestamp.h"
 #include "utils/uuid.h"
@@ -186,51 +184,6 @@ idem_arg_label(Oid enumtype, const char *label)
 	return ObjectIdGetDatum(oid);
 }
 
-int
-idem_arg_array(FunctionCallInfo fcinfo, int argno, const char *name, Oid elemtype,
-			   Datum **elems, bool **nulls)
-{
-	ArrayType  *array = PG_GETARG_ARRAYTYPE_P(argno);
-	int			n;
-	bool	   *isnull;
-	int16		typlen;
-	bool		typbyval;
-	char		typalign;
-
-	if (ARR_NDIM(array) > 1)
-		ereport(ERROR,
-				(errcode(ERRCODE_ARRAY_SUBSCRIPT_ERROR),
-				 errmsg("argument \"%s\" must be a one-dimensional array", name)));
-	get_typlenbyvalalign(elemtype, &typlen, &typbyval, &typalign);
-	deconstruct_array(array, elemtype, typlen, typbyval, typalign,
-					  elems, &isnull, &n);
-	for (int i = 0; nulls == NULL && i < n; i++)
-	{
-		if (isnull[i])
-			idem_null_element(name, i + 1);
-	}
-	if (nulls != NULL)
-		*nulls = isnull;
-	return n;
-}
-
-/*
- * Error 22023: the id at place ord of the array, counted from 1, is empty or
- * too long.
- */
-pg_noreturn static void
-report_bad_element(int ord, int len)
-{
-	ereport(ERROR,
-			(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
-			 len == 0 ?
-			 errmsg("element %d of argument \"%s\" must not be empty", ord, "event_ids") :
-			 errmsg("element %d of argument \"%s\" is too long", ord, "event_ids"),
-			 len == 0 ? 0 :
-			 errdetail("It has %d bytes; at most %d are allowed.",
-					   len, IDEM_MAX_ID_BYTES)));
-}
-
 IdemClaimItem *
 idem_arg_event_ids(FunctionCallInfo fcinfo, int argno, int *n)
 {
@@ -245,8 +198,7 @@ idem_arg_event_ids(FunctionCallInfo fcinfo, int argno, int *n)
 		IdemStr		id = idem_arg_str(DatumGetTextPP(elems[i]));
 
 		CHECK_FOR_INTERRUPTS();
-		if (id.len == 0 || id.len > IDEM_MAX_ID_BYTES)
-			report_bad_element(i + 1, id.len);
+		idem_check_element("event_ids", i + 1, id.len, 1, IDEM_MAX_ID_BYTES);
 		items[i].id = id;
 	}
 	return items;

@@ -104,14 +104,6 @@ extern int64 idem_arg_token(FunctionCallInfo fcinfo, int argno);
 /* The label of an enum type as a Datum: the OID of the label. */
 extern Datum idem_arg_label(Oid enumtype, const char *label);
 
-/*
- * Get the elements of a one-dimensional array, or of an empty array, and
- * return their number.  With nulls = NULL, an element that is null is an
- * error.
- */
-extern int	idem_arg_array(FunctionCallInfo fcinfo, int argno, const char *name, Oid elemtype,
-						   Datum **elems, bool **nulls);
-
 /* The ids of an array argument, checked; palloc'd. */
 extern IdemClaimItem *idem_arg_event_ids(FunctionCallInfo fcinfo, int argno, int *n);
 

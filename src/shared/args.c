@@ -20,7 +20,9 @@
 #include "miscadmin.h"
 #include "tcop/pquery.h"
 #include "tcop/utility.h"
+#include "utils/array.h"
 #include "utils/builtins.h"
+#include "utils/lsyscache.h"
 #include "utils/portal.h"
 #include "utils/rel.h"
 #include "utils/snapmgr.h"
@@ -62,6 +64,48 @@ idem_null_element(const char *name, int ord)
 			(errcode(ERRCODE_NULL_VALUE_NOT_ALLOWED),
 			 errmsg("element %d of argument \"%s\" must not be null",
 					ord, name)));
+}
+
+int
+idem_arg_array(FunctionCallInfo fcinfo, int argno, const char *name, Oid elemtype,
+			   Datum **elems, bool **nulls)
+{
+	ArrayType  *array = PG_GETARG_ARRAYTYPE_P(argno);
+	int			n;
+	bool	   *isnull;
+	int16		typlen;
+	bool		typbyval;
+	char		typalign;
+
+	if (ARR_NDIM(array) > 1)
+		ereport(ERROR,
+				(errcode(ERRCODE_ARRAY_SUBSCRIPT_ERROR),
+				 errmsg("argument \"%s\" must be a one-dimensional array", name)));
+	get_typlenbyvalalign(elemtype, &typlen, &typbyval, &typalign);
+	deconstruct_array(array, elemtype, typlen, typbyval, typalign,
+					  elems, &isnull, &n);
+	for (int i = 0; nulls == NULL && i < n; i++)
+	{
+		if (isnull[i])
+			idem_null_element(name, i + 1);
+	}
+	if (nulls != NULL)
+		*nulls = isnull;
+	return n;
+}
+
+
+void
+idem_check_element(const char *name, int ord, int bytes, int min, int max)
+{
+	if (bytes < min || bytes > max)
+		ereport(ERROR,
+				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
+				 bytes < min ?
+				 errmsg("element %d of argument \"%s\" must not be empty", ord, name) :
+				 errmsg("element %d of argument \"%s\" is too long", ord, name),
+				 bytes < min ? 0 :
+				 errdetail("It has %d bytes; at most %d are allowed.", bytes, max)));
 }
 
 void

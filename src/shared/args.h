@@ -51,6 +51,18 @@ extern void idem_require_array(FunctionCallInfo fcinfo, int argno, const char *n
 pg_noreturn extern void idem_null_element(const char *name, int ord);
 
 /*
+ * Get the elements of a one-dimensional array, or of an empty array, and
+ * return their number.  With nulls = NULL, an element that is null is an
+ * error.
+ */
+extern int	idem_arg_array(FunctionCallInfo fcinfo, int argno, const char *name, Oid elemtype,
+						   Datum **elems, bool **nulls);
+
+
+/* Error 22023 unless min <= bytes <= max, where min is 0 or 1. */
+extern void idem_check_element(const char *name, int ord, int bytes, int min, int max);
+
+/*
  * Error 0A000 if the caller gave an argument of a later feature.  The hint, a
  * sentence, says how to do without the argument.  Call this after the checks
  * that will stay, and before anything changes: a call that is wrong in any

@@ -47,6 +47,7 @@
 #include "utils/snapmgr.h"
 
 #include "compat.h"
+#include "shared/args.h"
 #include "shared/guard.h"
 #include "shared/rows.h"
 
@@ -112,10 +113,7 @@ start(FunctionCallInfo fcinfo, const IdemRowSource *source)
 	MemoryContext saved = MemoryContextSwitchTo(call->multi_call_memory_ctx);
 	RowScan    *rows = palloc0(sizeof(RowScan));
 
-	if (get_call_result_type(fcinfo, NULL, &rows->desc) != TYPEFUNC_COMPOSITE ||
-		rows->desc->natts != source->ncolumns)
-		elog(ERROR, "return type must be a row type of %d columns", source->ncolumns);
-	rows->desc = BlessTupleDesc(rows->desc);
+	rows->desc = idem_row_type(fcinfo, source->ncolumns);
 	rows->source = source;
 	rows->econtext = ((ReturnSetInfo *) fcinfo->resultinfo)->econtext;
 	rows->values = palloc(source->ncolumns * sizeof(Datum));
