@@ -228,12 +228,11 @@ idem_call_within_budget(const IdemClaim *own)
 }
 
 void
-idem_claim_conflict(const IdemClaimKey *key)
+idem_claim_report_conflict(const IdemClaimKey *key, const char *what)
 {
 	ereport(ERROR,
 			(errcode(ERRCODE_T_R_SERIALIZATION_FAILURE),
-			 errmsg("could not serialize access due to concurrent completion of %s",
-					idem_claim_title(key)),
+			 errmsg("could not serialize access due to concurrent %s of %s", what, idem_claim_title(key)),
 			 errdetail("Another transaction committed it for consumer \"%s\" after this one took its snapshot.",
 					   pnstrdup(key->consumer, key->consumerlen)),
 			 errhint("Retry the transaction.")));

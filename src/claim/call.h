@@ -117,8 +117,10 @@ pg_noreturn extern void idem_claim_report_busy(const IdemClaimKey *key);
 /* Error 55000: this transaction has claimed the event. */
 pg_noreturn extern void idem_claim_report_own(const IdemClaimKey *key);
 
-/* Error 40001: the transaction's snapshot does not see what became of the event. */
-pg_noreturn extern void idem_claim_conflict(const IdemClaimKey *key);
+/* Error 40001: the transaction's snapshot does not see what became of the event, or of its lease. */
+pg_noreturn extern void idem_claim_report_conflict(const IdemClaimKey *key, const char *what);
+#define idem_claim_conflict(key)		idem_claim_report_conflict(key, "completion")
+#define idem_leased_conflict(key)		idem_claim_report_conflict(key, "change of the lease")
 
 /*
  * Fill in the state of a claim of an event whose row was found, and whose lock the

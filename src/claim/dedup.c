@@ -171,9 +171,17 @@ find_newest(Dedup *dedup, const IdemDedupItem *item, const IdemClaimKey *first, 
 	return true;
 }
 
-/* Where the result of a dedup id stands, and what to do about one that cannot be read */
-#define RESULT_DETAIL	"It stands in the column \"result\" of a table \"%s.store_segment_...\" or \"%s.store_slot_...\"."
-#define RESULT_HINT		"Restore the row of the dedup id from a backup, or delete the row if its window is over: without it, the dedup id counts as new."
+/* Error XX001: a row lacks its result, or a field of it. */
+pg_noreturn static void
+report_without(const char *what)
+{
+	ereport(ERROR,
+			(errcode(ERRCODE_DATA_CORRUPTED),
+			 errmsg("a dedup id is remembered without its %s", what),
+			 errdetail("It stands in the column \"result\" of a table \"%s.store_segment_...\" or \"%s.store_slot_...\".",
+					   IDEM_DATA_SCHEMA_NAME, IDEM_DATA_SCHEMA_NAME),
+			 errhint("Restore the row of the dedup id from a backup, or delete the row if its window is over: without it, the dedup id counts as new.")));
+}
 
 /* A field of the result of a row. */
 static JsonbValue
@@ -184,11 +192,7 @@ get_field(Jsonb *result, const char *name, enum jbvType type)
 	if (!JB_ROOT_IS_OBJECT(result) ||
 		getKeyJsonValueFromContainer(&result->root, name, strlen(name), &value) == NULL ||
 		value.type != type)
-		ereport(ERROR,
-				(errcode(ERRCODE_DATA_CORRUPTED),
-				 errmsg("a dedup id is remembered without its \"%s\"", name),
-				 errdetail(RESULT_DETAIL, IDEM_DATA_SCHEMA_NAME, IDEM_DATA_SCHEMA_NAME),
-				 errhint(RESULT_HINT)));
+		report_without(psprintf("\"%s\"", name));
 	return value;
 }
 
@@ -234,11 +238,7 @@ is_repeat(Dedup *dedup, IdemDedupItem *item, const IdNewest *newest)
 	if (row.status != IDEM_ROW_COMPLETED)
 		return false;
 	if (!has_result)
-		ereport(ERROR,
-				(errcode(ERRCODE_DATA_CORRUPTED),
-				 errmsg("a dedup id is remembered without its result"),
-				 errdetail(RESULT_DETAIL, IDEM_DATA_SCHEMA_NAME, IDEM_DATA_SCHEMA_NAME),
-				 errhint(RESULT_HINT)));
+		report_without("result");
 	old = MemoryContextSwitchTo(dedup->item_context);
 	repeat = read_result(dedup, item, row.completed_at, result);
 	MemoryContextSwitchTo(old);

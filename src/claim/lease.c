@@ -65,19 +65,18 @@
 static void
 check_consumer(IdemCall *call)
 {
-	if (call->policy.is_changing)
-		ereport(ERROR,
-				(errcode(ERRCODE_LOCK_NOT_AVAILABLE),
-				 errmsg("consumer \"%s\" is getting foreign lockers, and cannot lease events",
-						pnstrdup(call->keys.consumer, call->keys.consumerlen)),
-				 errdetail("A transaction that gives it foreign lockers is open."),
-				 errhint("Try again when that transaction has ended.")));
+	bool		changing = call->policy.is_changing;
+
 	if (call->policy.foreign_lockers)
 		ereport(ERROR,
-				(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
-				 errmsg("consumer \"%s\" has foreign lockers, and cannot lease events",
-						pnstrdup(call->keys.consumer, call->keys.consumerlen)),
+				(errcode(changing ? ERRCODE_LOCK_NOT_AVAILABLE : ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
+				 errmsg("consumer \"%s\" %s foreign lockers, and cannot lease events",
+						pnstrdup(call->keys.consumer, call->keys.consumerlen), changing ? "is getting" : "has"),
+				 changing ?
+				 errdetail("A transaction that gives it foreign lockers is open.") :
 				 errdetail("Clients without this extension see only locks, and no lock lasts as long as a lease."),
+				 changing ?
+				 errhint("Try again when that transaction has ended.") :
 				 errhint("Claim the events with claim_event. For another consumer the same events are claimed anew.")));
 }
 

@@ -34,18 +34,6 @@
 #include "shared/fault.h"
 #include "shared/uptime.h"
 
-void
-idem_leased_conflict(const IdemClaimKey *key)
-{
-	ereport(ERROR,
-			(errcode(ERRCODE_T_R_SERIALIZATION_FAILURE),
-			 errmsg("could not serialize access due to concurrent change of the lease of %s",
-					idem_claim_title(key)),
-			 errdetail("Another transaction committed it for consumer \"%s\" after this one took its snapshot.",
-					   pnstrdup(key->consumer, key->consumerlen)),
-			 errhint("Retry the transaction.")));
-}
-
 /* Compared before it is subtracted: a restored row may have any time. */
 int64
 idem_leased_left(const IdemLease *lease)

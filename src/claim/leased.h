@@ -69,9 +69,6 @@ extern void idem_leased_end(IdemCall *call, const IdemClaimKey *key);
 extern IdemClaim *idem_leased_note(const IdemCall *call, const IdemClaimKey *key,
 								   const IdemRow *row, const IdemLease *lease, bool asserted);
 
-/* Error 40001: the transaction's snapshot does not see what became of the lease. */
-pg_noreturn extern void idem_leased_conflict(const IdemClaimKey *key);
-
 /*
  * Error 53400 if the transaction must not keep another lock.  own: its former claim
  * of the event, or NULL.
