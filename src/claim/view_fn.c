@@ -251,17 +251,17 @@ is_shown(const IdemOpenLease *open, void *arg)
 static IdemLeaseState
 state_of(const IdemOpenLease *open)
 {
-	if (open->state == IDEM_LEASE_LEASED)
+	if (open->lease.state == IDEM_LEASE_LEASED)
 		return IDEM_LEASE_STATE_LEASED;
-	return open->state == IDEM_LEASE_DEAD ? IDEM_LEASE_STATE_DEAD : IDEM_LEASE_STATE_WAITING;
+	return open->lease.state == IDEM_LEASE_DEAD ? IDEM_LEASE_STATE_DEAD : IDEM_LEASE_STATE_WAITING;
 }
 
 /* Fill in all that can be shown, by Shown. */
 static void
 show_all(const View *view, const IdemOpenLease *open, Datum *values, bool *nulls)
 {
-	bool		leased = open->state == IDEM_LEASE_LEASED;
-	bool		dead = open->state == IDEM_LEASE_DEAD;
+	bool		leased = open->lease.state == IDEM_LEASE_LEASED;
+	bool		dead = open->lease.state == IDEM_LEASE_DEAD;
 
 	memset(nulls, true, NSHOWN * sizeof(bool));
 	idem_set_column(values, nulls, SHOW_CONSUMER, open->consumer);
@@ -269,22 +269,22 @@ show_all(const View *view, const IdemOpenLease *open, Datum *values, bool *nulls
 	idem_set_column(values, nulls, SHOW_IS_REQUEST, BoolGetDatum(open->scope != (Datum) 0));
 	idem_set_column(values, nulls, SHOW_ID, open->id);
 	idem_set_column(values, nulls, SHOW_STATE, view->labels[state_of(open)]);
-	idem_set_column(values, nulls, SHOW_ATTEMPT, Int32GetDatum(open->attempt));
-	idem_set_pointer(values, nulls, SHOW_HOLDER, DatumGetPointer(open->holder));
-	idem_set_column(values, nulls, SHOW_SINCE, TimestampTzGetDatum(open->at));
-	idem_set_column(values, nulls, SHOW_DUE, BoolGetDatum(!dead && open->until <= view->now));
-	idem_set_pointer(values, nulls, SHOW_POINT, DatumGetPointer(open->recovery_point));
-	idem_set_pointer(values, nulls, SHOW_ERROR, DatumGetPointer(open->error));
-	idem_set_pointer(values, nulls, SHOW_REQUEST, DatumGetPointer(open->request));
+	idem_set_column(values, nulls, SHOW_ATTEMPT, Int32GetDatum(open->lease.attempt));
+	idem_set_pointer(values, nulls, SHOW_HOLDER, open->lease.holder);
+	idem_set_column(values, nulls, SHOW_SINCE, TimestampTzGetDatum(open->lease.at));
+	idem_set_column(values, nulls, SHOW_DUE, BoolGetDatum(!dead && open->lease.until <= view->now));
+	idem_set_pointer(values, nulls, SHOW_POINT, open->lease.recovery_point);
+	idem_set_pointer(values, nulls, SHOW_ERROR, open->lease.error);
+	idem_set_pointer(values, nulls, SHOW_REQUEST, open->lease.request);
 	if (leased)
-		idem_set_column(values, nulls, SHOW_TOKEN, Int64GetDatum(open->token));
+		idem_set_column(values, nulls, SHOW_TOKEN, Int64GetDatum(open->lease.token));
 	if (!dead)
 		idem_set_column(values, nulls, leased ? SHOW_LEASE_UNTIL : SHOW_RETRY_AT,
-						TimestampTzGetDatum(open->until));
-	if (open->expires != 0)
+						TimestampTzGetDatum(open->lease.until));
+	if (open->lease.expires != 0)
 		idem_set_column(values, nulls, SHOW_EXPIRES_AT,
-						TimestampTzGetDatum(Max(open->until, view->now +
-												(open->expires - view->uptime) * USECS_PER_SEC)));
+						TimestampTzGetDatum(Max(open->lease.until, view->now +
+												(open->lease.expires - view->uptime) * USECS_PER_SEC)));
 }
 
 /* Fill in the next row (callback of IdemRowSource). */

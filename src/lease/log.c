@@ -239,34 +239,32 @@ const IdemKeyedLog idem_lease_log = {
 	.origin = COL_ORIGIN + 1
 };
 
-/* A copy of a column of variable length; NULL if it is. */
+/* A column of variable length, or a copy; NULL if it is. */
 static void *
-copy_varlena(const IdemKeyedColumns *row, int column)
+value_of(const IdemKeyedColumns *row, int column, bool copy)
 {
-	return row->nulls[column] ? NULL : PG_DETOAST_DATUM_COPY(row->values[column]);
+	if (row->nulls[column])
+		return NULL;
+	return copy ? (void *) PG_DETOAST_DATUM_COPY(row->values[column]) : DatumGetPointer(row->values[column]);
 }
 
-/* Fill in a lease from the parts of its event. */
+/* Fill in a lease from the rows that have its state, its end and its recovery point. */
 static void
-get_lease(const Parts *parts, IdemLease *lease)
+get_lease(const IdemKeyedColumns *state, const IdemKeyedColumns *end, const IdemKeyedColumns *point,
+		  bool copy, IdemLease *lease)
 {
-	const IdemKeyedColumns *state = &parts->columns[PART_STATE];
-	const IdemKeyedColumns *end = last_end(parts);
-	int			point = is_of_lease(parts, PART_POINT) ? PART_POINT : PART_STATE;
-
-	lease->token = parts->rows[PART_STATE].number;
+	lease->token = DatumGetInt64(idem_keyed_column(state, COL_NUMBER));
 	lease->attempt = DatumGetInt32(idem_keyed_column(state, COL_ATTEMPT));
 	lease->redriven = DatumGetBool(idem_keyed_column(state, COL_REDRIVEN));
 	lease->until = until_of(end);
 	lease->at = DatumGetTimestampTz(idem_keyed_column(state, COL_AT));
 	lease->expires = expiry_of(end);
-	lease->holder = copy_varlena(state, COL_HOLDER);
-	lease->error = copy_varlena(state, COL_ERROR);
-	lease->fingerprint = copy_varlena(state, COL_FINGERPRINT);
-	lease->request = copy_varlena(state, COL_REQUEST);
-	lease->recovery_point = copy_varlena(&parts->columns[point], COL_POINT);
-	lease->work = copy_varlena(&parts->columns[point], COL_WORK);
-	lease->point_in_snapshot = parts->rows[point].in_snapshot;
+	lease->holder = value_of(state, COL_HOLDER, copy);
+	lease->error = value_of(state, COL_ERROR, copy);
+	lease->fingerprint = value_of(state, COL_FINGERPRINT, copy);
+	lease->request = value_of(state, COL_REQUEST, copy);
+	lease->recovery_point = value_of(point, COL_POINT, copy);
+	lease->work = value_of(point, COL_WORK, copy);
 }
 
 void
@@ -292,7 +290,12 @@ idem_lease_find(IdemKeyedAccess *log, const pg_uuid_t *digest, IdemLease *lease)
 		lease->state = state_of(&parts);
 		lease->in_snapshot = rows[PART_STATE].in_snapshot;
 		if (lease->state != IDEM_LEASE_FREE)
-			get_lease(&parts, lease);
+		{
+			int			point = is_of_lease(&parts, PART_POINT) ? PART_POINT : PART_STATE;
+
+			get_lease(&parts.columns[PART_STATE], last_end(&parts), &parts.columns[point], true, lease);
+			lease->point_in_snapshot = rows[point].in_snapshot;
+		}
 	}
 	if (log == NULL)
 		idem_keyed_access_close(open);
@@ -325,30 +328,21 @@ idem_lease_free_values(IdemLease *lease)
 static bool
 get_part(IdemKeyedScan *scan, int part, const IdemOpenLease *open, IdemKeyedColumns *row)
 {
-	return open->state == IDEM_LEASE_LEASED && idem_keyed_scan_part(scan, KINDS[part], row) &&
-		DatumGetInt64(idem_keyed_column(row, COL_TOKEN)) == open->token;
+	return open->lease.state == IDEM_LEASE_LEASED && idem_keyed_scan_part(scan, KINDS[part], row) &&
+		DatumGetInt64(idem_keyed_column(row, COL_TOKEN)) == open->lease.token;
 }
 
 /* Fill in what the row of a state has. */
 static void
 get_open(const IdemKeyedColumns *row, IdemOpenLease *open)
 {
-	open->state = row->nulls[COL_STATE] ? IDEM_LEASE_FREE : DatumGetChar(row->values[COL_STATE]);
-	open->token = DatumGetInt64(idem_keyed_column(row, COL_NUMBER));
-	open->attempt = DatumGetInt32(idem_keyed_column(row, COL_ATTEMPT));
-	open->until = until_of(row);
-	open->at = DatumGetTimestampTz(idem_keyed_column(row, COL_AT));
-	open->expires = expiry_of(row);
+	open->lease.state = row->nulls[COL_STATE] ? IDEM_LEASE_FREE : DatumGetChar(row->values[COL_STATE]);
+	get_lease(row, row, row, false, &open->lease);
 	open->consumer = idem_keyed_column(row, COL_CONSUMER);
 	open->scope = idem_keyed_column(row, COL_SCOPE);
 	open->id = idem_keyed_column(row, COL_EVENT_ID);
-	open->holder = idem_keyed_column(row, COL_HOLDER);
-	open->error = idem_keyed_column(row, COL_ERROR);
-	open->recovery_point = idem_keyed_column(row, COL_POINT);
-	open->request = idem_keyed_column(row, COL_REQUEST);
 }
 
-/* A part that was read is valid until the next one is. */
 bool
 idem_lease_scan_next(IdemKeyedScan *scan, IdemLeaseWants wants, void *arg, IdemOpenLease *open)
 {
@@ -357,15 +351,15 @@ idem_lease_scan_next(IdemKeyedScan *scan, IdemLeaseWants wants, void *arg, IdemO
 	while (idem_keyed_scan_next(scan, &row))
 	{
 		get_open(&row, open);
-		if (open->state == IDEM_LEASE_FREE || !wants(open, arg) || !idem_keyed_scan_is_newest(scan))
+		if (open->lease.state == IDEM_LEASE_FREE || !wants(open, arg) || !idem_keyed_scan_is_newest(scan))
 			continue;
 		if (get_part(scan, PART_END, open, &row))
 		{
-			open->until = until_of(&row);
-			open->expires = expiry_of(&row);
+			open->lease.until = until_of(&row);
+			open->lease.expires = expiry_of(&row);
 		}
 		if (get_part(scan, PART_POINT, open, &row))
-			open->recovery_point = idem_keyed_column(&row, COL_POINT);
+			open->lease.recovery_point = value_of(&row, COL_POINT, false);
 		return true;
 	}
 	return false;
@@ -375,7 +369,7 @@ idem_lease_scan_next(IdemKeyedScan *scan, IdemLeaseWants wants, void *arg, IdemO
 static bool
 is_dead_of(const IdemOpenLease *open, void *consumer)
 {
-	return open->state == IDEM_LEASE_DEAD &&
+	return open->lease.state == IDEM_LEASE_DEAD &&
 		DatumGetBool(DirectFunctionCall2Coll(texteq, C_COLLATION_OID, open->consumer,
 											 PointerGetDatum(consumer)));
 }

@@ -113,20 +113,10 @@ extern void idem_lease_scan_dead(const char *consumer, int consumerlen,
  */
 typedef struct IdemOpenLease
 {
-	char		state;
-	int64		token;			/* number of the row that has the state */
-	int			attempt;
-	TimestampTz until;			/* as in IdemLease */
-	TimestampTz at;
-	int64		expires;		/* seconds of uptime.h from which on it may be
-								 * dropped; 0: never */
+	IdemLease	lease;			/* but for what snapshots see */
 	Datum		consumer;
 	Datum		scope;			/* 0: an event */
 	Datum		id;
-	Datum		holder;
-	Datum		error;
-	Datum		recovery_point;
-	Datum		request;
 } IdemOpenLease;
 
 /*
