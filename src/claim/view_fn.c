@@ -34,31 +34,15 @@
 
 PG_FUNCTION_INFO_V1(idem_claim_consumers_source_fn);
 
-/* Columns of claim_consumers */
+/* Columns of claim_consumers: those of the table, with the class after the retention */
 enum
 {
-	SHOWN_CONSUMER,
-	SHOWN_FOREIGN_LOCKERS,
-	SHOWN_PRIVATE_LOCKS,
-	SHOWN_RETENTION,
+	SHOWN_RETENTION = IDEM_CONSUMERS_RETENTION - 1,
 	SHOWN_CLASS,
-	SHOWN_KEEP_IDS,
-	SHOWN_EXPIRE_BY_ID_AGE,
-	SHOWN_LEASE_DURATION,
-	SHOWN_MAX_ATTEMPTS,
-	SHOWN_MIN_BACKOFF,
-	SHOWN_MAX_BACKOFF,
-	SHOWN_OWNER,
+	SHOWN_OWNER = IDEM_CONSUMERS_OWNER,
 	SHOWN_OWNER_MISSING,
 	SHOWN_COLUMNS
 };
-
-/* Show a column of the table. */
-static void
-copy_column(TupleTableSlot *slot, int column, int shown, Datum *values, bool *nulls)
-{
-	values[shown] = slot_getattr(slot, column, &nulls[shown]);
-}
 
 /* Show the owner by its present name, or by its last one if it does not exist. */
 static void
@@ -72,14 +56,12 @@ show_owner(TupleTableSlot *slot, Datum *values, bool *nulls)
 
 	if (shouldfree)
 		heap_freetuple(row);
-	nulls[SHOWN_OWNER_MISSING] = false;
-	values[SHOWN_OWNER_MISSING] = BoolGetDatum(false);
+	idem_set_column(values, nulls, SHOWN_OWNER_MISSING, BoolGetDatum(false));
 	if (note.role == NULL)
 		return;
 	role = idem_owner_role(&note);
 	name = OidIsValid(role) ? GetUserNameFromId(role, true) : NULL;
-	values[SHOWN_OWNER] = CStringGetTextDatum(name != NULL ? name : note.role);
-	nulls[SHOWN_OWNER] = false;
+	idem_set_column(values, nulls, SHOWN_OWNER, CStringGetTextDatum(name != NULL ? name : note.role));
 	values[SHOWN_OWNER_MISSING] = BoolGetDatum(name == NULL);
 }
 
@@ -89,21 +71,15 @@ show_consumer(TupleTableSlot *slot, Datum *values, bool *nulls, void *arg)
 {
 	int			class;
 
-	copy_column(slot, IDEM_CONSUMERS_CONSUMER, SHOWN_CONSUMER, values, nulls);
-	copy_column(slot, IDEM_CONSUMERS_FOREIGN_LOCKERS, SHOWN_FOREIGN_LOCKERS, values, nulls);
-	copy_column(slot, IDEM_CONSUMERS_PRIVATE_LOCKS, SHOWN_PRIVATE_LOCKS, values, nulls);
-	copy_column(slot, IDEM_CONSUMERS_RETENTION, SHOWN_RETENTION, values, nulls);
-	copy_column(slot, IDEM_CONSUMERS_KEEP_IDS, SHOWN_KEEP_IDS, values, nulls);
-	copy_column(slot, IDEM_CONSUMERS_EXPIRE_BY_ID_AGE, SHOWN_EXPIRE_BY_ID_AGE, values, nulls);
-	copy_column(slot, IDEM_CONSUMERS_LEASE_DURATION, SHOWN_LEASE_DURATION, values, nulls);
-	copy_column(slot, IDEM_CONSUMERS_MAX_ATTEMPTS, SHOWN_MAX_ATTEMPTS, values, nulls);
-	copy_column(slot, IDEM_CONSUMERS_MIN_BACKOFF, SHOWN_MIN_BACKOFF, values, nulls);
-	copy_column(slot, IDEM_CONSUMERS_MAX_BACKOFF, SHOWN_MAX_BACKOFF, values, nulls);
+	for (int column = IDEM_CONSUMERS_CONSUMER; column < IDEM_CONSUMERS_OWNER; column++)
+	{
+		int			shown = column <= IDEM_CONSUMERS_RETENTION ? column - 1 : column;
 
+		values[shown] = slot_getattr(slot, column, &nulls[shown]);
+	}
 	class = idem_consumer_class(nulls[SHOWN_RETENTION] ? NULL :
 								DatumGetIntervalP(values[SHOWN_RETENTION]));
-	values[SHOWN_CLASS] = CStringGetTextDatum(idem_retention_name(class));
-	nulls[SHOWN_CLASS] = false;
+	idem_set_column(values, nulls, SHOWN_CLASS, CStringGetTextDatum(idem_retention_name(class)));
 	show_owner(slot, values, nulls);
 	return true;
 }
