@@ -225,7 +225,7 @@ count_segment(Count *c, const IdemSegment *seg)
 	IdemEntry	first;
 	IdemEntry	last;
 
-	if (!idem_segment_first(seg, 0, &first) || !idem_segment_last(seg, &last))
+	if (!idem_segment_first(seg, &first) || !idem_segment_last(seg, &last))
 		return;
 	range.slot = table_slot_create(seg->heap, NULL);
 	range.nblocks = RelationGetNumberOfBlocks(seg->heap);

@@ -274,7 +274,7 @@ is_releasable(const IdemSegment *seg, IdemSnap *const *done, int npos, bool lock
 	if (idem_empty_is_pristine(seg->heap) ||
 		(!locked && idem_empty_is_held(RelationGetRelid(seg->heap))))
 		return false;
-	if (!idem_segment_first(seg, 0, &first) || !idem_segment_last(seg, &last))
+	if (!idem_segment_first(seg, &first) || !idem_segment_last(seg, &last))
 		return true;			/* only remains of a crash or an abort */
 	if (npos == 0)
 		return false;
@@ -409,7 +409,7 @@ idem_outbox_has_ended_since(const IdemSnap *then, const IdemSnap *now)
 		CHECK_FOR_INTERRUPTS();
 		if (i == current || !idem_segment_open_nowait(&seg, i))
 			continue;
-		ended = idem_segment_first(&seg, 0, &first) && idem_segment_last(&seg, &last) &&
+		ended = idem_segment_first(&seg, &first) && idem_segment_last(&seg, &last) &&
 			!is_delivered(&seg, then, &first, &last) && is_delivered(&seg, now, &first, &last);
 		idem_segment_close(&seg);
 	}
@@ -463,7 +463,7 @@ idem_outbox_has_remains(void)
 			continue;
 		if (!idem_segment_open_nowait(&seg, i))
 			return true;
-		remains = !idem_empty_is_pristine(seg.heap) && !idem_segment_first(&seg, 0, &first);
+		remains = !idem_empty_is_pristine(seg.heap) && !idem_segment_first(&seg, &first);
 		idem_segment_close(&seg);
 	}
 	return remains;

@@ -126,7 +126,7 @@ describe_segment(const IdemSegment *seg, bool current, Datum *values, bool *null
 	values[1] = BoolGetDatum(current);
 	values[2] = Int64GetDatum(0);
 	values[3] = Int64GetDatum(idem_segment_bytes(seg));
-	if (!idem_segment_first(seg, 0, &first) || !idem_segment_last(seg, &last))
+	if (!idem_segment_first(seg, &first) || !idem_segment_last(seg, &last))
 	{
 		nulls[4] = nulls[5] = nulls[6] = nulls[7] = nulls[8] = true;
 		return;

@@ -96,17 +96,18 @@ struct IdemReader
  */
 
 /*
- * Open a segment unless it is open.  If its file has changed, the places held
- * are void, and the range starts anew.
+ * Return a segment to the range (IdemSegmentOpener), and open it unless it is open.  If its
+ * file has changed, the places held are void, and the range starts anew.
  */
-static void
-open_segment(IdemReader *reader, int number)
+static const IdemSegment *
+open_segment(void *arg, int number)
 {
+	IdemReader *reader = arg;
 	ReaderSegment *rs = &reader->segments[number];
 	Oid			file;
 
 	if (rs->open)
-		return;
+		return &rs->segment;
 	idem_segment_open(&rs->segment, number);
 	rs->open = true;
 	rs->nblocks = 0;
@@ -114,16 +115,7 @@ open_segment(IdemReader *reader, int number)
 	if (OidIsValid(rs->file) && rs->file != file && reader->target != NULL)
 		idem_range_start(reader->range, reader->base, reader->target, reader->seq);
 	rs->file = file;
-}
-
-/* Return an open segment to the range (IdemSegmentOpener). */
-static const IdemSegment *
-opener(void *arg, int number)
-{
-	IdemReader *reader = arg;
-
-	open_segment(reader, number);
-	return &reader->segments[number].segment;
+	return &rs->segment;
 }
 
 /*
@@ -143,7 +135,7 @@ enter(IdemReader *reader)
 	}
 	reader->owner = save;
 	for (int i = 0; i < IDEM_OUTBOX_SEGMENTS; i++)
-		open_segment(reader, i);
+		(void) open_segment(reader, i);
 	return save;
 }
 
@@ -436,7 +428,7 @@ idem_reader_next(IdemReader *reader, IdemEvent *event)
 	if (reader->target == NULL)
 		return false;
 	save = enter(reader);
-	while ((place = idem_range_next(reader->range, opener, reader)) != NULL)
+	while ((place = idem_range_next(reader->range, open_segment, reader)) != NULL)
 	{
 		CHECK_FOR_INTERRUPTS();
 		if (fetch_place(reader, place, event))
@@ -468,7 +460,7 @@ static bool
 fetch_in_segment(IdemReader *reader, int number, uint64 xid, int64 seq,
 				 IdemEvent *event)
 {
-	const IdemSegment *segment = opener(reader, number);
+	const IdemSegment *segment = open_segment(reader, number);
 	IndexScanDesc scan;
 	ScanKeyData keys[3];
 	IdemEntry	entry;
@@ -548,7 +540,7 @@ idem_reader_find(IdemReader *reader, const pg_uuid_t *event_id, IdemEvent *event
 
 	for (int i = 0; i < IDEM_OUTBOX_SEGMENTS && !found; i++)
 	{
-		const IdemSegment *segment = opener(reader, i);
+		const IdemSegment *segment = open_segment(reader, i);
 		IdemPlace	place;
 
 		if (!idem_segment_is_empty(segment) &&

@@ -136,33 +136,24 @@ idem_outbox_last_seq(void)
 	return idem_cell_read_ref(&idem_outbox_seq_cell).value;
 }
 
-void
-idem_segment_open(IdemSegment *seg, int number)
-{
-	seg->number = number;
-	seg->heap = table_open(idem_segment_oid(number), AccessShareLock);
-	idem_guard_table(&idem_outbox_segments[number], seg->heap, IDEM_GUARD_READ);
-	seg->index = index_open(idem_table_index(seg->heap, &index_form), AccessShareLock);
-}
-
 bool
-idem_segment_open_nowait(IdemSegment *seg, int number)
+idem_segment_try_open(IdemSegment *seg, int number, bool waits)
 {
-	Oid			oid;
+	Oid			oid = idem_segment_oid(number);
 
 	seg->number = number;
-	seg->heap = idem_table_open_nowait(idem_segment_oid(number), AccessShareLock);
+	seg->heap = waits ? table_open(oid, AccessShareLock) : idem_table_open_nowait(oid, AccessShareLock);
 	if (seg->heap == NULL)
 		return false;
 	idem_guard_table(&idem_outbox_segments[number], seg->heap, IDEM_GUARD_READ);
 	oid = idem_table_index(seg->heap, &index_form);
-	if (!ConditionalLockRelationOid(oid, AccessShareLock))
+	if (waits || ConditionalLockRelationOid(oid, AccessShareLock))
 	{
-		table_close(seg->heap, AccessShareLock);
-		return false;
+		seg->index = index_open(oid, waits ? AccessShareLock : NoLock);
+		return true;
 	}
-	seg->index = index_open(oid, NoLock);
-	return true;
+	table_close(seg->heap, AccessShareLock);
+	return false;
 }
 
 void
@@ -267,12 +258,9 @@ probe(const IdemSegment *seg, ScanKey keys, int nkeys, ScanDirection direction,
 }
 
 bool
-idem_segment_first(const IdemSegment *seg, uint64 xid, IdemEntry *entry)
+idem_segment_first(const IdemSegment *seg, IdemEntry *entry)
 {
-	ScanKeyData key;
-
-	idem_scankey_xid(&key, BTGreaterEqualStrategyNumber, xid);
-	return probe(seg, &key, 1, ForwardScanDirection, entry);
+	return probe(seg, NULL, 0, ForwardScanDirection, entry);
 }
 
 bool

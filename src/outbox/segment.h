@@ -105,8 +105,9 @@ extern IdemRelRef idem_outbox_generation_cell;
  * idem_segment_open_nowait returns false if a lock is not available at once.
  * idem_segment_close gives the locks back.
  */
-extern void idem_segment_open(IdemSegment *seg, int number);
-extern bool idem_segment_open_nowait(IdemSegment *seg, int number);
+extern bool idem_segment_try_open(IdemSegment *seg, int number, bool waits);
+#define idem_segment_open(seg, number)			((void) idem_segment_try_open(seg, number, true))
+#define idem_segment_open_nowait(seg, number)	idem_segment_try_open(seg, number, false)
 extern void idem_segment_close(IdemSegment *seg);
 
 /* Open the indexes of a segment that is locked to be written to. */
@@ -134,11 +135,9 @@ extern void idem_scankey_xid(ScanKey key, StrategyNumber strategy, uint64 xid);
 extern void idem_scankey_seq(ScanKey key, StrategyNumber strategy, int64 seq);
 
 /*
- * Find the first entry with this xid or a later one; find the last entry of
- * all; does an entry with this xid exist?
+ * Find the first entry; find the last one; does an entry with this xid exist?
  */
-extern bool idem_segment_first(const IdemSegment *seg, uint64 xid,
-							   IdemEntry *entry);
+extern bool idem_segment_first(const IdemSegment *seg, IdemEntry *entry);
 extern bool idem_segment_last(const IdemSegment *seg, IdemEntry *entry);
 extern bool idem_segment_has_xid(const IdemSegment *seg, uint64 xid);
 
