@@ -345,27 +345,12 @@ idem_call_pause(IdemClock start, long wait_ms)
 
 #define UUID_TEXT_LENGTH	36
 
-/* Where the canonical text of a UUID has its version, its variant and its time. */
+/* Where the canonical text of a UUID has its version, its variant, and the rest of its time. */
 #define VERSION_AT			14
 #define VARIANT_AT			19
-#define TIME_DIGITS			12	/* hexadecimal, with a hyphen among them */
+#define TIME_REST_AT		9
 
-/* The value of a digit of the canonical text, which is lower case; -1: none. */
-static int
-digit_value(char c)
-{
-	if (c >= '0' && c <= '9')
-		return c - '0';
-	return c >= 'a' && c <= 'f' ? c - 'a' + 10 : -1;
-}
-
-static bool
-is_hyphen_place(int at)
-{
-	return at == 8 || at == 13 || at == 18 || at == 23;
-}
-
-/* Is the id the canonical text of a UUID of version 7? */
+/* Is the id the canonical text, which is lower case, of a UUID of version 7? */
 static bool
 is_uuid7(const char *id, int idlen)
 {
@@ -373,25 +358,23 @@ is_uuid7(const char *id, int idlen)
 		return false;
 	for (int i = 0; i < UUID_TEXT_LENGTH; i++)
 	{
-		if (is_hyphen_place(i) ? id[i] != '-' : digit_value(id[i]) < 0)
+		bool		hyphen = i == 8 || i == 13 || i == 18 || i == 23;
+
+		if (hyphen ? id[i] != '-' : !((id[i] >= '0' && id[i] <= '9') || (id[i] >= 'a' && id[i] <= 'f')))
 			return false;
 	}
-	return id[VERSION_AT] == '7' && (digit_value(id[VARIANT_AT]) & 0xC) == 0x8;
+	return id[VERSION_AT] == '7' && strchr("89ab", id[VARIANT_AT]) != NULL;
 }
 
-/* When a UUID of version 7 was made, by its first 48 bits: milliseconds since 1970. */
+/*
+ * When a UUID of version 7 was made, by its first 48 bits: milliseconds since 1970.  Their
+ * two parts end with a hyphen.
+ */
 static TimestampTz
 uuid7_time(const char *id)
 {
-	int64		ms = 0;
+	int64		ms = (int64) strtoll(id, NULL, 16) << 16 | strtoll(id + TIME_REST_AT, NULL, 16);
 
-	for (int i = 0, digits = 0; digits < TIME_DIGITS; i++)
-	{
-		if (is_hyphen_place(i))
-			continue;
-		ms = ms << 4 | (digit_value(id[i]) & 0xF);
-		digits++;
-	}
 	return ms * 1000 -
 		(POSTGRES_EPOCH_JDATE - UNIX_EPOCH_JDATE) * USECS_PER_DAY;
 }
