@@ -156,12 +156,6 @@ idem_schema_of_extension(const char *extname)
 	return schema;
 }
 
-Oid
-idem_api_schema_oid(void)
-{
-	return idem_schema_of_extension(IDEM_EXTENSION_NAME);
-}
-
 /* The look-ups may process invalidations, so data_schema is set after them. */
 Oid
 idem_data_schema_oid(void)
@@ -208,7 +202,7 @@ idem_relref_oid(IdemRelRef *ref)
 	if (OidIsValid(oid))
 		return oid;
 
-	oid = get_relname_relid(ref->name, ref->is_view ? idem_api_schema_oid() :
+	oid = get_relname_relid(ref->name, ref->is_view ? idem_schema_of_extension(IDEM_EXTENSION_NAME) :
 							idem_data_schema_oid());
 	if (!OidIsValid(oid))
 		ereport(ERROR,

@@ -67,12 +67,6 @@ extern Oid	idem_extension_oid(void);
 extern Oid	idem_extension_owner(void);
 
 /*
- * OID of the schema of functions, types and views; error 55000 if the
- * extension is not installed.
- */
-extern Oid	idem_api_schema_oid(void);
-
-/*
  * OID of the schema of tables and sequences; error 55000 if the extension has
  * no such schema, even if another schema has the name.
  */

@@ -70,7 +70,7 @@ idem_spi_sql(const char *format)
 	{
 		if (p[0] == '%' && (p[1] == 's' || p[1] == 't'))
 		{
-			Oid			schema = p[1] == 's' ? idem_data_schema_oid() : idem_api_schema_oid();
+			Oid			schema = p[1] == 's' ? idem_data_schema_oid() : idem_schema_of_extension(IDEM_EXTENSION_NAME);
 
 			appendStringInfoString(&buf, quote_identifier(idem_schema_name(schema, IDEM_EXTENSION_NAME)));
 			p++;
