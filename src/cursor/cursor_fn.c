@@ -42,13 +42,11 @@ PG_FUNCTION_INFO_V1(idem_producer_drop_fn);
 static void
 check_range(const char *name, int64 value, int64 min, int64 max)
 {
-	if (value < min)
+	if (value < min || value > max)
 		ereport(ERROR,
 				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
-				 errmsg("argument \"%s\" must be at least " INT64_FORMAT, name, min)));
-	if (value > max)
-		ereport(ERROR,
-				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
+				 value < min ?
+				 errmsg("argument \"%s\" must be at least " INT64_FORMAT, name, min) :
 				 errmsg("argument \"%s\" must be at most " INT64_FORMAT, name, max)));
 }
 
@@ -100,16 +98,18 @@ get_key(FunctionCallInfo fcinfo, bool any_consumer)
 	return key;
 }
 
-/* The row of an answer: the result and an offset. */
+/* Carry an order out; the row of the answer: the result and an offset. */
 static Datum
-form_answer(FunctionCallInfo fcinfo, const IdemOffsetAnswer *answer)
+act(FunctionCallInfo fcinfo, const IdemOffsetOrder *order, long wait_ms)
 {
+	IdemCursorKey key = get_key(fcinfo, false);
+	IdemOffsetAnswer answer = idem_offset_act(order, &key, wait_ms);
 	TupleDesc	desc = idem_row_type(fcinfo, 2);
 	Datum		values[2];
-	bool		nulls[2] = {false, !answer->has_offset};
+	bool		nulls[2] = {false, !answer.has_offset};
 
-	values[0] = idem_arg_label(TupleDescAttr(desc, 0)->atttypid, offset_labels[answer->result]);
-	values[1] = Int64GetDatum(answer->offset);
+	values[0] = idem_arg_label(TupleDescAttr(desc, 0)->atttypid, offset_labels[answer.result]);
+	values[1] = Int64GetDatum(answer.offset);
 	return HeapTupleGetDatum(heap_form_tuple(desc, values, nulls));
 }
 
@@ -118,17 +118,11 @@ Datum
 idem_resume_offset_fn(PG_FUNCTION_ARGS)
 {
 	IdemOffsetOrder order = {false};
-	IdemCursorKey key;
-	IdemOffsetAnswer answer;
 	int64		generation;
-	long		wait_ms;
 
 	idem_prevent_read_only("resume_offset()");
 	order.generation = get_optional(fcinfo, 3, "generation", &generation);
-	wait_ms = idem_arg_wait(fcinfo, 4);
-	key = get_key(fcinfo, false);
-	answer = idem_offset_act(&order, &key, wait_ms);
-	return form_answer(fcinfo, &answer);
+	return act(fcinfo, &order, idem_arg_wait(fcinfo, 4));
 }
 
 /* claim_offset(consumer, topic, partition, first_offset, next_offset, generation, wait) */
@@ -136,8 +130,6 @@ Datum
 idem_claim_offset_fn(PG_FUNCTION_ARGS)
 {
 	IdemOffsetOrder order = {true};
-	IdemCursorKey key;
-	IdemOffsetAnswer answer;
 	int64		next,
 				generation;
 	long		wait_ms;
@@ -152,9 +144,7 @@ idem_claim_offset_fn(PG_FUNCTION_ARGS)
 		ereport(ERROR,
 				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
 				 errmsg("argument \"next_offset\" must not be less than \"first_offset\"")));
-	key = get_key(fcinfo, false);
-	answer = idem_offset_act(&order, &key, wait_ms);
-	return form_answer(fcinfo, &answer);
+	return act(fcinfo, &order, wait_ms);
 }
 
 /* reset_offset(consumer, topic, partition, next_offset) */

@@ -48,7 +48,6 @@
 #include "lease/table.h"
 #include "lease/token.h"
 #include "shared/durable.h"
-#include "shared/keyed_scan.h"
 #include "shared/keyed_worker.h"
 #include "shared/sound.h"
 #include "shared/uptime.h"
@@ -368,31 +367,6 @@ idem_cursor_restore(HeapTuple tuple, TupleDesc desc)
 
 /* All cursors and registrations */
 
-struct IdemCursorScan
-{
-	IdemKeyedScan *rows;
-	MemoryContext context;		/* of what was looked up for a row */
-};
-
-IdemCursorScan *
-idem_cursor_scan_begin(void)
-{
-	IdemCursorScan *scan = palloc(sizeof(IdemCursorScan));
-
-	scan->rows = idem_keyed_scan_begin(&idem_cursor_log);
-	scan->context = AllocSetContextCreate(CurrentMemoryContext, "idempotency cursors",
-										  ALLOCSET_SMALL_SIZES);
-	return scan;
-}
-
-void
-idem_cursor_scan_end(IdemCursorScan *scan)
-{
-	idem_keyed_scan_end(scan->rows);
-	MemoryContextDelete(scan->context);
-	pfree(scan);
-}
-
 /* Fill in what a row has, but the role. */
 static void
 get_open(const IdemKeyedColumns *row, IdemOpenCursor *open)
@@ -436,19 +410,19 @@ is_live(const IdemKeyedColumns *row, IdemOpenCursor *open)
 }
 
 bool
-idem_cursor_scan_next(IdemCursorScan *scan, IdemCursorWants wants, IdemOpenCursor *open)
+idem_cursor_scan_next(IdemKeyedScan *scan, MemoryContext context, IdemCursorWants wants, IdemOpenCursor *open)
 {
 	MemoryContext old;
 	IdemKeyedColumns row;
 	bool		live;
 
-	while (idem_keyed_scan_next(scan->rows, &row))
+	while (idem_keyed_scan_next(scan, &row))
 	{
 		get_open(&row, open);
-		if (!open->state.known || !wants(open) || !idem_keyed_scan_is_newest(scan->rows))
+		if (!open->state.known || !wants(open) || !idem_keyed_scan_is_newest(scan))
 			continue;
-		MemoryContextReset(scan->context);
-		old = MemoryContextSwitchTo(scan->context);
+		MemoryContextReset(context);
+		old = MemoryContextSwitchTo(context);
 		live = is_live(&row, open);
 		MemoryContextSwitchTo(old);
 		if (live)

@@ -22,6 +22,7 @@
 #include "claim/consumer.h"
 #include "cursor/key.h"
 #include "shared/keyed_log.h"
+#include "shared/keyed_scan.h"
 
 /* idempotency.producer_retention: seconds; 0: for ever */
 extern int	idem_producer_retention;
@@ -103,21 +104,15 @@ typedef struct IdemOpenCursor
 	int32		partition;
 } IdemOpenCursor;
 
-typedef struct IdemCursorScan IdemCursorScan;
-
 /*
- * Read all, each once, as of now at every isolation level (shared/keyed_scan.h).  Those
- * of producers that are forgotten are passed over.
- */
-extern IdemCursorScan *idem_cursor_scan_begin(void);
-
-/*
- * Get the next one, valid until the next call; false at the end.  wants: chooses by what
- * the row has, before more is looked up; the row may be an old one.
+ * Get the next one of a scan of the log (shared/keyed_scan.h), valid until the next call;
+ * false at the end.  Those of producers that are forgotten are passed over.  wants: chooses
+ * by what the row has, before more is looked up; the row may be an old one.  context: what is
+ * looked up for a row is there, and is freed by the next call.
  */
 typedef bool (*IdemCursorWants) (const IdemOpenCursor *open);
-extern bool idem_cursor_scan_next(IdemCursorScan *scan, IdemCursorWants wants, IdemOpenCursor *open);
-extern void idem_cursor_scan_end(IdemCursorScan *scan);
+extern bool idem_cursor_scan_next(IdemKeyedScan *scan, MemoryContext context, IdemCursorWants wants,
+								  IdemOpenCursor *open);
 
 /*
  * A row that is restored from a dump, as it is to be stored: it is kept from now on, the

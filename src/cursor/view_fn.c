@@ -23,15 +23,13 @@
 #include "access/htup_details.h"
 #include "fmgr.h"
 #include "utils/builtins.h"
+#include "utils/memutils.h"
 #include "utils/timestamp.h"
 
 #include "compat.h"
 #include "claim/consumer.h"
 #include "cursor/log.h"
 #include "cursor/producer.h"
-#include "cursor/table.h"
-#include "shared/keyed_log.h"
-#include "shared/args.h"
 #include "shared/rows.h"
 #include "shared/uptime.h"
 
@@ -57,7 +55,8 @@ enum
 /* A look at the log. */
 typedef struct View
 {
-	IdemCursorScan *scan;
+	IdemKeyedScan *scan;
+	MemoryContext context;		/* of what was looked up for a row */
 	bool		sees_all;
 	TimestampTz now;
 	int64		uptime;			/* by which registrations expire, at that
@@ -71,7 +70,8 @@ begin_view(TupleDesc desc)
 	View	   *view = palloc(sizeof(View));
 
 	view->sees_all = idem_consumer_sees_all();
-	view->scan = idem_cursor_scan_begin();
+	view->scan = idem_keyed_scan_begin(&idem_cursor_log);
+	view->context = AllocSetContextCreate(CurrentMemoryContext, "idempotency cursors", ALLOCSET_SMALL_SIZES);
 	view->now = GetCurrentTimestamp();
 	view->uptime = idem_uptime_now();
 	return view;
@@ -80,7 +80,10 @@ begin_view(TupleDesc desc)
 static void
 end_view(void *arg)
 {
-	idem_cursor_scan_end(((View *) arg)->scan);
+	View	   *view = arg;
+
+	idem_keyed_scan_end(view->scan);
+	MemoryContextDelete(view->context);
 }
 
 /* Callbacks IdemCursorWants */
@@ -100,7 +103,7 @@ is_producer(const IdemOpenCursor *open)
 static bool
 next_shown(View *view, IdemCursorWants wants, IdemOpenCursor *open)
 {
-	while (idem_cursor_scan_next(view->scan, wants, open))
+	while (idem_cursor_scan_next(view->scan, view->context, wants, open))
 	{
 		if (view->sees_all ||
 			(open->what == IDEM_CURSOR_OFFSET ? idem_consumer_value_is_accessible(open->owner) :
