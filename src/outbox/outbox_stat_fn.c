@@ -121,28 +121,26 @@ describe_segment(const IdemSegment *seg, bool current, Datum *values, bool *null
 	IdemPageSummary tail;
 	const char *holder;
 
-	memset(nulls, false, SEGMENT_COLUMNS * sizeof(bool));
-	values[0] = Int32GetDatum(seg->number);
-	values[1] = BoolGetDatum(current);
-	values[2] = Int64GetDatum(0);
-	values[3] = Int64GetDatum(idem_segment_bytes(seg));
+	memset(nulls, true, SEGMENT_COLUMNS * sizeof(bool));
+	idem_set_column(values, nulls, 0, Int32GetDatum(seg->number));
+	idem_set_column(values, nulls, 1, BoolGetDatum(current));
+	idem_set_column(values, nulls, 2, Int64GetDatum(0));
+	idem_set_column(values, nulls, 3, Int64GetDatum(idem_segment_bytes(seg)));
 	if (!idem_segment_first(seg, &first) || !idem_segment_last(seg, &last))
-	{
-		nulls[4] = nulls[5] = nulls[6] = nulls[7] = nulls[8] = true;
 		return;
-	}
 	idem_segment_summarize(seg, false, &head);
 	idem_segment_summarize(seg, true, &tail);
-	values[2] = Int64GetDatum(idem_segment_estimate_events(seg));
-	values[4] = FullTransactionIdGetDatum(FullTransactionIdFromU64(first.xid));
-	values[5] = FullTransactionIdGetDatum(FullTransactionIdFromU64(last.xid));
-	nulls[6] = nulls[7] = head.tuples == 0;
-	values[6] = TimestampTzGetDatum(head.oldest);
-	values[7] = TimestampTzGetDatum(tail.newest);
+	idem_set_column(values, nulls, 2, Int64GetDatum(idem_segment_estimate_events(seg)));
+	idem_set_column(values, nulls, 4, FullTransactionIdGetDatum(FullTransactionIdFromU64(first.xid)));
+	idem_set_column(values, nulls, 5, FullTransactionIdGetDatum(FullTransactionIdFromU64(last.xid)));
+	if (head.tuples > 0)
+	{
+		idem_set_column(values, nulls, 6, TimestampTzGetDatum(head.oldest));
+		idem_set_column(values, nulls, 7, TimestampTzGetDatum(tail.newest));
+	}
 	holder = current ? NULL : segment_holder(seg);
-	nulls[8] = holder == NULL;
 	if (holder != NULL)
-		values[8] = CStringGetTextDatum(holder);
+		idem_set_column(values, nulls, 8, CStringGetTextDatum(holder));
 }
 
 Datum
