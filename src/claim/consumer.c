@@ -39,7 +39,6 @@
 #include "access/table.h"
 #include "access/xlog.h"
 #include "miscadmin.h"
-#include "storage/lmgr.h"
 #include "utils/acl.h"
 #include "utils/builtins.h"
 #include "utils/fmgroids.h"
@@ -496,16 +495,12 @@ idem_consumer_check_access(const char *consumer, int len)
 static void
 lock_unclaimed(void)
 {
-	ResourceOwner saved;
-
 	if (idem_state_used())
 		ereport(ERROR,
 				(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
 				 errmsg("the locks of a consumer cannot be changed in a transaction that has claimed events"),
 				 errhint("Do it in a transaction of its own.")));
-	saved = idem_txn_owner_enter();
-	LockRelationOid(idem_relref_oid(&idem_consumers), RowExclusiveLock);
-	idem_txn_owner_leave(saved);
+	idem_txn_lock(idem_relref_oid(&idem_consumers), RowExclusiveLock);
 }
 
 void
@@ -519,17 +514,13 @@ idem_consumer_change_locks(const char *consumer, int len, IdemChange change)
 void
 idem_consumer_change_all(void)
 {
-	ResourceOwner saved;
-
 	lock_unclaimed();
-	saved = idem_txn_owner_enter();
 
 	/*
 	 * nobody writes until the transaction ends; waits for the transactions
 	 * that have written
 	 */
-	LockRelationOid(idem_store_lock_oid(), ShareRowExclusiveLock);
-	idem_txn_owner_leave(saved);
+	idem_txn_lock(idem_store_lock_oid(), ShareRowExclusiveLock);
 	idem_consumer_change_policy();
 }
 

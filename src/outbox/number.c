@@ -53,7 +53,6 @@
 
 #include "access/relation.h"
 #include "miscadmin.h"
-#include "storage/lmgr.h"
 #include "utils/rel.h"
 
 #include "shared/cell.h"
@@ -93,10 +92,7 @@ idem_number_in_use(void)
 bool
 idem_number_hold_for_restore(void)
 {
-	ResourceOwner saved = idem_txn_owner_enter();
-
-	LockRelationOid(idem_segment_oid(0), RowExclusiveLock);
-	idem_txn_owner_leave(saved);
+	idem_txn_lock(idem_segment_oid(0), RowExclusiveLock);
 	return !idem_number_in_use();
 }
 

@@ -31,7 +31,6 @@
 #include "fmgr.h"
 #include "funcapi.h"
 #include "miscadmin.h"
-#include "storage/lmgr.h"
 #include "tcop/pquery.h"
 #include "utils/builtins.h"
 #include "utils/rel.h"
@@ -224,14 +223,11 @@ refuse_restore(Relation segment)
 static void
 check_restore(Relation segment)
 {
-	ResourceOwner saved;
 	bool		is_copy;
 
 	if (idem_number_in_use())
 		refuse_restore(segment);
-	saved = idem_txn_owner_enter();
-	LockRelationOid(RelationGetRelid(segment), ShareRowExclusiveLock);
-	idem_txn_owner_leave(saved);
+	idem_txn_lock(RelationGetRelid(segment), ShareRowExclusiveLock);
 	/* a dump made with --inserts has a statement for each row */
 	is_copy = ActivePortal != NULL && ActivePortal->commandTag == CMDTAG_COPY;
 	if (idem_number_in_use() || (is_copy && has_rows(segment)))

@@ -41,6 +41,7 @@
 
 #include "postgres.h"
 
+#include "storage/lmgr.h"
 #include "utils/resowner.h"
 
 /* From here on resources belong to the current (sub)transaction. */
@@ -58,6 +59,16 @@ static inline void
 idem_txn_owner_leave(ResourceOwner saved)
 {
 	CurrentResourceOwner = saved;
+}
+
+/* Lock a relation to the end of the (sub)transaction. */
+static inline void
+idem_txn_lock(Oid relid, LOCKMODE mode)
+{
+	ResourceOwner saved = idem_txn_owner_enter();
+
+	LockRelationOid(relid, mode);
+	idem_txn_owner_leave(saved);
 }
 
 #endif							/* IDEM_TXN_OWNER_H */
