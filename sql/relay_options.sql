@@ -81,6 +81,11 @@ ALTER FOREIGN DATA WRAPPER idempotency_program VALIDATOR idempotency_data.sink_p
 -- A program that a user mapping names is none of the server's.
 SELECT idempotency.grant_role('operator', 'regress_options_owner');
 SELECT pg_temp.as_owner('SELECT idempotency.relay_create(''regress_own'', ''regress_own'')');
+ALTER SERVER regress_own OPTIONS (ADD program 'given');
+BEGIN;
+SELECT pg_temp.as_owner('SELECT idempotency.relay_create(''regress_own'', ''regress_own'')');
+ALTER SERVER regress_own OPTIONS (DROP program);
+COMMIT;
 DO $$ BEGIN
 	FOR i IN 1 .. 1000 LOOP
 		EXIT WHEN (SELECT state = 'misconfigured' FROM idempotency.stat_relay WHERE relay = 'regress_own');
@@ -136,5 +141,110 @@ SELECT idempotency.relay_create('r', 'regress_http', min_backoff => '1 s', max_b
 SELECT a, pg_temp.attempt('SELECT idempotency.relay_alter(''r'', ' || a || ')') FROM (VALUES
 	($$min_backoff => '2 s'$$), ($$max_backoff => '900 ms'$$), ($$max_backoff => '0', min_backoff => '61 s'$$), ($$min_backoff => '0'$$)) AS b (a);
 ROLLBACK;
+-- What is known of a target at once is said at once: what cannot work is refused, and nothing is left of the call.
+CREATE SCHEMA regress_known;
+CREATE FUNCTION regress_known.good(event_id uuid, payload jsonb, headers jsonb) RETURNS void LANGUAGE sql AS '';
+CREATE FUNCTION regress_known.bytes(payload bytea) RETURNS int LANGUAGE sql AS 'SELECT 1';
+CREATE FUNCTION regress_known.other(event_id uuid, color text) RETURNS void LANGUAGE sql AS '';
+CREATE FUNCTION regress_known.typed(event_id int) RETURNS void LANGUAGE sql AS '';
+CREATE FUNCTION regress_known.strict(event_id uuid) RETURNS void LANGUAGE sql STRICT AS '';
+CREATE FUNCTION regress_known.immutable(event_id uuid) RETURNS void LANGUAGE sql IMMUTABLE AS '';
+CREATE PROCEDURE regress_known.procedure(event_id uuid) LANGUAGE sql AS '';
+CREATE FUNCTION regress_known.twice(event_id uuid) RETURNS void LANGUAGE sql AS '';
+CREATE FUNCTION regress_known.twice(payload jsonb) RETURNS void LANGUAGE sql AS '';
+CREATE FUNCTION regress_known.private(event_id uuid) RETURNS void LANGUAGE sql AS '';
+CREATE TABLE regress_known.case (n int, kind text, options text);
+INSERT INTO regress_known.case VALUES (1, 'function', NULL), (2, 'function', $$function 'regress_known.good', timeout '5'$$),
+	(3, 'function', $$function 'regress_known.bytes'$$), (4, 'function', $$function 'regress_known.absent'$$),
+	(5, 'function', $$function 'regress_absent.absent'$$), (6, 'function', $$function 'regress_known.other'$$),
+	(7, 'function', $$function 'regress_known.typed'$$), (8, 'function', $$function 'regress_known.strict'$$),
+	(9, 'function', $$function 'regress_known.immutable'$$), (10, 'function', $$function 'regress_known.procedure'$$),
+	(11, 'function', $$function 'regress_known.twice'$$), (12, 'program', $$url 'x'$$), (13, 'http', NULL), (14, 'kafka', NULL),
+	(15, 'postgres', $$host 'h'$$), (16, 'postgres', $$dbname 'd'$$), (17, 'postgres', $$dbname 'd', function 'a.b', "table" 'a.b'$$),
+	(18, 'http', $$url 'https://example.com/{no}'$$), (19, 'http', $$url 'https://example.com/', colour 'red'$$),
+	(20, 'kafka', $$brokers 'b', topic '{id}'$$), (21, 'null', NULL);
+-- servers that no validator has seen
+ALTER FOREIGN DATA WRAPPER idempotency_http NO VALIDATOR;
+ALTER FOREIGN DATA WRAPPER idempotency_kafka NO VALIDATOR;
+DO $$
+DECLARE
+	command text;
+BEGIN
+	FOR command IN SELECT format('CREATE SERVER regress_%s FOREIGN DATA WRAPPER idempotency_%s', n, kind)
+			|| COALESCE(' OPTIONS (' || options || ')', '') FROM regress_known.case LOOP
+		EXECUTE command;
+	END LOOP;
+END $$;
+CREATE SERVER regress_secret FOREIGN DATA WRAPPER idempotency_http OPTIONS (url 'https://example.com/');
+CREATE USER MAPPING FOR CURRENT_USER SERVER regress_secret OPTIONS (signing_secrets 'none of the kind');
+ALTER FOREIGN DATA WRAPPER idempotency_http VALIDATOR idempotency_data.sink_http_validator;
+ALTER FOREIGN DATA WRAPPER idempotency_kafka VALIDATOR idempotency_data.sink_kafka_validator;
+SELECT n, kind, options, pg_temp.attempt(format('SELECT idempotency.relay_create(''r'', ''regress_%s'')', n)) FROM regress_known.case ORDER BY n;
+SELECT regexp_replace(pg_temp.attempt($$SELECT idempotency.relay_create('r', 'regress_secret')$$), 'FOR \S+', 'FOR <role>');
+SELECT count(*) FROM idempotency_data.relays;
+-- so is another server for a relay; a change of something else is not
+SET client_min_messages = warning;
+SELECT idempotency.relay_create('r', 'regress_21');
+SELECT n, pg_temp.attempt(format('SELECT idempotency.relay_alter(''r'', ''regress_%s'', batch_events => 7, start_at => ''latest'')', n))
+	FROM regress_known.case WHERE n IN (4, 13, 16) ORDER BY n;
+SELECT batch_events, server FROM idempotency_data.relays JOIN idempotency.stat_relay USING (relay);
+SELECT idempotency.relay_alter('r', 'regress_2');
+DROP FUNCTION regress_known.good;
+SELECT idempotency.relay_alter('r', batch_events => 8);
+SELECT left(pg_temp.attempt($$SELECT idempotency.relay_alter('r', 'regress_2')$$), 5);
+SELECT idempotency.relay_drop('r');
+-- the owner's rights count
+CREATE ROLE regress_known;
+SELECT idempotency.grant_role('operator', 'regress_known');
+CREATE SERVER regress_private FOREIGN DATA WRAPPER idempotency_function OPTIONS (function 'regress_known.private');
+ALTER SERVER regress_private OWNER TO regress_known;
+REVOKE EXECUTE ON FUNCTION regress_known.private FROM PUBLIC;
+SET ROLE regress_known;
+SELECT pg_temp.attempt($$SELECT idempotency.relay_create('r', 'regress_private')$$);
+RESET ROLE;
+GRANT USAGE ON SCHEMA regress_known TO regress_known;
+SET ROLE regress_known;
+SELECT pg_temp.attempt($$SELECT idempotency.relay_create('r', 'regress_private')$$);
+RESET ROLE;
+GRANT EXECUTE ON FUNCTION regress_known.private TO regress_known;
+SET ROLE regress_known;
+SELECT idempotency.relay_create('r', 'regress_private');
+SELECT idempotency.relay_drop('r');
+RESET ROLE;
+RESET client_min_messages;
+-- what only the target knows is a warning
+ALTER SERVER regress_16 OPTIONS (ADD "table" 'a.inbox');
+ALTER SERVER regress_http OPTIONS (ADD auth 'basic');
+CREATE ROLE regress_warned SUPERUSER;
+SET ROLE regress_warned;
+BEGIN;
+SELECT idempotency.relay_create('r', 'regress_16');
+SELECT idempotency.relay_alter('r', batch_events => 7);
+SELECT idempotency.relay_alter('r', 'regress_http');
+CREATE USER MAPPING FOR CURRENT_USER SERVER regress_http OPTIONS (user 'u', password 'p');
+SELECT idempotency.relay_alter('r', 'regress_http');
+ROLLBACK;
+RESET ROLE;
+-- a type that no event has is noted, if there are events
+SELECT idempotency.relay_create('r', 'regress_21', aggregate_types => '{order}');
+SELECT idempotency.outbox_enqueue(t, 'k', 'T', '1') IS NOT NULL AS enqueued FROM unnest('{order,card}'::text[]) AS t;
+SELECT idempotency.relay_alter('r', aggregate_types => '{order,Order,"or der",order}');
+SELECT idempotency.relay_alter('r', aggregate_types => '{card,order}');
+SELECT idempotency.relay_alter('r', aggregate_types => '{}');
+SELECT idempotency.relay_alter('r', aggregate_types => ARRAY(SELECT 'type ' || n FROM generate_series(10, 99) AS n));
+SELECT idempotency.relay_drop('r');
+SELECT idempotency.relay_create('r', 'regress_21', aggregate_types => '{cards}');
+SELECT idempotency.relay_drop('r');
+SET client_min_messages = warning;
+DO $$
+BEGIN
+	FOR i IN 1 .. 21 LOOP
+		EXECUTE 'DROP SERVER regress_' || i;
+	END LOOP;
+END $$;
+DROP SERVER regress_secret, regress_private CASCADE;
+DROP SCHEMA regress_known CASCADE;
+DROP OWNED BY regress_known;
+DROP ROLE regress_known, regress_warned;
 \pset format aligned
-DROP SERVER regress_http;
+DROP SERVER regress_http CASCADE;

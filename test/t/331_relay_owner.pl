@@ -67,9 +67,11 @@ DO $$ BEGIN EXECUTE format('ALTER SERVER fn OWNER TO %I', current_user); END $$;
 GRANT USAGE ON FOREIGN SERVER fn TO PUBLIC;
 CREATE ROLE lone;
 SELECT idempotency.grant_role('operator', 'lone');
+GRANT USAGE ON SCHEMA app TO lone;
 SET ROLE lone;
 SELECT idempotency.relay_create('lone', 'fn', aggregate_types => '{other}');
 RESET ROLE;
+REVOKE USAGE ON SCHEMA app FROM lone;
 END
 sql(q{REVOKE ALL ON ALL FUNCTIONS IN SCHEMA idempotency, idempotency_data FROM lone; REVOKE ALL ON ALL TABLES IN SCHEMA idempotency FROM lone;
 	REVOKE ALL ON SCHEMA idempotency FROM lone;

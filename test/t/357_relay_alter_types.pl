@@ -156,6 +156,8 @@ END
 	my ($type, $alter) = next_type();
 	my $hold = "$dir/hold";
 	my $session = $node->background_psql('postgres', on_error_stop => 1);
+	# the notice of a type that no event has yet
+	$session->query_safe('SET client_min_messages = warning');
 
 	append_to_file($hold, '');
 	$session->query_safe(<<"END");
@@ -228,6 +230,7 @@ sql("SELECT idempotency.relay_resume('function')");
 # Relays that are changed again and again, until the event has come.
 #
 my @changers = map { $node->background_psql('postgres', on_error_stop => 1) } 1 .. 3;
+$_->query_safe('SET client_min_messages = warning') foreach @changers;
 
 wait_known('all that');
 foreach my $n (0 .. $#changers)

@@ -137,7 +137,11 @@ END $$;
 CREATE SERVER ends FOREIGN DATA WRAPPER idempotency_function OPTIONS (function 'public.ends');
 SELECT idempotency.relay_create('ends', 'ends', aggregate_types => '{ends}');
 CREATE SERVER lacks FOREIGN DATA WRAPPER idempotency_function OPTIONS (function 'public.lacks');
+BEGIN;
+CREATE FUNCTION lacks() RETURNS void LANGUAGE sql AS '';
 SELECT idempotency.relay_create('lacks', 'lacks', aggregate_types => '{lacks}', min_backoff => '10 ms', max_backoff => '20 ms');
+DROP FUNCTION lacks;
+COMMIT;
 END
 my %failed_at;
 stays('lacks', 'misconfigured', sub {

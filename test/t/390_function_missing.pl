@@ -26,19 +26,23 @@ sub state_is
 	return;
 }
 
-$node->safe_psql('postgres', <<'END');
-CREATE SCHEMA app;
-CREATE TABLE app.seen (event_id uuid PRIMARY KEY);
-CREATE SERVER f FOREIGN DATA WRAPPER idempotency_function OPTIONS (function 'app.handle');
-SELECT idempotency.relay_create('f', 'f', max_attempts => 1, min_backoff => '1 ms', max_backoff => '50 ms');
-SELECT idempotency.outbox_enqueue('a', '1', 'X', '{}');
-END
-state_is('misconfigured');
-
 my $create = <<'END';
 CREATE FUNCTION app.handle(event_id uuid) RETURNS void LANGUAGE sql
 AS 'INSERT INTO app.seen VALUES (event_id)';
 END
+$node->safe_psql('postgres', <<"END");
+CREATE SCHEMA app;
+CREATE TABLE app.seen (event_id uuid PRIMARY KEY);
+CREATE SERVER f FOREIGN DATA WRAPPER idempotency_function OPTIONS (function 'app.handle');
+BEGIN;
+$create
+SELECT idempotency.relay_create('f', 'f', max_attempts => 1, min_backoff => '1 ms', max_backoff => '50 ms');
+DROP FUNCTION app.handle;
+SELECT idempotency.outbox_enqueue('a', '1', 'X', '{}');
+COMMIT;
+END
+state_is('misconfigured');
+
 $node->safe_psql('postgres', $create);
 IdemTest::wait_for($node, 'SELECT count(*) = 1 FROM app.seen');
 state_is('streaming');
@@ -57,12 +61,14 @@ SELECT idempotency.grant_role('operator', 'op');
 GRANT USAGE ON FOREIGN SERVER f TO op;
 GRANT USAGE ON SCHEMA app TO op;
 GRANT INSERT ON app.seen TO op;
-REVOKE EXECUTE ON FUNCTION app.handle FROM PUBLIC;
 SELECT idempotency.relay_drop('f');
+BEGIN;
 SET ROLE op;
 SELECT idempotency.relay_create('g', 'f', start_at => 'latest', max_attempts => 1, min_backoff => '50 ms', max_backoff => '50 ms');
 SELECT 1 FROM idempotency.stat_relay;
 RESET ROLE;
+REVOKE EXECUTE ON FUNCTION app.handle FROM PUBLIC;
+COMMIT;
 SELECT idempotency.outbox_enqueue('a', '3', 'X', '{}');
 END
 state_is('misconfigured');

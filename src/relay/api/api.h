@@ -106,6 +106,17 @@ extern void idem_relay_command_done(const char *command, const char *relay);
 extern void idem_relay_move_position(const IdemRelayConfig *c, IdemPositionFresh fresh,
 									 bool other_server, const IdemPosition *pos);
 
+/* Of target.c: what is known of a relay's target at once */
+
+/* Refuse a relay whose options or function are not fit. */
+extern void idem_target_check(const IdemRelayConfig *relay);
+
+/* Warn of what only the target can tell. */
+extern void idem_target_warn(const IdemRelayConfig *relay);
+
+/* Note which of these types of aggregates, a text[], no recent event has.  None, if there is no event. */
+extern void idem_target_note_types(Datum types);
+
 /* Of validator.c: lets only superusers change servers' options that are for superusers */
 
 /* An object was created or altered; looks at its class first. */

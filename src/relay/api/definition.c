@@ -340,6 +340,25 @@ new_relay_id(const ForeignServer *server)
 	return relay_id;
 }
 
+/*
+ * Refuse a relay with a new server that cannot work, and say what looks wrong.  The
+ * command has done its work by then, and an error undoes it.
+ */
+static void
+judge_relay(FunctionCallInfo fcinfo, const char *name)
+{
+	if (!PG_ARGISNULL(IDEM_ARG_server))
+	{
+		IdemRelayConfig *c = find_relay(name);
+
+		if (!c->disowned)
+			idem_target_check(c);
+		idem_target_warn(c);
+	}
+	if (!PG_ARGISNULL(IDEM_ARG_aggregate_types))
+		idem_target_note_types(PG_GETARG_DATUM(IDEM_ARG_aggregate_types));
+}
+
 /* The name of the server, which is not NULL. */
 static char *
 server_arg(FunctionCallInfo fcinfo)
@@ -394,6 +413,7 @@ idem_relay_create_fn(PG_FUNCTION_ARGS)
 	start = start_position(fcinfo);
 	append_fresh_position(relay_id, epoch, IDEM_FRESH_MOVED, &start);
 	SPI_finish();
+	judge_relay(fcinfo, name);
 	IDEM_FAULT_POINT("relay-create-enlist");
 	idem_launcher_enlist_database();
 	idem_wake_launcher_at_commit();
@@ -472,6 +492,7 @@ idem_relay_alter_fn(PG_FUNCTION_ARGS)
 		if (last != NULL)
 			idem_relay_move_position(c, IDEM_FRESH_SERVER, true, &last->pos);
 	}
+	judge_relay(fcinfo, name);
 	idem_relay_command_done("relay_alter", name);
 	PG_RETURN_VOID();
 }

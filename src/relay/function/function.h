@@ -112,6 +112,12 @@ typedef struct IdemHandler IdemHandler;
  */
 extern IdemHandler *idem_handler_create(MemoryContext parent);
 
+/*
+ * The same check in a session that handles no events, with errors of the same kinds:
+ * can the owner call the function with events?
+ */
+extern void idem_handler_verify(const IdemRelayConfig *config);
+
 /* Look the function up again before the next event, and free the memory of the last one. */
 extern void idem_handler_forget(IdemHandler *handler);
 

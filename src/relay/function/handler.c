@@ -46,6 +46,7 @@
 #include "executor/spi.h"
 #include "funcapi.h"
 #include "miscadmin.h"
+#include "parser/parse_coerce.h"
 #include "storage/ipc.h"
 #include "storage/latch.h"
 #include "utils/acl.h"
@@ -238,7 +239,8 @@ find_function(const char *name, List **names)
 	if (candidates == NULL)
 		ereport(ERROR,
 				(errcode(ERRCODE_UNDEFINED_FUNCTION),
-				 errmsg("function \"%s\" of the sink does not exist", name)));
+				 errmsg("function \"%s\" of the sink does not exist", name),
+				 errhint("Create it, or name another one by ALTER SERVER ... OPTIONS (SET function '...').")));
 	if (candidates->next != NULL)
 		ereport(ERROR,
 				(errcode(ERRCODE_AMBIGUOUS_FUNCTION),
@@ -257,6 +259,13 @@ append_handler_arg(IdemHandler *handler, StringInfo sql, const char *name, Oid t
 			continue;
 		if (i == ARG_PAYLOAD)
 			handler->payload_is_bytea = type == BYTEAOID;
+		if (!(i == ARG_PAYLOAD && type == BYTEAOID) &&
+			!can_coerce_type(1, &handler_args[i].type, &type, COERCION_EXPLICIT))
+			ereport(ERROR,
+					(errcode(ERRCODE_CANNOT_COERCE),
+					 errmsg("argument \"%s\" of the sink's function has type %s, which the event's %s cannot become",
+							name, format_type_be(type), format_type_be(handler_args[i].type)),
+					 errhint("Declare it as %s.", format_type_be(handler_args[i].type))));
 		appendStringInfo(sql, "%s%s => $%d::%s", sql->data[sql->len - 1] == '(' ? "" : ", ",
 						 quote_identifier(name), i + 1, format_type_be_qualified(type));
 		return;
@@ -364,6 +373,33 @@ check_function(IdemHandler *handler, const char *name, List **names)
 	ReleaseSysCache(tup);
 }
 
+/* Error 42501 if the relay's owner may not execute the function. */
+static void
+check_execute(const IdemHandler *handler, const IdemRelayConfig *config, const char *name)
+{
+	if (idem_function_execute_check(handler->func, config->owner) != ACLCHECK_OK)
+		ereport(ERROR,
+				(errcode(ERRCODE_INSUFFICIENT_PRIVILEGE),
+				 errmsg("permission denied for function %s", name),
+				 errhint("GRANT EXECUTE on it to role \"%s\", the relay's owner.", GetUserNameFromId(config->owner, false))));
+}
+
+void
+idem_handler_verify(const IdemRelayConfig *config)
+{
+	const char *name = idem_sink_option_value(config->options, "function");
+	IdemHandler probe = {0};
+	IdemHandlerRights saved;
+	List	   *names;
+
+	idem_handler_rights_take(config->owner, &saved);
+	check_function(&probe, name, &names);
+	check_execute(&probe, config, name);
+	make_plan(&probe, config, names);
+	forget_plan(&probe);
+	idem_handler_rights_return(&saved);
+}
+
 /* Check the function, and make the plan if it is not that of the function. */
 static void
 check_and_plan(IdemHandler *handler, const IdemRelayConfig *config)
@@ -382,8 +418,7 @@ check_and_plan(IdemHandler *handler, const IdemRelayConfig *config)
 	check_function(handler, name, &names);
 	if (handler->plan == NULL)
 		make_plan(handler, config, names);
-	if (idem_function_execute_check(handler->func, config->owner) != ACLCHECK_OK)
-		aclcheck_error(ACLCHECK_NO_PRIV, OBJECT_FUNCTION, name);
+	check_execute(handler, config, name);
 	idem_handler_rights_return(&saved);
 	handler->checking = false;
 }
