@@ -486,6 +486,29 @@ def check_fences_predecessors(p):
     new.close()
 
 
+def check_looks_and_changes_nothing(p):
+    w = p.start()
+    kept = p.commit(w, [good()], row_id=1)
+    looker = Worker(p.path, options=p.options, hello=False)
+    looker.send("LOOK", version=codec.VERSION, flags=codec.WANT_POSITION, relay="orders", incarnation="log-1",
+                options=list(p.options.items()))
+    found = []
+    while (got := looker.recv()) is not None:
+        assert got[0] in ("FOUND", "LOG"), f"{got} after LOOK"
+        found += [got[1]] if got[0] == "FOUND" else []
+    status = looker.exit_status()
+    assert (status == 0 and found) or (status == 2 and not found), f"status {status}: {looker.stderr()}"
+    assert all(f["ok"] for f in found), f"found in a sound target: {found}"
+    kept |= p.commit(w, [good()], row_id=2)
+    w.close()
+    if p.effects:
+        assert set(p.effects()) == kept, "an effect of the look"
+    if p.transactional:
+        w = p.start()
+        assert w.ready["row_id"] == 2, "another position"
+        w.close()
+
+
 def check_notices_a_set_back_target(p):
     w = p.start()
     p.commit(w, [good()], row_id=1)

@@ -48,7 +48,7 @@ reencode(IdemProtoFrame *frame, const uint8_t *bytes, size_t size)
 {
 	static uint8_t out[IDEM_PROTO_MAX_FRAME];
 
-	if (frame->type == IDEM_PROTO_HELLO)
+	if (frame->type == IDEM_PROTO_HELLO || frame->type == IDEM_PROTO_LOOK)
 	{
 		IdemProtoHello walk = frame->u.hello;
 		int			n = 0;
@@ -80,6 +80,8 @@ clean_message(const IdemProtoFrame *frame)
 		s = frame->u.failed.message;
 	else if (frame->type == IDEM_PROTO_LOG)
 		s = frame->u.log.message;
+	else if (frame->type == IDEM_PROTO_FOUND)
+		s = frame->u.found.problem;
 	n = idem_proto_clean_text(text, sizeof(text), s);
 	CHECK(n < sizeof(text) && text[n] == '\0' && n <= s.len);
 	cleaned.len = (uint32_t) n;

@@ -111,7 +111,7 @@ put_hello(const IdemProtoHello *hello)
 	IdemProtoStr key;
 	IdemProtoStr value;
 
-	put("type HELLO\nversion %u\nflags %u\n", hello->version, hello->flags);
+	put("version %u\nflags %u\n", hello->version, hello->flags);
 	put_str("relay", hello->relay);
 	put_str("incarnation", hello->incarnation);
 	put("options %u\n", hello->noptions);
@@ -169,6 +169,12 @@ put_from_sink(const IdemProtoFrame *f)
 			put("type LOG\nlevel %d\n", f->u.log.level);
 			put_str("message", f->u.log.message);
 			break;
+		case IDEM_PROTO_FOUND:
+			put("type FOUND\nok %d\n", f->u.found.ok);
+			put_str("what", f->u.found.what);
+			put_str("problem", f->u.found.problem);
+			put_str("remedy", f->u.found.remedy);
+			break;
 		default:
 			put("type of the other peer\n");
 	}
@@ -180,6 +186,8 @@ put_from_worker(const IdemProtoFrame *f)
 	switch (f->type)
 	{
 		case IDEM_PROTO_HELLO:
+		case IDEM_PROTO_LOOK:
+			put("type %s\n", f->type == IDEM_PROTO_HELLO ? "HELLO" : "LOOK");
 			put_hello(&f->u.hello);
 			break;
 		case IDEM_PROTO_EVENT:
@@ -229,7 +237,7 @@ check_encode(const char *name, IdemProtoFrame *frame, const uint8_t *bytes, size
 	uint8_t    *out = malloc(size);
 	size_t		rc;
 
-	if (frame->type == IDEM_PROTO_HELLO)
+	if (frame->type == IDEM_PROTO_HELLO || frame->type == IDEM_PROTO_LOOK)
 		fill_options(&frame->u.hello);
 	memset(out, 0xa5, size);
 	rc = idem_proto_encode(out, size - 1, frame);

@@ -11,7 +11,7 @@ import tempfile
 import time
 import uuid
 
-from sinklib import HERE, PATIENCE, PYTEST_SINK, Worker, codec, run_tests
+from sinklib import HERE, PATIENCE, PYTEST_SINK, Worker, codec, look, run_tests
 
 BIN = pathlib.Path(os.environ.get("SINK_BINDIR", HERE.parent.parent / "src/sink/bin"))
 NULL = BIN / "idempotency-sink-null"
@@ -38,6 +38,26 @@ def test_null_acks():
         batch, _ = w.events([{} for _ in range(count)])
         assert w.outcomes(batch, count) == ["acked"] * count
     w.close()
+
+
+def test_null_looks():
+    assert look(NULL) == ({"options": (1, "", "")}, 0)
+    found, status = look(NULL, {"stats_interval": "-1"})
+    ok, problem, remedy = found["options"]
+    assert status == 0 and not ok and "stats_interval" in problem and "ALTER SERVER" in remedy, found
+
+
+def test_nothing_comes_behind_a_look():
+    w = Worker(NULL, hello=False)
+    with w.in_one_piece():
+        w.send("LOOK", version=codec.VERSION, flags=0, relay="r", incarnation="", options=[])
+        w.events([{}])
+    broken(w, "behind a LOOK")
+
+
+def test_look_is_unknown_to_others():
+    assert look(PYTEST_SINK) == ({}, 2)
+    assert look(HERE / "idempotency-sink-sqlite") == ({}, 2)
 
 
 def test_null_acks_before_end():

@@ -197,6 +197,21 @@ class LateWorker(Worker):
             super().raw(data)
 
 
+def look(program, options=None, **kwargs):
+    """Things that a LOOK finds, by name: (ok, problem, remedy); and the exit status."""
+    w = Worker(program, hello=False, **kwargs)
+    w.send("LOOK", version=codec.VERSION, flags=codec.WANT_POSITION, relay="orders", incarnation="log-1",
+           options=list((options or {}).items()))
+    w.send("PING", nonce=1)
+    found = {}
+    while (got := w.recv()) is not None:
+        if got[0] == "FOUND":
+            found[got[1]["what"]] = (got[1]["ok"], got[1]["problem"], got[1]["remedy"])
+    status = w.exit_status()
+    w.sock.close()
+    return found, status
+
+
 def module_tests(package):
     """The functions test_... of all modules *_test.py of a package, by module and line."""
     for path in sorted((HERE / package).glob("*_test.py")):

@@ -55,6 +55,8 @@ typedef struct IdemSink
 	uint32_t	credit_bytes;
 	uint8_t    *hello;			/* copy of the HELLO frame */
 	IdemSinkStream stream;
+	const char *what;			/* that a LOOK looks at now, or NULL */
+	const char *remedy;			/* of a fault in it */
 } IdemSink;
 
 /*
@@ -64,10 +66,21 @@ typedef struct IdemSink
 extern void idem_sink_start(IdemSink *s, const char *name);
 
 /*
- * Wait for the HELLO and check its options against the table.  Wrong options
+ * Wait for the HELLO or LOOK and check its options against the table.  Wrong options
  * end the program with FAILED.  The frame lives as long as the program.
  */
 extern IdemProtoHello idem_sink_hello(IdemSink *s, const IdemSinkOption *table);
+
+/*
+ * Was it a LOOK?  Then the program looks at the target, takes nothing over, sends
+ * nothing, and says of each thing what it has found: idem_sink_look_at names the
+ * thing, idem_sink_found says that it is as it has to be, or what is wrong with it.
+ * Between the two idem_sink_failed says that it is wrong, and ends the program.
+ * At the end the program calls idem_sink_finish.
+ */
+extern bool idem_sink_looks(const IdemSink *s);
+extern void idem_sink_look_at(IdemSink *s, const char *what, const char *remedy);
+extern void idem_sink_found(IdemSink *s, bool ok, const char *problem);
 
 /*
  * The value of an option, or dflt if the HELLO has no such option.  A string is

@@ -87,8 +87,12 @@ check_end(IdemSinkStream *st, const IdemProtoEnd *e)
 const char *
 idem_stream_check(IdemSinkStream *st, const IdemProtoFrame *frame, size_t size)
 {
-	if (st->said_hello == (frame->type == IDEM_PROTO_HELLO))
+	bool		greets = frame->type == IDEM_PROTO_HELLO || frame->type == IDEM_PROTO_LOOK;
+
+	if (st->said_hello == greets)
 		return st->said_hello ? "second HELLO" : "first frame is no HELLO";
+	if (st->looks && frame->type != IDEM_PROTO_PING)
+		return "frame behind a LOOK";
 	if (frame->type == IDEM_PROTO_CHUNK)
 		return check_chunk(st, &frame->u.chunk, size);
 	if (frame->type == IDEM_PROTO_PING)
@@ -100,7 +104,9 @@ idem_stream_check(IdemSinkStream *st, const IdemProtoFrame *frame, size_t size)
 	switch (frame->type)
 	{
 		case IDEM_PROTO_HELLO:
+		case IDEM_PROTO_LOOK:
 			st->said_hello = true;
+			st->looks = frame->type == IDEM_PROTO_LOOK;
 			return NULL;
 		case IDEM_PROTO_EVENT:
 			return check_event(st, &frame->u.event, size);

@@ -22,6 +22,7 @@
 typedef struct IdemSinkStream
 {
 	bool		said_hello;
+	bool		looks;			/* it was a LOOK */
 	bool		said_bye;
 	uint64_t	settled;		/* batches up to this one are settled */
 	bool		in_batch;		/* the last batch has no END yet */

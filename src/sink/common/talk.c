@@ -58,6 +58,35 @@ put_sqlstate(char *dst, const char *sqlstate)
 	memcpy(dst, sqlstate, 6);
 }
 
+bool
+idem_sink_looks(const IdemSink *s)
+{
+	return s->stream.looks;
+}
+
+void
+idem_sink_look_at(IdemSink *s, const char *what, const char *remedy)
+{
+	s->what = what;
+	s->remedy = remedy;
+}
+
+void
+idem_sink_found(IdemSink *s, bool ok, const char *problem)
+{
+	IdemProtoFrame frame = {.type = IDEM_PROTO_FOUND};
+	char		what[IDEM_PROTO_MAX_MESSAGE + 1];
+	char		text[IDEM_PROTO_MAX_MESSAGE + 1];
+	char		remedy[IDEM_PROTO_MAX_MESSAGE + 1];
+
+	frame.u.found.ok = ok;
+	frame.u.found.what = clean(what, s->what);
+	frame.u.found.problem = clean(text, problem);
+	frame.u.found.remedy = clean(remedy, ok ? NULL : s->remedy);
+	idem_sink_send(s, &frame);
+	s->what = NULL;
+}
+
 void
 idem_sink_failed(IdemSink *s, IdemProtoOutcome outcome, const char *sqlstate,
 				 const char *fmt,...)
@@ -70,6 +99,11 @@ idem_sink_failed(IdemSink *s, IdemProtoOutcome outcome, const char *sqlstate,
 	va_start(ap, fmt);
 	vsnprintf(text, sizeof(text), fmt, ap);
 	va_end(ap);
+	if (s->what != NULL)
+	{
+		idem_sink_found(s, false, text);
+		idem_sink_finish(s);
+	}
 	frame.u.failed.outcome = outcome;
 	put_sqlstate(frame.u.failed.sqlstate, sqlstate);
 	frame.u.failed.message = clean(buf, text);
@@ -190,7 +224,7 @@ check_option(IdemSink *s, const IdemSinkOption *table, IdemProtoStr key, IdemPro
 	free(text);
 }
 
-/* Take the HELLO out of the input buffer into memory that stays. */
+/* Take the HELLO or LOOK out of the input buffer into memory that stays. */
 static IdemProtoHello
 keep_hello(IdemSink *s, const IdemProtoHello *hello)
 {
@@ -225,6 +259,8 @@ idem_sink_hello(IdemSink *s, const IdemSinkOption *table)
 						 "worker speaks version %d of the sink protocol, program \"idempotency-sink-%s\" version %d; install programs and library of one release",
 						 frame.u.hello.version, s->name, IDEM_PROTO_VERSION);
 	hello = keep_hello(s, &frame.u.hello);
+	if (idem_sink_looks(s))
+		idem_sink_look_at(s, "options", "Set them right by ALTER SERVER, those of the login by ALTER USER MAPPING.");
 	walk = hello;
 	while (idem_proto_next_option(&walk, &key, &value))
 		check_option(s, table, key, value);

@@ -27,6 +27,8 @@
 
 #define GIVE_UP_TIME	5000	/* ms for the worker to complete its batches */
 
+static void look(HSink *p) __attribute__((noreturn));
+
 /* End the program with the reason in p->failure. */
 static void
 fail(HSink *p)
@@ -81,6 +83,48 @@ serve(HSink *p)
 	}
 }
 
+/* Connect to a server, with TLS, and send nothing. */
+static void
+look_at(HSink *p, const char *what, const char *origin, bool is_token)
+{
+	HSinkRequest *r = hsink_new_request(p);
+	HSinkRequest *done;
+	HSinkVerdict verdict;
+
+	idem_sink_look_at(&p->sink, what, "Put right what the message names: host and port of the URL, a firewall, or certificates.");
+	r->looks = true;
+	r->is_token = is_token;
+	idem_text_puts(&r->url, origin);
+	idem_text_puts(&r->url, "/");
+	if (!hsink_start_request(p, r))
+		fail(p);
+	while ((done = hsink_next_done(p)) == NULL)
+	{
+		(void) idem_sink_wait(&p->sink, p->epoll_fd, POLLIN, time_left(p, -1), true);
+		hsink_drive(p);
+	}
+	if (done->code == CURLE_OK)
+	{
+		idem_sink_found(&p->sink, true, NULL);
+		return;
+	}
+	done->was_sent = false;
+	if (hsink_judge(p, done, &verdict) != HSINK_FAILS)
+		idem_sink_fail(&p->failure, verdict.outcome, verdict.sqlstate, "%s", verdict.message);
+	fail(p);
+}
+
+/* Answer LOOK.  Whether a login is accepted, only a request would tell. */
+static void
+look(HSink *p)
+{
+	idem_sink_found(&p->sink, true, NULL);
+	if (p->config.token_url != NULL)
+		look_at(p, "connection to the token server", p->config.token_origin, true);
+	look_at(p, "connection", p->config.origin, false);
+	idem_sink_finish(&p->sink);
+}
+
 int
 main(void)
 {
@@ -93,6 +137,8 @@ main(void)
 	hello = idem_sink_hello(&p->sink, idem_sink_http_options);
 	if (!hsink_configure(p, &hello) || !hsink_open_transfers(p))
 		fail(p);
+	if (idem_sink_looks(&p->sink))
+		look(p);
 	ready.max_batch_events = (uint32_t) p->config.concurrency * p->most / 2;
 	if (ready.max_batch_events < HSINK_LEAST_BATCH)
 		ready.max_batch_events = HSINK_LEAST_BATCH;

@@ -135,6 +135,7 @@ typedef struct HSinkRequest
 	CURL	   *easy;
 	bool		is_set_up;		/* what never changes is set in easy */
 	bool		is_token;		/* asks a token server; has no events */
+	bool		looks;			/* connects only; nothing is sent */
 	bool		listed_only;	/* connects to addresses that are listed only:
 								 * it has a login, and no TLS */
 	HSinkEvent **events;		/* room for service_most */

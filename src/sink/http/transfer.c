@@ -435,6 +435,7 @@ hsink_start_request(HSink *p, HSinkRequest *r)
 	curl_easy_setopt(r->easy, CURLOPT_POSTFIELDSIZE_LARGE, (curl_off_t) r->payload_len);
 	curl_easy_setopt(r->easy, CURLOPT_POSTFIELDS, r->payload);
 	curl_easy_setopt(r->easy, CURLOPT_FRESH_CONNECT, 0L);
+	curl_easy_setopt(r->easy, CURLOPT_CONNECT_ONLY, r->looks ? 1L : 0L);
 	if (curl_multi_add_handle(p->multi, r->easy) != CURLM_OK)
 		return idem_sink_fail(&p->failure, IDEM_PROTO_OUTAGE, "53200", "libcurl takes no request");
 	if (!r->is_token)
@@ -486,7 +487,7 @@ end_request(HSink *p, CURL *easy, CURLcode code)
 	curl_easy_getinfo(easy, CURLINFO_RETRY_AFTER, &seconds);
 
 	/* libcurl takes the end of the connection for the end of the headers */
-	r->code = code == CURLE_OK && !r->headers_ended ? CURLE_PARTIAL_FILE : code;
+	r->code = code == CURLE_OK && !r->headers_ended && !r->looks ? CURLE_PARTIAL_FILE : code;
 	r->whole = is_whole(r);
 	r->retry_after = seconds <= 0 ? 0 : seconds > 86400 ? 86400 * 1000 : (int64_t) seconds * 1000;
 	curl_multi_remove_handle(p->multi, easy);

@@ -266,7 +266,8 @@ ksink_configure(KSink *p, const IdemProtoHello *hello)
 		is_set_to(hello, "format", "cloudevents_structured", "") ? KSINK_CE_STRUCTURED : KSINK_DEBEZIUM;
 	if (!choose_topics(p, hello))
 		return false;
-	c->create_topics = is_on(hello, "create_topics", false);
+	c->would_create = is_on(hello, "create_topics", false);
+	c->create_topics = c->would_create && !idem_sink_looks(&p->sink);
 	if (!add_option(c, hello, "brokers", "bootstrap.servers"))
 		return idem_sink_fail(&p->failure, IDEM_PROTO_REJECTED, "HV00B", "the kafka sink needs the option \"brokers\"");
 	add(c, "client.id", "idempotency");

@@ -59,7 +59,15 @@ greet(KSink *p)
 	p->in.max_bytes = ready.max_batch_bytes;
 	p->in.key_order = (hello.flags & IDEM_PROTO_KEY_ORDER) != 0;
 	IDEM_SINK_FAULT_POINT(&p->sink, "kafka-hello");
-	if (!ksink_configure(p, &hello) || !ksink_take_over(p))
+	if (!ksink_configure(p, &hello))
+		stop(p);
+	if (idem_sink_looks(&p->sink))
+	{
+		idem_sink_found(&p->sink, true, NULL);
+		ksink_look(p);
+		idem_sink_finish(&p->sink);
+	}
+	if (!ksink_take_over(p))
 		stop(p);
 	IDEM_SINK_FAULT_POINT(&p->sink, "kafka-taken-over");
 	if (p->config.exactly_once)

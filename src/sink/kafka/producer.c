@@ -105,6 +105,9 @@ set_producer(KSink *p, rd_kafka_conf_t *conf)
 	int			propagation = c->timeout / 2 < PROPAGATION ? c->timeout / 2 : PROPAGATION;
 	int			refresh = c->timeout / 3 < REFRESH ? c->timeout / 3 : REFRESH;
 
+	/* even a plain idempotent producer would ask the brokers for an id */
+	if (idem_sink_looks(&p->sink))
+		return true;
 	if (c->exactly_once)
 	{
 		if (message_timeout > c->transaction_timeout)

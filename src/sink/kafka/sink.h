@@ -92,7 +92,8 @@ typedef struct KSinkConfig
 	bool		topic_needs_headers;	/* ... has {header:NAME} */
 	char	   *position_topic; /* also the transactional id */
 	char	   *source;			/* template */
-	bool		create_topics;
+	bool		create_topics;	/* off in a LOOK, which creates nothing */
+	bool		would_create;	/* the option */
 	KSinkFormat format;
 	bool		scram;			/* the login is by SCRAM */
 	KSinkTokenServer token_server;
@@ -146,6 +147,7 @@ struct KSink
 	IdemSink	sink;
 	KSinkConfig config;
 	IdemSinkFailure failure;
+	bool		topic_missing;	/* the topic that was asked for last */
 	rd_kafka_t *rk;				/* the producer; NULL: none */
 	bool		single;			/* the producer sends each record alone */
 	int			report_fd;		/* an eventfd: readable when reports are there */
@@ -191,6 +193,9 @@ extern bool ksink_fly(KSink *p);
  * False: p->failure.
  */
 extern bool ksink_take_over(KSink *p);
+
+/* Answer LOOK: connect and look at the topics; no transaction is begun, and nothing is written. */
+extern void ksink_look(KSink *p);
 
 /*
  * Replace the producer by a new one, which ends the old one's transaction if

@@ -31,6 +31,8 @@
  *
  *-------------------------------------------------------------------------
  */
+#include <string.h>
+
 #include "sink/kafka/sink.h"
 
 #define START_TIME	20000		/* ms for everything at start; the worker
@@ -124,6 +126,69 @@ ksink_take_over(KSink *p)
 					  "kafka sink: position topic \"%s\" has records of %s%s, which are passed over; this relay owns the topic",
 					  p->config.position_topic, p->other_relay[0] != '\0' ? "relay " : "something else", p->other_relay);
 	return true;
+}
+
+/* The steps of a LOOK, each a job. */
+
+static bool
+look_connect_job(KSink *p)
+{
+	return ksink_await_token(p, steps_deadline) && ksink_open_producer(p) && ksink_connect(p, steps_deadline);
+}
+
+static bool
+look_topic_job(KSink *p)
+{
+	return check_fixed_topic(p, steps_deadline);
+}
+
+static bool
+look_position_topic_job(KSink *p)
+{
+	return ksink_check_position_topic(p, steps_deadline);
+}
+
+static bool
+look_owner_job(KSink *p)
+{
+	return ksink_check_owner(p, steps_deadline);
+}
+
+/*
+ * Run a step of a LOOK and say what it has found.  excuse: a topic that does not
+ * exist is no fault, but noted.
+ */
+static bool
+look_step(KSink *p, const char *what, const char *remedy, KSinkJob job, const char *excuse)
+{
+	bool		ok;
+
+	idem_sink_look_at(&p->sink, what, remedy);
+	ok = run_step(p, job, what);
+	if (!ok && excuse != NULL && p->topic_missing)
+		idem_sink_found(&p->sink, true, excuse);
+	else
+		idem_sink_found(&p->sink, ok, ok ? NULL : p->failure.message);
+	memset(&p->failure, 0, sizeof(p->failure));
+	return ok;
+}
+
+void
+ksink_look(KSink *p)
+{
+	const char *excuse = p->config.would_create ? "it does not exist yet, and create_topics is on" : NULL;
+
+	p->takeover_offset = -1;
+	steps_deadline = deadline_of(p);
+	if (!look_step(p, "connection", "Put right what the message names: brokers, a firewall, user mapping, or certificates.",
+				   look_connect_job, NULL))
+		return;
+	if (p->config.topic_is_fixed)
+		(void) look_step(p, "topic", "Run at the brokers what sink_setup prints.", look_topic_job, excuse);
+	if (p->config.exactly_once &&
+		look_step(p, "position topic", "Run at the brokers what sink_setup prints.", look_position_topic_job, excuse))
+		(void) look_step(p, "position", "Give the relay a position topic of its own: the option \"position_topic\".",
+						 look_owner_job, NULL);
 }
 
 /* Fail because of a twin. */

@@ -113,6 +113,7 @@ ksink_topic_metadata(KSink *p, const char *name, int64_t deadline, int *partitio
 		rd_kafka_poll(p->rk, 100);
 	}
 	rd_kafka_topic_destroy(topic);
+	p->topic_missing = err == RD_KAFKA_RESP_ERR_UNKNOWN_TOPIC_OR_PART;
 	return err;
 }
 

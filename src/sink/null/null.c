@@ -186,6 +186,11 @@ main(void)
 	hello = idem_sink_hello(&n.sink, idem_sink_null_options);
 	n.interval = idem_sink_option_int(&hello, "stats_interval", 0);
 	n.reported_at = idem_sink_clock();
+	if (idem_sink_looks(&n.sink))
+	{
+		idem_sink_found(&n.sink, true, NULL);
+		idem_sink_finish(&n.sink);
+	}
 	idem_sink_ready(&n.sink, &ready);
 	serve(&n);
 }

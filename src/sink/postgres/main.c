@@ -28,6 +28,7 @@
  *-------------------------------------------------------------------------
  */
 #include <poll.h>
+#include <string.h>
 
 #include "sink/postgres/options.h"
 #include "sink/postgres/sink.h"
@@ -36,6 +37,7 @@
 #define MAX_BATCH_BYTES		(8 * 1024 * 1024)
 
 static void stop(PgSink *p) __attribute__((noreturn));
+static void look(PgSink *p) __attribute__((noreturn));
 
 /* End the program because of p->failure. */
 static void
@@ -43,6 +45,42 @@ stop(PgSink *p)
 {
 	idem_sink_failed(&p->sink, p->failure.outcome, p->failure.sqlstate, "%s",
 					 p->failure.message);
+}
+
+/* Answer LOOK: the first thing that is wrong ends the look if the next ones need it. */
+static void
+look(PgSink *p)
+{
+	idem_sink_found(&p->sink, true, NULL);
+	idem_sink_look_at(&p->sink, "connection", "Put right what the message names: host and port, user mapping, or the target.");
+	if (!pgsink_connect(p))
+	{
+		pgsink_fail_for_error(p, "connect to the target");
+		stop(p);
+	}
+	idem_sink_found(&p->sink, true, NULL);
+	idem_sink_look_at(&p->sink, p->config.is_function ? "function" : "table",
+					  "Put it right at the target. For an inbox sink_setup_sql prints what to run there.");
+	if (!pgsink_describe_target(p) || !pgsink_rehearse_calls(p))
+	{
+		idem_sink_found(&p->sink, false, p->failure.message);
+		if (p->conn == NULL)
+			idem_sink_finish(&p->sink);
+		memset(&p->failure, 0, sizeof(p->failure));
+		pgsink_rollback(p);
+	}
+	else
+		idem_sink_found(&p->sink, true, NULL);
+	idem_sink_look_at(&p->sink, "position table", "Run at the target what sink_setup_sql prints.");
+	if (!pgsink_rehearse_position(p))
+		stop(p);
+	idem_sink_found(&p->sink, true, NULL);
+	idem_sink_look_at(&p->sink, "position",
+					  "If the relay was adopted or moved to this target just now, its first batch replaces the position. Else see the state \"diverged\" of stat_relay.");
+	if (!pgsink_look_at_position(p))
+		stop(p);
+	idem_sink_found(&p->sink, true, NULL);
+	idem_sink_finish(&p->sink);
 }
 
 /*
@@ -64,6 +102,8 @@ greet(PgSink *p)
 
 	if (!pgsink_configure(p, &hello))
 		stop(p);
+	if (idem_sink_looks(&p->sink))
+		look(p);
 	IDEM_SINK_FAULT_POINT(&p->sink, "postgres-hello");
 	if (!pgsink_connect(p))
 	{

@@ -271,6 +271,21 @@ pgsink_rollback(PgSink *p)
 	}
 }
 
+bool
+pgsink_rehearse(PgSink *p, PgSinkStep step, const char *sql, int nparams, const uint32_t *types)
+{
+	const char *values[PGSINK_NFIELDS + 8] = {NULL};
+	char	   *explain = pgsink_format("EXPLAIN %s", sql);
+
+	pgsink_begin(p);
+	pgsink_send(p, step, 0, explain, nparams, types, values, NULL);
+	pgsink_sync(p);
+	pgsink_drain(p);
+	free(explain);
+	pgsink_rollback(p);
+	return !p->error.set;
+}
+
 /*
  * What a call of an earlier event has set ends here: in a session whose client_encoding a
  * call has changed, later texts would be read as other characters.  Behind a pooler the

@@ -51,6 +51,18 @@
 /* A relay's is a UUID and a number. */
 #define MAX_INCARNATION	1024
 
+/* The statements of a program that takes over; %s is the position table. */
+#define INSERT_SQL	"INSERT INTO %s (relay, epoch) VALUES ($1, 0) ON CONFLICT (relay) DO NOTHING"
+#define LOCK_SQL	"SELECT t.epoch FROM %s AS t WHERE t.relay OPERATOR(pg_catalog.=) $1 FOR UPDATE"
+#define RAISE_SQL	"UPDATE %s AS t SET epoch = t.epoch OPERATOR(pg_catalog.+) 1" \
+	" WHERE t.relay OPERATOR(pg_catalog.=) $1 AND t.epoch OPERATOR(pg_catalog.=) $2" \
+	" RETURNING t.epoch, t.incarnation, t.row_id, t.k"
+
+/* The types of the parameters of these statements, and of the fence */
+static const uint32_t takeover_types[2] = {PGSINK_TYPE_TEXT, PGSINK_TYPE_INT8};
+static const uint32_t fence_types[8] = {PGSINK_TYPE_TEXT, PGSINK_TYPE_INT8, PGSINK_TYPE_TEXT, PGSINK_TYPE_INT8,
+PGSINK_TYPE_INT8, PGSINK_TYPE_TEXT, PGSINK_TYPE_INT8, PGSINK_TYPE_INT8};
+
 /* Read an int8 from text. */
 static int64_t
 to_int64(const char *text)
@@ -126,10 +138,8 @@ lock_row(PgSink *p, int64_t *epoch)
 	PgSinkPending pending;
 	PGresult   *res;
 	bool		there = false;
-	char	   *insert = pgsink_format("INSERT INTO %s (relay, epoch) VALUES ($1, 0) ON CONFLICT (relay) DO NOTHING",
-									   p->position_table);
-	char	   *lock = pgsink_format("SELECT t.epoch FROM %s AS t WHERE t.relay OPERATOR(pg_catalog.=) $1 FOR UPDATE",
-									 p->position_table);
+	char	   *insert = pgsink_format(INSERT_SQL, p->position_table);
+	char	   *lock = pgsink_format(LOCK_SQL, p->position_table);
 
 	pgsink_begin(p);
 	pgsink_send(p, PGSINK_STEP_FENCE, 0, insert, 1, types, values, NULL);
@@ -153,18 +163,15 @@ lock_row(PgSink *p, int64_t *epoch)
 static bool
 raise_epoch(PgSink *p, int64_t before, IdemProtoReady *ready)
 {
-	const uint32_t types[2] = {PGSINK_TYPE_TEXT, PGSINK_TYPE_INT8};
 	char		epoch[24];
 	const char *values[2] = {p->config.relay, epoch};
 	PgSinkPending pending;
 	PGresult   *res;
 	bool		sound = true;
-	char	   *sql = pgsink_format("UPDATE %s AS t SET epoch = t.epoch OPERATOR(pg_catalog.+) 1"
-									" WHERE t.relay OPERATOR(pg_catalog.=) $1 AND t.epoch OPERATOR(pg_catalog.=) $2"
-									" RETURNING t.epoch, t.incarnation, t.row_id, t.k", p->position_table);
+	char	   *sql = pgsink_format(RAISE_SQL, p->position_table);
 
 	snprintf(epoch, sizeof(epoch), "%" PRId64, before);
-	pgsink_send(p, PGSINK_STEP_FENCE, 0, sql, 2, types, values, NULL);
+	pgsink_send(p, PGSINK_STEP_FENCE, 0, sql, 2, takeover_types, values, NULL);
 	pgsink_send(p, PGSINK_STEP_COMMIT, 0, "COMMIT", 0, NULL, NULL, NULL);
 	pgsink_sync(p);
 	while ((res = pgsink_next(p, &pending)) != NULL)
@@ -190,10 +197,70 @@ pgsink_take_position(PgSink *p, IdemProtoReady *ready)
 	return false;
 }
 
+bool
+pgsink_rehearse_position(PgSink *p)
+{
+	static const struct
+	{
+		const char *sql;
+		int			nparams;
+	}			statements[] = {{INSERT_SQL, 1}, {LOCK_SQL, 1}, {RAISE_SQL, 2}};
+	bool		ok = true;
+
+	write_statements(p);
+	pgsink_forget_error(p);
+	for (size_t i = 0; ok && i < sizeof(statements) / sizeof(statements[0]); i++)
+	{
+		char	   *sql = pgsink_format(statements[i].sql, p->position_table);
+
+		ok = pgsink_rehearse(p, PGSINK_STEP_FENCE, sql, statements[i].nparams, takeover_types);
+		free(sql);
+	}
+	ok = ok && pgsink_rehearse(p, PGSINK_STEP_FENCE, p->fence_sql, 8, fence_types);
+	return ok || pgsink_fail_for_error(p, "use the relay's position at the target");
+}
+
+/* Was the position stored by this incarnation of the relay?  The part behind the slash is the program's life. */
+static bool
+is_ours(const PgSink *p, const char *stored)
+{
+	size_t		len = strcspn(p->config.incarnation, "/");
+
+	return strcspn(stored, "/") == len && strncmp(stored, p->config.incarnation, len) == 0;
+}
+
+bool
+pgsink_look_at_position(PgSink *p)
+{
+	const char *values[1] = {p->config.relay};
+	PgSinkPending pending;
+	PGresult   *res;
+	bool		ours = true;
+	char	   *sql = pgsink_format("SELECT t.incarnation FROM %s AS t WHERE t.relay OPERATOR(pg_catalog.=) $1",
+									p->position_table);
+
+	pgsink_begin(p);
+	pgsink_send(p, PGSINK_STEP_FENCE, 0, sql, 1, takeover_types, values, NULL);
+	pgsink_send(p, PGSINK_STEP_FRAME, 0, "COMMIT", 0, NULL, NULL, NULL);
+	pgsink_sync(p);
+	while ((res = pgsink_next(p, &pending)) != NULL)
+	{
+		if (pending.step == PGSINK_STEP_FENCE && PQresultStatus(res) == PGRES_TUPLES_OK &&
+			PQntuples(res) > 0 && !PQgetisnull(res, 0, 0))
+			ours = is_ours(p, PQgetvalue(res, 0, 0));
+		PQclear(res);
+	}
+	free(sql);
+	if (p->error.set)
+		return pgsink_fail_for_error(p, "read the relay's position at the target");
+	return ours || idem_sink_fail(&p->failure, IDEM_PROTO_REJECTED, "55000",
+								  "position \"%s\" in %s at the target is that of another relay of this name, or of this one before it was adopted",
+								  p->config.relay, p->position_table);
+}
+
 void
 pgsink_send_fence(PgSink *p)
 {
-	const uint32_t types[8] = {PGSINK_TYPE_TEXT, PGSINK_TYPE_INT8, PGSINK_TYPE_TEXT, PGSINK_TYPE_INT8, PGSINK_TYPE_INT8, PGSINK_TYPE_TEXT, PGSINK_TYPE_INT8, PGSINK_TYPE_INT8};
 	char		epoch[24];
 	char		row_id[24];
 	char		k[24];
@@ -207,7 +274,7 @@ pgsink_send_fence(PgSink *p)
 	snprintf(k, sizeof(k), "%" PRId64, p->batch.position.k);
 	snprintf(stored_row_id, sizeof(stored_row_id), "%" PRId64, p->stored_row_id);
 	snprintf(stored_k, sizeof(stored_k), "%" PRId64, p->stored_k);
-	pgsink_send(p, PGSINK_STEP_FENCE, 0, p->fence_sql, 8, types, values, NULL);
+	pgsink_send(p, PGSINK_STEP_FENCE, 0, p->fence_sql, 8, fence_types, values, NULL);
 }
 
 bool

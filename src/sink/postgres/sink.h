@@ -323,6 +323,13 @@ extern void pgsink_send_claim_ends(PgSink *p);
  */
 extern bool pgsink_take_position(PgSink *p, IdemProtoReady *ready);
 
+/*
+ * For a LOOK: could the program use the position table, and is the position there, if
+ * any, the relay's?  Nothing is locked or changed.  False: p->failure.
+ */
+extern bool pgsink_rehearse_position(PgSink *p);
+extern bool pgsink_look_at_position(PgSink *p);
+
 /* Queue the UPDATE of the position row that each batch begins with. */
 extern void pgsink_send_fence(PgSink *p);
 
@@ -360,6 +367,9 @@ extern PgSinkFate pgsink_ask_takeover(PgSink *p);
 
 /* Look up the target and write its statements.  False: p->failure. */
 extern bool pgsink_describe_target(PgSink *p);
+
+/* Then, for a LOOK: would the target run them?  False: p->failure. */
+extern bool pgsink_rehearse_calls(PgSink *p);
 
 /*
  * After an error of a call that may mean that the target has another shape by now:
@@ -424,6 +434,12 @@ extern void pgsink_send_settings(PgSink *p);
 
 /* Roll back, which may lose the connection.  An error noted before stays. */
 extern void pgsink_rollback(PgSink *p);
+
+/*
+ * Would the target run the statement?  It is explained, which checks names, types and
+ * privileges, and runs nothing.  False: p->error.
+ */
+extern bool pgsink_rehearse(PgSink *p, PgSinkStep step, const char *sql, int nparams, const uint32_t *types);
 
 /*
  * pgsink_limit_time gives each of the next statements the rest of

@@ -505,3 +505,22 @@ pgsink_describe_target(PgSink *p)
 	write_statement(p);
 	return describe_claims(p);
 }
+
+/* Statements about claims have these parameters, and the statement for events one array for each field. */
+bool
+pgsink_rehearse_calls(PgSink *p)
+{
+	static const uint32_t claim_types[2] = {0, PGSINK_TYPE_TEXT};
+	static const uint32_t array_types[PGSINK_NFIELDS] = {0};
+	const char *claims[] = {p->claim_sql, p->complete_sql, p->release_sql};
+	int			nfields = 0;
+	bool		ok;
+
+	for (int f = 0; f < PGSINK_NFIELDS; f++)
+		nfields += f == PGSINK_FIELD_EVENT_ID || p->used[f];
+	pgsink_forget_error(p);
+	ok = pgsink_rehearse(p, PGSINK_STEP_QUERY, p->call_sql, nfields, array_types);
+	for (int i = 0; ok && p->claim_sql != NULL && i < 3; i++)
+		ok = pgsink_rehearse(p, PGSINK_STEP_QUERY, claims[i], 2, claim_types);
+	return ok || pgsink_fail_for_error(p, p->config.is_function ? "call the function" : "insert into the table");
+}

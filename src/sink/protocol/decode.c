@@ -152,7 +152,7 @@ check(Reader *r, bool ok)
 }
 
 /*
- * Read a HELLO.  f->version is set for another version, too, so that the
+ * Read a HELLO or a LOOK.  f->version is set for another version, too, so that the
  * program can name it in its answer.
  */
 static void
@@ -306,6 +306,16 @@ decode_verdict(Reader *r, IdemProtoVerdict *f)
 	f->message = get_str16(r);
 }
 
+static void
+decode_found(Reader *r, IdemProtoFound *f)
+{
+	f->ok = get_enum(r, 0, 1) != 0;
+	f->what = get_str16(r);
+	f->problem = get_str16(r);
+	f->remedy = get_str16(r);
+	check(r, f->what.len > 0);
+}
+
 /* Read the body of a frame whose type is known. */
 static void
 decode_body(Reader *r, IdemProtoFrame *frame)
@@ -329,6 +339,7 @@ decode_body(Reader *r, IdemProtoFrame *frame)
 			frame->u.ping.nonce = get64(r);
 			break;
 		case IDEM_PROTO_HELLO:
+		case IDEM_PROTO_LOOK:
 			decode_hello(r, &frame->u.hello);
 			break;
 		case IDEM_PROTO_BYE:
@@ -354,6 +365,9 @@ decode_body(Reader *r, IdemProtoFrame *frame)
 				get_enum(r, IDEM_PROTO_LOG_DEBUG, IDEM_PROTO_LOG_WARNING);
 			frame->u.log.message = get_str16(r);
 			break;
+		case IDEM_PROTO_FOUND:
+			decode_found(r, &frame->u.found);
+			break;
 	}
 }
 
@@ -364,6 +378,7 @@ type_ok(IdemProtoPeer from, uint8_t type)
 	switch (type)
 	{
 		case IDEM_PROTO_HELLO:
+		case IDEM_PROTO_LOOK:
 		case IDEM_PROTO_EVENT:
 		case IDEM_PROTO_CHUNK:
 		case IDEM_PROTO_END:
@@ -378,6 +393,7 @@ type_ok(IdemProtoPeer from, uint8_t type)
 		case IDEM_PROTO_CREDIT:
 		case IDEM_PROTO_PONG:
 		case IDEM_PROTO_LOG:
+		case IDEM_PROTO_FOUND:
 			return from == IDEM_PROTO_FROM_SINK;
 	}
 	return false;

@@ -125,8 +125,9 @@ options_size(const IdemProtoHello *f)
 	return size;
 }
 
-size_t
-idem_proto_encode_hello(uint8_t *buf, size_t cap, const IdemProtoHello *f)
+/* Write a HELLO or a LOOK. */
+static size_t
+encode_greeting(uint8_t *buf, size_t cap, IdemProtoType type, const IdemProtoHello *f)
 {
 	size_t		size;
 	size_t		options = options_size(f);
@@ -136,7 +137,7 @@ idem_proto_encode_hello(uint8_t *buf, size_t cap, const IdemProtoHello *f)
 		f->relay.len == 0 || !str_fits(f->relay, UINT16_MAX) ||
 		!str_fits(f->incarnation, UINT16_MAX))
 		return 0;
-	p = start(buf, cap, IDEM_PROTO_HELLO, 4 + 2 + 4 + 2 + f->relay.len +
+	p = start(buf, cap, type, 4 + 2 + 4 + 2 + f->relay.len +
 			  2 + f->incarnation.len + options, &size);
 	if (p == NULL)
 		return size;
@@ -153,6 +154,18 @@ idem_proto_encode_hello(uint8_t *buf, size_t cap, const IdemProtoHello *f)
 		p = put_bytes(p, f->values[i].data, f->values[i].len);
 	}
 	return size;
+}
+
+size_t
+idem_proto_encode_hello(uint8_t *buf, size_t cap, const IdemProtoHello *f)
+{
+	return encode_greeting(buf, cap, IDEM_PROTO_HELLO, f);
+}
+
+size_t
+idem_proto_encode_look(uint8_t *buf, size_t cap, const IdemProtoHello *f)
+{
+	return encode_greeting(buf, cap, IDEM_PROTO_LOOK, f);
 }
 
 /* The size of an EVENT's body before its chunk. */
@@ -414,12 +427,34 @@ idem_proto_encode_log(uint8_t *buf, size_t cap, const IdemProtoLog *f)
 }
 
 size_t
+idem_proto_encode_found(uint8_t *buf, size_t cap, const IdemProtoFound *f)
+{
+	size_t		size;
+	uint8_t    *p;
+
+	if (f->what.len == 0 || !str_fits(f->what, UINT16_MAX) ||
+		!str_fits(f->problem, UINT16_MAX) || !str_fits(f->remedy, UINT16_MAX))
+		return 0;
+	p = start(buf, cap, IDEM_PROTO_FOUND, 1 + 3 * 2 + (size_t) f->what.len +
+			  f->problem.len + f->remedy.len, &size);
+	if (p == NULL)
+		return size;
+	p = put8(p, f->ok);
+	p = put_str16(p, f->what);
+	p = put_str16(p, f->problem);
+	put_str16(p, f->remedy);
+	return size;
+}
+
+size_t
 idem_proto_encode(uint8_t *buf, size_t cap, const IdemProtoFrame *f)
 {
 	switch (f->type)
 	{
 		case IDEM_PROTO_HELLO:
 			return idem_proto_encode_hello(buf, cap, &f->u.hello);
+		case IDEM_PROTO_LOOK:
+			return idem_proto_encode_look(buf, cap, &f->u.hello);
 		case IDEM_PROTO_EVENT:
 			return idem_proto_encode_event(buf, cap, &f->u.event);
 		case IDEM_PROTO_CHUNK:
@@ -446,6 +481,8 @@ idem_proto_encode(uint8_t *buf, size_t cap, const IdemProtoFrame *f)
 			return idem_proto_encode_pong(buf, cap, f->u.ping.nonce);
 		case IDEM_PROTO_LOG:
 			return idem_proto_encode_log(buf, cap, &f->u.log);
+		case IDEM_PROTO_FOUND:
+			return idem_proto_encode_found(buf, cap, &f->u.found);
 	}
 	return 0;
 }

@@ -70,6 +70,8 @@ typedef enum IdemProtoType
 {
 	/* worker to sink */
 	IDEM_PROTO_HELLO = 'H',		/* first frame, once */
+	IDEM_PROTO_LOOK = 'L',		/* in the place of HELLO: look at the target,
+								 * take nothing over and send nothing */
 	IDEM_PROTO_EVENT = 'E',		/* an event and the first part of its data */
 	IDEM_PROTO_CHUNK = 'C',		/* a further part of the event's data */
 	IDEM_PROTO_END = 'N',		/* the batch is complete */
@@ -85,7 +87,8 @@ typedef enum IdemProtoType
 	IDEM_PROTO_VERDICT = 'v',	/* fate of a batch at a transactional sink */
 	IDEM_PROTO_CREDIT = 'c',	/* the sink has room for more events */
 	IDEM_PROTO_PONG = 'p',		/* answer to PING */
-	IDEM_PROTO_LOG = 'l'		/* a line for the server log */
+	IDEM_PROTO_LOG = 'l',		/* a line for the server log */
+	IDEM_PROTO_FOUND = 'o'		/* what a LOOK has found of one thing */
 } IdemProtoType;
 
 /* The sender of the bytes that are decoded. */
@@ -164,7 +167,7 @@ typedef struct IdemProtoStr
 } IdemProtoStr;
 
 /*
- * HELLO: u32 magic | u16 version | u32 flags | str16 relay | str16
+ * HELLO, LOOK: u32 magic | u16 version | u32 flags | str16 relay | str16
  * incarnation | u16 n | n x (str16 key, str32 value).  Magic and version keep
  * their place in all versions of the protocol.
  */
@@ -341,13 +344,27 @@ typedef struct IdemProtoLog
 	IdemProtoStr message;
 } IdemProtoLog;
 
+/*
+ * FOUND: u8 ok | str16 what | str16 problem | str16 remedy.  The three texts are
+ * for people.  After its last FOUND the program closes the socket and exits.
+ */
+typedef struct IdemProtoFound
+{
+	bool		ok;
+	IdemProtoStr what;			/* the thing: "position table", 1 byte at
+								 * least */
+	IdemProtoStr problem;		/* what is wrong with it, or worth knowing of
+								 * it */
+	IdemProtoStr remedy;
+} IdemProtoFound;
+
 /* A decoded frame; BYE has no body. */
 typedef struct IdemProtoFrame
 {
 	IdemProtoType type;
 	union
 	{
-		IdemProtoHello hello;
+		IdemProtoHello hello;	/* HELLO and LOOK */
 		IdemProtoEvent event;
 		IdemProtoChunk chunk;
 		IdemProtoEnd end;
@@ -359,6 +376,7 @@ typedef struct IdemProtoFrame
 		IdemProtoVerdict verdict;
 		IdemProtoCredit credit;
 		IdemProtoLog log;
+		IdemProtoFound found;
 	}			u;
 } IdemProtoFrame;
 
@@ -399,6 +417,7 @@ extern size_t idem_proto_event_room(const IdemProtoEvent *event);
 
 /* The encoders.  ERRORS above describes their results. */
 extern size_t idem_proto_encode_hello(uint8_t *buf, size_t cap, const IdemProtoHello *f);
+extern size_t idem_proto_encode_look(uint8_t *buf, size_t cap, const IdemProtoHello *f);
 extern size_t idem_proto_encode_event(uint8_t *buf, size_t cap, const IdemProtoEvent *f);
 extern size_t idem_proto_encode_chunk(uint8_t *buf, size_t cap, const IdemProtoChunk *f);
 extern size_t idem_proto_encode_end(uint8_t *buf, size_t cap, const IdemProtoEnd *f);
@@ -412,6 +431,7 @@ extern size_t idem_proto_encode_verdict(uint8_t *buf, size_t cap, const IdemProt
 extern size_t idem_proto_encode_credit(uint8_t *buf, size_t cap, const IdemProtoCredit *f);
 extern size_t idem_proto_encode_pong(uint8_t *buf, size_t cap, uint64_t nonce);
 extern size_t idem_proto_encode_log(uint8_t *buf, size_t cap, const IdemProtoLog *f);
+extern size_t idem_proto_encode_found(uint8_t *buf, size_t cap, const IdemProtoFound *f);
 
 /* Encode a frame of any type. */
 extern size_t idem_proto_encode(uint8_t *buf, size_t cap, const IdemProtoFrame *f);

@@ -7,8 +7,8 @@ import time
 import misbehave
 from misbehave import head, raw
 from receiver import Receiver, Reply
-from sinklib import PATIENCE
-from target import Ended, at_once, fate, free_port, once, refused, sink, until
+from sinklib import PATIENCE, look
+from target import LOOPBACK, SINK, Ended, at_once, fate, free_port, once, refused, sink, until
 
 SECOND = 1000
 ACKED = (200, 201, 202, 203, 204, 205, 206, 226, 299)
@@ -22,6 +22,19 @@ def test_status_acked():
         got = w.all([{"key": str(s)} for s in ACKED])
         assert [g.outcome for g in got] == ["acked"] * len(ACKED), got
         assert sorted(there.ids()) == sorted(str(i) for i in w.ids), there.ids()
+
+
+def test_look_connects_and_asks_nothing():
+    with Receiver(lambda r: 200) as there:
+        found, status = look(SINK, {"url": there.url + "/{id}", "allowed_addresses": LOOPBACK})
+        assert status == 0 and found == {"options": (1, "", ""), "connection": (1, "", "")}, found
+        found, _ = look(SINK, {"url": there.url})
+        assert not found["connection"][0] and "loopback address" in found["connection"][1], found
+        found, _ = look(SINK, {"url": there.url, "allowed_addresses": LOOPBACK, "auth": "bearer"})
+        assert list(found) == ["options"] and not found["options"][0], found
+        assert not there.requests, "it sent a request"
+    found, _ = look(SINK, {"url": f"http://127.0.0.1:{free_port()}/", "allowed_addresses": LOOPBACK})
+    assert not found["connection"][0] and "refused" in found["connection"][1], found
 
 
 def test_status_retried():

@@ -6,8 +6,8 @@ import time
 
 from kafka.broker import Broker, free_ports
 from kafka.journal import Journal
-from kafka.target import Target, begin_refused, commits, failed, faulty, paused, sanitized_program, transaction, until
-from sinklib import PATIENCE, codec
+from kafka.target import SINK, Target, begin_refused, commits, failed, faulty, paused, sanitized_program, transaction, until
+from sinklib import PATIENCE, codec, look
 
 
 def ids(records):
@@ -229,6 +229,24 @@ def test_topics_missing():
     f = t.refused(position_topic=t.b.name("none"))
     assert f["outcome"] == "rejected" and "does not exist" in f["message"], f
     assert "sink_setup" in f["message"], f
+
+
+def test_look_names_missing_topics():
+    """A LOOK names each topic that is missing; none is created, also where the program would."""
+    t = Target()
+    found, _ = look(SINK, t.options())
+    assert {what: f[0] for what, f in found.items()} == dict.fromkeys(
+        ("options", "connection", "topic", "position topic", "position"), 1), found
+    missing = {"topic": t.b.name("none"), "position_topic": t.b.name("none")}
+    for _ in range(2):
+        found, status = look(SINK, t.options(**missing))
+        assert status == 0 and [what for what, f in found.items() if not f[0]] == ["topic", "position topic"], found
+        assert "sink_setup" in found["topic"][2] and "does not exist" in found["position topic"][1], found
+        found, status = look(SINK, t.options(create_topics="on", **missing))
+        assert status == 0 and all(f[0] for f in found.values()), found
+        assert "does not exist yet" in found["topic"][1] and "does not exist yet" in found["position topic"][1], found
+    found, _ = look(SINK, t.options(brokers="127.0.0.1:1", timeout="1000"))
+    assert list(found) == ["options", "connection"] and not found["connection"][0], found
 
 
 def test_position_topic_not_as_needed():
