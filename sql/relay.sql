@@ -135,6 +135,25 @@ SELECT * FROM pg_temp.waiting;
 DELETE FROM idempotency_data.relay_parked;
 SELECT *, (SELECT oldest_waiting FROM idempotency.stat_relay) FROM pg_temp.waiting;
 
+-- Is it set up right?  The worker may be on its way.
+SELECT * FROM idempotency.relay_check('r') WHERE what <> 'worker';
+SELECT idempotency.relay_resume('r');
+SELECT what, ok, problem FROM idempotency.relay_check('r') WHERE what = 'relay';
+BEGIN;
+CREATE FUNCTION public.known(event_id uuid) RETURNS void LANGUAGE sql AS '';
+CREATE SERVER known FOREIGN DATA WRAPPER idempotency_function OPTIONS (function 'public.known');
+SELECT idempotency.relay_create('known', 'known');
+SELECT what, ok, problem, remedy FROM idempotency.relay_check('known') WHERE what <> 'worker';
+DROP FUNCTION public.known;
+SELECT what, ok, problem, remedy FROM idempotency.relay_check('known') WHERE NOT ok AND what <> 'worker';
+ALTER SERVER known OPTIONS (DROP function);
+SELECT what, ok, problem, remedy FROM idempotency.relay_check('known') WHERE NOT ok AND what <> 'worker';
+ROLLBACK;
+SELECT pg_temp.try(format('SELECT * FROM idempotency.relay_check(%L)', r)) FROM unnest('{nothing,NULL}'::text[]) r;
+BEGIN TRANSACTION READ ONLY;
+SELECT what, ok FROM idempotency.relay_check('r') WHERE what = 'options';
+COMMIT;
+
 -- A server goes with its relays, or not at all.
 DROP SERVER nul;
 ALTER SERVER nul RENAME TO zero;
@@ -249,6 +268,8 @@ SELECT r, s, pg_temp.as_role('regress_relay_' || r, s) FROM (VALUES
 	('b', 'SELECT * FROM idempotency_data.relays'),
 	('b', 'SELECT * FROM idempotency_data.relay_parked'),
 	('b', 'SELECT idempotency.sink_setup_sql(''nul'')'),
+	('b', 'SELECT * FROM idempotency.relay_check(''mine'')'),
+	('c', 'SELECT * FROM idempotency.relay_check(''mine'')'),
 	('c', 'SELECT * FROM idempotency.stat_relay'),
 	('c', 'SELECT idempotency.relay_pause(''mine'')'),
 	('a', 'CREATE SERVER x FOREIGN DATA WRAPPER idempotency_program OPTIONS (program ''x'')'),

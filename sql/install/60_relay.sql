@@ -289,6 +289,12 @@ CREATE FUNCTION @extschema@.relay_adopt(relay text) RETURNS void
 COMMENT ON FUNCTION @extschema@.relay_adopt(text) IS
     'Binds a relay to this cluster and database under a new incarnation: after a copy, after a restore, or when the relay is diverged.';
 
+CREATE FUNCTION @extschema@.relay_check(
+    relay text, OUT what text, OUT ok boolean, OUT problem text, OUT remedy text) RETURNS SETOF record
+    LANGUAGE c VOLATILE PARALLEL UNSAFE COST 10000 ROWS 10 AS 'MODULE_PATHNAME', 'idem_relay_check_fn';
+COMMENT ON FUNCTION @extschema@.relay_check(text) IS
+    'Looks whether a relay is set up right, here and at its target: a row for each thing. Connects, sends nothing and changes nothing.';
+
 CREATE FUNCTION @extschema@.relay_replay(
     relay text, since timestamptz DEFAULT NULL, until timestamptz DEFAULT NULL,
     event_id uuid DEFAULT NULL, aggregate_types text[] DEFAULT NULL,

@@ -77,6 +77,7 @@ BEGIN
 			'producer_drop',
 			'relay_adopt',
 			'relay_alter',
+			'relay_check',
 			'relay_create',
 			'relay_discard',
 			'relay_drop',

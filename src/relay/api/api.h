@@ -86,6 +86,9 @@ extern void idem_relay_args_options(FunctionCallInfo fcinfo, const IdemRelayConf
  */
 extern IdemRelayConfig *idem_relay_get_locked(const char *name);
 
+/* The same without a lock. */
+extern IdemRelayConfig *idem_relay_get(const char *name);
+
 /* The server of that name; an error if the caller may not use it. */
 extern ForeignServer *idem_relay_usable_server(const char *name);
 
@@ -108,8 +111,9 @@ extern void idem_relay_move_position(const IdemRelayConfig *c, IdemPositionFresh
 
 /* Of target.c: what is known of a relay's target at once */
 
-/* Refuse a relay whose options or function are not fit. */
+/* Refuse a relay whose options or function are not fit; ..._options looks at the options only. */
 extern void idem_target_check(const IdemRelayConfig *relay);
+extern void idem_target_check_options(const IdemRelayConfig *relay);
 
 /* Warn of what only the target can tell. */
 extern void idem_target_warn(const IdemRelayConfig *relay);

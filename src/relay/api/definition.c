@@ -51,12 +51,8 @@ PG_FUNCTION_INFO_V1(idem_relay_pause_fn);
 PG_FUNCTION_INFO_V1(idem_relay_resume_fn);
 PG_FUNCTION_INFO_V1(idem_relay_adopt_fn);
 
-/*
- * The relay's present configuration; error 42704 if there is no relay of the
- * name.
- */
-static IdemRelayConfig *
-find_relay(const char *name)
+IdemRelayConfig *
+idem_relay_get(const char *name)
 {
 	IdemRelayConfig *c = idem_relay_config_of(name);
 
@@ -92,7 +88,7 @@ get_locked(const char *name)
 	idem_spi_run("SELECT 1 FROM %s.relays WHERE relay = $1 FOR UPDATE", 1, types, values, NULL);
 	SPI_finish();
 	CommandCounterIncrement();
-	return find_relay(name);
+	return idem_relay_get(name);
 }
 
 IdemRelayConfig *
@@ -126,7 +122,7 @@ require_owner(const IdemRelayConfig *c)
 static IdemRelayConfig *
 get_own_relay_and_anchor(const char *name)
 {
-	IdemRelayConfig *c = find_relay(name);
+	IdemRelayConfig *c = idem_relay_get(name);
 	Oid			anchor = c->anchor;
 
 	require_owner(c);
@@ -349,7 +345,7 @@ judge_relay(FunctionCallInfo fcinfo, const char *name)
 {
 	if (!PG_ARGISNULL(IDEM_ARG_server))
 	{
-		IdemRelayConfig *c = find_relay(name);
+		IdemRelayConfig *c = idem_relay_get(name);
 
 		if (!c->disowned)
 			idem_target_check(c);
@@ -460,7 +456,7 @@ idem_relay_alter_fn(PG_FUNCTION_ARGS)
 	}
 	else
 	{
-		require_owner(find_relay(name));
+		require_owner(idem_relay_get(name));
 		server = check_server(server_arg(fcinfo));
 		c = get_own_relay_and_anchor(name);
 		require_sound(c);

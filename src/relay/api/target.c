@@ -152,7 +152,7 @@ find_target(const IdemRelayConfig *relay, Target *t)
 }
 
 void
-idem_target_check(const IdemRelayConfig *relay)
+idem_target_check_options(const IdemRelayConfig *relay)
 {
 	Target		t;
 	bool		found = find_target(relay, &t);
@@ -172,6 +172,12 @@ idem_target_check(const IdemRelayConfig *relay)
 	check_options(&t, t.login, true);
 	if (strcmp(relay->kind, "postgres") == 0)
 		check_postgres(&t);
+}
+
+void
+idem_target_check(const IdemRelayConfig *relay)
+{
+	idem_target_check_options(relay);
 	if (idem_relay_is_function(relay))
 		idem_handler_verify(relay);
 }
@@ -188,7 +194,7 @@ idem_target_warn(const IdemRelayConfig *relay)
 	ereport(WARNING,
 			(errmsg("role \"%s\" has no user mapping with a login for server \"%s\"", role, t.server->servername),
 			 errdetail("Only the target knows whether it lets the relay in without."),
-			 errhint("Run CREATE USER MAPPING FOR %s SERVER %s OPTIONS (user '...', password '...').",
+			 errhint("Run CREATE USER MAPPING FOR %s SERVER %s OPTIONS (user '...', password '...'), or ask the target by relay_check.",
 					 quote_identifier(role), quote_identifier(t.server->servername))));
 }
 

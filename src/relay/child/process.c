@@ -121,8 +121,8 @@ other_directory(void)
  * was looked for; palloc'd.  The package comes before the paths, since a long
  * message is cut off at its end.
  */
-static char *
-program_missing(const char *program)
+char *
+idem_process_missing(const char *program)
 {
 	const char *name = program + strlen(PROGRAM_PREFIX);
 	const IdemSinkKind *kind = idem_sink_kind(name);
@@ -395,17 +395,10 @@ spawn_sink(IdemSinkProcess *process, IdemSpawn *spawn, char **problem)
 }
 
 bool
-idem_process_start(IdemSinkProcess *process, const char *relay, const char *program,
-				   char **problem)
+idem_process_find(const char *program, IdemSpawn *spawn, char **problem)
 {
-	char	   *argv[2] = {unconstify(char *, program), NULL};
-	char	   *envp[3] = {IDEM_PROCESS_ENVIRONMENT, NULL};
-	IdemSpawn	spawn = {.argv = argv, .envp = envp, .in = -1, .out = -1, .err = -1};
 	const char *other = other_directory();
 	const char *name = program + strlen(PROGRAM_PREFIX);
-	int			fds[2];
-
-	Assert(process->pid == 0 && process->fd < 0 && process->output.fd < 0);
 
 	/*
 	 * The name may be a user's option, and must not lead out of the
@@ -417,8 +410,30 @@ idem_process_start(IdemSinkProcess *process, const char *relay, const char *prog
 		*problem = psprintf("\"%s\" is not a name of a sink program", program);
 		return false;
 	}
-	spawn.path = psprintf("%s/%s", directory_beside_library(), program);
-	spawn.other_path = other == NULL ? NULL : psprintf("%s/%s", other, program);
+	spawn->path = psprintf("%s/%s", directory_beside_library(), program);
+	spawn->other_path = other == NULL ? NULL : psprintf("%s/%s", other, program);
+	return true;
+}
+
+/* The status of a child whose exec failed, which prints nothing */
+bool
+idem_process_was_missing(int status, const IdemOutput *output)
+{
+	return WIFEXITED(status) && WEXITSTATUS(status) == NOT_EXECUTED && output->nread == 0;
+}
+
+bool
+idem_process_start(IdemSinkProcess *process, const char *relay, const char *program,
+				   char **problem)
+{
+	char	   *argv[2] = {unconstify(char *, program), NULL};
+	char	   *envp[3] = {IDEM_PROCESS_ENVIRONMENT, NULL};
+	IdemSpawn	spawn = {.argv = argv, .envp = envp, .in = -1, .out = -1, .err = -1};
+	int			fds[2];
+
+	Assert(process->pid == 0 && process->fd < 0 && process->output.fd < 0);
+	if (!idem_process_find(program, &spawn, problem))
+		return false;
 	process->missing = false;
 	strlcpy(process->printed.relay, relay, sizeof(process->printed.relay));
 	strlcpy(process->program, program, sizeof(process->program));
@@ -493,10 +508,8 @@ idem_process_ended(IdemSinkProcess *process, char **how)
 	process->pid = 0;
 	idem_process_log_output(process);
 
-	/* The status of a child whose exec failed, which prints nothing */
-	process->missing = WIFEXITED(status) && WEXITSTATUS(status) == NOT_EXECUTED &&
-		process->output.nread == 0;
-	*how = process->missing ? program_missing(process->program) :
+	process->missing = idem_process_was_missing(status, &process->output);
+	*how = process->missing ? idem_process_missing(process->program) :
 		psprintf("the sink program %s", idem_process_describe_end(status));
 	return true;
 }

@@ -15,6 +15,7 @@
 
 #include "postgres.h"
 
+#include "sink/protocol/protocol.h"
 #include "shared/args.h"
 #include "shared/clock.h"
 
@@ -167,6 +168,19 @@ typedef struct IdemSpawn
  */
 extern bool idem_process_spawn(const IdemSpawn *spawn, volatile pid_t *pid);
 
+/*
+ * The files at which a sink program of that name may be: spawn->path and other_path.
+ * False, with *problem set (palloc'd), if that is no name of a program.
+ */
+extern bool idem_process_find(const char *program, IdemSpawn *spawn, char **problem);
+
+/*
+ * Was there no file to execute, judged by the program's end?  Then idem_process_missing
+ * says what to install, and where it was looked for; palloc'd.
+ */
+extern bool idem_process_was_missing(int status, const IdemOutput *output);
+extern char *idem_process_missing(const char *program);
+
 /* "exited with status 2", "was terminated by signal 9"; palloc'd. */
 extern char *idem_process_describe_end(int status);
 
@@ -199,5 +213,24 @@ extern void idem_process_kill(IdemSinkProcess *process);
  * not wait.
  */
 extern bool idem_process_ended(IdemSinkProcess *process, char **how);
+
+/* Of look.c: a program in a backend, for a look at its target */
+
+typedef enum IdemLookEnd
+{
+	IDEM_LOOK_DONE,				/* the program has said all */
+	IDEM_LOOK_UNKNOWN,			/* it does not know how to look */
+	IDEM_LOOK_FAILED			/* *how says why, palloc'd */
+} IdemLookEnd;
+
+/* Called with each frame of the program. */
+typedef void (*IdemLookTake) (const IdemProtoFrame *frame, void *arg);
+
+/*
+ * Start the program, send it the LOOK, a frame of len bytes, and take its answers for
+ * up to timeout_ms.  Interruptible; whatever happens, the program has ended.
+ */
+extern IdemLookEnd idem_child_look(const char *program, const uint8 *look, size_t len, int timeout_ms,
+								   IdemLookTake take, void *arg, char **how);
 
 #endif							/* IDEM_RELAY_CHILD_PROCESS_H */

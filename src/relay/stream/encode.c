@@ -32,6 +32,7 @@
 
 #include "relay/stream/json_text.h"
 #include "relay/stream/state.h"
+#include "relay/stream/stream.h"
 #include "shared/worker.h"
 
 /* Microseconds from 1970-01-01 to 2000-01-01. */
@@ -195,6 +196,14 @@ idem_encode_hello(IdemStream *stream)
 								   "the options of the server do not fit into one frame");
 	idem_pipe_add(&stream->pipe, n);
 	return IDEM_STREAM_GOES_ON;
+}
+
+size_t
+idem_encode_look(const IdemRelayConfig *config, uint8 *buf)
+{
+	IdemProtoHello hello = {0};
+
+	return describe_relay(config, 0, &hello) ? idem_proto_encode_look(buf, IDEM_PROTO_MAX_FRAME, &hello) : 0;
 }
 
 /* Copy the bytes [from, from + len) of headers followed by payload. */

@@ -19,6 +19,7 @@
 #include "mb/pg_wchar.h"
 
 #include "relay/stream/state.h"
+#include "relay/stream/stream.h"
 #include "shared/error.h"
 #include "shared/fault.h"
 
@@ -45,6 +46,12 @@ clean_message(IdemProtoStr message)
 			buf[i] = '?';
 	}
 	return pstrdup(buf);
+}
+
+char *
+idem_receive_text(IdemProtoStr text)
+{
+	return clean_message(text);
 }
 
 /*

@@ -16,6 +16,7 @@
 #include "postgres.h"
 
 #include "relay/engine/engine.h"
+#include "sink/protocol/protocol.h"
 
 /* Only the files of this folder look into it, by state.h. */
 struct IdemStream;
@@ -71,5 +72,14 @@ extern bool idem_stream_is_sending(const struct IdemStream *stream);
 extern void idem_stream_serve_byes(void);
 extern IdemClock idem_stream_byes_next_time(void);
 extern void idem_stream_wait_byes(void);
+
+/*
+ * For a look at the target, in a transaction of any session: write the LOOK of a relay
+ * to buf, of IDEM_PROTO_MAX_FRAME bytes.  Returns its size; 0 or more than that, if its
+ * options cannot be converted to UTF-8 or do not fit.  And a program's text as one clean
+ * line, palloc'd.
+ */
+extern size_t idem_encode_look(const IdemRelayConfig *config, uint8 *buf);
+extern char *idem_receive_text(IdemProtoStr text);
 
 #endif							/* IDEM_RELAY_STREAM_STREAM_H */

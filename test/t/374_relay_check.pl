@@ -1,0 +1,232 @@
+
+# Copyright (c) 2026, the idempotency developers
+
+# relay_check names each fault of a relay, here and at its target, with a remedy, and nothing of
+# a sound one.  It changes nothing: a relay that is at work goes on with its program, without a
+# new epoch.  However a call ends, its program and its descriptors are gone.
+
+use strict;
+use warnings FATAL => 'all';
+
+use IO::Socket::INET;
+use IdemRelay;
+use IdemTest;
+use PostgreSQL::Test::Cluster;
+use PostgreSQL::Test::Utils;
+use Test::More;
+
+my $dir = IdemRelay::sink_directory();
+my $node = IdemTest::cluster('main', conf => "idempotency.sink_directory = '$dir'");
+my $target = IdemRelay::counting_target(allows_streaming => 1);
+
+sub sql
+{
+	return $node->safe_psql('postgres', $_[0]);
+}
+
+sub at_target
+{
+	return $target->safe_psql('postgres', $_[0]);
+}
+
+# What is not as it has to be: "thing: problem" in the order of the rows.  Each has a remedy.
+sub faults
+{
+	my ($relay) = @_;
+	my ($faults, $mute) = split /\|/, sql(qq{
+SELECT string_agg(what || ': ' || replace(problem, '|', ' '), '; ' ORDER BY n), count(*) FILTER (WHERE remedy IS NULL)
+  FROM idempotency.relay_check('$relay') WITH ORDINALITY AS c (what, ok, problem, remedy, n) WHERE ok IS NOT TRUE});
+
+	is($mute, 0, "$relay: each fault has a remedy");
+	return $faults;
+}
+
+# Break what the relay needs, and mend it.
+sub fails
+{
+	my ($what, $relay, $found, $break, $mend) = @_;
+
+	is(faults($relay), '', "$what: $relay is sound before");
+	$break->();
+	like(faults($relay), $found, "$what: is found");
+	$mend->();
+	is(faults($relay), '', "$what: $relay is sound again");
+	return;
+}
+
+# Rename an object at the target, and back.
+sub renamed
+{
+	my ($kind, $name, $place) = @_;
+
+	return (sub { at_target("ALTER $kind $place$name RENAME TO away") }, sub { at_target("ALTER $kind ${place}away RENAME TO $name") });
+}
+
+#
+# A relay that is at work.
+#
+IdemRelay::counting_server($node, $target);
+sql(q{SELECT idempotency.relay_create('pg', 'target', min_backoff => '50 ms', max_backoff => '200 ms')});
+sub enqueue
+{
+	my ($n) = @_;
+
+	return sql("SELECT count(idempotency.outbox_enqueue('o', (i % 5)::text, 'T', '1')) FROM generate_series(1, $n) AS i");
+}
+enqueue(1);
+IdemTest::wait_for($node, q{SELECT sent = 1 FROM idempotency.stat_relay});
+my $state = q{SELECT epoch, incarnation FROM idempotency_sink_position};
+my ($before, $program) = (at_target($state), sql('SELECT sink_pid FROM idempotency.stat_relay'));
+foreach my $round (1 .. 20)
+{
+	enqueue(50);
+	is(faults('pg'), '', "round $round: a relay at work is sound");
+}
+IdemTest::wait_for($node, q{SELECT sent = 1001 AND lag_events = 0 AND retrying = 0 FROM idempotency.stat_relay});
+is(at_target($state), $before, 'its epoch is the one that it had');
+is(sql('SELECT sink_pid FROM idempotency.stat_relay'), $program, 'so is its program');
+is(at_target('SELECT count(*), count(DISTINCT event_id) FROM app.got'), '1001|1001', 'each event has come once');
+is(sql(q{SELECT string_agg(what, ' ') FROM idempotency.relay_check('pg')}),
+	'preload primary relay worker server options connection function position table position', 'what was looked at');
+
+#
+# Another PostgreSQL.
+#
+my ($port, $free) = ($target->port, PostgreSQL::Test::Cluster::get_free_port());
+fails('a wrong port', 'pg', qr/^connection: [^;]*could not connect/,
+	sub { sql("ALTER SERVER target OPTIONS (SET port '$free')") }, sub { sql("ALTER SERVER target OPTIONS (SET port '$port')") });
+fails('a missing function', 'pg', qr/^function: function app\.on_event does not exist[^;]*$/, renamed('FUNCTION', 'on_event', 'app.'));
+fails('a missing position table', 'pg', qr/^position table: [^;]*does not exist/, renamed('TABLE', 'idempotency_sink_position', 'public.'));
+fails('a target that is read-only', 'pg', qr/^connection: .*(?:standby|read-only)/,
+	sub { $target->stop; $target->set_standby_mode; $target->start }, sub { $target->promote });
+
+# A role of its own, with a password and an inbox.
+my $hba = $target->data_dir . '/pg_hba.conf';
+my $rules = slurp_file($hba);
+open(my $f, '>', $hba) or die "could not write $hba: $!";
+print $f "local all limited scram-sha-256\n$rules";
+close $f;
+at_target(q{CREATE ROLE limited LOGIN PASSWORD 'right'; SELECT pg_reload_conf()});
+my $host = $target->host;
+sql(qq{
+CREATE SERVER inbox FOREIGN DATA WRAPPER idempotency_postgres OPTIONS (host '$host', port '$port', dbname 'postgres', "table" 'app.inbox');
+CREATE USER MAPPING FOR CURRENT_USER SERVER inbox OPTIONS (user 'limited', password 'right');
+SELECT idempotency.relay_create('inbox', 'inbox', aggregate_types => '{inbox}', min_backoff => '50 ms', max_backoff => '200 ms')});
+like(faults('inbox'), qr/^table: table app\.inbox does not exist.*; position table: .*permission denied/, 'before sink_setup_sql was run');
+at_target(sql(q{SELECT idempotency.sink_setup_sql('inbox')}) . 'GRANT USAGE ON SCHEMA app TO limited');
+fails('a missing table', 'inbox', qr/^table: table app\.inbox does not exist at the target; idempotency\.sink_setup_sql\S* prints [^;]*$/, renamed('TABLE', 'inbox', 'app.'));
+fails('a missing column', 'inbox', qr/^table: [^;]*no column "payload"/,
+	sub { at_target('ALTER TABLE app.inbox RENAME payload TO body') }, sub { at_target('ALTER TABLE app.inbox RENAME body TO payload') });
+fails('no right to insert', 'inbox', qr/^table: [^;]*permission denied for table inbox$/,
+	sub { at_target('REVOKE INSERT ON app.inbox FROM limited') }, sub { at_target('GRANT INSERT ON app.inbox TO limited') });
+fails('no right to store the position', 'inbox', qr/^position table: [^;]*permission denied/,
+	sub { at_target('REVOKE UPDATE ON idempotency_sink_position FROM limited') }, sub { at_target('GRANT UPDATE ON idempotency_sink_position TO limited') });
+fails('a wrong password', 'inbox', qr/^connection: [^;]*password authentication failed/,
+	sub { at_target(q{ALTER ROLE limited PASSWORD 'other'}) }, sub { at_target(q{ALTER ROLE limited PASSWORD 'right'}) });
+fails('a relay that is paused', 'inbox', qr/^relay: it is paused$/,
+	sub { sql(q{SELECT idempotency.relay_pause('inbox')}) }, sub { sql(q{SELECT idempotency.relay_resume('inbox')}) });
+sql(q{SELECT idempotency.relay_pause('inbox')});
+at_target(q{INSERT INTO idempotency_sink_position VALUES ('inbox', 7, 'other/1', 1, 1)
+	ON CONFLICT (relay) DO UPDATE SET incarnation = 'other/1', row_id = 1, k = 1});
+like(faults('inbox'), qr/; position: position "inbox" .* is that of another relay/, 'a position of another relay');
+
+#
+# Others.
+#
+my $listener = IO::Socket::INET->new(LocalAddr => '127.0.0.1', LocalPort => 0, Listen => 64, Proto => 'tcp') or die "no socket: $!";
+my $heard = $listener->sockport;
+sql(qq{
+CREATE SERVER http FOREIGN DATA WRAPPER idempotency_http OPTIONS (url 'http://127.0.0.1:$heard/{id}', allowed_addresses '127.0.0.1');
+SELECT idempotency.relay_create('http', 'http', aggregate_types => '{http}');
+CREATE SERVER kafka FOREIGN DATA WRAPPER idempotency_kafka OPTIONS (brokers '127.0.0.1:$free', timeout '1000');
+SELECT idempotency.relay_create('kafka', 'kafka', aggregate_types => '{kafka}');
+CREATE FUNCTION handle(event_id uuid) RETURNS void LANGUAGE sql AS '';
+CREATE SERVER fn FOREIGN DATA WRAPPER idempotency_function OPTIONS (function 'public.handle');
+SELECT idempotency.relay_create('fn', 'fn', aggregate_types => '{fn}');
+CREATE SERVER silent FOREIGN DATA WRAPPER idempotency_postgres OPTIONS (host '127.0.0.1', port '$heard', dbname 'd', function 'a.b', connect_timeout '600');
+CREATE USER MAPPING FOR CURRENT_USER SERVER silent;
+SELECT idempotency.relay_create('silent', 'silent'), idempotency.relay_pause('silent');
+});
+fails('a URL with a wrong port', 'http', qr/^connection: http:\/\/127\.0\.0\.1:$free: Connection refused$/,
+	sub { sql("ALTER SERVER http OPTIONS (SET url 'http://127.0.0.1:$free/')") }, sub { sql("ALTER SERVER http OPTIONS (SET url 'http://127.0.0.1:$heard/')") });
+fails('an address that is not allowed', 'http', qr/^connection: .*loopback address/,
+	sub { sql("ALTER SERVER http OPTIONS (DROP allowed_addresses)") }, sub { sql("ALTER SERVER http OPTIONS (ADD allowed_addresses '127.0.0.1')") });
+like(faults('kafka'), qr/^connection: [^;]*refused/, 'no brokers');
+fails('a function that is gone', 'fn', qr/^function: function "public\.handle" of the sink does not exist$/,
+	sub { sql('ALTER FUNCTION handle RENAME TO away') }, sub { sql('ALTER FUNCTION away RENAME TO handle') });
+IdemRelay::pytest_server($node, 'pytest', "$dir/pytest.log");
+sql(q{SELECT idempotency.relay_create('pytest', 'pytest', aggregate_types => '{pytest}')});
+like(faults('pytest'), qr/^sink program: not supported/, 'a program that cannot look');
+is(sql(q{SELECT ok IS NULL FROM idempotency.relay_check('pytest') WHERE what = 'sink program'}), 't', 'of which nobody knows');
+sql(q{ALTER SERVER pytest OPTIONS (SET program 'missing')});
+like(faults('pytest'), qr/^sink program: .* is not installed/, 'a program that is not installed');
+sql(q{ALTER SERVER pytest OPTIONS (SET program 'null', DROP file)});
+is(faults('pytest'), '', 'one that is');
+
+#
+# Whatever ends a call ends its program.
+#
+sub children
+{
+	my ($parent) = @_;
+	my @found;
+
+	foreach my $file (glob '/proc/[0-9]*/stat')
+	{
+		open(my $stat, '<', $file) or next;
+		my ($pid, $ppid) = (<$stat> // '') =~ /^(\d+) \(.*\) \S (\d+)/;
+		push @found, $pid if defined $ppid && $ppid == $parent;
+	}
+	return @found;
+}
+
+my $session = $node->background_psql('postgres', on_error_stop => 0);
+my $backend = $session->query_safe('SELECT pg_backend_pid()');
+my $look = q{SELECT count(*) FROM idempotency.relay_check('silent')};
+my $descriptors = sub { return scalar(() = glob "/proc/$backend/fd/*") };
+$session->query_safe(q{SELECT count(*) FROM idempotency.relay_check('http')});
+my $held = $descriptors->();
+$session->query(qq{SET statement_timeout = '300 ms'; $look}) foreach 1 .. 5;
+like($session->{stderr}, qr/statement timeout/, 'a look that takes too long is cancelled');
+$session->{stderr} = '';
+is(join(' ', children($backend)), '', 'no program is left');
+is($descriptors->(), $held, 'no descriptor is left');
+$session->query_safe('SET statement_timeout = 0');
+
+# A program that is deaf, and has started another one.
+open($f, '>', "$dir/idempotency-sink-deaf") or die "could not write a program: $!";
+print $f "#!/bin/sh\nsleep 3600 &\nwait\n";
+close $f;
+chmod 0755, "$dir/idempotency-sink-deaf";
+sql(q{CREATE SERVER deaf FOREIGN DATA WRAPPER idempotency_program OPTIONS (program 'deaf');
+	BEGIN; SELECT idempotency.relay_create('deaf', 'deaf'), idempotency.relay_pause('deaf'); COMMIT});
+my (@deaf, @below);
+$session->query_until(qr/looking/, "\\echo looking\nSELECT count(*) FROM idempotency.relay_check('deaf');\n");
+IdemRelay::wait_until('both programs run', sub { @deaf = children($backend); @below = map { children($_) } @deaf; return @below });
+sql("SELECT pg_cancel_backend($backend)");
+is($session->query('SELECT 1'), '1', 'the session goes on');
+like($session->{stderr}, qr/canceling statement due to user request/, 'the look was cancelled');
+$session->{stderr} = '';
+is(join(' ', grep { -d "/proc/$_" } @deaf, @below), '', 'a program that is deaf is gone, and what it had started');
+is($descriptors->(), $held, 'and no descriptor is left');
+sql(q{SELECT idempotency.relay_drop('deaf')});
+
+$session->query_until(qr/looking/, "\\echo looking\n$look;\n");
+my @programs;
+IdemRelay::wait_until('the program runs', sub { @programs = children($backend) });
+is(scalar @programs, 1, 'a look has one program');
+sql("SELECT pg_terminate_backend($backend)");
+IdemRelay::wait_until('the session ends', sub { !-d "/proc/$backend" });
+IdemRelay::wait_until('and its program', sub { !-d "/proc/$programs[0]" });
+is(sql(q{SELECT count(*) FROM idempotency.stat_relay}), '7', 'the server goes on');
+
+$node->append_conf('postgresql.conf', "idempotency.sink_timeout = '1s'\n");
+$node->reload;
+IdemTest::wait_for($node, q{SELECT current_setting('idempotency.sink_timeout') = '1s'});
+like(faults('silent'), qr/; sink program: the sink program did not answer within 1000 ms$/, 'a look ends by itself');
+sql(q{SELECT idempotency.relay_drop('silent')});
+my $log = slurp_file($node->logfile);
+unlike($log, qr/PANIC|was terminated by signal|is fenced/, 'nothing crashed, and nobody was fenced');
+$target->stop;
+$node->stop;
+done_testing();
