@@ -11,7 +11,7 @@
 # By its number a commit gets one other server, one of the parts, and a third of
 # the mutants if the part is mutants.
 MAJORS="15 17 18 19"
-PARTS="history store environment points mutants analysis clients kafka http steady"
+PARTS="history store environment points mutants analysis clients kafka nats http steady"
 SHARDS=3
 
 # The parts that also run if the commit touches a file whose name begins so.  For a
@@ -24,8 +24,9 @@ test/setup/               bare
 test/matrix/              bare
 test/demo/                bare
 src/sink/kafka/           kafka
+src/sink/nats/            nats
 src/sink/http/            http
-src/sink/common/          fuzz mutants points kafka http
+src/sink/common/          fuzz mutants points kafka nats http
 src/sink/                 fuzz mutants points
 src/claim/                points mutants store
 src/store/                points mutants store
@@ -44,6 +45,7 @@ doc/howto/leases.md       clients
 doc/howto/payments.md     clients
 doc/howto/kafka-consume.md kafka
 test/sink/kafka/          kafka
+test/sink/nats/           nats
 doc/howto/webhooks.md     http
 test/sink/http/           http
 test/python/              history points environment
@@ -73,6 +75,7 @@ seconds()
 		fuzz) echo 180 ;;
 		clients) echo 400 ;;
 		kafka) echo 900 ;;
+		nats) echo 60 ;;
 		http) echo 500 ;;
 		steady) echo 80 ;;
 		*) echo "${faults:-600}" ;;

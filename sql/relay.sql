@@ -199,6 +199,7 @@ SELECT pg_temp.try(format('CREATE SERVER s FOREIGN DATA WRAPPER idempotency_%s O
 	('function', 'functio ''a.b'''), ('function', 'function ''a'', timeout ''x'''), ('function', 'timeout ''0'''),
 	('kafka', 'brokers ''b'', delivery ''twice'''), ('kafka', 'password ''secret'''),
 	('http', 'url ''https://u'', service ''smtp'''), ('http', 'token ''secret'''),
+	('nats', 'servers ''a'', tls ''perhaps'''), ('nats', 'token ''secret'''),
 	('null', 'x ''1'''), ('null', 'stats_interval ''-1'''),
 	('program', 'program ''../x'''), ('program', 'program ''X'''),
 	('postgres', 'password ''secret'''), ('postgres', 'nothing ''x''')) AS a (w, o);
@@ -219,6 +220,11 @@ ALTER SERVER kafka OPTIONS (SET topic '{event_type}', ADD position_topic 'p', AD
 SELECT idempotency.sink_setup('kafka');
 SELECT pg_temp.try(format($$SELECT idempotency.sink_setup('kafka', %L)$$, r)) FROM (VALUES (''), (repeat('x', 64))) AS a (r);
 DROP SERVER kafka CASCADE;
+CREATE SERVER nats FOREIGN DATA WRAPPER idempotency_nats OPTIONS (servers 'a:4222,b:4222', stream 'x''y', subject E'o.{event_type}.\n"');
+SELECT idempotency.sink_setup('nats', 'the relay');
+ALTER SERVER nats OPTIONS (SET subject 'o.all', ADD delivery 'at_least_once');
+SELECT idempotency.sink_setup('nats');
+DROP SERVER nats CASCADE;
 SELECT pg_temp.try($$SELECT idempotency.sink_setup_sql('nowhere')$$);
 -- The text holds no SQL of a server's owner, and runs again for a second relay.
 CREATE SERVER U&"a\000aSELECT 1/0; --" FOREIGN DATA WRAPPER idempotency_null;

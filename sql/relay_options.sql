@@ -130,6 +130,9 @@ SELECT o, pg_temp.attempt('CREATE SERVER regress_kafka FOREIGN DATA WRAPPER idem
 	($$topic '{id}'$$), ($$position_topic '{aggregate_type}'$$), ($$token_url 'x'$$), ($$transaction_time '30000'$$),
 	($$transaction_time '2000', transaction_timeout '1000'$$), ($$transaction_time '2000', transaction_timeout '2001'$$),
 	($$delivery 'exactly_once', transaction_time '30000'$$), ($$delivery 'at_least_once', transaction_time '30000'$$)) AS a (o);
+SELECT o, pg_temp.attempt('CREATE SERVER regress_nats FOREIGN DATA WRAPPER idempotency_nats OPTIONS (' || o || ')') FROM (VALUES
+	($$subject '{id}'$$), ($$position_subject '{aggregate_type}'$$), ($$format 'debezium'$$), ($$timeout '999'$$),
+	($$servers 'a', stream 's', subject 'x.{aggregate_id}.{header:x}', source '/{relay}', tls 'on'$$)) AS a (o);
 CREATE SERVER regress_http FOREIGN DATA WRAPPER idempotency_http OPTIONS (url 'https://example.com/');
 SELECT o, pg_temp.attempt(format('CREATE USER MAPPING FOR CURRENT_USER SERVER regress_http OPTIONS (signing_secrets %L)', o)) FROM (VALUES
 	('secret'), (' '), ('whsec_' || repeat('A', 28)), ('whsec_' || repeat('A', 33)), ('whsec_' || repeat('A', 31) || '-'), ('whsec_' || repeat('A', 88)),

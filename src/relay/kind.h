@@ -19,6 +19,7 @@
 
 #include "sink/http/options.h"
 #include "sink/kafka/options.h"
+#include "sink/nats/options.h"
 #include "sink/null/options.h"
 #include "sink/postgres/options.h"
 #include "sink/protocol/option.h"
@@ -33,6 +34,7 @@
 	KIND(postgres, idem_sink_postgres_options, IDEM_KIND_HAS_PROGRAM) \
 	KIND(kafka, idem_sink_kafka_options, IDEM_KIND_HAS_PROGRAM) \
 	KIND(http, idem_sink_http_options, IDEM_KIND_HAS_PROGRAM) \
+	KIND(nats, idem_sink_nats_options, IDEM_KIND_HAS_PROGRAM) \
 	KIND(null, idem_sink_null_options, IDEM_KIND_HAS_PROGRAM) \
 	KIND(program, idem_sink_program_options, IDEM_KIND_OPEN)
 

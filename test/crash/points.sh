@@ -26,6 +26,7 @@ list_points()
 ELSEWHERE='
 src/sink/http/ test/sink/http/points_test.py
 src/sink/kafka/ test/sink/kafka/points_test.py
+src/sink/nats/ test/sink/nats/points_test.py
 '
 
 # Print the lines of list_points whose points the scenes have to reach.

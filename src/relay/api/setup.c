@@ -9,7 +9,7 @@
  *
  * INVARIANT
  *		Text of the foreign server's owner stands in the output only as a quoted
- *		SQL name or as a quoted word of a shell.
+ *		SQL name, as a quoted word of a shell, or as a JSON string in a comment.
  *
  * Copyright (c) 2026, the idempotency developers
  *
@@ -22,6 +22,7 @@
 
 #include "miscadmin.h"
 #include "utils/builtins.h"
+#include "utils/json.h"
 
 #include "compat.h"
 #include "relay/api/api.h"
@@ -29,6 +30,8 @@
 #include "shared/args.h"
 #include "sink/kafka/options.h"
 #include "sink/kafka/setup.h"
+#include "sink/nats/options.h"
+#include "sink/nats/setup.h"
 #include "sink/postgres/options.h"
 #include "sink/postgres/setup_sql.h"
 
@@ -105,20 +108,32 @@ shell_word(const char *word)
 	return buf.data;
 }
 
-/* The name of a relay's position topic, quoted for a shell. */
+/* The option, in which {relay} stands for the relay. */
 static char *
-position_topic(const ForeignServer *server, const char *relay)
+position_name(const ForeignServer *server, const char *option, const char *dflt, const char *relay)
 {
-	const char *template = idem_sink_option_value(server->options, "position_topic");
+	const char *template = idem_sink_option_value(server->options, option);
 	char		name[MAX_TOPIC + 1];
 
-	if (!idem_sink_kafka_position_topic(name, sizeof(name),
-										template ? template : IDEM_SINK_KAFKA_POSITION_TOPIC, relay))
+	if (!idem_sink_kafka_position_topic(name, sizeof(name), template ? template : dflt, relay))
 		ereport(ERROR,
 				(errcode(ERRCODE_INVALID_NAME),
-				 errmsg("position topic of relay \"%s\" would have more than %d bytes", relay, MAX_TOPIC),
-				 errhint("Set the option \"position_topic\" of server \"%s\".", server->servername)));
-	return shell_word(name);
+				 errmsg("%s of relay \"%s\" would have more than %d bytes", option, relay, MAX_TOPIC),
+				 errhint("Set the option \"%s\" of server \"%s\".", option, server->servername)));
+	return pstrdup(name);
+}
+
+/* The value of an option that the kind requires. */
+static const char *
+required_option(const ForeignServer *server, const char *name)
+{
+	const char *value = idem_sink_option_value(server->options, name);
+
+	if (value == NULL)
+		ereport(ERROR,
+				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
+				 errmsg("server \"%s\" lacks the option \"%s\"", server->servername, name)));
+	return value;
 }
 
 /*
@@ -129,18 +144,14 @@ position_topic(const ForeignServer *server, const char *relay)
 static void
 append_kafka(StringInfo out, const ForeignServer *server, const char *relay)
 {
-	const char *brokers = idem_sink_option_value(server->options, "brokers");
+	const char *brokers;
 	const char *delivery = idem_sink_option_value(server->options, "delivery");
 	const char *topic = idem_sink_option_value(server->options, "topic");
 	const char *brace;
 	char	   *user = shell_word(psprintf("User:%s", remote_user(server->serverid)));
-	char	   *position = position_topic(server, relay);
+	char	   *position = shell_word(position_name(server, "position_topic", IDEM_SINK_KAFKA_POSITION_TOPIC, relay));
 
-	if (brokers == NULL)
-		ereport(ERROR,
-				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
-				 errmsg("server \"%s\" lacks the option \"brokers\"", server->servername)));
-	brokers = shell_word(brokers);
+	brokers = shell_word(required_option(server, "brokers"));
 	if (topic == NULL)
 		topic = IDEM_SINK_KAFKA_TOPIC;
 	brace = strchr(topic, '{');
@@ -157,6 +168,70 @@ append_kafka(StringInfo out, const ForeignServer *server, const char *relay)
 	else
 		appendStringInfo(out, IDEM_SINK_KAFKA_TOPIC_ACL, brokers, user,
 						 shell_word(brace ? pnstrdup(topic, brace - topic) : topic), brace ? "prefixed" : "literal");
+}
+
+/*
+ * The pattern of the subjects that a template can make: a word with a placeholder
+ * may be any word, and several, as values may have dots.
+ */
+static char *
+subject_pattern(const char *template)
+{
+	const char *brace = strchr(template, '{');
+	int			n;
+
+	if (brace == NULL)
+		return pstrdup(template);
+	for (n = brace - template; n > 0 && template[n - 1] != '.'; n--)
+		;
+	return psprintf("%.*s>", n, template);
+}
+
+/* Add a JSON string to a list. */
+static void
+append_json(StringInfo list, const char *s)
+{
+	if (list->len > 0)
+		appendStringInfoString(list, ", ");
+	escape_json(list, s);
+}
+
+/*
+ * A stream for a relay of the nats sink, and the rights of its user.  One line each:
+ * JSON has no line end in a string, and so a comment has none.
+ */
+static void
+append_nats(StringInfo out, const ForeignServer *server, const char *relay)
+{
+	const char *servers = required_option(server, "servers");
+	const char *stream = required_option(server, "stream");
+	const char *delivery = idem_sink_option_value(server->options, "delivery");
+	const char *subject = idem_sink_option_value(server->options, "subject");
+	char	   *position = position_name(server, "position_subject", IDEM_SINK_NATS_POSITION_SUBJECT, relay);
+	char	   *pattern = subject_pattern(subject ? subject : IDEM_SINK_NATS_SUBJECT);
+	bool		exactly = delivery == NULL || strcmp(delivery, "exactly_once") == 0;
+	StringInfoData subjects;
+	StringInfoData rights;
+	StringInfoData json;
+
+	initStringInfo(&subjects);
+	initStringInfo(&rights);
+	initStringInfo(&json);
+	append_json(&subjects, pattern);
+	if (exactly)
+		append_json(&subjects, position);
+	appendStringInfoString(&rights, subjects.data);
+	append_json(&rights, psprintf("$JS.API.STREAM.INFO.%s", stream));
+	if (exactly)
+		append_json(&rights, psprintf("$JS.API.STREAM.MSG.GET.%s", stream));
+	appendStringInfoString(&json, "{\"name\": ");
+	escape_json(&json, stream);
+	appendStringInfo(&json, ", \"subjects\": [%s], \"retention\": \"limits\", \"storage\": \"file\"%s}", subjects.data,
+					 exactly ? ", \"allow_atomic\": true, \"allow_rollup_hdrs\": true, \"allow_msg_ttl\": true" : "");
+	appendStringInfoString(out, IDEM_SINK_NATS_CONF_SETUP);
+	appendStringInfo(out, IDEM_SINK_NATS_STREAM_SETUP, shell_word(servers),
+					 shell_word(psprintf("$JS.API.STREAM.CREATE.%s", stream)), shell_word(json.data));
+	appendStringInfo(out, IDEM_SINK_NATS_RIGHTS_SETUP, rights.data);
 }
 
 Datum
@@ -188,6 +263,8 @@ idem_sink_setup_fn(PG_FUNCTION_ARGS)
 		append_postgres(&out, server);
 	else if (strcmp(wrapper, "idempotency_kafka") == 0)
 		append_kafka(&out, server, relay);
+	else if (strcmp(wrapper, "idempotency_nats") == 0)
+		append_nats(&out, server, relay);
 	else
 		appendStringInfoString(&out, IDEM_SINK_NO_SETUP);
 	PG_RETURN_TEXT_P(cstring_to_text(out.data));

@@ -160,6 +160,9 @@ extern bool idem_keys_has(const IdemKeys *keys, const IdemBatchEvent *e);
 /* End the blocks of batches up to this batch, which is settled. */
 extern void idem_keys_settle(IdemKeys *keys, uint64_t batch);
 
+/* Free the set, and make it empty. */
+extern void idem_keys_free(IdemKeys *keys);
+
 /* batch.c */
 extern IdemBatch *idem_batch_new(uint64_t number);
 extern void idem_batch_free(IdemBatch *b);

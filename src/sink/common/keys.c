@@ -162,3 +162,12 @@ idem_keys_settle(IdemKeys *keys, uint64_t batch)
 	if (keys->used > 0)
 		rebuild(keys, keys->size);
 }
+
+void
+idem_keys_free(IdemKeys *keys)
+{
+	for (size_t i = 0; i < keys->size; i++)
+		free(keys->slots[i].name);
+	free(keys->slots);
+	memset(keys, 0, sizeof(*keys));
+}

@@ -1,0 +1,290 @@
+/*-------------------------------------------------------------------------
+ *
+ * message.c
+ *		Makes a NATS message of an event: subject, headers, body.
+ *
+ * INVARIANT
+ *		An event is decided before its batch is sent: the server refuses an atomic
+ *		batch as a whole, and does not say which message it dislikes.  No event goes
+ *		to a subject outside of the stream, to one of JetStream's own, or to that of
+ *		a position.
+ *
+ * MEMORY
+ *		The messages of a batch live until nsink_free_messages.  LOCKING: none.
+ *
+ * Copyright (c) 2026, the idempotency developers
+ *
+ * IDENTIFICATION
+ *		src/sink/nats/message.c
+ *
+ *-------------------------------------------------------------------------
+ */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "sink/common/cloudevent.h"
+#include "sink/common/header.h"
+#include "sink/common/template.h"
+#include "sink/nats/sink.h"
+
+/* What JetStream's own headers of a message take, at most. */
+#define ROOM_FOR_HEADERS	512
+
+/* Why an event has no message. */
+typedef struct Problem
+{
+	const char *sqlstate;
+	char		text[256];
+} Problem;
+
+bool
+nsink_is_subject(const char *subject, size_t len)
+{
+	bool		begun = false;	/* the token has a character */
+
+	if (len == 0 || len > NSINK_MAX_SUBJECT / 2 || subject[0] == '$' || subject[0] == '_')
+		return false;
+	for (size_t i = 0; i < len; i++)
+	{
+		unsigned char c = (unsigned char) subject[i];
+
+		if (c <= ' ' || c == 0x7F || c == '*' || c == '>' || (c == '.' && !begun))
+			return false;
+		begun = c != '.';
+	}
+	return begun;
+}
+
+/* Does the subject match the pattern, which may have * and > as tokens? */
+static bool
+matches(const char *pattern, const char *subject)
+{
+	for (;;)
+	{
+		size_t		a = strcspn(pattern, ".");
+		size_t		b = strcspn(subject, ".");
+
+		if (a == 1 && pattern[0] == '>')
+			return b > 0;
+		if (!(a == 1 && pattern[0] == '*') && (a != b || memcmp(pattern, subject, a) != 0))
+			return false;
+		if (pattern[a] == '\0' || subject[b] == '\0')
+			return pattern[a] == subject[b];
+		pattern += a + 1;
+		subject += b + 1;
+	}
+}
+
+bool
+nsink_stream_has(const NSinkStream *stream, const char *subject)
+{
+	for (size_t at = 0; at < stream->subjects.len; at += strlen(stream->subjects.data + at) + 1)
+		if (matches(stream->subjects.data + at, subject))
+			return true;
+	return false;
+}
+
+static bool
+refuse(Problem *problem, const char *sqlstate, const char *text)
+{
+	problem->sqlstate = sqlstate;
+	snprintf(problem->text, sizeof(problem->text), "%s", text);
+	return false;
+}
+
+/* Fill in the subject.  False: *problem. */
+static bool
+make_subject(const NSink *p, const IdemSinkEvent *e, IdemText *t, Problem *problem)
+{
+	const NSinkConfig *c = &p->config;
+	const IdemTemplate how = {.relay = c->relay};
+	size_t		prefix = strlen(c->position_prefix);
+	IdemProtoStr at;
+
+	if (idem_template_fill(&how, c->subject, e, t, &at) != IDEM_TEMPLATE_FILLED)
+		return refuse(problem, "22023", "event lacks a header that the option \"subject\" names");
+	if (!nsink_is_subject(t->data, t->len))
+		return refuse(problem, "22023", "event makes no subject: words with dots between them, without blanks, * and >");
+	idem_text_terminate(t);
+	if (strcmp(t->data, c->position_subject) == 0 || (prefix > 0 && strncmp(t->data, c->position_prefix, prefix) == 0))
+		return refuse(problem, "42501", "event has the subject of a position");
+	if (!nsink_stream_has(&p->stream, t->data))
+	{
+		problem->sqlstate = "42704";
+		snprintf(problem->text, sizeof(problem->text), "stream \"%.60s\" does not have the subject \"%.120s\"", c->stream, t->data);
+		return false;
+	}
+	return true;
+}
+
+/* Add a header, and count its bytes. */
+static natsStatus
+add_header(natsMsg *msg, const char *name, const char *value, size_t *size)
+{
+	*size += strlen(name) + strlen(value) + 4;
+	return natsMsgHeader_Add(msg, name, value);
+}
+
+/* Add a header whose value may have any bytes: percent-encoded. */
+static natsStatus
+add_encoded(natsMsg *msg, const char *name, IdemProtoStr value, size_t *size)
+{
+	IdemText	t = {NULL, 0, 0};
+	natsStatus	s;
+
+	idem_ce_add_header_value(&t, value);
+	s = add_header(msg, name, idem_text_terminate(&t), size);
+	free(t.data);
+	return s;
+}
+
+/* Add the event's own headers.  False: *problem. */
+static bool
+add_own(natsMsg *msg, const IdemSinkEvent *e, size_t *size, Problem *problem)
+{
+	IdemHeader	h = {.at = 0};
+	bool		ok = true;
+
+	while (ok && idem_header_next(&h, e, IDEM_HEADERS_OF_NATS))
+	{
+		if (h.is_null)
+			continue;
+		if (!idem_header_is_token(h.name.data, h.name.len))
+			ok = refuse(problem, "22023", "event has a header whose name NATS does not take");
+		else if (idem_header_has_control(h.value.data, h.value.len))
+			ok = refuse(problem, "22023", "event has a control character in a header");
+		else if (add_header(msg, h.name.data, h.value.data, size) != NATS_OK)
+			ok = refuse(problem, "22023", "event has a header that the library does not take");
+	}
+	idem_header_end(&h);
+	return ok;
+}
+
+/* Add the headers that tell what the event is. */
+static natsStatus
+add_fields(const NSink *p, natsMsg *msg, const IdemSinkEvent *e, size_t *size)
+{
+	IdemProtoStr type = p->config.format == NSINK_CE_STRUCTURED ? IDEM_STR(IDEM_CE_JSON_TYPE) : idem_content_type(e);
+	IdemText	t = {NULL, 0, 0};
+	IdemCloudEvent ce;
+	natsStatus	s;
+	char		name[32];
+
+	/* a type is readable as it is, but for characters that no type has */
+	for (uint32_t i = 0; i < type.len; i++)
+		if ((unsigned char) type.data[i] >= ' ' && type.data[i] != 0x7F)
+			idem_text_add(&t, type.data + i, 1);
+	s = add_header(msg, "Content-Type", idem_text_terminate(&t), size);
+	free(t.data);
+	if (s == NATS_OK)
+		s = add_header(msg, "Event-Id", e->id, size);
+	if (s == NATS_OK && p->config.format == NSINK_PLAIN)
+		s = add_encoded(msg, "Event-Type", e->event_type, size);
+	if (s == NATS_OK && p->config.format == NSINK_PLAIN)
+		s = add_encoded(msg, "Aggregate-Type", e->aggregate_type, size);
+	if (s == NATS_OK && p->config.format == NSINK_PLAIN)
+		s = add_encoded(msg, "Aggregate-Id", e->aggregate_id, size);
+	if (p->config.format != NSINK_CE_BINARY)
+		return s;
+	idem_ce_make(&ce, e, p->config.source, p->config.relay);
+	for (int i = 0; i < ce.count && s == NATS_OK; i++)
+	{
+		snprintf(name, sizeof(name), "ce-%s", ce.attributes[i].name);
+		s = add_encoded(msg, name, ce.attributes[i].value, size);
+	}
+	idem_ce_free(&ce);
+	return s;
+}
+
+/* Make the message.  NULL: *problem. */
+static natsMsg *
+make_message(const NSink *p, const IdemSinkEvent *e, const char *subject, Problem *problem)
+{
+	IdemText	body = {NULL, 0, 0};
+	IdemProtoStr data = e->payload;
+	natsMsg    *msg = NULL;
+	size_t		size = ROOM_FOR_HEADERS;
+	int64_t		limit = natsConnection_GetMaxPayload(p->nc);
+	bool		ok;
+
+	if (p->config.format == NSINK_CE_STRUCTURED)
+	{
+		idem_ce_add_json(&body, e, p->config.source, p->config.relay, idem_content_type(e));
+		data.data = body.data;
+		data.len = (uint32_t) body.len;
+	}
+	if (p->stream.max_message >= 0 && (limit < 0 || p->stream.max_message < limit))
+		limit = p->stream.max_message;
+	ok = natsMsg_Create(&msg, subject, NULL, data.data, (int) data.len) == NATS_OK;
+	free(body.data);
+	if (!ok)
+		(void) refuse(problem, "54000", "event makes a message that the library does not take");
+	else if (!add_own(msg, e, &size, problem))
+		ok = false;
+	else if (add_fields(p, msg, e, &size) != NATS_OK)
+		ok = refuse(problem, "22023", "event has a field that the library does not take as a header");
+	else if (limit >= 0 && (int64_t) (size + data.len) > limit)
+	{
+		problem->sqlstate = "54000";
+		snprintf(problem->text, sizeof(problem->text), "message would have more than the %lld bytes that server and stream take", (long long) limit);
+		ok = false;
+	}
+	if (ok)
+		return msg;
+	natsMsg_Destroy(msg);
+	return NULL;
+}
+
+/* Make the target of an event, or decide it. */
+static void
+prepare_event(NSink *p, IdemBatchEvent *e)
+{
+	IdemSinkEvent view = idem_batch_view(e);
+	IdemText	subject = {NULL, 0, 0};
+	natsMsg    *msg = NULL;
+	Problem		problem;
+
+	if (make_subject(p, &view, &subject, &problem))
+		msg = make_message(p, &view, subject.data, &problem);
+	if (msg == NULL)
+	{
+		free(subject.data);
+		idem_intake_decide(&p->in, e, IDEM_PROTO_REJECTED, problem.sqlstate, problem.text);
+		return;
+	}
+	e->target = idem_sink_alloc(sizeof(NSinkMessage));
+	e->target->msg = msg;
+	e->target->subject = subject.data;
+}
+
+void
+nsink_prepare_batch(NSink *p, IdemBatch *b)
+{
+	nsink_free_messages(b);
+	for (uint32_t i = 0; i < b->count; i++)
+	{
+		IdemBatchEvent *e = &b->events[i];
+
+		if (e->outcome != 0 || e->delivered)
+			continue;
+		if (idem_intake_is_blocked(&p->in, e))
+			idem_intake_decide(&p->in, e, IDEM_PROTO_SKIPPED, "00000", NULL);
+		else
+			prepare_event(p, e);
+	}
+}
+
+void
+nsink_free_messages(IdemBatch *b)
+{
+	for (uint32_t i = 0; i < b->count; i++)
+	{
+		if (b->events[i].target == NULL)
+			continue;
+		natsMsg_Destroy(b->events[i].target->msg);
+		free(b->events[i].target->subject);
+		free(b->events[i].target);
+		b->events[i].target = NULL;
+	}
+}

@@ -1,0 +1,2 @@
+# Debian: libnats libnats-dev
+SINK_MODULES_nats = libnats

@@ -1,0 +1,332 @@
+/*-------------------------------------------------------------------------
+ *
+ * server.c
+ *		The connection: requests to the server, and what it says of the stream.
+ *
+ * The program never connects again: a connection that is lost ends it with
+ * `outage`, and the next program reads from the stream what became of the batch.
+ *
+ * LOCKING
+ *		A thread of the library calls on_error; denied_lock guards what it notes.
+ * MEMORY
+ *		The connection lives as long as the program.
+ *
+ * Copyright (c) 2026, the idempotency developers
+ *
+ * IDENTIFICATION
+ *		src/sink/nats/server.c
+ *
+ *-------------------------------------------------------------------------
+ */
+#include <pthread.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "sink/common/hide.h"
+#include "sink/nats/sink.h"
+
+static pthread_mutex_t denied_lock = PTHREAD_MUTEX_INITIALIZER;
+static char denied[512];		/* the last refusal of a subject */
+
+/* The callback for errors that answer no request. */
+static void
+on_error(natsConnection *nc, natsSubscription *sub, natsStatus err, void *closure)
+{
+	const char *text = NULL;
+
+	(void) sub;
+	(void) closure;
+	if (err != NATS_NOT_PERMITTED || natsConnection_GetLastError(nc, &text) == NATS_OK || text == NULL)
+		return;
+	pthread_mutex_lock(&denied_lock);
+	snprintf(denied, sizeof(denied), "%s", text);
+	pthread_mutex_unlock(&denied_lock);
+}
+
+bool
+nsink_was_denied(const char *subject)
+{
+	bool		found;
+
+	pthread_mutex_lock(&denied_lock);
+	found = denied[0] != '\0' && (subject == NULL || strstr(denied, subject) != NULL);
+	pthread_mutex_unlock(&denied_lock);
+	return found;
+}
+
+bool
+nsink_fail(NSink *p, natsStatus s, const char *doing)
+{
+	const char *more = nats_GetLastError(NULL);
+	bool		refused = s == NATS_CONNECTION_AUTH_FAILED || s == NATS_NOT_PERMITTED;
+	bool		config = refused || s == NATS_SSL_ERROR || s == NATS_SECURE_CONNECTION_WANTED ||
+	s == NATS_SECURE_CONNECTION_REQUIRED || s == NATS_INVALID_ARG || s == NATS_ADDRESS_MISSING;
+
+	return idem_sink_fail(&p->failure, config ? IDEM_PROTO_REJECTED : IDEM_PROTO_OUTAGE,
+						  refused ? "28000" : config ? "HV000" : "08006", "could not %s: %s%s%.300s", doing, natsStatus_GetText(s),
+						  more != NULL && more[0] != '\0' ? ": " : "", more != NULL ? idem_sink_without_secrets(more) : "");
+}
+
+static int64_t
+left_of(int64_t deadline)
+{
+	int64_t		left = deadline - idem_sink_clock();
+
+	return left > 1 ? left : 1;
+}
+
+/* Set TLS.  The certificate has to fit the host, or the option tls_host. */
+static natsStatus
+set_tls(const NSinkConfig *c, natsOptions *o)
+{
+	natsStatus	s = natsOptions_SetSecure(o, true);
+
+	if (s == NATS_OK && c->rootcert != NULL)
+		s = natsOptions_LoadCATrustedCertificates(o, c->rootcert);
+	if (s == NATS_OK && c->cert != NULL)
+		s = natsOptions_LoadCertificatesChain(o, c->cert, c->key);
+	if (s == NATS_OK && c->tls_host != NULL)
+		s = natsOptions_SetExpectedHostname(o, c->tls_host);
+	return s;
+}
+
+static natsStatus
+set_options(NSink *p, natsOptions *o, int64_t timeout)
+{
+	const NSinkConfig *c = &p->config;
+	natsStatus	s = natsOptions_SetServers(o, (const char **) c->servers, c->n_servers);
+
+	if (s == NATS_OK)
+		s = natsOptions_SetName(o, "idempotency-sink-nats");
+	if (s == NATS_OK)
+		s = natsOptions_SetTimeout(o, timeout);
+	if (s == NATS_OK)
+		s = natsOptions_SetAllowReconnect(o, false);
+	if (s == NATS_OK)
+		s = natsOptions_SetFailRequestsOnDisconnect(o, true);
+	if (s == NATS_OK)
+		s = natsOptions_SetWriteDeadline(o, c->timeout);
+	if (s == NATS_OK)
+		s = natsOptions_SetErrorHandler(o, on_error, p);
+	if (s == NATS_OK && c->user != NULL)
+		s = natsOptions_SetUserInfo(o, c->user, c->password);
+	if (s == NATS_OK && c->token != NULL)
+		s = natsOptions_SetToken(o, c->token);
+	if (s == NATS_OK && c->credentials != NULL)
+		s = natsOptions_SetUserCredentialsFromFiles(o, c->credentials, NULL);
+	return s == NATS_OK && c->tls ? set_tls(c, o) : s;
+}
+
+bool
+nsink_connect(NSink *p, int64_t deadline)
+{
+	natsOptions *o = NULL;
+	natsStatus	s = natsOptions_Create(&o);
+
+	if (s == NATS_OK)
+		s = set_options(p, o, left_of(deadline) / (p->config.n_servers + 1) + 1);
+	if (s == NATS_OK)
+		s = natsConnection_Connect(&p->nc, o);
+	natsOptions_Destroy(o);
+	if (s != NATS_OK)
+		return nsink_fail(p, s, "connect to the server");
+	if (natsConnection_HasHeaderSupport(p->nc) == NATS_OK)
+		return true;
+	return idem_sink_fail(&p->failure, IDEM_PROTO_REJECTED, "0A000", "the server has no headers: it is too old");
+}
+
+bool
+nsink_request(NSink *p, natsMsg *msg, int64_t timeout, natsMsg **reply)
+{
+	natsStatus	s = natsConnection_RequestMsg(reply, p->nc, msg, timeout);
+
+	if (s == NATS_OK)
+		return true;
+	if (nsink_was_denied(natsMsg_GetSubject(msg)))
+		return idem_sink_fail(&p->failure, IDEM_PROTO_REJECTED, "42501",
+							  "the server does not let the user publish to \"%s\"; idempotency.sink_setup(server, relay) prints what the user needs",
+							  natsMsg_GetSubject(msg));
+	if (s == NATS_NO_RESPONDERS)
+		return idem_sink_fail(&p->failure, IDEM_PROTO_OUTAGE, "08006", "nobody answers to \"%s\": JetStream is off, or not ready",
+							  natsMsg_GetSubject(msg));
+	return nsink_fail(p, s, "get an answer of the server");
+}
+
+/* A whole number that is a member of an object; dflt if there is none. */
+static int64_t
+number_of(const char *json, size_t len, const char *name, int64_t dflt)
+{
+	const char *value;
+	size_t		n;
+	char		text[24];
+
+	if (len == 0 || !idem_json_member(json, len, name, &value, &n) || n >= sizeof(text))
+		return dflt;
+	memcpy(text, value, n);
+	text[n] = '\0';
+	return strtoll(text, NULL, 10);
+}
+
+/* Is the member true? */
+static bool
+is_true(const char *json, size_t len, const char *name)
+{
+	const char *value;
+	size_t		n;
+
+	return idem_json_member(json, len, name, &value, &n) && n == 4 && memcmp(value, "true", 4) == 0;
+}
+
+void
+nsink_read_answer(natsMsg *reply, NSinkAnswer *a)
+{
+	const char *json = natsMsg_GetData(reply);
+	size_t		len = (size_t) natsMsg_GetDataLength(reply);
+	const char *error;
+	size_t		n;
+	char	   *text;
+
+	memset(a, 0, sizeof(*a));
+	if (natsMsg_IsNoResponders(reply))
+	{
+		a->code = NSINK_NO_STREAM;
+		snprintf(a->text, sizeof(a->text), "no stream takes the subject");
+		return;
+	}
+	if (len == 0 || !idem_json_is_object(json, len))
+	{
+		a->code = -1;
+		a->status = 503;
+		snprintf(a->text, sizeof(a->text), "the answer is none of JetStream");
+		return;
+	}
+	a->seq = (uint64_t) number_of(json, len, "seq", 0);
+	if (!idem_json_member(json, len, "error", &error, &n))
+	{
+		/* what took nothing has no sequence number */
+		a->code = a->seq == 0 ? -1 : 0;
+		a->status = a->seq == 0 ? 503 : 0;
+		return;
+	}
+	a->code = (int) number_of(error, n, "err_code", -1);
+	a->status = (int) number_of(error, n, "code", 503);
+	if (a->code == 0)
+		a->code = -1;
+	text = idem_json_string(error, n, "description");
+	snprintf(a->text, sizeof(a->text), "%s", text != NULL ? idem_sink_without_secrets(text) : "an error without a description");
+	free(text);
+}
+
+/* Take the subjects of the stream's configuration. */
+static void
+read_subjects(NSinkStream *stream, const char *config, size_t len)
+{
+	const char *list;
+	const char *value;
+	size_t		list_len;
+	size_t		n;
+	size_t		at = 0;
+
+	stream->subjects.len = 0;
+	if (!idem_json_member(config, len, "subjects", &list, &list_len))
+		return;
+	while (idem_json_next_element(list, list_len, &at, &value, &n))
+	{
+		if (value[0] != '"')
+			continue;
+		idem_json_unquote(&stream->subjects, value, n);
+		idem_text_add(&stream->subjects, "", 1);
+	}
+}
+
+/* What makes a stream unfit; NULL: nothing. */
+static const char *
+problem_of(const NSink *p, const char *config, size_t len)
+{
+	char	   *retention = idem_json_string(config, len, "retention");
+	const char *value;
+	size_t		n;
+	const char *problem = NULL;
+
+	if (retention != NULL && strcmp(retention, "limits") != 0)
+		problem = "has a retention other than \"limits\": it acknowledges messages that nobody consumes, and does not store them";
+	else if (idem_json_member(config, len, "mirror", &value, &n) && value[0] == '{')
+		problem = "is a mirror, which takes no messages";
+	else if (is_true(config, len, "sealed"))
+		problem = "is sealed";
+	else if (is_true(config, len, "no_ack"))
+		problem = "has no_ack: it acknowledges nothing";
+	else if (p->config.exactly_once && !is_true(config, len, "allow_atomic"))
+		problem = "has no atomic batches (allow_atomic, nats-server 2.12 or later), which \"exactly_once\" needs; set the option \"delivery\" to \"at_least_once\" otherwise";
+	free(retention);
+	return problem;
+}
+
+/* Judge what the server says of the stream. */
+static bool
+take_stream(NSink *p, const char *json, size_t len)
+{
+	const char *config;
+	const char *problem;
+	size_t		n;
+
+	if (!idem_json_is_object(json, len) || !idem_json_member(json, len, "config", &config, &n))
+		return idem_sink_fail(&p->failure, IDEM_PROTO_OUTAGE, "08006", "could not read what the server says of stream \"%s\"", p->config.stream);
+	problem = problem_of(p, config, n);
+	if (problem != NULL)
+		return idem_sink_fail(&p->failure, IDEM_PROTO_REJECTED, "55000", "stream \"%s\" %s", p->config.stream, problem);
+	read_subjects(&p->stream, config, n);
+	p->stream.max_message = number_of(config, n, "max_msg_size", -1);
+	p->stream.max_age = number_of(config, n, "max_age", 0);
+	p->stream.keeps_position = is_true(config, n, "allow_rollup_hdrs") && is_true(config, n, "allow_msg_ttl");
+	if (p->config.exactly_once && !nsink_stream_has(&p->stream, p->config.position_subject))
+		problem = p->config.position_subject;
+	else if (strchr(p->config.subject, '{') == NULL && !nsink_stream_has(&p->stream, p->config.subject))
+		problem = p->config.subject;
+	if (problem == NULL)
+		return true;
+	return idem_sink_fail(&p->failure, IDEM_PROTO_REJECTED, "42704",
+						  "stream \"%s\" does not have the subject \"%s\"; idempotency.sink_setup(server, relay) prints what it needs",
+						  p->config.stream, problem);
+}
+
+bool
+nsink_read_stream(NSink *p, int64_t deadline)
+{
+	char		subject[NSINK_MAX_SUBJECT];
+	natsMsg    *msg = NULL;
+	natsMsg    *reply = NULL;
+	NSinkAnswer a;
+	natsStatus	s;
+	bool		ok;
+
+	snprintf(subject, sizeof(subject), "$JS.API.STREAM.INFO.%s", p->config.stream);
+	s = natsMsg_Create(&msg, subject, NULL, NULL, 0);
+	if (s != NATS_OK)
+		return nsink_fail(p, s, "ask for the stream");
+	ok = nsink_request(p, msg, left_of(deadline), &reply);
+	natsMsg_Destroy(msg);
+	if (!ok)
+		return false;
+	nsink_read_answer(reply, &a);
+	if (a.text[0] == '\0')
+		ok = take_stream(p, natsMsg_GetData(reply), (size_t) natsMsg_GetDataLength(reply));
+	else
+		ok = idem_sink_fail(&p->failure, a.status == 404 ? IDEM_PROTO_REJECTED : IDEM_PROTO_OUTAGE, a.status == 404 ? "42704" : "08006",
+							"could not use stream \"%s\": %s%s", p->config.stream, a.text,
+							a.status == 404 ? "; idempotency.sink_setup(server, relay) prints the request that makes it" : "");
+	natsMsg_Destroy(reply);
+	return ok;
+}
+
+bool
+nsink_run(NSink *p, bool (*job) (void *), void *arg, int timeout)
+{
+	IdemJobEnd	end = idem_intake_run(&p->in, job, arg, timeout);
+
+	/* p->failure belongs to the job: end here */
+	if (end == IDEM_JOB_LATE)
+		idem_sink_failed(&p->sink, IDEM_PROTO_OUTAGE, "08006", "the server gave no answer within %d ms", timeout);
+	return end == IDEM_JOB_DONE;
+}

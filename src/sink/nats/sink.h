@@ -1,0 +1,207 @@
+/*-------------------------------------------------------------------------
+ *
+ * sink.h
+ *		The types and functions that the files of the nats sink share.
+ *
+ * README.md lists the files from top to bottom; calls go down only.
+ * A function that cannot go on notes the reason in p->failure and returns
+ * false; main.c turns it into FAILED.  "False: p->failure" below means: returns
+ * false with the reason in p->failure.
+ *
+ * THREADS
+ *		Functions that block are parts of jobs (common/job.c).  While a job runs,
+ *		the main thread only talks with the worker.  A thread of the library
+ *		calls the error callback of server.c, which has a lock of its own.
+ *
+ * Copyright (c) 2026, the idempotency developers
+ *
+ * IDENTIFICATION
+ *		src/sink/nats/sink.h
+ *
+ *-------------------------------------------------------------------------
+ */
+#ifndef IDEM_SINK_NATS_H
+#define IDEM_SINK_NATS_H
+
+#include <nats/nats.h>
+
+#include "sink/common/batch.h"
+#include "sink/common/event.h"
+#include "sink/common/json.h"
+#include "sink/common/program.h"
+
+/* The oldest libnats that the sink works with; checked at build and start. */
+#define NSINK_LEAST_VERSION			0x030400
+#define NSINK_LEAST_VERSION_TEXT	"3.4.0"
+
+#if NATS_VERSION_NUMBER < NSINK_LEAST_VERSION
+#error "the nats sink needs libnats 3.4.0 or later"
+#endif
+
+/*
+ * A batch is one atomic batch of the server, which has at most 1000 messages;
+ * the last one is the position.
+ */
+#define NSINK_MAX_BATCH_EVENTS	999
+#define NSINK_MAX_BATCH_BYTES	(4 * 1024 * 1024)
+#define NSINK_CREDIT_BATCHES	8
+#define NSINK_MAX_SUBJECT		1024
+#define NSINK_START_TIME		20000	/* ms for everything at start; the
+										 * worker waits
+										 * idempotency.sink_timeout for READY */
+
+/* Errors of JetStream, by err_code */
+#define NSINK_NO_RIGHT			1	/* ours: the server refused the subject */
+#define NSINK_NO_STREAM			2	/* ours: no stream has the subject */
+#define NSINK_TOO_LARGE			10054
+#define NSINK_WRONG_SEQUENCE	10071
+#define NSINK_SEQUENCE_BUSY		10164	/* the same, while a write is under
+										 * way */
+
+typedef enum NSinkFormat
+{
+	NSINK_PLAIN,
+	NSINK_CE_BINARY,
+	NSINK_CE_STRUCTURED
+} NSinkFormat;
+
+typedef struct NSinkConfig
+{
+	bool		exactly_once;
+	char	   *relay;
+	char	   *incarnation;
+	char	  **servers;		/* URLs */
+	int			n_servers;
+	char	   *stream;
+	char	   *subject;		/* template */
+	char	   *position_subject;	/* filled in */
+	char	   *position_prefix;	/* what its template has before {relay} */
+	char	   *source;			/* template */
+	NSinkFormat format;
+	int			timeout;		/* ms */
+	bool		tls;
+	char	   *tls_host;		/* or NULL, as all below */
+	char	   *rootcert;
+	char	   *user;
+	char	   *password;
+	char	   *token;
+	char	   *credentials;	/* file */
+	char	   *cert;			/* file */
+	char	   *key;			/* file */
+} NSinkConfig;
+
+/* What the server says of the stream. */
+typedef struct NSinkStream
+{
+	IdemText	subjects;		/* each ended by a NUL */
+	int64_t		max_message;	/* bytes; -1: no limit */
+	int64_t		max_age;		/* ns; 0: no limit */
+	bool		keeps_position; /* a position can replace the former one, and
+								 * need not expire */
+} NSinkStream;
+
+/* The message of an event. */
+typedef struct IdemTarget
+{
+	natsMsg    *msg;
+	char	   *subject;		/* of msg */
+} NSinkMessage;
+
+/* What a server answers to a publication. */
+typedef struct NSinkAnswer
+{
+	int			code;			/* err_code; 0: it took it */
+	int			status;			/* code of the error, like HTTP's */
+	uint64_t	seq;
+	char		text[256];		/* of the error */
+} NSinkAnswer;
+
+typedef struct NSink
+{
+	IdemSink	sink;
+	NSinkConfig config;
+	IdemSinkFailure failure;
+	IdemIntake	in;
+	natsConnection *nc;
+	NSinkStream stream;
+
+	/* the position, see position.c */
+	uint64_t	epoch;			/* of this program */
+	uint64_t	seq;			/* of the position's last message; 0: none */
+	bool		has_position;
+	char	   *stored_incarnation;
+	IdemProtoPosition stored;
+} NSink;
+
+/* deliver.c */
+
+/* Deliver the first batch, which is complete.  False: p->failure. */
+extern bool nsink_deliver(NSink *p);
+
+/* position.c */
+
+/* Parts of jobs. */
+
+/* Raise the epoch and read the position.  False: p->failure. */
+extern bool nsink_take_over(NSink *p, int64_t deadline);
+
+/* The message of a position.  NULL of position: of the takeover. */
+extern natsMsg *nsink_position_message(NSink *p, const IdemProtoPosition *position);
+
+/* What became of a position that the server did not take. */
+typedef enum NSinkFate
+{
+	NSINK_FATE_OURS,			/* the stored one is still our last one */
+	NSINK_FATE_STORED,			/* the position in question is stored */
+	NSINK_FATE_FAILED			/* p->failure: another instance, or it is gone */
+} NSinkFate;
+
+extern NSinkFate nsink_look(NSink *p, IdemProtoPosition position);
+
+/* message.c */
+
+/*
+ * Make the messages of the events that are not decided; decide those that can
+ * have none, or that are blocked.
+ */
+extern void nsink_prepare_batch(NSink *p, IdemBatch *b);
+
+/* Free the messages of a batch. */
+extern void nsink_free_messages(IdemBatch *b);
+
+/* Is the text a subject to publish to? */
+extern bool nsink_is_subject(const char *subject, size_t len);
+
+/* Does the stream take messages of the subject? */
+extern bool nsink_stream_has(const NSinkStream *stream, const char *subject);
+
+/* server.c */
+
+/* Parts of jobs.  False: p->failure. */
+extern bool nsink_connect(NSink *p, int64_t deadline);
+extern bool nsink_read_stream(NSink *p, int64_t deadline);
+
+/*
+ * Send a request with the message, and wait for its answer.  False: p->failure,
+ * because the server, or the connection, is out.
+ */
+extern bool nsink_request(NSink *p, natsMsg *msg, int64_t timeout, natsMsg **reply);
+
+/* Read the answer to a publication.  reply is not NULL. */
+extern void nsink_read_answer(natsMsg *reply, NSinkAnswer *a);
+
+/* Note the status of the library: outage, or rejected.  Always false. */
+extern bool nsink_fail(NSink *p, natsStatus s, const char *doing);
+
+/* Did the server refuse the subject to the user, since the last connect? */
+extern bool nsink_was_denied(const char *subject);
+
+/* Run a job.  If it has not ended after timeout ms, the program ends. */
+extern bool nsink_run(NSink *p, bool (*job) (void *), void *arg, int timeout);
+
+/* config.c */
+
+/* Turn the options into p->config.  False: p->failure. */
+extern bool nsink_configure(NSink *p, const IdemProtoHello *hello);
+
+#endif							/* IDEM_SINK_NATS_H */

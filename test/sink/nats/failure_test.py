@@ -1,0 +1,189 @@
+"""Servers that die, hang, are full, refuse, and forget; twins and foreign writers."""
+import json
+
+from nats.broker import Broker
+from nats.target import Target, broker, commits, failed, until
+from sinklib import codec
+
+
+def position_of(w):
+    return (w.ready["has_position"], w.ready["incarnation"], w.ready["row_id"], w.ready["k"])
+
+
+def restarted(t, **options):
+    w = t.start(**options)
+    got = position_of(w)
+    w.close()
+    return got
+
+
+def test_position():
+    t = Target()
+    w = t.start()
+    assert w.ready["has_position"] == 0 and w.ready["capabilities"] & 3 == 3, w.ready
+    batch, _ = w.events([{"key": "a"}], row_id=7, k=3)
+    commits(w, batch, 1)
+    w.kill()
+    assert restarted(t) == (1, "log-1", 7, 3)
+    assert restarted(t, incarnation="log-2") == (1, "log-1", 7, 3), "a start changes no position"
+    assert t.stored()["epoch"] == 3, t.stored()
+
+
+def test_twin():
+    """The older instance is fenced, whatever it was doing; the younger one goes on."""
+    t = Target()
+    first = t.start()
+    batch, _ = first.events([{"key": "a"}])
+    commits(first, batch, 1)
+    second = t.start(incarnation="log-2")
+    batch, _ = first.events([{"key": "a"}])
+    assert failed(first)["outcome"] == "fenced"
+    batch, _ = second.events([{"key": "b"}])
+    commits(second, batch, 1)
+    second.close()
+    assert len(t.values()) == 2
+
+
+def test_position_gone():
+    """What the stream's retention took away is no position, and no twin."""
+    t = Target(allow_msg_ttl=None, allow_rollup_hdrs=None)
+    w = t.start()
+    batch, _ = w.events([{"key": "a"}])
+    commits(w, batch, 1)
+    t.client.api(f"STREAM.PURGE.{t.name}", {"filter": t.position})
+    w.events([{"key": "a"}])
+    f = failed(w)
+    assert f["outcome"] == "outage" and "gone" in f["message"], f
+    assert restarted(t)[0] == 0, "without a position in READY the relay is diverged"
+    assert len(t.values()) == 1
+
+
+def test_position_set_back():
+    """A stream that was restored from a backup has an older position."""
+    t = Target()
+    w = t.start()
+    old = t.stored()
+    batch, _ = w.events([{"key": "a"}])
+    commits(w, batch, 1)
+    t.client.store(t.position, json.dumps(old).encode(), [("Nats-Rollup", "sub")])
+    w.events([{"key": "a"}])
+    f = failed(w)
+    assert f["outcome"] == "outage" and "not the one" in f["message"], f
+
+
+def test_position_of_another_relay():
+    """Nothing is written to a subject that is another relay's, or no position."""
+    t = Target()
+    options = {"position_subject": t.position}
+    w = t.start(**options)
+    before = t.stored()
+    f = failed(t.start(hello=False, relay="others", **options))
+    assert f["outcome"] == "rejected" and "orders" in f["message"] and t.stored() == before, f
+    batch, _ = w.events([{"key": "a"}])
+    commits(w, batch, 1)
+    w.close()
+    for data in (b"", b"{", b"[]", b'{"relay": 1}', b"\xff" * 100):
+        t.client.store(t.position, data, [("Nats-Rollup", "sub")])
+        assert t.refused(**options)["outcome"] == "rejected", data
+
+
+def test_position_does_not_expire():
+    """Messages of the stream go by max_age; the position of an idle relay stays, where the stream has what that needs."""
+    t = Target(max_age=1_000_000_000)
+    w = t.start()
+    batch, _ = w.events([{"key": "a"}], row_id=5)
+    commits(w, batch, 1)
+    until("the event expired", lambda: not t.events())
+    w.close()
+    assert restarted(t)[:3] == (1, "log-1", 5)
+
+
+def test_server_killed():
+    """Outage, and nothing lost or doubled."""
+    b = Broker(jetstream={"store_dir": "data", "sync_interval": "always"})
+    t = Target(b)
+    w = t.start()
+    batch, _ = w.events([{"key": "a"}], row_id=1)
+    commits(w, batch, 1)
+    b.kill()
+    w.events([{"key": "b"}], row_id=2)
+    assert failed(w)["outcome"] == "outage"
+    assert t.refused(timeout=1000)["outcome"] == "outage"
+    b.start()
+    t.client = b.client()
+    assert restarted(t)[2] == 1 and len(t.values()) == 1
+    b.empty()
+    t.client = b.client()
+    assert t.refused()["outcome"] == "rejected", "the stream is gone"
+    t.make()
+    assert restarted(t)[0] == 0, "without a position in READY the relay is diverged"
+    b.remove()
+
+
+def test_server_hangs():
+    b = Broker()
+    t = Target(b)
+    w = t.start(timeout=1000)
+    b.pause()
+    try:
+        w.events([{"key": "a"}])
+        w.send("PING", nonce=5)
+        w.expect("PONG", nonce=5)
+        assert failed(w)["outcome"] == "outage"
+    finally:
+        b.resume()
+    # the server may take the batch now: the next start finds either
+    found = restarted(t)
+    assert found[0] == len(t.values()) and len(t.values()) <= 1, found
+    b.remove()
+
+
+def test_full_stream():
+    """A full stream is an outage: no event is to blame."""
+    t = Target(max_msgs=10, discard="new")
+    w = t.start()
+    batch, _ = w.events([{"key": str(i)} for i in range(5)])
+    commits(w, batch, 5)
+    w.events([{"key": str(i)} for i in range(20)])
+    f = failed(w)
+    assert f["outcome"] == "outage" and "maximum messages" in f["message"], f
+    t.make(max_msgs=-1)
+    w = t.start()
+    batch, _ = w.events([{"key": str(i)} for i in range(20)])
+    commits(w, batch, 20)
+    w.close()
+    assert len(t.values()) == 25
+
+
+def test_subject_taken_from_the_stream():
+    """The stream loses a subject while the relay runs: its events are refused, the others go on."""
+    t = Target()
+    w = t.start()
+    batch, _ = w.events([{"key": "a"}])
+    commits(w, batch, 1)
+    t.make(subjects=[f"{t.name}.*.T", f"idempotency.position.{t.name}.>"])
+    batch, _ = w.events([{"key": "a", "type": "T"}, {"key": "b", "type": "U"}])
+    assert w.outcomes(batch, 2) == ["acked", "rejected"], w.notes
+    w.send("SETTLE", batch=batch)
+    w.expect("VERDICT", batch=batch, kind=1)
+    w.close()
+    assert len(t.values()) == 2
+
+
+def test_at_least_once_on_an_old_server():
+    """A server without batches drops repeats within its window; exactly once is refused there."""
+    t = Target(broker("bookworm"), allow_atomic=None, allow_msg_ttl=None)
+    f = t.refused()
+    assert f["outcome"] == "rejected" and "allow_atomic" in f["message"], f
+    w = t.start(delivery="at_least_once", flags=codec.KEY_ORDER)
+    assert w.ready["capabilities"] == 0, w.ready
+    events = [{"key": str(i % 3), "payload": b"%d" % i} for i in range(50)]
+    batch, ids = w.events(events)
+    assert w.outcomes(batch, 50) == ["acked"] * 50
+    batch, _ = w.events([{**e, "id": i} for e, i in zip(events, ids)])
+    assert w.outcomes(batch, 50) == ["acked"] * 50, w.notes
+    w.close()
+    assert len(t.values()) == 50
+    for key in "012":
+        got = [int(m.data) for m in t.events() if m.header("Aggregate-Id") == key]
+        assert got == sorted(got), "the order of a key"
