@@ -1,4 +1,5 @@
 """What the tests of the sinks share: a fake worker and a throw-away server."""
+import atexit
 import contextlib
 import importlib
 import importlib.machinery
@@ -6,9 +7,11 @@ import importlib.util
 import os
 import pathlib
 import select
+import shutil
 import socket
 import subprocess
 import sys
+import tempfile
 import time
 import uuid
 
@@ -19,6 +22,7 @@ HERE = pathlib.Path(__file__).resolve().parent
 # a loaded machine, and nothing is proved by the time that it took.
 PATIENCE = float(os.environ.get("SINK_PATIENCE") or 180)
 sys.path.append(str(HERE.parent / "python"))
+TOP = HERE.parent.parent
 PYTEST_SINK = HERE / "idempotency-sink-pytest"
 
 
@@ -210,6 +214,16 @@ def look(program, options=None, **kwargs):
     status = w.exit_status()
     w.sock.close()
     return found, status
+
+
+def built(program, *settings):
+    """A program of this tree, built in a copy."""
+    tree = pathlib.Path(tempfile.mkdtemp(prefix="idem-sink-built."))
+    atexit.register(shutil.rmtree, tree, ignore_errors=True)
+    subprocess.run(["bash", "-ec", '. test/setup/tree.sh; tree_copy "$0"', tree], cwd=TOP, check=True)
+    subprocess.run(["make", "-s", "WERROR=1", *settings, program], cwd=tree, check=True,
+                   env={k: v for k, v in os.environ.items() if k not in ("MAKEFLAGS", "MAKELEVEL", "MFLAGS")})
+    return tree / program
 
 
 def module_tests(package):

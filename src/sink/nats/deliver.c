@@ -107,6 +107,9 @@ send_batch(Delivery *d)
 		return false;
 	nsink_read_answer(reply, &d->answer);
 	natsMsg_Destroy(reply);
+	if (d->answer.code == 0 && d->answer.count != (int64_t) n + 1)
+		return idem_sink_fail(&p->failure, IDEM_PROTO_OUTAGE, "08P01",
+							  "the server acknowledged the last message of a batch, but no batch of %u messages", n + 1);
 	return true;
 }
 

@@ -202,6 +202,7 @@ nsink_read_answer(natsMsg *reply, NSinkAnswer *a)
 		return;
 	}
 	a->seq = (uint64_t) number_of(json, len, "seq", 0);
+	a->count = number_of(json, len, "count", 0);
 	if (!idem_json_member(json, len, "error", &error, &n))
 	{
 		/* what took nothing has no sequence number */

@@ -113,6 +113,7 @@ typedef struct NSinkAnswer
 	int			code;			/* err_code; 0: it took it */
 	int			status;			/* code of the error, like HTTP's */
 	uint64_t	seq;
+	int64_t		count;			/* messages of an atomic batch; 0: it was none */
 	char		text[256];		/* of the error */
 } NSinkAnswer;
 

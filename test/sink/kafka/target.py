@@ -11,7 +11,7 @@ import tempfile
 import time
 
 from kafka.broker import TOP, Broker
-from sinklib import PATIENCE, Worker, codec
+from sinklib import PATIENCE, Worker, built, codec
 
 sys.path.append(str(TOP / "test/crash/points"))
 from armed import Armed  # noqa: E402
@@ -34,26 +34,16 @@ def stop_broker():
         _broker.remove()
 
 
-def _built(program, *settings):
-    """A program of this tree, built in a copy."""
-    tree = pathlib.Path(tempfile.mkdtemp(prefix="idem-kafka-built."))
-    atexit.register(shutil.rmtree, tree, ignore_errors=True)
-    subprocess.run(["bash", "-ec", '. test/setup/tree.sh; tree_copy "$0"', tree], cwd=TOP, check=True)
-    subprocess.run(["make", "-s", "WERROR=1", *settings, program], cwd=tree, check=True,
-                   env={k: v for k, v in os.environ.items() if k not in ("MAKEFLAGS", "MAKELEVEL", "MFLAGS")})
-    return tree / program
-
-
 @functools.cache
 def faulty_program():
     """The program with fault points."""
-    return _built("src/sink/bin/idempotency-sink-kafka", "FAULT_POINTS=1")
+    return built("src/sink/bin/idempotency-sink-kafka", "FAULT_POINTS=1")
 
 
 @functools.cache
 def sanitized_program():
     """The program with the sanitizers of the compiler."""
-    return _built("src/sink/build/san/idempotency-sink-kafka")
+    return built("src/sink/build/san/idempotency-sink-kafka")
 
 
 @functools.cache

@@ -1,4 +1,5 @@
 """A server that the tests share, and sinks into streams of their own."""
+import functools
 import itertools
 import json
 import os
@@ -6,7 +7,7 @@ import time
 
 from nats.broker import TOP, Broker
 from nats.client import ApiError
-from sinklib import PATIENCE, Worker, codec
+from sinklib import PATIENCE, Worker, built, codec
 
 SINK = os.path.join(os.environ.get("SINK_BINDIR", TOP / "src/sink/bin"), "idempotency-sink-nats")
 OUTCOMES = {v: k for k, v in codec.OUTCOMES.items()}
@@ -49,8 +50,8 @@ class Target:
         out.update(options)
         return {k: str(v) for k, v in out.items() if v is not None}
 
-    def start(self, hello=True, flags=codec.WANT_POSITION, incarnation="log-1", relay="orders", program=SINK, **options):
-        w = Worker(program, options=self.options(**options), flags=flags, incarnation=incarnation, relay=relay)
+    def start(self, hello=True, flags=codec.WANT_POSITION, incarnation="log-1", relay="orders", program=SINK, cwd=None, **options):
+        w = Worker(program, options=self.options(**options), flags=flags, incarnation=incarnation, relay=relay, cwd=cwd)
         if hello:
             w.hello()
         return w
@@ -104,3 +105,15 @@ def until(what, condition, timeout=PATIENCE):
     while not condition():
         assert time.monotonic() < deadline, f"never: {what}"
         time.sleep(0.05)
+
+
+@functools.cache
+def faulty_program():
+    """The program with fault points."""
+    return built("src/sink/bin/idempotency-sink-nats", "FAULT_POINTS=1")
+
+
+@functools.cache
+def sanitized_program():
+    """The program with the sanitizers of the compiler."""
+    return built("src/sink/build/san/idempotency-sink-nats")

@@ -1,0 +1,125 @@
+"""Answers that no server should give, from a server of the test: a golden conversation, lies, and mutations."""
+import base64
+import json
+import os
+import random
+import re
+import time
+import uuid
+
+from nats.fake import OPTIONS, POSITION, Fake, usual
+from nats.target import SINK, failed, sanitized_program
+from sinklib import PATIENCE, Worker, codec
+
+ID = uuid.UUID("634a77f9-ad53-4281-a536-92a75ba8376f")
+
+
+def start(fake, program=SINK, hello=True, **options):
+    w = Worker(program, options={"servers": fake.address, **OPTIONS, **{k: str(v) for k, v in options.items()}}, flags=codec.WANT_POSITION)
+    if hello:
+        w.hello()
+    return w
+
+
+def test_golden_conversation():
+    """What the program sends, word by word."""
+    with Fake() as there:
+        w = start(there)
+        assert (w.ready["has_position"], w.ready["incarnation"], w.ready["row_id"], w.ready["k"]) == (1, "log-0", 7, 1), w.ready
+        batch, _ = w.events([{"id": ID, "key": "A-7", "type": "T", "payload": b'{"a": 1}', "headers": b'{"trace": "t"}'}], row_id=8, k=2)
+        assert w.outcomes(batch, 1) == ["acked"]
+        w.expect("VERDICT", batch=batch, kind=1)
+        w.close()
+    first, event, last = there.messages
+    fixed = {"Nats-Expected-Stream": "S", "Nats-Rollup": "sub", "Nats-TTL": "never"}
+    assert first == ("idempotency.position.orders", {**fixed, "Nats-Expected-Last-Subject-Sequence": "9"},
+                     b'{"relay":"orders","epoch":5,"incarnation":"log-0","row_id":7,"k":1}'), first
+    number = event[1].pop("Nats-Batch-Id")
+    assert re.fullmatch("[0-9a-f]{32}", number) and event == ("S.T", {
+        "trace": "t", "Content-Type": "application/json", "Event-Id": str(ID), "Event-Type": "T", "Aggregate-Type": "order",
+        "Aggregate-Id": "A-7", "Nats-Batch-Sequence": "1"}, b'{"a": 1}'), event
+    assert last == ("idempotency.position.orders", {
+        **fixed, "Nats-Expected-Last-Subject-Sequence": "10", "Nats-Batch-Id": number, "Nats-Batch-Sequence": "2", "Nats-Batch-Commit": "1"},
+        b'{"relay":"orders","epoch":5,"incarnation":"log-1","row_id":8,"k":2}'), last
+
+
+def test_answers_that_are_none():
+    """An answer that does not say that the batch is stored is none that says so."""
+    for lie in (b"", b"{}", b"[]", b"null", b"OK", b'{"stream":"S"}', b'{"stream":"S","seq":0}', b'{"seq":"x"}', b'{"stream":"S","seq":11}', b'{"stream":"S","seq":11,"count":1}', b'{"error":{}}',
+                b'{"error":{"code":503,"err_code":10077,"description":"s3cret-password is full"},"seq":10}'):
+        with Fake(lambda kind, subject, headers, data: lie if "Nats-Batch-Commit" in headers else usual(kind, subject, headers, data)) as there:
+            w = start(there, user="u", password="s3cret-password")
+            w.events([{"type": "T"}], row_id=8)
+            assert failed(w)["outcome"] == "outage", lie
+
+
+def test_refusals():
+    """A refusal that no event explains is aborted, so that the relay looks for the event; the start's is its own."""
+    no = json.dumps({"error": {"code": 400, "err_code": 10999, "description": "no"}}).encode()
+    with Fake(lambda kind, subject, headers, data: no if "Nats-Batch-Commit" in headers else usual(kind, subject, headers, data)) as there:
+        w = start(there)
+        batch, _ = w.events([{"type": "T"}], row_id=8)
+        assert w.outcomes(batch, 1) == ["acked"]
+        w.expect("VERDICT", batch=batch, kind=codec.VERDICTS["aborted"])
+        assert failed(w)["outcome"] == "outage"
+    with Fake(lambda kind, *rest: no if kind == "publish" else usual(kind, *rest)) as there:
+        assert failed(start(there, hello=False))["outcome"] == "rejected"
+    with Fake(headers=False) as there:
+        assert failed(start(there, hello=False))["outcome"] == "rejected"
+
+
+def mutated(draw, data):
+    data = bytearray(data)
+    for _ in range(draw.choice((0, 1, 1, 3))):
+        at = draw.randrange(len(data) + 1)
+        what = draw.randrange(4)
+        if what == 0:
+            del data[at:at + draw.randrange(1, 20)]
+        elif what == 1:
+            data[at:at] = draw.choice((b'"', b"{", b"}", b"[", b"\\u0000", b"\0", b"\xff", b"9" * 30, b"-", b'\\', b"," * 5))
+        elif what == 2 and at < len(data):
+            data[at] = draw.randrange(256)
+        else:
+            data[at:at] = data[:at]
+    return bytes(data)
+
+
+def test_mutated_answers():
+    """The program, with the sanitizers, ends as the protocol has it, whatever the answers are."""
+    seed = int(os.environ.get("SEED") or time.time_ns() % 1000000)
+    draw = random.Random(seed)
+    error = {"error": {"code": 400, "err_code": 10071, "description": "wrong last sequence: 9"}}
+    seconds = float(os.environ.get("FUZZ_SECONDS") or 10)
+    until = time.monotonic() + seconds
+    runs = ready = 0
+
+    def answer(kind, *rest):
+        base = json.dumps(error).encode() if kind == "publish" and draw.random() < 0.3 else usual(kind, *rest)
+        if kind == "get" and draw.random() < 0.5:
+            record = mutated(draw, json.dumps(POSITION).encode())
+            return json.dumps({"message": {"subject": "p", "seq": 9, "data": base64.b64encode(record).decode()}}).encode()
+        return mutated(draw, base) if draw.random() < 0.4 else base
+
+    while runs == 0 or time.monotonic() < until:
+        runs += 1
+        with Fake(answer) as there:
+            w = start(there, program=sanitized_program(), hello=False, timeout=1000)
+            name = None
+            while name not in ("READY", "FAILED"):
+                got = w.recv(PATIENCE)
+                assert got, (seed, runs, w.stderr())
+                name = got[0]
+            if name == "READY":
+                ready += 1
+                w.ready = got[1]
+                try:
+                    w.events([{"type": "T", "key": str(i)} for i in range(3)], row_id=8)
+                    w.sock.shutdown(1)
+                except OSError:
+                    pass
+            while w.recv(PATIENCE) is not None:
+                pass
+            status = w.exit_status()
+            assert status == 0 and "Sanitizer" not in w.stderr(), (seed, runs, status, w.stderr())
+            w.sock.close()
+    print(f"# seed {seed}: {runs} runs, {ready} READY")
