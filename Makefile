@@ -26,7 +26,7 @@
 #                        TESTS="psycopg asyncpg jcs payments leases sqlalchemy django alembic node
 #                        jdbc spring flyway pgx payments-go"; jcs is canonical JSON against a library
 #   make test-kafka      the kafka sink against a real broker; TESTS=names (test/sink/README.md)
-#   make test-nats       the nats sink against real servers; TESTS=names (test/sink/README.md)
+#   make test-nats       the nats sink against real servers; TESTS=names, KILLS=n (test/sink/README.md)
 #   make test-http       the http sink against receivers that misbehave, nginx and mocks of the
 #                        clouds' queues; TESTS=names, KILLS=n (test/sink/README.md)
 #   make bench           the benchmark, into test/bench/report; ONLY=names PINNED=1,
@@ -158,7 +158,7 @@ test-clients:
 test-kafka:
 	+@test/sink/kafka/run.sh $(TESTS)
 test-nats:
-	+@test/sink/nats/run.sh $(TESTS)
+	+@KILLS='$(KILLS)' test/sink/nats/run.sh $(TESTS)
 test-http:
 	+@KILLS='$(KILLS)' test/sink/http/run.sh $(TESTS)
 analysis:

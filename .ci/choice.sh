@@ -75,7 +75,7 @@ seconds()
 		fuzz) echo 180 ;;
 		clients) echo 400 ;;
 		kafka) echo 900 ;;
-		nats) echo 60 ;;
+		nats) echo 150 ;;
 		http) echo 500 ;;
 		steady) echo 80 ;;
 		*) echo "${faults:-600}" ;;

@@ -18,7 +18,9 @@ TOP = pathlib.Path(__file__).resolve().parent.parent.parent.parent
 
 
 def binary(release, directory):
-    """A copy that an ordinary user can run: the cache may be in a closed home directory."""
+    """A copy that an ordinary user can run: the cache may be in a closed home directory.  NATS_SERVER names another."""
+    if "NATS_SERVER" in os.environ:
+        return shutil.copy(os.environ["NATS_SERVER"], directory / "nats-server")
     done = subprocess.run([TOP / "test/setup/nats.sh", release], stdout=subprocess.PIPE, text=True)
     if done.returncode != 0:
         raise NotRun(f"the nats-server of {release} cannot be fetched")
@@ -67,13 +69,13 @@ class Broker:
             openssl("x509", "-req", "-in", f"{name}.csr", "-CA", "ca.crt", "-CAkey", "ca.key", "-CAcreateserial",
                     "-out", f"{name}.crt", "-days", "30", "-extfile", "ext")
 
-    def start(self):
+    def start(self, wait=True):
         user = {"user": "nobody", "group": "nogroup", "extra_groups": []} if os.getuid() == 0 else {}
         with open(self.dir / "log", "wb") as log:
             self.proc = subprocess.Popen([self.server, "-c", self.dir / "conf"], cwd=self.dir, stdin=subprocess.DEVNULL,
                                          stdout=log, stderr=log, **user)
         deadline = time.monotonic() + PATIENCE
-        while b"Server is ready" not in (self.dir / "log").read_bytes():
+        while wait and b"Server is ready" not in (self.dir / "log").read_bytes():
             assert self.proc.poll() is None and time.monotonic() < deadline, (self.dir / "log").read_text()[-3000:]
             time.sleep(0.05)
 

@@ -2,6 +2,7 @@
 # Run the tests of the nats sink against real servers: `make test-nats`.
 #
 #	run.sh [TEST...]	default: all
+#	KILLS=n				then run kills.sh with so many kills
 #	ALLOW_OFFLINE=1		if the server cannot be fetched, name the tests as NOT RUN
 #	KEEP=1				leave the servers' directories behind
 #	SKIP_PACKAGES=1		do not look for missing packages
@@ -11,6 +12,8 @@
 # with a line "N passed, N failed".
 set -uo pipefail
 cd "$(dirname "$0")/../../.." || exit 1
+# shellcheck source=test/setup/tally.sh
+. test/setup/tally.sh
 exec </dev/null
 export WERROR=${WERROR-1}
 
@@ -39,5 +42,11 @@ ended=${PIPESTATUS[0]}
 passed=$((1 + $(grep -cE '^ok ' "$log")))
 failed=$(grep -cE '^not ok ' "$log")
 [ "$ended" = 0 ] || [ "$failed" != 0 ] || failed=1
+if [ -n "${KILLS:-}" ]; then
+	env SKIP_PACKAGES=1 test/sink/nats/kills.sh 2>&1 | tee "$log"
+	tally "$log" "${PIPESTATUS[0]}"
+	passed=$((passed + TALLY_GOOD))
+	failed=$((failed + TALLY_BAD))
+fi
 echo "$passed passed, $failed failed"
 [ "$failed" = 0 ] && [ "$passed" -gt 0 ]
