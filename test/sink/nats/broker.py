@@ -34,14 +34,14 @@ def free_port():
 
 
 class Broker:
-    def __init__(self, release="forky", tls=False, **config):
+    def __init__(self, release="forky", tls=False, port=None, **config):
         """config: of nats-server.conf, as JSON has it."""
         self.dir = pathlib.Path(tempfile.mkdtemp(prefix="idem-nats."))
         atexit.register(self.remove)
         self.dir.chmod(0o755)
         self.proc = None
         self.server = binary(release, self.dir)
-        self.port = free_port()
+        self.port = port or free_port()
         self.address = f"localhost:{self.port}" if tls else f"127.0.0.1:{self.port}"
         self.ca = self.dir / "ca.crt" if tls else None
         if tls:

@@ -103,7 +103,7 @@ def commits(w, batch, count, expected=None, timeout=PATIENCE):
 def until(what, condition, timeout=PATIENCE):
     deadline = time.monotonic() + timeout
     while not condition():
-        assert time.monotonic() < deadline, f"never: {what}"
+        assert time.monotonic() < deadline, f"never: {what() if callable(what) else what}"
         time.sleep(0.05)
 
 
