@@ -161,7 +161,7 @@ mutant_files()
 			isolation) echo "test/isolation/specs/$test.spec" ;;
 			tap) echo "test/t/$test.pl" ;;
 			sink) grep -lE "def $test\b" test/sink/postgres/*.py ;;
-			kafka) grep -lE "def $test\b" test/sink/kafka/*.py || echo test/sink/kafka/points_test.py ;;
+			kafka | nats) grep -lE "def $test\b" "test/sink/$area"/*.py || echo "test/sink/$area/points_test.py" ;;
 		esac
 	done
 }

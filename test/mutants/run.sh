@@ -111,7 +111,7 @@ run_tests()
 	read -r area tests <<<"$3"
 	case $area in
 		sink) run_python "$tree" "$(sink_program "$tests")" "$tests" ;;
-		kafka) run_python "$tree" kafka/tests.py "$tests" ;;
+		kafka | nats) run_python "$tree" "$area/tests.py" "$tests" ;;
 		*) (cd "$tree" && SKIP_PACKAGES=1 AREA=$area TESTS=$tests TAP_TIMEOUT=$LIMIT \
 			timeout -k 60 $((LIMIT + 60)) test/setup/run.sh) ;;
 	esac >"$log" 2>&1
@@ -137,19 +137,21 @@ run_python()
 	(cd "$1" && SINK_BINDIR=$1/src/sink/bin timeout -k 20 "$LIMIT" python3 "test/sink/$2" $3)
 }
 
-# can_run NAME: can the mutant's tests run on this machine?  Those of area kafka
+declare -A broker=()
+
+# can_run NAME: can the mutant's tests run on this machine?  Those of areas kafka and nats
 # need a broker, which is fetched once.
 can_run()
 {
 	local area
 
 	read -r area _ < <(header "$1" Caught-by)
-	[ "$area" = kafka ] || return 0
-	if [ -z "${broker:-}" ]; then
-		[ -n "${SKIP_PACKAGES:-}" ] || test/setup/packages.sh kafka >&2 || true
-		broker=$(test/setup/kafka.sh 2>/dev/null </dev/null) || broker=none
+	[ "$area" = kafka ] || [ "$area" = nats ] || return 0
+	if [ -z "${broker[$area]:-}" ]; then
+		[ -n "${SKIP_PACKAGES:-}" ] || test/setup/packages.sh "$area" >&2 || true
+		broker[$area]=$("test/setup/$area.sh" 2>/dev/null </dev/null) || broker[$area]=none
 	fi
-	[ "$broker" = none ] || return 0
+	[ "${broker[$area]}" = none ] || return 0
 	if [ -n "${ALLOW_OFFLINE:-}" ]; then
 		echo "NOT RUN  $1: the broker cannot be fetched"
 		not_run=1

@@ -123,3 +123,16 @@ def test_mutated_answers():
             assert status == 0 and "Sanitizer" not in w.stderr(), (seed, runs, status, w.stderr())
             w.sock.close()
     print(f"# seed {seed}: {runs} runs, {ready} READY")
+
+
+def test_order_at_least_once():
+    """The server refuses an event and would take the next one of its key: that one is not sent."""
+    no = json.dumps({"error": {"code": 400, "err_code": 10054, "description": "message size exceeds maximum allowed"}}).encode()
+    with Fake(lambda kind, subject, headers, data: no if data == b"1" else usual(kind, subject, headers, data)) as there:
+        w = Worker(SINK, options={"servers": there.address, **OPTIONS, "delivery": "at_least_once"}, flags=codec.KEY_ORDER)
+        w.hello()
+        batch, _ = w.events([{"key": k, "type": "T", "payload": b"%d" % i} for i, k in enumerate("bababc")])
+        assert w.outcomes(batch, 6) == ["acked", "rejected", "acked", "skipped", "acked", "acked"], w.notes
+        w.close()
+        assert [data for _, _, data in there.messages] == [b"0", b"1", b"5", b"2", b"4"], there.messages
+        assert all(h["Nats-Msg-Id"] and h["Nats-Expected-Stream"] == "S" for _, h, _ in there.messages)
