@@ -136,3 +136,20 @@ def test_order_at_least_once():
         w.close()
         assert [data for _, _, data in there.messages] == [b"0", b"1", b"5", b"2", b"4"], there.messages
         assert all(h["Nats-Msg-Id"] and h["Nats-Expected-Stream"] == "S" for _, h, _ in there.messages)
+
+
+def test_nothing_is_sent_before_the_settle():
+    """The server drops a batch that is silent for ten seconds, and a position must not pass what is recorded nowhere."""
+    with Fake() as there:
+        w = start(there)
+        there.messages.clear()
+        batch, _ = w.events([{"key": "a", "type": "T"}, {"key": "b", "type": "a b"}], row_id=8)
+        assert w.outcomes(batch, 2) == ["acked", "rejected"]
+        for nonce in range(500):        # time enough for a program that would not wait
+            w.send("PING", nonce=nonce)
+            w.expect("PONG", nonce=nonce)
+        assert not there.messages, there.messages
+        w.send("SETTLE", batch=batch)
+        w.expect("VERDICT", batch=batch, kind=1)
+        w.close()
+        assert len(there.messages) == 2
